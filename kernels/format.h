@@ -1,0 +1,128 @@
+/* The format table: the ONE place where sizes, strides, alignment and element order of a packed
+ * KV block are computed. Allocator, codec, attention, disk and wire ask here; nobody else does the
+ * arithmetic.
+ *
+ * A *layout* describes one KV group (kv_layout). A *block* holds block_tokens tokens of it:
+ *
+ *     block = [layer][kv_head] chunk           chunk = atom[block_tokens / 16]
+ *     atom  = { K codes | K scales | V codes | V scales }        (16 tokens, 16-byte aligned parts)
+ *
+ * so that one (layer, head) chunk is one contiguous bulk copy and a whole block is one as well. The
+ * bytes are the same in VRAM, in host memory, on disk and on the wire.
+ *
+ * Inside an atom the codes stand in the order in which the tensor cores want them: a lane's
+ * 16-byte load is an MMA operand fragment (kernels/README.md draws it). K is contracted over the
+ * head dim and V over the tokens, so their orders differ. No byte holds codes of two tokens.
+ */
+#ifndef TERRACE_KERNELS_FORMAT_H
+#define TERRACE_KERNELS_FORMAT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+	KV_ATOM_TOKENS = 16,      /* tokens of an atom */
+	KV_SLOT_ALIGN = 4096,     /* slots start and end at this multiple; also the header's size */
+	KV_LAYERS_MAX = 512,      /* layers of one layout (bounded by the CRCs in a slot header) */
+	KV_BLOCK_TOKENS_MAX = 256,
+	KV_HEADS_MAX = 1024,
+	KV_LAYOUT_VERSION = 1,    /* version of the order of bytes described here */
+	KV_CODEBOOK_VERSION = 1,  /* version of the tq codebooks */
+	KV_ROTATION_VERSION = 1,  /* version of the sign vectors of the randomized Hadamard rotation */
+	KV_FINGERPRINT_BYTES = 32,
+};
+
+/* Values are on disk and on the wire: never renumber. */
+enum kv_format {
+	KV_NONE = 0,     /* no V: V is a view of K's first head_dim_v dims (MLA) */
+	KV_F16 = 1,      /* raw16, IEEE half */
+	KV_BF16 = 2,     /* raw16, bfloat16 */
+	KV_FP8 = 3,      /* E4M3 codes, one fp16 scale a vector */
+	KV_INT4_PTH = 4, /* vLLM's per-token-head INT4: 4-bit codes, fp32 scale with 4-bit zero point */
+	KV_TQ4 = 5,      /* TurboQuant, sign + 3-bit magnitude, fp16 scale */
+	KV_TQ3 = 6,      /* sign + 2-bit magnitude */
+	KV_TQ2 = 7,      /* sign + 1-bit magnitude */
+	KV_FORMAT_COUNT
+};
+
+enum kv_side { KV_SIDE_K = 0, KV_SIDE_V = 1 };
+
+/* One row a format. */
+struct kv_format_info {
+	const char *name;     /* "fp16", "bf16", "fp8", "int4_pth", "tq4", "tq3", "tq2", "none" */
+	uint8_t code_bits;    /* bits a code */
+	uint8_t scale_bytes;  /* bytes of scale a vector: 0, 2 or 4 */
+	bool rotated;         /* codes are of the randomized-Hadamard-rotated vector */
+};
+
+/* The row of a format; NULL for a number that is not a format. */
+const struct kv_format_info *kv_format_info(enum kv_format f);
+
+/* Parses a format's name ("raw16" is an alias of "fp16"). False, *out untouched, for an unknown one. */
+bool kv_format_parse(const char *name, enum kv_format *out);
+
+/* True for 64, 96, 128, 192, 256. */
+bool kv_head_dim_ok(uint32_t d);
+
+struct kv_layout {
+	uint8_t fingerprint
+		[KV_FINGERPRINT_BYTES]; /* names the model, weights revision and rope settings */
+	uint32_t first_layer, layers;              /* of the model, held by this layout */
+	uint32_t first_head, heads, total_heads;   /* KV heads: first, held here, of the whole model */
+	uint32_t head_dim_k, head_dim_v;
+	uint32_t block_tokens;                     /* a multiple of 16, at most KV_BLOCK_TOKENS_MAX */
+	enum kv_format k_format, v_format;
+	uint32_t window;                           /* sliding window in tokens, 0 for full attention */
+	uint32_t rotation_version, codebook_version, layout_version;
+};
+
+/* Checks a layout, of whatever origin. Returns NULL if it is sound, else a fixed English sentence
+ * that says what is wrong with it. */
+const char *kv_layout_problem(const struct kv_layout *l);
+
+/* The 64-bit id: XXH3-64 of a canonical little-endian serialisation of every field. Equal layouts
+ * have equal ids on every machine. Never 0. */
+uint64_t kv_layout_id(const struct kv_layout *l);
+
+/* Everything derived from a (sound) layout. All sizes in bytes. */
+struct kv_geometry {
+	uint32_t atoms;                                  /* atoms a chunk */
+	uint32_t k_codes, k_scales, v_codes, v_scales;   /* size of each part of an atom */
+	uint32_t k_codes_at, k_scales_at, v_codes_at, v_scales_at; /* offset in the atom */
+	uint32_t atom_bytes, chunk_bytes;
+	uint64_t layer_bytes, block_bytes;
+	uint64_t slot_bytes; /* header + block, rounded up to KV_SLOT_ALIGN */
+};
+
+void kv_geometry_of(const struct kv_layout *l, struct kv_geometry *g);
+
+/* Offset in the block of the atom that holds `token` of (layer, head), all relative to the layout. */
+static inline uint64_t kv_atom_at(const struct kv_geometry *g, uint32_t layer, uint32_t head,
+				  uint32_t token)
+{
+	return (uint64_t)layer * g->layer_bytes + (uint64_t)head * g->chunk_bytes +
+	       (uint64_t)(token / KV_ATOM_TOKENS) * g->atom_bytes;
+}
+
+/* Where bits of one code live: `bits` bits from `code_shift` of the code's value stand at `shift`
+ * in byte `byte` of the atom's codes part; a 16-bit code is two such places. */
+struct kv_place {
+	uint32_t byte;
+	uint8_t shift, bits, code_shift;
+};
+
+/* The places of the code of (token in atom, dim): 1 or 2 of them (2: 16-bit codes and tq3's
+ * planes). Returns their number. This function IS the element order; tables and vector code are
+ * tested against it. */
+unsigned kv_code_places(enum kv_format f, enum kv_side side, uint32_t d, uint32_t token, uint32_t dim,
+			struct kv_place out[2]);
+
+/* Offset of the token's scale in the atom's scales part: entries ordered t%8*2 + t/8, so that the pair
+ * of tokens a lane holds (g and g + 8) is one aligned load. */
+static inline uint32_t kv_scale_at(enum kv_format f, uint32_t token)
+{
+	return (token % 8 * 2 + token / 8) * kv_format_info(f)->scale_bytes;
+}
+
+#endif

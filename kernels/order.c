@@ -1,0 +1,174 @@
+/* See order.h. A table is filled under a lock and published by a flag, so that readers take no lock. */
+#include "kernels/order.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "kernels/simd.h"
+
+enum { WIDTHS = 5, SIDES = 2, DIMS = 5 };
+
+static struct kv_plane_order tables[WIDTHS][SIDES][DIMS];
+static atomic_bool ready[WIDTHS][SIDES][DIMS];
+static pthread_mutex_t filling = PTHREAD_MUTEX_INITIALIZER;
+
+static unsigned width_index(unsigned width)
+{
+	return width == 16 ? 4 : width == 8 ? 3 : width == 4 ? 2 : width == 2 ? 1 : 0;
+}
+
+static unsigned dim_index(uint32_t d)
+{
+	return d == 256 ? 4 : d == 192 ? 3 : d == 128 ? 2 : d == 96 ? 1 : 0;
+}
+
+/* A format that has a plane of this width, and which of its places the plane is. */
+static enum kv_format format_of_width(unsigned width, unsigned *place)
+{
+	static const enum kv_format formats[WIDTHS] = {KV_TQ3, KV_TQ2, KV_TQ4, KV_FP8, KV_F16};
+
+	*place = width == 1 ? 1 : 0;
+	return formats[width_index(width)];
+}
+
+/* Bytes are numbered by the smallest dim in them, which gives every token the same dims in byte k. */
+static void fill(struct kv_plane_order *o, unsigned width, enum kv_side side, uint32_t d)
+{
+	unsigned which;
+	enum kv_format f = format_of_width(width, &which);
+	uint32_t base = width == 1 ? KV_ATOM_TOKENS * d * 2 / 8 : 0;
+
+	o->bytes = d * width / 8;
+	for (uint32_t token = 0; token < KV_ATOM_TOKENS; token++) {
+		/* number of the byte at an offset, plus one */
+		uint16_t byte_of[KV_ATOM_TOKENS * KV_PLANE_BYTES_MAX] = {0};
+		uint32_t known = 0;
+
+		for (uint32_t dim = 0; dim < d; dim++) {
+			struct kv_place p[2];
+
+			kv_code_places(f, side, d, token, dim, p);
+			for (unsigned i = which; i < which + (width == 16 ? 2 : 1); i++) {
+				uint32_t at = p[i].byte - base;
+
+				if (byte_of[at] == 0) {
+					o->at[token][known] = (uint16_t)at;
+					byte_of[at] = (uint16_t)++known;
+				}
+				o->dim[byte_of[at] - 1][width == 16 ? 0 : p[i].shift / width] =
+					(uint8_t)dim;
+			}
+		}
+		assert(known == o->bytes);
+	}
+}
+
+const struct kv_plane_order *kv_plane_order(unsigned width, enum kv_side side, uint32_t d)
+{
+	unsigned w = width_index(width), i = dim_index(d);
+	struct kv_plane_order *o = &tables[w][side][i];
+
+	if (!atomic_load_explicit(&ready[w][side][i], memory_order_acquire)) {
+		pthread_mutex_lock(&filling);
+		if (!atomic_load_explicit(&ready[w][side][i], memory_order_relaxed)) {
+			fill(o, width, side, d);
+			atomic_store_explicit(&ready[w][side][i], true, memory_order_release);
+		}
+		pthread_mutex_unlock(&filling);
+	}
+	return o;
+}
+
+/* width and code_shift are constants of the callers, so that every plane gets a loop of its own. */
+KV_INLINE void plane_pack(const struct kv_plane_order *o, uint32_t token, unsigned width,
+			  unsigned code_shift, const uint16_t *codes, uint8_t *plane)
+{
+	for (uint32_t k = 0; k < o->bytes; k++) {
+		unsigned byte = 0;
+
+		for (unsigned q = 0; q < 8 / width; q++)
+			byte |= (codes[o->dim[k][q]] >> code_shift & ((1u << width) - 1)) << (q * width);
+		plane[o->at[token][k]] = (uint8_t)byte;
+	}
+}
+
+/* Sets the plane's bits of the codes, or adds them to what an earlier plane set. */
+KV_INLINE void plane_unpack(const struct kv_plane_order *o, uint32_t token, unsigned width,
+			    unsigned code_shift, const uint8_t *plane, uint16_t *restrict codes)
+{
+	for (uint32_t k = 0; k < o->bytes; k++) {
+		unsigned byte = plane[o->at[token][k]];
+
+		for (unsigned q = 0; q < 8 / width; q++) {
+			uint16_t *code = &codes[o->dim[k][q]];
+			unsigned bits = (byte >> (q * width) & ((1u << width) - 1)) << code_shift;
+
+			*code = (uint16_t)(code_shift ? *code | bits : bits);
+		}
+	}
+}
+
+static void raw_pack(const struct kv_plane_order *o, uint32_t token, uint32_t d,
+		     const uint16_t *codes, uint8_t *plane)
+{
+	for (uint32_t i = 0; i < d; i++) {
+		plane[o->at[token][2 * i]] = (uint8_t)codes[i];
+		plane[o->at[token][2 * i + 1]] = (uint8_t)(codes[i] >> 8);
+	}
+}
+
+static void raw_unpack(const struct kv_plane_order *o, uint32_t token, uint32_t d,
+		       const uint8_t *plane, uint16_t *codes)
+{
+	for (uint32_t i = 0; i < d; i++)
+		codes[i] = (uint16_t)(plane[o->at[token][2 * i]] | plane[o->at[token][2 * i + 1]] << 8);
+}
+
+void kv_token_pack(enum kv_format f, enum kv_side side, uint32_t d, uint32_t token,
+		   const uint16_t *codes, uint8_t *part)
+{
+	switch (kv_format_info(f)->code_bits) {
+	case 16:
+		raw_pack(kv_plane_order(16, side, d), token, d, codes, part);
+		break;
+	case 8:
+		plane_pack(kv_plane_order(8, side, d), token, 8, 0, codes, part);
+		break;
+	case 4:
+		plane_pack(kv_plane_order(4, side, d), token, 4, 0, codes, part);
+		break;
+	case 3:
+		plane_pack(kv_plane_order(2, side, d), token, 2, 0, codes, part);
+		plane_pack(kv_plane_order(1, side, d), token, 1, 2, codes,
+			   part + KV_ATOM_TOKENS * d * 2 / 8);
+		break;
+	case 2:
+		plane_pack(kv_plane_order(2, side, d), token, 2, 0, codes, part);
+		break;
+	}
+}
+
+void kv_token_unpack(enum kv_format f, enum kv_side side, uint32_t d, uint32_t token,
+		     const uint8_t *part, uint16_t *codes)
+{
+	switch (kv_format_info(f)->code_bits) {
+	case 16:
+		raw_unpack(kv_plane_order(16, side, d), token, d, part, codes);
+		break;
+	case 8:
+		plane_unpack(kv_plane_order(8, side, d), token, 8, 0, part, codes);
+		break;
+	case 4:
+		plane_unpack(kv_plane_order(4, side, d), token, 4, 0, part, codes);
+		break;
+	case 3:
+		plane_unpack(kv_plane_order(2, side, d), token, 2, 0, part, codes);
+		plane_unpack(kv_plane_order(1, side, d), token, 1, 2,
+			     part + KV_ATOM_TOKENS * d * 2 / 8, codes);
+		break;
+	case 2:
+		plane_unpack(kv_plane_order(2, side, d), token, 2, 0, part, codes);
+		break;
+	}
+}
