@@ -1,0 +1,102 @@
+/* The host tier: a budget of memory, cut into extents, cut into slots.
+ *
+ * A *pool* serves one (tenant, layout). Its extents belong to it for life: they are never handed to
+ * another pool, they are drained and freed, and count against the budget until every engine that
+ * had mapped them has let go. The tier knows slots and extents, not blocks: who is evicted is the
+ * caller's business.
+ *
+ * An extent has the wished size or an eighth of the budget, whichever is less, but room for at
+ * least one slot. They are made when they are needed; a pool does not shrink by itself.
+ *
+ * Threads: any. Every function takes the tier's mutex itself, briefly. The data path allocates no
+ * memory but new extents; making one takes its pages from the kernel (0.3 s a GiB) and stops only
+ * takers of the same pool that find no free slot, for at most HOST_GROWTH_WAIT_S.
+ */
+#ifndef TERRACE_STORE_HOST_H
+#define TERRACE_STORE_HOST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "store/extent.h"
+#include "store/status.h"
+
+enum {
+	HOST_POOLS_MAX = 4096,
+	HOST_GROWTH_WAIT_S = 10,
+};
+
+struct host_tier;
+struct host_pool;
+
+struct host_options {
+	uint64_t budget_bytes;   /* of memory over all extents, at least 4096 */
+	uint64_t extent_bytes;   /* wished size of an extent, 4096 .. EXTENT_BYTES_MAX */
+	bool huge_pages;
+};
+
+/* Where a slot is. */
+struct host_slot {
+	struct host_pool *pool;
+	uint32_t extent;         /* id */
+	uint32_t index;          /* in the extent */
+	uint8_t *at;             /* address in the daemon */
+	uint64_t offset;         /* in the extent */
+	uint64_t generation;     /* new at each take: no two takes of a run have the same; never 0 */
+};
+
+/* INVALID: an option is out of its bounds. EXHAUSTED: no memory. Takes no extent yet. */
+enum status host_create(const struct host_options *o, struct host_tier **out);
+/* Frees everything, taken slots and lent extents included: the caller answers for nobody touching
+ * the memory through the daemon's mapping any more (engines' own mappings live on). NULL allowed. */
+void host_destroy(struct host_tier *t);
+
+/* The pool of (tenant, layout), made if new; it lives as long as the tier. INVALID: slot_bytes is
+ * 0, no multiple of 4096, beyond the budget or EXTENT_BYTES_MAX, or not what the pool was made
+ * with. EXHAUSTED: more than HOST_POOLS_MAX pools, or no memory. */
+enum status host_pool_get(struct host_tier *t, uint32_t tenant, uint64_t layout_id, uint64_t slot_bytes,
+			  struct host_pool **out);
+
+/* A free slot of the pool: from its extents, else from a new extent if the budget allows. The bytes
+ * of a slot are whatever was there before (of the same tenant and layout, or zeroes). EXHAUSTED: no
+ * slot, and no budget, memory or descriptor for an extent: evict something of this pool, or start a
+ * drain elsewhere, and try again. IO: the kernel refused an extent for another reason (host_usage
+ * has the errno). */
+enum status host_slot_take(struct host_pool *p, struct host_slot *out);
+
+/* Gives a slot back for reuse. In a draining extent it only counts down. Giving back what is not
+ * taken is a programmer's error: asserted, and without asserts ignored. */
+void host_slot_give(const struct host_slot *s);
+
+/* Begins to drain an extent: no slot of it is taken any more. It is freed by host_drain_poll when
+ * its last slot is back and nobody holds it. OK also if it drains already. NOT_FOUND: no such
+ * extent (any more). */
+enum status host_extent_drain(struct host_tier *t, uint32_t extent);
+
+/* Frees drained extents that nobody holds. Returns the number freed. To be called by the thread
+ * that lends extents, or under the lock under which that is done. */
+uint32_t host_drain_poll(struct host_tier *t);
+
+/* The extent by id, for lending and probing; NULL if unknown. The pointer stays valid until the
+ * extent is freed, which happens only in host_drain_poll and host_destroy. */
+struct extent *host_extent(struct host_tier *t, uint32_t id);
+/* The pool's owner, to check who may map an extent: false if unknown. Each output may be NULL. */
+bool host_extent_owner(struct host_tier *t, uint32_t id, uint32_t *tenant, uint64_t *layout_id,
+		       bool *draining);
+
+/* Ids of a pool's extents that are not draining, oldest first; returns how many there are, writes
+ * at most `max`. */
+uint32_t host_pool_extents(struct host_pool *p, uint32_t *ids, uint32_t max);
+
+struct host_usage {
+	uint64_t budget_bytes, extent_bytes, draining_bytes; /* extent_bytes includes draining ones */
+	uint64_t slots;          /* of extents that are not draining */
+	uint64_t slots_used;     /* taken ones, draining extents included */
+	uint64_t open_failures;  /* extents that the budget allowed and the kernel did not */
+	uint32_t extents, pools;
+	int open_error;          /* errno of the last of them, 0 if there was none */
+	bool huge_pages;         /* there are extents and all are on huge pages */
+};
+void host_usage(struct host_tier *t, struct host_usage *out);
+
+#endif

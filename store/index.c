@@ -1,0 +1,421 @@
+/* The index over liburcu's resizable lock-free hash table.
+ *
+ * Uniqueness among the living: cds_lfht_add_unique() refuses a node if its match function accepts
+ * one of the same hash. Ours accepts only live records of the same ident, so that a new block can
+ * be inserted over a dead one that has not been removed yet. A record only ever goes from live to
+ * dead, hence a refusal was right at the moment of the match, and of several inserts exactly one
+ * passes.
+ *
+ * Buckets: the library's own resizing waits for eight records a bucket and shrinks after removals,
+ * and each record of a chain is a cache miss. So the table is made without it and a thread of ours
+ * doubles it as soon as there are more records than buckets (16 bytes each). It never shrinks;
+ * hence the bucket of a hash is known here, and a batch of finds fetches all buckets first, then
+ * the records behind them, then looks.
+ */
+#include "store/index.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include <xxhash.h>
+
+#include "store/tsan.h"
+
+#define FIND_AT_ONCE 64 /* finds that overlap their cache misses */
+#define BUCKETS_MIN (1ul << 10)
+#define BUCKETS_MAX (1ul << 30)
+
+struct index {
+	struct cds_lfht *table;
+	uint64_t seed;                 /* so that nobody can prepare keys of one bucket */
+	_Atomic uint64_t records;
+	_Atomic unsigned long buckets; /* in use; written by the growing thread */
+	pthread_t grower;
+	pthread_mutex_t mutex;         /* of the two below */
+	pthread_cond_t wake;
+	unsigned long wanted_buckets;
+	bool stop;
+};
+
+/* What a lookup compares. */
+struct wanted {
+	const uint8_t *key;
+	uint64_t layout_id;
+	uint32_t tenant;
+	uint8_t key_bytes;
+};
+
+/* Stands for "every reader that left before this grace period", for TSan alone. */
+static const char readers_gone;
+
+static struct index_record *record_of(struct cds_lfht_node *node)
+{
+	return (struct index_record *)((char *)node - offsetof(struct index_record, node));
+}
+
+static bool is_live(const struct index_record *r)
+{
+	return !(atomic_load_explicit(&r->pins, memory_order_acquire) & INDEX_DEAD);
+}
+
+/* XXH3 of tenant, layout, key length and key: the lower half of the 128 bits. The table compares it
+ * before it calls match, which compares the three themselves, so the upper half would decide
+ * nothing. */
+static uint64_t hash(const struct index *x, const struct wanted *w)
+{
+	uint8_t text[4 + 8 + 1 + SLOT_KEY_MAX];
+
+	assert(w->key_bytes >= 1 && w->key_bytes <= SLOT_KEY_MAX);
+	memcpy(text, &w->tenant, 4);
+	memcpy(text + 4, &w->layout_id, 8);
+	text[12] = w->key_bytes;
+	memcpy(text + 13, w->key, w->key_bytes);
+	return XXH3_128bits_withSeed(text, 13u + w->key_bytes, x->seed).low64;
+}
+
+static struct wanted wanted_of(const struct index_ident *ident)
+{
+	return (struct wanted){
+		.key = ident->key,
+		.layout_id = ident->layout_id,
+		.tenant = ident->tenant,
+		.key_bytes = ident->key_bytes,
+	};
+}
+
+/* cds_lfht's match function: a live record of the wanted ident. */
+static int match(struct cds_lfht_node *node, const void *key)
+{
+	const struct index_record *r = record_of(node);
+	const struct wanted *w = key;
+
+	tsan_acquire(r);
+	return r->ident.tenant == w->tenant && r->ident.layout_id == w->layout_id &&
+	       r->ident.key_bytes == w->key_bytes &&
+	       memcmp(r->ident.key, w->key, w->key_bytes) == 0 && is_live(r);
+}
+
+/* The thread that enlarges the table. */
+static void *grow(void *arg)
+{
+	struct index *x = arg;
+	unsigned long buckets = atomic_load_explicit(&x->buckets, memory_order_relaxed);
+
+	urcu_memb_register_thread();
+	pthread_mutex_lock(&x->mutex);
+	for (;;) {
+		while (!x->stop && x->wanted_buckets <= buckets)
+			pthread_cond_wait(&x->wake, &x->mutex);
+		if (x->stop)
+			break;
+		buckets = x->wanted_buckets;
+		pthread_mutex_unlock(&x->mutex);
+		cds_lfht_resize(x->table, buckets);
+		atomic_store_explicit(&x->buckets, buckets, memory_order_release);
+		pthread_mutex_lock(&x->mutex);
+	}
+	pthread_mutex_unlock(&x->mutex);
+	urcu_memb_unregister_thread();
+	return NULL;
+}
+
+/* Asks for at least as many buckets as there are records. */
+static void ask_to_grow(struct index *x, uint64_t records)
+{
+	pthread_mutex_lock(&x->mutex);
+	while (x->wanted_buckets < records && x->wanted_buckets < BUCKETS_MAX)
+		x->wanted_buckets <<= 1;
+	pthread_cond_signal(&x->wake);
+	pthread_mutex_unlock(&x->mutex);
+}
+
+static bool start_grower(struct index *x)
+{
+	sigset_t all, before;
+	bool started;
+
+	/* Signals are the owner's business. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	started = pthread_create(&x->grower, NULL, grow, x) == 0;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return started;
+}
+
+enum status index_create(uint64_t blocks_hint, struct index **out)
+{
+	struct index *x = calloc(1, sizeof(*x));
+	unsigned long buckets = BUCKETS_MIN;
+
+	if (!x)
+		return STATUS_EXHAUSTED;
+	while (buckets < blocks_hint && buckets < BUCKETS_MAX)
+		buckets <<= 1;
+	if (getrandom(&x->seed, sizeof(x->seed), GRND_NONBLOCK) != sizeof(x->seed))
+		x->seed = (uint64_t)(uintptr_t)x; /* early boot: better than nothing */
+	x->buckets = buckets;
+	x->wanted_buckets = buckets;
+	x->table = _cds_lfht_new(buckets, buckets, 0, 0, &cds_lfht_mm_order, &urcu_memb_flavor, NULL);
+	if (!x->table) {
+		free(x);
+		return STATUS_EXHAUSTED;
+	}
+	pthread_mutex_init(&x->mutex, NULL);
+	pthread_cond_init(&x->wake, NULL);
+	if (!start_grower(x)) {
+		pthread_cond_destroy(&x->wake);
+		pthread_mutex_destroy(&x->mutex);
+		cds_lfht_destroy(x->table, NULL);
+		free(x);
+		return STATUS_EXHAUSTED;
+	}
+	*out = x;
+	return STATUS_OK;
+}
+
+static void stop_grower(struct index *x)
+{
+	pthread_mutex_lock(&x->mutex);
+	x->stop = true;
+	pthread_cond_signal(&x->wake);
+	pthread_mutex_unlock(&x->mutex);
+	pthread_join(x->grower, NULL);
+	pthread_cond_destroy(&x->wake);
+	pthread_mutex_destroy(&x->mutex);
+}
+
+void index_destroy(struct index *x, void (*free_record)(struct index_record *))
+{
+	struct cds_lfht_iter iter;
+	struct cds_lfht_node *node;
+	int error;
+
+	if (!x)
+		return;
+	stop_grower(x);
+	index_read_lock();
+	cds_lfht_for_each(x->table, &iter, node) {
+		/* The walk stands on the record: it is freed after our read section. */
+		cds_lfht_del(x->table, node);
+		index_reclaim(record_of(node), free_record);
+	}
+	index_read_unlock();
+	urcu_memb_barrier();
+	error = cds_lfht_destroy(x->table, NULL);
+	assert(error == 0);
+	(void)error;
+	free(x);
+}
+
+void index_thread_enter(void)
+{
+	urcu_memb_register_thread();
+}
+
+void index_thread_leave(void)
+{
+	urcu_memb_unregister_thread();
+}
+
+void index_read_lock(void)
+{
+	urcu_memb_read_lock();
+}
+
+void index_read_unlock(void)
+{
+	tsan_release(&readers_gone);
+	urcu_memb_read_unlock();
+}
+
+enum status index_insert(struct index *x, struct index_record *r, struct index_record **existing)
+{
+	struct wanted w = wanted_of(&r->ident);
+	struct cds_lfht_node *node;
+	uint64_t h = hash(x, &w);
+
+	cds_lfht_node_init(&r->node);
+	tsan_release(r);
+	node = cds_lfht_add_unique(x->table, h, match, &w, &r->node);
+	if (node == &r->node) {
+		uint64_t records = atomic_fetch_add_explicit(&x->records, 1, memory_order_relaxed) + 1;
+
+		if (records > atomic_load_explicit(&x->buckets, memory_order_relaxed))
+			ask_to_grow(x, records);
+		return STATUS_OK;
+	}
+	if (existing)
+		*existing = record_of(node);
+	return STATUS_EXISTS;
+}
+
+static struct index_record *find_hashed(struct index *x, uint64_t h, const struct wanted *w)
+{
+	struct cds_lfht_iter iter;
+	struct cds_lfht_node *node;
+
+	cds_lfht_lookup(x->table, h, match, w, &iter);
+	node = cds_lfht_iter_get_node(&iter);
+	return node ? record_of(node) : NULL;
+}
+
+struct index_record *index_find(struct index *x, const struct index_ident *ident)
+{
+	struct wanted w = wanted_of(ident);
+	uint64_t h = hash(x, &w);
+
+	return find_hashed(x, h, &w);
+}
+
+/* The first record behind a bucket (or the next bucket); the low bits of a link are flags. */
+static const char *first_behind(struct cds_lfht_node *bucket)
+{
+	uintptr_t link = (uintptr_t)__atomic_load_n(&bucket->next, __ATOMIC_RELAXED);
+
+	return (const char *)(link & ~(uintptr_t)7);
+}
+
+/* Brings the bucket of every hash, then what is behind it, towards the processor. */
+static void fetch_ahead(struct index *x, const uint64_t *hashes, uint32_t n)
+{
+	unsigned long mask = atomic_load_explicit(&x->buckets, memory_order_acquire) - 1;
+	struct cds_lfht_node *bucket[FIND_AT_ONCE];
+
+	for (uint32_t i = 0; i < n; i++) {
+		bucket[i] = cds_lfht_mm_order.bucket_at(x->table, hashes[i] & mask);
+		__builtin_prefetch(bucket[i]);
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		const char *record = first_behind(bucket[i]);
+
+		__builtin_prefetch(record);
+		__builtin_prefetch(record + sizeof(struct index_record) - 1);
+	}
+}
+
+void index_find_many(struct index *x, uint32_t tenant, uint64_t layout_id, const uint8_t *keys,
+		     uint32_t key_bytes, uint32_t n, struct index_record **out)
+{
+	struct wanted w = {
+		.layout_id = layout_id, .tenant = tenant, .key_bytes = (uint8_t)key_bytes
+	};
+	uint64_t hashes[FIND_AT_ONCE];
+
+	assert(key_bytes >= 1 && key_bytes <= SLOT_KEY_MAX);
+	while (n > 0) {
+		uint32_t part = n < FIND_AT_ONCE ? n : FIND_AT_ONCE;
+
+		for (uint32_t i = 0; i < part; i++) {
+			w.key = keys + (size_t)i * key_bytes;
+			hashes[i] = hash(x, &w);
+		}
+		fetch_ahead(x, hashes, part);
+		for (uint32_t i = 0; i < part; i++) {
+			w.key = keys + (size_t)i * key_bytes;
+			out[i] = find_hashed(x, hashes[i], &w);
+		}
+		keys += (size_t)part * key_bytes;
+		out += part;
+		n -= part;
+	}
+}
+
+bool index_pin(struct index_record *r, bool *first)
+{
+	uint32_t word = atomic_load_explicit(&r->pins, memory_order_relaxed);
+
+	do {
+		if (word >= INDEX_DEAD - 1)
+			return false;
+	} while (!atomic_compare_exchange_weak_explicit(&r->pins, &word, word + 1, memory_order_acq_rel,
+							memory_order_relaxed));
+	if (first)
+		*first = word == 0;
+	return true;
+}
+
+uint32_t index_unpin(struct index_record *r)
+{
+	uint32_t before = atomic_fetch_sub_explicit(&r->pins, 1, memory_order_acq_rel);
+
+	assert((before & ~INDEX_DEAD) != 0);
+	return before - 1;
+}
+
+bool index_kill_idle(struct index_record *r)
+{
+	uint32_t idle = 0;
+
+	return atomic_compare_exchange_strong_explicit(&r->pins, &idle, INDEX_DEAD, memory_order_acq_rel,
+						       memory_order_relaxed);
+}
+
+uint32_t index_kill(struct index_record *r)
+{
+	return atomic_fetch_or_explicit(&r->pins, INDEX_DEAD, memory_order_acq_rel);
+}
+
+void index_remove(struct index *x, struct index_record *r)
+{
+	int gone;
+
+	assert(!is_live(r));
+	urcu_memb_read_lock();
+	gone = cds_lfht_del(x->table, &r->node);
+	urcu_memb_read_unlock();
+	assert(gone == 0);
+	if (gone == 0)
+		atomic_fetch_sub_explicit(&x->records, 1, memory_order_relaxed);
+}
+
+static void reclaim(struct rcu_head *head)
+{
+	struct index_record *r =
+		(struct index_record *)((char *)head - offsetof(struct index_record, rcu));
+
+	tsan_acquire(r);
+	tsan_acquire(&readers_gone);
+	r->free_record(r);
+}
+
+void index_reclaim(struct index_record *r, void (*free_record)(struct index_record *))
+{
+	r->free_record = free_record;
+	tsan_release(r);
+	urcu_memb_call_rcu(&r->rcu, reclaim);
+}
+
+void index_barrier(void)
+{
+	urcu_memb_barrier();
+}
+
+uint64_t index_count(const struct index *x)
+{
+	return atomic_load_explicit(&x->records, memory_order_relaxed);
+}
+
+uint64_t index_buckets(const struct index *x)
+{
+	return atomic_load_explicit(&x->buckets, memory_order_relaxed);
+}
+
+void index_walk(struct index *x, bool (*visit)(struct index_record *, void *), void *arg)
+{
+	struct cds_lfht_iter iter;
+	struct cds_lfht_node *node;
+
+	index_read_lock();
+	cds_lfht_for_each(x->table, &iter, node) {
+		struct index_record *r = record_of(node);
+
+		tsan_acquire(r);
+		if (is_live(r) && !visit(r, arg))
+			break;
+	}
+	index_read_unlock();
+}

@@ -1,0 +1,120 @@
+/* The index: (tenant, layout, key) -> block, in memory, the truth at run time.
+ *
+ * A lock-free hash table (liburcu's cds_lfht), hashed by XXH3 of the three (seeded anew in each
+ * run) and comparing all three in full. It is intrusive: the owner embeds struct index_record in
+ * its own struct, allocates it and gets it back through a free function after a grace period.
+ * Readers never lock and never wait. Pinning is one compare-and-swap on a word whose top bit says
+ * *dead*: a record that is dead cannot be pinned any more, and one that is pinned cannot be freed.
+ *
+ *     insert -> live -> index_kill_idle / index_kill -> dead -> index_remove -> index_reclaim -> free
+ *
+ * A dead record may still be in the table when a live one of the same ident is inserted: finds pass
+ * over it. Whoever killed the record removes it, and only then may anybody reclaim it: else a
+ * reader that comes between reclaim and remove is not waited for. index_kill_idle leaves both to
+ * the killer. index_kill of a record that others may unpin at the same time is called with a pin of
+ * one's own: kill, remove, unpin; the last unpin, whosever it is, then reclaims. (Under a lock that
+ * covers kill, remove and unpin no pin is needed.)
+ *
+ * Threads: any thread that has called index_thread_enter(); a reader brackets its finds with
+ * index_read_lock/unlock (they nest). Inserts and removals may race with everything.
+ */
+#ifndef TERRACE_STORE_INDEX_H
+#define TERRACE_STORE_INDEX_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <urcu/urcu-memb.h>
+#include <urcu/rculfhash.h>
+
+#include "store/slot.h"
+#include "store/status.h"
+
+#define INDEX_DEAD 0x80000000u
+
+struct index_ident {
+	uint64_t layout_id;
+	uint32_t tenant;               /* the daemon's number for it */
+	uint8_t key_bytes;             /* 1 .. SLOT_KEY_MAX */
+	uint8_t key[SLOT_KEY_MAX];     /* bytes behind key_bytes are not looked at */
+};
+
+struct index_record {
+	struct cds_lfht_node node;
+	void (*free_record)(struct index_record *); /* set by index_reclaim */
+	struct rcu_head rcu;
+	struct index_ident ident;      /* not changed after index_insert */
+	_Atomic uint32_t pins;         /* pins | INDEX_DEAD */
+};
+
+_Static_assert(sizeof(struct index_record) <= 96, "one a block");
+
+struct index;
+
+/* blocks_hint: how many blocks to expect, 0 if unknown: 16 bytes are taken for each at once. The
+ * table grows by itself, on a thread of its own, while it is used. EXHAUSTED: no memory or no
+ * thread. */
+enum status index_create(uint64_t blocks_hint, struct index **out);
+/* No reader may be left; remaining records, live and dead, are handed to `free_record` before it
+ * returns (on liburcu's thread). NULL index allowed. The calling thread has entered and is in no
+ * read section. */
+void index_destroy(struct index *x, void (*free_record)(struct index_record *));
+
+/* Once a thread, before its first call of the index and after its last. */
+void index_thread_enter(void);
+void index_thread_leave(void);
+void index_read_lock(void);
+void index_read_unlock(void);
+
+/* Inserts a live record whose ident and pins the caller set. EXISTS: a live record of that ident is
+ * there, *existing (may be NULL) is it, valid while the caller stays in its read section; the new
+ * one is still the caller's. Of several inserts of one ident at a time exactly one wins. Call
+ * inside a read section. */
+enum status index_insert(struct index *x, struct index_record *r, struct index_record **existing);
+
+/* The live record, or NULL; valid inside the caller's read section. */
+struct index_record *index_find(struct index *x, const struct index_ident *ident);
+
+/* The same for `n` idents that share tenant and layout, keys of key_bytes (1 .. SLOT_KEY_MAX) back
+ * to back; out[i] is NULL for a miss. Fetches ahead, so that a batch costs less than n finds. */
+void index_find_many(struct index *x, uint32_t tenant, uint64_t layout_id, const uint8_t *keys,
+		     uint32_t key_bytes, uint32_t n, struct index_record **out);
+
+/* Takes a pin. False if the record is dead (or has 2^31 - 1 pins). *first (may be NULL), written on
+ * success: this pin was the first. */
+bool index_pin(struct index_record *r, bool *first);
+
+/* Gives a pin back; returns the word after it: 0 is the last pin of a live record, INDEX_DEAD the
+ * last of a dead one (the caller then frees it). */
+uint32_t index_unpin(struct index_record *r);
+
+/* Kills a record only if it is live and has no pins (eviction). True: dead now, and the caller
+ * removes it. */
+bool index_kill_idle(struct index_record *r);
+/* Kills a record whatever its pins (delete). Returns the word before: if it was dead already
+ * INDEX_DEAD is set; else the caller removes it, and reclaims it if there were no pins. See above
+ * for the pin to hold. */
+uint32_t index_kill(struct index_record *r);
+
+/* Takes a dead record out of the table; finds that began before may still see it until their read
+ * section ends. Once a record. */
+void index_remove(struct index *x, struct index_record *r);
+
+/* Calls free_record(r) after every reader of now is gone, on liburcu's own thread. The record has
+ * been removed, or was never inserted. */
+void index_reclaim(struct index_record *r, void (*free_record)(struct index_record *));
+/* Waits for all reclaims so far. Not in a read section. */
+void index_barrier(void);
+
+/* Records in the table, roughly; dead ones count until they are removed. */
+uint64_t index_count(const struct index *x);
+
+/* Buckets in use, 16 bytes each: as many as there ever were records at a time, or more, once growth
+ * has caught up. */
+uint64_t index_buckets(const struct index *x);
+
+/* Calls visit for each live record, inside a read section of its own; stops when visit returns
+ * false. A record that is inserted or killed meanwhile may or may not be seen. */
+void index_walk(struct index *x, bool (*visit)(struct index_record *, void *), void *arg);
+
+#endif

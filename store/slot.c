@@ -1,0 +1,190 @@
+/* Slot headers: sealing and checking.
+ *
+ * The header is filled last-but-one and its own CRC last, over the page with that field 0. Whatever is
+ * read back (from disk, or from memory that an engine may write) passes slot_header_problem() before a
+ * size in it is used for anything.
+ */
+#include "store/slot.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include <isa-l/crc.h>
+
+uint32_t slot_crc32c(uint32_t crc, const void *data, size_t bytes)
+{
+	/* The library takes an int length and a non-const pointer that it only reads. */
+	const size_t step = INT_MAX & ~4095;
+	uint8_t *at = (uint8_t *)(uintptr_t)data;
+
+	crc = ~crc;
+	while (bytes > 0) {
+		size_t n = bytes < step ? bytes : step;
+
+		crc = crc32_iscsi(at, (int)n, crc);
+		at += n;
+		bytes -= n;
+	}
+	return ~crc;
+}
+
+static uint32_t header_crc(const struct slot_header *h)
+{
+	static const uint8_t zero[sizeof(h->header_crc)];
+	const uint8_t *at = (const uint8_t *)h;
+	size_t before = offsetof(struct slot_header, header_crc), after = before + sizeof(zero);
+	uint32_t crc = slot_crc32c(0, at, before);
+
+	crc = slot_crc32c(crc, zero, sizeof(zero));
+	return slot_crc32c(crc, at + after, sizeof(*h) - after);
+}
+
+static const uint8_t *layer_at(const void *slot, uint64_t layer_bytes, uint32_t layer)
+{
+	return (const uint8_t *)slot + SLOT_HEADER_BYTES + layer_bytes * layer;
+}
+
+void slot_seal(void *slot, const struct slot_ident *ident, const struct slot_info *info,
+	       uint64_t generation, uint64_t unix_ms)
+{
+	struct slot_header *h = slot;
+	size_t name = strlen(ident->tenant);
+
+	assert(ident->key_bytes >= 1 && ident->key_bytes <= SLOT_KEY_MAX);
+	assert(info->parent_bytes <= SLOT_KEY_MAX && name >= 1 && name <= SLOT_TENANT_MAX);
+	assert(ident->layers >= 1 && ident->layers <= SLOT_LAYERS_MAX);
+	assert(ident->block_bytes == ident->layer_bytes * ident->layers);
+
+	memset(h, 0, sizeof(*h));
+	h->magic = SLOT_MAGIC;
+	h->version = SLOT_VERSION;
+	h->generation = generation;
+	h->layout_id = ident->layout_id;
+	h->block_bytes = ident->block_bytes;
+	h->layer_bytes = ident->layer_bytes;
+	h->stored_unix_ms = unix_ms;
+	h->position = info->position;
+	h->layers = ident->layers;
+	h->tokens = info->tokens;
+	h->turn = info->turn;
+	h->role = info->role;
+	h->key_bytes = ident->key_bytes;
+	h->parent_bytes = info->parent_bytes;
+	memcpy(h->key, ident->key, ident->key_bytes);
+	memcpy(h->parent, info->parent, info->parent_bytes);
+	memcpy(h->tenant, ident->tenant, name);
+	for (uint32_t i = 0; i < ident->layers; i++)
+		h->layer_crc[i] =
+			slot_crc32c(0, layer_at(slot, ident->layer_bytes, i), ident->layer_bytes);
+	h->header_crc = header_crc(h);
+}
+
+static bool all_zero(const void *bytes, size_t n)
+{
+	const uint8_t *at = bytes;
+
+	for (size_t i = 0; i < n; i++)
+		if (at[i] != 0)
+			return false;
+	return true;
+}
+
+static const char *tenant_problem(const char *tenant)
+{
+	size_t n = strnlen(tenant, SLOT_TENANT_MAX + 1);
+
+	if (n == 0)
+		return "slot header: the tenant is empty";
+	if (n > SLOT_TENANT_MAX)
+		return "slot header: the tenant is not terminated";
+	for (size_t i = 0; i < n; i++)
+		if (tenant[i] <= ' ' || tenant[i] > '~')
+			return "slot header: the tenant is not printable ASCII";
+	if (!all_zero(tenant + n, SLOT_TENANT_MAX + 1 - n))
+		return "slot header: bytes behind the tenant are not zero";
+	return NULL;
+}
+
+static const char *key_problem(const struct slot_header *h)
+{
+	if (h->key_bytes < 1 || h->key_bytes > SLOT_KEY_MAX)
+		return "slot header: key length is not 1 to 32";
+	if (h->parent_bytes > SLOT_KEY_MAX)
+		return "slot header: parent length is not 0 to 32";
+	if (!all_zero(h->key + h->key_bytes, SLOT_KEY_MAX - h->key_bytes) ||
+	    !all_zero(h->parent + h->parent_bytes, SLOT_KEY_MAX - h->parent_bytes))
+		return "slot header: bytes behind a key are not zero";
+	return NULL;
+}
+
+static const char *size_problem(const struct slot_header *h)
+{
+	if (h->layers < 1 || h->layers > SLOT_LAYERS_MAX)
+		return "slot header: layer count is not 1 to 512";
+	if (h->layer_bytes < 1 || h->layer_bytes > SLOT_BYTES_MAX)
+		return "slot header: layer size is out of bounds";
+	if (h->block_bytes != h->layer_bytes * h->layers)
+		return "slot header: block size is not layers times layer size";
+	if (h->block_bytes > SLOT_BYTES_MAX - SLOT_HEADER_BYTES)
+		return "slot header: block size is out of bounds";
+	/* A token takes at least a byte of every layer. */
+	if (h->tokens < 1 || h->tokens > h->layer_bytes)
+		return "slot header: token count is out of bounds";
+	return NULL;
+}
+
+const char *slot_header_problem(const struct slot_header *h)
+{
+	const char *problem;
+
+	if (h->magic != SLOT_MAGIC)
+		return "slot header: wrong magic";
+	if (h->version != SLOT_VERSION)
+		return "slot header: unknown version";
+	if (h->header_crc != header_crc(h))
+		return "slot header: checksum mismatch";
+	problem = size_problem(h);
+	if (!problem)
+		problem = key_problem(h);
+	if (!problem)
+		problem = tenant_problem(h->tenant);
+	if (problem)
+		return problem;
+	if (h->tombstone > 1)
+		return "slot header: tombstone is not 0 or 1";
+	if (!all_zero(h->layer_crc + h->layers, (SLOT_LAYERS_MAX - h->layers) * sizeof(h->layer_crc[0])) ||
+	    !all_zero(h->reserved, sizeof(h->reserved)))
+		return "slot header: reserved bytes are not zero";
+	return NULL;
+}
+
+enum status slot_header_match(const struct slot_header *h, const struct slot_ident *ident,
+			      uint64_t generation)
+{
+	if (slot_header_problem(h))
+		return STATUS_CORRUPT;
+	if (h->tombstone || (generation != 0 && h->generation != generation))
+		return STATUS_STALE;
+	if (h->layout_id != ident->layout_id || h->layers != ident->layers ||
+	    h->layer_bytes != ident->layer_bytes || h->block_bytes != ident->block_bytes)
+		return STATUS_STALE;
+	if (h->key_bytes != ident->key_bytes || memcmp(h->key, ident->key, h->key_bytes) != 0 ||
+	    strcmp(h->tenant, ident->tenant) != 0)
+		return STATUS_STALE;
+	return STATUS_OK;
+}
+
+enum status slot_layers_check(const void *slot, uint32_t first, uint32_t n)
+{
+	const struct slot_header *h = slot;
+
+	if (h->layers > SLOT_LAYERS_MAX || first > h->layers || n > h->layers - first)
+		return STATUS_CORRUPT;
+	for (uint32_t i = first; i < first + n; i++)
+		if (slot_crc32c(0, layer_at(slot, h->layer_bytes, i), h->layer_bytes) !=
+		    h->layer_crc[i])
+			return STATUS_CORRUPT;
+	return STATUS_OK;
+}

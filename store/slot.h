@@ -1,0 +1,97 @@
+/* A slot: [4 KiB header | block | pad to 4 KiB], the same bytes in host memory and on disk. It
+ * describes itself: header and each layer carry a CRC-32C, so that a slot can be checked, and a
+ * catalog rebuilt, from nothing but the slot.
+ *
+ * Threads: pure functions on the caller's memory. A slot that an engine may still write can change
+ * under the reader's eyes: copy the header (SLOT_HEADER_BYTES) first and check the copy.
+ */
+#ifndef TERRACE_STORE_SLOT_H
+#define TERRACE_STORE_SLOT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "store/status.h"
+
+enum {
+	SLOT_HEADER_BYTES = 4096, /* also the alignment of slots */
+	SLOT_VERSION = 1,
+	SLOT_KEY_MAX = 32,
+	SLOT_TENANT_MAX = 63,     /* bytes of a tenant's name, NUL not counted */
+	SLOT_LAYERS_MAX = 512,
+	SLOT_BYTES_MAX = 1 << 30, /* header included: a slot lies in one extent */
+};
+#define SLOT_MAGIC 0x31544c5345435254ull /* "TRCESLT1" */
+
+/* What may be known of a block besides its bytes. */
+struct slot_info {
+	uint8_t parent[SLOT_KEY_MAX];
+	uint8_t parent_bytes;  /* 0: the first of its chain */
+	uint8_t role;          /* as the engine gave it; not interpreted here */
+	uint32_t turn;
+	uint32_t tokens;       /* in the block, 1 .. the layout's tokens a block */
+	uint64_t position;     /* of the first token in its sequence */
+};
+
+/* On disk and in memory, little-endian; reserved bytes are zero. Exactly SLOT_HEADER_BYTES. */
+struct slot_header {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t header_crc;   /* CRC-32C of the 4096 bytes with this field 0 */
+	uint64_t generation;   /* new at each reuse of the slot */
+	uint64_t layout_id;
+	uint64_t block_bytes, layer_bytes; /* block_bytes = layers * layer_bytes */
+	uint64_t stored_unix_ms;
+	uint64_t position;
+	uint32_t layers, tokens, turn;
+	uint8_t role, key_bytes, parent_bytes, tombstone; /* tombstone: 1 is a deleted block */
+	uint8_t key[SLOT_KEY_MAX], parent[SLOT_KEY_MAX];  /* zeroes behind the end */
+	char tenant[SLOT_TENANT_MAX + 1];                 /* zeroes behind the end */
+	uint32_t layer_crc[SLOT_LAYERS_MAX];              /* zeroes behind the last layer */
+	uint8_t reserved[SLOT_HEADER_BYTES - 208 - 4 * SLOT_LAYERS_MAX];
+};
+
+_Static_assert(sizeof(struct slot_header) == SLOT_HEADER_BYTES, "the header is one page");
+_Static_assert(offsetof(struct slot_header, header_crc) == 12, "disk format");
+_Static_assert(offsetof(struct slot_header, generation) == 16, "disk format");
+_Static_assert(offsetof(struct slot_header, layers) == 64, "disk format");
+_Static_assert(offsetof(struct slot_header, key) == 80, "disk format");
+_Static_assert(offsetof(struct slot_header, tenant) == 144, "disk format");
+_Static_assert(offsetof(struct slot_header, layer_crc) == 208, "disk format");
+_Static_assert(offsetof(struct slot_header, reserved) == 2256, "disk format");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "slots are written as they lie in memory");
+
+/* Whose block it is and what shape it has: what a hit must compare. The caller answers for
+ * key_bytes <= SLOT_KEY_MAX, layers <= SLOT_LAYERS_MAX and block_bytes = layers * layer_bytes. */
+struct slot_ident {
+	const char *tenant;
+	uint64_t layout_id;
+	const uint8_t *key;
+	uint8_t key_bytes;
+	uint64_t block_bytes, layer_bytes;
+	uint32_t layers;
+};
+
+/* Writes the header of a slot whose block bytes stand behind it: computes the layers' CRCs and the
+ * header's. `slot` is 8-byte aligned and holds SLOT_HEADER_BYTES + block_bytes. Reads every byte of the
+ * block once (10 GB/s and more). */
+void slot_seal(void *slot, const struct slot_ident *ident, const struct slot_info *info,
+	       uint64_t generation, uint64_t unix_ms);
+
+/* Checks a header alone: magic, version, CRC, every size within its bound. NULL or a fixed sentence. A
+ * tombstone is sound. */
+const char *slot_header_problem(const struct slot_header *h);
+
+/* OK: the header is sound and belongs to ident and generation (0: any). STALE: it is sound, but another
+ * block's, of another generation, or a tombstone. CORRUPT: it is not sound. */
+enum status slot_header_match(const struct slot_header *h, const struct slot_ident *ident,
+			      uint64_t generation);
+
+/* Recomputes the CRCs of layers `first` .. `first + n - 1` of a slot whose header matched: OK, or
+ * CORRUPT (also when the header has fewer layers). */
+enum status slot_layers_check(const void *slot, uint32_t first, uint32_t n);
+
+/* CRC-32C (Castagnoli; "123456789" gives e3069283); `crc` chains, 0 to begin. */
+uint32_t slot_crc32c(uint32_t crc, const void *data, size_t bytes);
+
+#endif

@@ -1,0 +1,522 @@
+/* The index: idents in full, the life of a record, batches, growth, and threads that insert, find,
+ * pin and kill the same keys, after which every count is exact.
+ */
+#include "store/index.h"
+
+#include <check.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifdef TERRACE_SANITIZED
+enum { SCALE = 10 };
+#else
+enum { SCALE = 1 };
+#endif
+
+struct item {
+	struct index_record record;
+	uint64_t check; /* a function of the key, wiped when freed */
+};
+
+static _Atomic uint64_t freed;
+
+static uint64_t next(uint64_t *rng)
+{
+	*rng ^= *rng << 13;
+	*rng ^= *rng >> 7;
+	*rng ^= *rng << 17;
+	return *rng;
+}
+
+static struct index_ident ident_of(uint64_t n)
+{
+	struct index_ident id = { .layout_id = 11, .tenant = 1, .key_bytes = 16 };
+
+	memcpy(id.key, &n, sizeof(n));
+	return id;
+}
+
+static struct item *item_new(const struct index_ident *id)
+{
+	struct item *it = calloc(1, sizeof(*it));
+	uint64_t n;
+
+	ck_assert_ptr_nonnull(it);
+	it->record.ident = *id;
+	memcpy(&n, id->key, sizeof(n));
+	it->check = ~n;
+	return it;
+}
+
+static void item_free(struct index_record *r)
+{
+	struct item *it = (struct item *)r;
+
+	it->check = 0;
+	atomic_fetch_add(&freed, 1);
+	free(it);
+}
+
+static struct index *opened(uint64_t hint)
+{
+	struct index *x;
+
+	index_thread_enter();
+	ck_assert_int_eq(index_create(hint, &x), STATUS_OK);
+	return x;
+}
+
+static void closed(struct index *x)
+{
+	index_destroy(x, item_free);
+	index_thread_leave();
+}
+
+static enum status insert(struct index *x, struct item *it, struct index_record **existing)
+{
+	enum status s;
+
+	index_read_lock();
+	s = index_insert(x, &it->record, existing);
+	index_read_unlock();
+	return s;
+}
+
+static struct index_record *find(struct index *x, const struct index_ident *id)
+{
+	struct index_record *r;
+
+	index_read_lock();
+	r = index_find(x, id);
+	index_read_unlock();
+	return r;
+}
+
+START_TEST(an_ident_is_compared_in_full)
+{
+	struct index *x = opened(0);
+	struct index_ident base = ident_of(5), other;
+	struct item *it = item_new(&base);
+
+	ck_assert_ptr_null(find(x, &base));
+	ck_assert_int_eq(insert(x, it, NULL), STATUS_OK);
+	ck_assert_ptr_eq(find(x, &base), &it->record);
+	other = base, other.tenant = 2;
+	ck_assert_ptr_null(find(x, &other));
+	other = base, other.layout_id = 12;
+	ck_assert_ptr_null(find(x, &other));
+	other = base, other.key_bytes = 15;
+	ck_assert_ptr_null(find(x, &other));
+	other = base, other.key[15] = 1;
+	ck_assert_ptr_null(find(x, &other));
+	other = base, other.key[16] = 1; /* behind the end: not looked at */
+	ck_assert_ptr_eq(find(x, &other), &it->record);
+	ck_assert_uint_eq(index_count(x), 1);
+	closed(x);
+	ck_assert_uint_eq(freed, 1);
+}
+END_TEST
+
+START_TEST(a_dead_record_makes_room_for_a_live_one)
+{
+	struct index *x = opened(0);
+	struct index_ident id = ident_of(5);
+	struct item *first = item_new(&id), *second = item_new(&id), *third = item_new(&id);
+	struct index_record *existing = NULL;
+
+	ck_assert_int_eq(insert(x, first, NULL), STATUS_OK);
+	ck_assert_int_eq(insert(x, second, &existing), STATUS_EXISTS);
+	ck_assert_ptr_eq(existing, &first->record);
+	ck_assert(index_kill_idle(&first->record));
+	ck_assert_ptr_null(find(x, &id));
+	/* The dead one is still in the table. */
+	ck_assert_int_eq(insert(x, second, NULL), STATUS_OK);
+	ck_assert_ptr_eq(find(x, &id), &second->record);
+	ck_assert_int_eq(insert(x, third, &existing), STATUS_EXISTS);
+	ck_assert_ptr_eq(existing, &second->record);
+	ck_assert_uint_eq(index_count(x), 2);
+	index_remove(x, &first->record);
+	index_reclaim(&first->record, item_free);
+	index_barrier();
+	ck_assert_uint_eq(freed, 1);
+	ck_assert_uint_eq(index_count(x), 1);
+	ck_assert_ptr_eq(find(x, &id), &second->record);
+	free(third);
+	closed(x);
+	ck_assert_uint_eq(freed, 2);
+}
+END_TEST
+
+START_TEST(pins_and_death)
+{
+	struct index_record r = { 0 };
+	bool first = false;
+
+	ck_assert(index_pin(&r, &first));
+	ck_assert(first);
+	ck_assert(index_pin(&r, &first));
+	ck_assert(!first);
+	ck_assert(index_pin(&r, NULL));
+	ck_assert(!index_kill_idle(&r));
+	ck_assert_uint_eq(index_unpin(&r), 2);
+	ck_assert_uint_eq(index_kill(&r), 2);
+	ck_assert(!index_pin(&r, &first));
+	ck_assert_uint_eq(index_kill(&r), INDEX_DEAD | 2);
+	ck_assert_uint_eq(index_unpin(&r), INDEX_DEAD | 1);
+	ck_assert_uint_eq(index_unpin(&r), INDEX_DEAD);
+	ck_assert(!index_kill_idle(&r));
+
+	r.pins = 1;
+	ck_assert_uint_eq(index_unpin(&r), 0);
+	ck_assert(index_kill_idle(&r));
+	ck_assert(!index_kill_idle(&r));
+	r.pins = INDEX_DEAD - 1;
+	ck_assert(!index_pin(&r, NULL));
+}
+END_TEST
+
+START_TEST(a_batch_equals_single_finds)
+{
+	static const uint32_t sizes[] = { 0, 1, 2, 63, 64, 65, 300 };
+	static uint8_t keys[300][16];
+	struct index_record *out[301];
+	struct index *x = opened(0);
+	uint64_t rng = 77;
+
+	for (uint64_t n = 0; n < 200; n++) {
+		struct index_ident id = ident_of(n);
+
+		ck_assert_int_eq(insert(x, item_new(&id), NULL), STATUS_OK);
+	}
+	for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+		uint32_t n = sizes[s];
+
+		for (uint32_t i = 0; i < n; i++) {
+			struct index_ident id = ident_of(next(&rng) % 400);
+
+			memcpy(keys[i], id.key, 16);
+		}
+		out[n] = (struct index_record *)&rng;
+		index_read_lock();
+		index_find_many(x, 1, 11, keys[0], 16, n, out);
+		for (uint32_t i = 0; i < n; i++) {
+			struct index_ident id = ident_of(0);
+
+			memcpy(id.key, keys[i], 16);
+			ck_assert_ptr_eq(out[i], index_find(x, &id));
+		}
+		index_read_unlock();
+		ck_assert_ptr_eq(out[n], (struct index_record *)&rng);
+	}
+	closed(x);
+}
+END_TEST
+
+struct seen {
+	uint64_t n, stop_at, sum;
+};
+
+static bool look(struct index_record *r, void *arg)
+{
+	struct seen *seen = arg;
+	uint64_t n;
+
+	memcpy(&n, r->ident.key, sizeof(n));
+	seen->sum += n;
+	return ++seen->n != seen->stop_at;
+}
+
+START_TEST(the_table_grows_and_a_walk_sees_the_living)
+{
+	enum { N = 50000 / SCALE };
+	struct index *x = opened(0);
+	struct seen all = { 0 }, some = { .stop_at = 10 };
+	uint64_t sum = 0;
+
+	for (uint64_t n = 0; n < N; n++) {
+		struct index_ident id = ident_of(n);
+
+		ck_assert_int_eq(insert(x, item_new(&id), NULL), STATUS_OK);
+	}
+	ck_assert_uint_eq(index_count(x), N);
+	for (int ms = 0; ms < 20000 && index_buckets(x) < N; ms++)
+		usleep(1000);
+	ck_assert_uint_ge(index_buckets(x), N);
+	ck_assert_uint_le(index_buckets(x), 2 * N);
+	for (uint64_t n = 0; n < N; n++) {
+		struct index_ident id = ident_of(n);
+		struct index_record *r = find(x, &id);
+
+		ck_assert_ptr_nonnull(r);
+		if (n % 3 == 0)
+			ck_assert(index_kill_idle(r));
+		else
+			sum += n;
+	}
+	index_walk(x, look, &all);
+	ck_assert_uint_eq(all.n, N - (N + 2) / 3);
+	ck_assert_uint_eq(all.sum, sum);
+	index_walk(x, look, &some);
+	ck_assert_uint_eq(some.n, 10);
+	closed(x);
+	ck_assert_uint_eq(freed, N);
+}
+END_TEST
+
+enum { THREADS = 4, KEYS = 48 };
+
+struct worker {
+	pthread_t thread;
+	struct index *x;
+	pthread_barrier_t *start;
+	uint64_t seed, inserted, refused, killed, won;
+};
+
+/* Takes a dead record out while a pin of ours keeps it; whoever gives the last pin back reclaims it. */
+static void unpin(struct index_record *r)
+{
+	if (index_unpin(r) == INDEX_DEAD)
+		index_reclaim(r, item_free);
+}
+
+static void try_insert(struct worker *w, const struct index_ident *id)
+{
+	struct item *it = item_new(id);
+
+	if (insert(w->x, it, NULL) == STATUS_OK) {
+		w->inserted++;
+	} else {
+		w->refused++;
+		free(it);
+	}
+}
+
+static void use(struct worker *w, const struct index_ident *id, bool kill)
+{
+	struct index_record *r;
+	uint64_t n;
+
+	index_read_lock();
+	r = index_find(w->x, id);
+	if (r && !index_pin(r, NULL))
+		r = NULL;
+	index_read_unlock();
+	if (!r)
+		return;
+	/* Pinned: it lives on without a read section. */
+	memcpy(&n, id->key, sizeof(n));
+	ck_assert_uint_eq(((struct item *)r)->check, ~n);
+	if (kill && !(index_kill(r) & INDEX_DEAD)) {
+		index_remove(w->x, r);
+		w->killed++;
+	}
+	unpin(r);
+}
+
+static void evict(struct worker *w, const struct index_ident *id)
+{
+	struct index_record *r;
+	bool dead;
+
+	index_read_lock();
+	r = index_find(w->x, id);
+	dead = r && index_kill_idle(r);
+	if (dead)
+		index_remove(w->x, r);
+	index_read_unlock();
+	if (dead) {
+		index_reclaim(r, item_free);
+		w->killed++;
+	}
+}
+
+static void find_some(struct worker *w, uint64_t *rng)
+{
+	uint8_t keys[8][16];
+	struct index_record *out[8];
+
+	for (int i = 0; i < 8; i++) {
+		struct index_ident id = ident_of(next(rng) % KEYS);
+
+		memcpy(keys[i], id.key, 16);
+	}
+	index_read_lock();
+	index_find_many(w->x, 1, 11, keys[0], 16, 8, out);
+	for (int i = 0; i < 8; i++)
+		if (out[i])
+			ck_assert_mem_eq(out[i]->ident.key, keys[i], 16);
+	index_read_unlock();
+}
+
+static void *mix(void *arg)
+{
+	struct worker *w = arg;
+	uint64_t rng = w->seed;
+
+	index_thread_enter();
+	pthread_barrier_wait(w->start);
+	for (int step = 0; step < 200000 / SCALE; step++) {
+		uint64_t dice = next(&rng);
+		struct index_ident id = ident_of((dice >> 8) % KEYS);
+
+		switch (dice % 8) {
+		case 0:
+		case 1:
+			try_insert(w, &id);
+			break;
+		case 2:
+			evict(w, &id);
+			break;
+		case 3:
+			use(w, &id, true);
+			break;
+		case 4:
+			find_some(w, &rng);
+			break;
+		default:
+			use(w, &id, false);
+		}
+	}
+	index_thread_leave();
+	return NULL;
+}
+
+static void run_threads(struct worker *w, struct index *x, void *(*body)(void *))
+{
+	pthread_barrier_t start;
+
+	pthread_barrier_init(&start, NULL, THREADS);
+	for (int i = 0; i < THREADS; i++) {
+		w[i] = (struct worker){ .x = x, .start = &start, .seed = 1000003u * (uint64_t)(i + 1) };
+		ck_assert_int_eq(pthread_create(&w[i].thread, NULL, body, &w[i]), 0);
+	}
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(w[i].thread, NULL);
+	pthread_barrier_destroy(&start);
+}
+
+START_TEST(threads_over_the_same_keys_leave_exact_counts)
+{
+	struct index *x = opened(0);
+	struct worker w[THREADS];
+	struct seen left = { 0 };
+	uint64_t inserted = 0, killed = 0;
+
+	run_threads(w, x, mix);
+	for (int i = 0; i < THREADS; i++) {
+		inserted += w[i].inserted;
+		killed += w[i].killed;
+		ck_assert_uint_gt(w[i].refused, 0);
+	}
+	ck_assert_uint_gt(killed, 1000 / SCALE);
+	index_walk(x, look, &left);
+	ck_assert_uint_eq(left.n, inserted - killed);
+	ck_assert_uint_le(left.n, KEYS);
+	ck_assert_uint_eq(index_count(x), left.n);
+	index_barrier();
+	ck_assert_uint_eq(freed, killed);
+	closed(x);
+	ck_assert_uint_eq(freed, inserted);
+}
+END_TEST
+
+enum { ROUNDS = 2000 / SCALE };
+
+static void *race(void *arg)
+{
+	struct worker *w = arg;
+
+	index_thread_enter();
+	for (uint64_t n = 0; n < ROUNDS; n++) {
+		struct index_ident id = ident_of(n);
+		struct item *it = item_new(&id);
+
+		pthread_barrier_wait(w->start);
+		if (insert(w->x, it, NULL) == STATUS_OK)
+			w->won++;
+		else
+			free(it);
+	}
+	index_thread_leave();
+	return NULL;
+}
+
+START_TEST(of_several_inserts_at_a_time_one_wins)
+{
+	struct index *x = opened(0);
+	struct worker w[THREADS];
+	struct seen all = { 0 };
+	uint64_t won = 0;
+
+	run_threads(w, x, race);
+	for (int i = 0; i < THREADS; i++)
+		won += w[i].won;
+	ck_assert_uint_eq(won, ROUNDS);
+	index_walk(x, look, &all);
+	ck_assert_uint_eq(all.n, ROUNDS);
+	closed(x);
+}
+END_TEST
+
+static void *fill(void *arg)
+{
+	struct worker *w = arg;
+	uint64_t base = w->seed << 20;
+
+	index_thread_enter();
+	pthread_barrier_wait(w->start);
+	for (uint64_t n = 0; n < 20000 / SCALE; n++) {
+		struct index_ident id = ident_of(base + n), before = ident_of(base + n / 2);
+
+		ck_assert_int_eq(insert(w->x, item_new(&id), NULL), STATUS_OK);
+		ck_assert_ptr_nonnull(find(w->x, &before));
+	}
+	index_thread_leave();
+	return NULL;
+}
+
+START_TEST(nothing_is_lost_while_the_table_grows)
+{
+	struct index *x = opened(0);
+	struct worker w[THREADS];
+
+	run_threads(w, x, fill);
+	ck_assert_uint_eq(index_count(x), THREADS * (20000 / SCALE));
+	closed(x);
+	ck_assert_uint_eq(freed, THREADS * (20000 / SCALE));
+}
+END_TEST
+
+START_TEST(no_index_is_fine_to_destroy)
+{
+	index_destroy(NULL, item_free);
+	ck_assert_uint_eq(freed, 0);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("store_index");
+	TCase *tc = tcase_create("index");
+	SRunner *runner;
+	int failed;
+
+	tcase_set_timeout(tc, 100);
+	tcase_add_test(tc, an_ident_is_compared_in_full);
+	tcase_add_test(tc, a_dead_record_makes_room_for_a_live_one);
+	tcase_add_test(tc, pins_and_death);
+	tcase_add_test(tc, a_batch_equals_single_finds);
+	tcase_add_test(tc, the_table_grows_and_a_walk_sees_the_living);
+	tcase_add_test(tc, threads_over_the_same_keys_leave_exact_counts);
+	tcase_add_test(tc, of_several_inserts_at_a_time_one_wins);
+	tcase_add_test(tc, nothing_is_lost_while_the_table_grows);
+	tcase_add_test(tc, no_index_is_fine_to_destroy);
+	suite_add_tcase(suite, tc);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,348 @@
+/* Slot headers: what is sealed matches, and nothing else does. */
+#include "store/slot.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LAYERS = 5, LAYER_BYTES = 700, BLOCK_BYTES = LAYERS * LAYER_BYTES };
+
+static _Alignas(4096) uint8_t slot[SLOT_HEADER_BYTES + 4096];
+static const uint8_t key[SLOT_KEY_MAX] = "thirty-two bytes of a block key";
+static const struct slot_ident ident = {
+	.tenant = "default",
+	.layout_id = 0x1122334455667788ull,
+	.key = key,
+	.key_bytes = 20,
+	.block_bytes = BLOCK_BYTES,
+	.layer_bytes = LAYER_BYTES,
+	.layers = LAYERS,
+};
+
+static uint64_t rng = 0x9e3779b97f4a7c15ull;
+
+static uint64_t rnd(void)
+{
+	rng ^= rng << 13;
+	rng ^= rng >> 7;
+	rng ^= rng << 17;
+	return rng;
+}
+
+static struct slot_header *sealed(void)
+{
+	struct slot_info info = { .parent_bytes = 3, .parent = "abc", .role = 2, .turn = 7, .tokens = 16,
+				  .position = 4096 };
+
+	memset(slot, 0xa5, sizeof(slot));
+	for (size_t i = 0; i < BLOCK_BYTES; i++)
+		slot[SLOT_HEADER_BYTES + i] = (uint8_t)rnd();
+	slot_seal(slot, &ident, &info, 42, 1234567);
+	return (struct slot_header *)slot;
+}
+
+/* Makes the header's own CRC right again after a change. */
+static void recrc(struct slot_header *h)
+{
+	h->header_crc = 0;
+	h->header_crc = slot_crc32c(0, h, sizeof(*h));
+}
+
+START_TEST(crc32c_is_castagnoli_and_chains)
+{
+	const char *text = "123456789";
+	uint8_t zeros[32] = { 0 };
+
+	ck_assert_uint_eq(slot_crc32c(0, text, 9), 0xe3069283u);
+	ck_assert_uint_eq(slot_crc32c(0, zeros, 32), 0x8a9136aau); /* RFC 3720, B.4 */
+	ck_assert_uint_eq(slot_crc32c(0, text, 0), 0);
+	for (size_t cut = 0; cut <= 9; cut++)
+		ck_assert_uint_eq(slot_crc32c(slot_crc32c(0, text, cut), text + cut, 9 - cut),
+				  0xe3069283u);
+}
+END_TEST
+
+START_TEST(a_sealed_slot_matches_and_tells_all)
+{
+	struct slot_header *h = sealed();
+
+	ck_assert_ptr_null(slot_header_problem(h));
+	ck_assert_int_eq(slot_header_match(h, &ident, 42), STATUS_OK);
+	ck_assert_int_eq(slot_header_match(h, &ident, 0), STATUS_OK);
+	ck_assert_int_eq(slot_layers_check(slot, 0, LAYERS), STATUS_OK);
+	ck_assert_uint_eq(h->stored_unix_ms, 1234567);
+	ck_assert_uint_eq(h->position, 4096);
+	ck_assert_uint_eq(h->tokens, 16);
+	ck_assert_uint_eq(h->turn, 7);
+	ck_assert_uint_eq(h->role, 2);
+	ck_assert_uint_eq(h->parent_bytes, 3);
+	ck_assert_mem_eq(h->parent, "abc\0\0", 5);
+	ck_assert_mem_eq(h->key, key, 20);
+	ck_assert_uint_eq(h->key[20], 0);
+	/* The header's CRC is that of the page with the field 0. */
+	uint32_t crc = h->header_crc;
+	recrc(h);
+	ck_assert_uint_eq(h->header_crc, crc);
+}
+END_TEST
+
+START_TEST(any_flipped_bit_of_the_header_is_seen)
+{
+	struct slot_header *h = sealed();
+
+	for (size_t bit = 0; bit < SLOT_HEADER_BYTES * 8; bit++) {
+		slot[bit / 8] ^= (uint8_t)(1u << bit % 8);
+		ck_assert_msg(slot_header_problem(h) != NULL, "bit %zu", bit);
+		ck_assert_int_eq(slot_header_match(h, &ident, 42), STATUS_CORRUPT);
+		slot[bit / 8] ^= (uint8_t)(1u << bit % 8);
+	}
+	ck_assert_ptr_null(slot_header_problem(h));
+}
+END_TEST
+
+START_TEST(a_damaged_layer_is_seen_alone)
+{
+	for (int round = 0; round < 200; round++) {
+		sealed();
+		uint32_t bad = (uint32_t)(rnd() % LAYERS);
+		uint8_t *layer = slot + SLOT_HEADER_BYTES + bad * LAYER_BYTES;
+
+		layer[rnd() % LAYER_BYTES] ^= (uint8_t)(1u << rnd() % 8);
+		for (uint32_t i = 0; i < LAYERS; i++)
+			ck_assert_int_eq(slot_layers_check(slot, i, 1),
+					 i == bad ? STATUS_CORRUPT : STATUS_OK);
+		ck_assert_int_eq(slot_layers_check(slot, 0, LAYERS), STATUS_CORRUPT);
+		ck_assert_int_eq(slot_layers_check(slot, 0, bad), STATUS_OK);
+	}
+}
+END_TEST
+
+START_TEST(layers_outside_the_header_are_refused)
+{
+	sealed();
+	ck_assert_int_eq(slot_layers_check(slot, LAYERS, 0), STATUS_OK);
+	ck_assert_int_eq(slot_layers_check(slot, 0, LAYERS + 1), STATUS_CORRUPT);
+	ck_assert_int_eq(slot_layers_check(slot, LAYERS, 1), STATUS_CORRUPT);
+	ck_assert_int_eq(slot_layers_check(slot, LAYERS + 1, 0), STATUS_CORRUPT);
+	ck_assert_int_eq(slot_layers_check(slot, 1, UINT32_MAX), STATUS_CORRUPT);
+}
+END_TEST
+
+START_TEST(another_blocks_slot_is_stale)
+{
+	struct slot_header *h = sealed();
+	struct slot_ident other;
+
+	ck_assert_int_eq(slot_header_match(h, &ident, 43), STATUS_STALE);
+	other = ident, other.tenant = "defaul";
+	ck_assert_int_eq(slot_header_match(h, &other, 0), STATUS_STALE);
+	other = ident, other.tenant = "default2";
+	ck_assert_int_eq(slot_header_match(h, &other, 0), STATUS_STALE);
+	other = ident, other.layout_id++;
+	ck_assert_int_eq(slot_header_match(h, &other, 0), STATUS_STALE);
+	other = ident, other.key_bytes = 19;
+	ck_assert_int_eq(slot_header_match(h, &other, 0), STATUS_STALE);
+	other = ident, other.key = key + 1;
+	ck_assert_int_eq(slot_header_match(h, &other, 0), STATUS_STALE);
+	other = ident, other.layers = 1, other.layer_bytes = BLOCK_BYTES;
+	ck_assert_int_eq(slot_header_match(h, &other, 0), STATUS_STALE);
+	h->tombstone = 1;
+	recrc(h);
+	ck_assert_ptr_null(slot_header_problem(h));
+	ck_assert_int_eq(slot_header_match(h, &ident, 42), STATUS_STALE);
+}
+END_TEST
+
+/* A header of fewer layers that is sound but for what the caller changes next. */
+static void fewer_layers(struct slot_header *h, uint32_t layers)
+{
+	h->layers = layers;
+	memset(h->layer_crc + layers, 0, (LAYERS - layers) * sizeof(h->layer_crc[0]));
+}
+
+/* Each row breaks one field of a sound header whose CRC is then made right. */
+static void break_magic(struct slot_header *h)
+{
+	h->magic++;
+}
+
+static void break_version(struct slot_header *h)
+{
+	h->version = 2;
+}
+
+static void no_layers(struct slot_header *h)
+{
+	fewer_layers(h, 0);
+	h->block_bytes = 0;
+}
+
+static void many_layers(struct slot_header *h)
+{
+	h->layers = 513;
+	h->block_bytes = 513 * h->layer_bytes;
+}
+
+static void no_layer_bytes(struct slot_header *h)
+{
+	h->layer_bytes = 0;
+	h->block_bytes = 0;
+	h->tokens = 0;
+}
+
+static void huge_layer(struct slot_header *h)
+{
+	fewer_layers(h, 2);
+	h->layer_bytes = 1ull << 63;
+	h->block_bytes = 0;
+}
+
+static void uneven_block(struct slot_header *h)
+{
+	h->block_bytes++;
+}
+
+static void huge_block(struct slot_header *h)
+{
+	fewer_layers(h, 1);
+	h->block_bytes = h->layer_bytes = 1 << 30;
+}
+
+static void no_tokens(struct slot_header *h)
+{
+	h->tokens = 0;
+}
+
+static void many_tokens(struct slot_header *h)
+{
+	h->tokens = LAYER_BYTES + 1;
+}
+
+static void no_key(struct slot_header *h)
+{
+	h->key_bytes = 0;
+}
+
+static void long_key(struct slot_header *h)
+{
+	h->key_bytes = 33;
+}
+
+static void dirty_key(struct slot_header *h)
+{
+	h->key[31] = 1;
+}
+
+static void long_parent(struct slot_header *h)
+{
+	h->parent_bytes = 33;
+}
+
+static void dirty_parent(struct slot_header *h)
+{
+	h->parent[3] = 1;
+}
+
+static void no_tenant(struct slot_header *h)
+{
+	memset(h->tenant, 0, sizeof(h->tenant));
+}
+
+static void open_tenant(struct slot_header *h)
+{
+	memset(h->tenant, 'a', sizeof(h->tenant));
+}
+
+static void odd_tenant(struct slot_header *h)
+{
+	h->tenant[2] = '\n';
+}
+
+static void high_tenant(struct slot_header *h)
+{
+	h->tenant[2] = (char)0xc3;
+}
+
+static void delete_in_tenant(struct slot_header *h)
+{
+	h->tenant[2] = 0x7f;
+}
+
+static void dirty_tenant(struct slot_header *h)
+{
+	h->tenant[63 - 1] = 'x';
+}
+
+static void odd_tombstone(struct slot_header *h)
+{
+	h->tombstone = 2;
+}
+
+static void dirty_crcs(struct slot_header *h)
+{
+	h->layer_crc[LAYERS] = 1;
+}
+
+static void dirty_reserve(struct slot_header *h)
+{
+	h->reserved[sizeof(h->reserved) - 1] = 1;
+}
+
+static void (*const breakers[])(struct slot_header *) = {
+	break_magic, break_version, no_layers, many_layers, no_layer_bytes, huge_layer, uneven_block,
+	huge_block, no_tokens, many_tokens, no_key, long_key, dirty_key, long_parent, dirty_parent,
+	no_tenant, open_tenant, odd_tenant, high_tenant, delete_in_tenant, dirty_tenant,
+	odd_tombstone, dirty_crcs, dirty_reserve,
+};
+
+START_TEST(a_false_field_under_a_right_crc_is_refused)
+{
+	struct slot_header *h = sealed();
+
+	breakers[_i](h);
+	recrc(h);
+	ck_assert_msg(slot_header_problem(h) != NULL, "row %d", _i);
+	ck_assert_int_eq(slot_header_match(h, &ident, 0), STATUS_CORRUPT);
+}
+END_TEST
+
+START_TEST(garbage_under_a_right_crc_never_crashes)
+{
+	struct slot_header *h = (struct slot_header *)slot;
+
+	for (int round = 0; round < 2000; round++) {
+		sealed();
+		for (int n = 0; n < 3; n++)
+			slot[16 + rnd() % 192] = (uint8_t)rnd();
+		recrc(h);
+		(void)slot_header_problem(h);
+		if (slot_header_match(h, &ident, 42) == STATUS_OK)
+			ck_assert_int_eq(slot_layers_check(slot, 0, LAYERS), STATUS_OK);
+	}
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("store_slot");
+	TCase *tc = tcase_create("slot");
+	SRunner *runner;
+	int failed;
+
+	tcase_set_timeout(tc, 60);
+	tcase_add_test(tc, crc32c_is_castagnoli_and_chains);
+	tcase_add_test(tc, a_sealed_slot_matches_and_tells_all);
+	tcase_add_test(tc, any_flipped_bit_of_the_header_is_seen);
+	tcase_add_test(tc, a_damaged_layer_is_seen_alone);
+	tcase_add_test(tc, layers_outside_the_header_are_refused);
+	tcase_add_test(tc, another_blocks_slot_is_stale);
+	tcase_add_loop_test(tc, a_false_field_under_a_right_crc_is_refused, 0,
+			    sizeof(breakers) / sizeof(breakers[0]));
+	tcase_add_test(tc, garbage_under_a_right_crc_never_crashes);
+	suite_add_tcase(suite, tc);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
