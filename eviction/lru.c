@@ -1,0 +1,60 @@
+/* Least recently used: a use moves the node to the hot end; victims are sought from the cold end. */
+#include "eviction/lru.h"
+
+#include <stdlib.h>
+
+#include "eviction/queue.h"
+
+struct policy {
+	struct queue queue;
+};
+
+static struct policy *create(uint64_t capacity)
+{
+	struct policy *p = calloc(1, sizeof(*p));
+
+	(void)capacity;
+	if (p)
+		queue_init(&p->queue);
+	return p;
+}
+
+static void destroy(struct policy *p)
+{
+	free(p);
+}
+
+static void insert(struct policy *p, struct policy_node *n, const struct policy_event *e)
+{
+	queue_insert(&p->queue, n, e);
+}
+
+static void use(struct policy *p, struct policy_node *n, const struct policy_event *e)
+{
+	queue_note_use(n, e);
+	queue_unlink(n);
+	queue_push(&p->queue, n);
+}
+
+static void take_out(struct policy *p, struct policy_node *n)
+{
+	(void)p;
+	queue_unlink(n);
+}
+
+static struct policy_node *victim(struct policy *p, bool (*may)(const struct policy_node *, void *),
+				  void *arg, uint32_t scan_max)
+{
+	return queue_coldest(&p->queue, may, arg, scan_max);
+}
+
+const struct policy_ops policy_lru = {
+	.name = "lru",
+	.help = "the least recently used block goes first",
+	.create = create,
+	.destroy = destroy,
+	.insert = insert,
+	.use = use,
+	.remove = take_out,
+	.victim = victim,
+};

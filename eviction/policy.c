@@ -1,0 +1,29 @@
+/* The table of eviction policies: a new policy is one file and one row here. */
+#include "eviction/policy.h"
+
+#include <string.h>
+
+#include "eviction/arc.h"
+#include "eviction/fifo.h"
+#include "eviction/gdsf.h"
+#include "eviction/lru.h"
+#include "eviction/s3fifo.h"
+#include "eviction/sieve.h"
+
+const struct policy_ops *const policy_table[] = {
+	&policy_lru,
+	&policy_fifo,
+	&policy_s3fifo,
+	&policy_sieve,
+	&policy_arc,
+	&policy_gdsf,
+	NULL,
+};
+
+const struct policy_ops *policy_find(const char *name)
+{
+	for (const struct policy_ops *const *row = policy_table; *row; row++)
+		if (strcmp((*row)->name, name) == 0)
+			return *row;
+	return NULL;
+}

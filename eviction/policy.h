@@ -1,0 +1,93 @@
+/* Eviction policies: a table of functions without I/O and without a clock, so that the same code runs
+ * in the daemon and in a replay.
+ *
+ * A policy orders *nodes*. The owner embeds struct policy_node in what may be evicted, tells the policy
+ * of every insert, use and removal, and asks for victims. Time is whatever the caller passes, in
+ * microseconds, never going back. One thread at a time (the caller's lock).
+ *
+ * What is known about a block travels in struct policy_event; a field that the owner does not know is 0
+ * and costs precision only. Of one request the owner tells the deepest block first: blocks of equal
+ * standing then leave from the end of the chain, and what stays is a prefix.
+ *
+ * A node is in at most one policy. Inserting one that is in, or using or removing one that is not, is a
+ * programmer's error (asserted).
+ */
+#ifndef TERRACE_EVICTION_POLICY_H
+#define TERRACE_EVICTION_POLICY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct policy_node {
+	struct policy_node *prev, *next; /* the policy's; both NULL while not in it */
+	uint64_t last_use_us;            /* set by insert and use */
+	uint64_t id;                     /* the event's, set by insert */
+	uint32_t uses;                   /* since insert; stays at its maximum */
+	uint32_t queue;                  /* the policy's own */
+};
+
+_Static_assert(sizeof(struct policy_node) == 40, "one a block: 40 bytes");
+
+enum policy_hint {
+	POLICY_HINT_NONE,
+	POLICY_HINT_TOOL, /* the turn ends in a tool call: the session goes on soon */
+	POLICY_HINT_TURN, /* the turn ends; a person answers or does not */
+	POLICY_HINT_END,  /* the session is over */
+	POLICY_HINTS,
+};
+
+/* A request as it arrives: the blocks of its prompt, in the order of the chain. */
+struct policy_request {
+	uint64_t now_us;
+	uint64_t session;    /* 0: not known */
+	const uint64_t *ids; /* of the full blocks, as in policy_event; the caller's, for the call only */
+	uint32_t count;
+	uint32_t tokens;     /* of the prompt, a last partial block too; 0: not known */
+	uint16_t turn;       /* 1 for a session's first; 0: not known */
+	uint8_t hint;        /* enum policy_hint */
+};
+
+struct policy_event {
+	uint64_t now_us;
+	uint64_t id;        /* the block's name over its comings and goings, as a hash of its key; 0: none,
+			     * and the policy remembers nothing of the block once it is removed */
+	uint32_t position;  /* blocks before it in its chain */
+	uint32_t tokens;    /* in the block */
+};
+
+struct policy;
+
+struct policy_ops {
+	const char *name;
+	const char *help;
+	/* NULL: no memory. capacity: nodes expected, a hint. */
+	struct policy *(*create)(uint64_t capacity);
+	/* Frees the policy, not the nodes; those still in it keep dangling links and must not be used
+	 * with a policy again before they are zeroed. NULL allowed. */
+	void (*destroy)(struct policy *p);
+	/* The uses and inserts that follow, up to the next call, are this request's. The row may be NULL,
+	 * and an owner that knows no requests need not call it. */
+	void (*request)(struct policy *p, const struct policy_request *r);
+	/* Adds a node; uses becomes 0, last_use_us becomes now_us. */
+	void (*insert)(struct policy *p, struct policy_node *n, const struct policy_event *e);
+	/* The node was read by somebody who needed it. */
+	void (*use)(struct policy *p, struct policy_node *n, const struct policy_event *e);
+	/* Takes the node out; it may be inserted again. */
+	void (*remove)(struct policy *p, struct policy_node *n);
+	/* The node to evict first for which may(node, arg) is true, looking at no more than `scan_max`
+	 * nodes; NULL if none. Does not remove it. A node that may not go (pinned) is passed over and
+	 * keeps its place. `may` must not change the policy. */
+	struct policy_node *(*victim)(struct policy *p,
+				      bool (*may)(const struct policy_node *, void *), void *arg,
+				      uint32_t scan_max);
+	/* Whether the event's block, which is not in, deserves the place of `v`, which victim() just gave.
+	 * Advice: the owner may insert it all the same. The row may be NULL: always. */
+	bool (*admit)(struct policy *p, const struct policy_event *e, const struct policy_node *v);
+};
+
+/* The table, ended by a NULL; and a row by name, or NULL. Any thread. */
+extern const struct policy_ops *const policy_table[];
+const struct policy_ops *policy_find(const char *name);
+
+#endif

@@ -1,0 +1,1 @@
+terrace_test(eviction_policy LIBS terrace_eviction)

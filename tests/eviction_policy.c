@@ -1,0 +1,205 @@
+/* Policies against a naive model: an array in eviction order. */
+#include "eviction/policy.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NODES = 40 };
+
+struct item {
+	struct policy_node node;
+	bool in, pinned;
+	uint64_t last_use_us;
+	uint32_t uses;
+};
+
+static struct item items[NODES];
+static int order[NODES], length; /* the model: indices, first to go first */
+static uint64_t rng;
+
+static uint64_t rnd(void)
+{
+	rng ^= rng << 13;
+	rng ^= rng >> 7;
+	rng ^= rng << 17;
+	return rng;
+}
+
+static struct item *item_of(const struct policy_node *n)
+{
+	return (struct item *)((char *)(uintptr_t)n - offsetof(struct item, node));
+}
+
+static bool unpinned(const struct policy_node *n, void *asked)
+{
+	++*(uint32_t *)asked;
+	return !item_of(n)->pinned;
+}
+
+static void model_append(int i)
+{
+	order[length++] = i;
+}
+
+static void model_remove(int i)
+{
+	int at = 0;
+
+	while (order[at] != i)
+		at++;
+	memmove(order + at, order + at + 1, (size_t)(length - at - 1) * sizeof(order[0]));
+	length--;
+}
+
+static struct policy_node *model_victim(uint32_t scan_max)
+{
+	for (int at = 0; at < length && (uint32_t)at < scan_max; at++)
+		if (!items[order[at]].pinned)
+			return &items[order[at]].node;
+	return NULL;
+}
+
+/* What the owner tells of item i at a time. */
+static struct policy_event event(int i, uint64_t now)
+{
+	return (struct policy_event){ .now_us = now, .id = 100 + (uint64_t)i, .tokens = 16 };
+}
+
+static void step(const struct policy_ops *ops, struct policy *p, bool moves_on_use, uint64_t now)
+{
+	int i = (int)(rnd() % NODES);
+	struct item *it = &items[i];
+	struct policy_event e = event(i, now);
+
+	switch (rnd() % 6) {
+	case 0:
+		if (it->in)
+			break;
+		ops->insert(p, &it->node, &e);
+		model_append(i);
+		it->in = true;
+		it->uses = 0;
+		it->last_use_us = now;
+		break;
+	case 1:
+	case 2:
+		if (!it->in)
+			break;
+		ops->use(p, &it->node, &e);
+		if (moves_on_use) {
+			model_remove(i);
+			model_append(i);
+		}
+		it->uses++;
+		it->last_use_us = now;
+		break;
+	case 3:
+		if (!it->in || rnd() % 2)
+			break;
+		ops->remove(p, &it->node);
+		ck_assert_ptr_null(it->node.prev);
+		ck_assert_ptr_null(it->node.next);
+		model_remove(i);
+		it->in = false;
+		break;
+	default:
+		it->pinned = rnd() % 3 == 0;
+	}
+}
+
+START_TEST(a_policy_agrees_with_the_model)
+{
+	const struct policy_ops *ops = policy_table[_i];
+	bool lru = strcmp(ops->name, "lru") == 0;
+
+	for (uint64_t seed = 1; seed <= 20; seed++) {
+		struct policy *p = ops->create(NODES);
+
+		ck_assert_ptr_nonnull(p);
+		rng = seed * 0x9e3779b97f4a7c15ull;
+		memset(items, 0, sizeof(items));
+		length = 0;
+		for (uint64_t now = 1; now <= 2000; now++) {
+			uint32_t scan_max = (uint32_t)(rnd() % (NODES + 5)), asked = 0;
+
+			step(ops, p, lru, now);
+			ck_assert_ptr_eq(ops->victim(p, unpinned, &asked, scan_max), model_victim(scan_max));
+			ck_assert_uint_le(asked, scan_max);
+		}
+		for (int i = 0; i < NODES; i++) {
+			if (!items[i].in)
+				continue;
+			ck_assert_uint_eq(items[i].node.uses, items[i].uses);
+			ck_assert_uint_eq(items[i].node.last_use_us, items[i].last_use_us);
+			ck_assert_uint_eq(items[i].node.id, 100 + (uint64_t)i);
+		}
+		/* Evicting until nothing is left gives the model's order. */
+		for (int i = 0; i < NODES; i++)
+			items[i].pinned = false;
+		while (length > 0) {
+			uint32_t asked = 0;
+			struct policy_node *n = ops->victim(p, unpinned, &asked, 1);
+
+			ck_assert_ptr_eq(n, &items[order[0]].node);
+			ops->remove(p, n);
+			model_remove(order[0]);
+		}
+		ck_assert_ptr_null(ops->victim(p, unpinned, &(uint32_t){ 0 }, UINT32_MAX));
+		ops->destroy(p);
+	}
+}
+END_TEST
+
+START_TEST(uses_stay_at_their_maximum)
+{
+	const struct policy_ops *ops = policy_table[_i];
+	struct policy *p = ops->create(0);
+	struct policy_node n = { 0 };
+	struct policy_event fifth = event(0, 5), sixth = event(0, 6), seventh = event(0, 7);
+
+	ops->insert(p, &n, &fifth);
+	n.uses = UINT32_MAX - 1;
+	ops->use(p, &n, &sixth);
+	ops->use(p, &n, &seventh);
+	ck_assert_uint_eq(n.uses, UINT32_MAX);
+	ck_assert_uint_eq(n.last_use_us, 7);
+	ops->remove(p, &n);
+	ops->destroy(p);
+	ops->destroy(NULL);
+}
+END_TEST
+
+START_TEST(rows_are_found_by_name)
+{
+	ck_assert_str_eq(policy_table[0]->name, "lru");
+	for (const struct policy_ops *const *row = policy_table; *row; row++) {
+		ck_assert_ptr_eq(policy_find((*row)->name), *row);
+		ck_assert(strlen((*row)->help) > 0);
+	}
+	ck_assert_ptr_nonnull(policy_find("fifo"));
+	ck_assert_ptr_null(policy_find("LRU"));
+	ck_assert_ptr_null(policy_find(""));
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("eviction_policy");
+	TCase *tc = tcase_create("policy");
+	SRunner *runner;
+	int failed, rows = 0;
+
+	while (policy_table[rows])
+		rows++;
+	tcase_set_timeout(tc, 60);
+	tcase_add_loop_test(tc, a_policy_agrees_with_the_model, 0, rows);
+	tcase_add_loop_test(tc, uses_stay_at_their_maximum, 0, rows);
+	tcase_add_test(tc, rows_are_found_by_name);
+	suite_add_tcase(suite, tc);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
