@@ -1,0 +1,244 @@
+/* The cache as a whole: birth, death, the tick, and what all its files share.
+ *
+ * One mutex guards everything that changes; the rest of the parts are in cache_*.c, one concern each. A
+ * tick does in small steps what nobody waits for: it ages sessions and leases, asks whether ghosts' memory
+ * is still mapped, and drains extents. Unmapping a drained extent may take long, so it happens without the
+ * mutex.
+ */
+#include "daemon/cache_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum { TICK_AGINGS_MAX = 4096 };
+
+void cache_lock(struct cache *c)
+{
+	pthread_mutex_lock(&c->lock);
+}
+
+void cache_unlock(struct cache *c)
+{
+	pthread_mutex_unlock(&c->lock);
+}
+
+uint64_t cache_time(struct cache *c, uint64_t now_us)
+{
+	if (now_us > c->now_us)
+		c->now_us = now_us;
+	return c->now_us;
+}
+
+const char *cache_keys_problem(const struct cache_keys *k, uint32_t layouts)
+{
+	if (k->key_bytes == 0 || k->key_bytes > SLOT_KEY_MAX)
+		return "a key has 1 to 32 bytes";
+	if (k->count > CACHE_KEYS_MAX)
+		return "at most 4096 keys a call";
+	if ((uint64_t)k->count * layouts > CACHE_BLOCKS_MAX)
+		return "at most 16384 blocks (keys times layouts) a call";
+	return NULL;
+}
+
+void aging_add(struct aging_queue *q, struct aging *a, uint64_t now_us)
+{
+	*a = (struct aging){ .prev = q->last, .since_us = now_us };
+	if (q->last)
+		q->last->next = a;
+	else
+		q->first = a;
+	q->last = a;
+}
+
+static void aging_unlink(struct aging_queue *q, struct aging *a)
+{
+	if (a->prev)
+		a->prev->next = a->next;
+	else
+		q->first = a->next;
+	if (a->next)
+		a->next->prev = a->prev;
+	else
+		q->last = a->prev;
+	a->prev = a->next = NULL;
+}
+
+void aging_remove(struct aging_queue *q, struct aging *a)
+{
+	if (a->overdue)
+		q->overdue--;
+	else
+		aging_unlink(q, a);
+}
+
+/* The overdue leave the queue and stay counted until they end. */
+static void aging_tick(struct aging_queue *q, uint64_t now_us, uint64_t ttl_us)
+{
+	for (int i = 0; i < TICK_AGINGS_MAX && q->first && now_us - q->first->since_us > ttl_us; i++) {
+		struct aging *a = q->first;
+
+		aging_unlink(q, a);
+		a->overdue = true;
+		q->overdue++;
+	}
+}
+
+static const char *options_problem(const struct cache_options *o)
+{
+	if (o->sessions_max == 0 || o->sessions_max > TICKET_SLOTS_MAX)
+		return "sessions_max must be 1 to 1048576";
+	if (o->leases_max == 0 || o->leases_max > TICKET_SLOTS_MAX)
+		return "leases_max must be 1 to 1048576";
+	if (o->watch_queue == 0 || o->watch_queue > 1 << 20)
+		return "watch_queue must be 1 to 1048576";
+	if (o->host_bytes == 0)
+		return "host_bytes must not be 0";
+	if (!o->policy || !policy_find(o->policy))
+		return "unknown eviction policy";
+	return NULL;
+}
+
+static bool random_bytes(void *out, size_t bytes)
+{
+	return getrandom(out, bytes, 0) == (ssize_t)bytes;
+}
+
+static enum status create_parts(struct cache *c, const char **why)
+{
+	const struct cache_options *o = &c->options;
+	const struct host_options host = { o->host_bytes, o->extent_bytes, o->huge_pages };
+	uint64_t random[2];
+	enum status s;
+
+	*why = "no random numbers from the kernel";
+	if (!random_bytes(random, sizeof(random)))
+		return STATUS_INTERNAL;
+	c->epoch = random[0] ? random[0] : 1;
+	c->claim_seed = random[1];
+	/* Names that a client kept from an earlier daemon must not fit by chance. */
+	c->session_generation = (uint32_t)random[1] | 1;
+
+	*why = "no memory for the cache's tables";
+	c->sessions = calloc(o->sessions_max, sizeof(*c->sessions));
+	if (!c->sessions)
+		return STATUS_EXHAUSTED;
+	s = tickets_init(&c->leases, o->leases_max, c->session_generation);
+	if (!s)
+		s = tickets_init(&c->reservations, RESERVATIONS_MAX, c->session_generation);
+	if (!s)
+		s = index_create(1 << 16, &c->index);
+	if (s)
+		return s;
+	*why = "the host tier cannot be made";
+	return host_create(&host, &c->host);
+}
+
+enum status cache_create(const struct cache_options *o, uint64_t now_us, struct cache **out, const char **why)
+{
+	struct cache *c;
+	enum status s;
+
+	*why = options_problem(o);
+	if (*why)
+		return STATUS_INVALID;
+	*why = "no memory for the cache";
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return STATUS_EXHAUSTED;
+	c->options = *o;
+	c->policy = policy_find(o->policy);
+	c->options.policy = c->policy->name;
+	c->tenant = (struct tenant){ .name = "default", .number = 1 };
+	c->now_us = now_us;
+	c->room_epoch = 1;
+	c->room_epoch_us = now_us;
+	pthread_mutex_init(&c->lock, NULL);
+	pthread_mutex_init(&c->extents, NULL);
+	s = create_parts(c, why);
+	if (s) {
+		cache_destroy(c);
+		return s;
+	}
+	*out = c;
+	return STATUS_OK;
+}
+
+void cache_destroy(struct cache *c)
+{
+	if (!c)
+		return;
+	cache_lock(c);
+	if (c->sessions)
+		sessions_free(c);
+	cache_unlock(c);
+	while (c->watches)
+		cache_watch_close(c->watches);
+	if (c->index) {
+		index_destroy(c->index, block_free_record);
+		index_barrier();
+	}
+	pools_free(c);
+	if (c->host)
+		host_destroy(c->host);
+	tickets_fini(&c->leases);
+	tickets_fini(&c->reservations);
+	free(c->retired);
+	free(c->sessions);
+	pthread_mutex_destroy(&c->extents);
+	pthread_mutex_destroy(&c->lock);
+	free(c);
+}
+
+void cache_thread_enter(void)
+{
+	index_thread_enter();
+}
+
+void cache_thread_leave(void)
+{
+	index_thread_leave();
+}
+
+uint64_t cache_epoch(const struct cache *c)
+{
+	return c->epoch;
+}
+
+void cache_tick(struct cache *c, uint64_t now_us)
+{
+	cache_lock(c);
+	now_us = cache_time(c, now_us);
+	sessions_tick(c, now_us);
+	aging_tick(&c->lease_age, now_us, c->options.lease_ttl_ms * 1000ull);
+	aging_tick(&c->reservation_age, now_us, c->options.reservation_ttl_ms * 1000ull);
+	room_tick(c);
+	room_drain_step(c);
+	cache_unlock(c);
+
+	room_retire_flush(c);
+	pthread_mutex_lock(&c->extents);
+	host_drain_poll(c->host);
+	pthread_mutex_unlock(&c->extents);
+
+	cache_lock(c);
+	room_drain_reap(c);
+	cache_unlock(c);
+}
+
+void cache_drain(struct cache *c, bool on)
+{
+	atomic_store(&c->draining, on);
+}
+
+bool cache_draining(const struct cache *c)
+{
+	return atomic_load(&c->draining);
+}
+
+void cache_load(struct cache *c, struct cache_load *out)
+{
+	cache_lock(c);
+	*out = (struct cache_load){ c->open_sessions, c->ghosts, c->leases.used, c->reservations.used };
+	cache_unlock(c);
+}

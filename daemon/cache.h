@@ -1,0 +1,320 @@
+/* The cache proper: sessions, leases, reservations and blocks, composed of the index, the host tier and an
+ * eviction policy.
+ *
+ * Nothing here knows gRPC, sockets or files: the rpc handlers and the fd door translate and call. Every
+ * function may be called by any thread that has called cache_thread_enter(). Lookups take no lock. What
+ * changes sessions, leases or the order of eviction takes the cache's one mutex, briefly: never across a
+ * copy or a checksum of block bytes, the making of an extent or its unmapping. cache_commit and
+ * cache_write_end compute checksums, and cache_reserve and cache_write_begin may make an extent: call them
+ * off the rpc thread.
+ *
+ * Time: the cache has no clock. Callers pass now_us from one monotonic clock; a time before the latest one
+ * that anybody passed counts as that one.
+ *
+ * Failures: an enum status; `why` (never NULL) gets a fixed sentence for people when the call as a whole
+ * fails. Per-block outcomes are in arrays. Outputs are written only on OK unless said otherwise. Memory
+ * that cannot be had is EXHAUSTED; a session that is unknown or has ended is NOT_FOUND; both everywhere.
+ *
+ * Life of memory. A *lease* pins blocks; a *reservation* owns unpublished slots; both belong to a session.
+ * Processes *attach* to a session; to each one the daemon lends extents under a lock that the kernel drops
+ * when its last mapping is gone (store/extent.h). A session that was closed, that lost its last process, or
+ * that idles without one, is a *ghost*: nobody can call in its name any more, and its leases and
+ * reservations are kept (the slots are *quarantined*) until none of its attachments holds an extent;
+ * cache_attach_gone and cache_tick ask for that. So a slot is reused only after Release, Abort, or the end
+ * of every process that could touch it, however it ended. Deadlines alone never free borrowed memory: an
+ * overdue lease is counted and shown. An attachment that is gone while others of its session live changes
+ * nothing for the session's leases. Reads and puts by stream hold their memory only from _begin to _end,
+ * inside the daemon, and outlive their session if they must.
+ *
+ * Memory moves between layouts by whole extents: see cache_room.c. EXHAUSTED of a reserve may mean that
+ * memory is being moved at that moment; a try some ticks later may succeed.
+ */
+#ifndef TERRACE_DAEMON_CACHE_H
+#define TERRACE_DAEMON_CACHE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "kernels/format.h"
+#include "store/slot.h"
+#include "store/status.h"
+
+struct cache;
+
+enum {
+	CACHE_KEYS_MAX = 4096,       /* a call */
+	CACHE_LAYOUTS_MAX = 64,      /* a session */
+	CACHE_BLOCKS_MAX = 16384,    /* a call: keys times layouts */
+	CACHE_ENGINE_MAX = 64,
+	CACHE_TOKEN_BYTES = 16,
+	CACHE_EXTENT_NONE = -1,      /* 0xffffffff: no place */
+};
+
+struct cache_options {
+	uint64_t host_bytes;             /* budget of the host tier */
+	uint64_t extent_bytes;           /* at most 1 GiB */
+	bool huge_pages;
+	const char *policy;              /* a name of eviction/policy.h's table */
+	uint64_t pinned_bytes_max;       /* a tenant, pinned and reserved slots; beyond: EXHAUSTED */
+	uint32_t sessions_max;           /* ghosts included; at most 1 << 20 */
+	uint32_t leases_max;             /* over all sessions; at most 1 << 20 */
+	uint32_t open_blocks_max;        /* a session */
+	uint32_t session_idle_ms;        /* no attachment and no call for so long: a ghost */
+	uint32_t lease_ttl_ms;           /* after it a lease counts as overdue */
+	uint32_t reservation_ttl_ms;     /* the same for reservations */
+	uint32_t watch_queue;            /* events a watcher may lag behind before RESYNC; at most 1 << 20 */
+};
+
+/* Registers nothing: the calling thread has entered already. INVALID: an option out of its bounds. */
+enum status cache_create(const struct cache_options *o, uint64_t now_us, struct cache **out,
+			 const char **why);
+/* No other thread may be inside. Frees everything, watches included, whoever still maps it. NULL allowed. */
+void cache_destroy(struct cache *c);
+/* A thread that waits long between calls need not leave: it is quiescent outside of them. */
+void cache_thread_enter(void);
+void cache_thread_leave(void);
+
+/* Random, new at each start, never 0. */
+uint64_t cache_epoch(const struct cache *c);
+
+/* Ages sessions and leases, probes the ghosts' extents, goes on with drains and frees drained extents (which
+ * may take the kernel a while: not on the rpc thread). Call about every 50 ms, by one thread. */
+void cache_tick(struct cache *c, uint64_t now_us);
+
+/* ---- sessions ---- */
+
+struct cache_session_view {
+	uint64_t id;
+	uint8_t token[CACHE_TOKEN_BYTES];
+	uint32_t layouts;
+	uint64_t layout_id[CACHE_LAYOUTS_MAX], block_bytes[CACHE_LAYOUTS_MAX], slot_bytes[CACHE_LAYOUTS_MAX];
+	struct kv_layout layout[CACHE_LAYOUTS_MAX];
+};
+
+/* tenant: "" or "default"; anything else is DENIED. engine: for people, cut after CACHE_ENGINE_MAX. INVALID:
+ * no layout, a bad or double one, unequal block_tokens, a block larger than the tier. EXHAUSTED: too many
+ * sessions, or layouts since the start (4096). UNAVAILABLE: draining. */
+enum status cache_session_open(struct cache *c, const char *tenant, const struct kv_layout *layouts,
+			       uint32_t n, const char *engine, uint64_t now_us,
+			       struct cache_session_view *out, const char **why);
+/* NOT_FOUND (compared in constant time). */
+enum status cache_session_by_token(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES], uint64_t now_us,
+				   struct cache_session_view *out, const char **why);
+/* Its leases and reservations may still be released and aborted. */
+enum status cache_session_close(struct cache *c, uint64_t session, uint64_t now_us, const char **why);
+/* Number of layouts of a session, 0 if unknown. */
+uint32_t cache_session_layouts(struct cache *c, uint64_t session);
+
+/* Keys back to back. count <= CACHE_KEYS_MAX, 1 <= key_bytes <= 32, count times the session's layouts <=
+ * CACHE_BLOCKS_MAX: the cache checks, INVALID. */
+struct cache_keys {
+	const uint8_t *bytes;
+	uint32_t count, key_bytes;
+};
+
+/* ---- lookup and lease ---- */
+
+/* The longest prefix usable in all layouts. A windowed layout needs only the blocks that cover the last
+ * window - 1 tokens of it. states: NULL or [count * layouts], keys outer, 1 for present. A probe: no use, no
+ * lease, no lock. */
+enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_keys *k, uint32_t *prefix,
+			 uint8_t *states, uint32_t states_max, const char **why);
+
+struct cache_place {
+	uint32_t extent;      /* CACHE_EXTENT_NONE: no block here */
+	uint32_t tokens;
+	uint64_t offset, generation; /* of the slot; the block begins SLOT_HEADER_BYTES later */
+};
+
+struct cache_leased {
+	uint64_t lease;
+	uint32_t blocks;      /* keys */
+	uint32_t layouts;
+};
+
+/* Leases the longest prefix, or all keys or none, in one admission step. places: [places_max], at least count
+ * times layouts, keys outer; blocks * layouts of them are written, those that a window does not need without
+ * a place. attachment: a live one of the session, else PRECONDITION. MISS (nothing is present, or with `all`
+ * something is not) and EXHAUSTED (leases_max, pinned_bytes_max): nothing is held. UNAVAILABLE: draining. */
+enum status cache_lease(struct cache *c, uint64_t session, const struct cache_keys *k, bool all,
+			uint64_t attachment, uint64_t now_us, struct cache_place *places, uint32_t places_max,
+			struct cache_leased *out, const char **why);
+/* NOT_FOUND; DENIED if it is another session's (session 0: trusted caller, not checked). */
+enum status cache_release(struct cache *c, uint64_t session, uint64_t lease);
+
+/* ---- put ---- */
+
+/* Reserves a slot in every layout for each key: statuses[count], reservations[count] (0 unless OK),
+ * places[count * layouts]. Evicts as needed. The key is claimed: a second Reserve of it by anybody is BUSY
+ * while the first lives. EXISTS: stored in all layouts already (a key stored in some gets slots in the others
+ * only). EXHAUSTED: for this key and all after it. INVALID: its info. info: [count] or NULL; tokens 0 means a
+ * full block. open: keys->count open blocks, the keys themselves are ignored; tokens 0 means none yet.
+ * attachment: as in cache_lease. UNAVAILABLE: draining. */
+enum status cache_reserve(struct cache *c, uint64_t session, const struct cache_keys *k,
+			  const struct slot_info *info, bool open, uint64_t attachment, uint64_t now_us,
+			  enum status *statuses, uint64_t *reservations, struct cache_place *places,
+			  uint32_t places_max, const char **why);
+
+struct cache_commit_item {
+	uint64_t reservation;
+	uint32_t tokens;            /* 0: as reserved */
+	uint8_t key_bytes;          /* open blocks that become stored ones; else 0 */
+	uint8_t key[SLOT_KEY_MAX];
+	bool keep_open;             /* open blocks: only grow */
+	const struct slot_info *info; /* NULL: as reserved */
+};
+
+/* Publishes: seals the headers, then makes all layouts of all items visible. statuses[count]: OK; EXISTS:
+ * every layout had one already, first commit wins, the slots are given back; NOT_FOUND, DENIED; BUSY: it is
+ * being committed already; INVALID: tokens, key or info do not fit, and the reservation stays. Of a
+ * reservation that won in some layouts only, the other slots are given back and it is OK. want_lease: also
+ * leases what is stored under the committed keys now: places[count * layouts], none for items that are
+ * neither OK nor EXISTS, *leased. Its lease is 0, and nothing has a place, if the lease did not fit, the
+ * daemon drains, or the session has ended meanwhile; the commit stands all the same. attachment: as in
+ * cache_lease, not looked at without want_lease. */
+enum status cache_commit(struct cache *c, uint64_t session, const struct cache_commit_item *items,
+			 uint32_t count, bool want_lease, uint64_t attachment, uint64_t now_us,
+			 uint64_t unix_ms, enum status *statuses, struct cache_place *places,
+			 uint32_t places_max, struct cache_leased *leased, const char **why);
+/* Says that nobody writes to the slots any more: they are reused at once. NOT_FOUND; DENIED (session 0: not
+ * checked); BUSY: it is being committed. */
+enum status cache_abort(struct cache *c, uint64_t session, uint64_t reservation);
+
+/* Put by stream: a slot in one layout that the daemon itself writes. EXISTS, BUSY, EXHAUSTED, INVALID,
+ * UNAVAILABLE. */
+struct cache_write {
+	uint64_t reservation;
+	uint8_t *block;             /* block_bytes to fill */
+	uint64_t block_bytes;
+};
+enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout, const uint8_t *key,
+			      uint32_t key_bytes, const struct slot_info *info, uint64_t now_us,
+			      struct cache_write *out, const char **why);
+/* Publishes (OK or EXISTS), or with `whole` false gives the slot back (CANCELLED). Ends the write either way,
+ * and must be called, also when the session has ended. NOT_FOUND: no such write of that session (0: not
+ * checked). */
+enum status cache_write_end(struct cache *c, uint64_t session, const struct cache_write *w, bool whole,
+			    uint64_t now_us, uint64_t unix_ms);
+
+/* Read by stream: pins one block, and counts as use. MISS. Ends with cache_read_end, which may be called
+ * twice. */
+struct cache_read {
+	const uint8_t *block;
+	uint64_t block_bytes;
+	uint32_t tokens;
+	void *pin;
+};
+enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout, const uint8_t *key,
+			     uint32_t key_bytes, uint64_t now_us, struct cache_read *out, const char **why);
+void cache_read_end(struct cache *c, struct cache_read *r);
+
+/* ---- other calls ---- */
+
+enum cache_event { CACHE_EVENT_NONE, CACHE_EVENT_TURN_END, CACHE_EVENT_TOOL_CALL, CACHE_EVENT_SESSION_END };
+
+/* *found: keys that are in at least one layout. */
+enum status cache_touch(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
+			uint32_t *found, const char **why);
+/* Counts as use of the keys and counts the event; priority and ttl_ms have no effect on plain LRU. */
+enum status cache_report(struct cache *c, uint64_t session, const struct cache_keys *k,
+			 enum cache_event event, int32_t priority, uint64_t ttl_ms, uint64_t now_us,
+			 const char **why);
+/* statuses[count]: OK if at least one layout had it, else MISS. Out of sight at once; the slot of a pinned
+ * block is reused after the last release. Reservations of the key go on. */
+enum status cache_delete(struct cache *c, uint64_t session, const struct cache_keys *k, enum status *statuses,
+			 const char **why);
+
+/* ---- watch ---- */
+
+enum cache_watch_kind { CACHE_STORED, CACHE_REMOVED, CACHE_MOVED, CACHE_RESYNC, CACHE_SYNCED };
+enum cache_reason { CACHE_REASON_NONE, CACHE_REASON_EVICTED, CACHE_REASON_DELETED, CACHE_REASON_CORRUPT };
+
+struct cache_watch_event {
+	uint64_t sequence;          /* counts by one within the watch, from 1 */
+	enum cache_watch_kind kind;
+	enum cache_reason reason;
+	uint32_t layout;            /* index into the session's layouts */
+	uint8_t key_bytes;
+	uint8_t key[SLOT_KEY_MAX];
+};
+
+/* Events of the session's layouts, whoever causes them, in the order in which they happen. RESYNC: events
+ * were lost, those after it are whole again; look anew. With from_now false the watch begins with a STORED
+ * for every block that is there, then SYNCED, then what happened meanwhile: a client that applies all of it
+ * in order has the right set, though a block may be told STORED twice, or REMOVED without ever having been
+ * STORED. */
+struct cache_watch;
+/* notify(arg), if not NULL, is called from any thread and under the cache's lock when a watch that was
+ * empty gets an event, and when the session of an empty one ends; it must only wake somebody. EXHAUSTED: 64
+ * watches. */
+enum status cache_watch_open(struct cache *c, uint64_t session, bool from_now, void (*notify)(void *),
+			     void *arg, struct cache_watch **out, const char **why);
+/* OK and an event, MISS if there is none now, UNAVAILABLE when the session has ended (after the last event).
+ * One thread at a time for one watch. After opening, and after each notify, call until MISS. */
+enum status cache_watch_next(struct cache_watch *w, struct cache_watch_event *out);
+/* No notify comes after it. NULL allowed. */
+void cache_watch_close(struct cache_watch *w);
+
+/* ---- attachments: called by the fd door ---- */
+
+/* A process joins a session. DENIED: unknown token; EXHAUSTED: 256 attachments a session. Numbers are never
+ * used twice. */
+enum status cache_attach(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES], pid_t pid, uint64_t now_us,
+			 uint64_t *attachment, uint64_t *session, const char **why);
+/* A descriptor of an extent of the session's layouts; the caller sends and closes it. DENIED (not of its
+ * layouts, or the attachment or its session is gone), NOT_FOUND (no such extent, or draining), EXHAUSTED. */
+enum status cache_attach_map(struct cache *c, uint64_t attachment, uint32_t extent, bool write, int *fd,
+			     uint64_t *bytes, uint32_t *page_bytes);
+/* Its own word, verified with the kernel. */
+void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent);
+/* Its process has exited, or its socket was closed. Unknown ones, and those told of before, are ignored. */
+void cache_attach_gone(struct cache *c, uint64_t attachment, uint64_t now_us);
+/* `retire` is called from cache_tick, cache_reserve or cache_write_begin, not under the lock, for each live
+ * attachment that may hold an extent that is to be freed: when that begins, and once a second until it lets
+ * go. Set it before other threads call. */
+void cache_on_retire(struct cache *c, void (*retire)(void *arg, uint64_t attachment, uint32_t extent),
+		     void *arg);
+
+/* ---- administration ---- */
+
+/* Calls emit for each counter and gauge: name as in metrics ("terrace_lookup_keys_total"), labels
+ * "tier=host" or "". Rows of one name are next to each other. Not under the lock. */
+typedef void cache_stat_fn(void *arg, const char *name, const char *labels, double value, bool counter,
+			   const char *help);
+void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *arg);
+
+struct cache_block_view {
+	uint64_t layout_id, offset, generation, position, age_ms, idle_ms, uses, block_bytes;
+	const char *state, *tier;   /* fixed words: "stored" or "reserved"; "host" */
+	uint32_t extent, tokens, pins, turn;
+	uint8_t role, parent_bytes, parent[SLOT_KEY_MAX];
+	bool checksum_ok;           /* of stored ones */
+	struct kv_layout layout;
+};
+/* Up to `max` blocks of that key over the tenant's layouts (layout_id 0: all). Recomputes checksums. *n may
+ * be 0. */
+enum status cache_inspect(struct cache *c, const char *tenant, uint64_t layout_id, const uint8_t *key,
+			  uint32_t key_bytes, uint64_t now_us, struct cache_block_view *out, uint32_t max,
+			  uint32_t *n, const char **why);
+
+/* Scrub, in steps, so that the caller can rate-limit and give up: begins with *cursor 0, checks at most 256
+ * blocks a call and stops after max_bytes, adds to *sum, sets *cursor to UINT64_MAX at the end. Damaged
+ * blocks are removed and counted. */
+struct cache_verified {
+	uint64_t blocks, bytes, corrupt;
+};
+enum status cache_verify_step(struct cache *c, uint64_t *cursor, uint64_t max_bytes,
+			      struct cache_verified *sum);
+
+/* Draining: OpenSession, Lease, Reserve and puts by stream are refused with UNAVAILABLE; commits, reads by
+ * stream and releases go on. */
+void cache_drain(struct cache *c, bool on);
+bool cache_draining(const struct cache *c);
+struct cache_load {
+	uint64_t sessions, ghosts, leases, reservations;
+};
+void cache_load(struct cache *c, struct cache_load *out);
+
+#endif

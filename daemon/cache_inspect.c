@@ -1,0 +1,194 @@
+/* For operators: one block in detail, and the scrub. Both pin a block, check it without the lock, and let
+ * go of it again. */
+#include "daemon/cache_private.h"
+
+#include <string.h>
+
+enum { VERIFY_BLOCKS = 256, VERIFY_SLOTS = 16384 };
+
+static void ident_of(const struct block *b, const char *tenant, struct slot_ident *out)
+{
+	const struct pool *p = block_pool(b);
+
+	*out = (struct slot_ident){
+		.tenant = tenant, .layout_id = p->layout_id, .key = b->record.ident.key,
+		.key_bytes = b->record.ident.key_bytes, .block_bytes = p->geometry.block_bytes,
+		.layer_bytes = p->geometry.layer_bytes, .layers = p->layout.layers,
+	};
+}
+
+/* Of a pinned block, without the lock. Engines can write to that memory at any time: the header is copied
+ * once (*h), and nothing in it says how much is read. */
+static bool block_sound(const struct block *b, const char *tenant, struct slot_header *h)
+{
+	const uint8_t *layer = block_slot_at(b) + SLOT_HEADER_BYTES;
+	struct slot_ident ident;
+
+	ident_of(b, tenant, &ident);
+	memcpy(h, block_slot_at(b), sizeof(*h));
+	if (slot_header_match(h, &ident, b->generation))
+		return false;
+	for (uint32_t i = 0; i < ident.layers; i++, layer += ident.layer_bytes)
+		if (slot_crc32c(0, layer, ident.layer_bytes) != h->layer_crc[i])
+			return false;
+	return true;
+}
+
+static void view_common(const struct block *b, struct cache_block_view *v)
+{
+	const struct pool *p = block_pool(b);
+
+	*v = (struct cache_block_view){
+		.layout_id = p->layout_id, .offset = b->offset, .generation = b->generation,
+		.block_bytes = p->geometry.block_bytes, .tier = "host", .extent = b->shelf->extent,
+		.tokens = b->tokens, .layout = p->layout,
+	};
+}
+
+static void view_stored(const struct cache *c, const struct block *b, struct cache_block_view *v)
+{
+	view_common(b, v);
+	v->state = "stored";
+	v->pins = block_pins(b) & ~INDEX_DEAD;
+	v->uses = b->node.uses;
+	v->age_ms = (c->now_us - b->stored_us) / 1000;
+	v->idle_ms = (c->now_us - b->node.last_use_us) / 1000;
+}
+
+static void view_header(const struct block *b, const char *tenant, struct cache_block_view *v)
+{
+	struct slot_header h;
+
+	v->checksum_ok = block_sound(b, tenant, &h);
+	if (slot_header_problem(&h))
+		return;
+	v->position = h.position;
+	v->turn = h.turn;
+	v->role = h.role;
+	v->parent_bytes = h.parent_bytes;
+	memcpy(v->parent, h.parent, sizeof(v->parent));
+}
+
+static bool inspect_pool(struct cache *c, struct pool *p, const uint8_t *key, uint32_t key_bytes,
+			 struct cache_block_view *out)
+{
+	struct index_record *found;
+	struct index_ident ident;
+	struct block *b = NULL;
+	struct part *claim;
+	bool shown = false;
+
+	block_ident(p, key, key_bytes, &ident);
+	index_read_lock();
+	cache_lock(c);
+	found = index_find(c->index, &ident);
+	claim = found ? NULL : claim_find(c, &ident);
+	if (found) {
+		b = block_of(found);
+		view_stored(c, b, out);
+		block_pin(b);
+		shown = true;
+	} else if (claim) {
+		view_common(claim->block, out);
+		out->state = "reserved";
+		shown = true;
+	}
+	cache_unlock(c);
+	index_read_unlock();
+	if (b) {
+		view_header(b, c->tenant.name, out);
+		cache_lock(c);
+		block_unpin(b);
+		cache_unlock(c);
+	}
+	return shown;
+}
+
+enum status cache_inspect(struct cache *c, const char *tenant, uint64_t layout_id, const uint8_t *key,
+			  uint32_t key_bytes, uint64_t now_us, struct cache_block_view *out, uint32_t max,
+			  uint32_t *n, const char **why)
+{
+	const struct cache_keys one = { key, 1, key_bytes };
+	uint32_t pools, shown = 0;
+
+	*why = "unknown tenant: this version has \"default\" only";
+	if (*tenant && strcmp(tenant, c->tenant.name))
+		return STATUS_DENIED;
+	*why = cache_keys_problem(&one, 1);
+	if (*why)
+		return STATUS_INVALID;
+	cache_lock(c);
+	cache_time(c, now_us);
+	pools = c->pool_count;
+	cache_unlock(c);
+	/* Pools are only ever added, at the end. */
+	for (uint32_t i = 0; i < pools && shown < max; i++)
+		if (!layout_id || c->pools[i]->layout_id == layout_id)
+			shown += inspect_pool(c, c->pools[i], key, key_bytes, &out[shown]);
+	*n = shown;
+	return STATUS_OK;
+}
+
+/* ---- scrub ---- */
+
+/* Where a scrub is: pool (12 bits), extent (32), slot (20); UINT64_MAX is the end. */
+static uint64_t cursor_of(uint32_t pool, uint32_t extent, uint32_t slot)
+{
+	return (uint64_t)pool << 52 | (uint64_t)extent << 20 | slot;
+}
+
+/* The next block from the cursor on, pinned; NULL at the end, or with *slots 0. */
+static struct block *verify_next(struct cache *c, uint64_t *cursor, uint32_t *slots)
+{
+	uint32_t pool = *cursor >> 52, extent = *cursor >> 20, slot = *cursor & 0xfffff;
+
+	for (; pool < c->pool_count; pool++, extent = slot = 0) {
+		struct block *b = shelf_next_block(c->pools[pool], &extent, &slot, slots);
+
+		*cursor = cursor_of(pool, extent, slot);
+		if (b)
+			block_pin(b);
+		if (b || !*slots)
+			return b;
+	}
+	*cursor = UINT64_MAX;
+	return NULL;
+}
+
+static void verify_block(struct cache *c, struct block *b, struct cache_verified *sum)
+{
+	struct slot_header h;
+	bool sound = block_sound(b, c->tenant.name, &h);
+
+	sum->blocks++;
+	sum->bytes += block_pool(b)->geometry.block_bytes;
+	sum->corrupt += !sound;
+	cache_lock(c);
+	if (!sound) {
+		cache_count(c, COUNTER_CORRUPT, 1);
+		if (block_live(b))
+			block_remove(c, b, CACHE_REASON_CORRUPT);
+	}
+	block_unpin(b);
+	cache_unlock(c);
+}
+
+enum status cache_verify_step(struct cache *c, uint64_t *cursor, uint64_t max_bytes,
+			      struct cache_verified *sum)
+{
+	uint64_t from = sum->bytes;
+	uint32_t slots = VERIFY_SLOTS;
+
+	for (int i = 0; i < VERIFY_BLOCKS && *cursor != UINT64_MAX && slots; i++) {
+		struct block *b;
+
+		cache_lock(c);
+		b = verify_next(c, cursor, &slots);
+		cache_unlock(c);
+		if (b)
+			verify_block(c, b, sum);
+		if (sum->bytes - from >= max_bytes)
+			break;
+	}
+	return STATUS_OK;
+}

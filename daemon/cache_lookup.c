@@ -1,0 +1,178 @@
+/* Lookups, and the rule of prefixes.
+ *
+ * A prefix of p blocks is usable in a layout when the blocks are present that the next token attends to:
+ * all p of them, or, with a sliding window of w tokens (the next token itself included), those that cover
+ * the last w - 1 tokens before it. The answer is the longest p usable in every layout.
+ *
+ * A lookup takes no lock: it copies the session's pools, finds in a read section, and reads nothing of a
+ * record but that it is there.
+ */
+#include "daemon/cache_private.h"
+
+#include <string.h>
+
+enum { FIND_BATCH = 128 };
+
+void prefix_begin(struct prefix *p, uint32_t count)
+{
+	p->count = p->limit = count;
+	memset(p->valid, 0xff, (count / 64 + 1) * sizeof(p->valid[0]));
+}
+
+void prefix_layout(struct prefix_run *r, const struct pool *pool)
+{
+	uint32_t tokens = pool->layout.block_tokens, window = pool->layout.window;
+
+	*r = (struct prefix_run){ .need = UINT32_MAX };
+	if (window)
+		r->need = (window - 1) / tokens + ((window - 1) % tokens != 0);
+}
+
+void prefix_feed(struct prefix *p, struct prefix_run *r, bool present)
+{
+	r->at++;
+	r->run = present ? r->run + 1 : 0;
+	if (r->run < r->at && r->run < r->need) {
+		p->valid[r->at / 64] &= ~(1ull << r->at % 64);
+		if (r->need == UINT32_MAX && r->at <= p->limit)
+			p->limit = r->at - 1;
+	}
+}
+
+uint32_t prefix_longest(const struct prefix *p)
+{
+	uint32_t n = p->limit;
+
+	while (n && !(p->valid[n / 64] >> n % 64 & 1))
+		n--;
+	return n;
+}
+
+/* One layout of a lookup. Without states, no more is asked than the answer needs. */
+static void lookup_layout(struct cache *c, const struct pool *pool, const struct cache_keys *k,
+			  struct prefix *p, uint8_t *states, uint32_t stride)
+{
+	struct index_record *found[FIND_BATCH];
+	struct prefix_run run;
+
+	prefix_layout(&run, pool);
+	for (uint32_t at = 0; at < (states ? k->count : p->limit); at += FIND_BATCH) {
+		uint32_t left = (states ? k->count : p->limit) - at,
+			 n = left < FIND_BATCH ? left : FIND_BATCH;
+
+		index_find_many(c->index, pool->tenant->number, pool->layout_id,
+				k->bytes + (size_t)at * k->key_bytes, k->key_bytes, n, found);
+		for (uint32_t i = 0; i < n; i++) {
+			prefix_feed(p, &run, found[i]);
+			if (states)
+				states[(size_t)(at + i) * stride] = found[i] != NULL;
+		}
+	}
+}
+
+enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_keys *k, uint32_t *prefix,
+			 uint8_t *states, uint32_t states_max, const char **why)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t layouts = session_pools(c, session, pools);
+	struct prefix p;
+
+	*why = "no such session: it was never opened, or it has ended";
+	if (!layouts)
+		return STATUS_NOT_FOUND;
+	*why = cache_keys_problem(k, layouts);
+	if (*why)
+		return STATUS_INVALID;
+	*why = "no room for the states";
+	if (states && (uint64_t)k->count * layouts > states_max)
+		return STATUS_INVALID;
+	prefix_begin(&p, k->count);
+	index_read_lock();
+	for (uint32_t l = 0; l < layouts; l++)
+		lookup_layout(c, pools[l], k, &p, states ? states + l : NULL, layouts);
+	index_read_unlock();
+	*prefix = prefix_longest(&p);
+	cache_count(c, COUNTER_LOOKUPS, 1);
+	cache_count(c, COUNTER_LOOKUP_KEYS, k->count);
+	cache_count(c, COUNTER_LOOKUP_HITS, *prefix);
+	return STATUS_OK;
+}
+
+void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
+		 struct block **found)
+{
+	struct index_record *records[FIND_BATCH];
+
+	for (uint32_t l = 0; l < layouts; l++)
+		for (uint32_t at = 0; at < k->count; at += FIND_BATCH) {
+			uint32_t n = k->count - at < FIND_BATCH ? k->count - at : FIND_BATCH;
+
+			index_find_many(c->index, pools[l]->tenant->number, pools[l]->layout_id,
+					k->bytes + (size_t)at * k->key_bytes, k->key_bytes, n, records);
+			for (uint32_t i = 0; i < n; i++)
+				found[(size_t)(at + i) * layouts + l] = records[i] ? block_of(records[i])
+										   : NULL;
+		}
+}
+
+/* Uses of the keys in every layout; *found counts the keys that are anywhere. */
+static enum status use_keys(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
+			    uint32_t *found, const char **why)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t layouts = session_pools(c, session, pools), hits = 0;
+	struct block *blocks[CACHE_LAYOUTS_MAX];
+
+	*why = "no such session: it was never opened, or it has ended";
+	if (!layouts)
+		return STATUS_NOT_FOUND;
+	*why = cache_keys_problem(k, layouts);
+	if (*why)
+		return STATUS_INVALID;
+	index_read_lock();
+	for (uint32_t i = k->count; i > 0; i--) {
+		const struct cache_keys one = { k->bytes + (size_t)(i - 1) * k->key_bytes, 1, k->key_bytes };
+		bool hit = false;
+
+		blocks_find(c, pools, layouts, &one, blocks);
+		cache_lock(c);
+		cache_time(c, now_us);
+		for (uint32_t l = 0; l < layouts; l++)
+			if (blocks[l] && block_live(blocks[l])) {
+				block_use(c, blocks[l]);
+				hit = true;
+			}
+		cache_unlock(c);
+		hits += hit;
+	}
+	index_read_unlock();
+	cache_count(c, COUNTER_TOUCHED, hits);
+	*found = hits;
+	return STATUS_OK;
+}
+
+enum status cache_touch(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
+			uint32_t *found, const char **why)
+{
+	return use_keys(c, session, k, now_us, found, why);
+}
+
+enum status cache_report(struct cache *c, uint64_t session, const struct cache_keys *k,
+			 enum cache_event event, int32_t priority, uint64_t ttl_ms, uint64_t now_us,
+			 const char **why)
+{
+	static const enum counter counters[] = { COUNTER_EVENT_NONE, COUNTER_EVENT_TURN_END,
+						 COUNTER_EVENT_TOOL_CALL, COUNTER_EVENT_SESSION_END };
+	uint32_t found;
+	enum status s;
+
+	(void)priority;
+	(void)ttl_ms;
+	*why = "unknown event";
+	if ((unsigned)event >= sizeof(counters) / sizeof(counters[0]))
+		return STATUS_INVALID;
+	s = use_keys(c, session, k, now_us, &found, why);
+	if (!s)
+		cache_count(c, counters[event], 1);
+	return s;
+}

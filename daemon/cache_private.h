@@ -1,0 +1,491 @@
+/* The structs behind cache.h and what its files ask of each other.
+ *
+ * Locks. `lock` guards everything here but the fields marked atomic. Blocks are pinned, published, killed
+ * and evicted under it only, so whoever holds it sees a block's state stand still; lookups run beside it in
+ * a read section of the index and look at nothing but records. `extents` guards the life of struct extent
+ * against cache_tick, which unmaps drained ones without `lock`; it may be *tried* with `lock` held, and is
+ * never held when `lock` is taken.
+ *
+ * Unless a comment says otherwise, a function here is called with `lock` held.
+ */
+#ifndef TERRACE_DAEMON_CACHE_PRIVATE_H
+#define TERRACE_DAEMON_CACHE_PRIVATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "daemon/cache.h"
+#include "eviction/policy.h"
+#include "store/host.h"
+#include "store/index.h"
+
+enum {
+	POOLS_MAX = 4096,
+	SHELF_BUCKETS = 4096,
+	CLAIM_BUCKETS = 16384,
+	ATTACHMENT_BUCKETS = 1024,
+	ATTACHMENTS_MAX = 256,         /* a session */
+	LENT_MAX = 65536,              /* extents an attachment */
+	WATCHES_MAX = 64,
+	DRAINS_MAX = 8,
+	RESERVATIONS_MAX = 1 << 16,
+	TICKET_SLOT_BITS = 20,
+	TICKET_SLOTS_MAX = 1 << TICKET_SLOT_BITS,
+	CHUNK_KEYS = 64,               /* keys handled in one go under the lock */
+};
+
+/* Counters: name, labels, help. */
+#define COUNTER_MAP(X)                                                                                       \
+	X(LOOKUPS, "terrace_lookups_total", "", "Lookup calls")                                              \
+	X(LOOKUP_KEYS, "terrace_lookup_keys_total", "", "keys asked for by lookups")                         \
+	X(LOOKUP_HITS, "terrace_lookup_hits_total", "", "keys in the prefixes that lookups found")           \
+	X(LEASES, "terrace_leases_total", "", "leases granted")                                              \
+	X(LEASED_BLOCKS, "terrace_leased_blocks_total", "", "blocks put under lease")                        \
+	X(LEASE_MISSES, "terrace_lease_refused_total", "reason=miss", "leases refused")                      \
+	X(LEASE_EXHAUSTED, "terrace_lease_refused_total", "reason=exhausted", "leases refused")              \
+	X(RELEASES, "terrace_releases_total", "", "leases given back")                                       \
+	X(RESERVED, "terrace_reserve_keys_total", "status=ok", "keys that puts asked slots for")             \
+	X(RESERVE_EXISTS, "terrace_reserve_keys_total", "status=exists", "keys that puts asked slots for")   \
+	X(RESERVE_BUSY, "terrace_reserve_keys_total", "status=busy", "keys that puts asked slots for")       \
+	X(RESERVE_EXHAUSTED, "terrace_reserve_keys_total", "status=exhausted",                               \
+	  "keys that puts asked slots for")                                                                  \
+	X(COMMITTED, "terrace_commits_total", "status=ok", "commits of a key")                               \
+	X(COMMIT_EXISTS, "terrace_commits_total", "status=exists", "commits of a key")                       \
+	X(ABORTS, "terrace_aborts_total", "", "reservations given up")                                       \
+	X(STORED_BLOCKS, "terrace_stored_blocks_total", "", "blocks made visible")                           \
+	X(READS, "terrace_reads_total", "status=ok", "blocks read by stream")                                \
+	X(READ_MISSES, "terrace_reads_total", "status=miss", "blocks read by stream")                        \
+	X(EVICTED_FULL, "terrace_evictions_total", "reason=full", "blocks evicted")                          \
+	X(EVICTED_DRAIN, "terrace_evictions_total", "reason=drain", "blocks evicted")                        \
+	X(DELETED, "terrace_deleted_blocks_total", "", "blocks deleted by a client")                         \
+	X(CORRUPT, "terrace_corrupt_blocks_total", "", "blocks whose checksum was wrong")                    \
+	X(TOUCHED, "terrace_touched_blocks_total", "", "uses told by Touch and Report")                      \
+	X(EVENT_NONE, "terrace_reports_total", "event=none", "reports")                                      \
+	X(EVENT_TURN_END, "terrace_reports_total", "event=turn_end", "reports")                              \
+	X(EVENT_TOOL_CALL, "terrace_reports_total", "event=tool_call", "reports")                            \
+	X(EVENT_SESSION_END, "terrace_reports_total", "event=session_end", "reports")                        \
+	X(SESSIONS, "terrace_sessions_opened_total", "", "sessions opened")                                  \
+	X(GHOSTS, "terrace_ghosts_total", "", "sessions that ended")                                         \
+	X(DRAINS, "terrace_extent_drains_total", "", "extents whose drain began")                            \
+	X(RESYNCS, "terrace_watch_resyncs_total", "", "watches that fell behind")
+
+enum counter {
+#define COUNTER_ENUM(name, metric, labels, help) COUNTER_##name,
+	COUNTER_MAP(COUNTER_ENUM)
+#undef COUNTER_ENUM
+	COUNTER_COUNT
+};
+
+struct tenant {
+	const char *name;
+	uint32_t number;
+	uint64_t pinned_bytes;         /* slots with at least one pin, each once */
+	uint64_t reserved_bytes;       /* slots of reservations */
+};
+
+/* An extent as the cache sees it: which published block is in which slot. */
+struct shelf {
+	struct pool *pool;
+	struct shelf *next, *hash_next; /* of the pool, by rising extent id; of the bucket */
+	uint8_t *base;
+	uint32_t extent, slots;
+	uint32_t taken;                /* slots not free */
+	uint32_t held;                 /* of these: pinned or reserved, so that eviction cannot empty them */
+	bool draining;
+	struct block *at[];            /* NULL: free, reserved or dead */
+};
+
+/* A layout of a tenant. Lives as long as the cache. */
+struct pool {
+	uint32_t number;
+	struct tenant *tenant;
+	uint64_t layout_id;
+	struct kv_layout layout;
+	struct kv_geometry geometry;
+	struct host_pool *host;
+	struct policy *policy;
+	struct shelf *shelves;
+	uint32_t watches;              /* that want its events */
+	uint64_t blocks;               /* published */
+	int64_t free_slots;            /* on its shelves that do not drain */
+	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
+};
+
+/* A slot's owner: unpublished (of a reservation), published (in the index, the policy and the shelf) or
+ * dead (deleted while pinned). What the slot's header says besides is not repeated here: a million of these
+ * should cost little. */
+struct block {
+	struct index_record record;    /* first: block_of() */
+	struct policy_node node;
+	struct shelf *shelf;
+	uint64_t offset, generation;
+	uint64_t stored_us;
+	uint32_t index;                /* of the slot */
+	uint16_t tokens;
+};
+_Static_assert(sizeof(struct block) <= 192, "a million blocks are to cost at most 256 bytes each");
+
+static inline struct block *block_of(struct index_record *r)
+{
+	return (struct block *)((char *)r - offsetof(struct block, record));
+}
+
+static inline const struct block *block_of_node(const struct policy_node *n)
+{
+	return (const struct block *)((const char *)n - offsetof(struct block, node));
+}
+
+/* Names of leases and reservations: generation << 20 | slot, never 0, never used twice. */
+struct ticket {
+	uint64_t id;                   /* 0: free */
+	void *item;
+	uint32_t next_free;
+};
+struct tickets {
+	struct ticket *slots;
+	uint64_t generation;
+	uint32_t max, free, used;
+};
+
+enum session_state { SESSION_FREE, SESSION_OPEN, SESSION_GHOST };
+
+/* Atomic fields are read by lookups without the lock: a copy of pools is good if `id` was the same before
+ * and after. */
+struct session {
+	_Atomic uint64_t id;           /* 0 unless open */
+	_Atomic uint32_t layouts;
+	struct pool *_Atomic pool[CACHE_LAYOUTS_MAX];
+	_Atomic bool called;           /* since the last tick, by calls that bring no time */
+
+	enum session_state state;
+	uint64_t number;               /* its id, also when a ghost */
+	uint8_t token[CACHE_TOKEN_BYTES];
+	char engine[CACHE_ENGINE_MAX + 1];
+	uint64_t last_call_us;
+	struct attachment *attachments;
+	uint32_t attached;             /* of them live */
+	uint32_t attachment_count;
+	struct lease *leases;
+	struct reservation *reservations;
+	uint32_t open_blocks;
+	uint64_t held_slots, held_bytes; /* by its leases and reservations */
+};
+
+struct attachment {
+	struct attachment *next, *hash_next;
+	struct session *session;
+	uint32_t number;               /* also the byte it locks in each extent lent to it */
+	pid_t pid;
+	bool gone;
+	uint32_t lending;              /* descriptors being made outside the lock */
+	uint32_t lent_count, lent_cap;
+	uint32_t *lent;                /* extents */
+};
+
+/* Leases and reservations wait in a queue in order of birth until they are overdue. */
+struct aging {
+	struct aging *prev, *next;
+	uint64_t since_us;
+	bool overdue;
+};
+struct aging_queue {
+	struct aging *first, *last;
+	uint64_t overdue;              /* alive and past their time */
+};
+
+struct lease {
+	struct aging aging;            /* first */
+	struct lease *prev, *next;     /* of the session */
+	struct session *session;
+	uint64_t id, session_number, bytes;
+	uint32_t count;
+	struct block *block[];
+};
+
+struct part {
+	struct block *block;           /* NULL: stored already when reserved, or published */
+	struct part *claim_next;
+	bool claimed;
+};
+
+struct reservation {
+	struct aging aging;            /* first */
+	struct reservation *prev, *next; /* of the session */
+	struct session *session;
+	uint64_t id, session_number, bytes;
+	struct slot_info info;
+	bool open;                     /* without a key */
+	bool stream;                   /* written by the daemon itself */
+	bool committing;               /* being sealed outside the lock: hands off */
+	uint32_t slots, parts;
+	uint8_t key_bytes, key[SLOT_KEY_MAX];
+	struct part part[];
+};
+
+struct watch_item {
+	uint8_t kind, reason, layout, key_bytes;
+	uint8_t key[SLOT_KEY_MAX];
+};
+
+struct cache_watch {
+	struct cache *cache;
+	struct cache_watch *next;
+	uint64_t session, sequence;
+	struct pool *pool[CACHE_LAYOUTS_MAX];
+	uint32_t layouts;
+	void (*notify)(void *);
+	void *arg;
+	bool ended;                    /* the session */
+	bool dumping;                  /* telling what was there at the start; where it is: */
+	uint32_t dump_layout, dump_extent, dump_slot;
+	uint32_t head, count, max;
+	struct watch_item ring[];
+};
+
+struct drain {
+	uint32_t extent;
+	uint64_t since_us, told_us;
+	uint32_t sweep;                /* next slot to empty */
+};
+
+struct retire {
+	uint32_t attachment, extent;
+};
+
+struct cache {
+	struct cache_options options;
+	uint64_t epoch, claim_seed;
+	_Atomic bool draining;
+	_Atomic uint64_t counters[COUNTER_COUNT];
+	struct index *index;
+	struct host_tier *host;
+	const struct policy_ops *policy;
+
+	pthread_mutex_t lock, extents;
+	uint64_t now_us;               /* the latest any caller brought */
+	struct tenant tenant;          /* the only one of this version */
+	struct pool *pools[POOLS_MAX];
+	uint32_t pool_count;
+	struct shelf *shelf_hash[SHELF_BUCKETS];
+	struct session *sessions;
+	uint64_t session_generation;
+	uint32_t session_hint;         /* where to look for a free one */
+	uint32_t tick_hint;            /* where the last tick ran out of probes */
+	uint32_t open_sessions, ghosts;
+	struct attachment *attachment_hash[ATTACHMENT_BUCKETS];
+	uint32_t last_attachment, attachment_total;
+	struct tickets leases, reservations;
+	struct aging_queue lease_age, reservation_age;
+	struct part *claims[CLAIM_BUCKETS];
+	struct cache_watch *watches;
+	uint32_t watch_count;
+
+	struct drain drains[DRAINS_MAX];
+	uint32_t drain_count;
+	uint64_t balance_us;           /* when room_balance last looked around */
+	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */
+	struct pool *grow;             /* room_take gave up for it: see there */
+	struct retire *retired;        /* to tell once the lock is off */
+	uint32_t retired_count, retired_cap;
+	void (*retire)(void *arg, uint64_t attachment, uint32_t extent);
+	void *retire_arg;
+};
+
+/* ---- cache.c ---- */
+
+static inline void cache_count(struct cache *c, enum counter which, uint64_t n)
+{
+	atomic_fetch_add_explicit(&c->counters[which], n, memory_order_relaxed);
+}
+void cache_lock(struct cache *c);
+void cache_unlock(struct cache *c);
+/* Notes the caller's time; never goes back. Returns it. */
+uint64_t cache_time(struct cache *c, uint64_t now_us);
+/* Without the lock: NULL or what is wrong with the keys of a call over so many layouts. */
+const char *cache_keys_problem(const struct cache_keys *k, uint32_t layouts);
+void aging_add(struct aging_queue *q, struct aging *a, uint64_t now_us);
+void aging_remove(struct aging_queue *q, struct aging *a);
+
+/* ---- cache_ticket.c ---- */
+
+enum status tickets_init(struct tickets *t, uint32_t max, uint64_t generation);
+void tickets_fini(struct tickets *t);
+uint64_t tickets_give(struct tickets *t, void *item); /* 0: none free */
+void *tickets_find(const struct tickets *t, uint64_t id);
+void tickets_drop(struct tickets *t, uint64_t id);
+
+/* ---- cache_pool.c ---- */
+
+enum status pool_get(struct cache *c, const struct kv_layout *l, struct pool **out, const char **why);
+struct pool *pool_by_id(struct cache *c, uint64_t layout_id);
+void pools_free(struct cache *c);
+/* Made if new; NULL: no memory. */
+struct shelf *shelf_get(struct cache *c, struct pool *p, const struct host_slot *slot);
+struct shelf *shelf_find(struct cache *c, uint32_t extent);
+void shelf_link(struct cache *c, struct pool *p, struct shelf *s);
+void shelf_free(struct cache *c, struct shelf *s);
+/* The next published block of the pool at or after (extent, slot), looking at no more than *budget slots,
+ * which it counts down; NULL with *budget 0: go on from there; NULL with some left: no more. */
+struct block *shelf_next_block(struct pool *p, uint32_t *extent, uint32_t *slot, uint32_t *budget);
+
+/* ---- cache_room.c: who makes place for whom ---- */
+
+/* A free slot of the pool, evicting as needed. EXHAUSTED. If that is because the pool should get another
+ * extent first, which takes long, c->grow is set: undo, leave the lock, room_grow(), try again. */
+enum status room_take(struct cache *c, struct pool *p, struct host_slot *out);
+/* Takes what room_take left in c->grow. */
+static inline struct pool *room_wants(struct cache *c)
+{
+	struct pool *p = c->grow;
+
+	c->grow = NULL;
+	return p;
+}
+/* Without the lock: makes an extent for the pool, if the budget has one. */
+void room_grow(struct cache *c, struct pool *p);
+void room_tick(struct cache *c);
+/* One step of every drain; notes whom to tell. */
+void room_drain_step(struct cache *c);
+/* Forgets drains whose extents are gone. */
+void room_drain_reap(struct cache *c);
+/* Without the lock: tells attachments to let go. */
+void room_retire_flush(struct cache *c);
+
+/* ---- cache_block.c ---- */
+
+static inline struct pool *block_pool(const struct block *b)
+{
+	return b->shelf->pool;
+}
+static inline uint32_t block_pins(const struct block *b)
+{
+	return atomic_load_explicit(&((struct block *)b)->record.pins, memory_order_relaxed);
+}
+static inline bool block_live(const struct block *b)
+{
+	return !(block_pins(b) & INDEX_DEAD);
+}
+static inline uint8_t *block_slot_at(const struct block *b)
+{
+	return b->shelf->base + b->offset;
+}
+void block_ident(const struct pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out);
+/* An unpublished block with a slot. */
+enum status block_create(struct cache *c, struct pool *p, struct block **out);
+/* Frees an unpublished one. */
+void block_discard(struct cache *c, struct block *b);
+/* Makes it visible under its record's ident. In a read section. EXISTS: it stays unpublished. The caller
+ * then gives it to the policy, in the same hold of the lock. */
+enum status block_publish(struct cache *c, struct block *b, uint64_t now_us);
+/* position: of its first token in the sequence. Of a chain, the deepest block is told first: a cache that
+ * must evict then loses ends of prefixes. */
+void block_enter_policy(struct cache *c, struct block *b, uint64_t position);
+uint64_t ident_hash(const struct index_ident *ident, uint64_t seed);
+/* Bytes that a pin would add to the tenant's. */
+uint64_t block_pin_bytes(const struct block *b);
+void block_pin(struct block *b);
+void block_unpin(struct block *b);
+/* Takes a published block out of sight; frees it now or at its last unpin. */
+void block_remove(struct cache *c, struct block *b, enum cache_reason reason);
+void block_use(struct cache *c, struct block *b); /* deepest first, too */
+void block_place(const struct block *b, struct cache_place *out);
+void block_free_record(struct index_record *r);
+static inline void place_none(struct cache_place *out)
+{
+	*out = (struct cache_place){ .extent = (uint32_t)CACHE_EXTENT_NONE };
+}
+
+/* ---- cache_lookup.c ---- */
+
+/* The longest prefix over several layouts: bit p of `valid` says whether p blocks are usable in all layouts
+ * fed so far. */
+struct prefix {
+	uint32_t count;
+	uint32_t limit;                /* no longer prefix is possible */
+	uint64_t valid[CACHE_KEYS_MAX / 64 + 1];
+};
+struct prefix_run {
+	uint32_t need;                 /* blocks before the end that this layout wants */
+	uint32_t at, run;
+};
+void prefix_begin(struct prefix *p, uint32_t count);
+void prefix_layout(struct prefix_run *r, const struct pool *pool);
+void prefix_feed(struct prefix *p, struct prefix_run *r, bool present);
+uint32_t prefix_longest(const struct prefix *p);
+/* The first of `n` blocks that a layout of such a need uses. */
+static inline uint32_t prefix_first(uint32_t n, uint32_t need)
+{
+	return n > need ? n - need : 0;
+}
+/* Without the lock: copies an open session's pools; 0: unknown session. */
+uint32_t session_pools(struct cache *c, uint64_t id, struct pool **pools);
+/* Without the lock, in a read section: found[key * layouts + layout] = the block or NULL. */
+void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
+		 struct block **found);
+
+/* ---- cache_session.c ---- */
+
+struct session *session_get(struct cache *c, uint64_t id, const char **why); /* open ones only */
+/* The same, and it notes the call. */
+struct session *session_call(struct cache *c, uint64_t id, uint64_t now_us, const char **why);
+static inline struct pool *session_pool(struct session *s, uint32_t layout)
+{
+	return atomic_load_explicit(&s->pool[layout], memory_order_relaxed);
+}
+static inline uint32_t session_layouts(struct session *s)
+{
+	return atomic_load_explicit(&s->layouts, memory_order_relaxed);
+}
+struct session *session_with_token(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES]);
+/* Ends it for its clients. It may be gone upon return. */
+void session_ghost(struct cache *c, struct session *s);
+/* Frees what a ghost holds if nobody can touch it any more, and then the ghost. *probes is counted down. */
+void session_ghost_try(struct cache *c, struct session *s, uint32_t *probes);
+void sessions_tick(struct cache *c, uint64_t now_us);
+void sessions_free(struct cache *c);
+
+/* ---- cache_attach.c ---- */
+
+struct attachment *attachment_find(struct cache *c, uint64_t number);
+/* NULL or why that is not a live attachment of the session. */
+const char *attachment_problem(struct cache *c, const struct session *s, uint64_t number);
+/* True while it holds an extent, or may: forgets those it does not hold. */
+bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes);
+bool attachment_has_lent(const struct attachment *a, uint32_t extent);
+void attachment_free(struct cache *c, struct attachment *a);
+
+/* ---- cache_lease.c ---- */
+
+struct lease *lease_alloc(uint32_t blocks); /* NULL: no memory */
+/* Takes the lease over, with its pinned blocks. EXHAUSTED: too many leases; it stays the caller's. */
+enum status lease_record(struct cache *c, struct session *s, struct lease *l, uint64_t now_us);
+void lease_end(struct cache *c, struct lease *l);
+bool lease_fits(const struct cache *c, uint64_t more_bytes);
+
+/* ---- cache_put.c ---- */
+
+enum status reservation_create(struct cache *c, struct session *s, struct pool *const *pools,
+			       uint32_t layouts, const uint8_t *key, uint32_t key_bytes,
+			       const struct slot_info *info, bool stream, uint64_t now_us,
+			       struct reservation **out);
+void reservation_end(struct cache *c, struct reservation *r);
+/* Without the lock: writes headers and checksums of one that is `committing`. */
+void reservation_seal(const struct reservation *r, const char *tenant, uint64_t unix_ms);
+/* In a read section: OK or EXISTS. What was published is in published[parts], else NULL; it is to enter the
+ * policy. */
+enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t now_us,
+				struct block **published);
+/* NULL, or what is wrong with it for layouts of so many tokens a block. */
+const char *slot_info_problem(const struct slot_info *info, uint32_t block_tokens);
+/* Without or with the lock. */
+void reserve_count(struct cache *c, enum status s);
+/* The part that claims this ident, or NULL. */
+struct part *claim_find(struct cache *c, const struct index_ident *ident);
+
+/* ---- cache_watch.c ---- */
+
+void watch_event(struct cache *c, const struct block *b, enum cache_watch_kind kind,
+		 enum cache_reason reason);
+void watch_session_ended(struct cache *c, uint64_t session);
+
+#endif

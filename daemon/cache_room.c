@@ -1,0 +1,280 @@
+/* Who makes place for whom.
+ *
+ * A pool that needs a slot gets a free one, or a new extent (made outside the lock, as the kernel takes its
+ * time with the pages), or evicts its own coldest block. Memory moves between pools by whole extents only:
+ * when a pool has nothing to evict, or another pool's coldest block has been idle much longer than its own,
+ * one extent of the other pool is *drained*: no slot of it is taken any more, its unpinned blocks are
+ * evicted, pinned ones delay it, and when the last slot is back and no process maps it, it is freed. That
+ * takes a while, so a caller that finds nothing now is told EXHAUSTED: try again.
+ *
+ * One drain at a time makes progress; one that only waits for its holders (5 s without an end) does not
+ * keep others from starting.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/cache_private.h"
+
+enum {
+	VICTIM_SCAN = 256,             /* pinned nodes passed over before giving up */
+	BALANCE_SCAN = 16,
+	BALANCE_EVERY_US = 100 * 1000,
+	COLDER_FACTOR = 4,             /* idle so many times as long ... */
+	COLDER_MIN_US = 10 * 1000 * 1000, /* ... and at least so much longer */
+	SWEEP_SLOTS = 4096,            /* a step */
+	DRAIN_STUCK_US = 5 * 1000 * 1000,
+	RETIRE_EVERY_US = 1000 * 1000,
+	GROW_AGAIN_US = 1000 * 1000,   /* the kernel may have memory again */
+};
+
+static bool may_evict(const struct policy_node *n, void *arg)
+{
+	(void)arg;
+	return block_pins(block_of_node(n)) == 0;
+}
+
+static struct block *victim(struct cache *c, struct pool *p, uint32_t scan_max)
+{
+	struct policy_node *n = p->blocks ? c->policy->victim(p->policy, may_evict, NULL, scan_max) : NULL;
+
+	return n ? (struct block *)block_of_node(n) : NULL;
+}
+
+/* Shelves of other pools compare by: empty ones first, then those with the fewest slots that cannot be
+ * emptied, then whether they hold their pool's coldest block. */
+static bool shelf_better(const struct shelf *a, const struct shelf *b, const struct block *coldest)
+{
+	if ((a->taken == 0) != (b->taken == 0))
+		return a->taken == 0;
+	if (a->held != b->held)
+		return a->held < b->held;
+	return a == coldest->shelf && b != coldest->shelf;
+}
+
+static struct shelf *shelf_to_drain(struct pool *p, const struct block *coldest)
+{
+	struct shelf *best = NULL;
+
+	for (struct shelf *s = p->shelves; s; s = s->next)
+		if (!s->draining && (!best || shelf_better(s, best, coldest)))
+			best = s;
+	return best;
+}
+
+/* A shelf of another pool that nobody uses at all. */
+static struct shelf *shelf_idle(struct cache *c, const struct pool *mine)
+{
+	for (uint32_t i = 0; i < c->pool_count; i++)
+		for (struct shelf *s = c->pools[i]->shelves; s && c->pools[i] != mine; s = s->next)
+			if (!s->draining && s->taken == 0)
+				return s;
+	return NULL;
+}
+
+static struct block *coldest_elsewhere(struct cache *c, const struct pool *mine)
+{
+	struct block *coldest = NULL;
+
+	for (uint32_t i = 0; i < c->pool_count; i++) {
+		struct block *b = c->pools[i] == mine ? NULL : victim(c, c->pools[i], BALANCE_SCAN);
+
+		if (b && (!coldest || b->node.last_use_us < coldest->node.last_use_us))
+			coldest = b;
+	}
+	return coldest;
+}
+
+static bool much_colder(const struct cache *c, const struct block *other, const struct block *own)
+{
+	uint64_t idle_other = c->now_us - other->node.last_use_us;
+	uint64_t idle_own = c->now_us - own->node.last_use_us;
+
+	return idle_other > COLDER_FACTOR * idle_own && idle_other - idle_own > COLDER_MIN_US;
+}
+
+static bool drain_in_progress(const struct cache *c)
+{
+	for (uint32_t i = 0; i < c->drain_count; i++)
+		if (c->now_us - c->drains[i].since_us < DRAIN_STUCK_US)
+			return true;
+	return c->drain_count == DRAINS_MAX;
+}
+
+static void drain_begin(struct cache *c, struct shelf *s)
+{
+	if (host_extent_drain(c->host, s->extent))
+		return;
+	s->draining = true;
+	s->pool->free_slots -= s->slots - s->taken;
+	c->drains[c->drain_count++] = (struct drain){ .extent = s->extent, .since_us = c->now_us };
+	cache_count(c, COUNTER_DRAINS, 1);
+}
+
+/* `own`: what the pool could evict itself, or NULL. */
+static void room_balance(struct cache *c, struct pool *p, const struct block *own)
+{
+	struct shelf *s;
+	struct block *other;
+
+	if (drain_in_progress(c) || (c->balance_us && c->now_us - c->balance_us < BALANCE_EVERY_US))
+		return;
+	c->balance_us = c->now_us;
+	s = shelf_idle(c, p);
+	if (!s) {
+		other = coldest_elsewhere(c, p);
+		if (!other || (own && !much_colder(c, other, own)))
+			return;
+		s = shelf_to_drain(block_pool(other), other);
+	}
+	if (s) {
+		drain_begin(c, s);
+		room_drain_step(c);
+	}
+}
+
+enum status room_take(struct cache *c, struct pool *p, struct host_slot *out)
+{
+	enum status s = STATUS_EXHAUSTED;
+	struct block *b;
+
+	if (p->free_slots > 0)
+		return host_slot_take(p->host, out) ? STATUS_EXHAUSTED : STATUS_OK;
+	if (p->grow_refused != c->room_epoch) {
+		c->grow = p;
+		return s;
+	}
+	b = victim(c, p, VICTIM_SCAN);
+	room_balance(c, p, b);
+	/* The slot of a victim in a draining extent does not come back to the pool: take the next. */
+	for (int tries = 0; s == STATUS_EXHAUSTED && tries < SWEEP_SLOTS; tries++) {
+		b = victim(c, p, VICTIM_SCAN);
+		if (!b)
+			break;
+		cache_count(c, COUNTER_EVICTED_FULL, 1);
+		block_remove(c, b, CACHE_REASON_EVICTED);
+		if (p->free_slots > 0)
+			s = host_slot_take(p->host, out);
+	}
+	return s;
+}
+
+/* The slot only serves to make the host tier grow, and is given back once the cache knows its extent. */
+void room_grow(struct cache *c, struct pool *p)
+{
+	struct host_slot slot;
+	enum status s = host_slot_take(p->host, &slot);
+
+	cache_lock(c);
+	if (s) {
+		p->grow_refused = c->room_epoch;
+	} else {
+		if (!shelf_get(c, p, &slot))
+			p->grow_refused = c->room_epoch;
+		host_slot_give(&slot);
+	}
+	cache_unlock(c);
+}
+
+void room_tick(struct cache *c)
+{
+	if (c->now_us - c->room_epoch_us < GROW_AGAIN_US)
+		return;
+	c->room_epoch++;
+	c->room_epoch_us = c->now_us;
+}
+
+static void retire_note(struct cache *c, uint32_t attachment, uint32_t extent)
+{
+	if (c->retired_count == c->retired_cap) {
+		uint32_t cap = c->retired_cap ? 2 * c->retired_cap : 16;
+		struct retire *r = realloc(c->retired, cap * sizeof(*r));
+
+		if (!r)
+			return; /* told again in a second */
+		c->retired = r;
+		c->retired_cap = cap;
+	}
+	c->retired[c->retired_count++] = (struct retire){ attachment, extent };
+}
+
+static void drain_tell(struct cache *c, struct drain *d)
+{
+	if (d->told_us && c->now_us - d->told_us < RETIRE_EVERY_US)
+		return;
+	d->told_us = c->now_us ? c->now_us : 1;
+	for (uint32_t i = 0; i < ATTACHMENT_BUCKETS; i++)
+		for (struct attachment *a = c->attachment_hash[i]; a; a = a->hash_next)
+			if (!a->gone && attachment_has_lent(a, d->extent))
+				retire_note(c, a->number, d->extent);
+}
+
+/* Evicts what can go; goes round again while something pinned was left. */
+static void drain_sweep(struct cache *c, struct drain *d)
+{
+	struct shelf *s = shelf_find(c, d->extent);
+
+	if (!s || s->taken == 0)
+		return;
+	for (uint32_t n = 0; n < SWEEP_SLOTS && n < s->slots; n++, d->sweep++) {
+		struct block *b = s->at[d->sweep % s->slots];
+
+		if (b && block_pins(b) == 0) {
+			cache_count(c, COUNTER_EVICTED_DRAIN, 1);
+			block_remove(c, b, CACHE_REASON_EVICTED);
+		}
+	}
+	d->sweep %= s->slots;
+}
+
+void room_drain_step(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->drain_count; i++) {
+		drain_sweep(c, &c->drains[i]);
+		drain_tell(c, &c->drains[i]);
+	}
+}
+
+void room_drain_reap(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->drain_count;) {
+		struct shelf *s = shelf_find(c, c->drains[i].extent);
+
+		if (host_extent(c->host, c->drains[i].extent)) {
+			i++;
+			continue;
+		}
+		if (s)
+			shelf_free(c, s);
+		c->room_epoch++;
+		c->drains[i] = c->drains[--c->drain_count];
+	}
+}
+
+void room_retire_flush(struct cache *c)
+{
+	void (*tell)(void *, uint64_t, uint32_t);
+	struct retire *list;
+	uint32_t count;
+	void *arg;
+
+	cache_lock(c);
+	list = c->retired;
+	count = c->retired_count;
+	c->retired = NULL;
+	c->retired_count = c->retired_cap = 0;
+	tell = c->retire;
+	arg = c->retire_arg;
+	cache_unlock(c);
+	for (uint32_t i = 0; tell && i < count; i++)
+		tell(arg, list[i].attachment, list[i].extent);
+	free(list);
+}
+
+void cache_on_retire(struct cache *c, void (*retire)(void *arg, uint64_t attachment, uint32_t extent),
+		     void *arg)
+{
+	cache_lock(c);
+	c->retire = retire;
+	c->retire_arg = arg;
+	cache_unlock(c);
+}

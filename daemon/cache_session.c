@@ -1,0 +1,320 @@
+/* Sessions, and the ghosts they leave.
+ *
+ * A session is a slot of a fixed table. Lookups read its list of pools without the lock: `id` is cleared
+ * before the slot is reused and set after the list is written, so a list read between two equal ids is that
+ * session's; pools live as long as the cache.
+ *
+ * When a session has ended, what it held may still be mapped by its processes: it stays in its slot as a
+ * ghost until none of its attachments holds an extent.
+ */
+#include "daemon/cache_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum {
+	PROBES_A_TICK = 1024, /* system calls */
+	PROBES_A_CALL = 256,
+};
+
+struct session *session_get(struct cache *c, uint64_t id, const char **why)
+{
+	uint64_t slot = id & (TICKET_SLOTS_MAX - 1);
+	struct session *s = slot < c->options.sessions_max ? &c->sessions[slot] : NULL;
+
+	if (s && s->state == SESSION_OPEN && s->number == id)
+		return s;
+	*why = "no such session: it was never opened, or it has ended";
+	return NULL;
+}
+
+struct session *session_call(struct cache *c, uint64_t id, uint64_t now_us, const char **why)
+{
+	struct session *s = session_get(c, id, why);
+
+	now_us = cache_time(c, now_us);
+	if (s)
+		s->last_call_us = now_us;
+	return s;
+}
+
+/* Looks at every byte of every token, so that the time tells nothing of them. */
+struct session *session_with_token(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES])
+{
+	struct session *found = NULL;
+
+	for (uint32_t i = 0; i < c->options.sessions_max; i++) {
+		struct session *s = &c->sessions[i];
+		uint8_t difference = 0;
+
+		for (int j = 0; j < CACHE_TOKEN_BYTES; j++)
+			difference |= s->token[j] ^ token[j];
+		if (s->state == SESSION_OPEN && !difference)
+			found = s;
+	}
+	return found;
+}
+
+static void view_fill(struct session *s, struct cache_session_view *out)
+{
+	memset(out, 0, sizeof(*out));
+	out->id = s->number;
+	memcpy(out->token, s->token, sizeof(out->token));
+	out->layouts = session_layouts(s);
+	for (uint32_t i = 0; i < out->layouts; i++) {
+		const struct pool *p = session_pool(s, i);
+
+		out->layout_id[i] = p->layout_id;
+		out->block_bytes[i] = p->geometry.block_bytes;
+		out->slot_bytes[i] = p->geometry.slot_bytes;
+		out->layout[i] = p->layout;
+	}
+}
+
+static const char *layouts_problem(const struct kv_layout *l, uint32_t n)
+{
+	uint64_t ids[CACHE_LAYOUTS_MAX];
+
+	if (n == 0 || n > CACHE_LAYOUTS_MAX)
+		return "a session has 1 to 64 layouts";
+	for (uint32_t i = 0; i < n; i++) {
+		const char *problem = kv_layout_problem(&l[i]);
+
+		if (problem)
+			return problem;
+		if (l[i].block_tokens != l[0].block_tokens)
+			return "all layouts of a session have the same block_tokens";
+		ids[i] = kv_layout_id(&l[i]);
+		for (uint32_t j = 0; j < i; j++)
+			if (ids[j] == ids[i])
+				return "a layout is listed twice";
+	}
+	return NULL;
+}
+
+static struct session *session_slot(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->options.sessions_max; i++) {
+		uint32_t slot = (c->session_hint + i) % c->options.sessions_max;
+
+		if (c->sessions[slot].state == SESSION_FREE) {
+			c->session_hint = slot + 1;
+			return &c->sessions[slot];
+		}
+	}
+	return NULL;
+}
+
+/* Everything after the last atomic field begins anew. */
+static void session_reset(struct session *s)
+{
+	memset(&s->state, 0, sizeof(*s) - offsetof(struct session, state));
+}
+
+static enum status session_start(struct cache *c, struct pool *const *pools, uint32_t n, const char *engine,
+				 uint64_t now_us, struct session **out, const char **why)
+{
+	struct session *s = session_slot(c);
+
+	*why = "too many sessions";
+	if (!s)
+		return STATUS_EXHAUSTED;
+	session_reset(s);
+	*why = "no random numbers from the kernel";
+	if (getrandom(s->token, sizeof(s->token), 0) != sizeof(s->token))
+		return STATUS_INTERNAL;
+	for (uint32_t i = 0; i < n; i++)
+		atomic_store_explicit(&s->pool[i], pools[i], memory_order_release);
+	atomic_store_explicit(&s->layouts, n, memory_order_release);
+	strncpy(s->engine, engine, CACHE_ENGINE_MAX);
+	s->state = SESSION_OPEN;
+	s->number = c->session_generation++ << TICKET_SLOT_BITS | (uint64_t)(s - c->sessions);
+	s->last_call_us = now_us;
+	c->open_sessions++;
+	atomic_store_explicit(&s->id, s->number, memory_order_release);
+	cache_count(c, COUNTER_SESSIONS, 1);
+	*out = s;
+	return STATUS_OK;
+}
+
+enum status cache_session_open(struct cache *c, const char *tenant, const struct kv_layout *layouts,
+			       uint32_t n, const char *engine, uint64_t now_us,
+			       struct cache_session_view *out, const char **why)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct session *s;
+	enum status status = STATUS_OK;
+
+	*why = "unknown tenant: this version has \"default\" only";
+	if (*tenant && strcmp(tenant, c->tenant.name))
+		return STATUS_DENIED;
+	*why = layouts_problem(layouts, n);
+	if (*why)
+		return STATUS_INVALID;
+	*why = "the daemon is draining";
+	if (cache_draining(c))
+		return STATUS_UNAVAILABLE;
+	cache_lock(c);
+	for (uint32_t i = 0; i < n && !status; i++)
+		status = pool_get(c, &layouts[i], &pools[i], why);
+	if (!status)
+		status = session_start(c, pools, n, engine, cache_time(c, now_us), &s, why);
+	if (!status)
+		view_fill(s, out);
+	cache_unlock(c);
+	return status;
+}
+
+enum status cache_session_by_token(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES], uint64_t now_us,
+				   struct cache_session_view *out, const char **why)
+{
+	struct session *s;
+
+	cache_lock(c);
+	s = session_with_token(c, token);
+	now_us = cache_time(c, now_us);
+	if (s) {
+		s->last_call_us = now_us;
+		view_fill(s, out);
+	}
+	cache_unlock(c);
+	*why = "no session has this token";
+	return s ? STATUS_OK : STATUS_NOT_FOUND;
+}
+
+enum status cache_session_close(struct cache *c, uint64_t session, uint64_t now_us, const char **why)
+{
+	struct session *s;
+
+	cache_lock(c);
+	s = session_call(c, session, now_us, why);
+	if (s)
+		session_ghost(c, s);
+	cache_unlock(c);
+	return s ? STATUS_OK : STATUS_NOT_FOUND;
+}
+
+uint32_t cache_session_layouts(struct cache *c, uint64_t session)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+
+	return session_pools(c, session, pools);
+}
+
+uint32_t session_pools(struct cache *c, uint64_t id, struct pool **pools)
+{
+	uint64_t slot = id & (TICKET_SLOTS_MAX - 1);
+	struct session *s = slot < c->options.sessions_max ? &c->sessions[slot] : NULL;
+	uint32_t n;
+
+	if (!id || !s || atomic_load_explicit(&s->id, memory_order_acquire) != id)
+		return 0;
+	n = atomic_load_explicit(&s->layouts, memory_order_acquire);
+	for (uint32_t i = 0; i < n; i++)
+		pools[i] = atomic_load_explicit(&s->pool[i], memory_order_acquire);
+	if (atomic_load_explicit(&s->id, memory_order_acquire) != id)
+		return 0;
+	if (!atomic_load_explicit(&s->called, memory_order_relaxed))
+		atomic_store_explicit(&s->called, true, memory_order_relaxed);
+	return n;
+}
+
+void session_ghost(struct cache *c, struct session *s)
+{
+	uint32_t probes = PROBES_A_CALL;
+
+	atomic_store_explicit(&s->id, 0, memory_order_release);
+	s->state = SESSION_GHOST;
+	memset(s->token, 0, sizeof(s->token));
+	c->open_sessions--;
+	c->ghosts++;
+	cache_count(c, COUNTER_GHOSTS, 1);
+	watch_session_ended(c, s->number);
+	session_ghost_try(c, s, &probes);
+}
+
+/* What the daemon itself is sealing or writing ends by itself. */
+static void reservations_end(struct cache *c, struct session *s)
+{
+	struct reservation *next;
+
+	for (struct reservation *r = s->reservations; r; r = next) {
+		next = r->next;
+		if (!r->committing && !r->stream)
+			reservation_end(c, r);
+	}
+}
+
+static void session_free(struct cache *c, struct session *s)
+{
+	while (s->attachments)
+		attachment_free(c, s->attachments);
+	session_reset(s);
+	c->ghosts--;
+}
+
+void session_ghost_try(struct cache *c, struct session *s, uint32_t *probes)
+{
+	for (struct attachment *a = s->attachments; a; a = a->next)
+		if (attachment_holds(c, a, probes))
+			return;
+	while (s->leases)
+		lease_end(c, s->leases);
+	reservations_end(c, s);
+	if (!s->reservations)
+		session_free(c, s);
+}
+
+/* Attachments that are gone and hold nothing are of no more use to an open session. */
+static void session_prune(struct cache *c, struct session *s, uint32_t *probes)
+{
+	struct attachment *next;
+
+	for (struct attachment *a = s->attachments; a; a = next) {
+		next = a->next;
+		if (a->gone && !attachment_holds(c, a, probes))
+			attachment_free(c, a);
+	}
+}
+
+void sessions_tick(struct cache *c, uint64_t now_us)
+{
+	uint64_t idle_us = c->options.session_idle_ms * 1000ull;
+	uint32_t probes = PROBES_A_TICK;
+
+	for (uint32_t i = 0; i < c->options.sessions_max; i++) {
+		struct session *s = &c->sessions[(c->tick_hint + i) % c->options.sessions_max];
+
+		if (s->state == SESSION_OPEN) {
+			if (atomic_exchange_explicit(&s->called, false, memory_order_relaxed))
+				s->last_call_us = now_us;
+			session_prune(c, s, &probes);
+			if (!s->attached && now_us - s->last_call_us > idle_us)
+				session_ghost(c, s);
+		} else if (s->state == SESSION_GHOST) {
+			session_ghost_try(c, s, &probes);
+		}
+		if (probes == 0) {
+			/* Fair to the next: it goes first in the next tick. */
+			c->tick_hint = (c->tick_hint + i) % c->options.sessions_max;
+			return;
+		}
+	}
+}
+
+void sessions_free(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->options.sessions_max; i++) {
+		struct session *s = &c->sessions[i];
+
+		if (s->state == SESSION_FREE)
+			continue;
+		while (s->leases)
+			lease_end(c, s->leases);
+		while (s->reservations)
+			reservation_end(c, s->reservations);
+		while (s->attachments)
+			attachment_free(c, s->attachments);
+	}
+}

@@ -1,0 +1,99 @@
+/* Counters and gauges, by the names under which they are exported. */
+#include "daemon/cache_private.h"
+
+#include <stdio.h>
+
+static const struct counter_row {
+	const char *name, *labels, *help;
+} rows[COUNTER_COUNT] = {
+#define COUNTER_ROW(id, metric, labels_, help_) { metric, labels_, help_ },
+	COUNTER_MAP(COUNTER_ROW)
+#undef COUNTER_ROW
+};
+
+struct gauges {
+	uint64_t sessions, ghosts, attachments, leases, leases_overdue, reservations, reservations_overdue;
+	uint64_t quarantined_slots, quarantined_bytes, pinned_bytes, reserved_bytes, open_blocks;
+	uint64_t blocks, pools, drains, watches;
+};
+
+static void gauges_read(struct cache *c, struct gauges *g)
+{
+	*g = (struct gauges){
+		.sessions = c->open_sessions, .ghosts = c->ghosts,
+		.leases = c->leases.used, .leases_overdue = c->lease_age.overdue,
+		.reservations = c->reservations.used, .reservations_overdue = c->reservation_age.overdue,
+		.pinned_bytes = c->tenant.pinned_bytes, .reserved_bytes = c->tenant.reserved_bytes,
+		.pools = c->pool_count, .drains = c->drain_count, .watches = c->watch_count,
+	};
+	for (uint32_t i = 0; i < c->pool_count; i++)
+		g->blocks += c->pools[i]->blocks;
+	for (uint32_t i = 0; i < c->options.sessions_max; i++) {
+		const struct session *s = &c->sessions[i];
+
+		if (s->state == SESSION_FREE)
+			continue;
+		g->attachments += s->attachment_count;
+		g->open_blocks += s->open_blocks;
+		if (s->state == SESSION_GHOST) {
+			g->quarantined_slots += s->held_slots;
+			g->quarantined_bytes += s->held_bytes;
+		}
+	}
+}
+
+void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *arg)
+{
+	struct host_usage u;
+	struct gauges g;
+	char policy[64];
+
+	for (int i = 0; i < COUNTER_COUNT; i++)
+		emit(arg, rows[i].name, rows[i].labels,
+		     atomic_load_explicit(&c->counters[i], memory_order_relaxed), true, rows[i].help);
+	cache_lock(c);
+	cache_time(c, now_us);
+	gauges_read(c, &g);
+	cache_unlock(c);
+	host_usage(c->host, &u);
+	snprintf(policy, sizeof(policy), "policy=%s", c->policy->name);
+
+	const struct {
+		const char *name, *labels;
+		double value;
+		const char *help;
+	} gauge[] = {
+		{ "terrace_sessions", "", g.sessions, "open sessions" },
+		{ "terrace_ghost_sessions", "", g.ghosts, "ended sessions whose memory may still be mapped" },
+		{ "terrace_attachments", "", g.attachments, "processes attached to sessions" },
+		{ "terrace_leases", "", g.leases, "leases held" },
+		{ "terrace_leases_overdue", "", g.leases_overdue, "leases held past their time" },
+		{ "terrace_reservations", "", g.reservations, "reservations held" },
+		{ "terrace_reservations_overdue", "", g.reservations_overdue,
+		  "reservations held past their time" },
+		{ "terrace_open_blocks", "", g.open_blocks, "open blocks" },
+		{ "terrace_quarantined_slots", "tier=host", g.quarantined_slots, "slots held by ghosts" },
+		{ "terrace_quarantined_bytes", "tier=host", g.quarantined_bytes, "bytes held by ghosts" },
+		{ "terrace_pinned_bytes", "tier=host", g.pinned_bytes,
+		  "bytes of blocks under a lease or being read" },
+		{ "terrace_reserved_bytes", "tier=host", g.reserved_bytes, "bytes of reserved slots" },
+		{ "terrace_pinned_bytes_max", "tier=host", c->options.pinned_bytes_max,
+		  "bound of pinned and reserved bytes" },
+		{ "terrace_blocks", "tier=host", g.blocks, "blocks stored" },
+		{ "terrace_layouts", "", g.pools, "layouts known since the start" },
+		{ "terrace_slots", "tier=host", u.slots, "slots in all extents" },
+		{ "terrace_slots_used", "tier=host", u.slots_used, "slots in use" },
+		{ "terrace_budget_bytes", "tier=host", u.budget_bytes, "memory that may be used" },
+		{ "terrace_extent_bytes", "tier=host", u.extent_bytes, "memory in extents" },
+		{ "terrace_draining_bytes", "tier=host", u.draining_bytes,
+		  "memory in extents that are being freed" },
+		{ "terrace_extents", "tier=host", u.extents, "extents" },
+		{ "terrace_draining_extents", "tier=host", g.drains, "extents that are being freed" },
+		{ "terrace_huge_pages", "tier=host", u.huge_pages, "1 if the extents are on huge pages" },
+		{ "terrace_watches", "", g.watches, "open watches" },
+		{ "terrace_policy_info", policy, 1, "the eviction policy" },
+		{ "terrace_draining", "", cache_draining(c), "1 while nothing new is admitted" },
+	};
+	for (size_t i = 0; i < sizeof(gauge) / sizeof(gauge[0]); i++)
+		emit(arg, gauge[i].name, gauge[i].labels, gauge[i].value, false, gauge[i].help);
+}

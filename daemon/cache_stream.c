@@ -1,0 +1,169 @@
+/* Puts and gets by stream: the daemon itself writes and reads. A write is a reservation that no client
+ * sees; it ends only with cache_write_end, also when its session has ended meanwhile. A read is a pin.
+ */
+#include "daemon/cache_private.h"
+
+/* The pool of layout `layout` of the session, or NULL with the status. */
+static struct pool *stream_pool(struct cache *c, uint64_t session, uint32_t layout, uint32_t key_bytes,
+				enum status *status, const char **why)
+{
+	const struct cache_keys one = { NULL, 1, key_bytes };
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t layouts = session_pools(c, session, pools);
+
+	*status = STATUS_NOT_FOUND;
+	*why = "no such session: it was never opened, or it has ended";
+	if (!layouts)
+		return NULL;
+	*status = STATUS_INVALID;
+	*why = cache_keys_problem(&one, 1);
+	if (*why)
+		return NULL;
+	*why = "the session has no such layout";
+	return layout < layouts ? pools[layout] : NULL;
+}
+
+static const char *write_refusal(enum status s)
+{
+	switch (s) {
+	case STATUS_EXISTS:
+		return "the block is stored already";
+	case STATUS_BUSY:
+		return "the block is being written by somebody else";
+	default:
+		return "no slot can be had now";
+	}
+}
+
+enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout, const uint8_t *key,
+			      uint32_t key_bytes, const struct slot_info *info, uint64_t now_us,
+			      struct cache_write *out, const char **why)
+{
+	enum status status;
+	struct pool *p = stream_pool(c, session, layout, key_bytes, &status, why);
+	struct slot_info full = { .tokens = 0 };
+	struct reservation *r;
+	struct session *s;
+	struct pool *grow;
+
+	if (!p)
+		return status;
+	if (info)
+		full = *info;
+	if (!full.tokens)
+		full.tokens = p->layout.block_tokens;
+	*why = slot_info_problem(&full, p->layout.block_tokens);
+	if (*why)
+		return STATUS_INVALID;
+	*why = "the daemon is draining";
+	if (cache_draining(c))
+		return STATUS_UNAVAILABLE;
+	do {
+		cache_lock(c);
+		s = session_call(c, session, now_us, why);
+		status = STATUS_NOT_FOUND;
+		if (s) {
+			status = reservation_create(c, s, &p, 1, key, key_bytes, &full, true, c->now_us, &r);
+			*why = write_refusal(status);
+		}
+		if (!status)
+			*out = (struct cache_write){ r->id,
+						     block_slot_at(r->part[0].block) + SLOT_HEADER_BYTES,
+						     p->geometry.block_bytes };
+		grow = room_wants(c);
+		cache_unlock(c);
+		if (grow)
+			room_grow(c, grow);
+	} while (grow);
+	reserve_count(c, status);
+	room_retire_flush(c);
+	return status;
+}
+
+/* Ends the session too, if it was a ghost that only waited for this. */
+static void write_over(struct cache *c, struct reservation *r)
+{
+	struct session *s = r->session;
+	uint32_t probes = 16;
+
+	reservation_end(c, r);
+	if (s->state == SESSION_GHOST)
+		session_ghost_try(c, s, &probes);
+}
+
+enum status cache_write_end(struct cache *c, uint64_t session, const struct cache_write *w, bool whole,
+			    uint64_t now_us, uint64_t unix_ms)
+{
+	enum status status = STATUS_CANCELLED;
+	struct block *published;
+	struct reservation *r;
+
+	cache_lock(c);
+	cache_time(c, now_us);
+	r = tickets_find(&c->reservations, w->reservation);
+	if (!r || !r->stream || r->committing || (session && r->session_number != session)) {
+		cache_unlock(c);
+		return STATUS_NOT_FOUND;
+	}
+	r->committing = true;
+	cache_unlock(c);
+	if (whole)
+		reservation_seal(r, c->tenant.name, unix_ms);
+	cache_lock(c);
+	if (whole) {
+		index_read_lock();
+		status = reservation_publish(c, r, c->now_us, &published);
+		if (published)
+			block_enter_policy(c, published, r->info.position);
+		index_read_unlock();
+	} else {
+		cache_count(c, COUNTER_ABORTS, 1);
+	}
+	write_over(c, r);
+	cache_unlock(c);
+	return status;
+}
+
+enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout, const uint8_t *key,
+			     uint32_t key_bytes, uint64_t now_us, struct cache_read *out, const char **why)
+{
+	enum status status;
+	struct pool *p = stream_pool(c, session, layout, key_bytes, &status, why);
+	struct index_record *found;
+	struct index_ident ident;
+
+	if (!p)
+		return status;
+	block_ident(p, key, key_bytes, &ident);
+	*why = "no such block";
+	status = STATUS_MISS;
+	index_read_lock();
+	found = index_find(c->index, &ident);
+	if (found) {
+		struct block *b = block_of(found);
+
+		cache_lock(c);
+		cache_time(c, now_us);
+		if (block_live(b)) {
+			block_pin(b);
+			block_use(c, b);
+			*out = (struct cache_read){ block_slot_at(b) + SLOT_HEADER_BYTES,
+						    p->geometry.block_bytes, b->tokens, b };
+			status = STATUS_OK;
+		}
+		cache_unlock(c);
+	}
+	index_read_unlock();
+	cache_count(c, status ? COUNTER_READ_MISSES : COUNTER_READS, 1);
+	return status;
+}
+
+void cache_read_end(struct cache *c, struct cache_read *r)
+{
+	if (!r->pin)
+		return;
+	cache_lock(c);
+	block_unpin(r->pin);
+	cache_unlock(c);
+	*r = (struct cache_read){ .pin = NULL };
+}

@@ -1,0 +1,120 @@
+/* See claim.h. The kernel drops the lock with the process, however it ends; the lock file itself stays. */
+#include "daemon/claim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = 4096 };
+
+/* mkdir -p; the folders made get `mode` whatever the umask. */
+static int make_folders(const char *path, mode_t mode)
+{
+	char part[PATH_BYTES];
+	size_t n = strlen(path);
+
+	if (n >= sizeof part) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	for (size_t i = 1; i <= n; i++) {
+		if (path[i] != '/' && path[i])
+			continue;
+		memcpy(part, path, i);
+		part[i] = 0;
+		if (!mkdir(part, mode))
+			chmod(part, mode);
+		else if (errno != EEXIST)
+			return -1;
+	}
+	return 0;
+}
+
+enum status claim_folder(const char *path, int *fd, char *why, size_t size)
+{
+	char file[PATH_BYTES];
+
+	if (make_folders(path, 0700)) {
+		snprintf(why, size, "cannot make the data folder %s: %s", path, strerror(errno));
+		return STATUS_IO;
+	}
+	if ((size_t)snprintf(file, sizeof file, "%s/lock", path) >= sizeof file) {
+		snprintf(why, size, "the data folder's name is too long");
+		return STATUS_IO;
+	}
+	int lock = open(file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+	if (lock < 0) {
+		snprintf(why, size, "cannot open %s: %s", file, strerror(errno));
+		return STATUS_IO;
+	}
+	if (flock(lock, LOCK_EX | LOCK_NB)) {
+		enum status s = errno == EWOULDBLOCK ? STATUS_BUSY : STATUS_IO;
+
+		snprintf(why, size, s == STATUS_BUSY ? "another terraced uses the data folder %s" : "cannot lock %s",
+			 path);
+		close(lock);
+		return s;
+	}
+	*fd = lock;
+	return STATUS_OK;
+}
+
+/* Does anybody answer there? A listener whose backlog is full counts. */
+static bool is_answered(const char *path)
+{
+	struct sockaddr_un to = { .sun_family = AF_UNIX };
+	const int types[] = { SOCK_STREAM, SOCK_SEQPACKET };
+	bool answered = false;
+
+	strncpy(to.sun_path, path, sizeof to.sun_path - 1);
+	for (size_t i = 0; i < sizeof types / sizeof types[0] && !answered; i++) {
+		int s = socket(AF_UNIX, types[i] | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+		if (s < 0)
+			return true; /* cannot tell: leave it alone */
+		answered = !connect(s, (struct sockaddr *)&to, sizeof to) || (errno != ECONNREFUSED && errno != EPROTOTYPE &&
+									 errno != ENOENT);
+		close(s);
+	}
+	return answered;
+}
+
+enum status claim_socket(const char *path, char *why, size_t size)
+{
+	char folder[PATH_BYTES];
+	const char *slash = strrchr(path, '/');
+	struct stat st;
+
+	snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 0, path);
+	if (folder[0] && make_folders(folder, 0755)) {
+		snprintf(why, size, "cannot make the folder %s: %s", folder, strerror(errno));
+		return STATUS_IO;
+	}
+	if (lstat(path, &st)) {
+		if (errno == ENOENT)
+			return STATUS_OK;
+		snprintf(why, size, "cannot look at %s: %s", path, strerror(errno));
+		return STATUS_IO;
+	}
+	if (!S_ISSOCK(st.st_mode)) {
+		snprintf(why, size, "%s exists and is no socket", path);
+		return STATUS_BUSY;
+	}
+	if (is_answered(path)) {
+		snprintf(why, size, "another daemon answers at %s", path);
+		return STATUS_BUSY;
+	}
+	if (unlink(path) && errno != ENOENT) {
+		snprintf(why, size, "cannot remove the stale socket %s: %s", path, strerror(errno));
+		return STATUS_IO;
+	}
+	return STATUS_OK;
+}

@@ -1,0 +1,667 @@
+/* The option table and what is driven by it. See config.h. The only file that knows libinih.
+ *
+ * Every value is a uint64_t or a text inside struct config, found by its offset; a row's type says how words become that value
+ * and back. Errors are collected, so that one run of --check-config shows them all.
+ */
+#include "daemon/config.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ini.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "eviction/policy.h"
+
+#define KIB 1024ull
+#define MIB (1024 * KIB)
+#define GIB (1024 * MIB)
+#define HOUR_MS 3600000ull
+
+enum type { T_PATH, T_SOCKET, T_LISTEN, T_POLICY, T_BYTES, T_MS, T_COUNT, T_MILLI, T_MODE, T_CHOICE };
+
+struct option {
+	const char *name;
+	enum type type;
+	size_t offset;
+	const char *standard;        /* the default, as words */
+	uint64_t min, max;
+	const char *const *choices;  /* T_CHOICE */
+	const char *help;
+};
+
+static const char *const huge_words[] = { "auto", "off", NULL };
+static const char *const level_words[] = { "debug", "info", "warn", "error", NULL };
+static const char *const format_words[] = { "logfmt", "json", NULL };
+
+#define AT(member) offsetof(struct config, member)
+static const struct option options[] = {
+	{ "data_dir", T_PATH, AT(data_dir), "/var/lib/terrace", 0, 0, NULL,
+	  "folder of this daemon's own; created, and locked: one process a folder" },
+	{ "socket", T_SOCKET, AT(socket), "/run/terrace/terraced.sock", 0, 0, NULL,
+	  "Unix socket of the gRPC services" },
+	{ "fd_socket", T_SOCKET, AT(fd_socket), "auto", 0, 0, NULL,
+	  "Unix socket that hands memory to engines; auto: next to `socket`, with .fd for .sock; off: no borrowing" },
+	{ "socket_mode", T_MODE, AT(socket_mode), "0660", 0, 0777, NULL, "permissions of both sockets" },
+	{ "listen", T_LISTEN, AT(listen), "off", 0, 0, NULL,
+	  "also serve gRPC on a loopback address, as 127.0.0.1:PORT or [::1]:PORT, without any authentication" },
+	{ "host_bytes", T_BYTES, AT(host_bytes), "auto", MIB, 1ull << 46, NULL,
+	  "memory of the host tier; auto: a quarter of the machine's, at most 64GiB" },
+	{ "extent_bytes", T_BYTES, AT(extent_bytes), "64MiB", MIB, GIB, NULL,
+	  "size of one memory extent, the unit that is lent to engines" },
+	{ "huge_pages", T_CHOICE, AT(huge_pages), "auto", 0, 0, huge_words, "use huge pages if there are any free" },
+	{ "policy", T_POLICY, AT(policy), "lru", 0, 0, NULL, "who is evicted when memory is full" },
+	{ "pinned_share", T_MILLI, AT(pinned_share_milli), "0.75", 10, 1000, NULL,
+	  "share of host_bytes that leases and reservations may pin" },
+	{ "sessions_max", T_COUNT, AT(sessions_max), "1024", 1, 1 << 20, NULL, "open sessions" },
+	{ "leases_max", T_COUNT, AT(leases_max), "65536", 1, 1 << 24, NULL, "leases over all sessions" },
+	{ "open_blocks_max", T_COUNT, AT(open_blocks_max), "4096", 1, 1 << 20, NULL, "open blocks of one session" },
+	{ "session_idle", T_MS, AT(session_idle_ms), "5m", 1000, 24 * HOUR_MS, NULL,
+	  "a session with no attached process and no call for so long is closed" },
+	{ "lease_ttl", T_MS, AT(lease_ttl_ms), "1m", 100, 24 * HOUR_MS, NULL,
+	  "a lease older than this is counted as overdue; it is not taken away" },
+	{ "reservation_ttl", T_MS, AT(reservation_ttl_ms), "1m", 100, 24 * HOUR_MS, NULL, "the same for reservations" },
+	{ "watch_queue", T_COUNT, AT(watch_queue), "4096", 16, 1 << 20, NULL,
+	  "events a watcher may lag behind before it is told to look anew" },
+	{ "workers", T_COUNT, AT(workers), "2", 1, 64, NULL, "threads for checksums, copies and scrubs" },
+	{ "queue_max", T_COUNT, AT(queue_max), "256", 1, 1 << 16, NULL,
+	  "calls that may wait for a worker; more are RESOURCE_EXHAUSTED" },
+	{ "calls_max", T_COUNT, AT(calls_max), "1024", 16, 1 << 16, NULL,
+	  "calls at a time, at most half of them streams; more are RESOURCE_EXHAUSTED" },
+	{ "connections_max", T_COUNT, AT(connections_max), "256", 1, 1 << 16, NULL, "connections to fd_socket" },
+	{ "call_deadline_max", T_MS, AT(call_deadline_max_ms), "1m", 100, HOUR_MS, NULL,
+	  "life of a call that brings no deadline of its own, and longest stall of a stream; watches last" },
+	{ "message_bytes_max", T_BYTES, AT(message_bytes_max), "4MiB", 2 * MIB, 64 * MIB, NULL,
+	  "largest gRPC message" },
+	{ "drain_timeout", T_MS, AT(drain_timeout_ms), "10s", 0, HOUR_MS, NULL,
+	  "how long SIGTERM waits for leases and reservations to end" },
+	{ "log_level", T_CHOICE, AT(log_level), "info", 0, 0, level_words, "least level that is logged" },
+	{ "log_format", T_CHOICE, AT(log_format), "logfmt", 0, 0, format_words, "form of the lines on stderr" },
+};
+enum { OPTIONS = sizeof options / sizeof options[0] };
+_Static_assert((int)OPTIONS <= (int)CONFIG_OPTIONS_MAX, "origin[] holds one entry an option");
+
+static const char *const origin_words[] = { "default", "file", "environment", "flag" };
+
+struct unit {
+	const char *word;
+	uint64_t factor;
+};
+static const struct unit byte_units[] = { { "TiB", 1024 * GIB }, { "GiB", GIB }, { "MiB", MIB }, { "KiB", KIB },
+					  { "B", 1 },		 { "", 1 },	 { NULL, 0 } };
+static const struct unit time_units[] = { { "h", HOUR_MS }, { "m", 60000 }, { "s", 1000 }, { "ms", 1 },
+					  { "", 1 },	    { NULL, 0 } };
+static const struct unit no_units[] = { { "", 1 }, { NULL, 0 } };
+
+static void __attribute__((format(printf, 2, 3))) complain(struct config_errors *e, const char *format, ...)
+{
+	size_t used = strlen(e->text);
+	va_list args;
+
+	e->count++;
+	va_start(args, format);
+	int n = vsnprintf(e->text + used, sizeof e->text - used, format, args);
+
+	va_end(args);
+	if (n < 0 || used + (size_t)n + 2 > sizeof e->text)
+		e->text[used] = 0; /* no half lines */
+	else
+		strcpy(e->text + used + n, "\n");
+}
+
+static uint64_t *number_of(struct config *c, const struct option *o)
+{
+	return (uint64_t *)((char *)c + o->offset);
+}
+
+static char *text_of(struct config *c, const struct option *o)
+{
+	return (char *)c + o->offset;
+}
+
+static bool is_text(const struct option *o)
+{
+	return o->type <= T_POLICY;
+}
+
+static const struct unit *units_of(enum type type)
+{
+	return type == T_BYTES ? byte_units : type == T_MS ? time_units : no_units;
+}
+
+/* "64MiB" -> number; false for anything but digits and a known unit, or an overflow. */
+static bool parse_number(const char *value, const struct unit *units, uint64_t *out)
+{
+	char *end;
+
+	if (!isdigit((unsigned char)*value))
+		return false;
+	errno = 0;
+	unsigned long long n = strtoull(value, &end, 10);
+
+	if (errno)
+		return false;
+	while (*end == ' ')
+		end++;
+	for (; units->word; units++)
+		if (!strcmp(end, units->word))
+			return !__builtin_mul_overflow((uint64_t)n, units->factor, out);
+	return false;
+}
+
+/* "0.75" -> 750: digits, at most three of them behind the point. */
+static bool parse_milli(const char *value, uint64_t *out)
+{
+	uint64_t whole = 0, part = 0, scale = 1000;
+	const char *p = value;
+
+	for (; isdigit((unsigned char)*p); p++)
+		if ((whole = whole * 10 + (uint64_t)(*p - '0')) > 1000)
+			return false;
+	if (p == value)
+		return false;
+	if (*p == '.') {
+		for (p++; isdigit((unsigned char)*p) && scale > 1; p++, scale /= 10)
+			part = part * 10 + (uint64_t)(*p - '0');
+		part *= scale;
+	}
+	*out = whole * 1000 + part;
+	return !*p;
+}
+
+static bool parse_mode(const char *value, uint64_t *out)
+{
+	char *end;
+
+	if (!isdigit((unsigned char)*value))
+		return false;
+	*out = strtoull(value, &end, 8);
+	return !*end;
+}
+
+static bool parse_choice(const char *value, const char *const *words, uint64_t *out)
+{
+	for (uint64_t i = 0; words[i]; i++) {
+		if (!strcmp(value, words[i])) {
+			*out = i;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* NULL if `value` is an address this version may listen on. Numbers only: a name could resolve to anything. */
+static const char *listen_problem(const char *value)
+{
+	char host[64];
+	const char *colon = strrchr(value, ':');
+	uint64_t port;
+	struct in_addr v4;
+	struct in6_addr v6;
+
+	if (!strcmp(value, "off"))
+		return NULL;
+	if (!colon || (size_t)(colon - value) >= sizeof host)
+		return "not of the form 127.0.0.1:PORT";
+	memcpy(host, value, (size_t)(colon - value));
+	host[colon - value] = 0;
+	if (!parse_number(colon + 1, no_units, &port) || port > 65535)
+		return "the port is not a number from 0 to 65535";
+	size_t n = strlen(host);
+	bool loopback = inet_pton(AF_INET, host, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127;
+
+	if (n > 2 && host[0] == '[' && host[n - 1] == ']') {
+		host[n - 1] = 0;
+		loopback = inet_pton(AF_INET6, host + 1, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+	}
+	return loopback ? NULL : "only a loopback address: this version has no mutual TLS, so nothing else may be served";
+}
+
+static const char *text_problem(const struct option *o, const char *value)
+{
+	size_t n = strlen(value);
+	bool word = o->type == T_SOCKET && (!strcmp(value, "auto") || !strcmp(value, "off"));
+
+	if (!n)
+		return "empty";
+	if (n >= CONFIG_TEXT_MAX)
+		return "too long";
+	for (const char *p = value; *p; p++)
+		if ((unsigned char)*p < 0x20)
+			return "has a control character";
+	if (o->type == T_LISTEN)
+		return listen_problem(value);
+	if (o->type == T_POLICY)
+		return policy_find(value) ? NULL : "no such policy";
+	if (word && o->offset == AT(fd_socket))
+		return NULL;
+	if (value[0] != '/')
+		return "not an absolute path";
+	if (o->type == T_SOCKET && n >= CONFIG_SOCKET_MAX)
+		return "a socket's path has at most 107 bytes";
+	return NULL;
+}
+
+static void format_number(char *out, size_t size, uint64_t n, const struct unit *units)
+{
+	while (units->word[0] && (n % units->factor || !n))
+		units++;
+	snprintf(out, size, "%" PRIu64 "%s", n / units->factor, units->word);
+}
+
+static void format_value(char *out, size_t size, const struct option *o, uint64_t n)
+{
+	switch (o->type) {
+	case T_MILLI: {
+		int used = snprintf(out, size, "%" PRIu64 ".%03" PRIu64, n / 1000, n % 1000);
+
+		while (used > 0 && out[used - 1] == '0' && out[used - 2] != '.')
+			out[--used] = 0;
+		return;
+	}
+	case T_MODE:
+		snprintf(out, size, "%04" PRIo64, n);
+		return;
+	case T_CHOICE:
+		snprintf(out, size, "%s", o->choices[n]);
+		return;
+	default:
+		if (!n && !strcmp(o->standard, "auto"))
+			snprintf(out, size, "auto");
+		else
+			format_number(out, size, n, units_of(o->type));
+	}
+}
+
+static const char *form_of(const struct option *o)
+{
+	switch (o->type) {
+	case T_BYTES: return "a size such as 512MiB or 4GiB";
+	case T_MS: return "a time such as 500ms, 10s or 5m";
+	case T_MILLI: return "a share such as 0.75";
+	case T_MODE: return "an octal mode such as 0660";
+	default: return "a whole number";
+	}
+}
+
+static void complain_choice(const struct option *o, const char *value, const char *where, struct config_errors *e)
+{
+	char words[128] = "";
+
+	for (size_t i = 0; o->choices[i]; i++)
+		snprintf(words + strlen(words), sizeof words - strlen(words), "%s%s", i ? ", " : "", o->choices[i]);
+	complain(e, "%s: %s: \"%.64s\" is not one of %s", where, o->name, value, words);
+}
+
+static bool set_number(struct config *c, const struct option *o, const char *value, const char *where,
+		       struct config_errors *e)
+{
+	uint64_t n = 0;
+	char least[32], most[32];
+	bool ok;
+
+	if (o->type == T_BYTES && !strcmp(o->standard, "auto") && !strcmp(value, "auto")) {
+		*number_of(c, o) = 0;
+		return true;
+	}
+	if (o->type == T_CHOICE) {
+		ok = parse_choice(value, o->choices, &n);
+		if (!ok)
+			complain_choice(o, value, where, e);
+	} else {
+		ok = o->type == T_MILLI ? parse_milli(value, &n) :
+		     o->type == T_MODE	? parse_mode(value, &n) :
+					  parse_number(value, units_of(o->type), &n);
+		if (!ok)
+			complain(e, "%s: %s: \"%.64s\" is not %s", where, o->name, value, form_of(o));
+		else if (n < o->min || n > o->max) {
+			format_value(least, sizeof least, o, o->min);
+			format_value(most, sizeof most, o, o->max);
+			complain(e, "%s: %s: %.64s is not within %s and %s", where, o->name, value, least, most);
+			ok = false;
+		}
+	}
+	if (ok)
+		*number_of(c, o) = n;
+	return ok;
+}
+
+static bool set_option(struct config *c, const struct option *o, const char *value, enum config_origin origin,
+		       const char *where, struct config_errors *e)
+{
+	if (is_text(o)) {
+		const char *problem = text_problem(o, value);
+
+		if (problem) {
+			complain(e, "%s: %s: \"%.64s\": %s", where, o->name, value, problem);
+			return false;
+		}
+		strcpy(text_of(c, o), value);
+	} else if (!set_number(c, o, value, where, e)) {
+		return false;
+	}
+	c->origin[o - options] = origin;
+	return true;
+}
+
+/* A name of n characters; flags may have - for _. */
+static const struct option *find(const char *name, size_t n, bool flag)
+{
+	for (size_t i = 0; i < OPTIONS; i++) {
+		const char *own = options[i].name;
+		size_t k = 0;
+
+		while (k < n && own[k] && (own[k] == name[k] || (flag && own[k] == '_' && name[k] == '-')))
+			k++;
+		if (k == n && !own[k])
+			return &options[i];
+	}
+	return NULL;
+}
+
+bool config_set(struct config *c, const char *name, const char *value, enum config_origin origin, const char *where,
+		struct config_errors *errors)
+{
+	const struct option *o = find(name, strlen(name), false);
+
+	if (!o) {
+		complain(errors, "%s: unknown option \"%.64s\"", where, name);
+		return false;
+	}
+	return set_option(c, o, value, origin, where, errors);
+}
+
+void config_defaults(struct config *c)
+{
+	struct config_errors none = { 0 };
+
+	memset(c, 0, sizeof *c);
+	for (size_t i = 0; i < OPTIONS; i++)
+		set_option(c, &options[i], options[i].standard, CONFIG_DEFAULT, "default", &none);
+}
+
+/* ---- file ---- */
+
+struct reading {
+	struct config *c;
+	struct config_errors *errors;
+	const char *name, *at, *end;
+	unsigned line;
+	bool seen[OPTIONS];
+};
+
+static const char *where_is(const struct reading *r, char out[CONFIG_TEXT_MAX + 16])
+{
+	snprintf(out, CONFIG_TEXT_MAX + 16, "%s:%u", r->name, r->line);
+	return out;
+}
+
+/* inih's fgets: one line a call. A line that inih's buffer would split, or that hides bytes behind a NUL, is refused and read as
+ * empty. */
+static char *read_line(char *out, int room, void *arg)
+{
+	struct reading *r = arg;
+	char where[CONFIG_TEXT_MAX + 16];
+
+	if (r->at == r->end)
+		return NULL;
+	const char *newline = memchr(r->at, '\n', (size_t)(r->end - r->at));
+	const char *stop = newline ? newline : r->end;
+	size_t n = (size_t)(stop - r->at);
+
+	r->line++;
+	if (n + 3 > (size_t)room || memchr(r->at, 0, n)) {
+		complain(r->errors, "%s: %s", where_is(r, where), n + 3 > (size_t)room ? "the line is too long" :
+										    "the line has a NUL byte");
+		n = 0;
+	}
+	memcpy(out, r->at, n);
+	out[n] = '\n';
+	out[n + 1] = 0;
+	r->at = newline ? newline + 1 : r->end;
+	return out;
+}
+
+static int take_pair(void *arg, const char *section, const char *name, const char *value)
+{
+	struct reading *r = arg;
+	char where[CONFIG_TEXT_MAX + 16];
+	const struct option *o = find(name, strlen(name), false);
+
+	where_is(r, where);
+	if (*section)
+		complain(r->errors, "%s: sections such as [%.64s] are not used", where, section);
+	else if (!o)
+		complain(r->errors, "%s: unknown option \"%.64s\"", where, name);
+	else if (r->seen[o - options])
+		complain(r->errors, "%s: %s is set twice", where, name);
+	else
+		set_option(r->c, o, value, CONFIG_FILE, where, r->errors);
+	if (o)
+		r->seen[o - options] = true;
+	return 1;
+}
+
+enum status config_parse(struct config *c, const char *name, const char *bytes, size_t n, struct config_errors *errors)
+{
+	struct reading r = { .c = c, .errors = errors, .name = name, .at = bytes, .end = bytes + n };
+	uint32_t before = errors->count;
+
+	ini_allow_multiline = false; /* an indented line is a line like any other */
+	int bad = ini_parse_stream(read_line, &r, take_pair, &r);
+
+	if (bad > 0)
+		complain(errors, "%s:%d: not of the form name = value", name, bad);
+	else if (bad < 0)
+		complain(errors, "%s: out of memory", name);
+	return errors->count == before ? STATUS_OK : STATUS_INVALID;
+}
+
+static void read_file(struct config *c, const char *path, bool must_exist, struct config_errors *errors)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	char *bytes = NULL;
+	size_t n = 0;
+	ssize_t got = 0;
+
+	if (fd < 0) {
+		if (must_exist || errno != ENOENT)
+			complain(errors, "%s: %s", path, strerror(errno));
+		return;
+	}
+	bytes = malloc(CONFIG_FILE_MAX + 1);
+	while (bytes && n <= CONFIG_FILE_MAX && (got = read(fd, bytes + n, CONFIG_FILE_MAX + 1 - n)) > 0)
+		n += (size_t)got;
+	if (!bytes || got < 0)
+		complain(errors, "%s: %s", path, strerror(bytes ? errno : ENOMEM));
+	else if (n > CONFIG_FILE_MAX)
+		complain(errors, "%s: larger than 1 MiB", path);
+	else
+		config_parse(c, path, bytes, n, errors);
+	snprintf(c->file, sizeof c->file, "%s", path);
+	free(bytes);
+	close(fd);
+}
+
+/* ---- environment and flags ---- */
+
+static const char *env_value(char *const env[], const char *name)
+{
+	char wanted[64] = "TERRACE_";
+	size_t n = strlen(wanted);
+
+	for (; *name && n < sizeof wanted - 1; name++)
+		wanted[n++] = (char)toupper((unsigned char)*name);
+	for (; env && *env; env++)
+		if (!strncmp(*env, wanted, n) && (*env)[n] == '=')
+			return *env + n + 1;
+	return NULL;
+}
+
+static void read_environment(struct config *c, char *const env[], struct config_errors *errors)
+{
+	for (size_t i = 0; i < OPTIONS; i++) {
+		const char *value = env_value(env, options[i].name);
+
+		if (value)
+			set_option(c, &options[i], value, CONFIG_ENVIRONMENT, "environment", errors);
+	}
+}
+
+/* --config is read before the others, since the file comes first in order. */
+static void read_flags(struct config *c, int argc, char *const argv[], const char **file, struct config_errors *errors)
+{
+	bool seen[OPTIONS] = { false };
+
+	for (int i = 1; i < argc; i++) {
+		const char *flag = argv[i], *equals = strchr(flag, '=');
+		size_t n = equals ? (size_t)(equals - flag) : strlen(flag);
+
+		if (!strcmp(flag, "--help") || !strcmp(flag, "-h")) {
+			c->help = true;
+			continue;
+		}
+		if (!strcmp(flag, "--check-config") || !strcmp(flag, "--print-config")) {
+			*(flag[2] == 'c' ? &c->check : &c->print) = true;
+			continue;
+		}
+		bool dashed = n > 2 && !strncmp(flag, "--", 2), config = n == 8 && !strncmp(flag, "--config", 8);
+		const struct option *o = dashed && !config ? find(flag + 2, n - 2, true) : NULL;
+
+		if (!o && !config) {
+			complain(errors, "command line: unknown argument \"%.64s\" (see --help)", flag);
+			continue;
+		}
+		const char *value = equals ? equals + 1 : i + 1 < argc ? argv[++i] : NULL;
+
+		if (!value)
+			complain(errors, "command line: %.64s needs a value", flag);
+		else if (config && file)
+			*file = value;
+		else if (o && !file && seen[o - options])
+			complain(errors, "command line: %s is set twice", o->name);
+		else if (o && !file)
+			set_option(c, o, value, CONFIG_FLAG, "command line", errors);
+		if (o)
+			seen[o - options] = true;
+	}
+}
+
+/* ---- what depends on other options or on the machine ---- */
+
+static void derive(struct config *c, struct config_errors *errors)
+{
+	size_t n = strlen(c->socket);
+
+	if (!c->host_bytes) {
+		uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+
+		c->host_bytes = memory / 4 < 64 * GIB ? memory / 4 / MIB * MIB : 64 * GIB;
+		if (c->host_bytes < MIB)
+			c->host_bytes = MIB;
+	}
+	if (!strcmp(c->fd_socket, "auto")) {
+		if (n > 5 && !strcmp(c->socket + n - 5, ".sock"))
+			n -= 5;
+		if (n + 3 >= CONFIG_SOCKET_MAX)
+			complain(errors, "socket: too long for a second socket next to it");
+		else
+			snprintf(c->fd_socket, sizeof c->fd_socket, "%.*s.fd", (int)n, c->socket);
+	}
+	if (!strcmp(c->fd_socket, "off"))
+		c->fd_socket[0] = 0;
+	if (!strcmp(c->listen, "off"))
+		c->listen[0] = 0;
+	if (!strcmp(c->fd_socket, c->socket))
+		complain(errors, "fd_socket: the same path as socket");
+}
+
+enum status config_load(struct config *c, int argc, char *const argv[], char *const env[], const char *default_file,
+			struct config_errors *errors)
+{
+	const char *named = NULL;
+	struct config_errors quiet = { 0 };
+
+	memset(errors, 0, sizeof *errors);
+	config_defaults(c);
+	read_flags(c, argc, argv, &named, &quiet);
+	config_defaults(c);
+	if (!named)
+		named = env_value(env, "config");
+	if (named || default_file)
+		read_file(c, named ? named : default_file, named != NULL, errors);
+	read_environment(c, env, errors);
+	read_flags(c, argc, argv, NULL, errors);
+	if (!errors->count)
+		derive(c, errors);
+	return errors->count ? STATUS_INVALID : STATUS_OK;
+}
+
+/* ---- output ---- */
+
+bool config_row(const struct config *c, uint32_t i, struct config_row *out)
+{
+	if (i >= OPTIONS)
+		return false;
+	const struct option *o = &options[i];
+	const char *text = (const char *)c + o->offset;
+
+	*out = (struct config_row){ .name = o->name, .help = o->help, .origin = origin_words[c->origin[i]] };
+	if (is_text(o))
+		snprintf(out->value, sizeof out->value, "%s", *text ? text : "off");
+	else
+		format_value(out->value, sizeof out->value, o, *(const uint64_t *)(const void *)text);
+	return true;
+}
+
+static void print_help_row(FILE *to, const struct option *o)
+{
+	char flag[40];
+	size_t n = (size_t)snprintf(flag, sizeof flag, "--%s", o->name);
+
+	for (size_t i = 2; i < n; i++)
+		if (flag[i] == '_')
+			flag[i] = '-';
+	fprintf(to, "  %-22s %s", flag, o->help);
+	for (size_t i = 0; o->choices && o->choices[i]; i++)
+		fprintf(to, "%s%s", i ? ", " : " (", o->choices[i]);
+	fprintf(to, "%s [%s]\n", o->choices ? ")" : "", o->standard);
+}
+
+void config_help(FILE *to)
+{
+	fputs("Usage: terraced [--OPTION VALUE | --OPTION=VALUE]...\n"
+	      "The Terrace daemon: keeps packed KV blocks for LLM engines and lends them out.\n\n"
+	      "  --help                 this text\n"
+	      "  --check-config         read the configuration, print \"ok\" or what is wrong with it, and exit (0 or 2)\n"
+	      "  --print-config         print a sample configuration file, and exit\n"
+	      "  --config FILE          file of `name = value` lines (also TERRACE_CONFIG) [/etc/terrace/terraced.conf,\n"
+	      "                         if there is one]\n\n"
+	      "Options, with their defaults. Each is also a variable (TERRACE_HOST_BYTES) and a name in the file\n"
+	      "(host_bytes); flags win over the environment, and that over the file.\n\n",
+	      to);
+	for (size_t i = 0; i < OPTIONS; i++)
+		print_help_row(to, &options[i]);
+	fputs("\nSizes take KiB, MiB, GiB, TiB; times take ms, s, m, h.\n", to);
+}
+
+void config_sample(FILE *to)
+{
+	fputs("# Configuration of terraced: `name = value` lines. What stands here are the defaults, as comments.\n"
+	      "# Made by: terraced --print-config\n",
+	      to);
+	for (size_t i = 0; i < OPTIONS; i++) {
+		const struct option *o = &options[i];
+
+		fprintf(to, "\n# %s", o->help);
+		for (size_t k = 0; o->choices && o->choices[k]; k++)
+			fprintf(to, "%s%s", k ? ", " : " (", o->choices[k]);
+		fprintf(to, "%s\n# %s = %s\n", o->choices ? ")" : "", o->name, o->standard);
+	}
+}

@@ -1,0 +1,82 @@
+/* Configuration: one static table (config.c) drives flags, environment, file, --help, the sample file and Admin.Config.
+ *
+ * An option `host_bytes` is set by the flag --host-bytes 4GiB (or --host-bytes=4GiB), the variable TERRACE_HOST_BYTES=4GiB, or
+ * the line `host_bytes = 4GiB` of the file; flags win over the environment, that over the file, that over the default.
+ * Unknown flags, unknown or repeated names in the file, and values out of range are refused, all at once, each with its place.
+ *
+ * Units: bytes take KiB, MiB, GiB, TiB (or none); times take ms, s, m, h (a bare number is ms).
+ */
+#ifndef TERRACE_DAEMON_CONFIG_H
+#define TERRACE_DAEMON_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "store/status.h"
+
+enum {
+	CONFIG_TEXT_MAX = 512,    /* of a text value, with its NUL */
+	CONFIG_OPTIONS_MAX = 48,
+	CONFIG_SOCKET_MAX = 108,  /* sun_path */
+	CONFIG_FILE_MAX = 1 << 20,
+};
+
+enum config_origin { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_ENVIRONMENT, CONFIG_FLAG };
+
+/* Choices, in the order in which the table lists their words. */
+enum config_huge { CONFIG_HUGE_AUTO, CONFIG_HUGE_OFF };
+
+struct config {
+	/* In the table's order. */
+	char data_dir[CONFIG_TEXT_MAX], socket[CONFIG_TEXT_MAX], fd_socket[CONFIG_TEXT_MAX], listen[CONFIG_TEXT_MAX];
+	char policy[CONFIG_TEXT_MAX];
+	uint64_t socket_mode;
+	uint64_t host_bytes, extent_bytes, huge_pages;
+	uint64_t pinned_share_milli;
+	uint64_t sessions_max, leases_max, open_blocks_max;
+	uint64_t session_idle_ms, lease_ttl_ms, reservation_ttl_ms;
+	uint64_t watch_queue, workers, queue_max, calls_max, connections_max;
+	uint64_t call_deadline_max_ms, message_bytes_max, drain_timeout_ms;
+	uint64_t log_level, log_format;
+
+	enum config_origin origin[CONFIG_OPTIONS_MAX];
+	char file[CONFIG_TEXT_MAX];   /* that was read; empty: none */
+	bool help, check, print;      /* --help, --check-config, --print-config */
+};
+
+/* What went wrong, a line each: `PLACE: sentence`. Lines beyond the room are counted, not kept. */
+struct config_errors {
+	uint32_t count;
+	char text[4096];
+};
+
+/* Everything from its default. */
+void config_defaults(struct config *c);
+
+/* Defaults, then the file named by --config or TERRACE_CONFIG (or default_file, if it exists), the environment, the flags; then what one option says of
+ * another (fd_socket from socket, host_bytes from the machine's memory). argv as main got it. env: as environ; may be NULL.
+ * OK, or INVALID with at least one error; *c is then not to be used, but for help, check and print. */
+enum status config_load(struct config *c, int argc, char *const argv[], char *const env[], const char *default_file,
+			struct config_errors *errors);
+
+/* Parses the bytes of a file, named `name` in errors. Fuzzed. */
+enum status config_parse(struct config *c, const char *name, const char *bytes, size_t n, struct config_errors *errors);
+
+/* Sets one option from a value, `where` names its place in errors. False: refused. */
+bool config_set(struct config *c, const char *name, const char *value, enum config_origin origin, const char *where,
+		struct config_errors *errors);
+
+/* Row i of the table: false past its end. value: in the form the file takes, as in force. */
+struct config_row {
+	const char *name, *help, *origin;
+	char value[CONFIG_TEXT_MAX];
+};
+bool config_row(const struct config *c, uint32_t i, struct config_row *out);
+
+void config_help(FILE *to);
+/* The sample file: every option at its default, as comments. */
+void config_sample(FILE *to);
+
+#endif

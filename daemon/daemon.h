@@ -1,0 +1,40 @@
+/* What the parts of the shell share: one struct, filled by main before any thread starts, read by all after that. */
+#ifndef TERRACE_DAEMON_DAEMON_H
+#define TERRACE_DAEMON_DAEMON_H
+
+#include <stdint.h>
+#include <time.h>
+
+struct cache;
+struct config;
+struct door;
+struct rpc_server;
+struct workers;
+
+struct daemon {
+	const struct config *config;
+	struct cache *cache;
+	struct workers *workers;
+	struct door *door;       /* NULL: no borrowing */
+	struct rpc_server *rpc;  /* NULL while handlers run without a server, as in tests */
+	uint64_t started_us;
+};
+
+/* The one clock: monotonic microseconds. */
+static inline uint64_t daemon_now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+static inline uint64_t daemon_unix_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+#endif

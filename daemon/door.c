@@ -1,0 +1,540 @@
+/* See door.h.
+ *
+ * A connection is HELLO-less at first and is closed after HELLO_US if it stays so. Every packet is answered at once, without waiting: a peer that does
+ * not read its answers until its socket buffer is full is disconnected. Retirements come from cache_on_retire on any thread: they go
+ * through a bounded mailbox, and if that overflows they are lost, which costs time (the cache asks again) and no correctness.
+ */
+#include "daemon/door.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "daemon/daemon.h"
+#include "daemon/log.h"
+#include "proto/fdsock.h"
+
+enum {
+	TICK_MS = 50,
+	HELLO_US = 2000000,
+	BACKLOG = 64,
+	MAILBOX = 256,
+	EVENTS = 64,
+	PACKETS_A_TURN = 64,       /* of one connection, before others get theirs */
+};
+
+enum watched { WATCH_STOP, WATCH_TICK, WATCH_LISTENER, WATCH_SOCKET, WATCH_PROCESS };
+
+struct connection {
+	struct connection *prev, *next;
+	int fd, pidfd;
+	pid_t pid;
+	uint64_t accepted_us, attachment, session; /* attachment 0: no HELLO yet */
+	bool gone;                 /* to be freed after this round of events */
+	struct watch_key {
+		enum watched what;
+		struct connection *c;
+	} socket_key, process_key;
+};
+
+struct retirement {
+	uint64_t attachment;
+	uint32_t extent;
+};
+
+struct door {
+	const struct daemon *daemon;
+	char path[sizeof((struct sockaddr_un *)0)->sun_path];
+	int epoll, listener, timer, stop;
+	uint32_t connections_max;
+	pthread_t thread;
+	bool thread_started, stopping;
+	struct watch_key stop_key, tick_key, listener_key;
+	struct connection all;     /* ring; its links alone are used */
+	uint32_t count;
+
+	pthread_mutex_t lock;      /* the mailbox */
+	struct retirement mailbox[MAILBOX];
+	uint32_t retired;
+
+	atomic_uint connections;
+	atomic_ullong packets, refused, descriptors, releases, retire_lost;
+};
+
+/* ---- packets ---- */
+
+int door_packet_type(const void *packet, size_t n)
+{
+	struct fdsock_head h;
+	uint32_t count;
+
+	if (n < sizeof h)
+		return 0;
+	memcpy(&h, packet, sizeof h);
+	if (h.magic != FDSOCK_MAGIC || h.version != FDSOCK_VERSION)
+		return 0;
+	switch (h.type) {
+	case FDSOCK_HELLO:
+		return n == sizeof(struct fdsock_hello) ? h.type : 0;
+	case FDSOCK_MAP:
+		return n == sizeof(struct fdsock_map) ? h.type : 0;
+	case FDSOCK_UNMAPPED:
+		return n == sizeof(struct fdsock_unmapped) ? h.type : 0;
+	case FDSOCK_RELEASE:
+		if (n < offsetof(struct fdsock_release, leases))
+			return 0;
+		memcpy(&count, (const char *)packet + offsetof(struct fdsock_release, count), sizeof count);
+		return count <= FDSOCK_LEASES_MAX &&
+				       n == offsetof(struct fdsock_release, leases) + count * sizeof(uint64_t) ?
+			       h.type :
+			       0;
+	default:
+		return 0;
+	}
+}
+
+static struct fdsock_head head_of(enum fdsock_type type)
+{
+	return (struct fdsock_head){ FDSOCK_MAGIC, FDSOCK_VERSION, (uint16_t)type };
+}
+
+/* Sends a packet, with a descriptor unless fd is -1. False: the peer is gone, or does not read. */
+static bool send_packet(int to, const void *packet, size_t n, int fd)
+{
+	union {
+		struct cmsghdr head;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control = { 0 };
+	struct iovec iov = { (void *)packet, n };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+	if (fd >= 0) {
+		m.msg_control = &control;
+		m.msg_controllen = sizeof control.room;
+		control.head.cmsg_level = SOL_SOCKET;
+		control.head.cmsg_type = SCM_RIGHTS;
+		control.head.cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
+	}
+	ssize_t sent;
+
+	do
+		sent = sendmsg(to, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+	while (sent < 0 && errno == EINTR);
+	return sent == (ssize_t)n;
+}
+
+/* ---- connections ---- */
+
+static bool watch(struct door *d, int fd, struct watch_key *key, enum watched what, struct connection *c)
+{
+	struct epoll_event e = { .events = EPOLLIN, .data.ptr = key };
+
+	key->what = what;
+	key->c = c;
+	return !epoll_ctl(d->epoll, EPOLL_CTL_ADD, fd, &e);
+}
+
+/* Ends an attachment. The memory stays until the events of this round, which may name it, are done. */
+static void hang_up(struct door *d, struct connection *c, const char *reason)
+{
+	if (c->gone)
+		return;
+	c->gone = true;
+	close(c->fd);
+	if (c->pidfd >= 0)
+		close(c->pidfd);
+	if (c->attachment) {
+		cache_attach_gone(d->daemon->cache, c->attachment, daemon_now_us());
+		log_info("detached", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session), LOG_TEXT("reason", reason));
+	} else {
+		log_debug("door_closed", LOG_NUM("pid", c->pid), LOG_TEXT("reason", reason));
+	}
+}
+
+static void sweep(struct door *d, uint64_t now_us)
+{
+	for (struct connection *c = d->all.next, *next; c != &d->all; c = next) {
+		next = c->next;
+		if (!c->attachment && now_us - c->accepted_us > HELLO_US)
+			hang_up(d, c, "no hello");
+		if (!c->gone)
+			continue;
+		c->prev->next = c->next;
+		c->next->prev = c->prev;
+		free(c);
+		d->count--;
+	}
+	atomic_store_explicit(&d->connections, d->count, memory_order_relaxed);
+}
+
+/* The peer's process, pinned by a pidfd. Credentials are taken again after it is open: had the process died and its number been
+ * given away in between, the socket of the dead one would have hung up. */
+static int peer_process(int fd, pid_t *pid)
+{
+	struct ucred cred;
+	socklen_t n = sizeof cred;
+	char byte;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) || cred.pid <= 0)
+		return -1;
+	int pidfd = pidfd_open(cred.pid, 0);
+
+	if (pidfd < 0)
+		return -1;
+	if (!recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT)) {
+		close(pidfd);
+		return -1;
+	}
+	*pid = cred.pid;
+	return pidfd;
+}
+
+static void accept_one(struct door *d, int fd)
+{
+	struct connection *c = d->count < d->connections_max ? calloc(1, sizeof *c) : NULL;
+
+	if (!c) {
+		atomic_fetch_add_explicit(&d->refused, 1, memory_order_relaxed);
+		log_warn("door_full", LOG_NUM("connections", d->count));
+		close(fd);
+		return;
+	}
+	c->fd = fd;
+	c->accepted_us = daemon_now_us();
+	c->pidfd = peer_process(fd, &c->pid);
+	if (c->pidfd < 0 || !watch(d, c->pidfd, &c->process_key, WATCH_PROCESS, c) ||
+	    !watch(d, fd, &c->socket_key, WATCH_SOCKET, c)) {
+		if (c->pidfd >= 0)
+			close(c->pidfd);
+		close(fd);
+		free(c);
+		return;
+	}
+	c->next = d->all.next;
+	c->prev = &d->all;
+	c->next->prev = c;
+	d->all.next = c;
+	d->count++;
+}
+
+static void accept_all(struct door *d)
+{
+	for (int i = 0; i < BACKLOG; i++) {
+		int fd = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+		if (fd >= 0)
+			accept_one(d, fd);
+		else if (errno != EINTR && errno != ECONNABORTED)
+			return;
+	}
+}
+
+/* ---- requests; each returns false to hang up ---- */
+
+static bool on_hello(struct door *d, struct connection *c, const struct fdsock_hello *m)
+{
+	struct fdsock_welcome w = { .head = head_of(FDSOCK_WELCOME) };
+	const char *why = NULL;
+	enum status s;
+
+	if (c->attachment)
+		return false;
+	s = cache_attach(d->daemon->cache, m->token, c->pid, daemon_now_us(), &w.attachment, &w.session, &why);
+	w.status = s;
+	w.epoch = cache_epoch(d->daemon->cache);
+	if (s == STATUS_OK) {
+		c->attachment = w.attachment;
+		c->session = w.session;
+		log_info("attached", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session));
+	} else {
+		w.attachment = w.session = 0;
+		log_info("attach_refused", LOG_NUM("pid", c->pid), LOG_TEXT("reason", why ? why : status_text(s)));
+	}
+	return send_packet(c->fd, &w, sizeof w, -1) && s == STATUS_OK;
+}
+
+static bool on_map(struct door *d, struct connection *c, const struct fdsock_map *m)
+{
+	struct fdsock_extent e = { .head = head_of(FDSOCK_EXTENT), .extent = m->extent, .write = m->write != 0 };
+	int fd = -1;
+	enum status s = cache_attach_map(d->daemon->cache, c->attachment, m->extent, m->write != 0, &fd, &e.bytes,
+					 &e.page_bytes);
+
+	e.status = s;
+	if (s != STATUS_OK) {
+		fd = -1;
+		e.bytes = e.page_bytes = 0;
+	}
+	bool ok = send_packet(c->fd, &e, sizeof e, fd);
+
+	if (fd >= 0) {
+		close(fd);
+		atomic_fetch_add_explicit(&d->descriptors, 1, memory_order_relaxed);
+	}
+	return ok;
+}
+
+static bool on_release(struct door *d, struct connection *c, const struct fdsock_release *m)
+{
+	for (uint32_t i = 0; i < m->count; i++)
+		cache_release(d->daemon->cache, c->session, m->leases[i]); /* one way: nobody hears of an unknown lease */
+	atomic_fetch_add_explicit(&d->releases, m->count, memory_order_relaxed);
+	return true;
+}
+
+union packet {
+	struct fdsock_head head;
+	struct fdsock_hello hello;
+	struct fdsock_map map;
+	struct fdsock_unmapped unmapped;
+	struct fdsock_release release;
+	char over[sizeof(struct fdsock_release) + 1]; /* so that a longer packet is seen as too long */
+};
+
+static const char *on_packet(struct door *d, struct connection *c, const union packet *p, size_t n)
+{
+	int type = door_packet_type(p, n);
+
+	atomic_fetch_add_explicit(&d->packets, 1, memory_order_relaxed);
+	if (!type)
+		return "malformed packet";
+	if (type != FDSOCK_HELLO && !c->attachment)
+		return "no hello first";
+	switch (type) {
+	case FDSOCK_HELLO: return on_hello(d, c, &p->hello) ? NULL : "hello refused";
+	case FDSOCK_MAP: return on_map(d, c, &p->map) ? NULL : "answers not read";
+	case FDSOCK_RELEASE: return on_release(d, c, &p->release) ? NULL : "";
+	default:
+		cache_attach_unmapped(d->daemon->cache, c->attachment, p->unmapped.extent);
+		return NULL;
+	}
+}
+
+/* Descriptors that a peer sends us are never wanted: without room for control data the kernel drops them. */
+static void on_readable(struct door *d, struct connection *c)
+{
+	union packet p;
+
+	for (int i = 0; i < PACKETS_A_TURN && !c->gone; i++) {
+		ssize_t n = recv(c->fd, &p, sizeof p, MSG_DONTWAIT);
+		const char *reason = NULL;
+
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			return;
+		if (n <= 0)
+			reason = "closed";
+		else
+			reason = on_packet(d, c, &p, (size_t)n);
+		if (reason)
+			hang_up(d, c, reason);
+	}
+}
+
+/* ---- retirement ---- */
+
+static void retire(void *arg, uint64_t attachment, uint32_t extent)
+{
+	struct door *d = arg;
+
+	pthread_mutex_lock(&d->lock);
+	if (d->retired < MAILBOX)
+		d->mailbox[d->retired++] = (struct retirement){ attachment, extent };
+	else
+		atomic_fetch_add_explicit(&d->retire_lost, 1, memory_order_relaxed);
+	pthread_mutex_unlock(&d->lock);
+}
+
+static void send_retirements(struct door *d)
+{
+	struct retirement box[MAILBOX];
+	uint32_t n;
+
+	pthread_mutex_lock(&d->lock);
+	n = d->retired;
+	memcpy(box, d->mailbox, n * sizeof box[0]);
+	d->retired = 0;
+	pthread_mutex_unlock(&d->lock);
+	for (uint32_t i = 0; i < n; i++) {
+		struct fdsock_unmapped m = { .head = head_of(FDSOCK_RETIRE), .extent = box[i].extent };
+
+		for (struct connection *c = d->all.next; c != &d->all; c = c->next)
+			if (!c->gone && c->attachment == box[i].attachment &&
+			    !send_packet(c->fd, &m, sizeof m, -1))
+				hang_up(d, c, "answers not read");
+	}
+}
+
+/* ---- the thread ---- */
+
+static void on_tick(struct door *d)
+{
+	uint64_t expired;
+
+	if (read(d->timer, &expired, sizeof expired) < 0)
+		return;
+	cache_tick(d->daemon->cache, daemon_now_us());
+	send_retirements(d);
+}
+
+static void on_watched(struct door *d, const struct watch_key *key)
+{
+	switch (key->what) {
+	case WATCH_STOP:
+		d->stopping = true;
+		break;
+	case WATCH_TICK:
+		on_tick(d);
+		break;
+	case WATCH_LISTENER:
+		accept_all(d);
+		break;
+	case WATCH_SOCKET:
+		on_readable(d, key->c);
+		break;
+	case WATCH_PROCESS:
+		hang_up(d, key->c, "process exited");
+	}
+}
+
+static void *door_main(void *arg)
+{
+	struct door *d = arg;
+	struct epoll_event events[EVENTS];
+
+	cache_thread_enter();
+	while (!d->stopping) {
+		int n = epoll_wait(d->epoll, events, EVENTS, -1); /* the timer is the bound */
+
+		for (int i = 0; i < n; i++) {
+			struct watch_key *key = events[i].data.ptr;
+
+			if (!key->c || !key->c->gone)
+				on_watched(d, key);
+		}
+		sweep(d, daemon_now_us());
+	}
+	for (struct connection *c = d->all.next; c != &d->all; c = c->next)
+		hang_up(d, c, "shutting down");
+	sweep(d, daemon_now_us());
+	cache_thread_leave();
+	return NULL;
+}
+
+/* ---- the outside ---- */
+
+static enum status listen_at(struct door *d, const char *path, unsigned mode, char *why, size_t size)
+{
+	struct sockaddr_un at = { .sun_family = AF_UNIX };
+
+	if (strlen(path) >= sizeof at.sun_path) {
+		snprintf(why, size, "%s: too long for a socket", path);
+		return STATUS_IO;
+	}
+	strcpy(at.sun_path, path);
+	d->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	mode_t mask = umask(~(mode_t)mode & 0777);
+	bool bound = d->listener >= 0 && !bind(d->listener, (struct sockaddr *)&at, sizeof at);
+
+	umask(mask);
+	if (bound)
+		strcpy(d->path, path);
+	if (!bound || listen(d->listener, BACKLOG) || !watch(d, d->listener, &d->listener_key, WATCH_LISTENER, NULL)) {
+		snprintf(why, size, "cannot listen on %s: %s", path, strerror(errno));
+		return STATUS_IO;
+	}
+	return STATUS_OK;
+}
+
+static bool start_clock(struct door *d)
+{
+	struct itimerspec every = { { 0, TICK_MS * 1000000l }, { 0, TICK_MS * 1000000l } };
+
+	d->epoll = epoll_create1(EPOLL_CLOEXEC);
+	d->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	d->stop = eventfd(0, EFD_CLOEXEC);
+	return d->epoll >= 0 && d->timer >= 0 && d->stop >= 0 && !timerfd_settime(d->timer, 0, &every, NULL) &&
+	       watch(d, d->timer, &d->tick_key, WATCH_TICK, NULL) && watch(d, d->stop, &d->stop_key, WATCH_STOP, NULL);
+}
+
+enum status door_create(const struct daemon *daemon, const char *path, unsigned mode, uint32_t connections_max,
+			struct door **out, char *why, size_t size)
+{
+	struct door *d = calloc(1, sizeof *d);
+	enum status s = STATUS_OK;
+
+	if (!d)
+		return STATUS_EXHAUSTED;
+	d->daemon = daemon;
+	d->connections_max = connections_max;
+	d->all.next = d->all.prev = &d->all;
+	d->epoll = d->listener = d->timer = d->stop = -1;
+	pthread_mutex_init(&d->lock, NULL);
+	if (!start_clock(d)) {
+		snprintf(why, size, "cannot make the door's timer: %s", strerror(errno));
+		s = STATUS_IO;
+	} else if (*path) {
+		s = listen_at(d, path, mode, why, size);
+	}
+	if (s == STATUS_OK) {
+		cache_on_retire(daemon->cache, retire, d);
+		if (pthread_create(&d->thread, NULL, door_main, d)) {
+			snprintf(why, size, "cannot start the door's thread");
+			s = STATUS_INTERNAL;
+		}
+	}
+	d->thread_started = s == STATUS_OK;
+	if (s == STATUS_OK)
+		*out = d;
+	else
+		door_destroy(d);
+	return s;
+}
+
+void door_destroy(struct door *d)
+{
+	uint64_t one = 1;
+
+	if (!d)
+		return;
+	if (d->thread_started) {
+		if (write(d->stop, &one, sizeof one) != sizeof one)
+			log_error("door_stop", LOG_NUM("errno", errno));
+		pthread_join(d->thread, NULL);
+		cache_on_retire(d->daemon->cache, NULL, NULL);
+	}
+	const int fds[] = { d->listener, d->timer, d->stop, d->epoll };
+
+	for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
+		if (fds[i] >= 0)
+			close(fds[i]);
+	if (d->path[0])
+		unlink(d->path);
+	pthread_mutex_destroy(&d->lock);
+	free(d);
+}
+
+void door_stats(struct door *d, cache_stat_fn *emit, void *arg)
+{
+	emit(arg, "terrace_door_connections", "", atomic_load(&d->connections), false, "engine processes connected");
+	emit(arg, "terrace_door_connections_max", "", d->connections_max, false, "bound of that");
+	emit(arg, "terrace_door_packets_total", "", (double)atomic_load(&d->packets), true, "packets received");
+	emit(arg, "terrace_door_refused_total", "", (double)atomic_load(&d->refused), true,
+	     "connections refused because there were too many");
+	emit(arg, "terrace_door_descriptors_total", "", (double)atomic_load(&d->descriptors), true,
+	     "memory descriptors handed out");
+	emit(arg, "terrace_door_releases_total", "", (double)atomic_load(&d->releases), true, "leases given back");
+	emit(arg, "terrace_door_retirements_lost_total", "", (double)atomic_load(&d->retire_lost), true,
+	     "retirements that found the mailbox full");
+}

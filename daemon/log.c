@@ -1,0 +1,165 @@
+/* Builds and writes log lines. See log.h.
+ *
+ * A line is assembled in a fixed buffer through a cursor that always keeps room for the closing characters, so that a
+ * line that does not fit loses fields from its end but still parses.
+ */
+#include "daemon/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static enum log_level level_least = LOG_INFO;
+static enum log_format format_now = LOG_LOGFMT;
+
+static const char *const level_names[] = { "debug", "info", "warn", "error" };
+
+struct cursor {
+	char *at, *end; /* end: what closes the line still fits behind it */
+};
+
+static bool put(struct cursor *c, const char *bytes, size_t n)
+{
+	if ((size_t)(c->end - c->at) < n)
+		return false;
+	memcpy(c->at, bytes, n);
+	c->at += n;
+	return true;
+}
+
+static bool put_text(struct cursor *c, const char *text)
+{
+	return put(c, text, strlen(text));
+}
+
+/* The same escapes serve both formats: JSON's. Bytes that are not printable ASCII become \u00xx, so that a line is valid whatever a
+ * client sent. */
+static bool put_escaped(struct cursor *c, const char *text)
+{
+	for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+		char hex[8];
+		bool ok;
+
+		if (*p == '"' || *p == '\\')
+			ok = put(c, (const char[]){ '\\', (char)*p }, 2);
+		else if (*p == '\n')
+			ok = put(c, "\\n", 2);
+		else if (*p == '\t')
+			ok = put(c, "\\t", 2);
+		else if (*p < 0x20 || *p >= 0x7f)
+			ok = put(c, hex, (size_t)snprintf(hex, sizeof hex, "\\u%04x", *p));
+		else
+			ok = put(c, (const char *)p, 1);
+		if (!ok)
+			return false;
+	}
+	return true;
+}
+
+static bool is_plain(const char *text)
+{
+	if (!*text)
+		return false;
+	for (const unsigned char *p = (const unsigned char *)text; *p; p++)
+		if (*p <= 0x20 || *p >= 0x7f || *p == '"' || *p == '\\' || *p == '=')
+			return false;
+	return true;
+}
+
+static bool put_value(struct cursor *c, enum log_format format, const struct log_field *f)
+{
+	char number[24];
+
+	if (!f->text) {
+		snprintf(number, sizeof number, "%" PRId64, f->number);
+		return put_text(c, number);
+	}
+	if (format == LOG_LOGFMT && is_plain(f->text))
+		return put_text(c, f->text);
+	if (!put(c, "\"", 1))
+		return false;
+	char *quote_room = c->end;
+
+	c->end--; /* the closing quote always fits */
+	bool whole = put_escaped(c, f->text);
+
+	c->end = quote_room;
+	return put(c, "\"", 1) && whole;
+}
+
+static bool put_field(struct cursor *c, enum log_format format, const struct log_field *f)
+{
+	char *start = c->at;
+	bool named = format == LOG_JSON ?
+			     put(c, ",\"", 2) && put_text(c, f->name) && put(c, "\":", 2) :
+			     put(c, " ", 1) && put_text(c, f->name) && put(c, "=", 1);
+
+	/* A text that is cut still makes a value; a name or number that does not fit takes the field with it. */
+	if (!named || (c->end - c->at) < 4 || (!put_value(c, format, f) && !f->text)) {
+		c->at = start;
+		return false;
+	}
+	return true;
+}
+
+size_t log_line(char *out, size_t size, enum log_format format, uint64_t unix_us, enum log_level level,
+		const char *event, const struct log_field *fields)
+{
+	char when[40];
+	struct tm tm;
+	time_t seconds = (time_t)(unix_us / 1000000);
+	struct cursor c = { out, out + size - 3 }; /* } \n NUL */
+
+	gmtime_r(&seconds, &tm);
+	size_t n = strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &tm);
+
+	snprintf(when + n, sizeof when - n, ".%06uZ", (unsigned)(unix_us % 1000000));
+	if (format == LOG_JSON) {
+		put(&c, "{\"time\":\"", 9);
+		put_text(&c, when);
+		put(&c, "\"", 1);
+	} else {
+		put(&c, "time=", 5);
+		put_text(&c, when);
+	}
+	put_field(&c, format, (struct log_field[]){ LOG_TEXT("level", level_names[level]) });
+	bool room = put_field(&c, format, (struct log_field[]){ LOG_TEXT("event", event) });
+
+	for (; room && fields && fields->name; fields++)
+		room = put_field(&c, format, fields);
+	if (format == LOG_JSON)
+		*c.at++ = '}';
+	*c.at++ = '\n';
+	*c.at = 0;
+	return (size_t)(c.at - out);
+}
+
+void log_setup(enum log_level least, enum log_format format)
+{
+	level_least = least;
+	format_now = format;
+}
+
+bool log_on(enum log_level level)
+{
+	return level >= level_least;
+}
+
+void log_write(enum log_level level, const char *event, const struct log_field *fields)
+{
+	char line[LOG_LINE_MAX];
+	struct timespec now;
+	int saved = errno;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	size_t n = log_line(line, sizeof line, format_now,
+			    (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000, level, event, fields);
+
+	/* A log that cannot be written has nowhere to say so. */
+	while (write(STDERR_FILENO, line, n) < 0 && errno == EINTR)
+		;
+	errno = saved;
+}

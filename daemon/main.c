@@ -1,0 +1,150 @@
+/* terraced: reads the configuration, claims its places, starts the parts, waits for a signal, drains, and stops them in reverse. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "daemon/cache.h"
+#include "daemon/claim.h"
+#include "daemon/config.h"
+#include "daemon/daemon.h"
+#include "daemon/door.h"
+#include "daemon/log.h"
+#include "daemon/rpc.h"
+#include "daemon/workers.h"
+
+enum { EXIT_CONFIG = 2, DRAIN_POLL_MS = 50, STOP_GRACE_US = 2000000 };
+
+static sigset_t signals;
+
+/* The signal that came within wait_ms, or 0. */
+static int next_signal(long wait_ms)
+{
+	struct timespec t = { wait_ms / 1000, wait_ms % 1000 * 1000000 };
+	int s = sigtimedwait(&signals, NULL, &t);
+
+	return s > 0 ? s : 0;
+}
+
+static int fail(const char *what, const char *why)
+{
+	log_error(what, LOG_TEXT("reason", why));
+	return EXIT_FAILURE;
+}
+
+static struct cache_options cache_options_of(const struct config *c)
+{
+	return (struct cache_options){
+		.host_bytes = c->host_bytes,
+		.extent_bytes = c->extent_bytes,
+		.huge_pages = c->huge_pages == CONFIG_HUGE_AUTO,
+		.policy = c->policy,
+		.pinned_bytes_max = c->host_bytes / 1000 * c->pinned_share_milli,
+		.sessions_max = (uint32_t)c->sessions_max,
+		.leases_max = (uint32_t)c->leases_max,
+		.open_blocks_max = (uint32_t)c->open_blocks_max,
+		.session_idle_ms = (uint32_t)c->session_idle_ms,
+		.lease_ttl_ms = (uint32_t)c->lease_ttl_ms,
+		.reservation_ttl_ms = (uint32_t)c->reservation_ttl_ms,
+		.watch_queue = (uint32_t)c->watch_queue,
+	};
+}
+
+/* Until SIGTERM or SIGINT, then until nothing is leased or reserved, the time is up, or a second one comes. */
+static void serve_and_drain(struct daemon *d)
+{
+	struct cache_load load;
+	int s;
+
+	while ((s = next_signal(3600000)) != SIGTERM && s != SIGINT)
+		if (s == SIGHUP)
+			log_info("hangup_ignored", LOG_TEXT("reason", "the configuration is read at start"));
+	uint64_t until = daemon_now_us() + d->config->drain_timeout_ms * 1000;
+
+	cache_drain(d->cache, true);
+	cache_load(d->cache, &load);
+	log_info("draining", LOG_NUM("sessions", load.sessions), LOG_NUM("leases", load.leases),
+		 LOG_NUM("reservations", load.reservations));
+	while ((load.leases || load.reservations) && daemon_now_us() < until) {
+		s = next_signal(DRAIN_POLL_MS);
+		if (s == SIGTERM || s == SIGINT)
+			break;
+		cache_load(d->cache, &load);
+	}
+}
+
+static void stop_rpc(struct rpc_server *rpc)
+{
+	rpc_server_stop(rpc, STOP_GRACE_US);
+	while (!rpc_server_wait(rpc, 50000)) {
+		int s = next_signal(0);
+
+		if (s == SIGTERM || s == SIGINT)
+			rpc_server_stop(rpc, 0);
+	}
+	rpc_server_destroy(rpc);
+}
+
+static int run(const struct config *c)
+{
+	struct daemon d = { .config = c, .started_us = daemon_now_us() };
+	struct cache_options options = cache_options_of(c);
+	const char *cache_why = "";
+	char why[512] = "";
+	int lock = -1, code = EXIT_SUCCESS;
+
+	if (claim_folder(c->data_dir, &lock, why, sizeof why) || claim_socket(c->socket, why, sizeof why) ||
+	    (c->fd_socket[0] && claim_socket(c->fd_socket, why, sizeof why)))
+		return fail("claim", why);
+	if (cache_create(&options, d.started_us, &d.cache, &cache_why))
+		return fail("cache", cache_why);
+	cache_thread_enter();
+	if (workers_create((uint32_t)c->workers, (uint32_t)c->queue_max, &d.workers))
+		code = fail("workers", "cannot start the worker threads");
+	else if (door_create(&d, c->fd_socket, (unsigned)c->socket_mode, (uint32_t)c->connections_max, &d.door, why,
+			     sizeof why))
+		code = fail("door", why);
+	else if (rpc_server_create(&d, why, sizeof why))
+		code = fail("rpc", why);
+	if (!code) {
+		log_info("ready", LOG_TEXT("version", TERRACE_VERSION), LOG_NUM("pid", getpid()),
+			 LOG_TEXT("socket", c->socket), LOG_TEXT("fd_socket", c->fd_socket),
+			 LOG_TEXT("listen", c->listen), LOG_NUM("port", rpc_server_port(d.rpc)),
+			 LOG_NUM("host_bytes", c->host_bytes));
+		serve_and_drain(&d);
+		stop_rpc(d.rpc);
+	}
+	workers_destroy(d.workers);
+	door_destroy(d.door);
+	cache_thread_leave();
+	cache_destroy(d.cache);
+	close(lock);
+	log_info("stopped", LOG_NUM("pid", getpid()), LOG_NUM("code", code));
+	return code;
+}
+
+int main(int argc, char **argv)
+{
+	static struct config config;
+	struct config_errors errors;
+	enum status s = config_load(&config, argc, argv, environ, "/etc/terrace/terraced.conf", &errors);
+
+	if (config.help || config.print) {
+		(config.help ? config_help : config_sample)(stdout);
+		return EXIT_SUCCESS;
+	}
+	if (s != STATUS_OK) {
+		fprintf(stderr, "%s", errors.text);
+		return EXIT_CONFIG;
+	}
+	if (config.check) {
+		puts("ok");
+		return EXIT_SUCCESS;
+	}
+	log_setup((enum log_level)config.log_level, (enum log_format)config.log_format);
+	for (const int *sig = (const int[]){ SIGTERM, SIGINT, SIGHUP, 0 }; *sig; sig++)
+		sigaddset(&signals, *sig);
+	sigprocmask(SIG_BLOCK, &signals, NULL); /* before any thread, gRPC's own included */
+	signal(SIGPIPE, SIG_IGN);
+	return run(&config);
+}

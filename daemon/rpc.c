@@ -1,0 +1,279 @@
+/* Start, stop and counts of the gRPC server. See rpc.h, and rpc_engine.h for how it works inside. */
+#include "daemon/rpc.h"
+
+#include <errno.h>
+#include <grpc/grpc_security.h>
+#include <grpc/support/log.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "daemon/config.h"
+#include "daemon/log.h"
+#include "daemon/rpc_engine.h"
+
+enum { METADATA_BYTES_MAX = 16 * 1024 };
+
+void rpc_server_poke(struct rpc_call *c)
+{
+	rpc_step_poke((struct wire_call *)c);
+}
+
+void rpc_server_defer(struct rpc_server *s, struct rpc_deferred *item)
+{
+	if (!s) {
+		item->run(item);
+		return;
+	}
+	item->next = atomic_load_explicit(&s->deferred, memory_order_relaxed);
+	while (!atomic_compare_exchange_weak_explicit(&s->deferred, &item->next, item, memory_order_release,
+						      memory_order_relaxed))
+		;
+}
+
+static void log_from_grpc(gpr_log_func_args *a)
+{
+	if (a->severity == GPR_LOG_SEVERITY_ERROR)
+		log_warn("grpc", LOG_TEXT("message", a->message));
+	else
+		log_debug("grpc", LOG_TEXT("message", a->message));
+}
+
+static grpc_arg int_arg(const char *key, uint64_t value)
+{
+	return (grpc_arg){ .type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = (int)value };
+}
+
+static grpc_server *make_server(const struct config *config)
+{
+	grpc_arg args[] = {
+		int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0), /* else a second daemon binds the same port */
+		int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, config->message_bytes_max),
+		int_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, config->message_bytes_max),
+		int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, config->calls_max),
+		int_arg(GRPC_ARG_MAX_METADATA_SIZE, METADATA_BYTES_MAX),
+		int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 60000),
+		int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20000),
+		int_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+		int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000),
+		int_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000),
+		int_arg(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE),
+	};
+	grpc_channel_args list = { sizeof args / sizeof args[0], args };
+
+	return grpc_server_create(&list, NULL);
+}
+
+static bool register_methods(struct rpc_server *s)
+{
+	for (uint32_t m = 0; m < rpc_methods_count; m++) {
+		s->registered[m] = grpc_server_register_method(
+			s->server, rpc_methods[m].path, NULL,
+			rpc_methods[m].kind == RPC_CLIENT_STREAM ? GRPC_SRM_PAYLOAD_NONE :
+								   GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER,
+			0);
+		if (!s->registered[m])
+			return false;
+	}
+	return true;
+}
+
+/* The umask gives the Unix socket its mode from its first moment. */
+static enum status bind_addresses(struct rpc_server *s, const struct config *config, char *why, size_t size)
+{
+	grpc_server_credentials *open = grpc_insecure_server_credentials_create();
+	char address[CONFIG_TEXT_MAX + 8];
+	enum status status = STATUS_OK;
+	mode_t mask = umask(~(mode_t)config->socket_mode & 0777);
+
+	snprintf(address, sizeof address, "unix:%s", config->socket);
+	if (!grpc_server_add_http2_port(s->server, address, open)) {
+		snprintf(why, size, "cannot listen on %s", config->socket);
+		status = STATUS_IO;
+	}
+	umask(mask);
+	if (status == STATUS_OK && config->listen[0]) {
+		s->port = grpc_server_add_http2_port(s->server, config->listen, open);
+		if (!s->port) {
+			snprintf(why, size, "cannot listen on %s: the port is taken, or not ours to use", config->listen);
+			status = STATUS_IO;
+		}
+	}
+	grpc_server_credentials_release(open);
+	return status;
+}
+
+static enum status make_calls(struct rpc_server *s, uint64_t calls_max)
+{
+	size_t n = calls_max + SPARE_CALLS;
+
+	for (uint32_t m = 0; m <= rpc_methods_count; m++)
+		n += posts_wanted(m);
+	s->calls = calloc(n, sizeof *s->calls);
+	s->registered = calloc(rpc_methods_count, sizeof *s->registered);
+	s->posted = calloc(rpc_methods_count + 1, sizeof *s->posted);
+	s->stats = calloc(rpc_methods_count + 1, sizeof *s->stats);
+	if (!s->calls || !s->registered || !s->posted || !s->stats)
+		return STATUS_EXHAUSTED;
+	for (size_t i = n; i--;) {
+		struct wire_call *w = &s->calls[i];
+
+		w->server = s;
+		w->work.run = rpc_step_work;
+		grpc_metadata_array_init(&w->metadata);
+		grpc_call_details_init(&w->details);
+		w->next = s->pool;
+		s->pool = w;
+	}
+	s->live.next = s->live.prev = &s->live;
+	return STATUS_OK;
+}
+
+static void free_server(struct rpc_server *s)
+{
+	for (struct wire_call *w = s->pool; w; w = w->next)
+		grpc_metadata_array_destroy(&w->metadata);
+	pthread_cond_destroy(&s->done_changed);
+	pthread_mutex_destroy(&s->lock);
+	free(s->calls);
+	free(s->registered);
+	free(s->posted);
+	free(s->stats);
+	free(s);
+	grpc_shutdown();
+}
+
+/* Before the thread runs: there is nobody to wait for. */
+static void undo_server(struct rpc_server *s)
+{
+	if (s->server) {
+		grpc_server_shutdown_and_notify(s->server, s->queue, s);
+		grpc_completion_queue_next(s->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+		grpc_server_destroy(s->server);
+	}
+	if (s->queue) {
+		grpc_completion_queue_shutdown(s->queue);
+		grpc_completion_queue_next(s->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+		grpc_completion_queue_destroy(s->queue);
+	}
+	free_server(s);
+}
+
+enum status rpc_server_create(struct daemon *d, char *why, size_t size)
+{
+	struct rpc_server *s = calloc(1, sizeof *s);
+	enum status status;
+
+	if (!s)
+		return STATUS_EXHAUSTED;
+	gpr_set_log_function(log_from_grpc);
+	grpc_init();
+	s->daemon = d;
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_condattr_t clock;
+
+	pthread_condattr_init(&clock);
+	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+	pthread_cond_init(&s->done_changed, &clock);
+	pthread_condattr_destroy(&clock);
+	status = make_calls(s, d->config->calls_max);
+	if (status != STATUS_OK) {
+		snprintf(why, size, "no memory for %llu calls", (unsigned long long)d->config->calls_max);
+		undo_server(s);
+		return status;
+	}
+	s->server = make_server(d->config);
+	s->queue = grpc_completion_queue_create_for_next(NULL);
+	grpc_server_register_completion_queue(s->server, s->queue, NULL);
+	status = register_methods(s) ? bind_addresses(s, d->config, why, size) : STATUS_INTERNAL;
+	if (status != STATUS_OK) {
+		undo_server(s);
+		return status;
+	}
+	grpc_server_start(s->server);
+	d->rpc = s;
+	if (pthread_create(&s->thread, NULL, rpc_loop_main, s)) {
+		d->rpc = NULL;
+		snprintf(why, size, "cannot start the rpc thread");
+		undo_server(s);
+		return STATUS_INTERNAL;
+	}
+	s->thread_started = true;
+	return STATUS_OK;
+}
+
+int rpc_server_port(const struct rpc_server *s)
+{
+	return s->port;
+}
+
+void rpc_server_stop(struct rpc_server *s, uint64_t grace_us)
+{
+	pthread_mutex_lock(&s->lock);
+	bool begun = s->stop_begun;
+
+	s->stopping = s->stop_begun = true;
+	s->cancel_at_us = daemon_now_us() + grace_us;
+	pthread_mutex_unlock(&s->lock);
+	if (!begun)
+		grpc_server_shutdown_and_notify(s->server, s->queue, s);
+}
+
+bool rpc_server_wait(struct rpc_server *s, uint64_t wait_us)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += (time_t)(wait_us / 1000000);
+	until.tv_nsec += (long)(wait_us % 1000000) * 1000;
+	if (until.tv_nsec >= 1000000000) {
+		until.tv_sec++;
+		until.tv_nsec -= 1000000000;
+	}
+	pthread_mutex_lock(&s->lock);
+	while (!s->done && pthread_cond_timedwait(&s->done_changed, &s->lock, &until) != ETIMEDOUT)
+		;
+	bool done = s->done;
+
+	pthread_mutex_unlock(&s->lock);
+	return done;
+}
+
+void rpc_server_destroy(struct rpc_server *s)
+{
+	if (!s)
+		return;
+	if (s->thread_started)
+		pthread_join(s->thread, NULL);
+	grpc_completion_queue_destroy(s->queue);
+	free_server(s);
+}
+
+void rpc_server_stats(struct rpc_server *s, cache_stat_fn *emit, void *arg)
+{
+	char labels[96];
+
+	emit(arg, "terrace_rpc_calls", "", atomic_load_explicit(&s->live_gauge, memory_order_relaxed), false,
+	     "calls under way");
+	emit(arg, "terrace_rpc_calls_max", "", (double)s->daemon->config->calls_max, false, "bound of that");
+	for (uint32_t m = 0; m <= rpc_methods_count; m++) {
+		const char *name = m < rpc_methods_count ? rpc_methods[m].name : "unknown";
+		unsigned long long all = 0;
+
+		for (int i = 0; i < STATUS_COUNT; i++) {
+			unsigned long long n = atomic_load_explicit(&s->stats[m].by_status[i], memory_order_relaxed);
+
+			all += n;
+			if (!n)
+				continue;
+			snprintf(labels, sizeof labels, "method=%s,status=%s", name, status_name((enum status)i));
+			emit(arg, "terrace_rpc_calls_total", labels, (double)n, true, "calls that have ended");
+		}
+		if (!all)
+			continue;
+		snprintf(labels, sizeof labels, "method=%s", name);
+		emit(arg, "terrace_rpc_seconds_total", labels,
+		     (double)atomic_load_explicit(&s->stats[m].us, memory_order_relaxed) / 1e6, true,
+		     "time from a call's arrival to its answer");
+	}
+}

@@ -1,0 +1,30 @@
+/* Delete. */
+#include "daemon/rpc_methods.h"
+#include "daemon/rpc_reply.h"
+
+enum status rpc_delete(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__DeleteRequest *q = (const Terrace__V1__DeleteRequest *)request;
+	Terrace__V1__DeleteReply *r = rpc_take(c, sizeof *r);
+	struct cache_keys keys;
+	const char *why = NULL;
+	enum status s = rpc_keys(c, q->keys, false, &keys);
+
+	if (s != STATUS_OK)
+		return s;
+	enum status *statuses = rpc_take_zero(c, keys.count, sizeof *statuses);
+	Terrace__V1__Status *status = rpc_take(c, keys.count * sizeof *status);
+
+	if (!r || !statuses || !status)
+		return rpc_too_big(c);
+	s = cache_delete(c->daemon->cache, q->session, &keys, statuses, &why);
+	if (s != STATUS_OK)
+		return rpc_fail_why(c, s, why);
+	terrace__v1__delete_reply__init(r);
+	r->n_status = keys.count;
+	r->status = status;
+	for (uint32_t i = 0; i < keys.count; i++)
+		status[i] = (Terrace__V1__Status)statuses[i];
+	*reply = &r->base;
+	return STATUS_OK;
+}

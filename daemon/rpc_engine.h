@@ -1,0 +1,156 @@
+/* The inside of the gRPC server, shared by rpc.c (start and stop), rpc_loop.c (the thread: events, pool) and rpc_step.c (steps of
+ * a call). Nobody else includes this.
+ *
+ * One completion queue, one polling thread. Each method has a few *posted* calls that wait for an arrival; an arrival is replaced
+ * by a fresh one from a pool of fixed size. A call is a small state machine: every completion comes back with the call's
+ * address and, in the low bits, which operation it was; at most one operation besides CLOSE and POKE is under way.
+ *
+ *     POSTED -NEW-> (inline handler) -> FINISHING -FINAL-> pool
+ *                -> WORKING (a worker owns it) -> FINISHING | SLEEPING (BUSY: goes on later) | SENDING | RECEIVING
+ *     streams:      SENDING -SEND-> next message; WAITING -POKE-> next message; RECEIVING -RECV-> WORKING
+ *
+ * A worker starts the next operation itself and does not touch the call after that: the completion hands it over. `state` is stored
+ * with release before and loaded with acquire after, which is the hand-over's memory order (and what lets the thread sanitizer see it).
+ * POKE is an empty batch: the core completes it at once, from any thread, and so wakes the polling thread.
+ */
+#ifndef TERRACE_DAEMON_RPC_ENGINE_H
+#define TERRACE_DAEMON_RPC_ENGINE_H
+
+#include <grpc/grpc.h>
+#include <grpc/slice.h>
+#include <pthread.h>
+
+#include "daemon/rpc.h"
+#include "daemon/workers.h"
+
+enum {
+	POSTS_HOT = 8,
+	POSTS_COLD = 2,
+	SPARE_CALLS = 64,              /* to refuse with, once calls_max are under way */
+	TICK_US = 100000,
+	TICK_BUSY_US = 10000,          /* while a call sleeps */
+};
+
+enum call_op { OP_NEW, OP_CLOSE, OP_RECV, OP_SEND, OP_FINAL, OP_POKE, OP_MASK = 7 };
+enum call_state { CALL_POSTED, CALL_WORKING, CALL_SLEEPING, CALL_SENDING, CALL_WAITING, CALL_RECEIVING, CALL_FINISHING };
+
+struct wire_call {
+	struct rpc_call c;             /* first */
+	struct work work;
+	struct rpc_server *server;
+	struct wire_call *prev, *next; /* live calls; `next` alone: the pool */
+	uint32_t method;               /* index; rpc_methods_count: an unknown one */
+	_Atomic enum call_state state;
+	atomic_bool poked;             /* an OP_POKE is under way */
+	bool metadata_sent, close_begun, opened;
+	bool closed, finished;         /* CLOSE and FINAL have come back */
+	atomic_bool overdue;           /* was cancelled for it */
+	uint64_t progress_us;
+	ProtobufCMessage *request;     /* of a unary worker call, once unpacked */
+	int was_cancelled;             /* by OP_CLOSE */
+	grpc_call *call;
+	gpr_timespec deadline;
+	grpc_metadata_array metadata;
+	grpc_call_details details;     /* of an unknown method */
+	grpc_byte_buffer *received, *sent;
+	grpc_slice why;
+};
+_Static_assert(_Alignof(struct wire_call) > OP_MASK, "tags hold the operation in their low bits");
+
+struct method_stats {
+	atomic_ullong by_status[STATUS_COUNT];
+	atomic_ullong us;
+};
+
+struct rpc_server {
+	const struct daemon *daemon;
+	grpc_server *server;
+	grpc_completion_queue *queue;
+	pthread_t thread;
+	bool thread_started;
+	int port;
+	void **registered;             /* a handle a method */
+	uint32_t *posted;              /* calls that wait for an arrival, a method; the last: unknown ones */
+	struct wire_call *calls, *pool;
+	struct wire_call live;         /* ring of calls under way; only its links are used */
+	uint32_t live_count, stream_count, starved;
+	bool was_draining, shut_down;
+	uint64_t tick_at_us;
+	_Atomic(struct rpc_deferred *) deferred;
+	struct method_stats *stats;
+	atomic_uint live_gauge;
+
+	pthread_mutex_t lock;          /* what follows */
+	pthread_cond_t done_changed;
+	bool stopping, stop_begun, done;
+	uint64_t cancel_at_us;
+};
+
+static inline void *tag_of(struct wire_call *w, enum call_op op)
+{
+	return (char *)w + op;
+}
+
+static inline void set_state(struct wire_call *w, enum call_state s)
+{
+	atomic_store_explicit(&w->state, s, memory_order_release);
+}
+
+static inline enum call_state state_of(struct wire_call *w)
+{
+	return atomic_load_explicit(&w->state, memory_order_acquire);
+}
+
+static inline bool is_stream(const struct wire_call *w)
+{
+	return w->c.method && (w->c.method->out || w->c.method->in);
+}
+
+static inline bool is_endless(const struct wire_call *w)
+{
+	return w->c.method && w->c.method->out && w->c.method->out->endless;
+}
+
+static inline bool is_cancelled(struct wire_call *w)
+{
+	return atomic_load_explicit(&w->c.cancelled, memory_order_relaxed);
+}
+
+static inline void drop_buffer(grpc_byte_buffer **b)
+{
+	if (*b)
+		grpc_byte_buffer_destroy(*b);
+	*b = NULL;
+}
+
+static inline uint32_t posts_wanted(uint32_t method)
+{
+	return method < rpc_methods_count && rpc_methods[method].hot ? POSTS_HOT : POSTS_COLD;
+}
+
+/* ---- rpc_step.c: by the call's owner; each ends with the call in other hands ---- */
+
+/* Enters a state and starts the operation that it waits for; its completion hands the call on. */
+void rpc_step_start(struct wire_call *w, enum call_state state, const grpc_op *ops, size_t n, enum call_op op);
+/* Asks to be told when the client is gone. */
+void rpc_step_watch_close(struct wire_call *w);
+/* Sends what is left to send: metadata, reply, status. */
+void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMessage *reply);
+/* Unpacks the request into w->request. */
+enum status rpc_step_unpack(struct wire_call *w);
+void rpc_step_inline(struct wire_call *w);
+/* Gets and sends the next message of a server stream. */
+void rpc_step_pump(struct wire_call *w, bool worker);
+/* Waits for the next message of a client stream. */
+void rpc_step_receive(struct wire_call *w);
+/* Hands the call to a worker. A call that has begun waits for room in the queue; a new one is refused. */
+void rpc_step_hand_over(struct wire_call *w, bool may_wait);
+void rpc_step_poke(struct wire_call *w);
+/* What workers run. */
+void rpc_step_work(struct work *work);
+
+/* ---- rpc_loop.c ---- */
+
+void *rpc_loop_main(void *server);
+
+#endif

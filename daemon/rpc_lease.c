@@ -1,0 +1,70 @@
+/* Lease and Release. */
+#include "daemon/config.h"
+#include "daemon/rpc_methods.h"
+#include "daemon/rpc_reply.h"
+
+enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__LeaseRequest *q = (const Terrace__V1__LeaseRequest *)request;
+	Terrace__V1__LeaseReply *r = rpc_take(c, sizeof *r);
+	struct cache_leased leased = { 0 };
+	struct cache_place *places;
+	struct cache_keys keys;
+	uint32_t layouts;
+	const char *why = NULL;
+	enum status s = rpc_keys(c, q->keys, false, &keys);
+
+	if (s != STATUS_OK)
+		return s;
+	if ((unsigned)q->mode > TERRACE__V1__LEASE_MODE__LEASE_ALL)
+		return rpc_fail(c, STATUS_INVALID, "mode: unknown mode %d", (int)q->mode);
+	s = rpc_session_layouts(c, q->session, keys.count, &layouts);
+	if (s != STATUS_OK)
+		return s;
+	places = rpc_take(c, (size_t)keys.count * layouts * sizeof *places);
+	if (!r || !places)
+		return rpc_too_big(c);
+	terrace__v1__lease_reply__init(r);
+	s = cache_lease(c->daemon->cache, q->session, &keys, q->mode == TERRACE__V1__LEASE_MODE__LEASE_ALL,
+			q->attachment, c->now_us, places, keys.count * layouts, &leased, &why);
+	if (s == STATUS_OK) {
+		r->lease = leased.lease;
+		r->blocks = leased.blocks;
+		r->places = rpc_places(c, places, (size_t)leased.blocks * leased.layouts);
+		if (!r->places) {
+			cache_release(c->daemon->cache, q->session, leased.lease);
+			return rpc_too_big(c);
+		}
+	} else if (s != STATUS_MISS && s != STATUS_EXHAUSTED) {
+		return rpc_fail_why(c, s, why);
+	}
+	r->epoch = cache_epoch(c->daemon->cache);
+	r->status = (Terrace__V1__Status)s;
+	r->ttl_ms = c->daemon->config->lease_ttl_ms;
+	*reply = &r->base;
+	return STATUS_OK;
+}
+
+enum status rpc_release(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__ReleaseRequest *q = (const Terrace__V1__ReleaseRequest *)request;
+	Terrace__V1__ReleaseReply *r = rpc_take(c, sizeof *r);
+
+	/* Session 0 is the core's word for a trusted caller: never the wire's. */
+	if (!q->session)
+		return rpc_fail(c, STATUS_NOT_FOUND, "session: unknown, or closed");
+	if (q->n_leases > CACHE_KEYS_MAX)
+		return rpc_fail(c, STATUS_INVALID, "leases: %zu given, at most %d a call", q->n_leases,
+				CACHE_KEYS_MAX);
+	Terrace__V1__Status *status = rpc_take(c, q->n_leases * sizeof *status);
+
+	if (!r || !status)
+		return rpc_too_big(c);
+	for (size_t i = 0; i < q->n_leases; i++)
+		status[i] = (Terrace__V1__Status)cache_release(c->daemon->cache, q->session, q->leases[i]);
+	terrace__v1__release_reply__init(r);
+	r->n_status = q->n_leases;
+	r->status = status;
+	*reply = &r->base;
+	return STATUS_OK;
+}

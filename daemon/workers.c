@@ -1,0 +1,124 @@
+/* The worker threads and their ring of pointers, under one mutex. See workers.h. */
+#include "daemon/workers.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "daemon/cache.h"
+
+enum { THREADS_MAX = 64 };
+
+struct workers {
+	pthread_mutex_t lock;
+	pthread_cond_t more;
+	struct work **ring; /* queue_max of them; the oldest at `first` */
+	uint32_t queue_max, first, queued, running;
+	bool stopping;
+	uint64_t done, refused;
+	uint32_t threads;
+	pthread_t thread[THREADS_MAX];
+};
+
+/* The oldest work, or NULL once stopping and empty. */
+static struct work *take(struct workers *w)
+{
+	struct work *work = NULL;
+
+	pthread_mutex_lock(&w->lock);
+	while (!w->queued && !w->stopping)
+		pthread_cond_wait(&w->more, &w->lock);
+	if (w->queued) {
+		work = w->ring[w->first];
+		w->first = (w->first + 1) % w->queue_max;
+		w->queued--;
+		w->running++;
+	}
+	pthread_mutex_unlock(&w->lock);
+	return work;
+}
+
+static void *worker_main(void *arg)
+{
+	struct workers *w = arg;
+	struct work *work;
+
+	cache_thread_enter();
+	while ((work = take(w))) {
+		work->run(work);
+		pthread_mutex_lock(&w->lock);
+		w->running--;
+		w->done++;
+		pthread_mutex_unlock(&w->lock);
+	}
+	cache_thread_leave();
+	return NULL;
+}
+
+enum status workers_create(uint32_t threads, uint32_t queue_max, struct workers **out)
+{
+	if (!threads || threads > THREADS_MAX || !queue_max)
+		return STATUS_INVALID;
+	struct workers *w = calloc(1, sizeof *w);
+
+	if (!w)
+		return STATUS_EXHAUSTED;
+	w->ring = calloc(queue_max, sizeof *w->ring);
+	if (!w->ring) {
+		free(w);
+		return STATUS_EXHAUSTED;
+	}
+	w->queue_max = queue_max;
+	pthread_mutex_init(&w->lock, NULL);
+	pthread_cond_init(&w->more, NULL);
+	for (; w->threads < threads; w->threads++) {
+		if (pthread_create(&w->thread[w->threads], NULL, worker_main, w)) {
+			workers_destroy(w);
+			return STATUS_INTERNAL;
+		}
+	}
+	*out = w;
+	return STATUS_OK;
+}
+
+void workers_destroy(struct workers *w)
+{
+	if (!w)
+		return;
+	pthread_mutex_lock(&w->lock);
+	w->stopping = true;
+	pthread_cond_broadcast(&w->more);
+	pthread_mutex_unlock(&w->lock);
+	for (uint32_t i = 0; i < w->threads; i++)
+		pthread_join(w->thread[i], NULL);
+	pthread_cond_destroy(&w->more);
+	pthread_mutex_destroy(&w->lock);
+	free(w->ring);
+	free(w);
+}
+
+enum status workers_submit(struct workers *w, struct work *work)
+{
+	enum status s = STATUS_OK;
+
+	pthread_mutex_lock(&w->lock);
+	if (w->stopping) {
+		s = STATUS_UNAVAILABLE;
+	} else if (w->queued == w->queue_max) {
+		w->refused++;
+		s = STATUS_EXHAUSTED;
+	} else {
+		w->ring[(w->first + w->queued) % w->queue_max] = work;
+		w->queued++;
+		pthread_cond_signal(&w->more);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return s;
+}
+
+void workers_look(struct workers *w, struct workers_view *out)
+{
+	pthread_mutex_lock(&w->lock);
+	*out = (struct workers_view){ w->queued, w->running, w->queue_max, w->threads, w->done, w->refused };
+	pthread_mutex_unlock(&w->lock);
+}

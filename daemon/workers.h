@@ -1,0 +1,33 @@
+/* A few threads for what would hold up the rpc thread: checksums, copies, scrubs.
+ *
+ * The queue is bounded and never waits: a full queue is EXHAUSTED, which the caller passes on. Work is embedded in what owns it; it runs exactly
+ * once per accepted submit, on a worker thread, in the order of submission. Every thread calls cache_thread_enter().
+ */
+#ifndef TERRACE_DAEMON_WORKERS_H
+#define TERRACE_DAEMON_WORKERS_H
+
+#include <stdint.h>
+
+#include "store/status.h"
+
+struct workers;
+
+struct work {
+	void (*run)(struct work *w); /* may submit `w` again, or free what it is part of */
+};
+
+/* threads 1 to 64. INTERNAL: a thread could not be made. */
+enum status workers_create(uint32_t threads, uint32_t queue_max, struct workers **out);
+/* Runs what is queued, then joins the threads. NULL is fine. */
+void workers_destroy(struct workers *w);
+
+/* Any thread. EXHAUSTED: the queue is full. UNAVAILABLE: being destroyed. */
+enum status workers_submit(struct workers *w, struct work *work);
+
+struct workers_view {
+	uint32_t queued, running, queue_max, threads;
+	uint64_t done, refused;
+};
+void workers_look(struct workers *w, struct workers_view *out);
+
+#endif

@@ -1,0 +1,13 @@
+# The cache without its shell.
+add_library(cache_rig STATIC cache_rig.c)
+target_link_libraries(cache_rig PUBLIC terrace_cache PkgConfig::CHECK)
+
+set(cache_tests session lookup lease put ghost watch room admin threads model)
+foreach(name ${cache_tests})
+  terrace_test(cache_${name} LIBS cache_rig)
+endforeach()
+terrace_test(cache_cost LIBS cache_rig terrace_cache_seed)
+# liburcu is not instrumented.
+foreach(name ${cache_tests} cost)
+  set_tests_properties(cache_${name} PROPERTIES ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1")
+endforeach()

@@ -1,0 +1,64 @@
+/* What the cache's tests share: small layouts, blocks whose bytes say whose they are, and a check of the
+ * cache's own books. */
+#ifndef TERRACE_TESTS_CACHE_RIG_H
+#define TERRACE_TESTS_CACHE_RIG_H
+
+#include <check.h>
+
+#include "daemon/cache.h"
+
+enum {
+	RIG_SLOT_BYTES = 8192, /* of rig_layout's: header, 576 bytes, pad */
+	RIG_TOKENS = 16,
+	RIG_KEY_BYTES = 16,
+};
+
+#ifdef TERRACE_SANITIZED
+#define RIG_ROUNDS(n) ((n) / 10 + 1)
+#else
+#define RIG_ROUNDS(n) (n)
+#endif
+
+struct rig {
+	struct cache *c;
+	uint64_t now;                   /* the test's clock, in us */
+	struct cache_session_view s;
+	uint64_t attachment;
+	const char *why;
+};
+
+/* A layout of the smallest block there is; `n` tells them apart. */
+struct kv_layout rig_layout(uint32_t n, uint32_t window);
+struct cache_options rig_options(uint32_t slots);
+/* A cache, a session over `layouts` full-attention layouts, and an attachment. Registers the thread. */
+void rig_open(struct rig *r, const struct cache_options *o, uint32_t layouts);
+void rig_close(struct rig *r);
+/* Another session and attachment of the same cache. */
+void rig_join(struct rig *to, struct rig *from, uint32_t layouts);
+
+/* Key number `n`, RIG_KEY_BYTES of it. */
+void rig_key(uint8_t *key, uint64_t n);
+/* `count` keys from number `first` on; the caller frees bytes. */
+struct cache_keys rig_keys(uint64_t first, uint32_t count);
+
+/* The slot's block as the daemon has it mapped. */
+uint8_t *rig_block(struct rig *r, const struct cache_place *p);
+/* The bytes of block (key number, layout index): written, or compared. */
+void rig_fill(uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layout);
+bool rig_matches(const uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layout);
+
+/* Reserve, write and commit of keys first .. first + count - 1; returns how many are stored by it. */
+uint32_t rig_put(struct rig *r, uint64_t first, uint32_t count);
+uint32_t rig_prefix(struct rig *r, uint64_t first, uint32_t count);
+/* A lease of all, or of the prefix; places: [count * layouts]. */
+enum status rig_lease(struct rig *r, uint64_t first, uint32_t count, bool all, struct cache_place *places,
+		      struct cache_leased *out);
+double rig_stat(struct rig *r, const char *name, const char *labels);
+
+/* Recounts everything and compares it with what the cache believes. */
+void rig_check_books(struct cache *c);
+
+/* Runs the suite; `name` is the binary's. */
+int rig_main(const char *name, const TTest *const *tests, size_t count);
+
+#endif

@@ -1,0 +1,285 @@
+/* The option table: every option by flag, variable and file; precedence; everything that must be refused. */
+#include "daemon/config.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct config c;
+static struct config_errors errors;
+
+static enum status load(char *const env[], int n, const char *const args[])
+{
+	char *argv[16] = { "terraced" };
+
+	for (int i = 0; i < n; i++)
+		argv[i + 1] = (char *)args[i];
+	return config_load(&c, n + 1, argv, env, NULL, &errors);
+}
+#define LOAD(env, ...) load(env, sizeof((const char *[]){ __VA_ARGS__ }) / sizeof(char *), (const char *[]){ __VA_ARGS__ })
+
+static enum status parse(const char *text)
+{
+	memset(&errors, 0, sizeof errors);
+	config_defaults(&c);
+	return config_parse(&c, "f.conf", text, strlen(text), &errors);
+}
+
+static const char *value_of(const char *name)
+{
+	static struct config_row row;
+
+	for (uint32_t i = 0; config_row(&c, i, &row); i++)
+		if (!strcmp(row.name, name))
+			return row.value;
+	ck_abort_msg("no option %s", name);
+}
+
+static const char *origin_of(const char *name)
+{
+	struct config_row row;
+
+	for (uint32_t i = 0; config_row(&c, i, &row); i++)
+		if (!strcmp(row.name, name))
+			return row.origin;
+	ck_abort_msg("no option %s", name);
+}
+
+/* A value of each option that is not its default. */
+static const char *const other[][2] = {
+	{ "data_dir", "/x/y" }, { "socket", "/x/s.sock" }, { "fd_socket", "/x/d.fd" }, { "socket_mode", "0600" },
+	{ "listen", "127.0.0.1:7070" }, { "host_bytes", "3GiB" }, { "extent_bytes", "8MiB" }, { "huge_pages", "off" },
+	{ "policy", "fifo" }, { "pinned_share", "0.5" }, { "sessions_max", "7" }, { "leases_max", "8" },
+	{ "open_blocks_max", "9" }, { "session_idle", "2s" }, { "lease_ttl", "150ms" }, { "reservation_ttl", "2h" },
+	{ "watch_queue", "17" }, { "workers", "3" }, { "queue_max", "5" }, { "calls_max", "99" },
+	{ "connections_max", "4" }, { "call_deadline_max", "7s" }, { "message_bytes_max", "8MiB" },
+	{ "drain_timeout", "1s" }, { "log_level", "debug" }, { "log_format", "json" },
+};
+enum { OTHERS = sizeof other / sizeof other[0] };
+
+START_TEST(every_option_every_way)
+{
+	const char *name = other[_i][0], *value = other[_i][1];
+	char flag[80], joined[120], variable[120], line[120];
+
+	snprintf(flag, sizeof flag, "--%s", name);
+	snprintf(joined, sizeof joined, "--%s=%s", name, value);
+	for (char *p = joined; p < joined + 2 + strlen(name); p++)
+		*p = *p == '_' ? '-' : *p;
+	ck_assert_int_eq(LOAD(NULL, flag, value), STATUS_OK);
+	ck_assert_str_eq(value_of(name), value);
+	ck_assert_str_eq(origin_of(name), "flag");
+	ck_assert_int_eq(LOAD(NULL, joined), STATUS_OK);
+	ck_assert_str_eq(value_of(name), value);
+
+	snprintf(variable, sizeof variable, "TERRACE_%s=%s", name, value);
+	for (char *p = variable; *p != '='; p++)
+		*p = *p >= 'a' && *p <= 'z' ? *p - 32 : *p;
+	ck_assert_int_eq(load((char *[]){ variable, NULL }, 0, NULL), STATUS_OK);
+	ck_assert_str_eq(value_of(name), value);
+	ck_assert_str_eq(origin_of(name), "environment");
+
+	snprintf(line, sizeof line, "%s = %s\n", name, value);
+	ck_assert_int_eq(parse(line), STATUS_OK);
+	ck_assert_str_eq(value_of(name), value);
+	ck_assert_str_eq(origin_of(name), "file");
+}
+END_TEST
+
+START_TEST(table_is_covered)
+{
+	struct config_row row;
+	uint32_t n = 0;
+
+	config_defaults(&c);
+	for (; config_row(&c, n, &row); n++) {
+		ck_assert_str_eq(row.origin, "default");
+		ck_assert_int_gt(strlen(row.help), 5);
+		ck_assert_str_eq(row.name, other[n][0]);
+	}
+	ck_assert_uint_eq(n, OTHERS);
+}
+END_TEST
+
+START_TEST(precedence)
+{
+	char path[] = "/tmp/terrace-conf-XXXXXX", file[64];
+	int fd = mkstemp(path);
+	const char text[] = "workers = 5\nqueue_max = 50\ncalls_max = 500\n";
+
+	ck_assert_int_eq(write(fd, text, sizeof text - 1), sizeof text - 1);
+	close(fd);
+	snprintf(file, sizeof file, "TERRACE_CONFIG=%s", path);
+	ck_assert_int_eq(LOAD(((char *[]){ file, "TERRACE_WORKERS=6", "TERRACE_QUEUE_MAX=60", NULL }), "--workers=7"), STATUS_OK);
+	ck_assert_uint_eq(c.workers, 7);
+	ck_assert_uint_eq(c.queue_max, 60);
+	ck_assert_uint_eq(c.calls_max, 500);
+	ck_assert_uint_eq(c.connections_max, 256);
+	ck_assert_str_eq(c.file, path);
+	ck_assert_str_eq(origin_of("workers"), "flag");
+	ck_assert_str_eq(origin_of("queue_max"), "environment");
+	ck_assert_str_eq(origin_of("calls_max"), "file");
+	ck_assert_str_eq(origin_of("connections_max"), "default");
+	ck_assert_int_eq(LOAD(NULL, "--config", path), STATUS_OK);
+	ck_assert_uint_eq(c.workers, 5);
+	unlink(path);
+	ck_assert_int_eq(LOAD(NULL, "--config", path), STATUS_INVALID);
+	ck_assert_ptr_nonnull(strstr(errors.text, "No such file"));
+}
+END_TEST
+
+static const struct {
+	const char *text, *says;
+} bad_files[] = {
+	{ "worker = 1\n", "f.conf:1: unknown option \"worker\"" },
+	{ "\n# c\nworkers = 1\nworkers = 2\n", "f.conf:4: workers is set twice" },
+	{ "workers = 0\n", "f.conf:1: workers: 0 is not within 1 and 64" },
+	{ "workers = two\n", "\"two\" is not a whole number" },
+	{ "workers = -1\n", "is not a whole number" },
+	{ "workers = 99999999999999999999\n", "is not a whole number" },
+	{ "workers = 1 2\n", "is not a whole number" },
+	{ "workers =\n", "is not a whole number" },
+	{ "host_bytes = 4GB\n", "is not a size such as" },
+	{ "host_bytes = 18014398509481984KiB\n", "is not a size such as" },
+	{ "host_bytes = 1KiB\n", "not within 1MiB and 64TiB" },
+	{ "extent_bytes = auto\n", "is not a size" },
+	{ "lease_ttl = 5 days\n", "is not a time such as" },
+	{ "pinned_share = 1.5\n", "not within 0.01 and 1.0" },
+	{ "pinned_share = .5\n", "is not a share" },
+	{ "pinned_share = 0.1234\n", "is not a share" },
+	{ "socket_mode = 0888\n", "is not an octal mode" },
+	{ "socket_mode = 7777\n", "not within" },
+	{ "huge_pages = yes\n", "is not one of auto, off" },
+	{ "policy = magic\n", "no such policy" },
+	{ "data_dir = var\n", "not an absolute path" },
+	{ "listen = 0.0.0.0:50051\n", "no mutual TLS" },
+	{ "listen = 192.168.1.4:50051\n", "no mutual TLS" },
+	{ "listen = localhost:50051\n", "no mutual TLS" },
+	{ "listen = [::]:50051\n", "no mutual TLS" },
+	{ "listen = 127.0.0.1\n", "not of the form" },
+	{ "listen = 127.0.0.1:99999\n", "the port" },
+	{ "[daemon]\nworkers = 1\n", "f.conf:2: sections such as [daemon]" },
+	{ "workers\n", "f.conf:1: not of the form name = value" },
+	{ "  workers 4\n", "f.conf:1: not of the form name = value" },
+	{ "socket = /2345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901"
+	  "23456789\n", "at most 107 bytes" },
+	{ "data_dir = /aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	  "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n",
+	  "f.conf:1: the line is too long" },
+};
+
+START_TEST(bad_file_is_refused)
+{
+	ck_assert_int_eq(parse(bad_files[_i].text), STATUS_INVALID);
+	ck_assert_msg(strstr(errors.text, bad_files[_i].says) != NULL, "%s", errors.text);
+}
+END_TEST
+
+START_TEST(bad_flags_are_refused_all_at_once)
+{
+	ck_assert_int_eq(LOAD(NULL, "--nonsense", "--workers", "0", "--queue-max", "x", "stray", "--calls-max"), STATUS_INVALID);
+	ck_assert_uint_eq(errors.count, 5);
+	ck_assert_ptr_nonnull(strstr(errors.text, "unknown argument \"--nonsense\""));
+	ck_assert_ptr_nonnull(strstr(errors.text, "unknown argument \"stray\""));
+	ck_assert_ptr_nonnull(strstr(errors.text, "--calls-max needs a value"));
+	ck_assert_int_eq(LOAD(NULL, "--workers=1", "--workers=2"), STATUS_INVALID);
+	ck_assert_int_eq(LOAD(NULL, "--socket=/a/b", "--fd-socket=/a/b"), STATUS_INVALID);
+	ck_assert_int_eq(load((char *[]){ "TERRACE_WORKERS=x", NULL }, 0, NULL), STATUS_INVALID);
+	ck_assert_ptr_nonnull(strstr(errors.text, "environment: workers"));
+}
+END_TEST
+
+START_TEST(many_errors_do_not_overflow)
+{
+	char text[40000] = "";
+
+	for (int i = 0; i < 1500; i++)
+		strcat(text, "nonsense = 1\n");
+	ck_assert_int_eq(parse(text), STATUS_INVALID);
+	ck_assert_uint_eq(errors.count, 1500);
+	ck_assert_uint_lt(strlen(errors.text), sizeof errors.text);
+	ck_assert_int_eq(errors.text[strlen(errors.text) - 1], '\n');
+}
+END_TEST
+
+START_TEST(derived_values)
+{
+	ck_assert_int_eq(LOAD(NULL, "--socket=/a/b.sock"), STATUS_OK);
+	ck_assert_str_eq(c.fd_socket, "/a/b.fd");
+	ck_assert_str_eq(c.listen, "");
+	ck_assert_uint_ge(c.host_bytes, 1 << 20);
+	ck_assert_uint_eq(c.host_bytes % (1 << 20), 0);
+	ck_assert_int_eq(LOAD(NULL, "--socket=/a/b", "--fd-socket=off", "--listen=[::1]:0"), STATUS_OK);
+	ck_assert_str_eq(c.fd_socket, "");
+	ck_assert_str_eq(c.listen, "[::1]:0");
+	ck_assert_int_eq(LOAD(NULL, "--check-config", "--print-config", "-h"), STATUS_OK);
+	ck_assert(c.check && c.print && c.help);
+}
+END_TEST
+
+START_TEST(sample_file_is_current_and_sound)
+{
+	char *made = NULL, have[65536] = "", *plain;
+	size_t n = 0;
+	FILE *to = open_memstream(&made, &n), *from = fopen(TEST_DATA "/../../deploy/terraced.conf", "r");
+
+	config_sample(to);
+	fclose(to);
+	ck_assert_ptr_nonnull(from);
+	ck_assert_uint_gt(fread(have, 1, sizeof have - 1, from), 100);
+	fclose(from);
+	ck_assert_msg(!strcmp(made, have), "deploy/terraced.conf is not what --print-config prints");
+	/* Each line `# name = value` is valid when the # goes. */
+	plain = strdup(made);
+	for (char *p = plain; (p = strstr(p, "\n# ")); p++)
+		if (strchr(p, '=') && strchr(p + 1, '\n') > strstr(p, " = ") && strstr(p, " = "))
+			memcpy(p + 1, "  ", 2);
+	ck_assert_msg(parse(plain) == STATUS_OK, "%s", errors.text);
+	free(plain);
+	free(made);
+}
+END_TEST
+
+/* Any bytes at all: no crash, and a refusal leaves an error. */
+START_TEST(random_bytes)
+{
+	static const char alphabet[] = "workers=\n #;[]: \"queue_max\t\r4GiB\0";
+	char text[300];
+
+	srand48(_i);
+	for (size_t round = 0; round < 300; round++) {
+		size_t n = (size_t)(lrand48() % (long)sizeof text);
+
+		for (size_t i = 0; i < n; i++)
+			text[i] = lrand48() % 8 ? alphabet[lrand48() % (long)sizeof alphabet] : (char)lrand48();
+		memset(&errors, 0, sizeof errors);
+		config_defaults(&c);
+		ck_assert_int_eq(config_parse(&c, "f", text, n, &errors) == STATUS_OK, errors.count == 0);
+	}
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("config");
+	TCase *t = tcase_create("config");
+	SRunner *r;
+
+	tcase_add_loop_test(t, every_option_every_way, 0, OTHERS);
+	tcase_add_test(t, table_is_covered);
+	tcase_add_test(t, precedence);
+	tcase_add_loop_test(t, bad_file_is_refused, 0, sizeof bad_files / sizeof bad_files[0]);
+	tcase_add_test(t, bad_flags_are_refused_all_at_once);
+	tcase_add_test(t, many_errors_do_not_overflow);
+	tcase_add_test(t, derived_values);
+	tcase_add_test(t, sample_file_is_current_and_sound);
+	tcase_add_loop_test(t, random_bytes, 0, 4);
+	suite_add_tcase(s, t);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	int failed = srunner_ntests_failed(r);
+
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,367 @@
+/* The fd door against a real cache: the conversation of proto/fdsock.h, hostile packets, bounds, and the end of processes. */
+#include "daemon/door.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include "proto/fdsock.h"
+#include "tests/shell.h"
+
+static struct shell s;
+static struct door *door;
+
+static void setup(void)
+{
+	char why[256] = "";
+
+	shell_open(&s);
+	ck_assert_msg(door_create(&s.daemon, s.config.fd_socket, 0600, 4, &door, why, sizeof why) == STATUS_OK, "%s", why);
+}
+
+static void teardown(void)
+{
+	door_destroy(door);
+	ck_assert_int_ne(access(s.config.fd_socket, F_OK), 0);
+	shell_close(&s);
+}
+
+static int dial(void)
+{
+	struct sockaddr_un to = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+
+	strcpy(to.sun_path, s.config.fd_socket);
+	ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+	return fd;
+}
+
+#define HEAD(kind) { FDSOCK_MAGIC, FDSOCK_VERSION, kind }
+
+/* Receives one packet within 3 s: its bytes, 0 at the end of the connection. *got: a descriptor that came along, or -1. */
+static ssize_t hear(int fd, void *packet, size_t size, int *got)
+{
+	char room[CMSG_SPACE(sizeof(int))];
+	struct iovec iov = { packet, size };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room };
+	struct pollfd p = { fd, POLLIN, 0 };
+
+	ck_assert_int_eq(poll(&p, 1, 3000), 1);
+	ssize_t n = recvmsg(fd, &m, 0);
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+
+	if (got) {
+		*got = -1;
+		if (c)
+			memcpy(got, CMSG_DATA(c), sizeof *got);
+	}
+	return n < 0 && errno == ECONNRESET ? 0 : n;
+}
+
+static int greet(struct fdsock_welcome *w)
+{
+	struct fdsock_hello h = { HEAD(FDSOCK_HELLO), { 0 } };
+	int fd = dial();
+
+	memcpy(h.token, s.session.token, sizeof h.token);
+	ck_assert_int_eq(send(fd, &h, sizeof h, 0), sizeof h);
+	ck_assert_int_eq(hear(fd, w, sizeof *w, NULL), sizeof *w);
+	ck_assert_uint_eq(w->status, STATUS_OK);
+	return fd;
+}
+
+static double stat_of(const char *name);
+
+static void until(const char *name, double value)
+{
+	for (int i = 0; i < 600 && stat_of(name) != value; i++)
+		usleep(5000);
+	ck_assert_msg(stat_of(name) == value, "%s is %g, not %g", name, stat_of(name), value);
+}
+
+struct wanted {
+	const char *name;
+	double value;
+};
+
+static void find_stat(void *arg, const char *name, const char *labels, double value, bool counter, const char *help)
+{
+	struct wanted *w = arg;
+
+	(void)counter;
+	ck_assert_ptr_nonnull(labels);
+	ck_assert_ptr_nonnull(help);
+	if (!strcmp(name, w->name))
+		w->value = value;
+}
+
+static double stat_of(const char *name)
+{
+	struct wanted w = { name, -1 };
+
+	door_stats(door, find_stat, &w);
+	return w.value;
+}
+
+static uint64_t leases(void)
+{
+	struct cache_load load;
+
+	cache_load(s.daemon.cache, &load);
+	return load.leases;
+}
+
+static uint64_t lease_one(uint64_t attachment, uint32_t *extent)
+{
+	struct cache_place places[2];
+	struct cache_leased leased;
+	struct cache_keys k = { (const uint8_t *)"key1", 1, 4 };
+	const char *why = "";
+
+	ck_assert_msg(cache_lease(s.daemon.cache, s.session.id, &k, true, attachment, daemon_now_us(), places, 2, &leased,
+				  &why) == STATUS_OK,
+		      "%s", why);
+	*extent = places[0].extent;
+	return leased.lease;
+}
+
+START_TEST(conversation)
+{
+	struct fdsock_welcome w;
+	struct fdsock_extent e;
+	struct fdsock_release r = { .head = HEAD(FDSOCK_RELEASE), .count = 1 };
+	int fd = greet(&w), got;
+	uint32_t extent;
+	struct stat st;
+
+	shell_store(&s, "key1");
+	ck_assert_uint_eq(w.session, s.session.id);
+	ck_assert_uint_eq(w.epoch, cache_epoch(s.daemon.cache));
+	r.leases[0] = lease_one(w.attachment, &extent);
+
+	struct fdsock_map m = { HEAD(FDSOCK_MAP), extent, 0 };
+
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	ck_assert_int_eq(hear(fd, &e, sizeof e, &got), sizeof e);
+	ck_assert_uint_eq(e.status, STATUS_OK);
+	ck_assert_int_ge(got, 0);
+	ck_assert_int_eq(fstat(got, &st), 0);
+	ck_assert_uint_eq((uint64_t)st.st_size, e.bytes);
+	ck_assert_ptr_eq(mmap(NULL, e.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, got, 0), MAP_FAILED);
+	uint8_t *at = mmap(NULL, e.bytes, PROT_READ, MAP_SHARED, got, 0);
+
+	ck_assert_ptr_ne(at, MAP_FAILED);
+	close(got);
+	ck_assert_int_eq(send(fd, &r, offsetof(struct fdsock_release, leases) + 8, 0), 24);
+	for (int i = 0; i < 200 && leases(); i++)
+		usleep(5000);
+	ck_assert_uint_eq(leases(), 0);
+
+	m.extent = 9999;
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	ck_assert_int_eq(hear(fd, &e, sizeof e, &got), sizeof e);
+	ck_assert_uint_ne(e.status, STATUS_OK);
+	ck_assert_int_eq(got, -1);
+	munmap(at, st.st_size);
+
+	struct fdsock_unmapped u = { HEAD(FDSOCK_UNMAPPED), extent, 0 };
+
+	ck_assert_int_eq(send(fd, &u, sizeof u, 0), sizeof u);
+	until("terrace_door_packets_total", 5);
+	close(fd);
+	until("terrace_door_connections", 0);
+}
+END_TEST
+
+START_TEST(unknown_token_is_refused)
+{
+	struct fdsock_hello h = { HEAD(FDSOCK_HELLO), "not the token!!" };
+	struct fdsock_welcome w;
+	int fd = dial();
+
+	ck_assert_int_eq(send(fd, &h, sizeof h, 0), sizeof h);
+	ck_assert_int_eq(hear(fd, &w, sizeof w, NULL), sizeof w);
+	ck_assert_uint_ne(w.status, STATUS_OK);
+	ck_assert_uint_eq(w.attachment, 0);
+	ck_assert_int_eq(hear(fd, &w, sizeof w, NULL), 0);
+	close(fd);
+}
+END_TEST
+
+/* Packets that end the connection, before and after a hello. */
+static const struct {
+	struct fdsock_head head;
+	size_t bytes;
+	uint32_t word; /* what follows the head: a RELEASE's count */
+} hostile[] = {
+	{ { 0 }, 0, 0 },
+	{ HEAD(FDSOCK_MAP), 1, 0 },
+	{ HEAD(FDSOCK_MAP), sizeof(struct fdsock_head), 0 },
+	{ HEAD(FDSOCK_MAP), sizeof(struct fdsock_map) - 1, 0 },
+	{ HEAD(FDSOCK_MAP), sizeof(struct fdsock_map) + 1, 0 },
+	{ HEAD(FDSOCK_WELCOME), sizeof(struct fdsock_welcome), 0 },
+	{ HEAD(FDSOCK_EXTENT), sizeof(struct fdsock_extent), 0 },
+	{ HEAD(FDSOCK_RETIRE), sizeof(struct fdsock_unmapped), 0 },
+	{ HEAD(0), 16, 0 },
+	{ HEAD(77), 16, 0 },
+	{ HEAD(FDSOCK_UNMAPPED), 8, 0 },
+	{ HEAD(FDSOCK_HELLO), 24, 0 }, /* after a hello: a second one */
+	{ { FDSOCK_MAGIC + 1, FDSOCK_VERSION, FDSOCK_MAP }, 16, 0 },
+	{ { FDSOCK_MAGIC, FDSOCK_VERSION + 1, FDSOCK_MAP }, 16, 0 },
+	{ HEAD(FDSOCK_RELEASE), 16, 1 },
+	{ HEAD(FDSOCK_RELEASE), 24, 0 },
+	{ HEAD(FDSOCK_RELEASE), 16, 0xffffffff },
+	{ HEAD(FDSOCK_RELEASE), 16 + 65 * 8, 65 },
+	{ HEAD(FDSOCK_RELEASE), 16 + 64 * 8, 65 },
+	{ HEAD(FDSOCK_RELEASE), 4000, 500 },
+};
+
+START_TEST(hostile_packets_hang_up)
+{
+	char packet[4096] = { 0 };
+	struct fdsock_welcome w;
+	int keeper = greet(&w), fd = greet(&w); /* a session ends with its last process */
+
+	memcpy(packet, &hostile[_i].head, sizeof hostile[_i].head);
+	memcpy(packet + sizeof hostile[_i].head, &hostile[_i].word, sizeof hostile[_i].word);
+	ck_assert_int_eq(send(fd, packet, hostile[_i].bytes, MSG_NOSIGNAL), (ssize_t)hostile[_i].bytes);
+	ck_assert_int_eq(hear(fd, packet, sizeof packet, NULL), 0);
+	close(fd);
+	/* And the door is still open. */
+	close(greet(&w));
+	close(keeper);
+}
+END_TEST
+
+START_TEST(hello_comes_first_and_soon)
+{
+	struct fdsock_map m = { HEAD(FDSOCK_MAP), 0, 0 };
+	char byte;
+	int fd = dial(), silent = dial();
+
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	ck_assert_int_eq(hear(fd, &byte, 1, NULL), 0);
+	ck_assert_int_eq(hear(silent, &byte, 1, NULL), 0); /* closed after 2 s */
+	close(fd);
+	close(silent);
+}
+END_TEST
+
+START_TEST(connections_are_bounded)
+{
+	struct fdsock_welcome w;
+	int fd[4];
+	char byte;
+
+	for (int i = 0; i < 4; i++)
+		fd[i] = greet(&w);
+	int over = dial();
+
+	ck_assert_int_eq(hear(over, &byte, 1, NULL), 0);
+	close(over);
+	close(fd[3]);
+	until("terrace_door_connections", 3);
+	fd[3] = greet(&w);
+	for (int i = 0; i < 4; i++)
+		close(fd[i]);
+	until("terrace_door_connections", 0);
+}
+END_TEST
+
+START_TEST(deaf_client_is_disconnected)
+{
+	struct fdsock_map m = { HEAD(FDSOCK_MAP), 9999, 0 };
+	struct fdsock_welcome w;
+	int fd = greet(&w);
+
+	for (int i = 0; i < 20000 && send(fd, &m, sizeof m, MSG_NOSIGNAL) > 0; i++)
+		;
+	until("terrace_door_connections", 0);
+	close(fd);
+}
+END_TEST
+
+/* A killed process detaches though its forked child keeps the socket open. */
+START_TEST(death_is_seen_through_a_child)
+{
+	struct fdsock_welcome w;
+	int ready[2], hold[2];
+	char byte = 0;
+
+	ck_assert_int_eq(pipe(ready), 0);
+	ck_assert_int_eq(pipe(hold), 0);
+	pid_t engine = fork();
+
+	if (!engine) {
+		close(hold[1]);
+		greet(&w);
+		if (!fork()) { /* the child: lives until the test lets go of `hold` */
+			if (write(ready[1], &byte, 1) == 1 && read(hold[0], &byte, 1) == 0)
+				_exit(0);
+			_exit(1);
+		}
+		pause();
+	}
+	close(hold[0]);
+	ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+	until("terrace_door_connections", 1);
+	kill(engine, SIGKILL);
+	until("terrace_door_connections", 0);
+	waitpid(engine, NULL, 0);
+	close(hold[1]);
+}
+END_TEST
+
+START_TEST(random_packets_are_classified)
+{
+	uint8_t packet[sizeof(struct fdsock_release) + 8];
+
+	srand48(7);
+	for (int i = 0; i < 200000; i++) {
+		struct fdsock_head h = { FDSOCK_MAGIC, FDSOCK_VERSION, (uint16_t)(lrand48() % 10) };
+		size_t n = (size_t)(lrand48() % (long)sizeof packet);
+
+		for (size_t k = 0; k < sizeof packet; k += 4)
+			memcpy(packet + k, (const int32_t[]){ (int32_t)mrand48() }, 4);
+		if (lrand48() % 4)
+			memcpy(packet, &h, sizeof h);
+		if (lrand48() % 2)
+			memcpy(packet + 8, (const uint32_t[]){ (uint32_t)(lrand48() % 70) }, 4);
+		int type = door_packet_type(packet, n);
+
+		ck_assert(!type || type == FDSOCK_HELLO || type == FDSOCK_MAP || type == FDSOCK_UNMAPPED ||
+			  type == FDSOCK_RELEASE);
+		ck_assert(!type || n >= 16);
+	}
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("door");
+	TCase *t = tcase_create("door");
+	SRunner *r;
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 30);
+	tcase_add_test(t, conversation);
+	tcase_add_test(t, unknown_token_is_refused);
+	tcase_add_loop_test(t, hostile_packets_hang_up, 0, sizeof hostile / sizeof hostile[0]);
+	tcase_add_test(t, hello_comes_first_and_soon);
+	tcase_add_test(t, connections_are_bounded);
+	tcase_add_test(t, deaf_client_is_disconnected);
+	tcase_add_test(t, death_is_seen_through_a_child);
+	tcase_add_test(t, random_packets_are_classified);
+	suite_add_tcase(suite, t);
+	r = srunner_create(suite);
+	srunner_run_all(r, CK_NORMAL);
+	int failed = srunner_ntests_failed(r);
+
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

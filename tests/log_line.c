@@ -1,0 +1,83 @@
+/* Log lines: escaping, cutting, and that a JSON line stays JSON whatever is in it. */
+#include "daemon/log.h"
+
+#include <check.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char line[LOG_LINE_MAX];
+
+static size_t make(size_t size, enum log_format format, const struct log_field *fields)
+{
+	return log_line(line, size, format, 1700000000123456ull, LOG_WARN, "thing_done", fields);
+}
+
+START_TEST(logfmt_quotes_what_needs_it)
+{
+	const struct log_field f[] = { LOG_TEXT("plain", "a/b.c"), LOG_TEXT("space", "a b"), LOG_TEXT("none", ""),
+				       LOG_TEXT("hard", "q\"\\\n\t\x01\xff="), LOG_NUM("n", -5), { 0 } };
+
+	make(sizeof line, LOG_LOGFMT, f);
+	ck_assert_str_eq(line, "time=2023-11-14T22:13:20.123456Z level=warn event=thing_done plain=a/b.c space=\"a b\" "
+			       "none=\"\" hard=\"q\\\"\\\\\\n\\t\\u0001\\u00ff=\" n=-5\n");
+}
+END_TEST
+
+START_TEST(json_is_json)
+{
+	const struct log_field f[] = { LOG_TEXT("t", "q\"\\\n\x01\xc3 }"), LOG_NUM("n", INT64_MIN), { 0 } };
+	size_t n = make(sizeof line, LOG_JSON, f);
+	json_error_t e;
+	json_t *j = json_loadb(line, n, 0, &e);
+
+	ck_assert_msg(j != NULL, "%s: %s", e.text, line);
+	ck_assert_str_eq(json_string_value(json_object_get(j, "event")), "thing_done");
+	ck_assert_str_eq(json_string_value(json_object_get(j, "level")), "warn");
+	ck_assert(json_integer_value(json_object_get(j, "n")) == INT64_MIN);
+	json_decref(j);
+}
+END_TEST
+
+START_TEST(long_lines_are_cut_whole)
+{
+	char text[600];
+	json_error_t e;
+
+	for (size_t i = 0; i < sizeof text - 1; i++)
+		text[i] = i % 7 ? 'x' : '"';
+	text[sizeof text - 1] = 0;
+	const struct log_field f[] = { LOG_TEXT("first", text), LOG_NUM("second", 7), { 0 } };
+
+	for (size_t size = 256; size < 900; size++) {
+		size_t n = make(size, LOG_JSON, f);
+		json_t *j = json_loadb(line, n, 0, &e);
+
+		ck_assert_uint_lt(n, size);
+		ck_assert_msg(j != NULL, "%zu: %s: %s", size, e.text, line);
+		json_decref(j);
+		n = make(size, LOG_LOGFMT, f);
+		ck_assert_uint_lt(n, size);
+		ck_assert_int_eq(line[n - 1], '\n');
+		ck_assert_int_eq(line[n], 0);
+	}
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("log_line");
+	TCase *t = tcase_create("log_line");
+	SRunner *r;
+
+	tcase_add_test(t, logfmt_quotes_what_needs_it);
+	tcase_add_test(t, json_is_json);
+	tcase_add_test(t, long_lines_are_cut_whole);
+	suite_add_tcase(s, t);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	int failed = srunner_ntests_failed(r);
+
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,477 @@
+/* The server over a real Unix socket, with a gRPC client in the same process: round trips, streams, bounds, cancellation, stopping. */
+#include "daemon/rpc.h"
+
+#include <grpc/byte_buffer.h>
+#include <grpc/byte_buffer_reader.h>
+#include <grpc/grpc.h>
+#include <grpc/grpc_security.h>
+#include <grpc/slice.h>
+
+#include "daemon/workers.h"
+#include "tests/shell.h"
+
+static struct shell s;
+static struct rpc_server *server;
+static grpc_channel *channel;
+static grpc_completion_queue *queue;
+
+static void start(uint64_t calls_max, uint64_t call_deadline_ms)
+{
+	char why[256] = "", address[CONFIG_TEXT_MAX + 8];
+	grpc_channel_credentials *open;
+
+	shell_open(&s);
+	s.config.calls_max = calls_max;
+	s.config.call_deadline_max_ms = call_deadline_ms;
+	ck_assert_int_eq(workers_create(2, 16, &s.daemon.workers), STATUS_OK);
+	ck_assert_msg(rpc_server_create(&s.daemon, why, sizeof why) == STATUS_OK, "%s", why);
+	server = s.daemon.rpc;
+	snprintf(address, sizeof address, "unix:%s", s.config.socket);
+	open = grpc_insecure_credentials_create();
+	channel = grpc_channel_create(address, open, NULL);
+	grpc_channel_credentials_release(open);
+	queue = grpc_completion_queue_create_for_next(NULL);
+}
+
+static void stop(void)
+{
+	grpc_channel_destroy(channel);
+	rpc_server_stop(server, 2000000);
+	ck_assert(rpc_server_wait(server, 10000000));
+	rpc_server_destroy(server);
+	grpc_completion_queue_shutdown(queue);
+	while (grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL).type != GRPC_QUEUE_SHUTDOWN)
+		;
+	grpc_completion_queue_destroy(queue);
+	workers_destroy(s.daemon.workers);
+	shell_close(&s);
+}
+
+struct client {
+	grpc_call *call;
+	grpc_metadata_array head, tail;
+	grpc_byte_buffer *reply;
+	grpc_status_code status;
+	grpc_slice details;
+	bool head_asked;
+};
+
+static grpc_byte_buffer *buffer(const void *bytes, size_t n)
+{
+	grpc_slice slice = grpc_slice_from_copied_buffer(bytes, n);
+	grpc_byte_buffer *b = grpc_raw_byte_buffer_create(&slice, 1);
+
+	grpc_slice_unref(slice);
+	return b;
+}
+
+static void dial(struct client *c, const char *path, double seconds)
+{
+	gpr_timespec until = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+					  gpr_time_from_millis((int64_t)(seconds * 1000), GPR_TIMESPAN));
+	grpc_slice method = grpc_slice_from_copied_string(path);
+
+	memset(c, 0, sizeof *c);
+	c->call = grpc_channel_create_call(channel, NULL, GRPC_PROPAGATE_DEFAULTS, queue, method, NULL,
+					   seconds ? until : gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+	grpc_slice_unref(method);
+}
+
+static void batch(struct client *c, grpc_op *ops, size_t n)
+{
+	ck_assert_int_eq(grpc_call_start_batch(c->call, ops, n, c, NULL), GRPC_CALL_OK);
+}
+
+static void expect(struct client *c)
+{
+	grpc_event e = grpc_completion_queue_next(
+		queue, gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_seconds(15, GPR_TIMESPAN)), NULL);
+
+	ck_assert_int_eq(e.type, GRPC_OP_COMPLETE);
+	ck_assert_ptr_eq(e.tag, c);
+}
+
+/* Begins a call: sends metadata and, if message is not NULL, one message; then, unless `more`, closes its side. */
+static void begin(struct client *c, const ProtobufCMessage *message, bool more)
+{
+	grpc_op ops[3] = { { .op = GRPC_OP_SEND_INITIAL_METADATA } };
+	grpc_byte_buffer *b = NULL;
+	size_t n = 1;
+
+	if (message) {
+		size_t size = protobuf_c_message_get_packed_size(message);
+		uint8_t *bytes = malloc(size + 1);
+
+		protobuf_c_message_pack(message, bytes);
+		b = buffer(bytes, size);
+		free(bytes);
+		ops[n].op = GRPC_OP_SEND_MESSAGE;
+		ops[n++].data.send_message.send_message = b;
+	}
+	if (!more)
+		ops[n++].op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
+	batch(c, ops, n);
+	expect(c);
+	if (b)
+		grpc_byte_buffer_destroy(b);
+}
+
+static bool hear(struct client *c)
+{
+	grpc_op ops[2] = { 0 };
+	size_t n = 0;
+
+	if (c->reply)
+		grpc_byte_buffer_destroy(c->reply);
+	c->reply = NULL;
+	if (!c->head_asked) {
+		c->head_asked = true;
+		ops[n].op = GRPC_OP_RECV_INITIAL_METADATA;
+		ops[n++].data.recv_initial_metadata.recv_initial_metadata = &c->head;
+	}
+	ops[n].op = GRPC_OP_RECV_MESSAGE;
+	ops[n++].data.recv_message.recv_message = &c->reply;
+	batch(c, ops, n);
+	expect(c);
+	return c->reply != NULL;
+}
+
+static grpc_status_code end(struct client *c)
+{
+	grpc_op op = { .op = GRPC_OP_RECV_STATUS_ON_CLIENT };
+
+	grpc_metadata_array_init(&c->tail);
+	op.data.recv_status_on_client.trailing_metadata = &c->tail;
+	op.data.recv_status_on_client.status = &c->status;
+	op.data.recv_status_on_client.status_details = &c->details;
+	batch(c, &op, 1);
+	expect(c);
+	grpc_slice_unref(c->details);
+	grpc_metadata_array_destroy(&c->head);
+	grpc_metadata_array_destroy(&c->tail);
+	if (c->reply)
+		grpc_byte_buffer_destroy(c->reply);
+	grpc_call_unref(c->call);
+	return c->status;
+}
+
+static uint8_t *flat(struct client *c, size_t *n)
+{
+	grpc_byte_buffer_reader r;
+	static uint8_t bytes[2 << 20];
+
+	grpc_byte_buffer_reader_init(&r, c->reply);
+	grpc_slice all = grpc_byte_buffer_reader_readall(&r);
+
+	*n = GRPC_SLICE_LENGTH(all);
+	ck_assert_uint_le(*n, sizeof bytes);
+	memcpy(bytes, GRPC_SLICE_START_PTR(all), *n);
+	grpc_slice_unref(all);
+	grpc_byte_buffer_reader_destroy(&r);
+	return bytes;
+}
+
+/* One unary call; true if it was answered. */
+static bool unary(const char *path, const ProtobufCMessage *message, grpc_status_code *status)
+{
+	struct client c;
+
+	dial(&c, path, 10);
+	begin(&c, message, false);
+	bool answered = hear(&c);
+
+	*status = end(&c);
+	return answered;
+}
+
+static Terrace__V1__Keys one_key = { PROTOBUF_C_MESSAGE_INIT(&terrace__v1__keys__descriptor), 2, { 2, (uint8_t *)"k1" } };
+
+static Terrace__V1__LookupRequest lookup_of(uint64_t session)
+{
+	Terrace__V1__LookupRequest q = TERRACE__V1__LOOKUP_REQUEST__INIT;
+
+	q.session = session;
+	q.keys = &one_key;
+	return q;
+}
+
+START_TEST(round_trips)
+{
+	Terrace__V1__LookupRequest q;
+	Terrace__V1__VerifyRequest verify = TERRACE__V1__VERIFY_REQUEST__INIT;
+	grpc_status_code status;
+	struct client c;
+	size_t n;
+
+	start(64, 60000);
+	shell_store(&s, "k1");
+	q = lookup_of(s.session.id);
+	for (int i = 0; i < 300; i++) {
+		dial(&c, "/terrace.v1.Cache/Lookup", 10);
+		begin(&c, &q.base, false);
+		ck_assert(hear(&c));
+		uint8_t *bytes = flat(&c, &n);
+		Terrace__V1__LookupReply *r = terrace__v1__lookup_reply__unpack(NULL, n, bytes);
+
+		ck_assert_uint_eq(r->prefix, 1);
+		ck_assert_uint_eq(r->epoch, cache_epoch(s.daemon.cache));
+		terrace__v1__lookup_reply__free_unpacked(r, NULL);
+		ck_assert_int_eq(end(&c), GRPC_STATUS_OK);
+	}
+	ck_assert(unary("/terrace.v1.Admin/Verify", &verify.base, &status)); /* through a worker */
+	ck_assert_int_eq(status, GRPC_STATUS_OK);
+	q.session++;
+	ck_assert(!unary("/terrace.v1.Cache/Lookup", &q.base, &status));
+	ck_assert_int_eq(status, GRPC_STATUS_NOT_FOUND);
+	ck_assert(!unary("/terrace.v1.Cache/Nothing", &q.base, &status));
+	ck_assert_int_eq(status, GRPC_STATUS_UNIMPLEMENTED);
+	stop();
+}
+END_TEST
+
+START_TEST(get_stream_is_the_block)
+{
+	Terrace__V1__GetRequest q = TERRACE__V1__GET_REQUEST__INIT;
+	size_t n, got = 0, bytes;
+	struct client c;
+
+	start(64, 60000);
+	shell_store(&s, "k1");
+	bytes = s.session.block_bytes[1];
+	q.session = s.session.id;
+	q.keys = &one_key;
+	q.layout = 1;
+	q.chunk_bytes = 4096;
+	dial(&c, "/terrace.v1.Cache/Get", 10);
+	begin(&c, &q.base, false);
+	while (hear(&c)) {
+		uint8_t *raw = flat(&c, &n);
+		Terrace__V1__GetChunk *k = terrace__v1__get_chunk__unpack(NULL, n, raw);
+
+		ck_assert_ptr_nonnull(k);
+		ck_assert((got == 0) == (k->header != NULL));
+		if (k->header)
+			ck_assert_uint_eq(k->header->block_bytes, bytes);
+		for (size_t i = 0; i < k->data.len; i++)
+			ck_assert_int_eq(k->data.data[i], 'k' + 1);
+		got += k->data.len;
+		terrace__v1__get_chunk__free_unpacked(k, NULL);
+	}
+	ck_assert_int_eq(end(&c), GRPC_STATUS_OK);
+	ck_assert_uint_eq(got, bytes);
+	stop();
+}
+END_TEST
+
+/* A client that goes away in the middle of a block leaves nothing reserved. */
+static void half_put(struct client *c, double seconds)
+{
+	Terrace__V1__PutHeader h = TERRACE__V1__PUT_HEADER__INIT;
+	Terrace__V1__PutChunk k = TERRACE__V1__PUT_CHUNK__INIT;
+
+	h.session = s.session.id;
+	h.key = (ProtobufCBinaryData){ 2, (uint8_t *)"k9" };
+	k.header = &h;
+	k.data = (ProtobufCBinaryData){ 2, (uint8_t *)"k9" };
+	dial(c, "/terrace.v1.Cache/Put", seconds);
+	begin(c, &k.base, true);
+}
+
+static void reservations_become(uint64_t n)
+{
+	struct cache_load load;
+
+	for (int i = 0; i < 1000; i++) {
+		cache_load(s.daemon.cache, &load);
+		if (load.reservations == n)
+			return;
+		usleep(5000);
+	}
+	ck_abort_msg("%llu reservations", (unsigned long long)load.reservations);
+}
+
+START_TEST(cancelled_put_frees_its_slot)
+{
+	struct client c;
+
+	start(64, 60000);
+	half_put(&c, 20);
+	reservations_become(1);
+	grpc_call_cancel(c.call, NULL);
+	reservations_become(0);
+	end(&c);
+	stop();
+}
+END_TEST
+
+START_TEST(stalled_put_is_ended)
+{
+	struct client c;
+
+	start(64, 300);
+	half_put(&c, 0);
+	reservations_become(1);
+	ck_assert(!hear(&c));
+	ck_assert_int_eq(end(&c), GRPC_STATUS_DEADLINE_EXCEEDED);
+	reservations_become(0);
+	stop();
+}
+END_TEST
+
+START_TEST(streams_are_bounded)
+{
+	struct client c[9];
+	grpc_status_code status;
+	Terrace__V1__LookupRequest q;
+
+	start(16, 60000);
+	for (int i = 0; i < 8; i++)
+		half_put(&c[i], 20);
+	reservations_become(1); /* the same key: the others are told BUSY */
+	usleep(100000);
+	half_put(&c[8], 20);
+	ck_assert(!hear(&c[8]));
+	ck_assert_int_eq(end(&c[8]), GRPC_STATUS_RESOURCE_EXHAUSTED);
+	q = lookup_of(s.session.id);
+	ck_assert(unary("/terrace.v1.Cache/Lookup", &q.base, &status)); /* calls still pass */
+	for (int i = 0; i < 8; i++) {
+		grpc_call_cancel(c[i].call, NULL);
+		end(&c[i]);
+	}
+	reservations_become(0);
+	stop();
+}
+END_TEST
+
+START_TEST(watch_and_stop)
+{
+	Terrace__V1__WatchRequest q = TERRACE__V1__WATCH_REQUEST__INIT;
+	struct client c;
+	size_t n;
+
+	start(64, 200);
+	q.session = s.session.id;
+	q.from_now = true;
+	dial(&c, "/terrace.v1.Cache/Watch", 0);
+	begin(&c, &q.base, false);
+	grpc_op op = { .op = GRPC_OP_RECV_INITIAL_METADATA };
+
+	op.data.recv_initial_metadata.recv_initial_metadata = &c.head;
+	c.head_asked = true;
+	batch(&c, &op, 1);
+	expect(&c); /* comes before any event: the watch is on */
+	usleep(500000); /* a watch outlives the bound of other calls */
+	for (int i = 0; i < 20; i++) {
+		char key[8];
+
+		snprintf(key, sizeof key, "w%d", i);
+		shell_store(&s, key);
+	}
+	for (uint64_t i = 0; i < 40; i++) {
+		ck_assert(hear(&c));
+		uint8_t *bytes = flat(&c, &n);
+		Terrace__V1__WatchEvent *e = terrace__v1__watch_event__unpack(NULL, n, bytes);
+
+		ck_assert_uint_eq(e->sequence, i + 1);
+		ck_assert_int_eq(e->kind, TERRACE__V1__WATCH_KIND__WATCH_STORED);
+		ck_assert_str_eq(e->tier, "host");
+		terrace__v1__watch_event__free_unpacked(e, NULL);
+	}
+	rpc_server_stop(server, 2000000);
+	ck_assert(!hear(&c));
+	ck_assert_int_eq(end(&c), GRPC_STATUS_UNAVAILABLE);
+	stop();
+}
+END_TEST
+
+START_TEST(second_server_is_told)
+{
+	struct config config;
+	struct daemon d;
+	char why[256] = "";
+
+	start(16, 60000);
+	config = s.config;
+	d = s.daemon;
+	d.config = &config;
+	strcpy(config.socket, "/proc/nowhere/t.sock");
+	ck_assert_int_eq(rpc_server_create(&d, why, sizeof why), STATUS_IO);
+	ck_assert_ptr_nonnull(strstr(why, "cannot listen on /proc/nowhere"));
+	stop();
+}
+END_TEST
+
+START_TEST(many_calls_at_once)
+{
+	enum { CALLS = 200 };
+	static struct client c[CALLS];
+	Terrace__V1__LookupRequest q;
+	int ok = 0;
+
+	start(16, 60000);
+	q = lookup_of(s.session.id);
+	size_t size = protobuf_c_message_get_packed_size(&q.base);
+	uint8_t bytes[128];
+
+	protobuf_c_message_pack(&q.base, bytes);
+	for (int i = 0; i < CALLS; i++) {
+		dial(&c[i], "/terrace.v1.Cache/Lookup", 10);
+		grpc_byte_buffer *b = buffer(bytes, size);
+		grpc_op ops[6] = { { .op = GRPC_OP_SEND_INITIAL_METADATA }, { .op = GRPC_OP_SEND_MESSAGE },
+				   { .op = GRPC_OP_SEND_CLOSE_FROM_CLIENT }, { .op = GRPC_OP_RECV_INITIAL_METADATA },
+				   { .op = GRPC_OP_RECV_MESSAGE }, { .op = GRPC_OP_RECV_STATUS_ON_CLIENT } };
+
+		ops[1].data.send_message.send_message = b;
+		ops[3].data.recv_initial_metadata.recv_initial_metadata = &c[i].head;
+		ops[4].data.recv_message.recv_message = &c[i].reply;
+		ops[5].data.recv_status_on_client.trailing_metadata = &c[i].tail;
+		ops[5].data.recv_status_on_client.status = &c[i].status;
+		ops[5].data.recv_status_on_client.status_details = &c[i].details;
+		batch(&c[i], ops, 6);
+		grpc_byte_buffer_destroy(b);
+	}
+	for (int i = 0; i < CALLS; i++)
+		ck_assert_int_eq(grpc_completion_queue_next(queue,
+							    gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+									 gpr_time_from_seconds(15, GPR_TIMESPAN)),
+							    NULL)
+					 .type,
+				 GRPC_OP_COMPLETE);
+	for (int i = 0; i < CALLS; i++) {
+		ck_assert(c[i].status == GRPC_STATUS_OK || c[i].status == GRPC_STATUS_RESOURCE_EXHAUSTED);
+		ok += c[i].status == GRPC_STATUS_OK;
+		if (c[i].reply)
+			grpc_byte_buffer_destroy(c[i].reply);
+		grpc_slice_unref(c[i].details);
+		grpc_metadata_array_destroy(&c[i].head);
+		grpc_metadata_array_destroy(&c[i].tail);
+		grpc_call_unref(c[i].call);
+	}
+	ck_assert_int_gt(ok, 0);
+	stop();
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("rpc_server");
+	TCase *t = tcase_create("rpc_server");
+	SRunner *r;
+
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, round_trips);
+	tcase_add_test(t, get_stream_is_the_block);
+	tcase_add_test(t, cancelled_put_frees_its_slot);
+	tcase_add_test(t, stalled_put_is_ended);
+	tcase_add_test(t, streams_are_bounded);
+	tcase_add_test(t, watch_and_stop);
+	tcase_add_test(t, second_server_is_told);
+	tcase_add_test(t, many_calls_at_once);
+	suite_add_tcase(suite, t);
+	r = srunner_create(suite);
+	srunner_run_all(r, CK_NORMAL);
+	int failed = srunner_ntests_failed(r);
+
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
