@@ -1,0 +1,303 @@
+/* Publishing reserved slots. The handle ends with the call: what could not be committed is aborted. */
+#include "client/commit.h"
+
+#include "client/op.h"
+#include "client/status.h"
+#include "client/wire.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the reply ---------------------------------------------------------------------------------------------------- */
+
+/* The reply's statuses stand an item, the reservation's a key; `stored` says which items are stored now. */
+static void statuses_read(struct terrace_reservation *r, const Terrace__V1__CommitReply *reply, uint8_t *stored)
+{
+	for (uint32_t key = 0, item = 0; key < r->count; key++) {
+		if (!r->ids[key])
+			continue;
+		r->statuses[key] = client_status_of_wire((int)reply->status[item]);
+		stored[item++] = r->statuses[key] == TERRACE_OK || r->statuses[key] == TERRACE_EXISTS;
+	}
+}
+
+/* A lease over items becomes one over the reservation's keys. */
+static enum terrace_status lease_spread(struct terrace_lease *lease, const struct terrace_reservation *r)
+{
+	struct client_places *p = &lease->places;
+	void **blocks = calloc((size_t)r->count * p->layouts, sizeof(*blocks));
+	uint32_t *tokens = calloc(r->count, sizeof(*tokens));
+
+	if (!blocks || !tokens) {
+		free(blocks);
+		free(tokens);
+		return client_fail(TERRACE_EXHAUSTED, "no memory for a lease");
+	}
+	for (uint32_t key = 0, item = 0; key < r->count; key++) {
+		if (!r->ids[key])
+			continue;
+		memcpy(blocks + (size_t)key * p->layouts, p->blocks + (size_t)item * p->layouts,
+		       p->layouts * sizeof(*blocks));
+		tokens[key] = p->tokens[item++];
+	}
+	free(p->blocks);
+	free(p->tokens);
+	p->blocks = blocks;
+	p->tokens = tokens;
+	p->keys = r->count;
+	return TERRACE_OK;
+}
+
+static enum terrace_status lease_read(struct client_committing *g, const Terrace__V1__CommitReply *reply,
+				      const uint8_t *stored)
+{
+	struct terrace_reservation *r = g->reservation;
+	enum terrace_status status = client_lease_create(r->view, reply->lease, reply->places, g->items, stored, true,
+							 g->deadline_us, &g->lease);
+
+	if (!status && g->items != r->count)
+		status = lease_spread(g->lease, r);
+	if (status && g->lease) {
+		terrace_release(g->lease);
+		g->lease = NULL;
+	}
+	/* The blocks are stored; that this process could not map them is no failure of the commit. */
+	return status == TERRACE_INTERNAL ? status : TERRACE_OK;
+}
+
+static enum terrace_status reply_read(struct client_committing *g, const Terrace__V1__CommitReply *reply,
+				      struct client_arena *arena)
+{
+	struct terrace_reservation *r = g->reservation;
+	enum terrace_status status = client_epoch_check(r->view, reply->epoch);
+	uint8_t *stored = client_arena_take(arena, g->items);
+
+	if (status)
+		return status;
+	if (!stored)
+		return client_fail(TERRACE_EXHAUSTED, "no memory for a commit's answer");
+	if (reply->n_status != g->items)
+		return client_fail(TERRACE_INTERNAL, "the daemon answers %u commits with %zu statuses", g->items,
+				   reply->n_status);
+	statuses_read(r, reply, stored);
+	return g->want_lease && reply->lease ? lease_read(g, reply, stored) : TERRACE_OK;
+}
+
+enum terrace_status client_commit_read(struct client_committing *committing, const struct client_message *message)
+{
+	Terrace__V1__CommitReply *reply;
+	struct client_arena arena;
+	enum terrace_status status;
+
+	client_arena_init(&arena);
+	reply = client_wire_unpack(&arena, &terrace__v1__commit_reply__descriptor, message);
+	status = reply ? reply_read(committing, reply, &arena) : TERRACE_INTERNAL;
+	client_arena_fini(&arena);
+	return status;
+}
+
+/* ---- the calls ---------------------------------------------------------------------------------------------------- */
+
+struct commit_op {
+	struct terrace_op op;
+	struct client_committing committing;
+};
+
+static enum terrace_status sync_take(void *arg, const struct client_message *message)
+{
+	return client_commit_read(arg, message);
+}
+
+static enum terrace_status async_take(void *arg, const struct client_message *message)
+{
+	return client_commit_read(&((struct commit_op *)arg)->committing, message);
+}
+
+struct commit_request {
+	Terrace__V1__CommitRequest request;
+	Terrace__V1__CommitItem *items;
+	Terrace__V1__CommitItem **pointers;
+};
+
+static uint32_t slots_count(const struct terrace_reservation *r)
+{
+	uint32_t slots = 0;
+
+	for (uint32_t i = 0; i < r->count; i++)
+		slots += r->ids[i] != 0;
+	return slots;
+}
+
+static void request_fini(struct commit_request *q)
+{
+	free(q->items);
+	free(q->pointers);
+}
+
+static enum terrace_status request_init(struct commit_request *q, const struct terrace_reservation *r, uint32_t items,
+					bool lease)
+{
+	uint32_t n = 0;
+
+	q->items = calloc(items ? items : 1, sizeof(*q->items));
+	q->pointers = calloc(items ? items : 1, sizeof(Terrace__V1__CommitItem *));
+	if (!q->items || !q->pointers) {
+		request_fini(q);
+		return client_fail(TERRACE_EXHAUSTED, "commit: no memory");
+	}
+	for (uint32_t i = 0; i < r->count; i++) {
+		if (!r->ids[i])
+			continue;
+		terrace__v1__commit_item__init(&q->items[n]);
+		q->items[n].reservation = r->ids[i];
+		q->pointers[n] = &q->items[n];
+		n++;
+	}
+	terrace__v1__commit_request__init(&q->request);
+	q->request.session = r->view->id;
+	q->request.items = q->pointers;
+	q->request.n_items = n;
+	q->request.lease = lease;
+	q->request.attachment = lease ? r->view->attachment->id : 0;
+	return TERRACE_OK;
+}
+
+static struct client_job commit_job(const struct commit_request *q, uint64_t deadline_us,
+				    enum terrace_status (*take)(void *, const struct client_message *), void *arg)
+{
+	return (struct client_job){
+		.method = CLIENT_COMMIT,
+		.deadline_us = deadline_us,
+		.first = {.message = &q->request.base, .last = true},
+		.take = take,
+		.arg = arg,
+	};
+}
+
+/* Ends the handle. A failed commit may yet have been carried out; to abort what is committed does nothing. */
+static void reservation_end(struct terrace_reservation *r, enum terrace_status status)
+{
+	if (status && status != TERRACE_STALE)
+		client_reservation_abort(r, false);
+	client_reservation_free(r);
+}
+
+/* TERRACE_OK if the handle is of the right kind. Else it has been ended, but in a child of fork(). */
+static enum terrace_status commit_check(struct terrace_reservation *r, bool open)
+{
+	enum terrace_status status = client_reservation_check(r);
+
+	if (!status && r->open != open) {
+		status = TERRACE_INVALID;
+		reservation_end(r, status);
+		client_fail(status, "%s", open ? "the reservation is not an open block"
+					       : "the reservation is an open block: it wants terrace_commit_open");
+	}
+	return status ? client_fail_in(status, "commit") : TERRACE_OK;
+}
+
+enum terrace_status terrace_commit(struct terrace_reservation *r, uint64_t timeout_us, enum terrace_status *statuses,
+				   struct terrace_lease **lease)
+{
+	struct client_committing committing = {.reservation = r, .want_lease = lease != NULL};
+	enum terrace_status status = commit_check(r, false);
+	struct commit_request request;
+	struct client_job job;
+
+	if (status)
+		return status;
+	committing.items = slots_count(r);
+	committing.deadline_us = client_call_deadline(r->view->client, timeout_us);
+	status = request_init(&request, r, committing.items, committing.want_lease);
+	if (!status) {
+		job = commit_job(&request, committing.deadline_us, sync_take, &committing);
+		if (committing.items)
+			status = client_view_call(r->view, &job);
+		request_fini(&request);
+	}
+	if (!status && statuses)
+		memcpy(statuses, r->statuses, r->count * sizeof(*statuses));
+	if (!status && lease)
+		*lease = committing.lease;
+	reservation_end(r, status);
+	return status;
+}
+
+static void commit_dispose(struct terrace_op *op)
+{
+	struct commit_op *o = (struct commit_op *)op;
+
+	reservation_end(o->committing.reservation, op->status);
+	free(o);
+}
+
+enum terrace_status terrace_commit_async(struct terrace_reservation *r, uint64_t timeout_us,
+					 const struct terrace_completion *completion, struct terrace_op **op)
+{
+	enum terrace_status status = commit_check(r, false);
+	struct commit_request request;
+	struct client_job job;
+	struct commit_op *o;
+
+	if (status)
+		return status;
+	o = calloc(1, sizeof(*o));
+	status = o && op ? request_init(&request, r, slots_count(r), false)
+			 : client_fail(TERRACE_INVALID, "commit: no memory, or no place for the operation");
+	if (status) {
+		free(o);
+		reservation_end(r, status);
+		return status;
+	}
+	client_op_init(&o->op, CLIENT_OP_COMMIT, r->view, completion, commit_dispose);
+	o->op.status = TERRACE_CANCELLED; /* until it is done: what dispose makes of a call that never began */
+	o->committing = (struct client_committing){.reservation = r, .items = slots_count(r)};
+	o->committing.deadline_us = client_call_deadline(r->view->client, timeout_us);
+	job = commit_job(&request, o->committing.deadline_us, async_take, o);
+	status = client_op_start(&o->op, &job, op);
+	request_fini(&request);
+	return status;
+}
+
+enum terrace_status terrace_commit_finish(struct terrace_op *op, enum terrace_status *statuses)
+{
+	struct commit_op *o = (struct commit_op *)op;
+	bool ended;
+	enum terrace_status status = client_op_await(op, CLIENT_OP_COMMIT, &ended);
+
+	if (!ended)
+		return status;
+	if (!status && statuses)
+		memcpy(statuses, o->committing.reservation->statuses,
+		       o->committing.reservation->count * sizeof(*statuses));
+	client_op_end(op);
+	return status;
+}
+
+enum terrace_status terrace_commit_open(struct terrace_reservation *r, const uint8_t *key, uint32_t key_bytes,
+					uint32_t tokens, uint64_t timeout_us)
+{
+	struct client_committing committing = {.reservation = r, .items = 1};
+	enum terrace_status status = commit_check(r, true);
+	struct commit_request request;
+	struct client_job job;
+
+	if (status)
+		return status;
+	if (!key || key_bytes < 1 || key_bytes > CLIENT_KEY_BYTES_MAX || tokens < 1 ||
+	    tokens > r->view->layouts[0].layout.block_tokens)
+		status = client_fail(TERRACE_INVALID, "commit_open: a key of %u bytes, %u tokens", key_bytes, tokens);
+	if (!status)
+		status = request_init(&request, r, 1, false);
+	if (!status) {
+		request.items[0].tokens = tokens;
+		request.items[0].key = CLIENT_BINARY(key, key_bytes);
+		job = commit_job(&request, client_call_deadline(r->view->client, timeout_us), sync_take, &committing);
+		status = client_view_call(r->view, &job);
+		request_fini(&request);
+	}
+	if (!status && r->statuses[0])
+		status = client_fail(r->statuses[0], "commit_open: %s", terrace_status_text(r->statuses[0]));
+	reservation_end(r, status);
+	return status;
+}

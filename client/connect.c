@@ -1,0 +1,138 @@
+/* Connecting, and the rule that a child of fork() uses nothing.
+ *
+ * pthread_atfork's child handler counts a process generation up; a handle remembers the one it was made in. */
+#include "client/connect.h"
+
+#include "client/clock.h"
+#include "client/layout.h"
+#include "client/rpc_address.h"
+#include "client/status.h"
+#include "client/wire.h"
+#include "health.pb-c.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { DEFAULT_TIMEOUT_US = 5000000 };
+
+static atomic_uint process_generation;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void fork_in_child(void)
+{
+	atomic_fetch_add_explicit(&process_generation, 1, memory_order_relaxed);
+}
+
+static void fork_watch(void)
+{
+	pthread_atfork(NULL, NULL, fork_in_child);
+}
+
+bool client_forked(unsigned generation)
+{
+	return atomic_load_explicit(&process_generation, memory_order_relaxed) != generation;
+}
+
+enum terrace_status client_process_check(unsigned generation)
+{
+	if (client_forked(generation))
+		return client_fail(TERRACE_PRECONDITION, "the handle was made before fork() and is not for the child");
+	return TERRACE_OK;
+}
+
+void client_hold(struct terrace_client *client)
+{
+	atomic_fetch_add_explicit(&client->references, 1, memory_order_relaxed);
+}
+
+void client_drop(struct terrace_client *client)
+{
+	if (atomic_fetch_sub_explicit(&client->references, 1, memory_order_acq_rel) != 1)
+		return;
+	client_rpc_destroy(client->rpc);
+	free(client);
+}
+
+uint64_t client_call_deadline(const struct terrace_client *client, uint64_t timeout_us)
+{
+	return client_deadline_us(timeout_us ? timeout_us : client->timeout_us);
+}
+
+/* Whatever the daemon says of its health, it has answered: a draining one still takes some calls. */
+static enum terrace_status health_take(void *arg, const struct client_message *message)
+{
+	struct client_arena arena;
+	void *reply;
+
+	(void)arg;
+	client_arena_init(&arena);
+	reply = client_wire_unpack(&arena, &grpc__health__v1__health_check_response__descriptor, message);
+	client_arena_fini(&arena);
+	return reply ? TERRACE_OK : TERRACE_INTERNAL;
+}
+
+enum terrace_status client_await_daemon(struct terrace_client *client, uint64_t deadline_us)
+{
+	Grpc__Health__V1__HealthCheckRequest request = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
+	enum terrace_status status = client_rpc_call(client->rpc, &(struct client_job){
+									  .method = CLIENT_HEALTH_CHECK,
+									  .deadline_us = deadline_us,
+									  .wait_for_ready = true,
+									  .first = {.message = &request.base, .last = true},
+									  .take = health_take,
+								  });
+
+	if (status == TERRACE_DEADLINE && !client_rpc_connected(client->rpc))
+		return client_fail(TERRACE_UNAVAILABLE, "no daemon has answered at the address");
+	return status;
+}
+
+static const char *address_of(const struct terrace_connect_options *options)
+{
+	const char *address = options->address;
+
+	if (!address)
+		address = getenv("TERRACE_ADDRESS");
+	return address && *address ? address : CLIENT_ADDRESS_DEFAULT;
+}
+
+enum terrace_status terrace_connect(const struct terrace_connect_options *options, struct terrace_client **out)
+{
+	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
+	struct terrace_client *client;
+	enum terrace_status status;
+
+	if (!out)
+		return client_fail(TERRACE_INVALID, "connect: no place for the client");
+	if (options && !client_options_copy(&o, sizeof(o), options, sizeof(o)))
+		return client_fail(TERRACE_INVALID, "connect: begin options with TERRACE_CONNECT_OPTIONS_INIT");
+	pthread_once(&fork_once, fork_watch);
+	client = calloc(1, sizeof(*client));
+	if (!client)
+		return client_fail(TERRACE_EXHAUSTED, "connect: no memory");
+	atomic_init(&client->references, 1);
+	client->generation = atomic_load_explicit(&process_generation, memory_order_relaxed);
+	client->timeout_us = o.timeout_us ? o.timeout_us : DEFAULT_TIMEOUT_US;
+	client->no_borrow = o.no_borrow;
+	status = client_rpc_open(address_of(&o), &client->rpc);
+	if (status) {
+		free(client);
+		return client_fail_in(status, "connect");
+	}
+	status = client_await_daemon(client, client_call_deadline(client, 0));
+	if (status) {
+		client_fail_in(status, address_of(&o));
+		terrace_disconnect(client);
+		return client_fail_in(status, "connect");
+	}
+	*out = client;
+	return TERRACE_OK;
+}
+
+void terrace_disconnect(struct terrace_client *client)
+{
+	if (!client || client_forked(client->generation))
+		return;
+	client_rpc_close(client->rpc);
+	client_drop(client);
+}

@@ -1,0 +1,141 @@
+/* terracectl codec: vectors through the CPU codec, a batch at a time, so that a stream of any length needs the same memory. */
+#include "kernels/codec.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/ctl/args.h"
+
+enum { OPTION_FORMAT, OPTION_DIM, OPTION_ROTATED };
+enum { BATCH_VECTORS = 256 };
+
+struct codec {
+	enum kv_format format;
+	uint32_t dim;
+	bool rotated, decode;
+	size_t in_bytes, out_bytes; /* of one vector */
+};
+
+static void encode_vector(const struct codec *c, const uint8_t *in, uint8_t *out)
+{
+	float x[KV_HEAD_DIM_MAX];
+
+	for (uint32_t i = 0; i < c->dim; i++)
+		x[i] = kv_half_to((uint16_t)(in[2 * i] | in[2 * i + 1] << 8));
+	kv_linear_encode(c->format, c->dim, c->rotated, x, out);
+}
+
+static void decode_vector(const struct codec *c, const uint8_t *in, uint8_t *out)
+{
+	float x[KV_HEAD_DIM_MAX];
+
+	kv_linear_decode(c->format, c->dim, c->rotated, in, x);
+	for (uint32_t i = 0; i < c->dim; i++) {
+		uint16_t h = kv_half_from(x[i]);
+
+		out[2 * i] = (uint8_t)h;
+		out[2 * i + 1] = (uint8_t)(h >> 8);
+	}
+}
+
+/* Reads until `bytes` or the end; false on an error. */
+static bool read_full(int fd, uint8_t *to, size_t bytes, size_t *got)
+{
+	*got = 0;
+	while (*got < bytes) {
+		ssize_t n = read(fd, to + *got, bytes - *got);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return false;
+		if (n == 0)
+			break;
+		*got += (size_t)n;
+	}
+	return true;
+}
+
+static bool write_full(int fd, const uint8_t *from, size_t bytes)
+{
+	while (bytes) {
+		ssize_t n = write(fd, from, bytes);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return false;
+		from += n;
+		bytes -= (size_t)n;
+	}
+	return true;
+}
+
+static int convert(const struct codec *c, uint8_t *in, uint8_t *out)
+{
+	uint64_t vectors = 0;
+	size_t got, n;
+
+	do {
+		if (!read_full(STDIN_FILENO, in, BATCH_VECTORS * c->in_bytes, &got))
+			return ctl_failed("codec: standard input: %s", strerror(errno));
+		n = got / c->in_bytes;
+		for (size_t i = 0; i < n; i++)
+			(c->decode ? decode_vector : encode_vector)(c, in + i * c->in_bytes, out + i * c->out_bytes);
+		if (!write_full(STDOUT_FILENO, out, n * c->out_bytes))
+			return ctl_failed("codec: standard output: %s", strerror(errno));
+		vectors += n;
+	} while (n == BATCH_VECTORS);
+	if (got % c->in_bytes)
+		return ctl_failed("codec: the input ends inside a vector: %zu of %zu bytes after %" PRIu64 " whole ones",
+				  got % c->in_bytes, c->in_bytes, vectors);
+	if (close(STDOUT_FILENO))
+		return ctl_failed("codec: standard output: %s", strerror(errno));
+	return CTL_OK;
+}
+
+/* CTL_OK or CTL_USAGE. */
+static int parse(const struct ctl_args *args, struct codec *c)
+{
+	const char *format = args->value[OPTION_FORMAT], *dim = args->value[OPTION_DIM], *verb = args->words[0];
+	uint64_t d = 0;
+
+	if (strcmp(verb, "encode") && strcmp(verb, "decode"))
+		return ctl_usage(args->command, "codec: encode or decode, not '%s'", verb);
+	if (!format)
+		return ctl_usage(args->command, "codec: --format is missing");
+	if (!kv_format_parse(format, &c->format) || c->format == KV_NONE)
+		return ctl_usage(args->command, "codec: no format '%s'", format);
+	if (!dim)
+		return ctl_usage(args->command, "codec: --dim is missing");
+	if (!ctl_parse_uint(dim, KV_HEAD_DIM_MAX, &d) || !kv_head_dim_ok((uint32_t)d))
+		return ctl_usage(args->command, "codec: --dim %s: 64, 96, 128, 192 or 256", dim);
+	c->dim = (uint32_t)d;
+	c->rotated = args->value[OPTION_ROTATED] != NULL;
+	c->decode = verb[0] == 'd';
+	c->in_bytes = c->decode ? kv_linear_bytes(c->format, c->dim) : 2 * (size_t)c->dim;
+	c->out_bytes = c->decode ? 2 * (size_t)c->dim : kv_linear_bytes(c->format, c->dim);
+	return CTL_OK;
+}
+
+int ctl_run_codec(const struct ctl_args *args)
+{
+	struct codec c = {0};
+	uint8_t *in, *out;
+	int code = parse(args, &c);
+
+	if (code)
+		return code;
+	if (isatty(STDOUT_FILENO))
+		return ctl_usage(args->command, "codec: standard output is a terminal, the result is binary");
+	in = malloc(BATCH_VECTORS * c.in_bytes);
+	out = malloc(BATCH_VECTORS * c.out_bytes);
+	code = in && out ? convert(&c, in, out) : ctl_failed("codec: out of memory");
+	free(in);
+	free(out);
+	return code;
+}

@@ -1,0 +1,63 @@
+/* What the commands of terracectl share: exit codes, the table of commands and their options, and the parsed command line.
+ *
+ * One static table row a command drives parsing and --help. A command gets its arguments checked for form (options known, values
+ * present, numbers in range are its own affair), prints its result on stdout and its troubles on stderr, and returns an exit code.
+ * Single-threaded.
+ */
+#ifndef TERRACE_CTL_CTL_H
+#define TERRACE_CTL_CTL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum ctl_exit {
+	CTL_OK = 0,
+	CTL_FAILED = 1,      /* the daemon refused, input or output failed */
+	CTL_USAGE = 2,       /* the command line makes no sense; nothing was done */
+	CTL_NO = 3,          /* the answer is no: a miss, not serving, not drained */
+	CTL_DAMAGED = 4,     /* a block's checksum does not match */
+	CTL_UNREACHABLE = 5, /* no daemon at the address, or no answer in time */
+};
+
+enum { CTL_OPTIONS_MAX = 8 };
+
+struct ctl_option {
+	const char *name;  /* without the dashes */
+	const char *value; /* what the help calls its value; NULL: a flag */
+	const char *help;
+};
+
+struct ctl_args {
+	const struct ctl_command *command;
+	const char *address;                /* NULL: the library's default */
+	uint64_t timeout_us;                /* 0: the command's default */
+	bool json;
+	const char *value[CTL_OPTIONS_MAX]; /* of the command's option i; NULL: not given; a flag that was given: "" */
+	char **words;                       /* what is not an option */
+	int word_count;
+};
+
+struct ctl_command {
+	const char *name;
+	const char *synopsis;   /* behind the name */
+	const char *summary;    /* one line */
+	const char *text;       /* the man page's description */
+	const char *exits;      /* what the exit codes mean here */
+	int words_min, words_max; /* max -1: any number */
+	struct ctl_option options[CTL_OPTIONS_MAX]; /* ended by a NULL name if fewer */
+	int (*run)(const struct ctl_args *args);
+};
+
+/* The commands, ended by a NULL name. */
+extern const struct ctl_command ctl_commands[];
+
+int ctl_run_status(const struct ctl_args *args);
+int ctl_run_stat(const struct ctl_args *args);
+int ctl_run_lookup(const struct ctl_args *args);
+int ctl_run_inspect(const struct ctl_args *args);
+int ctl_run_verify(const struct ctl_args *args);
+int ctl_run_drain(const struct ctl_args *args);
+int ctl_run_codec(const struct ctl_args *args);
+
+#endif

@@ -1,0 +1,89 @@
+#include "client/ctl/daemon.h"
+
+#include <stdlib.h>
+
+#include "client/clock.h"
+#include "client/ctl/args.h"
+#include "client/rpc_address.h"
+
+struct reply {
+	struct ctl_daemon *daemon;
+	const ProtobufCMessageDescriptor *type;
+	void *message;
+};
+
+int ctl_status_failed(const char *address, enum terrace_status status)
+{
+	bool away = status == TERRACE_UNAVAILABLE || status == TERRACE_DEADLINE;
+	const char *words = terrace_error();
+
+	ctl_failed("%s: %s%s%s", address, terrace_status_text(status), *words ? ": " : "", words);
+	return away ? CTL_UNREACHABLE : CTL_FAILED;
+}
+
+/* As terrace_connect does it. */
+static const char *address_of(const struct ctl_args *args)
+{
+	const char *address = args->address ? args->address : getenv("TERRACE_ADDRESS");
+
+	return address && *address ? address : CLIENT_ADDRESS_DEFAULT;
+}
+
+int ctl_daemon_open(const struct ctl_args *args, struct ctl_daemon *d)
+{
+	enum terrace_status status;
+
+	d->rpc = NULL;
+	d->replied = false;
+	d->address = address_of(args);
+	status = client_rpc_open(d->address, &d->rpc);
+	if (status == TERRACE_INVALID || status == TERRACE_UNSUPPORTED)
+		return ctl_usage(args->command, "address %s: %s", d->address, terrace_error());
+	return status == TERRACE_OK ? CTL_OK : ctl_status_failed(d->address, status);
+}
+
+void ctl_daemon_close(struct ctl_daemon *d)
+{
+	if (d->replied)
+		client_arena_fini(&d->arena);
+	d->replied = false;
+	if (!d->rpc)
+		return;
+	client_rpc_close(d->rpc);
+	client_rpc_destroy(d->rpc);
+	d->rpc = NULL;
+}
+
+static enum terrace_status take(void *arg, const struct client_message *message)
+{
+	struct reply *r = arg;
+
+	r->message = client_wire_unpack(&r->daemon->arena, r->type, message);
+	return r->message ? TERRACE_OK : TERRACE_INTERNAL;
+}
+
+int ctl_daemon_call(struct ctl_daemon *d, enum client_method method, const ProtobufCMessage *request,
+		    const ProtobufCMessageDescriptor *type, uint64_t timeout_us, void *reply)
+{
+	struct reply r = {.daemon = d, .type = type};
+	struct client_job job = {
+		.method = method,
+		.deadline_us = client_deadline_us(timeout_us ? timeout_us : CTL_TIMEOUT_US),
+		.first = {.message = request, .last = true},
+		.take = take,
+		.arg = &r,
+	};
+	enum terrace_status status;
+
+	if (d->replied)
+		client_arena_fini(&d->arena);
+	client_arena_init(&d->arena);
+	d->replied = true;
+	status = client_rpc_call(d->rpc, &job);
+	if (status != TERRACE_OK)
+		return ctl_status_failed(d->address, status);
+	if (!r.message)
+		return ctl_failed("%s: the daemon sent no reply", d->address);
+	*(void **)reply = r.message;
+	return CTL_OK;
+}

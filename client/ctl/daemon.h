@@ -1,0 +1,29 @@
+/* Unary calls to the daemon, over the library's internal rpc layer: Admin and Health are no part of the public header. */
+#ifndef TERRACE_CTL_DAEMON_H
+#define TERRACE_CTL_DAEMON_H
+
+#include "client/ctl/ctl.h"
+#include "client/wire.h"
+
+enum { CTL_TIMEOUT_US = 5 * 1000 * 1000 };
+
+struct ctl_daemon {
+	struct client_rpc *rpc;
+	const char *address;
+	struct client_arena arena; /* of the last reply */
+	bool replied;
+};
+
+/* Makes the channel. An exit code; *d needs ctl_daemon_close even if it fails. */
+int ctl_daemon_open(const struct ctl_args *args, struct ctl_daemon *d);
+void ctl_daemon_close(struct ctl_daemon *d);
+
+/* One call. timeout_us 0: CTL_TIMEOUT_US. *reply, of `type`, is valid until the next call or close; written only on CTL_OK. Else an
+ * exit code, and stderr has said why. */
+int ctl_daemon_call(struct ctl_daemon *d, enum client_method method, const ProtobufCMessage *request,
+		    const ProtobufCMessageDescriptor *type, uint64_t timeout_us, void *reply);
+
+/* The exit code for a status of libterrace, told on stderr with the words of terrace_error(). */
+int ctl_status_failed(const char *address, enum terrace_status status);
+
+#endif

@@ -1,0 +1,148 @@
+#include "client/ctl/layouts.h"
+
+#include <jansson.h>
+#include <string.h>
+
+#include "client/ctl/args.h"
+#include "client/ctl/output.h"
+#include "kernels/format.h"
+
+/* The number fields. at: in struct terrace_layout; NO_PLACE: a version, which the library has but does not choose. */
+#define NO_PLACE SIZE_MAX
+static const struct {
+	const char *name;
+	size_t at;
+	uint32_t version;
+} fields[] = {
+	{"first_layer", offsetof(struct terrace_layout, first_layer), 0},
+	{"layers", offsetof(struct terrace_layout, layers), 0},
+	{"first_head", offsetof(struct terrace_layout, first_head), 0},
+	{"heads", offsetof(struct terrace_layout, heads), 0},
+	{"total_heads", offsetof(struct terrace_layout, total_heads), 0},
+	{"head_dim_k", offsetof(struct terrace_layout, head_dim_k), 0},
+	{"head_dim_v", offsetof(struct terrace_layout, head_dim_v), 0},
+	{"block_tokens", offsetof(struct terrace_layout, block_tokens), 0},
+	{"window", offsetof(struct terrace_layout, window), 0},
+	{"rotation_version", NO_PLACE, KV_ROTATION_VERSION},
+	{"codebook_version", NO_PLACE, KV_CODEBOOK_VERSION},
+	{"layout_version", NO_PLACE, KV_LAYOUT_VERSION},
+};
+enum { FIELD_COUNT = sizeof(fields) / sizeof(fields[0]) };
+
+static void put_format(struct json_t *object, const char *name, Terrace__V1__Format format)
+{
+	const char *text = terrace_format_name((enum terrace_format)format);
+
+	out_put_text(object, name, text ? text : format == TERRACE__V1__FORMAT__FORMAT_NONE ? "none" : "unknown");
+}
+
+struct json_t *layout_to_json(const Terrace__V1__Layout *l)
+{
+	struct json_t *o = out_object();
+
+	out_put_hex(o, "fingerprint", l->fingerprint.data, l->fingerprint.len);
+	out_put_uint(o, "first_layer", l->first_layer);
+	out_put_uint(o, "layers", l->layers);
+	out_put_uint(o, "first_head", l->first_head);
+	out_put_uint(o, "heads", l->heads);
+	out_put_uint(o, "total_heads", l->total_heads);
+	out_put_uint(o, "head_dim_k", l->head_dim_k);
+	out_put_uint(o, "head_dim_v", l->head_dim_v);
+	out_put_uint(o, "block_tokens", l->block_tokens);
+	put_format(o, "k_format", l->k_format);
+	put_format(o, "v_format", l->v_format);
+	out_put_uint(o, "window", l->window);
+	out_put_uint(o, "rotation_version", l->rotation_version);
+	out_put_uint(o, "codebook_version", l->codebook_version);
+	out_put_uint(o, "layout_version", l->layout_version);
+	return o;
+}
+
+static bool read_format(const json_t *value, enum terrace_format *out)
+{
+	enum kv_format f;
+
+	if (!json_is_string(value) || !kv_format_parse(json_string_value(value), &f))
+		return false;
+	*out = (enum terrace_format)f;
+	return true;
+}
+
+static bool read_number(const char *name, const json_t *value, struct terrace_layout *l)
+{
+	for (int i = 0; i < FIELD_COUNT; i++) {
+		json_int_t n = json_integer_value(value);
+		uint32_t v;
+
+		if (strcmp(fields[i].name, name))
+			continue;
+		if (!json_is_integer(value) || n < 0 || n > UINT32_MAX)
+			return false;
+		v = (uint32_t)n;
+		if (fields[i].at == NO_PLACE)
+			return v == fields[i].version;
+		memcpy((char *)l + fields[i].at, &v, sizeof(v));
+		return true;
+	}
+	return false;
+}
+
+static bool read_fingerprint(const json_t *value, struct terrace_layout *l)
+{
+	uint8_t bytes[32];
+	uint32_t n;
+
+	if (!json_is_string(value) || !ctl_parse_key(json_string_value(value), bytes, &n) || n != sizeof(bytes))
+		return false;
+	memcpy(l->fingerprint, bytes, sizeof(bytes));
+	return true;
+}
+
+static int read_layout(const char *path, size_t index, json_t *object, struct terrace_layout *l)
+{
+	const char *name, *problem;
+	json_t *value;
+	bool good;
+
+	*l = (struct terrace_layout)TERRACE_LAYOUT_INIT;
+	if (!json_is_object(object))
+		return ctl_failed("%s: layout %zu is not an object", path, index);
+	json_object_foreach(object, name, value) {
+		if (!strcmp(name, "fingerprint"))
+			good = read_fingerprint(value, l);
+		else if (!strcmp(name, "k_format"))
+			good = read_format(value, &l->k_format);
+		else if (!strcmp(name, "v_format"))
+			good = read_format(value, &l->v_format);
+		else
+			good = read_number(name, value, l);
+		if (!good)
+			return ctl_failed("%s: layout %zu: '%s' is no field of a layout, or not a value that it can have", path,
+					  index, name);
+	}
+	if (!json_object_get(object, "total_heads"))
+		l->total_heads = l->heads;
+	if (!json_object_get(object, "head_dim_v"))
+		l->head_dim_v = l->head_dim_k;
+	problem = terrace_layout_problem(l);
+	return problem ? ctl_failed("%s: layout %zu: %s", path, index, problem) : CTL_OK;
+}
+
+int layouts_load(const char *path, struct terrace_layout *out, uint32_t *count)
+{
+	json_error_t error;
+	json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+	size_t n = json_is_array(root) ? json_array_size(root) : 1;
+	int code = CTL_OK;
+
+	if (!root)
+		return ctl_failed("%s: line %d: %s", path, error.line, error.text);
+	if (n == 0 || n > CTL_LAYOUTS_MAX)
+		code = ctl_failed("%s: %zu layouts, not 1 to %d", path, n, CTL_LAYOUTS_MAX);
+	for (size_t i = 0; i < n && code == CTL_OK; i++)
+		code = read_layout(path, i, json_is_array(root) ? json_array_get(root, i) : root, &out[i]);
+	if (code == CTL_OK)
+		*count = (uint32_t)n;
+	json_decref(root);
+	return code;
+}

@@ -1,0 +1,37 @@
+/* What commands print: a tree of named values, shown as text or as JSON, so that both always say the same.
+ *
+ * As text an object is aligned "name  value" lines, an array of objects a table with their names as its head, anything nested is
+ * indented under its name. The only file of terracectl's output that knows jansson; struct json_t is its value. Functions that run
+ * out of memory end the program: it holds nothing worth saving.
+ */
+#ifndef TERRACE_CTL_OUTPUT_H
+#define TERRACE_CTL_OUTPUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct json_t;
+
+struct json_t *out_object(void);
+struct json_t *out_array(void);
+void out_free(struct json_t *tree);
+/* The parent owns the child from then on. */
+void out_put(struct json_t *object, const char *name, struct json_t *child);
+void out_append(struct json_t *array, struct json_t *child);
+
+/* text may be NULL (printed as empty); bytes that are no UTF-8 become '?'. */
+void out_put_text(struct json_t *object, const char *name, const char *text);
+void out_put_uint(struct json_t *object, const char *name, uint64_t value);
+void out_put_number(struct json_t *object, const char *name, double value);
+void out_put_bool(struct json_t *object, const char *name, bool value);
+/* Two hex digits a byte. */
+void out_put_hex(struct json_t *object, const char *name, const uint8_t *bytes, size_t n);
+/* A 64-bit id as 16 hex digits. */
+struct json_t *out_id(uint64_t id);
+void out_put_id(struct json_t *object, const char *name, uint64_t id);
+
+/* Prints and frees the tree and flushes. one_line: JSON without line breaks. False: writing failed, stderr says so. */
+bool out_print(struct json_t *tree, bool json, bool one_line);
+
+#endif

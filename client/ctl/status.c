@@ -1,0 +1,64 @@
+/* terracectl status. Health says whether it serves, Stats what it is. */
+#include <string.h>
+
+#include "client/ctl/daemon.h"
+#include "client/ctl/output.h"
+#include "health.pb-c.h"
+#include "terrace.pb-c.h"
+
+static const char *serving_text(Grpc__Health__V1__HealthCheckResponse__ServingStatus status)
+{
+	switch (status) {
+	case GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING:
+		return "SERVING";
+	case GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__NOT_SERVING:
+		return "NOT_SERVING";
+	default:
+		return "UNKNOWN";
+	}
+}
+
+/* The first reply lies in memory of the second call: only its number is kept. */
+static int ask(struct ctl_daemon *d, uint64_t timeout_us, bool *serving, struct json_t *tree)
+{
+	Grpc__Health__V1__HealthCheckRequest check = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
+	Terrace__V1__StatsRequest request = TERRACE__V1__STATS_REQUEST__INIT;
+	Grpc__Health__V1__HealthCheckResponse *health;
+	Terrace__V1__StatsReply *stats;
+	int code;
+
+	code = ctl_daemon_call(d, CLIENT_HEALTH_CHECK, &check.base, &grpc__health__v1__health_check_response__descriptor,
+			       timeout_us, &health);
+	if (code)
+		return code;
+	*serving = health->status == GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING;
+	out_put_text(tree, "address", d->address);
+	out_put_text(tree, "health", serving_text(health->status));
+	code = ctl_daemon_call(d, CLIENT_ADMIN_STATS, &request.base, &terrace__v1__stats_reply__descriptor, timeout_us, &stats);
+	if (code)
+		return code;
+	out_put_text(tree, "state", stats->state);
+	out_put_text(tree, "version", stats->version);
+	out_put_number(tree, "uptime_seconds", (double)stats->uptime_ms / 1000);
+	out_put_id(tree, "epoch", stats->epoch);
+	return CTL_OK;
+}
+
+int ctl_run_status(const struct ctl_args *args)
+{
+	struct json_t *tree = out_object();
+	struct ctl_daemon d;
+	bool serving = false;
+	int code = ctl_daemon_open(args, &d);
+
+	if (!code)
+		code = ask(&d, args->timeout_us, &serving, tree);
+	ctl_daemon_close(&d);
+	if (code) {
+		out_free(tree);
+		return code;
+	}
+	if (!out_print(tree, args->json, false))
+		return CTL_FAILED;
+	return serving ? CTL_OK : CTL_NO;
+}

@@ -1,0 +1,441 @@
+/* libterrace: the client library of Terrace, a KV-cache tiering service for LLM serving.
+ *
+ * An engine connects to the node's daemon, opens a session over the layouts it uses, and then for each request
+ *
+ *     terrace_lease()     finds the longest cached prefix and protects it; the blocks lie in memory that the
+ *                         daemon owns and this process has mapped: no byte is copied
+ *     terrace_attend()    attends straight from those packed blocks
+ *     terrace_reserve()   gets slots for new blocks, terrace_encode() packs K and V into them in place,
+ *     terrace_commit()    publishes them whole
+ *     terrace_release()   gives the lease back
+ *
+ * A client that is not on the daemon's node, or has no use for borrowed memory, moves bytes with terrace_put() and
+ * terrace_get() instead.
+ *
+ * Conventions. Handles are opaque and belong to the caller until their close/free function. Every function is safe to
+ * call from any thread, unless said otherwise; closing a handle while another thread uses it is the caller's mistake.
+ * Option structs begin with `size`, set by their TERRACE_..._INIT: a library of another version reads only what the caller
+ * knew; NULL options mean the defaults. Functions return a terrace_status; outputs are written only on TERRACE_OK unless
+ * said otherwise; terrace_error() has the words for the calling thread's last failure. Calls that talk to the daemon take a
+ * timeout in microseconds: 0 is the connection's default, and nothing waits for ever. After fork() a handle must not be
+ * used in the child: calls there return TERRACE_PRECONDITION, and the mappings are not inherited.
+ *
+ * When the daemon restarts or goes away, calls return TERRACE_STALE or TERRACE_UNAVAILABLE; blocks still leased stay
+ * readable until they are released. terrace_session_reopen() then starts again with an empty cache view.
+ */
+#ifndef TERRACE_H
+#define TERRACE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TERRACE_VERSION_MAJOR 0
+#define TERRACE_VERSION_MINOR 1
+#define TERRACE_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define TERRACE_API __attribute__((visibility("default")))
+#else
+#define TERRACE_API
+#endif
+
+/* ---- status ------------------------------------------------------------------------------------------------------ */
+
+/* TERRACE_MISS, TERRACE_BUSY and TERRACE_CANCELLED are outcomes to branch on, not failures. */
+enum terrace_status {
+	TERRACE_OK = 0,
+	TERRACE_MISS = 1,          /* not in the cache */
+	TERRACE_BUSY = 2,          /* somebody else is doing it; try again */
+	TERRACE_CANCELLED = 3,
+	TERRACE_INVALID = 4,       /* an argument makes no sense */
+	TERRACE_NOT_FOUND = 5,     /* the daemon does not know this session, lease or reservation */
+	TERRACE_EXISTS = 6,        /* another put of the key was first */
+	TERRACE_EXHAUSTED = 7,     /* a bound was met: memory, pins, queue */
+	TERRACE_DEADLINE = 8,
+	TERRACE_UNAVAILABLE = 9,   /* no daemon, or it is going down */
+	TERRACE_PRECONDITION = 10, /* right call, wrong state: draining, after fork, borrow without attachment */
+	TERRACE_DENIED = 11,
+	TERRACE_CORRUPT = 12,
+	TERRACE_UNSUPPORTED = 13,
+	TERRACE_STALE = 14,        /* the daemon has restarted since */
+	TERRACE_IO = 15,
+	TERRACE_INTERNAL = 16
+};
+
+/* Fixed English text of a status. */
+TERRACE_API const char *terrace_status_text(enum terrace_status status);
+
+/* What went wrong in the calling thread's last call that did not return TERRACE_OK; "" before the first. Valid until the
+ * thread's next call. */
+TERRACE_API const char *terrace_error(void);
+
+/* "0.1.0", of the library at run time. */
+TERRACE_API const char *terrace_version(void);
+
+/* ---- formats and layouts ----------------------------------------------------------------------------------------- */
+
+enum terrace_format {
+	TERRACE_FORMAT_NONE = 0, /* V only: V is a view of K (MLA) */
+	TERRACE_FORMAT_FP16 = 1,
+	TERRACE_FORMAT_BF16 = 2,
+	TERRACE_FORMAT_FP8 = 3,
+	TERRACE_FORMAT_INT4_PTH = 4,
+	TERRACE_FORMAT_TQ4 = 5,
+	TERRACE_FORMAT_TQ3 = 6,
+	TERRACE_FORMAT_TQ2 = 7
+};
+
+enum terrace_dtype { TERRACE_F32 = 0, TERRACE_F16 = 1, TERRACE_BF16 = 2 };
+
+/* One KV group of a model: some of its layers and KV heads, packed in given formats. */
+struct terrace_layout {
+	size_t size;             /* sizeof(struct terrace_layout) */
+	uint8_t fingerprint[32]; /* whatever must not be mixed: model, weights revision, rope settings */
+	uint32_t first_layer, layers;
+	uint32_t first_head, heads, total_heads; /* KV heads */
+	uint32_t head_dim_k, head_dim_v;         /* 64, 96, 128, 192 or 256 */
+	uint32_t block_tokens;                   /* a multiple of 16, at most 256 */
+	enum terrace_format k_format, v_format;
+	uint32_t window;                         /* sliding window in tokens, 0: full attention */
+};
+#define TERRACE_LAYOUT_INIT { .size = sizeof(struct terrace_layout) }
+
+/* The name of a format ("tq4"), or NULL; and back: TERRACE_INVALID for an unknown name. */
+TERRACE_API const char *terrace_format_name(enum terrace_format format);
+TERRACE_API enum terrace_status terrace_format_parse(const char *name, enum terrace_format *format);
+
+/* Fills a fingerprint from any text (SHA-256 is not needed: it is XXH3-128 twice, salted; it guards against mix-ups, not forgers). */
+TERRACE_API void terrace_fingerprint(const void *text, size_t bytes, uint8_t fingerprint[32]);
+
+/* NULL if the layout is sound, else a fixed sentence that says what is wrong. */
+TERRACE_API const char *terrace_layout_problem(const struct terrace_layout *layout);
+
+/* Bytes of one packed block; 0 if the layout is not sound. */
+TERRACE_API uint64_t terrace_block_bytes(const struct terrace_layout *layout);
+
+/* ---- keys -------------------------------------------------------------------------------------------------------- */
+
+/* Keys of a call stand back to back, all of the same length. */
+struct terrace_keys {
+	const uint8_t *bytes; /* [count][key_bytes] */
+	uint32_t count;       /* at most 4096 */
+	uint32_t key_bytes;   /* 1 to 32 */
+};
+
+/* The chained hash of a block for engines that have none of their own: of the parent's key (NULL for the first block), the
+ * block's token ids, and an optional salt (adapter, image, tenant's choice; may be NULL). 16 bytes, XXH3-128. */
+TERRACE_API void terrace_chain_hash(const uint8_t parent[16], const uint32_t *tokens, size_t count, const void *salt,
+				    size_t salt_bytes, uint8_t key[16]);
+
+/* ---- connection -------------------------------------------------------------------------------------------------- */
+
+struct terrace_client;
+
+struct terrace_connect_options {
+	size_t size;
+	const char *address;     /* "unix:/run/terrace/terraced.sock", "127.0.0.1:7421"; NULL: $TERRACE_ADDRESS, else the default socket */
+	uint64_t timeout_us;     /* default deadline of a call; 0: 5 s */
+	bool no_borrow;          /* do not attach to the fd socket even on the same node */
+};
+#define TERRACE_CONNECT_OPTIONS_INIT { .size = sizeof(struct terrace_connect_options) }
+
+/* Connects; waits until the daemon answers, at most the timeout. TERRACE_UNAVAILABLE (nobody there), TERRACE_DEADLINE,
+ * TERRACE_INVALID (not an address), TERRACE_UNSUPPORTED (TCP to another machine). */
+TERRACE_API enum terrace_status terrace_connect(const struct terrace_connect_options *options,
+						struct terrace_client **client);
+
+/* Closes the connection, after its sessions. Calls still running end with TERRACE_CANCELLED. Not from a completion callback.
+ * NULL is allowed. */
+TERRACE_API void terrace_disconnect(struct terrace_client *client);
+
+/* ---- sessions ---------------------------------------------------------------------------------------------------- */
+
+struct terrace_session;
+
+struct terrace_token {
+	uint8_t bytes[16];
+};
+
+struct terrace_session_options {
+	size_t size;
+	const char *tenant; /* NULL: "default" */
+	const char *engine; /* shown to operators; NULL: the program's name */
+};
+#define TERRACE_SESSION_OPTIONS_INIT { .size = sizeof(struct terrace_session_options) }
+
+/* Opens a session over `count` layouts (1 to 64, equal block_tokens) and attaches this process to the daemon's memory.
+ * The layouts are copied. The client must outlive the session. */
+TERRACE_API enum terrace_status terrace_session_open(struct terrace_client *client, const struct terrace_layout *layouts,
+						     uint32_t count, const struct terrace_session_options *options,
+						     struct terrace_session **session);
+
+/* Joins the session of another process of the same engine, by its token. */
+TERRACE_API enum terrace_status terrace_session_attach(struct terrace_client *client, const struct terrace_token *token,
+						       struct terrace_session **session);
+
+TERRACE_API void terrace_session_token(const struct terrace_session *session, struct terrace_token *token);
+
+/* Closes the session on the daemon (if this process opened it) or leaves it (if it attached), unmaps its memory. Leases and
+ * reservations that this handle made end with it: their blocks must not be touched any more. NULL is allowed. */
+TERRACE_API void terrace_session_close(struct terrace_session *session);
+
+/* After TERRACE_STALE or TERRACE_UNAVAILABLE: waits for the daemon and opens the session anew, with the same layouts, as an
+ * empty view. Leases made before stay readable until released, but protect nothing. Not while other calls run on it. */
+TERRACE_API enum terrace_status terrace_session_reopen(struct terrace_session *session, uint64_t timeout_us);
+
+/* The daemon's boot epoch this session belongs to. */
+TERRACE_API uint64_t terrace_session_epoch(const struct terrace_session *session);
+
+/* True if leases and reservations by borrow work: same node, attached. */
+TERRACE_API bool terrace_session_borrows(const struct terrace_session *session);
+
+/* The session's layouts: how many, and a copy of one (TERRACE_INVALID for l out of range). For processes that attached. */
+TERRACE_API uint32_t terrace_session_layout_count(const struct terrace_session *session);
+TERRACE_API enum terrace_status terrace_session_layout(const struct terrace_session *session, uint32_t l,
+						       struct terrace_layout *layout);
+
+/* ---- completion of asynchronous calls ---------------------------------------------------------------------------- */
+
+/* An asynchronous call returns an operation, completes exactly once, never from inside the call that starts it, and is
+ * ended by its ..._finish() function, which waits if it must (at most the call's deadline), gives the results and frees the
+ * operation. Completion is told by a callback (on a thread of the library: it must not block, and may start
+ * further calls but not finish those that are not done), or by adding 1 to an eventfd, or both. */
+struct terrace_op;
+
+struct terrace_completion {
+	void (*done)(struct terrace_op *op, void *arg); /* may be NULL */
+	void *arg;
+	int eventfd;                                    /* -1: none */
+};
+
+/* True once the operation has completed. */
+TERRACE_API bool terrace_op_done(const struct terrace_op *op);
+
+/* Asks for an early end: the operation completes with TERRACE_CANCELLED unless it is done already. It still must be finished. */
+TERRACE_API void terrace_op_cancel(struct terrace_op *op);
+
+/* ---- lookup and lease -------------------------------------------------------------------------------------------- */
+
+/* The longest prefix of keys that is present in every layout of the session. A probe: protects nothing, counts as no use.
+ * states (may be NULL) gets one byte a (key, layout), keys outer: 0 absent, 1 host memory. A miss is prefix 0, not a status. */
+TERRACE_API enum terrace_status terrace_lookup(struct terrace_session *session, const struct terrace_keys *keys,
+					       uint64_t timeout_us, uint32_t *prefix, uint8_t *states);
+TERRACE_API enum terrace_status terrace_lookup_async(struct terrace_session *session, const struct terrace_keys *keys,
+						     uint64_t timeout_us, const struct terrace_completion *completion,
+						     struct terrace_op **op);
+TERRACE_API enum terrace_status terrace_lookup_finish(struct terrace_op *op, uint32_t *prefix, uint8_t *states);
+
+/* A protected set of blocks: `count` keys by the session's layouts, mapped read-only. */
+struct terrace_lease;
+
+enum terrace_lease_mode {
+	TERRACE_LEASE_PREFIX = 0, /* the longest prefix */
+	TERRACE_LEASE_ALL = 1     /* every key, or TERRACE_MISS */
+};
+
+/* Looks up and protects in one step; maps what is not mapped yet. TERRACE_MISS if nothing (PREFIX) or not everything (ALL) is
+ * there; TERRACE_EXHAUSTED if the tenant's pinned bytes would pass their cap (nothing is held then);
+ * TERRACE_PRECONDITION without borrow. The lease ends with terrace_release(). */
+TERRACE_API enum terrace_status terrace_lease(struct terrace_session *session, const struct terrace_keys *keys,
+					      enum terrace_lease_mode mode, uint64_t timeout_us,
+					      struct terrace_lease **lease);
+TERRACE_API enum terrace_status terrace_lease_async(struct terrace_session *session, const struct terrace_keys *keys,
+						    enum terrace_lease_mode mode, uint64_t timeout_us,
+						    const struct terrace_completion *completion,
+						    struct terrace_op **op);
+TERRACE_API enum terrace_status terrace_lease_finish(struct terrace_op *op, struct terrace_lease **lease);
+
+/* Keys in the lease. */
+TERRACE_API uint32_t terrace_lease_count(const struct terrace_lease *lease);
+/* The packed block of key i in the session's layout l: block_bytes bytes, 4096-byte aligned, read-only. NULL for blocks
+ * outside a windowed layout's window. Valid until release. */
+TERRACE_API const void *terrace_lease_block(const struct terrace_lease *lease, uint32_t i, uint32_t l);
+/* Valid tokens of key i's block. */
+TERRACE_API uint32_t terrace_lease_tokens(const struct terrace_lease *lease, uint32_t i);
+
+/* Gives the lease back, one way (no wait), and frees the handle. NULL is allowed. */
+TERRACE_API void terrace_release(struct terrace_lease *lease);
+
+/* ---- put --------------------------------------------------------------------------------------------------------- */
+
+enum terrace_role {
+	TERRACE_ROLE_UNKNOWN = 0,
+	TERRACE_ROLE_SYSTEM = 1,
+	TERRACE_ROLE_USER = 2,
+	TERRACE_ROLE_ASSISTANT = 3,
+	TERRACE_ROLE_TOOL = 4
+};
+
+/* What a block is in its sequence. Helps eviction; has no bearing on what a key means. */
+struct terrace_block_info {
+	size_t size;
+	const uint8_t *parent; /* key of the block before; NULL for the first */
+	uint64_t position;     /* index of its first token */
+	uint32_t tokens;       /* valid tokens; 0: block_tokens (an open block: those of its commit, which must not be fewer) */
+	enum terrace_role role;
+	uint32_t turn;
+	uint32_t parent_bytes; /* of parent; 0: the call's key_bytes. Needed by terrace_reserve_open, which has no key */
+};
+#define TERRACE_BLOCK_INFO_INIT { .size = sizeof(struct terrace_block_info) }
+
+/* Reserved slots: `count` keys by the session's layouts, mapped writable. */
+struct terrace_reservation;
+
+/* Reserves slots to write in place. info: one a key, or NULL. statuses (may be NULL) gets one a key: OK, EXISTS (stored
+ * already: nothing to write), BUSY (another session is writing it: no slot), EXHAUSTED. The call's own status is OK if it was
+ * carried out, even if no key got a slot. */
+TERRACE_API enum terrace_status terrace_reserve(struct terrace_session *session, const struct terrace_keys *keys,
+						const struct terrace_block_info *info, uint64_t timeout_us,
+						enum terrace_status *statuses, struct terrace_reservation **reservation);
+TERRACE_API enum terrace_status terrace_reserve_async(struct terrace_session *session, const struct terrace_keys *keys,
+						      const struct terrace_block_info *info, uint64_t timeout_us,
+						      const struct terrace_completion *completion,
+						      struct terrace_op **op);
+TERRACE_API enum terrace_status terrace_reserve_finish(struct terrace_op *op, enum terrace_status *statuses,
+						       struct terrace_reservation **reservation);
+
+/* Reserves one open block: the growing tail of a sequence, without a key yet; attendable by this session's processes only. */
+TERRACE_API enum terrace_status terrace_reserve_open(struct terrace_session *session, const struct terrace_block_info *info,
+						     uint64_t timeout_us, struct terrace_reservation **reservation);
+
+TERRACE_API uint32_t terrace_reservation_count(const struct terrace_reservation *reservation);
+/* The slot of key i in layout l, block_bytes bytes, writable; NULL if key i got none. Its bytes are undefined: write every token
+ * that is committed. */
+TERRACE_API void *terrace_reservation_block(const struct terrace_reservation *reservation, uint32_t i, uint32_t l);
+
+/* Publishes every slot of the reservation and frees the handle, also on failure (the slots are then aborted or, if the daemon
+ * could not be told, freed by it when this process or session ends). statuses (may be NULL) gets one a key: OK, EXISTS (another
+ * put won); a key that got no slot keeps terrace_reserve's. With lease not NULL, *lease protects what is stored now (the winner's
+ * for EXISTS), its keys counted as the reservation's, blocks of keys without a slot NULL; it is NULL if nothing is protected. */
+TERRACE_API enum terrace_status terrace_commit(struct terrace_reservation *reservation, uint64_t timeout_us,
+					       enum terrace_status *statuses, struct terrace_lease **lease);
+TERRACE_API enum terrace_status terrace_commit_async(struct terrace_reservation *reservation, uint64_t timeout_us,
+						     const struct terrace_completion *completion,
+						     struct terrace_op **op);
+TERRACE_API enum terrace_status terrace_commit_finish(struct terrace_op *op, enum terrace_status *statuses);
+
+/* Turns an open block of `tokens` tokens into a stored one under a key. Frees the handle as terrace_commit does. */
+TERRACE_API enum terrace_status terrace_commit_open(struct terrace_reservation *reservation, const uint8_t *key,
+						    uint32_t key_bytes, uint32_t tokens, uint64_t timeout_us);
+
+/* Gives slots back unwritten (waits for the daemon's answer, 1 s at most) and frees the handle. NULL is allowed. */
+TERRACE_API void terrace_abort(struct terrace_reservation *reservation);
+
+/* Stores one packed block by stream. block: block_bytes of layout l; an asynchronous put reads it until it has completed.
+ * TERRACE_EXISTS if the key is stored already. */
+TERRACE_API enum terrace_status terrace_put(struct terrace_session *session, uint32_t l, const uint8_t *key,
+					    uint32_t key_bytes, const struct terrace_block_info *info, const void *block,
+					    uint64_t timeout_us);
+TERRACE_API enum terrace_status terrace_put_async(struct terrace_session *session, uint32_t l, const uint8_t *key,
+						  uint32_t key_bytes, const struct terrace_block_info *info,
+						  const void *block, uint64_t timeout_us,
+						  const struct terrace_completion *completion, struct terrace_op **op);
+TERRACE_API enum terrace_status terrace_put_finish(struct terrace_op *op);
+
+/* Reads one packed block by stream into `block` (block_bytes of layout l, whose content is undefined after a failure; an
+ * asynchronous get writes it until it has completed). *tokens (may be NULL) gets its valid tokens. The bytes' checksum is verified before TERRACE_OK. TERRACE_MISS. */
+TERRACE_API enum terrace_status terrace_get(struct terrace_session *session, uint32_t l, const uint8_t *key,
+					    uint32_t key_bytes, void *block, uint32_t *tokens, uint64_t timeout_us);
+TERRACE_API enum terrace_status terrace_get_async(struct terrace_session *session, uint32_t l, const uint8_t *key,
+						  uint32_t key_bytes, void *block, uint64_t timeout_us,
+						  const struct terrace_completion *completion, struct terrace_op **op);
+TERRACE_API enum terrace_status terrace_get_finish(struct terrace_op *op, uint32_t *tokens);
+
+/* ---- other calls ------------------------------------------------------------------------------------------------- */
+
+/* Removes blocks from every layout of the session. statuses (may be NULL): OK or MISS a key. */
+TERRACE_API enum terrace_status terrace_delete(struct terrace_session *session, const struct terrace_keys *keys,
+					       uint64_t timeout_us, enum terrace_status *statuses);
+
+/* Counts as use of blocks that the engine served from a cache of its own. */
+TERRACE_API enum terrace_status terrace_touch(struct terrace_session *session, const struct terrace_keys *keys,
+					      uint64_t timeout_us);
+
+enum terrace_event {
+	TERRACE_EVENT_NONE = 0,
+	TERRACE_EVENT_TURN_END = 1,
+	TERRACE_EVENT_TOOL_CALL = 2,
+	TERRACE_EVENT_SESSION_END = 3
+};
+
+/* Tells the cache what the engine knows about blocks: hints for eviction, never orders. */
+TERRACE_API enum terrace_status terrace_report(struct terrace_session *session, const struct terrace_keys *keys,
+					       enum terrace_event event, int32_t priority, uint64_t ttl_ms,
+					       uint64_t timeout_us);
+
+enum terrace_watch_kind {
+	TERRACE_WATCH_STORED = 0,
+	TERRACE_WATCH_REMOVED = 1,
+	TERRACE_WATCH_MOVED = 2,
+	TERRACE_WATCH_RESYNC = 3, /* events were lost: look anew */
+	TERRACE_WATCH_SYNCED = 4  /* the blocks that were present have all been told */
+};
+
+struct terrace_watch_event {
+	uint64_t epoch, sequence;
+	enum terrace_watch_kind kind;
+	uint8_t key[32];
+	uint32_t key_bytes;
+	uint32_t layout; /* index into the session's layouts */
+};
+
+struct terrace_watch;
+
+/* Watches the session's layouts. With from_now false it begins with what is stored already. */
+TERRACE_API enum terrace_status terrace_watch_open(struct terrace_session *session, bool from_now,
+						   struct terrace_watch **watch);
+/* The next event; TERRACE_DEADLINE if none came in time (the watch goes on), TERRACE_UNAVAILABLE when it has ended. */
+TERRACE_API enum terrace_status terrace_watch_next(struct terrace_watch *watch, uint64_t timeout_us,
+						   struct terrace_watch_event *event);
+TERRACE_API void terrace_watch_close(struct terrace_watch *watch);
+
+/* ---- packed blocks: encode, decode, attend ------------------------------------------------------------------------ */
+
+/* Packs `n` tokens, from token first_token of the block on, of one layer and KV head. layer and head count from the layout's
+ * first. k, v: n vectors of head_dim elements, k_stride and v_stride elements apart; either may be NULL to leave that side alone.
+ * Writes only those tokens' bytes, so a block can grow token by token, one writer a (layer, head). */
+TERRACE_API enum terrace_status terrace_encode(const struct terrace_layout *layout, void *block, uint32_t layer,
+					       uint32_t head, uint32_t first_token, uint32_t n, const void *k,
+					       size_t k_stride, const void *v, size_t v_stride,
+					       enum terrace_dtype dtype);
+
+/* The inverse. */
+TERRACE_API enum terrace_status terrace_decode(const struct terrace_layout *layout, const void *block, uint32_t layer,
+					       uint32_t head, uint32_t first_token, uint32_t n, void *k, size_t k_stride,
+					       void *v, size_t v_stride, enum terrace_dtype dtype);
+
+struct terrace_attend_options {
+	size_t size;
+	uint32_t layer;            /* counted from the layout's first */
+	uint32_t queries, q_heads; /* q_heads: a multiple of the layout's heads */
+	const void *q;             /* [queries][q_heads][head_dim_k] */
+	enum terrace_dtype q_dtype;
+	float scale;               /* 0: 1/sqrt(head_dim_k) */
+	const void *const *blocks; /* [block_count] packed blocks in order of position */
+	uint32_t block_count;
+	uint32_t kv_tokens;        /* valid tokens over all blocks; the rest is never looked at */
+	bool causal;               /* query i sees tokens up to first_pos + i */
+	int64_t first_pos;         /* position of query 0, counted from token 0 of the first block */
+	void *out;                 /* [queries][q_heads][head_dim_v] */
+	enum terrace_dtype out_dtype;
+	float *lse;                /* [queries][q_heads], natural log of the sum of exponentials; may be NULL */
+};
+#define TERRACE_ATTEND_OPTIONS_INIT { .size = sizeof(struct terrace_attend_options) }
+
+/* Softmax attention straight from packed blocks, on the calling thread. A query that sees no token gets out 0 and lse -INFINITY. */
+TERRACE_API enum terrace_status terrace_attend(const struct terrace_layout *layout,
+					       const struct terrace_attend_options *options);
+
+/* Merges partial attention results by their LSE: rows of d floats. (out_a, lse_a) <- merge of both. */
+TERRACE_API enum terrace_status terrace_merge(uint32_t rows, uint32_t d, float *out_a, float *lse_a, const float *out_b,
+					      const float *lse_b);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

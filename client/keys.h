@@ -1,0 +1,16 @@
+/* The keys of a call. */
+#ifndef TERRACE_CLIENT_KEYS_H
+#define TERRACE_CLIENT_KEYS_H
+
+#include "client/include/terrace.h"
+
+enum {
+	CLIENT_KEYS_MAX = 4096,    /* keys a call */
+	CLIENT_KEY_BYTES_MAX = 32,
+	CLIENT_LAYOUTS_MAX = 64,   /* layouts a session */
+};
+
+/* TERRACE_OK, or TERRACE_INVALID with words: a call takes 1 to 4096 keys of 1 to 32 bytes. */
+enum terrace_status client_keys_check(const struct terrace_keys *keys);
+
+#endif

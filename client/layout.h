@@ -1,0 +1,15 @@
+/* Layouts and other stamped structs of the public header, checked and taken over into the kernels' own form. */
+#ifndef TERRACE_CLIENT_LAYOUT_H
+#define TERRACE_CLIENT_LAYOUT_H
+
+#include "client/include/terrace.h"
+#include "kernels/format.h"
+
+/* Copies a caller's struct that begins with `size`: what both sides know, the rest of `out` zero. False if the caller's
+ * size is smaller than `least`, the first version of the struct. */
+bool client_options_copy(void *out, size_t out_bytes, const void *in, size_t least);
+
+/* Takes a public layout over. NULL, or what is wrong with it (then *out is undefined). */
+const char *client_layout_read(const struct terrace_layout *in, struct kv_layout *out);
+
+#endif

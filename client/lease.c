@@ -1,0 +1,275 @@
+/* Leases, synchronous and asynchronous, and their one-way end. */
+#include "client/lease.h"
+
+#include "client/clock.h"
+#include "client/op.h"
+#include "client/status.h"
+#include "client/wire.h"
+
+#include <stdlib.h>
+
+enum { RETURN_TIMEOUT_US = 2000000 };
+
+/* ---- giving back -------------------------------------------------------------------------------------------------- */
+
+static enum terrace_status return_take(void *arg, const struct client_message *message)
+{
+	(void)arg;
+	(void)message;
+	return TERRACE_OK;
+}
+
+static void return_done(void *arg, enum terrace_status status)
+{
+	(void)status; /* the daemon is gone, or has forgotten the session: so is the lease */
+	client_view_drop(arg);
+}
+
+void client_lease_return(struct client_view *view, uint64_t id)
+{
+	Terrace__V1__ReleaseRequest request = TERRACE__V1__RELEASE_REQUEST__INIT;
+	struct client_rpc_call *call;
+	enum terrace_status status;
+
+	if (view->attachment && client_fds_release(view->attachment, id))
+		return;
+	request.session = view->id;
+	request.leases = &id;
+	request.n_leases = 1;
+	client_view_hold(view);
+	status = client_rpc_start(view->client->rpc,
+				  &(struct client_job){
+					  .method = CLIENT_RELEASE,
+					  .deadline_us = client_deadline_us(RETURN_TIMEOUT_US),
+					  .first = {.message = &request.base, .last = true},
+					  .take = return_take,
+					  .arg = view,
+				  },
+				  return_done, &call);
+	if (status)
+		client_view_drop(view);
+}
+
+void terrace_release(struct terrace_lease *lease)
+{
+	if (!lease || client_forked(lease->generation))
+		return;
+	client_lease_return(lease->view, lease->id);
+	client_fds_listen(lease->view->attachment);
+	client_places_fini(&lease->places);
+	client_view_drop(lease->view);
+	free(lease);
+}
+
+/* ---- the reply ---------------------------------------------------------------------------------------------------- */
+
+enum terrace_status client_lease_create(struct client_view *view, uint64_t id, const Terrace__V1__Places *reply,
+					uint32_t keys, const uint8_t *wanted, bool sparse, uint64_t deadline_us,
+					struct terrace_lease **out)
+{
+	struct terrace_lease *lease = calloc(1, sizeof(*lease));
+	enum terrace_status status;
+
+	if (lease)
+		status = client_places_init(&lease->places, view, reply, keys, wanted, sparse, false, deadline_us);
+	else
+		status = client_fail(TERRACE_EXHAUSTED, "no memory for a lease");
+	if (status) {
+		client_lease_return(view, id);
+		free(lease);
+		return status;
+	}
+	lease->view = view;
+	client_view_hold(view);
+	lease->generation = view->client->generation;
+	lease->id = id;
+	*out = lease;
+	return TERRACE_OK;
+}
+
+static enum terrace_status reply_read(struct client_leasing *g, const Terrace__V1__LeaseReply *reply)
+{
+	enum terrace_status status = client_epoch_check(g->view, reply->epoch);
+
+	if (status)
+		return status;
+	status = client_status_of_wire((int)reply->status);
+	if (status == TERRACE_MISS)
+		return client_fail(status, "lease: not in the cache");
+	if (status)
+		return client_fail(status, "lease: %s", terrace_status_text(status));
+	if (!reply->lease)
+		return client_fail(TERRACE_INTERNAL, "the daemon gave a lease without a number");
+	if (reply->blocks < 1 || reply->blocks > g->count ||
+	    (g->mode == TERRACE_LEASE_ALL && reply->blocks != g->count)) {
+		client_lease_return(g->view, reply->lease);
+		return client_fail(TERRACE_INTERNAL, "the daemon leased %u of %u keys", reply->blocks, g->count);
+	}
+	return client_lease_create(g->view, reply->lease, reply->places, reply->blocks, NULL, false, g->deadline_us,
+				   &g->lease);
+}
+
+enum terrace_status client_lease_read(struct client_leasing *leasing, const struct client_message *message)
+{
+	Terrace__V1__LeaseReply *reply;
+	struct client_arena arena;
+	enum terrace_status status;
+
+	client_arena_init(&arena);
+	reply = client_wire_unpack(&arena, &terrace__v1__lease_reply__descriptor, message);
+	status = reply ? reply_read(leasing, reply) : TERRACE_INTERNAL;
+	client_arena_fini(&arena);
+	return status;
+}
+
+/* ---- the calls ---------------------------------------------------------------------------------------------------- */
+
+struct lease_op {
+	struct terrace_op op;
+	struct client_leasing leasing;
+};
+
+static enum terrace_status sync_take(void *arg, const struct client_message *message)
+{
+	return client_lease_read(arg, message);
+}
+
+static enum terrace_status async_take(void *arg, const struct client_message *message)
+{
+	return client_lease_read(&((struct lease_op *)arg)->leasing, message);
+}
+
+static enum terrace_status lease_check(struct terrace_session *session, const struct terrace_keys *keys,
+				       enum terrace_lease_mode mode, const void *place)
+{
+	enum terrace_status status = client_session_check(session);
+
+	if (!status)
+		status = client_keys_check(keys);
+	if (!status && (!place || (mode != TERRACE_LEASE_PREFIX && mode != TERRACE_LEASE_ALL)))
+		status = client_fail(TERRACE_INVALID, "mode %d, or no place for the result", (int)mode);
+	if (!status)
+		status = client_borrow_check(session->view);
+	return status ? client_fail_in(status, "lease") : TERRACE_OK;
+}
+
+struct lease_request {
+	Terrace__V1__LeaseRequest request;
+	Terrace__V1__Keys names;
+};
+
+static const ProtobufCMessage *request_fill(struct lease_request *r, const struct client_view *view,
+					    const struct terrace_keys *keys, enum terrace_lease_mode mode)
+{
+	terrace__v1__keys__init(&r->names);
+	r->names.key_bytes = keys->key_bytes;
+	r->names.keys = CLIENT_BINARY(keys->bytes, (size_t)keys->count * keys->key_bytes);
+	terrace__v1__lease_request__init(&r->request);
+	r->request.session = view->id;
+	r->request.keys = &r->names;
+	r->request.mode = (Terrace__V1__LeaseMode)mode;
+	r->request.attachment = view->attachment->id;
+	return &r->request.base;
+}
+
+static struct client_leasing leasing_of(struct terrace_session *session, const struct terrace_keys *keys,
+					enum terrace_lease_mode mode, uint64_t timeout_us)
+{
+	return (struct client_leasing){
+		.view = session->view,
+		.count = keys->count,
+		.mode = mode,
+		.deadline_us = client_call_deadline(session->view->client, timeout_us),
+	};
+}
+
+enum terrace_status terrace_lease(struct terrace_session *session, const struct terrace_keys *keys,
+				  enum terrace_lease_mode mode, uint64_t timeout_us, struct terrace_lease **out)
+{
+	enum terrace_status status = lease_check(session, keys, mode, out);
+	struct client_leasing leasing;
+	struct lease_request request;
+
+	if (status)
+		return status;
+	client_fds_listen(session->view->attachment);
+	leasing = leasing_of(session, keys, mode, timeout_us);
+	status = client_view_call(session->view,
+				  &(struct client_job){
+					  .method = CLIENT_LEASE,
+					  .deadline_us = leasing.deadline_us,
+					  .first = {.message = request_fill(&request, session->view, keys, mode),
+						    .last = true},
+					  .take = sync_take,
+					  .arg = &leasing,
+				  });
+	if (!status)
+		*out = leasing.lease;
+	return status;
+}
+
+static void lease_dispose(struct terrace_op *op)
+{
+	struct lease_op *o = (struct lease_op *)op;
+
+	terrace_release(o->leasing.lease);
+	free(o);
+}
+
+enum terrace_status terrace_lease_async(struct terrace_session *session, const struct terrace_keys *keys,
+					enum terrace_lease_mode mode, uint64_t timeout_us,
+					const struct terrace_completion *completion, struct terrace_op **op)
+{
+	enum terrace_status status = lease_check(session, keys, mode, op);
+	struct lease_request request;
+	struct lease_op *o;
+
+	if (status)
+		return status;
+	o = calloc(1, sizeof(*o));
+	if (!o)
+		return client_fail(TERRACE_EXHAUSTED, "lease: no memory");
+	client_op_init(&o->op, CLIENT_OP_LEASE, session->view, completion, lease_dispose);
+	o->leasing = leasing_of(session, keys, mode, timeout_us);
+	return client_op_start(&o->op,
+			       &(struct client_job){
+				       .method = CLIENT_LEASE,
+				       .deadline_us = o->leasing.deadline_us,
+				       .first = {.message = request_fill(&request, session->view, keys, mode),
+						 .last = true},
+				       .take = async_take,
+				       .arg = o,
+			       },
+			       op);
+}
+
+enum terrace_status terrace_lease_finish(struct terrace_op *op, struct terrace_lease **lease)
+{
+	struct lease_op *o = (struct lease_op *)op;
+	bool ended;
+	enum terrace_status status = client_op_await(op, CLIENT_OP_LEASE, &ended);
+
+	if (!ended)
+		return status;
+	if (!status && lease) {
+		*lease = o->leasing.lease;
+		o->leasing.lease = NULL;
+	}
+	client_op_end(op);
+	return status;
+}
+
+uint32_t terrace_lease_count(const struct terrace_lease *lease)
+{
+	return lease->places.keys;
+}
+
+const void *terrace_lease_block(const struct terrace_lease *lease, uint32_t i, uint32_t l)
+{
+	return client_places_block(&lease->places, i, l);
+}
+
+uint32_t terrace_lease_tokens(const struct terrace_lease *lease, uint32_t i)
+{
+	return i < lease->places.keys ? lease->places.tokens[i] : 0;
+}

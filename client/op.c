@@ -1,0 +1,135 @@
+/* Operations: their life from start to finish.
+ *
+ *     RUNNING --(the call is done)--> TELLING --(the callback has returned, the eventfd is written)--> DONE
+ *
+ * The first step makes terrace_op_done true. finish waits for the second, so that after it the callback is not running and its
+ * argument may go; a finish from inside the callback does not wait for itself. */
+#include "client/op.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+static void op_drop(struct terrace_op *op)
+{
+	struct client_view *view = op->view;
+
+	if (atomic_fetch_sub_explicit(&op->references, 1, memory_order_acq_rel) != 1)
+		return;
+	pthread_cond_destroy(&op->changed);
+	pthread_mutex_destroy(&op->lock);
+	op->dispose(op);
+	client_view_drop(view);
+}
+
+void client_op_init(struct terrace_op *op, enum client_op_kind kind, struct client_view *view,
+		    const struct terrace_completion *completion, void (*dispose)(struct terrace_op *op))
+{
+	atomic_init(&op->references, 1);
+	atomic_init(&op->state, CLIENT_OP_RUNNING);
+	op->generation = view->client->generation;
+	op->kind = kind;
+	op->view = view;
+	op->completion = completion ? *completion : (struct terrace_completion){.eventfd = -1};
+	op->dispose = dispose;
+	pthread_mutex_init(&op->lock, NULL);
+	pthread_cond_init(&op->changed, NULL);
+	client_view_hold(view);
+}
+
+static void op_state(struct terrace_op *op, enum client_op_state state)
+{
+	pthread_mutex_lock(&op->lock);
+	atomic_store_explicit(&op->state, (int)state, memory_order_release);
+	pthread_cond_broadcast(&op->changed);
+	pthread_mutex_unlock(&op->lock);
+}
+
+static void eventfd_add(int eventfd)
+{
+	const uint64_t one = 1;
+
+	while (eventfd >= 0 && write(eventfd, &one, sizeof(one)) < 0 && errno == EINTR)
+		;
+}
+
+/* On the background thread. A full or closed eventfd is the caller's affair. */
+static void op_done(void *arg, enum terrace_status status)
+{
+	struct terrace_op *op = arg;
+
+	op->status = client_view_status(status);
+	if (status)
+		strcpy(op->error, terrace_error());
+	pthread_mutex_lock(&op->lock);
+	op->call = NULL;
+	pthread_mutex_unlock(&op->lock);
+	op_state(op, CLIENT_OP_TELLING);
+	if (op->completion.done)
+		op->completion.done(op, op->completion.arg);
+	eventfd_add(op->completion.eventfd);
+	op_state(op, CLIENT_OP_DONE);
+	op_drop(op);
+}
+
+enum terrace_status client_op_start(struct terrace_op *op, const struct client_job *job, struct terrace_op **out)
+{
+	enum terrace_status status;
+
+	atomic_fetch_add_explicit(&op->references, 1, memory_order_relaxed);
+	status = client_rpc_start(op->view->client->rpc, job, op_done, &op->call);
+	if (!status) {
+		*out = op; /* a finish in the callback may have ended it: it is only a number here */
+		return TERRACE_OK;
+	}
+	op_drop(op);
+	op_drop(op);
+	return status;
+}
+
+enum terrace_status client_op_await(struct terrace_op *op, enum client_op_kind kind, bool *ended)
+{
+	enum terrace_status status;
+	bool inside;
+
+	*ended = false;
+	if (!op || op->kind != kind)
+		return client_fail(TERRACE_INVALID, "finish: not an operation of this kind");
+	status = client_process_check(op->generation);
+	if (status)
+		return status;
+	inside = client_rpc_in_background(op->view->client->rpc);
+	pthread_mutex_lock(&op->lock);
+	if (inside && atomic_load_explicit(&op->state, memory_order_relaxed) == CLIENT_OP_RUNNING) {
+		pthread_mutex_unlock(&op->lock);
+		return client_fail(TERRACE_PRECONDITION, "finish: a callback would wait for itself");
+	}
+	/* The call ends at its deadline at the latest. */
+	while (!inside && atomic_load_explicit(&op->state, memory_order_relaxed) != CLIENT_OP_DONE)
+		pthread_cond_wait(&op->changed, &op->lock);
+	pthread_mutex_unlock(&op->lock);
+	*ended = true;
+	if (op->status)
+		client_fail(op->status, "%s", op->error);
+	return op->status;
+}
+
+void client_op_end(struct terrace_op *op)
+{
+	op_drop(op);
+}
+
+bool terrace_op_done(const struct terrace_op *op)
+{
+	return atomic_load_explicit(&op->state, memory_order_acquire) != CLIENT_OP_RUNNING;
+}
+
+void terrace_op_cancel(struct terrace_op *op)
+{
+	if (!op || client_forked(op->generation))
+		return;
+	pthread_mutex_lock(&op->lock);
+	if (op->call)
+		client_rpc_cancel(op->call);
+	pthread_mutex_unlock(&op->lock);
+}

@@ -1,0 +1,507 @@
+/* Sessions: opened over layouts or joined by token; the daemon's answer is checked against what this build would compute. */
+#include "client/session.h"
+
+#include "client/clock.h"
+#include "client/layout.h"
+#include "client/status.h"
+#include "client/wire.h"
+#include "terrace.pb-c.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ENGINE_MAX = 64, TENANT_MAX = 64, CLOSE_TIMEOUT_US = 1000000 };
+
+/* ---- checks that every call makes --------------------------------------------------------------------------------- */
+
+enum terrace_status client_session_check(const struct terrace_session *session)
+{
+	if (!session)
+		return client_fail(TERRACE_INVALID, "no session given");
+	return client_process_check(session->generation);
+}
+
+enum terrace_status client_borrow_check(const struct client_view *view)
+{
+	if (!view->attachment)
+		return client_fail(TERRACE_PRECONDITION, "borrowing is off: %s", view->why_not);
+	return TERRACE_OK;
+}
+
+enum terrace_status client_view_status(enum terrace_status status)
+{
+	return status == TERRACE_NOT_FOUND ? client_fail_in(TERRACE_STALE, "the daemon has no such session any more")
+					   : status;
+}
+
+enum terrace_status client_view_call(const struct client_view *view, const struct client_job *job)
+{
+	return client_view_status(client_rpc_call(view->client->rpc, job));
+}
+
+enum terrace_status client_epoch_check(const struct client_view *view, uint64_t epoch)
+{
+	if (epoch == view->epoch)
+		return TERRACE_OK;
+	return client_fail(TERRACE_STALE, "the daemon has restarted: its epoch is %llu, the session's %llu",
+			   (unsigned long long)epoch, (unsigned long long)view->epoch);
+}
+
+enum terrace_status client_status_of_wire(int number)
+{
+	return number >= TERRACE_OK && number <= TERRACE_INTERNAL ? (enum terrace_status)number : TERRACE_INTERNAL;
+}
+
+/* ---- views -------------------------------------------------------------------------------------------------------- */
+
+void client_view_hold(struct client_view *view)
+{
+	atomic_fetch_add_explicit(&view->references, 1, memory_order_relaxed);
+}
+
+void client_view_drop(struct client_view *view)
+{
+	if (atomic_fetch_sub_explicit(&view->references, 1, memory_order_acq_rel) != 1)
+		return;
+	if (view->attachment)
+		client_fds_drop(view->attachment);
+	client_drop(view->client);
+	free(view);
+}
+
+static struct client_view *view_create(struct terrace_client *client, uint32_t layout_count)
+{
+	struct client_view *view = calloc(1, sizeof(*view) + layout_count * sizeof(view->layouts[0]));
+
+	if (!view) {
+		client_fail(TERRACE_EXHAUSTED, "no memory for a session");
+		return NULL;
+	}
+	atomic_init(&view->references, 1);
+	view->client = client;
+	client_hold(client);
+	view->layout_count = layout_count;
+	return view;
+}
+
+/* ---- the daemon's answer ------------------------------------------------------------------------------------------ */
+
+/* What OpenSession and Attach ask and hear. */
+struct opening {
+	struct client_view *view; /* with its layouts, or NULL for Attach: made here */
+	struct terrace_client *client;
+	char fd_socket[128];
+};
+
+static enum terrace_status layout_of_wire(const Terrace__V1__Layout *in, struct kv_layout *out)
+{
+	const char *problem;
+
+	*out = (struct kv_layout){
+		.first_layer = in->first_layer,
+		.layers = in->layers,
+		.first_head = in->first_head,
+		.heads = in->heads,
+		.total_heads = in->total_heads,
+		.head_dim_k = in->head_dim_k,
+		.head_dim_v = in->head_dim_v,
+		.block_tokens = in->block_tokens,
+		.k_format = (enum kv_format)in->k_format,
+		.v_format = (enum kv_format)in->v_format,
+		.window = in->window,
+		.rotation_version = in->rotation_version,
+		.codebook_version = in->codebook_version,
+		.layout_version = in->layout_version,
+	};
+	if (in->fingerprint.len != sizeof(out->fingerprint))
+		return client_fail(TERRACE_INTERNAL, "a layout of the daemon has no fingerprint");
+	memcpy(out->fingerprint, in->fingerprint.data, sizeof(out->fingerprint));
+	problem = kv_layout_problem(out);
+	if (problem)
+		return client_fail(TERRACE_UNSUPPORTED, "a layout of the session: %s", problem);
+	return TERRACE_OK;
+}
+
+static void layout_to_wire(const struct kv_layout *in, Terrace__V1__Layout *out)
+{
+	terrace__v1__layout__init(out);
+	out->fingerprint = CLIENT_BINARY(in->fingerprint, sizeof(in->fingerprint));
+	out->first_layer = in->first_layer;
+	out->layers = in->layers;
+	out->first_head = in->first_head;
+	out->heads = in->heads;
+	out->total_heads = in->total_heads;
+	out->head_dim_k = in->head_dim_k;
+	out->head_dim_v = in->head_dim_v;
+	out->block_tokens = in->block_tokens;
+	out->k_format = (Terrace__V1__Format)in->k_format;
+	out->v_format = (Terrace__V1__Format)in->v_format;
+	out->window = in->window;
+	out->rotation_version = in->rotation_version;
+	out->codebook_version = in->codebook_version;
+	out->layout_version = in->layout_version;
+}
+
+/* The layouts of an attached session, from the reply. */
+static enum terrace_status attached_layouts(struct opening *o, const Terrace__V1__OpenSessionReply *reply)
+{
+	if (reply->n_layout_list < 1 || reply->n_layout_list > CLIENT_LAYOUTS_MAX)
+		return client_fail(TERRACE_INTERNAL, "the daemon names %zu layouts", reply->n_layout_list);
+	o->view = view_create(o->client, (uint32_t)reply->n_layout_list);
+	if (!o->view)
+		return TERRACE_EXHAUSTED;
+	for (uint32_t i = 0; i < o->view->layout_count; i++) {
+		struct client_layout *l = &o->view->layouts[i];
+		enum terrace_status status = layout_of_wire(reply->layout_list[i], &l->layout);
+
+		if (status)
+			return status;
+		kv_geometry_of(&l->layout, &l->geometry);
+	}
+	return TERRACE_OK;
+}
+
+/* Both sides compute ids and sizes from the layout's fields; a difference means different builds. */
+static enum terrace_status layouts_compare(const struct client_view *view, const Terrace__V1__OpenSessionReply *reply)
+{
+	if (reply->n_layouts != view->layout_count)
+		return client_fail(TERRACE_INTERNAL, "the daemon answers with %zu layouts to %u", reply->n_layouts,
+				   view->layout_count);
+	for (uint32_t i = 0; i < view->layout_count; i++) {
+		const struct client_layout *l = &view->layouts[i];
+		const Terrace__V1__LayoutReply *r = reply->layouts[i];
+
+		if (r->layout_id != kv_layout_id(&l->layout) || r->block_bytes != l->geometry.block_bytes)
+			return client_fail(TERRACE_UNSUPPORTED, "the daemon computes another layout %u than this library: "
+					   "their versions differ", i);
+	}
+	return TERRACE_OK;
+}
+
+static enum terrace_status opening_read(struct opening *o, const Terrace__V1__OpenSessionReply *reply)
+{
+	enum terrace_status status = o->view ? TERRACE_OK : attached_layouts(o, reply);
+
+	if (!status)
+		status = layouts_compare(o->view, reply);
+	if (status)
+		return status;
+	if (reply->token.len != sizeof(o->view->token.bytes))
+		return client_fail(TERRACE_INTERNAL, "the daemon's token has %zu bytes", reply->token.len);
+	memcpy(o->view->token.bytes, reply->token.data, sizeof(o->view->token.bytes));
+	o->view->id = reply->session;
+	o->view->epoch = reply->epoch;
+	snprintf(o->fd_socket, sizeof(o->fd_socket), "%s", reply->fd_socket);
+	return TERRACE_OK;
+}
+
+static enum terrace_status opening_take(void *arg, const struct client_message *message)
+{
+	Terrace__V1__OpenSessionReply *reply;
+	struct client_arena arena;
+	enum terrace_status status;
+
+	client_arena_init(&arena);
+	reply = client_wire_unpack(&arena, &terrace__v1__open_session_reply__descriptor, message);
+	status = reply ? opening_read(arg, reply) : TERRACE_INTERNAL;
+	client_arena_fini(&arena);
+	return status;
+}
+
+/* Attaches to the daemon's memory if that is wanted and possible. Without it the session still works, by stream. */
+static void view_attach(struct client_view *view, const char *fd_socket, uint64_t deadline_us)
+{
+	const char *why = NULL;
+
+	if (view->client->no_borrow)
+		why = "the connection was made with no_borrow";
+	else if (!*fd_socket)
+		why = "the daemon has it switched off";
+	else if (client_fds_open(fd_socket, view->token.bytes, view->epoch, view->id, deadline_us, &view->attachment))
+		why = terrace_error();
+	if (why)
+		snprintf(view->why_not, sizeof(view->why_not), "%s", why);
+}
+
+/* Sends OpenSession or Attach and attaches. On failure o->view is dropped. */
+static enum terrace_status opening_run(struct opening *o, enum client_method method, const ProtobufCMessage *request,
+				       uint64_t deadline_us)
+{
+	enum terrace_status status = client_rpc_call(o->client->rpc, &(struct client_job){
+									     .method = method,
+									     .deadline_us = deadline_us,
+									     .first = {.message = request, .last = true},
+									     .take = opening_take,
+									     .arg = o,
+								     });
+
+	if (!status) {
+		view_attach(o->view, o->fd_socket, deadline_us);
+	} else if (o->view) {
+		client_view_drop(o->view);
+		o->view = NULL;
+	}
+	return status;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------------ */
+
+static enum terrace_status view_open(struct client_view *view, const char *tenant, const char *engine,
+				     uint64_t deadline_us)
+{
+	Terrace__V1__OpenSessionRequest request = TERRACE__V1__OPEN_SESSION_REQUEST__INIT;
+	Terrace__V1__Layout layouts[CLIENT_LAYOUTS_MAX], *pointers[CLIENT_LAYOUTS_MAX];
+	struct opening opening = {.view = view, .client = view->client};
+
+	for (uint32_t i = 0; i < view->layout_count; i++) {
+		layout_to_wire(&view->layouts[i].layout, &layouts[i]);
+		pointers[i] = &layouts[i];
+	}
+	request.tenant = (char *)(uintptr_t)tenant;
+	request.engine = (char *)(uintptr_t)engine;
+	request.layouts = pointers;
+	request.n_layouts = view->layout_count;
+	return opening_run(&opening, CLIENT_OPEN_SESSION, &request.base, deadline_us);
+}
+
+/* The caller's layouts stand `layouts->size` bytes apart: its version of the struct may be another. */
+static enum terrace_status layouts_read(struct client_view *view, const struct terrace_layout *layouts)
+{
+	for (uint32_t i = 0; i < view->layout_count; i++) {
+		const uint8_t *at = (const uint8_t *)layouts + i * layouts->size;
+		struct client_layout *l = &view->layouts[i];
+		const char *problem = client_layout_read((const struct terrace_layout *)at, &l->layout);
+
+		if (problem)
+			return client_fail(TERRACE_INVALID, "layout %u: %s", i, problem);
+		if (l->layout.block_tokens != view->layouts[0].layout.block_tokens)
+			return client_fail(TERRACE_INVALID, "layout %u: block_tokens differs from layout 0's", i);
+		kv_geometry_of(&l->layout, &l->geometry);
+	}
+	return TERRACE_OK;
+}
+
+static struct terrace_session *session_create(const char *tenant, const char *engine, bool owner)
+{
+	struct terrace_session *session = calloc(1, sizeof(*session));
+
+	if (!session)
+		return NULL;
+	session->tenant = strdup(tenant);
+	session->engine = strndup(engine, ENGINE_MAX);
+	session->owner = owner;
+	if (session->tenant && session->engine)
+		return session;
+	free(session->tenant);
+	free(session->engine);
+	free(session);
+	return NULL;
+}
+
+static void session_free(struct terrace_session *session)
+{
+	free(session->tenant);
+	free(session->engine);
+	free(session);
+}
+
+static enum terrace_status open_check(const struct terrace_client *client, const struct terrace_layout *layouts,
+				      uint32_t count, struct terrace_session **out)
+{
+	if (!client || !layouts || !out)
+		return client_fail(TERRACE_INVALID, "an argument is NULL");
+	if (count < 1 || count > CLIENT_LAYOUTS_MAX)
+		return client_fail(TERRACE_INVALID, "%u layouts, not 1 to %d", count, CLIENT_LAYOUTS_MAX);
+	return client_process_check(client->generation);
+}
+
+enum terrace_status terrace_session_open(struct terrace_client *client, const struct terrace_layout *layouts,
+					 uint32_t count, const struct terrace_session_options *options,
+					 struct terrace_session **out)
+{
+	struct terrace_session_options o = TERRACE_SESSION_OPTIONS_INIT;
+	enum terrace_status status = open_check(client, layouts, count, out);
+	struct terrace_session *session;
+	struct client_view *view;
+
+	if (status)
+		return client_fail_in(status, "session_open");
+	if (options && !client_options_copy(&o, sizeof(o), options, sizeof(o)))
+		return client_fail(TERRACE_INVALID, "session_open: begin options with TERRACE_SESSION_OPTIONS_INIT");
+	if (o.tenant && strlen(o.tenant) > TENANT_MAX)
+		return client_fail(TERRACE_INVALID, "session_open: the tenant's name is longer than %d bytes", TENANT_MAX);
+	session = session_create(o.tenant ? o.tenant : "", o.engine ? o.engine : program_invocation_short_name, true);
+	view = session ? view_create(client, count) : NULL;
+	if (!view) {
+		if (session)
+			session_free(session);
+		return client_fail(TERRACE_EXHAUSTED, "session_open: no memory");
+	}
+	session->generation = client->generation;
+	session->view = view;
+	status = layouts_read(view, layouts);
+	if (status)
+		client_view_drop(view);
+	else
+		status = view_open(view, session->tenant, session->engine, client_call_deadline(client, 0));
+	if (status) {
+		session_free(session);
+		return client_fail_in(status, "session_open");
+	}
+	*out = session;
+	return TERRACE_OK;
+}
+
+static enum terrace_status view_join(struct terrace_client *client, const struct terrace_token *token,
+				     uint64_t deadline_us, struct client_view **view)
+{
+	Terrace__V1__AttachRequest request = TERRACE__V1__ATTACH_REQUEST__INIT;
+	struct opening opening = {.client = client};
+	enum terrace_status status;
+
+	request.token = CLIENT_BINARY(token->bytes, sizeof(token->bytes));
+	status = opening_run(&opening, CLIENT_ATTACH, &request.base, deadline_us);
+	if (!status)
+		*view = opening.view;
+	return status;
+}
+
+enum terrace_status terrace_session_attach(struct terrace_client *client, const struct terrace_token *token,
+					   struct terrace_session **out)
+{
+	struct terrace_session *session;
+	enum terrace_status status;
+
+	if (!client || !token || !out)
+		return client_fail(TERRACE_INVALID, "session_attach: an argument is NULL");
+	status = client_process_check(client->generation);
+	if (status)
+		return client_fail_in(status, "session_attach");
+	session = session_create("", "", false);
+	if (!session)
+		return client_fail(TERRACE_EXHAUSTED, "session_attach: no memory");
+	session->generation = client->generation;
+	status = view_join(client, token, client_call_deadline(client, 0), &session->view);
+	if (status) {
+		session_free(session);
+		return client_fail_in(status, "session_attach");
+	}
+	*out = session;
+	return TERRACE_OK;
+}
+
+/* ---- closing and opening again ------------------------------------------------------------------------------------ */
+
+static enum terrace_status nothing_take(void *arg, const struct client_message *message)
+{
+	(void)arg;
+	(void)message;
+	return TERRACE_OK;
+}
+
+/* Tells the daemon that a session is over; a daemon that does not hear it finds out by itself. */
+static void view_end(struct client_view *view)
+{
+	Terrace__V1__CloseSessionRequest request = TERRACE__V1__CLOSE_SESSION_REQUEST__INIT;
+
+	request.session = view->id;
+	client_rpc_call(view->client->rpc, &(struct client_job){
+						   .method = CLIENT_CLOSE_SESSION,
+						   .deadline_us = client_deadline_us(CLOSE_TIMEOUT_US),
+						   .first = {.message = &request.base, .last = true},
+						   .take = nothing_take,
+					   });
+}
+
+void terrace_session_close(struct terrace_session *session)
+{
+	if (!session || client_forked(session->generation))
+		return;
+	if (session->view->attachment)
+		client_fds_close(session->view->attachment);
+	if (session->owner)
+		view_end(session->view);
+	client_view_drop(session->view);
+	session_free(session);
+}
+
+enum terrace_status terrace_session_reopen(struct terrace_session *session, uint64_t timeout_us)
+{
+	enum terrace_status status = client_session_check(session);
+	struct client_view *old, *view = NULL;
+	uint64_t deadline_us;
+
+	if (status)
+		return client_fail_in(status, "session_reopen");
+	if (!session->owner)
+		return client_fail(TERRACE_PRECONDITION, "session_reopen: an attached session is reopened by the process "
+				   "that opened it; attach with its new token");
+	old = session->view;
+	deadline_us = client_call_deadline(old->client, timeout_us);
+	status = client_await_daemon(old->client, deadline_us);
+	if (!status) {
+		view = view_create(old->client, old->layout_count);
+		status = view ? TERRACE_OK : TERRACE_EXHAUSTED;
+	}
+	if (!status) {
+		memcpy(view->layouts, old->layouts, old->layout_count * sizeof(view->layouts[0]));
+		status = view_open(view, session->tenant, session->engine, deadline_us);
+	}
+	if (status)
+		return client_fail_in(status, "session_reopen");
+	session->view = view;
+	if (view->epoch == old->epoch)
+		view_end(old); /* the daemon has lived on: do not leave it with two sessions */
+	client_view_drop(old);
+	return TERRACE_OK;
+}
+
+/* ---- asking ------------------------------------------------------------------------------------------------------- */
+
+void terrace_session_token(const struct terrace_session *session, struct terrace_token *token)
+{
+	*token = session->view->token;
+}
+
+uint64_t terrace_session_epoch(const struct terrace_session *session)
+{
+	return session->view->epoch;
+}
+
+bool terrace_session_borrows(const struct terrace_session *session)
+{
+	return session->view->attachment != NULL;
+}
+
+uint32_t terrace_session_layout_count(const struct terrace_session *session)
+{
+	return session->view->layout_count;
+}
+
+enum terrace_status terrace_session_layout(const struct terrace_session *session, uint32_t l,
+					   struct terrace_layout *layout)
+{
+	const struct kv_layout *in;
+
+	if (!session || !layout || l >= session->view->layout_count)
+		return client_fail(TERRACE_INVALID, "session_layout: no such layout");
+	in = &session->view->layouts[l].layout;
+	*layout = (struct terrace_layout){
+		.size = sizeof(*layout),
+		.first_layer = in->first_layer,
+		.layers = in->layers,
+		.first_head = in->first_head,
+		.heads = in->heads,
+		.total_heads = in->total_heads,
+		.head_dim_k = in->head_dim_k,
+		.head_dim_v = in->head_dim_v,
+		.block_tokens = in->block_tokens,
+		.k_format = (enum terrace_format)in->k_format,
+		.v_format = (enum terrace_format)in->v_format,
+		.window = in->window,
+	};
+	memcpy(layout->fingerprint, in->fingerprint, sizeof(layout->fingerprint));
+	return TERRACE_OK;
+}

@@ -1,0 +1,59 @@
+/* A session as one process sees it. */
+#ifndef TERRACE_CLIENT_SESSION_H
+#define TERRACE_CLIENT_SESSION_H
+
+#include "client/connect.h"
+#include "client/fds.h"
+#include "client/keys.h"
+#include "kernels/format.h"
+
+enum { CLIENT_WHY_MAX = 128 };
+
+struct client_layout {
+	struct kv_layout layout;
+	struct kv_geometry geometry;
+};
+
+/* What a call needs to know of its session: one opening of it. Shared by the session and the calls, leases and reservations
+ * made in it, so that these outlive a close or a reopen. Immutable but for the reference count. */
+struct client_view {
+	atomic_uint references;
+	struct terrace_client *client;        /* with a reference */
+	uint64_t id, epoch;
+	struct terrace_token token;
+	struct client_attachment *attachment; /* with a reference; NULL: no borrow */
+	char why_not[CLIENT_WHY_MAX]; /* why there is none */
+	uint32_t layout_count;
+	struct client_layout layouts[];
+};
+
+struct terrace_session {
+	unsigned generation;
+	bool owner; /* opened here, not attached */
+	char *tenant, *engine;
+	struct client_view *view; /* replaced by reopen */
+};
+
+void client_view_hold(struct client_view *view);
+void client_view_drop(struct client_view *view);
+
+/* What every call on a session begins with: the handle is one, and this is not a forked child. */
+enum terrace_status client_session_check(const struct terrace_session *session);
+
+/* TERRACE_OK, or TERRACE_PRECONDITION with the reason that borrowing is off. */
+enum terrace_status client_borrow_check(const struct client_view *view);
+
+/* Carries out a call of a session. Its NOT_FOUND means that the daemon does not know the session: TERRACE_STALE. */
+enum terrace_status client_view_call(const struct client_view *view, const struct client_job *job);
+enum terrace_status client_view_status(enum terrace_status status);
+
+/* TERRACE_OK, or TERRACE_STALE if a reply came from another boot of the daemon. */
+enum terrace_status client_epoch_check(const struct client_view *view, uint64_t epoch);
+
+/* A status number from the wire. */
+enum terrace_status client_status_of_wire(int number);
+
+/* Bytes that protobuf-c may point at; it does not write them. */
+#define CLIENT_BINARY(bytes, size) ((ProtobufCBinaryData){(size), (uint8_t *)(uintptr_t)(bytes)})
+
+#endif

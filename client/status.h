@@ -1,0 +1,18 @@
+/* The words of a failure: one text a thread, read by terrace_error(). */
+#ifndef TERRACE_CLIENT_STATUS_H
+#define TERRACE_CLIENT_STATUS_H
+
+#include "client/include/terrace.h"
+
+enum { CLIENT_ERROR_MAX = 256 }; /* longer texts are cut */
+
+/* Sets the calling thread's text from a printf format and returns `status`, so that a failure is one return statement. */
+enum terrace_status client_fail(enum terrace_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Puts words before the calling thread's text ("lease: " + what was there) and returns `status`. */
+enum terrace_status client_fail_in(enum terrace_status status, const char *where);
+
+/* Empties the text: for calls that fail without words of their own (a miss). */
+void client_fail_clear(void);
+
+#endif

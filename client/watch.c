@@ -1,0 +1,130 @@
+/* A stream of what is stored, removed and moved, pulled by its reader. */
+#include "client/watch.h"
+
+#include "client/clock.h"
+#include "client/session.h"
+#include "client/status.h"
+#include "client/wire.h"
+#include "terrace.pb-c.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SAME(name) _Static_assert((int)TERRACE_##name == (int)TERRACE__V1__WATCH_KIND__##name, #name)
+SAME(WATCH_STORED);
+SAME(WATCH_REMOVED);
+SAME(WATCH_MOVED);
+SAME(WATCH_RESYNC);
+SAME(WATCH_SYNCED);
+#undef SAME
+
+struct terrace_watch {
+	unsigned generation;
+	struct client_view *view; /* with a reference */
+	pthread_mutex_t lock;     /* one reader at a time */
+	struct client_rpc_call *call;
+	struct terrace_watch_event event; /* the one just read */
+};
+
+static enum terrace_status event_read(uint32_t layouts, struct terrace_watch_event *event,
+				      const Terrace__V1__WatchEvent *in)
+{
+	if ((int)in->kind < TERRACE_WATCH_STORED || (int)in->kind > TERRACE_WATCH_SYNCED)
+		return client_fail(TERRACE_INTERNAL, "watch: event kind %d is unknown", (int)in->kind);
+	if (in->key.len > sizeof(event->key) || in->layout >= layouts)
+		return client_fail(TERRACE_INTERNAL, "watch: a key of %zu bytes in layout %u", in->key.len, in->layout);
+	*event = (struct terrace_watch_event){
+		.epoch = in->epoch,
+		.sequence = in->sequence,
+		.kind = (enum terrace_watch_kind)in->kind,
+		.key_bytes = (uint32_t)in->key.len,
+		.layout = in->layout,
+	};
+	if (in->key.len)
+		memcpy(event->key, in->key.data, in->key.len);
+	return TERRACE_OK;
+}
+
+enum terrace_status client_watch_read(uint32_t layouts, struct terrace_watch_event *event,
+				      const struct client_message *message)
+{
+	Terrace__V1__WatchEvent *in;
+	struct client_arena arena;
+	enum terrace_status status;
+
+	client_arena_init(&arena);
+	in = client_wire_unpack(&arena, &terrace__v1__watch_event__descriptor, message);
+	status = in ? event_read(layouts, event, in) : TERRACE_INTERNAL;
+	client_arena_fini(&arena);
+	return status;
+}
+
+static enum terrace_status watch_take(void *arg, const struct client_message *message)
+{
+	struct terrace_watch *watch = arg;
+
+	return client_watch_read(watch->view->layout_count, &watch->event, message);
+}
+
+enum terrace_status terrace_watch_open(struct terrace_session *session, bool from_now, struct terrace_watch **out)
+{
+	Terrace__V1__WatchRequest request = TERRACE__V1__WATCH_REQUEST__INIT;
+	enum terrace_status status = client_session_check(session);
+	struct terrace_watch *watch;
+
+	if (!status && !out)
+		status = client_fail(TERRACE_INVALID, "no place for the watch");
+	if (status)
+		return client_fail_in(status, "watch_open");
+	watch = calloc(1, sizeof(*watch));
+	if (!watch)
+		return client_fail(TERRACE_EXHAUSTED, "watch_open: no memory");
+	watch->generation = session->generation;
+	watch->view = session->view;
+	request.session = session->view->id;
+	request.from_now = from_now;
+	status = client_rpc_stream_open(session->view->client->rpc,
+					&(struct client_job){
+						.method = CLIENT_WATCH,
+						.first = {.message = &request.base, .last = true},
+						.take = watch_take,
+						.arg = watch,
+					},
+					&watch->call);
+	if (status) {
+		free(watch);
+		return client_fail_in(status, "watch_open");
+	}
+	client_view_hold(watch->view);
+	pthread_mutex_init(&watch->lock, NULL);
+	*out = watch;
+	return TERRACE_OK;
+}
+
+enum terrace_status terrace_watch_next(struct terrace_watch *watch, uint64_t timeout_us,
+				       struct terrace_watch_event *event)
+{
+	enum terrace_status status;
+
+	if (!watch || !event)
+		return client_fail(TERRACE_INVALID, "watch_next: an argument is NULL");
+	status = client_process_check(watch->generation);
+	if (status)
+		return client_fail_in(status, "watch_next");
+	pthread_mutex_lock(&watch->lock);
+	status = client_rpc_stream_next(watch->call, client_call_deadline(watch->view->client, timeout_us));
+	if (!status)
+		*event = watch->event;
+	pthread_mutex_unlock(&watch->lock);
+	return client_view_status(status);
+}
+
+void terrace_watch_close(struct terrace_watch *watch)
+{
+	if (!watch || client_forked(watch->generation))
+		return;
+	client_rpc_stream_close(watch->call);
+	pthread_mutex_destroy(&watch->lock);
+	client_view_drop(watch->view);
+	free(watch);
+}

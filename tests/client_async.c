@@ -1,0 +1,330 @@
+/* Asynchronous calls: results, completion exactly once by callback and eventfd, cancel, deadlines, and the end of things. */
+#include "client_fake.h"
+
+#include "client/clock.h"
+
+#include <check.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { KEYS = 4, KEY_BYTES = 16 };
+
+static struct fake fake;
+static struct terrace_client *client;
+static struct terrace_session *session;
+static struct terrace_layout layout;
+static uint8_t bytes[KEYS * KEY_BYTES];
+static const struct terrace_keys keys = {bytes, KEYS, KEY_BYTES};
+
+#define FAULT(field, value)                                                                                            \
+	do {                                                                                                           \
+		pthread_mutex_lock(&fake.lock);                                                                        \
+		fake.field = (value);                                                                                  \
+		pthread_mutex_unlock(&fake.lock);                                                                      \
+	} while (0)
+
+static void open_session(void)
+{
+	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
+
+	fake_start(&fake);
+	o.address = fake.address;
+	ck_assert_int_eq(terrace_connect(&o, &client), TERRACE_OK);
+	layout = fake_layout();
+	ck_assert_msg(!terrace_session_open(client, &layout, 1, NULL, &session), "%s", terrace_error());
+	for (int i = 0; i < KEYS; i++)
+		memset(bytes + i * KEY_BYTES, 'a' + i, KEY_BYTES);
+}
+
+static void close_session(void)
+{
+	terrace_session_close(session);
+	terrace_disconnect(client);
+	fake_stop(&fake);
+}
+
+/* Counts callbacks and remembers on which thread. */
+struct told {
+	atomic_uint times;
+	pthread_t thread;
+	struct terrace_op *op;
+};
+
+static void tell(struct terrace_op *op, void *arg)
+{
+	struct told *told = arg;
+
+	told->op = op;
+	told->thread = pthread_self();
+	ck_assert(terrace_op_done(op));
+	atomic_fetch_add(&told->times, 1);
+}
+
+START_TEST(everything)
+{
+	uint64_t n = terrace_block_bytes(&layout);
+	struct told told = {0};
+	struct terrace_completion completion = {tell, &told, -1};
+	enum terrace_status statuses[KEYS];
+	struct terrace_reservation *r;
+	struct terrace_lease *lease;
+	struct terrace_op *op;
+	uint8_t states[KEYS], *block = calloc(1, n);
+	uint32_t prefix, tokens;
+	uint64_t before;
+
+	ck_assert_int_eq(terrace_reserve_async(session, &keys, NULL, 0, &completion, &op), TERRACE_OK);
+	ck_assert_int_eq(terrace_reserve_finish(op, statuses, &r), TERRACE_OK);
+	ck_assert_uint_eq(atomic_load(&told.times), 1);
+	ck_assert(!pthread_equal(told.thread, pthread_self()));
+	for (uint32_t i = 0; i < KEYS; i++) {
+		ck_assert_int_eq(statuses[i], TERRACE_OK);
+		memset(terrace_reservation_block(r, i, 0), (int)i + 1, n);
+	}
+	ck_assert_int_eq(terrace_commit_async(r, 0, &completion, &op), TERRACE_OK);
+	ck_assert_int_eq(terrace_commit_finish(op, statuses), TERRACE_OK);
+	ck_assert_int_eq(statuses[KEYS - 1], TERRACE_OK);
+	ck_assert_int_eq(terrace_lookup_async(session, &keys, 0, &completion, &op), TERRACE_OK);
+	ck_assert_int_eq(terrace_lookup_finish(op, &prefix, states), TERRACE_OK);
+	ck_assert_uint_eq(prefix, KEYS);
+	ck_assert_mem_eq(states, "\1\1\1\1", 4);
+	ck_assert_int_eq(terrace_lease_async(session, &keys, TERRACE_LEASE_ALL, 0, &completion, &op), TERRACE_OK);
+	ck_assert_int_eq(terrace_lease_finish(op, &lease), TERRACE_OK);
+	ck_assert_uint_eq(*(const uint8_t *)terrace_lease_block(lease, 2, 0), 3);
+	terrace_release(lease);
+	ck_assert_int_eq(terrace_put_async(session, 0, bytes, KEY_BYTES, NULL, block, 0, &completion, &op), TERRACE_OK);
+	ck_assert_int_eq(terrace_put_finish(op), TERRACE_EXISTS);
+	ck_assert_int_eq(terrace_get_async(session, 0, bytes, KEY_BYTES, block, 0, &completion, &op), TERRACE_OK);
+	ck_assert_int_eq(terrace_get_finish(op, &tokens), TERRACE_OK);
+	ck_assert_uint_eq(tokens, 16);
+	ck_assert_uint_eq(block[n - 1], 1);
+	FAULT(corrupt_get, true);
+	ck_assert_int_eq(terrace_get_async(session, 0, bytes, KEY_BYTES, block, 0, &completion, &op), TERRACE_OK);
+	ck_assert_int_eq(terrace_get_finish(op, &tokens), TERRACE_CORRUPT);
+	ck_assert_uint_eq(atomic_load(&told.times), 7);
+
+	/* Results nobody takes are given back. */
+	before = fake_count(&fake, &fake.released);
+	ck_assert_int_eq(terrace_lease_async(session, &keys, TERRACE_LEASE_ALL, 0, NULL, &op), TERRACE_OK);
+	ck_assert_int_eq(terrace_lease_finish(op, NULL), TERRACE_OK);
+	ck_assert_uint_eq(fake_await(&fake, &fake.released, (unsigned)before + 1), before + 1);
+	ck_assert_int_eq(terrace_delete(session, &keys, 0, NULL), TERRACE_OK);
+	ck_assert_int_eq(terrace_reserve_async(session, &keys, NULL, 0, NULL, &op), TERRACE_OK);
+	ck_assert_int_eq(terrace_reserve_finish(op, NULL, NULL), TERRACE_OK);
+	ck_assert_uint_eq(fake_await(&fake, &fake.aborted, KEYS), KEYS);
+	ck_assert_int_eq(terrace_put_async(session, 0, bytes, KEY_BYTES, NULL, block, 0, NULL, &op), TERRACE_OK);
+	ck_assert_int_eq(terrace_put_finish(op), TERRACE_OK);
+	free(block);
+}
+END_TEST
+
+START_TEST(by_eventfd)
+{
+	int fd = eventfd(0, EFD_CLOEXEC);
+	struct terrace_completion completion = {.eventfd = fd};
+	struct pollfd ready = {.fd = fd, .events = POLLIN};
+	struct terrace_op *ops[8];
+	uint64_t sum = 0, value;
+
+	for (int i = 0; i < 8; i++)
+		ck_assert_int_eq(terrace_lookup_async(session, &keys, 0, &completion, &ops[i]), TERRACE_OK);
+	while (sum < 8) {
+		ck_assert_int_eq(poll(&ready, 1, 5000), 1);
+		ck_assert_int_eq(read(fd, &value, sizeof(value)), sizeof(value));
+		sum += value;
+	}
+	ck_assert_uint_eq(sum, 8);
+	for (int i = 0; i < 8; i++) {
+		ck_assert(terrace_op_done(ops[i]));
+		ck_assert_int_eq(terrace_lookup_finish(ops[i], NULL, NULL), TERRACE_OK);
+	}
+	ck_assert_int_eq(poll(&ready, 1, 20), 0);
+	close(fd);
+}
+END_TEST
+
+START_TEST(cancel)
+{
+	struct told told = {0};
+	struct terrace_completion completion = {tell, &told, -1};
+	struct terrace_op *op;
+	uint32_t prefix = 9;
+
+	FAULT(stall_method, "Lookup");
+	ck_assert_int_eq(terrace_lookup_async(session, &keys, 0, &completion, &op), TERRACE_OK);
+	poll(NULL, 0, 10);
+	ck_assert(!terrace_op_done(op));
+	terrace_op_cancel(op);
+	ck_assert_int_eq(terrace_lookup_finish(op, &prefix, NULL), TERRACE_CANCELLED);
+	ck_assert_str_ne(terrace_error(), "");
+	ck_assert_uint_eq(prefix, 9);
+	ck_assert_uint_eq(atomic_load(&told.times), 1);
+
+	ck_assert_int_eq(terrace_lookup_async(session, &keys, 20000, NULL, &op), TERRACE_OK);
+	ck_assert_int_eq(terrace_lookup_finish(op, &prefix, NULL), TERRACE_DEADLINE);
+	FAULT(stall_method, NULL);
+	ck_assert_int_eq(terrace_lookup_async(session, &keys, 0, NULL, &op), TERRACE_OK);
+	while (!terrace_op_done(op))
+		poll(NULL, 0, 1);
+	terrace_op_cancel(op); /* too late */
+	ck_assert_int_eq(terrace_lookup_finish(op, &prefix, NULL), TERRACE_OK);
+	terrace_op_cancel(NULL);
+}
+END_TEST
+
+/* A cancel at any moment: one completion, and no lease left behind. */
+START_TEST(cancel_races)
+{
+	struct terrace_reservation *r;
+	struct terrace_lease *lease;
+	struct terrace_op *op;
+	unsigned leases = 0;
+
+	ck_assert_int_eq(terrace_reserve(session, &keys, NULL, 0, NULL, &r), TERRACE_OK);
+	ck_assert_int_eq(terrace_commit(r, 0, NULL, NULL), TERRACE_OK);
+	for (int i = 0; i < 200; i++) {
+		struct told told = {0};
+		struct terrace_completion completion = {tell, &told, -1};
+		enum terrace_status status;
+
+		ck_assert_int_eq(terrace_lease_async(session, &keys, TERRACE_LEASE_ALL, 0, &completion, &op), TERRACE_OK);
+		for (volatile int spin = 0; spin < i * 200; spin++)
+			;
+		terrace_op_cancel(op);
+		status = terrace_lease_finish(op, &lease);
+		ck_assert(status == TERRACE_OK || status == TERRACE_CANCELLED);
+		ck_assert_uint_eq(atomic_load(&told.times), 1);
+		if (!status) {
+			terrace_release(lease);
+			leases++;
+		}
+	}
+	ck_assert_uint_ge(fake_await(&fake, &fake.released, leases), leases);
+}
+END_TEST
+
+START_TEST(wrong_finish)
+{
+	struct terrace_op *op;
+	struct terrace_lease *lease;
+
+	ck_assert_int_eq(terrace_lookup_async(session, &keys, 0, NULL, &op), TERRACE_OK);
+	ck_assert_int_eq(terrace_lease_finish(op, &lease), TERRACE_INVALID);
+	ck_assert_int_eq(terrace_lookup_finish(op, NULL, NULL), TERRACE_OK);
+	ck_assert_int_eq(terrace_lookup_finish(NULL, NULL, NULL), TERRACE_INVALID);
+	ck_assert_int_eq(terrace_lookup_async(session, &keys, 0, NULL, NULL), TERRACE_INVALID);
+	ck_assert_int_eq(terrace_lookup_async(NULL, &keys, 0, NULL, &op), TERRACE_INVALID);
+}
+END_TEST
+
+/* The callback finishes its own op and starts the next, and may not finish one that is not done. */
+struct chain {
+	atomic_uint left;
+	atomic_uint refused;
+	struct terrace_op *stalled;
+};
+
+static void chain_step(struct terrace_op *op, void *arg)
+{
+	struct chain *chain = arg;
+	struct terrace_completion completion = {chain_step, chain, -1};
+	struct terrace_op *next;
+
+	if (terrace_put_finish(chain->stalled) == TERRACE_PRECONDITION)
+		atomic_fetch_add(&chain->refused, 1);
+	ck_assert_int_eq(terrace_lookup_finish(op, NULL, NULL), TERRACE_OK);
+	if (atomic_fetch_sub(&chain->left, 1) > 1)
+		ck_assert_int_eq(terrace_lookup_async(session, &keys, 0, &completion, &next), TERRACE_OK);
+}
+
+START_TEST(from_the_callback)
+{
+	struct chain chain = {.left = 20};
+	struct terrace_completion completion = {chain_step, &chain, -1};
+	uint8_t *block = calloc(1, terrace_block_bytes(&layout));
+	struct terrace_op *op;
+
+	FAULT(stall_method, "Put");
+	ck_assert_int_eq(terrace_put_async(session, 0, bytes, KEY_BYTES, NULL, block, 0, NULL, &chain.stalled), TERRACE_OK);
+	ck_assert_int_eq(terrace_lookup_async(session, &keys, 0, &completion, &op), TERRACE_OK);
+	for (int i = 0; atomic_load(&chain.left) && i < 5000; i++)
+		poll(NULL, 0, 1);
+	ck_assert_uint_eq(atomic_load(&chain.left), 0);
+	ck_assert_uint_eq(atomic_load(&chain.refused), 20);
+	terrace_op_cancel(chain.stalled);
+	ck_assert_int_eq(terrace_put_finish(chain.stalled), TERRACE_CANCELLED);
+	free(block);
+}
+END_TEST
+
+/* The daemon dies with calls under way: each ends once, none hangs. */
+START_TEST(daemon_death)
+{
+	struct told told[16];
+	struct terrace_op *ops[16];
+
+	memset(told, 0, sizeof(told));
+	FAULT(stall_method, "Lookup");
+	for (int i = 0; i < 16; i++)
+		ck_assert_int_eq(terrace_lookup_async(session, &keys, 10000000,
+						      &(struct terrace_completion){tell, &told[i], -1}, &ops[i]),
+				 TERRACE_OK);
+	poll(NULL, 0, 20);
+	fake_restart(&fake);
+	for (int i = 0; i < 16; i++) {
+		enum terrace_status status = terrace_lookup_finish(ops[i], NULL, NULL);
+
+		ck_assert_msg(status == TERRACE_UNAVAILABLE || status == TERRACE_CANCELLED, "%d: %s", status,
+			      terrace_error());
+		ck_assert_uint_eq(atomic_load(&told[i].times), 1);
+	}
+}
+END_TEST
+
+START_TEST(disconnect_cancels)
+{
+	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
+	struct terrace_client *other;
+	struct terrace_session *s;
+	struct terrace_op *op;
+
+	o.address = fake.address;
+	ck_assert_int_eq(terrace_connect(&o, &other), TERRACE_OK);
+	ck_assert_int_eq(terrace_session_open(other, &layout, 1, NULL, &s), TERRACE_OK);
+	FAULT(stall_method, "Lookup");
+	ck_assert_int_eq(terrace_lookup_async(s, &keys, 0, NULL, &op), TERRACE_OK);
+	terrace_session_close(s);
+	terrace_disconnect(other);
+	ck_assert(terrace_op_done(op));
+	ck_assert_int_eq(terrace_lookup_finish(op, NULL, NULL), TERRACE_CANCELLED);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("client_async");
+	TCase *c = tcase_create("async");
+	SRunner *runner;
+	int failed;
+
+	tcase_add_checked_fixture(c, open_session, close_session);
+	tcase_set_timeout(c, 60);
+	tcase_add_test(c, everything);
+	tcase_add_test(c, by_eventfd);
+	tcase_add_test(c, cancel);
+	tcase_add_test(c, cancel_races);
+	tcase_add_test(c, wrong_finish);
+	tcase_add_test(c, from_the_callback);
+	tcase_add_test(c, daemon_death);
+	tcase_add_test(c, disconnect_cancels);
+	suite_add_tcase(suite, c);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed != 0;
+}

@@ -1,0 +1,99 @@
+/* A small daemon inside the test's process: enough of the protocol to exercise the client, and able to misbehave.
+ *
+ * It keeps blocks of one session in two memfd extents, answers on a Unix socket by gRPC and hands descriptors over on a
+ * SEQPACKET socket. Faults are set between calls, under `lock`. */
+#ifndef TERRACE_TESTS_CLIENT_FAKE_H
+#define TERRACE_TESTS_CLIENT_FAKE_H
+
+#include "client/include/terrace.h"
+#include "terrace.pb-c.h"
+
+#include <grpc/grpc.h>
+#include <pthread.h>
+#include <stdio.h>
+
+/* The fake's own needs: without them no test makes sense. */
+#define MUST(x)                                                                                                        \
+	do {                                                                                                           \
+		if (!(x)) {                                                                                            \
+			fprintf(stderr, "fake: %s failed: %m\n", #x);                                                  \
+			abort();                                                                                       \
+		}                                                                                                      \
+	} while (0)
+
+enum { FAKE_BLOCKS = 64, FAKE_EXTENTS = 2, FAKE_SOCKETS = 8 };
+
+enum fake_fd_fault {
+	FAKE_FD_SOUND,
+	FAKE_FD_SMALL,         /* the file is smaller than said */
+	FAKE_FD_NO_DESCRIPTOR,
+	FAKE_FD_PIPE,          /* the descriptor is not of memory */
+	FAKE_FD_BAD_PAGE,
+	FAKE_FD_GARBAGE,
+	FAKE_FD_SILENT,
+	FAKE_FD_REFUSES,
+	FAKE_FD_TWO_DESCRIPTORS, /* sound, with one too many */
+	FAKE_FD_HANGS_UP,
+};
+
+struct fake_block {
+	uint8_t key[32];
+	uint32_t key_bytes, tokens;
+	uint64_t reservation; /* 0: none */
+	bool stored;
+};
+
+struct fake {
+	char folder[64], address[96], fd_path[96];
+	grpc_server *server;
+	grpc_completion_queue *queue;
+	pthread_t accepter, fd_thread;
+	int listener, stop_pipe[2];
+	int sockets[FAKE_SOCKETS];
+	unsigned socket_count;
+	int memory[FAKE_EXTENTS];
+	uint8_t *base[FAKE_EXTENTS];
+	uint64_t extent_bytes;
+
+	pthread_mutex_t lock;
+	pthread_cond_t idle;
+	unsigned running; /* calls */
+	bool ending;
+	uint64_t epoch, session, next_id;
+	uint32_t layouts;
+	uint64_t block_bytes[4], slot_bytes;
+	Terrace__V1__OpenSessionRequest *opened;
+	struct fake_block blocks[FAKE_BLOCKS];
+	unsigned maps, unmapped, released, aborted, calls, closed_sessions;
+
+	/* Faults. `method` is the last part of the path. */
+	void (*twist)(struct fake *fake, const char *method, ProtobufCMessage *reply);
+	const char *raw_method; /* answers with these bytes */
+	const uint8_t *raw;
+	size_t raw_bytes;
+	const char *fail_method;
+	grpc_status_code fail_code;
+	const char *stall_method; /* answers when the call is cancelled or the fake stops */
+	enum fake_fd_fault fd_fault;
+	bool corrupt_get, short_get;
+};
+
+void fake_start(struct fake *fake);
+void fake_stop(struct fake *fake);
+/* Stops and starts again at the same address with another epoch and no blocks. */
+void fake_restart(struct fake *fake);
+/* Asks the client to unmap an extent. */
+void fake_retire(struct fake *fake, uint32_t extent);
+unsigned fake_count(struct fake *fake, const unsigned *counter);
+/* Waits up to 2 s until a counter is at least `least`; its value. */
+unsigned fake_await(struct fake *fake, const unsigned *counter, unsigned least);
+
+/* Between the fake's files: its two threads, whose argument is the fake, and the wait for one more call. */
+void *fake_fd_main(void *arg);
+void *fake_accept_main(void *arg);
+void fake_call_request(struct fake *fake);
+
+/* A small layout of two layers and two heads, fp8. */
+struct terrace_layout fake_layout(void);
+
+#endif

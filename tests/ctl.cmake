@@ -1,0 +1,14 @@
+# terracectl as a program, through its pipes.
+function(terrace_ctl_test name)
+  terrace_test(${name} SOURCES ${name}.c ctl_run.c ${ARGN})
+  target_compile_definitions(${name} PRIVATE TERRACECTL="$<TARGET_FILE:terracectl>")
+  add_dependencies(${name} terracectl)
+endfunction()
+
+terrace_ctl_test(ctl_codec LIBS terrace_kernels)
+terrace_ctl_test(ctl_usage)
+
+# Against a live daemon.
+terrace_ctl_test(ctl_daemon LIBS terrace_static PkgConfig::JANSSON)
+target_compile_definitions(ctl_daemon PRIVATE TERRACED="$<TARGET_FILE:terraced>")
+add_dependencies(ctl_daemon terraced)

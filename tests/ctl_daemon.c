@@ -1,0 +1,300 @@
+/* terracectl against a live daemon: every command's answer and exit code, in both forms, with blocks that are there, are not, and are
+ * damaged. A block is damaged the way a stray write of an engine would do it: through the mapping that wrote it.
+ */
+#include <check.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/include/terrace.h"
+#include "tests/ctl_run.h"
+
+enum { TOKENS = 16, BLOCKS = 3, START_TRIES = 500 };
+
+static char folder[64], address[128];
+static pid_t daemon_pid;
+static struct terrace_client *client;
+static struct terrace_session *session;
+static struct terrace_layout layout;
+static uint8_t keys[BLOCKS + 1][16]; /* the last is not stored */
+static char hex[BLOCKS + 1][33];
+static uint8_t *first_block;
+
+static void start_daemon(void)
+{
+	struct terrace_connect_options options = TERRACE_CONNECT_OPTIONS_INIT;
+	char data[96], socket[96], log[96];
+	enum terrace_status status;
+	int fd;
+
+	snprintf(folder, sizeof(folder), "/tmp/terrace-ctl-XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(folder));
+	snprintf(data, sizeof(data), "%s/data", folder);
+	snprintf(socket, sizeof(socket), "%s/t.sock", folder);
+	snprintf(log, sizeof(log), "%s/log", folder);
+	snprintf(address, sizeof(address), "unix:%s", socket);
+	daemon_pid = fork();
+	if (daemon_pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		fd = open(log, O_CREAT | O_WRONLY, 0600);
+		dup2(fd, 1);
+		dup2(fd, 2);
+		execl(TERRACED, TERRACED, "--data-dir", data, "--socket", socket, "--host-bytes", "16MiB", "--extent-bytes",
+		      "1MiB", (char *)NULL);
+		_exit(127);
+	}
+	for (int i = 0; i < START_TRIES && access(socket, F_OK); i++) /* gRPC waits a second after a refusal */
+		nanosleep(&(struct timespec){0, 20 * 1000 * 1000}, NULL);
+	options.address = address;
+	status = terrace_connect(&options, &client);
+	ck_assert_msg(status == TERRACE_OK, "no daemon: %s", terrace_error());
+}
+
+static void store_blocks(void)
+{
+	struct terrace_keys all = {.bytes = keys[0], .count = BLOCKS, .key_bytes = 16};
+	struct terrace_reservation *reservation = NULL;
+	enum terrace_status statuses[BLOCKS];
+	uint32_t tokens[(BLOCKS + 1) * TOKENS];
+
+	for (uint32_t i = 0; i < (BLOCKS + 1) * TOKENS; i++)
+		tokens[i] = 100 + i;
+	for (int i = 0; i <= BLOCKS; i++) {
+		terrace_chain_hash(i ? keys[i - 1] : NULL, tokens + i * TOKENS, TOKENS, NULL, 0, keys[i]);
+		for (int j = 0; j < 16; j++)
+			snprintf(hex[i] + 2 * j, 3, "%02x", keys[i][j]);
+	}
+	ck_assert_int_eq(terrace_reserve(session, &all, NULL, 0, statuses, &reservation), TERRACE_OK);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		memset(terrace_reservation_block(reservation, i, 0), (int)i, terrace_block_bytes(&layout));
+	first_block = terrace_reservation_block(reservation, 0, 0);
+	ck_assert_int_eq(terrace_commit(reservation, 0, statuses, NULL), TERRACE_OK);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		ck_assert_int_eq(statuses[i], TERRACE_OK);
+}
+
+static void set_up(void)
+{
+	start_daemon();
+	layout = (struct terrace_layout)TERRACE_LAYOUT_INIT;
+	terrace_fingerprint("ctl", 3, layout.fingerprint);
+	layout.layers = 2;
+	layout.heads = layout.total_heads = 2;
+	layout.head_dim_k = layout.head_dim_v = 64;
+	layout.block_tokens = TOKENS;
+	layout.k_format = TERRACE_FORMAT_FP8;
+	layout.v_format = TERRACE_FORMAT_TQ4;
+	ck_assert_int_eq(terrace_session_open(client, &layout, 1, NULL, &session), TERRACE_OK);
+	store_blocks();
+}
+
+static int remove_entry(const char *path, const struct stat *s, int type, struct FTW *ftw)
+{
+	(void)s;
+	(void)type;
+	(void)ftw;
+	return remove(path);
+}
+
+static void show_log(void)
+{
+	char path[96], line[512];
+	FILE *log;
+
+	snprintf(path, sizeof(path), "%s/log", folder);
+	log = fopen(path, "r");
+	while (log && fgets(line, sizeof(line), log))
+		fputs(line, stderr);
+	if (log)
+		fclose(log);
+}
+
+static void tear_down(void)
+{
+	int status;
+
+	terrace_session_close(session);
+	terrace_disconnect(client);
+	kill(daemon_pid, SIGTERM);
+	ck_assert_int_eq(waitpid(daemon_pid, &status, 0), daemon_pid);
+	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+		show_log();
+	nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "terraced ended with %d", status);
+}
+
+/* Runs a command with --json and parses what it printed. */
+static json_t *ask(int code, const char *const *words)
+{
+	const char *line[16] = {"--address", address, "--json"};
+	struct ctl_run run;
+	json_error_t error;
+	json_t *tree;
+
+	for (int i = 0; words[i]; i++)
+		line[3 + i] = words[i];
+	run = ctl_run(line, NULL, 0);
+	ck_assert_msg(run.code == code, "%s: exit code %d, not %d: %s", words[0], run.code, code, run.err);
+	tree = json_loadb((char *)run.out, run.out_bytes, 0, &error);
+	ck_assert_msg(tree != NULL, "%s: %s: %s", words[0], error.text, run.out);
+	ctl_run_free(&run);
+	return tree;
+}
+#define ASK(code, ...) ask(code, (const char *const[]){__VA_ARGS__, NULL})
+
+static json_int_t number(const json_t *tree, const char *name)
+{
+	ck_assert_msg(json_is_integer(json_object_get(tree, name)), "no number %s", name);
+	return json_integer_value(json_object_get(tree, name));
+}
+
+static const char *text(const json_t *tree, const char *name)
+{
+	ck_assert_msg(json_is_string(json_object_get(tree, name)), "no text %s", name);
+	return json_string_value(json_object_get(tree, name));
+}
+
+START_TEST(status_and_stat)
+{
+	json_t *tree = ASK(0, "status");
+	struct ctl_run run;
+
+	ck_assert_str_eq(text(tree, "health"), "SERVING");
+	ck_assert_str_eq(text(tree, "state"), "serving");
+	ck_assert_uint_eq(strtoull(text(tree, "epoch"), NULL, 16), terrace_session_epoch(session));
+	json_decref(tree);
+	tree = ASK(0, "stat");
+	ck_assert_uint_gt(json_array_size(json_object_get(tree, "stats")), 10);
+	json_decref(tree);
+	tree = ASK(3, "stat", "no_such_statistic");
+	ck_assert_uint_eq(json_array_size(json_object_get(tree, "stats")), 0);
+	json_decref(tree);
+	run = CTL_RUN("stat", "--address", address, "--watch", "0.05", "--count", "3", "terrace_stored_blocks*", "sessions_opened");
+	ck_assert_int_eq(run.code, 0);
+	ck_assert_ptr_nonnull(strstr((char *)run.out, "per_second"));
+	ck_assert_ptr_nonnull(strstr((char *)run.out, "terrace_stored_blocks_total"));
+	ck_assert_ptr_nonnull(strstr((char *)run.out, "terrace_sessions_opened_total"));
+	ck_assert_ptr_null(strstr((char *)run.out, "lease"));
+	ctl_run_free(&run);
+}
+END_TEST
+
+START_TEST(lookup_by_key)
+{
+	json_t *tree = ASK(0, "lookup", hex[0], hex[1], hex[2]);
+
+	ck_assert_int_eq(number(tree, "prefix"), 3);
+	ck_assert_int_eq(number(tree, "stored"), 3);
+	json_decref(tree);
+	tree = ASK(3, "lookup", hex[0], hex[3], hex[2]);
+	ck_assert_int_eq(number(tree, "prefix"), 1);
+	ck_assert_int_eq(number(tree, "stored"), 2);
+	json_decref(tree);
+	tree = ASK(3, "lookup", "--layout", "1", hex[0]);
+	ck_assert_int_eq(number(tree, "stored"), 0);
+	json_decref(tree);
+}
+END_TEST
+
+/* Token ids from standard input, and the layout as inspect prints it. */
+START_TEST(lookup_by_tokens_and_layout)
+{
+	char list[1024] = "", path[128];
+	json_t *tree = ASK(0, "inspect", hex[0]), *shown;
+	struct ctl_run run;
+
+	for (int i = 0; i < (BLOCKS + 1) * TOKENS; i++)
+		snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s%d", i ? ", " : "[", 100 + i);
+	shown = json_object_get(json_array_get(json_object_get(tree, "blocks"), 0), "layout");
+	snprintf(path, sizeof(path), "%s/layout.json", folder);
+	ck_assert_int_eq(json_dump_file(shown, path, 0), 0);
+	json_decref(tree);
+	run = ctl_run((const char *const[]){"--address", address, "lookup", "--tokens", "-", "--layouts", path, NULL}, list,
+		      strlen(list));
+	ck_assert_msg(run.code == 3, "exit code %d: %s", run.code, run.err);
+	ck_assert_msg(strstr((char *)run.out, "prefix  3") != NULL, "%s", run.out);
+	ctl_run_free(&run);
+	run = ctl_run((const char *const[]){"--address", address, "lookup", "--tokens", "-", NULL}, list, strlen(list) - 5 * TOKENS);
+	ck_assert_msg(run.code == 0, "exit code %d: %s", run.code, run.err);
+	ctl_run_free(&run);
+	tree = ASK(0, "lookup", "--layouts", path, hex[0], hex[1]);
+	ck_assert_int_eq(number(tree, "prefix"), 2);
+	json_decref(tree);
+}
+END_TEST
+
+START_TEST(inspect_and_damage)
+{
+	json_t *tree = ASK(0, "inspect", hex[0]), *block;
+
+	block = json_array_get(json_object_get(tree, "blocks"), 0);
+	ck_assert_str_eq(text(block, "state"), "stored");
+	ck_assert_int_eq(number(block, "tokens"), TOKENS);
+	ck_assert_int_eq(number(block, "block_bytes"), (json_int_t)terrace_block_bytes(&layout));
+	ck_assert(json_is_true(json_object_get(block, "checksum_ok")));
+	json_decref(tree);
+	json_decref(ASK(3, "inspect", hex[3]));
+	tree = ASK(0, "verify", "--rate", "100MiB");
+	ck_assert_int_eq(number(tree, "blocks"), BLOCKS);
+	json_decref(tree);
+	first_block[7] ^= 1;
+	json_decref(ASK(4, "inspect", hex[0]));
+	tree = ASK(4, "verify");
+	ck_assert_int_eq(number(tree, "corrupt"), 1);
+	json_decref(tree);
+	json_decref(ASK(3, "lookup", hex[0])); /* dropped */
+	json_decref(ASK(0, "verify"));
+}
+END_TEST
+
+START_TEST(drain_and_undo)
+{
+	struct terrace_keys one = {.bytes = keys[0], .count = 1, .key_bytes = 16};
+	struct terrace_lease *lease = NULL;
+	json_t *tree;
+
+	ck_assert_int_eq(terrace_lease(session, &one, TERRACE_LEASE_ALL, 0, &lease), TERRACE_OK);
+	tree = ASK(3, "drain", "--wait", "0.1");
+	ck_assert(json_is_false(json_object_get(tree, "drained")));
+	ck_assert_int_eq(number(tree, "leases"), 1);
+	json_decref(tree);
+	tree = ASK(3, "status");
+	ck_assert_str_eq(text(tree, "health"), "NOT_SERVING");
+	ck_assert_str_eq(text(tree, "state"), "draining");
+	json_decref(tree);
+	json_decref(ASK(0, "lookup", hex[0])); /* an operator still sees what is there */
+	json_decref(ASK(0, "drain", "--undo"));
+	json_decref(ASK(0, "status"));
+	terrace_release(lease);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("ctl_daemon");
+	TCase *tests = tcase_create("daemon");
+	int failed;
+	SRunner *runner;
+
+	tcase_set_timeout(tests, 60);
+	tcase_add_checked_fixture(tests, set_up, tear_down);
+	tcase_add_test(tests, status_and_stat);
+	tcase_add_test(tests, lookup_by_key);
+	tcase_add_test(tests, lookup_by_tokens_and_layout);
+	tcase_add_test(tests, inspect_and_damage);
+	tcase_add_test(tests, drain_and_undo);
+	suite_add_tcase(suite, tests);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,194 @@
+/* terracectl's command line: a table of lines that make no sense, each with its exit code and a word of the message; help; and what is
+ * said when there is no daemon.
+ */
+#include <check.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/ctl_run.h"
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+#define KEY "00112233445566778899aabbccddeeff"
+#define NOWHERE "unix:/nonexistent/terraced.sock"
+
+static const struct {
+	const char *words[10];
+	int code;
+	const char *says; /* on standard error */
+} lines[] = {
+	{{NULL}, 2, "which command"},
+	{{"--json"}, 2, "which command"},
+	{{"frobnicate"}, 2, "no command 'frobnicate'"},
+	{{"--frobnicate", "status"}, 2, "frobnicate"},
+	{{"status", "--frobnicate"}, 2, "frobnicate"},
+	{{"status", "now"}, 2, "too many arguments, 'now'"},
+	{{"status", "--timeout"}, 2, "timeout"},
+	{{"status", "--timeout", "0"}, 2, "--timeout 0"},
+	{{"status", "--timeout", "-1"}, 2, "--timeout -1"},
+	{{"status", "--timeout", "inf"}, 2, "--timeout inf"},
+	{{"status", "--timeout", "5s"}, 2, "--timeout 5s"},
+	{{"status", "--timeout", "86401"}, 2, "--timeout 86401"},
+	{{"status", "--address", ""}, 2, "--address is empty"},
+	{{"status", "--address", "10.1.2.3:80"}, 2, "10.1.2.3:80"},
+	{{"status", "--address", "rubbish"}, 2, "rubbish"},
+	{{"help", "frobnicate"}, 2, "no command"},
+	{{"stat", "--watch", "soon"}, 2, "--watch soon"},
+	{{"stat", "--count", "3"}, 2, "--count needs --watch"},
+	{{"stat", "--watch", "1", "--count", "0"}, 2, "--count 0"},
+	{{"lookup"}, 2, "keys or --tokens"},
+	{{"lookup", "xyz"}, 2, "'xyz' is no key"},
+	{{"lookup", "abc"}, 2, "'abc' is no key"},
+	{{"lookup", KEY KEY "00"}, 2, "is no key"},
+	{{"lookup", KEY, "0011"}, 2, "the same length"},
+	{{"lookup", KEY, "--tokens", "-"}, 2, "one of them"},
+	{{"lookup", KEY, "--salt", "a"}, 2, "need --tokens"},
+	{{"lookup", "--tokens", "-", "--block-tokens", "15"}, 2, "--block-tokens 15"},
+	{{"lookup", "--tokens", "-", "--block-tokens", "272"}, 2, "--block-tokens 272"},
+	{{"lookup", "--layout", "zz", KEY}, 2, "--layout zz"},
+	{{"lookup", "--layout", "1", "--layouts", "a.json", KEY}, 2, "not both"},
+	{{"lookup", "--tokens", "/nonexistent/tokens"}, 1, "No such file"},
+	{{"lookup", "--tokens", "-"}, 1, "no whole block"},
+	{{"lookup", "--layouts", "/nonexistent/l.json", KEY}, 1, "/nonexistent/l.json"},
+	{{"inspect"}, 2, "an argument is missing"},
+	{{"inspect", KEY, KEY}, 2, "too many"},
+	{{"inspect", "0g"}, 2, "'0g' is no key"},
+	{{"inspect", "--layout", "00112233445566778", KEY}, 2, "16 hex digits"},
+	{{"verify", "--rate", "fast"}, 2, "--rate fast"},
+	{{"verify", "--rate", "5kB"}, 2, "--rate 5kB"},
+	{{"verify", "--rate", "MiB"}, 2, "--rate MiB"},
+	{{"verify", "--rate", "0"}, 2, "--rate 0"},
+	{{"verify", "--rate", "18446744073709551616"}, 2, "--rate 18446744073709551616"},
+	{{"verify", "--rate", "99999999TiB"}, 2, "--rate 99999999TiB"},
+	{{"drain", "--wait", "x"}, 2, "--wait x"},
+	{{"drain", "--wait", "1", "--undo"}, 2, "not both"},
+	{{"codec"}, 2, "an argument is missing"},
+	{{"codec", "transcode"}, 2, "not 'transcode'"},
+	{{"codec", "encode", "--dim", "128"}, 2, "--format is missing"},
+	{{"codec", "encode", "--format", "tq9", "--dim", "128"}, 2, "no format 'tq9'"},
+	{{"codec", "encode", "--format", "none", "--dim", "128"}, 2, "no format 'none'"},
+	{{"codec", "encode", "--format", "tq4"}, 2, "--dim is missing"},
+	{{"codec", "encode", "--format", "tq4", "--dim", "100"}, 2, "--dim 100"},
+	{{"codec", "encode", "--format", "tq4", "--dim", "4294967360"}, 2, "--dim 4294967360"},
+	{{"--address", NOWHERE, "status"}, 5, NOWHERE},
+	{{"--address", NOWHERE, "stat"}, 5, NOWHERE},
+	{{"--address", NOWHERE, "lookup", KEY}, 5, NOWHERE},
+	{{"--address", NOWHERE, "inspect", KEY}, 5, NOWHERE},
+	{{"--address", NOWHERE, "verify"}, 5, NOWHERE},
+	{{"--address", NOWHERE, "drain"}, 5, NOWHERE},
+};
+
+START_TEST(line_is_refused)
+{
+	struct ctl_run run = ctl_run(lines[_i].words, NULL, 0);
+
+	ck_assert_msg(run.code == lines[_i].code, "exit code %d, not %d: %s", run.code, lines[_i].code, run.err);
+	ck_assert_msg(strstr(run.err, lines[_i].says) != NULL, "'%s' is not in: %s", lines[_i].says, run.err);
+	ck_assert_msg(run.code != 2 || strstr(run.err, "--help") != NULL, "no way to help: %s", run.err);
+	ck_assert_msg(run.out_bytes == 0, "on standard output: %s", run.out);
+	ctl_run_free(&run);
+}
+END_TEST
+
+static const char *const commands[] = {"status", "stat", "lookup", "inspect", "verify", "drain", "codec"};
+
+/* --help anywhere prints the command's page and does nothing; "help COMMAND" is the same. */
+START_TEST(help_is_a_page)
+{
+	const char *sections[] = {"NAME\n", "SYNOPSIS\n", "DESCRIPTION\n", "EXIT STATUS\n"};
+	struct ctl_run run = CTL_RUN(commands[_i], "--help"), same = CTL_RUN("help", commands[_i]);
+
+	ck_assert_int_eq(run.code, 0);
+	for (size_t i = 0; i < COUNT(sections); i++)
+		ck_assert_msg(strstr((char *)run.out, sections[i]) != NULL, "no %s in: %s", sections[i], run.out);
+	for (char *line = strtok((char *)same.out, "\n"); line; line = strtok(NULL, "\n"))
+		ck_assert_msg(strlen(line) <= 96, "a long line: %s", line);
+	ck_assert_uint_eq(same.out_bytes, run.out_bytes);
+	ctl_run_free(&run);
+	ctl_run_free(&same);
+}
+END_TEST
+
+START_TEST(overview_names_all)
+{
+	struct ctl_run run = CTL_RUN("--help"), version = CTL_RUN("--version");
+
+	ck_assert_int_eq(run.code, 0);
+	for (size_t i = 0; i < COUNT(commands); i++)
+		ck_assert_ptr_nonnull(strstr((char *)run.out, commands[i]));
+	ck_assert_int_eq(version.code, 0);
+	ck_assert_ptr_nonnull(strstr((char *)version.out, "terracectl 0."));
+	ctl_run_free(&run);
+	ctl_run_free(&version);
+}
+END_TEST
+
+static const struct {
+	const char *json, *says;
+} layouts[] = {
+	{"", "line 1"},
+	{"[]", "0 layouts"},
+	{"[1]", "not an object"},
+	{"{\"layers\": \"many\"}", "'layers'"},
+	{"{\"layers\": -1}", "'layers'"},
+	{"{\"layers\": 4294967296}", "'layers'"},
+	{"{\"colour\": 1}", "'colour'"},
+	{"{\"fingerprint\": \"00\"}", "'fingerprint'"},
+	{"{\"k_format\": \"tq9\"}", "'k_format'"},
+	{"{\"layout_version\": 99}", "'layout_version'"},
+	{"{\"layers\": 1, \"layers\": 1}", "duplicate"},
+	{"{\"layers\": 1}", "layout 0"},
+};
+
+START_TEST(bad_layouts_are_refused)
+{
+	char path[] = "/tmp/terrace-layouts-XXXXXX";
+	int fd = mkstemp(path);
+	struct ctl_run run;
+
+	ck_assert_int_ge(fd, 0);
+	ck_assert_int_eq(write(fd, layouts[_i].json, strlen(layouts[_i].json)), (ssize_t)strlen(layouts[_i].json));
+	close(fd);
+	run = CTL_RUN("lookup", "--layouts", path, KEY);
+	unlink(path);
+	ck_assert_msg(run.code == 1, "exit code %d: %s", run.code, run.err);
+	ck_assert_msg(strstr(run.err, layouts[_i].says) != NULL, "'%s' is not in: %s", layouts[_i].says, run.err);
+	ctl_run_free(&run);
+}
+END_TEST
+
+static const char *const bad_tokens[] = {"1 2 x", "1 2 -3", "4294967296", "1.5", "99999999999999999999999999"};
+
+START_TEST(bad_tokens_are_refused)
+{
+	struct ctl_run run = ctl_run((const char *const[]){"lookup", "--tokens", "-", NULL}, bad_tokens[_i], strlen(bad_tokens[_i]));
+
+	ck_assert_int_eq(run.code, 1);
+	ck_assert_msg(strstr(run.err, "not a list of decimal token ids") != NULL, "%s", run.err);
+	ctl_run_free(&run);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("ctl_usage");
+	TCase *tests = tcase_create("usage");
+	int failed;
+	SRunner *runner;
+
+	unsetenv("TERRACE_ADDRESS");
+	tcase_set_timeout(tests, 60);
+	tcase_add_loop_test(tests, line_is_refused, 0, COUNT(lines));
+	tcase_add_loop_test(tests, help_is_a_page, 0, COUNT(commands));
+	tcase_add_test(tests, overview_names_all);
+	tcase_add_loop_test(tests, bad_layouts_are_refused, 0, COUNT(layouts));
+	tcase_add_loop_test(tests, bad_tokens_are_refused, 0, COUNT(bad_tokens));
+	suite_add_tcase(suite, tests);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
