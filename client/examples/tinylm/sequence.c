@@ -1,0 +1,327 @@
+/* Blocks of a sequence: borrowed, reserved or private; see sequence.h. */
+#include "sequence.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+bool sequence_open(struct sequence *s, struct forward *forward, const struct terrace_layout *layout,
+		   struct prefix_cache *cache, struct fault *fault)
+{
+	const uint32_t capacity = forward->positions;
+	uint32_t blocks;
+
+	memset(s, 0, sizeof(*s));
+	s->forward = forward;
+	s->cache = cache;
+	if (!kvcache_init(&s->kv, &forward->model->config, layout, capacity, fault))
+		return false;
+	s->block_tokens = kvcache_grain(&s->kv);
+	blocks = (capacity + s->block_tokens - 1) / s->block_tokens;
+	s->tokens = malloc(capacity * sizeof(*s->tokens));
+	s->blocks = calloc(blocks, sizeof(*s->blocks));
+	s->keys = calloc(blocks, sizeof(*s->keys));
+	s->leases = calloc((size_t)blocks + 2, sizeof(struct terrace_lease *)); /* prefix, prompt, one a tail block */
+	if (!s->tokens || !s->blocks || !s->keys || !s->leases) {
+		sequence_close(s);
+		return fault_set(fault, "out of memory");
+	}
+	return true;
+}
+
+void sequence_close(struct sequence *s)
+{
+	terrace_abort(s->filling);
+	terrace_abort(s->open);
+	for (uint32_t i = 0; i < s->lease_count; i++)
+		terrace_release(s->leases[i]);
+	for (uint32_t i = 0; i < s->block_count; i++)
+		free(s->blocks[i].memory);
+	free(s->tokens);
+	free(s->blocks);
+	free(s->keys);
+	free(s->leases);
+	kvcache_fini(&s->kv);
+	memset(s, 0, sizeof(*s));
+}
+
+/* ---- where a block's bytes are ----------------------------------------------------------------------------------- */
+
+static bool cache_usable(const struct sequence *s)
+{
+	return s->cache && !s->cache->gone;
+}
+
+static void place_writable(struct sequence *s, uint32_t i, enum sequence_owner owner, void *slot)
+{
+	s->blocks[i].owner = owner;
+	s->kv.slots[i] = slot;
+	s->kv.blocks[i] = slot;
+}
+
+static void place_leased(struct sequence *s, uint32_t i, const void *block)
+{
+	s->blocks[i].owner = SEQUENCE_LEASED;
+	s->kv.slots[i] = NULL;
+	s->kv.blocks[i] = block;
+}
+
+static bool place_private(struct sequence *s, uint32_t i, struct fault *fault)
+{
+	size_t bytes = ((size_t)terrace_block_bytes(&s->kv.layout) + 63) / 64 * 64;
+
+	if (!s->blocks[i].memory)
+		s->blocks[i].memory = aligned_alloc(64, bytes);
+	if (!s->blocks[i].memory)
+		return fault_set(fault, "out of memory");
+	place_writable(s, i, SEQUENCE_PRIVATE, s->blocks[i].memory);
+	return true;
+}
+
+static void keep_lease(struct sequence *s, struct terrace_lease *lease)
+{
+	if (lease)
+		s->leases[s->lease_count++] = lease;
+}
+
+static struct terrace_keys keys_from(struct sequence *s, uint32_t first, uint32_t count)
+{
+	return (struct terrace_keys){ s->keys[first], count, PREFIX_KEY_BYTES };
+}
+
+static struct terrace_block_info info_of(const struct sequence *s, uint32_t i)
+{
+	struct terrace_block_info info = TERRACE_BLOCK_INFO_INIT;
+
+	info.parent = i ? s->keys[i - 1] : NULL;
+	info.parent_bytes = i ? PREFIX_KEY_BYTES : 0;
+	info.position = (uint64_t)i * s->block_tokens;
+	info.tokens = s->block_tokens;
+	return info;
+}
+
+/* ---- computing --------------------------------------------------------------------------------------------------- */
+
+/* Runs the tokens that are in s->tokens but not yet in the KV, a chunk at a time. logits may be NULL. */
+static bool run_pending(struct sequence *s, float *logits, struct fault *fault)
+{
+	uint32_t n = 0;
+
+	while (s->kv.count < s->count) {
+		uint32_t left = s->count - s->kv.count;
+
+		n = left < s->forward->rows_max ? left : s->forward->rows_max;
+		if (!forward_run(s->forward, &s->kv, s->tokens + s->kv.count, n, fault))
+			return false;
+	}
+	if (logits)
+		forward_logits(s->forward, n - 1, 1, logits);
+	return true;
+}
+
+/* Blocks from `first` on are no longer there: computes them again, into private memory. */
+static bool recompute(struct sequence *s, uint32_t first, struct fault *fault)
+{
+	for (uint32_t i = first; i < s->block_count; i++) {
+		s->stats.lost_blocks += s->blocks[i].owner != SEQUENCE_PRIVATE;
+		if (!place_private(s, i, fault))
+			return false;
+	}
+	s->kv.count = first * s->block_tokens;
+	return run_pending(s, NULL, fault);
+}
+
+/* ---- a prompt's blocks ------------------------------------------------------------------------------------------- */
+
+/* Leases the longest stored prefix, short of the last token: one token at least must run to give logits. */
+static void borrow_prefix(struct sequence *s)
+{
+	uint32_t wanted = (s->count - 1) / s->block_tokens, got = 0;
+	struct terrace_keys keys = keys_from(s, 0, wanted);
+	struct terrace_lease *lease = NULL;
+
+	if (wanted == 0 || !prefix_cache_ok(s->cache, "lease",
+					    terrace_lease(s->cache->session, &keys, TERRACE_LEASE_PREFIX, 0, &lease)))
+		return;
+	keep_lease(s, lease);
+	while (got < wanted && got < terrace_lease_count(lease) && terrace_lease_block(lease, got, 0) &&
+	       terrace_lease_tokens(lease, got) == s->block_tokens) {
+		place_leased(s, got, terrace_lease_block(lease, got, 0));
+		got++;
+	}
+	s->block_count = got;
+	s->kv.count = got * s->block_tokens;
+	s->stats.reused_tokens = s->kv.count;
+}
+
+/* Asks for slots for the full blocks behind the prefix. Those that get none stay without memory. */
+static void reserve_rest(struct sequence *s, uint32_t full)
+{
+	uint32_t first = s->block_count, count = full - first;
+	struct terrace_keys keys = keys_from(s, first, count);
+	struct terrace_block_info *infos = calloc(count ? count : 1, sizeof(*infos));
+	enum terrace_status status = TERRACE_EXHAUSTED;
+
+	for (uint32_t i = 0; infos && i < count; i++)
+		infos[i] = info_of(s, first + i);
+	if (infos && count > 0)
+		status = terrace_reserve(s->cache->session, &keys, infos, 0, NULL, &s->filling);
+	free(infos);
+	if (count == 0 || !prefix_cache_ok(s->cache, "reserve", status))
+		return;
+	s->filling_first = first;
+	for (uint32_t i = 0; i < count && i < terrace_reservation_count(s->filling); i++) {
+		void *slot = terrace_reservation_block(s->filling, i, 0);
+
+		if (slot)
+			place_writable(s, first + i, SEQUENCE_RESERVED, slot);
+	}
+}
+
+/* Publishes the prompt's reserved blocks and goes on attending from the leased, published ones. A block whose lease is not
+ * had may be evicted at any moment: it is computed again. */
+static bool publish_prompt(struct sequence *s, struct fault *fault)
+{
+	uint32_t count = terrace_reservation_count(s->filling), first_lost = UINT32_MAX;
+	struct terrace_reservation *filling = s->filling;
+	enum terrace_status *statuses = calloc(count ? count : 1, sizeof(*statuses));
+	struct terrace_lease *lease = NULL;
+
+	if (!statuses)
+		return fault_set(fault, "out of memory");
+	s->filling = NULL;
+	if (!prefix_cache_ok(s->cache, "commit", terrace_commit(filling, 0, statuses, &lease)))
+		lease = NULL;
+	keep_lease(s, lease);
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t at = s->filling_first + i;
+		const void *block = lease ? terrace_lease_block(lease, i, 0) : NULL;
+
+		if (s->blocks[at].owner != SEQUENCE_RESERVED)
+			continue;
+		if (block) {
+			place_leased(s, at, block);
+			s->stats.stored_blocks += statuses[i] == TERRACE_OK;
+		} else if (first_lost == UINT32_MAX) {
+			first_lost = at;
+		}
+	}
+	free(statuses);
+	return first_lost == UINT32_MAX || recompute(s, first_lost, fault);
+}
+
+/* ---- the tail ---------------------------------------------------------------------------------------------------- */
+
+/* Gives block i, the next one, memory: an open block of the daemon's, or private. */
+static bool begin_tail(struct sequence *s, uint32_t i, struct fault *fault)
+{
+	struct terrace_block_info info = info_of(s, i);
+	void *slot = NULL;
+
+	if (s->block_count <= i)
+		s->block_count = i + 1;
+	if (cache_usable(s) &&
+	    prefix_cache_ok(s->cache, "reserve_open", terrace_reserve_open(s->cache->session, &info, 0, &s->open))) {
+		slot = terrace_reservation_block(s->open, 0, 0);
+		if (slot) {
+			place_writable(s, i, SEQUENCE_OPEN, slot);
+			return true;
+		}
+		terrace_abort(s->open);
+		s->open = NULL;
+	}
+	return place_private(s, i, fault);
+}
+
+/* The tail block has become full: an open one is published under its key and leased like any other. */
+static bool end_tail(struct sequence *s, uint32_t i, struct fault *fault)
+{
+	struct terrace_reservation *open = s->open;
+	struct terrace_lease *lease = NULL;
+	enum terrace_status status;
+	struct terrace_keys keys;
+
+	if (s->cache) {
+		prefix_cache_keys(s->cache, s->tokens, s->key_count, i + 1, s->keys);
+		s->key_count = i + 1;
+	}
+	if (s->blocks[i].owner != SEQUENCE_OPEN)
+		return true;
+	s->open = NULL;
+	status = terrace_commit_open(open, s->keys[i], PREFIX_KEY_BYTES, s->block_tokens, 0);
+	keys = keys_from(s, i, 1);
+	if (prefix_cache_ok(s->cache, "commit_open", status) || status == TERRACE_EXISTS)
+		prefix_cache_ok(s->cache, "lease",
+				terrace_lease(s->cache->session, &keys, TERRACE_LEASE_ALL, 0, &lease));
+	s->stats.stored_blocks += status == TERRACE_OK;
+	keep_lease(s, lease);
+	if (!lease || !terrace_lease_block(lease, 0, 0) || terrace_lease_tokens(lease, 0) != s->block_tokens)
+		return recompute(s, i, fault);
+	place_leased(s, i, terrace_lease_block(lease, 0, 0));
+	return true;
+}
+
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
+
+/* Gives every block of the prompt memory. */
+static bool place_prompt(struct sequence *s, struct fault *fault)
+{
+	uint32_t full = s->count / s->block_tokens;
+
+	if (s->cache) {
+		prefix_cache_keys(s->cache, s->tokens, 0, full, s->keys);
+		s->key_count = full;
+	}
+	if (cache_usable(s))
+		borrow_prefix(s);
+	if (cache_usable(s))
+		reserve_rest(s, full);
+	for (uint32_t i = s->block_count; i < full; i++) {
+		s->block_count = i + 1;
+		if (s->blocks[i].owner == SEQUENCE_NONE && !place_private(s, i, fault))
+			return false;
+	}
+	return s->count % s->block_tokens == 0 || begin_tail(s, full, fault);
+}
+
+bool sequence_prefill(struct sequence *s, const uint32_t *tokens, uint32_t n, float *logits, struct fault *fault)
+{
+	double begin = now();
+
+	if (s->count > 0 || n == 0)
+		return fault_set(fault, "a prompt of no tokens, or not the first");
+	if (n > s->forward->positions)
+		return fault_set(fault, "a prompt of %u tokens is more than the context of %u", n, s->forward->positions);
+	memcpy(s->tokens, tokens, n * sizeof(*tokens));
+	s->count = n;
+	if (s->kv.packed && !place_prompt(s, fault))
+		return false;
+	if (!run_pending(s, logits, fault))
+		return false;
+	if (s->filling && !publish_prompt(s, fault))
+		return false;
+	s->stats.prefill_seconds = now() - begin;
+	return true;
+}
+
+bool sequence_append(struct sequence *s, uint32_t token, float *logits, struct fault *fault)
+{
+	uint32_t i = s->count / s->block_tokens;
+
+	if (s->count == s->forward->positions)
+		return fault_set(fault, "the context of %u tokens is full", s->count);
+	if (s->kv.packed && s->count % s->block_tokens == 0 && !begin_tail(s, i, fault))
+		return false;
+	s->tokens[s->count++] = token;
+	if (!run_pending(s, logits, fault))
+		return false;
+	return !s->kv.packed || s->count % s->block_tokens != 0 || end_tail(s, i, fault);
+}
