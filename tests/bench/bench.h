@@ -1,0 +1,76 @@
+/* terrace-bench: what the measurements share.
+ *
+ * A bench is a function that measures its cases and reports each one beside a baseline that it measured in the same run, the two taking
+ * turns so that a noisy machine hurts both alike. Figures of a round are medians; of the rounds the best counts. A bench that cannot go on
+ * calls bench_die: the program then ends, and with it every process it has started and its temporary folder.
+ */
+#ifndef TERRACE_BENCH_BENCH_H
+#define TERRACE_BENCH_BENCH_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { BENCH_ROUNDS = 9, BENCH_ROUNDS_QUICK = 2, BENCH_SKIPPED = 77 };
+
+struct bench_options {
+	bool json, check, quick;
+	const char *terraced, *redis; /* programs */
+	unsigned rounds;
+	char folder[64];              /* temporary, removed at the end */
+};
+extern struct bench_options bench_options;
+
+struct bench {
+	const char *name, *summary;
+	int (*run)(void); /* 0, or BENCH_SKIPPED after a word on stderr */
+};
+
+int bench_rpc(void);
+int bench_lease(void);
+int bench_index(void);
+int bench_kernels(void);
+int bench_put(void);
+
+/* ---- report.c ---- */
+
+enum bench_goal { BENCH_NONE, BENCH_AT_MOST, BENCH_AT_LEAST };
+
+/* A figure. baseline: in the same unit, NAN: none. goal: which bound `target` is, of the ratio value / baseline, or of the value where
+ * there is no baseline or of_value is set. */
+struct bench_figure {
+	const char *bench, *name, *unit;
+	double value, baseline;
+	enum bench_goal goal;
+	double target;
+	bool of_value;
+};
+void bench_report(const struct bench_figure *figure);
+/* Figures whose target was missed so far. */
+unsigned bench_missed(void);
+
+uint64_t bench_now_ns(void);
+/* Sorts the values. */
+double bench_median(double *values, size_t n);
+/* Seeded; the same numbers in every run. */
+uint64_t bench_random(uint64_t *state);
+/* What a reader of a block does: adds all of its bytes up, in words. bytes: a multiple of 8. */
+uint64_t bench_sum(const void *data, size_t bytes);
+/* Keeps a result from being optimised away. */
+void bench_keep(uint64_t value);
+
+/* ---- child.c ---- */
+
+/* Says what is wrong, ends all children, removes the folder, exits with 1. */
+_Noreturn void bench_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Starts a program, output into `folder`/NAME.log. It dies with this one. */
+int bench_spawn(const char *name, const char *const *arguments);
+/* SIGTERM, and SIGKILL when that takes more than 10 s. */
+void bench_stop(int pid);
+/* True if the child has ended; its log's end then stands on stderr. */
+bool bench_ended(int pid, const char *name);
+/* Makes the folder; at exit, however it comes, stops all children and removes it. */
+void bench_folder_make(void);
+
+#endif

@@ -1,0 +1,137 @@
+/* terrace-bench NAME [--json] [--check] [--quick] [--terraced PATH] [--redis PATH]; README.md says what each bench means. */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/bench/bench.h"
+#include "tests/bench/echo.h"
+
+struct bench_options bench_options = {.rounds = BENCH_ROUNDS, .redis = "redis-server"};
+
+static const struct bench benches[] = {
+	{"rpc", "unary calls against a bare gRPC echo", bench_rpc},
+	{"lease", "lease, read in place, release against Redis GET", bench_lease},
+	{"index", "bytes a block and lookups with a million blocks", bench_index},
+	{"kernels", "encode, decode, attend of every format", bench_kernels},
+	{"put", "puts by borrow and by stream against Redis SET", bench_put},
+};
+enum { BENCH_COUNT = sizeof(benches) / sizeof(benches[0]) };
+
+static void print_usage(FILE *to)
+{
+	fprintf(to,
+		"usage: terrace-bench {NAME | all} [OPTION]...\n       terrace-bench --list\n"
+		"  --json           one JSON object a line: bench, case, value, unit, baseline, ratio, target, ok\n"
+		"  --check          exit code 1 if a target is missed\n"
+		"  --quick          %d rounds instead of %d: to see that it works\n"
+		"  --terraced PATH  the daemon to measure; without it the one of this build\n"
+		"  --redis PATH     redis-server; without it the one in $PATH\n"
+		"Exit codes: 0 done, 1 failed or (--check) a target was missed, 2 usage, 77 the bench needs what is not installed.\n",
+		BENCH_ROUNDS_QUICK, BENCH_ROUNDS);
+}
+
+static int list(void)
+{
+	for (int i = 0; i < BENCH_COUNT; i++)
+		printf("%-8s %s\n", benches[i].name, benches[i].summary);
+	return 0;
+}
+
+/* The build's layout: this program in tests/, the daemon in daemon/. */
+static const char *find_terraced(void)
+{
+	static char path[4096 + 32];
+	char self[4096];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	char *slash;
+
+	self[n > 0 ? n : 0] = '\0';
+	slash = strrchr(self, '/');
+	if (!slash)
+		return "terraced";
+	*slash = '\0';
+	snprintf(path, sizeof(path), "%s/../daemon/terraced", self);
+	if (access(path, X_OK) == 0)
+		return path;
+	snprintf(path, sizeof(path), "%s/terraced", self);
+	return access(path, X_OK) == 0 ? path : "terraced";
+}
+
+/* -1: go on; else the exit code. */
+static int parse(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{"json", no_argument, NULL, 'j'},     {"check", no_argument, NULL, 'c'},
+		{"quick", no_argument, NULL, 'q'},    {"terraced", required_argument, NULL, 't'},
+		{"redis", required_argument, NULL, 'r'}, {"list", no_argument, NULL, 'l'},
+		{"help", no_argument, NULL, 'h'},     {0},
+	};
+	int c;
+
+	while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+		switch (c) {
+		case 'j':
+			bench_options.json = true;
+			break;
+		case 'c':
+			bench_options.check = true;
+			break;
+		case 'q':
+			bench_options.quick = true;
+			bench_options.rounds = BENCH_ROUNDS_QUICK;
+			break;
+		case 't':
+			bench_options.terraced = optarg;
+			break;
+		case 'r':
+			bench_options.redis = optarg;
+			break;
+		case 'l':
+			return list();
+		case 'h':
+			print_usage(stdout);
+			return 0;
+		default:
+			print_usage(stderr);
+			return 2;
+		}
+	}
+	if (optind + 1 != argc) {
+		print_usage(stderr);
+		return 2;
+	}
+	return -1;
+}
+
+int main(int argc, char **argv)
+{
+	bool all, known = false;
+	int code, skipped = 0, run = 0;
+
+	if (argc == 3 && !strcmp(argv[1], ECHO_SERVER_COMMAND))
+		return echo_serve(argv[2]);
+	code = parse(argc, argv);
+	if (code >= 0)
+		return code;
+	all = !strcmp(argv[optind], "all");
+	for (int i = 0; i < BENCH_COUNT; i++)
+		known = known || !strcmp(argv[optind], benches[i].name);
+	if (!all && !known) {
+		fprintf(stderr, "terrace-bench: no bench '%s'; --list names them\n", argv[optind]);
+		return 2;
+	}
+	if (!bench_options.terraced)
+		bench_options.terraced = find_terraced();
+	bench_folder_make();
+	for (int i = 0; i < BENCH_COUNT; i++) {
+		if (!all && strcmp(argv[optind], benches[i].name))
+			continue;
+		run++;
+		skipped += benches[i].run() == BENCH_SKIPPED;
+	}
+	if (skipped == run)
+		return BENCH_SKIPPED;
+	return bench_options.check && bench_missed() ? 1 : 0;
+}

@@ -1,0 +1,130 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/simd.h"
+#include "tests/bench/bench.h"
+
+static unsigned missed;
+
+uint64_t bench_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+double bench_median(double *values, size_t n)
+{
+	qsort(values, n, sizeof(*values), by_value);
+	return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+uint64_t bench_random(uint64_t *state)
+{
+	uint64_t x = *state += 0x9e3779b97f4a7c15u;
+
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+	return x ^ x >> 31;
+}
+
+/* From two places, half a block apart: the processor's prefetcher stops at the end of a page, and while one place waits
+ * for its next page the other goes on.
+ */
+KV_CLONES uint64_t bench_sum(const void *data, size_t bytes)
+{
+	enum { PLACES = 2, WORDS = 8 };
+	size_t step = bytes / (PLACES * sizeof(uint64_t[WORDS])) * sizeof(uint64_t[WORDS]);
+	const uint8_t *p = data;
+	uint64_t sum[WORDS] = {0}, words[WORDS], all = 0;
+
+	for (size_t i = 0; i < step; i += sizeof(words)) {
+		for (size_t place = 0; place < PLACES; place++) {
+			memcpy(words, p + place * step + i, sizeof(words));
+			for (int j = 0; j < WORDS; j++)
+				sum[j] += words[j];
+		}
+	}
+	for (size_t i = PLACES * step; i < bytes; i += sizeof(uint64_t)) {
+		memcpy(words, p + i, sizeof(uint64_t));
+		all += words[0];
+	}
+	for (int j = 0; j < WORDS; j++)
+		all += sum[j];
+	return all;
+}
+
+void bench_keep(uint64_t value)
+{
+	static volatile uint64_t kept;
+
+	kept = kept + value;
+}
+
+unsigned bench_missed(void)
+{
+	return missed;
+}
+
+static bool met(const struct bench_figure *f, double judged)
+{
+	return f->goal == BENCH_NONE || (f->goal == BENCH_AT_MOST ? judged <= f->target : judged >= f->target);
+}
+
+static void print_json(const struct bench_figure *f, double ratio, bool ok)
+{
+	printf("{\"bench\":\"%s\",\"case\":\"%s\",\"value\":%.6g,\"unit\":\"%s\"", f->bench, f->name, f->value, f->unit);
+	if (isnan(f->baseline))
+		printf(",\"baseline\":null,\"ratio\":null");
+	else
+		printf(",\"baseline\":%.6g,\"ratio\":%.4g", f->baseline, ratio);
+	if (f->goal != BENCH_NONE)
+		printf(",\"target\":%.6g,\"target_of\":\"%s\",\"bound\":\"%s\",\"ok\":%s", f->target,
+		       f->of_value ? "value" : "ratio", f->goal == BENCH_AT_MOST ? "most" : "least", ok ? "true" : "false");
+	printf("}\n");
+}
+
+static void print_row(const struct bench_figure *f, double ratio, bool ok)
+{
+	static bool headed;
+
+	if (!headed)
+		printf("%-8s %-44s %12s %12s %8s  %-10s %s\n", "bench", "case", "value", "baseline", "ratio", "unit", "target");
+	headed = true;
+	printf("%-8s %-44s %12.4g ", f->bench, f->name, f->value);
+	if (isnan(f->baseline))
+		printf("%12s %8s  %-10s", "-", "-", f->unit);
+	else
+		printf("%12.4g %8.3f  %-10s", f->baseline, ratio, f->unit);
+	if (f->goal != BENCH_NONE)
+		printf(" %s %s %g: %s", f->of_value ? "value" : "ratio", f->goal == BENCH_AT_MOST ? "<=" : ">=", f->target,
+		       ok ? "met" : "MISSED");
+	printf("\n");
+}
+
+void bench_report(const struct bench_figure *figure)
+{
+	struct bench_figure f = *figure;
+	double ratio = f.value / f.baseline;
+	bool ok;
+
+	f.of_value = f.of_value || isnan(f.baseline);
+	ok = met(&f, f.of_value ? f.value : ratio);
+	missed += !ok;
+	if (bench_options.json)
+		print_json(&f, ratio, ok);
+	else
+		print_row(&f, ratio, ok);
+	fflush(stdout);
+}

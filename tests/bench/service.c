@@ -1,0 +1,126 @@
+#include "tests/bench/service.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/bench/bench.h"
+
+enum { START_TRIES = 2000, TIMEOUT_US = 30 * 1000 * 1000, FILL_KEYS = 64 };
+
+void service_check(enum terrace_status status, const char *what)
+{
+	if (status != TERRACE_OK)
+		bench_die("%s: %s: %s", what, terrace_status_text(status), terrace_error());
+}
+
+/* The socket must be there before gRPC looks: after a refusal it waits a second. */
+static void await_socket(const struct service *s, const char *socket)
+{
+	const struct timespec pause = {0, 10 * 1000 * 1000};
+
+	for (int i = 0; access(socket, F_OK); i++) {
+		if (bench_ended(s->pid, "terraced"))
+			bench_die("%s did not start", bench_options.terraced);
+		if (i == START_TRIES)
+			bench_die("%s does not come up", bench_options.terraced);
+		nanosleep(&pause, NULL);
+	}
+}
+
+void service_start(struct service *s, const char *host_bytes)
+{
+	struct terrace_connect_options options = TERRACE_CONNECT_OPTIONS_INIT;
+	char data[100], socket[100];
+
+	snprintf(data, sizeof(data), "%s/data", bench_options.folder);
+	snprintf(socket, sizeof(socket), "%s/terraced.sock", bench_options.folder);
+	snprintf(s->address, sizeof(s->address), "unix:%s", socket);
+	s->pid = bench_spawn("terraced", (const char *const[]){bench_options.terraced, "--data-dir", data, "--socket", socket,
+							       "--host-bytes", host_bytes, NULL});
+	await_socket(s, socket);
+	options.address = s->address;
+	options.timeout_us = TIMEOUT_US;
+	service_check(terrace_connect(&options, &s->client), "connect");
+}
+
+void service_stop(struct service *s)
+{
+	terrace_disconnect(s->client);
+	bench_stop(s->pid);
+}
+
+struct terrace_layout service_layout(const char *name, enum terrace_format format, uint32_t layers, uint32_t heads, uint32_t dim)
+{
+	struct terrace_layout l = TERRACE_LAYOUT_INIT;
+
+	terrace_fingerprint(name, strlen(name), l.fingerprint);
+	l.layers = layers;
+	l.heads = l.total_heads = heads;
+	l.head_dim_k = l.head_dim_v = dim;
+	l.block_tokens = 16;
+	l.k_format = l.v_format = format;
+	return l;
+}
+
+struct terrace_session *service_session(struct service *s, const struct terrace_layout *layout)
+{
+	struct terrace_session_options options = TERRACE_SESSION_OPTIONS_INIT;
+	struct terrace_session *session = NULL;
+
+	options.engine = "terrace-bench";
+	service_check(terrace_session_open(s->client, layout, 1, &options, &session), "open session");
+	if (!terrace_session_borrows(session))
+		bench_die("the session does not borrow: %s", terrace_error());
+	return session;
+}
+
+struct terrace_keys service_keys(uint32_t count, uint32_t key_bytes, uint64_t seed)
+{
+	uint8_t *bytes = malloc((size_t)count * key_bytes);
+
+	if (!bytes)
+		bench_die("out of memory");
+	for (size_t i = 0; i < (size_t)count * key_bytes; i++)
+		bytes[i] = (uint8_t)bench_random(&seed);
+	return (struct terrace_keys){.bytes = bytes, .count = count, .key_bytes = key_bytes};
+}
+
+struct terrace_keys service_key(const struct terrace_keys *keys, uint32_t first, uint32_t count)
+{
+	return (struct terrace_keys){.bytes = keys->bytes + (size_t)first * keys->key_bytes,
+				     .count = count,
+				     .key_bytes = keys->key_bytes};
+}
+
+static void fill_some(struct terrace_session *session, const struct terrace_keys *keys, uint64_t block_bytes, uint64_t *seed)
+{
+	enum terrace_status statuses[FILL_KEYS];
+	struct terrace_reservation *reservation = NULL;
+
+	service_check(terrace_reserve(session, keys, NULL, 0, statuses, &reservation), "reserve");
+	for (uint32_t i = 0; i < keys->count; i++) {
+		uint64_t *words = terrace_reservation_block(reservation, i, 0);
+
+		service_check(statuses[i], "reserve a block");
+		for (uint64_t j = 0; j < block_bytes / 8; j++)
+			words[j] = bench_random(seed);
+	}
+	service_check(terrace_commit(reservation, 0, statuses, NULL), "commit");
+	for (uint32_t i = 0; i < keys->count; i++)
+		service_check(statuses[i], "commit a block");
+}
+
+void service_fill(struct terrace_session *session, const struct terrace_keys *keys, uint64_t block_bytes)
+{
+	uint64_t seed = 1;
+
+	for (uint32_t i = 0; i < keys->count; i += FILL_KEYS) {
+		uint32_t n = keys->count - i < FILL_KEYS ? keys->count - i : FILL_KEYS;
+		struct terrace_keys some = service_key(keys, i, n);
+
+		fill_some(session, &some, block_bytes, &seed);
+	}
+}

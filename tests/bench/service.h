@@ -1,0 +1,31 @@
+/* A terraced of the bench's own, and what the benches do with it through the public header. */
+#ifndef TERRACE_BENCH_SERVICE_H
+#define TERRACE_BENCH_SERVICE_H
+
+#include "client/include/terrace.h"
+
+struct service {
+	int pid;
+	char address[128];
+	struct terrace_client *client;
+};
+
+/* Starts the daemon with a data folder and sockets in the temporary folder, and connects. host_bytes: its memory, "512MiB". */
+void service_start(struct service *s, const char *host_bytes);
+void service_stop(struct service *s);
+
+/* 16 tokens of `layers` layers and `heads` heads, K and V in one format. name: part of the fingerprint. */
+struct terrace_layout service_layout(const char *name, enum terrace_format format, uint32_t layers, uint32_t heads, uint32_t dim);
+struct terrace_session *service_session(struct service *s, const struct terrace_layout *layout);
+
+/* `count` different keys of key_bytes; the caller frees .bytes. */
+struct terrace_keys service_keys(uint32_t count, uint32_t key_bytes, uint64_t seed);
+struct terrace_keys service_key(const struct terrace_keys *keys, uint32_t first, uint32_t count);
+
+/* Stores a block of seeded bytes under each key, in place. block_bytes: of the layout. */
+void service_fill(struct terrace_session *session, const struct terrace_keys *keys, uint64_t block_bytes);
+
+/* Ends the bench unless the call went well. */
+void service_check(enum terrace_status status, const char *what);
+
+#endif

@@ -1,0 +1,13 @@
+# End to end: real processes. The Python tests use the system's interpreter, whose packages deploy/packages.txt lists.
+set(SYSTEM_PYTHON /usr/bin/python3)
+
+if(NOT TARGET terraced)
+  return()
+endif()
+
+function(terrace_python_test name script)
+  add_test(NAME ${name} COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/e2e/${script} $<TARGET_FILE:terraced> ${ARGN})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 180 RUN_SERIAL TRUE)
+endfunction()
+
+terrace_python_test(e2e_grpcio test_grpcio.py)

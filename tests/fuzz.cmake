@@ -1,0 +1,12 @@
+# Fuzz targets (clang only): terrace_fuzz(NAME LIBS ...) builds fuzz_NAME from fuzz/NAME.c; `fuzzers` builds all.
+if(TERRACE_FUZZ)
+  add_custom_target(fuzzers)
+  function(terrace_fuzz name)
+    cmake_parse_arguments(F "" "" "LIBS" ${ARGN})
+    add_executable(fuzz_${name} fuzz/${name}.c)
+    target_link_libraries(fuzz_${name} PRIVATE ${F_LIBS} Threads::Threads m)
+    target_compile_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+    target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+    add_dependencies(fuzzers fuzz_${name})
+  endfunction()
+endif()

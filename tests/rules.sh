@@ -1,0 +1,52 @@
+#!/bin/sh
+# Rules of the source tree that a compiler does not check: who may include whom, which files own a third-party header, what the
+# top level holds, how long a file may be. Prints each breach as file:line and exits 1 if there is any.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+breaches=$(mktemp)
+trap 'rm -f "$breaches"' EXIT
+
+# within FOLDER PATTERN WHY: no project #include matching PATTERN inside FOLDER, leaves excepted.
+within() {
+	grep -rnE "^#include \"($2)" "$1" --include='*.c' --include='*.h' --include='*.cu' --include='*.cuh' |
+		grep -vE '#include "(store/status|kernels/format)\.h"' | sed "s|\$|   <- $3|" >>"$breaches"
+}
+within kernels  '(store|eviction|daemon|client|proto|tests)/' 'kernels includes nobody'
+within store    '(kernels|eviction|daemon|client|proto|tests)/' 'store includes nobody'
+within eviction '(kernels|store|daemon|client|proto|tests)/' 'eviction includes nobody'
+within daemon   '(client|tests)/' 'daemon does not include client'
+within client   '(store|eviction|daemon|tests)/' 'client uses proto and kernels only'
+within client/examples '(client|proto|kernels|store|eviction|daemon|tests)/' 'an example uses the public header only'
+
+# owned HEADER FILE...: a third-party header may be included by these files only (tests and examples aside).
+owned() {
+	header=$1
+	shift
+	owners=$(printf '%s|' "$@" | sed 's/|$//; s/\./\\./g')
+	grep -rnE "^#include <$header" kernels store eviction daemon client --include='*.c' --include='*.h' |
+		grep -vE "^(($owners):|client/examples/)" | sed "s|\$|   <- $header is not this file's to include|" >>"$breaches"
+}
+. tests/owners.sh
+
+git ls-files 2>/dev/null | cut -d/ -f1 | sort -u | while read -r top; do
+	case " CMakeLists.txt CMakePresets.json README.md LICENSE CHANGELOG.md proto daemon client kernels store eviction tests deploy .ci .gitignore .clang-format " in
+	*" $top "*) ;;
+	*) echo "$top   <- not of the top level" ;;
+	esac
+done >>"$breaches"
+
+find kernels store eviction daemon client tests deploy -name '*.[ch]' -o -name '*.sh' -o -name '*.py' -o -name '*.cu' |
+	while read -r file; do
+		lines=$(wc -l <"$file")
+		[ "$lines" -le 800 ] || echo "$file: $lines lines   <- over 800: two things in one file?"
+	done >>"$breaches"
+
+grep -rnE '\b(TODO|FIXME|XXX|HACK)\b' kernels store eviction daemon client proto tests deploy \
+	--include='*.[ch]' --include='*.proto' --include='*.sh' --include='*.py' --include='*.cu' --include='*.cmake' |
+	grep -v '^tests/rules.sh:' | sed 's|$|   <- left open|' >>"$breaches"
+
+if [ -s "$breaches" ]; then
+	cat "$breaches"
+	exit 1
+fi
+echo "the rules hold"

@@ -1,0 +1,95 @@
+#!/bin/sh
+# Installs what the tests need, builds, runs everything, and counts: `sh tests/run.sh [--long]`.
+#
+# Stages: the source rules (tests/rules.sh), the plain build and its tests, the same tests under AddressSanitizer +
+# UndefinedBehaviorSanitizer and under ThreadSanitizer, and every fuzz target for some seconds. --long adds the tests
+# labelled `long` and longer fuzzing. The logs stay in build/logs. The last line is "N passed, N failed, N skipped".
+set -u
+cd "$(dirname "$0")/.." || exit 1
+root=$PWD
+
+long=no
+for argument in "$@"; do
+	case $argument in
+	--long) long=yes ;;
+	*) echo "usage: sh tests/run.sh [--long]" >&2; exit 2 ;;
+	esac
+done
+
+sh deploy/packages.sh build test || exit 1
+
+logs=$root/build/logs
+rm -rf "$logs"
+mkdir -p "$logs"
+jobs=$(nproc)
+passed=0 failed=0 skipped=0
+started=$(date +%s)
+
+note() { echo "[$(($(date +%s) - started)) s] $*"; }
+
+# one NAME COMMAND...: a test that is one command; exit 77 is a skip.
+one() {
+	name=$1
+	shift
+	"$@" >"$logs/$name.log" 2>&1
+	case $? in
+	0) passed=$((passed + 1)); note "ok    $name" ;;
+	77) skipped=$((skipped + 1)); note "skip  $name: $(tail -n 1 "$logs/$name.log")" ;;
+	*) failed=$((failed + 1)); note "FAIL  $name"; tail -n 60 "$logs/$name.log" ;;
+	esac
+}
+
+# suite PRESET: configures, builds and runs ctest for a preset; counts each ctest entry.
+suite() {
+	preset=$1
+	shift
+	note "build $preset"
+	if ! { cmake --preset "$preset" "$@" && cmake --build --preset "$preset" -j "$jobs"; } >"$logs/$preset.build.log" 2>&1; then
+		failed=$((failed + 1))
+		note "FAIL  build of $preset"
+		tail -n 60 "$logs/$preset.build.log"
+		return
+	fi
+	if [ "$long" = yes ]; then exclude='^$'; else exclude=long; fi
+	note "test  $preset"
+	ctest --test-dir "build/$preset" -LE "$exclude" --output-on-failure --no-tests=error \
+		--output-junit "$logs/$preset.xml" >"$logs/$preset.test.log" 2>&1
+	ok=$(grep -c 'Passed' "$logs/$preset.test.log")
+	skip=$(grep -c '\*\*\*Skipped' "$logs/$preset.test.log")
+	total=$(sed -n 's/^.*tests failed out of \([0-9]*\)$/\1/p' "$logs/$preset.test.log")
+	bad=$((${total:-0} - ok - skip))
+	# No total means ctest itself did not finish.
+	if [ -z "$total" ]; then bad=1; fi
+	passed=$((passed + ok)) skipped=$((skipped + skip)) failed=$((failed + bad))
+	note "      $preset: $ok passed, $bad failed, $skip skipped"
+	if [ "$bad" -ne 0 ]; then
+		grep -E '\*\*\*(Failed|Timeout|Exception|Not Run)|SEGFAULT' "$logs/$preset.test.log"
+		sed -n '/^Output:/,/^<end of output>/p' "$logs/$preset.test.log" | tail -n 120
+		tail -n 150 "$logs/$preset.test.log"
+	fi
+	grep -A2 'Skipped' "$logs/$preset.test.log" | sed 's/^/      /' | head -n 20
+}
+
+export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0
+export UBSAN_OPTIONS=print_stacktrace=1
+export TSAN_OPTIONS="suppressions=$root/tests/tsan.supp ignore_noninstrumented_modules=1 second_deadlock_stack=1"
+
+one rules sh tests/rules.sh
+suite default
+suite asan
+suite tsan
+if [ -f tests/fuzz/run.sh ]; then
+	if [ "$long" = yes ]; then seconds=120; else seconds=6; fi
+	note "fuzz"
+	sh tests/fuzz/run.sh "$seconds" "$logs" >"$logs/fuzz.log" 2>&1
+	code=$?
+	ok=$(grep -c '^ok ' "$logs/fuzz.log") bad=$(grep -c '^FAIL ' "$logs/fuzz.log")
+	[ "$code" -eq 0 ] || [ "$bad" -gt 0 ] || bad=1
+	passed=$((passed + ok)) failed=$((failed + bad))
+	note "      fuzz: $ok passed, $bad failed"
+	[ "$bad" -eq 0 ] || tail -n 60 "$logs/fuzz.log"
+fi
+
+note "done"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
