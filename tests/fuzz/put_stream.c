@@ -1,0 +1,70 @@
+/* Any bytes as the messages of a Put stream: byte 0 says how long the pieces are in which gRPC would have received them; each message is
+ * two bytes of length and its bytes. Whatever the stream said, afterwards no reservation is left.
+ */
+#include "daemon/rpc_methods.h"
+
+#include "tests/shell.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { SPANS = 64 };
+
+static struct shell shell;
+static struct rpc_call call;
+
+static const struct rpc_method *put_method(void)
+{
+	for (uint32_t i = 0; i < rpc_methods_count; i++)
+		if (rpc_methods[i].in == &rpc_put_stream)
+			return &rpc_methods[i];
+	abort();
+}
+
+static enum status send(const uint8_t *bytes, size_t n, size_t piece)
+{
+	struct rpc_span spans[SPANS];
+	size_t count = 0;
+
+	for (size_t at = 0; at < n && count < SPANS; count++) {
+		size_t most = count + 1 == SPANS ? n - at : piece;
+
+		spans[count] = (struct rpc_span){ bytes + at, n - at < most ? n - at : most };
+		at += spans[count].bytes;
+	}
+	return rpc_put_stream.message(&call, spans, count);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	ProtobufCMessage *reply = NULL;
+	struct cache_load load;
+	enum status status = STATUS_OK;
+	size_t piece, at = 1;
+
+	if (size == 0)
+		return 0;
+	if (shell.daemon.cache == NULL)
+		shell_open(&shell);
+	piece = 1 + data[0];
+	rpc_call_init(&call, &shell.daemon, put_method(), daemon_now_us(), daemon_now_us() + 1000000);
+	if (rpc_put_stream.open(&call) != STATUS_OK)
+		abort();
+	while (status == STATUS_OK && size - at >= 2) {
+		size_t n = (size_t)data[at] << 8 | data[at + 1];
+
+		at += 2;
+		n = n < size - at ? n : size - at;
+		status = send(data + at, n, piece);
+		at += n;
+	}
+	if (status == STATUS_OK)
+		status = rpc_put_stream.end(&call, &reply);
+	if (status == STATUS_OK ? reply == NULL : call.why[0] == 0)
+		abort();
+	rpc_put_stream.close(&call);
+	rpc_call_fini(&call);
+	cache_load(shell.daemon.cache, &load);
+	if (load.reservations != 0)
+		abort();
+	return 0;
+}
