@@ -1,0 +1,87 @@
+/* What the tests of the daemon's shell share: a daemon around a real, small cache, and requests by hand. */
+#ifndef TERRACE_TESTS_SHELL_H
+#define TERRACE_TESTS_SHELL_H
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/cache.h"
+#include "daemon/config.h"
+#include "daemon/daemon.h"
+#include "daemon/log.h"
+#include "daemon/rpc_reply.h"
+#include "terrace.pb-c.h"
+
+struct shell {
+	struct config config;
+	struct daemon daemon;
+	struct cache_session_view session;
+	char folder[64];
+};
+
+static inline struct kv_layout shell_layout(uint8_t name)
+{
+	struct kv_layout l = {
+		.layers = 2, .heads = 2, .total_heads = 2, .head_dim_k = 64, .head_dim_v = 64, .block_tokens = 16,
+		.k_format = KV_TQ4, .v_format = KV_TQ4, .rotation_version = KV_ROTATION_VERSION,
+		.codebook_version = KV_CODEBOOK_VERSION, .layout_version = KV_LAYOUT_VERSION,
+	};
+
+	memset(l.fingerprint, name, sizeof l.fingerprint);
+	return l;
+}
+
+/* A cache of 16 MiB with one session of two layouts, and a folder for sockets. */
+static inline void shell_open(struct shell *s)
+{
+	struct cache_options o = {
+		.host_bytes = 16 << 20, .extent_bytes = 1 << 20, .policy = "lru", .pinned_bytes_max = 12 << 20,
+		.sessions_max = 64, .leases_max = 1024, .open_blocks_max = 64, .session_idle_ms = 600000,
+		.lease_ttl_ms = 60000, .reservation_ttl_ms = 60000, .watch_queue = 64,
+	};
+	struct kv_layout layouts[2] = { shell_layout(1), shell_layout(2) };
+	const char *why = "";
+
+	memset(s, 0, sizeof *s);
+	log_setup(LOG_ERROR, LOG_LOGFMT);
+	config_defaults(&s->config);
+	strcpy(s->folder, "/tmp/terrace-test-XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(s->folder));
+	snprintf(s->config.socket, sizeof s->config.socket, "%s/t.sock", s->folder);
+	snprintf(s->config.fd_socket, sizeof s->config.fd_socket, "%s/t.fd", s->folder);
+	s->config.listen[0] = 0;
+	s->daemon.config = &s->config;
+	s->daemon.started_us = daemon_now_us();
+	cache_thread_enter();
+	ck_assert_msg(cache_create(&o, daemon_now_us(), &s->daemon.cache, &why) == STATUS_OK, "%s", why);
+	ck_assert_msg(cache_session_open(s->daemon.cache, "", layouts, 2, "test", daemon_now_us(), &s->session, &why) ==
+			      STATUS_OK,
+		      "%s", why);
+}
+
+static inline void shell_close(struct shell *s)
+{
+	cache_thread_leave();
+	cache_destroy(s->daemon.cache);
+	rmdir(s->folder);
+}
+
+/* Stores one block in both layouts through the stream path. */
+static inline void shell_store(struct shell *s, const char *key)
+{
+	struct cache_write w;
+	const char *why = "";
+
+	for (uint32_t i = 0; i < 2; i++) {
+		ck_assert_int_eq(cache_write_begin(s->daemon.cache, s->session.id, i, (const uint8_t *)key,
+						   (uint32_t)strlen(key), NULL, daemon_now_us(), &w, &why),
+				 STATUS_OK);
+		memset(w.block, key[0] + (int)i, w.block_bytes);
+		ck_assert_int_eq(cache_write_end(s->daemon.cache, s->session.id, &w, true, daemon_now_us(), 1),
+				 STATUS_OK);
+	}
+}
+
+#endif
