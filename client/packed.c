@@ -106,7 +106,8 @@ enum terrace_status terrace_decode(const struct terrace_layout *layout, const vo
 	return TERRACE_OK;
 }
 
-/* Blocks that lie before every query's window are never looked at, and a lease has no address for them. */
+/* Blocks that lie before every query's window are never looked at (the kernel begins with the first atom that is seen), and a
+ * lease has no address for them. */
 static uint32_t first_block_seen(const struct kv_layout *l, const struct terrace_attend_options *o)
 {
 	int64_t first = o->first_pos - (int64_t)l->window + 1;
@@ -169,29 +170,6 @@ static enum terrace_status attend_run(const struct kv_attend *a)
 	return TERRACE_OK;
 }
 
-/* The kernel loads whole tiles, so a tile at the edge of the window may reach into blocks before it, whose tokens it then masks.
- * A lease has no address for those: another block's stands in. */
-static enum terrace_status attend_windowed(struct kv_attend *a, uint32_t first_seen)
-{
-	uint32_t used = (a->kv_tokens + a->layout->block_tokens - 1) / a->layout->block_tokens;
-	const void **blocks;
-	enum terrace_status status;
-
-	if (first_seen >= used) {
-		a->kv_tokens = 0; /* no query sees anything */
-		return attend_run(a);
-	}
-	blocks = malloc(used * sizeof(*blocks));
-	if (!blocks)
-		return client_fail(TERRACE_EXHAUSTED, "no memory for %u blocks", used);
-	for (uint32_t i = 0; i < used; i++)
-		blocks[i] = a->blocks[i < first_seen ? first_seen : i];
-	a->blocks = blocks;
-	status = attend_run(a);
-	free(blocks);
-	return status;
-}
-
 enum terrace_status terrace_attend(const struct terrace_layout *layout, const struct terrace_attend_options *options)
 {
 	struct terrace_attend_options o;
@@ -199,8 +177,6 @@ enum terrace_status terrace_attend(const struct terrace_layout *layout, const st
 	struct kv_geometry g;
 	const char *problem = client_layout_read(layout, &l);
 	enum terrace_status status;
-	struct kv_attend a;
-	uint32_t first_seen;
 
 	if (problem)
 		return client_fail(TERRACE_INVALID, "attend: %s", problem);
@@ -212,7 +188,7 @@ enum terrace_status terrace_attend(const struct terrace_layout *layout, const st
 	if (!o.queries)
 		return TERRACE_OK;
 	kv_geometry_of(&l, &g);
-	a = (struct kv_attend){
+	status = attend_run(&(struct kv_attend){
 		.layout = &l,
 		.geometry = &g,
 		.layer = o.layer,
@@ -228,9 +204,7 @@ enum terrace_status terrace_attend(const struct terrace_layout *layout, const st
 		.out = o.out,
 		.out_dtype = (enum kv_dtype)o.out_dtype,
 		.lse = o.lse,
-	};
-	first_seen = first_block_seen(&l, &o);
-	status = first_seen ? attend_windowed(&a, first_seen) : attend_run(&a);
+	});
 	return status ? client_fail_in(status, "attend") : TERRACE_OK;
 }
 

@@ -280,7 +280,9 @@ void cache_on_retire(struct cache *c, void (*retire)(void *arg, uint64_t attachm
 /* ---- administration ---- */
 
 /* Calls emit for each counter and gauge: name as in metrics ("terrace_lookup_keys_total"), labels
- * "tier=host" or "". Rows of one name are next to each other. Not under the lock. */
+ * "tier=host" or "", several separated by commas. Rows of one name are next to each other. Up to 64
+ * sessions that hold memory have a row each, with engine, pid of the process that attached last, and state.
+ * Not under the lock. */
 typedef void cache_stat_fn(void *arg, const char *name, const char *labels, double value, bool counter,
 			   const char *help);
 void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *arg);

@@ -79,6 +79,7 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 	b->shelf->held--;
 	b->shelf->at[b->index] = b;
 	p->blocks++;
+	p->evictable += block_pins(b) == 0;
 	cache_count(c, COUNTER_STORED_BLOCKS, 1);
 	watch_event(c, b, CACHE_STORED, CACHE_REASON_NONE);
 	return STATUS_OK;
@@ -121,6 +122,7 @@ void block_pin(struct block *b)
 	index_pin(&b->record, &first);
 	if (first) {
 		block_pool(b)->tenant->pinned_bytes += block_pool(b)->geometry.slot_bytes;
+		block_pool(b)->evictable--;
 		b->shelf->held++;
 	}
 }
@@ -141,6 +143,8 @@ void block_unpin(struct block *b)
 	if (left & INDEX_DEAD) {
 		slot_give(b);
 		index_reclaim(&b->record, block_free_record);
+	} else {
+		block_pool(b)->evictable++;
 	}
 }
 
@@ -153,6 +157,7 @@ void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 	c->policy->remove(p->policy, &b->node);
 	b->shelf->at[b->index] = NULL;
 	p->blocks--;
+	p->evictable -= before == 0;
 	watch_event(c, b, CACHE_REMOVED, reason);
 	if (before == 0) {
 		slot_give(b);

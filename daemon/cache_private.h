@@ -107,6 +107,7 @@ struct pool {
 	struct shelf *shelves;
 	uint32_t watches;              /* that want its events */
 	uint64_t blocks;               /* published */
+	uint64_t evictable;            /* of these not pinned */
 	int64_t free_slots;            /* on its shelves that do not drain */
 	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
 };
@@ -160,7 +161,7 @@ struct session {
 	enum session_state state;
 	uint64_t number;               /* its id, also when a ghost */
 	uint8_t token[CACHE_TOKEN_BYTES];
-	char engine[CACHE_ENGINE_MAX + 1];
+	char engine[CACHE_ENGINE_MAX + 1]; /* for people */
 	uint64_t last_call_us;
 	struct attachment *attachments;
 	uint32_t attached;             /* of them live */
@@ -175,7 +176,7 @@ struct attachment {
 	struct attachment *next, *hash_next;
 	struct session *session;
 	uint32_t number;               /* also the byte it locks in each extent lent to it */
-	pid_t pid;
+	pid_t pid;                     /* for people */
 	bool gone;
 	uint32_t lending;              /* descriptors being made outside the lock */
 	uint32_t lent_count, lent_cap;

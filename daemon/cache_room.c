@@ -16,8 +16,8 @@
 #include "daemon/cache_private.h"
 
 enum {
-	VICTIM_SCAN = 256,             /* pinned nodes passed over before giving up */
-	BALANCE_SCAN = 16,
+	VICTIM_SCAN = 256,             /* nodes a search looks at */
+	VICTIM_ROUNDS = 64,            /* searches, if all that it looked at was pinned */
 	BALANCE_EVERY_US = 100 * 1000,
 	COLDER_FACTOR = 4,             /* idle so many times as long ... */
 	COLDER_MIN_US = 10 * 1000 * 1000, /* ... and at least so much longer */
@@ -27,17 +27,40 @@ enum {
 	GROW_AGAIN_US = 1000 * 1000,   /* the kernel may have memory again */
 };
 
+/* Pinned blocks that a search met. */
+struct pinned {
+	struct block *block[VICTIM_SCAN];
+	uint32_t count;
+};
+
 static bool may_evict(const struct policy_node *n, void *arg)
 {
-	(void)arg;
-	return block_pins(block_of_node(n)) == 0;
+	struct pinned *met = arg;
+
+	if (block_pins(block_of_node(n)) == 0)
+		return true;
+	if (met->count < VICTIM_SCAN)
+		met->block[met->count++] = (struct block *)block_of_node(n);
+	return false;
 }
 
-static struct block *victim(struct cache *c, struct pool *p, uint32_t scan_max)
+/* Leases that are held for long drift to the cold end, where each search would have to pass them. They are
+ * in use: the policy is told so again, and they are out of the way. */
+static struct block *victim(struct cache *c, struct pool *p, uint32_t rounds)
 {
-	struct policy_node *n = p->blocks ? c->policy->victim(p->policy, may_evict, NULL, scan_max) : NULL;
+	struct pinned met;
 
-	return n ? (struct block *)block_of_node(n) : NULL;
+	for (uint32_t i = 0; i < rounds && p->evictable; i++) {
+		struct policy_node *n;
+
+		met.count = 0;
+		n = c->policy->victim(p->policy, may_evict, &met, VICTIM_SCAN);
+		if (n)
+			return (struct block *)block_of_node(n);
+		while (met.count)
+			block_use(c, met.block[--met.count]);
+	}
+	return NULL;
 }
 
 /* Shelves of other pools compare by: empty ones first, then those with the fewest slots that cannot be
@@ -76,7 +99,7 @@ static struct block *coldest_elsewhere(struct cache *c, const struct pool *mine)
 	struct block *coldest = NULL;
 
 	for (uint32_t i = 0; i < c->pool_count; i++) {
-		struct block *b = c->pools[i] == mine ? NULL : victim(c, c->pools[i], BALANCE_SCAN);
+		struct block *b = c->pools[i] == mine ? NULL : victim(c, c->pools[i], 1);
 
 		if (b && (!coldest || b->node.last_use_us < coldest->node.last_use_us))
 			coldest = b;
@@ -143,11 +166,11 @@ enum status room_take(struct cache *c, struct pool *p, struct host_slot *out)
 		c->grow = p;
 		return s;
 	}
-	b = victim(c, p, VICTIM_SCAN);
+	b = victim(c, p, VICTIM_ROUNDS);
 	room_balance(c, p, b);
 	/* The slot of a victim in a draining extent does not come back to the pool: take the next. */
 	for (int tries = 0; s == STATUS_EXHAUSTED && tries < SWEEP_SLOTS; tries++) {
-		b = victim(c, p, VICTIM_SCAN);
+		b = victim(c, p, VICTIM_ROUNDS);
 		if (!b)
 			break;
 		cache_count(c, COUNTER_EVICTED_FULL, 1);

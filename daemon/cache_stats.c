@@ -1,7 +1,10 @@
 /* Counters and gauges, by the names under which they are exported. */
 #include "daemon/cache_private.h"
 
+#include <ctype.h>
+#include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 static const struct counter_row {
 	const char *name, *labels, *help;
@@ -42,11 +45,54 @@ static void gauges_read(struct cache *c, struct gauges *g)
 	}
 }
 
+/* ---- who holds what ---- */
+
+enum { HOLDERS_MAX = 64, LABELS_MAX = 160 };
+
+struct holder {
+	char labels[LABELS_MAX];
+	uint64_t bytes;
+};
+
+/* An engine's name is whatever a client said: labels get the harmless part of it. */
+static void engine_clean(const char *engine, char out[CACHE_ENGINE_MAX + 1])
+{
+	size_t n = 0;
+
+	for (; engine[n] && n < CACHE_ENGINE_MAX; n++)
+		out[n] = isalnum((unsigned char)engine[n]) || strchr("._-/", engine[n]) ? engine[n] : '_';
+	out[n] = 0;
+}
+
+static void holder_fill(const struct session *s, struct holder *h)
+{
+	char engine[CACHE_ENGINE_MAX + 1];
+
+	engine_clean(s->engine, engine);
+	snprintf(h->labels, sizeof(h->labels), "session=%" PRIu64 ",engine=%s,pid=%ld,state=%s", s->number,
+		 engine, s->attachments ? (long)s->attachments->pid : 0L,
+		 s->state == SESSION_GHOST ? "ghost" : "open");
+	h->bytes = s->held_bytes;
+}
+
+/* Sessions that hold something; of very many, the first. */
+static uint32_t holders_read(const struct cache *c, struct holder *h)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < c->options.sessions_max && n < HOLDERS_MAX; i++)
+		if (c->sessions[i].state != SESSION_FREE && c->sessions[i].held_bytes)
+			holder_fill(&c->sessions[i], &h[n++]);
+	return n;
+}
+
 void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *arg)
 {
+	struct holder holders[HOLDERS_MAX];
 	struct host_usage u;
 	struct gauges g;
 	char policy[64];
+	uint32_t held;
 
 	for (int i = 0; i < COUNTER_COUNT; i++)
 		emit(arg, rows[i].name, rows[i].labels,
@@ -54,6 +100,7 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 	cache_lock(c);
 	cache_time(c, now_us);
 	gauges_read(c, &g);
+	held = holders_read(c, holders);
 	cache_unlock(c);
 	host_usage(c->host, &u);
 	snprintf(policy, sizeof(policy), "policy=%s", c->policy->name);
@@ -96,4 +143,7 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 	};
 	for (size_t i = 0; i < sizeof(gauge) / sizeof(gauge[0]); i++)
 		emit(arg, gauge[i].name, gauge[i].labels, gauge[i].value, false, gauge[i].help);
+	for (uint32_t i = 0; i < held; i++)
+		emit(arg, "terrace_session_held_bytes", holders[i].labels, holders[i].bytes, false,
+		     "bytes that a session's leases and reservations hold");
 }

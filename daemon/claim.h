@@ -6,12 +6,12 @@
 
 #include "store/status.h"
 
-/* Makes the folder (0700, with its parents) and locks PATH/lock; the lock lasts as long as *fd is open. BUSY: another process has it. IO.
- * why[size]: a sentence for people, on anything but OK. */
+/* Makes the folder (0700, with its parents) and locks PATH/lock; the lock lasts as long as *fd is open.
+ * BUSY: another process has it. IO. why[size]: a sentence for people, on anything but OK. */
 enum status claim_folder(const char *path, int *fd, char *why, size_t size);
 
-/* Makes way for a socket at `path`: its folder exists (made 0755), and a socket that nobody answers is removed. BUSY: somebody answers, or what is there is no
- * socket. IO. */
+/* Makes way for a socket at `path`: its folder exists (made 0755), and a socket that nobody answers is
+ * removed. BUSY: somebody answers, or what is there is no socket. IO. */
 enum status claim_socket(const char *path, char *why, size_t size);
 
 #endif

@@ -1,7 +1,7 @@
 /* The option table and what is driven by it. See config.h. The only file that knows libinih.
  *
- * Every value is a uint64_t or a text inside struct config, found by its offset; a row's type says how words become that value
- * and back. Errors are collected, so that one run of --check-config shows them all.
+ * Every value is a uint64_t or a text inside struct config, found by its offset; a row's type says how
+ * words become that value and back. Errors are collected, so that one run of --check-config shows them all.
  */
 #include "daemon/config.h"
 
@@ -196,7 +196,8 @@ static bool parse_choice(const char *value, const char *const *words, uint64_t *
 	return false;
 }
 
-/* NULL if `value` is an address this version may listen on. Numbers only: a name could resolve to anything. */
+/* NULL if `value` is an address this version may listen on. Numbers only: a name could resolve to anything.
+ * */
 static const char *listen_problem(const char *value)
 {
 	char host[64];
@@ -402,8 +403,8 @@ static const char *where_is(const struct reading *r, char out[CONFIG_TEXT_MAX + 
 	return out;
 }
 
-/* inih's fgets: one line a call. A line that inih's buffer would split, or that hides bytes behind a NUL, is refused and read as
- * empty. */
+/* inih's fgets: one line a call. A line that inih's buffer would split, or that hides bytes behind a NUL,
+ * is refused and read as empty. */
 static char *read_line(char *out, int room, void *arg)
 {
 	struct reading *r = arg;

@@ -1,8 +1,10 @@
-/* Configuration: one static table (config.c) drives flags, environment, file, --help, the sample file and Admin.Config.
+/* Configuration: one static table (config.c) drives flags, environment, file, --help, the sample file and
+ * Admin.Config.
  *
- * An option `host_bytes` is set by the flag --host-bytes 4GiB (or --host-bytes=4GiB), the variable TERRACE_HOST_BYTES=4GiB, or
- * the line `host_bytes = 4GiB` of the file; flags win over the environment, that over the file, that over the default.
- * Unknown flags, unknown or repeated names in the file, and values out of range are refused, all at once, each with its place.
+ * An option `host_bytes` is set by the flag --host-bytes 4GiB (or --host-bytes=4GiB), the variable
+ * TERRACE_HOST_BYTES=4GiB, or the line `host_bytes = 4GiB` of the file; flags win over the environment,
+ * that over the file, that over the default. Unknown flags, unknown or repeated names in the file, and
+ * values out of range are refused, all at once, each with its place.
  *
  * Units: bytes take KiB, MiB, GiB, TiB (or none); times take ms, s, m, h (a bare number is ms).
  */
@@ -55,9 +57,10 @@ struct config_errors {
 /* Everything from its default. */
 void config_defaults(struct config *c);
 
-/* Defaults, then the file named by --config or TERRACE_CONFIG (or default_file, if it exists), the environment, the flags; then what one option says of
- * another (fd_socket from socket, host_bytes from the machine's memory). argv as main got it. env: as environ; may be NULL.
- * OK, or INVALID with at least one error; *c is then not to be used, but for help, check and print. */
+/* Defaults, then the file named by --config or TERRACE_CONFIG (or default_file, if it exists), the
+ * environment, the flags; then what one option says of another (fd_socket from socket, host_bytes from the
+ * machine's memory). argv as main got it. env: as environ; may be NULL. OK, or INVALID with at least one
+ * error; *c is then not to be used, but for help, check and print. */
 enum status config_load(struct config *c, int argc, char *const argv[], char *const env[], const char *default_file,
 			struct config_errors *errors);
 

@@ -1,4 +1,5 @@
-/* What the parts of the shell share: one struct, filled by main before any thread starts, read by all after that. */
+/* What the parts of the shell share: one struct, filled by main before any thread starts, read by all after
+ * that. */
 #ifndef TERRACE_DAEMON_DAEMON_H
 #define TERRACE_DAEMON_DAEMON_H
 

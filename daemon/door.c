@@ -1,8 +1,9 @@
 /* See door.h.
  *
- * A connection is HELLO-less at first and is closed after HELLO_US if it stays so. Every packet is answered at once, without waiting: a peer that does
- * not read its answers until its socket buffer is full is disconnected. Retirements come from cache_on_retire on any thread: they go
- * through a bounded mailbox, and if that overflows they are lost, which costs time (the cache asks again) and no correctness.
+ * A connection is HELLO-less at first and is closed after HELLO_US if it stays so. Every packet is answered
+ * at once, without waiting: a peer that does not read its answers until its socket buffer is full is
+ * disconnected. Retirements come from cache_on_retire on any thread: they go through a bounded mailbox, and
+ * if that overflows they are lost, which costs time (the cache asks again) and no correctness.
  */
 #include "daemon/door.h"
 
@@ -179,8 +180,8 @@ static void sweep(struct door *d, uint64_t now_us)
 	atomic_store_explicit(&d->connections, d->count, memory_order_relaxed);
 }
 
-/* The peer's process, pinned by a pidfd. Credentials are taken again after it is open: had the process died and its number been
- * given away in between, the socket of the dead one would have hung up. */
+/* The peer's process, pinned by a pidfd. Credentials are taken again after it is open: had the process died
+ * and its number been given away in between, the socket of the dead one would have hung up. */
 static int peer_process(int fd, pid_t *pid)
 {
 	struct ucred cred;

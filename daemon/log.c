@@ -1,7 +1,7 @@
 /* Builds and writes log lines. See log.h.
  *
- * A line is assembled in a fixed buffer through a cursor that always keeps room for the closing characters, so that a
- * line that does not fit loses fields from its end but still parses.
+ * A line is assembled in a fixed buffer through a cursor that always keeps room for the closing characters,
+ * so that a line that does not fit loses fields from its end but still parses.
  */
 #include "daemon/log.h"
 
@@ -35,8 +35,8 @@ static bool put_text(struct cursor *c, const char *text)
 	return put(c, text, strlen(text));
 }
 
-/* The same escapes serve both formats: JSON's. Bytes that are not printable ASCII become \u00xx, so that a line is valid whatever a
- * client sent. */
+/* The same escapes serve both formats: JSON's. Bytes that are not printable ASCII become \u00xx, so that a
+ * line is valid whatever a client sent. */
 static bool put_escaped(struct cursor *c, const char *text)
 {
 	for (const unsigned char *p = (const unsigned char *)text; *p; p++) {

@@ -1,7 +1,8 @@
 /* Structured logs on stderr: one event a line, `key=value` or JSON.
  *
- * Only daemon/ logs, once, where a thing is handled. Prompt contents and keys never appear above debug. Any thread: a line is built on the
- * stack and written with one write(2); lines longer than LOG_LINE_MAX are cut, still well formed.
+ * Only daemon/ logs, once, where a thing is handled. Prompt contents and keys never appear above debug. Any
+ * thread: a line is built on the stack and written with one write(2); lines longer than LOG_LINE_MAX are
+ * cut, still well formed.
  */
 #ifndef TERRACE_DAEMON_LOG_H
 #define TERRACE_DAEMON_LOG_H
@@ -45,7 +46,8 @@ void log_write(enum log_level level, const char *event, const struct log_field *
 #define log_warn(...) LOG_AT(LOG_WARN, __VA_ARGS__)
 #define log_error(...) LOG_AT(LOG_ERROR, __VA_ARGS__)
 
-/* Builds a line, newline and NUL included, in out[size] (size >= 256); returns its length without the NUL. unix_us: the time it bears. */
+/* Builds a line, newline and NUL included, in out[size] (size >= 256); returns its length without the NUL.
+ * unix_us: the time it bears. */
 size_t log_line(char *out, size_t size, enum log_format format, uint64_t unix_us, enum log_level level,
 		const char *event, const struct log_field *fields);
 

@@ -1,4 +1,4 @@
-/* terraced: reads the configuration, claims its places, starts the parts, waits for a signal, drains, and stops them in reverse. */
+/* terraced: configuration, claims, parts started in order; a signal; drain; parts stopped in reverse. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +50,7 @@ static struct cache_options cache_options_of(const struct config *c)
 	};
 }
 
-/* Until SIGTERM or SIGINT, then until nothing is leased or reserved, the time is up, or a second one comes. */
+/* Until SIGTERM or SIGINT; then until nothing is held, the time is up, or a second signal comes. */
 static void serve_and_drain(struct daemon *d)
 {
 	struct cache_load load;

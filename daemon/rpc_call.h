@@ -1,8 +1,9 @@
-/* One call as the handlers see it: no gRPC here. A handler gets an unpacked request, answers through the call, and can be run by a test or
- * a fuzzer from a buffer of bytes (rpc_call_handle).
+/* One call as the handlers see it: no gRPC here. A handler gets an unpacked request, answers through the
+ * call, and can be run by a test or a fuzzer from a buffer of bytes (rpc_call_handle).
  *
- * A call is owned by one thread at a time: the rpc thread, or the worker it was handed to. `cancelled` alone may be set from outside.
- * Memory a handler needs comes from the call's arena and lives until the reply is packed.
+ * A call is owned by one thread at a time: the rpc thread, or the worker it was handed to. `cancelled`
+ * alone may be set from outside. Memory a handler needs comes from the call's arena and lives until the
+ * reply is packed.
  */
 #ifndef TERRACE_DAEMON_RPC_CALL_H
 #define TERRACE_DAEMON_RPC_CALL_H
@@ -68,12 +69,12 @@ void *rpc_take_zero(struct rpc_call *c, size_t count, size_t bytes);
 enum status rpc_fail(struct rpc_call *c, enum status s, const char *format, ...) __attribute__((format(printf, 3, 4)));
 enum status rpc_too_big(struct rpc_call *c);
 
-/* A step of a unary method. OK: *reply (in the arena) is the answer. BUSY: call again at c->resume_us with the same request, on a
- * worker. Anything else: the call fails, with c->why. */
+/* A step of a unary method. OK: *reply (in the arena) is the answer. BUSY: call again at c->resume_us with
+ * the same request, on a worker. Anything else: the call fails, with c->why. */
 typedef enum status rpc_unary_fn(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply);
 
-/* A server stream. open: on the rpc thread, once. next: the following message. close: exactly once after a successful open, on the rpc
- * thread, whatever happened. */
+/* A server stream. open: on the rpc thread, once. next: the following message. close: exactly once after a
+ * successful open, on the rpc thread, whatever happened. */
 enum rpc_next {
 	RPC_NEXT_MESSAGE, /* *out is to be sent; next is called again once it has left */
 	RPC_NEXT_WAIT,    /* nothing now: next is called again after rpc_server_poke */
@@ -81,7 +82,8 @@ enum rpc_next {
 	RPC_NEXT_END,     /* all sent */
 	RPC_NEXT_FAIL,    /* c->why; *failure is the status */
 };
-/* The message is head, then body. release(arg): exactly once, from any thread, when the body is no longer read; NULL: head alone. */
+/* The message is head, then body. release(arg): exactly once, from any thread, when the body is no longer
+ * read; NULL: head alone. */
 struct rpc_out {
 	uint8_t *head;             /* arena or stream memory; copied at once */
 	size_t head_bytes;
@@ -132,7 +134,8 @@ void rpc_call_init(struct rpc_call *c, const struct daemon *d, const struct rpc_
 		   uint64_t deadline_us);
 void rpc_call_fini(struct rpc_call *c);
 
-/* Unpacks a request with the method's descriptor into the arena. INVALID, or EXHAUSTED if it unpacks to too much. */
+/* Unpacks a request with the method's descriptor into the arena. INVALID, or EXHAUSTED if it unpacks to too
+ * much. */
 enum status rpc_call_unpack(struct rpc_call *c, const uint8_t *bytes, size_t n, ProtobufCMessage **out);
 
 /* Unpacks and runs one step of a unary method: the whole path between bytes and reply. Fuzzed. */

@@ -1,17 +1,19 @@
-/* The inside of the gRPC server, shared by rpc.c (start and stop), rpc_loop.c (the thread: events, pool) and rpc_step.c (steps of
- * a call). Nobody else includes this.
+/* The inside of the gRPC server, shared by rpc.c (start and stop), rpc_loop.c (the thread: events, pool)
+ * and rpc_step.c (steps of a call). Nobody else includes this.
  *
- * One completion queue, one polling thread. Each method has a few *posted* calls that wait for an arrival; an arrival is replaced
- * by a fresh one from a pool of fixed size. A call is a small state machine: every completion comes back with the call's
- * address and, in the low bits, which operation it was; at most one operation besides CLOSE and POKE is under way.
+ * One completion queue, one polling thread. Each method has a few *posted* calls that wait for an arrival;
+ * an arrival is replaced by a fresh one from a pool of fixed size. A call is a small state machine: every
+ * completion comes back with the call's address and, in the low bits, which operation it was; at most one
+ * operation besides CLOSE and POKE is under way.
  *
  *     POSTED -NEW-> (inline handler) -> FINISHING -FINAL-> pool
  *                -> WORKING (a worker owns it) -> FINISHING | SLEEPING (BUSY: goes on later) | SENDING | RECEIVING
  *     streams:      SENDING -SEND-> next message; WAITING -POKE-> next message; RECEIVING -RECV-> WORKING
  *
- * A worker starts the next operation itself and does not touch the call after that: the completion hands it over. `state` is stored
- * with release before and loaded with acquire after, which is the hand-over's memory order (and what lets the thread sanitizer see it).
- * POKE is an empty batch: the core completes it at once, from any thread, and so wakes the polling thread.
+ * A worker starts the next operation itself and does not touch the call after that: the completion hands it
+ * over. `state` is stored with release before and loaded with acquire after, which is the hand-over's
+ * memory order (and what lets the thread sanitizer see it). POKE is an empty batch: the core completes it
+ * at once, from any thread, and so wakes the polling thread.
  */
 #ifndef TERRACE_DAEMON_RPC_ENGINE_H
 #define TERRACE_DAEMON_RPC_ENGINE_H

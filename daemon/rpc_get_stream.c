@@ -1,9 +1,10 @@
 /* Get: blocks' bytes straight out of the slots.
  *
- * A message is GetChunk{header, data}. Protobuf-c would copy the data, so the frame is made by hand: a few bytes of prefix (the header as
- * field 1, then tag and length of field 2) and behind them a piece of the pinned block that gRPC reads in place. A block stays
- * pinned until gRPC has let go of its last piece; that may happen on any thread, so the unpinning is deferred to
- * the rpc thread. Looking a block up and its checksum are a worker's; the pieces after the first are not.
+ * A message is GetChunk{header, data}. Protobuf-c would copy the data, so the frame is made by hand: a few
+ * bytes of prefix (the header as field 1, then tag and length of field 2) and behind them a piece of the
+ * pinned block that gRPC reads in place. A block stays pinned until gRPC has let go of its last piece; that
+ * may happen on any thread, so the unpinning is deferred to the rpc thread. Looking a block up and its
+ * checksum are a worker's; the pieces after the first are not.
  */
 #include <stdlib.h>
 

@@ -1,4 +1,5 @@
-/* grpc.health.v1: SERVING until a drain begins, NOT_SERVING from then on. Admin goes on serving while the daemon drains. */
+/* grpc.health.v1: SERVING until a drain begins, NOT_SERVING from then on. Admin goes on serving while the
+ * daemon drains. */
 #include <stdlib.h>
 #include <string.h>
 

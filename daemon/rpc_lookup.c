@@ -1,4 +1,5 @@
-/* Lookup: the hottest call. Runs on the rpc thread, takes no lock and, for ordinary sizes, no memory but the call's own. */
+/* Lookup: the hottest call. Runs on the rpc thread, takes no lock and, for ordinary sizes, no memory but
+ * the call's own. */
 #include "daemon/rpc_methods.h"
 #include "daemon/rpc_reply.h"
 

@@ -87,14 +87,13 @@ static void free_if_over(struct wire_call *w)
 static uint64_t deadline_of(const struct wire_call *w, uint64_t now_us)
 {
 	uint64_t own = w->server->daemon->config->call_deadline_max_ms * 1000;
-	gpr_timespec never = gpr_inf_future(w->deadline.clock_type);
-
-	if (!gpr_time_cmp(w->deadline, never))
-		return is_endless(w) ? UINT64_MAX : now_us + own;
-	gpr_timespec left = gpr_time_sub(w->deadline, gpr_now(w->deadline.clock_type));
 
 	if (is_endless(w))
 		return UINT64_MAX; /* the core itself ends it at the client's deadline */
+	if (!gpr_time_cmp(w->deadline, gpr_inf_future(w->deadline.clock_type)))
+		return now_us + own;
+	gpr_timespec left = gpr_time_sub(w->deadline, gpr_now(w->deadline.clock_type));
+
 	if (left.tv_sec < 0)
 		return now_us;
 	if ((uint64_t)left.tv_sec >= DEADLINE_MOST_US / 1000000)
@@ -316,8 +315,8 @@ static void run_deferred(struct rpc_server *s)
 	}
 }
 
-/* Overdue: past its deadline, or a stream that has not moved for as long as a call may live. The core ends what is under way; the
- * rest goes the way of any cancelled call. */
+/* Overdue: past its deadline, or a stream that has not moved for as long as a call may live. The core ends
+ * what is under way; the rest goes the way of any cancelled call. */
 static void check_overdue(struct wire_call *w, uint64_t now_us)
 {
 	uint64_t stall = w->server->daemon->config->call_deadline_max_ms * 1000;

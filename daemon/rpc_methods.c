@@ -1,4 +1,5 @@
-/* The table of every method that the daemon serves. A method of the .proto that is missing here is UNIMPLEMENTED. */
+/* The table of every method that the daemon serves. A method of the .proto that is missing here is
+ * UNIMPLEMENTED. */
 #include "daemon/rpc_methods.h"
 
 #include "health.pb-c.h"

@@ -1,8 +1,8 @@
 /* Put by stream: the client's bytes go from gRPC's buffers straight into the slot.
  *
- * Protobuf-c would gather a message and then copy its data once more, so a PutChunk is taken apart by hand, over the pieces in which gRPC
- * received it: one pass finds the header and the data and checks the framing, and then the data is copied once. Everything here runs
- * on workers but open and close.
+ * Protobuf-c would gather a message and then copy its data once more, so a PutChunk is taken apart by hand,
+ * over the pieces in which gRPC received it: one pass finds the header and the data and checks the framing,
+ * and then the data is copied once. Everything here runs on workers but open and close.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -182,7 +182,8 @@ static enum status header_check(struct rpc_call *c, const Terrace__V1__PutHeader
 	return STATUS_OK;
 }
 
-/* A block that is refused for its own sake (stored already, no room) is passed over; anything else ends the stream. */
+/* A block that is refused for its own sake (stored already, no room) is passed over; anything else ends the
+ * stream. */
 static enum status block_begin(struct rpc_call *c, struct put *p, const Terrace__V1__PutHeader *h)
 {
 	struct slot_info info = { 0 };

@@ -28,7 +28,8 @@ void rpc_layout_out(const struct kv_layout *in, Terrace__V1__Layout *out);
 enum status rpc_info(struct rpc_call *c, const char *field, size_t index, const Terrace__V1__BlockInfo *in,
 		     struct slot_info *out);
 
-/* The parallel arrays of n places, filled or (places NULL) to be filled by rpc_places_fill. NULL: rpc_too_big. */
+/* The parallel arrays of n places, filled or (places NULL) to be filled by rpc_places_fill. NULL:
+ * rpc_too_big. */
 Terrace__V1__Places *rpc_places(struct rpc_call *c, const struct cache_place *places, size_t n);
 void rpc_places_fill(Terrace__V1__Places *p, const struct cache_place *places, size_t n);
 

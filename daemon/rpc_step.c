@@ -59,7 +59,8 @@ static grpc_byte_buffer *pack(const ProtobufCMessage *m)
 	return b;
 }
 
-/* Metadata, reply and status in one batch, with CLOSE in it unless that is under way already. By the call's owner; the last thing it does. */
+/* Metadata, reply and status in one batch, with CLOSE in it unless that is under way already. By the call's
+ * owner; the last thing it does. */
 void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMessage *reply)
 {
 	grpc_op ops[4] = { 0 };
@@ -288,7 +289,8 @@ void rpc_step_work(struct work *work)
 		work_unary(w);
 }
 
-/* A call that has begun waits for room in the queue; a new one is refused. By the rpc thread, which owns the call until then. */
+/* A call that has begun waits for room in the queue; a new one is refused. By the rpc thread, which owns
+ * the call until then. */
 void rpc_step_hand_over(struct wire_call *w, bool may_wait)
 {
 	set_state(w, CALL_WORKING);

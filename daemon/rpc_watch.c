@@ -1,5 +1,5 @@
-/* Watch: events of the cache, one a message, in order. The cache's queue is the only one: while the client does not read, events wait
- * there, and an overflow there becomes the one RESYNC. */
+/* Watch: events of the cache, one a message, in order. The cache's queue is the only one: while the client
+ * does not read, events wait there, and an overflow there becomes the one RESYNC. */
 #include <stdlib.h>
 
 #include "daemon/rpc.h"

@@ -1,7 +1,8 @@
 /* A few threads for what would hold up the rpc thread: checksums, copies, scrubs.
  *
- * The queue is bounded and never waits: a full queue is EXHAUSTED, which the caller passes on. Work is embedded in what owns it; it runs exactly
- * once per accepted submit, on a worker thread, in the order of submission. Every thread calls cache_thread_enter().
+ * The queue is bounded and never waits: a full queue is EXHAUSTED, which the caller passes on. Work is
+ * embedded in what owns it; it runs exactly once per accepted submit, on a worker thread, in the order of
+ * submission. Every thread calls cache_thread_enter().
  */
 #ifndef TERRACE_DAEMON_WORKERS_H
 #define TERRACE_DAEMON_WORKERS_H

@@ -6,4 +6,5 @@ target_link_libraries(terrace-bench PRIVATE terrace_static terrace_cache_seed te
 add_dependencies(terrace-bench terraced)
 
 add_test(NAME bench_runs COMMAND terrace-bench all --quick --json --terraced $<TARGET_FILE:terraced>)
-set_tests_properties(bench_runs PROPERTIES TIMEOUT 180 SKIP_RETURN_CODE 77)
+set_tests_properties(bench_runs PROPERTIES TIMEOUT 180 SKIP_RETURN_CODE 77
+                     ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1)

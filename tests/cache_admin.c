@@ -120,7 +120,7 @@ START_TEST(the_scrub_finds_damage)
 END_TEST
 
 struct seen {
-	char rows[128][96];
+	char rows[128][192];
 	int count;
 };
 
@@ -128,7 +128,7 @@ static void collect(void *arg, const char *name, const char *labels, double valu
 		    const char *help)
 {
 	struct seen *s = arg;
-	char row[96];
+	char row[192];
 
 	ck_assert(!strncmp(name, "terrace_", 8) && *help && value >= 0);
 	ck_assert_int_eq(counter, !strcmp(name + strlen(name) - 6, "_total"));
@@ -143,11 +143,18 @@ START_TEST(statistics_are_named_once)
 {
 	const struct cache_options o = rig_options(64);
 	struct seen seen = { .count = 0 };
+	struct cache_place places[2];
+	struct cache_leased leased;
+	char labels[160];
 	struct rig r;
 
 	rig_open(&r, &o, 1);
 	rig_put(&r, 0, 3);
+	ck_assert_int_eq(rig_lease(&r, 0, 2, true, places, &leased), STATUS_OK);
 	cache_stats(r.c, r.now, collect, &seen);
+	snprintf(labels, sizeof(labels), "session=%llu,engine=test,pid=1,state=open",
+		 (unsigned long long)r.s.id);
+	ck_assert_double_eq(rig_stat(&r, "terrace_session_held_bytes", labels), 2 * RIG_SLOT_BYTES);
 	ck_assert_int_gt(seen.count, 40);
 	ck_assert_double_eq(rig_stat(&r, "terrace_blocks", "tier=host"), 3);
 	ck_assert_double_eq(rig_stat(&r, "terrace_policy_info", "policy=lru"), 1);

@@ -29,6 +29,28 @@ START_TEST(a_leased_block_is_never_evicted)
 }
 END_TEST
 
+/* Old leases lie at the cold end in their thousands: the warm blocks behind them can still be evicted. */
+START_TEST(long_leases_do_not_hide_what_can_go)
+{
+	enum { LEASED = 3000, OTHERS = 1096 };
+	const struct cache_options o = rig_options(LEASED + OTHERS);
+	struct cache_place *places = calloc(LEASED, sizeof(*places));
+	struct cache_leased leased;
+	struct rig r;
+
+	rig_open(&r, &o, 1);
+	ck_assert_uint_eq(rig_put(&r, 0, LEASED), LEASED);
+	ck_assert_int_eq(rig_lease(&r, 0, LEASED, true, places, &leased), STATUS_OK);
+	ck_assert_uint_eq(rig_put(&r, 10000, OTHERS), OTHERS);
+	for (uint64_t n = 20000; n < 20010; n++)
+		ck_assert_uint_eq(rig_put(&r, n, 1), 1);
+	ck_assert_uint_eq(rig_put(&r, 30000, OTHERS), OTHERS);
+	ck_assert_uint_eq(rig_prefix(&r, 0, LEASED), LEASED);
+	rig_close(&r);
+	free(places);
+}
+END_TEST
+
 START_TEST(modes_and_owners)
 {
 	const struct cache_options o = rig_options(64);
@@ -217,8 +239,13 @@ END_TEST
 int main(void)
 {
 	const TTest *const tests[] = {
-		a_leased_block_is_never_evicted, modes_and_owners, pinned_and_reserved_bytes_have_a_bound,
-		two_engines_that_want_more_than_fits_take_turns, deleted_while_leased, use_refreshes,
+		a_leased_block_is_never_evicted,
+		long_leases_do_not_hide_what_can_go,
+		modes_and_owners,
+		pinned_and_reserved_bytes_have_a_bound,
+		two_engines_that_want_more_than_fits_take_turns,
+		deleted_while_leased,
+		use_refreshes,
 		overdue_leases_are_counted_not_broken,
 	};
 

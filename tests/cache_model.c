@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "eviction/policy.h"
+
 enum { KEYS = 64, LAYOUTS = 3, SLOTS = 96, HELD = 12, RUN = 10, VERSION_SHIFT = 20 };
 
 static const uint32_t windows[LAYOUTS] = { 0, 40, 0 };
@@ -330,12 +332,13 @@ static void step(struct model *m)
 	learn(m);
 }
 
-static void run(unsigned seed)
+static void run(unsigned seed, const char *policy)
 {
 	struct cache_options o = rig_options(SLOTS);
 	struct model *m = calloc(1, sizeof(*m));
 
 	srand(seed);
+	o.policy = policy;
 	o.watch_queue = 4096;
 	rig_open(&m->r, &o, 1);
 	open_model_session(m);
@@ -351,14 +354,24 @@ static void run(unsigned seed)
 	free(m);
 }
 
-START_TEST(seed_1) { run(1); } END_TEST
-START_TEST(seed_2) { run(2); } END_TEST
-START_TEST(seed_3) { run(3); } END_TEST
-START_TEST(seed_4) { run(4); } END_TEST
+START_TEST(of_many_seeds)
+{
+	for (unsigned seed = 1; seed <= 4; seed++)
+		run(seed, "lru");
+}
+END_TEST
+
+/* Whatever order a policy chooses, nothing of the rest changes. */
+START_TEST(of_every_policy)
+{
+	for (unsigned i = 0; policy_table[i]; i++)
+		run(100 + i, policy_table[i]->name);
+}
+END_TEST
 
 int main(void)
 {
-	const TTest *const tests[] = { seed_1, seed_2, seed_3, seed_4 };
+	const TTest *const tests[] = { of_many_seeds, of_every_policy };
 
 	return rig_main("cache_model", tests, sizeof(tests) / sizeof(tests[0]));
 }

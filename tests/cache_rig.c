@@ -201,7 +201,7 @@ double rig_stat(struct rig *r, const char *name, const char *labels)
 /* ---- books ---- */
 
 struct books {
-	uint64_t pinned, reserved, blocks;
+	uint64_t reserved, blocks, evictable;
 	uint64_t lease_pins, block_pins;
 };
 
@@ -219,6 +219,7 @@ static void recount_shelf(const struct shelf *s, struct books *b)
 		ck_assert_uint_eq(at->index, i);
 		ck_assert_ptr_eq(at->shelf, s);
 		b->block_pins += block_pins(at);
+		b->evictable += block_pins(at) == 0;
 	}
 	ck_assert_uint_le(present, s->taken);
 	ck_assert_uint_le(s->taken, s->slots);
@@ -249,12 +250,13 @@ static void recount_session(struct session *s, struct books *b)
 
 void rig_check_books(struct cache *c)
 {
-	struct books b = { .pinned = 0 };
+	struct books b = { .blocks = 0 };
 	struct host_usage u;
 	uint64_t taken = 0, published = 0;
 
 	cache_lock(c);
 	for (uint32_t i = 0; i < c->pool_count; i++) {
+		uint64_t evictable = b.evictable;
 		int64_t free_slots = 0;
 
 		published += c->pools[i]->blocks;
@@ -264,6 +266,7 @@ void rig_check_books(struct cache *c)
 			free_slots += s->draining ? 0 : s->slots - s->taken;
 		}
 		ck_assert_int_eq(free_slots, c->pools[i]->free_slots);
+		ck_assert_uint_eq(b.evictable - evictable, c->pools[i]->evictable);
 	}
 	for (uint32_t i = 0; i < c->options.sessions_max; i++)
 		if (c->sessions[i].state != SESSION_FREE)

@@ -51,8 +51,10 @@ static void start_daemon(void)
 		      "1MiB", (char *)NULL);
 		_exit(127);
 	}
-	for (int i = 0; i < START_TRIES && access(socket, F_OK); i++) /* gRPC waits a second after a refusal */
+	for (int i = 0; i < START_TRIES && access(socket, F_OK); i++) { /* gRPC waits a second after a refusal */
+		ck_assert_msg(waitpid(daemon_pid, NULL, WNOHANG) == 0, "%s did not start", TERRACED);
 		nanosleep(&(struct timespec){0, 20 * 1000 * 1000}, NULL);
+	}
 	options.address = address;
 	status = terrace_connect(&options, &client);
 	ck_assert_msg(status == TERRACE_OK, "no daemon: %s", terrace_error());

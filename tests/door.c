@@ -1,4 +1,5 @@
-/* The fd door against a real cache: the conversation of proto/fdsock.h, hostile packets, bounds, and the end of processes. */
+/* The fd door against a real cache: the conversation of proto/fdsock.h, hostile packets, bounds, and the
+ * end of processes. */
 #include "daemon/door.h"
 
 #include <errno.h>
@@ -43,7 +44,8 @@ static int dial(void)
 
 #define HEAD(kind) { FDSOCK_MAGIC, FDSOCK_VERSION, kind }
 
-/* Receives one packet within 3 s: its bytes, 0 at the end of the connection. *got: a descriptor that came along, or -1. */
+/* Receives one packet within 3 s: its bytes, 0 at the end of the connection. *got: a descriptor that came
+ * along, or -1. */
 static ssize_t hear(int fd, void *packet, size_t size, int *got)
 {
 	char room[CMSG_SPACE(sizeof(int))];
@@ -264,6 +266,7 @@ START_TEST(connections_are_bounded)
 
 	ck_assert_int_eq(hear(over, &byte, 1, NULL), 0);
 	close(over);
+	until("terrace_door_refused_total", 1);
 	close(fd[3]);
 	until("terrace_door_connections", 3);
 	fd[3] = greet(&w);

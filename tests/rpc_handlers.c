@@ -1,4 +1,5 @@
-/* The handlers without gRPC: requests that must be refused, with the words that say why; the good path of each; and random bytes. */
+/* The handlers without gRPC: requests that must be refused, with the words that say why; the good path of
+ * each; and random bytes. */
 #include "daemon/rpc_methods.h"
 
 #include "health.pb-c.h"

@@ -1,4 +1,5 @@
-/* The server over a real Unix socket, with a gRPC client in the same process: round trips, streams, bounds, cancellation, stopping. */
+/* The server over a real Unix socket, with a gRPC client in the same process: round trips, streams, bounds,
+ * cancellation, stopping. */
 #include "daemon/rpc.h"
 
 #include <grpc/byte_buffer.h>
@@ -91,7 +92,8 @@ static void expect(struct client *c)
 	ck_assert_ptr_eq(e.tag, c);
 }
 
-/* Begins a call: sends metadata and, if message is not NULL, one message; then, unless `more`, closes its side. */
+/* Begins a call: sends metadata and, if message is not NULL, one message; then, unless `more`, closes its
+ * side. */
 static void begin(struct client *c, const ProtobufCMessage *message, bool more)
 {
 	grpc_op ops[3] = { { .op = GRPC_OP_SEND_INITIAL_METADATA } };
@@ -304,12 +306,13 @@ START_TEST(cancelled_put_frees_its_slot)
 }
 END_TEST
 
+/* Without a deadline, and long before one. */
 START_TEST(stalled_put_is_ended)
 {
 	struct client c;
 
 	start(64, 300);
-	half_put(&c, 0);
+	half_put(&c, _i ? 3600 : 0);
 	reservations_become(1);
 	ck_assert(!hear(&c));
 	ck_assert_int_eq(end(&c), GRPC_STATUS_DEADLINE_EXCEEDED);
@@ -377,9 +380,12 @@ START_TEST(watch_and_stop)
 		ck_assert_str_eq(e->tier, "host");
 		terrace__v1__watch_event__free_unpacked(e, NULL);
 	}
-	rpc_server_stop(server, 2000000);
+	uint64_t began = daemon_now_us();
+
+	rpc_server_stop(server, 10000000);
 	ck_assert(!hear(&c));
 	ck_assert_int_eq(end(&c), GRPC_STATUS_UNAVAILABLE);
+	ck_assert_uint_lt(daemon_now_us() - began, 5000000); /* told, not cancelled at the end of the grace */
 	stop();
 }
 END_TEST
@@ -462,7 +468,7 @@ int main(void)
 	tcase_add_test(t, round_trips);
 	tcase_add_test(t, get_stream_is_the_block);
 	tcase_add_test(t, cancelled_put_frees_its_slot);
-	tcase_add_test(t, stalled_put_is_ended);
+	tcase_add_loop_test(t, stalled_put_is_ended, 0, 2);
 	tcase_add_test(t, streams_are_bounded);
 	tcase_add_test(t, watch_and_stop);
 	tcase_add_test(t, second_server_is_told);

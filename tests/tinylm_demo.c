@@ -101,16 +101,18 @@ static void close_engine(void)
 	engine_close(&engine);
 }
 
-/* The daemon may still be starting: tries for 20 seconds. */
+/* The daemon may still be starting: prefix_cache_open waits three seconds for it each time. */
 static void open_cache(struct prefix_cache *cache)
 {
 	struct terrace_layout layout;
 	struct fault fault;
 
 	kvcache_layout(&engine.model.config, engine.model.fingerprint, spec.k, spec.v, BLOCK, &layout);
-	for (int i = 0; i < 200; i++) {
+	for (int i = 0; i < 10; i++) {
 		if (prefix_cache_open(cache, address, &layout, NULL, &fault))
 			return;
+		if (waitpid(daemon_pid, NULL, WNOHANG) != 0)
+			ck_abort_msg("terraced has ended; see %s/log", folder);
 		nanosleep(&(struct timespec){ 0, 100000000 }, NULL);
 	}
 	ck_abort_msg("%s", fault.text);

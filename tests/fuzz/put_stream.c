@@ -3,13 +3,13 @@
  */
 #include "daemon/rpc_methods.h"
 
-#include "tests/shell.h"
+#include "tests/fuzz/daemon.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { SPANS = 64 };
 
-static struct shell shell;
+static struct fuzz_daemon fuzz;
 static struct rpc_call call;
 
 static const struct rpc_method *put_method(void)
@@ -43,10 +43,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (size == 0)
 		return 0;
-	if (shell.daemon.cache == NULL)
-		shell_open(&shell);
+	if (fuzz.daemon.cache == NULL)
+		fuzz_daemon_open(&fuzz);
 	piece = 1 + data[0];
-	rpc_call_init(&call, &shell.daemon, put_method(), daemon_now_us(), daemon_now_us() + 1000000);
+	rpc_call_init(&call, &fuzz.daemon, put_method(), daemon_now_us(), daemon_now_us() + 1000000);
 	if (rpc_put_stream.open(&call) != STATUS_OK)
 		abort();
 	while (status == STATUS_OK && size - at >= 2) {
@@ -63,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		abort();
 	rpc_put_stream.close(&call);
 	rpc_call_fini(&call);
-	cache_load(shell.daemon.cache, &load);
+	cache_load(fuzz.daemon.cache, &load);
 	if (load.reservations != 0)
 		abort();
 	return 0;

@@ -1,15 +1,16 @@
 /* Any bytes as the request of any unary method, against a real cache: an answer or a status with words, and never a crash. The first byte
- * chooses the method. The cache is made anew now and then, so that what one input leaves does not pile up.
+ * chooses the method, and by its top bit whether the number of a live session stands before the bytes as field 1, which no input could
+ * guess. The cache is made anew now and then, so that what one input leaves does not pile up.
  */
 #include "daemon/rpc_methods.h"
 
-#include "tests/shell.h"
+#include "tests/fuzz/daemon.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { RUNS_A_CACHE = 2000 };
+enum { RUNS_A_CACHE = 2000, MESSAGE_MAX = 64 * 1024 };
 
-static struct shell shell;
+static struct fuzz_daemon fuzz;
 static struct rpc_call call;
 static unsigned runs;
 
@@ -17,32 +18,46 @@ static void renew(void)
 {
 	if (runs++ % RUNS_A_CACHE != 0)
 		return;
-	if (shell.daemon.cache != NULL)
-		shell_close(&shell);
-	shell_open(&shell);
-	shell_store(&shell, "key-of-16-bytes.");
+	fuzz_daemon_close(&fuzz);
+	fuzz_daemon_open(&fuzz);
+}
+
+/* Field 1 as a varint; a later field 1 of the input's own would win. Returns its length. */
+static size_t session_field(uint8_t *out)
+{
+	size_t n = 0;
+
+	out[n++] = 1 << 3;
+	for (uint64_t v = fuzz.session.id; v != 0; v >>= 7)
+		out[n++] = (uint8_t)(v & 0x7f) | (v > 0x7f ? 0x80 : 0);
+	return n;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+	static uint8_t bytes[MESSAGE_MAX];
+	size_t n = 0;
 	ProtobufCMessage *reply = NULL;
 	const struct rpc_method *method;
 	enum status status;
 
-	if (size == 0)
+	if (size == 0 || size > MESSAGE_MAX - 16)
 		return 0;
 	renew();
-	method = &rpc_methods[data[0] % rpc_methods_count];
+	if (data[0] & 0x80)
+		n = session_field(bytes);
+	memcpy(bytes + n, data + 1, size - 1);
+	method = &rpc_methods[(data[0] & 0x7f) % rpc_methods_count];
 	if (method->unary == NULL)
 		return 0;
-	rpc_call_init(&call, &shell.daemon, method, daemon_now_us(), daemon_now_us() + 1000);
-	status = rpc_call_handle(&call, data + 1, size - 1, &reply);
+	rpc_call_init(&call, &fuzz.daemon, method, daemon_now_us(), daemon_now_us() + 1000);
+	status = rpc_call_handle(&call, bytes, n + size - 1, &reply);
 	if (status == STATUS_OK ? reply == NULL : status != STATUS_BUSY && call.why[0] == 0)
 		abort();
 	if (status == STATUS_OK)
 		protobuf_c_message_get_packed_size(reply);
 	rpc_call_fini(&call);
-	cache_drain(shell.daemon.cache, false);
-	cache_tick(shell.daemon.cache, daemon_now_us());
+	cache_drain(fuzz.daemon.cache, false);
+	cache_tick(fuzz.daemon.cache, daemon_now_us());
 	return 0;
 }
