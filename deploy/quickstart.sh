@@ -40,14 +40,20 @@ trap stop EXIT
 
 "$bin/daemon/terraced" --data-dir "$work/data" --socket "$work/terraced.sock" >"$work/terraced.log" 2>&1 &
 daemon=$!
-if ! "$bin/client/ctl/terracectl" --address "$address" --timeout 10s status --wait; then
-	cat "$work/terraced.log" >&2
-	echo "terraced did not start." >&2
-	exit 1
-fi
+tries=0
+until "$bin/client/ctl/terracectl" --address "$address" --timeout 2 status >"$work/status" 2>&1; do
+	tries=$((tries + 1))
+	if [ "$tries" -ge 100 ] || ! kill -0 "$daemon" 2>/dev/null; then
+		cat "$work/terraced.log" "$work/status" >&2
+		echo "terraced did not start." >&2
+		exit 1
+	fi
+	sleep 0.1
+done
+cat "$work/status"
 
 echo
-if ! "$bin/client/examples/tinylm/tinylm" --model tests/data/tinylm-8m --demo --demo-second --daemon "$address"; then
+if ! "$bin/client/examples/tinylm/tinylm" --model tests/data/tinylm-8m --demo --daemon "$address"; then
 	tail -n 20 "$work/terraced.log" >&2
 	echo "The demo did not end as it should." >&2
 	exit 1
@@ -55,7 +61,8 @@ fi
 
 echo
 echo "What the daemon holds now (terracectl stat):"
-"$bin/client/ctl/terracectl" --address "$address" stat terrace_host
+"$bin/client/ctl/terracectl" --address "$address" stat terrace_blocks 'terrace_*bytes{*' terrace_stored terrace_evictions \
+	terrace_lookup_hits terrace_leased_blocks
 
 if [ "$keep" = yes ]; then
 	trap - EXIT

@@ -1,5 +1,5 @@
 # Which files own which third-party header: `owned HEADER FILE...` (a function of tests/rules.sh).
-owned 'grpc/' daemon/rpc.c daemon/rpc_engine.h daemon/rpc_loop.c daemon/rpc_step.c client/rpc.c
+owned 'grpc/' daemon/rpc.c daemon/rpc_engine.h daemon/rpc_loop.c daemon/rpc_step.c client/rpc.c client/rpc_call.c client/rpc_call.h
 owned 'urcu' store/index.h store/index.c
 owned 'isa-l' store/slot.c client/stream.c
 owned 'xxhash' kernels/layout_id.c store/index.c client/keys.c client/layout.c

@@ -52,7 +52,7 @@ suite() {
 	fi
 	if [ "$long" = yes ]; then exclude='^$'; else exclude=long; fi
 	note "test  $preset"
-	ctest --test-dir "build/$preset" -LE "$exclude" --output-on-failure --no-tests=error \
+	ctest --test-dir "build/$preset" -j "$jobs" -LE "$exclude" --output-on-failure --no-tests=error \
 		--output-junit "$logs/$preset.xml" >"$logs/$preset.test.log" 2>&1
 	ok=$(grep -c 'Passed' "$logs/$preset.test.log")
 	skip=$(grep -c '\*\*\*Skipped' "$logs/$preset.test.log")

@@ -1,5 +1,6 @@
-/* The command line. getopt_long does the parsing, once for what stands before the command (global options only) and once for the
- * rest, where global and own options may stand in any order: the tables for it are made from the command's row.
+/* The command line. getopt_long does the parsing, once for what stands before the command (global options
+ * only) and once for the rest, where global and own options may stand in any order: the tables for it are
+ * made from the command's row.
  */
 #include "client/ctl/args.h"
 
@@ -17,8 +18,10 @@ enum { OPT_ADDRESS = 1000, OPT_TIMEOUT, OPT_JSON, OPT_HELP, OPT_VERSION };
 enum { GLOBAL_COUNT = 5 };
 
 static const struct option global_options[GLOBAL_COUNT] = {
-	{"address", required_argument, NULL, OPT_ADDRESS}, {"timeout", required_argument, NULL, OPT_TIMEOUT},
-	{"json", no_argument, NULL, OPT_JSON},             {"help", no_argument, NULL, OPT_HELP},
+	{"address", required_argument, NULL, OPT_ADDRESS},
+	{"timeout", required_argument, NULL, OPT_TIMEOUT},
+	{"json", no_argument, NULL, OPT_JSON},
+	{"help", no_argument, NULL, OPT_HELP},
 	{"version", no_argument, NULL, OPT_VERSION},
 };
 
@@ -63,7 +66,9 @@ static int take_global(int option, const char *value, struct ctl_args *args)
 		return -1;
 	case OPT_TIMEOUT:
 		if (!ctl_parse_seconds(value, &args->timeout_us))
-			return ctl_usage(args->command, "--timeout %s: not a number of seconds above 0, at most 86400", value);
+			return ctl_usage(args->command,
+					 "--timeout %s: not a number of seconds above 0, at most 86400",
+					 value);
 		return -1;
 	case OPT_JSON:
 		args->json = true;

@@ -1,4 +1,5 @@
-/* terracectl codec: vectors through the CPU codec, a batch at a time, so that a stream of any length needs the same memory. */
+/* terracectl codec: vectors through the CPU codec, a batch at a time, so that a stream of any length needs
+ * the same memory. */
 #include "kernels/codec.h"
 
 #include <errno.h>
@@ -85,13 +86,15 @@ static int convert(const struct codec *c, uint8_t *in, uint8_t *out)
 			return ctl_failed("codec: standard input: %s", strerror(errno));
 		n = got / c->in_bytes;
 		for (size_t i = 0; i < n; i++)
-			(c->decode ? decode_vector : encode_vector)(c, in + i * c->in_bytes, out + i * c->out_bytes);
+			(c->decode ? decode_vector : encode_vector)(c, in + i * c->in_bytes,
+								    out + i * c->out_bytes);
 		if (!write_full(STDOUT_FILENO, out, n * c->out_bytes))
 			return ctl_failed("codec: standard output: %s", strerror(errno));
 		vectors += n;
 	} while (n == BATCH_VECTORS);
 	if (got % c->in_bytes)
-		return ctl_failed("codec: the input ends inside a vector: %zu of %zu bytes after %" PRIu64 " whole ones",
+		return ctl_failed("codec: the input ends inside a vector: %zu of %zu bytes after %" PRIu64
+				  " whole ones",
 				  got % c->in_bytes, c->in_bytes, vectors);
 	if (close(STDOUT_FILENO))
 		return ctl_failed("codec: standard output: %s", strerror(errno));
@@ -101,7 +104,8 @@ static int convert(const struct codec *c, uint8_t *in, uint8_t *out)
 /* CTL_OK or CTL_USAGE. */
 static int parse(const struct ctl_args *args, struct codec *c)
 {
-	const char *format = args->value[OPTION_FORMAT], *dim = args->value[OPTION_DIM], *verb = args->words[0];
+	const char *format = args->value[OPTION_FORMAT], *dim = args->value[OPTION_DIM],
+		   *verb = args->words[0];
 	uint64_t d = 0;
 
 	if (strcmp(verb, "encode") && strcmp(verb, "decode"))

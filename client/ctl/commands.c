@@ -1,5 +1,5 @@
-/* The table of commands: what each is called, takes, means and returns. Option indices are used by the commands: the order here
- * is theirs.
+/* The table of commands: what each is called, takes, means and returns. Option indices are used by the
+ * commands: the order here is theirs.
  */
 #include "client/ctl/ctl.h"
 
@@ -10,8 +10,9 @@ const struct ctl_command ctl_commands[] = {
 		.name = "status",
 		.synopsis = "",
 		.summary = "tell whether the daemon serves",
-		.text = "Asks the daemon's health service and prints its state (serving or draining), version, uptime and boot "
-			"epoch. A script that waits for a daemon calls it until it returns 0.",
+		.text = "Asks the daemon's health service and prints its state (serving or draining), "
+			"version, uptime and boot epoch. A script that waits for a daemon calls it until it "
+			"returns 0.",
 		.exits = "0 serving, 3 it answers but does not serve, " EXITS_DAEMON,
 		.run = ctl_run_status,
 	},
@@ -19,10 +20,12 @@ const struct ctl_command ctl_commands[] = {
 		.name = "stat",
 		.synopsis = "[--watch SECONDS] [--count N] [--describe] [PATTERN]...",
 		.summary = "print counters and gauges",
-		.text = "Prints the daemon's counters and gauges under the names they have in its metrics. With PATTERNs only those that "
-			"match one: a shell pattern ('terrace_lookup_*'), or, without * ? [, any part of the name or labels.\n"
-			"With --watch it prints them again and again; counters then have a second column, their increase a "
-			"second since the time before, and with --json each round is one line.",
+		.text = "Prints the daemon's counters and gauges under the names they have in its metrics. "
+			"With PATTERNs only those that match one: a shell pattern ('terrace_lookup_*'), or, "
+			"without * ? [, any part of the name or labels.\n"
+			"With --watch it prints them again and again; counters then have a second column, "
+			"their increase a second since the time before, and with --json each round is one "
+			"line.",
 		.exits = "0 printed, 3 no such statistic, " EXITS_DAEMON,
 		.words_max = -1,
 		.options = {{"watch", "SECONDS", "print every so many seconds, until interrupted"},
@@ -34,17 +37,19 @@ const struct ctl_command ctl_commands[] = {
 		.name = "lookup",
 		.synopsis = "[--layout ID | --layouts FILE] {KEY... | --tokens FILE}",
 		.summary = "tell which blocks are in the cache",
-		.text = "For each key, in order, prints in which layouts its block is stored and how long the prefix is that a sequence with "
-			"those keys would find. It is a probe: it counts as no use and protects nothing.\n"
-			"A KEY is 2 to 64 hex digits, as engines log it and 'inspect' prints it. With --tokens the keys are made "
-			"by terrace_chain_hash() from token ids, for engines that use it: whole blocks of --block-tokens "
-			"tokens, the rest of the file is left.\n"
-			"Without --layouts the answer is that of the daemon's index, one key after the other, over every layout there "
-			"is (or --layout), and the prefix ends before the first key that is in none. With --layouts it is "
-			"what an engine with a session over those layouts is told: the prefix that is valid in all of them, windows "
-			"counted in. FILE is JSON, one layout or an array of them, each with the fields of Layout in "
-			"terrace.proto (fingerprint in hex, formats by name); 'terracectl inspect --json' prints such "
-			"objects.\n"
+		.text = "For each key, in order, prints in which layouts its block is stored and how long "
+			"the prefix is that a sequence with those keys would find. It is a probe: it counts "
+			"as no use and protects nothing.\n"
+			"A KEY is 2 to 64 hex digits, as engines log it and 'inspect' prints it. With "
+			"--tokens the keys are made by terrace_chain_hash() from token ids, for engines "
+			"that use it: whole blocks of --block-tokens tokens, the rest of the file is left.\n"
+			"Without --layouts the answer is that of the daemon's index, one key after the "
+			"other, over every layout there is (or --layout), and the prefix ends before the "
+			"first key that is in none. With --layouts it is what an engine with a session over "
+			"those layouts is told: the prefix that is valid in all of them, windows counted "
+			"in. FILE is JSON, one layout or an array of them, each with the fields of Layout "
+			"in terrace.proto (fingerprint in hex, formats by name); 'terracectl inspect "
+			"--json' prints such objects.\n"
 			"Examples:\n"
 			"  terracectl lookup 5f0c6b1d2e3f405162738495a6b7c8d9\n"
 			"  terracectl lookup --tokens prompt.ids --block-tokens 16\n"
@@ -53,8 +58,10 @@ const struct ctl_command ctl_commands[] = {
 		.words_max = 4096,
 		.options = {{"layout", "ID", "look at one layout only: its id, up to 16 hex digits"},
 			    {"layouts", "FILE", "open a session over the layouts in this JSON file"},
-			    {"tokens", "FILE", "decimal token ids with white space or commas between them; -: standard input"},
-			    {"block-tokens", "N", "with --tokens: tokens a block, 16 if not given; with --layouts theirs"},
+			    {"tokens", "FILE",
+			     "decimal token ids with white space or commas between them; -: standard input"},
+			    {"block-tokens", "N",
+			     "with --tokens: tokens a block, 16 if not given; with --layouts theirs"},
 			    {"salt", "TEXT", "with --tokens: the salt of the chain hash"}},
 		.run = ctl_run_lookup,
 	},
@@ -62,8 +69,9 @@ const struct ctl_command ctl_commands[] = {
 		.name = "inspect",
 		.synopsis = "[--layout ID] KEY",
 		.summary = "print a block's record and check its bytes",
-		.text = "Prints, for every layout that has a block under KEY (2 to 64 hex digits): state, place, generation, pins, "
-			"what it is in its sequence, its use, its layout, and whether its checksums, recomputed now, match.",
+		.text = "Prints, for every layout that has a block under KEY (2 to 64 hex digits): state, "
+			"place, generation, pins, what it is in its sequence, its use, its layout, and "
+			"whether its checksums, recomputed now, match.",
 		.exits = "0 found and sound, 3 no such block, 4 a checksum does not match, " EXITS_DAEMON,
 		.words_min = 1,
 		.words_max = 1,
@@ -74,18 +82,21 @@ const struct ctl_command ctl_commands[] = {
 		.name = "verify",
 		.synopsis = "[--rate BYTES]",
 		.summary = "recompute the checksums of all blocks",
-		.text = "Has the daemon check every stored block. Damaged ones are dropped, so that engines see misses, and counted. Without "
-			"--timeout it waits up to an hour.",
+		.text = "Has the daemon check every stored block. Damaged ones are dropped, so that engines "
+			"see misses, and counted. Without --timeout it waits up to an hour.",
 		.exits = "0 all sound, 4 damaged blocks were found and dropped, " EXITS_DAEMON,
-		.options = {{"rate", "BYTES", "read at most so many bytes a second: a number, or one with KiB, MiB, GiB or TiB"}},
+		.options =
+			{{"rate", "BYTES",
+			  "read at most so many bytes a second: a number, or one with KiB, MiB, GiB or TiB"}},
 		.run = ctl_run_verify,
 	},
 	{
 		.name = "drain",
 		.synopsis = "[--wait SECONDS | --undo]",
 		.summary = "stop admitting work and wait for what exists",
-		.text = "The daemon admits no more sessions, leases and puts, and its health becomes NOT_SERVING. The call then waits until "
-			"sessions, leases and reservations have ended, and says what remained. --undo admits work again.",
+		.text = "The daemon admits no more sessions, leases and puts, and its health becomes "
+			"NOT_SERVING. The call then waits until sessions, leases and reservations have "
+			"ended, and says what remained. --undo admits work again.",
 		.exits = "0 drained (or admitting again), 3 something remained, " EXITS_DAEMON,
 		.options = {{"wait", "SECONDS", "how long to wait for what exists; without it not at all"},
 			    {"undo", NULL, "admit work again"}},
@@ -95,8 +106,9 @@ const struct ctl_command ctl_commands[] = {
 		.name = "codec",
 		.synopsis = "{encode|decode} --format FORMAT --dim D [--rotated] < IN > OUT",
 		.summary = "pack or unpack vectors, without a daemon",
-		.text = "Encode reads vectors of D little-endian fp16 numbers and writes each one packed; decode does the reverse. A "
-			"packed vector is its codes in linear order, then its scale bytes, little-endian:\n"
+		.text = "Encode reads vectors of D little-endian fp16 numbers and writes each one packed; "
+			"decode does the reverse. A packed vector is its codes in linear order, then its "
+			"scale bytes, little-endian:\n"
 			"  fp16, bf16  2 bytes a number, no scale (raw16 is fp16)\n"
 			"  fp8         one E4M3 byte a number, fp16 scale\n"
 			"  int4_pth    low nibble = even element, as vLLM has it; 4 scale bytes: a float32 with\n"
@@ -104,14 +116,17 @@ const struct ctl_command ctl_commands[] = {
 			"  tq4         low nibble = even element, fp16 scale\n"
 			"  tq3         a stream of 3-bit fields, low bits first, fp16 scale\n"
 			"  tq2         four codes a byte from the low bits up, fp16 scale\n"
-			"int4_pth and tq* hold rotated vectors: x times a fixed sign vector, then an unnormalised Hadamard transform. With "
-			"--rotated the fp16 side is in that domain: encode takes vectors that are rotated already, decode leaves them so. "
-			"The formats that do not rotate ignore it.\n"
-			"NaN is taken as 0 and infinity as the largest finite fp16; fp16 and bf16 are plain conversions. Memory does "
-			"not grow with the input.\n"
+			"int4_pth and tq* hold rotated vectors: x times a fixed sign vector, then an "
+			"unnormalised Hadamard transform. With --rotated the fp16 side is in that domain: "
+			"encode takes vectors that are rotated already, decode leaves them so. The formats "
+			"that do not rotate ignore it.\n"
+			"NaN is taken as 0 and infinity as the largest finite fp16; fp16 and bf16 are plain "
+			"conversions. Memory does not grow with the input.\n"
 			"Example:\n"
 			"  terracectl codec encode --format tq4 --dim 128 < k.f16 > k.tq4",
-		.exits = "0 done, 1 reading or writing failed or the input ends inside a vector (whole ones are written), 2 usage.",
+		.exits =
+			"0 done, 1 reading or writing failed or the input ends inside a vector (whole ones are "
+			"written), 2 usage.",
 		.words_min = 1,
 		.words_max = 1,
 		.options = {{"format", "FORMAT", "fp16 (or raw16), bf16, fp8, int4_pth, tq4, tq3 or tq2"},

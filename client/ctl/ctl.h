@@ -1,8 +1,9 @@
-/* What the commands of terracectl share: exit codes, the table of commands and their options, and the parsed command line.
+/* What the commands of terracectl share: exit codes, the table of commands and their options, and the parsed
+ * command line.
  *
- * One static table row a command drives parsing and --help. A command gets its arguments checked for form (options known, values
- * present, numbers in range are its own affair), prints its result on stdout and its troubles on stderr, and returns an exit code.
- * Single-threaded.
+ * One static table row a command drives parsing and --help. A command gets its arguments checked for form
+ * (options known, values present, numbers in range are its own affair), prints its result on stdout and its
+ * troubles on stderr, and returns an exit code. Single-threaded.
  */
 #ifndef TERRACE_CTL_CTL_H
 #define TERRACE_CTL_CTL_H
@@ -13,9 +14,9 @@
 
 enum ctl_exit {
 	CTL_OK = 0,
-	CTL_FAILED = 1,      /* the daemon refused, input or output failed */
-	CTL_USAGE = 2,       /* the command line makes no sense; nothing was done */
-	CTL_NO = 3,          /* the answer is no: a miss, not serving, not drained */
+	CTL_FAILED = 1,	     /* the daemon refused, input or output failed */
+	CTL_USAGE = 2,	     /* the command line makes no sense; nothing was done */
+	CTL_NO = 3,	     /* the answer is no: a miss, not serving, not drained */
 	CTL_DAMAGED = 4,     /* a block's checksum does not match */
 	CTL_UNREACHABLE = 5, /* no daemon at the address, or no answer in time */
 };
@@ -30,21 +31,22 @@ struct ctl_option {
 
 struct ctl_args {
 	const struct ctl_command *command;
-	const char *address;                /* NULL: the library's default */
-	uint64_t timeout_us;                /* 0: the command's default */
+	const char *address; /* NULL: the library's default */
+	uint64_t timeout_us; /* 0: the command's default */
 	bool json;
-	const char *value[CTL_OPTIONS_MAX]; /* of the command's option i; NULL: not given; a flag that was given: "" */
-	char **words;                       /* what is not an option */
+	const char *value[CTL_OPTIONS_MAX]; /* of the command's option i; NULL: not given; a flag that was
+					       given: "" */
+	char **words;			    /* what is not an option */
 	int word_count;
 };
 
 struct ctl_command {
 	const char *name;
-	const char *synopsis;   /* behind the name */
-	const char *summary;    /* one line */
-	const char *text;       /* the man page's description */
-	const char *exits;      /* what the exit codes mean here */
-	int words_min, words_max; /* max -1: any number */
+	const char *synopsis;			    /* behind the name */
+	const char *summary;			    /* one line */
+	const char *text;			    /* the man page's description */
+	const char *exits;			    /* what the exit codes mean here */
+	int words_min, words_max;		    /* max -1: any number */
 	struct ctl_option options[CTL_OPTIONS_MAX]; /* ended by a NULL name if fewer */
 	int (*run)(const struct ctl_args *args);
 };

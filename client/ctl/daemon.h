@@ -1,4 +1,5 @@
-/* Unary calls to the daemon, over the library's internal rpc layer: Admin and Health are no part of the public header. */
+/* Unary calls to the daemon, over the library's internal rpc layer: Admin and Health are no part of the
+ * public header. */
 #ifndef TERRACE_CTL_DAEMON_H
 #define TERRACE_CTL_DAEMON_H
 
@@ -18,8 +19,8 @@ struct ctl_daemon {
 int ctl_daemon_open(const struct ctl_args *args, struct ctl_daemon *d);
 void ctl_daemon_close(struct ctl_daemon *d);
 
-/* One call. timeout_us 0: CTL_TIMEOUT_US. *reply, of `type`, is valid until the next call or close; written only on CTL_OK. Else an
- * exit code, and stderr has said why. */
+/* One call. timeout_us 0: CTL_TIMEOUT_US. *reply, of `type`, is valid until the next call or close; written
+ * only on CTL_OK. Else an exit code, and stderr has said why. */
 int ctl_daemon_call(struct ctl_daemon *d, enum client_method method, const ProtobufCMessage *request,
 		    const ProtobufCMessageDescriptor *type, uint64_t timeout_us, void *reply);
 

@@ -5,7 +5,8 @@
 
 enum { COLUMNS = 88, INDENT = 4, TERM = 8 };
 
-/* Prints text indented and filled to COLUMNS; a newline in it ends a line, and a line that begins with a space is kept as it is. */
+/* Prints text indented and filled to COLUMNS; a newline in it ends a line, and a line that begins with a
+ * space is kept as it is. */
 static void print_filled(const char *text, int indent)
 {
 	int column = 0;
@@ -48,11 +49,14 @@ static void print_term(const char *dashes, const char *name, const char *value, 
 static void print_globals(void)
 {
 	print_term("--", "address", "ADDRESS",
-		   "where the daemon listens: unix:PATH or HOST:PORT. Without it $TERRACE_ADDRESS, else the default socket.");
+		   "where the daemon listens: unix:PATH or HOST:PORT. Without it $TERRACE_ADDRESS, else the "
+		   "default socket.");
 	print_term("--", "timeout", "SECONDS",
-		   "the longest wait for the daemon's answer, with decimals if wanted, at most 86400. Without it 5, "
+		   "the longest wait for the daemon's answer, with decimals if wanted, at most 86400. "
+		   "Without it 5, "
 		   "and for verify and drain what their work may need.");
-	print_term("--", "json", NULL, "print one JSON object instead of text. 64-bit ids and keys are strings of hex digits.");
+	print_term("--", "json", NULL,
+		   "print one JSON object instead of text. 64-bit ids and keys are strings of hex digits.");
 	print_term("--", "help", NULL, "print help, of a command if there is one, and do nothing else.");
 	print_term("--", "version", NULL, "print the version and do nothing else.");
 }
@@ -62,7 +66,8 @@ static void print_exits(void)
 	print_term("", "0", NULL, "done; the answer is yes");
 	print_term("", "1", NULL, "failed: the daemon refused, or reading or writing failed");
 	print_term("", "2", NULL, "the command line makes no sense; nothing was done");
-	print_term("", "3", NULL, "the answer is no: a block is missing, the daemon is not serving, or has not drained");
+	print_term("", "3", NULL,
+		   "the answer is no: a block is missing, the daemon is not serving, or has not drained");
 	print_term("", "4", NULL, "damaged data was found");
 	print_term("", "5", NULL, "no daemon at the address, or no answer in time");
 }
@@ -84,13 +89,15 @@ void ctl_help_all(void)
 
 void ctl_help_command(const struct ctl_command *command)
 {
-	printf("NAME\n    terracectl %s - %s\n\nSYNOPSIS\n    terracectl %s%s%s\n\nDESCRIPTION\n", command->name,
-	       command->summary, command->name, *command->synopsis ? " " : "", command->synopsis);
+	printf("NAME\n    terracectl %s - %s\n\nSYNOPSIS\n    terracectl %s%s%s\n\nDESCRIPTION\n",
+	       command->name, command->summary, command->name, *command->synopsis ? " " : "",
+	       command->synopsis);
 	print_filled(command->text, INDENT);
 	if (command->options[0].name)
 		printf("\nOPTIONS\n");
 	for (int i = 0; i < CTL_OPTIONS_MAX && command->options[i].name; i++)
-		print_term("--", command->options[i].name, command->options[i].value, command->options[i].help);
+		print_term("--", command->options[i].name, command->options[i].value,
+			   command->options[i].help);
 	printf("\nGLOBAL OPTIONS\n");
 	print_globals();
 	printf("\nEXIT STATUS\n");

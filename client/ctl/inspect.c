@@ -72,14 +72,16 @@ int ctl_run_inspect(const struct ctl_args *args)
 	int code;
 
 	if (!ctl_parse_key(args->words[0], key, &key_bytes))
-		return ctl_usage(args->command, "'%s' is no key: 2 to 64 hex digits, two a byte", args->words[0]);
+		return ctl_usage(args->command, "'%s' is no key: 2 to 64 hex digits, two a byte",
+				 args->words[0]);
 	if (args->value[OPTION_LAYOUT] && !ctl_parse_id(args->value[OPTION_LAYOUT], &request.layout_id))
-		return ctl_usage(args->command, "--layout %s: not an id of up to 16 hex digits", args->value[OPTION_LAYOUT]);
+		return ctl_usage(args->command, "--layout %s: not an id of up to 16 hex digits",
+				 args->value[OPTION_LAYOUT]);
 	request.key = (ProtobufCBinaryData){.len = key_bytes, .data = key};
 	code = ctl_daemon_open(args, &d);
 	if (!code)
-		code = ctl_daemon_call(&d, CLIENT_ADMIN_INSPECT, &request.base, &terrace__v1__inspect_reply__descriptor,
-				       args->timeout_us, &reply);
+		code = ctl_daemon_call(&d, CLIENT_ADMIN_INSPECT, &request.base,
+				       &terrace__v1__inspect_reply__descriptor, args->timeout_us, &reply);
 	if (!code)
 		code = print_blocks(args, key, key_bytes, reply);
 	ctl_daemon_close(&d);

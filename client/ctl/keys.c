@@ -20,11 +20,13 @@ int keys_from_words(const struct ctl_args *args, struct terrace_keys *keys)
 	for (uint32_t i = 0; i < count; i++) {
 		if (!ctl_parse_key(args->words[i], key, &n)) {
 			free(bytes);
-			return ctl_usage(args->command, "'%s' is no key: 2 to 64 hex digits, two a byte", args->words[i]);
+			return ctl_usage(args->command, "'%s' is no key: 2 to 64 hex digits, two a byte",
+					 args->words[i]);
 		}
 		if (key_bytes && n != key_bytes) {
 			free(bytes);
-			return ctl_usage(args->command, "'%s': keys must have the same length", args->words[i]);
+			return ctl_usage(args->command, "'%s': keys must have the same length",
+					 args->words[i]);
 		}
 		key_bytes = n;
 		memcpy(bytes + (size_t)i * key_bytes, key, key_bytes);
@@ -33,7 +35,8 @@ int keys_from_words(const struct ctl_args *args, struct terrace_keys *keys)
 	return CTL_OK;
 }
 
-/* The next token id: 1, 0 at the end, -1 for anything that is not a number of 32 bits. Lists with commas and brackets pass. */
+/* The next token id: 1, 0 at the end, -1 for anything that is not a number of 32 bits. Lists with commas and
+ * brackets pass. */
 static int next_token(FILE *file, uint32_t *token)
 {
 	uint64_t v = 0;
@@ -51,7 +54,8 @@ static int next_token(FILE *file, uint32_t *token)
 	return 1;
 }
 
-static int chain(FILE *file, const char *path, uint32_t block_tokens, const char *salt, uint8_t *bytes, uint32_t *count)
+static int chain(FILE *file, const char *path, uint32_t block_tokens, const char *salt, uint8_t *bytes,
+		 uint32_t *count)
 {
 	uint32_t block[256], n = 0;
 	int got;
@@ -62,13 +66,15 @@ static int chain(FILE *file, const char *path, uint32_t block_tokens, const char
 			continue;
 		if (*count == KEYS_MAX)
 			return ctl_failed("%s: more than %d blocks", path, KEYS_MAX);
-		terrace_chain_hash(*count ? bytes - CHAIN_KEY_BYTES : NULL, block, n, salt, salt ? strlen(salt) : 0, bytes);
+		terrace_chain_hash(*count ? bytes - CHAIN_KEY_BYTES : NULL, block, n, salt,
+				   salt ? strlen(salt) : 0, bytes);
 		bytes += CHAIN_KEY_BYTES;
 		(*count)++;
 		n = 0;
 	}
 	if (got < 0)
-		return ctl_failed("%s: not a list of decimal token ids, after %u of them", path, *count * block_tokens + n);
+		return ctl_failed("%s: not a list of decimal token ids, after %u of them", path,
+				  *count * block_tokens + n);
 	if (ferror(file))
 		return ctl_failed("%s: %s", path, strerror(errno));
 	return *count ? CTL_OK : ctl_failed("%s: %u tokens are no whole block of %u", path, n, block_tokens);

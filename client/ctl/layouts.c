@@ -7,7 +7,8 @@
 #include "client/ctl/output.h"
 #include "kernels/format.h"
 
-/* The number fields. at: in struct terrace_layout; NO_PLACE: a version, which the library has but does not choose. */
+/* The number fields. at: in struct terrace_layout; NO_PLACE: a version, which the library has but does not
+ * choose. */
 #define NO_PLACE SIZE_MAX
 static const struct {
 	const char *name;
@@ -33,7 +34,10 @@ static void put_format(struct json_t *object, const char *name, Terrace__V1__For
 {
 	const char *text = terrace_format_name((enum terrace_format)format);
 
-	out_put_text(object, name, text ? text : format == TERRACE__V1__FORMAT__FORMAT_NONE ? "none" : "unknown");
+	out_put_text(object, name,
+		     text					  ? text
+		     : format == TERRACE__V1__FORMAT__FORMAT_NONE ? "none"
+								  : "unknown");
 }
 
 struct json_t *layout_to_json(const Terrace__V1__Layout *l)
@@ -92,7 +96,8 @@ static bool read_fingerprint(const json_t *value, struct terrace_layout *l)
 	uint8_t bytes[32];
 	uint32_t n;
 
-	if (!json_is_string(value) || !ctl_parse_key(json_string_value(value), bytes, &n) || n != sizeof(bytes))
+	if (!json_is_string(value) || !ctl_parse_key(json_string_value(value), bytes, &n) ||
+	    n != sizeof(bytes))
 		return false;
 	memcpy(l->fingerprint, bytes, sizeof(bytes));
 	return true;
@@ -107,7 +112,8 @@ static int read_layout(const char *path, size_t index, json_t *object, struct te
 	*l = (struct terrace_layout)TERRACE_LAYOUT_INIT;
 	if (!json_is_object(object))
 		return ctl_failed("%s: layout %zu is not an object", path, index);
-	json_object_foreach(object, name, value) {
+	json_object_foreach(object, name, value)
+	{
 		if (!strcmp(name, "fingerprint"))
 			good = read_fingerprint(value, l);
 		else if (!strcmp(name, "k_format"))
@@ -117,8 +123,9 @@ static int read_layout(const char *path, size_t index, json_t *object, struct te
 		else
 			good = read_number(name, value, l);
 		if (!good)
-			return ctl_failed("%s: layout %zu: '%s' is no field of a layout, or not a value that it can have", path,
-					  index, name);
+			return ctl_failed("%s: layout %zu: '%s' is no field of a layout, or not a value that "
+					  "it can have",
+					  path, index, name);
 	}
 	if (!json_object_get(object, "total_heads"))
 		l->total_heads = l->heads;

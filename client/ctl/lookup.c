@@ -1,6 +1,6 @@
-/* terracectl lookup. Two ways to ask. Without layouts each key is asked for with Admin.Inspect, which needs no session and so works on a
- * daemon whose layouts the operator does not know, and on one that drains. With layouts a session is opened and Cache.Lookup gives
- * the answer that an engine gets.
+/* terracectl lookup. Two ways to ask. Without layouts each key is asked for with Admin.Inspect, which needs
+ * no session and so works on a daemon whose layouts the operator does not know, and on one that drains. With
+ * layouts a session is opened and Cache.Lookup gives the answer that an engine gets.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +37,8 @@ static void add_row(struct lookup *l, uint32_t i, const uint64_t *ids, uint32_t 
 	out_put_bool(row, "stored", n > 0);
 	for (uint32_t j = 0; j < n; j++) {
 		id = out_id(ids[j]);
-		snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%016llx", j ? " " : "", (unsigned long long)ids[j]);
+		snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%016llx", j ? " " : "",
+			 (unsigned long long)ids[j]);
 		out_append(list, id);
 	}
 	if (l->args->json) {
@@ -63,8 +64,8 @@ static int ask_index(struct lookup *l)
 
 		request.key.len = l->keys.key_bytes;
 		request.key.data = (uint8_t *)l->keys.bytes + (size_t)i * l->keys.key_bytes;
-		code = ctl_daemon_call(&d, CLIENT_ADMIN_INSPECT, &request.base, &terrace__v1__inspect_reply__descriptor,
-				       l->args->timeout_us, &reply);
+		code = ctl_daemon_call(&d, CLIENT_ADMIN_INSPECT, &request.base,
+				       &terrace__v1__inspect_reply__descriptor, l->args->timeout_us, &reply);
 		for (size_t j = 0; !code && j < reply->n_blocks && n < CTL_LAYOUTS_MAX; j++)
 			if (!strcmp(reply->blocks[j]->state, "stored"))
 				ids[n++] = reply->blocks[j]->layout_id;
@@ -112,7 +113,8 @@ static int ask_session(struct lookup *l)
 	if (states)
 		status = terrace_connect(&options, &client);
 	if (status == TERRACE_OK)
-		status = terrace_session_open(client, l->layouts, l->layout_count, &session_options, &session);
+		status =
+			terrace_session_open(client, l->layouts, l->layout_count, &session_options, &session);
 	if (status == TERRACE_OK)
 		status = terrace_lookup(session, &l->keys, 0, &l->prefix, states);
 	if (status == TERRACE_OK)
@@ -136,10 +138,13 @@ static int read_keys(struct lookup *l)
 	if (!chained)
 		return keys_from_words(l->args, &l->keys);
 	if (value[OPTION_BLOCK_TOKENS] &&
-	    (l->layout_count || !ctl_parse_uint(value[OPTION_BLOCK_TOKENS], BLOCK_TOKENS_MAX, &block_tokens) ||
-	     !block_tokens || block_tokens % 16))
-		return ctl_usage(l->args->command, "lookup: --block-tokens %s: a multiple of 16, at most %d; not with --layouts",
-				 value[OPTION_BLOCK_TOKENS], BLOCK_TOKENS_MAX);
+	    (l->layout_count ||
+	     !ctl_parse_uint(value[OPTION_BLOCK_TOKENS], BLOCK_TOKENS_MAX, &block_tokens) || !block_tokens ||
+	     block_tokens % 16))
+		return ctl_usage(
+			l->args->command,
+			"lookup: --block-tokens %s: a multiple of 16, at most %d; not with --layouts",
+			value[OPTION_BLOCK_TOKENS], BLOCK_TOKENS_MAX);
 	return keys_from_tokens(value[OPTION_TOKENS], (uint32_t)block_tokens, value[OPTION_SALT], &l->keys);
 }
 
@@ -151,7 +156,8 @@ static int prepare(struct lookup *l)
 	if (value[OPTION_LAYOUT] && value[OPTION_LAYOUTS])
 		return ctl_usage(l->args->command, "lookup: --layout or --layouts, not both");
 	if (value[OPTION_LAYOUT] && !ctl_parse_id(value[OPTION_LAYOUT], &l->layout_id))
-		return ctl_usage(l->args->command, "--layout %s: not an id of up to 16 hex digits", value[OPTION_LAYOUT]);
+		return ctl_usage(l->args->command, "--layout %s: not an id of up to 16 hex digits",
+				 value[OPTION_LAYOUT]);
 	if (value[OPTION_LAYOUTS])
 		code = layouts_load(value[OPTION_LAYOUTS], l->layouts, &l->layout_count);
 	return code ? code : read_keys(l);

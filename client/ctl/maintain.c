@@ -1,4 +1,5 @@
-/* terracectl verify and drain: calls that may take long, so their deadlines follow from what they are asked to do. */
+/* terracectl verify and drain: calls that may take long, so their deadlines follow from what they are asked
+ * to do. */
 #include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/output.h"
@@ -33,7 +34,8 @@ int ctl_run_verify(const struct ctl_args *args)
 		return ctl_usage(args->command, "verify: --rate %s: not a number of bytes above 0", rate);
 	code = ctl_daemon_open(args, &d);
 	if (!code)
-		code = ctl_daemon_call(&d, CLIENT_ADMIN_VERIFY, &request.base, &terrace__v1__verify_reply__descriptor,
+		code = ctl_daemon_call(&d, CLIENT_ADMIN_VERIFY, &request.base,
+				       &terrace__v1__verify_reply__descriptor,
 				       args->timeout_us ? args->timeout_us : VERIFY_TIMEOUT_US, &reply);
 	if (!code)
 		code = print_verified(args, reply);
@@ -65,15 +67,17 @@ int ctl_run_drain(const struct ctl_args *args)
 	int code;
 
 	if (wait && !ctl_parse_seconds(wait, &wait_us))
-		return ctl_usage(args->command, "drain: --wait %s: not a number of seconds above 0, at most 86400", wait);
+		return ctl_usage(args->command,
+				 "drain: --wait %s: not a number of seconds above 0, at most 86400", wait);
 	request.undo = args->value[OPTION_UNDO] != NULL;
 	if (wait && request.undo)
 		return ctl_usage(args->command, "drain: --wait or --undo, not both");
 	request.wait_ms = (wait_us + 999) / 1000;
 	code = ctl_daemon_open(args, &d);
 	if (!code)
-		code = ctl_daemon_call(&d, CLIENT_ADMIN_DRAIN, &request.base, &terrace__v1__drain_reply__descriptor,
-				       args->timeout_us ? args->timeout_us : wait_us + CTL_TIMEOUT_US, &reply);
+		code = ctl_daemon_call(
+			&d, CLIENT_ADMIN_DRAIN, &request.base, &terrace__v1__drain_reply__descriptor,
+			args->timeout_us ? args->timeout_us : wait_us + CTL_TIMEOUT_US, &reply);
 	if (!code)
 		code = print_drained(args, request.undo, reply);
 	ctl_daemon_close(&d);

@@ -108,7 +108,8 @@ void out_put_id(struct json_t *object, const char *name, uint64_t id)
 	out_put(object, name, out_id(id));
 }
 
-/* A scalar as people read it. Text from the daemon loses its control characters: they must not reach a terminal. */
+/* A scalar as people read it. Text from the daemon loses its control characters: they must not reach a
+ * terminal. */
 static const char *scalar(const struct json_t *v, char text[VALUE_MAX])
 {
 	switch (json_typeof(v)) {
@@ -169,12 +170,14 @@ static void print_table(struct json_t *array, int indent)
 	struct json_t *v, *row;
 	size_t i;
 
-	json_object_foreach(json_array_get(array, 0), name, v) {
+	json_object_foreach(json_array_get(array, 0), name, v)
+	{
 		if (nested(v) || columns == COLUMNS_MAX)
 			continue;
 		names[columns] = name;
 		width[columns] = (int)strlen(name);
-		json_array_foreach(array, i, row) {
+		json_array_foreach(array, i, row)
+		{
 			const struct json_t *cell = json_object_get(row, name);
 			int w = cell ? (int)strlen(scalar(cell, text)) : 0;
 
@@ -183,8 +186,7 @@ static void print_table(struct json_t *array, int indent)
 		columns++;
 	}
 	print_row(NULL, names, width, columns, indent);
-	json_array_foreach(array, i, row)
-		print_row(row, names, width, columns, indent);
+	json_array_foreach(array, i, row) print_row(row, names, width, columns, indent);
 }
 
 static bool table(const struct json_t *array)
@@ -192,9 +194,7 @@ static bool table(const struct json_t *array)
 	const char *name;
 	struct json_t *v;
 
-	json_object_foreach(json_array_get(array, 0), name, v)
-		if (nested(v))
-			return false;
+	json_object_foreach(json_array_get(array, 0), name, v) if (nested(v)) return false;
 	return json_is_object(json_array_get(array, 0));
 }
 
@@ -210,7 +210,8 @@ static void print_array(struct json_t *array, int indent)
 		print_table(array, indent);
 		return;
 	}
-	json_array_foreach(array, i, v) {
+	json_array_foreach(array, i, v)
+	{
 		if (i && nested(v))
 			putchar('\n');
 		if (json_is_object(v))
@@ -227,10 +228,10 @@ static void print_object(struct json_t *object, int indent)
 	struct json_t *v;
 	int width = 0;
 
+	json_object_foreach(object, name, v) if (!nested(v) && (int)strlen(name) > width) width =
+		(int)strlen(name);
 	json_object_foreach(object, name, v)
-		if (!nested(v) && (int)strlen(name) > width)
-			width = (int)strlen(name);
-	json_object_foreach(object, name, v) {
+	{
 		if (!nested(v)) {
 			printf("%*s%-*s  %s\n", indent, "", width, name, scalar(v, text));
 			continue;

@@ -1,8 +1,8 @@
 /* What commands print: a tree of named values, shown as text or as JSON, so that both always say the same.
  *
- * As text an object is aligned "name  value" lines, an array of objects a table with their names as its head, anything nested is
- * indented under its name. The only file of terracectl's output that knows jansson; struct json_t is its value. Functions that run
- * out of memory end the program: it holds nothing worth saving.
+ * As text an object is aligned "name  value" lines, an array of objects a table with their names as its head,
+ * anything nested is indented under its name. The only file of terracectl's output that knows jansson; struct
+ * json_t is its value. Functions that run out of memory end the program: it holds nothing worth saving.
  */
 #ifndef TERRACE_CTL_OUTPUT_H
 #define TERRACE_CTL_OUTPUT_H
@@ -31,7 +31,8 @@ void out_put_hex(struct json_t *object, const char *name, const uint8_t *bytes, 
 struct json_t *out_id(uint64_t id);
 void out_put_id(struct json_t *object, const char *name, uint64_t id);
 
-/* Prints and frees the tree and flushes. one_line: JSON without line breaks. False: writing failed, stderr says so. */
+/* Prints and frees the tree and flushes. one_line: JSON without line breaks. False: writing failed, stderr
+ * says so. */
 bool out_print(struct json_t *tree, bool json, bool one_line);
 
 #endif

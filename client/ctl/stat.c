@@ -1,4 +1,5 @@
-/* terracectl stat. With --watch the values of the round before are kept, to print the increase of counters a second. */
+/* terracectl stat. With --watch the values of the round before are kept, to print the increase of counters a
+ * second. */
 #include <fnmatch.h>
 #include <signal.h>
 #include <stdio.h>
@@ -97,7 +98,8 @@ static struct json_t *row_of(const Terrace__V1__Stat *stat, const char *name, co
 	}
 	out_put_number(row, "value", stat->value);
 	if (args->value[OPTION_WATCH] && before)
-		out_put_number(row, "per_second", (stat->value - before->value) * 1e6 / (double)(now_us - w->taken_us));
+		out_put_number(row, "per_second",
+			       (stat->value - before->value) * 1e6 / (double)(now_us - w->taken_us));
 	else if (args->value[OPTION_WATCH] && !args->json) /* a table needs the column in its first row */
 		out_put_text(row, "per_second", "");
 	if (args->json)
@@ -116,8 +118,8 @@ static int print_round(const struct ctl_args *args, struct ctl_daemon *d, struct
 	uint64_t now_us;
 	char name[512];
 	size_t shown = 0;
-	int code = ctl_daemon_call(d, CLIENT_ADMIN_STATS, &request.base, &terrace__v1__stats_reply__descriptor,
-				   args->timeout_us, &reply);
+	int code = ctl_daemon_call(d, CLIENT_ADMIN_STATS, &request.base,
+				   &terrace__v1__stats_reply__descriptor, args->timeout_us, &reply);
 
 	if (code)
 		return code;

@@ -27,14 +27,15 @@ static int ask(struct ctl_daemon *d, uint64_t timeout_us, bool *serving, struct 
 	Terrace__V1__StatsReply *stats;
 	int code;
 
-	code = ctl_daemon_call(d, CLIENT_HEALTH_CHECK, &check.base, &grpc__health__v1__health_check_response__descriptor,
-			       timeout_us, &health);
+	code = ctl_daemon_call(d, CLIENT_HEALTH_CHECK, &check.base,
+			       &grpc__health__v1__health_check_response__descriptor, timeout_us, &health);
 	if (code)
 		return code;
 	*serving = health->status == GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING;
 	out_put_text(tree, "address", d->address);
 	out_put_text(tree, "health", serving_text(health->status));
-	code = ctl_daemon_call(d, CLIENT_ADMIN_STATS, &request.base, &terrace__v1__stats_reply__descriptor, timeout_us, &stats);
+	code = ctl_daemon_call(d, CLIENT_ADMIN_STATS, &request.base, &terrace__v1__stats_reply__descriptor,
+			       timeout_us, &stats);
 	if (code)
 		return code;
 	out_put_text(tree, "state", stats->state);

@@ -1,8 +1,9 @@
 /* terrace-bench: what the measurements share.
  *
- * A bench is a function that measures its cases and reports each one beside a baseline that it measured in the same run, the two taking
- * turns so that a noisy machine hurts both alike. Figures of a round are medians; of the rounds the best counts. A bench that cannot go on
- * calls bench_die: the program then ends, and with it every process it has started and its temporary folder.
+ * A bench is a function that measures its cases and reports each one beside a baseline that it measured in
+ * the same run, the two taking turns so that a noisy machine hurts both alike. Figures of a round are
+ * medians; of the rounds the best counts. A bench that cannot go on calls bench_die: the program then ends,
+ * and with it every process it has started and its temporary folder.
  */
 #ifndef TERRACE_BENCH_BENCH_H
 #define TERRACE_BENCH_BENCH_H
@@ -18,7 +19,7 @@ struct bench_options {
 	bool json, check, quick;
 	const char *terraced, *redis; /* programs */
 	unsigned rounds;
-	char folder[64];              /* temporary, removed at the end */
+	char folder[64]; /* temporary, removed at the end */
 };
 extern struct bench_options bench_options;
 
@@ -37,8 +38,8 @@ int bench_put(void);
 
 enum bench_goal { BENCH_NONE, BENCH_AT_MOST, BENCH_AT_LEAST };
 
-/* A figure. baseline: in the same unit, NAN: none. goal: which bound `target` is, of the ratio value / baseline, or of the value where
- * there is no baseline or of_value is set. */
+/* A figure. baseline: in the same unit, NAN: none. goal: which bound `target` is, of the ratio value /
+ * baseline, or of the value where there is no baseline or of_value is set. */
 struct bench_figure {
 	const char *bench, *name, *unit;
 	double value, baseline;

@@ -17,7 +17,7 @@
 enum { CHILDREN_MAX = 16, STOP_MS = 10000 };
 
 static pid_t children[CHILDREN_MAX]; /* 0: free */
-static pid_t owner;                  /* whose exit cleans up: not that of a child between fork and exec */
+static pid_t owner;		     /* whose exit cleans up: not that of a child between fork and exec */
 
 static int remove_entry(const char *path, const struct stat *s, int type, struct FTW *ftw)
 {
@@ -153,7 +153,8 @@ bool bench_ended(int pid, const char *name)
 	if (fd >= 0) {
 		off_t end = lseek(fd, 0, SEEK_END);
 
-		n = pread(fd, text, sizeof(text) - 1, end > (off_t)sizeof(text) ? end - (off_t)sizeof(text) + 1 : 0);
+		n = pread(fd, text, sizeof(text) - 1,
+			  end > (off_t)sizeof(text) ? end - (off_t)sizeof(text) + 1 : 0);
 		close(fd);
 	}
 	text[n > 0 ? n : 0] = '\0';

@@ -36,8 +36,9 @@ static void await_call(const struct server *server, struct serving *s)
 {
 	*s = (struct serving){0};
 	grpc_metadata_array_init(&s->metadata);
-	if (grpc_server_request_registered_call(server->server, server->method, &s->call, &s->deadline, &s->metadata, &s->message,
-						server->queue, server->queue, s) != GRPC_CALL_OK)
+	if (grpc_server_request_registered_call(server->server, server->method, &s->call, &s->deadline,
+						&s->metadata, &s->message, server->queue, server->queue,
+						s) != GRPC_CALL_OK)
 		exit(1);
 }
 
@@ -46,7 +47,8 @@ static void answer(struct serving *s)
 	grpc_op ops[4] = {
 		{.op = GRPC_OP_SEND_INITIAL_METADATA},
 		{.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = s->message},
-		{.op = GRPC_OP_SEND_STATUS_FROM_SERVER, .data.send_status_from_server.status = GRPC_STATUS_OK},
+		{.op = GRPC_OP_SEND_STATUS_FROM_SERVER,
+		 .data.send_status_from_server.status = GRPC_STATUS_OK},
 		{.op = GRPC_OP_RECV_CLOSE_ON_SERVER, .data.recv_close_on_server.cancelled = &s->cancelled},
 	};
 
@@ -64,16 +66,19 @@ static void end_call(struct serving *s)
 
 static bool listen_on(struct server *server, const char *path)
 {
-	grpc_arg reuse = {.type = GRPC_ARG_INTEGER, .key = (char *)GRPC_ARG_ALLOW_REUSEPORT, .value.integer = 0};
+	grpc_arg reuse = {
+		.type = GRPC_ARG_INTEGER, .key = (char *)GRPC_ARG_ALLOW_REUSEPORT, .value.integer = 0};
 	grpc_channel_args args = {1, &reuse};
 	char address[160];
 
 	snprintf(address, sizeof(address), "unix:%s", path);
 	server->queue = grpc_completion_queue_create_for_next(NULL);
 	server->server = grpc_server_create(&args, NULL);
-	server->method = grpc_server_register_method(server->server, METHOD, NULL, GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 0);
+	server->method = grpc_server_register_method(server->server, METHOD, NULL,
+						     GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 0);
 	grpc_server_register_completion_queue(server->server, server->queue, NULL);
-	if (!server->method || !grpc_server_add_http2_port(server->server, address, grpc_insecure_server_credentials_create()))
+	if (!server->method ||
+	    !grpc_server_add_http2_port(server->server, address, grpc_insecure_server_credentials_create()))
 		return false;
 	grpc_server_start(server->server);
 	return true;
@@ -90,7 +95,8 @@ int echo_serve(const char *path)
 	for (int i = 0; i < READY_CALLS; i++)
 		await_call(&server, &calls[i]);
 	for (;;) { /* until it is killed: a call, its end, the next call */
-		grpc_event event = grpc_completion_queue_next(server.queue, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
+		grpc_event event =
+			grpc_completion_queue_next(server.queue, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
 		struct serving *s = event.tag;
 
 		if (event.type != GRPC_OP_COMPLETE || (!s->answering && !event.success))
@@ -123,7 +129,8 @@ struct echo *echo_open(void)
 		bench_die("out of memory");
 	snprintf(path, sizeof(path), "%s/echo.sock", bench_options.folder);
 	snprintf(address, sizeof(address), "unix:%s", path);
-	e->pid = bench_spawn("echo", (const char *const[]){"/proc/self/exe", ECHO_SERVER_COMMAND, path, NULL});
+	e->pid =
+		bench_spawn("echo", (const char *const[]){"/proc/self/exe", ECHO_SERVER_COMMAND, path, NULL});
 	grpc_init();
 	credentials = grpc_insecure_credentials_create();
 	e->channel = grpc_channel_create(address, credentials, NULL);
@@ -137,9 +144,10 @@ struct echo *echo_open(void)
 
 void echo_call(struct echo *e)
 {
-	gpr_timespec deadline = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_seconds(DEADLINE_S, GPR_TIMESPAN));
-	grpc_call *call = grpc_channel_create_registered_call(e->channel, NULL, GRPC_PROPAGATE_DEFAULTS, e->queue, e->method,
-							      deadline, NULL);
+	gpr_timespec deadline =
+		gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_seconds(DEADLINE_S, GPR_TIMESPAN));
+	grpc_call *call = grpc_channel_create_registered_call(e->channel, NULL, GRPC_PROPAGATE_DEFAULTS,
+							      e->queue, e->method, deadline, NULL);
 	grpc_metadata_array initial, trailing;
 	grpc_byte_buffer *reply = NULL;
 	grpc_status_code status;
@@ -148,17 +156,21 @@ void echo_call(struct echo *e)
 		{.op = GRPC_OP_SEND_INITIAL_METADATA, .flags = GRPC_INITIAL_METADATA_WAIT_FOR_READY},
 		{.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = e->empty},
 		{.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT},
-		{.op = GRPC_OP_RECV_INITIAL_METADATA, .data.recv_initial_metadata.recv_initial_metadata = &initial},
+		{.op = GRPC_OP_RECV_INITIAL_METADATA,
+		 .data.recv_initial_metadata.recv_initial_metadata = &initial},
 		{.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &reply},
 		{.op = GRPC_OP_RECV_STATUS_ON_CLIENT,
-		 .data.recv_status_on_client = {.trailing_metadata = &trailing, .status = &status, .status_details = &details}},
+		 .data.recv_status_on_client = {.trailing_metadata = &trailing,
+						.status = &status,
+						.status_details = &details}},
 	};
 
 	grpc_metadata_array_init(&initial);
 	grpc_metadata_array_init(&trailing);
 	if (grpc_call_start_batch(call, ops, 6, NULL, NULL) != GRPC_CALL_OK)
 		bench_die("echo: the call did not start");
-	grpc_completion_queue_next(e->queue, gpr_inf_future(GPR_CLOCK_REALTIME), NULL); /* the call has a deadline */
+	grpc_completion_queue_next(e->queue, gpr_inf_future(GPR_CLOCK_REALTIME),
+				   NULL); /* the call has a deadline */
 	if (status != GRPC_STATUS_OK)
 		bench_die("echo: status %d", (int)status);
 	grpc_byte_buffer_destroy(reply);

@@ -1,5 +1,5 @@
-/* The floor under a unary call: a server that sends the request's bytes back, and a client, with nothing but gRPC C core on a Unix
- * socket. The server is this program run again, since terraced is another process too.
+/* The floor under a unary call: a server that sends the request's bytes back, and a client, with nothing but
+ * gRPC C core on a Unix socket. The server is this program run again, since terraced is another process too.
  */
 #ifndef TERRACE_BENCH_ECHO_H
 #define TERRACE_BENCH_ECHO_H

@@ -1,6 +1,7 @@
-/* The cache at a million blocks, in this process: what a block costs in memory, and what a lookup of 64 keys costs inside the daemon,
- * without the call around it. The blocks' records are the daemon's own; only their slots have no memory (daemon/cache_seed.h). The
- * baseline of lookups is as many independent reads from random places of an array as large: what the machine's memory takes alone.
+/* The cache at a million blocks, in this process: what a block costs in memory, and what a lookup of 64 keys
+ * costs inside the daemon, without the call around it. The blocks' records are the daemon's own; only their
+ * slots have no memory (daemon/cache_seed.h). The baseline of lookups is as many independent reads from
+ * random places of an array as large: what the machine's memory takes alone.
  */
 #include <malloc.h>
 #include <stdio.h>
@@ -60,14 +61,30 @@ static void check(enum status status, const char *what, const char *why)
 static void open_cache(struct index_bench *b)
 {
 	struct cache_options options = {
-		.host_bytes = 1 << 30, .extent_bytes = 64 << 20, .policy = "lru", .pinned_bytes_max = 1 << 30, .sessions_max = 16,
-		.leases_max = 1024, .open_blocks_max = 16, .session_idle_ms = 3600000, .lease_ttl_ms = 60000,
-		.reservation_ttl_ms = 60000, .watch_queue = 16,
+		.host_bytes = 1 << 30,
+		.extent_bytes = 64 << 20,
+		.policy = "lru",
+		.pinned_bytes_max = 1 << 30,
+		.sessions_max = 16,
+		.leases_max = 1024,
+		.open_blocks_max = 16,
+		.session_idle_ms = 3600000,
+		.lease_ttl_ms = 60000,
+		.reservation_ttl_ms = 60000,
+		.watch_queue = 16,
 	};
 	struct kv_layout layout = {
-		.layers = 1, .heads = 1, .total_heads = 1, .head_dim_k = 64, .head_dim_v = 64, .block_tokens = 16,
-		.k_format = KV_TQ4, .v_format = KV_TQ4, .rotation_version = KV_ROTATION_VERSION,
-		.codebook_version = KV_CODEBOOK_VERSION, .layout_version = KV_LAYOUT_VERSION,
+		.layers = 1,
+		.heads = 1,
+		.total_heads = 1,
+		.head_dim_k = 64,
+		.head_dim_v = 64,
+		.block_tokens = 16,
+		.k_format = KV_TQ4,
+		.v_format = KV_TQ4,
+		.rotation_version = KV_ROTATION_VERSION,
+		.codebook_version = KV_CODEBOOK_VERSION,
+		.layout_version = KV_LAYOUT_VERSION,
 	};
 	const char *why = NULL;
 
@@ -88,14 +105,26 @@ static void seed_blocks(struct index_bench *b)
 
 static void report_bytes(double allocated, double resident)
 {
-	bench_report(&(struct bench_figure){.bench = "index", .name = "memory a block, resident", .unit = "bytes",
-					    .value = resident / BLOCKS, .baseline = NAN, .goal = BENCH_AT_MOST, .target = 256});
+	bench_report(&(struct bench_figure){.bench = "index",
+					    .name = "memory a block, resident",
+					    .unit = "bytes",
+					    .value = resident / BLOCKS,
+					    .baseline = NAN,
+					    .goal = BENCH_AT_MOST,
+					    .target = 256});
 	if (allocated > 0) /* a sanitizer's malloc does not tell */
-		bench_report(&(struct bench_figure){.bench = "index", .name = "memory a block, of malloc", .unit = "bytes",
-						    .value = allocated / BLOCKS, .baseline = NAN, .goal = BENCH_AT_MOST,
+		bench_report(&(struct bench_figure){.bench = "index",
+						    .name = "memory a block, of malloc",
+						    .unit = "bytes",
+						    .value = allocated / BLOCKS,
+						    .baseline = NAN,
+						    .goal = BENCH_AT_MOST,
 						    .target = 256});
-	bench_report(&(struct bench_figure){.bench = "index", .name = "struct block", .unit = "bytes",
-					    .value = (double)cache_seed_block_struct_bytes(), .baseline = NAN});
+	bench_report(&(struct bench_figure){.bench = "index",
+					    .name = "struct block",
+					    .unit = "bytes",
+					    .value = (double)cache_seed_block_struct_bytes(),
+					    .baseline = NAN});
 }
 
 /* Keys from anywhere: no two of their records are neighbours. */
@@ -108,7 +137,8 @@ static double lookup_ns(struct index_bench *b)
 	uint64_t start, ns;
 
 	for (int i = 0; i < BATCH; i++)
-		memcpy(batch + i * KEY_BYTES, b->keys + bench_random(&b->seed) % BLOCKS * KEY_BYTES, KEY_BYTES);
+		memcpy(batch + i * KEY_BYTES, b->keys + bench_random(&b->seed) % BLOCKS * KEY_BYTES,
+		       KEY_BYTES);
 	start = bench_now_ns();
 	check(cache_lookup(b->cache, b->session.id, &keys, &prefix, states, BATCH, &why), "lookup", why);
 	ns = bench_now_ns() - start;
@@ -163,9 +193,14 @@ int bench_index(void)
 	report_bytes(allocated_bytes() - allocated, resident_bytes() - resident);
 	for (unsigned i = 0; i < bench_options.rounds; i++)
 		round_of_lookups(&b);
-	bench_report(&(struct bench_figure){.bench = "index", .name = "lookup of 64 keys / 64 random reads", .unit = "us, p50",
-					    .value = b.best_ns / 1000, .baseline = b.best_read_ns / 1000, .goal = BENCH_AT_MOST,
-					    .target = 20, .of_value = true});
+	bench_report(&(struct bench_figure){.bench = "index",
+					    .name = "lookup of 64 keys / 64 random reads",
+					    .unit = "us, p50",
+					    .value = b.best_ns / 1000,
+					    .baseline = b.best_read_ns / 1000,
+					    .goal = BENCH_AT_MOST,
+					    .target = 20,
+					    .of_value = true});
 	cache_destroy(b.cache);
 	cache_thread_leave();
 	free(b.keys);

@@ -1,5 +1,6 @@
-/* The CPU kernels: how many bytes of fp16 K and V a second go in or come out on one core. Encode and decode against memcpy of those
- * bytes, attend (one query of 32 heads over 8 KV heads, d = 128) against attend over blocks of plain fp16.
+/* The CPU kernels: how many bytes of fp16 K and V a second go in or come out on one core. Encode and decode
+ * against memcpy of those bytes, attend (one query of 32 heads over 8 KV heads, d = 128) against attend over
+ * blocks of plain fp16.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +15,9 @@ enum { TOKENS = 1024, BLOCK_TOKENS = 16, BLOCKS = TOKENS / BLOCK_TOKENS, HEADS =
 
 enum { COPY, ENCODE, DECODE, ATTEND, WORK_COUNT };
 
-static const enum terrace_format formats[] = {TERRACE_FORMAT_FP16, TERRACE_FORMAT_BF16, TERRACE_FORMAT_FP8, TERRACE_FORMAT_INT4_PTH,
-					      TERRACE_FORMAT_TQ4,  TERRACE_FORMAT_TQ3,	TERRACE_FORMAT_TQ2};
+static const enum terrace_format formats[] = {
+	TERRACE_FORMAT_FP16, TERRACE_FORMAT_BF16, TERRACE_FORMAT_FP8, TERRACE_FORMAT_INT4_PTH,
+	TERRACE_FORMAT_TQ4,  TERRACE_FORMAT_TQ3,  TERRACE_FORMAT_TQ2};
 enum { FORMAT_COUNT = sizeof(formats) / sizeof(formats[0]) };
 
 struct kernel_bench {
@@ -40,15 +42,16 @@ static void encode(struct kernel_bench *b, int f, bool decode)
 
 		for (uint32_t h = 0; h < HEADS; h++) {
 			uint16_t *all = decode ? b->target : b->source;
-			uint16_t *k = vectors(all, 0, h, i * BLOCK_TOKENS), *v = vectors(all, 1, h, i * BLOCK_TOKENS);
+			uint16_t *k = vectors(all, 0, h, i * BLOCK_TOKENS),
+				 *v = vectors(all, 1, h, i * BLOCK_TOKENS);
 
 			if (decode)
-				service_check(terrace_decode(&b->layout[f], block, 0, h, 0, BLOCK_TOKENS, k, DIM, v, DIM,
-							     TERRACE_F16),
+				service_check(terrace_decode(&b->layout[f], block, 0, h, 0, BLOCK_TOKENS, k,
+							     DIM, v, DIM, TERRACE_F16),
 					      "decode");
 			else
-				service_check(terrace_encode(&b->layout[f], block, 0, h, 0, BLOCK_TOKENS, k, DIM, v, DIM,
-							     TERRACE_F16),
+				service_check(terrace_encode(&b->layout[f], block, 0, h, 0, BLOCK_TOKENS, k,
+							     DIM, v, DIM, TERRACE_F16),
 					      "encode");
 		}
 	}
@@ -130,8 +133,8 @@ static void report(const struct kernel_bench *b)
 		for (int f = 0; f < FORMAT_COUNT; f++) {
 			double baseline = work == ATTEND ? b->best_ns[0][ATTEND] : b->best_ns[f][COPY];
 
-			snprintf(name, sizeof(name), "%s %s / %s", names[work], terrace_format_name(formats[f]),
-				 work == ATTEND ? "attend fp16" : "memcpy");
+			snprintf(name, sizeof(name), "%s %s / %s", names[work],
+				 terrace_format_name(formats[f]), work == ATTEND ? "attend fp16" : "memcpy");
 			bench_report(&(struct bench_figure){
 				.bench = "kernels",
 				.name = name,
@@ -154,7 +157,8 @@ int bench_kernels(void)
 				uint64_t start = bench_now_ns();
 
 				do_work(&b, f, work);
-				b.best_ns[f][work] = fmin(b.best_ns[f][work], (double)(bench_now_ns() - start));
+				b.best_ns[f][work] =
+					fmin(b.best_ns[f][work], (double)(bench_now_ns() - start));
 			}
 		}
 	}

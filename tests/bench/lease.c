@@ -1,6 +1,7 @@
-/* Reading cached blocks: lease, add up all bytes in place, release; against GET of the same bytes from Redis over a Unix socket, added
- * up in the reader's buffer. Nothing of a lease is cached between turns: each is one Lease call. The extents stay mapped, as in an engine
- * that runs; the first lease of a session, which maps them, is a case of its own. Blocks take turns, so that no cache holds them.
+/* Reading cached blocks: lease, add up all bytes in place, release; against GET of the same bytes from Redis
+ * over a Unix socket, added up in the reader's buffer. Nothing of a lease is cached between turns: each is
+ * one Lease call. The extents stay mapped, as in an engine that runs; the first lease of a session, which
+ * maps them, is a case of its own. Blocks take turns, so that no cache holds them.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,8 @@ struct lease_bench {
 	double best_ns[CASE_COUNT]; /* a block */
 };
 
-static void read_leased(struct terrace_session *session, const struct terrace_keys *keys, uint64_t block_bytes)
+static void read_leased(struct terrace_session *session, const struct terrace_keys *keys,
+			uint64_t block_bytes)
 {
 	struct terrace_lease *lease = NULL;
 
@@ -109,7 +111,8 @@ static void report(const struct lease_bench *b)
 	} cases[] = {
 		{"lease + read + release of 1 / GET", LEASE_1, GET_1, BENCH_AT_LEAST, 1},
 		{"lease + read + release of 256 / 256 GETs", LEASE_256, GET_256, BENCH_AT_LEAST, 5},
-		{"lease + read + release of 256 / 256 GETs, 4 ahead", LEASE_256, GET_256_PIPELINED, BENCH_NONE, 0},
+		{"lease + read + release of 256 / 256 GETs, 4 ahead", LEASE_256, GET_256_PIPELINED,
+		 BENCH_NONE, 0},
 		{"first lease of a session, 256 / 256 GETs", LEASE_256_FIRST, GET_256, BENCH_NONE, 0},
 	};
 

@@ -1,4 +1,5 @@
-/* terrace-bench NAME [--json] [--check] [--quick] [--terraced PATH] [--redis PATH]; README.md says what each bench means. */
+/* terrace-bench NAME [--json] [--check] [--quick] [--terraced PATH] [--redis PATH]; README.md says what each
+ * bench means. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,12 +24,14 @@ static void print_usage(FILE *to)
 {
 	fprintf(to,
 		"usage: terrace-bench {NAME | all} [OPTION]...\n       terrace-bench --list\n"
-		"  --json           one JSON object a line: bench, case, value, unit, baseline, ratio, target, ok\n"
+		"  --json           one JSON object a line: bench, case, value, unit, baseline, ratio, "
+		"target, ok\n"
 		"  --check          exit code 1 if a target is missed\n"
 		"  --quick          %d rounds instead of %d: to see that it works\n"
 		"  --terraced PATH  the daemon to measure; without it the one of this build\n"
 		"  --redis PATH     redis-server; without it the one in $PATH\n"
-		"Exit codes: 0 done, 1 failed or (--check) a target was missed, 2 usage, 77 the bench needs what is not installed.\n",
+		"Exit codes: 0 done, 1 failed or (--check) a target was missed, 2 usage, 77 the bench needs "
+		"what is not installed.\n",
 		BENCH_ROUNDS_QUICK, BENCH_ROUNDS);
 }
 
@@ -63,10 +66,10 @@ static const char *find_terraced(void)
 static int parse(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{"json", no_argument, NULL, 'j'},     {"check", no_argument, NULL, 'c'},
-		{"quick", no_argument, NULL, 'q'},    {"terraced", required_argument, NULL, 't'},
+		{"json", no_argument, NULL, 'j'},	 {"check", no_argument, NULL, 'c'},
+		{"quick", no_argument, NULL, 'q'},	 {"terraced", required_argument, NULL, 't'},
 		{"redis", required_argument, NULL, 'r'}, {"list", no_argument, NULL, 'l'},
-		{"help", no_argument, NULL, 'h'},     {0},
+		{"help", no_argument, NULL, 'h'},	 {0},
 	};
 	int c;
 

@@ -1,5 +1,5 @@
-/* Storing and fetching one block at a time: by borrow (reserve, copy in place, commit) and by stream, against Redis SET and GET of the
- * same bytes. The daemon computes checksums of what it stores; Redis does not.
+/* Storing and fetching one block at a time: by borrow (reserve, copy in place, commit) and by stream, against
+ * Redis SET and GET of the same bytes. The daemon computes checksums of what it stores; Redis does not.
  */
 #include <stdlib.h>
 #include <string.h>

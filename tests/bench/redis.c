@@ -64,8 +64,10 @@ static void expect(int fd, const char *reply)
 void redis_set(struct redis *r, uint32_t key, const void *value)
 {
 	char head[COMMAND_MAX];
-	int n = snprintf(head, sizeof(head), "*3\r\n$3\r\nSET\r\n$8\r\n%08x\r\n$%zu\r\n", key, r->value_bytes);
-	struct iovec v[3] = {{head, (size_t)n}, {(void *)(uintptr_t)value, r->value_bytes}, {(char[]){"\r\n"}, 2}};
+	int n = snprintf(head, sizeof(head), "*3\r\n$3\r\nSET\r\n$8\r\n%08x\r\n$%zu\r\n", key,
+			 r->value_bytes);
+	struct iovec v[3] = {
+		{head, (size_t)n}, {(void *)(uintptr_t)value, r->value_bytes}, {(char[]){"\r\n"}, 2}};
 
 	write_all(r->fd, v, 3);
 	expect(r->fd, "+OK\r\n");
@@ -120,11 +122,13 @@ bool redis_start(struct redis *r, size_t value_bytes)
 	unlink(path);
 	r->value_bytes = value_bytes;
 	r->fd = -1;
-	r->pid = bench_spawn("redis", (const char *const[]){bench_options.redis, "--unixsocket", path, "--port", "0", "--save", "",
-							    "--appendonly", "no", "--dir", bench_options.folder, NULL});
+	r->pid = bench_spawn("redis", (const char *const[]){bench_options.redis, "--unixsocket", path,
+							    "--port", "0", "--save", "", "--appendonly", "no",
+							    "--dir", bench_options.folder, NULL});
 	for (int i = 0; i < START_MS && r->fd < 0; i++) {
 		if (bench_ended(r->pid, "redis")) {
-			fprintf(stderr, "terrace-bench: no baseline without redis-server (package redis-server)\n");
+			fprintf(stderr,
+				"terrace-bench: no baseline without redis-server (package redis-server)\n");
 			return false;
 		}
 		r->fd = try_connect(path);

@@ -39,8 +39,8 @@ uint64_t bench_random(uint64_t *state)
 	return x ^ x >> 31;
 }
 
-/* From two places, half a block apart: the processor's prefetcher stops at the end of a page, and while one place waits
- * for its next page the other goes on.
+/* From two places, half a block apart: the processor's prefetcher stops at the end of a page, and while one
+ * place waits for its next page the other goes on.
  */
 KV_CLONES uint64_t bench_sum(const void *data, size_t bytes)
 {
@@ -79,19 +79,22 @@ unsigned bench_missed(void)
 
 static bool met(const struct bench_figure *f, double judged)
 {
-	return f->goal == BENCH_NONE || (f->goal == BENCH_AT_MOST ? judged <= f->target : judged >= f->target);
+	return f->goal == BENCH_NONE ||
+	       (f->goal == BENCH_AT_MOST ? judged <= f->target : judged >= f->target);
 }
 
 static void print_json(const struct bench_figure *f, double ratio, bool ok)
 {
-	printf("{\"bench\":\"%s\",\"case\":\"%s\",\"value\":%.6g,\"unit\":\"%s\"", f->bench, f->name, f->value, f->unit);
+	printf("{\"bench\":\"%s\",\"case\":\"%s\",\"value\":%.6g,\"unit\":\"%s\"", f->bench, f->name,
+	       f->value, f->unit);
 	if (isnan(f->baseline))
 		printf(",\"baseline\":null,\"ratio\":null");
 	else
 		printf(",\"baseline\":%.6g,\"ratio\":%.4g", f->baseline, ratio);
 	if (f->goal != BENCH_NONE)
 		printf(",\"target\":%.6g,\"target_of\":\"%s\",\"bound\":\"%s\",\"ok\":%s", f->target,
-		       f->of_value ? "value" : "ratio", f->goal == BENCH_AT_MOST ? "most" : "least", ok ? "true" : "false");
+		       f->of_value ? "value" : "ratio", f->goal == BENCH_AT_MOST ? "most" : "least",
+		       ok ? "true" : "false");
 	printf("}\n");
 }
 
@@ -100,7 +103,8 @@ static void print_row(const struct bench_figure *f, double ratio, bool ok)
 	static bool headed;
 
 	if (!headed)
-		printf("%-8s %-44s %12s %12s %8s  %-10s %s\n", "bench", "case", "value", "baseline", "ratio", "unit", "target");
+		printf("%-8s %-44s %12s %12s %8s  %-10s %s\n", "bench", "case", "value", "baseline", "ratio",
+		       "unit", "target");
 	headed = true;
 	printf("%-8s %-44s %12.4g ", f->bench, f->name, f->value);
 	if (isnan(f->baseline))
@@ -108,8 +112,8 @@ static void print_row(const struct bench_figure *f, double ratio, bool ok)
 	else
 		printf("%12.4g %8.3f  %-10s", f->baseline, ratio, f->unit);
 	if (f->goal != BENCH_NONE)
-		printf(" %s %s %g: %s", f->of_value ? "value" : "ratio", f->goal == BENCH_AT_MOST ? "<=" : ">=", f->target,
-		       ok ? "met" : "MISSED");
+		printf(" %s %s %g: %s", f->of_value ? "value" : "ratio",
+		       f->goal == BENCH_AT_MOST ? "<=" : ">=", f->target, ok ? "met" : "MISSED");
 	printf("\n");
 }
 

@@ -1,5 +1,6 @@
-/* What a call costs over the least that gRPC allows: Health.Check, the daemon's emptiest unary call, through the library's synchronous
- * path against a bare echo; and a Lookup of 256 keys that are all there against that empty call.
+/* What a call costs over the least that gRPC allows: Health.Check, the daemon's emptiest unary call, through
+ * the library's synchronous path against a bare echo; and a Lookup of 256 keys that are all there against
+ * that empty call.
  */
 #include <stdlib.h>
 
@@ -10,7 +11,14 @@
 #include "tests/bench/echo.h"
 #include "tests/bench/service.h"
 
-enum { BURSTS = 20, BURSTS_QUICK = 2, BURST_CALLS = 50, WAKING_CALLS = 5, KEYS = 256, CALL_US = 5 * 1000 * 1000 };
+enum {
+	BURSTS = 20,
+	BURSTS_QUICK = 2,
+	BURST_CALLS = 50,
+	WAKING_CALLS = 5,
+	KEYS = 256,
+	CALL_US = 5 * 1000 * 1000
+};
 
 enum { ECHO, EMPTY, LOOKUP_1, LOOKUP_256_16, LOOKUP_256_32, CASE_COUNT };
 
@@ -30,7 +38,8 @@ static enum terrace_status take_health(void *arg, const struct client_message *m
 
 	client_arena_init(&arena);
 	reply = client_wire_unpack(&arena, &grpc__health__v1__health_check_response__descriptor, message);
-	*(bool *)arg = reply && reply->status == GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING;
+	*(bool *)arg =
+		reply && reply->status == GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING;
 	client_arena_fini(&arena);
 	return TERRACE_OK;
 }
@@ -84,8 +93,8 @@ static void call_one(struct rpc_bench *b, int which)
 	}
 }
 
-/* The kinds take turns by short bursts: what disturbs one, disturbs all, and each finds its server awake, as it is under load. The first
- * calls of a burst wake it and do not count.
+/* The kinds take turns by short bursts: what disturbs one, disturbs all, and each finds its server awake, as
+ * it is under load. The first calls of a burst wake it and do not count.
  */
 static void round_of_calls(struct rpc_bench *b)
 {

@@ -38,8 +38,9 @@ void service_start(struct service *s, const char *host_bytes)
 	snprintf(data, sizeof(data), "%s/data", bench_options.folder);
 	snprintf(socket, sizeof(socket), "%s/terraced.sock", bench_options.folder);
 	snprintf(s->address, sizeof(s->address), "unix:%s", socket);
-	s->pid = bench_spawn("terraced", (const char *const[]){bench_options.terraced, "--data-dir", data, "--socket", socket,
-							       "--host-bytes", host_bytes, NULL});
+	s->pid = bench_spawn("terraced",
+			     (const char *const[]){bench_options.terraced, "--data-dir", data, "--socket",
+						   socket, "--host-bytes", host_bytes, NULL});
 	await_socket(s, socket);
 	options.address = s->address;
 	options.timeout_us = TIMEOUT_US;
@@ -52,7 +53,8 @@ void service_stop(struct service *s)
 	bench_stop(s->pid);
 }
 
-struct terrace_layout service_layout(const char *name, enum terrace_format format, uint32_t layers, uint32_t heads, uint32_t dim)
+struct terrace_layout service_layout(const char *name, enum terrace_format format, uint32_t layers,
+				     uint32_t heads, uint32_t dim)
 {
 	struct terrace_layout l = TERRACE_LAYOUT_INIT;
 
@@ -95,7 +97,8 @@ struct terrace_keys service_key(const struct terrace_keys *keys, uint32_t first,
 				     .key_bytes = keys->key_bytes};
 }
 
-static void fill_some(struct terrace_session *session, const struct terrace_keys *keys, uint64_t block_bytes, uint64_t *seed)
+static void fill_some(struct terrace_session *session, const struct terrace_keys *keys, uint64_t block_bytes,
+		      uint64_t *seed)
 {
 	enum terrace_status statuses[FILL_KEYS];
 	struct terrace_reservation *reservation = NULL;

@@ -10,12 +10,14 @@ struct service {
 	struct terrace_client *client;
 };
 
-/* Starts the daemon with a data folder and sockets in the temporary folder, and connects. host_bytes: its memory, "512MiB". */
+/* Starts the daemon with a data folder and sockets in the temporary folder, and connects. host_bytes: its
+ * memory, "512MiB". */
 void service_start(struct service *s, const char *host_bytes);
 void service_stop(struct service *s);
 
 /* 16 tokens of `layers` layers and `heads` heads, K and V in one format. name: part of the fingerprint. */
-struct terrace_layout service_layout(const char *name, enum terrace_format format, uint32_t layers, uint32_t heads, uint32_t dim);
+struct terrace_layout service_layout(const char *name, enum terrace_format format, uint32_t layers,
+				     uint32_t heads, uint32_t dim);
 struct terrace_session *service_session(struct service *s, const struct terrace_layout *layout);
 
 /* `count` different keys of key_bytes; the caller frees .bytes. */
