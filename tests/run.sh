@@ -72,7 +72,7 @@ suite() {
 
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0
 export UBSAN_OPTIONS=print_stacktrace=1
-export TSAN_OPTIONS="suppressions=$root/tests/tsan.supp ignore_noninstrumented_modules=1 second_deadlock_stack=1"
+export TSAN_OPTIONS="ignore_noninstrumented_modules=1 second_deadlock_stack=1"
 
 one rules sh tests/rules.sh
 suite default

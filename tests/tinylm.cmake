@@ -20,4 +20,8 @@ if(TARGET terraced)
   target_compile_definitions(tinylm_demo PRIVATE TINYLM="$<TARGET_FILE:tinylm>" TERRACED="$<TARGET_FILE:terraced>")
   add_dependencies(tinylm_demo tinylm terraced)
   set_tests_properties(tinylm_demo PROPERTIES RUN_SERIAL TRUE)
+  if(TERRACE_SANITIZE STREQUAL "thread")
+    # Two and a half minutes of arithmetic; the threads it uses are also those of kill_storm and client_threads.
+    set_tests_properties(tinylm_demo PROPERTIES LABELS long)
+  endif()
 endif()
