@@ -4,6 +4,7 @@
 #include "client/op.h"
 #include "client/status.h"
 #include "client/wire.h"
+#include "health.pb-c.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -223,6 +224,24 @@ enum terrace_status terrace_commit(struct terrace_reservation *r, uint64_t timeo
 	return status;
 }
 
+/* With nothing to publish the daemon is asked nothing but whether it lives: the operation must complete like any other. */
+static enum terrace_status nothing_take(void *arg, const struct client_message *message)
+{
+	(void)arg;
+	(void)message;
+	return TERRACE_OK;
+}
+
+static struct client_job nothing_job(const Grpc__Health__V1__HealthCheckRequest *q, uint64_t deadline_us)
+{
+	return (struct client_job){
+		.method = CLIENT_HEALTH_CHECK,
+		.deadline_us = deadline_us,
+		.first = {.message = &q->base, .last = true},
+		.take = nothing_take,
+	};
+}
+
 static void commit_dispose(struct terrace_op *op)
 {
 	struct commit_op *o = (struct commit_op *)op;
@@ -234,6 +253,7 @@ static void commit_dispose(struct terrace_op *op)
 enum terrace_status terrace_commit_async(struct terrace_reservation *r, uint64_t timeout_us,
 					 const struct terrace_completion *completion, struct terrace_op **op)
 {
+	static const Grpc__Health__V1__HealthCheckRequest nothing = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
 	enum terrace_status status = commit_check(r, false);
 	struct commit_request request;
 	struct client_job job;
@@ -253,7 +273,9 @@ enum terrace_status terrace_commit_async(struct terrace_reservation *r, uint64_t
 	o->op.status = TERRACE_CANCELLED; /* until it is done: what dispose makes of a call that never began */
 	o->committing = (struct client_committing){.reservation = r, .items = slots_count(r)};
 	o->committing.deadline_us = client_call_deadline(r->view->client, timeout_us);
-	job = commit_job(&request, o->committing.deadline_us, async_take, o);
+	job = o->committing.items ? commit_job(&request, o->committing.deadline_us, async_take, o)
+				  : nothing_job(&nothing, o->committing.deadline_us);
+	job.arg = o;
 	status = client_op_start(&o->op, &job, op);
 	request_fini(&request);
 	return status;

@@ -19,6 +19,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+enum { LISTEN_PACKETS_MAX = 256 }; /* at a time, whatever the daemon goes on saying */
+
 static void head_fill(struct fdsock_head *head, enum fdsock_type type)
 {
 	*head = (struct fdsock_head){FDSOCK_MAGIC, FDSOCK_VERSION, (uint16_t)type};
@@ -119,9 +121,12 @@ void client_fds_listen(struct client_attachment *a)
 
 	pthread_mutex_lock(&a->lock);
 	if (!a->talking && !a->broken && !a->closed) {
-		while (!(status = client_packet_receive(a->socket, 0, &packet)))
-			packet_unasked(a, &packet);
-		if (status != TERRACE_DEADLINE)
+		for (int i = 0; !status && i < LISTEN_PACKETS_MAX; i++) {
+			status = client_packet_receive(a->socket, 0, &packet);
+			if (!status)
+				packet_unasked(a, &packet);
+		}
+		if (status && status != TERRACE_DEADLINE)
 			a->broken = true;
 		table_sweep(a);
 	}
@@ -173,6 +178,9 @@ static enum terrace_status extent_ask(struct client_attachment *a, uint32_t exte
 		pthread_mutex_lock(&a->lock);
 		packet_unasked(a, answer);
 		pthread_mutex_unlock(&a->lock);
+		/* What is there is read without waiting, so the clock has to be asked. */
+		if (!client_left_ms(deadline_us))
+			return client_fail(TERRACE_DEADLINE, "no answer on the fd socket");
 	}
 }
 
@@ -230,7 +238,7 @@ enum terrace_status client_fds_map(struct client_attachment *a, uint32_t extent,
 	struct client_mapping *m;
 
 	pthread_mutex_lock(&a->lock);
-	m = mapping_find(a, extent, writable);
+	m = a->closed ? NULL : mapping_find(a, extent, writable);
 	if (!m || !m->base) {
 		status = talk_begin(a, deadline_us);
 		m = status ? NULL : mapping_find(a, extent, writable); /* another thread may have made it */
@@ -334,9 +342,14 @@ enum terrace_status client_fds_open(const char *path, const uint8_t token[16], u
 	return status;
 }
 
+/* The table stays until the last reference goes: a thread that is making a lease may be reading it. */
 void client_fds_close(struct client_attachment *a)
 {
 	pthread_mutex_lock(&a->lock);
+	if (a->closed) {
+		pthread_mutex_unlock(&a->lock);
+		return;
+	}
 	a->closed = true;
 	if (a->socket >= 0)
 		shutdown(a->socket, SHUT_RDWR); /* wakes the thread that talks */
@@ -345,11 +358,7 @@ void client_fds_close(struct client_attachment *a)
 	for (uint32_t i = 0; i < a->count; i++) {
 		if (a->mappings[i]->base)
 			munmap(a->mappings[i]->base, a->mappings[i]->bytes);
-		free(a->mappings[i]);
 	}
-	free(a->mappings);
-	a->mappings = NULL;
-	a->count = a->capacity = 0;
 	if (a->socket >= 0)
 		close(a->socket);
 	a->socket = -1;
@@ -366,6 +375,9 @@ void client_fds_drop(struct client_attachment *a)
 	if (atomic_fetch_sub_explicit(&a->references, 1, memory_order_acq_rel) != 1)
 		return;
 	client_fds_close(a);
+	for (uint32_t i = 0; i < a->count; i++)
+		free(a->mappings[i]);
+	free(a->mappings);
 	pthread_cond_destroy(&a->idle);
 	pthread_mutex_destroy(&a->lock);
 	free(a);

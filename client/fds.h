@@ -17,7 +17,7 @@ struct client_mapping {
 	bool writable;
 	bool retiring;  /* the daemon wants it back */
 	uint32_t uses;  /* leases and reservations of this process */
-	uint8_t *base;  /* NULL: unmapped, but the daemon has not been told yet */
+	uint8_t *base;  /* NULL: unmapped, but the daemon has not been told yet; unchanged while in use */
 	uint64_t bytes;
 };
 
@@ -28,7 +28,7 @@ struct client_attachment {
 	pthread_mutex_t lock; /* guards what follows */
 	pthread_cond_t idle;  /* `talking` became false */
 	bool talking;         /* a thread is in a conversation, and reads all that comes */
-	bool closed;          /* nothing is mapped any more */
+	bool closed;          /* nothing is mapped any more; the table is only kept for its readers */
 	bool broken;          /* the socket is of no more use */
 	struct client_mapping **mappings;
 	uint32_t count, capacity;

@@ -21,15 +21,30 @@ SAME(FORMAT_TQ2, KV_TQ2, FORMAT__FORMAT_TQ2);
 _Static_assert((int)TERRACE_FORMAT_TQ2 + 1 == (int)KV_FORMAT_COUNT, "every format is public");
 _Static_assert(sizeof(((struct terrace_layout *)0)->fingerprint) == KV_FINGERPRINT_BYTES, "fingerprint");
 
+enum { OPTIONS_BYTES_MAX = 4096 }; /* no version of a struct is larger: a size that was never set mostly is */
+
 bool client_options_copy(void *out, size_t out_bytes, const void *in, size_t least)
 {
 	size_t size;
 
 	memcpy(&size, in, sizeof(size));
-	if (size < least)
+	if (size < least || size > OPTIONS_BYTES_MAX)
 		return false;
 	memset(out, 0, out_bytes);
 	memcpy(out, in, size < out_bytes ? size : out_bytes);
+	return true;
+}
+
+bool client_options_give(void *out, const void *in, size_t in_bytes, size_t least)
+{
+	size_t size;
+
+	memcpy(&size, out, sizeof(size));
+	if (size < least || size > OPTIONS_BYTES_MAX)
+		return false;
+	memset(out, 0, size);
+	memcpy(out, in, size < in_bytes ? size : in_bytes);
+	memcpy(out, &size, sizeof(size));
 	return true;
 }
 

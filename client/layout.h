@@ -9,6 +9,9 @@
  * size is smaller than `least`, the first version of the struct. */
 bool client_options_copy(void *out, size_t out_bytes, const void *in, size_t least);
 
+/* The way back: fills a caller's struct, whose `size` says how much of it there is, from one of in_bytes bytes. False as above. */
+bool client_options_give(void *out, const void *in, size_t in_bytes, size_t least);
+
 /* Takes a public layout over. NULL, or what is wrong with it (then *out is undefined). */
 const char *client_layout_read(const struct terrace_layout *in, struct kv_layout *out);
 

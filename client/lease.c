@@ -266,7 +266,7 @@ uint32_t terrace_lease_count(const struct terrace_lease *lease)
 
 const void *terrace_lease_block(const struct terrace_lease *lease, uint32_t i, uint32_t l)
 {
-	return client_places_block(&lease->places, i, l);
+	return client_forked(lease->generation) ? NULL : client_places_block(&lease->places, i, l);
 }
 
 uint32_t terrace_lease_tokens(const struct terrace_lease *lease, uint32_t i)

@@ -77,11 +77,11 @@ enum terrace_status client_op_start(struct terrace_op *op, const struct client_j
 	enum terrace_status status;
 
 	atomic_fetch_add_explicit(&op->references, 1, memory_order_relaxed);
+	*out = op; /* now: the callback may read it, end the operation, and free the place */
 	status = client_rpc_start(op->view->client->rpc, job, op_done, &op->call);
-	if (!status) {
-		*out = op; /* a finish in the callback may have ended it: it is only a number here */
+	if (!status)
 		return TERRACE_OK;
-	}
+	*out = NULL;
 	op_drop(op);
 	op_drop(op);
 	return status;

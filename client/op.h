@@ -36,7 +36,8 @@ struct terrace_op {
 void client_op_init(struct terrace_op *op, enum client_op_kind kind, struct client_view *view,
 		    const struct terrace_completion *completion, void (*dispose)(struct terrace_op *op));
 
-/* Starts the call; job->arg is the op. On failure the op is disposed of and nothing will be told. */
+/* Starts the call; job->arg is the op. *out is set before it can complete. On failure the op is disposed of, *out is NULL and nothing
+ * will be told. */
 enum terrace_status client_op_start(struct terrace_op *op, const struct client_job *job, struct terrace_op **out);
 
 /* Waits until the op is done and its callback, unless that is the caller, has returned. Gives the op's status and error text;

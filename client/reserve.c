@@ -106,7 +106,7 @@ uint32_t terrace_reservation_count(const struct terrace_reservation *reservation
 
 void *terrace_reservation_block(const struct terrace_reservation *reservation, uint32_t i, uint32_t l)
 {
-	return client_places_block(&reservation->places, i, l);
+	return client_forked(reservation->generation) ? NULL : client_places_block(&reservation->places, i, l);
 }
 
 /* ---- the reply ---------------------------------------------------------------------------------------------------- */

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { QUEUES_IDLE_MAX = 32 };
+enum { QUEUES_IDLE_MAX = 32, BACKGROUND_CALLS_MAX = 4096 };
 
 struct client_rpc {
 	grpc_channel *channel;
@@ -315,6 +315,8 @@ enum terrace_status client_rpc_start(struct client_rpc *rpc, const struct client
 		return client_fail(TERRACE_EXHAUSTED, "no memory for a call");
 	pthread_mutex_lock(&rpc->lock);
 	status = rpc->closing ? closing_fail() : background_begin(rpc);
+	if (!status && rpc->background_calls == BACKGROUND_CALLS_MAX)
+		status = client_fail(TERRACE_EXHAUSTED, "%d asynchronous calls are under way", BACKGROUND_CALLS_MAX);
 	if (!status)
 		status = call_begin(c, rpc, job, rpc->background_queue, &rpc->calls);
 	if (!status) {

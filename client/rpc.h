@@ -88,7 +88,8 @@ bool client_rpc_connected(struct client_rpc *rpc);
 enum terrace_status client_rpc_call(struct client_rpc *rpc, const struct client_job *job);
 
 /* Starts a call whose functions, and then once done(arg, status), run on the background thread, never inside this one. *call is
- * set before anything can happen and is valid until `done` returns. Fails without any effect. */
+ * set before anything can happen and is valid until `done` returns. Fails without any effect; TERRACE_EXHAUSTED when 4096 are
+ * under way. */
 enum terrace_status client_rpc_start(struct client_rpc *rpc, const struct client_job *job,
 				     void (*done)(void *arg, enum terrace_status status), struct client_rpc_call **call);
 

@@ -483,13 +483,14 @@ uint32_t terrace_session_layout_count(const struct terrace_session *session)
 enum terrace_status terrace_session_layout(const struct terrace_session *session, uint32_t l,
 					   struct terrace_layout *layout)
 {
+	struct terrace_layout out;
 	const struct kv_layout *in;
 
 	if (!session || !layout || l >= session->view->layout_count)
 		return client_fail(TERRACE_INVALID, "session_layout: no such layout");
 	in = &session->view->layouts[l].layout;
-	*layout = (struct terrace_layout){
-		.size = sizeof(*layout),
+	out = (struct terrace_layout){
+		.size = sizeof(out),
 		.first_layer = in->first_layer,
 		.layers = in->layers,
 		.first_head = in->first_head,
@@ -502,6 +503,8 @@ enum terrace_status terrace_session_layout(const struct terrace_session *session
 		.v_format = (enum terrace_format)in->v_format,
 		.window = in->window,
 	};
-	memcpy(layout->fingerprint, in->fingerprint, sizeof(layout->fingerprint));
+	memcpy(out.fingerprint, in->fingerprint, sizeof(out.fingerprint));
+	if (!client_options_give(layout, &out, sizeof(out), sizeof(out)))
+		return client_fail(TERRACE_INVALID, "session_layout: begin the layout with TERRACE_LAYOUT_INIT");
 	return TERRACE_OK;
 }

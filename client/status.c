@@ -62,8 +62,3 @@ enum terrace_status client_fail_in(enum terrace_status status, const char *where
 {
 	return client_fail(status, "%s: %s", where, last_error[0] ? last_error : terrace_status_text(status));
 }
-
-void client_fail_clear(void)
-{
-	last_error[0] = '\0';
-}

@@ -12,7 +12,4 @@ enum terrace_status client_fail(enum terrace_status status, const char *format, 
 /* Puts words before the calling thread's text ("lease: " + what was there) and returns `status`. */
 enum terrace_status client_fail_in(enum terrace_status status, const char *where);
 
-/* Empties the text: for calls that fail without words of their own (a miss). */
-void client_fail_clear(void);
-
 #endif

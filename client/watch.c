@@ -2,11 +2,14 @@
 #include "client/watch.h"
 
 #include "client/clock.h"
+#include "client/layout.h"
 #include "client/session.h"
 #include "client/status.h"
 #include "client/wire.h"
 #include "terrace.pb-c.h"
 
+#include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +24,9 @@ SAME(WATCH_SYNCED);
 struct terrace_watch {
 	unsigned generation;
 	struct client_view *view; /* with a reference */
-	pthread_mutex_t lock;     /* one reader at a time */
+	pthread_mutex_t lock;
+	pthread_cond_t idle;      /* `reading` became false */
+	bool reading;             /* a thread has the call and the event */
 	struct client_rpc_call *call;
 	struct terrace_watch_event event; /* the one just read */
 };
@@ -34,6 +39,7 @@ static enum terrace_status event_read(uint32_t layouts, struct terrace_watch_eve
 	if (in->key.len > sizeof(event->key) || in->layout >= layouts)
 		return client_fail(TERRACE_INTERNAL, "watch: a key of %zu bytes in layout %u", in->key.len, in->layout);
 	*event = (struct terrace_watch_event){
+		.size = sizeof(*event),
 		.epoch = in->epoch,
 		.sequence = in->sequence,
 		.kind = (enum terrace_watch_kind)in->kind,
@@ -66,6 +72,17 @@ static enum terrace_status watch_take(void *arg, const struct client_message *me
 	return client_watch_read(watch->view->layout_count, &watch->event, message);
 }
 
+static void locks_init(struct terrace_watch *watch)
+{
+	pthread_condattr_t attributes;
+
+	pthread_mutex_init(&watch->lock, NULL);
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	pthread_cond_init(&watch->idle, &attributes);
+	pthread_condattr_destroy(&attributes);
+}
+
 enum terrace_status terrace_watch_open(struct terrace_session *session, bool from_now, struct terrace_watch **out)
 {
 	Terrace__V1__WatchRequest request = TERRACE__V1__WATCH_REQUEST__INIT;
@@ -96,26 +113,57 @@ enum terrace_status terrace_watch_open(struct terrace_session *session, bool fro
 		return client_fail_in(status, "watch_open");
 	}
 	client_view_hold(watch->view);
-	pthread_mutex_init(&watch->lock, NULL);
+	locks_init(watch);
 	*out = watch;
 	return TERRACE_OK;
+}
+
+/* One reader at a time; the others wait with their own deadlines. */
+static enum terrace_status read_begin(struct terrace_watch *watch, uint64_t deadline_us)
+{
+	struct timespec until = {(time_t)(deadline_us / 1000000), (long)(deadline_us % 1000000 * 1000)};
+	enum terrace_status status = TERRACE_OK;
+
+	pthread_mutex_lock(&watch->lock);
+	while (!status && watch->reading)
+		if (pthread_cond_timedwait(&watch->idle, &watch->lock, &until) == ETIMEDOUT && watch->reading)
+			status = client_fail(TERRACE_DEADLINE, "watch_next: another thread is reading");
+	if (!status)
+		watch->reading = true;
+	pthread_mutex_unlock(&watch->lock);
+	return status;
+}
+
+static void read_end(struct terrace_watch *watch)
+{
+	pthread_mutex_lock(&watch->lock);
+	watch->reading = false;
+	pthread_cond_signal(&watch->idle);
+	pthread_mutex_unlock(&watch->lock);
 }
 
 enum terrace_status terrace_watch_next(struct terrace_watch *watch, uint64_t timeout_us,
 				       struct terrace_watch_event *event)
 {
+	struct terrace_watch_event sized;
+	uint64_t deadline_us;
 	enum terrace_status status;
 
 	if (!watch || !event)
 		return client_fail(TERRACE_INVALID, "watch_next: an argument is NULL");
+	if (!client_options_copy(&sized, sizeof(sized), event, sizeof(sized)))
+		return client_fail(TERRACE_INVALID, "watch_next: begin the event with TERRACE_WATCH_EVENT_INIT");
 	status = client_process_check(watch->generation);
 	if (status)
 		return client_fail_in(status, "watch_next");
-	pthread_mutex_lock(&watch->lock);
-	status = client_rpc_stream_next(watch->call, client_call_deadline(watch->view->client, timeout_us));
+	deadline_us = client_call_deadline(watch->view->client, timeout_us);
+	status = read_begin(watch, deadline_us);
+	if (status)
+		return status;
+	status = client_rpc_stream_next(watch->call, deadline_us);
 	if (!status)
-		*event = watch->event;
-	pthread_mutex_unlock(&watch->lock);
+		client_options_give(event, &watch->event, sizeof(watch->event), sizeof(watch->event));
+	read_end(watch);
 	return client_view_status(status);
 }
 
@@ -124,6 +172,7 @@ void terrace_watch_close(struct terrace_watch *watch)
 	if (!watch || client_forked(watch->generation))
 		return;
 	client_rpc_stream_close(watch->call);
+	pthread_cond_destroy(&watch->idle);
 	pthread_mutex_destroy(&watch->lock);
 	client_view_drop(watch->view);
 	free(watch);

@@ -2,10 +2,11 @@
 terrace_test(client_keys LIBS terrace_static)
 terrace_test(client_packed LIBS terrace_static)
 terrace_test(client_wire LIBS terrace_static)
+terrace_test(client_bounds LIBS terrace_static)
 foreach(name calls async hostile threads)
-  terrace_test(client_${name} SOURCES client_${name}.c client_fake.c client_fake_fd.c client_fake_run.c
+  terrace_test(client_${name} SOURCES client_${name}.c client_fake.c client_fake_call.c client_fake_fd.c client_fake_run.c
                LIBS terrace_static PkgConfig::GRPC)
 endforeach()
 # gRPC's library is not instrumented; the code marks what passes through it.
-set_tests_properties(client_wire client_calls client_async client_hostile client_threads PROPERTIES
+set_tests_properties(client_wire client_bounds client_calls client_async client_hostile client_threads PROPERTIES
                      ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1")

@@ -12,6 +12,11 @@
 #include <unistd.h>
 
 enum { KEYS = 4, KEY_BYTES = 16 };
+#ifdef TERRACE_SANITIZED
+enum { CLOSES = 30 };
+#else
+enum { CLOSES = 200 };
+#endif
 
 static struct fake fake;
 static struct terrace_client *client;
@@ -207,6 +212,95 @@ START_TEST(cancel_races)
 }
 END_TEST
 
+/* Every key is stored already: there is nothing to commit, and that is no failure. */
+START_TEST(commit_of_nothing)
+{
+	enum terrace_status statuses[KEYS];
+	struct told told = {0};
+	struct terrace_completion completion = {tell, &told, -1};
+	struct terrace_reservation *r;
+	struct terrace_op *op;
+
+	ck_assert_int_eq(terrace_reserve(session, &keys, NULL, 0, NULL, &r), TERRACE_OK);
+	ck_assert_int_eq(terrace_commit(r, 0, NULL, NULL), TERRACE_OK);
+	for (int i = 0; i < 2; i++) {
+		ck_assert_int_eq(terrace_reserve(session, &keys, NULL, 0, NULL, &r), TERRACE_OK);
+		ck_assert_ptr_null(terrace_reservation_block(r, 0, 0));
+		if (i) {
+			ck_assert_int_eq(terrace_commit(r, 0, statuses, NULL), TERRACE_OK);
+		} else {
+			ck_assert_int_eq(terrace_commit_async(r, 0, &completion, &op), TERRACE_OK);
+			ck_assert_msg(!terrace_commit_finish(op, statuses), "%s", terrace_error());
+			ck_assert_uint_eq(atomic_load(&told.times), 1);
+		}
+		for (int k = 0; k < KEYS; k++)
+			ck_assert_int_eq(statuses[k], TERRACE_EXISTS);
+	}
+}
+END_TEST
+
+/* The place that *op is written to may be gone once the callback has run. */
+struct request {
+	struct terrace_op *op;
+	atomic_bool ended;
+};
+
+static void request_end(struct terrace_op *op, void *arg)
+{
+	struct request *request = arg;
+
+	if (request->op == op && !terrace_lookup_finish(op, NULL, NULL))
+		request->op = NULL;
+	atomic_store(&request->ended, true);
+}
+
+START_TEST(place_of_the_op)
+{
+	for (int i = 0; i < 300; i++) {
+		struct request request = {0};
+		struct terrace_completion completion = {request_end, &request, -1};
+
+		ck_assert_int_eq(terrace_lookup_async(session, &keys, 0, &completion, &request.op), TERRACE_OK);
+		while (!atomic_load(&request.ended))
+			;
+		ck_assert_ptr_null(request.op);
+	}
+}
+END_TEST
+
+/* A session closes while leases are being made in it: each operation completes, and nothing is read that is gone. */
+START_TEST(close_races)
+{
+	struct terrace_reservation *r;
+
+	ck_assert_int_eq(terrace_reserve(session, &keys, NULL, 0, NULL, &r), TERRACE_OK);
+	ck_assert_int_eq(terrace_commit(r, 0, NULL, NULL), TERRACE_OK);
+	for (int i = 0; i < CLOSES; i++) {
+		struct terrace_session *s;
+		struct terrace_op *ops[4];
+		struct terrace_lease *lease;
+		struct terrace_token token;
+
+		terrace_session_token(session, &token);
+		ck_assert_msg(!terrace_session_attach(client, &token, &s), "%s", terrace_error());
+		for (int k = 0; k < 4; k++)
+			ck_assert_int_eq(terrace_lease_async(s, &keys, TERRACE_LEASE_ALL, 0, NULL, &ops[k]), TERRACE_OK);
+		for (volatile int spin = 0; spin < i * 500; spin++)
+			;
+		terrace_session_close(s);
+		for (int k = 0; k < 4; k++) {
+			enum terrace_status status = terrace_lease_finish(ops[k], &lease);
+
+			if (!status)
+				terrace_release(lease);
+			else
+				ck_assert_msg(status == TERRACE_CANCELLED || status == TERRACE_UNAVAILABLE, "%d: %s",
+					      status, terrace_error());
+		}
+	}
+}
+END_TEST
+
 START_TEST(wrong_finish)
 {
 	struct terrace_op *op;
@@ -317,6 +411,9 @@ int main(void)
 	tcase_add_test(c, by_eventfd);
 	tcase_add_test(c, cancel);
 	tcase_add_test(c, cancel_races);
+	tcase_add_test(c, commit_of_nothing);
+	tcase_add_test(c, place_of_the_op);
+	tcase_add_test(c, close_races);
 	tcase_add_test(c, wrong_finish);
 	tcase_add_test(c, from_the_callback);
 	tcase_add_test(c, daemon_death);

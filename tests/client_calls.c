@@ -102,7 +102,7 @@ END_TEST
 
 START_TEST(sessions)
 {
-	struct terrace_layout bad[2] = {fake_layout(), fake_layout()}, got;
+	struct terrace_layout bad[2] = {fake_layout(), fake_layout()}, got = TERRACE_LAYOUT_INIT;
 	struct terrace_session *other;
 	struct terrace_token token;
 
@@ -126,11 +126,55 @@ START_TEST(sessions)
 	ck_assert(terrace_session_borrows(other));
 	ck_assert_uint_eq(terrace_session_layout_count(other), 2);
 	ck_assert_int_eq(terrace_session_layout(other, 1, &got), TERRACE_OK);
-	ck_assert_mem_eq(&got, &layouts[1], sizeof(got));
+	ck_assert_mem_eq(&got, &layouts[1], offsetof(struct terrace_layout, window) + sizeof(got.window));
 	ck_assert_int_eq(terrace_session_layout(other, 2, &got), TERRACE_INVALID);
 	ck_assert_int_eq(terrace_session_reopen(other, 0), TERRACE_PRECONDITION);
 	terrace_session_close(other);
 	ck_assert_uint_eq(fake_count(&fake, &fake.closed_sessions), 0);
+}
+END_TEST
+
+/* Structs of a caller that knows a later version of them: longer, in arrays further apart. */
+START_TEST(sizes_of_another_version)
+{
+	struct {
+		struct terrace_layout known;
+		uint64_t more;
+	} later[2] = {{layouts[0], 1}, {layouts[1], 2}}, got = {.more = 3};
+	struct {
+		struct terrace_block_info known;
+		uint64_t more;
+	} infos[2] = {{TERRACE_BLOCK_INFO_INIT, 4}, {TERRACE_BLOCK_INFO_INIT, 5}};
+	struct terrace_keys two = {bytes, 2, KEY_BYTES};
+	struct terrace_session *other;
+	struct terrace_reservation *r;
+	struct terrace_lease *lease;
+
+	later[0].known.size = later[1].known.size = sizeof(later[0]);
+	ck_assert_msg(!terrace_session_open(client, &later[0].known, 2, NULL, &other), "%s", terrace_error());
+	got.known.size = sizeof(got);
+	ck_assert_int_eq(terrace_session_layout(other, 1, &got.known), TERRACE_OK);
+	ck_assert_uint_eq(got.known.size, sizeof(got));
+	ck_assert_uint_eq(got.known.first_layer, 2);
+	ck_assert_uint_eq(got.more, 0);
+
+	infos[0].known.size = infos[1].known.size = sizeof(infos[0]);
+	infos[0].known.tokens = 16;
+	infos[1].known.tokens = 9;
+	ck_assert_msg(!terrace_reserve(other, &two, &infos[0].known, 0, NULL, &r), "%s", terrace_error());
+	ck_assert_int_eq(terrace_commit(r, 0, NULL, &lease), TERRACE_OK);
+	ck_assert_uint_eq(terrace_lease_tokens(lease, 0), 16);
+	ck_assert_uint_eq(terrace_lease_tokens(lease, 1), 9);
+	terrace_release(lease);
+
+	/* Sizes that no version has: never set, or set to nonsense. */
+	infos[1].known.size = 0;
+	ck_assert_int_eq(terrace_reserve(other, &two, &infos[0].known, 0, NULL, &r), TERRACE_INVALID);
+	infos[0].known.size = (size_t)1 << 40;
+	ck_assert_int_eq(terrace_reserve(other, &two, &infos[0].known, 0, NULL, &r), TERRACE_INVALID);
+	got.known.size = sizeof(got.known) - 1;
+	ck_assert_int_eq(terrace_session_layout(other, 1, &got.known), TERRACE_INVALID);
+	terrace_session_close(other);
 }
 END_TEST
 
@@ -367,7 +411,7 @@ END_TEST
 START_TEST(watching)
 {
 	struct terrace_watch *watch;
-	struct terrace_watch_event event;
+	struct terrace_watch_event event = TERRACE_WATCH_EVENT_INIT;
 
 	ck_assert_int_eq(terrace_watch_open(session, false, &watch), TERRACE_OK);
 	for (uint64_t i = 1; i <= 3; i++) {
@@ -378,6 +422,9 @@ START_TEST(watching)
 	ck_assert_int_eq(event.kind, TERRACE_WATCH_SYNCED);
 	ck_assert_uint_eq(event.key_bytes, 0);
 	ck_assert_int_eq(terrace_watch_next(watch, 20000, &event), TERRACE_DEADLINE);
+	event.size = 8;
+	ck_assert_int_eq(terrace_watch_next(watch, 20000, &event), TERRACE_INVALID);
+	event.size = sizeof(event);
 	terrace_watch_close(watch);
 	terrace_watch_close(NULL);
 
@@ -391,13 +438,41 @@ START_TEST(watching)
 }
 END_TEST
 
+static void *watch_long(void *watch)
+{
+	struct terrace_watch_event event = TERRACE_WATCH_EVENT_INIT;
+
+	while (!terrace_watch_next(watch, 1500000, &event))
+		;
+	return NULL;
+}
+
+/* Who waits for another reader waits no longer than it said. */
+START_TEST(watch_readers)
+{
+	struct terrace_watch_event event = TERRACE_WATCH_EVENT_INIT;
+	struct terrace_watch *watch;
+	uint64_t before;
+	pthread_t reader;
+
+	ck_assert_int_eq(terrace_watch_open(session, false, &watch), TERRACE_OK);
+	ck_assert_int_eq(pthread_create(&reader, NULL, watch_long, watch), 0);
+	poll(NULL, 0, 100);
+	before = client_now_us();
+	ck_assert_int_eq(terrace_watch_next(watch, 10000, &event), TERRACE_DEADLINE);
+	ck_assert_uint_lt(client_now_us() - before, 1000000);
+	pthread_join(reader, NULL);
+	terrace_watch_close(watch);
+}
+END_TEST
+
 START_TEST(watch_outlives_client)
 {
 	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
 	struct terrace_client *other;
 	struct terrace_session *s;
 	struct terrace_watch *watch;
-	struct terrace_watch_event event;
+	struct terrace_watch_event event = TERRACE_WATCH_EVENT_INIT;
 
 	o.address = fake.address;
 	ck_assert_int_eq(terrace_connect(&o, &other), TERRACE_OK);
@@ -582,7 +657,7 @@ START_TEST(after_fork)
 		ok &= terrace_lease(session, &keys, TERRACE_LEASE_PREFIX, 0, &other) == TERRACE_PRECONDITION;
 		ok &= terrace_lookup_async(session, &keys, 0, NULL, &op) == TERRACE_PRECONDITION;
 		ok &= terrace_session_open(client, layouts, 2, NULL, &session) == TERRACE_PRECONDITION;
-		ok &= !readable(block);
+		ok &= !readable(block) && !terrace_lease_block(lease, 0, 0);
 		terrace_release(lease);
 		terrace_session_close(session);
 		terrace_disconnect(client);
@@ -608,6 +683,7 @@ int main(void)
 	tcase_add_checked_fixture(c, open_session, close_session);
 	tcase_set_timeout(c, 60);
 	tcase_add_test(c, sessions);
+	tcase_add_test(c, sizes_of_another_version);
 	tcase_add_test(c, no_borrow);
 	tcase_add_test(c, put_then_lease);
 	tcase_add_test(c, reservations);
@@ -617,6 +693,7 @@ int main(void)
 	tcase_add_test(c, large_stream);
 	tcase_add_test(c, small_calls);
 	tcase_add_test(c, watching);
+	tcase_add_test(c, watch_readers);
 	tcase_add_test(c, watch_outlives_client);
 	tcase_add_test(c, deadlines);
 	tcase_add_test(c, daemon_restart);

@@ -1,149 +1,13 @@
-/* The fake daemon's calls: a thread each. */
-#include "client_fake.h"
+/* What the fake daemon does: its cache, and a handler a method. */
+#include "client_fake_call.h"
 
 #include "client/stream.h"
 #include "health.pb-c.h"
 #include "kernels/format.h"
 #include "proto/fdsock.h"
 
-#include <grpc/byte_buffer.h>
-#include <grpc/byte_buffer_reader.h>
 #include <stdlib.h>
 #include <string.h>
-
-#if defined(__SANITIZE_THREAD__)
-#define FAKE_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define FAKE_TSAN 1
-#endif
-#endif
-#ifdef FAKE_TSAN
-void __tsan_acquire(void *address);
-void __tsan_release(void *address);
-#define TAG_RELEASE(p) __tsan_release(p)
-#define TAG_ACQUIRE(p) __tsan_acquire(p)
-#else
-#define TAG_RELEASE(p) ((void)(p))
-#define TAG_ACQUIRE(p) ((void)(p))
-#endif
-
-/* ---- a call ------------------------------------------------------------------------------------------------------- */
-
-struct fake_call {
-	struct fake *fake;
-	grpc_call *call;
-	grpc_call_details details;
-	grpc_metadata_array metadata;
-	grpc_completion_queue *queue;
-	char method[32];
-	bool greeted;
-};
-
-static bool batch(struct fake_call *c, const grpc_op *ops, size_t n)
-{
-	grpc_event event;
-
-	TAG_RELEASE(c);
-	MUST(grpc_call_start_batch(c->call, ops, n, c, NULL) == GRPC_CALL_OK);
-	event = grpc_completion_queue_pluck(c->queue, c, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
-	TAG_ACQUIRE(c);
-	return event.success;
-}
-
-/* The next message of the client, joined; NULL at the end. */
-static uint8_t *receive(struct fake_call *c, size_t *bytes)
-{
-	grpc_byte_buffer *buffer = NULL;
-	grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &buffer};
-	grpc_byte_buffer_reader reader;
-	grpc_slice slice;
-	uint8_t *data;
-
-	if (!batch(c, &op, 1) || !buffer)
-		return NULL;
-	MUST(grpc_byte_buffer_reader_init(&reader, buffer));
-	slice = grpc_byte_buffer_reader_readall(&reader);
-	*bytes = GRPC_SLICE_LENGTH(slice);
-	data = malloc(*bytes + 1);
-	memcpy(data, GRPC_SLICE_START_PTR(slice), *bytes);
-	grpc_slice_unref(slice);
-	grpc_byte_buffer_reader_destroy(&reader);
-	grpc_byte_buffer_destroy(buffer);
-	return data;
-}
-
-static void greet(struct fake_call *c, grpc_op *ops, size_t *n)
-{
-	if (c->greeted)
-		return;
-	ops[(*n)++] = (grpc_op){.op = GRPC_OP_SEND_INITIAL_METADATA};
-	c->greeted = true;
-}
-
-static void send_bytes(struct fake_call *c, const void *bytes, size_t size)
-{
-	grpc_slice slice = grpc_slice_from_copied_buffer(bytes, size);
-	grpc_byte_buffer *buffer = grpc_raw_byte_buffer_create(&slice, 1);
-	grpc_op ops[2] = {0};
-	size_t n = 0;
-
-	grpc_slice_unref(slice);
-	greet(c, ops, &n);
-	ops[n++] = (grpc_op){.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = buffer};
-	batch(c, ops, n);
-	grpc_byte_buffer_destroy(buffer);
-}
-
-static void send_message(struct fake_call *c, const ProtobufCMessage *message)
-{
-	size_t size = protobuf_c_message_get_packed_size(message);
-	uint8_t *bytes = malloc(size + 1);
-
-	protobuf_c_message_pack(message, bytes);
-	send_bytes(c, bytes, size);
-	free(bytes);
-}
-
-static void end(struct fake_call *c, grpc_status_code code, const char *words)
-{
-	grpc_slice details = grpc_slice_from_copied_string(words);
-	int cancelled;
-	grpc_op ops[3] = {0};
-	size_t n = 0;
-
-	greet(c, ops, &n);
-	ops[n] = (grpc_op){.op = GRPC_OP_SEND_STATUS_FROM_SERVER};
-	ops[n].data.send_status_from_server.status = code;
-	ops[n++].data.send_status_from_server.status_details = &details;
-	ops[n++] = (grpc_op){.op = GRPC_OP_RECV_CLOSE_ON_SERVER, .data.recv_close_on_server.cancelled = &cancelled};
-	batch(c, ops, n);
-	grpc_slice_unref(details);
-}
-
-/* Never answers: waits for the client to give up. */
-static void stall(struct fake_call *c)
-{
-	int cancelled;
-	grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER, .data.recv_close_on_server.cancelled = &cancelled};
-
-	batch(c, &op, 1);
-}
-
-/* A unary reply, with the faults. */
-static void answer(struct fake_call *c, ProtobufCMessage *reply)
-{
-	struct fake *f = c->fake;
-
-	if (f->raw_method && !strcmp(f->raw_method, c->method)) {
-		send_bytes(c, f->raw, f->raw_bytes);
-	} else {
-		if (f->twist)
-			f->twist(f, c->method, reply);
-		send_message(c, reply);
-	}
-	end(c, GRPC_STATUS_OK, "");
-}
 
 /* ---- the cache ---------------------------------------------------------------------------------------------------- */
 
@@ -262,7 +126,7 @@ static void session_reply(struct fake_call *c)
 		reply.layout_list = f->opened->layouts;
 		reply.n_layout_list = f->layouts;
 	}
-	answer(c, &reply.base);
+	fake_answer(c, &reply.base);
 }
 
 static void do_open(struct fake_call *c, const uint8_t *bytes, size_t size)
@@ -292,7 +156,7 @@ static void do_lookup(struct fake_call *c, const uint8_t *bytes, size_t size)
 		       f->layouts);
 	if (q->states)
 		reply.states = (ProtobufCBinaryData){count * f->layouts, states};
-	answer(c, &reply.base);
+	fake_answer(c, &reply.base);
 	free(states);
 	terrace__v1__lookup_request__free_unpacked(q, NULL);
 }
@@ -317,7 +181,7 @@ static void do_lease(struct fake_call *c, const uint8_t *bytes, size_t size)
 		reply.blocks = prefix;
 		reply.places = &places;
 	}
-	answer(c, &reply.base);
+	fake_answer(c, &reply.base);
 	terrace__v1__lease_request__free_unpacked(q, NULL);
 }
 
@@ -356,7 +220,7 @@ static void do_reserve(struct fake_call *c, const uint8_t *bytes, size_t size)
 	reply.reservation = ids;
 	reply.n_status = reply.n_reservation = count;
 	reply.places = &places;
-	answer(c, &reply.base);
+	fake_answer(c, &reply.base);
 	terrace__v1__reserve_request__free_unpacked(q, NULL);
 }
 
@@ -377,6 +241,11 @@ static void do_commit(struct fake_call *c, const uint8_t *bytes, size_t size)
 	Terrace__V1__Status status[FAKE_BLOCKS];
 	struct fake_block *blocks[FAKE_BLOCKS];
 
+	if (!q->n_items) {
+		fake_end(c, GRPC_STATUS_INVALID_ARGUMENT, "nothing to commit");
+		terrace__v1__commit_request__free_unpacked(q, NULL);
+		return;
+	}
 	for (uint32_t i = 0; i < q->n_items; i++) {
 		struct fake_block *b = block_reserved(f, q->items[i]->reservation), *winner;
 
@@ -409,7 +278,7 @@ static void do_commit(struct fake_call *c, const uint8_t *bytes, size_t size)
 		reply.lease = f->next_id++;
 		reply.places = &places;
 	}
-	answer(c, &reply.base);
+	fake_answer(c, &reply.base);
 	terrace__v1__commit_request__free_unpacked(q, NULL);
 }
 
@@ -425,7 +294,7 @@ static void do_abort(struct fake_call *c, const uint8_t *bytes, size_t size)
 			*b = (struct fake_block){0};
 		c->fake->aborted++;
 	}
-	answer(c, &reply.base);
+	fake_answer(c, &reply.base);
 	terrace__v1__abort_request__free_unpacked(q, NULL);
 }
 
@@ -445,7 +314,7 @@ static void do_delete(struct fake_call *c, const uint8_t *bytes, size_t size)
 	}
 	reply.status = status;
 	reply.n_status = count;
-	answer(c, &reply.base);
+	fake_answer(c, &reply.base);
 	free(status);
 	terrace__v1__delete_request__free_unpacked(q, NULL);
 }
@@ -456,7 +325,7 @@ static void do_release(struct fake_call *c, const uint8_t *bytes, size_t size)
 	Terrace__V1__ReleaseReply reply = TERRACE__V1__RELEASE_REPLY__INIT;
 
 	c->fake->released += (unsigned)q->n_leases;
-	answer(c, &reply.base);
+	fake_answer(c, &reply.base);
 	terrace__v1__release_request__free_unpacked(q, NULL);
 }
 
@@ -467,7 +336,7 @@ static void do_close(struct fake_call *c, const uint8_t *bytes, size_t size)
 	(void)bytes;
 	(void)size;
 	c->fake->closed_sessions++;
-	answer(c, &reply.base);
+	fake_answer(c, &reply.base);
 }
 
 /* Touch and Report. */
@@ -477,7 +346,7 @@ static void do_nothing(struct fake_call *c, const uint8_t *bytes, size_t size)
 
 	(void)bytes;
 	(void)size;
-	answer(c, &reply.base);
+	fake_answer(c, &reply.base);
 }
 
 static void do_health(struct fake_call *c, const uint8_t *bytes, size_t size)
@@ -487,7 +356,7 @@ static void do_health(struct fake_call *c, const uint8_t *bytes, size_t size)
 	(void)bytes;
 	(void)size;
 	reply.status = GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING;
-	answer(c, &reply.base);
+	fake_answer(c, &reply.base);
 }
 
 /* Put: the first message is here, the others follow. */
@@ -513,7 +382,7 @@ static void do_put(struct fake_call *c, const uint8_t *bytes, size_t size)
 		memcpy(copy + at, chunk->data.data, chunk->data.len);
 		at += chunk->data.len;
 		terrace__v1__put_chunk__free_unpacked(chunk, NULL);
-		next = receive(c, &size);
+		next = fake_receive(c, &size);
 		if (!next)
 			break;
 		chunk = terrace__v1__put_chunk__unpack(NULL, size, next);
@@ -529,7 +398,7 @@ static void do_put(struct fake_call *c, const uint8_t *bytes, size_t size)
 	reply.epoch = f->epoch;
 	reply.status = &status;
 	reply.n_status = 1;
-	answer(c, &reply.base);
+	fake_answer(c, &reply.base);
 }
 
 static void get_send(struct fake_call *c, Terrace__V1__GetHeader *header, const uint8_t *data)
@@ -544,7 +413,7 @@ static void get_send(struct fake_call *c, Terrace__V1__GetHeader *header, const 
 	for (uint64_t at = 0; at < bytes || chunk.header; at += chunk.data.len) {
 		chunk.data = (ProtobufCBinaryData){bytes - at < piece ? bytes - at : piece,
 						   data ? (uint8_t *)(uintptr_t)data + at : NULL};
-		send_message(c, &chunk.base);
+		fake_send_message(c, &chunk.base);
 		chunk.header = NULL;
 	}
 }
@@ -567,10 +436,10 @@ static void do_get(struct fake_call *c, const uint8_t *bytes, size_t size)
 		header.crc32c = client_crc32c(0, data, header.block_bytes) ^ f->corrupt_get;
 	}
 	if (f->raw_method && !strcmp(f->raw_method, "Get"))
-		send_bytes(c, f->raw, f->raw_bytes);
+		fake_send_bytes(c, f->raw, f->raw_bytes);
 	else
 		get_send(c, &header, data);
-	end(c, GRPC_STATUS_OK, "");
+	fake_end(c, GRPC_STATUS_OK, "");
 	terrace__v1__get_request__free_unpacked(q, NULL);
 }
 
@@ -588,10 +457,10 @@ static void do_watch(struct fake_call *c, const uint8_t *bytes, size_t size)
 		event.key = (ProtobufCBinaryData){i < 2 ? 16 : 0, (uint8_t *)"a key of 16 byte"};
 		if (c->fake->twist)
 			c->fake->twist(c->fake, "Watch", &event.base);
-		send_message(c, &event.base);
+		fake_send_message(c, &event.base);
 	}
 	pthread_mutex_unlock(&c->fake->lock);
-	stall(c);
+	fake_stall(c);
 	pthread_mutex_lock(&c->fake->lock);
 }
 
@@ -605,18 +474,18 @@ static const struct {
 	{"Put", do_put}, {"Get", do_get}, {"Watch", do_watch},
 };
 
-static void call_dispatch(struct fake_call *c, const uint8_t *bytes, size_t size)
+void fake_call_dispatch(struct fake_call *c, const uint8_t *bytes, size_t size)
 {
 	struct fake *f = c->fake;
 
 	if (f->stall_method && !strcmp(f->stall_method, c->method)) {
 		pthread_mutex_unlock(&f->lock);
-		stall(c);
+		fake_stall(c);
 		pthread_mutex_lock(&f->lock);
 		return;
 	}
 	if (f->fail_method && !strcmp(f->fail_method, c->method)) {
-		end(c, f->fail_code, "as the test wants it");
+		fake_end(c, f->fail_code, "as the test wants it");
 		return;
 	}
 	if (!strcmp(c->method, "Attach")) {
@@ -628,85 +497,5 @@ static void call_dispatch(struct fake_call *c, const uint8_t *bytes, size_t size
 			handlers[i].run(c, bytes, size);
 			return;
 		}
-	end(c, GRPC_STATUS_UNIMPLEMENTED, c->method);
-}
-
-static void call_free(struct fake_call *c)
-{
-	if (c->call)
-		grpc_call_unref(c->call);
-	grpc_completion_queue_shutdown(c->queue);
-	while (grpc_completion_queue_pluck(c->queue, NULL, gpr_inf_future(GPR_CLOCK_REALTIME), NULL).type !=
-	       GRPC_QUEUE_SHUTDOWN)
-		;
-	grpc_completion_queue_destroy(c->queue);
-	grpc_call_details_destroy(&c->details);
-	grpc_metadata_array_destroy(&c->metadata);
-	free(c);
-}
-
-static void *call_main(void *arg)
-{
-	struct fake_call *c = arg;
-	struct fake *f = c->fake;
-	size_t size = 0;
-	uint8_t *bytes = receive(c, &size);
-
-	pthread_mutex_lock(&f->lock);
-	f->calls++;
-	if (bytes)
-		call_dispatch(c, bytes, size);
-	pthread_mutex_unlock(&f->lock);
-	free(bytes);
-	call_free(c);
-	pthread_mutex_lock(&f->lock);
-	f->running--;
-	pthread_cond_broadcast(&f->idle);
-	pthread_mutex_unlock(&f->lock);
-	return NULL;
-}
-
-void fake_call_request(struct fake *f)
-{
-	struct fake_call *c = calloc(1, sizeof(*c));
-
-	c->fake = f;
-	c->queue = grpc_completion_queue_create_for_pluck(NULL);
-	grpc_call_details_init(&c->details);
-	grpc_metadata_array_init(&c->metadata);
-	TAG_RELEASE(c);
-	MUST(grpc_server_request_call(f->server, &c->call, &c->details, &c->metadata, c->queue, f->queue, c) ==
-	     GRPC_CALL_OK);
-}
-
-void *fake_accept_main(void *arg)
-{
-	struct fake *f = arg;
-
-	for (;;) {
-		grpc_event event = grpc_completion_queue_next(f->queue, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
-		struct fake_call *c = event.tag;
-		pthread_t thread;
-		char path[96];
-
-		if (event.type == GRPC_QUEUE_SHUTDOWN)
-			return NULL;
-		if (c == (void *)f)
-			continue;
-		TAG_ACQUIRE(c);
-		if (!event.success) {
-			call_free(c);
-			continue;
-		}
-		snprintf(path, sizeof(path), "%.*s", (int)GRPC_SLICE_LENGTH(c->details.method),
-			 (const char *)GRPC_SLICE_START_PTR(c->details.method));
-		snprintf(c->method, sizeof(c->method), "%.31s", strrchr(path, '/') + 1);
-		pthread_mutex_lock(&f->lock);
-		f->running++;
-		if (!f->ending)
-			fake_call_request(f);
-		pthread_mutex_unlock(&f->lock);
-		MUST(!pthread_create(&thread, NULL, call_main, c));
-		pthread_detach(thread);
-	}
+	fake_end(c, GRPC_STATUS_UNIMPLEMENTED, c->method);
 }

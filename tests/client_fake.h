@@ -21,7 +21,7 @@
 		}                                                                                                      \
 	} while (0)
 
-enum { FAKE_BLOCKS = 64, FAKE_EXTENTS = 2, FAKE_SOCKETS = 8 };
+enum { FAKE_BLOCKS = 64, FAKE_EXTENTS = 2, FAKE_SOCKETS = 256 };
 
 enum fake_fd_fault {
 	FAKE_FD_SOUND,

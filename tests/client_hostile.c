@@ -134,7 +134,7 @@ static enum terrace_status call_delete(void)
 
 static enum terrace_status call_watch(void)
 {
-	struct terrace_watch_event event;
+	struct terrace_watch_event event = TERRACE_WATCH_EVENT_INIT;
 	struct terrace_watch *watch;
 	enum terrace_status status = terrace_watch_open(session, true, &watch);
 

@@ -11,3 +11,6 @@ function(terrace_python_test name script)
 endfunction()
 
 terrace_python_test(e2e_grpcio test_grpcio.py)
+if(TARGET hello)
+  terrace_python_test(e2e_hello test_hello.py $<TARGET_FILE:hello>)
+endif()

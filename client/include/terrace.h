@@ -14,11 +14,13 @@
  *
  * Conventions. Handles are opaque and belong to the caller until their close/free function. Every function is safe to
  * call from any thread, unless said otherwise; closing a handle while another thread uses it is the caller's mistake.
- * Option structs begin with `size`, set by their TERRACE_..._INIT: a library of another version reads only what the caller
- * knew; NULL options mean the defaults. Functions return a terrace_status; outputs are written only on TERRACE_OK unless
+ * Structs that may grow begin with `size`, set by their TERRACE_..._INIT: a library of another version reads and writes only what the
+ * caller knows of, and the elements of an array stand as far apart as the caller's struct is long. NULL options mean the
+ * defaults, but where a struct is the call's subject. Functions return a terrace_status; outputs are written only on TERRACE_OK unless
  * said otherwise; terrace_error() has the words for the calling thread's last failure. Calls that talk to the daemon take a
- * timeout in microseconds: 0 is the connection's default, and nothing waits for ever. After fork() a handle must not be
- * used in the child: calls there return TERRACE_PRECONDITION, and the mappings are not inherited.
+ * timeout in microseconds: 0 is the connection's default, more than a day counts as a day, and nothing waits for ever. After fork()
+ * a handle must not be used in the child: calls there return TERRACE_PRECONDITION or do nothing, blocks are NULL, and the mappings
+ * are not inherited. A child that wants to use the library should call exec() first: gRPC promises nothing after a bare fork().
  *
  * When the daemon restarts or goes away, calls return TERRACE_STALE or TERRACE_UNAVAILABLE; blocks still leased stay
  * readable until they are released. terrace_session_reopen() then starts again with an empty cache view.
@@ -138,7 +140,7 @@ struct terrace_client;
 
 struct terrace_connect_options {
 	size_t size;
-	const char *address;     /* "unix:/run/terrace/terraced.sock", "127.0.0.1:7421"; NULL: $TERRACE_ADDRESS, else the default socket */
+	const char *address;     /* "unix:PATH" or "127.0.0.1:7421"; NULL: $TERRACE_ADDRESS, else unix:/run/terrace/terraced.sock */
 	uint64_t timeout_us;     /* default deadline of a call; 0: 5 s */
 	bool no_borrow;          /* do not attach to the fd socket even on the same node */
 };
@@ -169,7 +171,8 @@ struct terrace_session_options {
 #define TERRACE_SESSION_OPTIONS_INIT { .size = sizeof(struct terrace_session_options) }
 
 /* Opens a session over `count` layouts (1 to 64, equal block_tokens) and attaches this process to the daemon's memory.
- * The layouts are copied. The client must outlive the session. */
+ * The layouts are copied. The client must outlive the session. If the memory cannot be had (another node, no fd socket) the session
+ * works by stream alone: terrace_session_borrows() tells, and the first lease or reservation says why. */
 TERRACE_API enum terrace_status terrace_session_open(struct terrace_client *client, const struct terrace_layout *layouts,
 						     uint32_t count, const struct terrace_session_options *options,
 						     struct terrace_session **session);
@@ -181,7 +184,8 @@ TERRACE_API enum terrace_status terrace_session_attach(struct terrace_client *cl
 TERRACE_API void terrace_session_token(const struct terrace_session *session, struct terrace_token *token);
 
 /* Closes the session on the daemon (if this process opened it) or leaves it (if it attached), unmaps its memory. Leases and
- * reservations that this handle made end with it: their blocks must not be touched any more. NULL is allowed. */
+ * reservations that this handle made end with it: their blocks must not be touched any more, and their handles still are to be
+ * freed (terrace_release, terrace_abort). Operations under way complete, and are to be finished. NULL is allowed. */
 TERRACE_API void terrace_session_close(struct terrace_session *session);
 
 /* After TERRACE_STALE or TERRACE_UNAVAILABLE: waits for the daemon and opens the session anew, with the same layouts, as an
@@ -194,7 +198,8 @@ TERRACE_API uint64_t terrace_session_epoch(const struct terrace_session *session
 /* True if leases and reservations by borrow work: same node, attached. */
 TERRACE_API bool terrace_session_borrows(const struct terrace_session *session);
 
-/* The session's layouts: how many, and a copy of one (TERRACE_INVALID for l out of range). For processes that attached. */
+/* The session's layouts: how many, and a copy of one into a struct begun with TERRACE_LAYOUT_INIT (TERRACE_INVALID without it, or
+ * for l out of range). For processes that attached. */
 TERRACE_API uint32_t terrace_session_layout_count(const struct terrace_session *session);
 TERRACE_API enum terrace_status terrace_session_layout(const struct terrace_session *session, uint32_t l,
 						       struct terrace_layout *layout);
@@ -203,15 +208,18 @@ TERRACE_API enum terrace_status terrace_session_layout(const struct terrace_sess
 
 /* An asynchronous call returns an operation, completes exactly once, never from inside the call that starts it, and is
  * ended by its ..._finish() function, which waits if it must (at most the call's deadline), gives the results and frees the
- * operation. Completion is told by a callback (on a thread of the library: it must not block, and may start
- * further calls but not finish those that are not done), or by adding 1 to an eventfd, or both. */
+ * operation. Completion is told by a callback (on a thread of the library: it must not block, and may start further calls and
+ * finish its own operation but none that is not done), or by adding 1 to an eventfd, or both. *op is set before the
+ * callback can run. What the keys, infos and completion point at is the caller's again when the call has returned. 4096 operations of
+ * a connection can be under way; then the call returns TERRACE_EXHAUSTED. */
 struct terrace_op;
 
 struct terrace_completion {
 	void (*done)(struct terrace_op *op, void *arg); /* may be NULL */
 	void *arg;
-	int eventfd;                                    /* -1: none */
+	int eventfd;                                    /* -1: none; open until the operation has been finished */
 };
+#define TERRACE_COMPLETION_INIT { .eventfd = -1 }
 
 /* True once the operation has completed. */
 TERRACE_API bool terrace_op_done(const struct terrace_op *op);
@@ -253,7 +261,7 @@ TERRACE_API enum terrace_status terrace_lease_finish(struct terrace_op *op, stru
 /* Keys in the lease. */
 TERRACE_API uint32_t terrace_lease_count(const struct terrace_lease *lease);
 /* The packed block of key i in the session's layout l: block_bytes bytes, 4096-byte aligned, read-only. NULL for blocks
- * outside a windowed layout's window. Valid until release. */
+ * outside a windowed layout's window, and for i or l out of range. Valid until release. */
 TERRACE_API const void *terrace_lease_block(const struct terrace_lease *lease, uint32_t i, uint32_t l);
 /* Valid tokens of key i's block. */
 TERRACE_API uint32_t terrace_lease_tokens(const struct terrace_lease *lease, uint32_t i);
@@ -303,6 +311,7 @@ TERRACE_API enum terrace_status terrace_reserve_finish(struct terrace_op *op, en
 TERRACE_API enum terrace_status terrace_reserve_open(struct terrace_session *session, const struct terrace_block_info *info,
 						     uint64_t timeout_us, struct terrace_reservation **reservation);
 
+/* Keys in the reservation. */
 TERRACE_API uint32_t terrace_reservation_count(const struct terrace_reservation *reservation);
 /* The slot of key i in layout l, block_bytes bytes, writable; NULL if key i got none. Its bytes are undefined: write every token
  * that is committed. */
@@ -377,34 +386,41 @@ enum terrace_watch_kind {
 };
 
 struct terrace_watch_event {
+	size_t size; /* set by TERRACE_WATCH_EVENT_INIT */
 	uint64_t epoch, sequence;
 	enum terrace_watch_kind kind;
 	uint8_t key[32];
 	uint32_t key_bytes;
 	uint32_t layout; /* index into the session's layouts */
 };
+#define TERRACE_WATCH_EVENT_INIT { .size = sizeof(struct terrace_watch_event) }
 
 struct terrace_watch;
 
-/* Watches the session's layouts. With from_now false it begins with what is stored already. */
+/* Watches the session's layouts. With from_now false it begins with what is stored already. Does not wait for the daemon: one that
+ * is not there is told by the first terrace_watch_next(). */
 TERRACE_API enum terrace_status terrace_watch_open(struct terrace_session *session, bool from_now,
 						   struct terrace_watch **watch);
-/* The next event; TERRACE_DEADLINE if none came in time (the watch goes on), TERRACE_UNAVAILABLE when it has ended. */
+/* The next event, into a struct begun with TERRACE_WATCH_EVENT_INIT; TERRACE_DEADLINE if none came in time (the watch goes on).
+ * Otherwise it has ended, and every further call says so: TERRACE_UNAVAILABLE (the daemon is gone), TERRACE_STALE (it does not know
+ * the session), TERRACE_CANCELLED (terrace_disconnect). Threads that read one watch take turns. */
 TERRACE_API enum terrace_status terrace_watch_next(struct terrace_watch *watch, uint64_t timeout_us,
 						   struct terrace_watch_event *event);
+/* Ends a watch; it may outlive its session and connection. NULL is allowed. */
 TERRACE_API void terrace_watch_close(struct terrace_watch *watch);
 
 /* ---- packed blocks: encode, decode, attend ------------------------------------------------------------------------ */
 
 /* Packs `n` tokens, from token first_token of the block on, of one layer and KV head. layer and head count from the layout's
- * first. k, v: n vectors of head_dim elements, k_stride and v_stride elements apart; either may be NULL to leave that side alone.
- * Writes only those tokens' bytes, so a block can grow token by token, one writer a (layer, head). */
+ * first. block: block_bytes bytes, 16-byte aligned (slots are). k, v: n vectors of head_dim elements, k_stride and v_stride
+ * elements apart; either may be NULL to leave that side alone. Writes only those tokens' bytes, so a block can grow token by token,
+ * one writer a (layer, head). TERRACE_INVALID. */
 TERRACE_API enum terrace_status terrace_encode(const struct terrace_layout *layout, void *block, uint32_t layer,
 					       uint32_t head, uint32_t first_token, uint32_t n, const void *k,
 					       size_t k_stride, const void *v, size_t v_stride,
 					       enum terrace_dtype dtype);
 
-/* The inverse. */
+/* The inverse: n vectors to k and v (NULL: not wanted), which must not overlap. TERRACE_INVALID. */
 TERRACE_API enum terrace_status terrace_decode(const struct terrace_layout *layout, const void *block, uint32_t layer,
 					       uint32_t head, uint32_t first_token, uint32_t n, void *k, size_t k_stride,
 					       void *v, size_t v_stride, enum terrace_dtype dtype);
@@ -416,7 +432,8 @@ struct terrace_attend_options {
 	const void *q;             /* [queries][q_heads][head_dim_k] */
 	enum terrace_dtype q_dtype;
 	float scale;               /* 0: 1/sqrt(head_dim_k) */
-	const void *const *blocks; /* [block_count] packed blocks in order of position */
+	const void *const *blocks; /* [block_count] packed blocks in order of position, 16-byte aligned; those before every
+				    * query's window may be NULL */
 	uint32_t block_count;
 	uint32_t kv_tokens;        /* valid tokens over all blocks; the rest is never looked at */
 	bool causal;               /* query i sees tokens up to first_pos + i */
@@ -427,7 +444,8 @@ struct terrace_attend_options {
 };
 #define TERRACE_ATTEND_OPTIONS_INIT { .size = sizeof(struct terrace_attend_options) }
 
-/* Softmax attention straight from packed blocks, on the calling thread. A query that sees no token gets out 0 and lse -INFINITY. */
+/* Softmax attention straight from packed blocks, on the calling thread, with scratch memory of its own: threads may share the blocks
+ * of one lease. A query that sees no token gets out 0 and lse -INFINITY. TERRACE_INVALID, TERRACE_EXHAUSTED (no scratch). */
 TERRACE_API enum terrace_status terrace_attend(const struct terrace_layout *layout,
 					       const struct terrace_attend_options *options);
 

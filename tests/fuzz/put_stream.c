@@ -1,5 +1,6 @@
 /* Any bytes as the messages of a Put stream: byte 0 says how long the pieces are in which gRPC would have received them; each message is
- * two bytes of length and its bytes. Whatever the stream said, afterwards no reservation is left.
+ * two bytes of length and its bytes. The largest number stands for the live session's, which no input could guess. Whatever the stream
+ * said, afterwards no reservation is left.
  */
 #include "daemon/rpc_methods.h"
 
@@ -7,7 +8,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { SPANS = 64 };
+enum { SPANS = 64, VARINT_BYTES = 10, INPUT_MAX = 1 << 20 };
 
 static struct fuzz_daemon fuzz;
 static struct rpc_call call;
@@ -34,17 +35,34 @@ static enum status send(const uint8_t *bytes, size_t n, size_t piece)
 	return rpc_put_stream.message(&call, spans, count);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+/* Writes the session's number, as a varint of the same length, where the input has 2^64 - 1. */
+static void session_fill(uint8_t *bytes, size_t size)
 {
+	static const uint8_t largest[VARINT_BYTES] = { 255, 255, 255, 255, 255, 255, 255, 255, 255, 1 };
+	uint8_t *at;
+
+	while ((at = memmem(bytes, size, largest, VARINT_BYTES)) != NULL) {
+		uint64_t v = fuzz.session.id;
+
+		for (int i = 0; i < VARINT_BYTES; i++, v >>= 7)
+			at[i] = (uint8_t)(v & 0x7f) | (i + 1 < VARINT_BYTES ? 0x80 : 0);
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
+{
+	static uint8_t data[INPUT_MAX];
 	ProtobufCMessage *reply = NULL;
 	struct cache_load load;
 	enum status status = STATUS_OK;
 	size_t piece, at = 1;
 
-	if (size == 0)
+	if (size == 0 || size > INPUT_MAX)
 		return 0;
 	if (fuzz.daemon.cache == NULL)
 		fuzz_daemon_open(&fuzz);
+	memcpy(data, input, size);
+	session_fill(data, size);
 	piece = 1 + data[0];
 	rpc_call_init(&call, &fuzz.daemon, put_method(), daemon_now_us(), daemon_now_us() + 1000000);
 	if (rpc_put_stream.open(&call) != STATUS_OK)

@@ -25,12 +25,13 @@ static void round_trip(const struct tokenizer *t, const char *text, size_t bytes
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+	static const char text[] = "The kernel's  page cache\n\t\xff\xc3\xa9 42";
 	struct tokenizer t;
 	struct fault fault = { 0 };
 
 	if (!tokenizer_parse((const char *)data, size, &t, &fault))
 		return 0;
-	round_trip(&t, "The kernel's  page cache\n\t\xff\xc3\xa9 42", 34);
+	round_trip(&t, text, sizeof(text) - 1);
 	round_trip(&t, (const char *)data, size < 256 ? size : 256);
 	tokenizer_free(&t);
 	return 0;

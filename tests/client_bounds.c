@@ -1,0 +1,138 @@
+/* Bounds that need no daemon: a socket whose other end never stops talking, a mapping table that is closed under its reader, and more
+ * asynchronous calls than are allowed. */
+#include "client_view.h"
+
+#include "client/clock.h"
+#include "client/packet.h"
+
+#include <check.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Queues RETIREs for the attachment, `most` or as many as the socket takes. */
+static unsigned retires_send(int socket, unsigned most)
+{
+	struct fdsock_unmapped retire = {.head = {FDSOCK_MAGIC, FDSOCK_VERSION, FDSOCK_RETIRE}, .extent = 99};
+	unsigned n = 0;
+
+	while (n < most && send(socket, &retire, sizeof(retire), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(retire))
+		n++;
+	return n;
+}
+
+static unsigned packets_left(int socket)
+{
+	struct client_packet packet;
+	unsigned n = 0;
+
+	while (!client_packet_receive(socket, 0, &packet))
+		n++;
+	return n;
+}
+
+/* A daemon that never stops talking keeps nobody: neither past a deadline nor in what was not to wait at all. */
+START_TEST(talkative)
+{
+	struct client_attachment *a = view_attachment();
+	struct client_mapping *m;
+	int ends[2];
+
+	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+	a->socket = ends[0];
+	a->broken = false;
+	ck_assert_uint_eq(retires_send(ends[1], 5), 5);
+	ck_assert_int_eq(client_fds_map(a, 7, false, client_now_us(), &m), TERRACE_DEADLINE);
+	ck_assert_uint_eq(packets_left(ends[0]), 4);
+	ck_assert_uint_gt(retires_send(ends[1], 100000), 256);
+	client_fds_listen(a);
+	ck_assert_uint_gt(packets_left(ends[0]), 0);
+	client_fds_drop(a);
+	close(ends[1]);
+}
+END_TEST
+
+/* Whoever has been given a mapping may read what it says until its use ends, also after a close. */
+START_TEST(closed_under_a_reader)
+{
+	struct client_attachment *a = view_attachment();
+	struct client_mapping *m, *other;
+	const uint8_t *base;
+
+	ck_assert_int_eq(client_fds_map(a, 1, false, client_deadline_us(0), &m), TERRACE_OK);
+	base = m->base;
+	client_fds_hold(a);
+	client_fds_close(a);
+	ck_assert_ptr_eq(m->base, base);
+	ck_assert_uint_eq(m->bytes, VIEW_EXTENT_BYTES);
+	ck_assert_int_eq(client_fds_map(a, 1, false, client_deadline_us(0), &other), TERRACE_CANCELLED);
+	client_fds_unmap(a, m);
+	client_fds_close(a);
+	client_fds_drop(a);
+	client_fds_drop(a);
+}
+END_TEST
+
+static enum terrace_status take(void *arg, const struct client_message *message)
+{
+	(void)arg;
+	(void)message;
+	return TERRACE_OK;
+}
+
+static void count(void *arg, enum terrace_status status)
+{
+	ck_assert(status);
+	atomic_fetch_add((atomic_uint *)arg, 1);
+}
+
+/* Calls that wait for a daemon that never comes: one too many is refused, and every other one ends. */
+START_TEST(too_many_calls)
+{
+	Terrace__V1__LookupRequest request = TERRACE__V1__LOOKUP_REQUEST__INIT;
+	enum terrace_status status = TERRACE_OK;
+	atomic_uint ended = 0;
+	struct client_rpc_call *call;
+	struct client_rpc *rpc;
+	unsigned started = 0;
+
+	ck_assert_int_eq(client_rpc_open("unix:/nonexistent/socket", &rpc), TERRACE_OK);
+	while (!status && started < 5000) {
+		status = client_rpc_start(rpc,
+					  &(struct client_job){
+						  .method = CLIENT_LOOKUP,
+						  .deadline_us = client_deadline_us(100000000),
+						  .wait_for_ready = true,
+						  .first = {.message = &request.base, .last = true},
+						  .take = take,
+						  .arg = &ended,
+					  },
+					  count, &call);
+		started += !status;
+	}
+	ck_assert_int_eq(status, TERRACE_EXHAUSTED);
+	ck_assert_uint_eq(started, 4096);
+	client_rpc_close(rpc);
+	ck_assert_uint_eq(atomic_load(&ended), started);
+	client_rpc_destroy(rpc);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("client_bounds");
+	TCase *c = tcase_create("bounds");
+	SRunner *runner;
+	int failed;
+
+	tcase_set_timeout(c, 60);
+	tcase_add_test(c, talkative);
+	tcase_add_test(c, closed_under_a_reader);
+	tcase_add_test(c, too_many_calls);
+	suite_add_tcase(suite, c);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed != 0;
+}
