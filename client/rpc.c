@@ -2,7 +2,7 @@
  * background thread with the shared queue, or the reader of a stream. What a call does is in rpc_call.c.
  *
  * Threads. rpc->lock guards the lists of calls and idle queues. A call belongs to the thread that drives it; only
- * grpc_call_cancel comes from elsewhere, under rpc->lock, while the call is on a list. The background thread sleeps on a
+ * client_call_cancel comes from elsewhere, under rpc->lock, while the call is on a list. The background thread sleeps on a
  * condition rather than in gRPC while it has no calls: else it would poll the connection, and every synchronous call would
  * be answered through it, a thread switch later. */
 #include "client/rpc.h"
@@ -123,9 +123,9 @@ void client_rpc_close(struct client_rpc *rpc)
 	pthread_mutex_lock(&rpc->lock);
 	rpc->closing = true;
 	for (struct client_rpc_call *c = rpc->calls; c; c = c->next)
-		grpc_call_cancel(c->call, NULL);
+		client_call_cancel(c);
 	for (struct client_rpc_call *c = rpc->streams; c; c = c->next)
-		grpc_call_cancel(c->call, NULL);
+		client_call_cancel(c);
 	while (rpc->calls)
 		pthread_cond_wait(&rpc->changed, &rpc->lock);
 	background = rpc->background_queue != NULL;
@@ -340,7 +340,7 @@ enum terrace_status client_rpc_start(struct client_rpc *rpc, const struct client
 
 void client_rpc_cancel(struct client_rpc_call *call)
 {
-	grpc_call_cancel(call->call, NULL);
+	client_call_cancel(call);
 }
 
 bool client_rpc_in_background(struct client_rpc *rpc)
@@ -400,7 +400,7 @@ enum terrace_status client_rpc_stream_next(struct client_rpc_call *c, uint64_t d
 			client_call_take(c);
 			status = c->taken ? client_fail(c->taken, "%s", c->error) : TERRACE_OK;
 			if (c->taken)
-				grpc_call_cancel(c->call, NULL);
+				client_call_cancel(c);
 			c->pending = c->taken ? client_call_await_status(c) : client_call_receive(c);
 			return status;
 		}
@@ -414,7 +414,7 @@ void client_rpc_stream_close(struct client_rpc_call *c)
 {
 	struct client_rpc *rpc = c->rpc;
 
-	grpc_call_cancel(c->call, NULL);
+	client_call_cancel(c);
 	while (c->pending) {
 		grpc_event event = grpc_completion_queue_pluck(c->queue, c, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
 

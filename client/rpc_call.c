@@ -102,13 +102,15 @@ static enum terrace_status message_take(struct client_rpc_call *c)
 
 /* ---- one call ----------------------------------------------------------------------------------------------------- */
 
-static enum terrace_status status_of_code(grpc_status_code code)
+/* A call that this side did not cancel was cancelled by a daemon on its way out. */
+static enum terrace_status status_of_code(const struct client_rpc_call *c)
 {
-	switch (code) {
+	switch (c->code) {
 	case GRPC_STATUS_OK:
 		return TERRACE_OK;
 	case GRPC_STATUS_CANCELLED:
-		return TERRACE_CANCELLED;
+		return atomic_load_explicit(&c->cancelled, memory_order_relaxed) ? TERRACE_CANCELLED :
+										   TERRACE_UNAVAILABLE;
 	case GRPC_STATUS_INVALID_ARGUMENT:
 	case GRPC_STATUS_OUT_OF_RANGE:
 		return TERRACE_INVALID;
@@ -141,7 +143,7 @@ static enum terrace_status status_of_code(grpc_status_code code)
 
 enum terrace_status client_call_status(const struct client_rpc_call *c)
 {
-	enum terrace_status status = status_of_code(c->code);
+	enum terrace_status status = status_of_code(c);
 
 	if (c->taken)
 		return client_fail(c->taken, "%s", c->error);
@@ -286,7 +288,7 @@ bool client_call_step(struct client_rpc_call *c, bool success)
 		message = c->received != NULL;
 		client_call_take(c);
 		if (c->taken)
-			grpc_call_cancel(c->call, NULL);
+			client_call_cancel(c);
 		return message && !c->taken ? client_call_receive(c) : client_call_await_status(c);
 	case CALL_ANSWER:
 		call_answered(c);
@@ -295,6 +297,12 @@ bool client_call_step(struct client_rpc_call *c, bool success)
 		c->phase = CALL_DONE;
 		return false;
 	}
+}
+
+void client_call_cancel(struct client_rpc_call *c)
+{
+	atomic_store_explicit(&c->cancelled, true, memory_order_relaxed);
+	grpc_call_cancel(c->call, NULL);
 }
 
 gpr_timespec client_call_time(uint64_t deadline_us)

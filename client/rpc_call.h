@@ -8,6 +8,7 @@
 #include "client/status.h"
 
 #include <grpc/grpc.h>
+#include <stdatomic.h>
 
 enum call_phase {
 	CALL_SENDING,   /* a message that is not the last is on its way */
@@ -34,6 +35,7 @@ struct client_rpc_call {
 	enum terrace_status taken; /* what job.take said, when not OK, and its words */
 	char error[CLIENT_ERROR_MAX];
 	void (*done)(void *arg, enum terrace_status status); /* asynchronous calls */
+	atomic_bool cancelled; /* by this side */
 };
 
 #if defined(__SANITIZE_THREAD__)
@@ -63,6 +65,9 @@ gpr_timespec client_call_time(uint64_t deadline_us);
 /* Makes the gRPC call. TERRACE_INTERNAL. */
 enum terrace_status client_call_init(struct client_rpc_call *c, struct client_rpc *rpc, const struct client_job *job,
 				     grpc_channel *channel, void *handle, grpc_completion_queue *queue);
+
+/* Asks for an early end, whose status will be TERRACE_CANCELLED. Any thread, while the call lives. */
+void client_call_cancel(struct client_rpc_call *c);
 
 /* With no batch under way. */
 void client_call_fini(struct client_rpc_call *c);

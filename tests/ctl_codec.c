@@ -1,5 +1,5 @@
-/* terracectl codec through its pipes: vLLM's bytes from vLLM's input, the error of a round trip on Gaussian vectors, exact
- * conversions, and input that ends in the wrong place.
+/* terracectl codec through its pipes: vLLM's bytes from vLLM's input, the error of a round trip on Gaussian
+ * vectors, exact conversions, and input that ends in the wrong place.
  */
 #include "kernels/codec.h"
 
@@ -39,12 +39,14 @@ static double gaussian(void)
 	return sqrt(-2 * log(uniform())) * cos(2 * M_PI * uniform());
 }
 
-static struct ctl_run codec(const char *verb, const char *format, uint32_t d, bool rotated, const void *in, size_t bytes)
+static struct ctl_run codec(const char *verb, const char *format, uint32_t d, bool rotated, const void *in,
+			    size_t bytes)
 {
 	char dim[16];
 
 	snprintf(dim, sizeof(dim), "%u", d);
-	return ctl_run((const char *const[]){"codec", verb, "--format", format, "--dim", dim, rotated ? "--rotated" : NULL, NULL},
+	return ctl_run((const char *const[]){"codec", verb, "--format", format, "--dim", dim,
+					     rotated ? "--rotated" : NULL, NULL},
 		       in, bytes);
 }
 
@@ -87,10 +89,11 @@ static const struct {
 	uint32_t d;
 	double bound;
 } errors[] = {
-	{"tq4", 128, .0096}, {"tq3", 128, .0346}, {"tq2", 128, .1215}, {"tq4", 64, .00989},	{"tq4", 96, .00989},
-	{"tq4", 192, .00989}, {"tq4", 256, .00989}, {"tq3", 64, .03564}, {"tq3", 96, .03564},	{"tq3", 192, .03564},
-	{"tq3", 256, .03564}, {"tq2", 64, .12515}, {"tq2", 96, .12515}, {"tq2", 192, .12515}, {"tq2", 256, .12515},
-	{"int4_pth", 128, .015}, {"fp8", 128, .001},
+	{"tq4", 128, .0096}, {"tq3", 128, .0346},  {"tq2", 128, .1215},	 {"tq4", 64, .00989},
+	{"tq4", 96, .00989}, {"tq4", 192, .00989}, {"tq4", 256, .00989}, {"tq3", 64, .03564},
+	{"tq3", 96, .03564}, {"tq3", 192, .03564}, {"tq3", 256, .03564}, {"tq2", 64, .12515},
+	{"tq2", 96, .12515}, {"tq2", 192, .12515}, {"tq2", 256, .12515}, {"int4_pth", 128, .015},
+	{"fp8", 128, .001},
 };
 
 START_TEST(round_trip_error_is_bounded)
@@ -110,12 +113,14 @@ START_TEST(round_trip_error_is_bounded)
 	ck_assert_msg(back.code == 0, "exit code %d: %s", back.code, back.err);
 	ck_assert_uint_eq(back.out_bytes, 2 * n);
 	for (size_t i = 0; i < n; i++) {
-		double a = kv_half_to(x[i]), b = kv_half_to((uint16_t)(back.out[2 * i] | back.out[2 * i + 1] << 8));
+		double a = kv_half_to(x[i]),
+		       b = kv_half_to((uint16_t)(back.out[2 * i] | back.out[2 * i + 1] << 8));
 
 		error += (a - b) * (a - b);
 		energy += a * a;
 	}
-	ck_assert_msg(error / energy <= errors[_i].bound, "%s, d %u: relative MSE %g", errors[_i].format, d, error / energy);
+	ck_assert_msg(error / energy <= errors[_i].bound, "%s, d %u: relative MSE %g", errors[_i].format, d,
+		      error / energy);
 	ck_assert_msg(error > 0, "%s lost nothing: it did not pack", errors[_i].format);
 	ctl_run_free(&packed);
 	ctl_run_free(&back);
@@ -210,7 +215,8 @@ END_TEST
 /* A full disk under standard output. */
 START_TEST(write_error_is_told)
 {
-	int status = system("head -c 65536 /dev/zero | '" TERRACECTL "' codec encode --format tq4 --dim 64 >/dev/full 2>/dev/null");
+	int status = system("head -c 65536 /dev/zero | '" TERRACECTL
+			    "' codec encode --format tq4 --dim 64 >/dev/full 2>/dev/null");
 
 	ck_assert_int_eq(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 1);
 }

@@ -1,5 +1,6 @@
-/* terracectl against a live daemon: every command's answer and exit code, in both forms, with blocks that are there, are not, and are
- * damaged. A block is damaged the way a stray write of an engine would do it: through the mapping that wrote it.
+/* terracectl against a live daemon: every command's answer and exit code, in both forms, with blocks that are
+ * there, are not, and are damaged. A block is damaged the way a stray write of an engine would do it: through
+ * the mapping that wrote it.
  */
 #include <check.h>
 #include <fcntl.h>
@@ -47,11 +48,12 @@ static void start_daemon(void)
 		fd = open(log, O_CREAT | O_WRONLY, 0600);
 		dup2(fd, 1);
 		dup2(fd, 2);
-		execl(TERRACED, TERRACED, "--data-dir", data, "--socket", socket, "--host-bytes", "16MiB", "--extent-bytes",
-		      "1MiB", (char *)NULL);
+		execl(TERRACED, TERRACED, "--data-dir", data, "--socket", socket, "--host-bytes", "16MiB",
+		      "--extent-bytes", "1MiB", (char *)NULL);
 		_exit(127);
 	}
-	for (int i = 0; i < START_TRIES && access(socket, F_OK); i++) { /* gRPC waits a second after a refusal */
+	for (int i = 0; i < START_TRIES && access(socket, F_OK);
+	     i++) { /* gRPC waits a second after a refusal */
 		ck_assert_msg(waitpid(daemon_pid, NULL, WNOHANG) == 0, "%s did not start", TERRACED);
 		nanosleep(&(struct timespec){0, 20 * 1000 * 1000}, NULL);
 	}
@@ -179,7 +181,8 @@ START_TEST(status_and_stat)
 	tree = ASK(3, "stat", "no_such_statistic");
 	ck_assert_uint_eq(json_array_size(json_object_get(tree, "stats")), 0);
 	json_decref(tree);
-	run = CTL_RUN("stat", "--address", address, "--watch", "0.05", "--count", "3", "terrace_stored_blocks*", "sessions_opened");
+	run = CTL_RUN("stat", "--address", address, "--watch", "0.05", "--count", "3",
+		      "terrace_stored_blocks*", "sessions_opened");
 	ck_assert_int_eq(run.code, 0);
 	ck_assert_ptr_nonnull(strstr((char *)run.out, "per_second"));
 	ck_assert_ptr_nonnull(strstr((char *)run.out, "terrace_stored_blocks_total"));
@@ -219,12 +222,14 @@ START_TEST(lookup_by_tokens_and_layout)
 	snprintf(path, sizeof(path), "%s/layout.json", folder);
 	ck_assert_int_eq(json_dump_file(shown, path, 0), 0);
 	json_decref(tree);
-	run = ctl_run((const char *const[]){"--address", address, "lookup", "--tokens", "-", "--layouts", path, NULL}, list,
-		      strlen(list));
+	run = ctl_run((const char *const[]){"--address", address, "lookup", "--tokens", "-", "--layouts",
+					    path, NULL},
+		      list, strlen(list));
 	ck_assert_msg(run.code == 3, "exit code %d: %s", run.code, run.err);
 	ck_assert_msg(strstr((char *)run.out, "prefix  3") != NULL, "%s", run.out);
 	ctl_run_free(&run);
-	run = ctl_run((const char *const[]){"--address", address, "lookup", "--tokens", "-", NULL}, list, strlen(list) - 5 * TOKENS);
+	run = ctl_run((const char *const[]){"--address", address, "lookup", "--tokens", "-", NULL}, list,
+		      strlen(list) - 5 * TOKENS);
 	ck_assert_msg(run.code == 0, "exit code %d: %s", run.code, run.err);
 	ctl_run_free(&run);
 	tree = ASK(0, "lookup", "--layouts", path, hex[0], hex[1]);

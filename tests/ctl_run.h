@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 struct ctl_run {
-	int code;          /* exit code; -1: ended by a signal, or after 60 s */
+	int code;	    /* exit code; -1: ended by a signal, or after 60 s */
 	unsigned char *out; /* bytes, and a NUL behind them */
 	size_t out_bytes;
 	char *err;

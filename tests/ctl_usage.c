@@ -1,5 +1,5 @@
-/* terracectl's command line: a table of lines that make no sense, each with its exit code and a word of the message; help; and what is
- * said when there is no daemon.
+/* terracectl's command line: a table of lines that make no sense, each with its exit code and a word of the
+ * message; help; and what is said when there is no daemon.
  */
 #include <check.h>
 #include <stdbool.h>
@@ -84,7 +84,8 @@ START_TEST(line_is_refused)
 {
 	struct ctl_run run = ctl_run(lines[_i].words, NULL, 0);
 
-	ck_assert_msg(run.code == lines[_i].code, "exit code %d, not %d: %s", run.code, lines[_i].code, run.err);
+	ck_assert_msg(run.code == lines[_i].code, "exit code %d, not %d: %s", run.code, lines[_i].code,
+		      run.err);
 	ck_assert_msg(strstr(run.err, lines[_i].says) != NULL, "'%s' is not in: %s", lines[_i].says, run.err);
 	ck_assert_msg(run.code != 2 || strstr(run.err, "--help") != NULL, "no way to help: %s", run.err);
 	ck_assert_msg(run.out_bytes == 0, "on standard output: %s", run.out);
@@ -102,7 +103,8 @@ START_TEST(help_is_a_page)
 
 	ck_assert_int_eq(run.code, 0);
 	for (size_t i = 0; i < COUNT(sections); i++)
-		ck_assert_msg(strstr((char *)run.out, sections[i]) != NULL, "no %s in: %s", sections[i], run.out);
+		ck_assert_msg(strstr((char *)run.out, sections[i]) != NULL, "no %s in: %s", sections[i],
+			      run.out);
 	for (char *line = strtok((char *)same.out, "\n"); line; line = strtok(NULL, "\n"))
 		ck_assert_msg(strlen(line) <= 96, "a long line: %s", line);
 	ck_assert_uint_eq(same.out_bytes, run.out_bytes);
@@ -149,21 +151,25 @@ START_TEST(bad_layouts_are_refused)
 	struct ctl_run run;
 
 	ck_assert_int_ge(fd, 0);
-	ck_assert_int_eq(write(fd, layouts[_i].json, strlen(layouts[_i].json)), (ssize_t)strlen(layouts[_i].json));
+	ck_assert_int_eq(write(fd, layouts[_i].json, strlen(layouts[_i].json)),
+			 (ssize_t)strlen(layouts[_i].json));
 	close(fd);
 	run = CTL_RUN("lookup", "--layouts", path, KEY);
 	unlink(path);
 	ck_assert_msg(run.code == 1, "exit code %d: %s", run.code, run.err);
-	ck_assert_msg(strstr(run.err, layouts[_i].says) != NULL, "'%s' is not in: %s", layouts[_i].says, run.err);
+	ck_assert_msg(strstr(run.err, layouts[_i].says) != NULL, "'%s' is not in: %s", layouts[_i].says,
+		      run.err);
 	ctl_run_free(&run);
 }
 END_TEST
 
-static const char *const bad_tokens[] = {"1 2 x", "1 2 -3", "4294967296", "1.5", "99999999999999999999999999"};
+static const char *const bad_tokens[] = {"1 2 x", "1 2 -3", "4294967296", "1.5",
+					 "99999999999999999999999999"};
 
 START_TEST(bad_tokens_are_refused)
 {
-	struct ctl_run run = ctl_run((const char *const[]){"lookup", "--tokens", "-", NULL}, bad_tokens[_i], strlen(bad_tokens[_i]));
+	struct ctl_run run = ctl_run((const char *const[]){"lookup", "--tokens", "-", NULL}, bad_tokens[_i],
+				     strlen(bad_tokens[_i]));
 
 	ck_assert_int_eq(run.code, 1);
 	ck_assert_msg(strstr(run.err, "not a list of decimal token ids") != NULL, "%s", run.err);

@@ -3,6 +3,7 @@
 #include "kernels/codec.h"
 
 #include <errno.h>
+#include <math.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,13 +31,16 @@ static void encode_vector(const struct codec *c, const uint8_t *in, uint8_t *out
 	kv_linear_encode(c->format, c->dim, c->rotated, x, out);
 }
 
+/* What a scale rounded up has pushed past the largest fp16 comes out as that. */
+#define HALF_MAX 65504.0f
+
 static void decode_vector(const struct codec *c, const uint8_t *in, uint8_t *out)
 {
 	float x[KV_HEAD_DIM_MAX];
 
 	kv_linear_decode(c->format, c->dim, c->rotated, in, x);
 	for (uint32_t i = 0; i < c->dim; i++) {
-		uint16_t h = kv_half_from(x[i]);
+		uint16_t h = kv_half_from(fminf(fmaxf(x[i], -HALF_MAX), HALF_MAX));
 
 		out[2 * i] = (uint8_t)h;
 		out[2 * i + 1] = (uint8_t)(h >> 8);

@@ -95,8 +95,8 @@ const struct ctl_command ctl_commands[] = {
 		.synopsis = "[--wait SECONDS | --undo]",
 		.summary = "stop admitting work and wait for what exists",
 		.text = "The daemon admits no more sessions, leases and puts, and its health becomes "
-			"NOT_SERVING. The call then waits until sessions, leases and reservations have "
-			"ended, and says what remained. --undo admits work again.",
+			"NOT_SERVING. The call then waits until leases and reservations have "
+			"ended (idle sessions do not count), and says what remained. --undo admits work again.",
 		.exits = "0 drained (or admitting again), 3 something remained, " EXITS_DAEMON,
 		.options = {{"wait", "SECONDS", "how long to wait for what exists; without it not at all"},
 			    {"undo", NULL, "admit work again"}},
@@ -120,8 +120,8 @@ const struct ctl_command ctl_commands[] = {
 			"unnormalised Hadamard transform. With --rotated the fp16 side is in that domain: "
 			"encode takes vectors that are rotated already, decode leaves them so. The formats "
 			"that do not rotate ignore it.\n"
-			"NaN is taken as 0 and infinity as the largest finite fp16; fp16 and bf16 are plain "
-			"conversions. Memory does not grow with the input.\n"
+			"Encoding takes NaN as 0 and infinity as the largest finite fp16, in every format; decoding "
+			"saturates there. Memory does not grow with the input.\n"
 			"Example:\n"
 			"  terracectl codec encode --format tq4 --dim 128 < k.f16 > k.tq4",
 		.exits =

@@ -1,3 +1,4 @@
+/* Lays the table of commands out as man pages, wrapped to the width of a terminal line. */
 #include "client/ctl/help.h"
 
 #include <stdio.h>

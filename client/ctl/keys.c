@@ -1,3 +1,4 @@
+/* Every mistake names the word or the line it stands in. */
 #include "client/ctl/keys.h"
 
 #include <errno.h>

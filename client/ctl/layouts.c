@@ -1,3 +1,4 @@
+/* Layouts to and from JSON, field by field from one table, so that what inspect prints can be read back. */
 #include "client/ctl/layouts.h"
 
 #include <jansson.h>

@@ -1,3 +1,4 @@
+/* One tree of values for both forms: printed as JSON, or walked and aligned as text. */
 #include "client/ctl/output.h"
 
 #include <errno.h>
@@ -247,7 +248,7 @@ static void print_object(struct json_t *object, int indent)
 bool out_print(struct json_t *tree, bool json, bool one_line)
 {
 	if (json) {
-		json_dumpf(tree, stdout, one_line ? JSON_COMPACT : JSON_INDENT(2));
+		json_dumpf(tree, stdout, JSON_REAL_PRECISION(12) | (one_line ? JSON_COMPACT : JSON_INDENT(2)));
 		putchar('\n');
 	} else if (json_is_array(tree)) {
 		print_array(tree, 0);

@@ -40,6 +40,13 @@ extern "C" {
 #define TERRACE_VERSION_MINOR 1
 #define TERRACE_VERSION_PATCH 0
 
+/* Begins a struct that has a `size`: the rest is zero. An expression in C++, an initializer in C. */
+#ifdef __cplusplus
+#define TERRACE_SIZED_(type) [] { type made_{}; made_.size = sizeof(made_); return made_; }()
+#else
+#define TERRACE_SIZED_(type) { .size = sizeof(type) }
+#endif
+
 #if defined(__GNUC__)
 #define TERRACE_API __attribute__((visibility("default")))
 #else
@@ -59,8 +66,8 @@ enum terrace_status {
 	TERRACE_EXISTS = 6,        /* another put of the key was first */
 	TERRACE_EXHAUSTED = 7,     /* a bound was met: memory, pins, queue */
 	TERRACE_DEADLINE = 8,
-	TERRACE_UNAVAILABLE = 9,   /* no daemon, or it is going down */
-	TERRACE_PRECONDITION = 10, /* right call, wrong state: draining, after fork, borrow without attachment */
+	TERRACE_UNAVAILABLE = 9,   /* no daemon, or it is going down or draining */
+	TERRACE_PRECONDITION = 10, /* right call, wrong state: after fork, borrow without attachment */
 	TERRACE_DENIED = 11,
 	TERRACE_CORRUPT = 12,
 	TERRACE_UNSUPPORTED = 13,
@@ -105,7 +112,7 @@ struct terrace_layout {
 	enum terrace_format k_format, v_format;
 	uint32_t window;                         /* sliding window in tokens, 0: full attention */
 };
-#define TERRACE_LAYOUT_INIT { .size = sizeof(struct terrace_layout) }
+#define TERRACE_LAYOUT_INIT TERRACE_SIZED_(struct terrace_layout)
 
 /* The name of a format ("tq4"), or NULL; and back: TERRACE_INVALID for an unknown name. */
 TERRACE_API const char *terrace_format_name(enum terrace_format format);
@@ -144,7 +151,7 @@ struct terrace_connect_options {
 	uint64_t timeout_us;     /* default deadline of a call; 0: 5 s */
 	bool no_borrow;          /* do not attach to the fd socket even on the same node */
 };
-#define TERRACE_CONNECT_OPTIONS_INIT { .size = sizeof(struct terrace_connect_options) }
+#define TERRACE_CONNECT_OPTIONS_INIT TERRACE_SIZED_(struct terrace_connect_options)
 
 /* Connects; waits until the daemon answers, at most the timeout. TERRACE_UNAVAILABLE (nobody there), TERRACE_DEADLINE,
  * TERRACE_INVALID (not an address), TERRACE_UNSUPPORTED (TCP to another machine). */
@@ -168,7 +175,7 @@ struct terrace_session_options {
 	const char *tenant; /* NULL: "default" */
 	const char *engine; /* shown to operators; NULL: the program's name */
 };
-#define TERRACE_SESSION_OPTIONS_INIT { .size = sizeof(struct terrace_session_options) }
+#define TERRACE_SESSION_OPTIONS_INIT TERRACE_SIZED_(struct terrace_session_options)
 
 /* Opens a session over `count` layouts (1 to 64, equal block_tokens) and attaches this process to the daemon's memory.
  * The layouts are copied. The client must outlive the session. If the memory cannot be had (another node, no fd socket) the session
@@ -219,7 +226,11 @@ struct terrace_completion {
 	void *arg;
 	int eventfd;                                    /* -1: none; open until the operation has been finished */
 };
+#ifdef __cplusplus
+#define TERRACE_COMPLETION_INIT { nullptr, nullptr, -1 }
+#else
 #define TERRACE_COMPLETION_INIT { .eventfd = -1 }
+#endif
 
 /* True once the operation has completed. */
 TERRACE_API bool terrace_op_done(const struct terrace_op *op);
@@ -289,7 +300,7 @@ struct terrace_block_info {
 	uint32_t turn;
 	uint32_t parent_bytes; /* of parent; 0: the call's key_bytes. Needed by terrace_reserve_open, which has no key */
 };
-#define TERRACE_BLOCK_INFO_INIT { .size = sizeof(struct terrace_block_info) }
+#define TERRACE_BLOCK_INFO_INIT TERRACE_SIZED_(struct terrace_block_info)
 
 /* Reserved slots: `count` keys by the session's layouts, mapped writable. */
 struct terrace_reservation;
@@ -393,7 +404,7 @@ struct terrace_watch_event {
 	uint32_t key_bytes;
 	uint32_t layout; /* index into the session's layouts */
 };
-#define TERRACE_WATCH_EVENT_INIT { .size = sizeof(struct terrace_watch_event) }
+#define TERRACE_WATCH_EVENT_INIT TERRACE_SIZED_(struct terrace_watch_event)
 
 struct terrace_watch;
 
@@ -442,7 +453,7 @@ struct terrace_attend_options {
 	enum terrace_dtype out_dtype;
 	float *lse;                /* [queries][q_heads], natural log of the sum of exponentials; may be NULL */
 };
-#define TERRACE_ATTEND_OPTIONS_INIT { .size = sizeof(struct terrace_attend_options) }
+#define TERRACE_ATTEND_OPTIONS_INIT TERRACE_SIZED_(struct terrace_attend_options)
 
 /* Softmax attention straight from packed blocks, on the calling thread, with scratch memory of its own: threads may share the blocks
  * of one lease. A query that sees no token gets out 0 and lse -INFINITY. TERRACE_INVALID, TERRACE_EXHAUSTED (no scratch). */

@@ -1,3 +1,4 @@
+/* The baseline of the rpc bench: the least a gRPC C core server and client can do, in a process of its own. */
 #include "tests/bench/echo.h"
 
 #include <grpc/byte_buffer.h>

@@ -1,3 +1,4 @@
+/* The baseline of the lease and put benches: Redis on a Unix socket, spoken to by hand so that no client library is measured. */
 #include "tests/bench/redis.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Figures beside their baselines, as a table for people or one JSON object a line. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* The terraced under test: started in a folder of its own, waited for, stopped whatever happens. */
 #include "tests/bench/service.h"
 
 #include <stdio.h>
