@@ -2,8 +2,8 @@
  *
  * One mutex guards everything that changes; the rest of the parts are in cache_*.c, one concern each. A
  * tick does in small steps what nobody waits for: it ages sessions and leases, asks whether ghosts' memory
- * is still mapped, and drains extents. Unmapping a drained extent may take long, so it happens without the
- * mutex.
+ * is still mapped, and drains extents. What may last, making an extent and unmapping one, is left to
+ * cache_chores, which does it without the mutex.
  */
 #include "daemon/cache_private.h"
 
@@ -205,8 +205,10 @@ uint64_t cache_epoch(const struct cache *c)
 	return c->epoch;
 }
 
-void cache_tick(struct cache *c, uint64_t now_us)
+bool cache_tick(struct cache *c, uint64_t now_us)
 {
+	bool chores;
+
 	cache_lock(c);
 	now_us = cache_time(c, now_us);
 	sessions_tick(c, now_us);
@@ -214,16 +216,33 @@ void cache_tick(struct cache *c, uint64_t now_us)
 	aging_tick(&c->reservation_age, now_us, c->options.reservation_ttl_ms * 1000ull);
 	room_tick(c);
 	room_drain_step(c);
+	if (!c->ahead)
+		c->ahead = room_ahead(c, &c->ahead_slots);
+	chores = c->ahead || room_drained(c);
 	cache_unlock(c);
-
 	room_retire_flush(c);
+	return chores;
+}
+
+void cache_chores(struct cache *c)
+{
+	struct host_extent *doomed;
+	struct pool *ahead;
+	uint32_t slots;
+
 	pthread_mutex_lock(&c->extents);
-	host_drain_poll(c->host);
+	doomed = host_doomed_take(c->host);
 	pthread_mutex_unlock(&c->extents);
+	host_doomed_free(c->host, doomed);
 
 	cache_lock(c);
 	room_drain_reap(c);
+	ahead = c->ahead;
+	slots = c->ahead_slots;
+	c->ahead = NULL;
 	cache_unlock(c);
+	if (ahead)
+		room_grow(c, ahead, slots);
 }
 
 void cache_drain(struct cache *c, bool on)

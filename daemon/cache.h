@@ -5,8 +5,8 @@
  * function may be called by any thread that has called cache_thread_enter(). Lookups take no lock. What
  * changes sessions, leases or the order of eviction takes the cache's one mutex, briefly: never across a
  * copy or a checksum of block bytes, the making of an extent or its unmapping. cache_commit and
- * cache_write_end compute checksums, and cache_reserve and cache_write_begin may make an extent: call them
- * off the rpc thread.
+ * cache_write_end compute checksums, and cache_write_begin, cache_chores and, if told that it may,
+ * cache_reserve make or unmap extents: call them off the rpc thread.
  *
  * Time: the cache has no clock. Callers pass now_us from one monotonic clock; a time before the latest one
  * that anybody passed counts as that one.
@@ -79,9 +79,12 @@ void cache_thread_leave(void);
 /* Random, new at each start, never 0. */
 uint64_t cache_epoch(const struct cache *c);
 
-/* Ages sessions and leases, probes the ghosts' extents, goes on with drains and frees drained extents (which
- * may take the kernel a while: not on the rpc thread). Call about every 50 ms, by one thread. */
-void cache_tick(struct cache *c, uint64_t now_us);
+/* Ages sessions and leases, probes the ghosts' extents, goes on with drains. Call about every 50 ms, by one
+ * thread. True: cache_chores has something to do. */
+bool cache_tick(struct cache *c, uint64_t now_us);
+/* What may take the kernel a while: frees drained extents, and makes the next one of a pool that fills up.
+ * Off the rpc thread and the door's. */
+void cache_chores(struct cache *c);
 
 /* ---- sessions ---- */
 
@@ -151,10 +154,11 @@ enum status cache_release(struct cache *c, uint64_t session, uint64_t lease);
  * while the first lives. EXISTS: stored in all layouts already (a key stored in some gets slots in the others
  * only). EXHAUSTED: for this key and all after it. INVALID: its info. info: [count] or NULL; tokens 0 means a
  * full block. open: keys->count open blocks, the keys themselves are ignored; tokens 0 means none yet.
- * attachment: as in cache_lease. UNAVAILABLE: draining. */
+ * attachment: as in cache_lease. UNAVAILABLE: draining. may_grow: it may make an extent, which lasts; without
+ * it BUSY says that this is needed, and nothing is reserved: call again, with it. */
 enum status cache_reserve(struct cache *c, uint64_t session, const struct cache_keys *k,
-			  const struct slot_info *info, bool open, uint64_t attachment, uint64_t now_us,
-			  enum status *statuses, uint64_t *reservations, struct cache_place *places,
+			  const struct slot_info *info, bool open, uint64_t attachment, bool may_grow,
+			  uint64_t now_us, enum status *statuses, uint64_t *reservations, struct cache_place *places,
 			  uint32_t places_max, const char **why);
 
 struct cache_commit_item {

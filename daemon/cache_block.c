@@ -27,7 +27,7 @@ enum status block_create(struct cache *c, struct pool *p, struct block **out)
 	s = room_take(c, p, &slot);
 	if (s)
 		goto fail;
-	b->shelf = shelf_get(c, p, &slot);
+	b->shelf = shelf_get(c, p, slot.extent);
 	if (!b->shelf) {
 		host_slot_give(&slot);
 		s = STATUS_EXHAUSTED;
@@ -36,6 +36,7 @@ enum status block_create(struct cache *c, struct pool *p, struct block **out)
 	b->shelf->taken++;
 	b->shelf->held++;
 	p->free_slots--;
+	p->taken_lately = true;
 	b->offset = slot.offset;
 	b->index = slot.index;
 	b->generation = slot.generation;

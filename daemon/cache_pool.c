@@ -100,15 +100,15 @@ void shelf_link(struct cache *c, struct pool *p, struct shelf *s)
 	*bucket = s;
 }
 
-struct shelf *shelf_get(struct cache *c, struct pool *p, const struct host_slot *slot)
+struct shelf *shelf_get(struct cache *c, struct pool *p, uint32_t extent)
 {
-	struct shelf *s = shelf_find(c, slot->extent);
+	struct shelf *s = shelf_find(c, extent);
 	const struct extent *e;
 	uint32_t slots;
 
 	if (s)
 		return s;
-	e = host_extent(c->host, slot->extent);
+	e = host_extent(c->host, extent);
 	if (!e)
 		return NULL;
 	slots = e->bytes / p->geometry.slot_bytes;
@@ -117,7 +117,7 @@ struct shelf *shelf_get(struct cache *c, struct pool *p, const struct host_slot 
 		return NULL;
 	s->pool = p;
 	s->base = e->base;
-	s->extent = slot->extent;
+	s->extent = extent;
 	s->slots = slots;
 	shelf_link(c, p, s);
 	p->free_slots += slots;

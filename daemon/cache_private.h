@@ -3,7 +3,7 @@
  * Locks. `lock` guards everything here but the fields marked atomic. Blocks are pinned, published, killed
  * and evicted under it only, so whoever holds it sees a block's state stand still; lookups run beside it in
  * a read section of the index and look at nothing but records. `extents` guards the life of struct extent
- * against cache_tick, which unmaps drained ones without `lock`; it may be *tried* with `lock` held, and is
+ * against cache_chores, which takes drained ones out without `lock`; it may be *tried* with `lock` held, and is
  * never held when `lock` is taken.
  *
  * Unless a comment says otherwise, a function here is called with `lock` held.
@@ -110,6 +110,7 @@ struct pool {
 	uint64_t evictable;            /* of these not pinned */
 	int64_t free_slots;            /* on its shelves that do not drain */
 	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
+	bool taken_lately;             /* a slot, since room_ahead last looked */
 };
 
 /* A slot's owner: unpublished (of a reservation), published (in the index, the policy and the shelf) or
@@ -281,6 +282,9 @@ struct cache {
 	struct cache_watch *watches;
 	uint32_t watch_count;
 
+	uint32_t ahead_hint;           /* pool at which room_ahead goes on */
+	struct pool *ahead;            /* its word to cache_chores */
+	uint32_t ahead_slots;
 	struct drain drains[DRAINS_MAX];
 	uint32_t drain_count;
 	uint64_t balance_us;           /* when room_balance last looked around */
@@ -321,7 +325,7 @@ enum status pool_get(struct cache *c, const struct kv_layout *l, struct pool **o
 struct pool *pool_by_id(struct cache *c, uint64_t layout_id);
 void pools_free(struct cache *c);
 /* Made if new; NULL: no memory. */
-struct shelf *shelf_get(struct cache *c, struct pool *p, const struct host_slot *slot);
+struct shelf *shelf_get(struct cache *c, struct pool *p, uint32_t extent);
 struct shelf *shelf_find(struct cache *c, uint32_t extent);
 void shelf_link(struct cache *c, struct pool *p, struct shelf *s);
 void shelf_free(struct cache *c, struct shelf *s);
@@ -342,8 +346,13 @@ static inline struct pool *room_wants(struct cache *c)
 	c->grow = NULL;
 	return p;
 }
-/* Without the lock: makes an extent for the pool, if the budget has one. */
-void room_grow(struct cache *c, struct pool *p);
+/* Without the lock: makes an extent for the pool, if the budget has one, unless it has `slots` free slots. */
+void room_grow(struct cache *c, struct pool *p, uint32_t slots);
+/* A pool that is being filled and should get its next extent before it waits for it, or NULL; *slots: so
+ * many free ones would do. */
+struct pool *room_ahead(struct cache *c, uint32_t *slots);
+/* Something is being drained whose last slot is back. */
+bool room_drained(struct cache *c);
 void room_tick(struct cache *c);
 /* One step of every drain; notes whom to tell. */
 void room_drain_step(struct cache *c);

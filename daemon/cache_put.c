@@ -332,7 +332,6 @@ static enum status reserve_chunk(struct cache *c, struct reserve *v, const char 
 			break;
 		v->exhausted |= status == STATUS_EXHAUSTED;
 		v->statuses[v->done] = status;
-		reserve_count(c, status);
 	}
 	return STATUS_OK;
 }
@@ -348,10 +347,43 @@ static const char *reserve_problem(const struct cache_keys *k, bool open, uint32
 	return problem;
 }
 
+/* With the lock. */
+static void reserve_undo(struct cache *c, const struct reserve *v)
+{
+	for (uint32_t i = 0; i < v->done; i++) {
+		struct reservation *r = tickets_find(&c->reservations, v->reservations[i]);
+
+		if (r && !r->committing)
+			reservation_end(c, r);
+	}
+}
+
+/* Until all keys are dealt with. */
+static enum status reserve_all(struct cache *c, struct reserve *v, bool may_grow, const char **why)
+{
+	enum status status = STATUS_OK;
+
+	while (v->done < v->keys->count && !status) {
+		struct pool *grow;
+
+		cache_lock(c);
+		status = reserve_chunk(c, v, why);
+		grow = room_wants(c);
+		if (grow && !may_grow)
+			status = STATUS_BUSY;
+		if (status)
+			reserve_undo(c, v);
+		cache_unlock(c);
+		if (grow && may_grow)
+			room_grow(c, grow, 1);
+	}
+	return status;
+}
+
 enum status cache_reserve(struct cache *c, uint64_t session, const struct cache_keys *k,
-			  const struct slot_info *info, bool open, uint64_t attachment, uint64_t now_us,
-			  enum status *statuses, uint64_t *reservations, struct cache_place *places,
-			  uint32_t places_max, const char **why)
+			  const struct slot_info *info, bool open, uint64_t attachment, bool may_grow,
+			  uint64_t now_us, enum status *statuses, uint64_t *reservations,
+			  struct cache_place *places, uint32_t places_max, const char **why)
 {
 	struct reserve v = { .session = session,
 			     .attachment = attachment,
@@ -362,7 +394,7 @@ enum status cache_reserve(struct cache *c, uint64_t session, const struct cache_
 			     .statuses = statuses,
 			     .reservations = reservations,
 			     .places = places };
-	enum status status = STATUS_OK;
+	enum status status;
 
 	v.layouts = session_pools(c, session, v.pools);
 	*why = "no such session: it was never opened, or it has ended";
@@ -380,16 +412,9 @@ enum status cache_reserve(struct cache *c, uint64_t session, const struct cache_
 		for (uint32_t l = 0; l < v.layouts; l++)
 			place_none(&places[(size_t)i * v.layouts + l]);
 	}
-	while (v.done < k->count && !status) {
-		struct pool *grow;
-
-		cache_lock(c);
-		status = reserve_chunk(c, &v, why);
-		grow = room_wants(c);
-		cache_unlock(c);
-		if (grow)
-			room_grow(c, grow);
-	}
+	status = reserve_all(c, &v, may_grow, why);
+	for (uint32_t i = 0; i < k->count && !status; i++)
+		reserve_count(c, statuses[i]);
 	room_retire_flush(c);
 	return status;
 }

@@ -7,6 +7,10 @@
  * evicted, pinned ones delay it, and when the last slot is back and no process maps it, it is freed. That
  * takes a while, so a caller that finds nothing now is told EXHAUSTED: try again.
  *
+ * A pool that is being filled gets its next extent ahead of time, when less than a quarter of one is free,
+ * so that puts seldom wait for the kernel. The last extent of the budget is not given away like that: else
+ * two pools could take it from one another for nothing.
+ *
  * One drain at a time makes progress; one that only waits for its holders (5 s without an end) does not
  * keep others from starting.
  */
@@ -161,7 +165,7 @@ enum status room_take(struct cache *c, struct pool *p, struct host_slot *out)
 	struct block *b;
 
 	if (p->free_slots > 0)
-		return host_slot_take(p->host, out) ? STATUS_EXHAUSTED : STATUS_OK;
+		return host_slot_try(p->host, out) ? STATUS_EXHAUSTED : STATUS_OK;
 	if (p->grow_refused != c->room_epoch) {
 		c->grow = p;
 		return s;
@@ -176,26 +180,43 @@ enum status room_take(struct cache *c, struct pool *p, struct host_slot *out)
 		cache_count(c, COUNTER_EVICTED_FULL, 1);
 		block_remove(c, b, CACHE_REASON_EVICTED);
 		if (p->free_slots > 0)
-			s = host_slot_take(p->host, out);
+			s = host_slot_try(p->host, out) ? STATUS_EXHAUSTED : STATUS_OK;
 	}
 	return s;
 }
 
-/* The slot only serves to make the host tier grow, and is given back once the cache knows its extent. */
-void room_grow(struct cache *c, struct pool *p)
+void room_grow(struct cache *c, struct pool *p, uint32_t slots)
 {
-	struct host_slot slot;
-	enum status s = host_slot_take(p->host, &slot);
+	uint32_t extent;
+	enum status s = host_pool_prepare(p->host, slots, &extent);
 
 	cache_lock(c);
-	if (s) {
+	if (s || !shelf_get(c, p, extent))
 		p->grow_refused = c->room_epoch;
-	} else {
-		if (!shelf_get(c, p, &slot))
-			p->grow_refused = c->room_epoch;
-		host_slot_give(&slot);
-	}
 	cache_unlock(c);
+}
+
+/* Looks at each pool in turn, so that none is for ever behind another. */
+struct pool *room_ahead(struct cache *c, uint32_t *slots)
+{
+	struct host_usage u;
+
+	if (c->drain_count || !c->pool_count)
+		return NULL;
+	host_usage(c->host, &u);
+	for (uint32_t i = 0; i < c->pool_count; i++) {
+		struct pool *p = c->pools[c->ahead_hint++ % c->pool_count];
+		uint64_t each = p->shelves ? (uint64_t)p->shelves->slots * p->geometry.slot_bytes : 0;
+		bool filling = p->taken_lately;
+
+		p->taken_lately = false;
+		if (!filling || !each || p->grow_refused == c->room_epoch || p->free_slots >= p->shelves->slots / 4 ||
+		    u.budget_bytes - u.extent_bytes < 2 * each)
+			continue;
+		*slots = p->shelves->slots / 4;
+		return p;
+	}
+	return NULL;
 }
 
 void room_tick(struct cache *c)
@@ -255,6 +276,17 @@ void room_drain_step(struct cache *c)
 		drain_sweep(c, &c->drains[i]);
 		drain_tell(c, &c->drains[i]);
 	}
+}
+
+bool room_drained(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->drain_count; i++) {
+		const struct shelf *s = shelf_find(c, c->drains[i].extent);
+
+		if (!s || s->taken == 0)
+			return true;
+	}
+	return false;
 }
 
 void room_drain_reap(struct cache *c)

@@ -73,7 +73,7 @@ enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout
 		grow = room_wants(c);
 		cache_unlock(c);
 		if (grow)
-			room_grow(c, grow);
+			room_grow(c, grow, 1);
 	} while (grow);
 	reserve_count(c, status);
 	room_retire_flush(c);

@@ -4,6 +4,9 @@
  * at once, without waiting: a peer that does not read its answers until its socket buffer is full is
  * disconnected. Retirements come from cache_on_retire on any thread: they go through a bounded mailbox, and
  * if that overflows they are lost, which costs time (the cache asks again) and no correctness.
+ *
+ * The tick is the door's; the chores that it finds go to a worker, one lot at a time, so that nobody at the
+ * door waits for the kernel. Without descriptors to accept with, the listener rests until the next tick.
  */
 #include "daemon/door.h"
 
@@ -24,6 +27,7 @@
 
 #include "daemon/daemon.h"
 #include "daemon/log.h"
+#include "daemon/workers.h"
 #include "proto/fdsock.h"
 
 enum {
@@ -65,7 +69,12 @@ struct door {
 	struct connection all;     /* ring; its links alone are used */
 	uint32_t count;
 
-	pthread_mutex_t lock;      /* the mailbox */
+	struct work chores;
+	bool resting;              /* the listener is not watched */
+
+	pthread_mutex_t lock;      /* what follows */
+	pthread_cond_t chores_done;
+	bool chores_under_way;
 	struct retirement mailbox[MAILBOX];
 	uint32_t retired;
 
@@ -180,8 +189,14 @@ static void sweep(struct door *d, uint64_t now_us)
 	atomic_store_explicit(&d->connections, d->count, memory_order_relaxed);
 }
 
-/* The peer's process, pinned by a pidfd. Credentials are taken again after it is open: had the process died
- * and its number been given away in between, the socket of the dead one would have hung up. */
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+
+/* The peer's process, pinned by a pidfd: the kernel's own, taken when the peer connected; before Linux 6.5
+ * opened by number. Had the process died and its number been given away before that, the socket of the dead
+ * one would mostly have hung up; if not (somebody else holds it too), the wrong process is watched, which
+ * tells us of no death that memory depends on: that is asked by locks (store/extent.h). */
 static int peer_process(int fd, pid_t *pid)
 {
 	struct ucred cred;
@@ -190,8 +205,14 @@ static int peer_process(int fd, pid_t *pid)
 
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) || cred.pid <= 0)
 		return -1;
-	int pidfd = pidfd_open(cred.pid, 0);
+	int pidfd;
 
+	n = sizeof pidfd;
+	if (!getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &n)) {
+		*pid = cred.pid;
+		return pidfd;
+	}
+	pidfd = errno == ENOPROTOOPT ? pidfd_open(cred.pid, 0) : -1;
 	if (pidfd < 0)
 		return -1;
 	if (!recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT)) {
@@ -237,8 +258,14 @@ static void accept_all(struct door *d)
 
 		if (fd >= 0)
 			accept_one(d, fd);
-		else if (errno != EINTR && errno != ECONNABORTED)
+		else if (errno == EAGAIN)
 			return;
+		else if (errno != EINTR && errno != ECONNABORTED) {
+			/* Readable it stays, and would keep the thread busy for nothing. */
+			d->resting = !epoll_ctl(d->epoll, EPOLL_CTL_DEL, d->listener, NULL);
+			log_warn("door_accept", LOG_NUM("errno", errno));
+			return;
+		}
 	}
 }
 
@@ -377,6 +404,36 @@ static void send_retirements(struct door *d)
 	}
 }
 
+/* ---- chores ---- */
+
+static void run_chores(struct work *work)
+{
+	struct door *d = (struct door *)((char *)work - offsetof(struct door, chores));
+
+	cache_chores(d->daemon->cache);
+	pthread_mutex_lock(&d->lock);
+	d->chores_under_way = false;
+	pthread_cond_signal(&d->chores_done);
+	pthread_mutex_unlock(&d->lock);
+}
+
+/* If the workers have no room, the next tick asks again. */
+static void start_chores(struct door *d)
+{
+	pthread_mutex_lock(&d->lock);
+	if (!d->chores_under_way)
+		d->chores_under_way = workers_submit(d->daemon->workers, &d->chores) == STATUS_OK;
+	pthread_mutex_unlock(&d->lock);
+}
+
+static void wait_for_chores(struct door *d)
+{
+	pthread_mutex_lock(&d->lock);
+	while (d->chores_under_way)
+		pthread_cond_wait(&d->chores_done, &d->lock);
+	pthread_mutex_unlock(&d->lock);
+}
+
 /* ---- the thread ---- */
 
 static void on_tick(struct door *d)
@@ -385,8 +442,11 @@ static void on_tick(struct door *d)
 
 	if (read(d->timer, &expired, sizeof expired) < 0)
 		return;
-	cache_tick(d->daemon->cache, daemon_now_us());
+	if (cache_tick(d->daemon->cache, daemon_now_us()))
+		start_chores(d);
 	send_retirements(d);
+	if (d->resting)
+		d->resting = !watch(d, d->listener, &d->listener_key, WATCH_LISTENER, NULL);
 }
 
 static void on_watched(struct door *d, const struct watch_key *key)
@@ -481,7 +541,9 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 	d->connections_max = connections_max;
 	d->all.next = d->all.prev = &d->all;
 	d->epoll = d->listener = d->timer = d->stop = -1;
+	d->chores.run = run_chores;
 	pthread_mutex_init(&d->lock, NULL);
+	pthread_cond_init(&d->chores_done, NULL);
 	if (!start_clock(d)) {
 		snprintf(why, size, "cannot make the door's timer: %s", strerror(errno));
 		s = STATUS_IO;
@@ -513,6 +575,7 @@ void door_destroy(struct door *d)
 		if (write(d->stop, &one, sizeof one) != sizeof one)
 			log_error("door_stop", LOG_NUM("errno", errno));
 		pthread_join(d->thread, NULL);
+		wait_for_chores(d);
 		cache_on_retire(d->daemon->cache, NULL, NULL);
 	}
 	const int fds[] = { d->listener, d->timer, d->stop, d->epoll };
@@ -522,6 +585,7 @@ void door_destroy(struct door *d)
 			close(fds[i]);
 	if (d->path[0])
 		unlink(d->path);
+	pthread_cond_destroy(&d->chores_done);
 	pthread_mutex_destroy(&d->lock);
 	free(d);
 }

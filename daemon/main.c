@@ -114,8 +114,8 @@ static int run(const struct config *c)
 		serve_and_drain(&d);
 		stop_rpc(d.rpc);
 	}
+	door_destroy(d.door); /* may have a worker do something yet */
 	workers_destroy(d.workers);
-	door_destroy(d.door);
 	cache_thread_leave();
 	cache_destroy(d.cache);
 	close(lock);

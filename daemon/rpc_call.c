@@ -96,6 +96,7 @@ void rpc_call_init(struct rpc_call *c, const struct daemon *d, const struct rpc_
 	c->resume_us = 0;
 	c->why[0] = 0;
 	atomic_store_explicit(&c->cancelled, false, memory_order_relaxed);
+	c->worker = false;
 	memset(&c->step, 0, sizeof c->step);
 	c->stream = NULL;
 	c->arena.used = 0;
@@ -136,5 +137,6 @@ enum status rpc_call_handle(struct rpc_call *c, const uint8_t *bytes, size_t n, 
 	ProtobufCMessage *request = NULL;
 	enum status s = rpc_call_unpack(c, bytes, n, &request);
 
+	c->worker = true;
 	return s == STATUS_OK ? c->method->unary(c, request, reply) : s;
 }

@@ -45,6 +45,7 @@ struct rpc_call {
 	uint64_t began_us, deadline_us;/* deadline: the earlier of the client's and the daemon's own bound */
 	uint64_t resume_us;            /* with BUSY: when the handler wants to go on */
 	atomic_bool cancelled;         /* by the client, or overdue */
+	bool worker;                   /* this step runs on a worker: it may last */
 	char why[RPC_WHY_MAX];         /* for people, when the call as a whole fails */
 	struct rpc_arena arena;
 	union {                        /* what a handler that returned BUSY remembers; zero at first */
@@ -69,9 +70,14 @@ void *rpc_take_zero(struct rpc_call *c, size_t count, size_t bytes);
 enum status rpc_fail(struct rpc_call *c, enum status s, const char *format, ...) __attribute__((format(printf, 3, 4)));
 enum status rpc_too_big(struct rpc_call *c);
 
-/* A step of a unary method. OK: *reply (in the arena) is the answer. BUSY: call again at c->resume_us with
- * the same request, on a worker. Anything else: the call fails, with c->why. */
+/* A step of a unary method. OK: *reply (in the arena) is the answer. BUSY: call again with the same request,
+ * on a worker, at c->resume_us, or at once if this step was on the rpc thread. Anything else: the call fails,
+ * with c->why. */
 typedef enum status rpc_unary_fn(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply);
+
+/* The reply of a call that was OK has not reached the client, which will never name what the reply grants:
+ * gives that back. By the call's owner; the reply is not touched after it. */
+typedef void rpc_undo_fn(struct rpc_call *c, const ProtobufCMessage *request, const ProtobufCMessage *reply);
 
 /* A server stream. open: on the rpc thread, once. next: the following message. close: exactly once after a
  * successful open, on the rpc thread, whatever happened. */
@@ -121,6 +127,7 @@ struct rpc_method {
 	bool hot;                  /* many calls at a time are expected */
 	const ProtobufCMessageDescriptor *request;
 	rpc_unary_fn *unary;
+	rpc_undo_fn *undo;         /* NULL: the reply grants nothing */
 	const struct rpc_server_stream *out;
 	const struct rpc_client_stream *in;
 };
@@ -138,7 +145,8 @@ void rpc_call_fini(struct rpc_call *c);
  * much. */
 enum status rpc_call_unpack(struct rpc_call *c, const uint8_t *bytes, size_t n, ProtobufCMessage **out);
 
-/* Unpacks and runs one step of a unary method: the whole path between bytes and reply. Fuzzed. */
+/* Unpacks and runs one step of a unary method, as on a worker: the whole path between bytes and reply.
+ * Fuzzed. */
 enum status rpc_call_handle(struct rpc_call *c, const uint8_t *bytes, size_t n, ProtobufCMessage **reply);
 
 #endif

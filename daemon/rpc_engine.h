@@ -6,7 +6,7 @@
  * completion comes back with the call's address and, in the low bits, which operation it was; at most one
  * operation besides CLOSE and POKE is under way.
  *
- *     POSTED -NEW-> (inline handler) -> FINISHING -FINAL-> pool
+ *     POSTED -NEW-> (inline handler, may turn WORKING) -> FINISHING -FINAL-> pool
  *                -> WORKING (a worker owns it) -> FINISHING | SLEEPING (BUSY: goes on later) | SENDING | RECEIVING
  *     streams:      SENDING -SEND-> next message; WAITING -POKE-> next message; RECEIVING -RECV-> WORKING
  *
@@ -46,9 +46,11 @@ struct wire_call {
 	atomic_bool poked;             /* an OP_POKE is under way */
 	bool metadata_sent, close_begun, opened;
 	bool closed, finished;         /* CLOSE and FINAL have come back */
+	bool unsent;                   /* FINAL came back with a failure */
 	atomic_bool overdue;           /* was cancelled for it */
 	uint64_t progress_us;
-	ProtobufCMessage *request;     /* of a unary worker call, once unpacked */
+	ProtobufCMessage *request;     /* of a unary call, once unpacked */
+	const ProtobufCMessage *granted; /* a reply that was sent and is to be undone if it did not arrive */
 	int was_cancelled;             /* by OP_CLOSE */
 	grpc_call *call;
 	gpr_timespec deadline;

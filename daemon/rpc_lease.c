@@ -45,6 +45,15 @@ enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	return STATUS_OK;
 }
 
+void rpc_lease_undo(struct rpc_call *c, const ProtobufCMessage *request, const ProtobufCMessage *reply)
+{
+	const Terrace__V1__LeaseRequest *q = (const Terrace__V1__LeaseRequest *)request;
+	const Terrace__V1__LeaseReply *r = (const Terrace__V1__LeaseReply *)reply;
+
+	if (r->lease)
+		cache_release(c->daemon->cache, q->session, r->lease);
+}
+
 enum status rpc_release(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const Terrace__V1__ReleaseRequest *q = (const Terrace__V1__ReleaseRequest *)request;

@@ -78,8 +78,11 @@ static void free_call(struct wire_call *w)
 
 static void free_if_over(struct wire_call *w)
 {
-	if (w->finished && w->closed && !atomic_load_explicit(&w->poked, memory_order_acquire))
-		free_call(w);
+	if (!w->finished || !w->closed || atomic_load_explicit(&w->poked, memory_order_acquire))
+		return;
+	if (w->granted && (w->was_cancelled || w->unsent))
+		w->c.method->undo(&w->c, w->request, w->granted);
+	free_call(w);
 }
 
 /* ---- events, on the rpc thread ---- */
@@ -156,6 +159,7 @@ static void begin(struct wire_call *w, uint64_t now_us)
 	atomic_store_explicit(&w->overdue, false, memory_order_relaxed);
 	w->was_cancelled = 0;
 	w->request = NULL;
+	w->granted = NULL;
 	w->progress_us = now_us;
 	w->why = grpc_empty_slice();
 	w->next = s->live.next;
@@ -272,9 +276,10 @@ static void on_receive(struct wire_call *w, uint64_t now_us)
 		rpc_step_hand_over(w, true);
 }
 
-static void on_final(struct wire_call *w)
+static void on_final(struct wire_call *w, bool sent)
 {
 	w->finished = true;
+	w->unsent = !sent;
 	if (!w->close_begun)
 		w->closed = true;
 	if (w->opened && w->c.method->out)
@@ -295,7 +300,7 @@ static void on_event(void *tag, bool ok, uint64_t now_us)
 	case OP_CLOSE: on_close(w); break;
 	case OP_RECV: on_receive(w, now_us); break;
 	case OP_SEND: on_send(w, ok, now_us); break;
-	case OP_FINAL: on_final(w); break;
+	case OP_FINAL: on_final(w, ok); break;
 	case OP_POKE: on_poke(w, now_us); break;
 	default: break;
 	}

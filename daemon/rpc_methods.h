@@ -6,12 +6,15 @@
 
 /* rpc_session.c */
 rpc_unary_fn rpc_open_session, rpc_attach, rpc_close_session;
+rpc_undo_fn rpc_open_session_undo;
 /* rpc_lookup.c */
 rpc_unary_fn rpc_lookup;
 /* rpc_lease.c */
 rpc_unary_fn rpc_lease, rpc_release;
+rpc_undo_fn rpc_lease_undo;
 /* rpc_put.c */
 rpc_unary_fn rpc_reserve, rpc_commit, rpc_abort;
+rpc_undo_fn rpc_reserve_undo, rpc_commit_undo;
 /* rpc_touch.c */
 rpc_unary_fn rpc_touch, rpc_report;
 /* rpc_delete.c */

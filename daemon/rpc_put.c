@@ -63,8 +63,8 @@ enum status rpc_reserve(struct rpc_call *c, const ProtobufCMessage *request, Pro
 	r->places = rpc_places(c, NULL, n);
 	if (!r->status || !r->places)
 		return rpc_too_big(c);
-	s = cache_reserve(c->daemon->cache, q->session, &keys, info, q->open, q->attachment, c->now_us, statuses,
-			  reservations, places, n, &why);
+	s = cache_reserve(c->daemon->cache, q->session, &keys, info, q->open, q->attachment, c->worker, c->now_us,
+			  statuses, reservations, places, n, &why);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
 	r->epoch = cache_epoch(c->daemon->cache);
@@ -77,6 +77,16 @@ enum status rpc_reserve(struct rpc_call *c, const ProtobufCMessage *request, Pro
 	rpc_places_fill(r->places, places, n);
 	*reply = &r->base;
 	return STATUS_OK;
+}
+
+void rpc_reserve_undo(struct rpc_call *c, const ProtobufCMessage *request, const ProtobufCMessage *reply)
+{
+	const Terrace__V1__ReserveRequest *q = (const Terrace__V1__ReserveRequest *)request;
+	const Terrace__V1__ReserveReply *r = (const Terrace__V1__ReserveReply *)reply;
+
+	for (size_t i = 0; i < r->n_reservation; i++)
+		if (r->reservation[i])
+			cache_abort(c->daemon->cache, q->session, r->reservation[i]);
 }
 
 static enum status commit_item(struct rpc_call *c, size_t i, const Terrace__V1__CommitItem *in,
@@ -159,6 +169,16 @@ enum status rpc_commit(struct rpc_call *c, const ProtobufCMessage *request, Prot
 		r->places = NULL;
 	*reply = &r->base;
 	return STATUS_OK;
+}
+
+/* The commit stands: only its lease has no holder. */
+void rpc_commit_undo(struct rpc_call *c, const ProtobufCMessage *request, const ProtobufCMessage *reply)
+{
+	const Terrace__V1__CommitRequest *q = (const Terrace__V1__CommitRequest *)request;
+	const Terrace__V1__CommitReply *r = (const Terrace__V1__CommitReply *)reply;
+
+	if (r->lease)
+		cache_release(c->daemon->cache, q->session, r->lease);
 }
 
 enum status rpc_abort(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)

@@ -69,7 +69,20 @@ enum status rpc_open_session(struct rpc_call *c, const ProtobufCMessage *request
 		return rpc_fail_why(c, s, why);
 	log_info("session_opened", LOG_NUM("session", v->id), LOG_NUM("layouts", v->layouts),
 		 LOG_TEXT("engine", q->engine));
-	return session_reply(c, v, false, reply);
+	s = session_reply(c, v, false, reply);
+	if (s != STATUS_OK)
+		cache_session_close(c->daemon->cache, v->id, c->now_us, &why);
+	return s;
+}
+
+void rpc_open_session_undo(struct rpc_call *c, const ProtobufCMessage *request, const ProtobufCMessage *reply)
+{
+	const Terrace__V1__OpenSessionReply *r = (const Terrace__V1__OpenSessionReply *)reply;
+	const char *why;
+
+	(void)request;
+	if (cache_session_close(c->daemon->cache, r->session, daemon_now_us(), &why) == STATUS_OK)
+		log_info("session_closed", LOG_NUM("session", r->session), LOG_TEXT("reason", "its opener is gone"));
 }
 
 enum status rpc_attach(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)

@@ -59,6 +59,16 @@ static grpc_byte_buffer *pack(const ProtobufCMessage *m)
 	return b;
 }
 
+/* The client's own clock has run out as well: a reply would find nobody. */
+static bool too_late(struct wire_call *w)
+{
+	if (w->c.deadline_us > daemon_now_us() && !is_cancelled(w))
+		return false;
+	w->c.method->undo(&w->c, w->request, w->granted);
+	w->granted = NULL;
+	return true;
+}
+
 /* Metadata, reply and status in one batch, with CLOSE in it unless that is under way already. By the call's
  * owner; the last thing it does. */
 void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMessage *reply)
@@ -66,6 +76,11 @@ void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMes
 	grpc_op ops[4] = { 0 };
 	size_t n = 0;
 
+	if (status == STATUS_OK && w->c.method && w->c.method->undo) {
+		w->granted = reply;
+		if (too_late(w))
+			status = is_cancelled(w) ? STATUS_CANCELLED : STATUS_DEADLINE;
+	}
 	if (status == STATUS_CANCELLED && atomic_load_explicit(&w->overdue, memory_order_relaxed))
 		status = STATUS_DEADLINE;
 	if (status != STATUS_OK && !w->c.why[0])
@@ -157,7 +172,12 @@ void rpc_step_inline(struct wire_call *w)
 
 	if (s == STATUS_OK)
 		s = w->c.method->unary(&w->c, w->request, &reply);
-	rpc_step_finish(w, s, reply);
+	if (s == STATUS_BUSY) {
+		rpc_step_watch_close(w);
+		rpc_step_hand_over(w, false);
+	} else {
+		rpc_step_finish(w, s, reply);
+	}
 }
 
 void rpc_step_poke(struct wire_call *w)
@@ -279,6 +299,7 @@ void rpc_step_work(struct work *work)
 	struct wire_call *w = (struct wire_call *)((char *)work - offsetof(struct wire_call, work));
 
 	w->c.now_us = daemon_now_us();
+	w->c.worker = true;
 	if (is_cancelled(w))
 		rpc_step_finish(w, STATUS_CANCELLED, NULL);
 	else if (w->c.method->out)

@@ -8,13 +8,16 @@
  * That, not a timer or a socket, says when a dead engine's slots may be reused.
  *
  * The memfd is sealed against shrinking and growing, and its pages are taken from the kernel when
- * it is made, so that neither an engine nor a full machine makes the daemon take SIGBUS later. Its
+ * it is made, so that no full machine makes the daemon take SIGBUS later (holes: see below). Its
  * mode is 0600: an engine of another user cannot make a writable description out of a read-only
  * one.
  *
- * What an engine may do to itself: with its descriptor it can drop its own lock, or lock other
- * bytes (its tenant's slots then stay quarantined longer), or, with a writable one, punch holes.
- * All of it stays inside the tenant whose extent it is.
+ * What an engine may do to its own tenant: with its descriptor it can drop its own lock; lock other
+ * bytes, for as long as it lives (its tenant's slots then stay quarantined, and other engines of the
+ * tenant are refused that extent, BUSY); or, with a writable one, punch holes, which no seal forbids
+ * that lets engines write: blocks there read as zeroes, as if it had written them. Pages of a hole
+ * come back from the kernel at the next touch; of huge pages there may be none left then, and the
+ * one who touches, the daemon too, takes SIGBUS: a session's token is not for strangers.
  *
  * Threads: any, under the caller's lock. extent_held, extent_held_by_any and extent_lend may run at
  * the same time as each other and as accesses to the memory.

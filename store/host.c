@@ -326,14 +326,21 @@ static void slot_pop(struct host_extent *e, struct host_slot *out)
 	};
 }
 
-enum status host_slot_take(struct host_pool *p, struct host_slot *out)
+static struct timespec growth_deadline(void)
 {
-	struct host_tier *t = p->tier;
-	enum status s = STATUS_OK;
 	struct timespec until;
 
 	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec += HOST_GROWTH_WAIT_S;
+	return until;
+}
+
+enum status host_slot_take(struct host_pool *p, struct host_slot *out)
+{
+	struct host_tier *t = p->tier;
+	struct timespec until = growth_deadline();
+	enum status s = STATUS_OK;
+
 	pthread_mutex_lock(&t->mutex);
 	while (!p->first && s == STATUS_OK) {
 		if (!p->growing)
@@ -345,6 +352,49 @@ enum status host_slot_take(struct host_pool *p, struct host_slot *out)
 		slot_pop(p->first, out);
 		s = STATUS_OK;
 	}
+	pthread_mutex_unlock(&t->mutex);
+	return s;
+}
+
+enum status host_slot_try(struct host_pool *p, struct host_slot *out)
+{
+	enum status s = STATUS_MISS;
+
+	pthread_mutex_lock(&p->tier->mutex);
+	if (p->first) {
+		slot_pop(p->first, out);
+		s = STATUS_OK;
+	}
+	pthread_mutex_unlock(&p->tier->mutex);
+	return s;
+}
+
+/* Mutex held. */
+static bool has_free(const struct host_pool *p, uint32_t slots)
+{
+	uint64_t n = 0;
+
+	for (const struct host_extent *e = p->first; e && n < slots; e = e->next)
+		n += e->slots - e->used;
+	return n >= slots;
+}
+
+enum status host_pool_prepare(struct host_pool *p, uint32_t slots, uint32_t *extent)
+{
+	struct host_tier *t = p->tier;
+	struct timespec until = growth_deadline();
+	enum status s = STATUS_OK;
+
+	pthread_mutex_lock(&t->mutex);
+	while (p->growing && s == STATUS_OK)
+		if (pthread_cond_timedwait(&t->grown, &t->mutex, &until) != 0)
+			s = STATUS_EXHAUSTED;
+	if (s == STATUS_OK && !has_free(p, slots))
+		s = pool_grow(p);
+	if (s == STATUS_OK && !p->last) /* used up meanwhile */
+		s = STATUS_EXHAUSTED;
+	if (s == STATUS_OK)
+		*extent = p->last->extent.id;
 	pthread_mutex_unlock(&t->mutex);
 	return s;
 }
@@ -414,18 +464,22 @@ static struct host_extent *drained_unlink(struct host_tier *t)
 	return doomed;
 }
 
-uint32_t host_drain_poll(struct host_tier *t)
+struct host_extent *host_doomed_take(struct host_tier *t)
 {
 	struct host_extent *doomed;
-	uint64_t bytes = 0;
-	uint32_t n = 0;
 
 	pthread_mutex_lock(&t->mutex);
 	doomed = drained_unlink(t);
 	pthread_mutex_unlock(&t->mutex);
-	if (!doomed)
-		return 0;
-	/* Unmapping lasts as well; the bytes leave the budget only when they are really back. */
+	return doomed;
+}
+
+/* The bytes leave the budget only when they are really back. */
+uint32_t host_doomed_free(struct host_tier *t, struct host_extent *doomed)
+{
+	uint64_t bytes = 0;
+	uint32_t n = 0;
+
 	while (doomed) {
 		struct host_extent *next = doomed->next;
 
@@ -438,6 +492,11 @@ uint32_t host_drain_poll(struct host_tier *t)
 	t->extent_bytes -= bytes;
 	pthread_mutex_unlock(&t->mutex);
 	return n;
+}
+
+uint32_t host_drain_poll(struct host_tier *t)
+{
+	return host_doomed_free(t, host_doomed_take(t));
 }
 
 struct extent *host_extent(struct host_tier *t, uint32_t id)

@@ -64,6 +64,14 @@ enum status host_pool_get(struct host_tier *t, uint32_t tenant, uint64_t layout_
  * has the errno). */
 enum status host_slot_take(struct host_pool *p, struct host_slot *out);
 
+/* The same without ever making an extent, so it does not last. MISS: no slot is free. */
+enum status host_slot_try(struct host_pool *p, struct host_slot *out);
+
+/* Makes one extent, with all its slots free, unless the pool has `slots` (at least 1) free ones
+ * already; waits for one that is being made. Lasts as host_slot_take does. *extent: one that has a
+ * free slot. EXHAUSTED, IO: as above. */
+enum status host_pool_prepare(struct host_pool *p, uint32_t slots, uint32_t *extent);
+
 /* Gives a slot back for reuse. In a draining extent it only counts down. Giving back what is not
  * taken is a programmer's error: asserted, and without asserts ignored. */
 void host_slot_give(const struct host_slot *s);
@@ -73,12 +81,18 @@ void host_slot_give(const struct host_slot *s);
  * extent (any more). */
 enum status host_extent_drain(struct host_tier *t, uint32_t extent);
 
-/* Frees drained extents that nobody holds. Returns the number freed. To be called by the thread
- * that lends extents, or under the lock under which that is done. */
+/* Takes drained extents that nobody holds out of the tier: NULL or a chain for host_doomed_free. To
+ * be called by the thread that lends extents, or under the lock under which that is done. */
+struct host_extent;
+struct host_extent *host_doomed_take(struct host_tier *t);
+/* Frees them, which lasts (unmapping), and only then gives their bytes back to the budget. Any
+ * thread, without that lock. Returns the number freed. NULL allowed. */
+uint32_t host_doomed_free(struct host_tier *t, struct host_extent *doomed);
+/* Both. */
 uint32_t host_drain_poll(struct host_tier *t);
 
 /* The extent by id, for lending and probing; NULL if unknown. The pointer stays valid until the
- * extent is freed, which happens only in host_drain_poll and host_destroy. */
+ * extent is taken out, which happens only in host_doomed_take, host_drain_poll and host_destroy. */
 struct extent *host_extent(struct host_tier *t, uint32_t id);
 /* The pool's owner, to check who may map an extent: false if unknown. Each output may be NULL. */
 bool host_extent_owner(struct host_tier *t, uint32_t id, uint32_t *tenant, uint64_t *layout_id,

@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#define XXH_INLINE_ALL /* short keys: the call would cost as much as the hash */
 #include <xxhash.h>
 
 #include "store/tsan.h"
@@ -62,19 +63,47 @@ static bool is_live(const struct index_record *r)
 	return !(atomic_load_explicit(&r->pins, memory_order_acquire) & INDEX_DEAD);
 }
 
-/* XXH3 of tenant, layout, key length and key: the lower half of the 128 bits. The table compares it
- * before it calls match, which compares the three themselves, so the upper half would decide
- * nothing. */
-static uint64_t hash(const struct index *x, const struct wanted *w)
+/* The seed for keys of one tenant, layout and length: what is common to a batch is hashed once, and
+ * the keys where they lie. */
+static uint64_t seed_of(const struct index *x, const struct wanted *w)
 {
-	uint8_t text[4 + 8 + 1 + SLOT_KEY_MAX];
+	const uint64_t common[2] = { w->layout_id, (uint64_t)w->tenant << 8 | w->key_bytes };
 
 	assert(w->key_bytes >= 1 && w->key_bytes <= SLOT_KEY_MAX);
-	memcpy(text, &w->tenant, 4);
-	memcpy(text + 4, &w->layout_id, 8);
-	text[12] = w->key_bytes;
-	memcpy(text + 13, w->key, w->key_bytes);
-	return XXH3_128bits_withSeed(text, 13u + w->key_bytes, x->seed).low64;
+	return XXH3_64bits_withSeed(common, sizeof(common), x->seed);
+}
+
+/* XXH3, of which 64 bits are all that the table can use. The common sizes are spelt out for the
+ * compiler. */
+static inline uint64_t key_hash(const uint8_t *key, uint32_t key_bytes, uint64_t seed)
+{
+	switch (key_bytes) {
+	case 16:
+		return XXH3_64bits_withSeed(key, 16, seed);
+	case 32:
+		return XXH3_64bits_withSeed(key, 32, seed);
+	default:
+		return XXH3_64bits_withSeed(key, key_bytes, seed);
+	}
+}
+
+static uint64_t hash(const struct index *x, const struct wanted *w)
+{
+	return key_hash(w->key, w->key_bytes, seed_of(x, w));
+}
+
+/* Both have at least n bytes; eight at a time, as keys are short and mostly a multiple of that. */
+static bool key_equal(const uint8_t *a, const uint8_t *b, uint32_t n)
+{
+	uint64_t x, y;
+
+	for (; n >= 8; n -= 8, a += 8, b += 8) {
+		memcpy(&x, a, 8);
+		memcpy(&y, b, 8);
+		if (x != y)
+			return false;
+	}
+	return n == 0 || memcmp(a, b, n) == 0;
 }
 
 static struct wanted wanted_of(const struct index_ident *ident)
@@ -95,8 +124,8 @@ static int match(struct cds_lfht_node *node, const void *key)
 
 	tsan_acquire(r);
 	return r->ident.tenant == w->tenant && r->ident.layout_id == w->layout_id &&
-	       r->ident.key_bytes == w->key_bytes &&
-	       memcmp(r->ident.key, w->key, w->key_bytes) == 0 && is_live(r);
+	       r->ident.key_bytes == w->key_bytes && key_equal(r->ident.key, w->key, w->key_bytes) &&
+	       is_live(r);
 }
 
 /* The thread that enlarges the table. */
@@ -304,15 +333,13 @@ void index_find_many(struct index *x, uint32_t tenant, uint64_t layout_id, const
 		.layout_id = layout_id, .tenant = tenant, .key_bytes = (uint8_t)key_bytes
 	};
 	uint64_t hashes[FIND_AT_ONCE];
+	uint64_t seed = seed_of(x, &w);
 
-	assert(key_bytes >= 1 && key_bytes <= SLOT_KEY_MAX);
 	while (n > 0) {
 		uint32_t part = n < FIND_AT_ONCE ? n : FIND_AT_ONCE;
 
-		for (uint32_t i = 0; i < part; i++) {
-			w.key = keys + (size_t)i * key_bytes;
-			hashes[i] = hash(x, &w);
-		}
+		for (uint32_t i = 0; i < part; i++)
+			hashes[i] = key_hash(keys + (size_t)i * key_bytes, key_bytes, seed);
 		fetch_ahead(x, hashes, part);
 		for (uint32_t i = 0; i < part; i++) {
 			w.key = keys + (size_t)i * key_bytes;

@@ -72,7 +72,7 @@ static uint64_t reserve(struct rig *r, uint64_t n, struct cache_place *p)
 	uint64_t id = 0;
 
 	ck_assert_int_eq(
-		cache_reserve(r->c, r->s.id, &k, NULL, false, r->attachment, r->now, &st, &id, p, 1, &r->why),
+		cache_reserve(r->c, r->s.id, &k, NULL, false, r->attachment, true, r->now, &st, &id, p, 1, &r->why),
 		0);
 	ck_assert_int_eq(st, STATUS_OK);
 	free((void *)k.bytes);
@@ -126,7 +126,7 @@ START_TEST(an_heir_keeps_the_slots_quarantined)
 	cache_attach_gone(r.c, r.attachment, r.now);
 	for (int i = 0; i < 20; i++) {
 		r.now += 50000;
-		cache_tick(r.c, r.now);
+		rig_tick(r.c, r.now);
 	}
 	ck_assert_double_eq(rig_stat(&r, "terrace_quarantined_slots", "tier=host"), 3);
 	ck_assert_double_eq(rig_stat(&r, "terrace_quarantined_bytes", "tier=host"), 3 * RIG_SLOT_BYTES);
@@ -147,7 +147,7 @@ START_TEST(an_heir_keeps_the_slots_quarantined)
 	for (int i = 0; i < 1000 && rig_stat(&r, "terrace_ghost_sessions", ""); i++) {
 		usleep(1000);
 		r.now += 50000;
-		cache_tick(r.c, r.now);
+		rig_tick(r.c, r.now);
 	}
 	ck_assert_double_eq(rig_stat(&r, "terrace_ghost_sessions", ""), 0);
 	ck_assert_double_eq(rig_stat(&r, "terrace_quarantined_slots", "tier=host"), 0);
@@ -172,7 +172,7 @@ START_TEST(a_closed_session_waits_for_its_living_process)
 	e = engine_start(&r, &half, false);
 	ck_assert_int_eq(cache_session_close(r.c, r.s.id, r.now, &r.why), STATUS_OK);
 	cache_attach_unmapped(r.c, r.attachment, half.extent); /* a lie */
-	cache_tick(r.c, r.now);
+	rig_tick(r.c, r.now);
 	ck_assert_double_eq(rig_stat(&r, "terrace_quarantined_slots", "tier=host"), 1);
 	ck_assert_int_eq(cache_attach_map(r.c, r.attachment, half.extent, true, &fd, &bytes, &page),
 			 STATUS_DENIED);
@@ -203,7 +203,7 @@ START_TEST(one_of_two_processes_dies)
 	e = engine_start(&r, &places[0], false);
 	reap(e.pid);
 	cache_attach_gone(r.c, r.attachment, r.now);
-	cache_tick(r.c, r.now);
+	rig_tick(r.c, r.now);
 	/* The session lives, and so do its leases: the other process may be using them. */
 	ck_assert_double_eq(rig_stat(&r, "terrace_leases", ""), 1);
 	ck_assert_double_eq(rig_stat(&r, "terrace_attachments", ""), 1);

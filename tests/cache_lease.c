@@ -101,7 +101,7 @@ START_TEST(pinned_and_reserved_bytes_have_a_bound)
 	ck_assert_int_eq(rig_lease(&s, 8, 2, true, places, &c), STATUS_OK);
 	struct cache_keys k = rig_keys(100, 4);
 	ck_assert_int_eq(
-		cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, r.now, st, id, places, 16, &r.why),
+		cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, st, id, places, 16, &r.why),
 		0);
 	ck_assert_int_eq(st[1], STATUS_OK);
 	ck_assert_int_eq(st[2], STATUS_EXHAUSTED);
@@ -223,10 +223,10 @@ START_TEST(overdue_leases_are_counted_not_broken)
 	ck_assert_int_eq(rig_lease(&r, 0, 1, true, places, &leased), STATUS_OK);
 	r.now += 900000;
 	ck_assert_int_eq(rig_lease(&r, 1, 1, true, places, &other), STATUS_OK);
-	cache_tick(r.c, r.now);
+	rig_tick(r.c, r.now);
 	ck_assert_double_eq(rig_stat(&r, "terrace_leases_overdue", ""), 0);
 	r.now += 200000;
-	cache_tick(r.c, r.now);
+	rig_tick(r.c, r.now);
 	ck_assert_double_eq(rig_stat(&r, "terrace_leases_overdue", ""), 1);
 	ck_assert_double_eq(rig_stat(&r, "terrace_leases", ""), 2);
 	ck_assert_int_eq(cache_release(r.c, r.s.id, leased.lease), STATUS_OK);

@@ -185,7 +185,7 @@ static void reserve(struct model *m, uint64_t n)
 	if (!h->id) {
 		clash = claimed(m, n);
 		memcpy(before, m->present[n], sizeof(before));
-		ck_assert_int_eq(cache_reserve(m->r.c, m->r.s.id, &k, NULL, false, m->r.attachment, m->r.now,
+		ck_assert_int_eq(cache_reserve(m->r.c, m->r.s.id, &k, NULL, false, m->r.attachment, true, m->r.now,
 					       &st, &h->id, h->place, LAYOUTS, &m->r.why),
 				 STATUS_OK);
 		if (in_all(m, n))
@@ -326,7 +326,7 @@ static void step(struct model *m)
 	else if (dice < 97)
 		stream(m, n, rand() % LAYOUTS);
 	else if (dice < 99)
-		cache_tick(m->r.c, m->r.now);
+		rig_tick(m->r.c, m->r.now);
 	else if (rand() % 20 == 0)
 		reincarnate(m);
 	learn(m);

@@ -9,7 +9,7 @@ static enum status reserve_one(struct rig *r, uint64_t n, uint64_t *id, struct c
 	struct cache_keys k = rig_keys(n, 1);
 	enum status st = STATUS_INTERNAL;
 
-	ck_assert_int_eq(cache_reserve(r->c, r->s.id, &k, NULL, false, r->attachment, r->now, &st, id, places,
+	ck_assert_int_eq(cache_reserve(r->c, r->s.id, &k, NULL, false, r->attachment, true, r->now, &st, id, places,
 				       r->s.layouts, &r->why), STATUS_OK);
 	free((void *)k.bytes);
 	return st;
@@ -41,7 +41,7 @@ START_TEST(two_puts_of_one_key_end_as_one_block)
 	ck_assert_uint_eq(rig_prefix(&a, 1, 1), 0); /* reserved is not stored */
 	/* An open block claims no key: it may be first all the same. */
 	struct cache_keys none = { NULL, 1, 0 };
-	ck_assert_int_eq(cache_reserve(b.c, b.s.id, &none, NULL, true, b.attachment, b.now, &st, &open_id,
+	ck_assert_int_eq(cache_reserve(b.c, b.s.id, &none, NULL, true, b.attachment, true, b.now, &st, &open_id,
 				       places, 2, &b.why),
 			 STATUS_OK);
 	ck_assert_int_eq(st, STATUS_OK);
@@ -100,7 +100,7 @@ START_TEST(open_blocks_grow_and_are_stored)
 
 	rig_open(&r, &o, 1);
 	ck_assert_int_eq(
-		cache_reserve(r.c, r.s.id, &none, NULL, true, r.attachment, r.now, st, id, places, 9, &r.why),
+		cache_reserve(r.c, r.s.id, &none, NULL, true, r.attachment, true, r.now, st, id, places, 9, &r.why),
 		0);
 	ck_assert_int_eq(st[7], STATUS_OK);
 	ck_assert_int_eq(st[8], STATUS_EXHAUSTED); /* the quota */
@@ -156,17 +156,17 @@ START_TEST(commits_are_checked)
 	rig_open(&a, &o, 1);
 	rig_join(&b, &a, 1);
 	ck_assert_int_eq(
-		cache_reserve(a.c, a.s.id, &k, &info, false, a.attachment, a.now, st, &id, &place, 1, &a.why),
+		cache_reserve(a.c, a.s.id, &k, &info, false, a.attachment, true, a.now, st, &id, &place, 1, &a.why),
 		0);
 	ck_assert_int_eq(st[0], STATUS_INVALID);
 	info = (struct slot_info){ .tokens = 5, .parent_bytes = 33 };
 	ck_assert_int_eq(
-		cache_reserve(a.c, a.s.id, &k, &info, false, a.attachment, a.now, st, &id, &place, 1, &a.why),
+		cache_reserve(a.c, a.s.id, &k, &info, false, a.attachment, true, a.now, st, &id, &place, 1, &a.why),
 		0);
 	ck_assert_int_eq(st[0], STATUS_INVALID);
 	info.parent_bytes = 2;
 	ck_assert_int_eq(
-		cache_reserve(a.c, a.s.id, &k, &info, false, a.attachment, a.now, st, &id, &place, 1, &a.why),
+		cache_reserve(a.c, a.s.id, &k, &info, false, a.attachment, true, a.now, st, &id, &place, 1, &a.why),
 		0);
 	ck_assert_int_eq(st[0], STATUS_OK);
 	ck_assert_uint_eq(place.tokens, 5);
@@ -187,7 +187,7 @@ START_TEST(commits_are_checked)
 	ck_assert_int_eq(
 		cache_commit(a.c, a.s.id, twice, 1, true, 999, a.now, 1, st, &place, 1, NULL, &a.why),
 		STATUS_PRECONDITION);
-	ck_assert_int_eq(cache_reserve(a.c, a.s.id, &k, NULL, false, 999, a.now, st, &id, &place, 1, &a.why),
+	ck_assert_int_eq(cache_reserve(a.c, a.s.id, &k, NULL, false, 999, true, a.now, st, &id, &place, 1, &a.why),
 			 STATUS_PRECONDITION);
 	free((void *)k.bytes);
 	rig_close(&a);
@@ -250,7 +250,7 @@ START_TEST(a_commit_at_the_bound_gets_its_lease)
 
 	o.pinned_bytes_max = 8 * RIG_SLOT_BYTES;
 	rig_open(&r, &o, 2);
-	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, r.now, st, id, places, 8,
+	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, st, id, places, 8,
 				       &r.why), STATUS_OK);
 	for (int i = 0; i < 4; i++)
 		item[i].reservation = id[i];
@@ -276,11 +276,42 @@ START_TEST(overdue_reservations_keep_their_slots)
 	rig_open(&r, &o, 1);
 	ck_assert_int_eq(reserve_one(&r, 1, &id, &place), STATUS_OK);
 	r.now += 5000000;
-	cache_tick(r.c, r.now);
+	rig_tick(r.c, r.now);
 	ck_assert_double_eq(rig_stat(&r, "terrace_reservations_overdue", ""), 1);
 	ck_assert_uint_eq(rig_put(&r, 10, 20), 7);
 	ck_assert_int_eq(commit_one(&r, &(struct cache_commit_item){ .reservation = id }), STATUS_OK);
 	ck_assert_double_eq(rig_stat(&r, "terrace_reservations_overdue", ""), 0);
+	rig_close(&r);
+}
+END_TEST
+
+/* Nothing of a call that needs an extent stays, though its first keys found room. */
+START_TEST(without_leave_to_grow_nothing_is_reserved)
+{
+	const struct cache_options o = rig_options(64); /* 8 extents of 8 slots */
+	struct cache_keys k = rig_keys(100, 4);
+	struct cache_place places[4];
+	enum status st[4];
+	uint64_t id[4];
+	struct rig r;
+
+	rig_open(&r, &o, 1);
+	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, false, r.now, st, id, places,
+				       4, &r.why),
+			 STATUS_BUSY);
+	ck_assert_double_eq(rig_stat(&r, "terrace_extents", "tier=host"), 0);
+	ck_assert_uint_eq(rig_put(&r, 0, 6), 6);
+	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, false, r.now, st, id, places,
+				       4, &r.why),
+			 STATUS_BUSY);
+	ck_assert_double_eq(rig_stat(&r, "terrace_reservations", ""), 0);
+	ck_assert_double_eq(rig_stat(&r, "terrace_reserve_keys_total", "status=ok"), 6);
+	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, st, id, places,
+				       4, &r.why),
+			 STATUS_OK);
+	ck_assert_double_eq(rig_stat(&r, "terrace_reservations", ""), 4);
+	ck_assert_double_eq(rig_stat(&r, "terrace_extents", "tier=host"), 2);
+	free((void *)k.bytes);
 	rig_close(&r);
 }
 END_TEST
@@ -291,6 +322,7 @@ int main(void)
 		two_puts_of_one_key_end_as_one_block, a_key_stored_in_some_layouts_gets_slots_in_the_others,
 		open_blocks_grow_and_are_stored, commits_are_checked, streams_write_and_read,
 		a_commit_at_the_bound_gets_its_lease, overdue_reservations_keep_their_slots,
+		without_leave_to_grow_nothing_is_reserved,
 	};
 
 	return rig_main("cache_put", tests, sizeof(tests) / sizeof(tests[0]));

@@ -126,7 +126,7 @@ uint32_t rig_put(struct rig *r, uint64_t first, uint32_t count)
 	struct cache_place *p = calloc((size_t)count * layouts, sizeof(*p));
 	struct cache_commit_item *item = calloc(count, sizeof(*item));
 
-	ck_assert_int_eq(cache_reserve(r->c, r->s.id, &k, NULL, false, r->attachment, r->now, st, id, p,
+	ck_assert_int_eq(cache_reserve(r->c, r->s.id, &k, NULL, false, r->attachment, true, r->now, st, id, p,
 				       count * layouts, &r->why), STATUS_OK);
 	for (uint32_t i = 0; i < count; i++) {
 		for (uint32_t l = 0; l < layouts && st[i] == STATUS_OK; l++)
@@ -187,6 +187,12 @@ static void stat_pick(void *arg, const char *name, const char *labels, double va
 		w->value = value;
 		w->found = true;
 	}
+}
+
+void rig_tick(struct cache *c, uint64_t now_us)
+{
+	if (cache_tick(c, now_us))
+		cache_chores(c);
 }
 
 double rig_stat(struct rig *r, const char *name, const char *labels)

@@ -53,6 +53,8 @@ uint32_t rig_prefix(struct rig *r, uint64_t first, uint32_t count);
 /* A lease of all, or of the prefix; places: [count * layouts]. */
 enum status rig_lease(struct rig *r, uint64_t first, uint32_t count, bool all, struct cache_place *places,
 		      struct cache_leased *out);
+/* What the daemon does every 50 ms, chores included. */
+void rig_tick(struct cache *c, uint64_t now_us);
 double rig_stat(struct rig *r, const char *name, const char *labels);
 
 /* Recounts everything and compares it with what the cache believes. */

@@ -39,7 +39,7 @@ START_TEST(a_new_layout_gets_memory_of_a_full_one)
 	ck_assert_uint_eq(rig_put(&b, 0, 4), 0); /* EXHAUSTED now: a drain has begun */
 	ck_assert_double_eq(rig_stat(&a, "terrace_draining_extents", "tier=host"), 1);
 	a.now = b.now += 50000;
-	cache_tick(a.c, a.now);
+	rig_tick(a.c, a.now);
 	ck_assert_uint_eq(rig_put(&b, 0, 4), 4);
 	ck_assert_double_eq(rig_stat(&a, "terrace_draining_extents", "tier=host"), 0);
 	ck_assert_double_eq(rig_stat(&a, "terrace_evictions_total", "reason=drain"), 8);
@@ -48,13 +48,13 @@ START_TEST(a_new_layout_gets_memory_of_a_full_one)
 	ck_assert_uint_eq(rig_put(&b, 10, 4), 4);
 	for (uint64_t n = 20; n < 60; n++, a.now = b.now += 100000) {
 		ck_assert_uint_eq(rig_put(&b, n, 1), 1);
-		cache_tick(a.c, a.now);
+		rig_tick(a.c, a.now);
 	}
 	ck_assert_uint_eq(rig_prefix(&a, 0, 64), 56);
 	/* A cold one is not: after a while B grows at A's cost. */
 	for (uint64_t n = 100; n < 300; n++, a.now = b.now += 100000) {
 		rig_put(&b, n, 1);
-		cache_tick(a.c, a.now);
+		rig_tick(a.c, a.now);
 	}
 	ck_assert_double_gt(rig_stat(&a, "terrace_extent_drains_total", ""), 2);
 	rig_close(&a);
@@ -75,15 +75,15 @@ START_TEST(a_pinned_block_delays_a_drain)
 	b = other_pool(&a);
 	for (int i = 0; i < 10; i++, a.now = b.now += 50000) {
 		ck_assert_uint_eq(rig_put(&b, 0, 1), 0);
-		cache_tick(a.c, a.now);
+		rig_tick(a.c, a.now);
 	}
 	ck_assert_double_eq(rig_stat(&a, "terrace_draining_extents", "tier=host"), 1);
 	for (uint64_t n = 0; n < 16; n += 2) {
 		ck_assert(rig_matches(rig_block(&a, &places[n]), a.s.block_bytes[0], n, 0));
 		ck_assert_int_eq(cache_release(a.c, a.s.id, leased[n].lease), STATUS_OK);
 	}
-	cache_tick(a.c, a.now += 50000);
-	cache_tick(a.c, a.now += 50000);
+	rig_tick(a.c, a.now += 50000);
+	rig_tick(a.c, a.now += 50000);
 	ck_assert_double_eq(rig_stat(&a, "terrace_draining_extents", "tier=host"), 0);
 	ck_assert_uint_eq(rig_put(&b, 0, 1), 1);
 	rig_close(&a);
@@ -115,7 +115,7 @@ START_TEST(holders_are_told_and_waited_for)
 	ck_assert_uint_eq(told, 1);
 	ck_assert_uint_eq(told_attachment, a.attachment);
 	for (int i = 0; i < 25; i++) {
-		cache_tick(a.c, a.now += 50000);
+		rig_tick(a.c, a.now += 50000);
 		ck_assert_double_eq(rig_stat(&a, "terrace_draining_extents", "tier=host"), 1);
 	}
 	ck_assert_uint_eq(told, 2); /* once a second */
@@ -130,7 +130,7 @@ START_TEST(holders_are_told_and_waited_for)
 		close(fd[i]);
 		cache_attach_unmapped(a.c, a.attachment, place[i].extent);
 	}
-	cache_tick(a.c, a.now += 50000);
+	rig_tick(a.c, a.now += 50000);
 	ck_assert_double_eq(rig_stat(&a, "terrace_draining_extents", "tier=host"), 0);
 	b.now = a.now;
 	ck_assert_uint_eq(rig_put(&b, 0, 1), 1);
@@ -155,7 +155,7 @@ START_TEST(an_unused_extent_goes_first)
 	ck_assert_int_eq(cache_delete(a.c, a.s.id, &k, st, &a.why), STATUS_OK);
 	b = other_pool(&a);
 	rig_put(&b, 0, 1);
-	cache_tick(a.c, a.now += 50000);
+	rig_tick(a.c, a.now += 50000);
 	b.now = a.now;
 	ck_assert_uint_eq(rig_put(&b, 0, 8), 8);
 	ck_assert_double_eq(rig_stat(&a, "terrace_evictions_total", "reason=drain"), 0);
@@ -165,10 +165,60 @@ START_TEST(an_unused_extent_goes_first)
 }
 END_TEST
 
+START_TEST(a_pool_that_fills_gets_its_next_extent_ahead)
+{
+	const struct cache_options o = rig_options(64); /* 8 extents of 8 slots */
+	struct rig r;
+
+	rig_open(&r, &o, 1);
+	ck_assert_uint_eq(rig_put(&r, 0, 6), 6);
+	rig_tick(r.c, r.now += 50000);
+	ck_assert_double_eq(rig_stat(&r, "terrace_extents", "tier=host"), 1); /* a quarter is free */
+	ck_assert_uint_eq(rig_put(&r, 6, 1), 1);
+	rig_tick(r.c, r.now += 50000);
+	ck_assert_double_eq(rig_stat(&r, "terrace_extents", "tier=host"), 2);
+	for (int i = 0; i < 5; i++)
+		rig_tick(r.c, r.now += 50000);
+	ck_assert_double_eq(rig_stat(&r, "terrace_extents", "tier=host"), 2);
+	/* The last one of the budget waits until it is needed. */
+	for (uint64_t n = 7; n < 56; n++) {
+		ck_assert_uint_eq(rig_put(&r, n, 1), 1);
+		rig_tick(r.c, r.now += 50000);
+	}
+	ck_assert_double_eq(rig_stat(&r, "terrace_extents", "tier=host"), 7);
+	ck_assert_uint_eq(rig_put(&r, 56, 1), 1);
+	ck_assert_double_eq(rig_stat(&r, "terrace_extents", "tier=host"), 8);
+	ck_assert_uint_eq(rig_prefix(&r, 0, 57), 57);
+	rig_close(&r);
+}
+END_TEST
+
+/* The tick itself must not take the kernel's time. */
+START_TEST(a_tick_leaves_chores_to_others)
+{
+	const struct cache_options o = rig_options(64);
+	struct rig a, b;
+
+	rig_open(&a, &o, 1);
+	ck_assert(!cache_tick(a.c, a.now += 50000));
+	ck_assert_uint_eq(rig_put(&a, 0, 64), 64);
+	b = other_pool(&a);
+	ck_assert_uint_eq(rig_put(&b, 0, 1), 0);
+	ck_assert(cache_tick(a.c, a.now += 50000));
+	ck_assert_double_eq(rig_stat(&a, "terrace_extents", "tier=host"), 8);
+	cache_chores(a.c);
+	ck_assert_double_eq(rig_stat(&a, "terrace_extents", "tier=host"), 7);
+	ck_assert(!cache_tick(a.c, a.now += 50000));
+	rig_close(&a);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = { a_new_layout_gets_memory_of_a_full_one, a_pinned_block_delays_a_drain,
-				       holders_are_told_and_waited_for, an_unused_extent_goes_first };
+				       holders_are_told_and_waited_for, an_unused_extent_goes_first,
+				       a_pool_that_fills_gets_its_next_extent_ahead,
+				       a_tick_leaves_chores_to_others };
 
 	return rig_main("cache_room", tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -106,7 +106,7 @@ START_TEST(idle_sessions_end_unless_attached_or_called)
 	for (int i = 0; i < 30; i++) {
 		r.now += 50000;
 		ck_assert_int_eq(cache_lookup(r.c, busy.id, &k, &prefix, NULL, 0, &r.why), STATUS_OK);
-		cache_tick(r.c, r.now);
+		rig_tick(r.c, r.now);
 	}
 	cache_load(r.c, &load);
 	ck_assert_uint_eq(load.sessions, 2);
@@ -179,7 +179,7 @@ START_TEST(draining_refuses_new_work_and_lets_old_end)
 	rig_put(&r, 0, 1);
 	ck_assert_int_eq(rig_lease(&r, 0, 1, true, place, &leased), STATUS_OK);
 	ck_assert_int_eq(
-		cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, r.now, &st, &id, place, 2, &r.why),
+		cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, &st, &id, place, 2, &r.why),
 		0);
 	ck_assert(!cache_draining(r.c));
 	cache_drain(r.c, true);
@@ -187,7 +187,7 @@ START_TEST(draining_refuses_new_work_and_lets_old_end)
 	ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &v, &r.why), STATUS_UNAVAILABLE);
 	ck_assert_int_eq(rig_lease(&r, 0, 1, true, place, &leased), STATUS_UNAVAILABLE);
 	ck_assert_int_eq(
-		cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, r.now, &st, &id, place, 2, &r.why),
+		cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, &st, &id, place, 2, &r.why),
 		STATUS_UNAVAILABLE);
 	ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 0, k.bytes, RIG_KEY_BYTES, NULL, r.now, &w, &r.why),
 			 STATUS_UNAVAILABLE);

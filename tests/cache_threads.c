@@ -125,7 +125,7 @@ static void *scrub(void *arg)
 
 		while (cursor != UINT64_MAX)
 			cache_verify_step(c, &cursor, 1 << 20, &sum);
-		cache_tick(c, clock_us());
+		rig_tick(c, clock_us());
 		nanosleep(&pause, NULL);
 	}
 	ck_assert_uint_eq(sum.corrupt, 0);
@@ -219,7 +219,7 @@ START_TEST(one_of_many_commits_wins)
 			rig_join(&x[i].rig, &keeper, LAYOUTS);
 			x[i].start = &start;
 			ck_assert_int_eq(cache_reserve(x[i].rig.c, x[i].rig.s.id, &none, NULL, true,
-						       x[i].rig.attachment, x[i].rig.now, &st, &x[i].id,
+						       x[i].rig.attachment, true, x[i].rig.now, &st, &x[i].id,
 						       places, LAYOUTS, &x[i].rig.why),
 					 0);
 			ck_assert_int_eq(st, STATUS_OK);

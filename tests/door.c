@@ -3,14 +3,17 @@
 #include "daemon/door.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
+#include "daemon/workers.h"
 #include "proto/fdsock.h"
 #include "tests/shell.h"
 
@@ -22,12 +25,14 @@ static void setup(void)
 	char why[256] = "";
 
 	shell_open(&s);
+	ck_assert_int_eq(workers_create(1, 4, &s.daemon.workers), STATUS_OK);
 	ck_assert_msg(door_create(&s.daemon, s.config.fd_socket, 0600, 4, &door, why, sizeof why) == STATUS_OK, "%s", why);
 }
 
 static void teardown(void)
 {
 	door_destroy(door);
+	workers_destroy(s.daemon.workers);
 	ck_assert_int_ne(access(s.config.fd_socket, F_OK), 0);
 	shell_close(&s);
 }
@@ -344,6 +349,78 @@ START_TEST(random_packets_are_classified)
 }
 END_TEST
 
+static uint32_t descriptors(void)
+{
+	uint32_t n = 0;
+
+	for (int fd = 0; fd < 256; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
+}
+
+/* Those that a peer sends along are dropped, and the packet counts as it is. */
+START_TEST(sent_descriptors_are_not_kept)
+{
+	struct fdsock_hello h = { HEAD(FDSOCK_HELLO), { 0 } };
+	union {
+		struct cmsghdr head;
+		char room[CMSG_SPACE(16 * sizeof(int))];
+	} control = { 0 };
+	struct iovec iov = { &h, sizeof h };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+			    .msg_controllen = sizeof control };
+	struct fdsock_welcome w;
+	int fd = dial();
+	uint32_t before;
+
+	memcpy(h.token, s.session.token, sizeof h.token);
+	control.head = (struct cmsghdr){ CMSG_LEN(16 * sizeof(int)), SOL_SOCKET, SCM_RIGHTS };
+	for (int i = 0; i < 16; i++)
+		memcpy(CMSG_DATA(&control.head) + i * sizeof(int), &fd, sizeof fd);
+	usleep(100000); /* accepted */
+	before = descriptors();
+	ck_assert_int_eq(sendmsg(fd, &m, 0), sizeof h);
+	ck_assert_int_eq(hear(fd, &w, sizeof w, NULL), sizeof w);
+	ck_assert_uint_eq(w.status, STATUS_OK);
+	ck_assert_uint_eq(descriptors(), before);
+	close(fd);
+}
+END_TEST
+
+static uint64_t cpu_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+/* Without descriptors the door waits, rather than asks again and again, and then goes on. */
+START_TEST(a_lack_of_descriptors_is_waited_out)
+{
+	struct rlimit limit, low;
+	struct fdsock_welcome w;
+	uint64_t began;
+	int fd;
+
+	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+	low = limit;
+	low.rlim_cur = (rlim_t)fd;
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+	struct sockaddr_un to = { .sun_family = AF_UNIX };
+
+	strcpy(to.sun_path, s.config.fd_socket);
+	ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+	began = cpu_us();
+	usleep(600000);
+	ck_assert_uint_lt(cpu_us() - began, 300000);
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	close(fd);
+	close(greet(&w));
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("door");
@@ -360,6 +437,8 @@ int main(void)
 	tcase_add_test(t, deaf_client_is_disconnected);
 	tcase_add_test(t, death_is_seen_through_a_child);
 	tcase_add_test(t, random_packets_are_classified);
+	tcase_add_test(t, sent_descriptors_are_not_kept);
+	tcase_add_test(t, a_lack_of_descriptors_is_waited_out);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);
 	srunner_run_all(r, CK_NORMAL);

@@ -8,6 +8,7 @@
 #include <grpc/grpc_security.h>
 #include <grpc/slice.h>
 
+#include "daemon/cache_private.h" /* to hold its lock */
 #include "daemon/workers.h"
 #include "tests/shell.h"
 
@@ -346,6 +347,143 @@ START_TEST(streams_are_bounded)
 }
 END_TEST
 
+static uint64_t attach(void)
+{
+	uint64_t attachment, session;
+	const char *why = "";
+
+	ck_assert_int_eq(cache_attach(s.daemon.cache, s.session.token, getpid(), daemon_now_us(), &attachment,
+				      &session, &why),
+			 STATUS_OK);
+	return attachment;
+}
+
+static void load_becomes(uint64_t sessions, uint64_t leases, uint64_t reservations)
+{
+	struct cache_load load;
+
+	for (int i = 0; i < 1000; i++) {
+		cache_load(s.daemon.cache, &load);
+		if (load.sessions == sessions && load.leases == leases && load.reservations == reservations)
+			return;
+		usleep(5000);
+	}
+	ck_abort_msg("%llu sessions, %llu leases, %llu reservations", (unsigned long long)load.sessions,
+		     (unsigned long long)load.leases, (unsigned long long)load.reservations);
+}
+
+/* The handler is kept waiting until its client has given up. */
+static void give_up_in_the_middle(const char *path, const ProtobufCMessage *q)
+{
+	struct client c;
+
+	cache_lock(s.daemon.cache);
+	dial(&c, path, 0.3);
+	begin(&c, q, false);
+	ck_assert_int_eq(end(&c), GRPC_STATUS_DEADLINE_EXCEEDED);
+	usleep(50000); /* the daemon's clock for the call began later */
+	cache_unlock(s.daemon.cache);
+}
+
+START_TEST(what_a_late_reply_grants_is_undone)
+{
+	Terrace__V1__LeaseRequest lease = TERRACE__V1__LEASE_REQUEST__INIT;
+	Terrace__V1__ReserveRequest reserve = TERRACE__V1__RESERVE_REQUEST__INIT;
+	Terrace__V1__OpenSessionRequest open = TERRACE__V1__OPEN_SESSION_REQUEST__INIT;
+	Terrace__V1__Layout layout, *layouts = &layout;
+	Terrace__V1__Keys other = one_key;
+	struct kv_layout l = shell_layout(1);
+	grpc_status_code status;
+
+	start(64, 60000);
+	shell_store(&s, "k1");
+	other.keys.data = (uint8_t *)"k2";
+	lease.session = reserve.session = s.session.id;
+	lease.attachment = reserve.attachment = attach();
+	lease.keys = &one_key;
+	reserve.keys = &other;
+	rpc_layout_out(&l, &layout);
+	open.layouts = &layouts;
+	open.n_layouts = 1;
+	give_up_in_the_middle("/terrace.v1.Cache/Lease", &lease.base);
+	load_becomes(1, 0, 0);
+	give_up_in_the_middle("/terrace.v1.Cache/Reserve", &reserve.base);
+	load_becomes(1, 0, 0);
+	give_up_in_the_middle("/terrace.v1.Cache/OpenSession", &open.base);
+	load_becomes(1, 0, 0);
+	/* One that arrives is kept. */
+	ck_assert(unary("/terrace.v1.Cache/Lease", &lease.base, &status));
+	ck_assert(unary("/terrace.v1.Cache/Reserve", &reserve.base, &status));
+	usleep(100000);
+	load_becomes(1, 1, 1);
+	stop();
+}
+END_TEST
+
+/* The commit stands, its lease does not. */
+START_TEST(a_cancelled_commit_keeps_no_lease)
+{
+	Terrace__V1__CommitRequest q = TERRACE__V1__COMMIT_REQUEST__INIT;
+	Terrace__V1__CommitItem item = TERRACE__V1__COMMIT_ITEM__INIT, *items = &item;
+	struct cache_keys key = { (const uint8_t *)"k7", 1, 2 };
+	struct cache_place places[2];
+	enum status status;
+	const char *why = "";
+	struct client c;
+	uint32_t prefix;
+
+	start(64, 60000);
+	q.session = s.session.id;
+	q.attachment = attach();
+	q.lease = true;
+	q.items = &items;
+	q.n_items = 1;
+	ck_assert_int_eq(cache_reserve(s.daemon.cache, s.session.id, &key, NULL, false, q.attachment, true,
+				       daemon_now_us(), &status, &item.reservation, places, 2, &why),
+			 STATUS_OK);
+	ck_assert_int_eq(status, STATUS_OK);
+	cache_lock(s.daemon.cache);
+	dial(&c, "/terrace.v1.Cache/Commit", 10);
+	begin(&c, &q.base, false);
+	usleep(100000); /* a worker has it */
+	grpc_call_cancel(c.call, NULL);
+	ck_assert_int_eq(end(&c), GRPC_STATUS_CANCELLED);
+	usleep(100000); /* the daemon has heard */
+	cache_unlock(s.daemon.cache);
+	load_becomes(1, 0, 0);
+	ck_assert_int_eq(cache_lookup(s.daemon.cache, s.session.id, &key, &prefix, NULL, 0, &why), STATUS_OK);
+	ck_assert_uint_eq(prefix, 1);
+	stop();
+}
+END_TEST
+
+/* Making an extent lasts: not on the thread that everybody waits for. */
+START_TEST(only_growth_goes_to_a_worker)
+{
+	Terrace__V1__ReserveRequest q = TERRACE__V1__RESERVE_REQUEST__INIT;
+	Terrace__V1__Keys other = one_key;
+	struct workers_view before, after;
+	grpc_status_code status;
+
+	start(64, 60000);
+	q.session = s.session.id;
+	q.attachment = attach();
+	q.keys = &other;
+	workers_look(s.daemon.workers, &before);
+	ck_assert(unary("/terrace.v1.Cache/Reserve", &q.base, &status));
+	usleep(50000);
+	workers_look(s.daemon.workers, &after);
+	ck_assert_uint_eq(after.done, before.done + 1);
+	other.keys.data = (uint8_t *)"k2";
+	ck_assert(unary("/terrace.v1.Cache/Reserve", &q.base, &status));
+	usleep(50000);
+	workers_look(s.daemon.workers, &before);
+	ck_assert_uint_eq(after.done, before.done);
+	load_becomes(1, 0, 2);
+	stop();
+}
+END_TEST
+
 START_TEST(watch_and_stop)
 {
 	Terrace__V1__WatchRequest q = TERRACE__V1__WATCH_REQUEST__INIT;
@@ -470,6 +608,9 @@ int main(void)
 	tcase_add_test(t, cancelled_put_frees_its_slot);
 	tcase_add_loop_test(t, stalled_put_is_ended, 0, 2);
 	tcase_add_test(t, streams_are_bounded);
+	tcase_add_test(t, what_a_late_reply_grants_is_undone);
+	tcase_add_test(t, a_cancelled_commit_keeps_no_lease);
+	tcase_add_test(t, only_growth_goes_to_a_worker);
 	tcase_add_test(t, watch_and_stop);
 	tcase_add_test(t, second_server_is_told);
 	tcase_add_test(t, many_calls_at_once);

@@ -529,6 +529,56 @@ START_TEST(huge_pages_stay_within_the_budget)
 }
 END_TEST
 
+START_TEST(a_pool_can_be_prepared)
+{
+	struct host_tier *t = tier_of(64 * KIB, 16 * KIB); /* extents of 8 KiB: two slots */
+	struct host_pool *p = pool_of(t, 1, 4096);
+	struct host_slot slot[4];
+	uint32_t id = 0;
+
+	ck_assert_int_eq(host_slot_try(p, &slot[0]), STATUS_MISS);
+	ck_assert_uint_eq(usage_of(t).extents, 0);
+	ck_assert_int_eq(host_pool_prepare(p, 1, &id), STATUS_OK);
+	ck_assert_int_eq(host_pool_prepare(p, 2, &id), STATUS_OK);
+	ck_assert_uint_eq(usage_of(t).extents, 1);
+	ck_assert_int_eq(host_slot_try(p, &slot[0]), STATUS_OK);
+	ck_assert_uint_eq(slot[0].extent, id);
+	ck_assert_int_eq(host_pool_prepare(p, 2, &id), STATUS_OK);
+	ck_assert_uint_eq(usage_of(t).extents, 2);
+	ck_assert_uint_ne(slot[0].extent, id);
+	for (int i = 1; i < 3; i++)
+		ck_assert_int_eq(host_slot_try(p, &slot[i]), STATUS_OK);
+	ck_assert_int_eq(host_pool_prepare(p, 100, &id), STATUS_OK);
+	while (usage_of(t).extents < 8)
+		ck_assert_int_eq(host_pool_prepare(p, 100, &id), STATUS_OK);
+	ck_assert_int_eq(host_pool_prepare(p, 100, &id), STATUS_EXHAUSTED);
+	host_destroy(t);
+}
+END_TEST
+
+/* The bytes count until they are back. */
+START_TEST(doomed_extents_stay_in_the_budget)
+{
+	struct host_tier *t = tier_of(64 * KIB, 16 * KIB);
+	struct host_pool *p = pool_of(t, 1, 4096);
+	struct host_extent *doomed;
+	struct host_slot slot;
+
+	ck_assert_int_eq(host_slot_take(p, &slot), STATUS_OK);
+	ck_assert_int_eq(host_extent_drain(t, slot.extent), STATUS_OK);
+	ck_assert_ptr_null(host_doomed_take(t));
+	host_slot_give(&slot);
+	doomed = host_doomed_take(t);
+	ck_assert_ptr_nonnull(doomed);
+	ck_assert_ptr_null(host_extent(t, slot.extent));
+	ck_assert_uint_eq(usage_of(t).extent_bytes, 8 * KIB);
+	ck_assert_uint_eq(host_doomed_free(t, doomed), 1);
+	ck_assert_uint_eq(usage_of(t).extent_bytes, 0);
+	ck_assert_uint_eq(host_doomed_free(t, NULL), 0);
+	host_destroy(t);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("store_host");
@@ -549,6 +599,8 @@ int main(void)
 	tcase_add_loop_test_raise_signal(tc, a_slot_given_twice_aborts, SIGABRT, 0, 2);
 #endif
 	tcase_add_loop_test(tc, random_histories_agree_with_the_model, 0, 5);
+	tcase_add_test(tc, a_pool_can_be_prepared);
+	tcase_add_test(tc, doomed_extents_stay_in_the_budget);
 	tcase_add_test(tc, threads_never_share_a_slot);
 	tcase_add_test(tc, huge_pages_stay_within_the_budget);
 	suite_add_tcase(suite, tc);
