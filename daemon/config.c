@@ -505,8 +505,28 @@ static const char *env_value(char *const env[], const char *name)
 	return NULL;
 }
 
+/* A variable of ours that sets nothing is a spelling mistake. TERRACE_ADDRESS is the clients'. */
+static void refuse_unknown(char *const env[], struct config_errors *errors)
+{
+	for (; env && *env; env++) {
+		if (strncmp(*env, "TERRACE_", 8) != 0)
+			continue;
+		const char *name = *env + 8;
+		size_t n = strcspn(name, "=");
+		char lower[64];
+
+		if ((n == 6 && !strncmp(name, "CONFIG", n)) || (n == 7 && !strncmp(name, "ADDRESS", n)))
+			continue;
+		for (size_t i = 0; i < n && i < sizeof lower; i++)
+			lower[i] = (char)tolower((unsigned char)name[i]);
+		if (n >= sizeof lower || !find(lower, n, false))
+			complain(errors, "environment: unknown variable TERRACE_%.*s", (int)(n < 64 ? n : 64), name);
+	}
+}
+
 static void read_environment(struct config *c, char *const env[], struct config_errors *errors)
 {
+	refuse_unknown(env, errors);
 	for (size_t i = 0; i < OPTIONS; i++) {
 		const char *value = env_value(env, options[i].name);
 
@@ -526,6 +546,10 @@ static void read_flags(struct config *c, int argc, char *const argv[], const cha
 
 		if (!strcmp(flag, "--help") || !strcmp(flag, "-h")) {
 			c->help = true;
+			continue;
+		}
+		if (!strcmp(flag, "--version")) {
+			c->version = true;
 			continue;
 		}
 		if (!strcmp(flag, "--check-config") || !strcmp(flag, "--print-config")) {
@@ -640,12 +664,13 @@ void config_help(FILE *to)
 	fputs("Usage: terraced [--OPTION VALUE | --OPTION=VALUE]...\n"
 	      "The Terrace daemon: keeps packed KV blocks for LLM engines and lends them out.\n\n"
 	      "  --help                 this text\n"
+	      "  --version              print the version\n"
 	      "  --check-config         read the configuration, print \"ok\" or what is wrong with it, and exit (0 or 2)\n"
 	      "  --print-config         print a sample configuration file, and exit\n"
 	      "  --config FILE          file of `name = value` lines (also TERRACE_CONFIG) [/etc/terrace/terraced.conf,\n"
 	      "                         if there is one]\n\n"
 	      "Options, with their defaults. Each is also a variable (TERRACE_HOST_BYTES) and a name in the file\n"
-	      "(host_bytes); flags win over the environment, and that over the file.\n\n",
+	      "(host_bytes); flags win over the environment, and that over the file. Paths are absolute.\n\n",
 	      to);
 	for (size_t i = 0; i < OPTIONS; i++)
 		print_help_row(to, &options[i]);

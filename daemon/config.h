@@ -3,7 +3,7 @@
  *
  * An option `host_bytes` is set by the flag --host-bytes 4GiB (or --host-bytes=4GiB), the variable
  * TERRACE_HOST_BYTES=4GiB, or the line `host_bytes = 4GiB` of the file; flags win over the environment,
- * that over the file, that over the default. Unknown flags, unknown or repeated names in the file, and
+ * that over the file, that over the default. Unknown flags, unknown TERRACE_ variables, unknown or repeated names in the file, and
  * values out of range are refused, all at once, each with its place.
  *
  * Units: bytes take KiB, MiB, GiB, TiB (or none); times take ms, s, m, h (a bare number is ms).
@@ -45,7 +45,7 @@ struct config {
 
 	enum config_origin origin[CONFIG_OPTIONS_MAX];
 	char file[CONFIG_TEXT_MAX];   /* that was read; empty: none */
-	bool help, check, print;      /* --help, --check-config, --print-config */
+	bool help, version, check, print; /* --help, --version, --check-config, --print-config */
 };
 
 /* What went wrong, a line each: `PLACE: sentence`. Lines beyond the room are counted, not kept. */

@@ -129,6 +129,8 @@ int main(int argc, char **argv)
 	struct config_errors errors;
 	enum status s = config_load(&config, argc, argv, environ, "/etc/terrace/terraced.conf", &errors);
 
+	if (config.version)
+		return puts("terraced " TERRACE_VERSION) < 0;
 	if (config.help || config.print) {
 		(config.help ? config_help : config_sample)(stdout);
 		return EXIT_SUCCESS;
@@ -137,10 +139,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "%s", errors.text);
 		return EXIT_CONFIG;
 	}
-	if (config.check) {
-		puts("ok");
-		return EXIT_SUCCESS;
-	}
+	if (config.check)
+		return puts("ok") < 0;
 	log_setup((enum log_level)config.log_level, (enum log_format)config.log_format);
 	for (const int *sig = (const int[]){ SIGTERM, SIGINT, SIGHUP, 0 }; *sig; sig++)
 		sigaddset(&signals, *sig);

@@ -22,7 +22,6 @@ enum {
 	RPC_ARENA_FIRST = 12 * 1024,   /* part of the call: enough for hot calls */
 	RPC_ARENA_MAX = 32 << 20,      /* a request that unpacks to more is refused */
 	RPC_WHY_MAX = 200,
-	RPC_PLACES_MAX = 65536,        /* keys x layouts of one call */
 };
 
 /* A bump allocator; nothing is freed before rpc_arena_reset. */

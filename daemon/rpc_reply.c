@@ -100,9 +100,9 @@ enum status rpc_session_layouts(struct rpc_call *c, uint64_t session, uint32_t c
 
 	if (!n)
 		return rpc_fail(c, STATUS_NOT_FOUND, "session: unknown, or closed");
-	if ((uint64_t)n * count > RPC_PLACES_MAX)
-		return rpc_fail(c, STATUS_INVALID, "keys: %u keys in %u layouts, at most %d places a call", count, n,
-				RPC_PLACES_MAX);
+	if ((uint64_t)n * count > CACHE_BLOCKS_MAX)
+		return rpc_fail(c, STATUS_INVALID, "keys: %u keys in %u layouts, at most %d blocks (keys x layouts) a call", count, n,
+				CACHE_BLOCKS_MAX);
 	*layouts = n;
 	return STATUS_OK;
 }

@@ -17,7 +17,7 @@ enum status rpc_keys(struct rpc_call *c, const Terrace__V1__Keys *keys, bool non
 /* One key by itself: 1 to SLOT_KEY_MAX bytes. */
 enum status rpc_key(struct rpc_call *c, const char *field, const ProtobufCBinaryData *key);
 
-/* The session's number of layouts, and keys x layouts within RPC_PLACES_MAX. NOT_FOUND. */
+/* The session's number of layouts, and keys x layouts within CACHE_BLOCKS_MAX. NOT_FOUND. */
 enum status rpc_session_layouts(struct rpc_call *c, uint64_t session, uint32_t count, uint32_t *layouts);
 
 enum status rpc_layout_in(struct rpc_call *c, size_t index, const Terrace__V1__Layout *in, struct kv_layout *out);

@@ -185,6 +185,9 @@ START_TEST(bad_flags_are_refused_all_at_once)
 	ck_assert_ptr_nonnull(strstr(errors.text, "--calls-max needs a value"));
 	ck_assert_int_eq(LOAD(NULL, "--workers=1", "--workers=2"), STATUS_INVALID);
 	ck_assert_int_eq(LOAD(NULL, "--socket=/a/b", "--fd-socket=/a/b"), STATUS_INVALID);
+	ck_assert_int_eq(load((char *[]){ "TERRACE_HOST_BYTEZ=5", NULL }, 0, NULL), STATUS_INVALID);
+	ck_assert_ptr_nonnull(strstr(errors.text, "unknown variable TERRACE_HOST_BYTEZ"));
+	ck_assert_int_eq(load((char *[]){ "TERRACE_ADDRESS=unix:/x", "TERRACE=1", NULL }, 0, NULL), STATUS_OK);
 	ck_assert_int_eq(load((char *[]){ "TERRACE_WORKERS=x", NULL }, 0, NULL), STATUS_INVALID);
 	ck_assert_ptr_nonnull(strstr(errors.text, "environment: workers"));
 }

@@ -132,7 +132,7 @@ TERRACE_API uint64_t terrace_block_bytes(const struct terrace_layout *layout);
 /* Keys of a call stand back to back, all of the same length. */
 struct terrace_keys {
 	const uint8_t *bytes; /* [count][key_bytes] */
-	uint32_t count;       /* at most 4096 */
+	uint32_t count;       /* at most 4096, and times the session's layouts at most 16384 */
 	uint32_t key_bytes;   /* 1 to 32 */
 };
 
@@ -306,7 +306,7 @@ struct terrace_block_info {
 struct terrace_reservation;
 
 /* Reserves slots to write in place. info: one a key, or NULL. statuses (may be NULL) gets one a key: OK, EXISTS (stored
- * already: nothing to write), BUSY (another session is writing it: no slot), EXHAUSTED. The call's own status is OK if it was
+ * already: nothing to write), BUSY (it is reserved or being put already, perhaps by this session: no slot), EXHAUSTED. The call's own status is OK if it was
  * carried out, even if no key got a slot. */
 TERRACE_API enum terrace_status terrace_reserve(struct terrace_session *session, const struct terrace_keys *keys,
 						const struct terrace_block_info *info, uint64_t timeout_us,
