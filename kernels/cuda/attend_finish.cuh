@@ -1,0 +1,273 @@
+/* The end of a segment: the warps' sums meet, then the parts of a row, and a finished column is rotated
+ * back and written. */
+#ifndef TERRACE_KERNELS_CUDA_ATTEND_FINISH_CUH
+#define TERRACE_KERNELS_CUDA_ATTEND_FINISH_CUH
+
+#include "kernels/cuda/attend_shape.cuh"
+#include "kernels/cuda/hadamard.cuh"
+
+/* {max, sum} of two partial results together; *fa and *fb are what their values are to be multiplied by.
+ */
+DEVICE float2 join(float2 a, float2 b, float *fa, float *fb)
+{
+	float max = fmaxf(a.x, b.x);
+
+	*fa = exp2_fast(a.x - max);
+	*fb = exp2_fast(b.x - max);
+	return {max, a.y * *fa + b.y * *fb};
+}
+
+/* Writes a finished column, by one warp: x has weighted sums, `total` its {max, sum}. */
+template <int D>
+DEVICE void write_column(const attend_args &a, size_t row, float *x, float2 total, uint32_t lane)
+{
+	/* H is orthogonal up to D, and codes stand for rotated vectors. */
+	const float factor = total.y > 0 ? 1 / (total.y * D) : 0;
+
+	hadamard<D, true>(x, lane);
+#pragma unroll
+	for (uint32_t dim = lane; dim < D; dim += 32) {
+		float v = total.y > 0 ? x[dim] * factor : 0;
+
+		store_element(a.out_dtype, a.out, row * D + dim, rotation_negative(dim) ? -v : v);
+	}
+	if (lane == 0 && a.lse)
+		a.lse[row] = total.y > 0 ? (total.x + log2f(total.y)) * 0.693147181f : -INFINITY;
+}
+
+/* {max, sum} of a warp's column. */
+template <class S> DEVICE float2 &stat(float *results, uint32_t warp, uint32_t column)
+{
+	return *(float2 *)&results[(warp % S::MEETING * S::COLUMNS + column + 1) * S::STRIDE - 8 +
+				   2 * (warp / S::MEETING)];
+}
+
+/* The warps' results meet in shared memory, first half of the warps by half, then all: afterwards the
+ * first MEETING warps' results and stats are there, the others' in them. */
+template <class F, int D, int TILES>
+DEVICE void meet(column (&c)[TILES], int32_t (&o)[TILES][D / 16][4], float *results)
+{
+	using S = shape<F, D, TILES>;
+	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+	const bool upper = warp >= S::MEETING;
+	float value[TILES][D / 16][2];
+
+	__syncthreads(); /* the queries were handed out here */
+#pragma unroll
+	for (int n = 0; n < TILES; n++) {
+		int64_t weights = c[n].weights;
+
+#pragma unroll
+		for (int i = 4; i < 32; i *= 2) {
+			weights += __shfl_xor_sync(ALL_LANES, weights, i);
+			c[n].sum += __shfl_xor_sync(ALL_LANES, c[n].sum, i);
+		}
+		if (g == 0 && upper)
+			stat<S>(results, warp, 4 * n + t) = {c[n].max, c[n].sum};
+#pragma unroll
+		for (int j = 0; j < D / 16; j++) {
+#pragma unroll
+			for (int r = 0; r < 2; r++) {
+				value[n][j][r] = F::output(
+					o[n][j][2 * r] + 256 * (int64_t)o[n][j][2 * r + 1], weights, r);
+				if (upper)
+					results[((warp - S::MEETING) * S::COLUMNS + 4 * n + t) *
+							S::STRIDE +
+						F::template output_dim<TILES>(j, r, g)] = value[n][j][r];
+			}
+		}
+	}
+	__syncthreads();
+	if (!upper) {
+#pragma unroll
+		for (int n = 0; n < TILES; n++) {
+			float mine, other;
+			const float2 total =
+				join({c[n].max, c[n].sum}, stat<S>(results, warp + S::MEETING, 4 * n + t),
+				     &mine, &other);
+
+			if (g == 0)
+				stat<S>(results, warp, 4 * n + t) = total;
+#pragma unroll
+			for (int j = 0; j < D / 16; j++) {
+#pragma unroll
+				for (int r = 0; r < 2; r++) {
+					float *at = &results[(warp * S::COLUMNS + 4 * n + t) * S::STRIDE +
+							     F::template output_dim<TILES>(j, r, g)];
+
+					*at = mine * value[n][j][r] + other * *at;
+				}
+			}
+		}
+	}
+	__syncthreads();
+}
+
+/* One column's sum over the CTA's results, by one warp; returns its {max, sum}. */
+template <class S, int D>
+DEVICE float2 add_column(float *results, uint32_t column, uint32_t lane, float (&x)[D / 32])
+{
+	float2 total = {NEVER, 0};
+
+#pragma unroll
+	for (uint32_t w = 0; w < S::MEETING; w++)
+		total.x = fmaxf(total.x, stat<S>(results, w, column).x);
+#pragma unroll
+	for (int i = 0; i < D / 32; i++)
+		x[i] = 0;
+#pragma unroll
+	for (uint32_t w = 0; w < S::MEETING; w++) {
+		const float2 part = stat<S>(results, w, column);
+		const float factor = exp2_fast(part.x - total.x);
+
+		total.y += factor * part.y;
+#pragma unroll
+		for (int i = 0; i < D / 32; i++)
+			x[i] += factor * results[(w * S::COLUMNS + column) * S::STRIDE + lane + 32 * i];
+	}
+	return total;
+}
+
+/* One column's sum over every GROUPS-th part of a row in the workspace, from part `group` on, by one
+ * warp. */
+template <class S, int D, uint32_t GROUPS>
+DEVICE float2 add_parts(const attend_args &a, uint32_t first_cta, uint32_t parts, uint32_t column,
+			uint32_t group, uint32_t lane, float (&x)[D / 32])
+{
+	float2 total = {NEVER, 0};
+
+#pragma unroll
+	for (int i = 0; i < D / 32; i++)
+		x[i] = 0;
+	for (uint32_t from = 0; from < parts; from += 32 * GROUPS) {
+		const uint32_t n = (parts - from + GROUPS - 1 - group) / GROUPS,
+			       part = from + lane * GROUPS + group;
+		float2 mine = {NEVER, 0};
+		float before, factor;
+
+		if (part < parts)
+			mine = __ldcg(
+				&a.sums[(2 * (first_cta + part) + (part == 0)) * S::COLUMNS + column]);
+		float max = mine.x;
+
+#pragma unroll
+		for (int i = 1; i < 32; i *= 2)
+			max = fmaxf(max, __shfl_xor_sync(ALL_LANES, max, i));
+		factor = exp2_fast(mine.x - fmaxf(max, total.x));
+		mine.y *= factor;
+#pragma unroll
+		for (int i = 1; i < 32; i *= 2)
+			mine.y += __shfl_xor_sync(ALL_LANES, mine.y, i);
+		before = exp2_fast(total.x - fmaxf(max, total.x));
+		total = {fmaxf(max, total.x), total.y * before + mine.y};
+#pragma unroll
+		for (int i = 0; i < D / 32; i++)
+			x[i] *= before;
+#pragma unroll 8
+		for (uint32_t j = 0; j < min(n, 32); j++) {
+			const uint32_t p = from + j * GROUPS + group,
+				       slot = 2 * (first_cta + p) + (p == 0);
+			const float *partial =
+				a.partials + ((size_t)slot * S::COLUMNS + column) * D + lane;
+			const float w = __shfl_sync(ALL_LANES, factor, j);
+
+#pragma unroll
+			for (int i = 0; i < D / 32; i++)
+				x[i] += w * __ldcg(partial + 32 * i);
+		}
+	}
+	return total;
+}
+
+/* The last CTA of a row adds up its parts from the workspace and writes the row. */
+template <class F, int D, int TILES>
+DEVICE void merge_parts(const attend_args &a, const segment &s, uint8_t *shared)
+{
+	using S = shape<F, D, TILES>;
+	constexpr uint32_t GROUPS = S::WARPS / S::COLUMNS;
+	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = warp % S::COLUMNS,
+		       group = warp / S::COLUMNS;
+	float *results = (float *)(shared + S::RESULTS_AT), *rows = (float *)(shared + S::ROWS_AT);
+	float2 total;
+	float x[D / 32];
+	uint32_t query;
+	size_t row;
+
+	if (group < GROUPS) {
+		total = add_parts<S, D, GROUPS>(a, blockIdx.x - s.part, s.parts, column, group, lane, x);
+		if (group > 0) {
+			for (int i = 0; i < D / 32; i++)
+				results[warp * S::STRIDE + lane + 32 * i] = x[i];
+			if (lane == 0)
+				stat<S>(results, group, column) = total;
+		}
+	}
+	__syncthreads();
+	if (group > 0 || !column_row(a, s, column, S::COLUMNS, &row, &query))
+		return;
+#pragma unroll
+	for (uint32_t other = 1; other < GROUPS; other++) {
+		const uint32_t w = other * S::COLUMNS + column;
+		float mine, theirs;
+
+		total = join(total, stat<S>(results, other, column), &mine, &theirs);
+#pragma unroll
+		for (int i = 0; i < D / 32; i++)
+			x[i] = mine * x[i] + theirs * results[w * S::STRIDE + lane + 32 * i];
+	}
+#pragma unroll
+	for (int i = 0; i < D / 32; i++)
+		rows[column * D + lane + 32 * i] = x[i];
+	write_column<D>(a, row, rows + column * D, total, lane);
+}
+
+/* True for the CTA that is the last of the row's to get here; all that the others wrote is then visible
+ * to it. */
+DEVICE bool arrive_last(uint32_t *arrived, uint32_t parts)
+{
+	__shared__ bool last;
+
+	__threadfence();
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		last = atomicAdd(arrived, 1) + 1 == parts;
+		if (last)
+			*arrived = 0; /* for the next layer */
+	}
+	__syncthreads();
+	__threadfence();
+	return last;
+}
+
+/* What the warps have summed up becomes the row's output, or a part of it. */
+template <class F, int D, int TILES>
+DEVICE void finish_segment(const attend_args &a, const segment &s, column (&c)[TILES],
+			   int32_t (&o)[TILES][D / 16][4], uint8_t *shared)
+{
+	using S = shape<F, D, TILES>;
+	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+		       slot = 2 * blockIdx.x + (s.part == 0);
+	float *results = (float *)(shared + S::RESULTS_AT), *rows = (float *)(shared + S::ROWS_AT);
+	uint32_t query;
+	size_t row;
+
+	meet<F, D, TILES>(c, o, results);
+	if (warp < S::COLUMNS && column_row(a, s, warp, S::COLUMNS, &row, &query)) {
+		float x[D / 32], *to = s.parts == 1 ? rows + warp * D
+						    : a.partials + ((size_t)slot * S::COLUMNS + warp) * D;
+		const float2 total = add_column<S, D>(results, warp, lane, x);
+
+#pragma unroll
+		for (int i = 0; i < D / 32; i++)
+			to[lane + 32 * i] = x[i];
+		if (s.parts == 1)
+			write_column<D>(a, row, rows + warp * D, total, lane);
+		else if (lane == 0)
+			a.sums[slot * S::COLUMNS + warp] = total;
+	}
+	if (s.parts > 1 &&
+	    arrive_last(&a.arrived[((size_t)s.sequence * a.heads + s.head) * a.tiles + s.tile], s.parts))
+		merge_parts<F, D, TILES>(a, s, shared);
+}
+
+#endif

@@ -1,0 +1,174 @@
+/* What encode.cu and decode.cu share: a warp works on one vector, one (token, head, side). */
+#ifndef TERRACE_KERNELS_CUDA_CODEC_CUH
+#define TERRACE_KERNELS_CUDA_CODEC_CUH
+
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/hadamard.cuh"
+#include "kernels/places.h"
+
+constexpr uint32_t CODEC_WARPS = 4;
+
+/* One side of the layout. */
+struct codec_side {
+	uint32_t codes_at, scales_at; /* in an atom */
+	void *vectors;
+	size_t stride;
+};
+
+__host__ __device__ constexpr uint32_t format_bits(int f)
+{
+	return f == KV_F16 || f == KV_BF16       ? 16
+	       : f == KV_FP8                     ? 8
+	       : f == KV_INT4_PTH || f == KV_TQ4 ? 4
+	       : f == KV_TQ3                     ? 3
+						 : 2;
+}
+
+__host__ __device__ constexpr uint32_t format_scale_bytes(int f)
+{
+	return f == KV_F16 || f == KV_BF16 ? 0 : f == KV_INT4_PTH ? 4 : 2;
+}
+
+__host__ __device__ constexpr bool format_rotated(int f)
+{
+	return f >= KV_INT4_PTH;
+}
+
+struct codec_args {
+	const int64_t *slots;
+	const uint64_t *blocks;
+	uint64_t layer_at;
+	uint32_t tokens, heads, block_count, block_tokens, chunk_bytes, atom_bytes;
+	enum kv_dtype dtype;
+};
+
+/* The atom of a token's slot for one head; NULL if it is to be skipped. */
+DEVICE uint8_t *atom_of(const codec_args &a, uint32_t token, uint32_t head, uint32_t *in_atom)
+{
+	const int64_t slot = a.slots[token];
+
+	if (slot < 0 || slot >= (int64_t)a.block_count * a.block_tokens)
+		return nullptr;
+	const uint32_t in_block = (uint32_t)(slot % a.block_tokens);
+
+	*in_atom = in_block % KV_ATOM_TOKENS;
+	return (uint8_t *)(a.blocks[slot / a.block_tokens] + a.layer_at + (uint64_t)head * a.chunk_bytes +
+			   (uint64_t)(in_block / KV_ATOM_TOKENS) * a.atom_bytes);
+}
+
+/* Entry of a token's scale in the atom's scales part: kv_scale_at. */
+DEVICE uint32_t scale_entry(uint32_t in_atom)
+{
+	return in_atom % 8 * 2 + in_atom / 8;
+}
+
+/* Codebooks (kernels/codebook.c): magnitudes in order of their codes. */
+template <int FORMAT> DEVICE float codebook_magnitude(uint32_t i)
+{
+	constexpr float tq4[8] = {5.5f, 16.5f, 27.5f, 39.5f, 52.5f, 67.5f, 86.5f, 114.5f};
+	constexpr float tq3[4] = {12.5f, 38.5f, 68.5f, 109.5f}, tq2[2] = {35.5f, 118.5f};
+	float m = 0;
+
+#pragma unroll
+	for (uint32_t j = 0; j < 1u << (format_bits(FORMAT) - 1);
+	     j++) /* selects, so that the tables need no memory */
+		m = i != j ? m : FORMAT == KV_TQ4 ? tq4[j] : FORMAT == KV_TQ3 ? tq3[j % 4] : tq2[j % 2];
+	return m;
+}
+
+/* Which sides a launch does: grid.y of them, from `first` on. */
+struct codec_work {
+	codec_args args;
+	codec_side sides[2];
+	uint32_t first, count;
+	cudaStream_t stream;
+};
+
+template <class Kernel, int D>
+static enum status codec_launch_format(enum kv_format f, const codec_work &w)
+{
+	const dim3 grid((w.args.tokens * w.args.heads + CODEC_WARPS - 1) / CODEC_WARPS, w.count);
+
+	switch (f) {
+	case KV_F16:
+		Kernel::template launch<D, KV_F16>(grid, w);
+		break;
+	case KV_BF16:
+		Kernel::template launch<D, KV_BF16>(grid, w);
+		break;
+	case KV_FP8:
+		Kernel::template launch<D, KV_FP8>(grid, w);
+		break;
+	case KV_INT4_PTH:
+		Kernel::template launch<D, KV_INT4_PTH>(grid, w);
+		break;
+	case KV_TQ4:
+		Kernel::template launch<D, KV_TQ4>(grid, w);
+		break;
+	case KV_TQ3:
+		Kernel::template launch<D, KV_TQ3>(grid, w);
+		break;
+	case KV_TQ2:
+		Kernel::template launch<D, KV_TQ2>(grid, w);
+		break;
+	default:
+		return STATUS_INVALID;
+	}
+	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
+}
+
+template <class Kernel>
+static enum status codec_launch_dim(uint32_t d, enum kv_format f, const codec_work &w)
+{
+	switch (d) {
+	case 128:
+		return codec_launch_format<Kernel, 128>(f, w);
+#ifdef TERRACE_CUDA_ALL
+	case 64:
+		return codec_launch_format<Kernel, 64>(f, w);
+	case 96:
+		return codec_launch_format<Kernel, 96>(f, w);
+	case 192:
+		return codec_launch_format<Kernel, 192>(f, w);
+	case 256:
+		return codec_launch_format<Kernel, 256>(f, w);
+#endif
+	default:
+		return STATUS_UNSUPPORTED;
+	}
+}
+
+/* Checks a call and launches the kernel, for both sides at once if they are alike; one warp a vector. */
+template <class Kernel>
+static enum status codec_launch(const struct kv_cuda_codec *c, cudaStream_t stream)
+{
+	const struct kv_layout *l = c->layout;
+	const struct kv_geometry *g = c->geometry;
+	enum status status = STATUS_OK;
+
+	if (!l || !g || c->layer >= l->layers || !c->k || (l->v_format != KV_NONE && !c->v) ||
+	    (c->tokens && (!c->slots || !c->blocks)) || (uint64_t)c->tokens * l->heads > UINT32_MAX)
+		return STATUS_INVALID;
+	if (c->tokens == 0)
+		return STATUS_OK;
+	codec_work w = {{c->slots, c->blocks, c->layer * g->layer_bytes, c->tokens, l->heads,
+			 c->block_count, l->block_tokens, g->chunk_bytes, g->atom_bytes, c->dtype},
+			{{g->k_codes_at, g->k_scales_at, c->k, c->k_stride},
+			 {g->v_codes_at, g->v_scales_at, c->v, c->v_stride}},
+			0,
+			1,
+			stream};
+
+	if (l->k_format == l->v_format && l->head_dim_k == l->head_dim_v) {
+		w.count = 2;
+		return codec_launch_dim<Kernel>(l->head_dim_k, l->k_format, w);
+	}
+	status = codec_launch_dim<Kernel>(l->head_dim_k, l->k_format, w);
+	w.first = 1;
+	if (status == STATUS_OK && l->v_format != KV_NONE)
+		status = codec_launch_dim<Kernel>(l->head_dim_v, l->v_format, w);
+	return status;
+}
+
+#endif

@@ -1,0 +1,105 @@
+/* What the GPU tests share: failing with a word, device memory, and repeatable random numbers. */
+#ifndef TERRACE_TESTS_GPU_GPU_H
+#define TERRACE_TESTS_GPU_GPU_H
+
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/cuda_kernels.h"
+
+#define CUDA(call)                                                                                       \
+	do {                                                                                             \
+		cudaError_t cuda_error = (call);                                                         \
+		if (cuda_error != cudaSuccess) {                                                         \
+			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call,                    \
+				cudaGetErrorString(cuda_error));                                         \
+			exit(1);                                                                         \
+		}                                                                                        \
+	} while (0)
+
+/* Device memory, poisoned with 0xff (as floats and halves: NaN) unless it is given contents. */
+template <class T> struct device_array {
+	T *data = nullptr;
+	size_t count = 0;
+
+	explicit device_array(size_t n) : count(n)
+	{
+		CUDA(cudaMalloc(&data, n * sizeof(T) + 16));
+		poison();
+	}
+	explicit device_array(const std::vector<T> &v) : device_array(v.size())
+	{
+		set(v);
+	}
+	device_array(const device_array &) = delete;
+	device_array &operator=(const device_array &) = delete;
+	~device_array()
+	{
+		cudaFree(data);
+	}
+	void poison()
+	{
+		CUDA(cudaMemset(data, 0xff, count * sizeof(T)));
+		CUDA(cudaDeviceSynchronize()); /* streams that do not wait for the default one must not
+						  overtake it */
+	}
+	void set(const std::vector<T> &v)
+	{
+		CUDA(cudaMemcpy(data, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
+	}
+	std::vector<T> get() const
+	{
+		std::vector<T> v(count);
+
+		CUDA(cudaMemcpy(v.data(), data, count * sizeof(T), cudaMemcpyDeviceToHost));
+		return v;
+	}
+};
+
+/* xorshift64*, and a sum of four uniforms as a bell curve of unit variance. */
+struct random_source {
+	uint64_t state;
+
+	explicit random_source(uint64_t seed) : state(seed * 0x9e3779b97f4a7c15 + 1)
+	{
+	}
+	uint64_t next()
+	{
+		state ^= state >> 12;
+		state ^= state << 25;
+		state ^= state >> 27;
+		return state * 0x2545f4914f6cdd1d;
+	}
+	float bell()
+	{
+		uint64_t r = next();
+		float sum = (float)(r & 0xffff) + (float)(r >> 16 & 0xffff) + (float)(r >> 32 & 0xffff) +
+			    (float)(r >> 48);
+
+		return (sum - 131070.0f) / 65536.0f * 1.7320508f;
+	}
+};
+
+static inline struct kv_layout layout_of(enum kv_format f, uint32_t d, uint32_t layers, uint32_t heads,
+					 uint32_t block_tokens)
+{
+	struct kv_layout l = {};
+
+	l.layers = layers;
+	l.heads = l.total_heads = heads;
+	l.head_dim_k = l.head_dim_v = d;
+	l.block_tokens = block_tokens;
+	l.k_format = l.v_format = f;
+	l.rotation_version = KV_ROTATION_VERSION;
+	l.codebook_version = KV_CODEBOOK_VERSION;
+	l.layout_version = KV_LAYOUT_VERSION;
+	return l;
+}
+
+#endif
