@@ -3,12 +3,22 @@
 
 #include <string.h>
 
+#include "eviction/arc.h"
 #include "eviction/fifo.h"
+#include "eviction/gdsf.h"
+#include "eviction/graph.h"
 #include "eviction/lru.h"
+#include "eviction/s3fifo.h"
+#include "eviction/sieve.h"
 
 const struct policy_ops *const policy_table[] = {
 	&policy_lru,
 	&policy_fifo,
+	&policy_s3fifo,
+	&policy_sieve,
+	&policy_arc,
+	&policy_gdsf,
+	&policy_graph,
 	NULL,
 };
 

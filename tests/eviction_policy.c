@@ -151,6 +151,54 @@ START_TEST(a_policy_agrees_with_the_model)
 }
 END_TEST
 
+/* What holds of every row: a victim is in and may go, no more than scan_max are asked about, one is
+ * found when one may go, and evicting until nothing is left gives every node once. */
+START_TEST(a_policy_keeps_the_contract)
+{
+	const struct policy_ops *ops = policy_table[_i];
+
+	for (uint64_t seed = 1; seed <= 5; seed++) {
+		struct policy *p = ops->create(NODES);
+		int in = 0, may_go = 0;
+
+		ck_assert_ptr_nonnull(p);
+		rng = seed * 0x9e3779b97f4a7c15ull;
+		memset(items, 0, sizeof(items));
+		length = 0;
+		for (uint64_t now = 1; now <= 2000; now++) {
+			uint32_t scan_max = (uint32_t)(rnd() % (NODES + 5)), asked = 0;
+			struct policy_node *n;
+
+			step(ops, p, false, now * 300000);
+			n = ops->victim(p, unpinned, &asked, scan_max);
+			ck_assert_uint_le(asked, scan_max);
+			ck_assert(!n || (item_of(n)->in && !item_of(n)->pinned));
+			in = may_go = 0;
+			for (int i = 0; i < NODES; i++) {
+				in += items[i].in;
+				may_go += items[i].in && !items[i].pinned;
+			}
+			n = ops->victim(p, unpinned, &asked, UINT32_MAX);
+			ck_assert_int_eq(n != NULL, may_go > 0);
+		}
+		for (int i = 0; i < NODES; i++)
+			items[i].pinned = false;
+		for (; in > 0; in--) {
+			struct policy_node *n = ops->victim(p, unpinned, &(uint32_t){ 0 }, UINT32_MAX);
+
+			ck_assert_ptr_nonnull(n);
+			ck_assert(item_of(n)->in);
+			item_of(n)->in = false;
+			ops->remove(p, n);
+			ck_assert_ptr_null(n->prev);
+			ck_assert_ptr_null(n->next);
+		}
+		ck_assert_ptr_null(ops->victim(p, unpinned, &(uint32_t){ 0 }, UINT32_MAX));
+		ops->destroy(p);
+	}
+}
+END_TEST
+
 START_TEST(uses_stay_at_their_maximum)
 {
 	const struct policy_ops *ops = policy_table[_i];
@@ -193,7 +241,8 @@ int main(void)
 	while (policy_table[rows])
 		rows++;
 	tcase_set_timeout(tc, 60);
-	tcase_add_loop_test(tc, a_policy_agrees_with_the_model, 0, rows);
+	tcase_add_loop_test(tc, a_policy_agrees_with_the_model, 0, 2); /* lru and fifo: what the model knows */
+	tcase_add_loop_test(tc, a_policy_keeps_the_contract, 0, rows);
 	tcase_add_loop_test(tc, uses_stay_at_their_maximum, 0, rows);
 	tcase_add_test(tc, rows_are_found_by_name);
 	suite_add_tcase(suite, tc);

@@ -4,4 +4,5 @@ owned 'urcu' store/index.h store/index.c
 owned 'isa-l' store/slot.c client/stream.c
 owned 'xxhash' kernels/layout_id.c store/index.c client/keys.c client/layout.c
 owned 'ini\.h' daemon/config.c
-owned 'jansson' client/ctl/output.c client/ctl/layouts.c
+owned 'jansson' client/ctl/output.c client/ctl/layouts.c eviction/replay/parse.c
+owned 'lzma' eviction/replay/read.c

@@ -1,0 +1,173 @@
+/* The replay of one policy. A block of the trace is an array element; the policy sees its number + 1 as
+ * its id. */
+#include "eviction/replay.h"
+
+#include <stdlib.h>
+
+struct cell {
+	struct policy_node node;
+	uint32_t stamp;          /* number + 1 of the request that pins it */
+	bool in;
+};
+
+struct replay {
+	const struct trace *trace;
+	const struct policy_ops *ops;
+	struct policy *policy;
+	struct cell *cells;
+	uint64_t *ids;           /* of the request */
+	uint64_t capacity, used;
+	uint32_t stamp;
+	struct replay_result result;
+};
+
+static struct cell *cell_of(const struct policy_node *n)
+{
+	return (struct cell *)((char *)(uintptr_t)n - offsetof(struct cell, node));
+}
+
+static bool unpinned(const struct policy_node *n, void *stamp)
+{
+	return cell_of(n)->stamp != *(uint32_t *)stamp;
+}
+
+static struct policy_event event_of(const struct replay *p, const struct trace_request *r, uint32_t i)
+{
+	return (struct policy_event){ .now_us = r->time_us, .id = p->ids[i], .position = i,
+				      .tokens = p->trace->block_tokens };
+}
+
+/* Room for one more block: false when everything is pinned or the policy would rather keep what it has. */
+static bool make_room(struct replay *p, const struct policy_event *e)
+{
+	struct policy_node *v;
+
+	if (p->used < p->capacity)
+		return true;
+	v = p->ops->victim(p->policy, unpinned, &p->stamp, UINT32_MAX);
+	if (!v)
+		return false;
+	if (p->ops->admit && !p->ops->admit(p->policy, e, v))
+		return false;
+	p->ops->remove(p->policy, v);
+	cell_of(v)->in = false;
+	p->used--;
+	p->result.evicted++;
+	return true;
+}
+
+/* Makes room from the head of the chain on; returns how many blocks are present or may be inserted. */
+static uint32_t admit_prefix(struct replay *p, const struct trace_request *r, const uint32_t *blocks)
+{
+	for (uint32_t i = 0; i < r->count; i++) {
+		struct policy_event e;
+
+		if (p->cells[blocks[i]].in)
+			continue;
+		e = event_of(p, r, i);
+		if (!make_room(p, &e)) {
+			p->result.refused += r->count - i;
+			return i;
+		}
+		p->used++;
+		p->cells[blocks[i]].in = true;
+		p->cells[blocks[i]].node.prev = NULL;
+	}
+	return r->count;
+}
+
+static void serve(struct replay *p, const struct trace_request *r)
+{
+	const uint32_t *blocks = p->trace->blocks + r->first;
+	uint32_t kept;
+
+	for (uint32_t i = 0; i < r->count; i++) {
+		p->cells[blocks[i]].stamp = p->stamp;
+		p->ids[i] = (uint64_t)blocks[i] + 1;
+	}
+	if (p->ops->request) {
+		struct policy_request q = { r->time_us, r->session, p->ids, r->count, r->tokens, r->turn, r->hint };
+
+		p->ops->request(p->policy, &q);
+	}
+	kept = admit_prefix(p, r, blocks);
+	for (uint32_t i = r->count; i-- > 0;) {
+		struct cell *c = &p->cells[blocks[i]];
+		struct policy_event e = event_of(p, r, i);
+
+		if (c->node.prev)
+			p->ops->use(p->policy, &c->node, &e);
+		else if (i < kept)
+			p->ops->insert(p->policy, &c->node, &e);
+	}
+}
+
+static uint32_t prefix_there(const struct replay *p, const struct trace_request *r)
+{
+	uint32_t n = 0;
+
+	while (n < r->count && p->cells[p->trace->blocks[r->first + n]].in)
+		n++;
+	return n;
+}
+
+void replay_count(struct replay_result *out, const struct trace *t, const struct trace_request *r,
+		  uint32_t hits)
+{
+	out->requests++;
+	out->tokens += r->tokens;
+	out->blocks += r->count;
+	out->hit_blocks += hits;
+	out->hit_tokens += (uint64_t)hits * t->block_tokens;
+}
+
+static uint32_t longest(const struct trace *t)
+{
+	uint32_t max = 1;
+
+	for (uint32_t i = 0; i < t->request_count; i++)
+		if (t->requests[i].count > max)
+			max = t->requests[i].count;
+	return max;
+}
+
+enum status replay_run(const struct trace *t, const struct policy_ops *ops, const struct replay_options *o,
+		       struct replay_result *out)
+{
+	struct replay p = { .trace = t, .ops = ops, .capacity = o->capacity };
+	uint32_t to = o->to ? o->to : t->request_count;
+	enum status s = STATUS_EXHAUSTED;
+
+	if (o->capacity == 0)
+		return STATUS_INVALID;
+	p.policy = ops->create(o->capacity);
+	p.cells = calloc((uint64_t)t->unique + 1, sizeof(p.cells[0]));
+	p.ids = calloc(longest(t), sizeof(p.ids[0]));
+	if (!p.policy || !p.cells || !p.ids)
+		goto done;
+	for (uint32_t i = 0; i < t->request_count; i++) {
+		const struct trace_request *r = &t->requests[i];
+
+		p.stamp = i + 1;
+		if (i >= o->from && i < to)
+			replay_count(&p.result, t, r, prefix_there(&p, r));
+		serve(&p, r);
+	}
+	*out = p.result;
+	s = STATUS_OK;
+done:
+	ops->destroy(p.policy);
+	free(p.cells);
+	free(p.ids);
+	return s;
+}
+
+double replay_hit_tokens(const struct replay_result *r)
+{
+	return r->tokens ? 100.0 * (double)r->hit_tokens / (double)r->tokens : 0;
+}
+
+double replay_hit_blocks(const struct replay_result *r)
+{
+	return r->blocks ? 100.0 * (double)r->hit_blocks / (double)r->blocks : 0;
+}

@@ -1,0 +1,166 @@
+/* Every argument is `--name value`, but for the two flags. */
+#include "eviction/replay/options.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "eviction/policy.h"
+
+static const char usage[] =
+	"usage: terrace-replay --trace FILE [options]\n"
+	"  --trace FILE           Mooncake or Qwen-Bailian JSON lines, or the text form; .xz is read as it is\n"
+	"  --policy NAME,NAME     policies, `opt` (Belady's with bypass), `opt-nobypass`, or `all`; default all\n"
+	"  --size SHARE,SHARE     of the cache, as shares of the trace's unique blocks; default 0.01,0.05,0.1\n"
+	"  --hint end:RECALL:FALSE  tells the policy of ended sessions: of RECALL of those that ended, and of FALSE of the others\n"
+	"  --count FROM:TO        counts only requests in that share of the trace; the others are run, too\n"
+	"  --json                 prints an object a policy and size instead of a table\n"
+	"  --csv FILE             writes the numbers there, too\n"
+	"  --svg FILE             draws hit rates over size there\n"
+	"  --help\n";
+
+const char *options_usage(void)
+{
+	return usage;
+}
+
+static bool number(const char *text, double min, double max, double *out)
+{
+	char *end;
+	double value = strtod(text, &end);
+
+	if (end == text || *end || !(value >= min && value <= max))
+		return false;
+	*out = value;
+	return true;
+}
+
+/* Two numbers of 0 to 1 with a colon between. */
+static bool pair(const char *text, double *a, double *b)
+{
+	const char *colon = strchr(text, ':');
+	char first[32];
+
+	if (!colon || (size_t)(colon - text) >= sizeof(first))
+		return false;
+	memcpy(first, text, (size_t)(colon - text));
+	first[colon - text] = '\0';
+	return number(first, 0, 1, a) && number(colon + 1, 0, 1, b);
+}
+
+static bool policy_add(struct options *o, const char *name)
+{
+	if (o->policy_count == OPTIONS_POLICIES_MAX || strlen(name) >= OPTIONS_NAME_MAX)
+		return false;
+	if (!policy_find(name) && strcmp(name, "opt") != 0 && strcmp(name, "opt-nobypass") != 0)
+		return false;
+	strcpy(o->policies[o->policy_count++], name);
+	return true;
+}
+
+static bool policies(struct options *o, const char *text)
+{
+	char word[OPTIONS_NAME_MAX];
+
+	if (strcmp(text, "all") == 0) {
+		for (const struct policy_ops *const *row = policy_table; *row; row++)
+			if (!policy_add(o, (*row)->name))
+				return false;
+		return policy_add(o, "opt-nobypass") && policy_add(o, "opt");
+	}
+	for (;; text++) {
+		size_t n = strcspn(text, ",");
+
+		if (n >= sizeof(word))
+			return false;
+		memcpy(word, text, n);
+		word[n] = '\0';
+		if (!policy_add(o, word))
+			return false;
+		text += n;
+		if (!*text)
+			return true;
+	}
+}
+
+static bool sizes(struct options *o, const char *text)
+{
+	char word[32];
+
+	for (;; text++) {
+		size_t n = strcspn(text, ",");
+
+		if (n >= sizeof(word) || o->size_count == OPTIONS_SIZES_MAX)
+			return false;
+		memcpy(word, text, n);
+		word[n] = '\0';
+		if (!number(word, 1e-9, 1, &o->sizes[o->size_count++]))
+			return false;
+		text += n;
+		if (!*text)
+			return true;
+	}
+}
+
+static bool hint(struct options *o, const char *text)
+{
+	o->hint = true;
+	return strncmp(text, "end:", 4) == 0 && pair(text + 4, &o->recall, &o->false_rate);
+}
+
+static bool counted(struct options *o, const char *text)
+{
+	return pair(text, &o->from, &o->to) && o->from < o->to;
+}
+
+/* 1: taken, 0: the value is wrong, -1: no such option. */
+static int option(struct options *o, const char *name, const char *value)
+{
+	if (strcmp(name, "--trace") == 0)
+		return (o->trace = value, 1);
+	if (strcmp(name, "--csv") == 0)
+		return (o->csv = value, 1);
+	if (strcmp(name, "--svg") == 0)
+		return (o->svg = value, 1);
+	if (strcmp(name, "--policy") == 0)
+		return (o->policy_count = 0, policies(o, value));
+	if (strcmp(name, "--size") == 0)
+		return (o->size_count = 0, sizes(o, value));
+	if (strcmp(name, "--hint") == 0)
+		return hint(o, value);
+	if (strcmp(name, "--count") == 0)
+		return counted(o, value);
+	return -1;
+}
+
+bool options_parse(int argc, char **argv, struct options *out, char *why, size_t why_bytes)
+{
+	*out = (struct options){ .to = 1 };
+	policies(out, "all");
+	sizes(out, "0.01,0.05,0.1");
+	for (int i = 1; i < argc; i++) {
+		int taken;
+
+		if (strcmp(argv[i], "--json") == 0) {
+			out->json = true;
+			continue;
+		}
+		if (strcmp(argv[i], "--help") == 0) {
+			out->help = true;
+			return true;
+		}
+		if (i + 1 == argc) {
+			snprintf(why, why_bytes, "%s: unknown, or its value is missing", argv[i]);
+			return false;
+		}
+		taken = option(out, argv[i], argv[i + 1]);
+		if (taken < 1) {
+			snprintf(why, why_bytes, taken ? "%s: no such option" : "%s: cannot be %s", argv[i], argv[i + 1]);
+			return false;
+		}
+		i++;
+	}
+	if (!out->trace)
+		snprintf(why, why_bytes, "--trace is missing");
+	return out->trace != NULL;
+}

@@ -1,0 +1,27 @@
+/* The command line of terrace-replay. */
+#ifndef TERRACE_EVICTION_REPLAY_OPTIONS_H
+#define TERRACE_EVICTION_REPLAY_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { OPTIONS_POLICIES_MAX = 16, OPTIONS_SIZES_MAX = 32, OPTIONS_NAME_MAX = 16 };
+
+struct options {
+	const char *trace, *csv, *svg;
+	char policies[OPTIONS_POLICIES_MAX][OPTIONS_NAME_MAX];
+	double sizes[OPTIONS_SIZES_MAX];   /* shares of the trace's unique blocks, above 0, at most 1 */
+	uint32_t policy_count, size_count;
+	double recall, false_rate;         /* both 0: no hints */
+	double from, to;                   /* shares of the trace's requests that are counted */
+	bool hint, json, help;
+};
+
+/* False: *why says what is wrong, with the argument in it. */
+bool options_parse(int argc, char **argv, struct options *out, char *why, size_t why_bytes);
+
+/* What --help prints. */
+const char *options_usage(void);
+
+#endif

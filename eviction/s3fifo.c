@@ -1,0 +1,140 @@
+/* S3-FIFO (Yang et al., SOSP 2023): a small queue for what is new, a main queue for what was used twice
+ * there or was asked for again
+ * soon after it had gone, and the ids of what had gone from the small one. A use counts up to 3; in the
+ * main queue a
+ * count buys another round.
+ */
+#include "eviction/s3fifo.h"
+
+#include <stdlib.h>
+
+#include "eviction/ghosts.h"
+#include "eviction/queue.h"
+
+enum { SMALL_PERCENT = 10, COUNT_MAX = 3, COUNT_TO_MAIN = 2 };
+enum { IN_SMALL, IN_MAIN };
+
+/* node.queue: which queue | count << 1 */
+struct policy {
+	struct queue queues[2];
+	uint64_t lengths[2];
+	struct ghosts *ghosts;
+};
+
+static uint32_t count_of(const struct policy_node *n)
+{
+	return n->queue >> 1;
+}
+
+static void destroy(struct policy *p)
+{
+	if (!p)
+		return;
+	ghosts_destroy(p->ghosts);
+	free(p);
+}
+
+static struct policy *create(uint64_t capacity)
+{
+	struct policy *p = calloc(1, sizeof(*p));
+
+	if (!p)
+		return NULL;
+	queue_init(&p->queues[IN_SMALL]);
+	queue_init(&p->queues[IN_MAIN]);
+	p->ghosts = ghosts_create(capacity - capacity * SMALL_PERCENT / 100);
+	if (!p->ghosts) {
+		destroy(p);
+		return NULL;
+	}
+	return p;
+}
+
+static void push(struct policy *p, struct policy_node *n, uint32_t which, uint32_t count)
+{
+	n->queue = which | count << 1;
+	queue_push(&p->queues[which], n);
+	p->lengths[which]++;
+}
+
+static void pull(struct policy *p, struct policy_node *n)
+{
+	p->lengths[n->queue & 1]--;
+	queue_unlink(n);
+}
+
+static void insert(struct policy *p, struct policy_node *n, const struct policy_event *e)
+{
+	queue_node_init(n, e);
+	push(p, n, ghosts_take(p->ghosts, e->id) ? IN_MAIN : IN_SMALL, 0);
+}
+
+static void use(struct policy *p, struct policy_node *n, const struct policy_event *e)
+{
+	(void)p;
+	queue_note_use(n, e);
+	if (count_of(n) < COUNT_MAX)
+		n->queue += 2;
+}
+
+static void take_out(struct policy *p, struct policy_node *n)
+{
+	if ((n->queue & 1) == IN_SMALL)
+		ghosts_add(p->ghosts, n->id);
+	pull(p, n);
+}
+
+static bool earned(const struct policy_node *n)
+{
+	return count_of(n) >= ((n->queue & 1) == IN_SMALL ? COUNT_TO_MAIN : 1);
+}
+
+/* To the hot end of the main queue: on trust from the small one, for one count in the main one. */
+static void move(struct policy *p, struct policy_node *n)
+{
+	uint32_t count = (n->queue & 1) == IN_SMALL ? 0 : count_of(n) - 1;
+
+	pull(p, n);
+	push(p, n, IN_MAIN, count);
+}
+
+/* Looks at the front of the small queue while that is too long, else of the main one, and moves on what
+ * has earned it. Each step decides
+ * anew, so that asking twice gives the same answer. */
+static struct policy_node *victim(struct policy *p, bool (*may)(const struct policy_node *, void *),
+				  void *arg, uint32_t scan_max)
+{
+	uint64_t limit = (p->lengths[IN_SMALL] + p->lengths[IN_MAIN]) * SMALL_PERCENT / 100;
+	struct policy_node *at[2] = { p->queues[IN_SMALL].head.next, p->queues[IN_MAIN].head.next };
+
+	for (; scan_max > 0; scan_max--) {
+		uint32_t which = p->lengths[IN_SMALL] > limit ? IN_SMALL : IN_MAIN;
+		struct policy_node *n;
+
+		if (at[which] == &p->queues[which].head)
+			which = !which;
+		n = at[which];
+		if (n == &p->queues[which].head)
+			return NULL;
+		at[which] = n->next;
+		if (!may(n, arg))
+			continue;
+		if (!earned(n))
+			return n;
+		move(p, n);
+		if (at[IN_MAIN] == &p->queues[IN_MAIN].head)
+			at[IN_MAIN] = n;
+	}
+	return NULL;
+}
+
+const struct policy_ops policy_s3fifo = {
+	.name = "s3fifo",
+	.help = "new blocks prove themselves in a small queue before they reach the main one",
+	.create = create,
+	.destroy = destroy,
+	.insert = insert,
+	.use = use,
+	.remove = take_out,
+	.victim = victim,
+};

@@ -1,0 +1,50 @@
+/* A request trace in memory: who asked when for which chain of blocks. What a reader
+ * (eviction/replay/read.c) fills and the replay runs. Names of blocks become dense numbers, 0 .. unique
+ * - 1, in order of appearance.
+ *
+ * Only full blocks are kept: the last, partial block of a prompt counts in `tokens` alone.
+ */
+#ifndef TERRACE_EVICTION_TRACE_H
+#define TERRACE_EVICTION_TRACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "store/status.h"
+
+struct trace_request {
+	uint64_t time_us;
+	uint64_t session;  /* 0: the trace does not say */
+	uint64_t first;    /* its blocks are blocks[first] .. blocks[first + count - 1] */
+	uint32_t count;
+	uint32_t tokens;   /* of the prompt */
+	uint16_t turn;     /* 1 for a session's first; 0: the trace does not say */
+	uint8_t hint;      /* enum policy_hint */
+};
+
+struct trace {
+	uint32_t block_tokens;
+	uint32_t unique;
+	uint32_t request_count, request_max;
+	uint64_t block_count, block_max;
+	struct trace_request *requests; /* by time */
+	uint32_t *blocks;
+	struct trace_names *names;
+};
+
+/* Any zeroed struct may be finished, and a finished one begun again. */
+void trace_init(struct trace *t, uint32_t block_tokens);
+void trace_fini(struct trace *t);
+
+/* Appends a request of `count` named blocks, of which the first r->tokens / block_tokens are full and
+ * kept; first and count of `r` are set here. INVALID: earlier than the one before it. EXHAUSTED: no
+ * memory, or too many names for 32 bits. On failure the trace is as it was. */
+enum status trace_add(struct trace *t, const struct trace_request *r, const uint64_t *ids, uint32_t count);
+
+/* Gives the last request of every session POLICY_HINT_END with probability `recall`, and any other with
+ * probability `false_rate` (0 .. 1), by a fixed random sequence. The last request is the session's last
+ * where the trace names sessions; else one whose deepest block no later request holds. EXHAUSTED: no
+ * memory. */
+enum status trace_hint_end(struct trace *t, double recall, double false_rate);
+
+#endif

@@ -1,0 +1,321 @@
+/* `graph` and what it is made of: classes, survival, memory; and the policy over synthetic requests,
+ * friendly and hostile. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "eviction/hash.h"
+#include "eviction/memory.h"
+#include "eviction/replay.h"
+
+#ifdef TERRACE_SANITIZED
+enum { FIRST_SIZE = 2, SIZE_STEP = 3 };
+#else
+enum { FIRST_SIZE = 0, SIZE_STEP = 1 };
+#endif
+enum { BLOCK = 16, CHAIN = 8 };
+
+START_TEST(classes_stay_in_range)
+{
+	for (uint64_t i = 0; i < 200000; i++) {
+		uint64_t r = hash_mix(i);
+		struct class_features f = { (uint8_t)r, (uint8_t)(r >> 8), (uint8_t)(r >> 16), (uint8_t)(r >> 24),
+					    (uint8_t)(r >> 32), (uint8_t)((r >> 40) % POLICY_HINTS) };
+
+		ck_assert_uint_lt(class_of(&f), CLASSES);
+	}
+	/* An ended session is never of a class with one that is not. */
+	for (uint8_t turn = 0; turn < 9; turn++)
+		for (uint8_t fresh = 0; fresh < 9; fresh++) {
+			struct class_features f = { .uses = 1, .turn = turn, .gap = 9, .fresh_log = fresh, .hint = POLICY_HINT_END };
+			uint32_t ended = class_of(&f);
+
+			for (uint8_t other = 0; other < 81; other++) {
+				struct class_features g = { .uses = 1, .turn = other / 9, .gap = 9, .fresh_log = other % 9 };
+
+				ck_assert_uint_ne(class_of(&g), ended);
+			}
+		}
+}
+END_TEST
+
+START_TEST(ages_fall_into_buckets)
+{
+	uint32_t before = 0;
+
+	for (uint32_t b = 0; b + 1 < SURVIVAL_BUCKETS; b++) {
+		ck_assert_uint_eq(survival_bucket(survival_end_us(b) - 1), b);
+		ck_assert_uint_eq(survival_bucket(survival_end_us(b)), b + 1);
+	}
+	for (uint64_t age = 1; age < (uint64_t)1 << 60; age += 1 + age / 7) {
+		uint32_t b = survival_bucket(age);
+
+		ck_assert_uint_ge(b, before);
+		ck_assert_uint_lt(b, SURVIVAL_BUCKETS);
+		before = b;
+	}
+}
+END_TEST
+
+START_TEST(worth_follows_what_comes_back)
+{
+	static struct survival s;
+
+	survival_init(&s);
+	for (int i = 0; i < 1000; i++) {
+		for (uint32_t b = 0; b < 10; b++) {
+			survival_pass(&s, 3, b);
+			survival_pass(&s, 4, b);
+		}
+		/* Half of class 3 comes back at one age and the rest never, class 4 never. */
+		if (i % 2)
+			survival_hit(&s, 3, 10);
+		for (uint32_t b = 10; b < 16; b++) {
+			if (i % 2 == 0)
+				survival_pass(&s, 3, b);
+			survival_pass(&s, 4, b);
+		}
+	}
+	survival_update(&s);
+	for (uint32_t b = 0; b <= 10; b++)
+		ck_assert(s.worth[3][b] > 5 * s.worth[4][b]);
+	/* Worth grows as the time comes near, and falls when it is over. */
+	ck_assert(s.worth[3][9] > s.worth[3][0]);
+	ck_assert(s.worth[3][11] < s.worth[3][9]);
+}
+END_TEST
+
+START_TEST(memory_is_bounded_and_keeps_the_young)
+{
+	struct memory m;
+	uint64_t ids = 5000;
+
+	ck_assert(memory_init(&m, 100));
+	memory_make(&m, ids + 1)->flags = RECORD_LIVE;
+	for (uint64_t id = 1; id <= ids; id++) {
+		ck_assert_ptr_null(memory_find(&m, id));
+		memory_access(&m, memory_make(&m, id), 0, id * 1000);
+		memory_advance(&m, id * 1000);
+	}
+	ck_assert_uint_eq(m.records_used, m.records_max);
+	for (uint64_t id = 1; id <= ids; id++)
+		ck_assert_int_eq(memory_find(&m, id) != NULL, id > ids + 1 - m.records_max);
+	ck_assert_ptr_nonnull(memory_find(&m, ids + 1)); /* live ones are not forgotten */
+	memory_fini(&m);
+	memory_fini(&m);
+}
+END_TEST
+
+/* The LRU cache of the samples is an LRU cache: with every block a sample, hits agree with a list of
+ * the last `capacity` ids. */
+START_TEST(the_shadow_is_lru)
+{
+	enum { CAPACITY = 20, IDS = 60 };
+	uint64_t last[IDS + 1] = { 0 };
+	struct memory m;
+
+	ck_assert(memory_init(&m, CAPACITY));
+	ck_assert_uint_eq(m.sample_every, 1);
+	for (uint64_t now = 1; now <= 5000; now++) {
+		uint64_t id = 1 + hash_mix(now) % (now % 3 ? IDS / 3 : IDS);
+		struct record *r = memory_find(&m, id);
+		struct memory_access a;
+		uint32_t younger = 0;
+
+		for (uint64_t other = 1; other <= IDS; other++)
+			younger += last[other] > last[id];
+		a = memory_access(&m, r ? r : memory_make(&m, id), 0, now * 1000);
+		ck_assert_int_eq(a.sampled, last[id] != 0);
+		if (a.sampled)
+			ck_assert_int_eq(a.lru_hit, younger < CAPACITY);
+		last[id] = now;
+	}
+	memory_fini(&m);
+}
+END_TEST
+
+/* ---- requests ---- */
+
+static uint64_t next_id;
+
+static void ask(struct trace *t, uint64_t ms, uint64_t chain, uint32_t length, uint8_t hint)
+{
+	struct trace_request r = { .time_us = ms * 1000, .tokens = length * BLOCK, .hint = hint };
+	uint64_t ids[64];
+
+	for (uint32_t i = 0; i < length; i++)
+		ids[i] = chain * 64 + i;
+	ck_assert_int_eq(trace_add(t, &r, ids, length), STATUS_OK);
+}
+
+static void once(struct trace *t, uint64_t ms)
+{
+	ask(t, ms, 1000000 + next_id++, CHAIN, 0);
+}
+
+/* A loop somewhat larger than the cache. */
+static void loop(struct trace *t)
+{
+	for (uint64_t i = 0; i < 8000; i++)
+		ask(t, i * 250, i % 60, CHAIN, 0);
+}
+
+/* Chains asked for at random by a steep popularity, and between them scans of what never comes back. */
+static void scan(struct trace *t)
+{
+	for (uint64_t i = 0; i < 8000; i++)
+		if (i % 1000 < 400)
+			once(t, i * 250);
+		else
+			ask(t, i * 250, hash_mix(i) % (1 + hash_mix(i + 1) % 100), CHAIN, 0);
+}
+
+static void flood(struct trace *t)
+{
+	for (uint64_t i = 0; i < 8000; i++)
+		if (hash_mix(i) % 4)
+			once(t, i * 250);
+		else
+			ask(t, i * 250, hash_mix(i + 7) % 30, CHAIN, 0);
+}
+
+/* Every 1000 requests other chains are popular, and what was learned of short and long ones turns round. */
+static void phases(struct trace *t)
+{
+	for (uint64_t i = 0; i < 12000; i++) {
+		uint64_t phase = i / 1000, popular = hash_mix(i) % 2;
+		uint32_t length = (phase + popular) % 2 ? CHAIN / 2 : CHAIN;
+
+		if (popular)
+			ask(t, i * 250, phase * 1000 + hash_mix(i + 1) % 40, length, 0);
+		else
+			ask(t, i * 250, 1000000 + next_id++, length, 0);
+	}
+}
+
+/* Recency is all that matters: a random walk over chains. */
+static void walk(struct trace *t)
+{
+	uint64_t at = 5000;
+
+	for (uint64_t i = 0; i < 12000; i++) {
+		at = at + hash_mix(i) % 31 - 15;
+		ask(t, i * 250, at, CHAIN, 0);
+	}
+}
+
+static double rate(const struct trace *t, const char *policy, uint64_t capacity)
+{
+	struct replay_options o = { .capacity = capacity };
+	struct replay_result r;
+
+	ck_assert_int_eq(replay_run(t, policy_find(policy), &o, &r), STATUS_OK);
+	return replay_hit_tokens(&r);
+}
+
+static const struct {
+	const char *name;
+	void (*make)(struct trace *);
+	double gain; /* what graph must have over LRU, in points */
+} worlds[] = {
+	{ "loop", loop, 10 }, { "scan", scan, 0 }, { "flood", flood, 10 }, { "phases", phases, 0 }, { "walk", walk, -1 },
+};
+
+START_TEST(graph_is_never_far_below_lru)
+{
+	static const uint64_t sizes[] = { 40, 100, 200, 320, 440 };
+	double best = -100;
+	struct trace t;
+
+	trace_init(&t, BLOCK);
+	worlds[_i].make(&t);
+	for (size_t i = FIRST_SIZE; i < sizeof(sizes) / sizeof(sizes[0]); i += SIZE_STEP) {
+		double lru = rate(&t, "lru", sizes[i]), graph = rate(&t, "graph", sizes[i]);
+
+		ck_assert_msg(graph >= 0.97 * lru, "%s at %u: graph %.2f, lru %.2f", worlds[_i].name, (unsigned)sizes[i], graph, lru);
+		best = fmax(best, graph - lru);
+	}
+	ck_assert_msg(best >= worlds[_i].gain, "%s: the best gain is %.2f", worlds[_i].name, best);
+	trace_fini(&t);
+}
+END_TEST
+
+/* Sessions of some turns; those that end say so. */
+static void sessions(struct trace *t, bool tell)
+{
+	uint8_t turns[200] = { 0 };
+	uint64_t chain[200];
+
+	for (uint64_t i = 0; i < 20000; i++) {
+		uint64_t s = hash_mix(i) % 200;
+		bool last = hash_mix(i + 3) % 3 == 0;
+
+		if (turns[s] == 0)
+			chain[s] = next_id++;
+		turns[s]++;
+		ask(t, i * 100, chain[s], 2u + turns[s] * 2u, last && tell ? POLICY_HINT_END : 0);
+		if (last || turns[s] > 20)
+			turns[s] = 0;
+	}
+}
+
+START_TEST(a_hint_helps)
+{
+	struct trace silent, told;
+
+	trace_init(&silent, BLOCK);
+	trace_init(&told, BLOCK);
+	sessions(&silent, false);
+	next_id = 0;
+	sessions(&told, true);
+	ck_assert(rate(&told, "graph", 600) > rate(&silent, "graph", 600) + 3);
+	ck_assert(rate(&told, "lru", 600) < rate(&told, "graph", 600));
+	trace_fini(&silent);
+	trace_fini(&told);
+}
+END_TEST
+
+/* The same requests give the same hits, and without request() and without names the policy still works. */
+START_TEST(replays_repeat)
+{
+	struct policy_ops silent = *policy_find("graph");
+	struct replay_options o = { .capacity = 200 };
+	struct replay_result a, b;
+	struct trace t;
+
+	trace_init(&t, BLOCK);
+	flood(&t);
+	ck_assert_int_eq(replay_run(&t, policy_find("graph"), &o, &a), STATUS_OK);
+	ck_assert_int_eq(replay_run(&t, policy_find("graph"), &o, &b), STATUS_OK);
+	ck_assert_mem_eq(&a, &b, sizeof(a));
+	silent.request = NULL;
+	ck_assert_int_eq(replay_run(&t, &silent, &o, &b), STATUS_OK);
+	ck_assert_uint_gt(b.hit_blocks, 0);
+	trace_fini(&t);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("policy_graph");
+	TCase *tc = tcase_create("graph");
+	SRunner *runner;
+	int failed;
+
+	tcase_set_timeout(tc, 100);
+	tcase_add_test(tc, classes_stay_in_range);
+	tcase_add_test(tc, ages_fall_into_buckets);
+	tcase_add_test(tc, worth_follows_what_comes_back);
+	tcase_add_test(tc, memory_is_bounded_and_keeps_the_young);
+	tcase_add_test(tc, the_shadow_is_lru);
+	tcase_add_loop_test(tc, graph_is_never_far_below_lru, 0, (int)(sizeof(worlds) / sizeof(worlds[0])));
+	tcase_add_test(tc, a_hint_helps);
+	tcase_add_test(tc, replays_repeat);
+	suite_add_tcase(suite, tc);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
