@@ -116,7 +116,7 @@ enum status trace_add(struct trace *t, const struct trace_request *r, const uint
 	t->request_max = (uint32_t)max;
 	if (!grow((void **)&t->blocks, &t->block_max, t->block_count + full, sizeof(t->blocks[0])))
 		return STATUS_EXHAUSTED;
-	s = number_blocks(t, ids, full, t->blocks + t->block_count);
+	s = full ? number_blocks(t, ids, full, t->blocks + t->block_count) : STATUS_OK;
 	if (s)
 		return s;
 	added = &t->requests[t->request_count++];
