@@ -109,6 +109,9 @@ static void __attribute__((format(printf, 2, 3))) complain(struct config_errors 
 	int n = vsnprintf(e->text + used, sizeof e->text - used, format, args);
 
 	va_end(args);
+	for (char *at = e->text + used; *at; at++)
+		if ((unsigned char)*at < ' ' || *at == 0x7f)
+			*at = '?'; /* what it quotes may be any bytes, and a terminal obeys some */
 	if (n < 0 || used + (size_t)n + 2 > sizeof e->text)
 		e->text[used] = 0; /* no half lines */
 	else

@@ -188,6 +188,8 @@ START_TEST(bad_flags_are_refused_all_at_once)
 	ck_assert_int_eq(load((char *[]){ "TERRACE_HOST_BYTEZ=5", NULL }, 0, NULL), STATUS_INVALID);
 	ck_assert_ptr_nonnull(strstr(errors.text, "unknown variable TERRACE_HOST_BYTEZ"));
 	ck_assert_int_eq(load((char *[]){ "TERRACE_ADDRESS=unix:/x", "TERRACE=1", NULL }, 0, NULL), STATUS_OK);
+	ck_assert_int_eq(load((char *[]){ "TERRACE_WORKERS=\033[2J", NULL }, 0, NULL), STATUS_INVALID);
+	ck_assert_ptr_null(strchr(errors.text, '\033'));
 	ck_assert_int_eq(load((char *[]){ "TERRACE_WORKERS=x", NULL }, 0, NULL), STATUS_INVALID);
 	ck_assert_ptr_nonnull(strstr(errors.text, "environment: workers"));
 }
