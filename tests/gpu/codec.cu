@@ -4,7 +4,7 @@
  */
 #include "tests/gpu/gpu.h"
 
-enum { LAYERS = 2, LAYER = 1, HEADS = 3, BLOCK_TOKENS = 48, BLOCKS = 9, TOKENS = 300 };
+enum { LAYERS = 2, LAYER = 1, HEADS = 3, BLOCK_TOKENS = 48, BLOCKS = 24, TOKENS = 1100 };
 
 /* Mostly bell-shaped; some vectors are tiny, huge, flat, zero, or hold numbers that are none. */
 static std::vector<float> make_vectors(uint32_t d, random_source &r)
@@ -38,17 +38,29 @@ static std::vector<uint8_t> to_dtype(enum kv_dtype t, const std::vector<float> &
 	return bytes;
 }
 
-/* Distinct slots in random order; every seventh token has none. */
+/* Distinct slots. Atoms in random order, most of them filled in order; of every fifth the tokens are
+ * shuffled among all such, and another fifth has tokens without a slot. */
 static std::vector<int64_t> make_slots(random_source &r)
 {
-	std::vector<int64_t> all(BLOCKS * BLOCK_TOKENS), slots(TOKENS);
+	std::vector<int64_t> atoms(BLOCKS * BLOCK_TOKENS / KV_ATOM_TOKENS), slots(TOKENS);
+	std::vector<size_t> loose;
 
-	for (size_t i = 0; i < all.size(); i++)
-		all[i] = (int64_t)i;
-	for (size_t i = all.size(); i > 1; i--)
-		std::swap(all[i - 1], all[r.next() % i]);
+	for (size_t i = 0; i < atoms.size(); i++)
+		atoms[i] = (int64_t)i;
+	for (size_t i = atoms.size(); i > 1; i--)
+		std::swap(atoms[i - 1], atoms[r.next() % i]);
+	for (size_t i = 0; i < slots.size(); i++) {
+		slots[i] = atoms[i / KV_ATOM_TOKENS] * KV_ATOM_TOKENS + (int64_t)(i % KV_ATOM_TOKENS);
+		if (i / KV_ATOM_TOKENS % 5 == 0)
+			loose.push_back(i);
+	}
+	for (size_t i = loose.size(); i > 1; i--)
+		std::swap(slots[loose[i - 1]], slots[loose[r.next() % i]]);
 	for (size_t i = 0; i < slots.size(); i++)
-		slots[i] = i % 7 == 3 ? -1 : i % 97 == 5 ? (int64_t)all.size() + 5 : all[i];
+		if (i / KV_ATOM_TOKENS % 5 == 1)
+			slots[i] = i % 7 == 3   ? -1
+				   : i % 16 == 5 ? (int64_t)(BLOCKS * BLOCK_TOKENS + 5)
+						 : slots[i];
 	return slots;
 }
 

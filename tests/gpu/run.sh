@@ -13,7 +13,7 @@ steps=${*:-build test check bench baseline}
 results=${OUT:-$build}/bench.jsonl
 
 compile() {
-	flags="-O3 -std=c++17 -gencode arch=compute_90,code=sm_90 -I. -Xcompiler -Wall,-Wextra"
+	flags="-O3 --split-compile=0 -std=c++17 -gencode arch=compute_90,code=sm_90 -I. -Xcompiler -Wall,-Wextra"
 	flags="$flags ${ALL:+-DTERRACE_CUDA_ALL}"
 	for source in kernels/cuda/*.cu tests/gpu/*.cu; do
 		nvcc $flags -lineinfo -c $source -o "$build/$(echo $source | tr / _).o" &
