@@ -71,6 +71,7 @@ enum status host_create(const struct host_options *o, struct host_tier **out)
 	if (!t)
 		return STATUS_EXHAUSTED;
 	t->options = *o;
+	t->generation = o->first_generation > 0 ? o->first_generation - 1 : 0;
 	pthread_mutex_init(&t->mutex, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

@@ -33,6 +33,7 @@ struct host_options {
 	uint64_t budget_bytes;   /* of memory over all extents, at least 4096 */
 	uint64_t extent_bytes;   /* wished size of an extent, 4096 .. EXTENT_BYTES_MAX */
 	bool huge_pages;
+	uint64_t first_generation; /* of the first take, 0 for 1: above all of earlier runs, if their slots are kept */
 };
 
 /* Where a slot is. */

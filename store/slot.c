@@ -56,6 +56,7 @@ void slot_seal(void *slot, const struct slot_ident *ident, const struct slot_inf
 	assert(info->parent_bytes <= SLOT_KEY_MAX && name >= 1 && name <= SLOT_TENANT_MAX);
 	assert(ident->layers >= 1 && ident->layers <= SLOT_LAYERS_MAX);
 	assert(ident->block_bytes == ident->layer_bytes * ident->layers);
+	assert(ident->layout_bytes <= SLOT_LAYOUT_MAX && (ident->layout || ident->layout_bytes == 0));
 
 	memset(h, 0, sizeof(*h));
 	h->magic = SLOT_MAGIC;
@@ -75,10 +76,23 @@ void slot_seal(void *slot, const struct slot_ident *ident, const struct slot_inf
 	memcpy(h->key, ident->key, ident->key_bytes);
 	memcpy(h->parent, info->parent, info->parent_bytes);
 	memcpy(h->tenant, ident->tenant, name);
+	h->layout_bytes = ident->layout_bytes;
+	if (ident->layout_bytes > 0)
+		memcpy(h->layout, ident->layout, ident->layout_bytes);
 	for (uint32_t i = 0; i < ident->layers; i++)
 		h->layer_crc[i] =
 			slot_crc32c(0, layer_at(slot, ident->layer_bytes, i), ident->layer_bytes);
 	h->header_crc = header_crc(h);
+}
+
+void slot_tombstone(struct slot_header *page, const struct slot_header *of, uint64_t unix_ms)
+{
+	memmove(page, of, sizeof(*page));
+	page->version = SLOT_VERSION;
+	page->tombstone = 1;
+	page->stored_unix_ms = unix_ms;
+	memset(page->layer_crc, 0, sizeof(page->layer_crc));
+	page->header_crc = header_crc(page);
 }
 
 static bool all_zero(const void *bytes, size_t n)
@@ -135,13 +149,25 @@ static const char *size_problem(const struct slot_header *h)
 	return NULL;
 }
 
+/* Where the layout stands, version 1 has reserved zeroes: it reads as no layout. */
+static const char *layout_problem(const struct slot_header *h)
+{
+	uint32_t most = h->version == 1 ? 0 : SLOT_LAYOUT_MAX;
+
+	if (h->layout_bytes > most)
+		return "slot header: layout length is out of bounds";
+	if (!all_zero(h->layout + h->layout_bytes, SLOT_LAYOUT_MAX - h->layout_bytes))
+		return "slot header: bytes behind the layout are not zero";
+	return NULL;
+}
+
 const char *slot_header_problem(const struct slot_header *h)
 {
 	const char *problem;
 
 	if (h->magic != SLOT_MAGIC)
 		return "slot header: wrong magic";
-	if (h->version != SLOT_VERSION)
+	if (h->version < 1 || h->version > SLOT_VERSION)
 		return "slot header: unknown version";
 	if (h->header_crc != header_crc(h))
 		return "slot header: checksum mismatch";
@@ -150,6 +176,8 @@ const char *slot_header_problem(const struct slot_header *h)
 		problem = key_problem(h);
 	if (!problem)
 		problem = tenant_problem(h->tenant);
+	if (!problem)
+		problem = layout_problem(h);
 	if (problem)
 		return problem;
 	if (h->tombstone > 1)

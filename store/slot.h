@@ -15,7 +15,8 @@
 
 enum {
 	SLOT_HEADER_BYTES = 4096, /* also the alignment of slots */
-	SLOT_VERSION = 1,
+	SLOT_VERSION = 2,         /* 1, without a layout, is read too */
+	SLOT_LAYOUT_MAX = 256,
 	SLOT_KEY_MAX = 32,
 	SLOT_TENANT_MAX = 63,     /* bytes of a tenant's name, NUL not counted */
 	SLOT_LAYERS_MAX = 512,
@@ -48,7 +49,9 @@ struct slot_header {
 	uint8_t key[SLOT_KEY_MAX], parent[SLOT_KEY_MAX];  /* zeroes behind the end */
 	char tenant[SLOT_TENANT_MAX + 1];                 /* zeroes behind the end */
 	uint32_t layer_crc[SLOT_LAYERS_MAX];              /* zeroes behind the last layer */
-	uint8_t reserved[SLOT_HEADER_BYTES - 208 - 4 * SLOT_LAYERS_MAX];
+	uint32_t layout_bytes;                            /* from version 2 on, as all that follows */
+	uint8_t layout[SLOT_LAYOUT_MAX];                  /* the owner's description of layout_id; zeroes behind the end */
+	uint8_t reserved[SLOT_HEADER_BYTES - 212 - 4 * SLOT_LAYERS_MAX - SLOT_LAYOUT_MAX];
 };
 
 _Static_assert(sizeof(struct slot_header) == SLOT_HEADER_BYTES, "the header is one page");
@@ -58,7 +61,8 @@ _Static_assert(offsetof(struct slot_header, layers) == 64, "disk format");
 _Static_assert(offsetof(struct slot_header, key) == 80, "disk format");
 _Static_assert(offsetof(struct slot_header, tenant) == 144, "disk format");
 _Static_assert(offsetof(struct slot_header, layer_crc) == 208, "disk format");
-_Static_assert(offsetof(struct slot_header, reserved) == 2256, "disk format");
+_Static_assert(offsetof(struct slot_header, layout_bytes) == 2256, "disk format");
+_Static_assert(offsetof(struct slot_header, reserved) == 2516, "disk format");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "slots are written as they lie in memory");
 
 /* Whose block it is and what shape it has: what a hit must compare. The caller answers for
@@ -70,6 +74,8 @@ struct slot_ident {
 	uint8_t key_bytes;
 	uint64_t block_bytes, layer_bytes;
 	uint32_t layers;
+	const void *layout;            /* what the owner needs to know a layout again from a slot alone; may be NULL */
+	uint32_t layout_bytes;         /* at most SLOT_LAYOUT_MAX; not compared by a hit */
 };
 
 /* Writes the header of a slot whose block bytes stand behind it: computes the layers' CRCs and the
@@ -90,6 +96,10 @@ enum status slot_header_match(const struct slot_header *h, const struct slot_ide
 /* Recomputes the CRCs of layers `first` .. `first + n - 1` of a slot whose header matched: OK, or
  * CORRUPT (also when the header has fewer layers). */
 enum status slot_layers_check(const void *slot, uint32_t first, uint32_t n);
+
+/* Makes in `page` (SLOT_HEADER_BYTES) the tombstone of the block whose sound header `of` is: the same
+ * names and generation, no layers' checksums. `of` may be `page`. */
+void slot_tombstone(struct slot_header *page, const struct slot_header *of, uint64_t unix_ms);
 
 /* CRC-32C (Castagnoli; "123456789" gives e3069283); `crc` chains, 0 to begin. */
 uint32_t slot_crc32c(uint32_t crc, const void *data, size_t bytes);

@@ -6,3 +6,5 @@ owned 'xxhash' kernels/layout_id.c store/index.c client/keys.c client/layout.c
 owned 'ini\.h' daemon/config.c
 owned 'jansson' client/ctl/output.c client/ctl/layouts.c eviction/replay/parse.c
 owned 'lzma' eviction/replay/read.c
+owned 'liburing' store/ring_uring.c
+owned 'lmdb' store/catalog_file.h

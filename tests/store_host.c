@@ -56,11 +56,11 @@ static struct host_usage usage_of(struct host_tier *t)
 START_TEST(options_out_of_bounds_are_refused)
 {
 	static const struct host_options bad[] = {
-		{ 0, MIB, false },
-		{ 4095, MIB, false },
-		{ MIB, 0, false },
-		{ MIB, 4095, false },
-		{ MIB, (uint64_t)EXTENT_BYTES_MAX + 1, false },
+		{ .budget_bytes = 0, .extent_bytes = MIB },
+		{ .budget_bytes = 4095, .extent_bytes = MIB },
+		{ .budget_bytes = MIB, .extent_bytes = 0 },
+		{ .budget_bytes = MIB, .extent_bytes = 4095 },
+		{ .budget_bytes = MIB, .extent_bytes = (uint64_t)EXTENT_BYTES_MAX + 1 },
 	};
 	struct host_tier *t = NULL;
 
@@ -158,6 +158,25 @@ START_TEST(a_slot_says_where_it_is)
 	ck_assert_int_eq(host_slot_take(p, &again), STATUS_OK);
 	ck_assert_uint_eq(again.index, s.index);
 	ck_assert_uint_gt(again.generation, s.generation);
+	host_destroy(t);
+}
+END_TEST
+
+START_TEST(generations_begin_where_the_caller_says)
+{
+	static const uint64_t asked[] = { 0, 1, 2, 977, 1ull << 40 };
+	struct host_options o = { .budget_bytes = MIB, .extent_bytes = MIB, .first_generation = asked[_i] };
+	uint64_t first = asked[_i] > 0 ? asked[_i] : 1;
+	struct host_tier *t;
+	struct host_pool *p;
+	struct host_slot s;
+
+	ck_assert_int_eq(host_create(&o, &t), STATUS_OK);
+	p = pool_of(t, 1, 4096);
+	for (uint64_t i = 0; i < 3; i++) {
+		ck_assert_int_eq(host_slot_take(p, &s), STATUS_OK);
+		ck_assert_uint_eq(s.generation, first + i);
+	}
 	host_destroy(t);
 }
 END_TEST
@@ -591,6 +610,7 @@ int main(void)
 	tcase_add_test(tc, pools_are_one_a_tenant_and_layout);
 	tcase_add_loop_test(tc, extents_have_the_promised_size, 0, sizeof(sizes) / sizeof(sizes[0]));
 	tcase_add_test(tc, a_slot_says_where_it_is);
+	tcase_add_loop_test(tc, generations_begin_where_the_caller_says, 0, 5);
 	tcase_add_test(tc, a_lent_extent_stays_in_the_budget_until_let_go);
 	tcase_add_test(tc, a_refusal_of_the_kernel_is_told);
 #ifdef NDEBUG

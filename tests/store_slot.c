@@ -17,6 +17,8 @@ static const struct slot_ident ident = {
 	.block_bytes = BLOCK_BYTES,
 	.layer_bytes = LAYER_BYTES,
 	.layers = LAYERS,
+	.layout = "how this layout is described",
+	.layout_bytes = 28,
 };
 
 static uint64_t rng = 0x9e3779b97f4a7c15ull;
@@ -79,10 +81,72 @@ START_TEST(a_sealed_slot_matches_and_tells_all)
 	ck_assert_mem_eq(h->parent, "abc\0\0", 5);
 	ck_assert_mem_eq(h->key, key, 20);
 	ck_assert_uint_eq(h->key[20], 0);
+	ck_assert_uint_eq(h->version, SLOT_VERSION);
+	ck_assert_uint_eq(h->layout_bytes, 28);
+	ck_assert_mem_eq(h->layout, "how this layout is described\0", 29);
 	/* The header's CRC is that of the page with the field 0. */
 	uint32_t crc = h->header_crc;
 	recrc(h);
 	ck_assert_uint_eq(h->header_crc, crc);
+}
+END_TEST
+
+START_TEST(a_header_of_version_1_is_sound_without_a_layout)
+{
+	struct slot_header *h = sealed();
+
+	h->version = 1;
+	h->layout_bytes = 0;
+	memset(h->layout, 0, sizeof(h->layout));
+	recrc(h);
+	ck_assert_ptr_null(slot_header_problem(h));
+	ck_assert_int_eq(slot_header_match(h, &ident, 42), STATUS_OK);
+	ck_assert_int_eq(slot_layers_check(slot, 0, LAYERS), STATUS_OK);
+}
+END_TEST
+
+START_TEST(a_slot_may_have_no_layout)
+{
+	struct slot_info info = { .tokens = 16 };
+	struct slot_ident plain = ident;
+	struct slot_header *h = sealed();
+
+	plain.layout = NULL;
+	plain.layout_bytes = 0;
+	slot_seal(slot, &plain, &info, 42, 1);
+	ck_assert_ptr_null(slot_header_problem(h));
+	ck_assert_uint_eq(h->layout_bytes, 0);
+	ck_assert_int_eq(slot_header_match(h, &ident, 42), STATUS_OK); /* a layout is not compared */
+}
+END_TEST
+
+START_TEST(a_tombstone_keeps_names_and_generation)
+{
+	struct slot_header *h = sealed(), page, was = *h;
+
+	if (_i == 1) { /* of a header of version 1 */
+		was.version = 1;
+		was.layout_bytes = 0;
+		memset(was.layout, 0, sizeof(was.layout));
+		recrc(&was);
+		*h = was;
+	}
+	memset(&page, 0xa5, sizeof(page));
+	slot_tombstone(&page, h, 99);
+	ck_assert_mem_eq(h, &was, sizeof(was));
+	slot_tombstone(h, h, 99); /* in place */
+	ck_assert_mem_eq(h, &page, sizeof(page));
+	ck_assert_ptr_null(slot_header_problem(h));
+	ck_assert_int_eq(h->tombstone, 1);
+	ck_assert_uint_eq(h->generation, 42);
+	ck_assert_uint_eq(h->stored_unix_ms, 99);
+	ck_assert_mem_eq(h->key, was.key, sizeof(was.key));
+	ck_assert_mem_eq(h->tenant, was.tenant, sizeof(was.tenant));
+	ck_assert_uint_eq(h->layout_bytes, was.layout_bytes);
+	ck_assert_int_eq(slot_header_match(h, &ident, 42), STATUS_STALE);
+	ck_assert_int_eq(slot_layers_check(slot, 0, 1), STATUS_CORRUPT);
+	slot_tombstone(&page, h, 99); /* of a tombstone: the same */
+	ck_assert_mem_eq(&page, h, sizeof(page));
 }
 END_TEST
 
@@ -168,7 +232,27 @@ static void break_magic(struct slot_header *h)
 
 static void break_version(struct slot_header *h)
 {
-	h->version = 2;
+	h->version = SLOT_VERSION + 1;
+}
+
+static void zero_version(struct slot_header *h)
+{
+	h->version = 0;
+}
+
+static void layout_in_version_1(struct slot_header *h)
+{
+	h->version = 1;
+}
+
+static void long_layout(struct slot_header *h)
+{
+	h->layout_bytes = SLOT_LAYOUT_MAX + 1;
+}
+
+static void dirty_layout(struct slot_header *h)
+{
+	h->layout[SLOT_LAYOUT_MAX - 1] = 1;
 }
 
 static void no_layers(struct slot_header *h)
@@ -292,7 +376,7 @@ static void (*const breakers[])(struct slot_header *) = {
 	break_magic, break_version, no_layers, many_layers, no_layer_bytes, huge_layer, uneven_block,
 	huge_block, no_tokens, many_tokens, no_key, long_key, dirty_key, long_parent, dirty_parent,
 	no_tenant, open_tenant, odd_tenant, high_tenant, delete_in_tenant, dirty_tenant,
-	odd_tombstone, dirty_crcs, dirty_reserve,
+	odd_tombstone, dirty_crcs, dirty_reserve, zero_version, layout_in_version_1, long_layout, dirty_layout,
 };
 
 START_TEST(a_false_field_under_a_right_crc_is_refused)
@@ -332,6 +416,9 @@ int main(void)
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, crc32c_is_castagnoli_and_chains);
 	tcase_add_test(tc, a_sealed_slot_matches_and_tells_all);
+	tcase_add_test(tc, a_header_of_version_1_is_sound_without_a_layout);
+	tcase_add_test(tc, a_slot_may_have_no_layout);
+	tcase_add_loop_test(tc, a_tombstone_keeps_names_and_generation, 0, 2);
 	tcase_add_test(tc, any_flipped_bit_of_the_header_is_seen);
 	tcase_add_test(tc, a_damaged_layer_is_seen_alone);
 	tcase_add_test(tc, layers_outside_the_header_are_refused);

@@ -33,6 +33,7 @@ int bench_lease(void);
 int bench_index(void);
 int bench_kernels(void);
 int bench_put(void);
+int bench_nvme(void);
 
 /* ---- report.c ---- */
 

@@ -17,6 +17,7 @@ static const struct bench benches[] = {
 	{"index", "bytes a block and lookups with a million blocks", bench_index},
 	{"kernels", "encode, decode, attend of every format", bench_kernels},
 	{"put", "puts by borrow and by stream against Redis SET", bench_put},
+	{"nvme", "a disk's ring on io_uring and on threads against fio", bench_nvme},
 };
 enum { BENCH_COUNT = sizeof(benches) / sizeof(benches[0]) };
 

@@ -1,0 +1,134 @@
+/* A disk from its opening to its end; what it is made of is in disk_private.h. */
+#include "store/disk.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "store/disk_private.h"
+
+static bool options_sound(const struct disk_options *o)
+{
+	uint64_t least = DISK_SLAB_HEADER_BYTES + SLOT_HEADER_BYTES;
+
+	return o->folder && o->folder[0] && o->budget_bytes >= least && o->slab_bytes >= least &&
+	       o->slab_bytes <= o->budget_bytes;
+}
+
+/* One file found at open: a slab, or counted as damaged. */
+static enum status load_slab(struct disk *d, uint32_t number, char *why, size_t why_bytes)
+{
+	struct disk_slab_file file = { .number = number, .fd = -1 };
+	const char *problem = NULL;
+	enum status s = STATUS_EXHAUSTED;
+	char text[100];
+	int error = disk_slab_file_open(&d->folder, &file, &problem);
+
+	if (error != 0) {
+		snprintf(why, why_bytes, "%s/slab-%06u.trc: %s", d->folder.path, number,
+			 strerror_r(error, text, sizeof(text)));
+		return error == EMFILE || error == ENFILE || error == ENOMEM ? STATUS_EXHAUSTED : STATUS_IO;
+	}
+	d->slab_bytes += file.bytes;
+	if (!problem && d->slab_count < DISK_SLABS_MAX) {
+		s = disk_slab_adopt(d, &file, true);
+		if (s == STATUS_OK)
+			return s;
+		snprintf(why, why_bytes, "%s/slab-%06u.trc: %s", d->folder.path, number, status_text(s));
+	} else {
+		d->slabs_damaged++;
+		s = STATUS_OK;
+	}
+	if (file.fd >= 0)
+		close(file.fd);
+	return s;
+}
+
+static enum status load_slabs(struct disk *d, char *why, size_t why_bytes)
+{
+	uint32_t *numbers, count;
+	enum status s = STATUS_OK;
+	int error = disk_folder_slabs(&d->folder, &numbers, &count, &d->last_number);
+
+	if (error != 0) {
+		snprintf(why, why_bytes, "%s: the folder cannot be read", d->folder.path);
+		return STATUS_IO;
+	}
+	for (uint32_t i = 0; i < count && s == STATUS_OK; i++)
+		s = load_slab(d, numbers[i], why, why_bytes);
+	free(numbers);
+	return s;
+}
+
+static enum status disk_begin(struct disk *d, char *why, size_t why_bytes)
+{
+	enum status s = disk_folder_open(&d->folder, d->options.folder, why, why_bytes);
+
+	if (s != STATUS_OK)
+		return s;
+	s = ring_create(&d->options.ring, &d->ring);
+	if (s == STATUS_OK)
+		s = ring_file_add(d->ring, d->folder.sync_fd, &d->id_file);
+	if (s != STATUS_OK) {
+		snprintf(why, why_bytes, "%s: the ring: %s", d->folder.path,
+			 s == STATUS_UNSUPPORTED ? ring_refusal(NULL) : status_text(s));
+		return s;
+	}
+	return load_slabs(d, why, why_bytes);
+}
+
+enum status disk_open(const struct disk_options *o, struct disk **out, char *why, size_t why_bytes)
+{
+	struct disk *d;
+	enum status s;
+
+	if (!options_sound(o)) {
+		snprintf(why, why_bytes, "a folder, a budget and slabs of at least 8 KiB and at most the budget are needed");
+		return STATUS_INVALID;
+	}
+	d = calloc(1, sizeof(*d));
+	if (!d) {
+		snprintf(why, why_bytes, "%s: no memory", o->folder);
+		return STATUS_EXHAUSTED;
+	}
+	d->options = *o;
+	d->folder.fd = d->folder.id_fd = d->folder.sync_fd = -1;
+	pthread_mutex_init(&d->grow, NULL);
+	pthread_mutex_init(&d->mutex, NULL);
+	d->options.folder = strdup(o->folder);
+	d->slabs = calloc(DISK_SLABS_MAX, sizeof(struct slab *));
+	if (d->options.folder && d->slabs) {
+		s = disk_begin(d, why, why_bytes);
+	} else {
+		snprintf(why, why_bytes, "%s: no memory", o->folder);
+		s = STATUS_EXHAUSTED;
+	}
+	if (s == STATUS_OK)
+		*out = d;
+	else
+		disk_close(d);
+	return s;
+}
+
+void disk_close(struct disk *d)
+{
+	if (!d)
+		return;
+	ring_destroy(d->ring);
+	if (d->health.marking)
+		pthread_join(d->health.marker, NULL);
+	disk_slabs_free(d);
+	disk_folder_close(&d->folder);
+	free(d->slabs);
+	free((char *)(uintptr_t)d->options.folder);
+	pthread_mutex_destroy(&d->mutex);
+	pthread_mutex_destroy(&d->grow);
+	free(d);
+}
+
+uint64_t disk_id(const struct disk *d)
+{
+	return d->folder.id;
+}
