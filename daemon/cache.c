@@ -5,7 +5,7 @@
  * is still mapped, and drains extents. What may last, making an extent and unmapping one, is left to
  * cache_chores, which does it without the mutex.
  */
-#include "daemon/cache_private.h"
+#include "daemon/cache_tier.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -94,6 +94,8 @@ static const char *options_problem(const struct cache_options *o)
 		return "watch_queue must be 1 to 1048576";
 	if (o->host_bytes == 0)
 		return "host_bytes must not be 0";
+	if (o->disk_count && !o->disks)
+		return "disk_count without disks";
 	if (!o->policy || !policy_find(o->policy))
 		return "unknown eviction policy";
 	return NULL;
@@ -107,7 +109,7 @@ static bool random_bytes(void *out, size_t bytes)
 static enum status create_parts(struct cache *c, const char **why)
 {
 	const struct cache_options *o = &c->options;
-	const struct host_options host = { o->host_bytes, o->extent_bytes, o->huge_pages };
+	struct host_options host = { o->host_bytes, o->extent_bytes, o->huge_pages, 0 };
 	uint64_t random[2];
 	enum status s;
 
@@ -130,8 +132,17 @@ static enum status create_parts(struct cache *c, const char **why)
 		s = index_create(1 << 16, &c->index);
 	if (s)
 		return s;
+	if (o->disk_count) {
+		s = tier_create(c, why);
+		if (s)
+			return s;
+		host.first_generation = tier_first_generation(c);
+	}
 	*why = "the host tier cannot be made";
-	return host_create(&host, &c->host);
+	s = host_create(&host, &c->host);
+	if (!s && c->tier)
+		s = tier_start(c, why);
+	return s;
 }
 
 enum status cache_create(const struct cache_options *o, uint64_t now_us, struct cache **out, const char **why)
@@ -174,10 +185,14 @@ void cache_destroy(struct cache *c)
 	cache_unlock(c);
 	while (c->watches)
 		cache_watch_close(c->watches);
+	if (c->tier)
+		tier_stop(c);
 	if (c->index) {
 		index_destroy(c->index, block_free_record);
 		index_barrier();
 	}
+	if (c->tier)
+		tier_destroy(c);
 	pools_free(c);
 	if (c->host)
 		host_destroy(c->host);
@@ -216,12 +231,34 @@ bool cache_tick(struct cache *c, uint64_t now_us)
 	aging_tick(&c->reservation_age, now_us, c->options.reservation_ttl_ms * 1000ull);
 	room_tick(c);
 	room_drain_step(c);
+	if (c->tier)
+		tier_tick(c);
 	if (!c->ahead)
 		c->ahead = room_ahead(c, &c->ahead_slots);
-	chores = c->ahead || room_drained(c);
+	chores = c->ahead || room_drained(c) || tier_wants(c);
 	cache_unlock(c);
 	room_retire_flush(c);
 	return chores;
+}
+
+/* Memory that is about to be unmapped must not stay registered with the disks. No slot of it is taken: no transfer of it is left. */
+static void drained_buffers_drop(struct cache *c)
+{
+	uint32_t buffers[DRAINS_MAX][CACHE_DISKS_MAX], n = 0;
+
+	cache_lock(c);
+	for (uint32_t i = 0; i < c->drain_count; i++) {
+		struct shelf *s = shelf_find(c, c->drains[i].extent);
+
+		if (!s || s->taken)
+			continue;
+		memcpy(buffers[n++], s->buffer, sizeof(s->buffer));
+		for (uint32_t d = 0; d < CACHE_DISKS_MAX; d++)
+			s->buffer[d] = RING_NONE;
+	}
+	cache_unlock(c);
+	while (n)
+		tier_buffers_drop(c, buffers[--n]);
 }
 
 void cache_chores(struct cache *c)
@@ -230,6 +267,8 @@ void cache_chores(struct cache *c)
 	struct pool *ahead;
 	uint32_t slots;
 
+	if (c->tier)
+		drained_buffers_drop(c);
 	pthread_mutex_lock(&c->extents);
 	doomed = host_doomed_take(c->host);
 	pthread_mutex_unlock(&c->extents);
@@ -243,6 +282,16 @@ void cache_chores(struct cache *c)
 	cache_unlock(c);
 	if (ahead)
 		room_grow(c, ahead, slots);
+	if (c->tier)
+		tier_chores(c);
+}
+
+void cache_on_chores(struct cache *c, void (*call)(void *arg), void *arg)
+{
+	cache_lock(c);
+	c->wake_chores = call;
+	c->wake_chores_arg = arg;
+	cache_unlock(c);
 }
 
 void cache_drain(struct cache *c, bool on)

@@ -38,6 +38,7 @@
 #include <sys/types.h>
 
 #include "kernels/format.h"
+#include "store/ring.h"
 #include "store/slot.h"
 #include "store/status.h"
 
@@ -49,7 +50,14 @@ enum {
 	CACHE_BLOCKS_MAX = 16384,    /* a call: keys times layouts */
 	CACHE_ENGINE_MAX = 64,
 	CACHE_TOKEN_BYTES = 16,
+	CACHE_DISKS_MAX = 16,
 	CACHE_EXTENT_NONE = -1,      /* 0xffffffff: no place */
+};
+
+/* One disk of the disk tier: a folder for slab files (store/disk.h). */
+struct cache_disk_options {
+	const char *folder;
+	uint64_t bytes;                  /* budget */
 };
 
 struct cache_options {
@@ -65,9 +73,26 @@ struct cache_options {
 	uint32_t lease_ttl_ms;           /* after it a lease counts as overdue */
 	uint32_t reservation_ttl_ms;     /* the same for reservations */
 	uint32_t watch_queue;            /* events a watcher may lag behind before RESYNC; at most 1 << 20 */
+
+	/* The disk tier. Without disks what memory cannot hold is dropped, and a restart begins with nothing. */
+	const struct cache_disk_options *disks;
+	uint32_t disk_count;             /* at most CACHE_DISKS_MAX */
+	const char *catalog_folder;      /* made if missing */
+	const char *catalog_child;       /* as catalog_options.child; NULL: a plain fork, before other threads exist */
+	bool rebuild;                    /* distrust the catalog: make it anew from the slots' headers */
+	uint64_t slab_bytes;             /* wished size of a slab file */
+	uint32_t disk_depth;             /* transfers under way, a disk */
+	uint32_t disk_slow_ms;           /* a transfer that takes longer makes its disk slow: it sheds spills */
+	uint32_t spill_share_milli;      /* keep so much of the host tier free or copied to disk */
+	const char *disk_policy;         /* as policy, for what leaves the disks */
+	enum cache_io { CACHE_IO_AUTO, CACHE_IO_URING, CACHE_IO_THREADS } io;
+	const struct ring_calls *io_calls; /* tests inject faults; NULL: the kernel's */
 };
 
-/* Registers nothing: the calling thread has entered already. INVALID: an option out of its bounds. */
+/* Registers nothing: the calling thread has entered already. INVALID: an option out of its bounds. What the
+ * catalog knows of the disks is taken up by a thread of its own: until that is done (cache_restored) blocks
+ * on disk are misses, and deletes and flushes wait. BUSY, UNSUPPORTED, CORRUPT, IO: a disk or the catalog
+ * cannot be opened, as in store/disk.h and store/catalog.h. *why: good until the thread's next cache_create. */
 enum status cache_create(const struct cache_options *o, uint64_t now_us, struct cache **out,
 			 const char **why);
 /* No other thread may be inside. Frees everything, watches included, whoever still maps it. NULL allowed. */
@@ -85,6 +110,36 @@ bool cache_tick(struct cache *c, uint64_t now_us);
 /* What may take the kernel a while: frees drained extents, and makes the next one of a pool that fills up.
  * Off the rpc thread and the door's. */
 void cache_chores(struct cache *c);
+/* call(arg): there are chores that should not wait for the next tick. From any thread, under the cache's lock. Set it
+ * before other threads call. */
+void cache_on_chores(struct cache *c, void (*call)(void *arg), void *arg);
+
+/* False while what earlier runs left on the disks is still being taken up. */
+bool cache_restored(struct cache *c);
+
+/* ---- waiting for disks ----
+ *
+ * A call that needs the disks is given a wait. It answers BUSY when it has begun what it needs; `ready` comes
+ * when that is done or has failed, and then the caller calls the same function again, with the same arguments
+ * and the same wait, until the answer is another. What was brought in meanwhile stays pinned by the wait. A
+ * caller whose time is up ends the wait, or calls once more with `last` set: the answer is then what can be had
+ * from memory. With `poll` set by the cache, `ready` does not come: call again in some milliseconds.
+ *
+ * ready(arg) is called from any thread and under the cache's lock, never after cache_wait_end; it must only
+ * wake somebody. It may come before the function that answers BUSY has returned. A wait begins as zeroes but for
+ * ready and arg, serves one call, and must be ended by cache_wait_end, after which it may be used anew. */
+struct cache_wait_link;
+struct cache_wait {
+	void (*ready)(void *arg);
+	void *arg;
+	bool last;
+	bool poll;
+	/* The cache's: */
+	struct cache_wait_link *links;
+	uint32_t outstanding, stage, shed;
+	enum status worst;
+};
+void cache_wait_end(struct cache *c, struct cache_wait *w);
 
 /* ---- sessions ---- */
 
@@ -120,8 +175,8 @@ struct cache_keys {
 /* ---- lookup and lease ---- */
 
 /* The longest prefix usable in all layouts. A windowed layout needs only the blocks that cover the last
- * window - 1 tokens of it. states: NULL or [count * layouts], keys outer, 1 for present. A probe: no use, no
- * lease, no lock. */
+ * window - 1 tokens of it. states: NULL or [count * layouts], keys outer: 0 absent, 1 in memory, 2 on disk. A
+ * probe: no use, no lease, no lock. */
 enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_keys *k, uint32_t *prefix,
 			 uint8_t *states, uint32_t states_max, const char **why);
 
@@ -140,10 +195,22 @@ struct cache_leased {
 /* Leases the longest prefix, or all keys or none, in one admission step. places: [places_max], at least count
  * times layouts, keys outer; blocks * layouts of them are written, those that a window does not need without
  * a place. attachment: a live one of the session, else PRECONDITION. MISS (nothing is present, or with `all`
- * something is not) and EXHAUSTED (leases_max, pinned_bytes_max): nothing is held. UNAVAILABLE: draining. */
+ * something is not) and EXHAUSTED (leases_max, pinned_bytes_max): nothing is held. UNAVAILABLE: draining.
+ * Blocks on disk are brought to memory first: BUSY, see cache_wait. w NULL: they count as absent. What cannot be
+ * brought (a slow disk, no memory, damage) counts as absent too. */
 enum status cache_lease(struct cache *c, uint64_t session, const struct cache_keys *k, bool all,
 			uint64_t attachment, uint64_t now_us, struct cache_place *places, uint32_t places_max,
-			struct cache_leased *out, const char **why);
+			struct cache_leased *out, struct cache_wait *w, const char **why);
+/* Brings the longest prefix (of each layout what it needs) to memory, ahead of its use. *blocks: keys of the prefix that
+ * are in memory at the end. BUSY: as above; a caller that does not want to know need not call again: ending the wait
+ * stops nothing. No lease, no use. */
+enum status cache_warm(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
+		       struct cache_wait *w, uint32_t *blocks, const char **why);
+/* Makes blocks durable: on a disk, synced, and in the synced catalog. k NULL: every block of the session's layouts, statuses
+ * NULL. statuses[count], when it ends: OK; MISS (in no layout); EXHAUSTED (no place on a disk); IO; UNAVAILABLE (no
+ * disk tier, or none that is sound). With k NULL these are the call's own status. BUSY: as above. */
+enum status cache_flush(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
+			struct cache_wait *w, enum status *statuses, const char **why);
 /* NOT_FOUND; DENIED if it is another session's (session 0: trusted caller, not checked). */
 enum status cache_release(struct cache *c, uint64_t session, uint64_t lease);
 
@@ -175,7 +242,7 @@ struct cache_commit_item {
  * being committed already; INVALID: tokens, key or info do not fit, and the reservation stays. Of a
  * reservation that won in some layouts only, the other slots are given back and it is OK. want_lease: also
  * leases what is stored under the committed keys now: places[count * layouts], none for items that are
- * neither OK nor EXISTS, *leased. Its lease is 0, and nothing has a place, if the lease did not fit, the
+ * neither OK nor EXISTS, nor for what lost to a block that is on disk only, *leased. Its lease is 0, and nothing has a place, if the lease did not fit, the
  * daemon drains, or the session has ended meanwhile; the commit stands all the same. attachment: as in
  * cache_lease, not looked at without want_lease. */
 enum status cache_commit(struct cache *c, uint64_t session, const struct cache_commit_item *items,
@@ -203,7 +270,7 @@ enum status cache_write_end(struct cache *c, uint64_t session, const struct cach
 			    uint64_t now_us, uint64_t unix_ms);
 
 /* Read by stream: pins one block, and counts as use. MISS. Ends with cache_read_end, which may be called
- * twice. */
+ * twice. From disk: BUSY, as in cache_lease. */
 struct cache_read {
 	const uint8_t *block;
 	uint64_t block_bytes;
@@ -211,7 +278,8 @@ struct cache_read {
 	void *pin;
 };
 enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout, const uint8_t *key,
-			     uint32_t key_bytes, uint64_t now_us, struct cache_read *out, const char **why);
+			     uint32_t key_bytes, uint64_t now_us, struct cache_read *out, struct cache_wait *w,
+			     const char **why);
 void cache_read_end(struct cache *c, struct cache_read *r);
 
 /* ---- other calls ---- */
@@ -226,9 +294,11 @@ enum status cache_report(struct cache *c, uint64_t session, const struct cache_k
 			 enum cache_event event, int32_t priority, uint64_t ttl_ms, uint64_t now_us,
 			 const char **why);
 /* statuses[count]: OK if at least one layout had it, else MISS. Out of sight at once; the slot of a pinned
- * block is reused after the last release. Reservations of the key go on. */
+ * block is reused after the last release. Reservations of the key go on. BUSY (with a wait): the statuses are kept by the caller
+ * for the calls that follow, and no restart brings the blocks back once the answer is OK. w NULL: not waited for. IO:
+ * they are out of sight, but a disk that failed may still have them. */
 enum status cache_delete(struct cache *c, uint64_t session, const struct cache_keys *k, enum status *statuses,
-			 const char **why);
+			 struct cache_wait *w, const char **why);
 
 /* ---- watch ---- */
 
@@ -293,7 +363,7 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 
 struct cache_block_view {
 	uint64_t layout_id, offset, generation, position, age_ms, idle_ms, uses, block_bytes;
-	const char *state, *tier;   /* fixed words: "stored" or "reserved"; "host" */
+	const char *state, *tier;   /* fixed words: "stored" or "reserved"; "host", "disk" or "host+disk" */
 	uint32_t extent, tokens, pins, turn;
 	uint8_t role, parent_bytes, parent[SLOT_KEY_MAX];
 	bool checksum_ok;           /* of stored ones */
@@ -313,6 +383,19 @@ struct cache_verified {
 };
 enum status cache_verify_step(struct cache *c, uint64_t *cursor, uint64_t max_bytes,
 			      struct cache_verified *sum);
+
+/* The same for the blocks on disks, read into memory of its own; waits for the disk. On a worker only. */
+enum status cache_verify_disk_step(struct cache *c, uint64_t *cursor, uint64_t max_bytes, struct cache_verified *sum);
+
+/* Empties the least used slab of each disk and layout size as long as the others of its size have room for its blocks
+ * or `bytes_max` of slab files remain over the disk's budget (a changed configuration), and deletes the file. Blocks whose only copy was
+ * there are evicted. *freed: bytes of files deleted. One slab a call: MISS when there is nothing (more) to do. Lasts: on a
+ * worker. */
+enum status cache_compact_step(struct cache *c, uint32_t disk, uint64_t bytes_max, uint64_t *freed);
+
+/* Writes what only memory has to the disks, until all is there or until_us: before the daemon stops. False: something
+ * remained. */
+bool cache_settle(struct cache *c, uint64_t until_us);
 
 /* Draining: OpenSession, Lease, Reserve and puts by stream are refused with UNAVAILABLE; commits, reads by
  * stream and releases go on. */

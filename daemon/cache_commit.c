@@ -90,6 +90,8 @@ static void lease_gather(struct commit *m, const struct reservation *from, struc
 		if (!r)
 			continue;
 		b = block_of(r);
+		if (!b->shelf) /* the winner is on disk only */
+			continue;
 		if (!lease_fits(m->cache, block_pin_bytes(b))) {
 			lease_give_up(m);
 			return;

@@ -1,6 +1,6 @@
 /* For operators: one block in detail, and the scrub. Both pin a block, check it without the lock, and let
  * go of it again. */
-#include "daemon/cache_private.h"
+#include "daemon/cache_tier.h"
 
 #include <string.h>
 
@@ -39,10 +39,14 @@ static void view_common(const struct block *b, struct cache_block_view *v)
 	const struct pool *p = block_pool(b);
 
 	*v = (struct cache_block_view){
-		.layout_id = p->layout_id, .offset = b->offset, .generation = b->generation,
-		.block_bytes = p->geometry.block_bytes, .tier = "host", .extent = b->shelf->extent,
-		.tokens = b->tokens, .layout = p->layout,
+		.layout_id = p->layout_id, .generation = b->generation, .block_bytes = p->geometry.block_bytes,
+		.extent = (uint32_t)CACHE_EXTENT_NONE, .tokens = b->tokens, .layout = p->layout,
+		.tier = !b->shelf ? "disk" : b->rack ? "host+disk" : "host",
 	};
+	if (b->shelf) {
+		v->extent = b->shelf->extent;
+		v->offset = b->index * p->geometry.slot_bytes;
+	}
 }
 
 static void view_stored(const struct cache *c, const struct block *b, struct cache_block_view *v)
@@ -50,16 +54,22 @@ static void view_stored(const struct cache *c, const struct block *b, struct cac
 	view_common(b, v);
 	v->state = "stored";
 	v->pins = block_pins(b) & ~INDEX_DEAD;
-	v->uses = b->node.uses;
+	const struct policy_node *n = b->shelf ? &b->node : &b->rack->at[b->rack_slot].node;
+
+	v->uses = n->uses;
 	v->age_ms = (c->now_us - b->stored_us) / 1000;
-	v->idle_ms = (c->now_us - b->node.last_use_us) / 1000;
+	v->idle_ms = (c->now_us - n->last_use_us) / 1000;
 }
 
-static void view_header(const struct block *b, const char *tenant, struct cache_block_view *v)
+/* copy: of a block that is on disk only. Without the lock. */
+static void view_header(struct cache *c, const struct block *b, const struct scrub_target *copy, struct cache_block_view *v)
 {
-	struct slot_header h;
+	struct slot_header h = { .magic = 0 };
 
-	v->checksum_ok = block_sound(b, tenant, &h);
+	if (copy->disk)
+		v->checksum_ok = scrub_copy(c, b, copy, &h) == STATUS_OK;
+	else
+		v->checksum_ok = block_sound(b, c->tenant.name, &h);
 	if (slot_header_problem(&h))
 		return;
 	v->position = h.position;
@@ -74,6 +84,7 @@ static bool inspect_pool(struct cache *c, struct pool *p, const uint8_t *key, ui
 {
 	struct index_record *found;
 	struct index_ident ident;
+	struct scrub_target copy = { .disk = NULL };
 	struct block *b = NULL;
 	struct part *claim;
 	bool shown = false;
@@ -87,6 +98,8 @@ static bool inspect_pool(struct cache *c, struct pool *p, const uint8_t *key, ui
 		b = block_of(found);
 		view_stored(c, b, out);
 		block_pin(b);
+		if (!b->shelf)
+			copy = scrub_target_of(b);
 		shown = true;
 	} else if (claim) {
 		view_common(claim->block, out);
@@ -96,7 +109,7 @@ static bool inspect_pool(struct cache *c, struct pool *p, const uint8_t *key, ui
 	cache_unlock(c);
 	index_read_unlock();
 	if (b) {
-		view_header(b, c->tenant.name, out);
+		view_header(c, b, &copy, out);
 		cache_lock(c);
 		block_unpin(b);
 		cache_unlock(c);

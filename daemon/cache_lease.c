@@ -1,8 +1,11 @@
 /* Leases. Finding is lock-free and comes first; then, in one hold of the lock, which is the one admission
  * step: what is still alive is counted as present, the prefix is computed, the tenant's bound is checked,
  * and the blocks are pinned. So two leases never hold half each and wait for one another.
+ *
+ * If some of the prefix is on disk only, a first step pins what memory has of it and begins the loads, both in the name of the
+ * call's wait; the lease itself is admitted by the step that finds everything in memory.
  */
-#include "daemon/cache_private.h"
+#include "daemon/cache_tier.h"
 
 #include <stdlib.h>
 
@@ -19,7 +22,9 @@ bool lease_fits(const struct cache *c, uint64_t more_bytes)
 {
 	const struct tenant *t = &c->tenant;
 
-	return t->pinned_bytes + t->reserved_bytes + more_bytes <= c->options.pinned_bytes_max;
+	/* Moves pin blocks too; that is not the tenant's doing. */
+	return t->pinned_bytes + t->reserved_bytes + more_bytes <=
+	       c->options.pinned_bytes_max + (c->tier ? c->tier->moving_bytes : 0);
 }
 
 enum status lease_record(struct cache *c, struct session *s, struct lease *l, uint64_t now_us)
@@ -63,8 +68,9 @@ void lease_end(struct cache *c, struct lease *l)
 	free(l);
 }
 
-/* l->block holds what was found, [key][layout]; dead ones become NULL. */
-static uint32_t admit_prefix(struct pool *const *pools, uint32_t layouts, uint32_t keys, struct lease *l)
+/* l->block holds what was found, [key][layout]; dead ones become NULL, and those that are on disk only unless they may be
+ * waited for. */
+static uint32_t admit_prefix(struct pool *const *pools, uint32_t layouts, uint32_t keys, bool disk, struct lease *l)
 {
 	struct prefix_run run;
 	struct prefix p;
@@ -75,7 +81,7 @@ static uint32_t admit_prefix(struct pool *const *pools, uint32_t layouts, uint32
 		for (uint32_t i = 0; i < keys; i++) {
 			struct block **b = &l->block[(size_t)i * layouts + j];
 
-			if (*b && !block_live(*b))
+			if (*b && (!block_live(*b) || !((*b)->shelf || disk)))
 				*b = NULL;
 			prefix_feed(&p, &run, *b);
 		}
@@ -129,13 +135,32 @@ static struct lease *admit_shrink(struct lease *l)
 	return smaller ? smaller : l;
 }
 
+/* Pins in w's name what memory has of n blocks, then begins the loads of the others. False: all of them are in memory. */
+static bool fetch(struct cache *c, uint32_t n, struct block **block, enum ring_priority priority, struct cache_wait *w)
+{
+	uint32_t absent = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		absent += block[i] && !block[i]->shelf;
+	if (!absent)
+		return false;
+	for (uint32_t i = 0; i < n; i++)
+		if (block[i] && block[i]->shelf && !wait_pin(c, w, block[i]))
+			w->shed++;
+	for (uint32_t i = 0; i < n; i++)
+		if (block[i] && !block[i]->shelf && load_begin(c, block[i], priority, w))
+			w->shed++;
+	return true;
+}
+
 /* *lp may move; recorded and no longer the caller's when OK. */
 static enum status admit(struct cache *c, struct session *s, struct pool *const *pools, uint32_t layouts,
 			 uint32_t keys, bool all, struct lease **lp, struct cache_place *places,
-			 struct cache_leased *out, const char **why)
+			 struct cache_leased *out, struct cache_wait *w, const char **why)
 {
+	const bool disk = c->tier && wait_wanted(w);
 	struct lease *l = *lp;
-	uint32_t n = admit_prefix(pools, layouts, keys, l);
+	uint32_t n = admit_prefix(pools, layouts, keys, disk, l);
 
 	*why = all ? "not every key is present" : "no prefix is present";
 	if (n == 0 || (all && n < keys)) {
@@ -148,6 +173,8 @@ static enum status admit(struct cache *c, struct session *s, struct pool *const 
 		cache_count(c, COUNTER_LEASE_EXHAUSTED, 1);
 		return STATUS_EXHAUSTED;
 	}
+	if (disk && fetch(c, n * layouts, l->block, RING_URGENT, w))
+		return STATUS_BUSY;
 	admit_pin(c, n * layouts, l, places);
 	l = *lp = admit_shrink(l);
 	lease_record(c, s, l, c->now_us);
@@ -157,7 +184,7 @@ static enum status admit(struct cache *c, struct session *s, struct pool *const 
 
 enum status cache_lease(struct cache *c, uint64_t session, const struct cache_keys *k, bool all,
 			uint64_t attachment, uint64_t now_us, struct cache_place *places, uint32_t places_max,
-			struct cache_leased *out, const char **why)
+			struct cache_leased *out, struct cache_wait *w, const char **why)
 {
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts = session_pools(c, session, pools);
@@ -188,12 +215,58 @@ enum status cache_lease(struct cache *c, uint64_t session, const struct cache_ke
 		status = STATUS_PRECONDITION;
 		*why = attachment_problem(c, s, attachment);
 		if (!*why)
-			status = admit(c, s, pools, layouts, k->count, all, &l, places, out, why);
+			status = wait_goes_on(w) ? STATUS_BUSY : admit(c, s, pools, layouts, k->count, all, &l, places, out, w, why);
+		/* Nothing of what was begun is under way: no event would come. */
+		while (status == STATUS_BUSY && !w->outstanding) {
+			blocks_find(c, pools, layouts, k, l->block);
+			status = admit(c, s, pools, layouts, k->count, all, &l, places, out, w, why);
+		}
 	}
 	cache_unlock(c);
 	index_read_unlock();
 	if (status)
 		free(l);
+	return status;
+}
+
+/* One look: the keys of the prefix; BUSY if loads of some of it are under way. */
+static enum status warm_step(struct cache *c, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
+			     struct lease *l, struct cache_wait *w, uint32_t *blocks)
+{
+	const bool disk = c->tier && wait_wanted(w);
+
+	blocks_find(c, pools, layouts, k, l->block);
+	*blocks = admit_prefix(pools, layouts, k->count, disk, l);
+	admit_trim(pools, layouts, *blocks, l);
+	return disk && fetch(c, *blocks * layouts, l->block, RING_AHEAD, w) ? STATUS_BUSY : STATUS_OK;
+}
+
+enum status cache_warm(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
+		       struct cache_wait *w, uint32_t *blocks, const char **why)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t layouts = session_pools(c, session, pools);
+	enum status status = STATUS_BUSY;
+	struct lease *l;
+
+	*why = "no such session: it was never opened, or it has ended";
+	if (!layouts)
+		return STATUS_NOT_FOUND;
+	*why = cache_keys_problem(k, layouts);
+	if (*why)
+		return STATUS_INVALID;
+	*why = "no memory for the call";
+	l = lease_alloc(k->count * layouts);
+	if (!l)
+		return STATUS_EXHAUSTED;
+	index_read_lock();
+	cache_lock(c);
+	cache_time(c, now_us);
+	while (status == STATUS_BUSY && !wait_goes_on(w))
+		status = warm_step(c, pools, layouts, k, l, w, blocks);
+	cache_unlock(c);
+	index_read_unlock();
+	free(l);
 	return status;
 }
 

@@ -5,7 +5,7 @@
  * the last w - 1 tokens before it. The answer is the longest p usable in every layout.
  *
  * A lookup takes no lock: it copies the session's pools, finds in a read section, and reads nothing of a
- * record but that it is there.
+ * record but that it is there, and in which tier.
  */
 #include "daemon/cache_private.h"
 
@@ -48,6 +48,13 @@ uint32_t prefix_longest(const struct prefix *p)
 	return n;
 }
 
+static uint8_t state_of(struct index_record *r)
+{
+	uint8_t where = atomic_load_explicit(&block_of(r)->where, memory_order_relaxed);
+
+	return where & BLOCK_IN_MEMORY ? 1 : 2;
+}
+
 /* One layout of a lookup. Without states, no more is asked than the answer needs. */
 static void lookup_layout(struct cache *c, const struct pool *pool, const struct cache_keys *k,
 			  struct prefix *p, uint8_t *states, uint32_t stride)
@@ -65,7 +72,7 @@ static void lookup_layout(struct cache *c, const struct pool *pool, const struct
 		for (uint32_t i = 0; i < n; i++) {
 			prefix_feed(p, &run, found[i]);
 			if (states)
-				states[(size_t)(at + i) * stride] = found[i] != NULL;
+				states[(size_t)(at + i) * stride] = found[i] ? state_of(found[i]) : 0;
 		}
 	}
 }

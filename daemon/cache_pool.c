@@ -119,6 +119,8 @@ struct shelf *shelf_get(struct cache *c, struct pool *p, uint32_t extent)
 	s->base = e->base;
 	s->extent = extent;
 	s->slots = slots;
+	for (uint32_t i = 0; i < CACHE_DISKS_MAX; i++)
+		s->buffer[i] = RING_NONE;
 	shelf_link(c, p, s);
 	p->free_slots += slots;
 	return s;

@@ -55,8 +55,23 @@ enum {
 	X(STORED_BLOCKS, "terrace_stored_blocks_total", "", "blocks made visible")                           \
 	X(READS, "terrace_reads_total", "status=ok", "blocks read by stream")                                \
 	X(READ_MISSES, "terrace_reads_total", "status=miss", "blocks read by stream")                        \
-	X(EVICTED_FULL, "terrace_evictions_total", "reason=full", "blocks evicted")                          \
-	X(EVICTED_DRAIN, "terrace_evictions_total", "reason=drain", "blocks evicted")                        \
+	X(EVICTED_FULL, "terrace_evictions_total", "tier=host,reason=full", "blocks that left a tier")       \
+	X(EVICTED_DRAIN, "terrace_evictions_total", "tier=host,reason=drain", "blocks that left a tier")     \
+	X(EVICTED_SHED, "terrace_evictions_total", "tier=host,reason=shed", "blocks that left a tier")       \
+	X(EVICTED_DISK, "terrace_evictions_total", "tier=disk,reason=full", "blocks that left a tier")       \
+	X(EVICTED_LOST, "terrace_evictions_total", "tier=disk,reason=lost", "blocks that left a tier")       \
+	X(EVICTED_COMPACT, "terrace_evictions_total", "tier=disk,reason=compact", "blocks that left a tier") \
+	X(DROPPED, "terrace_dropped_blocks_total", "", "evicted blocks of which no copy was left")           \
+	X(SPILLED, "terrace_spills_total", "status=ok", "blocks written to a disk")                          \
+	X(SPILL_FAILED, "terrace_spills_total", "status=failed", "blocks written to a disk")                 \
+	X(LOADED, "terrace_loads_total", "status=ok", "blocks read from a disk")                             \
+	X(LOAD_FAILED, "terrace_loads_total", "status=failed", "blocks read from a disk")                    \
+	X(LOAD_CORRUPT, "terrace_loads_total", "status=corrupt", "blocks read from a disk")                  \
+	X(LOAD_SHED, "terrace_loads_total", "status=shed", "blocks read from a disk")                        \
+	X(LOAD_JOINED, "terrace_loads_joined_total", "", "waits that found the load already under way")      \
+	X(BURIED, "terrace_tombstones_total", "status=ok", "tombstones written to a disk")                   \
+	X(BURY_FAILED, "terrace_tombstones_total", "status=failed", "tombstones written to a disk")          \
+	X(FLUSHES, "terrace_flushes_total", "", "flushes that were acknowledged")                            \
 	X(DELETED, "terrace_deleted_blocks_total", "", "blocks deleted by a client")                         \
 	X(CORRUPT, "terrace_corrupt_blocks_total", "", "blocks whose checksum was wrong")                    \
 	X(TOUCHED, "terrace_touched_blocks_total", "", "uses told by Touch and Report")                      \
@@ -88,6 +103,7 @@ struct shelf {
 	struct pool *pool;
 	struct shelf *next, *hash_next; /* of the pool, by rising extent id; of the bucket */
 	uint8_t *base;
+	uint32_t buffer[CACHE_DISKS_MAX]; /* its registration with each disk, or RING_NONE */
 	uint32_t extent, slots;
 	uint32_t taken;                /* slots not free */
 	uint32_t held;                 /* of these: pinned or reserved, so that eviction cannot empty them */
@@ -106,25 +122,34 @@ struct pool {
 	struct policy *policy;
 	struct shelf *shelves;
 	uint32_t watches;              /* that want its events */
-	uint64_t blocks;               /* published */
+	uint64_t blocks;               /* published, in memory */
 	uint64_t evictable;            /* of these not pinned */
+	uint64_t disk_blocks;          /* published, on disk; some of them in memory too */
+	uint64_t dirty;                /* in memory, not on disk and not on the way there; 0 without disks */
+	uint32_t spill_extent, spill_slot; /* where the search for them goes on */
 	int64_t free_slots;            /* on its shelves that do not drain */
 	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
 	bool taken_lately;             /* a slot, since room_ahead last looked */
 };
 
-/* A slot's owner: unpublished (of a reservation), published (in the index, the policy and the shelf) or
- * dead (deleted while pinned). What the slot's header says besides is not repeated here: a million of these
- * should cost little. */
+/* A block: unpublished (of a reservation, always in memory), published (in the index; in memory with shelf and policy,
+ * on disk with rack, or both) or dead (removed while pinned). What the slot's header says besides is not repeated here: a
+ * million of these should cost little. */
 struct block {
 	struct index_record record;    /* first: block_of() */
-	struct policy_node node;
-	struct shelf *shelf;
-	uint64_t offset, generation;
+	struct policy_node node;       /* of memory's policy, while it is in memory */
+	struct pool *pool;
+	struct shelf *shelf;           /* NULL: not in memory */
+	struct rack *rack;             /* NULL: not on disk */
+	uint64_t generation;           /* of its put: in the header, whatever slot that lies in */
 	uint64_t stored_us;
-	uint32_t index;                /* of the slot */
+	uint32_t index, take;          /* in memory: slot, and the low half of that slot's generation */
+	uint32_t rack_slot;
 	uint16_t tokens;
+	bool moving;                   /* being spilled or loaded: move_of() */
+	_Atomic uint8_t where;         /* what lookups may know of it: BLOCK_IN_MEMORY | BLOCK_ON_DISK */
 };
+enum { BLOCK_IN_MEMORY = 1, BLOCK_ON_DISK = 2 };
 _Static_assert(sizeof(struct block) <= 192, "a million blocks are to cost at most 256 bytes each");
 
 static inline struct block *block_of(struct index_record *r)
@@ -240,6 +265,7 @@ struct cache_watch {
 	bool ended;                    /* the session */
 	bool dumping;                  /* telling what was there at the start; where it is: */
 	uint32_t dump_layout, dump_extent, dump_slot;
+	uint64_t dump_disk;            /* tier_next_block's cursor, after memory */
 	uint32_t head, count, max;
 	struct watch_item ring[];
 };
@@ -261,6 +287,7 @@ struct cache {
 	_Atomic uint64_t counters[COUNTER_COUNT];
 	struct index *index;
 	struct host_tier *host;
+	struct tier *tier;             /* of disks (cache_tier.h); NULL: none */
 	const struct policy_ops *policy;
 
 	pthread_mutex_t lock, extents;
@@ -290,6 +317,8 @@ struct cache {
 	uint64_t balance_us;           /* when room_balance last looked around */
 	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */
 	struct pool *grow;             /* room_take gave up for it: see there */
+	void (*wake_chores)(void *arg);
+	void *wake_chores_arg;
 	struct retire *retired;        /* to tell once the lock is off */
 	uint32_t retired_count, retired_cap;
 	void (*retire)(void *arg, uint64_t attachment, uint32_t extent);
@@ -348,6 +377,8 @@ static inline struct pool *room_wants(struct cache *c)
 }
 /* Without the lock: makes an extent for the pool, if the budget has one, unless it has `slots` free slots. */
 void room_grow(struct cache *c, struct pool *p, uint32_t slots);
+/* Takes a victim's copy out of memory; a block that is nowhere else is gone. */
+void room_evict(struct cache *c, struct block *b, enum counter why);
 /* A pool that is being filled and should get its next extent before it waits for it, or NULL; *slots: so
  * many free ones would do. */
 struct pool *room_ahead(struct cache *c, uint32_t *slots);
@@ -365,7 +396,7 @@ void room_retire_flush(struct cache *c);
 
 static inline struct pool *block_pool(const struct block *b)
 {
-	return b->shelf->pool;
+	return b->pool;
 }
 static inline uint32_t block_pins(const struct block *b)
 {
@@ -377,7 +408,7 @@ static inline bool block_live(const struct block *b)
 }
 static inline uint8_t *block_slot_at(const struct block *b)
 {
-	return b->shelf->base + b->offset;
+	return b->shelf->base + b->index * b->pool->geometry.slot_bytes;
 }
 void block_ident(const struct pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out);
 /* An unpublished block with a slot. */
@@ -395,7 +426,16 @@ uint64_t ident_hash(const struct index_ident *ident, uint64_t seed);
 uint64_t block_pin_bytes(const struct block *b);
 void block_pin(struct block *b);
 void block_unpin(struct block *b);
-/* Takes a published block out of sight; frees it now or at its last unpin. */
+/* An unpublished or dead slot of memory goes back. */
+void block_slot_give(struct block *b);
+/* Published, on disk: it is in memory now too, in a slot that was taken for it. */
+void block_arrive(struct cache *c, struct block *b, const struct host_slot *slot, struct shelf *s, uint64_t position);
+/* On disk and unpinned: its copy in memory goes. */
+void block_depart(struct cache *c, struct block *b);
+/* Published anew from what a disk holds; its record, tokens, generation and time are set. In a read section. EXISTS. */
+enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uint32_t slot, uint64_t position);
+/* Takes a published block out of sight, on disk too (a tombstone is begun unless it was evicted); frees it now or at its last
+ * unpin. */
 void block_remove(struct cache *c, struct block *b, enum cache_reason reason);
 void block_use(struct cache *c, struct block *b); /* deepest first, too */
 void block_place(const struct block *b, struct cache_place *out);

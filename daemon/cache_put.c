@@ -8,7 +8,7 @@
  * Sealing computes checksums of all bytes, so it happens outside the lock; `committing` keeps everybody
  * else off meanwhile, the end of the session too.
  */
-#include "daemon/cache_private.h"
+#include "daemon/cache_tier.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -215,11 +215,14 @@ void reservation_seal(const struct reservation *r, const char *tenant, uint64_t 
 
 		if (!b)
 			continue;
+		uint8_t layout[LAYOUT_BYTES];
 		const struct slot_ident ident = {
 			.tenant = tenant, .layout_id = p->layout_id, .key = r->key, .key_bytes = r->key_bytes,
 			.block_bytes = p->geometry.block_bytes, .layer_bytes = p->geometry.layer_bytes,
-			.layers = p->layout.layers,
+			.layers = p->layout.layers, .layout = layout, .layout_bytes = LAYOUT_BYTES,
 		};
+
+		layout_pack(&p->layout, layout);
 		slot_seal(block_slot_at(b), &ident, &r->info, b->generation, unix_ms);
 	}
 }

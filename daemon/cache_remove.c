@@ -1,31 +1,87 @@
-/* Delete: out of sight at once, in every layout; the slot comes back with the last release. */
-#include "daemon/cache_private.h"
+/* Delete: out of sight at once, in every layout; the slot comes back with the last release. With disks, the answer waits until no
+ * restart and no scan could bring the block back: for the tombstone over its header, or the write that displaces it, and for the
+ * commit of the catalog that forgets it.
+ */
+#include "daemon/cache_tier.h"
+
+enum { DELETE_NEW, DELETE_BURYING, DELETE_COMMITTING };
+
+/* A header that names the key is still to be overwritten: joins the wait. */
+static void join_grave(struct cache *c, const struct index_ident *ident, struct cache_wait *w)
+{
+	struct move *grave = grave_of(c, ident);
+	struct cache_wait_link *l = grave && w ? wait_link(c, w, NULL) : NULL;
+
+	if (l) {
+		l->move_next = grave->links;
+		grave->links = l;
+	} else if (grave && w) {
+		w->worst = STATUS_IO;
+	}
+}
+
+/* A block that is being spilled when it is removed is buried when the spill has ended. */
+static void join_spill(struct cache *c, struct block *b, struct cache_wait *w)
+{
+	struct move *m = b->moving ? move_of(c, b) : NULL;
+	struct cache_wait_link *l = m && w ? wait_link(c, w, NULL) : NULL;
+
+	if (l) {
+		l->move_next = m->links;
+		m->links = l;
+	} else if (m && w) {
+		w->worst = STATUS_IO;
+	}
+}
 
 static enum status remove_key(struct cache *c, struct pool *const *pools, uint32_t layouts,
-			      const struct cache_keys *one)
+			      const struct cache_keys *one, struct cache_wait *w)
 {
 	struct block *found[CACHE_LAYOUTS_MAX];
 	enum status s = STATUS_MISS;
+	struct index_ident ident;
 
 	index_read_lock();
 	blocks_find(c, pools, layouts, one, found);
 	cache_lock(c);
-	for (uint32_t l = 0; l < layouts; l++)
+	for (uint32_t l = 0; l < layouts; l++) {
 		if (found[l] && block_live(found[l])) {
+			join_spill(c, found[l], w);
 			block_remove(c, found[l], CACHE_REASON_DELETED);
 			cache_count(c, COUNTER_DELETED, 1);
 			s = STATUS_OK;
 		}
+		if (!c->tier)
+			continue;
+		block_ident(pools[l], one->bytes, one->key_bytes, &ident);
+		catalog_untell(c, &ident);
+		join_grave(c, &ident, w);
+	}
 	cache_unlock(c);
 	index_read_unlock();
 	return s;
 }
 
+/* With the lock. OK: nothing is left to wait for. */
+static enum status delete_wait(struct cache *c, struct cache_wait *w)
+{
+	if (w->outstanding)
+		return STATUS_BUSY;
+	if (w->stage == DELETE_BURYING) {
+		w->stage = DELETE_COMMITTING;
+		if (wait_catalog(c, w) == STATUS_OK)
+			return STATUS_BUSY;
+		w->worst = STATUS_IO;
+	}
+	return w->worst ? STATUS_IO : STATUS_OK;
+}
+
 enum status cache_delete(struct cache *c, uint64_t session, const struct cache_keys *k, enum status *statuses,
-			 const char **why)
+			 struct cache_wait *w, const char **why)
 {
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts = session_pools(c, session, pools);
+	enum status status;
 
 	*why = "no such session: it was never opened, or it has ended";
 	if (!layouts)
@@ -33,10 +89,23 @@ enum status cache_delete(struct cache *c, uint64_t session, const struct cache_k
 	*why = cache_keys_problem(k, layouts);
 	if (*why)
 		return STATUS_INVALID;
-	for (uint32_t i = 0; i < k->count; i++) {
+	if (w && c->tier && !cache_restored(c)) {
+		w->poll = true;
+		return STATUS_BUSY;
+	}
+	for (uint32_t i = 0; i < k->count && (!w || w->stage == DELETE_NEW); i++) {
 		const struct cache_keys one = { k->bytes + (size_t)i * k->key_bytes, 1, k->key_bytes };
 
-		statuses[i] = remove_key(c, pools, layouts, &one);
+		statuses[i] = remove_key(c, pools, layouts, &one, c->tier ? w : NULL);
 	}
-	return STATUS_OK;
+	if (!w || !c->tier)
+		return STATUS_OK;
+	*why = "the blocks are out of sight, but a disk that failed may still have them";
+	cache_lock(c);
+	w->poll = false;
+	if (w->stage == DELETE_NEW)
+		w->stage = DELETE_BURYING;
+	status = delete_wait(c, w);
+	cache_unlock(c);
+	return status;
 }

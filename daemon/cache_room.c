@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/cache_private.h"
+#include "daemon/cache_tier.h"
 
 enum {
 	VICTIM_SCAN = 256,             /* nodes a search looks at */
@@ -65,6 +65,32 @@ static struct block *victim(struct cache *c, struct pool *p, uint32_t rounds)
 			block_use(c, met.block[--met.count]);
 	}
 	return NULL;
+}
+
+static bool may_depart(const struct policy_node *n, void *arg)
+{
+	(void)arg;
+	return block_pins(block_of_node(n)) == 0 && block_of_node(n)->rack;
+}
+
+/* With disks, the coldest that is on one: it is not lost. If spills have not kept up, the coldest. */
+static struct block *victim_to_evict(struct cache *c, struct pool *p)
+{
+	struct policy_node *n = c->tier ? c->policy->victim(p->policy, may_depart, NULL, VICTIM_SCAN) : NULL;
+
+	return n ? (struct block *)block_of_node(n) : victim(c, p, VICTIM_ROUNDS);
+}
+
+void room_evict(struct cache *c, struct block *b, enum counter why)
+{
+	if (b->rack) {
+		cache_count(c, why, 1);
+		block_depart(c, b);
+		return;
+	}
+	cache_count(c, c->tier ? COUNTER_EVICTED_SHED : why, 1);
+	cache_count(c, COUNTER_DROPPED, 1);
+	block_remove(c, b, CACHE_REASON_EVICTED);
 }
 
 /* Shelves of other pools compare by: empty ones first, then those with the fewest slots that cannot be
@@ -170,15 +196,14 @@ enum status room_take(struct cache *c, struct pool *p, struct host_slot *out)
 		c->grow = p;
 		return s;
 	}
-	b = victim(c, p, VICTIM_ROUNDS);
+	b = victim_to_evict(c, p);
 	room_balance(c, p, b);
 	/* The slot of a victim in a draining extent does not come back to the pool: take the next. */
 	for (int tries = 0; s == STATUS_EXHAUSTED && tries < SWEEP_SLOTS; tries++) {
-		b = victim(c, p, VICTIM_ROUNDS);
+		b = victim_to_evict(c, p);
 		if (!b)
 			break;
-		cache_count(c, COUNTER_EVICTED_FULL, 1);
-		block_remove(c, b, CACHE_REASON_EVICTED);
+		room_evict(c, b, COUNTER_EVICTED_FULL);
 		if (p->free_slots > 0)
 			s = host_slot_try(p->host, out) ? STATUS_EXHAUSTED : STATUS_OK;
 	}
@@ -187,12 +212,25 @@ enum status room_take(struct cache *c, struct pool *p, struct host_slot *out)
 
 void room_grow(struct cache *c, struct pool *p, uint32_t slots)
 {
-	uint32_t extent;
+	uint32_t extent, buffer[CACHE_DISKS_MAX];
 	enum status s = host_pool_prepare(p->host, slots, &extent);
+	struct shelf *shelf = NULL;
+	bool known = true;
 
+	if (!s && c->tier) {
+		cache_lock(c);
+		known = shelf_find(c, extent);
+		cache_unlock(c);
+		if (!known)
+			tier_buffers_add(c, host_extent(c->host, extent), buffer);
+	}
 	cache_lock(c);
-	if (s || !shelf_get(c, p, extent))
+	if (!s)
+		shelf = shelf_get(c, p, extent);
+	if (!shelf)
 		p->grow_refused = c->room_epoch;
+	else if (!known && shelf->buffer[0] == RING_NONE)
+		memcpy(shelf->buffer, buffer, sizeof(buffer));
 	cache_unlock(c);
 }
 
@@ -252,7 +290,7 @@ static void drain_tell(struct cache *c, struct drain *d)
 				retire_note(c, a->number, d->extent);
 }
 
-/* Evicts what can go; goes round again while something pinned was left. */
+/* Evicts what can go; goes round again while something pinned, or on its way to disk, was left. */
 static void drain_sweep(struct cache *c, struct drain *d)
 {
 	struct shelf *s = shelf_find(c, d->extent);
@@ -262,10 +300,11 @@ static void drain_sweep(struct cache *c, struct drain *d)
 	for (uint32_t n = 0; n < SWEEP_SLOTS && n < s->slots; n++, d->sweep++) {
 		struct block *b = s->at[d->sweep % s->slots];
 
-		if (b && block_pins(b) == 0) {
-			cache_count(c, COUNTER_EVICTED_DRAIN, 1);
-			block_remove(c, b, CACHE_REASON_EVICTED);
-		}
+		if (!b || block_pins(b))
+			continue;
+		if (c->tier && !b->rack && spill_begin(c, b, RING_IDLE, NULL) != STATUS_UNAVAILABLE)
+			continue;
+		room_evict(c, b, COUNTER_EVICTED_DRAIN);
 	}
 	d->sweep %= s->slots;
 }

@@ -35,7 +35,7 @@ static enum status seed_one(struct cache *c, struct shelf *shelf, uint32_t index
 	b->shelf = shelf;
 	b->index = index;
 	b->generation = 1;
-	b->offset = index * shelf->pool->geometry.slot_bytes;
+	b->pool = shelf->pool;
 	b->tokens = shelf->pool->layout.block_tokens;
 	index_read_lock();
 	s = block_publish(c, b, c->now_us);

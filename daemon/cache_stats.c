@@ -1,5 +1,5 @@
 /* Counters and gauges, by the names under which they are exported. */
-#include "daemon/cache_private.h"
+#include "daemon/cache_tier.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -17,7 +17,7 @@ static const struct counter_row {
 struct gauges {
 	uint64_t sessions, ghosts, attachments, leases, leases_overdue, reservations, reservations_overdue;
 	uint64_t quarantined_slots, quarantined_bytes, pinned_bytes, reserved_bytes, open_blocks;
-	uint64_t blocks, pools, drains, watches;
+	uint64_t blocks, disk_blocks, dirty, pools, drains, watches;
 };
 
 static void gauges_read(struct cache *c, struct gauges *g)
@@ -29,8 +29,11 @@ static void gauges_read(struct cache *c, struct gauges *g)
 		.pinned_bytes = c->tenant.pinned_bytes, .reserved_bytes = c->tenant.reserved_bytes,
 		.pools = c->pool_count, .drains = c->drain_count, .watches = c->watch_count,
 	};
-	for (uint32_t i = 0; i < c->pool_count; i++)
+	for (uint32_t i = 0; i < c->pool_count; i++) {
 		g->blocks += c->pools[i]->blocks;
+		g->disk_blocks += c->pools[i]->disk_blocks;
+		g->dirty += c->pools[i]->dirty;
+	}
 	for (uint32_t i = 0; i < c->options.sessions_max; i++) {
 		const struct session *s = &c->sessions[i];
 
@@ -127,6 +130,8 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 		{ "terrace_pinned_bytes_max", "tier=host", c->options.pinned_bytes_max,
 		  "bound of pinned and reserved bytes" },
 		{ "terrace_blocks", "tier=host", g.blocks, "blocks stored" },
+		{ "terrace_blocks", "tier=disk", g.disk_blocks, "blocks stored" },
+		{ "terrace_dirty_blocks", "tier=host", g.dirty, "blocks that only memory has, with a disk tier" },
 		{ "terrace_layouts", "", g.pools, "layouts known since the start" },
 		{ "terrace_slots", "tier=host", u.slots, "slots in all extents" },
 		{ "terrace_slots_used", "tier=host", u.slots_used, "slots in use" },
@@ -146,4 +151,6 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 	for (uint32_t i = 0; i < held; i++)
 		emit(arg, "terrace_session_held_bytes", holders[i].labels, holders[i].bytes, false,
 		     "bytes that a session's leases and reservations hold");
+	if (c->tier)
+		tier_stats(c, emit, arg);
 }

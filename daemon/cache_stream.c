@@ -1,7 +1,7 @@
 /* Puts and gets by stream: the daemon itself writes and reads. A write is a reservation that no client
  * sees; it ends only with cache_write_end, also when its session has ended meanwhile. A read is a pin.
  */
-#include "daemon/cache_private.h"
+#include "daemon/cache_tier.h"
 
 /* The pool of layout `layout` of the session, or NULL with the status. */
 static struct pool *stream_pool(struct cache *c, uint64_t session, uint32_t layout, uint32_t key_bytes,
@@ -125,7 +125,8 @@ enum status cache_write_end(struct cache *c, uint64_t session, const struct cach
 }
 
 enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout, const uint8_t *key,
-			     uint32_t key_bytes, uint64_t now_us, struct cache_read *out, const char **why)
+			     uint32_t key_bytes, uint64_t now_us, struct cache_read *out, struct cache_wait *w,
+			     const char **why)
 {
 	enum status status;
 	struct pool *p = stream_pool(c, session, layout, key_bytes, &status, why);
@@ -144,16 +145,22 @@ enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout,
 
 		cache_lock(c);
 		cache_time(c, now_us);
-		if (block_live(b)) {
+		if (block_live(b) && b->shelf) {
 			block_pin(b);
 			block_use(c, b);
 			*out = (struct cache_read){ block_slot_at(b) + SLOT_HEADER_BYTES,
 						    p->geometry.block_bytes, b->tokens, b };
 			status = STATUS_OK;
+		} else if (block_live(b) && wait_goes_on(w)) {
+			status = STATUS_BUSY;
+		} else if (block_live(b) && wait_wanted(w) && !load_begin(c, b, RING_URGENT, w)) {
+			status = STATUS_BUSY;
 		}
 		cache_unlock(c);
 	}
 	index_read_unlock();
+	if (status == STATUS_BUSY)
+		return status;
 	cache_count(c, status ? COUNTER_READ_MISSES : COUNTER_READS, 1);
 	return status;
 }

@@ -3,14 +3,14 @@
  * Each watch has a bounded ring, filled under the lock by whoever stores or removes. One that overflows is
  * emptied and gets a single RESYNC. Sequence numbers are given on the way out, so they count by one.
  *
- * A watch that is to begin with what is there walks the shelves by place, a few thousand slots a hold of
+ * A watch that is to begin with what is there walks the shelves by place, then the racks of the disks, a few thousand slots a hold of
  * the lock, while the ring collects what happens meanwhile. All that the walk finds is told first, then
  * SYNCED, then the ring. The walk may tell of a block that the ring tells of again, or of one whose removal
  * the ring tells later; but the last word on every key that changed is the ring's, and in the order in
  * which things happened, so the set that a client keeps is right when it has read the ring. If the ring
  * overflows meanwhile, RESYNC follows SYNCED.
  */
-#include "daemon/cache_private.h"
+#include "daemon/cache_tier.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -106,6 +106,23 @@ enum status cache_watch_open(struct cache *c, uint64_t session, bool from_now, v
 	return status;
 }
 
+/* Blocks that are on disk only. */
+static bool dump_disk(struct cache_watch *w, struct watch_item *item, uint32_t *budget)
+{
+	struct block *b;
+
+	while ((b = tier_next_block(w->cache, &w->dump_disk, budget))) {
+		for (uint32_t l = 0; l < w->layouts && !b->shelf; l++) {
+			if (w->pool[l] != b->pool)
+				continue;
+			*item = (struct watch_item){ .kind = CACHE_STORED, .layout = l, .key_bytes = b->record.ident.key_bytes };
+			memcpy(item->key, b->record.ident.key, sizeof(item->key));
+			return true;
+		}
+	}
+	return false;
+}
+
 /* One hold of the lock's worth of walking. False: neither a block found nor the end reached. */
 static bool dump_step(struct cache_watch *w, struct watch_item *item)
 {
@@ -124,6 +141,10 @@ static bool dump_step(struct cache_watch *w, struct watch_item *item)
 		if (!budget)
 			return false;
 	}
+	if (dump_disk(w, item, &budget))
+		return true;
+	if (!budget)
+		return false;
 	w->dumping = false;
 	*item = (struct watch_item){ .kind = CACHE_SYNCED };
 	return true;

@@ -24,7 +24,7 @@
 #define GIB (1024 * MIB)
 #define HOUR_MS 3600000ull
 
-enum type { T_PATH, T_SOCKET, T_LISTEN, T_POLICY, T_BYTES, T_MS, T_COUNT, T_MILLI, T_MODE, T_CHOICE };
+enum type { T_PATH, T_SOCKET, T_LISTEN, T_DISKS, T_POLICY, T_BYTES, T_MS, T_COUNT, T_MILLI, T_MODE, T_CHOICE };
 
 struct option {
 	const char *name;
@@ -37,6 +37,8 @@ struct option {
 };
 
 static const char *const huge_words[] = { "auto", "off", NULL };
+static const char *const io_words[] = { "auto", "io_uring", "threads", NULL };
+static const char *const catalog_words[] = { "keep", "rebuild", NULL };
 static const char *const level_words[] = { "debug", "info", "warn", "error", NULL };
 static const char *const format_words[] = { "logfmt", "json", NULL };
 
@@ -59,6 +61,19 @@ static const struct option options[] = {
 	{ "policy", T_POLICY, AT(policy), "lru", 0, 0, NULL, "who is evicted when memory is full" },
 	{ "pinned_share", T_MILLI, AT(pinned_share_milli), "0.75", 10, 1000, NULL,
 	  "share of host_bytes that leases and reservations may pin" },
+	{ "disks", T_DISKS, AT(disks), "off", 0, 0, NULL,
+	  "disk tier: FOLDER:SIZE of each disk, separated by commas, as /nvme0/terrace:512GiB; off: what memory cannot hold is dropped" },
+	{ "disk_policy", T_POLICY, AT(disk_policy), "lru", 0, 0, NULL, "who leaves a disk that is full" },
+	{ "slab_bytes", T_BYTES, AT(slab_bytes), "256MiB", MIB, 1024 * GIB, NULL,
+	  "size of a slab file; each holds blocks of one size" },
+	{ "disk_depth", T_COUNT, AT(disk_depth), "32", 1, 1024, NULL, "transfers under way at a time, a disk" },
+	{ "disk_slow", T_MS, AT(disk_slow_ms), "250ms", 1, HOUR_MS, NULL,
+	  "a disk whose oldest transfer takes longer is spared spills and prefetches" },
+	{ "spill_share", T_MILLI, AT(spill_share_milli), "0.25", 0, 1000, NULL,
+	  "share of host_bytes that is to be free or copied to disk, so that eviction loses nothing" },
+	{ "disk_io", T_CHOICE, AT(disk_io), "auto", 0, 0, io_words, "how disks are read and written" },
+	{ "catalog", T_CHOICE, AT(catalog), "keep", 0, 0, catalog_words,
+	  "rebuild: forget the catalog of the disks and make it anew from the blocks themselves" },
 	{ "sessions_max", T_COUNT, AT(sessions_max), "1024", 1, 1 << 20, NULL, "open sessions" },
 	{ "leases_max", T_COUNT, AT(leases_max), "65536", 1, 1 << 24, NULL, "leases over all sessions" },
 	{ "open_blocks_max", T_COUNT, AT(open_blocks_max), "4096", 1, 1 << 20, NULL, "open blocks of one session" },
@@ -227,6 +242,49 @@ static const char *listen_problem(const char *value)
 	return loopback ? NULL : "only a loopback address: this version has no mutual TLS, so nothing else may be served";
 }
 
+/* One FOLDER:SIZE of n bytes. */
+static const char *disk_parse(const char *at, size_t n, struct config_disk *out)
+{
+	const char *colon = memrchr(at, ':', n);
+	char size[32];
+
+	if (!colon || colon == at)
+		return "not of the form /FOLDER:SIZE";
+	if (at[0] != '/')
+		return "a disk's folder is not an absolute path";
+	const size_t folder = (size_t)(colon - at), digits = n - folder - 1;
+
+	if (folder >= sizeof out->folder || digits >= sizeof size)
+		return "too long";
+	memcpy(out->folder, at, folder);
+	out->folder[folder] = 0;
+	memcpy(size, colon + 1, digits);
+	size[digits] = 0;
+	if (!parse_number(size, byte_units, &out->bytes))
+		return "a disk's size is not a size such as 512GiB";
+	return out->bytes < MIB || out->bytes > 1ull << 50 ? "a disk's size is not within 1MiB and 1024TiB" : NULL;
+}
+
+uint32_t config_disks(const char *value, struct config_disk out[CONFIG_DISKS_MAX], const char **problem)
+{
+	uint32_t n = 0;
+
+	*problem = NULL;
+	if (!strcmp(value, "off") || !*value)
+		return 0;
+	for (const char *at = value;; at += strcspn(at, ",") + 1) {
+		*problem = n == CONFIG_DISKS_MAX ? "more than 16 disks" : disk_parse(at, strcspn(at, ","), &out[n]);
+		for (uint32_t i = 0; i < n && !*problem; i++)
+			if (!strcmp(out[i].folder, out[n].folder))
+				*problem = "the same folder twice";
+		if (*problem)
+			return 0;
+		n++;
+		if (!at[strcspn(at, ",")])
+			return n;
+	}
+}
+
 static const char *text_problem(const struct option *o, const char *value)
 {
 	size_t n = strlen(value);
@@ -241,6 +299,13 @@ static const char *text_problem(const struct option *o, const char *value)
 			return "has a control character";
 	if (o->type == T_LISTEN)
 		return listen_problem(value);
+	if (o->type == T_DISKS) {
+		struct config_disk disks[CONFIG_DISKS_MAX];
+		const char *problem;
+
+		config_disks(value, disks, &problem);
+		return problem;
+	}
 	if (o->type == T_POLICY)
 		return policy_find(value) ? NULL : "no such policy";
 	if (word && o->offset == AT(fd_socket))
@@ -606,6 +671,8 @@ static void derive(struct config *c, struct config_errors *errors)
 		c->fd_socket[0] = 0;
 	if (!strcmp(c->listen, "off"))
 		c->listen[0] = 0;
+	if (!strcmp(c->disks, "off"))
+		c->disks[0] = 0;
 	if (!strcmp(c->fd_socket, c->socket))
 		complain(errors, "fd_socket: the same path as socket");
 }

@@ -29,14 +29,17 @@ enum config_origin { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_ENVIRONMENT, CONFIG_FLA
 
 /* Choices, in the order in which the table lists their words. */
 enum config_huge { CONFIG_HUGE_AUTO, CONFIG_HUGE_OFF };
+enum config_disk_io { CONFIG_IO_AUTO, CONFIG_IO_URING, CONFIG_IO_THREADS };
+enum config_catalog { CONFIG_CATALOG_KEEP, CONFIG_CATALOG_REBUILD };
 
 struct config {
 	/* In the table's order. */
 	char data_dir[CONFIG_TEXT_MAX], socket[CONFIG_TEXT_MAX], fd_socket[CONFIG_TEXT_MAX], listen[CONFIG_TEXT_MAX];
-	char policy[CONFIG_TEXT_MAX];
+	char policy[CONFIG_TEXT_MAX], disks[CONFIG_TEXT_MAX], disk_policy[CONFIG_TEXT_MAX];
 	uint64_t socket_mode;
 	uint64_t host_bytes, extent_bytes, huge_pages;
 	uint64_t pinned_share_milli;
+	uint64_t slab_bytes, disk_depth, disk_slow_ms, spill_share_milli, disk_io, catalog;
 	uint64_t sessions_max, leases_max, open_blocks_max;
 	uint64_t session_idle_ms, lease_ttl_ms, reservation_ttl_ms;
 	uint64_t watch_queue, workers, queue_max, calls_max, connections_max;
@@ -70,6 +73,15 @@ enum status config_parse(struct config *c, const char *name, const char *bytes, 
 /* Sets one option from a value, `where` names its place in errors. False: refused. */
 bool config_set(struct config *c, const char *name, const char *value, enum config_origin origin, const char *where,
 		struct config_errors *errors);
+
+/* The disks that `disks` names, folder and size each: how many, at most CONFIG_DISKS_MAX. 0 with *problem NULL: off; with
+ * *problem: what is wrong with it. Fuzzed with config_parse. */
+enum { CONFIG_DISKS_MAX = 16 };
+struct config_disk {
+	char folder[CONFIG_TEXT_MAX];
+	uint64_t bytes;
+};
+uint32_t config_disks(const char *value, struct config_disk out[CONFIG_DISKS_MAX], const char **problem);
 
 /* Row i of the table: false past its end. value: in the form the file takes, as in force. */
 struct config_row {

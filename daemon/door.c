@@ -75,6 +75,7 @@ struct door {
 	pthread_mutex_t lock;      /* what follows */
 	pthread_cond_t chores_done;
 	bool chores_under_way;
+	bool chores_again;             /* some came up while they were */
 	struct retirement mailbox[MAILBOX];
 	uint32_t retired;
 
@@ -412,16 +413,21 @@ static void run_chores(struct work *work)
 
 	cache_chores(d->daemon->cache);
 	pthread_mutex_lock(&d->lock);
-	d->chores_under_way = false;
+	d->chores_under_way = d->chores_again && workers_submit(d->daemon->workers, work) == STATUS_OK;
+	d->chores_again = false;
 	pthread_cond_signal(&d->chores_done);
 	pthread_mutex_unlock(&d->lock);
 }
 
-/* If the workers have no room, the next tick asks again. */
-static void start_chores(struct door *d)
+/* If the workers have no room, the next tick asks again. From any thread, also under the cache's lock. */
+static void start_chores(void *door)
 {
+	struct door *d = door;
+
 	pthread_mutex_lock(&d->lock);
-	if (!d->chores_under_way)
+	if (d->chores_under_way)
+		d->chores_again = true;
+	else
 		d->chores_under_way = workers_submit(d->daemon->workers, &d->chores) == STATUS_OK;
 	pthread_mutex_unlock(&d->lock);
 }
@@ -552,6 +558,7 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 	}
 	if (s == STATUS_OK) {
 		cache_on_retire(daemon->cache, retire, d);
+		cache_on_chores(daemon->cache, start_chores, d);
 		if (pthread_create(&d->thread, NULL, door_main, d)) {
 			snprintf(why, size, "cannot start the door's thread");
 			s = STATUS_INTERNAL;
@@ -575,6 +582,7 @@ void door_destroy(struct door *d)
 		if (write(d->stop, &one, sizeof one) != sizeof one)
 			log_error("door_stop", LOG_NUM("errno", errno));
 		pthread_join(d->thread, NULL);
+		cache_on_chores(d->daemon->cache, NULL, NULL);
 		wait_for_chores(d);
 		cache_on_retire(d->daemon->cache, NULL, NULL);
 	}

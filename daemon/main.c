@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "daemon/cache.h"
+#include "daemon/cache_config.h"
 #include "daemon/claim.h"
 #include "daemon/config.h"
 #include "daemon/daemon.h"
@@ -30,24 +30,6 @@ static int fail(const char *what, const char *why)
 {
 	log_error(what, LOG_TEXT("reason", why));
 	return EXIT_FAILURE;
-}
-
-static struct cache_options cache_options_of(const struct config *c)
-{
-	return (struct cache_options){
-		.host_bytes = c->host_bytes,
-		.extent_bytes = c->extent_bytes,
-		.huge_pages = c->huge_pages == CONFIG_HUGE_AUTO,
-		.policy = c->policy,
-		.pinned_bytes_max = c->host_bytes / 1000 * c->pinned_share_milli,
-		.sessions_max = (uint32_t)c->sessions_max,
-		.leases_max = (uint32_t)c->leases_max,
-		.open_blocks_max = (uint32_t)c->open_blocks_max,
-		.session_idle_ms = (uint32_t)c->session_idle_ms,
-		.lease_ttl_ms = (uint32_t)c->lease_ttl_ms,
-		.reservation_ttl_ms = (uint32_t)c->reservation_ttl_ms,
-		.watch_queue = (uint32_t)c->watch_queue,
-	};
 }
 
 /* Until SIGTERM or SIGINT; then until nothing is held, the time is up, or a second signal comes. */
@@ -88,15 +70,16 @@ static void stop_rpc(struct rpc_server *rpc)
 static int run(const struct config *c)
 {
 	struct daemon d = { .config = c, .started_us = daemon_now_us() };
-	struct cache_options options = cache_options_of(c);
+	struct cache_config options;
 	const char *cache_why = "";
 	char why[512] = "";
 	int lock = -1, code = EXIT_SUCCESS;
 
+	cache_config(c, &options);
 	if (claim_folder(c->data_dir, &lock, why, sizeof why) || claim_socket(c->socket, why, sizeof why) ||
 	    (c->fd_socket[0] && claim_socket(c->fd_socket, why, sizeof why)))
 		return fail("claim", why);
-	if (cache_create(&options, d.started_us, &d.cache, &cache_why))
+	if (cache_create(&options.options, d.started_us, &d.cache, &cache_why))
 		return fail("cache", cache_why);
 	cache_thread_enter();
 	if (workers_create((uint32_t)c->workers, (uint32_t)c->queue_max, &d.workers))
@@ -110,9 +93,11 @@ static int run(const struct config *c)
 		log_info("ready", LOG_TEXT("version", TERRACE_VERSION), LOG_NUM("pid", getpid()),
 			 LOG_TEXT("socket", c->socket), LOG_TEXT("fd_socket", c->fd_socket),
 			 LOG_TEXT("listen", c->listen), LOG_NUM("port", rpc_server_port(d.rpc)),
-			 LOG_NUM("host_bytes", c->host_bytes));
+			 LOG_NUM("host_bytes", c->host_bytes), LOG_TEXT("disks", c->disks[0] ? c->disks : "off"));
 		serve_and_drain(&d);
 		stop_rpc(d.rpc);
+		if (!cache_settle(d.cache, daemon_now_us() + c->drain_timeout_ms * 1000))
+			log_warn("not_settled", LOG_TEXT("reason", "some blocks were in memory only; they are gone"));
 	}
 	door_destroy(d.door); /* may have a worker do something yet */
 	workers_destroy(d.workers);

@@ -140,3 +140,43 @@ enum status rpc_call_handle(struct rpc_call *c, const uint8_t *bytes, size_t n, 
 	c->worker = true;
 	return s == STATUS_OK ? c->method->unary(c, request, reply) : s;
 }
+
+/* ---- waiting for disks ---- */
+
+enum { POLL_US = 2000 };
+
+/* Nine tenths of the call's time: what is left serves the answer from memory. */
+static uint64_t wait_until_us(const struct rpc_call *c)
+{
+	return c->began_us + (c->deadline_us - c->began_us) / 10 * 9;
+}
+
+static void wait_ready(void *arg)
+{
+	struct rpc_call *c = arg;
+
+	if (c->wake)
+		c->wake(c);
+}
+
+struct cache_wait *rpc_wait(struct rpc_call *c)
+{
+	c->wait.ready = wait_ready;
+	c->wait.arg = c;
+	c->wait.last = c->now_us >= wait_until_us(c);
+	return &c->wait;
+}
+
+enum status rpc_wait_busy(struct rpc_call *c)
+{
+	c->resume_us = c->wait.poll ? c->now_us + POLL_US : wait_until_us(c);
+	return STATUS_BUSY;
+}
+
+void rpc_wait_end(struct rpc_call *c)
+{
+	if (c->wait.ready)
+		cache_wait_end(c->daemon->cache, &c->wait);
+	c->wait = (struct cache_wait){ .ready = NULL };
+	c->resume_us = 0;
+}

@@ -46,8 +46,11 @@ struct rpc_call {
 	atomic_bool cancelled;         /* by the client, or overdue */
 	bool worker;                   /* this step runs on a worker: it may last */
 	char why[RPC_WHY_MAX];         /* for people, when the call as a whole fails */
+	struct cache_wait wait;        /* of a step that returned BUSY for the disks: see rpc_wait */
+	void (*wake)(struct rpc_call *c); /* runs the next step soon; any thread. NULL: nobody sleeps (tests) */
 	struct rpc_arena arena;
 	union {                        /* what a handler that returned BUSY remembers; zero at first */
+		enum status *statuses; /* of a delete, in the arena */
 		struct {
 			uint64_t cursor, budget_us;
 			struct cache_verified sum;
@@ -69,8 +72,17 @@ void *rpc_take_zero(struct rpc_call *c, size_t count, size_t bytes);
 enum status rpc_fail(struct rpc_call *c, enum status s, const char *format, ...) __attribute__((format(printf, 3, 4)));
 enum status rpc_too_big(struct rpc_call *c);
 
+/* The wait to hand to a function of the cache that may need the disks. Past most of the call's time it is told that this is the
+ * last try. */
+struct cache_wait *rpc_wait(struct rpc_call *c);
+/* What a step returns when such a function said BUSY: it runs again when the wait is ready, or when its time is up. */
+enum status rpc_wait_busy(struct rpc_call *c);
+/* Ends the wait; the call's owner, before its end. */
+void rpc_wait_end(struct rpc_call *c);
+
 /* A step of a unary method. OK: *reply (in the arena) is the answer. BUSY: call again with the same request,
- * on a worker, at c->resume_us, or at once if this step was on the rpc thread. Anything else: the call fails,
+ * at c->resume_us, when c->wake comes (methods of kind RPC_INLINE on the rpc thread), or, if that is 0, at once on a
+ * worker. Anything else: the call fails,
  * with c->why. */
 typedef enum status rpc_unary_fn(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply);
 

@@ -12,12 +12,15 @@ enum status rpc_delete(struct rpc_call *c, const ProtobufCMessage *request, Prot
 
 	if (s != STATUS_OK)
 		return s;
-	enum status *statuses = rpc_take_zero(c, keys.count, sizeof *statuses);
+	enum status *statuses = c->step.statuses ? c->step.statuses : rpc_take_zero(c, keys.count, sizeof *statuses);
 	Terrace__V1__Status *status = rpc_take(c, keys.count * sizeof *status);
 
 	if (!r || !statuses || !status)
 		return rpc_too_big(c);
-	s = cache_delete(c->daemon->cache, q->session, &keys, statuses, &why);
+	s = cache_delete(c->daemon->cache, q->session, &keys, statuses, rpc_wait(c), &why);
+	c->step.statuses = statuses; /* of the first step: they hold for those that follow */
+	if (s == STATUS_BUSY)
+		return rpc_wait_busy(c);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
 	terrace__v1__delete_reply__init(r);

@@ -44,6 +44,7 @@ struct wire_call {
 	uint32_t method;               /* index; rpc_methods_count: an unknown one */
 	_Atomic enum call_state state;
 	atomic_bool poked;             /* an OP_POKE is under way */
+	atomic_bool woken;             /* c.wake came and has not been heeded */
 	bool metadata_sent, close_begun, opened;
 	bool closed, finished;         /* CLOSE and FINAL have come back */
 	bool unsent;                   /* FINAL came back with a failure */
@@ -143,6 +144,10 @@ void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMes
 /* Unpacks the request into w->request. */
 enum status rpc_step_unpack(struct wire_call *w);
 void rpc_step_inline(struct wire_call *w);
+/* The next step of a call of kind RPC_INLINE that was put aside. */
+void rpc_step_again(struct wire_call *w);
+/* What a call's `wake` is. */
+void rpc_step_wake(struct rpc_call *c);
 /* Gets and sends the next message of a server stream. */
 void rpc_step_pump(struct wire_call *w, bool worker);
 /* Waits for the next message of a client stream. */

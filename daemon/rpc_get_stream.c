@@ -141,9 +141,10 @@ static enum rpc_next get_block_begin(struct rpc_call *c, struct get *g, struct r
 	}
 	enum status s = cache_read_begin(c->daemon->cache, g->session, g->layout,
 					 g->keys.bytes + (size_t)g->index * g->keys.key_bytes, g->keys.key_bytes,
-					 c->now_us, &b->read, &why);
+					 c->now_us, &b->read, rpc_wait(c), &why);
 
 	if (s == STATUS_OK) {
+		rpc_wait_end(c);
 		b->cache = c->daemon->cache;
 		b->rpc = c->daemon->rpc;
 		atomic_store_explicit(&b->refs, 1, memory_order_relaxed);
@@ -153,6 +154,9 @@ static enum rpc_next get_block_begin(struct rpc_call *c, struct get *g, struct r
 		return RPC_NEXT_MESSAGE;
 	}
 	free(b);
+	if (s == STATUS_BUSY)
+		return RPC_NEXT_WAIT;
+	rpc_wait_end(c);
 	if (s != STATUS_MISS && s != STATUS_CORRUPT && s != STATUS_STALE) {
 		*failure = rpc_fail_why(c, s, why);
 		return RPC_NEXT_FAIL;

@@ -26,7 +26,9 @@ enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, Proto
 		return rpc_too_big(c);
 	terrace__v1__lease_reply__init(r);
 	s = cache_lease(c->daemon->cache, q->session, &keys, q->mode == TERRACE__V1__LEASE_MODE__LEASE_ALL,
-			q->attachment, c->now_us, places, keys.count * layouts, &leased, &why);
+			q->attachment, c->now_us, places, keys.count * layouts, &leased, rpc_wait(c), &why);
+	if (s == STATUS_BUSY)
+		return rpc_wait_busy(c);
 	if (s == STATUS_OK) {
 		r->lease = leased.lease;
 		r->blocks = leased.blocks;

@@ -155,6 +155,8 @@ static void begin(struct wire_call *w, uint64_t now_us)
 
 	rpc_call_init(&w->c, s->daemon, m, now_us, 0);
 	w->c.deadline_us = deadline_of(w, now_us);
+	w->c.wake = rpc_step_wake;
+	atomic_store_explicit(&w->woken, false, memory_order_relaxed);
 	w->metadata_sent = w->close_begun = w->opened = w->closed = w->finished = false;
 	atomic_store_explicit(&w->overdue, false, memory_order_relaxed);
 	w->was_cancelled = 0;
@@ -232,6 +234,15 @@ static void on_close(struct wire_call *w)
 	free_if_over(w);
 }
 
+/* The next step of a call that was put aside. */
+static void resume(struct wire_call *w)
+{
+	if (w->c.method->kind == RPC_INLINE)
+		rpc_step_again(w);
+	else
+		rpc_step_hand_over(w, true);
+}
+
 static void on_poke(struct wire_call *w, uint64_t now_us)
 {
 	atomic_exchange_explicit(&w->poked, false, memory_order_acq_rel);
@@ -243,8 +254,8 @@ static void on_poke(struct wire_call *w, uint64_t now_us)
 	case CALL_SLEEPING:
 		if (is_cancelled(w))
 			rpc_step_finish(w, STATUS_CANCELLED, NULL);
-		else if (w->c.resume_us <= now_us)
-			rpc_step_hand_over(w, true);
+		else if (atomic_exchange_explicit(&w->woken, false, memory_order_acq_rel) || w->c.resume_us <= now_us)
+			resume(w);
 		else if (w->server->tick_at_us > w->c.resume_us)
 			w->server->tick_at_us = w->c.resume_us;
 		break;
@@ -354,7 +365,7 @@ static void tick(struct rpc_server *s, uint64_t now_us)
 			rpc_step_poke(w);
 		} else if (state_of(w) == CALL_SLEEPING && !atomic_load_explicit(&w->poked, memory_order_acquire)) {
 			if (w->c.resume_us <= now_us)
-				rpc_step_hand_over(w, true);
+				resume(w);
 			else if (w->c.resume_us < s->tick_at_us)
 				s->tick_at_us = w->c.resume_us;
 		}

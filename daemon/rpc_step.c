@@ -76,6 +76,7 @@ void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMes
 	grpc_op ops[4] = { 0 };
 	size_t n = 0;
 
+	rpc_wait_end(&w->c);
 	if (status == STATUS_OK && w->c.method && w->c.method->undo) {
 		w->granted = reply;
 		if (too_late(w))
@@ -165,21 +166,6 @@ enum status rpc_step_unpack(struct wire_call *w)
 	return s;
 }
 
-void rpc_step_inline(struct wire_call *w)
-{
-	ProtobufCMessage *reply = NULL;
-	enum status s = rpc_step_unpack(w);
-
-	if (s == STATUS_OK)
-		s = w->c.method->unary(&w->c, w->request, &reply);
-	if (s == STATUS_BUSY) {
-		rpc_step_watch_close(w);
-		rpc_step_hand_over(w, false);
-	} else {
-		rpc_step_finish(w, s, reply);
-	}
-}
-
 void rpc_step_poke(struct wire_call *w)
 {
 	grpc_call *call = w->call;
@@ -197,11 +183,55 @@ static void sleep_until_due(struct wire_call *w)
 		set_state(w, CALL_SLEEPING);
 }
 
+/* Runs a step on the rpc thread. A call that is put aside wants to know when its client is gone. */
+static void step_here(struct wire_call *w)
+{
+	ProtobufCMessage *reply = NULL;
+	enum status s = w->c.method->unary(&w->c, w->request, &reply);
+
+	if (s != STATUS_BUSY) {
+		rpc_step_finish(w, s, reply);
+		return;
+	}
+	if (!w->close_begun)
+		rpc_step_watch_close(w);
+	if (w->c.resume_us)
+		sleep_until_due(w);
+	else
+		rpc_step_hand_over(w, false);
+}
+
+void rpc_step_inline(struct wire_call *w)
+{
+	enum status s = rpc_step_unpack(w);
+
+	if (s == STATUS_OK)
+		step_here(w);
+	else
+		rpc_step_finish(w, s, NULL);
+}
+
+void rpc_step_again(struct wire_call *w)
+{
+	w->c.now_us = daemon_now_us();
+	w->c.resume_us = 0;
+	step_here(w);
+}
+
+void rpc_step_wake(struct rpc_call *c)
+{
+	struct wire_call *w = (struct wire_call *)c;
+
+	atomic_store_explicit(&w->woken, true, memory_order_release);
+	rpc_step_poke(w);
+}
+
 static void work_unary(struct wire_call *w)
 {
 	ProtobufCMessage *reply = NULL;
 	enum status s = w->request ? STATUS_OK : rpc_step_unpack(w);
 
+	w->c.resume_us = 0;
 	if (s == STATUS_OK)
 		s = w->c.method->unary(&w->c, w->request, &reply);
 	if (s == STATUS_BUSY && w->c.resume_us)
@@ -249,6 +279,9 @@ void rpc_step_pump(struct wire_call *w, bool worker)
 		return;
 	case RPC_NEXT_WAIT:
 		set_state(w, CALL_WAITING);
+		/* It may have come before the state could tell. */
+		if (atomic_exchange_explicit(&w->woken, false, memory_order_acq_rel))
+			rpc_step_poke(w);
 		return;
 	case RPC_NEXT_WORKER:
 		rpc_step_hand_over(w, true);

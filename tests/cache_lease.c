@@ -73,7 +73,7 @@ START_TEST(modes_and_owners)
 	ck_assert_int_eq(cache_release(r.c, 0, leased.lease), STATUS_OK);
 	ck_assert_double_eq(rig_stat(&r, "terrace_pinned_bytes", "tier=host"), 0);
 	struct cache_keys k = rig_keys(0, 4);
-	ck_assert_int_eq(cache_lease(r.c, r.s.id, &k, true, r.attachment, r.now, places, 7, &leased, &r.why),
+	ck_assert_int_eq(cache_lease(r.c, r.s.id, &k, true, r.attachment, r.now, places, 7, &leased, NULL, &r.why),
 			 STATUS_INVALID);
 	free((void *)k.bytes);
 	rig_close(&r);
@@ -161,7 +161,7 @@ START_TEST(deleted_while_leased)
 	rig_open(&r, &o, 1);
 	rig_put(&r, 0, 2);
 	ck_assert_int_eq(rig_lease(&r, 0, 2, true, places, &leased), STATUS_OK);
-	ck_assert_int_eq(cache_delete(r.c, r.s.id, &k, st, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_delete(r.c, r.s.id, &k, st, NULL, &r.why), STATUS_OK);
 	ck_assert_int_eq(st[0], STATUS_OK);
 	ck_assert_int_eq(st[2], STATUS_MISS);
 	ck_assert_uint_eq(rig_prefix(&r, 0, 2), 0);

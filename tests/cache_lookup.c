@@ -49,7 +49,7 @@ static void check_lease(struct rig *r, const struct cache_keys *k, uint64_t firs
 	struct cache_place places[KEYS * LAYOUTS];
 	struct cache_leased leased = { 0 };
 	enum status s = cache_lease(r->c, r->s.id, k, false, r->attachment, r->now, places, KEYS * LAYOUTS,
-				    &leased, &r->why);
+				    &leased, NULL, &r->why);
 
 	ck_assert_int_eq(s, prefix ? STATUS_OK : STATUS_MISS);
 	for (uint32_t i = 0; i < prefix; i++)
@@ -111,7 +111,7 @@ static void round_of(struct rig *r, unsigned round)
 		for (uint32_t i = 0; i < layouts; i++)
 			ck_assert_uint_eq(states[n * layouts + i], present[i][n]);
 	check_lease(r, &k, round * 1000ull, present, windows, expected);
-	ck_assert_int_eq(cache_delete(r->c, r->s.id, &k, gone, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_delete(r->c, r->s.id, &k, gone, NULL, &r->why), STATUS_OK);
 	ck_assert_int_eq(cache_session_close(r->c, r->s.id, r->now, &r->why), STATUS_OK);
 	free((void *)k.bytes);
 }

@@ -246,7 +246,7 @@ static void drop(struct model *m, uint64_t n)
 	bool there = m->present[n][0] || m->present[n][1] || m->present[n][2];
 	enum status st;
 
-	ck_assert_int_eq(cache_delete(m->r.c, m->r.s.id, &k, &st, &m->r.why), STATUS_OK);
+	ck_assert_int_eq(cache_delete(m->r.c, m->r.s.id, &k, &st, NULL, &m->r.why), STATUS_OK);
 	ck_assert_int_eq(st, there ? STATUS_OK : STATUS_MISS);
 	free((void *)k.bytes);
 }
@@ -259,7 +259,7 @@ static void stream(struct model *m, uint64_t n, uint32_t l)
 	enum status s;
 
 	rig_key(key, n);
-	s = cache_read_begin(m->r.c, m->r.s.id, l, key, sizeof(key), m->r.now, &read, &m->r.why);
+	s = cache_read_begin(m->r.c, m->r.s.id, l, key, sizeof(key), m->r.now, &read, NULL, &m->r.why);
 	ck_assert_int_eq(s, m->present[n][l] ? STATUS_OK : STATUS_MISS);
 	if (!s) {
 		ck_assert(rig_matches(read.block, read.block_bytes, m->content[n][l], l));

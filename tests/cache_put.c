@@ -134,7 +134,7 @@ START_TEST(open_blocks_grow_and_are_stored)
 	struct cache_read read;
 	uint8_t key[RIG_KEY_BYTES];
 	rig_key(key, 3);
-	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 0, key, sizeof(key), r.now, &read, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 0, key, sizeof(key), r.now, &read, NULL, &r.why), STATUS_OK);
 	ck_assert_uint_eq(read.tokens, 9);
 	ck_assert(rig_matches(read.block, read.block_bytes, 3, 0));
 	cache_read_end(r.c, &read);
@@ -206,8 +206,8 @@ START_TEST(streams_write_and_read)
 
 	rig_open(&r, &o, 2);
 	rig_key(key, 5);
-	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 1, key, 16, r.now, &read, &r.why), STATUS_MISS);
-	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 2, key, 16, r.now, &read, &r.why), STATUS_INVALID);
+	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 1, key, 16, r.now, &read, NULL, &r.why), STATUS_MISS);
+	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 2, key, 16, r.now, &read, NULL, &r.why), STATUS_INVALID);
 	ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 2, key, 16, NULL, r.now, &w, &r.why), STATUS_INVALID);
 	ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 1, key, 0, NULL, r.now, &w, &r.why), STATUS_INVALID);
 	ck_assert_int_eq(cache_write_begin(r.c, 4, 1, key, 16, NULL, r.now, &w, &r.why), STATUS_NOT_FOUND);
@@ -217,7 +217,7 @@ START_TEST(streams_write_and_read)
 	ck_assert_int_eq(cache_abort(r.c, r.s.id, w.reservation),
 			 STATUS_NOT_FOUND); /* not a client's to abort */
 	ck_assert_int_eq(cache_write_end(r.c, r.s.id, &w, false, r.now, 1), STATUS_CANCELLED);
-	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 1, key, 16, r.now, &read, &r.why), STATUS_MISS);
+	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 1, key, 16, r.now, &read, NULL, &r.why), STATUS_MISS);
 	ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 1, key, 16, NULL, r.now, &w, &r.why), STATUS_OK);
 	rig_fill(w.block, w.block_bytes, 5, 1);
 	/* The session ends before its put does: no harm. */
@@ -229,7 +229,7 @@ START_TEST(streams_write_and_read)
 	struct rig b;
 	rig_join(&b, &r, 2);
 	ck_assert_int_eq(cache_write_begin(b.c, b.s.id, 1, key, 16, NULL, r.now, &w, &r.why), STATUS_EXISTS);
-	ck_assert_int_eq(cache_read_begin(b.c, b.s.id, 1, key, 16, r.now, &read, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_read_begin(b.c, b.s.id, 1, key, 16, r.now, &read, NULL, &r.why), STATUS_OK);
 	ck_assert(rig_matches(read.block, read.block_bytes, 5, 1));
 	cache_read_end(b.c, &read);
 	rig_close(&r);

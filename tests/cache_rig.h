@@ -57,6 +57,32 @@ enum status rig_lease(struct rig *r, uint64_t first, uint32_t count, bool all, s
 void rig_tick(struct cache *c, uint64_t now_us);
 double rig_stat(struct rig *r, const char *name, const char *labels);
 
+/* ---- with a disk tier ---- */
+
+/* Folders for disks and a catalog under a new one of their own, which rig_disks_remove deletes. */
+struct rig_disks {
+	char root[64], folder[2][96], catalog[96];
+	struct cache_disk_options disk[2];
+};
+/* `disks` (1 or 2) of `slots` slots each; base: a folder, NULL for /tmp. */
+void rig_disks_make(struct rig_disks *d, const char *base, uint32_t disks, uint32_t slots);
+void rig_disks_remove(struct rig_disks *d);
+/* rig_options with them; the slab is an eighth of a disk. */
+struct cache_options rig_disk_options(const struct rig_disks *d, uint32_t disks, uint32_t host_slots);
+/* Runs what the daemon runs in the background, until the earlier runs' blocks are taken up. */
+void rig_restored(struct rig *r);
+/* The same until nothing is on its way between the tiers. */
+void rig_quiet(struct rig *r);
+
+/* Calls that wait, until they answer something else than BUSY; fails the test after ten seconds. */
+enum status rig_lease_wait(struct rig *r, uint64_t first, uint32_t count, bool all, struct cache_place *places,
+			   struct cache_leased *out);
+enum status rig_flush(struct rig *r, uint64_t first, uint32_t count, enum status *statuses); /* count 0: everything */
+enum status rig_delete(struct rig *r, uint64_t first, uint32_t count, enum status *statuses);
+uint32_t rig_warm(struct rig *r, uint64_t first, uint32_t count);
+/* Leases each of the keys by itself, compares its bytes, releases. Returns how many were there. */
+uint32_t rig_read_all(struct rig *r, uint64_t first, uint32_t count);
+
 /* Recounts everything and compares it with what the cache believes. */
 void rig_check_books(struct cache *c);
 

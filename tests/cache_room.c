@@ -42,7 +42,7 @@ START_TEST(a_new_layout_gets_memory_of_a_full_one)
 	rig_tick(a.c, a.now);
 	ck_assert_uint_eq(rig_put(&b, 0, 4), 4);
 	ck_assert_double_eq(rig_stat(&a, "terrace_draining_extents", "tier=host"), 0);
-	ck_assert_double_eq(rig_stat(&a, "terrace_evictions_total", "reason=drain"), 8);
+	ck_assert_double_eq(rig_stat(&a, "terrace_evictions_total", "tier=host,reason=drain"), 8);
 	ck_assert_uint_eq(rig_prefix(&a, 0, 64), 56); /* the coldest extent went: the end of the chain */
 	/* Warm neighbours are left alone: from here on B evicts its own. */
 	ck_assert_uint_eq(rig_put(&b, 10, 4), 4);
@@ -152,13 +152,13 @@ START_TEST(an_unused_extent_goes_first)
 	/* Everything else is out of reach. */
 	ck_assert_int_eq(rig_lease(&a, 0, 8, true, places, &leased), STATUS_OK);
 	ck_assert_int_eq(rig_lease(&a, 16, 48, true, places, &leased), STATUS_OK);
-	ck_assert_int_eq(cache_delete(a.c, a.s.id, &k, st, &a.why), STATUS_OK);
+	ck_assert_int_eq(cache_delete(a.c, a.s.id, &k, st, NULL, &a.why), STATUS_OK);
 	b = other_pool(&a);
 	rig_put(&b, 0, 1);
 	rig_tick(a.c, a.now += 50000);
 	b.now = a.now;
 	ck_assert_uint_eq(rig_put(&b, 0, 8), 8);
-	ck_assert_double_eq(rig_stat(&a, "terrace_evictions_total", "reason=drain"), 0);
+	ck_assert_double_eq(rig_stat(&a, "terrace_evictions_total", "tier=host,reason=drain"), 0);
 	ck_assert_uint_eq(rig_prefix(&a, 16, 48), 48);
 	free((void *)k.bytes);
 	rig_close(&a);

@@ -201,7 +201,7 @@ START_TEST(draining_refuses_new_work_and_lets_old_end)
 	ck_assert_int_eq(st, STATUS_OK);
 	ck_assert_uint_eq(leased.lease, 0); /* stored, but no lease */
 	ck_assert_uint_eq(place[0].extent, (uint32_t)CACHE_EXTENT_NONE);
-	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 0, k.bytes, RIG_KEY_BYTES, r.now, &read, &r.why),
+	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 0, k.bytes, RIG_KEY_BYTES, r.now, &read, NULL, &r.why),
 			 STATUS_OK);
 	cache_read_end(r.c, &read);
 	cache_drain(r.c, false);

@@ -50,7 +50,7 @@ static void stream(struct worker *w, uint64_t n, uint32_t layout)
 	struct cache_read read;
 
 	rig_key(key, n);
-	if (cache_read_begin(w->rig.c, w->rig.s.id, layout, key, sizeof(key), w->rig.now, &read,
+	if (cache_read_begin(w->rig.c, w->rig.s.id, layout, key, sizeof(key), w->rig.now, &read, NULL,
 			     &w->rig.why) == STATUS_OK) {
 		ck_assert(rig_matches(read.block, read.block_bytes, n, layout));
 		cache_read_end(w->rig.c, &read);
@@ -102,7 +102,7 @@ static void *work(void *arg)
 			break;
 		default:
 			k = rig_keys(n, 1);
-			ck_assert_int_eq(cache_delete(w->rig.c, w->rig.s.id, &k, &st, &w->rig.why),
+			ck_assert_int_eq(cache_delete(w->rig.c, w->rig.s.id, &k, &st, NULL, &w->rig.why),
 					 STATUS_OK);
 			free((void *)k.bytes);
 			if (i % 50 == 0)
@@ -235,7 +235,7 @@ START_TEST(one_of_many_commits_wins)
 		}
 		ck_assert_int_eq(won, 1);
 		ck_assert_double_eq(rig_stat(&keeper, "terrace_slots_used", "tier=host"), LAYOUTS);
-		ck_assert_int_eq(cache_delete(keeper.c, keeper.s.id, &k, &st, &keeper.why), STATUS_OK);
+		ck_assert_int_eq(cache_delete(keeper.c, keeper.s.id, &k, &st, NULL, &keeper.why), STATUS_OK);
 		pthread_barrier_destroy(&start);
 	}
 	free((void *)k.bytes);

@@ -39,7 +39,7 @@ START_TEST(events_come_in_order)
 	for (uint64_t n = 1; n < 8; n++)
 		rig_put(&r, n, 1);
 	ck_assert_int_eq(wakes, 1);
-	cache_delete(r.c, r.s.id, &k, &st, &r.why);
+	cache_delete(r.c, r.s.id, &k, &st, NULL, &r.why);
 	rig_put(&r, 100, 2); /* the free slot, and 0 is evicted */
 	for (uint64_t n = 1; n < 8; n++) {
 		ck_assert_int_eq(cache_watch_next(w, &e), STATUS_OK);
@@ -140,7 +140,7 @@ START_TEST(the_first_look_around_is_consistent)
 			struct cache_keys k = rig_keys(rand() % KEYS, 1);
 
 			rig_put(&r, rand() % KEYS, 1);
-			cache_delete(r.c, r.s.id, &k, &st, &r.why);
+			cache_delete(r.c, r.s.id, &k, &st, NULL, &r.why);
 			free((void *)k.bytes);
 		}
 	}

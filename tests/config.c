@@ -50,7 +50,9 @@ static const char *origin_of(const char *name)
 static const char *const other[][2] = {
 	{ "data_dir", "/x/y" }, { "socket", "/x/s.sock" }, { "fd_socket", "/x/d.fd" }, { "socket_mode", "0600" },
 	{ "listen", "127.0.0.1:7070" }, { "host_bytes", "3GiB" }, { "extent_bytes", "8MiB" }, { "huge_pages", "off" },
-	{ "policy", "fifo" }, { "pinned_share", "0.5" }, { "sessions_max", "7" }, { "leases_max", "8" },
+	{ "policy", "fifo" }, { "pinned_share", "0.5" }, { "disks", "/a:2MiB,/b:1TiB" }, { "disk_policy", "sieve" },
+	{ "slab_bytes", "4MiB" }, { "disk_depth", "9" }, { "disk_slow", "3s" }, { "spill_share", "0.5" },
+	{ "disk_io", "threads" }, { "catalog", "rebuild" }, { "sessions_max", "7" }, { "leases_max", "8" },
 	{ "open_blocks_max", "9" }, { "session_idle", "2s" }, { "lease_ttl", "150ms" }, { "reservation_ttl", "2h" },
 	{ "watch_queue", "17" }, { "workers", "3" }, { "queue_max", "5" }, { "calls_max", "99" },
 	{ "connections_max", "4" }, { "call_deadline_max", "7s" }, { "message_bytes_max", "8MiB" },

@@ -130,7 +130,7 @@ static uint64_t lease_one(uint64_t attachment, uint32_t *extent)
 	struct cache_keys k = { (const uint8_t *)"key1", 1, 4 };
 	const char *why = "";
 
-	ck_assert_msg(cache_lease(s.daemon.cache, s.session.id, &k, true, attachment, daemon_now_us(), places, 2, &leased,
+	ck_assert_msg(cache_lease(s.daemon.cache, s.session.id, &k, true, attachment, daemon_now_us(), places, 2, &leased, NULL,
 				  &why) == STATUS_OK,
 		      "%s", why);
 	*extent = places[0].extent;

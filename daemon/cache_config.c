@@ -1,0 +1,38 @@
+/* See cache_config.h. */
+#include "daemon/cache_config.h"
+
+#include <stdio.h>
+
+void cache_config(const struct config *c, struct cache_config *out)
+{
+	const char *problem;
+	uint32_t n = config_disks(c->disks, out->named, &problem);
+
+	for (uint32_t i = 0; i < n; i++)
+		out->disks[i] = (struct cache_disk_options){ out->named[i].folder, out->named[i].bytes };
+	snprintf(out->catalog, sizeof out->catalog, "%s/catalog", c->data_dir);
+	out->options = (struct cache_options){
+		.host_bytes = c->host_bytes,
+		.extent_bytes = c->extent_bytes,
+		.huge_pages = c->huge_pages == CONFIG_HUGE_AUTO,
+		.policy = c->policy,
+		.pinned_bytes_max = c->host_bytes / 1000 * c->pinned_share_milli,
+		.sessions_max = (uint32_t)c->sessions_max,
+		.leases_max = (uint32_t)c->leases_max,
+		.open_blocks_max = (uint32_t)c->open_blocks_max,
+		.session_idle_ms = (uint32_t)c->session_idle_ms,
+		.lease_ttl_ms = (uint32_t)c->lease_ttl_ms,
+		.reservation_ttl_ms = (uint32_t)c->reservation_ttl_ms,
+		.watch_queue = (uint32_t)c->watch_queue,
+		.disks = out->disks,
+		.disk_count = n,
+		.catalog_folder = out->catalog,
+		.rebuild = c->catalog == CONFIG_CATALOG_REBUILD,
+		.slab_bytes = c->slab_bytes,
+		.disk_depth = (uint32_t)c->disk_depth,
+		.disk_slow_ms = (uint32_t)c->disk_slow_ms,
+		.spill_share_milli = (uint32_t)c->spill_share_milli,
+		.disk_policy = c->disk_policy,
+		.io = (enum cache_io)c->disk_io,
+	};
+}

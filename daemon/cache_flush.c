@@ -1,0 +1,181 @@
+/* Flush: what only memory has is written, the disks are synced, and the catalog is committed, in that order. Each step is begun for all
+ * blocks and then waited for; the caller comes back by the wait.
+ */
+#include "daemon/cache_tier.h"
+
+#include <string.h>
+
+enum { FLUSH_NEW, FLUSH_WRITING, FLUSH_SYNCING, FLUSH_COMMITTING };
+enum { WAITED_SPILLS = 256 };          /* at a time, in one flush */
+
+struct flush {
+	struct cache *cache;
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t layouts;
+	const struct cache_keys *keys;
+	struct cache_wait *wait;
+	enum status refused;           /* what kept a block from being written, of those that last */
+	bool more;                     /* blocks are left that the disks did not take now */
+};
+
+static void flush_block(struct flush *f, struct block *b)
+{
+	enum status s;
+
+	if (b->rack || !b->shelf)
+		return;
+	if (f->wait->outstanding >= WAITED_SPILLS) {
+		f->more = true;
+		return;
+	}
+	s = spill_begin(f->cache, b, RING_AHEAD, f->wait);
+	if (s == STATUS_UNAVAILABLE || s == STATUS_EXHAUSTED)
+		f->refused = s;
+	else if (s)
+		f->more = true;
+}
+
+/* In a read section, with the lock. */
+static void flush_keys(struct flush *f)
+{
+	struct block *found[CACHE_LAYOUTS_MAX];
+
+	for (uint32_t i = 0; i < f->keys->count; i++) {
+		const struct cache_keys one = { f->keys->bytes + (size_t)i * f->keys->key_bytes, 1, f->keys->key_bytes };
+
+		blocks_find(f->cache, f->pools, f->layouts, &one, found);
+		for (uint32_t l = 0; l < f->layouts; l++)
+			if (found[l] && block_live(found[l]))
+				flush_block(f, found[l]);
+	}
+}
+
+static void flush_pools(struct flush *f)
+{
+	for (uint32_t l = 0; l < f->layouts; l++) {
+		uint32_t extent = 0, slot = 0, budget = UINT32_MAX;
+		struct block *b;
+
+		while (!f->more && (b = shelf_next_block(f->pools[l], &extent, &slot, &budget)))
+			flush_block(f, b);
+	}
+}
+
+/* True: something is to be waited for. */
+static bool flush_write(struct flush *f)
+{
+	f->more = false;
+	f->refused = STATUS_OK;
+	if (f->keys)
+		flush_keys(f);
+	else
+		flush_pools(f);
+	f->wait->poll = f->more && !f->wait->outstanding;
+	return f->more || f->wait->outstanding;
+}
+
+static bool flush_sync(struct flush *f)
+{
+	struct tier *t = f->cache->tier;
+
+	for (uint32_t i = 0; i < t->unit_count; i++)
+		if (!t->units[i].failed && wait_sync(f->cache, f->wait, &t->units[i]))
+			f->wait->worst = STATUS_IO;
+	return f->wait->outstanding;
+}
+
+static bool flush_commit(struct flush *f)
+{
+	if (wait_catalog(f->cache, f->wait))
+		f->wait->worst = STATUS_IO;
+	return f->wait->outstanding;
+}
+
+/* A failed spill is begun again on what disks are left; a failed sync or commit is the end. */
+static enum status flush_step(struct flush *f)
+{
+	struct cache_wait *w = f->wait;
+
+	if (w->outstanding)
+		return STATUS_BUSY;
+	if (w->stage <= FLUSH_WRITING && flush_write(f)) {
+		w->stage = FLUSH_WRITING;
+		return STATUS_BUSY;
+	}
+	if (w->stage <= FLUSH_WRITING) {
+		w->stage = FLUSH_SYNCING;
+		w->worst = STATUS_OK;
+		if (flush_sync(f))
+			return STATUS_BUSY;
+	}
+	if (w->stage == FLUSH_SYNCING && !w->worst) {
+		w->stage = FLUSH_COMMITTING;
+		if (flush_commit(f))
+			return STATUS_BUSY;
+	}
+	return w->worst;
+}
+
+static enum status key_status(struct flush *f, const struct cache_keys *one)
+{
+	struct block *found[CACHE_LAYOUTS_MAX];
+	enum status s = STATUS_MISS;
+
+	blocks_find(f->cache, f->pools, f->layouts, one, found);
+	for (uint32_t l = 0; l < f->layouts; l++) {
+		if (!found[l] || !block_live(found[l]))
+			continue;
+		if (!found[l]->rack)
+			return f->refused ? f->refused : STATUS_EXHAUSTED;
+		s = f->wait->worst;
+	}
+	return s;
+}
+
+static enum status flush_answer(struct flush *f, enum status s, enum status *statuses)
+{
+	const struct cache_keys *k = f->keys;
+
+	cache_count(f->cache, COUNTER_FLUSHES, s == STATUS_OK);
+	if (!k)
+		return s ? s : f->refused;
+	for (uint32_t i = 0; i < k->count; i++) {
+		const struct cache_keys one = { k->bytes + (size_t)i * k->key_bytes, 1, k->key_bytes };
+
+		statuses[i] = key_status(f, &one);
+	}
+	return STATUS_OK;
+}
+
+enum status cache_flush(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
+			struct cache_wait *w, enum status *statuses, const char **why)
+{
+	struct flush f = { .cache = c, .keys = k, .wait = w };
+	enum status s;
+
+	f.layouts = session_pools(c, session, f.pools);
+	*why = "no such session: it was never opened, or it has ended";
+	if (!f.layouts)
+		return STATUS_NOT_FOUND;
+	*why = k ? cache_keys_problem(k, f.layouts) : NULL;
+	if (*why)
+		return STATUS_INVALID;
+	*why = "there is no disk tier";
+	if (!c->tier)
+		return STATUS_UNAVAILABLE;
+	w->poll = !cache_restored(c);
+	if (w->poll)
+		return STATUS_BUSY;
+	*why = "not every block is durable";
+	index_read_lock();
+	cache_lock(c);
+	cache_time(c, now_us);
+	s = flush_step(&f);
+	if (s != STATUS_BUSY) {
+		flush_write(&f); /* what memory still has alone, and why; nothing is begun that is waited for */
+		s = flush_answer(&f, s, statuses);
+	}
+	cache_unlock(c);
+	index_read_unlock();
+	return s;
+}

@@ -1,0 +1,602 @@
+/* Moves: spills, loads and burials, from their beginning under the lock to their end on a disk's thread.
+ *
+ * The end of a load is checked without the lock: header and checksums, before anybody can see the block. Everything else an end
+ * does, it does in one hold of the lock: the books, the catalog's queue, the links of those who wait, and what can be started next.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "daemon/cache_tier.h"
+#include "store/crash_point.h"
+
+/* ---- who moves ---- */
+
+static struct move **block_bucket(struct cache *c, const struct block *b)
+{
+	return &c->tier->moves[((uintptr_t)b >> 6) % MOVE_BUCKETS];
+}
+
+static struct move **grave_bucket(struct cache *c, const struct index_ident *ident)
+{
+	return &c->tier->graves[ident_hash(ident, 0) % MOVE_BUCKETS];
+}
+
+struct move *move_of(struct cache *c, const struct block *b)
+{
+	struct move *m = *block_bucket(c, b);
+
+	while (m && m->block != b)
+		m = m->block_next;
+	return m;
+}
+
+struct move *grave_of(struct cache *c, const struct index_ident *ident)
+{
+	struct move *m = *grave_bucket(c, ident);
+
+	while (m && (m->dead.layout_id != ident->layout_id || m->dead.tenant != ident->tenant ||
+		     m->dead.key_bytes != ident->key_bytes || memcmp(m->dead.key, ident->key, ident->key_bytes)))
+		m = m->grave_next;
+	return m;
+}
+
+static struct move *move_create(struct cache *c, enum move_kind kind, struct unit *u, enum ring_priority priority)
+{
+	struct move *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		return NULL;
+	m->cache = c;
+	m->kind = kind;
+	m->unit = u;
+	m->priority = priority;
+	return m;
+}
+
+/* The block's one move, with a pin. */
+static void move_enter(struct move *m, struct block *b)
+{
+	struct move **bucket = block_bucket(m->cache, b);
+
+	m->block = b;
+	m->block_next = *bucket;
+	*bucket = m;
+	b->moving = true;
+	block_pin(b);
+	m->cache->tier->moving_bytes += b->pool->geometry.slot_bytes;
+	m->cache->tier->move_count++;
+}
+
+/* The caller unpins the block when its books are done. */
+static void move_leave(struct move *m)
+{
+	struct move **at = block_bucket(m->cache, m->block);
+
+	while (*at != m)
+		at = &(*at)->block_next;
+	*at = m->block_next;
+	m->block->moving = false;
+	m->cache->tier->moving_bytes -= m->block->pool->geometry.slot_bytes;
+	m->cache->tier->move_count--;
+}
+
+static void grave_enter(struct move *m, struct pool *p, const struct index_ident *ident, uint64_t generation)
+{
+	struct move **bucket = grave_bucket(m->cache, ident);
+
+	m->grave = true;
+	m->dead = *ident;
+	m->dead_generation = generation;
+	m->dead_pool = p;
+	m->grave_next = *bucket;
+	*bucket = m;
+}
+
+static void grave_leave(struct move *m)
+{
+	struct move **at = grave_bucket(m->cache, &m->dead);
+
+	if (!m->grave)
+		return;
+	while (*at != m)
+		at = &(*at)->grave_next;
+	*at = m->grave_next;
+	m->grave = false;
+}
+
+static enum status move_join(struct move *m, struct cache_wait *w)
+{
+	struct cache_wait_link *l;
+
+	if (!w)
+		return STATUS_OK;
+	l = wait_link(m->cache, w, m->block);
+	if (!l)
+		return STATUS_EXHAUSTED;
+	l->move_next = m->links;
+	m->links = l;
+	return STATUS_OK;
+}
+
+static void move_tell(struct move *m, enum status s)
+{
+	struct cache_wait_link *l = m->links, *next;
+
+	m->links = NULL;
+	for (; l; l = next) {
+		next = l->move_next;
+		wait_link_done(m->cache, l, s);
+	}
+}
+
+/* What the disk's answer says of the disk. */
+static void judge_disk(struct move *m, enum status s)
+{
+	if ((s == STATUS_IO || s == STATUS_UNAVAILABLE) && !m->cache->tier->stopping)
+		unit_failed(m->cache, m->unit);
+}
+
+static struct disk_place place_of(const struct move *m)
+{
+	return (struct disk_place){ .slab = m->rack->slab, .slot = m->rack_slot };
+}
+
+/* ---- burials ---- */
+
+/* Frees the move, and with it the second name that the header may have had. */
+static void bury_end(struct cache *c, struct move *m, enum status s)
+{
+	cache_count(c, s ? COUNTER_BURY_FAILED : COUNTER_BURIED, 1);
+	m->rack->moves--;
+	c->tier->move_count--;
+	if (!s)
+		disk_slot_give(m->unit->disk, place_of(m));
+	for (struct move *next; m; m = next) {
+		next = m->also;
+		grave_leave(m);
+		move_tell(m, s);
+		free(m->page);
+		free(m);
+	}
+}
+
+static void bury_done(struct disk_request *q)
+{
+	struct move *m = (struct move *)q;
+	struct cache *c = m->cache;
+	enum status s = q->ring.status;
+
+	CRASH_POINT("bury_done");
+	cache_lock(c);
+	judge_disk(m, s);
+	bury_end(c, m, s);
+	cache_unlock(c);
+}
+
+/* The header that the slot has, as far as a tombstone repeats it. */
+static void dead_header(const struct cache *c, const struct move *m, struct slot_header *h)
+{
+	const struct pool *p = m->dead_pool;
+
+	*h = (struct slot_header){
+		.magic = SLOT_MAGIC, .version = SLOT_VERSION, .generation = m->dead_generation,
+		.layout_id = m->dead.layout_id, .block_bytes = p->geometry.block_bytes,
+		.layer_bytes = p->geometry.layer_bytes, .layers = p->layout.layers,
+		.tokens = p->layout.block_tokens, .key_bytes = m->dead.key_bytes,
+	};
+	memcpy(h->key, m->dead.key, m->dead.key_bytes);
+	strncpy(h->tenant, c->tenant.name, SLOT_TENANT_MAX);
+}
+
+/* m has the rack, the slot and the grave. On a disk that has failed nothing can be written: the slot stays taken, and the disk is
+ * wiped before it is used again (store/disk.h). */
+static void bury_start(struct cache *c, struct move *m, uint64_t unix_ms)
+{
+	struct slot_header h;
+	enum status s = STATUS_EXHAUSTED;
+
+	CRASH_POINT("bury_begin");
+	m->kind = MOVE_BURY;
+	m->rack->moves++;
+	c->tier->move_count++;
+	m->page = aligned_alloc(SLOT_HEADER_BYTES, SLOT_HEADER_BYTES);
+	if (m->page) {
+		dead_header(c, m, &h);
+		slot_tombstone(m->page, &h, unix_ms);
+		m->io.done = bury_done;
+		s = disk_tombstone(m->unit->disk, place_of(m), m->page, &m->io);
+	}
+	if (!s)
+		return;
+	judge_disk(m, s);
+	bury_end(c, m, s);
+}
+
+static uint64_t unix_now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+void bury_begin(struct cache *c, struct rack *r, uint32_t slot, struct pool *p, const struct index_ident *ident,
+		uint64_t generation)
+{
+	struct move *m = move_create(c, MOVE_BURY, r->class->unit, RING_URGENT);
+
+	if (!m) {
+		cache_count(c, COUNTER_BURY_FAILED, 1);
+		return;
+	}
+	m->rack = r;
+	m->rack_slot = slot;
+	grave_enter(m, p, ident, generation);
+	bury_start(c, m, unix_now_ms());
+}
+
+/* ---- spills ---- */
+
+/* With the lock. The header was the engine's to write until it was written out: what it says now is looked at as any bytes. */
+static void spill_keep(struct move *m)
+{
+	struct cache *c = m->cache;
+	struct block *b = m->block;
+	struct slot_header h;
+
+	memcpy(&h, block_slot_at(b), sizeof(h));
+	rack_attach(c, m->rack, m->rack_slot, b, slot_header_problem(&h) ? 0 : h.position);
+	catalog_tell(c, b, &h);
+	cache_count(c, COUNTER_SPILLED, 1);
+}
+
+/* The slot is not to stay as it is: its header names the block, or, if the write failed, perhaps what was displaced, or it is torn. A
+ * burial takes over the move's waiters. */
+static void spill_undo(struct move *m, const struct block *b, enum status s)
+{
+	struct cache *c = m->cache;
+	struct move *grave, *also = NULL;
+
+	if (s && !m->io.ring.started_us && !m->grave) {
+		disk_slot_give(m->unit->disk, place_of(m));
+		return;
+	}
+	grave = move_create(c, MOVE_BURY, m->unit, RING_URGENT);
+	if (s && m->grave)
+		also = move_create(c, MOVE_BURY, m->unit, RING_URGENT);
+	if (!grave || (s && m->grave && !also)) {
+		free(grave);
+		return; /* the slot stays taken until the next start */
+	}
+	grave->rack = m->rack;
+	grave->rack_slot = m->rack_slot;
+	grave->links = m->links;
+	m->links = NULL;
+	grave_enter(grave, b->pool, &b->record.ident, b->generation);
+	if (also) {
+		const struct index_ident old = m->dead;
+
+		grave_leave(m);
+		grave_enter(also, m->dead_pool, &old, m->dead_generation);
+		grave->also = also;
+	}
+	bury_start(c, grave, unix_now_ms());
+}
+
+/* What lies in the slot that a spill is about to overwrite leaves the books; its name stays in the graves until it is overwritten. */
+static void displace(struct cache *c, struct move *m, struct block *old)
+{
+	grave_enter(m, old->pool, &old->record.ident, old->generation);
+	cache_count(c, COUNTER_EVICTED_DISK, 1);
+	if (old->shelf) {
+		rack_detach(c, old);
+		return;
+	}
+	cache_count(c, COUNTER_DROPPED, 1);
+	block_remove(c, old, CACHE_REASON_EVICTED);
+}
+
+/* The catalog forgets it only now: before, a restart had better find it again. It may have been put or spilled anew meanwhile. */
+static void displaced(struct cache *c, const struct move *m)
+{
+	struct index_record *r;
+
+	index_read_lock();
+	r = index_find(c->index, &m->dead);
+	if (!r || !block_of(r)->rack)
+		catalog_untell(c, &m->dead);
+	index_read_unlock();
+}
+
+static void spill_done(struct disk_request *q)
+{
+	struct move *m = (struct move *)q;
+	struct cache *c = m->cache;
+	enum status s = q->ring.status;
+	struct block *b;
+
+	CRASH_POINT("spill_written");
+	cache_lock(c);
+	b = m->block; /* entered under the lock, after the write was submitted */
+	judge_disk(m, s);
+	m->unit->spilling--;
+	m->rack->moves--;
+	move_leave(m);
+	if (!s && m->grave)
+		displaced(c, m);
+	if (!s && block_live(b) && !m->unit->failed) {
+		spill_keep(m);
+		CRASH_POINT("spill_kept");
+	} else {
+		if (s)
+			cache_count(c, COUNTER_SPILL_FAILED, 1);
+		if (block_live(b))
+			b->pool->dirty++;
+		if (!m->unit->failed && !c->tier->stopping)
+			spill_undo(m, b, s);
+	}
+	grave_leave(m);
+	move_tell(m, s);
+	block_unpin(b);
+	spill_pump(c);
+	loads_feed(c);
+	cache_unlock(c);
+	free(m);
+}
+
+static enum status spill_submit(struct cache *c, struct move *m, struct block *b, struct block *victim)
+{
+	const struct pool *p = b->pool;
+	enum status s;
+
+	m->io.done = spill_done;
+	s = disk_write(m->unit->disk, place_of(m), block_slot_at(b), (uint32_t)p->geometry.slot_bytes,
+		       b->shelf->buffer[m->unit->number], m->priority, &m->io);
+	if (s)
+		return s;
+	/* Its end waits for the lock. */
+	if (victim)
+		displace(c, m, victim);
+	move_enter(m, b);
+	b->pool->dirty--;
+	m->unit->spilling++;
+	m->rack->moves++;
+	return STATUS_OK;
+}
+
+/* On one disk. */
+static enum status spill_to(struct cache *c, struct unit *u, struct block *b, enum ring_priority priority, struct move **out)
+{
+	struct move *m = move_create(c, MOVE_SPILL, u, priority);
+	struct block *victim;
+	enum status s;
+
+	if (!m)
+		return STATUS_EXHAUSTED;
+	s = rack_take(c, u, b->pool->geometry.slot_bytes, &m->rack, &m->rack_slot, &victim);
+	if (!s) {
+		s = spill_submit(c, m, b, victim);
+		if (s && !victim)
+			disk_slot_give(u->disk, place_of(m));
+	}
+	judge_disk(m, s);
+	if (s) {
+		free(m);
+		return s;
+	}
+	*out = m;
+	return STATUS_OK;
+}
+
+enum status spill_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w)
+{
+	struct tier *t = c->tier;
+	enum status s = STATUS_UNAVAILABLE;
+	struct move *m = b->moving ? move_of(c, b) : NULL;
+
+	if (m)
+		return move_join(m, w);
+	if (!t->restored)
+		return STATUS_MISS;
+	for (uint32_t i = 0; i < t->unit_count; i++) {
+		struct unit *u = &t->units[t->turn++ % t->unit_count];
+		enum status one;
+
+		if (u->failed)
+			continue;
+		one = spill_to(c, u, b, priority, &m);
+		if (!one)
+			return move_join(m, w);
+		if (s == STATUS_UNAVAILABLE || one == STATUS_MISS)
+			s = one;
+	}
+	return s;
+}
+
+/* ---- loads ---- */
+
+static void load_ident(const struct cache *c, const struct block *b, struct slot_ident *out)
+{
+	const struct pool *p = b->pool;
+
+	*out = (struct slot_ident){
+		.tenant = c->tenant.name, .layout_id = p->layout_id, .key = b->record.ident.key,
+		.key_bytes = b->record.ident.key_bytes, .block_bytes = p->geometry.block_bytes,
+		.layer_bytes = p->geometry.layer_bytes, .layers = p->layout.layers,
+	};
+}
+
+/* Without the lock: what the disk gave, judged. */
+static enum status load_judge(const struct move *m, struct slot_header *h)
+{
+	struct slot_ident ident;
+	enum status s = m->io.ring.status;
+
+	if (s)
+		return s;
+	load_ident(m->cache, m->block, &ident);
+	memcpy(h, m->slot.at, sizeof(*h));
+	s = slot_header_match(h, &ident, m->block->generation);
+	if (s)
+		return s;
+	return slot_layers_check(m->slot.at, 0, ident.layers);
+}
+
+static void load_give_slot(struct move *m)
+{
+	m->shelf->taken--;
+	m->shelf->held--;
+	if (!m->shelf->draining)
+		m->shelf->pool->free_slots++;
+	host_slot_give(&m->slot);
+}
+
+/* With the lock. The block's bytes are gone or wrong: so is the block. */
+static void load_lost(struct cache *c, struct move *m, enum status s)
+{
+	if (s == STATUS_CORRUPT || s == STATUS_STALE) {
+		cache_count(c, COUNTER_LOAD_CORRUPT, 1);
+		cache_count(c, COUNTER_CORRUPT, 1);
+		disk_note_corrupt(m->unit->disk, 1);
+		if (block_live(m->block))
+			block_remove(c, m->block, CACHE_REASON_CORRUPT);
+	} else {
+		cache_count(c, s == STATUS_BUSY || s == STATUS_EXHAUSTED || s == STATUS_CANCELLED ? COUNTER_LOAD_SHED : COUNTER_LOAD_FAILED, 1);
+		judge_disk(m, s);
+	}
+}
+
+/* With the lock; frees the move. */
+static void load_end(struct cache *c, struct move *m, enum status s, const struct slot_header *h)
+{
+	struct block *b = m->block;
+
+	move_leave(m);
+	if (!s && block_live(b)) {
+		m->shelf->held--;
+		block_arrive(c, b, &m->slot, m->shelf, h->position);
+		rack_use(c, b);
+		cache_count(c, COUNTER_LOADED, 1);
+	} else {
+		if (m->shelf)
+			load_give_slot(m);
+		if (s)
+			load_lost(c, m, s);
+	}
+	move_tell(m, s);
+	block_unpin(b);
+	free(m);
+}
+
+static void load_done(struct disk_request *q)
+{
+	struct move *m = (struct move *)q;
+	struct cache *c = m->cache;
+	struct slot_header h;
+	enum status s = load_judge(m, &h);
+
+	CRASH_POINT("load_read");
+	cache_lock(c);
+	m->unit->loading--;
+	load_end(c, m, s, &h);
+	spill_pump(c);
+	loads_feed(c);
+	cache_unlock(c);
+}
+
+/* A slot of memory, and the read. EXHAUSTED with c->grow set: memory is to be had, but not now. */
+static enum status load_start(struct cache *c, struct move *m)
+{
+	struct block *b = m->block;
+	struct pool *p = b->pool;
+	enum status s = room_take(c, p, &m->slot);
+
+	if (s)
+		return s;
+	m->shelf = shelf_get(c, p, m->slot.extent);
+	if (!m->shelf) {
+		host_slot_give(&m->slot);
+		return STATUS_EXHAUSTED;
+	}
+	m->shelf->taken++;
+	m->shelf->held++;
+	p->free_slots--;
+	p->taken_lately = true;
+	m->io.done = load_done;
+	s = disk_read(m->unit->disk, place_of(m), m->slot.at, (uint32_t)p->geometry.slot_bytes,
+		      m->shelf->buffer[m->unit->number], m->priority, &m->io);
+	if (!s)
+		m->unit->loading++;
+	return s;
+}
+
+static void hungry_add(struct cache *c, struct move *m)
+{
+	m->hungry_next = NULL;
+	*c->tier->hungry_end = m;
+	c->tier->hungry_end = &m->hungry_next;
+}
+
+enum status load_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w)
+{
+	struct unit *u;
+	struct move *m;
+	enum status s;
+
+	if (b->moving) {
+		cache_count(c, COUNTER_LOAD_JOINED, 1);
+		return move_join(move_of(c, b), w);
+	}
+	if (!b->rack || c->tier->stopping)
+		return STATUS_UNAVAILABLE;
+	u = b->rack->class->unit;
+	if (u->failed)
+		return STATUS_UNAVAILABLE;
+	m = move_create(c, MOVE_LOAD, u, priority);
+	if (!m)
+		return STATUS_EXHAUSTED;
+	m->rack = b->rack;
+	m->rack_slot = b->rack_slot;
+	move_enter(m, b);
+	s = move_join(m, w);
+	if (!s)
+		s = load_start(c, m);
+	if (s == STATUS_EXHAUSTED && room_wants(c)) {
+		hungry_add(c, m);
+		tier_wake(c);
+		return STATUS_OK;
+	}
+	/* From the caller's own hands it is told as its answer, not as an event. */
+	if (s) {
+		struct cache_wait_link *l = m->links;
+
+		m->links = NULL;
+		if (l) {
+			l->done = true;
+			w->outstanding--;
+		}
+		load_end(c, m, s, NULL);
+	}
+	return s;
+}
+
+void loads_feed(struct cache *c)
+{
+	struct tier *t = c->tier;
+
+	while (t->hungry) {
+		struct move *m = t->hungry;
+		enum status s = t->stopping ? STATUS_CANCELLED : block_live(m->block) ? load_start(c, m) : STATUS_STALE;
+
+		if (s == STATUS_EXHAUSTED && !m->shelf && room_wants(c)) {
+			tier_wake(c);
+			return;
+		}
+		t->hungry = m->hungry_next;
+		if (!t->hungry)
+			t->hungry_end = &t->hungry;
+		if (s)
+			load_end(c, m, s == STATUS_STALE ? STATUS_CANCELLED : s, NULL);
+	}
+}

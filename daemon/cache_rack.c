@@ -1,0 +1,269 @@
+/* Racks: whose block is in which slot of which slab, and who leaves a disk that is full.
+ *
+ * A slot of a disk is found for a spill in this order: a free one; one of a new slab, which the chores make, since that takes
+ * the file system its time; the slot of the coldest block of the same size on that disk. That block's header is overwritten by
+ * the spill itself, so displacing costs no write of its own.
+ */
+#include <stdlib.h>
+
+#include "daemon/cache_tier.h"
+
+enum {
+	DISPLACE_SCAN = 256,
+	FULL_AGAIN_US = 1000 * 1000,   /* budget may have come free meanwhile */
+	CLASS_NODES = 1 << 16,         /* a hint for the policy's tables */
+};
+
+static struct rack **bucket_of(struct unit *u, uint32_t slab)
+{
+	return &u->rack_hash[slab % RACK_BUCKETS];
+}
+
+struct rack *rack_find(struct unit *u, uint32_t slab)
+{
+	struct rack *r = *bucket_of(u, slab);
+
+	while (r && r->slab != slab)
+		r = r->hash_next;
+	return r;
+}
+
+struct disk_class *class_get(struct cache *c, struct unit *u, uint64_t slot_bytes)
+{
+	struct disk_class *k = u->classes;
+
+	while (k && k->slot_bytes != slot_bytes)
+		k = k->next;
+	if (k)
+		return k;
+	k = calloc(1, sizeof(*k));
+	if (!k)
+		return NULL;
+	k->policy = c->tier->policy->create(CLASS_NODES);
+	if (!k->policy) {
+		free(k);
+		return NULL;
+	}
+	k->unit = u;
+	k->slot_bytes = slot_bytes;
+	k->next = u->classes;
+	u->classes = k;
+	return k;
+}
+
+struct rack *rack_get(struct cache *c, struct unit *u, uint32_t slab)
+{
+	struct rack *r = rack_find(u, slab), **at;
+	struct disk_slab_view v;
+	struct disk_class *k;
+
+	if (r)
+		return r;
+	if (!slab || !disk_slab_next(u->disk, slab - 1, &v) || v.slab != slab)
+		return NULL;
+	k = class_get(c, u, v.slot_bytes);
+	r = k ? calloc(1, sizeof(*r) + v.slots * sizeof(r->at[0])) : NULL;
+	if (!r)
+		return NULL;
+	r->class = k;
+	r->slab = slab;
+	r->slots = v.slots;
+	for (at = &k->racks; *at && (*at)->slab < slab;)
+		at = &(*at)->next;
+	r->next = *at;
+	*at = r;
+	r->hash_next = *bucket_of(u, slab);
+	*bucket_of(u, slab) = r;
+	return r;
+}
+
+void rack_free(struct cache *c, struct rack *r)
+{
+	struct rack **at = &r->class->racks;
+
+	(void)c;
+	while (*at != r)
+		at = &(*at)->next;
+	*at = r->next;
+	at = bucket_of(r->class->unit, r->slab);
+	while (*at != r)
+		at = &(*at)->hash_next;
+	*at = r->hash_next;
+	free(r);
+}
+
+void racks_free(struct cache *c, struct unit *u)
+{
+	struct disk_class *k, *next;
+
+	for (k = u->classes; k; k = next) {
+		next = k->next;
+		while (k->racks)
+			rack_free(c, k->racks);
+		c->tier->policy->destroy(k->policy);
+		free(k);
+	}
+	u->classes = NULL;
+}
+
+static struct rack_slot *slot_of(const struct block *b)
+{
+	return &b->rack->at[b->rack_slot];
+}
+
+static const struct block *block_of_rack_node(const struct policy_node *n)
+{
+	return ((const struct rack_slot *)((const char *)n - offsetof(struct rack_slot, node)))->block;
+}
+
+static void where_on_disk(struct block *b, bool on)
+{
+	uint8_t now = atomic_load_explicit(&b->where, memory_order_relaxed);
+
+	atomic_store_explicit(&b->where, on ? now | BLOCK_ON_DISK : now & ~BLOCK_ON_DISK, memory_order_relaxed);
+}
+
+void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b, uint64_t position)
+{
+	const struct policy_event e = {
+		.now_us = c->now_us, .id = ident_hash(&b->record.ident, 0), .tokens = b->tokens,
+		.position = position / b->pool->layout.block_tokens,
+	};
+
+	b->rack = r;
+	b->rack_slot = slot;
+	r->at[slot].block = b;
+	r->blocks++;
+	r->class->blocks++;
+	b->pool->disk_blocks++;
+	where_on_disk(b, true);
+	c->tier->policy->insert(r->class->policy, &r->at[slot].node, &e);
+}
+
+void rack_detach(struct cache *c, struct block *b)
+{
+	struct rack *r = b->rack;
+
+	c->tier->policy->remove(r->class->policy, &slot_of(b)->node);
+	slot_of(b)->block = NULL;
+	r->blocks--;
+	r->class->blocks--;
+	b->pool->disk_blocks--;
+	b->rack = NULL;
+	where_on_disk(b, false);
+	if (b->shelf && block_live(b))
+		b->pool->dirty++;
+}
+
+void rack_use(struct cache *c, struct block *b)
+{
+	struct policy_node *n = &slot_of(b)->node;
+	const struct policy_event e = { .now_us = c->now_us, .id = n->id, .tokens = b->tokens };
+
+	c->tier->policy->use(b->rack->class->policy, n, &e);
+}
+
+/* A block that a reader or a move holds stays. */
+static bool may_displace(const struct policy_node *n, void *arg)
+{
+	const struct block *b = block_of_rack_node(n);
+
+	(void)arg;
+	return block_pins(b) == 0 && !b->moving;
+}
+
+static enum status take_free(struct cache *c, struct unit *u, uint64_t slot_bytes, struct rack **rack, uint32_t *slot)
+{
+	struct disk_place place;
+	enum status s = disk_slot_take(u->disk, slot_bytes, &place);
+
+	if (s)
+		return s;
+	*rack = rack_get(c, u, place.slab);
+	if (!*rack) {
+		disk_slot_give(u->disk, place);
+		return STATUS_EXHAUSTED;
+	}
+	*slot = place.slot;
+	return STATUS_OK;
+}
+
+enum status rack_take(struct cache *c, struct unit *u, uint64_t slot_bytes, struct rack **rack, uint32_t *slot,
+		      struct block **victim)
+{
+	struct disk_class *k = class_get(c, u, slot_bytes);
+	const struct policy_node *n;
+	enum status s;
+
+	*victim = NULL;
+	if (!k)
+		return STATUS_EXHAUSTED;
+	s = take_free(c, u, slot_bytes, rack, slot);
+	if (s != STATUS_MISS)
+		return s;
+	if (!k->full || c->now_us - k->full_us > FULL_AGAIN_US) {
+		k->wanted = true;
+		tier_wake(c);
+		return STATUS_MISS;
+	}
+	n = c->tier->policy->victim(k->policy, may_displace, NULL, DISPLACE_SCAN);
+	if (!n)
+		return STATUS_EXHAUSTED;
+	*victim = (struct block *)block_of_rack_node(n);
+	*rack = (*victim)->rack;
+	*slot = (*victim)->rack_slot;
+	return STATUS_OK;
+}
+
+/* ---- walks ---- */
+
+/* A cursor: unit (8 bits), slab (32), slot (24). Racks of all classes by rising slab. */
+static struct rack *rack_after(struct unit *u, uint32_t slab)
+{
+	struct rack *best = NULL;
+
+	for (struct disk_class *k = u->classes; k; k = k->next)
+		for (struct rack *r = k->racks; r; r = r->next)
+			if (r->slab >= slab) {
+				if (!best || r->slab < best->slab)
+					best = r;
+				break;
+			}
+	return best;
+}
+
+struct block *unit_next_block(struct unit *u, uint64_t *cursor, uint32_t *budget)
+{
+	uint32_t slab = (uint32_t)(*cursor >> 24), slot = *cursor & 0xffffff;
+	struct rack *r = rack_after(u, slab);
+
+	if (r && r->slab != slab)
+		slot = 0;
+	for (; r; r = rack_after(u, r->slab + 1), slot = 0) {
+		for (; slot < r->slots; slot++) {
+			*cursor = (uint64_t)u->number << 56 | (uint64_t)r->slab << 24 | slot;
+			if (!*budget)
+				return NULL;
+			--*budget;
+			if (r->at[slot].block) {
+				++*cursor;
+				return r->at[slot].block;
+			}
+		}
+	}
+	return NULL;
+}
+
+struct block *tier_next_block(struct cache *c, uint64_t *cursor, uint32_t *budget)
+{
+	for (uint32_t n = c->tier ? (uint32_t)(*cursor >> 56) : 0; c->tier && n < c->tier->unit_count; n++) {
+		struct block *b;
+
+		if (*cursor >> 56 != n)
+			*cursor = (uint64_t)n << 56;
+		b = unit_next_block(&c->tier->units[n], cursor, budget);
+		if (b || !*budget)
+			return b;
+	}
+	return NULL;
+}

@@ -1,0 +1,431 @@
+/* What earlier runs left on the disks is taken up, on a thread of its own, while the cache serves.
+ *
+ *   1. the catalog's layouts become pools, its blocks become blocks on disk: about a microsecond each;
+ *   2. if the last run did not end in order, or the catalog was lost, every slot's header is read as well. It may name a block whose
+ *      record was not committed any more, or be a tombstone, or another block's than the record says: the header is the truth;
+ *   3. slots that nobody named are free. From now on blocks may be spilled, deleted and flushed.
+ *
+ * Until 3 those calls wait: a slot that is not known to be free is not written, and a delete must meet every copy. A block that was put
+ * meanwhile wins over what is found on disk, which is buried. Of two copies of a name the higher generation wins. Bytes are
+ * checked when they are loaded.
+ */
+#include "daemon/cache_tier.h"
+
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- layouts ---- */
+
+static uint8_t *put32(uint8_t *at, uint32_t n)
+{
+	memcpy(at, &n, sizeof(n));
+	return at + sizeof(n);
+}
+
+static const uint8_t *get32(const uint8_t *at, uint32_t *n)
+{
+	memcpy(n, at, sizeof(*n));
+	return at + sizeof(*n);
+}
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are written as they lie in memory");
+_Static_assert(4 + KV_FINGERPRINT_BYTES + 14 * 4 <= LAYOUT_BYTES, "room for all fields");
+
+enum { LAYOUT_FORM = 1 };
+
+void layout_pack(const struct kv_layout *l, uint8_t out[LAYOUT_BYTES])
+{
+	const uint32_t fields[] = { l->first_layer, l->layers, l->first_head, l->heads, l->total_heads, l->head_dim_k,
+				    l->head_dim_v, l->block_tokens, l->k_format, l->v_format, l->window, l->rotation_version,
+				    l->codebook_version, l->layout_version };
+	uint8_t *at = put32(out, LAYOUT_FORM);
+
+	memset(at, 0, LAYOUT_BYTES - 4);
+	memcpy(at, l->fingerprint, KV_FINGERPRINT_BYTES);
+	at += KV_FINGERPRINT_BYTES;
+	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+		at = put32(at, fields[i]);
+}
+
+bool layout_unpack(const uint8_t *bytes, size_t n, struct kv_layout *out)
+{
+	uint32_t form, k_format, v_format;
+	const uint8_t *at;
+
+	if (n != LAYOUT_BYTES)
+		return false;
+	at = get32(bytes, &form);
+	if (form != LAYOUT_FORM)
+		return false;
+	memset(out, 0, sizeof(*out));
+	memcpy(out->fingerprint, at, KV_FINGERPRINT_BYTES);
+	at += KV_FINGERPRINT_BYTES;
+	uint32_t *const fields[] = { &out->first_layer, &out->layers, &out->first_head, &out->heads, &out->total_heads,
+				     &out->head_dim_k, &out->head_dim_v, &out->block_tokens, &k_format, &v_format,
+				     &out->window, &out->rotation_version, &out->codebook_version, &out->layout_version };
+
+	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+		at = get32(at, fields[i]);
+	out->k_format = (enum kv_format)k_format;
+	out->v_format = (enum kv_format)v_format;
+	return !kv_layout_problem(out);
+}
+
+/* ---- what the catalog is told ---- */
+
+/* Layouts that it has not heard of; pools are only ever added. */
+static void tell_layouts(struct cache *c)
+{
+	for (; c->tier->layouts_kept < c->pool_count; c->tier->layouts_kept++) {
+		const struct pool *p = c->pools[c->tier->layouts_kept];
+		struct layout_record l = { .layout_id = p->layout_id, .slot_bytes = p->geometry.slot_bytes,
+					   .layout_bytes = LAYOUT_BYTES };
+		struct record r;
+
+		layout_pack(&p->layout, l.layout);
+		if (layout_record_encode(&l, &r) == STATUS_OK)
+			catalog_put(c->tier->catalog, CATALOG_LAYOUTS, r.key, r.key_bytes, r.value, r.value_bytes);
+	}
+}
+
+static void ident_record(const struct index_ident *ident, struct block_record *out)
+{
+	*out = (struct block_record){ .layout_id = ident->layout_id, .tenant = ident->tenant, .key_bytes = ident->key_bytes };
+	memcpy(out->key, ident->key, ident->key_bytes);
+}
+
+void catalog_tell(struct cache *c, const struct block *b, const struct slot_header *h)
+{
+	const bool sound = !slot_header_problem(h);
+	struct block_record br;
+	struct record r;
+
+	tell_layouts(c);
+	ident_record(&b->record.ident, &br);
+	br.disk_id = b->rack->class->unit->id;
+	br.slab = b->rack->slab;
+	br.slot = b->rack_slot;
+	br.generation = b->generation;
+	br.slot_bytes = b->pool->geometry.slot_bytes;
+	br.tokens = b->tokens;
+	if (sound) {
+		br.stored_unix_ms = h->stored_unix_ms;
+		br.position = h->position;
+		br.turn = h->turn;
+		br.role = h->role;
+		br.parent_bytes = h->parent_bytes;
+		memcpy(br.parent, h->parent, h->parent_bytes);
+	}
+	if (block_record_encode(&br, &r) == STATUS_OK)
+		catalog_put(c->tier->catalog, CATALOG_BLOCKS, r.key, r.key_bytes, r.value, r.value_bytes);
+}
+
+void catalog_untell(struct cache *c, const struct index_ident *ident)
+{
+	struct block_record br;
+	uint8_t key[RECORD_KEY_MAX];
+	size_t n;
+
+	ident_record(ident, &br);
+	if (block_record_key(&br, key, &n) == STATUS_OK)
+		catalog_drop(c->tier->catalog, CATALOG_BLOCKS, key, n);
+}
+
+/* ---- what is found ---- */
+
+/* A copy of a block on a disk, from a record or a header. */
+struct found {
+	struct index_ident ident;
+	struct pool *pool;
+	struct unit *unit;
+	struct disk_place place;
+	uint64_t generation, position, stored_unix_ms;
+	uint32_t tokens;
+};
+
+struct restore {
+	struct cache *cache;
+	struct unit *unit;             /* that is being scanned */
+	uint64_t unix_ms;              /* when the restorer began, and the cache's time then */
+	uint64_t now_us;
+	bool by_header;                /* what is found now is the truth about its slot */
+};
+
+static void bury_copy(struct restore *x, const struct found *f, struct rack *r)
+{
+	bury_begin(x->cache, r, f->place.slot, f->pool, &f->ident, f->generation);
+}
+
+/* Whatever else has the name: true if this copy is to live. */
+static bool copy_wins(struct restore *x, const struct found *f)
+{
+	struct index_record *r = index_find(x->cache->index, &f->ident);
+	struct block *b = r ? block_of(r) : NULL;
+
+	if (!b)
+		return true;
+	if (b->shelf || b->moving || b->generation >= f->generation)
+		return false;
+	block_remove(x->cache, b, CACHE_REASON_DELETED);
+	return true;
+}
+
+static struct block *found_block(const struct restore *x, const struct found *f)
+{
+	struct block *b = calloc(1, sizeof(*b));
+	uint64_t age_us = x->unix_ms > f->stored_unix_ms ? (x->unix_ms - f->stored_unix_ms) * 1000 : 0;
+
+	if (!b)
+		return NULL;
+	b->record.ident = f->ident;
+	b->pool = f->pool;
+	b->generation = f->generation;
+	b->tokens = (uint16_t)f->tokens;
+	b->stored_us = x->now_us > age_us ? x->now_us - age_us : 0;
+	return b;
+}
+
+/* In a read section, with the lock. The slot is marked. */
+static void adopt(struct restore *x, const struct found *f, struct rack *r)
+{
+	struct cache *c = x->cache;
+	struct block *b;
+
+	if (!copy_wins(x, f)) {
+		bury_copy(x, f, r);
+		return;
+	}
+	b = found_block(x, f);
+	if (!b || block_adopt(c, b, r, f->place.slot, f->position)) {
+		free(b);
+		bury_copy(x, f, r);
+		return;
+	}
+	c->tier->restored_blocks++;
+	if (x->by_header) {
+		const struct slot_header unknown = { .magic = 0 };
+
+		catalog_tell(c, b, &unknown);
+	}
+}
+
+/* In a read section, with the lock: a copy of the name f->ident lies in the place. */
+static void take_up(struct restore *x, const struct found *f)
+{
+	struct rack *r = rack_get(x->cache, f->unit, f->place.slab);
+	struct block *there = r && f->place.slot < r->slots ? r->at[f->place.slot].block : NULL;
+
+	if (!r || f->place.slot >= r->slots || r->class->slot_bytes != f->pool->geometry.slot_bytes)
+		return;
+	if (f->generation > x->cache->tier->highest_generation)
+		x->cache->tier->highest_generation = f->generation;
+	if (there && there->generation == f->generation)
+		return; /* the record was right */
+	if (there) {
+		catalog_untell(x->cache, &there->record.ident);
+		block_remove(x->cache, there, CACHE_REASON_EVICTED);
+	} else if (disk_slot_mark(f->unit->disk, f->place, f->pool->geometry.slot_bytes)) {
+		return; /* taken by something newer */
+	}
+	adopt(x, f, r);
+}
+
+static struct unit *unit_by_id(struct tier *t, uint64_t id)
+{
+	for (uint32_t i = 0; i < t->unit_count; i++)
+		if (t->units[i].id == id)
+			return &t->units[i];
+	return NULL;
+}
+
+static bool restorer_goes_on(const struct restore *x)
+{
+	return !atomic_load_explicit(&x->cache->tier->restorer_stop, memory_order_relaxed);
+}
+
+/* ---- from the catalog ---- */
+
+static bool on_layout(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes)
+{
+	struct restore *x = arg;
+	struct layout_record l;
+	struct kv_layout layout;
+	const char *why;
+	struct pool *p;
+
+	if (layout_record_decode(key, key_bytes, value, value_bytes, &l) || !layout_unpack(l.layout, l.layout_bytes, &layout) ||
+	    kv_layout_id(&layout) != l.layout_id)
+		return true;
+	cache_lock(x->cache);
+	pool_get(x->cache, &layout, &p, &why);
+	cache_unlock(x->cache);
+	return restorer_goes_on(x);
+}
+
+static bool on_record(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes)
+{
+	struct restore *x = arg;
+	struct cache *c = x->cache;
+	struct block_record r;
+	struct found f;
+
+	if (block_record_decode(key, key_bytes, value, value_bytes, &r))
+		return true;
+	f = (struct found){ .ident = { .layout_id = r.layout_id, .tenant = r.tenant, .key_bytes = r.key_bytes },
+			    .unit = unit_by_id(c->tier, r.disk_id), .place = { r.slab, r.slot },
+			    .generation = r.generation, .position = r.position, .stored_unix_ms = r.stored_unix_ms,
+			    .tokens = r.tokens };
+	memcpy(f.ident.key, r.key, sizeof(f.ident.key));
+	index_read_lock();
+	cache_lock(c);
+	f.pool = r.tenant == c->tenant.number ? pool_by_id(c, r.layout_id) : NULL;
+	if (f.pool && f.unit)
+		take_up(x, &f);
+	else
+		catalog_untell(c, &f.ident);
+	cache_unlock(c);
+	index_read_unlock();
+	return restorer_goes_on(x);
+}
+
+/* ---- from the headers ---- */
+
+static struct pool *pool_of_header(struct cache *c, const struct slot_header *h)
+{
+	struct pool *p = pool_by_id(c, h->layout_id);
+	struct kv_layout layout;
+	const char *why;
+
+	if (strcmp(h->tenant, c->tenant.name))
+		return NULL;
+	if (p || !layout_unpack(h->layout, h->layout_bytes, &layout) || kv_layout_id(&layout) != h->layout_id)
+		return p;
+	return pool_get(c, &layout, &p, &why) ? NULL : p;
+}
+
+/* A tombstone: an older copy of the name is dead, wherever it lies; and so is what a record says lies here. */
+static void on_tombstone(struct restore *x, const struct found *f)
+{
+	struct rack *r = rack_find(f->unit, f->place.slab);
+	struct block *there = r && f->place.slot < r->slots ? r->at[f->place.slot].block : NULL;
+	struct index_record *named = index_find(x->cache->index, &f->ident);
+
+	if (there && !there->moving)
+		block_remove(x->cache, there, CACHE_REASON_DELETED);
+	if (named && block_of(named) != there && !block_of(named)->shelf && block_of(named)->generation < f->generation)
+		block_remove(x->cache, block_of(named), CACHE_REASON_DELETED);
+}
+
+static bool on_header(void *arg, struct disk_place place, uint64_t slot_bytes, const struct slot_header *h)
+{
+	struct restore *x = arg;
+	struct cache *c = x->cache;
+	struct found f = { .ident = { .layout_id = h->layout_id, .tenant = c->tenant.number, .key_bytes = h->key_bytes },
+			   .unit = x->unit, .place = place, .generation = h->generation, .position = h->position,
+			   .stored_unix_ms = h->stored_unix_ms, .tokens = h->tokens };
+
+	memcpy(f.ident.key, h->key, sizeof(f.ident.key));
+	index_read_lock();
+	cache_lock(c);
+	f.pool = pool_of_header(c, h);
+	if (f.pool && f.pool->geometry.slot_bytes == slot_bytes) {
+		if (h->tombstone)
+			on_tombstone(x, &f);
+		else
+			take_up(x, &f);
+	}
+	cache_unlock(c);
+	index_read_unlock();
+	return restorer_goes_on(x);
+}
+
+/* ---- the thread ---- */
+
+static void scan_all(struct restore *x)
+{
+	struct tier *t = x->cache->tier;
+
+	x->by_header = true;
+	for (uint32_t i = 0; i < t->unit_count && restorer_goes_on(x); i++) {
+		enum status s;
+
+		x->unit = &t->units[i];
+		s = disk_scan(x->unit->disk, on_header, x, NULL);
+		if (s == STATUS_IO || s == STATUS_UNAVAILABLE) {
+			cache_lock(x->cache);
+			unit_failed(x->cache, x->unit);
+			cache_unlock(x->cache);
+		}
+	}
+}
+
+static uint64_t clock_us(clockid_t which)
+{
+	struct timespec t;
+
+	clock_gettime(which, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+static bool was_clean(struct catalog *catalog)
+{
+	uint8_t value[8];
+	size_t n = sizeof(value);
+
+	return catalog_get(catalog, CATALOG_META, "clean", 5, value, &n) == STATUS_OK;
+}
+
+static void committed(void *arg, enum status s)
+{
+	(void)s;
+	sem_post(arg);
+}
+
+/* This run is not over in order before it has ended: that is on disk before anything is spilled. */
+static void unclean(struct catalog *catalog)
+{
+	sem_t done;
+
+	sem_init(&done, 0, 0);
+	catalog_drop(catalog, CATALOG_META, "clean", 5);
+	if (!catalog_flush(catalog, committed, &done))
+		while (sem_wait(&done))
+			;
+	sem_destroy(&done);
+}
+
+void *restore_main(void *arg)
+{
+	struct cache *c = arg;
+	struct tier *t = c->tier;
+	struct restore x = { .cache = c, .unix_ms = clock_us(CLOCK_REALTIME) / 1000 };
+	uint64_t began = clock_us(CLOCK_MONOTONIC);
+
+	cache_thread_enter();
+	cache_lock(c);
+	x.now_us = c->now_us;
+	cache_unlock(c);
+	t->scan = t->rebuild || !was_clean(t->catalog);
+	unclean(t->catalog);
+	if (t->rebuild)
+		catalog_empty(t->catalog, CATALOG_BLOCKS);
+	else
+		catalog_walk(t->catalog, CATALOG_LAYOUTS, on_layout, &x, NULL);
+	if (!t->rebuild)
+		catalog_walk(t->catalog, CATALOG_BLOCKS, on_record, &x, NULL);
+	if (t->scan)
+		scan_all(&x);
+	cache_lock(c);
+	if (restorer_goes_on(&x)) {
+		for (uint32_t i = 0; i < t->unit_count; i++)
+			disk_slot_free_unmarked(t->units[i].disk);
+		t->restored = true;
+		t->restored_us = clock_us(CLOCK_MONOTONIC) - began;
+		spill_pump(c);
+	}
+	cache_unlock(c);
+	cache_thread_leave();
+	return NULL;
+}

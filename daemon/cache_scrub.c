@@ -1,0 +1,137 @@
+/* The scrub of the disks: each copy is read into memory of its own and checked like a load. Waits for the disk, so it runs on a
+ * worker, one block at a time; the pin keeps the copy from being displaced meanwhile.
+ */
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/cache_tier.h"
+
+enum { SCRUB_BLOCKS = 64, SCRUB_SLOTS = 16384 };
+
+struct scrub_read {
+	struct disk_request io;        /* first */
+	sem_t done;
+};
+
+static void scrub_done(struct disk_request *q)
+{
+	sem_post(&((struct scrub_read *)q)->done);
+}
+
+/* Without the lock. */
+static enum status read_wait(struct disk *d, struct disk_place p, void *at, uint32_t bytes)
+{
+	struct scrub_read r = { .io.done = scrub_done };
+	enum status s;
+
+	sem_init(&r.done, 0, 0);
+	s = disk_read(d, p, at, bytes, RING_NONE, RING_IDLE, &r.io);
+	if (!s) {
+		while (sem_wait(&r.done))
+			;
+		s = r.io.ring.status;
+	}
+	sem_destroy(&r.done);
+	return s;
+}
+
+enum status scrub_copy(struct cache *c, const struct block *b, const struct scrub_target *t, struct slot_header *h)
+{
+	const struct pool *p = b->pool;
+	const struct slot_ident ident = {
+		.tenant = c->tenant.name, .layout_id = p->layout_id, .key = b->record.ident.key,
+		.key_bytes = b->record.ident.key_bytes, .block_bytes = p->geometry.block_bytes,
+		.layer_bytes = p->geometry.layer_bytes, .layers = p->layout.layers,
+	};
+	void *at = aligned_alloc(SLOT_HEADER_BYTES, p->geometry.slot_bytes);
+	enum status s = STATUS_EXHAUSTED;
+
+	if (!at)
+		return s;
+	s = read_wait(t->disk, t->place, at, (uint32_t)p->geometry.slot_bytes);
+	if (!s) {
+		memcpy(h, at, sizeof(*h));
+		s = slot_header_match(h, &ident, b->generation);
+	}
+	if (!s)
+		s = slot_layers_check(at, 0, ident.layers);
+	free(at);
+	return s;
+}
+
+/* With the lock: the copy is gone; a block that memory has goes on without it, and is spilled anew. */
+static void copy_lost(struct cache *c, struct block *b)
+{
+	struct rack *r = b->rack;
+	uint32_t slot = b->rack_slot;
+
+	cache_count(c, COUNTER_CORRUPT, 1);
+	disk_note_corrupt(r->class->unit->disk, 1);
+	if (!block_live(b))
+		return;
+	if (!b->shelf) {
+		block_remove(c, b, CACHE_REASON_CORRUPT);
+		return;
+	}
+	rack_detach(c, b);
+	catalog_untell(c, &b->record.ident);
+	bury_begin(c, r, slot, b->pool, &b->record.ident, b->generation);
+}
+
+static enum status scrub_block(struct cache *c, struct block *b, const struct scrub_target *t, struct cache_verified *sum)
+{
+	struct slot_header h;
+	enum status s = scrub_copy(c, b, t, &h);
+	const bool bad = s == STATUS_CORRUPT || s == STATUS_STALE;
+
+	cache_lock(c);
+	if (!s || bad) {
+		sum->blocks++;
+		sum->bytes += b->pool->geometry.block_bytes;
+		sum->corrupt += bad;
+	}
+	if (bad && b->rack && b->rack->class->unit->disk == t->disk)
+		copy_lost(c, b);
+	block_unpin(b);
+	cache_unlock(c);
+	return bad ? STATUS_OK : s;
+}
+
+/* The next block from the cursor on, pinned; NULL at the end, or with *slots 0. Those on their way are passed over. */
+static struct block *scrub_next(struct cache *c, uint64_t *cursor, uint32_t *slots, struct scrub_target *t)
+{
+	struct block *b;
+
+	do
+		b = tier_next_block(c, cursor, slots);
+	while (b && (b->moving || b->rack->class->unit->failed));
+	if (b) {
+		block_pin(b);
+		*t = scrub_target_of(b);
+	} else if (*slots) {
+		*cursor = UINT64_MAX;
+	}
+	return b;
+}
+
+enum status cache_verify_disk_step(struct cache *c, uint64_t *cursor, uint64_t max_bytes, struct cache_verified *sum)
+{
+	uint64_t from = sum->bytes;
+	uint32_t slots = SCRUB_SLOTS;
+	enum status s = STATUS_OK;
+
+	for (int i = 0; i < SCRUB_BLOCKS && *cursor != UINT64_MAX && slots; i++) {
+		struct scrub_target t;
+		struct block *b;
+
+		cache_lock(c);
+		b = scrub_next(c, cursor, &slots, &t);
+		cache_unlock(c);
+		if (b)
+			s = scrub_block(c, b, &t, sum);
+		if (s == STATUS_BUSY || sum->bytes - from >= max_bytes)
+			break;
+	}
+	return STATUS_OK;
+}

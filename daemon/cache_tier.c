@@ -1,0 +1,433 @@
+/* The disk tier as a whole: disks and catalog are opened before anything else runs, and closed after everything else has stopped.
+ * What may last (making slab files, deleting them, registering memory) is done by the chores, on a worker, without the lock.
+ */
+#include "daemon/cache_tier.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { SWEEP_SLOTS = 8192, QUEUE_PER_DEPTH = 64 };
+#define GENERATIONS_RESERVED (1ull << 32)
+
+static _Thread_local char why_text[320];
+
+static void thread_begin(void *arg)
+{
+	(void)arg;
+	cache_thread_enter();
+}
+
+static void thread_end(void *arg)
+{
+	(void)arg;
+	cache_thread_leave();
+}
+
+static enum ring_engine engine_of(enum cache_io io)
+{
+	return io == CACHE_IO_URING ? RING_URING : io == CACHE_IO_THREADS ? RING_THREADS : RING_AUTO;
+}
+
+static enum status unit_open(struct cache *c, struct unit *u, const struct cache_disk_options *o)
+{
+	const struct cache_options *all = &c->options;
+	const struct disk_options disk = {
+		.folder = o->folder,
+		.budget_bytes = o->bytes,
+		.slab_bytes = all->slab_bytes < o->bytes ? all->slab_bytes : o->bytes,
+		.slow_us = all->disk_slow_ms * 1000ull,
+		.ring = { .engine = engine_of(all->io),
+			  .depth = all->disk_depth,
+			  .queue_max = all->disk_depth * QUEUE_PER_DEPTH,
+			  .thread_begin = thread_begin,
+			  .thread_end = thread_end,
+			  .calls = all->io_calls },
+	};
+	enum status s = disk_open(&disk, &u->disk, why_text, sizeof(why_text));
+
+	if (!s)
+		u->id = disk_id(u->disk);
+	return s;
+}
+
+static const char *options_problem(const struct cache_options *o)
+{
+	if (o->disk_count > CACHE_DISKS_MAX)
+		return "too many disks";
+	if (!o->catalog_folder)
+		return "the disk tier needs a folder for its catalog";
+	if (o->disk_depth == 0 || o->disk_depth > RING_DEPTH_MAX)
+		return "disk_depth must be 1 to 1024";
+	if (o->spill_share_milli > 1000)
+		return "spill_share must be 0 to 1";
+	if (!o->disk_policy || !policy_find(o->disk_policy))
+		return "unknown eviction policy for the disks";
+	return NULL;
+}
+
+/* The catalog first: its check wants a process without other threads, and a disk brings one. */
+static enum status parts_open(struct cache *c)
+{
+	const struct cache_options *o = &c->options;
+	const struct catalog_options catalog = { .folder = o->catalog_folder, .child = o->catalog_child };
+	enum status s = catalog_open(&catalog, &c->tier->catalog, &c->tier->catalog_state, why_text, sizeof(why_text));
+
+	for (uint32_t i = 0; i < o->disk_count && !s; i++) {
+		struct unit *u = &c->tier->units[i];
+
+		u->number = i;
+		s = unit_open(c, u, &o->disks[i]);
+		c->tier->unit_count += !s;
+	}
+	return s;
+}
+
+enum status tier_create(struct cache *c, const char **why)
+{
+	struct tier *t;
+	enum status s;
+
+	*why = options_problem(&c->options);
+	if (*why)
+		return STATUS_INVALID;
+	*why = "no memory for the disk tier";
+	t = c->tier = calloc(1, sizeof(*t));
+	if (!t)
+		return STATUS_EXHAUSTED;
+	t->hungry_end = &t->hungry;
+	t->policy = policy_find(c->options.disk_policy);
+	*why = why_text;
+	s = parts_open(c);
+	t->rebuild = c->options.rebuild || t->catalog_state == CATALOG_DAMAGED;
+	return s;
+}
+
+/* Generations are new over all runs: above what earlier ones may have reached, and above the clock, if the catalog is lost. */
+uint64_t tier_first_generation(struct cache *c)
+{
+	struct boot_record boot = { .boots = 0 };
+	uint8_t value[RECORD_VALUE_MAX];
+	size_t n = sizeof(value);
+	struct record r;
+	struct timespec t;
+	uint64_t first;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	first = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+	if (!catalog_get(c->tier->catalog, CATALOG_META, "boot", 4, value, &n))
+		boot_record_decode("boot", 4, value, n, &boot);
+	if (first <= boot.generation_reserved)
+		first = boot.generation_reserved + 1;
+	boot = (struct boot_record){ .boots = boot.boots + 1, .generation_reserved = first + GENERATIONS_RESERVED, .epoch = c->epoch };
+	if (!boot_record_encode(&boot, &r))
+		catalog_put(c->tier->catalog, CATALOG_META, r.key, r.key_bytes, r.value, r.value_bytes);
+	for (uint32_t i = 0; i < c->tier->unit_count; i++) {
+		struct disk_record d = { .disk_id = c->tier->units[i].id };
+
+		snprintf(d.folder, sizeof(d.folder), "%s", c->options.disks[i].folder);
+		if (!disk_record_encode(&d, &r))
+			catalog_put(c->tier->catalog, CATALOG_SLABS, r.key, r.key_bytes, r.value, r.value_bytes);
+	}
+	return first;
+}
+
+enum status tier_start(struct cache *c, const char **why)
+{
+	struct tier *t = c->tier;
+
+	*why = "cannot start the thread that takes up the disks";
+	if (pthread_create(&t->restorer, NULL, restore_main, c))
+		return STATUS_INTERNAL;
+	t->restorer_started = true;
+	return STATUS_OK;
+}
+
+void tier_stop(struct cache *c)
+{
+	struct tier *t = c->tier;
+
+	atomic_store(&t->restorer_stop, true);
+	if (t->restorer_started)
+		pthread_join(t->restorer, NULL);
+	cache_lock(c);
+	t->stopping = true;
+	loads_feed(c);
+	cache_unlock(c);
+	for (uint32_t i = 0; i < t->unit_count; i++)
+		disk_close(t->units[i].disk);
+	if (t->settled)
+		catalog_put(t->catalog, CATALOG_META, "clean", 5, "1", 1);
+	catalog_close(t->catalog);
+}
+
+void tier_destroy(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->tier->unit_count; i++)
+		racks_free(c, &c->tier->units[i]);
+	free(c->tier);
+	c->tier = NULL;
+}
+
+bool cache_restored(struct cache *c)
+{
+	bool restored = true;
+
+	cache_lock(c);
+	if (c->tier)
+		restored = c->tier->restored;
+	cache_unlock(c);
+	return restored;
+}
+
+/* ---- failure ---- */
+
+void unit_failed(struct cache *c, struct unit *u)
+{
+	(void)c;
+	u->failed = true;
+}
+
+/* Some of the blocks of a disk that failed. */
+static void unit_sweep(struct cache *c, struct unit *u)
+{
+	uint32_t budget = SWEEP_SLOTS;
+	struct block *b;
+
+	while ((b = unit_next_block(u, &u->sweep, &budget))) {
+		catalog_untell(c, &b->record.ident);
+		if (b->shelf) {
+			rack_detach(c, b);
+			continue;
+		}
+		cache_count(c, COUNTER_EVICTED_LOST, 1);
+		cache_count(c, COUNTER_DROPPED, 1);
+		block_remove(c, b, CACHE_REASON_EVICTED);
+	}
+	u->swept = budget > 0;
+}
+
+void tier_tick(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->tier->unit_count; i++)
+		if (c->tier->units[i].failed && !c->tier->units[i].swept)
+			unit_sweep(c, &c->tier->units[i]);
+	spill_pump(c);
+	loads_feed(c);
+}
+
+/* ---- chores ---- */
+
+static struct disk_class *class_wanting(struct tier *t)
+{
+	for (uint32_t i = 0; i < t->unit_count; i++)
+		for (struct disk_class *k = t->units[i].classes; k; k = k->next)
+			if (k->wanted && !t->units[i].failed)
+				return k;
+	return NULL;
+}
+
+bool tier_wants(struct cache *c)
+{
+	return c->tier && (c->tier->hungry || class_wanting(c->tier));
+}
+
+void tier_wake(struct cache *c)
+{
+	if (c->wake_chores)
+		c->wake_chores(c->wake_chores_arg);
+}
+
+static bool rack_idle(const struct rack *r)
+{
+	for (uint32_t i = 0; i < r->slots && r->moves == 0; i++)
+		if (r->at[i].block && (block_pins(r->at[i].block) || r->at[i].block->moving))
+			return false;
+	return r->moves == 0;
+}
+
+/* The idle rack with the fewest blocks; of k, or of all classes but `but`. */
+static struct rack *rack_least(const struct disk_class *k, const struct disk_class *but, bool all)
+{
+	struct rack *least = NULL;
+
+	for (; k; k = all ? k->next : NULL)
+		for (struct rack *r = k == but ? NULL : k->racks; r; r = r->next)
+			if ((!least || r->blocks < least->blocks) && rack_idle(r))
+				least = r;
+	return least;
+}
+
+/* Its slab is gone from the disk: so are its blocks, but for what memory has. */
+static void rack_give_up(struct cache *c, struct rack *r, enum counter why)
+{
+	for (uint32_t i = 0; i < r->slots; i++) {
+		struct block *b = r->at[i].block;
+
+		if (!b)
+			continue;
+		cache_count(c, why, 1);
+		catalog_untell(c, &b->record.ident);
+		if (b->shelf) {
+			rack_detach(c, b);
+		} else {
+			cache_count(c, COUNTER_DROPPED, 1);
+			block_remove(c, b, CACHE_REASON_EVICTED);
+		}
+	}
+	if (!r->moves)
+		rack_free(c, r);
+}
+
+/* Deletes the slab first: then no restart can find its headers, whatever is deleted meanwhile. Reads that begin in between fail. */
+static enum status slab_take_away(struct cache *c, struct unit *u, uint32_t slab, enum counter why)
+{
+	enum status s = disk_slab_drop(u->disk, slab);
+	struct rack *r;
+
+	cache_lock(c);
+	r = rack_find(u, slab);
+	if (r && !s)
+		rack_give_up(c, r, why);
+	cache_unlock(c);
+	return s;
+}
+
+/* A slab for a class that wants one: new, or in the place of one of another size. Without the lock. */
+static void class_feed(struct cache *c, struct disk_class *k)
+{
+	struct disk *d = k->unit->disk;
+	enum status s = disk_slab_prepare(d, k->slot_bytes);
+	struct rack *poorest = NULL;
+	uint32_t slab = 0;
+
+	if (s == STATUS_EXHAUSTED && !disk_slab_drop_free(d, k->slot_bytes))
+		s = disk_slab_prepare(d, k->slot_bytes);
+	if (s == STATUS_EXHAUSTED) {
+		cache_lock(c);
+		if (!k->racks)
+			poorest = rack_least(k->unit->classes, k, true);
+		if (poorest) {
+			slab = poorest->slab;
+			disk_slab_close(d, slab, true);
+		}
+		cache_unlock(c);
+		if (slab && !slab_take_away(c, k->unit, slab, COUNTER_EVICTED_DISK))
+			s = disk_slab_prepare(d, k->slot_bytes);
+	}
+	cache_lock(c);
+	k->wanted = false;
+	k->full = s != STATUS_OK;
+	k->full_us = c->now_us;
+	if (s == STATUS_UNAVAILABLE || s == STATUS_IO)
+		unit_failed(c, k->unit);
+	cache_unlock(c);
+}
+
+void tier_chores(struct cache *c)
+{
+	struct disk_class *k;
+	struct pool *hungry;
+
+	cache_lock(c);
+	while ((k = class_wanting(c->tier))) {
+		cache_unlock(c);
+		class_feed(c, k);
+		cache_lock(c);
+	}
+	hungry = c->tier->hungry ? c->tier->hungry->block->pool : NULL;
+	cache_unlock(c);
+	if (hungry)
+		room_grow(c, hungry, 1);
+	cache_lock(c);
+	loads_feed(c);
+	spill_pump(c);
+	cache_unlock(c);
+}
+
+void tier_buffers_add(struct cache *c, const struct extent *e, uint32_t *buffer)
+{
+	for (uint32_t i = 0; i < CACHE_DISKS_MAX; i++)
+		buffer[i] = RING_NONE;
+	for (uint32_t i = 0; e && i < c->tier->unit_count; i++)
+		if (disk_buffer_add(c->tier->units[i].disk, e->base, e->bytes, &buffer[i]))
+			buffer[i] = RING_NONE;
+}
+
+void tier_buffers_drop(struct cache *c, const uint32_t *buffer)
+{
+	for (uint32_t i = 0; i < c->tier->unit_count; i++)
+		disk_buffer_remove(c->tier->units[i].disk, buffer[i]);
+}
+
+/* Room elsewhere in the class for what the rack has. */
+static bool rack_fits_elsewhere(const struct rack *r)
+{
+	uint64_t slots = 0;
+
+	for (const struct rack *o = r->class->racks; o; o = o->next)
+		slots += o->slots;
+	return slots - r->slots >= r->class->blocks;
+}
+
+enum status cache_compact_step(struct cache *c, uint32_t disk, uint64_t bytes_max, uint64_t *freed)
+{
+	struct rack *least = NULL;
+	struct disk_slab_view v = { .slab = 0 };
+	struct disk_view view;
+	struct unit *u;
+	enum status s;
+
+	*freed = 0;
+	if (!c->tier || disk >= c->tier->unit_count)
+		return STATUS_NOT_FOUND;
+	u = &c->tier->units[disk];
+	disk_look(u->disk, &view);
+	cache_lock(c);
+	if (view.slab_bytes_used > bytes_max)
+		least = rack_least(u->classes, NULL, true);
+	for (struct disk_class *k = u->classes; k && !least; k = k->next) {
+		least = rack_least(k, NULL, false);
+		if (least && !rack_fits_elsewhere(least))
+			least = NULL;
+	}
+	if (least && disk_slab_next(u->disk, least->slab - 1, &v) && v.slab == least->slab)
+		disk_slab_close(u->disk, v.slab, true);
+	cache_unlock(c);
+	if (!least)
+		return STATUS_MISS;
+	s = slab_take_away(c, u, v.slab, COUNTER_EVICTED_COMPACT);
+	if (!s)
+		*freed = v.file_bytes;
+	return s;
+}
+
+bool cache_settle(struct cache *c, uint64_t until_us)
+{
+	uint64_t dirty, now;
+
+	if (!c->tier)
+		return true;
+	do {
+		struct timespec t;
+
+		cache_lock(c);
+		c->tier->all = true;
+		spill_pump(c);
+		dirty = c->tier->move_count;
+		for (uint32_t i = 0; i < c->pool_count; i++)
+			dirty += c->pools[i]->dirty;
+		cache_unlock(c);
+		if (!dirty)
+			break;
+		clock_gettime(CLOCK_MONOTONIC, &t);
+		now = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+		nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
+	} while (now < until_us);
+	cache_lock(c);
+	c->tier->all = false;
+	c->tier->settled = !dirty && c->tier->restored;
+	cache_unlock(c);
+	return !dirty;
+}

@@ -1,0 +1,244 @@
+/* The disk tier behind the cache: what its files ask of each other (cache_tier.c, cache_rack.c, cache_move.c,
+ * cache_spill.c, cache_flush.c, cache_wait.c, cache_restore.c) and the rest of the cache of them.
+ *
+ * A *unit* is a disk. Its slabs are *racks* here: whose block is in which slot. Racks of one slot size on one unit are a *class*,
+ * with an eviction policy of its own, for what leaves a disk is not what leaves memory.
+ *
+ * A *move* is one transfer: a spill (memory to disk), a load (disk to memory) or a burial (a tombstone over a header). It holds a
+ * pin on its block. A block has one move at a time; whoever wants the same waits for it through a link.
+ *
+ *     spill:  dirty block -> slot (free, or a victim's) -> write -> rack, catalog     block stays readable in memory all along
+ *     load:   block on disk -> slot in memory -> read -> checksums -> shelf, policy
+ *     bury:   slot whose header names a removed block -> tombstone -> free
+ *
+ * The rule of the dead: the header in a taken disk slot names either the block that the rack has there, or one that nobody could
+ * have been told is deleted: Delete waits for the burial, or for the write that displaces the header. Graves are the list of those.
+ *
+ * Like the rest of the cache, all under its lock but where a comment says otherwise.
+ */
+#ifndef TERRACE_DAEMON_CACHE_TIER_H
+#define TERRACE_DAEMON_CACHE_TIER_H
+
+#include "daemon/cache_private.h"
+#include "store/block_record.h"
+#include "store/catalog.h"
+#include "store/disk.h"
+
+enum {
+	RACK_BUCKETS = 256,
+	MOVE_BUCKETS = 1024,
+};
+
+struct rack_slot {
+	struct block *block;           /* NULL: none, or it is on its way in or out */
+	struct policy_node node;       /* of the class's policy, while block is set */
+};
+
+struct rack {
+	struct disk_class *class;
+	struct rack *next, *hash_next; /* of the class; of the bucket */
+	uint32_t slab, slots;
+	uint32_t blocks;
+	uint32_t moves;                /* spills into it and burials in it that are under way */
+	struct rack_slot at[];
+};
+
+struct disk_class {
+	struct unit *unit;
+	struct disk_class *next;
+	uint64_t slot_bytes;
+	struct policy *policy;
+	struct rack *racks;
+	uint64_t blocks;
+	bool wanted;                   /* a slab, by the chores */
+	bool full;                     /* the budget has no slab for it: displace */
+	uint64_t full_us;              /* since when */
+};
+
+struct unit {
+	struct disk *disk;
+	uint64_t id;
+	uint32_t number;
+	struct disk_class *classes;
+	struct rack *rack_hash[RACK_BUCKETS];
+	uint32_t spilling, loading;    /* moves under way */
+	bool failed;                   /* its blocks are being given up */
+	uint64_t sweep;                /* where that is: cursor_of() */
+	bool swept;
+};
+
+enum move_kind { MOVE_SPILL, MOVE_LOAD, MOVE_BURY };
+
+struct move {
+	struct disk_request io;        /* first */
+	struct cache *cache;
+	enum move_kind kind;
+	enum ring_priority priority;
+	struct move *block_next;       /* of the bucket by block */
+	struct move *grave_next;       /* of the bucket by name, if `grave` */
+	struct move *hungry_next;      /* loads that wait for memory */
+	struct cache_wait_link *links;
+	struct unit *unit;
+	struct rack *rack;
+	uint32_t rack_slot;
+	struct block *block;           /* pinned; NULL: a burial */
+	struct host_slot slot;         /* of a load */
+	struct shelf *shelf;
+	bool grave;                    /* the header in the slot names `dead` until this is done */
+	struct index_ident dead;
+	uint64_t dead_generation;
+	struct pool *dead_pool;
+	struct slot_header *page;      /* of a burial */
+	struct move *also;             /* a burial's second name for the header, after a write that failed */
+};
+
+/* One thing that a wait waits for: a move, a sync, a commit of the catalog; and a pin it keeps. */
+struct cache_wait_link {
+	struct cache *cache;
+	struct cache_wait *wait;       /* NULL: given up; freed when it is done */
+	struct cache_wait_link *next;  /* of the wait */
+	struct cache_wait_link *move_next;
+	struct block *pinned;
+	bool done;
+	struct disk_request sync;
+};
+
+struct tier {
+	struct unit units[CACHE_DISKS_MAX];
+	uint32_t unit_count;
+	struct catalog *catalog;
+	enum catalog_state catalog_state;
+	const struct policy_ops *policy;
+	struct move *moves[MOVE_BUCKETS], *graves[MOVE_BUCKETS];
+	struct move *hungry, **hungry_end;
+	uint64_t moving_bytes;         /* slots that spills and loads pin */
+	uint32_t move_count;
+	uint32_t turn;                 /* the unit that spills next */
+	uint64_t highest_generation;   /* seen on the disks */
+	bool stopping;
+	bool all;                      /* cache_settle: spill everything */
+	bool restored;
+	bool rebuild;                  /* without the catalog */
+	bool scan;                     /* look at every header: the catalog may lag behind them */
+	bool settled;                  /* everything that memory had is on disk and told */
+	pthread_t restorer;
+	bool restorer_started;
+	_Atomic bool restorer_stop;
+	uint64_t restored_blocks, restored_us;
+	uint32_t layouts_kept;         /* pools whose layout the catalog has been told */
+};
+
+/* ---- cache_tier.c: birth, death, chores ---- */
+
+/* Without the lock. create opens disks and catalog; start takes up what is there, once the host tier exists. */
+enum status tier_create(struct cache *c, const char **why);
+uint64_t tier_first_generation(struct cache *c);
+enum status tier_start(struct cache *c, const char **why);
+void tier_stop(struct cache *c);    /* ends all moves; no thread of the tier's runs after it */
+void tier_destroy(struct cache *c); /* after the blocks are gone */
+void tier_tick(struct cache *c);
+/* True: there is something for tier_chores. */
+bool tier_wants(struct cache *c);
+void tier_wake(struct cache *c);
+/* Without the lock. */
+void tier_chores(struct cache *c);
+/* Without the lock: registers an extent's memory with the disks, into buffer[CACHE_DISKS_MAX]. */
+void tier_buffers_add(struct cache *c, const struct extent *e, uint32_t *buffer);
+void tier_buffers_drop(struct cache *c, const uint32_t *buffer);
+/* A disk said UNAVAILABLE or IO: its blocks are given up from now on. */
+void unit_failed(struct cache *c, struct unit *u);
+/* The rows of Stats about disks, without the lock. */
+void tier_stats(struct cache *c, cache_stat_fn *emit, void *arg);
+
+/* ---- cache_rack.c ---- */
+
+struct rack *rack_find(struct unit *u, uint32_t slab);
+/* Made if new. NULL: no memory, or no such slab. */
+struct rack *rack_get(struct cache *c, struct unit *u, uint32_t slab);
+void racks_free(struct cache *c, struct unit *u);
+void rack_free(struct cache *c, struct rack *r);
+struct disk_class *class_get(struct cache *c, struct unit *u, uint64_t slot_bytes); /* NULL: no memory */
+/* Block b is in that slot from now on (where, counters, policy). */
+void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b, uint64_t position);
+/* It is not any more; the slot stays taken on the disk. A block that is in memory becomes dirty. */
+void rack_detach(struct cache *c, struct block *b);
+void rack_use(struct cache *c, struct block *b);
+/* A slot for a block of that size on the unit: a free one, or that of *victim, which still lies there. MISS: wait for the
+ * chores. EXHAUSTED; UNAVAILABLE. */
+enum status rack_take(struct cache *c, struct unit *u, uint64_t slot_bytes, struct rack **rack, uint32_t *slot,
+		      struct block **victim);
+/* The next block on any disk from the cursor on (0: the first), looking at no more than *budget slots; NULL with *budget 0: go on;
+ * NULL with some left: no more. */
+struct block *tier_next_block(struct cache *c, uint64_t *cursor, uint32_t *budget);
+struct block *unit_next_block(struct unit *u, uint64_t *cursor, uint32_t *budget);
+
+/* ---- cache_move.c ---- */
+
+struct move *move_of(struct cache *c, const struct block *b);
+struct move *grave_of(struct cache *c, const struct index_ident *ident);
+/* Joins the move if there is one. w may be NULL. OK: under way. BUSY, EXHAUSTED, UNAVAILABLE, MISS (a slab is being made): not now. */
+enum status spill_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
+enum status load_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
+/* Puts a tombstone on a slot that is not attached any more, whose header names (p, ident, generation); the slot is free afterwards. */
+void bury_begin(struct cache *c, struct rack *r, uint32_t slot, struct pool *p, const struct index_ident *ident,
+		uint64_t generation);
+/* Loads that waited for memory. */
+void loads_feed(struct cache *c);
+
+/* ---- cache_scrub.c ---- */
+
+/* Where the copy of a block was when the lock was held. */
+struct scrub_target {
+	struct disk *disk;
+	struct disk_place place;
+};
+static inline struct scrub_target scrub_target_of(const struct block *b)
+{
+	return (struct scrub_target){ b->rack->class->unit->disk, { b->rack->slab, b->rack_slot } };
+}
+/* Without the lock, of a pinned block: reads and checks its copy. *h: its header, on OK. STALE, CORRUPT: it is not there. Else
+ * the disk did not give it. Waits for the disk. */
+enum status scrub_copy(struct cache *c, const struct block *b, const struct scrub_target *t, struct slot_header *h);
+
+/* ---- cache_spill.c ---- */
+
+/* Starts as many spills as the watermark asks for and the disks take. */
+void spill_pump(struct cache *c);
+
+/* ---- cache_wait.c ---- */
+
+/* A link to what `done` will be told of; NULL: no memory. pin: kept pinned until the wait ends; may be NULL. */
+struct cache_wait_link *wait_link(struct cache *c, struct cache_wait *w, struct block *pin);
+/* Its event has come. */
+void wait_link_done(struct cache *c, struct cache_wait_link *l, enum status s);
+/* Whether a call may wait (again): one whose loads were shed, or that has waited often, takes what memory has. */
+enum { WAIT_ROUNDS = 4 };
+static inline bool wait_wanted(struct cache_wait *w)
+{
+	return w && !w->last && !w->shed && w->stage++ < WAIT_ROUNDS;
+}
+/* What it waits for is under way, and it may go on waiting. */
+static inline bool wait_goes_on(const struct cache_wait *w)
+{
+	return w && w->outstanding && !w->last;
+}
+/* A pin alone. */
+bool wait_pin(struct cache *c, struct cache_wait *w, struct block *b);
+/* Waits for a commit of all that the catalog was told; for a sync of a unit. */
+enum status wait_catalog(struct cache *c, struct cache_wait *w);
+enum status wait_sync(struct cache *c, struct cache_wait *w, struct unit *u);
+
+/* ---- cache_restore.c ---- */
+
+/* The restorer's thread. */
+void *restore_main(void *cache);
+/* The bytes by which a layout is known again: at most SLOT_LAYOUT_MAX. */
+enum { LAYOUT_BYTES = 96 };
+void layout_pack(const struct kv_layout *l, uint8_t out[LAYOUT_BYTES]);
+/* False: not the bytes of a sound layout. */
+bool layout_unpack(const uint8_t *bytes, size_t n, struct kv_layout *out);
+/* Tells the catalog of a block that is on disk now, or no more. */
+void catalog_tell(struct cache *c, const struct block *b, const struct slot_header *h);
+void catalog_untell(struct cache *c, const struct index_ident *ident);
+
+#endif

@@ -1,0 +1,139 @@
+/* The disks' rows of Stats. */
+#include "daemon/cache_tier.h"
+
+#include <stdio.h>
+
+struct disk_row {
+	char labels[64], health[160], io[96];
+	struct disk_view v;
+	uint64_t blocks;
+	uint32_t spilling, loading;
+};
+
+struct row {
+	const char *name;
+	double (*value)(const struct disk_row *r);
+	bool counter;
+	const char *help;
+};
+
+#define VALUE(id, expression)                                                                                \
+	static double id(const struct disk_row *r)                                                           \
+	{                                                                                                    \
+		return (double)(expression);                                                                 \
+	}
+VALUE(blocks, r->blocks)
+VALUE(slots, r->v.slots)
+VALUE(slots_used, r->v.slots_used)
+VALUE(budget, r->v.budget_bytes)
+VALUE(slab_bytes, r->v.slab_bytes_used)
+VALUE(slabs, r->v.slabs)
+VALUE(slabs_damaged, r->v.slabs_damaged)
+VALUE(direct, r->v.direct)
+VALUE(corrupt, r->v.corrupt)
+VALUE(refused_slow, r->v.refused_slow)
+VALUE(full_events, r->v.full_events)
+VALUE(reads, r->v.ring.reads)
+VALUE(writes, r->v.ring.writes)
+VALUE(syncs, r->v.ring.syncs)
+VALUE(read_bytes, r->v.ring.read_bytes)
+VALUE(write_bytes, r->v.ring.write_bytes)
+VALUE(failures, r->v.ring.failures)
+VALUE(waiting, r->v.ring.waiting)
+VALUE(under_way, r->v.ring.under_way)
+VALUE(oldest, r->v.ring.oldest_us / 1e6)
+VALUE(submits, r->v.ring.submits)
+VALUE(cpu, r->v.ring.cpu_us / 1e6)
+VALUE(registered, r->v.ring.buffers)
+VALUE(unregistered, r->v.ring.buffers_refused)
+VALUE(spilling, r->spilling)
+VALUE(loading, r->loading)
+
+/* Rows of one name stand next to each other. */
+static const struct row rows[] = {
+	{ "terrace_disk_blocks", blocks, false, "blocks on the disk" },
+	{ "terrace_disk_slots", slots, false, "slots in all slabs" },
+	{ "terrace_disk_slots_used", slots_used, false, "slots in use" },
+	{ "terrace_disk_budget_bytes", budget, false, "bytes that slabs may take" },
+	{ "terrace_disk_slab_bytes", slab_bytes, false, "bytes of slab files" },
+	{ "terrace_disk_slabs", slabs, false, "slab files" },
+	{ "terrace_disk_slabs_damaged", slabs_damaged, false, "slab files with a damaged header, left alone" },
+	{ "terrace_disk_direct", direct, false, "1 if O_DIRECT is in use" },
+	{ "terrace_disk_corrupt_total", corrupt, true, "blocks whose bytes proved wrong" },
+	{ "terrace_disk_refused_slow_total", refused_slow, true, "transfers refused because the disk was slow" },
+	{ "terrace_disk_full_events_total", full_events, true, "times that the file system was full" },
+	{ "terrace_disk_reads_total", reads, true, "reads" },
+	{ "terrace_disk_writes_total", writes, true, "writes" },
+	{ "terrace_disk_syncs_total", syncs, true, "syncs" },
+	{ "terrace_disk_read_bytes_total", read_bytes, true, "bytes read" },
+	{ "terrace_disk_write_bytes_total", write_bytes, true, "bytes written" },
+	{ "terrace_disk_failures_total", failures, true, "transfers that failed" },
+	{ "terrace_disk_waiting", waiting, false, "transfers that wait" },
+	{ "terrace_disk_under_way", under_way, false, "transfers that the kernel has" },
+	{ "terrace_disk_oldest_seconds", oldest, false, "age of the oldest of them" },
+	{ "terrace_disk_submits_total", submits, true, "system calls that submitted transfers" },
+	{ "terrace_disk_cpu_seconds_total", cpu, true, "CPU time of the disk's threads" },
+	{ "terrace_disk_buffers", registered, false, "extents registered with the disk's ring" },
+	{ "terrace_disk_buffers_refused_total", unregistered, true, "registrations that the kernel refused" },
+	{ "terrace_disk_spills_under_way", spilling, false, "blocks being written" },
+	{ "terrace_disk_loads_under_way", loading, false, "blocks being read" },
+};
+
+static void disk_read_row(struct cache *c, uint32_t i, struct disk_row *r)
+{
+	struct unit *u = &c->tier->units[i];
+
+	*r = (struct disk_row){ .blocks = 0 };
+	cache_lock(c);
+	for (const struct disk_class *k = u->classes; k; k = k->next)
+		r->blocks += k->blocks;
+	r->spilling = u->spilling;
+	r->loading = u->loading;
+	cache_unlock(c);
+	disk_look(u->disk, &r->v);
+	snprintf(r->labels, sizeof(r->labels), "disk=%u", i);
+	snprintf(r->health, sizeof(r->health), "disk=%u,health=%s", i, disk_health_name(r->v.health));
+	snprintf(r->io, sizeof(r->io), "disk=%u,engine=%s", i, r->v.ring.engine == RING_URING ? "io_uring" : "threads");
+}
+
+static void stats_catalog(struct cache *c, cache_stat_fn *emit, void *arg)
+{
+	struct catalog_view v;
+	uint64_t restored, us;
+	bool done;
+
+	catalog_look(c->tier->catalog, &v);
+	cache_lock(c);
+	done = c->tier->restored;
+	restored = c->tier->restored_blocks;
+	us = c->tier->restored_us;
+	cache_unlock(c);
+	emit(arg, "terrace_catalog_failed", "", v.failed != STATUS_OK, false, "1 while commits fail");
+	emit(arg, "terrace_catalog_records", "", v.records[CATALOG_BLOCKS], false, "blocks in the catalog");
+	emit(arg, "terrace_catalog_queued_bytes", "", v.queued_bytes, false, "changes that wait for a commit");
+	emit(arg, "terrace_catalog_batches_total", "", v.batches, true, "commits");
+	emit(arg, "terrace_catalog_changes_total", "", v.changes, true, "changes committed");
+	emit(arg, "terrace_catalog_commit_seconds_max", "", v.commit_us_max / 1e6, false, "longest commit");
+	emit(arg, "terrace_catalog_map_bytes", "", v.map_bytes, false, "size of the map");
+	emit(arg, "terrace_catalog_used_bytes", "", v.used_bytes, false, "of it in use");
+	emit(arg, "terrace_restored", "", done, false, "1 when all that earlier runs left is taken up");
+	emit(arg, "terrace_restored_blocks", "", restored, false, "blocks taken up");
+	emit(arg, "terrace_restore_seconds", "", us / 1e6, false, "how long that took");
+}
+
+void tier_stats(struct cache *c, cache_stat_fn *emit, void *arg)
+{
+	struct disk_row r[CACHE_DISKS_MAX];
+	uint32_t n = c->tier->unit_count;
+
+	for (uint32_t i = 0; i < n; i++)
+		disk_read_row(c, i, &r[i]);
+	for (uint32_t i = 0; i < n; i++)
+		emit(arg, "terrace_disk_health_info", r[i].health, 1, false, "the disk's health");
+	for (uint32_t i = 0; i < n; i++)
+		emit(arg, "terrace_disk_engine_info", r[i].io, 1, false, "how the disk is read and written");
+	for (size_t k = 0; k < sizeof(rows) / sizeof(rows[0]); k++)
+		for (uint32_t i = 0; i < n; i++)
+			emit(arg, rows[k].name, r[i].labels, rows[k].value(&r[i]), rows[k].counter, rows[k].help);
+	stats_catalog(c, emit, arg);
+}
