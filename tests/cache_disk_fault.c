@@ -1,0 +1,268 @@
+/* Disks that fail under the cache: what is lost, what is told, and how long it takes. The faults are injected where the ring asks the
+ * kernel (store/ring.h). */
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/cache_rig.h"
+
+enum { HOST = 64, DISK = 512 };
+
+/* What the kernel is to answer, from now on. */
+static struct fault {
+	_Atomic int read_errno, write_errno, sync_errno;
+	_Atomic uint32_t most;         /* bytes of the first transfer of each request */
+	_Atomic uint32_t delay_ms;
+	_Atomic int file;              /* only this one, if not -1: disk.id is the first of each ring */
+} fault;
+
+static int inject(void *arg, const struct ring_request *q, uint32_t *most)
+{
+	struct fault *f = arg;
+	uint32_t ms = f->delay_ms;
+
+	if (ms)
+		nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 }, NULL);
+	if (f->most)
+		*most = f->most;
+	return q->op == RING_READ ? f->read_errno : q->op == RING_WRITE ? f->write_errno : f->sync_errno;
+}
+
+static const struct ring_calls calls = { .fault = inject, .arg = &fault };
+
+static void fault_none(void)
+{
+	fault.read_errno = fault.write_errno = fault.sync_errno = 0;
+	fault.most = fault.delay_ms = 0;
+}
+
+static enum cache_io engine_of(int i)
+{
+	return i ? CACHE_IO_THREADS : CACHE_IO_URING;
+}
+
+static void open_on(struct rig *r, const struct rig_disks *d, uint32_t disks, int engine)
+{
+	struct cache_options o = rig_disk_options(d, disks, HOST);
+
+	o.io_calls = &calls;
+	o.io = engine_of(engine);
+	o.disk_slow_ms = 50;
+	fault_none();
+	rig_open(r, &o, 1);
+	rig_restored(r);
+}
+
+static void put_slowly(struct rig *r, uint64_t first, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i += 8) {
+		rig_put(r, first + i, 8);
+		rig_quiet(r);
+	}
+}
+
+static double now_s(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* Ticks until the failed disk's blocks are given up. */
+static void ticks(struct rig *r, int n)
+{
+	for (int i = 0; i < n; i++)
+		rig_tick(r->c, r->now += 50000);
+}
+
+START_TEST(test_read_error_costs_that_disk)
+{
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	open_on(&r, &d, 1, _i);
+	put_slowly(&r, 0, 4 * HOST);
+	fault.read_errno = EIO;
+	ck_assert_uint_le(rig_read_all(&r, 0, HOST), HOST / 4); /* what memory still has */
+	ck_assert_double_eq(rig_stat(&r, "terrace_disk_health_info", "disk=0,health=quarantined"), 1);
+	ticks(&r, 3);
+	ck_assert_double_eq(rig_stat(&r, "terrace_blocks", "tier=disk"), 0);
+	fault_none();
+	ck_assert_uint_eq(rig_read_all(&r, 0, HOST), 0); /* never tried again */
+	rig_quiet(&r);
+	ck_assert_uint_eq(rig_put(&r, 10000, 16), 16); /* memory goes on */
+	ck_assert_uint_eq(rig_read_all(&r, 10000, 16), 16);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+START_TEST(test_write_error_moves_to_the_other_disk)
+{
+	struct rig_disks d;
+	enum status st[8];
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 2, DISK);
+	open_on(&r, &d, 2, _i);
+	rig_put(&r, 0, 8);
+	rig_quiet(&r);
+	fault.write_errno = EIO; /* whichever writes first is given up */
+	rig_put(&r, 8, 8);
+	rig_put(&r, 16, 8);
+	fault.write_errno = 0;
+	rig_flush(&r, 0, 8, st);
+	ticks(&r, 3);
+	ck_assert_uint_eq(rig_read_all(&r, 0, 24), 24);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+START_TEST(test_failed_write_is_not_acknowledged)
+{
+	struct rig_disks d;
+	enum status st[8];
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	open_on(&r, &d, 1, _i);
+	rig_put(&r, 0, 8);
+	fault.write_errno = EIO;
+	ck_assert_int_eq(rig_flush(&r, 0, 8, st), STATUS_OK);
+	for (int i = 0; i < 8; i++)
+		ck_assert_int_eq(st[i], STATUS_UNAVAILABLE);
+	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_UNAVAILABLE);
+	ck_assert_uint_eq(rig_read_all(&r, 0, 8), 8); /* memory has them still */
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+START_TEST(test_failed_sync_is_not_acknowledged)
+{
+	struct rig_disks d;
+	enum status st[8];
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	open_on(&r, &d, 1, _i);
+	rig_put(&r, 0, 8);
+	rig_quiet(&r);
+	fault.sync_errno = EIO;
+	ck_assert_int_eq(rig_flush(&r, 0, 8, st), STATUS_OK);
+	for (int i = 0; i < 8; i++)
+		ck_assert_int_ne(st[i], STATUS_OK);
+	ck_assert_double_eq(rig_stat(&r, "terrace_disk_health_info", "disk=0,health=quarantined"), 1);
+	fault_none();
+	rig_flush(&r, 0, 8, st);
+	ck_assert_int_ne(st[0], STATUS_OK); /* a sync that failed is never believed later */
+	ck_assert_uint_eq(rig_read_all(&r, 0, 8), 8);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+START_TEST(test_full_disk_stops_spills_and_reads_go_on)
+{
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	open_on(&r, &d, 1, _i);
+	put_slowly(&r, 0, 2 * HOST);
+	fault.write_errno = ENOSPC;
+	for (uint64_t n = 1000; n < 1000 + 2 * HOST; n += 8) {
+		ck_assert_uint_eq(rig_put(&r, n, 8), 8); /* memory never waits */
+		ticks(&r, 1);
+	}
+	ck_assert_uint_eq(rig_read_all(&r, 0, HOST / 2), HOST / 2);
+	ck_assert_double_gt(rig_stat(&r, "terrace_disk_full_events_total", "disk=0"), 0);
+	fault_none();
+	sleep(1);
+	r.now += 2000000;
+	put_slowly(&r, 2000, HOST);
+	ck_assert_uint_eq(rig_read_all(&r, 2000, HOST), HOST);
+	ck_assert_double_eq(rig_stat(&r, "terrace_disk_health_info", "disk=0,health=healthy"), 1);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+START_TEST(test_short_transfers_are_whole_in_the_end)
+{
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	open_on(&r, &d, 1, _i);
+	fault.most = 4096;
+	put_slowly(&r, 0, 4 * HOST);
+	ck_assert_uint_eq(rig_read_all(&r, 0, 4 * HOST), 4 * HOST);
+	ck_assert_double_eq(rig_stat(&r, "terrace_dropped_blocks_total", ""), 0);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* A disk of 100 ms: puts and leases of what memory has take no part of it; a lease from disk waits for its own read. */
+START_TEST(test_slow_disk_sheds)
+{
+	struct rig_disks d;
+	struct rig r;
+	double began;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	open_on(&r, &d, 1, 1);
+	put_slowly(&r, 0, 2 * HOST);
+	fault.delay_ms = 100;
+	began = now_s();
+	for (uint64_t n = 1000; n < 1000 + 8 * HOST; n += 8) {
+		ck_assert_uint_eq(rig_put(&r, n, 8), 8);
+		ck_assert_uint_eq(rig_read_all(&r, n, 8), 8);
+		ticks(&r, 1);
+	}
+	ck_assert_double_lt(now_s() - began, 3);
+	ck_assert_double_gt(rig_stat(&r, "terrace_evictions_total", "tier=host,reason=shed"), 0);
+	began = now_s();
+	ck_assert_uint_eq(rig_read_all(&r, 0, 1), 1);
+	ck_assert_double_lt(now_s() - began, 5);
+	fault_none();
+	rig_quiet(&r);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("cache_disk_fault");
+	TCase *tc = tcase_create("faults");
+	SRunner *runner;
+	int failed;
+
+	tcase_set_timeout(tc, 120);
+	tcase_add_loop_test(tc, test_read_error_costs_that_disk, 0, 2);
+	tcase_add_loop_test(tc, test_write_error_moves_to_the_other_disk, 0, 2);
+	tcase_add_loop_test(tc, test_failed_write_is_not_acknowledged, 0, 2);
+	tcase_add_loop_test(tc, test_failed_sync_is_not_acknowledged, 0, 2);
+	tcase_add_loop_test(tc, test_full_disk_stops_spills_and_reads_go_on, 0, 2);
+	tcase_add_loop_test(tc, test_short_transfers_are_whole_in_the_end, 0, 2);
+	tcase_add_test(tc, test_slow_disk_sheds);
+	suite_add_tcase(suite, tc);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
