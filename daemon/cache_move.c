@@ -405,6 +405,11 @@ enum status spill_begin(struct cache *c, struct block *b, enum ring_priority pri
 
 		if (u->failed)
 			continue;
+		/* A quarter of the depth is for those who wait. */
+		if (priority == RING_IDLE && 4 * u->spilling >= 3 * c->options.disk_depth) {
+			s = s == STATUS_UNAVAILABLE ? STATUS_BUSY : s;
+			continue;
+		}
 		one = spill_to(c, u, b, priority, &m);
 		if (!one)
 			return move_join(m, w);

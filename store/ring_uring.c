@@ -437,6 +437,7 @@ static void thread_close(struct ring *r)
 		io_uring_submit_and_wait(&u->ring, 1);
 		reap(r);
 	}
+	io_uring_unregister_files(&u->ring); /* else the kernel keeps them open for a while */
 	io_uring_queue_exit(&u->ring);
 }
 

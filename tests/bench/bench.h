@@ -34,6 +34,8 @@ int bench_index(void);
 int bench_kernels(void);
 int bench_put(void);
 int bench_nvme(void);
+int bench_restart(void);
+int bench_spill(void);
 
 /* ---- report.c ---- */
 

@@ -18,6 +18,8 @@ static const struct bench benches[] = {
 	{"kernels", "encode, decode, attend of every format", bench_kernels},
 	{"put", "puts by borrow and by stream against Redis SET", bench_put},
 	{"nvme", "a disk's ring on io_uring and on threads against fio", bench_nvme},
+	{"restart", "a restart with a million blocks on disk", bench_restart},
+	{"spill", "lookups in memory while everything put is spilled", bench_spill},
 };
 enum { BENCH_COUNT = sizeof(benches) / sizeof(benches[0]) };
 

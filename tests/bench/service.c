@@ -31,21 +31,39 @@ static void await_socket(const struct service *s, const char *socket)
 	}
 }
 
-void service_start(struct service *s, const char *host_bytes)
+/* extra: flags, ended by a NULL. */
+static void start(struct service *s, const char *host_bytes, const char *const *extra)
 {
 	struct terrace_connect_options options = TERRACE_CONNECT_OPTIONS_INIT;
 	char data[100], socket[100];
+	const char *arguments[16] = {bench_options.terraced, "--data-dir", data, "--socket", socket, "--host-bytes",
+				     host_bytes};
+	size_t n = 7;
 
 	snprintf(data, sizeof(data), "%s/data", bench_options.folder);
 	snprintf(socket, sizeof(socket), "%s/terraced.sock", bench_options.folder);
 	snprintf(s->address, sizeof(s->address), "unix:%s", socket);
-	s->pid = bench_spawn("terraced",
-			     (const char *const[]){bench_options.terraced, "--data-dir", data, "--socket",
-						   socket, "--host-bytes", host_bytes, NULL});
+	for (; *extra; extra++)
+		arguments[n++] = *extra;
+	arguments[n] = NULL;
+	s->pid = bench_spawn("terraced", arguments);
 	await_socket(s, socket);
 	options.address = s->address;
 	options.timeout_us = TIMEOUT_US;
 	service_check(terrace_connect(&options, &s->client), "connect");
+}
+
+void service_start(struct service *s, const char *host_bytes)
+{
+	start(s, host_bytes, (const char *const[]){NULL});
+}
+
+void service_start_disk(struct service *s, const char *host_bytes, const char *disk_bytes, const char *spill_share)
+{
+	char disks[128];
+
+	snprintf(disks, sizeof(disks), "%s/disk:%s", bench_options.folder, disk_bytes);
+	start(s, host_bytes, (const char *const[]){"--disks", disks, "--spill-share", spill_share, NULL});
 }
 
 void service_stop(struct service *s)
