@@ -1,8 +1,9 @@
-/* The engines of the kill storm (tests/fault/test_kill.py): small processes that use a daemon hard and are killed at any moment.
+/* The engines of the kill storm (tests/fault/test_kill.py) and of the endurance run (tests/fault/test_endurance.py): small processes that use a daemon hard and are killed at any moment.
  *
  *     storm victim ADDRESS SEED   leases and checks, reserves, half-writes, commits, aborts, for ever; "ready" once it has begun
  *     storm reader ADDRESS        leases and checks for ever; at SIGTERM prints how many blocks it checked
  *     storm holder ADDRESS        leases, forks a child that keeps the mapping, prints "PID OF CHILD" and waits
+ *     storm worker ADDRESS SEED   what a victim does, at a moderate pace; at SIGTERM prints how many blocks it checked
  *     storm hog ADDRESS SEED      leases as much as it can get, again and again, for five seconds
  *
  * Every block describes itself: word 0 is a seed, word i a function of key, seed and i. A block that is half one put and half another, or
@@ -175,6 +176,26 @@ static int reader(struct terrace_session *session)
 	return 0;
 }
 
+static int worker(struct terrace_session *session)
+{
+	const struct timespec pause = { 0, 1000 * 1000 };
+	uint64_t checked = 0;
+
+	signal(SIGTERM, on_term);
+	puts("ready");
+	fflush(stdout);
+	while (!ended) {
+		checked += lease_and_check(session);
+		if (draw(4) == 0)
+			put(session);
+		if (draw(64) == 0)
+			forget(session);
+		nanosleep(&pause, NULL);
+	}
+	printf("%" PRIu64 "\n", checked);
+	return 0;
+}
+
 static _Noreturn void holder(struct terrace_session *session)
 {
 	uint8_t bytes[RUN][16];
@@ -246,7 +267,7 @@ static int hog(struct terrace_session *session)
 int main(int argc, char **argv)
 {
 	if (argc < 3) {
-		fprintf(stderr, "usage: storm victim|reader|holder|hog ADDRESS [SEED]\n");
+		fprintf(stderr, "usage: storm victim|reader|worker|holder|hog ADDRESS [SEED]\n");
 		return 2;
 	}
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -264,6 +285,8 @@ int main(int argc, char **argv)
 		victim(session);
 	else if (strcmp(argv[1], "reader") == 0)
 		code = reader(session);
+	else if (strcmp(argv[1], "worker") == 0)
+		code = worker(session);
 	else if (strcmp(argv[1], "holder") == 0)
 		holder(session);
 	else if (strcmp(argv[1], "hog") == 0)

@@ -1,0 +1,87 @@
+"""Mixed load at three times the memory for long: `test_endurance.py TERRACED STORM SECONDS`.
+
+Blocks move between memory and a disk all the time. No byte may be wrong, the daemon's memory must not grow, and it must not gather
+descriptors. In an hour at least a million blocks are checked.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "e2e"))
+from daemon import pb, running  # noqa: E402
+
+WORKERS = 3
+WARM_UP = 0.25       # of the time, before memory is watched
+GROWTH_AN_HOUR = 0.01
+NOISE = 0.02         # of memory, that a short run cannot tell from growth
+
+
+def resident(pid):
+    """Anonymous memory alone: the host tier's own pages are shared ones, and all there from the start."""
+    for line in open("/proc/%d/status" % pid):
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no RssAnon")
+
+
+def descriptors(pid):
+    return len(os.listdir("/proc/%d/fd" % pid))
+
+
+def slope(samples):
+    """Of a straight line through (seconds, bytes): bytes a second."""
+    n = len(samples)
+    mean_t = sum(t for t, _ in samples) / n
+    mean_b = sum(b for _, b in samples) / n
+    above = sum((t - mean_t) * (b - mean_b) for t, b in samples)
+    below = sum((t - mean_t) ** 2 for t, _ in samples)
+    return above / below
+
+
+def watch(pid, seconds, workers):
+    begin, memory, files = time.monotonic(), [], []
+    while time.monotonic() - begin < seconds:
+        time.sleep(min(1.0, seconds / 40))
+        for worker in workers:
+            assert worker.poll() is None, "a worker saw a wrong byte or failed"
+        if time.monotonic() - begin > seconds * WARM_UP:
+            memory.append((time.monotonic() - begin, resident(pid)))
+            files.append(descriptors(pid))
+    return memory, files
+
+
+def main():
+    terraced, storm, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    with tempfile.TemporaryDirectory(prefix="terrace-endurance-") as folder:
+        # 512 blocks of 37 KiB: 18 MiB.
+        with running(terraced, "--host-bytes", "6MiB", "--extent-bytes", "1MiB", "--disks",
+                     "%s/a:10MiB,%s/b:10MiB" % (folder, folder), "--slab-bytes", "2MiB") as daemon:
+            workers = [subprocess.Popen([storm, "worker", daemon.address, str(n)], stdout=subprocess.PIPE, text=True)
+                       for n in range(WORKERS)]
+            for worker in workers:
+                assert worker.stdout.readline() == "ready\n"
+            memory, files = watch(daemon.process.pid, seconds, workers)
+            checked = 0
+            for worker in workers:
+                worker.terminate()
+                checked += int(worker.stdout.read())
+                assert worker.wait(timeout=30) == 0
+            stats = daemon.stats()
+            assert daemon.admin.Verify(pb.VerifyRequest(), timeout=60).corrupt == 0
+        loads = stats["terrace_loads_total{status=ok}"]
+        mean = sum(b for _, b in memory) / len(memory)
+        grown = slope(memory) * (memory[-1][0] - memory[0][0]) / mean
+        print("%.0f s: %d blocks checked, %d loaded from disk, %d spilled; %.1f MB, %+.2f %% in the time watched; %d to %d "
+              "descriptors" % (seconds, checked, loads, stats["terrace_spills_total{status=ok}"], mean / 1e6, 100 * grown,
+                               min(files), max(files)))
+        allowed = max(NOISE, 0) if seconds < 1800 else GROWTH_AN_HOUR * seconds / 3600
+        assert grown < allowed, "memory grows"
+        assert max(files) - min(files) <= 4, "descriptors are gathered"
+        assert loads > 10 * seconds, "too few loads to mean anything"
+        assert checked > 1000000 * seconds / 3600, "too few checks"
+
+
+main()
