@@ -1,4 +1,6 @@
 /* The disk tier behind the cache: what memory drops is on disk, comes back whole, and survives restarts. */
+#include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -141,13 +143,119 @@ START_TEST(test_warm_brings_ahead)
 }
 END_TEST
 
+/* Flips one bit of every slot of the slab files: in the header (even slots) or the block (odd ones). Returns how many. */
+static uint32_t flip_bits(const char *folder, uint64_t block_bytes)
+{
+	uint64_t seed = 4711;
+	uint32_t flipped = 0;
+	struct dirent *e;
+	DIR *dir = opendir(folder);
+
+	while ((e = readdir(dir))) {
+		char path[400];
+		uint8_t byte;
+		FILE *f;
+
+		if (!strstr(e->d_name, ".trc"))
+			continue;
+		snprintf(path, sizeof(path), "%s/%s", folder, e->d_name);
+		f = fopen(path, "r+");
+		fseek(f, 0, SEEK_END);
+		const long slots = (ftell(f) - 4096) / RIG_SLOT_BYTES;
+
+		for (long i = 0; i < slots; i++) {
+			const uint64_t within = i % 2 ? SLOT_HEADER_BYTES + (seed >> 8) % block_bytes : (seed >> 8) % SLOT_HEADER_BYTES;
+			const long at = (long)(4096 + (uint64_t)i * RIG_SLOT_BYTES + within);
+
+			seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+			fseek(f, at, SEEK_SET);
+			ck_assert_uint_eq(fread(&byte, 1, 1, f), 1);
+			byte ^= (uint8_t)(1 << (seed >> 60 & 7));
+			fseek(f, at, SEEK_SET);
+			ck_assert_uint_eq(fwrite(&byte, 1, 1, f), 1);
+			flipped++;
+		}
+		fclose(f);
+	}
+	closedir(dir);
+	return flipped;
+}
+
+START_TEST(test_rotten_bits_are_misses)
+{
+	struct cache_verified sum = { .blocks = 0 };
+	uint64_t cursor = 0;
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	open_on(&r, &d, 1, 1);
+	put_slowly(&r, 0, 4 * HOST);
+	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
+	const uint64_t block_bytes = r.s.block_bytes[0];
+
+	rig_close(&r);
+	ck_assert_uint_ge(flip_bits(d.folder[0], block_bytes), 4 * HOST);
+	open_on(&r, &d, 1, 1);
+	if (_i) {
+		while (cursor != UINT64_MAX)
+			cache_verify_disk_step(r.c, &cursor, UINT64_MAX, &sum);
+		ck_assert_uint_eq(sum.corrupt, sum.blocks);
+		ck_assert_uint_eq(rig_prefix(&r, 0, 1), 0);
+	}
+	ck_assert_uint_eq(rig_read_all(&r, 0, 4 * HOST), 0);
+	/* Their names can be put anew, and last. */
+	put_slowly(&r, 0, HOST);
+	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
+	rig_close(&r);
+	open_on(&r, &d, 1, 1);
+	ck_assert_uint_eq(rig_read_all(&r, 0, HOST), HOST);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+START_TEST(test_tmpfs_does_too)
+{
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, "/dev/shm", 1, DISK);
+	open_on(&r, &d, 1, 1);
+	put_slowly(&r, 0, 2 * HOST);
+	ck_assert_double_eq(rig_stat(&r, "terrace_disk_direct", "disk=0"), 0);
+	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
+	rig_close(&r);
+	open_on(&r, &d, 1, 1);
+	ck_assert_uint_eq(rig_read_all(&r, 0, 2 * HOST), 2 * HOST);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 int main(void)
 {
-	const TTest *const tests[] = {
-		test_spilled_blocks_come_back, test_a_restart_finds_what_was_flushed,
-		test_a_full_disk_displaces_its_coldest, test_deleted_blocks_stay_dead, test_two_disks_share_the_work,
-		test_warm_brings_ahead,
+	static const struct {
+		const TTest *test;
+		int times;
+	} tests[] = {
+		{ test_spilled_blocks_come_back, 1 }, { test_a_restart_finds_what_was_flushed, 1 },
+		{ test_a_full_disk_displaces_its_coldest, 1 }, { test_deleted_blocks_stay_dead, 1 },
+		{ test_two_disks_share_the_work, 1 }, { test_warm_brings_ahead, 1 }, { test_rotten_bits_are_misses, 2 },
+		{ test_tmpfs_does_too, 1 },
 	};
+	Suite *suite = suite_create("cache_disk");
+	TCase *tc = tcase_create("disk");
+	SRunner *runner;
+	int failed;
 
-	return rig_main("cache_disk", tests, sizeof(tests) / sizeof(tests[0]));
+	tcase_set_timeout(tc, 120);
+	for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
+		tcase_add_loop_test(tc, tests[i].test, 0, tests[i].times);
+	suite_add_tcase(suite, tc);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

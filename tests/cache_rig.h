@@ -24,6 +24,7 @@ struct rig {
 	uint64_t now;                   /* the test's clock, in us */
 	struct cache_session_view s;
 	uint64_t attachment;
+	bool served;                    /* another thread does the background */
 	const char *why;
 };
 

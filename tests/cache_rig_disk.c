@@ -63,7 +63,8 @@ static uint64_t clock_ms(void)
 static void background(struct rig *r, uint64_t began_ms)
 {
 	ck_assert_msg(clock_ms() - began_ms < 10000, "ten seconds have passed");
-	rig_tick(r->c, r->now);
+	if (!r->served)
+		rig_tick(r->c, r->now);
 	nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
 }
 
