@@ -235,7 +235,7 @@ END_TEST
 
 int main(void)
 {
-	static const struct {
+	const struct {
 		const TTest *test;
 		int times;
 	} tests[] = {
