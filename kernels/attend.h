@@ -1,22 +1,24 @@
-/* Attention straight from packed blocks, on the CPU: the reference for every kernel, and fast enough for
- * the demo.
+/* Attention straight from packed blocks, on the CPU: the reference for every kernel, and fast where the machine is.
  *
  * For each query i, at position p = first_pos + i, and query head h (KV head h / (q_heads / heads)):
  *     s_j = scale * q . k_j   for j < kv_tokens; causal: j <= p; a layout with a window: j > p - window
  *     out = sum_j softmax(s)_j v_j,   lse = ln sum_j exp(s_j)
- * Four atoms at a time are decoded, once for all heads of their group and up to 512 rows (queries x heads
- * of the group), into a tile that stays in the core's cache; q is rotated once and the output rotated back
- * once. Tokens past kv_tokens and tokens that no query of the call sees are masked by position: their
- * bytes never reach a result, whatever they hold. A query that sees no token gets out = 0 and lse =
- * -INFINITY.
+ * and what attend_features.h adds. Where the machine has AVX2 or AVX-512 the rows (queries x heads of the
+ * group) of a KV head read the codes as they are, else tiles of four atoms are decoded, once for up to 512
+ * rows, into the core's cache; q is rotated once and the output rotated back once. Tokens past kv_tokens and
+ * tokens that no query of the call sees are masked by position: their bytes may be read with those beside
+ * them, but never reach a result, whatever they hold. A query that sees no token gets out = 0 and
+ * lse = -INFINITY.
  *
  * Sums are fp32 and blocked: the result is within about 1e-5 (relative, of a row's norm) of the exact one
- * on the decoded values, however many tokens there are, and the same bits every time on one kind of
- * machine (kernels/simd.h).
+ * on the decoded values, however many tokens there are. On a machine with AVX-512 VNNI the formats of 4, 3 and
+ * 2 bits meet queries and weights of 15 bits: within 5e-4 for scores up to about 100. Either way the same bits
+ * every time on one kind of machine (kernels/machine.h, kernels/simd.h).
  */
 #ifndef TERRACE_KERNELS_ATTEND_H
 #define TERRACE_KERNELS_ATTEND_H
 
+#include "kernels/attend_features.h"
 #include "kernels/codec.h"
 
 struct kv_attend {
@@ -35,6 +37,7 @@ struct kv_attend {
 	void *out;                          /* [queries][q_heads][head_dim_v], dense; overlaps nothing else */
 	enum kv_dtype out_dtype;
 	float *lse;                         /* [queries][q_heads], natural logarithm; may be NULL */
+	struct kv_attend_features features; /* all zeroes: none */
 };
 
 /* Bytes of scratch that kv_attend_run wants for these parameters (at most about 2 MiB); reads the shape

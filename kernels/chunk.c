@@ -1,6 +1,7 @@
-/* Tokens in and out of packed blocks (see codec.h): each goes through one vector of codes in dim
- * order, which order.c puts at its places in the atom. */
-#include "kernels/codec.h"
+/* Tokens in and out of packed blocks (see codec.h), an atom's at a time: vectors become rows of codes in dim
+ * order (by codec_lanes.h, or one by one where the machine has no such code), and rows.c moves these to
+ * their places in the atom. */
+#include "kernels/codec_lanes.h"
 
 #include <string.h>
 
@@ -55,6 +56,10 @@ KV_CLONES static void vector_load(enum kv_dtype dtype, uint32_t d, const void *s
 		for (uint32_t i = 0; i < d; i++)
 			x[i] = float_from_bf16(((const uint16_t *)src)[at + i]);
 		break;
+	case KV_DTYPE_E4M3:
+		for (uint32_t i = 0; i < d; i++)
+			x[i] = float_from_e4m3(((const uint8_t *)src)[at + i]);
+		break;
 	}
 }
 
@@ -72,7 +77,153 @@ KV_CLONES static void vector_store(enum kv_dtype dtype, uint32_t d, const float 
 		for (uint32_t i = 0; i < d; i++)
 			((uint16_t *)dst)[at + i] = bf16_from_float(x[i]);
 		break;
+	case KV_DTYPE_E4M3:
+		for (uint32_t i = 0; i < d; i++)
+			((uint8_t *)dst)[at + i] = e4m3_from_float(x[i]);
+		break;
 	}
+}
+
+/* Codes of an atom's tokens, a byte each or 16 bits. */
+union code_rows {
+	uint8_t bytes[KV_ATOM_TOKENS * KV_HEAD_DIM_MAX];
+	uint16_t halves[KV_ATOM_TOKENS * KV_HEAD_DIM_MAX];
+};
+
+const struct kv_codec_lanes *kv_codec_lanes(void)
+{
+#if defined(__x86_64__)
+	switch (kv_machine()) {
+	case KV_MACHINE_VNNI:
+	case KV_MACHINE_AVX512:
+		return &kv_codec_lanes_avx512;
+	case KV_MACHINE_AVX2:
+		return &kv_codec_lanes_avx2;
+	case KV_MACHINE_PLAIN:
+		break;
+	}
+#endif
+	return NULL;
+}
+
+static bool has_halves(enum kv_format f)
+{
+	return kv_format_info(f)->code_bits == 16;
+}
+
+static void row_set(enum kv_format f, uint32_t d, uint32_t row, const uint16_t *codes, union code_rows *rows)
+{
+	for (uint32_t i = 0; i < d; i++)
+		if (has_halves(f))
+			rows->halves[row * d + i] = codes[i];
+		else
+			rows->bytes[row * d + i] = (uint8_t)codes[i];
+}
+
+static void row_get(enum kv_format f, uint32_t d, uint32_t row, const union code_rows *rows, uint16_t *codes)
+{
+	for (uint32_t i = 0; i < d; i++)
+		codes[i] = has_halves(f) ? rows->halves[row * d + i] : rows->bytes[row * d + i];
+}
+
+static void rows_quantise(enum kv_format f, uint32_t d, uint32_t n, const void *src, enum kv_dtype dtype,
+			  size_t stride, union code_rows *rows, uint32_t *scales)
+{
+	const struct kv_codec_lanes *lanes = kv_codec_lanes();
+	float x[KV_HEAD_DIM_MAX], prepared[KV_HEAD_DIM_MAX];
+	uint16_t codes[KV_HEAD_DIM_MAX];
+
+	if (lanes && dtype != KV_DTYPE_E4M3) {
+		lanes->quantise(f, d, n, src, dtype, stride, rows, scales);
+		return;
+	}
+	for (uint32_t t = 0; t < n; t++) {
+		vector_load(dtype, d, src, t * stride, x);
+		kv_prepare(f, d, false, x, prepared);
+		kv_quantise(f, d, prepared, codes, &scales[t]);
+		row_set(f, d, t, codes, rows);
+	}
+}
+
+/* wide: dims wanted. */
+static void rows_dequantise(enum kv_format f, uint32_t d, uint32_t n, const union code_rows *rows,
+			    const uint32_t *scales, bool unrotate, uint32_t wide, void *dst, enum kv_dtype dtype,
+			    size_t stride)
+{
+	const struct kv_codec_lanes *lanes = kv_codec_lanes();
+	float x[KV_HEAD_DIM_MAX];
+	uint16_t codes[KV_HEAD_DIM_MAX];
+
+	if (lanes) {
+		lanes->dequantise(f, d, n, rows, scales, unrotate, wide, dst, dtype, stride);
+		return;
+	}
+	for (uint32_t t = 0; t < n; t++) {
+		row_get(f, d, t, rows, codes);
+		kv_dequantise(f, d, codes, scales[t], x);
+		if (unrotate)
+			kv_unrotate(x, d);
+		vector_store(dtype, wide, x, dst, t * stride);
+	}
+}
+
+void kv_encode(const struct kv_layout *l, const struct kv_geometry *g, void *block, uint32_t layer,
+	       uint32_t head, enum kv_side side, uint32_t first_token, uint32_t n, const void *src,
+	       enum kv_dtype dtype, size_t stride)
+{
+	struct side s = side_of(l, g, side);
+	size_t bytes = stride * kv_dtype_bytes(dtype);
+	union code_rows rows;
+	uint32_t scales[KV_ATOM_TOKENS], m;
+
+	if (s.format == KV_NONE)
+		return;
+	for (uint32_t i = 0; i < n; i += m) {
+		uint32_t token = first_token + i, first = token % KV_ATOM_TOKENS;
+		uint8_t *atom = (uint8_t *)block + kv_atom_at(g, layer, head, token);
+
+		m = n - i < KV_ATOM_TOKENS - first ? n - i : KV_ATOM_TOKENS - first;
+		rows_quantise(s.format, s.d, m, (const uint8_t *)src + i * bytes, dtype, stride, &rows, scales);
+		kv_rows_pack(s.format, s.side, s.d, first, m, &rows, atom + s.codes_at);
+		for (uint32_t t = 0; t < m; t++)
+			scale_write(s.format, atom + s.scales_at, first + t, scales[t]);
+	}
+}
+
+void kv_decode(const struct kv_layout *l, const struct kv_geometry *g, const void *block,
+	       uint32_t layer, uint32_t head, enum kv_side side, uint32_t first_token, uint32_t n,
+	       bool rotated, void *dst, enum kv_dtype dtype, size_t stride)
+{
+	bool view = side == KV_SIDE_V && l->v_format == KV_NONE;
+	struct side s = side_of(l, g, view ? KV_SIDE_K : side);
+	bool unrotate = kv_format_info(s.format)->rotated && !rotated;
+	size_t bytes = stride * kv_dtype_bytes(dtype);
+	union code_rows rows;
+	uint32_t scales[KV_ATOM_TOKENS], m;
+
+	for (uint32_t i = 0; i < n; i += m) {
+		uint32_t token = first_token + i, first = token % KV_ATOM_TOKENS;
+		const uint8_t *atom = (const uint8_t *)block + kv_atom_at(g, layer, head, token);
+
+		m = n - i < KV_ATOM_TOKENS - first ? n - i : KV_ATOM_TOKENS - first;
+		kv_rows_unpack(s.format, s.side, s.d, first, m, atom + s.codes_at, &rows);
+		for (uint32_t t = 0; t < m; t++)
+			scales[t] = scale_read(s.format, atom + s.scales_at, first + t);
+		rows_dequantise(s.format, s.d, m, &rows, scales, unrotate, view ? l->head_dim_v : s.d,
+				(uint8_t *)dst + i * bytes, dtype, stride);
+	}
+}
+
+void kv_decode_atom(enum kv_format f, enum kv_side side, uint32_t d, const uint8_t *codes,
+		    const uint8_t *scales, unsigned tokens, float *out)
+{
+	union code_rows rows;
+	uint32_t bits[KV_ATOM_TOKENS];
+
+	kv_rows_unpack(f, side, d, 0, tokens, codes, &rows);
+	for (uint32_t t = 0; t < tokens; t++)
+		bits[t] = scale_read(f, scales, t);
+	rows_dequantise(f, d, tokens, &rows, bits, false, d, out, KV_DTYPE_F32, d);
 }
 
 static void token_put(const struct side *s, uint8_t *atom, uint32_t token, const uint16_t *codes,
@@ -86,61 +237,6 @@ static uint32_t token_get(const struct side *s, const uint8_t *atom, uint32_t to
 {
 	kv_token_unpack(s->format, s->side, s->d, token, atom + s->codes_at, codes);
 	return scale_read(s->format, atom + s->scales_at, token);
-}
-
-void kv_encode(const struct kv_layout *l, const struct kv_geometry *g, void *block, uint32_t layer,
-	       uint32_t head, enum kv_side side, uint32_t first_token, uint32_t n, const void *src,
-	       enum kv_dtype dtype, size_t stride)
-{
-	struct side s = side_of(l, g, side);
-	float x[KV_HEAD_DIM_MAX], prepared[KV_HEAD_DIM_MAX];
-	uint16_t codes[KV_HEAD_DIM_MAX];
-	uint32_t scale;
-
-	if (s.format == KV_NONE)
-		return;
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t token = first_token + i;
-		uint8_t *atom = (uint8_t *)block + kv_atom_at(g, layer, head, token);
-
-		vector_load(dtype, s.d, src, i * stride, x);
-		kv_prepare(s.format, s.d, false, x, prepared);
-		kv_quantise(s.format, s.d, prepared, codes, &scale);
-		token_put(&s, atom, token % KV_ATOM_TOKENS, codes, scale);
-	}
-}
-
-void kv_decode(const struct kv_layout *l, const struct kv_geometry *g, const void *block,
-	       uint32_t layer, uint32_t head, enum kv_side side, uint32_t first_token, uint32_t n,
-	       bool rotated, void *dst, enum kv_dtype dtype, size_t stride)
-{
-	bool view = side == KV_SIDE_V && l->v_format == KV_NONE;
-	struct side s = side_of(l, g, view ? KV_SIDE_K : side);
-	uint32_t d = view ? l->head_dim_v : s.d;
-	float x[KV_HEAD_DIM_MAX];
-	uint16_t codes[KV_HEAD_DIM_MAX];
-
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t token = first_token + i;
-		const uint8_t *atom = (const uint8_t *)block + kv_atom_at(g, layer, head, token);
-		uint32_t scale = token_get(&s, atom, token % KV_ATOM_TOKENS, codes);
-
-		kv_dequantise(s.format, s.d, codes, scale, x);
-		if (kv_format_info(s.format)->rotated && !rotated)
-			kv_unrotate(x, s.d);
-		vector_store(dtype, d, x, dst, i * stride);
-	}
-}
-
-void kv_decode_atom(enum kv_format f, enum kv_side side, uint32_t d, const uint8_t *codes,
-		    const uint8_t *scales, unsigned tokens, float *out)
-{
-	uint16_t linear[KV_HEAD_DIM_MAX];
-
-	for (uint32_t token = 0; token < tokens; token++) {
-		kv_token_unpack(f, side, d, token, codes, linear);
-		kv_dequantise(f, d, linear, scale_read(f, scales, token), out + (size_t)token * d);
-	}
 }
 
 void kv_repack_out(const struct kv_layout *l, const struct kv_geometry *g, const void *block,

@@ -12,16 +12,7 @@
 #include "kernels/codec.h"
 #include "kernels/simd.h"
 
-enum { MAGNITUDES_MAX = 8 };
-
-struct codebook {
-	uint32_t magnitudes;
-	float per_unit; /* grid steps in one standard deviation */
-	float magnitude[MAGNITUDES_MAX];
-	float values[2 * MAGNITUDES_MAX];
-};
-
-static const struct codebook tq4 = {
+static const struct kv_codebook tq4 = {
 	.magnitudes = 8,
 	.per_unit = 41.86f,
 	.magnitude = {5.5f, 16.5f, 27.5f, 39.5f, 52.5f, 67.5f, 86.5f, 114.5f},
@@ -29,28 +20,28 @@ static const struct codebook tq4 = {
 		   -5.5f, -16.5f, -27.5f, -39.5f, -52.5f, -67.5f, -86.5f, -114.5f},
 };
 
-static const struct codebook tq3 = {
+static const struct kv_codebook tq3 = {
 	.magnitudes = 4,
 	.per_unit = 50.90f,
 	.magnitude = {12.5f, 38.5f, 68.5f, 109.5f},
 	.values = {12.5f, 38.5f, 68.5f, 109.5f, -12.5f, -38.5f, -68.5f, -109.5f},
 };
 
-static const struct codebook tq2 = {
+static const struct kv_codebook tq2 = {
 	.magnitudes = 2,
 	.per_unit = 78.45f,
 	.magnitude = {35.5f, 118.5f},
 	.values = {35.5f, 118.5f, -35.5f, -118.5f},
 };
 
-static const struct codebook *codebook_of(enum kv_format f)
+const struct kv_codebook *kv_codebook(enum kv_format f)
 {
 	return f == KV_TQ4 ? &tq4 : f == KV_TQ3 ? &tq3 : &tq2;
 }
 
 const float *kv_codebook_values(enum kv_format f)
 {
-	return codebook_of(f)->values;
+	return kv_codebook(f)->values;
 }
 
 /* Sum of squares in 16 partial sums, in an order that does not depend on the vector width. */
@@ -96,10 +87,10 @@ KV_CLONES static uint32_t pick(uint32_t n, uint32_t d, const float *x, const flo
 
 void kv_codebook_quantise(enum kv_format f, uint32_t d, const float *x, uint16_t *codes, float *scale)
 {
-	const struct codebook *c = codebook_of(f);
+	const struct kv_codebook *c = kv_codebook(f);
 	float length = length_of(d, x), step = length / sqrtf((float)d) / c->per_unit;
-	float threshold[MAGNITUDES_MAX] = {0};
-	uint32_t square[MAGNITUDES_MAX];
+	float threshold[KV_MAGNITUDES_MAX] = {0};
+	uint32_t square[KV_MAGNITUDES_MAX];
 
 	for (uint32_t j = 0; j < c->magnitudes; j++) {
 		if (j > 0)

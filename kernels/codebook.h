@@ -10,6 +10,18 @@
 
 #include "kernels/format.h"
 
+enum { KV_MAGNITUDES_MAX = 8 };
+
+struct kv_codebook {
+	uint32_t magnitudes; /* 2, 4 or 8 */
+	float per_unit;      /* grid steps in one standard deviation */
+	float magnitude[KV_MAGNITUDES_MAX];
+	float values[2 * KV_MAGNITUDES_MAX];
+};
+
+/* The codebook of a tq format. */
+const struct kv_codebook *kv_codebook(enum kv_format f);
+
 /* The values of all 1 << code_bits codes of a tq format, by code. */
 const float *kv_codebook_values(enum kv_format f);
 

@@ -15,7 +15,12 @@ enum { KV_HEAD_DIM_MAX = 256 };
 #define KV_FINITE_MAX 65504.0f /* the largest finite fp16; what infinities are taken as */
 
 /* Element types of unpacked vectors. Values are public (terrace.h) and never renumbered. */
-enum kv_dtype { KV_DTYPE_F32 = 0, KV_DTYPE_F16 = 1, KV_DTYPE_BF16 = 2 };
+enum kv_dtype {
+	KV_DTYPE_F32 = 0,
+	KV_DTYPE_F16 = 1,
+	KV_DTYPE_BF16 = 2,
+	KV_DTYPE_E4M3 = 3, /* a byte; saturates at 448 */
+};
 
 size_t kv_dtype_bytes(enum kv_dtype t);
 

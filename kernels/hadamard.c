@@ -5,7 +5,7 @@
  * signs of every head dim are the first d of one fixed sequence of 256: that of vLLM's round 0, so
  * that int4_pth rotates exactly as vLLM does.
  */
-#include "kernels/codec.h"
+#include "kernels/codec_lanes.h"
 
 #include <assert.h>
 #include <string.h>
@@ -21,15 +21,20 @@ static const uint64_t negative[KV_HEAD_DIM_MAX / 64] = {
 	0x05dfbc5fcdf467b7,
 };
 
-/* Bit j of row i is 1 where H12[i][j] is -1. */
-static const uint16_t h12[12] = {
-	0x000, 0x475, 0x8e9, 0x1d3, 0x3a5, 0x749, 0xe91, 0xd23, 0xa47, 0x48f, 0x91d, 0x23b,
-};
-
 int kv_rotation_sign(uint32_t d, uint32_t i)
 {
 	(void)d; /* every head dim uses the start of the one sequence */
 	return negative[i / 64] >> (i % 64) & 1 ? -1 : 1;
+}
+
+KV_CLONES void kv_rotation_flips(uint32_t d, uint32_t *flips)
+{
+	for (uint32_t word = 0; word < d / 32; word++) {
+		uint32_t bits = (uint32_t)(negative[word / 2] >> (word % 2 * 32));
+
+		for (uint32_t i = 0; i < 32; i++)
+			flips[32 * word + i] = bits >> i << 31;
+	}
 }
 
 /* d is a multiple of 32. */
@@ -96,7 +101,7 @@ KV_INLINE void twelve(float *x, uint32_t m, bool transposed)
 	for (uint32_t i = 0; i < 12; i++) {
 		memset(y + i * m, 0, m * sizeof(*y));
 		for (uint32_t j = 0; j < 12; j++) {
-			float sign = (transposed ? h12[j] >> i : h12[i] >> j) & 1 ? -1.0f : 1.0f;
+			float sign = (transposed ? kv_h12[j] >> i : kv_h12[i] >> j) & 1 ? -1.0f : 1.0f;
 
 			for (uint32_t k = 0; k < m; k++)
 				y[i * m + k] += sign * x[j * m + k];

@@ -5,7 +5,7 @@
 
 size_t kv_dtype_bytes(enum kv_dtype t)
 {
-	return t == KV_DTYPE_F32 ? 4 : 2;
+	return t == KV_DTYPE_F32 ? 4 : t == KV_DTYPE_E4M3 ? 1 : 2;
 }
 
 uint16_t kv_half_from(float f)

@@ -64,6 +64,62 @@ static void fill(struct kv_plane_order *o, unsigned width, enum kv_side side, ui
 	}
 }
 
+/* Does byte k begin a run of `run` bytes? */
+static bool is_run(const struct kv_plane_order *o, unsigned width, uint32_t k, unsigned run)
+{
+	if (k + run > o->bytes)
+		return false;
+	for (uint32_t i = 0; i < run; i++)
+		for (uint32_t q = 0; q < 8 / width; q++)
+			if (o->dim[k + i][q] != (uint8_t)(o->dim[k][0] + q * run + i))
+				return false;
+	return true;
+}
+
+static void find_parts(struct kv_plane_order *o, unsigned width)
+{
+	struct kv_plane_part *part = o->part;
+	uint32_t k = 0;
+
+	while (k < o->bytes) {
+		unsigned run = is_run(o, width, k, 32) ? 32 : is_run(o, width, k, 16) ? 16 : 8;
+		unsigned dims = run * 8 / width, dim = o->dim[k][0];
+
+		if (!is_run(o, width, k, run) || o->parts == KV_PLANE_PARTS_MAX) {
+			o->parts = 0;
+			return;
+		}
+		if (o->parts && part->run == run && dim == part->dim + dims * part->runs) {
+			part->runs++;
+		} else {
+			part = &o->part[o->parts++];
+			*part = (struct kv_plane_part){(uint16_t)k, (uint16_t)dim, (uint16_t)run, 1};
+		}
+		k += run;
+	}
+}
+
+static bool are_words(const struct kv_plane_order *o, unsigned width, enum kv_side side)
+{
+	for (uint32_t t = 0; t < KV_ATOM_TOKENS; t++)
+		for (uint32_t k = 0; k < o->bytes; k++) {
+			uint32_t token = t, first = k & ~3u, place = k & 3;
+
+			if (side == KV_SIDE_V && width == 16) {
+				token = t & ~1u;
+				first = k & ~1u;
+				place = t % 2 * 2 + k % 2;
+			} else if (side == KV_SIDE_V) {
+				token = t % 8 & ~1u;
+				first = k;
+				place = t % 2 * 2 + t / 8;
+			}
+			if (o->at[t][k] != o->at[token][first] + place)
+				return false;
+		}
+	return true;
+}
+
 const struct kv_plane_order *kv_plane_order(unsigned width, enum kv_side side, uint32_t d)
 {
 	unsigned w = width_index(width), i = dim_index(d);
@@ -73,6 +129,9 @@ const struct kv_plane_order *kv_plane_order(unsigned width, enum kv_side side, u
 		pthread_mutex_lock(&filling);
 		if (!atomic_load_explicit(&ready[w][side][i], memory_order_relaxed)) {
 			fill(o, width, side, d);
+			if (width < 16)
+				find_parts(o, width);
+			o->words = are_words(o, width, side);
 			atomic_store_explicit(&ready[w][side][i], true, memory_order_release);
 		}
 		pthread_mutex_unlock(&filling);

@@ -9,6 +9,14 @@
 
 enum { KV_PLANE_BYTES_MAX = 2 * KV_HEAD_DIM_MAX };
 
+enum { KV_PLANE_PARTS_MAX = 4 };
+
+/* Bytes of a token from `byte` on, in runs of `run` (8, 16 or 32): byte i of the run has in field q the
+ * code of dim + q * run + i; the next run follows, with the dims after these. */
+struct kv_plane_part {
+	uint16_t byte, dim, run, runs;
+};
+
 /* One plane: `bytes` bytes a token, 8 / bits codes in each (16 bits: two bytes a code, low one
  * first). */
 struct kv_plane_order {
@@ -17,6 +25,12 @@ struct kv_plane_order {
 	uint16_t at[KV_ATOM_TOKENS][KV_PLANE_BYTES_MAX];
 	/* dim of field q (bits q * width ..) of byte k, of any token */
 	uint8_t dim[KV_PLANE_BYTES_MAX][8];
+	/* the same by parts; none if they cannot say it */
+	unsigned parts;
+	struct kv_plane_part part[KV_PLANE_PARTS_MAX];
+	/* Words of four bytes. K: bytes 4j .. 4j + 3 of a token. V: byte k of tokens 2t, 2t + 8, 2t + 1 and 2t + 9,
+	 * of 16 bits both bytes of tokens 2t and 2t + 1. Either way at the place of the first. */
+	bool words;
 };
 
 /* width is 1, 2, 4, 8 or 16; d a legal head dim. */
@@ -28,5 +42,12 @@ void kv_token_pack(enum kv_format f, enum kv_side side, uint32_t d, uint32_t tok
 		   const uint16_t *codes, uint8_t *part);
 void kv_token_unpack(enum kv_format f, enum kv_side side, uint32_t d, uint32_t token,
 		     const uint8_t *part, uint16_t *codes);
+
+/* The same for tokens first .. first + n - 1, and for a whole atom (n = 16) a word at a time. rows[n][d]: codes
+ * of a byte each, or of 16 bits for the formats that have 16. */
+void kv_rows_pack(enum kv_format f, enum kv_side side, uint32_t d, uint32_t first, uint32_t n,
+		  const void *rows, uint8_t *part);
+void kv_rows_unpack(enum kv_format f, enum kv_side side, uint32_t d, uint32_t first, uint32_t n,
+		    const uint8_t *part, void *rows);
 
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "kernels/codebook.h"
+#include "kernels/machine.h"
 #include "kernels/order.h"
 
 static const uint32_t dims[] = {64, 96, 128, 192, 256};
@@ -161,7 +162,7 @@ START_TEST(other_conversions)
 	ck_assert(kv_bf16_from(1.00390625f) == 0x3f80 && kv_bf16_from(1.01171875f) == 0x3f82);
 	ck_assert(isnan(kv_bf16_to(kv_bf16_from(NAN))));
 	ck_assert(kv_dtype_bytes(KV_DTYPE_F32) == 4 && kv_dtype_bytes(KV_DTYPE_F16) == 2 &&
-		  kv_dtype_bytes(KV_DTYPE_BF16) == 2);
+		  kv_dtype_bytes(KV_DTYPE_BF16) == 2 && kv_dtype_bytes(KV_DTYPE_E4M3) == 1);
 }
 END_TEST
 
@@ -732,11 +733,23 @@ static TCase *vector_case(void)
 	return t;
 }
 
-static TCase *block_case(void)
+static void machine_plain(void)
 {
-	TCase *t = tcase_create("block");
+	kv_machine_limit(KV_MACHINE_PLAIN);
+}
+
+static void machine_avx2(void)
+{
+	kv_machine_limit(KV_MACHINE_AVX2);
+}
+
+static TCase *block_case(const char *name, void (*limit)(void))
+{
+	TCase *t = tcase_create(name);
 
 	tcase_set_timeout(t, 60);
+	if (limit)
+		tcase_add_checked_fixture(t, limit, NULL);
 	tcase_add_loop_test(t, packing_follows_places, 0, FORMATS);
 	tcase_add_loop_test(t, tokens_are_independent, 0, FORMATS);
 	tcase_add_loop_test(t, growing_block, 0, FORMATS);
@@ -753,7 +766,9 @@ int main(void)
 	Suite *s = suite_create("codec");
 
 	suite_add_tcase(s, vector_case());
-	suite_add_tcase(s, block_case());
+	suite_add_tcase(s, block_case("block", NULL));
+	suite_add_tcase(s, block_case("block_plain", machine_plain));
+	suite_add_tcase(s, block_case("block_avx2", machine_avx2));
 	SRunner *r = srunner_create(s);
 
 	srunner_run_all(r, CK_NORMAL);

@@ -1,4 +1,7 @@
 terrace_test(format LIBS terrace_kernels)
 terrace_test(codec LIBS terrace_kernels)
+terrace_test(codec_machines LIBS terrace_kernels)
 terrace_test(golden_int4 LIBS terrace_kernels)
-terrace_test(attend LIBS terrace_kernels)
+terrace_test(attend SOURCES attend.c attend_rig.c LIBS terrace_kernels TIMEOUT 600)
+terrace_test(attend_features SOURCES attend_features.c attend_rig.c LIBS terrace_kernels TIMEOUT 600)
+terrace_test(attend_public LIBS terrace_static)

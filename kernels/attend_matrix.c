@@ -1,0 +1,149 @@
+/* Attention by decoding a tile of tokens into floats, for the formats and machines that attend_lanes.h does not
+ * serve. Both products are one small matrix kernel whose inner loop runs along contiguous
+ * floats (K's tile is transposed for it; with fewer rows than MATRIX_ROWS the transposition costs more than it
+ * saves and plain dot products are taken).
+ */
+#include "kernels/attend_pass.h"
+#include "kernels/simd.h"
+
+#include <string.h>
+
+enum {
+	LANES = 8,         /* floats of a vec8 */
+	MATRIX_ROWS = 4,
+	MATRIX_COLS = 32,  /* columns of the matrix kernel come in multiples of it; so do head dims */
+};
+
+typedef float vec8 __attribute__((vector_size(32), may_alias));
+
+/* c[rows][vecs * LANES] += a[rows][depth] b[depth][vecs * LANES], with c in registers. */
+KV_INLINE void panel(unsigned rows, unsigned vecs, uint32_t depth, const float *a, size_t lda, const float *b,
+		  size_t ldb, float *c, size_t ldc)
+{
+	vec8 sum[4][4];
+
+	for (unsigned r = 0; r < rows; r++)
+		for (unsigned j = 0; j < vecs; j++)
+			sum[r][j] = *(const vec8 *)(c + r * ldc + j * LANES);
+	for (uint32_t i = 0; i < depth; i++)
+		for (unsigned r = 0; r < rows; r++)
+			for (unsigned j = 0; j < vecs; j++)
+				sum[r][j] += a[r * lda + i] * *(const vec8 *)(b + i * ldb + j * LANES);
+	for (unsigned r = 0; r < rows; r++)
+		for (unsigned j = 0; j < vecs; j++)
+			*(vec8 *)(c + r * ldc + j * LANES) = sum[r][j];
+}
+
+/* c[rows][cols] += a[rows][depth] b[depth][cols]; cols is a multiple of MATRIX_COLS. */
+KV_CLONES static void multiply_add(uint32_t rows, uint32_t cols, uint32_t depth, const float *a, size_t lda,
+				   const float *b, size_t ldb, float *c, size_t ldc)
+{
+	uint32_t r = 0;
+
+	for (; r + 4 <= rows; r += 4)
+		for (uint32_t j = 0; j < cols; j += 2 * LANES)
+			panel(4, 2, depth, a + r * lda, lda, b + j, ldb, c + r * ldc + j, ldc);
+	for (; r < rows; r++)
+		for (uint32_t j = 0; j < cols; j += 4 * LANES)
+			panel(1, 4, depth, a + r * lda, lda, b + j, ldb, c + r * ldc + j, ldc);
+}
+
+/* Transposes eight vectors in registers. */
+KV_INLINE void transpose8(vec8 x[LANES])
+{
+	vec8 y[LANES], z[LANES];
+
+	for (unsigned i = 0; i < LANES; i += 2) {
+		y[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+		y[i + 1] = __builtin_shufflevector(x[i], x[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+	}
+	for (unsigned i = 0; i < LANES; i++) {
+		unsigned low = i & ~2u;
+
+		z[i] = i & 2 ? __builtin_shufflevector(y[low], y[low + 2], 2, 3, 10, 11, 6, 7, 14, 15)
+			     : __builtin_shufflevector(y[low], y[low + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+	}
+	for (unsigned i = 0; i < LANES / 2; i++) {
+		x[i] = __builtin_shufflevector(z[i], z[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+		x[i + 4] = __builtin_shufflevector(z[i], z[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+	}
+}
+
+/* kt[dk][KV_TILE_TOKENS] <- the transpose of the first `tokens` (a multiple of LANES) rows of
+ * k[KV_TILE_TOKENS][dk]. */
+KV_CLONES static void transpose_tile(uint32_t tokens, uint32_t dk, const float *k, float *kt)
+{
+	for (uint32_t t = 0; t < tokens; t += LANES)
+		for (uint32_t i = 0; i < dk; i += LANES) {
+			vec8 x[LANES];
+
+			for (unsigned r = 0; r < LANES; r++)
+				x[r] = *(const vec8 *)(k + (size_t)(t + r) * dk + i);
+			transpose8(x);
+			for (unsigned r = 0; r < LANES; r++)
+				*(vec8 *)(kt + (size_t)(i + r) * KV_TILE_TOKENS + t) = x[r];
+		}
+}
+
+/* s[tokens] = k q, tokens a multiple of LANES. */
+KV_CLONES static void dot_products(uint32_t tokens, uint32_t dk, const float *q, const float *k, float *s)
+{
+	for (uint32_t t = 0; t < tokens; t += LANES) {
+		const float *row = k + (size_t)t * dk;
+		vec8 x[LANES] = {{0}};
+
+		for (uint32_t i = 0; i < dk; i += LANES)
+			for (unsigned r = 0; r < LANES; r++)
+				x[r] += *(const vec8 *)(q + i) * *(const vec8 *)(row + (size_t)r * dk + i);
+		transpose8(x);
+		*(vec8 *)(s + t) = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+	}
+}
+
+void kv_matrix_load(struct kv_pass *p, int64_t at, int64_t from, int64_t end)
+{
+	const struct kv_attend *a = p->a;
+	const struct kv_layout *l = a->layout;
+	const struct kv_geometry *g = a->geometry;
+	uint32_t n = (uint32_t)(end - at);
+
+	for (uint32_t t = 0; t < n; t += KV_ATOM_TOKENS) {
+		uint32_t token = (uint32_t)at + t;
+		const uint8_t *block = a->blocks[token / l->block_tokens];
+		const uint8_t *atom = block + kv_atom_at(g, a->layer, p->head, token % l->block_tokens);
+		uint32_t tokens = n - t < KV_ATOM_TOKENS ? n - t : KV_ATOM_TOKENS;
+
+		kv_decode_atom(l->k_format, KV_SIDE_K, p->dk, atom + g->k_codes_at, atom + g->k_scales_at,
+			       tokens, p->k + (size_t)t * p->dk);
+		if (l->v_format != KV_NONE)
+			kv_decode_atom(l->v_format, KV_SIDE_V, p->wide, atom + g->v_codes_at,
+				       atom + g->v_scales_at, tokens, p->v + (size_t)t * p->wide);
+	}
+	if (from > at) {
+		memset(p->k, 0, (size_t)(from - at) * p->dk * sizeof(*p->k));
+		memset(p->v, 0, (size_t)(from - at) * p->wide * sizeof(*p->v));
+	}
+	if (p->rows >= MATRIX_ROWS)
+		transpose_tile((n + LANES - 1) / LANES * LANES, p->dk, p->k, p->kt);
+}
+
+void kv_matrix_score(struct kv_pass *p, uint32_t first, uint32_t n, uint32_t tokens)
+{
+	uint32_t cols = (tokens + MATRIX_COLS - 1) / MATRIX_COLS * MATRIX_COLS;
+	const float *q = p->q + (size_t)first * p->dk;
+
+	if (p->rows < MATRIX_ROWS) {
+		for (uint32_t r = 0; r < n; r++)
+			dot_products(cols, p->dk, q + (size_t)r * p->dk, p->k,
+				     p->s + (size_t)r * KV_TILE_TOKENS);
+		return;
+	}
+	memset(p->s, 0, (size_t)n * KV_TILE_TOKENS * sizeof(*p->s));
+	multiply_add(n, cols, p->dk, q, p->dk, p->kt, KV_TILE_TOKENS, p->s, KV_TILE_TOKENS);
+}
+
+void kv_matrix_weigh(struct kv_pass *p, uint32_t first, uint32_t n, uint32_t tokens)
+{
+	multiply_add(n, p->wide, tokens, p->s, KV_TILE_TOKENS, p->v, p->wide, p->acc + (size_t)first * p->wide,
+		     p->wide);
+}
