@@ -1,19 +1,46 @@
-/* How packed blocks get into shared memory: a ring of bulk copies a warp. */
+/* How packed blocks get into shared memory: a ring of copies a warp. Bulk copies by one lane that
+ * complete on a barrier a stage or, where the device has none, copies of 16 bytes by every lane.
+ *
+ * A bulk copy is fast if source and destination are equally far from a multiple of 128 bytes. Atoms are
+ * a multiple of 64 long, most not of 128; so a stage's atoms begin where they would if blocks began at
+ * multiples of 128. (If they do not, it is only slower.)
+ */
 #ifndef TERRACE_KERNELS_CUDA_ATTEND_FEED_CUH
 #define TERRACE_KERNELS_CUDA_ATTEND_FEED_CUH
 
 #include "kernels/cuda/attend_shape.cuh"
 
 /* A warp's atoms on their way into its ring. Lane i knows the addresses of atoms i, i + 32, ... of the
- * run. */
+ * run. A stage is refilled as soon as it has been read, so that the next one to be read is always the one
+ * that was filled first. */
 template <class S> struct feed {
+	static constexpr uint32_t ADDRESS_STEPS = 32 / S::STEP; /* whose addresses the lanes hold */
+
 	const attend_args *args;
 	const uint64_t *table; /* the sequence's blocks */
 	uint64_t head_at;
 	uint32_t first, atoms, lane;
-	uint32_t data, barriers; /* shared addresses of the ring */
-	uint32_t put, take, parity;
+	uint32_t ring, at, second; /* shared addresses of the ring and of the stage to be read next; from a
+				    * stage's first atom to its second */
+	uint32_t barrier, parity;  /* of the stage to be read next */
 	uint64_t address, address_next;
+
+	/* The ring is empty; once a kernel. */
+	DEVICE void init(uint8_t *shared)
+	{
+		lane = threadIdx.x % 32;
+		ring = at = shared_address(shared) + threadIdx.x / 32 * S::STAGES * S::STAGE;
+		barrier = shared_address(shared) + S::SIZES.barriers_at + threadIdx.x / 32 * S::STAGES * 8;
+		parity = second = 0;
+#if TERRACE_CUDA_BULK
+		if (lane == 0) {
+			for (uint32_t i = 0; i < S::STAGES; i++)
+				barrier_init(barrier + i * 8);
+			barrier_init_fence();
+		}
+		__syncwarp();
+#endif
+	}
 
 	DEVICE uint64_t address_of(uint32_t i) const
 	{
@@ -25,34 +52,53 @@ template <class S> struct feed {
 		return table[block] + head_at + (atom - block * args->block_atoms) * S::ATOM;
 	}
 
-	/* Starts loading step `step`, if there is one. Steps are started in order. */
-	DEVICE void start(uint32_t step)
+	/* True if the atoms of a step are in one block, for a step begins at an even atom. */
+	DEVICE bool whole_steps() const
 	{
-		if (step * STEP_ATOMS >= atoms)
-			return;
-		if (step > 0 && step % (32 / STEP_ATOMS) == 0) {
-			address = address_next;
-			address_next = address_of(step * STEP_ATOMS + 32 + lane);
-		}
-		uint32_t n = min(STEP_ATOMS, atoms - step * STEP_ATOMS);
-		uint64_t from = __shfl_sync(ALL_LANES, address, (step * STEP_ATOMS + lane) % 32);
-
-		if (lane == 0)
-			barrier_expect(barriers + put * 8, n * S::ATOM);
-		__syncwarp();
-		if (args->block_atoms % STEP_ATOMS ==
-		    0) { /* a step begins at an even atom, so both are in one block */
-			if (lane == 0)
-				bulk_load(data + put * STEP_ATOMS * S::ATOM, from, n * S::ATOM,
-					  barriers + put * 8);
-		} else if (lane < n) {
-			bulk_load(data + (put * STEP_ATOMS + lane) * S::ATOM, from, S::ATOM,
-				  barriers + put * 8);
-		}
-		put = put + 1 == S::STAGES ? 0 : put + 1;
+		return S::STEP == 1 || args->block_atoms % S::STEP == 0;
 	}
 
-	/* A new run: fills the ring. */
+	/* Copies the n atoms of a step to a stage; lanes `owner` and owner + 1 know their addresses. */
+	DEVICE void copy(uint32_t to, uint32_t on, uint32_t owner, uint32_t n)
+	{
+#if TERRACE_CUDA_BULK
+		const uint32_t i = lane - owner;
+
+		/* That a copy may end before its bytes are expected does no harm: the barrier waits for
+		 * the arrival too. */
+		if (i < S::STEP) {
+			if (i == 0)
+				barrier_expect(on, n * S::ATOM);
+			if (i < (whole_steps() ? 1 : n))
+				bulk_load(to + i * second, address, whole_steps() ? n * S::ATOM : S::ATOM, on);
+		}
+#else
+		for (uint32_t i = 0; i < n; i++) {
+			const uint64_t atom = __shfl_sync(ALL_LANES, address, owner + i);
+
+			for (uint32_t byte = lane * 16; byte < S::ATOM; byte += 512)
+				async_load_16(to + i * second + byte, atom + byte);
+		}
+#endif
+	}
+
+	/* Starts loading step `step`, if there is one, into a stage. Steps are started in order. */
+	DEVICE void start(uint32_t step, uint32_t to, uint32_t on)
+	{
+		if (step * S::STEP < atoms) {
+			if (step % ADDRESS_STEPS == 0 && step > 0) {
+				address = address_next;
+				address_next = address_of(step * S::STEP + 32 + lane);
+				__syncwarp(); /* a branch, not predicated instructions in every step */
+			}
+			copy(to, on, step % ADDRESS_STEPS * S::STEP, min(S::STEP, atoms - step * S::STEP));
+		}
+#if !TERRACE_CUDA_BULK
+		async_close_group(); /* one a step, an empty one too, so that they can be counted */
+#endif
+	}
+
+	/* A new run; its first stage is loaded, the others by fill(). */
 	DEVICE void begin(const attend_args &a, const segment &s, uint32_t first_atom, uint32_t n)
 	{
 		args = &a;
@@ -62,26 +108,60 @@ template <class S> struct feed {
 		atoms = n;
 		address = address_of(lane);
 		address_next = address_of(32 + lane);
-		for (uint32_t i = 0; i < S::STAGES; i++)
-			start(i);
+		at -= ring % 128; /* the ring is empty */
+		ring -= ring % 128;
+		if (S::ATOM % 128 == 64) {
+			at += head_at % 128 / 64 * 64;
+			ring += head_at % 128 / 64 * 64;
+		}
+		second = whole_steps() ? S::ATOM : S::ATOM_STRIDE;
+		start(0, at, barrier);
+	}
+
+	DEVICE void fill()
+	{
+		uint32_t to = at, on = barrier;
+
+		for (uint32_t i = 1; i < S::STAGES; i++) {
+			to = next_stage(to);
+			on = next_barrier(to, on);
+			start(i, to, on);
+		}
+	}
+
+	DEVICE uint32_t next_stage(uint32_t stage) const
+	{
+		return stage == ring + (S::STAGES - 1) * S::STAGE ? ring : stage + S::STAGE;
+	}
+
+	/* The barrier after `on`, which is that of the stage before `stage`. */
+	DEVICE uint32_t next_barrier(uint32_t stage, uint32_t on) const
+	{
+		return stage == ring ? on - (S::STAGES - 1) * 8 : on + 8;
 	}
 
 	/* Waits for the oldest step and returns its shared address. */
 	DEVICE uint32_t wait() const
 	{
-		barrier_wait(barriers + take * 8, parity);
-		return data + take * STEP_ATOMS * S::ATOM;
+#if TERRACE_CUDA_BULK
+		barrier_wait(barrier, parity);
+#else
+		async_wait<S::STAGES - 1>();
+		__syncwarp();
+#endif
+		return at;
 	}
 
 	/* Every lane is done with the oldest step: its place goes to the step after those in the ring. */
 	DEVICE void release(uint32_t step)
 	{
+		const uint32_t to = at, on = barrier;
+
 		__syncwarp();
-		if (++take == S::STAGES) {
-			take = 0;
-			parity ^= 1;
-		}
-		start(step + S::STAGES);
+		at = next_stage(to);
+		barrier = next_barrier(at, on);
+		parity ^= at == ring;
+		start(step + S::STAGES, to, on);
 	}
 };
 

@@ -4,6 +4,7 @@
 #define TERRACE_KERNELS_CUDA_ATTEND_FINISH_CUH
 
 #include "kernels/cuda/attend_shape.cuh"
+#include "kernels/cuda/attend_weigh.cuh"
 #include "kernels/cuda/hadamard.cuh"
 
 /* {max, sum} of two partial results together; *fa and *fb are what their values are to be multiplied by.
@@ -18,18 +19,30 @@ DEVICE float2 join(float2 a, float2 b, float *fa, float *fb)
 }
 
 /* Writes a finished column, by one warp: x has weighted sums, `total` its {max, sum}. */
-template <int D>
+template <class V, int D>
 DEVICE void write_column(const attend_args &a, size_t row, float *x, float2 total, uint32_t lane)
 {
 	/* H is orthogonal up to D, and codes stand for rotated vectors. */
-	const float factor = total.y > 0 ? 1 / (total.y * D) : 0;
+	float factor = total.y > 0 ? 1 / (total.y * (V::ROTATED ? D : 1)) : 0;
 
-	hadamard<D, true>(x, lane);
+	if (a.features.sinks) {
+		float of_values, of_sink;
+		const float values = total.y * (V::ROTATED ? D : 1);
+
+		total = join(total, {a.features.sinks[row % a.q_heads] * 1.44269504f, 1}, &of_values, &of_sink);
+		factor = total.y > 0 && values > 0 ? of_values / (total.y * (V::ROTATED ? D : 1)) : 0;
+	}
+	if (a.out_dtype == KV_DTYPE_E4M3 && a.features.out_scale)
+		factor /= *a.features.out_scale;
+	if constexpr (V::ROTATED)
+		hadamard<D, true>(x, lane);
+	else
+		__syncwarp();
 #pragma unroll
 	for (uint32_t dim = lane; dim < D; dim += 32) {
-		float v = total.y > 0 ? x[dim] * factor : 0;
+		float v = factor > 0 ? x[dim] * factor : 0;
 
-		store_element(a.out_dtype, a.out, row * D + dim, rotation_negative(dim) ? -v : v);
+		store_element(a.out_dtype, a.out, row * D + dim, V::ROTATED && rotation_negative(dim) ? -v : v);
 	}
 	if (lane == 0 && a.lse)
 		a.lse[row] = total.y > 0 ? (total.x + log2f(total.y)) * 0.693147181f : -INFINITY;
@@ -44,10 +57,12 @@ template <class S> DEVICE float2 &stat(float *results, uint32_t warp, uint32_t c
 
 /* The warps' results meet in shared memory, first half of the warps by half, then all: afterwards the
  * first MEETING warps' results and stats are there, the others' in them. */
-template <class F, int D, int TILES>
-DEVICE void meet(column (&c)[TILES], int32_t (&o)[TILES][D / 16][4], float *results)
+template <class S>
+DEVICE void meet(column (&c)[S::TILES], typename S::V::sum_type (&o)[S::TILES][S::D / 16][4],
+		 float *results)
 {
-	using S = shape<F, D, TILES>;
+	using V = typename S::V;
+	constexpr int D = S::D, TILES = S::TILES;
 	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
 	const bool upper = warp >= S::MEETING;
 	float value[TILES][D / 16][2];
@@ -68,12 +83,17 @@ DEVICE void meet(column (&c)[TILES], int32_t (&o)[TILES][D / 16][4], float *resu
 		for (int j = 0; j < D / 16; j++) {
 #pragma unroll
 			for (int r = 0; r < 2; r++) {
-				value[n][j][r] = F::output(
-					o[n][j][2 * r] + 256 * (int64_t)o[n][j][2 * r + 1], weights, r);
+				if constexpr (V::INTEGER)
+					value[n][j][r] = V::output(o[n][j][2 * r] +
+									   256 * (int64_t)o[n][j][2 * r + 1],
+								   weights, r) *
+							 WEIGHT_STEP;
+				else
+					value[n][j][r] = V::output(o[n][j][2 * r], o[n][j][2 * r + 1]);
 				if (upper)
 					results[((warp - S::MEETING) * S::COLUMNS + 4 * n + t) *
 							S::STRIDE +
-						F::template output_dim<TILES>(j, r, g)] = value[n][j][r];
+						V::template output_dim<TILES>(j, r, g)] = value[n][j][r];
 			}
 		}
 	}
@@ -93,7 +113,7 @@ DEVICE void meet(column (&c)[TILES], int32_t (&o)[TILES][D / 16][4], float *resu
 #pragma unroll
 				for (int r = 0; r < 2; r++) {
 					float *at = &results[(warp * S::COLUMNS + 4 * n + t) * S::STRIDE +
-							     F::template output_dim<TILES>(j, r, g)];
+							     V::template output_dim<TILES>(j, r, g)];
 
 					*at = mine * value[n][j][r] + other * *at;
 				}
@@ -104,9 +124,10 @@ DEVICE void meet(column (&c)[TILES], int32_t (&o)[TILES][D / 16][4], float *resu
 }
 
 /* One column's sum over the CTA's results, by one warp; returns its {max, sum}. */
-template <class S, int D>
-DEVICE float2 add_column(float *results, uint32_t column, uint32_t lane, float (&x)[D / 32])
+template <class S>
+DEVICE float2 add_column(float *results, uint32_t column, uint32_t lane, float (&x)[S::D / 32])
 {
+	constexpr int D = S::D;
 	float2 total = {NEVER, 0};
 
 #pragma unroll
@@ -130,10 +151,11 @@ DEVICE float2 add_column(float *results, uint32_t column, uint32_t lane, float (
 
 /* One column's sum over every GROUPS-th part of a row in the workspace, from part `group` on, by one
  * warp. */
-template <class S, int D, uint32_t GROUPS>
+template <class S, uint32_t GROUPS>
 DEVICE float2 add_parts(const attend_args &a, uint32_t first_cta, uint32_t parts, uint32_t column,
-			uint32_t group, uint32_t lane, float (&x)[D / 32])
+			uint32_t group, uint32_t lane, float (&x)[S::D / 32])
 {
+	constexpr int D = S::D;
 	float2 total = {NEVER, 0};
 
 #pragma unroll
@@ -179,46 +201,50 @@ DEVICE float2 add_parts(const attend_args &a, uint32_t first_cta, uint32_t parts
 	return total;
 }
 
-/* The last CTA of a row adds up its parts from the workspace and writes the row. */
-template <class F, int D, int TILES>
-DEVICE void merge_parts(const attend_args &a, const segment &s, uint8_t *shared)
+/* The last CTA of a row adds up its parts from the workspace and writes the row. A column is a warp's, or
+ * that of as many warps as there are for one. */
+template <class S> DEVICE void merge_parts(const attend_args &a, const segment &s, uint8_t *shared)
 {
-	using S = shape<F, D, TILES>;
-	constexpr uint32_t GROUPS = S::WARPS / S::COLUMNS;
-	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = warp % S::COLUMNS,
-		       group = warp / S::COLUMNS;
-	float *results = (float *)(shared + S::RESULTS_AT), *rows = (float *)(shared + S::ROWS_AT);
-	float2 total;
-	float x[D / 32];
-	uint32_t query;
-	size_t row;
+	constexpr int D = S::D;
+	constexpr uint32_t GROUPS = S::WARPS / S::COLUMNS > 1 ? S::WARPS / S::COLUMNS : 1;
+	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / S::COLUMNS;
+	float *results = (float *)(shared + S::SIZES.results_at), *rows = (float *)(shared + S::SIZES.rows_at);
 
-	if (group < GROUPS) {
-		total = add_parts<S, D, GROUPS>(a, blockIdx.x - s.part, s.parts, column, group, lane, x);
-		if (group > 0) {
-			for (int i = 0; i < D / 32; i++)
-				results[warp * S::STRIDE + lane + 32 * i] = x[i];
-			if (lane == 0)
-				stat<S>(results, group, column) = total;
+	for (uint32_t from = 0; from < S::COLUMNS; from += S::WARPS) {
+		const uint32_t column = GROUPS > 1 ? warp % S::COLUMNS : from + warp;
+		float2 total;
+		float x[D / 32];
+		uint32_t query;
+		size_t row;
+
+		if (group < GROUPS && column < S::COLUMNS)
+			total = add_parts<S, GROUPS>(a, blockIdx.x - s.part, s.parts, column, group, lane, x);
+		if (GROUPS > 1) {
+			if (group > 0 && group < GROUPS) {
+				for (int i = 0; i < D / 32; i++)
+					results[warp * S::STRIDE + lane + 32 * i] = x[i];
+				if (lane == 0)
+					stat<S>(results, group, column) = total;
+			}
+			__syncthreads();
 		}
-	}
-	__syncthreads();
-	if (group > 0 || !column_row(a, s, column, S::COLUMNS, &row, &query))
-		return;
+		if (group > 0 || column >= S::COLUMNS || !column_row(a, s, column, S::COLUMNS, &row, &query))
+			return;
 #pragma unroll
-	for (uint32_t other = 1; other < GROUPS; other++) {
-		const uint32_t w = other * S::COLUMNS + column;
-		float mine, theirs;
+		for (uint32_t other = 1; other < GROUPS; other++) {
+			const uint32_t w = other * S::COLUMNS + column;
+			float mine, theirs;
 
-		total = join(total, stat<S>(results, other, column), &mine, &theirs);
+			total = join(total, stat<S>(results, other, column), &mine, &theirs);
+#pragma unroll
+			for (int i = 0; i < D / 32; i++)
+				x[i] = mine * x[i] + theirs * results[w * S::STRIDE + lane + 32 * i];
+		}
 #pragma unroll
 		for (int i = 0; i < D / 32; i++)
-			x[i] = mine * x[i] + theirs * results[w * S::STRIDE + lane + 32 * i];
+			rows[column * D + lane + 32 * i] = x[i];
+		write_column<typename S::V, D>(a, row, rows + column * D, total, lane);
 	}
-#pragma unroll
-	for (int i = 0; i < D / 32; i++)
-		rows[column * D + lane + 32 * i] = x[i];
-	write_column<D>(a, row, rows + column * D, total, lane);
 }
 
 /* True for the CTA that is the last of the row's to get here; all that the others wrote is then visible
@@ -240,34 +266,35 @@ DEVICE bool arrive_last(uint32_t *arrived, uint32_t parts)
 }
 
 /* What the warps have summed up becomes the row's output, or a part of it. */
-template <class F, int D, int TILES>
-DEVICE void finish_segment(const attend_args &a, const segment &s, column (&c)[TILES],
-			   int32_t (&o)[TILES][D / 16][4], uint8_t *shared)
+template <class S>
+DEVICE void finish_segment(const attend_args &a, const segment &s, column (&c)[S::TILES],
+			   typename S::V::sum_type (&o)[S::TILES][S::D / 16][4], uint8_t *shared)
 {
-	using S = shape<F, D, TILES>;
-	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32,
-		       slot = 2 * blockIdx.x + (s.part == 0);
-	float *results = (float *)(shared + S::RESULTS_AT), *rows = (float *)(shared + S::ROWS_AT);
+	constexpr int D = S::D;
+	const uint32_t lane = threadIdx.x % 32, slot = 2 * blockIdx.x + (s.part == 0);
+	float *results = (float *)(shared + S::SIZES.results_at), *rows = (float *)(shared + S::SIZES.rows_at);
 	uint32_t query;
 	size_t row;
 
-	meet<F, D, TILES>(c, o, results);
-	if (warp < S::COLUMNS && column_row(a, s, warp, S::COLUMNS, &row, &query)) {
-		float x[D / 32], *to = s.parts == 1 ? rows + warp * D
-						    : a.partials + ((size_t)slot * S::COLUMNS + warp) * D;
-		const float2 total = add_column<S, D>(results, warp, lane, x);
+	meet<S>(c, o, results);
+	for (uint32_t i = threadIdx.x / 32; i < S::COLUMNS; i += S::WARPS) {
+		if (!column_row(a, s, i, S::COLUMNS, &row, &query))
+			break;
+		float x[D / 32], *to = s.parts == 1 ? rows + i * D
+						    : a.partials + ((size_t)slot * S::COLUMNS + i) * D;
+		const float2 total = add_column<S>(results, i, lane, x);
 
 #pragma unroll
-		for (int i = 0; i < D / 32; i++)
-			to[lane + 32 * i] = x[i];
+		for (int k = 0; k < D / 32; k++)
+			to[lane + 32 * k] = x[k];
 		if (s.parts == 1)
-			write_column<D>(a, row, rows + warp * D, total, lane);
+			write_column<typename S::V, D>(a, row, rows + i * D, total, lane);
 		else if (lane == 0)
-			a.sums[slot * S::COLUMNS + warp] = total;
+			a.sums[slot * S::COLUMNS + i] = total;
 	}
 	if (s.parts > 1 &&
 	    arrive_last(&a.arrived[((size_t)s.sequence * a.heads + s.head) * a.tiles + s.tile], s.parts))
-		merge_parts<F, D, TILES>(a, s, shared);
+		merge_parts<S>(a, s, shared);
 }
 
 #endif

@@ -14,31 +14,53 @@ namespace
 
 constexpr uint32_t THREADS = 256;
 constexpr uint32_t SEGMENT_COST =
-	64; /* atoms that could be read in the time that a segment costs by itself */
+	1056; /* bytes a dim that could be read in the time that a segment costs by itself */
 constexpr uint32_t PART_MIN = 32;      /* atoms of a part: four a warp */
 constexpr uint32_t WASTE_DIVISOR = 16; /* of a CTA's share that a regular cut may waste */
 
+constexpr uint32_t WINDOW_MAX = 1 << 30; /* so that positions less a window are within 32 bits */
+
 struct plan_args {
 	const uint32_t *kv_tokens;
+	const int32_t *ranges;
 	segment *segments;
 	uint32_t *arrived;
 	uint32_t sequences, heads, tiles, ctas;
+	uint32_t queries, window, ranges_max;
+	uint32_t segment_cost; /* in atoms */
 };
 
-/* The lengths, and where each sequence's rows begin on a line of cost (or of parts); one entry more than
- * sequences. */
+/* The lengths in atoms that some query sees, and where each sequence's rows begin on a line of cost (or
+ * of parts); one entry more than sequences. */
 struct batch {
-	uint32_t tokens[ATTEND_SEQUENCES_MAX], begin[ATTEND_SEQUENCES_MAX + 1];
+	uint32_t atoms[ATTEND_SEQUENCES_MAX], begin[ATTEND_SEQUENCES_MAX + 1];
 	uint32_t sums[THREADS];
 	uint32_t shortest, longest, equal_part, spare;
 };
 
-__device__ uint32_t atoms_of(uint32_t tokens)
+/* The first atom that a query of the sequence sees: an even one, since atoms are read in pairs. */
+__device__ uint32_t first_atom_of(const plan_args &a, uint32_t sequence, uint32_t tokens)
 {
-	return (tokens + KV_ATOM_TOKENS - 1) / KV_ATOM_TOKENS;
+	const int32_t query = (int32_t)(tokens - a.queries); /* the earliest */
+	int32_t first = query - (int32_t)a.window + 1;
+
+	if (a.window == 0)
+		return 0;
+	for (uint32_t i = 0; i < a.ranges_max; i++) {
+		const int32_t *range = a.ranges + 2 * ((size_t)sequence * a.ranges_max + i);
+
+		if (range[0] <= range[1] && range[1] >= query && range[0] < (int32_t)tokens)
+			first = min(first, range[0]);
+	}
+	return (uint32_t)max(first, 0) / (2 * KV_ATOM_TOKENS) * 2;
 }
 
-/* begin[i] <- the sum of cost(tokens[j]) for j < i; all threads. Returns the whole sum. */
+__device__ uint32_t atoms_of(const plan_args &a, uint32_t sequence, uint32_t tokens)
+{
+	return (tokens + KV_ATOM_TOKENS - 1) / KV_ATOM_TOKENS - first_atom_of(a, sequence, tokens);
+}
+
+/* begin[i] <- the sum of cost(atoms[j]) for j < i; all threads. Returns the whole sum. */
 template <class Cost> __device__ uint32_t lay_out(batch &b, uint32_t n, Cost cost)
 {
 	const uint32_t each = (n + THREADS - 1) / THREADS, from = min(threadIdx.x * each, n),
@@ -46,14 +68,14 @@ template <class Cost> __device__ uint32_t lay_out(batch &b, uint32_t n, Cost cos
 	uint32_t sum = 0, before = 0;
 
 	for (uint32_t i = from; i < to; i++)
-		sum += cost(b.tokens[i]);
+		sum += cost(b.atoms[i]);
 	b.sums[threadIdx.x] = sum;
 	__syncthreads();
 	for (uint32_t i = 0; i < threadIdx.x; i++)
 		before += b.sums[i];
 	for (uint32_t i = from; i < to; i++) {
 		b.begin[i] = before;
-		before += cost(b.tokens[i]);
+		before += cost(b.atoms[i]);
 	}
 	if (threadIdx.x == THREADS - 1)
 		b.begin[n] = before;
@@ -77,7 +99,8 @@ __device__ uint32_t find(const batch &b, uint32_t n, uint32_t x)
 	return lo;
 }
 
-__device__ segment segment_of(const plan_args &a, const batch &b, uint32_t row)
+/* A row as one segment, but for its number of atoms. */
+__device__ segment segment_of(const plan_args &a, uint32_t row)
 {
 	uint32_t in_sequence = row % (a.heads * a.tiles);
 	segment s = {};
@@ -86,15 +109,16 @@ __device__ segment segment_of(const plan_args &a, const batch &b, uint32_t row)
 	s.head = in_sequence %
 		 a.heads; /* tiles of one head apart, so that they run at once and meet in the L2 cache */
 	s.tile = in_sequence / a.heads;
-	s.tokens = b.tokens[s.sequence];
+	s.tokens = a.kv_tokens[s.sequence];
+	s.first_atom = first_atom_of(a, s.sequence, s.tokens);
 	s.parts = 1;
 	s.next = NO_SEGMENT;
 	return s;
 }
 
-__device__ uint32_t parts_of(uint32_t tokens, uint32_t size)
+__device__ uint32_t parts_of(uint32_t atoms, uint32_t size)
 {
-	return max(1, (atoms_of(tokens) + size - 1) / size);
+	return max(1, (atoms + size - 1) / size);
 }
 
 /* The smallest size of part (to a few per cent) with which all rows are at most `ctas` parts; 0 if none
@@ -109,7 +133,7 @@ __device__ uint32_t equal_part_of(const plan_args &a, batch &b, uint32_t share, 
 		b.equal_part = 0xffffffff;
 	__syncthreads();
 	for (uint32_t i = 0; i < a.sequences; i++)
-		parts += parts_of(b.tokens[i], size);
+		parts += parts_of(b.atoms[i], size);
 	if (parts * a.heads * a.tiles <= a.ctas)
 		atomicMin(&b.equal_part, size);
 	__syncthreads();
@@ -121,7 +145,7 @@ __device__ void plan_equal_parts(const plan_args &a, batch &b, uint32_t size)
 {
 	const uint32_t rows = a.heads * a.tiles;
 	const uint32_t used =
-		lay_out(b, a.sequences, [=](uint32_t tokens) { return rows * parts_of(tokens, size); });
+		lay_out(b, a.sequences, [=](uint32_t atoms) { return rows * parts_of(atoms, size); });
 
 	for (uint32_t cta = threadIdx.x; cta < a.ctas; cta += THREADS) {
 		segment s = {};
@@ -130,14 +154,14 @@ __device__ void plan_equal_parts(const plan_args &a, batch &b, uint32_t size)
 		if (cta < used) {
 			uint32_t sequence = find(b, a.sequences, cta),
 				 in_sequence = cta - b.begin[sequence];
-			uint32_t atoms = atoms_of(b.tokens[sequence]),
-				 parts = parts_of(b.tokens[sequence], size);
+			uint32_t atoms = b.atoms[sequence], parts = parts_of(atoms, size);
 			uint32_t part = in_sequence % parts, pairs = (atoms + 1) / 2;
+			uint32_t from = (uint32_t)((uint64_t)pairs * part / parts) * 2,
+				 to = (uint32_t)((uint64_t)pairs * (part + 1) / parts) * 2;
 
-			s = segment_of(a, b, sequence * rows + in_sequence / parts);
-			s.first_atom = (uint32_t)((uint64_t)pairs * part / parts) * 2;
-			s.atoms = min((uint32_t)((uint64_t)pairs * (part + 1) / parts) * 2, atoms) -
-				  s.first_atom;
+			s = segment_of(a, sequence * rows + in_sequence / parts);
+			s.first_atom += from;
+			s.atoms = min(to, atoms) - from;
 			s.part = (uint16_t)part;
 			s.parts = (uint16_t)parts;
 		}
@@ -168,11 +192,11 @@ struct line {
 		if (x >= length || cta >= a.ctas)
 			return {a.sequences * rows_each, 0};
 		uint32_t sequence = find(b, a.sequences, (uint32_t)x),
-			 atoms = atoms_of(b.tokens[sequence]);
+			 atoms = b.atoms[sequence];
 		uint32_t in_sequence = (uint32_t)x - b.begin[sequence],
-			 in_row = in_sequence % (atoms + SEGMENT_COST);
-		uint32_t row = sequence * rows_each + in_sequence / (atoms + SEGMENT_COST);
-		uint32_t atom = in_row < SEGMENT_COST ? 0 : (in_row - SEGMENT_COST) / 2 * 2;
+			 in_row = in_sequence % (atoms + a.segment_cost);
+		uint32_t row = sequence * rows_each + in_sequence / (atoms + a.segment_cost);
+		uint32_t atom = in_row < a.segment_cost ? 0 : (in_row - a.segment_cost) / 2 * 2;
 		uint32_t least = max(PART_MIN, distance / WASTE_DIVISOR);
 
 		if (atom < least)
@@ -185,7 +209,7 @@ struct line {
 	/* The CTA that reads the atom at p. */
 	__device__ uint32_t cta_at(place p) const
 	{
-		uint32_t sequence = p.row / rows_each, cost = atoms_of(b.tokens[sequence]) + SEGMENT_COST;
+		uint32_t sequence = p.row / rows_each, cost = b.atoms[sequence] + a.segment_cost;
 		uint32_t cta = (b.begin[sequence] + p.row % rows_each * cost + p.atom) / distance;
 
 		cta = min(cta, a.ctas - 1);
@@ -206,11 +230,11 @@ __device__ void plan_line(const plan_args &a, batch &b, const line &l)
 
 		held.next = NO_SEGMENT;
 		for (uint32_t row = from.row; row < to.row || (row == to.row && to.atom > 0); row++) {
-			segment s = segment_of(a, b, row);
-			uint32_t atoms = atoms_of(s.tokens);
+			segment s = segment_of(a, row);
+			uint32_t atoms = b.atoms[s.sequence], skipped = row == from.row ? from.atom : 0;
 
-			s.first_atom = row == from.row ? from.atom : 0;
-			s.atoms = (row == to.row ? to.atom : atoms) - s.first_atom;
+			s.first_atom += skipped;
+			s.atoms = (row == to.row ? to.atom : atoms) - skipped;
 			if (s.atoms < atoms) {
 				uint32_t first = l.cta_at({row, 0});
 
@@ -240,27 +264,27 @@ __global__ void __launch_bounds__(THREADS) plan_kernel(const plan_args a)
 	}
 	__syncthreads();
 	for (uint32_t i = threadIdx.x; i < a.sequences; i += THREADS) {
-		b.tokens[i] = a.kv_tokens[i];
-		atomicMin(&b.shortest, atoms_of(b.tokens[i]));
-		atomicMax(&b.longest, atoms_of(b.tokens[i]));
+		b.atoms[i] = atoms_of(a, i, a.kv_tokens[i]);
+		atomicMin(&b.shortest, b.atoms[i]);
+		atomicMax(&b.longest, b.atoms[i]);
 	}
 	for (uint32_t i = threadIdx.x; i < rows; i += THREADS)
 		a.arrived[i] = 0;
 	__syncthreads();
 
-	const uint32_t cost = lay_out(b, a.sequences, [=](uint32_t tokens) {
-		return rows_each * (atoms_of(tokens) + SEGMENT_COST);
+	const uint32_t cost = lay_out(b, a.sequences, [=](uint32_t atoms) {
+		return rows_each * (atoms + a.segment_cost);
 	});
 	const uint32_t share = max((cost + a.ctas - 1) / a.ctas, PART_MIN),
-		       most = share + share / WASTE_DIVISOR + SEGMENT_COST;
+		       most = share + share / WASTE_DIVISOR + a.segment_cost;
 	uint32_t part =
-		rows <= a.ctas ? equal_part_of(a, b, max(share - SEGMENT_COST, PART_MIN), most) : 0;
+		rows <= a.ctas ? equal_part_of(a, b, max(share - min(share, a.segment_cost), PART_MIN), most) : 0;
 
 	if (part) {
 		plan_equal_parts(a, b, part);
 		return;
 	}
-	uint32_t whole = (rows + a.ctas - 1) / a.ctas * (b.longest + SEGMENT_COST);
+	uint32_t whole = (rows + a.ctas - 1) / a.ctas * (b.longest + a.segment_cost);
 	bool regular = b.shortest == b.longest && whole <= most;
 
 	plan_line(a, b, line{a, b, regular ? whole : share, cost, rows_each});
@@ -280,44 +304,80 @@ bool head_dim_built(uint32_t d)
 #endif
 }
 
+/* Whether the current device runs this library's code for devices without bulk copies. */
+enum status portable_code(bool *portable)
+{
+	cudaFuncAttributes attributes;
+
+	if (cudaFuncGetAttributes(&attributes, plan_kernel) != cudaSuccess) {
+		cudaGetLastError();
+		return STATUS_UNSUPPORTED; /* older than all code here */
+	}
+#ifdef TERRACE_CUDA_PORTABLE
+	*portable = true;
+#else
+	*portable = attributes.ptxVersion < 90;
+#endif
+	return STATUS_OK;
+}
+
+const char *features_problem(const struct kv_cuda_attend *a)
+{
+	const struct kv_attend_features *f = &a->features;
+
+	if (!(f->softcap >= 0 && f->softcap <= 3.0e38f))
+		return "soft cap";
+	if (f->ranges_max > ATTEND_RANGES_MAX || (f->ranges_max > 0 && !f->ranges))
+		return "ranges";
+	return nullptr;
+}
+
 } // namespace
 
 enum status attend_plan_of(const struct kv_cuda_attend *a, struct attend_plan *plan)
 {
 	const struct kv_layout *l = a->layout;
-	int device, sms, major;
+	const uint32_t window = a->features.window;
+	struct attend_plan p = {};
+	int device, sms;
 
 	if (!l || !a->geometry || a->queries == 0 || a->queries > 16 || a->q_heads == 0 ||
-	    a->q_heads % l->heads || a->sequences > ATTEND_SEQUENCES_MAX)
+	    a->q_heads % l->heads || a->sequences > ATTEND_SEQUENCES_MAX || features_problem(a))
 		return STATUS_INVALID;
-	if (l->k_format != l->v_format || (l->k_format != KV_TQ4 && l->k_format != KV_INT4_PTH) ||
-	    l->window || l->head_dim_k != l->head_dim_v || !head_dim_built(l->head_dim_k))
+	if (!kv_cuda_attend_supported(l->k_format, l->v_format) || l->head_dim_k != l->head_dim_v ||
+	    !head_dim_built(l->head_dim_k))
 		return STATUS_UNSUPPORTED;
 	if (cudaGetDevice(&device) != cudaSuccess ||
-	    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
-	    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
+	    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
 		return STATUS_INTERNAL;
-	if (major < 9) /* bulk copies and transaction barriers */
+	if (portable_code(&p.portable) != STATUS_OK)
 		return STATUS_UNSUPPORTED;
 
-	struct attend_plan p = {};
-	size_t at = 0;
-
+	p.window = !window || (l->window && l->window < window) ? l->window : window;
+	p.window = p.window < WINDOW_MAX ? p.window : WINDOW_MAX;
 	p.columns = a->queries * (a->q_heads / l->heads);
-	p.tile_columns = tile_columns_of(p.columns);
-	p.tiles = (p.columns + p.tile_columns - 1) / p.tile_columns;
-	p.ctas = (uint32_t)sms * ctas_per_sm(l->head_dim_k, p.tile_columns);
+	const bool integer_v = l->v_format >= KV_INT4_PTH, integer_k = l->k_format >= KV_INT4_PTH;
+
+	p.sizes = attend_sizes_of(a->geometry->atom_bytes, integer_v,
+				  integer_v && (l->v_format == KV_INT4_PTH || !integer_k), l->head_dim_k,
+				  p.columns <= 4 ? 4 : 8, p.portable);
+	p.tiles = (p.columns + p.sizes.columns - 1) / p.sizes.columns;
+	p.ctas = (uint32_t)sms * p.sizes.ctas_per_sm;
 	if ((uint64_t)a->sequences * l->heads * p.tiles > UINT32_MAX / 2)
 		return STATUS_INVALID;
 	p.rows = a->sequences * l->heads * p.tiles;
+
+	const size_t slots = 2 * (size_t)p.ctas * p.sizes.columns;
+	size_t at = 0;
+
 	p.segments_at = at;
 	at += aligned((2 * (size_t)p.ctas + p.rows) * sizeof(struct segment));
 	p.arrived_at = at;
 	at += aligned(p.rows * sizeof(uint32_t));
 	p.sums_at = at;
-	at += aligned(2 * (size_t)p.ctas * p.tile_columns * 8);
+	at += aligned(slots * 8);
 	p.partials_at = at;
-	at += aligned(2 * (size_t)p.ctas * p.tile_columns * l->head_dim_k * 4);
+	at += aligned(slots * l->head_dim_k * 4);
 	p.bytes = at;
 	*plan = p;
 	return STATUS_OK;
@@ -352,6 +412,11 @@ extern "C" enum status kv_cuda_attend_plan(const struct kv_cuda_attend *a, cudaS
 	args.heads = a->layout->heads;
 	args.tiles = plan.tiles;
 	args.ctas = plan.ctas;
+	args.queries = a->queries;
+	args.window = plan.window;
+	args.ranges = a->features.ranges;
+	args.ranges_max = a->features.ranges_max;
+	args.segment_cost = SEGMENT_COST * a->layout->head_dim_k / a->geometry->atom_bytes;
 	if (cudaFuncSetAttribute(plan_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
 				 sizeof(batch)) != cudaSuccess)
 		return STATUS_INTERNAL;

@@ -6,7 +6,6 @@
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/plan.cuh"
 
-constexpr uint32_t STEP_ATOMS = 2;
 constexpr float NEVER = -1e30f; /* the unit of a column that has seen nothing */
 
 struct attend_args {
@@ -24,47 +23,53 @@ struct attend_args {
 	enum kv_dtype q_dtype, out_dtype;
 	float scale_log2;
 	bool settled;
+	struct kv_attend_features features; /* `window` is the plan's */
+	float cap, cap_exponent; /* the soft cap in powers of 2, and 2 log2(e) over that */
+	bool cap_is_large;
 };
 
+/* Launches the kernel for K's and V's format, for any head dim built; one .cu a pair of formats. */
+template <template <int> class K, template <int> class V>
+enum status attend_launch(const attend_args &args, const attend_plan &plan, uint32_t head_dim,
+			  cudaStream_t stream);
+
 /* Sizes of one instance, and what is where in its shared memory. */
-template <class F, int D, int TILES> struct shape {
-	static constexpr uint32_t COLUMNS = 4 * TILES;
-	static constexpr uint32_t CTAS = ctas_per_sm(D, COLUMNS), WARPS = warps_per_cta(D, COLUMNS),
-				  THREADS = 32 * WARPS;
-	static constexpr uint32_t CODES = 8 * D, SCALES = 16 * F::SCALE_BYTES;
-	static constexpr uint32_t ATOM = 2 * (CODES + SCALES);
-	/* Floats between columns of a warp's results: 8 more against bank conflicts, in which {max, sum}
-	 * stand. */
-	static constexpr uint32_t STRIDE = D + 8;
-	static constexpr uint32_t MEETING =
-		WARPS / 2; /* warps whose results are in shared memory at a time */
-	static constexpr uint32_t ROWS_BYTES = COLUMNS * D * 4,
-				  RESULTS_BYTES = MEETING * COLUMNS * STRIDE * 4;
-	/* 228 KiB a multiprocessor, 1 KiB of it reserved a CTA, and the CTA's static 128 B. */
-	static constexpr uint32_t BUDGET =
-		(CTAS == 2 ? 113 : 227) * 1024 - 128 - ROWS_BYTES - RESULTS_BYTES;
-	static constexpr uint32_t FIT = BUDGET / (WARPS * (STEP_ATOMS * ATOM + 8));
-	static constexpr uint32_t STAGES = FIT > 6 ? 6 : FIT;
-	static constexpr uint32_t RING = STAGES * STEP_ATOMS * ATOM;
-	static constexpr uint32_t ROWS_AT = WARPS * RING, RESULTS_AT = ROWS_AT + ROWS_BYTES;
-	static constexpr uint32_t BARRIERS_AT = RESULTS_AT + RESULTS_BYTES;
-	static constexpr uint32_t BYTES = BARRIERS_AT + WARPS * STAGES * 8;
+template <class KEYS, class VALUES, int TILE_COUNT> struct shape {
+	typedef KEYS K;
+	typedef VALUES V;
+	static constexpr uint32_t TILES = TILE_COUNT, D = K::D;
+	static constexpr uint32_t K_CODES = 2 * K::BITS * D, K_SCALES = 16 * K::SCALE_BYTES,
+				  V_CODES = 2 * V::BITS * D, V_SCALES = 16 * V::SCALE_BYTES;
+	static constexpr uint32_t V_AT = K_CODES + K_SCALES, ATOM = V_AT + V_CODES + V_SCALES;
+	static constexpr attend_sizes SIZES =
+		attend_sizes_of(ATOM, V::INTEGER, V::ZEROS || (V::INTEGER && K::ELEMENTS == 2), D, 4 * TILES,
+				!TERRACE_CUDA_BULK);
+	static constexpr uint32_t COLUMNS = SIZES.columns, CTAS = SIZES.ctas_per_sm, WARPS = SIZES.warps,
+				  STEP = SIZES.step_atoms, STAGES = SIZES.stages, MEETING = SIZES.meeting,
+				  STRIDE = SIZES.row_stride;
+	static constexpr uint32_t ATOM_STRIDE = attend_atom_stride(ATOM), STAGE = STEP * ATOM_STRIDE;
+	static constexpr uint32_t PLANE = D / K::ELEMENTS; /* words of a query's high or low parts */
+	static constexpr uint32_t QUERY = PLANE / 4;       /* of it in a lane's registers */
 
 	static_assert(STAGES >= 2, "a ring needs two stages");
-	static_assert(COLUMNS * (2 * D + sizeof(float2)) <= RESULTS_BYTES,
+	static_assert(2 * PLANE * 4 + sizeof(float2) <= MEETING * STRIDE * 4,
 		      "queries are handed out where results will meet");
 };
 
 /* What a lane keeps of one query column (column t of a tile), over its tokens g and g + 8 of every atom.
  */
 struct column {
-	float unit; /* of the query's integers times K's scale, in powers of 2 */
+	float unit; /* of the query's numbers times K's scale, in powers of 2 (cap_scores) */
 	float query_sum;
-	uint32_t limit;   /* tokens that the column sees */
-	float max;        /* log2 of the weights' unit */
-	float sum;        /* of the weights, without V's scale */
-	float carried;    /* what rounding took from the last weight */
-	uint32_t weights; /* F::weigh over all weights */
+	uint32_t from, to; /* tokens that the column sees */
+	float max;         /* log2 of the weights' unit */
+	float sum;         /* of the weights, without V's scale */
+	float carried;     /* what rounding took from the last weights */
+	uint32_t weights;  /* their sum as integers, or that of weights times zero points */
+	/* For features only. */
+	int32_t position;
+	float slope;       /* of ALiBi, in powers of 2 a token */
+	const float *bias; /* the row of tree_bias, for token 0 */
 };
 
 /* Which query and head a column is, as an index of rows of q, out and lse; false for a column past the

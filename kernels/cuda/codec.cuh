@@ -43,6 +43,16 @@ struct codec_args {
 	enum kv_dtype dtype;
 };
 
+/* The atom of a slot, which is one of the table's, for one head. Atoms are numbered in 32 bits (codec_launch). */
+DEVICE uint8_t *atom_at(const codec_args &a, int64_t slot, uint32_t head, uint32_t *in_atom)
+{
+	const uint32_t atoms = a.block_tokens / KV_ATOM_TOKENS, atom = (uint32_t)(slot / KV_ATOM_TOKENS);
+
+	*in_atom = (uint32_t)slot % KV_ATOM_TOKENS;
+	return (uint8_t *)(a.blocks[atom / atoms] + a.layer_at + (uint64_t)head * a.chunk_bytes +
+			   (uint64_t)(atom % atoms) * a.atom_bytes);
+}
+
 /* The atom of a token's slot for one head; NULL if it is to be skipped. */
 DEVICE uint8_t *atom_of(const codec_args &a, uint32_t token, uint32_t head, uint32_t *in_atom)
 {
@@ -50,11 +60,7 @@ DEVICE uint8_t *atom_of(const codec_args &a, uint32_t token, uint32_t head, uint
 
 	if (slot < 0 || slot >= (int64_t)a.block_count * a.block_tokens)
 		return nullptr;
-	const uint32_t in_block = (uint32_t)(slot % a.block_tokens);
-
-	*in_atom = in_block % KV_ATOM_TOKENS;
-	return (uint8_t *)(a.blocks[slot / a.block_tokens] + a.layer_at + (uint64_t)head * a.chunk_bytes +
-			   (uint64_t)(in_block / KV_ATOM_TOKENS) * a.atom_bytes);
+	return atom_at(a, slot, head, in_atom);
 }
 
 /* Entry of a token's scale in the atom's scales part: kv_scale_at. */
@@ -90,6 +96,8 @@ static enum status codec_launch_format(enum kv_format f, const codec_work &w)
 {
 	const dim3 grid((w.args.tokens * w.args.heads + CODEC_WARPS - 1) / CODEC_WARPS, w.count);
 
+	if (Kernel::tiles(D, f, w))
+		return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
 	switch (f) {
 	case KV_F16:
 		Kernel::template launch<D, KV_F16>(grid, w);
@@ -148,7 +156,8 @@ static enum status codec_launch(const struct kv_cuda_codec *c, cudaStream_t stre
 	enum status status = STATUS_OK;
 
 	if (!l || !g || c->layer >= l->layers || !c->k || (l->v_format != KV_NONE && !c->v) ||
-	    (c->tokens && (!c->slots || !c->blocks)) || (uint64_t)c->tokens * l->heads > UINT32_MAX)
+	    c->dtype > KV_DTYPE_BF16 || (c->tokens && (!c->slots || !c->blocks)) || (uint64_t)c->tokens * l->heads > UINT32_MAX ||
+	    (uint64_t)c->block_count * (l->block_tokens / KV_ATOM_TOKENS) > UINT32_MAX)
 		return STATUS_INVALID;
 	if (c->tokens == 0)
 		return STATUS_OK;

@@ -1,163 +1,289 @@
-/* The fast path of encode.cu and decode.cu: a warp takes a tile, two whole atoms of one side, a lane a
- * vector. 16-byte pieces go between global and shared memory, so that both ends are whole lines; rotation,
- * scale and codes stay within the lane's registers. Tokens that do not fill an atom in order are left to
- * the vector path. */
+/* What the tile kernels of encode_tile.cu and decode_tile.cu share: a warp takes a tile, two atoms of one side,
+ * and passes codes between atoms and rows (codec_row.cuh).
+ */
 #ifndef TERRACE_KERNELS_CUDA_CODEC_TILE_CUH
 #define TERRACE_KERNELS_CUDA_CODEC_TILE_CUH
 
 #include "kernels/cuda/codec.cuh"
+#include "kernels/cuda/codec_row.cuh"
 
-constexpr uint32_t TILE_WARPS = 2;
-constexpr uint32_t TILE_TOKENS_MIN = 1024; /* fewer tokens do not fill the device by tiles */
+constexpr uint32_t TILE_TOKENS_MIN = 512; /* fewer tokens do not fill the device by tiles */
 
-template <int D> constexpr bool tile_dim = D <= 128; /* a vector fits a lane's registers */
-
-/* Shared memory of a warp: rows of 16-bit elements, 16 bytes apart more than they need for the banks'
- * sake, or the bytes of two atoms' side. */
-template <int D> constexpr uint32_t TILE_PITCH = 2 * D + 16;
-template <int D> constexpr uint32_t TILE_BYTES = 32 * TILE_PITCH<D>;
-
-/* A lane's place in its warp's tile. */
-struct tile_lane {
-	uint32_t token, head, in_atom;
-	uint8_t *atom;
-	bool whole; /* all 32 vectors of the warp fill their atoms in order */
+/* Rows of D codes of BITS bits in shared memory. */
+template <int D, int BITS> struct row_shape {
+	static constexpr uint32_t BYTES = D * BITS / 8, PITCH = (BYTES + 15) / 16 * 16 + 16;
+	static constexpr uint32_t W = BITS == 3 ? 2 : BITS, PLANES = BITS == 3 ? 2 : 1;
+	static constexpr uint32_t SECOND_AT = KV_ATOM_TOKENS * D * 2 / 8; /* tq3's plane of signs, in an atom */
 };
 
-DEVICE tile_lane tile_of(const codec_args &a, uint32_t warp, uint32_t lane)
+/* N words at a 4-byte aligned address, by the widest loads and stores that `from` (0: 16-byte aligned) and N
+ * allow. */
+template <uint32_t N> DEVICE void move_words(uint32_t *to, const uint32_t *from)
 {
-	const uint32_t unit = 2 * warp + lane / KV_ATOM_TOKENS;
-	tile_lane t = {unit / a.heads * KV_ATOM_TOKENS + lane % KV_ATOM_TOKENS, unit % a.heads, 0,
-		       nullptr, false};
+#pragma unroll
+	for (uint32_t i = 0; i < N;) {
+		if (N % 4 == 0) {
+			*(uint4 *)(to + i) = *(const uint4 *)(from + i);
+			i += 4;
+		} else if (N % 2 == 0) {
+			*(uint2 *)(to + i) = *(const uint2 *)(from + i);
+			i += 2;
+		} else {
+			to[i] = from[i];
+			i++;
+		}
+	}
+}
 
-	if (t.token < a.tokens)
-		t.atom = atom_of(a, t.token, t.head, &t.in_atom);
-	const uint64_t first = __shfl_sync(ALL_LANES, (uint64_t)t.atom, lane & 16);
+/* A lane's N words of an atom's plane: vectors of 16 bytes, and what is left (places.h). */
+template <uint32_t N> DEVICE uint32_t lane_word_at(uint32_t lane, uint32_t i)
+{
+	constexpr uint32_t WHOLE = N / 4 * 4;
 
-	t.whole = __all_sync(ALL_LANES, t.atom && t.in_atom == lane % KV_ATOM_TOKENS &&
-						(uint64_t)t.atom == first);
-	return t;
+	if (N >= 4 && i / 4 != N / 4)
+		return i / 4 * 512 + lane * 16 + i % 4 * 4;
+	return WHOLE * 128 + lane * (N - WHOLE) * 4 + (i - WHOLE) * 4;
+}
+
+template <uint32_t N> DEVICE void store_lane_words(uint8_t *plane, uint32_t lane, const uint32_t (&w)[N])
+{
+#pragma unroll
+	for (uint32_t i = 0; i + 4 <= N; i += 4)
+		*(uint4 *)(plane + lane_word_at<N>(lane, i)) = make_uint4(w[i], w[i + 1], w[i + 2], w[i + 3]);
+	if constexpr (N % 4 == 2)
+		*(uint2 *)(plane + lane_word_at<N>(lane, N - 2)) = make_uint2(w[N - 2], w[N - 1]);
+	if constexpr (N % 2 == 1)
+#pragma unroll
+		for (uint32_t i = N / 4 * 4; i < N; i++)
+			*(uint32_t *)(plane + lane_word_at<N>(lane, i)) = w[i];
+}
+
+template <uint32_t N> DEVICE void load_lane_words(const uint8_t *plane, uint32_t lane, uint32_t (&w)[N])
+{
+#pragma unroll
+	for (uint32_t i = 0; i + 4 <= N; i += 4) {
+		const uint4 v = *(const uint4 *)(plane + lane_word_at<N>(lane, i));
+
+		w[i] = v.x;
+		w[i + 1] = v.y;
+		w[i + 2] = v.z;
+		w[i + 3] = v.w;
+	}
+	if constexpr (N % 4 == 2) {
+		const uint2 v = *(const uint2 *)(plane + lane_word_at<N>(lane, N - 2));
+
+		w[N - 2] = v.x;
+		w[N - 1] = v.y;
+	}
+	if constexpr (N % 2 == 1)
+#pragma unroll
+		for (uint32_t i = N / 4 * 4; i < N; i++)
+			w[i] = *(const uint32_t *)(plane + lane_word_at<N>(lane, i));
+}
+
+/* Bytes 0 .. 3 of four words to words of byte 0, byte 1, ... of all four. */
+DEVICE void transpose_bytes(uint32_t (&w)[4])
+{
+	const uint32_t ab = permute(w[0], w[1], 0x5140), AB = permute(w[0], w[1], 0x7362),
+		       cd = permute(w[2], w[3], 0x5140), CD = permute(w[2], w[3], 0x7362);
+
+	w[0] = permute(ab, cd, 0x5410);
+	w[1] = permute(ab, cd, 0x7632);
+	w[2] = permute(AB, CD, 0x5410);
+	w[3] = permute(AB, CD, 0x7632);
+}
+
+/* Tokens of a V word's bytes, for the lane's t. */
+DEVICE uint32_t v_token(uint32_t t, uint32_t byte)
+{
+	return 2 * t + byte % 2 * 8 + byte / 2;
+}
+
+/* One plane of a whole atom between rows (in shared memory, `pitch` apart) and the atom; P::FAST. */
+template <class P, enum kv_side SIDE> struct whole_plane {
+	static constexpr uint32_t N = P::LANE_BYTES / 4, HALF = N / 2;
+
+	DEVICE static void store(const uint8_t *rows, uint32_t pitch, uint32_t lane, uint8_t *plane)
+	{
+		const uint32_t g = lane / 4, t = lane % 4;
+		uint32_t out[N];
+
+		if constexpr (SIDE == KV_SIDE_K) {
+			__align__(16) uint32_t a[HALF], b[HALF];
+
+			move_words<HALF>(a, (const uint32_t *)(rows + g * pitch + t * HALF * 4));
+			move_words<HALF>(b, (const uint32_t *)(rows + (g + 8) * pitch + t * HALF * 4));
+#pragma unroll
+			for (uint32_t i = 0; i < HALF; i++) {
+				out[2 * i] = a[i];
+				out[2 * i + 1] = b[i];
+			}
+		} else if constexpr (P::WORDS == 2) {
+			uint32_t v[4];
+
+#pragma unroll
+			for (uint32_t i = 0; i < 4; i++)
+				v[i] = *(const uint16_t *)(rows + v_token(t, i) * pitch + g * 2);
+			transpose_bytes(v);
+			out[0] = v[0];
+			out[1] = v[1];
+		} else {
+			__align__(16) uint32_t v[4][N / 4];
+
+#pragma unroll
+			for (uint32_t i = 0; i < 4; i++)
+				move_words<N / 4>(v[i], (const uint32_t *)(rows + v_token(t, i) * pitch + g * N));
+#pragma unroll
+			for (uint32_t w = 0; w < N / 4; w++) {
+				uint32_t four[4] = {v[0][w], v[1][w], v[2][w], v[3][w]};
+
+				transpose_bytes(four);
+#pragma unroll
+				for (uint32_t i = 0; i < 4; i++)
+					out[4 * w + i] = four[i];
+			}
+		}
+		store_lane_words<N>(plane, lane, out);
+	}
+
+	DEVICE static void load(uint8_t *rows, uint32_t pitch, uint32_t lane, const uint8_t *plane)
+	{
+		const uint32_t g = lane / 4, t = lane % 4;
+		uint32_t in[N];
+
+		load_lane_words<N>(plane, lane, in);
+		if constexpr (SIDE == KV_SIDE_K) {
+			__align__(16) uint32_t a[HALF], b[HALF];
+
+#pragma unroll
+			for (uint32_t i = 0; i < HALF; i++) {
+				a[i] = in[2 * i];
+				b[i] = in[2 * i + 1];
+			}
+			move_words<HALF>((uint32_t *)(rows + g * pitch + t * HALF * 4), a);
+			move_words<HALF>((uint32_t *)(rows + (g + 8) * pitch + t * HALF * 4), b);
+		} else if constexpr (P::WORDS == 2) {
+			uint32_t v[4] = {in[0], in[1], 0, 0};
+
+			transpose_bytes(v);
+#pragma unroll
+			for (uint32_t i = 0; i < 4; i++)
+				*(uint16_t *)(rows + v_token(t, i) * pitch + g * 2) = (uint16_t)v[i];
+		} else {
+			__align__(16) uint32_t v[4][N / 4];
+
+#pragma unroll
+			for (uint32_t w = 0; w < N / 4; w++) {
+				uint32_t four[4] = {in[4 * w], in[4 * w + 1], in[4 * w + 2], in[4 * w + 3]};
+
+				transpose_bytes(four);
+#pragma unroll
+				for (uint32_t i = 0; i < 4; i++)
+					v[i][w] = four[i];
+			}
+#pragma unroll
+			for (uint32_t i = 0; i < 4; i++)
+				move_words<N / 4>((uint32_t *)(rows + v_token(t, i) * pitch + g * N), v[i]);
+		}
+	}
+};
+
+/* 8 x 8 matrices of 16-bit elements between rows in shared memory and the order of operand A (K) or of its
+ * transpose (V): the 16-bit formats' words. */
+template <enum kv_side SIDE> DEVICE uint4 load_matrices(uint32_t row)
+{
+	uint4 v;
+
+	if (SIDE == KV_SIDE_K)
+		asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+			     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+			     : "r"(row)
+			     : "memory");
+	else
+		asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+			     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+			     : "r"(row)
+			     : "memory");
+	return v;
+}
+
+template <enum kv_side SIDE> DEVICE void store_matrices(uint32_t row, uint4 v)
+{
+	if (SIDE == KV_SIDE_K)
+		asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+			     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+			     : "memory");
+	else
+		asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+			     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+			     : "memory");
+}
+
+/* Offset of the row that this lane names to the two above, for the four matrices of 16 tokens x 16 dims whose
+ * words are r = 0 .. 3 (places.h): K by tokens, then dims; V by dims, then tokens. */
+template <enum kv_side SIDE> DEVICE uint32_t matrix_row_at(uint32_t lane, uint32_t pitch)
+{
+	const uint32_t r = lane / 8, low = r % 2 * 8, high = r / 2 * 8;
+
+	return SIDE == KV_SIDE_K ? (low + lane % 8) * pitch + high * 2 : (high + lane % 8) * pitch + low * 2;
+}
+
+/* A warp's share of a launch: tile i is two atoms of tokens, heads next to each other, of one side. */
+struct tile_units {
+	uint32_t units, tiles; /* of a side */
+};
+
+__host__ __device__ inline tile_units tile_units_of(uint32_t tokens, uint32_t heads)
+{
+	const uint32_t units = ((tokens - 1) / KV_ATOM_TOKENS + 1) * heads;
+
+	return {units, (units + 1) / 2};
+}
+
+/* A lane's place: its token, head and side, whatever its slot. */
+struct tile_lane {
+	uint32_t token, head, side;
+	bool there; /* the token is one of the call's */
+};
+
+DEVICE tile_lane tile_lane_of(const codec_args &a, const tile_units &u, uint32_t first, uint32_t tile, uint32_t lane)
+{
+	const uint32_t side = tile >= u.tiles, unit = (tile - side * u.tiles) * 2 + lane / KV_ATOM_TOKENS,
+		       atom = unit / a.heads, token = atom * KV_ATOM_TOKENS + lane % KV_ATOM_TOKENS;
+
+	return {token, unit - atom * a.heads, first + side, unit < u.units && token < a.tokens};
+}
+
+/* Which of the tile's atoms are whole: all 16 tokens there, in order. Bit 0 and 1. */
+DEVICE uint32_t whole_atoms(int64_t slot, bool placed, uint32_t lane)
+{
+	const int64_t first = __shfl_sync(ALL_LANES, slot, lane & 16);
+	const uint32_t in_order = __ballot_sync(
+		ALL_LANES, placed && first % KV_ATOM_TOKENS == 0 && slot == first + lane % KV_ATOM_TOKENS);
+
+	return ((in_order & 0xffff) == 0xffff) | ((in_order >> 16) == 0xffff) << 1;
 }
 
 /* True if the tile kernels may take this call: 16-bit elements in 16-byte pieces. */
-static bool tile_suits(const codec_work &w)
+static inline bool tile_suits(const codec_work &w)
 {
-	bool suits = w.args.dtype != KV_DTYPE_F32 && w.args.tokens >= TILE_TOKENS_MIN;
+	bool suits = (w.args.dtype == KV_DTYPE_F16 || w.args.dtype == KV_DTYPE_BF16) &&
+		     w.args.tokens >= TILE_TOKENS_MIN;
 
 	for (uint32_t i = w.first; i < w.first + w.count; i++)
 		suits = suits && (uintptr_t)w.sides[i].vectors % 16 == 0 && w.sides[i].stride % 8 == 0;
 	return suits;
 }
 
-static dim3 tile_grid(const codec_work &w)
+/* Multiprocessors of the current device; 0 if CUDA does not say. */
+static inline uint32_t multiprocessors()
 {
-	const uint64_t units = (uint64_t)((w.args.tokens - 1) / KV_ATOM_TOKENS + 1) * w.args.heads;
+	int device = 0, count = 0;
 
-	return dim3((uint32_t)((units + 2 * TILE_WARPS - 1) / (2 * TILE_WARPS)), w.count);
+	if (cudaGetDevice(&device) != cudaSuccess ||
+	    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+		return 0;
+	return (uint32_t)count;
 }
-
-/* The randomized Hadamard rotation without its signs, as hadamard(). */
-template <int D, bool TRANSPOSED> DEVICE void hadamard_lane(float (&x)[D])
-{
-	if constexpr (D % 12 == 0) {
-		constexpr uint32_t M = D / 12;
-
-#pragma unroll
-		for (uint32_t k = 0; k < M; k++) {
-			float in[12];
-
-#pragma unroll
-			for (uint32_t j = 0; j < 12; j++)
-				in[j] = x[k + j * M];
-#pragma unroll
-			for (uint32_t r = 0; r < 12; r++) {
-				float sum = 0;
-
-#pragma unroll
-				for (uint32_t j = 0; j < 12; j++)
-					sum += (TRANSPOSED ? h12_negative(j, r) : h12_negative(r, j))
-						       ? -in[j]
-						       : in[j];
-				x[k + r * M] = sum;
-			}
-		}
-	}
-#pragma unroll
-	for (uint32_t h = 1; h < (D % 12 == 0 ? D / 12 : D); h *= 2) {
-#pragma unroll
-		for (uint32_t i = 0; i < D / 2; i++) {
-			const uint32_t at = i / h * 2 * h + i % h;
-			const float s = x[at] + x[at + h], d = x[at] - x[at + h];
-
-			x[at] = s;
-			x[at + h] = d;
-		}
-	}
-}
-
-/* Where a lane's codes stand in its atom. The bytes of token 0, known when compiled, name the lane's own
- * bytes; place() moves them to its token. */
-template <int D, int BITS, enum kv_side SIDE> struct tile_codes {
-	static constexpr uint32_t WORDS = KV_ATOM_TOKENS * D * BITS / 32, NONE = 0xffff;
-	static constexpr unsigned PLANES = BITS == 3 ? 2 : 1;
-
-	DEVICE static uint32_t place(uint32_t token, uint32_t dim, unsigned plane)
-	{
-		struct kv_place p[2];
-
-		places_of(BITS, SIDE, D, token, dim, p);
-		return p[plane].byte;
-	}
-
-	/* The codes into `image`. */
-	DEVICE static void store(const uint32_t (&code)[D], uint32_t token, uint8_t *image)
-	{
-		if constexpr (BITS == 16) {
-#pragma unroll
-			for (uint32_t i = 0; i < D; i++)
-				*(uint16_t *)(image + place(token, i, 0)) = (uint16_t)code[i];
-		} else {
-#pragma unroll
-			for (unsigned plane = 0; plane < PLANES; plane++)
-				store_plane(code, plane, token, image);
-		}
-	}
-
-	DEVICE static void store_plane(const uint32_t (&code)[D], unsigned plane, uint32_t token,
-				       uint8_t *image)
-	{
-		uint32_t word[WORDS], dim_of[4 * WORDS];
-
-#pragma unroll
-		for (uint32_t i = 0; i < WORDS; i++)
-			word[i] = 0;
-#pragma unroll
-		for (uint32_t i = 0; i < 4 * WORDS; i++)
-			dim_of[i] = NONE;
-#pragma unroll
-		for (uint32_t i = 0; i < D; i++) {
-			struct kv_place p[2];
-
-			places_of(BITS, SIDE, D, 0, i, p);
-			word[p[plane].byte / 4] |=
-				(code[i] >> p[plane].code_shift & ((1u << p[plane].bits) - 1))
-				<< (p[plane].shift + p[plane].byte % 4 * 8);
-			dim_of[p[plane].byte] = i;
-		}
-#pragma unroll
-		for (uint32_t w = 0; w < WORDS; w++) {
-			if (dim_of[4 * w] != NONE && dim_of[4 * w + 1] != NONE &&
-			    dim_of[4 * w + 2] != NONE && dim_of[4 * w + 3] != NONE) {
-				*(uint32_t *)(image + place(token, dim_of[4 * w], plane)) = word[w];
-				continue;
-			}
-#pragma unroll
-			for (uint32_t b = 0; b < 4; b++)
-				if (dim_of[4 * w + b] != NONE)
-					image[place(token, dim_of[4 * w + b], plane)] =
-						(uint8_t)(word[w] >> (8 * b));
-		}
-	}
-};
 
 #endif

@@ -22,22 +22,27 @@
 extern "C" {
 #endif
 
+#include "kernels/attend_features.h"
 #include "kernels/codec.h"
 #include "store/status.h"
 
 struct CUstream_st; /* *cudaStream_t */
+
+/* True if attention has kernels for blocks with these formats of K and V: equal ones, and fp8/tq4, fp8/tq3
+ * and tq4/tq3. Touches no device. */
+bool kv_cuda_attend_supported(enum kv_format k, enum kv_format v);
 
 /* Attention of a few queries a sequence over packed blocks. For query i of a sequence with n =
  * kv_tokens[sequence] tokens, at position n - queries + i, and query head h (KV head
  * h / (q_heads / layout->heads)):
  *     s_j = scale * q . k_j for j <= position
  *     out = sum_j softmax(s)_j v_j,   lse = ln sum_j exp(s_j)
- * A query that sees no token gets out = 0 and lse = -INFINITY. Bytes of tokens at or past n never reach a
- * result, whatever they hold. Within 2e-3 (relative, of a row's norm) of the exact result on the decoded
- * values; the same bits every time. */
+ * and what `features` add to that (kernels/attend_features.h). A query that sees no token gets out = 0 and
+ * lse = -INFINITY (or the sink's logit). Bytes of tokens at or past n never reach a result, whatever they
+ * hold. Within 2e-3 (relative, of a row's norm) of the exact result on the decoded values; the same bits
+ * every time. */
 struct kv_cuda_attend {
-	const struct kv_layout *layout;     /* host; K and V of one format, tq4 or int4_pth, and of one
-					     * head dim; no window */
+	const struct kv_layout *layout;     /* host; K and V of one head dim */
 	const struct kv_geometry *geometry; /* host; of that layout */
 	uint32_t layer;                     /* 0 .. layout->layers - 1 */
 	uint32_t sequences;                 /* at most 4096 */
@@ -47,9 +52,11 @@ struct kv_cuda_attend {
 	const void *q; /* [sequences][queries][q_heads][head_dim], dense, 16-byte aligned, finite */
 	enum kv_dtype q_dtype;
 	const uint64_t *blocks; /* [sequences][blocks_stride] addresses of blocks, each 16-byte aligned;
-				 * the first ceil(n / block_tokens) of a sequence are read */
+				 * the first ceil(n / block_tokens) of a sequence are read, but none
+				 * that lies before what its queries see */
 	uint32_t blocks_stride;
 	const uint32_t *kv_tokens; /* [sequences] */
+	struct kv_attend_features features; /* device pointers; all zeroes: none */
 	void *out;                 /* [sequences][queries][q_heads][head_dim], dense, 16-byte aligned */
 	enum kv_dtype out_dtype;
 	float *lse;      /* [sequences][queries][q_heads], natural logarithm; may be NULL */
@@ -61,13 +68,13 @@ struct kv_cuda_attend {
 };
 
 /* Bytes of workspace for this shape (sequences, queries, q_heads, layout) on the current device; 0 if it
- * is unsound or unsupported. Reads no device pointer. */
+ * is unsound or unsupported. Reads no device pointer. Features change nothing. */
 size_t kv_cuda_attend_workspace(const struct kv_cuda_attend *a);
 
 /* Plans the split of the work from kv_tokens as they are when the stream gets here, into the workspace;
- * no other member but the shape is read. One plan serves every layer of a step: until kv_tokens change,
- * any number of kv_cuda_attend_run with the same shape may follow on the stream (never two at a time on
- * one workspace). */
+ * no other member but the shape and, with a window, the ranges is read. One plan serves every layer of a
+ * step: until kv_tokens change, any number of kv_cuda_attend_run with the same shape, window and ranges may
+ * follow on the stream (never two at a time on one workspace). */
 enum status kv_cuda_attend_plan(const struct kv_cuda_attend *a, struct CUstream_st *stream);
 
 /* Runs the planned attention of one layer. */
@@ -83,10 +90,11 @@ struct kv_cuda_codec {
 	uint32_t tokens;
 	const int64_t *slots;   /* [tokens]; for encode no slot twice */
 	const uint64_t *blocks; /* [block_count] addresses, each 16-byte aligned */
-	uint32_t block_count;
-	void *k, *v; /* [tokens][heads][head dim]; encode only reads. v is NULL if V is a view of K */
+	uint32_t block_count;   /* at most 2^32 - 1 atoms in all of them, of one head and layer */
+	void *k, *v; /* [tokens][heads][head dim]; encode only reads. v is NULL if V is a view of K. Fastest when
+		      * 16-byte aligned, elements of 16 bits, and strides multiples of 8 */
 	size_t k_stride, v_stride; /* elements between tokens */
-	enum kv_dtype dtype;
+	enum kv_dtype dtype;       /* F32, F16 or BF16 */
 };
 
 /* Encodes K and V of the tokens: the bytes are those of kv_encode, with the rotation, for every format.
@@ -96,6 +104,86 @@ enum status kv_cuda_encode(const struct kv_cuda_codec *c, struct CUstream_st *st
 /* Decodes them, rotated back; rows of skipped tokens stay as they are. The values are kv_decode's to
  * within rounding. */
 enum status kv_cuda_decode(const struct kv_cuda_codec *c, struct CUstream_st *stream);
+
+enum { KV_CUDA_MERGE_PARTS = 16 };
+
+/* Partial attentions of the same queries over disjoint tokens, merged by log-sum-exp as kv_merge
+ * (kernels/attend.h) does it: a row of a part whose lse is -INFINITY counts for nothing, whatever its
+ * elements; if all parts are such, the row is zeros and its lse -INFINITY. Within 1e-6 (relative, of a
+ * row's norm) of the exact result before it is rounded to out_dtype. */
+struct kv_cuda_merge {
+	uint32_t parts;                        /* 1 .. KV_CUDA_MERGE_PARTS; the arrays are on the host */
+	const void *out[KV_CUDA_MERGE_PARTS];  /* each [rows][d], dense, aligned to its elements; fastest when
+						* 16-byte aligned and d is a multiple of 8 */
+	const float *lse[KV_CUDA_MERGE_PARTS]; /* each [rows], natural logarithm */
+	uint32_t rows, d;
+	enum kv_dtype in_dtype, out_dtype; /* F32, F16 or BF16 */
+	void *merged;      /* [rows][d]; may be out[0] if the dtypes are equal, else overlaps nothing */
+	float *merged_lse; /* [rows]; may be lse[0]; may be NULL */
+};
+
+enum status kv_cuda_merge(const struct kv_cuda_merge *m, struct CUstream_st *stream);
+
+/* Copies of blocks from address to address: forks of a sequence, copy on write, gather and scatter between
+ * mapped pinned host memory and the device. A pair with a zero address is skipped, so that a list may be
+ * shorter than it was when the launch was captured. */
+struct kv_cuda_copy {
+	uint32_t count;           /* pairs */
+	const uint64_t *from, *to; /* [count] addresses, each 16-byte aligned. No destination overlaps another
+				    * or any source */
+	uint64_t block_bytes;     /* of each pair, a multiple of 16; that of the geometry if there are tokens */
+	const uint32_t *tokens;   /* [count]: only the atoms that hold a block's first so many tokens are
+				   * copied (bytes of later tokens of the last of them come along); NULL:
+				   * whole blocks */
+	const struct kv_layout *layout;     /* host; read only if there are tokens */
+	const struct kv_geometry *geometry; /* host; of that layout */
+	uint32_t ctas; /* at most so many CTAs, to leave the device to others while the bus is slow anyway;
+			* 0: as many as fill it */
+};
+
+enum status kv_cuda_copy(const struct kv_cuda_copy *c, struct CUstream_st *stream);
+
+/* Attention of long queries, the new tokens of each sequence, over its packed prefix and over the new tokens themselves,
+ * whose K and V are not packed yet: the prefill after a prefix hit. Sequence s has the new tokens query_starts[s] ..
+ * query_starts[s + 1] - 1, at positions from prefix_tokens[s] on; each sees the prefix and the new tokens up to itself. Otherwise
+ * as kv_cuda_attend: softmax(scale * q . k) v and its log-sum-exp; the same bits every time. Products are of fp16 numbers, summed
+ * in float32, so a score's error is about 3e-4 of the standard deviation of its row's scores: results are within 2e-3 (relative,
+ * of a row's norm) of the exact ones on the decoded prefix and the new K and V while that is up to about 2 nats, and within 6e-3
+ * at 4. Magnitudes of the new K and V beside an unrotated prefix, and of a bf16 prefix, saturate at 65504. */
+struct kv_cuda_extend {
+	const struct kv_layout *layout;     /* host; K and V of one head dim */
+	const struct kv_geometry *geometry; /* host; of that layout */
+	uint32_t layer;                     /* 0 .. layout->layers - 1 */
+	uint32_t sequences;                 /* at most 4096 */
+	uint32_t total_queries;             /* new tokens of all sequences, at least query_starts[sequences] */
+	uint32_t q_heads;                   /* a multiple of layout->heads */
+	float scale;                        /* usually 1 / sqrt(head_dim); finite */
+	const uint32_t *query_starts;       /* [sequences + 1], ascending, the first is 0 */
+	const uint32_t *prefix_tokens;      /* [sequences]; any number, 0 too */
+	const void *q; /* [total_queries][q_heads][head_dim], dense, 16-byte aligned, finite */
+	enum kv_dtype q_dtype;        /* not E4M3 */
+	const void *k, *v;            /* [total_queries][heads][head_dim], 16-byte aligned, finite: the new tokens' */
+	size_t k_stride, v_stride;    /* elements between tokens, multiples of 8 */
+	enum kv_dtype own_dtype;      /* of k and v: F16 or BF16 */
+	const uint64_t *blocks; /* [sequences][blocks_stride] addresses of blocks, each 16-byte aligned; the first
+				 * ceil(prefix_tokens / block_tokens) of a sequence are read, but none that lies
+				 * before what its queries see */
+	uint32_t blocks_stride;
+	struct kv_attend_features features; /* device pointers; tree_bias and ranges are UNSUPPORTED */
+	void *out; /* [total_queries][q_heads][head_dim], dense, 16-byte aligned */
+	enum kv_dtype out_dtype;
+	float *lse;      /* [total_queries][q_heads], natural logarithm; may be NULL */
+	void *workspace; /* 256-byte aligned */
+	size_t workspace_bytes;
+};
+
+/* Bytes of workspace for this shape (sequences, total_queries, q_heads, layout) on the current device; 0 if it is unsound or
+ * unsupported. Reads no device pointer. */
+size_t kv_cuda_extend_workspace(const struct kv_cuda_extend *e);
+
+/* Runs one layer. The formats of kv_cuda_attend_supported; needs compute capability 9.0 (UNSUPPORTED on others) and a
+ * build for sm_90a. */
+enum status kv_cuda_extend_run(const struct kv_cuda_extend *e, struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

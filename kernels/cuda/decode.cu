@@ -1,8 +1,9 @@
-/* Packed blocks to unpacked vectors, for engines that bring their own attention (see cuda_kernels.h). A
- * warp takes one vector. */
+/* Packed blocks to unpacked vectors, for engines that bring their own attention (see cuda_kernels.h). Many tokens
+ * of 16-bit elements go by tiles (decode_tile.cu); others here, a warp a vector. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/codec.cuh"
+#include "kernels/cuda/decode_tile.cuh"
 
 namespace
 {
@@ -98,6 +99,11 @@ struct decode {
 	{
 		decode_kernel<D, FORMAT><<<grid, 32 * CODEC_WARPS, 0, w.stream>>>(w.args, w.sides[0],
 										  w.sides[1], w.first);
+	}
+
+	static bool tiles(uint32_t d, enum kv_format f, const codec_work &w)
+	{
+		return decode_tiles(d, f, w);
 	}
 };
 

@@ -4,7 +4,8 @@
  * A *row* is (sequence, KV head, tile of query columns); a *segment* is a run of atoms of one row that
  * one CTA reads. The grid is fixed (what fits the device at once); every CTA walks a list of segments. A
  * row that is one segment is written out at once; otherwise every part goes to a slot of the CTA, and the
- * CTA that comes last (a counter a row) merges them.
+ * CTA that comes last (a counter a row) merges them. Atoms that no query of a sequence sees, because of a
+ * window, are in no segment.
  */
 #ifndef TERRACE_KERNELS_CUDA_PLAN_CUH
 #define TERRACE_KERNELS_CUDA_PLAN_CUH
@@ -14,6 +15,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 
 constexpr uint32_t ATTEND_SEQUENCES_MAX = 4096; /* the plan keeps them in shared memory */
+constexpr uint32_t ATTEND_RANGES_MAX = 64;
 constexpr uint32_t NO_SEGMENT = 0xffffffffu;
 
 /* Two 16-byte loads. */
@@ -26,33 +28,84 @@ struct alignas(16) segment {
 	uint32_t next;        /* of this CTA, or NO_SEGMENT */
 };
 
+/* The size of an instance of the kernel, and what is where in its shared memory: a ring a warp, then the
+ * rest. */
+struct attend_sizes {
+	uint32_t step_atoms;                /* atoms a stage of the ring */
+	uint32_t columns;                   /* query columns of a tile */
+	uint32_t ctas_per_sm, warps, stages;
+	uint32_t meeting;                   /* warps whose results are in shared memory at a time */
+	uint32_t row_stride;                /* floats between columns of a warp's results */
+	uint32_t rows_at, results_at, barriers_at, bytes;
+};
+
+/* Bytes between atoms in a stage: bulk copies want to begin and end at lines of 128 bytes as the memory
+ * they come from does (attend_feed.cuh). */
+constexpr uint32_t attend_atom_stride(uint32_t atom_bytes)
+{
+	return (atom_bytes + 127) / 128 * 128;
+}
+
+/* Sizes with a given number of warps; `stages` is 0 or 1 if they do not fit. */
+constexpr attend_sizes attend_sizes_with(uint32_t ctas, uint32_t warps, uint32_t budget,
+					 uint32_t atom_bytes, uint32_t step_atoms, uint32_t head_dim,
+					 uint32_t columns)
+{
+	attend_sizes s = {};
+	const uint32_t stage = step_atoms * attend_atom_stride(atom_bytes);
+
+	s.step_atoms = step_atoms;
+	s.columns = columns;
+	s.ctas_per_sm = ctas;
+	s.warps = warps;
+	s.meeting = warps / 2;
+	/* 8 floats more than a row against bank conflicts, in which {max, sum} stand. */
+	s.row_stride = head_dim + 8;
+	const uint32_t rows = columns * head_dim * 4, results = s.meeting * columns * s.row_stride * 4,
+		       rest = rows + results + 128; /* and what is static */
+
+	s.stages = budget <= rest ? 0 : (budget - rest) / (warps * (stage + 8));
+	s.stages = s.stages > 6 ? 6 : s.stages;
+	s.rows_at = warps * s.stages * stage;
+	s.results_at = s.rows_at + rows;
+	s.barriers_at = s.results_at + results;
+	s.bytes = s.barriers_at + warps * s.stages * 8;
+	return s;
+}
+
+/* The most warps whose rings have two stages at least. 2 CTAs of 8 warps a multiprocessor where 128
+ * registers a lane are enough; else one of up to 12 or, with more or longer columns, 8. 228 KiB a
+ * multiprocessor, 1 KiB of it reserved a CTA; `portable`: what every device since compute capability
+ * 8.0 has. */
+constexpr attend_sizes attend_sizes_of(uint32_t atom_bytes, bool integer_v, bool many_registers,
+				       uint32_t head_dim, uint32_t columns, bool portable)
+{
+	const uint32_t step = integer_v ? 2 : 1;
+	const uint32_t most =
+		head_dim * columns > 1024 || head_dim > 192 || (many_registers && columns > 4) ? 8 : 12;
+	attend_sizes s = attend_sizes_with(2, 8, portable ? 0 : 113 * 1024, atom_bytes, step, head_dim,
+					   columns);
+
+	if (s.stages >= 2 && head_dim <= 128 && columns == 4)
+		return s;
+	for (uint32_t warps = most;; warps -= warps > 8 ? 4 : 2) {
+		s = attend_sizes_with(1, warps, (portable ? 99 : 227) * 1024, atom_bytes, step, head_dim,
+				      columns);
+		if (s.stages >= 2 || warps == 2)
+			return s;
+	}
+}
+
 /* What is where in the workspace. Segment c is the first of CTA c (its atoms and parts are 0 if it has
  * none), the others follow in any order. Slot 2c + 1 is for a row whose part 0 is CTA c's, 2c for one
  * that began in an earlier CTA. */
 struct attend_plan {
-	uint32_t rows, ctas, columns, tiles, tile_columns;
+	uint32_t rows, ctas, columns, tiles;
+	uint32_t window; /* the smaller of the layout's and the call's, 0 for none */
+	bool portable;   /* the device runs the code without bulk copies */
+	struct attend_sizes sizes;
 	size_t segments_at, arrived_at, partials_at, sums_at, bytes;
 };
-
-/* The largest number of query columns a CTA takes at once: 4 or 8. */
-static inline uint32_t tile_columns_of(uint32_t columns)
-{
-	return columns <= 4 ? 4 : 8;
-}
-
-/* CTAs that a multiprocessor holds at once, and warps of a CTA: what the registers allow. */
-static inline constexpr uint32_t ctas_per_sm(uint32_t head_dim, uint32_t tile_columns)
-{
-	return head_dim <= 128 && tile_columns == 4 ? 2 : 1;
-}
-
-static inline constexpr uint32_t warps_per_cta(uint32_t head_dim, uint32_t tile_columns)
-{
-	return ctas_per_sm(head_dim, tile_columns) == 2 || head_dim * tile_columns > 1024 ||
-			       head_dim > 192
-		       ? 8
-		       : 12;
-}
 
 /* INVALID or UNSUPPORTED if the shape is so. */
 enum status attend_plan_of(const struct kv_cuda_attend *a, struct attend_plan *plan);

@@ -1,17 +1,23 @@
 /* Encode and decode on the GPU against the CPU's: every byte of the blocks the same, whatever the values;
- * decoded values to within the rounding of the rotation's last steps. `codec small` runs one head dim,
- * for compute-sanitizer.
+ * decoded values to within the rounding of the rotation's last steps, or of their own 16 bits. Few tokens go a
+ * warp a vector, many by tiles, so each case comes in both sizes. `codec small` runs one head dim, for
+ * compute-sanitizer; `codec large` compares many more vectors.
  */
 #include "tests/gpu/gpu.h"
 
-enum { LAYERS = 2, LAYER = 1, HEADS = 3, BLOCK_TOKENS = 48, BLOCKS = 24, TOKENS = 1100 };
+enum { LAYERS = 2, LAYER = 1, HEADS = 3, BLOCK_TOKENS = 48 };
+
+static uint32_t blocks_for(uint32_t tokens)
+{
+	return tokens / BLOCK_TOKENS + 2;
+}
 
 /* Mostly bell-shaped; some vectors are tiny, huge, flat, zero, or hold numbers that are none. */
-static std::vector<float> make_vectors(uint32_t d, random_source &r)
+static std::vector<float> make_vectors(uint32_t tokens, uint32_t d, random_source &r)
 {
-	std::vector<float> x((size_t)TOKENS * HEADS * d);
+	std::vector<float> x((size_t)tokens * HEADS * d);
 
-	for (size_t v = 0; v < TOKENS * HEADS; v++) {
+	for (size_t v = 0; v < (size_t)tokens * HEADS; v++) {
 		const uint64_t kind = r.next() % 12;
 		const float size = kind == 0 ? 1e-3f : kind == 1 ? 3e4f : kind == 2 ? 0 : 1;
 
@@ -40,9 +46,9 @@ static std::vector<uint8_t> to_dtype(enum kv_dtype t, const std::vector<float> &
 
 /* Distinct slots. Atoms in random order, most of them filled in order; of every fifth the tokens are
  * shuffled among all such, and another fifth has tokens without a slot. */
-static std::vector<int64_t> make_slots(random_source &r)
+static std::vector<int64_t> make_slots(uint32_t tokens, random_source &r)
 {
-	std::vector<int64_t> atoms(BLOCKS * BLOCK_TOKENS / KV_ATOM_TOKENS), slots(TOKENS);
+	std::vector<int64_t> atoms(blocks_for(tokens) * BLOCK_TOKENS / KV_ATOM_TOKENS), slots(tokens);
 	std::vector<size_t> loose;
 
 	for (size_t i = 0; i < atoms.size(); i++)
@@ -59,7 +65,7 @@ static std::vector<int64_t> make_slots(random_source &r)
 	for (size_t i = 0; i < slots.size(); i++)
 		if (i / KV_ATOM_TOKENS % 5 == 1)
 			slots[i] = i % 7 == 3   ? -1
-				   : i % 16 == 5 ? (int64_t)(BLOCKS * BLOCK_TOKENS + 5)
+				   : i % 16 == 5 ? (int64_t)(blocks_for(tokens) * BLOCK_TOKENS + 5)
 						 : slots[i];
 	return slots;
 }
@@ -68,8 +74,8 @@ static std::vector<int64_t> make_slots(random_source &r)
 static void encode_on_cpu(const struct kv_cuda_codec *c, const std::vector<int64_t> &slots,
 			  const uint8_t *k, const uint8_t *v, std::vector<uint8_t> &blocks)
 {
-	for (uint32_t i = 0; i < TOKENS; i++) {
-		if (slots[i] < 0 || slots[i] >= BLOCKS * BLOCK_TOKENS)
+	for (uint32_t i = 0; i < c->tokens; i++) {
+		if (slots[i] < 0 || slots[i] >= (int64_t)c->block_count * BLOCK_TOKENS)
 			continue;
 		for (uint32_t head = 0; head < HEADS; head++) {
 			uint8_t *block = &blocks[slots[i] / BLOCK_TOKENS * c->geometry->block_bytes];
@@ -87,32 +93,45 @@ static void encode_on_cpu(const struct kv_cuda_codec *c, const std::vector<int64
 	}
 }
 
-/* The largest error of a vector, relative to its length; infinite where a skipped row was touched. */
+static float element(enum kv_dtype t, const uint8_t *p, size_t i)
+{
+	if (t == KV_DTYPE_F32)
+		return ((const float *)p)[i];
+	return t == KV_DTYPE_F16 ? kv_half_to(((const uint16_t *)p)[i]) : kv_bf16_to(((const uint16_t *)p)[i]);
+}
+
+/* The largest error of a vector against the CPU's, relative to its length; infinite where a skipped row was
+ * touched. */
 static double decoded_error(const struct kv_cuda_codec *c, enum kv_side side,
 			    const std::vector<int64_t> &slots, const std::vector<uint8_t> &blocks,
-			    const std::vector<float> &got)
+			    const std::vector<uint8_t> &got)
 {
 	const uint32_t d = side == KV_SIDE_K ? c->layout->head_dim_k : c->layout->head_dim_v;
-	std::vector<float> want(d);
+	const size_t bytes = kv_dtype_bytes(c->dtype);
+	std::vector<uint8_t> want(d * bytes);
 	double worst = 0;
 
-	for (uint32_t i = 0; i < TOKENS; i++) {
-		const bool skipped = slots[i] < 0 || slots[i] >= BLOCKS * BLOCK_TOKENS;
+	for (uint32_t i = 0; i < c->tokens; i++) {
+		const bool skipped = slots[i] < 0 || slots[i] >= (int64_t)c->block_count * BLOCK_TOKENS;
 
 		for (uint32_t head = 0; head < HEADS; head++) {
-			const float *x = &got[((size_t)i * HEADS + head) * d];
+			const uint8_t *x = &got[((size_t)i * HEADS + head) * d * bytes];
 			double difference = 0, length = 0;
 
 			if (!skipped)
 				kv_decode(c->layout, c->geometry,
 					  &blocks[slots[i] / BLOCK_TOKENS * c->geometry->block_bytes],
 					  LAYER, head, side, slots[i] % BLOCK_TOKENS, 1, false,
-					  want.data(), KV_DTYPE_F32, d);
+					  want.data(), c->dtype, d);
 			for (uint32_t j = 0; j < d; j++) {
-				if (skipped && !isnan(x[j]))
+				const float was = element(c->dtype, x, j), right = element(c->dtype, want.data(), j);
+
+				if (skipped && !isnan(was))
 					return INFINITY;
-				difference += skipped ? 0 : pow(x[j] - want[j], 2);
-				length += skipped ? 0 : pow(want[j], 2);
+				if (skipped)
+					continue;
+				length += isinf(right) ? pow(KV_FINITE_MAX, 2) : pow(right, 2);
+				difference += was == right ? 0 : pow(was - right, 2); /* both may be infinite */
 			}
 			double error = length > 0 ? sqrt(difference / length) : sqrt(difference);
 
@@ -123,33 +142,52 @@ static double decoded_error(const struct kv_cuda_codec *c, enum kv_side side,
 	return worst;
 }
 
-static bool run_case(enum kv_format kf, enum kv_format vf, uint32_t d, enum kv_dtype dtype)
+/* Decodes the blocks on the GPU as `dtype`; true if both sides are the CPU's. */
+static bool check_decode(struct kv_cuda_codec c, enum kv_dtype dtype, const std::vector<int64_t> &slots,
+			 const std::vector<uint8_t> &blocks, double *error)
+{
+	const double allowed = dtype == KV_DTYPE_F32 ? 1e-6 : dtype == KV_DTYPE_F16 ? 1e-3 : 8e-3;
+	const size_t count = (size_t)c.tokens * HEADS * kv_dtype_bytes(dtype);
+	device_array<uint8_t> k(count * c.layout->head_dim_k), v(count * c.layout->head_dim_v);
+
+	c.k = k.data;
+	c.v = v.data;
+	c.dtype = dtype;
+	const bool ok = kv_cuda_decode(&c, nullptr) == STATUS_OK;
+
+	CUDA(cudaDeviceSynchronize());
+	*error = fmax(decoded_error(&c, KV_SIDE_K, slots, blocks, k.get()),
+		      decoded_error(&c, KV_SIDE_V, slots, blocks, v.get()));
+	return ok && *error < allowed;
+}
+
+static bool run_case(enum kv_format kf, enum kv_format vf, uint32_t d, enum kv_dtype dtype, uint32_t tokens)
 {
 	struct kv_layout l = layout_of(kf, d, LAYERS, HEADS, BLOCK_TOKENS);
 	struct kv_geometry g;
-	random_source r(d * 64 + kf * 8 + dtype);
-	std::vector<int64_t> slots = make_slots(r);
-	std::vector<uint8_t> k = to_dtype(dtype, make_vectors(d, r)),
-			     v = to_dtype(dtype, make_vectors(d, r));
-	std::vector<uint64_t> table(BLOCKS);
+	random_source r(d * 64 + kf * 8 + dtype + tokens);
+	std::vector<int64_t> slots = make_slots(tokens, r);
+	std::vector<uint8_t> k = to_dtype(dtype, make_vectors(tokens, d, r)),
+			     v = to_dtype(dtype, make_vectors(tokens, d, r));
+	std::vector<uint64_t> table(blocks_for(tokens));
 
 	l.v_format = vf;
 	kv_geometry_of(&l, &g);
-	std::vector<uint8_t> want(BLOCKS * g.block_bytes, 0xa5);
+	std::vector<uint8_t> want(table.size() * g.block_bytes, 0xa5);
 	device_array<uint8_t> blocks(want), k_device(k), v_device(v);
 	device_array<int64_t> slots_device(slots);
 	struct kv_cuda_codec c = {};
 
-	for (int i = 0; i < BLOCKS; i++)
+	for (size_t i = 0; i < table.size(); i++)
 		table[i] = (uint64_t)(uintptr_t)blocks.data + i * g.block_bytes;
 	device_array<uint64_t> table_device(table);
 	c.layout = &l;
 	c.geometry = &g;
 	c.layer = LAYER;
-	c.tokens = TOKENS;
+	c.tokens = tokens;
 	c.slots = slots_device.data;
 	c.blocks = table_device.data;
-	c.block_count = BLOCKS;
+	c.block_count = (uint32_t)table.size();
 	c.k = k_device.data;
 	c.v = v_device.data;
 	c.k_stride = c.v_stride = HEADS * d;
@@ -160,49 +198,46 @@ static bool run_case(enum kv_format kf, enum kv_format vf, uint32_t d, enum kv_d
 	encode_on_cpu(&c, slots, k.data(), v.data(), want);
 	const std::vector<uint8_t> got = blocks.get();
 	size_t wrong = 0;
+	double error = 0, error_16 = 0;
 
 	for (size_t i = 0; i < got.size(); i++)
 		wrong += got[i] != want[i];
-
-	device_array<float> k_out((size_t)TOKENS * HEADS * d), v_out((size_t)TOKENS * HEADS * d);
-
 	blocks.set(want);
-	c.k = k_out.data;
-	c.v = v_out.data;
-	c.dtype = KV_DTYPE_F32;
-	ok = ok && kv_cuda_decode(&c, nullptr) == STATUS_OK;
-	CUDA(cudaDeviceSynchronize());
-	const double k_error = decoded_error(&c, KV_SIDE_K, slots, want, k_out.get());
-	const double v_error = decoded_error(&c, KV_SIDE_V, slots, want, v_out.get());
-
-	ok = ok && wrong == 0 && k_error < 1e-6 && v_error < 1e-6;
-	printf("%-4s %-8s %-8s d %3u from %s: %zu of %zu bytes differ; decoded %.1e %.1e\n",
+	ok = check_decode(c, KV_DTYPE_F32, slots, want, &error) && ok;
+	if (dtype != KV_DTYPE_F32)
+		ok = check_decode(c, dtype, slots, want, &error_16) && ok;
+	ok = ok && wrong == 0;
+	printf("%-4s %-8s %-8s d %3u from %s, %5u tokens: %zu of %zu bytes differ; decoded %.1e, in 16 bits %.1e\n",
 	       ok ? "ok" : "BAD", kv_format_info(kf)->name, kv_format_info(vf)->name, d,
 	       dtype == KV_DTYPE_F16    ? "fp16"
 	       : dtype == KV_DTYPE_BF16 ? "bf16"
 					: "fp32",
-	       wrong, got.size(), k_error, v_error);
+	       tokens, wrong, got.size(), error, error_16);
 	fflush(stdout);
 	return ok;
 }
 
 int main(int argc, char **argv)
 {
-	bool small = argc > 1 && strcmp(argv[1], "small") == 0, ok = true;
+	const char *size = argc > 1 ? argv[1] : "";
+	bool small = strcmp(size, "small") == 0, large = strcmp(size, "large") == 0, ok = true;
+	std::vector<uint32_t> dims = {128}, counts = {77, 1100};
 #ifdef TERRACE_CUDA_ALL
-	std::vector<uint32_t> dims = {64, 96, 128, 192, 256};
-#else
-	std::vector<uint32_t> dims = {128};
+	if (!small)
+		dims = {64, 96, 128, 192, 256};
 #endif
 	if (small)
-		dims = {128};
-	for (uint32_t d : dims) {
-		for (int f = KV_F16; f < KV_FORMAT_COUNT; f++)
-			for (enum kv_dtype t : {KV_DTYPE_F16, KV_DTYPE_BF16, KV_DTYPE_F32})
-				if (!small || t == KV_DTYPE_F16)
-					ok = run_case((enum kv_format)f, (enum kv_format)f, d, t) && ok;
-		ok = run_case(KV_FP8, KV_TQ4, d, KV_DTYPE_F16) && ok;
-	}
+		counts = {20, 530};
+	if (large)
+		counts = {40000};
+	for (uint32_t d : dims)
+		for (uint32_t n : counts) {
+			for (int f = KV_F16; f < KV_FORMAT_COUNT; f++)
+				for (enum kv_dtype t : {KV_DTYPE_F16, KV_DTYPE_BF16, KV_DTYPE_F32})
+					if (!(small && t != KV_DTYPE_F16) && !(large && t == KV_DTYPE_F32))
+						ok = run_case((enum kv_format)f, (enum kv_format)f, d, t, n) && ok;
+			ok = run_case(KV_FP8, KV_TQ4, d, KV_DTYPE_F16, n) && ok;
+		}
 	printf("codec: %s\n", ok ? "all good" : "FAILED");
 	return ok ? 0 : 1;
 }

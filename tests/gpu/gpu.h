@@ -46,8 +46,8 @@ template <class T> struct device_array {
 	void poison()
 	{
 		CUDA(cudaMemset(data, 0xff, count * sizeof(T)));
-		CUDA(cudaDeviceSynchronize()); /* streams that do not wait for the default one must not
-						  overtake it */
+		CUDA(cudaStreamSynchronize(nullptr)); /* streams that do not wait for the default one must
+						       * not overtake it */
 	}
 	void set(const std::vector<T> &v)
 	{
@@ -86,8 +86,8 @@ struct random_source {
 	}
 };
 
-static inline struct kv_layout layout_of(enum kv_format f, uint32_t d, uint32_t layers, uint32_t heads,
-					 uint32_t block_tokens)
+static inline struct kv_layout layout_of(enum kv_format k, enum kv_format v, uint32_t d, uint32_t layers,
+					 uint32_t heads, uint32_t block_tokens)
 {
 	struct kv_layout l = {};
 
@@ -95,11 +95,18 @@ static inline struct kv_layout layout_of(enum kv_format f, uint32_t d, uint32_t 
 	l.heads = l.total_heads = heads;
 	l.head_dim_k = l.head_dim_v = d;
 	l.block_tokens = block_tokens;
-	l.k_format = l.v_format = f;
+	l.k_format = k;
+	l.v_format = v;
 	l.rotation_version = KV_ROTATION_VERSION;
 	l.codebook_version = KV_CODEBOOK_VERSION;
 	l.layout_version = KV_LAYOUT_VERSION;
 	return l;
+}
+
+static inline struct kv_layout layout_of(enum kv_format f, uint32_t d, uint32_t layers, uint32_t heads,
+					 uint32_t block_tokens)
+{
+	return layout_of(f, f, d, layers, heads, block_tokens);
 }
 
 #endif

@@ -1,0 +1,94 @@
+/* What features add to scores (kernels/attend_features.h), in powers of 2. */
+#ifndef TERRACE_KERNELS_CUDA_ATTEND_FEATURES_CUH
+#define TERRACE_KERNELS_CUDA_ATTEND_FEATURES_CUH
+
+#include "kernels/cuda/attend_shape.cuh"
+#include "kernels/cuda/attend_weigh.cuh"
+
+/* cap * tanh(s / cap) as cap - 2 cap / (1 + e^(2 s / cap)), in powers of 2; good to cap * 2^-21, so a
+ * large cap takes the series near 0, where that cancels. A column's unit has 2 log2(e) / cap in it
+ * already. */
+template <int TOKENS> DEVICE void cap_scores(const attend_args &a, scored (&x)[TOKENS])
+{
+#pragma unroll
+	for (int i = 0; i < TOKENS; i++) {
+		const float exponent = x[i].x * x[i].unit;
+
+		x[i].x = fmaf(-2 * a.cap, reciprocal_fast(1 + exp2_fast(exponent)), a.cap);
+		if (a.cap_is_large) {
+			const float y = exponent * 0.34657359f;
+
+			x[i].x = fabsf(y) < 0.02f ? a.cap * y * fmaf(y * y, -0.33333333f, 1) : x[i].x;
+		}
+		x[i].unit = 1;
+	}
+}
+
+template <int TOKENS>
+DEVICE void add_alibi(const attend_args &a, const column &c, uint32_t token, scored (&x)[TOKENS])
+{
+	const float first = (float)((int32_t)token - c.position);
+
+#pragma unroll
+	for (int i = 0; i < TOKENS; i++) {
+		const float distance = fabsf(first + 8 * i);
+
+		x[i].x = fmaf(-c.slope, a.features.alibi_sqrt ? sqrtf(distance) : distance, x[i].x);
+	}
+}
+
+/* The tree's bias for tokens that are queries themselves. */
+template <int TOKENS>
+DEVICE void add_tree_bias(const attend_args &a, const segment &s, const column &c, uint32_t token,
+			  scored (&x)[TOKENS])
+{
+#pragma unroll
+	for (int i = 0; i < TOKENS; i++) {
+		const uint32_t at = token + 8 * i;
+		const int32_t query = (int32_t)(at + a.queries - s.tokens);
+
+		if (query >= 0 && at < s.tokens)
+			x[i].x += __ldg(c.bias + query) * 1.44269504f;
+	}
+}
+
+/* Scores of tokens token, token + 8, ... */
+template <bool EDGE, int TOKENS>
+DEVICE void add_features(const attend_args &a, const segment &s, const column &c, uint32_t token,
+			 scored (&x)[TOKENS])
+{
+	if (a.features.softcap > 0) {
+		cap_scores(a, x);
+	} else {
+#pragma unroll
+		for (int i = 0; i < TOKENS; i++) {
+			x[i].x *= x[i].unit;
+			x[i].unit = 1;
+		}
+	}
+	if (a.features.alibi)
+		add_alibi(a, c, token, x);
+	if (EDGE && a.features.tree_bias)
+		add_tree_bias(a, s, c, token, x);
+}
+
+/* The tokens that every column of the tile sees with nothing but what all tokens have: [from, to). */
+template <class S>
+DEVICE void find_interior(const attend_args &a, const segment &s, const column (&c)[S::TILES],
+			  uint32_t *from, uint32_t *to)
+{
+	*from = 0;
+	*to = a.features.tree_bias ? s.tokens - min(s.tokens, a.queries) : s.tokens;
+#pragma unroll
+	for (uint32_t n = 0; n < S::TILES; n++) {
+		*from = max(*from, c[n].from);
+		*to = min(*to, c[n].to);
+	}
+#pragma unroll
+	for (int i = 1; i < 4; i *= 2) {
+		*from = max(*from, __shfl_xor_sync(ALL_LANES, *from, i));
+		*to = min(*to, __shfl_xor_sync(ALL_LANES, *to, i));
+	}
+}
+
+#endif

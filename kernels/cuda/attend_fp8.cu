@@ -1,0 +1,6 @@
+/* Attention from fp8 blocks. */
+#include "kernels/cuda/attend_kernel.cuh"
+#include "kernels/cuda/fragments_float.cuh"
+
+template enum status attend_launch<fp8_keys, fp8_values>(const attend_args &, const attend_plan &,
+							uint32_t, cudaStream_t);

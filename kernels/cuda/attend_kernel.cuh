@@ -1,0 +1,219 @@
+/* The attention kernel, and its launch for one pair of formats (see attend.cu). */
+#ifndef TERRACE_KERNELS_CUDA_ATTEND_KERNEL_CUH
+#define TERRACE_KERNELS_CUDA_ATTEND_KERNEL_CUH
+
+#include "kernels/cuda/attend_features.cuh"
+#include "kernels/cuda/attend_feed.cuh"
+#include "kernels/cuda/attend_finish.cuh"
+#include "kernels/cuda/attend_query.cuh"
+#include "kernels/cuda/attend_weigh.cuh"
+
+/* A column's scores of a step, token + 16a + 8r at 2a + r. EDGE: not all of the step's tokens are seen
+ * by all columns. */
+template <class S, bool FEATURES, bool EDGE>
+DEVICE void score_column(const attend_args &a, const segment &s, const column &c,
+			 const typename S::K::sum_type (&sum)[S::STEP][S::TILES][S::K::SUMS][4], int n,
+			 const scale_pair (&k)[S::STEP], const scale_pair (&v)[S::STEP], uint32_t token,
+			 scored (&x)[2 * S::STEP])
+{
+#pragma unroll
+	for (uint32_t i = 0; i < 2 * S::STEP; i++)
+		x[i] = {S::K::score(sum[i / 2][n], i % 2, c.query_sum, k[i / 2]), k[i / 2].scale[i % 2] * c.unit,
+			v[i / 2].scale[i % 2], v[i / 2].zero[i % 2]};
+	if constexpr (FEATURES)
+		add_features<EDGE>(a, s, c, token, x);
+	if constexpr (EDGE) {
+#pragma unroll
+		for (uint32_t i = 0; i < 2 * S::STEP; i++) {
+			if (token + 8 * i >= c.to || (FEATURES && token + 8 * i < c.from)) {
+				x[i].x = -INFINITY;
+				x[i].unit = 1;
+			}
+			/* A scale past the end may be anything, a NaN too. */
+			x[i].v_scale = token + 8 * i < s.tokens ? x[i].v_scale : 0;
+		}
+	}
+}
+
+/* One step of a warp's run. */
+template <class S, bool FEATURES, bool EDGE>
+DEVICE void attend_step(feed<S> &in, const attend_args &args, const segment &s, uint32_t step,
+			const uint32_t (&q)[S::TILES][S::QUERY], column (&c)[S::TILES],
+			typename S::V::sum_type (&o)[S::TILES][S::D / 16][4])
+{
+	using K = typename S::K;
+	using V = typename S::V;
+	const uint32_t g = in.lane / 4, at = in.wait(), begin = (in.first + step * S::STEP) * KV_ATOM_TOKENS;
+	typename K::sum_type sum[S::STEP][S::TILES][K::SUMS][4] = {};
+	scale_pair k[S::STEP], v[S::STEP];
+	uint32_t p[S::TILES][2];
+
+#pragma unroll
+	for (uint32_t a = 0; a < S::STEP; a++) {
+		const uint32_t atom = at + a * in.second;
+
+		K::dot(atom, in.lane, q, sum[a]);
+		k[a] = K::scales(atom + S::K_CODES, g);
+		v[a] = V::scales(atom + S::V_AT + S::V_CODES, g);
+	}
+#pragma unroll
+	for (uint32_t n = 0; n < S::TILES; n++) {
+		scored score[2 * S::STEP];
+
+		score_column<S, FEATURES, EDGE>(args, s, c[n], sum, n, k, v, begin + g, score);
+		weigh<V, EDGE>(c[n], o[n], score, p[n]);
+	}
+	V::accumulate(at + S::V_AT, in.second, in.lane, p, o, EDGE ? s.tokens - begin : 32,
+		      [&] { in.release(step); });
+}
+
+/* All of a warp's run: steps that every column sees in full are done without looking at positions. */
+template <class S, bool FEATURES>
+DEVICE void attend_run(feed<S> &in, const attend_args &args, const segment &s,
+		       const uint32_t (&q)[S::TILES][S::QUERY], column (&c)[S::TILES],
+		       typename S::V::sum_type (&o)[S::TILES][S::D / 16][4])
+{
+	constexpr uint32_t STEP_TOKENS = S::STEP * KV_ATOM_TOKENS;
+	const uint32_t steps = (in.atoms + S::STEP - 1) / S::STEP, begin = in.first * KV_ATOM_TOKENS;
+	uint32_t interior_from = 0, interior_to = s.tokens - min(s.tokens, args.queries - 1), step = 0;
+
+	if constexpr (FEATURES)
+		find_interior<S>(args, s, c, &interior_from, &interior_to);
+
+	for (; step < steps; step++) {
+		const uint32_t at = begin + step * STEP_TOKENS;
+
+		if (at + STEP_TOKENS <= interior_to && (!FEATURES || at >= interior_from))
+			attend_step<S, FEATURES, false>(in, args, s, step, q, c, o);
+		else
+			attend_step<S, FEATURES, true>(in, args, s, step, q, c, o);
+		if (S::V::INTEGER && step % HALVING_STEPS == HALVING_STEPS - 1)
+#pragma unroll
+			for (uint32_t n = 0; n < S::TILES; n++)
+				set_unit(c[n], o[n], c[n].max + 1);
+	}
+}
+
+/* Begins to load a segment: this warp's queries and run of atoms. */
+template <class S>
+DEVICE void begin_segment(feed<S> &in, const attend_args &a, const segment &s, query_bits<S> &q,
+			  bool *waited)
+{
+	const uint32_t warp = threadIdx.x / 32, pairs = (s.atoms + 1) / 2;
+	const uint32_t from = pairs * warp / S::WARPS * 2,
+		       to = min(pairs * (warp + 1) / S::WARPS * 2, s.atoms);
+	const uint32_t newest = (s.tokens - min(s.tokens, a.queries)) / KV_ATOM_TOKENS;
+	const bool early = !*waited && s.first_atom + min(to, from + S::STEP) <= newest;
+
+	if (!*waited && !early)
+		wait_for_previous_kernel(); /* the first stage takes in the newest tokens */
+	if (!early)
+		q.fetch(a, s);
+	in.begin(a, s, s.first_atom + from, to > from ? to - from : 0);
+	if (early) {
+		wait_for_previous_kernel();
+		q.fetch(a, s);
+	}
+	in.fill();
+	*waited = true;
+}
+
+template <class K, class V, int TILES, bool FEATURES>
+__global__ void __launch_bounds__(32 * shape<K, V, TILES>::WARPS, shape<K, V, TILES>::CTAS)
+	attend_kernel(const __grid_constant__ attend_args a)
+{
+	using S = shape<K, V, TILES>;
+	extern __shared__ __align__(128) uint8_t shared[];
+	bool waited = !a.settled;
+	query_bits<S> bits;
+	feed<S> in;
+
+	in.init(shared);
+	if (!a.settled)
+		wait_for_previous_kernel();
+
+	segment s = a.segments[blockIdx.x];
+
+	if (s.parts > 0)
+		begin_segment(in, a, s, bits, &waited);
+	while (s.parts > 0) {
+		segment next = {};
+		uint32_t q[TILES][S::QUERY];
+		typename V::sum_type o[TILES][S::D / 16][4] = {};
+		column c[TILES];
+
+		load_query<S, FEATURES>(a, s, bits, shared, q, c);
+		attend_run<S, FEATURES>(in, a, s, q, c, o);
+		if (s.next == NO_SEGMENT) {
+			let_next_kernel_start();
+		} else {
+			next = a.segments[s.next];
+			begin_segment(in, a, next, bits, &waited);
+		}
+		finish_segment<S>(a, s, c, o, shared);
+		__syncthreads();
+		s = next;
+	}
+	if (!waited)
+		wait_for_previous_kernel();
+}
+
+template <class K, class V, int TILES, bool FEATURES>
+enum status launch_kernel(const attend_args &args, const attend_plan &plan, cudaStream_t stream)
+{
+	cudaLaunchAttribute overlap = {};
+	cudaLaunchConfig_t config = {};
+
+	overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	overlap.val.programmaticStreamSerializationAllowed = 1;
+	config.gridDim = dim3(plan.ctas);
+	config.blockDim = dim3(32 * plan.sizes.warps);
+	config.dynamicSmemBytes = plan.sizes.bytes;
+	config.stream = stream;
+	config.attrs = &overlap;
+	config.numAttrs = plan.portable ? 0 : 1;
+	if (cudaFuncSetAttribute(attend_kernel<K, V, TILES, FEATURES>,
+				 cudaFuncAttributeMaxDynamicSharedMemorySize,
+				 (int)plan.sizes.bytes) != cudaSuccess)
+		return STATUS_UNSUPPORTED;
+	return cudaLaunchKernelEx(&config, attend_kernel<K, V, TILES, FEATURES>, args) == cudaSuccess
+		       ? STATUS_OK
+		       : STATUS_INTERNAL;
+}
+
+template <class K, class V>
+enum status launch_dim(const attend_args &args, const attend_plan &plan, cudaStream_t stream)
+{
+	const struct kv_attend_features &f = args.features;
+	const bool features = f.window || f.softcap > 0 || f.alibi || f.tree_bias || f.ranges_max;
+
+	if (plan.sizes.columns == 4)
+		return features ? launch_kernel<K, V, 1, true>(args, plan, stream)
+				: launch_kernel<K, V, 1, false>(args, plan, stream);
+	return features ? launch_kernel<K, V, 2, true>(args, plan, stream)
+			: launch_kernel<K, V, 2, false>(args, plan, stream);
+}
+
+template <template <int> class K, template <int> class V>
+enum status attend_launch(const attend_args &args, const attend_plan &plan, uint32_t head_dim,
+			  cudaStream_t stream)
+{
+	switch (head_dim) {
+	case 128:
+		return launch_dim<K<128>, V<128>>(args, plan, stream);
+#ifdef TERRACE_CUDA_ALL
+	case 64:
+		return launch_dim<K<64>, V<64>>(args, plan, stream);
+	case 96:
+		return launch_dim<K<96>, V<96>>(args, plan, stream);
+	case 192:
+		return launch_dim<K<192>, V<192>>(args, plan, stream);
+	case 256:
+		return launch_dim<K<256>, V<256>>(args, plan, stream);
+#endif
+	default:
+		return STATUS_UNSUPPORTED;
+	}
+}
+
+#endif

@@ -1,0 +1,172 @@
+/* The beginning of a segment: its queries, from memory to every warp's registers. */
+#ifndef TERRACE_KERNELS_CUDA_ATTEND_QUERY_CUH
+#define TERRACE_KERNELS_CUDA_ATTEND_QUERY_CUH
+
+#include "kernels/cuda/attend_shape.cuh"
+#include "kernels/cuda/hadamard.cuh"
+
+/* A warp's query columns on their way from memory: element lane + 32k of column warp + WARPS * i, as
+ * bits of its type. They are asked for before the atoms of a segment, which would keep them waiting. */
+template <class S> struct query_bits {
+	static constexpr uint32_t COLUMNS = (S::COLUMNS + S::WARPS - 1) / S::WARPS;
+
+	uint32_t bits[COLUMNS][S::D / 32];
+
+	DEVICE void fetch(const attend_args &a, const segment &s)
+	{
+#pragma unroll
+		for (uint32_t i = 0; i < COLUMNS; i++) {
+			uint32_t query;
+			size_t row;
+			const bool present = column_row(a, s, threadIdx.x / 32 + i * S::WARPS, S::COLUMNS, &row,
+							&query) &&
+					     threadIdx.x / 32 + i * S::WARPS < S::COLUMNS;
+			const size_t at = row * S::D + threadIdx.x % 32;
+
+			if (!present) {
+#pragma unroll
+				for (uint32_t k = 0; k < S::D / 32; k++)
+					bits[i][k] = 0;
+			} else if (a.q_dtype == KV_DTYPE_F32) {
+#pragma unroll
+				for (uint32_t k = 0; k < S::D / 32; k++)
+					bits[i][k] = ((const uint32_t *)a.q)[at + 32 * k];
+			} else {
+#pragma unroll
+				for (uint32_t k = 0; k < S::D / 32; k++)
+					bits[i][k] = ((const uint16_t *)a.q)[at + 32 * k];
+			}
+		}
+	}
+
+	DEVICE float element(const attend_args &a, uint32_t i, uint32_t k) const
+	{
+		return a.q_dtype == KV_DTYPE_F16 ? __half2float(__ushort_as_half((unsigned short)bits[i][k]))
+		       : a.q_dtype == KV_DTYPE_BF16 ? __uint_as_float(bits[i][k] << 16)
+						    : __uint_as_float(bits[i][k]);
+	}
+};
+
+/* The warp's query column i, by the warp: rotates it if K is rotated and leaves it as operand B wants
+ * it, high parts first, then low; and its {unit, sum}. */
+template <class S>
+DEVICE void hand_out_query(const attend_args &a, const query_bits<S> &bits, uint32_t i, float *x,
+			   uint32_t *words, float2 *unit_sum, uint32_t lane)
+{
+	using K = typename S::K;
+	float largest = 1e-20f;
+	int32_t total = 0;
+
+#pragma unroll
+	for (uint32_t k = 0; k < S::D / 32; k++) {
+		const uint32_t dim = lane + 32 * k;
+		const float v = bits.element(a, i, k);
+
+		x[dim] = K::ROTATED && rotation_negative(dim) ? -v : v;
+	}
+	if constexpr (K::ROTATED)
+		hadamard<S::D, false>(x, lane);
+	else
+		__syncwarp();
+#pragma unroll
+	for (uint32_t dim = lane; dim < S::D; dim += 32)
+		largest = fmaxf(largest, fabsf(x[dim]));
+#pragma unroll
+	for (int j = 1; j < 32; j *= 2)
+		largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, j));
+	const float unit = K::query_unit(largest);
+
+	/* Word of k step k / 8, register k / 4 % 2, lane column k % 4. */
+	for (uint32_t k = lane; k < S::PLANE; k += 32) {
+		float v[K::ELEMENTS];
+
+#pragma unroll
+		for (int e = 0; e < K::ELEMENTS; e++)
+			v[e] = x[K::query_dim(k / 8, k / 4 % 2, k % 4, e)] * unit;
+		total += K::query_word(v, &words[k], &words[S::PLANE + k]);
+	}
+#pragma unroll
+	for (int j = 1; j < 32; j *= 2)
+		total += __shfl_xor_sync(ALL_LANES, total, j);
+	if (lane == 0)
+		*unit_sum = {a.scale_log2 * K::SCORE_UNIT / unit, (float)total * K::QUERY_SUM_UNIT};
+}
+
+/* What a column sees under a window and ranges: one span, for each of them holds its own position. */
+DEVICE void see_span(const attend_args &a, const segment &s, column &c)
+{
+	const struct kv_attend_features &f = a.features;
+	int32_t from = 0, to = c.position + 1;
+
+	if (f.window > 0)
+		from = max(0, c.position - (int32_t)f.window + 1);
+	for (uint32_t i = 0; i < f.ranges_max; i++) {
+		const int32_t *range = f.ranges + 2 * ((size_t)s.sequence * f.ranges_max + i);
+		const int32_t first = range[0], last = range[1];
+
+		if (first <= c.position && c.position <= last) {
+			from = min(from, max(first, 0));
+			to = max(to, min(last, (int32_t)s.tokens - 1) + 1);
+		}
+	}
+	c.from = (uint32_t)from;
+	c.to = (uint32_t)max(to, 0);
+}
+
+/* Column t of a tile, with what its features need. */
+template <bool FEATURES>
+DEVICE column begin_column(const attend_args &a, const segment &s, uint32_t index, uint32_t tile_columns,
+			   float2 unit_sum)
+{
+	const struct kv_attend_features &f = a.features;
+	column c = {};
+	uint32_t query;
+	size_t row;
+	const bool present = column_row(a, s, index, tile_columns, &row, &query);
+	const uint32_t unseen = present ? a.queries - 1 - query : 0;
+
+	c.unit = unit_sum.x;
+	c.query_sum = unit_sum.y;
+	c.to = s.tokens > unseen ? s.tokens - unseen : 0;
+	c.max = NEVER;
+	if constexpr (FEATURES) {
+		c.position = (int32_t)(s.tokens - 1 - unseen);
+		see_span(a, s, c);
+		c.unit *= f.softcap > 0 ? a.cap_exponent : 1;
+		c.slope = present && f.alibi ? f.alibi[row % a.q_heads] * 1.44269504f : 0;
+		c.bias = f.tree_bias + ((size_t)s.sequence * a.queries + (present ? query : 0)) * a.queries;
+	}
+	return c;
+}
+
+/* The segment's queries, to every warp's registers. Has one barrier; the one before it must be past all
+ * use of rows and results. */
+template <class S, bool FEATURES>
+DEVICE void load_query(const attend_args &a, const segment &s, const query_bits<S> &bits, uint8_t *shared,
+		       uint32_t (&q)[S::TILES][S::QUERY], column (&c)[S::TILES])
+{
+	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+	uint32_t *words = (uint32_t *)(shared + S::SIZES.results_at);
+	float2 *unit_sum = (float2 *)(words + S::COLUMNS * 2 * S::PLANE);
+
+#pragma unroll
+	for (uint32_t i = 0; i < query_bits<S>::COLUMNS; i++) {
+		const uint32_t column = warp + i * S::WARPS;
+
+		if (column < S::COLUMNS)
+			hand_out_query<S>(a, bits, i, (float *)(shared + S::SIZES.rows_at) + column * S::D,
+					  words + column * 2 * S::PLANE, unit_sum + column, lane);
+	}
+	__syncthreads();
+#pragma unroll
+	for (uint32_t n = 0; n < S::TILES; n++) {
+		const uint32_t *mine = words + ((4 * n + g / 2) * 2 + g % 2) * S::PLANE + t;
+
+#pragma unroll
+		for (uint32_t k = 0; k < S::QUERY; k++)
+			q[n][k] = mine[4 * k];
+		c[n] = begin_column<FEATURES>(a, s, 4 * n + t, S::COLUMNS, unit_sum[4 * n + t]);
+	}
+}
+
+#endif

@@ -1,0 +1,169 @@
+/* From scores to weights, as operand B of the second product.
+ *
+ * A column (one query head) has its own unit 2^max a lane group, so that weight = 2^(score - max) times
+ * V's scale is below 2. The unit is set when a weight would not fit, which is rare once the first
+ * tokens have been seen, and then leaves three bits for growth; sums so far are brought to it. Integer
+ * weights count 2^-15 and are rounded down; what that takes from a step's weights is added to the
+ * lane's next, so that many small weights beside a large one keep their sum. Integer sums are shifted
+ * by whole bits.
+ */
+#ifndef TERRACE_KERNELS_CUDA_ATTEND_WEIGH_CUH
+#define TERRACE_KERNELS_CUDA_ATTEND_WEIGH_CUH
+
+#include "kernels/cuda/attend_shape.cuh"
+#include "kernels/cuda/fragments.cuh"
+
+constexpr float UNIT_BITS = -2;     /* of the largest weight when the unit is set: three more for growth */
+constexpr float WEIGHT_STEP = 0x1p-15f; /* of integer weights */
+constexpr uint32_t HALVING_STEPS =
+	512; /* integer sums are halved after so many steps, before 32 bits could overflow */
+
+/* A score as factors, score = x * unit, and V's scale. */
+struct scored {
+	float x, unit, v_scale;
+	uint32_t v_zero;
+};
+
+DEVICE float max_over_g(float x)
+{
+	x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 4));
+	x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 8));
+	return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 16));
+}
+
+/* Divides sums by 2^(next - max). High and low bytes are shifted as one number. */
+template <int WORDS> DEVICE void shrink(int32_t (&o)[WORDS][4], float max, float next)
+{
+	const int shift = (int)fminf(next - max, 31);
+
+#pragma unroll
+	for (int j = 0; j < WORDS; j++) {
+#pragma unroll
+		for (int r = 0; r < 4; r += 2) {
+			int32_t high = o[j][r + 1] >> shift;
+			int64_t rest =
+				(int64_t)(o[j][r + 1] - (int32_t)((uint32_t)high << shift)) * 256 + o[j][r];
+
+			o[j][r + 1] = high;
+			o[j][r] = (int32_t)(rest >> shift);
+		}
+	}
+}
+
+template <int WORDS> DEVICE void shrink(float (&o)[WORDS][4], float max, float next)
+{
+	const float factor = exp2_fast(max - next);
+
+#pragma unroll
+	for (int j = 0; j < WORDS; j++)
+#pragma unroll
+		for (int r = 0; r < 4; r++)
+			o[j][r] *= factor;
+}
+
+/* Brings a column's sums to the unit 2^next, if that is above its own. */
+template <class Sum, int WORDS> DEVICE void set_unit(column &c, Sum (&o)[WORDS][4], float next)
+{
+	if (next > c.max) {
+		const float factor = exp2_fast(c.max - next);
+
+		shrink(o, c.max, next);
+		c.weights >>= (int)fminf(next - c.max, 31);
+		c.max = next;
+		c.sum *= factor;
+		c.carried *= factor;
+	}
+}
+
+/* Sets a column's unit so that the step's weights fit. */
+template <class Sum, int WORDS, int TOKENS>
+DEVICE void rescale(column &c, Sum (&o)[WORDS][4], const scored (&s)[TOKENS])
+{
+	float top = -INFINITY;
+
+#pragma unroll
+	for (int i = 0; i < TOKENS; i++)
+		top = fmaxf(top, s[i].x * s[i].unit + __log2f(s[i].v_scale));
+	set_unit(c, o, ceilf(max_over_g(top)) - UNIT_BITS);
+}
+
+/* The weights of a lane's tokens as integers, in the low 16 bits; returns bits that are set above if
+ * one does not fit. `carried` goes to the first. */
+template <int TOKENS>
+DEVICE uint32_t integer_weights_of(const column &c, const scored (&s)[TOKENS], float carried,
+				   float (&bare)[TOKENS], float (&less_half)[TOKENS],
+				   uint32_t (&bits)[TOKENS])
+{
+	constexpr float ROUND = 384; /* 1.5 * 2^8: the low bits of a sum with it count 2^-15 */
+	uint32_t all = 0;
+
+#pragma unroll
+	for (int i = 0; i < TOKENS; i++) {
+		bare[i] = exp2_fast(fmaf(s[i].x, s[i].unit, -c.max));
+		less_half[i] = fmaf(bare[i], s[i].v_scale, WEIGHT_STEP / -2); /* rounds to the one below */
+		if (i == 0)
+			less_half[i] += carried;
+		bits[i] = __float_as_uint(less_half[i] + ROUND);
+		all |= bits[i];
+	}
+	/* Bits of the integer above the 16th, and of an exponent that is not ROUND's. */
+	return all & 0x3c3f0000;
+}
+
+/* Scores of one column become weights: those of two atoms. EDGE: some may be -INFINITY, and a first one
+ * that is takes nothing that was carried, for its token may be no token. */
+template <class V, bool EDGE, int WORDS>
+DEVICE void weigh(column &c, int32_t (&o)[WORDS][4], const scored (&s)[4], uint32_t (&p)[2])
+{
+	const bool takes = !EDGE || s[0].x != -INFINITY;
+	float bare[4], less_half[4];
+	uint32_t bits[4];
+
+	if (__any_sync(ALL_LANES, integer_weights_of(c, s, takes ? c.carried : 0, bare, less_half, bits))) {
+		rescale(c, o, s);
+		integer_weights_of(c, s, takes ? c.carried : 0, bare, less_half, bits);
+	}
+	const uint32_t total = bits[0] + bits[1] + bits[2] + bits[3] - 4 * 0x43c00000u;
+
+	c.sum += (bare[0] + bare[1]) + (bare[2] + bare[3]);
+	c.carried = (takes ? 0 : c.carried) +
+		    fmaxf((less_half[0] + less_half[1]) + (less_half[2] + less_half[3]) +
+				  2 * WEIGHT_STEP - (float)(int32_t)total * WEIGHT_STEP,
+			  0);
+	if constexpr (V::ZEROS) {
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			c.weights += (bits[i] & 0xffff) * s[i].v_zero;
+	} else {
+		c.weights += total;
+	}
+	p[0] = V::operand(bits[0], bits[1]);
+	p[1] = V::operand(bits[2], bits[3]);
+}
+
+/* The same of one atom, weights as floats. */
+template <class V, bool EDGE, int WORDS>
+DEVICE void weigh(column &c, float (&o)[WORDS][4], const scored (&s)[2], uint32_t (&p)[2])
+{
+	float bare[2], weight[2];
+	uint32_t all;
+
+	for (bool again = false;; again = true) {
+		all = 0;
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			bare[i] = exp2_fast(fmaf(s[i].x, s[i].unit, -c.max));
+			weight[i] = bare[i] * s[i].v_scale;
+			all |= __float_as_uint(weight[i]);
+		}
+		/* The bit of numbers from 2 on. */
+		if (again || !__any_sync(ALL_LANES, all & 0x40000000))
+			break;
+		rescale(c, o, s);
+	}
+	c.sum += bare[0] + bare[1];
+	p[0] = V::operand(weight[0]);
+	p[1] = V::operand(weight[1]);
+}
+
+#endif

@@ -1,0 +1,461 @@
+/* The fast path of decode.cu: one CTA a multiprocessor, each of whose warps walks tiles of two atoms. Codes come in
+ * by asynchronous copies, a tile ahead, and their addresses two tiles ahead; they go by rows (codec_tile.cuh)
+ * through the tensor cores or, fp8, through the lanes, and out of shared memory in whole rows. */
+#include "kernels/cuda/decode_tile.cuh"
+
+#include <cuda_fp8.h>
+
+#include "kernels/cuda/decode_lane.cuh"
+
+namespace
+{
+
+struct decode_launch {
+	codec_args args;
+	codec_side sides[2];
+	tile_units units;
+	uint32_t first, tiles;
+};
+
+/* Shared memory of a warp: codes of two tiles as their atoms have them, rows of codes and (fp8: in their place)
+ * rows of elements. */
+template <int D, int FORMAT> struct decode_shape {
+	static constexpr uint32_t BITS = format_bits(FORMAT), CODES = KV_ATOM_TOKENS * D * BITS / 8,
+				  PITCH = row_shape<D, BITS>::PITCH, OUT_PITCH = 2 * D + 16;
+	static constexpr bool MATRIX = format_rotated(FORMAT);
+	static constexpr uint32_t ROWS = BITS == 16 ? 0 : 32 * PITCH, OUT = (MATRIX ? 16 : 32) * OUT_PITCH;
+	static constexpr uint32_t ROWS_AT = 4 * CODES, OUT_AT = MATRIX ? ROWS_AT + ROWS : ROWS_AT;
+	static constexpr uint32_t BYTES = OUT_AT + (OUT > ROWS || MATRIX ? OUT : ROWS);
+	static constexpr uint32_t WARPS = BITS == 16 ? 8 : 12, SHARED = WARPS * BYTES;
+};
+
+/* Where a lane's token has its codes. */
+struct tile_source {
+	uint64_t block; /* address; as loaded, so that nothing waits for it before it is needed */
+	uint64_t at;    /* of the atom, in the block */
+	uint32_t token, head, side, in_atom, whole, placed; /* whole, placed: of the tile, by atoms and lanes */
+};
+
+DEVICE int64_t slot_of(const decode_launch &l, uint32_t tile, uint32_t lane)
+{
+	if (tile >= l.tiles)
+		return -1;
+	const tile_lane t = tile_lane_of(l.args, l.units, l.first, tile, lane);
+
+	return t.there ? l.args.slots[t.token] : -1;
+}
+
+DEVICE tile_source source_of(const decode_launch &l, uint32_t tile, int64_t slot, uint32_t lane)
+{
+	const codec_args &a = l.args;
+	const tile_lane t = tile_lane_of(a, l.units, l.first, tile, lane);
+	const bool placed = slot >= 0 && slot < (int64_t)a.block_count * a.block_tokens;
+	tile_source s = {0, 0, t.token, t.head, l.first + (tile >= l.units.tiles), 0, 0, 0};
+
+	s.placed = __ballot_sync(ALL_LANES, placed);
+	s.whole = whole_atoms(slot, placed, lane);
+	if (placed) {
+		const uint32_t atoms = a.block_tokens / KV_ATOM_TOKENS, atom = (uint32_t)(slot / KV_ATOM_TOKENS);
+
+		s.block = a.blocks[atom / atoms];
+		s.in_atom = (uint32_t)slot % KV_ATOM_TOKENS;
+		s.at = a.layer_at + (uint64_t)t.head * a.chunk_bytes + (uint64_t)(atom % atoms) * a.atom_bytes;
+	}
+	return s;
+}
+
+/* Asks for the codes of a tile's whole atoms. */
+template <int D, int FORMAT>
+DEVICE void fetch_codes(const decode_launch &l, const tile_source &s, uint32_t lane, uint32_t to)
+{
+	constexpr uint32_t CODES = decode_shape<D, FORMAT>::CODES;
+
+#pragma unroll
+	for (uint32_t half = 0; half < 2; half++) {
+		const uint64_t from = __shfl_sync(ALL_LANES, s.block + s.at, half * KV_ATOM_TOKENS) +
+				      l.sides[s.side].codes_at;
+
+		if (!(s.whole >> half & 1))
+			continue;
+#pragma unroll
+		for (uint32_t at = 0; at < CODES; at += 512)
+			if (CODES % 512 == 0 || at + lane * 16 < CODES)
+				async_load_16(to + half * CODES + at + lane * 16, from + at + lane * 16);
+	}
+}
+
+/* A token's own bytes to its row. */
+template <class P> DEVICE void load_loose(uint8_t *row, uint32_t token, const uint8_t *plane)
+{
+#pragma unroll 1
+	for (uint32_t j = 0; j < P::BYTES; j++)
+		row[j] = plane[P::at(token, j)];
+}
+
+template <class P, enum kv_side SIDE>
+DEVICE void plane_to_rows(const tile_source &s, const uint8_t *codes, uint32_t codes_bytes, uint32_t plane_at,
+			  const uint8_t *own, uint32_t lane, uint8_t *rows, uint32_t pitch)
+{
+#pragma unroll 1
+	for (uint32_t half = 0; half < 2; half++) {
+		if (s.whole >> half & 1) {
+			const uint8_t *plane = codes + half * codes_bytes + plane_at;
+
+			if constexpr (P::FAST)
+				whole_plane<P, SIDE>::load(rows + half * KV_ATOM_TOKENS * pitch, pitch, lane, plane);
+			else if (lane / KV_ATOM_TOKENS == half)
+				load_loose<P>(rows + lane * pitch, s.in_atom, plane);
+		} else if ((s.placed >> lane & 1) && lane / KV_ATOM_TOKENS == half) {
+			load_loose<P>(rows + lane * pitch, s.in_atom, own + plane_at);
+		}
+	}
+}
+
+template <int D, int FORMAT, enum kv_side SIDE>
+DEVICE void codes_to_rows(const tile_source &s, const uint8_t *codes, const uint8_t *own, uint32_t lane, uint8_t *rows)
+{
+	using shape = row_shape<D, format_bits(FORMAT)>;
+	using first = plane_row<D, shape::W, SIDE>;
+	constexpr uint32_t CODES = decode_shape<D, FORMAT>::CODES;
+
+	plane_to_rows<first, SIDE>(s, codes, CODES, 0, own, lane, rows, shape::PITCH);
+	if constexpr (shape::PLANES == 2)
+		plane_to_rows<plane_row<D, 1, SIDE>, SIDE>(s, codes, CODES, shape::SECOND_AT, own, lane,
+							   rows + first::BYTES, shape::PITCH);
+}
+
+template <int FORMAT> DEVICE uint32_t load_scale(const codec_side &side, const tile_source &s, bool placed)
+{
+	const uint8_t *scales = (const uint8_t *)(s.block + s.at) + side.scales_at;
+
+	if (!placed || format_scale_bytes(FORMAT) == 0)
+		return 0;
+	return format_scale_bytes(FORMAT) == 2 ? ((const uint16_t *)scales)[scale_entry(s.in_atom)]
+					       : ((const uint32_t *)scales)[scale_entry(s.in_atom)];
+}
+
+/* Rows of elements, of `count` lanes' tokens from lane `from` on, to where the call wants them. */
+template <int D>
+DEVICE void store_vectors(const decode_launch &l, const tile_source &s, uint32_t from, uint32_t count, uint32_t lane,
+			  const uint8_t *rows)
+{
+	constexpr uint32_t PIECES = D / 8;
+	const codec_side &side = l.sides[s.side];
+
+#pragma unroll 1
+	for (uint32_t half = from / KV_ATOM_TOKENS; half < (from + count) / KV_ATOM_TOKENS; half++) {
+		const uint32_t token = __shfl_sync(ALL_LANES, s.token, half * KV_ATOM_TOKENS),
+			       head = __shfl_sync(ALL_LANES, s.head, half * KV_ATOM_TOKENS);
+		const bool all = (s.placed >> half * KV_ATOM_TOKENS & 0xffff) == 0xffff;
+		uint8_t *to = (uint8_t *)side.vectors + (token * side.stride + head * D) * 2;
+
+#pragma unroll
+		for (uint32_t i = 0; i < PIECES / 2; i++) {
+			const uint32_t piece = i * 32 + lane, r = piece / PIECES, column = piece % PIECES * 16;
+			const uint32_t row = half * KV_ATOM_TOKENS + r;
+
+			if (all || s.placed >> row & 1)
+				__stcs((uint4 *)(to + r * side.stride * 2 + column),
+				       *(const uint4 *)(rows + (row - from) * (2 * D + 16) + column));
+		}
+	}
+}
+
+/* One atom's 16 rows of codes to rows of elements. */
+template <int D, int FORMAT, enum kv_side SIDE, bool F16>
+DEVICE void rotate_atom(const uint8_t *rows, const float (&scale)[2], const uint32_t (&zero)[2],
+			const rotation_operand<D, format_bits(FORMAT), SIDE> &b, const uint32_t (&mask)[D / 8],
+			uint32_t lane, uint8_t *out)
+{
+	constexpr uint32_t PITCH = row_shape<D, format_bits(FORMAT)>::PITCH, R = D / 16;
+	const uint32_t to = shared_address(out) + matrix_row_at<KV_SIDE_K>(lane, 2 * D + 16);
+	uint32_t low[R], high[R];
+	operand<D, FORMAT> row;
+
+	row.template load<SIDE>(rows + lane / 4 * PITCH, lane % 4);
+	row.template values<SIDE>(low);
+	row.template load<SIDE>(rows + (lane / 4 + 8) * PITCH, lane % 4);
+	row.template values<SIDE>(high);
+#pragma unroll
+	for (uint32_t pair = 0; pair < D / 16; pair++) {
+		uint32_t packed[4];
+
+#pragma unroll
+		for (uint32_t j = 0; j < 2; j++) {
+			const uint32_t n = 2 * pair + j;
+			int32_t c[4] = {(int32_t)MAGIC_BITS, (int32_t)MAGIC_BITS, (int32_t)MAGIC_BITS,
+					(int32_t)MAGIC_BITS};
+
+			/* column 0 alone sums up what is the same in all codes */
+			if (n == 0) {
+				c[0] -= lane % 4 == 0 ? (int32_t)zero[0] : 0;
+				c[2] -= lane % 4 == 0 ? (int32_t)zero[1] : 0;
+			}
+#pragma unroll
+			for (uint32_t r = 0; r < R; r += 2)
+				mma_ss(c, low[r], high[r], low[r + 1], high[r + 1], b.word(r, n), b.word(r + 1, n));
+#pragma unroll
+			for (uint32_t i = 0; i < 2; i++)
+				packed[2 * j + i] =
+					pack_two<F16>((__int_as_float(c[2 * i]) - MAGIC) * scale[i],
+						      (__int_as_float(c[2 * i + 1]) - MAGIC) * scale[i]) ^
+					mask[n];
+		}
+		store_matrices<KV_SIDE_K>(to + pair * 32, make_uint4(packed[0], packed[1], packed[2], packed[3]));
+	}
+}
+
+/* What a warp keeps from tile to tile. */
+template <int D> struct tile_kept {
+	uint32_t base[8], mask[D / 8]; /* decode_lane.cuh */
+};
+
+template <int D, int FORMAT, enum kv_side SIDE>
+DEVICE void decode_rotated(const decode_launch &l, const tile_source &s, uint32_t scale_bits, uint32_t lane,
+			   const uint8_t *rows, tile_kept<D> &kept, uint8_t *out)
+{
+	const rotation_operand<D, format_bits(FORMAT), SIDE> b = {kept.base};
+	const float of_lane = (FORMAT == KV_INT4_PTH ? __uint_as_float(scale_bits & ~15u)
+						     : __half2float(__ushort_as_half((uint16_t)scale_bits))) /
+			      D;
+	/* what the sum over all dims is too large by: D zero points, or D missing halves */
+	const uint32_t zero_of_lane = FORMAT == KV_INT4_PTH ? (scale_bits & 15) * D : (uint32_t)-(D / 2);
+
+#pragma unroll 1
+	for (uint32_t half = 0; half < 2; half++) {
+		const uint32_t g = half * KV_ATOM_TOKENS + lane / 4;
+		const float scale[2] = {__shfl_sync(ALL_LANES, of_lane, g), __shfl_sync(ALL_LANES, of_lane, g + 8)};
+		const uint32_t zero[2] = {__shfl_sync(ALL_LANES, zero_of_lane, g),
+					  __shfl_sync(ALL_LANES, zero_of_lane, g + 8)};
+		const uint8_t *from = rows + half * KV_ATOM_TOKENS * row_shape<D, format_bits(FORMAT)>::PITCH;
+
+		if (!(s.placed >> half * KV_ATOM_TOKENS & 0xffff))
+			continue;
+		if (l.args.dtype == KV_DTYPE_F16)
+			rotate_atom<D, FORMAT, SIDE, true>(from, scale, zero, b, kept.mask, lane, out);
+		else
+			rotate_atom<D, FORMAT, SIDE, false>(from, scale, zero, b, kept.mask, lane, out);
+		__syncwarp();
+		store_vectors<D>(l, s, half * KV_ATOM_TOKENS, KV_ATOM_TOKENS, lane, out);
+		__syncwarp();
+	}
+}
+
+/* fp8: a lane a row. The row of elements takes the place of rows of codes. */
+template <int D, enum kv_side SIDE, bool F16>
+DEVICE void widen_row(const uint8_t *row, float scale, uint8_t *out)
+{
+	using P = plane_row<D, 8, SIDE>;
+	__align__(16) uint32_t word[D / 4];
+	uint32_t value[D]; /* bits of fp16 */
+
+	move_words<D / 4>(word, (const uint32_t *)row);
+	__syncwarp();
+#pragma unroll
+	for (uint32_t j = 0; j < D; j += 2) {
+		const __half2_raw two = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)(word[j / 4] >> (j % 4 * 8)),
+								   __NV_E4M3);
+
+		value[P::dim_of(j, 0)] = two.x;
+		value[P::dim_of(j + 1, 0)] = two.y;
+	}
+#pragma unroll
+	for (uint32_t i = 0; i < D / 8; i++) {
+		uint32_t piece[4];
+
+#pragma unroll
+		for (uint32_t k = 0; k < 4; k++)
+			piece[k] = pack_two<F16>(
+				__half2float(__ushort_as_half((uint16_t)value[8 * i + 2 * k])) * scale,
+				__half2float(__ushort_as_half((uint16_t)value[8 * i + 2 * k + 1])) * scale);
+		((uint4 *)out)[i] = make_uint4(piece[0], piece[1], piece[2], piece[3]);
+	}
+}
+
+template <int D, enum kv_side SIDE>
+DEVICE void decode_fp8(const decode_launch &l, const tile_source &s, uint32_t scale_bits, uint32_t lane, uint8_t *rows)
+{
+	const float scale = __half2float(__ushort_as_half((uint16_t)scale_bits));
+	const uint8_t *row = rows + lane * row_shape<D, 8>::PITCH;
+	uint8_t *out = rows + lane * (2 * D + 16);
+
+	if (l.args.dtype == KV_DTYPE_F16)
+		widen_row<D, SIDE, true>(row, scale, out);
+	else
+		widen_row<D, SIDE, false>(row, scale, out);
+	__syncwarp();
+	store_vectors<D>(l, s, 0, 32, lane, rows);
+}
+
+/* 16 bits: the codes are the elements, or nearly. */
+template <int D, int FORMAT, enum kv_side SIDE>
+DEVICE void decode_raw(const decode_launch &l, const tile_source &s, const uint8_t *codes, const uint8_t *own,
+		       uint32_t lane, uint8_t *out)
+{
+	constexpr uint32_t CODES = decode_shape<D, FORMAT>::CODES, PITCH = 2 * D + 16;
+	const bool same = l.args.dtype == (FORMAT == KV_F16 ? KV_DTYPE_F16 : KV_DTYPE_BF16);
+
+	for (uint32_t half = 0; half < 2; half++) {
+		const uint32_t to = shared_address(out) + half * KV_ATOM_TOKENS * PITCH +
+				    matrix_row_at<SIDE>(lane, PITCH);
+
+		if (s.whole >> half & 1) {
+#pragma unroll
+			for (uint32_t m = 0; m < D / 16; m++)
+				store_matrices<SIDE>(to + m * 32,
+						     *(const uint4 *)(codes + half * CODES + m * 512 + lane * 16));
+		} else if ((s.placed >> lane & 1) && lane / KV_ATOM_TOKENS == half) {
+			for (uint32_t i = 0; i < D; i++)
+				*(uint16_t *)(out + lane * PITCH + 2 * i) =
+					*(const uint16_t *)(own + raw_place(SIDE, D, s.in_atom, i));
+		}
+	}
+	__syncwarp();
+	if (!same) {
+		uint16_t *row = (uint16_t *)(out + lane * PITCH);
+
+		for (uint32_t i = 0; i < D; i++)
+			store_element(l.args.dtype, row, i,
+				      load_element(FORMAT == KV_F16 ? KV_DTYPE_F16 : KV_DTYPE_BF16, row, i));
+		__syncwarp();
+	}
+	store_vectors<D>(l, s, 0, 32, lane, out);
+}
+
+template <int D, int FORMAT, enum kv_side SIDE>
+DEVICE void decode_tile(const decode_launch &l, const tile_source &s, uint32_t lane, const uint8_t *codes, tile_kept<D> &kept,
+			uint8_t *mine)
+{
+	using shape = decode_shape<D, FORMAT>;
+	uint8_t *rows = mine + shape::ROWS_AT, *out = mine + shape::OUT_AT;
+	const uint8_t *own = (const uint8_t *)(s.block + s.at) + l.sides[SIDE].codes_at;
+	const uint32_t scale = load_scale<FORMAT>(l.sides[SIDE], s, s.placed >> lane & 1);
+
+	if constexpr (format_bits(FORMAT) == 16) {
+		decode_raw<D, FORMAT, SIDE>(l, s, codes, own, lane, out);
+	} else {
+		codes_to_rows<D, FORMAT, SIDE>(s, codes, own, lane, rows);
+		__syncwarp();
+		if constexpr (FORMAT == KV_FP8)
+			decode_fp8<D, SIDE>(l, s, scale, lane, rows);
+		else
+			decode_rotated<D, FORMAT, SIDE>(l, s, scale, lane, rows, kept, out);
+	}
+}
+
+template <int D, int BITS> DEVICE void turn_to(uint32_t side, uint32_t lane, tile_kept<D> &kept)
+{
+	if (side == KV_SIDE_K)
+		rotation_operand<D, BITS, KV_SIDE_K>{kept.base}.init(lane);
+	else
+		rotation_operand<D, BITS, KV_SIDE_V>{kept.base}.init(lane);
+}
+
+template <int D, int FORMAT>
+__global__ void __launch_bounds__(32 * decode_shape<D, FORMAT>::WARPS, 1)
+	decode_tiles_kernel(const __grid_constant__ decode_launch l)
+{
+	using shape = decode_shape<D, FORMAT>;
+	extern __shared__ __align__(16) uint8_t shared[];
+	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, step = gridDim.x * shape::WARPS;
+	uint8_t *const mine = shared + warp * shape::BYTES;
+	uint32_t tile = warp * gridDim.x + blockIdx.x, buffer = 0, side = ~0u;
+	tile_kept<D> kept;
+
+	if (tile >= l.tiles)
+		return;
+	sign_masks<D>(lane % 4, kept.mask);
+	tile_source now = source_of(l, tile, slot_of(l, tile, lane), lane), next;
+	int64_t slot = slot_of(l, tile + step, lane);
+
+	fetch_codes<D, FORMAT>(l, now, lane, shared_address(mine));
+	async_close_group();
+	next = source_of(l, min(tile + step, l.tiles - 1), slot, lane);
+	slot = slot_of(l, tile + 2 * step, lane);
+	for (; tile < l.tiles; tile += step, buffer ^= 1) {
+		if (tile + step < l.tiles)
+			fetch_codes<D, FORMAT>(l, next, lane,
+					       shared_address(mine + (buffer ^ 1) * 2 * shape::CODES));
+		async_close_group();
+		const tile_source later = source_of(l, min(tile + 2 * step, l.tiles - 1), slot, lane);
+
+		slot = slot_of(l, tile + 3 * step, lane);
+		async_wait<1>();
+		__syncwarp();
+		if (format_rotated(FORMAT) && side != now.side)
+			turn_to<D, format_bits(FORMAT)>(now.side, lane, kept);
+		side = now.side;
+		if (side == KV_SIDE_K)
+			decode_tile<D, FORMAT, KV_SIDE_K>(l, now, lane, mine + buffer * 2 * shape::CODES, kept, mine);
+		else
+			decode_tile<D, FORMAT, KV_SIDE_V>(l, now, lane, mine + buffer * 2 * shape::CODES, kept, mine);
+		__syncwarp(); /* all of it is free again */
+		now = next;
+		next = later;
+	}
+}
+
+template <int D, int FORMAT> bool launch(const codec_work &w)
+{
+	if constexpr (!format_rotated(FORMAT) || operand_suits<D, FORMAT>) {
+		using shape = decode_shape<D, FORMAT>;
+		decode_launch l = {w.args, {w.sides[0], w.sides[1]}, tile_units_of(w.args.tokens, w.args.heads), w.first,
+				   0};
+		const uint32_t sms = multiprocessors();
+
+		l.tiles = l.units.tiles * w.count;
+		if (!sms ||
+		    cudaFuncSetAttribute(decode_tiles_kernel<D, FORMAT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+					 shape::SHARED) != cudaSuccess)
+			return false;
+		const uint32_t ctas = (l.tiles + shape::WARPS - 1) / shape::WARPS;
+
+		decode_tiles_kernel<D, FORMAT>
+			<<<ctas < sms ? ctas : sms, 32 * shape::WARPS, shape::SHARED, w.stream>>>(l);
+		return true;
+	} else {
+		return false;
+	}
+}
+
+template <int D> bool launch_format(enum kv_format f, const codec_work &w)
+{
+	switch (f) {
+	case KV_F16:
+		return launch<D, KV_F16>(w);
+	case KV_BF16:
+		return launch<D, KV_BF16>(w);
+	case KV_FP8:
+		return launch<D, KV_FP8>(w);
+	case KV_INT4_PTH:
+		return launch<D, KV_INT4_PTH>(w);
+	case KV_TQ4:
+		return launch<D, KV_TQ4>(w);
+	case KV_TQ3:
+		return launch<D, KV_TQ3>(w);
+	case KV_TQ2:
+		return launch<D, KV_TQ2>(w);
+	default:
+		return false;
+	}
+}
+
+} // namespace
+
+bool decode_tiles(uint32_t d, enum kv_format f, const codec_work &w)
+{
+	if (!tile_suits(w))
+		return false;
+	switch (d) {
+	case 128:
+		return launch_format<128>(f, w);
+#ifdef TERRACE_CUDA_ALL
+	case 64:
+		return launch_format<64>(f, w);
+	case 96:
+		return launch_format<96>(f, w);
+#endif
+	default:
+		return false;
+	}
+}

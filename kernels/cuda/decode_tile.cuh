@@ -1,0 +1,10 @@
+/* Decoding by tiles (decode_tile.cu), for decode.cu. */
+#ifndef TERRACE_KERNELS_CUDA_DECODE_TILE_CUH
+#define TERRACE_KERNELS_CUDA_DECODE_TILE_CUH
+
+#include "kernels/cuda/codec.cuh"
+
+/* Enqueues the launch; false, with nothing done, if tiles do not suit it. */
+bool decode_tiles(uint32_t d, enum kv_format f, const codec_work &w);
+
+#endif

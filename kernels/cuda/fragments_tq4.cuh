@@ -1,0 +1,210 @@
+/* Operands from tq4's codes: sign and 3 bits of magnitude, values +-(m + 0.5). A code's value less 0.5
+ * is m or ~m, a signed byte, which PRMT makes in two tables: one gives m + 1 for codes without the sign
+ * and 0 for the others, one gives ~m for codes with the sign and -1 for the others (the selector's top
+ * bit replicates the table's sign). Both are multiplied, which the tensor cores do for free, rather
+ * than added. Four selectors stand in half a word, so that a register of A has the codes of half a
+ * word: for K that is another order of dims, which the query follows.
+ */
+#ifndef TERRACE_KERNELS_CUDA_FRAGMENTS_TQ4_CUH
+#define TERRACE_KERNELS_CUDA_FRAGMENTS_TQ4_CUH
+
+#include "kernels/cuda/fragments.cuh"
+
+struct tq4_codes {
+	static constexpr uint32_t SIGNS = 0x88888888;
+
+	struct bytes {
+		uint32_t positive[2], negative[2]; /* of the word's lower and upper half */
+	};
+
+	static DEVICE bytes decode(uint32_t w)
+	{
+		constexpr uint32_t m0 = 5 | 16 << 8 | 27 << 16 | 39 << 24,
+				   m1 = 52 | 67 << 8 | 86 << 16 | 114 << 24;
+		uint32_t x = w ^ SIGNS;
+
+		return {{permute(m0 + 0x01010101, m1 + 0x01010101, w),
+			 permute(m0 + 0x01010101, m1 + 0x01010101, w >> 16)},
+			{permute(~m0, ~m1, x), permute(~m0, ~m1, x >> 16)}};
+	}
+};
+
+template <int HEAD_DIM> struct tq4_keys : integer_query, tq4_codes {
+	typedef int32_t sum_type;
+	static constexpr int D = HEAD_DIM, BITS = 4, SCALE_BYTES = 2, SUMS = 2; /* of the two tables */
+	static constexpr bool ROTATED = true;
+
+	static DEVICE uint32_t query_dim(uint32_t s, uint32_t r, uint32_t t, uint32_t i)
+	{
+		if (D % 64 == 32 && s == D / 32 - 1)
+			return 64 * (s / 2) + 16 * (i % 2) + 2 * r + 4 * t + i / 2;
+		return 64 * (s / 2) + 32 * (i % 2) + 2 * (s % 2) + 16 * r + 4 * t + i / 2;
+	}
+
+	template <int TILES>
+	static DEVICE void dot(uint32_t codes, uint32_t lane, const uint32_t (&q)[TILES][D / 16],
+			       int32_t (&sum)[TILES][SUMS][4])
+	{
+		uint32_t w[D / 16];
+
+		load_words(codes, lane, w);
+#pragma unroll
+		for (int v = 0; v < D / 64; v++) {
+			bytes a = decode(w[4 * v]), b = decode(w[4 * v + 1]), c = decode(w[4 * v + 2]),
+			      d = decode(w[4 * v + 3]);
+
+#pragma unroll
+			for (int n = 0; n < TILES; n++) {
+#pragma unroll
+				for (int h = 0; h < 2; h++) {
+					const uint32_t b0 = q[n][4 * v + 2 * h], b1 = q[n][4 * v + 2 * h + 1];
+
+					mma_ss(sum[n][0], a.positive[h], b.positive[h], c.positive[h],
+					       d.positive[h], b0, b1);
+					mma_ss(sum[n][1], a.negative[h], b.negative[h], c.negative[h],
+					       d.negative[h], b0, b1);
+				}
+			}
+		}
+		if constexpr (D % 64 == 32) {
+			bytes a = decode(w[D / 16 - 2]), b = decode(w[D / 16 - 1]);
+
+#pragma unroll
+			for (int n = 0; n < TILES; n++) {
+				const uint32_t b0 = q[n][D / 16 - 2], b1 = q[n][D / 16 - 1];
+
+				mma_ss(sum[n][0], a.positive[0], b.positive[0], a.positive[1],
+				       b.positive[1], b0, b1);
+				mma_ss(sum[n][1], a.negative[0], b.negative[0], a.negative[1],
+				       b.negative[1], b0, b1);
+			}
+		}
+	}
+
+	/* `query_sum` is half the sum of the query's integers. */
+	static constexpr float SCORE_UNIT = 1, QUERY_SUM_UNIT = 0.5f;
+
+	static DEVICE float score(const int32_t (&sum)[SUMS][4], int r, float query_sum,
+				  const scale_pair &)
+	{
+		const int32_t high = sum[0][2 * r] + sum[1][2 * r],
+			      low = sum[0][2 * r + 1] + sum[1][2 * r + 1];
+
+		return (float)(high * 256 + low) + query_sum;
+	}
+
+	static DEVICE scale_pair scales(uint32_t at, uint32_t g)
+	{
+		return half_scales(at, g);
+	}
+};
+
+template <int HEAD_DIM> struct tq4_values : integer_weights, tq4_codes {
+	static constexpr int D = HEAD_DIM, BITS = 4, SCALE_BYTES = 2;
+	static constexpr bool ROTATED = true;
+
+	static DEVICE scale_pair scales(uint32_t at, uint32_t g)
+	{
+		return half_scales_of_v(at, g);
+	}
+
+	/* V has two dims by turns in a half word, 8 apart. With registers and tensor cores to spare the
+	 * weights are spread over every other byte of B, once over the even ones and once over the odd:
+	 * twice the products, but no operation spent on sorting, and rows g and g + 8 of A are two words.
+	 * Otherwise nibbles of two atoms are sorted by dim first. */
+	template <int TILES> static constexpr bool SORTED = TILES > 1 || D > 128;
+
+	template <int TILES, class Release>
+	static DEVICE void accumulate_spread(uint32_t codes, uint32_t lane, const uint32_t (&p)[TILES][2],
+					     int atom, int32_t (&sum)[TILES][D / 16][4],
+				      Release release)
+	{
+		uint32_t w[D / 16], even[TILES][2], odd[TILES][2];
+
+		load_words(codes, lane, w);
+		release();
+#pragma unroll
+		for (int n = 0; n < TILES; n++) {
+			even[n][0] = permute(p[n][atom], 0, 0x4140);
+			even[n][1] = permute(p[n][atom], 0, 0x4342);
+			odd[n][0] = even[n][0] * 256;
+			odd[n][1] = even[n][1] * 256;
+		}
+#pragma unroll
+		for (int j = 0; j < D / 16; j += 2) {
+			bytes a = decode(w[j]), b = decode(w[j + 1]);
+
+#pragma unroll
+			for (int n = 0; n < TILES; n++) {
+				mma_su(sum[n][j], a.positive[0], b.positive[0], a.positive[1],
+				       b.positive[1], even[n][0], even[n][1]);
+				mma_su(sum[n][j + 1], a.positive[0], b.positive[0], a.positive[1],
+				       b.positive[1], odd[n][0], odd[n][1]);
+				mma_su(sum[n][j], a.negative[0], b.negative[0], a.negative[1],
+				       b.negative[1], even[n][0], even[n][1]);
+				mma_su(sum[n][j + 1], a.negative[0], b.negative[0], a.negative[1],
+				       b.negative[1], odd[n][0], odd[n][1]);
+			}
+		}
+	}
+
+	/* Byte e of a sorted word is token {2t, 2t + 8, 2t + 1, 2t + 9}[e] of the first atom (low nibble)
+	 * and of the second. */
+	template <int TILES, class Release>
+	static DEVICE void accumulate_sorted(uint32_t codes_a, uint32_t codes_b, uint32_t lane,
+					     const uint32_t (&p)[TILES][2],
+					     int32_t (&sum)[TILES][D / 16][4],
+				      Release release)
+	{
+		uint32_t a[D / 16], b[D / 16], weights[TILES][2];
+
+		load_words(codes_a, lane, a);
+		load_words(codes_b, lane, b);
+		release();
+#pragma unroll
+		for (int n = 0; n < TILES; n++) {
+			weights[n][0] = permute(p[n][0], p[n][1], 0x5140);
+			weights[n][1] = permute(p[n][0], p[n][1], 0x7362);
+		}
+#pragma unroll
+		for (int j = 0; j < D / 16; j++) {
+			bytes lo = decode((a[j] & 0x0f0f0f0f) | (b[j] * 16 & 0xf0f0f0f0));
+			bytes hi = decode((a[j] >> 4 & 0x0f0f0f0f) | (b[j] & 0xf0f0f0f0));
+
+#pragma unroll
+			for (int n = 0; n < TILES; n++) {
+				mma_su(sum[n][j], lo.positive[0], hi.positive[0], lo.positive[1],
+				       hi.positive[1], weights[n][0], weights[n][1]);
+				mma_su(sum[n][j], lo.negative[0], hi.negative[0], lo.negative[1],
+				       hi.negative[1], weights[n][0], weights[n][1]);
+			}
+		}
+	}
+
+	template <int TILES, class Release>
+	static DEVICE void accumulate(uint32_t codes, uint32_t atom, uint32_t lane,
+				      const uint32_t (&p)[TILES][2], int32_t (&sum)[TILES][D / 16][4],
+				      uint32_t, Release release)
+	{
+		if constexpr (SORTED<TILES>) {
+			accumulate_sorted(codes, codes + atom, lane, p, sum, release);
+		} else {
+			accumulate_spread(codes, lane, p, 0, sum, [] {});
+			accumulate_spread(codes + atom, lane, p, 1, sum, release);
+		}
+	}
+
+	template <int TILES> static DEVICE uint32_t output_dim(int word, int r, uint32_t g)
+	{
+		if (SORTED<TILES>)
+			return 16 * word + 8 * r + g;
+		return 16 * (word / 2 * 2 + r) + 8 * (word % 2) + g;
+	}
+
+	static DEVICE float output(int64_t sum, int64_t weights, int)
+	{
+		return (float)(2 * sum + weights) * 0.5f;
+	}
+};
+
+#endif

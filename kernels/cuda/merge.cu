@@ -1,0 +1,165 @@
+/* Merging partial attentions over disjoint tokens by log-sum-exp: what kv_merge (kernels/merge.c) does, for any
+ * number of parts at once. A thread takes 8 elements of a row (one where the row is no multiple of 8) of every
+ * part in turn, so that loads are 16 bytes wide; a row's weights are worked out again by each of its threads,
+ * which costs less than handing them round. */
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/device.cuh"
+
+namespace
+{
+
+constexpr uint32_t MERGE_THREADS = 256;
+
+struct merge_args {
+	const void *out[KV_CUDA_MERGE_PARTS];
+	const float *lse[KV_CUDA_MERGE_PARTS];
+	void *merged;
+	float *merged_lse;
+	enum kv_dtype in_dtype, out_dtype;
+	uint32_t parts, rows, d;
+};
+
+template <uint32_t N> struct elements {
+	float x[N];
+};
+
+template <uint32_t N> DEVICE elements<N> load_elements(enum kv_dtype dtype, const void *p, size_t at)
+{
+	elements<N> e;
+
+	if constexpr (N == 1) {
+		e.x[0] = load_element(dtype, p, at);
+	} else if (dtype == KV_DTYPE_F32) {
+#pragma unroll
+		for (uint32_t i = 0; i < N; i += 4)
+			*(float4 *)&e.x[i] = *(const float4 *)((const float *)p + at + i);
+	} else {
+		const uint4 piece = *(const uint4 *)((const uint16_t *)p + at);
+
+#pragma unroll
+		for (uint32_t i = 0; i < N; i++)
+			e.x[i] = load_element(dtype, &piece, i);
+	}
+	return e;
+}
+
+template <uint32_t N> DEVICE void store_elements(enum kv_dtype dtype, void *p, size_t at, const elements<N> &e)
+{
+	if constexpr (N == 1) {
+		store_element(dtype, p, at, e.x[0]);
+	} else if (dtype == KV_DTYPE_F32) {
+#pragma unroll
+		for (uint32_t i = 0; i < N; i += 4)
+			*(float4 *)((float *)p + at + i) = *(const float4 *)&e.x[i];
+	} else {
+		uint4 piece;
+
+#pragma unroll
+		for (uint32_t i = 0; i < N; i++)
+			store_element(dtype, &piece, i, e.x[i]);
+		*(uint4 *)((uint16_t *)p + at) = piece;
+	}
+}
+
+/* An element is read by the thread that writes it, so that merged may be part 0's own memory. A row's lse is read by
+ * many threads, so that the merged one is left to merge_lse_kernel. */
+template <uint32_t N> __global__ void __launch_bounds__(MERGE_THREADS) merge_kernel(const merge_args a)
+{
+	const size_t at = ((size_t)blockIdx.x * MERGE_THREADS + threadIdx.x) * N;
+
+	if (at >= (size_t)a.rows * a.d)
+		return;
+	const size_t row = at / a.d;
+	float max = -INFINITY, total = 0;
+	elements<N> sum = {};
+
+	for (uint32_t p = 0; p < a.parts; p++)
+		max = fmaxf(max, a.lse[p][row]);
+	for (uint32_t p = 0; p < a.parts; p++) {
+		const float lse = a.lse[p][row];
+
+		if (lse == -INFINITY)
+			continue;
+		const float weight = expf(lse - max);
+		const elements<N> e = load_elements<N>(a.in_dtype, a.out[p], at);
+
+		total += weight;
+#pragma unroll
+		for (uint32_t i = 0; i < N; i++)
+			sum.x[i] += weight * e.x[i];
+	}
+	const float share = total > 0 ? 1 / total : 0;
+
+#pragma unroll
+	for (uint32_t i = 0; i < N; i++)
+		sum.x[i] *= share;
+	store_elements<N>(a.out_dtype, a.merged, at, sum);
+}
+
+__global__ void __launch_bounds__(MERGE_THREADS) merge_lse_kernel(const merge_args a)
+{
+	const uint32_t row = blockIdx.x * MERGE_THREADS + threadIdx.x;
+	float max = -INFINITY, total = 0;
+
+	if (row >= a.rows)
+		return;
+	for (uint32_t p = 0; p < a.parts; p++)
+		max = fmaxf(max, a.lse[p][row]);
+	for (uint32_t p = 0; p < a.parts; p++)
+		total += a.lse[p][row] == -INFINITY ? 0 : expf(a.lse[p][row] - max);
+	a.merged_lse[row] = total > 0 ? max + logf(total) : -INFINITY;
+}
+
+bool known(enum kv_dtype t)
+{
+	return t == KV_DTYPE_F32 || t == KV_DTYPE_F16 || t == KV_DTYPE_BF16;
+}
+
+/* True if rows may be taken 8 elements at a time. */
+bool by_eights(const struct kv_cuda_merge *m)
+{
+	uintptr_t all = (uintptr_t)m->merged;
+
+	for (uint32_t p = 0; p < m->parts; p++)
+		all |= (uintptr_t)m->out[p];
+	return m->d % 8 == 0 && all % 16 == 0;
+}
+
+} // namespace
+
+extern "C" enum status kv_cuda_merge(const struct kv_cuda_merge *m, cudaStream_t stream)
+{
+	if (m->parts < 1 || m->parts > KV_CUDA_MERGE_PARTS || m->d == 0 || !m->merged || !known(m->in_dtype) ||
+	    !known(m->out_dtype) || (uint64_t)m->rows * m->d > (uint64_t)UINT32_MAX * MERGE_THREADS)
+		return STATUS_INVALID;
+	merge_args a = {};
+
+	for (uint32_t p = 0; p < m->parts; p++) {
+		if (!m->out[p] || !m->lse[p])
+			return STATUS_INVALID;
+		a.out[p] = m->out[p];
+		a.lse[p] = m->lse[p];
+	}
+	if (m->rows == 0)
+		return STATUS_OK;
+	a.merged = m->merged;
+	a.merged_lse = m->merged_lse;
+	a.in_dtype = m->in_dtype;
+	a.out_dtype = m->out_dtype;
+	a.parts = m->parts;
+	a.rows = m->rows;
+	a.d = m->d;
+	const bool eights = by_eights(m);
+	const size_t threads = (size_t)m->rows * m->d / (eights ? 8 : 1);
+	const uint32_t grid = (uint32_t)((threads + MERGE_THREADS - 1) / MERGE_THREADS);
+
+	if (grid > INT32_MAX)
+		return STATUS_INVALID;
+	if (eights)
+		merge_kernel<8><<<grid, MERGE_THREADS, 0, stream>>>(a);
+	else
+		merge_kernel<1><<<grid, MERGE_THREADS, 0, stream>>>(a);
+	if (m->merged_lse)
+		merge_lse_kernel<<<(m->rows + MERGE_THREADS - 1) / MERGE_THREADS, MERGE_THREADS, 0, stream>>>(a);
+	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
+}

@@ -1,0 +1,40 @@
+/* What libterrace_cuda.so gives to whoever loads it at run time: one function, which returns this table. So a program that was built
+ * without CUDA, and runs where there is none, uses a GPU where there is one.
+ *
+ * Versions must be equal: the table is not meant to be used across releases.
+ */
+#ifndef TERRACE_KERNELS_CUDA_PLUGIN_H
+#define TERRACE_KERNELS_CUDA_PLUGIN_H
+
+#include "kernels/cuda/cuda_kernels.h"
+
+#define KV_CUDA_PLUGIN_VERSION 1
+#define KV_CUDA_PLUGIN_SYMBOL "kv_cuda_plugin"
+
+struct kv_cuda_plugin {
+	uint32_t version; /* KV_CUDA_PLUGIN_VERSION */
+	uint32_t bytes;   /* of this struct */
+	/* NULL if the current device can run the kernels; else a sentence, good until the thread's next call. */
+	const char *(*problem)(void);
+	/* The words for CUDA's last error on the calling thread, which is cleared. */
+	const char *(*last_error)(void);
+	bool (*attend_supported)(enum kv_format k, enum kv_format v);
+	size_t (*attend_workspace)(const struct kv_cuda_attend *a);
+	enum status (*attend_plan)(const struct kv_cuda_attend *a, struct CUstream_st *stream);
+	enum status (*attend_run)(const struct kv_cuda_attend *a, struct CUstream_st *stream);
+	size_t (*extend_workspace)(const struct kv_cuda_extend *e);
+	enum status (*extend_run)(const struct kv_cuda_extend *e, struct CUstream_st *stream);
+	enum status (*encode)(const struct kv_cuda_codec *c, struct CUstream_st *stream);
+	enum status (*decode)(const struct kv_cuda_codec *c, struct CUstream_st *stream);
+	enum status (*merge)(const struct kv_cuda_merge *m, struct CUstream_st *stream);
+	enum status (*copy)(const struct kv_cuda_copy *c, struct CUstream_st *stream);
+};
+
+typedef const struct kv_cuda_plugin *kv_cuda_plugin_fn(void);
+
+#ifdef __cplusplus
+extern "C"
+#endif
+const struct kv_cuda_plugin *kv_cuda_plugin(void);
+
+#endif
