@@ -7,10 +7,11 @@
 #include "kernels/codec.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 _Static_assert((int)TERRACE_F32 == (int)KV_DTYPE_F32 && (int)TERRACE_F16 == (int)KV_DTYPE_F16 &&
-		       (int)TERRACE_BF16 == (int)KV_DTYPE_BF16,
+		       (int)TERRACE_BF16 == (int)KV_DTYPE_BF16 && (int)TERRACE_E4M3 == (int)KV_DTYPE_E4M3,
 	       "element types");
 
 enum {
@@ -106,17 +107,7 @@ enum terrace_status terrace_decode(const struct terrace_layout *layout, const vo
 	return TERRACE_OK;
 }
 
-/* Blocks that lie before every query's window are never looked at (the kernel begins with the first atom that is seen), and a
- * lease has no address for them. */
-static uint32_t first_block_seen(const struct kv_layout *l, const struct terrace_attend_options *o)
-{
-	int64_t first = o->first_pos - (int64_t)l->window + 1;
-
-	if (!l->window || first <= 0)
-		return 0;
-	return first / l->block_tokens < o->block_count ? (uint32_t)(first / l->block_tokens) : o->block_count;
-}
-
+/* Which of the blocks are looked at, and that these are there, the kernel knows best. */
 static enum terrace_status blocks_check(const struct kv_layout *l, const struct terrace_attend_options *o)
 {
 	uint64_t used = ((uint64_t)o->kv_tokens + l->block_tokens - 1) / l->block_tokens;
@@ -125,11 +116,29 @@ static enum terrace_status blocks_check(const struct kv_layout *l, const struct 
 		return client_fail(TERRACE_INVALID, "%u tokens do not fit in %u blocks", o->kv_tokens, o->block_count);
 	if (used && !o->blocks)
 		return client_fail(TERRACE_INVALID, "blocks is NULL");
-	for (uint64_t i = first_block_seen(l, o); i < used; i++) {
-		if (!o->blocks[i] || (uintptr_t)o->blocks[i] % BLOCK_ALIGN)
-			return client_fail(TERRACE_INVALID, "block %llu is NULL or not aligned to %d bytes",
-					   (unsigned long long)i, BLOCK_ALIGN);
-	}
+	return TERRACE_OK;
+}
+
+/* f: of the caller, NULL for none. The kernel checks the numbers. out_scale is to outlive *out. */
+static enum terrace_status features_read(const struct terrace_attend_features *f, float *out_scale,
+					 struct kv_attend_features *out)
+{
+	struct terrace_attend_features in = TERRACE_ATTEND_FEATURES_INIT;
+
+	if (f && !client_options_copy(&in, sizeof(in), f, sizeof(in)))
+		return client_fail(TERRACE_INVALID, "begin features with TERRACE_ATTEND_FEATURES_INIT");
+	*out_scale = in.out_scale;
+	*out = (struct kv_attend_features){
+		.window = in.window,
+		.softcap = in.softcap,
+		.sinks = in.sinks,
+		.alibi = in.alibi,
+		.alibi_sqrt = in.alibi_sqrt,
+		.tree_bias = in.tree_bias,
+		.ranges = in.ranges,
+		.ranges_max = in.range_count,
+		.out_scale = in.out_scale != 0.0f ? out_scale : NULL,
+	};
 	return TERRACE_OK;
 }
 
@@ -140,7 +149,7 @@ static enum terrace_status attend_check(const struct kv_layout *l, const struct 
 	if (o->queries > QUERIES_MAX || !o->q_heads || o->q_heads > Q_HEADS_MAX || o->q_heads % l->heads)
 		return client_fail(TERRACE_INVALID, "%u queries, %u query heads on %u KV heads", o->queries, o->q_heads,
 				   l->heads);
-	if (!dtype_ok(o->q_dtype) || !dtype_ok(o->out_dtype))
+	if (!dtype_ok(o->q_dtype) || (!dtype_ok(o->out_dtype) && o->out_dtype != TERRACE_E4M3))
 		return client_fail(TERRACE_INVALID, "q_dtype %d, out_dtype %d: not element types", (int)o->q_dtype,
 				   (int)o->out_dtype);
 	if (!isfinite(o->scale))
@@ -172,17 +181,22 @@ static enum terrace_status attend_run(const struct kv_attend *a)
 
 enum terrace_status terrace_attend(const struct terrace_layout *layout, const struct terrace_attend_options *options)
 {
+	const size_t least = offsetof(struct terrace_attend_options, features); /* the first version's */
 	struct terrace_attend_options o;
+	struct kv_attend_features features;
 	struct kv_layout l;
 	struct kv_geometry g;
+	float out_scale;
 	const char *problem = client_layout_read(layout, &l);
 	enum terrace_status status;
 
 	if (problem)
 		return client_fail(TERRACE_INVALID, "attend: %s", problem);
-	if (!options || !client_options_copy(&o, sizeof(o), options, sizeof(o)))
+	if (!options || !client_options_copy(&o, sizeof(o), options, least))
 		return client_fail(TERRACE_INVALID, "attend: begin options with TERRACE_ATTEND_OPTIONS_INIT");
 	status = attend_check(&l, &o);
+	if (!status)
+		status = features_read(o.features, &out_scale, &features);
 	if (status)
 		return client_fail_in(status, "attend");
 	if (!o.queries)
@@ -204,6 +218,7 @@ enum terrace_status terrace_attend(const struct terrace_layout *layout, const st
 		.out = o.out,
 		.out_dtype = (enum kv_dtype)o.out_dtype,
 		.lse = o.lse,
+		.features = features,
 	});
 	return status ? client_fail_in(status, "attend") : TERRACE_OK;
 }

@@ -31,6 +31,14 @@ struct terrace_watch {
 	struct terrace_watch_event event; /* the one just read */
 };
 
+/* Unknown words are no tier: what a later daemon may tell of. */
+static enum terrace_state state_read(const char *tier)
+{
+	if (!strcmp(tier, "host") || !strcmp(tier, "host+disk"))
+		return TERRACE_STATE_HOST;
+	return !strcmp(tier, "disk") ? TERRACE_STATE_DISK : TERRACE_STATE_ABSENT;
+}
+
 static enum terrace_status event_read(uint32_t layouts, struct terrace_watch_event *event,
 				      const Terrace__V1__WatchEvent *in)
 {
@@ -45,6 +53,7 @@ static enum terrace_status event_read(uint32_t layouts, struct terrace_watch_eve
 		.kind = (enum terrace_watch_kind)in->kind,
 		.key_bytes = (uint32_t)in->key.len,
 		.layout = in->layout,
+		.state = state_read(in->tier),
 	};
 	if (in->key.len)
 		memcpy(event->key, in->key.data, in->key.len);

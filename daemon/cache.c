@@ -5,6 +5,7 @@
  * is still mapped, and drains extents. What may last, making an extent and unmapping one, is left to
  * cache_chores, which does it without the mutex.
  */
+#include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
 
 #include <stdlib.h>
@@ -94,6 +95,8 @@ static const char *options_problem(const struct cache_options *o)
 		return "watch_queue must be 1 to 1048576";
 	if (o->host_bytes == 0)
 		return "host_bytes must not be 0";
+	if (o->graph_nodes == 1 || o->graph_nodes > 1 << 26)
+		return "graph_nodes must be 0, or 2 to 67108864";
 	if (o->disk_count && !o->disks)
 		return "disk_count without disks";
 	if (!o->policy || !policy_find(o->policy))
@@ -129,6 +132,10 @@ static enum status create_parts(struct cache *c, const char **why)
 	if (!s)
 		s = tickets_init(&c->reservations, RESERVATIONS_MAX, c->session_generation);
 	if (!s)
+		s = advice_create(c) ? STATUS_OK : STATUS_EXHAUSTED;
+	if (!s)
+		s = advisor_create(c, why);
+	if (!s)
 		s = index_create(1 << 16, &c->index);
 	if (s)
 		return s;
@@ -142,6 +149,8 @@ static enum status create_parts(struct cache *c, const char **why)
 	s = host_create(&host, &c->host);
 	if (!s && c->tier)
 		s = tier_start(c, why);
+	if (!s)
+		s = advisor_start(c, why);
 	return s;
 }
 
@@ -179,6 +188,7 @@ void cache_destroy(struct cache *c)
 {
 	if (!c)
 		return;
+	advice_stop(c);
 	cache_lock(c);
 	if (c->sessions)
 		sessions_free(c);
@@ -194,6 +204,7 @@ void cache_destroy(struct cache *c)
 	if (c->tier)
 		tier_destroy(c);
 	pools_free(c);
+	advice_destroy(c);
 	if (c->host)
 		host_destroy(c->host);
 	tickets_fini(&c->leases);
@@ -224,8 +235,12 @@ bool cache_tick(struct cache *c, uint64_t now_us)
 {
 	bool chores;
 
+	index_read_lock();
 	cache_lock(c);
 	now_us = cache_time(c, now_us);
+	if (c->advice->advisor)
+		atomic_store(&c->advice->advisor->now_us, now_us);
+	advice_read(c, READ_A_TICK);
 	sessions_tick(c, now_us);
 	aging_tick(&c->lease_age, now_us, c->options.lease_ttl_ms * 1000ull);
 	aging_tick(&c->reservation_age, now_us, c->options.reservation_ttl_ms * 1000ull);
@@ -237,6 +252,7 @@ bool cache_tick(struct cache *c, uint64_t now_us)
 		c->ahead = room_ahead(c, &c->ahead_slots);
 	chores = c->ahead || room_drained(c) || tier_wants(c);
 	cache_unlock(c);
+	index_read_unlock();
 	room_retire_flush(c);
 	return chores;
 }

@@ -74,6 +74,11 @@ struct cache_options {
 	uint32_t reservation_ttl_ms;     /* the same for reservations */
 	uint32_t watch_queue;            /* events a watcher may lag behind before RESYNC; at most 1 << 20 */
 
+	/* The advisor, which keeps a graph of what is asked for and expects by it what comes next. */
+	uint32_t graph_nodes;            /* blocks it remembers, some 150 bytes each; 0: no advisor */
+	uint32_t advisor_ms;             /* between two rounds; 0: no thread (tests call its rounds themselves) */
+	uint64_t prefetch_bytes;         /* a second, read ahead from disks; 0: none */
+
 	/* The disk tier. Without disks what memory cannot hold is dropped, and a restart begins with nothing. */
 	const struct cache_disk_options *disks;
 	uint32_t disk_count;             /* at most CACHE_DISKS_MAX */
@@ -202,8 +207,8 @@ enum status cache_lease(struct cache *c, uint64_t session, const struct cache_ke
 			uint64_t attachment, uint64_t now_us, struct cache_place *places, uint32_t places_max,
 			struct cache_leased *out, struct cache_wait *w, const char **why);
 /* Brings the longest prefix (of each layout what it needs) to memory, ahead of its use. *blocks: keys of the prefix that
- * are in memory at the end. BUSY: as above; a caller that does not want to know need not call again: ending the wait
- * stops nothing. No lease, no use. */
+ * are in memory at the end; with the first BUSY those of the prefix wherever they are. BUSY: as above; a caller that does not want to
+ * know need not call again: ending the wait stops nothing. No lease, no use. */
 enum status cache_warm(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
 		       struct cache_wait *w, uint32_t *blocks, const char **why);
 /* Makes blocks durable: on a disk, synced, and in the synced catalog. k NULL: every block of the session's layouts, statuses
@@ -309,6 +314,7 @@ struct cache_watch_event {
 	uint64_t sequence;          /* counts by one within the watch, from 1 */
 	enum cache_watch_kind kind;
 	enum cache_reason reason;
+	const char *tier;           /* of STORED and MOVED: fixed words, as in struct cache_block_view; else "" */
 	uint32_t layout;            /* index into the session's layouts */
 	uint8_t key_bytes;
 	uint8_t key[SLOT_KEY_MAX];
@@ -375,6 +381,45 @@ enum status cache_inspect(struct cache *c, const char *tenant, uint64_t layout_i
 			  uint32_t key_bytes, uint64_t now_us, struct cache_block_view *out, uint32_t max,
 			  uint32_t *n, const char **why);
 
+/* Why a block is where it is, or is not. */
+enum { CACHE_RANK_MAX = 4096 };
+struct cache_explained {
+	uint64_t layout_id, id;
+	const char *policy;         /* of memory: a fixed word */
+	const char *tier;           /* fixed words, as in struct cache_block_view; "": it is not there */
+	uint64_t age_ms, idle_ms, uses; /* of one that is there */
+	uint32_t pins, turn;
+	bool refused;               /* the policy would not have given it its place: it is among the first to go */
+	bool unworthy;              /* no disk is to have it: it is dropped when it leaves memory */
+	bool ahead;                 /* loaded ahead, and not used yet */
+	bool ranked;                /* in memory, and among the first CACHE_RANK_MAX: */
+	uint32_t rank;              /* blocks that would go before it */
+	uint8_t rival_bytes;        /* of the block that would go now; 0: none is known */
+	uint8_t rival[SLOT_KEY_MAX];
+	uint64_t rival_idle_ms, rival_uses;
+	const char *left;           /* the tier that its last copy left, "host" or "disk", if it has not come back since; else "" */
+	const char *left_reason;    /* "full", "drain", "shed", "refused", "lost" or "compact" */
+	uint64_t left_ms_ago, left_idle_ms, left_uses;
+	bool regretted;             /* it was asked for within a minute after */
+};
+/* What the graph ties a key to: an edge an entry, of each type the strongest first. key_bytes 0: of a block that is nowhere now; its
+ * name, a hash of its key, is all that is left. UNAVAILABLE: there is no graph. Waits for the advisor's round, some milliseconds: on
+ * a worker. */
+struct cache_graph_edge {
+	uint64_t name;
+	float weight;               /* now: of what was observed, halved every half hour */
+	const char *type;           /* a fixed word: "prefix_share", "temporal", ... */
+	const char *tier;           /* where it is, as in struct cache_block_view; "": nowhere */
+	uint8_t key_bytes, key[SLOT_KEY_MAX];
+};
+enum status cache_graph(struct cache *c, const uint8_t *key, uint32_t key_bytes, struct cache_graph_edge *out, uint32_t max,
+			uint32_t *n, const char **why);
+
+/* Up to `max` layouts of the tenant (layout_id 0: all) that have the key, or remember that it left. *n may be 0. The rank is known
+ * of the policies lru, fifo, gdsf and graph. */
+enum status cache_explain(struct cache *c, const char *tenant, uint64_t layout_id, const uint8_t *key, uint32_t key_bytes,
+			  uint64_t now_us, struct cache_explained *out, uint32_t max, uint32_t *n, const char **why);
+
 /* Scrub, in steps, so that the caller can rate-limit and give up: begins with *cursor 0, checks at most 256
  * blocks a call and stops after max_bytes, adds to *sum, sets *cursor to UINT64_MAX at the end. Damaged
  * blocks are removed and counted. */
@@ -389,9 +434,57 @@ enum status cache_verify_disk_step(struct cache *c, uint64_t *cursor, uint64_t m
 
 /* Empties the least used slab of each disk and layout size as long as the others of its size have room for its blocks
  * or `bytes_max` of slab files remain over the disk's budget (a changed configuration), and deletes the file. Blocks whose only copy was
- * there are evicted. *freed: bytes of files deleted. One slab a call: MISS when there is nothing (more) to do. Lasts: on a
- * worker. */
+ * there are evicted. *freed: bytes of files deleted. One slab a call: MISS when there is nothing (more) to do, BUSY when
+ * something else uses the slab now, NOT_FOUND: no such disk. Lasts: on a worker. */
 enum status cache_compact_step(struct cache *c, uint32_t disk, uint64_t bytes_max, uint64_t *freed);
+
+/* Copies that the two scrubs together would check now. */
+uint64_t cache_verify_blocks(struct cache *c);
+
+/* The layouts that sessions or disks have brought, by the time of that: how many were written to out[max]. */
+struct cache_layout_view {
+	uint64_t layout_id, block_bytes;
+	uint64_t host_blocks, disk_blocks, dirty_blocks; /* in memory, on disk, in memory alone */
+	struct kv_layout layout;
+};
+uint32_t cache_layouts(struct cache *c, struct cache_layout_view *out, uint32_t max);
+
+/* What there is to tell of each disk: how many were written to out[max], in the order of the options. */
+struct cache_disk_state {
+	const char *folder;         /* as in the options */
+	const char *health;         /* a fixed word: "healthy", "full", "slow" or "quarantined" */
+	const char *engine;         /* "io_uring" or "threads" */
+	char why[160];              /* of the health; "" */
+	char refusal[160];          /* why io_uring is not the engine; "" */
+	bool direct, wiped;         /* O_DIRECT is in use; its folder had been given up, and was emptied at the start */
+	uint64_t blocks, budget_bytes, slab_bytes;
+	uint32_t slabs, slabs_damaged;
+};
+uint32_t cache_disks(struct cache *c, struct cache_disk_state *out, uint32_t max);
+
+/* The same of the catalog. False: there is no disk tier. */
+struct cache_catalog_state {
+	const char *found;          /* at the start, a fixed word: "sound", "none" or "damaged" */
+	char why[160];              /* of "damaged", and then of failing */
+	bool rebuilding;            /* at the start it was made anew from the slots' headers */
+	bool failing;               /* commits fail now */
+	bool restored;              /* what earlier runs left has been taken up: so many blocks, in so long */
+	uint64_t restored_blocks, restored_us;
+};
+bool cache_catalog(struct cache *c, struct cache_catalog_state *out);
+
+/* Records requests into fd, as text that terrace-replay reads, until it is stopped or bytes_max (0: no bound) are written; what
+ * comes after is counted as dropped. Nothing of a prompt is in it: blocks are named by salted hashes. A request is a Lookup or
+ * Lease; a Lease after its Lookup is the same one. Takes fd over on OK. BUSY: one is being recorded already. */
+enum status cache_trace_start(struct cache *c, int fd, uint64_t bytes_max, const char **why);
+struct cache_trace_result {
+	uint64_t requests, blocks, bytes;
+	uint64_t dropped;           /* requests for which there was no room, or of another block size than the first */
+};
+/* Writes what is left, and closes the file. NOT_FOUND: nothing is recorded. IO: the file is not whole; *out is written then too.
+ * Waits for the file: on a worker. */
+enum status cache_trace_stop(struct cache *c, struct cache_trace_result *out, const char **why);
+bool cache_tracing(struct cache *c);
 
 /* Writes what only memory has to the disks, until all is there or until_us: before the daemon stops. False: something
  * remained. */

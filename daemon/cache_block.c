@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/cache_advice.h"
 #include "daemon/cache_tier.h"
+#include "store/crash_point.h"
 
 void block_ident(const struct pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out)
 {
@@ -16,7 +18,12 @@ void block_ident(const struct pool *p, const uint8_t *key, uint32_t key_bytes, s
 	memcpy(out->key, key, key_bytes);
 }
 
-enum status block_create(struct cache *c, struct pool *p, struct block **out)
+uint64_t block_id(const struct index_ident *ident)
+{
+	return policy_id(key_name(ident->key, ident->key_bytes), ident->layout_id);
+}
+
+enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, struct block **out)
 {
 	struct host_slot slot;
 	struct block *b = calloc(1, sizeof(*b));
@@ -24,6 +31,7 @@ enum status block_create(struct cache *c, struct pool *p, struct block **out)
 
 	if (!b)
 		return STATUS_EXHAUSTED;
+	b->refused = e && room_refuses(c, p, e);
 	s = room_take(c, p, &slot);
 	if (s)
 		goto fail;
@@ -40,7 +48,8 @@ enum status block_create(struct cache *c, struct pool *p, struct block **out)
 	p->taken_lately = true;
 	b->index = slot.index;
 	b->take = (uint32_t)slot.generation;
-	b->generation = slot.generation;
+	b->generation = slot.generation + (c->tier ? c->tier->generation_lift : 0);
+	cache_count(c, COUNTER_REFUSED_HOST, b->refused);
 	*out = b;
 	return STATUS_OK;
 fail:
@@ -83,10 +92,13 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 	enum status s;
 
 	b->stored_us = now_us;
+	b->node.id = block_id(&b->record.ident);
 	where_set(b, BLOCK_IN_MEMORY, true); /* before others can find it */
 	s = index_insert(c->index, &b->record, NULL);
 	if (s)
 		return s;
+	by_id_add(c, b);
+	gone_forget(c, b->node.id);
 	b->shelf->held--;
 	b->shelf->at[b->index] = b;
 	p->blocks++;
@@ -111,15 +123,58 @@ uint64_t ident_hash(const struct index_ident *ident, uint64_t seed)
 	return h;
 }
 
+/* Refused blocks hang in a list of the pool by the links that the policy would use. */
+static void refused_add(struct cache *c, struct block *b)
+{
+	struct pool *p = b->pool;
+
+	b->node.last_use_us = c->now_us;
+	b->node.uses = 0;
+	b->node.next = NULL;
+	b->node.prev = p->refused_last;
+	if (p->refused_last)
+		p->refused_last->next = &b->node;
+	else
+		p->refused = &b->node;
+	p->refused_last = &b->node;
+}
+
+static void refused_remove(struct block *b)
+{
+	struct policy_node *n = &b->node;
+	struct pool *p = b->pool;
+
+	if (n->prev)
+		n->prev->next = n->next;
+	else
+		p->refused = n->next;
+	if (n->next)
+		n->next->prev = n->prev;
+	else
+		p->refused_last = n->prev;
+	n->prev = n->next = NULL;
+	b->refused = false;
+}
+
 void block_enter_policy(struct cache *c, struct block *b, uint64_t position)
 {
 	const struct pool *p = block_pool(b);
 	const struct policy_event e = {
-		.now_us = c->now_us, .id = ident_hash(&b->record.ident, 0), .tokens = b->tokens,
+		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens,
 		.position = position / p->layout.block_tokens,
 	};
 
-	c->policy->insert(p->policy, &b->node, &e);
+	if (b->refused)
+		refused_add(c, b);
+	else
+		c->policy->insert(p->policy, &b->node, &e);
+}
+
+void block_unworthy(struct block *b, bool is)
+{
+	if (b->unworthy != is)
+		b->pool->unworthy += is ? 1 : -1;
+	b->unworthy = is;
 }
 
 void block_arrive(struct cache *c, struct block *b, const struct host_slot *slot, struct shelf *s, uint64_t position)
@@ -131,6 +186,7 @@ void block_arrive(struct cache *c, struct block *b, const struct host_slot *slot
 	s->held += block_pins(b) != 0;
 	b->pool->blocks++;
 	b->pool->evictable += block_pins(b) == 0;
+	gone_forget(c, b->node.id);
 	block_enter_policy(c, b, position);
 	where_set(b, BLOCK_IN_MEMORY, true);
 	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
@@ -139,7 +195,15 @@ void block_arrive(struct cache *c, struct block *b, const struct host_slot *slot
 /* Out of memory's books; the slot stays taken. */
 static void leave_shelf(struct cache *c, struct block *b)
 {
-	c->policy->remove(b->pool->policy, &b->node);
+	if (b->refused)
+		refused_remove(b);
+	else
+		c->policy->remove(b->pool->policy, &b->node);
+	block_unworthy(b, false);
+	if (b->ahead) {
+		b->ahead = false;
+		cache_count(c, COUNTER_AHEAD_WASTED, b->pool->geometry.slot_bytes);
+	}
 	b->shelf->at[b->index] = NULL;
 	b->pool->blocks--;
 	where_set(b, BLOCK_IN_MEMORY, false);
@@ -149,6 +213,7 @@ static void leave_shelf(struct cache *c, struct block *b)
 
 void block_depart(struct cache *c, struct block *b)
 {
+	CRASH_POINT("block_depart");
 	leave_shelf(c, b);
 	b->pool->evictable--;
 	block_slot_give(b);
@@ -160,10 +225,13 @@ enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uin
 {
 	enum status s;
 
+	b->node.id = block_id(&b->record.ident);
 	where_set(b, BLOCK_ON_DISK, true);
 	s = index_insert(c->index, &b->record, NULL);
 	if (s)
 		return s;
+	by_id_add(c, b);
+	CRASH_POINT("block_adopt");
 	rack_attach(c, rack, slot, b, position);
 	watch_event(c, b, CACHE_STORED, CACHE_REASON_NONE);
 	return STATUS_OK;
@@ -218,6 +286,8 @@ static void leave_rack(struct cache *c, struct block *b, enum cache_reason reaso
 	struct rack *r = b->rack;
 	uint32_t slot = b->rack_slot;
 
+	if (reason == CACHE_REASON_EVICTED && !b->shelf)
+		gone_note(c, b->node.id, &r->at[slot].node, true, r->class->unit->failed ? GONE_LOST : GONE_FULL);
 	rack_detach(c, b);
 	if (reason == CACHE_REASON_EVICTED)
 		return;
@@ -229,6 +299,8 @@ void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 {
 	uint32_t before = index_kill(&b->record);
 
+	by_id_remove(c, b);
+	CRASH_POINT("block_remove");
 	index_remove(c->index, &b->record);
 	if (b->shelf) {
 		leave_shelf(c, b);
@@ -244,12 +316,35 @@ void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 	}
 }
 
+/* Its use may be what the policy wanted to see; else it is only the last to go of those that were refused. */
+static void refused_use(struct cache *c, struct block *b, const struct policy_event *e)
+{
+	uint32_t uses = b->node.uses + 1;
+
+	refused_remove(b);
+	b->refused = room_keeps_out(c, b->pool, e);
+	if (b->refused) {
+		refused_add(c, b);
+		b->node.uses = uses;
+	} else {
+		c->policy->insert(b->pool->policy, &b->node, e);
+	}
+}
+
 void block_use(struct cache *c, struct block *b)
 {
 	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens };
 
-	if (b->shelf)
+	if (b->shelf && b->refused) {
+		refused_use(c, b, &e);
+	} else if (b->shelf) {
 		c->policy->use(b->pool->policy, &b->node, &e);
+	}
+	block_unworthy(b, false);
+	if (b->shelf && b->ahead) {
+		b->ahead = false;
+		cache_count(c, COUNTER_AHEAD_USED, b->pool->geometry.slot_bytes);
+	}
 	if (b->rack)
 		rack_use(c, b);
 }

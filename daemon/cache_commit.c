@@ -2,7 +2,8 @@
  * one hold. A lease of what is stored now is taken in that same hold, so that nothing can be evicted in
  * between.
  */
-#include "daemon/cache_private.h"
+#include "daemon/cache_tier.h"
+#include "store/crash_point.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -77,8 +78,9 @@ static void lease_give_up(struct commit *m)
 	m->lease = NULL;
 }
 
-/* Pins what is stored under the key now. In a read section. */
-static void lease_gather(struct commit *m, const struct reservation *from, struct cache_place *places)
+/* Pins what is stored under the key now; of what was stored already it is a use. In a read section. */
+static void lease_gather(struct commit *m, const struct reservation *from, struct block *const *published,
+			 struct cache_place *places)
 {
 	for (uint32_t l = 0; m->lease && l < m->layouts; l++) {
 		struct index_ident ident;
@@ -97,7 +99,8 @@ static void lease_gather(struct commit *m, const struct reservation *from, struc
 			return;
 		}
 		block_pin(b);
-		block_use(m->cache, b);
+		if (b != published[l])
+			block_use(m->cache, b);
 		block_place(b, &places[l]);
 		m->lease->block[m->lease->count++] = b;
 	}
@@ -144,12 +147,14 @@ static void commit_publish(struct commit *m, uint32_t count, enum status *status
 						   m->reservation[i]->info.position);
 	for (uint32_t i = count; i-- > 0;)
 		if (m->reservation[i] && m->lease)
-			lease_gather(m, m->reservation[i], &m->places[(size_t)i * m->layouts]);
+			lease_gather(m, m->reservation[i], &m->published[(size_t)i * m->layouts],
+				     &m->places[(size_t)i * m->layouts]);
 	for (uint32_t i = 0; i < count; i++)
 		if (m->reservation[i])
 			reservation_end(c, m->reservation[i]);
 	index_read_unlock();
 	commit_lease(m, count);
+	spill_pump(c);
 	cache_unlock(c);
 }
 
@@ -215,14 +220,17 @@ enum status cache_commit(struct cache *c, uint64_t session, const struct cache_c
 	for (uint32_t i = 0; want_lease && i < count * m.layouts; i++)
 		place_none(&places[i]);
 	commit_begin_items(&m, items, count, statuses);
+	CRASH_POINT("commit_seal");
 	for (uint32_t i = 0; i < count; i++)
 		if (m.reservation[i])
 			reservation_seal(m.reservation[i], c->tenant.name, unix_ms);
+	CRASH_POINT("commit_publish");
 	commit_publish(&m, count, statuses);
 	for (uint32_t i = 0; want_lease && !m.leased.lease && i < count * m.layouts; i++)
 		place_none(&places[i]);
 	if (want_lease)
 		*leased = m.leased;
+	CRASH_POINT("commit_end");
 	commit_end(&m);
 	return STATUS_OK;
 }

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "daemon/catalog_child.h"
+
 void cache_config(const struct config *c, struct cache_config *out)
 {
 	const char *problem;
@@ -24,9 +26,13 @@ void cache_config(const struct config *c, struct cache_config *out)
 		.lease_ttl_ms = (uint32_t)c->lease_ttl_ms,
 		.reservation_ttl_ms = (uint32_t)c->reservation_ttl_ms,
 		.watch_queue = (uint32_t)c->watch_queue,
+		.graph_nodes = c->graph_nodes == 1 ? 2 : (uint32_t)c->graph_nodes,
+		.advisor_ms = (uint32_t)c->advisor_every_ms,
+		.prefetch_bytes = c->prefetch_bytes,
 		.disks = out->disks,
 		.disk_count = n,
 		.catalog_folder = out->catalog,
+		.catalog_child = CATALOG_CHILD_PROGRAM,
 		.rebuild = c->catalog == CONFIG_CATALOG_REBUILD,
 		.slab_bytes = c->slab_bytes,
 		.disk_depth = (uint32_t)c->disk_depth,

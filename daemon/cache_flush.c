@@ -2,6 +2,7 @@
  * blocks and then waited for; the caller comes back by the wait.
  */
 #include "daemon/cache_tier.h"
+#include "store/crash_point.h"
 
 #include <string.h>
 
@@ -18,12 +19,22 @@ struct flush {
 	bool more;                     /* blocks are left that the disks did not take now */
 };
 
+/* Not where a disk has failed, or a slab is being deleted: then memory's copy is soon the only one, or there is none. */
+static bool on_sound_disk(const struct block *b)
+{
+	return b->rack && !b->rack->leaving && !b->rack->class->unit->failed;
+}
+
 static void flush_block(struct flush *f, struct block *b)
 {
 	enum status s;
 
-	if (b->rack || !b->shelf)
+	if (on_sound_disk(b))
 		return;
+	if (b->rack || !b->shelf) {
+		f->more |= b->rack != NULL;
+		return;
+	}
 	if (f->wait->outstanding >= WAITED_SPILLS) {
 		f->more = true;
 		return;
@@ -64,6 +75,7 @@ static void flush_pools(struct flush *f)
 /* True: something is to be waited for. */
 static bool flush_write(struct flush *f)
 {
+	CRASH_POINT("flush_write");
 	f->more = false;
 	f->refused = STATUS_OK;
 	if (f->keys)
@@ -103,12 +115,14 @@ static enum status flush_step(struct flush *f)
 		return STATUS_BUSY;
 	}
 	if (w->stage <= FLUSH_WRITING) {
+		CRASH_POINT("flush_sync");
 		w->stage = FLUSH_SYNCING;
 		w->worst = STATUS_OK;
 		if (flush_sync(f))
 			return STATUS_BUSY;
 	}
 	if (w->stage == FLUSH_SYNCING && !w->worst) {
+		CRASH_POINT("flush_commit");
 		w->stage = FLUSH_COMMITTING;
 		if (flush_commit(f))
 			return STATUS_BUSY;
@@ -125,7 +139,7 @@ static enum status key_status(struct flush *f, const struct cache_keys *one)
 	for (uint32_t l = 0; l < f->layouts; l++) {
 		if (!found[l] || !block_live(found[l]))
 			continue;
-		if (!found[l]->rack)
+		if (!on_sound_disk(found[l]))
 			return f->refused ? f->refused : STATUS_EXHAUSTED;
 		s = f->wait->worst;
 	}
@@ -136,6 +150,7 @@ static enum status flush_answer(struct flush *f, enum status s, enum status *sta
 {
 	const struct cache_keys *k = f->keys;
 
+	CRASH_POINT("flush_answer");
 	cache_count(f->cache, COUNTER_FLUSHES, s == STATUS_OK);
 	if (!k)
 		return s ? s : f->refused;

@@ -144,16 +144,16 @@ enum status cache_inspect(struct cache *c, const char *tenant, uint64_t layout_i
 
 /* ---- scrub ---- */
 
-/* Where a scrub is: pool (12 bits), extent (32), slot (20); UINT64_MAX is the end. */
+/* Where a scrub is: pool (12 bits), extent (31), slot (20); UINT64_MAX is the end. The highest bit is the callers' to use. */
 static uint64_t cursor_of(uint32_t pool, uint32_t extent, uint32_t slot)
 {
-	return (uint64_t)pool << 52 | (uint64_t)extent << 20 | slot;
+	return (uint64_t)pool << 51 | (uint64_t)extent << 20 | slot;
 }
 
 /* The next block from the cursor on, pinned; NULL at the end, or with *slots 0. */
 static struct block *verify_next(struct cache *c, uint64_t *cursor, uint32_t *slots)
 {
-	uint32_t pool = *cursor >> 52, extent = *cursor >> 20, slot = *cursor & 0xfffff;
+	uint32_t pool = *cursor >> 51, extent = *cursor >> 20 & 0x7fffffff, slot = *cursor & 0xfffff;
 
 	for (; pool < c->pool_count; pool++, extent = slot = 0) {
 		struct block *b = shelf_next_block(c->pools[pool], &extent, &slot, slots);
@@ -184,6 +184,33 @@ static void verify_block(struct cache *c, struct block *b, struct cache_verified
 	}
 	block_unpin(b);
 	cache_unlock(c);
+}
+
+uint64_t cache_verify_blocks(struct cache *c)
+{
+	uint64_t n = 0;
+
+	cache_lock(c);
+	for (uint32_t i = 0; i < c->pool_count; i++)
+		n += c->pools[i]->blocks + c->pools[i]->disk_blocks;
+	cache_unlock(c);
+	return n;
+}
+
+uint32_t cache_layouts(struct cache *c, struct cache_layout_view *out, uint32_t max)
+{
+	uint32_t n;
+
+	cache_lock(c);
+	for (n = 0; n < c->pool_count && n < max; n++) {
+		const struct pool *p = c->pools[n];
+
+		out[n] = (struct cache_layout_view){ .layout_id = p->layout_id, .block_bytes = p->geometry.block_bytes,
+						     .host_blocks = p->blocks, .disk_blocks = p->disk_blocks,
+						     .dirty_blocks = p->dirty, .layout = p->layout };
+	}
+	cache_unlock(c);
+	return n;
 }
 
 enum status cache_verify_step(struct cache *c, uint64_t *cursor, uint64_t max_bytes,

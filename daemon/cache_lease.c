@@ -5,6 +5,7 @@
  * If some of the prefix is on disk only, a first step pins what memory has of it and begins the loads, both in the name of the
  * call's wait; the lease itself is admitted by the step that finds everything in memory.
  */
+#include "daemon/cache_advice.h"
 #include "daemon/cache_tier.h"
 
 #include <stdlib.h>
@@ -148,8 +149,11 @@ static bool fetch(struct cache *c, uint32_t n, struct block **block, enum ring_p
 		if (block[i] && block[i]->shelf && !wait_pin(c, w, block[i]))
 			w->shed++;
 	for (uint32_t i = 0; i < n; i++)
-		if (block[i] && !block[i]->shelf && load_begin(c, block[i], priority, w))
-			w->shed++;
+		if (block[i] && !block[i]->shelf) {
+			if (!block[i]->moving)
+				block[i]->ahead = false; /* it was not loaded ahead after all */
+			w->shed += load_begin(c, block[i], priority, w) != STATUS_OK;
+		}
 	return true;
 }
 
@@ -182,6 +186,19 @@ static enum status admit(struct cache *c, struct session *s, struct pool *const 
 	return STATUS_OK;
 }
 
+/* Once a lease: its first call. In a read section. */
+static void lease_ask(struct cache *c, uint64_t session, struct pool *const *pools, uint32_t layouts,
+		      const struct cache_keys *k, struct block *const *found)
+{
+	uint32_t n = k->count;
+	uint16_t turn;
+
+	while (n && !found[(size_t)(n - 1) * layouts])
+		n--;
+	turn = n ? atomic_load_explicit(&found[(size_t)(n - 1) * layouts]->turn, memory_order_relaxed) : 0;
+	advice_ask(c, REQUEST_LEASE, session, pools, layouts, k, 0, turn_after(turn, n < k->count), POLICY_HINT_NONE);
+}
+
 enum status cache_lease(struct cache *c, uint64_t session, const struct cache_keys *k, bool all,
 			uint64_t attachment, uint64_t now_us, struct cache_place *places, uint32_t places_max,
 			struct cache_leased *out, struct cache_wait *w, const char **why)
@@ -209,8 +226,11 @@ enum status cache_lease(struct cache *c, uint64_t session, const struct cache_ke
 		return STATUS_EXHAUSTED;
 	index_read_lock();
 	blocks_find(c, pools, layouts, k, l->block);
+	if (!w || !w->stage)
+		lease_ask(c, session, pools, layouts, k, l->block);
 	cache_lock(c);
 	s = session_call(c, session, now_us, why);
+	advice_read(c, READ_A_CALL);
 	if (s) {
 		status = STATUS_PRECONDITION;
 		*why = attachment_problem(c, s, attachment);

@@ -7,7 +7,7 @@
  * A lookup takes no lock: it copies the session's pools, finds in a read section, and reads nothing of a
  * record but that it is there, and in which tier.
  */
-#include "daemon/cache_private.h"
+#include "daemon/cache_advice.h"
 
 #include <string.h>
 
@@ -77,12 +77,29 @@ static void lookup_layout(struct cache *c, const struct pool *pool, const struct
 	}
 }
 
+/* In a read section: the turn of the last block of the prefix, 0 if it is not known. */
+static uint16_t turn_of(struct cache *c, const struct pool *pool, const struct cache_keys *k, uint32_t prefix)
+{
+	struct index_record *found = NULL;
+
+	if (prefix)
+		index_find_many(c->index, pool->tenant->number, pool->layout_id,
+				k->bytes + (size_t)(prefix - 1) * k->key_bytes, k->key_bytes, 1, &found);
+	return found ? atomic_load_explicit(&block_of(found)->turn, memory_order_relaxed) : 0;
+}
+
+uint16_t turn_after(uint16_t turn, bool goes_on)
+{
+	return turn && goes_on && turn < UINT16_MAX ? turn + 1 : turn;
+}
+
 enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_keys *k, uint32_t *prefix,
 			 uint8_t *states, uint32_t states_max, const char **why)
 {
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts = session_pools(c, session, pools);
 	struct prefix p;
+	uint16_t turn;
 
 	*why = "no such session: it was never opened, or it has ended";
 	if (!layouts)
@@ -97,8 +114,10 @@ enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_k
 	index_read_lock();
 	for (uint32_t l = 0; l < layouts; l++)
 		lookup_layout(c, pools[l], k, &p, states ? states + l : NULL, layouts);
-	index_read_unlock();
 	*prefix = prefix_longest(&p);
+	turn = turn_of(c, pools[0], k, *prefix);
+	index_read_unlock();
+	advice_ask(c, REQUEST_LOOKUP, session, pools, layouts, k, *prefix, turn_after(turn, *prefix < k->count), POLICY_HINT_NONE);
 	cache_count(c, COUNTER_LOOKUPS, 1);
 	cache_count(c, COUNTER_LOOKUP_KEYS, k->count);
 	cache_count(c, COUNTER_LOOKUP_HITS, *prefix);
@@ -170,7 +189,9 @@ enum status cache_report(struct cache *c, uint64_t session, const struct cache_k
 {
 	static const enum counter counters[] = { COUNTER_EVENT_NONE, COUNTER_EVENT_TURN_END,
 						 COUNTER_EVENT_TOOL_CALL, COUNTER_EVENT_SESSION_END };
-	uint32_t found;
+	static const enum policy_hint hints[] = { POLICY_HINT_NONE, POLICY_HINT_TURN, POLICY_HINT_TOOL, POLICY_HINT_END };
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t found, layouts = session_pools(c, session, pools);
 	enum status s;
 
 	(void)priority;
@@ -178,6 +199,16 @@ enum status cache_report(struct cache *c, uint64_t session, const struct cache_k
 	*why = "unknown event";
 	if ((unsigned)event >= sizeof(counters) / sizeof(counters[0]))
 		return STATUS_INVALID;
+	/* The uses that follow are told as this report's. */
+	if (layouts && !cache_keys_problem(k, layouts) && event != CACHE_EVENT_NONE) {
+		advice_ask(c, REQUEST_REPORT, session, pools, layouts, k, 0, 0, hints[event]);
+		index_read_lock();
+		cache_lock(c);
+		cache_time(c, now_us);
+		advice_read(c, READ_A_CALL);
+		cache_unlock(c);
+		index_read_unlock();
+	}
 	s = use_keys(c, session, k, now_us, &found, why);
 	if (!s)
 		cache_count(c, counters[event], 1);

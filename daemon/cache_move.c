@@ -31,9 +31,9 @@ struct move *move_of(struct cache *c, const struct block *b)
 	return m;
 }
 
-struct move *grave_of(struct cache *c, const struct index_ident *ident)
+struct move *grave_of(struct cache *c, const struct index_ident *ident, struct move *after)
 {
-	struct move *m = *grave_bucket(c, ident);
+	struct move *m = after ? after->grave_next : *grave_bucket(c, ident);
 
 	while (m && (m->dead.layout_id != ident->layout_id || m->dead.tenant != ident->tenant ||
 		     m->dead.key_bytes != ident->key_bytes || memcmp(m->dead.key, ident->key, ident->key_bytes)))
@@ -152,6 +152,7 @@ static void bury_end(struct cache *c, struct move *m, enum status s)
 	c->tier->move_count--;
 	if (!s)
 		disk_slot_give(m->unit->disk, place_of(m));
+	CRASH_POINT("bury_end");
 	for (struct move *next; m; m = next) {
 		next = m->also;
 		grave_leave(m);
@@ -159,6 +160,13 @@ static void bury_end(struct cache *c, struct move *m, enum status s)
 		free(m->page);
 		free(m);
 	}
+}
+
+static void unburied_add(struct cache *c, struct move *m)
+{
+	m->hungry_next = NULL;
+	*c->tier->unburied_end = m;
+	c->tier->unburied_end = &m->hungry_next;
 }
 
 static void bury_done(struct disk_request *q)
@@ -170,7 +178,13 @@ static void bury_done(struct disk_request *q)
 	CRASH_POINT("bury_done");
 	cache_lock(c);
 	judge_disk(m, s);
-	bury_end(c, m, s);
+	/* As long as the disk is sound the header must go, or a later delete of the name would not know of it: again, at the next tick. */
+	if (s && !m->unit->failed && !c->tier->stopping) {
+		unburied_add(c, m);
+	} else {
+		bury_end(c, m, s);
+		burials_feed(c);
+	}
 	cache_unlock(c);
 }
 
@@ -191,34 +205,68 @@ static void dead_header(const struct cache *c, const struct move *m, struct slot
 
 /* m has the rack, the slot and the grave. On a disk that has failed nothing can be written: the slot stays taken, and the disk is
  * wiped before it is used again (store/disk.h). */
-static void bury_start(struct cache *c, struct move *m, uint64_t unix_ms)
-{
-	struct slot_header h;
-	enum status s = STATUS_EXHAUSTED;
-
-	CRASH_POINT("bury_begin");
-	m->kind = MOVE_BURY;
-	m->rack->moves++;
-	c->tier->move_count++;
-	m->page = aligned_alloc(SLOT_HEADER_BYTES, SLOT_HEADER_BYTES);
-	if (m->page) {
-		dead_header(c, m, &h);
-		slot_tombstone(m->page, &h, unix_ms);
-		m->io.done = bury_done;
-		s = disk_tombstone(m->unit->disk, place_of(m), m->page, &m->io);
-	}
-	if (!s)
-		return;
-	judge_disk(m, s);
-	bury_end(c, m, s);
-}
-
 static uint64_t unix_now_ms(void)
 {
 	struct timespec t;
 
 	clock_gettime(CLOCK_REALTIME, &t);
 	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static enum status bury_submit(struct cache *c, struct move *m)
+{
+	struct slot_header h;
+
+	if (c->tier->stopping)
+		return STATUS_CANCELLED;
+	if (!m->page) {
+		m->page = aligned_alloc(SLOT_HEADER_BYTES, SLOT_HEADER_BYTES);
+		if (!m->page)
+			return STATUS_EXHAUSTED;
+		dead_header(c, m, &h);
+		slot_tombstone(m->page, &h, unix_now_ms());
+	}
+	m->io.done = bury_done;
+	return disk_tombstone(m->unit->disk, place_of(m), m->page, &m->io);
+}
+
+/* False: the disk does not take it now. A slab that is being deleted takes no tombstone, and its headers are there until it is gone. */
+static bool bury_try(struct cache *c, struct move *m)
+{
+	enum status s = bury_submit(c, m);
+
+	if (!s)
+		return true;
+	if (s == STATUS_EXHAUSTED || s == STATUS_BUSY || (s == STATUS_STALE && !m->rack->gone && !m->unit->failed))
+		return false;
+	judge_disk(m, s);
+	bury_end(c, m, s == STATUS_STALE && m->rack->gone ? STATUS_OK : s);
+	return true;
+}
+
+void burials_feed(struct cache *c)
+{
+	struct tier *t = c->tier;
+	struct move *m = t->unburied, *next;
+
+	t->unburied = NULL;
+	t->unburied_end = &t->unburied;
+	for (; m; m = next) {
+		next = m->hungry_next;
+		if (!bury_try(c, m))
+			unburied_add(c, m);
+	}
+}
+
+static void bury_start(struct cache *c, struct move *m)
+{
+	CRASH_POINT("bury_begin");
+	m->kind = MOVE_BURY;
+	m->rack->moves++;
+	c->tier->move_count++;
+	/* Not before those that wait already. */
+	if (c->tier->unburied || !bury_try(c, m))
+		unburied_add(c, m);
 }
 
 void bury_begin(struct cache *c, struct rack *r, uint32_t slot, struct pool *p, const struct index_ident *ident,
@@ -232,8 +280,9 @@ void bury_begin(struct cache *c, struct rack *r, uint32_t slot, struct pool *p, 
 	}
 	m->rack = r;
 	m->rack_slot = slot;
+	CRASH_POINT("bury_enter");
 	grave_enter(m, p, ident, generation);
-	bury_start(c, m, unix_now_ms());
+	bury_start(c, m);
 }
 
 /* ---- spills ---- */
@@ -251,6 +300,19 @@ static void spill_keep(struct move *m)
 	cache_count(c, COUNTER_SPILLED, 1);
 }
 
+/* The catalog forgets it only now: before, a restart had better find it again. It may have been put or spilled anew meanwhile. */
+static void displaced(struct cache *c, const struct move *m)
+{
+	struct index_record *r;
+
+	CRASH_POINT("spill_displaced");
+	index_read_lock();
+	r = index_find(c->index, &m->dead);
+	if (!r || !block_of(r)->rack)
+		catalog_untell(c, &m->dead);
+	index_read_unlock();
+}
+
 /* The slot is not to stay as it is: its header names the block, or, if the write failed, perhaps what was displaced, or it is torn. A
  * burial takes over the move's waiters. */
 static void spill_undo(struct move *m, const struct block *b, enum status s)
@@ -258,6 +320,7 @@ static void spill_undo(struct move *m, const struct block *b, enum status s)
 	struct cache *c = m->cache;
 	struct move *grave, *also = NULL;
 
+	CRASH_POINT("spill_undo");
 	if (s && !m->io.ring.started_us && !m->grave) {
 		disk_slot_give(m->unit->disk, place_of(m));
 		return;
@@ -277,16 +340,18 @@ static void spill_undo(struct move *m, const struct block *b, enum status s)
 	if (also) {
 		const struct index_ident old = m->dead;
 
+		displaced(c, m);
 		grave_leave(m);
 		grave_enter(also, m->dead_pool, &old, m->dead_generation);
 		grave->also = also;
 	}
-	bury_start(c, grave, unix_now_ms());
+	bury_start(c, grave);
 }
 
 /* What lies in the slot that a spill is about to overwrite leaves the books; its name stays in the graves until it is overwritten. */
 static void displace(struct cache *c, struct move *m, struct block *old)
 {
+	CRASH_POINT("spill_displace");
 	grave_enter(m, old->pool, &old->record.ident, old->generation);
 	cache_count(c, COUNTER_EVICTED_DISK, 1);
 	if (old->shelf) {
@@ -295,18 +360,6 @@ static void displace(struct cache *c, struct move *m, struct block *old)
 	}
 	cache_count(c, COUNTER_DROPPED, 1);
 	block_remove(c, old, CACHE_REASON_EVICTED);
-}
-
-/* The catalog forgets it only now: before, a restart had better find it again. It may have been put or spilled anew meanwhile. */
-static void displaced(struct cache *c, const struct move *m)
-{
-	struct index_record *r;
-
-	index_read_lock();
-	r = index_find(c->index, &m->dead);
-	if (!r || !block_of(r)->rack)
-		catalog_untell(c, &m->dead);
-	index_read_unlock();
 }
 
 static void spill_done(struct disk_request *q)
@@ -322,6 +375,7 @@ static void spill_done(struct disk_request *q)
 	judge_disk(m, s);
 	m->unit->spilling--;
 	m->rack->moves--;
+	CRASH_POINT("spill_leave");
 	move_leave(m);
 	if (!s && m->grave)
 		displaced(c, m);
@@ -339,6 +393,7 @@ static void spill_done(struct disk_request *q)
 	grave_leave(m);
 	move_tell(m, s);
 	block_unpin(b);
+	burials_feed(c);
 	spill_pump(c);
 	loads_feed(c);
 	cache_unlock(c);
@@ -350,11 +405,13 @@ static enum status spill_submit(struct cache *c, struct move *m, struct block *b
 	const struct pool *p = b->pool;
 	enum status s;
 
+	CRASH_POINT("spill_begin");
 	m->io.done = spill_done;
 	s = disk_write(m->unit->disk, place_of(m), block_slot_at(b), (uint32_t)p->geometry.slot_bytes,
 		       b->shelf->buffer[m->unit->number], m->priority, &m->io);
 	if (s)
 		return s;
+	CRASH_POINT("spill_submitted");
 	/* Its end waits for the lock. */
 	if (victim)
 		displace(c, m, victim);
@@ -461,11 +518,13 @@ static void load_give_slot(struct move *m)
 static void load_lost(struct cache *c, struct move *m, enum status s)
 {
 	if (s == STATUS_CORRUPT || s == STATUS_STALE) {
+		/* Of one that was deleted meanwhile the slot may be another's by now. */
+		if (!block_live(m->block))
+			return;
 		cache_count(c, COUNTER_LOAD_CORRUPT, 1);
 		cache_count(c, COUNTER_CORRUPT, 1);
 		disk_note_corrupt(m->unit->disk, 1);
-		if (block_live(m->block))
-			block_remove(c, m->block, CACHE_REASON_CORRUPT);
+		block_remove(c, m->block, CACHE_REASON_CORRUPT);
 	} else {
 		cache_count(c, s == STATUS_BUSY || s == STATUS_EXHAUSTED || s == STATUS_CANCELLED ? COUNTER_LOAD_SHED : COUNTER_LOAD_FAILED, 1);
 		judge_disk(m, s);
@@ -479,6 +538,7 @@ static void load_end(struct cache *c, struct move *m, enum status s, const struc
 
 	move_leave(m);
 	if (!s && block_live(b)) {
+		CRASH_POINT("load_arrive");
 		m->shelf->held--;
 		block_arrive(c, b, &m->slot, m->shelf, h->position);
 		rack_use(c, b);
@@ -524,6 +584,7 @@ static enum status load_start(struct cache *c, struct move *m)
 		host_slot_give(&m->slot);
 		return STATUS_EXHAUSTED;
 	}
+	CRASH_POINT("load_begin");
 	m->shelf->taken++;
 	m->shelf->held++;
 	p->free_slots--;
@@ -572,6 +633,9 @@ enum status load_begin(struct cache *c, struct block *b, enum ring_priority prio
 		tier_wake(c);
 		return STATUS_OK;
 	}
+	/* Its slab is being deleted: that is no damage. */
+	if (s == STATUS_STALE)
+		s = STATUS_CANCELLED;
 	/* From the caller's own hands it is told as its answer, not as an event. */
 	if (s) {
 		struct cache_wait_link *l = m->links;

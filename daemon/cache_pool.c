@@ -40,7 +40,7 @@ static enum status pool_create(struct cache *c, const struct kv_layout *l, struc
 		goto fail;
 	}
 	s = STATUS_EXHAUSTED;
-	p->policy = c->policy->create(c->options.host_bytes / p->geometry.slot_bytes + 1);
+	p->policy = c->policy->create(c->options.host_bytes / p->geometry.slot_bytes);
 	if (!p->policy)
 		goto fail;
 	c->pools[c->pool_count++] = p;

@@ -61,6 +61,26 @@ enum {
 	X(EVICTED_DISK, "terrace_evictions_total", "tier=disk,reason=full", "blocks that left a tier")       \
 	X(EVICTED_LOST, "terrace_evictions_total", "tier=disk,reason=lost", "blocks that left a tier")       \
 	X(EVICTED_COMPACT, "terrace_evictions_total", "tier=disk,reason=compact", "blocks that left a tier") \
+	X(EVICTED_REFUSED, "terrace_evictions_total", "tier=host,reason=refused", "blocks that left a tier")     \
+	X(REGRETTED_HOST, "terrace_evictions_regretted_total", "tier=host",                                  \
+	  "blocks that left a tier and were asked for within a minute")                                      \
+	X(REGRETTED_DISK, "terrace_evictions_regretted_total", "tier=disk",                                  \
+	  "blocks that left a tier and were asked for within a minute")                                      \
+	X(REFUSED_HOST, "terrace_refused_blocks_total", "tier=host",                                         \
+	  "blocks that the policy would not have given the place that they took, or asked for")              \
+	X(REFUSED_DISK, "terrace_refused_blocks_total", "tier=disk",                                         \
+	  "blocks that the policy would not have given the place that they took, or asked for")              \
+	X(AHEAD_BYTES, "terrace_prefetch_bytes_total", "result=loaded", "bytes of blocks loaded ahead of their use") \
+	X(AHEAD_USED, "terrace_prefetch_bytes_total", "result=used", "bytes of blocks loaded ahead of their use") \
+	X(AHEAD_WASTED, "terrace_prefetch_bytes_total", "result=wasted",                                     \
+	  "bytes of blocks loaded ahead of their use")                                                       \
+	X(AHEAD_NO_BUDGET, "terrace_prefetch_refused_total", "reason=budget", "loads ahead that were not begun") \
+	X(AHEAD_NO_ROOM, "terrace_prefetch_refused_total", "reason=room", "loads ahead that were not begun") \
+	X(AHEAD_NO_DISK, "terrace_prefetch_refused_total", "reason=disk", "loads ahead that were not begun") \
+	X(AHEAD_STALE, "terrace_prefetch_refused_total", "reason=stale", "loads ahead that were not begun")  \
+	X(REQUESTS, "terrace_requests_total", "", "prompts that the policy was told of")                     \
+	X(REQUESTS_REPEATED, "terrace_requests_repeated_total", "", "calls for a prompt that was told already") \
+	X(REQUESTS_HINTED, "terrace_requests_hinted_total", "", "reports that the policy was told of")       \
 	X(DROPPED, "terrace_dropped_blocks_total", "", "evicted blocks of which no copy was left")           \
 	X(SPILLED, "terrace_spills_total", "status=ok", "blocks written to a disk")                          \
 	X(SPILL_FAILED, "terrace_spills_total", "status=failed", "blocks written to a disk")                 \
@@ -130,6 +150,10 @@ struct pool {
 	int64_t free_slots;            /* on its shelves that do not drain */
 	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
 	bool taken_lately;             /* a slot, since room_ahead last looked */
+	struct policy_node *refused, *refused_last; /* in memory, but not in the policy: they go first, in this order */
+	uint64_t unworthy;             /* of the dirty: not to be spilled */
+	uint64_t refused_us;           /* when admission refused last, and where in a chain */
+	uint32_t refused_position;
 };
 
 /* A block: unpublished (of a reservation, always in memory), published (in the index; in memory with shelf and policy,
@@ -147,10 +171,15 @@ struct block {
 	uint32_t rack_slot;
 	uint16_t tokens;
 	bool moving;                   /* being spilled or loaded: move_of() */
+	bool refused;                  /* admission: in memory it is on the pool's list of those; before it is there, it will be */
+	bool unworthy;                 /* dirty, and no disk's policy would give up another block for it */
+	bool ahead;                    /* loaded ahead of its use, which has not come yet */
 	_Atomic uint8_t where;         /* what lookups may know of it: BLOCK_IN_MEMORY | BLOCK_ON_DISK */
+	_Atomic uint16_t turn;         /* of its put; 0: not known. Lookups read it */
+	struct block *id_next;         /* of the bucket by id (cache_advice.h) */
 };
 enum { BLOCK_IN_MEMORY = 1, BLOCK_ON_DISK = 2 };
-_Static_assert(sizeof(struct block) <= 192, "a million blocks are to cost at most 256 bytes each");
+_Static_assert(sizeof(struct block) <= 208, "a million blocks are to cost at most 256 bytes each");
 
 static inline struct block *block_of(struct index_record *r)
 {
@@ -251,6 +280,7 @@ struct reservation {
 
 struct watch_item {
 	uint8_t kind, reason, layout, key_bytes;
+	uint8_t where;                 /* the block's, at that time */
 	uint8_t key[SLOT_KEY_MAX];
 };
 
@@ -316,6 +346,7 @@ struct cache {
 	uint32_t drain_count;
 	uint64_t balance_us;           /* when room_balance last looked around */
 	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */
+	struct advice *advice;         /* cache_advice.h */
 	struct pool *grow;             /* room_take gave up for it: see there */
 	void (*wake_chores)(void *arg);
 	void *wake_chores_arg;
@@ -367,6 +398,11 @@ struct block *shelf_next_block(struct pool *p, uint32_t *extent, uint32_t *slot,
 /* A free slot of the pool, evicting as needed. EXHAUSTED. If that is because the pool should get another
  * extent first, which takes long, c->grow is set: undo, leave the lock, room_grow(), try again. */
 enum status room_take(struct cache *c, struct pool *p, struct host_slot *out);
+/* Whether the policy would rather keep what it has than give a place to the block of this event, in a pool that is full. What
+ * follows a refused block in its chain is refused with it. */
+bool room_refuses(struct cache *c, struct pool *p, const struct policy_event *e);
+/* The same of one that is in memory, refused. */
+bool room_keeps_out(struct cache *c, struct pool *p, const struct policy_event *e);
 /* Takes what room_take left in c->grow. */
 static inline struct pool *room_wants(struct cache *c)
 {
@@ -411,8 +447,10 @@ static inline uint8_t *block_slot_at(const struct block *b)
 	return b->shelf->base + b->index * b->pool->geometry.slot_bytes;
 }
 void block_ident(const struct pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out);
-/* An unpublished block with a slot. */
-enum status block_create(struct cache *c, struct pool *p, struct block **out);
+/* An unpublished block with a slot. e: of what is to be put, as far as it is known, for admission; NULL: not asked. */
+enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, struct block **out);
+/* The name that policies and the advice know a block by. */
+uint64_t block_id(const struct index_ident *ident);
 /* Frees an unpublished one. */
 void block_discard(struct cache *c, struct block *b);
 /* Makes it visible under its record's ident. In a read section. EXISTS: it stays unpublished. The caller
@@ -438,6 +476,8 @@ enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uin
  * unpin. */
 void block_remove(struct cache *c, struct block *b, enum cache_reason reason);
 void block_use(struct cache *c, struct block *b); /* deepest first, too */
+/* No disk is to have it, or not any more so. */
+void block_unworthy(struct block *b, bool is);
 void block_place(const struct block *b, struct cache_place *out);
 void block_free_record(struct index_record *r);
 static inline void place_none(struct cache_place *out)
@@ -467,6 +507,8 @@ static inline uint32_t prefix_first(uint32_t n, uint32_t need)
 {
 	return n > need ? n - need : 0;
 }
+/* The turn that asks for something after a block of that turn; 0: not known. */
+uint16_t turn_after(uint16_t turn, bool goes_on);
 /* Without the lock: copies an open session's pools; 0: unknown session. */
 uint32_t session_pools(struct cache *c, uint64_t id, struct pool **pools);
 /* Without the lock, in a read section: found[key * layouts + layout] = the block or NULL. */

@@ -9,6 +9,7 @@
  * else off meanwhile, the end of the session too.
  */
 #include "daemon/cache_tier.h"
+#include "store/crash_point.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -113,13 +114,21 @@ static enum status reservation_fill(struct cache *c, struct reservation *r, stru
 
 		if (!wanted[l])
 			continue;
-		s = block_create(c, pools[l], &p->block);
+		struct policy_event e = { .now_us = c->now_us, .tokens = r->info.tokens,
+					  .position = r->info.position / pools[l]->layout.block_tokens };
+		struct index_ident ident;
+
+		if (!r->open) {
+			block_ident(pools[l], r->key, r->key_bytes, &ident);
+			e.id = block_id(&ident);
+		}
+		s = block_create(c, pools[l], r->open ? NULL : &e, &p->block);
 		if (s)
 			return s;
 		r->slots++;
 		r->bytes += pools[l]->geometry.slot_bytes;
 		if (!r->open) {
-			block_ident(pools[l], r->key, r->key_bytes, &p->block->record.ident);
+			p->block->record.ident = ident;
 			claim_add(c, p);
 		}
 	}
@@ -174,6 +183,7 @@ enum status reservation_create(struct cache *c, struct session *s, struct pool *
 		free(r);
 		return status;
 	}
+	CRASH_POINT("reserve");
 	reservation_link(c, s, r, now_us);
 	*out = r;
 	return STATUS_OK;
@@ -243,6 +253,7 @@ enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t
 			claim_drop(c, p);
 		block_ident(block_pool(p->block), r->key, r->key_bytes, &p->block->record.ident);
 		p->block->tokens = r->info.tokens;
+		p->block->turn = r->info.turn < UINT16_MAX ? r->info.turn : UINT16_MAX;
 		if (block_publish(c, p->block, now_us))
 			continue;
 		published[l] = p->block;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "daemon/cache_tier.h"
+#include "store/crash_point.h"
 
 enum {
 	DISPLACE_SCAN = 256,
@@ -126,10 +127,12 @@ static void where_on_disk(struct block *b, bool on)
 void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b, uint64_t position)
 {
 	const struct policy_event e = {
-		.now_us = c->now_us, .id = ident_hash(&b->record.ident, 0), .tokens = b->tokens,
+		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens,
 		.position = position / b->pool->layout.block_tokens,
 	};
 
+	block_unworthy(b, false);
+	CRASH_POINT("rack_attach");
 	b->rack = r;
 	b->rack_slot = slot;
 	r->at[slot].block = b;
@@ -145,6 +148,7 @@ void rack_detach(struct cache *c, struct block *b)
 	struct rack *r = b->rack;
 
 	c->tier->policy->remove(r->class->policy, &slot_of(b)->node);
+	CRASH_POINT("rack_detach");
 	slot_of(b)->block = NULL;
 	r->blocks--;
 	r->class->blocks--;
@@ -209,10 +213,45 @@ enum status rack_take(struct cache *c, struct unit *u, uint64_t slot_bytes, stru
 	n = c->tier->policy->victim(k->policy, may_displace, NULL, DISPLACE_SCAN);
 	if (!n)
 		return STATUS_EXHAUSTED;
+	CRASH_POINT("rack_victim");
 	*victim = (struct block *)block_of_rack_node(n);
 	*rack = (*victim)->rack;
 	*slot = (*victim)->rack_slot;
 	return STATUS_OK;
+}
+
+/* True: this disk would have to give up another block, and its policy would not. */
+static bool unit_refuses(struct cache *c, struct unit *u, const struct block *b, const struct policy_event *e)
+{
+	struct disk_class *k = u->classes;
+	const struct policy_node *n;
+
+	while (k && k->slot_bytes != b->pool->geometry.slot_bytes)
+		k = k->next;
+	if (!k || !k->full || c->now_us - k->full_us > FULL_AGAIN_US)
+		return false;
+	for (const struct rack *r = k->racks; r; r = r->next)
+		if (r->blocks + r->moves < r->slots)
+			return false;
+	n = c->tier->policy->victim(k->policy, may_displace, NULL, DISPLACE_SCAN);
+	return n && !c->tier->policy->admit(k->policy, e, n);
+}
+
+bool rack_refuses(struct cache *c, const struct block *b)
+{
+	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens };
+	bool refused = false;
+
+	for (uint32_t i = 0; c->tier->policy->admit && i < c->tier->unit_count; i++) {
+		struct unit *u = &c->tier->units[i];
+
+		if (u->failed)
+			continue;
+		if (!unit_refuses(c, u, b, &e))
+			return false;
+		refused = true;
+	}
+	return refused;
 }
 
 /* ---- walks ---- */

@@ -3,27 +3,29 @@
  * commit of the catalog that forgets it.
  */
 #include "daemon/cache_tier.h"
+#include "store/crash_point.h"
 
 enum { DELETE_NEW, DELETE_BURYING, DELETE_COMMITTING };
 
-/* A header that names the key is still to be overwritten: joins the wait. */
-static void join_grave(struct cache *c, const struct index_ident *ident, struct cache_wait *w)
+/* Headers that name the key are still to be overwritten: joins the wait for each. */
+static void join_graves(struct cache *c, const struct index_ident *ident, struct cache_wait *w)
 {
-	struct move *grave = grave_of(c, ident);
-	struct cache_wait_link *l = grave && w ? wait_link(c, w, NULL) : NULL;
+	for (struct move *grave = NULL; w && (grave = grave_of(c, ident, grave));) {
+		struct cache_wait_link *l = wait_link(c, w, NULL);
 
-	if (l) {
+		if (!l) {
+			w->worst = STATUS_IO;
+			continue;
+		}
 		l->move_next = grave->links;
 		grave->links = l;
-	} else if (grave && w) {
-		w->worst = STATUS_IO;
 	}
 }
 
 /* A block that is being spilled when it is removed is buried when the spill has ended. */
 static void join_spill(struct cache *c, struct block *b, struct cache_wait *w)
 {
-	struct move *m = b->moving ? move_of(c, b) : NULL;
+	struct move *m = b->moving && !b->rack ? move_of(c, b) : NULL;
 	struct cache_wait_link *l = m && w ? wait_link(c, w, NULL) : NULL;
 
 	if (l) {
@@ -40,6 +42,7 @@ static enum status remove_key(struct cache *c, struct pool *const *pools, uint32
 	struct block *found[CACHE_LAYOUTS_MAX];
 	enum status s = STATUS_MISS;
 	struct index_ident ident;
+	struct unit *u;
 
 	index_read_lock();
 	blocks_find(c, pools, layouts, one, found);
@@ -47,15 +50,20 @@ static enum status remove_key(struct cache *c, struct pool *const *pools, uint32
 	for (uint32_t l = 0; l < layouts; l++) {
 		if (found[l] && block_live(found[l])) {
 			join_spill(c, found[l], w);
+			CRASH_POINT("delete_remove");
+			u = found[l]->rack ? found[l]->rack->class->unit : NULL;
 			block_remove(c, found[l], CACHE_REASON_DELETED);
 			cache_count(c, COUNTER_DELETED, 1);
+			if (w && u && u->failed)
+				w->worst = STATUS_IO;
 			s = STATUS_OK;
 		}
 		if (!c->tier)
 			continue;
 		block_ident(pools[l], one->bytes, one->key_bytes, &ident);
+		CRASH_POINT("delete_untell");
 		catalog_untell(c, &ident);
-		join_grave(c, &ident, w);
+		join_graves(c, &ident, w);
 	}
 	cache_unlock(c);
 	index_read_unlock();
@@ -68,6 +76,7 @@ static enum status delete_wait(struct cache *c, struct cache_wait *w)
 	if (w->outstanding)
 		return STATUS_BUSY;
 	if (w->stage == DELETE_BURYING) {
+		CRASH_POINT("delete_buried");
 		w->stage = DELETE_COMMITTING;
 		if (wait_catalog(c, w) == STATUS_OK)
 			return STATUS_BUSY;

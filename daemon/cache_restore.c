@@ -5,11 +5,12 @@
  *      record was not committed any more, or be a tombstone, or another block's than the record says: the header is the truth;
  *   3. slots that nobody named are free. From now on blocks may be spilled, deleted and flushed.
  *
- * Until 3 those calls wait: a slot that is not known to be free is not written, and a delete must meet every copy. A block that was put
- * meanwhile wins over what is found on disk, which is buried. Of two copies of a name the higher generation wins. Bytes are
+ * Until 3 those calls wait: a slot that is not known to be free is not written, and a delete must meet every copy. What is found on disk wins
+ * over what was put meanwhile: it may have been flushed. Of two copies on disk the higher generation wins, the other is buried. Bytes are
  * checked when they are loaded.
  */
 #include "daemon/cache_tier.h"
+#include "store/crash_point.h"
 
 #include <semaphore.h>
 #include <stdlib.h>
@@ -33,7 +34,7 @@ static const uint8_t *get32(const uint8_t *at, uint32_t *n)
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are written as they lie in memory");
 _Static_assert(4 + KV_FINGERPRINT_BYTES + 14 * 4 <= LAYOUT_BYTES, "room for all fields");
 
-enum { LAYOUT_FORM = 1 };
+enum { LAYOUT_FORM = 1, SCAN_AGAIN_NS = 100 * 1000 * 1000 };
 
 void layout_pack(const struct kv_layout *l, uint8_t out[LAYOUT_BYTES])
 {
@@ -85,8 +86,9 @@ static void tell_layouts(struct cache *c)
 		struct record r;
 
 		layout_pack(&p->layout, l.layout);
-		if (layout_record_encode(&l, &r) == STATUS_OK)
-			catalog_put(c->tier->catalog, CATALOG_LAYOUTS, r.key, r.key_bytes, r.value, r.value_bytes);
+		if (layout_record_encode(&l, &r) ||
+		    catalog_put(c->tier->catalog, CATALOG_LAYOUTS, r.key, r.key_bytes, r.value, r.value_bytes))
+			c->tier->lagging = true;
 	}
 }
 
@@ -118,8 +120,8 @@ void catalog_tell(struct cache *c, const struct block *b, const struct slot_head
 		br.parent_bytes = h->parent_bytes;
 		memcpy(br.parent, h->parent, h->parent_bytes);
 	}
-	if (block_record_encode(&br, &r) == STATUS_OK)
-		catalog_put(c->tier->catalog, CATALOG_BLOCKS, r.key, r.key_bytes, r.value, r.value_bytes);
+	if (block_record_encode(&br, &r) || catalog_put(c->tier->catalog, CATALOG_BLOCKS, r.key, r.key_bytes, r.value, r.value_bytes))
+		c->tier->lagging = true;
 }
 
 void catalog_untell(struct cache *c, const struct index_ident *ident)
@@ -129,8 +131,8 @@ void catalog_untell(struct cache *c, const struct index_ident *ident)
 	size_t n;
 
 	ident_record(ident, &br);
-	if (block_record_key(&br, key, &n) == STATUS_OK)
-		catalog_drop(c->tier->catalog, CATALOG_BLOCKS, key, n);
+	if (block_record_key(&br, key, &n) || catalog_drop(c->tier->catalog, CATALOG_BLOCKS, key, n))
+		c->tier->lagging = true;
 }
 
 /* ---- what is found ---- */
@@ -150,11 +152,12 @@ struct restore {
 	struct unit *unit;             /* that is being scanned */
 	uint64_t unix_ms;              /* when the restorer began, and the cache's time then */
 	uint64_t now_us;
-	bool by_header;                /* what is found now is the truth about its slot */
+	const struct slot_header *header; /* from which it is found now, the truth about its slot; NULL: from a record */
 };
 
 static void bury_copy(struct restore *x, const struct found *f, struct rack *r)
 {
+	CRASH_POINT("restore_bury");
 	bury_begin(x->cache, r, f->place.slot, f->pool, &f->ident, f->generation);
 }
 
@@ -166,6 +169,11 @@ static bool copy_wins(struct restore *x, const struct found *f)
 
 	if (!b)
 		return true;
+	/* Put meanwhile: had the copy been known, the put would have been told that it exists. What was flushed stays. */
+	if (b->shelf && !b->rack) {
+		block_remove(x->cache, b, CACHE_REASON_EVICTED);
+		return true;
+	}
 	if (b->shelf || b->moving || b->generation >= f->generation)
 		return false;
 	block_remove(x->cache, b, CACHE_REASON_DELETED);
@@ -197,18 +205,17 @@ static void adopt(struct restore *x, const struct found *f, struct rack *r)
 		bury_copy(x, f, r);
 		return;
 	}
+	CRASH_POINT("restore_adopt");
 	b = found_block(x, f);
 	if (!b || block_adopt(c, b, r, f->place.slot, f->position)) {
 		free(b);
 		bury_copy(x, f, r);
 		return;
 	}
+	CRASH_POINT("restore_adopted");
 	c->tier->restored_blocks++;
-	if (x->by_header) {
-		const struct slot_header unknown = { .magic = 0 };
-
-		catalog_tell(c, b, &unknown);
-	}
+	if (x->header)
+		catalog_tell(c, b, x->header);
 }
 
 /* In a read section, with the lock: a copy of the name f->ident lies in the place. */
@@ -219,10 +226,10 @@ static void take_up(struct restore *x, const struct found *f)
 
 	if (!r || f->place.slot >= r->slots || r->class->slot_bytes != f->pool->geometry.slot_bytes)
 		return;
-	if (f->generation > x->cache->tier->highest_generation)
-		x->cache->tier->highest_generation = f->generation;
 	if (there && there->generation == f->generation)
 		return; /* the record was right */
+	/* Two records of one slot: its header tells. */
+	x->cache->tier->scan |= there && !x->header;
 	if (there) {
 		catalog_untell(x->cache, &there->record.ident);
 		block_remove(x->cache, there, CACHE_REASON_EVICTED);
@@ -245,6 +252,12 @@ static bool restorer_goes_on(const struct restore *x)
 	return !atomic_load_explicit(&x->cache->tier->restorer_stop, memory_order_relaxed);
 }
 
+static void note_generation(struct cache *c, uint64_t generation)
+{
+	if (generation > c->tier->highest_generation)
+		c->tier->highest_generation = generation;
+}
+
 /* ---- from the catalog ---- */
 
 static bool on_layout(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes)
@@ -259,6 +272,7 @@ static bool on_layout(void *arg, const void *key, size_t key_bytes, const void *
 	    kv_layout_id(&layout) != l.layout_id)
 		return true;
 	cache_lock(x->cache);
+	CRASH_POINT("restore_layout");
 	pool_get(x->cache, &layout, &p, &why);
 	cache_unlock(x->cache);
 	return restorer_goes_on(x);
@@ -280,6 +294,8 @@ static bool on_record(void *arg, const void *key, size_t key_bytes, const void *
 	memcpy(f.ident.key, r.key, sizeof(f.ident.key));
 	index_read_lock();
 	cache_lock(c);
+	CRASH_POINT("restore_record");
+	note_generation(c, f.generation);
 	f.pool = r.tenant == c->tenant.number ? pool_by_id(c, r.layout_id) : NULL;
 	if (f.pool && f.unit)
 		take_up(x, &f);
@@ -305,17 +321,16 @@ static struct pool *pool_of_header(struct cache *c, const struct slot_header *h)
 	return pool_get(c, &layout, &p, &why) ? NULL : p;
 }
 
-/* A tombstone: an older copy of the name is dead, wherever it lies; and so is what a record says lies here. */
+/* A tombstone: what a record says lies here is dead. Other copies of the name are not: an older one was buried too, or displaced,
+ * before the delete was acknowledged, and what was put since may have a lower generation, if the catalog was lost. */
 static void on_tombstone(struct restore *x, const struct found *f)
 {
 	struct rack *r = rack_find(f->unit, f->place.slab);
 	struct block *there = r && f->place.slot < r->slots ? r->at[f->place.slot].block : NULL;
-	struct index_record *named = index_find(x->cache->index, &f->ident);
 
+	CRASH_POINT("restore_tombstone");
 	if (there && !there->moving)
 		block_remove(x->cache, there, CACHE_REASON_DELETED);
-	if (named && block_of(named) != there && !block_of(named)->shelf && block_of(named)->generation < f->generation)
-		block_remove(x->cache, block_of(named), CACHE_REASON_DELETED);
 }
 
 static bool on_header(void *arg, struct disk_place place, uint64_t slot_bytes, const struct slot_header *h)
@@ -327,8 +342,11 @@ static bool on_header(void *arg, struct disk_place place, uint64_t slot_bytes, c
 			   .stored_unix_ms = h->stored_unix_ms, .tokens = h->tokens };
 
 	memcpy(f.ident.key, h->key, sizeof(f.ident.key));
+	x->header = h;
 	index_read_lock();
 	cache_lock(c);
+	CRASH_POINT("restore_header");
+	note_generation(c, f.generation);
 	f.pool = pool_of_header(c, h);
 	if (f.pool && f.pool->geometry.slot_bytes == slot_bytes) {
 		if (h->tombstone)
@@ -347,18 +365,35 @@ static void scan_all(struct restore *x)
 {
 	struct tier *t = x->cache->tier;
 
-	x->by_header = true;
 	for (uint32_t i = 0; i < t->unit_count && restorer_goes_on(x); i++) {
 		enum status s;
 
 		x->unit = &t->units[i];
-		s = disk_scan(x->unit->disk, on_header, x, NULL);
-		if (s == STATUS_IO || s == STATUS_UNAVAILABLE) {
+		while ((s = disk_scan(x->unit->disk, on_header, x, NULL)) && restorer_goes_on(x)) {
 			cache_lock(x->cache);
 			unit_failed(x->cache, x->unit);
 			cache_unlock(x->cache);
+			if (x->unit->failed)
+				break;
+			/* A slot that was not looked at is not free: for lack of memory the scan begins anew. */
+			nanosleep(&(struct timespec){ .tv_nsec = SCAN_AGAIN_NS }, NULL);
 		}
 	}
+}
+
+/* With the lock. A lost catalog cannot say what generations it had promised: those to come are above all that lie on the disks. */
+static void lift_generations(struct cache *c)
+{
+	struct tier *t = c->tier;
+	struct boot_record boot = { .boots = 1, .epoch = c->epoch };
+	struct record r;
+
+	if (t->highest_generation < t->first_generation)
+		return;
+	t->generation_lift = t->highest_generation + 1 - t->first_generation;
+	boot.generation_reserved = t->highest_generation + GENERATIONS_RESERVED;
+	if (!boot_record_encode(&boot, &r))
+		catalog_put(t->catalog, CATALOG_META, r.key, r.key_bytes, r.value, r.value_bytes);
 }
 
 static uint64_t clock_us(clockid_t which)
@@ -407,7 +442,9 @@ void *restore_main(void *arg)
 	cache_lock(c);
 	x.now_us = c->now_us;
 	cache_unlock(c);
+	CRASH_POINT("restore_begin");
 	t->scan = t->rebuild || !was_clean(t->catalog);
+	CRASH_POINT("restore_dirty");
 	unclean(t->catalog);
 	if (t->rebuild)
 		catalog_empty(t->catalog, CATALOG_BLOCKS);
@@ -415,12 +452,16 @@ void *restore_main(void *arg)
 		catalog_walk(t->catalog, CATALOG_LAYOUTS, on_layout, &x, NULL);
 	if (!t->rebuild)
 		catalog_walk(t->catalog, CATALOG_BLOCKS, on_record, &x, NULL);
+	CRASH_POINT("restore_walked");
 	if (t->scan)
 		scan_all(&x);
+	CRASH_POINT("restore_scanned");
 	cache_lock(c);
 	if (restorer_goes_on(&x)) {
 		for (uint32_t i = 0; i < t->unit_count; i++)
 			disk_slot_free_unmarked(t->units[i].disk);
+		CRASH_POINT("restore_freed");
+		lift_generations(c);
 		t->restored = true;
 		t->restored_us = clock_us(CLOCK_MONOTONIC) - began;
 		spill_pump(c);

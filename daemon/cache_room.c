@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/cache_advice.h"
 #include "daemon/cache_tier.h"
 
 enum {
@@ -67,28 +68,88 @@ static struct block *victim(struct cache *c, struct pool *p, uint32_t rounds)
 	return NULL;
 }
 
+/* The first of the pool's refused blocks that may go. clean: and is on a disk. */
+static struct block *refused_victim(struct pool *p, bool clean)
+{
+	uint32_t looked = 0;
+
+	for (struct policy_node *n = p->refused; n && looked < VICTIM_SCAN; n = n->next, looked++) {
+		struct block *b = (struct block *)block_of_node(n);
+
+		if (block_pins(b) == 0 && (!clean || b->rack))
+			return b;
+	}
+	return NULL;
+}
+
+static bool may_leave(const struct policy_node *n, void *arg)
+{
+	(void)arg;
+	return block_pins(block_of_node(n)) == 0;
+}
+
+bool room_keeps_out(struct cache *c, struct pool *p, const struct policy_event *e)
+{
+	struct policy_node *v = c->policy->admit ? c->policy->victim(p->policy, may_leave, NULL, VICTIM_SCAN) : NULL;
+
+	return v && !c->policy->admit(p->policy, e, v);
+}
+
+bool room_refuses(struct cache *c, struct pool *p, const struct policy_event *e)
+{
+	bool refused = p->refused_us == e->now_us && e->position == p->refused_position + 1;
+
+	if (!c->policy->admit || p->free_slots > 0 || p->grow_refused != c->room_epoch)
+		return false;
+	if (!refused)
+		refused = room_keeps_out(c, p, e);
+	if (refused) {
+		p->refused_us = e->now_us;
+		p->refused_position = e->position;
+	}
+	return refused;
+}
+
 static bool may_depart(const struct policy_node *n, void *arg)
 {
 	(void)arg;
 	return block_pins(block_of_node(n)) == 0 && block_of_node(n)->rack;
 }
 
-/* With disks, the coldest that is on one: it is not lost. If spills have not kept up, the coldest. */
+/* What was refused, then the coldest. With disks, of both those that are on one: they are not lost. If spills have not kept up, any. */
 static struct block *victim_to_evict(struct cache *c, struct pool *p)
 {
-	struct policy_node *n = c->tier ? c->policy->victim(p->policy, may_depart, NULL, VICTIM_SCAN) : NULL;
+	struct block *b = refused_victim(p, c->tier);
+	struct policy_node *n;
 
-	return n ? (struct block *)block_of_node(n) : victim(c, p, VICTIM_ROUNDS);
+	if (b)
+		return b;
+	n = c->tier ? c->policy->victim(p->policy, may_depart, NULL, VICTIM_SCAN) : NULL;
+	if (n)
+		return (struct block *)block_of_node(n);
+	b = refused_victim(p, false);
+	return b ? b : victim(c, p, VICTIM_ROUNDS);
+}
+
+static enum gone_reason gone_reason_of(enum counter why)
+{
+	return why == COUNTER_EVICTED_REFUSED ? GONE_REFUSED :
+	       why == COUNTER_EVICTED_SHED    ? GONE_SHED :
+	       why == COUNTER_EVICTED_DRAIN   ? GONE_DRAIN : GONE_FULL;
 }
 
 void room_evict(struct cache *c, struct block *b, enum counter why)
 {
+	if (b->refused || b->unworthy)
+		why = COUNTER_EVICTED_REFUSED;
+	else if (c->tier && !b->rack)
+		why = COUNTER_EVICTED_SHED;
+	cache_count(c, why, 1);
+	gone_note(c, b->node.id, &b->node, false, gone_reason_of(why));
 	if (b->rack) {
-		cache_count(c, why, 1);
 		block_depart(c, b);
 		return;
 	}
-	cache_count(c, c->tier ? COUNTER_EVICTED_SHED : why, 1);
 	cache_count(c, COUNTER_DROPPED, 1);
 	block_remove(c, b, CACHE_REASON_EVICTED);
 }
@@ -129,8 +190,10 @@ static struct block *coldest_elsewhere(struct cache *c, const struct pool *mine)
 	struct block *coldest = NULL;
 
 	for (uint32_t i = 0; i < c->pool_count; i++) {
-		struct block *b = c->pools[i] == mine ? NULL : victim(c, c->pools[i], 1);
+		struct block *b = c->pools[i] == mine ? NULL : refused_victim(c->pools[i], false);
 
+		if (!b && c->pools[i] != mine)
+			b = victim(c, c->pools[i], 1);
 		if (b && (!coldest || b->node.last_use_us < coldest->node.last_use_us))
 			coldest = b;
 	}
@@ -302,7 +365,7 @@ static void drain_sweep(struct cache *c, struct drain *d)
 
 		if (!b || block_pins(b))
 			continue;
-		if (c->tier && !b->rack && spill_begin(c, b, RING_IDLE, NULL) != STATUS_UNAVAILABLE)
+		if (c->tier && !b->rack && !b->unworthy && spill_begin(c, b, RING_IDLE, NULL) != STATUS_UNAVAILABLE)
 			continue;
 		room_evict(c, b, COUNTER_EVICTED_DRAIN);
 	}

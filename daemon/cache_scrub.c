@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "daemon/cache_tier.h"
+#include "store/crash_point.h"
 
 enum { SCRUB_BLOCKS = 64, SCRUB_SLOTS = 16384 };
 
@@ -49,6 +50,7 @@ enum status scrub_copy(struct cache *c, const struct block *b, const struct scru
 
 	if (!at)
 		return s;
+	CRASH_POINT("scrub_read");
 	s = read_wait(t->disk, t->place, at, (uint32_t)p->geometry.slot_bytes);
 	if (!s) {
 		memcpy(h, at, sizeof(*h));
@@ -68,8 +70,6 @@ static void copy_lost(struct cache *c, struct block *b)
 
 	cache_count(c, COUNTER_CORRUPT, 1);
 	disk_note_corrupt(r->class->unit->disk, 1);
-	if (!block_live(b))
-		return;
 	if (!b->shelf) {
 		block_remove(c, b, CACHE_REASON_CORRUPT);
 		return;
@@ -79,19 +79,29 @@ static void copy_lost(struct cache *c, struct block *b)
 	bury_begin(c, r, slot, b->pool, &b->record.ident, b->generation);
 }
 
+static bool same_target(const struct block *b, const struct scrub_target *t)
+{
+	const struct scrub_target now = scrub_target_of(b);
+
+	return now.disk == t->disk && now.place.slab == t->place.slab && now.place.slot == t->place.slot;
+}
+
 static enum status scrub_block(struct cache *c, struct block *b, const struct scrub_target *t, struct cache_verified *sum)
 {
 	struct slot_header h;
 	enum status s = scrub_copy(c, b, t, &h);
-	const bool bad = s == STATUS_CORRUPT || s == STATUS_STALE;
+	bool bad = s == STATUS_CORRUPT || s == STATUS_STALE;
 
 	cache_lock(c);
+	/* One that was deleted or lost meanwhile proves nothing. */
+	if (bad && !(block_live(b) && b->rack && same_target(b, t)))
+		bad = false;
 	if (!s || bad) {
 		sum->blocks++;
 		sum->bytes += b->pool->geometry.block_bytes;
 		sum->corrupt += bad;
 	}
-	if (bad && b->rack && b->rack->class->unit->disk == t->disk)
+	if (bad)
 		copy_lost(c, b);
 	block_unpin(b);
 	cache_unlock(c);

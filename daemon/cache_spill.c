@@ -5,6 +5,7 @@
  * dropped for lack of a clean victim (a slow disk, a storm of puts) is counted as shed: memory never waits for a disk.
  */
 #include "daemon/cache_tier.h"
+#include "store/crash_point.h"
 
 enum {
 	LOOK_SLOTS = 2048,             /* at a time, in one pool */
@@ -18,17 +19,20 @@ static uint64_t excess(struct cache *c, const struct pool *p, const struct host_
 
 	for (const struct shelf *s = p->shelves; s; s = s->next)
 		total += s->draining ? 0 : s->slots;
+	/* What is not to be spilled is as good as clean: it is dropped when its place is wanted. */
+	const uint64_t dirty = p->dirty > p->unworthy ? p->dirty - p->unworthy : 0;
+
 	if (c->tier->all)
 		return p->dirty;
-	ready = total - (p->dirty < total ? p->dirty : total);
+	ready = total - (dirty < total ? dirty : total);
 	const uint64_t wanted = total * c->options.spill_share_milli / 1000;
 
-	return ready >= wanted ? 0 : wanted - ready < p->dirty ? wanted - ready : p->dirty;
+	return ready >= wanted ? 0 : wanted - ready < dirty ? wanted - ready : dirty;
 }
 
-static bool spillable(const struct block *b)
+static bool spillable(const struct cache *c, const struct block *b)
 {
-	return !b->rack && !b->moving && block_live(b);
+	return !b->rack && !b->moving && block_live(b) && (c->tier->all || !b->unworthy);
 }
 
 /* False: the disks take no more now. */
@@ -48,8 +52,14 @@ static bool spill_some(struct cache *c, struct pool *p, uint64_t most)
 			p->spill_extent = p->spill_slot = 0;
 			continue;
 		}
-		if (!spillable(b))
+		if (!spillable(c, b))
 			continue;
+		if (!c->tier->all && rack_refuses(c, b)) {
+			cache_count(c, COUNTER_REFUSED_DISK, 1);
+			block_unworthy(b, true);
+			most--;
+			continue;
+		}
 		s = spill_begin(c, b, RING_IDLE, NULL);
 		if (s) {
 			p->spill_slot -= p->spill_slot > 0; /* it is the next one again */
@@ -74,6 +84,7 @@ void spill_pump(struct cache *c)
 
 	if (!c->tier || c->tier->stopping || !c->tier->restored || !room_for_spills(c->tier, c->options.disk_depth))
 		return;
+	CRASH_POINT("spill_pump");
 	host_usage(c->host, &u);
 	for (uint32_t i = 0; i < c->pool_count; i++) {
 		struct pool *p = c->pools[i];

@@ -1,4 +1,5 @@
 /* Counters and gauges, by the names under which they are exported. */
+#include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
 
 #include <ctype.h>
@@ -151,6 +152,8 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 	for (uint32_t i = 0; i < held; i++)
 		emit(arg, "terrace_session_held_bytes", holders[i].labels, holders[i].bytes, false,
 		     "bytes that a session's leases and reservations hold");
+	gone_stats(c, emit, arg);
+	advisor_stats(c, emit, arg);
 	if (c->tier)
 		tier_stats(c, emit, arg);
 }

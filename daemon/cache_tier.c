@@ -2,6 +2,7 @@
  * What may last (making slab files, deleting them, registering memory) is done by the chores, on a worker, without the lock.
  */
 #include "daemon/cache_tier.h"
+#include "store/crash_point.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,6 @@
 #include <time.h>
 
 enum { SWEEP_SLOTS = 8192, QUEUE_PER_DEPTH = 64 };
-#define GENERATIONS_RESERVED (1ull << 32)
 
 static _Thread_local char why_text[320];
 
@@ -74,6 +74,8 @@ static enum status parts_open(struct cache *c)
 	const struct catalog_options catalog = { .folder = o->catalog_folder, .child = o->catalog_child };
 	enum status s = catalog_open(&catalog, &c->tier->catalog, &c->tier->catalog_state, why_text, sizeof(why_text));
 
+	if (!s)
+		snprintf(c->tier->catalog_why, sizeof(c->tier->catalog_why), "%.*s", (int)sizeof(c->tier->catalog_why) - 1, why_text);
 	for (uint32_t i = 0; i < o->disk_count && !s; i++) {
 		struct unit *u = &c->tier->units[i];
 
@@ -97,6 +99,7 @@ enum status tier_create(struct cache *c, const char **why)
 	if (!t)
 		return STATUS_EXHAUSTED;
 	t->hungry_end = &t->hungry;
+	t->unburied_end = &t->unburied;
 	t->policy = policy_find(c->options.disk_policy);
 	*why = why_text;
 	s = parts_open(c);
@@ -115,11 +118,13 @@ uint64_t tier_first_generation(struct cache *c)
 	uint64_t first;
 
 	clock_gettime(CLOCK_REALTIME, &t);
+	CRASH_POINT("tier_boot");
 	first = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 	if (!catalog_get(c->tier->catalog, CATALOG_META, "boot", 4, value, &n))
 		boot_record_decode("boot", 4, value, n, &boot);
 	if (first <= boot.generation_reserved)
 		first = boot.generation_reserved + 1;
+	c->tier->first_generation = first;
 	boot = (struct boot_record){ .boots = boot.boots + 1, .generation_reserved = first + GENERATIONS_RESERVED, .epoch = c->epoch };
 	if (!boot_record_encode(&boot, &r))
 		catalog_put(c->tier->catalog, CATALOG_META, r.key, r.key_bytes, r.value, r.value_bytes);
@@ -148,6 +153,7 @@ void tier_stop(struct cache *c)
 {
 	struct tier *t = c->tier;
 
+	CRASH_POINT("tier_stop");
 	atomic_store(&t->restorer_stop, true);
 	if (t->restorer_started)
 		pthread_join(t->restorer, NULL);
@@ -157,8 +163,13 @@ void tier_stop(struct cache *c)
 	cache_unlock(c);
 	for (uint32_t i = 0; i < t->unit_count; i++)
 		disk_close(t->units[i].disk);
-	if (t->settled)
+	cache_lock(c);
+	burials_feed(c);
+	cache_unlock(c);
+	CRASH_POINT("clean_before");
+	if (t->settled && !t->lagging)
 		catalog_put(t->catalog, CATALOG_META, "clean", 5, "1", 1);
+	CRASH_POINT("clean_mark");
 	catalog_close(t->catalog);
 }
 
@@ -183,10 +194,15 @@ bool cache_restored(struct cache *c)
 
 /* ---- failure ---- */
 
+/* What the disk does not hold against itself (a lack of memory) failed the request alone: its slots are sound, and would not be
+ * wiped before they are used again. */
 void unit_failed(struct cache *c, struct unit *u)
 {
+	struct disk_view v;
+
 	(void)c;
-	u->failed = true;
+	disk_look(u->disk, &v);
+	u->failed |= v.health == DISK_QUARANTINED;
 }
 
 /* Some of the blocks of a disk that failed. */
@@ -205,6 +221,7 @@ static void unit_sweep(struct cache *c, struct unit *u)
 		cache_count(c, COUNTER_DROPPED, 1);
 		block_remove(c, b, CACHE_REASON_EVICTED);
 	}
+	CRASH_POINT("unit_swept");
 	u->swept = budget > 0;
 }
 
@@ -213,6 +230,7 @@ void tier_tick(struct cache *c)
 	for (uint32_t i = 0; i < c->tier->unit_count; i++)
 		if (c->tier->units[i].failed && !c->tier->units[i].swept)
 			unit_sweep(c, &c->tier->units[i]);
+	burials_feed(c);
 	spill_pump(c);
 	loads_feed(c);
 }
@@ -254,7 +272,7 @@ static struct rack *rack_least(const struct disk_class *k, const struct disk_cla
 
 	for (; k; k = all ? k->next : NULL)
 		for (struct rack *r = k == but ? NULL : k->racks; r; r = r->next)
-			if ((!least || r->blocks < least->blocks) && rack_idle(r))
+			if ((!least || r->blocks < least->blocks) && !r->leaving && rack_idle(r))
 				least = r;
 	return least;
 }
@@ -276,6 +294,7 @@ static void rack_give_up(struct cache *c, struct rack *r, enum counter why)
 			block_remove(c, b, CACHE_REASON_EVICTED);
 		}
 	}
+	CRASH_POINT("rack_given_up");
 	if (!r->moves)
 		rack_free(c, r);
 }
@@ -287,11 +306,31 @@ static enum status slab_take_away(struct cache *c, struct unit *u, uint32_t slab
 	struct rack *r;
 
 	cache_lock(c);
+	CRASH_POINT("slab_taken_away");
 	r = rack_find(u, slab);
+	if (r)
+		r->leaving = r->gone = !s;
 	if (r && !s)
 		rack_give_up(c, r, why);
+	if (s)
+		disk_slab_close(u->disk, slab, false);
+	burials_feed(c);
 	cache_unlock(c);
 	return s;
+}
+
+/* Racks whose slab disk_slab_drop_free has deleted. */
+static void racks_prune(struct cache *c, struct unit *u)
+{
+	struct disk_slab_view v;
+
+	for (struct disk_class *k = u->classes; k; k = k->next)
+		for (struct rack *r = k->racks, *next; r; r = next) {
+			next = r->next;
+			if (!r->blocks && !r->moves && !r->leaving &&
+			    (!disk_slab_next(u->disk, r->slab - 1, &v) || v.slab != r->slab))
+				rack_free(c, r);
+		}
 }
 
 /* A slab for a class that wants one: new, or in the place of one of another size. Without the lock. */
@@ -302,14 +341,18 @@ static void class_feed(struct cache *c, struct disk_class *k)
 	struct rack *poorest = NULL;
 	uint32_t slab = 0;
 
+	CRASH_POINT("class_feed");
 	if (s == STATUS_EXHAUSTED && !disk_slab_drop_free(d, k->slot_bytes))
 		s = disk_slab_prepare(d, k->slot_bytes);
 	if (s == STATUS_EXHAUSTED) {
 		cache_lock(c);
+		racks_prune(c, k->unit);
 		if (!k->racks)
 			poorest = rack_least(k->unit->classes, k, true);
+		CRASH_POINT("class_poorest");
 		if (poorest) {
 			slab = poorest->slab;
+			poorest->leaving = true;
 			disk_slab_close(d, slab, true);
 		}
 		cache_unlock(c);
@@ -392,11 +435,18 @@ enum status cache_compact_step(struct cache *c, uint32_t disk, uint64_t bytes_ma
 		if (least && !rack_fits_elsewhere(least))
 			least = NULL;
 	}
-	if (least && disk_slab_next(u->disk, least->slab - 1, &v) && v.slab == least->slab)
+	s = least ? STATUS_OK : STATUS_MISS;
+	/* A chore may have deleted the file already, and be about to say so. */
+	if (least && (!disk_slab_next(u->disk, least->slab - 1, &v) || v.slab != least->slab))
+		s = STATUS_BUSY;
+	if (!s) {
+		least->leaving = true;
 		disk_slab_close(u->disk, v.slab, true);
+	}
 	cache_unlock(c);
-	if (!least)
-		return STATUS_MISS;
+	if (s)
+		return s;
+	CRASH_POINT("compact");
 	s = slab_take_away(c, u, v.slab, COUNTER_EVICTED_COMPACT);
 	if (!s)
 		*freed = v.file_bytes;
@@ -426,6 +476,7 @@ bool cache_settle(struct cache *c, uint64_t until_us)
 		nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
 	} while (now < until_us);
 	cache_lock(c);
+	CRASH_POINT("settle");
 	c->tier->all = false;
 	c->tier->settled = !dirty && c->tier->restored;
 	cache_unlock(c);

@@ -40,6 +40,8 @@ struct rack {
 	uint32_t slab, slots;
 	uint32_t blocks;
 	uint32_t moves;                /* spills into it and burials in it that are under way */
+	bool leaving;                  /* its slab is being deleted: what it has is not durable */
+	bool gone;                     /* its slab is deleted */
 	struct rack_slot at[];
 };
 
@@ -67,6 +69,8 @@ struct unit {
 	bool swept;
 };
 
+#define GENERATIONS_RESERVED (1ull << 32) /* at each start */
+
 enum move_kind { MOVE_SPILL, MOVE_LOAD, MOVE_BURY };
 
 struct move {
@@ -76,7 +80,7 @@ struct move {
 	enum ring_priority priority;
 	struct move *block_next;       /* of the bucket by block */
 	struct move *grave_next;       /* of the bucket by name, if `grave` */
-	struct move *hungry_next;      /* loads that wait for memory */
+	struct move *hungry_next;      /* loads that wait for memory; burials that the disk did not take yet */
 	struct cache_wait_link *links;
 	struct unit *unit;
 	struct rack *rack;
@@ -108,19 +112,24 @@ struct tier {
 	uint32_t unit_count;
 	struct catalog *catalog;
 	enum catalog_state catalog_state;
+	char catalog_why[160];         /* if it was damaged */
 	const struct policy_ops *policy;
 	struct move *moves[MOVE_BUCKETS], *graves[MOVE_BUCKETS];
 	struct move *hungry, **hungry_end;
+	struct move *unburied, **unburied_end;
 	uint64_t moving_bytes;         /* slots that spills and loads pin */
 	uint32_t move_count;
 	uint32_t turn;                 /* the unit that spills next */
+	uint64_t first_generation;     /* of this run's takes */
 	uint64_t highest_generation;   /* seen on the disks */
+	uint64_t generation_lift;      /* added to those of takes: a lost catalog had promised higher ones */
 	bool stopping;
 	bool all;                      /* cache_settle: spill everything */
 	bool restored;
 	bool rebuild;                  /* without the catalog */
 	bool scan;                     /* look at every header: the catalog may lag behind them */
 	bool settled;                  /* everything that memory had is on disk and told */
+	bool lagging;                  /* the catalog could not be told of something: only a scan finds all */
 	pthread_t restorer;
 	bool restorer_started;
 	_Atomic bool restorer_stop;
@@ -167,6 +176,8 @@ void rack_use(struct cache *c, struct block *b);
  * chores. EXHAUSTED; UNAVAILABLE. */
 enum status rack_take(struct cache *c, struct unit *u, uint64_t slot_bytes, struct rack **rack, uint32_t *slot,
 		      struct block **victim);
+/* Whether every disk is full, and none's policy would give the block the place of another. */
+bool rack_refuses(struct cache *c, const struct block *b);
 /* The next block on any disk from the cursor on (0: the first), looking at no more than *budget slots; NULL with *budget 0: go on;
  * NULL with some left: no more. */
 struct block *tier_next_block(struct cache *c, uint64_t *cursor, uint32_t *budget);
@@ -175,7 +186,8 @@ struct block *unit_next_block(struct unit *u, uint64_t *cursor, uint32_t *budget
 /* ---- cache_move.c ---- */
 
 struct move *move_of(struct cache *c, const struct block *b);
-struct move *grave_of(struct cache *c, const struct index_ident *ident);
+/* The next move after `after` (NULL: the first) until whose end a header may name that block. */
+struct move *grave_of(struct cache *c, const struct index_ident *ident, struct move *after);
 /* Joins the move if there is one. w may be NULL. OK: under way. BUSY, EXHAUSTED, UNAVAILABLE, MISS (a slab is being made): not now. */
 enum status spill_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
 enum status load_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
@@ -184,6 +196,8 @@ void bury_begin(struct cache *c, struct rack *r, uint32_t slot, struct pool *p, 
 		uint64_t generation);
 /* Loads that waited for memory. */
 void loads_feed(struct cache *c);
+/* Burials that waited for the disk. */
+void burials_feed(struct cache *c);
 
 /* ---- cache_scrub.c ---- */
 

@@ -2,6 +2,7 @@
 #include "daemon/cache_tier.h"
 
 #include <stdio.h>
+#include <string.h>
 
 struct disk_row {
 	char labels[64], health[160], io[96];
@@ -136,4 +137,44 @@ void tier_stats(struct cache *c, cache_stat_fn *emit, void *arg)
 		for (uint32_t i = 0; i < n; i++)
 			emit(arg, rows[k].name, r[i].labels, rows[k].value(&r[i]), rows[k].counter, rows[k].help);
 	stats_catalog(c, emit, arg);
+}
+
+/* ---- for logs and operators ---- */
+
+uint32_t cache_disks(struct cache *c, struct cache_disk_state *out, uint32_t max)
+{
+	uint32_t n = c->tier ? c->tier->unit_count : 0;
+
+	for (uint32_t i = 0; i < n && i < max; i++) {
+		struct disk_row r;
+
+		disk_read_row(c, i, &r);
+		out[i] = (struct cache_disk_state){
+			.folder = r.v.folder, .health = disk_health_name(r.v.health),
+			.engine = r.v.ring.engine == RING_URING ? "io_uring" : "threads", .direct = r.v.direct,
+			.wiped = r.v.wiped, .blocks = r.blocks, .budget_bytes = r.v.budget_bytes,
+			.slab_bytes = r.v.slab_bytes_used, .slabs = r.v.slabs, .slabs_damaged = r.v.slabs_damaged,
+		};
+		memcpy(out[i].why, r.v.why, sizeof(out[i].why));
+		memcpy(out[i].refusal, r.v.refusal, sizeof(out[i].refusal));
+	}
+	return n < max ? n : max;
+}
+
+bool cache_catalog(struct cache *c, struct cache_catalog_state *out)
+{
+	static const char *const found[] = { [CATALOG_FOUND] = "sound", [CATALOG_FRESH] = "none", [CATALOG_DAMAGED] = "damaged" };
+	const struct tier *t = c->tier;
+	struct catalog_view v;
+
+	if (!t)
+		return false;
+	catalog_look(t->catalog, &v);
+	cache_lock(c);
+	*out = (struct cache_catalog_state){ .found = found[t->catalog_state], .rebuilding = t->rebuild, .failing = v.failed != STATUS_OK,
+					     .restored = t->restored, .restored_blocks = t->restored_blocks,
+					     .restored_us = t->restored_us };
+	cache_unlock(c);
+	memcpy(out->why, out->failing ? v.why : t->catalog_why, sizeof(out->why));
+	return true;
 }

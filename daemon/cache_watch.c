@@ -38,15 +38,22 @@ static void watch_push(struct cache *c, struct cache_watch *w, const struct watc
 		watch_wake(w);
 }
 
+static void item_of(const struct block *b, enum cache_watch_kind kind, uint32_t layout, struct watch_item *out)
+{
+	*out = (struct watch_item){ .kind = kind, .layout = layout, .key_bytes = b->record.ident.key_bytes,
+				    .where = atomic_load_explicit(&b->where, memory_order_relaxed) };
+	memcpy(out->key, b->record.ident.key, sizeof(out->key));
+}
+
 void watch_event(struct cache *c, const struct block *b, enum cache_watch_kind kind, enum cache_reason reason)
 {
 	const struct pool *p = block_pool(b);
-	const struct index_ident *ident = &b->record.ident;
-	struct watch_item item = { .kind = kind, .reason = reason, .key_bytes = ident->key_bytes };
+	struct watch_item item;
 
 	if (!p->watches)
 		return;
-	memcpy(item.key, ident->key, sizeof(item.key));
+	item_of(b, kind, 0, &item);
+	item.reason = reason;
 	for (struct cache_watch *w = c->watches; w; w = w->next)
 		for (uint32_t l = 0; l < w->layouts && !w->ended; l++)
 			if (w->pool[l] == p) {
@@ -115,8 +122,7 @@ static bool dump_disk(struct cache_watch *w, struct watch_item *item, uint32_t *
 		for (uint32_t l = 0; l < w->layouts && !b->shelf; l++) {
 			if (w->pool[l] != b->pool)
 				continue;
-			*item = (struct watch_item){ .kind = CACHE_STORED, .layout = l, .key_bytes = b->record.ident.key_bytes };
-			memcpy(item->key, b->record.ident.key, sizeof(item->key));
+			item_of(b, CACHE_STORED, l, item);
 			return true;
 		}
 	}
@@ -133,9 +139,7 @@ static bool dump_step(struct cache_watch *w, struct watch_item *item)
 						   &budget);
 
 		if (b) {
-			*item = (struct watch_item){ .kind = CACHE_STORED, .layout = w->dump_layout,
-						     .key_bytes = b->record.ident.key_bytes };
-			memcpy(item->key, b->record.ident.key, sizeof(item->key));
+			item_of(b, CACHE_STORED, w->dump_layout, item);
 			return true;
 		}
 		if (!budget)
@@ -160,11 +164,20 @@ static bool watch_pop(struct cache_watch *w, struct watch_item *item)
 	return true;
 }
 
+static const char *tier_word(uint8_t where)
+{
+	static const char *const words[] = { "", "host", "disk", "host+disk" };
+
+	_Static_assert(BLOCK_IN_MEMORY == 1 && BLOCK_ON_DISK == 2, "the words' order");
+	return words[where & (BLOCK_IN_MEMORY | BLOCK_ON_DISK)];
+}
+
 static void watch_tell(struct cache_watch *w, const struct watch_item *item, struct cache_watch_event *out)
 {
 	*out = (struct cache_watch_event){ .sequence = ++w->sequence,
 					   .kind = item->kind,
 					   .reason = item->reason,
+					   .tier = item->kind == CACHE_STORED || item->kind == CACHE_MOVED ? tier_word(item->where) : "",
 					   .layout = item->layout,
 					   .key_bytes = item->key_bytes };
 	memcpy(out->key, item->key, sizeof(out->key));

@@ -39,6 +39,7 @@ struct config {
 	uint64_t socket_mode;
 	uint64_t host_bytes, extent_bytes, huge_pages;
 	uint64_t pinned_share_milli;
+	uint64_t graph_nodes, advisor_every_ms, prefetch_bytes;
 	uint64_t slab_bytes, disk_depth, disk_slow_ms, spill_share_milli, disk_io, catalog;
 	uint64_t sessions_max, leases_max, open_blocks_max;
 	uint64_t session_idle_ms, lease_ttl_ms, reservation_ttl_ms;

@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include "daemon/cache_config.h"
+#include "daemon/catalog_child.h"
 #include "daemon/claim.h"
 #include "daemon/config.h"
 #include "daemon/daemon.h"
+#include "daemon/disk_log.h"
 #include "daemon/door.h"
 #include "daemon/log.h"
 #include "daemon/rpc.h"
@@ -33,14 +35,16 @@ static int fail(const char *what, const char *why)
 }
 
 /* Until SIGTERM or SIGINT; then until nothing is held, the time is up, or a second signal comes. */
-static void serve_and_drain(struct daemon *d)
+static void serve_and_drain(struct daemon *d, struct disk_log *disks)
 {
 	struct cache_load load;
 	int s;
 
-	while ((s = next_signal(3600000)) != SIGTERM && s != SIGINT)
+	while ((s = next_signal(DISK_LOG_EVERY_MS)) != SIGTERM && s != SIGINT) {
+		disk_log_look(disks, d->cache);
 		if (s == SIGHUP)
 			log_info("hangup_ignored", LOG_TEXT("reason", "the configuration is read at start"));
+	}
 	uint64_t until = daemon_now_us() + d->config->drain_timeout_ms * 1000;
 
 	cache_drain(d->cache, true);
@@ -71,6 +75,7 @@ static int run(const struct config *c)
 {
 	struct daemon d = { .config = c, .started_us = daemon_now_us() };
 	struct cache_config options;
+	struct disk_log disks = { .begun = false };
 	const char *cache_why = "";
 	char why[512] = "";
 	int lock = -1, code = EXIT_SUCCESS;
@@ -82,6 +87,7 @@ static int run(const struct config *c)
 	if (cache_create(&options.options, d.started_us, &d.cache, &cache_why))
 		return fail("cache", cache_why);
 	cache_thread_enter();
+	disk_log_look(&disks, d.cache);
 	if (workers_create((uint32_t)c->workers, (uint32_t)c->queue_max, &d.workers))
 		code = fail("workers", "cannot start the worker threads");
 	else if (door_create(&d, c->fd_socket, (unsigned)c->socket_mode, (uint32_t)c->connections_max, &d.door, why,
@@ -94,7 +100,7 @@ static int run(const struct config *c)
 			 LOG_TEXT("socket", c->socket), LOG_TEXT("fd_socket", c->fd_socket),
 			 LOG_TEXT("listen", c->listen), LOG_NUM("port", rpc_server_port(d.rpc)),
 			 LOG_NUM("host_bytes", c->host_bytes), LOG_TEXT("disks", c->disks[0] ? c->disks : "off"));
-		serve_and_drain(&d);
+		serve_and_drain(&d, &disks);
 		stop_rpc(d.rpc);
 		if (!cache_settle(d.cache, daemon_now_us() + c->drain_timeout_ms * 1000))
 			log_warn("not_settled", LOG_TEXT("reason", "some blocks were in memory only; they are gone"));
@@ -112,6 +118,10 @@ int main(int argc, char **argv)
 {
 	static struct config config;
 	struct config_errors errors;
+	int code;
+
+	if (catalog_child(argc, argv, &code))
+		return code;
 	enum status s = config_load(&config, argc, argv, environ, "/etc/terrace/terraced.conf", &errors);
 
 	if (config.version)

@@ -1,4 +1,4 @@
-/* Stats, Inspect, Verify, Drain, Config. */
+/* Stats, Inspect, Layouts, Drain, Config. */
 #include <string.h>
 
 #include "daemon/config.h"
@@ -12,8 +12,7 @@
 enum {
 	STATS_MAX = 4096,
 	INSPECT_MAX = 64,
-	VERIFY_STEP_BYTES = 16 << 20,
-	VERIFY_SLICE_US = 50000,      /* on a worker at a time */
+	LAYOUTS_MAX = 4096,           /* more than there can be */
 	DRAIN_POLL_US = 20000,
 	DRAIN_MARGIN_US = 100000,     /* before the call's own deadline: the answer must still arrive */
 };
@@ -160,44 +159,34 @@ enum status rpc_inspect(struct rpc_call *c, const ProtobufCMessage *request, Pro
 	return STATUS_OK;
 }
 
-/* ---- Verify: a slice at a time, so that a scrub neither holds a worker nor outruns its rate ---- */
+/* ---- Layouts ---- */
 
-static uint64_t verify_due_us(const struct rpc_call *c, uint64_t bytes_per_second)
+enum status rpc_layouts(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
-	double seconds = bytes_per_second ? (double)c->step.verify.sum.bytes / (double)bytes_per_second : 0;
+	struct cache_layout_view *views = rpc_take(c, LAYOUTS_MAX * sizeof *views);
+	const uint32_t n = views ? cache_layouts(c->daemon->cache, views, LAYOUTS_MAX) : 0;
+	Terrace__V1__LayoutsReply *r = rpc_take(c, sizeof *r);
+	Terrace__V1__LayoutRow *rows = rpc_take(c, n * sizeof *rows), **list = rpc_take(c, n * sizeof *list);
+	Terrace__V1__Layout *layouts = rpc_take(c, n * sizeof *layouts);
 
-	return c->began_us + (seconds < 86400 ? (uint64_t)(seconds * 1e6) : 86400000000ull);
-}
-
-enum status rpc_verify(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
-{
-	const Terrace__V1__VerifyRequest *q = (const Terrace__V1__VerifyRequest *)request;
-	struct cache_verified *sum = &c->step.verify.sum;
-	uint64_t rate = q->max_bytes_per_second, slice = rate && rate / 20 < VERIFY_STEP_BYTES ? rate / 20 + 1 : VERIFY_STEP_BYTES;
-	Terrace__V1__VerifyReply *r;
-
-	while (c->step.verify.cursor != UINT64_MAX) {
-		uint64_t now = daemon_now_us(), due = verify_due_us(c, rate);
-
-		if (due > now || now - c->now_us > VERIFY_SLICE_US) {
-			c->resume_us = due;
-			return STATUS_BUSY;
-		}
-		enum status s = cache_verify_step(c->daemon->cache, &c->step.verify.cursor, slice, sum);
-
-		if (s != STATUS_OK)
-			return rpc_fail_why(c, s, NULL);
-	}
-	r = rpc_take(c, sizeof *r);
-	if (!r)
+	(void)request;
+	if (!views || !r || !rows || !list || !layouts)
 		return rpc_too_big(c);
-	terrace__v1__verify_reply__init(r);
-	r->blocks = sum->blocks;
-	r->bytes = sum->bytes;
-	r->corrupt = sum->corrupt;
-	r->elapsed_ms = (daemon_now_us() - c->began_us) / 1000;
-	if (sum->corrupt)
-		log_warn("verify_found_damage", LOG_NUM("blocks", sum->corrupt));
+	for (uint32_t i = 0; i < n; i++) {
+		terrace__v1__layout_row__init(&rows[i]);
+		rpc_layout_out(&views[i].layout, &layouts[i]);
+		rows[i].layout_id = views[i].layout_id;
+		rows[i].layout = &layouts[i];
+		rows[i].block_bytes = views[i].block_bytes;
+		rows[i].host_blocks = views[i].host_blocks;
+		rows[i].disk_blocks = views[i].disk_blocks;
+		rows[i].dirty_blocks = views[i].dirty_blocks;
+		list[i] = &rows[i];
+	}
+	terrace__v1__layouts_reply__init(r);
+	r->epoch = cache_epoch(c->daemon->cache);
+	r->n_rows = n;
+	r->rows = list;
 	*reply = &r->base;
 	return STATUS_OK;
 }

@@ -161,8 +161,10 @@ static void wait_ready(void *arg)
 
 struct cache_wait *rpc_wait(struct rpc_call *c)
 {
-	c->wait.ready = wait_ready;
-	c->wait.arg = c;
+	if (!c->wait.ready) { /* else a completion may be reading it */
+		c->wait.ready = wait_ready;
+		c->wait.arg = c;
+	}
 	c->wait.last = c->now_us >= wait_until_us(c);
 	return &c->wait;
 }

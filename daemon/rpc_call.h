@@ -42,7 +42,7 @@ struct rpc_call {
 	const struct rpc_method *method;
 	uint64_t now_us;               /* when this step began */
 	uint64_t began_us, deadline_us;/* deadline: the earlier of the client's and the daemon's own bound */
-	uint64_t resume_us;            /* with BUSY: when the handler wants to go on */
+	uint64_t resume_us;            /* with BUSY, or RPC_NEXT_WAIT: when the handler wants to go on */
 	atomic_bool cancelled;         /* by the client, or overdue */
 	bool worker;                   /* this step runs on a worker: it may last */
 	char why[RPC_WHY_MAX];         /* for people, when the call as a whole fails */
@@ -52,7 +52,7 @@ struct rpc_call {
 	union {                        /* what a handler that returned BUSY remembers; zero at first */
 		enum status *statuses; /* of a delete, in the arena */
 		struct {
-			uint64_t cursor, budget_us;
+			uint64_t cursor;       /* as the client's */
 			struct cache_verified sum;
 			bool begun;
 		} verify;
@@ -94,7 +94,7 @@ typedef void rpc_undo_fn(struct rpc_call *c, const ProtobufCMessage *request, co
  * successful open, on the rpc thread, whatever happened. */
 enum rpc_next {
 	RPC_NEXT_MESSAGE, /* *out is to be sent; next is called again once it has left */
-	RPC_NEXT_WAIT,    /* nothing now: next is called again after rpc_server_poke */
+	RPC_NEXT_WAIT,    /* nothing now: next is called again after rpc_server_poke, or about c->resume_us if that is not 0 */
 	RPC_NEXT_WORKER,  /* heavy: call again, on a worker */
 	RPC_NEXT_END,     /* all sent */
 	RPC_NEXT_FAIL,    /* c->why; *failure is the status */

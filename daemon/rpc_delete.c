@@ -19,8 +19,10 @@ enum status rpc_delete(struct rpc_call *c, const ProtobufCMessage *request, Prot
 		return rpc_too_big(c);
 	s = cache_delete(c->daemon->cache, q->session, &keys, statuses, rpc_wait(c), &why);
 	c->step.statuses = statuses; /* of the first step: they hold for those that follow */
-	if (s == STATUS_BUSY)
+	if (s == STATUS_BUSY && !c->wait.last)
 		return rpc_wait_busy(c);
+	if (s == STATUS_BUSY)
+		return rpc_fail(c, STATUS_DEADLINE, "the disks did not answer in time: until they do, a restart may bring blocks back");
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
 	terrace__v1__delete_reply__init(r);

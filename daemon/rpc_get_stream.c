@@ -154,8 +154,10 @@ static enum rpc_next get_block_begin(struct rpc_call *c, struct get *g, struct r
 		return RPC_NEXT_MESSAGE;
 	}
 	free(b);
-	if (s == STATUS_BUSY)
+	if (s == STATUS_BUSY) {
+		rpc_wait_busy(c);
 		return RPC_NEXT_WAIT;
+	}
 	rpc_wait_end(c);
 	if (s != STATUS_MISS && s != STATUS_CORRUPT && s != STATUS_STALE) {
 		*failure = rpc_fail_why(c, s, why);

@@ -358,10 +358,10 @@ static void tick(struct rpc_server *s, uint64_t now_us)
 	s->tick_at_us = now_us + TICK_US;
 	for (struct wire_call *w = s->live.next, *next; w != &s->live; w = next) {
 		next = w->next;
-		if (stopping && state_of(w) == CALL_WAITING) {
+		if (stopping && is_endless(w) && state_of(w) == CALL_WAITING) {
 			rpc_fail(&w->c, STATUS_UNAVAILABLE, "shutting down");
 			end_idle(w, STATUS_UNAVAILABLE);
-		} else if (changed && state_of(w) == CALL_WAITING) {
+		} else if (state_of(w) == CALL_WAITING && (changed || (w->c.resume_us && w->c.resume_us <= now_us))) {
 			rpc_step_poke(w);
 		} else if (state_of(w) == CALL_SLEEPING && !atomic_load_explicit(&w->poked, memory_order_acquire)) {
 			if (w->c.resume_us <= now_us)

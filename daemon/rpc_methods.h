@@ -17,10 +17,14 @@ rpc_unary_fn rpc_reserve, rpc_commit, rpc_abort;
 rpc_undo_fn rpc_reserve_undo, rpc_commit_undo;
 /* rpc_touch.c */
 rpc_unary_fn rpc_touch, rpc_report;
+/* rpc_warm.c, rpc_flush.c */
+rpc_unary_fn rpc_warm, rpc_flush;
 /* rpc_delete.c */
 rpc_unary_fn rpc_delete;
 /* rpc_admin.c */
-rpc_unary_fn rpc_stats, rpc_inspect, rpc_verify, rpc_drain, rpc_config;
+rpc_unary_fn rpc_stats, rpc_inspect, rpc_layouts, rpc_drain, rpc_config;
+/* rpc_verify.c, rpc_compact.c */
+rpc_unary_fn rpc_verify, rpc_compact;
 /* rpc_health.c */
 rpc_unary_fn rpc_health_check;
 

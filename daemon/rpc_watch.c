@@ -64,8 +64,7 @@ static enum rpc_next watch_next(struct rpc_call *c, bool worker, struct rpc_out 
 	m.kind = (Terrace__V1__WatchKind)e.kind;
 	m.key = (ProtobufCBinaryData){ e.key_bytes, e.key };
 	m.layout = e.layout;
-	if (e.kind == CACHE_STORED || e.kind == CACHE_MOVED)
-		m.tier = (char *)"host";
+	m.tier = (char *)e.tier;
 	if (e.kind == CACHE_REMOVED)
 		m.reason = (char *)reason_word(e.reason);
 	*out = (struct rpc_out){ .head = w->packed, .head_bytes = terrace__v1__watch_event__pack(&m, w->packed) };

@@ -1,22 +1,25 @@
 /* The graph's policy: what is worth least goes first, where worth is the expected hits per second of
  * keeping a block, by its class and the time since its last use.
  *
- * At an access the features of the block in the graph, and of the request, give a class (class.c); the
- * class and the age give the worth (survival.c). Every TICK_US the worth of all pairs of class and age
- * is computed anew and the pairs are ranked; between, only the ranks are used. Live nodes hang in one
- * list a pair, oldest first, and move on as they age. A block is never of less worth at its access than
- * the block behind it in the chain: without it that one is of no use.
+ * At an access the features of the block in the graph, and of the request, go through the model of reuse
+ * (hazard.c), whose answer gives a class (survival.c); class and age give the worth. Every TICK_US the worth of all
+ * pairs of class and age is computed anew and the pairs are ranked; between, only the ranks are used. Live
+ * nodes hang in one list a pair, oldest first, and move on as they age. A block is never of less worth at its
+ * access than the block behind it in the chain: without it that one is of no use.
  *
  * Two things are done only while they pay. A newcomer of less worth than what would go for it is
  * refused unless what was refused comes back much more often than what was spared by that. And when an
- * LRU cache, followed on the samples, would have hit more, victims are taken by age alone for a while,
+ * LRU cache, followed on the samples, would have missed hardly more, victims are taken by age alone for a while,
  * longer each time.
  */
 #include "eviction/graph.h"
 
+#include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "eviction/hash.h"
 #include "eviction/memory.h"
 #include "eviction/queue.h"
 
@@ -26,34 +29,58 @@ enum {
 	LEVELS = 256,          /* of worth, eight an octave */
 	LEVEL_LEAST = (127 - 26) << 3, /* 2^-26 hits per second */
 	BYPASS_MEMORY = 500,   /* blocks come back, then what they told is halved */
-	DUEL_EVENTS = 2000,    /* samples come back before LRU is compared */
+	DUEL_EVENTS = 2000,    /* samples come back to an LRU cache, then it is compared */
+	BEGIN_TURNOVERS = 3,
 	TRIALS_MAX = 6,        /* doublings of the time by age */
+	SAYINGS = 2048,        /* what the model said, by features: a power of two */
+	SAYING_TICKS = 8,      /* for so long */
 };
 
 /* Refusing goes on until what was refused comes back this many times as often as what was spared: what
  * is refused is the rest of a chain, which may come back in part only. */
 #define BYPASS_BENEFIT 2.0f
 
+/* The share of LRU's misses below which it is worth leaving it. */
+#define DUEL_GAIN 0.98f
+
 /* Of the request that is being told. */
 struct telling {
 	uint64_t now_us;
-	struct class_features features;
+	struct features features;
 	bool known;            /* request() was called */
 	uint32_t there;        /* blocks that hit */
+	uint32_t deepest;      /* remembered */
 	uint64_t deeper_us;    /* the block told last: when, where, which class */
 	uint32_t deeper, deeper_class;
 };
 
+struct list {
+	struct policy_node *first, *last;
+};
+
+struct saying {
+	uint32_t features;
+	uint16_t class;
+	uint16_t tick;         /* 0: none */
+};
+
 struct policy {
 	struct memory memory;
-	struct queue lists[PAIRS];
+	struct survival survival;
+	struct list lists[PAIRS];
+	struct policy_node end;      /* stands before the first and behind the last of each */
 	uint16_t rank_of[PAIRS], pair_at[PAIRS];
 	uint64_t filled[PAIRS / 64]; /* by rank */
+	uint16_t used[CLASSES];      /* the classes that ever had a block */
+	uint32_t used_count;
+	bool is_used[CLASSES];
+	struct saying sayings[SAYINGS];
 	uint64_t ticked_us, capacity, inserted;
+	uint16_t ticks;
 	struct telling telling;
 	float spared_back, refused_back;
-	float own_hits, lru_hits;
-	bool by_age;
+	float own_misses, lru_misses, returns; /* of samples */
+	bool by_age, begins;
 	uint64_t by_age_until; /* `inserted` */
 	uint32_t trials;
 };
@@ -65,8 +92,10 @@ static uint32_t pair_of(uint32_t class, uint32_t bucket)
 
 static float worth_of(const struct policy *p, uint32_t pair)
 {
-	return p->memory.survival.worth[pair / SURVIVAL_BUCKETS][pair % SURVIVAL_BUCKETS];
+	return p->survival.worth[pair / SURVIVAL_BUCKETS][pair % SURVIVAL_BUCKETS];
 }
+
+/* ---- the lists ---- */
 
 static void filled_set(struct policy *p, uint32_t pair, bool filled)
 {
@@ -78,22 +107,36 @@ static void filled_set(struct policy *p, uint32_t pair, bool filled)
 		p->filled[p->rank_of[pair] / 64] &= ~bit;
 }
 
-static bool list_empty(const struct queue *q)
-{
-	return q->head.next == &q->head;
-}
-
 static void push(struct policy *p, struct policy_node *n, uint32_t pair)
 {
+	struct list *l = &p->lists[pair];
+
 	n->queue = pair;
-	queue_push(&p->lists[pair], n);
+	n->next = &p->end;
+	n->prev = l->last ? l->last : &p->end;
+	if (l->last)
+		l->last->next = n;
+	else
+		l->first = n;
+	l->last = n;
 	filled_set(p, pair, true);
 }
 
 static void pull(struct policy *p, struct policy_node *n)
 {
-	queue_unlink(n);
-	if (list_empty(&p->lists[n->queue]))
+	struct list *l = &p->lists[n->queue];
+
+	assert(n->prev && n->next);
+	if (n->prev == &p->end)
+		l->first = n->next == &p->end ? NULL : n->next;
+	else
+		n->prev->next = n->next;
+	if (n->next == &p->end)
+		l->last = n->prev == &p->end ? NULL : n->prev;
+	else
+		n->next->prev = n->prev;
+	n->prev = n->next = NULL;
+	if (!l->first)
 		filled_set(p, n->queue, false);
 }
 
@@ -118,20 +161,21 @@ static void rank(struct policy *p)
 	uint32_t start[LEVELS + 1] = { 0 };
 	uint8_t level[PAIRS];
 
-	for (uint32_t i = 0; i < PAIRS; i++) {
-		level[i] = (uint8_t)level_of(p, i);
-		start[level[i] + 1]++;
-	}
+	for (uint32_t u = 0; u < p->used_count; u++)
+		for (uint32_t i = pair_of(p->used[u], 0); i < pair_of(p->used[u] + 1u, 0); i++) {
+			level[i] = (uint8_t)level_of(p, i);
+			start[level[i] + 1]++;
+		}
 	for (uint32_t l = 0; l < LEVELS; l++)
 		start[l + 1] += start[l];
 	memset(p->filled, 0, sizeof(p->filled));
 	for (uint32_t b = SURVIVAL_BUCKETS; b-- > 0;)
-		for (uint32_t c = 0; c < CLASSES; c++) {
-			uint32_t i = pair_of(c, b), at = start[level[i]]++;
+		for (uint32_t u = 0; u < p->used_count; u++) {
+			uint32_t i = pair_of(p->used[u], b), at = start[level[i]]++;
 
 			p->rank_of[i] = (uint16_t)at;
 			p->pair_at[at] = (uint16_t)i;
-			if (!list_empty(&p->lists[i]))
+			if (p->lists[i].first)
 				filled_set(p, i, true);
 		}
 }
@@ -139,39 +183,42 @@ static void rank(struct policy *p)
 /* Moves every node that has outgrown its bucket on. */
 static void grow_older(struct policy *p, uint64_t now_us)
 {
-	for (uint32_t i = 0; i < PAIRS; i++) {
-		struct policy_node *head = &p->lists[i].head;
-		uint64_t end = survival_end_us(i % SURVIVAL_BUCKETS);
+	for (uint32_t u = 0; u < p->used_count; u++)
+		for (uint32_t b = 0; b + 1 < SURVIVAL_BUCKETS; b++) {
+			uint32_t i = pair_of(p->used[u], b);
+			uint64_t end = survival_end_us(b);
 
-		while (head->next != head && now_us - head->next->last_use_us >= end) {
-			struct policy_node *n = head->next;
+			while (p->lists[i].first && now_us - p->lists[i].first->last_use_us >= end) {
+				struct policy_node *n = p->lists[i].first;
 
-			pull(p, n);
-			push(p, n, i + 1);
+				pull(p, n);
+				push(p, n, i + 1);
+			}
 		}
-	}
 }
 
-/* By age while LRU did better: for one turnover of the cache first, twice as long each time that it
- * does again. */
+/* By age at first, until the model is good, or for some turnovers. And while LRU did better: for one turnover of the
+ * cache first, twice as long each time that it does again. It did better if it missed less, or hardly more. */
 static void duel(struct policy *p)
 {
 	if (p->by_age) {
-		p->by_age = p->inserted < p->by_age_until;
-		p->own_hits = p->lru_hits = 0;
+		p->by_age = p->inserted < p->by_age_until && !(p->begins && hazard_is_good(&p->memory.hazard));
+		p->begins &= p->by_age;
+		p->own_misses = p->lru_misses = p->returns = 0;
 		return;
 	}
-	if (p->lru_hits < DUEL_EVENTS)
+	if (p->returns - p->lru_misses < DUEL_EVENTS)
 		return;
-	if (p->lru_hits > p->own_hits) {
+	if (p->own_misses > DUEL_GAIN * p->lru_misses) {
 		p->by_age = true;
 		p->by_age_until = p->inserted + (p->capacity << p->trials);
 		p->trials += p->trials < TRIALS_MAX;
 	} else {
 		p->trials = 0;
 	}
-	p->own_hits /= 2;
-	p->lru_hits /= 2;
+	p->own_misses /= 2;
+	p->lru_misses /= 2;
+	p->returns /= 2;
 }
 
 static void tick(struct policy *p, uint64_t now_us)
@@ -179,19 +226,15 @@ static void tick(struct policy *p, uint64_t now_us)
 	if (now_us - p->ticked_us < TICK_US)
 		return;
 	p->ticked_us = now_us;
+	p->ticks = p->ticks < UINT16_MAX ? p->ticks + 1 : 1;
 	memory_advance(&p->memory, now_us);
-	survival_update(&p->memory.survival);
+	survival_update(&p->survival);
 	grow_older(p, now_us);
 	duel(p);
 	rank(p);
 }
 
 /* ---- accesses ---- */
-
-static uint8_t log_of(uint64_t n)
-{
-	return (uint8_t)(63 - __builtin_clzll(n + 1));
-}
 
 static uint8_t gap_of(const struct record *r, uint64_t now_us)
 {
@@ -205,17 +248,38 @@ static bool is_told(const struct policy *p, uint64_t now_us)
 	return p->telling.known && p->telling.now_us == now_us;
 }
 
-static struct class_features features_of(const struct policy *p, const struct record *r, uint64_t now_us)
+/* What is known of the request, or of the event if there is none, and what is remembered of the block. */
+static struct features features_of(const struct policy *p, const struct record *r, struct features f, uint64_t now_us)
 {
-	struct class_features f = { 0 };
-
-	if (is_told(p, now_us))
-		f = p->telling.features;
-	else if (r->uses)
+	if (!is_told(p, now_us) && r->uses)
 		f.gap = gap_of(r, now_us);
 	f.uses = r->uses < UINT8_MAX ? r->uses + 1 : UINT8_MAX;
 	f.children = r->children;
 	return f;
+}
+
+/* A class that comes up for the first time is ranked at once. */
+static void class_begin(struct policy *p, uint32_t class)
+{
+	p->is_used[class] = true;
+	p->used[p->used_count++] = (uint16_t)class;
+	survival_update(&p->survival);
+	rank(p);
+}
+
+/* The model is asked once in a while only for the same features. */
+static uint32_t class_of(struct policy *p, uint32_t features)
+{
+	struct saying *s = &p->sayings[hash_mix(features) & (SAYINGS - 1)];
+	float hazard[SURVIVAL_BUCKETS];
+
+	if (s->features == features && s->tick && (uint16_t)(p->ticks - s->tick) < SAYING_TICKS)
+		return s->class;
+	hazard_predict(&p->memory.hazard, features, hazard);
+	*s = (struct saying){ features, (uint16_t)survival_class(&p->survival, hazard), p->ticks };
+	if (!p->is_used[s->class])
+		class_begin(p, s->class);
+	return s->class;
 }
 
 static uint32_t class_in_chain(struct policy *p, uint32_t class, uint32_t position, uint64_t now_us)
@@ -234,70 +298,91 @@ static uint32_t class_in_chain(struct policy *p, uint32_t class, uint32_t positi
 /* What bypass and LRU would have been better at is told by blocks that come back. */
 static void judge(struct policy *p, struct record *r, struct memory_access a, bool hit)
 {
-	p->spared_back += (r->flags & RECORD_SPARED) != 0;
-	p->refused_back += (r->flags & RECORD_REFUSED) != 0;
-	r->flags &= (uint8_t)~(RECORD_SPARED | RECORD_REFUSED);
+	p->spared_back += r->spared;
+	p->refused_back += r->refused;
+	r->spared = r->refused = false;
 	if (p->spared_back + p->refused_back > BYPASS_MEMORY) {
 		p->spared_back /= 2;
 		p->refused_back /= 2;
 	}
-	p->own_hits += a.sampled && hit;
-	p->lru_hits += a.sampled && a.lru_hit;
+	p->returns += a.sampled;
+	p->own_misses += a.sampled && !hit;
+	p->lru_misses += a.sampled && !a.lru_hit;
+}
+
+/* The blocks of a request share a fate, those that are new and those that are not. */
+static float weight_of(const struct record *r, const struct features *request)
+{
+	uint32_t sharing = r->uses == 0 ? request->fresh : request->count - request->fresh;
+
+	return request->count && sharing > 1 ? 1 / sqrtf((float)sharing) : 1;
 }
 
 /* An access to a block, whether it is there or not. */
-static struct record *note(struct policy *p, uint64_t id, uint32_t position, uint64_t now_us)
+static struct record *note(struct policy *p, uint64_t id, uint32_t position, struct features known, uint64_t now_us)
 {
 	struct record *r = memory_find(&p->memory, id);
-	struct class_features f;
-	uint32_t class;
+	struct features f;
+	uint32_t packed;
 	bool hit;
 
 	if (!r)
 		r = memory_make(&p->memory, id);
-	f = features_of(p, r, now_us);
-	if (r->uses == 0)
+	f = features_of(p, r, known, now_us);
+	if (r->uses == 0 || position >= p->telling.deepest)
 		r->turn = f.turn;
-	class = class_in_chain(p, class_of(&f), position, now_us);
-	hit = (r->flags & RECORD_LIVE) && (!is_told(p, now_us) || position < p->telling.there);
-	judge(p, r, memory_access(&p->memory, r, class, now_us), hit);
+	packed = features_pack(&f);
+	hit = r->live && (!is_told(p, now_us) || position < p->telling.there);
+	judge(p, r, memory_access(&p->memory, r, id, packed, weight_of(r, &known), now_us), hit);
+	r->class = class_in_chain(p, class_of(p, packed), position, now_us);
 	r->uses = f.uses;
 	return r;
 }
 
 /* The chain goes on from its deepest block that is remembered; if something followed that one before,
  * it branches: a new chain. */
+static void go_on(struct policy *p, struct record *deepest, const struct policy_request *r)
+{
+	struct features *f = &p->telling.features;
+
+	f->gap = gap_of(deepest, r->now_us);
+	if (deepest->children == 0 && deepest->turn < UINT8_MAX)
+		f->turn = deepest->turn + 1;
+	if (f->fresh && deepest->children < UINT8_MAX)
+		deepest->children++;
+}
+
 static void request(struct policy *p, const struct policy_request *r)
 {
-	struct class_features *f = &p->telling.features;
+	struct telling *t = &p->telling;
 	struct record *deepest = NULL;
-	uint32_t fresh = 0, there = 0;
+	uint32_t fresh = 0;
 
 	tick(p, r->now_us);
+	memory_prefetch(&p->memory, r->ids, r->count);
+	t->there = t->deepest = 0;
 	for (uint32_t i = 0; i < r->count; i++) {
 		struct record *known = memory_find(&p->memory, r->ids[i]);
 
 		fresh += !known;
-		if (known)
+		if (known) {
 			deepest = known;
-		if (known && (known->flags & RECORD_LIVE) && there == i)
-			there++;
+			t->deepest = i;
+		}
+		t->there += known && known->live && t->there == i;
 	}
-	p->telling.there = there;
-	*f = (struct class_features){ .fresh_log = log_of(fresh), .turn = 1, .hint = r->hint };
-	if (deepest) {
-		f->gap = gap_of(deepest, r->now_us);
-		if (deepest->children == 0 && deepest->turn < UINT8_MAX)
-			f->turn = deepest->turn + 1;
-		if (fresh && deepest->children < UINT8_MAX)
-			deepest->children++;
-	}
+	t->features = (struct features){ .fresh = fresh, .count = r->count, .turn = 1, .hint = r->hint,
+					 .priority = r->priority, .ttl_s = r->ttl_s };
+	if (deepest)
+		go_on(p, deepest, r);
 	if (r->turn)
-		f->turn = r->turn < UINT8_MAX ? (uint8_t)r->turn : UINT8_MAX;
-	p->telling.now_us = r->now_us;
-	p->telling.known = true;
-	for (uint32_t i = r->count; i-- > 0;)
-		note(p, r->ids[i], i, r->now_us);
+		t->features.turn = r->turn < UINT8_MAX ? (uint8_t)r->turn : UINT8_MAX;
+	t->now_us = r->now_us;
+	t->known = true;
+	for (uint32_t i = r->count; i-- > 0;) {
+		t->features.role = r->roles ? r->roles[i] : 0;
+		note(p, r->ids[i], i, t->features, r->now_us);
+	}
 }
 
 /* What request() has noted is not noted again. */
@@ -305,7 +390,10 @@ static struct record *record_of(struct policy *p, const struct policy_event *e)
 {
 	struct record *r = is_told(p, e->now_us) ? memory_find(&p->memory, e->id) : NULL;
 
-	return r ? r : note(p, e->id, e->position, e->now_us);
+	if (r)
+		return r;
+	return note(p, e->id, e->position, (struct features){ .hint = e->hint, .role = e->role,
+		    .priority = e->priority, .ttl_s = e->ttl_s }, e->now_us);
 }
 
 static uint32_t class_now(struct policy *p, const struct policy_event *e)
@@ -314,9 +402,9 @@ static uint32_t class_now(struct policy *p, const struct policy_event *e)
 
 	tick(p, e->now_us);
 	if (e->id == 0)
-		return class_of(&(struct class_features){ .uses = 1 });
+		return class_of(p, features_pack(&(struct features){ .uses = 1 }));
 	r = record_of(p, e);
-	r->flags |= RECORD_LIVE;
+	r->live = true;
 	return r->class;
 }
 
@@ -340,16 +428,14 @@ static void take_out(struct policy *p, struct policy_node *n)
 
 	pull(p, n);
 	if (r)
-		r->flags &= (uint8_t)~RECORD_LIVE;
+		r->live = false;
 }
 
 /* The front of a list that may go. */
 static struct policy_node *front(struct policy *p, uint32_t pair,
 				 bool (*may)(const struct policy_node *, void *), void *arg, uint32_t *scan)
 {
-	struct policy_node *head = &p->lists[pair].head;
-
-	for (struct policy_node *n = head->next; n != head && *scan > 0; n = n->next) {
+	for (struct policy_node *n = p->lists[pair].first; n && n != &p->end && *scan > 0; n = n->next) {
 		--*scan;
 		if (may(n, arg))
 			return n;
@@ -373,7 +459,7 @@ static struct policy_node *victim(struct policy *p, bool (*may)(const struct pol
 {
 	struct policy_node *best = NULL, *n;
 
-	for (uint32_t word = 0; word < PAIRS / 64; word++)
+	for (uint32_t word = 0; word * 64 < p->used_count * SURVIVAL_BUCKETS; word++)
 		for (uint64_t left = p->filled[word]; left; left &= left - 1) {
 			uint32_t pair = p->pair_at[word * 64 + (uint32_t)__builtin_ctzll(left)];
 
@@ -398,10 +484,10 @@ static bool admit(struct policy *p, const struct policy_event *e, const struct p
 	r = record_of(p, e);
 	if (p->rank_of[pair_of(r->class, 0)] >= p->rank_of[v->queue])
 		return true;
-	r->flags |= RECORD_REFUSED;
+	r->refused = true;
 	rival = memory_find(&p->memory, v->id);
 	if (rival)
-		rival->flags |= RECORD_SPARED;
+		rival->spared = true;
 	return p->spared_back * BYPASS_BENEFIT < p->refused_back;
 }
 
@@ -416,11 +502,11 @@ static struct policy *create(uint64_t capacity)
 		free(p);
 		return NULL;
 	}
-	for (uint32_t i = 0; i < PAIRS; i++)
-		queue_init(&p->lists[i]);
-	survival_update(&p->memory.survival);
+	survival_init(&p->survival);
+	p->ticks = 1;
 	p->by_age = true; /* until something is known */
-	p->by_age_until = p->capacity + p->capacity / 2;
+	p->begins = true;
+	p->by_age_until = BEGIN_TURNOVERS * p->capacity;
 	rank(p);
 	return p;
 }

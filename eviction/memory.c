@@ -15,7 +15,10 @@ enum {
 	REMEMBER = 11,            /* times the capacity: what is live, and ten times as many ghosts */
 	RECORDS_MIN = 4096,
 	RECORDS_MAX = 1 << 28,
-	SAMPLES_MAX = 1 << 17,
+	SAMPLES_MAX = (1 << 17) - 1,
+	SAMPLE_LEAST = 4,         /* one in so many at most: blocks of a request share their fate */
+	SAMPLE_ALL = 1 << 14,     /* below so many records */
+	HAND_STEPS = 64,
 };
 
 bool memory_init(struct memory *m, uint64_t capacity)
@@ -25,9 +28,9 @@ bool memory_init(struct memory *m, uint64_t capacity)
 
 	memset(m, 0, sizeof(*m));
 	m->records_max = records < RECORDS_MIN ? RECORDS_MIN : (uint32_t)records;
-	while (buckets < m->records_max)
+	while (buckets <= m->records_max / 2)
 		buckets *= 2;
-	m->sample_every = 1;
+	m->sample_every = m->records_max < SAMPLE_ALL ? 1 : SAMPLE_LEAST;
 	while (m->records_max / m->sample_every > SAMPLES_MAX / 2)
 		m->sample_every *= 2;
 	m->samples_max = m->sample_every == 1 ? m->records_max : SAMPLES_MAX;
@@ -43,7 +46,8 @@ bool memory_init(struct memory *m, uint64_t capacity)
 	m->free_sample = 1;
 	for (uint32_t i = 1; i < m->samples_max; i++)
 		m->samples[i].younger = i + 1;
-	survival_init(&m->survival);
+	m->hand = 1;
+	hazard_init(&m->hazard);
 	return true;
 }
 
@@ -114,7 +118,7 @@ void memory_advance(struct memory *m, uint64_t now_us)
 		uint64_t end = survival_end_us(b);
 
 		while (m->cursor[b] && now_us - m->samples[m->cursor[b]].since_us >= end) {
-			survival_pass(&m->survival, m->samples[m->cursor[b]].class, b);
+			hazard_learn(&m->hazard, m->samples[m->cursor[b]].features, b, false, m->samples[m->cursor[b]].weight);
 			m->cursor[b] = m->samples[m->cursor[b]].younger;
 		}
 	}
@@ -122,59 +126,78 @@ void memory_advance(struct memory *m, uint64_t now_us)
 
 /* ---- records ---- */
 
-static void record_unlink(struct memory *m, struct record *r)
+static uint32_t tag_of(uint64_t hash)
 {
-	m->records[r->older].younger = r->younger;
-	m->records[r->younger].older = r->older;
-}
-
-static void record_link(struct memory *m, struct record *r)
-{
-	uint32_t i = (uint32_t)(r - m->records);
-
-	r->older = m->records[0].older;
-	r->younger = 0;
-	m->records[r->older].younger = i;
-	m->records[0].older = i;
+	return (uint32_t)(hash >> 32);
 }
 
 struct record *memory_find(const struct memory *m, uint64_t id)
 {
-	uint32_t i = m->buckets[hash_mix(id) & m->mask];
+	uint64_t hash = hash_mix(id);
+	uint32_t i = m->buckets[hash & m->mask];
 
-	while (i && m->records[i].id != id)
-		i = m->records[i].bucket_next;
-	return i ? &m->records[i] : NULL;
+	if (!i)
+		return NULL;
+	for (; !(i & MEMORY_LAST); i = m->records[i].next)
+		if (m->records[i].tag == tag_of(hash))
+			return &m->records[i];
+	return NULL;
 }
 
-/* Takes the oldest that is gone, or whatever is oldest if all the oldest are live. */
-static struct record *forget(struct memory *m)
+void memory_prefetch(const struct memory *m, const uint64_t *ids, uint32_t count)
 {
-	struct record *r = &m->records[m->records[0].younger];
-	uint32_t *at;
+	for (uint32_t i = 0; i < count; i++)
+		__builtin_prefetch(&m->buckets[hash_mix(ids[i]) & m->mask]);
+	for (uint32_t i = 0; i < count; i++)
+		__builtin_prefetch(&m->records[m->buckets[hash_mix(ids[i]) & m->mask]]);
+}
 
-	for (int tries = 0; tries < 64 && (r->flags & RECORD_LIVE); tries++) {
-		record_unlink(m, r);
-		record_link(m, r);
-		r = &m->records[m->records[0].younger];
+static void bucket_unlink(struct memory *m, uint32_t number)
+{
+	uint32_t end = m->records[number].next, *at;
+
+	while (!(end & MEMORY_LAST))
+		end = m->records[end].next;
+	at = &m->buckets[end & ~MEMORY_LAST];
+	if (*at == number && m->records[number].next & MEMORY_LAST) {
+		*at = 0;
+		return;
+	}
+	while (*at != number)
+		at = &m->records[*at].next;
+	*at = m->records[number].next;
+}
+
+/* Takes what is gone and was not touched since the hand passed it last; if it meets none for a while,
+ * whatever it stands at. */
+static uint32_t forget(struct memory *m)
+{
+	struct record *r;
+	uint32_t number;
+
+	for (int step = 0;; step++) {
+		number = m->hand;
+		m->hand = m->hand < m->records_max ? m->hand + 1 : 1;
+		r = &m->records[number];
+		if ((!r->live && !r->touched) || step == HAND_STEPS)
+			break;
+		r->touched = false;
 	}
 	sample_drop(m, r);
-	record_unlink(m, r);
-	at = &m->buckets[hash_mix(r->id) & m->mask];
-	while (&m->records[*at] != r)
-		at = &m->records[*at].bucket_next;
-	*at = r->bucket_next;
-	return r;
+	bucket_unlink(m, number);
+	return number;
 }
 
 struct record *memory_make(struct memory *m, uint64_t id)
 {
-	struct record *r = m->records_used < m->records_max ? &m->records[++m->records_used] : forget(m);
-	uint32_t *bucket = &m->buckets[hash_mix(id) & m->mask];
+	uint32_t number = m->records_used < m->records_max ? ++m->records_used : forget(m);
+	uint64_t hash = hash_mix(id);
+	uint32_t *bucket = &m->buckets[hash & m->mask];
+	struct record *r = &m->records[number];
 
-	*r = (struct record){ .id = id, .bucket_next = *bucket };
-	*bucket = (uint32_t)(r - m->records);
-	record_link(m, r);
+	*r = (struct record){ .tag = tag_of(hash),
+			      .next = *bucket ? *bucket : MEMORY_LAST | (uint32_t)(hash & m->mask) };
+	*bucket = number;
 	return r;
 }
 
@@ -183,21 +206,20 @@ static bool to_sample(const struct memory *m, uint64_t id)
 	return (hash_mix(id) >> 40 & (m->sample_every - 1)) == 0;
 }
 
-struct memory_access memory_access(struct memory *m, struct record *r, uint32_t class, uint64_t now_us)
+struct memory_access memory_access(struct memory *m, struct record *r, uint64_t id, uint32_t features,
+				   float weight, uint64_t now_us)
 {
 	struct memory_access out = { .sampled = r->sample != 0 };
 	struct sample *s;
 
-	record_unlink(m, r);
-	record_link(m, r);
+	r->touched = r->uses != 0;
 	r->last_ms = (uint32_t)(now_us / 1000);
-	r->class = (uint8_t)class;
 	if (r->sample) {
 		s = &m->samples[r->sample];
 		out.lru_hit = s->in_lru;
-		survival_hit(&m->survival, s->class, survival_bucket(now_us - s->since_us));
+		hazard_learn(&m->hazard, s->features, survival_bucket(now_us - s->since_us), true, s->weight);
 		sample_unlink(m, r->sample);
-	} else if (m->free_sample && to_sample(m, r->id)) {
+	} else if (m->free_sample && to_sample(m, id)) {
 		r->sample = m->free_sample;
 		s = &m->samples[r->sample];
 		m->free_sample = s->younger;
@@ -205,7 +227,8 @@ struct memory_access memory_access(struct memory *m, struct record *r, uint32_t 
 		return out;
 	}
 	s->since_us = now_us;
-	s->class = (uint8_t)class;
+	s->features = features;
+	s->weight = weight;
 	sample_link(m, r->sample);
 	return out;
 }

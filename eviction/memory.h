@@ -1,6 +1,6 @@
-/* What the graph remembers of blocks, live and gone: records found by id, bounded, the longest
- * untouched gone block forgotten first. Of some of them, chosen by a hash, it follows the fate closely:
- * the samples from which the survival curves are learned, and which tell what an LRU cache of the same
+/* What the graph remembers of blocks, live and gone: records found by id, bounded, what is
+ * gone and long untouched forgotten first. Of some of them, chosen by a hash, it follows the fate closely:
+ * the samples from which the model of reuse learns, and which tell what an LRU cache of the same
  * size would have held.
  */
 #ifndef TERRACE_EVICTION_MEMORY_H
@@ -9,44 +9,45 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "eviction/survival.h"
-
-enum {
-	RECORD_LIVE = 1,
-	RECORD_SPARED = 2,   /* kept, or it would have been, by refusing another */
-	RECORD_REFUSED = 4,  /* that other */
-};
+#include "eviction/hazard.h"
 
 struct record {
-	uint64_t id;
-	uint32_t last_ms;    /* of its last access, modulo 2^32 */
-	uint32_t bucket_next;
-	uint32_t older, younger;
-	uint32_t sample : 24; /* 0: none */
-	uint32_t class : 8;
-	uint8_t uses, children, turn, flags;
+	uint32_t tag;         /* of the id; with the bucket it is in, nearly all of a hash of it */
+	uint32_t last_ms;     /* of its last access, modulo 2^32 */
+	uint32_t next;        /* in the bucket; MEMORY_LAST and the bucket's number: none */
+	uint32_t sample : 18; /* 0: none */
+	uint32_t class : 9;
+	bool live : 1;        /* in the cache */
+	bool spared : 1;      /* kept, or it would have been, by refusing another */
+	bool refused : 1;     /* that other */
+	bool touched : 1;     /* accessed since the hand passed */
+	uint8_t uses, children, turn;
 };
 
-_Static_assert(sizeof(struct record) == 32, "one a remembered block");
+_Static_assert(sizeof(struct record) == 20, "one a remembered block");
+_Static_assert(CLASSES <= 1 << 9, "record.class");
 
 struct sample {
-	uint64_t since_us;   /* its last access */
+	uint64_t since_us;    /* its last access */
 	uint32_t older, younger;
-	uint8_t class;
-	bool in_lru;         /* an LRU cache would hold it */
+	uint32_t features;
+	float weight;         /* of what it tells */
+	bool in_lru;          /* an LRU cache would hold it */
 };
 
 struct memory {
-	struct record *records;      /* 0 heads the ring by age */
-	uint32_t *buckets;
-	uint32_t mask, records_max, records_used;
+	struct record *records;      /* 0 is nobody's */
+	uint32_t *buckets;           /* the first record, 0: none */
+	uint32_t mask, records_max, records_used, hand;
 	struct sample *samples;      /* 0 heads the ring by age */
 	uint32_t samples_max, free_sample;
 	uint32_t sample_every;       /* a power of two */
 	uint32_t cursor[SURVIVAL_BUCKETS]; /* the oldest sample that has not outgrown the bucket; 0: all have */
 	uint32_t lru_oldest, lru_count, lru_max; /* the LRU cache of the samples */
-	struct survival survival;
+	struct hazard hazard;
 };
+
+#define MEMORY_LAST 0x80000000u
 
 struct memory_access {
 	bool sampled, lru_hit;       /* an LRU cache of the same size would have had it; known of samples only */
@@ -56,13 +57,16 @@ struct memory_access {
 bool memory_init(struct memory *m, uint64_t capacity);
 void memory_fini(struct memory *m);
 
+/* Has what memory_find() of the ids will read brought near, all at once. */
+void memory_prefetch(const struct memory *m, const uint64_t *ids, uint32_t count);
 /* The record of an id, or NULL. */
 struct record *memory_find(const struct memory *m, uint64_t id);
 /* The record of an id that has none: makes one, forgetting another if it must. Never NULL. */
 struct record *memory_make(struct memory *m, uint64_t id);
 
-/* The block was accessed, and is of this class from now on. */
-struct memory_access memory_access(struct memory *m, struct record *r, uint32_t class, uint64_t now_us);
+/* The block was accessed, and has these features from now on. */
+struct memory_access memory_access(struct memory *m, struct record *r, uint64_t id, uint32_t features,
+				   float weight, uint64_t now_us);
 
 /* Counts what outgrew its bucket up to now. */
 void memory_advance(struct memory *m, uint64_t now_us);

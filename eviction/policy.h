@@ -37,6 +37,24 @@ enum policy_hint {
 	POLICY_HINTS,
 };
 
+/* Who wrote the tokens of a block. */
+enum policy_role {
+	POLICY_ROLE_UNKNOWN,
+	POLICY_ROLE_SYSTEM,
+	POLICY_ROLE_USER,
+	POLICY_ROLE_ASSISTANT,
+	POLICY_ROLE_TOOL,
+	POLICY_ROLES,
+};
+
+/* What the client thinks of a block: a feature to learn from, not an order. */
+enum policy_priority {
+	POLICY_PRIORITY_NORMAL,
+	POLICY_PRIORITY_LOW,
+	POLICY_PRIORITY_HIGH,
+	POLICY_PRIORITIES,
+};
+
 /* A request as it arrives: the blocks of its prompt, in the order of the chain. */
 struct policy_request {
 	uint64_t now_us;
@@ -46,6 +64,9 @@ struct policy_request {
 	uint32_t tokens;     /* of the prompt, a last partial block too; 0: not known */
 	uint16_t turn;       /* 1 for a session's first; 0: not known */
 	uint8_t hint;        /* enum policy_hint */
+	uint8_t priority;    /* enum policy_priority */
+	uint32_t ttl_s;      /* how long the client thinks it needs the blocks; 0: it does not say */
+	const uint8_t *roles; /* enum policy_role of each block; NULL: not known */
 };
 
 struct policy_event {
@@ -54,6 +75,10 @@ struct policy_event {
 			     * and the policy remembers nothing of the block once it is removed */
 	uint32_t position;  /* blocks before it in its chain */
 	uint32_t tokens;    /* in the block */
+	uint32_t ttl_s;     /* as of a request; of a block of which request() has told, what it said counts */
+	uint8_t role;       /* enum policy_role */
+	uint8_t priority;   /* enum policy_priority */
+	uint8_t hint;       /* enum policy_hint */
 };
 
 struct policy;

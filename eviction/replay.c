@@ -86,7 +86,8 @@ static void serve(struct replay *p, const struct trace_request *r)
 		p->ids[i] = (uint64_t)blocks[i] + 1;
 	}
 	if (p->ops->request) {
-		struct policy_request q = { r->time_us, r->session, p->ids, r->count, r->tokens, r->turn, r->hint };
+		const struct policy_request q = { .now_us = r->time_us, .session = r->session, .ids = p->ids, .count = r->count,
+						  .tokens = r->tokens, .turn = r->turn, .hint = r->hint };
 
 		p->ops->request(p->policy, &q);
 	}

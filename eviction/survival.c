@@ -1,22 +1,17 @@
-/* Little is known of a class at any one age, so estimates lean on wider ones, in three steps: the
- * hazard (the share that comes back in a bucket of age) of all blocks; of a kind, as a multiple of
- * that; of a class, as a multiple of its kind's. A multiple is learned from all ages together. At ages
- * nobody has reached yet the hazard a bucket stays what it was: as buckets grow, worth falls with age,
- * and the order is that of LRU.
+/* The two numbers that make a class were chosen because they are what evicting compares: newcomers with what
+ * has been there for a while.
  */
 #include "eviction/survival.h"
 
+#include <math.h>
 #include <string.h>
 
-/* Blocks of a request share their fate: the weights, in blocks, are those of a few dozen requests. */
-#define LEAN_CLASS 400.0f
-#define LEAN_KIND 1000.0f
-#define LEAN_MULTIPLE 30.0f    /* in expected hits */
-#define HAZARD_FIRST 0.01f
-#define HAZARD_MAX 0.95f
-#define EVENTS_MAX 4e6f        /* then everything is halved */
-
-enum { UPDATE_ALL_EVERY = 16 };
+enum {
+	LATER_BUCKET = 13,     /* about 45 s */
+	LEVEL_LEAST = -40,     /* 2^-20 hits per second */
+	SLOPE_LEAST = -8,
+	TOLD_MAX = 50,         /* the mean follows what the model says now */
+};
 
 void survival_init(struct survival *s)
 {
@@ -45,74 +40,7 @@ uint64_t survival_end_us(uint32_t bucket)
 	return bucket % 2 ? octave / 181 * 256 : octave; /* 256 / 181 = sqrt(2) */
 }
 
-void survival_hit(struct survival *s, uint32_t class, uint32_t bucket)
-{
-	s->hits[class][bucket] += 1;
-	s->changed[class] = true;
-	s->events += 1;
-}
-
-void survival_pass(struct survival *s, uint32_t class, uint32_t bucket)
-{
-	s->passes[class][bucket] += 1;
-	s->changed[class] = true;
-	s->events += 1;
-}
-
-static void forget(struct survival *s)
-{
-	for (int c = 0; c < CLASSES; c++)
-		for (int b = 0; b < SURVIVAL_BUCKETS; b++) {
-			s->hits[c][b] /= 2;
-			s->passes[c][b] /= 2;
-		}
-	s->events /= 2;
-}
-
-/* Adds up the classes [from, to). */
-static void add_up(const struct survival *s, int from, int to, float *hits, float *events)
-{
-	memset(hits, 0, SURVIVAL_BUCKETS * sizeof(*hits));
-	memset(events, 0, SURVIVAL_BUCKETS * sizeof(*events));
-	for (int c = from; c < to; c++)
-		for (int b = 0; b < SURVIVAL_BUCKETS; b++) {
-			hits[b] += s->hits[c][b];
-			events[b] += s->hits[c][b] + s->passes[c][b];
-		}
-}
-
-/* out[b]: the hazard of what had these events, leaning on a multiple of `wide`. */
-static void lean(const float *hits, const float *events, const float *wide, float weight, float *out)
-{
-	float came = LEAN_MULTIPLE, expected = LEAN_MULTIPLE, hazard;
-
-	for (int b = 0; b < SURVIVAL_BUCKETS; b++) {
-		came += hits[b];
-		expected += events[b] * wide[b];
-	}
-	for (int b = 0; b < SURVIVAL_BUCKETS; b++) {
-		hazard = (hits[b] + weight * came / expected * wide[b]) / (events[b] + weight);
-		out[b] = hazard < HAZARD_MAX ? hazard : HAZARD_MAX;
-	}
-}
-
-static void hazard_of_kinds(struct survival *s)
-{
-	float hits[SURVIVAL_BUCKETS], events[SURVIVAL_BUCKETS], all[SURVIVAL_BUCKETS];
-
-	add_up(s, 0, CLASSES, hits, events);
-	for (int b = 0; b < SURVIVAL_BUCKETS; b++) {
-		float before = b ? all[b - 1] : HAZARD_FIRST;
-
-		all[b] = (hits[b] + LEAN_KIND * before) / (events[b] + LEAN_KIND);
-	}
-	for (int k = 0; k < CLASS_KINDS; k++) {
-		add_up(s, k * CLASS_GRADES, (k + 1) * CLASS_GRADES, hits, events);
-		lean(hits, events, all, LEAN_KIND, s->hazard[k]);
-	}
-}
-
-static void worth_of(const float *hazard, float *worth)
+void survival_worth(const float hazard[SURVIVAL_BUCKETS], float worth[SURVIVAL_BUCKETS])
 {
 	float seconds[SURVIVAL_BUCKETS];
 
@@ -136,22 +64,36 @@ static void worth_of(const float *hazard, float *worth)
 	}
 }
 
+static uint32_t step(float log, int least, int count)
+{
+	int at = (int)floorf(log) - least;
+
+	return (uint32_t)(at < 0 ? 0 : at >= count ? count - 1 : at);
+}
+
+uint32_t survival_class(struct survival *s, const float hazard[SURVIVAL_BUCKETS])
+{
+	float worth[SURVIVAL_BUCKETS], rate;
+	uint32_t class;
+
+	survival_worth(hazard, worth);
+	class = step(2 * log2f(worth[0]), LEVEL_LEAST, CLASS_LEVELS) * CLASS_SLOPES +
+		step(3 * log2f(worth[LATER_BUCKET] / worth[0]), SLOPE_LEAST, CLASS_SLOPES);
+	if (s->told[class] < TOLD_MAX)
+		s->told[class]++;
+	rate = 1 / (float)s->told[class];
+	for (int b = 0; b < SURVIVAL_BUCKETS; b++)
+		s->hazard[class][b] += rate * (hazard[b] - s->hazard[class][b]);
+	s->changed[class] = true;
+	return class;
+}
+
 void survival_update(struct survival *s)
 {
-	bool all = s->updates++ % UPDATE_ALL_EVERY == 0;
-
-	if (s->events > EVENTS_MAX)
-		forget(s);
-	if (all)
-		hazard_of_kinds(s);
 	for (int c = 0; c < CLASSES; c++) {
-		float hits[SURVIVAL_BUCKETS], events[SURVIVAL_BUCKETS], hazard[SURVIVAL_BUCKETS];
-
-		if (!all && !s->changed[c])
+		if (!s->changed[c])
 			continue;
 		s->changed[c] = false;
-		add_up(s, c, c + 1, hits, events);
-		lean(hits, events, s->hazard[c / CLASS_GRADES], LEAN_CLASS, hazard);
-		worth_of(hazard, s->worth[c]);
+		survival_worth(s->hazard[c], s->worth[c]);
 	}
 }

@@ -1,5 +1,6 @@
-/* What a block of a class is worth keeping, by the time since its last use: learned from how many of
- * the class were asked for again at each age (a discrete survival curve).
+/* Ages and classes. A class is a set of blocks that are taken to come back alike: those whose worth when
+ * they are used, and half a minute later, is about the same by the model of reuse. What a class is worth at an age
+ * follows from the mean of what the model said of its blocks.
  */
 #ifndef TERRACE_EVICTION_SURVIVAL_H
 #define TERRACE_EVICTION_SURVIVAL_H
@@ -7,19 +8,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "eviction/class.h"
-
 /* Ages in half octaves from 2^19 us (about half a second) on; the last bucket is open. */
 enum { SURVIVAL_BUCKETS = 32, SURVIVAL_FIRST_LOG = 19 };
 
+enum {
+	CLASS_LEVELS = 40,   /* of worth at age 0, two an octave */
+	CLASS_SLOPES = 12,   /* of the later worth as a share of that, three an octave */
+	CLASSES = CLASS_LEVELS * CLASS_SLOPES,
+};
+
 struct survival {
-	float hits[CLASSES][SURVIVAL_BUCKETS];   /* asked for again at that age */
-	float passes[CLASSES][SURVIVAL_BUCKETS]; /* grew older than that */
-	float worth[CLASSES][SURVIVAL_BUCKETS];  /* computed by survival_update */
-	float hazard[CLASS_KINDS][SURVIVAL_BUCKETS]; /* computed: the share of a kind that comes back at that age */
+	float hazard[CLASSES][SURVIVAL_BUCKETS];
+	float worth[CLASSES][SURVIVAL_BUCKETS];
+	uint32_t told[CLASSES];   /* predictions that went into hazard, up to a maximum */
 	bool changed[CLASSES];
-	uint32_t updates;
-	float events;
 };
 
 void survival_init(struct survival *s);
@@ -28,13 +30,14 @@ void survival_init(struct survival *s);
 uint32_t survival_bucket(uint64_t age_us);
 uint64_t survival_end_us(uint32_t bucket);
 
-/* A block of the class came back at that age, or outgrew it. */
-void survival_hit(struct survival *s, uint32_t class, uint32_t bucket);
-void survival_pass(struct survival *s, uint32_t class, uint32_t bucket);
+/* The greatest expected number of hits per second of keeping, over all times at which one may stop waiting (Gittins'
+ * index of a job whose length is the time to the next use), at each age. */
+void survival_worth(const float hazard[SURVIVAL_BUCKETS], float worth[SURVIVAL_BUCKETS]);
 
-/* Computes worth[][]: the greatest expected number of hits per second of keeping, over all times at
- * which one may stop waiting (Gittins' index of a job whose length is the time to the next use).
- * Forgets slowly on the way. */
+/* The class of blocks of which the model says this; it moves the class's mean. */
+uint32_t survival_class(struct survival *s, const float hazard[SURVIVAL_BUCKETS]);
+
+/* Brings worth[][] up to date. */
 void survival_update(struct survival *s);
 
 #endif

@@ -17,6 +17,7 @@
 
 #include "store/catalog_guard.h"
 #include "store/catalog_inner.h"
+#include "store/crash_point.h"
 
 enum {
 	FLUSH_ROOM = 64 << 10,          /* of a queue, for flushes that come when it is full */
@@ -85,6 +86,7 @@ static enum status queue_change(struct catalog *c, enum change_what what, enum c
 		if (!c->flush_wanted && c->view.queued_bytes > c->options.queue_bytes_max / 2)
 			c->flush_wanted = wake = true;
 	}
+	CRASH_POINT("catalog_queued");
 	pthread_mutex_unlock(&c->mutex);
 	if (wake)
 		pthread_cond_signal(&c->wake);
@@ -141,6 +143,7 @@ enum status catalog_flush(struct catalog *c, void (*done)(void *arg, enum status
 			c->filling->first = f;
 		c->filling->last = f;
 	}
+	CRASH_POINT("catalog_flush_queued");
 	c->flush_wanted = true;
 	pthread_mutex_unlock(&c->mutex);
 	pthread_cond_signal(&c->wake);
@@ -172,6 +175,7 @@ static void flushes_tell(struct change_flush *f, enum status s)
 		/* The entry lies in a queue that done may make the thread use again. */
 		struct change_flush now = *f;
 
+		CRASH_POINT("catalog_tell");
 		now.done(now.arg, s);
 		f = now.next;
 	}
@@ -215,6 +219,7 @@ static void batch_done(struct catalog *c, size_t to, uint64_t changes, uint64_t 
 	if (us > c->view.commit_us_max)
 		c->view.commit_us_max = us;
 	pthread_mutex_unlock(&c->mutex);
+	CRASH_POINT("catalog_batch_done");
 	q->applied = to;
 	catalog_view_refresh(c);
 	flushes_tell(told, STATUS_OK);
@@ -247,6 +252,7 @@ static bool drain(struct catalog *c)
 			batch_failed(c, rc);
 			return false;
 		}
+		CRASH_POINT("catalog_committed");
 		batch_done(c, to, changes, (now_ns() - begun) / 1000);
 	}
 	if (q->used > QUEUE_PAGES_KEPT)
@@ -285,6 +291,7 @@ static void queues_swap(struct catalog *c)
 {
 	struct change_queue *full = c->filling;
 
+	CRASH_POINT("catalog_swap");
 	c->filling = c->draining;
 	c->draining = full;
 	c->flush_wanted = false;
@@ -420,6 +427,7 @@ static enum status settle(struct catalog *c, enum catalog_state *state, char *wh
 			return s;
 		}
 	}
+	CRASH_POINT("catalog_make");
 	rc = catalog_file_make(c->folder);
 	if (rc == MDB_SUCCESS)
 		return STATUS_OK;
@@ -461,6 +469,7 @@ enum status catalog_open(const struct catalog_options *o, struct catalog **out, 
 	if (s == STATUS_OK)
 		s = map(c, why, why_bytes);
 	if (s == STATUS_OK) {
+		CRASH_POINT("catalog_opened");
 		catalog_view_refresh(c);
 		if (pthread_create(&c->thread, NULL, run, c) != 0) {
 			snprintf(why, why_bytes, "catalog: no thread");
@@ -484,6 +493,7 @@ void catalog_close(struct catalog *c)
 	c->closing = true;
 	pthread_mutex_unlock(&c->mutex);
 	pthread_cond_signal(&c->wake);
+	CRASH_POINT("catalog_close");
 	pthread_join(c->thread, NULL);
 	fini(c);
 }

@@ -4,6 +4,7 @@
  * is the same, so that each page is found and copied once; keys beyond the last one of a table are
  * appended. Emptying a table stays where it stands: what is before it and behind it is sorted apart. */
 #include "store/catalog_inner.h"
+#include "store/crash_point.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -114,6 +115,7 @@ static int apply_empty(struct catalog *c, MDB_txn *txn, enum catalog_table t)
 {
 	int rc = mdb_drop(txn, c->file.dbi[t], 0);
 
+	CRASH_POINT("catalog_empty");
 	return rc == MDB_SUCCESS && t == CATALOG_META ? catalog_format_put(txn, c->file.dbi[t]) : rc;
 }
 
@@ -155,7 +157,9 @@ static int apply_once(struct catalog *c, struct change_queue *q, size_t *to, uin
 	rc = mdb_txn_begin(c->file.env, NULL, 0, &txn);
 	if (rc != MDB_SUCCESS)
 		return rc;
+	CRASH_POINT("catalog_begin");
 	rc = apply(c, txn, q, to, changes);
+	CRASH_POINT("catalog_applied");
 	if (rc == MDB_SUCCESS)
 		return mdb_txn_commit(txn);
 	mdb_txn_abort(txn);
@@ -193,6 +197,7 @@ int catalog_map_grow(struct catalog *c)
 	if (bytes >= c->options.map_bytes_max)
 		return MDB_MAP_FULL;
 	bytes = bytes > c->options.map_bytes_max / 2 ? c->options.map_bytes_max : 2 * bytes;
+	CRASH_POINT("catalog_grow");
 	pthread_rwlock_wrlock(&c->map);
 	rc = mdb_env_set_mapsize(c->file.env, bytes);
 	pthread_rwlock_unlock(&c->map);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "store/slot.h"
+#include "store/crash_point.h"
 
 enum { MIGRATE_RECORDS = 50000, FILE_BYTES_LEAST = 1 << 20 };
 
@@ -155,6 +156,7 @@ static int draft_open(const char *path, uint64_t map_bytes, struct catalog_file 
 
 	if (unlink(path) != 0 && errno != ENOENT)
 		return errno;
+	CRASH_POINT("draft_open");
 	rc = env_open(path, MDB_NOSUBDIR | MDB_NOLOCK, map_bytes, &f->env);
 	if (rc != MDB_SUCCESS)
 		return rc;
@@ -182,8 +184,10 @@ static int draft_publish(const char *folder, const char *draft)
 	fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return errno;
+	CRASH_POINT("draft_rename");
 	if (rename(draft, path) != 0 || fsync(fd) != 0)
 		code = errno;
+	CRASH_POINT("draft_renamed");
 	close(fd);
 	return code;
 }
@@ -201,6 +205,7 @@ int catalog_file_make(const char *folder)
 		return rc;
 	rc = mdb_txn_commit(txn);
 	mdb_env_close(f.env);
+	CRASH_POINT("draft_committed");
 	return rc == MDB_SUCCESS ? draft_publish(folder, path) : rc;
 }
 

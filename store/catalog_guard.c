@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "store/catalog.h"
+#include "store/crash_point.h"
 
 extern char **environ;
 
@@ -258,9 +259,12 @@ enum status catalog_guard_put_aside(const char *folder, char *why, size_t why_by
 	damaged_name(damaged_room(dir), name);
 	/* LMDB's lock belongs to the old file: whoever still reads that must not be asked about the
 	 * new one. */
+	CRASH_POINT("aside_begin");
 	unlinkat(dir, "lock.mdb", 0);
+	CRASH_POINT("aside_rename");
 	if (renameat(dir, "data.mdb", dir, name) != 0 || fsync(dir) != 0)
 		s = io(why, why_bytes, folder, "cannot put the damaged file aside");
+	CRASH_POINT("aside_done");
 	close(dir);
 	return s;
 }

@@ -1,14 +1,35 @@
-/* Named places at which a test can have the process killed as if the power went: built with TERRACE_CRASH_POINTS, the variable
- * TERRACE_CRASH=NAME:N makes the N-th passage of NAME (from 1) the process's last instant, by SIGKILL. Nothing at all in other
- * builds. */
+/* Named places at which a test can have the process killed: built with TERRACE_CRASH_POINTS, the variable
+ * CRASH_AT=NAME:N makes the N-th passage of NAME (from 1) the process's last instant, by SIGKILL. Nothing at all in other
+ * builds. A name is used at one place. */
 #ifndef TERRACE_STORE_CRASH_POINT_H
 #define TERRACE_STORE_CRASH_POINT_H
 
 #ifdef TERRACE_CRASH_POINTS
-void crash_point(const char *name);
-#define CRASH_POINT(name) crash_point(name)
+#include <stdatomic.h>
+#include <stdint.h>
+
+/* All points of the program lie side by side in a section of their own. */
+struct crash_site {
+	const char *name;
+	uint64_t reserved;
+} __attribute__((aligned(16)));
+
+void crash_point(const struct crash_site *site);
+/* The program's points. */
+uint32_t crash_point_count(void);
+const char *crash_point_name(uint32_t i);
+/* Passages are counted in passed[crash_point_count()] as well, which may outlive the process. Before threads pass points. */
+void crash_point_watch(_Atomic uint32_t *passed);
+/* Instead of CRASH_AT. name NULL: none. Before threads pass points. */
+void crash_point_arm(const char *name, uint32_t n);
+
+#define CRASH_POINT(text)                                                                                            \
+	do {                                                                                                         \
+		static struct crash_site crash_site_ __attribute__((section("crash_sites"), used)) = { text, 0 };    \
+		crash_point(&crash_site_);                                                                           \
+	} while (0)
 #else
-#define CRASH_POINT(name) ((void)0)
+#define CRASH_POINT(text) ((void)0)
 #endif
 
 #endif

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "store/disk_private.h"
+#include "store/crash_point.h"
 
 static bool options_sound(const struct disk_options *o)
 {
@@ -31,6 +32,7 @@ static enum status load_slab(struct disk *d, uint32_t number, char *why, size_t 
 			 strerror_r(error, text, sizeof(text)));
 		return error == EMFILE || error == ENFILE || error == ENOMEM ? STATUS_EXHAUSTED : STATUS_IO;
 	}
+	CRASH_POINT("disk_slab_load");
 	d->slab_bytes += file.bytes;
 	if (!problem && d->slab_count < DISK_SLABS_MAX) {
 		s = disk_slab_adopt(d, &file, true);
@@ -68,6 +70,7 @@ static enum status disk_begin(struct disk *d, char *why, size_t why_bytes)
 
 	if (s != STATUS_OK)
 		return s;
+	CRASH_POINT("disk_folder_open");
 	s = ring_create(&d->options.ring, &d->ring);
 	if (s == STATUS_OK)
 		s = ring_file_add(d->ring, d->folder.sync_fd, &d->id_file);
@@ -116,6 +119,7 @@ void disk_close(struct disk *d)
 {
 	if (!d)
 		return;
+	CRASH_POINT("disk_close");
 	ring_destroy(d->ring);
 	if (d->health.marking)
 		pthread_join(d->health.marker, NULL);

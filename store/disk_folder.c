@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "store/disk_private.h"
+#include "store/crash_point.h"
 
 #define ID_MAGIC 0x3144444945435254ull   /* "TRCEIDD1" */
 #define SLAB_MAGIC 0x3142414c45435254ull /* "TRCELAB1" */
@@ -186,6 +187,7 @@ static int folder_tidy(const struct disk_folder *f, bool all)
 	if (error != 0)
 		return error;
 	free(numbers);
+	CRASH_POINT("folder_tidy");
 	error = folder_each(f, sweep, &b);
 	return error != 0 ? error : folder_sync(f);
 }
@@ -194,9 +196,11 @@ void disk_folder_mark(const struct disk_folder *f, const char *why)
 {
 	int fd = openat(f->fd, "quarantine", O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 
+	CRASH_POINT("mark_open");
 	if (fd >= 0) {
 		/* The name alone is the mark: the text may be cut off. */
 		dprintf(fd, "%s\n", why);
+		CRASH_POINT("mark_written");
 		(void)fsync(fd);
 		close(fd);
 	}
@@ -254,6 +258,7 @@ static int id_write(struct disk_folder *f, uint64_t id)
 
 	r.crc = record_crc(&r, sizeof(r), offsetof(struct id_record, crc));
 	error = write_whole(f->id_fd, &r, sizeof(r));
+	CRASH_POINT("id_written");
 	if (error == 0 && fsync(f->id_fd) != 0)
 		error = errno;
 	if (error == 0)
@@ -270,6 +275,7 @@ static int id_new(struct disk_folder *f)
 	while (id == 0)
 		if (getrandom(&id, sizeof(id), 0) != sizeof(id))
 			return errno;
+	CRASH_POINT("id_new");
 	return id_write(f, id);
 }
 
@@ -380,8 +386,10 @@ static int folder_wipe(struct disk_folder *f)
 {
 	int error = folder_tidy(f, true);
 
+	CRASH_POINT("wipe_swept");
 	if (error == 0)
 		error = id_new(f);
+	CRASH_POINT("wipe_id");
 	if (error == 0 && unlinkat(f->fd, "quarantine", 0) != 0)
 		error = errno;
 	if (error == 0)
@@ -475,9 +483,11 @@ static int slab_fill(const struct disk_folder *f, struct disk_slab_file *s)
 	};
 	int error = slab_space(s->fd, s->bytes, &s->sparse);
 
+	CRASH_POINT("slab_space");
 	h.crc = record_crc(&h, sizeof(h), offsetof(struct slab_header, crc));
 	if (error == 0)
 		error = write_whole(s->fd, &h, sizeof(h));
+	CRASH_POINT("slab_header");
 	if (error == 0 && fsync(s->fd) != 0)
 		error = errno;
 	return error;
@@ -495,9 +505,12 @@ int disk_slab_file_make(const struct disk_folder *f, struct disk_slab_file *s)
 	s->fd = openat(f->fd, made, flags, 0600);
 	if (s->fd < 0)
 		return errno;
+	CRASH_POINT("slab_tmp_open");
 	error = slab_fill(f, s);
+	CRASH_POINT("slab_synced");
 	if (error == 0 && renameat(f->fd, made, f->fd, name) != 0)
 		error = errno;
+	CRASH_POINT("slab_renamed");
 	if (error == 0 && (error = folder_sync(f)) != 0)
 		(void)unlinkat(f->fd, name, 0);
 	if (error != 0) {
@@ -568,10 +581,12 @@ int disk_slab_file_remove(const struct disk_folder *f, struct disk_slab_file *s,
 
 	slab_name(name, s->number, "trc");
 	slab_name(gone, s->number, "gone");
+	CRASH_POINT("slab_remove");
 	if (last)
 		error = renameat(f->fd, name, f->fd, gone) == 0 && ftruncate(s->fd, 0) == 0 ? 0 : errno;
 	else
 		error = unlinkat(f->fd, name, 0) == 0 ? 0 : errno;
+	CRASH_POINT("slab_removed");
 	close(s->fd);
 	s->fd = -1;
 	return error != 0 ? error : folder_sync(f);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "store/disk_private.h"
+#include "store/crash_point.h"
 
 static bool bit_get(const uint64_t *bits, uint32_t i)
 {
@@ -242,12 +243,15 @@ static enum status slab_make(struct disk *d, uint64_t slot_bytes, uint32_t slots
 	d->slab_bytes += bytes;
 	file.number = ++d->last_number;
 	pthread_mutex_unlock(&d->mutex);
+	CRASH_POINT("slab_number");
 	error = disk_slab_file_make(&d->folder, &file);
 	if (error == 0) {
+		CRASH_POINT("slab_made");
 		s = disk_slab_adopt(d, &file, false);
 		if (s != STATUS_OK)
 			error = disk_slab_file_remove(&d->folder, &file, true);
 	}
+	CRASH_POINT("slab_adopted");
 	pthread_mutex_lock(&d->mutex);
 	if (error != 0)
 		s = grow_failed(d, error, file.number);
@@ -312,6 +316,7 @@ static enum status slab_delete(struct disk *d, struct slab *s)
 {
 	int error;
 
+	CRASH_POINT("slab_delete");
 	ring_file_remove(d->ring, s->ring_file);
 	error = disk_slab_file_remove(&d->folder, &s->file, s->file.number == d->last_number);
 	pthread_mutex_lock(&d->mutex);
@@ -320,6 +325,7 @@ static enum status slab_delete(struct disk *d, struct slab *s)
 	else
 		disk_failed(d, error, "deleting", s->file.number);
 	pthread_mutex_unlock(&d->mutex);
+	CRASH_POINT("slab_deleted");
 	slab_free(s);
 	return error == 0 ? STATUS_OK : STATUS_IO;
 }
@@ -391,6 +397,7 @@ void disk_slab_close(struct disk *d, uint32_t slab, bool closed)
 	pthread_mutex_lock(&d->mutex);
 	s = disk_slab_find(d, slab);
 	if (s) {
+		CRASH_POINT("slab_close");
 		s->closed = closed;
 		list_settle(s);
 	}
@@ -434,6 +441,7 @@ static uint32_t slot_pop(struct slab *s)
 		s->hint++;
 	slot = s->hint * 64 + (uint32_t)__builtin_ctzll(~s->taken[s->hint]);
 	assert(slot < s->file.slots);
+	CRASH_POINT("slot_take");
 	bit_set(s->taken, slot);
 	if (s->marked)
 		bit_set(s->marked, slot);
@@ -444,6 +452,7 @@ static uint32_t slot_pop(struct slab *s)
 
 static void slot_push(struct slab *s, uint32_t slot)
 {
+	CRASH_POINT("slot_give");
 	bit_clear(s->taken, slot);
 	if (s->marked)
 		bit_clear(s->marked, slot);
@@ -499,6 +508,7 @@ enum status disk_slot_mark(struct disk *d, struct disk_place p, uint64_t slot_by
 	s = disk_slab_find(d, p.slab);
 	if (s && s->marked && s->file.slot_bytes == slot_bytes && disk_slot_taken(s, p.slot)) {
 		status = bit_get(s->marked, p.slot) ? STATUS_EXISTS : STATUS_OK;
+		CRASH_POINT("slot_mark");
 		bit_set(s->marked, p.slot);
 	}
 	pthread_mutex_unlock(&d->mutex);
@@ -516,6 +526,7 @@ static void free_unmarked(struct slab *s)
 	for (uint32_t i = 0; i < s->file.slots; i++)
 		if (!bit_get(s->marked, i))
 			bit_clear(s->taken, i);
+	CRASH_POINT("slots_free");
 	free(s->marked);
 	s->marked = NULL;
 	s->used = used;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "store/disk_private.h"
+#include "store/crash_point.h"
 
 enum { SYNC_WIDTH = 8 };
 
@@ -56,6 +57,7 @@ static void transfer_done(struct ring_request *r)
 	struct disk *d = q->disk;
 	struct slab *s;
 
+	CRASH_POINT("transfer_done");
 	pthread_mutex_lock(&d->mutex);
 	s = disk_slab_find(d, q->place.slab); /* transfers keep it */
 	requests_remove(d, q);
@@ -127,6 +129,7 @@ static void fill(struct disk_request *q, enum ring_op op, const void *at, uint32
 enum status disk_read(struct disk *d, struct disk_place p, void *at, uint32_t bytes, uint32_t buffer,
 		      enum ring_priority priority, struct disk_request *q)
 {
+	CRASH_POINT("read_submit");
 	fill(q, RING_READ, at, bytes, buffer, priority);
 	return submit(d, p, q, false, false);
 }
@@ -141,12 +144,14 @@ enum status disk_read_patient(struct disk *d, struct disk_place p, void *at, uin
 enum status disk_write(struct disk *d, struct disk_place p, const void *at, uint32_t bytes, uint32_t buffer,
 		       enum ring_priority priority, struct disk_request *q)
 {
+	CRASH_POINT("write_submit");
 	fill(q, RING_WRITE, at, bytes, buffer, priority);
 	return submit(d, p, q, false, false);
 }
 
 enum status disk_tombstone(struct disk *d, struct disk_place p, const void *page, struct disk_request *q)
 {
+	CRASH_POINT("tombstone_submit");
 	fill(q, RING_WRITE, page, SLOT_HEADER_BYTES, RING_NONE, RING_URGENT);
 	return submit(d, p, q, false, true);
 }
@@ -175,11 +180,13 @@ static void slab_sync_done(struct ring_request *r)
 {
 	struct slab *s = (struct slab *)((char *)r - offsetof(struct slab, sync));
 
+	CRASH_POINT("sync_slab");
 	sync_done(s->disk, s, r);
 }
 
 static void idle_sync_done(struct ring_request *r)
 {
+	CRASH_POINT("sync_idle");
 	sync_done((struct disk *)((char *)r - offsetof(struct disk, sync.idle)), NULL, r);
 }
 
@@ -253,6 +260,7 @@ static enum status sync_begin(struct disk *d)
 		sync_release(d);
 		return d->sync.status;
 	}
+	CRASH_POINT("sync_begin");
 	d->sync.running = true;
 	d->sync.now = d->sync.later;
 	d->sync.later = NULL;
@@ -263,6 +271,7 @@ static enum status sync_begin(struct disk *d)
  * was cancelled. */
 static void sync_tell(struct disk_request *q, enum status status, int error)
 {
+	CRASH_POINT("sync_tell");
 	if (status == STATUS_UNAVAILABLE)
 		status = STATUS_CANCELLED;
 	while (q) {

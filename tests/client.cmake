@@ -10,3 +10,11 @@ endforeach()
 # gRPC's library is not instrumented; the code marks what passes through it.
 set_tests_properties(client_wire client_bounds client_calls client_async client_hostile client_threads PROPERTIES
                      ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1")
+
+# A plugin without a GPU, in the place of libterrace_cuda.so.
+add_library(client_cuda_plugin MODULE client_cuda_plugin.c)
+terrace_test(client_cuda LIBS terrace_static ${CMAKE_DL_LIBS})
+target_compile_definitions(client_cuda PRIVATE CUDA_PLUGIN="$<TARGET_FILE:client_cuda_plugin>"
+                           NOT_A_PLUGIN="$<TARGET_FILE:client_not_a_plugin>")
+add_library(client_not_a_plugin MODULE client_not_a_plugin.c)
+add_dependencies(client_cuda client_cuda_plugin client_not_a_plugin)

@@ -112,6 +112,19 @@ START_TEST(everything)
 	ck_assert_int_eq(terrace_get_finish(op, &tokens), TERRACE_CORRUPT);
 	ck_assert_uint_eq(atomic_load(&told.times), 7);
 
+	FAULT(corrupt_get, false);
+	ck_assert_int_eq(terrace_warm_async(session, &keys, true, 0, &completion, &op), TERRACE_OK);
+	ck_assert_int_eq(terrace_warm_finish(op, &prefix), TERRACE_OK);
+	ck_assert_uint_eq(prefix, KEYS);
+	ck_assert_int_eq(terrace_flush_async(session, &keys, 0, &completion, &op), TERRACE_OK);
+	statuses[KEYS - 1] = TERRACE_INTERNAL;
+	ck_assert_int_eq(terrace_flush_finish(op, statuses), TERRACE_OK);
+	ck_assert_int_eq(statuses[KEYS - 1], TERRACE_OK);
+	ck_assert_int_eq(terrace_flush_async(session, NULL, 0, &completion, &op), TERRACE_OK);
+	ck_assert_int_eq(terrace_warm_finish(op, NULL), TERRACE_INVALID); /* of another kind: it still must be finished */
+	ck_assert_int_eq(terrace_flush_finish(op, NULL), TERRACE_OK);
+	ck_assert_uint_eq(atomic_load(&told.times), 10);
+
 	/* Results nobody takes are given back. */
 	before = fake_count(&fake, &fake.released);
 	ck_assert_int_eq(terrace_lease_async(session, &keys, TERRACE_LEASE_ALL, 0, NULL, &op), TERRACE_OK);

@@ -408,6 +408,47 @@ START_TEST(small_calls)
 }
 END_TEST
 
+static void flush_io(struct fake *f, const char *method, ProtobufCMessage *reply)
+{
+	(void)f;
+	if (!strcmp(method, "Flush"))
+		((Terrace__V1__FlushReply *)reply)->status[0] = TERRACE__V1__STATUS__IO;
+}
+
+START_TEST(disks)
+{
+	enum terrace_status statuses[KEYS];
+	uint32_t blocks = 99;
+
+	put_blocks(2);
+	ck_assert_int_eq(terrace_warm(session, &keys, true, 0, &blocks), TERRACE_OK);
+	ck_assert_uint_eq(blocks, 2);
+	ck_assert_int_eq(terrace_warm(session, &keys, false, 0, &blocks), TERRACE_OK);
+	ck_assert_uint_eq(blocks, 0); /* the fake's word for: was not asked to wait */
+	ck_assert_int_eq(terrace_warm(session, &keys, true, 0, NULL), TERRACE_OK);
+	ck_assert_int_eq(terrace_warm(session, NULL, true, 0, NULL), TERRACE_INVALID);
+	ck_assert_int_eq(terrace_flush(session, &keys, 0, statuses), TERRACE_OK);
+	ck_assert_int_eq(statuses[1], TERRACE_OK);
+	ck_assert_int_eq(statuses[2], TERRACE_MISS);
+	statuses[0] = TERRACE_INTERNAL;
+	ck_assert_int_eq(terrace_flush(session, NULL, 0, statuses), TERRACE_OK);
+	ck_assert_int_eq(statuses[0], TERRACE_OK);
+	ck_assert_int_eq(terrace_flush(session, NULL, 0, NULL), TERRACE_OK);
+	ck_assert_int_eq(terrace_flush(NULL, NULL, 0, NULL), TERRACE_INVALID);
+	FAULT(twist, flush_io);
+	ck_assert_int_eq(terrace_flush(session, &keys, 0, statuses), TERRACE_IO);
+	ck_assert_ptr_nonnull(strstr(terrace_error(), "durable"));
+	ck_assert_int_eq(statuses[0], TERRACE_IO); /* written though the call failed */
+	ck_assert_int_eq(statuses[1], TERRACE_OK);
+	FAULT(twist, NULL);
+	FAULT(stall_method, "Flush");
+	statuses[0] = TERRACE_INTERNAL;
+	ck_assert_int_eq(terrace_flush(session, &keys, 20000, statuses), TERRACE_DEADLINE);
+	ck_assert_int_eq(statuses[0], TERRACE_INTERNAL);
+	FAULT(stall_method, NULL);
+}
+END_TEST
+
 START_TEST(watching)
 {
 	struct terrace_watch *watch;
@@ -692,6 +733,7 @@ int main(void)
 	tcase_add_test(c, streams);
 	tcase_add_test(c, large_stream);
 	tcase_add_test(c, small_calls);
+	tcase_add_test(c, disks);
 	tcase_add_test(c, watching);
 	tcase_add_test(c, watch_readers);
 	tcase_add_test(c, watch_outlives_client);

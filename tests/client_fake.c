@@ -319,6 +319,35 @@ static void do_delete(struct fake_call *c, const uint8_t *bytes, size_t size)
 	terrace__v1__delete_request__free_unpacked(q, NULL);
 }
 
+static void do_warm(struct fake_call *c, const uint8_t *bytes, size_t size)
+{
+	Terrace__V1__WarmRequest *q = terrace__v1__warm_request__unpack(NULL, size, bytes);
+	Terrace__V1__WarmReply reply = TERRACE__V1__WARM_REPLY__INIT;
+
+	reply.epoch = c->fake->epoch;
+	reply.blocks = q->wait ? prefix_of(c->fake, q->keys) : 0; /* so that a test sees what was asked */
+	fake_answer(c, &reply.base);
+	terrace__v1__warm_request__free_unpacked(q, NULL);
+}
+
+static void do_flush(struct fake_call *c, const uint8_t *bytes, size_t size)
+{
+	Terrace__V1__FlushRequest *q = terrace__v1__flush_request__unpack(NULL, size, bytes);
+	Terrace__V1__FlushReply reply = TERRACE__V1__FLUSH_REPLY__INIT;
+	uint32_t count = q->keys ? keys_count(q->keys) : 1;
+	Terrace__V1__Status *status = calloc(count + 1, sizeof(*status));
+
+	for (uint32_t i = 0; q->keys && i < count; i++)
+		if (!block_find(c->fake, key_at(q->keys, i), q->keys->key_bytes, true))
+			status[i] = TERRACE__V1__STATUS__MISS;
+	reply.epoch = c->fake->epoch;
+	reply.status = status;
+	reply.n_status = count;
+	fake_answer(c, &reply.base);
+	free(status);
+	terrace__v1__flush_request__free_unpacked(q, NULL);
+}
+
 static void do_release(struct fake_call *c, const uint8_t *bytes, size_t size)
 {
 	Terrace__V1__ReleaseRequest *q = terrace__v1__release_request__unpack(NULL, size, bytes);
@@ -471,7 +500,7 @@ static const struct {
 	{"OpenSession", do_open}, {"Lookup", do_lookup}, {"Lease", do_lease}, {"Reserve", do_reserve},
 	{"Commit", do_commit},    {"Abort", do_abort},   {"Delete", do_delete}, {"Release", do_release},
 	{"CloseSession", do_close}, {"Touch", do_nothing}, {"Report", do_nothing}, {"Check", do_health},
-	{"Put", do_put}, {"Get", do_get}, {"Watch", do_watch},
+	{"Put", do_put}, {"Get", do_get}, {"Watch", do_watch}, {"Warm", do_warm}, {"Flush", do_flush},
 };
 
 void fake_call_dispatch(struct fake_call *c, const uint8_t *bytes, size_t size)

@@ -125,6 +125,16 @@ static enum terrace_status call_get(void)
 	return terrace_get(session, 0, bytes, KEY_BYTES, block, NULL, 0);
 }
 
+static enum terrace_status call_warm(void)
+{
+	return terrace_warm(session, &keys, true, 0, NULL);
+}
+
+static enum terrace_status call_flush(void)
+{
+	return terrace_flush(session, &keys, 0, NULL);
+}
+
 static enum terrace_status call_delete(void)
 {
 	enum terrace_status statuses[KEYS];
@@ -184,6 +194,8 @@ static enum terrace_status call_attach(void)
 #define TERRACE_DESCRIPTOR_PutReply terrace__v1__put_reply__descriptor
 #define TERRACE_DESCRIPTOR_GetHeader terrace__v1__get_header__descriptor
 #define TERRACE_DESCRIPTOR_DeleteReply terrace__v1__delete_reply__descriptor
+#define TERRACE_DESCRIPTOR_WarmReply terrace__v1__warm_reply__descriptor
+#define TERRACE_DESCRIPTOR_FlushReply terrace__v1__flush_reply__descriptor
 #define TERRACE_DESCRIPTOR_WatchEvent terrace__v1__watch_event__descriptor
 #define TERRACE_DESCRIPTOR_OpenSessionReply terrace__v1__open_session_reply__descriptor
 
@@ -222,6 +234,11 @@ TWIST(get_bytes_more, GetHeader, m->block_bytes++)
 TWIST(get_bytes_less, GetHeader, m->block_bytes = 1)
 TWIST(get_tokens, GetHeader, m->tokens = 0)
 TWIST(delete_statuses, DeleteReply, m->n_status = 1)
+TWIST(warm_many, WarmReply, m->blocks = 3)
+TWIST(warm_epoch, WarmReply, m->epoch++)
+TWIST(flush_statuses, FlushReply, m->n_status = 0)
+TWIST(flush_epoch, FlushReply, m->epoch++)
+TWIST(flush_unknown, FlushReply, m->status[1] = (Terrace__V1__Status)12345)
 TWIST(watch_kind, WatchEvent, m->kind = (Terrace__V1__WatchKind)9)
 TWIST(watch_layout, WatchEvent, m->layout = 1)
 TWIST(watch_key, WatchEvent, m->key.len = 33; m->key.data = block)
@@ -274,6 +291,11 @@ static const struct {
 	{"get_bytes_less", get_bytes_less, call_get, TERRACE_INTERNAL},
 	{"get_tokens", get_tokens, call_get, TERRACE_INTERNAL},
 	{"delete_statuses", delete_statuses, call_delete, TERRACE_INTERNAL},
+	{"warm_many", warm_many, call_warm, TERRACE_INTERNAL},
+	{"warm_epoch", warm_epoch, call_warm, TERRACE_STALE},
+	{"flush_statuses", flush_statuses, call_flush, TERRACE_INTERNAL},
+	{"flush_epoch", flush_epoch, call_flush, TERRACE_STALE},
+	{"flush_unknown", flush_unknown, call_flush, TERRACE_INTERNAL},
 	{"watch_kind", watch_kind, call_watch, TERRACE_INTERNAL},
 	{"watch_layout", watch_layout, call_watch, TERRACE_INTERNAL},
 	{"watch_key", watch_key, call_watch, TERRACE_INTERNAL},
@@ -309,6 +331,7 @@ static const struct {
 	enum terrace_status (*call)(void);
 } garbled[] = {
 	{"Lookup", call_lookup}, {"Lease", call_lease},       {"Reserve", call_reserve}, {"Put", call_put},
+	{"Warm", call_warm},     {"Flush", call_flush},
 	{"Get", call_get},       {"OpenSession", call_open},  {"Attach", call_attach},
 };
 

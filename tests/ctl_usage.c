@@ -62,6 +62,17 @@ static const struct {
 	{{"verify", "--rate", "0"}, 2, "--rate 0"},
 	{{"verify", "--rate", "18446744073709551616"}, 2, "--rate 18446744073709551616"},
 	{{"verify", "--rate", "99999999TiB"}, 2, "--rate 99999999TiB"},
+	{{"verify", "--rebuild"}, 2, "--catalog rebuild"},
+	{{"warm"}, 2, "an argument is missing"},
+	{{"warm", "xyz"}, 2, "'xyz' is no key"},
+	{{"warm", KEY, "0011"}, 2, "the same length"},
+	{{"warm", "--layouts", "/nonexistent/l.json", KEY}, 1, "/nonexistent/l.json"},
+	{{"flush", "0g"}, 2, "'0g' is no key"},
+	{{"flush", "--layouts", "/nonexistent/l.json"}, 1, "/nonexistent/l.json"},
+	{{"compact", "all"}, 2, "too many arguments"},
+	{{"compact", "--disk", "first"}, 2, "--disk first"},
+	{{"compact", "--max", "0"}, 2, "--max 0"},
+	{{"compact", "--max", "5kB"}, 2, "--max 5kB"},
 	{{"drain", "--wait", "x"}, 2, "--wait x"},
 	{{"drain", "--wait", "1", "--undo"}, 2, "not both"},
 	{{"codec"}, 2, "an argument is missing"},
@@ -77,6 +88,9 @@ static const struct {
 	{{"--address", NOWHERE, "lookup", KEY}, 5, NOWHERE},
 	{{"--address", NOWHERE, "inspect", KEY}, 5, NOWHERE},
 	{{"--address", NOWHERE, "verify"}, 5, NOWHERE},
+	{{"--address", NOWHERE, "warm", KEY}, 5, NOWHERE},
+	{{"--address", NOWHERE, "flush"}, 5, NOWHERE},
+	{{"--address", NOWHERE, "compact"}, 5, NOWHERE},
 	{{"--address", NOWHERE, "drain"}, 5, NOWHERE},
 };
 
@@ -93,7 +107,7 @@ START_TEST(line_is_refused)
 }
 END_TEST
 
-static const char *const commands[] = {"status", "stat", "lookup", "inspect", "verify", "drain", "codec"};
+static const char *const commands[] = {"status", "stat", "lookup", "inspect", "warm", "flush", "compact", "verify", "drain", "codec"};
 
 /* --help anywhere prints the command's page and does nothing; "help COMMAND" is the same. */
 START_TEST(help_is_a_page)

@@ -27,3 +27,48 @@ set_tests_properties(endurance PROPERTIES TIMEOUT 600)
 add_test(NAME endurance_hour COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fault/test_endurance.py
          $<TARGET_FILE:terraced> $<TARGET_FILE:storm> 3600)
 set_tests_properties(endurance_hour PROPERTIES TIMEOUT 4000 LABELS long)
+
+# Caches that are killed at named points (store/crash_point.h): store and cache built once more, with the points in them.
+get_target_property(crash_store terrace_store SOURCES)
+get_target_property(crash_store_folder terrace_store SOURCE_DIR)
+get_target_property(crash_cache terrace_cache SOURCES)
+get_target_property(crash_cache_folder terrace_cache SOURCE_DIR)
+list(TRANSFORM crash_store PREPEND ${crash_store_folder}/)
+list(TRANSFORM crash_cache PREPEND ${crash_cache_folder}/)
+add_library(terrace_crash STATIC ${crash_store} ${crash_cache})
+target_compile_definitions(terrace_crash PUBLIC TERRACE_CRASH_POINTS)
+target_link_libraries(terrace_crash
+  PRIVATE PkgConfig::ISAL PkgConfig::XXHASH PkgConfig::URING PkgConfig::LMDB
+  PUBLIC terrace_status terrace_eviction terrace_kernels PkgConfig::URCU Threads::Threads)
+
+add_executable(crash_core fault/crash_core.c fault/crash_life.c fault/crash_shadow.c)
+target_link_libraries(crash_core PRIVATE terrace_crash m)
+if(TERRACE_SANITIZE)
+  set(CRASH_KILLS 60)
+else()
+  set(CRASH_KILLS 200)
+endif()
+add_test(NAME crash_core COMMAND crash_core ${CRASH_KILLS})
+add_test(NAME crash_core_1000 COMMAND crash_core 1000 2)
+set_tests_properties(crash_core crash_core_1000 PROPERTIES ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1)
+set_tests_properties(crash_core PROPERTIES TIMEOUT 420)
+set_tests_properties(crash_core_1000 PROPERTIES TIMEOUT 1800 LABELS long)
+
+# The same of a whole daemon.
+get_target_property(crash_daemon terrace_daemon SOURCES)
+get_target_property(crash_daemon_folder terrace_daemon SOURCE_DIR)
+list(TRANSFORM crash_daemon PREPEND ${crash_daemon_folder}/)
+add_executable(terraced_crash ${crash_daemon_folder}/main.c ${crash_daemon})
+target_compile_definitions(terraced_crash PRIVATE TERRACE_VERSION="${PROJECT_VERSION}")
+target_link_libraries(terraced_crash PRIVATE terrace_crash terrace_proto PkgConfig::GRPC PkgConfig::INIH)
+if(TERRACE_SANITIZE)
+  set(CRASH_DAEMON_KILLS 20)
+else()
+  set(CRASH_DAEMON_KILLS 60)
+endif()
+foreach(kills ${CRASH_DAEMON_KILLS} 500)
+  add_test(NAME crash_daemon_${kills} COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fault/test_crash.py
+           $<TARGET_FILE:terraced_crash> $<TARGET_FILE:storm> $<TARGET_FILE:crash_core> ${kills})
+  set_tests_properties(crash_daemon_${kills} PROPERTIES TIMEOUT 420)
+endforeach()
+set_tests_properties(crash_daemon_500 PROPERTIES TIMEOUT 1800 LABELS long)

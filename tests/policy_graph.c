@@ -1,4 +1,4 @@
-/* `graph` and what it is made of: classes, survival, memory; and the policy over synthetic requests,
+/* `graph` and what it is made of: features, the model, classes, memory; and the policy over synthetic requests,
  * friendly and hostile. */
 #include <check.h>
 #include <math.h>
@@ -8,6 +8,7 @@
 #include "eviction/hash.h"
 #include "eviction/memory.h"
 #include "eviction/replay.h"
+#include "eviction/survival.h"
 
 #ifdef TERRACE_SANITIZED
 enum { FIRST_SIZE = 2, SIZE_STEP = 3 };
@@ -16,27 +17,36 @@ enum { FIRST_SIZE = 0, SIZE_STEP = 1 };
 #endif
 enum { BLOCK = 16, CHAIN = 8 };
 
-START_TEST(classes_stay_in_range)
+static struct features any_features(uint64_t r)
 {
+	return (struct features){ .fresh = (uint32_t)(r >> 8) & 1023, .count = (uint32_t)(r >> 20) & 2047,
+				  .ttl_s = (uint32_t)(r >> 32) % 1000, .uses = (uint8_t)(1 + (r >> 42) % 255),
+				  .children = (uint8_t)(r >> 50) % 9, .turn = (uint8_t)r, .gap = (uint8_t)((r >> 54) % 33),
+				  .hint = (uint8_t)((r >> 3) % POLICY_HINTS), .role = (uint8_t)((r >> 5) % POLICY_ROLES),
+				  .priority = (uint8_t)((r >> 7) % POLICY_PRIORITIES) };
+}
+
+START_TEST(features_stay_in_range)
+{
+	uint32_t seen[FEATURES] = { 0 }, all = 0;
+
 	for (uint64_t i = 0; i < 200000; i++) {
-		uint64_t r = hash_mix(i);
-		struct class_features f = { (uint8_t)r, (uint8_t)(r >> 8), (uint8_t)(r >> 16), (uint8_t)(r >> 24),
-					    (uint8_t)(r >> 32), (uint8_t)((r >> 40) % POLICY_HINTS) };
+		struct features f = any_features(hash_mix(i));
+		uint32_t packed = features_pack(&f);
 
-		ck_assert_uint_lt(class_of(&f), CLASSES);
-	}
-	/* An ended session is never of a class with one that is not. */
-	for (uint8_t turn = 0; turn < 9; turn++)
-		for (uint8_t fresh = 0; fresh < 9; fresh++) {
-			struct class_features f = { .uses = 1, .turn = turn, .gap = 9, .fresh_log = fresh, .hint = POLICY_HINT_END };
-			uint32_t ended = class_of(&f);
-
-			for (uint8_t other = 0; other < 81; other++) {
-				struct class_features g = { .uses = 1, .turn = other / 9, .gap = 9, .fresh_log = other % 9 };
-
-				ck_assert_uint_ne(class_of(&g), ended);
-			}
+		for (int k = 0; k < FEATURES; k++) {
+			ck_assert_uint_lt(features_step(packed, (enum feature)k), features_steps[k]);
+			seen[k] |= 1u << features_step(packed, (enum feature)k);
 		}
+		ck_assert_uint_eq(features_step(packed, FEATURE_HINT), f.hint);
+		ck_assert_uint_eq(features_step(packed, FEATURE_ROLE), f.role);
+	}
+	for (int k = 0; k < FEATURES; k++) {
+		ck_assert_uint_eq(seen[k], (1u << features_steps[k]) - 1); /* each step is for something */
+		all += features_steps[k];
+	}
+	ck_assert_uint_eq(all, FEATURE_STEPS_ALL);
+	ck_assert_uint_eq(features_pack(&(struct features){ .uses = 1 }), 0); /* what is not known is 0 */
 }
 END_TEST
 
@@ -58,31 +68,61 @@ START_TEST(ages_fall_into_buckets)
 }
 END_TEST
 
+/* The model learns what comes back when, by features and by pairs of them, and the class keeps it. */
 START_TEST(worth_follows_what_comes_back)
+{
+	static struct hazard m;
+	static struct survival s;
+	float often[SURVIVAL_BUCKETS], never[SURVIVAL_BUCKETS];
+	uint32_t kinds[4], class[4];
+
+	hazard_init(&m);
+	survival_init(&s);
+	for (uint32_t k = 0; k < 4; k++)
+		kinds[k] = features_pack(&(struct features){ .uses = 1, .turn = k & 1 ? 3 : 1, .fresh = k & 2 ? 100 : 1 });
+	ck_assert(!hazard_is_good(&m));
+	/* Half of kinds 1 and 2 come back at one age and the rest never, 0 and 3 never: neither feature alone tells. */
+	for (int i = 0; i < 8000; i++)
+		for (uint32_t k = 0; k < 4; k++) {
+			bool comes = (k == 1 || k == 2) && i % 2;
+
+			for (uint32_t b = 0; b < (comes ? 10 : 16); b++)
+				hazard_learn(&m, kinds[k], b, false, 1);
+			if (comes)
+				hazard_learn(&m, kinds[k], 10, true, 1);
+		}
+	ck_assert(hazard_is_good(&m));
+	hazard_predict(&m, kinds[1], often);
+	hazard_predict(&m, kinds[3], never);
+	ck_assert(often[10] > 0.3f && often[10] < 0.7f);
+	ck_assert(never[10] < 0.05f && often[5] < 0.05f);
+	for (uint32_t k = 0; k < 4; k++) {
+		float hazard[SURVIVAL_BUCKETS];
+
+		hazard_predict(&m, kinds[k], hazard);
+		class[k] = survival_class(&s, hazard);
+	}
+	survival_update(&s);
+	for (uint32_t b = 0; b <= 10; b++)
+		ck_assert(s.worth[class[1]][b] > 5 * s.worth[class[3]][b] && s.worth[class[2]][b] > 5 * s.worth[class[0]][b]);
+	/* Worth grows as the time comes near, and falls when it is over. */
+	ck_assert(s.worth[class[1]][9] > s.worth[class[1]][0]);
+	ck_assert(s.worth[class[1]][11] < s.worth[class[1]][9]);
+}
+END_TEST
+
+START_TEST(classes_stay_in_range)
 {
 	static struct survival s;
 
 	survival_init(&s);
-	for (int i = 0; i < 1000; i++) {
-		for (uint32_t b = 0; b < 10; b++) {
-			survival_pass(&s, 3, b);
-			survival_pass(&s, 4, b);
-		}
-		/* Half of class 3 comes back at one age and the rest never, class 4 never. */
-		if (i % 2)
-			survival_hit(&s, 3, 10);
-		for (uint32_t b = 10; b < 16; b++) {
-			if (i % 2 == 0)
-				survival_pass(&s, 3, b);
-			survival_pass(&s, 4, b);
-		}
+	for (uint64_t i = 0; i < 20000; i++) {
+		float hazard[SURVIVAL_BUCKETS];
+
+		for (uint64_t b = 0; b < SURVIVAL_BUCKETS; b++)
+			hazard[b] = exp2f(-(float)(hash_mix(i * 64 + b) % 2000) / 100) * 0.95f;
+		ck_assert_uint_lt(survival_class(&s, hazard), CLASSES);
 	}
-	survival_update(&s);
-	for (uint32_t b = 0; b <= 10; b++)
-		ck_assert(s.worth[3][b] > 5 * s.worth[4][b]);
-	/* Worth grows as the time comes near, and falls when it is over. */
-	ck_assert(s.worth[3][9] > s.worth[3][0]);
-	ck_assert(s.worth[3][11] < s.worth[3][9]);
 }
 END_TEST
 
@@ -92,10 +132,10 @@ START_TEST(memory_is_bounded_and_keeps_the_young)
 	uint64_t ids = 5000;
 
 	ck_assert(memory_init(&m, 100));
-	memory_make(&m, ids + 1)->flags = RECORD_LIVE;
+	memory_make(&m, ids + 1)->live = true;
 	for (uint64_t id = 1; id <= ids; id++) {
 		ck_assert_ptr_null(memory_find(&m, id));
-		memory_access(&m, memory_make(&m, id), 0, id * 1000);
+		memory_access(&m, memory_make(&m, id), id, 0, 1, id * 1000);
 		memory_advance(&m, id * 1000);
 	}
 	ck_assert_uint_eq(m.records_used, m.records_max);
@@ -125,7 +165,7 @@ START_TEST(the_shadow_is_lru)
 
 		for (uint64_t other = 1; other <= IDS; other++)
 			younger += last[other] > last[id];
-		a = memory_access(&m, r ? r : memory_make(&m, id), 0, now * 1000);
+		a = memory_access(&m, r ? r : memory_make(&m, id), id, 0, 1, now * 1000);
 		ck_assert_int_eq(a.sampled, last[id] != 0);
 		if (a.sampled)
 			ck_assert_int_eq(a.lru_hit, younger < CAPACITY);
@@ -304,6 +344,7 @@ int main(void)
 	int failed;
 
 	tcase_set_timeout(tc, 100);
+	tcase_add_test(tc, features_stay_in_range);
 	tcase_add_test(tc, classes_stay_in_range);
 	tcase_add_test(tc, ages_fall_into_buckets);
 	tcase_add_test(tc, worth_follows_what_comes_back);

@@ -45,6 +45,25 @@ static enum status ask(const char *name, const void *message, ProtobufCMessage *
 	return status;
 }
 
+/* Steps of one call until it is done, as the server makes them; the door's tick and chores between them. */
+static enum status ask_on(const char *name, const void *message, uint64_t deadline_us, ProtobufCMessage **reply)
+{
+	const struct rpc_method *m = method(name);
+	enum status status;
+
+	rpc_call_fini(&call);
+	rpc_call_init(&call, &s.daemon, m, daemon_now_us(), daemon_now_us() + deadline_us);
+	do {
+		call.now_us = daemon_now_us();
+		status = m->unary(&call, message, reply);
+		if (cache_tick(s.daemon.cache, daemon_now_us()))
+			cache_chores(s.daemon.cache);
+		usleep(1000);
+	} while (status == STATUS_BUSY);
+	rpc_wait_end(&call);
+	return status;
+}
+
 static Terrace__V1__Keys keys_of(const uint8_t *bytes, size_t n, uint32_t key_bytes)
 {
 	Terrace__V1__Keys k = TERRACE__V1__KEYS__INIT;
@@ -76,16 +95,19 @@ START_TEST(bad_keys_everywhere)
 	Terrace__V1__TouchRequest touch = TERRACE__V1__TOUCH_REQUEST__INIT;
 	Terrace__V1__ReportRequest report = TERRACE__V1__REPORT_REQUEST__INIT;
 	Terrace__V1__DeleteRequest delete = TERRACE__V1__DELETE_REQUEST__INIT;
+	Terrace__V1__WarmRequest warm = TERRACE__V1__WARM_REQUEST__INIT;
+	Terrace__V1__FlushRequest flush = TERRACE__V1__FLUSH_REQUEST__INIT;
 	const struct {
 		const char *name;
 		void *message;
 	} all[] = { { "Cache.Lookup", &lookup }, { "Cache.Lease", &lease }, { "Cache.Reserve", &reserve },
-		    { "Cache.Touch", &touch }, { "Cache.Report", &report }, { "Cache.Delete", &delete } };
+		    { "Cache.Touch", &touch }, { "Cache.Report", &report }, { "Cache.Delete", &delete },
+		    { "Cache.Warm", &warm }, { "Cache.Flush", &flush } };
 	ProtobufCMessage *reply;
 
-	lookup.keys = lease.keys = reserve.keys = touch.keys = report.keys = delete.keys = &k;
-	lookup.session = lease.session = reserve.session = touch.session = report.session = delete.session =
-		s.session.id;
+	lookup.keys = lease.keys = reserve.keys = touch.keys = report.keys = delete.keys = warm.keys = flush.keys = &k;
+	lookup.session = lease.session = reserve.session = touch.session = report.session = delete.session = warm.session =
+		flush.session = s.session.id;
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
 		ck_assert_int_eq(ask(all[i].name, all[i].message, &reply), STATUS_INVALID);
 		ck_assert_msg(strstr(call.why, bad_keys[_i].says) != NULL, "%s: %s", all[i].name, call.why);
@@ -360,6 +382,132 @@ START_TEST(verify_keeps_its_rate)
 }
 END_TEST
 
+/* In pieces, each of which waits for what it read beyond the rate: their sums are the whole's, and the end is 0. */
+START_TEST(verify_in_pieces)
+{
+	Terrace__V1__VerifyRequest q = TERRACE__V1__VERIFY_REQUEST__INIT;
+	const Terrace__V1__VerifyReply *r;
+	uint64_t blocks = 0, began = daemon_now_us();
+	ProtobufCMessage *reply;
+	int calls = 0;
+
+	shell_store(&s, "k1");
+	shell_store(&s, "k2");
+	q.max_ms = 1;
+	q.max_bytes_per_second = 20 * s.session.block_bytes[0] - 20; /* a step is one block, and lasts a twentieth of a second */
+	do {
+		ck_assert_int_eq(ask_on("Admin.Verify", &q, 10000000, &reply), STATUS_OK);
+		r = (const Terrace__V1__VerifyReply *)reply;
+		ck_assert_uint_le(r->blocks, 1);
+		ck_assert_uint_eq(r->total_blocks, 4);
+		ck_assert_uint_eq(r->corrupt, 0);
+		blocks += r->blocks;
+		q.from = r->next;
+	} while (r->next && ++calls < 100);
+	ck_assert_uint_eq(blocks, 4);
+	ck_assert_int_ge(calls, 4);
+	ck_assert_uint_gt(daemon_now_us() - began, 200000);
+	q.max_ms = q.max_bytes_per_second = 0;
+	q.from = 1ull << 63; /* the disks: there are none */
+	ck_assert_int_eq(ask("Admin.Verify", &q, &reply), STATUS_OK);
+	ck_assert_uint_eq(((const Terrace__V1__VerifyReply *)reply)->blocks, 0);
+	ck_assert_uint_eq(((const Terrace__V1__VerifyReply *)reply)->next, 0);
+	q.from = UINT64_MAX / 3; /* nobody's cursor */
+	ck_assert_int_eq(ask("Admin.Verify", &q, &reply), STATUS_OK);
+}
+END_TEST
+
+START_TEST(no_disks)
+{
+	Terrace__V1__Keys k = keys_of((const uint8_t *)"k1k2", 4, 2);
+	Terrace__V1__WarmRequest warm = TERRACE__V1__WARM_REQUEST__INIT;
+	Terrace__V1__FlushRequest flush = TERRACE__V1__FLUSH_REQUEST__INIT;
+	Terrace__V1__CompactRequest compact = TERRACE__V1__COMPACT_REQUEST__INIT;
+	Terrace__V1__LayoutsRequest layouts = TERRACE__V1__LAYOUTS_REQUEST__INIT;
+	const Terrace__V1__FlushReply *f;
+	ProtobufCMessage *reply;
+
+	shell_store(&s, "k1");
+	warm.keys = &k;
+	ck_assert_int_eq(ask("Cache.Warm", &warm, &reply), STATUS_NOT_FOUND);
+	warm.session = s.session.id;
+	warm.wait = true;
+	ck_assert_int_eq(ask("Cache.Warm", &warm, &reply), STATUS_OK);
+	ck_assert_uint_eq(((const Terrace__V1__WarmReply *)reply)->blocks, 1);
+	ck_assert_int_eq(ask("Cache.Flush", &flush, &reply), STATUS_NOT_FOUND);
+	flush.session = s.session.id;
+	ck_assert_int_eq(ask("Cache.Flush", &flush, &reply), STATUS_OK);
+	f = (const Terrace__V1__FlushReply *)reply;
+	ck_assert_uint_eq(f->n_status, 1);
+	ck_assert_int_eq(f->status[0], TERRACE__V1__STATUS__UNAVAILABLE);
+	flush.keys = &k;
+	ck_assert_int_eq(ask("Cache.Flush", &flush, &reply), STATUS_OK);
+	f = (const Terrace__V1__FlushReply *)reply;
+	ck_assert_uint_eq(f->n_status, 2);
+	ck_assert_int_eq(f->status[1], TERRACE__V1__STATUS__UNAVAILABLE);
+	k.keys.len = 0; /* keys that are none are a mistake, not everything */
+	ck_assert_int_eq(ask("Cache.Flush", &flush, &reply), STATUS_INVALID);
+	ck_assert_int_eq(ask("Admin.Compact", &compact, &reply), STATUS_UNAVAILABLE);
+	ck_assert_int_eq(ask("Admin.Layouts", &layouts, &reply), STATUS_OK);
+	const Terrace__V1__LayoutsReply *l = (const Terrace__V1__LayoutsReply *)reply;
+
+	ck_assert_uint_eq(l->n_rows, 2);
+	ck_assert_uint_eq(l->rows[1]->layout_id, s.session.layout_id[1]);
+	ck_assert_uint_eq(l->rows[1]->host_blocks, 1);
+	ck_assert_uint_eq(l->rows[1]->disk_blocks, 0);
+	ck_assert_int_eq(l->rows[0]->layout->fingerprint.data[0], 1);
+}
+END_TEST
+
+START_TEST(warm_flush_delete_compact_on_a_disk)
+{
+	Terrace__V1__Keys k = keys_of((const uint8_t *)"k1k2k3", 6, 2);
+	Terrace__V1__WarmRequest warm = TERRACE__V1__WARM_REQUEST__INIT;
+	Terrace__V1__FlushRequest flush = TERRACE__V1__FLUSH_REQUEST__INIT;
+	Terrace__V1__DeleteRequest delete = TERRACE__V1__DELETE_REQUEST__INIT;
+	Terrace__V1__CompactRequest compact = TERRACE__V1__COMPACT_REQUEST__INIT;
+	Terrace__V1__LayoutsRequest layouts = TERRACE__V1__LAYOUTS_REQUEST__INIT;
+	Terrace__V1__VerifyRequest verify = TERRACE__V1__VERIFY_REQUEST__INIT;
+	const Terrace__V1__FlushReply *f;
+	ProtobufCMessage *reply;
+
+	static const struct ring_calls sound = { .fault = NULL };
+
+	shell_close(&s);
+	shell_open_with(&s, &sound);
+	shell_store(&s, "k1");
+	shell_store(&s, "k2");
+	warm.session = flush.session = delete.session = s.session.id;
+	warm.keys = flush.keys = delete.keys = &k;
+	warm.wait = true;
+	ck_assert_int_eq(ask_on("Cache.Flush", &flush, 10000000, &reply), STATUS_OK);
+	f = (const Terrace__V1__FlushReply *)reply;
+	ck_assert_uint_eq(f->n_status, 3);
+	ck_assert_int_eq(f->status[0], TERRACE__V1__STATUS__OK);
+	ck_assert_int_eq(f->status[2], TERRACE__V1__STATUS__MISS);
+	flush.keys = NULL;
+	ck_assert_int_eq(ask_on("Cache.Flush", &flush, 10000000, &reply), STATUS_OK);
+	ck_assert_int_eq(((const Terrace__V1__FlushReply *)reply)->status[0], TERRACE__V1__STATUS__OK);
+	ck_assert_int_eq(ask("Admin.Layouts", &layouts, &reply), STATUS_OK);
+	ck_assert_uint_eq(((const Terrace__V1__LayoutsReply *)reply)->rows[0]->disk_blocks, 2);
+	ck_assert_uint_eq(((const Terrace__V1__LayoutsReply *)reply)->rows[0]->dirty_blocks, 0);
+	ck_assert_int_eq(ask_on("Cache.Warm", &warm, 10000000, &reply), STATUS_OK);
+	ck_assert_uint_eq(((const Terrace__V1__WarmReply *)reply)->blocks, 2);
+	ck_assert_int_eq(ask("Admin.Verify", &verify, &reply), STATUS_OK);
+	ck_assert_uint_eq(((const Terrace__V1__VerifyReply *)reply)->blocks, 8);
+	ck_assert_uint_eq(((const Terrace__V1__VerifyReply *)reply)->total_blocks, 8);
+	ck_assert_int_eq(ask_on("Cache.Delete", &delete, 10000000, &reply), STATUS_OK);
+	ck_assert_int_eq(((const Terrace__V1__DeleteReply *)reply)->status[1], TERRACE__V1__STATUS__OK);
+	compact.disk = 1;
+	ck_assert_int_eq(ask("Admin.Compact", &compact, &reply), STATUS_NOT_FOUND);
+	compact.disk = 0;
+	ck_assert_int_eq(ask("Admin.Compact", &compact, &reply), STATUS_OK);
+	ck_assert_uint_gt(((const Terrace__V1__CompactReply *)reply)->slabs, 0);
+	ck_assert_uint_ge(((const Terrace__V1__CompactReply *)reply)->freed_bytes, 1 << 19);
+	ck_assert(!((const Terrace__V1__CompactReply *)reply)->more);
+}
+END_TEST
+
 /* Requests that unpack to far more than their bytes are refused, not served with memory. */
 START_TEST(inflated_request)
 {
@@ -427,6 +575,9 @@ int main(void)
 	tcase_add_test(t, reserve_commit_abort);
 	tcase_add_test(t, admin_and_health);
 	tcase_add_test(t, verify_keeps_its_rate);
+	tcase_add_test(t, verify_in_pieces);
+	tcase_add_test(t, no_disks);
+	tcase_add_test(t, warm_flush_delete_compact_on_a_disk);
 	tcase_add_test(t, inflated_request);
 	tcase_add_loop_test(t, random_requests, 0, 3);
 	tcase_add_test(t, every_status_has_a_grpc_status);

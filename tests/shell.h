@@ -3,6 +3,8 @@
 #define TERRACE_TESTS_SHELL_H
 
 #include <check.h>
+#include <ftw.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,9 +35,13 @@ static inline struct kv_layout shell_layout(uint8_t name)
 	return l;
 }
 
-/* A cache of 16 MiB with one session of two layouts, and a folder for sockets. */
-static inline void shell_open(struct shell *s)
+/* A cache of 16 MiB with one session of two layouts, and a folder for sockets; disk: not NULL: and for a disk of 8 MiB,
+ * whose reads and writes go through it. */
+static inline void shell_open_with(struct shell *s, const struct ring_calls *disk)
 {
+	char folder[80], catalog[80];
+	struct cache_disk_options disks = { .folder = folder, .bytes = 8 << 20 };
+
 	struct cache_options o = {
 		.host_bytes = 16 << 20, .extent_bytes = 1 << 20, .policy = "lru", .pinned_bytes_max = 12 << 20,
 		.sessions_max = 64, .leases_max = 1024, .open_blocks_max = 64, .session_idle_ms = 600000,
@@ -52,6 +58,19 @@ static inline void shell_open(struct shell *s)
 	snprintf(s->config.socket, sizeof s->config.socket, "%s/t.sock", s->folder);
 	snprintf(s->config.fd_socket, sizeof s->config.fd_socket, "%s/t.fd", s->folder);
 	s->config.listen[0] = 0;
+	snprintf(folder, sizeof folder, "%s/disk", s->folder);
+	snprintf(catalog, sizeof catalog, "%s/catalog", s->folder);
+	if (disk) {
+		o.io_calls = disk;
+		o.disks = &disks;
+		o.disk_count = 1;
+		o.catalog_folder = catalog;
+		o.slab_bytes = 1 << 20;
+		o.disk_depth = 8;
+		o.disk_slow_ms = 60000;
+		o.disk_policy = "lru";
+		o.io = CACHE_IO_THREADS;
+	}
 	s->daemon.config = &s->config;
 	s->daemon.started_us = daemon_now_us();
 	cache_thread_enter();
@@ -61,11 +80,24 @@ static inline void shell_open(struct shell *s)
 		      "%s", why);
 }
 
+static inline void shell_open(struct shell *s)
+{
+	shell_open_with(s, NULL);
+}
+
+static inline int shell_remove(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st;
+	(void)type;
+	(void)ftw;
+	return remove(path);
+}
+
 static inline void shell_close(struct shell *s)
 {
 	cache_thread_leave();
 	cache_destroy(s->daemon.cache);
-	rmdir(s->folder);
+	nftw(s->folder, shell_remove, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 /* Stores one block in both layouts through the stream path. */

@@ -20,7 +20,10 @@ const struct ctl_command ctl_commands[] = {
 		.name = "stat",
 		.synopsis = "[--watch SECONDS] [--count N] [--describe] [PATTERN]...",
 		.summary = "print counters and gauges",
-		.text = "Prints the daemon's counters and gauges under the names they have in its metrics. "
+		.text = "Prints the daemon's counters and gauges under the names they have in its metrics, and then "
+			"a line for each of its disks: number, in the order of the configuration; health (healthy, "
+			"full, slow, quarantined); engine (io_uring or threads); blocks; bytes of slab files and the "
+			"budget; blocks whose bytes proved wrong. "
 			"With PATTERNs only those that match one: a shell pattern ('terrace_lookup_*'), or, "
 			"without * ? [, any part of the name or labels.\n"
 			"With --watch it prints them again and again; counters then have a second column, "
@@ -79,15 +82,61 @@ const struct ctl_command ctl_commands[] = {
 		.run = ctl_run_inspect,
 	},
 	{
+		.name = "warm",
+		.synopsis = "[--layouts FILE] KEY...",
+		.summary = "bring blocks from disk to memory",
+		.text = "Brings the blocks of the keys (2 to 64 hex digits each) to memory, in every layout that has them, and "
+			"waits for it, a minute at most without --timeout. Nothing is protected: what is brought "
+			"may have to leave again. With --layouts the keys are a sequence, and what is brought is the "
+			"prefix that an engine with a session over the layouts in FILE would find, as in 'lookup'.",
+		.exits = "0 all keys are stored and in memory, 3 some are not, " EXITS_DAEMON,
+		.words_min = 1,
+		.words_max = 4096,
+		.options = {{"layouts", "FILE", "the layouts, as JSON, of one session over all of them"}},
+		.run = ctl_run_warm,
+	},
+	{
+		.name = "flush",
+		.synopsis = "[--layouts FILE] [KEY]...",
+		.summary = "make blocks durable",
+		.text = "Returns when the blocks of the keys, or without keys all blocks there are, have been written to a "
+			"disk and synced, and the daemon's catalog knows them: they are there after a crash. "
+			"A daemon that is stopped in order does this by itself. Without --timeout it waits up to ten minutes "
+			"a layout.",
+		.exits = "0 all durable, 3 some keys are not stored, 1 also if there are no disks or no place on them, "
+			 "2 usage, 5 no daemon or no answer in time.",
+		.words_max = 4096,
+		.options = {{"layouts", "FILE", "only in these layouts: JSON, as for 'lookup'"}},
+		.run = ctl_run_flush,
+	},
+	{
+		.name = "compact",
+		.synopsis = "[--disk N] [--max BYTES]",
+		.summary = "give disk space back",
+		.text = "Has the daemon delete slab files whose blocks have room in the others of their kind, and such as are "
+			"over the disk's budget after a change of its configuration. Blocks whose only copy was in a file that is "
+			"deleted are gone, as if evicted.",
+		.exits = "0 done, " EXITS_DAEMON,
+		.options = {{"disk", "N", "only this one: its number, from 0, as 'stat' shows it"},
+			    {"max", "BYTES",
+			     "come down to so many bytes of slab files a disk, at the price of blocks, instead of the budget"}},
+		.run = ctl_run_compact,
+	},
+	{
 		.name = "verify",
 		.synopsis = "[--rate BYTES]",
 		.summary = "recompute the checksums of all blocks",
-		.text = "Has the daemon check every stored block. Damaged ones are dropped, so that engines "
-			"see misses, and counted. Without --timeout it waits up to an hour.",
-		.exits = "0 all sound, 4 damaged blocks were found and dropped, " EXITS_DAEMON,
+		.text = "Has the daemon check every stored block: those in memory, then the copies on disks. Damaged ones "
+			"are dropped, so that engines see misses, and counted. On a terminal it shows how far it is. "
+			"Interrupted, it stops the daemon's work too, and prints what was checked until then. "
+			"Without --timeout it waits up to an hour.\n"
+			"The daemon's catalog of its disks is no part of this: it is checked at each start, and made anew "
+			"from the blocks themselves if it is damaged, or if the daemon is started with '--catalog rebuild'.",
+		.exits = "0 all sound, 4 damaged blocks were found and dropped, " EXITS_DAEMON " 1 also if interrupted.",
 		.options =
 			{{"rate", "BYTES",
-			  "read at most so many bytes a second: a number, or one with KiB, MiB, GiB or TiB"}},
+			  "read at most so many bytes a second: a number, or one with KiB, MiB, GiB or TiB"},
+			 {"rebuild", NULL, "does nothing but say how the catalog is made anew: by a start with --catalog rebuild"}},
 		.run = ctl_run_verify,
 	},
 	{

@@ -55,7 +55,7 @@ static void print_globals(void)
 	print_term("--", "timeout", "SECONDS",
 		   "the longest wait for the daemon's answer, with decimals if wanted, at most 86400. "
 		   "Without it 5, "
-		   "and for verify and drain what their work may need.");
+		   "and for verify, flush, warm, compact and drain what their work may need.");
 	print_term("--", "json", NULL,
 		   "print one JSON object instead of text. 64-bit ids and keys are strings of hex digits.");
 	print_term("--", "help", NULL, "print help, of a command if there is one, and do nothing else.");

@@ -10,6 +10,7 @@
 #include "client/clock.h"
 #include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
+#include "client/ctl/disks.h"
 #include "client/ctl/output.h"
 #include "terrace.pb-c.h"
 
@@ -114,7 +115,7 @@ static int print_round(const struct ctl_args *args, struct ctl_daemon *d, struct
 {
 	Terrace__V1__StatsRequest request = TERRACE__V1__STATS_REQUEST__INIT;
 	Terrace__V1__StatsReply *reply;
-	struct json_t *tree, *rows;
+	struct json_t *tree, *rows, *disks;
 	uint64_t now_us;
 	char name[512];
 	size_t shown = 0;
@@ -132,6 +133,7 @@ static int print_round(const struct ctl_args *args, struct ctl_daemon *d, struct
 		out_append(rows, row_of(reply->stats[i], name, args, w, now_us));
 		shown++;
 	}
+	disks = args->word_count == 0 && disks_count(reply) ? disks_to_json(reply) : NULL;
 	tree = rows;
 	if (args->json) {
 		tree = out_object();
@@ -140,6 +142,8 @@ static int print_round(const struct ctl_args *args, struct ctl_daemon *d, struct
 		out_put_text(tree, "version", reply->version);
 		out_put_uint(tree, "uptime_ms", reply->uptime_ms);
 		out_put(tree, "stats", rows);
+		if (disks)
+			out_put(tree, "disks", disks);
 	}
 	if (args->value[OPTION_WATCH])
 		watch_keep(w, reply, now_us);
@@ -147,6 +151,11 @@ static int print_round(const struct ctl_args *args, struct ctl_daemon *d, struct
 		ctl_failed("stat: no statistic matches");
 	if (!out_print(tree, args->json, args->value[OPTION_WATCH] != NULL))
 		return CTL_FAILED;
+	if (disks && !args->json) {
+		putchar('\n');
+		if (!out_print(disks, false, false))
+			return CTL_FAILED;
+	}
 	return shown ? CTL_OK : CTL_NO;
 }
 

@@ -99,7 +99,12 @@ enum terrace_format {
 	TERRACE_FORMAT_TQ2 = 7
 };
 
-enum terrace_dtype { TERRACE_F32 = 0, TERRACE_F16 = 1, TERRACE_BF16 = 2 };
+enum terrace_dtype {
+	TERRACE_F32 = 0,
+	TERRACE_F16 = 1,
+	TERRACE_BF16 = 2,
+	TERRACE_E4M3 = 3 /* a byte; what terrace_attend() may write, and nothing else */
+};
 
 /* One KV group of a model: some of its layers and KV heads, packed in given formats. */
 struct terrace_layout {
@@ -240,8 +245,15 @@ TERRACE_API void terrace_op_cancel(struct terrace_op *op);
 
 /* ---- lookup and lease -------------------------------------------------------------------------------------------- */
 
+/* Where a block is, in a byte. */
+enum terrace_state {
+	TERRACE_STATE_ABSENT = 0,
+	TERRACE_STATE_HOST = 1, /* in memory, perhaps on a disk too */
+	TERRACE_STATE_DISK = 2  /* on a disk only: a lease or a get brings it to memory first */
+};
+
 /* The longest prefix of keys that is present in every layout of the session. A probe: protects nothing, counts as no use.
- * states (may be NULL) gets one byte a (key, layout), keys outer: 0 absent, 1 host memory. A miss is prefix 0, not a status. */
+ * states (may be NULL) gets one byte a (key, layout), keys outer: an enum terrace_state. A miss is prefix 0, not a status. */
 TERRACE_API enum terrace_status terrace_lookup(struct terrace_session *session, const struct terrace_keys *keys,
 					       uint64_t timeout_us, uint32_t *prefix, uint8_t *states);
 TERRACE_API enum terrace_status terrace_lookup_async(struct terrace_session *session, const struct terrace_keys *keys,
@@ -257,7 +269,8 @@ enum terrace_lease_mode {
 	TERRACE_LEASE_ALL = 1     /* every key, or TERRACE_MISS */
 };
 
-/* Looks up and protects in one step; maps what is not mapped yet. TERRACE_MISS if nothing (PREFIX) or not everything (ALL) is
+/* Looks up and protects in one step; maps what is not mapped yet. Blocks on a disk are brought to memory first: the call waits for
+ * the disk, for nine tenths of its timeout at most, and then answers with what memory has. TERRACE_MISS if nothing (PREFIX) or not everything (ALL) is
  * there; TERRACE_EXHAUSTED if the tenant's pinned bytes would pass their cap (nothing is held then);
  * TERRACE_PRECONDITION without borrow. The lease ends with terrace_release(). */
 TERRACE_API enum terrace_status terrace_lease(struct terrace_session *session, const struct terrace_keys *keys,
@@ -366,9 +379,36 @@ TERRACE_API enum terrace_status terrace_get_async(struct terrace_session *sessio
 						  const struct terrace_completion *completion, struct terrace_op **op);
 TERRACE_API enum terrace_status terrace_get_finish(struct terrace_op *op, uint32_t *tokens);
 
+/* ---- disks -------------------------------------------------------------------------------------------------------- */
+
+/* Brings the longest prefix of keys (of each layout what a lease of it would need) from disk to memory, ahead of its use. Protects
+ * nothing, counts as no use. With wait, *blocks (may be NULL) is how many keys of it memory has when that is done, or most of the
+ * timeout is over; without, the answer comes at once and counts those on their way too. Needs no borrowing. */
+TERRACE_API enum terrace_status terrace_warm(struct terrace_session *session, const struct terrace_keys *keys, bool wait,
+					     uint64_t timeout_us, uint32_t *blocks);
+TERRACE_API enum terrace_status terrace_warm_async(struct terrace_session *session, const struct terrace_keys *keys,
+						   bool wait, uint64_t timeout_us,
+						   const struct terrace_completion *completion, struct terrace_op **op);
+TERRACE_API enum terrace_status terrace_warm_finish(struct terrace_op *op, uint32_t *blocks);
+
+/* Makes blocks durable: after TERRACE_OK every block of the keys that was stored before the call is on a disk, synced, and in the
+ * daemon's synced catalog, so that it is there, bit for bit, after a crash of the daemon or the machine; until somebody deletes
+ * it or it is evicted as the least worth keeping, which a flush does not prevent. keys NULL: all blocks of the session's layouts,
+ * whoever put them. statuses (may be NULL) gets one a key, or one in all without keys: OK, MISS (there is no such block),
+ * EXHAUSTED (the disks have no place), IO, UNAVAILABLE (the daemon has no disks, or no sound one). The call's own status is
+ * the first of them that is neither OK nor MISS; statuses is then written too. TERRACE_DEADLINE: not all was durable in
+ * time, nobody knows what was; what was begun goes on, so another flush has less to do. */
+TERRACE_API enum terrace_status terrace_flush(struct terrace_session *session, const struct terrace_keys *keys,
+					      uint64_t timeout_us, enum terrace_status *statuses);
+TERRACE_API enum terrace_status terrace_flush_async(struct terrace_session *session, const struct terrace_keys *keys,
+						    uint64_t timeout_us, const struct terrace_completion *completion,
+						    struct terrace_op **op);
+TERRACE_API enum terrace_status terrace_flush_finish(struct terrace_op *op, enum terrace_status *statuses);
+
 /* ---- other calls ------------------------------------------------------------------------------------------------- */
 
-/* Removes blocks from every layout of the session. statuses (may be NULL): OK or MISS a key. */
+/* Removes blocks from every layout of the session. statuses (may be NULL): OK or MISS a key. After TERRACE_OK no restart brings
+ * them back; after TERRACE_DEADLINE or TERRACE_IO they are out of sight, but a disk may still have them. */
 TERRACE_API enum terrace_status terrace_delete(struct terrace_session *session, const struct terrace_keys *keys,
 					       uint64_t timeout_us, enum terrace_status *statuses);
 
@@ -403,6 +443,7 @@ struct terrace_watch_event {
 	uint8_t key[32];
 	uint32_t key_bytes;
 	uint32_t layout; /* index into the session's layouts */
+	enum terrace_state state; /* STORED, MOVED: where the block is now */
 };
 #define TERRACE_WATCH_EVENT_INIT TERRACE_SIZED_(struct terrace_watch_event)
 
@@ -436,6 +477,29 @@ TERRACE_API enum terrace_status terrace_decode(const struct terrace_layout *layo
 					       uint32_t head, uint32_t first_token, uint32_t n, void *k, size_t k_stride,
 					       void *v, size_t v_stride, enum terrace_dtype dtype);
 
+/* What attention does besides softmax(q k) v; all optional. With query i at position p = first_pos + i, key j at position j, query
+ * head h and s = scale * q . k_j, in this order:
+ *     s <- softcap * tanh(s / softcap)
+ *     s <- s - alibi[h] * |p - j|, or with alibi_sqrt s - alibi[h] * sqrt(|p - j|)
+ *     s <- s + tree_bias[i][j - (kv_tokens - queries)] for the last `queries` tokens
+ *     seen: j <= p (causal calls) and p - j < window, or p and j in one of `ranges`
+ *     out = sum_j e^s_j v_j / (e^sinks[h] + sum_j e^s_j), lse = ln of that denominator
+ * Arrays are read during the call only. */
+struct terrace_attend_features {
+	size_t size;
+	uint32_t window;         /* tokens a query sees, itself included, if fewer than the layout's window; 0: no bound */
+	float softcap;           /* 0: none */
+	const float *sinks;      /* [q_heads] logits, finite or -INFINITY; NULL: none */
+	const float *alibi;      /* [q_heads] slopes; NULL: none */
+	bool alibi_sqrt;
+	const float *tree_bias;  /* [queries][queries], finite or -INFINITY (masked), for drafts whose tokens end the sequence; NULL */
+	const int32_t *ranges;   /* [range_count][2] first and last position of spans whose tokens all see each other, such as images;
+				  * last < first: none */
+	uint32_t range_count;    /* at most 64 */
+	float out_scale;         /* TERRACE_E4M3 outputs hold out / out_scale, saturated at 448; 0: 1 */
+};
+#define TERRACE_ATTEND_FEATURES_INIT TERRACE_SIZED_(struct terrace_attend_features)
+
 struct terrace_attend_options {
 	size_t size;
 	uint32_t layer;            /* counted from the layout's first */
@@ -452,17 +516,160 @@ struct terrace_attend_options {
 	void *out;                 /* [queries][q_heads][head_dim_v] */
 	enum terrace_dtype out_dtype;
 	float *lse;                /* [queries][q_heads], natural log of the sum of exponentials; may be NULL */
+	const struct terrace_attend_features *features; /* NULL: none */
 };
 #define TERRACE_ATTEND_OPTIONS_INIT TERRACE_SIZED_(struct terrace_attend_options)
 
 /* Softmax attention straight from packed blocks, on the calling thread, with scratch memory of its own: threads may share the blocks
- * of one lease. A query that sees no token gets out 0 and lse -INFINITY. TERRACE_INVALID, TERRACE_EXHAUSTED (no scratch). */
+ * of one lease. A query that sees no token gets out 0 and lse -INFINITY (or its sink). TERRACE_INVALID, TERRACE_EXHAUSTED (no scratch). */
 TERRACE_API enum terrace_status terrace_attend(const struct terrace_layout *layout,
 					       const struct terrace_attend_options *options);
 
 /* Merges partial attention results by their LSE: rows of d floats. (out_a, lse_a) <- merge of both. */
 TERRACE_API enum terrace_status terrace_merge(uint32_t rows, uint32_t d, float *out_a, float *lse_a, const float *out_b,
 					      const float *lse_b);
+
+/* ---- packed blocks on a GPU ---------------------------------------------------------------------------------------- */
+
+/* The same on CUDA, straight from packed blocks in device memory or in host memory that is mapped into the device. The library itself
+ * needs no CUDA: libterrace_cuda.so.0 is loaded at run time, by the first of these calls. All pointers in the options are device
+ * addresses unless said otherwise, and their contents are read when the stream gets there. Calls enqueue on `stream` (a
+ * cudaStream_t of the current device) and return; they allocate nothing and wait for nothing, so that they may be captured in a CUDA graph and
+ * replayed while lengths, tables and slots change. Besides what is said below: TERRACE_UNSUPPORTED (no plugin, no device of
+ * compute capability 8.0 or more, no kernel for these formats or head dims), TERRACE_INVALID, TERRACE_INTERNAL (CUDA refuses the launch). */
+
+/* Loads the plugin from a path, NULL: by the loader's search. TERRACE_OK also if it is loaded already and the current device will do. */
+TERRACE_API enum terrace_status terrace_cuda_load(const char *path);
+
+/* terrace_attend_features with device addresses; tree_bias and ranges have one more dimension in front: the sequences. */
+struct terrace_cuda_features {
+	size_t size;
+	uint32_t window;
+	float softcap;
+	const float *sinks, *alibi;
+	bool alibi_sqrt;
+	const float *tree_bias;  /* [sequences][queries][queries] */
+	const int32_t *ranges;   /* [sequences][range_count][2] */
+	uint32_t range_count;
+	const float *out_scale;  /* one float; NULL: 1 */
+};
+#define TERRACE_CUDA_FEATURES_INIT TERRACE_SIZED_(struct terrace_cuda_features)
+
+/* Attention of the last 1 to 16 tokens of each sequence: decode steps, drafts. */
+struct terrace_cuda_attend_options {
+	size_t size;
+	uint32_t layer;             /* counted from the layout's first */
+	uint32_t sequences;         /* at most 4096 */
+	uint32_t queries;           /* a sequence */
+	uint32_t q_heads;           /* a multiple of the layout's heads */
+	float scale;                /* 0: 1/sqrt(head_dim_k) */
+	const void *q;              /* [sequences][queries][q_heads][head_dim], 16-byte aligned */
+	enum terrace_dtype q_dtype;
+	const uint64_t *blocks;     /* [sequences][blocks_stride] addresses of blocks in order of position, each 16-byte aligned */
+	uint32_t blocks_stride;
+	const uint32_t *kv_tokens;  /* [sequences], the queries' own tokens included */
+	const struct terrace_cuda_features *features; /* on the host; NULL: none */
+	void *out;                  /* [sequences][queries][q_heads][head_dim], 16-byte aligned */
+	enum terrace_dtype out_dtype;
+	float *lse;                 /* [sequences][queries][q_heads]; may be NULL */
+	void *workspace;            /* 256-byte aligned */
+	size_t workspace_bytes;
+	bool settled;               /* a promise: all that is read was complete before the kernel that precedes this one in the
+				     * stream began, but q and what is encoded of the queries' own tokens */
+};
+#define TERRACE_CUDA_ATTEND_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_attend_options)
+
+/* Bytes of workspace for this shape; no other member is looked at. */
+TERRACE_API enum terrace_status terrace_cuda_attend_workspace(const struct terrace_layout *layout,
+							      const struct terrace_cuda_attend_options *options,
+							      size_t *bytes);
+/* Plans the split of the work by kv_tokens into the workspace: once a step, for all its layers. */
+TERRACE_API enum terrace_status terrace_cuda_attend_plan(const struct terrace_layout *layout,
+							 const struct terrace_cuda_attend_options *options, void *stream);
+/* Runs the planned attention of one layer. TERRACE_EXHAUSTED: the workspace is too small. */
+TERRACE_API enum terrace_status terrace_cuda_attend(const struct terrace_layout *layout,
+						    const struct terrace_cuda_attend_options *options, void *stream);
+
+/* Attention of the many new tokens of each sequence over its packed prefix and over themselves, not packed yet: the prefill after a
+ * prefix hit. The new tokens of sequence s are query_starts[s] .. query_starts[s + 1] - 1, their positions begin at prefix_tokens[s]. */
+struct terrace_cuda_extend_options {
+	size_t size;
+	uint32_t layer;
+	uint32_t sequences;            /* at most 4096 */
+	uint32_t total_queries;        /* new tokens of all sequences */
+	uint32_t q_heads;
+	float scale;                   /* 0: 1/sqrt(head_dim_k) */
+	const uint32_t *query_starts;  /* [sequences + 1], ascending from 0 */
+	const uint32_t *prefix_tokens; /* [sequences] */
+	const void *q;                 /* [total_queries][q_heads][head_dim], 16-byte aligned */
+	enum terrace_dtype q_dtype;
+	const void *k, *v;             /* [total_queries][heads][head_dim], 16-byte aligned: the new tokens' */
+	size_t k_stride, v_stride;     /* elements between tokens, multiples of 8 */
+	enum terrace_dtype kv_dtype;   /* TERRACE_F16 or TERRACE_BF16 */
+	const uint64_t *blocks;        /* [sequences][blocks_stride], as above, of the prefix */
+	uint32_t blocks_stride;
+	const struct terrace_cuda_features *features; /* on the host; without tree_bias and ranges; NULL: none */
+	void *out;                     /* [total_queries][q_heads][head_dim], 16-byte aligned */
+	enum terrace_dtype out_dtype;
+	float *lse;                    /* [total_queries][q_heads]; may be NULL */
+	void *workspace;               /* 256-byte aligned */
+	size_t workspace_bytes;
+};
+#define TERRACE_CUDA_EXTEND_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_extend_options)
+
+TERRACE_API enum terrace_status terrace_cuda_extend_workspace(const struct terrace_layout *layout,
+							      const struct terrace_cuda_extend_options *options,
+							      size_t *bytes);
+/* Needs compute capability 9.0. TERRACE_EXHAUSTED: the workspace is too small. */
+TERRACE_API enum terrace_status terrace_cuda_extend(const struct terrace_layout *layout,
+						    const struct terrace_cuda_extend_options *options, void *stream);
+
+/* K and V of tokens of one layer, into blocks and out of them. Slot s is token s % block_tokens of block s / block_tokens; a token
+ * whose slot is -1 is skipped. */
+struct terrace_cuda_codec_options {
+	size_t size;
+	uint32_t layer, tokens;
+	const int64_t *slots;      /* [tokens]; encode: no slot twice */
+	const uint64_t *blocks;    /* [block_count] addresses, each 16-byte aligned */
+	uint32_t block_count;
+	void *k, *v;               /* [tokens][heads][head_dim]; encode only reads them */
+	size_t k_stride, v_stride; /* elements between tokens */
+	enum terrace_dtype dtype;
+};
+#define TERRACE_CUDA_CODEC_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_codec_options)
+
+/* The bytes are those of terrace_encode. Writes only these tokens' bytes. */
+TERRACE_API enum terrace_status terrace_cuda_encode(const struct terrace_layout *layout,
+						    const struct terrace_cuda_codec_options *options, void *stream);
+TERRACE_API enum terrace_status terrace_cuda_decode(const struct terrace_layout *layout,
+						    const struct terrace_cuda_codec_options *options, void *stream);
+
+/* Partial results of the same queries over disjoint tokens, merged by their LSE. */
+struct terrace_cuda_merge_options {
+	size_t size;
+	uint32_t parts;            /* 1 to 16 */
+	const void *const *out;    /* [parts], the array on the host: each [rows][d] */
+	const float *const *lse;   /* [parts], the array on the host: each [rows] */
+	uint32_t rows, d;
+	enum terrace_dtype in_dtype, out_dtype;
+	void *merged;              /* [rows][d]; may be out[0] if the dtypes are equal */
+	float *merged_lse;         /* [rows]; may be lse[0]; may be NULL */
+};
+#define TERRACE_CUDA_MERGE_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_merge_options)
+TERRACE_API enum terrace_status terrace_cuda_merge(const struct terrace_cuda_merge_options *options, void *stream);
+
+/* Copies of blocks from address to address: forks of a sequence, copy on write, gather and scatter between device memory and mapped
+ * host memory. Pairs with a zero address are skipped. */
+struct terrace_cuda_copy_options {
+	size_t size;
+	uint32_t count;
+	const uint64_t *from, *to; /* [count] addresses, each 16-byte aligned; no destination overlaps another or any source */
+	const uint32_t *tokens;    /* [count]: only the groups of 16 that hold a block's first so many tokens; NULL: whole blocks */
+	uint32_t ctas;             /* at most so many thread blocks; 0: as many as fill the device */
+};
+#define TERRACE_CUDA_COPY_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_copy_options)
+TERRACE_API enum terrace_status terrace_cuda_copy(const struct terrace_layout *layout,
+						  const struct terrace_cuda_copy_options *options, void *stream);
 
 #ifdef __cplusplus
 }

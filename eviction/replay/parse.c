@@ -236,6 +236,8 @@ static enum status any_line(struct parser *p, char *line, bool first)
 		return text_head(p, line);
 	if (first || p->form != FORM_TEXT)
 		return json_line(p, line, first);
+	if (line[0] == '#')
+		return STATUS_OK; /* a comment */
 	return text_line(p, line);
 }
 

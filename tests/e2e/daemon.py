@@ -136,6 +136,12 @@ class Daemon:
         code = self.process.wait(timeout=60)
         assert code == expect, "terraced ended with %d:\n%s" % (code, self.log())
 
+    def kill(self):
+        """As a crash would end it."""
+        self.channel.close()
+        self.process.kill()
+        self.process.wait(timeout=60)
+
     def close(self):
         if self.process is not None and self.process.poll() is None:
             self.stop()

@@ -1,47 +1,10 @@
-/* terracectl verify and drain: calls that may take long, so their deadlines follow from what they are asked
- * to do. */
+/* terracectl drain: a call that may take long, so its deadline follows from what it is asked to do. */
 #include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/output.h"
 #include "terrace.pb-c.h"
 
-enum { OPTION_RATE };
 enum { OPTION_WAIT, OPTION_UNDO };
-#define VERIFY_TIMEOUT_US (3600ull * 1000000)
-
-static int print_verified(const struct ctl_args *args, const Terrace__V1__VerifyReply *reply)
-{
-	struct json_t *tree = out_object();
-
-	out_put_uint(tree, "blocks", reply->blocks);
-	out_put_uint(tree, "bytes", reply->bytes);
-	out_put_uint(tree, "corrupt", reply->corrupt);
-	out_put_uint(tree, "elapsed_ms", reply->elapsed_ms);
-	if (!out_print(tree, args->json, false))
-		return CTL_FAILED;
-	return reply->corrupt ? CTL_DAMAGED : CTL_OK;
-}
-
-int ctl_run_verify(const struct ctl_args *args)
-{
-	Terrace__V1__VerifyRequest request = TERRACE__V1__VERIFY_REQUEST__INIT;
-	Terrace__V1__VerifyReply *reply;
-	const char *rate = args->value[OPTION_RATE];
-	struct ctl_daemon d;
-	int code;
-
-	if (rate && (!ctl_parse_bytes(rate, &request.max_bytes_per_second) || !request.max_bytes_per_second))
-		return ctl_usage(args->command, "verify: --rate %s: not a number of bytes above 0", rate);
-	code = ctl_daemon_open(args, &d);
-	if (!code)
-		code = ctl_daemon_call(&d, CLIENT_ADMIN_VERIFY, &request.base,
-				       &terrace__v1__verify_reply__descriptor,
-				       args->timeout_us ? args->timeout_us : VERIFY_TIMEOUT_US, &reply);
-	if (!code)
-		code = print_verified(args, reply);
-	ctl_daemon_close(&d);
-	return code;
-}
 
 static int print_drained(const struct ctl_args *args, bool undo, const Terrace__V1__DrainReply *reply)
 {

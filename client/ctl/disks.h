@@ -1,0 +1,17 @@
+/* The daemon's disks, out of its statistics. */
+#ifndef TERRACE_CTL_DISKS_H
+#define TERRACE_CTL_DISKS_H
+
+#include <stdint.h>
+
+#include "terrace.pb-c.h"
+
+struct json_t;
+
+/* How many disks the daemon has; their numbers count from 0. */
+uint32_t disks_count(const Terrace__V1__StatsReply *stats);
+
+/* A row a disk: number, health, engine, blocks, bytes of slab files and of the budget, damaged blocks. */
+struct json_t *disks_to_json(const Terrace__V1__StatsReply *stats);
+
+#endif

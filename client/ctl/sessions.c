@@ -1,0 +1,86 @@
+/* See sessions.h. */
+#include "client/ctl/sessions.h"
+
+#include <stdlib.h>
+
+#include "client/ctl/args.h"
+#include "client/ctl/daemon.h"
+#include "client/ctl/layouts.h"
+#include "client/layout.h"
+
+/* False: not a layout that this library makes: of another version. */
+static bool layout_read(const Terrace__V1__LayoutRow *row, struct terrace_layout *out)
+{
+	struct kv_layout kv;
+
+	return row->layout && layout_from_wire(row->layout, out) && !client_layout_read(out, &kv) && kv_layout_id(&kv) == row->layout_id;
+}
+
+static int ask_layouts(const struct ctl_args *args, struct ctl_sessions *s)
+{
+	Terrace__V1__LayoutsRequest request = TERRACE__V1__LAYOUTS_REQUEST__INIT;
+	Terrace__V1__LayoutsReply *reply;
+	struct ctl_daemon d;
+	int code = ctl_daemon_open(args, &d);
+
+	if (!code)
+		code = ctl_daemon_call(&d, CLIENT_ADMIN_LAYOUTS, &request.base, &terrace__v1__layouts_reply__descriptor,
+				       args->timeout_us, &reply);
+	for (size_t i = 0; !code && i < reply->n_rows && i < CTL_LAYOUTS_KNOWN_MAX; i++) {
+		if (layout_read(reply->rows[i], &s->layouts[s->layout_count]))
+			s->layout_count++;
+		else
+			ctl_failed("layout %016llx is of another version: passed over", (unsigned long long)reply->rows[i]->layout_id);
+	}
+	ctl_daemon_close(&d);
+	return code;
+}
+
+int ctl_sessions_open(const struct ctl_args *args, const char *file, uint64_t timeout_us, struct ctl_sessions *s)
+{
+	struct terrace_connect_options options = TERRACE_CONNECT_OPTIONS_INIT;
+	enum terrace_status status;
+	int code;
+
+	*s = (struct ctl_sessions){.args = args, .together = file != NULL};
+	s->timeout_us = args->timeout_us ? args->timeout_us : timeout_us;
+	s->layouts = calloc(CTL_LAYOUTS_KNOWN_MAX, sizeof(*s->layouts));
+	if (!s->layouts)
+		return ctl_failed("out of memory");
+	code = file ? layouts_load(file, s->layouts, &s->layout_count) : ask_layouts(args, s);
+	if (code)
+		return code;
+	options.address = args->address;
+	options.timeout_us = args->timeout_us ? args->timeout_us : CTL_TIMEOUT_US;
+	options.no_borrow = true;
+	status = terrace_connect(&options, &s->client);
+	return status == TERRACE_OK ? CTL_OK : ctl_status_failed(args->command->name, status);
+}
+
+void ctl_sessions_close(struct ctl_sessions *s)
+{
+	terrace_disconnect(s->client);
+	free(s->layouts);
+	*s = (struct ctl_sessions){.args = s->args};
+}
+
+int ctl_sessions_each(struct ctl_sessions *s,
+		      int (*each)(void *arg, struct ctl_sessions *s, struct terrace_session *session, uint64_t id), void *arg)
+{
+	struct terrace_session_options options = TERRACE_SESSION_OPTIONS_INIT;
+	const uint32_t step = s->together ? s->layout_count : 1;
+	int code = CTL_OK;
+
+	options.engine = "terracectl";
+	for (uint32_t i = 0; i < s->layout_count && !code; i += step) {
+		struct terrace_session *session = NULL;
+		enum terrace_status status = terrace_session_open(s->client, &s->layouts[i], step, &options, &session);
+		struct kv_layout kv;
+
+		if (status)
+			return ctl_status_failed(s->args->command->name, status);
+		code = each(arg, s, session, s->together || client_layout_read(&s->layouts[i], &kv) ? 0 : kv_layout_id(&kv));
+		terrace_session_close(session);
+	}
+	return code;
+}

@@ -1,0 +1,136 @@
+/* Warm, synchronous and asynchronous. */
+#include "client/warm.h"
+
+#include "client/op.h"
+#include "client/status.h"
+#include "client/wire.h"
+#include "terrace.pb-c.h"
+
+#include <stdlib.h>
+
+static enum terrace_status reply_read(struct client_warming *g, const Terrace__V1__WarmReply *reply)
+{
+	enum terrace_status status = client_epoch_check(g->view, reply->epoch);
+
+	if (status)
+		return status;
+	if (reply->blocks > g->count)
+		return client_fail(TERRACE_INTERNAL, "the daemon warmed %u of %u keys", reply->blocks, g->count);
+	g->blocks = reply->blocks;
+	return TERRACE_OK;
+}
+
+enum terrace_status client_warm_read(struct client_warming *warming, const struct client_message *message)
+{
+	Terrace__V1__WarmReply *reply;
+	struct client_arena arena;
+	enum terrace_status status;
+
+	client_arena_init(&arena);
+	reply = client_wire_unpack(&arena, &terrace__v1__warm_reply__descriptor, message);
+	status = reply ? reply_read(warming, reply) : TERRACE_INTERNAL;
+	client_arena_fini(&arena);
+	return status;
+}
+
+struct warm_op {
+	struct terrace_op op;
+	struct client_warming warming;
+};
+
+static enum terrace_status sync_take(void *arg, const struct client_message *message)
+{
+	return client_warm_read(arg, message);
+}
+
+static enum terrace_status async_take(void *arg, const struct client_message *message)
+{
+	return client_warm_read(&((struct warm_op *)arg)->warming, message);
+}
+
+static void request_fill(Terrace__V1__WarmRequest *request, Terrace__V1__Keys *names, const struct client_view *view,
+			 const struct terrace_keys *keys, bool wait)
+{
+	terrace__v1__keys__init(names);
+	names->key_bytes = keys->key_bytes;
+	names->keys = CLIENT_BINARY(keys->bytes, (size_t)keys->count * keys->key_bytes);
+	terrace__v1__warm_request__init(request);
+	request->session = view->id;
+	request->keys = names;
+	request->wait = wait;
+}
+
+enum terrace_status terrace_warm(struct terrace_session *session, const struct terrace_keys *keys, bool wait,
+				 uint64_t timeout_us, uint32_t *blocks)
+{
+	Terrace__V1__WarmRequest request;
+	Terrace__V1__Keys names;
+	struct client_warming warming;
+	enum terrace_status status = client_session_check(session);
+
+	if (!status)
+		status = client_keys_check(keys);
+	if (status)
+		return client_fail_in(status, "warm");
+	warming = (struct client_warming){.view = session->view, .count = keys->count};
+	request_fill(&request, &names, session->view, keys, wait);
+	status = client_view_call(session->view, &(struct client_job){
+							 .method = CLIENT_WARM,
+							 .deadline_us = client_call_deadline(session->view->client, timeout_us),
+							 .first = {.message = &request.base, .last = true},
+							 .take = sync_take,
+							 .arg = &warming,
+						 });
+	if (!status && blocks)
+		*blocks = warming.blocks;
+	return status;
+}
+
+static void warm_dispose(struct terrace_op *op)
+{
+	free(op);
+}
+
+enum terrace_status terrace_warm_async(struct terrace_session *session, const struct terrace_keys *keys, bool wait,
+				       uint64_t timeout_us, const struct terrace_completion *completion,
+				       struct terrace_op **op)
+{
+	Terrace__V1__WarmRequest request;
+	Terrace__V1__Keys names;
+	struct warm_op *o;
+	enum terrace_status status = client_session_check(session);
+
+	if (!status)
+		status = client_keys_check(keys);
+	if (!status && !op)
+		status = client_fail(TERRACE_INVALID, "no place for the operation");
+	if (status)
+		return client_fail_in(status, "warm");
+	o = calloc(1, sizeof(*o));
+	if (!o)
+		return client_fail(TERRACE_EXHAUSTED, "warm: no memory");
+	client_op_init(&o->op, CLIENT_OP_WARM, session->view, completion, warm_dispose);
+	o->warming = (struct client_warming){.view = session->view, .count = keys->count};
+	request_fill(&request, &names, session->view, keys, wait);
+	return client_op_start(&o->op, &(struct client_job){
+					       .method = CLIENT_WARM,
+					       .deadline_us = client_call_deadline(session->view->client, timeout_us),
+					       .first = {.message = &request.base, .last = true},
+					       .take = async_take,
+					       .arg = o,
+				       }, op);
+}
+
+enum terrace_status terrace_warm_finish(struct terrace_op *op, uint32_t *blocks)
+{
+	struct warm_op *o = (struct warm_op *)op;
+	bool ended;
+	enum terrace_status status = client_op_await(op, CLIENT_OP_WARM, &ended);
+
+	if (!ended)
+		return status;
+	if (!status && blocks)
+		*blocks = o->warming.blocks;
+	client_op_end(op);
+	return status;
+}

@@ -1,0 +1,160 @@
+/* What the cache learns from requests, and who is told of them.
+ *
+ * A *request* is a prompt as an engine asks for it: the chain of its keys. Lookup, Lease and Report say so by a letter in
+ * a mailbox that takes no lock; whoever holds the cache's lock next and has the time (a Lease, the tick) reads the
+ * letters, drops those that repeat a request which was told already (a Lease after its Lookup, a scheduler that asks
+ * again and again), and tells the policies, the recorder of traces (cache_trace.c) and the advisor (cache_advice_graph.c).
+ *
+ *     Lookup ──┐                        ┌─► policy->request, of each layout
+ *     Lease  ──┼─► mailbox ─► advice_read ─► recorder's mailbox ─► its thread ─► file
+ *     Report ──┘        (lock)          ├─► advisor's mailbox ─► its thread ─► graph ─► lists
+ *                                       └─► prefetch, by the lists
+ *
+ * Blocks have two names here: a *name* is a hash of the key alone, the same in every layout; an *id* is the policies', of
+ * name and layout. Both are the same after a restart. Two keys of one hash cost precision and nothing else.
+ *
+ * Under the cache's lock but where a comment says otherwise.
+ */
+#ifndef TERRACE_DAEMON_CACHE_ADVICE_H
+#define TERRACE_DAEMON_CACHE_ADVICE_H
+
+#include "daemon/cache_private.h"
+
+/* ---- cache_advice_mail.c: letters of 64-bit words; any number of writers, one reader at a time ---- */
+
+struct mailbox {
+	_Atomic uint64_t *words;
+	uint64_t count;                /* of words, a power of two */
+	_Atomic uint64_t taken;        /* words given to writers since the start */
+	_Atomic uint64_t freed;        /* words that the reader is done with */
+	_Atomic uint64_t dropped;      /* letters for which there was no room */
+};
+/* A letter being written or read. */
+struct letter {
+	uint64_t at;
+	uint32_t words;                /* without the mailbox's own */
+};
+
+/* count: a power of two. False: no memory. fini accepts zeroed memory. */
+bool mailbox_init(struct mailbox *m, uint64_t count);
+void mailbox_fini(struct mailbox *m);
+/* Any thread, without waiting. False: no room; it is counted. Each letter begun must be sent. */
+bool mailbox_begin(struct mailbox *m, uint32_t words, struct letter *l);
+void mailbox_send(struct mailbox *m, const struct letter *l);
+/* The reader: the oldest letter, if it is finished. It stays until it is freed. */
+bool mailbox_next(struct mailbox *m, struct letter *l);
+void mailbox_free(struct mailbox *m, const struct letter *l);
+static inline void letter_write(struct mailbox *m, const struct letter *l, uint32_t i, uint64_t word)
+{
+	atomic_store_explicit(&m->words[(l->at + 1 + i) & (m->count - 1)], word, memory_order_relaxed);
+}
+static inline uint64_t letter_read(const struct mailbox *m, const struct letter *l, uint32_t i)
+{
+	return atomic_load_explicit(&m->words[(l->at + 1 + i) & (m->count - 1)], memory_order_relaxed);
+}
+
+/* ---- cache_advice.c: requests ---- */
+
+enum request_kind { REQUEST_LOOKUP, REQUEST_LEASE, REQUEST_REPORT };
+
+/* A request that has been read. */
+struct request {
+	enum request_kind kind;
+	uint8_t hint;                  /* enum policy_hint */
+	uint16_t turn;                 /* 0: not known */
+	uint32_t count, present;       /* keys; keys of the prefix that was there (lookups) */
+	uint32_t layouts;
+	uint64_t session;
+	uint64_t conversation;         /* a number of its own for each chain that goes on */
+	struct pool *pool[CACHE_LAYOUTS_MAX];
+	uint64_t name[CACHE_KEYS_MAX];
+};
+
+/* A request of the last seconds that a Lease, or the same Lookup, is expected after. */
+enum { EXPECTED_MAX = 256 };
+struct expected {
+	uint64_t whole[EXPECTED_MAX];  /* of the session and the last key of all, 0: none; of the prefix that was there */
+	uint64_t part[EXPECTED_MAX];
+	uint64_t until_us[EXPECTED_MAX];
+	uint32_t next;
+};
+
+/* Which conversation ended where: an open table without chains, later ones displace earlier ones. */
+enum { CONVERSATIONS = 1 << 15 };
+struct conversation {
+	uint64_t tail;                 /* the last key's name */
+	uint64_t number : 48, turn : 16;
+};
+
+/* A copy that left a tier. */
+enum { GONE_SETS = 1 << 14, GONE_WAYS = 4, GONE_AGES = 8 };
+struct gone {
+	uint64_t id, when_us;          /* id 0: free */
+	uint32_t idle_ms;              /* since its last use, then; stays at its maximum */
+	uint32_t uses;
+	uint8_t reason;                /* enum gone_reason */
+	bool on_disk;                  /* the copy that left was a disk's */
+	bool regretted;
+};
+enum gone_reason { GONE_FULL, GONE_DRAIN, GONE_SHED, GONE_REFUSED, GONE_LOST, GONE_COMPACT, GONE_REASONS };
+
+struct advice {
+	struct mailbox mail;           /* written without the lock */
+	struct request request;        /* the one that is being told */
+	uint64_t id[CACHE_KEYS_MAX];
+	struct expected expected;
+	struct conversation conversation[CONVERSATIONS];
+	uint64_t conversations;
+	struct gone gone[GONE_SETS][GONE_WAYS];
+	uint64_t gone_by_age[2][GONE_AGES]; /* host, disk; not cumulative */
+	struct block **by_id;          /* published blocks */
+	uint64_t by_id_mask;
+	struct trace_recorder *recorder; /* NULL: not recording */
+	struct advisor *advisor;       /* NULL: none */
+	uint64_t ahead_bytes, ahead_us; /* what may be read ahead now, and as of when */
+};
+
+/* Without the lock. create before everything else; false: no memory. stop ends its threads, destroy comes after everything else. */
+bool advice_create(struct cache *c);
+void advice_stop(struct cache *c);
+void advice_destroy(struct cache *c);
+
+uint64_t key_name(const uint8_t *key, uint32_t key_bytes);
+static inline uint64_t policy_id(uint64_t name, uint64_t layout_id)
+{
+	uint64_t id = name ^ layout_id * 0x9e3779b97f4a7c15ull;
+
+	return id ? id : 1;
+}
+
+/* Any thread, with or without the lock: leaves a letter. present: as in struct request. */
+void advice_ask(struct cache *c, enum request_kind kind, uint64_t session, struct pool *const *pools, uint32_t layouts,
+		const struct cache_keys *k, uint32_t present, uint16_t turn, enum policy_hint hint);
+/* Reads letters of at most `keys` keys together, one letter at least. In a read section of the index. */
+void advice_read(struct cache *c, uint32_t keys);
+enum { READ_A_CALL = 16384, READ_A_TICK = 65536 };
+
+/* Published blocks by id; of several of one id, any. */
+void by_id_add(struct cache *c, struct block *b);
+void by_id_remove(struct cache *c, struct block *b);
+struct block *by_id_find(const struct cache *c, uint64_t id);
+
+/* ---- cache_advice_gone.c: what left ---- */
+
+/* A copy leaves: out of memory, or off a disk. n: its node there. */
+void gone_note(struct cache *c, uint64_t id, const struct policy_node *n, bool on_disk, enum gone_reason reason);
+/* It is there again. */
+void gone_forget(struct cache *c, uint64_t id);
+const struct gone *gone_find(const struct cache *c, uint64_t id);
+/* A request wants it: whether it has just left is counted. */
+void gone_asked(struct cache *c, uint64_t id);
+const char *gone_word(enum gone_reason r);
+/* The rows of Stats; without the lock. */
+void gone_stats(struct cache *c, cache_stat_fn *emit, void *arg);
+
+/* ---- cache_trace.c ---- */
+
+/* A request, for the recorder. */
+void trace_note(struct cache *c, const struct request *r);
+
+#endif

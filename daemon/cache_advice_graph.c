@@ -1,0 +1,344 @@
+/* The advisor's thread, its mail and its lists. See cache_advice_graph.h. */
+#include "daemon/cache_advice_graph.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "daemon/cache_tier.h"
+
+enum {
+	MAIL_EVENTS = 1 << 15,
+	MAIL_A_PASS = 1 << 16,
+	EDGES_A_NODE = 4,
+	CONVERSATIONS_KNOWN = 1 << 14,
+	KEEP_A_PASS = 2048,
+	STEP_NAMES = 8,                /* that a list grows by at a time */
+	TAILS_LOOKED_AT = 64,          /* of a request, from its end */
+};
+#define HALF_LIFE_US (30ull * 60 * 1000 * 1000)
+
+enum status advisor_create(struct cache *c, const char **why)
+{
+	const struct graph_edges_options o = {
+		.nodes_max = c->options.graph_nodes, .edges_max = c->options.graph_nodes * EDGES_A_NODE,
+		.sessions_max = CONVERSATIONS_KNOWN, .half_life_us = HALF_LIFE_US,
+	};
+	struct advisor *a;
+
+	if (!c->options.graph_nodes)
+		return STATUS_OK;
+	*why = "no memory for the graph";
+	a = c->advice->advisor = calloc(1, sizeof(*a));
+	if (!a)
+		return STATUS_EXHAUSTED;
+	pthread_mutex_init(&a->lock, NULL);
+	pthread_condattr_t attr;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&a->wake, &attr);
+	pthread_condattr_destroy(&attr);
+	atomic_store(&a->now_us, c->now_us);
+	a->mail = graph_mail_create(MAIL_EVENTS);
+	a->graph = graph_edges_create(&o);
+	return a->mail && a->graph ? STATUS_OK : STATUS_EXHAUSTED;
+}
+
+static void lists_free(struct index_record *r)
+{
+	free(r);
+}
+
+void advisor_destroy(struct cache *c)
+{
+	struct advisor *a = c->advice->advisor;
+
+	if (!a)
+		return;
+	free(atomic_load(&a->lists));
+	graph_mail_destroy(a->mail);
+	graph_edges_destroy(a->graph);
+	pthread_cond_destroy(&a->wake);
+	pthread_mutex_destroy(&a->lock);
+	free(a);
+	c->advice->advisor = NULL;
+}
+
+/* ---- mail ---- */
+
+void advisor_request(struct cache *c, const struct request *r)
+{
+	struct advisor *a = c->advice->advisor;
+
+	if (r->kind != REQUEST_REPORT)
+		graph_mail_request(a->mail, c->now_us, r->conversation, r->name, r->count);
+}
+
+void advisor_block(struct cache *c, const struct block *b, bool live)
+{
+	const struct graph_mail_event e = {
+		.now_us = c->now_us, .kind = live ? GRAPH_MAIL_LIVE : GRAPH_MAIL_GONE, .count = 1,
+		.ids = { key_name(b->record.ident.key, b->record.ident.key_bytes) },
+	};
+
+	graph_mail_post(c->advice->advisor->mail, &e);
+}
+
+static void tell_graph(struct advisor *a, const struct graph_mail_event *e)
+{
+	struct graph_edges *g = a->graph;
+
+	a->latest_us = e->now_us > a->latest_us ? e->now_us : a->latest_us;
+	switch (e->kind) {
+	case GRAPH_MAIL_REQUEST:
+		graph_edges_request(g, a->latest_us, e->session, e->ids, e->count, e->goes_on);
+		if (!e->goes_on)
+			a->recent[a->recent_next++ % LISTS_MAX] = e->ids[e->count - 1];
+		break;
+	case GRAPH_MAIL_LIVE:
+	case GRAPH_MAIL_GONE:
+		graph_edges_live(g, a->latest_us, e->ids[0], e->kind == GRAPH_MAIL_LIVE);
+		break;
+	default:
+		break;
+	}
+}
+
+static void take_mail(struct advisor *a)
+{
+	struct graph_mail_event e;
+
+	for (uint32_t n = 0; n < MAIL_A_PASS && graph_mail_take(a->mail, &e); n++)
+		tell_graph(a, &e);
+}
+
+/* ---- lists ---- */
+
+static struct advice_list *slot_for(struct advice_lists *l, uint64_t tail)
+{
+	uint32_t at = (uint32_t)(tail % LIST_SLOTS);
+
+	while (l->list[at].tail && l->list[at].tail != tail)
+		at = (at + 1) % LIST_SLOTS;
+	return &l->list[at];
+}
+
+/* What comes after the chain, by and by: the likeliest neighbours, then theirs. */
+static void list_make(struct advisor *a, uint64_t tail, struct advice_list *out)
+{
+	uint64_t names[1 + LIST_NAMES] = { tail };
+	struct graph_near near[STEP_NAMES];
+	uint32_t count = 1, found;
+
+	do {
+		uint32_t left = 1 + LIST_NAMES - count, most = left < STEP_NAMES ? left : STEP_NAMES;
+
+		found = most ? graph_edges_near(a->graph, a->latest_us, names, count, EDGE_MASK_ALL, near, most) : 0;
+		for (uint32_t i = 0; i < found; i++)
+			names[count++] = near[i].id;
+	} while (found);
+	out->tail = tail;
+	out->count = count - 1;
+	memcpy(out->name, names + 1, out->count * sizeof(names[0]));
+}
+
+static void lists_publish(struct advisor *a)
+{
+	struct advice_lists *l = calloc(1, sizeof(*l)), *old;
+
+	if (!l)
+		return;
+	for (uint32_t i = 0; i < LISTS_MAX; i++) {
+		struct advice_list *slot = a->recent[i] ? slot_for(l, a->recent[i]) : NULL;
+
+		if (slot && !slot->tail)
+			list_make(a, a->recent[i], slot);
+	}
+	l->made_us = atomic_load(&a->now_us);
+	old = atomic_exchange_explicit(&a->lists, l, memory_order_acq_rel);
+	if (old)
+		index_reclaim(&old->record, lists_free);
+}
+
+const struct advice_list *advisor_list(struct cache *c, const struct request *r)
+{
+	struct advice_lists *l = atomic_load_explicit(&c->advice->advisor->lists, memory_order_acquire);
+
+	if (!l)
+		return NULL;
+	if (c->now_us > l->made_us + LIST_STALE_US) {
+		cache_count(c, COUNTER_AHEAD_STALE, 1);
+		return NULL;
+	}
+	for (uint32_t i = 0; i < r->count && i < TAILS_LOOKED_AT; i++) {
+		const struct advice_list *found = slot_for(l, r->name[r->count - 1 - i]);
+
+		if (found->tail)
+			return found;
+	}
+	return NULL;
+}
+
+/* ---- the thread ---- */
+
+static uint64_t clock_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+static void pass(struct cache *c, struct advisor *a)
+{
+	uint64_t began = clock_us(), took;
+	struct graph_edges_counts counts;
+	uint64_t now_us = atomic_load(&a->now_us);
+
+	a->latest_us = now_us > a->latest_us ? now_us : a->latest_us;
+	if (!a->loaded)
+		keep_load(c, a);
+	take_mail(a);
+	lists_publish(a);
+	keep_some(c, a, KEEP_A_PASS);
+	counts = graph_edges_count(a->graph);
+	took = clock_us() - began;
+	atomic_store(&a->nodes, counts.nodes);
+	atomic_store(&a->edges, counts.edges);
+	atomic_store(&a->pass_us, took);
+	if (took > atomic_load(&a->pass_us_max))
+		atomic_store(&a->pass_us_max, took);
+	atomic_fetch_add(&a->passes, 1);
+}
+
+void advisor_pass(struct cache *c)
+{
+	struct advisor *a = c->advice->advisor;
+
+	pthread_mutex_lock(&a->lock);
+	pass(c, a);
+	pthread_mutex_unlock(&a->lock);
+}
+
+static void *advisor_main(void *arg)
+{
+	struct cache *c = arg;
+	struct advisor *a = c->advice->advisor;
+
+	cache_thread_enter();
+	pthread_mutex_lock(&a->lock);
+	while (!a->stop) {
+		struct timespec until;
+
+		pass(c, a);
+		clock_gettime(CLOCK_MONOTONIC, &until);
+		until.tv_sec += c->options.advisor_ms / 1000;
+		until.tv_nsec += (long)(c->options.advisor_ms % 1000) * 1000000;
+		until.tv_sec += until.tv_nsec / 1000000000;
+		until.tv_nsec %= 1000000000;
+		pthread_cond_timedwait(&a->wake, &a->lock, &until);
+	}
+	pthread_mutex_unlock(&a->lock);
+	cache_thread_leave();
+	return NULL;
+}
+
+enum status advisor_start(struct cache *c, const char **why)
+{
+	struct advisor *a = c->advice->advisor;
+
+	if (!a || !c->options.advisor_ms)
+		return STATUS_OK;
+	*why = "cannot start the advisor's thread";
+	if (pthread_create(&a->thread, NULL, advisor_main, c))
+		return STATUS_INTERNAL;
+	a->started = true;
+	return STATUS_OK;
+}
+
+void advisor_stop(struct cache *c)
+{
+	struct advisor *a = c->advice->advisor;
+
+	if (!a || !a->mail || !a->graph)
+		return;
+	if (a->started) {
+		pthread_mutex_lock(&a->lock);
+		a->stop = true;
+		pthread_cond_signal(&a->wake);
+		pthread_mutex_unlock(&a->lock);
+		pthread_join(a->thread, NULL);
+		a->started = false;
+	}
+	if (a->loaded) {
+		take_mail(a);
+		keep_some(c, a, UINT32_MAX);
+	}
+}
+
+void advisor_stats(struct cache *c, cache_stat_fn *emit, void *arg)
+{
+	struct advisor *a = c->advice->advisor;
+
+	if (!a)
+		return;
+	emit(arg, "terrace_advisor_passes_total", "", (double)atomic_load(&a->passes), true, "rounds of the advisor");
+	emit(arg, "terrace_advisor_mail_dropped_total", "", (double)graph_mail_dropped(a->mail), true,
+	     "events that the advisor's mailbox had no room for");
+	emit(arg, "terrace_advisor_pass_us", "", (double)atomic_load(&a->pass_us), false, "time of its last round");
+	emit(arg, "terrace_advisor_pass_us_max", "", (double)atomic_load(&a->pass_us_max), false, "time of its longest round");
+	emit(arg, "terrace_graph_nodes", "", (double)atomic_load(&a->nodes), false, "blocks in the graph, those that are gone too");
+	emit(arg, "terrace_graph_edges", "", (double)atomic_load(&a->edges), false, "edges in the graph");
+	emit(arg, "terrace_graph_kept_total", "", (double)atomic_load(&a->kept), true, "nodes and edges told to the catalog");
+}
+
+/* ---- for operators ---- */
+
+/* The key of a block that is there under that name in any layout. */
+static void key_of(const struct cache *c, uint64_t name, struct cache_graph_edge *out)
+{
+	for (uint32_t i = 0; i < c->pool_count; i++) {
+		const struct block *b = by_id_find(c, policy_id(name, c->pools[i]->layout_id));
+
+		if (!b)
+			continue;
+		out->key_bytes = b->record.ident.key_bytes;
+		memcpy(out->key, b->record.ident.key, sizeof(out->key));
+		out->tier = !b->shelf ? "disk" : b->rack ? "host+disk" : "host";
+		return;
+	}
+}
+
+enum status cache_graph(struct cache *c, const uint8_t *key, uint32_t key_bytes, struct cache_graph_edge *out, uint32_t max,
+			uint32_t *n, const char **why)
+{
+	static const char *const types[EDGE_TYPES] = { "prefix_share", "co_attend", "temporal", "semantic", "spill_link" };
+	const struct cache_keys one = { key, 1, key_bytes };
+	struct graph_near near[EDGES_OF_NODE];
+	struct advisor *a = c->advice->advisor;
+	uint32_t shown = 0, found;
+
+	*why = cache_keys_problem(&one, 1);
+	if (*why)
+		return STATUS_INVALID;
+	*why = "this daemon keeps no graph (graph_nodes = 0)";
+	if (!a)
+		return STATUS_UNAVAILABLE;
+	const uint64_t name = key_name(key, key_bytes);
+
+	pthread_mutex_lock(&a->lock);
+	for (uint32_t t = 0; t < EDGE_TYPES; t++) {
+		found = graph_edges_near(a->graph, a->latest_us, &name, 1, EDGE_MASK(t), near, EDGES_OF_NODE);
+		for (uint32_t i = 0; i < found && shown < max; i++)
+			out[shown++] = (struct cache_graph_edge){ .name = near[i].id, .weight = near[i].weight,
+								  .type = types[t], .tier = "" };
+	}
+	pthread_mutex_unlock(&a->lock);
+	cache_lock(c);
+	for (uint32_t i = 0; i < shown; i++)
+		key_of(c, out[i].name, &out[i]);
+	cache_unlock(c);
+	*n = shown;
+	return STATUS_OK;
+}

@@ -1,0 +1,83 @@
+/* The advisor: a thread that keeps the graph of blocks (eviction/graph_edges.h) and makes of it lists of what is likely to be asked
+ * for next. Blocks are named by their keys' hashes here, over all layouts.
+ *
+ * Every advisor_ms it takes the mail, makes a list for each of the last chains that were asked for, and publishes all of them
+ * by one atomic pointer; the old ones are freed after a grace period. Lists older than 2 s are not used. Without an advisor nothing is
+ * read ahead. Now and then some of the graph goes to the catalog, from where a restart takes it.
+ */
+#ifndef TERRACE_DAEMON_CACHE_ADVICE_GRAPH_H
+#define TERRACE_DAEMON_CACHE_ADVICE_GRAPH_H
+
+#include "daemon/cache_advice.h"
+#include "eviction/graph_edges.h"
+#include "eviction/graph_mail.h"
+#include "store/catalog.h"
+
+enum {
+	LISTS_MAX = 256,               /* chains that have one */
+	LIST_NAMES = 32,               /* blocks in one */
+	LIST_SLOTS = 1024,             /* of the table by name */
+	LIST_STALE_US = 2 * 1000 * 1000,
+};
+
+struct advice_list {
+	uint64_t tail;                 /* 0: free */
+	uint32_t count;
+	uint64_t name[LIST_NAMES];     /* the likeliest first */
+};
+struct advice_lists {
+	struct index_record record;    /* first, never in the index: its grace period is wanted */
+	uint64_t made_us;
+	struct advice_list list[LIST_SLOTS];
+};
+
+struct advisor {
+	struct graph_mail *mail;       /* from those who hold the cache's lock */
+	struct advice_lists *_Atomic lists;
+	_Atomic uint64_t now_us;       /* the cache's, as of the last tick */
+	_Atomic uint64_t passes, pass_us, pass_us_max, nodes, edges, kept; /* for Stats */
+
+	pthread_mutex_t lock;          /* of all below */
+	pthread_cond_t wake;
+	pthread_t thread;
+	bool started, stop;
+	struct graph_edges *graph;
+	uint64_t recent[LISTS_MAX];    /* the ends of the last chains, a ring */
+	uint32_t recent_next;
+	uint64_t latest_us;            /* of what the graph was told */
+	/* Towards the catalog: */
+	bool loaded, edges_now;        /* the walk has come to the edges */
+	uint32_t cursor, cycle;
+	uint64_t cycle_us;
+};
+
+/* ---- cache_advice_graph.c ---- */
+
+/* Without the lock. OK also if the options want none. */
+enum status advisor_create(struct cache *c, const char **why);
+/* Its thread, after everything else is there, unless advisor_ms is 0. */
+enum status advisor_start(struct cache *c, const char **why);
+void advisor_stop(struct cache *c);
+void advisor_destroy(struct cache *c);
+/* One pass, without the lock; the thread's work. */
+void advisor_pass(struct cache *c);
+/* With the lock: mail. */
+void advisor_request(struct cache *c, const struct request *r);
+void advisor_block(struct cache *c, const struct block *b, bool live);
+/* In a read section: the list of a chain, or NULL. */
+const struct advice_list *advisor_list(struct cache *c, const struct request *r);
+void advisor_stats(struct cache *c, cache_stat_fn *emit, void *arg);
+
+/* ---- cache_advice_keep.c: with the advisor's lock ---- */
+
+/* Takes from the catalog what an earlier run left there. */
+void keep_load(struct cache *c, struct advisor *a);
+/* Tells the catalog of `records` nodes and edges more; UINT32_MAX: of all that are left of this round. */
+void keep_some(struct cache *c, struct advisor *a, uint32_t records);
+
+/* ---- cache_advice_prefetch.c ---- */
+
+/* With the lock, in a read section: reads ahead what the request's list has on disk. */
+void prefetch_for(struct cache *c, const struct request *r);
+
+#endif

@@ -1,0 +1,138 @@
+/* Why a block is where it is: for operators. What is in memory has a rank among the victims, and a rival, the block that would go now;
+ * what is gone left a mark for a while (cache_advice_gone.c).
+ */
+#include <string.h>
+
+#include "daemon/cache_advice.h"
+#include "daemon/cache_tier.h"
+
+struct search {
+	const struct policy_node *node;
+	uint32_t before;               /* nodes that may go, met before it */
+	bool found;
+};
+
+static bool count_before(const struct policy_node *n, void *arg)
+{
+	struct search *s = arg;
+
+	s->found |= n == s->node;
+	s->before += !s->found && block_pins(block_of_node(n)) == 0;
+	return s->found;
+}
+
+static bool may_go(const struct policy_node *n, void *arg)
+{
+	(void)arg;
+	return block_pins(block_of_node(n)) == 0;
+}
+
+/* Only of policies whose search for a victim leaves everything as it was. */
+static bool can_rank(const struct policy_ops *p)
+{
+	static const char *const names[] = { "lru", "fifo", "gdsf", "graph" };
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (!strcmp(p->name, names[i]))
+			return true;
+	return false;
+}
+
+static void explain_rank(struct cache *c, const struct block *b, struct cache_explained *out)
+{
+	struct search s = { .node = &b->node };
+
+	out->refused = b->refused;
+	if (b->refused || !can_rank(c->policy))
+		return;
+	c->policy->victim(b->pool->policy, count_before, &s, CACHE_RANK_MAX);
+	out->rank = s.before;
+	out->ranked = s.found;
+}
+
+static void explain_rival(struct cache *c, const struct pool *p, struct cache_explained *out)
+{
+	const struct policy_node *n = p->refused;
+	const struct block *b;
+
+	if (!n && can_rank(c->policy))
+		n = c->policy->victim(p->policy, may_go, NULL, CACHE_RANK_MAX);
+	if (!n)
+		return;
+	b = block_of_node(n);
+	out->rival_bytes = b->record.ident.key_bytes;
+	memcpy(out->rival, b->record.ident.key, sizeof(out->rival));
+	out->rival_idle_ms = (c->now_us - n->last_use_us) / 1000;
+	out->rival_uses = n->uses;
+}
+
+static void explain_there(struct cache *c, const struct block *b, struct cache_explained *out)
+{
+	const struct policy_node *n = b->shelf ? &b->node : &b->rack->at[b->rack_slot].node;
+
+	out->tier = !b->shelf ? "disk" : b->rack ? "host+disk" : "host";
+	out->uses = n->uses;
+	out->idle_ms = (c->now_us - n->last_use_us) / 1000;
+	out->age_ms = (c->now_us - b->stored_us) / 1000;
+	out->pins = block_pins(b) & ~INDEX_DEAD;
+	out->turn = atomic_load_explicit(&((struct block *)b)->turn, memory_order_relaxed);
+	out->ahead = b->ahead;
+	out->unworthy = b->unworthy;
+	if (b->shelf)
+		explain_rank(c, b, out);
+}
+
+static void explain_gone(struct cache *c, const struct gone *g, struct cache_explained *out)
+{
+	out->left = g->on_disk ? "disk" : "host";
+	out->left_reason = gone_word((enum gone_reason)g->reason);
+	out->left_ms_ago = (c->now_us - g->when_us) / 1000;
+	out->left_idle_ms = g->idle_ms;
+	out->left_uses = g->uses;
+	out->regretted = g->regretted;
+}
+
+static bool explain_pool(struct cache *c, struct pool *p, const uint8_t *key, uint32_t key_bytes, struct cache_explained *out)
+{
+	const struct index_record *found;
+	struct index_ident ident;
+	const struct gone *g;
+
+	block_ident(p, key, key_bytes, &ident);
+	found = index_find(c->index, &ident);
+	g = gone_find(c, block_id(&ident));
+	if (!found && !g)
+		return false;
+	*out = (struct cache_explained){ .layout_id = p->layout_id, .tier = "", .left = "", .left_reason = "", .policy = c->policy->name,
+					 .id = block_id(&ident) };
+	if (found)
+		explain_there(c, block_of((struct index_record *)found), out);
+	if (g)
+		explain_gone(c, g, out);
+	explain_rival(c, p, out);
+	return true;
+}
+
+enum status cache_explain(struct cache *c, const char *tenant, uint64_t layout_id, const uint8_t *key, uint32_t key_bytes,
+			  uint64_t now_us, struct cache_explained *out, uint32_t max, uint32_t *n, const char **why)
+{
+	const struct cache_keys one = { key, 1, key_bytes };
+	uint32_t shown = 0;
+
+	*why = "unknown tenant: this version has \"default\" only";
+	if (*tenant && strcmp(tenant, c->tenant.name))
+		return STATUS_DENIED;
+	*why = cache_keys_problem(&one, 1);
+	if (*why)
+		return STATUS_INVALID;
+	index_read_lock();
+	cache_lock(c);
+	cache_time(c, now_us);
+	for (uint32_t i = 0; i < c->pool_count && shown < max; i++)
+		if (!layout_id || c->pools[i]->layout_id == layout_id)
+			shown += explain_pool(c, c->pools[i], key, key_bytes, &out[shown]);
+	cache_unlock(c);
+	index_read_unlock();
+	*n = shown;
+	return STATUS_OK;
+}

@@ -1,0 +1,74 @@
+/* See disk_log.h. */
+#include "daemon/disk_log.h"
+
+#include <string.h>
+
+#include "daemon/log.h"
+
+static void log_disk_found(uint32_t i, const struct cache_disk_state *d)
+{
+	log_info("disk", LOG_NUM("disk", i), LOG_TEXT("folder", d->folder), LOG_TEXT("engine", d->engine),
+		 LOG_TEXT("engine_reason", d->refusal), LOG_NUM("direct", d->direct), LOG_NUM("budget_bytes", d->budget_bytes),
+		 LOG_NUM("slabs", d->slabs), LOG_NUM("slab_bytes", d->slab_bytes));
+	if (d->wiped)
+		log_warn("disk_wiped", LOG_NUM("disk", i), LOG_TEXT("folder", d->folder),
+			 LOG_TEXT("reason", "it was given up in an earlier run, so its blocks were not to be trusted"));
+	if (d->slabs_damaged)
+		log_warn("disk_slabs_damaged", LOG_NUM("disk", i), LOG_TEXT("folder", d->folder), LOG_NUM("slabs", d->slabs_damaged));
+}
+
+static void log_health(uint32_t i, const struct cache_disk_state *d)
+{
+	if (!strcmp(d->health, "healthy"))
+		log_info("disk_health", LOG_NUM("disk", i), LOG_TEXT("folder", d->folder), LOG_TEXT("health", d->health));
+	else
+		log_warn("disk_health", LOG_NUM("disk", i), LOG_TEXT("folder", d->folder), LOG_TEXT("health", d->health),
+			 LOG_TEXT("reason", d->why));
+}
+
+static void look_at_disks(struct disk_log *log, struct cache *c)
+{
+	struct cache_disk_state disks[CACHE_DISKS_MAX];
+	const uint32_t n = cache_disks(c, disks, CACHE_DISKS_MAX);
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (!log->begun)
+			log_disk_found(i, &disks[i]);
+		if (log->health[i] ? log->health[i] != disks[i].health : strcmp(disks[i].health, "healthy") != 0)
+			log_health(i, &disks[i]);
+		log->health[i] = disks[i].health;
+	}
+}
+
+static void log_catalog_found(const struct cache_catalog_state *s)
+{
+	if (!strcmp(s->found, "damaged"))
+		log_warn("catalog", LOG_TEXT("found", s->found), LOG_TEXT("reason", s->why), LOG_NUM("rebuilding", s->rebuilding));
+	else
+		log_info("catalog", LOG_TEXT("found", s->found), LOG_NUM("rebuilding", s->rebuilding));
+}
+
+static void look_at_catalog(struct disk_log *log, const struct cache_catalog_state *s)
+{
+	if (!log->begun)
+		log_catalog_found(s);
+	if (s->restored && !log->restored)
+		log_info("disks_restored", LOG_NUM("blocks", s->restored_blocks), LOG_NUM("ms", s->restored_us / 1000));
+	if (s->failing && !log->failing)
+		log_error("catalog_failing", LOG_TEXT("reason", s->why));
+	if (!s->failing && log->failing)
+		log_info("catalog_works_again");
+	log->restored = s->restored;
+	log->failing = s->failing;
+}
+
+void disk_log_look(struct disk_log *log, struct cache *c)
+{
+	struct cache_catalog_state catalog;
+
+	if (!cache_catalog(c, &catalog))
+		return;
+	look_at_catalog(log, &catalog);
+	look_at_disks(log, c);
+	log->begun = true;
+}

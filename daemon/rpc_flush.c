@@ -1,0 +1,48 @@
+/* Flush: durable before the answer. */
+#include "daemon/rpc_methods.h"
+#include "daemon/rpc_reply.h"
+
+/* The words for a flush that cannot go on, or is out of time: no status of a key says that. */
+static enum status not_done(struct rpc_call *c, enum status s, const char *why)
+{
+	if (s == STATUS_BUSY)
+		return rpc_fail(c, STATUS_DEADLINE, "the blocks were not all durable in time; what was begun goes on");
+	return rpc_fail_why(c, s, why);
+}
+
+/* What a flush of everything says is its own outcome, unless the call made no sense. */
+static bool is_outcome(enum status s)
+{
+	return s == STATUS_OK || s == STATUS_EXHAUSTED || s == STATUS_IO || s == STATUS_UNAVAILABLE;
+}
+
+enum status rpc_flush(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__FlushRequest *q = (const Terrace__V1__FlushRequest *)request;
+	Terrace__V1__FlushReply *r = rpc_take(c, sizeof *r);
+	struct cache_keys keys;
+	const char *why = NULL;
+	enum status s = q->keys ? rpc_keys(c, q->keys, false, &keys) : STATUS_OK;
+
+	if (s != STATUS_OK)
+		return s;
+	const uint32_t count = q->keys ? keys.count : 1;
+	enum status *statuses = rpc_take_zero(c, count, sizeof *statuses);
+	Terrace__V1__Status *status = rpc_take(c, count * sizeof *status);
+
+	if (!r || !statuses || !status)
+		return rpc_too_big(c);
+	s = cache_flush(c->daemon->cache, q->session, q->keys ? &keys : NULL, c->now_us, rpc_wait(c), statuses, &why);
+	if (s == STATUS_BUSY && !c->wait.last)
+		return rpc_wait_busy(c);
+	if (!is_outcome(s))
+		return not_done(c, s, why);
+	terrace__v1__flush_reply__init(r);
+	r->epoch = cache_epoch(c->daemon->cache);
+	r->n_status = count;
+	r->status = status;
+	for (uint32_t i = 0; i < count; i++)
+		status[i] = (Terrace__V1__Status)(s == STATUS_OK ? statuses[i] : s);
+	*reply = &r->base;
+	return STATUS_OK;
+}

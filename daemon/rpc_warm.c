@@ -1,0 +1,28 @@
+/* Warm: blocks from disk to memory, ahead of their use. */
+#include "daemon/rpc_methods.h"
+#include "daemon/rpc_reply.h"
+
+enum status rpc_warm(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__WarmRequest *q = (const Terrace__V1__WarmRequest *)request;
+	Terrace__V1__WarmReply *r = rpc_take(c, sizeof *r);
+	struct cache_keys keys;
+	const char *why = NULL;
+	uint32_t blocks = 0;
+	enum status s = rpc_keys(c, q->keys, false, &keys);
+
+	if (s != STATUS_OK)
+		return s;
+	if (!r)
+		return rpc_too_big(c);
+	s = cache_warm(c->daemon->cache, q->session, &keys, c->now_us, rpc_wait(c), &blocks, &why);
+	if (s == STATUS_BUSY && q->wait)
+		return rpc_wait_busy(c);
+	if (s != STATUS_OK && s != STATUS_BUSY)
+		return rpc_fail_why(c, s, why);
+	terrace__v1__warm_reply__init(r);
+	r->epoch = cache_epoch(c->daemon->cache);
+	r->blocks = blocks;
+	*reply = &r->base;
+	return STATUS_OK;
+}

@@ -1,0 +1,72 @@
+/* The steps are logarithmic: what matters is whether it is the first turn or the second, not whether it
+ * is the 31st or the 32nd.
+ */
+#include "eviction/features.h"
+
+#include <stddef.h>
+
+#include "eviction/policy.h"
+
+const uint8_t features_steps[FEATURES] = {
+	[FEATURE_TURN] = 6, [FEATURE_GAP] = 9, [FEATURE_FRESH] = 8, [FEATURE_COUNT] = 8, [FEATURE_USES] = 6,
+	[FEATURE_CHILDREN] = 4, [FEATURE_HINT] = POLICY_HINTS, [FEATURE_ROLE] = POLICY_ROLES, [FEATURE_WISH] = 12,
+};
+
+static const uint8_t shifts[FEATURES] = { 0, 3, 7, 10, 13, 16, 18, 20, 23 };
+
+/* How many of the thresholds are reached. */
+static uint32_t step(uint32_t value, const uint32_t *thresholds, size_t count)
+{
+	uint32_t reached = 0;
+
+	while (reached < count && value >= thresholds[reached])
+		reached++;
+	return reached;
+}
+
+static uint32_t log2_cut(uint32_t value, uint32_t max)
+{
+	uint32_t log = 31 - (uint32_t)__builtin_clz(value + 1 ? value + 1 : value);
+
+	return log < max ? log : max;
+}
+
+/* Three buckets, one octave and a half, are a step; all below four seconds is one. */
+static uint32_t step_of_gap(uint32_t gap)
+{
+	if (gap == 0)
+		return 0;
+	return gap <= 6 ? 1 : gap >= 26 ? 8 : (gap - 4) / 3 + 1;
+}
+
+static uint32_t step_of_wish(const struct features *f)
+{
+	static const uint32_t ttl[] = { 1, 60, 600 };
+
+	return f->priority * 4u + step(f->ttl_s, ttl, 3);
+}
+
+uint32_t features_pack(const struct features *f)
+{
+	static const uint32_t turns[] = { 2, 3, 4, 6, 10 }, uses[] = { 2, 3, 5, 9, 33 }, children[] = { 1, 2, 3 };
+	uint32_t count = log2_cut(f->count, 8);
+	uint32_t out = 0;
+
+	out |= step(f->turn, turns, 5) << shifts[FEATURE_TURN];
+	out |= step_of_gap(f->gap) << shifts[FEATURE_GAP];
+	out |= log2_cut(f->fresh, 7) << shifts[FEATURE_FRESH];
+	out |= (count ? count - 1 : 0) << shifts[FEATURE_COUNT];
+	out |= step(f->uses, uses, 5) << shifts[FEATURE_USES];
+	out |= step(f->children, children, 3) << shifts[FEATURE_CHILDREN];
+	out |= (uint32_t)f->hint << shifts[FEATURE_HINT];
+	out |= (uint32_t)f->role << shifts[FEATURE_ROLE];
+	out |= step_of_wish(f) << shifts[FEATURE_WISH];
+	return out;
+}
+
+uint32_t features_step(uint32_t packed, enum feature which)
+{
+	uint32_t next = which + 1 < FEATURES ? shifts[which + 1] : shifts[which] + 4u;
+
+	return packed >> shifts[which] & ((1u << (next - shifts[which])) - 1);
+}

@@ -1,0 +1,148 @@
+/* Each weight has its own step size, which falls as it is learned (AdaGrad: Duchi, Hazan and Singer, 2011). At
+ * ages that nobody has reached yet the hazard a bucket stays what it was before: as buckets grow, worth
+ * falls with age, and the order is that of LRU.
+ */
+#include "eviction/hazard.h"
+
+#include <math.h>
+#include <string.h>
+
+#define RATE 0.01f
+#define SQUARES_FIRST 1.0f
+#define HAZARD_FIRST 0.01f
+#define HAZARD_MIN 1e-6f
+#define HAZARD_MAX 0.95f
+#define BASE_LEAN 300.0f        /* events */
+#define LOSS_ENOUGH 300.0f
+#define LOSS_MAX 10000.0f
+#define LOSS_GOOD 0.9f
+#define EVENTS_MAX 4e6f         /* of a bucket, then halved */
+
+enum { ACTIVE_MAX = FEATURES * (FEATURES + 1) / 2 };
+
+static float log_odds(float p)
+{
+	return logf(p / (1 - p));
+}
+
+void hazard_init(struct hazard *m)
+{
+	uint16_t first = 0;
+
+	memset(m, 0, sizeof(*m));
+	for (int f = 0; f < FEATURES; f++) {
+		m->first[f] = first;
+		first = (uint16_t)(first + features_steps[f]);
+	}
+	for (int c = 0; c < HAZARD_CELLS; c++) {
+		m->cells[c].any_squares = SQUARES_FIRST;
+		for (int o = 0; o < HAZARD_OCTAVES; o++)
+			m->cells[c].at_squares[o] = SQUARES_FIRST;
+	}
+	for (int b = 0; b < SURVIVAL_BUCKETS; b++)
+		m->base[b] = log_odds(HAZARD_FIRST);
+}
+
+/* The cells of these features: a feature that was 0 all the time tells nothing and costs nothing. */
+static uint32_t cells_of(const struct hazard *m, uint32_t features, uint16_t out[ACTIVE_MAX])
+{
+	uint32_t steps[FEATURES], n = 0, count = 0;
+
+	for (int f = 0; f < FEATURES; f++)
+		if (m->seen >> f & 1)
+			steps[n++] = m->first[f] + features_step(features, (enum feature)f);
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t k = 0; k <= i; k++)
+			out[count++] = (uint16_t)(steps[i] * (steps[i] + 1) / 2 + steps[k]);
+	return count;
+}
+
+static void see(struct hazard *m, uint32_t features)
+{
+	for (int f = 0; f < FEATURES; f++)
+		if (features_step(features, (enum feature)f))
+			m->seen |= (uint16_t)(1u << f);
+}
+
+static float chance(float odds)
+{
+	return 1 / (1 + expf(-odds));
+}
+
+static void base_learn(struct hazard *m, uint32_t bucket, bool came)
+{
+	float before = bucket ? chance(m->base[bucket - 1]) : HAZARD_FIRST;
+
+	m->hits[bucket] += came;
+	m->events[bucket] += 1;
+	if (m->events[bucket] > EVENTS_MAX) {
+		m->hits[bucket] /= 2;
+		m->events[bucket] /= 2;
+	}
+	m->base[bucket] = log_odds((m->hits[bucket] + BASE_LEAN * before) / (m->events[bucket] + BASE_LEAN));
+	for (uint32_t b = bucket + 1; b < SURVIVAL_BUCKETS && m->events[b] == 0; b++)
+		m->base[b] = m->base[bucket];
+}
+
+static void move(float *weight, float *squares, float gradient)
+{
+	*squares += gradient * gradient;
+	*weight += RATE * gradient / sqrtf(*squares);
+}
+
+static void judge(struct hazard *m, float base, float own, bool came, float weight)
+{
+	m->base_loss -= weight * logf(came ? base : 1 - base);
+	m->loss -= weight * logf(fmaxf(came ? own : 1 - own, HAZARD_MIN));
+	if (m->base_loss > LOSS_MAX) {
+		m->base_loss /= 2;
+		m->loss /= 2;
+	}
+}
+
+bool hazard_is_good(const struct hazard *m)
+{
+	return m->base_loss > LOSS_ENOUGH && m->loss < LOSS_GOOD * m->base_loss;
+}
+
+void hazard_learn(struct hazard *m, uint32_t features, uint32_t bucket, bool came, float weight)
+{
+	uint32_t octave = bucket / 2, count;
+	uint16_t cells[ACTIVE_MAX];
+	float odds, gradient;
+
+	see(m, features);
+	count = cells_of(m, features, cells);
+	odds = m->base[bucket];
+	for (uint32_t i = 0; i < count; i++)
+		odds += m->cells[cells[i]].any + m->cells[cells[i]].at[octave];
+	judge(m, chance(m->base[bucket]), chance(odds), came, weight);
+	gradient = weight * ((float)came - chance(odds));
+	for (uint32_t i = 0; i < count; i++) {
+		struct hazard_cell *c = &m->cells[cells[i]];
+
+		move(&c->any, &c->any_squares, gradient);
+		move(&c->at[octave], &c->at_squares[octave], gradient);
+	}
+	base_learn(m, bucket, came);
+}
+
+void hazard_predict(const struct hazard *m, uint32_t features, float out[SURVIVAL_BUCKETS])
+{
+	float at[HAZARD_OCTAVES] = { 0 }, any = 0;
+	uint16_t cells[ACTIVE_MAX];
+	uint32_t count = cells_of(m, features, cells);
+
+	for (uint32_t i = 0; i < count; i++) {
+		const struct hazard_cell *c = &m->cells[cells[i]];
+
+		any += c->any;
+		for (int o = 0; o < HAZARD_OCTAVES; o++)
+			at[o] += c->at[o];
+	}
+	for (int b = 0; b < SURVIVAL_BUCKETS; b++) {
+		float p = chance(m->base[b] + any + at[b / 2]);
+
+		out[b] = p < HAZARD_MIN ? HAZARD_MIN : p > HAZARD_MAX ? HAZARD_MAX : p;
+	}
+}

@@ -1,0 +1,253 @@
+/* What the policies are told of requests, and what they refuse; what left, and was asked for again. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/cache_advice.h"
+#include "daemon/cache_tier.h"
+#include "tests/cache_chain.h"
+
+enum { SLOTS = 128 };
+
+/* lru that listens, and refuses while it is told to. */
+static struct policy_ops fake;
+static struct {
+	uint32_t requests, count, tokens, refusals;
+	uint64_t session, last_id;
+	uint16_t turn;
+	uint8_t hint;
+	bool refuse;
+} heard;
+
+static void hear(struct policy *p, const struct policy_request *q)
+{
+	(void)p;
+	heard.requests++;
+	heard.count = q->count;
+	heard.tokens = q->tokens;
+	heard.session = q->session;
+	heard.turn = q->turn;
+	heard.hint = q->hint;
+	heard.last_id = q->ids[q->count - 1];
+}
+
+static bool judge(struct policy *p, const struct policy_event *e, const struct policy_node *v)
+{
+	(void)p;
+	ck_assert_ptr_nonnull(v);
+	ck_assert_uint_ne(e->id, 0);
+	heard.refusals += heard.refuse;
+	return !heard.refuse;
+}
+
+static void listen_in(struct rig *r)
+{
+	fake = *policy_find("lru");
+	fake.request = hear;
+	fake.admit = judge;
+	memset(&heard, 0, sizeof(heard));
+	r->c->policy = &fake;
+}
+
+static void open_heard(struct rig *r)
+{
+	const struct cache_options o = rig_options(SLOTS);
+
+	rig_open(r, &o, 1);
+	listen_in(r);
+}
+
+static const uint64_t first[] = { 1, 2, 3, 4 }, second[] = { 1, 2, 3, 4, 5, 6 }, other[] = { 1, 2, 9 };
+
+START_TEST(a_request_is_told_once)
+{
+	uint64_t conversation;
+	struct rig r;
+
+	open_heard(&r);
+	chain_request(&r, first, 4);
+	rig_tick(r.c, r.now);
+	ck_assert_uint_eq(heard.requests, 1);
+	ck_assert_uint_eq(heard.count, 4);
+	ck_assert_uint_eq(heard.tokens, 4 * RIG_TOKENS);
+	ck_assert_uint_eq(heard.turn, 1);
+	conversation = heard.session;
+	/* A scheduler that asks again and again. */
+	for (int i = 0; i < 10; i++) {
+		rig_prefix(&r, 1, 4);
+		rig_tick(r.c, r.now);
+	}
+	ck_assert_uint_eq(heard.requests, 2);
+	chain_request(&r, second, 6);
+	ck_assert_uint_eq(heard.requests, 3);
+	ck_assert_uint_eq(heard.session, conversation);
+	ck_assert_uint_eq(heard.turn, 3);
+	chain_request(&r, other, 3);
+	ck_assert_uint_ne(heard.session, conversation);
+	ck_assert_uint_eq(heard.turn, 1);
+	ck_assert_double_eq(rig_stat(&r, "terrace_requests_total", ""), 4);
+	ck_assert_double_eq(rig_stat(&r, "terrace_requests_repeated_total", ""), 3 + 9);
+	rig_close(&r);
+}
+END_TEST
+
+START_TEST(ids_are_those_of_the_blocks)
+{
+	struct block *b;
+	struct rig r;
+
+	open_heard(&r);
+	chain_request(&r, first, 4);
+	cache_lock(r.c);
+	b = by_id_find(r.c, heard.last_id);
+	ck_assert_ptr_nonnull(b);
+	ck_assert_uint_eq(b->record.ident.key[0], 4);
+	cache_unlock(r.c);
+	rig_close(&r);
+}
+END_TEST
+
+START_TEST(reports_are_hints)
+{
+	static const struct {
+		enum cache_event event;
+		uint8_t hint;
+	} table[] = { { CACHE_EVENT_TURN_END, POLICY_HINT_TURN }, { CACHE_EVENT_TOOL_CALL, POLICY_HINT_TOOL },
+		      { CACHE_EVENT_SESSION_END, POLICY_HINT_END } };
+	uint64_t conversation;
+	struct rig r;
+
+	open_heard(&r);
+	chain_request(&r, first, 4);
+	conversation = heard.session;
+	for (int i = 0; i < 3; i++) {
+		chain_report(&r, first, 4, table[i].event);
+		ck_assert_uint_eq(heard.hint, table[i].hint);
+		ck_assert_uint_eq(heard.session, conversation);
+	}
+	ck_assert_double_eq(rig_stat(&r, "terrace_requests_hinted_total", ""), 3);
+	rig_close(&r);
+}
+END_TEST
+
+START_TEST(what_engines_say_of_turns_goes_on)
+{
+	struct cache_keys k = rig_keys(50, 1);
+	struct slot_info info = { .turn = 7 };
+	struct cache_commit_item item = { 0 };
+	struct cache_place place;
+	enum status st;
+	struct rig r;
+
+	open_heard(&r);
+	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, &info, false, r.attachment, true, r.now, &st, &item.reservation,
+				       &place, 1, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_commit(r.c, r.s.id, &item, 1, false, 0, r.now, 1, &st, NULL, 0, NULL, &r.why), STATUS_OK);
+	ck_assert_int_eq(st, STATUS_OK);
+	rig_prefix(&r, 50, 1);
+	rig_tick(r.c, r.now);
+	ck_assert_uint_eq(heard.turn, 7);
+	rig_prefix(&r, 50, 2);
+	rig_tick(r.c, r.now);
+	ck_assert_uint_eq(heard.turn, 8);
+	free((void *)k.bytes);
+	rig_close(&r);
+}
+END_TEST
+
+/* A refused block has a place, but is the first to lose it, unless it is used. */
+START_TEST(refused_blocks_go_first)
+{
+	struct cache_place places[8];
+	struct cache_leased leased;
+	struct rig r;
+
+	open_heard(&r);
+	ck_assert_uint_eq(rig_put(&r, 0, SLOTS), SLOTS);
+	heard.refuse = true;
+	ck_assert_uint_eq(rig_put(&r, 1000, 8), 8);
+	ck_assert_uint_eq(heard.refusals, 8);
+	ck_assert_uint_eq(rig_prefix(&r, 1000, 8), 8);
+	heard.refuse = false;
+	ck_assert_int_eq(rig_lease(&r, 1000, 2, true, places, &leased), STATUS_OK);
+	heard.refuse = true;
+	ck_assert_int_eq(cache_release(r.c, r.s.id, leased.lease), STATUS_OK);
+	ck_assert_uint_eq(rig_put(&r, 2000, 6), 6);
+	ck_assert_uint_eq(rig_prefix(&r, 1000, 8), 2); /* those that were used */
+	ck_assert_uint_eq(rig_prefix(&r, 2000, 6), 6);
+	/* Eight went for the first eight, the deepest; nothing for the others. */
+	ck_assert_uint_eq(rig_prefix(&r, 0, SLOTS), SLOTS - 8);
+	ck_assert_double_eq(rig_stat(&r, "terrace_refused_blocks_total", "tier=host"), 14);
+	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_total", "tier=host,reason=refused"), 6);
+	rig_check_books(r.c);
+	rig_close(&r);
+}
+END_TEST
+
+START_TEST(a_disk_may_refuse_too)
+{
+	struct cache_options o;
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, SLOTS);
+	o = rig_disk_options(&d, 1, SLOTS);
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	listen_in(&r);
+	r.c->tier->policy = &fake;
+	for (uint32_t i = 0; i < 512; i += 8) { /* until the disk is full */
+		ck_assert_uint_eq(rig_put(&r, i, 8), 8);
+		rig_quiet(&r);
+	}
+	ck_assert_double_gt(rig_stat(&r, "terrace_evictions_total", "tier=disk,reason=full"), 0);
+	double displaced = rig_stat(&r, "terrace_evictions_total", "tier=disk,reason=full");
+
+	heard.refuse = true;
+	for (uint32_t i = 1000; i < 1512; i += 8) {
+		ck_assert_uint_eq(rig_put(&r, i, 8), 8);
+		rig_quiet(&r);
+	}
+	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_total", "tier=disk,reason=full"), displaced);
+	ck_assert_double_gt(rig_stat(&r, "terrace_refused_blocks_total", "tier=disk"), 0);
+	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_total", "tier=host,reason=shed"), 0);
+	/* A flush is an order. */
+	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+START_TEST(what_is_asked_for_again_is_regretted)
+{
+	struct cache_options o = rig_options(SLOTS);
+	struct rig r;
+
+	rig_open(&r, &o, 1);
+	rig_put(&r, 0, SLOTS);
+	r.now += 20 * 1000000;
+	rig_put(&r, 1000, 16);
+	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_by_idle_total", "tier=host,idle_below_s=60"), 16);
+	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_by_idle_total", "tier=host,idle_below_s=10"), 0);
+	r.now += 30 * 1000000;
+	ck_assert_uint_eq(rig_prefix(&r, SLOTS - 4, 4) + rig_prefix(&r, 0, 4), 4);
+	rig_tick(r.c, r.now);
+	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_regretted_total", "tier=host"), 4);
+	rig_prefix(&r, 0, 4); /* once each */
+	r.now += 40 * 1000000;
+	rig_prefix(&r, 4, 4); /* too late to be a pity */
+	rig_tick(r.c, r.now);
+	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_regretted_total", "tier=host"), 4);
+	rig_close(&r);
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = {
+		a_request_is_told_once, ids_are_those_of_the_blocks, reports_are_hints, what_engines_say_of_turns_goes_on,
+		refused_blocks_go_first, a_disk_may_refuse_too, what_is_asked_for_again_is_regretted,
+	};
+
+	return rig_main("cache_advice", tests, sizeof(tests) / sizeof(tests[0]));
+}

@@ -1,0 +1,12 @@
+/* Whole requests against a cache: a chain of any keys is leased as far as it is there, and the rest is put. */
+#ifndef TERRACE_TESTS_CACHE_CHAIN_H
+#define TERRACE_TESTS_CACHE_CHAIN_H
+
+#include "tests/cache_rig.h"
+
+/* Looks up, leases what is there, puts the others, releases. Returns how many keys there were. */
+uint32_t chain_request(struct rig *r, const uint64_t *keys, uint32_t count);
+/* The same keys with an event, as Report. */
+void chain_report(struct rig *r, const uint64_t *keys, uint32_t count, enum cache_event event);
+
+#endif

@@ -1,0 +1,113 @@
+/* Why a block is where it is. */
+#include <string.h>
+
+#include "tests/cache_rig.h"
+
+enum { SLOTS = 128 };
+
+static bool explain(struct rig *r, uint64_t n, struct cache_explained *out)
+{
+	uint8_t key[RIG_KEY_BYTES];
+	uint32_t shown;
+
+	rig_key(key, n);
+	ck_assert_int_eq(cache_explain(r->c, "", 0, key, sizeof(key), r->now, out, 1, &shown, &r->why), STATUS_OK);
+	return shown;
+}
+
+START_TEST(those_that_are_there_have_a_rank_and_a_rival)
+{
+	struct cache_options o = rig_options(SLOTS);
+	struct cache_explained e;
+	uint8_t key[RIG_KEY_BYTES];
+	struct rig r;
+
+	rig_open(&r, &o, 1);
+	for (uint64_t n = 0; n < 16; n++)
+		rig_put(&r, n, 1);
+	r.now += 3000000;
+	rig_key(key, 0);
+	for (uint64_t n = 0; n < 16; n++) {
+		ck_assert(explain(&r, n, &e));
+		ck_assert_str_eq(e.tier, "host");
+		ck_assert_str_eq(e.policy, "lru");
+		ck_assert(e.ranked);
+		ck_assert_uint_eq(e.rank, n);
+		ck_assert_uint_eq(e.idle_ms, 3000);
+		ck_assert_uint_eq(e.rival_bytes, RIG_KEY_BYTES);
+		ck_assert(!memcmp(e.rival, key, sizeof(key)));
+		ck_assert_str_eq(e.left, "");
+	}
+	ck_assert(!explain(&r, 99, &e));
+	ck_assert_int_eq(cache_explain(r.c, "nobody", 0, key, sizeof(key), r.now, &e, 1, &(uint32_t){ 0 }, &r.why), STATUS_DENIED);
+	ck_assert_int_eq(cache_explain(r.c, "", 0, key, 0, r.now, &e, 1, &(uint32_t){ 0 }, &r.why), STATUS_INVALID);
+	rig_close(&r);
+}
+END_TEST
+
+START_TEST(those_that_left_say_when_and_why)
+{
+	struct cache_options o = rig_options(SLOTS);
+	struct cache_explained e;
+	struct rig r;
+
+	rig_open(&r, &o, 1);
+	rig_put(&r, 0, SLOTS);
+	r.now += 5000000;
+	rig_put(&r, 1000, 1);
+	r.now += 2000000;
+	ck_assert(explain(&r, SLOTS - 1, &e));
+	ck_assert_str_eq(e.tier, "");
+	ck_assert_str_eq(e.left, "host");
+	ck_assert_str_eq(e.left_reason, "full");
+	ck_assert_uint_eq(e.left_idle_ms, 5000);
+	ck_assert_uint_eq(e.left_ms_ago, 2000);
+	ck_assert(!e.regretted);
+	rig_prefix(&r, SLOTS - 1, 1);
+	rig_tick(r.c, r.now);
+	ck_assert(explain(&r, SLOTS - 1, &e));
+	ck_assert(e.regretted);
+	rig_put(&r, SLOTS - 1, 1);
+	ck_assert(explain(&r, SLOTS - 1, &e));
+	ck_assert_str_eq(e.tier, "host");
+	ck_assert_str_eq(e.left, "");
+	rig_close(&r);
+}
+END_TEST
+
+START_TEST(what_is_on_disk_alone_left_memory)
+{
+	struct cache_explained e;
+	struct cache_options o;
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, 512);
+	o = rig_disk_options(&d, 1, SLOTS);
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	for (uint32_t i = 0; i < 2 * SLOTS; i += 8) {
+		rig_put(&r, i, 8);
+		rig_quiet(&r);
+	}
+	ck_assert(explain(&r, 7, &e));
+	ck_assert_str_eq(e.tier, "disk");
+	ck_assert_str_eq(e.left, "host");
+	ck_assert(!e.ranked);
+	ck_assert_uint_eq(rig_read_all(&r, 0, 8), 8);
+	ck_assert(explain(&r, 7, &e));
+	ck_assert_str_eq(e.tier, "host+disk");
+	ck_assert_str_eq(e.left, "");
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = {
+		those_that_are_there_have_a_rank_and_a_rival, those_that_left_say_when_and_why, what_is_on_disk_alone_left_memory,
+	};
+
+	return rig_main("cache_explain", tests, sizeof(tests) / sizeof(tests[0]));
+}

@@ -1,0 +1,25 @@
+/* What the plugin of tests/client_cuda.c notes. */
+#ifndef TERRACE_TESTS_CLIENT_CUDA_PLUGIN_H
+#define TERRACE_TESTS_CLIENT_CUDA_PLUGIN_H
+
+#include "kernels/cuda/plugin.h"
+
+struct client_cuda_noted {
+	/* To be answered: */
+	const char *problem;
+	size_t workspace;
+	enum status answer;
+	/* Noted: */
+	unsigned calls;
+	struct kv_layout layout;
+	struct kv_geometry geometry;
+	struct CUstream_st *stream;
+	struct kv_cuda_attend attend;
+	struct kv_cuda_extend extend;
+	struct kv_cuda_codec codec;
+	struct kv_cuda_merge merge;
+	struct kv_cuda_copy copy;
+};
+struct client_cuda_noted *client_cuda_noted(void);
+
+#endif

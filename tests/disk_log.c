@@ -1,0 +1,122 @@
+/* The log of the disk tier: what stands there at the start, each change once, and nothing while nothing changes. */
+#include "daemon/disk_log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+
+#include "tests/shell.h"
+
+static struct shell s;
+static struct disk_log seen;
+static atomic_bool failing;
+
+static int fault(void *arg, const struct ring_request *r, uint32_t *most)
+{
+	(void)arg;
+	(void)most;
+	return r->op == RING_WRITE && atomic_load(&failing) ? EIO : 0;
+}
+
+static const struct ring_calls calls = { .fault = fault };
+
+static void nobody_sleeps(void *arg)
+{
+	(void)arg;
+}
+
+/* What one look says. */
+static const char *look(void)
+{
+	static char text[8192];
+	int saved, captured;
+	ssize_t n;
+
+	fflush(stderr);
+	captured = open(s.folder, O_TMPFILE | O_RDWR, 0600);
+	ck_assert_int_ge(captured, 0);
+	saved = dup(2);
+	dup2(captured, 2);
+	disk_log_look(&seen, s.daemon.cache);
+	dup2(saved, 2);
+	close(saved);
+	n = pread(captured, text, sizeof text - 1, 0);
+	close(captured);
+	text[n > 0 ? n : 0] = 0;
+	return text;
+}
+
+static void open_shell(const struct ring_calls *disk)
+{
+	memset(&seen, 0, sizeof seen);
+	atomic_store(&failing, false);
+	shell_open_with(&s, disk);
+	log_setup(LOG_INFO, LOG_LOGFMT);
+}
+
+START_TEST(without_disks_nothing)
+{
+	open_shell(NULL);
+	ck_assert_str_eq(look(), "");
+	shell_close(&s);
+}
+END_TEST
+
+START_TEST(start_and_changes)
+{
+	const char *text;
+
+	open_shell(&calls);
+	while (!cache_restored(s.daemon.cache))
+		usleep(1000);
+	text = look();
+	ck_assert_ptr_nonnull(strstr(text, "event=catalog found=none rebuilding=0"));
+	ck_assert_ptr_nonnull(strstr(text, "event=disks_restored blocks=0"));
+	ck_assert_ptr_nonnull(strstr(text, "event=disk disk=0 "));
+	ck_assert_ptr_nonnull(strstr(text, "engine=threads engine_reason="));
+	ck_assert_ptr_null(strstr(text, "disk_health"));
+	ck_assert_ptr_null(strstr(text, "level=warn"));
+	ck_assert_str_eq(look(), "");
+
+	atomic_store(&failing, true);
+	shell_store(&s, "k1");
+	const struct cache_keys k = { (const uint8_t *)"k1", 1, 2 };
+	struct cache_wait wait = { .ready = nobody_sleeps };
+	struct cache_disk_state disk = { .health = "" };
+	enum status status;
+	const char *why;
+
+	for (int i = 0; i < 5000 && strcmp(disk.health, "quarantined"); i++) {
+		cache_flush(s.daemon.cache, s.session.id, &k, daemon_now_us(), &wait, &status, &why);
+		cache_wait_end(s.daemon.cache, &wait);
+		cache_tick(s.daemon.cache, daemon_now_us());
+		cache_chores(s.daemon.cache);
+		cache_disks(s.daemon.cache, &disk, 1);
+		usleep(1000);
+	}
+	text = look();
+	ck_assert_ptr_nonnull(strstr(text, "level=warn event=disk_health disk=0"));
+	ck_assert_ptr_nonnull(strstr(text, "health=quarantined"));
+	ck_assert_ptr_null(strstr(text, "reason=\"\""));
+	ck_assert_str_eq(look(), "");
+	shell_close(&s);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("disk_log");
+	TCase *t = tcase_create("disk_log");
+	SRunner *r;
+
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, without_disks_nothing);
+	tcase_add_test(t, start_and_changes);
+	suite_add_tcase(suite, t);
+	r = srunner_create(suite);
+	srunner_run_all(r, CK_NORMAL);
+	int failed = srunner_ntests_failed(r);
+
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,416 @@
+/* The graph in memory: seeded sequences against what must always hold, a naive model of weights, the walk to a
+ * catalog and back, and the mailbox with many threads.
+ */
+#include "eviction/graph_edges.h"
+
+#include <check.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "eviction/graph_mail.h"
+#include "eviction/hash.h"
+
+enum { SECOND = 1000000 };
+
+static const struct graph_edges_options small = { .nodes_max = 64, .edges_max = 200, .sessions_max = 16,
+						  .half_life_us = 60 * SECOND };
+static const struct graph_edges_options roomy = { .nodes_max = 4096, .edges_max = 16384, .sessions_max = 256,
+						  .half_life_us = 60 * SECOND };
+
+/* Something of each call; ids are 1 .. range. */
+static void step(struct graph_edges *g, uint64_t seed, uint64_t now, uint64_t range)
+{
+	uint64_t r = hash_mix(seed), a = 1 + (r >> 8) % range, b = 1 + (r >> 32) % range;
+	uint64_t chain[6] = { a, a % range + 1, (a + 1) % range + 1, b, b % range + 1, (b + 4) % range + 1 };
+
+	switch (r % 8) {
+	case 0:
+		graph_edges_live(g, now, a, r >> 60 & 1);
+		break;
+	case 1:
+		if (r >> 20 & 1)
+			graph_edges_forget(g, a);
+		break;
+	case 2:
+		if (a != b)
+			graph_edges_pair(g, now, (enum edge_type)((r >> 40) % EDGE_TYPES), a, b, 1 + (float)(r >> 61));
+		break;
+	default:
+		graph_edges_request(g, now, (r >> 50) % 20, chain, 1 + (uint32_t)(r >> 16) % 6, false);
+	}
+}
+
+/* Counts agree with the walks, bounds hold, no edge leads to what is not there. */
+static void check_whole(struct graph_edges *g, const struct graph_edges_options *o, uint64_t now)
+{
+	struct graph_edges_counts c = graph_edges_count(g);
+	uint32_t nodes = 0, live = 0, edges = 0, cursor = 0;
+	struct graph_node_record n;
+	struct graph_edge_record e;
+
+	while (graph_edges_next_node(g, now, &cursor, &n)) {
+		nodes++;
+		live += n.live;
+		ck_assert_uint_le(n.touched_us, now);
+	}
+	cursor = 0;
+	while (graph_edges_next_edge(g, now, &cursor, &e)) {
+		struct graph_near near[EDGES_OF_NODE];
+		uint32_t found = graph_edges_near(g, now, &e.from, 1, EDGE_MASK(e.type), near, EDGES_OF_NODE), i = 0;
+
+		edges++;
+		ck_assert_uint_ne(e.from, e.to);
+		ck_assert(e.weight > 0 && isfinite(e.weight));
+		while (i < found && near[i].id != e.to)
+			i++;
+		ck_assert_uint_lt(i, found);
+	}
+	ck_assert_uint_eq(nodes, c.nodes);
+	ck_assert_uint_eq(live, c.live);
+	ck_assert_uint_le(edges, c.edges); /* some lead to nodes that are gone */
+	ck_assert_uint_le(c.nodes, o->nodes_max);
+	ck_assert_uint_le(c.edges, o->edges_max);
+}
+
+START_TEST(what_must_hold_holds)
+{
+	for (uint64_t seed = 1; seed <= 20; seed++) {
+		struct graph_edges *g = graph_edges_create(&small);
+		uint64_t now = SECOND;
+
+		ck_assert_ptr_nonnull(g);
+		for (uint64_t i = 0; i < 3000; i++) {
+			now += hash_mix(seed * 7919 + i) % SECOND;
+			step(g, seed * 1000003 + i, now, seed % 2 ? 40 : 300);
+			if (i % 100 == 0)
+				check_whole(g, &small, now);
+		}
+		check_whole(g, &small, now);
+		ck_assert_uint_gt(graph_edges_count(g).forgotten_edges, 0);
+		graph_edges_destroy(g);
+	}
+}
+END_TEST
+
+/* Weights of pairs, by a table of all pairs. */
+START_TEST(weights_are_the_models)
+{
+	enum { IDS = 12 };
+	static double weight[IDS + 1][IDS + 1];
+	struct graph_edges *g = graph_edges_create(&roomy);
+	uint64_t now = SECOND;
+
+	memset(weight, 0, sizeof(weight));
+	for (uint64_t i = 0; i < 4000; i++) {
+		uint64_t r = hash_mix(i), a = 1 + r % IDS, b = 1 + (r >> 8) % IDS, passed = (r >> 16) % 20 * SECOND;
+		struct graph_near near[IDS];
+		uint32_t found;
+
+		now += passed;
+		for (int x = 1; x <= IDS; x++)
+			for (int y = 1; y <= IDS; y++)
+				weight[x][y] *= exp2(-(double)passed / (60.0 * SECOND));
+		if (a == b)
+			continue;
+		graph_edges_pair(g, now, EDGE_CO_ATTEND, a, b, 2);
+		weight[a][b] += 2;
+		found = graph_edges_near(g, now, &a, 1, EDGE_MASK_ALL, near, IDS);
+		for (uint32_t k = 0; k < found; k++) {
+			ck_assert_double_eq_tol(near[k].weight, weight[a][near[k].id], 1e-3 * weight[a][near[k].id] + 1e-30);
+			ck_assert(k == 0 || near[k - 1].weight >= near[k].weight);
+		}
+		for (uint32_t k = 0; k + 1 < found; k++)
+			ck_assert_uint_ne(near[k].id, a);
+		ck_assert_uint_eq(graph_edges_near(g, now, &a, 1, EDGE_MASK(EDGE_SEMANTIC), near, IDS), 0);
+	}
+	graph_edges_destroy(g);
+}
+END_TEST
+
+START_TEST(a_request_makes_its_edges)
+{
+	static const uint64_t first[] = { 1, 2, 3 }, second[] = { 1, 2, 4 };
+	struct graph_edges *g = graph_edges_create(&roomy);
+	struct graph_near near[8];
+	struct graph_edge_record e;
+	uint32_t cursor = 0;
+	bool seen = false;
+
+	graph_edges_request(g, SECOND, 7, first, 3, false);
+	graph_edges_request(g, SECOND, 8, second, 3, false);
+	graph_edges_request(g, SECOND, 7, second, 3, false);
+	/* 3 to 4: session 7 went on there. */
+	ck_assert_uint_eq(graph_edges_near(g, SECOND, &first[2], 1, EDGE_MASK_ALL, near, 8), 1);
+	ck_assert_uint_eq(near[0].id, 4);
+	ck_assert_uint_eq(graph_edges_near(g, SECOND, &first[2], 1, EDGE_MASK(EDGE_PREFIX_SHARE), near, 8), 0);
+	/* Of a set, what is in it is not near. */
+	ck_assert_uint_eq(graph_edges_near(g, SECOND, first, 3, EDGE_MASK_ALL, near, 8), 1);
+	ck_assert_float_eq_tol(near[0].weight, 3, 1e-5);
+	ck_assert_uint_eq(graph_edges_near(g, SECOND, first, 3, EDGE_MASK_ALL, near, 0), 0);
+	while (graph_edges_next_edge(g, SECOND, &cursor, &e))
+		if (e.from == 1 && e.to == 2) {
+			ck_assert_uint_eq(e.sessions, 3); /* 7, 8, 7 */
+			seen = true;
+		}
+	ck_assert(seen);
+	/* A half life later it weighs half. */
+	ck_assert_uint_eq(graph_edges_near(g, 61 * SECOND, first, 1, EDGE_MASK_ALL, near, 8), 1);
+	ck_assert_float_eq_tol(near[0].weight, 1.5, 1e-5);
+	ck_assert(graph_edges_forget(g, 4));
+	ck_assert(!graph_edges_forget(g, 4));
+	ck_assert_uint_eq(graph_edges_near(g, SECOND, first, 3, EDGE_MASK_ALL, near, 8), 0);
+	/* Another node in its place has nothing of it. */
+	graph_edges_live(g, 61 * SECOND, 99, true);
+	ck_assert_uint_eq(graph_edges_near(g, 61 * SECOND, first, 3, EDGE_MASK_ALL, near, 8), 0);
+	graph_edges_destroy(g);
+}
+END_TEST
+
+START_TEST(live_nodes_stay)
+{
+	struct graph_edges *g = graph_edges_create(&small);
+	struct graph_node_record n;
+	uint32_t cursor = 0, left = 0;
+
+	for (uint64_t id = 1; id <= 20; id++)
+		graph_edges_live(g, SECOND, id, true);
+	for (uint64_t id = 100; id < 1000; id++)
+		graph_edges_request(g, id * SECOND, 0, &id, 1, false);
+	while (graph_edges_next_node(g, 1000ull * SECOND, &cursor, &n))
+		left += n.id <= 20;
+	ck_assert_uint_eq(left, 20);
+	ck_assert_uint_eq(graph_edges_count(g).live, 20);
+	ck_assert_uint_eq(graph_edges_count(g).nodes, small.nodes_max);
+	/* When all are live the bound still holds. */
+	for (uint64_t id = 2000; id < 2200; id++)
+		graph_edges_live(g, 1000ull * SECOND, id, true);
+	ck_assert_uint_eq(graph_edges_count(g).nodes, small.nodes_max);
+	graph_edges_destroy(g);
+}
+END_TEST
+
+static void copy(const struct graph_edges *from, struct graph_edges *to, uint64_t now)
+{
+	struct graph_node_record n;
+	struct graph_edge_record e;
+	uint32_t cursor = 0;
+
+	while (graph_edges_next_node(from, now, &cursor, &n))
+		ck_assert_int_eq(graph_edges_put_node(to, now, &n), STATUS_OK);
+	cursor = 0;
+	while (graph_edges_next_edge(from, now, &cursor, &e))
+		ck_assert_int_eq(graph_edges_put_edge(to, now, &e), STATUS_OK);
+}
+
+START_TEST(a_walk_brings_all_back)
+{
+	struct graph_edges *g = graph_edges_create(&roomy), *h = graph_edges_create(&roomy);
+	struct graph_edges_counts a, b;
+	uint64_t now = SECOND;
+
+	for (uint64_t i = 0; i < 5000; i++)
+		step(g, i, now += SECOND / 7, 500);
+	copy(g, h, now);
+	a = graph_edges_count(g);
+	b = graph_edges_count(h);
+	ck_assert_uint_eq(a.nodes, b.nodes);
+	ck_assert_uint_eq(a.live, b.live);
+	for (uint64_t id = 1; id <= 500; id++) {
+		struct graph_near x[EDGES_OF_NODE], y[EDGES_OF_NODE];
+		uint32_t count = graph_edges_near(g, now, &id, 1, EDGE_MASK_ALL, x, EDGES_OF_NODE);
+
+		ck_assert_uint_eq(graph_edges_near(h, now, &id, 1, EDGE_MASK_ALL, y, EDGES_OF_NODE), count);
+		for (uint32_t i = 0; i < count; i++) {
+			ck_assert_uint_eq(x[i].live, y[i].live);
+			ck_assert_float_eq_tol(x[i].weight, y[i].weight, 1e-3f * x[i].weight);
+		}
+	}
+	graph_edges_destroy(g);
+	graph_edges_destroy(h);
+}
+END_TEST
+
+START_TEST(broken_records_are_refused)
+{
+	struct graph_edges *g = graph_edges_create(&roomy);
+	const struct graph_edge_record good = { .from = 1, .to = 2, .weight = 1, .touched_us = 5 };
+	struct graph_edge_record e[7];
+
+	ck_assert_int_eq(graph_edges_put_node(g, 9, &(struct graph_node_record){ .id = 0 }), STATUS_INVALID);
+	ck_assert_int_eq(graph_edges_put_node(g, 9, &(struct graph_node_record){ .id = 1, .touched_us = 10 }), STATUS_INVALID);
+	ck_assert_int_eq(graph_edges_put_node(g, 9, &(struct graph_node_record){ .id = 1 }), STATUS_OK);
+	ck_assert_int_eq(graph_edges_put_node(g, 9, &(struct graph_node_record){ .id = 2 }), STATUS_OK);
+	for (int i = 0; i < 7; i++)
+		e[i] = good;
+	e[0].from = 0;
+	e[1].to = 3;
+	e[2].to = 1;
+	e[3].type = EDGE_TYPES;
+	e[4].weight = NAN;
+	e[5].weight = -1;
+	e[6].touched_us = 10;
+	for (int i = 0; i < 7; i++)
+		ck_assert_int_eq(graph_edges_put_edge(g, 9, &e[i]), STATUS_INVALID);
+	ck_assert_uint_eq(graph_edges_count(g).edges, 0);
+	ck_assert_int_eq(graph_edges_put_edge(g, 9, &good), STATUS_OK);
+	ck_assert_uint_eq(graph_edges_count(g).edges, 1);
+	graph_edges_destroy(g);
+	ck_assert_ptr_null(graph_edges_create(&(struct graph_edges_options){ .nodes_max = 9, .edges_max = 9,
+									     .sessions_max = 3, .half_life_us = SECOND }));
+}
+END_TEST
+
+START_TEST(the_same_calls_give_the_same_graph)
+{
+	struct graph_edges *g[2] = { graph_edges_create(&small), graph_edges_create(&small) };
+	struct graph_edge_record a = { 0 }, b = { 0 };
+	uint32_t x = 0, y = 0;
+
+	for (int k = 0; k < 2; k++)
+		for (uint64_t i = 0; i < 4000; i++)
+			step(g[k], i, i * SECOND, 200);
+	while (graph_edges_next_edge(g[0], 4000ull * SECOND, &x, &a)) {
+		ck_assert(graph_edges_next_edge(g[1], 4000ull * SECOND, &y, &b));
+		ck_assert_uint_eq(a.from, b.from);
+		ck_assert_uint_eq(a.to, b.to);
+		ck_assert(a.weight == b.weight);
+	}
+	ck_assert(!graph_edges_next_edge(g[1], 4000ull * SECOND, &y, &b));
+	graph_edges_destroy(g[0]);
+	graph_edges_destroy(g[1]);
+}
+END_TEST
+
+START_TEST(memory_is_as_stated)
+{
+	struct graph_edges_options o = { .nodes_max = 1 << 20, .edges_max = 1 << 20, .sessions_max = 1024, .half_life_us = SECOND };
+	struct graph_edges *g = graph_edges_create(&o);
+
+	ck_assert_uint_le(graph_edges_bytes(g), (uint64_t)(1 << 20) * (24 + 8 + 28) + (1 << 17));
+	graph_edges_destroy(g);
+}
+END_TEST
+
+/* ---- the mailbox ---- */
+
+enum { THREADS = 4, POSTS = 5000 };
+
+static struct graph_mail *mail;
+
+static void *post(void *arg)
+{
+	uint64_t thread = (uint64_t)(uintptr_t)arg;
+
+	for (uint64_t i = 1; i <= POSTS;) {
+		struct graph_mail_event e = { .now_us = i, .kind = GRAPH_MAIL_LIVE, .ids = { thread << 32 | i } };
+
+		i += graph_mail_post(mail, &e);
+	}
+	return NULL;
+}
+
+/* Each thread's events come once and in order. */
+START_TEST(no_event_is_lost)
+{
+	uint64_t next[THREADS] = { 1, 1, 1, 1 }, taken = 0;
+	struct graph_mail_event e;
+	pthread_t threads[THREADS];
+
+	mail = graph_mail_create(64);
+	ck_assert_ptr_nonnull(mail);
+	for (uintptr_t t = 0; t < THREADS; t++)
+		ck_assert_int_eq(pthread_create(&threads[t], NULL, post, (void *)t), 0);
+	while (taken < (uint64_t)THREADS * POSTS) {
+		if (!graph_mail_take(mail, &e))
+			continue;
+		taken++;
+		ck_assert_uint_eq(e.ids[0] & UINT32_MAX, next[e.ids[0] >> 32]);
+		next[e.ids[0] >> 32]++;
+	}
+	for (int t = 0; t < THREADS; t++)
+		pthread_join(threads[t], NULL);
+	ck_assert(!graph_mail_take(mail, &e));
+	graph_mail_destroy(mail);
+}
+END_TEST
+
+START_TEST(a_full_mailbox_drops_and_counts)
+{
+	struct graph_mail_event e = { .kind = GRAPH_MAIL_LIVE, .ids = { 5 } };
+	struct graph_mail *m = graph_mail_create(8);
+
+	for (int round = 0; round < 5; round++) {
+		for (int i = 0; i < 8; i++)
+			ck_assert(graph_mail_post(m, &e));
+		ck_assert(!graph_mail_post(m, &e));
+		for (int i = 0; i < 8; i++)
+			ck_assert(graph_mail_take(m, &e));
+		ck_assert(!graph_mail_take(m, &e));
+	}
+	ck_assert_uint_eq(graph_mail_dropped(m), 5);
+	graph_mail_destroy(m);
+	ck_assert_ptr_null(graph_mail_create(7));
+}
+END_TEST
+
+/* Through the mailbox, a long chain in parts makes the same graph. */
+START_TEST(mail_makes_the_same_graph)
+{
+	struct graph_edges *g = graph_edges_create(&roomy), *h = graph_edges_create(&roomy);
+	struct graph_mail *m = graph_mail_create(1024);
+	struct graph_edge_record a, b;
+	uint32_t x = 0, y = 0;
+
+	for (uint64_t i = 0; i < 200; i++) {
+		uint64_t ids[40];
+		uint32_t count = (uint32_t)(hash_mix(i) % 41);
+
+		for (uint32_t k = 0; k < count; k++)
+			ids[k] = 1 + hash_mix(i % 50) % 7 * 100 + k;
+		graph_edges_request(g, i * SECOND, 1 + i % 9, ids, count, false);
+		ck_assert(graph_mail_request(m, i * SECOND, 1 + i % 9, ids, count));
+		graph_mail_drain(m, h, UINT32_MAX);
+	}
+	while (graph_edges_next_edge(g, 200ull * SECOND, &x, &a)) {
+		ck_assert(graph_edges_next_edge(h, 200ull * SECOND, &y, &b));
+		ck_assert_uint_eq(a.from, b.from);
+		ck_assert_uint_eq(a.to, b.to);
+		ck_assert_uint_eq(a.sessions, b.sessions);
+		ck_assert(a.weight == b.weight);
+	}
+	ck_assert(!graph_edges_next_edge(h, 200ull * SECOND, &y, &b));
+	ck_assert_uint_gt(graph_edges_count(g).edges, 200);
+	graph_mail_destroy(m);
+	graph_edges_destroy(g);
+	graph_edges_destroy(h);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("graph_edges");
+	TCase *tc = tcase_create("graph");
+	SRunner *runner;
+	int failed;
+
+	tcase_set_timeout(tc, 60);
+	tcase_add_test(tc, what_must_hold_holds);
+	tcase_add_test(tc, weights_are_the_models);
+	tcase_add_test(tc, a_request_makes_its_edges);
+	tcase_add_test(tc, live_nodes_stay);
+	tcase_add_test(tc, a_walk_brings_all_back);
+	tcase_add_test(tc, broken_records_are_refused);
+	tcase_add_test(tc, the_same_calls_give_the_same_graph);
+	tcase_add_test(tc, memory_is_as_stated);
+	tcase_add_test(tc, no_event_is_lost);
+	tcase_add_test(tc, a_full_mailbox_drops_and_counts);
+	tcase_add_test(tc, mail_makes_the_same_graph);
+	suite_add_tcase(suite, tc);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

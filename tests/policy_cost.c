@@ -1,0 +1,118 @@
+/* What `graph` costs: bytes a node, and CPU time an access, told as a daemon would tell it. `policy_cost [NODES
+ * [REQUESTS]]` prints them; the bytes must be as promised, times are only printed.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "eviction/hash.h"
+#include "eviction/memory.h"
+#include "eviction/policy.h"
+
+enum { CHAIN = 24, BYTES_MAX = 64 };
+
+static double cpu_seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Of a live block: its links, its record, and its share of the index by id. */
+static double bytes_a_node(uint64_t nodes)
+{
+	struct memory m;
+	double bytes;
+
+	if (!memory_init(&m, nodes))
+		return -1;
+	bytes = (double)sizeof(struct policy_node) + (double)sizeof(m.records[0]) +
+		4.0 * ((double)m.mask + 1) / (double)m.records_max;
+	memory_fini(&m);
+	return bytes;
+}
+
+static bool any(const struct policy_node *n, void *arg)
+{
+	(void)n;
+	(void)arg;
+	return true;
+}
+
+struct cache {
+	const struct policy_ops *ops;
+	struct policy *policy;
+	struct policy_node *nodes; /* taken in turn */
+	uint32_t *where;           /* by id: the node's number + 1; 0: not in */
+	uint64_t count, used;
+	uint64_t accesses;
+};
+
+static struct policy_node *take(struct cache *c, const struct policy_event *e)
+{
+	struct policy_node *v;
+
+	if (c->used < c->count)
+		return &c->nodes[c->used++];
+	v = c->ops->victim(c->policy, any, NULL, 64);
+	if (!c->ops->admit || c->ops->admit(c->policy, e, v)) {
+		c->ops->remove(c->policy, v);
+		c->where[v->id] = 0;
+		return v;
+	}
+	return NULL;
+}
+
+/* New chains, and chains of lately that are asked for again. */
+static void ask(struct cache *c, uint64_t i)
+{
+	uint64_t ids[CHAIN], r = hash_mix(i), chain = r % 3 ? i : i - r / 3 % (i < 4096 ? i + 1 : 4096);
+	uint64_t now = i * 2000;
+	struct policy_request q = { .now_us = now, .ids = ids, .count = CHAIN };
+
+	for (uint64_t k = 0; k < CHAIN; k++)
+		ids[k] = chain * CHAIN + k + 1;
+	if (c->ops->request)
+		c->ops->request(c->policy, &q);
+	for (uint32_t k = CHAIN; k-- > 0;) {
+		struct policy_event e = { .now_us = now, .id = ids[k], .position = k, .tokens = 16 };
+		struct policy_node *n = c->where[e.id] ? &c->nodes[c->where[e.id] - 1] : NULL;
+
+		c->accesses++;
+		if (n) {
+			c->ops->use(c->policy, n, &e);
+			continue;
+		}
+		n = take(c, &e);
+		if (!n)
+			continue;
+		c->ops->insert(c->policy, n, &e);
+		c->where[e.id] = (uint32_t)(n - c->nodes) + 1;
+	}
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t nodes = argc > 1 ? strtoull(argv[1], NULL, 10) : 20000, requests;
+	double bytes = bytes_a_node(nodes), began;
+	struct cache c = { .ops = policy_find("graph"), .count = nodes };
+
+	requests = argc > 2 ? strtoull(argv[2], NULL, 10) : 12 * nodes / CHAIN;
+	c.policy = c.ops->create(nodes);
+	c.nodes = calloc(nodes, sizeof(c.nodes[0]));
+	c.where = calloc((requests + 1) * CHAIN + 1, sizeof(c.where[0]));
+	if (bytes < 0 || !c.policy || !c.nodes || !c.where) {
+		fprintf(stderr, "policy_cost: no memory\n");
+		return EXIT_FAILURE;
+	}
+	began = cpu_seconds();
+	for (uint64_t i = 0; i < requests; i++)
+		ask(&c, i);
+	printf("%llu nodes: %.1f bytes a live one, %.3f us an access\n", (unsigned long long)nodes, bytes,
+	       1e6 * (cpu_seconds() - began) / (double)c.accesses);
+	c.ops->destroy(c.policy);
+	free(c.nodes);
+	free(c.where);
+	return bytes <= BYTES_MAX ? EXIT_SUCCESS : EXIT_FAILURE;
+}
