@@ -142,7 +142,9 @@ struct cache_wait {
 	/* The cache's: */
 	struct cache_wait_link *links;
 	uint32_t outstanding, stage, shed;
-	enum status worst;
+	enum status worst, refused;
+	uint64_t since_us;             /* of a flush: what was stored later is not its business */
+	uint32_t layout, extent, slot; /* where its walk goes on */
 };
 void cache_wait_end(struct cache *c, struct cache_wait *w);
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum { FLUSH_NEW, FLUSH_WRITING, FLUSH_SYNCING, FLUSH_COMMITTING };
-enum { WAITED_SPILLS = 256 };          /* at a time, in one flush */
+enum { WAITED_SPILLS = 256, WALK_SLOTS = 16384 }; /* at a time, in one flush; looked at in one step */
 
 struct flush {
 	struct cache *cache;
@@ -41,7 +41,7 @@ static void flush_block(struct flush *f, struct block *b)
 	}
 	s = spill_begin(f->cache, b, RING_AHEAD, f->wait);
 	if (s == STATUS_UNAVAILABLE || s == STATUS_EXHAUSTED)
-		f->refused = s;
+		f->refused = f->wait->refused = s;
 	else if (s)
 		f->more = true;
 }
@@ -61,14 +61,28 @@ static void flush_keys(struct flush *f)
 	}
 }
 
+/* A walk that goes on where the step before it stopped: at a block that could not be begun, or at its bound. */
 static void flush_pools(struct flush *f)
 {
-	for (uint32_t l = 0; l < f->layouts; l++) {
-		uint32_t extent = 0, slot = 0, budget = UINT32_MAX;
+	struct cache_wait *w = f->wait;
+	uint32_t budget = WALK_SLOTS;
+
+	for (; w->layout < f->layouts; w->layout++, w->extent = w->slot = 0) {
 		struct block *b;
 
-		while (!f->more && (b = shelf_next_block(f->pools[l], &extent, &slot, &budget)))
+		while ((b = shelf_next_block(f->pools[w->layout], &w->extent, &w->slot, &budget))) {
+			if (b->stored_us > w->since_us)
+				continue;
 			flush_block(f, b);
+			if (f->more) {
+				w->slot -= w->slot > 0;
+				return;
+			}
+		}
+		if (!budget) {
+			f->more = true;
+			return;
+		}
 	}
 }
 
@@ -110,6 +124,12 @@ static enum status flush_step(struct flush *f)
 
 	if (w->outstanding)
 		return STATUS_BUSY;
+	if (w->stage == FLUSH_NEW)
+		w->since_us = f->cache->now_us;
+	if (w->stage <= FLUSH_WRITING && w->worst) {
+		w->worst = STATUS_OK;
+		w->layout = w->extent = w->slot = 0;
+	}
 	if (w->stage <= FLUSH_WRITING && flush_write(f)) {
 		w->stage = FLUSH_WRITING;
 		return STATUS_BUSY;
@@ -153,7 +173,7 @@ static enum status flush_answer(struct flush *f, enum status s, enum status *sta
 	CRASH_POINT("flush_answer");
 	cache_count(f->cache, COUNTER_FLUSHES, s == STATUS_OK);
 	if (!k)
-		return s ? s : f->refused;
+		return s ? s : f->wait->refused;
 	for (uint32_t i = 0; i < k->count; i++) {
 		const struct cache_keys one = { k->bytes + (size_t)i * k->key_bytes, 1, k->key_bytes };
 
@@ -187,7 +207,8 @@ enum status cache_flush(struct cache *c, uint64_t session, const struct cache_ke
 	cache_time(c, now_us);
 	s = flush_step(&f);
 	if (s != STATUS_BUSY) {
-		flush_write(&f); /* what memory still has alone, and why; nothing is begun that is waited for */
+		if (k)
+			flush_write(&f); /* what memory still has alone, and why; nothing is begun that is waited for */
 		s = flush_answer(&f, s, statuses);
 	}
 	cache_unlock(c);
