@@ -143,31 +143,34 @@ struct kv_cuda_copy {
 
 enum status kv_cuda_copy(const struct kv_cuda_copy *c, struct CUstream_st *stream);
 
-/* Attention of long queries, the new tokens of each sequence, over its packed prefix and over the new tokens themselves,
- * whose K and V are not packed yet: the prefill after a prefix hit. Sequence s has the new tokens query_starts[s] ..
- * query_starts[s + 1] - 1, at positions from prefix_tokens[s] on; each sees the prefix and the new tokens up to itself. Otherwise
- * as kv_cuda_attend: softmax(scale * q . k) v and its log-sum-exp; the same bits every time. Products are of fp16 numbers, summed
- * in float32, so a score's error is about 3e-4 of the standard deviation of its row's scores: results are within 2e-3 (relative,
- * of a row's norm) of the exact ones on the decoded prefix and the new K and V while that is up to about 2 nats, and within 6e-3
- * at 4. Magnitudes of the new K and V beside an unrotated prefix, and of a bf16 prefix, saturate at 65504. */
+/* Attention of long queries, the new tokens of each sequence, over its packed prefix and over the new
+ * tokens themselves, whose K and V are not packed yet: the prefill after a prefix hit. Sequence s has
+ * the new tokens query_starts[s] .. query_starts[s + 1] - 1, at positions from prefix_tokens[s] on; each
+ * sees the prefix and the new tokens up to itself. Otherwise as kv_cuda_attend: softmax(scale * q . k) v
+ * and its log-sum-exp; the same bits every time. Products are of fp16 numbers, summed in float32, so a
+ * score's error is about 3e-4 of the standard deviation of its row's scores: results are within 2e-3
+ * (relative, of a row's norm) of the exact ones on the decoded prefix and the new K and V while that is
+ * up to about 2 nats, and within 6e-3 at 4. Magnitudes of the new K and V beside an unrotated prefix,
+ * and of a bf16 prefix, saturate at 65504. */
 struct kv_cuda_extend {
 	const struct kv_layout *layout;     /* host; K and V of one head dim */
 	const struct kv_geometry *geometry; /* host; of that layout */
 	uint32_t layer;                     /* 0 .. layout->layers - 1 */
 	uint32_t sequences;                 /* at most 4096 */
-	uint32_t total_queries;             /* new tokens of all sequences, at least query_starts[sequences] */
-	uint32_t q_heads;                   /* a multiple of layout->heads */
-	float scale;                        /* usually 1 / sqrt(head_dim); finite */
-	const uint32_t *query_starts;       /* [sequences + 1], ascending, the first is 0 */
-	const uint32_t *prefix_tokens;      /* [sequences]; any number, 0 too */
-	const void *q; /* [total_queries][q_heads][head_dim], dense, 16-byte aligned, finite */
-	enum kv_dtype q_dtype;        /* not E4M3 */
-	const void *k, *v;            /* [total_queries][heads][head_dim], 16-byte aligned, finite: the new tokens' */
-	size_t k_stride, v_stride;    /* elements between tokens, multiples of 8 */
-	enum kv_dtype own_dtype;      /* of k and v: F16 or BF16 */
-	const uint64_t *blocks; /* [sequences][blocks_stride] addresses of blocks, each 16-byte aligned; the first
-				 * ceil(prefix_tokens / block_tokens) of a sequence are read, but none that lies
-				 * before what its queries see */
+	uint32_t total_queries;       /* new tokens of all sequences, at least query_starts[sequences] */
+	uint32_t q_heads;             /* a multiple of layout->heads */
+	float scale;                  /* usually 1 / sqrt(head_dim); finite */
+	const uint32_t *query_starts; /* [sequences + 1], ascending, the first is 0 */
+	const uint32_t *prefix_tokens; /* [sequences]; any number, 0 too */
+	const void *q;         /* [total_queries][q_heads][head_dim], dense, 16-byte aligned, finite */
+	enum kv_dtype q_dtype; /* not E4M3 */
+	const void *k,
+		*v; /* the new tokens': [total_queries][heads][head_dim], 16-byte aligned, finite */
+	size_t k_stride, v_stride; /* elements between tokens, multiples of 8 */
+	enum kv_dtype own_dtype;   /* of k and v: F16 or BF16 */
+	const uint64_t *blocks; /* [sequences][blocks_stride] addresses of blocks, each 16-byte aligned;
+				 * the first ceil(prefix_tokens / block_tokens) of a sequence are read,
+				 * but none that lies before what its queries see */
 	uint32_t blocks_stride;
 	struct kv_attend_features features; /* device pointers; tree_bias and ranges are UNSUPPORTED */
 	void *out; /* [total_queries][q_heads][head_dim], dense, 16-byte aligned */
@@ -177,12 +180,12 @@ struct kv_cuda_extend {
 	size_t workspace_bytes;
 };
 
-/* Bytes of workspace for this shape (sequences, total_queries, q_heads, layout) on the current device; 0 if it is unsound or
- * unsupported. Reads no device pointer. */
+/* Bytes of workspace for this shape (sequences, total_queries, q_heads, layout) on the current device; 0
+ * if it is unsound or unsupported. Reads no device pointer. */
 size_t kv_cuda_extend_workspace(const struct kv_cuda_extend *e);
 
-/* Runs one layer. The formats of kv_cuda_attend_supported; needs compute capability 9.0 (UNSUPPORTED on others) and a
- * build for sm_90a. */
+/* Runs one layer. The formats of kv_cuda_attend_supported; needs compute capability 9.0 (UNSUPPORTED on
+ * others) and a build for sm_90a. */
 enum status kv_cuda_extend_run(const struct kv_cuda_extend *e, struct CUstream_st *stream);
 
 #ifdef __cplusplus

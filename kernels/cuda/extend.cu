@@ -1,0 +1,198 @@
+/* Attention of long queries over a packed prefix and their own tokens (see cuda_kernels.h).
+ *
+ * Four kernels: bounds and the line of steps, then queries and new tokens as tiles (extend_prepare.cu);
+ * the products (extend_kernel.cuh), instantiated for a pair of formats in each extend_*.cu; the parts of
+ * a row together (extend_merge.cu). Every grid is fixed by the shape; lengths are read on the device.
+ */
+#include "kernels/cuda/extend_shape.cuh"
+
+namespace
+{
+
+typedef enum status (*launcher)(const extend_args &, uint32_t, cudaStream_t);
+
+const struct {
+	enum kv_format k, v;
+	launcher launch;
+} pairs[] = {
+	{KV_F16, KV_F16, extend_launch<KV_F16, KV_F16>},
+	{KV_BF16, KV_BF16, extend_launch<KV_BF16, KV_BF16>},
+	{KV_FP8, KV_FP8, extend_launch<KV_FP8, KV_FP8>},
+	{KV_INT4_PTH, KV_INT4_PTH, extend_launch<KV_INT4_PTH, KV_INT4_PTH>},
+	{KV_TQ4, KV_TQ4, extend_launch<KV_TQ4, KV_TQ4>},
+	{KV_TQ3, KV_TQ3, extend_launch<KV_TQ3, KV_TQ3>},
+	{KV_TQ2, KV_TQ2, extend_launch<KV_TQ2, KV_TQ2>},
+	{KV_FP8, KV_TQ4, extend_launch<KV_FP8, KV_TQ4>},
+	{KV_FP8, KV_TQ3, extend_launch<KV_FP8, KV_TQ3>},
+	{KV_TQ4, KV_TQ3, extend_launch<KV_TQ4, KV_TQ3>},
+};
+
+launcher launcher_of(enum kv_format k, enum kv_format v)
+{
+	for (const auto &p : pairs)
+		if (p.k == k && p.v == v)
+			return p.launch;
+	return nullptr;
+}
+
+bool head_dim_built(uint32_t d)
+{
+#ifdef TERRACE_CUDA_ALL
+	return d == 64 || d == 96 || d == 128 || d == 192 || d == 256;
+#else
+	return d == 128;
+#endif
+}
+
+/* What is where in the workspace. */
+struct extend_plan {
+	uint32_t tile_count, own_tiles, tokens, rows, ctas;
+	size_t bounds_at, tiles_at, q_images_at, q_units_at, k_images_at, v_images_at, partials_at,
+		sums_at, bytes;
+};
+
+size_t place(size_t *at, size_t bytes)
+{
+	const size_t here = *at;
+
+	*at += (bytes + 255) / 256 * 256;
+	return here;
+}
+
+enum status plan_of(const struct kv_cuda_extend *e, struct extend_plan *plan)
+{
+	const struct kv_layout *l = e->layout;
+	int device, sms, major, minor;
+
+	if (!l || !e->geometry || e->q_heads == 0 || e->q_heads % l->heads || e->sequences > 4096 ||
+	    !(fabsf(e->scale) < INFINITY) ||
+	    !(e->features.softcap >= 0 && e->features.softcap < INFINITY))
+		return STATUS_INVALID;
+	const uint32_t d = l->head_dim_k, group = e->q_heads / l->heads;
+
+	if (l->head_dim_k != l->head_dim_v || !launcher_of(l->k_format, l->v_format) ||
+	    !head_dim_built(d) || e->features.tree_bias || e->features.ranges)
+		return STATUS_UNSUPPORTED;
+	if (cudaGetDevice(&device) != cudaSuccess ||
+	    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
+	    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+	    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
+		return STATUS_INTERNAL;
+	if (major != 9 || minor != 0) /* products of warpgroups */
+		return STATUS_UNSUPPORTED;
+	if ((uint64_t)e->total_queries * e->q_heads >= 1u << 28)
+		return STATUS_INVALID;
+
+	struct extend_plan p = {};
+	size_t at = 0;
+
+	p.rows = extend_rows(d);
+	p.tokens = extend_tokens(l->k_format, l->v_format, d);
+	p.ctas = (uint32_t)sms;
+	p.tile_count = e->total_queries * group / p.rows + e->sequences;
+	p.own_tiles = e->total_queries / p.tokens + e->sequences;
+	const size_t units = (size_t)p.tile_count * l->heads, slots = units + p.ctas,
+		     own = (size_t)p.own_tiles * l->heads;
+
+	p.bounds_at = place(&at, (size_t)e->sequences * l->heads * 2 * BOUND_PARTS * 4);
+	p.tiles_at = place(&at, ((size_t)p.tile_count + 1) * sizeof(extend_tile));
+	p.q_images_at = place(&at, units * q_image_bytes(d));
+	p.q_units_at = place(&at, units * p.rows * 4);
+	p.k_images_at = place(&at, own * k_tile_bytes(d, p.tokens));
+	p.v_images_at = place(&at, own * v_tile_bytes(d, p.tokens));
+	p.sums_at = place(&at, slots * p.rows * 8);
+	p.partials_at = place(&at, slots * p.rows * d * 4);
+	p.bytes = at;
+	*plan = p;
+	return STATUS_OK;
+}
+
+extend_args args_of(const struct kv_cuda_extend *e, const struct extend_plan &plan)
+{
+	uint8_t *workspace = (uint8_t *)e->workspace;
+	const struct kv_layout *l = e->layout;
+	const uint32_t windows[2] = {l->window, e->features.window};
+	extend_args a = {};
+
+	a.blocks = e->blocks;
+	a.prefix_tokens = e->prefix_tokens;
+	a.query_starts = e->query_starts;
+	a.q = e->q;
+	a.k = e->k;
+	a.v = e->v;
+	a.k_stride = e->k_stride;
+	a.v_stride = e->v_stride;
+	a.out = e->out;
+	a.lse = e->lse;
+	a.bounds = (uint32_t *)(workspace + plan.bounds_at);
+	a.tiles = (extend_tile *)(workspace + plan.tiles_at);
+	a.q_images = workspace + plan.q_images_at;
+	a.q_units = (float *)(workspace + plan.q_units_at);
+	a.k_images = workspace + plan.k_images_at;
+	a.v_images = workspace + plan.v_images_at;
+	a.partials = (float *)(workspace + plan.partials_at);
+	a.sums = (float2 *)(workspace + plan.sums_at);
+	a.layer_at = e->layer * e->geometry->layer_bytes;
+	a.chunk_bytes = e->geometry->chunk_bytes;
+	a.block_atoms = e->geometry->atoms;
+	a.block_magic = (uint32_t)((0x100000000 + a.block_atoms - 1) / a.block_atoms);
+	a.blocks_stride = e->blocks_stride;
+	a.sequences = e->sequences;
+	a.tile_count = plan.tile_count;
+	a.heads = l->heads;
+	a.q_heads = e->q_heads;
+	a.group = e->q_heads / l->heads;
+	a.ctas = plan.ctas;
+	a.q_dtype = e->q_dtype;
+	a.own_dtype = e->own_dtype;
+	a.out_dtype = e->out_dtype;
+	a.k_format = l->k_format;
+	a.v_format = l->v_format;
+	/* Rotation is unnormalised: rotated queries and keys are sqrt(d) too long each. */
+	a.scale_log2 = e->scale * 1.44269504f / (format_rotated(l->k_format) ? (float)l->head_dim_k : 1);
+	a.softcap_log2 = e->features.softcap * 1.44269504f;
+	a.sinks = e->features.sinks;
+	a.alibi = e->features.alibi;
+	a.alibi_sqrt = e->features.alibi_sqrt;
+	a.out_scale = e->out_dtype == KV_DTYPE_E4M3 ? e->features.out_scale : nullptr;
+	a.plain = e->features.softcap == 0 && !e->features.alibi;
+	a.window = NO_TOKENS;
+	for (uint32_t w : windows)
+		a.window = w && w < a.window ? w : a.window;
+	return a;
+}
+
+} // namespace
+
+extern "C" size_t kv_cuda_extend_workspace(const struct kv_cuda_extend *e)
+{
+	struct extend_plan plan;
+
+	return plan_of(e, &plan) == STATUS_OK ? plan.bytes : 0;
+}
+
+extern "C" enum status kv_cuda_extend_run(const struct kv_cuda_extend *e, cudaStream_t stream)
+{
+	struct extend_plan plan;
+	enum status status = plan_of(e, &plan);
+
+	if (status != STATUS_OK)
+		return status;
+	if (!e->query_starts || !e->prefix_tokens || !e->q || !e->k || !e->v || !e->out || !e->blocks ||
+	    !e->workspace || e->layer >= e->layout->layers || e->q_dtype == KV_DTYPE_E4M3 ||
+	    (e->own_dtype != KV_DTYPE_F16 && e->own_dtype != KV_DTYPE_BF16) || e->k_stride % 8 ||
+	    e->v_stride % 8)
+		return STATUS_INVALID;
+	if (e->workspace_bytes < plan.bytes)
+		return STATUS_EXHAUSTED;
+	if (e->sequences == 0 || e->total_queries == 0)
+		return STATUS_OK;
+
+	const extend_args a = args_of(e, plan);
+	const uint32_t d = e->layout->head_dim_k;
+
+	status = extend_prepare(a, d, plan.rows, plan.tokens, plan.own_tiles, stream);
+	if (status == STATUS_OK)
+		status = launcher_of(e->layout->k_format, e->layout->v_format)(a, d, stream);
+	return status == STATUS_OK ? extend_merge(a, d, stream) : status;
+}

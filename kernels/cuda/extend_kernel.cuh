@@ -1,0 +1,644 @@
+/* The kernel of extend: 4 warps make tiles of the prefix out of packed atoms, or fetch those of the new
+ * tokens, while two warpgroups multiply.
+ *
+ * A tile serves all rows of the CTA, up to 256. Each warpgroup has one or two blocks of 64 rows and
+ * takes turns with the other: in its turn it multiplies the weights of its last block by V and the next
+ * block's queries by K, then it hands the turn on and makes weights of the scores, so that one
+ * warpgroup's exponentials run under the other's products. Weights are halves between 2^-24 and 2^15;
+ * their exponent is moved, and sums with it, when a score would not fit, which is rare once the first
+ * tokens have been seen.
+ */
+#ifndef TERRACE_KERNELS_CUDA_EXTEND_KERNEL_CUH
+#define TERRACE_KERNELS_CUDA_EXTEND_KERNEL_CUH
+
+#include "kernels/cuda/extend_decode.cuh"
+
+constexpr float WEIGHT_TOP = 15, WEIGHT_SET = 7; /* log2 of the largest weight; of it after a move */
+constexpr uint32_t PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232; /* on average 168 */
+
+/* What a CTA does next: steps of one unit. */
+struct extend_part {
+	extend_tile tile;
+	extend_span span;
+	uint32_t head, unit, from, to;
+	uint32_t first_query[2], last_query[2]; /* of a warpgroup's blocks */
+};
+
+/* The part that begins at x of the line, and where it ends. */
+template <class S>
+DEVICE uint32_t part_at(const extend_args &a, uint32_t x, uint32_t end, extend_part *p)
+{
+	const uint32_t index = tile_at(a.tiles, a.tile_count, x);
+
+	p->tile = a.tiles[index];
+	p->head = (x - p->tile.begin) / p->tile.steps;
+	p->from = (x - p->tile.begin) % p->tile.steps;
+	p->to = min(p->tile.steps, p->from + (end - x));
+	p->unit = index * a.heads + p->head;
+	p->span = span_of(a, p->tile.sequence, p->tile.first_row, S::ROWS, S::TOKENS);
+	return x + (p->to - p->from);
+}
+
+/* Where the part that begins at x ends. */
+template <class S> DEVICE uint32_t part_end(const extend_args &a, uint32_t x, uint32_t end)
+{
+	const extend_tile t = a.tiles[tile_at(a.tiles, a.tile_count, x)];
+
+	return min(end, x + t.steps - (x - t.begin) % t.steps);
+}
+
+/* The decoding side: warp `warp` of EXTEND_PRODUCERS. */
+template <int FK, int FV, int D> struct producer {
+	using S = extend_shape<FK, FV, D>;
+	const extend_args &a;
+	uint32_t base, lane, warp, ring, ring_barriers;
+	uint32_t tile = 0, taken = 0; /* tiles so far, of all parts; stages of the ring */
+	uint64_t block = 0; /* of the lane's atom of the next load; 0: none. Not looked at before */
+	uint32_t in_block = 0;
+
+	DEVICE uint32_t pair() const
+	{
+		return S::BOTH_SIDES ? warp : warp % S::PAIRS;
+	}
+
+	DEVICE bool does_k() const
+	{
+		return S::BOTH_SIDES || warp < S::PAIRS;
+	}
+
+	DEVICE bool does_v() const
+	{
+		return S::BOTH_SIDES || warp >= S::PAIRS;
+	}
+
+	DEVICE uint32_t bytes() const
+	{
+		return S::BOTH_SIDES ? S::K_SIDE + S::V_SIDE : does_k() ? S::K_SIDE : S::V_SIDE;
+	}
+
+	/* Lanes 0 and 1 have an atom each. */
+	DEVICE void look_up(const extend_part &p, uint32_t prefix_tile)
+	{
+		const uint32_t atom = (prefix_tile * S::PAIRS + pair()) * 2 + lane;
+
+		block = 0;
+		if (lane >= 2 || atom * KV_ATOM_TOKENS >= p.span.prefix)
+			return;
+		const uint32_t index = a.block_atoms == 1 ? atom : __umulhi(atom, a.block_magic);
+
+		in_block = p.head * a.chunk_bytes +
+			   (atom - index * a.block_atoms) * (S::K_SIDE + S::V_SIDE) +
+			   (does_k() ? 0 : S::K_SIDE);
+		block = a.blocks[(size_t)p.tile.sequence * a.blocks_stride + index];
+	}
+
+	/* Starts to load what was looked up into the stage of load number `number`. */
+	DEVICE void load(uint32_t number)
+	{
+		const uint32_t stage = number % S::RING_STAGES;
+		const uint32_t atoms = __popc(__ballot_sync(ALL_LANES, block != 0));
+
+		if (lane == 0)
+			barrier_expect(ring_barriers + stage * 8, atoms * bytes());
+		__syncwarp();
+		if (block)
+			bulk_load(ring + stage * S::RING + lane * bytes(), block + a.layer_at + in_block,
+				  bytes(), ring_barriers + stage * 8);
+	}
+
+	DEVICE void publish(uint32_t full)
+	{
+		stores_to_async();
+		__syncwarp();
+		if (lane == 0)
+			barrier_arrive(full);
+	}
+
+	DEVICE uint32_t barrier(uint32_t index) const
+	{
+		return base + S::BARRIERS_AT + index * 8;
+	}
+
+	DEVICE void prefix_tile(uint32_t first_token, uint32_t tokens, float inverse_k, float inverse_v)
+	{
+		const uint32_t stage = tile % S::TILE_STAGES, parity = tile / S::TILE_STAGES % 2;
+		const uint32_t slot = ring + taken % S::RING_STAGES * S::RING,
+			       first = first_token + pair() * 32;
+
+		barrier_wait(ring_barriers + taken % S::RING_STAGES * 8, taken / S::RING_STAGES % 2);
+		if (does_k()) {
+			const uint32_t to = base + S::K_AT + stage * S::K_TILE + pair() * 32 * 128;
+
+			barrier_wait(barrier(S::K_EMPTY + stage), parity ^ 1);
+#pragma unroll 1
+			for (uint32_t atom = 0; atom < 2; atom++)
+				decode_k<FK, D, S::CROSSED, S::TOKENS>(slot + atom * bytes(), lane,
+								       first + 16 * atom, tokens,
+								       inverse_k, to, atom);
+			publish(barrier(S::K_FULL + stage));
+		}
+		if (does_v()) {
+			const uint32_t to = base + S::V_AT + stage * S::V_TILE + pair() / 2 * D * 128;
+
+			barrier_wait(barrier(S::V_EMPTY + stage), parity ^ 1);
+			decode_v<FV, D>(slot + (S::BOTH_SIDES ? S::K_SIDE : 0), bytes(), lane, first,
+					tokens, inverse_v, to, pair() % 2);
+			publish(barrier(S::V_FULL + stage));
+		}
+	}
+
+	/* A tile of the new tokens is in memory as it is wanted: one lane fetches it. */
+	DEVICE void fetch(uint32_t full, uint32_t empty, uint32_t parity, bool first_warp, uint32_t to,
+			  const uint8_t *from, uint32_t size)
+	{
+		barrier_wait(empty, parity ^ 1);
+		if (lane == 0 && first_warp) {
+			barrier_expect(full, size);
+			bulk_load(to, (uint64_t)from, size, full);
+		} else if (lane == 0) {
+			barrier_arrive(full);
+		}
+		__syncwarp();
+	}
+
+	DEVICE void own_tile(const extend_part &p, uint32_t own_tile)
+	{
+		const uint32_t stage = tile % S::TILE_STAGES, parity = tile / S::TILE_STAGES % 2;
+		const uint32_t first = a.query_starts[p.tile.sequence] / S::TOKENS + p.tile.sequence;
+		const size_t image = (size_t)(first + own_tile) * a.heads + p.head;
+
+		if (does_k())
+			fetch(barrier(S::K_FULL + stage), barrier(S::K_EMPTY + stage), parity, warp == 0,
+			      base + S::K_AT + stage * S::K_TILE, a.k_images + image * S::K_TILE,
+			      S::K_TILE);
+		if (does_v())
+			fetch(barrier(S::V_FULL + stage), barrier(S::V_EMPTY + stage), parity,
+			      warp == (S::BOTH_SIDES ? 0 : S::PAIRS), base + S::V_AT + stage * S::V_TILE,
+			      a.v_images + image * S::V_TILE, S::V_TILE);
+	}
+
+	DEVICE void queries(const extend_part &p, uint32_t number)
+	{
+		barrier_wait(barrier(S::Q_EMPTY), number % 2 ^ 1);
+		if (warp == 0 && lane == 0) {
+			barrier_expect(barrier(S::Q_FULL), q_image_bytes(D));
+			bulk_load(base + S::Q_AT,
+				  (uint64_t)(a.q_images + (size_t)p.unit * q_image_bytes(D)),
+				  q_image_bytes(D), barrier(S::Q_FULL));
+		}
+		__syncwarp();
+	}
+
+	DEVICE void run(uint32_t x, uint32_t end)
+	{
+		for (uint32_t number = 0; x < end; number++) {
+			extend_part p;
+
+			x = part_at<S>(a, x, end, &p);
+			const uint32_t prefix_to = min(p.to, p.span.prefix_steps),
+				       first = p.span.first_tile;
+			const float inverse_k = 1 / side_unit(a, p.tile.sequence, p.head, KV_SIDE_K),
+				    inverse_v = 1 / side_unit(a, p.tile.sequence, p.head, KV_SIDE_V);
+			uint32_t loaded = p.from;
+
+			look_up(p, first + loaded);
+			for (uint32_t i = 0; i < S::RING_STAGES && loaded < prefix_to; i++) {
+				load(taken + i);
+				loaded++;
+				look_up(p, first + loaded);
+			}
+			queries(p, number);
+			for (uint32_t step = p.from; step < p.to; step++, tile++) {
+				if (step >= p.span.prefix_steps) {
+					own_tile(p, p.span.first_own + step - p.span.prefix_steps);
+					continue;
+				}
+				prefix_tile((first + step) * S::TOKENS, p.span.prefix, inverse_k,
+					    inverse_v);
+				__syncwarp();
+				if (loaded < prefix_to) {
+					load(taken + S::RING_STAGES);
+					loaded++;
+					look_up(p, first + loaded);
+				}
+				taken++;
+			}
+		}
+	}
+};
+
+/* The multiplying side: warpgroup `group`. */
+template <int FK, int FV, int D> struct consumer {
+	using S = extend_shape<FK, FV, D>;
+	static constexpr int SCORES = S::TOKENS / 2, SPLIT = D > 128 ? 2 : 1, WIDTH = D / SPLIT;
+	const extend_args &a;
+	uint32_t base, lane, warp, group;
+	extend_part *part_room; /* in shared memory, a group each: registers are short */
+	uint32_t tile = 0;      /* tiles so far, of all parts */
+
+	struct row_state {
+		float exponent[2], sum[2]; /* of rows g and g + 8 */
+	};
+
+	DEVICE uint32_t barrier(uint32_t index) const
+	{
+		return base + S::BARRIERS_AT + index * 8;
+	}
+
+	DEVICE void release(uint32_t index) const
+	{
+		if (lane == 0)
+			barrier_arrive(barrier(index));
+	}
+
+	DEVICE void take_turn() const
+	{
+		role_barrier(1 + group, 128 * EXTEND_GROUPS);
+	}
+
+	DEVICE void pass_turn() const
+	{
+		role_barrier_arrive(2 - group, 128 * EXTEND_GROUPS);
+	}
+
+	/* scores = Q K^T for block `block` of the group, tile number `number`. */
+	DEVICE void score(float (&s)[SCORES], uint32_t block, uint32_t number) const
+	{
+		const uint32_t q = panel_descriptor(base + S::Q_AT +
+						    (group * S::BLOCKS + block) * S::PANELS *
+							    S::QUERY_BLOCK),
+			       k = panel_descriptor(base + S::K_AT +
+						    number % S::TILE_STAGES * S::K_TILE);
+
+		products_begin();
+#pragma unroll
+		for (uint32_t i = 0; i < D / 16; i++)
+			product<S::TOKENS>::shared(s, q + (i / 4 * S::QUERY_BLOCK + i % 4 * 32) / 16,
+						   k + (i / 4 * S::TOKENS * 128 + i % 4 * 32) / 16,
+						   i > 0);
+		products_commit();
+	}
+
+	/* o += P V, tile number `number`. */
+	DEVICE void accumulate(float (&o)[SPLIT][WIDTH / 2], const uint32_t (&p)[SCORES / 2],
+			       uint32_t number) const
+	{
+		const uint32_t v =
+			panel_descriptor(base + S::V_AT + number % S::TILE_STAGES * S::V_TILE);
+
+		products_begin();
+#pragma unroll
+		for (uint32_t i = 0; i < S::TOKENS / 16; i++)
+#pragma unroll
+			for (uint32_t part = 0; part < SPLIT; part++)
+				product<WIDTH>::fragment(
+					o[part], p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3],
+					v + (i / 4 * D * 128 + part * WIDTH * 128 + i % 4 * 32) / 16);
+		products_commit();
+	}
+
+	/* Applies scale, features and the mask to scores of a tile that is not plain: they become powers
+	 * of 2. */
+	DEVICE void adjust(float (&s)[SCORES], const extend_part &x, uint32_t step, uint32_t first_row,
+			   const float (&scale)[2]) const
+	{
+		const uint32_t t = lane % 4, prefix = x.span.prefix;
+		const bool own = step >= x.span.prefix_steps;
+		/* Position of the lane's first column; other columns are a constant further on. */
+		const uint32_t first =
+			(own ? prefix + (x.span.first_own + step - x.span.prefix_steps) * S::TOKENS
+			     : (x.span.first_tile + step) * S::TOKENS) +
+			token_of_column(S::CROSSED, 2 * t);
+
+#pragma unroll
+		for (uint32_t h = 0; h < 2; h++) {
+			const uint32_t row = x.tile.first_row + first_row + 8 * h;
+			const uint32_t position = prefix + min(row / a.group, x.span.own - 1);
+			const uint32_t last = own ? position : prefix - 1;
+			const int32_t high = (int32_t)(last - first),
+				      low = a.window > position
+						    ? -(int32_t)first
+						    : (int32_t)(position + 1 - a.window - first);
+
+#pragma unroll
+			for (uint32_t i = 0; i < SCORES / 2; i++)
+				s[i / 2 * 4 + 2 * h + i % 2] *= scale[h];
+			if (a.softcap_log2 > 0) {
+				const float to_exponent = 2.885390082f / a.softcap_log2;
+
+#pragma unroll
+				for (uint32_t i = 0; i < SCORES / 2; i++) {
+					float &y = s[i / 2 * 4 + 2 * h + i % 2];
+
+					y = a.softcap_log2 *
+					    (1 - __fdividef(2, exp2_fast(y * to_exponent) + 1));
+				}
+			}
+			if (a.alibi) {
+				const float slope = a.alibi[x.head * a.group + row % a.group] *
+						    1.44269504f,
+					    distance = (float)((int32_t)(position - first));
+
+#pragma unroll
+				for (uint32_t i = 0; i < SCORES / 2; i++) {
+					const float apart = distance - (float)offset_of(i);
+
+					s[i / 2 * 4 + 2 * h + i % 2] -=
+						slope *
+						(a.alibi_sqrt ? root_fast(fmaxf(apart, 0)) : apart);
+				}
+			}
+#pragma unroll
+			for (uint32_t i = 0; i < SCORES / 2; i++) {
+				const int32_t offset = (int32_t)offset_of(i);
+				float &y = s[i / 2 * 4 + 2 * h + i % 2];
+
+				y = offset <= high && offset >= low ? y : -INFINITY;
+			}
+		}
+	}
+
+	/* Tokens from the lane's first column to its i-th. */
+	static DEVICE constexpr uint32_t offset_of(uint32_t i)
+	{
+		return token_of_column(S::CROSSED, i / 2 * 8 + i % 2);
+	}
+
+	/* The part that begins at x, for the whole warpgroup. */
+	DEVICE void prepare(uint32_t x, uint32_t end, extend_part *p) const
+	{
+		part_at<S>(a, x, end, p);
+		for (uint32_t block = 0; block < S::BLOCKS; block++) {
+			const uint32_t row = p->tile.first_row + (group * S::BLOCKS + block) * 64;
+
+			p->first_query[block] = min(row / a.group, p->span.own - 1);
+			p->last_query[block] = min((row + 63) / a.group, p->span.own - 1);
+		}
+	}
+
+	/* True if all rows of a block see the whole tile and nothing but the scale is to be done. */
+	DEVICE bool plain(const extend_part &x, uint32_t step, uint32_t block) const
+	{
+		uint32_t first, seen;
+
+		if (step < x.span.prefix_steps) {
+			first = (x.span.first_tile + step) * S::TOKENS;
+			seen = x.span.prefix;
+		} else {
+			first = x.span.prefix +
+				(x.span.first_own + step - x.span.prefix_steps) * S::TOKENS;
+			seen = x.span.prefix + x.first_query[block] + 1;
+		}
+		return a.plain && first + S::TOKENS <= seen &&
+		       (a.window == NO_TOKENS || x.span.prefix + x.last_query[block] - first < a.window);
+	}
+
+	/* Scores become weights, as fragments for V. */
+	DEVICE void weigh(float (&s)[SCORES], uint32_t (&p)[SCORES / 2], float (&o)[SPLIT][WIDTH / 2],
+			  row_state &r, const float (&factor)[2]) const
+	{
+		float top[2], tops[8]; /* several at a time: each is a chain */
+		bool move = false;
+
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			tops[i] = s[i];
+#pragma unroll
+		for (int i = 8; i < SCORES; i++)
+			tops[i % 8] = fmaxf(tops[i % 8], s[i]);
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			top[h] = fmaxf(fmaxf(tops[2 * h], tops[2 * h + 1]),
+				       fmaxf(tops[2 * h + 4], tops[2 * h + 5]));
+			top[h] = fmaxf(top[h], __shfl_xor_sync(ALL_LANES, top[h], 1));
+			top[h] = fmaxf(top[h], __shfl_xor_sync(ALL_LANES, top[h], 2));
+			move = move || top[h] * factor[h] > r.exponent[h] + WEIGHT_TOP;
+		}
+		if (__any_sync(ALL_LANES, move)) {
+			float shrink[2];
+
+#pragma unroll
+			for (int h = 0; h < 2; h++) {
+				const float next = top[h] * factor[h] > r.exponent[h] + WEIGHT_TOP
+							   ? top[h] * factor[h] - WEIGHT_SET
+							   : r.exponent[h];
+
+				shrink[h] = exp2_fast(r.exponent[h] - next);
+				r.exponent[h] = next;
+				r.sum[h] *= shrink[h];
+			}
+#pragma unroll
+			for (int part = 0; part < SPLIT; part++)
+#pragma unroll
+				for (int i = 0; i < WIDTH / 2; i++)
+					o[part][i] *= shrink[i / 2 % 2];
+		}
+#pragma unroll
+		for (int i = 0; i < SCORES; i += 2) {
+			const int h = i / 2 % 2;
+			const float x = exp2_fast(fmaf(s[i], factor[h], -r.exponent[h])),
+				    y = exp2_fast(fmaf(s[i + 1], factor[h], -r.exponent[h]));
+
+			r.sum[h] += x + y;
+			p[i / 2] = bits_of(__floats2half2_rn(x, y));
+		}
+		/* Done here, not in the next turn. */
+#pragma unroll
+		for (int i = 0; i < SCORES / 2; i++)
+			asm volatile("" : "+r"(p[i])::"memory");
+	}
+
+	static DEVICE float root_fast(float x)
+	{
+		float y;
+
+		asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+		return y;
+	}
+
+	/* One block's item of a step: after `before`, in the turn, its scores; outside it, weights. */
+	template <class Before>
+	DEVICE void item(const extend_part &x, uint32_t step, uint32_t block, float (&s)[SCORES],
+			 uint32_t (&p)[SCORES / 2], float (&o)[SPLIT][WIDTH / 2], row_state &r,
+			 Before before)
+	{
+		if (block == 0)
+			barrier_wait(barrier(S::K_FULL + tile % S::TILE_STAGES),
+				     tile / S::TILE_STAGES % 2);
+		if (block == 1 || (S::BLOCKS == 1 && step > x.from)) {
+			const uint32_t number =
+				tile + block - 1; /* of the tile whose V `before` wants */
+
+			barrier_wait(barrier(S::V_FULL + number % S::TILE_STAGES),
+				     number / S::TILE_STAGES % 2);
+		}
+		take_turn();
+		before();
+		score(s, block, tile);
+		pass_turn();
+
+		const float *units = a.q_units + (size_t)x.unit * S::ROWS +
+				     (group * S::BLOCKS + block) * 64 + warp * 16 + lane / 4;
+		const bool as_it_is = plain(x, step, block);
+		float scale[2] = {__ldg(units), __ldg(units + 8)}; /* kept in no register meanwhile */
+
+		products_wait();
+		registers_pinned(s);
+		if (block == S::BLOCKS - 1)
+			release(S::K_EMPTY + tile % S::TILE_STAGES);
+
+		if (!as_it_is) {
+			adjust(s, x, step, (group * S::BLOCKS + block) * 64 + warp * 16 + lane / 4,
+			       scale);
+			scale[0] = scale[1] = 1;
+		}
+		weigh(s, p, o, r, scale);
+	}
+
+	/* The weights in p times V of tile `number`. */
+	DEVICE void finish(float (&o)[SPLIT][WIDTH / 2], const uint32_t (&p)[SCORES / 2], uint32_t block,
+			   uint32_t number)
+	{
+		accumulate(o, p, number);
+		products_wait();
+#pragma unroll
+		for (int part = 0; part < SPLIT; part++)
+			registers_pinned(o[part]);
+		if (block == S::BLOCKS - 1)
+			release(S::V_EMPTY + number % S::TILE_STAGES);
+	}
+
+	DEVICE void write(const extend_part &x, uint32_t block, const float (&o)[SPLIT][WIDTH / 2],
+			  row_state &r) const
+	{
+		const size_t slot = x.unit + blockIdx.x;
+		const uint32_t first = (group * S::BLOCKS + block) * 64 + warp * 16 + lane / 4;
+
+#pragma unroll
+		for (uint32_t h = 0; h < 2; h++) {
+			const size_t row = slot * S::ROWS + first + 8 * h;
+			float *to = a.partials + row * D + lane % 4 * 2;
+
+			r.sum[h] += __shfl_xor_sync(ALL_LANES, r.sum[h], 1);
+			r.sum[h] += __shfl_xor_sync(ALL_LANES, r.sum[h], 2);
+			if (lane % 4 == 0)
+				a.sums[row] = {r.exponent[h], r.sum[h]};
+#pragma unroll
+			for (int part = 0; part < SPLIT; part++)
+#pragma unroll
+				for (int i = 0; i < WIDTH / 8; i++)
+					*(float2 *)(to + part * WIDTH + 8 * i) = {
+						o[part][4 * i + 2 * h], o[part][4 * i + 2 * h + 1]};
+		}
+	}
+
+	static DEVICE void begin(float (&o)[SPLIT][WIDTH / 2], row_state &r)
+	{
+#pragma unroll
+		for (int part = 0; part < SPLIT; part++)
+#pragma unroll
+			for (int i = 0; i < WIDTH / 2; i++)
+				o[part][i] = 0;
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			r.exponent[h] = NEVER_SEEN;
+			r.sum[h] = 0;
+		}
+	}
+
+	DEVICE void part(const extend_part &x, uint32_t number)
+	{
+		float s[SCORES], o[S::BLOCKS][SPLIT][WIDTH / 2];
+		uint32_t p[SCORES / 2];
+		row_state r[S::BLOCKS];
+
+#pragma unroll
+		for (uint32_t block = 0; block < S::BLOCKS; block++)
+			begin(o[block], r[block]);
+		barrier_wait(barrier(S::Q_FULL), number % 2);
+		for (uint32_t step = x.from; step < x.to; step++, tile++) {
+			item(x, step, 0, s, p, o[0], r[0], [&] {
+				if (step > x.from)
+					finish(o[S::BLOCKS - 1], p, S::BLOCKS - 1, tile - 1);
+			});
+			if constexpr (S::BLOCKS == 2)
+				item(x, step, 1, s, p, o[1], r[1], [&] { finish(o[0], p, 0, tile); });
+		}
+		release(S::Q_EMPTY);
+		if (S::BLOCKS == 1)
+			barrier_wait(barrier(S::V_FULL + (tile - 1) % S::TILE_STAGES),
+				     (tile - 1) / S::TILE_STAGES % 2);
+		take_turn();
+		finish(o[S::BLOCKS - 1], p, S::BLOCKS - 1, tile - 1);
+		pass_turn();
+#pragma unroll
+		for (uint32_t block = 0; block < S::BLOCKS; block++)
+			write(x, block, o[block], r[block]);
+	}
+
+	DEVICE void run(uint32_t x, uint32_t end)
+	{
+		if (group == 1)
+			pass_turn(); /* the first is the other's */
+		for (uint32_t number = 0; x < end; number++) {
+			role_barrier(3 + group, 128); /* all are done with the last part */
+			const uint32_t from = x;
+
+			x = part_end<S>(a, from, end);
+			if (warp == 0 && lane == 0)
+				prepare(from, end, &part_room[group]);
+			role_barrier(3 + group, 128);
+			part(part_room[group], number);
+		}
+		if (group == 0)
+			take_turn(); /* nobody's: leaves the barriers as they were */
+	}
+};
+
+template <int FK, int FV, int D>
+__global__ void __launch_bounds__(EXTEND_THREADS, 1) extend_kernel(const __grid_constant__ extend_args a)
+{
+	using S = extend_shape<FK, FV, D>;
+	extern __shared__ __align__(1024) uint8_t shared[];
+	const uint32_t base = shared_address(shared), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+	if (threadIdx.x == 0) {
+		const uint32_t barriers = base + S::BARRIERS_AT;
+
+		for (uint32_t i = 0; i < S::BARRIERS; i++)
+			barrier_init_count(barriers + i * 8, i == S::Q_FULL || i >= S::RING_FULL ? 1
+							     : i == S::Q_EMPTY || i / 2 % 2 == 1
+								     ? 4 * EXTEND_GROUPS
+								     : S::SIDE_WARPS);
+		barrier_init_fence();
+	}
+	__syncthreads();
+
+	const uint32_t from = cut_of(a, blockIdx.x), to = cut_of(a, blockIdx.x + 1);
+
+	if (warp < EXTEND_PRODUCERS) {
+		asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+		producer<FK, FV, D> p = {a,
+					 base,
+					 lane,
+					 warp,
+					 base + S::RING_AT + warp * S::RING_STAGES * S::RING,
+					 base + S::BARRIERS_AT +
+						 (S::RING_FULL + warp * S::RING_STAGES) * 8};
+
+		if (warp < S::ACTIVE)
+			p.run(from, to);
+	} else {
+		asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+		consumer<FK, FV, D> c = {a,
+					 base,
+					 lane,
+					 warp % 4,
+					 (warp - EXTEND_PRODUCERS) / 4,
+					 (extend_part *)(shared + S::PARTS_AT)};
+
+		c.run(from, to);
+	}
+}
+
+#endif

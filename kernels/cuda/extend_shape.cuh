@@ -1,0 +1,331 @@
+/* What the kernels of extend share: the arguments, the sizes of an instance, the order of things in
+ * tiles.
+ *
+ * A *row* is (query, query head of a KV head); a *row tile* is ROWS rows of one sequence; a *unit* is
+ * (row tile, KV head). A *step* is one tile of TOKENS tokens, of the prefix or of the new tokens,
+ * against one unit. All steps of all units lie on a line (row tiles in order, heads inside, steps
+ * inside), which the CTAs cut in equal stretches; what a CTA has of one unit is a *part*, slot unit +
+ * CTA of the workspace.
+ */
+#ifndef TERRACE_KERNELS_CUDA_EXTEND_SHAPE_CUH
+#define TERRACE_KERNELS_CUDA_EXTEND_SHAPE_CUH
+
+#include "kernels/cuda/codec.cuh"
+#include "kernels/cuda/device.cuh"
+
+constexpr uint32_t EXTEND_PART_MIN = 4; /* steps: a cut nearer to a unit's end moves there */
+constexpr uint32_t BOUND_PARTS = 16;
+constexpr uint32_t NO_TOKENS = 0xffffffffu;
+constexpr float NEVER_SEEN = -1e30f; /* exponent of a row that has seen nothing */
+
+/* A row tile on the line. Tile i of sequence s is entry query_starts[s] * group / ROWS + s + i; entries
+ * in between have no steps. */
+struct alignas(16) extend_tile {
+	uint32_t begin; /* of its first step on the line */
+	uint32_t sequence;
+	uint32_t first_row; /* in the sequence */
+	uint32_t steps;     /* of one head */
+};
+
+struct extend_args {
+	const uint64_t *blocks;
+	const uint32_t *prefix_tokens, *query_starts;
+	const void *q, *k, *v;
+	size_t k_stride, v_stride;
+	void *out;
+	float *lse;
+	uint32_t *bounds;   /* [sequence][head][side][BOUND_PARTS]: bits of the largest magnitudes that
+			     * tiles could   hold, each of a part of the tokens */
+	extend_tile *tiles; /* one more than there are, for the line's length */
+	uint8_t *q_images, *k_images, *v_images;
+	float *q_units; /* [unit][row]: what a row's scores are to be multiplied by, in powers of 2 */
+	float *partials;
+	float2 *sums; /* {exponent, sum} a row of a part */
+	uint64_t layer_at;
+	uint32_t chunk_bytes, block_atoms, block_magic, blocks_stride;
+	uint32_t sequences, tile_count, heads, q_heads, group, ctas;
+	enum kv_dtype q_dtype, own_dtype, out_dtype;
+	enum kv_format k_format, v_format;
+	float scale_log2, softcap_log2;
+	const float *sinks, *alibi, *out_scale;
+	bool alibi_sqrt, plain;
+	uint32_t window; /* NO_TOKENS: none */
+};
+
+/* Two atoms of the prefix, 32 tokens, are 32 rows of a K tile and 32 columns of a V tile, in an order in
+ * which a lane of the decoder has eight columns of V side by side: column 8 t + 4 atom + i. Places i = 0
+ * .. 3 are tokens 2t, 2t + 1, 2t + 8, 2t + 9, or 2t, 2t + 8, 2t + 1, 2t + 9 where V's codes are crossed.
+ * New tokens take the same order. */
+__host__ __device__ constexpr bool format_crossed(int v_format)
+{
+	return v_format != KV_F16 && v_format != KV_BF16 && v_format != KV_INT4_PTH;
+}
+
+__host__ __device__ constexpr uint32_t token_of_column(bool crossed, uint32_t column)
+{
+	return (column & ~31u) + 16 * (column / 4 % 2) + column / 8 % 4 * 2 +
+	       (crossed ? column / 2 % 2 + 8 * (column % 2) : column % 2 + 8 * (column / 2 % 2));
+}
+
+/* Where dim `dim` of V stands among the rows of a V tile, and the dim at a row. */
+__host__ __device__ constexpr uint32_t v_row(uint32_t dim)
+{
+	return (dim & ~7u) + (dim % 8 / 2) + dim % 2 * 4;
+}
+
+__host__ __device__ constexpr uint32_t v_dim(uint32_t row)
+{
+	return (row & ~7u) + row % 4 * 2 + row / 4 % 2;
+}
+
+/* Chunk (of 8) that lane column t's word `word` fills in a panel of K; so that a quarter warp's stores
+ * meet all banks. */
+__host__ __device__ constexpr uint32_t k_chunk(bool crossed, bool half_panel, uint32_t t, uint32_t word)
+{
+	return half_panel ? t : crossed ? t % 2 + word * 2 + t / 2 * 4 : 2 * t + word;
+}
+
+/* Where dim `dim` of K stands in a row of a K tile. Inside a panel of 64, bits of dim become chunk and
+ * place in a way that the order of codes in an atom gives (extend_decode.cuh). */
+__host__ __device__ constexpr uint32_t k_place_of(int k_format, bool crossed, uint32_t d, uint32_t dim)
+{
+	const uint32_t panel = dim / 64, in = dim % 64, bits = format_bits(k_format);
+	const bool half = d % 64 && panel == d / 64;
+	uint32_t t = in / 4 % 4, word = 0, place = 0;
+
+	if (bits == 16) { /* words of two dims: a chunk is two vectors of 16 dims */
+		t = in / 2 % 4;
+		word = in / 32;
+		place = in / 8 % 4 * 2 + in % 2;
+	} else if (bits == 8) {
+		word = in / 32;
+		place = in / 16 % 2 * 4 + in % 4;
+	} else {
+		/* nibble 2e + hi of a word; a full panel's words hold groups 0 2, 1 3, a half one's 0 1
+		 */
+		const uint32_t group = in / 16, hi = half || bits != 4 ? group % 2 : group / 2,
+			       nibble = in % 4 * 2 + hi;
+
+		word = half ? 0 : bits != 4 ? group / 2 : group % 2;
+		place = k_format == KV_INT4_PTH ? nibble % 4 * 2 + nibble / 4 : nibble;
+	}
+	return panel * 64 + k_chunk(crossed, half, t, word) * 8 + place;
+}
+
+/* Byte of element (row, place) of a matrix of panels of `rows` rows. */
+__host__ __device__ constexpr uint32_t panel_byte(uint32_t rows, uint32_t row, uint32_t place)
+{
+	return place / 64 * rows * 128 + row * 128 + ((place / 8 % 8) ^ (row % 8)) * 16 + place % 8 * 2;
+}
+
+constexpr uint32_t EXTEND_PRODUCERS = 4,
+		   EXTEND_GROUPS = 2; /* decoding warps; warpgroups of 128 that multiply */
+constexpr uint32_t EXTEND_THREADS = 32 * EXTEND_PRODUCERS + 128 * EXTEND_GROUPS;
+constexpr uint32_t EXTEND_SHARED = 227 * 1024 - 384; /* less the barriers and parts */
+
+__host__ __device__ constexpr uint32_t side_bytes(int f, uint32_t d)
+{
+	return 2 * format_bits(f) * d + 16 * format_scale_bytes(f);
+}
+
+__host__ __device__ constexpr uint32_t extend_rows(uint32_t d)
+{
+	return d <= 128 ? 256 : 128;
+}
+
+__host__ __device__ constexpr uint32_t panels_of(uint32_t d)
+{
+	return (d + 63) / 64;
+}
+
+/* Bytes of a tile of `tokens` tokens. */
+__host__ __device__ constexpr uint32_t k_tile_bytes(uint32_t d, uint32_t tokens)
+{
+	return panels_of(d) * tokens * 128;
+}
+
+__host__ __device__ constexpr uint32_t v_tile_bytes(uint32_t d, uint32_t tokens)
+{
+	return tokens / 64 * d * 128;
+}
+
+__host__ __device__ constexpr uint32_t q_image_bytes(uint32_t d)
+{
+	return extend_rows(d) * panels_of(d) * 128;
+}
+
+/* Bytes that one producer warp has in one stage of its ring: two atoms, or one side of them. */
+__host__ __device__ constexpr uint32_t ring_bytes(int fk, int fv, uint32_t d, uint32_t tokens)
+{
+	return tokens / 16 > EXTEND_PRODUCERS          ? 2 * (side_bytes(fk, d) + side_bytes(fv, d))
+	       : side_bytes(fk, d) > side_bytes(fv, d) ? 2 * side_bytes(fk, d)
+						       : 2 * side_bytes(fv, d);
+}
+
+__host__ __device__ constexpr uint32_t extend_bytes(int fk, int fv, uint32_t d, uint32_t tokens,
+						    uint32_t tile_stages, uint32_t ring_stages)
+{
+	return q_image_bytes(d) + tile_stages * (k_tile_bytes(d, tokens) + v_tile_bytes(d, tokens)) +
+	       (tokens / 16 > EXTEND_PRODUCERS ? tokens / 32 : tokens / 16) * ring_stages *
+		       ring_bytes(fk, fv, d, tokens);
+}
+
+__host__ __device__ constexpr uint32_t extend_tokens(int fk, int fv, uint32_t d)
+{
+	return d <= 128 && extend_bytes(fk, fv, d, 128, 2, 2) <= EXTEND_SHARED ? 128 : 64;
+}
+
+/* Sizes of one instance, and what is where in its shared memory. */
+template <int FK, int FV, int D> struct extend_shape {
+	static constexpr uint32_t ROWS = extend_rows(D), BLOCKS = ROWS / 128;
+	static constexpr uint32_t TOKENS = extend_tokens(FK, FV, D), PANELS = panels_of(D);
+	static constexpr bool CROSSED = format_crossed(FV);
+	static constexpr uint32_t K_TILE = k_tile_bytes(D, TOKENS), V_TILE = v_tile_bytes(D, TOKENS);
+	static constexpr uint32_t K_SIDE = side_bytes(FK, D), V_SIDE = side_bytes(FV, D);
+	static constexpr uint32_t TILE_STAGES =
+		extend_bytes(FK, FV, D, TOKENS, 2, 1) <= EXTEND_SHARED ? 2 : 1;
+	static constexpr uint32_t RING_STAGES =
+		extend_bytes(FK, FV, D, TOKENS, TILE_STAGES, 2) <= EXTEND_SHARED ? 2 : 1;
+	static constexpr uint32_t RING = ring_bytes(FK, FV, D, TOKENS);
+	static constexpr bool BOTH_SIDES =
+		2 * (TOKENS / 32) > EXTEND_PRODUCERS; /* a producer warp decodes K and V */
+	static constexpr uint32_t PAIRS = TOKENS / 32, SIDE_WARPS = PAIRS;
+	static constexpr uint32_t ACTIVE = BOTH_SIDES ? PAIRS : 2 * PAIRS; /* producer warps with work */
+	static constexpr uint32_t QUERY_BLOCK = 64 * 128;                  /* a panel of 64 rows */
+	static constexpr uint32_t Q_AT = 0, K_AT = q_image_bytes(D), V_AT = K_AT + TILE_STAGES * K_TILE,
+				  RING_AT = V_AT + TILE_STAGES * V_TILE,
+				  BARRIERS_AT = RING_AT + ACTIVE * RING_STAGES * RING;
+	static constexpr uint32_t K_FULL = 0, K_EMPTY = 2, V_FULL = 4, V_EMPTY = 6, Q_FULL = 8,
+				  Q_EMPTY = 9, RING_FULL = 10,
+				  BARRIERS = RING_FULL + ACTIVE * RING_STAGES;
+	static constexpr uint32_t PARTS_AT = (BARRIERS_AT + BARRIERS * 8 + 15) / 16 * 16;
+	static constexpr uint32_t BYTES = PARTS_AT + EXTEND_GROUPS * 80;
+
+	static_assert(BYTES <= 227 * 1024, "shared memory of a multiprocessor");
+	static_assert(K_AT % 1024 == 0 && V_AT % 1024 == 0 && K_TILE % 1024 == 0 && V_TILE % 1024 == 0,
+		      "swizzled rows come in groups of 1024 bytes");
+};
+
+/* The power of two that tiles are divided by, from a bound of their magnitudes: below 2^15 afterwards.
+ */
+DEVICE float unit_of(uint32_t bound_bits)
+{
+	const uint32_t exponent = bound_bits >> 23;
+
+	if (exponent == 0)
+		return 1;
+	return __uint_as_float((exponent < 34 ? 20 : exponent - 14) << 23);
+}
+
+/* The largest magnitude of a code's value. */
+__host__ __device__ constexpr float magnitude_max(int f)
+{
+	return f == KV_FP8        ? 448
+	       : f == KV_INT4_PTH ? 15
+	       : f == KV_TQ4      ? 114.5f
+	       : f == KV_TQ3      ? 109.5f
+	       : f == KV_TQ2      ? 118.5f
+				  : 0;
+}
+
+DEVICE float side_unit(const extend_args &a, uint32_t sequence, uint32_t head, enum kv_side side)
+{
+	if (format_bits(side == KV_SIDE_K ? a.k_format : a.v_format) == 16)
+		return 1; /* raw values stay as they are */
+	const uint32_t *parts =
+		a.bounds + ((size_t)(sequence * a.heads + head) * 2 + side) * BOUND_PARTS;
+	uint32_t bound = 0;
+
+#pragma unroll
+	for (uint32_t i = 0; i < BOUND_PARTS; i++)
+		bound = max(bound, parts[i]);
+	return unit_of(bound);
+}
+
+/* Which tokens a unit's queries see, in tiles. */
+struct extend_span {
+	uint32_t prefix, own;              /* tokens of the prefix, new tokens of the sequence */
+	uint32_t first_query, last_query;  /* of the row tile */
+	uint32_t first_tile, prefix_steps; /* of the prefix */
+	uint32_t first_own, own_steps;
+};
+
+DEVICE extend_span span_of(const extend_args &a, uint32_t sequence, uint32_t first_row, uint32_t rows,
+			   uint32_t tokens)
+{
+	extend_span s;
+	uint32_t from, from_own;
+
+	s.prefix = a.prefix_tokens[sequence];
+	s.own = a.query_starts[sequence + 1] - a.query_starts[sequence];
+	s.first_query = first_row / a.group;
+	s.last_query = min((first_row + rows - 1) / a.group, s.own - 1);
+	from = a.window > s.prefix + s.first_query ? 0 : s.prefix + s.first_query + 1 - a.window;
+	from_own = from > s.prefix ? from - s.prefix : 0;
+	from = min(from, s.prefix);
+	s.first_tile = from / tokens;
+	s.prefix_steps = from == s.prefix ? 0 : (s.prefix + tokens - 1) / tokens - s.first_tile;
+	s.first_own = from_own / tokens;
+	s.own_steps = s.last_query / tokens + 1 - s.first_own;
+	return s;
+}
+
+/* Where CTA `cta` begins on the line, a little moved to spare parts of a few steps. */
+struct extend_place {
+	uint32_t tile, head, step;
+};
+
+DEVICE uint32_t tile_at(const extend_tile *tiles, uint32_t count, uint32_t x)
+{
+	uint32_t lo = 0, hi = count;
+
+	while (hi - lo > 1) { /* the last whose begin is at most x */
+		const uint32_t middle = (lo + hi) / 2;
+
+		if (tiles[middle].begin <= x)
+			lo = middle;
+		else
+			hi = middle;
+	}
+	return lo;
+}
+
+DEVICE uint32_t cut_of(const extend_args &a, uint32_t cta)
+{
+	const uint32_t length = a.tiles[a.tile_count].begin;
+	const uint32_t x = (uint32_t)((uint64_t)length * cta / a.ctas);
+
+	if (x >= length)
+		return length;
+	const extend_tile t = a.tiles[tile_at(a.tiles, a.tile_count, x)];
+	const uint32_t step = (x - t.begin) % t.steps;
+
+	if (step < EXTEND_PART_MIN)
+		return x - step;
+	return t.steps - step < EXTEND_PART_MIN ? x - step + t.steps : x;
+}
+
+/* The CTA that has step x. */
+DEVICE uint32_t cta_of(const extend_args &a, uint32_t x)
+{
+	const uint32_t length = a.tiles[a.tile_count].begin;
+	uint32_t cta = min((uint32_t)((uint64_t)x * a.ctas / length), a.ctas - 1);
+
+	while (cut_of(a, cta) > x)
+		cta--;
+	while (cut_of(a, cta + 1) <= x)
+		cta++;
+	return cta;
+}
+
+/* A launcher of the kernel for a pair of formats, instantiated in extend_*.cu. */
+template <int FK, int FV>
+enum status extend_launch(const extend_args &a, uint32_t d, cudaStream_t stream);
+
+/* Fills the workspace's bounds, line, queries and tiles of new tokens; adds up the parts
+ * (extend_prepare.cu, extend_merge.cu). */
+enum status extend_prepare(const extend_args &a, uint32_t d, uint32_t rows, uint32_t tokens,
+			   uint32_t own_tiles, cudaStream_t stream);
+enum status extend_merge(const extend_args &a, uint32_t d, cudaStream_t stream);
+
+#endif

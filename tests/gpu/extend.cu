@@ -1,0 +1,535 @@
+/* Extend on the GPU against float64: scores and sums of a plain kernel in double precision over the
+ * values that the CPU decodes and the new tokens as they are.
+ *
+ * Blocks come from the CPU's encoder; what no token fills is left at 0xff, which as a scale is a NaN,
+ * and so are outputs and workspace before a run. `extend small` runs few small cases, for
+ * compute-sanitizer; `extend all FORMAT` those whose keys have that format.
+ */
+#include "kernels/half.h"
+#include "tests/gpu/gpu.h"
+
+namespace
+{
+
+enum data { PLAIN, SHARP, WIDE, GROWING, TINY };
+const char *const data_names[] = {"plain", "sharp", "wide", "growing", "tiny"};
+enum { LAYERS = 2, LAYER = 1 };
+
+struct lengths {
+	uint32_t prefix, own;
+};
+
+struct test_case {
+	enum kv_format k, v;
+	uint32_t d, heads, group, block_tokens;
+	enum data data;
+	enum kv_dtype q_dtype, own_dtype, out_dtype;
+	std::vector<lengths> sequences;
+	uint32_t window = 0;
+	float softcap = 0;
+	bool sinks = false, alibi = false, alibi_sqrt = false;
+};
+
+/* Values of 16-bit elements; x becomes what they hold. */
+std::vector<uint16_t> halves_of(enum kv_dtype t, std::vector<float> &x)
+{
+	std::vector<uint16_t> h(x.size());
+
+	for (size_t i = 0; i < x.size(); i++) {
+		h[i] = t == KV_DTYPE_F16 ? kv_half_from(x[i]) : kv_bf16_from(x[i]);
+		x[i] = t == KV_DTYPE_F16 ? kv_half_to(h[i]) : kv_bf16_to(h[i]);
+	}
+	return h;
+}
+
+/* What the reference needs of a query: where its tokens' K and V are. */
+struct reference_args {
+	const float *q, *k, *v; /* [row][d]; [token of all sequences, prefix first][head][d] */
+	const uint32_t *first,
+		*position; /* [query]: the first of its sequence's tokens, and its position */
+	const float *sinks, *alibi;
+	double *out, *lse;
+	uint32_t d, heads, group, window;
+	double scale, softcap;
+	bool alibi_sqrt;
+};
+
+/* A block a (query, query head), scores in shared memory. */
+__global__ void reference_kernel(reference_args a)
+{
+	extern __shared__ double s[];
+	__shared__ double top, total;
+	const uint32_t q_heads = a.heads * a.group, query = blockIdx.x / q_heads,
+		       h = blockIdx.x % q_heads;
+	const uint32_t p = a.position[query], head = h / a.group;
+	const size_t from = a.first[query];
+	const float *q = a.q + (size_t)blockIdx.x * a.d;
+
+	for (uint32_t j = threadIdx.x; j <= p; j += blockDim.x) {
+		const float *k = a.k + ((from + j) * a.heads + head) * a.d;
+		double x = 0;
+
+		for (uint32_t i = 0; i < a.d; i++)
+			x += (double)q[i] * k[i];
+		x *= a.scale;
+		if (a.softcap > 0)
+			x = a.softcap * tanh(x / a.softcap);
+		if (a.alibi)
+			x -= a.alibi[h] * (a.alibi_sqrt ? sqrt((double)(p - j)) : (double)(p - j));
+		s[j] = a.window && p - j >= a.window ? -INFINITY : x;
+	}
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		top = a.sinks ? a.sinks[h] : -INFINITY;
+		for (uint32_t j = 0; j <= p; j++)
+			top = fmax(top, s[j]);
+	}
+	__syncthreads();
+	for (uint32_t j = threadIdx.x; j <= p; j += blockDim.x)
+		s[j] = exp(s[j] - top);
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		total = a.sinks ? exp(a.sinks[h] - top) : 0;
+		for (uint32_t j = 0; j <= p; j++)
+			total += s[j];
+		a.lse[blockIdx.x] = top + log(total);
+	}
+	__syncthreads();
+	for (uint32_t i = threadIdx.x; i < a.d; i += blockDim.x) {
+		double x = 0;
+
+		for (uint32_t j = 0; j <= p; j++)
+			x += s[j] * a.v[((from + j) * a.heads + head) * a.d + i];
+		a.out[(size_t)blockIdx.x * a.d + i] = x / total;
+	}
+}
+
+struct world {
+	const test_case &c;
+	struct kv_layout layout;
+	struct kv_geometry geometry;
+	random_source r;
+	std::vector<uint32_t> starts, prefixes, first, position;
+	std::vector<uint64_t> table;
+	std::vector<float> q, k, v, sinks, slopes;
+	std::vector<uint8_t> host;
+	uint32_t stride = 1, longest = 1;
+	device_array<uint8_t> *bytes;
+
+	explicit world(const test_case &tc)
+	    : c(tc), r(tc.d * 31 + tc.heads * 7 + tc.group + tc.sequences[0].prefix + tc.k * 1000)
+	{
+		layout = layout_of(c.k, c.v, c.d, LAYERS, c.heads, c.block_tokens);
+		kv_geometry_of(&layout, &geometry);
+		starts.push_back(0);
+		uint32_t blocks = 0;
+
+		for (const lengths &s : c.sequences) {
+			const uint32_t n = (s.prefix + c.block_tokens - 1) / c.block_tokens;
+
+			blocks += n;
+			stride = n + 1 > stride ? n + 1 : stride;
+			longest = s.prefix + s.own > longest ? s.prefix + s.own : longest;
+			starts.push_back(starts.back() + s.own);
+			prefixes.push_back(s.prefix);
+		}
+		host.assign(blocks * geometry.block_bytes + 1, 0xff);
+		bytes = new device_array<uint8_t>(host.size());
+		table.assign(c.sequences.size() * stride, 0xdead0000beef0000);
+		q.resize((size_t)starts.back() * c.heads * c.group * c.d);
+		for (float &x : q)
+			x = r.bell();
+		fill(blocks);
+		for (uint32_t h = 0; h < c.heads * c.group; h++) {
+			sinks.push_back(h % 3 == 2 ? -INFINITY : 2 * r.bell());
+			slopes.push_back(exp2f(-1.0f - h % 8));
+		}
+	}
+
+	~world()
+	{
+		delete bytes;
+	}
+
+	/* One vector of the case's kind of data, the last `own` ones rounded to their type. */
+	void make(std::vector<float> &x, enum kv_side side, uint32_t token, const lengths &s,
+		  const float *query)
+	{
+		float size = 1, along = 0;
+
+		if (c.data == WIDE)
+			size = exp2f((float)(r.next() % 22) - 21);
+		if (c.data == TINY)
+			size = side ? 1e-3f : 1;
+		if (c.data == SHARP && side == KV_SIDE_K)
+			size = 4;
+		if (c.data == GROWING && side == KV_SIDE_K)
+			along = 3.0f * (float)token / (float)(s.prefix + s.own);
+		for (uint32_t i = 0; i < c.d; i++)
+			x[i] = size * r.bell() + along * query[i];
+		if (token >= s.prefix)
+			halves_of(c.own_dtype, x);
+	}
+
+	void fill(uint32_t blocks)
+	{
+		std::vector<uint32_t> order(blocks);
+		std::vector<float> x(c.d);
+		uint32_t next = 0, tokens = 0;
+
+		for (uint32_t i = 0; i < blocks; i++)
+			order[i] = i;
+		for (uint32_t i = blocks; i > 1; i--)
+			std::swap(order[i - 1], order[r.next() % i]);
+		for (size_t i = 0; i < c.sequences.size(); i++) {
+			const lengths &s = c.sequences[i];
+			const uint32_t base = next, all = s.prefix + s.own;
+
+			for (uint32_t b = 0; b < (s.prefix + c.block_tokens - 1) / c.block_tokens; b++)
+				table[i * stride + b] = (uint64_t)(uintptr_t)bytes->data +
+							order[next++] * geometry.block_bytes;
+			k.resize((size_t)(tokens + all) * c.heads * c.d);
+			v.resize(k.size());
+			for (uint32_t side = 0; side < 2; side++)
+				for (uint32_t t = 0; t < all; t++)
+					for (uint32_t h = 0; h < c.heads; h++) {
+						float *to = &(
+							side ? v
+							     : k)[((size_t)(tokens + t) * c.heads + h) *
+								  c.d];
+						const float *query =
+							&q[(size_t)starts[i] * c.heads * c.group * c.d +
+							   h * c.group * c.d];
+
+						make(x, (enum kv_side)side, t, s,
+						     s.own ? query : q.data());
+						memcpy(to, x.data(), c.d * 4);
+						if (t < s.prefix)
+							pack(&host[order[base + t / c.block_tokens] *
+								   geometry.block_bytes],
+							     (enum kv_side)side, h, t, to);
+					}
+			for (uint32_t j = 0; j < s.own; j++) {
+				first.push_back(tokens);
+				position.push_back(s.prefix + j);
+			}
+			tokens += all;
+		}
+		bytes->set(host);
+	}
+
+	void pack(uint8_t *block, enum kv_side side, uint32_t h, uint32_t t, float *x)
+	{
+		kv_encode(&layout, &geometry, block, LAYER, h, side, t % c.block_tokens, 1, x,
+			  KV_DTYPE_F32, c.d);
+		kv_decode(&layout, &geometry, block, LAYER, h, side, t % c.block_tokens, 1, false, x,
+			  KV_DTYPE_F32, c.d);
+	}
+
+	/* The new tokens' part of k or v, [token][heads][d] and 8 elements more a token. */
+	std::vector<uint16_t> own_of(const std::vector<float> &from) const
+	{
+		std::vector<float> x;
+
+		for (size_t i = 0; i < position.size(); i++) {
+			const float *at = &from[(size_t)(first[i] + position[i]) * c.heads * c.d];
+
+			x.insert(x.end(), at, at + c.heads * c.d);
+			x.insert(x.end(), 8, NAN);
+		}
+		return halves_of(c.own_dtype, x);
+	}
+
+	void reference(std::vector<double> &out, std::vector<double> &lse) const
+	{
+		device_array<float> qd(q), kd(k), vd(v), sd(sinks), ad(slopes);
+		device_array<uint32_t> fd(first), pd(position);
+		device_array<double> od(q.size()), ld(q.size() / c.d);
+		reference_args a = {qd.data,
+				    kd.data,
+				    vd.data,
+				    fd.data,
+				    pd.data,
+				    c.sinks ? sd.data : nullptr,
+				    c.alibi ? ad.data : nullptr,
+				    od.data,
+				    ld.data,
+				    c.d,
+				    c.heads,
+				    c.group,
+				    c.window,
+				    1 / sqrt((double)c.d),
+				    c.softcap,
+				    c.alibi_sqrt};
+
+		CUDA(cudaFuncSetAttribute(reference_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+					  (int)(longest * 8)));
+		reference_kernel<<<(uint32_t)ld.count, 256, longest * 8>>>(a);
+		CUDA(cudaGetLastError());
+		CUDA(cudaDeviceSynchronize());
+		out = od.get();
+		lse = ld.get();
+	}
+};
+
+struct errors {
+	double worst, mean, lse;
+};
+
+errors compare(const std::vector<double> &want, const std::vector<double> &lse_want,
+	       const std::vector<uint8_t> &got, const std::vector<float> &lse, enum kv_dtype t,
+	       uint32_t d)
+{
+	errors e = {};
+
+	for (size_t row = 0; row < lse.size(); row++) {
+		double difference = 0, length = 0;
+
+		for (size_t i = row * d; i < (row + 1) * d; i++) {
+			float x;
+			uint16_t h;
+
+			memcpy(&h, &got[2 * i], 2);
+			if (t == KV_DTYPE_F32)
+				memcpy(&x, &got[4 * i], 4);
+			else
+				x = t == KV_DTYPE_F16 ? kv_half_to(h) : kv_bf16_to(h);
+			difference += pow(x - want[i], 2);
+			length += want[i] * want[i];
+		}
+		const double error = sqrt(difference / length), off = fabs(lse[row] - lse_want[row]);
+
+		if (!(error <= e.worst))
+			e.worst = error;
+		if (!(off <= e.lse))
+			e.lse = off;
+		e.mean += error / (double)lse.size();
+	}
+	return e;
+}
+
+bool expect_ok(enum status s, const char *what)
+{
+	if (s != STATUS_OK)
+		fprintf(stderr, "%s: status %d (%s)\n", what, s, cudaGetErrorString(cudaGetLastError()));
+	return s == STATUS_OK;
+}
+
+/* Runs a case twice, the second time from a graph; both must agree to the bit. */
+bool run_case(const test_case &c)
+{
+	world w(c);
+	const size_t rows = w.q.size() / c.d;
+	device_array<uint16_t> k(w.own_of(w.k)), v(w.own_of(w.v));
+	std::vector<uint16_t> q_halves =
+		halves_of(c.q_dtype == KV_DTYPE_F32 ? KV_DTYPE_F16 : c.q_dtype, w.q);
+	device_array<uint16_t> q16(q_halves);
+	device_array<float> q32(w.q), lse(rows), sinks(w.sinks), slopes(w.slopes);
+	device_array<uint32_t> starts(w.starts), prefixes(w.prefixes);
+	device_array<uint64_t> table(w.table);
+	device_array<uint8_t> out(w.q.size() * kv_dtype_bytes(c.out_dtype));
+	struct kv_cuda_extend e = {};
+	cudaStream_t stream;
+	cudaGraph_t graph;
+	cudaGraphExec_t exec;
+	std::vector<uint8_t> got;
+	std::vector<double> want, lse_want;
+	bool ok = true;
+
+	e.layout = &w.layout;
+	e.geometry = &w.geometry;
+	e.layer = LAYER;
+	e.sequences = (uint32_t)c.sequences.size();
+	e.total_queries = w.starts.back();
+	e.q_heads = c.heads * c.group;
+	e.scale = 1 / sqrtf((float)c.d);
+	e.query_starts = starts.data;
+	e.prefix_tokens = prefixes.data;
+	e.q = c.q_dtype == KV_DTYPE_F32 ? (void *)q32.data : q16.data;
+	e.q_dtype = c.q_dtype;
+	e.k = k.data;
+	e.v = v.data;
+	e.k_stride = e.v_stride = c.heads * c.d + 8;
+	e.own_dtype = c.own_dtype;
+	e.blocks = table.data;
+	e.blocks_stride = w.stride;
+	e.features.window = c.window;
+	e.features.softcap = c.softcap;
+	e.features.sinks = c.sinks ? sinks.data : nullptr;
+	e.features.alibi = c.alibi ? slopes.data : nullptr;
+	e.features.alibi_sqrt = c.alibi_sqrt;
+	e.out = out.data;
+	e.out_dtype = c.out_dtype;
+	e.lse = lse.data;
+	device_array<uint8_t> workspace(kv_cuda_extend_workspace(&e));
+
+	e.workspace = workspace.data;
+	e.workspace_bytes = workspace.count;
+	w.reference(want, lse_want);
+	CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+	for (int run = 0; run < 2 && ok; run++) {
+		out.poison();
+		lse.poison();
+		if (run == 0) {
+			ok = expect_ok(kv_cuda_extend_run(&e, stream), "run");
+		} else {
+			CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+			ok = expect_ok(kv_cuda_extend_run(&e, stream), "run in a graph");
+			CUDA(cudaStreamEndCapture(stream, &graph));
+			CUDA(cudaGraphInstantiate(&exec, graph, 0));
+			CUDA(cudaGraphLaunch(exec, stream));
+		}
+		CUDA(cudaStreamSynchronize(stream));
+		if (run == 0)
+			got = out.get();
+		else if (got != out.get()) {
+			fprintf(stderr, "the graph's result differs\n");
+			ok = false;
+		}
+	}
+	const errors x = compare(want, lse_want, got, lse.get(), c.out_dtype, c.d);
+
+	/* Scores that spread over more than a few nats have larger errors (kv_cuda_extend). */
+	const double allowed = c.data == SHARP || c.data == GROWING ? 6e-3
+			       : c.out_dtype == KV_DTYPE_BF16       ? 4e-3
+								    : 2e-3;
+
+	ok = ok && x.worst <= allowed && x.lse <= allowed;
+	printf("%-4s %s/%s d %u heads %u x %u block %u %s%s%s%s%s sequences %zu %u+%u..: out %.1e (mean "
+	       "%.1e) lse %.1e\n",
+	       ok ? "ok" : "BAD", kv_format_info(c.k)->name, kv_format_info(c.v)->name, c.d, c.heads,
+	       c.group, c.block_tokens, data_names[c.data], c.window ? " window" : "",
+	       c.softcap > 0 ? " softcap" : "", c.sinks ? " sinks" : "", c.alibi ? " alibi" : "",
+	       c.sequences.size(), c.sequences[0].prefix, c.sequences[0].own, x.worst, x.mean, x.lse);
+	fflush(stdout);
+	CUDA(cudaStreamDestroy(stream));
+	return ok;
+}
+
+bool run_refusals()
+{
+	struct kv_layout l = layout_of(KV_TQ4, 128, 1, 2, 16);
+	struct kv_geometry g;
+	struct kv_cuda_extend good = {}, e;
+	device_array<uint8_t> some(256);
+	bool ok = true;
+
+	kv_geometry_of(&l, &g);
+	good.layout = &l;
+	good.geometry = &g;
+	good.sequences = 1;
+	good.total_queries = 5;
+	good.q_heads = 8;
+	good.own_dtype = KV_DTYPE_F16;
+	good.k_stride = good.v_stride = 256;
+	ok = ok && kv_cuda_extend_workspace(&good) > 0;
+	ok = ok && kv_cuda_extend_run(&good, nullptr) == STATUS_INVALID; /* no pointers */
+	good.q = good.k = good.v = good.out = good.workspace = some.data;
+	good.blocks = (const uint64_t *)some.data;
+	good.query_starts = good.prefix_tokens = (const uint32_t *)some.data;
+	good.workspace_bytes = 256;
+	ok = ok && kv_cuda_extend_run(&good, nullptr) == STATUS_EXHAUSTED;
+	e = good;
+	e.q_heads = 7;
+	ok = ok && kv_cuda_extend_run(&e, nullptr) == STATUS_INVALID &&
+	     kv_cuda_extend_workspace(&e) == 0;
+	e = good;
+	e.own_dtype = KV_DTYPE_F32;
+	ok = ok && kv_cuda_extend_run(&e, nullptr) == STATUS_INVALID;
+	e = good;
+	e.k_stride = 260;
+	ok = ok && kv_cuda_extend_run(&e, nullptr) == STATUS_INVALID;
+	e = good;
+	e.features.tree_bias = (const float *)some.data;
+	ok = ok && kv_cuda_extend_run(&e, nullptr) == STATUS_UNSUPPORTED;
+	l.v_format = KV_FP8;
+	ok = ok && kv_cuda_extend_run(&good, nullptr) == STATUS_UNSUPPORTED;
+	printf("%-4s refusals\n", ok ? "ok" : "BAD");
+	return ok;
+}
+
+std::vector<test_case> cases(bool small)
+{
+	const enum kv_dtype h = KV_DTYPE_F16, b = KV_DTYPE_BF16, w = KV_DTYPE_F32;
+	const enum kv_format pairs[][2] = {{KV_TQ4, KV_TQ4},   {KV_INT4_PTH, KV_INT4_PTH},
+					   {KV_FP8, KV_FP8},   {KV_F16, KV_F16},
+					   {KV_BF16, KV_BF16}, {KV_TQ3, KV_TQ3},
+					   {KV_TQ2, KV_TQ2},   {KV_FP8, KV_TQ4},
+					   {KV_FP8, KV_TQ3},   {KV_TQ4, KV_TQ3}};
+	std::vector<test_case> t;
+
+	for (const auto &p : pairs) {
+		const enum kv_format k = p[0], v = p[1];
+
+		t.push_back({k,
+			     v,
+			     128,
+			     2,
+			     4,
+			     16,
+			     PLAIN,
+			     h,
+			     h,
+			     w,
+			     {{300, 70}, {0, 1}, {17, 130}, {64, 0}, {1, 5}}});
+		if (small)
+			continue;
+		t.push_back({k, v, 128, 2, 4, 32, PLAIN, h, b, w, {{2059, 301}}});
+		t.push_back({k, v, 128, 1, 4, 16, WIDE, h, h, w, {{1000, 100}}});
+#ifdef TERRACE_CUDA_ALL
+		for (uint32_t d : {64, 96, 192, 256})
+			t.push_back(
+				{k, v, d, 2, 4, 16, PLAIN, h, h, w, {{333, 70}, {1100, 201}, {0, 3}}});
+#endif
+	}
+	if (small)
+		return t;
+	for (enum kv_format f : {KV_TQ4, KV_INT4_PTH}) {
+		for (uint32_t group : {1, 2, 3, 5, 7, 8, 12, 16})
+			t.push_back({f, f, 128, 2, group, 16, PLAIN, h, h, w, {{515, 97}, {31, 260}}});
+		for (enum data data : {SHARP, GROWING, TINY})
+			t.push_back({f, f, 128, 2, 4, 64, data, h, h, w, {{4000, 256}, {129, 300}}});
+		t.push_back({f, f, 128, 8, 4, 16, PLAIN, h, h, w, {{6001, 512}}});
+		t.push_back({f, f, 128, 1, 1, 16, PLAIN, h, h, w, {{20000, 33}}});
+		t.push_back({f, f, 128, 2, 4, 48, PLAIN, b, b, b, {{777, 222}}});
+		t.push_back({f, f, 128, 2, 4, 48, PLAIN, w, h, h, {{777, 222}}});
+		t.push_back({f, f, 128, 2, 4, 16, PLAIN, h, h, w, {{900, 333}, {20, 150}}, 100});
+		t.push_back({f, f, 128, 2, 4, 16, PLAIN, h, h, w, {{1900, 333}}, 700});
+		t.push_back({f, f, 128, 2, 4, 16, SHARP, h, h, w, {{900, 333}}, 0, 8.0f});
+		t.push_back({f, f, 128, 2, 4, 16, PLAIN, h, h, w, {{900, 100}}, 0, 0, true});
+		t.push_back({f, f, 128, 2, 4, 16, PLAIN, h, h, w, {{900, 100}}, 0, 0, false, true});
+		t.push_back({f,
+			     f,
+			     128,
+			     2,
+			     4,
+			     16,
+			     PLAIN,
+			     h,
+			     h,
+			     w,
+			     {{900, 100}},
+			     300,
+			     20.0f,
+			     true,
+			     true,
+			     true});
+		t.push_back({f, f, 128, 2, 4, 16, PLAIN, h, h, w,
+			     std::vector<lengths>(40, lengths{200, 9})});
+	}
+	return t;
+}
+
+} // namespace
+
+int main(int argc, char **argv)
+{
+	const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
+	bool ok = run_refusals();
+
+	for (const test_case &c : cases(small))
+		if (argc < 3 || strcmp(argv[2], kv_format_info(c.k)->name) == 0)
+			ok = run_case(c) && ok;
+	printf("extend: %s\n", ok ? "all good" : "FAILED");
+	return ok ? 0 : 1;
+}
