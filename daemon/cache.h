@@ -296,7 +296,8 @@ enum cache_event { CACHE_EVENT_NONE, CACHE_EVENT_TURN_END, CACHE_EVENT_TOOL_CALL
 /* *found: keys that are in at least one layout. */
 enum status cache_touch(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
 			uint32_t *found, const char **why);
-/* Counts as use of the keys and counts the event; priority and ttl_ms have no effect on plain LRU. */
+/* Counts as use of the keys and counts the event. The policy is told of event, priority (above 0: high, below: low) and ttl_ms; what it
+ * makes of them is its own affair, and with lru nothing. */
 enum status cache_report(struct cache *c, uint64_t session, const struct cache_keys *k,
 			 enum cache_event event, int32_t priority, uint64_t ttl_ms, uint64_t now_us,
 			 const char **why);
@@ -433,6 +434,10 @@ enum status cache_verify_step(struct cache *c, uint64_t *cursor, uint64_t max_by
 
 /* The same for the blocks on disks, read into memory of its own; waits for the disk. On a worker only. */
 enum status cache_verify_disk_step(struct cache *c, uint64_t *cursor, uint64_t max_bytes, struct cache_verified *sum);
+/* Makes the catalog anew while the cache serves: forgets all blocks that it knows; then the steps of a scrub of the disks, from cursor 0
+ * to the end, tell it of each copy that they find sound. A stop before the end costs the next start a scan of all headers.
+ * UNAVAILABLE: there is no disk tier. BUSY: earlier runs' blocks are still being taken up, or it is under way already. */
+enum status cache_catalog_renew(struct cache *c);
 
 /* Empties the least used slab of each disk and layout size as long as the others of its size have room for its blocks
  * or `bytes_max` of slab files remain over the disk's budget (a changed configuration), and deletes the file. Blocks whose only copy was

@@ -6,7 +6,7 @@
 
 enum {
 	MAIL_WORDS = 1 << 17,
-	HEAD_WORDS = 3,                /* of a letter: then pools, then names */
+	HEAD_WORDS = 4,                /* of a letter: then pools, then names */
 	EXPECTED_US = 30 * 1000 * 1000,
 	BYTES_A_BUCKET = 256 * 1024,   /* blocks are seldom smaller */
 	BUCKETS_MIN = 1 << 12,
@@ -116,17 +116,17 @@ struct block *by_id_find(const struct cache *c, uint64_t id)
 
 /* ---- letters ---- */
 
-void advice_ask(struct cache *c, enum request_kind kind, uint64_t session, struct pool *const *pools, uint32_t layouts,
-		const struct cache_keys *k, uint32_t present, uint16_t turn, enum policy_hint hint)
+void advice_ask(struct cache *c, const struct asking *q, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k)
 {
 	struct mailbox *m = &c->advice->mail;
 	struct letter l;
 
 	if (!k->count || !mailbox_begin(m, HEAD_WORDS + layouts + k->count, &l))
 		return;
-	letter_write(m, &l, 0, session);
-	letter_write(m, &l, 1, (uint64_t)k->count << 32 | present);
-	letter_write(m, &l, 2, (uint64_t)layouts << 32 | (uint64_t)turn << 16 | (uint64_t)hint << 8 | kind);
+	letter_write(m, &l, 0, q->session);
+	letter_write(m, &l, 1, (uint64_t)k->count << 32 | q->present);
+	letter_write(m, &l, 2, (uint64_t)layouts << 32 | (uint64_t)q->turn << 16 | (uint64_t)q->hint << 8 | q->kind);
+	letter_write(m, &l, 3, (uint64_t)q->ttl_s << 8 | q->priority);
 	for (uint32_t i = 0; i < layouts; i++)
 		letter_write(m, &l, HEAD_WORDS + i, (uintptr_t)pools[i]);
 	for (uint32_t i = 0; i < k->count; i++)
@@ -145,6 +145,8 @@ static void letter_parse(const struct mailbox *m, const struct letter *l, struct
 	r->turn = (uint16_t)(rest >> 16);
 	r->hint = (uint8_t)(rest >> 8);
 	r->kind = (enum request_kind)(rest & 0xff);
+	r->ttl_s = (uint32_t)(letter_read(m, l, 3) >> 8);
+	r->priority = (uint8_t)letter_read(m, l, 3);
 	r->conversation = 0;
 	for (uint32_t i = 0; i < r->layouts; i++)
 		r->pool[i] = (struct pool *)(uintptr_t)letter_read(m, l, HEAD_WORDS + i);
@@ -216,6 +218,7 @@ static void tell_pool(struct cache *c, const struct request *r, struct pool *p)
 	const struct policy_request q = {
 		.now_us = c->now_us, .session = r->conversation, .ids = a->id, .count = r->count,
 		.tokens = r->count * p->layout.block_tokens, .turn = r->turn, .hint = r->hint,
+		.priority = r->priority, .ttl_s = r->ttl_s,
 	};
 
 	for (uint32_t i = 0; i < r->count; i++)

@@ -61,6 +61,8 @@ enum request_kind { REQUEST_LOOKUP, REQUEST_LEASE, REQUEST_REPORT };
 struct request {
 	enum request_kind kind;
 	uint8_t hint;                  /* enum policy_hint */
+	uint8_t priority;              /* enum policy_priority */
+	uint32_t ttl_s;                /* 0: not said */
 	uint16_t turn;                 /* 0: not known */
 	uint32_t count, present;       /* keys; keys of the prefix that was there (lookups) */
 	uint32_t layouts;
@@ -127,9 +129,16 @@ static inline uint64_t policy_id(uint64_t name, uint64_t layout_id)
 	return id ? id : 1;
 }
 
-/* Any thread, with or without the lock: leaves a letter. present: as in struct request. */
-void advice_ask(struct cache *c, enum request_kind kind, uint64_t session, struct pool *const *pools, uint32_t layouts,
-		const struct cache_keys *k, uint32_t present, uint16_t turn, enum policy_hint hint);
+/* What a call says of its request; the members are those of struct request. */
+struct asking {
+	enum request_kind kind;
+	uint64_t session;
+	uint32_t present, ttl_s;
+	uint16_t turn;
+	uint8_t hint, priority;
+};
+/* Any thread, with or without the lock: leaves a letter. */
+void advice_ask(struct cache *c, const struct asking *q, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k);
 /* Reads letters of at most `keys` keys together, one letter at least. In a read section of the index. */
 void advice_read(struct cache *c, uint32_t keys);
 enum { READ_A_CALL = 16384, READ_A_TICK = 65536 };

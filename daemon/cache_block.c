@@ -160,7 +160,7 @@ void block_enter_policy(struct cache *c, struct block *b, uint64_t position)
 {
 	const struct pool *p = block_pool(b);
 	const struct policy_event e = {
-		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens,
+		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role,
 		.position = position / p->layout.block_tokens,
 	};
 
@@ -333,7 +333,7 @@ static void refused_use(struct cache *c, struct block *b, const struct policy_ev
 
 void block_use(struct cache *c, struct block *b)
 {
-	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens };
+	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
 
 	if (b->shelf && b->refused) {
 		refused_use(c, b, &e);

@@ -196,7 +196,9 @@ static void lease_ask(struct cache *c, uint64_t session, struct pool *const *poo
 	while (n && !found[(size_t)(n - 1) * layouts])
 		n--;
 	turn = n ? atomic_load_explicit(&found[(size_t)(n - 1) * layouts]->turn, memory_order_relaxed) : 0;
-	advice_ask(c, REQUEST_LEASE, session, pools, layouts, k, 0, turn_after(turn, n < k->count), POLICY_HINT_NONE);
+	const struct asking q = { .kind = REQUEST_LEASE, .session = session, .turn = turn_after(turn, n < k->count) };
+
+	advice_ask(c, &q, pools, layouts, k);
 }
 
 enum status cache_lease(struct cache *c, uint64_t session, const struct cache_keys *k, bool all,

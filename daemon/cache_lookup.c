@@ -117,7 +117,10 @@ enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_k
 	*prefix = prefix_longest(&p);
 	turn = turn_of(c, pools[0], k, *prefix);
 	index_read_unlock();
-	advice_ask(c, REQUEST_LOOKUP, session, pools, layouts, k, *prefix, turn_after(turn, *prefix < k->count), POLICY_HINT_NONE);
+	const struct asking q = { .kind = REQUEST_LOOKUP, .session = session, .present = *prefix,
+				  .turn = turn_after(turn, *prefix < k->count) };
+
+	advice_ask(c, &q, pools, layouts, k);
 	cache_count(c, COUNTER_LOOKUPS, 1);
 	cache_count(c, COUNTER_LOOKUP_KEYS, k->count);
 	cache_count(c, COUNTER_LOOKUP_HITS, *prefix);
@@ -194,14 +197,18 @@ enum status cache_report(struct cache *c, uint64_t session, const struct cache_k
 	uint32_t found, layouts = session_pools(c, session, pools);
 	enum status s;
 
-	(void)priority;
-	(void)ttl_ms;
 	*why = "unknown event";
 	if ((unsigned)event >= sizeof(counters) / sizeof(counters[0]))
 		return STATUS_INVALID;
 	/* The uses that follow are told as this report's. */
-	if (layouts && !cache_keys_problem(k, layouts) && event != CACHE_EVENT_NONE) {
-		advice_ask(c, REQUEST_REPORT, session, pools, layouts, k, 0, 0, hints[event]);
+	if (layouts && !cache_keys_problem(k, layouts) && (event != CACHE_EVENT_NONE || priority || ttl_ms)) {
+		const struct asking q = {
+			.kind = REQUEST_REPORT, .session = session, .hint = hints[event],
+			.ttl_s = ttl_ms / 1000 < UINT32_MAX ? (uint32_t)((ttl_ms + 999) / 1000) : UINT32_MAX,
+			.priority = priority > 0 ? POLICY_PRIORITY_HIGH : priority < 0 ? POLICY_PRIORITY_LOW : POLICY_PRIORITY_NORMAL,
+		};
+
+		advice_ask(c, &q, pools, layouts, k);
 		index_read_lock();
 		cache_lock(c);
 		cache_time(c, now_us);

@@ -175,6 +175,7 @@ struct block {
 	bool unworthy;                 /* dirty, and no disk's policy would give up another block for it */
 	bool ahead;                    /* loaded ahead of its use, which has not come yet */
 	_Atomic uint8_t where;         /* what lookups may know of it: BLOCK_IN_MEMORY | BLOCK_ON_DISK */
+	uint8_t role;                  /* of its put: enum policy_role has the same numbers */
 	_Atomic uint16_t turn;         /* of its put; 0: not known. Lookups read it */
 	struct block *id_next;         /* of the bucket by id (cache_advice.h) */
 };

@@ -114,7 +114,7 @@ static enum status reservation_fill(struct cache *c, struct reservation *r, stru
 
 		if (!wanted[l])
 			continue;
-		struct policy_event e = { .now_us = c->now_us, .tokens = r->info.tokens,
+		struct policy_event e = { .now_us = c->now_us, .tokens = r->info.tokens, .role = r->info.role,
 					  .position = r->info.position / pools[l]->layout.block_tokens };
 		struct index_ident ident;
 
@@ -253,6 +253,7 @@ enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t
 			claim_drop(c, p);
 		block_ident(block_pool(p->block), r->key, r->key_bytes, &p->block->record.ident);
 		p->block->tokens = r->info.tokens;
+		p->block->role = r->info.role;
 		p->block->turn = r->info.turn < UINT16_MAX ? r->info.turn : UINT16_MAX;
 		if (block_publish(c, p->block, now_us))
 			continue;

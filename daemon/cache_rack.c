@@ -127,7 +127,7 @@ static void where_on_disk(struct block *b, bool on)
 void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b, uint64_t position)
 {
 	const struct policy_event e = {
-		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens,
+		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role,
 		.position = position / b->pool->layout.block_tokens,
 	};
 
@@ -162,7 +162,7 @@ void rack_detach(struct cache *c, struct block *b)
 void rack_use(struct cache *c, struct block *b)
 {
 	struct policy_node *n = &slot_of(b)->node;
-	const struct policy_event e = { .now_us = c->now_us, .id = n->id, .tokens = b->tokens };
+	const struct policy_event e = { .now_us = c->now_us, .id = n->id, .tokens = b->tokens, .role = b->role };
 
 	c->tier->policy->use(b->rack->class->policy, n, &e);
 }
@@ -239,7 +239,7 @@ static bool unit_refuses(struct cache *c, struct unit *u, const struct block *b,
 
 bool rack_refuses(struct cache *c, const struct block *b)
 {
-	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens };
+	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
 	bool refused = false;
 
 	for (uint32_t i = 0; c->tier->policy->admit && i < c->tier->unit_count; i++) {

@@ -124,6 +124,21 @@ void catalog_tell(struct cache *c, const struct block *b, const struct slot_head
 		c->tier->lagging = true;
 }
 
+enum status cache_catalog_renew(struct cache *c)
+{
+	enum status s = STATUS_UNAVAILABLE;
+
+	cache_lock(c);
+	if (c->tier) {
+		s = !c->tier->restored || c->tier->renewing ? STATUS_BUSY : catalog_empty(c->tier->catalog, CATALOG_BLOCKS);
+		c->tier->renewing |= s == STATUS_OK;
+		if (s == STATUS_OK)
+			c->tier->layouts_kept = 0; /* they are told again with the first block */
+	}
+	cache_unlock(c);
+	return s;
+}
+
 void catalog_untell(struct cache *c, const struct index_ident *ident)
 {
 	struct block_record br;

@@ -88,14 +88,18 @@ static bool same_target(const struct block *b, const struct scrub_target *t)
 
 static enum status scrub_block(struct cache *c, struct block *b, const struct scrub_target *t, struct cache_verified *sum)
 {
+	const struct slot_header unknown = { .magic = 0 };
 	struct slot_header h;
 	enum status s = scrub_copy(c, b, t, &h);
 	bool bad = s == STATUS_CORRUPT || s == STATUS_STALE;
 
 	cache_lock(c);
 	/* One that was deleted or lost meanwhile proves nothing. */
-	if (bad && !(block_live(b) && b->rack && same_target(b, t)))
-		bad = false;
+	const bool there = block_live(b) && b->rack && same_target(b, t);
+
+	bad = bad && there;
+	if (there && !bad && c->tier->renewing)
+		catalog_tell(c, b, s ? &unknown : &h);
 	if (!s || bad) {
 		sum->blocks++;
 		sum->bytes += b->pool->geometry.block_bytes;
@@ -111,16 +115,19 @@ static enum status scrub_block(struct cache *c, struct block *b, const struct sc
 /* The next block from the cursor on, pinned; NULL at the end, or with *slots 0. Those on their way are passed over. */
 static struct block *scrub_next(struct cache *c, uint64_t *cursor, uint32_t *slots, struct scrub_target *t)
 {
+	const struct slot_header unknown = { .magic = 0 };
 	struct block *b;
 
-	do
-		b = tier_next_block(c, cursor, slots);
-	while (b && (b->moving || b->rack->class->unit->failed));
+	while ((b = tier_next_block(c, cursor, slots)) && (b->moving || b->rack->class->unit->failed))
+		if (c->tier->renewing && !b->rack->class->unit->failed)
+			catalog_tell(c, b, &unknown);
 	if (b) {
 		block_pin(b);
 		*t = scrub_target_of(b);
 	} else if (*slots) {
 		*cursor = UINT64_MAX;
+		if (c->tier)
+			c->tier->renewing = false;
 	}
 	return b;
 }

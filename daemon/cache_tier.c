@@ -167,7 +167,7 @@ void tier_stop(struct cache *c)
 	burials_feed(c);
 	cache_unlock(c);
 	CRASH_POINT("clean_before");
-	if (t->settled && !t->lagging)
+	if (t->settled && !t->lagging && !t->renewing)
 		catalog_put(t->catalog, CATALOG_META, "clean", 5, "1", 1);
 	CRASH_POINT("clean_mark");
 	catalog_close(t->catalog);

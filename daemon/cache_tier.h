@@ -129,6 +129,7 @@ struct tier {
 	bool rebuild;                  /* without the catalog */
 	bool scan;                     /* look at every header: the catalog may lag behind them */
 	bool settled;                  /* everything that memory had is on disk and told */
+	bool renewing;                 /* the catalog is being made anew: a scrub tells it what it finds */
 	bool lagging;                  /* the catalog could not be told of something: only a scan finds all */
 	pthread_t restorer;
 	bool restorer_started;

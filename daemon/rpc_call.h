@@ -54,7 +54,7 @@ struct rpc_call {
 		struct {
 			uint64_t cursor;       /* as the client's */
 			struct cache_verified sum;
-			bool begun;
+			bool begun, renewed;
 		} verify;
 		struct {
 			bool begun;

@@ -23,6 +23,10 @@ rpc_unary_fn rpc_warm, rpc_flush;
 rpc_unary_fn rpc_delete;
 /* rpc_admin.c */
 rpc_unary_fn rpc_stats, rpc_inspect, rpc_layouts, rpc_drain, rpc_config;
+/* rpc_explain.c */
+rpc_unary_fn rpc_explain, rpc_graph;
+/* rpc_trace.c */
+rpc_unary_fn rpc_trace_start, rpc_trace_stop;
 /* rpc_verify.c, rpc_compact.c */
 rpc_unary_fn rpc_verify, rpc_compact;
 /* rpc_health.c */

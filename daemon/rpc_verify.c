@@ -78,8 +78,20 @@ enum status rpc_verify(struct rpc_call *c, const ProtobufCMessage *request, Prot
 	const uint64_t bytes = rate && rate / SLICES_PER_SECOND < STEP_BYTES ? rate / SLICES_PER_SECOND + 1 : STEP_BYTES;
 	uint64_t *cursor = &c->step.verify.cursor;
 
-	if (!c->step.verify.begun)
+	if (!c->step.verify.begun && !c->step.verify.sum.blocks) {
 		*cursor = q->from;
+		if (q->rebuild && !q->from && !c->step.verify.renewed) {
+			const enum status s = cache_catalog_renew(c->daemon->cache);
+
+			if (s == STATUS_BUSY)
+				return rpc_fail(c, STATUS_UNAVAILABLE, "the catalog is being made anew already, or what earlier "
+								       "runs left is still being taken up: try again later");
+			if (s != STATUS_OK)
+				return rpc_fail(c, s, "there is no disk tier whose catalog could be made anew");
+			c->step.verify.renewed = true;
+			log_info("catalog_renewed", LOG_TEXT("reason", "asked for"));
+		}
+	}
 	/* The end is 0, and so is the beginning: a call takes one step at least. */
 	while (!c->step.verify.begun || *cursor) {
 		const uint64_t now = daemon_now_us(), due = due_us(c, rate);

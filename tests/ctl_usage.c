@@ -62,13 +62,22 @@ static const struct {
 	{{"verify", "--rate", "0"}, 2, "--rate 0"},
 	{{"verify", "--rate", "18446744073709551616"}, 2, "--rate 18446744073709551616"},
 	{{"verify", "--rate", "99999999TiB"}, 2, "--rate 99999999TiB"},
-	{{"verify", "--rebuild"}, 2, "--catalog rebuild"},
 	{{"warm"}, 2, "an argument is missing"},
 	{{"warm", "xyz"}, 2, "'xyz' is no key"},
 	{{"warm", KEY, "0011"}, 2, "the same length"},
 	{{"warm", "--layouts", "/nonexistent/l.json", KEY}, 1, "/nonexistent/l.json"},
 	{{"flush", "0g"}, 2, "'0g' is no key"},
 	{{"flush", "--layouts", "/nonexistent/l.json"}, 1, "/nonexistent/l.json"},
+	{{"explain"}, 2, "an argument is missing"},
+	{{"explain", "0g"}, 2, "'0g' is no key"},
+	{{"explain", "--layout", "x", KEY}, 2, "--layout x"},
+	{{"graph", "0g"}, 2, "'0g' is no key"},
+	{{"--json", "graph", "--dot", KEY}, 2, "not both"},
+	{{"trace", "play"}, 2, "not 'play'"},
+	{{"trace", "record"}, 2, "name is missing"},
+	{{"trace", "stop", "t"}, 2, "takes no name"},
+	{{"trace", "record", "--seconds", "0", "t"}, 2, "--seconds 0"},
+	{{"trace", "record", "--max", "0", "t"}, 2, "--max 0"},
 	{{"compact", "all"}, 2, "too many arguments"},
 	{{"compact", "--disk", "first"}, 2, "--disk first"},
 	{{"compact", "--max", "0"}, 2, "--max 0"},
@@ -90,6 +99,9 @@ static const struct {
 	{{"--address", NOWHERE, "verify"}, 5, NOWHERE},
 	{{"--address", NOWHERE, "warm", KEY}, 5, NOWHERE},
 	{{"--address", NOWHERE, "flush"}, 5, NOWHERE},
+	{{"--address", NOWHERE, "explain", KEY}, 5, NOWHERE},
+	{{"--address", NOWHERE, "graph", KEY}, 5, NOWHERE},
+	{{"--address", NOWHERE, "trace", "stop"}, 5, NOWHERE},
 	{{"--address", NOWHERE, "compact"}, 5, NOWHERE},
 	{{"--address", NOWHERE, "drain"}, 5, NOWHERE},
 };
@@ -107,7 +119,7 @@ START_TEST(line_is_refused)
 }
 END_TEST
 
-static const char *const commands[] = {"status", "stat", "lookup", "inspect", "warm", "flush", "compact", "verify", "drain", "codec"};
+static const char *const commands[] = {"status", "stat", "lookup", "inspect", "explain", "graph", "trace", "warm", "flush", "compact", "verify", "drain", "codec"};
 
 /* --help anywhere prints the command's page and does nothing; "help COMMAND" is the same. */
 START_TEST(help_is_a_page)

@@ -82,6 +82,54 @@ const struct ctl_command ctl_commands[] = {
 		.run = ctl_run_inspect,
 	},
 	{
+		.name = "explain",
+		.synopsis = "[--layout ID] KEY",
+		.summary = "tell why a block is where it is, or is not",
+		.text = "Prints, for every layout that has a block under KEY or remembers that one left: its tier, age and use; "
+			"rank, the number of blocks that would leave memory before it (policies lru, fifo, gdsf and graph; among "
+			"the first 4096); the rival, which would go now; and of one that left, which tier, when, why and how long "
+			"it had not been used.\n"
+			"refused: the policy would not have given it the place that it took, so it goes first. unworthy: no disk is "
+			"to have it. ahead: read ahead, and not used yet. regretted: asked for within a minute after it left.\n"
+			"How many blocks left, why, how old and with how much regret: terracectl stat evictions.",
+		.exits = "0 printed, 3 nothing is known of that key, " EXITS_DAEMON,
+		.words_min = 1,
+		.words_max = 1,
+		.options = {{"layout", "ID", "look at one layout only: its id, up to 16 hex digits"}},
+		.run = ctl_run_explain,
+	},
+	{
+		.name = "graph",
+		.synopsis = "[--dot] KEY",
+		.summary = "print what a block is tied to",
+		.text = "Prints the edges that lead from the block of KEY in the graph of what is asked for, type by type, the "
+			"strongest first: prefix_share to the next block of a chain, temporal to where the conversation's next "
+			"request ended. Weights halve every half hour. Of a block that is nowhere now only the name is known, a "
+			"hash of its key.\n"
+			"Example:\n"
+			"  terracectl graph --dot 5f0c6b1d2e3f405162738495a6b7c8d9 | dot -Tsvg > graph.svg",
+		.exits = "0 printed, 3 it is tied to nothing, " EXITS_DAEMON,
+		.words_min = 1,
+		.words_max = 1,
+		.options = {{"dot", NULL, "print it for Graphviz"}},
+		.run = ctl_run_graph,
+	},
+	{
+		.name = "trace",
+		.synopsis = "{record [--seconds N] [--max BYTES] NAME | stop}",
+		.summary = "record what is asked for, for terrace-replay",
+		.text = "Record writes a line a request into a new file NAME in the folder traces of the daemon's data_dir: when it "
+			"came, its conversation and its blocks under salted hashes, nothing of its prompt. It ends after a minute "
+			"or --seconds, or when it is interrupted, and prints what was recorded. If it was killed, stop ends the "
+			"recording. terrace-replay tells how policies would have done.",
+		.exits = "0 recorded, " EXITS_DAEMON,
+		.words_min = 1,
+		.words_max = 2,
+		.options = {{"seconds", "N", "how long; without it a minute"},
+			    {"max", "BYTES", "drop and count what comes when the file has so many: a number, then KiB, MiB, GiB or nothing"}},
+		.run = ctl_run_trace,
+	},
+	{
 		.name = "warm",
 		.synopsis = "[--layouts FILE] KEY...",
 		.summary = "bring blocks from disk to memory",
@@ -124,19 +172,20 @@ const struct ctl_command ctl_commands[] = {
 	},
 	{
 		.name = "verify",
-		.synopsis = "[--rate BYTES]",
+		.synopsis = "[--rate BYTES] [--rebuild]",
 		.summary = "recompute the checksums of all blocks",
 		.text = "Has the daemon check every stored block: those in memory, then the copies on disks. Damaged ones "
 			"are dropped, so that engines see misses, and counted. On a terminal it shows how far it is. "
 			"Interrupted, it stops the daemon's work too, and prints what was checked until then. "
 			"Without --timeout it waits up to an hour.\n"
-			"The daemon's catalog of its disks is no part of this: it is checked at each start, and made anew "
-			"from the blocks themselves if it is damaged, or if the daemon is started with '--catalog rebuild'.",
+			"The daemon's catalog of its disks is checked at each start, and made anew from the blocks themselves if it is "
+			"damaged, or if the daemon is started with '--catalog rebuild'. With --rebuild a running daemon forgets its "
+			"catalog and makes it anew from the copies that this call reads.",
 		.exits = "0 all sound, 4 damaged blocks were found and dropped, " EXITS_DAEMON " 1 also if interrupted.",
 		.options =
 			{{"rate", "BYTES",
 			  "read at most so many bytes a second: a number, or one with KiB, MiB, GiB or TiB"},
-			 {"rebuild", NULL, "does nothing but say how the catalog is made anew: by a start with --catalog rebuild"}},
+			 {"rebuild", NULL, "make the catalog of the disks anew on the way; interrupted, the next start reads all headers"}},
 		.run = ctl_run_verify,
 	},
 	{

@@ -55,6 +55,7 @@ static int verify(const struct ctl_args *args, struct ctl_daemon *d, uint64_t ra
 
 	request.max_bytes_per_second = rate;
 	request.max_ms = PIECE_MS;
+	request.rebuild = args->value[OPTION_REBUILD] != NULL;
 	while (!s->complete && !interrupted && !code) {
 		const uint64_t now = client_now_us(), left = until > now ? until - now : 1;
 		Terrace__V1__VerifyReply *reply;
@@ -102,9 +103,6 @@ int ctl_run_verify(const struct ctl_args *args)
 	struct ctl_daemon d;
 	int code;
 
-	if (args->value[OPTION_REBUILD])
-		return ctl_usage(args->command, "verify: the daemon makes its catalog anew when it is started with --catalog "
-						"rebuild; a running one cannot");
 	if (rate && (!ctl_parse_bytes(rate, &bytes_per_second) || !bytes_per_second))
 		return ctl_usage(args->command, "verify: --rate %s: not a number of bytes above 0", rate);
 	sigaction(SIGINT, &action, NULL);

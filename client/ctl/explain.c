@@ -1,0 +1,169 @@
+/* terracectl explain and graph. */
+#include <stdio.h>
+
+#include "client/ctl/args.h"
+#include "client/ctl/daemon.h"
+#include "client/ctl/output.h"
+#include "terrace.pb-c.h"
+
+enum { EXPLAIN_LAYOUT };
+enum { GRAPH_DOT };
+
+static struct json_t *block_to_json(const Terrace__V1__ExplainBlock *b)
+{
+	struct json_t *o = out_object();
+
+	out_put_id(o, "layout_id", b->layout_id);
+	out_put_text(o, "tier", b->tier[0] ? b->tier : "nowhere");
+	if (b->tier[0]) {
+		out_put_uint(o, "age_ms", b->age_ms);
+		out_put_uint(o, "idle_ms", b->idle_ms);
+		out_put_uint(o, "uses", b->uses);
+		out_put_uint(o, "pins", b->pins);
+		out_put_uint(o, "turn", b->turn);
+		out_put_bool(o, "refused", b->refused);
+		out_put_bool(o, "unworthy", b->unworthy);
+		out_put_bool(o, "ahead", b->ahead);
+	}
+	out_put_text(o, "policy", b->policy);
+	if (b->ranked)
+		out_put_uint(o, "rank", b->rank);
+	if (b->rival.len) {
+		out_put_hex(o, "rival", b->rival.data, b->rival.len);
+		out_put_uint(o, "rival_idle_ms", b->rival_idle_ms);
+		out_put_uint(o, "rival_uses", b->rival_uses);
+	}
+	if (b->left[0]) {
+		out_put_text(o, "left", b->left);
+		out_put_text(o, "left_reason", b->left_reason);
+		out_put_uint(o, "left_ms_ago", b->left_ms_ago);
+		out_put_uint(o, "left_idle_ms", b->left_idle_ms);
+		out_put_uint(o, "left_uses", b->left_uses);
+		out_put_bool(o, "regretted", b->regretted);
+	}
+	return o;
+}
+
+static int ask(const struct ctl_args *args, struct ctl_daemon *d, enum client_method method, const ProtobufCMessage *request,
+	       const ProtobufCMessageDescriptor *type, void *reply)
+{
+	int code = ctl_daemon_open(args, d);
+
+	return code ? code : ctl_daemon_call(d, method, request, type, args->timeout_us, reply);
+}
+
+static int explain_print(const struct ctl_args *args, const Terrace__V1__ExplainRequest *q, const Terrace__V1__ExplainReply *reply)
+{
+	struct json_t *tree, *blocks;
+
+	if (!args->json && reply->n_blocks == 0) {
+		ctl_failed("explain: no block has that key, and none is remembered");
+		return CTL_NO;
+	}
+	tree = out_object();
+	blocks = out_array();
+	out_put_hex(tree, "key", q->key.data, q->key.len);
+	out_put(tree, "blocks", blocks);
+	for (size_t i = 0; i < reply->n_blocks; i++)
+		out_append(blocks, block_to_json(reply->blocks[i]));
+	if (!out_print(tree, args->json, false))
+		return CTL_FAILED;
+	return reply->n_blocks ? CTL_OK : CTL_NO;
+}
+
+int ctl_run_explain(const struct ctl_args *args)
+{
+	Terrace__V1__ExplainRequest request = TERRACE__V1__EXPLAIN_REQUEST__INIT;
+	Terrace__V1__ExplainReply *reply;
+	struct ctl_daemon d;
+	uint32_t key_bytes;
+	uint8_t key[32];
+	int code;
+
+	if (!ctl_parse_key(args->words[0], key, &key_bytes))
+		return ctl_usage(args->command, "'%s' is no key: 2 to 64 hex digits, two a byte", args->words[0]);
+	if (args->value[EXPLAIN_LAYOUT] && !ctl_parse_id(args->value[EXPLAIN_LAYOUT], &request.layout_id))
+		return ctl_usage(args->command, "--layout %s: not an id of up to 16 hex digits", args->value[EXPLAIN_LAYOUT]);
+	request.key = (ProtobufCBinaryData){.len = key_bytes, .data = key};
+	code = ask(args, &d, CLIENT_ADMIN_EXPLAIN, &request.base, &terrace__v1__explain_reply__descriptor, &reply);
+	if (!code)
+		code = explain_print(args, &request, reply);
+	ctl_daemon_close(&d);
+	return code;
+}
+
+/* ---- graph ---- */
+
+static void hex_text(const uint8_t *bytes, size_t n, char out[65])
+{
+	for (size_t i = 0; i < n && i < 32; i++)
+		snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+	out[n < 32 ? 2 * n : 64] = 0;
+}
+
+/* For Graphviz. A block that is nowhere has its name in the graph for a label. */
+static int graph_dot(const Terrace__V1__GraphRequest *q, const Terrace__V1__GraphReply *reply)
+{
+	char from[65], to[65];
+
+	hex_text(q->key.data, q->key.len, from);
+	printf("digraph terrace {\n\t\"%s\" [style=bold];\n", from);
+	for (size_t i = 0; i < reply->n_edges; i++) {
+		const Terrace__V1__GraphEdge *e = reply->edges[i];
+
+		if (e->key.len)
+			hex_text(e->key.data, e->key.len, to);
+		else
+			snprintf(to, sizeof(to), "name %016llx", (unsigned long long)e->name);
+		printf("\t\"%s\" -> \"%s\" [label=\"%s %.2f\"%s];\n", from, to, e->type, e->weight,
+		       e->tier[0] ? "" : ", style=dashed");
+	}
+	printf("}\n");
+	return fflush(stdout) ? ctl_failed("graph: writing failed") : CTL_OK;
+}
+
+static int graph_print(const struct ctl_args *args, const Terrace__V1__GraphRequest *q, const Terrace__V1__GraphReply *reply)
+{
+	struct json_t *tree = out_object(), *edges = out_array();
+
+	out_put_hex(tree, "key", q->key.data, q->key.len);
+	out_put(tree, "edges", edges);
+	for (size_t i = 0; i < reply->n_edges; i++) {
+		const Terrace__V1__GraphEdge *e = reply->edges[i];
+		struct json_t *o = out_object();
+
+		out_put_text(o, "type", e->type);
+		out_put_number(o, "weight", (double)e->weight);
+		out_put_text(o, "tier", e->tier[0] ? e->tier : "nowhere");
+		out_put_id(o, "name", e->name);
+		out_put_hex(o, "key", e->key.data, e->key.len);
+		out_append(edges, o);
+	}
+	return out_print(tree, args->json, false) ? CTL_OK : CTL_FAILED;
+}
+
+int ctl_run_graph(const struct ctl_args *args)
+{
+	Terrace__V1__GraphRequest request = TERRACE__V1__GRAPH_REQUEST__INIT;
+	Terrace__V1__GraphReply *reply;
+	struct ctl_daemon d;
+	uint32_t key_bytes;
+	uint8_t key[32];
+	int code;
+
+	if (!ctl_parse_key(args->words[0], key, &key_bytes))
+		return ctl_usage(args->command, "'%s' is no key: 2 to 64 hex digits, two a byte", args->words[0]);
+	if (args->value[GRAPH_DOT] && args->json)
+		return ctl_usage(args->command, "--dot and --json: not both");
+	request.key = (ProtobufCBinaryData){.len = key_bytes, .data = key};
+	code = ask(args, &d, CLIENT_ADMIN_GRAPH, &request.base, &terrace__v1__graph_reply__descriptor, &reply);
+	if (!code) {
+		bool none = reply->n_edges == 0;
+
+		code = args->value[GRAPH_DOT] ? graph_dot(&request, reply) : graph_print(args, &request, reply);
+		if (!code && none)
+			code = CTL_NO;
+	}
+	ctl_daemon_close(&d);
+	return code;
+}

@@ -1,0 +1,97 @@
+/* Explain and Graph: why a block is where it is, and what the graph ties it to. */
+#include "daemon/rpc_methods.h"
+#include "daemon/rpc_reply.h"
+
+enum {
+	EXPLAIN_MAX = 64,
+	EDGES_MAX = 128,
+};
+
+static void explain_row(const struct cache_explained *v, Terrace__V1__ExplainBlock *b)
+{
+	terrace__v1__explain_block__init(b);
+	b->layout_id = v->layout_id;
+	b->policy = (char *)v->policy;
+	b->tier = (char *)v->tier;
+	b->age_ms = v->age_ms;
+	b->idle_ms = v->idle_ms;
+	b->uses = v->uses;
+	b->pins = v->pins;
+	b->turn = v->turn;
+	b->refused = v->refused;
+	b->unworthy = v->unworthy;
+	b->ahead = v->ahead;
+	b->ranked = v->ranked;
+	b->rank = v->rank;
+	b->rival = (ProtobufCBinaryData){ v->rival_bytes, (uint8_t *)v->rival };
+	b->rival_idle_ms = v->rival_idle_ms;
+	b->rival_uses = v->rival_uses;
+	b->left = (char *)v->left;
+	b->left_reason = (char *)v->left_reason;
+	b->left_ms_ago = v->left_ms_ago;
+	b->left_idle_ms = v->left_idle_ms;
+	b->left_uses = v->left_uses;
+	b->regretted = v->regretted;
+}
+
+enum status rpc_explain(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__ExplainRequest *q = (const Terrace__V1__ExplainRequest *)request;
+	Terrace__V1__ExplainReply *r = rpc_take(c, sizeof *r);
+	struct cache_explained *views = rpc_take(c, EXPLAIN_MAX * sizeof *views);
+	Terrace__V1__ExplainBlock *blocks = rpc_take(c, EXPLAIN_MAX * sizeof *blocks), **rows = rpc_take(c, EXPLAIN_MAX * sizeof *rows);
+	const char *why = NULL;
+	uint32_t n = 0;
+	enum status s = rpc_key(c, "key", &q->key);
+
+	if (s != STATUS_OK)
+		return s;
+	if (!r || !views || !blocks || !rows)
+		return rpc_too_big(c);
+	s = cache_explain(c->daemon->cache, q->tenant, q->layout_id, q->key.data, (uint32_t)q->key.len, c->now_us, views,
+			  EXPLAIN_MAX, &n, &why);
+	if (s != STATUS_OK)
+		return rpc_fail_why(c, s, why);
+	for (uint32_t i = 0; i < n; i++) {
+		explain_row(&views[i], &blocks[i]);
+		rows[i] = &blocks[i];
+	}
+	terrace__v1__explain_reply__init(r);
+	r->n_blocks = n;
+	r->blocks = rows;
+	*reply = &r->base;
+	return STATUS_OK;
+}
+
+enum status rpc_graph(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__GraphRequest *q = (const Terrace__V1__GraphRequest *)request;
+	Terrace__V1__GraphReply *r = rpc_take(c, sizeof *r);
+	struct cache_graph_edge *edges = rpc_take(c, EDGES_MAX * sizeof *edges);
+	Terrace__V1__GraphEdge *out = rpc_take(c, EDGES_MAX * sizeof *out), **rows = rpc_take(c, EDGES_MAX * sizeof *rows);
+	const char *why = NULL;
+	uint32_t n = 0;
+	enum status s = rpc_key(c, "key", &q->key);
+
+	if (s != STATUS_OK)
+		return s;
+	if (!r || !edges || !out || !rows)
+		return rpc_too_big(c);
+	s = cache_graph(c->daemon->cache, q->key.data, (uint32_t)q->key.len, edges, EDGES_MAX, &n, &why);
+	if (s != STATUS_OK)
+		return rpc_fail_why(c, s, why);
+	for (uint32_t i = 0; i < n; i++) {
+		terrace__v1__graph_edge__init(&out[i]);
+		out[i].name = edges[i].name;
+		out[i].key = (ProtobufCBinaryData){ edges[i].key_bytes, edges[i].key };
+		out[i].type = (char *)edges[i].type;
+		out[i].weight = edges[i].weight;
+		out[i].tier = (char *)edges[i].tier;
+		rows[i] = &out[i];
+	}
+	terrace__v1__graph_reply__init(r);
+	r->n_edges = n;
+	r->edges = rows;
+	*reply = &r->base;
+	return STATUS_OK;
+}
