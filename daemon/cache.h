@@ -145,6 +145,7 @@ struct cache_wait {
 	enum status worst, refused;
 	uint64_t since_us;             /* of a flush: what was stored later is not its business */
 	uint32_t layout, extent, slot; /* where its walk goes on */
+	uint32_t units;                /* of a delete: disks that are to be synced, a bit each */
 };
 void cache_wait_end(struct cache *c, struct cache_wait *w);
 

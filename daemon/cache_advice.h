@@ -141,7 +141,8 @@ struct asking {
 void advice_ask(struct cache *c, const struct asking *q, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k);
 /* Reads letters of at most `keys` keys together, one letter at least. In a read section of the index. */
 void advice_read(struct cache *c, uint32_t keys);
-enum { READ_A_CALL = 16384, READ_A_TICK = 65536 };
+enum { READ_A_CALL = 8192, READ_A_TICK = 16384 };
+#define READ_ALL UINT32_MAX
 
 /* Published blocks by id; of several of one id, any. */
 void by_id_add(struct cache *c, struct block *b);

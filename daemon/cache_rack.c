@@ -167,13 +167,14 @@ void rack_use(struct cache *c, struct block *b)
 	c->tier->policy->use(b->rack->class->policy, n, &e);
 }
 
-/* A block that a reader or a move holds stays. */
+/* A block that a reader or a move holds stays. So does the copy of one that memory has: it would only have to be written again, and
+ * whoever flushed it takes it for durable. */
 static bool may_displace(const struct policy_node *n, void *arg)
 {
 	const struct block *b = block_of_rack_node(n);
 
 	(void)arg;
-	return block_pins(b) == 0 && !b->moving;
+	return block_pins(b) == 0 && !b->moving && !b->shelf;
 }
 
 static enum status take_free(struct cache *c, struct unit *u, uint64_t slot_bytes, struct rack **rack, uint32_t *slot)

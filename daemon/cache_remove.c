@@ -1,11 +1,11 @@
 /* Delete: out of sight at once, in every layout; the slot comes back with the last release. With disks, the answer waits until no
- * restart and no scan could bring the block back: for the tombstone over its header, or the write that displaces it, and for the
- * commit of the catalog that forgets it.
+ * restart and no scan could bring the block back: for the tombstone over its header, or the write that displaces it, for the sync of
+ * its disk, and for the commit of the catalog that forgets it.
  */
 #include "daemon/cache_tier.h"
 #include "store/crash_point.h"
 
-enum { DELETE_NEW, DELETE_BURYING, DELETE_COMMITTING };
+enum { DELETE_NEW, DELETE_BURYING, DELETE_SYNCING, DELETE_COMMITTING };
 
 /* Headers that name the key are still to be overwritten: joins the wait for each. */
 static void join_graves(struct cache *c, const struct index_ident *ident, struct cache_wait *w)
@@ -13,6 +13,7 @@ static void join_graves(struct cache *c, const struct index_ident *ident, struct
 	for (struct move *grave = NULL; w && (grave = grave_of(c, ident, grave));) {
 		struct cache_wait_link *l = wait_link(c, w, NULL);
 
+		w->units |= 1u << grave->unit->number;
 		if (!l) {
 			w->worst = STATUS_IO;
 			continue;
@@ -77,6 +78,15 @@ static enum status delete_wait(struct cache *c, struct cache_wait *w)
 		return STATUS_BUSY;
 	if (w->stage == DELETE_BURYING) {
 		CRASH_POINT("delete_buried");
+		w->stage = DELETE_SYNCING;
+		for (uint32_t i = 0; i < c->tier->unit_count; i++)
+			if (w->units >> i & 1 && (c->tier->units[i].failed || wait_sync(c, w, &c->tier->units[i])))
+				w->worst = STATUS_IO;
+		if (w->outstanding)
+			return STATUS_BUSY;
+	}
+	if (w->stage == DELETE_SYNCING) {
+		CRASH_POINT("delete_synced");
 		w->stage = DELETE_COMMITTING;
 		if (wait_catalog(c, w) == STATUS_OK)
 			return STATUS_BUSY;

@@ -427,23 +427,34 @@ static bool was_clean(struct catalog *catalog)
 	return catalog_get(catalog, CATALOG_META, "clean", 5, value, &n) == STATUS_OK;
 }
 
+struct commit {
+	sem_t done;
+	enum status status;
+};
+
 static void committed(void *arg, enum status s)
 {
-	(void)s;
-	sem_post(arg);
+	struct commit *m = arg;
+
+	m->status = s;
+	sem_post(&m->done);
 }
 
 /* This run is not over in order before it has ended: that is on disk before anything is spilled. */
-static void unclean(struct catalog *catalog)
+static void unclean(const struct restore *x)
 {
-	sem_t done;
+	struct catalog *catalog = x->cache->tier->catalog;
+	struct commit m = { .status = STATUS_INTERNAL };
 
-	sem_init(&done, 0, 0);
-	catalog_drop(catalog, CATALOG_META, "clean", 5);
-	if (!catalog_flush(catalog, committed, &done))
-		while (sem_wait(&done))
-			;
-	sem_destroy(&done);
+	sem_init(&m.done, 0, 0);
+	while (m.status && restorer_goes_on(x)) {
+		if (!catalog_drop(catalog, CATALOG_META, "clean", 5) && !catalog_flush(catalog, committed, &m))
+			while (sem_wait(&m.done))
+				;
+		if (m.status)
+			nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
+	}
+	sem_destroy(&m.done);
 }
 
 void *restore_main(void *arg)
@@ -460,7 +471,7 @@ void *restore_main(void *arg)
 	CRASH_POINT("restore_begin");
 	t->scan = t->rebuild || !was_clean(t->catalog);
 	CRASH_POINT("restore_dirty");
-	unclean(t->catalog);
+	unclean(&x);
 	if (t->rebuild)
 		catalog_empty(t->catalog, CATALOG_BLOCKS);
 	else

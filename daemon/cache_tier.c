@@ -67,6 +67,89 @@ static const char *options_problem(const struct cache_options *o)
 	return NULL;
 }
 
+/* ---- disks that must not be believed ----
+ *
+ * What is deleted while a disk is gone (it failed, or it is not configured) cannot be tombstoned there. So the catalog bans such a disk,
+ * at the latest with the commit that the delete waits for; when it is opened again its slabs are wiped first. */
+
+enum { BAN_KEY_BYTES = 12 };
+
+static void ban_key(uint64_t id, uint8_t key[BAN_KEY_BYTES])
+{
+	memcpy(key, "wipe", 4);
+	memcpy(key + 4, &id, sizeof(id));
+}
+
+static void disk_ban(struct catalog *catalog, uint64_t id)
+{
+	uint8_t key[BAN_KEY_BYTES];
+
+	ban_key(id, key);
+	catalog_put(catalog, CATALOG_META, key, sizeof(key), "1", 1);
+}
+
+static bool disk_banned(struct catalog *catalog, uint64_t id)
+{
+	uint8_t key[BAN_KEY_BYTES], value[8];
+	size_t n = sizeof(value);
+
+	ban_key(id, key);
+	return catalog_get(catalog, CATALOG_META, key, sizeof(key), value, &n) == STATUS_OK;
+}
+
+/* Of a banned disk: wiped, and open again under a new id. */
+static enum status unit_wipe(struct cache *c, struct unit *u, const struct cache_disk_options *o)
+{
+	const uint64_t id = u->id;
+	uint8_t key[BAN_KEY_BYTES];
+	enum status s;
+
+	disk_quarantine(u->disk, "blocks may have been deleted while this disk was not in use");
+	disk_close(u->disk);
+	u->disk = NULL;
+	s = unit_open(c, u, o);
+	if (!s && u->id == id) {
+		snprintf(why_text, sizeof(why_text), "%s: the disk was not in use for a while and cannot be wiped", o->folder);
+		disk_close(u->disk);
+		u->disk = NULL;
+		s = STATUS_IO;
+	}
+	ban_key(id, key);
+	if (!s)
+		catalog_drop(c->tier->catalog, CATALOG_META, key, sizeof(key));
+	return s;
+}
+
+struct absent {
+	const struct tier *tier;
+	uint64_t id[CACHE_DISKS_MAX * 4];
+	uint32_t count;
+};
+
+static bool on_known_disk(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes)
+{
+	struct absent *a = arg;
+	struct disk_record d;
+
+	if (disk_record_decode(key, key_bytes, value, value_bytes, &d))
+		return true;
+	for (uint32_t i = 0; i < a->tier->unit_count; i++)
+		if (a->tier->units[i].id == d.disk_id)
+			return true;
+	a->id[a->count++] = d.disk_id;
+	return a->count < sizeof(a->id) / sizeof(a->id[0]);
+}
+
+/* Disks that earlier runs had and this one has not. */
+static void ban_absent(struct tier *t)
+{
+	struct absent a = { .tier = t };
+
+	catalog_walk(t->catalog, CATALOG_SLABS, on_known_disk, &a, NULL);
+	for (uint32_t i = 0; i < a.count; i++)
+		disk_ban(t->catalog, a.id[i]);
+}
+
 /* The catalog first: its check wants a process without other threads, and a disk brings one. */
 static enum status parts_open(struct cache *c)
 {
@@ -81,8 +164,12 @@ static enum status parts_open(struct cache *c)
 
 		u->number = i;
 		s = unit_open(c, u, &o->disks[i]);
+		if (!s && disk_banned(c->tier->catalog, u->id))
+			s = unit_wipe(c, u, &o->disks[i]);
 		c->tier->unit_count += !s;
 	}
+	if (!s)
+		ban_absent(c->tier);
 	return s;
 }
 
@@ -158,6 +245,9 @@ void tier_stop(struct cache *c)
 	if (t->restorer_started)
 		pthread_join(t->restorer, NULL);
 	cache_lock(c);
+	/* The catalog says of every header what it is. */
+	const bool clean = t->restored && !t->lagging && !t->renewing && !t->move_count;
+
 	t->stopping = true;
 	loads_feed(c);
 	cache_unlock(c);
@@ -167,7 +257,7 @@ void tier_stop(struct cache *c)
 	burials_feed(c);
 	cache_unlock(c);
 	CRASH_POINT("clean_before");
-	if (t->settled && !t->lagging && !t->renewing)
+	if (clean)
 		catalog_put(t->catalog, CATALOG_META, "clean", 5, "1", 1);
 	CRASH_POINT("clean_mark");
 	catalog_close(t->catalog);
@@ -200,9 +290,11 @@ void unit_failed(struct cache *c, struct unit *u)
 {
 	struct disk_view v;
 
-	(void)c;
 	disk_look(u->disk, &v);
-	u->failed |= v.health == DISK_QUARANTINED;
+	if (u->failed || v.health != DISK_QUARANTINED)
+		return;
+	u->failed = true;
+	disk_ban(c->tier->catalog, u->id);
 }
 
 /* Some of the blocks of a disk that failed. */
@@ -478,7 +570,6 @@ bool cache_settle(struct cache *c, uint64_t until_us)
 	cache_lock(c);
 	CRASH_POINT("settle");
 	c->tier->all = false;
-	c->tier->settled = !dirty && c->tier->restored;
 	cache_unlock(c);
 	return !dirty;
 }

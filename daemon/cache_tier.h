@@ -128,7 +128,6 @@ struct tier {
 	bool restored;
 	bool rebuild;                  /* without the catalog */
 	bool scan;                     /* look at every header: the catalog may lag behind them */
-	bool settled;                  /* everything that memory had is on disk and told */
 	bool renewing;                 /* the catalog is being made anew: a scrub tells it what it finds */
 	bool lagging;                  /* the catalog could not be told of something: only a scan finds all */
 	pthread_t restorer;

@@ -39,11 +39,17 @@ static uint32_t step_of_gap(uint32_t gap)
 	return gap <= 6 ? 1 : gap >= 26 ? 8 : (gap - 4) / 3 + 1;
 }
 
+/* A value of an enum that is none of them is not known. */
+static uint32_t known(uint8_t value, uint32_t end)
+{
+	return value < end ? value : 0;
+}
+
 static uint32_t step_of_wish(const struct features *f)
 {
 	static const uint32_t ttl[] = { 1, 60, 600 };
 
-	return f->priority * 4u + step(f->ttl_s, ttl, 3);
+	return known(f->priority, POLICY_PRIORITIES) * 4 + step(f->ttl_s, ttl, 3);
 }
 
 uint32_t features_pack(const struct features *f)
@@ -58,8 +64,8 @@ uint32_t features_pack(const struct features *f)
 	out |= (count ? count - 1 : 0) << shifts[FEATURE_COUNT];
 	out |= step(f->uses, uses, 5) << shifts[FEATURE_USES];
 	out |= step(f->children, children, 3) << shifts[FEATURE_CHILDREN];
-	out |= (uint32_t)f->hint << shifts[FEATURE_HINT];
-	out |= (uint32_t)f->role << shifts[FEATURE_ROLE];
+	out |= known(f->hint, POLICY_HINTS) << shifts[FEATURE_HINT];
+	out |= known(f->role, POLICY_ROLES) << shifts[FEATURE_ROLE];
 	out |= step_of_wish(f) << shifts[FEATURE_WISH];
 	return out;
 }

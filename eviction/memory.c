@@ -17,7 +17,7 @@ enum {
 	RECORDS_MAX = 1 << 28,
 	SAMPLES_MAX = (1 << 17) - 1,
 	SAMPLE_LEAST = 4,         /* one in so many at most: blocks of a request share their fate */
-	SAMPLE_ALL = 1 << 14,     /* below so many records */
+	SAMPLE_ALL = 1 << 13,     /* below so many records */
 	HAND_STEPS = 64,
 };
 

@@ -1,4 +1,5 @@
 /* What the policies are told of requests, and what they refuse; what left, and was asked for again. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +15,8 @@ static struct {
 	uint32_t requests, count, tokens, refusals;
 	uint64_t session, last_id;
 	uint16_t turn;
-	uint8_t hint;
+	uint8_t hint, priority;
+	uint32_t ttl_s;
 	bool refuse;
 } heard;
 
@@ -27,6 +29,8 @@ static void hear(struct policy *p, const struct policy_request *q)
 	heard.session = q->session;
 	heard.turn = q->turn;
 	heard.hint = q->hint;
+	heard.priority = q->priority;
+	heard.ttl_s = q->ttl_s;
 	heard.last_id = q->ids[q->count - 1];
 }
 
@@ -56,7 +60,8 @@ static void open_heard(struct rig *r)
 	listen_in(r);
 }
 
-static const uint64_t first[] = { 1, 2, 3, 4 }, second[] = { 1, 2, 3, 4, 5, 6 }, other[] = { 1, 2, 9 };
+static const uint64_t first[] = { 1, 2, 3, 4 }, second[] = { 1, 2, 3, 4, 5, 6 }, other[] = { 1, 2, 9 },
+		      branch[] = { 1, 2, 3, 4, 8 };
 
 START_TEST(a_request_is_told_once)
 {
@@ -84,8 +89,11 @@ START_TEST(a_request_is_told_once)
 	chain_request(&r, other, 3);
 	ck_assert_uint_ne(heard.session, conversation);
 	ck_assert_uint_eq(heard.turn, 1);
-	ck_assert_double_eq(rig_stat(&r, "terrace_requests_total", ""), 4);
-	ck_assert_double_eq(rig_stat(&r, "terrace_requests_repeated_total", ""), 3 + 9);
+	/* Another that goes on from where the first did already. */
+	chain_request(&r, branch, 5);
+	ck_assert_uint_ne(heard.session, conversation);
+	ck_assert_double_eq(rig_stat(&r, "terrace_requests_total", ""), 5);
+	ck_assert_double_eq(rig_stat(&r, "terrace_requests_repeated_total", ""), 4 + 9);
 	rig_close(&r);
 }
 END_TEST
@@ -125,6 +133,14 @@ START_TEST(reports_are_hints)
 		ck_assert_uint_eq(heard.session, conversation);
 	}
 	ck_assert_double_eq(rig_stat(&r, "terrace_requests_hinted_total", ""), 3);
+	struct cache_keys k = rig_keys(1, 4);
+
+	ck_assert_int_eq(cache_report(r.c, r.s.id, &k, CACHE_EVENT_NONE, -5, 1500, r.now, &r.why), STATUS_OK);
+	ck_assert_uint_eq(heard.priority, POLICY_PRIORITY_LOW);
+	ck_assert_uint_eq(heard.ttl_s, 2);
+	ck_assert_int_eq(cache_report(r.c, r.s.id, &k, CACHE_EVENT_NONE, 0, 0, r.now, &r.why), STATUS_OK);
+	ck_assert_double_eq(rig_stat(&r, "terrace_requests_hinted_total", ""), 4);
+	free((void *)k.bytes);
 	rig_close(&r);
 }
 END_TEST
@@ -183,6 +199,57 @@ START_TEST(refused_blocks_go_first)
 }
 END_TEST
 
+/* With disks, those of them that are on one go before others that are. */
+START_TEST(refused_blocks_go_first_to_disk)
+{
+	struct cache_options o;
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, 8 * SLOTS);
+	o = rig_disk_options(&d, 1, SLOTS);
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	listen_in(&r);
+	rig_put(&r, 0, SLOTS);
+	rig_quiet(&r);
+	heard.refuse = true;
+	rig_put(&r, 1000, 8);
+	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
+	rig_put(&r, 2000, 6);
+	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_total", "tier=host,reason=refused"), 6);
+	ck_assert_uint_eq(rig_read_all(&r, 1000, 8), 8);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Who commits and leases at once has not asked twice. */
+START_TEST(a_lease_with_the_commit_is_no_use)
+{
+	struct cache_keys k = rig_keys(70, 1);
+	struct cache_commit_item item = { 0 };
+	struct cache_leased leased;
+	struct cache_explained e;
+	struct cache_place place;
+	enum status st;
+	uint32_t n;
+	struct rig r;
+
+	open_heard(&r);
+	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, &st, &item.reservation, &place, 1,
+				       &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_commit(r.c, r.s.id, &item, 1, true, r.attachment, r.now, 1, &st, &place, 1, &leased, &r.why),
+			 STATUS_OK);
+	ck_assert_uint_ne(leased.lease, 0);
+	ck_assert_int_eq(cache_explain(r.c, "", 0, k.bytes, k.key_bytes, r.now, &e, 1, &n, &r.why), STATUS_OK);
+	ck_assert_uint_eq(n, 1);
+	ck_assert_uint_eq(e.uses, 0);
+	free((void *)k.bytes);
+	rig_close(&r);
+}
+END_TEST
+
 START_TEST(a_disk_may_refuse_too)
 {
 	struct cache_options o;
@@ -229,16 +296,115 @@ START_TEST(what_is_asked_for_again_is_regretted)
 	rig_put(&r, 1000, 16);
 	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_by_idle_total", "tier=host,idle_below_s=60"), 16);
 	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_by_idle_total", "tier=host,idle_below_s=10"), 0);
-	r.now += 30 * 1000000;
+	r.now += 5 * 1000000;
 	ck_assert_uint_eq(rig_prefix(&r, SLOTS - 4, 4) + rig_prefix(&r, 0, 4), 4);
 	rig_tick(r.c, r.now);
 	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_regretted_total", "tier=host"), 4);
-	rig_prefix(&r, 0, 4); /* once each */
-	r.now += 40 * 1000000;
-	rig_prefix(&r, 4, 4); /* too late to be a pity */
+	r.now += 35 * 1000000;
+	rig_prefix(&r, SLOTS - 4, 4); /* once each */
+	rig_tick(r.c, r.now);
+	ck_assert_double_eq(rig_stat(&r, "terrace_requests_total", ""), 3);
+	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_regretted_total", "tier=host"), 4);
+	r.now += 21 * 1000000;
+	rig_prefix(&r, SLOTS - 8, 4); /* too late to be a pity */
 	rig_tick(r.c, r.now);
 	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_regretted_total", "tier=host"), 4);
 	rig_close(&r);
+}
+END_TEST
+
+/* ---- the mailbox ---- */
+
+enum { WRITERS = 4, LETTERS = 20000 };
+
+struct writer {
+	struct mailbox *m;
+	uint64_t number, sent;
+	pthread_t thread;
+};
+
+/* A letter: writer, number of the letter, then words that follow from both. */
+static void *write_letters(void *arg)
+{
+	struct writer *w = arg;
+
+	for (uint64_t n = 0; n < (uint64_t)RIG_ROUNDS(LETTERS); n++) {
+		uint32_t words = 2 + (uint32_t)(n * 7 + w->number) % 13;
+		struct letter l;
+
+		if (!mailbox_begin(w->m, words, &l))
+			continue;
+		letter_write(w->m, &l, 0, w->number);
+		letter_write(w->m, &l, 1, n);
+		for (uint32_t i = 2; i < words; i++)
+			letter_write(w->m, &l, i, w->number * 1000000 + n * 16 + i);
+		mailbox_send(w->m, &l);
+		w->sent++;
+	}
+	return NULL;
+}
+
+static uint64_t read_letters(struct mailbox *m, uint64_t *last)
+{
+	uint64_t count = 0;
+	struct letter l;
+
+	for (; mailbox_next(m, &l); count++) {
+		uint64_t who = letter_read(m, &l, 0), n = letter_read(m, &l, 1);
+
+		ck_assert_uint_lt(who, WRITERS);
+		ck_assert_uint_eq(l.words, 2 + (uint32_t)(n * 7 + who) % 13);
+		ck_assert(last[who] == UINT64_MAX || n > last[who]); /* in order */
+		last[who] = n;
+		for (uint32_t i = 2; i < l.words; i++)
+			ck_assert_uint_eq(letter_read(m, &l, i), who * 1000000 + n * 16 + i);
+		mailbox_free(m, &l);
+	}
+	return count;
+}
+
+START_TEST(letters_arrive_whole_or_are_counted)
+{
+	struct writer w[WRITERS];
+	uint64_t last[WRITERS] = { UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX }, read = 0, sent = 0;
+	struct mailbox m = { .words = NULL };
+
+	ck_assert(mailbox_init(&m, 256));
+	for (uint64_t i = 0; i < WRITERS; i++) {
+		w[i] = (struct writer){ .m = &m, .number = i };
+		ck_assert_int_eq(pthread_create(&w[i].thread, NULL, write_letters, &w[i]), 0);
+	}
+	for (int i = 0; i < RIG_ROUNDS(LETTERS); i++)
+		read += read_letters(&m, last);
+	for (int i = 0; i < WRITERS; i++) {
+		pthread_join(w[i].thread, NULL);
+		sent += w[i].sent;
+	}
+	read += read_letters(&m, last);
+	ck_assert_uint_eq(read, sent);
+	ck_assert_uint_eq(sent + atomic_load(&m.dropped), (uint64_t)WRITERS * RIG_ROUNDS(LETTERS));
+	mailbox_fini(&m);
+}
+END_TEST
+
+START_TEST(a_full_mailbox_refuses)
+{
+	struct mailbox m = { .words = NULL };
+	struct letter l[5];
+
+	ck_assert(mailbox_init(&m, 16));
+	for (int i = 0; i < 4; i++)
+		ck_assert(mailbox_begin(&m, 3, &l[i]));
+	ck_assert(!mailbox_begin(&m, 3, &l[4]));
+	ck_assert_uint_eq(atomic_load(&m.dropped), 1);
+	mailbox_send(&m, &l[1]);
+	ck_assert(!mailbox_next(&m, &l[4])); /* the first is not finished */
+	mailbox_send(&m, &l[0]);
+	ck_assert(mailbox_next(&m, &l[4]));
+	mailbox_free(&m, &l[4]);
+	ck_assert(mailbox_begin(&m, 3, &l[4]));
+	ck_assert(!mailbox_begin(&m, 16, &l[0])); /* larger than it is */
+	mailbox_fini(&m);
 }
 END_TEST
 
@@ -246,7 +412,8 @@ int main(void)
 {
 	const TTest *const tests[] = {
 		a_request_is_told_once, ids_are_those_of_the_blocks, reports_are_hints, what_engines_say_of_turns_goes_on,
-		refused_blocks_go_first, a_disk_may_refuse_too, what_is_asked_for_again_is_regretted,
+		refused_blocks_go_first, refused_blocks_go_first_to_disk, a_lease_with_the_commit_is_no_use, a_disk_may_refuse_too, what_is_asked_for_again_is_regretted,
+		letters_arrive_whole_or_are_counted, a_full_mailbox_refuses,
 	};
 
 	return rig_main("cache_advice", tests, sizeof(tests) / sizeof(tests[0]));

@@ -206,7 +206,7 @@ START_TEST(rounds_forget_what_the_graph_forgot)
 	o.graph_nodes = 64;
 	rig_open(&r, &o, 1);
 	rig_restored(&r);
-	for (uint64_t n = 0; n < 40; n++) {
+	for (uint64_t n = 0; n < 160; n++) {
 		struct catalog_view v;
 		const uint64_t chain[] = { 10 * n, 10 * n + 1, 10 * n + 2, 10 * n + 3 };
 
@@ -214,9 +214,9 @@ START_TEST(rounds_forget_what_the_graph_forgot)
 		chain_request(&r, chain, 4);
 		rig_tick(r.c, r.now);
 		advisor_pass(r.c);
-		nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+		nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
 		catalog_look(r.c->tier->catalog, &v);
-		ck_assert_uint_le(v.records[CATALOG_EDGES], 64 * 5 * 3);
+		ck_assert_uint_le(v.records[CATALOG_EDGES], 64 * 10);
 	}
 	ck_assert_double_gt(rig_stat(&r, "terrace_graph_kept_total", ""), 64 * 10);
 	rig_close(&r);

@@ -262,6 +262,56 @@ START_TEST(inspect_and_damage)
 }
 END_TEST
 
+static void refused(const char *says, const char *verb, const char *name)
+{
+	struct ctl_run run = CTL_RUN("--address", address, "trace", verb, name);
+
+	ck_assert_int_eq(run.code, 1);
+	ck_assert_msg(strstr(run.err, says) != NULL, "'%s' is not in: %s", says, run.err);
+	ctl_run_free(&run);
+}
+
+START_TEST(explain_graph_and_trace)
+{
+	struct terrace_keys all = {.bytes = keys[0], .count = BLOCKS, .key_bytes = 16};
+	struct terrace_lease *lease = NULL;
+	json_t *tree, *row;
+
+	tree = ASK(0, "explain", hex[1]);
+	ck_assert_uint_eq(json_array_size(json_object_get(tree, "blocks")), 1);
+	row = json_array_get(json_object_get(tree, "blocks"), 0);
+	ck_assert_str_eq(text(row, "tier"), "host");
+	ck_assert_str_eq(text(row, "policy"), "lru");
+	ck_assert_int_eq(number(row, "rank"), 1);
+	json_decref(tree);
+	json_decref(ASK(3, "explain", hex[3]));
+	ck_assert_int_eq(terrace_lease(session, &all, TERRACE_LEASE_ALL, 0, &lease), TERRACE_OK);
+	terrace_release(lease);
+	nanosleep(&(struct timespec){1, 200 * 1000 * 1000}, NULL); /* two rounds of the advisor */
+	tree = ASK(0, "graph", hex[0]);
+	row = json_array_get(json_object_get(tree, "edges"), 0);
+	ck_assert_str_eq(text(row, "type"), "prefix_share");
+	ck_assert_str_eq(text(row, "key"), hex[1]);
+	ck_assert_str_eq(text(row, "tier"), "host");
+	json_decref(tree);
+	json_decref(ASK(3, "graph", hex[3]));
+	struct ctl_run dot = CTL_RUN("--address", address, "graph", "--dot", hex[0]);
+
+	ck_assert_int_eq(dot.code, 0);
+	ck_assert_ptr_nonnull(strstr((char *)dot.out, "digraph"));
+	ck_assert_ptr_nonnull(strstr((char *)dot.out, hex[1]));
+	ctl_run_free(&dot);
+	refused("no trace is being recorded", "stop", NULL);
+	tree = ASK(0, "trace", "record", "--seconds", "0.1", "first");
+	ck_assert_int_eq(number(tree, "requests"), 0);
+	ck_assert_ptr_nonnull(strstr(text(tree, "path"), "/data/traces/first"));
+	json_decref(tree);
+	refused("exists", "record", "first");
+	refused("letters", "record", "../first");
+	json_decref(ASK(0, "stat", "evictions"));
+}
+END_TEST
+
 START_TEST(drain_and_undo)
 {
 	struct terrace_keys one = {.bytes = keys[0], .count = 1, .key_bytes = 16};
@@ -297,6 +347,7 @@ int main(void)
 	tcase_add_test(tests, lookup_by_key);
 	tcase_add_test(tests, lookup_by_tokens_and_layout);
 	tcase_add_test(tests, inspect_and_damage);
+	tcase_add_test(tests, explain_graph_and_trace);
 	tcase_add_test(tests, drain_and_undo);
 	suite_add_tcase(suite, tests);
 	runner = srunner_create(suite);

@@ -12,7 +12,7 @@
 #include "eviction/graph_mail.h"
 #include "eviction/hash.h"
 
-enum { SECOND = 1000000 };
+enum { SECOND = 1000000, IDS_MAX = 300 };
 
 static const struct graph_edges_options small = { .nodes_max = 64, .edges_max = 200, .sessions_max = 16,
 						  .half_life_us = 60 * SECOND };
@@ -47,6 +47,7 @@ static void check_whole(struct graph_edges *g, const struct graph_edges_options 
 {
 	struct graph_edges_counts c = graph_edges_count(g);
 	uint32_t nodes = 0, live = 0, edges = 0, cursor = 0;
+	uint8_t degree[IDS_MAX + 1] = { 0 };
 	struct graph_node_record n;
 	struct graph_edge_record e;
 
@@ -61,6 +62,7 @@ static void check_whole(struct graph_edges *g, const struct graph_edges_options 
 		uint32_t found = graph_edges_near(g, now, &e.from, 1, EDGE_MASK(e.type), near, EDGES_OF_NODE), i = 0;
 
 		edges++;
+		ck_assert_uint_le(++degree[e.from], EDGES_OF_NODE);
 		ck_assert_uint_ne(e.from, e.to);
 		ck_assert(e.weight > 0 && isfinite(e.weight));
 		while (i < found && near[i].id != e.to)
@@ -77,17 +79,18 @@ static void check_whole(struct graph_edges *g, const struct graph_edges_options 
 START_TEST(what_must_hold_holds)
 {
 	for (uint64_t seed = 1; seed <= 20; seed++) {
-		struct graph_edges *g = graph_edges_create(&small);
+		const struct graph_edges_options *o = seed % 4 ? &small : &roomy;
+		struct graph_edges *g = graph_edges_create(o);
 		uint64_t now = SECOND;
 
 		ck_assert_ptr_nonnull(g);
 		for (uint64_t i = 0; i < 3000; i++) {
 			now += hash_mix(seed * 7919 + i) % SECOND;
-			step(g, seed * 1000003 + i, now, seed % 2 ? 40 : 300);
+			step(g, seed * 1000003 + i, now, seed % 2 ? 40 : IDS_MAX);
 			if (i % 100 == 0)
-				check_whole(g, &small, now);
+				check_whole(g, o, now);
 		}
-		check_whole(g, &small, now);
+		check_whole(g, o, now);
 		ck_assert_uint_gt(graph_edges_count(g).forgotten_edges, 0);
 		graph_edges_destroy(g);
 	}

@@ -47,6 +47,7 @@ START_TEST(features_stay_in_range)
 	}
 	ck_assert_uint_eq(all, FEATURE_STEPS_ALL);
 	ck_assert_uint_eq(features_pack(&(struct features){ .uses = 1 }), 0); /* what is not known is 0 */
+	ck_assert_uint_eq(features_pack(&(struct features){ .uses = 1, .hint = 9, .role = 200, .priority = 77 }), 0);
 }
 END_TEST
 

@@ -302,7 +302,8 @@ static const double shares[5] = { 0.01, 0.05, 0.1, 0.25, 0.5 };
 
 START_TEST(the_conversation_trace_gives_the_known_figures)
 {
-	double lru[5], graph;
+	static const double gains[5] = { 4.5, 2.5, 1.4, 0, 0 }; /* of graph over LRU, in points */
+	double best[5] = { 0 }, lru[5], graph;
 	struct replay_result r;
 	struct trace t;
 	char why[128];
@@ -323,13 +324,16 @@ START_TEST(the_conversation_trace_gives_the_known_figures)
 				      "%s at %g: %.3f", published[p].policy, shares[s], rate);
 			if (strcmp(published[p].policy, "lru") == 0)
 				lru[s] = rate;
+			if (strcmp(published[p].policy, "opt") != 0 && rate > best[s])
+				best[s] = rate;
 		}
-	for (int s = 0; s < 3; s++) {
+	for (int s = 0; s < 5; s++) {
 		struct replay_options o = { .capacity = (uint64_t)(shares[s] * t.unique + 0.5) };
 
 		ck_assert_int_eq(replay_run(&t, policy_find("graph"), &o, &r), STATUS_OK);
 		graph = replay_hit_tokens(&r);
-		ck_assert_msg(graph > lru[s] + 0.8, "graph at %g: %.3f, lru %.3f", shares[s], graph, lru[s]);
+		ck_assert_msg(graph >= lru[s] + gains[s] && graph >= best[s] - 0.02, "graph at %g: %.3f, lru %.3f, best %.3f",
+			      shares[s], graph, lru[s], best[s]);
 	}
 	trace_fini(&t);
 }

@@ -42,7 +42,6 @@ struct run {
 	struct crash_random random;
 	struct crash_setting setting;
 	struct crash_shadow *shadow;
-	struct crash_shadow total;     /* sums over the campaigns before */
 	uint64_t seed;
 	uint32_t kills, wanted, lives, named, ended, tries[CRASH_SITES_MAX], killed[CRASH_SITES_MAX];
 	uint32_t campaign, life;       /* at present */
@@ -76,7 +75,8 @@ static void damage_catalog(struct run *r, enum mischief m)
 	snprintf(path, sizeof(path), "%s/catalog/data.mdb", r->setting.root);
 	if (stat(path, &st))
 		return;
-	if (m == GONE)
+	/* A clean mark would not be true of a disk that was written to. */
+	if (m == GONE || m == TWIN)
 		unlink(path);
 	else if (m == CUT && truncate(path, st.st_size / 2))
 		perror(path);
@@ -395,10 +395,11 @@ static int summary(const struct run *r, uint64_t began)
 
 int main(int argc, char **argv)
 {
-	struct run *r = calloc(1, sizeof(*r));
+	static struct run run;
+	struct run *r = &run;
 	uint64_t began = now_ms();
 
-	if (argc < 2 || !r || crash_point_count() > CRASH_SITES_MAX)
+	if (argc < 2 || crash_point_count() > CRASH_SITES_MAX)
 		return 2;
 	if (!strcmp(argv[1], "list")) {
 		for (uint32_t i = 0; i < crash_point_count(); i++)

@@ -328,7 +328,9 @@ static void check_books(struct life *l)
 		cache_unlock(l->c);
 		pthread_mutex_unlock(&l->pause);
 		if (!quiet && now_us() - since > WAIT_MS * 1000ull)
-			wrong(l, "moves do not end: %u", l->c->tier->move_count);
+			wrong(l, "moves do not end: %u; loads wait for memory %d, burials for a disk %d; disk 0: %u spills, %u loads, failed %d",
+			      l->c->tier->move_count, l->c->tier->hungry != NULL, l->c->tier->unburied != NULL,
+			      l->c->tier->units[0].spilling, l->c->tier->units[0].loading, l->c->tier->units[0].failed);
 		if (!quiet)
 			nap_us(500);
 	}
