@@ -71,10 +71,29 @@ static enum status remove_key(struct cache *c, struct pool *const *pools, uint32
 	return s;
 }
 
+/* A disk that fails is marked on a thread of its own. Until then a crash, and the loss of the catalog, would make it trusted again, with
+ * all that is deleted now. */
+static bool marks_missing(const struct tier *t)
+{
+	struct disk_view v;
+
+	for (uint32_t i = 0; i < t->unit_count; i++) {
+		if (!t->units[i].failed)
+			continue;
+		disk_look(t->units[i].disk, &v);
+		if (!v.marked)
+			return true;
+	}
+	return false;
+}
+
 /* With the lock. OK: nothing is left to wait for. */
 static enum status delete_wait(struct cache *c, struct cache_wait *w)
 {
 	if (w->outstanding)
+		return STATUS_BUSY;
+	w->poll = marks_missing(c->tier);
+	if (w->poll)
 		return STATUS_BUSY;
 	if (w->stage == DELETE_BURYING) {
 		CRASH_POINT("delete_buried");

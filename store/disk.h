@@ -177,6 +177,7 @@ struct disk_view {
 	bool direct;               /* O_DIRECT is in use */
 	bool space_promised;       /* every slab has its space; false: ENOSPC may come to a write */
 	bool wiped;                /* the folder carried a quarantine marker when it was opened */
+	bool marked;               /* quarantined, and the marker was left, or has proved impossible to leave */
 	uint64_t budget_bytes, slab_bytes_used; /* damaged slabs included */
 	uint32_t slabs, slabs_damaged;
 	uint64_t slots, slots_used, corrupt, refused_slow, full_events;

@@ -39,6 +39,7 @@ static void *leave_marker(void *arg)
 	struct disk *d = arg;
 
 	disk_folder_mark(&d->folder, d->health.why);
+	atomic_store_explicit(&d->health.marked, true, memory_order_release);
 	return NULL;
 }
 
@@ -157,6 +158,7 @@ void disk_look(struct disk *d, struct disk_view *out)
 	out->direct = d->folder.direct;
 	out->wiped = d->folder.wiped;
 	out->space_promised = true;
+	out->marked = atomic_load_explicit(&d->health.marked, memory_order_acquire);
 	pthread_mutex_lock(&d->mutex);
 	look_health(d, out);
 	out->budget_bytes = d->options.budget_bytes;

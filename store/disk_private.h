@@ -8,6 +8,7 @@
 #define TERRACE_STORE_DISK_PRIVATE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "store/disk.h"
 
@@ -104,6 +105,7 @@ struct disk {
 		uint64_t slow_look_us, slow_oldest_us;
 		uint64_t corrupt, refused_slow, full_events;
 		pthread_t marker;
+		atomic_bool marked;    /* the marker was left, or could not be */
 	} health;
 };
 
