@@ -24,6 +24,9 @@ endif()
 add_test(NAME endurance COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fault/test_endurance.py
          $<TARGET_FILE:terraced> $<TARGET_FILE:storm> ${ENDURANCE_SECONDS})
 set_tests_properties(endurance PROPERTIES TIMEOUT 600)
+if(NOT TERRACE_SANITIZE) # tests/run.sh starts it in the background
+  set_tests_properties(endurance PROPERTIES LABELS beside)
+endif()
 add_test(NAME endurance_hour COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fault/test_endurance.py
          $<TARGET_FILE:terraced> $<TARGET_FILE:storm> 3600)
 set_tests_properties(endurance_hour PROPERTIES TIMEOUT 4000 LABELS long)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what the tests need, builds, runs everything, and counts: `sh tests/run.sh [--long]`.
 #
-# Stages: the source rules (tests/rules.sh), the plain build and its tests, the same tests under AddressSanitizer +
+# Stages: the source rules (tests/rules.sh), the plain build and its tests (the endurance run in the background), the same tests under AddressSanitizer +
 # UndefinedBehaviorSanitizer and under ThreadSanitizer, and every fuzz target for some seconds. --long adds the tests
 # labelled `long` and longer fuzzing. The logs stay in build/logs. The last line is "N passed, N failed, N skipped".
 set -u
@@ -52,7 +52,8 @@ suite() {
 	fi
 	if [ "$long" = yes ]; then exclude='^$'; else exclude=long; fi
 	note "test  $preset"
-	ctest --test-dir "build/$preset" -j "$jobs" -LE "$exclude" --output-on-failure --no-tests=error \
+	if [ "$preset" = default ]; then beside_start; fi
+	ctest --test-dir "build/$preset" -j "$jobs" -LE "$exclude|beside" --output-on-failure --no-tests=error \
 		--output-junit "$logs/$preset.xml" >"$logs/$preset.test.log" 2>&1
 	ok=$(grep -c 'Passed' "$logs/$preset.test.log")
 	skip=$(grep -c '\*\*\*Skipped' "$logs/$preset.test.log")
@@ -70,6 +71,13 @@ suite() {
 	grep -A2 'Skipped' "$logs/$preset.test.log" | sed 's/^/      /' | head -n 20
 }
 
+# What takes five minutes but little of the machine runs beside the later stages: tests labelled `beside`, of the plain build.
+beside_start() {
+	ctest --test-dir build/default -L beside --output-on-failure --no-tests=error >"$logs/beside.log" 2>&1 &
+	beside=$!
+}
+
+beside=
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0
 export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS="ignore_noninstrumented_modules=1 second_deadlock_stack=1"
@@ -90,6 +98,16 @@ if [ -f tests/fuzz/run.sh ]; then
 	[ "$bad" -eq 0 ] || tail -n 60 "$logs/fuzz.log"
 fi
 
+if [ -n "$beside" ]; then
+	note "beside"
+	wait "$beside"
+	code=$?
+	ok=$(grep -c 'Passed' "$logs/beside.log") bad=$(grep -c '\*\*\*' "$logs/beside.log")
+	[ "$code" -eq 0 ] || [ "$bad" -gt 0 ] || bad=1
+	passed=$((passed + ok)) failed=$((failed + bad))
+	note "      beside: $ok passed, $bad failed"
+	[ "$bad" -eq 0 ] || tail -n 60 "$logs/beside.log"
+fi
 note "done"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
