@@ -286,11 +286,14 @@ static enum terrace_status layouts_read(struct client_view *view, const struct t
 static struct terrace_session *session_create(const char *tenant, const char *engine, bool owner)
 {
 	struct terrace_session *session = calloc(1, sizeof(*session));
+	const size_t engine_bytes = strnlen(engine, ENGINE_MAX);
 
 	if (!session)
 		return NULL;
 	session->tenant = strdup(tenant);
-	session->engine = strndup(engine, ENGINE_MAX);
+	session->engine = calloc(1, engine_bytes + 1);
+	if (session->engine)
+		memcpy(session->engine, engine, engine_bytes);
 	session->owner = owner;
 	if (session->tenant && session->engine)
 		return session;

@@ -25,3 +25,27 @@ if(TARGET terraced)
     set_tests_properties(tinylm_demo PROPERTIES LABELS long)
   endif()
 endif()
+
+# The GPU path without a GPU: a runtime and a plugin whose device is the host, in a folder of their own by the names that are loaded.
+if(TARGET terraced)
+  set(host_device ${CMAKE_CURRENT_BINARY_DIR}/host_device)
+  add_library(tinylm_host_runtime MODULE tinylm_host_runtime.c)
+  set_target_properties(tinylm_host_runtime PROPERTIES PREFIX "" OUTPUT_NAME libcudart SUFFIX .so.13
+                        LIBRARY_OUTPUT_DIRECTORY ${host_device})
+  add_library(tinylm_host_plugin MODULE tinylm_host_plugin.c)
+  target_link_libraries(tinylm_host_plugin PRIVATE terrace_kernels)
+  set_target_properties(tinylm_host_plugin PROPERTIES PREFIX "" OUTPUT_NAME libterrace_cuda SUFFIX .so.0
+                        LIBRARY_OUTPUT_DIRECTORY ${host_device})
+  file(WRITE ${host_device}/empty/libterrace_cuda.so.0 "")
+
+  # The same program as on a GPU, and over the host's device.
+  terrace_test(gpu_plugin SOURCES gpu/plugin.c LIBS tinylm_core terrace)
+  add_test(NAME gpu_plugin_host COMMAND gpu_plugin)
+  set_tests_properties(gpu_plugin_host PROPERTIES TIMEOUT 300 ENVIRONMENT LD_LIBRARY_PATH=${host_device})
+  add_dependencies(gpu_plugin tinylm_host_runtime tinylm_host_plugin)
+
+  terrace_test(tinylm_cuda LIBS PkgConfig::JANSSON TIMEOUT 600)
+  target_compile_definitions(tinylm_cuda PRIVATE TINYLM="$<TARGET_FILE:tinylm>" TERRACED="$<TARGET_FILE:terraced>"
+                             HOST_DEVICE="${host_device}")
+  add_dependencies(tinylm_cuda tinylm terraced tinylm_host_runtime tinylm_host_plugin)
+endif()

@@ -46,9 +46,10 @@ static bool demo_open(struct demo *d, const struct options *o, struct fault *fau
 	if (!engine_open(&d->engine, o->model, o->threads, o->chunk, fault) ||
 	    !demo_prompts_make(&d->engine.model, &d->prompts, fault))
 		return false;
+	d->engine.forward.cuda = o->cuda;
 	d->generate = (struct generate_options){ .tokens_max = o->count, .temperature = o->temperature, .seed = o->seed,
 						 .block_tokens = o->block_tokens };
-	d->ppl = (struct ppl_options){ o->demo_windows, 0, o->block_tokens, o->chunk, o->threads };
+	d->ppl = (struct ppl_options){ o->demo_windows, 0, o->block_tokens, o->chunk, o->threads, o->cuda };
 	snprintf(in_model, sizeof(in_model), "%s/val_tokens.u16", o->model);
 	if (!path)
 		path = in_model;
@@ -169,9 +170,9 @@ static void print_headline(const struct demo *d)
 	const struct model_config *m = &d->engine.model.config;
 	double cold = c->alone.stats.prefill_seconds, warm = c->b.stats.prefill_seconds;
 
-	printf("tinylm demo: %u layers, %u query and %u KV heads of %u; KV blocks of %u tokens, packed as %s\n"
+	printf("tinylm demo: %u layers, %u query and %u KV heads of %u; KV blocks of %u tokens, packed as %s%s\n"
 	       "daemon at %s\n\n", m->layers, m->q_heads, m->kv_heads, m->head_dim, d->generate.block_tokens, c->spec.name,
-	       d->options->address);
+	       d->options->cuda ? " on the GPU" : "", d->options->address);
 	printf("Prompts A and B begin with the same document: %u of their %u and %u tokens.\n\n", d->prompts.shared,
 	       d->prompts.a_count, d->prompts.b_count);
 	printf("A: nothing stored yet. Prefilled %u tokens in %.0f ms; packed and stored %u blocks. Goes on:\n",

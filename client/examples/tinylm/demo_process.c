@@ -31,7 +31,7 @@ static bool start(const struct options *o, const char *salt, int out_fd, pid_t *
 	char *argv[] = { "tinylm",  "--demo-second", "--model",        (char *)o->model,      "--daemon", (char *)o->address,
 			 "--salt",  (char *)salt,    "--format",       (char *)o->format.name, "-n",      count,
 			 "--chunk", chunk,           "--block-tokens", block_tokens,          "--temperature", temperature,
-			 "--seed",  seed,            o->threads ? "--threads" : NULL,         threads,    NULL };
+			 "--seed",  seed,            "--device", o->cuda ? "cuda" : "cpu", o->threads ? "--threads" : NULL,         threads,    NULL };
 	posix_spawn_file_actions_t actions;
 	int error;
 
@@ -161,6 +161,7 @@ static bool second_run(const struct options *o, struct engine *e, struct demo_pr
 
 	if (!engine_open(e, o->model, o->threads, o->chunk, fault) || !demo_prompts_make(&e->model, prompts, fault))
 		return false;
+	e->forward.cuda = o->cuda;
 	kvcache_layout(&e->model.config, e->model.fingerprint, o->format.k, o->format.v, o->block_tokens, &layout);
 	return prefix_cache_open(cache, o->address, &layout, o->salt, fault) &&
 	       generate_run(&e->forward, &o->format, cache, prompts->b, prompts->b_count, &generate, g, fault);

@@ -10,7 +10,7 @@ struct engine {
 	struct forward forward;
 };
 
-/* threads 0: one a CPU; chunk: tokens of a prefill step. */
+/* threads 0: one a CPU; chunk: tokens of a prefill step. On the CPU, unless forward.cuda is then set. */
 bool engine_open(struct engine *e, const char *directory, uint32_t threads, uint32_t chunk, struct fault *fault);
 
 /* Zeroed memory is fine. */

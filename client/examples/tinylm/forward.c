@@ -140,7 +140,7 @@ static void store_part(void *arg, uint32_t part)
 		rope(f, q + (size_t)r * q_width, c->q_heads, f->first + row + r);
 		rope(f, k + (size_t)r * kv_width, c->kv_heads, f->first + row + r);
 	}
-	if (!kvcache_store(f->kv, f->layer, f->first + row, rows, k, v, &f->parts[part].fault))
+	if (!f->kv->device && !kvcache_store(f->kv, f->layer, f->first + row, rows, k, v, &f->parts[part].fault))
 		f->parts[part].failed = true;
 }
 
@@ -161,8 +161,8 @@ static void attend_part(void *arg, uint32_t part)
 	attended = f->attended + (size_t)row * q_width;
 	gate = f->gate + (size_t)row * inner;
 	up = f->up + (size_t)row * inner;
-	if (!kvcache_attend(f->kv, f->layer, f->first + row, rows, f->q + (size_t)row * q_width, attended,
-			    f->parts[part].scratch, &f->parts[part].fault)) {
+	if (!f->kv->device && !kvcache_attend(f->kv, f->layer, f->first + row, rows, f->q + (size_t)row * q_width, attended,
+					      f->parts[part].scratch, &f->parts[part].fault)) {
 		f->parts[part].failed = true;
 		return;
 	}
@@ -189,6 +189,15 @@ static bool run_step(struct forward *f, void (*task)(void *arg, uint32_t part), 
 	return true;
 }
 
+static bool run_layer(struct forward *f, struct fault *fault)
+{
+	struct kvdevice *device = f->kv->device;
+
+	return run_step(f, store_part, fault) &&
+	       (!device || kvdevice_layer(device, f->layer, f->k, f->v, f->q, f->attended, fault)) &&
+	       run_step(f, attend_part, fault);
+}
+
 bool forward_run(struct forward *f, struct kvcache *kv, const uint32_t *tokens, uint32_t n, struct fault *fault)
 {
 	const struct model_config *c = &f->model->config;
@@ -210,8 +219,10 @@ bool forward_run(struct forward *f, struct kvcache *kv, const uint32_t *tokens, 
 	f->cut = n == 1 ? 1 : f->part_count;
 	for (uint32_t i = 0; i < f->part_count; i++)
 		f->parts[i].failed = false;
+	if (kv->device && !kvdevice_begin(kv->device, kv->count, n, fault))
+		return false;
 	for (f->layer = 0; f->layer < c->layers; f->layer++) {
-		if (!run_step(f, store_part, fault) || !run_step(f, attend_part, fault))
+		if (!run_layer(f, fault))
 			return false;
 	}
 	kv->count += n;

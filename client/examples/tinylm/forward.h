@@ -1,7 +1,8 @@
 /* The transformer: tokens in, hidden states and logits out, K and V into a kvcache.
  *
  * A run takes a chunk of tokens through all layers. The rows (tokens) are split over the worker threads; within a layer there
- * are two steps, since every row's K and V must be stored before any row attends. */
+ * are two steps, since every row's K and V must be stored before any row attends. If the cache is on the GPU, storing and attending
+ * are one call between the two, by the thread that runs the forward. */
 #ifndef TINYLM_FORWARD_H
 #define TINYLM_FORWARD_H
 
@@ -24,6 +25,7 @@ struct forward {
 	struct workers *workers;
 	uint32_t rows_max;   /* tokens of a run */
 	uint32_t positions;  /* of the longest sequence */
+	bool cuda;           /* packed caches of sequences are to be on the GPU; false after forward_init */
 	float *rope_cos, *rope_sin; /* [positions][head_dim / 2] */
 	float *x, *h;        /* [rows_max][hidden]: the residual stream; a normalised copy */
 	float *q, *attended; /* [rows_max][q_heads * head_dim] */

@@ -59,8 +59,25 @@ bool kvcache_init(struct kvcache *c, const struct model_config *config, const st
 	return true;
 }
 
+bool kvcache_use_device(struct kvcache *c, uint32_t rows_max, struct fault *fault)
+{
+	struct kvdevice *device = malloc(sizeof(*device));
+
+	if (!device)
+		return fault_set(fault, "out of memory");
+	if (!kvdevice_open(device, &c->layout, c->config->q_heads, c->capacity, rows_max, fault)) {
+		free(device);
+		return false;
+	}
+	c->device = device;
+	return true;
+}
+
 void kvcache_fini(struct kvcache *c)
 {
+	if (c->device)
+		kvdevice_close(c->device);
+	free(c->device);
 	free(c->k);
 	free(c->v);
 	free(c->blocks);

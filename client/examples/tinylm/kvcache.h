@@ -3,11 +3,14 @@
  * *plain*: floats in the engine's own memory and an attention of its own: the unquantised baseline.
  * *packed*: a table of Terrace blocks; K and V are packed into them before anything attends, and attention is
  * terrace_attend() on the blocks, so that every K and V is read back from packed bytes, those of the current tokens too.
- * Whose memory a block is (private, leased, reserved in the daemon) is the business of sequence.c, which fills the table. */
+ * Whose memory a block is (private, leased, reserved in the daemon) is the business of sequence.c, which fills the table.
+ * A packed cache may live on the GPU (kvdevice.h): then K and V are packed and attended there, and the table only says where the
+ * daemon's copies of blocks are. */
 #ifndef TINYLM_KVCACHE_H
 #define TINYLM_KVCACHE_H
 
 #include "config.h"
+#include "kvdevice.h"
 
 #include "terrace.h"
 
@@ -21,6 +24,7 @@ struct kvcache {
 	struct terrace_layout layout;
 	const void **blocks; /* packed: [ceil(capacity / block_tokens)], to read */
 	void **slots;        /* the same, to write; NULL for a block that is borrowed read-only or not there */
+	struct kvdevice *device; /* NULL: on the CPU */
 };
 
 /* The layout of all layers and KV heads of a model. */
@@ -31,20 +35,23 @@ void kvcache_layout(const struct model_config *config, const uint8_t fingerprint
 bool kvcache_init(struct kvcache *c, const struct model_config *config, const struct terrace_layout *layout,
 		  uint32_t capacity, struct fault *fault);
 
-/* Frees the tables and the plain floats, not the blocks. Zeroed memory is fine. */
+/* Moves an empty packed cache to the GPU; it then takes runs of up to rows_max tokens. On failure it stays where it is. */
+bool kvcache_use_device(struct kvcache *c, uint32_t rows_max, struct fault *fault);
+
+/* Frees the tables, the plain floats and what is on the GPU, not the blocks. Zeroed memory is fine. */
 void kvcache_fini(struct kvcache *c);
 
 /* Tokens that different threads may store at the same time must not share a unit of this many. */
 uint32_t kvcache_grain(const struct kvcache *c);
 
-/* Stores one layer's K and V of the tokens at positions first .. first + n - 1; k and v are [n][kv_heads * head_dim]. */
+/* On the CPU: stores one layer's K and V of the tokens at positions first .. first + n - 1; k and v are [n][kv_heads * head_dim]. */
 bool kvcache_store(struct kvcache *c, uint32_t layer, uint32_t first, uint32_t n, const float *k, const float *v,
 		   struct fault *fault);
 
 /* Floats of scratch that kvcache_attend wants. */
 size_t kvcache_scratch(const struct model_config *config, uint32_t capacity);
 
-/* Causal attention of the queries at those positions over everything stored up to them; q and out are
+/* On the CPU: causal attention of the queries at those positions over everything stored up to them; q and out are
  * [n][q_heads * head_dim]. */
 bool kvcache_attend(const struct kvcache *c, uint32_t layer, uint32_t first, uint32_t n, const float *q, float *out,
 		    float *scratch, struct fault *fault);

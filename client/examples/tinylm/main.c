@@ -1,5 +1,6 @@
 /* tinylm: the program. Parses the command line and runs one mode; see options.c for the modes. */
 #include "demo.h"
+#include "device.h"
 #include "engine.h"
 #include "generate.h"
 #include "options.h"
@@ -36,9 +37,9 @@ static bool ppl_rows(const struct options *o, const struct model *model, const s
 	if (count == 0 && !kvspec_parse_list(formats_default, specs + 1, &count, fault))
 		return false;
 	if (!o->json)
-		printf("%u windows of %u tokens, every K and V read back from packed blocks of %u tokens\n\n"
+		printf("%u windows of %u tokens, every K and V read back from packed blocks of %u tokens%s\n\n"
 		       "format      perplexity      nats    over fp32   seconds\n", ppl->windows, ppl->window,
-		       ppl->block_tokens);
+		       ppl->block_tokens, ppl->cuda ? " on the GPU" : "");
 	for (uint32_t i = 0; i <= count; i++) {
 		struct ppl_result r;
 
@@ -58,7 +59,7 @@ static bool ppl_rows(const struct options *o, const struct model *model, const s
 
 static bool run_ppl(const struct options *o, struct fault *fault)
 {
-	struct ppl_options ppl = { o->windows, 0, o->block_tokens, o->chunk, o->threads };
+	struct ppl_options ppl = { o->windows, 0, o->block_tokens, o->chunk, o->threads, o->cuda };
 	json_t *list = json_array(), *root = NULL;
 	uint32_t *tokens = NULL;
 	struct model model;
@@ -185,6 +186,7 @@ static bool run_generate(const struct options *o, struct fault *fault)
 
 	if (!engine_open(&engine, o->model, o->threads, o->chunk, fault))
 		return false;
+	engine.forward.cuda = o->cuda;
 	ok = read_prompt(o->prompt, &text, &bytes, fault) &&
 	     generate_prompt(&engine.model, text, bytes, &prompt, &count, fault) &&
 	     generate_with(o, &engine, prompt, count, fault);
@@ -203,6 +205,10 @@ int main(int argc, char **argv)
 
 	if (code >= 0)
 		return code;
+	if (options.cuda && !device_load(&fault)) {
+		fprintf(stderr, "tinylm: --device cuda: %s\n", fault.text);
+		return EXIT_USAGE;
+	}
 	if (options.mode == MODE_DEMO)
 		return demo_run(&options);
 	if (options.mode == MODE_DEMO_SECOND)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { KIND_MODE, KIND_PROMPT, KIND_TEXT, KIND_NUMBER, KIND_SEED, KIND_REAL, KIND_FORMAT, KIND_FORMATS, KIND_FLAG, KIND_HELP };
+enum kind { KIND_MODE, KIND_PROMPT, KIND_TEXT, KIND_NUMBER, KIND_SEED, KIND_REAL, KIND_FORMAT, KIND_FORMATS, KIND_DEVICE, KIND_FLAG, KIND_HELP };
 
 struct option_row {
 	const char *name, *argument; /* argument: NULL if it takes none */
@@ -31,6 +31,7 @@ static const struct option_row rows[] = {
 	{ "--format", "F", "KV format of --generate and --demo: fp32 (not packed), fp16, bf16, fp8, int4_pth, tq4, tq3,\n"
 	  "                      tq2, or two as K/V, like fp8/tq4 (default tq4)", KIND_FORMAT, AT(format) },
 	{ "--formats", "F,F,...", "KV formats of --ppl and of --demo's table", KIND_FORMATS, AT(formats) },
+	{ "--device", "D", "where packed K and V are encoded and attended: cpu (default) or cuda", KIND_DEVICE, AT(cuda) },
 	{ "-n", "N", "tokens to generate (default 32)", KIND_NUMBER, AT(count), 1, 1 << 20 },
 	{ "--temperature", "T", "sample at this temperature; 0 is greedy (default)", KIND_REAL, AT(temperature) },
 	{ "--seed", "N", "of the sampling (default 1)", KIND_SEED, AT(seed) },
@@ -62,7 +63,8 @@ static void print_help(void)
 		printf("  %-19s %s\n", left, rows[i].help);
 	}
 	printf("\nWithout --daemon, and whenever the daemon does not answer, everything is computed privately: the text is the\n"
-	       "same. Exit codes: 0 done, 1 failed, 2 wrong usage.\n");
+	       "same. --device cuda needs libterrace_cuda, CUDA's runtime and a GPU, and is refused without; fp32 stays on the CPU.\n"
+	       "Exit codes: 0 done, 1 failed, 2 wrong usage.\n");
 }
 
 static bool parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *out)
@@ -123,6 +125,11 @@ static bool apply(struct options *o, const struct option_row *row, const char *v
 		return kvspec_parse(value, field, fault);
 	case KIND_FORMATS:
 		return kvspec_parse_list(value, field, &o->format_count, fault);
+	case KIND_DEVICE:
+		if (strcmp(value, "cpu") != 0 && strcmp(value, "cuda") != 0)
+			return fault_set(fault, "%s takes cpu or cuda", row->name);
+		*(bool *)field = strcmp(value, "cuda") == 0;
+		return true;
 	case KIND_FLAG:
 		*(bool *)field = true;
 		return true;
@@ -153,6 +160,8 @@ static bool check(const struct options *o, struct fault *fault)
 		return fault_set(fault, "--demo needs --daemon");
 	if (o->mode >= MODE_DEMO && !o->format.packed)
 		return fault_set(fault, "--demo needs a packed --format");
+	if (o->mode == MODE_GENERATE && o->cuda && !o->format.packed)
+		return fault_set(fault, "--device cuda needs a packed --format");
 	return true;
 }
 

@@ -20,6 +20,7 @@ struct options {
 	uint32_t count, windows, demo_windows, block_tokens, chunk, threads;
 	float temperature;
 	uint64_t seed;
+	bool cuda; /* --device */
 	bool json;
 };
 

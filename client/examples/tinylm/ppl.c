@@ -89,6 +89,8 @@ static bool lane_blocks(struct lane *l, struct fault *fault)
 	uint64_t bytes = terrace_block_bytes(&l->kv.layout);
 	uint32_t blocks = (l->kv.capacity + l->kv.layout.block_tokens - 1) / l->kv.layout.block_tokens;
 
+	if (l->forward.cuda)
+		return kvcache_use_device(&l->kv, l->forward.rows_max, fault);
 	l->memory = aligned_alloc(4096, (blocks * bytes + 4095) / 4096 * 4096);
 	if (!l->memory)
 		return fault_set(fault, "out of memory");
@@ -110,9 +112,11 @@ static bool lane_init(struct lane *l, const struct ppl *p, struct fault *fault)
 	l->logits = malloc((size_t)LOGIT_ROWS * c->vocab * sizeof(float));
 	if (!l->logits)
 		return fault_set(fault, "out of memory");
-	return workers_init(&l->alone, 1, fault) &&
-	       forward_init(&l->forward, p->model, &l->alone, o->chunk, o->window, fault) &&
-	       kvcache_init(&l->kv, c, p->spec->packed ? &layout : NULL, o->window, fault) &&
+	if (!workers_init(&l->alone, 1, fault) ||
+	    !forward_init(&l->forward, p->model, &l->alone, o->chunk, o->window, fault))
+		return false;
+	l->forward.cuda = o->cuda;
+	return kvcache_init(&l->kv, c, p->spec->packed ? &layout : NULL, o->window, fault) &&
 	       (!p->spec->packed || lane_blocks(l, fault));
 }
 

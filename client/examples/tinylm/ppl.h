@@ -18,6 +18,7 @@ struct ppl_options {
 	uint32_t block_tokens;
 	uint32_t chunk;        /* tokens of a run */
 	uint32_t threads;      /* windows at a time; 0: one a CPU */
+	bool cuda;             /* packed K and V on the GPU */
 };
 
 /* Sets options->window to what the user asked for, 0 being the model's whole context. */

@@ -24,6 +24,10 @@ bool sequence_open(struct sequence *s, struct forward *forward, const struct ter
 	s->cache = cache;
 	if (!kvcache_init(&s->kv, &forward->model->config, layout, capacity, fault))
 		return false;
+	if (layout && forward->cuda && !kvcache_use_device(&s->kv, forward->rows_max, fault)) {
+		sequence_close(s);
+		return false;
+	}
 	s->block_tokens = kvcache_grain(&s->kv);
 	blocks = (capacity + s->block_tokens - 1) / s->block_tokens;
 	s->tokens = malloc(capacity * sizeof(*s->tokens));
@@ -39,6 +43,7 @@ bool sequence_open(struct sequence *s, struct forward *forward, const struct ter
 
 void sequence_close(struct sequence *s)
 {
+	kvcache_fini(&s->kv); /* first: copies of leased blocks to the GPU may be under way */
 	terrace_abort(s->filling);
 	terrace_abort(s->open);
 	for (uint32_t i = 0; i < s->lease_count; i++)
@@ -49,7 +54,6 @@ void sequence_close(struct sequence *s)
 	free(s->blocks);
 	free(s->keys);
 	free(s->leases);
-	kvcache_fini(&s->kv);
 	memset(s, 0, sizeof(*s));
 }
 
@@ -78,12 +82,27 @@ static bool place_private(struct sequence *s, uint32_t i, struct fault *fault)
 {
 	size_t bytes = ((size_t)terrace_block_bytes(&s->kv.layout) + 63) / 64 * 64;
 
+	if (s->kv.device) {
+		place_writable(s, i, SEQUENCE_PRIVATE, NULL); /* its memory is there already */
+		return true;
+	}
 	if (!s->blocks[i].memory)
 		s->blocks[i].memory = aligned_alloc(64, bytes);
 	if (!s->blocks[i].memory)
 		return fault_set(fault, "out of memory");
 	place_writable(s, i, SEQUENCE_PRIVATE, s->blocks[i].memory);
 	return true;
+}
+
+/* The GPU's copy of a leased block, and a slot's copy of the GPU's block; on the CPU there is but one. */
+static bool copy_in(struct sequence *s, uint32_t i, struct fault *fault)
+{
+	return !s->kv.device || kvdevice_put(s->kv.device, i, s->kv.blocks[i], fault);
+}
+
+static bool copy_out(struct sequence *s, uint32_t i, struct fault *fault)
+{
+	return !s->kv.device || kvdevice_get(s->kv.device, i, s->kv.slots[i], fault);
 }
 
 static void keep_lease(struct sequence *s, struct terrace_lease *lease)
@@ -132,6 +151,10 @@ static bool recompute(struct sequence *s, uint32_t first, struct fault *fault)
 {
 	for (uint32_t i = first; i < s->block_count; i++) {
 		s->stats.lost_blocks += s->blocks[i].owner != SEQUENCE_PRIVATE;
+		if (s->blocks[i].owner == SEQUENCE_OPEN) {
+			terrace_abort(s->open);
+			s->open = NULL;
+		}
 		if (!place_private(s, i, fault))
 			return false;
 	}
@@ -142,7 +165,7 @@ static bool recompute(struct sequence *s, uint32_t first, struct fault *fault)
 /* ---- a prompt's blocks ------------------------------------------------------------------------------------------- */
 
 /* Leases the longest stored prefix, short of the last token: one token at least must run to give logits. */
-static void borrow_prefix(struct sequence *s)
+static bool borrow_prefix(struct sequence *s, struct fault *fault)
 {
 	uint32_t wanted = (s->count - 1) / s->block_tokens, got = 0;
 	struct terrace_keys keys = keys_from(s, 0, wanted);
@@ -150,16 +173,19 @@ static void borrow_prefix(struct sequence *s)
 
 	if (wanted == 0 || !prefix_cache_ok(s->cache, "lease",
 					    terrace_lease(s->cache->session, &keys, TERRACE_LEASE_PREFIX, 0, &lease)))
-		return;
+		return true;
 	keep_lease(s, lease);
 	while (got < wanted && got < terrace_lease_count(lease) && terrace_lease_block(lease, got, 0) &&
 	       terrace_lease_tokens(lease, got) == s->block_tokens) {
 		place_leased(s, got, terrace_lease_block(lease, got, 0));
+		if (!copy_in(s, got, fault))
+			return false;
 		got++;
 	}
 	s->block_count = got;
 	s->kv.count = got * s->block_tokens;
 	s->stats.reused_tokens = s->kv.count;
+	return true;
 }
 
 /* Asks for slots for the full blocks behind the prefix. Those that get none stay without memory. */
@@ -186,22 +212,38 @@ static void reserve_rest(struct sequence *s, uint32_t full)
 	}
 }
 
+/* Fills the reserved slots from the GPU. */
+static bool fill_slots(struct sequence *s, struct fault *fault)
+{
+	uint32_t end = s->filling_first + terrace_reservation_count(s->filling);
+
+	for (uint32_t i = s->filling_first; i < end; i++) {
+		if (s->blocks[i].owner == SEQUENCE_RESERVED && !copy_out(s, i, fault))
+			return false;
+	}
+	return true;
+}
+
 /* Publishes the prompt's reserved blocks and goes on attending from the leased, published ones. A block whose lease is not
  * had may be evicted at any moment: it is computed again. */
 static bool publish_prompt(struct sequence *s, struct fault *fault)
 {
 	uint32_t count = terrace_reservation_count(s->filling), first_lost = UINT32_MAX;
 	struct terrace_reservation *filling = s->filling;
-	enum terrace_status *statuses = calloc(count ? count : 1, sizeof(*statuses));
+	enum terrace_status *statuses;
 	struct terrace_lease *lease = NULL;
+	bool ok = true;
 
+	if (!fill_slots(s, fault))
+		return false;
+	statuses = calloc(count ? count : 1, sizeof(*statuses));
 	if (!statuses)
 		return fault_set(fault, "out of memory");
 	s->filling = NULL;
 	if (!prefix_cache_ok(s->cache, "commit", terrace_commit(filling, 0, statuses, &lease)))
 		lease = NULL;
 	keep_lease(s, lease);
-	for (uint32_t i = 0; i < count; i++) {
+	for (uint32_t i = 0; ok && i < count; i++) {
 		uint32_t at = s->filling_first + i;
 		const void *block = lease ? terrace_lease_block(lease, i, 0) : NULL;
 
@@ -210,12 +252,13 @@ static bool publish_prompt(struct sequence *s, struct fault *fault)
 		if (block) {
 			place_leased(s, at, block);
 			s->stats.stored_blocks += statuses[i] == TERRACE_OK;
+			ok = statuses[i] == TERRACE_OK || copy_in(s, at, fault); /* else another's bytes */
 		} else if (first_lost == UINT32_MAX) {
 			first_lost = at;
 		}
 	}
 	free(statuses);
-	return first_lost == UINT32_MAX || recompute(s, first_lost, fault);
+	return ok && (first_lost == UINT32_MAX || recompute(s, first_lost, fault));
 }
 
 /* ---- the tail ---------------------------------------------------------------------------------------------------- */
@@ -255,6 +298,8 @@ static bool end_tail(struct sequence *s, uint32_t i, struct fault *fault)
 	}
 	if (s->blocks[i].owner != SEQUENCE_OPEN)
 		return true;
+	if (!copy_out(s, i, fault))
+		return false;
 	s->open = NULL;
 	status = terrace_commit_open(open, s->keys[i], PREFIX_KEY_BYTES, s->block_tokens, 0);
 	keys = keys_from(s, i, 1);
@@ -266,7 +311,7 @@ static bool end_tail(struct sequence *s, uint32_t i, struct fault *fault)
 	if (!lease || !terrace_lease_block(lease, 0, 0) || terrace_lease_tokens(lease, 0) != s->block_tokens)
 		return recompute(s, i, fault);
 	place_leased(s, i, terrace_lease_block(lease, 0, 0));
-	return true;
+	return status == TERRACE_OK || copy_in(s, i, fault); /* another's bytes */
 }
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
@@ -280,8 +325,8 @@ static bool place_prompt(struct sequence *s, struct fault *fault)
 		prefix_cache_keys(s->cache, s->tokens, 0, full, s->keys);
 		s->key_count = full;
 	}
-	if (cache_usable(s))
-		borrow_prefix(s);
+	if (cache_usable(s) && !borrow_prefix(s, fault))
+		return false;
 	if (cache_usable(s))
 		reserve_rest(s, full);
 	for (uint32_t i = s->block_count; i < full; i++) {
