@@ -385,12 +385,12 @@ static void request(struct policy *p, const struct policy_request *r)
 	}
 }
 
-/* What request() has noted is not noted again. */
+/* What request() has noted, or admit(), is not noted again when it is inserted or used, even if that comes later. */
 static struct record *record_of(struct policy *p, const struct policy_event *e)
 {
-	struct record *r = is_told(p, e->now_us) ? memory_find(&p->memory, e->id) : NULL;
+	struct record *r = memory_find(&p->memory, e->id);
 
-	if (r)
+	if (r && (is_told(p, e->now_us) || memory_is_pending(r, e->now_us)))
 		return r;
 	return note(p, e->id, e->position, (struct features){ .hint = e->hint, .role = e->role,
 		    .priority = e->priority, .ttl_s = e->ttl_s }, e->now_us);
@@ -405,6 +405,7 @@ static uint32_t class_now(struct policy *p, const struct policy_event *e)
 		return class_of(p, features_pack(&(struct features){ .uses = 1 }));
 	r = record_of(p, e);
 	r->live = true;
+	r->pending = false;
 	return r->class;
 }
 

@@ -19,6 +19,7 @@ enum {
 	SAMPLE_LEAST = 4,         /* one in so many at most: blocks of a request share their fate */
 	SAMPLE_ALL = 1 << 13,     /* below so many records */
 	HAND_STEPS = 64,
+	PENDING_MS = 60 * 1000,
 };
 
 bool memory_init(struct memory *m, uint64_t capacity)
@@ -213,6 +214,7 @@ struct memory_access memory_access(struct memory *m, struct record *r, uint64_t 
 	struct sample *s;
 
 	r->touched = r->uses != 0;
+	r->pending = true;
 	r->last_ms = (uint32_t)(now_us / 1000);
 	if (r->sample) {
 		s = &m->samples[r->sample];
@@ -231,4 +233,9 @@ struct memory_access memory_access(struct memory *m, struct record *r, uint64_t 
 	s->weight = weight;
 	sample_link(m, r->sample);
 	return out;
+}
+
+bool memory_is_pending(const struct record *r, uint64_t now_us)
+{
+	return r->pending && (uint32_t)(now_us / 1000) - r->last_ms < PENDING_MS;
 }

@@ -21,6 +21,7 @@ struct record {
 	bool spared : 1;      /* kept, or it would have been, by refusing another */
 	bool refused : 1;     /* that other */
 	bool touched : 1;     /* accessed since the hand passed */
+	bool pending : 1;     /* accessed, and not inserted or used since: see memory_is_pending() */
 	uint8_t uses, children, turn;
 };
 
@@ -64,9 +65,13 @@ struct record *memory_find(const struct memory *m, uint64_t id);
 /* The record of an id that has none: makes one, forgetting another if it must. Never NULL. */
 struct record *memory_make(struct memory *m, uint64_t id);
 
-/* The block was accessed, and has these features from now on. */
+/* The block was accessed, and has these features from now on; it is pending until the caller says otherwise. */
 struct memory_access memory_access(struct memory *m, struct record *r, uint64_t id, uint32_t features,
 				   float weight, uint64_t now_us);
+
+/* Whether the event at now_us belongs to the access that was counted last: that one was less than a minute ago, and nothing has
+ * come of it yet. A request is told when it arrives; its blocks are read and put when there is time for it. */
+bool memory_is_pending(const struct record *r, uint64_t now_us);
 
 /* Counts what outgrew its bucket up to now. */
 void memory_advance(struct memory *m, uint64_t now_us);

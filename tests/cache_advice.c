@@ -5,6 +5,7 @@
 
 #include "daemon/cache_advice.h"
 #include "daemon/cache_tier.h"
+#include "eviction/replay.h"
 #include "tests/cache_chain.h"
 
 enum { SLOTS = 128 };
@@ -313,6 +314,74 @@ START_TEST(what_is_asked_for_again_is_regretted)
 }
 END_TEST
 
+/* ---- the graph's policy, told as a daemon is told ---- */
+
+enum { CHAIN = 8, POPULAR = 24, ASKED = 4000, STEP_US = 2000000 };
+
+/* One request in four is for a popular chain, the others are for what never comes back. */
+static void flood(struct trace *t, uint32_t requests)
+{
+	uint64_t state = 3, ids[CHAIN];
+
+	trace_init(t, RIG_TOKENS);
+	for (uint32_t i = 0; i < requests; i++) {
+		struct trace_request q = { .time_us = (i + 1ull) * STEP_US, .tokens = CHAIN * RIG_TOKENS };
+		uint64_t chain;
+
+		state = state * 6364136223846793005ull + 1442695040888963407ull;
+		chain = state >> 62 ? POPULAR + i : (state >> 33) % POPULAR;
+		for (uint32_t b = 0; b < CHAIN; b++)
+			ids[b] = chain * CHAIN + b;
+		ck_assert_int_eq(trace_add(t, &q, ids, CHAIN), STATUS_OK);
+	}
+}
+
+/* Of a cache that is asked for each chain, and served and given the rest `late_us` later; in % of the blocks. */
+static double hits_when_late(const struct trace *t, const char *policy, uint64_t late_us)
+{
+	struct cache_options o = rig_options(SLOTS);
+	uint64_t keys[CHAIN], hits = 0;
+	struct rig r;
+
+	o.policy = policy;
+	rig_open(&r, &o, 1);
+	for (uint32_t i = 0; i < t->request_count; i++) {
+		for (uint32_t b = 0; b < CHAIN; b++)
+			keys[b] = t->blocks[t->requests[i].first + b];
+		r.now = t->requests[i].time_us;
+		rig_prefix(&r, keys[0], CHAIN);
+		rig_tick(r.c, r.now);
+		r.now += late_us;
+		hits += chain_request(&r, keys, CHAIN);
+	}
+	rig_close(&r);
+	return 100.0 * (double)hits / (double)t->block_count;
+}
+
+static double replayed(const struct trace *t, const char *policy)
+{
+	const struct replay_options o = { .capacity = SLOTS };
+	struct replay_result result;
+
+	ck_assert_int_eq(replay_run(t, policy_find(policy), &o, &result), STATUS_OK);
+	return replay_hit_blocks(&result);
+}
+
+START_TEST(what_is_put_late_is_of_its_request)
+{
+	static const uint64_t late_us[] = { 0, 1, 1000000 };
+	struct trace t;
+	double expected;
+
+	flood(&t, ASKED);
+	expected = replayed(&t, "graph");
+	ck_assert_double_gt(expected, replayed(&t, "lru") + 2); /* there is something to lose */
+	for (size_t i = 0; i < sizeof(late_us) / sizeof(late_us[0]); i++)
+		ck_assert_double_eq_tol(hits_when_late(&t, "graph", late_us[i]), expected, 1.0);
+	trace_fini(&t);
+}
+END_TEST
+
 /* ---- the mailbox ---- */
 
 enum { WRITERS = 4, LETTERS = 20000 };
@@ -413,6 +482,7 @@ int main(void)
 	const TTest *const tests[] = {
 		a_request_is_told_once, ids_are_those_of_the_blocks, reports_are_hints, what_engines_say_of_turns_goes_on,
 		refused_blocks_go_first, refused_blocks_go_first_to_disk, a_lease_with_the_commit_is_no_use, a_disk_may_refuse_too, what_is_asked_for_again_is_regretted,
+		what_is_put_late_is_of_its_request,
 		letters_arrive_whole_or_are_counted, a_full_mailbox_refuses,
 	};
 

@@ -148,6 +148,27 @@ START_TEST(memory_is_bounded_and_keeps_the_young)
 }
 END_TEST
 
+START_TEST(an_access_is_pending_for_a_minute)
+{
+	const uint64_t now = 5000000, minute = 60 * 1000000;
+	struct record *r;
+	struct memory m;
+
+	ck_assert(memory_init(&m, 100));
+	r = memory_make(&m, 7);
+	ck_assert(!memory_is_pending(r, now));
+	memory_access(&m, r, 7, 0, 1, now);
+	ck_assert(memory_is_pending(r, now));
+	ck_assert(memory_is_pending(r, now + minute - 1000));
+	ck_assert(!memory_is_pending(r, now + minute));
+	r->pending = false; /* it was inserted */
+	ck_assert(!memory_is_pending(r, now + 1));
+	memory_access(&m, r, 7, 0, 1, now + minute);
+	ck_assert(memory_is_pending(r, now + minute + 1));
+	memory_fini(&m);
+}
+END_TEST
+
 /* The LRU cache of the samples is an LRU cache: with every block a sample, hits agree with a list of
  * the last `capacity` ids. */
 START_TEST(the_shadow_is_lru)
@@ -337,6 +358,63 @@ START_TEST(replays_repeat)
 }
 END_TEST
 
+/* ---- what is served later than it is told ---- */
+
+static uint64_t late_us;
+
+static struct policy_event later(const struct policy_event *e)
+{
+	struct policy_event out = *e;
+
+	out.now_us += late_us;
+	return out;
+}
+
+static void insert_late(struct policy *p, struct policy_node *n, const struct policy_event *e)
+{
+	const struct policy_event l = later(e);
+
+	policy_find("graph")->insert(p, n, &l);
+}
+
+static void use_late(struct policy *p, struct policy_node *n, const struct policy_event *e)
+{
+	const struct policy_event l = later(e);
+
+	policy_find("graph")->use(p, n, &l);
+}
+
+static bool admit_late(struct policy *p, const struct policy_event *e, const struct policy_node *v)
+{
+	const struct policy_event l = later(e);
+
+	return policy_find("graph")->admit(p, &l, v);
+}
+
+/* Blocks that come to be put or read after their request was told keep what the request said of them. */
+START_TEST(what_comes_late_is_of_its_request)
+{
+	static const uint64_t delays[] = { 1, 1000, 99 * 1000 }; /* the next request is told 100 ms later */
+	struct policy_ops late = *policy_find("graph");
+	struct replay_options o = { .capacity = 600 };
+	struct replay_result r;
+	struct trace t;
+	double at_once;
+
+	late.insert = insert_late;
+	late.use = use_late;
+	late.admit = admit_late;
+	trace_init(&t, BLOCK);
+	sessions(&t, true);
+	at_once = rate(&t, "graph", 600);
+	late_us = delays[_i];
+	ck_assert_int_eq(replay_run(&t, &late, &o, &r), STATUS_OK);
+	ck_assert_double_eq_tol(replay_hit_tokens(&r), at_once, 0.5);
+	ck_assert_double_gt(at_once, rate(&t, "lru", 600) + 3); /* there is something to lose */
+	trace_fini(&t);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("policy_graph");
@@ -350,10 +428,12 @@ int main(void)
 	tcase_add_test(tc, ages_fall_into_buckets);
 	tcase_add_test(tc, worth_follows_what_comes_back);
 	tcase_add_test(tc, memory_is_bounded_and_keeps_the_young);
+	tcase_add_test(tc, an_access_is_pending_for_a_minute);
 	tcase_add_test(tc, the_shadow_is_lru);
 	tcase_add_loop_test(tc, graph_is_never_far_below_lru, 0, (int)(sizeof(worlds) / sizeof(worlds[0])));
 	tcase_add_test(tc, a_hint_helps);
 	tcase_add_test(tc, replays_repeat);
+	tcase_add_loop_test(tc, what_comes_late_is_of_its_request, 0, 3);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);
