@@ -18,11 +18,12 @@ set_tests_properties(kill_storm PROPERTIES TIMEOUT 420 RUN_SERIAL TRUE)
 # Mixed load at three times the memory; an hour with the long tests.
 if(TERRACE_SANITIZE)
   set(ENDURANCE_SECONDS 20)
+  set(ENDURANCE_WITHOUT without-memory)
 else()
   set(ENDURANCE_SECONDS 300)
 endif()
 add_test(NAME endurance COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fault/test_endurance.py
-         $<TARGET_FILE:terraced> $<TARGET_FILE:storm> ${ENDURANCE_SECONDS})
+         $<TARGET_FILE:terraced> $<TARGET_FILE:storm> ${ENDURANCE_SECONDS} ${ENDURANCE_WITHOUT})
 set_tests_properties(endurance PROPERTIES TIMEOUT 600)
 if(NOT TERRACE_SANITIZE) # tests/run.sh starts it in the background
   set_tests_properties(endurance PROPERTIES LABELS beside)

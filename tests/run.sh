@@ -44,7 +44,7 @@ suite() {
 	preset=$1
 	shift
 	note "build $preset"
-	if ! { cmake --preset "$preset" "$@" && cmake --build --preset "$preset" -j "$jobs"; } >"$logs/$preset.build.log" 2>&1; then
+	if ! { cmake --preset "$preset" -DBUILD_TESTING=ON "$@" && cmake --build --preset "$preset" -j "$jobs"; } >"$logs/$preset.build.log" 2>&1; then
 		failed=$((failed + 1))
 		note "FAIL  build of $preset"
 		tail -n 60 "$logs/$preset.build.log"

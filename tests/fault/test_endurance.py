@@ -1,4 +1,4 @@
-"""Mixed load at three times the memory for long: `test_endurance.py TERRACED STORM SECONDS`.
+"""Mixed load at three times the memory for long: `test_endurance.py TERRACED STORM SECONDS [without-memory]`.
 
 Blocks move between memory and a disk all the time. No byte may be wrong, the daemon's memory must not grow, and it must not gather
 descriptors. In an hour at least a million blocks are checked.
@@ -78,7 +78,8 @@ def main():
               "descriptors" % (seconds, checked, loads, stats["terrace_spills_total{status=ok}"], mean / 1e6, 100 * grown,
                                min(files), max(files)))
         allowed = max(NOISE, 0) if seconds < 1800 else GROWTH_AN_HOUR * seconds / 3600
-        assert grown < allowed, "memory grows"
+        # A sanitizer keeps freed memory for a while: there it is bytes and descriptors that count.
+        assert grown < allowed or len(sys.argv) > 4, "memory grows"
         assert max(files) - min(files) <= 4, "descriptors are gathered"
         assert loads > 10 * seconds, "too few loads to mean anything"
         assert checked > 1000000 * seconds / 3600, "too few checks"
