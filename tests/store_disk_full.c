@@ -98,10 +98,10 @@ static bool may_mount(void)
 
 int main(void)
 {
-	Suite *suite = suite_create("store_disk_full");
-	TCase *tc = tcase_create("full");
 	int first = rig_engine_first();
 	SRunner *runner;
+	Suite *suite;
+	TCase *tc;
 	int failed;
 
 	if (!may_mount()) {
@@ -109,6 +109,8 @@ int main(void)
 		rmdir(small);
 		return 77;
 	}
+	suite = suite_create("store_disk_full");
+	tc = tcase_create("full");
 	tcase_add_loop_test(tc, a_full_file_system_stops_growth_and_nothing_else, first, 2);
 	tcase_add_loop_test(tc, a_folder_that_cannot_be_begun_is_refused, first, 2);
 	suite_add_tcase(suite, tc);

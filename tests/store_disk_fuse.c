@@ -285,10 +285,10 @@ static void stop(void)
 
 int main(int argc, char **argv)
 {
-	Suite *suite = suite_create("store_disk_fuse");
-	TCase *tc = tcase_create("fuse");
 	int first = rig_engine_first();
 	SRunner *runner;
+	Suite *suite;
+	TCase *tc;
 	int failed;
 
 	if (argc != 2 || !start(argv[1])) {
@@ -296,6 +296,8 @@ int main(int argc, char **argv)
 		stop();
 		return 77;
 	}
+	suite = suite_create("store_disk_fuse");
+	tc = tcase_create("fuse");
 	tcase_set_timeout(tc, 60);
 	tcase_add_loop_test(tc, a_sound_one_keeps_blocks, first, 2);
 	tcase_add_loop_test(tc, space_that_cannot_be_promised_is_told, first, 2);
