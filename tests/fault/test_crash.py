@@ -120,7 +120,8 @@ class Crash(unittest.TestCase):
             there = self.get(numbers)
             for n in numbers:
                 if self.promises[n].flushed:
-                    self.assertIn(n, there, "flushed, and lost")
+                    if n not in there: # the other engine may have all of the memory for a moment: a miss, and no loss
+                        wait_for(lambda n=n: there.update(self.get([n])) or n in there, 10, "%d, flushed, is not lost" % n)
                     self.assertGreaterEqual(there[n], self.promises[n].flushed)
 
     def work(self, until):
