@@ -203,8 +203,6 @@ static void dead_header(const struct cache *c, const struct move *m, struct slot
 	strncpy(h->tenant, c->tenant.name, SLOT_TENANT_MAX);
 }
 
-/* m has the rack, the slot and the grave. On a disk that has failed nothing can be written: the slot stays taken, and the disk is
- * wiped before it is used again (store/disk.h). */
 static uint64_t unix_now_ms(void)
 {
 	struct timespec t;
@@ -258,6 +256,8 @@ void burials_feed(struct cache *c)
 	}
 }
 
+/* m has the rack, the slot and the grave. On a disk that has failed nothing can be written: the slot stays taken, and the disk is
+ * wiped before it is used again (store/disk.h). */
 static void bury_start(struct cache *c, struct move *m)
 {
 	CRASH_POINT("bury_begin");
@@ -276,6 +276,7 @@ void bury_begin(struct cache *c, struct rack *r, uint32_t slot, struct pool *p, 
 
 	if (!m) {
 		cache_count(c, COUNTER_BURY_FAILED, 1);
+		c->tier->graves_lost = true;
 		return;
 	}
 	m->rack = r;
@@ -330,6 +331,7 @@ static void spill_undo(struct move *m, const struct block *b, enum status s)
 		also = move_create(c, MOVE_BURY, m->unit, RING_URGENT);
 	if (!grave || (s && m->grave && !also)) {
 		free(grave);
+		c->tier->graves_lost = true;
 		return; /* the slot stays taken until the next start */
 	}
 	grave->rack = m->rack;
@@ -354,12 +356,8 @@ static void displace(struct cache *c, struct move *m, struct block *old)
 	CRASH_POINT("spill_displace");
 	grave_enter(m, old->pool, &old->record.ident, old->generation);
 	cache_count(c, COUNTER_EVICTED_DISK, 1);
-	if (old->shelf) {
-		rack_detach(c, old);
-		return;
-	}
 	cache_count(c, COUNTER_DROPPED, 1);
-	block_remove(c, old, CACHE_REASON_EVICTED);
+	block_remove(c, old, CACHE_REASON_EVICTED); /* memory has no copy: may_displace */
 }
 
 static void spill_done(struct disk_request *q)

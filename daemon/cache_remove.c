@@ -111,7 +111,7 @@ static enum status delete_wait(struct cache *c, struct cache_wait *w)
 			return STATUS_BUSY;
 		w->worst = STATUS_IO;
 	}
-	return w->worst ? STATUS_IO : STATUS_OK;
+	return w->worst || c->tier->graves_lost ? STATUS_IO : STATUS_OK;
 }
 
 enum status cache_delete(struct cache *c, uint64_t session, const struct cache_keys *k, enum status *statuses,

@@ -300,8 +300,10 @@ static bool on_record(void *arg, const void *key, size_t key_bytes, const void *
 	struct block_record r;
 	struct found f;
 
-	if (block_record_decode(key, key_bytes, value, value_bytes, &r))
+	if (block_record_decode(key, key_bytes, value, value_bytes, &r)) {
+		c->tier->scan = true; /* the slot that it meant is not free */
 		return true;
+	}
 	f = (struct found){ .ident = { .layout_id = r.layout_id, .tenant = r.tenant, .key_bytes = r.key_bytes },
 			    .unit = unit_by_id(c->tier, r.disk_id), .place = { r.slab, r.slot },
 			    .generation = r.generation, .position = r.position, .stored_unix_ms = r.stored_unix_ms,
@@ -312,10 +314,12 @@ static bool on_record(void *arg, const void *key, size_t key_bytes, const void *
 	CRASH_POINT("restore_record");
 	note_generation(c, f.generation);
 	f.pool = r.tenant == c->tenant.number ? pool_by_id(c, r.layout_id) : NULL;
-	if (f.pool && f.unit)
+	if (f.pool && f.unit) {
 		take_up(x, &f);
-	else
+	} else {
+		c->tier->scan |= f.unit != NULL; /* its layout is lost: the header has it */
 		catalog_untell(c, &f.ident);
+	}
 	cache_unlock(c);
 	index_read_unlock();
 	return restorer_goes_on(x);
@@ -457,6 +461,18 @@ static void unclean(const struct restore *x)
 	sem_destroy(&m.done);
 }
 
+/* A catalog that cannot be read to its end, or has damaged records, does not say which slots are free. */
+static void read_catalog(struct restore *x)
+{
+	struct tier *t = x->cache->tier;
+	uint64_t layouts = 0, blocks = 0;
+	enum status s = catalog_walk(t->catalog, CATALOG_LAYOUTS, on_layout, x, &layouts);
+
+	t->scan |= s != STATUS_OK || layouts;
+	s = catalog_walk(t->catalog, CATALOG_BLOCKS, on_record, x, &blocks);
+	t->scan |= s != STATUS_OK || blocks;
+}
+
 void *restore_main(void *arg)
 {
 	struct cache *c = arg;
@@ -473,11 +489,9 @@ void *restore_main(void *arg)
 	CRASH_POINT("restore_dirty");
 	unclean(&x);
 	if (t->rebuild)
-		catalog_empty(t->catalog, CATALOG_BLOCKS);
+		t->lagging |= catalog_empty(t->catalog, CATALOG_BLOCKS) != STATUS_OK;
 	else
-		catalog_walk(t->catalog, CATALOG_LAYOUTS, on_layout, &x, NULL);
-	if (!t->rebuild)
-		catalog_walk(t->catalog, CATALOG_BLOCKS, on_record, &x, NULL);
+		read_catalog(&x);
 	CRASH_POINT("restore_walked");
 	if (t->scan)
 		scan_all(&x);

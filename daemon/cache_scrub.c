@@ -1,40 +1,77 @@
 /* The scrub of the disks: each copy is read into memory of its own and checked like a load. Waits for the disk, so it runs on a
  * worker, one block at a time; the pin keeps the copy from being displaced meanwhile.
  */
+#include <errno.h>
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "daemon/cache_tier.h"
 #include "store/crash_point.h"
 
-enum { SCRUB_BLOCKS = 64, SCRUB_SLOTS = 16384 };
+enum { SCRUB_BLOCKS = 64, SCRUB_SLOTS = 16384, READ_SECONDS_MAX = 10 };
 
+/* A read and its memory. Whoever of the reader and the disk lets go last frees it: a disk that hangs keeps the memory, not the worker. */
 struct scrub_read {
 	struct disk_request io;        /* first */
 	sem_t done;
+	_Atomic int holders;
+	void *at;                      /* aligned */
 };
+
+static void scrub_let_go(struct scrub_read *r)
+{
+	if (atomic_fetch_sub_explicit(&r->holders, 1, memory_order_acq_rel) > 1)
+		return;
+	sem_destroy(&r->done);
+	free(r->at);
+	free(r);
+}
 
 static void scrub_done(struct disk_request *q)
 {
-	sem_post(&((struct scrub_read *)q)->done);
+	struct scrub_read *r = (struct scrub_read *)q;
+
+	sem_post(&r->done);
+	scrub_let_go(r);
 }
 
-/* Without the lock. */
-static enum status read_wait(struct disk *d, struct disk_place p, void *at, uint32_t bytes)
+static struct scrub_read *scrub_read_create(uint64_t bytes)
 {
-	struct scrub_read r = { .io.done = scrub_done };
-	enum status s;
+	struct scrub_read *r = calloc(1, sizeof(*r));
 
-	sem_init(&r.done, 0, 0);
-	s = disk_read(d, p, at, bytes, RING_NONE, RING_IDLE, &r.io);
-	if (!s) {
-		while (sem_wait(&r.done))
-			;
-		s = r.io.ring.status;
+	if (!r)
+		return NULL;
+	r->at = aligned_alloc(SLOT_HEADER_BYTES, bytes);
+	if (!r->at) {
+		free(r);
+		return NULL;
 	}
-	sem_destroy(&r.done);
-	return s;
+	r->io.done = scrub_done;
+	atomic_init(&r->holders, 2);
+	sem_init(&r->done, 0, 0);
+	return r;
+}
+
+/* Without the lock. DEADLINE: the disk has not answered in time. */
+static enum status read_wait(const struct scrub_target *t, struct scrub_read *r, uint32_t bytes)
+{
+	enum status s = disk_read(t->disk, t->place, r->at, bytes, RING_NONE, RING_IDLE, &r->io);
+	struct timespec until;
+	int error;
+
+	if (s) {
+		scrub_let_go(r); /* the disk's hold */
+		return s;
+	}
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += READ_SECONDS_MAX;
+	do
+		error = sem_timedwait(&r->done, &until) ? errno : 0;
+	while (error == EINTR);
+	return error ? STATUS_DEADLINE : r->io.ring.status;
 }
 
 enum status scrub_copy(struct cache *c, const struct block *b, const struct scrub_target *t, struct slot_header *h)
@@ -45,20 +82,20 @@ enum status scrub_copy(struct cache *c, const struct block *b, const struct scru
 		.key_bytes = b->record.ident.key_bytes, .block_bytes = p->geometry.block_bytes,
 		.layer_bytes = p->geometry.layer_bytes, .layers = p->layout.layers,
 	};
-	void *at = aligned_alloc(SLOT_HEADER_BYTES, p->geometry.slot_bytes);
-	enum status s = STATUS_EXHAUSTED;
+	struct scrub_read *r = scrub_read_create(p->geometry.slot_bytes);
+	enum status s;
 
-	if (!at)
-		return s;
+	if (!r)
+		return STATUS_EXHAUSTED;
 	CRASH_POINT("scrub_read");
-	s = read_wait(t->disk, t->place, at, (uint32_t)p->geometry.slot_bytes);
+	s = read_wait(t, r, (uint32_t)p->geometry.slot_bytes);
 	if (!s) {
-		memcpy(h, at, sizeof(*h));
+		memcpy(h, r->at, sizeof(*h));
 		s = slot_header_match(h, &ident, b->generation);
 	}
 	if (!s)
-		s = slot_layers_check(at, 0, ident.layers);
-	free(at);
+		s = slot_layers_check(r->at, 0, ident.layers);
+	scrub_let_go(r);
 	return s;
 }
 
@@ -147,7 +184,7 @@ enum status cache_verify_disk_step(struct cache *c, uint64_t *cursor, uint64_t m
 		cache_unlock(c);
 		if (b)
 			s = scrub_block(c, b, &t, sum);
-		if (s == STATUS_BUSY || sum->bytes - from >= max_bytes)
+		if (s == STATUS_BUSY || s == STATUS_DEADLINE || sum->bytes - from >= max_bytes)
 			break;
 	}
 	return STATUS_OK;

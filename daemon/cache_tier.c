@@ -80,12 +80,12 @@ static void ban_key(uint64_t id, uint8_t key[BAN_KEY_BYTES])
 	memcpy(key + 4, &id, sizeof(id));
 }
 
-static void disk_ban(struct catalog *catalog, uint64_t id)
+static bool disk_ban(struct catalog *catalog, uint64_t id)
 {
 	uint8_t key[BAN_KEY_BYTES];
 
 	ban_key(id, key);
-	catalog_put(catalog, CATALOG_META, key, sizeof(key), "1", 1);
+	return catalog_put(catalog, CATALOG_META, key, sizeof(key), "1", 1) == STATUS_OK;
 }
 
 static bool disk_banned(struct catalog *catalog, uint64_t id)
@@ -294,7 +294,7 @@ void unit_failed(struct cache *c, struct unit *u)
 	if (u->failed || v.health != DISK_QUARANTINED)
 		return;
 	u->failed = true;
-	disk_ban(c->tier->catalog, u->id);
+	u->banned = disk_ban(c->tier->catalog, u->id);
 }
 
 /* Some of the blocks of a disk that failed. */
@@ -322,6 +322,9 @@ void tier_tick(struct cache *c)
 	for (uint32_t i = 0; i < c->tier->unit_count; i++)
 		if (c->tier->units[i].failed && !c->tier->units[i].swept)
 			unit_sweep(c, &c->tier->units[i]);
+	for (uint32_t i = 0; i < c->tier->unit_count; i++) /* its queue was full then */
+		if (c->tier->units[i].failed && !c->tier->units[i].banned)
+			c->tier->units[i].banned = disk_ban(c->tier->catalog, c->tier->units[i].id);
 	burials_feed(c);
 	spill_pump(c);
 	loads_feed(c);

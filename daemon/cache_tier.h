@@ -65,6 +65,7 @@ struct unit {
 	struct rack *rack_hash[RACK_BUCKETS];
 	uint32_t spilling, loading;    /* moves under way */
 	bool failed;                   /* its blocks are being given up */
+	bool banned;                   /* the catalog has been told */
 	uint64_t sweep;                /* where that is: cursor_of() */
 	bool swept;
 };
@@ -129,6 +130,7 @@ struct tier {
 	bool rebuild;                  /* without the catalog */
 	bool scan;                     /* look at every header: the catalog may lag behind them */
 	bool renewing;                 /* the catalog is being made anew: a scrub tells it what it finds */
+	bool graves_lost;              /* for lack of memory a header may name a dead block: deletes are not sure any more */
 	bool lagging;                  /* the catalog could not be told of something: only a scan finds all */
 	pthread_t restorer;
 	bool restorer_started;
