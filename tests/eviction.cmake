@@ -8,8 +8,4 @@ terrace_test(graph_edges LIBS terrace_eviction)
 add_executable(policy_cost policy_cost.c)
 target_link_libraries(policy_cost PRIVATE terrace_eviction)
 add_test(NAME policy_cost COMMAND policy_cost)
-# Minutes under sanitizers, and one thread.
-set_tests_properties(policy_graph PROPERTIES TIMEOUT 400)
-if(TERRACE_SANITIZE MATCHES thread)
-  set_tests_properties(policy_graph PROPERTIES LABELS long)
-endif()
+set_tests_properties(policy_graph PROPERTIES TIMEOUT 400) # minutes under sanitizers
