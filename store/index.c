@@ -300,12 +300,15 @@ struct index_record *index_find(struct index *x, const struct index_ident *ident
 	return find_hashed(x, h, &w);
 }
 
-/* The first record behind a bucket (or the next bucket); the low bits of a link are flags. */
-static const char *first_behind(struct cds_lfht_node *bucket)
+/*
+ * The address of the first record behind a bucket (or of the next bucket); the low bits of a link are flags.
+ * A number, not a pointer: it is 0 behind the last bucket, and prefetching it is harmless.
+ */
+static uintptr_t first_behind(struct cds_lfht_node *bucket)
 {
 	uintptr_t link = (uintptr_t)__atomic_load_n(&bucket->next, __ATOMIC_RELAXED);
 
-	return (const char *)(link & ~(uintptr_t)7);
+	return link & ~(uintptr_t)7;
 }
 
 /* Brings the bucket of every hash, then what is behind it, towards the processor. */
@@ -319,10 +322,10 @@ static void fetch_ahead(struct index *x, const uint64_t *hashes, uint32_t n)
 		__builtin_prefetch(bucket[i]);
 	}
 	for (uint32_t i = 0; i < n; i++) {
-		const char *record = first_behind(bucket[i]);
+		uintptr_t record = first_behind(bucket[i]);
 
-		__builtin_prefetch(record);
-		__builtin_prefetch(record + sizeof(struct index_record) - 1);
+		__builtin_prefetch((const void *)record);
+		__builtin_prefetch((const void *)(record + sizeof(struct index_record) - 1));
 	}
 }
 
