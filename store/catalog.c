@@ -487,13 +487,38 @@ enum status catalog_open(const struct catalog_options *o, struct catalog **out, 
 
 void catalog_close(struct catalog *c)
 {
+	catalog_close_by(c, UINT64_MAX);
+}
+
+/* True: it has ended in time. */
+static bool thread_ends(pthread_t thread, uint64_t wait_us)
+{
+	struct timespec until;
+
+	if (wait_us == UINT64_MAX)
+		return pthread_join(thread, NULL) == 0;
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += (time_t)(wait_us / 1000000);
+	until.tv_nsec += (long)(wait_us % 1000000 * 1000);
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	if (!pthread_timedjoin_np(thread, NULL, &until))
+		return true;
+	pthread_detach(thread);
+	return false;
+}
+
+bool catalog_close_by(struct catalog *c, uint64_t wait_us)
+{
 	if (!c)
-		return;
+		return true;
 	pthread_mutex_lock(&c->mutex);
 	c->closing = true;
 	pthread_mutex_unlock(&c->mutex);
 	pthread_cond_signal(&c->wake);
 	CRASH_POINT("catalog_close");
-	pthread_join(c->thread, NULL);
+	if (!thread_ends(c->thread, wait_us))
+		return false;
 	fini(c);
+	return true;
 }

@@ -63,6 +63,9 @@ enum status catalog_open(const struct catalog_options *o, struct catalog **out, 
 /* Commits what is queued (tried once more if the catalog has failed), tells the flushes, then closes.
  * Nobody calls anything any more. NULL allowed. */
 void catalog_close(struct catalog *c);
+/* The same, but waits no longer than wait_us. False: the disk under it hangs, and it is left behind as it is, with its thread, to the end
+ * of the process: completions may still come. */
+bool catalog_close_by(struct catalog *c, uint64_t wait_us);
 
 /* The child's work: opens FOLDER read-only and walks everything. Returns the process's exit code: 0
  * sound, 1 damaged, 2 newer version, 3 cannot tell (I/O). A sentence goes to standard error.

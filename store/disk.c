@@ -5,10 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "store/disk_private.h"
 #include "store/crash_point.h"
+
+enum { NAP_NS = 1000 * 1000 };
 
 static bool options_sound(const struct disk_options *o)
 {
@@ -115,14 +118,59 @@ enum status disk_open(const struct disk_options *o, struct disk **out, char *why
 	return s;
 }
 
+/* Disks that were left behind, so that what the kernel may still write to is known to be in use. */
+static struct disk *left_behind;
+static pthread_mutex_t left_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void disk_leave(struct disk *d)
+{
+	pthread_mutex_lock(&d->mutex);
+	d->left_behind = true;
+	pthread_mutex_unlock(&d->mutex);
+	while (atomic_load_explicit(&d->telling, memory_order_acquire))
+		nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
+	pthread_mutex_lock(&left_lock);
+	d->left_next = left_behind;
+	left_behind = d;
+	pthread_mutex_unlock(&left_lock);
+}
+
+/* The marker goes to a disk that may take for ever. True: it is done. */
+static bool marker_ends(struct disk *d, uint64_t until_us)
+{
+	if (!d->health.marking)
+		return true;
+	while (!atomic_load_explicit(&d->health.marked, memory_order_acquire)) {
+		if (disk_now_us() >= until_us) {
+			pthread_detach(d->health.marker);
+			return false;
+		}
+		nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
+	}
+	pthread_join(d->health.marker, NULL);
+	return true;
+}
+
 void disk_close(struct disk *d)
 {
+	disk_close_by(d, UINT64_MAX);
+}
+
+bool disk_close_by(struct disk *d, uint64_t wait_us)
+{
+	const uint64_t now = disk_now_us(), until_us = wait_us < UINT64_MAX - now ? now + wait_us : UINT64_MAX;
+	bool ended;
+
 	if (!d)
-		return;
+		return true;
 	CRASH_POINT("disk_close");
-	ring_destroy(d->ring);
-	if (d->health.marking)
-		pthread_join(d->health.marker, NULL);
+	ended = ring_destroy_by(d->ring, wait_us);
+	if (ended)
+		d->ring = NULL;
+	if (!marker_ends(d, until_us) || !ended) {
+		disk_leave(d);
+		return false;
+	}
 	disk_slabs_free(d);
 	disk_folder_close(&d->folder);
 	free(d->slabs);
@@ -130,6 +178,7 @@ void disk_close(struct disk *d)
 	pthread_mutex_destroy(&d->mutex);
 	pthread_mutex_destroy(&d->grow);
 	free(d);
+	return true;
 }
 
 uint64_t disk_id(const struct disk *d)

@@ -75,6 +75,12 @@ struct disk_place {
 enum status disk_open(const struct disk_options *o, struct disk **out, char *why, size_t why_bytes);
 /* Waits for what is under way, cancels the rest, syncs nothing. NULL allowed. */
 void disk_close(struct disk *d);
+/* The same, but waits no longer than wait_us for a disk that hangs. False: it is left behind. What the kernel has may still read and
+ * write the memory of its requests, so that, and all buffers, must stay mapped, and must not be used for anything else, to the end of
+ * the process. `done` has returned where it ran, and comes no more; the folder stays locked; d is nobody's. */
+bool disk_close_by(struct disk *d, uint64_t wait_us);
+/* Without waiting: left behind as by disk_close_by. For who has a thread inside that hangs with the disk (disk_scan). */
+void disk_leave(struct disk *d);
 uint64_t disk_id(const struct disk *d);
 
 /* ---- slots ---- */

@@ -89,6 +89,9 @@ struct disk {
 	struct disk_class *classes;
 	uint64_t slab_bytes;
 	struct disk_request *requests; /* reads and writes with the ring */
+	bool left_behind;          /* disk_close_by: nobody is told of anything any more */
+	_Atomic uint32_t telling;  /* `done`s that run; raised with the mutex */
+	struct disk *left_next;
 	struct {
 		bool running;
 		struct disk_request *now, *later; /* callers of this round and of the next */

@@ -59,12 +59,18 @@ static void transfer_done(struct ring_request *r)
 
 	CRASH_POINT("transfer_done");
 	pthread_mutex_lock(&d->mutex);
+	if (d->left_behind) {
+		pthread_mutex_unlock(&d->mutex);
+		return;
+	}
 	s = disk_slab_find(d, q->place.slab); /* transfers keep it */
 	requests_remove(d, q);
 	judge(d, q, s);
 	s->under_way--;
+	atomic_fetch_add_explicit(&d->telling, 1, memory_order_relaxed);
 	pthread_mutex_unlock(&d->mutex);
 	q->done(q);
+	atomic_fetch_sub_explicit(&d->telling, 1, memory_order_release);
 }
 
 /* Whether a request may begin; mutex held. */
@@ -300,14 +306,20 @@ static void sync_end(struct disk *d)
 		later = d->sync.later;
 		d->sync.later = NULL;
 	}
+	atomic_fetch_add_explicit(&d->telling, 1, memory_order_relaxed);
 	pthread_mutex_unlock(&d->mutex);
 	sync_tell(now, status, error);
 	sync_tell(later, next, 0);
+	atomic_fetch_sub_explicit(&d->telling, 1, memory_order_release);
 }
 
 static void sync_done(struct disk *d, struct slab *s, const struct ring_request *r)
 {
 	pthread_mutex_lock(&d->mutex);
+	if (d->left_behind) {
+		pthread_mutex_unlock(&d->mutex);
+		return;
+	}
 	d->sync.under_way--;
 	if (s) {
 		s->syncing = false;

@@ -13,65 +13,53 @@
 #include "store/host.h"
 
 #include <assert.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "store/host_private.h"
 #include "store/slot.h"
 
-#define CELL_NONE UINT32_MAX
-
-struct host_extent {
-	struct extent extent;
-	struct host_pool *pool;
-	struct host_extent *prev, *next; /* in the pool's list while listed; next also chains the doomed */
-	uint32_t slots, used;
-	uint32_t free_first;             /* CELL_NONE: full */
-	bool listed, draining;
-	uint64_t *taken;                 /* a bit a slot */
-	uint32_t cell[];
-};
-
-struct host_pool {
-	struct host_tier *tier;
-	uint64_t layout_id, slot_bytes;
-	uint32_t tenant;
-	bool growing;                    /* a thread is making an extent */
-	struct host_extent *first, *last; /* not draining, not full */
-};
-
-struct host_tier {
-	pthread_mutex_t mutex;           /* guards everything below and in pools and extents */
-	pthread_cond_t grown;
-	struct host_options options;
-	uint64_t extent_bytes;           /* of all extents and of those being made */
-	uint64_t generation, open_failures;
-	int open_error;
-	uint32_t last_id;
-	uint32_t extent_count, extent_room, pool_count;
-	struct host_extent **extents;    /* ids ascend */
-	struct host_pool *pools[HOST_POOLS_MAX];
-};
-
-static uint64_t min_u64(uint64_t a, uint64_t b)
+static enum status device_granularity(const struct host_options *o, uint64_t *out)
 {
-	return a < b ? a : b;
+	struct device_info info;
+	const char *why;
+	enum status s;
+
+	*out = 0;
+	if (!o->ops)
+		return STATUS_OK;
+	s = o->ops->info(o->device, &info, &why);
+	if (s == STATUS_OK && o->budget_bytes < info.granularity)
+		s = STATUS_INVALID;
+	if (s == STATUS_OK)
+		*out = info.granularity;
+	return s;
 }
 
 enum status host_create(const struct host_options *o, struct host_tier **out)
 {
+	uint64_t granularity;
 	struct host_tier *t;
 	pthread_condattr_t attr;
+	enum status s;
 
 	if (o->budget_bytes < EXTENT_PAGE_BYTES || o->extent_bytes < EXTENT_PAGE_BYTES ||
 	    o->extent_bytes > EXTENT_BYTES_MAX)
 		return STATUS_INVALID;
+	s = device_granularity(o, &granularity);
+	if (s != STATUS_OK)
+		return s;
 	t = calloc(1, sizeof(*t));
 	if (!t)
 		return STATUS_EXHAUSTED;
 	t->options = *o;
+	t->granularity = granularity;
 	t->generation = o->first_generation > 0 ? o->first_generation - 1 : 0;
+	t->last_id = o->first_extent_id > 0 ? o->first_extent_id - 1 : 0;
+	t->ids_end = o->first_extent_id + (HOST_EXTENT_IDS - 1);
 	pthread_mutex_init(&t->mutex, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -81,11 +69,14 @@ enum status host_create(const struct host_options *o, struct host_tier **out)
 	return STATUS_OK;
 }
 
-static void extent_discard(struct host_extent *e)
+static void pool_discard(struct host_pool *p)
 {
-	extent_close(&e->extent);
-	free(e->taken);
-	free(e);
+	const struct host_options *o = &p->tier->options;
+
+	if (p->range.bytes)
+		o->ops->range_free(o->device, p->range.address, p->range.bytes);
+	host_range_fini(&p->range);
+	free(p);
 }
 
 void host_destroy(struct host_tier *t)
@@ -93,9 +84,9 @@ void host_destroy(struct host_tier *t)
 	if (!t)
 		return;
 	for (uint32_t i = 0; i < t->extent_count; i++)
-		extent_discard(t->extents[i]);
+		host_extent_discard(t->extents[i]);
 	for (uint32_t i = 0; i < t->pool_count; i++)
-		free(t->pools[i]);
+		pool_discard(t->pools[i]);
 	free(t->extents);
 	pthread_cond_destroy(&t->grown);
 	pthread_mutex_destroy(&t->mutex);
@@ -130,14 +121,22 @@ static struct host_pool *pool_find(const struct host_tier *t, uint32_t tenant, u
 	return NULL;
 }
 
+/* Whether slots of this size can be, and an extent of one of them. */
+static bool slot_bytes_allowed(const struct host_tier *t, uint64_t slot_bytes)
+{
+	uint64_t least = t->granularity, align = t->options.ops ? HOST_DEVICE_SLOT_ALIGN : SLOT_HEADER_BYTES;
+
+	return slot_bytes > 0 && slot_bytes % align == 0 && slot_bytes <= EXTENT_BYTES_MAX &&
+	       (least ? host_round_up(slot_bytes, least) : slot_bytes) <= t->options.budget_bytes;
+}
+
 enum status host_pool_get(struct host_tier *t, uint32_t tenant, uint64_t layout_id, uint64_t slot_bytes,
 			  struct host_pool **out)
 {
 	enum status s = STATUS_OK;
 	struct host_pool *p;
 
-	if (slot_bytes == 0 || slot_bytes % SLOT_HEADER_BYTES != 0 || slot_bytes > EXTENT_BYTES_MAX ||
-	    slot_bytes > t->options.budget_bytes)
+	if (!slot_bytes_allowed(t, slot_bytes))
 		return STATUS_INVALID;
 	pthread_mutex_lock(&t->mutex);
 	p = pool_find(t, tenant, layout_id);
@@ -190,12 +189,12 @@ static uint32_t extent_place(const struct host_tier *t, uint32_t id)
 	while (low < high) {
 		uint32_t middle = low + (high - low) / 2;
 
-		if (t->extents[middle]->extent.id < id)
+		if (t->extents[middle]->memory.extent.id < id)
 			low = middle + 1;
 		else
 			high = middle;
 	}
-	return low < t->extent_count && t->extents[low]->extent.id == id ? low : t->extent_count;
+	return low < t->extent_count && t->extents[low]->memory.extent.id == id ? low : t->extent_count;
 }
 
 static struct host_extent *extent_find(const struct host_tier *t, uint32_t id)
@@ -205,59 +204,11 @@ static struct host_extent *extent_find(const struct host_tier *t, uint32_t id)
 	return place < t->extent_count ? t->extents[place] : NULL;
 }
 
-/* The size of the next extent of a pool within what is left of the budget; false: not even one
- * slot. Huge pages are rounded up to here, so that the extent takes what the budget was asked for. */
-static bool extent_plan(const struct host_pool *p, uint64_t *bytes, bool *huge)
-{
-	const struct host_options *o = &p->tier->options;
-	uint64_t left = o->budget_bytes - p->tier->extent_bytes;
-	uint64_t wished = min_u64(min_u64(o->extent_bytes, o->budget_bytes / 8), left);
-	uint64_t slots = wished / p->slot_bytes, page = EXTENT_HUGE_PAGE_BYTES;
-	uint64_t exact = (slots > 0 ? slots : 1) * p->slot_bytes;
-	uint64_t rounded = (exact + page - 1) / page * page;
-
-	if (exact > left)
-		return false;
-	*huge = o->huge_pages && rounded <= left && rounded <= EXTENT_BYTES_MAX;
-	*bytes = *huge ? rounded : exact;
-	return true;
-}
-
-/* Makes an extent with all its slots free, in no list; without the mutex. */
-static enum status extent_make(struct host_pool *p, uint64_t bytes, bool huge, struct host_extent **out,
-			       int *error)
-{
-	uint32_t slots = (uint32_t)(bytes / p->slot_bytes);
-	struct host_extent *e = calloc(1, sizeof(*e) + slots * sizeof(e->cell[0]));
-	uint64_t *taken = calloc((slots + 63) / 64, sizeof(*taken));
-	enum status s;
-
-	*error = 0;
-	if (!e || !taken) {
-		free(taken);
-		free(e);
-		return STATUS_EXHAUSTED;
-	}
-	s = extent_open(&e->extent, 0, bytes, huge);
-	if (s != STATUS_OK) {
-		*error = e->extent.error;
-		free(taken);
-		free(e);
-		return s;
-	}
-	assert(e->extent.bytes == bytes);
-	e->pool = p;
-	e->slots = slots;
-	e->taken = taken;
-	for (uint32_t i = 0; i < slots; i++)
-		e->cell[i] = i + 1 < slots ? i + 1 : CELL_NONE;
-	*out = e;
-	return STATUS_OK;
-}
-
 /* Gives a new extent its id and makes it known; mutex held. */
 static enum status extent_publish(struct host_tier *t, struct host_extent *e)
 {
+	if (t->last_id == t->ids_end)
+		return STATUS_EXHAUSTED;
 	if (t->extent_count == t->extent_room) {
 		uint32_t room = t->extent_room ? 2 * t->extent_room : 16;
 		struct host_extent **more = realloc(t->extents, room * sizeof(*more));
@@ -267,7 +218,7 @@ static enum status extent_publish(struct host_tier *t, struct host_extent *e)
 		t->extents = more;
 		t->extent_room = room;
 	}
-	e->extent.id = ++t->last_id;
+	e->memory.extent.id = ++t->last_id;
 	t->extents[t->extent_count++] = e;
 	list_append(e);
 	return STATUS_OK;
@@ -279,27 +230,29 @@ static enum status pool_grow(struct host_pool *p)
 {
 	struct host_tier *t = p->tier;
 	struct host_extent *e = NULL;
+	struct host_failure failure;
 	enum status s;
 	uint64_t bytes;
 	bool huge;
-	int error;
 
-	if (!extent_plan(p, &bytes, &huge))
+	if (!host_extent_plan(p, &bytes, &huge))
 		return STATUS_EXHAUSTED;
 	t->extent_bytes += bytes;
 	p->growing = true;
 	pthread_mutex_unlock(&t->mutex);
-	s = extent_make(p, bytes, huge, &e, &error);
+	s = host_extent_make(p, bytes, huge, &e, &failure);
 	pthread_mutex_lock(&t->mutex);
 	p->growing = false;
 	if (s == STATUS_OK)
 		s = extent_publish(t, e);
 	if (s != STATUS_OK) {
+		if (e && t->options.ops)
+			host_range_give(&p->range, e->at);
 		if (e)
-			extent_discard(e);
+			host_extent_discard(e);
 		t->extent_bytes -= bytes;
 		t->open_failures++;
-		t->open_error = error;
+		t->failure = failure;
 	}
 	pthread_cond_broadcast(&t->grown);
 	return s;
@@ -315,16 +268,19 @@ static void slot_pop(struct host_extent *e, struct host_slot *out)
 	e->cell[i] = (uint32_t)generation;
 	e->taken[i / 64] |= 1ull << (i % 64);
 	e->used++;
-	if (e->free_first == CELL_NONE)
+	if (e->free_first == HOST_CELL_NONE)
 		list_remove(e);
 	*out = (struct host_slot){
 		.pool = e->pool,
-		.extent = e->extent.id,
+		.extent = e->memory.extent.id,
 		.index = i,
-		.at = e->extent.base + i * e->pool->slot_bytes,
 		.offset = i * e->pool->slot_bytes,
 		.generation = generation,
 	};
+	if (e->pool->tier->options.ops)
+		out->address = e->memory.device.address + out->offset;
+	else
+		out->at = e->memory.extent.base + out->offset;
 }
 
 static struct timespec growth_deadline(void)
@@ -355,6 +311,16 @@ enum status host_slot_take(struct host_pool *p, struct host_slot *out)
 	}
 	pthread_mutex_unlock(&t->mutex);
 	return s;
+}
+
+uint64_t host_generation(struct host_tier *t)
+{
+	uint64_t generation;
+
+	pthread_mutex_lock(&t->mutex);
+	generation = ++t->generation;
+	pthread_mutex_unlock(&t->mutex);
+	return generation;
 }
 
 enum status host_slot_try(struct host_pool *p, struct host_slot *out)
@@ -395,7 +361,7 @@ enum status host_pool_prepare(struct host_pool *p, uint32_t slots, uint32_t *ext
 	if (s == STATUS_OK && !p->last) /* used up meanwhile */
 		s = STATUS_EXHAUSTED;
 	if (s == STATUS_OK)
-		*extent = p->last->extent.id;
+		*extent = p->last->memory.extent.id;
 	pthread_mutex_unlock(&t->mutex);
 	return s;
 }
@@ -454,7 +420,7 @@ static struct host_extent *drained_unlink(struct host_tier *t)
 	for (uint32_t i = 0; i < t->extent_count; i++) {
 		struct host_extent *e = t->extents[i];
 
-		if (e->draining && e->used == 0 && !extent_held_by_any(&e->extent)) {
+		if (e->draining && e->used == 0 && !extent_held_by_any(&e->memory.extent)) {
 			e->next = doomed;
 			doomed = e;
 		} else {
@@ -475,22 +441,24 @@ struct host_extent *host_doomed_take(struct host_tier *t)
 	return doomed;
 }
 
-/* The bytes leave the budget only when they are really back. */
+/* The bytes, and a place on a device, are free only when the memory is really back. */
 uint32_t host_doomed_free(struct host_tier *t, struct host_extent *doomed)
 {
-	uint64_t bytes = 0;
 	uint32_t n = 0;
 
+	for (struct host_extent *e = doomed; e; e = e->next)
+		host_memory_close(&t->options, &e->memory);
+	pthread_mutex_lock(&t->mutex);
 	while (doomed) {
 		struct host_extent *next = doomed->next;
 
-		bytes += doomed->extent.bytes;
-		n++;
-		extent_discard(doomed);
+		t->extent_bytes -= doomed->memory.bytes;
+		if (t->options.ops)
+			host_range_give(&doomed->pool->range, doomed->at);
+		host_extent_free(doomed);
 		doomed = next;
+		n++;
 	}
-	pthread_mutex_lock(&t->mutex);
-	t->extent_bytes -= bytes;
 	pthread_mutex_unlock(&t->mutex);
 	return n;
 }
@@ -507,7 +475,29 @@ struct extent *host_extent(struct host_tier *t, uint32_t id)
 	pthread_mutex_lock(&t->mutex);
 	e = extent_find(t, id);
 	pthread_mutex_unlock(&t->mutex);
-	return e ? &e->extent : NULL;
+	return e ? &e->memory.extent : NULL;
+}
+
+enum status host_extent_device(struct host_tier *t, uint32_t id, struct host_device_extent *out)
+{
+	enum status s = STATUS_NOT_FOUND;
+	struct host_extent *e;
+	int fd;
+
+	if (!t->options.ops)
+		return s;
+	pthread_mutex_lock(&t->mutex);
+	e = extent_find(t, id);
+	if (e) {
+		fd = fcntl(e->memory.device_fd, F_DUPFD_CLOEXEC, 0);
+		s = fd >= 0 ? STATUS_OK : STATUS_EXHAUSTED;
+		if (s == STATUS_OK)
+			*out = (struct host_device_extent){ .fd = fd, .address = e->memory.device.address,
+							    .bytes = e->memory.bytes, .at = e->at,
+							    .range_bytes = e->pool->range.bytes };
+	}
+	pthread_mutex_unlock(&t->mutex);
+	return s;
 }
 
 bool host_extent_owner(struct host_tier *t, uint32_t id, uint32_t *tenant, uint64_t *layout_id,
@@ -539,7 +529,7 @@ uint32_t host_pool_extents(struct host_pool *p, uint32_t *ids, uint32_t max)
 		if (e->pool != p || e->draining)
 			continue;
 		if (n < max)
-			ids[n] = e->extent.id;
+			ids[n] = e->memory.extent.id;
 		n++;
 	}
 	pthread_mutex_unlock(&t->mutex);
@@ -553,18 +543,19 @@ void host_usage(struct host_tier *t, struct host_usage *out)
 	pthread_mutex_lock(&t->mutex);
 	u.extent_bytes = t->extent_bytes;
 	u.open_failures = t->open_failures;
-	u.open_error = t->open_error;
+	u.open_error = t->failure.error;
+	memcpy(u.open_why, t->failure.why, sizeof(u.open_why));
 	u.extents = t->extent_count;
 	u.pools = t->pool_count;
 	for (uint32_t i = 0; i < t->extent_count; i++) {
 		const struct host_extent *e = t->extents[i];
 
 		if (e->draining)
-			u.draining_bytes += e->extent.bytes;
+			u.draining_bytes += e->memory.bytes;
 		else
 			u.slots += e->slots;
 		u.slots_used += e->used;
-		u.huge_pages = u.huge_pages && e->extent.page_bytes == EXTENT_HUGE_PAGE_BYTES;
+		u.huge_pages = u.huge_pages && e->memory.extent.page_bytes == EXTENT_HUGE_PAGE_BYTES;
 	}
 	u.huge_pages = u.huge_pages && u.extents > 0;
 	pthread_mutex_unlock(&t->mutex);

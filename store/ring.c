@@ -29,16 +29,29 @@ uint64_t ring_now_us(void)
 	return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
 }
 
-enum status ring_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
+enum status ring_thread_start(struct ring *r, pthread_t *thread, void *(*run)(void *), void *arg)
 {
 	sigset_t all, before;
 	int error;
 
+	pthread_mutex_lock(&r->lock);
+	r->threads++;
+	pthread_mutex_unlock(&r->lock);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	error = pthread_create(thread, NULL, run, arg);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (error)
+		ring_thread_ended(r);
 	return error ? STATUS_EXHAUSTED : STATUS_OK;
+}
+
+void ring_thread_ended(struct ring *r)
+{
+	pthread_mutex_lock(&r->lock);
+	r->threads--;
+	pthread_cond_signal(&r->ended);
+	pthread_mutex_unlock(&r->lock);
 }
 
 uint64_t ring_thread_cpu_us(pthread_t thread)
@@ -425,6 +438,24 @@ static enum status start(struct ring *r)
 	return status;
 }
 
+/* Lock and condition, which waits by the clock that no one sets. */
+static void locks_init(struct ring *r)
+{
+	pthread_condattr_t clock;
+
+	pthread_mutex_init(&r->lock, NULL);
+	pthread_condattr_init(&clock);
+	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+	pthread_cond_init(&r->ended, &clock);
+	pthread_condattr_destroy(&clock);
+}
+
+static void locks_fini(struct ring *r)
+{
+	pthread_cond_destroy(&r->ended);
+	pthread_mutex_destroy(&r->lock);
+}
+
 enum status ring_create(const struct ring_options *o, struct ring **out)
 {
 	enum status status;
@@ -444,11 +475,11 @@ enum status ring_create(const struct ring_options *o, struct ring **out)
 		r->calls.pwrite = pwrite;
 	if (!r->calls.fdatasync)
 		r->calls.fdatasync = fdatasync;
-	pthread_mutex_init(&r->lock, NULL);
+	locks_init(r);
 	status = start(r);
 	memcpy(last_refusal, r->refusal, sizeof(last_refusal));
 	if (status) {
-		pthread_mutex_destroy(&r->lock);
+		locks_fini(r);
 		free(r);
 		return status;
 	}
@@ -456,21 +487,54 @@ enum status ring_create(const struct ring_options *o, struct ring **out)
 	return STATUS_OK;
 }
 
-void ring_destroy(struct ring *r)
+/* True: they have ended in time. */
+static bool threads_end(struct ring *r, uint64_t wait_us)
+{
+	struct timespec until;
+	bool ended;
+	int error = 0;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	if (wait_us != UINT64_MAX) {
+		const uint64_t ns = (uint64_t)until.tv_nsec + wait_us % 1000000 * 1000;
+
+		until.tv_sec += (time_t)(wait_us / 1000000 + ns / 1000000000);
+		until.tv_nsec = (long)(ns % 1000000000);
+	}
+	pthread_mutex_lock(&r->lock);
+	while (r->threads && !error)
+		error = wait_us == UINT64_MAX ? pthread_cond_wait(&r->ended, &r->lock) :
+						pthread_cond_timedwait(&r->ended, &r->lock, &until);
+	ended = r->threads == 0;
+	pthread_mutex_unlock(&r->lock);
+	return ended;
+}
+
+bool ring_destroy_by(struct ring *r, uint64_t wait_us)
 {
 	uint32_t wakes;
 
 	if (!r)
-		return;
+		return true;
 	pthread_mutex_lock(&r->lock);
 	r->closing = true;
 	wakes = r->engine_calls->sleepers(r, 0);
 	pthread_mutex_unlock(&r->lock);
 	r->engine_calls->wake(r, wakes);
+	if (!threads_end(r, wait_us)) {
+		r->engine_calls->leave(r);
+		return false;
+	}
 	r->engine_calls->stop(r);
-	pthread_mutex_destroy(&r->lock);
+	locks_fini(r);
 	free(r->buffers);
 	free(r);
+	return true;
+}
+
+void ring_destroy(struct ring *r)
+{
+	ring_destroy_by(r, UINT64_MAX);
 }
 
 const char *ring_refusal(const struct ring *r)

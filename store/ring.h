@@ -89,6 +89,10 @@ enum status ring_create(const struct ring_options *o, struct ring **out);
 /* Cancels what waits, waits for what is under way, ends the threads. No submit may come any more but
  * from `done`, which is refused UNAVAILABLE. NULL allowed. */
 void ring_destroy(struct ring *r);
+/* The same, but waits no longer than wait_us (UINT64_MAX: as long as it takes). False: the kernel still has requests. Then they, their
+ * memory, files and buffers and the ring itself must stay as they are to the end of the process; nobody may touch the ring any more.
+ * Should the kernel answer after all, `done` is called, on the ring's threads, which then end. */
+bool ring_destroy_by(struct ring *r, uint64_t wait_us);
 /* Why io_uring is not live: what was refused and the errno's text, or that it was not asked for; "" if
  * it is. Until the ring is destroyed. NULL: of the calling thread's last ring_create, until its next. */
 const char *ring_refusal(const struct ring *r);

@@ -47,8 +47,10 @@ struct ring_counters {
 struct ring_engine_calls {
 	/* Starts the threads. Not OK: r->refusal says why, nothing is left behind. */
 	enum status (*start)(struct ring *r);
-	/* After r->closing was set and every thread woken: returns when they have ended. */
+	/* After r->closing was set, every thread woken, and the last has ended (ring_thread_ended). */
 	void (*stop)(struct ring *r);
+	/* Instead: some have not, and are left to themselves. */
+	void (*leave)(struct ring *r);
 	/* How many threads to wake for `requests` new ones (or, at 0, for something else than a request),
 	 * under the lock; then as many wakes without it. */
 	uint32_t (*sleepers)(struct ring *r, uint32_t requests);
@@ -81,6 +83,8 @@ struct ring {
 	struct ring_queue cancelled; /* taken back, `done` not called yet */
 	uint32_t waiting;          /* in `queues` */
 	bool closing;
+	uint32_t threads;          /* that run */
+	pthread_cond_t ended;      /* ... fewer of them */
 	int files[RING_FILES_MAX]; /* descriptor + 1; 0: free */
 	struct ring_buffer *buffers; /* RING_BUFFERS_MAX, or NULL without tables */
 	/* Any thread: */
@@ -109,8 +113,9 @@ bool ring_progress(struct ring_live *cell, int64_t result, int *error);
 /* Frees the cell, counts, calls `done`. */
 void ring_complete(struct ring *r, struct ring_live *cell, int error);
 
-/* Starts a thread of the ring with all signals blocked. */
-enum status ring_thread_start(pthread_t *thread, void *(*run)(void *), void *arg);
+/* Starts a thread of the ring with all signals blocked. The last that it does is ring_thread_ended. */
+enum status ring_thread_start(struct ring *r, pthread_t *thread, void *(*run)(void *), void *arg);
+void ring_thread_ended(struct ring *r);
 /* Used CPU time of a thread that has not been joined. */
 uint64_t ring_thread_cpu_us(pthread_t thread);
 

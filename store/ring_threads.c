@@ -81,7 +81,17 @@ static void *worker_run(void *arg)
 	}
 	if (r->options.thread_end)
 		r->options.thread_end(r->options.thread_arg);
+	ring_thread_ended(r);
 	return NULL;
+}
+
+static void threads_leave(struct ring *r)
+{
+	struct ring_pool *p = r->pool;
+
+	pthread_cond_broadcast(&p->work);
+	for (uint32_t i = 0; i < p->threads; i++)
+		pthread_detach(p->workers[i].thread);
 }
 
 static void threads_stop(struct ring *r)
@@ -112,7 +122,7 @@ static enum status threads_start(struct ring *r)
 
 		w->ring = r;
 		w->cell = &r->live[p->threads];
-		if (ring_thread_start(&w->thread, worker_run, w)) {
+		if (ring_thread_start(r, &w->thread, worker_run, w)) {
 			pthread_mutex_lock(&r->lock);
 			r->closing = true;
 			pthread_mutex_unlock(&r->lock);
@@ -148,6 +158,7 @@ static uint64_t threads_cpu_us(struct ring *r)
 const struct ring_engine_calls ring_threads_engine = {
 	.start = threads_start,
 	.stop = threads_stop,
+	.leave = threads_leave,
 	.sleepers = threads_sleepers,
 	.wake = threads_wake,
 	.cpu_us = threads_cpu_us,

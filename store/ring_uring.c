@@ -452,14 +452,15 @@ static void *thread_run(void *arg)
 	u->start_status = status;
 	pthread_cond_broadcast(&u->answered);
 	pthread_mutex_unlock(&r->lock);
-	if (status)
-		return NULL;
-	if (r->options.thread_begin)
-		r->options.thread_begin(r->options.thread_arg);
-	work(r);
-	if (r->options.thread_end)
-		r->options.thread_end(r->options.thread_arg);
-	thread_close(r);
+	if (!status) {
+		if (r->options.thread_begin)
+			r->options.thread_begin(r->options.thread_arg);
+		work(r);
+		if (r->options.thread_end)
+			r->options.thread_end(r->options.thread_arg);
+		thread_close(r);
+	}
+	ring_thread_ended(r);
 	return NULL;
 }
 
@@ -479,6 +480,11 @@ static void uring_stop(struct ring *r)
 	uring_free(r);
 }
 
+static void uring_leave(struct ring *r)
+{
+	pthread_detach(r->uring->thread);
+}
+
 static enum status uring_start(struct ring *r)
 {
 	struct ring_uring *u = calloc(1, sizeof(*u));
@@ -493,7 +499,7 @@ static enum status uring_start(struct ring *r)
 	}
 	pthread_cond_init(&u->answered, NULL);
 	r->uring = u;
-	if (ring_thread_start(&u->thread, thread_run, r)) {
+	if (ring_thread_start(r, &u->thread, thread_run, r)) {
 		uring_free(r);
 		return STATUS_EXHAUSTED;
 	}
@@ -515,6 +521,7 @@ static uint64_t uring_cpu_us(struct ring *r)
 const struct ring_engine_calls ring_uring_engine = {
 	.start = uring_start,
 	.stop = uring_stop,
+	.leave = uring_leave,
 	.sleepers = uring_sleepers,
 	.wake = uring_wake,
 	.file_set = uring_file_set,

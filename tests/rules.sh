@@ -9,7 +9,7 @@ trap 'rm -f "$breaches"' EXIT
 # within FOLDER PATTERN WHY: no project #include matching PATTERN inside FOLDER, leaves excepted.
 within() {
 	grep -rnE "^#include \"($2)" "$1" --include='*.c' --include='*.h' --include='*.cu' --include='*.cuh' |
-		grep -vE '#include "(store/status|kernels/format)\.h"' | sed "s|\$|   <- $3|" >>"$breaches"
+		grep -vE '#include "(store/status|store/device|kernels/format)\.h"' | sed "s|\$|   <- $3|" >>"$breaches"
 }
 within kernels  '(store|eviction|daemon|client|proto|tests)/' 'kernels includes nobody'
 within store    '(kernels|eviction|daemon|client|proto|tests)/' 'store includes nobody'

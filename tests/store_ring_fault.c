@@ -58,6 +58,28 @@ START_TEST(a_fault_is_handed_up)
 }
 END_TEST
 
+/* Whoever does not wait for a request that hangs leaves the ring to itself; should the kernel answer, it is told once, and ends. */
+START_TEST(a_hung_ring_is_left_behind)
+{
+	static struct faults f;
+	static struct ring_calls calls;
+	static struct rig g; /* what was left can be reached */
+	static struct job j;
+
+	faults_rig(&g, _i, 4, &f, &calls);
+	job_make(&j, &g, RING_WRITE, 0, 1);
+	job_start(&j);
+	until_entered(&f, 1);
+	ck_assert(!ring_destroy_by(g.ring, 50000));
+	ck_assert_int_eq(j.done, 0);
+	f.open = 1;
+	job_wait(&j);
+	ck_assert_int_eq(j.ring.status, STATUS_OK);
+	sleep_ms(50);
+	ck_assert_int_eq(j.done, 1);
+}
+END_TEST
+
 START_TEST(short_transfers_go_on)
 {
 	struct faults f = {.open = 1};
@@ -315,6 +337,7 @@ END_TEST
 static void add(TCase *c, int first)
 {
 	tcase_add_loop_test(c, a_fault_is_handed_up, first, ENGINE_COUNT);
+	tcase_add_loop_test(c, a_hung_ring_is_left_behind, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, short_transfers_go_on, first, ENGINE_COUNT);
 	tcase_add_test(c, the_calls_of_the_threads_engine_can_be_replaced);
 	tcase_add_loop_test(c, a_read_past_the_end_has_no_data, first, ENGINE_COUNT);
