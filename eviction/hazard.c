@@ -69,12 +69,12 @@ static float chance(float odds)
 	return 1 / (1 + expf(-odds));
 }
 
-static void base_learn(struct hazard *m, uint32_t bucket, bool came)
+static void base_learn(struct hazard *m, uint32_t bucket, bool came, uint32_t blocks)
 {
 	float before = bucket ? chance(m->base[bucket - 1]) : HAZARD_FIRST;
 
-	m->hits[bucket] += came;
-	m->events[bucket] += 1;
+	m->hits[bucket] += came ? (float)blocks : 0;
+	m->events[bucket] += (float)blocks;
 	if (m->events[bucket] > EVENTS_MAX) {
 		m->hits[bucket] /= 2;
 		m->events[bucket] /= 2;
@@ -84,9 +84,10 @@ static void base_learn(struct hazard *m, uint32_t bucket, bool came)
 		m->base[b] = m->base[bucket];
 }
 
-static void move(float *weight, float *squares, float gradient)
+/* One step for all blocks that learn the same; the step size falls as if each had made its own. */
+static void move(float *weight, float *squares, float gradient, float blocks)
 {
-	*squares += gradient * gradient;
+	*squares += gradient * gradient / blocks;
 	*weight += RATE * gradient / sqrtf(*squares);
 }
 
@@ -105,7 +106,7 @@ bool hazard_is_good(const struct hazard *m)
 	return m->base_loss > LOSS_ENOUGH && m->loss < LOSS_GOOD * m->base_loss;
 }
 
-void hazard_learn(struct hazard *m, uint32_t features, uint32_t bucket, bool came, float weight)
+void hazard_learn(struct hazard *m, uint32_t features, uint32_t bucket, bool came, float weight, uint32_t blocks)
 {
 	uint32_t octave = bucket / 2, count;
 	uint16_t cells[ACTIVE_MAX];
@@ -121,10 +122,10 @@ void hazard_learn(struct hazard *m, uint32_t features, uint32_t bucket, bool cam
 	for (uint32_t i = 0; i < count; i++) {
 		struct hazard_cell *c = &m->cells[cells[i]];
 
-		move(&c->any, &c->any_squares, gradient);
-		move(&c->at[octave], &c->at_squares[octave], gradient);
+		move(&c->any, &c->any_squares, gradient, (float)blocks);
+		move(&c->at[octave], &c->at_squares[octave], gradient, (float)blocks);
 	}
-	base_learn(m, bucket, came);
+	base_learn(m, bucket, came, blocks);
 }
 
 void hazard_predict(const struct hazard *m, uint32_t features, float out[SURVIVAL_BUCKETS])

@@ -33,9 +33,9 @@ struct hazard {
 
 void hazard_init(struct hazard *m);
 
-/* A block with these features came back in the bucket of age, or outgrew it. Blocks that share a fate, those of a
- * request, have a lesser weight each, of at most 1. */
-void hazard_learn(struct hazard *m, uint32_t features, uint32_t bucket, bool came, float weight);
+/* So many blocks with these features came back in the bucket of age together, or outgrew it; at least 1. Blocks that share
+ * a fate, those of a request, have a lesser weight each, of at most 1; weight is the sum. */
+void hazard_learn(struct hazard *m, uint32_t features, uint32_t bucket, bool came, float weight, uint32_t blocks);
 
 /* The share expected to come back in each bucket of age, of those that reach it. */
 void hazard_predict(const struct hazard *m, uint32_t features, float out[SURVIVAL_BUCKETS]);

@@ -19,6 +19,7 @@ enum {
 	SAMPLE_LEAST = 4,         /* one in so many at most: blocks of a request share their fate */
 	SAMPLE_ALL = 1 << 13,     /* below so many records */
 	HAND_STEPS = 64,
+	ADVANCE_MAX = 1 << 16,    /* samples and buckets, in a call */
 	PENDING_MS = 60 * 1000,
 };
 
@@ -113,13 +114,50 @@ static void sample_drop(struct memory *m, struct record *r)
 	m->free_sample = i;
 }
 
+/* What nearly every request holds, like the head of a system prompt, is back at once whatever the request is like:
+ * from it the model would learn that all such blocks are. */
+static bool is_in_all(uint32_t features)
+{
+	return features_step(features, FEATURE_CHILDREN) + 1u == features_steps[FEATURE_CHILDREN] &&
+	       features_step(features, FEATURE_USES) + 1u == features_steps[FEATURE_USES];
+}
+
+static void lesson_finish(struct memory *m)
+{
+	struct lesson *l = &m->lesson;
+
+	if (l->blocks)
+		hazard_learn(&m->hazard, l->features, l->bucket, l->came, l->weight, l->blocks);
+	*l = (struct lesson){ 0 };
+}
+
+static void learn(struct memory *m, const struct sample *s, uint32_t bucket, bool came)
+{
+	struct lesson *l = &m->lesson;
+
+	if (!s->teaches)
+		return;
+	if (l->features != s->features || l->bucket != bucket || l->came != came || l->since_us != s->since_us)
+		lesson_finish(m);
+	l->since_us = s->since_us;
+	l->features = s->features;
+	l->bucket = bucket;
+	l->came = came;
+	l->weight += s->weight;
+	l->blocks++;
+}
+
 void memory_advance(struct memory *m, uint64_t now_us)
 {
+	uint32_t left = ADVANCE_MAX;
+
 	for (uint32_t b = 0; b + 1 < SURVIVAL_BUCKETS; b++) {
 		uint64_t end = survival_end_us(b);
 
 		while (m->cursor[b] && now_us - m->samples[m->cursor[b]].since_us >= end) {
-			hazard_learn(&m->hazard, m->samples[m->cursor[b]].features, b, false, m->samples[m->cursor[b]].weight);
+			if (left-- == 0)
+				return;
+			learn(m, &m->samples[m->cursor[b]], b, false);
 			m->cursor[b] = m->samples[m->cursor[b]].younger;
 		}
 	}
@@ -219,7 +257,7 @@ struct memory_access memory_access(struct memory *m, struct record *r, uint64_t 
 	if (r->sample) {
 		s = &m->samples[r->sample];
 		out.lru_hit = s->in_lru;
-		hazard_learn(&m->hazard, s->features, survival_bucket(now_us - s->since_us), true, s->weight);
+		learn(m, s, survival_bucket(now_us - s->since_us), true);
 		sample_unlink(m, r->sample);
 	} else if (m->free_sample && to_sample(m, id)) {
 		r->sample = m->free_sample;
@@ -231,6 +269,7 @@ struct memory_access memory_access(struct memory *m, struct record *r, uint64_t 
 	s->since_us = now_us;
 	s->features = features;
 	s->weight = weight;
+	s->teaches = !is_in_all(features);
 	sample_link(m, r->sample);
 	return out;
 }

@@ -34,6 +34,16 @@ struct sample {
 	uint32_t features;
 	float weight;         /* of what it tells */
 	bool in_lru;          /* an LRU cache would hold it */
+	bool teaches;         /* the model learns from it */
+};
+
+/* What samples of one request with the same features told in a row. */
+struct lesson {
+	uint64_t since_us;
+	uint32_t features, bucket;
+	uint32_t blocks;      /* 0: none */
+	float weight;
+	bool came;
 };
 
 struct memory {
@@ -45,6 +55,7 @@ struct memory {
 	uint32_t sample_every;       /* a power of two */
 	uint32_t cursor[SURVIVAL_BUCKETS]; /* the oldest sample that has not outgrown the bucket; 0: all have */
 	uint32_t lru_oldest, lru_count, lru_max; /* the LRU cache of the samples */
+	struct lesson lesson;        /* that the model has not been told yet */
 	struct hazard hazard;
 };
 
@@ -73,7 +84,7 @@ struct memory_access memory_access(struct memory *m, struct record *r, uint64_t 
  * come of it yet. A request is told when it arrives; its blocks are read and put when there is time for it. */
 bool memory_is_pending(const struct record *r, uint64_t now_us);
 
-/* Counts what outgrew its bucket up to now. */
+/* Counts what outgrew its bucket up to now; what is too much for one call, as after a pause, is left to the next ones. */
 void memory_advance(struct memory *m, uint64_t now_us);
 
 #endif

@@ -79,6 +79,19 @@ struct policy_event {
 	uint8_t role;       /* enum policy_role */
 	uint8_t priority;   /* enum policy_priority */
 	uint8_t hint;       /* enum policy_hint */
+	bool moved;         /* insert: it came from another tier. Nobody has asked for it by that: it is no access */
+};
+
+/* What a policy knows of a node, for people. */
+enum { POLICY_FEATURES_MAX = 8 };
+struct policy_explained {
+	double score;        /* of two the one with the greater stays longer, as a rule */
+	const char *unit;    /* of the score: fixed words */
+	uint32_t features;
+	struct {
+		const char *name; /* fixed words */
+		uint32_t value;
+	} feature[POLICY_FEATURES_MAX];
 };
 
 struct policy;
@@ -109,6 +122,8 @@ struct policy_ops {
 	/* Whether the event's block, which is not in, deserves the place of `v`, which victim() just gave.
 	 * Advice: the owner may insert it all the same. The row may be NULL: always. */
 	bool (*admit)(struct policy *p, const struct policy_event *e, const struct policy_node *v);
+	/* What it knows of a node that is in. The row may be NULL: no more than the node says. */
+	void (*explain)(const struct policy *p, const struct policy_node *n, struct policy_explained *out);
 };
 
 /* The table, ended by a NULL; and a row by name, or NULL. Any thread. */

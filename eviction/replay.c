@@ -146,6 +146,8 @@ enum status replay_run(const struct trace *t, const struct policy_ops *ops, cons
 	p.ids = calloc(longest(t), sizeof(p.ids[0]));
 	if (!p.policy || !p.cells || !p.ids)
 		goto done;
+	if (o->prepare)
+		o->prepare(p.policy, o->prepare_arg);
 	for (uint32_t i = 0; i < t->request_count; i++) {
 		const struct trace_request *r = &t->requests[i];
 

@@ -14,6 +14,8 @@
 struct replay_options {
 	uint64_t capacity;  /* blocks, at least 1 */
 	uint32_t from, to;  /* requests counted, [from, to); to 0: the end. The others are run all the same. */
+	void (*prepare)(struct policy *p, void *arg); /* called with the new policy; NULL: nothing to do */
+	void *prepare_arg;
 };
 
 struct replay_result {

@@ -1,5 +1,6 @@
-/* What `graph` costs: bytes a node, and CPU time an access, told as a daemon would tell it. `policy_cost [NODES
- * [REQUESTS]]` prints them; the bytes must be as promised, times are only printed.
+/* What `graph` costs: bytes a node, CPU time an access, told as a daemon would tell it, and of its refresh twice a second: samples
+ * that outgrow an age, nodes that move on, worth and ranks. `policy_cost [NODES [REQUESTS]]` prints them as terrace-bench
+ * prints its figures; the bytes must be as promised, times are only printed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 #include "eviction/memory.h"
 #include "eviction/policy.h"
 
-enum { CHAIN = 24, BYTES_MAX = 64 };
+enum { CHAIN = 24, BYTES_MAX = 64, REQUEST_US = 2000, REFRESH_US = 500 * 1000, PAUSE_US = 3600 * 1000 * 1000u };
 
 static double cpu_seconds(void)
 {
@@ -47,7 +48,24 @@ struct cache {
 	uint32_t *where;           /* by id: the node's number + 1; 0: not in */
 	uint64_t count, used;
 	uint64_t accesses;
+	double refreshed, refresh_most; /* seconds */
+	uint32_t refreshes;
 };
+
+/* A request without blocks, when the time has come: all that it costs is the refresh. */
+static double refresh(struct cache *c, uint64_t now_us)
+{
+	const struct policy_request none = { .now_us = now_us };
+	double began = cpu_seconds(), took;
+
+	c->ops->request(c->policy, &none);
+	took = cpu_seconds() - began;
+	c->refreshed += took;
+	c->refreshes++;
+	if (took > c->refresh_most)
+		c->refresh_most = took;
+	return took;
+}
 
 static struct policy_node *take(struct cache *c, const struct policy_event *e)
 {
@@ -68,13 +86,14 @@ static struct policy_node *take(struct cache *c, const struct policy_event *e)
 static void ask(struct cache *c, uint64_t i)
 {
 	uint64_t ids[CHAIN], r = hash_mix(i), chain = r % 3 ? i : i - r / 3 % (i < 4096 ? i + 1 : 4096);
-	uint64_t now = i * 2000;
+	uint64_t now = i * REQUEST_US;
 	struct policy_request q = { .now_us = now, .ids = ids, .count = CHAIN };
 
 	for (uint64_t k = 0; k < CHAIN; k++)
 		ids[k] = chain * CHAIN + k + 1;
-	if (c->ops->request)
-		c->ops->request(c->policy, &q);
+	if (now % REFRESH_US == 0)
+		refresh(c, now);
+	c->ops->request(c->policy, &q);
 	for (uint32_t k = CHAIN; k-- > 0;) {
 		struct policy_event e = { .now_us = now, .id = ids[k], .position = k, .tokens = 16 };
 		struct policy_node *n = c->where[e.id] ? &c->nodes[c->where[e.id] - 1] : NULL;
@@ -92,10 +111,16 @@ static void ask(struct cache *c, uint64_t i)
 	}
 }
 
+static void print(uint64_t nodes, const char *what, double value, const char *unit)
+{
+	printf("{\"bench\":\"policy\",\"case\":\"%s, %llu nodes\",\"value\":%.4g,\"unit\":\"%s\"}\n", what,
+	       (unsigned long long)nodes, value, unit);
+}
+
 int main(int argc, char **argv)
 {
 	uint64_t nodes = argc > 1 ? strtoull(argv[1], NULL, 10) : 20000, requests;
-	double bytes = bytes_a_node(nodes), began;
+	double bytes = bytes_a_node(nodes), began, took;
 	struct cache c = { .ops = policy_find("graph"), .count = nodes };
 
 	requests = argc > 2 ? strtoull(argv[2], NULL, 10) : 12 * nodes / CHAIN;
@@ -109,8 +134,12 @@ int main(int argc, char **argv)
 	began = cpu_seconds();
 	for (uint64_t i = 0; i < requests; i++)
 		ask(&c, i);
-	printf("%llu nodes: %.1f bytes a live one, %.3f us an access\n", (unsigned long long)nodes, bytes,
-	       1e6 * (cpu_seconds() - began) / (double)c.accesses);
+	took = cpu_seconds() - began;
+	print(nodes, "of a live node", bytes, "bytes");
+	print(nodes, "access", 1e6 * took / (double)c.accesses, "us of CPU");
+	print(nodes, "refresh, mean", 1e3 * c.refreshed / c.refreshes, "ms of CPU");
+	print(nodes, "refresh, longest", 1e3 * c.refresh_most, "ms of CPU");
+	print(nodes, "refresh after an hour without requests", 1e3 * refresh(&c, requests * REQUEST_US + PAUSE_US), "ms of CPU");
 	c.ops->destroy(c.policy);
 	free(c.nodes);
 	free(c.where);

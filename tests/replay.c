@@ -368,6 +368,8 @@ static const struct {
 	{ "--hint", "end:0.8:0.05", true },    { "--hint", "end:0.8", false },	   { "--hint", "tool:1:1", false },
 	{ "--hint", "end:1.1:0", false },      { "--count", "0.2:0.4", true },	   { "--count", "0.4:0.2", false },
 	{ "--count", "a:b", false },	       { "--csv", "x", true },		   { "--zip", "x", false },
+	{ "--folds", "5", true },	       { "--folds", "0", false },	   { "--folds", "2.5", false },
+	{ "--offline", "--json", true },       { "--offline", "--folds", false },  { "--policy", "offline-past", false },
 	{ "--policy", NULL, false },
 };
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "eviction/replay/offline.h"
 #include "eviction/replay/read.h"
 #include "eviction/replay/report.h"
 
@@ -29,7 +30,11 @@ static enum status run(const struct trace *t, const struct options *o, struct ro
 	if (row->capacity == 0)
 		row->capacity = 1;
 	r.capacity = row->capacity;
-	if (strncmp(row->policy, "opt", 3) == 0)
+	if (strcmp(row->policy, OPTIONS_OFFLINE_PAST) == 0)
+		s = offline_run(t, OFFLINE_PAST, &r, &row->result);
+	else if (strcmp(row->policy, OPTIONS_OFFLINE_CROSS) == 0)
+		s = offline_run(t, OFFLINE_CROSS, &r, &row->result);
+	else if (strncmp(row->policy, "opt", 3) == 0)
 		s = replay_opt(t, strcmp(row->policy, "opt") == 0, &r, &row->result);
 	else
 		s = replay_run(t, policy_find(row->policy), &r, &row->result);
@@ -46,8 +51,28 @@ static int run_all(const struct trace *t, const struct options *o, struct row *r
 			fprintf(stderr, "terrace-replay: no memory\n");
 			return 1;
 		}
-		if (o->json)
-			report_json(stdout, &rows[i]);
+		if (o->json && !o->offline)
+			report_json(stdout, o, &rows[i]);
+	}
+	if (o->offline)
+		report_compare(o, rows);
+	for (uint32_t i = 0; o->json && o->offline && i < o->policy_count * o->size_count; i++)
+		report_json(stdout, o, &rows[i]);
+	return 0;
+}
+
+/* Each part is a replay of its own from the beginning on, of which the part is counted. */
+static int run_folds(const struct trace *t, const struct options *o, struct row *rows)
+{
+	for (uint32_t i = 0; i < o->folds; i++) {
+		struct options part = *o;
+
+		part.from = (double)i / o->folds;
+		part.to = (double)(i + 1) / o->folds;
+		if (run_all(t, &part, rows))
+			return 1;
+		printf("part %u of %u: ", i + 1, o->folds);
+		report_table(stdout, &part, rows);
 	}
 	return 0;
 }
@@ -62,7 +87,7 @@ static int write_files(const struct options *o, const struct row *rows)
 		if (f && i)
 			report_svg(f, o, rows);
 		else if (f)
-			report_csv(f, rows, o->policy_count * o->size_count);
+			report_csv(f, o, rows);
 		broken = f ? ferror(f) : 0;
 		if (path && (!f || fclose(f) || broken)) {
 			fprintf(stderr, "terrace-replay: %s: %s\n", path, strerror(errno));
@@ -97,8 +122,8 @@ int main(int argc, char **argv)
 		trace_fini(&t);
 		return 1;
 	}
-	code = run_all(&t, &o, rows);
-	if (!code && !o.json)
+	code = o.folds ? run_folds(&t, &o, rows) : run_all(&t, &o, rows);
+	if (!code && !o.json && !o.folds)
 		report_table(stdout, &o, rows);
 	if (!code)
 		code = write_files(&o, rows);

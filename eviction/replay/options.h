@@ -6,7 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { OPTIONS_POLICIES_MAX = 16, OPTIONS_SIZES_MAX = 32, OPTIONS_NAME_MAX = 16 };
+/* Policies that are a replay's only. */
+#define OPTIONS_OFFLINE_PAST "offline-past"
+#define OPTIONS_OFFLINE_CROSS "offline-cross"
+
+enum { OPTIONS_FOLDS_MAX = 100, OPTIONS_POLICIES_MAX = 16, OPTIONS_SIZES_MAX = 32, OPTIONS_NAME_MAX = 16 };
 
 struct options {
 	const char *trace, *csv, *svg;
@@ -15,7 +19,9 @@ struct options {
 	uint32_t policy_count, size_count;
 	double recall, false_rate;         /* both 0: no hints */
 	double from, to;                   /* shares of the trace's requests that are counted */
+	uint32_t folds;                    /* parts of the trace in time that are counted one by one; 0: as from and to say */
 	bool hint, json, help;
+	bool offline;                      /* what an offline model gains, and what that is compared with */
 };
 
 /* False: *why says what is wrong, with the argument in it. */

@@ -2,44 +2,95 @@
 #include "eviction/replay/report.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { WIDTH = 760, HEIGHT = 460, LEFT = 60, RIGHT = 150, TOP = 30, BOTTOM = 50 };
 
-void report_table(FILE *f, const struct options *o, const struct row *rows)
+static double hit_rate(const struct row *r)
 {
-	fprintf(f, "token-weighted prefix hit rate, %%\n%-14s", "");
+	return replay_hit_tokens(&r->result);
+}
+
+static double gap(const struct row *r)
+{
+	return r->gap;
+}
+
+static double gain(const struct row *r)
+{
+	return r->gain;
+}
+
+static void table(FILE *f, const struct options *o, const struct row *rows, const char *title, double (*value)(const struct row *))
+{
+	fprintf(f, "%s\n%-14s", title, "");
 	for (uint32_t s = 0; s < o->size_count; s++)
 		fprintf(f, " %6.3g %%", 100 * o->sizes[s]);
 	for (uint32_t p = 0; p < o->policy_count; p++) {
 		fprintf(f, "\n%-14s", o->policies[p]);
 		for (uint32_t s = 0; s < o->size_count; s++)
-			fprintf(f, " %8.2f", replay_hit_tokens(&rows[p * o->size_count + s].result));
+			fprintf(f, " %8.2f", value(&rows[p * o->size_count + s]));
 	}
 	fputc('\n', f);
 }
 
-void report_json(FILE *f, const struct row *r)
+void report_table(FILE *f, const struct options *o, const struct row *rows)
+{
+	table(f, o, rows, "token-weighted prefix hit rate, %", hit_rate);
+	if (!o->offline)
+		return;
+	table(f, o, rows, "share of the gap from lru to opt that is closed, %", gap);
+	table(f, o, rows, "what graph gains over lru, in % of what this gains", gain);
+}
+
+/* The policy's rate at that size. */
+static double rate_of(const struct options *o, const struct row *rows, const char *policy, uint32_t size)
+{
+	for (uint32_t p = 0; p < o->policy_count; p++)
+		if (strcmp(o->policies[p], policy) == 0)
+			return hit_rate(&rows[p * o->size_count + size]);
+	return 0;
+}
+
+void report_compare(const struct options *o, struct row *rows)
+{
+	for (uint32_t i = 0; i < o->policy_count * o->size_count; i++) {
+		uint32_t size = i % o->size_count;
+		double lru = rate_of(o, rows, "lru", size), opt = rate_of(o, rows, "opt", size);
+		double own = hit_rate(&rows[i]) - lru;
+
+		rows[i].gap = opt > lru ? 100 * own / (opt - lru) : 0;
+		rows[i].gain = own > 0 ? 100 * (rate_of(o, rows, "graph", size) - lru) / own : 0;
+	}
+}
+
+void report_json(FILE *f, const struct options *o, const struct row *r)
 {
 	const struct replay_result *x = &r->result;
 
 	fprintf(f, "{\"policy\": \"%s\", \"size\": %.9g, \"hit_tokens\": %.4f, \"hit_blocks\": %.4f, ", r->policy, r->size,
 		replay_hit_tokens(x), replay_hit_blocks(x));
+	if (o->offline)
+		fprintf(f, "\"gap\": %.2f, \"gain_of_graph\": %.2f, ", r->gap, r->gain);
 	fprintf(f, "\"capacity\": %llu, \"requests\": %llu, \"evicted\": %llu, \"refused\": %llu, \"seconds\": %.3f}\n",
 		(unsigned long long)r->capacity, (unsigned long long)x->requests, (unsigned long long)x->evicted,
 		(unsigned long long)x->refused, r->seconds);
 	fflush(f);
 }
 
-void report_csv(FILE *f, const struct row *rows, uint32_t count)
+void report_csv(FILE *f, const struct options *o, const struct row *rows)
 {
-	fprintf(f, "policy,size,capacity,hit_tokens,hit_blocks,requests,evicted,refused\n");
-	for (uint32_t i = 0; i < count; i++) {
+	fprintf(f, "policy,size,capacity,hit_tokens,hit_blocks,requests,evicted,refused%s\n", o->offline ? ",gap,gain_of_graph" : "");
+	for (uint32_t i = 0; i < o->policy_count * o->size_count; i++) {
 		const struct row *r = &rows[i];
 
-		fprintf(f, "%s,%.9g,%llu,%.4f,%.4f,%llu,%llu,%llu\n", r->policy, r->size, (unsigned long long)r->capacity,
+		fprintf(f, "%s,%.9g,%llu,%.4f,%.4f,%llu,%llu,%llu", r->policy, r->size, (unsigned long long)r->capacity,
 			replay_hit_tokens(&r->result), replay_hit_blocks(&r->result),
 			(unsigned long long)r->result.requests, (unsigned long long)r->result.evicted,
 			(unsigned long long)r->result.refused);
+		if (o->offline)
+			fprintf(f, ",%.2f,%.2f", r->gap, r->gain);
+		fputc('\n', f);
 	}
 }
 

@@ -13,12 +13,17 @@ struct row {
 	uint64_t capacity;      /* blocks */
 	struct replay_result result;
 	double seconds;         /* that the replay took */
+	double gap;             /* % of the way from lru to opt, by tokens; 0 where there is none */
+	double gain;            /* what graph gains over lru, in % of what this row gains; 0 where there is none */
 };
+
+/* Sets gap and gain of all rows, with the options' --offline; else they are not read. */
+void report_compare(const struct options *o, struct row *rows);
 
 /* rows: options' policies x sizes, policy by policy. */
 void report_table(FILE *f, const struct options *o, const struct row *rows);
-void report_json(FILE *f, const struct row *row);
-void report_csv(FILE *f, const struct row *rows, uint32_t count);
+void report_json(FILE *f, const struct options *o, const struct row *row);
+void report_csv(FILE *f, const struct options *o, const struct row *rows);
 void report_svg(FILE *f, const struct options *o, const struct row *rows);
 
 #endif

@@ -14,8 +14,10 @@ echo "## conversation, told of 80 % of ended sessions and of 5 % that go on"
 	--csv "$out/replay_conversation_hint.csv"
 echo "## coding"
 "$replay" --trace "$coding" --size 0.005,0.01,0.02,0.05 --csv "$out/replay_coding.csv" --svg "$out/replay_coding.svg"
-for fold in 0:0.2 0.2:0.4 0.4:0.6 0.6:0.8 0.8:1; do
-	echo "## requests $fold, conversation and coding"
-	"$replay" --trace "$conversation" --size 0.01,0.05,0.1 --policy lru,arc,graph,opt --count $fold
-	"$replay" --trace "$coding" --size 0.005,0.01,0.02,0.05 --policy lru,arc,graph,opt --count $fold
-done
+echo "## against models fitted offline: conversation, with the hint, coding"
+"$replay" --trace "$conversation" --offline --csv "$out/replay_offline_conversation.csv"
+"$replay" --trace "$conversation" --offline --hint end:0.8:0.05 --csv "$out/replay_offline_conversation_hint.csv"
+"$replay" --trace "$coding" --offline --size 0.005,0.01 --csv "$out/replay_offline_coding.csv"
+echo "## in time, conversation and coding"
+"$replay" --trace "$conversation" --size 0.01,0.05,0.1 --policy lru,arc,graph,opt --folds 5
+"$replay" --trace "$coding" --size 0.005,0.01,0.02,0.05 --policy lru,arc,graph,opt --folds 5
