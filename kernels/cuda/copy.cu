@@ -6,6 +6,7 @@
  */
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/device_memory.h"
 
 namespace
 {
@@ -16,6 +17,8 @@ constexpr uint32_t COPY_SHARED = STAGES * PIECE_BYTES + STAGES * 8;
 
 struct copy_args {
 	const uint64_t *from, *to;
+	uint32_t stride;        /* numbers from one address in them to the next */
+	uint64_t offset;        /* of what is copied in each block */
 	const uint32_t *tokens; /* NULL: whole blocks */
 	uint64_t pieces;        /* of the whole list */
 	uint64_t block_bytes;
@@ -34,7 +37,7 @@ DEVICE copy_piece piece_of(const copy_args &a, uint64_t i)
 {
 	const uint32_t block = (uint32_t)(i / a.block_pieces), in_block = (uint32_t)(i % a.block_pieces);
 	uint64_t at = (uint64_t)in_block * PIECE_BYTES, end = a.block_bytes;
-	copy_piece p = {a.from[block], a.to[block], 0};
+	copy_piece p = {a.from[(uint64_t)block * a.stride], a.to[(uint64_t)block * a.stride], 0};
 
 	if (a.tokens) {
 		const uint32_t n = min(a.tokens[block], a.block_tokens);
@@ -45,8 +48,8 @@ DEVICE copy_piece piece_of(const copy_args &a, uint64_t i)
 	}
 	if (p.from && p.to && at < end)
 		p.bytes = (uint32_t)min(end - at, (uint64_t)PIECE_BYTES);
-	p.from += at;
-	p.to += at;
+	p.from += a.offset + at;
+	p.to += a.offset + at;
 	return p;
 }
 
@@ -155,6 +158,19 @@ uint32_t device_ctas()
 
 } // namespace
 
+/* With at most so many CTAs; 0: as many as fill the device. */
+static enum status launch(const copy_args &a, uint32_t ctas, cudaStream_t stream)
+{
+	uint64_t grid = ctas ? ctas : device_ctas();
+
+	if (grid == 0 || cudaFuncSetAttribute(copy_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+					      COPY_SHARED) != cudaSuccess)
+		return STATUS_INTERNAL;
+	grid = grid < a.pieces ? grid : a.pieces;
+	copy_kernel<<<(uint32_t)grid, 32, COPY_SHARED, stream>>>(a);
+	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
+}
+
 extern "C" enum status kv_cuda_copy(const struct kv_cuda_copy *c, cudaStream_t stream)
 {
 	copy_args a = {};
@@ -165,13 +181,24 @@ extern "C" enum status kv_cuda_copy(const struct kv_cuda_copy *c, cudaStream_t s
 		return STATUS_INVALID;
 	a.from = c->from;
 	a.to = c->to;
+	a.stride = 1;
 	a.pieces = (uint64_t)c->count * a.block_pieces;
-	uint64_t grid = c->ctas ? c->ctas : device_ctas();
+	return launch(a, c->ctas, stream);
+}
 
-	if (grid == 0 || cudaFuncSetAttribute(copy_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-					      COPY_SHARED) != cudaSuccess)
-		return STATUS_INTERNAL;
-	grid = grid < a.pieces ? grid : a.pieces;
-	copy_kernel<<<(uint32_t)grid, 32, COPY_SHARED, stream>>>(a);
-	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
+extern "C" enum status kv_cuda_copy_pairs(const struct device_pair *pairs, uint32_t count, uint64_t offset, uint64_t bytes, uint32_t ctas,
+					  cudaStream_t stream)
+{
+	copy_args a = {};
+
+	if (count == 0 || bytes == 0 || bytes % 16 || offset % 16)
+		return STATUS_INVALID;
+	a.from = &pairs->from;
+	a.to = &pairs->to;
+	a.stride = sizeof *pairs / sizeof pairs->from;
+	a.offset = offset;
+	a.block_bytes = bytes;
+	a.block_pieces = (uint32_t)((bytes + PIECE_BYTES - 1) / PIECE_BYTES);
+	a.pieces = (uint64_t)count * a.block_pieces;
+	return launch(a, ctas, stream);
 }

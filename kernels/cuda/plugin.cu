@@ -1,5 +1,6 @@
 /* See plugin.h. */
 #include "kernels/cuda/plugin.h"
+#include "kernels/cuda/device_memory.h"
 
 #include <cuda_runtime.h>
 
@@ -39,4 +40,9 @@ extern "C" __attribute__((visibility("default"))) const struct kv_cuda_plugin *k
 	};
 
 	return &table;
+}
+
+extern "C" __attribute__((visibility("default"))) const struct device_ops *terrace_device_ops(void)
+{
+	return kv_cuda_device_ops();
 }

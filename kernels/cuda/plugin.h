@@ -1,5 +1,6 @@
-/* What libterrace_cuda.so gives to whoever loads it at run time: one function, which returns this table. So a program that was built
- * without CUDA, and runs where there is none, uses a GPU where there is one.
+/* What libterrace_cuda.so gives to whoever loads it at run time: a function that returns this table, the kernels, and one that returns that
+ * of store/device.h, the GPUs' memory. So a program that was built without CUDA, and runs where there is none, uses a GPU where there is
+ * one.
  *
  * Versions must be equal: the table is not meant to be used across releases.
  */
@@ -7,6 +8,7 @@
 #define TERRACE_KERNELS_CUDA_PLUGIN_H
 
 #include "kernels/cuda/cuda_kernels.h"
+#include "store/device.h"
 
 #define KV_CUDA_PLUGIN_VERSION 1
 #define KV_CUDA_PLUGIN_SYMBOL "kv_cuda_plugin"
@@ -36,5 +38,10 @@ typedef const struct kv_cuda_plugin *kv_cuda_plugin_fn(void);
 extern "C"
 #endif
 const struct kv_cuda_plugin *kv_cuda_plugin(void);
+
+#ifdef __cplusplus
+extern "C"
+#endif
+const struct device_ops *terrace_device_ops(void); /* DEVICE_OPS_SYMBOL */
 
 #endif

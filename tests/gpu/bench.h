@@ -15,6 +15,7 @@ enum { REPLAYS = 21 };
 void bench_attend(const char *format, const char *shape, double ceiling, cudaStream_t stream);
 void bench_codec(const char *format, double ceiling, cudaStream_t stream);
 void bench_extend(const char *format, const char *shape, cudaStream_t stream);
+void bench_device(cudaStream_t stream);
 
 /* n halves of a normal distribution. */
 void fill_with_halves(__half *x, size_t n, cudaStream_t stream);

@@ -1,0 +1,484 @@
+/* CUDA's driver (kernels/cuda/driver.h) over the host's memory, so that device_memory.cu and device_copy.cu, compiled as C++, can be run by
+ * the tests of every device's table where there is no GPU. What a GPU does is not shown by it; what the code around the driver does is.
+ * Addresses are marked as in tests/sim_device.h; streams are those of tests/sim_stream.h, so the simulated runtime goes with it.
+ * FAKE_DRIVER_LOST=N: the GPU is lost at the N-th copy. FAKE_DRIVER_BATCH=no: there is no cuMemcpyBatchAsync; refused: it says no.
+ * FAKE_DRIVER_MAJOR: the compute capability; with less than 9 there is no copy kernel. */
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kernels/cuda/device_memory.h"
+extern "C" {
+#include "tests/sim_stream.h"
+}
+
+static const uint64_t MARK = (uint64_t)1 << 62, GRANULE = 2 << 20, TOTAL = 64 << 20;
+
+static thread_local int contexts; /* pushed */
+static std::atomic<bool> gone;
+static std::atomic<long> copies;
+static std::atomic<uint64_t> used;
+static std::mutex mutex; /* guards the next */
+static std::map<void *, uint64_t> pinned;
+
+struct fake_memory {
+	int fd;
+	uint64_t bytes;
+	bool made;
+};
+
+static uint8_t *memory_at(CUdeviceptr p)
+{
+	return (uint8_t *)(p & ~(CUdeviceptr)MARK);
+}
+
+static CUresult may_go_on()
+{
+	if (gone)
+		return CUDA_ERROR_LAUNCH_FAILED;
+	return contexts > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+static enum status work_run(void *arg, bool failed)
+{
+	std::function<void()> *work = (std::function<void()> *)arg;
+
+	if (!failed && !gone)
+		(*work)();
+	delete work;
+	return STATUS_OK;
+}
+
+static CUresult put(CUstream stream, std::function<void()> work)
+{
+	std::function<void()> *w = new std::function<void()>(std::move(work));
+
+	if (gone || !sim_stream_put((struct sim_stream *)stream, work_run, w)) {
+		delete w;
+		return gone ? CUDA_ERROR_LAUNCH_FAILED : CUDA_ERROR_INVALID_HANDLE;
+	}
+	return CUDA_SUCCESS;
+}
+
+static void copied(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+	static const char *const lost = getenv("FAKE_DRIVER_LOST");
+
+	if (lost && ++copies >= atol(lost))
+		gone = true;
+	else
+		memcpy(to, from, bytes);
+}
+
+static CUresult stream_create(CUstream *out, unsigned int, int)
+{
+	*out = (CUstream)sim_stream_create();
+	return may_go_on();
+}
+
+static CUresult stream_destroy(CUstream s)
+{
+	sim_stream_destroy((struct sim_stream *)s);
+	return may_go_on();
+}
+
+static CUresult stream_query(CUstream)
+{
+	return may_go_on();
+}
+
+static CUresult stream_synchronize(CUstream s)
+{
+	sim_stream_synchronize((struct sim_stream *)s);
+	return may_go_on();
+}
+
+static CUresult copy_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream s)
+{
+	return put(s, [=] { copied(memory_at(to), memory_at(from), bytes); });
+}
+
+static CUresult batch_async(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t n, CUmemcpyAttributes *, size_t *first, size_t attributes,
+			    CUstream s)
+{
+	std::vector<CUdeviceptr> t(to, to + n), f(from, from + n);
+	std::vector<size_t> b(bytes, bytes + n);
+	const char *how = getenv("FAKE_DRIVER_BATCH");
+
+	if (attributes != 1 || *first != 0 || (how && strcmp(how, "refused") == 0))
+		return CUDA_ERROR_INVALID_VALUE;
+	return put(s, [=] {
+		for (size_t i = n; i-- > 0;) /* a batch has no order */
+			copied(memory_at(t[i]), memory_at(f[i]), b[i]);
+	});
+}
+
+static CUresult memset_async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream s)
+{
+	return put(s, [=] { memset(memory_at(to), value, bytes); });
+}
+
+static CUresult write_value(CUstream s, CUdeviceptr word, cuuint32_t value, unsigned int)
+{
+	return put(s, [=] { ((std::atomic<uint32_t> *)memory_at(word))->store(value, std::memory_order_release); });
+}
+
+static CUresult wait_value(CUstream s, CUdeviceptr word, cuuint32_t value, unsigned int flags)
+{
+	if (flags != CU_STREAM_WAIT_VALUE_GEQ)
+		return CUDA_ERROR_INVALID_VALUE;
+	return put(s, [=] {
+		while (!gone && (int32_t)(((std::atomic<uint32_t> *)memory_at(word))->load(std::memory_order_acquire) - value) < 0)
+			usleep(50);
+	});
+}
+
+static CUresult host_func(CUstream s, CUhostFn call, void *arg)
+{
+	return put(s, [=] { call(arg); });
+}
+
+extern "C" enum status kv_cuda_copy_pairs(const struct device_pair *pairs, uint32_t count, uint64_t offset, uint64_t bytes, uint32_t ctas,
+					  struct CUstream_st *s)
+{
+	CUresult r = put(s, [=] {
+		const struct device_pair *p = (const struct device_pair *)memory_at((CUdeviceptr)pairs);
+
+		for (uint32_t i = 0; i < count; i++)
+			copied(memory_at(p[i].to) + offset, memory_at(p[i].from) + offset, bytes);
+	});
+
+	return r == CUDA_SUCCESS && ctas > 0 ? STATUS_OK : STATUS_INTERNAL;
+}
+
+struct fake_event {
+	std::atomic<int> pending;
+};
+
+static CUresult event_create(CUevent *out, unsigned int)
+{
+	*out = (CUevent) new fake_event();
+	return may_go_on();
+}
+
+static CUresult event_record(CUevent event, CUstream s)
+{
+	fake_event *e = (fake_event *)event;
+	CUresult r;
+
+	e->pending++;
+	r = put(s, [=] { e->pending--; });
+	if (r != CUDA_SUCCESS)
+		e->pending--;
+	return r;
+}
+
+static CUresult event_query(CUevent event)
+{
+	if (gone)
+		return CUDA_ERROR_LAUNCH_FAILED;
+	return ((fake_event *)event)->pending ? CUDA_ERROR_NOT_READY : may_go_on();
+}
+
+static CUresult event_destroy(CUevent event)
+{
+	delete (fake_event *)event;
+	return CUDA_SUCCESS;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static CUresult address_reserve(CUdeviceptr *out, size_t bytes, size_t, CUdeviceptr, unsigned long long)
+{
+	uint8_t *at = (uint8_t *)mmap(nullptr, bytes + GRANULE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	uint64_t begin = ((uint64_t)at + GRANULE - 1) / GRANULE * GRANULE;
+
+	if (at == MAP_FAILED)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	munmap(at, begin - (uint64_t)at);
+	munmap((void *)(begin + bytes), (uint64_t)at + GRANULE - begin);
+	*out = begin | MARK;
+	return may_go_on();
+}
+
+static CUresult address_free(CUdeviceptr at, size_t bytes)
+{
+	return munmap(memory_at(at), bytes) == 0 ? may_go_on() : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult memory_create(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllocationProp *p, unsigned long long)
+{
+	int fd;
+
+	if (p->requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || bytes % GRANULE != 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (used + bytes > TOTAL)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	fd = memfd_create("fake-gpu", 0);
+	if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	used += bytes;
+	*out = (CUmemGenericAllocationHandle) new fake_memory{fd, bytes, true};
+	return may_go_on();
+}
+
+static CUresult memory_release(CUmemGenericAllocationHandle handle)
+{
+	fake_memory *m = (fake_memory *)handle;
+
+	if (m->made)
+		used -= m->bytes;
+	close(m->fd);
+	delete m;
+	return may_go_on();
+}
+
+static CUresult memory_map(CUdeviceptr at, size_t bytes, size_t, CUmemGenericAllocationHandle handle, unsigned long long)
+{
+	fake_memory *m = (fake_memory *)handle;
+
+	if (bytes != m->bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (mmap(memory_at(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, m->fd, 0) == MAP_FAILED)
+		return CUDA_ERROR_MAP_FAILED;
+	madvise(memory_at(at), bytes, MADV_DONTFORK);
+	return may_go_on();
+}
+
+static CUresult memory_unmap(CUdeviceptr at, size_t bytes)
+{
+	mmap(memory_at(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	return may_go_on();
+}
+
+static CUresult set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *a, size_t)
+{
+	mprotect(memory_at(at), bytes, a->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE : PROT_READ);
+	return may_go_on();
+}
+
+static CUresult export_handle(void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType, unsigned long long)
+{
+	*(int *)out = dup(((fake_memory *)handle)->fd);
+	return *(int *)out >= 0 ? may_go_on() : CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+static CUresult import_handle(CUmemGenericAllocationHandle *out, void *fd, CUmemAllocationHandleType)
+{
+	char path[64], name[64] = "";
+	struct stat st;
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", (int)(intptr_t)fd);
+	if (readlink(path, name, sizeof name - 1) < 0 || strncmp(name, "/memfd:fake-gpu", 15) != 0 || fstat((int)(intptr_t)fd, &st) != 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	*out = (CUmemGenericAllocationHandle) new fake_memory{dup((int)(intptr_t)fd), (uint64_t)st.st_size, false};
+	return may_go_on();
+}
+
+static CUresult properties_of(CUmemAllocationProp *p, CUmemGenericAllocationHandle)
+{
+	p->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	p->location.id = 0;
+	return may_go_on();
+}
+
+static CUresult host_register(void *memory, size_t bytes, unsigned int)
+{
+	std::lock_guard<std::mutex> lock(mutex);
+
+	if (msync(memory, bytes, MS_ASYNC) != 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (pinned.count(memory))
+		return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+	pinned[memory] = bytes;
+	return may_go_on();
+}
+
+static CUresult host_unregister(void *memory)
+{
+	std::lock_guard<std::mutex> lock(mutex);
+
+	return pinned.erase(memory) ? may_go_on() : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+}
+
+static CUresult host_pointer(CUdeviceptr *out, void *memory, unsigned int)
+{
+	*out = (CUdeviceptr)(uintptr_t)memory | MARK;
+	return may_go_on();
+}
+
+static CUresult host_alloc(void **out, size_t bytes, unsigned int)
+{
+	*out = malloc(bytes);
+	return may_go_on();
+}
+
+static CUresult host_free(void *memory)
+{
+	free(memory);
+	return may_go_on();
+}
+
+static CUresult allocate(CUdeviceptr *out, size_t bytes)
+{
+	*out = (CUdeviceptr)(uintptr_t)malloc(bytes) | MARK;
+	return may_go_on();
+}
+
+static CUresult release(CUdeviceptr at)
+{
+	free(memory_at(at));
+	return may_go_on();
+}
+
+/* ---- the device -------------------------------------------------------------------------------------------------- */
+
+static CUresult init(unsigned int)
+{
+	return CUDA_SUCCESS;
+}
+
+static CUresult error_string(CUresult r, const char **out)
+{
+	*out = r == CUDA_ERROR_LAUNCH_FAILED ? "the fake GPU is lost" : "a fake error";
+	return CUDA_SUCCESS;
+}
+
+static CUresult device_get(CUdevice *out, int ordinal)
+{
+	*out = ordinal;
+	return CUDA_SUCCESS;
+}
+
+static CUresult device_count(int *out)
+{
+	*out = 1;
+	return CUDA_SUCCESS;
+}
+
+static CUresult device_name(char *out, int room, CUdevice)
+{
+	snprintf(out, (size_t)room, "a fake GPU");
+	return CUDA_SUCCESS;
+}
+
+static CUresult device_uuid(CUuuid *out, CUdevice)
+{
+	memcpy(out->bytes, "a-fake-gpu-uuid", 16);
+	return CUDA_SUCCESS;
+}
+
+static CUresult attribute(int *out, CUdevice_attribute a, CUdevice)
+{
+	const char *major = getenv("FAKE_DRIVER_MAJOR");
+
+	*out = a == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? (major ? atoi(major) : 9) : 1;
+	return CUDA_SUCCESS;
+}
+
+static CUresult context_retain(CUcontext *out, CUdevice)
+{
+	*out = (CUcontext)&used;
+	return CUDA_SUCCESS;
+}
+
+static CUresult context_release(CUdevice)
+{
+	return CUDA_SUCCESS;
+}
+
+static CUresult context_push(CUcontext)
+{
+	contexts++;
+	return CUDA_SUCCESS;
+}
+
+static CUresult context_pop(CUcontext *)
+{
+	contexts--;
+	return contexts >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+static CUresult capture_mode(CUstreamCaptureMode *mode)
+{
+	static thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+	std::swap(*mode, current);
+	return CUDA_SUCCESS;
+}
+
+static CUresult memory_info(size_t *free_bytes, size_t *bytes)
+{
+	*bytes = TOTAL;
+	*free_bytes = TOTAL - used;
+	return may_go_on();
+}
+
+static CUresult granularity(size_t *out, const CUmemAllocationProp *, CUmemAllocationGranularity_flags)
+{
+	*out = GRANULE;
+	return may_go_on();
+}
+
+static struct cuda_driver make(void)
+{
+	const char *how = getenv("FAKE_DRIVER_BATCH");
+	struct cuda_driver d = {
+		init, error_string, device_get, device_count, device_name, device_uuid, attribute, context_retain, context_release,
+		context_push, context_pop, capture_mode, memory_info, granularity, address_reserve, address_free, memory_create,
+		memory_release, memory_map, memory_unmap, set_access, export_handle, import_handle, properties_of, host_register,
+		host_unregister, host_pointer, host_alloc, host_free, allocate, release, copy_async, memset_async, stream_create,
+		stream_destroy, stream_query, stream_synchronize, write_value, wait_value, host_func, event_create, event_record,
+		event_query, event_destroy, batch_async,
+	};
+
+	if (how && strcmp(how, "no") == 0)
+		d.cuMemcpyBatchAsync = nullptr;
+	return d;
+}
+
+const struct cuda_driver *cuda_driver(void)
+{
+	static const struct cuda_driver driver = make();
+
+	return &driver;
+}
+
+bool cuda_error_sticks(CUresult r)
+{
+	return r == CUDA_ERROR_LAUNCH_FAILED;
+}
+
+enum status cuda_error_status(CUresult r)
+{
+	switch (r) {
+	case CUDA_SUCCESS:
+		return STATUS_OK;
+	case CUDA_ERROR_OUT_OF_MEMORY:
+	case CUDA_ERROR_OPERATING_SYSTEM:
+		return STATUS_EXHAUSTED;
+	case CUDA_ERROR_INVALID_VALUE:
+	case CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED:
+		return STATUS_INVALID;
+	default:
+		return cuda_error_sticks(r) ? STATUS_UNAVAILABLE : STATUS_INTERNAL;
+	}
+}
+
+extern "C" __attribute__((visibility("default"))) const struct device_ops *terrace_device_ops(void)
+{
+	return kv_cuda_device_ops();
+}
