@@ -1,7 +1,6 @@
 /* Publishing reserved slots. The handle ends with the call: what could not be committed is aborted. */
 #include "client/commit.h"
 
-#include "client/op.h"
 #include "client/status.h"
 #include "client/wire.h"
 #include "health.pb-c.h"
@@ -26,11 +25,14 @@ static void statuses_read(struct terrace_reservation *r, const Terrace__V1__Comm
 static enum terrace_status lease_spread(struct terrace_lease *lease, const struct terrace_reservation *r)
 {
 	struct client_places *p = &lease->places;
-	void **blocks = calloc((size_t)r->count * p->layouts, sizeof(*blocks));
+	const size_t entries = (size_t)r->count * p->layouts;
+	void **blocks = calloc(entries, sizeof(*blocks));
+	uint64_t *addresses = p->addresses ? calloc(entries, sizeof(*addresses)) : NULL;
 	uint32_t *tokens = calloc(r->count, sizeof(*tokens));
 
-	if (!blocks || !tokens) {
+	if (!blocks || !tokens || (p->addresses && !addresses)) {
 		free(blocks);
+		free(addresses);
 		free(tokens);
 		return client_fail(TERRACE_EXHAUSTED, "no memory for a lease");
 	}
@@ -39,11 +41,16 @@ static enum terrace_status lease_spread(struct terrace_lease *lease, const struc
 			continue;
 		memcpy(blocks + (size_t)key * p->layouts, p->blocks + (size_t)item * p->layouts,
 		       p->layouts * sizeof(*blocks));
+		if (addresses)
+			memcpy(addresses + (size_t)key * p->layouts, p->addresses + (size_t)item * p->layouts,
+			       p->layouts * sizeof(*addresses));
 		tokens[key] = p->tokens[item++];
 	}
 	free(p->blocks);
+	free(p->addresses);
 	free(p->tokens);
 	p->blocks = blocks;
+	p->addresses = addresses;
 	p->tokens = tokens;
 	p->keys = r->count;
 	return TERRACE_OK;
@@ -53,8 +60,17 @@ static enum terrace_status lease_read(struct client_committing *g, const Terrace
 				      const uint8_t *stored)
 {
 	struct terrace_reservation *r = g->reservation;
-	enum terrace_status status = client_lease_create(r->view, reply->lease, reply->places, g->items, stored, true,
-							 g->deadline_us, &g->lease);
+	/* What another has put first may lie in host memory. */
+	enum terrace_status status = client_lease_create(r->view, reply->lease,
+							 &(struct client_placing){.view = r->view,
+										  .reply = reply->places,
+										  .keys = g->items,
+										  .wanted = stored,
+										  .sparse = true,
+										  .gpu = r->places.gpu,
+										  .host_too = true,
+										  .deadline_us = g->deadline_us},
+							 &g->lease);
 
 	if (!status && g->items != r->count)
 		status = lease_spread(g->lease, r);
@@ -99,11 +115,6 @@ enum terrace_status client_commit_read(struct client_committing *committing, con
 
 /* ---- the calls ---------------------------------------------------------------------------------------------------- */
 
-struct commit_op {
-	struct terrace_op op;
-	struct client_committing committing;
-};
-
 static enum terrace_status sync_take(void *arg, const struct client_message *message)
 {
 	return client_commit_read(arg, message);
@@ -111,14 +122,8 @@ static enum terrace_status sync_take(void *arg, const struct client_message *mes
 
 static enum terrace_status async_take(void *arg, const struct client_message *message)
 {
-	return client_commit_read(&((struct commit_op *)arg)->committing, message);
+	return client_commit_read(&((struct client_commit_op *)arg)->committing, message);
 }
-
-struct commit_request {
-	Terrace__V1__CommitRequest request;
-	Terrace__V1__CommitItem *items;
-	Terrace__V1__CommitItem **pointers;
-};
 
 static uint32_t slots_count(const struct terrace_reservation *r)
 {
@@ -129,13 +134,13 @@ static uint32_t slots_count(const struct terrace_reservation *r)
 	return slots;
 }
 
-static void request_fini(struct commit_request *q)
+static void request_fini(struct client_commit_request *q)
 {
 	free(q->items);
 	free(q->pointers);
 }
 
-static enum terrace_status request_init(struct commit_request *q, const struct terrace_reservation *r, uint32_t items,
+static enum terrace_status request_init(struct client_commit_request *q, const struct terrace_reservation *r, uint32_t items,
 					bool lease)
 {
 	uint32_t n = 0;
@@ -163,7 +168,7 @@ static enum terrace_status request_init(struct commit_request *q, const struct t
 	return TERRACE_OK;
 }
 
-static struct client_job commit_job(const struct commit_request *q, uint64_t deadline_us,
+static struct client_job commit_job(const struct client_commit_request *q, uint64_t deadline_us,
 				    enum terrace_status (*take)(void *, const struct client_message *), void *arg)
 {
 	return (struct client_job){
@@ -175,22 +180,20 @@ static struct client_job commit_job(const struct commit_request *q, uint64_t dea
 	};
 }
 
-/* Ends the handle. A failed commit may yet have been carried out; to abort what is committed does nothing. */
-static void reservation_end(struct terrace_reservation *r, enum terrace_status status)
+void client_commit_end(struct terrace_reservation *r, enum terrace_status status)
 {
 	if (status && status != TERRACE_STALE)
 		client_reservation_abort(r, false);
 	client_reservation_free(r);
 }
 
-/* TERRACE_OK if the handle is of the right kind. Else it has been ended, but in a child of fork(). */
-static enum terrace_status commit_check(struct terrace_reservation *r, bool open)
+enum terrace_status client_commit_check(struct terrace_reservation *r, bool open)
 {
 	enum terrace_status status = client_reservation_check(r);
 
 	if (!status && r->open != open) {
 		status = TERRACE_INVALID;
-		reservation_end(r, status);
+		client_commit_end(r, status);
 		client_fail(status, "%s", open ? "the reservation is not an open block"
 					       : "the reservation is an open block: it wants terrace_commit_open");
 	}
@@ -201,8 +204,8 @@ enum terrace_status terrace_commit(struct terrace_reservation *r, uint64_t timeo
 				   struct terrace_lease **lease)
 {
 	struct client_committing committing = {.reservation = r, .want_lease = lease != NULL};
-	enum terrace_status status = commit_check(r, false);
-	struct commit_request request;
+	enum terrace_status status = client_commit_check(r, false);
+	struct client_commit_request request;
 	struct client_job job;
 
 	if (status)
@@ -220,7 +223,7 @@ enum terrace_status terrace_commit(struct terrace_reservation *r, uint64_t timeo
 		memcpy(statuses, r->statuses, r->count * sizeof(*statuses));
 	if (!status && lease)
 		*lease = committing.lease;
-	reservation_end(r, status);
+	client_commit_end(r, status);
 	return status;
 }
 
@@ -244,46 +247,68 @@ static struct client_job nothing_job(const Grpc__Health__V1__HealthCheckRequest 
 
 static void commit_dispose(struct terrace_op *op)
 {
-	struct commit_op *o = (struct commit_op *)op;
+	struct client_commit_op *o = (struct client_commit_op *)op;
 
-	reservation_end(o->committing.reservation, op->status);
+	if (o->committing.reservation)
+		client_commit_end(o->committing.reservation, op->status);
+	request_fini(&o->request);
 	free(o);
+}
+
+enum terrace_status client_commit_op_create(struct terrace_reservation *r, uint64_t deadline_us,
+					    const struct terrace_completion *completion, struct client_commit_op **out)
+{
+	struct client_commit_op *o = calloc(1, sizeof(*o));
+	enum terrace_status status = o ? request_init(&o->request, r, slots_count(r), false)
+				       : client_fail(TERRACE_EXHAUSTED, "commit: no memory");
+
+	if (status) {
+		free(o);
+		return status;
+	}
+	client_op_init(&o->op, CLIENT_OP_COMMIT, r->view, completion, commit_dispose);
+	o->op.status = TERRACE_CANCELLED; /* until it is done: what dispose makes of a call that never began */
+	o->committing = (struct client_committing){.reservation = r, .items = slots_count(r), .deadline_us = deadline_us};
+	*out = o;
+	return TERRACE_OK;
+}
+
+struct client_job client_commit_op_job(struct client_commit_op *o)
+{
+	static const Grpc__Health__V1__HealthCheckRequest nothing = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
+	struct client_job job = o->committing.items
+					? commit_job(&o->request, o->committing.deadline_us, async_take, o)
+					: nothing_job(&nothing, o->committing.deadline_us);
+
+	job.arg = o;
+	return job;
 }
 
 enum terrace_status terrace_commit_async(struct terrace_reservation *r, uint64_t timeout_us,
 					 const struct terrace_completion *completion, struct terrace_op **op)
 {
-	static const Grpc__Health__V1__HealthCheckRequest nothing = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
-	enum terrace_status status = commit_check(r, false);
-	struct commit_request request;
+	enum terrace_status status = client_commit_check(r, false);
+	struct client_commit_op *o;
 	struct client_job job;
-	struct commit_op *o;
 
 	if (status)
 		return status;
-	o = calloc(1, sizeof(*o));
-	status = o && op ? request_init(&request, r, slots_count(r), false)
-			 : client_fail(TERRACE_INVALID, "commit: no memory, or no place for the operation");
+	if (!op) {
+		client_commit_end(r, TERRACE_INVALID);
+		return client_fail(TERRACE_INVALID, "commit: no place for the operation");
+	}
+	status = client_commit_op_create(r, client_call_deadline(r->view->client, timeout_us), completion, &o);
 	if (status) {
-		free(o);
-		reservation_end(r, status);
+		client_commit_end(r, status);
 		return status;
 	}
-	client_op_init(&o->op, CLIENT_OP_COMMIT, r->view, completion, commit_dispose);
-	o->op.status = TERRACE_CANCELLED; /* until it is done: what dispose makes of a call that never began */
-	o->committing = (struct client_committing){.reservation = r, .items = slots_count(r)};
-	o->committing.deadline_us = client_call_deadline(r->view->client, timeout_us);
-	job = o->committing.items ? commit_job(&request, o->committing.deadline_us, async_take, o)
-				  : nothing_job(&nothing, o->committing.deadline_us);
-	job.arg = o;
-	status = client_op_start(&o->op, &job, op);
-	request_fini(&request);
-	return status;
+	job = client_commit_op_job(o);
+	return client_op_start(&o->op, &job, op);
 }
 
 enum terrace_status terrace_commit_finish(struct terrace_op *op, enum terrace_status *statuses)
 {
-	struct commit_op *o = (struct commit_op *)op;
+	struct client_commit_op *o = (struct client_commit_op *)op;
 	bool ended;
 	enum terrace_status status = client_op_await(op, CLIENT_OP_COMMIT, &ended);
 
@@ -300,8 +325,8 @@ enum terrace_status terrace_commit_open(struct terrace_reservation *r, const uin
 					uint32_t tokens, uint64_t timeout_us)
 {
 	struct client_committing committing = {.reservation = r, .items = 1};
-	enum terrace_status status = commit_check(r, true);
-	struct commit_request request;
+	enum terrace_status status = client_commit_check(r, true);
+	struct client_commit_request request;
 	struct client_job job;
 
 	if (status)
@@ -320,6 +345,6 @@ enum terrace_status terrace_commit_open(struct terrace_reservation *r, const uin
 	}
 	if (!status && r->statuses[0])
 		status = client_fail(r->statuses[0], "commit_open: %s", terrace_status_text(r->statuses[0]));
-	reservation_end(r, status);
+	client_commit_end(r, status);
 	return status;
 }

@@ -2,6 +2,8 @@
  *
  * The plugin is looked for once, by the first call that wants it (or by terrace_cuda_load with a path), and stays loaded. Arguments
  * that lie on the host are checked here; device pointers are the caller's word. */
+#include "client/cuda.h"
+
 #include "client/layout.h"
 #include "client/status.h"
 #include "kernels/cuda/plugin.h"
@@ -16,7 +18,17 @@
 static struct {
 	pthread_mutex_t lock;
 	const struct kv_cuda_plugin *_Atomic table;
+	const struct device_ops *devices; /* set before table; NULL: it has none */
 } loaded = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* The table of GPU memory of a plugin; NULL: it has none, or one that this library does not know. */
+static const struct device_ops *devices_of(void *library)
+{
+	const struct device_ops *(*get)(void) = (const struct device_ops *(*)(void))dlsym(library, DEVICE_OPS_SYMBOL);
+	const struct device_ops *ops = get ? get() : NULL;
+
+	return ops && ops->version == DEVICE_OPS_VERSION && ops->bytes == sizeof(*ops) ? ops : NULL;
+}
 
 static enum terrace_status open_plugin(const char *path, const struct kv_cuda_plugin **out)
 {
@@ -27,29 +39,51 @@ static enum terrace_status open_plugin(const char *path, const struct kv_cuda_pl
 		return client_fail(TERRACE_UNSUPPORTED, "no CUDA: %s", dlerror());
 	get = (kv_cuda_plugin_fn *)dlsym(library, KV_CUDA_PLUGIN_SYMBOL);
 	*out = get ? get() : NULL;
-	if (*out && (*out)->version == KV_CUDA_PLUGIN_VERSION && (*out)->bytes == sizeof(**out))
+	if (*out && (*out)->version == KV_CUDA_PLUGIN_VERSION && (*out)->bytes == sizeof(**out)) {
+		loaded.devices = devices_of(library);
 		return TERRACE_OK;
+	}
 	dlclose(library);
 	return client_fail(TERRACE_UNSUPPORTED, "no CUDA: %s is not of this version", path);
+}
+
+static enum terrace_status load(const char *path, const struct kv_cuda_plugin **out)
+{
+	enum terrace_status status = TERRACE_OK;
+
+	pthread_mutex_lock(&loaded.lock);
+	*out = loaded.table;
+	if (!*out)
+		status = open_plugin(path ? path : PLUGIN_FILE, out);
+	if (!status)
+		loaded.table = *out;
+	pthread_mutex_unlock(&loaded.lock);
+	return status;
 }
 
 enum terrace_status terrace_cuda_load(const char *path)
 {
 	const struct kv_cuda_plugin *table;
-	enum terrace_status status = TERRACE_OK;
+	enum terrace_status status = load(path, &table);
 	const char *problem;
 
-	pthread_mutex_lock(&loaded.lock);
-	table = loaded.table;
-	if (!table)
-		status = open_plugin(path ? path : PLUGIN_FILE, &table);
-	if (!status)
-		loaded.table = table;
-	pthread_mutex_unlock(&loaded.lock);
 	if (status)
 		return status;
 	problem = table->problem();
 	return problem ? client_fail(TERRACE_UNSUPPORTED, "no CUDA device: %s", problem) : TERRACE_OK;
+}
+
+enum terrace_status client_cuda_devices(const struct device_ops **out)
+{
+	const struct kv_cuda_plugin *table;
+	enum terrace_status status = load(NULL, &table);
+
+	if (status)
+		return status;
+	if (!loaded.devices)
+		return client_fail(TERRACE_UNSUPPORTED, "no GPU memory: the CUDA plugin has no table for it of this version");
+	*out = loaded.devices;
+	return TERRACE_OK;
 }
 
 static enum terrace_status plugin(const struct kv_cuda_plugin **out)
@@ -60,6 +94,27 @@ static enum terrace_status plugin(const struct kv_cuda_plugin **out)
 		status = terrace_cuda_load(NULL);
 	*out = loaded.table;
 	return status;
+}
+
+static enum terrace_status formats_fail(const struct kv_layout *l)
+{
+	return client_fail(TERRACE_UNSUPPORTED, "no CUDA kernel attends %s keys with %s values of head dims %u and %u",
+			   kv_format_info(l->k_format)->name, kv_format_info(l->v_format)->name, l->head_dim_k,
+			   l->head_dim_v);
+}
+
+enum terrace_status client_cuda_attends(const struct kv_layout *l)
+{
+	enum terrace_status status = terrace_cuda_load(NULL);
+	struct kv_geometry geometry;
+	struct kv_cuda_attend one = {.layout = l, .geometry = &geometry, .sequences = 1, .queries = 1, .q_heads = l->heads};
+
+	if (status)
+		return status;
+	kv_geometry_of(l, &geometry);
+	if (!loaded.table->attend_supported(l->k_format, l->v_format) || !loaded.table->attend_workspace(&one))
+		return formats_fail(l);
+	return TERRACE_OK;
 }
 
 /* Of a launcher; the numbers are the same. */

@@ -6,20 +6,22 @@
  * yet are checked like anything from outside. */
 #include "client/fds.h"
 
+#include "client/after.h"
 #include "client/clock.h"
-#include "client/packet.h"
 #include "client/status.h"
-#include "proto/fdsock.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { LISTEN_PACKETS_MAX = 256 }; /* at a time, whatever the daemon goes on saying */
+enum {
+	LISTEN_PACKETS_MAX = 256,      /* at a time, whatever the daemon goes on saying */
+	CLOSE_WAIT_US = 10 * 1000000, /* for streams that hold memory */
+};
 
 static void head_fill(struct fdsock_head *head, enum fdsock_type type)
 {
@@ -83,10 +85,11 @@ static void table_sweep(struct client_attachment *a)
 		if (!m->retiring || m->uses)
 			continue;
 		if (m->base)
-			munmap(m->base, m->bytes);
+			client_mapping_drop(&a->memory, m);
 		m->base = NULL;
 		if (!a->broken && !unmapped_tell(a, m->extent, m->writable))
 			return; /* the socket is full: later */
+		free(m->registered);
 		free(m);
 		a->mappings[i--] = a->mappings[--a->count];
 	}
@@ -106,7 +109,7 @@ static void packet_unasked(struct client_attachment *a, struct client_packet *p)
 {
 	if (p->body.head.type == FDSOCK_RETIRE) {
 		retire(a, p->body.unmapped.extent);
-	} else if (p->body.head.type == FDSOCK_EXTENT && p->descriptor >= 0) {
+	} else if (p->body.head.type == FDSOCK_EXTENT && p->descriptors[0] >= 0) {
 		client_packet_fini(p);
 		if (!mapping_find(a, p->body.extent.extent, p->body.extent.write))
 			unmapped_tell(a, p->body.extent.extent, p->body.extent.write);
@@ -135,10 +138,15 @@ void client_fds_listen(struct client_attachment *a)
 
 /* ---- mapping ------------------------------------------------------------------------------------------------------ */
 
+static struct timespec time_of(uint64_t deadline_us)
+{
+	return (struct timespec){(time_t)(deadline_us / 1000000), (long)(deadline_us % 1000000) * 1000};
+}
+
 /* Waits for the turn to talk; the lock is held before and after. */
 static enum terrace_status talk_begin(struct client_attachment *a, uint64_t deadline_us)
 {
-	struct timespec until = {(time_t)(deadline_us / 1000000), (long)(deadline_us % 1000000 * 1000)};
+	struct timespec until = time_of(deadline_us);
 
 	while (a->talking && !a->closed)
 		if (pthread_cond_timedwait(&a->idle, &a->lock, &until) == ETIMEDOUT)
@@ -184,7 +192,23 @@ static enum terrace_status extent_ask(struct client_attachment *a, uint32_t exte
 	}
 }
 
-/* Asks for an extent and maps it whole; the descriptor is closed at once, since the mapping holds the memory. */
+/* True if the extent of a packet would lie where another is imported already. */
+static bool extent_overlaps(struct client_attachment *a, const struct fdsock_extent *e, bool writable)
+{
+	bool overlaps = false;
+
+	pthread_mutex_lock(&a->lock);
+	for (uint32_t i = 0; i < a->count && !overlaps; i++) {
+		const struct client_mapping *m = a->mappings[i];
+
+		overlaps = m->base && m->gpu == e->gpu && m->layout_id == e->layout_id && m->writable == writable &&
+			   m->at < e->at + e->bytes && e->at < m->at + m->bytes;
+	}
+	pthread_mutex_unlock(&a->lock);
+	return overlaps;
+}
+
+/* Asks for an extent and maps it whole; the descriptors are closed at once, since the mapping holds the memory. */
 static enum terrace_status extent_map(struct client_attachment *a, uint32_t extent, bool writable, uint64_t deadline_us,
 				      struct client_mapping *mapping, bool *broken)
 {
@@ -195,7 +219,10 @@ static enum terrace_status extent_map(struct client_attachment *a, uint32_t exte
 	if (status)
 		return status;
 	*mapping = (struct client_mapping){.extent = extent, .writable = writable};
-	status = client_packet_map(&answer, mapping);
+	if (answer.body.extent.gpu != FDSOCK_NO_GPU && extent_overlaps(a, &answer.body.extent, writable))
+		status = client_fail(TERRACE_INTERNAL, "extent %u: it lies where another is", extent);
+	else
+		status = client_mapping_make(&a->memory, &answer, mapping);
 	client_packet_fini(&answer);
 	if (status && !answer.body.extent.status)
 		unmapped_tell(a, extent, writable);
@@ -225,7 +252,7 @@ static enum terrace_status mapping_make(struct client_attachment *a, uint32_t ex
 	*out = a->closed ? NULL : table_add(a, &made);
 	if (*out)
 		return TERRACE_OK;
-	munmap(made.base, made.bytes);
+	client_mapping_drop(&a->memory, &made);
 	unmapped_tell(a, extent, writable);
 	return a->closed ? client_fail(TERRACE_CANCELLED, "the session is closed")
 			 : client_fail(TERRACE_EXHAUSTED, "no room for another mapping");
@@ -253,6 +280,56 @@ enum terrace_status client_fds_map(struct client_attachment *a, uint32_t extent,
 	}
 	pthread_mutex_unlock(&a->lock);
 	return status;
+}
+
+enum terrace_status client_fds_register(struct client_attachment *a, struct client_mapping *m, uint32_t g,
+					uint64_t deadline_us)
+{
+	enum terrace_status status;
+
+	pthread_mutex_lock(&a->lock);
+	status = talk_begin(a, deadline_us);
+	if (!status && !(m->registered && m->registered[g])) {
+		pthread_mutex_unlock(&a->lock); /* it lasts; the mapping is in use, and the turn is ours */
+		status = client_mapping_register(&a->memory, m, g);
+		pthread_mutex_lock(&a->lock);
+		talk_end(a, false);
+	} else if (!status) {
+		talk_end(a, false);
+	}
+	pthread_mutex_unlock(&a->lock);
+	return status;
+}
+
+bool client_fds_stream_begin(struct client_attachment *a)
+{
+	bool open;
+
+	pthread_mutex_lock(&a->lock);
+	open = !a->closed;
+	a->streams += open;
+	pthread_mutex_unlock(&a->lock);
+	return open;
+}
+
+void client_fds_stream_end(struct client_attachment *a)
+{
+	pthread_mutex_lock(&a->lock);
+	a->streams--;
+	pthread_cond_broadcast(&a->idle);
+	pthread_mutex_unlock(&a->lock);
+}
+
+bool client_fds_gone(struct client_attachment *a)
+{
+	struct pollfd end = {.events = POLLRDHUP};
+	bool gone;
+
+	pthread_mutex_lock(&a->lock);
+	end.fd = a->socket;
+	gone = a->broken || a->closed || (poll(&end, 1, 0) > 0 && end.revents & (POLLRDHUP | POLLHUP | POLLERR));
+	pthread_mutex_unlock(&a->lock);
+	return gone;
 }
 
 void client_fds_unmap(struct client_attachment *a, struct client_mapping *m)
@@ -312,6 +389,7 @@ static void locks_init(struct client_attachment *a)
 	pthread_condattr_t attributes;
 
 	pthread_mutex_init(&a->lock, NULL);
+	client_board_init(&a->board);
 	pthread_condattr_init(&attributes);
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
 	pthread_cond_init(&a->idle, &attributes);
@@ -319,7 +397,8 @@ static void locks_init(struct client_attachment *a)
 }
 
 enum terrace_status client_fds_open(const char *path, const uint8_t token[16], uint64_t epoch, uint64_t session,
-				    uint64_t deadline_us, struct client_attachment **out)
+				    const struct client_lent *lent, uint64_t deadline_us,
+				    struct client_attachment **out)
 {
 	struct client_attachment *a = calloc(1, sizeof(*a));
 	enum terrace_status status;
@@ -328,6 +407,7 @@ enum terrace_status client_fds_open(const char *path, const uint8_t token[16], u
 		return client_fail(TERRACE_EXHAUSTED, "no memory to attach");
 	locks_init(a);
 	atomic_init(&a->references, 1);
+	a->memory.lent = *lent;
 	status = client_packet_connect(path, deadline_us, &a->socket);
 	if (status) {
 		a->socket = -1;
@@ -340,6 +420,25 @@ enum terrace_status client_fds_open(const char *path, const uint8_t token[16], u
 	else
 		*out = a;
 	return status;
+}
+
+static void memory_drop(struct client_attachment *a)
+{
+	for (uint32_t i = 0; i < a->count && !a->dropped; i++)
+		if (a->mappings[i]->base && !(a->mappings[i]->extent == FDSOCK_EXTENT_BOARD && a->board_stays))
+			client_mapping_drop(&a->memory, a->mappings[i]);
+	a->dropped = true;
+	client_lent_memory_fini(&a->memory);
+}
+
+/* With the lock. The thread that ends the streams' waits does not wait for itself. */
+static void streams_wait(struct client_attachment *a)
+{
+	struct timespec until = time_of(client_deadline_us(CLOSE_WAIT_US));
+
+	while (a->streams && !client_after_inside())
+		if (pthread_cond_timedwait(&a->idle, &a->lock, &until) == ETIMEDOUT)
+			return;
 }
 
 /* The table stays until the last reference goes: a thread that is making a lease may be reading it. */
@@ -355,10 +454,10 @@ void client_fds_close(struct client_attachment *a)
 		shutdown(a->socket, SHUT_RDWR); /* wakes the thread that talks */
 	while (a->talking)
 		pthread_cond_wait(&a->idle, &a->lock);
-	for (uint32_t i = 0; i < a->count; i++) {
-		if (a->mappings[i]->base)
-			munmap(a->mappings[i]->base, a->mappings[i]->bytes);
-	}
+	a->board_stays = client_board_close(&a->board);
+	streams_wait(a);
+	if (!a->streams)
+		memory_drop(a);
 	if (a->socket >= 0)
 		close(a->socket);
 	a->socket = -1;
@@ -375,9 +474,13 @@ void client_fds_drop(struct client_attachment *a)
 	if (atomic_fetch_sub_explicit(&a->references, 1, memory_order_acq_rel) != 1)
 		return;
 	client_fds_close(a);
-	for (uint32_t i = 0; i < a->count; i++)
+	memory_drop(a); /* what a stream had held, if anything */
+	for (uint32_t i = 0; i < a->count; i++) {
+		free(a->mappings[i]->registered);
 		free(a->mappings[i]);
+	}
 	free(a->mappings);
+	client_board_fini(&a->board);
 	pthread_cond_destroy(&a->idle);
 	pthread_mutex_destroy(&a->lock);
 	free(a);

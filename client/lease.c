@@ -2,11 +2,13 @@
 #include "client/lease.h"
 
 #include "client/clock.h"
+#include "client/layout.h"
 #include "client/op.h"
 #include "client/status.h"
 #include "client/wire.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { RETURN_TIMEOUT_US = 2000000 };
 
@@ -54,6 +56,7 @@ void terrace_release(struct terrace_lease *lease)
 {
 	if (!lease || client_forked(lease->generation))
 		return;
+	client_board_forget(&lease->view->attachment->board, &lease->promise);
 	client_lease_return(lease->view, lease->id);
 	client_fds_listen(lease->view->attachment);
 	client_places_fini(&lease->places);
@@ -63,15 +66,14 @@ void terrace_release(struct terrace_lease *lease)
 
 /* ---- the reply ---------------------------------------------------------------------------------------------------- */
 
-enum terrace_status client_lease_create(struct client_view *view, uint64_t id, const Terrace__V1__Places *reply,
-					uint32_t keys, const uint8_t *wanted, bool sparse, uint64_t deadline_us,
+enum terrace_status client_lease_create(struct client_view *view, uint64_t id, const struct client_placing *placing,
 					struct terrace_lease **out)
 {
 	struct terrace_lease *lease = calloc(1, sizeof(*lease));
 	enum terrace_status status;
 
 	if (lease)
-		status = client_places_init(&lease->places, view, reply, keys, wanted, sparse, false, deadline_us);
+		status = client_places_init(&lease->places, placing);
 	else
 		status = client_fail(TERRACE_EXHAUSTED, "no memory for a lease");
 	if (status) {
@@ -85,6 +87,21 @@ enum terrace_status client_lease_create(struct client_view *view, uint64_t id, c
 	lease->id = id;
 	*out = lease;
 	return TERRACE_OK;
+}
+
+/* The copies that are still to come, if the daemon speaks of any. */
+static enum terrace_status promise_read(const struct client_leasing *g, const Terrace__V1__LeaseReply *reply)
+{
+	struct client_promise *p = &g->lease->promise;
+
+	if (!reply->board_layers)
+		return TERRACE_OK;
+	if (g->gpu < 0 || reply->board_layers > KV_LAYERS_MAX)
+		return client_fail(TERRACE_INTERNAL, "the daemon promises %u layers on a GPU", reply->board_layers);
+	p->word = reply->board_word;
+	p->base = reply->board_base;
+	p->layers = reply->board_layers;
+	return client_board_promise(g->view->attachment, (uint32_t)g->gpu, p);
 }
 
 static enum terrace_status reply_read(struct client_leasing *g, const Terrace__V1__LeaseReply *reply)
@@ -105,8 +122,25 @@ static enum terrace_status reply_read(struct client_leasing *g, const Terrace__V
 		client_lease_return(g->view, reply->lease);
 		return client_fail(TERRACE_INTERNAL, "the daemon leased %u of %u keys", reply->blocks, g->count);
 	}
-	return client_lease_create(g->view, reply->lease, reply->places, reply->blocks, NULL, false, g->deadline_us,
-				   &g->lease);
+	status = client_lease_create(g->view, reply->lease,
+				     &(struct client_placing){.view = g->view,
+							      .reply = reply->places,
+							      .keys = reply->blocks,
+							      .gpu = g->gpu,
+							      .host_too = g->gpu_or_host,
+							      .deadline_us = g->deadline_us},
+				     &g->lease);
+	if (!status)
+		status = promise_read(g, reply);
+	if (status && g->lease) {
+		char words[CLIENT_ERROR_MAX];
+
+		strcpy(words, terrace_error());
+		terrace_release(g->lease);
+		g->lease = NULL;
+		client_fail(status, "%s", words);
+	}
+	return status;
 }
 
 enum terrace_status client_lease_read(struct client_leasing *leasing, const struct client_message *message)
@@ -139,18 +173,23 @@ static enum terrace_status async_take(void *arg, const struct client_message *me
 	return client_lease_read(&((struct lease_op *)arg)->leasing, message);
 }
 
+/* Checks what a lease is asked with, and takes the options over. NULL: the defaults. */
 static enum terrace_status lease_check(struct terrace_session *session, const struct terrace_keys *keys,
-				       enum terrace_lease_mode mode, const void *place)
+				       const struct terrace_lease_options *options, const void *place,
+				       struct terrace_lease_options *o)
 {
 	enum terrace_status status = client_session_check(session);
 
+	*o = (struct terrace_lease_options)TERRACE_LEASE_OPTIONS_INIT;
 	if (!status)
 		status = client_keys_check(keys);
-	if (!status && (!place || (mode != TERRACE_LEASE_PREFIX && mode != TERRACE_LEASE_ALL)))
-		status = client_fail(TERRACE_INVALID, "mode %d, or no place for the result", (int)mode);
+	if (!status && options && !client_options_copy(o, sizeof(*o), options, sizeof(*o)))
+		status = client_fail(TERRACE_INVALID, "begin options with TERRACE_LEASE_OPTIONS_INIT");
+	if (!status && (!place || (o->mode != TERRACE_LEASE_PREFIX && o->mode != TERRACE_LEASE_ALL) || o->gpu < -1))
+		status = client_fail(TERRACE_INVALID, "mode %d, GPU %d, or no place for the result", (int)o->mode, o->gpu);
 	if (!status)
 		status = client_borrow_check(session->view);
-	return status ? client_fail_in(status, "lease") : TERRACE_OK;
+	return status;
 }
 
 struct lease_request {
@@ -158,54 +197,71 @@ struct lease_request {
 	Terrace__V1__Keys names;
 };
 
-static const ProtobufCMessage *request_fill(struct lease_request *r, const struct client_view *view,
-					    const struct terrace_keys *keys, enum terrace_lease_mode mode)
+static const ProtobufCMessage *request_fill(struct lease_request *r, const struct client_leasing *g,
+					    const struct terrace_keys *keys)
 {
 	terrace__v1__keys__init(&r->names);
 	r->names.key_bytes = keys->key_bytes;
 	r->names.keys = CLIENT_BINARY(keys->bytes, (size_t)keys->count * keys->key_bytes);
 	terrace__v1__lease_request__init(&r->request);
-	r->request.session = view->id;
+	r->request.session = g->view->id;
 	r->request.keys = &r->names;
-	r->request.mode = (Terrace__V1__LeaseMode)mode;
-	r->request.attachment = view->attachment->id;
+	r->request.mode = (Terrace__V1__LeaseMode)g->mode;
+	r->request.attachment = g->view->attachment->id;
+	r->request.gpu = (uint32_t)(g->gpu + 1);
+	r->request.gpu_or_host = g->gpu_or_host;
 	return &r->request.base;
 }
 
-static struct client_leasing leasing_of(struct terrace_session *session, const struct terrace_keys *keys,
-					enum terrace_lease_mode mode, uint64_t timeout_us)
+/* Fills *g from checked arguments, and makes the GPU ready if it is one's. */
+static enum terrace_status leasing_begin(struct client_leasing *g, struct terrace_session *session,
+					 const struct terrace_keys *keys, const struct terrace_lease_options *o,
+					 uint64_t timeout_us)
 {
-	return (struct client_leasing){
+	*g = (struct client_leasing){
 		.view = session->view,
 		.count = keys->count,
-		.mode = mode,
+		.mode = o->mode,
+		.gpu = o->gpu,
+		.gpu_or_host = o->gpu >= 0 && o->gpu_or_host,
 		.deadline_us = client_call_deadline(session->view->client, timeout_us),
 	};
+	return o->gpu < 0 ? TERRACE_OK : client_view_use_gpu(g->view, (uint32_t)o->gpu, g->deadline_us);
+}
+
+enum terrace_status terrace_lease_with(struct terrace_session *session, const struct terrace_keys *keys,
+				       const struct terrace_lease_options *options, uint64_t timeout_us,
+				       struct terrace_lease **out)
+{
+	struct terrace_lease_options o;
+	enum terrace_status status = lease_check(session, keys, options, out, &o);
+	struct client_leasing leasing;
+	struct lease_request request;
+
+	if (!status)
+		status = leasing_begin(&leasing, session, keys, &o, timeout_us);
+	if (status)
+		return client_fail_in(status, "lease");
+	client_fds_listen(session->view->attachment);
+	status = client_view_call(session->view, &(struct client_job){
+							 .method = CLIENT_LEASE,
+							 .deadline_us = leasing.deadline_us,
+							 .first = {.message = request_fill(&request, &leasing, keys), .last = true},
+							 .take = sync_take,
+							 .arg = &leasing,
+						 });
+	if (!status)
+		*out = leasing.lease;
+	return status;
 }
 
 enum terrace_status terrace_lease(struct terrace_session *session, const struct terrace_keys *keys,
 				  enum terrace_lease_mode mode, uint64_t timeout_us, struct terrace_lease **out)
 {
-	enum terrace_status status = lease_check(session, keys, mode, out);
-	struct client_leasing leasing;
-	struct lease_request request;
+	struct terrace_lease_options o = TERRACE_LEASE_OPTIONS_INIT;
 
-	if (status)
-		return status;
-	client_fds_listen(session->view->attachment);
-	leasing = leasing_of(session, keys, mode, timeout_us);
-	status = client_view_call(session->view,
-				  &(struct client_job){
-					  .method = CLIENT_LEASE,
-					  .deadline_us = leasing.deadline_us,
-					  .first = {.message = request_fill(&request, session->view, keys, mode),
-						    .last = true},
-					  .take = sync_take,
-					  .arg = &leasing,
-				  });
-	if (!status)
-		*out = leasing.lease;
-	return status;
+	o.mode = mode;
+	return terrace_lease_with(session, keys, &o, timeout_us, out);
 }
 
 static void lease_dispose(struct terrace_op *op)
@@ -216,31 +272,43 @@ static void lease_dispose(struct terrace_op *op)
 	free(o);
 }
 
-enum terrace_status terrace_lease_async(struct terrace_session *session, const struct terrace_keys *keys,
-					enum terrace_lease_mode mode, uint64_t timeout_us,
-					const struct terrace_completion *completion, struct terrace_op **op)
+enum terrace_status terrace_lease_with_async(struct terrace_session *session, const struct terrace_keys *keys,
+					     const struct terrace_lease_options *options, uint64_t timeout_us,
+					     const struct terrace_completion *completion, struct terrace_op **op)
 {
-	enum terrace_status status = lease_check(session, keys, mode, op);
+	struct terrace_lease_options checked;
+	enum terrace_status status = lease_check(session, keys, options, op, &checked);
 	struct lease_request request;
-	struct lease_op *o;
+	struct lease_op *o = status ? NULL : calloc(1, sizeof(*o));
 
-	if (status)
-		return status;
-	o = calloc(1, sizeof(*o));
-	if (!o)
-		return client_fail(TERRACE_EXHAUSTED, "lease: no memory");
+	if (!status && !o)
+		status = client_fail(TERRACE_EXHAUSTED, "no memory");
+	if (!status)
+		status = leasing_begin(&o->leasing, session, keys, &checked, timeout_us);
+	if (status) {
+		free(o);
+		return client_fail_in(status, "lease");
+	}
 	client_op_init(&o->op, CLIENT_OP_LEASE, session->view, completion, lease_dispose);
-	o->leasing = leasing_of(session, keys, mode, timeout_us);
 	return client_op_start(&o->op,
 			       &(struct client_job){
 				       .method = CLIENT_LEASE,
 				       .deadline_us = o->leasing.deadline_us,
-				       .first = {.message = request_fill(&request, session->view, keys, mode),
-						 .last = true},
+				       .first = {.message = request_fill(&request, &o->leasing, keys), .last = true},
 				       .take = async_take,
 				       .arg = o,
 			       },
 			       op);
+}
+
+enum terrace_status terrace_lease_async(struct terrace_session *session, const struct terrace_keys *keys,
+					enum terrace_lease_mode mode, uint64_t timeout_us,
+					const struct terrace_completion *completion, struct terrace_op **op)
+{
+	struct terrace_lease_options o = TERRACE_LEASE_OPTIONS_INIT;
+
+	o.mode = mode;
+	return terrace_lease_with_async(session, keys, &o, timeout_us, completion, op);
 }
 
 enum terrace_status terrace_lease_finish(struct terrace_op *op, struct terrace_lease **lease)

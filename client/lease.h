@@ -2,6 +2,8 @@
 #ifndef TERRACE_CLIENT_LEASE_H
 #define TERRACE_CLIENT_LEASE_H
 
+#include "client/after.h"
+#include "client/board.h"
 #include "client/places.h"
 #include "client/rpc.h"
 
@@ -10,12 +12,16 @@ struct terrace_lease {
 	unsigned generation;
 	uint64_t id;
 	struct client_places places;
+	struct client_promise promise; /* of copies to its GPU */
+	struct client_after after;     /* of terrace_release_after */
 };
 
 struct client_leasing {
 	struct client_view *view;
 	uint32_t count; /* keys asked for */
 	enum terrace_lease_mode mode;
+	int32_t gpu;    /* -1: none; else it has been made ready */
+	bool gpu_or_host;
 	uint64_t deadline_us;
 	struct terrace_lease *lease; /* the answer */
 };
@@ -23,10 +29,8 @@ struct client_leasing {
 /* Reads a LeaseReply and maps what it names. A lease that cannot be used is given back. */
 enum terrace_status client_lease_read(struct client_leasing *leasing, const struct client_message *message);
 
-/* Makes the handle of lease `id`, which the daemon has given, over places as client_places_init takes them. On failure the lease
- * is given back. */
-enum terrace_status client_lease_create(struct client_view *view, uint64_t id, const Terrace__V1__Places *reply,
-					uint32_t keys, const uint8_t *wanted, bool sparse, uint64_t deadline_us,
+/* Makes the handle of lease `id`, which the daemon has given, over places. On failure the lease is given back. */
+enum terrace_status client_lease_create(struct client_view *view, uint64_t id, const struct client_placing *placing,
 					struct terrace_lease **lease);
 
 /* Gives a lease back, one way: over the fd socket, or, when that is gone, by a call nobody waits for. */

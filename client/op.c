@@ -6,6 +6,8 @@
  * argument may go; a finish from inside the callback does not wait for itself. */
 #include "client/op.h"
 
+#include "client/after.h"
+
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -53,7 +55,7 @@ static void eventfd_add(int eventfd)
 		;
 }
 
-/* On the background thread. A full or closed eventfd is the caller's affair. */
+/* On the background thread, or on that of after.h. A full or closed eventfd is the caller's affair. */
 static void op_done(void *arg, enum terrace_status status)
 {
 	struct terrace_op *op = arg;
@@ -87,6 +89,32 @@ enum terrace_status client_op_start(struct terrace_op *op, const struct client_j
 	return status;
 }
 
+void client_op_defer(struct terrace_op *op, struct terrace_op **out)
+{
+	atomic_fetch_add_explicit(&op->references, 1, memory_order_relaxed);
+	*out = op;
+}
+
+/* The lock keeps the call's end from being noted before its beginning. */
+void client_op_launch(struct terrace_op *op, const struct client_job *job)
+{
+	enum terrace_status status = TERRACE_CANCELLED;
+
+	pthread_mutex_lock(&op->lock);
+	if (atomic_load(&op->cancelled))
+		client_fail(status, "cancelled before it began");
+	else
+		status = client_rpc_start(op->view->client->rpc, job, op_done, &op->call);
+	pthread_mutex_unlock(&op->lock);
+	if (status)
+		op_done(op, status);
+}
+
+void client_op_complete(struct terrace_op *op, enum terrace_status status)
+{
+	op_done(op, status);
+}
+
 enum terrace_status client_op_await(struct terrace_op *op, enum client_op_kind kind, bool *ended)
 {
 	enum terrace_status status;
@@ -98,7 +126,7 @@ enum terrace_status client_op_await(struct terrace_op *op, enum client_op_kind k
 	status = client_process_check(op->generation);
 	if (status)
 		return status;
-	inside = client_rpc_in_background(op->view->client->rpc);
+	inside = client_rpc_in_background(op->view->client->rpc) || client_after_inside();
 	pthread_mutex_lock(&op->lock);
 	if (inside && atomic_load_explicit(&op->state, memory_order_relaxed) == CLIENT_OP_RUNNING) {
 		pthread_mutex_unlock(&op->lock);
@@ -129,6 +157,7 @@ void terrace_op_cancel(struct terrace_op *op)
 	if (!op || client_forked(op->generation))
 		return;
 	pthread_mutex_lock(&op->lock);
+	atomic_store(&op->cancelled, true);
 	if (op->call)
 		client_rpc_cancel(op->call);
 	pthread_mutex_unlock(&op->lock);

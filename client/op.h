@@ -29,6 +29,7 @@ struct terrace_op {
 	pthread_cond_t changed;
 	atomic_int state;             /* enum client_op_state; written under the lock */
 	struct client_rpc_call *call; /* while running */
+	atomic_bool cancelled;        /* the user has asked for its end */
 	enum terrace_status status;
 	char error[CLIENT_ERROR_MAX];
 };
@@ -40,6 +41,12 @@ void client_op_init(struct terrace_op *op, enum client_op_kind kind, struct clie
 /* Starts the call; job->arg is the op. *out is set before it can complete. On failure the op is disposed of, *out is NULL and nothing
  * will be told. */
 enum terrace_status client_op_start(struct terrace_op *op, const struct client_job *job, struct terrace_op **out);
+
+/* The same in two steps, for a call that has to wait for something: the first sets *out; the second, later and on another thread, starts
+ * the call, or completes the op as it fails; the third completes it without a call. One of the two is called, once. */
+void client_op_defer(struct terrace_op *op, struct terrace_op **out);
+void client_op_launch(struct terrace_op *op, const struct client_job *job);
+void client_op_complete(struct terrace_op *op, enum terrace_status status);
 
 /* Waits until the op is done and its callback, unless that is the caller, has returned. Gives the op's status and error text;
  * then the results may be read, and client_op_end ends it. TERRACE_INVALID (wrong kind), TERRACE_PRECONDITION (forked; or on

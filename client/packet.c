@@ -8,7 +8,6 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -17,10 +16,8 @@
 enum {
 	SEND_TRIES = 4,
 	SEND_WAIT_MS = 2,
-	DESCRIPTORS_MAX = 8, /* one is right; room for more, so that they can be closed */
-	PAGE_LEAST = 4096,
+	DESCRIPTORS_MAX = 8, /* two at most are right; room for more, so that they can be closed */
 };
-#define EXTENT_BYTES_MAX (1ull << 40)
 
 enum terrace_status client_packet_status(uint32_t number)
 {
@@ -85,7 +82,7 @@ bool client_packet_send(int socket, const void *packet, size_t bytes)
 	return false;
 }
 
-/* Keeps the first descriptor that came and closes the others. */
+/* Keeps the first descriptors that came and closes the others. */
 static void descriptors_take(struct msghdr *message, struct client_packet *packet)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
@@ -97,8 +94,10 @@ static void descriptors_take(struct msghdr *message, struct client_packet *packe
 			int fd;
 
 			memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
-			if (packet->descriptor < 0)
-				packet->descriptor = fd;
+			if (packet->descriptors[0] < 0)
+				packet->descriptors[0] = fd;
+			else if (packet->descriptors[1] < 0)
+				packet->descriptors[1] = fd;
 			else
 				close(fd);
 		}
@@ -140,7 +139,7 @@ static ssize_t packet_read(int socket, struct client_packet *packet, bool *cut)
 	ssize_t n;
 
 	memset(packet, 0, sizeof(*packet));
-	packet->descriptor = -1;
+	packet->descriptors[0] = packet->descriptors[1] = -1;
 	n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (n >= 0)
 		descriptors_take(&message, packet);
@@ -174,52 +173,22 @@ enum terrace_status client_packet_receive(int socket, uint64_t deadline_us, stru
 
 void client_packet_fini(struct client_packet *packet)
 {
-	if (packet->descriptor >= 0)
-		close(packet->descriptor);
-	packet->descriptor = -1;
+	for (int i = 0; i < 2; i++) {
+		if (packet->descriptors[i] >= 0)
+			close(packet->descriptors[i]);
+		packet->descriptors[i] = -1;
+	}
 }
 
-/* NULL, or what is wrong with an extent. */
-static const char *extent_problem(const struct client_packet *packet)
+const char *client_packet_file_problem(const struct client_packet *packet, int i, uint64_t bytes)
 {
-	const struct fdsock_extent *e = &packet->body.extent;
 	struct stat file;
 
-	if (packet->descriptor < 0)
+	if (packet->descriptors[i] < 0)
 		return "no descriptor came with it";
-	if (e->page_bytes < PAGE_LEAST || e->page_bytes & (e->page_bytes - 1))
-		return "its page size is not a power of two";
-	if (!e->bytes || e->bytes > EXTENT_BYTES_MAX || e->bytes % e->page_bytes)
-		return "its size is not a multiple of its page size";
-	if (fstat(packet->descriptor, &file) || !S_ISREG(file.st_mode))
+	if (fstat(packet->descriptors[i], &file) || !S_ISREG(file.st_mode))
 		return "its descriptor is not of memory";
-	if (file.st_size < 0 || (uint64_t)file.st_size < e->bytes)
+	if (file.st_size < 0 || (uint64_t)file.st_size < bytes)
 		return "its memory is smaller than said";
 	return NULL;
-}
-
-enum terrace_status client_packet_map(const struct client_packet *packet, struct client_mapping *mapping)
-{
-	const struct fdsock_extent *e = &packet->body.extent;
-	const char *problem;
-	void *base;
-
-	if (e->status)
-		return client_fail(client_packet_status(e->status), "extent %u: the daemon does not give it", e->extent);
-	problem = extent_problem(packet);
-	if (problem)
-		return client_fail(TERRACE_INTERNAL, "extent %u: %s", e->extent, problem);
-	base = mmap(NULL, e->bytes, mapping->writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
-		    packet->descriptor, 0);
-	if (base == MAP_FAILED)
-		return status_of_errno(errno, "mapping an extent");
-	if (madvise(base, e->bytes, MADV_DONTFORK)) {
-		int error = errno;
-
-		munmap(base, e->bytes);
-		return status_of_errno(error, "keeping an extent out of children");
-	}
-	mapping->base = base;
-	mapping->bytes = e->bytes;
-	return TERRACE_OK;
 }

@@ -1,8 +1,8 @@
-/* Packets of the fd socket, one at a time: sent, received and checked, their descriptors mapped. */
+/* Packets of the fd socket, one at a time: sent, received and checked for their form. What an extent says is mapping.h's to judge. */
 #ifndef TERRACE_CLIENT_PACKET_H
 #define TERRACE_CLIENT_PACKET_H
 
-#include "client/fds.h"
+#include "client/include/terrace.h"
 #include "proto/fdsock.h"
 
 struct client_packet {
@@ -12,7 +12,7 @@ struct client_packet {
 		struct fdsock_extent extent;
 		struct fdsock_unmapped unmapped; /* RETIRE */
 	} body;
-	int descriptor; /* -1: none came */
+	int descriptors[2]; /* the first that came; -1: none */
 };
 
 /* A non-blocking, close-on-exec SEQPACKET socket connected to `path`. TERRACE_UNAVAILABLE, TERRACE_DENIED, TERRACE_INVALID. */
@@ -25,12 +25,11 @@ bool client_packet_send(int socket, const void *packet, size_t bytes);
  * TERRACE_UNAVAILABLE: the other end has gone; TERRACE_INTERNAL: garbage. */
 enum terrace_status client_packet_receive(int socket, uint64_t deadline_us, struct client_packet *packet);
 
-/* Closes the packet's descriptor, if it has one. */
+/* Closes the packet's descriptors, if it has any. */
 void client_packet_fini(struct client_packet *packet);
 
-/* Maps the extent of an EXTENT packet into *mapping (whose `writable` is set). The file must really be as large as the packet
- * says: else touching it would be a SIGBUS. */
-enum terrace_status client_packet_map(const struct client_packet *packet, struct client_mapping *mapping);
+/* NULL if descriptor `i` is of a file of at least `bytes`: touching less would be a SIGBUS. Else what is wrong. */
+const char *client_packet_file_problem(const struct client_packet *packet, int i, uint64_t bytes);
 
 /* A status number from the socket; TERRACE_INTERNAL for one that is no failure of this version. */
 enum terrace_status client_packet_status(uint32_t number);

@@ -1,21 +1,38 @@
-/* Places: from extents and offsets of a reply to addresses.
+/* Places: from extents and offsets of a reply to addresses, of this process and of a GPU.
  *
  * A reply has four parallel arrays, an entry a (key, layout), keys outer. Neighbours mostly lie in one extent, so the mapping
  * of the entry before is tried first, then those of this handle; only a new extent goes to the table. */
 #include "client/places.h"
 
 #include "client/status.h"
-#include "proto/fdsock.h"
 
 #include <stdlib.h>
+
+enum { DEVICE_SLOT_ALIGN = 256 };
 
 static enum terrace_status place_fail(uint32_t key, const char *what)
 {
 	return client_fail(TERRACE_INTERNAL, "the daemon's place of key %u %s", key, what);
 }
 
+/* A reply being read, and the mapping that the place before was in. */
+struct reading {
+	const struct client_placing *p;
+	struct client_mapping *last;
+};
+
+/* NULL, or why the blocks cannot be in such memory. */
+static const char *memory_problem(const struct client_placing *p, const struct client_mapping *m)
+{
+	if (m->extent == FDSOCK_EXTENT_BOARD)
+		return "is on the board";
+	if (m->gpu == FDSOCK_NO_GPU)
+		return p->gpu >= 0 && !p->host_too ? "is in host memory, not on the GPU" : NULL;
+	return p->gpu < 0 || m->gpu != (uint32_t)p->gpu ? "is on another GPU, or on one unasked" : NULL;
+}
+
 /* The mapping of an extent, which this handle then counts as used once. */
-static enum terrace_status mapping_of(struct client_places *p, uint32_t extent, bool writable, uint64_t deadline_us,
+static enum terrace_status mapping_of(struct client_places *p, const struct client_placing *g, uint32_t extent,
 				      struct client_mapping **out)
 {
 	enum terrace_status status;
@@ -30,80 +47,107 @@ static enum terrace_status mapping_of(struct client_places *p, uint32_t extent, 
 	if (!grown)
 		return client_fail(TERRACE_EXHAUSTED, "no memory for a lease");
 	p->mappings = grown;
-	status = client_fds_map(p->attachment, extent, writable, deadline_us, out);
-	if (!status)
-		p->mappings[p->mapping_count++] = *out;
+	status = client_fds_map(p->attachment, extent, g->writable, g->deadline_us, out);
+	if (status)
+		return status;
+	p->mappings[p->mapping_count++] = *out;
+	if (g->gpu >= 0 && (*out)->gpu == FDSOCK_NO_GPU && !memory_problem(g, *out))
+		status = client_fds_register(p->attachment, *out, (uint32_t)g->gpu, g->deadline_us);
 	return status;
 }
 
-struct placing {
-	const struct client_view *view;
-	const Terrace__V1__Places *reply;
-	const uint8_t *wanted;
-	bool sparse, writable;
-	uint64_t deadline_us;
-	struct client_mapping *last;
-};
+/* The block at `offset` of a mapping, known to be of the right kind. */
+static enum terrace_status block_place(struct client_places *p, const struct client_mapping *m, uint32_t key, uint32_t l,
+				       uint64_t offset, const struct client_layout *layout)
+{
+	const bool host = m->gpu == FDSOCK_NO_GPU;
+	const uint64_t header = host ? KV_SLOT_ALIGN : 0, need = header + layout->geometry.block_bytes;
+	const size_t i = (size_t)key * p->layouts + l;
+
+	if (offset % (host ? (uint64_t)KV_SLOT_ALIGN : DEVICE_SLOT_ALIGN) || need > m->bytes || offset > m->bytes - need)
+		return place_fail(key, "is not inside its extent");
+	if (!host && m->layout_id != layout->id)
+		return place_fail(key, "is in another layout's memory");
+	if (host)
+		p->blocks[i] = m->base + offset + header;
+	if (p->addresses)
+		p->addresses[i] = (host ? m->registered[p->gpu] : m->device.address) + offset + header;
+	return TERRACE_OK;
+}
 
 /* One entry of the arrays. An extent of none leaves the block NULL. */
-static enum terrace_status place_one(struct client_places *p, struct placing *g, uint32_t key, uint32_t l)
+static enum terrace_status place_one(struct client_places *p, struct reading *r, uint32_t key, uint32_t l)
 {
+	const struct client_placing *g = r->p;
 	const struct client_layout *layout = &g->view->layouts[l];
-	size_t i = (size_t)key * p->layouts + l;
-	uint32_t extent = g->reply->extent[i], tokens = g->reply->tokens[i];
-	uint64_t offset = g->reply->offset[i], need = KV_SLOT_ALIGN + layout->geometry.block_bytes;
+	const size_t i = (size_t)key * p->layouts + l;
+	const uint32_t extent = g->reply->extent[i], tokens = g->reply->tokens[i];
 	enum terrace_status status;
+	const char *problem;
 
 	if (extent == FDSOCK_EXTENT_NONE)
 		return TERRACE_OK;
-	if (!g->last || g->last->extent != extent) {
-		status = mapping_of(p, extent, g->writable, g->deadline_us, &g->last);
+	if (!r->last || r->last->extent != extent) {
+		status = mapping_of(p, g, extent, &r->last);
 		if (status)
 			return status;
+		problem = memory_problem(g, r->last);
+		if (problem)
+			return place_fail(key, problem);
 	}
-	if (offset % KV_SLOT_ALIGN || need > g->last->bytes || offset > g->last->bytes - need)
-		return place_fail(key, "is not inside its extent");
+	status = block_place(p, r->last, key, l, g->reply->offset[i], layout);
+	if (status)
+		return status;
 	if (!g->writable && (tokens < 1 || tokens > layout->layout.block_tokens))
 		return place_fail(key, "has a wrong number of tokens");
-	p->blocks[i] = g->last->base + offset + KV_SLOT_ALIGN;
 	if (!p->tokens[key] || tokens < p->tokens[key])
 		p->tokens[key] = tokens;
 	return TERRACE_OK;
 }
 
+/* True if the key has a block in the layout. */
+static bool placed(const struct client_places *p, uint32_t key, uint32_t l)
+{
+	const size_t i = (size_t)key * p->layouts + l;
+
+	return p->blocks[i] || (p->addresses && p->addresses[i]);
+}
+
 /* A key's blocks: in all layouts, or in none of them; windowed layouts may lack it. */
-static enum terrace_status place_key(struct client_places *p, struct placing *g, uint32_t key)
+static enum terrace_status place_key(struct client_places *p, struct reading *r, uint32_t key)
 {
 	uint32_t present = 0, missing = 0;
 
 	for (uint32_t l = 0; l < p->layouts; l++) {
-		enum terrace_status status = place_one(p, g, key, l);
+		enum terrace_status status = place_one(p, r, key, l);
 
 		if (status)
 			return status;
-		if (p->blocks[(size_t)key * p->layouts + l])
+		if (placed(p, key, l))
 			present++;
-		else if (g->writable || !g->view->layouts[l].layout.window)
+		else if (r->p->writable || !r->p->view->layouts[l].layout.window)
 			missing++;
 	}
-	if (missing && (present || !g->sparse))
+	if (missing && (present || !r->p->sparse))
 		return place_fail(key, "lacks a layout");
 	return TERRACE_OK;
 }
 
-static enum terrace_status places_fill(struct client_places *p, struct placing *g)
+static enum terrace_status places_fill(struct client_places *p, const struct client_placing *g)
 {
 	const Terrace__V1__Places *reply = g->reply;
+	struct reading reading = {.p = g};
 	size_t entries = (size_t)p->keys * p->layouts;
 
 	if (!reply || reply->n_extent != entries || reply->n_offset != entries || reply->n_tokens != entries)
 		return client_fail(TERRACE_INTERNAL, "the daemon's places are not %zu", entries);
 	p->blocks = calloc(entries ? entries : 1, sizeof(*p->blocks));
 	p->tokens = calloc(p->keys ? p->keys : 1, sizeof(*p->tokens));
-	if (!p->blocks || !p->tokens)
+	p->addresses = p->gpu >= 0 ? calloc(entries ? entries : 1, sizeof(*p->addresses)) : NULL;
+	if (!p->blocks || !p->tokens || (p->gpu >= 0 && !p->addresses))
 		return client_fail(TERRACE_EXHAUSTED, "no memory for a lease");
 	for (uint32_t key = 0; key < p->keys; key++) {
-		enum terrace_status status = g->wanted && !g->wanted[key] ? TERRACE_OK : place_key(p, g, key);
+		enum terrace_status status = g->wanted && !g->wanted[key] ? TERRACE_OK : place_key(p, &reading, key);
 
 		if (status)
 			return status;
@@ -111,24 +155,17 @@ static enum terrace_status places_fill(struct client_places *p, struct placing *
 	return TERRACE_OK;
 }
 
-enum terrace_status client_places_init(struct client_places *places, const struct client_view *view,
-				       const Terrace__V1__Places *reply, uint32_t keys, const uint8_t *wanted, bool sparse,
-				       bool writable, uint64_t deadline_us)
+enum terrace_status client_places_init(struct client_places *places, const struct client_placing *placing)
 {
-	struct placing placing = {
-		.view = view,
-		.reply = reply,
-		.wanted = wanted,
-		.sparse = sparse,
-		.writable = writable,
-		.deadline_us = deadline_us,
-	};
+	const struct client_view *view = placing->view;
 	enum terrace_status status;
 
-	*places = (struct client_places){
-		.attachment = view->attachment, .keys = keys, .layouts = view->layout_count};
+	*places = (struct client_places){.attachment = view->attachment,
+					 .keys = placing->keys,
+					 .layouts = view->layout_count,
+					 .gpu = placing->gpu};
 	client_fds_hold(places->attachment);
-	status = places_fill(places, &placing);
+	status = places_fill(places, placing);
 	if (status)
 		client_places_fini(places);
 	return status;
@@ -143,8 +180,20 @@ void client_places_fini(struct client_places *places)
 	client_fds_drop(places->attachment);
 	free(places->mappings);
 	free(places->blocks);
+	free(places->addresses);
 	free(places->tokens);
 	*places = (struct client_places){0};
+}
+
+enum terrace_status client_places_addresses(const struct client_places *places, uint32_t layout, uint64_t *addresses)
+{
+	if (places->gpu < 0)
+		return client_fail(TERRACE_PRECONDITION, "addresses: it was not made for a GPU");
+	if (layout >= places->layouts || !addresses)
+		return client_fail(TERRACE_INVALID, "addresses: no layout %u, or no place for them", layout);
+	for (uint32_t i = 0; i < places->keys; i++)
+		addresses[i] = places->addresses[(size_t)i * places->layouts + layout];
+	return TERRACE_OK;
 }
 
 void *client_places_block(const struct client_places *places, uint32_t key, uint32_t layout)

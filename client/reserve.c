@@ -3,6 +3,7 @@
 
 #include "client/block_info.h"
 #include "client/clock.h"
+#include "client/layout.h"
 #include "client/op.h"
 #include "client/status.h"
 #include "client/wire.h"
@@ -99,6 +100,15 @@ void terrace_abort(struct terrace_reservation *reservation)
 	client_reservation_free(reservation);
 }
 
+enum terrace_status terrace_reservation_addresses(const struct terrace_reservation *r, uint32_t l, uint64_t *addresses)
+{
+	enum terrace_status status = client_reservation_check(r);
+
+	if (!status)
+		status = client_places_addresses(&r->places, l, addresses);
+	return status ? client_fail_in(status, "reservation") : TERRACE_OK;
+}
+
 uint32_t terrace_reservation_count(const struct terrace_reservation *reservation)
 {
 	return reservation->count;
@@ -147,8 +157,13 @@ static enum terrace_status reply_read(struct client_reserving *g, const Terrace_
 	}
 	status = slots_read(r, reply, wanted);
 	if (!status)
-		status = client_places_init(&r->places, g->view, reply->places, g->count, wanted, false, true,
-					    g->deadline_us);
+		status = client_places_init(&r->places, &(struct client_placing){.view = g->view,
+										 .reply = reply->places,
+										 .keys = g->count,
+										 .wanted = wanted,
+										 .writable = true,
+										 .gpu = g->gpu,
+										 .deadline_us = g->deadline_us});
 	if (status) {
 		client_reservation_abort(r, false);
 		client_reservation_free(r);
@@ -195,9 +210,10 @@ struct reserve_request {
 	struct client_infos infos;
 };
 
-static enum terrace_status request_init(struct reserve_request *r, const struct client_view *view,
+static enum terrace_status request_init(struct reserve_request *r, const struct client_reserving *g,
 					const struct terrace_keys *keys, const struct terrace_block_info *info)
 {
+	const struct client_view *view = g->view;
 	enum terrace_status status =
 		client_infos_init(&r->infos, view, info, keys ? keys->count : 1, keys ? keys->key_bytes : 0);
 
@@ -213,23 +229,43 @@ static enum terrace_status request_init(struct reserve_request *r, const struct 
 	r->request.session = view->id;
 	r->request.attachment = view->attachment->id;
 	r->request.open = !keys;
+	r->request.gpu = (uint32_t)(g->gpu + 1);
 	r->request.info = r->infos.pointers;
 	r->request.n_info = r->infos.count;
 	return TERRACE_OK;
 }
 
-static enum terrace_status reserve_check(struct terrace_session *session, const struct terrace_keys *keys,
-					 const void *place)
+/* Checks what slots are asked with. open: keys is NULL. */
+static enum terrace_status reserve_check(struct terrace_session *session, const struct terrace_keys *keys, bool open,
+					 const struct terrace_reserve_options *options, const void *place,
+					 struct terrace_reserve_options *o)
 {
 	enum terrace_status status = client_session_check(session);
 
-	if (!status)
+	*o = (struct terrace_reserve_options)TERRACE_RESERVE_OPTIONS_INIT;
+	if (!status && !open)
 		status = client_keys_check(keys);
-	if (!status && !place)
-		status = client_fail(TERRACE_INVALID, "no place for the result");
+	if (!status && options && !client_options_copy(o, sizeof(*o), options, sizeof(*o)))
+		status = client_fail(TERRACE_INVALID, "begin options with TERRACE_RESERVE_OPTIONS_INIT");
+	if (!status && (!place || o->gpu < -1))
+		status = client_fail(TERRACE_INVALID, "GPU %d, or no place for the result", o->gpu);
 	if (!status)
 		status = client_borrow_check(session->view);
 	return status;
+}
+
+/* Fills *g from checked arguments, and makes the GPU ready if it is one's. */
+static enum terrace_status reserving_begin(struct client_reserving *g, struct terrace_session *session, uint32_t count,
+					   bool open, const struct terrace_reserve_options *o, uint64_t timeout_us)
+{
+	*g = (struct client_reserving){
+		.view = session->view,
+		.count = count,
+		.open = open,
+		.gpu = o->gpu,
+		.deadline_us = client_call_deadline(session->view->client, timeout_us),
+	};
+	return o->gpu < 0 ? TERRACE_OK : client_view_use_gpu(g->view, (uint32_t)o->gpu, g->deadline_us);
 }
 
 static enum terrace_status reserve_run(struct client_reserving *reserving, const struct reserve_request *request)
@@ -244,20 +280,21 @@ static enum terrace_status reserve_run(struct client_reserving *reserving, const
 						 });
 }
 
-enum terrace_status terrace_reserve(struct terrace_session *session, const struct terrace_keys *keys,
-				    const struct terrace_block_info *info, uint64_t timeout_us,
-				    enum terrace_status *statuses, struct terrace_reservation **out)
+enum terrace_status terrace_reserve_with(struct terrace_session *session, const struct terrace_keys *keys,
+					 const struct terrace_block_info *info, const struct terrace_reserve_options *options,
+					 uint64_t timeout_us, enum terrace_status *statuses, struct terrace_reservation **out)
 {
-	enum terrace_status status = reserve_check(session, keys, out);
+	struct terrace_reserve_options o;
+	enum terrace_status status = reserve_check(session, keys, false, options, out, &o);
 	struct client_reserving reserving;
 	struct reserve_request request;
 
 	if (!status)
-		status = request_init(&request, session->view, keys, info);
+		status = reserving_begin(&reserving, session, keys->count, false, &o, timeout_us);
+	if (!status)
+		status = request_init(&request, &reserving, keys, info);
 	if (status)
 		return client_fail_in(status, "reserve");
-	reserving = (struct client_reserving){.view = session->view, .count = keys->count};
-	reserving.deadline_us = client_call_deadline(session->view->client, timeout_us);
 	status = reserve_run(&reserving, &request);
 	client_infos_fini(&request.infos);
 	if (status)
@@ -266,6 +303,13 @@ enum terrace_status terrace_reserve(struct terrace_session *session, const struc
 	if (statuses)
 		memcpy(statuses, reserving.reservation->statuses, keys->count * sizeof(*statuses));
 	return TERRACE_OK;
+}
+
+enum terrace_status terrace_reserve(struct terrace_session *session, const struct terrace_keys *keys,
+				    const struct terrace_block_info *info, uint64_t timeout_us,
+				    enum terrace_status *statuses, struct terrace_reservation **out)
+{
+	return terrace_reserve_with(session, keys, info, NULL, timeout_us, statuses, out);
 }
 
 static void reserve_dispose(struct terrace_op *op)
@@ -279,26 +323,27 @@ static void reserve_dispose(struct terrace_op *op)
 	free(o);
 }
 
-enum terrace_status terrace_reserve_async(struct terrace_session *session, const struct terrace_keys *keys,
-					  const struct terrace_block_info *info, uint64_t timeout_us,
-					  const struct terrace_completion *completion, struct terrace_op **op)
+enum terrace_status terrace_reserve_with_async(struct terrace_session *session, const struct terrace_keys *keys,
+					       const struct terrace_block_info *info,
+					       const struct terrace_reserve_options *options, uint64_t timeout_us,
+					       const struct terrace_completion *completion, struct terrace_op **op)
 {
-	enum terrace_status status = reserve_check(session, keys, op);
+	struct terrace_reserve_options checked;
+	enum terrace_status status = reserve_check(session, keys, false, options, op, &checked);
+	struct reserve_op *o = status ? NULL : calloc(1, sizeof(*o));
 	struct reserve_request request;
-	struct reserve_op *o;
 
+	if (!status && !o)
+		status = client_fail(TERRACE_EXHAUSTED, "no memory");
 	if (!status)
-		status = request_init(&request, session->view, keys, info);
-	if (status)
+		status = reserving_begin(&o->reserving, session, keys->count, false, &checked, timeout_us);
+	if (!status)
+		status = request_init(&request, &o->reserving, keys, info);
+	if (status) {
+		free(o);
 		return client_fail_in(status, "reserve");
-	o = calloc(1, sizeof(*o));
-	if (!o) {
-		client_infos_fini(&request.infos);
-		return client_fail(TERRACE_EXHAUSTED, "reserve: no memory");
 	}
 	client_op_init(&o->op, CLIENT_OP_RESERVE, session->view, completion, reserve_dispose);
-	o->reserving = (struct client_reserving){.view = session->view, .count = keys->count};
-	o->reserving.deadline_us = client_call_deadline(session->view->client, timeout_us);
 	status = client_op_start(&o->op,
 				 &(struct client_job){
 					 .method = CLIENT_RESERVE,
@@ -310,6 +355,13 @@ enum terrace_status terrace_reserve_async(struct terrace_session *session, const
 				 op);
 	client_infos_fini(&request.infos);
 	return status;
+}
+
+enum terrace_status terrace_reserve_async(struct terrace_session *session, const struct terrace_keys *keys,
+					  const struct terrace_block_info *info, uint64_t timeout_us,
+					  const struct terrace_completion *completion, struct terrace_op **op)
+{
+	return terrace_reserve_with_async(session, keys, info, NULL, timeout_us, completion, op);
 }
 
 enum terrace_status terrace_reserve_finish(struct terrace_op *op, enum terrace_status *statuses,
@@ -333,25 +385,23 @@ enum terrace_status terrace_reserve_finish(struct terrace_op *op, enum terrace_s
 	return status;
 }
 
-enum terrace_status terrace_reserve_open(struct terrace_session *session, const struct terrace_block_info *info,
-					 uint64_t timeout_us, struct terrace_reservation **out)
+enum terrace_status terrace_reserve_open_with(struct terrace_session *session, const struct terrace_block_info *info,
+					      const struct terrace_reserve_options *options, uint64_t timeout_us,
+					      struct terrace_reservation **out)
 {
 	static const struct terrace_block_info nothing = TERRACE_BLOCK_INFO_INIT;
-	enum terrace_status status = client_session_check(session);
+	struct terrace_reserve_options o;
+	enum terrace_status status = reserve_check(session, NULL, true, options, out, &o);
 	struct client_reserving reserving;
 	struct reserve_request request;
 
-	if (!status && !out)
-		status = client_fail(TERRACE_INVALID, "no place for the result");
 	if (!status)
-		status = client_borrow_check(session->view);
+		status = reserving_begin(&reserving, session, 1, true, &o, timeout_us);
 	/* The daemon counts open blocks by their infos. */
 	if (!status)
-		status = request_init(&request, session->view, NULL, info ? info : &nothing);
+		status = request_init(&request, &reserving, NULL, info ? info : &nothing);
 	if (status)
 		return client_fail_in(status, "reserve_open");
-	reserving = (struct client_reserving){.view = session->view, .count = 1, .open = true};
-	reserving.deadline_us = client_call_deadline(session->view->client, timeout_us);
 	status = reserve_run(&reserving, &request);
 	client_infos_fini(&request.infos);
 	if (status)
@@ -363,4 +413,10 @@ enum terrace_status terrace_reserve_open(struct terrace_session *session, const 
 	}
 	*out = reserving.reservation;
 	return TERRACE_OK;
+}
+
+enum terrace_status terrace_reserve_open(struct terrace_session *session, const struct terrace_block_info *info,
+					 uint64_t timeout_us, struct terrace_reservation **out)
+{
+	return terrace_reserve_open_with(session, info, NULL, timeout_us, out);
 }

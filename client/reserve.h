@@ -19,6 +19,7 @@ struct client_reserving {
 	struct client_view *view;
 	uint32_t count;
 	bool open;
+	int32_t gpu; /* -1: slots in host memory; else it has been made ready */
 	uint64_t deadline_us;
 	struct terrace_reservation *reservation; /* the answer */
 };

@@ -2,17 +2,20 @@
 #include "client/session.h"
 
 #include "client/clock.h"
+#include "client/cuda.h"
 #include "client/layout.h"
 #include "client/status.h"
 #include "client/wire.h"
 #include "terrace.pb-c.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { ENGINE_MAX = 64, TENANT_MAX = 64, CLOSE_TIMEOUT_US = 1000000 };
+#define OPTIONS_BYTES_1 offsetof(struct terrace_session_options, gpu) /* the struct's first version */
 
 /* ---- checks that every call makes --------------------------------------------------------------------------------- */
 
@@ -28,6 +31,16 @@ enum terrace_status client_borrow_check(const struct client_view *view)
 	if (!view->attachment)
 		return client_fail(TERRACE_PRECONDITION, "borrowing is off: %s", view->why_not);
 	return TERRACE_OK;
+}
+
+enum terrace_status client_view_use_gpu(const struct client_view *view, uint32_t g, uint64_t deadline_us)
+{
+	struct client_gpu *gpu;
+	enum terrace_status status = client_lent_gpu(&view->attachment->memory, g, &gpu);
+
+	if (!status && client_gpu_lost(gpu))
+		status = client_fail(TERRACE_UNAVAILABLE, "the GPU is lost");
+	return status ? status : client_board_open(view->attachment, g, deadline_us);
 }
 
 enum terrace_status client_view_status(enum terrace_status status)
@@ -159,6 +172,7 @@ static enum terrace_status attached_layouts(struct opening *o, const Terrace__V1
 		if (status)
 			return status;
 		kv_geometry_of(&l->layout, &l->geometry);
+		l->id = kv_layout_id(&l->layout);
 	}
 	return TERRACE_OK;
 }
@@ -173,10 +187,31 @@ static enum terrace_status layouts_compare(const struct client_view *view, const
 		const struct client_layout *l = &view->layouts[i];
 		const Terrace__V1__LayoutReply *r = reply->layouts[i];
 
-		if (r->layout_id != kv_layout_id(&l->layout) || r->block_bytes != l->geometry.block_bytes)
+		if (r->layout_id != l->id || r->block_bytes != l->geometry.block_bytes)
 			return client_fail(TERRACE_UNSUPPORTED, "the daemon computes another layout %u than this library: "
 					   "their versions differ", i);
 	}
+	return TERRACE_OK;
+}
+
+/* What the daemon says it lends, taken down. */
+static enum terrace_status lent_read(struct client_view *view, const Terrace__V1__OpenSessionReply *reply)
+{
+	struct client_lent *lent = &view->lent;
+
+	if (reply->n_gpus > DEVICES_MAX)
+		return client_fail(TERRACE_INTERNAL, "the daemon names %zu GPUs", reply->n_gpus);
+	lent->gpu_count = (uint32_t)reply->n_gpus;
+	for (uint32_t g = 0; g < lent->gpu_count; g++) {
+		if (reply->gpus[g]->uuid.len != sizeof(lent->gpus[g].uuid))
+			return client_fail(TERRACE_INTERNAL, "the uuid of the daemon's GPU %u has %zu bytes", g,
+					   reply->gpus[g]->uuid.len);
+		memcpy(lent->gpus[g].uuid, reply->gpus[g]->uuid.data, sizeof(lent->gpus[g].uuid));
+		lent->gpus[g].bytes = reply->gpus[g]->bytes;
+	}
+	lent->layout_count = view->layout_count;
+	for (uint32_t l = 0; l < view->layout_count; l++)
+		lent->layout_ids[l] = view->layouts[l].id;
 	return TERRACE_OK;
 }
 
@@ -186,6 +221,8 @@ static enum terrace_status opening_read(struct opening *o, const Terrace__V1__Op
 
 	if (!status)
 		status = layouts_compare(o->view, reply);
+	if (!status)
+		status = lent_read(o->view, reply);
 	if (status)
 		return status;
 	if (reply->token.len != sizeof(o->view->token.bytes))
@@ -219,7 +256,8 @@ static void view_attach(struct client_view *view, const char *fd_socket, uint64_
 		why = "the connection was made with no_borrow";
 	else if (!*fd_socket)
 		why = "the daemon has it switched off";
-	else if (client_fds_open(fd_socket, view->token.bytes, view->epoch, view->id, deadline_us, &view->attachment))
+	else if (client_fds_open(fd_socket, view->token.bytes, view->epoch, view->id, &view->lent, deadline_us,
+				 &view->attachment))
 		why = terrace_error();
 	if (why)
 		snprintf(view->why_not, sizeof(view->why_not), "%s", why);
@@ -248,8 +286,7 @@ static enum terrace_status opening_run(struct opening *o, enum client_method met
 
 /* ---- opening ------------------------------------------------------------------------------------------------------ */
 
-static enum terrace_status view_open(struct client_view *view, const char *tenant, const char *engine,
-				     uint64_t deadline_us)
+static enum terrace_status view_open(struct client_view *view, const struct terrace_session *session, uint64_t deadline_us)
 {
 	Terrace__V1__OpenSessionRequest request = TERRACE__V1__OPEN_SESSION_REQUEST__INIT;
 	Terrace__V1__Layout layouts[CLIENT_LAYOUTS_MAX], *pointers[CLIENT_LAYOUTS_MAX];
@@ -259,8 +296,9 @@ static enum terrace_status view_open(struct client_view *view, const char *tenan
 		layout_to_wire(&view->layouts[i].layout, &layouts[i]);
 		pointers[i] = &layouts[i];
 	}
-	request.tenant = (char *)(uintptr_t)tenant;
-	request.engine = (char *)(uintptr_t)engine;
+	request.tenant = session->tenant;
+	request.engine = session->engine;
+	request.gpu_write_back = session->gpu_write_back;
 	request.layouts = pointers;
 	request.n_layouts = view->layout_count;
 	return opening_run(&opening, CLIENT_OPEN_SESSION, &request.base, deadline_us);
@@ -279,6 +317,19 @@ static enum terrace_status layouts_read(struct client_view *view, const struct t
 		if (l->layout.block_tokens != view->layouts[0].layout.block_tokens)
 			return client_fail(TERRACE_INVALID, "layout %u: block_tokens differs from layout 0's", i);
 		kv_geometry_of(&l->layout, &l->geometry);
+		l->id = kv_layout_id(&l->layout);
+	}
+	return TERRACE_OK;
+}
+
+/* A session that wants attention on a GPU gets layouts that there are kernels for. */
+static enum terrace_status layouts_attend(const struct client_view *view)
+{
+	for (uint32_t i = 0; i < view->layout_count; i++) {
+		enum terrace_status status = client_cuda_attends(&view->layouts[i].layout);
+
+		if (status)
+			return status;
 	}
 	return TERRACE_OK;
 }
@@ -331,7 +382,7 @@ enum terrace_status terrace_session_open(struct terrace_client *client, const st
 
 	if (status)
 		return client_fail_in(status, "session_open");
-	if (options && !client_options_copy(&o, sizeof(o), options, sizeof(o)))
+	if (options && !client_options_copy(&o, sizeof(o), options, OPTIONS_BYTES_1))
 		return client_fail(TERRACE_INVALID, "session_open: begin options with TERRACE_SESSION_OPTIONS_INIT");
 	if (o.tenant && strlen(o.tenant) > TENANT_MAX)
 		return client_fail(TERRACE_INVALID, "session_open: the tenant's name is longer than %d bytes", TENANT_MAX);
@@ -344,11 +395,14 @@ enum terrace_status terrace_session_open(struct terrace_client *client, const st
 	}
 	session->generation = client->generation;
 	session->view = view;
+	session->gpu_write_back = o.gpu_write_back;
 	status = layouts_read(view, layouts);
+	if (!status && o.gpu)
+		status = layouts_attend(view);
 	if (status)
 		client_view_drop(view);
 	else
-		status = view_open(view, session->tenant, session->engine, client_call_deadline(client, 0));
+		status = view_open(view, session, client_call_deadline(client, 0));
 	if (status) {
 		session_free(session);
 		return client_fail_in(status, "session_open");
@@ -450,7 +504,7 @@ enum terrace_status terrace_session_reopen(struct terrace_session *session, uint
 	}
 	if (!status) {
 		memcpy(view->layouts, old->layouts, old->layout_count * sizeof(view->layouts[0]));
-		status = view_open(view, session->tenant, session->engine, deadline_us);
+		status = view_open(view, session, deadline_us);
 	}
 	if (status)
 		return client_fail_in(status, "session_reopen");
@@ -458,56 +512,5 @@ enum terrace_status terrace_session_reopen(struct terrace_session *session, uint
 	if (view->epoch == old->epoch)
 		view_end(old); /* the daemon has lived on: do not leave it with two sessions */
 	client_view_drop(old);
-	return TERRACE_OK;
-}
-
-/* ---- asking ------------------------------------------------------------------------------------------------------- */
-
-void terrace_session_token(const struct terrace_session *session, struct terrace_token *token)
-{
-	*token = session->view->token;
-}
-
-uint64_t terrace_session_epoch(const struct terrace_session *session)
-{
-	return session->view->epoch;
-}
-
-bool terrace_session_borrows(const struct terrace_session *session)
-{
-	return session->view->attachment != NULL;
-}
-
-uint32_t terrace_session_layout_count(const struct terrace_session *session)
-{
-	return session->view->layout_count;
-}
-
-enum terrace_status terrace_session_layout(const struct terrace_session *session, uint32_t l,
-					   struct terrace_layout *layout)
-{
-	struct terrace_layout out;
-	const struct kv_layout *in;
-
-	if (!session || !layout || l >= session->view->layout_count)
-		return client_fail(TERRACE_INVALID, "session_layout: no such layout");
-	in = &session->view->layouts[l].layout;
-	out = (struct terrace_layout){
-		.size = sizeof(out),
-		.first_layer = in->first_layer,
-		.layers = in->layers,
-		.first_head = in->first_head,
-		.heads = in->heads,
-		.total_heads = in->total_heads,
-		.head_dim_k = in->head_dim_k,
-		.head_dim_v = in->head_dim_v,
-		.block_tokens = in->block_tokens,
-		.k_format = (enum terrace_format)in->k_format,
-		.v_format = (enum terrace_format)in->v_format,
-		.window = in->window,
-	};
-	memcpy(out.fingerprint, in->fingerprint, sizeof(out.fingerprint));
-	if (!client_options_give(layout, &out, sizeof(out), sizeof(out)))
-		return client_fail(TERRACE_INVALID, "session_layout: begin the layout with TERRACE_LAYOUT_INIT");
 	return TERRACE_OK;
 }

@@ -12,6 +12,7 @@ enum { CLIENT_WHY_MAX = 128 };
 struct client_layout {
 	struct kv_layout layout;
 	struct kv_geometry geometry;
+	uint64_t id;
 };
 
 /* What a call needs to know of its session: one opening of it. Shared by the session and the calls, leases and reservations
@@ -23,6 +24,7 @@ struct client_view {
 	struct terrace_token token;
 	struct client_attachment *attachment; /* with a reference; NULL: no borrow */
 	char why_not[CLIENT_WHY_MAX]; /* why there is none */
+	struct client_lent lent;      /* the GPUs and layouts of the daemon's answer */
 	uint32_t layout_count;
 	struct client_layout layouts[];
 };
@@ -30,6 +32,7 @@ struct client_view {
 struct terrace_session {
 	unsigned generation;
 	bool owner; /* opened here, not attached */
+	bool gpu_write_back;
 	char *tenant, *engine;
 	struct client_view *view; /* replaced by reopen */
 };
@@ -42,6 +45,10 @@ enum terrace_status client_session_check(const struct terrace_session *session);
 
 /* TERRACE_OK, or TERRACE_PRECONDITION with the reason that borrowing is off. */
 enum terrace_status client_borrow_check(const struct client_view *view);
+
+/* Makes ready what a call with GPU g of the session needs: the GPU opened, the board mapped and registered. TERRACE_UNSUPPORTED,
+ * TERRACE_INVALID, and as client_fds_map. */
+enum terrace_status client_view_use_gpu(const struct client_view *view, uint32_t g, uint64_t deadline_us);
 
 /* Carries out a call of a session. Its NOT_FOUND means that the daemon does not know the session: TERRACE_STALE. */
 enum terrace_status client_view_call(const struct client_view *view, const struct client_job *job);

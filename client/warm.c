@@ -1,6 +1,7 @@
 /* Warm, synchronous and asynchronous. */
 #include "client/warm.h"
 
+#include "client/layout.h"
 #include "client/op.h"
 #include "client/status.h"
 #include "client/wire.h"
@@ -48,36 +49,60 @@ static enum terrace_status async_take(void *arg, const struct client_message *me
 	return client_warm_read(&((struct warm_op *)arg)->warming, message);
 }
 
-static void request_fill(Terrace__V1__WarmRequest *request, Terrace__V1__Keys *names, const struct client_view *view,
-			 const struct terrace_keys *keys, bool wait)
+/* Checks what a warm is asked with, and takes the options over. NULL: the defaults. */
+static enum terrace_status warm_check(struct terrace_session *session, const struct terrace_keys *keys,
+				      const struct terrace_warm_options *options, struct terrace_warm_options *o)
 {
-	terrace__v1__keys__init(names);
-	names->key_bytes = keys->key_bytes;
-	names->keys = CLIENT_BINARY(keys->bytes, (size_t)keys->count * keys->key_bytes);
-	terrace__v1__warm_request__init(request);
-	request->session = view->id;
-	request->keys = names;
-	request->wait = wait;
-}
-
-enum terrace_status terrace_warm(struct terrace_session *session, const struct terrace_keys *keys, bool wait,
-				 uint64_t timeout_us, uint32_t *blocks)
-{
-	Terrace__V1__WarmRequest request;
-	Terrace__V1__Keys names;
-	struct client_warming warming;
 	enum terrace_status status = client_session_check(session);
 
+	*o = (struct terrace_warm_options)TERRACE_WARM_OPTIONS_INIT;
 	if (!status)
 		status = client_keys_check(keys);
+	if (!status && options && !client_options_copy(o, sizeof(*o), options, sizeof(*o)))
+		status = client_fail(TERRACE_INVALID, "begin options with TERRACE_WARM_OPTIONS_INIT");
+	if (!status && o->gpu >= 0 && !session->view->lent.gpu_count)
+		status = client_fail(TERRACE_UNSUPPORTED, "the daemon lends no GPU's memory");
+	if (!status && (o->gpu < -1 || o->gpu >= (int32_t)session->view->lent.gpu_count))
+		status = client_fail(TERRACE_INVALID, "the daemon lends %u GPUs, none of number %d", session->view->lent.gpu_count,
+				     o->gpu);
+	return status;
+}
+
+struct warm_request {
+	Terrace__V1__WarmRequest request;
+	Terrace__V1__Keys names;
+};
+
+static const ProtobufCMessage *request_fill(struct warm_request *r, const struct client_view *view,
+					    const struct terrace_keys *keys, const struct terrace_warm_options *o)
+{
+	terrace__v1__keys__init(&r->names);
+	r->names.key_bytes = keys->key_bytes;
+	r->names.keys = CLIENT_BINARY(keys->bytes, (size_t)keys->count * keys->key_bytes);
+	terrace__v1__warm_request__init(&r->request);
+	r->request.session = view->id;
+	r->request.keys = &r->names;
+	r->request.wait = o->wait;
+	r->request.gpu = (uint32_t)(o->gpu + 1);
+	return &r->request.base;
+}
+
+enum terrace_status terrace_warm_with(struct terrace_session *session, const struct terrace_keys *keys,
+				      const struct terrace_warm_options *options, uint64_t timeout_us, uint32_t *blocks)
+{
+	struct terrace_warm_options o;
+	enum terrace_status status = warm_check(session, keys, options, &o);
+	struct client_warming warming;
+	struct warm_request request;
+
 	if (status)
 		return client_fail_in(status, "warm");
 	warming = (struct client_warming){.view = session->view, .count = keys->count};
-	request_fill(&request, &names, session->view, keys, wait);
 	status = client_view_call(session->view, &(struct client_job){
 							 .method = CLIENT_WARM,
 							 .deadline_us = client_call_deadline(session->view->client, timeout_us),
-							 .first = {.message = &request.base, .last = true},
+							 .first = {.message = request_fill(&request, session->view, keys, &o),
+								   .last = true},
 							 .take = sync_take,
 							 .arg = &warming,
 						 });
@@ -86,22 +111,29 @@ enum terrace_status terrace_warm(struct terrace_session *session, const struct t
 	return status;
 }
 
+enum terrace_status terrace_warm(struct terrace_session *session, const struct terrace_keys *keys, bool wait,
+				 uint64_t timeout_us, uint32_t *blocks)
+{
+	struct terrace_warm_options o = TERRACE_WARM_OPTIONS_INIT;
+
+	o.wait = wait;
+	return terrace_warm_with(session, keys, &o, timeout_us, blocks);
+}
+
 static void warm_dispose(struct terrace_op *op)
 {
 	free(op);
 }
 
-enum terrace_status terrace_warm_async(struct terrace_session *session, const struct terrace_keys *keys, bool wait,
-				       uint64_t timeout_us, const struct terrace_completion *completion,
-				       struct terrace_op **op)
+enum terrace_status terrace_warm_with_async(struct terrace_session *session, const struct terrace_keys *keys,
+					    const struct terrace_warm_options *options, uint64_t timeout_us,
+					    const struct terrace_completion *completion, struct terrace_op **op)
 {
-	Terrace__V1__WarmRequest request;
-	Terrace__V1__Keys names;
+	struct terrace_warm_options options_taken;
+	enum terrace_status status = warm_check(session, keys, options, &options_taken);
+	struct warm_request request;
 	struct warm_op *o;
-	enum terrace_status status = client_session_check(session);
 
-	if (!status)
-		status = client_keys_check(keys);
 	if (!status && !op)
 		status = client_fail(TERRACE_INVALID, "no place for the operation");
 	if (status)
@@ -111,14 +143,24 @@ enum terrace_status terrace_warm_async(struct terrace_session *session, const st
 		return client_fail(TERRACE_EXHAUSTED, "warm: no memory");
 	client_op_init(&o->op, CLIENT_OP_WARM, session->view, completion, warm_dispose);
 	o->warming = (struct client_warming){.view = session->view, .count = keys->count};
-	request_fill(&request, &names, session->view, keys, wait);
 	return client_op_start(&o->op, &(struct client_job){
 					       .method = CLIENT_WARM,
 					       .deadline_us = client_call_deadline(session->view->client, timeout_us),
-					       .first = {.message = &request.base, .last = true},
+					       .first = {.message = request_fill(&request, session->view, keys, &options_taken),
+							 .last = true},
 					       .take = async_take,
 					       .arg = o,
 				       }, op);
+}
+
+enum terrace_status terrace_warm_async(struct terrace_session *session, const struct terrace_keys *keys, bool wait,
+				       uint64_t timeout_us, const struct terrace_completion *completion,
+				       struct terrace_op **op)
+{
+	struct terrace_warm_options o = TERRACE_WARM_OPTIONS_INIT;
+
+	o.wait = wait;
+	return terrace_warm_with_async(session, keys, &o, timeout_us, completion, op);
 }
 
 enum terrace_status terrace_warm_finish(struct terrace_op *op, uint32_t *blocks)

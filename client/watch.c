@@ -31,12 +31,25 @@ struct terrace_watch {
 	struct terrace_watch_event event; /* the one just read */
 };
 
-/* Unknown words are no tier: what a later daemon may tell of. */
-static enum terrace_state state_read(const char *tier)
+/* True if the word is one of those between the plus signs. */
+static bool tier_named(const char *tiers, const char *word)
 {
-	if (!strcmp(tier, "host") || !strcmp(tier, "host+disk"))
+	const size_t n = strlen(word);
+
+	for (const char *at = tiers; at; at = strchr(at, '+') ? strchr(at, '+') + 1 : NULL)
+		if (!strncmp(at, word, n) && (at[n] == '+' || !at[n]))
+			return true;
+	return false;
+}
+
+/* Unknown words are no tier: what a later daemon may tell of. */
+static enum terrace_state state_read(const char *tiers)
+{
+	if (tier_named(tiers, "host"))
 		return TERRACE_STATE_HOST;
-	return !strcmp(tier, "disk") ? TERRACE_STATE_DISK : TERRACE_STATE_ABSENT;
+	if (tier_named(tiers, "gpu"))
+		return TERRACE_STATE_GPU;
+	return tier_named(tiers, "disk") ? TERRACE_STATE_DISK : TERRACE_STATE_ABSENT;
 }
 
 static enum terrace_status event_read(uint32_t layouts, struct terrace_watch_event *event,

@@ -7,6 +7,7 @@
  */
 #include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -99,6 +100,8 @@ static const char *options_problem(const struct cache_options *o)
 		return "graph_nodes must be 0, or 2 to 67108864";
 	if (o->disk_count && !o->disks)
 		return "disk_count without disks";
+	if (o->gpu_count && (!o->gpus || !o->device_ops))
+		return "gpu_count without GPUs";
 	if (!o->policy || !policy_find(o->policy))
 		return "unknown eviction policy";
 	return NULL;
@@ -112,7 +115,7 @@ static bool random_bytes(void *out, size_t bytes)
 static enum status create_parts(struct cache *c, const char **why)
 {
 	const struct cache_options *o = &c->options;
-	struct host_options host = { o->host_bytes, o->extent_bytes, o->huge_pages, 0 };
+	struct host_options host = { .budget_bytes = o->host_bytes, .extent_bytes = o->extent_bytes, .huge_pages = o->huge_pages };
 	uint64_t random[2];
 	enum status s;
 
@@ -147,6 +150,10 @@ static enum status create_parts(struct cache *c, const char **why)
 	}
 	*why = "the host tier cannot be made";
 	s = host_create(&host, &c->host);
+	if (!s && o->gpu_count)
+		s = vram_create(c, why);
+	if (!s && c->vram)
+		s = vram_start(c, why);
 	if (!s && c->tier)
 		s = tier_start(c, why);
 	if (!s)
@@ -175,6 +182,7 @@ enum status cache_create(const struct cache_options *o, uint64_t now_us, struct 
 	c->room_epoch_us = now_us;
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_mutex_init(&c->extents, NULL);
+	pthread_mutex_init(&c->growth, NULL);
 	s = create_parts(c, why);
 	if (s) {
 		cache_destroy(c);
@@ -184,10 +192,10 @@ enum status cache_create(const struct cache_options *o, uint64_t now_us, struct 
 	return STATUS_OK;
 }
 
-void cache_destroy(struct cache *c)
+bool cache_destroy(struct cache *c)
 {
 	if (!c)
-		return;
+		return true;
 	advice_stop(c);
 	cache_lock(c);
 	if (c->sessions)
@@ -195,14 +203,18 @@ void cache_destroy(struct cache *c)
 	cache_unlock(c);
 	while (c->watches)
 		cache_watch_close(c->watches);
-	if (c->tier)
-		tier_stop(c);
+	if (c->vram)
+		vram_stop(c);
+	if (c->tier && !tier_stop(c))
+		return false;
 	if (c->index) {
 		index_destroy(c->index, block_free_record);
 		index_barrier();
 	}
 	if (c->tier)
 		tier_destroy(c);
+	if (c->vram)
+		vram_destroy(c);
 	pools_free(c);
 	advice_destroy(c);
 	if (c->host)
@@ -212,8 +224,10 @@ void cache_destroy(struct cache *c)
 	free(c->retired);
 	free(c->sessions);
 	pthread_mutex_destroy(&c->extents);
+	pthread_mutex_destroy(&c->growth);
 	pthread_mutex_destroy(&c->lock);
 	free(c);
+	return true;
 }
 
 void cache_thread_enter(void)
@@ -246,21 +260,26 @@ bool cache_tick(struct cache *c, uint64_t now_us)
 	aging_tick(&c->reservation_age, now_us, c->options.reservation_ttl_ms * 1000ull);
 	room_tick(c);
 	room_drain_step(c);
+	if (c->vram)
+		vram_tick(c);
 	if (c->tier)
 		tier_tick(c);
 	if (!c->ahead)
 		c->ahead = room_ahead(c, &c->ahead_slots);
-	chores = c->ahead || room_drained(c) || tier_wants(c);
+	chores = c->ahead || room_drained(c) || tier_wants(c) || (c->vram && vram_wants(c));
 	cache_unlock(c);
 	index_read_unlock();
 	room_retire_flush(c);
 	return chores;
 }
 
-/* Memory that is about to be unmapped must not stay registered with the disks. No slot of it is taken: no transfer of it is left. */
+/* Memory that is about to be unmapped must not stay registered with the disks and GPUs. No slot of it is taken: no transfer of it is
+ * left. */
 static void drained_buffers_drop(struct cache *c)
 {
 	uint32_t buffers[DRAINS_MAX][CACHE_DISKS_MAX], n = 0;
+	uint64_t *device[DRAINS_MAX];
+	void *base[DRAINS_MAX];
 
 	cache_lock(c);
 	for (uint32_t i = 0; i < c->drain_count; i++) {
@@ -268,13 +287,21 @@ static void drained_buffers_drop(struct cache *c)
 
 		if (!s || s->taken)
 			continue;
-		memcpy(buffers[n++], s->buffer, sizeof(s->buffer));
+		memcpy(buffers[n], s->buffer, sizeof(s->buffer));
+		base[n] = s->base;
+		device[n++] = s->device;
+		s->device = NULL;
 		for (uint32_t d = 0; d < CACHE_DISKS_MAX; d++)
 			s->buffer[d] = RING_NONE;
 	}
 	cache_unlock(c);
-	while (n)
-		tier_buffers_drop(c, buffers[--n]);
+	while (n--) {
+		if (c->tier)
+			tier_buffers_drop(c, buffers[n]);
+		if (device[n])
+			vram_unregister(c, base[n], device[n]);
+		free(device[n]);
+	}
 }
 
 void cache_chores(struct cache *c)
@@ -283,7 +310,7 @@ void cache_chores(struct cache *c)
 	struct pool *ahead;
 	uint32_t slots;
 
-	if (c->tier)
+	if (c->tier || c->vram)
 		drained_buffers_drop(c);
 	pthread_mutex_lock(&c->extents);
 	doomed = host_doomed_take(c->host);
@@ -298,6 +325,8 @@ void cache_chores(struct cache *c)
 	cache_unlock(c);
 	if (ahead)
 		room_grow(c, ahead, slots);
+	if (c->vram)
+		vram_chores(c);
 	if (c->tier)
 		tier_chores(c);
 }

@@ -38,6 +38,7 @@
 #include <sys/types.h>
 
 #include "kernels/format.h"
+#include "store/device.h"
 #include "store/ring.h"
 #include "store/slot.h"
 #include "store/status.h"
@@ -52,6 +53,7 @@ enum {
 	CACHE_TOKEN_BYTES = 16,
 	CACHE_DISKS_MAX = 16,
 	CACHE_EXTENT_NONE = -1,      /* 0xffffffff: no place */
+	CACHE_HOST = -1,             /* no GPU */
 };
 
 /* One disk of the disk tier: a folder for slab files (store/disk.h). */
@@ -75,7 +77,7 @@ struct cache_options {
 	uint32_t watch_queue;            /* events a watcher may lag behind before RESYNC; at most 1 << 20 */
 
 	/* The advisor, which keeps a graph of what is asked for and expects by it what comes next. */
-	uint32_t graph_nodes;            /* blocks it remembers, some 150 bytes each; 0: no advisor */
+	uint32_t graph_nodes;            /* blocks it remembers, some 210 bytes each; 0: no advisor */
 	uint32_t advisor_ms;             /* between two rounds; 0: no thread (tests call its rounds themselves) */
 	uint64_t prefetch_bytes;         /* a second, read ahead from disks; 0: none */
 
@@ -92,6 +94,14 @@ struct cache_options {
 	const char *disk_policy;         /* as policy, for what leaves the disks */
 	enum cache_io { CACHE_IO_AUTO, CACHE_IO_URING, CACHE_IO_THREADS } io;
 	const struct ring_calls *io_calls; /* tests inject faults; NULL: the kernel's */
+	uint32_t disk_close_ms;          /* cache_destroy waits so long for a disk that hangs; 0: ten seconds */
+
+	/* The VRAM tier. A GPU that cannot be opened is there by its number, and lost. */
+	const struct device_ops *device_ops; /* NULL: none */
+	const uint32_t *gpus;            /* ordinals of device_ops */
+	uint32_t gpu_count;              /* 0: no VRAM tier; at most DEVICES_MAX */
+	uint64_t gpu_bytes;              /* budget of each; 0: half of what is free */
+	uint32_t gpu_pinned_milli;       /* of that, what leases, reservations and copies may hold; beyond: EXHAUSTED */
 };
 
 /* Registers nothing: the calling thread has entered already. INVALID: an option out of its bounds. What the
@@ -100,8 +110,10 @@ struct cache_options {
  * cannot be opened, as in store/disk.h and store/catalog.h. *why: good until the thread's next cache_create. */
 enum status cache_create(const struct cache_options *o, uint64_t now_us, struct cache **out,
 			 const char **why);
-/* No other thread may be inside. Frees everything, watches included, whoever still maps it. NULL allowed. */
-void cache_destroy(struct cache *c);
+/* No other thread may be inside. Frees everything, watches included, whoever still maps it. NULL allowed. False: a disk, or the one with
+ * the catalog, has not answered in time. The kernel may still write to the memory of its requests, so all memory stays mapped to the end
+ * of the process, the disk's folder stays locked, and nobody is told of anything any more; the next start reads all headers. */
+bool cache_destroy(struct cache *c);
 /* A thread that waits long between calls need not leave: it is quiescent outside of them. */
 void cache_thread_enter(void);
 void cache_thread_leave(void);
@@ -170,6 +182,8 @@ enum status cache_session_by_token(struct cache *c, const uint8_t token[CACHE_TO
 				   struct cache_session_view *out, const char **why);
 /* Its leases and reservations may still be released and aborted. */
 enum status cache_session_close(struct cache *c, uint64_t session, uint64_t now_us, const char **why);
+/* What it puts on GPUs from now on is copied to host memory when a GPU needs the room, not at once. */
+enum status cache_session_write_back(struct cache *c, uint64_t session);
 /* Number of layouts of a session, 0 if unknown. */
 uint32_t cache_session_layouts(struct cache *c, uint64_t session);
 
@@ -183,21 +197,31 @@ struct cache_keys {
 /* ---- lookup and lease ---- */
 
 /* The longest prefix usable in all layouts. A windowed layout needs only the blocks that cover the last
- * window - 1 tokens of it. states: NULL or [count * layouts], keys outer: 0 absent, 1 in memory, 2 on disk. A
- * probe: no use, no lease, no lock. */
+ * window - 1 tokens of it. states: NULL or [count * layouts], keys outer: 0 absent, 1 in memory, 2 on disk only, 3 on a GPU and
+ * not in memory. A probe: no use, no lease, no lock. */
 enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_keys *k, uint32_t *prefix,
 			 uint8_t *states, uint32_t states_max, const char **why);
 
 struct cache_place {
 	uint32_t extent;      /* CACHE_EXTENT_NONE: no block here */
 	uint32_t tokens;
-	uint64_t offset, generation; /* of the slot; the block begins SLOT_HEADER_BYTES later */
+	uint64_t offset, generation; /* of the slot; in memory the block begins SLOT_HEADER_BYTES later, on a GPU there */
+};
+
+/* For whom, and where, a call's blocks are wanted. */
+struct cache_on {
+	uint64_t attachment;
+	int32_t gpu;          /* index in the options' order; CACHE_HOST: in memory */
+	bool or_host;         /* with gpu, of a lease: blocks that memory has, or a disk alone, may stay in memory */
 };
 
 struct cache_leased {
 	uint64_t lease;
 	uint32_t blocks;      /* keys */
 	uint32_t layouts;
+	/* Copies to the GPU that are under way: layer i of all blocks is there when the word of the attachment's board has reached
+	 * board_base + i + 1. 0 layers: all is there. */
+	uint32_t board_word, board_base, board_layers;
 };
 
 /* Leases the longest prefix, or all keys or none, in one admission step. places: [places_max], at least count
@@ -209,11 +233,21 @@ struct cache_leased {
 enum status cache_lease(struct cache *c, uint64_t session, const struct cache_keys *k, bool all,
 			uint64_t attachment, uint64_t now_us, struct cache_place *places, uint32_t places_max,
 			struct cache_leased *out, struct cache_wait *w, const char **why);
+/* The same, on a GPU: what is not there is copied to it, from memory (to which what is on a disk comes first), or from another GPU. It is
+ * granted when each block has its place there, and the attachment's board tells how far the copies are; without a board (see
+ * cache_attach_map) when they are done. INVALID: no such GPU. UNAVAILABLE: it is lost; with or_host it is as if there were
+ * none. EXHAUSTED: gpu_pinned_milli too. */
+enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache_keys *k, bool all, const struct cache_on *on,
+			   uint64_t now_us, struct cache_place *places, uint32_t places_max, struct cache_leased *out,
+			   struct cache_wait *w, const char **why);
 /* Brings the longest prefix (of each layout what it needs) to memory, ahead of its use. *blocks: keys of the prefix that
  * are in memory at the end; with the first BUSY those of the prefix wherever they are. BUSY: as above; a caller that does not want to
  * know need not call again: ending the wait stops nothing. No lease, no use. */
 enum status cache_warm(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
 		       struct cache_wait *w, uint32_t *blocks, const char **why);
+/* The same, to a GPU; INVALID, UNAVAILABLE as in cache_lease_on. */
+enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_keys *k, int32_t gpu, uint64_t now_us,
+			  struct cache_wait *w, uint32_t *blocks, const char **why);
 /* Makes blocks durable: on a disk, synced, and in the synced catalog. k NULL: every block of the session's layouts, statuses
  * NULL. statuses[count], when it ends: OK; MISS (in no layout); EXHAUSTED (no place on a disk); IO; UNAVAILABLE (no
  * disk tier, or none that is sound). With k NULL these are the call's own status. BUSY: as above. */
@@ -236,6 +270,11 @@ enum status cache_reserve(struct cache *c, uint64_t session, const struct cache_
 			  uint64_t now_us, enum status *statuses, uint64_t *reservations, struct cache_place *places,
 			  uint32_t places_max, const char **why);
 
+/* The same, on a GPU. INVALID: no such GPU; UNAVAILABLE: it is lost. may_grow: it may also wait for room there, some seconds. */
+enum status cache_reserve_on(struct cache *c, uint64_t session, const struct cache_keys *k, const struct slot_info *info, bool open,
+			     const struct cache_on *on, bool may_grow, uint64_t now_us, enum status *statuses,
+			     uint64_t *reservations, struct cache_place *places, uint32_t places_max, const char **why);
+
 struct cache_commit_item {
 	uint64_t reservation;
 	uint32_t tokens;            /* 0: as reserved */
@@ -247,10 +286,11 @@ struct cache_commit_item {
 
 /* Publishes: seals the headers, then makes all layouts of all items visible. statuses[count]: OK; EXISTS:
  * every layout had one already, first commit wins, the slots are given back; NOT_FOUND, DENIED; BUSY: it is
- * being committed already; INVALID: tokens, key or info do not fit, and the reservation stays. Of a
+ * being committed already; INVALID: tokens, key or info do not fit, and the reservation stays; UNAVAILABLE: its GPU is lost, and
+ * the reservation with it. Of slots on a GPU no byte is read: whoever commits has seen to it that they are written. Of a
  * reservation that won in some layouts only, the other slots are given back and it is OK. want_lease: also
  * leases what is stored under the committed keys now: places[count * layouts], none for items that are
- * neither OK nor EXISTS, nor for what lost to a block that is on disk only, *leased. Its lease is 0, and nothing has a place, if the lease did not fit, the
+ * neither OK nor EXISTS, nor for what lost to a block that is neither in memory nor on the reservation's GPU, *leased. Its lease is 0, and nothing has a place, if the lease did not fit, the
  * daemon drains, or the session has ended meanwhile; the commit stands all the same. attachment: as in
  * cache_lease, not looked at without want_lease. */
 enum status cache_commit(struct cache *c, uint64_t session, const struct cache_commit_item *items,
@@ -347,10 +387,24 @@ void cache_watch_close(struct cache_watch *w);
  * used twice. */
 enum status cache_attach(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES], pid_t pid, uint64_t now_us,
 			 uint64_t *attachment, uint64_t *session, const char **why);
+/* Its process, to tell when it has exited: slots on GPUs are not reused before, unless it unmapped them. Takes the descriptor over. */
+void cache_attach_watch(struct cache *c, uint64_t attachment, int pidfd);
 /* A descriptor of an extent of the session's layouts; the caller sends and closes it. DENIED (not of its
  * layouts, or the attachment or its session is gone), NOT_FOUND (no such extent, or draining), EXHAUSTED. */
 enum status cache_attach_map(struct cache *c, uint64_t attachment, uint32_t extent, bool write, int *fd,
 			     uint64_t *bytes, uint32_t *page_bytes);
+/* The same, also of an extent of GPU memory, which comes as two descriptors, or, of CACHE_EXTENT_BOARD, of the attachment's board. */
+#define CACHE_EXTENT_BOARD 0xfffffffeu
+struct cache_lent {
+	int fd;                     /* of host memory; of a GPU's: the hold */
+	int device_fd;              /* of the GPU's memory; -1: host memory */
+	int32_t gpu;                /* CACHE_HOST: host memory */
+	uint32_t page_bytes;
+	uint64_t bytes;
+	uint64_t at, range_bytes;   /* of a GPU's: place in the layout's range of addresses, and its size */
+	uint64_t layout_id;
+};
+enum status cache_attach_lend(struct cache *c, uint64_t attachment, uint32_t extent, bool write, struct cache_lent *out);
 /* Its own word, verified with the kernel. */
 void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent);
 /* Its process has exited, or its socket was closed. Unknown ones, and those told of before, are ignored. */
@@ -373,7 +427,7 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 
 struct cache_block_view {
 	uint64_t layout_id, offset, generation, position, age_ms, idle_ms, uses, block_bytes;
-	const char *state, *tier;   /* fixed words: "stored" or "reserved"; "host", "disk" or "host+disk" */
+	const char *state, *tier;   /* fixed words: "stored" or "reserved"; of "gpu", "host", "disk" those that have it, as "gpu+disk" */
 	uint32_t extent, tokens, pins, turn;
 	uint8_t role, parent_bytes, parent[SLOT_KEY_MAX];
 	bool checksum_ok;           /* of stored ones */
@@ -386,7 +440,23 @@ enum status cache_inspect(struct cache *c, const char *tenant, uint64_t layout_i
 			  uint32_t *n, const char **why);
 
 /* Why a block is where it is, or is not. */
-enum { CACHE_RANK_MAX = 4096 };
+enum { CACHE_RANK_MAX = 4096, CACHE_FEATURES_MAX = 8, CACHE_TIERS_EXPLAINED = 2 };
+/* One copy, as the policy of its tier sees it. */
+struct cache_explained_tier {
+	const char *tier, *policy;  /* fixed words: "host" or "disk" */
+	uint64_t idle_ms, uses;
+	bool ranked, scored;
+	uint32_t rank;              /* ranked: blocks that would go before it, less than CACHE_RANK_MAX */
+	uint8_t rival_bytes;        /* the block that would go now; 0: none is known */
+	uint8_t rival[SLOT_KEY_MAX];
+	double score, rival_score;  /* scored: the greater stays longer, as a rule; in `unit`, fixed words */
+	const char *unit;
+	uint32_t features;
+	struct {
+		const char *name;
+		uint32_t value;
+	} feature[CACHE_FEATURES_MAX]; /* what the policy goes by */
+};
 struct cache_explained {
 	uint64_t layout_id, id;
 	const char *policy;         /* of memory: a fixed word */
@@ -405,6 +475,8 @@ struct cache_explained {
 	const char *left_reason;    /* "full", "drain", "shed", "refused", "lost" or "compact" */
 	uint64_t left_ms_ago, left_idle_ms, left_uses;
 	bool regretted;             /* it was asked for within a minute after */
+	uint32_t tiers;
+	struct cache_explained_tier at[CACHE_TIERS_EXPLAINED]; /* its copies in memory and on disk */
 };
 /* What the graph ties a key to: an edge an entry, of each type the strongest first. key_bytes 0: of a block that is nowhere now; its
  * name, a hash of its key, is all that is left. UNAVAILABLE: there is no graph. Waits for the advisor's round, some milliseconds: on
@@ -412,7 +484,8 @@ struct cache_explained {
 struct cache_graph_edge {
 	uint64_t name;
 	float weight;               /* now: of what was observed, halved every half hour */
-	const char *type;           /* a fixed word: "prefix_share", "temporal", ... */
+	const char *type;           /* a fixed word: "prefix_share", "co_attend", "temporal", "semantic", or "spill_link": the key's own
+				     * copies, an entry a layout */
 	const char *tier;           /* where it is, as in struct cache_block_view; "": nowhere */
 	uint8_t key_bytes, key[SLOT_KEY_MAX];
 };
@@ -429,6 +502,7 @@ enum status cache_explain(struct cache *c, const char *tenant, uint64_t layout_i
  * blocks are removed and counted. */
 struct cache_verified {
 	uint64_t blocks, bytes, corrupt;
+	uint64_t unread;                /* copies on a disk that did not give them: slow, failed, or without memory. Not in blocks */
 };
 enum status cache_verify_step(struct cache *c, uint64_t *cursor, uint64_t max_bytes,
 			      struct cache_verified *sum);
@@ -442,8 +516,9 @@ enum status cache_catalog_renew(struct cache *c);
 
 /* Empties the least used slab of each disk and layout size as long as the others of its size have room for its blocks
  * or `bytes_max` of slab files remain over the disk's budget (a changed configuration), and deletes the file. Blocks whose only copy was
- * there are evicted. *freed: bytes of files deleted. One slab a call: MISS when there is nothing (more) to do, BUSY when
- * something else uses the slab now, NOT_FOUND: no such disk. Lasts: on a worker. */
+ * there are evicted; those that memory has too are copied to other slabs first, or evicted if there is no place. *freed: bytes of files
+ * deleted. One slab a call: MISS when there is nothing (more) to do, BUSY when something else uses the slab now, or there was no time
+ * for all copies: call again. NOT_FOUND: no such disk. Else a disk failed. Lasts, half a second and a sync: on a worker. */
 enum status cache_compact_step(struct cache *c, uint32_t disk, uint64_t bytes_max, uint64_t *freed);
 
 /* Copies that the two scrubs together would check now. */
@@ -469,6 +544,19 @@ struct cache_disk_state {
 	uint32_t slabs, slabs_damaged;
 };
 uint32_t cache_disks(struct cache *c, struct cache_disk_state *out, uint32_t max);
+
+/* The same of each GPU. */
+struct cache_gpu_view {
+	uint8_t uuid[DEVICE_UUID_BYTES]; /* zeroes if it could not be opened */
+	char name[DEVICE_NAME_MAX];
+	uint32_t ordinal;           /* as in the options */
+	uint64_t bytes;             /* budget */
+	bool lost;                  /* until the next start */
+	char why[160];
+};
+uint32_t cache_gpus(struct cache *c, struct cache_gpu_view *out, uint32_t max); /* max 0: how many there are */
+/* One of them is lost. */
+bool cache_degraded(struct cache *c);
 
 /* The same of the catalog. False: there is no disk tier. */
 struct cache_catalog_state {

@@ -1,5 +1,6 @@
 /* Requests, from the calls that make them to those who are told. See cache_advice.h. */
 #include "daemon/cache_advice_graph.h"
+#include "daemon/cache_tier.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -101,6 +102,8 @@ void by_id_remove(struct cache *c, struct block *b)
 	while (*at != b)
 		at = &(*at)->id_next;
 	*at = b->id_next;
+	if (!b->shelf)
+		ahead_end(c, b, COUNTER_AHEAD_WASTED);
 	if (c->advice->advisor)
 		advisor_block(c, b, false);
 }
@@ -156,12 +159,17 @@ static void letter_parse(const struct mailbox *m, const struct letter *l, struct
 
 /* ---- what is one request ---- */
 
+uint64_t request_whole(const struct request *r, uint32_t count)
+{
+	return mix(r->session, r->name[count - 1]);
+}
+
 /* A Lookup is expected to be followed by a Lease of all its keys, or of those that it found, or by the same Lookup again: one
  * request, told at the first of them. */
 static bool was_told(struct cache *c, const struct request *r)
 {
 	struct expected *e = &c->advice->expected;
-	uint64_t whole = mix(r->session, r->name[r->count - 1]);
+	uint64_t whole = request_whole(r, r->count);
 
 	if (r->kind == REQUEST_REPORT)
 		return false;
@@ -178,7 +186,7 @@ static bool was_told(struct cache *c, const struct request *r)
 		uint32_t i = e->next++ % EXPECTED_MAX;
 
 		e->whole[i] = whole;
-		e->part[i] = r->present ? mix(r->session, r->name[r->present - 1]) : 0;
+		e->part[i] = r->present ? request_whole(r, r->present) : 0;
 		e->until_us[i] = c->now_us + EXPECTED_US;
 	}
 	return false;
@@ -212,13 +220,34 @@ static void converse(struct advice *a, struct request *r)
 	*last = (struct conversation){ r->name[r->count - 1], r->conversation, r->turn };
 }
 
+/* The policies of the disks on which the pool's blocks may lie. */
+static void tell_disks(struct cache *c, const struct pool *p, const struct policy_request *q)
+{
+	if (!c->tier || !c->tier->policy->request)
+		return;
+	for (uint32_t i = 0; i < c->tier->unit_count; i++)
+		for (struct disk_class *k = c->tier->units[i].classes; k; k = k->next)
+			if (k->slot_bytes == p->geometry.slot_bytes)
+				c->tier->policy->request(k->policy, q);
+}
+
+/* Who wrote a block is known of those that are there. */
+static void roles_find(const struct cache *c, uint32_t count, const uint64_t *ids, uint8_t *roles)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		const struct block *b = by_id_find(c, ids[i]);
+
+		roles[i] = b && b->role < POLICY_ROLES ? b->role : POLICY_ROLE_UNKNOWN;
+	}
+}
+
 static void tell_pool(struct cache *c, const struct request *r, struct pool *p)
 {
 	struct advice *a = c->advice;
 	const struct policy_request q = {
 		.now_us = c->now_us, .session = r->conversation, .ids = a->id, .count = r->count,
 		.tokens = r->count * p->layout.block_tokens, .turn = r->turn, .hint = r->hint,
-		.priority = r->priority, .ttl_s = r->ttl_s,
+		.priority = r->priority, .ttl_s = r->ttl_s, .roles = a->role,
 	};
 
 	for (uint32_t i = 0; i < r->count; i++)
@@ -226,12 +255,16 @@ static void tell_pool(struct cache *c, const struct request *r, struct pool *p)
 	if (r->kind != REQUEST_REPORT)
 		for (uint32_t i = 0; i < r->count; i++)
 			gone_asked(c, a->id[i]);
+	roles_find(c, r->count, a->id, a->role);
 	if (c->policy->request)
 		c->policy->request(p->policy, &q);
+	tell_disks(c, p, &q);
 }
 
 static void tell(struct cache *c, struct request *r)
 {
+	if (r->kind == REQUEST_LEASE)
+		ahead_leased(c, r);
 	if (was_told(c, r)) {
 		cache_count(c, COUNTER_REQUESTS_REPEATED, 1);
 		return;
@@ -244,7 +277,7 @@ static void tell(struct cache *c, struct request *r)
 		trace_note(c, r);
 	if (c->advice->advisor) {
 		advisor_request(c, r);
-		prefetch_for(c, r);
+		ahead_request(c, r);
 	}
 }
 
@@ -260,4 +293,5 @@ void advice_read(struct cache *c, uint32_t keys)
 		read += c->advice->request.count * c->advice->request.layouts;
 		tell(c, &c->advice->request);
 	}
+	ahead_pump(c);
 }

@@ -100,10 +100,32 @@ struct gone {
 };
 enum gone_reason { GONE_FULL, GONE_DRAIN, GONE_SHED, GONE_REFUSED, GONE_LOST, GONE_COMPACT, GONE_REASONS };
 
+/* What is to be read ahead: see cache_advice_prefetch.c. */
+enum ahead_kind { AHEAD_NO, AHEAD_ASKED, AHEAD_EXPECTED, AHEAD_KINDS };
+enum { AHEAD_WISHES = 64, AHEAD_BLOCKS = 1024 };
+struct ahead_wish {
+	uint64_t whole, part;          /* of its request: request_whole() of all its keys, and of those that were there */
+	uint64_t until_us;
+	enum ahead_kind kind;
+	uint32_t count, begun;         /* blocks; 0: free */
+	uint32_t kept;                 /* of the same request, in memory, to stay there until the Lease comes */
+	uint64_t id[AHEAD_BLOCKS], keep[AHEAD_BLOCKS];
+};
+struct ahead_tried {
+	uint32_t blocks, wasted, asked; /* whose end is known; of these; wishes since it is in doubt */
+};
+struct ahead {
+	struct ahead_wish wish[AHEAD_WISHES];
+	struct ahead_tried tried[AHEAD_KINDS];
+	uint64_t held_bytes;           /* of blocks that were loaded ahead and are not used yet */
+	uint64_t budget_bytes, budget_us; /* what may be read now, and as of when */
+};
+
 struct advice {
 	struct mailbox mail;           /* written without the lock */
 	struct request request;        /* the one that is being told */
-	uint64_t id[CACHE_KEYS_MAX];
+	uint64_t id[CACHE_KEYS_MAX];   /* of its blocks in one layout, and their roles */
+	uint8_t role[CACHE_KEYS_MAX];
 	struct expected expected;
 	struct conversation conversation[CONVERSATIONS];
 	uint64_t conversations;
@@ -113,7 +135,7 @@ struct advice {
 	uint64_t by_id_mask;
 	struct trace_recorder *recorder; /* NULL: not recording */
 	struct advisor *advisor;       /* NULL: none */
-	uint64_t ahead_bytes, ahead_us; /* what may be read ahead now, and as of when */
+	struct ahead ahead;
 };
 
 /* Without the lock. create before everything else; false: no memory. stop ends its threads, destroy comes after everything else. */
@@ -139,6 +161,8 @@ struct asking {
 };
 /* Any thread, with or without the lock: leaves a letter. */
 void advice_ask(struct cache *c, const struct asking *q, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k);
+/* A number for the first `count` keys of a request of that session. */
+uint64_t request_whole(const struct request *r, uint32_t count);
 /* Reads letters of at most `keys` keys together, one letter at least. In a read section of the index. */
 void advice_read(struct cache *c, uint32_t keys);
 enum { READ_A_CALL = 8192, READ_A_TICK = 16384 };
@@ -161,6 +185,21 @@ void gone_asked(struct cache *c, uint64_t id);
 const char *gone_word(enum gone_reason r);
 /* The rows of Stats; without the lock. */
 void gone_stats(struct cache *c, cache_stat_fn *emit, void *arg);
+
+/* ---- cache_advice_prefetch.c ---- */
+
+/* In a read section: a request was told; a Lease of it came; loads are begun, of what is wished for. */
+void ahead_request(struct cache *c, const struct request *r);
+void ahead_leased(struct cache *c, const struct request *r);
+void ahead_pump(struct cache *c);
+/* A block that was loaded ahead is in memory: it hangs in a list of its pool, and enters the policy when it is used. */
+void ahead_arrive(struct cache *c, struct block *b);
+/* What became of it (of others: nothing): one of COUNTER_AHEAD_USED, _WASTED and _LATE. It is in no list then. */
+void ahead_end(struct cache *c, struct block *b, enum counter how);
+/* The oldest such block of the pool that may leave memory: one that nobody is expected to want any more, or any; NULL: none. */
+struct block *ahead_victim(const struct cache *c, const struct pool *p, bool any);
+/* A call waits for a block that is not in memory. */
+void ahead_wanted(struct cache *c, struct block *b);
 
 /* ---- cache_trace.c ---- */
 

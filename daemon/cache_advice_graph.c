@@ -1,14 +1,18 @@
 /* The advisor's thread, its mail and its lists. See cache_advice_graph.h. */
 #include "daemon/cache_advice_graph.h"
 
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "daemon/cache_tier.h"
 
 enum {
 	MAIL_EVENTS = 1 << 15,
+	SKETCH_MAIL_WORDS = 1 << 16,
 	MAIL_A_PASS = 1 << 16,
 	EDGES_A_NODE = 4,
 	CONVERSATIONS_KNOWN = 1 << 14,
@@ -33,16 +37,15 @@ enum status advisor_create(struct cache *c, const char **why)
 	if (!a)
 		return STATUS_EXHAUSTED;
 	pthread_mutex_init(&a->lock, NULL);
-	pthread_condattr_t attr;
-
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&a->wake, &attr);
-	pthread_condattr_destroy(&attr);
+	a->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	atomic_store(&a->now_us, c->now_us);
 	a->mail = graph_mail_create(MAIL_EVENTS);
 	a->graph = graph_edges_create(&o);
-	return a->mail && a->graph ? STATUS_OK : STATUS_EXHAUSTED;
+	a->sketches = sketches_create(c->options.graph_nodes);
+	if (!mailbox_init(&a->sketch_mail, SKETCH_MAIL_WORDS) || !a->mail || !a->graph || !a->sketches)
+		return STATUS_EXHAUSTED;
+	*why = "no descriptor for the advisor";
+	return a->wake >= 0 ? STATUS_OK : STATUS_EXHAUSTED;
 }
 
 static void lists_free(struct index_record *r)
@@ -59,7 +62,10 @@ void advisor_destroy(struct cache *c)
 	free(atomic_load(&a->lists));
 	graph_mail_destroy(a->mail);
 	graph_edges_destroy(a->graph);
-	pthread_cond_destroy(&a->wake);
+	sketches_destroy(a->sketches);
+	mailbox_fini(&a->sketch_mail);
+	if (a->wake >= 0)
+		close(a->wake);
 	pthread_mutex_destroy(&a->lock);
 	free(a);
 	c->advice->advisor = NULL;
@@ -99,6 +105,9 @@ static void tell_graph(struct advisor *a, const struct graph_mail_event *e)
 	case GRAPH_MAIL_LIVE:
 	case GRAPH_MAIL_GONE:
 		graph_edges_live(g, a->latest_us, e->ids[0], e->kind == GRAPH_MAIL_LIVE);
+		break;
+	case GRAPH_MAIL_PAIR:
+		graph_edges_pair(g, a->latest_us, (enum edge_type)e->type, e->ids[0], e->ids[1], e->weight);
 		break;
 	default:
 		break;
@@ -200,6 +209,7 @@ static void pass(struct cache *c, struct advisor *a)
 	if (!a->loaded)
 		keep_load(c, a);
 	take_mail(a);
+	ties_pass(a);
 	lists_publish(a);
 	keep_some(c, a, KEEP_A_PASS);
 	counts = graph_edges_count(a->graph);
@@ -221,25 +231,58 @@ void advisor_pass(struct cache *c)
 	pthread_mutex_unlock(&a->lock);
 }
 
+static void wake(struct advisor *a)
+{
+	const uint64_t one = 1;
+	ssize_t written = write(a->wake, &one, sizeof(one));
+
+	(void)written; /* a full counter wakes as well */
+}
+
+void advisor_poke(struct cache *c)
+{
+	struct advisor *a = c->advice->advisor;
+
+	if (a && a->started && !atomic_exchange(&a->poked, true))
+		wake(a);
+}
+
+static void read_letters(struct cache *c)
+{
+	index_read_lock();
+	cache_lock(c);
+	advice_read(c, READ_A_CALL);
+	cache_unlock(c);
+	index_read_unlock();
+}
+
+/* Until the time comes, or somebody wakes it. */
+static void wait_until(struct advisor *a, uint64_t until_us)
+{
+	struct pollfd p = { .fd = a->wake, .events = POLLIN };
+	uint64_t now_us = clock_us(), count;
+
+	if (now_us < until_us && poll(&p, 1, (int)((until_us - now_us + 999) / 1000)) > 0)
+		while (read(a->wake, &count, sizeof(count)) > 0)
+			;
+}
+
 static void *advisor_main(void *arg)
 {
 	struct cache *c = arg;
 	struct advisor *a = c->advice->advisor;
+	uint64_t next_us = 0;
 
 	cache_thread_enter();
-	pthread_mutex_lock(&a->lock);
-	while (!a->stop) {
-		struct timespec until;
-
-		pass(c, a);
-		clock_gettime(CLOCK_MONOTONIC, &until);
-		until.tv_sec += c->options.advisor_ms / 1000;
-		until.tv_nsec += (long)(c->options.advisor_ms % 1000) * 1000000;
-		until.tv_sec += until.tv_nsec / 1000000000;
-		until.tv_nsec %= 1000000000;
-		pthread_cond_timedwait(&a->wake, &a->lock, &until);
+	while (!atomic_load(&a->stop)) {
+		if (clock_us() >= next_us) {
+			advisor_pass(c);
+			next_us = clock_us() + c->options.advisor_ms * 1000ull;
+		}
+		if (atomic_exchange(&a->poked, false))
+			read_letters(c);
+		wait_until(a, next_us);
 	}
-	pthread_mutex_unlock(&a->lock);
 	cache_thread_leave();
 	return NULL;
 }
@@ -251,9 +294,11 @@ enum status advisor_start(struct cache *c, const char **why)
 	if (!a || !c->options.advisor_ms)
 		return STATUS_OK;
 	*why = "cannot start the advisor's thread";
-	if (pthread_create(&a->thread, NULL, advisor_main, c))
+	a->started = true; /* before it runs: it pokes nobody */
+	if (pthread_create(&a->thread, NULL, advisor_main, c)) {
+		a->started = false;
 		return STATUS_INTERNAL;
-	a->started = true;
+	}
 	return STATUS_OK;
 }
 
@@ -261,18 +306,17 @@ void advisor_stop(struct cache *c)
 {
 	struct advisor *a = c->advice->advisor;
 
-	if (!a || !a->mail || !a->graph)
+	if (!a || !a->mail || !a->graph || !a->sketches)
 		return;
 	if (a->started) {
-		pthread_mutex_lock(&a->lock);
-		a->stop = true;
-		pthread_cond_signal(&a->wake);
-		pthread_mutex_unlock(&a->lock);
+		atomic_store(&a->stop, true);
+		wake(a);
 		pthread_join(a->thread, NULL);
 		a->started = false;
 	}
 	if (a->loaded) {
 		take_mail(a);
+		ties_pass(a);
 		keep_some(c, a, UINT32_MAX);
 	}
 }
@@ -305,9 +349,26 @@ static void key_of(const struct cache *c, uint64_t name, struct cache_graph_edge
 			continue;
 		out->key_bytes = b->record.ident.key_bytes;
 		memcpy(out->key, b->record.ident.key, sizeof(out->key));
-		out->tier = !b->shelf ? "disk" : b->rack ? "host+disk" : "host";
+		out->tier = block_tier(b);
 		return;
 	}
+}
+
+/* The block's own copies, an edge to itself for each layout: where a copy is, is where the link leads. */
+static uint32_t copies_of(const struct cache *c, uint64_t name, struct cache_graph_edge *out, uint32_t max)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < c->pool_count && n < max; i++) {
+		const struct block *b = by_id_find(c, policy_id(name, c->pools[i]->layout_id));
+
+		if (!b)
+			continue;
+		out[n] = (struct cache_graph_edge){ .name = name, .weight = 1, .type = "spill_link", .tier = block_tier(b),
+						    .key_bytes = b->record.ident.key_bytes };
+		memcpy(out[n++].key, b->record.ident.key, sizeof(out->key));
+	}
+	return n;
 }
 
 enum status cache_graph(struct cache *c, const uint8_t *key, uint32_t key_bytes, struct cache_graph_edge *out, uint32_t max,
@@ -338,6 +399,7 @@ enum status cache_graph(struct cache *c, const uint8_t *key, uint32_t key_bytes,
 	cache_lock(c);
 	for (uint32_t i = 0; i < shown; i++)
 		key_of(c, out[i].name, &out[i]);
+	shown += copies_of(c, name, out + shown, max - shown);
 	cache_unlock(c);
 	*n = shown;
 	return STATUS_OK;

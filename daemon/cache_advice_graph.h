@@ -11,6 +11,7 @@
 #include "daemon/cache_advice.h"
 #include "eviction/graph_edges.h"
 #include "eviction/graph_mail.h"
+#include "eviction/sketch.h"
 #include "store/catalog.h"
 
 enum {
@@ -18,6 +19,7 @@ enum {
 	LIST_NAMES = 32,               /* blocks in one */
 	LIST_SLOTS = 1024,             /* of the table by name */
 	LIST_STALE_US = 2 * 1000 * 1000,
+	LEASES_LOOKED_AT = 256,        /* of a session, by ties_lease */
 };
 
 struct advice_list {
@@ -33,15 +35,19 @@ struct advice_lists {
 
 struct advisor {
 	struct graph_mail *mail;       /* from those who hold the cache's lock */
+	struct mailbox sketch_mail;    /* from the workers that commit */
 	struct advice_lists *_Atomic lists;
 	_Atomic uint64_t now_us;       /* the cache's, as of the last tick */
 	_Atomic uint64_t passes, pass_us, pass_us_max, nodes, edges, kept; /* for Stats */
 
-	pthread_mutex_t lock;          /* of all below */
-	pthread_cond_t wake;
+	int wake;                      /* an eventfd: somebody poked, or it is to stop */
+	atomic_bool poked, stop;
 	pthread_t thread;
-	bool started, stop;
+	bool started;
+
+	pthread_mutex_t lock;          /* of all below */
 	struct graph_edges *graph;
+	struct sketches *sketches;
 	uint64_t recent[LISTS_MAX];    /* the ends of the last chains, a ring */
 	uint32_t recent_next;
 	uint64_t latest_us;            /* of what the graph was told */
@@ -59,6 +65,8 @@ enum status advisor_create(struct cache *c, const char **why);
 enum status advisor_start(struct cache *c, const char **why);
 void advisor_stop(struct cache *c);
 void advisor_destroy(struct cache *c);
+/* Any thread, with or without the lock: a Lookup found something on a disk, and its letter should be read now, not at the next tick. */
+void advisor_poke(struct cache *c);
 /* One pass, without the lock; the thread's work. */
 void advisor_pass(struct cache *c);
 /* With the lock: mail. */
@@ -68,16 +76,20 @@ void advisor_block(struct cache *c, const struct block *b, bool live);
 const struct advice_list *advisor_list(struct cache *c, const struct request *r);
 void advisor_stats(struct cache *c, cache_stat_fn *emit, void *arg);
 
+/* ---- cache_advice_ties.c ---- */
+
+/* With the lock: a session got a lease, which is in its list. */
+void ties_lease(struct cache *c, const struct session *s, const struct lease *l);
+/* Without the lock, of one that is being committed and was sealed: takes a sketch of its keys. Some tens of us. */
+void ties_commit(struct cache *c, const struct reservation *r);
+/* With the advisor's lock: the sketches that have come. */
+void ties_pass(struct advisor *a);
+
 /* ---- cache_advice_keep.c: with the advisor's lock ---- */
 
 /* Takes from the catalog what an earlier run left there. */
 void keep_load(struct cache *c, struct advisor *a);
 /* Tells the catalog of `records` nodes and edges more; UINT32_MAX: of all that are left of this round. */
 void keep_some(struct cache *c, struct advisor *a, uint32_t records);
-
-/* ---- cache_advice_prefetch.c ---- */
-
-/* With the lock, in a read section: reads ahead what the request's list has on disk. */
-void prefetch_for(struct cache *c, const struct request *r);
 
 #endif

@@ -1,9 +1,12 @@
 /* Attachments: processes that joined a session and borrow extents. Each is a number that no other gets,
  * which is also the byte it locks in the extents lent to it (store/extent.h): asking the kernel for that
- * lock tells whether anything of the process, or of what it forked, can still touch them.
+ * lock tells whether anything of the process, or of what it forked, can still touch them. Of a GPU's memory it is the extent's hold that is
+ * lent so; and as work on a GPU may outlive the process's last mapping by a little, the process must have exited too, unless it said
+ * itself that it has unmapped the extent.
  */
-#include "daemon/cache_private.h"
+#include "daemon/cache_vram.h"
 
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -49,7 +52,8 @@ enum status cache_attach(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES]
 	} else {
 		struct attachment **bucket;
 
-		*a = (struct attachment){ .session = s, .number = ++c->last_attachment, .pid = pid };
+		*a = (struct attachment){ .session = s, .number = ++c->last_attachment, .pid = pid,
+					  .pidfd = -1 };
 		bucket = &c->attachment_hash[a->number % ATTACHMENT_BUCKETS];
 		a->hash_next = *bucket;
 		*bucket = a;
@@ -82,6 +86,10 @@ void attachment_free(struct cache *c, struct attachment *a)
 	a->session->attachment_count--;
 	if (!a->gone)
 		a->session->attached--;
+	if (a->pidfd >= 0)
+		close(a->pidfd);
+	if (a->board)
+		board_let_go(c, a->board);
 	free(a->lent);
 	free(a);
 }
@@ -113,6 +121,21 @@ static enum status lent_add(struct attachment *a, uint32_t extent)
 	return STATUS_OK;
 }
 
+/* The tier whose extent that is. */
+static struct host_tier *arena_of(const struct cache *c, uint32_t extent)
+{
+	const struct gpu *g = vram_gpu_of_extent(c, extent);
+
+	return g && g->arena ? g->arena : c->host;
+}
+
+static bool process_lives(const struct attachment *a)
+{
+	struct pollfd p = { .fd = a->pidfd, .events = POLLIN };
+
+	return a->pidfd >= 0 && poll(&p, 1, 0) <= 0;
+}
+
 /* With the lock. If a drained extent is being unmapped just now, the answer is "held": asked again later. */
 static bool extent_is_held(struct cache *c, uint32_t extent, uint32_t number)
 {
@@ -121,7 +144,7 @@ static bool extent_is_held(struct cache *c, uint32_t extent, uint32_t number)
 
 	if (pthread_mutex_trylock(&c->extents))
 		return true;
-	e = host_extent(c->host, extent);
+	e = host_extent(arena_of(c, extent), extent);
 	if (!e || !extent_held(e, number))
 		held = false;
 	pthread_mutex_unlock(&c->extents);
@@ -135,6 +158,8 @@ bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes)
 			return true;
 		--*probes;
 		if (extent_is_held(c, a->lent[a->lent_count - 1], a->number))
+			return true;
+		if (vram_gpu_of_extent(c, a->lent[a->lent_count - 1]) && process_lives(a))
 			return true;
 		a->lent_count--;
 	}
@@ -152,8 +177,10 @@ static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t exte
 
 	if (!a || a->gone || a->session->state != SESSION_OPEN)
 		return STATUS_DENIED;
-	if (!host_extent_owner(c->host, extent, &tenant, &layout_id, &draining))
+	if (!host_extent_owner(arena_of(c, extent), extent, &tenant, &layout_id, &draining))
 		return STATUS_NOT_FOUND;
+	if (vram_gpu_of_extent(c, extent) && vram_gpu_of_extent(c, extent)->lost)
+		return STATUS_UNAVAILABLE;
 	for (uint32_t i = 0; i < session_layouts(a->session); i++)
 		mine |= session_pool(a->session, i)->layout_id == layout_id;
 	if (!mine || tenant != session_pool(a->session, 0)->tenant->number)
@@ -166,49 +193,161 @@ static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t exte
 	return s;
 }
 
-static enum status map_lend(struct cache *c, uint32_t number, uint32_t extent, bool write, int *fd,
-			    uint64_t *bytes, uint32_t *page_bytes)
+/* Of a GPU's: the memory, beside the hold. */
+static enum status lend_memory(struct host_tier *arena, uint32_t extent, struct cache_lent *out)
 {
+	struct host_device_extent e;
+	enum status s = host_extent_device(arena, extent, &e);
+
+	if (s) {
+		close(out->fd);
+		return s;
+	}
+	out->device_fd = e.fd;
+	out->bytes = e.bytes;
+	out->at = e.at;
+	out->range_bytes = e.range_bytes;
+	return STATUS_OK;
+}
+
+static enum status map_lend(struct cache *c, uint32_t number, uint32_t extent, bool write, struct cache_lent *out)
+{
+	const struct gpu *g = vram_gpu_of_extent(c, extent);
+	struct host_tier *arena = arena_of(c, extent);
 	enum status s = STATUS_NOT_FOUND;
 	struct extent *e;
 
+	*out = (struct cache_lent){ .fd = -1, .device_fd = -1, .gpu = g ? (int32_t)g->number : CACHE_HOST };
 	pthread_mutex_lock(&c->extents);
-	e = host_extent(c->host, extent);
+	e = host_extent(arena, extent);
 	if (e) {
-		s = extent_lend(e, number, write, fd);
-		*bytes = e->bytes;
-		*page_bytes = e->page_bytes;
+		s = extent_lend(e, number, write, &out->fd);
+		out->bytes = e->bytes;
+		out->page_bytes = e->page_bytes;
 	}
+	if (!s && g)
+		s = lend_memory(arena, extent, out);
 	pthread_mutex_unlock(&c->extents);
+	if (!s)
+		host_extent_owner(arena, extent, NULL, &out->layout_id, NULL);
+	return s;
+}
+
+static void lent_close(const struct cache_lent *l)
+{
+	close(l->fd);
+	if (l->device_fd >= 0)
+		close(l->device_fd);
+}
+
+/* With the lock: `lending` kept the attachment from being freed. */
+static enum status lend_end(struct cache *c, uint64_t attachment)
+{
+	struct attachment *a = attachment_find(c, attachment);
+
+	a->lending--;
+	return a->gone || a->session->state != SESSION_OPEN ? STATUS_DENIED : STATUS_OK;
+}
+
+/* Its own page, made when it is first asked for. */
+static enum status board_lend(struct cache *c, uint64_t attachment, struct cache_lent *out)
+{
+	struct attachment *a;
+	struct board *board, *spare = NULL;
+	enum status s;
+
+	if (!c->vram)
+		return STATUS_NOT_FOUND;
+	cache_lock(c);
+	a = attachment_find(c, attachment);
+	s = !a || a->gone || a->session->state != SESSION_OPEN ? STATUS_DENIED : STATUS_OK;
+	if (!s)
+		a->lending++;
+	board = s ? NULL : a->board;
+	cache_unlock(c);
+	if (s)
+		return s;
+	if (!board)
+		spare = board_create(c);
+	cache_lock(c);
+	if (!a->board && spare) {
+		a->board = spare;
+		spare = NULL;
+	}
+	board = a->board;
+	cache_unlock(c);
+	if (spare)
+		board_destroy(c, spare);
+	*out = (struct cache_lent){ .fd = -1, .device_fd = -1, .gpu = CACHE_HOST };
+	s = board ? extent_lend(&board->page, (uint32_t)attachment, true, &out->fd) : STATUS_EXHAUSTED;
+	cache_lock(c);
+	if (lend_end(c, attachment) && !s) {
+		lent_close(out);
+		s = STATUS_DENIED;
+	}
+	if (!s) {
+		out->bytes = board->page.bytes;
+		out->page_bytes = board->page.page_bytes;
+	}
+	cache_unlock(c);
+	return s;
+}
+
+enum status cache_attach_lend(struct cache *c, uint64_t attachment, uint32_t extent, bool write, struct cache_lent *out)
+{
+	struct cache_lent lent;
+	enum status s;
+
+	if (extent == CACHE_EXTENT_BOARD)
+		return board_lend(c, attachment, out);
+	cache_lock(c);
+	s = map_begin(c, attachment, extent);
+	cache_unlock(c);
+	if (s)
+		return s;
+	s = map_lend(c, (uint32_t)attachment, extent, write, &lent);
+	cache_lock(c);
+	if (lend_end(c, attachment) && !s) {
+		lent_close(&lent);
+		s = STATUS_DENIED;
+	}
+	cache_unlock(c);
+	if (!s)
+		*out = lent;
 	return s;
 }
 
 enum status cache_attach_map(struct cache *c, uint64_t attachment, uint32_t extent, bool write, int *fd,
 			     uint64_t *bytes, uint32_t *page_bytes)
 {
-	struct attachment *a;
-	enum status s;
-	int lent = -1;
+	struct cache_lent lent;
+	enum status s = cache_attach_lend(c, attachment, extent, write, &lent);
 
-	cache_lock(c);
-	s = map_begin(c, attachment, extent);
-	cache_unlock(c);
 	if (s)
 		return s;
-	s = map_lend(c, attachment, extent, write, &lent, bytes, page_bytes);
+	if (lent.device_fd >= 0) { /* it needs both */
+		lent_close(&lent);
+		return STATUS_NOT_FOUND;
+	}
+	*fd = lent.fd;
+	*bytes = lent.bytes;
+	*page_bytes = lent.page_bytes;
+	return STATUS_OK;
+}
+
+void cache_attach_watch(struct cache *c, uint64_t attachment, int pidfd)
+{
+	struct attachment *a;
 
 	cache_lock(c);
-	/* `lending` kept it from being freed. */
-	a = attachment_find(c, attachment);
-	a->lending--;
-	if (!s && (a->gone || a->session->state != SESSION_OPEN)) {
-		close(lent);
-		s = STATUS_DENIED;
+	a = c->vram ? attachment_find(c, attachment) : NULL;
+	if (a && a->pidfd < 0) {
+		a->pidfd = pidfd;
+		pidfd = -1;
 	}
 	cache_unlock(c);
-	if (!s)
-		*fd = lent;
-	return s;
+	if (pidfd >= 0)
+		close(pidfd);
 }
 
 void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent)

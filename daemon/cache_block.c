@@ -8,6 +8,7 @@
 
 #include "daemon/cache_advice.h"
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 #include "store/crash_point.h"
 
 void block_ident(const struct pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out)
@@ -16,6 +17,14 @@ void block_ident(const struct pool *p, const uint8_t *key, uint32_t key_bytes, s
 		.layout_id = p->layout_id, .tenant = p->tenant->number, .key_bytes = key_bytes
 	};
 	memcpy(out->key, key, key_bytes);
+}
+
+void block_slot_ident(const struct pool *p, const char *tenant, const uint8_t *key, uint8_t key_bytes, struct slot_ident *out)
+{
+	*out = (struct slot_ident){
+		.tenant = tenant, .layout_id = p->layout_id, .key = key, .key_bytes = key_bytes,
+		.block_bytes = p->geometry.block_bytes, .layer_bytes = p->geometry.layer_bytes, .layers = p->layout.layers,
+	};
 }
 
 uint64_t block_id(const struct index_ident *ident)
@@ -74,16 +83,12 @@ void block_slot_give(struct block *b)
 void block_discard(struct cache *c, struct block *b)
 {
 	(void)c;
-	b->shelf->held--;
-	block_slot_give(b);
+	if (b->shelf) {
+		b->shelf->held--;
+		block_slot_give(b);
+	}
+	vram_give(b);
 	free(b);
-}
-
-static void where_set(struct block *b, uint8_t bits, bool on)
-{
-	uint8_t now = atomic_load_explicit(&b->where, memory_order_relaxed);
-
-	atomic_store_explicit(&b->where, on ? now | bits : now & ~bits, memory_order_relaxed);
 }
 
 enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
@@ -93,17 +98,19 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 
 	b->stored_us = now_us;
 	b->node.id = block_id(&b->record.ident);
-	where_set(b, BLOCK_IN_MEMORY, true); /* before others can find it */
+	where_set(b, b->shelf ? BLOCK_IN_MEMORY : BLOCK_ON_GPU, true); /* before others can find it */
 	s = index_insert(c->index, &b->record, NULL);
 	if (s)
 		return s;
 	by_id_add(c, b);
 	gone_forget(c, b->node.id);
-	b->shelf->held--;
-	b->shelf->at[b->index] = b;
-	p->blocks++;
-	p->evictable += block_pins(b) == 0;
-	p->dirty += c->tier != NULL;
+	if (b->shelf) {
+		b->shelf->held--;
+		b->shelf->at[b->index] = b;
+		p->blocks++;
+		p->evictable += block_pins(b) == 0;
+		p->dirty += c->tier != NULL;
+	}
 	cache_count(c, COUNTER_STORED_BLOCKS, 1);
 	watch_event(c, b, CACHE_STORED, CACHE_REASON_NONE);
 	return STATUS_OK;
@@ -161,10 +168,14 @@ void block_enter_policy(struct cache *c, struct block *b, uint64_t position)
 	const struct pool *p = block_pool(b);
 	const struct policy_event e = {
 		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role,
-		.position = position / p->layout.block_tokens,
+		.position = position / p->layout.block_tokens, .moved = b->rack || b->vram,
 	};
 
-	if (b->refused)
+	if (!b->shelf)
+		vram_published(c, b, position);
+	else if (b->ahead)
+		ahead_arrive(c, b);
+	else if (b->refused)
 		refused_add(c, b);
 	else
 		c->policy->insert(p->policy, &b->node, &e);
@@ -186,24 +197,25 @@ void block_arrive(struct cache *c, struct block *b, const struct host_slot *slot
 	s->held += block_pins(b) != 0;
 	b->pool->blocks++;
 	b->pool->evictable += block_pins(b) == 0;
+	b->pool->dirty += c->tier && !b->rack;
 	gone_forget(c, b->node.id);
 	block_enter_policy(c, b, position);
 	where_set(b, BLOCK_IN_MEMORY, true);
+	if (b->vram)
+		vram_arrived(b);
 	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
 }
 
 /* Out of memory's books; the slot stays taken. */
 static void leave_shelf(struct cache *c, struct block *b)
 {
-	if (b->refused)
+	if (b->ahead)
+		ahead_end(c, b, COUNTER_AHEAD_WASTED);
+	else if (b->refused)
 		refused_remove(b);
 	else
 		c->policy->remove(b->pool->policy, &b->node);
 	block_unworthy(b, false);
-	if (b->ahead) {
-		b->ahead = false;
-		cache_count(c, COUNTER_AHEAD_WASTED, b->pool->geometry.slot_bytes);
-	}
 	b->shelf->at[b->index] = NULL;
 	b->pool->blocks--;
 	where_set(b, BLOCK_IN_MEMORY, false);
@@ -218,6 +230,8 @@ void block_depart(struct cache *c, struct block *b)
 	b->pool->evictable--;
 	block_slot_give(b);
 	b->shelf = NULL;
+	if (b->vram)
+		vram_sync(b);
 	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
 }
 
@@ -253,6 +267,8 @@ void block_pin(struct block *b)
 			b->pool->evictable--;
 			b->shelf->held++;
 		}
+		if (b->vram)
+			vram_pinned(b);
 	}
 }
 
@@ -270,9 +286,12 @@ void block_unpin(struct block *b)
 	b->pool->tenant->pinned_bytes -= b->pool->geometry.slot_bytes;
 	if (b->shelf)
 		b->shelf->held--;
+	if (b->vram)
+		vram_unpinned(b);
 	if (left & INDEX_DEAD) {
 		if (b->shelf)
 			block_slot_give(b);
+		vram_give(b);
 		index_reclaim(&b->record, block_free_record);
 	} else if (b->shelf) {
 		b->pool->evictable++;
@@ -308,10 +327,13 @@ void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 	}
 	if (b->rack)
 		leave_rack(c, b, reason);
+	if (b->vram)
+		vram_removed(c, b);
 	watch_event(c, b, CACHE_REMOVED, reason);
 	if (before == 0) {
 		if (b->shelf)
 			block_slot_give(b);
+		vram_give(b);
 		index_reclaim(&b->record, block_free_record);
 	}
 }
@@ -335,18 +357,51 @@ void block_use(struct cache *c, struct block *b)
 {
 	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
 
-	if (b->shelf && b->refused) {
+	if (b->shelf && b->ahead) {
+		ahead_end(c, b, COUNTER_AHEAD_USED);
+		b->refused = room_refuses(c, b->pool, &e);
+		if (b->refused)
+			refused_add(c, b);
+		else
+			c->policy->insert(b->pool->policy, &b->node, &e);
+	} else if (b->shelf && b->refused) {
 		refused_use(c, b, &e);
 	} else if (b->shelf) {
 		c->policy->use(b->pool->policy, &b->node, &e);
 	}
 	block_unworthy(b, false);
-	if (b->shelf && b->ahead) {
-		b->ahead = false;
-		cache_count(c, COUNTER_AHEAD_USED, b->pool->geometry.slot_bytes);
-	}
 	if (b->rack)
 		rack_use(c, b);
+	if (b->vram)
+		vram_used(c, b, &e);
+}
+
+const struct policy_node *block_node(const struct block *b)
+{
+	const struct vram_slot *s = b->vram ? vram_ready(b) : NULL;
+
+	if (b->shelf || (!s && !b->rack))
+		return &b->node;
+	return s ? &s->node : &b->rack->at[b->rack_slot].node;
+}
+
+const char *block_tiers(uint8_t where)
+{
+	static const char *const words[] = { "", "host", "disk", "host+disk", "gpu", "gpu+host", "gpu+disk", "gpu+host+disk" };
+
+	_Static_assert(BLOCK_IN_MEMORY == 1 && BLOCK_ON_DISK == 2 && BLOCK_ON_GPU == 4, "the words' order");
+	return words[where & 7];
+}
+
+void block_place_on(const struct block *b, const struct gpu *gpu, struct cache_place *out)
+{
+	const struct vram_slot *s = gpu && b->vram ? vram_slot_on(b, gpu) : NULL;
+
+	if (s)
+		*out = (struct cache_place){ .extent = s->shelf->extent, .tokens = b->tokens,
+					     .offset = s->index * s->shelf->pool->stride, .generation = b->generation };
+	else
+		block_place(b, out);
 }
 
 void block_place(const struct block *b, struct cache_place *out)

@@ -2,7 +2,9 @@
  * one hold. A lease of what is stored now is taken in that same hold, so that nothing can be evicted in
  * between.
  */
+#include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 #include "store/crash_point.h"
 
 #include <stdlib.h>
@@ -92,16 +94,16 @@ static void lease_gather(struct commit *m, const struct reservation *from, struc
 		if (!r)
 			continue;
 		b = block_of(r);
-		if (!b->shelf) /* the winner is on disk only */
+		if (!b->shelf && !vram_leasable(b, from->gpu)) /* the winner is on disk only, or on another GPU */
 			continue;
-		if (!lease_fits(m->cache, block_pin_bytes(b))) {
+		if (b->shelf && !lease_fits(m->cache, block_pin_bytes(b))) {
 			lease_give_up(m);
 			return;
 		}
 		block_pin(b);
 		if (b != published[l])
 			block_use(m->cache, b);
-		block_place(b, &places[l]);
+		block_place_on(b, vram_leasable(b, from->gpu) ? from->gpu : NULL, &places[l]);
 		m->lease->block[m->lease->count++] = b;
 	}
 }
@@ -145,6 +147,10 @@ static void commit_publish(struct commit *m, uint32_t count, enum status *status
 			if (m->published[(size_t)i * m->layouts + l])
 				block_enter_policy(c, m->published[(size_t)i * m->layouts + l],
 						   m->reservation[i]->info.position);
+	for (uint32_t i = 0; i < count; i++)
+		for (uint32_t l = 0; m->reservation[i] && m->reservation[i]->gpu && l < m->layouts; l++)
+			if (m->published[(size_t)i * m->layouts + l])
+				vram_queue_down(m->published[(size_t)i * m->layouts + l], m->reservation[i]->session);
 	for (uint32_t i = count; i-- > 0;)
 		if (m->reservation[i] && m->lease)
 			lease_gather(m, m->reservation[i], &m->published[(size_t)i * m->layouts],
@@ -154,6 +160,7 @@ static void commit_publish(struct commit *m, uint32_t count, enum status *status
 			reservation_end(c, m->reservation[i]);
 	index_read_unlock();
 	commit_lease(m, count);
+	vram_pump(c);
 	spill_pump(c);
 	cache_unlock(c);
 }
@@ -222,8 +229,10 @@ enum status cache_commit(struct cache *c, uint64_t session, const struct cache_c
 	commit_begin_items(&m, items, count, statuses);
 	CRASH_POINT("commit_seal");
 	for (uint32_t i = 0; i < count; i++)
-		if (m.reservation[i])
+		if (m.reservation[i]) {
 			reservation_seal(m.reservation[i], c->tenant.name, unix_ms);
+			ties_commit(c, m.reservation[i]);
+		}
 	CRASH_POINT("commit_publish");
 	commit_publish(&m, count, statuses);
 	for (uint32_t i = 0; want_lease && !m.leased.lease && i < count * m.layouts; i++)

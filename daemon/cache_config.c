@@ -40,5 +40,8 @@ void cache_config(const struct config *c, struct cache_config *out)
 		.spill_share_milli = (uint32_t)c->spill_share_milli,
 		.disk_policy = c->disk_policy,
 		.io = (enum cache_io)c->disk_io,
+		.gpus = out->gpus,
+		.gpu_bytes = c->gpu_bytes,
+		.gpu_pinned_milli = (uint32_t)c->pinned_share_milli,
 	};
 }

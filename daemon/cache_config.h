@@ -7,6 +7,7 @@
 
 /* `options` points into the rest, and into the configuration. */
 struct cache_config {
+	uint32_t gpus[CONFIG_GPUS_MAX];
 	struct cache_options options;
 	struct cache_disk_options disks[CONFIG_DISKS_MAX];
 	struct config_disk named[CONFIG_DISKS_MAX];

@@ -43,7 +43,7 @@ static void explain_rank(struct cache *c, const struct block *b, struct cache_ex
 	struct search s = { .node = &b->node };
 
 	out->refused = b->refused;
-	if (b->refused || !can_rank(c->policy))
+	if (b->refused || b->ahead || !can_rank(c->policy))
 		return;
 	c->policy->victim(b->pool->policy, count_before, &s, CACHE_RANK_MAX);
 	out->rank = s.before;
@@ -68,9 +68,9 @@ static void explain_rival(struct cache *c, const struct pool *p, struct cache_ex
 
 static void explain_there(struct cache *c, const struct block *b, struct cache_explained *out)
 {
-	const struct policy_node *n = b->shelf ? &b->node : &b->rack->at[b->rack_slot].node;
+	const struct policy_node *n = block_node(b);
 
-	out->tier = !b->shelf ? "disk" : b->rack ? "host+disk" : "host";
+	out->tier = block_tier(b);
 	out->uses = n->uses;
 	out->idle_ms = (c->now_us - n->last_use_us) / 1000;
 	out->age_ms = (c->now_us - b->stored_us) / 1000;
@@ -80,6 +80,115 @@ static void explain_there(struct cache *c, const struct block *b, struct cache_e
 	out->unworthy = b->unworthy;
 	if (b->shelf)
 		explain_rank(c, b, out);
+}
+
+/* ---- tier by tier ---- */
+
+/* A policy, and what of its nodes are blocks. */
+struct judged {
+	const struct policy_ops *ops;
+	struct policy *policy;
+	const struct block *(*block_of)(const struct policy_node *n);
+	bool (*may)(const struct policy_node *n);
+	const struct policy_node *node;
+	uint32_t before;
+	bool found;
+};
+
+static const struct block *block_of_rack_node(const struct policy_node *n)
+{
+	return ((const struct rack_slot *)((const char *)n - offsetof(struct rack_slot, node)))->block;
+}
+
+static bool may_leave_memory(const struct policy_node *n)
+{
+	return block_pins(block_of_node(n)) == 0;
+}
+
+static bool may_leave_disk(const struct policy_node *n)
+{
+	const struct block *b = block_of_rack_node(n);
+
+	return block_pins(b) == 0 && !b->moving && !b->shelf;
+}
+
+static bool count_judged(const struct policy_node *n, void *arg)
+{
+	struct judged *j = arg;
+
+	j->found |= n == j->node;
+	j->before += !j->found && j->may(n);
+	return j->found;
+}
+
+static bool may_judged(const struct policy_node *n, void *arg)
+{
+	return ((const struct judged *)arg)->may(n);
+}
+
+static void tier_rival(const struct judged *j, struct cache_explained_tier *out)
+{
+	const struct policy_node *n = j->ops->victim(j->policy, may_judged, (void *)j, CACHE_RANK_MAX);
+	struct policy_explained seen;
+
+	if (!n)
+		return;
+	out->rival_bytes = j->block_of(n)->record.ident.key_bytes;
+	memcpy(out->rival, j->block_of(n)->record.ident.key, sizeof(out->rival));
+	if (j->ops->explain) {
+		j->ops->explain(j->policy, n, &seen);
+		out->rival_score = seen.score;
+	}
+}
+
+static void tier_score(const struct judged *j, struct cache_explained_tier *out)
+{
+	struct policy_explained seen;
+
+	if (!j->ops->explain)
+		return;
+	j->ops->explain(j->policy, j->node, &seen);
+	out->scored = true;
+	out->score = seen.score;
+	out->unit = seen.unit;
+	for (; out->features < seen.features && out->features < CACHE_FEATURES_MAX; out->features++) {
+		out->feature[out->features].name = seen.feature[out->features].name;
+		out->feature[out->features].value = seen.feature[out->features].value;
+	}
+}
+
+/* in: the policy knows the node. */
+static void explain_tier(struct cache *c, struct judged *j, const char *tier, bool in, struct cache_explained *into)
+{
+	struct cache_explained_tier *out = &into->at[into->tiers++];
+
+	*out = (struct cache_explained_tier){ .tier = tier, .policy = j->ops->name, .uses = j->node->uses, .unit = "",
+					      .idle_ms = (c->now_us - j->node->last_use_us) / 1000 };
+	if (in)
+		tier_score(j, out);
+	if (!can_rank(j->ops))
+		return;
+	tier_rival(j, out);
+	if (!in)
+		return;
+	j->ops->victim(j->policy, count_judged, j, CACHE_RANK_MAX);
+	out->ranked = j->found;
+	out->rank = j->before;
+}
+
+static void explain_tiers(struct cache *c, const struct block *b, struct cache_explained *out)
+{
+	struct judged memory = { .ops = c->policy, .policy = b->pool->policy, .block_of = block_of_node, .may = may_leave_memory,
+				 .node = &b->node };
+
+	if (b->shelf)
+		explain_tier(c, &memory, "host", !b->refused && !b->ahead, out);
+	if (b->rack) {
+		struct judged disk = { .ops = c->tier->policy, .policy = b->rack->class->policy, .block_of = block_of_rack_node,
+				       .may = may_leave_disk, .node = &b->rack->at[b->rack_slot].node };
+
+		explain_tier(c, &disk, "disk", true, out);
+	}
 }
 
 static void explain_gone(struct cache *c, const struct gone *g, struct cache_explained *out)
@@ -105,8 +214,10 @@ static bool explain_pool(struct cache *c, struct pool *p, const uint8_t *key, ui
 		return false;
 	*out = (struct cache_explained){ .layout_id = p->layout_id, .tier = "", .left = "", .left_reason = "", .policy = c->policy->name,
 					 .id = block_id(&ident) };
-	if (found)
+	if (found) {
 		explain_there(c, block_of((struct index_record *)found), out);
+		explain_tiers(c, block_of((struct index_record *)found), out);
+	}
 	if (g)
 		explain_gone(c, g, out);
 	explain_rival(c, p, out);

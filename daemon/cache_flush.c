@@ -2,6 +2,7 @@
  * blocks and then waited for; the caller comes back by the wait.
  */
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 #include "store/crash_point.h"
 
 #include <string.h>
@@ -31,6 +32,13 @@ static void flush_block(struct flush *f, struct block *b)
 
 	if (on_sound_disk(b))
 		return;
+	if (!b->rack && !b->shelf && b->vram && f->wait->outstanding < WAITED_SPILLS) { /* down first; then to a disk */
+		s = vram_down(f->cache, b, f->wait);
+		f->more |= s == STATUS_OK;
+		if (s)
+			f->refused = f->wait->refused = s;
+		return;
+	}
 	if (b->rack || !b->shelf) {
 		f->more |= b->rack != NULL;
 		return;
@@ -67,6 +75,11 @@ static void flush_pools(struct flush *f)
 	struct cache_wait *w = f->wait;
 	uint32_t budget = WALK_SLOTS;
 
+	/* What is on GPUs alone comes down before the walk, as it may come to where that has been. */
+	for (uint32_t i = 0; f->cache->vram && w->layout == 0 && w->extent == 0 && i < f->layouts; i++)
+		f->more |= vram_settle(f->cache, f->pools[i], w->since_us, WAITED_SPILLS, w, &w->refused);
+	if (f->more)
+		return;
 	for (; w->layout < f->layouts; w->layout++, w->extent = w->slot = 0) {
 		struct block *b;
 

@@ -1,21 +1,11 @@
 /* For operators: one block in detail, and the scrub. Both pin a block, check it without the lock, and let
  * go of it again. */
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 
 #include <string.h>
 
 enum { VERIFY_BLOCKS = 256, VERIFY_SLOTS = 16384 };
-
-static void ident_of(const struct block *b, const char *tenant, struct slot_ident *out)
-{
-	const struct pool *p = block_pool(b);
-
-	*out = (struct slot_ident){
-		.tenant = tenant, .layout_id = p->layout_id, .key = b->record.ident.key,
-		.key_bytes = b->record.ident.key_bytes, .block_bytes = p->geometry.block_bytes,
-		.layer_bytes = p->geometry.layer_bytes, .layers = p->layout.layers,
-	};
-}
 
 /* Of a pinned block, without the lock. Engines can write to that memory at any time: the header is copied
  * once (*h), and nothing in it says how much is read. */
@@ -24,7 +14,7 @@ static bool block_sound(const struct block *b, const char *tenant, struct slot_h
 	const uint8_t *layer = block_slot_at(b) + SLOT_HEADER_BYTES;
 	struct slot_ident ident;
 
-	ident_of(b, tenant, &ident);
+	block_slot_ident(b->pool, tenant, b->record.ident.key, b->record.ident.key_bytes, &ident);
 	memcpy(h, block_slot_at(b), sizeof(*h));
 	if (slot_header_match(h, &ident, b->generation))
 		return false;
@@ -41,11 +31,14 @@ static void view_common(const struct block *b, struct cache_block_view *v)
 	*v = (struct cache_block_view){
 		.layout_id = p->layout_id, .generation = b->generation, .block_bytes = p->geometry.block_bytes,
 		.extent = (uint32_t)CACHE_EXTENT_NONE, .tokens = b->tokens, .layout = p->layout,
-		.tier = !b->shelf ? "disk" : b->rack ? "host+disk" : "host",
+		.tier = *block_tier(b) ? block_tier(b) : b->shelf ? "host" : "gpu",
 	};
 	if (b->shelf) {
 		v->extent = b->shelf->extent;
 		v->offset = b->index * p->geometry.slot_bytes;
+	} else if (b->vram) {
+		v->extent = b->vram->shelf->extent;
+		v->offset = b->vram->index * b->vram->shelf->pool->stride;
 	}
 }
 
@@ -54,14 +47,14 @@ static void view_stored(const struct cache *c, const struct block *b, struct cac
 	view_common(b, v);
 	v->state = "stored";
 	v->pins = block_pins(b) & ~INDEX_DEAD;
-	const struct policy_node *n = b->shelf ? &b->node : &b->rack->at[b->rack_slot].node;
+	const struct policy_node *n = block_node(b);
 
 	v->uses = n->uses;
 	v->age_ms = (c->now_us - b->stored_us) / 1000;
 	v->idle_ms = (c->now_us - n->last_use_us) / 1000;
 }
 
-/* copy: of a block that is on disk only. Without the lock. */
+/* copy: of a block that is on disk only. One that is on a GPU only is brought to memory. Without the lock. */
 static void view_header(struct cache *c, const struct block *b, const struct scrub_target *copy, struct cache_block_view *v)
 {
 	struct slot_header h = { .magic = 0 };
@@ -69,7 +62,7 @@ static void view_header(struct cache *c, const struct block *b, const struct scr
 	if (copy->disk)
 		v->checksum_ok = scrub_copy(c, b, copy, &h) == STATUS_OK;
 	else
-		v->checksum_ok = block_sound(b, c->tenant.name, &h);
+		v->checksum_ok = (!c->vram || vram_bring(c, (struct block *)b)) && block_sound(b, c->tenant.name, &h);
 	if (slot_header_problem(&h))
 		return;
 	v->position = h.position;
@@ -98,7 +91,7 @@ static bool inspect_pool(struct cache *c, struct pool *p, const uint8_t *key, ui
 		b = block_of(found);
 		view_stored(c, b, out);
 		block_pin(b);
-		if (!b->shelf)
+		if (!b->shelf && b->rack)
 			copy = scrub_target_of(b);
 		shown = true;
 	} else if (claim) {
@@ -158,6 +151,8 @@ static struct block *verify_next(struct cache *c, uint64_t *cursor, uint32_t *sl
 	for (; pool < c->pool_count; pool++, extent = slot = 0) {
 		struct block *b = shelf_next_block(c->pools[pool], &extent, &slot, slots);
 
+		if (!b && *slots) /* extents of GPUs have higher ids */
+			b = vram_next_only(c, c->pools[pool], &extent, &slot, slots);
 		*cursor = cursor_of(pool, extent, slot);
 		if (b)
 			block_pin(b);
@@ -171,7 +166,14 @@ static struct block *verify_next(struct cache *c, uint64_t *cursor, uint32_t *sl
 static void verify_block(struct cache *c, struct block *b, struct cache_verified *sum)
 {
 	struct slot_header h;
-	bool sound = block_sound(b, c->tenant.name, &h);
+
+	if (c->vram && !vram_bring(c, b)) { /* it was on a GPU alone, and cannot be looked at */
+		cache_lock(c);
+		block_unpin(b);
+		cache_unlock(c);
+		return;
+	}
+	const bool sound = block_sound(b, c->tenant.name, &h);
 
 	sum->blocks++;
 	sum->bytes += block_pool(b)->geometry.block_bytes;
@@ -192,7 +194,7 @@ uint64_t cache_verify_blocks(struct cache *c)
 
 	cache_lock(c);
 	for (uint32_t i = 0; i < c->pool_count; i++)
-		n += c->pools[i]->blocks + c->pools[i]->disk_blocks;
+		n += c->pools[i]->blocks + c->pools[i]->disk_blocks + vram_only_blocks(c, c->pools[i]);
 	cache_unlock(c);
 	return n;
 }

@@ -4,9 +4,14 @@
  *
  * If some of the prefix is on disk only, a first step pins what memory has of it and begins the loads, both in the name of the
  * call's wait; the lease itself is admitted by the step that finds everything in memory.
+ *
+ * On a GPU a block has its *place* when its copy is there, or is on its way in the order of the ups: then the lease need not wait
+ * for the bytes, its holder does, layer by layer, at the word of its board. What has no place gets it as a block on disk comes to
+ * memory; the step that may not wait (any more) takes what has a free slot at once.
  */
-#include "daemon/cache_advice.h"
+#include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 
 #include <stdlib.h>
 
@@ -25,7 +30,13 @@ bool lease_fits(const struct cache *c, uint64_t more_bytes)
 
 	/* Moves pin blocks too; that is not the tenant's doing. */
 	return t->pinned_bytes + t->reserved_bytes + more_bytes <=
-	       c->options.pinned_bytes_max + (c->tier ? c->tier->moving_bytes : 0);
+	       c->options.pinned_bytes_max + (c->tier ? c->tier->moving_bytes : 0) +
+		       (c->vram ? c->vram->moving_bytes + c->vram->beside_bytes : 0);
+}
+
+bool lease_fits_gpu(const struct cache *c, const struct gpu *g, uint64_t more_bytes)
+{
+	return g->held_bytes + more_bytes <= g->budget / 1000 * c->options.gpu_pinned_milli + g->moving_bytes;
 }
 
 enum status lease_record(struct cache *c, struct session *s, struct lease *l, uint64_t now_us)
@@ -69,9 +80,20 @@ void lease_end(struct cache *c, struct lease *l)
 	free(l);
 }
 
+/* A live block can be leased, or, with `wait`, brought to where it can. */
+static bool usable(const struct block *b, bool wait, const struct vram_want *want)
+{
+	if (b->shelf)
+		return !want->gpu || want->may_begin || wait || vram_placed(b, want);
+	if (want->gpu && vram_placed(b, want))
+		return true;
+	return wait && (b->rack || vram_ready(b) || (want->gpu && vram_slot_on(b, want->gpu)));
+}
+
 /* l->block holds what was found, [key][layout]; dead ones become NULL, and those that are on disk only unless they may be
  * waited for. */
-static uint32_t admit_prefix(struct pool *const *pools, uint32_t layouts, uint32_t keys, bool disk, struct lease *l)
+static uint32_t admit_prefix(struct pool *const *pools, uint32_t layouts, uint32_t keys, bool wait, const struct vram_want *want,
+			     struct lease *l)
 {
 	struct prefix_run run;
 	struct prefix p;
@@ -82,7 +104,7 @@ static uint32_t admit_prefix(struct pool *const *pools, uint32_t layouts, uint32
 		for (uint32_t i = 0; i < keys; i++) {
 			struct block **b = &l->block[(size_t)i * layouts + j];
 
-			if (*b && (!block_live(*b) || !((*b)->shelf || disk)))
+			if (*b && (!block_live(*b) || !usable(*b, wait, want)))
 				*b = NULL;
 			prefix_feed(&p, &run, *b);
 		}
@@ -90,12 +112,14 @@ static uint32_t admit_prefix(struct pool *const *pools, uint32_t layouts, uint32
 	return prefix_longest(&p);
 }
 
-/* Leaves only what a lease of the first n keys uses; the bytes that pinning it would add. */
-static uint64_t admit_trim(struct pool *const *pools, uint32_t layouts, uint32_t n, struct lease *l)
+/* Leaves only what a lease of the first n keys uses; the bytes that pinning it would add in memory, and on the GPU. */
+static uint64_t admit_trim(struct pool *const *pools, uint32_t layouts, uint32_t n, const struct vram_want *want, struct lease *l,
+			   uint64_t *gpu_bytes)
 {
 	struct prefix_run run;
 	uint64_t bytes = 0;
 
+	*gpu_bytes = 0;
 	for (uint32_t j = 0; j < layouts; j++) {
 		prefix_layout(&run, pools[j]);
 		for (uint32_t i = 0; i < n; i++) {
@@ -103,7 +127,9 @@ static uint64_t admit_trim(struct pool *const *pools, uint32_t layouts, uint32_t
 
 			if (i < prefix_first(n, run.need))
 				*b = NULL;
-			if (*b)
+			if (*b && want->gpu)
+				*gpu_bytes += block_pin_bytes(*b);
+			if (*b && ((*b)->shelf || !want->gpu || !(*b)->vram))
 				bytes += block_pin_bytes(*b);
 		}
 	}
@@ -111,7 +137,7 @@ static uint64_t admit_trim(struct pool *const *pools, uint32_t layouts, uint32_t
 }
 
 /* Pins, writes the places, packs l->block, and tells the policy. */
-static void admit_pin(struct cache *c, uint32_t blocks, struct lease *l, struct cache_place *places)
+static void admit_pin(struct cache *c, uint32_t blocks, const struct vram_want *want, struct lease *l, struct cache_place *places)
 {
 	for (uint32_t i = 0; i < blocks; i++) {
 		struct block *b = l->block[i];
@@ -121,7 +147,10 @@ static void admit_pin(struct cache *c, uint32_t blocks, struct lease *l, struct 
 			continue;
 		}
 		block_pin(b);
-		block_place(b, &places[i]);
+		if (want->gpu)
+			block_place_on(b, vram_place_gpu(b, want), &places[i]);
+		else
+			block_place(b, &places[i]);
 		l->block[l->count++] = b;
 	}
 	for (uint32_t i = l->count; i > 0; i--)
@@ -150,39 +179,178 @@ static bool fetch(struct cache *c, uint32_t n, struct block **block, enum ring_p
 			w->shed++;
 	for (uint32_t i = 0; i < n; i++)
 		if (block[i] && !block[i]->shelf) {
-			if (!block[i]->moving)
-				block[i]->ahead = false; /* it was not loaded ahead after all */
-			w->shed += load_begin(c, block[i], priority, w) != STATUS_OK;
+			ahead_wanted(c, block[i]);
+			w->shed += block_fetch(c, block[i], priority, w) != STATUS_OK;
 		}
 	return true;
 }
 
-/* *lp may move; recorded and no longer the caller's when OK. */
-static enum status admit(struct cache *c, struct session *s, struct pool *const *pools, uint32_t layouts,
-			 uint32_t keys, bool all, struct lease **lp, struct cache_place *places,
-			 struct cache_leased *out, struct cache_wait *w, const char **why)
+/* One Lease, or Warm. */
+struct admission {
+	struct cache *cache;
+	struct pool *const *pools;
+	uint32_t layouts;
+	const struct cache_keys *keys;
+	struct vram_want want;
+	struct cache_wait *wait;
+};
+
+/* The same on a GPU. False: each has its place. All are pinned first: making room for one must not cost another. */
+static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority, bool wait_end)
 {
-	const bool disk = c->tier && wait_wanted(w);
-	struct lease *l = *lp;
-	uint32_t n = admit_prefix(pools, layouts, keys, disk, l);
+	struct cache_wait *w = a->wait;
+	struct cache *c = a->cache;
+	uint32_t absent = 0, order[CACHE_LAYOUTS_MAX];
+
+	for (uint32_t i = 0; i < n * a->layouts; i++)
+		absent += block[i] && !vram_placed(block[i], &a->want);
+	if (!absent)
+		return false;
+	for (uint32_t i = 0; i < n * a->layouts; i++)
+		if (block[i] && !wait_pin(c, w, block[i])) {
+			w->shed++;
+			return true;
+		}
+	vram_order(a->pools, a->layouts, order);
+	for (uint32_t j = 0; j < a->layouts; j++)
+		for (uint32_t i = 0; i < n; i++) {
+			struct block *b = block[(size_t)i * a->layouts + order[j]];
+
+			if (!b || vram_placed(b, &a->want))
+				continue;
+			if (!b->shelf)
+				ahead_wanted(c, b);
+			if (a->want.or_host && !b->shelf && !vram_ready(b))
+				w->shed += load_begin(c, b, priority, w) != STATUS_OK;
+			else
+				w->shed += vram_up(c, a->want.gpu, b, w, wait_end, false) != STATUS_OK;
+		}
+	return true;
+}
+
+/* Without waiting: how many of the first n keys have their place, or could be given it. */
+static uint32_t place_now(struct admission *a, uint32_t n, struct block *const *block)
+{
+	const uint32_t blocks = n * a->layouts;
+	uint32_t i;
+
+	for (i = 0; i < blocks; i++)
+		if (block[i])
+			block_pin(block[i]);
+	for (i = 0; i < blocks; i++)
+		if (block[i] && !vram_placed(block[i], &a->want) &&
+		    (vram_up(a->cache, a->want.gpu, block[i], NULL, false, true) || !vram_placed(block[i], &a->want)))
+			break;
+	for (uint32_t k = 0; k < blocks; k++)
+		if (block[k])
+			block_unpin(block[k]);
+	return i / a->layouts;
+}
+
+/* How far the copies are that are still under way is told at the board. False: no memory. */
+static bool tell_progress(struct admission *a, const struct lease *l, struct cache_leased *out)
+{
+	struct gpu *g = a->want.gpu;
+	bool coming = false;
+	uint32_t base;
+
+	for (uint32_t i = 0; g && i < l->count; i++) {
+		const struct vram_slot *s = vram_place_gpu(l->block[i], &a->want) ? vram_slot_on(l->block[i], g) : NULL;
+
+		coming |= s && s->state == VRAM_COMING;
+	}
+	if (!coming)
+		return true;
+	for (uint32_t j = 0; j < a->layouts; j++)
+		if (a->pools[j]->layout.layers > out->board_layers)
+			out->board_layers = a->pools[j]->layout.layers;
+	if (!vram_mark(a->cache, g, a->want.board, out->board_layers, &base))
+		return false;
+	out->board_word = g->number;
+	out->board_base = base;
+	return true;
+}
+
+/* The blocks of the longest prefix of the first `keys` are left in l. */
+static enum status admit_find(struct admission *a, uint32_t keys, bool all, bool wait, struct lease *l, uint32_t *out, const char **why)
+{
+	struct cache *c = a->cache;
+	uint64_t bytes, gpu_bytes;
+	uint32_t n = admit_prefix(a->pools, a->layouts, keys, wait, &a->want, l);
 
 	*why = all ? "not every key is present" : "no prefix is present";
-	if (n == 0 || (all && n < keys)) {
+	if (n == 0 || (all && n < a->keys->count)) {
 		cache_count(c, COUNTER_LEASE_MISSES, 1);
 		return STATUS_MISS;
 	}
+	bytes = admit_trim(a->pools, a->layouts, n, &a->want, l, &gpu_bytes);
 	*why = c->leases.used == c->leases.max ? "too many leases"
 					       : "too many pinned bytes: release some leases";
-	if (c->leases.used == c->leases.max || !lease_fits(c, admit_trim(pools, layouts, n, l))) {
+	if (c->leases.used == c->leases.max || !lease_fits(c, bytes) ||
+	    (a->want.gpu && !lease_fits_gpu(c, a->want.gpu, gpu_bytes))) {
 		cache_count(c, COUNTER_LEASE_EXHAUSTED, 1);
 		return STATUS_EXHAUSTED;
 	}
-	if (disk && fetch(c, n * layouts, l->block, RING_URGENT, w))
+	*out = n;
+	return STATUS_OK;
+}
+
+/* *lp may move; recorded and no longer the caller's when OK. */
+static enum status admit(struct admission *a, struct session *s, bool all, struct lease **lp, struct cache_place *places,
+			 struct cache_leased *out, const char **why)
+{
+	struct cache *c = a->cache;
+	const bool wait = (c->tier || c->vram) && wait_wanted(a->wait);
+	struct lease *l = *lp;
+	uint32_t n, fit = a->keys->count;
+	enum status status = admit_find(a, fit, all, wait, l, &n, why);
+
+	while (!status && a->want.gpu && !wait && (fit = place_now(a, n, l->block)) < n) {
+		const struct cache_keys first = { a->keys->bytes, fit, a->keys->key_bytes };
+
+		blocks_find(c, a->pools, a->layouts, &first, l->block);
+		status = admit_find(a, fit, all, wait, l, &n, why);
+	}
+	if (status)
+		return status;
+	if (wait && (a->want.gpu ? fetch_gpu(a, n, l->block, RING_URGENT, !a->want.board)
+				 : fetch(c, n * a->layouts, l->block, RING_URGENT, a->wait)))
 		return STATUS_BUSY;
-	admit_pin(c, n * layouts, l, places);
+	*out = (struct cache_leased){ .blocks = n, .layouts = a->layouts };
+	admit_pin(c, n * a->layouts, &a->want, l, places);
+	*why = "no memory for the lease";
+	if (!tell_progress(a, l, out)) {
+		while (l->count)
+			block_unpin(l->block[--l->count]);
+		return STATUS_EXHAUSTED;
+	}
 	l = *lp = admit_shrink(l);
 	lease_record(c, s, l, c->now_us);
-	*out = (struct cache_leased){ .lease = l->id, .blocks = n, .layouts = layouts };
+	ties_lease(c, s, l);
+	out->lease = l->id;
+	return STATUS_OK;
+}
+
+/* With the lock. */
+static enum status want_begin(struct cache *c, const struct cache_on *on, struct vram_want *want, const char **why)
+{
+	const struct attachment *a;
+
+	*want = (struct vram_want){ .or_host = on->or_host, .may_begin = true };
+	if (on->gpu < 0)
+		return STATUS_OK;
+	want->gpu = vram_gpu(c, (uint32_t)on->gpu);
+	*why = "the daemon has no such GPU";
+	if (!want->gpu)
+		return STATUS_INVALID;
+	*why = "the GPU is lost";
+	if (want->gpu->lost && !on->or_host)
+		return STATUS_UNAVAILABLE;
+	a = attachment_find(c, on->attachment);
+	if (a && a->board && a->board->address[want->gpu->number])
+		want->board = a->board;
+	if (want->gpu->lost)
+		want->gpu = NULL;
 	return STATUS_OK;
 }
 
@@ -205,8 +373,18 @@ enum status cache_lease(struct cache *c, uint64_t session, const struct cache_ke
 			uint64_t attachment, uint64_t now_us, struct cache_place *places, uint32_t places_max,
 			struct cache_leased *out, struct cache_wait *w, const char **why)
 {
+	const struct cache_on host = { .attachment = attachment, .gpu = CACHE_HOST };
+
+	return cache_lease_on(c, session, k, all, &host, now_us, places, places_max, out, w, why);
+}
+
+enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache_keys *k, bool all, const struct cache_on *on,
+			   uint64_t now_us, struct cache_place *places, uint32_t places_max, struct cache_leased *out,
+			   struct cache_wait *w, const char **why)
+{
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts = session_pools(c, session, pools);
+	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = k, .wait = w };
 	enum status status = STATUS_NOT_FOUND;
 	struct session *s;
 	struct lease *l;
@@ -235,13 +413,15 @@ enum status cache_lease(struct cache *c, uint64_t session, const struct cache_ke
 	advice_read(c, READ_A_CALL);
 	if (s) {
 		status = STATUS_PRECONDITION;
-		*why = attachment_problem(c, s, attachment);
+		*why = attachment_problem(c, s, on->attachment);
 		if (!*why)
-			status = wait_goes_on(w) ? STATUS_BUSY : admit(c, s, pools, layouts, k->count, all, &l, places, out, w, why);
+			status = want_begin(c, on, &a.want, why);
+		if (!status)
+			status = wait_goes_on(w) ? STATUS_BUSY : admit(&a, s, all, &l, places, out, why);
 		/* Nothing of what was begun is under way: no event would come. */
 		while (status == STATUS_BUSY && !w->outstanding) {
 			blocks_find(c, pools, layouts, k, l->block);
-			status = admit(c, s, pools, layouts, k->count, all, &l, places, out, w, why);
+			status = admit(&a, s, all, &l, places, out, why);
 		}
 	}
 	cache_unlock(c);
@@ -252,23 +432,33 @@ enum status cache_lease(struct cache *c, uint64_t session, const struct cache_ke
 }
 
 /* One look: the keys of the prefix; BUSY if loads of some of it are under way. */
-static enum status warm_step(struct cache *c, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
-			     struct lease *l, struct cache_wait *w, uint32_t *blocks)
+static enum status warm_step(struct admission *a, struct lease *l, uint32_t *blocks)
 {
-	const bool disk = c->tier && wait_wanted(w);
+	struct cache *c = a->cache;
+	const bool wait = (c->tier || c->vram) && wait_wanted(a->wait);
+	uint64_t gpu_bytes;
 
-	blocks_find(c, pools, layouts, k, l->block);
-	*blocks = admit_prefix(pools, layouts, k->count, disk, l);
-	admit_trim(pools, layouts, *blocks, l);
-	return disk && fetch(c, *blocks * layouts, l->block, RING_AHEAD, w) ? STATUS_BUSY : STATUS_OK;
+	blocks_find(c, a->pools, a->layouts, a->keys, l->block);
+	*blocks = admit_prefix(a->pools, a->layouts, a->keys->count, wait, &a->want, l);
+	admit_trim(a->pools, a->layouts, *blocks, &a->want, l, &gpu_bytes);
+	return wait && (a->want.gpu ? fetch_gpu(a, *blocks, l->block, RING_AHEAD, true)
+				    : fetch(c, *blocks * a->layouts, l->block, RING_AHEAD, a->wait)) ? STATUS_BUSY : STATUS_OK;
 }
 
 enum status cache_warm(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
 		       struct cache_wait *w, uint32_t *blocks, const char **why)
 {
+	return cache_warm_on(c, session, k, CACHE_HOST, now_us, w, blocks, why);
+}
+
+enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_keys *k, int32_t gpu, uint64_t now_us,
+			  struct cache_wait *w, uint32_t *blocks, const char **why)
+{
+	const struct cache_on on = { .gpu = gpu };
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts = session_pools(c, session, pools);
-	enum status status = STATUS_BUSY;
+	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = k, .wait = w };
+	enum status status = STATUS_BUSY, refused;
 	struct lease *l;
 
 	*why = "no such session: it was never opened, or it has ended";
@@ -284,8 +474,12 @@ enum status cache_warm(struct cache *c, uint64_t session, const struct cache_key
 	index_read_lock();
 	cache_lock(c);
 	cache_time(c, now_us);
+	refused = want_begin(c, &on, &a.want, why);
+	if (refused)
+		status = refused;
+	a.want.may_begin = false;
 	while (status == STATUS_BUSY && !wait_goes_on(w))
-		status = warm_step(c, pools, layouts, k, l, w, blocks);
+		status = warm_step(&a, l, blocks);
 	cache_unlock(c);
 	index_read_unlock();
 	free(l);

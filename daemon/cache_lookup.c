@@ -7,7 +7,7 @@
  * A lookup takes no lock: it copies the session's pools, finds in a read section, and reads nothing of a
  * record but that it is there, and in which tier.
  */
-#include "daemon/cache_advice.h"
+#include "daemon/cache_advice_graph.h"
 
 #include <string.h>
 
@@ -52,7 +52,7 @@ static uint8_t state_of(struct index_record *r)
 {
 	uint8_t where = atomic_load_explicit(&block_of(r)->where, memory_order_relaxed);
 
-	return where & BLOCK_IN_MEMORY ? 1 : 2;
+	return where & BLOCK_IN_MEMORY ? 1 : where & BLOCK_ON_GPU ? 3 : 2;
 }
 
 /* One layout of a lookup. Without states, no more is asked than the answer needs. */
@@ -77,14 +77,16 @@ static void lookup_layout(struct cache *c, const struct pool *pool, const struct
 	}
 }
 
-/* In a read section: the turn of the last block of the prefix, 0 if it is not known. */
-static uint16_t turn_of(struct cache *c, const struct pool *pool, const struct cache_keys *k, uint32_t prefix)
+/* In a read section: the turn of the last block of the prefix, 0 if it is not known; and whether that is on a disk alone: ends of chains
+ * leave memory first. */
+static uint16_t turn_of(struct cache *c, const struct pool *pool, const struct cache_keys *k, uint32_t prefix, bool *on_disk)
 {
 	struct index_record *found = NULL;
 
 	if (prefix)
 		index_find_many(c->index, pool->tenant->number, pool->layout_id,
 				k->bytes + (size_t)(prefix - 1) * k->key_bytes, k->key_bytes, 1, &found);
+	*on_disk = found && atomic_load_explicit(&block_of(found)->where, memory_order_relaxed) == BLOCK_ON_DISK;
 	return found ? atomic_load_explicit(&block_of(found)->turn, memory_order_relaxed) : 0;
 }
 
@@ -99,6 +101,7 @@ enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_k
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts = session_pools(c, session, pools);
 	struct prefix p;
+	bool on_disk;
 	uint16_t turn;
 
 	*why = "no such session: it was never opened, or it has ended";
@@ -115,12 +118,14 @@ enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_k
 	for (uint32_t l = 0; l < layouts; l++)
 		lookup_layout(c, pools[l], k, &p, states ? states + l : NULL, layouts);
 	*prefix = prefix_longest(&p);
-	turn = turn_of(c, pools[0], k, *prefix);
+	turn = turn_of(c, pools[0], k, *prefix, &on_disk);
 	index_read_unlock();
 	const struct asking q = { .kind = REQUEST_LOOKUP, .session = session, .present = *prefix,
 				  .turn = turn_after(turn, *prefix < k->count) };
 
 	advice_ask(c, &q, pools, layouts, k);
+	if (on_disk)
+		advisor_poke(c);
 	cache_count(c, COUNTER_LOOKUPS, 1);
 	cache_count(c, COUNTER_LOOKUP_KEYS, k->count);
 	cache_count(c, COUNTER_LOOKUP_HITS, *prefix);

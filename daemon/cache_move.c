@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 #include "store/crash_point.h"
 
 /* ---- who moves ---- */
@@ -256,6 +257,13 @@ void burials_feed(struct cache *c)
 	}
 }
 
+/* Not before those that wait already. */
+static void bury_offer(struct cache *c, struct move *m)
+{
+	if (c->tier->unburied || !bury_try(c, m))
+		unburied_add(c, m);
+}
+
 /* m has the rack, the slot and the grave. On a disk that has failed nothing can be written: the slot stays taken, and the disk is
  * wiped before it is used again (store/disk.h). */
 static void bury_start(struct cache *c, struct move *m)
@@ -264,9 +272,20 @@ static void bury_start(struct cache *c, struct move *m)
 	m->kind = MOVE_BURY;
 	m->rack->moves++;
 	c->tier->move_count++;
-	/* Not before those that wait already. */
-	if (c->tier->unburied || !bury_try(c, m))
-		unburied_add(c, m);
+	bury_offer(c, m);
+}
+
+void burials_release(struct cache *c, struct rack *r)
+{
+	struct move *m = r->left, *next;
+
+	CRASH_POINT("burials_release");
+	r->left = NULL;
+	r->left_count = 0;
+	for (; m; m = next) {
+		next = m->hungry_next;
+		bury_offer(c, m);
+	}
 }
 
 void bury_begin(struct cache *c, struct rack *r, uint32_t slot, struct pool *p, const struct index_ident *ident,
@@ -288,6 +307,28 @@ void bury_begin(struct cache *c, struct rack *r, uint32_t slot, struct pool *p, 
 
 /* ---- spills ---- */
 
+/* With the lock. The block has a copy elsewhere, which is durable: it leaves its rack. The header there names it until the slab is gone. */
+static void leave_behind(struct cache *c, struct move *m)
+{
+	struct block *b = m->block;
+	struct move *old = m->old;
+	struct rack *r = old->rack;
+
+	/* The old copy may have been lost meanwhile. */
+	if (b->rack != r || b->rack_slot != old->rack_slot)
+		return;
+	CRASH_POINT("spill_leave_behind");
+	rack_detach(c, b);
+	b->pool->dirty--;
+	grave_enter(old, b->pool, &b->record.ident, b->generation);
+	r->moves++;
+	c->tier->move_count++;
+	old->hungry_next = r->left;
+	r->left = old;
+	r->left_count++;
+	m->old = NULL;
+}
+
 /* With the lock. The header was the engine's to write until it was written out: what it says now is looked at as any bytes. */
 static void spill_keep(struct move *m)
 {
@@ -295,10 +336,13 @@ static void spill_keep(struct move *m)
 	struct block *b = m->block;
 	struct slot_header h;
 
+	if (m->old)
+		leave_behind(c, m);
 	memcpy(&h, block_slot_at(b), sizeof(h));
 	rack_attach(c, m->rack, m->rack_slot, b, slot_header_problem(&h) ? 0 : h.position);
 	catalog_tell(c, b, &h);
 	cache_count(c, COUNTER_SPILLED, 1);
+	cache_count(c, COUNTER_MOVED_OUT, b->pool->geometry.block_bytes);
 }
 
 /* The catalog forgets it only now: before, a restart had better find it again. It may have been put or spilled anew meanwhile. */
@@ -360,19 +404,15 @@ static void displace(struct cache *c, struct move *m, struct block *old)
 	block_remove(c, old, CACHE_REASON_EVICTED); /* memory has no copy: may_displace */
 }
 
-static void spill_done(struct disk_request *q)
+/* With the lock; frees the move. s: of the write, and of the sync of a copy out of a rack. */
+static void spill_end(struct move *m, enum status s)
 {
-	struct move *m = (struct move *)q;
 	struct cache *c = m->cache;
-	enum status s = q->ring.status;
-	struct block *b;
+	struct block *b = m->block;
 
-	CRASH_POINT("spill_written");
-	cache_lock(c);
-	b = m->block; /* entered under the lock, after the write was submitted */
-	judge_disk(m, s);
-	m->unit->spilling--;
 	m->rack->moves--;
+	if (m->old)
+		m->old->rack->moves--;
 	CRASH_POINT("spill_leave");
 	move_leave(m);
 	if (!s && m->grave)
@@ -381,9 +421,9 @@ static void spill_done(struct disk_request *q)
 		spill_keep(m);
 		CRASH_POINT("spill_kept");
 	} else {
-		if (s)
+		if (s && s != STATUS_CANCELLED)
 			cache_count(c, COUNTER_SPILL_FAILED, 1);
-		if (block_live(b))
+		if (block_live(b) && !b->rack)
 			b->pool->dirty++;
 		if (!m->unit->failed && !c->tier->stopping)
 			spill_undo(m, b, s);
@@ -391,11 +431,45 @@ static void spill_done(struct disk_request *q)
 	grave_leave(m);
 	move_tell(m, s);
 	block_unpin(b);
+	free(m->old);
+	free(m);
+}
+
+void spills_land(struct cache *c, struct move *copied, enum status s)
+{
+	CRASH_POINT("spills_land");
+	for (struct move *next; copied; copied = next) {
+		next = copied->hungry_next;
+		spill_end(copied, s);
+	}
 	burials_feed(c);
+}
+
+static void spill_done(struct disk_request *q)
+{
+	struct move *m = (struct move *)q;
+	struct cache *c = m->cache;
+	enum status s = q->ring.status;
+
+	CRASH_POINT("spill_written");
+	cache_lock(c); /* the move was entered under the lock, after the write was submitted */
+	judge_disk(m, s);
+	m->unit->spilling--;
+	if (!s && m->old && m->old->rack->leaving) {
+		struct rack *r = m->old->rack;
+
+		CRASH_POINT("spill_copied");
+		m->written = true;
+		m->hungry_next = r->copied;
+		r->copied = m;
+	} else {
+		/* A copy out of a rack that stays after all is not wanted. */
+		spill_end(m, !s && m->old ? STATUS_CANCELLED : s);
+		burials_feed(c);
+	}
 	spill_pump(c);
 	loads_feed(c);
 	cache_unlock(c);
-	free(m);
 }
 
 static enum status spill_submit(struct cache *c, struct move *m, struct block *b, struct block *victim)
@@ -414,10 +488,24 @@ static enum status spill_submit(struct cache *c, struct move *m, struct block *b
 	if (victim)
 		displace(c, m, victim);
 	move_enter(m, b);
-	b->pool->dirty--;
+	if (m->old)
+		m->old->rack->moves++;
+	else
+		b->pool->dirty--;
 	m->unit->spilling++;
 	m->rack->moves++;
 	return STATUS_OK;
+}
+
+/* The burial that a copy out of a rack ends with: it must not fail for lack of memory then. */
+static bool prepare_leaving(struct cache *c, struct move *m, const struct block *b)
+{
+	m->old = move_create(c, MOVE_BURY, b->rack->class->unit, RING_URGENT);
+	if (!m->old)
+		return false;
+	m->old->rack = b->rack;
+	m->old->rack_slot = b->rack_slot;
+	return true;
 }
 
 /* On one disk. */
@@ -427,9 +515,11 @@ static enum status spill_to(struct cache *c, struct unit *u, struct block *b, en
 	struct block *victim;
 	enum status s;
 
-	if (!m)
+	if (!m || (b->rack && !prepare_leaving(c, m, b))) {
+		free(m);
 		return STATUS_EXHAUSTED;
-	s = rack_take(c, u, b->pool->geometry.slot_bytes, &m->rack, &m->rack_slot, &victim);
+	}
+	s = rack_take(c, u, b->pool->geometry.slot_bytes, !b->rack, &m->rack, &m->rack_slot, &victim);
 	if (!s) {
 		s = spill_submit(c, m, b, victim);
 		if (s && !victim)
@@ -437,6 +527,7 @@ static enum status spill_to(struct cache *c, struct unit *u, struct block *b, en
 	}
 	judge_disk(m, s);
 	if (s) {
+		free(m->old);
 		free(m);
 		return s;
 	}
@@ -476,26 +567,16 @@ enum status spill_begin(struct cache *c, struct block *b, enum ring_priority pri
 
 /* ---- loads ---- */
 
-static void load_ident(const struct cache *c, const struct block *b, struct slot_ident *out)
-{
-	const struct pool *p = b->pool;
-
-	*out = (struct slot_ident){
-		.tenant = c->tenant.name, .layout_id = p->layout_id, .key = b->record.ident.key,
-		.key_bytes = b->record.ident.key_bytes, .block_bytes = p->geometry.block_bytes,
-		.layer_bytes = p->geometry.layer_bytes, .layers = p->layout.layers,
-	};
-}
-
 /* Without the lock: what the disk gave, judged. */
 static enum status load_judge(const struct move *m, struct slot_header *h)
 {
+	const struct index_ident *name = &m->block->record.ident;
 	struct slot_ident ident;
 	enum status s = m->io.ring.status;
 
 	if (s)
 		return s;
-	load_ident(m->cache, m->block, &ident);
+	block_slot_ident(m->block->pool, m->cache->tenant.name, name->key, name->key_bytes, &ident);
 	memcpy(h, m->slot.at, sizeof(*h));
 	s = slot_header_match(h, &ident, m->block->generation);
 	if (s)
@@ -539,14 +620,16 @@ static void load_end(struct cache *c, struct move *m, enum status s, const struc
 		CRASH_POINT("load_arrive");
 		m->shelf->held--;
 		block_arrive(c, b, &m->slot, m->shelf, h->position);
-		rack_use(c, b);
 		cache_count(c, COUNTER_LOADED, 1);
+		cache_count(c, COUNTER_MOVED_IN, b->pool->geometry.block_bytes);
 	} else {
 		if (m->shelf)
 			load_give_slot(m);
 		if (s)
 			load_lost(c, m, s);
 	}
+	if (b->awaited)
+		vram_host_came(c, b, s);
 	move_tell(m, s);
 	block_unpin(b);
 	free(m);
@@ -573,8 +656,11 @@ static enum status load_start(struct cache *c, struct move *m)
 {
 	struct block *b = m->block;
 	struct pool *p = b->pool;
-	enum status s = room_take(c, p, &m->slot);
+	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
+	enum status s;
 
+	b->refused = room_refuses(c, p, &e);
+	s = room_take(c, p, &m->slot);
 	if (s)
 		return s;
 	m->shelf = shelf_get(c, p, m->slot.extent);
@@ -608,12 +694,16 @@ enum status load_begin(struct cache *c, struct block *b, enum ring_priority prio
 	struct move *m;
 	enum status s;
 
+	if (b->vram && vram_falling(c, b))
+		return vram_down(c, b, w);
 	if (b->moving) {
 		cache_count(c, COUNTER_LOAD_JOINED, 1);
 		return move_join(move_of(c, b), w);
 	}
 	if (!b->rack || c->tier->stopping)
 		return STATUS_UNAVAILABLE;
+	if (b->rack->sealed)
+		return STATUS_CANCELLED;
 	u = b->rack->class->unit;
 	if (u->failed)
 		return STATUS_UNAVAILABLE;

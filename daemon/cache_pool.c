@@ -137,6 +137,7 @@ void shelf_free(struct cache *c, struct shelf *s)
 	while (*at != s)
 		at = &(*at)->hash_next;
 	*at = s->hash_next;
+	free(s->device);
 	free(s);
 }
 

@@ -4,7 +4,7 @@
  * and evicted under it only, so whoever holds it sees a block's state stand still; lookups run beside it in
  * a read section of the index and look at nothing but records. `extents` guards the life of struct extent
  * against cache_chores, which takes drained ones out without `lock`; it may be *tried* with `lock` held, and is
- * never held when `lock` is taken.
+ * never held when `lock` is taken. `growth` is taken before `lock`, by who registers a new extent with disks and GPUs.
  *
  * Unless a comment says otherwise, a function here is called with `lock` held.
  */
@@ -31,6 +31,7 @@ enum {
 	RESERVATIONS_MAX = 1 << 16,
 	TICKET_SLOT_BITS = 20,
 	TICKET_SLOTS_MAX = 1 << TICKET_SLOT_BITS,
+	POOL_COLD = 64,
 	CHUNK_KEYS = 64,               /* keys handled in one go under the lock */
 };
 
@@ -62,6 +63,10 @@ enum {
 	X(EVICTED_LOST, "terrace_evictions_total", "tier=disk,reason=lost", "blocks that left a tier")       \
 	X(EVICTED_COMPACT, "terrace_evictions_total", "tier=disk,reason=compact", "blocks that left a tier") \
 	X(EVICTED_REFUSED, "terrace_evictions_total", "tier=host,reason=refused", "blocks that left a tier")     \
+	X(EVICTED_GPU_FULL, "terrace_evictions_total", "tier=gpu,reason=full", "blocks that left a tier")    \
+	X(EVICTED_GPU_DRAIN, "terrace_evictions_total", "tier=gpu,reason=drain", "blocks that left a tier")  \
+	X(EVICTED_GPU_SHED, "terrace_evictions_total", "tier=gpu,reason=shed", "blocks that left a tier")    \
+	X(EVICTED_GPU_LOST, "terrace_evictions_total", "tier=gpu,reason=lost", "blocks that left a tier")    \
 	X(REGRETTED_HOST, "terrace_evictions_regretted_total", "tier=host",                                  \
 	  "blocks that left a tier and were asked for within a minute")                                      \
 	X(REGRETTED_DISK, "terrace_evictions_regretted_total", "tier=disk",                                  \
@@ -74,6 +79,9 @@ enum {
 	X(AHEAD_USED, "terrace_prefetch_bytes_total", "result=used", "bytes of blocks loaded ahead of their use") \
 	X(AHEAD_WASTED, "terrace_prefetch_bytes_total", "result=wasted",                                     \
 	  "bytes of blocks loaded ahead of their use")                                                       \
+	X(AHEAD_LATE, "terrace_prefetch_bytes_total", "result=late", "bytes of blocks loaded ahead of their use") \
+	X(AHEAD_DOUBTED, "terrace_prefetch_refused_total", "reason=doubted", "loads ahead that were not begun") \
+	X(AHEAD_TOO_LATE, "terrace_prefetch_refused_total", "reason=late", "loads ahead that were not begun") \
 	X(AHEAD_NO_BUDGET, "terrace_prefetch_refused_total", "reason=budget", "loads ahead that were not begun") \
 	X(AHEAD_NO_ROOM, "terrace_prefetch_refused_total", "reason=room", "loads ahead that were not begun") \
 	X(AHEAD_NO_DISK, "terrace_prefetch_refused_total", "reason=disk", "loads ahead that were not begun") \
@@ -89,6 +97,13 @@ enum {
 	X(LOAD_CORRUPT, "terrace_loads_total", "status=corrupt", "blocks read from a disk")                  \
 	X(LOAD_SHED, "terrace_loads_total", "status=shed", "blocks read from a disk")                        \
 	X(LOAD_JOINED, "terrace_loads_joined_total", "", "waits that found the load already under way")      \
+	X(MOVED_OUT, "terrace_moved_bytes_total", "from=host,to=disk", "bytes of blocks copied between tiers") \
+	X(MOVED_IN, "terrace_moved_bytes_total", "from=disk,to=host", "bytes of blocks copied between tiers") \
+	X(MOVED_UP, "terrace_moved_bytes_total", "from=host,to=gpu", "bytes of blocks copied between tiers") \
+	X(MOVED_DOWN, "terrace_moved_bytes_total", "from=gpu,to=host", "bytes of blocks copied between tiers") \
+	X(MOVED_ACROSS, "terrace_moved_bytes_total", "from=gpu,to=gpu", "bytes of blocks copied between tiers") \
+	X(GPU_UP_FAILED, "terrace_gpu_moves_failed_total", "to=gpu", "blocks whose way to or from a GPU came to nothing") \
+	X(GPU_DOWN_FAILED, "terrace_gpu_moves_failed_total", "to=host", "blocks whose way to or from a GPU came to nothing") \
 	X(BURIED, "terrace_tombstones_total", "status=ok", "tombstones written to a disk")                   \
 	X(BURY_FAILED, "terrace_tombstones_total", "status=failed", "tombstones written to a disk")          \
 	X(FLUSHES, "terrace_flushes_total", "", "flushes that were acknowledged")                            \
@@ -111,6 +126,10 @@ enum counter {
 	COUNTER_COUNT
 };
 
+struct gpu;
+struct board;
+struct vram_slot;
+
 struct tenant {
 	const char *name;
 	uint32_t number;
@@ -124,6 +143,7 @@ struct shelf {
 	struct shelf *next, *hash_next; /* of the pool, by rising extent id; of the bucket */
 	uint8_t *base;
 	uint32_t buffer[CACHE_DISKS_MAX]; /* its registration with each disk, or RING_NONE */
+	uint64_t *device;              /* its address on each GPU (cache_vram.h), 0: none; NULL without GPUs */
 	uint32_t extent, slots;
 	uint32_t taken;                /* slots not free */
 	uint32_t held;                 /* of these: pinned or reserved, so that eviction cannot empty them */
@@ -147,24 +167,29 @@ struct pool {
 	uint64_t disk_blocks;          /* published, on disk; some of them in memory too */
 	uint64_t dirty;                /* in memory, not on disk and not on the way there; 0 without disks */
 	uint32_t spill_extent, spill_slot; /* where the search for them goes on */
+	uint64_t cold[POOL_COLD], cold_us; /* ids of some of them that are the coldest, as of a search then */
+	uint32_t cold_at, cold_count;
 	int64_t free_slots;            /* on its shelves that do not drain */
 	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
 	bool taken_lately;             /* a slot, since room_ahead last looked */
+	struct policy_node *ahead, *ahead_last; /* loaded ahead and not used yet, not in the policy: the oldest first */
+	uint64_t ahead_blocks;
 	struct policy_node *refused, *refused_last; /* in memory, but not in the policy: they go first, in this order */
 	uint64_t unworthy;             /* of the dirty: not to be spilled */
 	uint64_t refused_us;           /* when admission refused last, and where in a chain */
 	uint32_t refused_position;
 };
 
-/* A block: unpublished (of a reservation, always in memory), published (in the index; in memory with shelf and policy,
- * on disk with rack, or both) or dead (removed while pinned). What the slot's header says besides is not repeated here: a
- * million of these should cost little. */
+/* A block: unpublished (of a reservation, in memory or on a GPU), published (in the index; in memory with shelf and policy, on disk
+ * with rack, on GPUs with slots there, or several of these) or dead (removed while pinned). What the slot's header says besides is
+ * not repeated here: a million of these should cost little. */
 struct block {
 	struct index_record record;    /* first: block_of() */
 	struct policy_node node;       /* of memory's policy, while it is in memory */
 	struct pool *pool;
 	struct shelf *shelf;           /* NULL: not in memory */
 	struct rack *rack;             /* NULL: not on disk */
+	struct vram_slot *vram;        /* its slots on GPUs, coming ones too (cache_vram.h); NULL: none */
 	uint64_t generation;           /* of its put: in the header, whatever slot that lies in */
 	uint64_t stored_us;
 	uint32_t index, take;          /* in memory: slot, and the low half of that slot's generation */
@@ -173,14 +198,16 @@ struct block {
 	bool moving;                   /* being spilled or loaded: move_of() */
 	bool refused;                  /* admission: in memory it is on the pool's list of those; before it is there, it will be */
 	bool unworthy;                 /* dirty, and no disk's policy would give up another block for it */
-	bool ahead;                    /* loaded ahead of its use, which has not come yet */
-	_Atomic uint8_t where;         /* what lookups may know of it: BLOCK_IN_MEMORY | BLOCK_ON_DISK */
+	uint8_t wanted;                /* Leases that are expected and want it, and not others' loads in its place */
+	uint8_t ahead;                 /* enum ahead_kind: loaded ahead of its use, which has not come yet */
+	bool awaited;                  /* on its way to memory, and from there to a GPU */
+	_Atomic uint8_t where;         /* what lookups may know of it: BLOCK_IN_MEMORY | BLOCK_ON_DISK | BLOCK_ON_GPU */
 	uint8_t role;                  /* of its put: enum policy_role has the same numbers */
 	_Atomic uint16_t turn;         /* of its put; 0: not known. Lookups read it */
 	struct block *id_next;         /* of the bucket by id (cache_advice.h) */
 };
-enum { BLOCK_IN_MEMORY = 1, BLOCK_ON_DISK = 2 };
-_Static_assert(sizeof(struct block) <= 208, "a million blocks are to cost at most 256 bytes each");
+enum { BLOCK_IN_MEMORY = 1, BLOCK_ON_DISK = 2, BLOCK_ON_GPU = 4 };
+_Static_assert(sizeof(struct block) <= 216, "a million blocks are to cost at most 256 bytes each");
 
 static inline struct block *block_of(struct index_record *r)
 {
@@ -225,6 +252,7 @@ struct session {
 	struct lease *leases;
 	struct reservation *reservations;
 	uint32_t open_blocks;
+	bool write_back;               /* what it puts on GPUs goes down when there is need, not at once */
 	uint64_t held_slots, held_bytes; /* by its leases and reservations */
 };
 
@@ -233,6 +261,8 @@ struct attachment {
 	struct session *session;
 	uint32_t number;               /* also the byte it locks in each extent lent to it */
 	pid_t pid;                     /* for people */
+	int pidfd;                     /* -1: not known */
+	struct board *board;           /* NULL: none was asked for */
 	bool gone;
 	uint32_t lending;              /* descriptors being made outside the lock */
 	uint32_t lent_count, lent_cap;
@@ -271,6 +301,7 @@ struct reservation {
 	struct session *session;
 	uint64_t id, session_number, bytes;
 	struct slot_info info;
+	struct gpu *gpu;               /* where its slots are; NULL: in memory */
 	bool open;                     /* without a key */
 	bool stream;                   /* written by the daemon itself */
 	bool committing;               /* being sealed outside the lock: hands off */
@@ -319,9 +350,10 @@ struct cache {
 	struct index *index;
 	struct host_tier *host;
 	struct tier *tier;             /* of disks (cache_tier.h); NULL: none */
+	struct vram *vram;             /* of GPUs (cache_vram.h); NULL: none */
 	const struct policy_ops *policy;
 
-	pthread_mutex_t lock, extents;
+	pthread_mutex_t lock, extents, growth;
 	uint64_t now_us;               /* the latest any caller brought */
 	struct tenant tenant;          /* the only one of this version */
 	struct pool *pools[POOLS_MAX];
@@ -349,6 +381,7 @@ struct cache {
 	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */
 	struct advice *advice;         /* cache_advice.h */
 	struct pool *grow;             /* room_take gave up for it: see there */
+	bool gpu_busy;                 /* so did a GPU's: see vram_room_wait */
 	void (*wake_chores)(void *arg);
 	void *wake_chores_arg;
 	struct retire *retired;        /* to tell once the lock is off */
@@ -404,6 +437,8 @@ enum status room_take(struct cache *c, struct pool *p, struct host_slot *out);
 bool room_refuses(struct cache *c, struct pool *p, const struct policy_event *e);
 /* The same of one that is in memory, refused. */
 bool room_keeps_out(struct cache *c, struct pool *p, const struct policy_event *e);
+/* Whether the pool has a slot, or one of a block that is on a disk or a GPU too and that no call is expected to want. */
+bool room_spares(struct cache *c, struct pool *p);
 /* Takes what room_take left in c->grow. */
 static inline struct pool *room_wants(struct cache *c)
 {
@@ -424,6 +459,8 @@ bool room_drained(struct cache *c);
 void room_tick(struct cache *c);
 /* One step of every drain; notes whom to tell. */
 void room_drain_step(struct cache *c);
+/* Notes whom to tell of this drain, of whatever tier, if it is time. */
+void room_drain_tell(struct cache *c, struct drain *d);
 /* Forgets drains whose extents are gone. */
 void room_drain_reap(struct cache *c);
 /* Without the lock: tells attachments to let go. */
@@ -447,7 +484,16 @@ static inline uint8_t *block_slot_at(const struct block *b)
 {
 	return b->shelf->base + b->index * b->pool->geometry.slot_bytes;
 }
+/* What lookups may know of where it is. */
+static inline void where_set(struct block *b, uint8_t bits, bool on)
+{
+	uint8_t now = atomic_load_explicit(&b->where, memory_order_relaxed);
+
+	atomic_store_explicit(&b->where, on ? now | bits : now & ~bits, memory_order_relaxed);
+}
 void block_ident(const struct pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out);
+/* Without or with the lock: what the header of a slot of the pool says of such a block. *out has the caller's tenant and key. */
+void block_slot_ident(const struct pool *p, const char *tenant, const uint8_t *key, uint8_t key_bytes, struct slot_ident *out);
 /* An unpublished block with a slot. e: of what is to be put, as far as it is known, for admission; NULL: not asked. */
 enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, struct block **out);
 /* The name that policies and the advice know a block by. */
@@ -467,9 +513,9 @@ void block_pin(struct block *b);
 void block_unpin(struct block *b);
 /* An unpublished or dead slot of memory goes back. */
 void block_slot_give(struct block *b);
-/* Published, on disk: it is in memory now too, in a slot that was taken for it. */
+/* Published, on disk or a GPU: it is in memory now too, in a slot that was taken for it. */
 void block_arrive(struct cache *c, struct block *b, const struct host_slot *slot, struct shelf *s, uint64_t position);
-/* On disk and unpinned: its copy in memory goes. */
+/* On disk or a GPU, and unpinned: its copy in memory goes. */
 void block_depart(struct cache *c, struct block *b);
 /* Published anew from what a disk holds; its record, tokens, generation and time are set. In a read section. EXISTS. */
 enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uint32_t slot, uint64_t position);
@@ -479,7 +525,17 @@ void block_remove(struct cache *c, struct block *b, enum cache_reason reason);
 void block_use(struct cache *c, struct block *b); /* deepest first, too */
 /* No disk is to have it, or not any more so. */
 void block_unworthy(struct block *b, bool is);
+/* In memory; on that GPU if it has a slot there, else in memory. */
 void block_place(const struct block *b, struct cache_place *out);
+void block_place_on(const struct block *b, const struct gpu *gpu, struct cache_place *out);
+/* What a policy knows of a published block: memory's, else a GPU's, else a disk's. */
+const struct policy_node *block_node(const struct block *b);
+/* A fixed word of where it is: "gpu+host+disk", ... */
+const char *block_tiers(uint8_t where);
+static inline const char *block_tier(const struct block *b)
+{
+	return block_tiers(atomic_load_explicit(&((struct block *)b)->where, memory_order_relaxed));
+}
 void block_free_record(struct index_record *r);
 static inline void place_none(struct cache_place *out)
 {
@@ -553,18 +609,21 @@ struct lease *lease_alloc(uint32_t blocks); /* NULL: no memory */
 /* Takes the lease over, with its pinned blocks. EXHAUSTED: too many leases; it stays the caller's. */
 enum status lease_record(struct cache *c, struct session *s, struct lease *l, uint64_t now_us);
 void lease_end(struct cache *c, struct lease *l);
+/* In memory; on that GPU. */
 bool lease_fits(const struct cache *c, uint64_t more_bytes);
+bool lease_fits_gpu(const struct cache *c, const struct gpu *g, uint64_t more_bytes);
 
 /* ---- cache_put.c ---- */
 
-enum status reservation_create(struct cache *c, struct session *s, struct pool *const *pools,
+/* gpu NULL: in memory. BUSY with c->gpu_busy set: something makes room on the GPU. */
+enum status reservation_create(struct cache *c, struct session *s, struct gpu *gpu, struct pool *const *pools,
 			       uint32_t layouts, const uint8_t *key, uint32_t key_bytes,
 			       const struct slot_info *info, bool stream, uint64_t now_us,
 			       struct reservation **out);
 void reservation_end(struct cache *c, struct reservation *r);
-/* Without the lock: writes headers and checksums of one that is `committing`. */
+/* Without the lock: writes headers and checksums of one that is `committing`. On a GPU: only notes what a header would say. */
 void reservation_seal(const struct reservation *r, const char *tenant, uint64_t unix_ms);
-/* In a read section: OK or EXISTS. What was published is in published[parts], else NULL; it is to enter the
+/* In a read section: OK or EXISTS; UNAVAILABLE: its GPU is lost. What was published is in published[parts], else NULL; it is to enter the
  * policy. */
 enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t now_us,
 				struct block **published);

@@ -9,10 +9,13 @@
  * else off meanwhile, the end of the session too.
  */
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 #include "store/crash_point.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+enum { GPU_WAITS_MAX = 100 }; /* for room on a GPU, without any progress: two seconds */
 
 /* ---- claims ---- */
 
@@ -101,7 +104,7 @@ static void reservation_link(struct cache *c, struct session *s, struct reservat
 	s->open_blocks += r->open;
 	s->held_slots += r->slots;
 	s->held_bytes += r->bytes;
-	c->tenant.reserved_bytes += r->bytes;
+	c->tenant.reserved_bytes += r->gpu ? 0 : r->bytes;
 	aging_add(&c->reservation_age, &r->aging, now_us);
 }
 
@@ -122,7 +125,9 @@ static enum status reservation_fill(struct cache *c, struct reservation *r, stru
 			block_ident(pools[l], r->key, r->key_bytes, &ident);
 			e.id = block_id(&ident);
 		}
-		s = block_create(c, pools[l], r->open ? NULL : &e, &p->block);
+		s = r->gpu ? vram_block_create(c, r->gpu, pools[l], &p->block)
+			   : block_create(c, pools[l], r->open ? NULL : &e, &p->block);
+		c->gpu_busy |= r->gpu && s == STATUS_BUSY;
 		if (s)
 			return s;
 		r->slots++;
@@ -148,7 +153,7 @@ static void reservation_empty(struct cache *c, struct reservation *r)
 	}
 }
 
-enum status reservation_create(struct cache *c, struct session *s, struct pool *const *pools,
+enum status reservation_create(struct cache *c, struct session *s, struct gpu *gpu, struct pool *const *pools,
 			       uint32_t layouts, const uint8_t *key, uint32_t key_bytes,
 			       const struct slot_info *info, bool stream, uint64_t now_us,
 			       struct reservation **out)
@@ -163,12 +168,13 @@ enum status reservation_create(struct cache *c, struct session *s, struct pool *
 	index_read_unlock();
 	if (status)
 		return status;
-	if (!lease_fits(c, bytes) || (!key && s->open_blocks == c->options.open_blocks_max))
+	if (!(gpu ? lease_fits_gpu(c, gpu, bytes) : lease_fits(c, bytes)) || (!key && s->open_blocks == c->options.open_blocks_max))
 		return STATUS_EXHAUSTED;
 	r = calloc(1, sizeof(*r) + layouts * sizeof(r->part[0]));
 	if (!r)
 		return STATUS_EXHAUSTED;
 	r->info = *info;
+	r->gpu = gpu;
 	r->open = !key;
 	r->stream = stream;
 	r->parts = layouts;
@@ -196,7 +202,7 @@ static void reservation_shed(struct cache *c, struct reservation *r, uint32_t sl
 	r->bytes -= bytes;
 	r->session->held_slots -= slots;
 	r->session->held_bytes -= bytes;
-	c->tenant.reserved_bytes -= bytes;
+	c->tenant.reserved_bytes -= r->gpu ? 0 : bytes;
 }
 
 void reservation_end(struct cache *c, struct reservation *r)
@@ -225,14 +231,17 @@ void reservation_seal(const struct reservation *r, const char *tenant, uint64_t 
 
 		if (!b)
 			continue;
+		if (r->gpu) {
+			vram_remember_info(b->vram, &r->info, unix_ms);
+			continue;
+		}
 		uint8_t layout[LAYOUT_BYTES];
-		const struct slot_ident ident = {
-			.tenant = tenant, .layout_id = p->layout_id, .key = r->key, .key_bytes = r->key_bytes,
-			.block_bytes = p->geometry.block_bytes, .layer_bytes = p->geometry.layer_bytes,
-			.layers = p->layout.layers, .layout = layout, .layout_bytes = LAYOUT_BYTES,
-		};
+		struct slot_ident ident;
 
 		layout_pack(&p->layout, layout);
+		block_slot_ident(p, tenant, r->key, r->key_bytes, &ident);
+		ident.layout = layout;
+		ident.layout_bytes = LAYOUT_BYTES;
 		slot_seal(block_slot_at(b), &ident, &r->info, b->generation, unix_ms);
 	}
 }
@@ -241,13 +250,14 @@ void reservation_seal(const struct reservation *r, const char *tenant, uint64_t 
 enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t now_us,
 				struct block **published)
 {
-	enum status status = STATUS_EXISTS;
+	const bool lost = r->gpu && r->gpu->lost;
+	enum status status = lost ? STATUS_UNAVAILABLE : STATUS_EXISTS;
 
 	for (uint32_t l = 0; l < r->parts; l++) {
 		struct part *p = &r->part[l];
 
 		published[l] = NULL;
-		if (!p->block)
+		if (!p->block || lost)
 			continue;
 		if (p->claimed)
 			claim_drop(c, p);
@@ -268,7 +278,7 @@ enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t
 
 /* ---- reserve ---- */
 
-static enum status reserve_one(struct cache *c, struct session *s, struct pool *const *pools,
+static enum status reserve_one(struct cache *c, struct session *s, struct gpu *gpu, struct pool *const *pools,
 			       uint32_t layouts, const uint8_t *key, uint32_t key_bytes,
 			       const struct slot_info *given, uint64_t *reservation,
 			       struct cache_place *places)
@@ -284,14 +294,14 @@ static enum status reserve_one(struct cache *c, struct session *s, struct pool *
 		return STATUS_INVALID;
 	if (!info.tokens && key)
 		info.tokens = block_tokens;
-	status = reservation_create(c, s, pools, layouts, key, key_bytes, &info, false, c->now_us, &r);
+	status = reservation_create(c, s, gpu, pools, layouts, key, key_bytes, &info, false, c->now_us, &r);
 	if (status)
 		return status;
 	*reservation = r->id;
 	for (uint32_t l = 0; l < layouts; l++) {
 		if (!r->part[l].block)
 			continue;
-		block_place(r->part[l].block, &places[l]);
+		block_place_on(r->part[l].block, gpu, &places[l]);
 		places[l].tokens = info.tokens;
 	}
 	return STATUS_OK;
@@ -315,6 +325,7 @@ struct reserve {
 	const struct cache_keys *keys;
 	const struct slot_info *info;
 	bool open;
+	struct gpu *gpu;
 	bool exhausted;                /* memory that has run out stays out for the rest of the call */
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts;
@@ -335,15 +346,18 @@ static enum status reserve_chunk(struct cache *c, struct reserve *v, const char 
 	*why = attachment_problem(c, s, v->attachment);
 	if (*why)
 		return STATUS_PRECONDITION;
+	*why = "the GPU is lost";
+	if (v->gpu && v->gpu->lost)
+		return STATUS_UNAVAILABLE;
 	for (int n = 0; n < CHUNK_KEYS && v->done < k->count; n++, v->done++) {
 		const uint8_t *key = v->open ? NULL : k->bytes + (size_t)v->done * k->key_bytes;
 		enum status status = STATUS_EXHAUSTED;
 
 		if (!v->exhausted)
-			status = reserve_one(c, s, v->pools, v->layouts, key, key ? k->key_bytes : 0,
+			status = reserve_one(c, s, v->gpu, v->pools, v->layouts, key, key ? k->key_bytes : 0,
 					     v->info ? &v->info[v->done] : NULL, &v->reservations[v->done],
 					     &v->places[(size_t)v->done * v->layouts]);
-		if (c->grow)
+		if (c->grow || c->gpu_busy)
 			break;
 		v->exhausted |= status == STATUS_EXHAUSTED;
 		v->statuses[v->done] = status;
@@ -377,20 +391,29 @@ static void reserve_undo(struct cache *c, const struct reserve *v)
 static enum status reserve_all(struct cache *c, struct reserve *v, bool may_grow, const char **why)
 {
 	enum status status = STATUS_OK;
+	uint32_t waits = 0, done = 0;
 
 	while (v->done < v->keys->count && !status) {
 		struct pool *grow;
+		bool busy;
 
 		cache_lock(c);
 		status = reserve_chunk(c, v, why);
 		grow = room_wants(c);
-		if (grow && !may_grow)
+		busy = c->gpu_busy;
+		c->gpu_busy = false;
+		if ((grow || busy) && !may_grow)
 			status = STATUS_BUSY;
 		if (status)
 			reserve_undo(c, v);
 		cache_unlock(c);
 		if (grow && may_grow)
 			room_grow(c, grow, 1);
+		waits = done == v->done ? waits : 0;
+		done = v->done;
+		v->exhausted |= busy && waits == GPU_WAITS_MAX;
+		if (busy && may_grow && waits++ < GPU_WAITS_MAX)
+			vram_room_wait(c);
 	}
 	return status;
 }
@@ -400,8 +423,18 @@ enum status cache_reserve(struct cache *c, uint64_t session, const struct cache_
 			  uint64_t now_us, enum status *statuses, uint64_t *reservations,
 			  struct cache_place *places, uint32_t places_max, const char **why)
 {
+	const struct cache_on host = { .attachment = attachment, .gpu = CACHE_HOST };
+
+	return cache_reserve_on(c, session, k, info, open, &host, may_grow, now_us, statuses, reservations, places, places_max, why);
+}
+
+enum status cache_reserve_on(struct cache *c, uint64_t session, const struct cache_keys *k, const struct slot_info *info, bool open,
+			     const struct cache_on *on, bool may_grow, uint64_t now_us, enum status *statuses,
+			     uint64_t *reservations, struct cache_place *places, uint32_t places_max, const char **why)
+{
 	struct reserve v = { .session = session,
-			     .attachment = attachment,
+			     .attachment = on->attachment,
+			     .gpu = on->gpu < 0 ? NULL : vram_gpu(c, (uint32_t)on->gpu),
 			     .now_us = now_us,
 			     .keys = k,
 			     .info = info,
@@ -416,6 +449,8 @@ enum status cache_reserve(struct cache *c, uint64_t session, const struct cache_
 	if (!v.layouts)
 		return STATUS_NOT_FOUND;
 	*why = reserve_problem(k, open, v.layouts, places_max);
+	if (!*why && on->gpu >= 0 && !v.gpu)
+		*why = "the daemon has no such GPU";
 	if (*why)
 		return STATUS_INVALID;
 	*why = "the daemon is draining";

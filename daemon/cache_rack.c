@@ -6,13 +6,16 @@
  */
 #include <stdlib.h>
 
+#include "daemon/cache_advice.h"
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 #include "store/crash_point.h"
 
 enum {
 	DISPLACE_SCAN = 256,
+	DISPLACE_SCAN_DEEP = 8192,     /* when all of those are in memory too; after one that found little, not before: */
+	DISPLACE_DEEP_US = 50 * 1000,
 	FULL_AGAIN_US = 1000 * 1000,   /* budget may have come free meanwhile */
-	CLASS_NODES = 1 << 16,         /* a hint for the policy's tables */
 };
 
 static struct rack **bucket_of(struct unit *u, uint32_t slab)
@@ -40,7 +43,7 @@ struct disk_class *class_get(struct cache *c, struct unit *u, uint64_t slot_byte
 	k = calloc(1, sizeof(*k));
 	if (!k)
 		return NULL;
-	k->policy = c->tier->policy->create(CLASS_NODES);
+	k->policy = c->tier->policy->create(c->options.disks[u->number].bytes / slot_bytes);
 	if (!k->policy) {
 		free(k);
 		return NULL;
@@ -117,20 +120,25 @@ static const struct block *block_of_rack_node(const struct policy_node *n)
 	return ((const struct rack_slot *)((const char *)n - offsetof(struct rack_slot, node)))->block;
 }
 
-static void where_on_disk(struct block *b, bool on)
+/* position: of its first token. */
+static void policy_tell(struct cache *c, const struct block *b, uint64_t position)
 {
-	uint8_t now = atomic_load_explicit(&b->where, memory_order_relaxed);
+	const struct policy_event e = {
+		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role,
+		.position = position / b->pool->layout.block_tokens, .moved = true,
+	};
 
-	atomic_store_explicit(&b->where, on ? now | BLOCK_ON_DISK : now & ~BLOCK_ON_DISK, memory_order_relaxed);
+	c->tier->policy->insert(b->rack->class->policy, &slot_of(b)->node, &e);
+}
+
+void rack_renew(struct cache *c, struct block *b, uint64_t position)
+{
+	c->tier->policy->remove(b->rack->class->policy, &slot_of(b)->node);
+	policy_tell(c, b, position);
 }
 
 void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b, uint64_t position)
 {
-	const struct policy_event e = {
-		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role,
-		.position = position / b->pool->layout.block_tokens,
-	};
-
 	block_unworthy(b, false);
 	CRASH_POINT("rack_attach");
 	b->rack = r;
@@ -139,8 +147,10 @@ void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b
 	r->blocks++;
 	r->class->blocks++;
 	b->pool->disk_blocks++;
-	where_on_disk(b, true);
-	c->tier->policy->insert(r->class->policy, &r->at[slot].node, &e);
+	where_set(b, BLOCK_ON_DISK, true);
+	if (b->vram)
+		vram_sync(b);
+	policy_tell(c, b, position);
 }
 
 void rack_detach(struct cache *c, struct block *b)
@@ -154,8 +164,10 @@ void rack_detach(struct cache *c, struct block *b)
 	r->class->blocks--;
 	b->pool->disk_blocks--;
 	b->rack = NULL;
-	where_on_disk(b, false);
-	if (b->shelf && block_live(b))
+	where_set(b, BLOCK_ON_DISK, false);
+	if (b->vram)
+		vram_sync(b);
+	if (b->shelf && block_live(b) && !b->moving)
 		b->pool->dirty++;
 }
 
@@ -174,7 +186,38 @@ static bool may_displace(const struct policy_node *n, void *arg)
 	const struct block *b = block_of_rack_node(n);
 
 	(void)arg;
-	return block_pins(b) == 0 && !b->moving && !b->shelf;
+	return block_pins(b) == 0 && !b->moving && !b->shelf && !b->vram && !b->rack->leaving;
+}
+
+static bool gather_cold(const struct policy_node *n, void *arg)
+{
+	struct disk_class *k = arg;
+
+	if (k->cold_count < CLASS_COLD && may_displace(n, NULL))
+		k->cold[k->cold_count++] = n->id;
+	return k->cold_count == CLASS_COLD;
+}
+
+/* The coldest block that may be displaced. Where many of the coldest are in memory too, a longer search finds some for later. */
+static struct block *displaced_next(struct cache *c, struct disk_class *k)
+{
+	const struct policy_ops *p = c->tier->policy;
+	const struct policy_node *n = p->victim(k->policy, may_displace, NULL, DISPLACE_SCAN);
+
+	if (n)
+		return (struct block *)block_of_rack_node(n);
+	if (k->cold_at == k->cold_count && (k->cold_count >= CLASS_COLD / 8 || c->now_us - k->cold_us >= DISPLACE_DEEP_US)) {
+		k->cold_us = c->now_us;
+		k->cold_at = k->cold_count = 0;
+		p->victim(k->policy, gather_cold, k, DISPLACE_SCAN_DEEP);
+	}
+	while (k->cold_at < k->cold_count) {
+		struct block *b = by_id_find(c, k->cold[k->cold_at++]);
+
+		if (b && b->rack && b->rack->class == k && may_displace(&slot_of(b)->node, NULL))
+			return b;
+	}
+	return NULL;
 }
 
 static enum status take_free(struct cache *c, struct unit *u, uint64_t slot_bytes, struct rack **rack, uint32_t *slot)
@@ -193,11 +236,10 @@ static enum status take_free(struct cache *c, struct unit *u, uint64_t slot_byte
 	return STATUS_OK;
 }
 
-enum status rack_take(struct cache *c, struct unit *u, uint64_t slot_bytes, struct rack **rack, uint32_t *slot,
+enum status rack_take(struct cache *c, struct unit *u, uint64_t slot_bytes, bool grow, struct rack **rack, uint32_t *slot,
 		      struct block **victim)
 {
 	struct disk_class *k = class_get(c, u, slot_bytes);
-	const struct policy_node *n;
 	enum status s;
 
 	*victim = NULL;
@@ -206,16 +248,15 @@ enum status rack_take(struct cache *c, struct unit *u, uint64_t slot_bytes, stru
 	s = take_free(c, u, slot_bytes, rack, slot);
 	if (s != STATUS_MISS)
 		return s;
-	if (!k->full || c->now_us - k->full_us > FULL_AGAIN_US) {
+	if (grow && (!k->full || c->now_us - k->full_us > FULL_AGAIN_US)) {
 		k->wanted = true;
 		tier_wake(c);
 		return STATUS_MISS;
 	}
-	n = c->tier->policy->victim(k->policy, may_displace, NULL, DISPLACE_SCAN);
-	if (!n)
+	*victim = displaced_next(c, k);
+	if (!*victim)
 		return STATUS_EXHAUSTED;
 	CRASH_POINT("rack_victim");
-	*victim = (struct block *)block_of_rack_node(n);
 	*rack = (*victim)->rack;
 	*slot = (*victim)->rack_slot;
 	return STATUS_OK;

@@ -26,10 +26,14 @@ static void join_graves(struct cache *c, const struct index_ident *ident, struct
 /* A block that is being spilled when it is removed is buried when the spill has ended. */
 static void join_spill(struct cache *c, struct block *b, struct cache_wait *w)
 {
-	struct move *m = b->moving && !b->rack ? move_of(c, b) : NULL;
-	struct cache_wait_link *l = m && w ? wait_link(c, w, NULL) : NULL;
+	struct move *m = b->moving ? move_of(c, b) : NULL;
+	struct cache_wait_link *l;
 
+	if (m && m->kind != MOVE_SPILL)
+		m = NULL;
+	l = m && w ? wait_link(c, w, NULL) : NULL;
 	if (l) {
+		w->units |= 1u << m->unit->number;
 		l->move_next = m->links;
 		m->links = l;
 	} else if (m && w) {

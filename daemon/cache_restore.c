@@ -34,7 +34,11 @@ static const uint8_t *get32(const uint8_t *at, uint32_t *n)
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are written as they lie in memory");
 _Static_assert(4 + KV_FINGERPRINT_BYTES + 14 * 4 <= LAYOUT_BYTES, "room for all fields");
 
-enum { LAYOUT_FORM = 1, SCAN_AGAIN_NS = 100 * 1000 * 1000 };
+enum {
+	LAYOUT_FORM = 1,
+	AGAIN_NS = 100 * 1000 * 1000,
+	COMMIT_WAITS = 100,            /* of AGAIN_NS, for the catalog */
+};
 
 void layout_pack(const struct kv_layout *l, uint8_t out[LAYOUT_BYTES])
 {
@@ -159,6 +163,7 @@ struct found {
 	struct unit *unit;
 	struct disk_place place;
 	uint64_t generation, position, stored_unix_ms;
+	uint64_t parent;               /* its name as policies know it; 0: none */
 	uint32_t tokens;
 };
 
@@ -168,7 +173,16 @@ struct restore {
 	uint64_t unix_ms;              /* when the restorer began, and the cache's time then */
 	uint64_t now_us;
 	const struct slot_header *header; /* from which it is found now, the truth about its slot; NULL: from a record */
+	struct restored_notes notes;
 };
+
+static uint64_t parent_id(uint64_t layout_id, const uint8_t *key, uint32_t key_bytes)
+{
+	struct index_ident parent = { .layout_id = layout_id, .key_bytes = key_bytes };
+
+	memcpy(parent.key, key, key_bytes);
+	return key_bytes ? block_id(&parent) : 0;
+}
 
 static void bury_copy(struct restore *x, const struct found *f, struct rack *r)
 {
@@ -185,11 +199,11 @@ static bool copy_wins(struct restore *x, const struct found *f)
 	if (!b)
 		return true;
 	/* Put meanwhile: had the copy been known, the put would have been told that it exists. What was flushed stays. */
-	if (b->shelf && !b->rack) {
+	if ((b->shelf || b->vram) && !b->rack) {
 		block_remove(x->cache, b, CACHE_REASON_EVICTED);
 		return true;
 	}
-	if (b->shelf || b->moving || b->generation >= f->generation)
+	if (b->shelf || b->vram || b->moving || b->generation >= f->generation)
 		return false;
 	block_remove(x->cache, b, CACHE_REASON_DELETED);
 	return true;
@@ -228,6 +242,8 @@ static void adopt(struct restore *x, const struct found *f, struct rack *r)
 		return;
 	}
 	CRASH_POINT("restore_adopted");
+	restored_note(&x->notes, &(struct restored){ .id = b->node.id, .parent = f->parent, .stored_ms = f->stored_unix_ms,
+						     .position = f->position, .rack = r, .slot = f->place.slot });
 	c->tier->restored_blocks++;
 	if (x->header)
 		catalog_tell(c, b, x->header);
@@ -309,6 +325,7 @@ static bool on_record(void *arg, const void *key, size_t key_bytes, const void *
 			    .generation = r.generation, .position = r.position, .stored_unix_ms = r.stored_unix_ms,
 			    .tokens = r.tokens };
 	memcpy(f.ident.key, r.key, sizeof(f.ident.key));
+	f.parent = parent_id(r.layout_id, r.parent, r.parent_bytes);
 	index_read_lock();
 	cache_lock(c);
 	CRASH_POINT("restore_record");
@@ -361,6 +378,7 @@ static bool on_header(void *arg, struct disk_place place, uint64_t slot_bytes, c
 			   .stored_unix_ms = h->stored_unix_ms, .tokens = h->tokens };
 
 	memcpy(f.ident.key, h->key, sizeof(f.ident.key));
+	f.parent = parent_id(h->layout_id, h->parent, h->parent_bytes);
 	x->header = h;
 	index_read_lock();
 	cache_lock(c);
@@ -395,7 +413,7 @@ static void scan_all(struct restore *x)
 			if (x->unit->failed)
 				break;
 			/* A slot that was not looked at is not free: for lack of memory the scan begins anew. */
-			nanosleep(&(struct timespec){ .tv_nsec = SCAN_AGAIN_NS }, NULL);
+			nanosleep(&(struct timespec){ .tv_nsec = AGAIN_NS }, NULL);
 		}
 	}
 }
@@ -431,10 +449,20 @@ static bool was_clean(struct catalog *catalog)
 	return catalog_get(catalog, CATALOG_META, "clean", 5, value, &n) == STATUS_OK;
 }
 
+/* A commit that is waited for. Whoever of the restorer and the catalog lets go last frees it. */
 struct commit {
 	sem_t done;
+	_Atomic int holders;
 	enum status status;
 };
+
+static void commit_let_go(struct commit *m)
+{
+	if (atomic_fetch_sub_explicit(&m->holders, 1, memory_order_acq_rel) > 1)
+		return;
+	sem_destroy(&m->done);
+	free(m);
+}
 
 static void committed(void *arg, enum status s)
 {
@@ -442,23 +470,51 @@ static void committed(void *arg, enum status s)
 
 	m->status = s;
 	sem_post(&m->done);
+	commit_let_go(m);
 }
 
-/* This run is not over in order before it has ended: that is on disk before anything is spilled. */
-static void unclean(const struct restore *x)
+/* DEADLINE: it has not come in time, or the restorer is to stop. */
+static enum status commit_wait(const struct restore *x, struct commit *m)
+{
+	for (int i = 0; i < COMMIT_WAITS && restorer_goes_on(x); i++) {
+		struct timespec until;
+
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += (until.tv_nsec += AGAIN_NS) >= 1000000000;
+		until.tv_nsec %= 1000000000;
+		if (!sem_timedwait(&m->done, &until))
+			return m->status;
+	}
+	return STATUS_DEADLINE;
+}
+
+static enum status unclean_once(const struct restore *x)
 {
 	struct catalog *catalog = x->cache->tier->catalog;
-	struct commit m = { .status = STATUS_INTERNAL };
+	struct commit *m = calloc(1, sizeof(*m));
+	enum status s;
 
-	sem_init(&m.done, 0, 0);
-	while (m.status && restorer_goes_on(x)) {
-		if (!catalog_drop(catalog, CATALOG_META, "clean", 5) && !catalog_flush(catalog, committed, &m))
-			while (sem_wait(&m.done))
-				;
-		if (m.status)
-			nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
-	}
-	sem_destroy(&m.done);
+	if (!m)
+		return STATUS_EXHAUSTED;
+	sem_init(&m->done, 0, 0);
+	atomic_init(&m->holders, 2);
+	s = catalog_drop(catalog, CATALOG_META, "clean", 5);
+	if (!s)
+		s = catalog_flush(catalog, committed, m);
+	if (s)
+		commit_let_go(m); /* the catalog's hold */
+	else
+		s = commit_wait(x, m);
+	commit_let_go(m);
+	return s;
+}
+
+/* This run is not over in order before it has ended: that is on disk before anything is spilled. A catalog that does not take it is asked
+ * again, for as long as the cache serves without its disks. */
+static void unclean(const struct restore *x)
+{
+	while (restorer_goes_on(x) && unclean_once(x))
+		nanosleep(&(struct timespec){ .tv_nsec = AGAIN_NS }, NULL);
 }
 
 /* A catalog that cannot be read to its end, or has damaged records, does not say which slots are free. */
@@ -496,6 +552,8 @@ void *restore_main(void *arg)
 	if (t->scan)
 		scan_all(&x);
 	CRASH_POINT("restore_scanned");
+	restored_order(c, &x.notes);
+	restored_notes_free(&x.notes);
 	cache_lock(c);
 	if (restorer_goes_on(&x)) {
 		for (uint32_t i = 0; i < t->unit_count; i++)

@@ -19,9 +19,11 @@
 
 #include "daemon/cache_advice.h"
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 
 enum {
 	VICTIM_SCAN = 256,             /* nodes a search looks at */
+	CLEAN_SCAN = 2048,             /* the same of those that are on a disk: the coldest may not be */
 	VICTIM_ROUNDS = 64,            /* searches, if all that it looked at was pinned */
 	BALANCE_EVERY_US = 100 * 1000,
 	COLDER_FACTOR = 4,             /* idle so many times as long ... */
@@ -68,7 +70,13 @@ static struct block *victim(struct cache *c, struct pool *p, uint32_t rounds)
 	return NULL;
 }
 
-/* The first of the pool's refused blocks that may go. clean: and is on a disk. */
+/* It would not be lost with its copy in memory. */
+static bool elsewhere(const struct block *b)
+{
+	return b->rack || (b->vram && vram_ready(b));
+}
+
+/* The first of the pool's refused blocks that may go. clean: and is on a disk or a GPU, and not wanted soon. */
 static struct block *refused_victim(struct pool *p, bool clean)
 {
 	uint32_t looked = 0;
@@ -76,7 +84,7 @@ static struct block *refused_victim(struct pool *p, bool clean)
 	for (struct policy_node *n = p->refused; n && looked < VICTIM_SCAN; n = n->next, looked++) {
 		struct block *b = (struct block *)block_of_node(n);
 
-		if (block_pins(b) == 0 && (!clean || b->rack))
+		if (block_pins(b) == 0 && (!clean || (elsewhere(b) && !b->wanted)))
 			return b;
 	}
 	return NULL;
@@ -113,22 +121,48 @@ bool room_refuses(struct cache *c, struct pool *p, const struct policy_event *e)
 static bool may_depart(const struct policy_node *n, void *arg)
 {
 	(void)arg;
-	return block_pins(block_of_node(n)) == 0 && block_of_node(n)->rack;
+	return block_pins(block_of_node(n)) == 0 && elsewhere(block_of_node(n));
 }
 
-/* What was refused, then the coldest. With disks, of both those that are on one: they are not lost. If spills have not kept up, any. */
+static bool may_depart_unwanted(const struct policy_node *n, void *arg)
+{
+	return may_depart(n, arg) && !block_of_node(n)->wanted;
+}
+
+/* What was loaded ahead for nothing, what was refused, then the coldest; of those that are elsewhere too, and not wanted soon. */
+static struct block *victim_to_spare(struct cache *c, struct pool *p)
+{
+	struct block *b = ahead_victim(c, p, false);
+	struct policy_node *n;
+
+	if (!b)
+		b = refused_victim(p, c->tier || c->vram);
+	if (b || !(c->tier || c->vram))
+		return b;
+	n = c->policy->victim(p->policy, may_depart_unwanted, NULL, CLEAN_SCAN);
+	return n ? (struct block *)block_of_node(n) : NULL;
+}
+
+/* The same; if there is none, because spills have not kept up, any. */
 static struct block *victim_to_evict(struct cache *c, struct pool *p)
 {
-	struct block *b = refused_victim(p, c->tier);
+	struct block *b = victim_to_spare(c, p);
 	struct policy_node *n;
 
 	if (b)
 		return b;
-	n = c->tier ? c->policy->victim(p->policy, may_depart, NULL, VICTIM_SCAN) : NULL;
+	n = c->tier || c->vram ? c->policy->victim(p->policy, may_depart, NULL, CLEAN_SCAN) : NULL;
 	if (n)
 		return (struct block *)block_of_node(n);
-	b = refused_victim(p, false);
+	b = ahead_victim(c, p, true);
+	if (!b)
+		b = refused_victim(p, false);
 	return b ? b : victim(c, p, VICTIM_ROUNDS);
+}
+
+bool room_spares(struct cache *c, struct pool *p)
+{
+	return p->free_slots > 0 || victim_to_spare(c, p);
 }
 
 static enum gone_reason gone_reason_of(enum counter why)
@@ -142,11 +176,11 @@ void room_evict(struct cache *c, struct block *b, enum counter why)
 {
 	if (b->refused || b->unworthy)
 		why = COUNTER_EVICTED_REFUSED;
-	else if (c->tier && !b->rack)
+	else if (c->tier && !elsewhere(b))
 		why = COUNTER_EVICTED_SHED;
 	cache_count(c, why, 1);
 	gone_note(c, b->node.id, &b->node, false, gone_reason_of(why));
-	if (b->rack) {
+	if (elsewhere(b)) {
 		block_depart(c, b);
 		return;
 	}
@@ -277,24 +311,37 @@ void room_grow(struct cache *c, struct pool *p, uint32_t slots)
 {
 	uint32_t extent, buffer[CACHE_DISKS_MAX];
 	enum status s = host_pool_prepare(p->host, slots, &extent);
+	uint64_t *device = NULL;
 	struct shelf *shelf = NULL;
 	bool known = true;
 
-	if (!s && c->tier) {
+	/* Two that grow one pool at a time get the same extent: it is registered once. */
+	pthread_mutex_lock(&c->growth);
+	if (!s && (c->tier || c->vram)) {
 		cache_lock(c);
 		known = shelf_find(c, extent);
 		cache_unlock(c);
-		if (!known)
+		if (!known && c->tier)
 			tier_buffers_add(c, host_extent(c->host, extent), buffer);
+		if (!known)
+			device = vram_addresses(c, host_extent(c->host, extent));
 	}
 	cache_lock(c);
 	if (!s)
 		shelf = shelf_get(c, p, extent);
 	if (!shelf)
 		p->grow_refused = c->room_epoch;
-	else if (!known && shelf->buffer[0] == RING_NONE)
+	else if (!known && c->tier && shelf->buffer[0] == RING_NONE)
 		memcpy(shelf->buffer, buffer, sizeof(buffer));
+	if (shelf && !known) {
+		shelf->device = device;
+		device = NULL;
+	}
 	cache_unlock(c);
+	if (device)
+		vram_unregister(c, host_extent(c->host, extent)->base, device);
+	free(device);
+	pthread_mutex_unlock(&c->growth);
 }
 
 /* Looks at each pool in turn, so that none is for ever behind another. */
@@ -342,7 +389,7 @@ static void retire_note(struct cache *c, uint32_t attachment, uint32_t extent)
 	c->retired[c->retired_count++] = (struct retire){ attachment, extent };
 }
 
-static void drain_tell(struct cache *c, struct drain *d)
+void room_drain_tell(struct cache *c, struct drain *d)
 {
 	if (d->told_us && c->now_us - d->told_us < RETIRE_EVERY_US)
 		return;
@@ -376,7 +423,7 @@ void room_drain_step(struct cache *c)
 {
 	for (uint32_t i = 0; i < c->drain_count; i++) {
 		drain_sweep(c, &c->drains[i]);
-		drain_tell(c, &c->drains[i]);
+		room_drain_tell(c, &c->drains[i]);
 	}
 }
 

@@ -77,11 +77,7 @@ static enum status read_wait(const struct scrub_target *t, struct scrub_read *r,
 enum status scrub_copy(struct cache *c, const struct block *b, const struct scrub_target *t, struct slot_header *h)
 {
 	const struct pool *p = b->pool;
-	const struct slot_ident ident = {
-		.tenant = c->tenant.name, .layout_id = p->layout_id, .key = b->record.ident.key,
-		.key_bytes = b->record.ident.key_bytes, .block_bytes = p->geometry.block_bytes,
-		.layer_bytes = p->geometry.layer_bytes, .layers = p->layout.layers,
-	};
+	struct slot_ident ident;
 	struct scrub_read *r = scrub_read_create(p->geometry.slot_bytes);
 	enum status s;
 
@@ -90,11 +86,12 @@ enum status scrub_copy(struct cache *c, const struct block *b, const struct scru
 	CRASH_POINT("scrub_read");
 	s = read_wait(t, r, (uint32_t)p->geometry.slot_bytes);
 	if (!s) {
+		block_slot_ident(p, c->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
 		memcpy(h, r->at, sizeof(*h));
 		s = slot_header_match(h, &ident, b->generation);
 	}
 	if (!s)
-		s = slot_layers_check(r->at, 0, ident.layers);
+		s = slot_layers_check(r->at, 0, p->layout.layers);
 	scrub_let_go(r);
 	return s;
 }
@@ -107,7 +104,7 @@ static void copy_lost(struct cache *c, struct block *b)
 
 	cache_count(c, COUNTER_CORRUPT, 1);
 	disk_note_corrupt(r->class->unit->disk, 1);
-	if (!b->shelf) {
+	if (!b->shelf && !b->vram) {
 		block_remove(c, b, CACHE_REASON_CORRUPT);
 		return;
 	}
@@ -132,7 +129,7 @@ static enum status scrub_block(struct cache *c, struct block *b, const struct sc
 
 	cache_lock(c);
 	/* One that was deleted or lost meanwhile proves nothing. */
-	const bool there = block_live(b) && b->rack && same_target(b, t);
+	const bool there = block_live(b) && b->rack && !b->rack->sealed && same_target(b, t);
 
 	bad = bad && there;
 	if (there && !bad && c->tier->renewing)
@@ -141,6 +138,8 @@ static enum status scrub_block(struct cache *c, struct block *b, const struct sc
 		sum->blocks++;
 		sum->bytes += b->pool->geometry.block_bytes;
 		sum->corrupt += bad;
+	} else if (there) {
+		sum->unread++;
 	}
 	if (bad)
 		copy_lost(c, b);
@@ -149,15 +148,18 @@ static enum status scrub_block(struct cache *c, struct block *b, const struct sc
 	return bad ? STATUS_OK : s;
 }
 
-/* The next block from the cursor on, pinned; NULL at the end, or with *slots 0. Those on their way are passed over. */
-static struct block *scrub_next(struct cache *c, uint64_t *cursor, uint32_t *slots, struct scrub_target *t)
+/* The next block from the cursor on, pinned; NULL at the end, or with *slots 0. Those on their way are passed over: a load checks the
+ * same bytes. Those of a disk that has failed are, too, and counted. */
+static struct block *scrub_next(struct cache *c, uint64_t *cursor, uint32_t *slots, struct scrub_target *t, uint64_t *unread)
 {
 	const struct slot_header unknown = { .magic = 0 };
 	struct block *b;
 
-	while ((b = tier_next_block(c, cursor, slots)) && (b->moving || b->rack->class->unit->failed))
+	while ((b = tier_next_block(c, cursor, slots)) && (b->moving || b->rack->class->unit->failed)) {
+		*unread += b->rack->class->unit->failed;
 		if (c->tier->renewing && !b->rack->class->unit->failed)
 			catalog_tell(c, b, &unknown);
+	}
 	if (b) {
 		block_pin(b);
 		*t = scrub_target_of(b);
@@ -180,7 +182,7 @@ enum status cache_verify_disk_step(struct cache *c, uint64_t *cursor, uint64_t m
 		struct block *b;
 
 		cache_lock(c);
-		b = scrub_next(c, cursor, &slots, &t);
+		b = scrub_next(c, cursor, &slots, &t, &sum->unread);
 		cache_unlock(c);
 		if (b)
 			s = scrub_block(c, b, &t, sum);

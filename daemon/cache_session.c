@@ -195,6 +195,19 @@ enum status cache_session_close(struct cache *c, uint64_t session, uint64_t now_
 	return s ? STATUS_OK : STATUS_NOT_FOUND;
 }
 
+enum status cache_session_write_back(struct cache *c, uint64_t session)
+{
+	const char *why;
+	struct session *s;
+
+	cache_lock(c);
+	s = session_get(c, session, &why);
+	if (s)
+		s->write_back = true;
+	cache_unlock(c);
+	return s ? STATUS_OK : STATUS_NOT_FOUND;
+}
+
 uint32_t cache_session_layouts(struct cache *c, uint64_t session)
 {
 	struct pool *pools[CACHE_LAYOUTS_MAX];

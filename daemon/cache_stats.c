@@ -1,6 +1,7 @@
 /* Counters and gauges, by the names under which they are exported. */
 #include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -18,7 +19,7 @@ static const struct counter_row {
 struct gauges {
 	uint64_t sessions, ghosts, attachments, leases, leases_overdue, reservations, reservations_overdue;
 	uint64_t quarantined_slots, quarantined_bytes, pinned_bytes, reserved_bytes, open_blocks;
-	uint64_t blocks, disk_blocks, dirty, pools, drains, watches;
+	uint64_t blocks, disk_blocks, gpu_blocks, dirty, gpu_dirty, pools, drains, watches;
 };
 
 static void gauges_read(struct cache *c, struct gauges *g)
@@ -27,13 +28,17 @@ static void gauges_read(struct cache *c, struct gauges *g)
 		.sessions = c->open_sessions, .ghosts = c->ghosts,
 		.leases = c->leases.used, .leases_overdue = c->lease_age.overdue,
 		.reservations = c->reservations.used, .reservations_overdue = c->reservation_age.overdue,
-		.pinned_bytes = c->tenant.pinned_bytes, .reserved_bytes = c->tenant.reserved_bytes,
+		.pinned_bytes = c->tenant.pinned_bytes - (c->vram ? c->vram->beside_bytes : 0), .reserved_bytes = c->tenant.reserved_bytes,
 		.pools = c->pool_count, .drains = c->drain_count, .watches = c->watch_count,
 	};
 	for (uint32_t i = 0; i < c->pool_count; i++) {
 		g->blocks += c->pools[i]->blocks;
 		g->disk_blocks += c->pools[i]->disk_blocks;
 		g->dirty += c->pools[i]->dirty;
+		g->gpu_dirty += vram_only_blocks(c, c->pools[i]);
+		for (uint32_t k = 0; c->vram && k < c->vram->count; k++)
+			if (c->vram->gpu[k]->pools[i])
+				g->gpu_blocks += c->vram->gpu[k]->pools[i]->blocks;
 	}
 	for (uint32_t i = 0; i < c->options.sessions_max; i++) {
 		const struct session *s = &c->sessions[i];
@@ -132,7 +137,9 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 		  "bound of pinned and reserved bytes" },
 		{ "terrace_blocks", "tier=host", g.blocks, "blocks stored" },
 		{ "terrace_blocks", "tier=disk", g.disk_blocks, "blocks stored" },
-		{ "terrace_dirty_blocks", "tier=host", g.dirty, "blocks that only memory has, with a disk tier" },
+		{ "terrace_blocks", "tier=gpu", g.gpu_blocks, "blocks stored" },
+		{ "terrace_dirty_blocks", "tier=host", g.dirty, "blocks that only this tier has, and are not on their way to a lower one" },
+		{ "terrace_dirty_blocks", "tier=gpu", g.gpu_dirty, "blocks that only this tier has, and are not on their way to a lower one" },
 		{ "terrace_layouts", "", g.pools, "layouts known since the start" },
 		{ "terrace_slots", "tier=host", u.slots, "slots in all extents" },
 		{ "terrace_slots_used", "tier=host", u.slots_used, "slots in use" },
@@ -154,6 +161,8 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 		     "bytes that a session's leases and reservations hold");
 	gone_stats(c, emit, arg);
 	advisor_stats(c, emit, arg);
+	if (c->vram)
+		vram_stats(c, emit, arg);
 	if (c->tier)
 		tier_stats(c, emit, arg);
 }

@@ -1,7 +1,9 @@
 /* Puts and gets by stream: the daemon itself writes and reads. A write is a reservation that no client
  * sees; it ends only with cache_write_end, also when its session has ended meanwhile. A read is a pin.
  */
+#include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 
 /* The pool of layout `layout` of the session, or NULL with the status. */
 static struct pool *stream_pool(struct cache *c, uint64_t session, uint32_t layout, uint32_t key_bytes,
@@ -63,7 +65,7 @@ enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout
 		s = session_call(c, session, now_us, why);
 		status = STATUS_NOT_FOUND;
 		if (s) {
-			status = reservation_create(c, s, &p, 1, key, key_bytes, &full, true, c->now_us, &r);
+			status = reservation_create(c, s, NULL, &p, 1, key, key_bytes, &full, true, c->now_us, &r);
 			*why = write_refusal(status);
 		}
 		if (!status)
@@ -107,8 +109,10 @@ enum status cache_write_end(struct cache *c, uint64_t session, const struct cach
 	}
 	r->committing = true;
 	cache_unlock(c);
-	if (whole)
+	if (whole) {
 		reservation_seal(r, c->tenant.name, unix_ms);
+		ties_commit(c, r);
+	}
 	cache_lock(c);
 	if (whole) {
 		index_read_lock();
@@ -153,7 +157,7 @@ enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout,
 			status = STATUS_OK;
 		} else if (block_live(b) && wait_goes_on(w)) {
 			status = STATUS_BUSY;
-		} else if (block_live(b) && wait_wanted(w) && !load_begin(c, b, RING_URGENT, w)) {
+		} else if (block_live(b) && wait_wanted(w) && !block_fetch(c, b, RING_URGENT, w)) {
 			status = STATUS_BUSY;
 		}
 		cache_unlock(c);

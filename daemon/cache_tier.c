@@ -2,6 +2,7 @@
  * What may last (making slab files, deleting them, registering memory) is done by the chores, on a worker, without the lock.
  */
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 #include "store/crash_point.h"
 
 #include <stdio.h>
@@ -9,7 +10,13 @@
 #include <string.h>
 #include <time.h>
 
-enum { SWEEP_SLOTS = 8192, QUEUE_PER_DEPTH = 64 };
+enum {
+	SWEEP_SLOTS = 8192,
+	QUEUE_PER_DEPTH = 64,
+	SETTLE_DOWNS = 256,
+	CLOSE_MS = 10000,              /* unless options say else */
+	CATALOG_CLOSE_MS = 2000,       /* its own share, whatever the disks took */
+};
 
 static _Thread_local char why_text[320];
 
@@ -236,14 +243,57 @@ enum status tier_start(struct cache *c, const char **why)
 	return STATUS_OK;
 }
 
-void tier_stop(struct cache *c)
+/* Reachable for those who look for lost memory. */
+static struct cache *left_behind;
+
+static uint64_t us_until(const struct timespec *until)
 {
+	struct timespec now;
+	int64_t us;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	us = (int64_t)(until->tv_sec - now.tv_sec) * 1000000 + (until->tv_nsec - now.tv_nsec) / 1000;
+	return us > 0 ? (uint64_t)us : 0;
+}
+
+/* True: it runs no more. */
+static bool restorer_ends(struct tier *t, const struct timespec *until)
+{
+	atomic_store(&t->restorer_stop, true);
+	if (!t->restorer_started || !pthread_timedjoin_np(t->restorer, NULL, until))
+		return true;
+	pthread_detach(t->restorer);
+	return false;
+}
+
+/* What the restorer waits for does not come: it is in one of the disks, perhaps in all. */
+static bool disks_end(struct tier *t, bool restorer_ended, const struct timespec *until)
+{
+	bool ended = restorer_ended;
+
+	for (uint32_t i = 0; i < t->unit_count; i++) {
+		if (!restorer_ended)
+			disk_leave(t->units[i].disk);
+		else if (!disk_close_by(t->units[i].disk, us_until(until)))
+			ended = false;
+	}
+	return ended;
+}
+
+bool tier_stop(struct cache *c)
+{
+	const uint32_t wait_ms = c->options.disk_close_ms ? c->options.disk_close_ms : CLOSE_MS;
 	struct tier *t = c->tier;
+	struct timespec until;
+	bool restorer_ended, ended;
 
 	CRASH_POINT("tier_stop");
-	atomic_store(&t->restorer_stop, true);
-	if (t->restorer_started)
-		pthread_join(t->restorer, NULL);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += wait_ms / 1000;
+	until.tv_nsec += (long)(wait_ms % 1000) * 1000000;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	restorer_ended = restorer_ends(t, &until);
 	cache_lock(c);
 	/* The catalog says of every header what it is. */
 	const bool clean = t->restored && !t->lagging && !t->renewing && !t->move_count;
@@ -251,16 +301,24 @@ void tier_stop(struct cache *c)
 	t->stopping = true;
 	loads_feed(c);
 	cache_unlock(c);
-	for (uint32_t i = 0; i < t->unit_count; i++)
-		disk_close(t->units[i].disk);
-	cache_lock(c);
-	burials_feed(c);
-	cache_unlock(c);
+	ended = disks_end(t, restorer_ended, &until);
+	if (ended) {
+		cache_lock(c);
+		burials_feed(c);
+		cache_unlock(c);
+	}
 	CRASH_POINT("clean_before");
-	if (clean)
+	if (clean && ended)
 		catalog_put(t->catalog, CATALOG_META, "clean", 5, "1", 1);
 	CRASH_POINT("clean_mark");
-	catalog_close(t->catalog);
+	/* A restorer that is left may be in the catalog. */
+	if (restorer_ended)
+		ended = catalog_close_by(t->catalog, us_until(&until) + CATALOG_CLOSE_MS * 1000ull) && ended;
+	if (!ended) {
+		t->left_next = left_behind;
+		left_behind = c;
+	}
+	return ended;
 }
 
 void tier_destroy(struct cache *c)
@@ -305,7 +363,7 @@ static void unit_sweep(struct cache *c, struct unit *u)
 
 	while ((b = unit_next_block(u, &u->sweep, &budget))) {
 		catalog_untell(c, &b->record.ident);
-		if (b->shelf) {
+		if (b->shelf || b->vram) {
 			rack_detach(c, b);
 			continue;
 		}
@@ -352,68 +410,6 @@ void tier_wake(struct cache *c)
 		c->wake_chores(c->wake_chores_arg);
 }
 
-static bool rack_idle(const struct rack *r)
-{
-	for (uint32_t i = 0; i < r->slots && r->moves == 0; i++)
-		if (r->at[i].block && (block_pins(r->at[i].block) || r->at[i].block->moving))
-			return false;
-	return r->moves == 0;
-}
-
-/* The idle rack with the fewest blocks; of k, or of all classes but `but`. */
-static struct rack *rack_least(const struct disk_class *k, const struct disk_class *but, bool all)
-{
-	struct rack *least = NULL;
-
-	for (; k; k = all ? k->next : NULL)
-		for (struct rack *r = k == but ? NULL : k->racks; r; r = r->next)
-			if ((!least || r->blocks < least->blocks) && !r->leaving && rack_idle(r))
-				least = r;
-	return least;
-}
-
-/* Its slab is gone from the disk: so are its blocks, but for what memory has. */
-static void rack_give_up(struct cache *c, struct rack *r, enum counter why)
-{
-	for (uint32_t i = 0; i < r->slots; i++) {
-		struct block *b = r->at[i].block;
-
-		if (!b)
-			continue;
-		cache_count(c, why, 1);
-		catalog_untell(c, &b->record.ident);
-		if (b->shelf) {
-			rack_detach(c, b);
-		} else {
-			cache_count(c, COUNTER_DROPPED, 1);
-			block_remove(c, b, CACHE_REASON_EVICTED);
-		}
-	}
-	CRASH_POINT("rack_given_up");
-	if (!r->moves)
-		rack_free(c, r);
-}
-
-/* Deletes the slab first: then no restart can find its headers, whatever is deleted meanwhile. Reads that begin in between fail. */
-static enum status slab_take_away(struct cache *c, struct unit *u, uint32_t slab, enum counter why)
-{
-	enum status s = disk_slab_drop(u->disk, slab);
-	struct rack *r;
-
-	cache_lock(c);
-	CRASH_POINT("slab_taken_away");
-	r = rack_find(u, slab);
-	if (r)
-		r->leaving = r->gone = !s;
-	if (r && !s)
-		rack_give_up(c, r, why);
-	if (s)
-		disk_slab_close(u->disk, slab, false);
-	burials_feed(c);
-	cache_unlock(c);
-	return s;
-}
-
 /* Racks whose slab disk_slab_drop_free has deleted. */
 static void racks_prune(struct cache *c, struct unit *u)
 {
@@ -434,7 +430,6 @@ static void class_feed(struct cache *c, struct disk_class *k)
 	struct disk *d = k->unit->disk;
 	enum status s = disk_slab_prepare(d, k->slot_bytes);
 	struct rack *poorest = NULL;
-	uint32_t slab = 0;
 
 	CRASH_POINT("class_feed");
 	if (s == STATUS_EXHAUSTED && !disk_slab_drop_free(d, k->slot_bytes))
@@ -445,13 +440,10 @@ static void class_feed(struct cache *c, struct disk_class *k)
 		if (!k->racks)
 			poorest = rack_least(k->unit->classes, k, true);
 		CRASH_POINT("class_poorest");
-		if (poorest) {
-			slab = poorest->slab;
-			poorest->leaving = true;
-			disk_slab_close(d, slab, true);
-		}
+		if (poorest)
+			rack_leave(poorest);
 		cache_unlock(c);
-		if (slab && !slab_take_away(c, k->unit, slab, COUNTER_EVICTED_DISK))
+		if (poorest && !rack_give_up(c, poorest, COUNTER_EVICTED_DISK))
 			s = disk_slab_prepare(d, k->slot_bytes);
 	}
 	cache_lock(c);
@@ -499,55 +491,6 @@ void tier_buffers_drop(struct cache *c, const uint32_t *buffer)
 		disk_buffer_remove(c->tier->units[i].disk, buffer[i]);
 }
 
-/* Room elsewhere in the class for what the rack has. */
-static bool rack_fits_elsewhere(const struct rack *r)
-{
-	uint64_t slots = 0;
-
-	for (const struct rack *o = r->class->racks; o; o = o->next)
-		slots += o->slots;
-	return slots - r->slots >= r->class->blocks;
-}
-
-enum status cache_compact_step(struct cache *c, uint32_t disk, uint64_t bytes_max, uint64_t *freed)
-{
-	struct rack *least = NULL;
-	struct disk_slab_view v = { .slab = 0 };
-	struct disk_view view;
-	struct unit *u;
-	enum status s;
-
-	*freed = 0;
-	if (!c->tier || disk >= c->tier->unit_count)
-		return STATUS_NOT_FOUND;
-	u = &c->tier->units[disk];
-	disk_look(u->disk, &view);
-	cache_lock(c);
-	if (view.slab_bytes_used > bytes_max)
-		least = rack_least(u->classes, NULL, true);
-	for (struct disk_class *k = u->classes; k && !least; k = k->next) {
-		least = rack_least(k, NULL, false);
-		if (least && !rack_fits_elsewhere(least))
-			least = NULL;
-	}
-	s = least ? STATUS_OK : STATUS_MISS;
-	/* A chore may have deleted the file already, and be about to say so. */
-	if (least && (!disk_slab_next(u->disk, least->slab - 1, &v) || v.slab != least->slab))
-		s = STATUS_BUSY;
-	if (!s) {
-		least->leaving = true;
-		disk_slab_close(u->disk, v.slab, true);
-	}
-	cache_unlock(c);
-	if (s)
-		return s;
-	CRASH_POINT("compact");
-	s = slab_take_away(c, u, v.slab, COUNTER_EVICTED_COMPACT);
-	if (!s)
-		*freed = v.file_bytes;
-	return s;
-}
-
 bool cache_settle(struct cache *c, uint64_t until_us)
 {
 	uint64_t dirty, now;
@@ -561,8 +504,13 @@ bool cache_settle(struct cache *c, uint64_t until_us)
 		c->tier->all = true;
 		spill_pump(c);
 		dirty = c->tier->move_count;
-		for (uint32_t i = 0; i < c->pool_count; i++)
+		for (uint32_t i = 0; i < c->pool_count; i++) {
+			enum status refused;
+
 			dirty += c->pools[i]->dirty;
+			dirty += c->vram && vram_settle(c, c->pools[i], UINT64_MAX, SETTLE_DOWNS, NULL, &refused);
+		}
+		dirty += c->vram ? c->vram->move_count : 0;
 		cache_unlock(c);
 		if (!dirty)
 			break;

@@ -1,5 +1,5 @@
 /* The disk tier behind the cache: what its files ask of each other (cache_tier.c, cache_rack.c, cache_move.c,
- * cache_spill.c, cache_flush.c, cache_wait.c, cache_restore.c) and the rest of the cache of them.
+ * cache_compact.c, cache_spill.c, cache_flush.c, cache_wait.c, cache_restore.c) and the rest of the cache of them.
  *
  * A *unit* is a disk. Its slabs are *racks* here: whose block is in which slot. Racks of one slot size on one unit are a *class*,
  * with an eviction policy of its own, for what leaves a disk is not what leaves memory.
@@ -10,6 +10,10 @@
  *     spill:  dirty block -> slot (free, or a victim's) -> write -> rack, catalog     block stays readable in memory all along
  *     load:   block on disk -> slot in memory -> read -> checksums -> shelf, policy
  *     bury:   slot whose header names a removed block -> tombstone -> free
+ *
+ * A slab that is given up (compaction, or another slot size needs its bytes) may hold the only durable copy of a block that memory
+ * has, and that was flushed: such a block is spilled once more, elsewhere, and the slab is deleted when that copy is synced
+ * (cache_compact.c). Until then the block has both slots; the old one is in the graves from the moment that it has the new one.
  *
  * The rule of the dead: the header in a taken disk slot names either the block that the rack has there, or one that nobody could
  * have been told is deleted: Delete waits for the burial, or for the write that displaces the header. Graves are the list of those.
@@ -27,6 +31,7 @@
 enum {
 	RACK_BUCKETS = 256,
 	MOVE_BUCKETS = 1024,
+	CLASS_COLD = 64,
 };
 
 struct rack_slot {
@@ -39,8 +44,12 @@ struct rack {
 	struct rack *next, *hash_next; /* of the class; of the bucket */
 	uint32_t slab, slots;
 	uint32_t blocks;
-	uint32_t moves;                /* spills into it and burials in it that are under way */
-	bool leaving;                  /* its slab is being deleted: what it has is not durable */
+	uint32_t moves;                /* spills into and out of it and burials in it that are under way */
+	bool leaving;                  /* its slab is to be deleted: what it has is not durable */
+	bool sealed;                   /* ... now: nothing is loaded from it any more */
+	struct move *copied;           /* spills of its blocks elsewhere: written, not synced */
+	struct move *left;             /* burials of what was there, begun when its slab is gone, or stays */
+	uint32_t left_count;
 	bool gone;                     /* its slab is deleted */
 	struct rack_slot at[];
 };
@@ -55,6 +64,8 @@ struct disk_class {
 	bool wanted;                   /* a slab, by the chores */
 	bool full;                     /* the budget has no slab for it: displace */
 	uint64_t full_us;              /* since when */
+	uint64_t cold[CLASS_COLD], cold_us; /* ids of some that may be displaced, as of a search then */
+	uint32_t cold_at, cold_count;
 };
 
 struct unit {
@@ -95,6 +106,8 @@ struct move {
 	struct pool *dead_pool;
 	struct slot_header *page;      /* of a burial */
 	struct move *also;             /* a burial's second name for the header, after a write that failed */
+	struct move *old;              /* of a spill out of a rack: the burial of the slot that the block has there */
+	bool written;                  /* ... and in rack->copied */
 };
 
 /* One thing that a wait waits for: a move, a sync, a commit of the catalog; and a pin it keeps. */
@@ -134,6 +147,7 @@ struct tier {
 	bool lagging;                  /* the catalog could not be told of something: only a scan finds all */
 	pthread_t restorer;
 	bool restorer_started;
+	struct cache *left_next;       /* of the caches whose disks were left behind */
 	_Atomic bool restorer_stop;
 	uint64_t restored_blocks, restored_us;
 	uint32_t layouts_kept;         /* pools whose layout the catalog has been told */
@@ -145,7 +159,9 @@ struct tier {
 enum status tier_create(struct cache *c, const char **why);
 uint64_t tier_first_generation(struct cache *c);
 enum status tier_start(struct cache *c, const char **why);
-void tier_stop(struct cache *c);    /* ends all moves; no thread of the tier's runs after it */
+/* Ends all moves; no thread of the tier's runs after it. False: a disk has not answered within disk_close_ms, or the catalog's: what its
+ * requests touch, which is the whole cache, must stay as it is. */
+bool tier_stop(struct cache *c);
 void tier_destroy(struct cache *c); /* after the blocks are gone */
 void tier_tick(struct cache *c);
 /* True: there is something for tier_chores. */
@@ -174,9 +190,11 @@ void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b
 /* It is not any more; the slot stays taken on the disk. A block that is in memory becomes dirty. */
 void rack_detach(struct cache *c, struct block *b);
 void rack_use(struct cache *c, struct block *b);
+/* It is new to the class's policy, as if it were attached now. */
+void rack_renew(struct cache *c, struct block *b, uint64_t position);
 /* A slot for a block of that size on the unit: a free one, or that of *victim, which still lies there. MISS: wait for the
- * chores. EXHAUSTED; UNAVAILABLE. */
-enum status rack_take(struct cache *c, struct unit *u, uint64_t slot_bytes, struct rack **rack, uint32_t *slot,
+ * chores, which make a slab; without `grow` none is made. EXHAUSTED; UNAVAILABLE. */
+enum status rack_take(struct cache *c, struct unit *u, uint64_t slot_bytes, bool grow, struct rack **rack, uint32_t *slot,
 		      struct block **victim);
 /* Whether every disk is full, and none's policy would give the block the place of another. */
 bool rack_refuses(struct cache *c, const struct block *b);
@@ -190,16 +208,32 @@ struct block *unit_next_block(struct unit *u, uint64_t *cursor, uint32_t *budget
 struct move *move_of(struct cache *c, const struct block *b);
 /* The next move after `after` (NULL: the first) until whose end a header may name that block. */
 struct move *grave_of(struct cache *c, const struct index_ident *ident, struct move *after);
-/* Joins the move if there is one. w may be NULL. OK: under way. BUSY, EXHAUSTED, UNAVAILABLE, MISS (a slab is being made): not now. */
+/* Joins the move if there is one. w may be NULL. OK: under way. BUSY, EXHAUSTED, UNAVAILABLE, MISS (a slab is being made): not now.
+ * A block in a rack that is leaving is copied to another, without a new slab: it is there when the copy was written, synced, and
+ * spills_land was called. */
 enum status spill_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
 enum status load_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
 /* Puts a tombstone on a slot that is not attached any more, whose header names (p, ident, generation); the slot is free afterwards. */
 void bury_begin(struct cache *c, struct rack *r, uint32_t slot, struct pool *p, const struct index_ident *ident,
 		uint64_t generation);
+/* Copies that were written out of a rack (of its list `copied`) have been synced (OK), or are given up. */
+void spills_land(struct cache *c, struct move *copied, enum status s);
+/* The rack's slab is gone, or stays: the slots that were left are buried. */
+void burials_release(struct cache *c, struct rack *r);
 /* Loads that waited for memory. */
 void loads_feed(struct cache *c);
 /* Burials that waited for the disk. */
 void burials_feed(struct cache *c);
+
+/* ---- cache_compact.c ---- */
+
+/* The idle rack with the fewest blocks; of k, or of all classes from k on but `but`. */
+struct rack *rack_least(const struct disk_class *k, const struct disk_class *but, bool all);
+/* It is chosen: nothing new comes into it. */
+void rack_leave(struct rack *r);
+/* Without the lock, on a worker, of a rack that is leaving: copies elsewhere what memory has too, then deletes the slab with what is
+ * left in it, counted as `why`. Not OK: the rack stays, and is leaving no more. May last half a second, and a sync. */
+enum status rack_give_up(struct cache *c, struct rack *r, enum counter why);
 
 /* ---- cache_scrub.c ---- */
 
@@ -253,6 +287,29 @@ enum { LAYOUT_BYTES = 96 };
 void layout_pack(const struct kv_layout *l, uint8_t out[LAYOUT_BYTES]);
 /* False: not the bytes of a sound layout. */
 bool layout_unpack(const uint8_t *bytes, size_t n, struct kv_layout *out);
+/* ---- cache_restore_order.c ---- */
+
+/* What was taken up, for the order in which disks give it up; the restorer's. */
+struct restored {
+	uint64_t id, parent;           /* names as policies know them; parent 0: none */
+	uint64_t stored_ms;
+	uint64_t position;             /* of its first token */
+	struct rack *rack;
+	uint32_t slot;
+};
+struct restored_notes {
+	struct restored *at;
+	size_t count, room;
+	bool lost;                     /* no memory for one */
+};
+/* With or without the lock. */
+void restored_note(struct restored_notes *n, const struct restored *one);
+/* Without the lock: tells the disks' policies of all that is still where it was noted, coldest first. */
+void restored_order(struct cache *c, struct restored_notes *n);
+void restored_notes_free(struct restored_notes *n);
+
+/* ---- cache_restore.c, again ---- */
+
 /* Tells the catalog of a block that is on disk now, or no more. */
 void catalog_tell(struct cache *c, const struct block *b, const struct slot_header *h);
 void catalog_untell(struct cache *c, const struct index_ident *ident);

@@ -11,6 +11,7 @@
  * overflows meanwhile, RESYNC follows SYNCED.
  */
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -119,7 +120,7 @@ static bool dump_disk(struct cache_watch *w, struct watch_item *item, uint32_t *
 	struct block *b;
 
 	while ((b = tier_next_block(w->cache, &w->dump_disk, budget))) {
-		for (uint32_t l = 0; l < w->layouts && !b->shelf; l++) {
+		for (uint32_t l = 0; l < w->layouts && !b->shelf; l++) { /* those that are on a GPU too are told here */
 			if (w->pool[l] != b->pool)
 				continue;
 			item_of(b, CACHE_STORED, l, item);
@@ -138,6 +139,14 @@ static bool dump_step(struct cache_watch *w, struct watch_item *item)
 		struct block *b = shelf_next_block(w->pool[w->dump_layout], &w->dump_extent, &w->dump_slot,
 						   &budget);
 
+		if (b) {
+			item_of(b, CACHE_STORED, w->dump_layout, item);
+			return true;
+		}
+		if (!budget)
+			return false;
+		/* Extents of GPUs have higher ids. */
+		b = vram_next_only(w->cache, w->pool[w->dump_layout], &w->dump_extent, &w->dump_slot, &budget);
 		if (b) {
 			item_of(b, CACHE_STORED, w->dump_layout, item);
 			return true;
@@ -164,20 +173,12 @@ static bool watch_pop(struct cache_watch *w, struct watch_item *item)
 	return true;
 }
 
-static const char *tier_word(uint8_t where)
-{
-	static const char *const words[] = { "", "host", "disk", "host+disk" };
-
-	_Static_assert(BLOCK_IN_MEMORY == 1 && BLOCK_ON_DISK == 2, "the words' order");
-	return words[where & (BLOCK_IN_MEMORY | BLOCK_ON_DISK)];
-}
-
 static void watch_tell(struct cache_watch *w, const struct watch_item *item, struct cache_watch_event *out)
 {
 	*out = (struct cache_watch_event){ .sequence = ++w->sequence,
 					   .kind = item->kind,
 					   .reason = item->reason,
-					   .tier = item->kind == CACHE_STORED || item->kind == CACHE_MOVED ? tier_word(item->where) : "",
+					   .tier = item->kind == CACHE_STORED || item->kind == CACHE_MOVED ? block_tiers(item->where) : "",
 					   .layout = item->layout,
 					   .key_bytes = item->key_bytes };
 	memcpy(out->key, item->key, sizeof(out->key));

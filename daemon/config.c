@@ -24,7 +24,7 @@
 #define GIB (1024 * MIB)
 #define HOUR_MS 3600000ull
 
-enum type { T_PATH, T_SOCKET, T_LISTEN, T_DISKS, T_POLICY, T_BYTES, T_MS, T_COUNT, T_MILLI, T_MODE, T_CHOICE };
+enum type { T_PATH, T_SOCKET, T_LISTEN, T_DISKS, T_GPUS, T_PLUGIN, T_POLICY, T_BYTES, T_MS, T_COUNT, T_MILLI, T_MODE, T_CHOICE };
 
 struct option {
 	const char *name;
@@ -74,8 +74,14 @@ static const struct option options[] = {
 	{ "disk_io", T_CHOICE, AT(disk_io), "auto", 0, 0, io_words, "how disks are read and written" },
 	{ "catalog", T_CHOICE, AT(catalog), "keep", 0, 0, catalog_words,
 	  "rebuild: forget the catalog of the disks and make it anew from the blocks themselves" },
+	{ "gpus", T_GPUS, AT(gpus), "off", 0, 0, NULL,
+	  "GPUs whose memory holds blocks too: their numbers, separated by commas, or all; off, or without CUDA: none" },
+	{ "gpu_bytes", T_BYTES, AT(gpu_bytes), "auto", 16 * MIB, 1ull << 46, NULL,
+	  "memory of each GPU that may be taken; auto: half of what is free when the daemon starts" },
+	{ "cuda_plugin", T_PLUGIN, AT(cuda_plugin), "auto", 0, 0, NULL,
+	  "library that reaches the GPUs; auto: libterrace_cuda.so.0, where libraries are found" },
 	{ "graph_nodes", T_COUNT, AT(graph_nodes), "131072", 0, 1 << 26, NULL,
-	  "blocks that the graph of what is asked for remembers, some 150 bytes each; 0: no graph, and nothing is read ahead" },
+	  "blocks that the graph of what is asked for remembers, some 210 bytes each; 0: no graph, and nothing is read ahead" },
 	{ "advisor_every", T_MS, AT(advisor_every_ms), "500ms", 50, 60000, NULL, "how often the graph is asked what is expected next" },
 	{ "prefetch_bytes", T_BYTES, AT(prefetch_bytes), "256MiB", 0, 1ull << 40, NULL,
 	  "read ahead from the disks at most so much a second; 0: nothing" },
@@ -247,47 +253,14 @@ static const char *listen_problem(const char *value)
 	return loopback ? NULL : "only a loopback address: this version has no mutual TLS, so nothing else may be served";
 }
 
-/* One FOLDER:SIZE of n bytes. */
-static const char *disk_parse(const char *at, size_t n, struct config_disk *out)
+bool config_bytes(const char *value, uint64_t *out)
 {
-	const char *colon = memrchr(at, ':', n);
-	char size[32];
-
-	if (!colon || colon == at)
-		return "not of the form /FOLDER:SIZE";
-	if (at[0] != '/')
-		return "a disk's folder is not an absolute path";
-	const size_t folder = (size_t)(colon - at), digits = n - folder - 1;
-
-	if (folder >= sizeof out->folder || digits >= sizeof size)
-		return "too long";
-	memcpy(out->folder, at, folder);
-	out->folder[folder] = 0;
-	memcpy(size, colon + 1, digits);
-	size[digits] = 0;
-	if (!parse_number(size, byte_units, &out->bytes))
-		return "a disk's size is not a size such as 512GiB";
-	return out->bytes < MIB || out->bytes > 1ull << 50 ? "a disk's size is not within 1MiB and 1024TiB" : NULL;
+	return parse_number(value, byte_units, out);
 }
 
-uint32_t config_disks(const char *value, struct config_disk out[CONFIG_DISKS_MAX], const char **problem)
+bool config_count(const char *value, uint64_t *out)
 {
-	uint32_t n = 0;
-
-	*problem = NULL;
-	if (!strcmp(value, "off") || !*value)
-		return 0;
-	for (const char *at = value;; at += strcspn(at, ",") + 1) {
-		*problem = n == CONFIG_DISKS_MAX ? "more than 16 disks" : disk_parse(at, strcspn(at, ","), &out[n]);
-		for (uint32_t i = 0; i < n && !*problem; i++)
-			if (!strcmp(out[i].folder, out[n].folder))
-				*problem = "the same folder twice";
-		if (*problem)
-			return 0;
-		n++;
-		if (!at[strcspn(at, ",")])
-			return n;
-	}
+	return parse_number(value, no_units, out);
 }
 
 static const char *text_problem(const struct option *o, const char *value)
@@ -311,6 +284,16 @@ static const char *text_problem(const struct option *o, const char *value)
 		config_disks(value, disks, &problem);
 		return problem;
 	}
+	if (o->type == T_GPUS) {
+		uint32_t gpus[CONFIG_GPUS_MAX];
+		const char *problem;
+		bool all;
+
+		config_gpus(value, gpus, &all, &problem);
+		return problem;
+	}
+	if (o->type == T_PLUGIN && !strcmp(value, "auto"))
+		return NULL;
 	if (o->type == T_POLICY)
 		return policy_find(value) ? NULL : "no such policy";
 	if (word && o->offset == AT(fd_socket))
@@ -678,6 +661,8 @@ static void derive(struct config *c, struct config_errors *errors)
 		c->listen[0] = 0;
 	if (!strcmp(c->disks, "off"))
 		c->disks[0] = 0;
+	if (!strcmp(c->gpus, "off"))
+		c->gpus[0] = 0;
 	if (!strcmp(c->fd_socket, c->socket))
 		complain(errors, "fd_socket: the same path as socket");
 }

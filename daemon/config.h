@@ -36,6 +36,8 @@ struct config {
 	/* In the table's order. */
 	char data_dir[CONFIG_TEXT_MAX], socket[CONFIG_TEXT_MAX], fd_socket[CONFIG_TEXT_MAX], listen[CONFIG_TEXT_MAX];
 	char policy[CONFIG_TEXT_MAX], disks[CONFIG_TEXT_MAX], disk_policy[CONFIG_TEXT_MAX];
+	char gpus[CONFIG_TEXT_MAX], cuda_plugin[CONFIG_TEXT_MAX];
+	uint64_t gpu_bytes;
 	uint64_t socket_mode;
 	uint64_t host_bytes, extent_bytes, huge_pages;
 	uint64_t pinned_share_milli;
@@ -75,6 +77,10 @@ enum status config_parse(struct config *c, const char *name, const char *bytes, 
 bool config_set(struct config *c, const char *name, const char *value, enum config_origin origin, const char *where,
 		struct config_errors *errors);
 
+/* A size such as 512GiB, a whole number: false for anything else, or an overflow. */
+bool config_bytes(const char *value, uint64_t *out);
+bool config_count(const char *value, uint64_t *out);
+
 /* The disks that `disks` names, folder and size each: how many, at most CONFIG_DISKS_MAX. 0 with *problem NULL: off; with
  * *problem: what is wrong with it. Fuzzed with config_parse. */
 enum { CONFIG_DISKS_MAX = 16 };
@@ -83,6 +89,11 @@ struct config_disk {
 	uint64_t bytes;
 };
 uint32_t config_disks(const char *value, struct config_disk out[CONFIG_DISKS_MAX], const char **problem);
+
+/* The GPUs that `gpus` names, by number: how many, at most CONFIG_GPUS_MAX; *all: each that there is, and 0. 0 with *problem NULL and not
+ * *all: off; with *problem: what is wrong with it. Fuzzed with config_parse. */
+enum { CONFIG_GPUS_MAX = 16 };
+uint32_t config_gpus(const char *value, uint32_t out[CONFIG_GPUS_MAX], bool *all, const char **problem);
 
 /* Row i of the table: false past its end. value: in the form the file takes, as in force. */
 struct config_row {

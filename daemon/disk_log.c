@@ -66,6 +66,7 @@ void disk_log_look(struct disk_log *log, struct cache *c)
 {
 	struct cache_catalog_state catalog;
 
+	gpu_log_look(&log->gpus, c);
 	if (!cache_catalog(c, &catalog))
 		return;
 	look_at_catalog(log, &catalog);

@@ -11,6 +11,7 @@
 #include "daemon/door.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -83,6 +84,9 @@ struct door {
 	atomic_ullong packets, refused, descriptors, releases, retire_lost;
 };
 
+_Static_assert(CACHE_EXTENT_BOARD == FDSOCK_EXTENT_BOARD, "the door hands the number on");
+_Static_assert((int)DEVICES_MAX <= (int)FDSOCK_BOARD_WORDS && FDSOCK_BOARD_WORDS * sizeof(uint32_t) <= 4096, "a word a GPU, on one page");
+
 /* ---- packets ---- */
 
 int door_packet_type(const void *packet, size_t n)
@@ -120,23 +124,23 @@ static struct fdsock_head head_of(enum fdsock_type type)
 	return (struct fdsock_head){ FDSOCK_MAGIC, FDSOCK_VERSION, (uint16_t)type };
 }
 
-/* Sends a packet, with a descriptor unless fd is -1. False: the peer is gone, or does not read. */
-static bool send_packet(int to, const void *packet, size_t n, int fd)
+/* Sends a packet, with `fds` descriptors, at most 2. False: the peer is gone, or does not read. */
+static bool send_packet(int to, const void *packet, size_t n, const int *fd, uint32_t fds)
 {
 	union {
 		struct cmsghdr head;
-		char room[CMSG_SPACE(sizeof(int))];
+		char room[CMSG_SPACE(2 * sizeof(int))];
 	} control = { 0 };
 	struct iovec iov = { (void *)packet, n };
 	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
 
-	if (fd >= 0) {
+	if (fds) {
 		m.msg_control = &control;
-		m.msg_controllen = sizeof control.room;
+		m.msg_controllen = CMSG_SPACE(fds * sizeof(int));
 		control.head.cmsg_level = SOL_SOCKET;
 		control.head.cmsg_type = SCM_RIGHTS;
-		control.head.cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
+		control.head.cmsg_len = CMSG_LEN(fds * sizeof(int));
+		memcpy(CMSG_DATA(&control.head), fd, fds * sizeof(int));
 	}
 	ssize_t sent;
 
@@ -164,8 +168,9 @@ static void hang_up(struct door *d, struct connection *c, const char *reason)
 		return;
 	c->gone = true;
 	close(c->fd);
-	if (c->pidfd >= 0)
-		close(c->pidfd);
+	/* The cache may hold the pidfd still, and as long as anybody does the kernel would go on telling of it, with our key. */
+	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->pidfd, NULL);
+	close(c->pidfd);
 	if (c->attachment) {
 		cache_attach_gone(d->daemon->cache, c->attachment, daemon_now_us());
 		log_info("detached", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session), LOG_TEXT("reason", reason));
@@ -174,12 +179,17 @@ static void hang_up(struct door *d, struct connection *c, const char *reason)
 	}
 }
 
+static void on_readable(struct door *d, struct connection *c);
+
 static void sweep(struct door *d, uint64_t now_us)
 {
 	for (struct connection *c = d->all.next, *next; c != &d->all; c = next) {
 		next = c->next;
-		if (!c->attachment && now_us - c->accepted_us > HELLO_US)
-			hang_up(d, c, "no hello");
+		if (!c->attachment && now_us - c->accepted_us > HELLO_US) {
+			on_readable(d, c); /* it may be there, and we be late */
+			if (!c->attachment)
+				hang_up(d, c, "no hello");
+		}
 		if (!c->gone)
 			continue;
 		c->prev->next = c->next;
@@ -286,32 +296,38 @@ static bool on_hello(struct door *d, struct connection *c, const struct fdsock_h
 	if (s == STATUS_OK) {
 		c->attachment = w.attachment;
 		c->session = w.session;
+		cache_attach_watch(d->daemon->cache, c->attachment, fcntl(c->pidfd, F_DUPFD_CLOEXEC, 0));
 		log_info("attached", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session));
 	} else {
 		w.attachment = w.session = 0;
 		log_info("attach_refused", LOG_NUM("pid", c->pid), LOG_TEXT("reason", why ? why : status_text(s)));
 	}
-	return send_packet(c->fd, &w, sizeof w, -1) && s == STATUS_OK;
+	return send_packet(c->fd, &w, sizeof w, NULL, 0) && s == STATUS_OK;
 }
 
 static bool on_map(struct door *d, struct connection *c, const struct fdsock_map *m)
 {
-	struct fdsock_extent e = { .head = head_of(FDSOCK_EXTENT), .extent = m->extent, .write = m->write != 0 };
-	int fd = -1;
-	enum status s = cache_attach_map(d->daemon->cache, c->attachment, m->extent, m->write != 0, &fd, &e.bytes,
-					 &e.page_bytes);
+	struct fdsock_extent e = { .head = head_of(FDSOCK_EXTENT), .extent = m->extent, .write = m->write != 0,
+				   .gpu = FDSOCK_NO_GPU };
+	struct cache_lent lent = { .fd = -1, .device_fd = -1 };
+	enum status s = cache_attach_lend(d->daemon->cache, c->attachment, m->extent, m->write != 0, &lent);
+	const int fds[] = { lent.fd, lent.device_fd };
+	const uint32_t count = s != STATUS_OK ? 0 : lent.device_fd < 0 ? 1 : 2;
 
 	e.status = s;
-	if (s != STATUS_OK) {
-		fd = -1;
-		e.bytes = e.page_bytes = 0;
+	if (s == STATUS_OK) {
+		e.bytes = lent.bytes;
+		e.page_bytes = lent.page_bytes;
+		e.gpu = lent.gpu < 0 ? FDSOCK_NO_GPU : (uint32_t)lent.gpu;
+		e.at = lent.at;
+		e.range = lent.range_bytes;
+		e.layout_id = lent.layout_id;
 	}
-	bool ok = send_packet(c->fd, &e, sizeof e, fd);
+	bool ok = send_packet(c->fd, &e, sizeof e, fds, count);
 
-	if (fd >= 0) {
-		close(fd);
-		atomic_fetch_add_explicit(&d->descriptors, 1, memory_order_relaxed);
-	}
+	for (uint32_t i = 0; i < count; i++)
+		close(fds[i]);
+	atomic_fetch_add_explicit(&d->descriptors, count, memory_order_relaxed);
 	return ok;
 }
 
@@ -400,7 +416,7 @@ static void send_retirements(struct door *d)
 
 		for (struct connection *c = d->all.next; c != &d->all; c = c->next)
 			if (!c->gone && c->attachment == box[i].attachment &&
-			    !send_packet(c->fd, &m, sizeof m, -1))
+			    !send_packet(c->fd, &m, sizeof m, NULL, 0))
 				hang_up(d, c, "answers not read");
 	}
 }

@@ -11,6 +11,7 @@
 #include "daemon/daemon.h"
 #include "daemon/disk_log.h"
 #include "daemon/door.h"
+#include "daemon/gpu_plugin.h"
 #include "daemon/log.h"
 #include "daemon/rpc.h"
 #include "daemon/workers.h"
@@ -84,6 +85,7 @@ static int run(const struct config *c)
 	if (claim_folder(c->data_dir, &lock, why, sizeof why) || claim_socket(c->socket, why, sizeof why) ||
 	    (c->fd_socket[0] && claim_socket(c->fd_socket, why, sizeof why)))
 		return fail("claim", why);
+	gpu_plugin_load(c, &options);
 	if (cache_create(&options.options, d.started_us, &d.cache, &cache_why))
 		return fail("cache", cache_why);
 	cache_thread_enter();
@@ -108,7 +110,8 @@ static int run(const struct config *c)
 	door_destroy(d.door); /* may have a worker do something yet */
 	workers_destroy(d.workers);
 	cache_thread_leave();
-	cache_destroy(d.cache);
+	if (!cache_destroy(d.cache))
+		log_warn("disks_left_behind", LOG_TEXT("reason", "a disk does not answer: the next start reads all headers"));
 	close(lock);
 	log_info("stopped", LOG_NUM("pid", getpid()), LOG_NUM("code", code));
 	return code;

@@ -90,7 +90,7 @@ enum status rpc_stats(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	terrace__v1__stats_reply__init(r);
 	r->epoch = cache_epoch(d->cache);
 	r->version = (char *)TERRACE_VERSION;
-	r->state = (char *)(cache_draining(d->cache) ? "draining" : "serving");
+	r->state = (char *)(cache_draining(d->cache) ? "draining" : cache_degraded(d->cache) ? "degraded" : "serving");
 	r->uptime_ms = (c->now_us - d->started_us) / 1000;
 	r->n_stats = s.n;
 	r->stats = s.rows;

@@ -7,7 +7,41 @@ enum {
 	EDGES_MAX = 128,
 };
 
-static void explain_row(const struct cache_explained *v, Terrace__V1__ExplainBlock *b)
+/* Of a block's two tiers. */
+struct tier_rows {
+	Terrace__V1__ExplainTier tier[CACHE_TIERS_EXPLAINED], *list[CACHE_TIERS_EXPLAINED];
+	Terrace__V1__ExplainFeature feature[CACHE_TIERS_EXPLAINED][CACHE_FEATURES_MAX],
+		*features[CACHE_TIERS_EXPLAINED][CACHE_FEATURES_MAX];
+};
+
+static void tier_row(const struct cache_explained_tier *v, uint32_t at, struct tier_rows *rows)
+{
+	Terrace__V1__ExplainTier *t = rows->list[at] = &rows->tier[at];
+
+	terrace__v1__explain_tier__init(t);
+	t->tier = (char *)v->tier;
+	t->policy = (char *)v->policy;
+	t->idle_ms = v->idle_ms;
+	t->uses = v->uses;
+	t->ranked = v->ranked;
+	t->rank = v->rank;
+	t->rival = (ProtobufCBinaryData){ v->rival_bytes, (uint8_t *)v->rival };
+	t->scored = v->scored;
+	t->score = v->score;
+	t->rival_score = v->rival_score;
+	t->unit = (char *)v->unit;
+	for (uint32_t i = 0; i < v->features; i++) {
+		Terrace__V1__ExplainFeature *f = rows->features[at][i] = &rows->feature[at][i];
+
+		terrace__v1__explain_feature__init(f);
+		f->name = (char *)v->feature[i].name;
+		f->value = v->feature[i].value;
+	}
+	t->n_features = v->features;
+	t->features = rows->features[at];
+}
+
+static void explain_row(const struct cache_explained *v, Terrace__V1__ExplainBlock *b, struct tier_rows *rows)
 {
 	terrace__v1__explain_block__init(b);
 	b->layout_id = v->layout_id;
@@ -32,6 +66,10 @@ static void explain_row(const struct cache_explained *v, Terrace__V1__ExplainBlo
 	b->left_idle_ms = v->left_idle_ms;
 	b->left_uses = v->left_uses;
 	b->regretted = v->regretted;
+	for (uint32_t i = 0; i < v->tiers; i++)
+		tier_row(&v->at[i], i, rows);
+	b->n_tiers = v->tiers;
+	b->tiers = rows->list;
 }
 
 enum status rpc_explain(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
@@ -40,20 +78,21 @@ enum status rpc_explain(struct rpc_call *c, const ProtobufCMessage *request, Pro
 	Terrace__V1__ExplainReply *r = rpc_take(c, sizeof *r);
 	struct cache_explained *views = rpc_take(c, EXPLAIN_MAX * sizeof *views);
 	Terrace__V1__ExplainBlock *blocks = rpc_take(c, EXPLAIN_MAX * sizeof *blocks), **rows = rpc_take(c, EXPLAIN_MAX * sizeof *rows);
+	struct tier_rows *tiers = rpc_take(c, EXPLAIN_MAX * sizeof *tiers);
 	const char *why = NULL;
 	uint32_t n = 0;
 	enum status s = rpc_key(c, "key", &q->key);
 
 	if (s != STATUS_OK)
 		return s;
-	if (!r || !views || !blocks || !rows)
+	if (!r || !views || !blocks || !rows || !tiers)
 		return rpc_too_big(c);
 	s = cache_explain(c->daemon->cache, q->tenant, q->layout_id, q->key.data, (uint32_t)q->key.len, c->now_us, views,
 			  EXPLAIN_MAX, &n, &why);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
 	for (uint32_t i = 0; i < n; i++) {
-		explain_row(&views[i], &blocks[i]);
+		explain_row(&views[i], &blocks[i], &tiers[i]);
 		rows[i] = &blocks[i];
 	}
 	terrace__v1__explain_reply__init(r);

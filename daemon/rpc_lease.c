@@ -7,6 +7,7 @@ enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, Proto
 {
 	const Terrace__V1__LeaseRequest *q = (const Terrace__V1__LeaseRequest *)request;
 	Terrace__V1__LeaseReply *r = rpc_take(c, sizeof *r);
+	struct cache_on on = { .attachment = q->attachment, .or_host = q->gpu_or_host };
 	struct cache_leased leased = { 0 };
 	struct cache_place *places;
 	struct cache_keys keys;
@@ -14,6 +15,9 @@ enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	const char *why = NULL;
 	enum status s = rpc_keys(c, q->keys, false, &keys);
 
+	if (s != STATUS_OK)
+		return s;
+	s = rpc_gpu(c, q->gpu, &on.gpu);
 	if (s != STATUS_OK)
 		return s;
 	if ((unsigned)q->mode > TERRACE__V1__LEASE_MODE__LEASE_ALL)
@@ -25,13 +29,16 @@ enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	if (!r || !places)
 		return rpc_too_big(c);
 	terrace__v1__lease_reply__init(r);
-	s = cache_lease(c->daemon->cache, q->session, &keys, q->mode == TERRACE__V1__LEASE_MODE__LEASE_ALL,
-			q->attachment, c->now_us, places, keys.count * layouts, &leased, rpc_wait(c), &why);
+	s = cache_lease_on(c->daemon->cache, q->session, &keys, q->mode == TERRACE__V1__LEASE_MODE__LEASE_ALL, &on, c->now_us,
+			   places, keys.count * layouts, &leased, rpc_wait(c), &why);
 	if (s == STATUS_BUSY)
 		return rpc_wait_busy(c);
 	if (s == STATUS_OK) {
 		r->lease = leased.lease;
 		r->blocks = leased.blocks;
+		r->board_word = leased.board_word;
+		r->board_base = leased.board_base;
+		r->board_layers = leased.board_layers;
 		r->places = rpc_places(c, places, (size_t)leased.blocks * leased.layouts);
 		if (!r->places) {
 			cache_release(c->daemon->cache, q->session, leased.lease);

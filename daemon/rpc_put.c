@@ -31,6 +31,7 @@ static enum status reserve_infos(struct rpc_call *c, const Terrace__V1__ReserveR
 enum status rpc_reserve(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const Terrace__V1__ReserveRequest *q = (const Terrace__V1__ReserveRequest *)request;
+	struct cache_on on = { .attachment = q->attachment };
 	struct cache_keys keys = { 0 };
 	struct slot_info *info = NULL;
 	uint32_t layouts = 0, n;
@@ -44,7 +45,8 @@ enum status rpc_reserve(struct rpc_call *c, const ProtobufCMessage *request, Pro
 		keys.count = (uint32_t)q->n_info;
 	else if ((s = rpc_keys(c, q->keys, false, &keys)) != STATUS_OK)
 		return s;
-	if ((s = rpc_session_layouts(c, q->session, keys.count, &layouts)) != STATUS_OK ||
+	if ((s = rpc_gpu(c, q->gpu, &on.gpu)) != STATUS_OK ||
+	    (s = rpc_session_layouts(c, q->session, keys.count, &layouts)) != STATUS_OK ||
 	    (s = reserve_infos(c, q, keys.count, &info)) != STATUS_OK)
 		return s;
 	n = keys.count * layouts;
@@ -63,8 +65,8 @@ enum status rpc_reserve(struct rpc_call *c, const ProtobufCMessage *request, Pro
 	r->places = rpc_places(c, NULL, n);
 	if (!r->status || !r->places)
 		return rpc_too_big(c);
-	s = cache_reserve(c->daemon->cache, q->session, &keys, info, q->open, q->attachment, c->worker, c->now_us,
-			  statuses, reservations, places, n, &why);
+	s = cache_reserve_on(c->daemon->cache, q->session, &keys, info, q->open, &on, c->worker, c->now_us, statuses,
+			     reservations, places, n, &why);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
 	r->epoch = cache_epoch(c->daemon->cache);

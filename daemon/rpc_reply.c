@@ -107,6 +107,15 @@ enum status rpc_session_layouts(struct rpc_call *c, uint64_t session, uint32_t c
 	return STATUS_OK;
 }
 
+enum status rpc_gpu(struct rpc_call *c, uint32_t gpu, int32_t *out)
+{
+	if (gpu > cache_gpus(c->daemon->cache, NULL, 0))
+		return rpc_fail(c, STATUS_INVALID, "gpu: %u, the daemon lends the memory of %u", gpu,
+				cache_gpus(c->daemon->cache, NULL, 0));
+	*out = (int32_t)gpu - 1;
+	return STATUS_OK;
+}
+
 enum status rpc_layout_in(struct rpc_call *c, size_t index, const Terrace__V1__Layout *in, struct kv_layout *out)
 {
 	struct kv_layout l = {

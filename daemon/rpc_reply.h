@@ -20,6 +20,9 @@ enum status rpc_key(struct rpc_call *c, const char *field, const ProtobufCBinary
 /* The session's number of layouts, and keys x layouts within CACHE_BLOCKS_MAX. NOT_FOUND. */
 enum status rpc_session_layouts(struct rpc_call *c, uint64_t session, uint32_t count, uint32_t *layouts);
 
+/* The core's number of a request's GPU, 0: host memory. INVALID: the daemon has no such one. */
+enum status rpc_gpu(struct rpc_call *c, uint32_t gpu, int32_t *out);
+
 enum status rpc_layout_in(struct rpc_call *c, size_t index, const Terrace__V1__Layout *in, struct kv_layout *out);
 /* Fills a message whose fingerprint points into `in`. */
 void rpc_layout_out(const struct kv_layout *in, Terrace__V1__Layout *out);

@@ -6,6 +6,27 @@
 #include "daemon/rpc_methods.h"
 #include "daemon/rpc_reply.h"
 
+/* What engines may ask for the memory of. */
+static bool session_gpus(struct rpc_call *c, Terrace__V1__OpenSessionReply *r)
+{
+	const uint32_t count = cache_gpus(c->daemon->cache, NULL, 0);
+	struct cache_gpu_view *views = rpc_take(c, count * sizeof *views);
+	Terrace__V1__Gpu *rows = rpc_take(c, count * sizeof *rows);
+	Terrace__V1__Gpu **list = rpc_take(c, count * sizeof *list);
+
+	if (!views || !rows || !list)
+		return false;
+	r->n_gpus = count ? cache_gpus(c->daemon->cache, views, count) : 0;
+	r->gpus = list;
+	for (uint32_t i = 0; i < r->n_gpus; i++) {
+		terrace__v1__gpu__init(&rows[i]);
+		rows[i].uuid = (ProtobufCBinaryData){ sizeof views[i].uuid, views[i].uuid };
+		rows[i].bytes = views[i].bytes;
+		list[i] = &rows[i];
+	}
+	return true;
+}
+
 /* with_layouts: Attach's caller has not got them. */
 static enum status session_reply(struct rpc_call *c, const struct cache_session_view *v, bool with_layouts,
 				 ProtobufCMessage **reply)
@@ -38,6 +59,8 @@ static enum status session_reply(struct rpc_call *c, const struct cache_session_
 	r->idle_timeout_ms = (uint32_t)config->session_idle_ms;
 	r->n_layout_list = with_layouts ? v->layouts : 0;
 	r->layout_list = layout_list;
+	if (!session_gpus(c, r))
+		return rpc_too_big(c);
 	*reply = &r->base;
 	return STATUS_OK;
 }
@@ -67,6 +90,8 @@ enum status rpc_open_session(struct rpc_call *c, const ProtobufCMessage *request
 			       &why);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
+	if (q->gpu_write_back)
+		cache_session_write_back(c->daemon->cache, v->id);
 	log_info("session_opened", LOG_NUM("session", v->id), LOG_NUM("layouts", v->layouts),
 		 LOG_TEXT("engine", q->engine));
 	s = session_reply(c, v, false, reply);

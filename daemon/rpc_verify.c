@@ -62,11 +62,14 @@ static enum status verify_answer(struct rpc_call *c, ProtobufCMessage **reply)
 	r->blocks = sum->blocks;
 	r->bytes = sum->bytes;
 	r->corrupt = sum->corrupt;
+	r->unread = sum->unread;
 	r->elapsed_ms = (daemon_now_us() - c->began_us) / 1000;
 	r->next = c->step.verify.cursor;
 	r->total_blocks = cache_verify_blocks(c->daemon->cache);
 	if (sum->corrupt)
 		log_warn("verify_found_damage", LOG_NUM("blocks", sum->corrupt));
+	if (sum->unread)
+		log_warn("verify_passed_over", LOG_NUM("blocks", sum->unread));
 	*reply = &r->base;
 	return STATUS_OK;
 }

@@ -1,4 +1,4 @@
-/* Warm: blocks from disk to memory, ahead of their use. */
+/* Warm: blocks from disk to memory, or to a GPU, ahead of their use. */
 #include "daemon/rpc_methods.h"
 #include "daemon/rpc_reply.h"
 
@@ -9,13 +9,16 @@ enum status rpc_warm(struct rpc_call *c, const ProtobufCMessage *request, Protob
 	struct cache_keys keys;
 	const char *why = NULL;
 	uint32_t blocks = 0;
+	int32_t gpu;
 	enum status s = rpc_keys(c, q->keys, false, &keys);
 
+	if (s == STATUS_OK)
+		s = rpc_gpu(c, q->gpu, &gpu);
 	if (s != STATUS_OK)
 		return s;
 	if (!r)
 		return rpc_too_big(c);
-	s = cache_warm(c->daemon->cache, q->session, &keys, c->now_us, rpc_wait(c), &blocks, &why);
+	s = cache_warm_on(c->daemon->cache, q->session, &keys, gpu, c->now_us, rpc_wait(c), &blocks, &why);
 	if (s == STATUS_BUSY && q->wait)
 		return rpc_wait_busy(c);
 	if (s != STATUS_OK && s != STATUS_BUSY)

@@ -3,7 +3,7 @@
  * One message a packet, a fixed struct in the machine's own byte order (both ends are on one machine). Conversation:
  *
  *     client HELLO(token)        -> daemon WELCOME(status, attachment)      once, first
- *     client MAP(extent, write)  -> daemon EXTENT(status, bytes) + descriptor (SCM_RIGHTS)
+ *     client MAP(extent, write)  -> daemon EXTENT(status, bytes) + descriptor (SCM_RIGHTS); of GPU memory two: the hold, the memory
  *     client UNMAPPED(extent)       no answer: the mapping and the descriptor are gone
  *     client RELEASE(leases)        no answer
  *     daemon RETIRE(extent)         please unmap when the last lease in it is back
@@ -11,6 +11,16 @@
  * The daemon takes the peer's identity from SO_PEERCRED, watches its pidfd, and hands each attachment an open file
  * description of its own on which it holds a byte-range lock: the lock disappears when the last descriptor AND the last
  * mapping of it are gone, in whatever process (forked children too). Slots of a dead engine are reused only then.
+ *
+ * An extent of GPU memory (store/device.h) comes with a *hold*: a descriptor of one page of host memory with that lock, which the client
+ * maps and keeps mapped for as long as it has the GPU's memory mapped or work of its own may touch it. Slots there are reused when the
+ * hold is gone and, unless the client said UNMAPPED, the process as well: a kernel may outlive the process's last descriptor by a little.
+ *
+ * The *board* of an attachment is host memory of its own, asked for by MAP of FDSOCK_EXTENT_BOARD (writable): FDSOCK_BOARD_WORDS words of
+ * 4 bytes by which the daemon tells work on a GPU how far a copy has come (LeaseReply.board_word). The client may write them too: to
+ * let its own work go on when the daemon is gone. When the daemon loses the GPU it writes 1 to word board_word + FDSOCK_BOARD_FAILED and
+ * then, from the CPU, moves the word itself on to all that it promised: whoever sees the word reached looks at the other one behind it,
+ * and if that is not 0, the bytes may not be there. It stays so, as the GPU stays lost until the daemon starts anew.
  */
 #ifndef TERRACE_PROTO_FDSOCK_H
 #define TERRACE_PROTO_FDSOCK_H
@@ -19,9 +29,13 @@
 
 enum {
 	FDSOCK_MAGIC = 0x46445254, /* "TRDF" */
-	FDSOCK_VERSION = 1,
+	FDSOCK_VERSION = 2,
 	FDSOCK_LEASES_MAX = 64,
 	FDSOCK_EXTENT_NONE = 0xffffffffu,
+	FDSOCK_EXTENT_BOARD = 0xfffffffeu,
+	FDSOCK_BOARD_WORDS = 1024,     /* the board is one page */
+	FDSOCK_BOARD_FAILED = 512,     /* the words that tell of failures are so far behind those that tell of progress */
+	FDSOCK_NO_GPU = 0xffffffffu,
 };
 
 enum fdsock_type {
@@ -65,6 +79,12 @@ struct fdsock_extent {
 	uint32_t write;
 	uint32_t page_bytes; /* 4096, or the huge page size: mappings are multiples of it */
 	uint64_t bytes;
+	uint32_t gpu;        /* number, as in OpenSessionReply; FDSOCK_NO_GPU: host memory */
+	uint32_t pad;
+	uint64_t at;         /* of GPU memory: bytes from the beginning of its layout's address range on that GPU, so that extents lie side by
+			      * side in the client as in the daemon */
+	uint64_t range;      /* bytes of that range */
+	uint64_t layout_id;  /* whose range that is */
 };
 
 /* Also RETIRE's form. */

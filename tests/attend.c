@@ -7,7 +7,6 @@
 
 #include <check.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -447,34 +446,6 @@ START_TEST(lanes_are_in_order)
 }
 END_TEST
 
-static void *first_use(void *arg)
-{
-	uint64_t *sum = arg;
-
-	for (size_t f = 0; f < COUNT(formats); f++) {
-		const struct kv_lane_order *o = kv_lane_order(formats[f], KV_SIDE_K, 256);
-
-		for (uint32_t i = 0; i < o->vectors * o->fields; i++)
-			*sum = *sum * 31 + o->k_dim[i][3];
-	}
-	return NULL;
-}
-
-/* Check forks for each test, so the tables are not built yet here. */
-START_TEST(threads_share_tables)
-{
-	pthread_t threads[4];
-	uint64_t sums[4] = {0};
-
-	for (int i = 0; i < 4; i++)
-		ck_assert_int_eq(pthread_create(&threads[i], NULL, first_use, &sums[i]), 0);
-	for (int i = 0; i < 4; i++)
-		pthread_join(threads[i], NULL);
-	for (int i = 1; i < 4; i++)
-		ck_assert_uint_eq(sums[i], sums[0]);
-}
-END_TEST
-
 static TCase *machine_case(const char *name, void (*limit)(void))
 {
 	TCase *tc = tcase_create(name);
@@ -496,7 +467,6 @@ static TCase *machine_case(const char *name, void (*limit)(void))
 	tcase_add_test(tc, rows_that_see_nothing);
 	tcase_add_test(tc, bad_parameters_are_refused);
 	tcase_add_test(tc, lanes_are_in_order);
-	tcase_add_test(tc, threads_share_tables);
 	return tc;
 }
 

@@ -2,7 +2,7 @@
 add_library(cache_rig STATIC cache_chain.c cache_rig.c cache_rig_disk.c)
 target_link_libraries(cache_rig PUBLIC terrace_cache PkgConfig::CHECK)
 
-set(cache_tests session lookup lease put ghost watch room admin threads model disk disk_fault disk_threads)
+set(cache_tests session lookup lease put ghost watch room admin threads model disk disk_compact disk_fault disk_threads)
 foreach(name ${cache_tests})
   terrace_test(cache_${name} LIBS cache_rig)
 endforeach()
@@ -11,7 +11,18 @@ terrace_test(cache_advice LIBS cache_rig)
 terrace_test(cache_advice_graph LIBS cache_rig)
 terrace_test(cache_explain LIBS cache_rig)
 terrace_test(cache_trace LIBS cache_rig terrace_replay)
+terrace_test(cache_tiers TIMEOUT 240 LIBS cache_rig terrace_replay)
+add_test(NAME cache_tiers_long COMMAND cache_tiers --long)
+set_tests_properties(cache_tiers_long PROPERTIES TIMEOUT 3600 LABELS long ENVIRONMENT CK_FORK=no)
 # liburcu is not instrumented.
-foreach(name ${cache_tests} cost advice advice_graph explain trace)
+foreach(name ${cache_tests} cost advice advice_graph explain tiers trace)
+  set_tests_properties(cache_${name} PROPERTIES ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1")
+endforeach()
+
+# The VRAM tier, over simulated GPUs.
+add_library(cache_vram_rig STATIC cache_vram_rig.c)
+target_link_libraries(cache_vram_rig PUBLIC cache_rig sim_device)
+foreach(name vram vram_fault vram_model vram_threads)
+  terrace_test(cache_${name} LIBS cache_vram_rig)
   set_tests_properties(cache_${name} PROPERTIES ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1")
 endforeach()

@@ -5,6 +5,8 @@
 
 #include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
+#include "eviction/hash.h"
+#include "kernels/codec.h"
 #include "tests/cache_chain.h"
 
 enum { HOST = 128, DISK = 1024 };
@@ -80,7 +82,6 @@ static void push_out(struct rig *r, const struct rig_disks *d, const struct cach
 		rig_put(r, n, 8);
 		rig_quiet(r);
 	}
-	ck_assert_uint_eq(rig_prefix(r, 1, 6), 6);
 	rig_tick(r->c, r->now);
 	advisor_pass(r->c);
 }
@@ -109,19 +110,22 @@ START_TEST(what_is_expected_is_read_ahead)
 	rig_disks_make(&d, NULL, 1, DISK);
 	o = options(&d);
 	push_out(&r, &d, &o);
-	ck_assert_uint_eq(in_memory(&r, 1, 6), 0);
-	rig_tick(r.c, r.now);
 	rig_quiet(&r);
 	r.now += 1000000;
+	/* The two that a Lease will ask for, and what came after them before. */
 	ck_assert_uint_eq(rig_prefix(&r, 1, 2), 2);
 	rig_tick(r.c, r.now);
 	rig_quiet(&r);
-	ck_assert_uint_eq(in_memory(&r, 3, 4), 4);
-	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_bytes_total", "result=loaded"), 4 * RIG_SLOT_BYTES);
+	ck_assert_uint_eq(in_memory(&r, 1, 6), 6);
+	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_bytes_total", "result=loaded"), 6 * RIG_SLOT_BYTES);
+	ck_assert_int_eq(rig_lease(&r, 1, 2, true, places, &leased), STATUS_OK);
+	ck_assert_int_eq(cache_release(r.c, r.s.id, leased.lease), STATUS_OK);
+	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_bytes_total", "result=used"), 2 * RIG_SLOT_BYTES);
 	ck_assert_int_eq(rig_lease(&r, 3, 3, true, places, &leased), STATUS_OK);
 	ck_assert_int_eq(cache_release(r.c, r.s.id, leased.lease), STATUS_OK);
-	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_bytes_total", "result=used"), 3 * RIG_SLOT_BYTES);
+	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_bytes_total", "result=used"), 5 * RIG_SLOT_BYTES);
 	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_bytes_total", "result=wasted"), 0);
+	r.now += 6000000; /* nobody is expected to want it any more */
 	for (uint64_t n = 5000; n < 5000 + 2 * HOST; n += 8) {
 		rig_put(&r, n, 8);
 		rig_quiet(&r);
@@ -141,7 +145,7 @@ START_TEST(the_budget_and_old_lists_are_kept_to)
 		const char *refused;
 	} table[] = {
 		{ 2 * RIG_SLOT_BYTES, 1000000, 1, "reason=budget" },
-		{ 1 << 30, 2500000, 0, "reason=stale" },
+		{ 1 << 30, 2500000, 2, "reason=stale" },
 		{ 0, 1000000, 0, NULL },
 	};
 
@@ -224,6 +228,196 @@ START_TEST(rounds_forget_what_the_graph_forgot)
 }
 END_TEST
 
+/* ---- ties besides chains ---- */
+
+START_TEST(leases_held_at_a_time_are_tied)
+{
+	const struct cache_options o = options(NULL);
+	struct cache_place places[4];
+	struct cache_leased a, b, longer;
+	uint64_t to = 0;
+	struct rig r;
+
+	rig_open(&r, &o, 1);
+	rig_put(&r, 100, 4);
+	rig_put(&r, 200, 4);
+	rig_put(&r, 300, 4);
+	ck_assert_int_eq(rig_lease(&r, 100, 3, true, places, &a), STATUS_OK);
+	ck_assert_int_eq(rig_lease(&r, 100, 4, true, places, &longer), STATUS_OK); /* the same chain: no news */
+	ck_assert_int_eq(rig_lease(&r, 200, 4, true, places, &b), STATUS_OK);
+	ck_assert_int_eq(cache_release(r.c, r.s.id, a.lease), STATUS_OK);
+	ck_assert_int_eq(cache_release(r.c, r.s.id, b.lease), STATUS_OK);
+	ck_assert_int_eq(cache_release(r.c, r.s.id, longer.lease), STATUS_OK);
+	ck_assert_int_eq(rig_lease(&r, 300, 4, true, places, &a), STATUS_OK); /* alone */
+	ck_assert_int_eq(cache_release(r.c, r.s.id, a.lease), STATUS_OK);
+	rig_tick(r.c, r.now);
+	advisor_pass(r.c);
+	ck_assert_uint_eq(edges(&r, 103, "co_attend", &to), 1);
+	ck_assert_uint_eq(to, 203);
+	ck_assert_uint_eq(edges(&r, 203, "co_attend", NULL), 2);
+	ck_assert_uint_eq(edges(&r, 102, "co_attend", NULL), 1);
+	ck_assert_uint_eq(edges(&r, 303, "co_attend", NULL), 0);
+	ck_assert_uint_eq(edges(&r, 203, "spill_link", &to), 1);
+	ck_assert_uint_eq(to, 203);
+	rig_close(&r);
+}
+END_TEST
+
+static float random_float(uint64_t *state)
+{
+	*state = *state * 6364136223846793005ull + 1442695040888963407ull;
+	return (float)(hash_mix(*state) >> 40) / (float)(1 << 23) - 1;
+}
+
+/* A block whose keys point about where `seed` says, `noise` beside it, and share a part with all others. */
+static void put_keys(struct rig *r, uint64_t n, uint64_t seed, float noise, uint64_t *state)
+{
+	const struct kv_layout l = rig_layout(0, 0);
+	struct cache_keys k = rig_keys(n, 1);
+	struct cache_commit_item item = { 0 };
+	float keys[RIG_TOKENS][64];
+	struct cache_place place;
+	struct kv_geometry g;
+	enum status st;
+
+	kv_geometry_of(&l, &g);
+	for (int t = 0; t < RIG_TOKENS; t++) {
+		uint64_t direction = seed;
+
+		for (int i = 0; i < 64; i++)
+			keys[t][i] = 3 + random_float(&direction) + noise * random_float(state);
+	}
+	ck_assert_int_eq(cache_reserve(r->c, r->s.id, &k, NULL, false, r->attachment, true, r->now, &st, &item.reservation, &place, 1,
+				       &r->why), STATUS_OK);
+	kv_encode(&l, &g, rig_block(r, &place), 0, 0, KV_SIDE_K, 0, RIG_TOKENS, keys, KV_DTYPE_F32, 64);
+	ck_assert_int_eq(cache_commit(r->c, r->s.id, &item, 1, false, 0, r->now, 1, &st, NULL, 0, NULL, &r->why), STATUS_OK);
+	ck_assert_int_eq(st, STATUS_OK);
+	free((void *)k.bytes);
+}
+
+START_TEST(blocks_that_are_alike_are_tied)
+{
+	uint32_t alike = 0, strangers = 0;
+	struct cache_options o;
+	struct rig_disks d;
+	uint64_t state = 11;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	o = options(&d);
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	for (uint64_t n = 0; n < 64; n++)
+		put_keys(&r, n, 1000 + n, 0.1f, &state);
+	for (uint64_t n = 0; n < 16; n++) {
+		put_keys(&r, 100 + n, 7000 + n, 0.1f, &state);
+		put_keys(&r, 200 + n, 7000 + n, 0.1f, &state);
+	}
+	rig_tick(r.c, r.now);
+	advisor_pass(r.c);
+	for (uint64_t n = 0; n < 16; n++) {
+		uint64_t to = 0;
+		uint32_t found = edges(&r, 100 + n, "semantic", &to);
+
+		alike += found && to == 200 + n;
+		strangers += found > 1 || (found && to != 200 + n);
+	}
+	ck_assert_uint_ge(alike, 12);
+	ck_assert_uint_le(strangers, 2);
+	rig_close(&r);
+	/* They are there after a restart, too. */
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	rig_tick(r.c, r.now);
+	advisor_pass(r.c);
+	for (uint64_t n = 0; n < 16; n++)
+		alike -= edges(&r, 100 + n, "semantic", NULL) > 0;
+	ck_assert_uint_le(alike, 2);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* ---- wishes ---- */
+
+/* A Lease that comes with its Lookup finds nothing begun, and what it wanted is not loaded twice. */
+START_TEST(what_is_late_is_dropped)
+{
+	struct cache_place places[8];
+	struct cache_leased leased;
+	struct cache_options o;
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	o = options(&d);
+	push_out(&r, &d, &o);
+	rig_quiet(&r);
+	ck_assert_uint_eq(rig_prefix(&r, 1, 6), 6);
+	ck_assert_int_eq(rig_lease_wait(&r, 1, 6, true, places, &leased), STATUS_OK);
+	ck_assert_int_eq(cache_release(r.c, r.s.id, leased.lease), STATUS_OK);
+	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_bytes_total", "result=loaded"), 0);
+	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_refused_total", "reason=late"), 6);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* With its thread, a Lookup has what it found on a disk read ahead without any tick. */
+START_TEST(a_lookup_pokes_the_advisor)
+{
+	struct timespec step = { .tv_nsec = 1000000 };
+	struct cache_options o;
+	struct rig_disks d;
+	struct rig r;
+	int ms = 0;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	o = options(&d);
+	o.advisor_ms = 60000;
+	push_out(&r, &d, &o);
+	rig_quiet(&r);
+	ck_assert_uint_eq(rig_prefix(&r, 1, 6), 6);
+	while (rig_stat(&r, "terrace_loads_total", "status=ok") < 6) {
+		ck_assert_int_lt(ms++, 10000);
+		nanosleep(&step, NULL);
+	}
+	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_bytes_total", "result=loaded"), 6 * RIG_SLOT_BYTES);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Who looks and never leases is not believed for long. */
+START_TEST(lookups_without_leases_are_doubted)
+{
+	struct cache_options o;
+	struct rig_disks d;
+	struct rig r;
+	double loaded;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	o = options(&d);
+	push_out(&r, &d, &o);
+	rig_quiet(&r);
+	for (uint64_t n = 0; n < 64; n++) {
+		rig_prefix(&r, 1000 + 4 * (n % 32), 4);
+		rig_tick(r.c, r.now);
+		rig_quiet(&r);
+		r.now += 31 * 1000000ull;
+		rig_put(&r, 9000 + 8 * n, 8);
+		rig_quiet(&r);
+	}
+	loaded = rig_stat(&r, "terrace_prefetch_bytes_total", "result=loaded") / RIG_SLOT_BYTES;
+	ck_assert_double_ge(loaded, 64);
+	ck_assert_double_le(loaded, 200);
+	ck_assert_double_ge(rig_stat(&r, "terrace_prefetch_refused_total", "reason=doubted"), 64);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 /* The thread, requests and statistics at a time. */
 START_TEST(the_thread_runs_beside)
 {
@@ -258,6 +452,7 @@ int main(void)
 {
 	const TTest *const tests[] = {
 		requests_become_edges, what_is_expected_is_read_ahead, the_budget_and_old_lists_are_kept_to,
+		leases_held_at_a_time_are_tied, blocks_that_are_alike_are_tied, what_is_late_is_dropped, a_lookup_pokes_the_advisor, lookups_without_leases_are_doubted,
 		the_graph_survives_a_restart, rounds_forget_what_the_graph_forgot, the_thread_runs_beside,
 	};
 

@@ -58,6 +58,32 @@ uint32_t chain_request(struct rig *r, const uint64_t *keys, uint32_t count)
 	return first.blocks;
 }
 
+uint32_t chain_lookup(struct rig *r, const uint64_t *keys, uint32_t count)
+{
+	struct cache_keys k = keys_of(keys, count);
+	uint32_t prefix;
+
+	ck_assert_int_eq(cache_lookup(r->c, r->s.id, &k, &prefix, NULL, 0, &r->why), STATUS_OK);
+	free((void *)k.bytes);
+	return prefix;
+}
+
+uint32_t chain_serve(struct rig *r, const uint64_t *keys, uint32_t count)
+{
+	struct cache_keys k = keys_of(keys, count);
+	struct cache_place *places = calloc((size_t)count * r->s.layouts + 1, sizeof(*places));
+	struct cache_leased first = { 0 };
+
+	rig_lease_keys(r, &k, places, &first);
+	if (first.blocks < count)
+		put_rest(r, &k, first.blocks);
+	if (first.lease)
+		ck_assert_int_eq(cache_release(r->c, r->s.id, first.lease), STATUS_OK);
+	free(places);
+	free((void *)k.bytes);
+	return first.blocks;
+}
+
 void chain_report(struct rig *r, const uint64_t *keys, uint32_t count, enum cache_event event)
 {
 	struct cache_keys k = keys_of(keys, count);

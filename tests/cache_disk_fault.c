@@ -16,7 +16,9 @@ static struct fault {
 	_Atomic int read_errno, write_errno, sync_errno;
 	_Atomic uint32_t most;         /* bytes of the first transfer of each request */
 	_Atomic uint32_t delay_ms;
-	_Atomic int file;              /* only this one, if not -1: disk.id is the first of each ring */
+	_Atomic int writes_failing;    /* EIO for so many writes more */
+	_Atomic bool hangs;            /* reads and writes, while it is set */
+	_Atomic uint32_t hanging;
 } fault;
 
 static int inject(void *arg, const struct ring_request *q, uint32_t *most)
@@ -26,8 +28,16 @@ static int inject(void *arg, const struct ring_request *q, uint32_t *most)
 
 	if (ms)
 		nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 }, NULL);
+	if (f->hangs && q->op != RING_SYNC) {
+		atomic_fetch_add(&f->hanging, 1);
+		while (f->hangs)
+			nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+		atomic_fetch_sub(&f->hanging, 1);
+	}
 	if (f->most)
 		*most = f->most;
+	if (q->op == RING_WRITE && f->writes_failing > 0 && atomic_fetch_sub(&f->writes_failing, 1) > 0)
+		return EIO;
 	return q->op == RING_READ ? f->read_errno : q->op == RING_WRITE ? f->write_errno : f->sync_errno;
 }
 
@@ -37,6 +47,8 @@ static void fault_none(void)
 {
 	fault.read_errno = fault.write_errno = fault.sync_errno = 0;
 	fault.most = fault.delay_ms = 0;
+	fault.writes_failing = 0;
+	fault.hangs = false;
 }
 
 static enum cache_io engine_of(int i)
@@ -62,6 +74,11 @@ static void put_slowly(struct rig *r, uint64_t first, uint32_t count)
 		rig_put(r, first + i, 8);
 		rig_quiet(r);
 	}
+}
+
+static void ignore(void *arg)
+{
+	(void)arg;
 }
 
 static double now_s(void)
@@ -103,25 +120,42 @@ START_TEST(test_read_error_costs_that_disk)
 }
 END_TEST
 
+static void all_ok(const enum status *st, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		ck_assert_int_eq(st[i], STATUS_OK);
+}
+
+/* Blocks of both disks, one of which then fails: a flush of all is acknowledged when the other has them, as the next start proves. */
 START_TEST(test_write_error_moves_to_the_other_disk)
 {
 	struct rig_disks d;
-	enum status st[8];
+	enum status st[24];
 	struct rig r;
+	int failed;
 
 	rig_disks_make(&d, NULL, 2, DISK);
 	open_on(&r, &d, 2, _i);
 	rig_put(&r, 0, 8);
-	rig_quiet(&r);
-	fault.write_errno = EIO; /* whichever writes first is given up */
-	rig_put(&r, 8, 8);
-	rig_put(&r, 16, 8);
-	fault.write_errno = 0;
 	rig_flush(&r, 0, 8, st);
+	all_ok(st, 8);
+	ck_assert_double_eq(rig_stat(&r, "terrace_disk_blocks", "disk=0"), 4);
+	ck_assert_double_eq(rig_stat(&r, "terrace_disk_blocks", "disk=1"), 4);
+	rig_put(&r, 8, 16);
+	fault.writes_failing = 1; /* whichever writes first is given up */
+	rig_flush(&r, 8, 16, st);
+	ck_assert_int_lt(fault.writes_failing, 1);
+	all_ok(st, 16);
 	ticks(&r, 3);
-	/* OK is said of what lies on a disk that is sound. */
-	for (int i = 0; i < 8; i++)
-		ck_assert(st[i] != STATUS_OK || rig_stat(&r, "terrace_blocks", "tier=disk") > 0);
+	failed = rig_stat(&r, "terrace_disk_blocks", "disk=0") > 0;
+	ck_assert_double_eq(rig_stat(&r, "terrace_disk_blocks", failed ? "disk=1" : "disk=0"), 0);
+	rig_flush(&r, 0, 24, st);
+	all_ok(st, 24);
+	ck_assert_double_eq(rig_stat(&r, "terrace_disk_blocks", failed ? "disk=0" : "disk=1"), 24);
+	rig_check_books(r.c);
+	rig_close(&r);
+	open_on(&r, &d, 2, _i); /* memory has nothing, and the failed disk is wiped */
+	ck_assert_double_eq(rig_stat(&r, "terrace_disk_blocks", failed ? "disk=1" : "disk=0"), 0);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 24), 24);
 	rig_check_books(r.c);
 	rig_close(&r);
@@ -247,6 +281,130 @@ START_TEST(test_slow_disk_sheds)
 }
 END_TEST
 
+/* What a slow disk did not give is not said to be sound. */
+START_TEST(test_verify_counts_what_it_did_not_read)
+{
+	struct cache_verified sum = { .blocks = 0 };
+	struct cache_wait w = { .ready = ignore };
+	struct cache_keys k = rig_keys(1000, 1);
+	uint64_t cursor = 0;
+	enum status st[16];
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	open_on(&r, &d, 1, 1);
+	put_slowly(&r, 0, 16);
+	rig_flush(&r, 0, 16, st);
+	all_ok(st, 16);
+	while (cursor != UINT64_MAX)
+		cache_verify_disk_step(r.c, &cursor, UINT64_MAX, &sum);
+	ck_assert_uint_eq(sum.blocks, 16);
+	ck_assert_uint_eq(sum.unread, 0);
+	rig_put(&r, 1000, 1);
+	fault.delay_ms = 400;
+	ck_assert_int_eq(cache_flush(r.c, r.s.id, &k, r.now, &w, st, &r.why), STATUS_BUSY); /* a write of 400 ms */
+	usleep(120000); /* the disk is slow now */
+	sum = (struct cache_verified){ .blocks = 0 };
+	for (cursor = 0; cursor != UINT64_MAX;)
+		cache_verify_disk_step(r.c, &cursor, UINT64_MAX, &sum);
+	cache_wait_end(r.c, &w);
+	free((void *)k.bytes);
+	ck_assert_uint_eq(sum.blocks + sum.unread, 16);
+	ck_assert_uint_gt(sum.unread, 0);
+	ck_assert_uint_eq(sum.corrupt, 0);
+	fault_none();
+	rig_quiet(&r);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Until the kernel is asked for something that it does not answer. */
+static void until_it_hangs(void)
+{
+	for (int i = 0; !fault.hanging; i++) {
+		ck_assert_int_lt(i, 5000);
+		usleep(1000);
+	}
+}
+
+/* The cache is left behind in time, its folder stays locked, and what the disk does later meets memory that is still there. */
+static void destroy_in_time(struct rig *r, const struct cache_options *o)
+{
+	const double began = now_s();
+	struct cache *other;
+	const char *why;
+
+	ck_assert(!cache_destroy(r->c));
+	ck_assert_double_lt(now_s() - began, 5);
+	ck_assert_int_eq(cache_create(o, r->now, &other, &why), STATUS_BUSY);
+	fault_none();
+	for (int i = 0; fault.hanging && i < 5000; i++)
+		usleep(1000);
+	ck_assert_uint_eq(fault.hanging, 0);
+	usleep(50000);
+	cache_thread_leave();
+}
+
+START_TEST(test_close_does_not_wait_for_a_hung_disk)
+{
+	struct cache_wait w = { .ready = ignore };
+	struct cache_keys k = rig_keys(1000, 8);
+	struct cache_options o;
+	struct rig_disks d;
+	enum status st[16];
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	o = rig_disk_options(&d, 1, HOST);
+	o.io_calls = &calls;
+	o.io = engine_of(_i);
+	o.disk_close_ms = 300;
+	fault_none();
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	rig_put(&r, 0, 16);
+	rig_flush(&r, 0, 16, st);
+	all_ok(st, 16);
+	rig_put(&r, 1000, 8);
+	fault.hangs = true;
+	ck_assert_int_eq(cache_flush(r.c, r.s.id, &k, r.now, &w, st, &r.why), STATUS_BUSY);
+	until_it_hangs();
+	cache_wait_end(r.c, &w);
+	free((void *)k.bytes);
+	destroy_in_time(&r, &o);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* The same while the headers are read. */
+START_TEST(test_close_does_not_wait_for_a_hung_scan)
+{
+	struct cache_options o;
+	struct rig_disks d;
+	enum status st[16];
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 2, DISK);
+	open_on(&r, &d, 2, _i);
+	rig_put(&r, 0, 16);
+	rig_flush(&r, 0, 16, st);
+	all_ok(st, 16);
+	rig_close(&r);
+	o = rig_disk_options(&d, 2, HOST);
+	o.io_calls = &calls;
+	o.io = engine_of(_i);
+	o.disk_close_ms = 300;
+	o.rebuild = true;
+	fault.hangs = true;
+	rig_open(&r, &o, 1);
+	until_it_hangs();
+	destroy_in_time(&r, &o);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_disk_fault");
@@ -262,6 +420,9 @@ int main(void)
 	tcase_add_loop_test(tc, test_full_disk_stops_spills_and_reads_go_on, 0, 2);
 	tcase_add_loop_test(tc, test_short_transfers_are_whole_in_the_end, 0, 2);
 	tcase_add_test(tc, test_slow_disk_sheds);
+	tcase_add_loop_test(tc, test_close_does_not_wait_for_a_hung_disk, 0, 2);
+	tcase_add_loop_test(tc, test_close_does_not_wait_for_a_hung_scan, 0, 2);
+	tcase_add_test(tc, test_verify_counts_what_it_did_not_read);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

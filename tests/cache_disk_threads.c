@@ -76,8 +76,12 @@ static void *background_main(void *arg)
 	uint64_t now = r->now;
 
 	cache_thread_enter();
-	while (!atomic_load(&over)) {
+	for (uint64_t n = 0; !atomic_load(&over); n++) {
+		uint64_t freed;
+
 		rig_tick(r->c, now += 100);
+		if (n % 128 == 127) /* sometimes a quarter of a disk goes */
+			cache_compact_step(r->c, n / 128 % 2, DISK * RIG_SLOT_BYTES / 4 * (n / 256 % 3 ? 4 : 3), &freed);
 		nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
 	}
 	cache_thread_leave();

@@ -103,10 +103,58 @@ START_TEST(what_is_on_disk_alone_left_memory)
 }
 END_TEST
 
+/* Each tier has a policy of its own, that says what it goes by; ranks are the orders in which blocks leave. */
+START_TEST(each_tier_says_why)
+{
+	struct cache_explained e, least = { .tiers = 0 };
+	struct cache_options o;
+	struct rig_disks d;
+	uint32_t seen = 0;
+	uint64_t first;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, 512);
+	o = rig_disk_options(&d, 1, SLOTS);
+	o.policy = "graph";
+	o.disk_policy = "lru";
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	for (uint32_t i = 0; i < 2 * SLOTS; i += 8) {
+		r.now += 100000;
+		rig_put(&r, i, 8);
+		rig_quiet(&r);
+	}
+	for (uint64_t n = 0; n < 2 * SLOTS; n++) {
+		ck_assert(explain(&r, n, &e));
+		ck_assert_uint_ge(e.tiers, 1);
+		for (uint32_t t = 0; t < e.tiers; t++) {
+			bool host = !strcmp(e.at[t].tier, "host");
+
+			ck_assert_str_eq(e.at[t].policy, host ? "graph" : "lru");
+			ck_assert(e.at[t].scored == host);
+			ck_assert_uint_eq(e.at[t].features > 3, host);
+			ck_assert(e.at[t].ranked);
+			ck_assert_uint_eq(e.at[t].rival_bytes, RIG_KEY_BYTES);
+			if (host && e.at[t].rank == 0)
+				least = e;
+			seen += host;
+		}
+	}
+	ck_assert_uint_gt(seen, SLOTS / 2);
+	/* The first in rank is its own rival. */
+	memcpy(&first, least.at[0].rival, sizeof(first)); /* rig_key */
+	ck_assert(explain(&r, first, &e));
+	ck_assert_uint_eq(e.at[0].rank, 0);
+	ck_assert_double_eq(e.at[0].score, e.at[0].rival_score);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
-		those_that_are_there_have_a_rank_and_a_rival, those_that_left_say_when_and_why, what_is_on_disk_alone_left_memory,
+		each_tier_says_why, those_that_are_there_have_a_rank_and_a_rival, those_that_left_say_when_and_why, what_is_on_disk_alone_left_memory,
 	};
 
 	return rig_main("cache_explain", tests, sizeof(tests) / sizeof(tests[0]));

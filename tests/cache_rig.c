@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 
 struct kv_layout rig_layout(uint32_t n, uint32_t window)
 {
@@ -26,26 +27,43 @@ struct cache_options rig_options(uint32_t slots)
 	};
 }
 
-static void open_session(struct rig *r, uint32_t layouts)
+static void session_over(struct rig *r, const struct kv_layout *l, uint32_t layouts)
 {
-	struct kv_layout l[CACHE_LAYOUTS_MAX];
 	uint64_t session;
 
-	for (uint32_t i = 0; i < layouts; i++)
-		l[i] = rig_layout(i, 0);
 	ck_assert_int_eq(cache_session_open(r->c, "", l, layouts, "test", r->now, &r->s, &r->why), STATUS_OK);
 	ck_assert_int_eq(cache_attach(r->c, r->s.token, 1, r->now, &r->attachment, &session, &r->why),
 			 STATUS_OK);
 	ck_assert_uint_eq(session, r->s.id);
 }
 
-void rig_open(struct rig *r, const struct cache_options *o, uint32_t layouts)
+static void open_session(struct rig *r, uint32_t layouts)
+{
+	struct kv_layout l[CACHE_LAYOUTS_MAX];
+
+	for (uint32_t i = 0; i < layouts; i++)
+		l[i] = rig_layout(i, 0);
+	session_over(r, l, layouts);
+}
+
+static void open_cache(struct rig *r, const struct cache_options *o)
 {
 	memset(r, 0, sizeof(*r));
 	r->now = 1000000;
 	cache_thread_enter();
-	ck_assert_int_eq(cache_create(o, r->now, &r->c, &r->why), STATUS_OK);
+	ck_assert_msg(cache_create(o, r->now, &r->c, &r->why) == STATUS_OK, "%s", r->why);
+}
+
+void rig_open(struct rig *r, const struct cache_options *o, uint32_t layouts)
+{
+	open_cache(r, o);
 	open_session(r, layouts);
+}
+
+void rig_open_layouts(struct rig *r, const struct cache_options *o, const struct kv_layout *layouts, uint32_t count)
+{
+	open_cache(r, o);
+	session_over(r, layouts, count);
 }
 
 void rig_join(struct rig *to, struct rig *from, uint32_t layouts)
@@ -137,7 +155,7 @@ uint32_t rig_put(struct rig *r, uint64_t first, uint32_t count)
 			item[items++].reservation = id[i];
 	}
 	ck_assert_int_eq(
-		cache_commit(r->c, r->s.id, item, items, false, 0, r->now, 1, st, NULL, 0, NULL, &r->why),
+		cache_commit(r->c, r->s.id, item, items, false, 0, r->now, r->now / 1000 + 1, st, NULL, 0, NULL, &r->why),
 		STATUS_OK);
 	for (uint32_t i = 0; i < items; i++)
 		stored += st[i] == STATUS_OK;
@@ -208,7 +226,7 @@ double rig_stat(struct rig *r, const char *name, const char *labels)
 
 struct books {
 	uint64_t reserved, blocks, evictable;
-	uint64_t lease_pins, block_pins, disk_only;
+	uint64_t lease_pins, block_pins, disk_only, gpu_only;
 };
 
 static void recount_shelf(const struct shelf *s, struct books *b)
@@ -247,7 +265,7 @@ static void recount_session(struct session *s, struct books *b)
 		slots += r->slots;
 		bytes += r->bytes;
 		open += r->open;
-		b->reserved += r->bytes;
+		b->reserved += r->gpu ? 0 : r->bytes;
 	}
 	ck_assert_uint_eq(s->held_slots, slots);
 	ck_assert_uint_eq(s->held_bytes, bytes);
@@ -281,6 +299,90 @@ static void recount_racks(struct cache *c, struct books *b)
 	ck_assert_uint_eq(on_disk, 0);
 }
 
+/* ---- on GPUs ---- */
+
+static bool on_chain(const struct vram_slot *s)
+{
+	const struct vram_slot *at = s->block->vram;
+
+	while (at && at != s)
+		at = at->next;
+	return at;
+}
+
+struct vram_books {
+	uint64_t taken, held, blocks, evictable, dirty;
+};
+
+static void recount_slot(const struct vram_slot *s, struct vram_books *v, struct books *b)
+{
+	const struct block *at = s->block;
+
+	ck_assert_int_eq(at != NULL, s->state != VRAM_FREE);
+	if (!at)
+		return;
+	v->taken++;
+	v->held += s->state == VRAM_RESERVED || (block_pins(at) & ~INDEX_DEAD);
+	v->dirty += s->dirty;
+	ck_assert(on_chain(s));
+	ck_assert_int_eq(block_live(at), s->state != VRAM_DEAD);
+	ck_assert_int_eq(s->dirty, s->state == VRAM_READY && !at->shelf && !at->rack && vram_ready(at) == s);
+	if (s->state != VRAM_READY)
+		return;
+	v->blocks++;
+	v->evictable += block_pins(at) == 0;
+	if (at->shelf || at->rack || vram_ready(at) != s)
+		return;
+	b->gpu_only++;
+	b->block_pins += block_pins(at);
+}
+
+static void recount_pool(const struct vram_pool *vp, uint64_t *taken, uint64_t *held_bytes, struct books *b)
+{
+	struct vram_books all = { .taken = 0 };
+	int64_t free_slots = 0;
+
+	for (const struct vram_shelf *s = vp->shelves; s; s = s->next) {
+		struct vram_books v = { .taken = 0 };
+
+		for (uint32_t i = 0; i < s->slots; i++)
+			recount_slot(&s->at[i], &v, b);
+		ck_assert_uint_eq(v.taken, s->taken);
+		ck_assert_uint_eq(v.held, s->held);
+		free_slots += s->draining ? 0 : s->slots - s->taken;
+		all.blocks += v.blocks;
+		all.evictable += v.evictable;
+		all.dirty += v.dirty;
+		*taken += v.taken;
+		*held_bytes += v.held * vp->stride;
+	}
+	ck_assert_uint_eq(all.blocks, vp->blocks);
+	ck_assert_uint_eq(all.evictable, vp->evictable);
+	ck_assert_uint_eq(all.dirty, vp->dirty);
+	ck_assert_int_eq(free_slots, vp->free_slots);
+}
+
+/* Without moves. */
+static void recount_gpus(struct cache *c, struct books *b)
+{
+	for (uint32_t i = 0; c->vram && i < c->vram->count; i++) {
+		const struct gpu *g = c->vram->gpu[i];
+		uint64_t taken = 0, held_bytes = 0;
+		struct host_usage u;
+
+		if (!g->arena)
+			continue;
+		for (uint32_t p = 0; p < c->pool_count; p++)
+			if (g->pools[p])
+				recount_pool(g->pools[p], &taken, &held_bytes, b);
+		host_usage(g->arena, &u);
+		ck_assert_uint_eq(u.slots_used, taken);
+		ck_assert_uint_eq(held_bytes, g->held_bytes);
+		ck_assert_uint_eq(g->downs, 0);
+		ck_assert(!g->lost || g->swept || !g->keeper_started);
+	}
+}
+
 void rig_check_books(struct cache *c)
 {
 	struct books b = { .blocks = 0 };
@@ -308,10 +410,13 @@ void rig_check_books(struct cache *c)
 	ck_assert_uint_eq(u.slots_used, taken);
 	ck_assert_uint_eq(b.blocks, published);
 	recount_racks(c, &b);
-	ck_assert_uint_eq(index_count(c->index), published + b.disk_only);
+	if (!c->vram || !c->vram->move_count) {
+		recount_gpus(c, &b);
+		ck_assert_uint_eq(index_count(c->index), published + b.disk_only + b.gpu_only);
+	}
 	ck_assert_uint_eq(b.reserved, c->tenant.reserved_bytes);
 	/* Nothing but leases pins while no call is under way and nothing moves. */
-	if (!c->tier || !c->tier->move_count)
+	if ((!c->tier || !c->tier->move_count) && (!c->vram || !c->vram->move_count))
 		ck_assert_uint_eq(b.lease_pins, b.block_pins);
 	cache_unlock(c);
 }

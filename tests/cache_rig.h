@@ -33,6 +33,8 @@ struct kv_layout rig_layout(uint32_t n, uint32_t window);
 struct cache_options rig_options(uint32_t slots);
 /* A cache, a session over `layouts` full-attention layouts, and an attachment. Registers the thread. */
 void rig_open(struct rig *r, const struct cache_options *o, uint32_t layouts);
+/* The same over layouts of the test's own. */
+void rig_open_layouts(struct rig *r, const struct cache_options *o, const struct kv_layout *layouts, uint32_t count);
 void rig_close(struct rig *r);
 /* Another session and attachment of the same cache. */
 void rig_join(struct rig *to, struct rig *from, uint32_t layouts);
@@ -78,6 +80,8 @@ void rig_quiet(struct rig *r);
 /* Calls that wait, until they answer something else than BUSY; fails the test after ten seconds. */
 enum status rig_lease_wait(struct rig *r, uint64_t first, uint32_t count, bool all, struct cache_place *places,
 			   struct cache_leased *out);
+/* The same of any keys, the longest prefix. */
+enum status rig_lease_keys(struct rig *r, const struct cache_keys *k, struct cache_place *places, struct cache_leased *out);
 enum status rig_flush(struct rig *r, uint64_t first, uint32_t count, enum status *statuses); /* count 0: everything */
 enum status rig_delete(struct rig *r, uint64_t first, uint32_t count, enum status *statuses);
 uint32_t rig_warm(struct rig *r, uint64_t first, uint32_t count);

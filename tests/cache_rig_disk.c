@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 #include "tests/cache_rig.h"
 
 void rig_disks_make(struct rig_disks *d, const char *base, uint32_t disks, uint32_t slots)
@@ -45,7 +46,7 @@ struct cache_options rig_disk_options(const struct rig_disks *d, uint32_t disks,
 	o.catalog_folder = d->catalog;
 	o.slab_bytes = d->disk[0].bytes / 8;
 	o.disk_depth = 16;
-	o.disk_slow_ms = 1000;
+	o.disk_slow_ms = 60000; /* a busy machine is no slow disk */
 	o.spill_share_milli = 500;
 	o.disk_policy = "lru";
 	return o;
@@ -80,7 +81,11 @@ static bool quiet(struct cache *c)
 
 	cache_lock(c);
 	spill_pump(c);
+	vram_pump(c);
 	is = !c->tier || (!c->tier->move_count && !tier_wants(c));
+	is = is && (!c->vram || !c->vram->move_count);
+	for (uint32_t i = 0; c->vram && i < c->vram->count; i++)
+		is = is && (!c->vram->gpu[i]->lost || c->vram->gpu[i]->swept);
 	cache_unlock(c);
 	return is;
 }
@@ -124,20 +129,33 @@ static void wait_close(struct rig *r, struct rig_wait *w)
 	sem_destroy(&w->ready);
 }
 
-enum status rig_lease_wait(struct rig *r, uint64_t first, uint32_t count, bool all, struct cache_place *places,
-			   struct cache_leased *out)
+static enum status lease_keys(struct rig *r, const struct cache_keys *k, bool all, struct cache_place *places,
+			      struct cache_leased *out)
 {
-	struct cache_keys k = rig_keys(first, count);
 	struct rig_wait w;
 	enum status s;
 
 	wait_open(&w);
-	while ((s = cache_lease(r->c, r->s.id, &k, all, r->attachment, r->now, places, count * r->s.layouts, out, &w.wait,
+	while ((s = cache_lease(r->c, r->s.id, k, all, r->attachment, r->now, places, k->count * r->s.layouts, out, &w.wait,
 				&r->why)) == STATUS_BUSY)
 		wait_some(r, &w);
 	wait_close(r, &w);
+	return s;
+}
+
+enum status rig_lease_wait(struct rig *r, uint64_t first, uint32_t count, bool all, struct cache_place *places,
+			   struct cache_leased *out)
+{
+	struct cache_keys k = rig_keys(first, count);
+	enum status s = lease_keys(r, &k, all, places, out);
+
 	free((void *)k.bytes);
 	return s;
+}
+
+enum status rig_lease_keys(struct rig *r, const struct cache_keys *k, struct cache_place *places, struct cache_leased *out)
+{
+	return lease_keys(r, k, false, places, out);
 }
 
 enum status rig_flush(struct rig *r, uint64_t first, uint32_t count, enum status *statuses)

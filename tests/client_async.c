@@ -80,7 +80,6 @@ START_TEST(everything)
 	struct terrace_op *op;
 	uint8_t states[KEYS], *block = calloc(1, n);
 	uint32_t prefix, tokens;
-	uint64_t before;
 
 	ck_assert_int_eq(terrace_reserve_async(session, &keys, NULL, 0, &completion, &op), TERRACE_OK);
 	ck_assert_int_eq(terrace_reserve_finish(op, statuses, &r), TERRACE_OK);
@@ -125,11 +124,11 @@ START_TEST(everything)
 	ck_assert_int_eq(terrace_flush_finish(op, NULL), TERRACE_OK);
 	ck_assert_uint_eq(atomic_load(&told.times), 10);
 
-	/* Results nobody takes are given back. */
-	before = fake_count(&fake, &fake.released);
+	/* Results nobody takes are given back. The lease above is released one way: that may be seen late. */
+	ck_assert_uint_eq(fake_await(&fake, &fake.released, 1), 1);
 	ck_assert_int_eq(terrace_lease_async(session, &keys, TERRACE_LEASE_ALL, 0, NULL, &op), TERRACE_OK);
 	ck_assert_int_eq(terrace_lease_finish(op, NULL), TERRACE_OK);
-	ck_assert_uint_eq(fake_await(&fake, &fake.released, (unsigned)before + 1), before + 1);
+	ck_assert_uint_eq(fake_await(&fake, &fake.released, 2), 2);
 	ck_assert_int_eq(terrace_delete(session, &keys, 0, NULL), TERRACE_OK);
 	ck_assert_int_eq(terrace_reserve_async(session, &keys, NULL, 0, NULL, &op), TERRACE_OK);
 	ck_assert_int_eq(terrace_reserve_finish(op, NULL, NULL), TERRACE_OK);

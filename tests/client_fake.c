@@ -64,6 +64,17 @@ static uint32_t prefix_of(struct fake *f, const Terrace__V1__Keys *keys)
 	return i;
 }
 
+/* Brings a block to the GPU, where it then is. */
+static void block_up(struct fake *f, struct fake_block *b)
+{
+	uint32_t extent;
+	uint64_t offset;
+
+	for (uint32_t l = 0; l < f->layouts && !b->gpu; l++)
+		memcpy(fake_gpu_at(f, b, l, &extent, &offset), block_at(f, b, l, &extent, &offset), f->block_bytes[l]);
+	b->gpu = true;
+}
+
 /* Places of blocks, in arrays that live until the next call of it on this thread. */
 static void places_fill(struct fake *f, Terrace__V1__Places *p, struct fake_block **blocks, uint32_t count)
 {
@@ -78,7 +89,10 @@ static void places_fill(struct fake *f, Terrace__V1__Places *p, struct fake_bloc
 			generation[n] = 1;
 			if (!blocks[i])
 				continue;
-			block_at(f, blocks[i], l, &extent[n], &offset[n]);
+			if (blocks[i]->gpu)
+				fake_gpu_at(f, blocks[i], l, &extent[n], &offset[n]);
+			else
+				block_at(f, blocks[i], l, &extent[n], &offset[n]);
 			tokens[n] = blocks[i]->tokens;
 		}
 	}
@@ -93,6 +107,7 @@ static void session_reply(struct fake_call *c)
 {
 	Terrace__V1__OpenSessionReply reply = TERRACE__V1__OPEN_SESSION_REPLY__INIT;
 	Terrace__V1__LayoutReply layouts[4], *pointers[4];
+	Terrace__V1__Gpu gpu = TERRACE__V1__GPU__INIT, *gpus = &gpu;
 	struct fake *f = c->fake;
 
 	for (uint32_t i = 0; i < f->layouts; i++) {
@@ -110,7 +125,7 @@ static void session_reply(struct fake_call *c)
 		memcpy(l.fingerprint, in->fingerprint.data, sizeof(l.fingerprint));
 		kv_geometry_of(&l, &g);
 		terrace__v1__layout_reply__init(&layouts[i]);
-		layouts[i].layout_id = kv_layout_id(&l);
+		layouts[i].layout_id = f->layout_ids[i] = kv_layout_id(&l);
 		layouts[i].block_bytes = f->block_bytes[i] = g.block_bytes;
 		layouts[i].slot_bytes = g.slot_bytes;
 		f->slot_bytes = g.slot_bytes > f->slot_bytes ? g.slot_bytes : f->slot_bytes;
@@ -122,6 +137,12 @@ static void session_reply(struct fake_call *c)
 	reply.layouts = pointers;
 	reply.n_layouts = f->layouts;
 	reply.fd_socket = f->fd_path;
+	if (f->gpu.ops) {
+		gpu.uuid = (ProtobufCBinaryData){sizeof(f->gpu.info.uuid), f->gpu.info.uuid};
+		gpu.bytes = 12345;
+		reply.gpus = &gpus;
+		reply.n_gpus = 1;
+	}
 	if (!strcmp(c->method, "Attach")) {
 		reply.layout_list = f->opened->layouts;
 		reply.n_layout_list = f->layouts;
@@ -174,8 +195,17 @@ static void do_lease(struct fake_call *c, const uint8_t *bytes, size_t size)
 	if (!prefix || (q->mode == TERRACE__V1__LEASE_MODE__LEASE_ALL && prefix < keys_count(q->keys))) {
 		reply.status = TERRACE__V1__STATUS__MISS;
 	} else {
-		for (uint32_t i = 0; i < prefix; i++)
+		for (uint32_t i = 0; i < prefix; i++) {
 			blocks[i] = block_find(f, key_at(q->keys, i), q->keys->key_bytes, true);
+			if (q->gpu && !(f->gpu.stays && q->gpu_or_host))
+				block_up(f, blocks[i]);
+		}
+		if (q->gpu) {
+			f->gpu.leases++;
+			reply.board_word = f->gpu.word;
+			reply.board_base = f->gpu.base;
+			reply.board_layers = f->gpu.layers;
+		}
 		places_fill(f, &places, blocks, prefix);
 		reply.lease = f->next_id++;
 		reply.blocks = prefix;
@@ -213,7 +243,10 @@ static void do_reserve(struct fake_call *c, const uint8_t *bytes, size_t size)
 			blocks[i]->reservation = ids[i] = f->next_id++;
 		if (blocks[i] && q->n_info)
 			blocks[i]->tokens = q->info[i]->tokens;
+		if (blocks[i])
+			blocks[i]->gpu = q->gpu != 0;
 	}
+	f->gpu.reserves += q->gpu != 0;
 	places_fill(f, &places, blocks, count);
 	reply.epoch = f->epoch;
 	reply.status = status;
@@ -326,6 +359,7 @@ static void do_warm(struct fake_call *c, const uint8_t *bytes, size_t size)
 
 	reply.epoch = c->fake->epoch;
 	reply.blocks = q->wait ? prefix_of(c->fake, q->keys) : 0; /* so that a test sees what was asked */
+	c->fake->warmed_gpu = q->gpu;
 	fake_answer(c, &reply.base);
 	terrace__v1__warm_request__free_unpacked(q, NULL);
 }

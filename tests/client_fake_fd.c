@@ -40,8 +40,9 @@ static struct fdsock_head head_of(enum fdsock_type type)
 static void map_answer(struct fake *f, int socket, const struct fdsock_map *map)
 {
 	struct fdsock_extent e = {.head = head_of(FDSOCK_EXTENT), .extent = map->extent, .write = map->write,
-				  .page_bytes = 4096, .bytes = f->extent_bytes};
+				  .page_bytes = 4096, .bytes = f->extent_bytes, .gpu = FDSOCK_NO_GPU};
 	int fds[2] = {-1, -1}, pipe_fds[2];
+	size_t count;
 
 	f->maps++;
 	if (f->fd_fault == FAKE_FD_SILENT)
@@ -52,6 +53,10 @@ static void map_answer(struct fake *f, int socket, const struct fdsock_map *map)
 	}
 	if (f->fd_fault == FAKE_FD_HANGS_UP) {
 		shutdown(socket, SHUT_RDWR);
+		return;
+	}
+	if (f->fd_fault != FAKE_FD_REFUSES && f->gpu.ops && fake_gpu_extent(f, &e, fds, &count)) {
+		packet_send(socket, &e, sizeof(e), fds, count);
 		return;
 	}
 	if (f->fd_fault == FAKE_FD_REFUSES || map->extent < 1 || map->extent > FAKE_EXTENTS) {
@@ -67,6 +72,8 @@ static void map_answer(struct fake *f, int socket, const struct fdsock_map *map)
 		e.bytes *= 2;
 	if (f->fd_fault == FAKE_FD_BAD_PAGE)
 		e.page_bytes = 5000;
+	if (f->fd_fault == FAKE_FD_HOST_IS_GPU)
+		e.gpu = 0;
 	MUST(!pipe(pipe_fds));
 	fds[0] = f->fd_fault == FAKE_FD_PIPE ? pipe_fds[0] : f->memory[map->extent - 1];
 	fds[1] = pipe_fds[1];

@@ -69,7 +69,7 @@ static inline struct client_attachment *view_attachment(void)
 	for (int i = 0; i < 2; i++) {
 		struct client_mapping *m = calloc(1, sizeof(*m));
 
-		*m = (struct client_mapping){.extent = 1, .writable = i, .bytes = VIEW_EXTENT_BYTES};
+		*m = (struct client_mapping){.extent = 1, .writable = i, .bytes = VIEW_EXTENT_BYTES, .gpu = FDSOCK_NO_GPU};
 		m->base = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		VIEW_MUST(m->base != MAP_FAILED);
 		a->mappings[a->count++] = m;
@@ -97,6 +97,7 @@ static inline void view_open(struct view_rig *r)
 	};
 	VIEW_MUST(!kv_layout_problem(&l->layout));
 	kv_geometry_of(&l->layout, &l->geometry);
+	l->id = kv_layout_id(&l->layout);
 	r->view->attachment = view_attachment();
 	r->block = calloc(1, l->geometry.block_bytes);
 }
@@ -147,7 +148,7 @@ static inline void view_touch(const struct view_rig *r, const struct terrace_lea
 
 static inline enum terrace_status view_read_lease(struct view_rig *r, const struct client_message *m)
 {
-	struct client_leasing leasing = {.view = r->view, .count = VIEW_KEYS};
+	struct client_leasing leasing = {.view = r->view, .count = VIEW_KEYS, .gpu = -1};
 	enum terrace_status status = client_lease_read(&leasing, m);
 
 	if (!status) {
@@ -159,7 +160,7 @@ static inline enum terrace_status view_read_lease(struct view_rig *r, const stru
 
 static inline enum terrace_status view_read_reserve(struct view_rig *r, const struct client_message *m)
 {
-	struct client_reserving reserving = {.view = r->view, .count = VIEW_KEYS};
+	struct client_reserving reserving = {.view = r->view, .count = VIEW_KEYS, .gpu = -1};
 	enum terrace_status status = client_reserve_read(&reserving, m);
 
 	for (uint32_t i = 0; !status && i < VIEW_KEYS; i++)
@@ -176,7 +177,8 @@ static inline enum terrace_status view_read_commit(struct view_rig *r, const str
 {
 	uint64_t ids[VIEW_KEYS] = {1, 0, 2};
 	enum terrace_status statuses[VIEW_KEYS] = {TERRACE_OK}, status;
-	struct terrace_reservation reservation = {.view = r->view, .count = VIEW_KEYS, .ids = ids, .statuses = statuses};
+	struct terrace_reservation reservation = {.view = r->view, .count = VIEW_KEYS, .ids = ids, .statuses = statuses,
+						  .places = {.gpu = -1}};
 	struct client_committing committing = {.reservation = &reservation, .items = 2, .want_lease = true};
 
 	status = client_commit_read(&committing, m);

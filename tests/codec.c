@@ -4,7 +4,6 @@
 
 #include <check.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -684,35 +683,6 @@ START_TEST(dtypes)
 }
 END_TEST
 
-static void *first_use(void *arg)
-{
-	uint64_t *sum = arg;
-
-	for (unsigned i = 0; i < DIMS; i++)
-		for (unsigned width = 1; width <= 16; width *= 2) {
-			const struct kv_plane_order *o = kv_plane_order(width, KV_SIDE_K, dims[i]);
-
-			for (uint32_t k = 0; k < o->bytes; k++)
-				*sum += o->at[3][k] * (k + 1) + o->dim[k][0];
-		}
-	return NULL;
-}
-
-/* Check forks for each test, so the tables are not built yet here. */
-START_TEST(threads_share_tables)
-{
-	pthread_t threads[4];
-	uint64_t sums[4] = {0};
-
-	for (int i = 0; i < 4; i++)
-		ck_assert_int_eq(pthread_create(&threads[i], NULL, first_use, &sums[i]), 0);
-	for (int i = 0; i < 4; i++)
-		pthread_join(threads[i], NULL);
-	for (int i = 1; i < 4; i++)
-		ck_assert_uint_eq(sums[i], sums[0]);
-}
-END_TEST
-
 static TCase *vector_case(void)
 {
 	TCase *t = tcase_create("vector");
@@ -757,7 +727,6 @@ static TCase *block_case(const char *name, void (*limit)(void))
 	tcase_add_loop_test(t, repack, 0, FORMATS);
 	tcase_add_test(t, v_is_a_view_of_k);
 	tcase_add_test(t, dtypes);
-	tcase_add_test(t, threads_share_tables);
 	return t;
 }
 

@@ -4,4 +4,7 @@ if(TERRACE_SANITIZE)
   return()
 endif()
 add_test(NAME cuda_compile COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/gpu/compile.sh)
-set_tests_properties(cuda_compile PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
+set_tests_properties(cuda_compile PROPERTIES TIMEOUT 600 PROCESSORS 2 COST 200 SKIP_RETURN_CODE 77)
+# The GPUs' memory over a driver that is none: where there are CUDA's headers.
+add_test(NAME gpu_device_fake COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/gpu/without_gpu.sh)
+set_tests_properties(gpu_device_fake PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)

@@ -13,20 +13,33 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
+#include "daemon/cache_private.h"
 #include "daemon/workers.h"
 #include "proto/fdsock.h"
 #include "tests/shell.h"
+#include "tests/sim_device.h"
 
 static struct shell s;
 static struct door *door;
 
-static void setup(void)
+static void setup_over(const struct device_ops *ops)
 {
 	char why[256] = "";
 
-	shell_open(&s);
+	shell_open_all(&s, NULL, ops);
 	ck_assert_int_eq(workers_create(1, 4, &s.daemon.workers), STATUS_OK);
 	ck_assert_msg(door_create(&s.daemon, s.config.fd_socket, 0600, 4, &door, why, sizeof why) == STATUS_OK, "%s", why);
+}
+
+static void setup(void)
+{
+	setup_over(NULL);
+}
+
+static void setup_gpu(void)
+{
+	setenv("SIM_GPU_DEVICES", "1", 1);
+	setup_over(terrace_device_ops());
 }
 
 static void teardown(void)
@@ -49,25 +62,34 @@ static int dial(void)
 
 #define HEAD(kind) { FDSOCK_MAGIC, FDSOCK_VERSION, kind }
 
-/* Receives one packet within 3 s: its bytes, 0 at the end of the connection. *got: a descriptor that came
- * along, or -1. */
-static ssize_t hear(int fd, void *packet, size_t size, int *got)
+/* Receives one packet within 3 s: its bytes, 0 at the end of the connection. got: descriptors that came
+ * along, or -1: two of them. */
+static ssize_t hear_two(int fd, void *packet, size_t size, int *got)
 {
-	char room[CMSG_SPACE(sizeof(int))];
+	char room[CMSG_SPACE(2 * sizeof(int))];
 	struct iovec iov = { packet, size };
 	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room };
 	struct pollfd p = { fd, POLLIN, 0 };
 
 	ck_assert_int_eq(poll(&p, 1, 3000), 1);
 	ssize_t n = recvmsg(fd, &m, 0);
-	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	struct cmsghdr *c = n < 0 ? NULL : CMSG_FIRSTHDR(&m);
 
-	if (got) {
-		*got = -1;
-		if (c)
-			memcpy(got, CMSG_DATA(c), sizeof *got);
-	}
+	got[0] = got[1] = -1;
+	if (c)
+		memcpy(got, CMSG_DATA(c), c->cmsg_len - CMSG_LEN(0));
 	return n < 0 && errno == ECONNRESET ? 0 : n;
+}
+
+static ssize_t hear(int fd, void *packet, size_t size, int *got)
+{
+	int two[2];
+	ssize_t n = hear_two(fd, packet, size, two);
+
+	ck_assert_int_eq(two[1], -1);
+	if (got)
+		*got = two[0];
+	return n;
 }
 
 static int greet(struct fdsock_welcome *w)
@@ -185,6 +207,76 @@ START_TEST(conversation)
 }
 END_TEST
 
+/* A GPU's memory comes with a hold, and there is a board; without GPUs there is none. */
+START_TEST(memory_of_a_gpu)
+{
+	struct fdsock_welcome w;
+	struct fdsock_extent e;
+	struct cache_keys k = { (const uint8_t *)"key1", 1, 4 };
+	struct cache_on on = { .gpu = 0 };
+	struct cache_place places[2];
+	enum status status;
+	uint64_t reservation;
+	int fd = greet(&w), got[2];
+	const char *why = "";
+	struct stat st;
+
+	struct fdsock_map m = { HEAD(FDSOCK_MAP), FDSOCK_EXTENT_BOARD, 1 };
+
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
+	ck_assert_uint_eq(e.status, STATUS_OK);
+	ck_assert_uint_eq(e.gpu, FDSOCK_NO_GPU);
+	ck_assert_uint_eq(e.bytes, FDSOCK_BOARD_WORDS * sizeof(uint32_t));
+	ck_assert_int_ge(got[0], 0);
+	ck_assert_int_eq(got[1], -1);
+	uint32_t *board = mmap(NULL, e.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, got[0], 0);
+
+	ck_assert_ptr_ne(board, MAP_FAILED);
+	ck_assert_uint_eq(board[0], 0);
+	close(got[0]);
+	on.attachment = w.attachment;
+	ck_assert_int_eq(cache_reserve_on(s.daemon.cache, s.session.id, &k, NULL, false, &on, true, daemon_now_us(), &status,
+					  &reservation, places, 2, &why), STATUS_OK);
+	ck_assert_int_eq(status, STATUS_OK);
+	m.extent = places[1].extent;
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
+	ck_assert_uint_eq(e.status, STATUS_OK);
+	ck_assert_uint_eq(e.gpu, 0);
+	ck_assert_uint_eq(e.bytes, SIM_GRANULARITY);
+	ck_assert_uint_eq(e.layout_id, s.session.layout_id[1]);
+	ck_assert_uint_le(e.at + e.bytes, e.range);
+	ck_assert_int_ge(got[0], 0);
+	ck_assert_int_ge(got[1], 0);
+	ck_assert_int_eq(fstat(got[0], &st), 0);
+	ck_assert_int_eq(st.st_size, 4096);
+	ck_assert_int_eq(fstat(got[1], &st), 0);
+	ck_assert_int_eq(st.st_size, SIM_GRANULARITY);
+	close(got[0]);
+	close(got[1]);
+	munmap(board, 4096);
+	close(fd);
+	until("terrace_door_connections", 0);
+}
+END_TEST
+
+START_TEST(without_a_gpu_there_is_no_board)
+{
+	struct fdsock_map m = { HEAD(FDSOCK_MAP), FDSOCK_EXTENT_BOARD, 1 };
+	struct fdsock_welcome w;
+	struct fdsock_extent e;
+	int fd = greet(&w), got;
+
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	ck_assert_int_eq(hear(fd, &e, sizeof e, &got), sizeof e);
+	ck_assert_uint_eq(e.status, STATUS_NOT_FOUND);
+	ck_assert_uint_eq(e.gpu, FDSOCK_NO_GPU);
+	ck_assert_int_eq(got, -1);
+	close(fd);
+}
+END_TEST
+
 START_TEST(unknown_token_is_refused)
 {
 	struct fdsock_hello h = { HEAD(FDSOCK_HELLO), "not the token!!" };
@@ -256,6 +348,36 @@ START_TEST(hello_comes_first_and_soon)
 	ck_assert_int_eq(hear(silent, &byte, 1, NULL), 0); /* closed after 2 s */
 	close(fd);
 	close(silent);
+}
+END_TEST
+
+/* Who has said HELLO is not sent away because the door was kept from hearing it. */
+START_TEST(a_late_door_has_heard_the_hello)
+{
+	struct fdsock_hello h = { HEAD(FDSOCK_HELLO), { 0 } };
+	struct fdsock_welcome w;
+	uint64_t began;
+	int fd;
+
+	memcpy(h.token, s.session.token, sizeof h.token);
+	for (;;) {
+		began = daemon_now_us();
+		fd = dial();
+		until("terrace_door_connections", 1);
+		cache_lock(s.daemon.cache);
+		if (daemon_now_us() - began < 1000000)
+			break; /* else it may have been for too long without a HELLO */
+		cache_unlock(s.daemon.cache);
+		close(fd);
+		until("terrace_door_connections", 0);
+	}
+	usleep(200000); /* its tick waits for the lock */
+	ck_assert_int_eq(send(fd, &h, sizeof h, 0), sizeof h);
+	usleep(2000000);
+	cache_unlock(s.daemon.cache);
+	ck_assert_int_eq(hear(fd, &w, sizeof w, NULL), sizeof w);
+	ck_assert_uint_eq(w.status, STATUS_OK);
+	close(fd);
 }
 END_TEST
 
@@ -349,12 +471,14 @@ START_TEST(random_packets_are_classified)
 }
 END_TEST
 
-static uint32_t descriptors(void)
+/* Of this process, the door's thread included, that lead to the same file. */
+static uint32_t descriptors_of(const struct stat *file)
 {
+	struct stat st;
 	uint32_t n = 0;
 
 	for (int fd = 0; fd < 256; fd++)
-		n += fcntl(fd, F_GETFD) >= 0;
+		n += !fstat(fd, &st) && st.st_dev == file->st_dev && st.st_ino == file->st_ino;
 	return n;
 }
 
@@ -371,18 +495,17 @@ START_TEST(sent_descriptors_are_not_kept)
 			    .msg_controllen = sizeof control };
 	struct fdsock_welcome w;
 	int fd = dial();
-	uint32_t before;
+	struct stat sent;
 
 	memcpy(h.token, s.session.token, sizeof h.token);
 	control.head = (struct cmsghdr){ CMSG_LEN(16 * sizeof(int)), SOL_SOCKET, SCM_RIGHTS };
 	for (int i = 0; i < 16; i++)
 		memcpy(CMSG_DATA(&control.head) + i * sizeof(int), &fd, sizeof fd);
-	usleep(100000); /* accepted */
-	before = descriptors();
+	ck_assert_int_eq(fstat(fd, &sent), 0);
 	ck_assert_int_eq(sendmsg(fd, &m, 0), sizeof h);
 	ck_assert_int_eq(hear(fd, &w, sizeof w, NULL), sizeof w);
 	ck_assert_uint_eq(w.status, STATUS_OK);
-	ck_assert_uint_eq(descriptors(), before);
+	ck_assert_uint_eq(descriptors_of(&sent), 1);
 	close(fd);
 }
 END_TEST
@@ -430,15 +553,22 @@ int main(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_set_timeout(t, 30);
 	tcase_add_test(t, conversation);
+	tcase_add_test(t, without_a_gpu_there_is_no_board);
 	tcase_add_test(t, unknown_token_is_refused);
 	tcase_add_loop_test(t, hostile_packets_hang_up, 0, sizeof hostile / sizeof hostile[0]);
 	tcase_add_test(t, hello_comes_first_and_soon);
+	tcase_add_test(t, a_late_door_has_heard_the_hello);
 	tcase_add_test(t, connections_are_bounded);
 	tcase_add_test(t, deaf_client_is_disconnected);
 	tcase_add_test(t, death_is_seen_through_a_child);
 	tcase_add_test(t, random_packets_are_classified);
 	tcase_add_test(t, sent_descriptors_are_not_kept);
 	tcase_add_test(t, a_lack_of_descriptors_is_waited_out);
+	suite_add_tcase(suite, t);
+	t = tcase_create("gpu");
+	tcase_add_checked_fixture(t, setup_gpu, teardown);
+	tcase_set_timeout(t, 30);
+	tcase_add_test(t, memory_of_a_gpu);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);
 	srunner_run_all(r, CK_NORMAL);

@@ -18,7 +18,18 @@ if(TARGET hello)
   terrace_python_test(e2e_hello test_hello.py $<TARGET_FILE:hello>)
 endif()
 
-set_tests_properties(e2e_hello e2e_grpcio PROPERTIES RUN_SERIAL TRUE)
+# The Python binding: without sanitizers, which the interpreter does not come with.
+if(TARGET terrace AND TARGET sim_plugin AND NOT TERRACE_SANITIZE)
+  add_executable(python_abi e2e/python_abi.c)
+  terrace_python_test(e2e_python test_python.py $<TARGET_FILE:terrace> $<TARGET_FILE:python_abi> ${SIM_DEVICE_FOLDER})
+  # As it is installed.
+  set(installed ${CMAKE_CURRENT_BINARY_DIR}/installed)
+  add_test(NAME python_installed COMMAND sh -c "'${CMAKE_COMMAND}' --install '${CMAKE_BINARY_DIR}' --component python --prefix '${installed}' &&
+           cd / && PYTHONPATH='${installed}/${CMAKE_INSTALL_DATADIR}/terrace/python' LIBTERRACE='$<TARGET_FILE:terrace>' \
+           ${SYSTEM_PYTHON} -c 'import terrace, sys; sys.exit(not terrace.__file__.startswith(\"${installed}\") or terrace.version() != \"${PROJECT_VERSION}\")'")
+endif()
+
+set_tests_properties(e2e_hello e2e_grpcio PROPERTIES PROCESSORS 2)
 if(TERRACE_SANITIZE MATCHES thread) # what it does is in cache_disk*, store_* and crash_core too
   set_tests_properties(e2e_disk PROPERTIES LABELS long)
 endif()

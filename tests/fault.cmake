@@ -13,7 +13,28 @@ else()
 endif()
 add_test(NAME kill_storm COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fault/test_kill.py
          $<TARGET_FILE:terraced> $<TARGET_FILE:storm> ${KILL_ROUNDS})
-set_tests_properties(kill_storm PROPERTIES TIMEOUT 420 RUN_SERIAL TRUE)
+set_tests_properties(kill_storm PROPERTIES TIMEOUT 420 RUN_SERIAL TRUE) # it has bounds of a second
+
+# The same on a GPU, which is the simulated device.
+if(TARGET sim_plugin)
+  add_executable(storm_gpu fault/storm_gpu.c sim_stream.c)
+  target_link_libraries(storm_gpu PRIVATE terrace_static Threads::Threads)
+  target_compile_definitions(storm_gpu PRIVATE SIM_PLUGIN="$<TARGET_FILE:sim_plugin>")
+  add_dependencies(storm_gpu sim_plugin)
+  add_executable(gpu_engine fault/gpu_engine.c sim_stream.c)
+  target_link_libraries(gpu_engine PRIVATE terrace_static Threads::Threads)
+  target_compile_definitions(gpu_engine PRIVATE SIM_PLUGIN="$<TARGET_FILE:sim_plugin>")
+  add_dependencies(gpu_engine sim_plugin)
+  add_test(NAME gpu_faults COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fault/test_gpu.py
+           $<TARGET_FILE:terraced> $<TARGET_FILE:gpu_engine> ${SIM_DEVICE_FOLDER})
+  set_tests_properties(gpu_faults PROPERTIES TIMEOUT 120 ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1)
+  foreach(kills 20 200)
+    add_test(NAME kill_storm_gpu_${kills} COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fault/test_kill_gpu.py
+             $<TARGET_FILE:terraced> $<TARGET_FILE:storm_gpu> ${SIM_DEVICE_FOLDER} ${kills})
+  endforeach()
+  set_tests_properties(kill_storm_gpu_20 PROPERTIES TIMEOUT 180)
+  set_tests_properties(kill_storm_gpu_200 PROPERTIES TIMEOUT 900 LABELS long)
+endif()
 
 # Mixed load at three times the memory; an hour with the long tests.
 if(TERRACE_SANITIZE)
@@ -32,18 +53,23 @@ add_test(NAME endurance_hour COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR
          $<TARGET_FILE:terraced> $<TARGET_FILE:storm> 3600)
 set_tests_properties(endurance_hour PROPERTIES TIMEOUT 4000 LABELS long)
 
-# Caches that are killed at named points (store/crash_point.h): store and cache built once more, with the points in them.
-get_target_property(crash_store terrace_store SOURCES)
-get_target_property(crash_store_folder terrace_store SOURCE_DIR)
-get_target_property(crash_cache terrace_cache SOURCES)
-get_target_property(crash_cache_folder terrace_cache SOURCE_DIR)
-list(TRANSFORM crash_store PREPEND ${crash_store_folder}/)
-list(TRANSFORM crash_cache PREPEND ${crash_cache_folder}/)
-add_library(terrace_crash STATIC ${crash_store} ${crash_cache})
-target_compile_definitions(terrace_crash PUBLIC TERRACE_CRASH_POINTS)
-target_link_libraries(terrace_crash
-  PRIVATE PkgConfig::ISAL PkgConfig::XXHASH PkgConfig::URING PkgConfig::LMDB
-  PUBLIC terrace_status terrace_eviction terrace_kernels PkgConfig::URCU Threads::Threads)
+# Caches that are killed at named points (store/crash_point.h): store and cache built once more, with the points in them. With
+# sanitizers they have them anyway.
+if(TERRACE_SANITIZE)
+  add_library(terrace_crash ALIAS terrace_cache)
+else()
+  get_target_property(crash_store terrace_store SOURCES)
+  get_target_property(crash_store_folder terrace_store SOURCE_DIR)
+  get_target_property(crash_cache terrace_cache SOURCES)
+  get_target_property(crash_cache_folder terrace_cache SOURCE_DIR)
+  list(TRANSFORM crash_store PREPEND ${crash_store_folder}/)
+  list(TRANSFORM crash_cache PREPEND ${crash_cache_folder}/)
+  add_library(terrace_crash STATIC ${crash_store} ${crash_cache})
+  target_compile_definitions(terrace_crash PUBLIC TERRACE_CRASH_POINTS)
+  target_link_libraries(terrace_crash
+    PRIVATE PkgConfig::ISAL PkgConfig::XXHASH PkgConfig::URING PkgConfig::LMDB
+    PUBLIC terrace_status terrace_eviction terrace_kernels PkgConfig::URCU Threads::Threads)
+endif()
 
 add_executable(crash_core fault/crash_core.c fault/crash_life.c fault/crash_shadow.c)
 target_link_libraries(crash_core PRIVATE terrace_crash m)
@@ -59,15 +85,16 @@ set_tests_properties(crash_core PROPERTIES TIMEOUT 420)
 set_tests_properties(crash_core_1000 PROPERTIES TIMEOUT 1800 LABELS long)
 
 # The same of a whole daemon.
-get_target_property(crash_daemon terrace_daemon SOURCES)
-get_target_property(crash_daemon_folder terrace_daemon SOURCE_DIR)
-list(TRANSFORM crash_daemon PREPEND ${crash_daemon_folder}/)
-add_executable(terraced_crash ${crash_daemon_folder}/main.c ${crash_daemon})
-target_compile_definitions(terraced_crash PRIVATE TERRACE_VERSION="${PROJECT_VERSION}")
-target_link_libraries(terraced_crash PRIVATE terrace_crash terrace_proto PkgConfig::GRPC PkgConfig::INIH)
 if(TERRACE_SANITIZE)
+  add_executable(terraced_crash ALIAS terraced)
   set(CRASH_DAEMON_KILLS 20)
 else()
+  get_target_property(crash_daemon terrace_daemon SOURCES)
+  get_target_property(crash_daemon_folder terrace_daemon SOURCE_DIR)
+  list(TRANSFORM crash_daemon PREPEND ${crash_daemon_folder}/)
+  add_executable(terraced_crash ${crash_daemon_folder}/main.c ${crash_daemon})
+  target_compile_definitions(terraced_crash PRIVATE TERRACE_VERSION="${PROJECT_VERSION}")
+  target_link_libraries(terraced_crash PRIVATE terrace_crash terrace_proto PkgConfig::GRPC PkgConfig::INIH)
   set(CRASH_DAEMON_KILLS 60)
 endif()
 foreach(kills ${CRASH_DAEMON_KILLS} 500)

@@ -11,6 +11,7 @@
 
 #include "eviction/graph_mail.h"
 #include "eviction/hash.h"
+#include "eviction/sketch.h"
 
 enum { SECOND = 1000000, IDS_MAX = 300 };
 
@@ -391,6 +392,57 @@ START_TEST(mail_makes_the_same_graph)
 }
 END_TEST
 
+/* ---- sketches ---- */
+
+enum { SKETCHES = 2000 };
+
+/* Vectors that share a large part, and differ by a direction and some noise. */
+static void vector_of(uint64_t direction, uint64_t noise, int8_t v[SKETCH_BITS])
+{
+	for (uint64_t i = 0; i < SKETCH_BITS; i++)
+		v[i] = (int8_t)(60 + (int)(hash_mix(direction * 64 + i) % 101) - 50 + (int)(hash_mix(noise * 64 + i) % 9) - 4);
+}
+
+static bool is_near(const struct sketch_near *near, uint32_t n, uint64_t id)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (near[i].id == id)
+			return true;
+	return false;
+}
+
+/* The second of each pair is to find the first, and nobody else. */
+START_TEST(sketches_find_what_is_near)
+{
+	struct sketches *s = sketches_create(2 * SKETCHES);
+	uint32_t found = 0, strangers = 0;
+	struct sketch_near near[8];
+	int8_t v[SKETCH_BITS];
+
+	ck_assert_ptr_nonnull(s);
+	for (uint64_t i = 0; i < 64; i++) { /* the mean */
+		vector_of(1000000 + i, i, v);
+		ck_assert(i < 32 ? !sketches_bits(s, 5, v) : sketches_bits(s, 5, v) != 0);
+	}
+	for (uint64_t i = 1; i <= SKETCHES; i++) {
+		uint32_t n;
+
+		vector_of(i, 2 * i, v);
+		sketches_add(s, i, sketches_bits(s, 5, v), near, 8);
+		vector_of(i, 2 * i + 1, v);
+		n = sketches_add(s, SKETCHES + i, sketches_bits(s, 5, v), near, 8);
+		for (uint32_t k = 0; k < n; k++)
+			ck_assert_uint_le(near[k].distance, SKETCH_NEAR);
+		found += is_near(near, n, i);
+		strangers += n - is_near(near, n, i);
+	}
+	ck_assert_uint_ge(found, SKETCHES * 9 / 10);
+	ck_assert_uint_le(strangers, SKETCHES / 100);
+	sketches_destroy(s);
+	sketches_destroy(NULL);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("graph_edges");
@@ -400,6 +452,7 @@ int main(void)
 
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, what_must_hold_holds);
+	tcase_add_test(tc, sketches_find_what_is_near);
 	tcase_add_test(tc, weights_are_the_models);
 	tcase_add_test(tc, a_request_makes_its_edges);
 	tcase_add_test(tc, live_nodes_stay);

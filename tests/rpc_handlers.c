@@ -4,6 +4,7 @@
 
 #include "health.pb-c.h"
 #include "tests/shell.h"
+#include "tests/sim_device.h"
 
 static struct shell s;
 static struct rpc_call call;
@@ -331,6 +332,74 @@ START_TEST(reserve_commit_abort)
 }
 END_TEST
 
+/* Reserve, Commit, Warm and Lease on a GPU, by its number; and one that there is not. */
+START_TEST(on_a_gpu)
+{
+	Terrace__V1__Keys k = keys_of((const uint8_t *)"k1k2", 4, 2);
+	Terrace__V1__AttachRequest attach = TERRACE__V1__ATTACH_REQUEST__INIT;
+	Terrace__V1__ReserveRequest q = TERRACE__V1__RESERVE_REQUEST__INIT;
+	Terrace__V1__CommitItem item = TERRACE__V1__COMMIT_ITEM__INIT, *items[1] = { &item };
+	Terrace__V1__CommitRequest commit = TERRACE__V1__COMMIT_REQUEST__INIT;
+	Terrace__V1__LookupRequest lookup = TERRACE__V1__LOOKUP_REQUEST__INIT;
+	Terrace__V1__LeaseRequest lease = TERRACE__V1__LEASE_REQUEST__INIT;
+	Terrace__V1__WarmRequest warm = TERRACE__V1__WARM_REQUEST__INIT;
+	Terrace__V1__StatsRequest stats = TERRACE__V1__STATS_REQUEST__INIT;
+	uint64_t session, attachment;
+	const char *why = "";
+	ProtobufCMessage *reply;
+
+	shell_close(&s);
+	setenv("SIM_GPU_DEVICES", "1", 1);
+	shell_open_all(&s, NULL, terrace_device_ops());
+	ck_assert_int_eq(cache_session_write_back(s.daemon.cache, s.session.id), STATUS_OK);
+	attach.token = (ProtobufCBinaryData){ CACHE_TOKEN_BYTES, s.session.token };
+	ck_assert_int_eq(ask("Cache.Attach", &attach, &reply), STATUS_OK);
+	const Terrace__V1__OpenSessionReply *o = (const Terrace__V1__OpenSessionReply *)reply;
+
+	ck_assert_uint_eq(o->n_gpus, 1);
+	ck_assert_uint_eq(o->gpus[0]->uuid.len, 16);
+	ck_assert_uint_eq(o->gpus[0]->bytes, 32 << 20);
+	ck_assert_int_eq(cache_attach(s.daemon.cache, s.session.token, getpid(), daemon_now_us(), &attachment, &session,
+				      &why), STATUS_OK);
+	q.session = commit.session = lookup.session = lease.session = warm.session = s.session.id;
+	q.attachment = lease.attachment = attachment;
+	q.keys = lookup.keys = lease.keys = warm.keys = &k;
+	q.gpu = lease.gpu = warm.gpu = 2;
+	ck_assert_int_eq(ask("Cache.Reserve", &q, &reply), STATUS_INVALID);
+	ck_assert_ptr_nonnull(strstr(call.why, "gpu: 2, the daemon lends the memory of 1"));
+	ck_assert_int_eq(ask("Cache.Lease", &lease, &reply), STATUS_INVALID);
+	ck_assert_int_eq(ask("Cache.Warm", &warm, &reply), STATUS_INVALID);
+	q.gpu = lease.gpu = warm.gpu = 1;
+	ck_assert_msg(ask("Cache.Reserve", &q, &reply) == STATUS_OK, "%s", call.why);
+	const Terrace__V1__ReserveReply *r = (const Terrace__V1__ReserveReply *)reply;
+
+	ck_assert_int_eq(r->status[0], TERRACE__V1__STATUS__OK);
+	ck_assert_uint_ge(r->places->extent[0], 1 << 24);
+	item.reservation = r->reservation[0];
+	commit.items = items;
+	commit.n_items = 1;
+	ck_assert_msg(ask("Cache.Commit", &commit, &reply) == STATUS_OK, "%s", call.why);
+	ck_assert_int_eq(((const Terrace__V1__CommitReply *)reply)->status[0], TERRACE__V1__STATUS__OK);
+	lookup.states = true;
+	ck_assert_int_eq(ask("Cache.Lookup", &lookup, &reply), STATUS_OK);
+	ck_assert_int_eq(memcmp(((const Terrace__V1__LookupReply *)reply)->states.data, "\3\3\0\0", 4), 0);
+	ck_assert_int_eq(ask_on("Cache.Lease", &lease, 10000000, &reply), STATUS_OK);
+	const Terrace__V1__LeaseReply *g = (const Terrace__V1__LeaseReply *)reply;
+
+	ck_assert_uint_eq(g->blocks, 1);
+	ck_assert_uint_ge(g->places->extent[1], 1 << 24);
+	ck_assert_uint_eq(g->board_layers, 0);
+	warm.wait = true;
+	warm.gpu = 0;
+	ck_assert_int_eq(ask_on("Cache.Warm", &warm, 10000000, &reply), STATUS_OK);
+	ck_assert_uint_eq(((const Terrace__V1__WarmReply *)reply)->blocks, 1);
+	ck_assert_int_eq(ask("Cache.Lookup", &lookup, &reply), STATUS_OK);
+	ck_assert_int_eq(memcmp(((const Terrace__V1__LookupReply *)reply)->states.data, "\1\1\0\0", 4), 0);
+	ck_assert_int_eq(ask("Admin.Stats", &stats, &reply), STATUS_OK);
+	ck_assert_str_eq(((const Terrace__V1__StatsReply *)reply)->state, "serving");
+}
+END_TEST
+
 START_TEST(admin_and_health)
 {
 	Terrace__V1__InspectRequest inspect = TERRACE__V1__INSPECT_REQUEST__INIT;
@@ -573,6 +642,7 @@ int main(void)
 	tcase_add_test(t, open_session);
 	tcase_add_test(t, lookup_lease_release_delete);
 	tcase_add_test(t, reserve_commit_abort);
+	tcase_add_test(t, on_a_gpu);
 	tcase_add_test(t, admin_and_health);
 	tcase_add_test(t, verify_keeps_its_rate);
 	tcase_add_test(t, verify_in_pieces);

@@ -22,6 +22,7 @@ logs=$root/build/logs
 rm -rf "$logs"
 mkdir -p "$logs"
 jobs=$(nproc)
+at_once=$((jobs + 1)) # many tests wait for a disk or a process most of the time
 passed=0 failed=0 skipped=0
 started=$(date +%s)
 
@@ -53,7 +54,7 @@ suite() {
 	if [ "$long" = yes ]; then exclude='^$'; else exclude=long; fi
 	note "test  $preset"
 	if [ "$preset" = default ]; then beside_start; fi
-	ctest --test-dir "build/$preset" -j "$jobs" -LE "$exclude|beside" --output-on-failure --no-tests=error \
+	ctest --test-dir "build/$preset" -j "$at_once" -LE "$exclude|beside" --output-on-failure --no-tests=error \
 		--output-junit "$logs/$preset.xml" >"$logs/$preset.test.log" 2>&1
 	ok=$(grep -c 'Passed' "$logs/$preset.test.log")
 	skip=$(grep -c '\*\*\*Skipped' "$logs/$preset.test.log")

@@ -36,9 +36,10 @@ static inline struct kv_layout shell_layout(uint8_t name)
 }
 
 /* A cache of 16 MiB with one session of two layouts, and a folder for sockets; disk: not NULL: and for a disk of 8 MiB,
- * whose reads and writes go through it. */
-static inline void shell_open_with(struct shell *s, const struct ring_calls *disk)
+ * whose reads and writes go through it; ops: not NULL: and 32 MiB of its first GPU. */
+static inline void shell_open_all(struct shell *s, const struct ring_calls *disk, const struct device_ops *ops)
 {
+	static const uint32_t first_gpu = 0;
 	char folder[80], catalog[80];
 	struct cache_disk_options disks = { .folder = folder, .bytes = 8 << 20 };
 
@@ -71,6 +72,13 @@ static inline void shell_open_with(struct shell *s, const struct ring_calls *dis
 		o.disk_policy = "lru";
 		o.io = CACHE_IO_THREADS;
 	}
+	if (ops) {
+		o.device_ops = ops;
+		o.gpus = &first_gpu;
+		o.gpu_count = 1;
+		o.gpu_bytes = 32 << 20;
+		o.gpu_pinned_milli = 750;
+	}
 	s->daemon.config = &s->config;
 	s->daemon.started_us = daemon_now_us();
 	cache_thread_enter();
@@ -78,6 +86,11 @@ static inline void shell_open_with(struct shell *s, const struct ring_calls *dis
 	ck_assert_msg(cache_session_open(s->daemon.cache, "", layouts, 2, "test", daemon_now_us(), &s->session, &why) ==
 			      STATUS_OK,
 		      "%s", why);
+}
+
+static inline void shell_open_with(struct shell *s, const struct ring_calls *disk)
+{
+	shell_open_all(s, disk, NULL);
 }
 
 static inline void shell_open(struct shell *s)

@@ -1,10 +1,11 @@
-terrace_test(store_status LIBS terrace_status)
-terrace_test(store_slot LIBS terrace_store)
+terrace_test(store_status LIBS terrace_status ONE_THREAD)
+terrace_test(store_slot LIBS terrace_store ONE_THREAD)
 terrace_test(store_extent LIBS terrace_store)
 # The same on huge pages: exits 77 (skipped) where the machine has none to give.
 terrace_test(store_extent_huge SOURCES store_extent.c LIBS terrace_store ARGS huge)
 terrace_test(store_index LIBS terrace_store)
 terrace_test(store_host LIBS terrace_store)
+terrace_test(store_host_device LIBS terrace_store sim_device)
 foreach(name store_ring store_ring_fault store_ring_threads)
   terrace_test(${name} SOURCES ${name}.c store_ring_rig.c LIBS terrace_store)
 endforeach()
@@ -17,7 +18,7 @@ endforeach()
 add_test(NAME store_catalog_full COMMAND store_catalog full)
 set_tests_properties(store_catalog_full PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77
                      ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1)
-terrace_test(store_block_record LIBS terrace_store)
+terrace_test(store_block_record LIBS terrace_store ONE_THREAD)
 
 # The disk, its bytes, its faults; the last two meet real ones, and exit 77 where nothing can be mounted.
 add_library(store_disk_rig STATIC store_disk_rig.c)

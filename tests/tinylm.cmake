@@ -3,8 +3,8 @@ if(NOT TARGET tinylm_core)
   return()
 endif()
 
-terrace_test(tinylm_parsers LIBS tinylm_core terrace_static)
-terrace_test(tinylm_tokenizer LIBS tinylm_core terrace_static)
+terrace_test(tinylm_parsers LIBS tinylm_core terrace_static ONE_THREAD)
+terrace_test(tinylm_tokenizer LIBS tinylm_core terrace_static ONE_THREAD)
 terrace_test(tinylm_model LIBS tinylm_core terrace_static TIMEOUT 300)
 terrace_test(tinylm_ppl LIBS tinylm_core terrace_static TIMEOUT 300)
 terrace_test(tinylm_cli LIBS tinylm_core terrace_static)
@@ -19,35 +19,28 @@ if(TARGET terraced)
   terrace_test(tinylm_demo LIBS tinylm_core terrace_static TIMEOUT 300)
   target_compile_definitions(tinylm_demo PRIVATE TINYLM="$<TARGET_FILE:tinylm>" TERRACED="$<TARGET_FILE:terraced>")
   add_dependencies(tinylm_demo tinylm terraced)
-  set_tests_properties(tinylm_demo PROPERTIES RUN_SERIAL TRUE)
+  set_tests_properties(tinylm_demo PROPERTIES PROCESSORS 2)
   if(TERRACE_SANITIZE STREQUAL "thread")
     # Two and a half minutes of arithmetic; the threads it uses are also those of kill_storm and client_threads.
     set_tests_properties(tinylm_demo PROPERTIES LABELS long)
   endif()
 endif()
 
-# The GPU path without a GPU: a runtime and a plugin whose device is the host, in a folder of their own by the names that are loaded.
+# The GPU path without a GPU: over the simulated device of sim.cmake.
 if(TARGET terraced)
-  set(host_device ${CMAKE_CURRENT_BINARY_DIR}/host_device)
-  add_library(tinylm_host_runtime MODULE tinylm_host_runtime.c)
-  set_target_properties(tinylm_host_runtime PROPERTIES PREFIX "" OUTPUT_NAME libcudart SUFFIX .so.13
-                        LIBRARY_OUTPUT_DIRECTORY ${host_device})
-  add_library(tinylm_host_plugin MODULE tinylm_host_plugin.c)
-  target_link_libraries(tinylm_host_plugin PRIVATE terrace_kernels)
-  set_target_properties(tinylm_host_plugin PROPERTIES PREFIX "" OUTPUT_NAME libterrace_cuda SUFFIX .so.0
-                        LIBRARY_OUTPUT_DIRECTORY ${host_device})
+  set(host_device ${SIM_DEVICE_FOLDER})
   file(WRITE ${host_device}/empty/libterrace_cuda.so.0 "")
 
   # The same program as on a GPU, and over the host's device.
   terrace_test(gpu_plugin SOURCES gpu/plugin.c LIBS tinylm_core terrace)
   add_test(NAME gpu_plugin_host COMMAND gpu_plugin)
   set_tests_properties(gpu_plugin_host PROPERTIES TIMEOUT 300 ENVIRONMENT LD_LIBRARY_PATH=${host_device})
-  add_dependencies(gpu_plugin tinylm_host_runtime tinylm_host_plugin)
+  add_dependencies(gpu_plugin sim_runtime sim_plugin)
 
   terrace_test(tinylm_cuda LIBS PkgConfig::JANSSON TIMEOUT 600)
   target_compile_definitions(tinylm_cuda PRIVATE TINYLM="$<TARGET_FILE:tinylm>" TERRACED="$<TARGET_FILE:terraced>"
-                             HOST_DEVICE="${host_device}")
-  add_dependencies(tinylm_cuda tinylm terraced tinylm_host_runtime tinylm_host_plugin)
+                             HOST_DEVICE="${host_device}" TERRACECTL="$<TARGET_FILE:terracectl>")
+  add_dependencies(tinylm_cuda tinylm terraced terracectl sim_runtime sim_plugin)
 endif()
 if(TERRACE_SANITIZE AND TEST tinylm_cuda)
   set_tests_properties(tinylm_cuda PROPERTIES LABELS long)

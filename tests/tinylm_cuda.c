@@ -1,4 +1,4 @@
-/* tinylm --device cuda over a device that is none (tinylm_host_device.h): the same perplexities and texts as on the CPU, blocks that
+/* tinylm --device cuda over a device that is none (sim_device.h): the same perplexities and texts as on the CPU, blocks that
  * go to the daemon and come back, and words where there is no GPU. Numbers of real kernels: tests/gpu/tinylm.sh. */
 #include <check.h>
 #include <jansson.h>
@@ -63,7 +63,7 @@ START_TEST(test_refusals)
 		const char *environment, *arguments, *says;
 		int code;
 	} rows[] = {
-		{ "TINYLM_HOST_PROBLEM='no such thing' " ON_DEVICE, "--ppl --device cuda",
+		{ "SIM_GPU_PROBLEM='no such thing' " ON_DEVICE, "--ppl --device cuda",
 		  "tinylm: --device cuda: no CUDA device: no such thing", 2 },
 		{ "LD_LIBRARY_PATH=" HOST_DEVICE "/empty", "--ppl --device cuda", "tinylm: --device cuda: no CUDA:", 2 },
 		{ "LD_LIBRARY_PATH=" HOST_DEVICE "/empty", "--ppl --device cpu --windows 1 --window-tokens 16", "tq4 ", 0 },
@@ -124,7 +124,8 @@ END_TEST
 
 /* ---- with a daemon ----------------------------------------------------------------------------------------------- */
 
-static void start_daemon(void)
+/* lends: the memory of the device. */
+static void start(bool lends)
 {
 	char socket[96], data[96], log[96];
 
@@ -142,11 +143,42 @@ static void start_daemon(void)
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		dup2(fd, STDOUT_FILENO);
 		dup2(fd, STDERR_FILENO);
-		execl(TERRACED, "terraced", "--data-dir", data, "--socket", socket, (char *)NULL);
+		if (lends)
+			setenv("LD_LIBRARY_PATH", HOST_DEVICE, 1);
+		execl(TERRACED, "terraced", "--data-dir", data, "--socket", socket, "--gpus", lends ? "all" : "off", "--gpu-bytes",
+		      "64MiB", (char *)NULL);
 		_exit(127);
 	}
 	for (int i = 0; i < 300 && access(socket, F_OK) != 0; i++)
 		usleep(50000);
+}
+
+static void start_daemon(void)
+{
+	start(false);
+}
+
+static void start_lender(void)
+{
+	start(true);
+}
+
+/* A number of the daemon's statistics. */
+static double stat_of(const char *name)
+{
+	char command[512], line[256];
+	double value = -1;
+	FILE *f;
+
+	snprintf(command, sizeof(command), "%s --address %s stat '%s'", TERRACECTL, address, name);
+	f = popen(command, "r");
+	ck_assert_ptr_nonnull(f);
+	while (fgets(line, sizeof(line), f))
+		if (strncmp(line, name, strlen(name)) == 0)
+			value = strtod(line + strlen(name), NULL);
+	ck_assert_int_eq(pclose(f), 0);
+	ck_assert_msg(value >= 0, "no %s", name);
+	return value;
 }
 
 static void stop_daemon(void)
@@ -179,7 +211,7 @@ END_TEST
 	"command or the signal for it. The following options are available:'"
 
 /* Blocks that one device stored serve the other, both ways: the texts are that of an engine on its own. */
-START_TEST(test_across)
+static void check_across(void)
 {
 	char arguments[768];
 	json_t *alone = json_of("--generate " PROMPT " -n 24 --json");
@@ -201,12 +233,28 @@ START_TEST(test_across)
 	}
 	json_decref(alone);
 }
+
+START_TEST(test_across)
+{
+	check_across();
+}
+END_TEST
+
+/* The same, attended where they lie in the GPU's memory: nothing is copied in or out but by the daemon. */
+START_TEST(test_lent)
+{
+	check_across();
+	ck_assert(stat_of("terrace_blocks{tier=gpu}") >= 8);
+	ck_assert(stat_of("terrace_moved_bytes_total{from=host,to=gpu}") > 0);
+	ck_assert(stat_of("terrace_moved_bytes_total{from=gpu,to=host}") > 0);
+	ck_assert(stat_of("terrace_leases") == 0 && stat_of("terrace_reservations") == 0);
+}
 END_TEST
 
 int main(void)
 {
 	Suite *suite = suite_create("tinylm_cuda");
-	TCase *alone = tcase_create("alone"), *served = tcase_create("daemon");
+	TCase *alone = tcase_create("alone"), *served = tcase_create("daemon"), *lent = tcase_create("lent");
 	SRunner *runner;
 	int failed;
 
@@ -219,6 +267,11 @@ int main(void)
 	tcase_add_test(served, test_across);
 	suite_add_tcase(suite, alone);
 	suite_add_tcase(suite, served);
+	tcase_set_timeout(lent, 250);
+	tcase_add_checked_fixture(lent, start_lender, stop_daemon);
+	tcase_add_test(lent, test_demo);
+	tcase_add_test(lent, test_lent);
+	suite_add_tcase(suite, lent);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);
 	failed = srunner_ntests_failed(runner);

@@ -181,7 +181,8 @@ const struct ctl_command ctl_commands[] = {
 			"The daemon's catalog of its disks is checked at each start, and made anew from the blocks themselves if it is "
 			"damaged, or if the daemon is started with '--catalog rebuild'. With --rebuild a running daemon forgets its "
 			"catalog and makes it anew from the copies that this call reads.",
-		.exits = "0 all sound, 4 damaged blocks were found and dropped, " EXITS_DAEMON " 1 also if interrupted.",
+		.exits = "0 all sound, 4 damaged blocks were found and dropped, " EXITS_DAEMON " 1 also if interrupted, or if "
+			 "copies could not be read, since their disk is slow or has failed.",
 		.options =
 			{{"rate", "BYTES",
 			  "read at most so many bytes a second: a number, or one with KiB, MiB, GiB or TiB"},

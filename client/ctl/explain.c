@@ -9,6 +9,29 @@
 enum { EXPLAIN_LAYOUT };
 enum { GRAPH_DOT };
 
+static struct json_t *tier_to_json(const Terrace__V1__ExplainTier *t)
+{
+	struct json_t *o = out_object(), *features = out_object();
+
+	out_put_text(o, "tier", t->tier);
+	out_put_text(o, "policy", t->policy);
+	out_put_uint(o, "idle_ms", t->idle_ms);
+	out_put_uint(o, "uses", t->uses);
+	if (t->ranked)
+		out_put_uint(o, "rank", t->rank);
+	if (t->rival.len)
+		out_put_hex(o, "rival", t->rival.data, t->rival.len);
+	if (t->scored) {
+		out_put_number(o, "score", t->score);
+		out_put_number(o, "rival_score", t->rival_score);
+		out_put_text(o, "unit", t->unit);
+	}
+	for (size_t i = 0; i < t->n_features; i++)
+		out_put_uint(features, t->features[i]->name, t->features[i]->value);
+	out_put(o, "features", features);
+	return o;
+}
+
 static struct json_t *block_to_json(const Terrace__V1__ExplainBlock *b)
 {
 	struct json_t *o = out_object();
@@ -40,6 +63,13 @@ static struct json_t *block_to_json(const Terrace__V1__ExplainBlock *b)
 		out_put_uint(o, "left_idle_ms", b->left_idle_ms);
 		out_put_uint(o, "left_uses", b->left_uses);
 		out_put_bool(o, "regretted", b->regretted);
+	}
+	if (b->n_tiers) {
+		struct json_t *tiers = out_array();
+
+		for (size_t i = 0; i < b->n_tiers; i++)
+			out_append(tiers, tier_to_json(b->tiers[i]));
+		out_put(o, "tiers", tiers);
 	}
 	return o;
 }

@@ -15,7 +15,7 @@ enum { PIECE_MS = 500, BAR_COLUMNS = 30 };
 #define CALL_TIMEOUT_US (60ull * 1000000)
 
 struct sums {
-	uint64_t blocks, bytes, corrupt, total;
+	uint64_t blocks, bytes, corrupt, unread, total;
 	uint64_t began_us;
 	bool complete;
 };
@@ -67,6 +67,7 @@ static int verify(const struct ctl_args *args, struct ctl_daemon *d, uint64_t ra
 		s->blocks += reply->blocks;
 		s->bytes += reply->bytes;
 		s->corrupt += reply->corrupt;
+		s->unread += reply->unread;
 		s->total = reply->total_blocks;
 		s->complete = reply->next == 0;
 		request.from = reply->next;
@@ -85,13 +86,16 @@ static int print_sums(const struct ctl_args *args, const struct sums *s)
 	out_put_uint(tree, "blocks", s->blocks);
 	out_put_uint(tree, "bytes", s->bytes);
 	out_put_uint(tree, "corrupt", s->corrupt);
+	out_put_uint(tree, "unread", s->unread);
 	out_put_uint(tree, "elapsed_ms", (client_now_us() - s->began_us) / 1000);
 	out_put_bool(tree, "complete", s->complete);
 	if (!out_print(tree, args->json, false))
 		return CTL_FAILED;
 	if (!s->complete)
 		return ctl_failed("verify: interrupted before the end");
-	return s->corrupt ? CTL_DAMAGED : CTL_OK;
+	if (s->unread)
+		ctl_failed("verify: %llu blocks were not read: their disk is slow or has failed", (unsigned long long)s->unread);
+	return s->corrupt ? CTL_DAMAGED : s->unread ? CTL_FAILED : CTL_OK;
 }
 
 int ctl_run_verify(const struct ctl_args *args)

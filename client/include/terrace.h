@@ -43,8 +43,10 @@ extern "C" {
 /* Begins a struct that has a `size`: the rest is zero. An expression in C++, an initializer in C. */
 #ifdef __cplusplus
 #define TERRACE_SIZED_(type) [] { type made_{}; made_.size = sizeof(made_); return made_; }()
+#define TERRACE_SIZED_ON_HOST_(type) [] { type made_{}; made_.size = sizeof(made_); made_.gpu = -1; return made_; }()
 #else
 #define TERRACE_SIZED_(type) { .size = sizeof(type) }
+#define TERRACE_SIZED_ON_HOST_(type) { .size = sizeof(type), .gpu = -1 }
 #endif
 
 #if defined(__GNUC__)
@@ -160,8 +162,7 @@ struct terrace_connect_options {
 
 /* Connects; waits until the daemon answers, at most the timeout. TERRACE_UNAVAILABLE (nobody there), TERRACE_DEADLINE,
  * TERRACE_INVALID (not an address), TERRACE_UNSUPPORTED (TCP to another machine). */
-TERRACE_API enum terrace_status terrace_connect(const struct terrace_connect_options *options,
-						struct terrace_client **client);
+TERRACE_API enum terrace_status terrace_connect(const struct terrace_connect_options *options, struct terrace_client **client);
 
 /* Closes the connection, after its sessions. Calls still running end with TERRACE_CANCELLED. Not from a completion callback.
  * NULL is allowed. */
@@ -179,12 +180,18 @@ struct terrace_session_options {
 	size_t size;
 	const char *tenant; /* NULL: "default" */
 	const char *engine; /* shown to operators; NULL: the program's name */
+	bool gpu;           /* the blocks are to be attended on a GPU: TERRACE_UNSUPPORTED, with the reason, if the CUDA plugin cannot be
+			     * loaded, the current device will not do, or a layout's formats or head dims have no kernel */
+	bool gpu_write_back; /* blocks put on a GPU get their copy in host memory when the GPU needs the room, not at once: what has none
+			      * yet is lost with the GPU or the daemon */
 };
 #define TERRACE_SESSION_OPTIONS_INIT TERRACE_SIZED_(struct terrace_session_options)
 
 /* Opens a session over `count` layouts (1 to 64, equal block_tokens) and attaches this process to the daemon's memory.
  * The layouts are copied. The client must outlive the session. If the memory cannot be had (another node, no fd socket) the session
- * works by stream alone: terrace_session_borrows() tells, and the first lease or reservation says why. */
+ * works by stream alone: terrace_session_borrows() tells, and the first lease or reservation says why. Besides what `gpu` says:
+ * TERRACE_INVALID (a layout, a name too long), TERRACE_DENIED (the tenant), TERRACE_EXHAUSTED, TERRACE_UNAVAILABLE,
+ * TERRACE_DEADLINE, TERRACE_UNSUPPORTED (a daemon of another version), TERRACE_INTERNAL. */
 TERRACE_API enum terrace_status terrace_session_open(struct terrace_client *client, const struct terrace_layout *layouts,
 						     uint32_t count, const struct terrace_session_options *options,
 						     struct terrace_session **session);
@@ -196,8 +203,10 @@ TERRACE_API enum terrace_status terrace_session_attach(struct terrace_client *cl
 TERRACE_API void terrace_session_token(const struct terrace_session *session, struct terrace_token *token);
 
 /* Closes the session on the daemon (if this process opened it) or leaves it (if it attached), unmaps its memory. Leases and
- * reservations that this handle made end with it: their blocks must not be touched any more, and their handles still are to be
- * freed (terrace_release, terrace_abort). Operations under way complete, and are to be finished. NULL is allowed. */
+ * reservations that this handle made end with it: their blocks must not be touched any more, by a GPU neither, and their handles still
+ * are to be freed (terrace_release, terrace_abort). What terrace_release_after and terrace_commit_after still wait for is waited for,
+ * 10 s at most; if a stream takes longer, the memory stays mapped until it is done. Operations under way complete, and are to be
+ * finished. NULL is allowed. */
 TERRACE_API void terrace_session_close(struct terrace_session *session);
 
 /* After TERRACE_STALE or TERRACE_UNAVAILABLE: waits for the daemon and opens the session anew, with the same layouts, as an
@@ -215,6 +224,24 @@ TERRACE_API bool terrace_session_borrows(const struct terrace_session *session);
 TERRACE_API uint32_t terrace_session_layout_count(const struct terrace_session *session);
 TERRACE_API enum terrace_status terrace_session_layout(const struct terrace_session *session, uint32_t l,
 						       struct terrace_layout *layout);
+
+/* A GPU whose memory the daemon lends. The session's calls name it by its number, 0 to terrace_session_gpu_count() - 1. */
+struct terrace_gpu_info {
+	size_t size;      /* set by TERRACE_GPU_INFO_INIT */
+	uint8_t uuid[16]; /* the driver's, the same in every process */
+	uint64_t bytes;   /* of its memory that the daemon may take */
+};
+#define TERRACE_GPU_INFO_INIT TERRACE_SIZED_(struct terrace_gpu_info)
+
+/* How many; 0: none. */
+TERRACE_API uint32_t terrace_session_gpu_count(const struct terrace_session *session);
+/* One of them, into a struct begun with TERRACE_GPU_INFO_INIT. TERRACE_INVALID without it, or for a number out of range. */
+TERRACE_API enum terrace_status terrace_session_gpu(const struct terrace_session *session, uint32_t g,
+						    struct terrace_gpu_info *info);
+/* The number of the GPU that this process counts as `ordinal` (as cudaSetDevice does), which is not opened for it. TERRACE_NOT_FOUND (the
+ * daemon lends none of its memory), TERRACE_INVALID (the process has no such GPU), TERRACE_UNSUPPORTED (no CUDA plugin, or one
+ * without GPU memory), TERRACE_UNAVAILABLE (the driver has lost it). */
+TERRACE_API enum terrace_status terrace_session_gpu_of(const struct terrace_session *session, uint32_t ordinal, int32_t *g);
 
 /* ---- completion of asynchronous calls ---------------------------------------------------------------------------- */
 
@@ -248,8 +275,9 @@ TERRACE_API void terrace_op_cancel(struct terrace_op *op);
 /* Where a block is, in a byte. */
 enum terrace_state {
 	TERRACE_STATE_ABSENT = 0,
-	TERRACE_STATE_HOST = 1, /* in memory, perhaps on a disk too */
-	TERRACE_STATE_DISK = 2  /* on a disk only: a lease or a get brings it to memory first */
+	TERRACE_STATE_HOST = 1, /* in host memory, perhaps on a disk or a GPU too */
+	TERRACE_STATE_DISK = 2, /* on a disk only: a lease or a get brings it to memory first */
+	TERRACE_STATE_GPU = 3   /* on a GPU, and not in host memory */
 };
 
 /* The longest prefix of keys that is present in every layout of the session. A probe: protects nothing, counts as no use.
@@ -274,24 +302,71 @@ enum terrace_lease_mode {
  * there; TERRACE_EXHAUSTED if the tenant's pinned bytes would pass their cap (nothing is held then);
  * TERRACE_PRECONDITION without borrow. The lease ends with terrace_release(). */
 TERRACE_API enum terrace_status terrace_lease(struct terrace_session *session, const struct terrace_keys *keys,
-					      enum terrace_lease_mode mode, uint64_t timeout_us,
-					      struct terrace_lease **lease);
+					      enum terrace_lease_mode mode, uint64_t timeout_us, struct terrace_lease **lease);
 TERRACE_API enum terrace_status terrace_lease_async(struct terrace_session *session, const struct terrace_keys *keys,
 						    enum terrace_lease_mode mode, uint64_t timeout_us,
-						    const struct terrace_completion *completion,
-						    struct terrace_op **op);
+						    const struct terrace_completion *completion, struct terrace_op **op);
 TERRACE_API enum terrace_status terrace_lease_finish(struct terrace_op *op, struct terrace_lease **lease);
+
+/* How terrace_lease_with is to lease. */
+struct terrace_lease_options {
+	size_t size;
+	enum terrace_lease_mode mode;
+	int32_t gpu;      /* -1: the blocks are to be in host memory; else in that GPU's, as terrace_session_gpu counts */
+	bool gpu_or_host; /* with a GPU: blocks that only host memory has may stay there, to be attended from there by address */
+};
+#define TERRACE_LEASE_OPTIONS_INIT TERRACE_SIZED_ON_HOST_(struct terrace_lease_options)
+
+/* terrace_lease with options (NULL: a prefix, in host memory). With a GPU the lease comes as soon as all its blocks are in host memory
+ * or on the GPU: copies to the GPU may be under way then, a layer after the other, and terrace_lease_wait_layer() makes a stream wait for
+ * them. Such a lease gives addresses (terrace_lease_addresses) and may be released behind a stream (terrace_release_after). A process's
+ * first lease or reservation on a GPU opens it, and the first block in host memory that a GPU is to read has the memory around it
+ * registered with the GPU: both are done by the calling thread, or, what a reply names, on the library's thread, and take as long as
+ * the driver does. Besides what terrace_lease returns: TERRACE_UNSUPPORTED (the daemon lends no GPU; no CUDA plugin; this
+ * process does not see that GPU), TERRACE_INVALID (no such number), TERRACE_UNAVAILABLE (the GPU is lost, here or at the daemon). */
+TERRACE_API enum terrace_status terrace_lease_with(struct terrace_session *session, const struct terrace_keys *keys,
+						   const struct terrace_lease_options *options, uint64_t timeout_us,
+						   struct terrace_lease **lease);
+/* Ended by terrace_lease_finish. */
+TERRACE_API enum terrace_status terrace_lease_with_async(struct terrace_session *session, const struct terrace_keys *keys,
+							 const struct terrace_lease_options *options, uint64_t timeout_us,
+							 const struct terrace_completion *completion, struct terrace_op **op);
 
 /* Keys in the lease. */
 TERRACE_API uint32_t terrace_lease_count(const struct terrace_lease *lease);
 /* The packed block of key i in the session's layout l: block_bytes bytes, 4096-byte aligned, read-only. NULL for blocks
- * outside a windowed layout's window, and for i or l out of range. Valid until release. */
+ * outside a windowed layout's window, for those in a GPU's memory, and for i or l out of range. Valid until release. */
 TERRACE_API const void *terrace_lease_block(const struct terrace_lease *lease, uint32_t i, uint32_t l);
 /* Valid tokens of key i's block. */
 TERRACE_API uint32_t terrace_lease_tokens(const struct terrace_lease *lease, uint32_t i);
 
-/* Gives the lease back, one way (no wait), and frees the handle. NULL is allowed. */
+/* A lease on a GPU: the device address of each key's block in layout l, addresses[terrace_lease_count()], 256-byte aligned; 0 for blocks
+ * outside a windowed layout's window (and of keys without one, after a commit). They are what the `blocks` of terrace_cuda_attend want, once
+ * copied to the device. Valid until release, of this process's memory map, in every context of it on that GPU. TERRACE_PRECONDITION:
+ * the lease is not for a GPU. TERRACE_INVALID: no layout l. */
+TERRACE_API enum terrace_status terrace_lease_addresses(const struct terrace_lease *lease, uint32_t l, uint64_t *addresses);
+
+/* Work that is put into `stream` (a cudaStream_t of the lease's GPU) after this waits until the blocks' layer (of every layout, counted
+ * from its first) is there. Layers come in order. Costs nothing when all is there, which most leases are from the start. The stream never
+ * waits for ever: if the daemon or the GPU dies before, the wait ends without the bytes, and terrace_lease_check() tells. May be
+ * captured in a graph, but is of this lease alone. TERRACE_PRECONDITION: the lease is not for a GPU. TERRACE_INVALID: no such layer,
+ * or no stream of the GPU. TERRACE_UNAVAILABLE: the GPU is lost. TERRACE_CANCELLED: the session is closed. */
+TERRACE_API enum terrace_status terrace_lease_wait_layer(struct terrace_lease *lease, uint32_t layer, void *stream);
+
+/* To be asked when the work on a lease whose layers were waited for is done, before its results are used. TERRACE_OK: the bytes were
+ * all there. TERRACE_BUSY: they are not yet (the work was not done). TERRACE_STALE (the daemon went away before), TERRACE_UNAVAILABLE
+ * (the GPU is lost, here or at the daemon, or the copies took half a minute), TERRACE_CANCELLED (the session was closed): what was computed from the lease is
+ * to be thrown away. A lease on no GPU is always TERRACE_OK. Bytes that were there stay, also when the daemon goes. */
+TERRACE_API enum terrace_status terrace_lease_check(struct terrace_lease *lease);
+
+/* Gives the lease back, one way (no wait), and frees the handle. No work on a GPU may still read the blocks. NULL is allowed. */
 TERRACE_API void terrace_release(struct terrace_lease *lease);
+
+/* The same once everything that is in `stream` now is done, without waiting for it; a lost GPU counts as done. For leases on a GPU,
+ * not while the stream is being captured. If the process dies before, the daemon learns it from the kernel when nothing can touch the
+ * blocks any more. On a failure the lease is as it was: TERRACE_PRECONDITION (not for a GPU), TERRACE_INVALID (no stream of the GPU),
+ * TERRACE_UNAVAILABLE (the GPU is lost), TERRACE_CANCELLED (the session is closed), TERRACE_EXHAUSTED. */
+TERRACE_API enum terrace_status terrace_release_after(struct terrace_lease *lease, void *stream);
 
 /* ---- put --------------------------------------------------------------------------------------------------------- */
 
@@ -326,8 +401,7 @@ TERRACE_API enum terrace_status terrace_reserve(struct terrace_session *session,
 						enum terrace_status *statuses, struct terrace_reservation **reservation);
 TERRACE_API enum terrace_status terrace_reserve_async(struct terrace_session *session, const struct terrace_keys *keys,
 						      const struct terrace_block_info *info, uint64_t timeout_us,
-						      const struct terrace_completion *completion,
-						      struct terrace_op **op);
+						      const struct terrace_completion *completion, struct terrace_op **op);
 TERRACE_API enum terrace_status terrace_reserve_finish(struct terrace_op *op, enum terrace_status *statuses,
 						       struct terrace_reservation **reservation);
 
@@ -335,22 +409,58 @@ TERRACE_API enum terrace_status terrace_reserve_finish(struct terrace_op *op, en
 TERRACE_API enum terrace_status terrace_reserve_open(struct terrace_session *session, const struct terrace_block_info *info,
 						     uint64_t timeout_us, struct terrace_reservation **reservation);
 
+/* Where slots are to be. */
+struct terrace_reserve_options {
+	size_t size;
+	int32_t gpu; /* -1: in host memory; else in that GPU's, as terrace_session_gpu counts */
+};
+#define TERRACE_RESERVE_OPTIONS_INIT TERRACE_SIZED_ON_HOST_(struct terrace_reserve_options)
+
+/* terrace_reserve and terrace_reserve_open with options (NULL: in host memory). On a GPU the slots are written by its work, at
+ * terrace_reservation_addresses(), and are to be committed or aborted when that work is done: terrace_commit_after() commits them behind
+ * the stream. A key for whose slots the GPU has no room is EXHAUSTED. Besides what those return: as terrace_lease_with. */
+TERRACE_API enum terrace_status terrace_reserve_with(struct terrace_session *session, const struct terrace_keys *keys,
+						     const struct terrace_block_info *info,
+						     const struct terrace_reserve_options *options, uint64_t timeout_us,
+						     enum terrace_status *statuses, struct terrace_reservation **reservation);
+/* Ended by terrace_reserve_finish. */
+TERRACE_API enum terrace_status terrace_reserve_with_async(struct terrace_session *session, const struct terrace_keys *keys,
+							   const struct terrace_block_info *info,
+							   const struct terrace_reserve_options *options, uint64_t timeout_us,
+							   const struct terrace_completion *completion, struct terrace_op **op);
+TERRACE_API enum terrace_status terrace_reserve_open_with(struct terrace_session *session, const struct terrace_block_info *info,
+							  const struct terrace_reserve_options *options, uint64_t timeout_us,
+							  struct terrace_reservation **reservation);
+
 /* Keys in the reservation. */
 TERRACE_API uint32_t terrace_reservation_count(const struct terrace_reservation *reservation);
-/* The slot of key i in layout l, block_bytes bytes, writable; NULL if key i got none. Its bytes are undefined: write every token
- * that is committed. */
+/* The slot of key i in layout l, block_bytes bytes, writable; NULL if key i got none, or one on a GPU. Its bytes are undefined: write
+ * every token that is committed. */
 TERRACE_API void *terrace_reservation_block(const struct terrace_reservation *reservation, uint32_t i, uint32_t l);
+/* A reservation on a GPU: the device address of each key's slot in layout l, addresses[terrace_reservation_count()], 256-byte aligned;
+ * 0 if the key got none. They are what the `blocks` of terrace_cuda_encode want. As terrace_lease_addresses. */
+TERRACE_API enum terrace_status terrace_reservation_addresses(const struct terrace_reservation *reservation, uint32_t l,
+							      uint64_t *addresses);
 
 /* Publishes every slot of the reservation and frees the handle, also on failure (the slots are then aborted or, if the daemon
  * could not be told, freed by it when this process or session ends). statuses (may be NULL) gets one a key: OK, EXISTS (another
  * put won); a key that got no slot keeps terrace_reserve's. With lease not NULL, *lease protects what is stored now (the winner's
- * for EXISTS), its keys counted as the reservation's, blocks of keys without a slot NULL; it is NULL if nothing is protected. */
+ * for EXISTS), its keys counted as the reservation's, blocks of keys without a slot NULL; it is NULL if nothing is protected. Slots on a
+ * GPU have been written when this is called (terrace_commit_after() waits for that), and the lease is then one on that GPU, all there. */
 TERRACE_API enum terrace_status terrace_commit(struct terrace_reservation *reservation, uint64_t timeout_us,
 					       enum terrace_status *statuses, struct terrace_lease **lease);
 TERRACE_API enum terrace_status terrace_commit_async(struct terrace_reservation *reservation, uint64_t timeout_us,
-						     const struct terrace_completion *completion,
-						     struct terrace_op **op);
+						     const struct terrace_completion *completion, struct terrace_op **op);
 TERRACE_API enum terrace_status terrace_commit_finish(struct terrace_op *op, enum terrace_status *statuses);
+
+/* Publishes the slots of a reservation on a GPU once everything that is in `stream` now is done; then as terrace_commit_async, ended by
+ * terrace_commit_finish. The timeout covers both: TERRACE_DEADLINE if the stream took too long, TERRACE_UNAVAILABLE if the GPU was
+ * lost, and then nothing is published; slots are given back only when the stream cannot write them any more. Not while the
+ * stream is being captured. On TERRACE_OK the handle is gone; on a failure it is as it was: TERRACE_PRECONDITION (not on a GPU),
+ * TERRACE_INVALID (an open block; no stream of the GPU), TERRACE_UNAVAILABLE (the GPU is lost), TERRACE_CANCELLED (the session is closed),
+ * TERRACE_EXHAUSTED. */
+TERRACE_API enum terrace_status terrace_commit_after(struct terrace_reservation *reservation, void *stream, uint64_t timeout_us,
+						     const struct terrace_completion *completion, struct terrace_op **op);
 
 /* Turns an open block of `tokens` tokens into a stored one under a key. Frees the handle as terrace_commit does. */
 TERRACE_API enum terrace_status terrace_commit_open(struct terrace_reservation *reservation, const uint8_t *key,
@@ -361,9 +471,8 @@ TERRACE_API void terrace_abort(struct terrace_reservation *reservation);
 
 /* Stores one packed block by stream. block: block_bytes of layout l; an asynchronous put reads it until it has completed.
  * TERRACE_EXISTS if the key is stored already. */
-TERRACE_API enum terrace_status terrace_put(struct terrace_session *session, uint32_t l, const uint8_t *key,
-					    uint32_t key_bytes, const struct terrace_block_info *info, const void *block,
-					    uint64_t timeout_us);
+TERRACE_API enum terrace_status terrace_put(struct terrace_session *session, uint32_t l, const uint8_t *key, uint32_t key_bytes,
+					    const struct terrace_block_info *info, const void *block, uint64_t timeout_us);
 TERRACE_API enum terrace_status terrace_put_async(struct terrace_session *session, uint32_t l, const uint8_t *key,
 						  uint32_t key_bytes, const struct terrace_block_info *info,
 						  const void *block, uint64_t timeout_us,
@@ -389,6 +498,22 @@ TERRACE_API enum terrace_status terrace_warm(struct terrace_session *session, co
 TERRACE_API enum terrace_status terrace_warm_async(struct terrace_session *session, const struct terrace_keys *keys,
 						   bool wait, uint64_t timeout_us,
 						   const struct terrace_completion *completion, struct terrace_op **op);
+/* How terrace_warm_with is to warm. */
+struct terrace_warm_options {
+	size_t size;
+	bool wait;
+	int32_t gpu; /* -1: to host memory; else to that GPU's, from host memory or a disk, as terrace_session_gpu counts */
+};
+#define TERRACE_WARM_OPTIONS_INIT TERRACE_SIZED_ON_HOST_(struct terrace_warm_options)
+
+/* terrace_warm with options (NULL: to host memory, without waiting). This process needs no GPU for it. TERRACE_INVALID also for a GPU that
+ * the daemon has not, TERRACE_UNAVAILABLE for one that it has lost, TERRACE_UNSUPPORTED if it lends none. */
+TERRACE_API enum terrace_status terrace_warm_with(struct terrace_session *session, const struct terrace_keys *keys,
+						  const struct terrace_warm_options *options, uint64_t timeout_us, uint32_t *blocks);
+/* Ended by terrace_warm_finish, as terrace_warm_async. */
+TERRACE_API enum terrace_status terrace_warm_with_async(struct terrace_session *session, const struct terrace_keys *keys,
+							const struct terrace_warm_options *options, uint64_t timeout_us,
+							const struct terrace_completion *completion, struct terrace_op **op);
 TERRACE_API enum terrace_status terrace_warm_finish(struct terrace_op *op, uint32_t *blocks);
 
 /* Makes blocks durable: after TERRACE_OK every block of the keys that was stored before the call is on a disk, synced, and in the
@@ -425,8 +550,7 @@ enum terrace_event {
 
 /* Tells the cache what the engine knows about blocks: hints for eviction, never orders. */
 TERRACE_API enum terrace_status terrace_report(struct terrace_session *session, const struct terrace_keys *keys,
-					       enum terrace_event event, int32_t priority, uint64_t ttl_ms,
-					       uint64_t timeout_us);
+					       enum terrace_event event, int32_t priority, uint64_t ttl_ms, uint64_t timeout_us);
 
 enum terrace_watch_kind {
 	TERRACE_WATCH_STORED = 0,
@@ -467,10 +591,9 @@ TERRACE_API void terrace_watch_close(struct terrace_watch *watch);
  * first. block: block_bytes bytes, 16-byte aligned (slots are). k, v: n vectors of head_dim elements, k_stride and v_stride
  * elements apart; either may be NULL to leave that side alone. Writes only those tokens' bytes, so a block can grow token by token,
  * one writer a (layer, head). TERRACE_INVALID. */
-TERRACE_API enum terrace_status terrace_encode(const struct terrace_layout *layout, void *block, uint32_t layer,
-					       uint32_t head, uint32_t first_token, uint32_t n, const void *k,
-					       size_t k_stride, const void *v, size_t v_stride,
-					       enum terrace_dtype dtype);
+TERRACE_API enum terrace_status terrace_encode(const struct terrace_layout *layout, void *block, uint32_t layer, uint32_t head,
+					       uint32_t first_token, uint32_t n, const void *k, size_t k_stride, const void *v,
+					       size_t v_stride, enum terrace_dtype dtype);
 
 /* The inverse: n vectors to k and v (NULL: not wanted), which must not overlap. TERRACE_INVALID. */
 TERRACE_API enum terrace_status terrace_decode(const struct terrace_layout *layout, const void *block, uint32_t layer,
@@ -581,8 +704,7 @@ struct terrace_cuda_attend_options {
 
 /* Bytes of workspace for this shape; no other member is looked at. */
 TERRACE_API enum terrace_status terrace_cuda_attend_workspace(const struct terrace_layout *layout,
-							      const struct terrace_cuda_attend_options *options,
-							      size_t *bytes);
+							      const struct terrace_cuda_attend_options *options, size_t *bytes);
 /* Plans the split of the work by kv_tokens into the workspace: once a step, for all its layers. */
 TERRACE_API enum terrace_status terrace_cuda_attend_plan(const struct terrace_layout *layout,
 							 const struct terrace_cuda_attend_options *options, void *stream);
@@ -618,8 +740,7 @@ struct terrace_cuda_extend_options {
 #define TERRACE_CUDA_EXTEND_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_extend_options)
 
 TERRACE_API enum terrace_status terrace_cuda_extend_workspace(const struct terrace_layout *layout,
-							      const struct terrace_cuda_extend_options *options,
-							      size_t *bytes);
+							      const struct terrace_cuda_extend_options *options, size_t *bytes);
 /* Needs compute capability 9.0. TERRACE_EXHAUSTED: the workspace is too small. */
 TERRACE_API enum terrace_status terrace_cuda_extend(const struct terrace_layout *layout,
 						    const struct terrace_cuda_extend_options *options, void *stream);

@@ -36,6 +36,7 @@ int bench_put(void);
 int bench_nvme(void);
 int bench_restart(void);
 int bench_spill(void);
+int bench_advisor(void);
 
 /* ---- report.c ---- */
 
@@ -49,6 +50,7 @@ struct bench_figure {
 	enum bench_goal goal;
 	double target;
 	bool of_value;
+	double ratio; /* 0: value / baseline; else a better one, such as the median of paired ratios */
 };
 void bench_report(const struct bench_figure *figure);
 /* Figures whose target was missed so far. */

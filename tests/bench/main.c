@@ -20,6 +20,7 @@ static const struct bench benches[] = {
 	{"nvme", "a disk's ring on io_uring and on threads against fio", bench_nvme},
 	{"restart", "a restart with a million blocks on disk", bench_restart},
 	{"spill", "lookups in memory while everything put is spilled", bench_spill},
+	{"advisor", "the advisor's round at a million blocks, and lookups beside it", bench_advisor},
 };
 enum { BENCH_COUNT = sizeof(benches) / sizeof(benches[0]) };
 

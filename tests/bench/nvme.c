@@ -1,7 +1,13 @@
 /* The ring of a disk (store/ring.h) against fio's io_uring engine: the same file, transfer size, depth
- * and pattern, one job, O_DIRECT. fio, the ring on io_uring and the ring on threads take turns; the
- * median of the rounds counts. The file is written once from end to end before, so that no unwritten
+ * and pattern, one job, O_DIRECT. The file is written once from end to end before, so that no unwritten
  * extents are measured.
+ *
+ * The speed of a disk drifts, that of a virtual one by a factor of two within minutes. So the sides are
+ * compared turn by turn, and the median of the turns' ratios is the ratio that counts. Who goes first
+ * changes with each turn; the ring on threads has a part in each third. A disk that has rested is faster
+ * by several per cent for a while: before each of its runs our side rests as long as fio takes to start
+ * and to end. At random both sides visit every slot once a pass, in an order that is another one in each
+ * turn.
  *
  * Both sides transfer to and from the same pages of one memfd, as the host tier's are: how far memory
  * lies together decides how many pieces the kernel makes of a transfer, and with buffers of their own
@@ -21,6 +27,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "store/ring.h"
@@ -28,7 +35,10 @@
 
 enum {
 	DEPTH = 32,
-	MS = 600,
+	TURNS = 15,
+	TURNS_QUICK = 3,
+	THREADS_EVERY = 3,         /* turns */
+	MS = 300,
 	MS_QUICK = 100,
 	RAMP = 6,                  /* uncounted before: 1 / RAMP of the time */
 	FIO_OUTPUT_MAX = 1 << 16,
@@ -38,8 +48,6 @@ enum {
 #define MIB (1024u * KIB)
 #define SLOT_MAX (2 * MIB)
 #define FILL_BYTES (16 * MIB)
-
-enum { FIO, URING, THREADS, SIDE_COUNT };
 
 struct nvme_case {
 	uint32_t bytes;            /* of a transfer */
@@ -51,6 +59,14 @@ struct measure {
 	double cpu;                /* seconds a GB */
 };
 
+/* The turns of one of our sides, each with fio's beside it. */
+struct side {
+	const char *name;
+	double target[2];          /* of reads, writes */
+	unsigned turns;
+	double rate[TURNS], cpu[TURNS], fio_rate[TURNS], fio_cpu[TURNS];
+};
+
 struct nvme_bench {
 	char path[128];
 	int fd;
@@ -59,6 +75,8 @@ struct nvme_bench {
 	int memory_fd;             /* a memfd; of a case */
 	uint8_t *memory;           /* DEPTH transfers */
 	uint64_t memory_bytes;
+	uint32_t *order;           /* of the slots at random; of a turn */
+	uint64_t turn, rest_ns;    /* counts over all cases; what fio takes beyond its measuring */
 	bool uring, fixed;         /* the kernel allows io_uring; registers that memory */
 };
 
@@ -74,6 +92,7 @@ struct nvme_slot {
 struct nvme_run {
 	struct ring *ring;
 	const struct nvme_case *c;
+	const uint32_t *order;
 	uint64_t slots, begin_ns, end_ns; /* begin: transfers that end later are counted */
 	_Atomic uint64_t next, bytes, all_bytes, last_ns;
 	_Atomic unsigned under_way;
@@ -83,9 +102,9 @@ struct nvme_run {
 
 static bool slot_start(struct nvme_run *run, struct nvme_slot *s)
 {
-	uint64_t n = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed), state = n * 77;
+	uint64_t n = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed) % run->slots;
 
-	s->ring.offset = (run->c->random ? bench_random(&state) : n) % run->slots * run->c->bytes;
+	s->ring.offset = (run->c->random ? run->order[n] : n) * run->c->bytes;
 	return ring_submit(run->ring, &s->ring) == STATUS_OK;
 }
 
@@ -137,7 +156,29 @@ static void run_slots(struct nvme_run *run, const struct nvme_bench *b, uint32_t
 		;
 }
 
-static struct measure ours(const struct nvme_bench *b, const struct nvme_case *c, enum ring_engine engine)
+static void order_shuffle(struct nvme_bench *b, uint64_t slots)
+{
+	uint64_t seed = b->turn;
+
+	for (uint64_t i = 0; i < slots; i++)
+		b->order[i] = (uint32_t)i;
+	for (uint64_t i = slots - 1; i > 0; i--) {
+		uint64_t j = bench_random(&seed) % (i + 1);
+		uint32_t kept = b->order[i];
+
+		b->order[i] = b->order[j];
+		b->order[j] = kept;
+	}
+}
+
+static void rest(uint64_t ns)
+{
+	const struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+
+	nanosleep(&t, NULL);
+}
+
+static struct measure ours(struct nvme_bench *b, const struct nvme_case *c, enum ring_engine engine)
 {
 	struct ring_options o = {.engine = engine, .depth = DEPTH, .queue_max = DEPTH};
 	struct nvme_run *run = calloc(1, sizeof(*run));
@@ -145,9 +186,13 @@ static struct measure ours(const struct nvme_bench *b, const struct nvme_case *c
 	struct measure m;
 	double cpu;
 
+	if (c->random)
+		order_shuffle(b, b->file_bytes / c->bytes);
+	rest(b->rest_ns);
 	if (!run)
 		bench_die("out of memory");
 	run->c = c;
+	run->order = b->order;
 	run->slots = b->file_bytes / c->bytes;
 	if (ring_create(&o, &run->ring) || ring_file_add(run->ring, b->fd, &file) ||
 	    ring_buffer_add(run->ring, b->memory, (uint64_t)DEPTH * c->bytes, &buffer))
@@ -176,9 +221,10 @@ static double number_after(const char *from, const char *name)
 	return from ? strtod(from + strlen(quoted), NULL) : NAN;
 }
 
-static struct measure fio(const struct nvme_bench *b, const struct nvme_case *c)
+static struct measure fio(struct nvme_bench *b, const struct nvme_case *c)
 {
 	static char output[FIO_OUTPUT_MAX];
+	uint64_t began = bench_now_ns();
 	char command[512];
 	struct measure m;
 	double percent;
@@ -187,10 +233,10 @@ static struct measure fio(const struct nvme_bench *b, const struct nvme_case *c)
 
 	snprintf(command, sizeof(command),
 		 "fio --name=t --filename='%s' --allow_file_create=0 --ioengine=io_uring --direct=1 --iodepth=%d --bs=%u "
-		 "--rw=%s%s --size=%llu --time_based --ramp_time=%ums --runtime=%ums --scramble_buffers=0 "
+		 "--rw=%s%s --randseed=%llu --size=%llu --time_based --ramp_time=%ums --runtime=%ums --scramble_buffers=0 "
 		 "--mem=mmapshared:/proc/%d/fd/%d --output-format=json %s 2>&1",
 		 b->path, DEPTH, c->bytes, c->random ? "rand" : "", c->write ? "write" : "read",
-		 (unsigned long long)(b->file_bytes / c->bytes * c->bytes), b->ms / RAMP, b->ms,
+		 (unsigned long long)b->turn, (unsigned long long)(b->file_bytes / c->bytes * c->bytes), b->ms / RAMP, b->ms,
 		 (int)getpid(), b->memory_fd, b->fixed ? "--fixedbufs=1 --registerfiles=1" : "");
 	f = popen(command, "re");
 	if (!f)
@@ -198,6 +244,7 @@ static struct measure fio(const struct nvme_bench *b, const struct nvme_case *c)
 	n = fread(output, 1, sizeof(output) - 1, f);
 	output[n] = '\0';
 	pclose(f);
+	b->rest_ns = bench_now_ns() - began - (b->ms + b->ms / RAMP) * 1000000ull;
 	m.rate = number_after(strstr(output, c->write ? "\"write\" : {" : "\"read\" : {"), "bw_bytes") * 1e-9;
 	percent = number_after(output, "usr_cpu") + number_after(output, "sys_cpu");
 	m.cpu = percent / 100 / m.rate;
@@ -213,28 +260,35 @@ static bool fio_is_there(void)
 
 /* ---- all cases ---- */
 
-static void report_side(const struct nvme_case *c, int side, struct measure ours_, struct measure fio_)
+static void report_side(const struct nvme_case *c, struct side *s)
 {
+	double rates[TURNS], cpus[TURNS];
 	char name[128];
 	int n = snprintf(name, sizeof(name), "%s %u KiB %s, %s / fio", c->write ? "write" : "read", c->bytes / KIB,
-			 c->random ? "random" : "sequential", side == URING ? "io_uring" : "threads");
+			 c->random ? "random" : "sequential", s->name);
 
+	for (unsigned i = 0; i < s->turns; i++) {
+		rates[i] = s->rate[i] / s->fio_rate[i];
+		cpus[i] = s->cpu[i] / s->fio_cpu[i];
+	}
 	bench_report(&(struct bench_figure){
 		.bench = "nvme",
 		.name = name,
 		.unit = "GB/s",
-		.value = ours_.rate,
-		.baseline = fio_.rate,
+		.value = bench_median(s->rate, s->turns),
+		.baseline = bench_median(s->fio_rate, s->turns),
+		.ratio = bench_median(rates, s->turns),
 		.goal = BENCH_AT_LEAST,
-		.target = side == THREADS ? 0.7 : c->write ? 0.9 : 0.95,
+		.target = s->target[c->write],
 	});
 	snprintf(name + n, sizeof(name) - (size_t)n, ": CPU");
 	bench_report(&(struct bench_figure){
 		.bench = "nvme",
 		.name = name,
 		.unit = "s/GB",
-		.value = ours_.cpu,
-		.baseline = fio_.cpu,
+		.value = bench_median(s->cpu, s->turns),
+		.baseline = bench_median(s->fio_cpu, s->turns),
+		.ratio = bench_median(cpus, s->turns),
 	});
 }
 
@@ -259,29 +313,40 @@ static void memory_drop(struct nvme_bench *b)
 	close(b->memory_fd);
 }
 
+static void side_note(struct side *s, struct measure m, struct measure fio_)
+{
+	s->rate[s->turns] = m.rate;
+	s->cpu[s->turns] = m.cpu;
+	s->fio_rate[s->turns] = fio_.rate;
+	s->fio_cpu[s->turns++] = fio_.cpu;
+}
+
 static void run_case(struct nvme_bench *b, const struct nvme_case *c)
 {
-	double rates[SIDE_COUNT][BENCH_ROUNDS], cpus[SIDE_COUNT][BENCH_ROUNDS];
-	struct measure m[SIDE_COUNT];
+	struct side uring = {.name = "io_uring", .target = {0.95, 0.9}};
+	struct side threads = {.name = "threads", .target = {0.7, 0.7}};
+	unsigned turns = bench_options.quick ? TURNS_QUICK : TURNS;
 
 	memory_make(b, (uint64_t)DEPTH * c->bytes);
-	for (unsigned i = 0; i < bench_options.rounds; i++) {
-		m[FIO] = fio(b, c);
-		m[URING] = b->uring ? ours(b, c, RING_URING) : (struct measure){0};
-		m[THREADS] = ours(b, c, RING_THREADS);
-		for (int side = 0; side < SIDE_COUNT; side++) {
-			rates[side][i] = m[side].rate;
-			cpus[side][i] = m[side].cpu;
-		}
+	for (unsigned i = 0; i < turns; i++) {
+		bool first = i % 2 && b->uring;
+		struct measure m = {0}, f;
+
+		b->turn++;
+		if (first)
+			m = ours(b, c, RING_URING);
+		f = fio(b, c);
+		if (b->uring && !first)
+			m = ours(b, c, RING_URING);
+		if (b->uring)
+			side_note(&uring, m, f);
+		if (!b->uring || i % THREADS_EVERY == 0)
+			side_note(&threads, ours(b, c, RING_THREADS), f);
 	}
 	memory_drop(b);
-	for (int side = 0; side < SIDE_COUNT; side++) {
-		m[side].rate = bench_median(rates[side], bench_options.rounds);
-		m[side].cpu = bench_median(cpus[side], bench_options.rounds);
-	}
 	if (b->uring)
-		report_side(c, URING, m[URING], m[FIO]);
-	report_side(c, THREADS, m[THREADS], m[FIO]);
+		report_side(c, &uring);
+	report_side(c, &threads);
 }
 
 /* fio gets what we get. */
@@ -341,9 +406,13 @@ int bench_nvme(void)
 		return BENCH_SKIPPED;
 	}
 	find_what_works(&b);
+	b.order = malloc(b.file_bytes / sizes[0] * sizeof(b.order[0]));
+	if (!b.order)
+		bench_die("out of memory");
 	for (size_t i = bench_options.quick ? 3 : 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
 		for (int kind = 0; kind < 4; kind++)
 			run_case(&b, &(struct nvme_case){sizes[i], kind >= 2, kind % 2});
+	free(b.order);
 	close(b.fd);
 	unlink(b.path);
 	return 0;

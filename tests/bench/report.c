@@ -121,7 +121,7 @@ static void print_row(const struct bench_figure *f, double ratio, bool ok)
 void bench_report(const struct bench_figure *figure)
 {
 	struct bench_figure f = *figure;
-	double ratio = f.value / f.baseline;
+	double ratio = f.ratio > 0 ? f.ratio : f.value / f.baseline;
 	bool ok;
 
 	f.of_value = f.of_value || isnan(f.baseline);

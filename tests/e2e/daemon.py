@@ -5,6 +5,7 @@ The generated protobuf modules are made afresh into a temporary folder; nothing 
 
 import atexit
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -37,8 +38,9 @@ for _n in range(256):
     _CRC_TABLE.append(_c)
 
 
+@functools.lru_cache(maxsize=2048)  # the same blocks are put and read many times
 def crc32c(data):
-    """CRC-32C (Castagnoli), independent of the daemon's."""
+    """CRC-32C (Castagnoli) of bytes, independent of the daemon's."""
     c = 0xFFFFFFFF
     for byte in data:
         c = _CRC_TABLE[(c ^ byte) & 0xFF] ^ (c >> 8)
@@ -81,7 +83,11 @@ class Daemon:
             self.process = subprocess.Popen(
                 [self.terraced, "--data-dir", os.path.join(self.folder, "data"), "--socket", self.address[len("unix:"):],
                  *self.flags], stdout=log, stderr=log, env={**os.environ, **self.env})
-        self.channel = grpc.insecure_channel(self.address)
+        # A connection of its own, and soon again: gRPC shares those of an earlier channel to the same address, with the pauses, which
+        # grow to many seconds, that the daemon's death left them.
+        self.channel = grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1),
+                                                                    ("grpc.initial_reconnect_backoff_ms", 100),
+                                                                    ("grpc.max_reconnect_backoff_ms", 500)])
         try:
             grpc.channel_ready_future(self.channel).result(timeout=30)
         except grpc.FutureTimeoutError:
@@ -122,7 +128,7 @@ class Daemon:
         for status, data, header in found.values():
             if status == pb.OK:
                 assert len(data) == header.block_bytes
-                assert crc32c(data) == header.crc32c
+                assert crc32c(bytes(data)) == header.crc32c
         return {index: (status, bytes(data)) for index, (status, data, _) in found.items()}
 
     def stats(self):

@@ -1,9 +1,10 @@
-/* Any packets from the daemon on the fd socket, with and without descriptors: refused, or what they say holds; and no descriptor or
- * mapping is left behind. The first byte chooses who reads them: the packet reader, an attachment that listens, or one that has asked
+/* Any packets from the daemon on the fd socket, with and without descriptors: refused, or what they say holds; and no descriptor, mapping
+ * or piece of a GPU is left behind. The GPU is one that only keeps account: what is imported lies inside a range that was reserved, and
+ * over nothing else. The first byte chooses who reads them: the packet reader, an attachment that listens, or one that has asked
  * for an extent. Then each packet is a byte (its length, and in the top two bits what descriptors come with it) and its bytes.
  */
 #include "client/clock.h"
-#include "client/packet.h"
+#include "client/fds.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { FILE_BYTES = 64 << 10, PACKETS_MAX = 16, EXTENT = 1 };
+enum { FILE_BYTES = 64 << 10, PACKETS_MAX = 16, EXTENT = 1, GRANULARITY = 4096, PIECES_MAX = 64 };
+#define LAYOUT_ID 0x4c41594fu
 
 static int memory = -1;
 
@@ -22,6 +24,99 @@ static void must(bool x)
 	if (!x)
 		abort();
 }
+
+/* ---- the GPU ------------------------------------------------------------------------------------------------------- */
+
+struct piece {
+	uint64_t at, bytes;
+	bool range;
+};
+static struct piece pieces[PIECES_MAX];
+static uint32_t piece_count;
+static uint64_t next_address;
+
+static void piece_take(uint64_t at, uint64_t bytes, bool range)
+{
+	must(piece_count < PIECES_MAX);
+	pieces[piece_count++] = (struct piece){at, bytes, range};
+}
+
+static void piece_drop(uint64_t at, uint64_t bytes, bool range)
+{
+	uint32_t i = 0;
+
+	while (i < piece_count && !(pieces[i].at == at && pieces[i].bytes == bytes && pieces[i].range == range))
+		i++;
+	must(i < piece_count);
+	pieces[i] = pieces[--piece_count];
+}
+
+static enum status range_reserve(struct device *d, uint64_t bytes, uint64_t *address, const char **why)
+{
+	(void)d;
+	(void)why;
+	must(bytes && bytes % GRANULARITY == 0);
+	if (bytes > UINT64_MAX - next_address)
+		return STATUS_EXHAUSTED;
+	*address = next_address;
+	next_address += bytes;
+	piece_take(*address, bytes, true);
+	return STATUS_OK;
+}
+
+static void range_free(struct device *d, uint64_t address, uint64_t bytes)
+{
+	(void)d;
+	piece_drop(address, bytes, true);
+}
+
+static enum status extent_import(struct device *d, int fd, uint64_t at, uint64_t bytes, bool write, struct device_extent *out,
+				 const char **why)
+{
+	bool inside = false;
+
+	(void)d;
+	(void)write;
+	*why = "the fuzzer's GPU does not like it";
+	must(fd >= 0 && bytes && bytes % GRANULARITY == 0 && at % GRANULARITY == 0);
+	for (uint32_t i = 0; i < piece_count; i++) {
+		const struct piece *p = &pieces[i];
+
+		inside |= p->range && at >= p->at && at - p->at <= p->bytes && bytes <= p->bytes - (at - p->at);
+		must(p->range || at + bytes <= p->at || p->at + p->bytes <= at);
+	}
+	must(inside);
+	if (bytes % (2 * GRANULARITY))
+		return STATUS_INVALID;
+	*out = (struct device_extent){.address = at, .bytes = bytes};
+	piece_take(at, bytes, false);
+	return STATUS_OK;
+}
+
+static void extent_drop(struct device *d, const struct device_extent *e)
+{
+	(void)d;
+	piece_drop(e->address, e->bytes, false);
+}
+
+static const struct device_ops ops = {
+	.range_reserve = range_reserve,
+	.range_free = range_free,
+	.extent_import = extent_import,
+	.extent_drop = extent_drop,
+};
+static struct client_gpu gpu = {.ops = &ops, .granularity = GRANULARITY};
+
+static void lent_fill(struct client_lent_memory *lent)
+{
+	next_address = GRANULARITY;
+	lent->lent.gpu_count = 1;
+	lent->lent.layout_count = 1;
+	lent->lent.layout_ids[0] = LAYOUT_ID;
+	lent->gpus[0] = &gpu;
+}
+
+/* ---- packets ------------------------------------------------------------------------------------------------------- */
 
 /* The lowest free descriptor: another one, and one has been lost. */
 static int lowest_free(void)
@@ -60,10 +155,11 @@ static void packet_send(int socket, const uint8_t *bytes, size_t n, unsigned des
 static void mapping_touch(const struct client_mapping *m)
 {
 	const volatile uint8_t *base = m->base;
+	const uint64_t bytes = m->gpu == FDSOCK_NO_GPU ? m->bytes : GRANULARITY;
 
-	must(m->bytes > 0 && m->bytes <= FILE_BYTES);
+	must(bytes > 0 && bytes <= FILE_BYTES && (m->gpu == FDSOCK_NO_GPU || m->gpu == 0));
 	(void)base[0];
-	(void)base[m->bytes - 1];
+	(void)base[bytes - 1];
 }
 
 static void read_packets(int socket)
@@ -72,12 +168,15 @@ static void read_packets(int socket)
 	struct client_packet packet;
 
 	while (!(status = client_packet_receive(socket, 0, &packet))) {
+		struct client_lent_memory lent = {0};
 		struct client_mapping mapping = {0};
 
-		if (packet.body.head.type == FDSOCK_EXTENT && !client_packet_map(&packet, &mapping)) {
+		lent_fill(&lent);
+		if (packet.body.head.type == FDSOCK_EXTENT && !client_mapping_make(&lent, &packet, &mapping)) {
 			mapping_touch(&mapping);
-			munmap(mapping.base, mapping.bytes);
+			client_mapping_drop(&lent, &mapping);
 		}
+		client_lent_memory_fini(&lent);
 		client_packet_fini(&packet);
 	}
 	must(status == TERRACE_DEADLINE || status == TERRACE_UNAVAILABLE || status == TERRACE_INTERNAL);
@@ -91,6 +190,7 @@ static struct client_attachment *attachment_of(int socket)
 	a->socket = socket;
 	pthread_mutex_init(&a->lock, NULL);
 	pthread_cond_init(&a->idle, NULL);
+	lent_fill(&a->memory);
 	return a;
 }
 
@@ -98,9 +198,12 @@ static void attachment_run(struct client_attachment *a, bool ask)
 {
 	struct client_mapping *m;
 
-	if (ask && !client_fds_map(a, EXTENT, false, client_deadline_us(10000000), &m)) {
+	/* Two, so that one may lie in the other's way. */
+	for (uint32_t i = EXTENT; ask && i <= EXTENT + 1; i++) {
+		if (client_fds_map(a, i, false, client_deadline_us(10000000), &m))
+			continue;
 		mapping_touch(m);
-		must(m->extent == EXTENT && m->uses == 1);
+		must(m->extent == i && m->uses == 1);
 		client_fds_listen(a);
 		client_fds_unmap(a, m);
 	}
@@ -124,7 +227,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	lowest = lowest_free();
 	must(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
 	for (int i = 0; i < PACKETS_MAX && at < size; i++) {
-		size_t n = data[at] & 0x3f;
+		size_t n = (data[at] & 0x3f) + 1;
 		unsigned descriptors = data[at++] >> 6;
 
 		n = n < size - at ? n : size - at;
@@ -141,6 +244,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		client_fds_drop(a);
 	}
 	close(ends[1]);
-	must(lowest_free() == lowest);
+	must(lowest_free() == lowest && piece_count == 0);
 	return 0;
 }

@@ -64,26 +64,21 @@ static size_t place_buffers(struct kvdevice *d, char *base)
 static bool allocate(struct kvdevice *d, struct fault *fault)
 {
 	const size_t parts = (size_t)d->rows_max * d->spans_max;
-	uint64_t *addresses = calloc(d->block_count, sizeof(*addresses));
-	bool ok;
 
+	d->host_addresses = calloc(d->block_count, sizeof(*d->host_addresses));
 	d->host_slots = calloc(d->rows_max, sizeof(*d->host_slots));
 	d->host_tables = calloc(parts * d->span_blocks, sizeof(*d->host_tables));
 	d->host_tokens = calloc(parts, sizeof(*d->host_tokens));
 	d->blocks = device_alloc(&d->device, d->block_count * d->block_bytes, fault);
 	d->buffers = d->blocks ? device_alloc(&d->device, place_buffers(d, NULL), fault) : NULL;
-	ok = d->buffers != NULL;
-	if (ok && (!addresses || !d->host_slots || !d->host_tables || !d->host_tokens))
-		ok = fault_set(fault, "out of memory");
-	for (uint32_t i = 0; ok && i < d->block_count; i++)
-		addresses[i] = (uint64_t)(uintptr_t)(d->blocks + i * d->block_bytes);
-	if (ok) {
-		place_buffers(d, d->buffers);
-		ok = device_put(&d->device, d->addresses, addresses, d->block_count * sizeof(*addresses), fault) &&
-		     device_wait(&d->device, fault);
-	}
-	free(addresses);
-	return ok;
+	if (!d->buffers)
+		return false;
+	if (!d->host_addresses || !d->host_slots || !d->host_tables || !d->host_tokens)
+		return fault_set(fault, "out of memory");
+	for (uint32_t i = 0; i < d->block_count; i++)
+		kvdevice_place(d, i, 0);
+	place_buffers(d, d->buffers);
+	return device_wait(&d->device, fault);
 }
 
 bool kvdevice_open(struct kvdevice *d, const struct terrace_layout *layout, uint32_t q_heads, uint32_t capacity,
@@ -117,6 +112,7 @@ void kvdevice_close(struct kvdevice *d)
 	device_close(&d->device);
 	device_free(d->blocks);
 	device_free(d->buffers);
+	free(d->host_addresses);
 	free(d->host_slots);
 	free(d->host_tables);
 	free(d->host_tokens);
@@ -124,6 +120,11 @@ void kvdevice_close(struct kvdevice *d)
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
+
+void kvdevice_place(struct kvdevice *d, uint32_t block, uint64_t address)
+{
+	d->host_addresses[block] = address ? address : (uint64_t)(uintptr_t)(d->blocks + block * d->block_bytes);
+}
 
 /* The tables of the step: row r of span s is sequence s * rows + r of the attention. */
 static void fill_step(struct kvdevice *d, uint32_t first)
@@ -137,8 +138,8 @@ static void fill_step(struct kvdevice *d, uint32_t first)
 
 			d->host_tokens[sequence] = seen < d->span_tokens ? seen : d->span_tokens;
 			for (uint32_t b = 0; b < d->span_blocks && s * d->span_blocks + b < d->block_count; b++)
-				d->host_tables[(size_t)sequence * d->span_blocks + b] = (uint64_t)(uintptr_t)(
-					d->blocks + (s * d->span_blocks + b) * d->block_bytes);
+				d->host_tables[(size_t)sequence * d->span_blocks + b] =
+					d->host_addresses[s * d->span_blocks + b];
 		}
 	}
 }
@@ -153,7 +154,8 @@ bool kvdevice_begin(struct kvdevice *d, uint32_t first, uint32_t rows, struct fa
 	parts = (size_t)d->rows * d->spans;
 	options = attend_options(d, (uint32_t)parts);
 	fill_step(d, first);
-	if (!device_put(&d->device, d->slots, d->host_slots, rows * sizeof(*d->slots), fault) ||
+	if (!device_put(&d->device, d->addresses, d->host_addresses, d->block_count * sizeof(*d->addresses), fault) ||
+	    !device_put(&d->device, d->slots, d->host_slots, rows * sizeof(*d->slots), fault) ||
 	    !device_put(&d->device, d->tables, d->host_tables, parts * d->span_blocks * sizeof(*d->tables), fault) ||
 	    !device_put(&d->device, d->kv_tokens, d->host_tokens, parts * sizeof(*d->kv_tokens), fault))
 		return false;
@@ -218,6 +220,8 @@ bool kvdevice_layer(struct kvdevice *d, uint32_t layer, const float *k, const fl
 	const size_t floats = (size_t)d->rows * d->q_heads * d->layout.head_dim_k;
 
 	options.layer = layer;
+	if (d->coming && terrace_lease_wait_layer(d->coming, layer, d->device.stream) != TERRACE_OK)
+		return fault_set(fault, "%.300s", terrace_error());
 	if (!encode(d, layer, k, v, fault))
 		return false;
 	for (uint32_t s = 0; s < d->spans; s++) {

@@ -14,6 +14,7 @@ bool prefix_cache_open(struct prefix_cache *cache, const char *address, const st
 
 	memset(cache, 0, sizeof(*cache));
 	cache->layout = *layout;
+	cache->gpu = -1;
 	if (salt && strlen(salt) >= sizeof(cache->salt))
 		return fault_set(fault, "a salt of %zu bytes, at most %zu are taken", strlen(salt), sizeof(cache->salt) - 1);
 	snprintf(cache->salt, sizeof(cache->salt), "%s", salt ? salt : "");
@@ -40,6 +41,23 @@ void prefix_cache_close(struct prefix_cache *cache)
 	terrace_disconnect(cache->client);
 	cache->session = NULL;
 	cache->client = NULL;
+}
+
+void prefix_cache_use_gpu(struct prefix_cache *cache)
+{
+	/* CUDA's current device is its first, unless a program says otherwise, which this one does not. */
+	if (terrace_session_gpu_count(cache->session) && terrace_session_gpu_of(cache->session, 0, &cache->gpu) != TERRACE_OK)
+		cache->gpu = -1;
+}
+
+enum terrace_status prefix_cache_lease(struct prefix_cache *cache, const struct terrace_keys *keys, enum terrace_lease_mode mode,
+				       struct terrace_lease **lease)
+{
+	struct terrace_lease_options o = TERRACE_LEASE_OPTIONS_INIT;
+
+	o.mode = mode;
+	o.gpu = cache->gpu;
+	return terrace_lease_with(cache->session, keys, &o, 0, lease);
 }
 
 void prefix_cache_keys(const struct prefix_cache *cache, const uint32_t *tokens, uint32_t known, uint32_t blocks,

@@ -17,6 +17,7 @@ struct prefix_cache {
 	struct terrace_session *session;
 	struct terrace_layout layout;
 	char salt[64];
+	int32_t gpu;       /* whose memory blocks are leased and reserved in; -1: the host's */
 	bool gone;
 	struct fault note; /* why it is gone, or what failed last; "" if nothing did */
 };
@@ -25,6 +26,13 @@ struct prefix_cache {
 bool prefix_cache_open(struct prefix_cache *cache, const char *address, const struct terrace_layout *layout, const char *salt,
 		       struct fault *fault);
 void prefix_cache_close(struct prefix_cache *cache);
+
+/* From now on blocks are leased and reserved in the memory of the GPU that device.h uses, if the daemon lends some of it. */
+void prefix_cache_use_gpu(struct prefix_cache *cache);
+
+/* Leases keys, into the GPU's memory where that is used: the blocks it has not yet come layer by layer. */
+enum terrace_status prefix_cache_lease(struct prefix_cache *cache, const struct terrace_keys *keys, enum terrace_lease_mode mode,
+				       struct terrace_lease **lease);
 
 /* The keys of `blocks` full blocks of a token sequence, of which those below `known` are there already. */
 void prefix_cache_keys(const struct prefix_cache *cache, const uint32_t *tokens, uint32_t known, uint32_t blocks,

@@ -28,6 +28,8 @@ bool sequence_open(struct sequence *s, struct forward *forward, const struct ter
 		sequence_close(s);
 		return false;
 	}
+	if (s->kv.device && cache)
+		prefix_cache_use_gpu(cache);
 	s->block_tokens = kvcache_grain(&s->kv);
 	blocks = (capacity + s->block_tokens - 1) / s->block_tokens;
 	s->tokens = malloc(capacity * sizeof(*s->tokens));
@@ -64,18 +66,65 @@ static bool cache_usable(const struct sequence *s)
 	return s->cache && !s->cache->gone;
 }
 
-static void place_writable(struct sequence *s, uint32_t i, enum sequence_owner owner, void *slot)
+/* True if the daemon lends the GPU's memory: what it leases and reserves has an address there, and none here. */
+static bool lends_gpu(const struct sequence *s)
+{
+	return s->kv.device && s->cache && s->cache->gpu >= 0;
+}
+
+static void place(struct sequence *s, uint32_t i, enum sequence_owner owner, const void *block, void *slot, uint64_t address)
 {
 	s->blocks[i].owner = owner;
 	s->kv.slots[i] = slot;
-	s->kv.blocks[i] = slot;
+	s->kv.blocks[i] = block;
+	if (s->kv.device)
+		kvdevice_place(s->kv.device, i, address);
 }
 
-static void place_leased(struct sequence *s, uint32_t i, const void *block)
+/* Block i is to be written where key `key` of the reservation has its slot. False: it has none. */
+static bool place_reserved(struct sequence *s, uint32_t i, enum sequence_owner owner, struct terrace_reservation *r, uint32_t key,
+			   const uint64_t *addresses)
 {
-	s->blocks[i].owner = SEQUENCE_LEASED;
-	s->kv.slots[i] = NULL;
-	s->kv.blocks[i] = block;
+	void *slot = terrace_reservation_block(r, key, 0);
+	uint64_t address = addresses ? addresses[key] : 0;
+
+	if (!slot && !address)
+		return false;
+	place(s, i, owner, slot, slot, address);
+	return true;
+}
+
+/* Block i is key `key` of the lease, whole. False: the lease has it not. */
+static bool place_leased(struct sequence *s, uint32_t i, const struct terrace_lease *lease, uint32_t key,
+			 const uint64_t *addresses)
+{
+	const void *block = terrace_lease_block(lease, key, 0);
+	uint64_t address = addresses ? addresses[key] : 0;
+
+	if ((!block && !address) || terrace_lease_tokens(lease, key) != s->block_tokens)
+		return false;
+	place(s, i, SEQUENCE_LEASED, block, NULL, address);
+	return true;
+}
+
+/* The addresses of a lease or reservation of `count` keys: the caller's to free(). NULL: they are not the GPU's (or there is no memory,
+ * and then they have no block either). */
+static uint64_t *lease_addresses(const struct sequence *s, const struct terrace_lease *lease)
+{
+	uint64_t *addresses = lends_gpu(s) ? calloc(terrace_lease_count(lease) + 1, sizeof(*addresses)) : NULL;
+
+	if (addresses)
+		terrace_lease_addresses(lease, 0, addresses);
+	return addresses;
+}
+
+static uint64_t *reservation_addresses(const struct sequence *s, const struct terrace_reservation *r)
+{
+	uint64_t *addresses = lends_gpu(s) ? calloc(terrace_reservation_count(r) + 1, sizeof(*addresses)) : NULL;
+
+	if (addresses)
+		terrace_reservation_addresses(r, 0, addresses);
+	return addresses;
 }
 
 static bool place_private(struct sequence *s, uint32_t i, struct fault *fault)
@@ -83,26 +132,27 @@ static bool place_private(struct sequence *s, uint32_t i, struct fault *fault)
 	size_t bytes = ((size_t)terrace_block_bytes(&s->kv.layout) + 63) / 64 * 64;
 
 	if (s->kv.device) {
-		place_writable(s, i, SEQUENCE_PRIVATE, NULL); /* its memory is there already */
+		place(s, i, SEQUENCE_PRIVATE, NULL, NULL, 0); /* its memory is there already */
 		return true;
 	}
 	if (!s->blocks[i].memory)
 		s->blocks[i].memory = aligned_alloc(64, bytes);
 	if (!s->blocks[i].memory)
 		return fault_set(fault, "out of memory");
-	place_writable(s, i, SEQUENCE_PRIVATE, s->blocks[i].memory);
+	place(s, i, SEQUENCE_PRIVATE, s->blocks[i].memory, s->blocks[i].memory, 0);
 	return true;
 }
 
-/* The GPU's copy of a leased block, and a slot's copy of the GPU's block; on the CPU there is but one. */
+/* The GPU's copy of a leased block, and a slot's copy of the GPU's block; on the CPU, and where the daemon lends the GPU's memory, there
+ * is but one. */
 static bool copy_in(struct sequence *s, uint32_t i, struct fault *fault)
 {
-	return !s->kv.device || kvdevice_put(s->kv.device, i, s->kv.blocks[i], fault);
+	return !s->kv.device || lends_gpu(s) || kvdevice_put(s->kv.device, i, s->kv.blocks[i], fault);
 }
 
 static bool copy_out(struct sequence *s, uint32_t i, struct fault *fault)
 {
-	return !s->kv.device || kvdevice_get(s->kv.device, i, s->kv.slots[i], fault);
+	return !s->kv.device || lends_gpu(s) || kvdevice_get(s->kv.device, i, s->kv.slots[i], fault);
 }
 
 static void keep_lease(struct sequence *s, struct terrace_lease *lease)
@@ -146,8 +196,8 @@ static bool run_pending(struct sequence *s, float *logits, struct fault *fault)
 	return true;
 }
 
-/* Blocks from `first` on are no longer there: computes them again, into private memory. */
-static bool recompute(struct sequence *s, uint32_t first, struct fault *fault)
+/* Blocks from `first` on are no longer there: computes them again, into private memory. logits as of run_pending. */
+static bool recompute(struct sequence *s, uint32_t first, float *logits, struct fault *fault)
 {
 	for (uint32_t i = first; i < s->block_count; i++) {
 		s->stats.lost_blocks += s->blocks[i].owner != SEQUENCE_PRIVATE;
@@ -159,7 +209,7 @@ static bool recompute(struct sequence *s, uint32_t first, struct fault *fault)
 			return false;
 	}
 	s->kv.count = first * s->block_tokens;
-	return run_pending(s, NULL, fault);
+	return run_pending(s, logits, fault);
 }
 
 /* ---- a prompt's blocks ------------------------------------------------------------------------------------------- */
@@ -170,22 +220,41 @@ static bool borrow_prefix(struct sequence *s, struct fault *fault)
 	uint32_t wanted = (s->count - 1) / s->block_tokens, got = 0;
 	struct terrace_keys keys = keys_from(s, 0, wanted);
 	struct terrace_lease *lease = NULL;
+	uint64_t *addresses;
+	bool ok = true;
 
-	if (wanted == 0 || !prefix_cache_ok(s->cache, "lease",
-					    terrace_lease(s->cache->session, &keys, TERRACE_LEASE_PREFIX, 0, &lease)))
+	if (wanted == 0 ||
+	    !prefix_cache_ok(s->cache, "lease", prefix_cache_lease(s->cache, &keys, TERRACE_LEASE_PREFIX, &lease)))
 		return true;
 	keep_lease(s, lease);
-	while (got < wanted && got < terrace_lease_count(lease) && terrace_lease_block(lease, got, 0) &&
-	       terrace_lease_tokens(lease, got) == s->block_tokens) {
-		place_leased(s, got, terrace_lease_block(lease, got, 0));
-		if (!copy_in(s, got, fault))
-			return false;
+	addresses = lease_addresses(s, lease);
+	while (ok && got < wanted && got < terrace_lease_count(lease) && place_leased(s, got, lease, got, addresses)) {
+		ok = copy_in(s, got, fault);
 		got++;
 	}
+	free(addresses);
+	if (lends_gpu(s) && got)
+		s->kv.device->coming = lease;
 	s->block_count = got;
 	s->kv.count = got * s->block_tokens;
 	s->stats.reused_tokens = s->kv.count;
-	return true;
+	return ok;
+}
+
+/* After the run that followed a leased prefix: were its bytes really there? If not, what came of it is computed again. */
+static bool prefix_arrived(struct sequence *s, float *logits, struct fault *fault)
+{
+	struct terrace_lease *coming = s->kv.device ? s->kv.device->coming : NULL;
+
+	if (!coming)
+		return true;
+	s->kv.device->coming = NULL;
+	if (prefix_cache_ok(s->cache, "lease", terrace_lease_check(coming)))
+		return true;
+	s->stats.reused_tokens = 0;
+	terrace_abort(s->filling);
+	s->filling = NULL;
+	return recompute(s, 0, logits, fault);
 }
 
 /* Asks for slots for the full blocks behind the prefix. Those that get none stay without memory. */
@@ -194,22 +263,23 @@ static void reserve_rest(struct sequence *s, uint32_t full)
 	uint32_t first = s->block_count, count = full - first;
 	struct terrace_keys keys = keys_from(s, first, count);
 	struct terrace_block_info *infos = calloc(count ? count : 1, sizeof(*infos));
+	struct terrace_reserve_options options = TERRACE_RESERVE_OPTIONS_INIT;
 	enum terrace_status status = TERRACE_EXHAUSTED;
+	uint64_t *addresses;
 
+	options.gpu = s->cache->gpu;
 	for (uint32_t i = 0; infos && i < count; i++)
 		infos[i] = info_of(s, first + i);
 	if (infos && count > 0)
-		status = terrace_reserve(s->cache->session, &keys, infos, 0, NULL, &s->filling);
+		status = terrace_reserve_with(s->cache->session, &keys, infos, &options, 0, NULL, &s->filling);
 	free(infos);
 	if (count == 0 || !prefix_cache_ok(s->cache, "reserve", status))
 		return;
 	s->filling_first = first;
-	for (uint32_t i = 0; i < count && i < terrace_reservation_count(s->filling); i++) {
-		void *slot = terrace_reservation_block(s->filling, i, 0);
-
-		if (slot)
-			place_writable(s, first + i, SEQUENCE_RESERVED, slot);
-	}
+	addresses = reservation_addresses(s, s->filling);
+	for (uint32_t i = 0; i < count && i < terrace_reservation_count(s->filling); i++)
+		place_reserved(s, first + i, SEQUENCE_RESERVED, s->filling, i, addresses);
+	free(addresses);
 }
 
 /* Fills the reserved slots from the GPU. */
@@ -232,6 +302,7 @@ static bool publish_prompt(struct sequence *s, struct fault *fault)
 	struct terrace_reservation *filling = s->filling;
 	enum terrace_status *statuses;
 	struct terrace_lease *lease = NULL;
+	uint64_t *addresses;
 	bool ok = true;
 
 	if (!fill_slots(s, fault))
@@ -243,14 +314,13 @@ static bool publish_prompt(struct sequence *s, struct fault *fault)
 	if (!prefix_cache_ok(s->cache, "commit", terrace_commit(filling, 0, statuses, &lease)))
 		lease = NULL;
 	keep_lease(s, lease);
+	addresses = lease ? lease_addresses(s, lease) : NULL;
 	for (uint32_t i = 0; ok && i < count; i++) {
 		uint32_t at = s->filling_first + i;
-		const void *block = lease ? terrace_lease_block(lease, i, 0) : NULL;
 
 		if (s->blocks[at].owner != SEQUENCE_RESERVED)
 			continue;
-		if (block) {
-			place_leased(s, at, block);
+		if (lease && place_leased(s, at, lease, i, addresses)) {
 			s->stats.stored_blocks += statuses[i] == TERRACE_OK;
 			ok = statuses[i] == TERRACE_OK || copy_in(s, at, fault); /* else another's bytes */
 		} else if (first_lost == UINT32_MAX) {
@@ -258,7 +328,8 @@ static bool publish_prompt(struct sequence *s, struct fault *fault)
 		}
 	}
 	free(statuses);
-	return ok && (first_lost == UINT32_MAX || recompute(s, first_lost, fault));
+	free(addresses);
+	return ok && (first_lost == UINT32_MAX || recompute(s, first_lost, NULL, fault));
 }
 
 /* ---- the tail ---------------------------------------------------------------------------------------------------- */
@@ -266,22 +337,38 @@ static bool publish_prompt(struct sequence *s, struct fault *fault)
 /* Gives block i, the next one, memory: an open block of the daemon's, or private. */
 static bool begin_tail(struct sequence *s, uint32_t i, struct fault *fault)
 {
+	struct terrace_reserve_options options = TERRACE_RESERVE_OPTIONS_INIT;
 	struct terrace_block_info info = info_of(s, i);
-	void *slot = NULL;
 
 	if (s->block_count <= i)
 		s->block_count = i + 1;
+	if (s->cache)
+		options.gpu = s->cache->gpu;
 	if (cache_usable(s) &&
-	    prefix_cache_ok(s->cache, "reserve_open", terrace_reserve_open(s->cache->session, &info, 0, &s->open))) {
-		slot = terrace_reservation_block(s->open, 0, 0);
-		if (slot) {
-			place_writable(s, i, SEQUENCE_OPEN, slot);
+	    prefix_cache_ok(s->cache, "reserve_open",
+			    terrace_reserve_open_with(s->cache->session, &info, &options, 0, &s->open))) {
+		uint64_t *address = reservation_addresses(s, s->open);
+		bool placed = place_reserved(s, i, SEQUENCE_OPEN, s->open, 0, address);
+
+		free(address);
+		if (placed)
 			return true;
-		}
 		terrace_abort(s->open);
 		s->open = NULL;
 	}
 	return place_private(s, i, fault);
+}
+
+/* A lease on the GPU whose bytes may still be coming: waits for them. False: they do not. */
+static bool lease_arrives(struct sequence *s, struct terrace_lease *lease)
+{
+	struct fault ignored;
+
+	if (!lends_gpu(s))
+		return true;
+	return terrace_lease_wait_layer(lease, s->kv.layout.layers - 1, s->kv.device->device.stream) == TERRACE_OK &&
+	       device_wait(&s->kv.device->device, &ignored) &&
+	       prefix_cache_ok(s->cache, "lease", terrace_lease_check(lease));
 }
 
 /* The tail block has become full: an open one is published under its key and leased like any other. */
@@ -291,6 +378,8 @@ static bool end_tail(struct sequence *s, uint32_t i, struct fault *fault)
 	struct terrace_lease *lease = NULL;
 	enum terrace_status status;
 	struct terrace_keys keys;
+	uint64_t *address;
+	bool placed;
 
 	if (s->cache) {
 		prefix_cache_keys(s->cache, s->tokens, s->key_count, i + 1, s->keys);
@@ -304,13 +393,14 @@ static bool end_tail(struct sequence *s, uint32_t i, struct fault *fault)
 	status = terrace_commit_open(open, s->keys[i], PREFIX_KEY_BYTES, s->block_tokens, 0);
 	keys = keys_from(s, i, 1);
 	if (prefix_cache_ok(s->cache, "commit_open", status) || status == TERRACE_EXISTS)
-		prefix_cache_ok(s->cache, "lease",
-				terrace_lease(s->cache->session, &keys, TERRACE_LEASE_ALL, 0, &lease));
+		prefix_cache_ok(s->cache, "lease", prefix_cache_lease(s->cache, &keys, TERRACE_LEASE_ALL, &lease));
 	s->stats.stored_blocks += status == TERRACE_OK;
 	keep_lease(s, lease);
-	if (!lease || !terrace_lease_block(lease, 0, 0) || terrace_lease_tokens(lease, 0) != s->block_tokens)
-		return recompute(s, i, fault);
-	place_leased(s, i, terrace_lease_block(lease, 0, 0));
+	address = lease ? lease_addresses(s, lease) : NULL;
+	placed = lease && lease_arrives(s, lease) && place_leased(s, i, lease, 0, address);
+	free(address);
+	if (!placed)
+		return recompute(s, i, NULL, fault);
 	return status == TERRACE_OK || copy_in(s, i, fault); /* another's bytes */
 }
 
@@ -349,7 +439,7 @@ bool sequence_prefill(struct sequence *s, const uint32_t *tokens, uint32_t n, fl
 	s->count = n;
 	if (s->kv.packed && !place_prompt(s, fault))
 		return false;
-	if (!run_pending(s, logits, fault))
+	if (!run_pending(s, logits, fault) || !prefix_arrived(s, logits, fault))
 		return false;
 	if (s->filling && !publish_prompt(s, fault))
 		return false;

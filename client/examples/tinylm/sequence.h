@@ -6,8 +6,9 @@
  *   3. terrace_reserve() gives slots for the other full blocks, and their K and V are packed straight into them;
  *   4. terrace_commit() publishes those after the prefill and leases them;
  *   5. the tail grows token by token in an open block, which is published when it is full.
- * With forward->cuda the blocks are attended on the GPU: a leased one is copied there once, a reserved one is copied from there to
- * its slot just before it is published.
+ * With forward->cuda the blocks are attended on the GPU. If the daemon lends memory of it, that is all: leases and slots are there, and a
+ * leased prefix is attended layer by layer as it comes. Else a leased block is copied there once, and a reserved one is copied from there
+ * to its slot just before it is published.
  * Whenever the daemon gives no slot, the block is private memory; when it loses a block after all, the block's tokens are
  * computed again. The same packed bytes come out either way, so the text does not depend on the daemon. */
 #ifndef TINYLM_SEQUENCE_H

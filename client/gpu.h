@@ -1,0 +1,29 @@
+/* The GPUs that this process has opened to use the daemon's memory on them. */
+#ifndef TERRACE_CLIENT_GPU_H
+#define TERRACE_CLIENT_GPU_H
+
+#include "client/include/terrace.h"
+#include "store/device.h"
+
+/* Opened once a process and kept until it ends: what is mapped and under way on it belongs to many. */
+struct client_gpu {
+	const struct device_ops *ops;
+	struct device *device;
+	uint64_t granularity;
+};
+
+/* The GPU with that uuid. TERRACE_UNSUPPORTED: there is no plugin, or this process does not see that GPU. Takes as long as the driver
+ * needs to open one. */
+enum terrace_status client_gpu_open(const uint8_t uuid[DEVICE_UUID_BYTES], struct client_gpu **out);
+
+/* Which GPU this process counts as `ordinal`, without opening it. TERRACE_UNSUPPORTED (no plugin), TERRACE_INVALID (there is none), or
+ * what the driver says. */
+enum terrace_status client_gpu_uuid(uint32_t ordinal, uint8_t uuid[DEVICE_UUID_BYTES]);
+
+/* A failure of the table's, in the library's words: `what` could not be done, because of `why`. */
+enum terrace_status client_gpu_fail(enum status s, const char *what, const char *why);
+
+/* True once the GPU is lost. */
+bool client_gpu_lost(const struct client_gpu *gpu);
+
+#endif

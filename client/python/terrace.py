@@ -1,0 +1,798 @@
+"""Terrace for Python: a thin layer over libterrace, whose header terrace.h is the manual for all that is not said here.
+
+    with terrace.connect() as client, client.session([layout]) as session:
+        lease = session.lease(keys)              # None: a miss
+        if lease:
+            with lease:
+                lease.block(0)                   # a read-only memoryview of the daemon's memory
+        with session.reserve(keys) as slots:     # aborts, unless committed
+            slots.block(0)[:] = packed
+            slots.commit()
+
+Keys are bytes, all of a call of one length, 1 to 32. Times are seconds; None is the connection's default. Memory of the CPU is anything
+with a buffer; memory of a GPU is a number, or a tensor (what has data_ptr()), and a stream is a number, or what has cuda_stream, as
+torch.cuda.Stream. Nothing but the standard library is imported.
+
+A call that fails raises Error, with the status and the library's words; what callers branch on has classes of its own (Miss, Busy, Stale...).
+Handles are safe to use from several threads as far as terrace.h says so. What is leased or reserved is given back by the context
+manager, by release() or abort(), or when the last reference goes; a block that somebody still has a view of is not: BufferError.
+"""
+
+import array
+import ctypes
+import dataclasses
+import enum
+import functools
+import weakref
+from typing import Optional
+
+import terrace_abi as abi
+
+_lib = abi.load()
+
+
+class Status(enum.IntEnum):
+    """terrace_status."""
+    OK = 0
+    MISS = 1
+    BUSY = 2
+    CANCELLED = 3
+    INVALID = 4
+    NOT_FOUND = 5
+    EXISTS = 6
+    EXHAUSTED = 7
+    DEADLINE = 8
+    UNAVAILABLE = 9
+    PRECONDITION = 10
+    DENIED = 11
+    CORRUPT = 12
+    UNSUPPORTED = 13
+    STALE = 14
+    IO = 15
+    INTERNAL = 16
+
+
+class Error(Exception):
+    """A call that did not return OK. status: a Status."""
+
+    def __init__(self, status, words):
+        super().__init__(words)
+        self.status = status
+
+
+class Miss(Error):
+    """It is not in the cache."""
+
+
+class Busy(Error):
+    """Somebody else is doing it, or it is not done yet."""
+
+
+class Exists(Error):
+    """Another put of the key was first."""
+
+
+class Exhausted(Error):
+    """A bound was met: memory, pins, queues."""
+
+
+class Deadline(Error):
+    """It took too long."""
+
+
+class Unavailable(Error):
+    """There is no daemon, it is going down, or a GPU is lost."""
+
+
+class Stale(Error):
+    """The daemon has restarted: session.reopen() begins anew."""
+
+
+class Unsupported(Error):
+    """This build, this daemon, or this machine cannot."""
+
+
+_ERRORS = {Status.MISS: Miss, Status.BUSY: Busy, Status.EXISTS: Exists, Status.EXHAUSTED: Exhausted, Status.DEADLINE: Deadline,
+           Status.UNAVAILABLE: Unavailable, Status.STALE: Stale, Status.UNSUPPORTED: Unsupported}
+
+
+class State(enum.IntEnum):
+    """Where a block is (terrace_state)."""
+    ABSENT = 0
+    HOST = 1
+    DISK = 2
+    GPU = 3
+
+
+class Role(enum.IntEnum):
+    """terrace_role."""
+    UNKNOWN = 0
+    SYSTEM = 1
+    USER = 2
+    ASSISTANT = 3
+    TOOL = 4
+
+
+class Event(enum.IntEnum):
+    """terrace_event."""
+    NONE = 0
+    TURN_END = 1
+    TOOL_CALL = 2
+    SESSION_END = 3
+
+
+class Dtype(enum.IntEnum):
+    """terrace_dtype."""
+    F32 = 0
+    F16 = 1
+    BF16 = 2
+    E4M3 = 3
+
+
+def version():
+    """The library's version."""
+    return _lib.terrace_version().decode()
+
+
+def _check(status):
+    if status:
+        words = _lib.terrace_error().decode(errors="replace")
+        raise _ERRORS.get(status, Error)(Status(status), words)
+
+
+def _us(seconds):
+    return 0 if seconds is None else max(1, int(seconds * 1e6))
+
+
+# ---- memory ----
+
+def _pointer(memory, write=False):
+    """The address of memory, and what keeps it: a number, a tensor, a buffer, or None."""
+    if memory is None or isinstance(memory, int):
+        return memory, None
+    if hasattr(memory, "data_ptr"):
+        return memory.data_ptr(), memory
+    view = memoryview(memory)
+    if not view.c_contiguous or (write and view.readonly):
+        raise ValueError("memory that is not in one piece, or cannot be written")
+    if view.readonly:
+        # ctypes lends no address of what it may not write; PyObject_GetBuffer does.
+        return _readonly_address(view)
+    if not view.nbytes:
+        return None, view
+    kept = (ctypes.c_uint8 * view.nbytes).from_buffer(view)
+    return ctypes.addressof(kept), kept
+
+
+class _PyBuffer(ctypes.Structure):
+    _fields_ = [("buf", ctypes.c_void_p), ("obj", ctypes.py_object), ("len", ctypes.c_ssize_t), ("itemsize", ctypes.c_ssize_t),
+                ("readonly", ctypes.c_int), ("ndim", ctypes.c_int), ("format", ctypes.c_char_p),
+                ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("suboffsets", ctypes.c_void_p),
+                ("internal", ctypes.c_void_p)]
+
+
+_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_get_buffer.argtypes = [ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int]
+_release_buffer = ctypes.pythonapi.PyBuffer_Release
+_release_buffer.argtypes = [ctypes.POINTER(_PyBuffer)]
+
+
+def _readonly_address(view):
+    buffer = _PyBuffer()
+    _get_buffer(view, ctypes.byref(buffer), 0)
+    address = buffer.buf
+    _release_buffer(ctypes.byref(buffer))
+    return address, view  # a memoryview keeps its memory in place
+
+
+def _stream(stream):
+    return getattr(stream, "cuda_stream", stream)
+
+
+def _fill(options, values):
+    """Sets fields of a struct from keyword arguments; returns what must live as long. Arrays of pointers are lists."""
+    kept = []
+    kinds = dict(options._fields_)
+    for name, value in values.items():
+        if name not in kinds or name == "size":
+            raise TypeError("no option %r" % name)
+        if isinstance(value, abi.Sized):
+            kept.append(value)
+            value = ctypes.addressof(value)
+        elif kinds[name] is ctypes.c_void_p and isinstance(value, (list, tuple)):
+            pointers = [_pointer(v) for v in value]
+            value = (ctypes.c_void_p * len(pointers))(*[p for p, _ in pointers])
+            kept += [value, pointers]
+            value = ctypes.addressof(value)
+        elif kinds[name] is ctypes.c_void_p:
+            value, keep = _pointer(value)
+            kept.append(keep)
+        setattr(options, name, value)
+    return kept
+
+
+def _keys(keys):
+    keys = [bytes(k) for k in keys]
+    if not keys or len({len(k) for k in keys}) != 1:
+        raise ValueError("keys: at least one, all of one length")
+    memory = ctypes.create_string_buffer(b"".join(keys), len(keys) * len(keys[0]))
+    out = abi.Keys(ctypes.addressof(memory), len(keys), len(keys[0]))
+    out.kept = memory
+    return out
+
+
+# ---- layouts and keys ----
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """One KV group of a model (terrace_layout). Formats are names: "fp16", "bf16", "fp8", "int4_pth", "tq4", "tq3", "tq2"; of V also
+    "none". fingerprint: any text or bytes that names what must not be mixed."""
+    fingerprint: object
+    layers: int
+    heads: int
+    head_dim: int
+    block_tokens: int = 16
+    k_format: str = "tq4"
+    v_format: Optional[str] = None  # None: as K
+    head_dim_v: Optional[int] = None
+    total_heads: Optional[int] = None
+    first_layer: int = 0
+    first_head: int = 0
+    window: int = 0
+
+    def __post_init__(self):
+        problem = _lib.terrace_layout_problem(self._c())
+        if problem:
+            raise ValueError(problem.decode())
+
+    def _c(self):
+        text = self.fingerprint.encode() if isinstance(self.fingerprint, str) else bytes(self.fingerprint)
+        out = abi.Layout(first_layer=self.first_layer, layers=self.layers, first_head=self.first_head, heads=self.heads,
+                         total_heads=self.total_heads or self.heads, head_dim_k=self.head_dim,
+                         head_dim_v=self.head_dim_v or self.head_dim, block_tokens=self.block_tokens,
+                         k_format=_format(self.k_format), v_format=_format(self.v_format or self.k_format), window=self.window)
+        _lib.terrace_fingerprint(text, len(text), ctypes.addressof(out.fingerprint))
+        return out
+
+    @property
+    def block_bytes(self):
+        """Bytes of a packed block."""
+        return _lib.terrace_block_bytes(self._c())
+
+
+def _format(name):
+    out = ctypes.c_int()
+    if name == "none":
+        return 0
+    _check(_lib.terrace_format_parse(name.encode(), out))
+    return out.value
+
+
+def chain_hash(parent, tokens, salt=b""):
+    """The key of the block of `tokens` (numbers) behind the block with key `parent` (None: the first)."""
+    ids = array.array("I", tokens)
+    out = ctypes.create_string_buffer(16)
+    address, _ = ids.buffer_info()
+    _lib.terrace_chain_hash(bytes(parent) if parent else None, address, len(ids), bytes(salt) if salt else None, len(salt), out)
+    return out.raw
+
+
+def chain(tokens, block_tokens, salt=b""):
+    """The keys of all full blocks of a sequence."""
+    keys = []
+    for at in range(0, len(tokens) // block_tokens * block_tokens, block_tokens):
+        keys.append(chain_hash(keys[-1] if keys else None, tokens[at:at + block_tokens], salt))
+    return keys
+
+
+@dataclasses.dataclass
+class BlockInfo:
+    """What a block is in its sequence (terrace_block_info)."""
+    parent: Optional[bytes] = None
+    position: int = 0
+    tokens: int = 0
+    role: Role = Role.UNKNOWN
+    turn: int = 0
+
+
+def _infos(infos, count):
+    if infos is None:
+        return None
+    if len(infos) != count:
+        raise ValueError("one info a key")
+    out = (abi.BlockInfo * count)()
+    out.kept = []
+    for c, info in zip(out, infos):
+        c.size = ctypes.sizeof(abi.BlockInfo)
+        c.position, c.tokens, c.role, c.turn = info.position, info.tokens, info.role, info.turn
+        if info.parent:
+            parent = ctypes.create_string_buffer(info.parent, len(info.parent))
+            out.kept.append(parent)
+            c.parent, c.parent_bytes = ctypes.addressof(parent), len(info.parent)
+    return out
+
+
+# ---- handles ----
+
+class _Handle:
+    """Something of the library's, given back once."""
+    _end = None
+
+    def __init__(self, pointer):
+        self._pointer = pointer
+
+    def _use(self):
+        if not self._pointer:
+            raise Error(Status.PRECONDITION, "the handle has been given back")
+        return self._pointer
+
+    def _take(self):
+        """The pointer, for a call that ends it."""
+        pointer, self._pointer = self._use(), None
+        return pointer
+
+    def close(self):
+        """Gives it back. Twice is once."""
+        if self._pointer:
+            self._end(self._take())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __del__(self):
+        pointer, self._pointer = getattr(self, "_pointer", None), None
+        if pointer:
+            self._end(pointer)
+
+
+class Client(_Handle):
+    """A connection to a daemon; see connect()."""
+    _end = staticmethod(_lib.terrace_disconnect)
+
+    def session(self, layouts, tenant=None, engine=None, gpu=False, gpu_write_back=False):
+        """Opens a session over layouts. gpu: they are to be attended on a GPU; Unsupported, with the reason, if that cannot be."""
+        c = (abi.Layout * len(layouts))(*[layout._c() for layout in layouts])
+        options = abi.SessionOptions(tenant=tenant.encode() if tenant else None, engine=engine.encode() if engine else b"python",
+                                     gpu=gpu, gpu_write_back=gpu_write_back)
+        out = ctypes.c_void_p()
+        _check(_lib.terrace_session_open(self._use(), c, len(layouts), options, out))
+        return Session(self, out.value)
+
+    def attach(self, token):
+        """Joins the session of another process, by its token (16 bytes)."""
+        out = ctypes.c_void_p()
+        _check(_lib.terrace_session_attach(self._use(), abi.Token((ctypes.c_uint8 * 16)(*token)), out))
+        return Session(self, out.value)
+
+
+def connect(address=None, timeout=None, no_borrow=False):
+    """Connects to the daemon at "unix:PATH" or "127.0.0.1:PORT"; None: $TERRACE_ADDRESS, or the usual place."""
+    options = abi.ConnectOptions(address=address.encode() if address else None, timeout_us=_us(timeout), no_borrow=no_borrow)
+    out = ctypes.c_void_p()
+    _check(_lib.terrace_connect(options, out))
+    return Client(out.value)
+
+
+class Session(_Handle):
+    """A session. Closing it gives back what it leased and reserved."""
+    _end = staticmethod(_lib.terrace_session_close)
+
+    def __init__(self, client, pointer):
+        super().__init__(pointer)
+        self._client = client
+        self._parts = weakref.WeakSet()
+        self._learn()
+
+    def _learn(self):
+        self._block_bytes = []
+        for l in range(_lib.terrace_session_layout_count(self._pointer)):
+            layout = abi.Layout()
+            _check(_lib.terrace_session_layout(self._pointer, l, layout))
+            self._block_bytes.append(_lib.terrace_block_bytes(layout))
+
+    def close(self):
+        for part in list(self._parts):
+            part.close()
+        super().close()
+
+    @property
+    def token(self):
+        """Joins this session (Client.attach)."""
+        out = abi.Token()
+        _lib.terrace_session_token(self._use(), out)
+        return bytes(out.bytes)
+
+    @property
+    def epoch(self):
+        """Of the daemon's boot."""
+        return _lib.terrace_session_epoch(self._use())
+
+    @property
+    def borrows(self):
+        """True if leases and reservations work: same node, attached."""
+        return _lib.terrace_session_borrows(self._use())
+
+    @property
+    def gpus(self):
+        """The GPUs whose memory the daemon lends, [(uuid, bytes)]; their places in the list are their numbers."""
+        out = []
+        for g in range(_lib.terrace_session_gpu_count(self._use())):
+            info = abi.GpuInfo()
+            _check(_lib.terrace_session_gpu(self._use(), g, info))
+            out.append((bytes(info.uuid), info.bytes))
+        return out
+
+    def gpu_of(self, ordinal):
+        """The number of this process's CUDA device `ordinal` among them; None: the daemon lends none of its memory."""
+        out = ctypes.c_int32()
+        status = _lib.terrace_session_gpu_of(self._use(), ordinal, out)
+        if status == Status.NOT_FOUND:
+            return None
+        _check(status)
+        return out.value
+
+    def reopen(self, timeout=None):
+        """After Stale or Unavailable: waits for the daemon and begins anew, with an empty view. Leases stay until released."""
+        _check(_lib.terrace_session_reopen(self._use(), _us(timeout)))
+
+    def lookup(self, keys, states=False, timeout=None):
+        """How many keys of the longest stored prefix. With states: (that, [[State a layout] a key]). Protects nothing."""
+        keys = _keys(keys)
+        prefix, layouts = ctypes.c_uint32(), len(self._block_bytes)
+        seen = (ctypes.c_uint8 * (keys.count * layouts))() if states else None
+        _check(_lib.terrace_lookup(self._use(), keys, _us(timeout), prefix, seen))
+        if not states:
+            return prefix.value
+        return prefix.value, [[State(s) for s in seen[i * layouts:(i + 1) * layouts]] for i in range(keys.count)]
+
+    def lease(self, keys, all=False, gpu=None, gpu_or_host=False, timeout=None):
+        """Protects the longest prefix of keys, or all of them, in host memory or on a GPU: a Lease; None if they are not there."""
+        keys, out = _keys(keys), ctypes.c_void_p()
+        options = abi.LeaseOptions(mode=int(all), gpu=-1 if gpu is None else gpu, gpu_or_host=gpu_or_host)
+        status = _lib.terrace_lease_with(self._use(), keys, options, _us(timeout), out)
+        if status == Status.MISS:
+            return None
+        _check(status)
+        return Lease(self, out.value)
+
+    def reserve(self, keys, infos=None, gpu=None, timeout=None):
+        """Slots to write, a key each: a Reservation, whose `statuses` tell which keys got one."""
+        keys, out = _keys(keys), ctypes.c_void_p()
+        statuses = (ctypes.c_int * keys.count)()
+        _check(_lib.terrace_reserve_with(self._use(), keys, _infos(infos, keys.count),
+                                         abi.ReserveOptions(gpu=-1 if gpu is None else gpu), _us(timeout), statuses, out))
+        return Reservation(self, out.value, [Status(s) for s in statuses])
+
+    def reserve_open(self, info=None, gpu=None, timeout=None):
+        """One open block, the growing tail of a sequence: a Reservation, to be ended by commit_open()."""
+        out = ctypes.c_void_p()
+        _check(_lib.terrace_reserve_open_with(self._use(), _infos([info or BlockInfo()], 1),
+                                              abi.ReserveOptions(gpu=-1 if gpu is None else gpu), _us(timeout), out))
+        return Reservation(self, out.value, [Status.OK])
+
+    def put(self, key, block, layout=0, info=None, timeout=None):
+        """Stores one packed block by stream. False: it is stored already."""
+        address, kept = _pointer(block)
+        if memoryview(block).nbytes != self._block_bytes[layout]:
+            raise ValueError("a block has %d bytes" % self._block_bytes[layout])
+        status = _lib.terrace_put(self._use(), layout, bytes(key), len(key), _infos([info] if info else None, 1), address,
+                                  _us(timeout))
+        del kept
+        if status == Status.EXISTS:
+            return False
+        _check(status)
+        return True
+
+    def get(self, key, layout=0, timeout=None):
+        """Reads one packed block by stream: (bytearray, valid tokens); None: it is not there."""
+        block, tokens = bytearray(self._block_bytes[layout]), ctypes.c_uint32()
+        address, kept = _pointer(block, write=True)
+        status = _lib.terrace_get(self._use(), layout, bytes(key), len(key), address, tokens, _us(timeout))
+        del kept
+        if status == Status.MISS:
+            return None
+        _check(status)
+        return block, tokens.value
+
+    def _statuses(self, function, keys, timeout):
+        keys = _keys(keys) if keys is not None else None
+        statuses = (ctypes.c_int * (keys.count if keys else 1))()
+        _check(function(self._use(), keys, _us(timeout), statuses))
+        return [Status(s) for s in statuses]
+
+    def delete(self, keys, timeout=None):
+        """Removes blocks from every layout: a Status a key, OK or MISS."""
+        return self._statuses(_lib.terrace_delete, keys, timeout)
+
+    def flush(self, keys=None, timeout=None):
+        """Makes blocks durable; None: all of the session's layouts. A Status a key, or one."""
+        return self._statuses(_lib.terrace_flush, keys, timeout)
+
+    def warm(self, keys, wait=False, gpu=None, timeout=None):
+        """Brings the longest prefix to host memory, or a GPU's, ahead of its use: how many keys are there, or on their way."""
+        options = abi.WarmOptions(wait=wait, gpu=-1 if gpu is None else gpu)
+        out = ctypes.c_uint32()
+        _check(_lib.terrace_warm_with(self._use(), _keys(keys), options, _us(timeout), out))
+        return out.value
+
+    def touch(self, keys, timeout=None):
+        """Counts as use of blocks that were served from elsewhere."""
+        _check(_lib.terrace_touch(self._use(), _keys(keys), _us(timeout)))
+
+    def report(self, keys, event=Event.NONE, priority=0, ttl=0.0, timeout=None):
+        """Tells the cache what is known of blocks: hints, never orders."""
+        _check(_lib.terrace_report(self._use(), _keys(keys), event, priority, int(ttl * 1000), _us(timeout)))
+
+
+@functools.lru_cache(maxsize=None)
+def _block_kind(size):
+    return type("Block", (ctypes.c_uint8 * size,), {})
+
+
+class _Blocks(_Handle):
+    """What leases and reservations have in common: blocks in the daemon's memory."""
+
+    def __init__(self, session, pointer):
+        super().__init__(pointer)
+        self._session = session
+        self._views = []  # weak references: a block, which lives as long as any view of it, and the view that was given out
+        session._parts.add(self)
+
+    def _view(self, address, layout, write):
+        if not address:
+            return None
+        block = _block_kind(self._session._block_bytes[layout]).from_address(address)
+        block.owner = self  # whoever has the view keeps the lease
+        view = memoryview(block).cast("B")
+        view = view if write else view.toreadonly()
+        self._views = [pair for pair in self._views if pair[0]() is not None]
+        self._views.append((weakref.ref(block), weakref.ref(view)))
+        return view
+
+    def _let_go(self):
+        for block, view in self._views:
+            if view() is not None:
+                view().release()  # BufferError: something was made of it
+            if block() is not None:
+                raise BufferError("a piece of a block is still in use")
+        self._views = []
+
+    def close(self):
+        if self._pointer:
+            self._let_go()
+        super().close()
+
+    def _list(self, function, layout):
+        out = (ctypes.c_uint64 * max(1, len(self)))()
+        _check(function(self._use(), layout, out))
+        return list(out)[:len(self)]
+
+
+class Lease(_Blocks):
+    """Protected blocks. len() is the number of keys."""
+    _end = staticmethod(_lib.terrace_release)
+
+    def __len__(self):
+        return _lib.terrace_lease_count(self._use())
+
+    def block(self, i, layout=0):
+        """The packed block of key i, a read-only view, good until release; None for what is on a GPU, or outside a window."""
+        return self._view(_lib.terrace_lease_block(self._use(), i, layout), layout, False)
+
+    def tokens(self, i):
+        """Valid tokens of key i's block."""
+        return _lib.terrace_lease_tokens(self._use(), i)
+
+    def addresses(self, layout=0):
+        """Of a lease on a GPU: the device address of each key's block, 0 outside a window."""
+        return self._list(_lib.terrace_lease_addresses, layout)
+
+    def wait_layer(self, layer, stream):
+        """Work put into the stream after this waits until the blocks' layer is there."""
+        _check(_lib.terrace_lease_wait_layer(self._use(), layer, _stream(stream)))
+
+    def check(self):
+        """Once the work is done: raises Busy, Stale or Unavailable if the bytes were not all there; results are void then."""
+        _check(_lib.terrace_lease_check(self._use()))
+
+    def release(self):
+        """Gives the lease back, and ends its views."""
+        self.close()
+
+    def release_after(self, stream):
+        """The same once the stream has done what is in it now."""
+        self._let_go()
+        _check(_lib.terrace_release_after(self._use(), _stream(stream)))
+        self._pointer = None
+
+
+class Reservation(_Blocks):
+    """Slots to write. statuses: a key each, OK or why it got none. Closing it unwritten aborts it."""
+    _end = staticmethod(_lib.terrace_abort)
+
+    def __init__(self, session, pointer, statuses):
+        super().__init__(session, pointer)
+        self.statuses = statuses
+
+    def __len__(self):
+        return _lib.terrace_reservation_count(self._use())
+
+    def block(self, i, layout=0):
+        """The slot of key i, a writable view; None if it got none, or one on a GPU."""
+        return self._view(_lib.terrace_reservation_block(self._use(), i, layout), layout, True)
+
+    def addresses(self, layout=0):
+        """Of a reservation on a GPU: the device address of each key's slot, 0 if it got none."""
+        return self._list(_lib.terrace_reservation_addresses, layout)
+
+    def commit(self, lease=False, timeout=None):
+        """Publishes the slots: a Status a key. With lease: (statuses, Lease or None)."""
+        self._let_go()
+        statuses, out = (ctypes.c_int * len(self))(), ctypes.c_void_p()
+        _check(_lib.terrace_commit(self._take(), _us(timeout), statuses, out if lease else None))
+        self.statuses = [Status(s) for s in statuses]
+        if not lease:
+            return self.statuses
+        return self.statuses, Lease(self._session, out.value) if out.value else None
+
+    def commit_after(self, stream, timeout=None):
+        """Of slots on a GPU: publishes them once the stream has done what is in it now. An Operation."""
+        count, out = len(self), ctypes.c_void_p()
+        nothing = abi.Completion(eventfd=-1)
+        _check(_lib.terrace_commit_after(self._use(), _stream(stream), _us(timeout), nothing, out))
+        self._pointer = None
+        return Operation(out.value, count)
+
+    def commit_open(self, key, tokens, timeout=None):
+        """Turns an open block of `tokens` tokens into a stored one. False: another was first."""
+        self._let_go()
+        status = _lib.terrace_commit_open(self._take(), bytes(key), len(key), tokens, _us(timeout))
+        if status == Status.EXISTS:
+            return False
+        _check(status)
+        return True
+
+    def abort(self):
+        """Gives the slots back unwritten."""
+        self.close()
+
+
+class Operation(_Handle):
+    """A commit under way. To be finished."""
+
+    def __init__(self, pointer, count):
+        super().__init__(pointer)
+        self._count = count
+
+    @staticmethod
+    def _end(pointer):
+        _lib.terrace_op_cancel(pointer)
+        _lib.terrace_commit_finish(pointer, None)
+
+    @property
+    def done(self):
+        """True once finish() will not wait."""
+        return _lib.terrace_op_done(self._use())
+
+    def cancel(self):
+        """Asks for an early end: finish() then mostly raises Error with CANCELLED."""
+        _lib.terrace_op_cancel(self._use())
+
+    def finish(self):
+        """Waits; a Status a key."""
+        statuses = (ctypes.c_int * max(1, self._count))()
+        _check(_lib.terrace_commit_finish(self._take(), statuses))
+        return [Status(s) for s in statuses][:self._count]
+
+
+# ---- packed blocks on the CPU ----
+
+def encode(layout, block, layer, head, first_token, n, k=None, v=None, dtype=Dtype.F32):
+    """Packs n tokens of one layer and head: k and v are [n][head_dim], dense; either may be None."""
+    block, *kept = _pointer(block, write=True)
+    (k, *more), (v, *most) = _pointer(k), _pointer(v)
+    c = layout._c()
+    _check(_lib.terrace_encode(c, block, layer, head, first_token, n, k, c.head_dim_k, v, c.head_dim_v, dtype))
+    del kept, more, most
+
+
+def decode(layout, block, layer, head, first_token, n, k=None, v=None, dtype=Dtype.F32):
+    """The inverse, into k and v."""
+    block, *kept = _pointer(block)
+    (k, *more), (v, *most) = _pointer(k, write=True), _pointer(v, write=True)
+    c = layout._c()
+    _check(_lib.terrace_decode(c, block, layer, head, first_token, n, k, c.head_dim_k, v, c.head_dim_v, dtype))
+    del kept, more, most
+
+
+def attend(layout, **options):
+    """Attention from packed blocks: the members of terrace_attend_options by name; blocks is a list. features: attend_features()."""
+    c = abi.AttendOptions()
+    if isinstance(options.get("blocks"), (list, tuple)):
+        options.setdefault("block_count", len(options["blocks"]))
+    kept = _fill(c, options)
+    _check(_lib.terrace_attend(layout._c(), c))
+    del kept
+
+
+def attend_features(**options):
+    """The members of terrace_attend_features by name."""
+    c = abi.AttendFeatures()
+    c.kept = _fill(c, options)
+    return c
+
+
+# ---- packed blocks on a GPU ----
+#
+# Each takes the members of its C struct by name, addresses as numbers or tensors, and enqueues on the stream: what is passed must live
+# until the stream has got there, as with any CUDA call. dtypes are Dtype's.
+
+def cuda_load(path=None):
+    """Loads the CUDA plugin. Unsupported, with the reason, if there is none or the current device will not do."""
+    _check(_lib.terrace_cuda_load(path.encode() if path else None))
+
+
+def dtype_of(tensor):
+    """The Dtype of a torch tensor."""
+    return {"torch.float32": Dtype.F32, "torch.float16": Dtype.F16, "torch.bfloat16": Dtype.BF16,
+            "torch.float8_e4m3fn": Dtype.E4M3}[str(tensor.dtype)]
+
+
+def cuda_features(**options):
+    """The members of terrace_cuda_features by name."""
+    c = abi.CudaFeatures()
+    c.kept = _fill(c, options)
+    return c
+
+
+def _cuda(function, struct, layout, stream, options):
+    c = struct()
+    kept = _fill(c, options)
+    _check(function(layout._c(), c, _stream(stream)))
+    del kept
+
+
+def _workspace(function, struct, layout, options):
+    c, out = struct(), ctypes.c_size_t()
+    kept = _fill(c, options)
+    _check(function(layout._c(), c, out))
+    del kept
+    return out.value
+
+
+def cuda_attend_workspace(layout, **options):
+    """Bytes of workspace for a shape (sequences, queries, q_heads)."""
+    return _workspace(_lib.terrace_cuda_attend_workspace, abi.CudaAttendOptions, layout, options)
+
+
+def cuda_attend_plan(layout, stream, **options):
+    """Plans a step by kv_tokens; once for all its layers (terrace_cuda_attend_plan)."""
+    _cuda(_lib.terrace_cuda_attend_plan, abi.CudaAttendOptions, layout, stream, options)
+
+
+def cuda_attend(layout, stream, **options):
+    """The planned attention of one layer (terrace_cuda_attend)."""
+    _cuda(_lib.terrace_cuda_attend, abi.CudaAttendOptions, layout, stream, options)
+
+
+def cuda_extend_workspace(layout, **options):
+    """Bytes of workspace for a prefill of a shape (sequences, total_queries, q_heads)."""
+    return _workspace(_lib.terrace_cuda_extend_workspace, abi.CudaExtendOptions, layout, options)
+
+
+def cuda_extend(layout, stream, **options):
+    """Attention of many new tokens over their packed prefix and themselves (terrace_cuda_extend)."""
+    _cuda(_lib.terrace_cuda_extend, abi.CudaExtendOptions, layout, stream, options)
+
+
+def cuda_encode(layout, stream, **options):
+    """K and V of tokens into packed blocks (terrace_cuda_encode)."""
+    _cuda(_lib.terrace_cuda_encode, abi.CudaCodecOptions, layout, stream, options)
+
+
+def cuda_decode(layout, stream, **options):
+    """And out of them (terrace_cuda_decode)."""
+    _cuda(_lib.terrace_cuda_decode, abi.CudaCodecOptions, layout, stream, options)

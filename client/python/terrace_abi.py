@@ -1,0 +1,197 @@
+"""The structs and functions of terrace.h, for terrace.py. Nothing here is for users.
+
+Struct fields stand in the header's order; tests/e2e/test_python.py compares every size and offset with what a C compiler says.
+"""
+
+import ctypes
+import ctypes.util
+import os
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8,
+                    c_uint32, c_uint64, c_void_p)
+
+
+class Sized(Structure):
+    """A struct that begins with its size."""
+
+    def __init__(self, **values):
+        super().__init__(ctypes.sizeof(type(self)), **values)
+
+
+class Layout(Sized):
+    _fields_ = [("size", c_size_t), ("fingerprint", c_uint8 * 32), ("first_layer", c_uint32), ("layers", c_uint32),
+                ("first_head", c_uint32), ("heads", c_uint32), ("total_heads", c_uint32), ("head_dim_k", c_uint32),
+                ("head_dim_v", c_uint32), ("block_tokens", c_uint32), ("k_format", c_int), ("v_format", c_int),
+                ("window", c_uint32)]
+
+
+class Keys(Structure):
+    _fields_ = [("bytes", c_void_p), ("count", c_uint32), ("key_bytes", c_uint32)]
+
+
+class ConnectOptions(Sized):
+    _fields_ = [("size", c_size_t), ("address", c_char_p), ("timeout_us", c_uint64), ("no_borrow", c_bool)]
+
+
+class Token(Structure):
+    _fields_ = [("bytes", c_uint8 * 16)]
+
+
+class SessionOptions(Sized):
+    _fields_ = [("size", c_size_t), ("tenant", c_char_p), ("engine", c_char_p), ("gpu", c_bool), ("gpu_write_back", c_bool)]
+
+
+class GpuInfo(Sized):
+    _fields_ = [("size", c_size_t), ("uuid", c_uint8 * 16), ("bytes", c_uint64)]
+
+
+class Completion(Structure):
+    _fields_ = [("done", CFUNCTYPE(None, c_void_p, c_void_p)), ("arg", c_void_p), ("eventfd", c_int)]
+
+
+class LeaseOptions(Sized):
+    _fields_ = [("size", c_size_t), ("mode", c_int), ("gpu", c_int32), ("gpu_or_host", c_bool)]
+
+
+class WarmOptions(Sized):
+    _fields_ = [("size", c_size_t), ("wait", c_bool), ("gpu", c_int32)]
+
+
+class BlockInfo(Sized):
+    _fields_ = [("size", c_size_t), ("parent", c_void_p), ("position", c_uint64), ("tokens", c_uint32), ("role", c_int),
+                ("turn", c_uint32), ("parent_bytes", c_uint32)]
+
+
+class ReserveOptions(Sized):
+    _fields_ = [("size", c_size_t), ("gpu", c_int32)]
+
+
+class AttendFeatures(Sized):
+    _fields_ = [("size", c_size_t), ("window", c_uint32), ("softcap", c_float), ("sinks", c_void_p), ("alibi", c_void_p),
+                ("alibi_sqrt", c_bool), ("tree_bias", c_void_p), ("ranges", c_void_p), ("range_count", c_uint32),
+                ("out_scale", c_float)]
+
+
+class AttendOptions(Sized):
+    _fields_ = [("size", c_size_t), ("layer", c_uint32), ("queries", c_uint32), ("q_heads", c_uint32), ("q", c_void_p),
+                ("q_dtype", c_int), ("scale", c_float), ("blocks", c_void_p), ("block_count", c_uint32),
+                ("kv_tokens", c_uint32), ("causal", c_bool), ("first_pos", c_int64), ("out", c_void_p), ("out_dtype", c_int),
+                ("lse", c_void_p), ("features", c_void_p)]
+
+
+class CudaFeatures(Sized):
+    _fields_ = [("size", c_size_t), ("window", c_uint32), ("softcap", c_float), ("sinks", c_void_p), ("alibi", c_void_p),
+                ("alibi_sqrt", c_bool), ("tree_bias", c_void_p), ("ranges", c_void_p), ("range_count", c_uint32),
+                ("out_scale", c_void_p)]
+
+
+class CudaAttendOptions(Sized):
+    _fields_ = [("size", c_size_t), ("layer", c_uint32), ("sequences", c_uint32), ("queries", c_uint32), ("q_heads", c_uint32),
+                ("scale", c_float), ("q", c_void_p), ("q_dtype", c_int), ("blocks", c_void_p), ("blocks_stride", c_uint32),
+                ("kv_tokens", c_void_p), ("features", c_void_p), ("out", c_void_p), ("out_dtype", c_int), ("lse", c_void_p),
+                ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("settled", c_bool)]
+
+
+class CudaExtendOptions(Sized):
+    _fields_ = [("size", c_size_t), ("layer", c_uint32), ("sequences", c_uint32), ("total_queries", c_uint32),
+                ("q_heads", c_uint32), ("scale", c_float), ("query_starts", c_void_p), ("prefix_tokens", c_void_p),
+                ("q", c_void_p), ("q_dtype", c_int), ("k", c_void_p), ("v", c_void_p), ("k_stride", c_size_t),
+                ("v_stride", c_size_t), ("kv_dtype", c_int), ("blocks", c_void_p), ("blocks_stride", c_uint32),
+                ("features", c_void_p), ("out", c_void_p), ("out_dtype", c_int), ("lse", c_void_p), ("workspace", c_void_p),
+                ("workspace_bytes", c_size_t)]
+
+
+class CudaCodecOptions(Sized):
+    _fields_ = [("size", c_size_t), ("layer", c_uint32), ("tokens", c_uint32), ("slots", c_void_p), ("blocks", c_void_p),
+                ("block_count", c_uint32), ("k", c_void_p), ("v", c_void_p), ("k_stride", c_size_t), ("v_stride", c_size_t),
+                ("dtype", c_int)]
+
+
+# C's names of these structs.
+STRUCTS = {
+    "terrace_layout": Layout, "terrace_keys": Keys, "terrace_connect_options": ConnectOptions, "terrace_token": Token,
+    "terrace_session_options": SessionOptions, "terrace_gpu_info": GpuInfo, "terrace_completion": Completion,
+    "terrace_warm_options": WarmOptions, "terrace_lease_options": LeaseOptions, "terrace_block_info": BlockInfo, "terrace_reserve_options": ReserveOptions,
+    "terrace_attend_features": AttendFeatures, "terrace_attend_options": AttendOptions, "terrace_cuda_features": CudaFeatures,
+    "terrace_cuda_attend_options": CudaAttendOptions, "terrace_cuda_extend_options": CudaExtendOptions,
+    "terrace_cuda_codec_options": CudaCodecOptions,
+}
+
+_STATUSES = POINTER(c_int)
+_HANDLE = POINTER(c_void_p)
+_FUNCTIONS = {
+    "status_text": (c_char_p, c_int),
+    "error": (c_char_p,),
+    "version": (c_char_p,),
+    "format_parse": (c_int, c_char_p, POINTER(c_int)),
+    "format_name": (c_char_p, c_int),
+    "fingerprint": (None, c_void_p, c_size_t, c_void_p),
+    "layout_problem": (c_char_p, POINTER(Layout)),
+    "block_bytes": (c_uint64, POINTER(Layout)),
+    "chain_hash": (None, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p),
+    "connect": (c_int, POINTER(ConnectOptions), _HANDLE),
+    "disconnect": (None, c_void_p),
+    "session_open": (c_int, c_void_p, POINTER(Layout), c_uint32, POINTER(SessionOptions), _HANDLE),
+    "session_attach": (c_int, c_void_p, POINTER(Token), _HANDLE),
+    "session_token": (None, c_void_p, POINTER(Token)),
+    "session_close": (None, c_void_p),
+    "session_reopen": (c_int, c_void_p, c_uint64),
+    "session_epoch": (c_uint64, c_void_p),
+    "session_borrows": (c_bool, c_void_p),
+    "session_layout_count": (c_uint32, c_void_p),
+    "session_layout": (c_int, c_void_p, c_uint32, POINTER(Layout)),
+    "session_gpu_count": (c_uint32, c_void_p),
+    "session_gpu": (c_int, c_void_p, c_uint32, POINTER(GpuInfo)),
+    "session_gpu_of": (c_int, c_void_p, c_uint32, POINTER(c_int32)),
+    "op_done": (c_bool, c_void_p),
+    "op_cancel": (None, c_void_p),
+    "lookup": (c_int, c_void_p, POINTER(Keys), c_uint64, POINTER(c_uint32), c_void_p),
+    "lease_with": (c_int, c_void_p, POINTER(Keys), POINTER(LeaseOptions), c_uint64, _HANDLE),
+    "lease_count": (c_uint32, c_void_p),
+    "lease_block": (c_void_p, c_void_p, c_uint32, c_uint32),
+    "lease_tokens": (c_uint32, c_void_p, c_uint32),
+    "lease_addresses": (c_int, c_void_p, c_uint32, c_void_p),
+    "lease_wait_layer": (c_int, c_void_p, c_uint32, c_void_p),
+    "lease_check": (c_int, c_void_p),
+    "release": (None, c_void_p),
+    "release_after": (c_int, c_void_p, c_void_p),
+    "reserve_with": (c_int, c_void_p, POINTER(Keys), POINTER(BlockInfo), POINTER(ReserveOptions), c_uint64, _STATUSES, _HANDLE),
+    "reserve_open_with": (c_int, c_void_p, POINTER(BlockInfo), POINTER(ReserveOptions), c_uint64, _HANDLE),
+    "reservation_count": (c_uint32, c_void_p),
+    "reservation_block": (c_void_p, c_void_p, c_uint32, c_uint32),
+    "reservation_addresses": (c_int, c_void_p, c_uint32, c_void_p),
+    "commit": (c_int, c_void_p, c_uint64, _STATUSES, _HANDLE),
+    "commit_after": (c_int, c_void_p, c_void_p, c_uint64, POINTER(Completion), _HANDLE),
+    "commit_finish": (c_int, c_void_p, _STATUSES),
+    "commit_open": (c_int, c_void_p, c_void_p, c_uint32, c_uint32, c_uint64),
+    "abort": (None, c_void_p),
+    "put": (c_int, c_void_p, c_uint32, c_void_p, c_uint32, POINTER(BlockInfo), c_void_p, c_uint64),
+    "get": (c_int, c_void_p, c_uint32, c_void_p, c_uint32, c_void_p, POINTER(c_uint32), c_uint64),
+    "warm_with": (c_int, c_void_p, POINTER(Keys), POINTER(WarmOptions), c_uint64, POINTER(c_uint32)),
+    "flush": (c_int, c_void_p, POINTER(Keys), c_uint64, _STATUSES),
+    "delete": (c_int, c_void_p, POINTER(Keys), c_uint64, _STATUSES),
+    "touch": (c_int, c_void_p, POINTER(Keys), c_uint64),
+    "report": (c_int, c_void_p, POINTER(Keys), c_int, c_int32, c_uint64, c_uint64),
+    "encode": (c_int, POINTER(Layout), c_void_p, c_uint32, c_uint32, c_uint32, c_uint32, c_void_p, c_size_t, c_void_p,
+               c_size_t, c_int),
+    "decode": (c_int, POINTER(Layout), c_void_p, c_uint32, c_uint32, c_uint32, c_uint32, c_void_p, c_size_t, c_void_p,
+               c_size_t, c_int),
+    "attend": (c_int, POINTER(Layout), POINTER(AttendOptions)),
+    "cuda_load": (c_int, c_char_p),
+    "cuda_attend_workspace": (c_int, POINTER(Layout), POINTER(CudaAttendOptions), POINTER(c_size_t)),
+    "cuda_attend_plan": (c_int, POINTER(Layout), POINTER(CudaAttendOptions), c_void_p),
+    "cuda_attend": (c_int, POINTER(Layout), POINTER(CudaAttendOptions), c_void_p),
+    "cuda_extend_workspace": (c_int, POINTER(Layout), POINTER(CudaExtendOptions), POINTER(c_size_t)),
+    "cuda_extend": (c_int, POINTER(Layout), POINTER(CudaExtendOptions), c_void_p),
+    "cuda_encode": (c_int, POINTER(Layout), POINTER(CudaCodecOptions), c_void_p),
+    "cuda_decode": (c_int, POINTER(Layout), POINTER(CudaCodecOptions), c_void_p),
+}
+
+
+def load():
+    """The library: $LIBTERRACE, else libterrace where the loader looks. OSError if there is none."""
+    library = ctypes.CDLL(os.environ.get("LIBTERRACE") or ctypes.util.find_library("terrace") or "libterrace.so.0")
+    for name, (result, *arguments) in _FUNCTIONS.items():
+        function = getattr(library, "terrace_" + name)
+        function.restype = result
+        function.argtypes = arguments
+    return library

@@ -1,0 +1,97 @@
+/* What a session knows of itself. */
+#include "client/layout.h"
+#include "client/session.h"
+#include "client/status.h"
+
+#include <string.h>
+
+void terrace_session_token(const struct terrace_session *session, struct terrace_token *token)
+{
+	*token = session->view->token;
+}
+
+uint64_t terrace_session_epoch(const struct terrace_session *session)
+{
+	return session->view->epoch;
+}
+
+bool terrace_session_borrows(const struct terrace_session *session)
+{
+	return session->view->attachment != NULL;
+}
+
+uint32_t terrace_session_layout_count(const struct terrace_session *session)
+{
+	return session->view->layout_count;
+}
+
+enum terrace_status terrace_session_layout(const struct terrace_session *session, uint32_t l,
+					   struct terrace_layout *layout)
+{
+	struct terrace_layout out;
+	const struct kv_layout *in;
+
+	if (!session || !layout || l >= session->view->layout_count)
+		return client_fail(TERRACE_INVALID, "session_layout: no such layout");
+	in = &session->view->layouts[l].layout;
+	out = (struct terrace_layout){
+		.size = sizeof(out),
+		.first_layer = in->first_layer,
+		.layers = in->layers,
+		.first_head = in->first_head,
+		.heads = in->heads,
+		.total_heads = in->total_heads,
+		.head_dim_k = in->head_dim_k,
+		.head_dim_v = in->head_dim_v,
+		.block_tokens = in->block_tokens,
+		.k_format = (enum terrace_format)in->k_format,
+		.v_format = (enum terrace_format)in->v_format,
+		.window = in->window,
+	};
+	memcpy(out.fingerprint, in->fingerprint, sizeof(out.fingerprint));
+	if (!client_options_give(layout, &out, sizeof(out), sizeof(out)))
+		return client_fail(TERRACE_INVALID, "session_layout: begin the layout with TERRACE_LAYOUT_INIT");
+	return TERRACE_OK;
+}
+
+uint32_t terrace_session_gpu_count(const struct terrace_session *session)
+{
+	return session->view->lent.gpu_count;
+}
+
+enum terrace_status terrace_session_gpu(const struct terrace_session *session, uint32_t g, struct terrace_gpu_info *info)
+{
+	struct terrace_gpu_info out = {.size = sizeof(out)};
+	const struct client_lent *lent;
+
+	if (!session || !info || g >= session->view->lent.gpu_count)
+		return client_fail(TERRACE_INVALID, "session_gpu: the daemon lends no such GPU");
+	lent = &session->view->lent;
+	memcpy(out.uuid, lent->gpus[g].uuid, sizeof(out.uuid));
+	out.bytes = lent->gpus[g].bytes;
+	if (!client_options_give(info, &out, sizeof(out), sizeof(out)))
+		return client_fail(TERRACE_INVALID, "session_gpu: begin the info with TERRACE_GPU_INFO_INIT");
+	return TERRACE_OK;
+}
+
+enum terrace_status terrace_session_gpu_of(const struct terrace_session *session, uint32_t ordinal, int32_t *g)
+{
+	enum terrace_status status = client_session_check(session);
+	const struct client_lent *lent;
+	uint8_t uuid[DEVICE_UUID_BYTES];
+
+	if (!status && !g)
+		status = client_fail(TERRACE_INVALID, "no place for the result");
+	if (!status)
+		status = client_gpu_uuid(ordinal, uuid);
+	if (status)
+		return client_fail_in(status, "session_gpu_of");
+	lent = &session->view->lent;
+	for (uint32_t i = 0; i < lent->gpu_count; i++) {
+		if (memcmp(lent->gpus[i].uuid, uuid, sizeof(uuid)) != 0)
+			continue;
+		*g = (int32_t)i;
+		return TERRACE_OK;
+	}
+	return client_fail(TERRACE_NOT_FOUND, "session_gpu_of: the daemon lends no memory of this process's GPU %u", ordinal);
+}

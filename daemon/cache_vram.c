@@ -1,0 +1,591 @@
+/* The VRAM tier as a whole: GPUs are opened before anything else runs, and closed after everything else has stopped.
+ *
+ * Each GPU has two threads. The *mover* (cache_vram_copy.c) hands lists of copies over. The *keeper*, here, does what comes after them, and
+ * all that lasts: it ends lists, which means checksums of what came down, makes extents, and sweeps up after a loss.
+ */
+#include "daemon/cache_vram.h"
+#include "proto/fdsock.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SWEEP_SLOTS = 1024, STOP_SECONDS_MAX = 10 };
+
+/* ---- birth ---- */
+
+static void gpu_refuse(struct gpu *g, const char *why)
+{
+	g->lost = g->swept = true;
+	snprintf(g->why, sizeof(g->why), "%s", why && *why ? why : "it cannot be opened");
+}
+
+/* For marks without a list of their own. */
+static enum status scratch_make(struct gpu *g, const struct device_ops *ops, const char **why)
+{
+	const uint64_t bytes = g->info.granularity;
+	enum status s = extent_open(&g->scratch, 0, EXTENT_PAGE_BYTES, false);
+	int fd = -1;
+
+	*why = "no memory";
+	if (!s)
+		s = ops->host_register(g->device, g->scratch.base, g->scratch.bytes, false, &g->scratch_from, why);
+	if (s) {
+		extent_close(&g->scratch);
+		return s;
+	}
+	s = ops->range_reserve(g->device, bytes, &g->scratch_range, why);
+	if (!s)
+		s = ops->extent_make(g->device, g->scratch_range, bytes, &g->scratch_to, &fd, why);
+	if (!s)
+		close(fd);
+	return s;
+}
+
+static enum status arena_make(struct gpu *g, const struct cache_options *o, const char **why)
+{
+	const struct host_options arena = {
+		.budget_bytes = g->budget, .extent_bytes = o->extent_bytes, .ops = o->device_ops, .device = g->device,
+		.first_extent_id = (g->number + 1) << VRAM_EXTENT_BITS,
+	};
+
+	*why = "its memory cannot be managed: gpu_bytes is too small, or there is no memory";
+	return host_create(&arena, &g->arena);
+}
+
+static void gpu_open(struct gpu *g, const struct cache_options *o)
+{
+	const struct device_ops *ops = o->device_ops;
+	const char *why = NULL;
+	enum status s = ops->open(o->gpus[g->number], &g->device, &why);
+
+	if (s) {
+		g->device = NULL;
+		gpu_refuse(g, why);
+		return;
+	}
+	s = ops->info(g->device, &g->info, &why);
+	g->budget = o->gpu_bytes ? o->gpu_bytes : g->info.free_bytes / 2;
+	if (!s)
+		s = arena_make(g, o, &why);
+	if (!s)
+		s = scratch_make(g, ops, &why);
+	if (s)
+		gpu_refuse(g, why);
+}
+
+static struct gpu *gpu_create(struct cache *c, uint32_t number)
+{
+	struct gpu *g = calloc(1, sizeof(*g));
+
+	if (!g)
+		return NULL;
+	g->cache = c;
+	g->number = number;
+	for (int way = 0; way < 3; way++)
+		g->queue[way].end = &g->queue[way].first;
+	g->waiting_end = &g->waiting;
+	g->ended_end = &g->ended;
+	pthread_cond_init(&g->mover_work, NULL);
+	pthread_cond_init(&g->keeper_work, NULL);
+	gpu_open(g, &c->options);
+	return g;
+}
+
+enum status vram_create(struct cache *c, const char **why)
+{
+	const struct cache_options *o = &c->options;
+	pthread_condattr_t attr;
+	struct vram *v;
+
+	*why = "gpu_count must be at most 16";
+	if (o->gpu_count > DEVICES_MAX)
+		return STATUS_INVALID;
+	*why = "the GPU plugin is of another version";
+	if (o->device_ops->version != DEVICE_OPS_VERSION || o->device_ops->bytes != sizeof(*o->device_ops))
+		return STATUS_INVALID;
+	*why = "no memory for the VRAM tier";
+	v = c->vram = calloc(1, sizeof(*v));
+	if (!v)
+		return STATUS_EXHAUSTED;
+	v->ops = o->device_ops;
+	v->waiting_host_end = &v->waiting_host;
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&v->room, &attr);
+	pthread_condattr_destroy(&attr);
+	for (; v->count < o->gpu_count; v->count++) {
+		v->gpu[v->count] = gpu_create(c, v->count);
+		if (!v->gpu[v->count])
+			return STATUS_EXHAUSTED;
+	}
+	return STATUS_OK;
+}
+
+/* ---- loss ---- */
+
+void gpu_lost(struct gpu *g, const char *why)
+{
+	if (g->lost)
+		return;
+	g->lost = true;
+	snprintf(g->why, sizeof(g->why), "%s", why && *why ? why : "the driver says so");
+	while (g->through)
+		vram_unqueue_through(g->through);
+	vram_moves_fail(g->cache, g);
+	pthread_cond_signal(&g->mover_work);
+	pthread_cond_signal(&g->keeper_work);
+	pthread_cond_broadcast(&g->cache->vram->room);
+}
+
+/* Some of the copies that a lost GPU had: those of a layout after the other. */
+static void sweep(struct cache *c, struct gpu *g)
+{
+	uint32_t budget = SWEEP_SLOTS;
+
+	for (; g->sweep_pool < c->pool_count; g->sweep_pool++, g->sweep_extent = g->sweep_slot = 0) {
+		struct vram_pool *vp = g->pools[g->sweep_pool];
+		struct vram_slot *s;
+
+		while (vp && (s = vram_next(vp, &g->sweep_extent, &g->sweep_slot, &budget)))
+			vram_evict(c, s, COUNTER_EVICTED_GPU_LOST);
+		if (!budget)
+			return;
+	}
+	g->swept = true;
+}
+
+/* ---- the keeper ---- */
+
+static struct vram_pool *pool_wanting(const struct cache *c, const struct gpu *g)
+{
+	for (uint32_t i = 0; i < c->pool_count && !g->lost; i++)
+		if (g->pools[i] && g->pools[i]->wanted)
+			return g->pools[i];
+	return NULL;
+}
+
+/* With the lock, which it leaves if need be. False: there is nothing to do. */
+static bool keep_once(struct cache *c, struct gpu *g)
+{
+	struct vram_move *host = c->vram->waiting_host;
+	struct vram_pool *vp = pool_wanting(c, g);
+
+	if (vp) {
+		cache_unlock(c);
+		vram_room_grow(c, vp);
+		cache_lock(c);
+		vram_feed(c, g);
+	} else if (host) {
+		struct pool *p = host->block->pool;
+
+		cache_unlock(c);
+		room_grow(c, p, 1);
+		cache_lock(c);
+		vram_feed_host(c);
+	} else if (g->freed && g->waiting) {
+		vram_feed(c, g);
+	} else if (g->lost && !g->swept) {
+		sweep(c, g);
+		cache_unlock(c);
+		cache_lock(c);
+	} else {
+		return false;
+	}
+	return true;
+}
+
+static bool flying(const struct gpu *g)
+{
+	return g->queue[0].flights + g->queue[1].flights + g->queue[2].flights;
+}
+
+static bool ended_take(struct cache *c, struct gpu *g)
+{
+	struct flight *f = g->ended;
+
+	if (!f)
+		return false;
+	g->ended = f->next;
+	if (!g->ended)
+		g->ended_end = &g->ended;
+	vram_flight_end(c, f);
+	return true;
+}
+
+static void *gpu_keeper(void *arg)
+{
+	struct gpu *g = arg;
+	struct cache *c = g->cache;
+
+	cache_thread_enter();
+	cache_lock(c);
+	while (!c->vram->stopping || flying(g)) {
+		if (ended_take(c, g) || (!c->vram->stopping && keep_once(c, g)))
+			continue;
+		pthread_cond_wait(&g->keeper_work, &c->lock);
+	}
+	cache_unlock(c);
+	cache_thread_leave();
+	return NULL;
+}
+
+enum status vram_start(struct cache *c, const char **why)
+{
+	*why = "cannot start the threads of a GPU";
+	for (uint32_t i = 0; i < c->vram->count; i++) {
+		struct gpu *g = c->vram->gpu[i];
+
+		if (!g->arena)
+			continue;
+		if (pthread_create(&g->mover, NULL, gpu_mover, g))
+			return STATUS_INTERNAL;
+		g->mover_started = true;
+		if (pthread_create(&g->keeper, NULL, gpu_keeper, g))
+			return STATUS_INTERNAL;
+		g->keeper_started = true;
+	}
+	return STATUS_OK;
+}
+
+/* ---- death ---- */
+
+/* A device that does not end what it began is closed, which ends it: its keeper then comes to an end too. */
+static void keeper_end(struct cache *c, struct gpu *g)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += STOP_SECONDS_MAX;
+	cache_lock(c);
+	while (flying(g) && !pthread_cond_timedwait(&c->vram->room, &c->lock, &until))
+		continue;
+	const bool hangs = flying(g);
+
+	cache_unlock(c);
+	if (hangs) {
+		c->vram->ops->close(g->device);
+		g->device = NULL;
+	}
+	cache_lock(c);
+	pthread_cond_signal(&g->keeper_work);
+	cache_unlock(c);
+	pthread_join(g->keeper, NULL);
+}
+
+void vram_stop(struct cache *c)
+{
+	struct vram *v = c->vram;
+
+	cache_lock(c);
+	v->stopping = true;
+	for (uint32_t i = 0; i < v->count; i++) {
+		vram_moves_fail(c, v->gpu[i]);
+		pthread_cond_signal(&v->gpu[i]->mover_work);
+	}
+	pthread_cond_broadcast(&v->room);
+	cache_unlock(c);
+	for (uint32_t i = 0; i < v->count; i++)
+		if (v->gpu[i]->mover_started)
+			pthread_join(v->gpu[i]->mover, NULL);
+	for (uint32_t i = 0; i < v->count; i++)
+		if (v->gpu[i]->keeper_started)
+			keeper_end(c, v->gpu[i]);
+}
+
+static void gpu_destroy(struct cache *c, struct gpu *g)
+{
+	const struct device_ops *ops = c->vram->ops;
+
+	for (uint32_t i = 0; i < POOLS_MAX; i++) {
+		struct vram_pool *vp = g->pools[i];
+
+		if (!vp)
+			continue;
+		while (vp->shelves)
+			vram_shelf_free(vp->shelves);
+		c->policy->destroy(vp->policy);
+		free(vp);
+	}
+	/* What a device that was closed before had is freed with it. */
+	if (g->device && g->arena)
+		host_destroy(g->arena);
+	if (g->device && g->scratch_to.handle)
+		ops->extent_drop(g->device, &g->scratch_to);
+	if (g->device && g->scratch_range)
+		ops->range_free(g->device, g->scratch_range, g->info.granularity);
+	if (g->device && g->scratch_from)
+		ops->host_unregister(g->device, g->scratch.base);
+	if (g->device)
+		ops->close(g->device);
+	extent_close(&g->scratch);
+	pthread_cond_destroy(&g->mover_work);
+	pthread_cond_destroy(&g->keeper_work);
+	free(g);
+}
+
+static void shelves_unregister(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->pool_count; i++)
+		for (struct shelf *s = c->pools[i]->shelves; s; s = s->next) {
+			if (s->device)
+				vram_unregister(c, s->base, s->device);
+			free(s->device);
+			s->device = NULL;
+		}
+}
+
+void vram_destroy(struct cache *c)
+{
+	struct vram *v = c->vram;
+
+	for (struct board *b; (b = v->dead_boards);) {
+		v->dead_boards = b->dead_next;
+		board_destroy(c, b);
+	}
+	shelves_unregister(c);
+	for (uint32_t i = 0; i < v->count; i++)
+		gpu_destroy(c, v->gpu[i]);
+	pthread_cond_destroy(&v->room);
+	free(v);
+	c->vram = NULL;
+}
+
+/* ---- the tick, chores ---- */
+
+void vram_tick(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->vram->count; i++) {
+		struct gpu *g = c->vram->gpu[i];
+
+		if (g->lost)
+			continue;
+		if (c->vram->ops->lost(g->device)) {
+			gpu_lost(g, NULL);
+			continue;
+		}
+		vram_drain_step(c, g);
+		if (g->waiting)
+			vram_feed(c, g);
+		/* For lack of memory they may have left something undone. */
+		pthread_cond_signal(&g->mover_work);
+		pthread_cond_signal(&g->keeper_work);
+	}
+	vram_pump(c);
+}
+
+static struct board *board_unused(const struct vram *v)
+{
+	struct board *b = v->dead_boards;
+
+	while (b && b->marks)
+		b = b->dead_next;
+	return b;
+}
+
+bool vram_wants(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->vram->count; i++)
+		if (!c->vram->gpu[i]->lost && vram_drained(c->vram->gpu[i]))
+			return true;
+	return board_unused(c->vram);
+}
+
+static void doomed_free(struct cache *c, struct gpu *g)
+{
+	struct host_extent *doomed;
+
+	cache_lock(c);
+	const bool drained = !g->lost && vram_drained(g);
+
+	cache_unlock(c);
+	if (!drained)
+		return;
+	pthread_mutex_lock(&c->extents);
+	doomed = host_doomed_take(g->arena);
+	pthread_mutex_unlock(&c->extents);
+	host_doomed_free(g->arena, doomed);
+	cache_lock(c);
+	vram_drain_reap(c, g);
+	cache_unlock(c);
+}
+
+void vram_chores(struct cache *c)
+{
+	struct vram *v = c->vram;
+	struct board *b;
+
+	for (uint32_t i = 0; i < v->count; i++)
+		doomed_free(c, v->gpu[i]);
+	cache_lock(c);
+	while ((b = board_unused(v))) {
+		struct board **at = &v->dead_boards;
+
+		while (*at != b)
+			at = &(*at)->dead_next;
+		*at = b->dead_next;
+		cache_unlock(c);
+		board_destroy(c, b);
+		cache_lock(c);
+	}
+	cache_unlock(c);
+}
+
+/* ---- host memory ---- */
+
+static uint64_t register_with(struct cache *c, const struct gpu *g, void *memory, uint64_t bytes)
+{
+	const char *why = "";
+	uint64_t address = 0;
+
+	if (g->device && !c->vram->ops->lost(g->device) &&
+	    c->vram->ops->host_register(g->device, memory, bytes, true, &address, &why))
+		address = 0;
+	return address;
+}
+
+void vram_register(struct cache *c, const struct extent *e, uint64_t *address)
+{
+	for (uint32_t i = 0; i < DEVICES_MAX; i++)
+		address[i] = 0;
+	for (uint32_t i = 0; e && i < c->vram->count; i++)
+		address[i] = register_with(c, c->vram->gpu[i], e->base, e->bytes);
+}
+
+uint64_t *vram_addresses(struct cache *c, const struct extent *e)
+{
+	uint64_t *address = c->vram && e ? malloc(DEVICES_MAX * sizeof(*address)) : NULL;
+
+	if (address)
+		vram_register(c, e, address);
+	return address;
+}
+
+void vram_unregister(struct cache *c, void *memory, const uint64_t *address)
+{
+	for (uint32_t i = 0; i < c->vram->count; i++)
+		if (address[i] && c->vram->gpu[i]->device)
+			c->vram->ops->host_unregister(c->vram->gpu[i]->device, memory);
+}
+
+struct board *board_create(struct cache *c)
+{
+	struct board *b = calloc(1, sizeof(*b));
+
+	if (b && extent_open(&b->page, 0, EXTENT_PAGE_BYTES, false)) {
+		free(b);
+		b = NULL;
+	}
+	if (b)
+		vram_register(c, &b->page, b->address);
+	return b;
+}
+
+void board_destroy(struct cache *c, struct board *b)
+{
+	vram_unregister(c, b->page.base, b->address);
+	extent_close(&b->page);
+	free(b);
+}
+
+void board_let_go(struct cache *c, struct board *b)
+{
+	b->dead_next = c->vram->dead_boards;
+	c->vram->dead_boards = b;
+}
+
+/* A list that still ends well may have set its word back: so the last mark that ends on a lost GPU does this once more. */
+void board_fail(struct board *b, const struct gpu *g)
+{
+	_Atomic uint32_t *word = (_Atomic uint32_t *)b->page.base;
+
+	atomic_store_explicit(word + FDSOCK_BOARD_FAILED + g->number, 1, memory_order_release);
+	atomic_store_explicit(word + g->number, b->next[g->number], memory_order_release);
+}
+
+/* ---- what there is to tell ---- */
+
+uint32_t cache_gpus(struct cache *c, struct cache_gpu_view *out, uint32_t max)
+{
+	uint32_t n = 0;
+
+	if (!c->vram || !max)
+		return c->vram ? c->vram->count : 0;
+	cache_lock(c);
+	for (; n < c->vram->count && n < max; n++) {
+		const struct gpu *g = c->vram->gpu[n];
+
+		out[n] = (struct cache_gpu_view){ .ordinal = c->options.gpus[n], .bytes = g->budget, .lost = g->lost };
+		memcpy(out[n].uuid, g->info.uuid, sizeof(out[n].uuid));
+		snprintf(out[n].name, sizeof(out[n].name), "%.*s", (int)sizeof(out[n].name) - 1, g->info.name);
+		snprintf(out[n].why, sizeof(out[n].why), "%s", g->why);
+	}
+	cache_unlock(c);
+	return n;
+}
+
+bool cache_degraded(struct cache *c)
+{
+	bool lost = false;
+
+	cache_lock(c);
+	for (uint32_t i = 0; c->vram && i < c->vram->count; i++)
+		lost |= c->vram->gpu[i]->lost;
+	cache_unlock(c);
+	return lost;
+}
+
+struct gpu_gauges {
+	struct host_usage use;
+	uint64_t blocks, dirty, held_bytes, downs, lost;
+};
+
+static void gauges_read(struct cache *c, const struct gpu *g, struct gpu_gauges *out)
+{
+	*out = (struct gpu_gauges){ .held_bytes = g->held_bytes, .downs = g->downs, .lost = g->lost };
+	for (uint32_t i = 0; i < c->pool_count; i++) {
+		out->blocks += g->pools[i] ? g->pools[i]->blocks : 0;
+		out->dirty += g->pools[i] ? g->pools[i]->dirty : 0;
+	}
+	if (g->arena)
+		host_usage(g->arena, &out->use);
+}
+
+void vram_stats(struct cache *c, cache_stat_fn *emit, void *arg)
+{
+	struct gpu_gauges g[DEVICES_MAX];
+	const struct {
+		const char *name, *help;
+		size_t at;
+	} row[] = {
+#define ROW(name, field, help) { "terrace_gpu_" name, help, offsetof(struct gpu_gauges, field) }
+		ROW("blocks", blocks, "blocks with a copy on this GPU"),
+		ROW("dirty_blocks", dirty, "of these, that are nowhere else and not on their way down"),
+		ROW("held_bytes", held_bytes, "bytes of its slots that are reserved, leased or being copied"),
+		ROW("downs", downs, "blocks on their way down"),
+		ROW("budget_bytes", use.budget_bytes, "memory of it that may be used"),
+		ROW("extent_bytes", use.extent_bytes, "memory of it in extents"),
+		ROW("draining_bytes", use.draining_bytes, "memory of it in extents that are being freed"),
+		ROW("slots", use.slots, "slots in all its extents"),
+		ROW("slots_used", use.slots_used, "of these in use"),
+		ROW("lost", lost, "1 if it is lost"),
+#undef ROW
+	};
+
+	cache_lock(c);
+	for (uint32_t i = 0; i < c->vram->count; i++)
+		gauges_read(c, c->vram->gpu[i], &g[i]);
+	cache_unlock(c);
+	for (size_t r = 0; r < sizeof(row) / sizeof(row[0]); r++)
+		for (uint32_t i = 0; i < c->vram->count; i++) {
+			char labels[16];
+			uint64_t value;
+
+			snprintf(labels, sizeof(labels), "gpu=%u", i);
+			memcpy(&value, (const char *)&g[i] + row[r].at, sizeof(value));
+			emit(arg, row[r].name, labels, (double)value, false, row[r].help);
+		}
+}

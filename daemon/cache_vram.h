@@ -1,0 +1,317 @@
+/* The VRAM tier behind the cache: what its files ask of each other (cache_vram.c, cache_vram_slot.c, cache_vram_room.c, cache_vram_move.c,
+ * cache_vram_copy.c, cache_vram_lease.c) and the rest of the cache of them. Without GPUs none of it exists: cache.vram is NULL, and no
+ * block has a copy on one.
+ *
+ * A block may have a *copy* on each GPU, in a slot there, beside the one in host memory and the one on a disk. Its copies hang in a
+ * chain from the block. What a slot's header says in host memory is kept here, in the daemon's memory, since a GPU's slot is the block
+ * alone.
+ *
+ *     reserved --commit--> ready          coming --copied--> ready --evicted, lost--> free
+ *                                                            ready, block removed --> dead --last pin--> free
+ *
+ * A *move* brings one block one way: up (host memory to GPU), down (GPU to host memory) or across (GPU to GPU). It pins its block. There
+ * is one of a block to each GPU, and one down; who wants the same waits for it by a link. An up of a block that host memory has
+ * not goes on when it has come there. Moves that have all they need stand in a queue of their GPU and way, and go out as lists of
+ * copies (store/device.h), merged while they are of one shape.
+ *
+ * A *mark* stands in the queue of ups behind those that a lease waits for: as lists of one way run in their order, the progress of the
+ * list before it, written to the word of the lease's board, tells how far all of them are.
+ *
+ * A pin of a block pins all its copies. Like the rest of the cache, all under its lock but where a comment says otherwise.
+ */
+#ifndef TERRACE_DAEMON_CACHE_VRAM_H
+#define TERRACE_DAEMON_CACHE_VRAM_H
+
+#include "daemon/cache_private.h"
+#include "store/device.h"
+
+enum {
+	VRAM_SHELF_BUCKETS = 256,
+	VRAM_MOVE_BUCKETS = 1024,
+	VRAM_EXTENT_BITS = 24,         /* extents of GPU g have ids from (g + 1) << 24 on */
+	VRAM_DRAINS_MAX = 4,           /* a GPU */
+};
+
+enum vram_state { VRAM_FREE, VRAM_RESERVED, VRAM_COMING, VRAM_READY, VRAM_DEAD };
+
+struct vram_slot {
+	struct policy_node node;       /* of the pool's policy, while ready */
+	struct block *block;
+	struct vram_slot *next;        /* the block's copy on another GPU */
+	struct vram_shelf *shelf;
+	struct vram_slot *through_prev, *through_next; /* of those that are to go down: `through` */
+	uint64_t position, stored_unix_ms;
+	uint32_t index, take, turn;
+	uint8_t role, parent_bytes, parent[SLOT_KEY_MAX];
+	uint8_t state;                 /* enum vram_state */
+	bool across;                   /* coming from another GPU: not in the order of the ups */
+	bool dirty;                    /* counted so: see vram_sync */
+	bool through;
+};
+
+struct vram_shelf {
+	struct vram_pool *pool;
+	struct vram_shelf *next, *hash_next; /* of the pool, by rising extent id; of the bucket */
+	uint64_t address;              /* of its first slot, on the GPU */
+	uint32_t extent, slots;
+	uint32_t taken, held;          /* not free; of these reserved, or of a pinned block */
+	bool draining;
+	struct vram_slot at[];
+};
+
+/* A layout's memory on one GPU. Lives as long as the cache. */
+struct vram_pool {
+	struct gpu *gpu;
+	struct pool *pool;
+	struct host_pool *arena;
+	struct policy *policy;
+	struct vram_shelf *shelves;
+	uint64_t stride;               /* bytes from slot to slot */
+	int64_t free_slots;            /* on shelves that do not drain */
+	uint64_t blocks;               /* ready copies */
+	uint64_t evictable;            /* of these not pinned */
+	uint64_t dirty;                /* ready copies that are the block's only one, and not on their way down */
+	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
+	bool wanted;                   /* an extent, by the keeper */
+};
+
+/* What a lease's copies are watched by: a page of an attachment's, registered with the GPUs. */
+struct board {
+	struct extent page;
+	uint64_t address[DEVICES_MAX]; /* on each GPU; 0: not registered */
+	uint32_t next[DEVICES_MAX];    /* the word of GPU g has been promised this value */
+	uint32_t marks;                /* in queues or under way */
+	bool dead;                     /* its attachment is gone */
+	struct board *dead_next;
+};
+
+enum move_step { STEP_HOST, STEP_ROOM, STEP_QUEUED };
+
+struct vram_move {
+	enum device_way way;
+	enum move_step step;           /* waits for the block's copy in host memory; for a slot; for its turn, or is copied */
+	struct gpu *gpu;               /* up, across: to; down: from */
+	struct block *block;           /* pinned; NULL: a mark */
+	struct vram_move *hash_next, *next; /* of the bucket by block; of the queue, the list or those that wait */
+	struct vram_slot *slot;        /* on gpu; NULL: none yet */
+	struct vram_slot *from;        /* across: on another GPU */
+	struct host_slot host;         /* down: to */
+	struct shelf *shelf;
+	struct cache_wait_link *placed, *done; /* who waits for its slot to be known; for its end */
+	struct board *board;           /* of a mark */
+	uint32_t base, layers;
+};
+
+/* One list of copies under way. */
+struct flight {
+	struct device_copy copy;       /* first */
+	struct gpu *gpu;
+	struct flight *next;           /* of the ended */
+	struct vram_move *moves, *mark;
+	enum status status;
+	struct device_pair pairs[];
+};
+
+struct vram_queue {
+	struct vram_move *first, **end;
+	uint32_t flights;              /* lists under way */
+};
+
+struct gpu {
+	struct cache *cache;
+	uint32_t number;
+	struct device *device;
+	struct device_info info;
+	struct host_tier *arena;
+	uint64_t budget;
+	struct vram_pool *pools[POOLS_MAX];
+	struct vram_shelf *shelf_hash[VRAM_SHELF_BUCKETS];
+	uint64_t held_bytes;           /* of slots that are reserved or of pinned blocks */
+	uint64_t moving_bytes;         /* of blocks that moves pin */
+	struct vram_queue queue[3];    /* by enum device_way */
+	struct vram_move *waiting, **waiting_end; /* for a slot here */
+	struct vram_slot *through, *through_last; /* copies that are to go down, oldest first */
+	uint32_t downs;                /* moves down that have begun */
+	struct flight *ended, **ended_end;
+	bool freed;                    /* a slot, since those that wait were looked at */
+	bool lost, swept;
+	uint32_t sweep_pool, sweep_extent, sweep_slot;
+	char why[160];                 /* why it was lost */
+	struct drain drains[VRAM_DRAINS_MAX];
+	uint32_t drain_count;
+	uint64_t balance_us;
+	struct extent scratch;         /* a page of host memory, and where it can be copied to: for marks alone */
+	uint64_t scratch_from, scratch_range;
+	struct device_extent scratch_to;
+	pthread_t mover, keeper;
+	bool mover_started, keeper_started;
+	pthread_cond_t mover_work, keeper_work; /* with the cache's lock */
+};
+
+struct vram {
+	const struct device_ops *ops;
+	struct gpu *gpu[DEVICES_MAX];
+	uint32_t count;
+	struct vram_move *moves[VRAM_MOVE_BUCKETS];
+	struct vram_move *waiting_host, **waiting_host_end; /* downs that wait for a slot of host memory */
+	uint64_t moving_bytes;         /* slots that moves pin */
+	uint64_t beside_bytes;         /* pinned blocks that host memory has not: not its bound's business */
+	uint32_t move_count;
+	bool stopping;
+	struct board *dead_boards;
+	pthread_cond_t room;           /* a slot came free somewhere, or will not */
+};
+
+/* ---- cache_vram.c: birth, death, the keeper's and the chores' work ---- */
+
+/* Without the lock. A GPU that cannot be opened is lost from the beginning; EXHAUSTED, INVALID: of the tier as a whole. */
+enum status vram_create(struct cache *c, const char **why);
+enum status vram_start(struct cache *c, const char **why);
+void vram_stop(struct cache *c);       /* ends the copies; no thread of the tier's runs after it */
+void vram_destroy(struct cache *c);    /* after the blocks are gone */
+void vram_tick(struct cache *c);
+/* True: there is something for vram_chores, which is called without the lock. */
+bool vram_wants(struct cache *c);
+void vram_chores(struct cache *c);
+/* The GPU gives nothing any more. */
+void gpu_lost(struct gpu *g, const char *why);
+static inline struct gpu *vram_gpu(const struct cache *c, uint32_t number)
+{
+	return c->vram && number < c->vram->count ? c->vram->gpu[number] : NULL;
+}
+static inline struct gpu *vram_gpu_of_extent(const struct cache *c, uint32_t extent)
+{
+	return extent >> VRAM_EXTENT_BITS ? vram_gpu(c, (extent >> VRAM_EXTENT_BITS) - 1) : NULL;
+}
+/* Without the lock: the GPUs' addresses of an extent of host memory, DEVICES_MAX of them, 0 where it cannot be registered. */
+void vram_register(struct cache *c, const struct extent *e, uint64_t *address);
+void vram_unregister(struct cache *c, void *memory, const uint64_t *address);
+/* The same for a shelf, which frees them; NULL: no GPU, or no memory. */
+uint64_t *vram_addresses(struct cache *c, const struct extent *e);
+void vram_stats(struct cache *c, cache_stat_fn *emit, void *arg);
+
+/* ---- cache_vram_slot.c: slots and copies ---- */
+
+struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct pool *p); /* made if new; NULL: no memory */
+struct vram_shelf *vram_shelf_find(const struct gpu *g, uint32_t extent);
+struct vram_shelf *vram_shelf_get(struct vram_pool *vp, uint32_t extent);        /* the same */
+void vram_shelf_free(struct vram_shelf *s);
+/* The next ready copy of the layout on that GPU, at or after (extent, slot); as shelf_next_block. */
+struct vram_slot *vram_next(struct vram_pool *vp, uint32_t *extent, uint32_t *slot, uint32_t *budget);
+/* The next block of the layout whose only copies are on GPUs. */
+struct block *vram_next_only(struct cache *c, const struct pool *p, uint32_t *extent, uint32_t *slot, uint32_t *budget);
+/* How many there are, but for those on their way down. */
+uint64_t vram_only_blocks(const struct cache *c, const struct pool *p);
+/* Its slot on that GPU, coming or ready (reserved, if it is unpublished); NULL. */
+struct vram_slot *vram_slot_on(const struct block *b, const struct gpu *g);
+/* A ready one on any GPU that is not lost. */
+struct vram_slot *vram_ready(const struct block *b);
+static inline uint64_t vram_address(const struct vram_slot *s)
+{
+	return s->shelf->address + s->index * s->shelf->pool->stride;
+}
+/* A slot that room gave becomes the block's. */
+struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struct host_slot *from, enum vram_state state);
+/* It is the block's no more, and free. Its move has ended. */
+void vram_detach(struct vram_slot *s);
+void vram_ready_now(struct cache *c, struct vram_slot *s);
+/* What the block's header in host memory says, or its put said, from now on known without it. */
+void vram_remember(struct vram_slot *s, const struct slot_header *h);
+void vram_remember_info(struct vram_slot *s, const struct slot_info *info, uint64_t unix_ms);
+/* After a change of where the block is: counts it as dirty or not. */
+void vram_sync(struct block *b);
+/* It has come to host memory. */
+void vram_arrived(struct block *b);
+/* The block's first pin has come, its last has gone; it was used. Cold, since most blocks are on no GPU, and each passes here. */
+__attribute__((cold)) void vram_pinned(struct block *b);
+__attribute__((cold)) void vram_unpinned(struct block *b);
+__attribute__((cold)) void vram_used(struct cache *c, struct block *b, const struct policy_event *e);
+/* A published block is removed: its copies are dead. The slots go back with vram_give. */
+void vram_removed(struct cache *c, struct block *b);
+__attribute__((cold)) void vram_give(struct block *b);
+/* It was put on a GPU by that session, which may want it down at once. */
+void vram_queue_down(struct block *b, const struct session *s);
+void vram_queue_through(struct vram_slot *s);
+void vram_unqueue_through(struct vram_slot *s);
+/* Of an unpublished block: */
+enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, struct block **out);
+/* It has been published. */
+void vram_published(struct cache *c, struct block *b, uint64_t position);
+
+/* ---- cache_vram_room.c: who makes place for whom on a GPU ---- */
+
+/* A free slot, evicting clean copies as needed. BUSY: something is under way that makes room. EXHAUSTED: nothing is. */
+enum status vram_room_take(struct cache *c, struct vram_pool *vp, struct host_slot *out);
+/* Without the lock, of BUSY: until something came free, 100 ms at most. */
+void vram_room_wait(struct cache *c);
+/* Without the lock: makes an extent. */
+void vram_room_grow(struct cache *c, struct vram_pool *vp);
+void vram_evict(struct cache *c, struct vram_slot *s, enum counter why);
+/* Goes down what is to, as far as bounds allow. */
+void vram_pump(struct cache *c);
+void vram_drain_step(struct cache *c, struct gpu *g);
+bool vram_drained(const struct gpu *g);
+void vram_drain_reap(struct cache *c, struct gpu *g);
+
+/* ---- cache_vram_move.c: moves, from their beginning to their end ---- */
+
+/* Joins the move if there is one. w may be NULL. wait_end: until it is copied; else until it has its place in the order of the ups.
+ * OK: there, or on its way. EXHAUSTED, UNAVAILABLE. now: without waiting for anything: BUSY if it would have to. */
+enum status vram_up(struct cache *c, struct gpu *g, struct block *b, struct cache_wait *w, bool wait_end, bool now);
+/* Of a block that is on a GPU and not in host memory. */
+enum status vram_down(struct cache *c, struct block *b, struct cache_wait *w);
+/* It is being brought down. */
+bool vram_falling(struct cache *c, const struct block *b);
+/* Begins to bring down what of the layout is on GPUs alone and was stored by then; `most` at a time. True: something is left that can
+ * come. w may be NULL. *refused: why something cannot. */
+bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint32_t most, struct cache_wait *w, enum status *refused);
+/* The end of a load, whatever it was: ups that wait for it go on. */
+void vram_host_came(struct cache *c, struct block *b, enum status s);
+/* Moves that wait for memory, on a GPU, of the host. */
+void vram_feed(struct cache *c, struct gpu *g);
+void vram_feed_host(struct cache *c);
+/* Those of a lost GPU end. */
+void vram_moves_fail(struct cache *c, struct gpu *g);
+/* With the lock, which it leaves: a list has ended. */
+void vram_flight_end(struct cache *c, struct flight *f);
+/* Behind the ups that have begun: how far they are is told at the board's word for that GPU. False: no memory. */
+bool vram_mark(struct cache *c, struct gpu *g, struct board *board, uint32_t layers, uint32_t *base);
+/* Without the lock, on a worker: brings a pinned block to host memory; false if that cannot be done within some seconds. */
+bool vram_bring(struct cache *c, struct block *b);
+
+/* ---- cache_vram_copy.c: the mover's thread ---- */
+
+void *gpu_mover(void *gpu);
+void vram_enqueue(struct gpu *g, struct vram_move *m);
+
+/* ---- cache_vram_lease.c ---- */
+
+/* Where a call wants its blocks. */
+struct vram_want {
+	struct gpu *gpu;               /* NULL: in host memory */
+	bool or_host;
+	bool may_begin;                /* what is in memory may be begun to be brought up without waiting */
+	struct board *board;           /* NULL: copies must be there before the lease is granted */
+};
+/* The block has its place: on the GPU or, with or_host, in memory. */
+bool vram_placed(const struct block *b, const struct vram_want *want);
+/* The GPU where it has it; NULL: in memory. */
+const struct gpu *vram_place_gpu(const struct block *b, const struct vram_want *want);
+/* It is on that GPU, whole. */
+bool vram_leasable(const struct block *b, const struct gpu *g);
+/* The numbers of the layouts, those with the fewest layers first. */
+void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order);
+/* To memory, from wherever it is; as load_begin. */
+enum status block_fetch(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
+
+/* ---- boards: cache_vram.c ---- */
+
+/* Without the lock: makes one, registered with the GPUs. NULL: no memory. */
+struct board *board_create(struct cache *c);
+void board_destroy(struct cache *c, struct board *b);
+/* With the lock: its attachment is gone; it is destroyed by the chores, when no mark names it any more. */
+void board_let_go(struct cache *c, struct board *b);
+/* With the lock: copies to that GPU that the board was to tell of will not come. Says so there, and lets streams that wait go on. */
+void board_fail(struct board *b, const struct gpu *g);
+
+#endif

@@ -1,0 +1,625 @@
+/* Moves to, from and between GPUs: what each waits for, one after the other, and its end.
+ *
+ *     up:     copy in host memory (a load, a down) -> slot on the GPU -> queue -> copied -> ready
+ *     across: slot on the GPU -> queue -> copied -> ready
+ *     down:   slot of host memory -> queue -> copied -> checksums, header -> shelf, policy
+ *
+ * An up that has its slot tells those who wait for its *place*: from then on it is in the order of the ups. What comes down is sealed without
+ * the lock, before anybody can see it.
+ */
+#include <errno.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
+
+enum { BRING_SECONDS_MAX = 10, ENDS_A_HOLD = 128 };
+
+/* ---- who moves ---- */
+
+static struct vram_move **bucket_of(const struct cache *c, const struct block *b)
+{
+	return &c->vram->moves[((uintptr_t)b >> 6) % VRAM_MOVE_BUCKETS];
+}
+
+static struct vram_move *up_of(const struct cache *c, const struct block *b, const struct gpu *g)
+{
+	struct vram_move *m = *bucket_of(c, b);
+
+	while (m && (m->block != b || m->gpu != g || m->way == DEVICE_DOWN))
+		m = m->hash_next;
+	return m;
+}
+
+static struct vram_move *down_of(const struct cache *c, const struct block *b)
+{
+	struct vram_move *m = *bucket_of(c, b);
+
+	while (m && (m->block != b || m->way != DEVICE_DOWN))
+		m = m->hash_next;
+	return m;
+}
+
+bool vram_falling(struct cache *c, const struct block *b)
+{
+	return c->vram && down_of(c, b);
+}
+
+static struct vram_move *move_create(struct cache *c, struct gpu *g, struct block *b, enum device_way way)
+{
+	struct vram_move *m = calloc(1, sizeof(*m)), **bucket = bucket_of(c, b);
+
+	if (!m)
+		return NULL;
+	m->way = way;
+	m->gpu = g;
+	m->block = b;
+	m->hash_next = *bucket;
+	*bucket = m;
+	block_pin(b);
+	c->vram->moving_bytes += b->pool->geometry.slot_bytes;
+	c->vram->move_count++;
+	g->moving_bytes += b->pool->geometry.slot_bytes;
+	g->downs += way == DEVICE_DOWN;
+	return m;
+}
+
+static enum status move_join(struct cache *c, struct vram_move *m, struct cache_wait *w, bool wait_end)
+{
+	struct cache_wait_link *l, **list = wait_end || m->way != DEVICE_UP ? &m->done : &m->placed;
+
+	if (!w)
+		return STATUS_OK;
+	l = wait_link(c, w, m->block);
+	if (!l)
+		return STATUS_EXHAUSTED;
+	l->move_next = *list;
+	*list = l;
+	return STATUS_OK;
+}
+
+static void move_tell(struct cache *c, struct cache_wait_link **list, enum status s)
+{
+	struct cache_wait_link *l = *list, *next;
+
+	*list = NULL;
+	for (; l; l = next) {
+		next = l->move_next;
+		wait_link_done(c, l, s);
+	}
+}
+
+/* Its books are done: frees it, and may free the block. */
+static void move_leave(struct cache *c, struct vram_move *m, enum status s)
+{
+	struct vram_move **at = bucket_of(c, m->block);
+	struct block *b = m->block;
+
+	while (*at != m)
+		at = &(*at)->hash_next;
+	*at = m->hash_next;
+	c->vram->moving_bytes -= b->pool->geometry.slot_bytes;
+	c->vram->move_count--;
+	m->gpu->moving_bytes -= b->pool->geometry.slot_bytes;
+	m->gpu->downs -= m->way == DEVICE_DOWN;
+	if (block_live(b))
+		vram_sync(b);
+	move_tell(c, &m->placed, s);
+	move_tell(c, &m->done, s);
+	block_unpin(b);
+	free(m);
+	pthread_cond_broadcast(&c->vram->room);
+}
+
+static void wait_in(struct vram_move ***end, struct vram_move *m, enum move_step step)
+{
+	m->step = step;
+	m->next = NULL;
+	**end = m;
+	*end = &m->next;
+}
+
+static void keeper_wake(struct gpu *g)
+{
+	pthread_cond_signal(&g->keeper_work);
+}
+
+/* ---- up and across ---- */
+
+static uint64_t host_address(const struct block *b, const struct gpu *g)
+{
+	const struct shelf *s = b->shelf;
+
+	return s && s->device ? s->device[g->number] : 0;
+}
+
+/* Where the bytes come from, if not from host memory. */
+static struct vram_slot *source_across(const struct vram_move *m)
+{
+	return m->way == DEVICE_ACROSS ? vram_ready(m->block) : NULL;
+}
+
+/* What the header says travels with the bytes. */
+static void take_along(struct vram_move *m)
+{
+	struct vram_slot *s = m->slot, *from = m->from;
+	struct slot_header h;
+
+	if (!from) {
+		memcpy(&h, block_slot_at(m->block), sizeof(h));
+		vram_remember(s, &h);
+		return;
+	}
+	s->position = from->position;
+	s->stored_unix_ms = from->stored_unix_ms;
+	s->turn = from->turn;
+	s->role = from->role;
+	s->parent_bytes = from->parent_bytes;
+	memcpy(s->parent, from->parent, sizeof(s->parent));
+}
+
+static enum status slot_take(struct cache *c, struct vram_move *m)
+{
+	struct vram_pool *vp = vram_pool_get(c, m->gpu, m->block->pool);
+	struct host_slot slot;
+	enum status s = vp ? vram_room_take(c, vp, &slot) : STATUS_EXHAUSTED;
+
+	if (s)
+		return s;
+	m->slot = vram_attach(m->block, vp, &slot, VRAM_COMING);
+	if (!m->slot) {
+		host_slot_give(&slot);
+		return STATUS_EXHAUSTED;
+	}
+	m->slot->across = m->way == DEVICE_ACROSS;
+	return STATUS_OK;
+}
+
+/* As far as it goes without waiting. OK: it waits, or is in its queue; else it is the caller's to end. */
+static enum status up_go_on(struct cache *c, struct vram_move *m)
+{
+	struct block *b = m->block;
+	enum status s;
+
+	if (m->gpu->lost || c->vram->stopping)
+		return STATUS_UNAVAILABLE;
+	if (!block_live(b))
+		return STATUS_CANCELLED;
+	m->from = source_across(m);
+	if (!b->shelf && !m->from) {
+		m->way = DEVICE_UP;
+		s = vram_ready(b) ? vram_down(c, b, NULL) : load_begin(c, b, RING_URGENT, NULL);
+		m->step = STEP_HOST;
+		b->awaited |= s == STATUS_OK;
+		return s;
+	}
+	if (!m->from && !host_address(b, m->gpu))
+		return STATUS_EXHAUSTED; /* memory that this GPU cannot see */
+	s = slot_take(c, m);
+	if (s == STATUS_BUSY) {
+		wait_in(&m->gpu->waiting_end, m, STEP_ROOM);
+		return STATUS_OK;
+	}
+	if (s)
+		return s;
+	take_along(m);
+	m->step = STEP_QUEUED;
+	vram_enqueue(m->gpu, m);
+	move_tell(c, &m->placed, STATUS_OK);
+	return STATUS_OK;
+}
+
+static void up_end(struct cache *c, struct vram_move *m, enum status s)
+{
+	struct block *b = m->block;
+
+	if (m->slot && !s && block_live(b) && !m->gpu->lost) {
+		cache_count(c, m->way == DEVICE_UP ? COUNTER_MOVED_UP : COUNTER_MOVED_ACROSS, b->pool->geometry.block_bytes);
+		vram_ready_now(c, m->slot);
+		watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+	} else if (m->slot && block_live(b)) {
+		vram_detach(m->slot); /* of a dead one it goes with the last pin */
+	}
+	if (s && s != STATUS_BUSY)
+		cache_count(c, COUNTER_GPU_UP_FAILED, 1);
+	move_leave(c, m, s);
+}
+
+/* What the GPUs cannot do among themselves goes by host memory. */
+static bool again_by_host(struct cache *c, struct vram_move *m, enum status s)
+{
+	if (m->way != DEVICE_ACROSS || s == STATUS_OK || !block_live(m->block) || m->gpu->lost || c->vram->stopping)
+		return false;
+	vram_detach(m->slot);
+	m->slot = NULL;
+	m->from = NULL;
+	m->way = DEVICE_UP;
+	return up_go_on(c, m) == STATUS_OK;
+}
+
+enum status vram_up(struct cache *c, struct gpu *g, struct block *b, struct cache_wait *w, bool wait_end, bool now)
+{
+	struct vram_slot *there = vram_slot_on(b, g);
+	struct vram_move *m;
+	enum status s;
+
+	if (there && there->state == VRAM_READY)
+		return STATUS_OK;
+	m = up_of(c, b, g);
+	if (m && now)
+		return m->step >= STEP_QUEUED && m->way == DEVICE_UP ? STATUS_OK : STATUS_BUSY;
+	if (m)
+		return m->step >= STEP_QUEUED && m->way == DEVICE_UP && !wait_end ? STATUS_OK : move_join(c, m, w, wait_end);
+	if (now && !b->shelf)
+		return STATUS_BUSY;
+	m = move_create(c, g, b, b->shelf || !vram_ready(b) ? DEVICE_UP : DEVICE_ACROSS);
+	if (!m)
+		return STATUS_EXHAUSTED;
+	s = up_go_on(c, m);
+	if (!s && (m->step < STEP_QUEUED || m->way == DEVICE_ACROSS || wait_end)) {
+		if (now) { /* nothing of it was begun but to make room */
+			struct vram_move **at = &g->waiting;
+
+			while (*at != m)
+				at = &(*at)->next;
+			*at = m->next;
+			if (!*at)
+				g->waiting_end = at;
+			s = STATUS_BUSY;
+		} else {
+			return move_join(c, m, w, wait_end);
+		}
+	}
+	if (s)
+		up_end(c, m, s);
+	return s;
+}
+
+/* The next of the block's ups that wait for host memory. */
+static struct vram_move *awaiting(const struct cache *c, const struct block *b)
+{
+	struct vram_move *m = *bucket_of(c, b);
+
+	while (m && (m->block != b || m->way == DEVICE_DOWN || m->step != STEP_HOST || m->slot))
+		m = m->hash_next;
+	return m;
+}
+
+/* An up that goes on is in another step, or has ended: each is met once. */
+void vram_host_came(struct cache *c, struct block *b, enum status s)
+{
+	struct vram_move *m;
+
+	b->awaited = false;
+	while ((m = awaiting(c, b))) {
+		enum status one = s ? s : b->shelf ? STATUS_OK : STATUS_EXHAUSTED;
+
+		m->step = STEP_ROOM;
+		if (!one)
+			one = up_go_on(c, m);
+		if (one)
+			up_end(c, m, one);
+	}
+}
+
+void vram_feed(struct cache *c, struct gpu *g)
+{
+	struct vram_move *m = g->waiting, *next;
+
+	g->freed = false;
+	g->waiting = NULL;
+	g->waiting_end = &g->waiting;
+	for (; m; m = next) {
+		enum status s;
+
+		next = m->next;
+		s = up_go_on(c, m);
+		if (s)
+			up_end(c, m, s);
+	}
+}
+
+/* ---- down ---- */
+
+static void host_slot_back(struct vram_move *m)
+{
+	if (!m->shelf)
+		return;
+	m->shelf->taken--;
+	m->shelf->held--;
+	if (!m->shelf->draining)
+		m->shelf->pool->free_slots++;
+	host_slot_give(&m->host);
+	m->shelf = NULL;
+}
+
+static enum status host_slot_get(struct cache *c, struct vram_move *m)
+{
+	struct pool *p = m->block->pool;
+	enum status s = room_take(c, p, &m->host);
+
+	if (s)
+		return s;
+	m->shelf = shelf_get(c, p, m->host.extent);
+	if (!m->shelf) {
+		host_slot_give(&m->host);
+		return STATUS_EXHAUSTED;
+	}
+	m->shelf->taken++;
+	m->shelf->held++;
+	p->free_slots--;
+	p->taken_lately = true;
+	if (m->shelf->device && m->shelf->device[m->gpu->number])
+		return STATUS_OK;
+	host_slot_back(m); /* memory that this GPU cannot see */
+	return STATUS_EXHAUSTED;
+}
+
+static enum status down_go_on(struct cache *c, struct vram_move *m)
+{
+	enum status s;
+
+	if (m->gpu->lost || c->vram->stopping)
+		return STATUS_UNAVAILABLE;
+	if (!block_live(m->block))
+		return STATUS_CANCELLED;
+	s = host_slot_get(c, m);
+	if (s == STATUS_EXHAUSTED && room_wants(c)) {
+		wait_in(&c->vram->waiting_host_end, m, STEP_ROOM);
+		keeper_wake(m->gpu);
+		return STATUS_OK;
+	}
+	if (s)
+		return s;
+	m->step = STEP_QUEUED;
+	vram_enqueue(m->gpu, m);
+	return STATUS_OK;
+}
+
+static void down_end(struct cache *c, struct vram_move *m, enum status s)
+{
+	struct block *b = m->block;
+	const uint64_t position = m->slot->position;
+
+	if (!s && block_live(b) && m->shelf) {
+		cache_count(c, COUNTER_MOVED_DOWN, b->pool->geometry.block_bytes);
+		m->shelf->held--;
+		block_arrive(c, b, &m->host, m->shelf, position);
+	} else {
+		host_slot_back(m);
+		if (s)
+			cache_count(c, COUNTER_GPU_DOWN_FAILED, 1);
+	}
+	if (b->awaited)
+		vram_host_came(c, b, s);
+	move_leave(c, m, s);
+}
+
+enum status vram_down(struct cache *c, struct block *b, struct cache_wait *w)
+{
+	struct vram_slot *from = vram_ready(b);
+	struct vram_move *m;
+	enum status s;
+
+	if (b->shelf)
+		return STATUS_OK;
+	m = down_of(c, b);
+	if (m)
+		return move_join(c, m, w, true);
+	if (b->moving) /* a load: it comes from its disk */
+		return load_begin(c, b, RING_URGENT, w);
+	if (!from)
+		return STATUS_UNAVAILABLE;
+	m = move_create(c, from->shelf->pool->gpu, b, DEVICE_DOWN);
+	if (!m)
+		return STATUS_EXHAUSTED;
+	m->slot = from;
+	s = down_go_on(c, m);
+	if (!s) {
+		vram_sync(b);
+		return move_join(c, m, w, true);
+	}
+	down_end(c, m, s);
+	return s;
+}
+
+void vram_feed_host(struct cache *c)
+{
+	struct vram *v = c->vram;
+	struct vram_move *m = v->waiting_host, *next;
+
+	v->waiting_host = NULL;
+	v->waiting_host_end = &v->waiting_host;
+	for (; m; m = next) {
+		enum status s;
+
+		next = m->next;
+		s = down_go_on(c, m);
+		if (s)
+			down_end(c, m, s);
+	}
+}
+
+/* Without the lock: header and checksums of what has come down. Its slot's description stands still while it is pinned. */
+static void seal(const struct cache *c, const struct vram_move *m)
+{
+	const struct vram_slot *s = m->slot;
+	const struct block *b = m->block;
+	const struct pool *p = b->pool;
+	uint8_t layout[LAYOUT_BYTES];
+	struct slot_ident ident;
+	struct slot_info info = { .parent_bytes = s->parent_bytes, .role = s->role, .turn = s->turn, .tokens = b->tokens,
+				  .position = s->position };
+
+	memcpy(info.parent, s->parent, sizeof(info.parent));
+	layout_pack(&p->layout, layout);
+	block_slot_ident(p, c->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
+	ident.layout = layout;
+	ident.layout_bytes = LAYOUT_BYTES;
+	slot_seal(m->host.at, &ident, &info, b->generation, s->stored_unix_ms);
+}
+
+/* ---- ends ---- */
+
+static void move_end(struct cache *c, struct vram_move *m, enum status s)
+{
+	if (!m->block) {
+		if (s || m->gpu->lost)
+			board_fail(m->board, m->gpu);
+		m->board->marks--;
+		free(m);
+	} else if (m->way == DEVICE_DOWN) {
+		down_end(c, m, s);
+	} else if (!again_by_host(c, m, s)) {
+		up_end(c, m, s);
+	}
+}
+
+void vram_flight_end(struct cache *c, struct flight *f)
+{
+	struct gpu *g = f->gpu;
+	struct vram_move *m, *next;
+	uint32_t ended = 0;
+
+	if (f->copy.way == DEVICE_DOWN && !f->status) {
+		cache_unlock(c);
+		for (m = f->moves; m; m = m->next)
+			seal(c, m);
+		cache_lock(c);
+	}
+	if (f->status == STATUS_UNAVAILABLE && c->vram->ops->lost(g->device))
+		gpu_lost(g, "a list of copies was lost with it");
+	g->queue[f->copy.way].flights--;
+	pthread_cond_signal(&g->mover_work);
+	for (m = f->moves; m; m = next) {
+		next = m->next;
+		move_end(c, m, f->status);
+		if (++ended % ENDS_A_HOLD)
+			continue;
+		cache_unlock(c);
+		cache_lock(c);
+	}
+	if (f->mark)
+		move_end(c, f->mark, f->status);
+	free(f);
+	pthread_cond_broadcast(&c->vram->room); /* who stops the tier waits for the last list */
+	vram_feed_host(c);
+	if (g->waiting) /* what has come down may go from there */
+		vram_feed(c, g);
+	vram_pump(c);
+	spill_pump(c);
+}
+
+/* Takes the list's moves that are the GPU's, and ends them. */
+static void fail_list(struct cache *c, struct vram_move **first, struct vram_move ***end, const struct gpu *g)
+{
+	struct vram_move *doomed = NULL, **doomed_end = &doomed, **at = first, *m;
+
+	while ((m = *at)) {
+		if (m->gpu != g) {
+			at = &m->next;
+			continue;
+		}
+		*at = m->next;
+		m->next = NULL;
+		*doomed_end = m;
+		doomed_end = &m->next;
+	}
+	*end = at;
+	while ((m = doomed)) {
+		doomed = m->next;
+		move_end(c, m, STATUS_UNAVAILABLE);
+	}
+}
+
+void vram_moves_fail(struct cache *c, struct gpu *g)
+{
+	struct vram *v = c->vram;
+
+	fail_list(c, &g->waiting, &g->waiting_end, g);
+	fail_list(c, &v->waiting_host, &v->waiting_host_end, g);
+	for (int way = 0; way < 3; way++)
+		fail_list(c, &g->queue[way].first, &g->queue[way].end, g);
+	for (uint32_t i = 0; i < VRAM_MOVE_BUCKETS; i++)
+		for (struct vram_move *m = v->moves[i], *next; m; m = next) {
+			next = m->hash_next;
+			if (m->gpu == g && m->step == STEP_HOST && m->way != DEVICE_DOWN && !m->slot)
+				up_end(c, m, STATUS_UNAVAILABLE);
+		}
+}
+
+bool vram_mark(struct cache *c, struct gpu *g, struct board *board, uint32_t layers, uint32_t *base)
+{
+	struct vram_move *m = calloc(1, sizeof(*m));
+
+	(void)c;
+	if (!m)
+		return false;
+	m->way = DEVICE_UP;
+	m->step = STEP_QUEUED;
+	m->gpu = g;
+	m->board = board;
+	m->layers = layers;
+	*base = m->base = board->next[g->number];
+	board->next[g->number] += layers;
+	board->marks++;
+	vram_enqueue(g, m);
+	return true;
+}
+
+/* ---- for those that need it in host memory ---- */
+
+bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint32_t most, struct cache_wait *w, enum status *refused)
+{
+	uint32_t extent = 0, slot = 0, budget = UINT32_MAX, begun = 0;
+	bool left = false;
+	struct block *b;
+
+	while (begun < most && (b = vram_next_only(c, p, &extent, &slot, &budget))) {
+		enum status s;
+
+		if (b->stored_us > since_us)
+			continue;
+		s = vram_down(c, b, w);
+		if (s)
+			*refused = s;
+		else
+			begun++;
+		left |= s == STATUS_OK;
+	}
+	return left;
+}
+
+static void bring_ready(void *arg)
+{
+	sem_post(arg);
+}
+
+bool vram_bring(struct cache *c, struct block *b)
+{
+	struct cache_wait w = { .ready = bring_ready };
+	struct timespec until;
+	sem_t came;
+	bool there;
+
+	sem_init(&came, 0, 0);
+	w.arg = &came;
+	cache_lock(c);
+	there = b->shelf || (c->vram && vram_down(c, b, &w) == STATUS_OK);
+	const bool waits = w.outstanding;
+
+	cache_unlock(c);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += BRING_SECONDS_MAX;
+	while (there && waits && sem_timedwait(&came, &until) && errno == EINTR)
+		continue;
+	cache_wait_end(c, &w);
+	cache_lock(c);
+	there = b->shelf;
+	cache_unlock(c);
+	sem_destroy(&came);
+	return there;
+}

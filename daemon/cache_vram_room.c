@@ -1,0 +1,360 @@
+/* Who makes place for whom on a GPU: as cache_room.c does it for host memory, but that here a block has somewhere to go. A victim that is
+ * elsewhere too just goes; one that is on this GPU alone goes down first, and who wanted its slot waits for that. What cannot go down, for
+ * lack of a slot of host memory, is dropped.
+ *
+ * So that there mostly is a victim that just goes, what is put on a GPU is copied down at once, or, of a session that does not want that,
+ * when less than spill_share of the GPU's slots are free or clean.
+ */
+#include <errno.h>
+#include <time.h>
+
+#include "daemon/cache_advice.h"
+#include "daemon/cache_vram.h"
+
+enum {
+	VICTIM_SCAN = 256,
+	VICTIM_ROUNDS = 64,
+	DOWNS_AT_ONCE = 64,            /* begun by one that needs a slot */
+	DOWNS_MAX = 512,               /* under way, a GPU: the pump begins no more */
+	THROUGH_TRIES = 8,             /* that found no host memory, in one go */
+	BALANCE_EVERY_US = 100 * 1000,
+	COLDER_FACTOR = 4,
+	COLDER_MIN_US = 10 * 1000 * 1000,
+	SWEEP_SLOTS = 4096,
+	DRAIN_STUCK_US = 5 * 1000 * 1000,
+	WAIT_MS = 20,
+};
+
+static struct vram_slot *slot_of_node(const struct policy_node *n)
+{
+	return (struct vram_slot *)((char *)n - offsetof(struct vram_slot, node));
+}
+
+/* Somewhere else too, so that nothing is lost with it. */
+static bool clean(const struct vram_slot *s)
+{
+	const struct block *b = s->block;
+
+	if (b->shelf || b->rack)
+		return true;
+	for (const struct vram_slot *o = b->vram; o; o = o->next)
+		if (o != s && o->state == VRAM_READY && !o->shelf->pool->gpu->lost)
+			return true;
+	return false;
+}
+
+/* What a search met and passed over. */
+struct met {
+	struct cache *cache;
+	struct vram_slot *pinned[VICTIM_SCAN], *dirty[VICTIM_SCAN];
+	uint32_t pinned_count, dirty_count;
+};
+
+static bool may_go(const struct policy_node *n, void *arg)
+{
+	struct vram_slot *s = slot_of_node(n);
+	struct met *met = arg;
+
+	if (block_pins(s->block) == 0 && clean(s))
+		return true;
+	if (s->dirty && block_pins(s->block) == 0 && met->dirty_count < VICTIM_SCAN)
+		met->dirty[met->dirty_count++] = s;
+	else if (block_pins(s->block) && !vram_falling(met->cache, s->block) && met->pinned_count < VICTIM_SCAN)
+		met->pinned[met->pinned_count++] = s;
+	return false;
+}
+
+/* What is pinned for long drifts to the cold end: the policy is told that it is in use, and it is out of the way. */
+static struct vram_slot *victim(struct cache *c, struct vram_pool *vp, struct met *met)
+{
+	for (uint32_t i = 0; i < VICTIM_ROUNDS && vp->evictable; i++) {
+		struct policy_node *n;
+
+		*met = (struct met){ .cache = c };
+		n = c->policy->victim(vp->policy, may_go, met, VICTIM_SCAN);
+		if (n)
+			return slot_of_node(n);
+		if (!met->pinned_count)
+			return NULL;
+		while (met->pinned_count) {
+			struct vram_slot *s = met->pinned[--met->pinned_count];
+			const struct policy_event e = { .now_us = c->now_us, .id = s->node.id, .tokens = s->block->tokens };
+
+			c->policy->use(vp->policy, &s->node, &e);
+		}
+	}
+	return NULL;
+}
+
+void vram_evict(struct cache *c, struct vram_slot *s, enum counter why)
+{
+	struct block *b = s->block;
+
+	cache_count(c, why, 1);
+	if (clean(s)) {
+		vram_detach(s);
+		watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+		return;
+	}
+	gone_note(c, b->node.id, &s->node, false, why == COUNTER_EVICTED_GPU_LOST ? GONE_LOST : GONE_SHED);
+	cache_count(c, COUNTER_DROPPED, 1);
+	block_remove(c, b, CACHE_REASON_EVICTED);
+}
+
+/* ---- drains ---- */
+
+static bool drain_in_progress(const struct cache *c, const struct gpu *g)
+{
+	for (uint32_t i = 0; i < g->drain_count; i++)
+		if (c->now_us - g->drains[i].since_us < DRAIN_STUCK_US)
+			return true;
+	return g->drain_count == VRAM_DRAINS_MAX;
+}
+
+static void drain_begin(struct cache *c, struct gpu *g, struct vram_shelf *s)
+{
+	if (host_extent_drain(g->arena, s->extent))
+		return;
+	s->draining = true;
+	s->pool->free_slots -= s->slots - s->taken;
+	g->drains[g->drain_count++] = (struct drain){ .extent = s->extent, .since_us = c->now_us };
+	cache_count(c, COUNTER_DRAINS, 1);
+	vram_drain_step(c, g);
+}
+
+static bool any_unpinned(const struct policy_node *n, void *arg)
+{
+	(void)arg;
+	return block_pins(slot_of_node(n)->block) == 0;
+}
+
+static const struct policy_node *coldest(const struct cache *c, const struct vram_pool *vp)
+{
+	return c->policy->victim(vp->policy, any_unpinned, NULL, VICTIM_SCAN);
+}
+
+static bool much_colder(const struct cache *c, const struct policy_node *other, const struct policy_node *own)
+{
+	uint64_t idle_other = c->now_us - other->last_use_us, idle_own = c->now_us - own->last_use_us;
+
+	return idle_other > COLDER_FACTOR * idle_own && idle_other - idle_own > COLDER_MIN_US;
+}
+
+/* Of another layout: an empty one, else the one with the fewest slots that cannot be emptied, where what is coldest is much colder
+ * than the own, if there is anything of that. */
+static struct vram_shelf *shelf_to_drain(const struct cache *c, const struct vram_pool *vp)
+{
+	const struct policy_node *own = coldest(c, vp), *other;
+	struct vram_shelf *best = NULL;
+
+	for (uint32_t i = 0; i < c->pool_count; i++) {
+		const struct vram_pool *o = vp->gpu->pools[i];
+
+		if (!o || o == vp)
+			continue;
+		other = own ? coldest(c, o) : NULL;
+		for (struct vram_shelf *s = o->shelves; s; s = s->next) {
+			if (s->draining || (s->taken && (s->held == s->taken || (own && (!other || !much_colder(c, other, own))))))
+				continue;
+			if (!best || (s->taken == 0 && best->taken) || ((s->taken == 0) == (best->taken == 0) && s->held < best->held))
+				best = s;
+		}
+	}
+	return best;
+}
+
+static void balance(struct cache *c, struct vram_pool *vp)
+{
+	struct gpu *g = vp->gpu;
+	struct vram_shelf *s;
+
+	if (drain_in_progress(c, g) || (g->balance_us && c->now_us - g->balance_us < BALANCE_EVERY_US))
+		return;
+	g->balance_us = c->now_us;
+	s = shelf_to_drain(c, vp);
+	if (s)
+		drain_begin(c, g, s);
+}
+
+static void drain_slot(struct cache *c, struct vram_slot *s)
+{
+	if (s->state != VRAM_READY || block_pins(s->block))
+		return;
+	if (!clean(s) && vram_down(c, s->block, NULL) == STATUS_OK)
+		return;
+	vram_evict(c, s, COUNTER_EVICTED_GPU_DRAIN);
+}
+
+void vram_drain_step(struct cache *c, struct gpu *g)
+{
+	for (uint32_t i = 0; i < g->drain_count; i++) {
+		struct drain *d = &g->drains[i];
+		struct vram_shelf *s = vram_shelf_find(g, d->extent);
+
+		for (uint32_t n = 0; s && s->taken && n < SWEEP_SLOTS && n < s->slots; n++, d->sweep++)
+			drain_slot(c, &s->at[d->sweep % s->slots]);
+		d->sweep = s ? d->sweep % s->slots : 0;
+		room_drain_tell(c, d);
+	}
+}
+
+bool vram_drained(const struct gpu *g)
+{
+	for (uint32_t i = 0; i < g->drain_count; i++) {
+		const struct vram_shelf *s = vram_shelf_find(g, g->drains[i].extent);
+
+		if (!s || s->taken == 0)
+			return true;
+	}
+	return false;
+}
+
+void vram_drain_reap(struct cache *c, struct gpu *g)
+{
+	for (uint32_t i = 0; i < g->drain_count;) {
+		struct vram_shelf *s = vram_shelf_find(g, g->drains[i].extent);
+
+		if (host_extent(g->arena, g->drains[i].extent)) {
+			i++;
+			continue;
+		}
+		if (s)
+			vram_shelf_free(s);
+		c->room_epoch++;
+		g->drains[i] = g->drains[--g->drain_count];
+	}
+}
+
+/* ---- slots ---- */
+
+/* Begins to bring down what a search met. True: some of it is on its way. */
+static bool send_down(struct cache *c, struct gpu *g, const struct met *met)
+{
+	uint32_t begun = 0;
+
+	for (uint32_t i = 0; i < met->dirty_count && begun < DOWNS_AT_ONCE; i++)
+		begun += vram_down(c, met->dirty[i]->block, NULL) == STATUS_OK;
+	return begun || g->downs;
+}
+
+enum status vram_room_take(struct cache *c, struct vram_pool *vp, struct host_slot *out)
+{
+	struct gpu *g = vp->gpu;
+	struct met met = { .dirty_count = 0 };
+	struct vram_slot *s;
+
+	if (g->lost || c->vram->stopping)
+		return STATUS_UNAVAILABLE;
+	if (vp->free_slots > 0)
+		return host_slot_try(vp->arena, out) ? STATUS_EXHAUSTED : STATUS_OK;
+	if (vp->grow_refused != c->room_epoch) {
+		vp->wanted = true;
+		pthread_cond_signal(&g->keeper_work);
+		return STATUS_BUSY;
+	}
+	balance(c, vp);
+	/* The slot of a victim in a draining extent does not come back to the pool: take the next. */
+	for (int tries = 0; tries < SWEEP_SLOTS && (s = victim(c, vp, &met)); tries++) {
+		vram_evict(c, s, COUNTER_EVICTED_GPU_FULL);
+		if (vp->free_slots > 0)
+			return host_slot_try(vp->arena, out) ? STATUS_EXHAUSTED : STATUS_OK;
+	}
+	if (send_down(c, g, &met))
+		return STATUS_BUSY;
+	for (uint32_t i = 0; i < met.dirty_count; i++) {
+		vram_evict(c, met.dirty[i], COUNTER_EVICTED_GPU_SHED);
+		if (vp->free_slots > 0)
+			return host_slot_try(vp->arena, out) ? STATUS_EXHAUSTED : STATUS_OK;
+	}
+	return STATUS_EXHAUSTED;
+}
+
+void vram_room_grow(struct cache *c, struct vram_pool *vp)
+{
+	uint32_t extent;
+	enum status s = host_pool_prepare(vp->arena, 1, &extent);
+
+	cache_lock(c);
+	if (s || !vram_shelf_get(vp, extent))
+		vp->grow_refused = c->room_epoch;
+	vp->wanted = false;
+	pthread_cond_broadcast(&c->vram->room);
+	cache_unlock(c);
+}
+
+void vram_room_wait(struct cache *c)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += WAIT_MS * 1000000l;
+	until.tv_sec += until.tv_nsec / 1000000000l;
+	until.tv_nsec %= 1000000000l;
+	cache_lock(c);
+	while (pthread_cond_timedwait(&c->vram->room, &c->lock, &until) == EINTR)
+		continue;
+	cache_unlock(c);
+}
+
+/* ---- what goes down before it must ---- */
+
+struct pick {
+	struct vram_slot *slot[VICTIM_SCAN];
+	uint64_t count, most;
+};
+
+static bool pick_dirty(const struct policy_node *n, void *arg)
+{
+	struct vram_slot *s = slot_of_node(n);
+	struct pick *p = arg;
+
+	if (s->dirty && !s->through && p->count < p->most)
+		p->slot[p->count++] = s;
+	return false;
+}
+
+/* The coldest of what was written back and is too much. */
+static void pick_through(struct cache *c, struct vram_pool *vp, const struct host_usage *u)
+{
+	uint64_t total = u->budget_bytes > u->extent_bytes ? (u->budget_bytes - u->extent_bytes) / vp->stride : 0;
+	struct pick p = { .count = 0 };
+
+	for (const struct vram_shelf *s = vp->shelves; s; s = s->next)
+		total += s->draining ? 0 : s->slots;
+	const uint64_t wanted = total * c->options.spill_share_milli / 1000, ready = total > vp->dirty ? total - vp->dirty : 0;
+
+	p.most = wanted > ready ? wanted - ready : 0;
+	if (p.most > VICTIM_SCAN)
+		p.most = VICTIM_SCAN;
+	if (p.most)
+		c->policy->victim(vp->policy, pick_dirty, &p, 4 * VICTIM_SCAN);
+	for (uint64_t i = 0; i < p.count; i++)
+		vram_queue_through(p.slot[i]);
+}
+
+static void pump(struct cache *c, struct gpu *g)
+{
+	struct host_usage u;
+
+	host_usage(g->arena, &u);
+	for (uint32_t i = 0; i < c->pool_count; i++)
+		if (g->pools[i] && g->pools[i]->dirty)
+			pick_through(c, g->pools[i], &u);
+	for (uint32_t tries = 0; g->through && g->downs < DOWNS_MAX && tries < THROUGH_TRIES;) {
+		struct vram_slot *s = g->through;
+
+		if (vram_down(c, s->block, NULL) == STATUS_OK && !s->through)
+			continue;
+		/* Behind the others, whose layout may have room. */
+		vram_unqueue_through(s);
+		vram_queue_through(s);
+		tries++;
+	}
+}
+
+void vram_pump(struct cache *c)
+{
+	for (uint32_t i = 0; c->vram && !c->vram->stopping && i < c->vram->count; i++)
+		if (!c->vram->gpu[i]->lost)
+			pump(c, c->vram->gpu[i]);
+}

@@ -1,0 +1,459 @@
+/* Slots of GPU memory, and the copies of blocks in them: the books. Nothing here waits or copies. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
+#include "store/slot.h"
+
+enum { STRIDE_ALIGN = 256 };
+
+/* ---- pools and shelves ---- */
+
+struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct pool *p)
+{
+	struct vram_pool *vp = g->pools[p->number];
+
+	if (vp)
+		return vp;
+	vp = calloc(1, sizeof(*vp));
+	if (!vp)
+		return NULL;
+	vp->gpu = g;
+	vp->pool = p;
+	vp->stride = (p->geometry.block_bytes + STRIDE_ALIGN - 1) / STRIDE_ALIGN * STRIDE_ALIGN;
+	vp->policy = c->policy->create(g->budget / vp->stride);
+	if (!vp->policy || host_pool_get(g->arena, p->tenant->number, p->layout_id, vp->stride, &vp->arena)) {
+		c->policy->destroy(vp->policy);
+		free(vp);
+		return NULL;
+	}
+	g->pools[p->number] = vp;
+	return vp;
+}
+
+struct vram_shelf *vram_shelf_find(const struct gpu *g, uint32_t extent)
+{
+	struct vram_shelf *s = g->shelf_hash[extent % VRAM_SHELF_BUCKETS];
+
+	while (s && s->extent != extent)
+		s = s->hash_next;
+	return s;
+}
+
+static void shelf_link_in(struct vram_pool *vp, struct vram_shelf *s)
+{
+	struct vram_shelf **at = &vp->shelves, **bucket = &vp->gpu->shelf_hash[s->extent % VRAM_SHELF_BUCKETS];
+
+	while (*at && (*at)->extent < s->extent)
+		at = &(*at)->next;
+	s->next = *at;
+	*at = s;
+	s->hash_next = *bucket;
+	*bucket = s;
+}
+
+struct vram_shelf *vram_shelf_get(struct vram_pool *vp, uint32_t extent)
+{
+	struct vram_shelf *s = vram_shelf_find(vp->gpu, extent);
+	struct host_device_extent e;
+	uint32_t slots;
+
+	if (s || host_extent_device(vp->gpu->arena, extent, &e))
+		return s;
+	close(e.fd);
+	slots = (uint32_t)(e.bytes / vp->stride);
+	s = calloc(1, sizeof(*s) + slots * sizeof(s->at[0]));
+	if (!s)
+		return NULL;
+	s->pool = vp;
+	s->extent = extent;
+	s->slots = slots;
+	s->address = e.address;
+	for (uint32_t i = 0; i < slots; i++) {
+		s->at[i].shelf = s;
+		s->at[i].index = i;
+	}
+	shelf_link_in(vp, s);
+	vp->free_slots += slots;
+	return s;
+}
+
+void vram_shelf_free(struct vram_shelf *s)
+{
+	struct vram_shelf **at = &s->pool->shelves;
+
+	while (*at != s)
+		at = &(*at)->next;
+	*at = s->next;
+	at = &s->pool->gpu->shelf_hash[s->extent % VRAM_SHELF_BUCKETS];
+	while (*at != s)
+		at = &(*at)->hash_next;
+	*at = s->hash_next;
+	free(s);
+}
+
+struct vram_slot *vram_next(struct vram_pool *vp, uint32_t *extent, uint32_t *slot, uint32_t *budget)
+{
+	struct vram_shelf *s = vp->shelves;
+
+	while (s && s->extent < *extent)
+		s = s->next;
+	if (s && s->extent != *extent)
+		*slot = 0;
+	for (; s; s = s->next, *slot = 0) {
+		*extent = s->extent;
+		for (; *slot < s->slots; ++*slot) {
+			if (*budget == 0)
+				return NULL;
+			--*budget;
+			if (s->at[*slot].state == VRAM_READY)
+				return &s->at[(*slot)++];
+		}
+	}
+	return NULL;
+}
+
+struct block *vram_next_only(struct cache *c, const struct pool *p, uint32_t *extent, uint32_t *slot, uint32_t *budget)
+{
+	for (uint32_t i = 0; c->vram && i < c->vram->count; i++) {
+		struct vram_pool *vp = c->vram->gpu[i]->pools[p->number];
+		struct vram_slot *s;
+
+		if (c->vram->gpu[i]->lost || !vp || *extent >= (i + 2) << VRAM_EXTENT_BITS)
+			continue;
+		while ((s = vram_next(vp, extent, slot, budget)))
+			if (!s->block->shelf && !s->block->rack && s == vram_ready(s->block))
+				return s->block;
+		if (!*budget)
+			return NULL;
+	}
+	return NULL;
+}
+
+uint64_t vram_only_blocks(const struct cache *c, const struct pool *p)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; c->vram && i < c->vram->count; i++)
+		if (c->vram->gpu[i]->pools[p->number])
+			n += c->vram->gpu[i]->pools[p->number]->dirty;
+	return n;
+}
+
+/* ---- a block's copies ---- */
+
+struct vram_slot *vram_slot_on(const struct block *b, const struct gpu *g)
+{
+	struct vram_slot *s = b->vram;
+
+	while (s && s->shelf->pool->gpu != g)
+		s = s->next;
+	return s && !g->lost ? s : NULL;
+}
+
+struct vram_slot *vram_ready(const struct block *b)
+{
+	struct vram_slot *s = b->vram;
+
+	while (s && (s->state != VRAM_READY || s->shelf->pool->gpu->lost))
+		s = s->next;
+	return s;
+}
+
+static bool pinned(const struct block *b)
+{
+	return (block_pins(b) & ~INDEX_DEAD) != 0;
+}
+
+static uint64_t block_bytes(const struct block *b)
+{
+	return b->pool->geometry.slot_bytes;
+}
+
+static struct vram *vram_of(const struct block *b)
+{
+	return b->vram->shelf->pool->gpu->cache->vram;
+}
+
+static void hold(struct vram_slot *s, bool on)
+{
+	struct vram_pool *vp = s->shelf->pool;
+
+	s->shelf->held += on ? 1 : -1;
+	vp->gpu->held_bytes += on ? vp->stride : -vp->stride;
+}
+
+static void set_dirty(struct vram_slot *s, bool is)
+{
+	if (s->dirty != is)
+		s->shelf->pool->dirty += is ? 1 : -1;
+	s->dirty = is;
+	if (!is)
+		vram_unqueue_through(s);
+}
+
+void vram_sync(struct block *b)
+{
+	struct vram_slot *only = vram_ready(b);
+
+	if (only && (b->shelf || b->rack || !block_live(b) || vram_falling(only->shelf->pool->gpu->cache, b)))
+		only = NULL;
+	for (struct vram_slot *s = b->vram; s; s = s->next)
+		set_dirty(s, s == only);
+}
+
+struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struct host_slot *from, enum vram_state state)
+{
+	struct vram_shelf *shelf = vram_shelf_get(vp, from->extent);
+	struct vram_slot *s;
+
+	if (!shelf)
+		return NULL;
+	s = &shelf->at[from->index];
+	*s = (struct vram_slot){ .block = b, .next = b->vram, .shelf = shelf, .index = from->index,
+				 .take = (uint32_t)from->generation, .state = state };
+	b->vram = s;
+	shelf->taken++;
+	vp->free_slots--;
+	if (state == VRAM_RESERVED || pinned(b))
+		hold(s, true);
+	return s;
+}
+
+/* Out of the chain. */
+static void unchain(struct vram_slot *s)
+{
+	struct vram_slot **at = &s->block->vram;
+
+	while (*at != s)
+		at = &(*at)->next;
+	*at = s->next;
+	s->next = NULL;
+}
+
+static void slot_free(struct vram_slot *s)
+{
+	struct vram_pool *vp = s->shelf->pool;
+	const struct host_slot slot = {
+		.pool = vp->arena, .extent = s->shelf->extent, .index = s->index, .offset = s->index * vp->stride,
+		.generation = s->take,
+	};
+
+	s->shelf->taken--;
+	if (!s->shelf->draining)
+		vp->free_slots++;
+	s->state = VRAM_FREE;
+	s->block = NULL;
+	host_slot_give(&slot);
+	vp->gpu->freed = true;
+	if (vp->gpu->waiting)
+		pthread_cond_signal(&vp->gpu->keeper_work);
+	pthread_cond_broadcast(&vp->gpu->cache->vram->room);
+}
+
+/* From the books of what is ready. */
+static void unready(struct vram_slot *s)
+{
+	struct vram_pool *vp = s->shelf->pool;
+
+	set_dirty(s, false);
+	vp->gpu->cache->policy->remove(vp->policy, &s->node);
+	vp->blocks--;
+	vp->evictable -= !pinned(s->block);
+}
+
+void vram_detach(struct vram_slot *s)
+{
+	struct block *b = s->block;
+	struct vram *v = vram_of(b);
+
+	if (s->state == VRAM_READY)
+		unready(s);
+	if (s->state == VRAM_RESERVED || pinned(b))
+		hold(s, false);
+	unchain(s);
+	if (!b->vram && !b->shelf && pinned(b))
+		v->beside_bytes -= block_bytes(b);
+	slot_free(s);
+	where_set(b, BLOCK_ON_GPU, vram_ready(b));
+	vram_sync(b);
+}
+
+void vram_ready_now(struct cache *c, struct vram_slot *s)
+{
+	struct vram_pool *vp = s->shelf->pool;
+	struct block *b = s->block;
+	const struct policy_event e = {
+		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role,
+		.position = s->position / vp->pool->layout.block_tokens, .moved = b->shelf || b->rack,
+	};
+
+	s->state = VRAM_READY;
+	s->across = false;
+	vp->blocks++;
+	vp->evictable += !pinned(b);
+	c->policy->insert(vp->policy, &s->node, &e);
+	where_set(b, BLOCK_ON_GPU, true);
+	vram_sync(b);
+}
+
+void vram_remember(struct vram_slot *s, const struct slot_header *h)
+{
+	if (slot_header_problem(h))
+		return; /* an engine's scribble: the bytes alone go on */
+	s->position = h->position;
+	s->stored_unix_ms = h->stored_unix_ms;
+	s->turn = h->turn;
+	s->role = h->role;
+	s->parent_bytes = h->parent_bytes;
+	memcpy(s->parent, h->parent, sizeof(s->parent));
+}
+
+void vram_remember_info(struct vram_slot *s, const struct slot_info *info, uint64_t unix_ms)
+{
+	s->position = info->position;
+	s->stored_unix_ms = unix_ms;
+	s->turn = info->turn;
+	s->role = info->role;
+	s->parent_bytes = info->parent_bytes;
+	memcpy(s->parent, info->parent, sizeof(s->parent));
+}
+
+void vram_arrived(struct block *b)
+{
+	if (pinned(b))
+		vram_of(b)->beside_bytes -= block_bytes(b);
+	vram_sync(b);
+}
+
+void vram_pinned(struct block *b)
+{
+	if (!b->shelf)
+		vram_of(b)->beside_bytes += block_bytes(b);
+	for (struct vram_slot *s = b->vram; s; s = s->next) {
+		hold(s, true);
+		s->shelf->pool->evictable -= s->state == VRAM_READY;
+	}
+}
+
+void vram_unpinned(struct block *b)
+{
+	if (!b->shelf)
+		vram_of(b)->beside_bytes -= block_bytes(b);
+	for (struct vram_slot *s = b->vram; s; s = s->next) {
+		hold(s, false);
+		s->shelf->pool->evictable += s->state == VRAM_READY;
+	}
+}
+
+void vram_used(struct cache *c, struct block *b, const struct policy_event *e)
+{
+	for (struct vram_slot *s = b->vram; s; s = s->next)
+		if (s->state == VRAM_READY)
+			c->policy->use(s->shelf->pool->policy, &s->node, e);
+}
+
+void vram_removed(struct cache *c, struct block *b)
+{
+	(void)c;
+	for (struct vram_slot *s = b->vram; s; s = s->next) {
+		if (s->state == VRAM_READY)
+			unready(s);
+		if (s->state == VRAM_READY || s->state == VRAM_COMING)
+			s->state = VRAM_DEAD;
+	}
+	where_set(b, BLOCK_ON_GPU, false);
+}
+
+/* Unpublished, or dead and not pinned. */
+void vram_give(struct block *b)
+{
+	while (b->vram) {
+		struct vram_slot *s = b->vram;
+
+		if (s->state == VRAM_RESERVED)
+			hold(s, false);
+		unchain(s);
+		slot_free(s);
+	}
+}
+
+/* ---- those that are to go down ---- */
+
+void vram_queue_through(struct vram_slot *s)
+{
+	struct gpu *g = s->shelf->pool->gpu;
+
+	if (s->through)
+		return;
+	s->through = true;
+	s->through_next = NULL;
+	s->through_prev = g->through_last;
+	if (g->through_last)
+		g->through_last->through_next = s;
+	else
+		g->through = s;
+	g->through_last = s;
+}
+
+void vram_queue_down(struct block *b, const struct session *s)
+{
+	if (b->vram && b->vram->dirty && !s->write_back)
+		vram_queue_through(b->vram);
+}
+
+void vram_unqueue_through(struct vram_slot *s)
+{
+	struct gpu *g = s->shelf->pool->gpu;
+
+	if (!s->through)
+		return;
+	if (s->through_prev)
+		s->through_prev->through_next = s->through_next;
+	else
+		g->through = s->through_next;
+	if (s->through_next)
+		s->through_next->through_prev = s->through_prev;
+	else
+		g->through_last = s->through_prev;
+	s->through_prev = s->through_next = NULL;
+	s->through = false;
+}
+
+/* ---- puts ---- */
+
+enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, struct block **out)
+{
+	struct vram_pool *vp = vram_pool_get(c, g, p);
+	struct block *b = vp ? calloc(1, sizeof(*b)) : NULL;
+	struct host_slot slot;
+	enum status s;
+
+	if (!b)
+		return STATUS_EXHAUSTED;
+	b->pool = p;
+	s = vram_room_take(c, vp, &slot);
+	if (!s && !vram_attach(b, vp, &slot, VRAM_RESERVED)) {
+		host_slot_give(&slot);
+		s = STATUS_EXHAUSTED;
+	}
+	if (s) {
+		free(b);
+		return s;
+	}
+	b->generation = host_generation(c->host) + (c->tier ? c->tier->generation_lift : 0);
+	*out = b;
+	return STATUS_OK;
+}
+
+void vram_published(struct cache *c, struct block *b, uint64_t position)
+{
+	struct vram_slot *s = b->vram;
+
+	s->position = position;
+	if (!pinned(b))
+		hold(s, false);
+	vram_ready_now(c, s);
+}

@@ -1,0 +1,14 @@
+/* What the log says of the GPUs: at the start each of them, and then the loss of one, once; see disk_log.h. */
+#ifndef TERRACE_DAEMON_GPU_LOG_H
+#define TERRACE_DAEMON_GPU_LOG_H
+
+#include "daemon/cache.h"
+
+struct gpu_log {
+	bool begun, lost[DEVICES_MAX];
+};
+
+/* Logs what has changed since the last look. One thread. */
+void gpu_log_look(struct gpu_log *log, struct cache *c);
+
+#endif

@@ -1,0 +1,11 @@
+/* The library that reaches GPUs (store/device.h), loaded when the configuration names GPUs; it stays loaded. */
+#ifndef TERRACE_DAEMON_GPU_PLUGIN_H
+#define TERRACE_DAEMON_GPU_PLUGIN_H
+
+#include "daemon/cache_config.h"
+
+/* Fills in device_ops and gpu_count of out->options. Without the library, a driver or a GPU there is no VRAM tier, and the log says why,
+ * once. Before other threads start. */
+void gpu_plugin_load(const struct config *c, struct cache_config *out);
+
+#endif

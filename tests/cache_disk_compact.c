@@ -1,0 +1,273 @@
+/* Slabs that are given up: what memory has too keeps a copy on disk all along. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/cache_rig.h"
+
+enum { HOST = 64, DISK = 256, SLAB = 32 };
+
+static _Atomic uint32_t delay_ms;
+
+static int slowly(void *arg, const struct ring_request *q, uint32_t *most)
+{
+	(void)arg;
+	(void)most;
+	if (q->op == RING_WRITE && delay_ms)
+		nanosleep(&(struct timespec){ .tv_nsec = delay_ms * 1000000 }, NULL);
+	return 0;
+}
+
+static const struct ring_calls calls = { .fault = slowly };
+
+static void open_on(struct rig *r, const struct rig_disks *d, uint32_t disks)
+{
+	struct cache_options o = rig_disk_options(d, disks, HOST);
+
+	delay_ms = 0;
+	o.io_calls = &calls;
+	rig_open(r, &o, 1);
+	rig_restored(r);
+}
+
+static void put_slowly(struct rig *r, uint64_t first, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i += 8) {
+		ck_assert_uint_eq(rig_put(r, first + i, 8), 8);
+		rig_quiet(r);
+	}
+}
+
+static uint64_t dirty(struct rig *r)
+{
+	struct cache_layout_view v[4];
+
+	ck_assert_uint_eq(cache_layouts(r->c, v, 4), 1);
+	return v[0].dirty_blocks;
+}
+
+/* Flushed blocks of which memory has the last HOST, on more slabs than one. */
+static void fill(struct rig *r, uint32_t count)
+{
+	put_slowly(r, 0, count);
+	ck_assert_int_eq(rig_flush(r, 0, 0, NULL), STATUS_OK);
+	ck_assert_uint_eq(dirty(r), 0);
+}
+
+static uint32_t compact(struct rig *r, uint32_t disk, uint64_t bytes)
+{
+	enum status s;
+	uint64_t freed;
+	uint32_t slabs = 0;
+
+	for (int tries = 0; tries < 200; tries++) {
+		s = cache_compact_step(r->c, disk, bytes, &freed);
+		if (s == STATUS_MISS)
+			return slabs;
+		ck_assert(s == STATUS_OK || s == STATUS_BUSY);
+		slabs += s == STATUS_OK;
+		rig_quiet(r);
+	}
+	ck_abort_msg("compaction never ends");
+}
+
+/* Of 120 blocks on 4 slabs 32 slots stay, or 64: the newest 64 are in memory. Those that were on the slabs that went are in the place of
+ * older ones, and a start that knows nothing of memory finds them. */
+START_TEST(test_what_memory_has_stays_durable)
+{
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	open_on(&r, &d, 1);
+	fill(&r, 120);
+	ck_assert_uint_ge(compact(&r, 0, 2 * SLAB * RIG_SLOT_BYTES + 2 * 4096), 1);
+	ck_assert_uint_eq(dirty(&r), 0);
+	ck_assert_double_le(rig_stat(&r, "terrace_disk_blocks", "disk=0"), 2 * SLAB + 2);
+	rig_check_books(r.c);
+	const uint32_t there = rig_read_all(&r, 120 - 48, 48);
+
+	ck_assert_uint_ge(there, 48);
+	rig_close(&r);
+	open_on(&r, &d, 1);
+	ck_assert_uint_eq(rig_read_all(&r, 120 - 48, 48), 48);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Their copies go to the other disk. */
+START_TEST(test_another_disk_takes_them)
+{
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 2, DISK);
+	open_on(&r, &d, 2);
+	fill(&r, 48);
+	compact(&r, 0, 1);
+	ck_assert_uint_eq(dirty(&r), 0);
+	ck_assert_double_eq(rig_stat(&r, "terrace_disk_blocks", "disk=0"), 0);
+	const double kept = rig_stat(&r, "terrace_disk_blocks", "disk=1");
+
+	ck_assert_double_ge(kept, SLAB - 1);
+	ck_assert_uint_eq(rig_read_all(&r, 0, 48), (uint32_t)kept);
+	rig_check_books(r.c);
+	rig_close(&r);
+	open_on(&r, &d, 2);
+	ck_assert_uint_eq(rig_read_all(&r, 0, 48), (uint32_t)kept);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* With no other place they are evicted from both tiers, rather than served without being durable. */
+START_TEST(test_without_a_place_they_are_evicted)
+{
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	open_on(&r, &d, 1);
+	fill(&r, 24);
+	ck_assert_uint_eq(compact(&r, 0, 1), 1);
+	ck_assert_uint_eq(dirty(&r), 0);
+	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_total", "tier=disk,reason=compact"), 24);
+	ck_assert_uint_eq(rig_read_all(&r, 0, 24), 0);
+	rig_check_books(r.c);
+	put_slowly(&r, 0, 24);
+	ck_assert_uint_eq(rig_read_all(&r, 0, 24), 24);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+struct compactor {
+	struct rig *rig;
+	enum status status;
+};
+
+static void *compact_once(void *arg)
+{
+	struct compactor *x = arg;
+	uint64_t freed;
+
+	cache_thread_enter();
+	x->status = cache_compact_step(x->rig->c, 0, 1, &freed);
+	cache_thread_leave();
+	return NULL;
+}
+
+/* Deletes while the copies are under way: they wait for both slots, and no start brings the blocks back. _i: there is no time to finish
+ * the copies, so the slab stays. */
+START_TEST(test_deletes_beside_a_compaction)
+{
+	struct compactor x = { .status = STATUS_OK };
+	enum status st[8];
+	struct rig_disks d;
+	pthread_t thread;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 2, DISK);
+	open_on(&r, &d, 2);
+	fill(&r, 48);
+	x.rig = &r;
+	delay_ms = _i ? 40 : 4;
+	ck_assert_int_eq(pthread_create(&thread, NULL, compact_once, &x), 0);
+	nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
+	for (uint32_t i = 0; i < 24; i += 8) {
+		ck_assert_int_eq(rig_delete(&r, i, 8, st), STATUS_OK);
+		for (int k = 0; k < 8; k++)
+			ck_assert_int_eq(st[k], STATUS_OK);
+	}
+	pthread_join(thread, NULL);
+	ck_assert(x.status == STATUS_OK || x.status == STATUS_BUSY);
+	delay_ms = 0;
+	rig_quiet(&r);
+	rig_check_books(r.c);
+	rig_flush(&r, 24, 8, st);
+	ck_assert_uint_eq(rig_read_all(&r, 0, 24), 0);
+	const uint32_t kept = rig_read_all(&r, 24, 24);
+
+	ck_assert_uint_ge(kept, 8);
+	rig_close(&r);
+	open_on(&r, &d, 2);
+	ck_assert_uint_eq(rig_read_all(&r, 0, 24), 0);
+	ck_assert_uint_eq(rig_read_all(&r, 24, 24), kept);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* A process that fills the cache, says so, and gives slabs up until it is killed. */
+static void compact_and_die(const struct rig_disks *d, int told)
+{
+	uint64_t freed;
+	struct rig r;
+
+	open_on(&r, d, 1);
+	fill(&r, 120);
+	delay_ms = 1;
+	if (write(told, "", 1) != 1)
+		_exit(1);
+	for (uint64_t slabs = 3; slabs >= 2; slabs--)
+		while (cache_compact_step(r.c, 0, slabs * (SLAB * RIG_SLOT_BYTES + 4096), &freed) != STATUS_MISS)
+			rig_tick(r.c, r.now);
+	pause();
+}
+
+/* What was flushed, and was in memory when a slab was given up, is there after a kill at any moment of that. */
+START_TEST(test_a_kill_loses_nothing_that_memory_has)
+{
+	struct rig_disks d;
+	struct rig r;
+	int told[2], status;
+	char byte;
+	pid_t pid;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	ck_assert_int_eq(pipe(told), 0);
+	pid = fork();
+	if (!pid)
+		compact_and_die(&d, told[1]);
+	ck_assert_int_eq(read(told[0], &byte, 1), 1);
+	nanosleep(&(struct timespec){ .tv_nsec = _i * 4000000 }, NULL);
+	kill(pid, SIGKILL);
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert(WIFSIGNALED(status));
+	close(told[0]);
+	close(told[1]);
+	open_on(&r, &d, 1);
+	ck_assert_uint_eq(rig_read_all(&r, 120 - 48, 48), 48);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("cache_disk_compact");
+	TCase *tc = tcase_create("compact");
+	SRunner *runner;
+	int failed;
+
+	tcase_set_timeout(tc, 120);
+	tcase_add_test(tc, test_what_memory_has_stays_durable);
+	tcase_add_test(tc, test_another_disk_takes_them);
+	tcase_add_test(tc, test_without_a_place_they_are_evicted);
+	tcase_add_loop_test(tc, test_deletes_beside_a_compaction, 0, 2);
+	tcase_add_loop_test(tc, test_a_kill_loses_nothing_that_memory_has, 0, 20);
+	suite_add_tcase(suite, tc);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,408 @@
+/* GPUs that are lost, in every state of what they have; processes that die with memory of a GPU; what cannot be had. */
+#include "tests/cache_vram_rig.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/pidfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/cache_vram.h"
+#include "proto/fdsock.h"
+
+static double lost(struct vram_rig *v, const char *gpu)
+{
+	return rig_stat(&v->r, "terrace_gpu_lost", gpu);
+}
+
+static void lose_and_wait(struct vram_rig *v, uint32_t gpu)
+{
+	vr_lose(v, gpu);
+	for (int i = 0; !lost(v, gpu ? "gpu=1" : "gpu=0"); i++) {
+		ck_assert_int_lt(i, 10000);
+		rig_tick(v->r.c, v->r.now);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	rig_quiet(&v->r);
+}
+
+/* What host memory has stays, what was on the GPU alone is a miss. */
+START_TEST(a_gpu_is_lost_at_rest)
+{
+	struct cache_place p[8];
+	struct cache_leased l;
+	struct vram_rig v;
+	uint64_t id;
+	enum status st;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .write_back = true });
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 8), 8);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 4), 4);
+	ck_assert(!cache_degraded(v.r.c));
+	lose_and_wait(&v, 0);
+	ck_assert(cache_degraded(v.r.c));
+	ck_assert_uint_eq(rig_prefix(&v.r, 0, 8), 4);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_total", "tier=gpu,reason=lost"), 8);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 4);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_UNAVAILABLE);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, true, p, &l), STATUS_OK);
+	for (uint64_t n = 0; n < 4; n++)
+		ck_assert(!vr_on_gpu(&p[n], 0) && vr_matches(&v, &p[n], n, 0));
+	vr_release(&v, &l);
+	ck_assert_int_eq(vr_reserve(&v, 0, 50, 1, &st, &id, p), STATUS_UNAVAILABLE);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 50, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 50, 1), 1);
+	vr_close(&v);
+}
+END_TEST
+
+START_TEST(while_blocks_go_up)
+{
+	struct cache_place p[8];
+	struct cache_leased l;
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32 });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 8), 8);
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
+	rig_quiet(&v.r);
+	vr_hold(&v, 0, 2);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
+	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+	ck_assert(!vr_layer_there(&v, &l, VR_LAYERS - 1));
+	ck_assert_uint_eq(v.board[l.board_word + FDSOCK_BOARD_FAILED], 0);
+	lose_and_wait(&v, 0);
+	/* Nobody waits for ever, and all are told. */
+	ck_assert(vr_layer_there(&v, &l, VR_LAYERS - 1));
+	ck_assert_uint_eq(v.board[l.board_word + FDSOCK_BOARD_FAILED], 1);
+	ck_assert_int_eq(cache_release(v.r.c, v.r.s.id, l.lease), STATUS_OK);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 8), 8);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_blocks", "gpu=0"), 0);
+	vr_close(&v);
+}
+END_TEST
+
+START_TEST(while_blocks_go_down)
+{
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32 });
+	vr_hold(&v, 0, 1);
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 8), 8);
+	for (int i = 0; rig_stat(&v.r, "terrace_slots_used", "tier=host") < 8; i++) { /* where they are to land */
+		ck_assert_int_lt(i, 10000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	lose_and_wait(&v, 0);
+	ck_assert_uint_eq(rig_prefix(&v.r, 0, 8), 0);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_slots_used", "tier=host"), 0);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 8);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 8), 8);
+	vr_close(&v);
+}
+END_TEST
+
+START_TEST(while_it_is_written_and_leased)
+{
+	struct cache_place p[4], q[4];
+	struct cache_leased l;
+	enum status st[4];
+	struct vram_rig v;
+	uint64_t id[4];
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = 16, .host_slots = 32, .write_back = true });
+	ck_assert_uint_eq(vr_put(&v, 0, 10, 4), 4);
+	ck_assert_uint_eq(vr_put(&v, 1, 20, 4), 4);
+	ck_assert_int_eq(vr_lease(&v, 0, 10, 4, true, false, q, &l), STATUS_OK);
+	ck_assert_int_eq(vr_reserve(&v, 0, 0, 4, st, id, p), STATUS_OK);
+	lose_and_wait(&v, 0);
+	ck_assert_int_eq(vr_commit(&v, id, 2, st), STATUS_OK);
+	ck_assert_int_eq(st[0], STATUS_UNAVAILABLE);
+	ck_assert_int_eq(st[1], STATUS_UNAVAILABLE);
+	ck_assert_int_eq(cache_abort(v.r.c, v.r.s.id, id[2]), STATUS_OK);
+	ck_assert_int_eq(cache_abort(v.r.c, v.r.s.id, id[3]), STATUS_OK);
+	ck_assert_uint_eq(rig_prefix(&v.r, 10, 4), 0);
+	vr_release(&v, &l);
+	/* The keys are free again, and the other GPU goes on. */
+	ck_assert_uint_eq(vr_put(&v, 1, 0, 4), 4);
+	ck_assert_uint_eq(vr_read_all(&v, 1, 0, 4), 4);
+	ck_assert_uint_eq(vr_read_all(&v, 1, 20, 4), 4);
+	ck_assert_double_eq(lost(&v, "gpu=1"), 0);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_slots_used", "gpu=0"), 0);
+	vr_close(&v);
+}
+END_TEST
+
+/* What has copies on two GPUs loses one. */
+START_TEST(one_of_two_copies_is_lost)
+{
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = 16, .host_slots = 32, .write_back = true });
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 4), 4);
+	ck_assert_uint_eq(vr_read_all(&v, 1, 0, 2), 2);
+	lose_and_wait(&v, 0);
+	ck_assert_uint_eq(rig_prefix(&v.r, 0, 4), 2);
+	ck_assert_uint_eq(vr_read_all(&v, 1, 0, 2), 2);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 2), 2);
+	vr_close(&v);
+}
+END_TEST
+
+START_TEST(while_memory_is_awaited)
+{
+	struct cache_place p[8];
+	struct cache_leased l;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 96);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 16, .disks = &d, .spill_milli = 900 });
+	rig_restored(&v.r);
+	for (uint64_t n = 0; n < 40; n++) {
+		ck_assert_uint_eq(vr_put(&v, CACHE_HOST, n, 1), 1);
+		rig_quiet(&v.r);
+	}
+	vr_lose(&v, 0);
+	/* Loads are begun for a GPU that is found lost when they have come, or before. */
+	ck_assert_int_ne(vr_lease(&v, 0, 0, 8, true, false, p, &l), STATUS_BUSY);
+	rig_quiet(&v.r);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 40), 40);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+START_TEST(a_gpu_that_cannot_be_opened)
+{
+	struct cache_gpu_view views[2];
+	struct vram_rig v;
+
+	setenv("SIM_GPU_NO_EXPORT", "1", 1);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = 16, .host_slots = 32, .no_board = true });
+	ck_assert_uint_eq(cache_gpus(v.r.c, views, 2), 2);
+	ck_assert(views[0].lost && views[1].lost && *views[0].why);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 4), 4);
+	vr_close(&v);
+}
+END_TEST
+
+/* ---- processes ---- */
+
+struct engine {
+	pid_t pid;
+	int pidfd;
+};
+
+/* Maps the extent's hold and stays. With `lets_go` it unmaps, but lives. */
+static struct engine engine_start(struct vram_rig *v, uint32_t extent, bool lets_go)
+{
+	struct cache_lent lent;
+	struct engine e;
+	int pipes[2];
+	char byte = 0;
+
+	ck_assert_int_eq(cache_attach_lend(v->r.c, v->r.attachment, extent, true, &lent), STATUS_OK);
+	ck_assert_int_ge(lent.device_fd, 0);
+	ck_assert_int_eq(lent.gpu, 0);
+	ck_assert_uint_eq(lent.bytes, SIM_GRANULARITY);
+	ck_assert_uint_ge(lent.range_bytes, lent.at + lent.bytes);
+	ck_assert_uint_eq(lent.layout_id, v->r.s.layout_id[0]);
+	ck_assert_int_eq(pipe(pipes), 0);
+	e.pid = fork();
+	if (e.pid == 0) {
+		void *hold = mmap(NULL, EXTENT_PAGE_BYTES, PROT_READ, MAP_SHARED, lent.fd, 0);
+
+		close(lent.fd);
+		if (lets_go)
+			munmap(hold, EXTENT_PAGE_BYTES);
+		if (write(pipes[1], &byte, 1) != 1)
+			_exit(1);
+		for (;;)
+			pause();
+	}
+	close(lent.fd);
+	close(lent.device_fd);
+	e.pidfd = pidfd_open(e.pid, 0);
+	ck_assert_int_ge(e.pidfd, 0);
+	cache_attach_watch(v->r.c, v->r.attachment, e.pidfd);
+	ck_assert_int_eq(read(pipes[0], &byte, 1), 1);
+	close(pipes[0]);
+	close(pipes[1]);
+	return e;
+}
+
+static void ticks(struct vram_rig *v, int count)
+{
+	for (int i = 0; i < count; i++) {
+		v->r.now += 50000;
+		rig_tick(v->r.c, v->r.now);
+	}
+}
+
+/* A ghost's slots are not reused while its hold lives, nor, if it did not say that it unmapped, while its process does. */
+START_TEST(a_ghost_keeps_its_slots)
+{
+	struct cache_place mine, p[16];
+	struct vram_rig keeper, v;
+	struct engine e;
+	enum status st;
+	uint64_t id, session;
+
+	vr_open(&keeper, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 64 });
+	v = keeper;
+	ck_assert_int_eq(cache_session_open(v.r.c, "", (struct kv_layout[]){ vr_layout(0) }, 1, "ghost", v.r.now, &v.r.s, &v.r.why), 0);
+	ck_assert_int_eq(cache_attach(v.r.c, v.r.s.token, 1, v.r.now, &v.r.attachment, &session, &v.r.why), 0);
+	ck_assert_int_eq(vr_reserve(&v, 0, 1000, 1, &st, &id, &mine), STATUS_OK);
+	e = engine_start(&v, mine.extent, _i);
+	if (_i == 2)
+		cache_attach_unmapped(v.r.c, v.r.attachment, mine.extent);
+	cache_attach_gone(v.r.c, v.r.attachment, v.r.now);
+	ticks(&v, 10);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_ghost_sessions", ""), _i == 2 ? 0 : 1);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_held_bytes", "gpu=0"), _i == 2 ? 0 : VR_BLOCK_BYTES);
+	/* However full it gets. */
+	for (uint64_t n = 0; n < 40; n++) {
+		uint64_t other;
+
+		ck_assert_int_eq(vr_reserve(&keeper, 0, n, 1, &st, &other, p), STATUS_OK);
+		ck_assert_int_eq(st, STATUS_OK);
+		ck_assert(_i == 2 || p[0].extent != mine.extent || p[0].offset != mine.offset);
+		rig_fill(vr_bytes(&keeper, p), VR_BLOCK_BYTES, n, 0);
+		ck_assert_int_eq(vr_commit(&keeper, &other, 1, &st), STATUS_OK);
+	}
+	kill(e.pid, SIGKILL);
+	waitpid(e.pid, NULL, 0);
+	ticks(&v, 10);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_ghost_sessions", ""), 0);
+	rig_quiet(&v.r);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_held_bytes", "gpu=0"), 0);
+	ck_assert_uint_eq(vr_read_all(&keeper, 0, 0, 40), 40);
+	vr_close(&keeper);
+}
+END_TEST
+
+/* ---- memory between layouts ---- */
+
+static uint32_t told_extent, told;
+
+static void on_retire(void *arg, uint64_t attachment, uint32_t extent)
+{
+	(void)arg;
+	(void)attachment;
+	told_extent = extent;
+	told++;
+}
+
+/* A layout that has nothing on the GPU gets an extent of one that has all of it, once who maps that has let go. */
+START_TEST(an_extent_is_drained_for_another_layout)
+{
+	struct kv_layout other = vr_layout(7);
+	struct vram_rig v, w;
+	struct cache_lent lent;
+	struct cache_place p;
+	struct cache_leased l;
+	uint64_t session;
+	void *hold;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 64 });
+	cache_on_retire(v.r.c, on_retire, NULL);
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 16), 16);
+	rig_quiet(&v.r);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &l), STATUS_OK);
+	ck_assert_int_eq(cache_attach_lend(v.r.c, v.r.attachment, p.extent, false, &lent), STATUS_OK);
+	hold = mmap(NULL, EXTENT_PAGE_BYTES, PROT_READ, MAP_SHARED, lent.fd, 0);
+	close(lent.fd);
+	close(lent.device_fd);
+	vr_release(&v, &l);
+	w = v;
+	ck_assert_int_eq(cache_session_open(w.r.c, "", &other, 1, "other", w.r.now, &w.r.s, &w.r.why), STATUS_OK);
+	ck_assert_int_eq(cache_attach(w.r.c, w.r.s.token, 1, w.r.now, &w.r.attachment, &session, &w.r.why), STATUS_OK);
+	for (int i = 0; i < 20 && !told; i++) {
+		uint64_t id;
+		enum status st;
+
+		ck_assert_int_eq(vr_reserve(&w, 0, 500, 1, &st, &id, &p), STATUS_OK);
+		if (!st) /* of the extent that nobody maps */
+			ck_assert_int_eq(cache_abort(w.r.c, w.r.s.id, id), STATUS_OK);
+		w.r.now += 1100000;
+		rig_tick(w.r.c, w.r.now);
+	}
+	ck_assert_uint_ge(told, 1); /* and once a second again */
+	ck_assert_uint_eq(told_extent >> VRAM_EXTENT_BITS, 1);
+	munmap(hold, EXTENT_PAGE_BYTES);
+	cache_attach_unmapped(v.r.c, v.r.attachment, told_extent);
+	for (int i = 0; i < 100 && vr_put(&w, 0, 500, 8) < 8; i++) {
+		w.r.now += 1100000;
+		rig_tick(w.r.c, w.r.now);
+	}
+	ck_assert_uint_eq(vr_read_all(&w, 0, 500, 8), 8);
+	ck_assert_double_ge(rig_stat(&v.r, "terrace_extent_drains_total", ""), 1);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 16), 16);
+	v.r.now = w.r.now;
+	vr_close(&v);
+}
+END_TEST
+
+/* Memory that goes from one layout to another is another registration with the GPU: copies find what is there now. */
+START_TEST(memory_is_registered_anew)
+{
+	struct kv_layout other = vr_layout(7);
+	struct vram_rig v, w;
+	uint64_t session;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 24 });
+	w = v;
+	ck_assert_int_eq(cache_session_open(w.r.c, "", &other, 1, "other", w.r.now, &w.r.s, &w.r.why), STATUS_OK);
+	ck_assert_int_eq(cache_attach(w.r.c, w.r.s.token, 1, w.r.now, &w.r.attachment, &session, &w.r.why), STATUS_OK);
+	for (int round = 0; round < 6; round++) {
+		struct vram_rig *to = round % 2 ? &w : &v;
+		const uint64_t first = (uint64_t)round * 100;
+		uint32_t stored = 0;
+
+		for (int i = 0; i < 400 && stored < 24; i++) {
+			stored += vr_put(to, CACHE_HOST, first + stored, 1);
+			v.r.now = w.r.now += 11000000;
+			rig_tick(v.r.c, v.r.now);
+		}
+		ck_assert_uint_eq(stored, 24);
+		ck_assert_uint_ge(vr_read_all(to, 0, first + 20, 4), 4);
+		ck_assert_uint_ge(vr_read_all(to, CACHE_HOST, first + 20, 4), 4);
+	}
+	ck_assert_double_ge(rig_stat(&v.r, "terrace_extent_drains_total", ""), 3);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_moves_failed_total", "to=gpu"), 0);
+	vr_close(&v);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("cache_vram_fault");
+	TCase *t = tcase_create("cache_vram_fault");
+	SRunner *runner;
+	int failed;
+
+	tcase_set_timeout(t, 120);
+	tcase_add_test(t, a_gpu_is_lost_at_rest);
+	tcase_add_test(t, while_blocks_go_up);
+	tcase_add_test(t, while_blocks_go_down);
+	tcase_add_test(t, while_it_is_written_and_leased);
+	tcase_add_test(t, one_of_two_copies_is_lost);
+	tcase_add_test(t, while_memory_is_awaited);
+	tcase_add_test(t, a_gpu_that_cannot_be_opened);
+	tcase_add_loop_test(t, a_ghost_keeps_its_slots, 0, 3);
+	tcase_add_test(t, an_extent_is_drained_for_another_layout);
+	tcase_add_test(t, memory_is_registered_anew);
+	suite_add_tcase(suite, t);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

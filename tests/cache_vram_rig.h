@@ -1,0 +1,67 @@
+/* The GPU side of cache_rig.h: a cache over simulated GPUs (sim_device.h), whose blocks are 256 KiB in four layers, eight to an extent. */
+#ifndef TERRACE_TESTS_CACHE_VRAM_RIG_H
+#define TERRACE_TESTS_CACHE_VRAM_RIG_H
+
+#include <stdatomic.h>
+
+#include "tests/cache_rig.h"
+#include "tests/sim_device.h"
+
+enum {
+	VR_LAYERS = 4,
+	VR_BLOCK_BYTES = 256 << 10,
+	VR_SLOT_BYTES = VR_BLOCK_BYTES + SLOT_HEADER_BYTES,
+	VR_EXTENT_SLOTS = SIM_GRANULARITY / VR_BLOCK_BYTES,
+	VR_GPUS_MAX = 4,
+};
+
+struct vram_rig {
+	struct rig r;
+	_Atomic uint32_t *board;        /* the attachment's, as a client has it mapped */
+	char folder[64], hold[96], lost[96]; /* of the files that hold and lose the GPUs */
+};
+
+struct vram_rig_options {
+	uint32_t gpus, gpu_slots, host_slots; /* gpu_slots: a multiple of VR_EXTENT_SLOTS */
+	const struct rig_disks *disks;  /* NULL: none */
+	const char *policy;             /* NULL: lru */
+	bool no_board, write_back;
+	uint32_t layouts;               /* 0 for 1 */
+	uint32_t spill_milli;           /* 0: the rig's */
+};
+
+struct kv_layout vr_layout(uint32_t n);
+/* Disks for so many of these blocks. */
+void vr_disks_make(struct rig_disks *d, uint32_t disks, uint32_t slots);
+void vr_open(struct vram_rig *v, const struct vram_rig_options *o);
+void vr_close(struct vram_rig *v);
+
+/* Lists of the GPU stop before that part of each, until vr_go. */
+void vr_hold(struct vram_rig *v, uint32_t gpu, uint32_t part);
+void vr_go(struct vram_rig *v, uint32_t gpu);
+void vr_lose(struct vram_rig *v, uint32_t gpu);
+
+/* The block's bytes, where the daemon has them: on a GPU or in memory. */
+uint8_t *vr_bytes(struct vram_rig *v, const struct cache_place *p);
+bool vr_on_gpu(const struct cache_place *p, uint32_t gpu);
+enum status vr_reserve(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count, enum status *statuses, uint64_t *ids,
+		       struct cache_place *places);
+enum status vr_commit(struct vram_rig *v, const uint64_t *ids, uint32_t count, enum status *statuses);
+/* Reserve, write, commit; how many are stored by it. */
+uint32_t vr_put(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count);
+/* Until it answers something else than BUSY, ten seconds at most. */
+enum status vr_lease(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count, bool all, bool or_host,
+		     struct cache_place *places, struct cache_leased *out);
+uint32_t vr_warm(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count);
+/* Whether the board says that this layer is there. */
+bool vr_layer_there(const struct vram_rig *v, const struct cache_leased *l, uint32_t layer);
+/* Waits for the last layer. */
+void vr_wait_layers(const struct vram_rig *v, const struct cache_leased *l);
+bool vr_matches(struct vram_rig *v, const struct cache_place *p, uint64_t n, uint32_t layout);
+/* Leases each key by itself on the GPU (CACHE_HOST: in memory), compares, releases; how many were there. */
+uint32_t vr_read_all(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count);
+/* What Lookup says of the key in layout 0. */
+uint8_t vr_state(struct vram_rig *v, uint64_t n);
+void vr_release(struct vram_rig *v, const struct cache_leased *l);
+
+#endif

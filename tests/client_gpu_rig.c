@@ -1,0 +1,112 @@
+/* See client_gpu_rig.h. */
+#include "client_gpu_rig.h"
+
+#include "client/clock.h"
+
+#include <dlfcn.h>
+#include <poll.h>
+#include <string.h>
+
+struct rig rig;
+
+const struct device_ops *rig_plugin(void)
+{
+	const struct device_ops *(*get)(void);
+	void *library;
+
+	OK(terrace_cuda_load(SIM_PLUGIN));
+	library = dlopen(SIM_PLUGIN, RTLD_NOW | RTLD_NOLOAD);
+	ck_assert_ptr_nonnull(library);
+	get = (const struct device_ops *(*)(void))dlsym(library, DEVICE_OPS_SYMBOL);
+	ck_assert_ptr_nonnull(get);
+	return get();
+}
+
+void rig_open(uint32_t layouts, bool no_gpu)
+{
+	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
+
+	memset(&rig, 0, sizeof(rig));
+	fake_start(&rig.fake);
+	if (!no_gpu) {
+		rig.ops = rig_plugin();
+		fake_gpu_start(&rig.fake, rig.ops);
+	}
+	o.address = rig.fake.address;
+	OK(terrace_connect(&o, &rig.client));
+	rig.layout_count = layouts;
+	rig.layouts[0] = rig.layouts[1] = fake_layout();
+	rig.layouts[1].first_layer = 2;
+	rig.layouts[1].k_format = rig.layouts[1].v_format = TERRACE_FORMAT_FP16;
+	OK(terrace_session_open(rig.client, rig.layouts, layouts, NULL, &rig.session));
+	for (int i = 0; i < RIG_KEYS; i++)
+		memset(rig.bytes + i * RIG_KEY_BYTES, 'a' + i, RIG_KEY_BYTES);
+	rig.keys = (struct terrace_keys){rig.bytes, RIG_KEYS, RIG_KEY_BYTES};
+	rig.stream = sim_stream_create();
+	ck_assert_ptr_nonnull(rig.stream);
+}
+
+void rig_close(void)
+{
+	rig.gate = true;
+	sim_stream_destroy(rig.stream);
+	terrace_session_close(rig.session);
+	terrace_disconnect(rig.client);
+	if (rig.fake.gpu.ops)
+		fake_gpu_stop(&rig.fake);
+	fake_stop(&rig.fake);
+}
+
+void rig_put(void)
+{
+	struct terrace_reservation *r;
+
+	OK(terrace_reserve(rig.session, &rig.keys, NULL, 0, NULL, &r));
+	for (uint32_t i = 0; i < RIG_KEYS; i++)
+		for (uint32_t l = 0; l < rig.layout_count; l++)
+			memset(terrace_reservation_block(r, i, l), (int)(1 + i + 100 * l),
+			       terrace_block_bytes(&rig.layouts[l]));
+	OK(terrace_commit(r, 0, NULL, NULL));
+}
+
+struct terrace_lease *rig_lease(int32_t gpu, bool gpu_or_host)
+{
+	struct terrace_lease_options o = TERRACE_LEASE_OPTIONS_INIT;
+	struct terrace_lease *lease = NULL;
+
+	o.mode = TERRACE_LEASE_ALL;
+	o.gpu = gpu;
+	o.gpu_or_host = gpu_or_host;
+	OK(terrace_lease_with(rig.session, &rig.keys, &o, 0, &lease));
+	return lease;
+}
+
+void rig_check(const struct terrace_lease *lease)
+{
+	uint64_t addresses[RIG_KEYS];
+
+	for (uint32_t l = 0; l < rig.layout_count; l++) {
+		OK(terrace_lease_addresses(lease, l, addresses));
+		for (uint32_t i = 0; i < RIG_KEYS; i++) {
+			const uint8_t *at = (uint8_t *)sim_at(addresses[i]);
+
+			ck_assert_uint_eq(addresses[i] % 256, 0);
+			for (uint64_t k = 0; k < terrace_block_bytes(&rig.layouts[l]); k++)
+				ck_assert_uint_eq(at[k], (uint8_t)(1 + i + 100 * l));
+		}
+	}
+}
+
+static enum status gate_wait(void *arg, bool failed)
+{
+	uint64_t until = client_deadline_us(10000000);
+
+	while (!failed && !atomic_load((atomic_bool *)arg) && client_now_us() < until)
+		poll(NULL, 0, 1);
+	return STATUS_OK;
+}
+
+void rig_hold(void)
+{
+	ck_assert(sim_stream_put(rig.stream, gate_wait, &rig.gate));
+}

@@ -1,0 +1,64 @@
+/* What the tests of leases on a GPU share: a fake daemon that lends the simulated device's memory, a session, blocks, a stream with a
+ * gate. */
+#ifndef TERRACE_TESTS_CLIENT_GPU_RIG_H
+#define TERRACE_TESTS_CLIENT_GPU_RIG_H
+
+#include "client_fake.h"
+#include "sim_device.h"
+#include "sim_stream.h"
+
+#include <check.h>
+#include <stdatomic.h>
+
+enum { RIG_KEYS = 4, RIG_KEY_BYTES = 16 };
+
+struct rig {
+	struct fake fake;
+	const struct device_ops *ops; /* the plugin's, as the client has it */
+	struct terrace_client *client;
+	struct terrace_session *session;
+	struct terrace_layout layouts[FAKE_GPU_LAYOUTS];
+	uint32_t layout_count;
+	uint8_t bytes[RIG_KEYS * RIG_KEY_BYTES];
+	struct terrace_keys keys;
+	struct sim_stream *stream;
+	atomic_bool gate;
+};
+
+extern struct rig rig;
+
+/* Sets a field of the fake's. */
+#define RIG_FAULT(field, value)                                                                                        \
+	do {                                                                                                           \
+		pthread_mutex_lock(&rig.fake.lock);                                                                    \
+		rig.fake.field = (value);                                                                              \
+		pthread_mutex_unlock(&rig.fake.lock);                                                                  \
+	} while (0)
+
+#define OK(call) ck_assert_msg((call) == TERRACE_OK, "%s: %s", #call, terrace_error())
+
+/* Starts the fake, with its GPU, and a session of so many layouts; no_gpu: without it. */
+void rig_open(uint32_t layouts, bool no_gpu);
+void rig_close(void);
+/* Loads the plugin and gives its table. */
+const struct device_ops *rig_plugin(void);
+
+/* Stores all keys in host memory: byte 1 + i + 100 l. */
+void rig_put(void);
+/* Leases all keys. */
+struct terrace_lease *rig_lease(int32_t gpu, bool gpu_or_host);
+/* The bytes at the lease's addresses are those of rig_put. */
+void rig_check(const struct terrace_lease *lease);
+
+/* Holds the stream up until rig.gate is true, ten seconds at most. */
+void rig_hold(void);
+/* Waits until `condition` holds, ten seconds at most. */
+#define RIG_AWAIT(condition)                                                                                           \
+	do {                                                                                                           \
+		uint64_t until_ = client_deadline_us(10000000);                                                        \
+		while (!(condition) && client_now_us() < until_)                                                       \
+			poll(NULL, 0, 1);                                                                              \
+		ck_assert(condition);                                                                                  \
+	} while (0)
+
+#endif

@@ -1,0 +1,98 @@
+/* From the options `gpus` and `cuda_plugin` to the cache's: what is loaded, and that the daemon goes on without. */
+#include "daemon/gpu_plugin.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/gpu_log.h"
+#include "daemon/log.h"
+
+static struct config config;
+static struct cache_config out;
+
+static void load(const char *gpus, const char *plugin)
+{
+	char *argv[] = { "terraced", "--gpus", (char *)gpus, "--cuda-plugin", (char *)plugin };
+	struct config_errors errors;
+
+	log_setup(LOG_ERROR, LOG_LOGFMT);
+	ck_assert_msg(config_load(&config, 5, argv, NULL, NULL, &errors) == STATUS_OK, "%s", errors.text);
+	cache_config(&config, &out);
+	gpu_plugin_load(&config, &out);
+}
+
+START_TEST(without_cuda_there_are_none)
+{
+	load("off", SIM_PLUGIN);
+	ck_assert_uint_eq(out.options.gpu_count, 0);
+	ck_assert_ptr_null(out.options.device_ops);
+	load("0", "/nowhere/libterrace_cuda.so.0");
+	ck_assert_uint_eq(out.options.gpu_count, 0);
+	load("all", NOT_A_PLUGIN);
+	ck_assert_uint_eq(out.options.gpu_count, 0);
+	setenv("SIM_GPU_DEVICES", "0", 1);
+	load("all", SIM_PLUGIN);
+	ck_assert_uint_eq(out.options.gpu_count, 0);
+}
+END_TEST
+
+START_TEST(those_that_are_named)
+{
+	setenv("SIM_GPU_DEVICES", "3", 1);
+	load("all", SIM_PLUGIN);
+	ck_assert_uint_eq(out.options.gpu_count, 3);
+	ck_assert_uint_eq(out.options.gpus[2], 2);
+	load("2,0", SIM_PLUGIN);
+	ck_assert_uint_eq(out.options.gpu_count, 2);
+	ck_assert_uint_eq(out.options.gpus[0], 2);
+	ck_assert_uint_eq(out.options.gpus[1], 0);
+	ck_assert_uint_eq(out.options.gpu_pinned_milli, 750);
+}
+END_TEST
+
+/* One that is not there is lost from the beginning, and the others serve. */
+START_TEST(one_that_is_not_there)
+{
+	struct gpu_log log = { .begun = false };
+	struct cache_gpu_view views[2];
+	const char *why = "";
+	struct cache *c;
+
+	setenv("SIM_GPU_DEVICES", "1", 1);
+	load("7,0", SIM_PLUGIN);
+	out.options.disk_count = 0;
+	out.options.host_bytes = 16 << 20;
+	out.options.gpu_bytes = 16 << 20;
+	cache_thread_enter();
+	ck_assert_msg(cache_create(&out.options, 1, &c, &why) == STATUS_OK, "%s", why);
+	ck_assert_uint_eq(cache_gpus(c, views, 2), 2);
+	ck_assert(views[0].lost && *views[0].why);
+	ck_assert(!views[1].lost);
+	ck_assert_uint_eq(views[1].bytes, 16 << 20);
+	ck_assert(cache_degraded(c));
+	gpu_log_look(&log, c);
+	ck_assert(log.begun && log.lost[0] && !log.lost[1]);
+	cache_destroy(c);
+	cache_thread_leave();
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("daemon_gpus");
+	TCase *t = tcase_create("daemon_gpus");
+	SRunner *r;
+	int failed;
+
+	tcase_add_test(t, without_cuda_there_are_none);
+	tcase_add_test(t, those_that_are_named);
+	tcase_add_test(t, one_that_is_not_there);
+	suite_add_tcase(suite, t);
+	r = srunner_create(suite);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

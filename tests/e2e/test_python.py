@@ -1,0 +1,448 @@
+"""The Python binding, against a real terraced and a simulated GPU: `test_python.py TERRACED LIBTERRACE PYTHON_ABI SIM_FOLDER [TEST]`."""
+
+import array
+import ctypes
+import gc
+import os
+import struct
+import subprocess
+import sys
+import unittest
+
+TERRACED, LIBRARY, ABI, SIM = sys.argv[1:5]
+os.environ["LIBTERRACE"] = LIBRARY
+HERE = os.path.dirname(os.path.abspath(__file__))
+CLIENT = os.path.join(os.path.dirname(os.path.dirname(HERE)), "client")
+EXAMPLE = os.path.join(CLIENT, "examples", "transformers")
+sys.path[:0] = [HERE, os.path.join(CLIENT, "python"), EXAMPLE]
+sys.dont_write_bytecode = True
+import terrace  # noqa: E402
+import terrace_abi  # noqa: E402
+from daemon import Daemon, running, wait_for  # noqa: E402
+from prefix import Lost, Sequence  # noqa: E402
+
+SMALL = ("--host-bytes", "16MiB", "--extent-bytes", "1MiB")
+LAYOUT = terrace.Layout("test_python", layers=2, heads=2, head_dim=64, k_format="fp8")
+KEYS = terrace.chain(list(range(64)), 16)
+
+
+def bytes_of(i):
+    return bytes((i * 31 + k) % 251 for k in range(LAYOUT.block_bytes))
+
+
+def fill(session, keys=KEYS):
+    with session.reserve(keys) as slots:
+        for i in range(len(keys)):
+            slots.block(i)[:] = bytes_of(i)
+        return slots.commit()
+
+
+class Abi(unittest.TestCase):
+    def test_structs_are_the_compilers(self):
+        """Every member of every struct: one that the binding lacks, or has elsewhere, is seen."""
+        want = {}
+        for line in subprocess.run([ABI], capture_output=True, text=True, check=True).stdout.splitlines():
+            name, *numbers = line.split()
+            want[name] = [int(n) for n in numbers]
+        have = {}
+        for name, kind in terrace_abi.STRUCTS.items():
+            have[name] = [ctypes.sizeof(kind)]
+            for member, _ in kind._fields_:
+                field = getattr(kind, member)
+                have["%s.%s" % (name, member)] = [field.offset, field.size]
+        self.assertEqual(have, want)
+
+
+class Values(unittest.TestCase):
+    def test_layouts(self):
+        self.assertEqual(LAYOUT.block_bytes, 2 * 2 * 16 * 2 * (64 + 2))
+        with self.assertRaisesRegex(ValueError, "head_dim"):
+            terrace.Layout("x", layers=2, heads=2, head_dim=63)
+        with self.assertRaises(terrace.Error) as caught:
+            terrace.Layout("x", layers=2, heads=2, head_dim=64, k_format="tq9")
+        self.assertEqual(caught.exception.status, terrace.Status.INVALID)
+
+    def test_chains(self):
+        self.assertEqual(len(KEYS), 4)
+        self.assertEqual(terrace.chain(list(range(70)), 16), KEYS)
+        self.assertEqual(terrace.chain_hash(KEYS[0], range(16, 32)), KEYS[1])
+        self.assertNotEqual(terrace.chain(list(range(64)), 16, salt=b"s"), KEYS)
+
+    def test_encode_decode_attend(self):
+        """One head's K all the same: attention is the mean of V."""
+        block = bytearray(LAYOUT.block_bytes)
+        k = array.array("f", [0.5] * 64 * 16)
+        v = array.array("f", [float(t) for t in range(16) for _ in range(64)])
+        for head in range(2):
+            terrace.encode(LAYOUT, block, 1, head, 0, 16, k, v)
+        back = array.array("f", [0.0] * 64 * 16)
+        terrace.decode(LAYOUT, bytes(block), 1, 1, 0, 16, v=back)
+        self.assertAlmostEqual(back[64 * 7], 7, delta=0.5)
+        room = bytearray(len(block) + 16)
+        at = -terrace._pointer(room)[0] % 16
+        aligned = memoryview(room)[at:at + len(block)]
+        aligned[:] = block
+        q, out, lse = array.array("f", [0.1] * 2 * 64), array.array("f", [0.0] * 2 * 64), array.array("f", [0.0] * 2)
+        terrace.attend(LAYOUT, layer=1, queries=1, q_heads=2, q=q, blocks=[aligned], kv_tokens=16, out=out, lse=lse,
+                       features=terrace.attend_features(window=16))
+        self.assertAlmostEqual(out[0], 7.5, delta=0.3)
+        self.assertAlmostEqual(out[127], 7.5, delta=0.3)
+        with self.assertRaises(TypeError):
+            terrace.attend(LAYOUT, quarries=1)
+        with self.assertRaises(terrace.Error) as caught:
+            terrace.attend(LAYOUT, layer=9, queries=1, q_heads=2, q=q, blocks=[aligned], kv_tokens=16, out=out)
+        self.assertEqual(caught.exception.status, terrace.Status.INVALID)
+
+    def test_no_cuda(self):
+        """In a process of its own: this one may have a plugin by now."""
+        done = subprocess.run([sys.executable, "-c", "import terrace\n"
+                               "try: terrace.cuda_load('/nowhere/libterrace_cuda.so')\n"
+                               "except terrace.Unsupported as error: print(error)"],
+                              env={**os.environ, "PYTHONPATH": os.path.join(CLIENT, "python")}, capture_output=True, text=True,
+                              check=False)
+        self.assertRegex(done.stdout, "^no CUDA: /nowhere", done.stderr)
+
+    def test_no_daemon(self):
+        with self.assertRaises(terrace.Unavailable) as caught:
+            terrace.connect("unix:/nonexistent/terraced.sock", timeout=0.5)
+        self.assertIn("/nonexistent/", str(caught.exception))
+
+
+class WithDaemon(unittest.TestCase):
+    def test_round_trips(self):
+        with running(TERRACED, *SMALL) as daemon, terrace.connect(daemon.address) as client, \
+                client.session([LAYOUT], engine="test") as session:
+            self.assertTrue(session.borrows)
+            self.assertEqual(session.gpus, [])
+            self.assertEqual(session.lookup(KEYS), 0)
+            self.assertIsNone(session.lease(KEYS))
+            self.assertIsNone(session.get(KEYS[0]))
+            with self.assertRaisesRegex(terrace.Unsupported, "lends no GPU"):
+                session.lease(KEYS, gpu=0)
+            self.assertEqual(fill(session, KEYS[:3]), [terrace.Status.OK] * 3)
+            self.assertEqual(session.lookup(KEYS, states=True), (3, [[terrace.State.HOST]] * 3 + [[terrace.State.ABSENT]]))
+            self.assertIsNone(session.lease(KEYS, all=True))
+            with session.lease(KEYS) as lease:
+                self.assertEqual(len(lease), 3)
+                for i in range(3):
+                    self.assertEqual(bytes(lease.block(i)), bytes_of(i))
+                    self.assertEqual(lease.tokens(i), 16)
+                with self.assertRaises(TypeError):
+                    lease.block(0)[0] = 1
+                with self.assertRaises(terrace.Error) as caught:
+                    lease.addresses()
+                self.assertEqual(caught.exception.status, terrace.Status.PRECONDITION)
+            self.assertTrue(session.put(KEYS[3], bytes_of(3), info=terrace.BlockInfo(parent=KEYS[2], position=48, tokens=9)))
+            self.assertFalse(session.put(KEYS[3], bytes_of(3)))
+            self.assertEqual(session.get(KEYS[3]), (bytearray(bytes_of(3)), 9))
+            self.assertEqual(session.warm(KEYS, wait=True), 4)
+            session.touch(KEYS)
+            session.report(KEYS, terrace.Event.TURN_END)
+            with self.assertRaises(terrace.Unavailable):
+                session.flush(KEYS)  # no disks
+            self.assertEqual(session.delete(KEYS[2:] + [b"n" * 16]), [0, 0, terrace.Status.MISS])
+            self.assertEqual(session.lookup(KEYS), 2)
+
+    def test_reservations(self):
+        with running(TERRACED, *SMALL) as daemon, terrace.connect(daemon.address) as client, \
+                client.session([LAYOUT]) as session:
+            with session.reserve(KEYS[:1]) as slots:
+                slots.block(0)[:4] = b"half"
+            self.assertIsNone(session.lease(KEYS[:1]))  # it was aborted
+            self.assertEqual(fill(session, KEYS[:2]), [0, 0])
+            again = session.reserve(KEYS[:3], [terrace.BlockInfo(position=16 * i) for i in range(3)])
+            self.assertEqual(again.statuses, [terrace.Status.EXISTS, terrace.Status.EXISTS, terrace.Status.OK])
+            self.assertIsNone(again.block(0))
+            again.block(2)[:] = bytes_of(2)
+            statuses, lease = again.commit(lease=True)
+            self.assertEqual(statuses, [terrace.Status.EXISTS, terrace.Status.EXISTS, terrace.Status.OK])
+            self.assertEqual(bytes(lease.block(2)), bytes_of(2))
+            lease.release()
+            with self.assertRaisesRegex(terrace.Error, "given back"):
+                lease.block(2)
+            tail = session.reserve_open(terrace.BlockInfo(position=48))
+            tail.block(0)[:] = bytes_of(3)
+            self.assertTrue(tail.commit_open(KEYS[3], 5))
+            self.assertEqual(session.get(KEYS[3])[1], 5)
+
+    def test_views_hold_the_lease(self):
+        with running(TERRACED, *SMALL) as daemon, terrace.connect(daemon.address) as client, \
+                client.session([LAYOUT]) as session:
+            fill(session)
+            lease = session.lease(KEYS)
+            view = lease.block(1)
+            piece = lease.block(1)[10:20]
+            with self.assertRaises(BufferError):
+                lease.release()
+            self.assertEqual(bytes(piece), bytes_of(1)[10:20])
+            piece.release()
+            lease.release()
+            with self.assertRaises(ValueError):
+                view[0]  # released with it
+            view = session.lease(KEYS).block(2)  # the view alone keeps the lease
+            gc.collect()
+            self.assertEqual(daemon.stats()["terrace_leases"], 1)
+            self.assertEqual(bytes(view), bytes_of(2))
+            del view
+            gc.collect()
+            wait_for(lambda: daemon.stats()["terrace_leases"] == 0, 2, "the lease is back")
+
+    def test_processes_share(self):
+        with running(TERRACED, *SMALL) as daemon, terrace.connect(daemon.address) as client, \
+                client.session([LAYOUT]) as session:
+            fill(session)
+            with terrace.connect(daemon.address) as other, other.attach(session.token) as joined:
+                with joined.lease(KEYS) as lease:
+                    self.assertEqual(bytes(lease.block(3)), bytes_of(3))
+            with terrace.connect(daemon.address, no_borrow=True) as other, other.session([LAYOUT]) as streams:
+                self.assertFalse(streams.borrows)
+                self.assertEqual(bytes(streams.get(KEYS[0])[0]), bytes_of(0))
+                with self.assertRaises(terrace.Error) as caught:
+                    streams.lease(KEYS)
+                self.assertEqual(caught.exception.status, terrace.Status.PRECONDITION)
+
+    def test_a_daemon_that_restarts(self):
+        daemon = Daemon(TERRACED, *SMALL)
+        try:
+            with terrace.connect(daemon.address, timeout=5) as client, client.session([LAYOUT]) as session:
+                fill(session)
+                lease = session.lease(KEYS)
+                epoch = session.epoch
+                daemon.kill()
+                with self.assertRaises((terrace.Unavailable, terrace.Stale)):
+                    session.lookup(KEYS)
+                self.assertEqual(bytes(lease.block(1)), bytes_of(1))  # what is leased stays
+                daemon.start()
+                session.reopen(timeout=10)
+                self.assertNotEqual(session.epoch, epoch)
+                self.assertEqual(session.lookup(KEYS), 0)
+                self.assertEqual(bytes(lease.block(1)), bytes_of(1))
+                lease.release()
+                fill(session)
+                self.assertEqual(session.lookup(KEYS), 4)
+        finally:
+            daemon.close()
+
+    def test_bad_arguments(self):
+        with running(TERRACED, *SMALL) as daemon, terrace.connect(daemon.address) as client, \
+                client.session([LAYOUT]) as session:
+            for wrong in ([], [b"a", b"bb"], [b""]):
+                with self.assertRaises((ValueError, terrace.Error)):
+                    session.lookup(wrong)
+            with self.assertRaises(ValueError):
+                session.put(KEYS[0], b"short")
+            with self.assertRaises(ValueError):
+                session.reserve(KEYS, [terrace.BlockInfo()])
+            with self.assertRaises(terrace.Error):
+                client.session([LAYOUT, terrace.Layout("y", 2, 2, 64, block_tokens=32)])
+            self.assertEqual(struct.unpack("<Q", session.token[:8]) != (0,), True)
+
+
+class Gpu:
+    """The simulated device's runtime, by the names of CUDA's; what it allocates is freed with it."""
+
+    def __init__(self):
+        self.runtime = ctypes.CDLL(os.path.join(SIM, "libcudart.so.13"))
+        for name, arguments in (("StreamCreate", 1), ("StreamSynchronize", 1), ("Malloc", 2), ("MemcpyAsync", 5)):
+            getattr(self.runtime, "cuda" + name).argtypes = [ctypes.c_void_p] * arguments
+        self.runtime.cudaMemcpyAsync.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+        self.runtime.cudaMalloc.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t]
+        stream = ctypes.c_void_p()
+        self.must(self.runtime.cudaStreamCreate(ctypes.byref(stream)))
+        self.stream = stream.value
+
+    @staticmethod
+    def must(error):
+        assert error == 0, "CUDA error %d" % error
+
+    def wait(self):
+        self.must(self.runtime.cudaStreamSynchronize(self.stream))
+
+    def put(self, address, data):
+        data = bytes(data)
+        self.must(self.runtime.cudaMemcpyAsync(address, data, len(data), 1, self.stream))
+
+    def get(self, address, size):
+        out = ctypes.create_string_buffer(size)
+        self.must(self.runtime.cudaMemcpyAsync(out, address, size, 2, self.stream))
+        self.wait()
+        return out.raw
+
+    def new(self, data):
+        """A copy on the device: its address."""
+        out = ctypes.c_void_p()
+        self.must(self.runtime.cudaMalloc(ctypes.byref(out), max(1, len(bytes(data)))))
+        self.put(out.value, data)
+        return out.value
+
+
+class WithGpu(unittest.TestCase):
+    FLAGS = (*SMALL, "--gpus", "all", "--gpu-bytes", "16MiB")
+
+    def setUp(self):
+        terrace.cuda_load(os.path.join(SIM, "libterrace_cuda.so.0"))
+        self.gpu = Gpu()
+
+    def test_blocks_on_the_gpu(self):
+        gpu = self.gpu
+        with running(TERRACED, *self.FLAGS, env={"LD_LIBRARY_PATH": SIM}) as daemon, \
+                terrace.connect(daemon.address) as client, client.session([LAYOUT], gpu=True) as session:
+            self.assertEqual(len(session.gpus), 1)
+            self.assertEqual(session.gpu_of(0), 0)
+            slots = session.reserve(KEYS, gpu=0)
+            self.assertIsNone(slots.block(0))
+            for i, address in enumerate(slots.addresses()):
+                gpu.put(address, bytes_of(i))
+            operation = slots.commit_after(gpu.stream)
+            self.assertEqual(operation.finish(), [terrace.Status.OK] * 4)
+            with session.lease(KEYS, all=True, gpu=0) as lease:
+                for i, address in enumerate(lease.addresses()):
+                    self.assertEqual(gpu.get(address, LAYOUT.block_bytes), bytes_of(i))
+                lease.check()
+            self.assertEqual(bytes(session.get(KEYS[1])[0]), bytes_of(1))  # the same bytes by stream
+            fill(session, [b"on the host only", b"warmed up there."])
+            self.assertEqual(session.warm([b"warmed up there."], wait=True, gpu=0), 1)
+            self.assertEqual(daemon.stats()["terrace_gpu_blocks{gpu=0}"], 5)
+            with self.assertRaisesRegex(terrace.Error, "lends 1 GPUs, none of number 1"):
+                session.warm(KEYS, gpu=1)
+            with session.lease([b"on the host only"], gpu=0) as lease:  # goes up, a layer after the other
+                for layer in range(LAYOUT.layers):
+                    lease.wait_layer(layer, gpu.stream)
+                self.assertEqual(gpu.get(lease.addresses()[0], LAYOUT.block_bytes), bytes_of(0))
+                lease.check()
+            lease = session.lease(KEYS, gpu=0, gpu_or_host=True)
+            lease.release_after(gpu.stream)
+            wait_for(lambda: daemon.stats()["terrace_leases"] == 0, 2, "the lease is back")
+            with self.assertRaisesRegex(terrace.Error, "given back"):
+                lease.addresses()
+            session.reserve([b"never written..."], gpu=0).abort()
+            self.assertIsNone(session.lease([b"never written..."]))
+
+    def test_attention_on_the_gpu(self):
+        """Encoded and attended on the device, in the daemon's memory: what the CPU makes of the same bytes."""
+        gpu = self.gpu
+        floats = [((i * 37) % 101 - 50) / 50 for i in range(32 * 2 * 64)]
+        k, v = array.array("f", floats), array.array("f", reversed(floats))
+        q = array.array("f", floats[:4 * 64])
+        with running(TERRACED, *self.FLAGS, env={"LD_LIBRARY_PATH": SIM}) as daemon, \
+                terrace.connect(daemon.address) as client, client.session([LAYOUT], gpu=True) as session:
+            with session.reserve(KEYS[:2], gpu=0) as slots:
+                table = gpu.new(array.array("Q", slots.addresses()))
+                for layer in range(2):
+                    terrace.cuda_encode(LAYOUT, gpu.stream, layer=layer, tokens=32, slots=gpu.new(array.array("q", range(32))),
+                                        blocks=table, block_count=2, k=gpu.new(k), v=gpu.new(v), k_stride=128, v_stride=128,
+                                        dtype=terrace.Dtype.F32)
+                slots.commit_after(gpu.stream).finish()
+            with session.lease(KEYS, gpu=0) as lease:
+                out, lse = gpu.new(bytes(4 * 64 * 4)), gpu.new(bytes(4 * 4))
+                shape = dict(sequences=1, queries=1, q_heads=4)
+                size = terrace.cuda_attend_workspace(LAYOUT, **shape)
+                options = dict(shape, layer=1, q=gpu.new(q), blocks=gpu.new(array.array("Q", lease.addresses())), blocks_stride=2,
+                               kv_tokens=gpu.new(array.array("I", [32])), out=out, lse=lse, workspace=gpu.new(bytes(size)),
+                               workspace_bytes=size)
+                terrace.cuda_attend_plan(LAYOUT, gpu.stream, **options)
+                terrace.cuda_attend(LAYOUT, gpu.stream, **options)
+                got = array.array("f", gpu.get(out, 4 * 64 * 4))
+                lease.check()
+            with session.lease(KEYS) as lease:
+                want = array.array("f", bytes(4 * 64 * 4))
+                terrace.attend(LAYOUT, layer=1, queries=1, q_heads=4, q=q, blocks=[lease.block(0), lease.block(1)], kv_tokens=32,
+                               causal=True, first_pos=31, out=want)
+            self.assertGreater(max(map(abs, want)), 0.01)
+            for a, b in zip(got, want):
+                self.assertAlmostEqual(a, b, delta=1e-4)
+
+    def test_refused_formats(self):
+        with running(TERRACED, *self.FLAGS, env={"LD_LIBRARY_PATH": SIM}) as daemon, terrace.connect(daemon.address) as client:
+            with self.assertRaisesRegex(terrace.Unsupported, "no CUDA kernel attends fp8 keys with tq2 values"):
+                client.session([terrace.Layout("x", 2, 2, 64, k_format="fp8", v_format="tq2")], gpu=True)
+
+    def test_the_daemon_dies_under_a_gpu_lease(self):
+        daemon = Daemon(TERRACED, *self.FLAGS, env={"LD_LIBRARY_PATH": SIM})
+        try:
+            with terrace.connect(daemon.address, timeout=5) as client, client.session([LAYOUT]) as session:
+                fill(session)
+                with session.lease(KEYS, gpu=0) as lease:
+                    for layer in range(LAYOUT.layers):
+                        lease.wait_layer(layer, self.gpu.stream)
+                    self.gpu.wait()
+                    daemon.kill()
+                    self.assertEqual(self.gpu.get(lease.addresses()[2], LAYOUT.block_bytes), bytes_of(2))
+                    lease.check()  # its bytes had all come
+                daemon.start()
+                session.reopen(timeout=10)
+                self.assertIsNone(session.lease(KEYS, gpu=0))
+        finally:
+            daemon.close()
+
+
+class Example(unittest.TestCase):
+    """client/examples/transformers: its bookkeeping; the rest, which wants torch, is only compiled."""
+
+    FLAGS = WithGpu.FLAGS
+    setUp = WithGpu.setUp
+
+    def sequence(self, session, prompt):
+        sequence = Sequence(session, LAYOUT, 0, lambda size: (self.gpu.new(bytes(size)), None))
+        sequence.begin(prompt)
+        return sequence
+
+    def compute(self, sequence, tokens):
+        """What the model would pack: of each block bytes that its number gives."""
+        for layer in range(LAYOUT.layers):
+            sequence.wait_layer(layer, self.gpu.stream)
+        for i in range(sequence.reused // 16, -(-tokens // 16)):
+            self.gpu.put(sequence.addresses[i], bytes_of(i))
+        self.gpu.wait()
+
+    def check(self, sequence, blocks):
+        for i in range(blocks):
+            self.assertEqual(self.gpu.get(sequence.addresses[i], LAYOUT.block_bytes), bytes_of(i))
+
+    def test_prefixes_are_reused(self):
+        prompt = list(range(70))
+        with running(TERRACED, *self.FLAGS, env={"LD_LIBRARY_PATH": SIM}) as daemon, \
+                terrace.connect(daemon.address) as client, client.session([LAYOUT], gpu=True) as session:
+            for reused, stored in ((0, 4), (64, 0)):
+                with self.sequence(session, prompt) as sequence:
+                    self.assertEqual(sequence.reused, reused)
+                    self.assertEqual(len(sequence.addresses), 5)
+                    self.compute(sequence, 70)
+                    sequence.publish()
+                    self.assertEqual(sequence.stored, stored)
+                    self.check(sequence, 5)
+                    self.assertFalse(sequence.room(80))
+                    self.assertTrue(sequence.room(81))
+            with self.sequence(session, prompt[:64]) as sequence:  # the last token is always computed
+                self.assertEqual(sequence.reused, 48)
+            with self.sequence(session, prompt[:20] + [9] * 20) as sequence:
+                self.assertEqual(sequence.reused, 16)
+            self.assertEqual(daemon.stats()["terrace_reservations"], 0)
+
+    def test_without_a_daemon(self):
+        with self.sequence(None, list(range(40))) as sequence:
+            self.assertEqual((sequence.reused, len(sequence.addresses)), (0, 3))
+            self.compute(sequence, 40)
+            sequence.publish()
+            self.check(sequence, 3)
+
+    def test_the_daemon_dies(self):
+        daemon = Daemon(TERRACED, *self.FLAGS, env={"LD_LIBRARY_PATH": SIM})
+        try:
+            with terrace.connect(daemon.address, timeout=3) as client, client.session([LAYOUT]) as session, \
+                    self.sequence(session, list(range(64))) as sequence:
+                self.compute(sequence, 64)
+                daemon.kill()
+                with self.assertRaises(Lost):
+                    sequence.publish()
+        finally:
+            daemon.close()
+
+    def test_the_rest_compiles(self):
+        for name in ("packed_cache.py", "generate.py"):
+            with open(os.path.join(EXAMPLE, name), encoding="utf-8") as source:
+                compile(source.read(), name, "exec")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[5:], verbosity=2)

@@ -1,0 +1,26 @@
+# A GPU that is none (sim_device.h): a plugin and a runtime by the names that are loaded, in a folder of their own, for programs that run
+# with LD_LIBRARY_PATH=${SIM_DEVICE_FOLDER}; and the same device as a library, for tests that link it.
+set(SIM_DEVICE_FOLDER ${CMAKE_CURRENT_BINARY_DIR}/sim_device)
+
+add_library(sim_device STATIC sim_device.c sim_copy.c sim_wait.c sim_stream.c)
+target_link_libraries(sim_device PUBLIC Threads::Threads)
+
+add_library(sim_plugin MODULE sim_kernels.c sim_device.c sim_copy.c sim_wait.c sim_stream.c)
+target_link_libraries(sim_plugin PRIVATE terrace_kernels Threads::Threads)
+set_target_properties(sim_plugin PROPERTIES PREFIX "" OUTPUT_NAME libterrace_cuda SUFFIX .so.0
+                      LIBRARY_OUTPUT_DIRECTORY ${SIM_DEVICE_FOLDER})
+add_library(sim_runtime MODULE sim_runtime.c sim_stream.c)
+target_link_libraries(sim_runtime PRIVATE Threads::Threads)
+set_target_properties(sim_runtime PROPERTIES PREFIX "" OUTPUT_NAME libcudart SUFFIX .so.13
+                      LIBRARY_OUTPUT_DIRECTORY ${SIM_DEVICE_FOLDER})
+
+# The same program as on a GPU (gpu/run.sh), over the simulated device.
+add_executable(gpu_device gpu/device.c gpu/device_rig.c)
+target_link_libraries(gpu_device PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+add_dependencies(gpu_device sim_plugin sim_runtime)
+add_test(NAME gpu_device_sim COMMAND gpu_device)
+set_tests_properties(gpu_device_sim PROPERTIES TIMEOUT 120 ENVIRONMENT LD_LIBRARY_PATH=${SIM_DEVICE_FOLDER})
+add_test(NAME gpu_device_sim_lost COMMAND gpu_device lost)
+set_tests_properties(gpu_device_sim_lost PROPERTIES TIMEOUT 120
+                     ENVIRONMENT "LD_LIBRARY_PATH=${SIM_DEVICE_FOLDER};SIM_GPU_LOST_AFTER=3")
+terrace_test(sim_faults LIBS sim_device)
