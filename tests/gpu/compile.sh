@@ -16,7 +16,7 @@ for source in $(ls kernels/cuda/*.cu | grep -E "/(attend|extend)$format"); do
 	echo "#include \"$source\"" >>"$units/${kind%%_*}_$((number % 2)).cu"
 done
 # Without the slower passes, for the code is thrown away.
-compile='nvcc -O1 -Xcicc -O1 -Xptxas -O1 -std=c++17 -I. -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror -o /dev/null'
+compile='nvcc -O1 -Xcicc -O1 -Xptxas -O0 -std=c++17 -I. -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror -o /dev/null'
 # The products of warpgroups exist for sm_90a alone. One format stands for all: they differ in how they are decoded.
 $compile -gencode arch=compute_90a,code=sm_90a -DTERRACE_CUDA_90A -c kernels/cuda/extend_tq4.cu
 # Two at a time, the long ones first.
