@@ -56,9 +56,10 @@ def watch(pid, seconds, workers):
 def main():
     terraced, storm, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
     with tempfile.TemporaryDirectory(prefix="terrace-endurance-") as folder:
-        # 512 blocks of 37 KiB: 18 MiB.
+        # 512 blocks of 37 KiB: 18 MiB. The graph's tables are bounded, but their pages are taken as they fill: of this size they are full
+        # before memory is watched (with 131072 nodes it would go on for minutes, and a leak would hide in it).
         with running(terraced, "--host-bytes", "6MiB", "--extent-bytes", "1MiB", "--disks",
-                     "%s/a:10MiB,%s/b:10MiB" % (folder, folder), "--slab-bytes", "2MiB") as daemon:
+                     "%s/a:10MiB,%s/b:10MiB" % (folder, folder), "--slab-bytes", "2MiB", "--graph-nodes", "256") as daemon:
             workers = [subprocess.Popen([storm, "worker", daemon.address, str(n)], stdout=subprocess.PIPE, text=True)
                        for n in range(WORKERS)]
             for worker in workers:
