@@ -22,10 +22,13 @@ static int page_make(void)
 void fake_gpu_start(struct fake *f, const struct device_ops *ops)
 {
 	struct fake_gpu *g = &f->gpu;
-	const char *why;
+	const char *why = "";
 
 	pthread_mutex_lock(&f->lock);
-	MUST(ops->open(0, &g->device, &why) == STATUS_OK && ops->info(g->device, &g->info, &why) == STATUS_OK);
+	if (ops->open(0, &g->device, &why) || ops->info(g->device, &g->info, &why)) {
+		fprintf(stderr, "fake: no GPU: %s\n", why);
+		abort();
+	}
 	g->range_bytes = RANGE_EXTENTS * EXTENT_BYTES;
 	for (int l = 0; l < FAKE_GPU_LAYOUTS; l++) {
 		MUST(ops->range_reserve(g->device, g->range_bytes, &g->range[l], &why) == STATUS_OK);

@@ -11,30 +11,15 @@
 #include <string.h>
 #include <unistd.h>
 
-static char lost_file[64];
-
-/* The device of this test is lost once there is a file. */
 static void open_one(void)
 {
-	snprintf(lost_file, sizeof(lost_file), "/tmp/client-gpu-lost-%d", (int)getpid());
-	setenv("SIM_GPU_LOST_FILE", lost_file, 1);
 	rig_open(1, false);
 	rig_put();
 }
 
-static void close_one(void)
-{
-	rig_close();
-	strcat(lost_file, ".0");
-	unlink(lost_file);
-}
-
 static void lose(void)
 {
-	char name[80];
-
-	snprintf(name, sizeof(name), "%s.0", lost_file);
-	close(open(name, O_WRONLY | O_CREAT, 0600));
+	close(open(rig.lost_file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
 }
 
 /* Leases told that `layers` copies are to come behind `base` of word 5. */
@@ -379,7 +364,7 @@ int main(void)
 	int failed;
 	SRunner *runner;
 
-	tcase_add_checked_fixture(one, open_one, close_one);
+	tcase_add_checked_fixture(one, open_one, rig_close);
 	tcase_add_loop_test(one, layers_come, 0, 2);
 	tcase_add_test(one, the_daemon_goes);
 	tcase_add_test(one, the_session_is_closed);

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <poll.h>
 #include <string.h>
+#include <unistd.h>
 
 struct rig rig;
 
@@ -28,6 +29,9 @@ void rig_open(uint32_t layouts, bool no_gpu)
 
 	memset(&rig, 0, sizeof(rig));
 	fake_start(&rig.fake);
+	snprintf(rig.lost_file, sizeof(rig.lost_file), "%s/lost", rig.fake.folder);
+	setenv("SIM_GPU_LOST_FILE", rig.lost_file, 1);
+	strcat(rig.lost_file, ".0");
 	if (!no_gpu) {
 		rig.ops = rig_plugin();
 		fake_gpu_start(&rig.fake, rig.ops);
@@ -54,6 +58,7 @@ void rig_close(void)
 	terrace_disconnect(rig.client);
 	if (rig.fake.gpu.ops)
 		fake_gpu_stop(&rig.fake);
+	unlink(rig.lost_file);
 	fake_stop(&rig.fake);
 }
 

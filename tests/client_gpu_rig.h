@@ -23,6 +23,7 @@ struct rig {
 	struct terrace_keys keys;
 	struct sim_stream *stream;
 	atomic_bool gate;
+	char lost_file[96]; /* the device is lost once there is such a file */
 };
 
 extern struct rig rig;

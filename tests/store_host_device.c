@@ -355,9 +355,10 @@ START_TEST(a_lost_device_is_unavailable)
 	struct host_tier *t, *another;
 	struct host_slot slots[8], s;
 	struct host_pool *p;
-	char prefix[64];
+	char folder[] = "/tmp/terrace-test-XXXXXX", prefix[64];
 
-	snprintf(prefix, sizeof(prefix), "/tmp/store-host-device-%d", getpid());
+	ck_assert_ptr_nonnull(mkdtemp(folder));
+	snprintf(prefix, sizeof(prefix), "%s/lost", folder);
 	setenv("SIM_GPU_LOST_FILE", prefix, 1);
 	device_begin();
 	o.device = device;
@@ -366,6 +367,7 @@ START_TEST(a_lost_device_is_unavailable)
 	for (int i = 0; i < 8; i++)
 		slots[i] = taken(p);
 	lose();
+	rmdir(folder);
 	ck_assert_int_eq(host_slot_take(p, &s), STATUS_UNAVAILABLE);
 	ck_assert_int_eq(host_slot_take(pool_of(t, 2, MIB), &s), STATUS_UNAVAILABLE);
 	ck_assert_int_eq(host_create(&o, &another), STATUS_UNAVAILABLE);
