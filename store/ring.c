@@ -103,13 +103,28 @@ static bool queue_remove(struct ring_queue *queue, struct ring_request *q)
 	return false;
 }
 
+/* Which queue is next: the highest that has something, or a lower one that was passed over RING_PATIENCE times. RING_PRIORITIES: none. */
+static int queue_next(struct ring *r)
+{
+	int first = 0, next;
+
+	while (first < RING_PRIORITIES && !r->queues[first].first)
+		first++;
+	next = first;
+	for (int i = first + 1; i < RING_PRIORITIES; i++)
+		if (r->queues[i].first && ++r->queues[i].passed > RING_PATIENCE && next == first)
+			next = i;
+	return next;
+}
+
 struct ring_request *ring_take(struct ring *r)
 {
+	const int next = queue_next(r);
 	struct ring_request *q = NULL;
 
-	for (int i = 0; i < RING_PRIORITIES && !q; i++)
-		q = queue_take(&r->queues[i]);
-	if (q) {
+	if (next < RING_PRIORITIES) {
+		q = queue_take(&r->queues[next]);
+		r->queues[next].passed = 0;
 		q->state = RING_GIVEN;
 		r->waiting--;
 		atomic_fetch_add_explicit(&r->under_way, 1, memory_order_relaxed);

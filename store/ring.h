@@ -6,7 +6,7 @@
  * told by ring_look, never guessed.
  *
  * Requests wait in three queues by priority until there is room in the depth; within a priority they
- * keep their order. Syncs are barriers for nobody: whoever wants the data of a write durable waits for
+ * keep their order. A lower priority is not starved: after RING_PATIENCE requests of others, one of its own goes. Syncs are barriers for nobody: whoever wants the data of a write durable waits for
  * that write, then asks for the sync.
  *
  * A short read or write is continued by the ring; a read past the end of the file is IO with error
@@ -27,7 +27,7 @@
 
 #include "store/status.h"
 
-enum { RING_DEPTH_MAX = 1024, RING_FILES_MAX = 4096, RING_BUFFERS_MAX = 16384 };
+enum { RING_PATIENCE = 8, RING_DEPTH_MAX = 1024, RING_FILES_MAX = 4096, RING_BUFFERS_MAX = 16384 };
 #define RING_NONE UINT32_MAX
 
 enum ring_op { RING_READ, RING_WRITE, RING_SYNC /* fdatasync */ };

@@ -23,6 +23,7 @@ enum ring_state { RING_IDLE_STATE, RING_WAITING, RING_GIVEN }; /* ring_request.s
 
 struct ring_queue {
 	struct ring_request *first, *last;
+	uint32_t passed;           /* how often in a row another queue's request was taken while one waited here */
 };
 
 struct ring_live {

@@ -154,7 +154,7 @@ END_TEST
 
 START_TEST(the_urgent_go_first)
 {
-	enum { N = 30 };
+	enum { N = RING_PRIORITIES * (RING_PATIENCE / 2) };
 	struct faults f = {.open = 0};
 	struct ring_calls calls;
 	_Atomic uint32_t order = 0;
@@ -179,6 +179,40 @@ START_TEST(the_urgent_go_first)
 	for (int i = 0; i < N; i++)
 		ck_assert_uint_eq(jobs[i].place, (uint32_t)jobs[i].ring.priority * (N / RING_PRIORITIES) +
 							 (uint32_t)i / RING_PRIORITIES);
+	job_wait(&blocker);
+	rig_close(&g);
+}
+END_TEST
+
+/* Among many that are urgent, those of two lower priorities have every so many-th turn each. */
+START_TEST(none_is_starved)
+{
+	enum { EACH = 3, N = 6 * RING_PATIENCE };
+	struct faults f = {.open = 0};
+	struct ring_calls calls;
+	_Atomic uint32_t order = 0;
+	struct job blocker, jobs[N];
+	struct rig g;
+
+	faults_rig(&g, _i, 1, &f, &calls);
+	job_make(&blocker, &g, RING_WRITE, 0, 1);
+	job_start(&blocker);
+	until_entered(&f, 1);
+	for (int i = 0; i < N; i++) {
+		job_make(&jobs[i], &g, RING_WRITE, 1 + (uint32_t)i, 1);
+		jobs[i].ring.priority = i < EACH ? RING_IDLE : i < 2 * EACH ? RING_AHEAD : RING_URGENT;
+		jobs[i].order = &order;
+		job_start(&jobs[i]);
+	}
+	atomic_store(&f.open, 1);
+	for (int i = 0; i < N; i++)
+		job_wait(&jobs[i]);
+	for (uint32_t i = 0; i < EACH; i++) {
+		ck_assert_uint_eq(jobs[EACH + i].place, RING_PATIENCE + i * (RING_PATIENCE + 1));
+		ck_assert_uint_eq(jobs[i].place, jobs[EACH + i].place + 1);
+	}
+	for (uint32_t i = 2 * EACH + 1; i < N; i++)
+		ck_assert_uint_gt(jobs[i].place, jobs[i - 1].place);
 	job_wait(&blocker);
 	rig_close(&g);
 }
@@ -388,6 +422,7 @@ static void add(TCase *c, int first)
 	tcase_add_loop_test(c, the_view_says_what_runs, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, bytes_come_as_they_were_written, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, the_urgent_go_first, first, ENGINE_COUNT);
+	tcase_add_loop_test(c, none_is_starved, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, the_depth_is_reached_and_not_exceeded, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, the_queue_is_bounded, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, a_waiting_request_can_be_taken_back, first, ENGINE_COUNT);
