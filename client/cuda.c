@@ -286,6 +286,7 @@ static enum terrace_status extend_read(struct call *c, const struct terrace_layo
 	e->lse = o.lse;
 	e->workspace = o.workspace;
 	e->workspace_bytes = o.workspace_bytes;
+	e->tree_stride = o.tree_stride;
 	return TERRACE_OK;
 }
 

@@ -157,6 +157,7 @@ START_TEST(test_extend_arrives)
 	o.lse = (float *)128;
 	o.workspace = (void *)256;
 	o.workspace_bytes = 512;
+	o.tree_stride = 60;
 	ck_assert_int_eq(terrace_cuda_extend_workspace(&l, &o, &bytes), TERRACE_OK);
 	ck_assert_uint_eq(bytes, 4096);
 	ck_assert_int_eq(terrace_cuda_extend(&l, &o, NULL), TERRACE_OK);
@@ -183,6 +184,7 @@ START_TEST(test_extend_arrives)
 	ck_assert_ptr_eq(e->lse, o.lse);
 	ck_assert_ptr_eq(e->workspace, o.workspace);
 	ck_assert_uint_eq(e->workspace_bytes, 512);
+	ck_assert_uint_eq(e->tree_stride, 60);
 }
 END_TEST
 

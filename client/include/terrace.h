@@ -730,18 +730,19 @@ struct terrace_cuda_extend_options {
 	enum terrace_dtype kv_dtype;   /* TERRACE_F16 or TERRACE_BF16 */
 	const uint64_t *blocks;        /* [sequences][blocks_stride], as above, of the prefix */
 	uint32_t blocks_stride;
-	const struct terrace_cuda_features *features; /* on the host; without tree_bias and ranges; NULL: none */
+	const struct terrace_cuda_features *features; /* on the host; tree_bias: [total_queries][tree_stride]; NULL: none */
 	void *out;                     /* [total_queries][q_heads][head_dim], 16-byte aligned */
 	enum terrace_dtype out_dtype;
 	float *lse;                    /* [total_queries][q_heads]; may be NULL */
 	void *workspace;               /* 256-byte aligned */
 	size_t workspace_bytes;
+	uint32_t tree_stride;          /* with a tree_bias, of new token i to new token c of its sequence: at least the most of one */
 };
 #define TERRACE_CUDA_EXTEND_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_extend_options)
 
 TERRACE_API enum terrace_status terrace_cuda_extend_workspace(const struct terrace_layout *layout,
 							      const struct terrace_cuda_extend_options *options, size_t *bytes);
-/* Needs compute capability 9.0. TERRACE_EXHAUSTED: the workspace is too small. */
+/* A tree_bias or ranges cost speed. TERRACE_EXHAUSTED: the workspace is too small. */
 TERRACE_API enum terrace_status terrace_cuda_extend(const struct terrace_layout *layout,
 						    const struct terrace_cuda_extend_options *options, void *stream);
 

@@ -97,7 +97,7 @@ class CudaExtendOptions(Sized):
                 ("q", c_void_p), ("q_dtype", c_int), ("k", c_void_p), ("v", c_void_p), ("k_stride", c_size_t),
                 ("v_stride", c_size_t), ("kv_dtype", c_int), ("blocks", c_void_p), ("blocks_stride", c_uint32),
                 ("features", c_void_p), ("out", c_void_p), ("out_dtype", c_int), ("lse", c_void_p), ("workspace", c_void_p),
-                ("workspace_bytes", c_size_t)]
+                ("workspace_bytes", c_size_t), ("tree_stride", c_uint32)]
 
 
 class CudaCodecOptions(Sized):

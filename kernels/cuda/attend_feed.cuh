@@ -73,6 +73,7 @@ template <class S> struct feed {
 				bulk_load(to + i * second, address, whole_steps() ? n * S::ATOM : S::ATOM, on);
 		}
 #else
+		(void)on;
 		for (uint32_t i = 0; i < n; i++) {
 			const uint64_t atom = __shfl_sync(ALL_LANES, address, owner + i);
 

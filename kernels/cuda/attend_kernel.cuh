@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(32 * shape<K, V, TILES>::WARPS, shape<K, V, TI
 	attend_kernel(const __grid_constant__ attend_args a)
 {
 	using S = shape<K, V, TILES>;
-	extern __shared__ __align__(128) uint8_t shared[];
+	DYNAMIC_SHARED(uint8_t, shared, 128);
 	bool waited = !a.settled;
 	query_bits<S> bits;
 	feed<S> in;

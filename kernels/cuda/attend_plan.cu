@@ -7,6 +7,7 @@
  * Every CTA works its own share out, by a thread of one block.
  */
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/machine.cuh"
 #include "kernels/cuda/plan.cuh"
 
 namespace
@@ -254,7 +255,7 @@ __device__ void plan_line(const plan_args &a, batch &b, const line &l)
 
 __global__ void __launch_bounds__(THREADS) plan_kernel(const plan_args a)
 {
-	extern __shared__ uint32_t room[];
+	DYNAMIC_SHARED(uint32_t, room, 16);
 	batch &b = *(batch *)room;
 	const uint32_t rows_each = a.heads * a.tiles, rows = a.sequences * rows_each;
 
@@ -420,6 +421,6 @@ extern "C" enum status kv_cuda_attend_plan(const struct kv_cuda_attend *a, cudaS
 	if (cudaFuncSetAttribute(plan_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
 				 sizeof(batch)) != cudaSuccess)
 		return STATUS_INTERNAL;
-	plan_kernel<<<1, THREADS, sizeof(batch), stream>>>(args);
+	launch_kernel(plan_kernel, 1, THREADS, sizeof(batch), stream, args);
 	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
 }

@@ -192,31 +192,12 @@ template <class P, enum kv_side SIDE> struct whole_plane {
  * transpose (V): the 16-bit formats' words. */
 template <enum kv_side SIDE> DEVICE uint4 load_matrices(uint32_t row)
 {
-	uint4 v;
-
-	if (SIDE == KV_SIDE_K)
-		asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-			     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-			     : "r"(row)
-			     : "memory");
-	else
-		asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-			     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-			     : "r"(row)
-			     : "memory");
-	return v;
+	return load_four_matrices<SIDE == KV_SIDE_V>(row);
 }
 
 template <enum kv_side SIDE> DEVICE void store_matrices(uint32_t row, uint4 v)
 {
-	if (SIDE == KV_SIDE_K)
-		asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
-			     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-			     : "memory");
-	else
-		asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
-			     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-			     : "memory");
+	store_four_matrices<SIDE == KV_SIDE_V>(row, v);
 }
 
 /* Offset of the row that this lane names to the two above, for the four matrices of 16 tokens x 16 dims whose

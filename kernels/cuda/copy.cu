@@ -3,17 +3,19 @@
  * takes pieces c, c + grid, ... The warp's lanes look up the addresses of its next 32 pieces at once; lane 0 keeps
  * a ring of stages busy: piece i + STAGES - LAG is asked for while piece i is written. The same for memory of the
  * device and for pinned host memory mapped into it.
+ *
+ * Where there are no bulk copies, a warp takes a piece through its registers, 4 KiB at a time, and a CTA has 16 warps.
  */
+#include "kernels/cuda/copy_pairs.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/device_memory.h"
 
 namespace
 {
 
-constexpr uint32_t PIECE_BYTES = 8192, STAGES = 12, LAG = 4; /* stores that may still read their stage */
-constexpr uint32_t COPY_CTAS = 2;                            /* a multiprocessor holds two: 197 KB */
-constexpr uint32_t COPY_SHARED = STAGES * PIECE_BYTES + STAGES * 8;
+constexpr uint32_t PIECE_BYTES = 8192, STAGES = 12;
+constexpr uint32_t COPY_CTAS = 2; /* a multiprocessor holds two: 197 KB or, without bulk copies, 32 warps */
+constexpr uint32_t BULK_THREADS = 32, BULK_SHARED = STAGES * PIECE_BYTES + STAGES * 8, PLAIN_THREADS = 512;
 
 struct copy_args {
 	const uint64_t *from, *to;
@@ -53,12 +55,8 @@ DEVICE copy_piece piece_of(const copy_args &a, uint64_t i)
 	return p;
 }
 
-DEVICE void bulk_store(uint64_t to, uint32_t from, uint32_t bytes)
-{
-	asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
-		     "r"(bytes)
-		     : "memory");
-}
+#if TERRACE_CUDA_BULK
+constexpr uint32_t LAG = 4; /* stores that may still read their stage */
 
 DEVICE copy_piece piece_from_lane(const copy_piece &mine, uint32_t lane)
 {
@@ -82,9 +80,9 @@ struct piece_walk {
 	}
 };
 
-__global__ void __launch_bounds__(32) copy_kernel(const copy_args a)
+DEVICE void copy_pieces(const copy_args &a)
 {
-	extern __shared__ __align__(128) uint8_t ring[];
+	DYNAMIC_SHARED(uint8_t, ring, 128);
 	const uint32_t lane = threadIdx.x, data = shared_address(ring), barriers = data + STAGES * PIECE_BYTES;
 	const uint64_t count = a.pieces > blockIdx.x ? (a.pieces - 1 - blockIdx.x) / gridDim.x + 1 : 0;
 	piece_walk loads, stores;
@@ -102,7 +100,7 @@ __global__ void __launch_bounds__(32) copy_kernel(const copy_args a)
 
 			if (lane == 0) {
 				/* the stage's last store was LAG steps ago, and every step closes a group */
-				asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LAG - 1) : "memory");
+				bulk_wait_read<LAG - 1>();
 				barrier_expect(barriers + 8 * s, p.bytes);
 				if (p.bytes)
 					bulk_load(data + s * PIECE_BYTES, p.from, p.bytes, barriers + 8 * s);
@@ -117,13 +115,42 @@ __global__ void __launch_bounds__(32) copy_kernel(const copy_args a)
 				barrier_wait(barriers + 8 * s, (uint32_t)(j / STAGES % 2));
 				if (p.bytes)
 					bulk_store(p.to, data + s * PIECE_BYTES, p.bytes);
-				asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+				bulk_close_group();
 			}
 		}
 		__syncwarp();
 	}
 	if (lane == 0)
-		asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+		bulk_wait_all();
+}
+#else
+DEVICE void copy_pieces(const copy_args &a)
+{
+	constexpr uint32_t WARPS = PLAIN_THREADS / 32, AT_ONCE = 8; /* 16-byte vectors of a lane */
+	const uint32_t lane = threadIdx.x % 32;
+
+	for (uint64_t i = (uint64_t)blockIdx.x * WARPS + threadIdx.x / 32; i < a.pieces; i += (uint64_t)gridDim.x * WARPS) {
+		const copy_piece p = piece_of(a, i);
+		const uint4 *from = (const uint4 *)p.from;
+		uint4 *to = (uint4 *)p.to, held[AT_ONCE];
+
+		for (uint32_t at = lane; at < p.bytes / 16; at += 32 * AT_ONCE) {
+#pragma unroll
+			for (uint32_t j = 0; j < AT_ONCE; j++)
+				if (at + 32 * j < p.bytes / 16)
+					held[j] = from[at + 32 * j];
+#pragma unroll
+			for (uint32_t j = 0; j < AT_ONCE; j++)
+				if (at + 32 * j < p.bytes / 16)
+					to[at + 32 * j] = held[j];
+		}
+	}
+}
+#endif
+
+__global__ void __launch_bounds__(TERRACE_CUDA_BULK ? BULK_THREADS : PLAIN_THREADS) copy_kernel(const copy_args a)
+{
+	copy_pieces(a);
 }
 
 enum status fill_shape(const struct kv_cuda_copy *c, copy_args *a)
@@ -145,6 +172,21 @@ enum status fill_shape(const struct kv_cuda_copy *c, copy_args *a)
 	return STATUS_OK;
 }
 
+/* Whether the current device runs the code without bulk copies. */
+enum status plain_code(bool *plain)
+{
+	cudaFuncAttributes attributes;
+
+	if (cudaFuncGetAttributes(&attributes, copy_kernel) != cudaSuccess)
+		return STATUS_INTERNAL;
+#ifdef TERRACE_CUDA_PORTABLE
+	*plain = true;
+#else
+	*plain = attributes.ptxVersion < 90;
+#endif
+	return STATUS_OK;
+}
+
 /* CTAs that fill the device; 0 if CUDA does not say. */
 uint32_t device_ctas()
 {
@@ -161,13 +203,17 @@ uint32_t device_ctas()
 /* With at most so many CTAs; 0: as many as fill the device. */
 static enum status launch(const copy_args &a, uint32_t ctas, cudaStream_t stream)
 {
-	uint64_t grid = ctas ? ctas : device_ctas();
+	uint64_t grid = ctas ? ctas : device_ctas(), needed = a.pieces;
+	bool plain;
 
-	if (grid == 0 || cudaFuncSetAttribute(copy_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-					      COPY_SHARED) != cudaSuccess)
+	if (grid == 0 || plain_code(&plain) != STATUS_OK)
 		return STATUS_INTERNAL;
-	grid = grid < a.pieces ? grid : a.pieces;
-	copy_kernel<<<(uint32_t)grid, 32, COPY_SHARED, stream>>>(a);
+	if (plain)
+		needed = (a.pieces - 1) / (PLAIN_THREADS / 32) + 1;
+	else if (cudaFuncSetAttribute(copy_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BULK_SHARED) != cudaSuccess)
+		return STATUS_INTERNAL;
+	grid = grid < needed ? grid : needed;
+	launch_kernel(copy_kernel, (uint32_t)grid, plain ? PLAIN_THREADS : BULK_THREADS, plain ? 0 : BULK_SHARED, stream, a);
 	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
 }
 

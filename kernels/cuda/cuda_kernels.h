@@ -172,7 +172,10 @@ struct kv_cuda_extend {
 				 * the first ceil(prefix_tokens / block_tokens) of a sequence are read,
 				 * but none that lies before what its queries see */
 	uint32_t blocks_stride;
-	struct kv_attend_features features; /* device pointers; tree_bias and ranges are UNSUPPORTED */
+	struct kv_attend_features features; /* device pointers; tree_bias is [total_queries][tree_stride]: entry [i][c] where new
+					     * token i looks at new token c of its own sequence. It and ranges cost speed: their
+					     * calls take the code for devices without products of warpgroups */
+	uint32_t tree_stride; /* at least the new tokens of every sequence, if there is a tree_bias */
 	void *out; /* [total_queries][q_heads][head_dim], dense, 16-byte aligned */
 	enum kv_dtype out_dtype;
 	float *lse;      /* [total_queries][q_heads], natural logarithm; may be NULL */
@@ -184,8 +187,7 @@ struct kv_cuda_extend {
  * if it is unsound or unsupported. Reads no device pointer. */
 size_t kv_cuda_extend_workspace(const struct kv_cuda_extend *e);
 
-/* Runs one layer. The formats of kv_cuda_attend_supported; needs compute capability 9.0 (UNSUPPORTED on
- * others) and a build for sm_90a. */
+/* Runs one layer. The formats of kv_cuda_attend_supported. */
 enum status kv_cuda_extend_run(const struct kv_cuda_extend *e, struct CUstream_st *stream);
 
 #ifdef __cplusplus

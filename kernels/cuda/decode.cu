@@ -97,8 +97,7 @@ __global__ void __launch_bounds__(32 * CODEC_WARPS)
 struct decode {
 	template <int D, int FORMAT> static void launch(dim3 grid, const codec_work &w)
 	{
-		decode_kernel<D, FORMAT><<<grid, 32 * CODEC_WARPS, 0, w.stream>>>(w.args, w.sides[0],
-										  w.sides[1], w.first);
+		launch_kernel(decode_kernel<D, FORMAT>, grid, 32 * CODEC_WARPS, 0, w.stream, w.args, w.sides[0], w.sides[1], w.first);
 	}
 
 	static bool tiles(uint32_t d, enum kv_format f, const codec_work &w)

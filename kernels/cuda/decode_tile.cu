@@ -356,7 +356,7 @@ __global__ void __launch_bounds__(32 * decode_shape<D, FORMAT>::WARPS, 1)
 	decode_tiles_kernel(const __grid_constant__ decode_launch l)
 {
 	using shape = decode_shape<D, FORMAT>;
-	extern __shared__ __align__(16) uint8_t shared[];
+	DYNAMIC_SHARED(uint8_t, shared, 16);
 	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, step = gridDim.x * shape::WARPS;
 	uint8_t *const mine = shared + warp * shape::BYTES;
 	uint32_t tile = warp * gridDim.x + blockIdx.x, buffer = 0, side = ~0u;
@@ -406,12 +406,13 @@ template <int D, int FORMAT> bool launch(const codec_work &w)
 		l.tiles = l.units.tiles * w.count;
 		if (!sms ||
 		    cudaFuncSetAttribute(decode_tiles_kernel<D, FORMAT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-					 shape::SHARED) != cudaSuccess)
+					 shape::SHARED) != cudaSuccess) {
+			cudaGetLastError(); /* the device has too little; the other kernel's launch is not to be blamed for it */
 			return false;
+		}
 		const uint32_t ctas = (l.tiles + shape::WARPS - 1) / shape::WARPS;
 
-		decode_tiles_kernel<D, FORMAT>
-			<<<ctas < sms ? ctas : sms, 32 * shape::WARPS, shape::SHARED, w.stream>>>(l);
+		launch_kernel(decode_tiles_kernel<D, FORMAT>, ctas < sms ? ctas : sms, 32 * shape::WARPS, shape::SHARED, w.stream, l);
 		return true;
 	} else {
 		return false;

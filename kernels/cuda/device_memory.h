@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <time.h>
 
+#include "kernels/cuda/copy_pairs.h"
 #include "kernels/cuda/driver.h"
 #include "store/device.h"
 
@@ -94,10 +95,6 @@ extern "C" {
 
 /* From which piece size on lists go by copy engines: 0 always, UINT64_MAX never, for measurements. Before the first copy. */
 void kv_cuda_device_engine_bytes(struct device *d, uint64_t bytes);
-
-/* Copies of bytes [offset, offset + bytes) of each pair, which is in device memory, by the kernel of copy.cu; kv_cuda_copy otherwise. */
-enum status kv_cuda_copy_pairs(const struct device_pair *pairs, uint32_t count, uint64_t offset, uint64_t bytes, uint32_t ctas,
-			       struct CUstream_st *stream);
 
 const struct device_ops *kv_cuda_device_ops(void);
 

@@ -131,7 +131,7 @@ template <int D> struct lane_int4 {
 			    high = fmaxf(__low2float(high2), __high2float(high2));
 		const float step = fmaxf(__fmul_rn(__fadd_rn(high, -low), 1.0f / 15.0f), 1e-6f);
 
-		asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(step));
+		inverse = reciprocal_fast(step);
 		const uint32_t point = int4_rounded(-low, inverse, 0);
 
 		zero = (float)point;

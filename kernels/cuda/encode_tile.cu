@@ -277,7 +277,7 @@ DEVICE int64_t slot_of(const encode_launch &l, uint32_t tile, uint32_t lane)
 template <int D, int FORMAT>
 __global__ void __launch_bounds__(32 * WARPS, 1) encode_tiles_kernel(const __grid_constant__ encode_launch l)
 {
-	extern __shared__ __align__(16) uint8_t shared[];
+	DYNAMIC_SHARED(uint8_t, shared, 16);
 	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, step = gridDim.x * WARPS;
 	uint8_t *const mine = shared + warp * 2 * TILE_BYTES<D>;
 	uint32_t tile = warp * gridDim.x + blockIdx.x, buffer = 0;
@@ -325,12 +325,13 @@ template <int D, int FORMAT> bool launch(const codec_work &w)
 
 	l.tiles = l.units.tiles * w.count;
 	if (!sms || cudaFuncSetAttribute(encode_tiles_kernel<D, FORMAT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-					 SHARED_BYTES<D>) != cudaSuccess)
+					 SHARED_BYTES<D>) != cudaSuccess) {
+		cudaGetLastError(); /* the device has too little; the other kernel's launch is not to be blamed for it */
 		return false;
+	}
 	const uint32_t ctas = (l.tiles + WARPS - 1) / WARPS;
 
-	encode_tiles_kernel<D, FORMAT>
-		<<<ctas < sms ? ctas : sms, 32 * WARPS, SHARED_BYTES<D>, w.stream>>>(l);
+	launch_kernel(encode_tiles_kernel<D, FORMAT>, ctas < sms ? ctas : sms, 32 * WARPS, SHARED_BYTES<D>, w.stream, l);
 	return true;
 }
 

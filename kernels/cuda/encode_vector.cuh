@@ -103,9 +103,7 @@ template <int D> DEVICE uint32_t int4_quantise(const float *x, uint32_t lane, ui
 	low = -warp_max(-low);
 	const float scale = fmaxf(__fmul_rn(__fadd_rn(high, -low), 1.0f / 15.0f), 1e-6f);
 
-	asm("rcp.approx.ftz.f32 %0, %1;"
-	    : "=f"(inverse)
-	    : "f"(scale)); /* what kernels/reciprocal.c reproduces */
+	inverse = reciprocal_fast(scale); /* what kernels/reciprocal.c reproduces */
 	const uint32_t zero = int4_rounded(-low, inverse, 0);
 
 #pragma unroll

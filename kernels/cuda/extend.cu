@@ -1,8 +1,8 @@
 /* Attention of long queries over a packed prefix and their own tokens (see cuda_kernels.h).
  *
  * Four kernels: bounds and the line of steps, then queries and new tokens as tiles (extend_prepare.cu);
- * the products (extend_kernel.cuh), instantiated for a pair of formats in each extend_*.cu; the parts of
- * a row together (extend_merge.cu). Every grid is fixed by the shape; lengths are read on the device.
+ * the products (extend_kernel.cuh, or extend_portable.cuh before and after compute capability 9.0), instantiated for a pair of
+ * formats in each extend_*.cu; the parts of a row together (extend_merge.cu). Every grid is fixed by the shape; lengths are read on the device.
  */
 #include "kernels/cuda/extend_shape.cuh"
 
@@ -11,27 +11,35 @@ namespace
 
 typedef enum status (*launcher)(const extend_args &, uint32_t, cudaStream_t);
 
+/* Products of warpgroups are for compute capability 9.0, in code for sm_90a. TERRACE_CUDA_PORTABLE leaves them out, for tests. */
+#ifdef TERRACE_CUDA_PORTABLE
+#define LAUNCHERS(k, v) nullptr, extend_portable<k, v>
+#else
+#define LAUNCHERS(k, v) extend_launch<k, v>, extend_portable<k, v>
+#endif
 const struct {
 	enum kv_format k, v;
-	launcher launch;
+	launcher launch, portable;
 } pairs[] = {
-	{KV_F16, KV_F16, extend_launch<KV_F16, KV_F16>},
-	{KV_BF16, KV_BF16, extend_launch<KV_BF16, KV_BF16>},
-	{KV_FP8, KV_FP8, extend_launch<KV_FP8, KV_FP8>},
-	{KV_INT4_PTH, KV_INT4_PTH, extend_launch<KV_INT4_PTH, KV_INT4_PTH>},
-	{KV_TQ4, KV_TQ4, extend_launch<KV_TQ4, KV_TQ4>},
-	{KV_TQ3, KV_TQ3, extend_launch<KV_TQ3, KV_TQ3>},
-	{KV_TQ2, KV_TQ2, extend_launch<KV_TQ2, KV_TQ2>},
-	{KV_FP8, KV_TQ4, extend_launch<KV_FP8, KV_TQ4>},
-	{KV_FP8, KV_TQ3, extend_launch<KV_FP8, KV_TQ3>},
-	{KV_TQ4, KV_TQ3, extend_launch<KV_TQ4, KV_TQ3>},
+	{KV_F16, KV_F16, LAUNCHERS(KV_F16, KV_F16)},
+	{KV_BF16, KV_BF16, LAUNCHERS(KV_BF16, KV_BF16)},
+	{KV_FP8, KV_FP8, LAUNCHERS(KV_FP8, KV_FP8)},
+	{KV_INT4_PTH, KV_INT4_PTH, LAUNCHERS(KV_INT4_PTH, KV_INT4_PTH)},
+	{KV_TQ4, KV_TQ4, LAUNCHERS(KV_TQ4, KV_TQ4)},
+	{KV_TQ3, KV_TQ3, LAUNCHERS(KV_TQ3, KV_TQ3)},
+	{KV_TQ2, KV_TQ2, LAUNCHERS(KV_TQ2, KV_TQ2)},
+	{KV_FP8, KV_TQ4, LAUNCHERS(KV_FP8, KV_TQ4)},
+	{KV_FP8, KV_TQ3, LAUNCHERS(KV_FP8, KV_TQ3)},
+	{KV_TQ4, KV_TQ3, LAUNCHERS(KV_TQ4, KV_TQ3)},
 };
+#undef LAUNCHERS
 
-launcher launcher_of(enum kv_format k, enum kv_format v)
+/* nullptr if there is none for these formats. */
+launcher launcher_of(enum kv_format k, enum kv_format v, bool portable)
 {
 	for (const auto &p : pairs)
 		if (p.k == k && p.v == v)
-			return p.launch;
+			return portable ? p.portable : p.launch;
 	return nullptr;
 }
 
@@ -47,6 +55,7 @@ bool head_dim_built(uint32_t d)
 /* What is where in the workspace. */
 struct extend_plan {
 	uint32_t tile_count, own_tiles, tokens, rows, ctas;
+	bool portable; /* by the kernel without products of warpgroups */
 	size_t bounds_at, tiles_at, q_images_at, q_units_at, k_images_at, v_images_at, partials_at,
 		sums_at, bytes;
 };
@@ -66,19 +75,20 @@ enum status plan_of(const struct kv_cuda_extend *e, struct extend_plan *plan)
 
 	if (!l || !e->geometry || e->q_heads == 0 || e->q_heads % l->heads || e->sequences > 4096 ||
 	    !(fabsf(e->scale) < INFINITY) ||
-	    !(e->features.softcap >= 0 && e->features.softcap < INFINITY))
+	    !(e->features.softcap >= 0 && e->features.softcap < INFINITY) || e->features.ranges_max > 64 ||
+	    (e->features.ranges_max > 0 && !e->features.ranges) || (e->features.tree_bias && e->tree_stride == 0))
 		return STATUS_INVALID;
 	const uint32_t d = l->head_dim_k, group = e->q_heads / l->heads;
 
-	if (l->head_dim_k != l->head_dim_v || !launcher_of(l->k_format, l->v_format) ||
-	    !head_dim_built(d) || e->features.tree_bias || e->features.ranges)
+	if (l->head_dim_k != l->head_dim_v || !launcher_of(l->k_format, l->v_format, true) ||
+	    !head_dim_built(d))
 		return STATUS_UNSUPPORTED;
 	if (cudaGetDevice(&device) != cudaSuccess ||
 	    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
 	    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
 	    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
 		return STATUS_INTERNAL;
-	if (major != 9 || minor != 0) /* products of warpgroups */
+	if (major < 8)
 		return STATUS_UNSUPPORTED;
 	if ((uint64_t)e->total_queries * e->q_heads >= 1u << 28)
 		return STATUS_INVALID;
@@ -86,6 +96,11 @@ enum status plan_of(const struct kv_cuda_extend *e, struct extend_plan *plan)
 	struct extend_plan p = {};
 	size_t at = 0;
 
+#ifdef TERRACE_CUDA_PORTABLE
+	p.portable = true;
+#else
+	p.portable = major != 9 || minor != 0 || e->features.tree_bias || e->features.ranges_max;
+#endif
 	p.rows = extend_rows(d);
 	p.tokens = extend_tokens(l->k_format, l->v_format, d);
 	p.ctas = (uint32_t)sms;
@@ -156,6 +171,10 @@ extend_args args_of(const struct kv_cuda_extend *e, const struct extend_plan &pl
 	a.alibi_sqrt = e->features.alibi_sqrt;
 	a.out_scale = e->out_dtype == KV_DTYPE_E4M3 ? e->features.out_scale : nullptr;
 	a.plain = e->features.softcap == 0 && !e->features.alibi;
+	a.tree_bias = e->features.tree_bias;
+	a.tree_stride = e->tree_stride;
+	a.ranges = e->features.ranges;
+	a.ranges_max = e->features.ranges_max;
 	a.window = NO_TOKENS;
 	for (uint32_t w : windows)
 		a.window = w && w < a.window ? w : a.window;
@@ -193,6 +212,6 @@ extern "C" enum status kv_cuda_extend_run(const struct kv_cuda_extend *e, cudaSt
 
 	status = extend_prepare(a, d, plan.rows, plan.tokens, plan.own_tiles, stream);
 	if (status == STATUS_OK)
-		status = launcher_of(e->layout->k_format, e->layout->v_format)(a, d, stream);
+		status = launcher_of(e->layout->k_format, e->layout->v_format, plan.portable)(a, d, stream);
 	return status == STATUS_OK ? extend_merge(a, d, stream) : status;
 }

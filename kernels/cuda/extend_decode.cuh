@@ -21,14 +21,6 @@ DEVICE uint32_t bits_of(__half2 h)
 	return *(const uint32_t *)&h;
 }
 
-DEVICE uint32_t load_shared_1(uint32_t at)
-{
-	uint32_t v;
-
-	asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(at));
-	return v;
-}
-
 /* Two bf16 as fp16; what fp16 cannot hold saturates. */
 DEVICE uint32_t halves_of_bf16(uint32_t w)
 {
@@ -87,7 +79,7 @@ template <int F> DEVICE uint32_t codebook_bytes(uint32_t w)
 
 		return permute(m + 0x80808080, 0x7f7f7f7f - m, w);
 	} else {
-		return permute(35 + 128 | (118 + 128) << 8 | (127 - 35) << 16 |
+		return permute((35 + 128) | (118 + 128) << 8 | (127 - 35) << 16 |
 				       (uint32_t)(127 - 118) << 24,
 			       0, w);
 	}
@@ -131,10 +123,7 @@ DEVICE void int4_halves(uint32_t w, const pair_scale &a, const pair_scale &b, ui
 /* Two E4M3 codes. */
 DEVICE uint32_t e4m3_halves(uint32_t codes, const pair_scale &p)
 {
-	uint32_t h;
-
-	asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(h) : "h"((uint16_t)codes));
-	return bits_of(__hmul2(halves_of(h), p.scale)) & p.mask;
+	return bits_of(__hmul2(halves_of(halves_of_e4m3((uint16_t)codes)), p.scale)) & p.mask;
 }
 
 /* A word of eight codes of one token of K, as four pairs in the order of k_place_of. */

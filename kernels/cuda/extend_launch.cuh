@@ -12,7 +12,7 @@ template <int FK, int FV, int D> enum status extend_launch_dim(const extend_args
 	if (cudaFuncSetAttribute(extend_kernel<FK, FV, D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
 				 S::BYTES) != cudaSuccess)
 		return STATUS_UNSUPPORTED;
-	extend_kernel<FK, FV, D><<<a.ctas, EXTEND_THREADS, S::BYTES, stream>>>(a);
+	launch_kernel(extend_kernel<FK, FV, D>, a.ctas, EXTEND_THREADS, S::BYTES, stream, a);
 	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
 #else
 	(void)a;

@@ -45,6 +45,25 @@ template <int N> DEVICE void registers_pinned(float (&x)[N])
 		asm volatile("" : "+f"(x[i])::"memory");
 }
 
+/* Computes these here, not where they are used. */
+template <int N> DEVICE void registers_settled(uint32_t (&x)[N])
+{
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		asm volatile("" : "+r"(x[i])::"memory");
+}
+
+/* Registers of each thread of this warpgroup from here on, less or more than the launch's. */
+template <int N> DEVICE void registers_less()
+{
+	asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> DEVICE void registers_more()
+{
+	asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
 #define C4(x, i) "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3])
 #define C16(x, i) C4(x, i), C4(x, i + 4), C4(x, i + 8), C4(x, i + 12)
 #define R32                                                                                             \
@@ -123,13 +142,6 @@ DEVICE void role_barrier(uint32_t id, uint32_t threads)
 DEVICE void role_barrier_arrive(uint32_t id, uint32_t threads)
 {
 	asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-DEVICE void store_shared_16(uint32_t at, uint4 v)
-{
-	asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z),
-		     "r"(v.w)
-		     : "memory");
 }
 
 #endif

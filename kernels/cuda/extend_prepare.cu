@@ -56,8 +56,12 @@ DEVICE void find_bound(const extend_args &a, uint32_t d, uint32_t atom_bytes)
 		       sequence = blockIdx.z;
 	const uint32_t format = side ? a.v_format : a.k_format, prefix = a.prefix_tokens[sequence];
 	const uint32_t scales_at = 2 * format_bits(format) * d + (side ? side_bytes(a.k_format, d) : 0);
-	const uint32_t first_seen = prefix + 1 > a.window ? prefix + 1 - a.window : 0;
+	const uint32_t end = prefix + a.query_starts[sequence + 1] - a.query_starts[sequence];
+	uint32_t first_seen = prefix + 1 > a.window ? prefix + 1 - a.window : 0, last_seen = end;
 	float largest = 0;
+
+	if (end > prefix)
+		see_ranges(a, sequence, prefix, end - 1, end, &first_seen, &last_seen);
 
 	if (format_scale_bytes(format) > 0)
 		largest = magnitude_max(format) *
@@ -96,7 +100,7 @@ DEVICE extend_tile tile_of_entry(const extend_args &a, uint32_t i, uint32_t rows
 	t.sequence = lo;
 	t.first_row = (i - (a.query_starts[lo] * a.group / rows + lo)) * rows;
 	if (t.first_row < (a.query_starts[lo + 1] - a.query_starts[lo]) * a.group) {
-		const extend_span s = span_of(a, lo, t.first_row, rows, tokens);
+		const extend_span s = span_of<true>(a, lo, t.first_row, rows, tokens);
 
 		t.steps = s.prefix_steps + s.own_steps;
 	}
@@ -307,7 +311,7 @@ enum status launch_images(const extend_args &a, uint32_t tokens, uint32_t own_ti
 {
 	const uint32_t queries = a.tile_count * a.heads * (extend_rows(D) / 64);
 
-	images_kernel<D><<<queries + own_tiles * a.heads * 2, THREADS, 0, stream>>>(a, queries, tokens);
+	launch_kernel(images_kernel<D>, queries + own_tiles * a.heads * 2, THREADS, 0, stream, a, queries, tokens);
 	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
 }
 
@@ -318,8 +322,8 @@ enum status extend_prepare(const extend_args &a, uint32_t d, uint32_t rows, uint
 {
 	const uint32_t atom_bytes = side_bytes(a.k_format, d) + side_bytes(a.v_format, d);
 
-	bounds_kernel<<<dim3(BOUND_PARTS + 1, 2 * a.heads, a.sequences), THREADS, 0, stream>>>(
-		a, d, atom_bytes, rows, tokens);
+	launch_kernel(bounds_kernel, dim3(BOUND_PARTS + 1, 2 * a.heads, a.sequences), THREADS, 0, stream, a, d, atom_bytes, rows,
+		      tokens);
 	if (cudaGetLastError() != cudaSuccess)
 		return STATUS_INTERNAL;
 	switch (d) {

@@ -50,6 +50,10 @@ struct extend_args {
 	const float *sinks, *alibi, *out_scale;
 	bool alibi_sqrt, plain;
 	uint32_t window; /* NO_TOKENS: none */
+	/* Of the portable kernel alone, which `ALL` stands for. */
+	const float *tree_bias;
+	const int32_t *ranges;
+	uint32_t tree_stride, ranges_max;
 };
 
 /* Two atoms of the prefix, 32 tokens, are 32 rows of a K tile and 32 columns of a V tile, in an order in
@@ -250,23 +254,46 @@ struct extend_span {
 	uint32_t first_own, own_steps;
 };
 
+/* Widens [*from, *to], the positions that positions `first` to `last` see, by the ranges that hold one of them; a sequence ends at `end`. */
+DEVICE void see_ranges(const extend_args &a, uint32_t sequence, uint32_t first, uint32_t last, uint32_t end, uint32_t *from,
+		       uint32_t *to)
+{
+	for (uint32_t i = 0; i < a.ranges_max; i++) {
+		const int32_t *range = a.ranges + 2 * ((size_t)sequence * a.ranges_max + i);
+		const int32_t low = range[0], high = range[1];
+
+		if (low > high || high < (int32_t)first || low > (int32_t)last)
+			continue;
+		*from = min(*from, (uint32_t)max(low, 0));
+		*to = max(*to, min((uint32_t)high, end - 1));
+	}
+}
+
+template <bool ALL = false>
 DEVICE extend_span span_of(const extend_args &a, uint32_t sequence, uint32_t first_row, uint32_t rows,
 			   uint32_t tokens)
 {
 	extend_span s;
-	uint32_t from, from_own;
+	uint32_t from, from_own, last_own;
 
 	s.prefix = a.prefix_tokens[sequence];
 	s.own = a.query_starts[sequence + 1] - a.query_starts[sequence];
 	s.first_query = first_row / a.group;
 	s.last_query = min((first_row + rows - 1) / a.group, s.own - 1);
 	from = a.window > s.prefix + s.first_query ? 0 : s.prefix + s.first_query + 1 - a.window;
+	last_own = s.last_query;
+	if constexpr (ALL) {
+		uint32_t to = s.prefix + s.last_query;
+
+		see_ranges(a, sequence, s.prefix + s.first_query, to, s.prefix + s.own, &from, &to);
+		last_own = to - s.prefix;
+	}
 	from_own = from > s.prefix ? from - s.prefix : 0;
 	from = min(from, s.prefix);
 	s.first_tile = from / tokens;
 	s.prefix_steps = from == s.prefix ? 0 : (s.prefix + tokens - 1) / tokens - s.first_tile;
 	s.first_own = from_own / tokens;
-	s.own_steps = s.last_query / tokens + 1 - s.first_own;
+	s.own_steps = last_own / tokens + 1 - s.first_own;
 	return s;
 }
 
@@ -318,9 +345,11 @@ DEVICE uint32_t cta_of(const extend_args &a, uint32_t x)
 	return cta;
 }
 
-/* A launcher of the kernel for a pair of formats, instantiated in extend_*.cu. */
+/* A launcher of the kernel for a pair of formats, instantiated in extend_*.cu; and of the portable one, in extend_portable*.cu. */
 template <int FK, int FV>
 enum status extend_launch(const extend_args &a, uint32_t d, cudaStream_t stream);
+template <int FK, int FV>
+enum status extend_portable(const extend_args &a, uint32_t d, cudaStream_t stream);
 
 /* Fills the workspace's bounds, line, queries and tiles of new tokens; adds up the parts
  * (extend_prepare.cu, extend_merge.cu). */

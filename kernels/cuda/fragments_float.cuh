@@ -164,20 +164,9 @@ struct fp8_codes {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 	static constexpr float UNIT = 1;
 
-	/* The codes in the lower (h = 0) or upper half of a word. */
 	static DEVICE uint32_t halves(uint32_t w, int h)
 	{
-		uint32_t r;
-
-		if (h == 0)
-			asm("{.reg .b16 lo, hi; mov.b32 {lo, hi}, %1; cvt.rn.f16x2.e4m3x2 %0, lo;}"
-			    : "=r"(r)
-			    : "r"(w));
-		else
-			asm("{.reg .b16 lo, hi; mov.b32 {lo, hi}, %1; cvt.rn.f16x2.e4m3x2 %0, hi;}"
-			    : "=r"(r)
-			    : "r"(w));
-		return r;
+		return halves_of_e4m3(w, h);
 	}
 #else
 	static constexpr float UNIT = 256;

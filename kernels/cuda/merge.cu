@@ -156,10 +156,10 @@ extern "C" enum status kv_cuda_merge(const struct kv_cuda_merge *m, cudaStream_t
 	if (grid > INT32_MAX)
 		return STATUS_INVALID;
 	if (eights)
-		merge_kernel<8><<<grid, MERGE_THREADS, 0, stream>>>(a);
+		launch_kernel(merge_kernel<8>, grid, MERGE_THREADS, 0, stream, a);
 	else
-		merge_kernel<1><<<grid, MERGE_THREADS, 0, stream>>>(a);
+		launch_kernel(merge_kernel<1>, grid, MERGE_THREADS, 0, stream, a);
 	if (m->merged_lse)
-		merge_lse_kernel<<<(m->rows + MERGE_THREADS - 1) / MERGE_THREADS, MERGE_THREADS, 0, stream>>>(a);
+		launch_kernel(merge_lse_kernel, (m->rows + MERGE_THREADS - 1) / MERGE_THREADS, MERGE_THREADS, 0, stream, a);
 	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
 }

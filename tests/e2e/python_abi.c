@@ -68,7 +68,8 @@ int main(void)
 		M(terrace_cuda_extend_options, blocks) M(terrace_cuda_extend_options, blocks_stride)
 		M(terrace_cuda_extend_options, features) M(terrace_cuda_extend_options, out)
 		M(terrace_cuda_extend_options, out_dtype) M(terrace_cuda_extend_options, lse)
-		M(terrace_cuda_extend_options, workspace) M(terrace_cuda_extend_options, workspace_bytes));
+		M(terrace_cuda_extend_options, workspace) M(terrace_cuda_extend_options, workspace_bytes)
+		M(terrace_cuda_extend_options, tree_stride));
 	LIST(terrace_cuda_codec_options, M(terrace_cuda_codec_options, size) M(terrace_cuda_codec_options, layer)
 		M(terrace_cuda_codec_options, tokens) M(terrace_cuda_codec_options, slots) M(terrace_cuda_codec_options, blocks)
 		M(terrace_cuda_codec_options, block_count) M(terrace_cuda_codec_options, k) M(terrace_cuda_codec_options, v)

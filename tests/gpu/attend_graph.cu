@@ -1,5 +1,7 @@
 #include "tests/gpu/attend_graph.h"
 
+#include "kernels/cuda/machine.cuh"
+
 enum { LAYERS = 36, STEPS = 1000, HEADS = 2, GROUP = 4, DIM = 128, BLOCK_TOKENS = 64 };
 
 static const uint32_t FIRST[] = {1, 7, 300}, GROWTH[] = {1, 2, 5};
@@ -113,8 +115,8 @@ bool run_growing_graph(enum kv_format f)
 		CUDA(cudaDeviceSynchronize());
 		graph.launch(stream);
 		ok = d.enqueue(again.data, false, stream);
-		count_differences<<<64, 256, 0, stream>>>((const uint32_t *)out.data, (const uint32_t *)again.data,
-							  out.count, differences.data);
+		launch_kernel(count_differences, 64, 256, 0, stream, (const uint32_t *)out.data, (const uint32_t *)again.data, out.count,
+			      differences.data);
 		CUDA(cudaStreamSynchronize(stream));
 	}
 

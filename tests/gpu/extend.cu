@@ -5,6 +5,7 @@
  * and so are outputs and workspace before a run. `extend small` runs few small cases, for
  * compute-sanitizer; `extend all FORMAT` those whose keys have that format.
  */
+#include "kernels/cuda/machine.cuh"
 #include "kernels/half.h"
 #include "tests/gpu/gpu.h"
 
@@ -13,7 +14,7 @@ namespace
 
 enum data { PLAIN, SHARP, WIDE, GROWING, TINY };
 const char *const data_names[] = {"plain", "sharp", "wide", "growing", "tiny"};
-enum { LAYERS = 2, LAYER = 1 };
+enum { LAYERS = 2, LAYER = 1, RANGES = 3 };
 
 struct lengths {
 	uint32_t prefix, own;
@@ -27,7 +28,7 @@ struct test_case {
 	std::vector<lengths> sequences;
 	uint32_t window = 0;
 	float softcap = 0;
-	bool sinks = false, alibi = false, alibi_sqrt = false;
+	bool sinks = false, alibi = false, alibi_sqrt = false, tree = false, ranges = false;
 };
 
 /* Values of 16-bit elements; x becomes what they hold. */
@@ -45,27 +46,42 @@ std::vector<uint16_t> halves_of(enum kv_dtype t, std::vector<float> &x)
 /* What the reference needs of a query: where its tokens' K and V are. */
 struct reference_args {
 	const float *q, *k, *v; /* [row][d]; [token of all sequences, prefix first][head][d] */
-	const uint32_t *first,
-		*position; /* [query]: the first of its sequence's tokens, and its position */
+	const uint32_t *first, *position, *end,
+		*own; /* [query]: the first of its sequence's tokens, its position, its sequence's length and prefix */
+	const int32_t *ranges; /* [query][RANGES][2] */
+	const float *tree_bias; /* [query][stride] */
 	const float *sinks, *alibi;
 	double *out, *lse;
-	uint32_t d, heads, group, window;
+	uint32_t d, heads, group, window, tree_stride;
 	double scale, softcap;
 	bool alibi_sqrt;
 };
 
+__device__ bool visible(const reference_args &a, uint32_t query, uint32_t p, uint32_t j)
+{
+	if (j <= p && (!a.window || p - j < a.window))
+		return true;
+	for (uint32_t i = 0; a.ranges && i < RANGES; i++) {
+		const int64_t low = a.ranges[(query * RANGES + i) * 2], high = a.ranges[(query * RANGES + i) * 2 + 1];
+
+		if (low <= p && p <= high && low <= j && j <= high)
+			return true;
+	}
+	return false;
+}
+
 /* A block a (query, query head), scores in shared memory. */
 __global__ void reference_kernel(reference_args a)
 {
-	extern __shared__ double s[];
+	DYNAMIC_SHARED(double, s, 16);
 	__shared__ double top, total;
 	const uint32_t q_heads = a.heads * a.group, query = blockIdx.x / q_heads,
 		       h = blockIdx.x % q_heads;
-	const uint32_t p = a.position[query], head = h / a.group;
+	const uint32_t p = a.position[query], n = a.end[query], head = h / a.group;
 	const size_t from = a.first[query];
 	const float *q = a.q + (size_t)blockIdx.x * a.d;
 
-	for (uint32_t j = threadIdx.x; j <= p; j += blockDim.x) {
+	for (uint32_t j = threadIdx.x; j < n; j += blockDim.x) {
 		const float *k = a.k + ((from + j) * a.heads + head) * a.d;
 		double x = 0;
 
@@ -75,22 +91,24 @@ __global__ void reference_kernel(reference_args a)
 		if (a.softcap > 0)
 			x = a.softcap * tanh(x / a.softcap);
 		if (a.alibi)
-			x -= a.alibi[h] * (a.alibi_sqrt ? sqrt((double)(p - j)) : (double)(p - j));
-		s[j] = a.window && p - j >= a.window ? -INFINITY : x;
+			x -= a.alibi[h] * (a.alibi_sqrt ? sqrt(fabs((double)p - j)) : fabs((double)p - j));
+		if (a.tree_bias && j >= a.own[query])
+			x += a.tree_bias[query * a.tree_stride + j - a.own[query]];
+		s[j] = visible(a, query, p, j) ? x : -INFINITY;
 	}
 	__syncthreads();
 	if (threadIdx.x == 0) {
 		top = a.sinks ? a.sinks[h] : -INFINITY;
-		for (uint32_t j = 0; j <= p; j++)
+		for (uint32_t j = 0; j < n; j++)
 			top = fmax(top, s[j]);
 	}
 	__syncthreads();
-	for (uint32_t j = threadIdx.x; j <= p; j += blockDim.x)
+	for (uint32_t j = threadIdx.x; j < n; j += blockDim.x)
 		s[j] = exp(s[j] - top);
 	__syncthreads();
 	if (threadIdx.x == 0) {
 		total = a.sinks ? exp(a.sinks[h] - top) : 0;
-		for (uint32_t j = 0; j <= p; j++)
+		for (uint32_t j = 0; j < n; j++)
 			total += s[j];
 		a.lse[blockIdx.x] = top + log(total);
 	}
@@ -98,7 +116,7 @@ __global__ void reference_kernel(reference_args a)
 	for (uint32_t i = threadIdx.x; i < a.d; i += blockDim.x) {
 		double x = 0;
 
-		for (uint32_t j = 0; j <= p; j++)
+		for (uint32_t j = 0; j < n; j++)
 			x += s[j] * a.v[((from + j) * a.heads + head) * a.d + i];
 		a.out[(size_t)blockIdx.x * a.d + i] = x / total;
 	}
@@ -109,9 +127,11 @@ struct world {
 	struct kv_layout layout;
 	struct kv_geometry geometry;
 	random_source r;
-	std::vector<uint32_t> starts, prefixes, first, position;
+	std::vector<uint32_t> starts, prefixes, first, position, end, own_at;
+	std::vector<int32_t> ranges, ranges_of_query;
+	uint32_t tree_stride = 1;
 	std::vector<uint64_t> table;
-	std::vector<float> q, k, v, sinks, slopes;
+	std::vector<float> q, k, v, sinks, slopes, tree_bias;
 	std::vector<uint8_t> host;
 	uint32_t stride = 1, longest = 1;
 	device_array<uint8_t> *bytes;
@@ -144,11 +164,29 @@ struct world {
 			sinks.push_back(h % 3 == 2 ? -INFINITY : 2 * r.bell());
 			slopes.push_back(exp2f(-1.0f - h % 8));
 		}
+		make_tree_and_ranges();
 	}
 
 	~world()
 	{
 		delete bytes;
+	}
+
+	/* A tree that masks about a third of what is not a token itself; ranges: one that reaches past the end, one that begins in the
+	 * prefix, and none. */
+	void make_tree_and_ranges()
+	{
+		for (const lengths &s : c.sequences) {
+			const int32_t prefix = (int32_t)s.prefix, own = (int32_t)s.own;
+
+			tree_stride = s.own > tree_stride ? s.own : tree_stride;
+			ranges.insert(ranges.end(), {prefix + own / 2, prefix + own + 5, prefix - prefix / 3, prefix + own / 5, 1, 0});
+			for (uint32_t i = 0; i < s.own; i++)
+				ranges_of_query.insert(ranges_of_query.end(), ranges.end() - 2 * RANGES, ranges.end());
+		}
+		for (size_t i = 0; i < position.size(); i++)
+			for (uint32_t j = 0; j < tree_stride; j++)
+				tree_bias.push_back(own_at[i] + j != position[i] && r.next() % 3 == 0 ? -INFINITY : r.bell());
 	}
 
 	/* One vector of the case's kind of data, the last `own` ones rounded to their type. */
@@ -212,6 +250,8 @@ struct world {
 			for (uint32_t j = 0; j < s.own; j++) {
 				first.push_back(tokens);
 				position.push_back(s.prefix + j);
+				end.push_back(s.prefix + s.own);
+				own_at.push_back(s.prefix);
 			}
 			tokens += all;
 		}
@@ -242,14 +282,19 @@ struct world {
 
 	void reference(std::vector<double> &out, std::vector<double> &lse) const
 	{
-		device_array<float> qd(q), kd(k), vd(v), sd(sinks), ad(slopes);
-		device_array<uint32_t> fd(first), pd(position);
+		device_array<float> qd(q), kd(k), vd(v), sd(sinks), ad(slopes), td(tree_bias);
+		device_array<uint32_t> fd(first), pd(position), ed(end), nd(own_at);
+		device_array<int32_t> rd(ranges_of_query);
 		device_array<double> od(q.size()), ld(q.size() / c.d);
 		reference_args a = {qd.data,
 				    kd.data,
 				    vd.data,
 				    fd.data,
 				    pd.data,
+				    ed.data,
+				    nd.data,
+				    c.ranges ? rd.data : nullptr,
+				    c.tree ? td.data : nullptr,
 				    c.sinks ? sd.data : nullptr,
 				    c.alibi ? ad.data : nullptr,
 				    od.data,
@@ -258,13 +303,14 @@ struct world {
 				    c.heads,
 				    c.group,
 				    c.window,
+				    tree_stride,
 				    1 / sqrt((double)c.d),
 				    c.softcap,
 				    c.alibi_sqrt};
 
 		CUDA(cudaFuncSetAttribute(reference_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
 					  (int)(longest * 8)));
-		reference_kernel<<<(uint32_t)ld.count, 256, longest * 8>>>(a);
+		launch_kernel(reference_kernel, (uint32_t)ld.count, 256, longest * 8, nullptr, a);
 		CUDA(cudaGetLastError());
 		CUDA(cudaDeviceSynchronize());
 		out = od.get();
@@ -326,6 +372,8 @@ bool run_case(const test_case &c)
 	device_array<uint16_t> q16(q_halves);
 	device_array<float> q32(w.q), lse(rows), sinks(w.sinks), slopes(w.slopes);
 	device_array<uint32_t> starts(w.starts), prefixes(w.prefixes);
+	device_array<float> tree_bias(w.tree_bias);
+	device_array<int32_t> ranges(w.ranges);
 	device_array<uint64_t> table(w.table);
 	device_array<uint8_t> out(w.q.size() * kv_dtype_bytes(c.out_dtype));
 	struct kv_cuda_extend e = {};
@@ -358,6 +406,10 @@ bool run_case(const test_case &c)
 	e.features.sinks = c.sinks ? sinks.data : nullptr;
 	e.features.alibi = c.alibi ? slopes.data : nullptr;
 	e.features.alibi_sqrt = c.alibi_sqrt;
+	e.features.tree_bias = c.tree ? tree_bias.data : nullptr;
+	e.tree_stride = w.tree_stride;
+	e.features.ranges = c.ranges ? ranges.data : nullptr;
+	e.features.ranges_max = c.ranges ? RANGES : 0;
 	e.out = out.data;
 	e.out_dtype = c.out_dtype;
 	e.lse = lse.data;
@@ -378,6 +430,9 @@ bool run_case(const test_case &c)
 			CUDA(cudaStreamEndCapture(stream, &graph));
 			CUDA(cudaGraphInstantiate(&exec, graph, 0));
 			CUDA(cudaGraphLaunch(exec, stream));
+			CUDA(cudaStreamSynchronize(stream));
+			CUDA(cudaGraphExecDestroy(exec));
+			CUDA(cudaGraphDestroy(graph));
 		}
 		CUDA(cudaStreamSynchronize(stream));
 		if (run == 0)
@@ -395,11 +450,12 @@ bool run_case(const test_case &c)
 								    : 2e-3;
 
 	ok = ok && x.worst <= allowed && x.lse <= allowed;
-	printf("%-4s %s/%s d %u heads %u x %u block %u %s%s%s%s%s sequences %zu %u+%u..: out %.1e (mean "
+	printf("%-4s %s/%s d %u heads %u x %u block %u %s%s%s%s%s%s%s sequences %zu %u+%u..: out %.1e (mean "
 	       "%.1e) lse %.1e\n",
 	       ok ? "ok" : "BAD", kv_format_info(c.k)->name, kv_format_info(c.v)->name, c.d, c.heads,
 	       c.group, c.block_tokens, data_names[c.data], c.window ? " window" : "",
 	       c.softcap > 0 ? " softcap" : "", c.sinks ? " sinks" : "", c.alibi ? " alibi" : "",
+	       c.tree ? " tree" : "", c.ranges ? " ranges" : "",
 	       c.sequences.size(), c.sequences[0].prefix, c.sequences[0].own, x.worst, x.mean, x.lse);
 	fflush(stdout);
 	CUDA(cudaStreamDestroy(stream));
@@ -440,8 +496,11 @@ bool run_refusals()
 	e.k_stride = 260;
 	ok = ok && kv_cuda_extend_run(&e, nullptr) == STATUS_INVALID;
 	e = good;
-	e.features.tree_bias = (const float *)some.data;
-	ok = ok && kv_cuda_extend_run(&e, nullptr) == STATUS_UNSUPPORTED;
+	e.features.tree_bias = (const float *)some.data; /* without a stride */
+	ok = ok && kv_cuda_extend_run(&e, nullptr) == STATUS_INVALID;
+	e = good;
+	e.features.ranges_max = 1; /* of which there are none */
+	ok = ok && kv_cuda_extend_run(&e, nullptr) == STATUS_INVALID;
 	l.v_format = KV_FP8;
 	ok = ok && kv_cuda_extend_run(&good, nullptr) == STATUS_UNSUPPORTED;
 	printf("%-4s refusals\n", ok ? "ok" : "BAD");
@@ -472,6 +531,7 @@ std::vector<test_case> cases(bool small)
 			     h,
 			     w,
 			     {{300, 70}, {0, 1}, {17, 130}, {64, 0}, {1, 5}}});
+		t.push_back({k, v, 128, 1, 4, 16, PLAIN, h, h, w, {{150, 40}, {33, 90}, {0, 2}}, 64, 0, false, true, false, true, true});
 		if (small)
 			continue;
 		t.push_back({k, v, 128, 2, 4, 32, PLAIN, h, b, w, {{2059, 301}}});
@@ -514,6 +574,9 @@ std::vector<test_case> cases(bool small)
 			     true,
 			     true,
 			     true});
+		t.push_back({f, f, 128, 2, 4, 16, PLAIN, h, h, w, {{900, 300}, {70, 33}}, 0, 0, false, false, false, true, false});
+		t.push_back({f, f, 128, 2, 4, 16, PLAIN, h, h, w, {{900, 300}, {5, 400}}, 0, 0, false, false, false, false, true});
+		t.push_back({f, f, 128, 1, 3, 16, PLAIN, h, h, w, {{900, 300}, {70, 133}}, 100, 20.0f, true, true, true, true, true});
 		t.push_back({f, f, 128, 2, 4, 16, PLAIN, h, h, w,
 			     std::vector<lengths>(40, lengths{200, 9})});
 	}

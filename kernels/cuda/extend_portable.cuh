@@ -1,0 +1,243 @@
+/* The kernel of extend for devices without products of warpgroups and bulk copies: 8 warps that decode a tile together, then multiply
+ * with it, 32 rows each (16 for head dims over 128), by m16n8k16. Tiles, rows and their orders are those of extend_kernel.cuh; one stage
+ * of tiles, and one side's atoms at a time beside them, so that 99 KiB of shared memory are enough. The next tile's keys come in under
+ * the products. Tree bias and ranges are here alone, so that the other kernel does not pay for them.
+ */
+#ifndef TERRACE_KERNELS_CUDA_EXTEND_PORTABLE_CUH
+#define TERRACE_KERNELS_CUDA_EXTEND_PORTABLE_CUH
+
+#include "kernels/cuda/extend_weigh.cuh"
+
+constexpr uint32_t PORTABLE_WARPS = 8, PORTABLE_THREADS = 32 * PORTABLE_WARPS;
+
+template <int FK, int FV, int D> struct portable_shape {
+	using S = extend_shape<FK, FV, D>;
+	static constexpr uint32_t ATOMS = S::TOKENS / KV_ATOM_TOKENS, SIDE = S::K_SIDE > S::V_SIDE ? S::K_SIDE : S::V_SIDE;
+	static constexpr uint32_t K_AT = 0, V_AT = K_AT + S::K_TILE, ATOMS_AT = V_AT + S::V_TILE, BYTES = ATOMS_AT + ATOMS * SIDE;
+
+	static_assert(BYTES + EXTEND_GROUPS * sizeof(extend_part) + 128 <= 99 * 1024, "shared memory of a multiprocessor");
+};
+
+/* c[16 x N] += a[16 x 16] b[N x 16]^T; b: rows of a panel, from chunk `chunk` on. */
+template <int N>
+DEVICE void multiply_rows(float (&c)[N / 2], const uint32_t (&a)[4], uint32_t panel, uint32_t chunk, uint32_t lane)
+{
+	static_assert(N % 16 == 0, "two products a load");
+	const uint32_t row = lane / 16 * 8 + lane % 8, at = panel + row * 128 + ((chunk + lane / 8 % 2) ^ lane % 8) * 16;
+
+#pragma unroll
+	for (uint32_t n = 0; n < N / 8; n += 2) {
+		const uint4 b = load_four_matrices<false>(at + n * 8 * 128);
+
+		mma_f16(*(float(*)[4])&c[4 * n], a[0], a[1], a[2], a[3], b.x, b.y);
+		mma_f16(*(float(*)[4])&c[4 * n + 4], a[0], a[1], a[2], a[3], b.z, b.w);
+	}
+}
+
+template <int FK, int FV, int D> struct portable_rows : extend_block<FK, FV, D> {
+	using rows = extend_block<FK, FV, D>;
+	using P = portable_shape<FK, FV, D>;
+	using typename rows::S, typename rows::row_state;
+	using rows::SCORES, rows::SPLIT, rows::WIDTH;
+	using rows::a, rows::lane, rows::warp, rows::group;
+	using rows::begin, rows::weigh, rows::write;
+	uint32_t base;
+
+	/* Asks for one side of a tile's atoms; where there are none the bytes stay what they are. */
+	template <enum kv_side SIDE> DEVICE void fetch_atoms(const extend_part &x, uint32_t step) const
+	{
+		constexpr uint32_t BYTES = SIDE == KV_SIDE_K ? S::K_SIDE : S::V_SIDE, PIECES = BYTES / 16;
+		const uint32_t first = (x.span.first_tile + step) * P::ATOMS;
+		const uint64_t *table = a.blocks + (size_t)x.tile.sequence * a.blocks_stride;
+		const uint64_t head_at = a.layer_at + (uint64_t)x.head * a.chunk_bytes + (SIDE == KV_SIDE_K ? 0 : S::K_SIDE);
+
+		for (uint32_t i = threadIdx.x; i < P::ATOMS * PIECES; i += PORTABLE_THREADS) {
+			const uint32_t atom = first + i / PIECES;
+			const uint32_t block = a.block_atoms == 1 ? atom : __umulhi(atom, a.block_magic);
+
+			if (atom * KV_ATOM_TOKENS < x.span.prefix)
+				async_load_16(base + P::ATOMS_AT + i * 16,
+					      table[block] + head_at +
+						      (uint64_t)(atom - block * a.block_atoms) * (S::K_SIDE + S::V_SIDE) +
+						      i % PIECES * 16);
+		}
+		async_close_group();
+	}
+
+	/* All threads are past what was fetched and may read it. */
+	static DEVICE void fetched()
+	{
+		async_wait<0>();
+		__syncthreads();
+	}
+
+	/* A tile of the prefix; its keys are on their way. */
+	DEVICE void prefix_tile(const extend_part &x, uint32_t step, float inverse_k, float inverse_v) const
+	{
+		const uint32_t first = (x.span.first_tile + step) * S::TOKENS, all = group * 4 + warp;
+
+		fetched();
+		for (uint32_t atom = all; atom < P::ATOMS; atom += PORTABLE_WARPS)
+			decode_k<FK, D, S::CROSSED, S::TOKENS>(base + P::ATOMS_AT + atom * S::K_SIDE, lane, first + 16 * atom,
+							       x.span.prefix, inverse_k, base + P::K_AT + atom / 2 * 32 * 128,
+							       atom % 2);
+		__syncthreads();
+		fetch_atoms<KV_SIDE_V>(x, step);
+		fetched();
+		for (uint32_t pair = all; pair < P::ATOMS / 2; pair += PORTABLE_WARPS)
+			decode_v<FV, D>(base + P::ATOMS_AT + pair * 2 * S::V_SIDE, S::V_SIDE, lane, first + 32 * pair, x.span.prefix,
+					inverse_v, base + P::V_AT + pair / 2 * D * 128, pair % 2);
+		__syncthreads();
+	}
+
+	/* A tile of the new tokens, which is in memory as it is wanted. */
+	DEVICE void own_tile(const extend_part &x, uint32_t own_tile) const
+	{
+		const uint32_t first = a.query_starts[x.tile.sequence] / S::TOKENS + x.tile.sequence;
+		const size_t image = (size_t)(first + own_tile) * a.heads + x.head;
+		const uint64_t k = (uint64_t)(a.k_images + image * S::K_TILE), v = (uint64_t)(a.v_images + image * S::V_TILE);
+
+		for (uint32_t at = threadIdx.x * 16; at < S::K_TILE; at += PORTABLE_THREADS * 16)
+			async_load_16(base + P::K_AT + at, k + at);
+		for (uint32_t at = threadIdx.x * 16; at < S::V_TILE; at += PORTABLE_THREADS * 16)
+			async_load_16(base + P::V_AT + at, v + at);
+		async_close_group();
+		fetched();
+	}
+
+	/* scores = Q K^T for block `block` of the group; queries come from memory, or the caches. */
+	DEVICE void score(float (&s)[SCORES], const extend_part &x, uint32_t block) const
+	{
+		const uint32_t g = lane / 4, t = lane % 4;
+		const uint8_t *q = a.q_images + (size_t)x.unit * q_image_bytes(D) +
+				   ((group * S::BLOCKS + block) * S::PANELS * 64 + warp * 16 + g) * 128 + t * 4;
+
+#pragma unroll
+		for (int i = 0; i < SCORES; i++)
+			s[i] = 0;
+#pragma unroll
+		for (uint32_t i = 0; i < D / 16; i++) {
+			uint32_t fragment[4];
+
+#pragma unroll
+			for (uint32_t r = 0; r < 4; r++)
+				fragment[r] = *(const uint32_t *)(q + i / 4 * S::QUERY_BLOCK + r % 2 * 8 * 128 +
+								  ((i % 4 * 2 + r / 2) ^ g) * 16);
+			multiply_rows<S::TOKENS>(s, fragment, base + P::K_AT + i / 4 * S::TOKENS * 128, i % 4 * 2, lane);
+		}
+	}
+
+	/* o += P V. */
+	DEVICE void accumulate(float (&o)[SPLIT][WIDTH / 2], const uint32_t (&p)[SCORES / 2]) const
+	{
+#pragma unroll
+		for (uint32_t i = 0; i < S::TOKENS / 16; i++) {
+			const uint32_t fragment[4] = {p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]};
+
+#pragma unroll
+			for (uint32_t part = 0; part < SPLIT; part++)
+				multiply_rows<WIDTH>(o[part], fragment, base + P::V_AT + i / 4 * D * 128 + part * WIDTH * 128,
+						     i % 4 * 2, lane);
+		}
+	}
+
+	DEVICE void multiply(const extend_part &x, uint32_t step, uint32_t block, float (&o)[SPLIT][WIDTH / 2], row_state &r) const
+	{
+		const uint32_t row = (group * S::BLOCKS + block) * 64 + warp * 16 + lane / 4;
+		const float *units = a.q_units + (size_t)x.unit * S::ROWS + row;
+		float s[SCORES], scale[2] = {units[0], units[8]};
+		uint32_t p[SCORES / 2];
+
+		score(s, x, block);
+		if (!rows::template plain<true>(x, step, block)) {
+			rows::template adjust<true>(s, x, step, row, scale);
+			scale[0] = scale[1] = 1;
+		}
+		weigh(s, p, o, r, scale);
+		accumulate(o, p);
+	}
+
+	DEVICE void part(const extend_part &x)
+	{
+		const float inverse_k = 1 / side_unit(a, x.tile.sequence, x.head, KV_SIDE_K),
+			    inverse_v = 1 / side_unit(a, x.tile.sequence, x.head, KV_SIDE_V);
+		float o[S::BLOCKS][SPLIT][WIDTH / 2];
+		row_state r[S::BLOCKS];
+
+#pragma unroll
+		for (uint32_t block = 0; block < S::BLOCKS; block++)
+			begin(o[block], r[block]);
+		if (x.from < x.span.prefix_steps)
+			fetch_atoms<KV_SIDE_K>(x, x.from);
+		for (uint32_t step = x.from; step < x.to; step++) {
+			if (step < x.span.prefix_steps)
+				prefix_tile(x, step, inverse_k, inverse_v);
+			else
+				own_tile(x, x.span.first_own + step - x.span.prefix_steps);
+			if (step + 1 < x.to && step + 1 < x.span.prefix_steps)
+				fetch_atoms<KV_SIDE_K>(x, step + 1);
+#pragma unroll
+			for (uint32_t block = 0; block < S::BLOCKS; block++)
+				multiply(x, step, block, o[block], r[block]);
+			__syncthreads(); /* the tile is free */
+		}
+#pragma unroll
+		for (uint32_t block = 0; block < S::BLOCKS; block++)
+			write(x, block, o[block], r[block]);
+	}
+};
+
+template <int FK, int FV, int D>
+__global__ void __launch_bounds__(PORTABLE_THREADS, 1) extend_portable_kernel(const __grid_constant__ extend_args a)
+{
+	using S = extend_shape<FK, FV, D>;
+	DYNAMIC_SHARED(uint8_t, shared, 128);
+	__shared__ extend_part now[EXTEND_GROUPS];
+	const uint32_t end = cut_of(a, blockIdx.x + 1), warp = threadIdx.x / 32;
+	portable_rows<FK, FV, D> rows = {{a, threadIdx.x % 32, warp % 4, warp / 4}, shared_address(shared)};
+
+	for (uint32_t x = cut_of(a, blockIdx.x); x < end;) {
+		const uint32_t from = x;
+
+		x = part_end<S>(a, from, end);
+		__syncthreads(); /* all are done with the last part */
+		if (threadIdx.x % 128 == 0)
+			rows.template prepare<true>(from, end, &now[warp / 4]);
+		__syncthreads();
+		rows.part(now[warp / 4]);
+	}
+}
+
+template <int FK, int FV, int D> enum status extend_portable_dim(const extend_args &a, cudaStream_t stream)
+{
+	using P = portable_shape<FK, FV, D>;
+
+	if (cudaFuncSetAttribute(extend_portable_kernel<FK, FV, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, P::BYTES) !=
+	    cudaSuccess)
+		return STATUS_UNSUPPORTED;
+	launch_kernel(extend_portable_kernel<FK, FV, D>, a.ctas, PORTABLE_THREADS, P::BYTES, stream, a);
+	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
+}
+
+/* For any head dim built. */
+template <int FK, int FV> enum status extend_portable(const extend_args &a, uint32_t d, cudaStream_t stream)
+{
+	switch (d) {
+	case 128:
+		return extend_portable_dim<FK, FV, 128>(a, stream);
+#ifdef TERRACE_CUDA_ALL
+	case 64:
+		return extend_portable_dim<FK, FV, 64>(a, stream);
+	case 96:
+		return extend_portable_dim<FK, FV, 96>(a, stream);
+	case 192:
+		return extend_portable_dim<FK, FV, 192>(a, stream);
+	case 256:
+		return extend_portable_dim<FK, FV, 256>(a, stream);
+#endif
+	default:
+		return STATUS_UNSUPPORTED;
+	}
+}
+
+#endif

@@ -1,0 +1,268 @@
+/* Rows of a unit against a tile, the same for every kernel of extend: what they see, from scores to weights, the end of a part.
+ *
+ * A warp has 16 rows of each block of 64 of its group; a lane of them rows g and g + 8, and of every eight columns 2t and 2t + 1, as
+ * matrix products leave their sums: column 8n + 2t + i of row g + 8h at 4n + 2h + i.
+ */
+#ifndef TERRACE_KERNELS_CUDA_EXTEND_WEIGH_CUH
+#define TERRACE_KERNELS_CUDA_EXTEND_WEIGH_CUH
+
+#include "kernels/cuda/extend_decode.cuh"
+
+constexpr float WEIGHT_TOP = 15, WEIGHT_SET = 7; /* log2 of the largest weight; of it after a move */
+
+/* What a CTA does next: steps of one unit. */
+struct extend_part {
+	extend_tile tile;
+	extend_span span;
+	uint32_t head, unit, from, to;
+	uint32_t first_query[2], last_query[2]; /* of a warpgroup's blocks */
+};
+
+/* The part that begins at x of the line, and where it ends. */
+template <class S, bool ALL = false>
+DEVICE uint32_t part_at(const extend_args &a, uint32_t x, uint32_t end, extend_part *p)
+{
+	const uint32_t index = tile_at(a.tiles, a.tile_count, x);
+
+	p->tile = a.tiles[index];
+	p->head = (x - p->tile.begin) / p->tile.steps;
+	p->from = (x - p->tile.begin) % p->tile.steps;
+	p->to = min(p->tile.steps, p->from + (end - x));
+	p->unit = index * a.heads + p->head;
+	p->span = span_of<ALL>(a, p->tile.sequence, p->tile.first_row, S::ROWS, S::TOKENS);
+	return x + (p->to - p->from);
+}
+
+/* Where the part that begins at x ends. */
+template <class S> DEVICE uint32_t part_end(const extend_args &a, uint32_t x, uint32_t end)
+{
+	const extend_tile t = a.tiles[tile_at(a.tiles, a.tile_count, x)];
+
+	return min(end, x + t.steps - (x - t.begin) % t.steps);
+}
+
+template <int FK, int FV, int D> struct extend_block {
+	using S = extend_shape<FK, FV, D>;
+	static constexpr int SCORES = S::TOKENS / 2, SPLIT = D > 128 ? 2 : 1, WIDTH = D / SPLIT;
+	const extend_args &a;
+	uint32_t lane, warp, group; /* the warp's in the group */
+
+	struct row_state {
+		float exponent[2], sum[2]; /* of rows g and g + 8 */
+	};
+
+	/* Applies scale, features and the mask to scores of a tile that is not plain: they become powers
+	 * of 2. */
+	template <bool ALL = false>
+	DEVICE void adjust(float (&s)[SCORES], const extend_part &x, uint32_t step, uint32_t first_row,
+			   const float (&scale)[2]) const
+	{
+		const uint32_t t = lane % 4, prefix = x.span.prefix;
+		const bool own = step >= x.span.prefix_steps;
+		/* Position of the lane's first column; other columns are a constant further on. */
+		const uint32_t first =
+			(own ? prefix + (x.span.first_own + step - x.span.prefix_steps) * S::TOKENS
+			     : (x.span.first_tile + step) * S::TOKENS) +
+			token_of_column(S::CROSSED, 2 * t);
+
+#pragma unroll
+		for (uint32_t h = 0; h < 2; h++) {
+			const uint32_t row = x.tile.first_row + first_row + 8 * h;
+			const uint32_t position = prefix + min(row / a.group, x.span.own - 1);
+			const uint32_t last = own ? position : prefix - 1;
+			int32_t high = (int32_t)(last - first),
+				low = a.window > position ? -(int32_t)first
+							  : (int32_t)(position + 1 - a.window - first);
+
+			if constexpr (ALL) {
+				uint32_t from = low + first, to = position;
+
+				see_ranges(a, x.tile.sequence, position, position, prefix + x.span.own, &from, &to);
+				low = (int32_t)(from - first);
+				high = own ? (int32_t)(to - first) : high;
+			}
+
+#pragma unroll
+			for (uint32_t i = 0; i < SCORES / 2; i++)
+				s[i / 2 * 4 + 2 * h + i % 2] *= scale[h];
+			if (a.softcap_log2 > 0) {
+				const float to_exponent = 2.885390082f / a.softcap_log2;
+
+#pragma unroll
+				for (uint32_t i = 0; i < SCORES / 2; i++) {
+					float &y = s[i / 2 * 4 + 2 * h + i % 2];
+
+					y = a.softcap_log2 *
+					    (1 - __fdividef(2, exp2_fast(y * to_exponent) + 1));
+				}
+			}
+			if (a.alibi) {
+				const float slope = a.alibi[x.head * a.group + row % a.group] *
+						    1.44269504f,
+					    distance = (float)((int32_t)(position - first));
+
+#pragma unroll
+				for (uint32_t i = 0; i < SCORES / 2; i++) {
+					const float apart = distance - (float)offset_of(i);
+
+					s[i / 2 * 4 + 2 * h + i % 2] -=
+						slope *
+						(ALL ? a.alibi_sqrt ? root_fast(fabsf(apart)) : fabsf(apart)
+						 : a.alibi_sqrt ? root_fast(fmaxf(apart, 0)) : apart);
+				}
+			}
+			if constexpr (ALL)
+				if (a.tree_bias && own)
+					add_tree_bias(s, h,
+						      a.tree_bias + (size_t)(a.query_starts[x.tile.sequence] + position - prefix) *
+									    a.tree_stride,
+						      first - prefix, x.span.own);
+#pragma unroll
+			for (uint32_t i = 0; i < SCORES / 2; i++) {
+				const int32_t offset = (int32_t)offset_of(i);
+				float &y = s[i / 2 * 4 + 2 * h + i % 2];
+
+				y = offset <= high && offset >= low ? y : -INFINITY;
+			}
+		}
+	}
+
+	/* `bias`: of the row's query; `first`: new token at the lane's first column. */
+	DEVICE void add_tree_bias(float (&s)[SCORES], uint32_t h, const float *bias, uint32_t first, uint32_t own) const
+	{
+#pragma unroll
+		for (uint32_t i = 0; i < SCORES / 2; i++)
+			if (first + offset_of(i) < own)
+				s[i / 2 * 4 + 2 * h + i % 2] += __ldg(bias + first + offset_of(i)) * 1.44269504f;
+	}
+
+	/* Tokens from the lane's first column to its i-th. */
+	static DEVICE constexpr uint32_t offset_of(uint32_t i)
+	{
+		return token_of_column(S::CROSSED, i / 2 * 8 + i % 2);
+	}
+
+	/* The part that begins at x, for the whole warpgroup. */
+	template <bool ALL = false> DEVICE void prepare(uint32_t x, uint32_t end, extend_part *p) const
+	{
+		part_at<S, ALL>(a, x, end, p);
+		for (uint32_t block = 0; block < S::BLOCKS; block++) {
+			const uint32_t row = p->tile.first_row + (group * S::BLOCKS + block) * 64;
+
+			p->first_query[block] = min(row / a.group, p->span.own - 1);
+			p->last_query[block] = min((row + 63) / a.group, p->span.own - 1);
+		}
+	}
+
+	/* True if all rows of a block see the whole tile and nothing but the scale is to be done. */
+	template <bool ALL = false> DEVICE bool plain(const extend_part &x, uint32_t step, uint32_t block) const
+	{
+		uint32_t first, seen;
+
+		if (ALL && a.tree_bias && step >= x.span.prefix_steps)
+			return false;
+
+		if (step < x.span.prefix_steps) {
+			first = (x.span.first_tile + step) * S::TOKENS;
+			seen = x.span.prefix;
+		} else {
+			first = x.span.prefix +
+				(x.span.first_own + step - x.span.prefix_steps) * S::TOKENS;
+			seen = x.span.prefix + x.first_query[block] + 1;
+		}
+		return a.plain && first + S::TOKENS <= seen &&
+		       (a.window == NO_TOKENS || x.span.prefix + x.last_query[block] - first < a.window);
+	}
+
+	/* Scores become weights, as fragments for V. */
+	DEVICE void weigh(float (&s)[SCORES], uint32_t (&p)[SCORES / 2], float (&o)[SPLIT][WIDTH / 2],
+			  row_state &r, const float (&factor)[2]) const
+	{
+		float top[2], tops[8]; /* several at a time: each is a chain */
+		bool move = false;
+
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			tops[i] = s[i];
+#pragma unroll
+		for (int i = 8; i < SCORES; i++)
+			tops[i % 8] = fmaxf(tops[i % 8], s[i]);
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			top[h] = fmaxf(fmaxf(tops[2 * h], tops[2 * h + 1]),
+				       fmaxf(tops[2 * h + 4], tops[2 * h + 5]));
+			top[h] = fmaxf(top[h], __shfl_xor_sync(ALL_LANES, top[h], 1));
+			top[h] = fmaxf(top[h], __shfl_xor_sync(ALL_LANES, top[h], 2));
+			move = move || top[h] * factor[h] > r.exponent[h] + WEIGHT_TOP;
+		}
+		if (__any_sync(ALL_LANES, move)) {
+			float shrink[2];
+
+#pragma unroll
+			for (int h = 0; h < 2; h++) {
+				const float next = top[h] * factor[h] > r.exponent[h] + WEIGHT_TOP
+							   ? top[h] * factor[h] - WEIGHT_SET
+							   : r.exponent[h];
+
+				shrink[h] = exp2_fast(r.exponent[h] - next);
+				r.exponent[h] = next;
+				r.sum[h] *= shrink[h];
+			}
+#pragma unroll
+			for (int part = 0; part < SPLIT; part++)
+#pragma unroll
+				for (int i = 0; i < WIDTH / 2; i++)
+					o[part][i] *= shrink[i / 2 % 2];
+		}
+#pragma unroll
+		for (int i = 0; i < SCORES; i += 2) {
+			const int h = i / 2 % 2;
+			const float x = exp2_fast(fmaf(s[i], factor[h], -r.exponent[h])),
+				    y = exp2_fast(fmaf(s[i + 1], factor[h], -r.exponent[h]));
+
+			r.sum[h] += x + y;
+			p[i / 2] = bits_of(__floats2half2_rn(x, y));
+		}
+		registers_settled(p); /* not in the next turn */
+	}
+
+	DEVICE void write(const extend_part &x, uint32_t block, const float (&o)[SPLIT][WIDTH / 2],
+			  row_state &r) const
+	{
+		const size_t slot = x.unit + blockIdx.x;
+		const uint32_t first = (group * S::BLOCKS + block) * 64 + warp * 16 + lane / 4;
+
+#pragma unroll
+		for (uint32_t h = 0; h < 2; h++) {
+			const size_t row = slot * S::ROWS + first + 8 * h;
+			float *to = a.partials + row * D + lane % 4 * 2;
+
+			r.sum[h] += __shfl_xor_sync(ALL_LANES, r.sum[h], 1);
+			r.sum[h] += __shfl_xor_sync(ALL_LANES, r.sum[h], 2);
+			if (lane % 4 == 0)
+				a.sums[row] = {r.exponent[h], r.sum[h]};
+#pragma unroll
+			for (int part = 0; part < SPLIT; part++)
+#pragma unroll
+				for (int i = 0; i < WIDTH / 8; i++)
+					*(float2 *)(to + part * WIDTH + 8 * i) = {
+						o[part][4 * i + 2 * h], o[part][4 * i + 2 * h + 1]};
+		}
+	}
+
+	static DEVICE void begin(float (&o)[SPLIT][WIDTH / 2], row_state &r)
+	{
+#pragma unroll
+		for (int part = 0; part < SPLIT; part++)
+#pragma unroll
+			for (int i = 0; i < WIDTH / 2; i++)
+				o[part][i] = 0;
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			r.exponent[h] = NEVER_SEEN;
+			r.sum[h] = 0;
+		}
+	}
+};
+
+#endif

@@ -1,0 +1,342 @@
+/* Machine instructions by name, and how a kernel is launched: with extend_mma.cuh all that only a GPU's compiler takes. tests/cuda_cpu
+ * has these two files again for machines without a GPU; so nothing here but what stands for one instruction, or a few. */
+#ifndef TERRACE_KERNELS_CUDA_MACHINE_CUH
+#define TERRACE_KERNELS_CUDA_MACHINE_CUH
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#define DEVICE __device__ __forceinline__
+
+/* Without bulk copies, transaction barriers and dependent launch, as before compute capability 9.0.
+ * TERRACE_CUDA_PORTABLE asks for that on any device, for tests. */
+#if defined(TERRACE_CUDA_PORTABLE) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900)
+#define TERRACE_CUDA_BULK 0
+#else
+#define TERRACE_CUDA_BULK 1
+#endif
+
+/* The launch's shared memory, as `type name[]`. */
+#define DYNAMIC_SHARED(type, name, alignment) extern __shared__ __align__(alignment) type name[]
+
+/* What went wrong is cudaGetLastError's to say. */
+template <class... P, class... A>
+static void launch_kernel(void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, cudaStream_t stream, const A &...args)
+{
+	kernel<<<grid, threads, shared, stream>>>(args...);
+}
+
+DEVICE uint32_t shared_address(const void *p)
+{
+	return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+DEVICE uint4 load_shared_16(uint32_t at)
+{
+	uint4 v;
+
+	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+		     : "r"(at));
+	return v;
+}
+
+DEVICE uint2 load_shared_8(uint32_t at)
+{
+	uint2 v;
+
+	asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+	return v;
+}
+
+DEVICE uint32_t load_shared_4(uint32_t at)
+{
+	uint32_t v;
+
+	asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
+	return v;
+}
+
+/* Each nibble of the low half of `selector` picks a byte of {low, high}; its top bit replicates that
+ * byte's sign. */
+DEVICE uint32_t permute(uint32_t low, uint32_t high, uint32_t selector)
+{
+	uint32_t r;
+
+	asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(low), "r"(high), "r"(selector));
+	return r;
+}
+
+DEVICE uint32_t load_shared_2(uint32_t at)
+{
+	uint16_t v;
+
+	asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
+	return v;
+}
+
+DEVICE uint32_t load_shared_1(uint32_t at)
+{
+	uint32_t v;
+
+	asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(at));
+	return v;
+}
+
+DEVICE void store_shared_16(uint32_t at, uint4 v)
+{
+	asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z),
+		     "r"(v.w)
+		     : "memory");
+}
+
+/* 8 x 8 matrices of 16-bit elements from and to shared memory, four at a time; lane 8i + j names row j of matrix i. A lane has the
+ * elements 2t and 2t + 1 of row g, or of column g where TRANSPOSED. */
+template <bool TRANSPOSED> DEVICE uint4 load_four_matrices(uint32_t row)
+{
+	uint4 v;
+
+	if (!TRANSPOSED)
+		asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+			     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+			     : "r"(row)
+			     : "memory");
+	else
+		asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+			     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+			     : "r"(row)
+			     : "memory");
+	return v;
+}
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+/* By rows from other lanes: element by element. */
+template <bool TRANSPOSED> DEVICE void store_four_matrices(uint32_t row, uint4 v)
+{
+	const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, words[4] = {v.x, v.y, v.z, v.w};
+
+#pragma unroll
+	for (uint32_t i = 0; i < 4; i++)
+#pragma unroll
+		for (uint32_t e = 0; e < 2; e++) {
+			const uint32_t to = __shfl_sync(0xffffffff, row, 8 * i + (TRANSPOSED ? 2 * t + e : g)) +
+					    2 * (TRANSPOSED ? g : 2 * t + e);
+
+			asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"((uint16_t)(words[i] >> (16 * e))) : "memory");
+		}
+}
+#else
+template <bool TRANSPOSED> DEVICE void store_four_matrices(uint32_t row, uint4 v)
+{
+	if (!TRANSPOSED)
+		asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+			     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+			     : "memory");
+	else
+		asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+			     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+			     : "memory");
+}
+#endif
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+/* Two E4M3 codes in the lower (h = 0) or upper half of a word, as fp16. */
+DEVICE uint32_t halves_of_e4m3(uint32_t w, int h)
+{
+	uint32_t r;
+
+	if (h == 0)
+		asm("{.reg .b16 lo, hi; mov.b32 {lo, hi}, %1; cvt.rn.f16x2.e4m3x2 %0, lo;}"
+		    : "=r"(r)
+		    : "r"(w));
+	else
+		asm("{.reg .b16 lo, hi; mov.b32 {lo, hi}, %1; cvt.rn.f16x2.e4m3x2 %0, hi;}"
+		    : "=r"(r)
+		    : "r"(w));
+	return r;
+}
+
+DEVICE uint32_t halves_of_e4m3(uint16_t two)
+{
+	uint32_t r;
+
+	asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"(two));
+	return r;
+}
+#else
+/* Moved to where a half has its bits they are 2^-8 of what they stand for; NaN becomes 480. */
+DEVICE uint32_t halves_of_e4m3(uint16_t two)
+{
+	const uint32_t x = permute(two, 0, 0x1404), small = (x & 0x80008000) | (x >> 1 & 0x3f803f80);
+	const __half2 h = __hmul2(*(const __half2 *)&small, __float2half2_rn(256));
+
+	return *(const uint32_t *)&h;
+}
+#endif
+
+DEVICE float root_fast(float x)
+{
+	float y;
+
+	asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+DEVICE float reciprocal_fast(float x)
+{
+	float y;
+
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+DEVICE float exp2_fast(float x)
+{
+	float y;
+
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+/* The transpose of an 8 x 8 matrix of 16-bit elements spread over the warp. */
+DEVICE uint32_t transpose_8x8(uint32_t x)
+{
+	uint32_t y;
+
+	asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+	return y;
+}
+
+/* c[16 x 8] += a[16 x 32] b[32 x 8] in integers; the letters are the signs of a and b. */
+#define MMA(name, types)                                                                                 \
+	DEVICE void name(int32_t(&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,             \
+			 uint32_t b0, uint32_t b1)                                                       \
+	{                                                                                                \
+		asm("mma.sync.aligned.m16n8k32.row.col.s32." types                                       \
+		    ".s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "                                \
+		    "{%0, %1, %2, %3};"                                                                  \
+		    : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])                                     \
+		    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                             \
+	}
+MMA(mma_us, "u8.s8")
+MMA(mma_ss, "s8.s8")
+MMA(mma_uu, "u8.u8")
+MMA(mma_su, "s8.u8")
+#undef MMA
+
+/* c[16 x 8] += a[16 x 16] b[16 x 8] in 16-bit floats, summed in float32. */
+#define MMA(name, type)                                                                                  \
+	DEVICE void name(float(&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,  \
+			 uint32_t b1)                                                                    \
+	{                                                                                                \
+		asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                               \
+		    ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"               \
+		    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                     \
+		    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                             \
+	}
+MMA(mma_f16, "f16")
+MMA(mma_bf16, "bf16")
+#undef MMA
+
+#if TERRACE_CUDA_BULK
+/* Transaction barriers in shared memory, and bulk copies that complete on them. */
+DEVICE void barrier_init(uint32_t barrier)
+{
+	asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+
+DEVICE void barrier_init_fence()
+{
+	asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes)
+{
+	asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+		     : "memory");
+}
+
+DEVICE void barrier_wait(uint32_t barrier, uint32_t parity)
+{
+	asm volatile("{\n"
+		     ".reg .pred done;\n"
+		     "again:\n"
+		     "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+		     "@!done bra again;\n"
+		     "}" ::"r"(barrier),
+		     "r"(parity)
+		     : "memory");
+}
+
+DEVICE void bulk_load(uint32_t to, uint64_t from, uint32_t bytes, uint32_t barrier)
+{
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+		     "[%3];" ::"r"(to),
+		     "l"(from), "r"(bytes), "r"(barrier)
+		     : "memory");
+}
+
+/* The way back: stores that read shared memory, in groups of this thread. */
+DEVICE void bulk_store(uint64_t to, uint32_t from, uint32_t bytes)
+{
+	asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+		     "r"(bytes)
+		     : "memory");
+}
+
+DEVICE void bulk_close_group()
+{
+	asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* Waits until at most OPEN groups may still read shared memory; until all have been written. */
+template <int OPEN> DEVICE void bulk_wait_read()
+{
+	asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(OPEN) : "memory");
+}
+
+DEVICE void bulk_wait_all()
+{
+	asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+/* Programmatic dependent launch: waits until the kernel before this one has finished and its writes are
+ * visible; lets the one after this start. Neither does anything in an ordinary launch. */
+DEVICE void wait_for_previous_kernel()
+{
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+DEVICE void let_next_kernel_start()
+{
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+#else
+DEVICE void wait_for_previous_kernel()
+{
+}
+
+DEVICE void let_next_kernel_start()
+{
+}
+#endif
+
+/* Copies of 16 bytes that complete in groups, in the order in which the groups were closed. */
+DEVICE void async_load_16(uint32_t to, uint64_t from)
+{
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+DEVICE void async_close_group()
+{
+	asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Waits until at most OPEN of this thread's groups are under way. */
+template <int OPEN> DEVICE void async_wait()
+{
+	asm volatile("cp.async.wait_group %0;" ::"n"(OPEN) : "memory");
+}
+
+#endif

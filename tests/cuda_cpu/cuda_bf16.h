@@ -1,0 +1,79 @@
+/* bf16 as CUDA's header has it, as far as it is used. */
+#ifndef TERRACE_TESTS_CUDA_CPU_CUDA_BF16_H
+#define TERRACE_TESTS_CUDA_CPU_CUDA_BF16_H
+
+#include "kernels/half.h"
+#include "tests/cuda_cpu/cuda_runtime.h"
+
+struct __nv_bfloat16 {
+	unsigned short bits;
+};
+
+struct alignas(4) __nv_bfloat162 {
+	__nv_bfloat16 x, y;
+};
+
+inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits)
+{
+	return {bits};
+}
+
+inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 h)
+{
+	return h.bits;
+}
+
+inline float __bfloat162float(__nv_bfloat16 h)
+{
+	return float_from_bf16(h.bits);
+}
+
+inline __nv_bfloat16 __float2bfloat16_rn(float f)
+{
+	return {bf16_from_float(f)};
+}
+
+inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b)
+{
+	return {__float2bfloat16_rn(a), __float2bfloat16_rn(b)};
+}
+
+inline __nv_bfloat162 __float2bfloat162_rn(float a)
+{
+	return __floats2bfloat162_rn(a, a);
+}
+
+inline float2 __bfloat1622float2(__nv_bfloat162 h)
+{
+	return {__bfloat162float(h.x), __bfloat162float(h.y)};
+}
+
+inline float __low2float(__nv_bfloat162 h)
+{
+	return __bfloat162float(h.x);
+}
+
+inline __nv_bfloat162 __lowhigh2highlow(__nv_bfloat162 h)
+{
+	return {h.y, h.x};
+}
+
+inline __nv_bfloat162 __habs2(__nv_bfloat162 h)
+{
+	return {{(unsigned short)(h.x.bits & 0x7fff)}, {(unsigned short)(h.y.bits & 0x7fff)}};
+}
+
+/* NaN if one is. */
+inline __nv_bfloat16 cuda_cpu_max_nan(__nv_bfloat16 x, __nv_bfloat16 y)
+{
+	const float p = __bfloat162float(x), q = __bfloat162float(y);
+
+	return p != p || q != q ? __nv_bfloat16{0x7fff} : p < q ? y : x;
+}
+
+inline __nv_bfloat162 __hmax2_nan(__nv_bfloat162 a, __nv_bfloat162 b)
+{
+	return {cuda_cpu_max_nan(a.x, b.x), cuda_cpu_max_nan(a.y, b.y)};
+}
+
+#endif

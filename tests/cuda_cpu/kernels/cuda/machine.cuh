@@ -1,0 +1,353 @@
+/* What kernels/cuda/machine.cuh has, on a CPU. Copies that are asynchronous there are done here as late as they may be: when somebody
+ * waits for them. */
+#ifndef TERRACE_KERNELS_CUDA_MACHINE_CUH
+#define TERRACE_KERNELS_CUDA_MACHINE_CUH
+
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+extern "C" {
+#include "kernels/int4.h"
+}
+
+#define DEVICE inline
+
+/* Arithmetic on what has been checked: without AddressSanitizer, which would double the time of the tests. */
+#define CUDA_CPU_UNCHECKED __attribute__((no_sanitize_address))
+
+#if __CUDA_ARCH__ < 900
+#define TERRACE_CUDA_BULK 0
+#else
+#define TERRACE_CUDA_BULK 1
+#endif
+
+#define DYNAMIC_SHARED(type, name, alignment) type *const name = (type *)cuda_cpu::shared_memory()
+
+template <class... P, class... A>
+static void launch_kernel(void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, cudaStream_t stream, const A &...args)
+{
+	cuda_cpu_launch_with(kernel, grid, dim3(threads), shared, stream, args...);
+}
+
+DEVICE uint32_t shared_address(const void *p)
+{
+	return cuda_cpu::address_of(p);
+}
+
+template <class T> DEVICE T load_shared(uint32_t at)
+{
+	T x;
+
+	memcpy(&x, cuda_cpu::memory_at(at, sizeof(T), sizeof(T)), sizeof(T));
+	return x;
+}
+
+DEVICE uint4 load_shared_16(uint32_t at)
+{
+	return load_shared<uint4>(at);
+}
+
+DEVICE uint2 load_shared_8(uint32_t at)
+{
+	return load_shared<uint2>(at);
+}
+
+DEVICE uint32_t load_shared_4(uint32_t at)
+{
+	return load_shared<uint32_t>(at);
+}
+
+DEVICE uint32_t load_shared_2(uint32_t at)
+{
+	return load_shared<uint16_t>(at);
+}
+
+DEVICE uint32_t load_shared_1(uint32_t at)
+{
+	return load_shared<uint8_t>(at);
+}
+
+DEVICE void store_shared_16(uint32_t at, uint4 v)
+{
+	memcpy(cuda_cpu::memory_at(at, 16, 16), &v, 16);
+}
+
+DEVICE uint32_t permute(uint32_t low, uint32_t high, uint32_t selector)
+{
+	const uint64_t both = (uint64_t)high << 32 | low;
+	uint32_t r = 0;
+
+	for (int i = 0; i < 4; i++) {
+		const uint32_t pick = selector >> (4 * i) & 15, byte = both >> (8 * (pick & 7)) & 255;
+
+		r |= (pick & 8 ? (byte & 128 ? 255u : 0u) : byte) << (8 * i);
+	}
+	return r;
+}
+
+/* Element e of row r of a matrix of which lane 4r + c gives elements 2c and 2c + 1. */
+DEVICE uint32_t element_of(const cuda_cpu::exchange<uint32_t> &words, uint32_t row, uint32_t e)
+{
+	return words[row * 4 + e / 2] >> (e % 2 * 16) & 0xffff;
+}
+
+DEVICE uint32_t transpose_8x8(uint32_t x)
+{
+	const cuda_cpu::exchange<uint32_t> words("movmatrix", x);
+	const uint32_t g = cuda_cpu::lane() / 4, t = cuda_cpu::lane() % 4;
+
+	return element_of(words, 2 * t, g) | element_of(words, 2 * t + 1, g) << 16;
+}
+
+template <bool TRANSPOSED> DEVICE uint4 load_four_matrices(uint32_t row)
+{
+	const cuda_cpu::exchange<uint32_t> rows("ldmatrix", row);
+	const uint32_t g = cuda_cpu::lane() / 4, t = cuda_cpu::lane() % 4;
+	uint32_t word[4];
+
+	for (uint32_t i = 0; i < 4; i++) {
+		const auto element = [&](uint32_t r, uint32_t e) {
+			return load_shared_2(rows[8 * i + r] + 2 * e) + 0 * load_shared_16(rows[8 * i + r]).x;
+		};
+
+		word[i] = TRANSPOSED ? element(2 * t, g) | element(2 * t + 1, g) << 16
+				     : element(g, 2 * t) | element(g, 2 * t + 1) << 16;
+	}
+	return {word[0], word[1], word[2], word[3]};
+}
+
+template <bool TRANSPOSED> DEVICE void store_four_matrices(uint32_t row, uint4 v)
+{
+	const cuda_cpu::exchange<uint32_t> rows("stmatrix", row);
+	const uint32_t g = cuda_cpu::lane() / 4, t = cuda_cpu::lane() % 4, word[4] = {v.x, v.y, v.z, v.w};
+
+	for (uint32_t i = 0; i < 4; i++)
+		for (uint32_t e = 0; e < 2; e++) {
+			const uint32_t r = TRANSPOSED ? 2 * t + e : g, column = TRANSPOSED ? g : 2 * t + e;
+			uint8_t *const to = (uint8_t *)cuda_cpu::memory_at(rows[8 * i + r], 16, 16);
+			const uint16_t element = (uint16_t)(word[i] >> (16 * e));
+
+			memcpy(to + 2 * column, &element, 2);
+		}
+	__syncwarp();
+}
+
+DEVICE uint32_t halves_of_e4m3(uint16_t two)
+{
+	const __half2_raw h = __nv_cvt_fp8x2_to_halfraw2(two, __NV_E4M3);
+
+	return (uint32_t)h.x | (uint32_t)h.y << 16;
+}
+
+DEVICE uint32_t halves_of_e4m3(uint32_t w, int h)
+{
+	return halves_of_e4m3((uint16_t)(h ? w >> 16 : w));
+}
+
+/* To the bit, for numbers whose reciprocals are ordinary. */
+DEVICE float reciprocal_fast(float x)
+{
+	return x >= 0x1p-125f && x <= 0x1p125f ? kv_int4_reciprocal(x) : 1 / x;
+}
+
+DEVICE float root_fast(float x)
+{
+	return sqrtf(x);
+}
+
+DEVICE float exp2_fast(float x)
+{
+	const float y = exp2f(x);
+
+	return y < 0x1p-126f ? 0 : y;
+}
+
+/* What a lane gives to m16n8k*: operands A and B. */
+struct cuda_cpu_operands {
+	uint32_t a[4], b[2];
+};
+
+/* c[4] of a lane += sums over a row of A and a column of B; PARTS elements a word, `element` says which number one is. Word k of a row
+ * (of a column) is lane k % 4's, of those of the row (column), in register 2 (k / 4) (k / 4). */
+template <int PARTS, class Sum, class A, class B>
+CUDA_CPU_UNCHECKED DEVICE void cuda_cpu_product(const char *what, Sum (&c)[4], const cuda_cpu_operands &mine, A element_a, B element_b)
+{
+	using wide = std::conditional_t<std::is_integral_v<Sum>, int64_t, double>;
+	const cuda_cpu::exchange<cuda_cpu_operands> all(what, mine);
+	const uint32_t g = cuda_cpu::lane() / 4, t = cuda_cpu::lane() % 4;
+	Sum a[2][8 * PARTS], b[2][8 * PARTS];
+
+	for (uint32_t k = 0; k < 8; k++) {
+		const cuda_cpu_operands row = all[4 * g + k % 4];
+
+		for (uint32_t i = 0; i < 2; i++) {
+			const cuda_cpu_operands column = all[(2 * t + i) * 4 + k % 4];
+
+			for (int e = 0; e < PARTS; e++) {
+				a[i][k * PARTS + (uint32_t)e] = element_a(row.a[k / 4 * 2 + i], e);
+				b[i][k * PARTS + (uint32_t)e] = element_b(column.b[k / 4], e);
+			}
+		}
+	}
+	for (uint32_t i = 0; i < 4; i++) {
+		wide sum = (wide)c[i];
+
+		for (uint32_t k = 0; k < 8 * PARTS; k++)
+			sum += (wide)a[i / 2][k] * (wide)b[i % 2][k];
+		if (std::is_integral_v<Sum> && (wide)(Sum)sum != sum)
+			cuda_cpu::fail("overflows a sum of %s", what);
+		c[i] = (Sum)sum;
+	}
+}
+
+struct cuda_cpu_s8 {
+	int32_t operator()(uint32_t w, int e) const
+	{
+		return (int8_t)(w >> (8 * e));
+	}
+};
+
+struct cuda_cpu_u8 {
+	int32_t operator()(uint32_t w, int e) const
+	{
+		return (uint8_t)(w >> (8 * e));
+	}
+};
+
+struct cuda_cpu_f16 {
+	float operator()(uint32_t w, int e) const
+	{
+		return float_from_half((uint16_t)(w >> (16 * e)));
+	}
+};
+
+struct cuda_cpu_bf16 {
+	float operator()(uint32_t w, int e) const
+	{
+		return float_from_bf16((uint16_t)(w >> (16 * e)));
+	}
+};
+
+#define MMA(name, sum_type, parts, element_a, element_b)                                                                                \
+	DEVICE void name(sum_type(&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)                 \
+	{                                                                                                                               \
+		cuda_cpu_product<parts>(#name, c, {{a0, a1, a2, a3}, {b0, b1}}, element_a(), element_b());                                  \
+	}
+MMA(mma_us, int32_t, 4, cuda_cpu_u8, cuda_cpu_s8)
+MMA(mma_ss, int32_t, 4, cuda_cpu_s8, cuda_cpu_s8)
+MMA(mma_uu, int32_t, 4, cuda_cpu_u8, cuda_cpu_u8)
+MMA(mma_su, int32_t, 4, cuda_cpu_s8, cuda_cpu_u8)
+MMA(mma_f16, float, 2, cuda_cpu_f16, cuda_cpu_f16)
+MMA(mma_bf16, float, 2, cuda_cpu_bf16, cuda_cpu_bf16)
+#undef MMA
+
+/* ---- asynchronous copies of a thread, in groups ---- */
+
+typedef std::vector<std::vector<cuda_cpu::late_copy>> cuda_cpu_groups;
+
+DEVICE void cuda_cpu_ask(cuda_cpu_groups &groups, const cuda_cpu::late_copy &copy)
+{
+	if (groups.empty())
+		groups.emplace_back();
+	groups.back().push_back(copy);
+}
+
+DEVICE void cuda_cpu_close(cuda_cpu_groups &groups)
+{
+	if (groups.empty())
+		groups.emplace_back();
+	groups.emplace_back();
+}
+
+/* The oldest groups are done until OPEN closed ones are left; the last is not closed. */
+DEVICE void cuda_cpu_finish(cuda_cpu_groups &groups, size_t open)
+{
+	while (groups.size() > open + 1) {
+		for (const cuda_cpu::late_copy &c : groups.front())
+			memcpy(c.to, c.from, c.bytes);
+		groups.erase(groups.begin());
+	}
+}
+
+DEVICE void async_load_16(uint32_t to, uint64_t from)
+{
+	if (from % 16)
+		cuda_cpu::fail("copies 16 bytes from %llx", (unsigned long long)from);
+	cuda_cpu_ask(cuda_cpu::now->loads, {(uint8_t *)cuda_cpu::memory_at(to, 16, 16), (const uint8_t *)from, 16});
+}
+
+DEVICE void async_close_group()
+{
+	cuda_cpu_close(cuda_cpu::now->loads);
+}
+
+template <int OPEN> DEVICE void async_wait()
+{
+	cuda_cpu_finish(cuda_cpu::now->loads, OPEN);
+}
+
+#if TERRACE_CUDA_BULK
+DEVICE void barrier_init(uint32_t barrier)
+{
+	cuda_cpu::barrier_begin(barrier, 1);
+}
+
+DEVICE void barrier_init_fence()
+{
+}
+
+DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes)
+{
+	cuda_cpu::barrier_arrive(barrier, bytes);
+}
+
+DEVICE void barrier_wait(uint32_t barrier, uint32_t parity)
+{
+	cuda_cpu::barrier_wait(barrier, parity);
+}
+
+DEVICE void cuda_cpu_bulk(uint64_t address, uint32_t bytes)
+{
+	if (address % 16 || bytes % 16 || bytes == 0)
+		cuda_cpu::fail("copies %u bytes from or to %llx in bulk", bytes, (unsigned long long)address);
+}
+
+DEVICE void bulk_load(uint32_t to, uint64_t from, uint32_t bytes, uint32_t barrier)
+{
+	cuda_cpu_bulk(from, bytes);
+	cuda_cpu::copy_for_barrier({(uint8_t *)cuda_cpu::memory_at(to, bytes, 16), (const uint8_t *)from, bytes}, barrier);
+}
+
+DEVICE void bulk_store(uint64_t to, uint32_t from, uint32_t bytes)
+{
+	cuda_cpu_bulk(to, bytes);
+	cuda_cpu_ask(cuda_cpu::now->stores, {(uint8_t *)to, (const uint8_t *)cuda_cpu::memory_at(from, bytes, 16), bytes});
+}
+
+DEVICE void bulk_close_group()
+{
+	cuda_cpu_close(cuda_cpu::now->stores);
+}
+
+template <int OPEN> DEVICE void bulk_wait_read()
+{
+	cuda_cpu_finish(cuda_cpu::now->stores, OPEN);
+}
+
+DEVICE void bulk_wait_all()
+{
+	cuda_cpu_finish(cuda_cpu::now->stores, 0);
+}
+#endif
+
+/* A kernel begins when the one before it has ended. */
+DEVICE void wait_for_previous_kernel()
+{
+}
+
+DEVICE void let_next_kernel_start()
+{
+}
+
+#endif
