@@ -422,11 +422,15 @@ enum terrace_status client_fds_open(const char *path, const uint8_t token[16], u
 	return status;
 }
 
+/* Of a GPU's memory the daemon waits for the word, or for the end of the process. */
 static void memory_drop(struct client_attachment *a)
 {
 	for (uint32_t i = 0; i < a->count && !a->dropped; i++)
 		if (a->mappings[i]->base && !(a->mappings[i]->extent == FDSOCK_EXTENT_BOARD && a->board_stays))
 			client_mapping_drop(&a->memory, a->mappings[i]);
+	for (uint32_t i = 0; i < a->count && !a->dropped && a->socket >= 0; i++)
+		if (a->mappings[i]->gpu != FDSOCK_NO_GPU && !unmapped_tell(a, a->mappings[i]->extent, a->mappings[i]->writable))
+			break;
 	a->dropped = true;
 	client_lent_memory_fini(&a->memory);
 }
@@ -451,7 +455,7 @@ void client_fds_close(struct client_attachment *a)
 	}
 	a->closed = true;
 	if (a->socket >= 0)
-		shutdown(a->socket, SHUT_RDWR); /* wakes the thread that talks */
+		shutdown(a->socket, SHUT_RD); /* wakes the thread that talks; the daemon is still told what is unmapped */
 	while (a->talking)
 		pthread_cond_wait(&a->idle, &a->lock);
 	a->board_stays = client_board_close(&a->board);

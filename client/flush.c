@@ -65,9 +65,7 @@ static void request_fill(Terrace__V1__FlushRequest *request, Terrace__V1__Keys *
 	request->session = view->id;
 	if (!keys)
 		return;
-	terrace__v1__keys__init(names);
-	names->key_bytes = keys->key_bytes;
-	names->keys = CLIENT_BINARY(keys->bytes, (size_t)keys->count * keys->key_bytes);
+	client_keys_message(keys, names);
 	request->keys = names;
 }
 

@@ -91,3 +91,10 @@ enum terrace_status client_keys_check(const struct terrace_keys *keys)
 		return client_fail(TERRACE_INVALID, "the keys' bytes are NULL");
 	return TERRACE_OK;
 }
+
+void client_keys_message(const struct terrace_keys *keys, Terrace__V1__Keys *out)
+{
+	terrace__v1__keys__init(out);
+	out->key_bytes = keys->key_bytes;
+	out->keys = (ProtobufCBinaryData){(size_t)keys->count * keys->key_bytes, (uint8_t *)(uintptr_t)keys->bytes};
+}

@@ -3,6 +3,7 @@
 #define TERRACE_CLIENT_KEYS_H
 
 #include "client/include/terrace.h"
+#include "terrace.pb-c.h"
 
 enum {
 	CLIENT_KEYS_MAX = 4096,    /* keys a call */
@@ -12,5 +13,8 @@ enum {
 
 /* TERRACE_OK, or TERRACE_INVALID with words: a call takes 1 to 4096 keys of 1 to 32 bytes. */
 enum terrace_status client_keys_check(const struct terrace_keys *keys);
+
+/* Fills a message that points at the keys. */
+void client_keys_message(const struct terrace_keys *keys, Terrace__V1__Keys *out);
 
 #endif

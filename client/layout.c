@@ -76,6 +76,25 @@ const char *client_layout_read(const struct terrace_layout *in, struct kv_layout
 	return kv_layout_problem(out);
 }
 
+void client_layout_write(const struct kv_layout *in, struct terrace_layout *out)
+{
+	*out = (struct terrace_layout){
+		.size = sizeof(*out),
+		.first_layer = in->first_layer,
+		.layers = in->layers,
+		.first_head = in->first_head,
+		.heads = in->heads,
+		.total_heads = in->total_heads,
+		.head_dim_k = in->head_dim_k,
+		.head_dim_v = in->head_dim_v,
+		.block_tokens = in->block_tokens,
+		.k_format = (enum terrace_format)in->k_format,
+		.v_format = (enum terrace_format)in->v_format,
+		.window = in->window,
+	};
+	memcpy(out->fingerprint, in->fingerprint, sizeof(out->fingerprint));
+}
+
 const char *terrace_format_name(enum terrace_format format)
 {
 	const struct kv_format_info *info = kv_format_info((enum kv_format)format);

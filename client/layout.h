@@ -14,5 +14,7 @@ bool client_options_give(void *out, const void *in, size_t in_bytes, size_t leas
 
 /* Takes a public layout over. NULL, or what is wrong with it (then *out is undefined). */
 const char *client_layout_read(const struct terrace_layout *in, struct kv_layout *out);
+/* The way back, of a sound one. Its versions, which are this build's, the public struct does not have. */
+void client_layout_write(const struct kv_layout *in, struct terrace_layout *out);
 
 #endif

@@ -200,9 +200,7 @@ struct lease_request {
 static const ProtobufCMessage *request_fill(struct lease_request *r, const struct client_leasing *g,
 					    const struct terrace_keys *keys)
 {
-	terrace__v1__keys__init(&r->names);
-	r->names.key_bytes = keys->key_bytes;
-	r->names.keys = CLIENT_BINARY(keys->bytes, (size_t)keys->count * keys->key_bytes);
+	client_keys_message(keys, &r->names);
 	terrace__v1__lease_request__init(&r->request);
 	r->request.session = g->view->id;
 	r->request.keys = &r->names;

@@ -57,9 +57,7 @@ static enum terrace_status async_take(void *arg, const struct client_message *me
 static void request_fill(Terrace__V1__LookupRequest *request, Terrace__V1__Keys *names, const struct client_view *view,
 			 const struct terrace_keys *keys, bool states)
 {
-	terrace__v1__keys__init(names);
-	names->key_bytes = keys->key_bytes;
-	names->keys = CLIENT_BINARY(keys->bytes, (size_t)keys->count * keys->key_bytes);
+	client_keys_message(keys, names);
 	terrace__v1__lookup_request__init(request);
 	request->session = view->id;
 	request->keys = names;

@@ -65,6 +65,13 @@ static enum terrace_status stride_check(const struct span *s, const void *vector
 	return TERRACE_OK;
 }
 
+static enum terrace_status strides_check(const struct span *s, const void *k, size_t k_stride, const void *v, size_t v_stride)
+{
+	enum terrace_status status = stride_check(s, k, k_stride, s->layout.head_dim_k);
+
+	return status ? status : stride_check(s, v, v_stride, s->layout.head_dim_v);
+}
+
 enum terrace_status terrace_encode(const struct terrace_layout *layout, void *block, uint32_t layer, uint32_t head,
 				   uint32_t first_token, uint32_t n, const void *k, size_t k_stride, const void *v,
 				   size_t v_stride, enum terrace_dtype dtype)
@@ -73,9 +80,7 @@ enum terrace_status terrace_encode(const struct terrace_layout *layout, void *bl
 	enum terrace_status status = span_read(&s, layout, block, dtype);
 
 	if (!status)
-		status = stride_check(&s, k, k_stride, s.layout.head_dim_k);
-	if (!status)
-		status = stride_check(&s, v, v_stride, s.layout.head_dim_v);
+		status = strides_check(&s, k, k_stride, v, v_stride);
 	if (status)
 		return client_fail_in(status, "encode");
 	if (k)
@@ -93,9 +98,7 @@ enum terrace_status terrace_decode(const struct terrace_layout *layout, const vo
 	enum terrace_status status = span_read(&s, layout, block, dtype);
 
 	if (!status)
-		status = stride_check(&s, k, k_stride, s.layout.head_dim_k);
-	if (!status)
-		status = stride_check(&s, v, v_stride, s.layout.head_dim_v);
+		status = strides_check(&s, k, k_stride, v, v_stride);
 	if (status)
 		return client_fail_in(status, "decode");
 	if (k)

@@ -22,9 +22,7 @@ static enum terrace_status keys_begin(struct terrace_session *session, const str
 		status = client_keys_check(keys);
 	if (status)
 		return client_fail_in(status, name);
-	terrace__v1__keys__init(names);
-	names->key_bytes = keys->key_bytes;
-	names->keys = CLIENT_BINARY(keys->bytes, (size_t)keys->count * keys->key_bytes);
+	client_keys_message(keys, names);
 	return TERRACE_OK;
 }
 

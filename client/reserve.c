@@ -221,9 +221,7 @@ static enum terrace_status request_init(struct reserve_request *r, const struct 
 		return status;
 	terrace__v1__reserve_request__init(&r->request);
 	if (keys) {
-		terrace__v1__keys__init(&r->names);
-		r->names.key_bytes = keys->key_bytes;
-		r->names.keys = CLIENT_BINARY(keys->bytes, (size_t)keys->count * keys->key_bytes);
+		client_keys_message(keys, &r->names);
 		r->request.keys = &r->names;
 	}
 	r->request.session = view->id;

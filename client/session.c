@@ -6,7 +6,7 @@
 #include "client/layout.h"
 #include "client/status.h"
 #include "client/wire.h"
-#include "terrace.pb-c.h"
+#include "proto/layout_message.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -112,49 +112,12 @@ static enum terrace_status layout_of_wire(const Terrace__V1__Layout *in, struct 
 {
 	const char *problem;
 
-	*out = (struct kv_layout){
-		.first_layer = in->first_layer,
-		.layers = in->layers,
-		.first_head = in->first_head,
-		.heads = in->heads,
-		.total_heads = in->total_heads,
-		.head_dim_k = in->head_dim_k,
-		.head_dim_v = in->head_dim_v,
-		.block_tokens = in->block_tokens,
-		.k_format = (enum kv_format)in->k_format,
-		.v_format = (enum kv_format)in->v_format,
-		.window = in->window,
-		.rotation_version = in->rotation_version,
-		.codebook_version = in->codebook_version,
-		.layout_version = in->layout_version,
-	};
-	if (in->fingerprint.len != sizeof(out->fingerprint))
+	if (!layout_message_read(in, out))
 		return client_fail(TERRACE_INTERNAL, "a layout of the daemon has no fingerprint");
-	memcpy(out->fingerprint, in->fingerprint.data, sizeof(out->fingerprint));
 	problem = kv_layout_problem(out);
 	if (problem)
 		return client_fail(TERRACE_UNSUPPORTED, "a layout of the session: %s", problem);
 	return TERRACE_OK;
-}
-
-static void layout_to_wire(const struct kv_layout *in, Terrace__V1__Layout *out)
-{
-	terrace__v1__layout__init(out);
-	out->fingerprint = CLIENT_BINARY(in->fingerprint, sizeof(in->fingerprint));
-	out->first_layer = in->first_layer;
-	out->layers = in->layers;
-	out->first_head = in->first_head;
-	out->heads = in->heads;
-	out->total_heads = in->total_heads;
-	out->head_dim_k = in->head_dim_k;
-	out->head_dim_v = in->head_dim_v;
-	out->block_tokens = in->block_tokens;
-	out->k_format = (Terrace__V1__Format)in->k_format;
-	out->v_format = (Terrace__V1__Format)in->v_format;
-	out->window = in->window;
-	out->rotation_version = in->rotation_version;
-	out->codebook_version = in->codebook_version;
-	out->layout_version = in->layout_version;
 }
 
 /* The layouts of an attached session, from the reply. */
@@ -293,7 +256,7 @@ static enum terrace_status view_open(struct client_view *view, const struct terr
 	struct opening opening = {.view = view, .client = view->client};
 
 	for (uint32_t i = 0; i < view->layout_count; i++) {
-		layout_to_wire(&view->layouts[i].layout, &layouts[i]);
+		layout_message_write(&view->layouts[i].layout, &layouts[i]);
 		pointers[i] = &layouts[i];
 	}
 	request.tenant = session->tenant;

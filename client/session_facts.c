@@ -29,26 +29,10 @@ enum terrace_status terrace_session_layout(const struct terrace_session *session
 					   struct terrace_layout *layout)
 {
 	struct terrace_layout out;
-	const struct kv_layout *in;
 
 	if (!session || !layout || l >= session->view->layout_count)
 		return client_fail(TERRACE_INVALID, "session_layout: no such layout");
-	in = &session->view->layouts[l].layout;
-	out = (struct terrace_layout){
-		.size = sizeof(out),
-		.first_layer = in->first_layer,
-		.layers = in->layers,
-		.first_head = in->first_head,
-		.heads = in->heads,
-		.total_heads = in->total_heads,
-		.head_dim_k = in->head_dim_k,
-		.head_dim_v = in->head_dim_v,
-		.block_tokens = in->block_tokens,
-		.k_format = (enum terrace_format)in->k_format,
-		.v_format = (enum terrace_format)in->v_format,
-		.window = in->window,
-	};
-	memcpy(out.fingerprint, in->fingerprint, sizeof(out.fingerprint));
+	client_layout_write(&session->view->layouts[l].layout, &out);
 	if (!client_options_give(layout, &out, sizeof(out), sizeof(out)))
 		return client_fail(TERRACE_INVALID, "session_layout: begin the layout with TERRACE_LAYOUT_INIT");
 	return TERRACE_OK;

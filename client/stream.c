@@ -305,9 +305,7 @@ struct get_request {
 static const ProtobufCMessage *get_request_fill(struct get_request *r, const struct client_view *view,
 						const struct target *t)
 {
-	terrace__v1__keys__init(&r->names);
-	r->names.key_bytes = t->key_bytes;
-	r->names.keys = CLIENT_BINARY(t->key, t->key_bytes);
+	client_keys_message(&(struct terrace_keys){t->key, 1, t->key_bytes}, &r->names);
 	terrace__v1__get_request__init(&r->request);
 	r->request.session = view->id;
 	r->request.keys = &r->names;

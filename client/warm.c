@@ -76,9 +76,7 @@ struct warm_request {
 static const ProtobufCMessage *request_fill(struct warm_request *r, const struct client_view *view,
 					    const struct terrace_keys *keys, const struct terrace_warm_options *o)
 {
-	terrace__v1__keys__init(&r->names);
-	r->names.key_bytes = keys->key_bytes;
-	r->names.keys = CLIENT_BINARY(keys->bytes, (size_t)keys->count * keys->key_bytes);
+	client_keys_message(keys, &r->names);
 	terrace__v1__warm_request__init(&r->request);
 	r->request.session = view->id;
 	r->request.keys = &r->names;

@@ -8,6 +8,7 @@
 #include "daemon/rpc_methods.h"
 #include "daemon/rpc_reply.h"
 #include "daemon/workers.h"
+#include "proto/layout_message.h"
 
 enum {
 	STATS_MAX = 4096,
@@ -108,7 +109,7 @@ static enum status inspect_row(struct rpc_call *c, const struct cache_block_view
 	if (!b || !layout)
 		return rpc_too_big(c);
 	terrace__v1__inspect_block__init(b);
-	rpc_layout_out(&v->layout, layout);
+	layout_message_write(&v->layout, layout);
 	b->layout_id = v->layout_id;
 	b->state = (char *)v->state;
 	b->tier = (char *)v->tier;
@@ -174,7 +175,7 @@ enum status rpc_layouts(struct rpc_call *c, const ProtobufCMessage *request, Pro
 		return rpc_too_big(c);
 	for (uint32_t i = 0; i < n; i++) {
 		terrace__v1__layout_row__init(&rows[i]);
-		rpc_layout_out(&views[i].layout, &layouts[i]);
+		layout_message_write(&views[i].layout, &layouts[i]);
 		rows[i].layout_id = views[i].layout_id;
 		rows[i].layout = &layouts[i];
 		rows[i].block_bytes = views[i].block_bytes;

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "proto/layout_message.h"
+
 #define SAME(name, value, text) _Static_assert((int)TERRACE__V1__STATUS__##name == value, "wire status " #name);
 STATUS_MAP(SAME)
 #undef SAME
@@ -118,55 +120,19 @@ enum status rpc_gpu(struct rpc_call *c, uint32_t gpu, int32_t *out)
 
 enum status rpc_layout_in(struct rpc_call *c, size_t index, const Terrace__V1__Layout *in, struct kv_layout *out)
 {
-	struct kv_layout l = {
-		.first_layer = in->first_layer,
-		.layers = in->layers,
-		.first_head = in->first_head,
-		.heads = in->heads,
-		.total_heads = in->total_heads,
-		.head_dim_k = in->head_dim_k,
-		.head_dim_v = in->head_dim_v,
-		.block_tokens = in->block_tokens,
-		.k_format = (enum kv_format)in->k_format,
-		.v_format = (enum kv_format)in->v_format,
-		.window = in->window,
-		.rotation_version = in->rotation_version,
-		.codebook_version = in->codebook_version,
-		.layout_version = in->layout_version,
-	};
+	struct kv_layout l;
 
-	if (in->fingerprint.len != KV_FINGERPRINT_BYTES)
+	if (!layout_message_read(in, &l))
 		return rpc_fail(c, STATUS_INVALID, "layouts[%zu].fingerprint: %zu bytes, must be %d", index,
 				in->fingerprint.len, KV_FINGERPRINT_BYTES);
-	if ((unsigned)in->k_format >= KV_FORMAT_COUNT || (unsigned)in->v_format >= KV_FORMAT_COUNT)
+	if ((unsigned)l.k_format >= KV_FORMAT_COUNT || (unsigned)l.v_format >= KV_FORMAT_COUNT)
 		return rpc_fail(c, STATUS_INVALID, "layouts[%zu]: unknown format", index);
-	memcpy(l.fingerprint, in->fingerprint.data, KV_FINGERPRINT_BYTES);
 	const char *problem = kv_layout_problem(&l);
 
 	if (problem)
 		return rpc_fail(c, STATUS_INVALID, "layouts[%zu]: %s", index, problem);
 	*out = l;
 	return STATUS_OK;
-}
-
-void rpc_layout_out(const struct kv_layout *in, Terrace__V1__Layout *out)
-{
-	terrace__v1__layout__init(out);
-	out->fingerprint = (ProtobufCBinaryData){ KV_FINGERPRINT_BYTES, (uint8_t *)in->fingerprint };
-	out->first_layer = in->first_layer;
-	out->layers = in->layers;
-	out->first_head = in->first_head;
-	out->heads = in->heads;
-	out->total_heads = in->total_heads;
-	out->head_dim_k = in->head_dim_k;
-	out->head_dim_v = in->head_dim_v;
-	out->block_tokens = in->block_tokens;
-	out->k_format = (Terrace__V1__Format)in->k_format;
-	out->v_format = (Terrace__V1__Format)in->v_format;
-	out->window = in->window;
-	out->rotation_version = in->rotation_version;
-	out->codebook_version = in->codebook_version;
-	out->layout_version = in->layout_version;
 }
 
 enum status rpc_info(struct rpc_call *c, const char *field, size_t index, const Terrace__V1__BlockInfo *in,

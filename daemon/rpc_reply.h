@@ -24,8 +24,6 @@ enum status rpc_session_layouts(struct rpc_call *c, uint64_t session, uint32_t c
 enum status rpc_gpu(struct rpc_call *c, uint32_t gpu, int32_t *out);
 
 enum status rpc_layout_in(struct rpc_call *c, size_t index, const Terrace__V1__Layout *in, struct kv_layout *out);
-/* Fills a message whose fingerprint points into `in`. */
-void rpc_layout_out(const struct kv_layout *in, Terrace__V1__Layout *out);
 
 /* tokens may be 0 only if `any_tokens`. field: as the message names it, "info". */
 enum status rpc_info(struct rpc_call *c, const char *field, size_t index, const Terrace__V1__BlockInfo *in,

@@ -5,6 +5,7 @@
 #include "daemon/log.h"
 #include "daemon/rpc_methods.h"
 #include "daemon/rpc_reply.h"
+#include "proto/layout_message.h"
 
 /* What engines may ask for the memory of. */
 static bool session_gpus(struct rpc_call *c, Terrace__V1__OpenSessionReply *r)
@@ -47,7 +48,7 @@ static enum status session_reply(struct rpc_call *c, const struct cache_session_
 		rows[i].block_bytes = v->block_bytes[i];
 		rows[i].slot_bytes = v->slot_bytes[i];
 		row_list[i] = &rows[i];
-		rpc_layout_out(&v->layout[i], &layouts[i]);
+		layout_message_write(&v->layout[i], &layouts[i]);
 		layout_list[i] = &layouts[i];
 	}
 	r->epoch = cache_epoch(c->daemon->cache);

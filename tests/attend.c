@@ -16,9 +16,6 @@ enum { RANDOM_CASES = 60, LONG_TOKENS = 16384, ROW_QUERIES = 3 };
 enum { RANDOM_CASES = 1500, LONG_TOKENS = 131072, ROW_QUERIES = 19 };
 #endif
 
-static const uint32_t head_dims[] = {64, 96, 128, 192, 256};
-static const enum kv_format formats[] = {KV_F16, KV_BF16, KV_FP8, KV_INT4_PTH, KV_TQ4, KV_TQ3, KV_TQ2};
-#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 START_TEST(every_format_and_head_dim)
 {
@@ -132,37 +129,20 @@ START_TEST(random_cases)
 
 		check_spec(&s);
 	}
-	ck_assert_msg(worst_error <= (kv_machine() == KV_MACHINE_VNNI ? INTEGER_ERROR : 1e-5),
-		      "worst relative error %g", worst_error);
+	check_worst_error();
 }
 END_TEST
 
 /* The same tokens in blocks whose other bytes differ give the same bits. */
 START_TEST(masked_tail_is_never_read)
 {
-	static const uint8_t fills[] = {0x01, 0x7e, 0xaa};
-
 	for (size_t i = 0; i < COUNT(formats) * COUNT(head_dims) * 2; i++) {
 		struct spec s = {.k = formats[i % COUNT(formats)], .v = formats[(i + i / 7) % COUNT(formats)],
 				 .dk = head_dims[i % COUNT(head_dims)], .heads = 2, .group = i % 2 ? 1 : 8,
 				 .block_tokens = 64, .tokens = 1 + (uint32_t)(i * 13) % 80, .seed = 500 + i};
-		struct bed b;
 
 		s.v = i % 11 == 0 ? KV_NONE : s.v;
-		bed_init(&b, &s);
-		ck_assert_ptr_null(kv_attend_run(&b.a, b.scratch));
-		for (size_t f = 0; f < COUNT(fills); f++) {
-			struct bed other;
-
-			s.fill = fills[f];
-			bed_init(&other, &s);
-			memset(other.scratch, fills[f], kv_attend_scratch(&other.a));
-			ck_assert_ptr_null(kv_attend_run(&other.a, other.scratch));
-			ck_assert_mem_eq(b.out, other.out, b.out_bytes);
-			ck_assert_mem_eq(b.lse, other.lse, b.rows * sizeof(float));
-			bed_fini(&other);
-		}
-		bed_fini(&b);
+		check_other_bytes(&s);
 	}
 }
 END_TEST
@@ -446,12 +426,8 @@ START_TEST(lanes_are_in_order)
 }
 END_TEST
 
-static TCase *machine_case(const char *name, void (*limit)(void))
+static void tests_add(TCase *tc)
 {
-	TCase *tc = tcase_create(name);
-
-	tcase_set_timeout(tc, 120);
-	tcase_add_checked_fixture(tc, limit, NULL);
 	tcase_add_test(tc, every_format_and_head_dim);
 	tcase_add_test(tc, every_pair_of_formats);
 	tcase_add_test(tc, lengths_and_groups);
@@ -467,22 +443,9 @@ static TCase *machine_case(const char *name, void (*limit)(void))
 	tcase_add_test(tc, rows_that_see_nothing);
 	tcase_add_test(tc, bad_parameters_are_refused);
 	tcase_add_test(tc, lanes_are_in_order);
-	return tc;
 }
 
 int main(void)
 {
-	Suite *suite = suite_create("attend");
-	SRunner *runner;
-	int failed;
-
-	suite_add_tcase(suite, machine_case("plain", machine_plain));
-	suite_add_tcase(suite, machine_case("avx2", machine_avx2));
-	suite_add_tcase(suite, machine_case("avx512", machine_avx512));
-	suite_add_tcase(suite, machine_case("vnni", machine_vnni));
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return on_every_machine("attend", tests_add);
 }

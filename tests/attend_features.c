@@ -12,9 +12,6 @@ enum { RANDOM_CASES = 60, LONG_TOKENS = 16384, LONGEST = 300 };
 enum { RANDOM_CASES = 600, LONG_TOKENS = 131072, LONGEST = 4095 };
 #endif
 
-static const uint32_t head_dims[] = {64, 96, 128, 192, 256};
-static const enum kv_format formats[] = {KV_F16, KV_BF16, KV_FP8, KV_INT4_PTH, KV_TQ4, KV_TQ3, KV_TQ2};
-#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 /* A feature by its number, 0 .. FEATURES - 1, added to a spec of `tokens` tokens. */
 enum { FEATURES = 9 };
@@ -132,34 +129,17 @@ START_TEST(random_cases)
 
 		check_spec(&s);
 	}
-	ck_assert_msg(worst_error <= (kv_machine() == KV_MACHINE_VNNI ? INTEGER_ERROR : 1e-5),
-		      "worst relative error %g", worst_error);
+	check_worst_error();
 }
 END_TEST
 
 /* Blocks whose other bytes differ, and scratch of any content, give the same bits. */
 START_TEST(garbage_is_never_read)
 {
-	static const uint8_t fills[] = {0x01, 0x7e, 0xaa};
-
 	for (uint64_t i = 0; i < 120; i++) {
 		struct spec s = random_spec(50000 + i);
-		struct bed b;
 
-		bed_init(&b, &s);
-		ck_assert_ptr_null(kv_attend_run(&b.a, b.scratch));
-		for (size_t f = 0; f < COUNT(fills); f++) {
-			struct bed other;
-
-			s.fill = fills[f];
-			bed_init(&other, &s);
-			memset(other.scratch, fills[f], kv_attend_scratch(&other.a));
-			ck_assert_ptr_null(kv_attend_run(&other.a, other.scratch));
-			ck_assert_mem_eq(b.out, other.out, b.out_bytes);
-			ck_assert_mem_eq(b.lse, other.lse, b.rows * sizeof(float));
-			bed_fini(&other);
-		}
-		bed_fini(&b);
+		check_other_bytes(&s);
 	}
 }
 END_TEST
@@ -259,12 +239,8 @@ START_TEST(bad_features_are_refused)
 }
 END_TEST
 
-static TCase *machine_case(const char *name, void (*limit)(void))
+static void tests_add(TCase *tc)
 {
-	TCase *tc = tcase_create(name);
-
-	tcase_set_timeout(tc, 120);
-	tcase_add_checked_fixture(tc, limit, NULL);
 	tcase_add_test(tc, each_alone);
 	tcase_add_test(tc, many_rows);
 	tcase_add_test(tc, long_and_all_together);
@@ -273,22 +249,9 @@ static TCase *machine_case(const char *name, void (*limit)(void))
 	tcase_add_test(tc, sinks_without_tokens);
 	tcase_add_test(tc, e4m3_saturates);
 	tcase_add_test(tc, bad_features_are_refused);
-	return tc;
 }
 
 int main(void)
 {
-	Suite *suite = suite_create("attend_features");
-	SRunner *runner;
-	int failed;
-
-	suite_add_tcase(suite, machine_case("plain", machine_plain));
-	suite_add_tcase(suite, machine_case("avx2", machine_avx2));
-	suite_add_tcase(suite, machine_case("avx512", machine_avx512));
-	suite_add_tcase(suite, machine_case("vnni", machine_vnni));
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return on_every_machine("attend_features", tests_add);
 }

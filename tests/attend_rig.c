@@ -3,14 +3,16 @@
 
 #include "kernels/simd.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+const uint32_t head_dims[5] = {64, 96, 128, 192, 256};
+const enum kv_format formats[7] = {KV_F16, KV_BF16, KV_FP8, KV_INT4_PTH, KV_TQ4, KV_TQ3, KV_TQ2};
 uint64_t random_state;
 
 #define RANDOM_STEP 0x9e3779b97f4a7c15u
+#define INTEGER_ERROR 5e-4 /* what attend.h allows with VNNI */
 
 KV_INLINE uint64_t mixed(uint64_t x)
 {
@@ -61,22 +63,22 @@ void *allocate(size_t bytes)
 	return p;
 }
 
-void machine_plain(void)
+static void machine_plain(void)
 {
 	kv_machine_limit(KV_MACHINE_PLAIN);
 }
 
-void machine_avx2(void)
+static void machine_avx2(void)
 {
 	kv_machine_limit(KV_MACHINE_AVX2);
 }
 
-void machine_avx512(void)
+static void machine_avx512(void)
 {
 	kv_machine_limit(KV_MACHINE_AVX512);
 }
 
-void machine_vnni(void)
+static void machine_vnni(void)
 {
 	kv_machine_limit(KV_MACHINE_VNNI);
 }
@@ -361,7 +363,7 @@ static double near_e4m3(double *got, double wanted, double step)
 	return wanted;
 }
 
-double worst_error;
+static double worst_error; /* of fp32 outputs so far */
 
 /* Queries and weights of few rows are rounded to 15 bits there. */
 static double integer_error(void)
@@ -437,4 +439,59 @@ void check_spec(const struct spec *spec)
 	free(weight);
 	free(want);
 	bed_fini(&b);
+}
+
+void check_other_bytes(const struct spec *spec)
+{
+	static const uint8_t fills[] = {0x01, 0x7e, 0xaa};
+	struct spec s = *spec;
+	struct bed b;
+
+	bed_init(&b, spec);
+	ck_assert_ptr_null(kv_attend_run(&b.a, b.scratch));
+	for (size_t f = 0; f < COUNT(fills); f++) {
+		struct bed other;
+
+		s.fill = fills[f];
+		bed_init(&other, &s);
+		memset(other.scratch, fills[f], kv_attend_scratch(&other.a));
+		ck_assert_ptr_null(kv_attend_run(&other.a, other.scratch));
+		ck_assert_mem_eq(b.out, other.out, b.out_bytes);
+		ck_assert_mem_eq(b.lse, other.lse, b.rows * sizeof(float));
+		bed_fini(&other);
+	}
+	bed_fini(&b);
+}
+
+void check_worst_error(void)
+{
+	ck_assert_msg(worst_error <= (kv_machine() == KV_MACHINE_VNNI ? INTEGER_ERROR : 1e-5),
+		      "worst relative error %g", worst_error);
+}
+
+static TCase *machine_case(const char *name, void (*limit)(void), void (*tests_add)(TCase *tc))
+{
+	TCase *tc = tcase_create(name);
+
+	tcase_set_timeout(tc, 120);
+	tcase_add_checked_fixture(tc, limit, NULL);
+	tests_add(tc);
+	return tc;
+}
+
+int on_every_machine(const char *name, void (*tests_add)(TCase *tc))
+{
+	Suite *suite = suite_create(name);
+	SRunner *runner;
+	int failed;
+
+	suite_add_tcase(suite, machine_case("plain", machine_plain, tests_add));
+	suite_add_tcase(suite, machine_case("avx2", machine_avx2, tests_add));
+	suite_add_tcase(suite, machine_case("avx512", machine_avx512, tests_add));
+	suite_add_tcase(suite, machine_case("vnni", machine_vnni, tests_add));
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

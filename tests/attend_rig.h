@@ -8,9 +8,15 @@
 #include "kernels/attend.h"
 #include "kernels/machine.h"
 
-#define INTEGER_ERROR 5e-4 /* what attend.h allows with VNNI */
+#include <check.h>
+
 
 enum { WITH_SINKS = 1, WITH_ALIBI = 2, WITH_ALIBI_SQRT = 4, WITH_TREE = 8, WITH_RANGES = 16 };
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+extern const uint32_t head_dims[5];    /* all there are */
+extern const enum kv_format formats[7];
 
 /* Zero means: 1 head, 1 head a group, blocks of 16 tokens, 1 layer, 1 query, V of K's dims, unfilled
  * blocks of 0xff, no features. */
@@ -45,19 +51,12 @@ struct bed {
 };
 
 extern uint64_t random_state;
-extern double worst_error; /* of fp32 outputs so far */
 
 uint64_t random_bits(void);
 uint32_t random_below(uint32_t n);
 float random_gaussian(void); /* of variance 1, near enough */
 /* A multiple of 64 bytes, 64-byte aligned. */
 void *allocate(size_t bytes);
-
-/* Fixtures: the kinds of machine that this one can be, at most the one of that name. */
-void machine_plain(void);
-void machine_avx2(void);
-void machine_avx512(void);
-void machine_vnni(void);
 
 void bed_init(struct bed *b, const struct spec *given);
 void bed_fini(struct bed *b);
@@ -67,5 +66,13 @@ void poison(struct bed *b);
 void check_guards(const struct bed *b);
 /* Runs it and compares every row. */
 void check_spec(const struct spec *spec);
+/* The same tokens in blocks whose other bytes differ, with scratch of any content, give the same bits. */
+void check_other_bytes(const struct spec *spec);
+/* Of all fp32 outputs that were compared in this process. */
+void check_worst_error(void);
+
+/* main of a suite whose tests run once for each kind of machine that this one can be. tests_add: puts
+ * them into the case. */
+int on_every_machine(const char *name, void (*tests_add)(TCase *tc));
 
 #endif

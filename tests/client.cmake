@@ -1,11 +1,13 @@
 # Unit tests of libterrace; the last four run against a small daemon inside the test.
+add_library(client_fake STATIC client_fake.c client_fake_call.c client_fake_fd.c client_fake_gpu.c client_fake_run.c)
+target_link_libraries(client_fake PUBLIC terrace_static PkgConfig::GRPC)
 terrace_test(client_keys LIBS terrace_static ONE_THREAD)
+terrace_test(layout_message LIBS terrace_proto ONE_THREAD) # of both ends
 terrace_test(client_packed LIBS terrace_static ONE_THREAD)
 terrace_test(client_wire LIBS terrace_static)
 terrace_test(client_bounds LIBS terrace_static)
 foreach(name calls async hostile threads)
-  terrace_test(client_${name} SOURCES client_${name}.c client_fake.c client_fake_call.c client_fake_fd.c client_fake_gpu.c
-               client_fake_run.c LIBS terrace_static PkgConfig::GRPC)
+  terrace_test(client_${name} SOURCES client_${name}.c client_rig.c LIBS client_fake)
 endforeach()
 # gRPC's library is not instrumented; the code marks what passes through it.
 set_tests_properties(client_wire client_bounds client_calls client_async client_hostile client_threads PROPERTIES
@@ -14,8 +16,7 @@ set_tests_properties(client_wire client_bounds client_calls client_async client_
 # Leases on a GPU, which is the simulated device.
 foreach(name gpu gpu_ends)
   if(TARGET sim_plugin AND EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/client_${name}.c)
-    terrace_test(client_${name} SOURCES client_${name}.c client_gpu_rig.c sim_stream.c client_fake.c client_fake_call.c
-                 client_fake_fd.c client_fake_gpu.c client_fake_run.c LIBS terrace_static PkgConfig::GRPC ${CMAKE_DL_LIBS})
+    terrace_test(client_${name} SOURCES client_${name}.c client_gpu_rig.c sim_stream.c LIBS client_fake ${CMAKE_DL_LIBS})
     target_compile_definitions(client_${name} PRIVATE SIM_PLUGIN="$<TARGET_FILE:sim_plugin>")
     add_dependencies(client_${name} sim_plugin)
     set_tests_properties(client_${name} PROPERTIES

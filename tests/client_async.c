@@ -1,9 +1,8 @@
 /* Asynchronous calls: results, completion exactly once by callback and eventfd, cancel, deadlines, and the end of things. */
-#include "client_fake.h"
+#include "client_rig.h"
 
 #include "client/clock.h"
 
-#include <check.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -11,45 +10,18 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { KEYS = 4, KEY_BYTES = 16 };
+enum { KEYS = CLIENT_RIG_KEYS };
 #ifdef TERRACE_SANITIZED
 enum { CLOSES = 30 };
 #else
 enum { CLOSES = 200 };
 #endif
 
-static struct fake fake;
-static struct terrace_client *client;
-static struct terrace_session *session;
-static struct terrace_layout layout;
-static uint8_t bytes[KEYS * KEY_BYTES];
 static const struct terrace_keys keys = {bytes, KEYS, KEY_BYTES};
-
-#define FAULT(field, value)                                                                                            \
-	do {                                                                                                           \
-		pthread_mutex_lock(&fake.lock);                                                                        \
-		fake.field = (value);                                                                                  \
-		pthread_mutex_unlock(&fake.lock);                                                                      \
-	} while (0)
 
 static void open_session(void)
 {
-	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
-
-	fake_start(&fake);
-	o.address = fake.address;
-	ck_assert_int_eq(terrace_connect(&o, &client), TERRACE_OK);
-	layout = fake_layout();
-	ck_assert_msg(!terrace_session_open(client, &layout, 1, NULL, &session), "%s", terrace_error());
-	for (int i = 0; i < KEYS; i++)
-		memset(bytes + i * KEY_BYTES, 'a' + i, KEY_BYTES);
-}
-
-static void close_session(void)
-{
-	terrace_session_close(session);
-	terrace_disconnect(client);
-	fake_stop(&fake);
+	client_rig_open(1, 0);
 }
 
 /* Counts callbacks and remembers on which thread. */
@@ -71,7 +43,7 @@ static void tell(struct terrace_op *op, void *arg)
 
 START_TEST(everything)
 {
-	uint64_t n = terrace_block_bytes(&layout);
+	uint64_t n = terrace_block_bytes(&layouts[0]);
 	struct told told = {0};
 	struct terrace_completion completion = {tell, &told, -1};
 	enum terrace_status statuses[KEYS];
@@ -351,7 +323,7 @@ START_TEST(from_the_callback)
 {
 	struct chain chain = {.left = 20};
 	struct terrace_completion completion = {chain_step, &chain, -1};
-	uint8_t *block = calloc(1, terrace_block_bytes(&layout));
+	uint8_t *block = calloc(1, terrace_block_bytes(&layouts[0]));
 	struct terrace_op *op;
 
 	FAULT(stall_method, "Put");
@@ -400,7 +372,7 @@ START_TEST(disconnect_cancels)
 
 	o.address = fake.address;
 	ck_assert_int_eq(terrace_connect(&o, &other), TERRACE_OK);
-	ck_assert_int_eq(terrace_session_open(other, &layout, 1, NULL, &s), TERRACE_OK);
+	ck_assert_int_eq(terrace_session_open(other, layouts, 1, NULL, &s), TERRACE_OK);
 	FAULT(stall_method, "Lookup");
 	ck_assert_int_eq(terrace_lookup_async(s, &keys, 0, NULL, &op), TERRACE_OK);
 	terrace_session_close(s);
@@ -417,7 +389,7 @@ int main(void)
 	SRunner *runner;
 	int failed;
 
-	tcase_add_checked_fixture(c, open_session, close_session);
+	tcase_add_checked_fixture(c, open_session, client_rig_close);
 	tcase_set_timeout(c, 60);
 	tcase_add_test(c, everything);
 	tcase_add_test(c, by_eventfd);

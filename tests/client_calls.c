@@ -1,9 +1,8 @@
 /* The synchronous calls against the fake daemon: what comes back, what is mapped, what happens when the daemon goes. */
-#include "client_fake.h"
+#include "client_rig.h"
 
 #include "client/clock.h"
 
-#include <check.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -12,43 +11,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { KEYS = 4, KEY_BYTES = 16 };
+enum { KEYS = CLIENT_RIG_KEYS };
 
-static struct fake fake;
-static struct terrace_client *client;
-static struct terrace_session *session;
-static struct terrace_layout layouts[2];
-static uint8_t bytes[KEYS * KEY_BYTES];
 static const struct terrace_keys keys = {bytes, KEYS, KEY_BYTES};
-
-/* Sets a fault. */
-#define FAULT(field, value)                                                                                            \
-	do {                                                                                                           \
-		pthread_mutex_lock(&fake.lock);                                                                        \
-		fake.field = (value);                                                                                  \
-		pthread_mutex_unlock(&fake.lock);                                                                      \
-	} while (0)
 
 static void open_session(void)
 {
-	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
-
-	fake_start(&fake);
-	o.address = fake.address;
-	ck_assert_int_eq(terrace_connect(&o, &client), TERRACE_OK);
-	layouts[0] = layouts[1] = fake_layout();
-	layouts[1].first_layer = 2;
-	layouts[1].k_format = TERRACE_FORMAT_FP16;
-	ck_assert_msg(!terrace_session_open(client, layouts, 2, NULL, &session), "%s", terrace_error());
-	for (int i = 0; i < KEYS; i++)
-		memset(bytes + i * KEY_BYTES, 'a' + i, KEY_BYTES);
-}
-
-static void close_session(void)
-{
-	terrace_session_close(session);
-	terrace_disconnect(client);
-	fake_stop(&fake);
+	client_rig_open(2, 0);
 }
 
 /* Puts `n` blocks of key i filled with byte i + 1 (+ 100 in layout 1). */
@@ -721,7 +690,7 @@ int main(void)
 	tcase_add_test(alone, addresses);
 	tcase_set_timeout(alone, 60);
 	suite_add_tcase(suite, alone);
-	tcase_add_checked_fixture(c, open_session, close_session);
+	tcase_add_checked_fixture(c, open_session, client_rig_close);
 	tcase_set_timeout(c, 60);
 	tcase_add_test(c, sessions);
 	tcase_add_test(c, sizes_of_another_version);

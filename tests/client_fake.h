@@ -128,7 +128,7 @@ void fake_restart(struct fake *fake);
 /* Asks the client to unmap an extent. */
 void fake_retire(struct fake *fake, uint32_t extent);
 unsigned fake_count(struct fake *fake, const unsigned *counter);
-/* Waits up to 2 s until a counter is at least `least`; its value. */
+/* Waits up to 10 s until a counter is at least `least`; its value. */
 unsigned fake_await(struct fake *fake, const unsigned *counter, unsigned least);
 
 /* Between the fake's files: its two threads, whose argument is the fake, and the wait for one more call. */

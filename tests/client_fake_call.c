@@ -1,27 +1,12 @@
 /* The fake daemon's calls: a thread each, which speaks gRPC. */
 #include "client_fake_call.h"
 
+#include "client/rpc_call.h" /* its marks for ThreadSanitizer */
+
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
 #include <stdlib.h>
 #include <string.h>
-
-#if defined(__SANITIZE_THREAD__)
-#define FAKE_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define FAKE_TSAN 1
-#endif
-#endif
-#ifdef FAKE_TSAN
-void __tsan_acquire(void *address);
-void __tsan_release(void *address);
-#define TAG_RELEASE(p) __tsan_release(p)
-#define TAG_ACQUIRE(p) __tsan_acquire(p)
-#else
-#define TAG_RELEASE(p) ((void)(p))
-#define TAG_ACQUIRE(p) ((void)(p))
-#endif
 
 /* ---- a call ------------------------------------------------------------------------------------------------------- */
 

@@ -175,7 +175,7 @@ START_TEST(leases_have_addresses)
 	terrace_release(again);
 	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.released, 2), 2);
 	/* The two host extents that the put wrote, the board, and two extents of the GPU a layout, each once. */
-	ck_assert_uint_eq(rig.fake.maps, 2 + 1 + 2 * rig.layout_count);
+	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.maps), 2 + 1 + 2 * rig.layout_count);
 }
 END_TEST
 
@@ -191,16 +191,16 @@ START_TEST(warming_a_gpu)
 	setenv("SIM_GPU_SHUT", "0", 1);
 	rig_put();
 	OK(terrace_warm_with(rig.session, &rig.keys, NULL, 0, &blocks));
-	ck_assert(blocks == 0 && rig.fake.warmed_gpu == 0);
+	ck_assert(blocks == 0 && fake_count(&rig.fake, &rig.fake.warmed_gpu) == 0);
 	o.wait = true;
 	o.gpu = 0;
 	OK(terrace_warm_with(rig.session, &rig.keys, &o, 0, &blocks));
-	ck_assert(blocks == RIG_KEYS && rig.fake.warmed_gpu == 1);
+	ck_assert(blocks == RIG_KEYS && fake_count(&rig.fake, &rig.fake.warmed_gpu) == 1);
 	OK(terrace_warm(rig.session, &rig.keys, true, 0, &blocks));
-	ck_assert(blocks == RIG_KEYS && rig.fake.warmed_gpu == 0);
+	ck_assert(blocks == RIG_KEYS && fake_count(&rig.fake, &rig.fake.warmed_gpu) == 0);
 	OK(terrace_warm_with_async(rig.session, &rig.keys, &o, 0, &completion, &op));
 	OK(terrace_warm_finish(op, &blocks));
-	ck_assert(blocks == RIG_KEYS && rig.fake.warmed_gpu == 1);
+	ck_assert(blocks == RIG_KEYS && fake_count(&rig.fake, &rig.fake.warmed_gpu) == 1);
 	for (o.gpu = -2; o.gpu < 2; o.gpu += 3)
 		ck_assert_int_eq(terrace_warm_with(rig.session, &rig.keys, &o, 0, &blocks), TERRACE_INVALID);
 	o = (struct terrace_warm_options)TERRACE_WARM_OPTIONS_INIT;
@@ -248,7 +248,7 @@ START_TEST(asynchronous)
 	OK(terrace_delete(rig.session, &rig.keys, 0, NULL));
 	OK(terrace_reserve_with_async(rig.session, &rig.keys, NULL, &to, 0, NULL, &op));
 	OK(terrace_reserve_finish(op, NULL, &r));
-	ck_assert_uint_eq(rig.fake.gpu.reserves, 1);
+	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.gpu.reserves), 1);
 	terrace_abort(r);
 }
 END_TEST
@@ -286,7 +286,7 @@ START_TEST(reservations_on_a_gpu)
 	rig_check(other);
 	terrace_release(lease);
 	terrace_release(other);
-	ck_assert_uint_eq(rig.fake.gpu.reserves, 1);
+	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.gpu.reserves), 1);
 }
 END_TEST
 

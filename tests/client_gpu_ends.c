@@ -127,18 +127,22 @@ START_TEST(the_session_is_closed)
 {
 	struct terrace_lease *early, *late;
 	atomic_int first, second;
+	unsigned unmapped;
 
 	board(7);
 	late = promised(8, 2);
 	early = promised(7, 1); /* the later one first on the list: its word passes the other's */
 	wait_and_note(early, 0, &first);
 	wait_and_note(late, 0, &second);
+	unmapped = fake_count(&rig.fake, &rig.fake.unmapped);
 	terrace_session_close(rig.session);
 	RIG_AWAIT(atomic_load(&first) == 1 && atomic_load(&second) == 1);
 	ck_assert_int_eq(terrace_lease_check(early), TERRACE_CANCELLED);
 	ck_assert_int_eq(terrace_lease_check(late), TERRACE_CANCELLED);
 	ck_assert_int_eq(terrace_lease_wait_layer(late, 0, rig.stream), TERRACE_CANCELLED);
 	ck_assert_int_eq(terrace_release_after(late, rig.stream), TERRACE_CANCELLED);
+	/* The daemon waits for the word, not for the end of the process. */
+	ck_assert_uint_gt(fake_await(&rig.fake, &rig.fake.unmapped, unmapped + 1), unmapped);
 	terrace_release(early);
 	terrace_release(late);
 	OK(terrace_session_open(rig.client, rig.layouts, 1, NULL, &rig.session));

@@ -1,40 +1,20 @@
 /* A daemon gone wrong: whatever it sends, the client answers with a status, maps nothing it should not, and goes on. */
-#include "client_fake.h"
+#include "client_rig.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEYS = 2, KEY_BYTES = 16 };
+enum { KEYS = 2 };
 
-static struct fake fake;
-static struct terrace_client *client;
-static struct terrace_session *session;
-static struct terrace_layout layout;
-static uint8_t bytes[KEYS * KEY_BYTES], *block;
+static uint8_t *block;
 static const struct terrace_keys keys = {bytes, KEYS, KEY_BYTES};
-
-#define FAULT(field, value)                                                                                            \
-	do {                                                                                                           \
-		pthread_mutex_lock(&fake.lock);                                                                        \
-		fake.field = (value);                                                                                  \
-		pthread_mutex_unlock(&fake.lock);                                                                      \
-	} while (0)
 
 static void open_session(void)
 {
-	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
-
-	fake_start(&fake);
-	o.address = fake.address;
-	ck_assert_int_eq(terrace_connect(&o, &client), TERRACE_OK);
-	layout = fake_layout();
-	ck_assert_msg(!terrace_session_open(client, &layout, 1, NULL, &session), "%s", terrace_error());
-	for (int i = 0; i < KEYS; i++)
-		memset(bytes + i * KEY_BYTES, 'a' + i, KEY_BYTES);
-	block = calloc(1, terrace_block_bytes(&layout));
+	client_rig_open(1, 0);
+	block = calloc(1, terrace_block_bytes(&layouts[0]));
 	for (int i = 0; i < KEYS; i++)
 		ck_assert_int_eq(terrace_put(session, 0, bytes + i * KEY_BYTES, KEY_BYTES, NULL, block, 0), TERRACE_OK);
 }
@@ -42,9 +22,7 @@ static void open_session(void)
 static void close_session(void)
 {
 	free(block);
-	terrace_session_close(session);
-	terrace_disconnect(client);
-	fake_stop(&fake);
+	client_rig_close();
 }
 
 static unsigned descriptors_once(void)
@@ -158,7 +136,7 @@ static enum terrace_status call_watch(void)
 static enum terrace_status call_open(void)
 {
 	struct terrace_session *s;
-	enum terrace_status status = terrace_session_open(client, &layout, 1, NULL, &s);
+	enum terrace_status status = terrace_session_open(client, layouts, 1, NULL, &s);
 
 	if (!status)
 		terrace_session_close(s);

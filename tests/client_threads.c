@@ -1,29 +1,23 @@
 /* Many threads on one session, and the daemon taking extents back under them. */
-#include "client_fake.h"
+#include "client_rig.h"
 
-#include <check.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <string.h>
 
-enum { THREADS = 6, KEY_BYTES = 16, SHARED = 4 };
+enum { THREADS = 6, SHARED = CLIENT_RIG_KEYS };
 #ifdef TERRACE_SANITIZED
 enum { ROUNDS = 40 };
 #else
 enum { ROUNDS = 200 };
 #endif
 
-static struct fake fake;
-static struct terrace_client *client;
-static struct terrace_session *session;
-static struct terrace_layout layout;
-static uint8_t shared[SHARED * KEY_BYTES];
 static atomic_bool over;
 
 /* Reads the shared blocks, whose bytes are their number. */
 static void use_lease(void)
 {
-	struct terrace_keys keys = {shared, SHARED, KEY_BYTES};
+	struct terrace_keys keys = {bytes, SHARED, KEY_BYTES};
 	struct terrace_lease *lease;
 
 	ck_assert_msg(!terrace_lease(session, &keys, TERRACE_LEASE_ALL, 0, &lease), "%s", terrace_error());
@@ -31,7 +25,7 @@ static void use_lease(void)
 		const uint8_t *block = terrace_lease_block(lease, i, 0);
 
 		ck_assert_uint_eq(block[0], i + 1);
-		ck_assert_uint_eq(block[terrace_block_bytes(&layout) - 1], i + 1);
+		ck_assert_uint_eq(block[terrace_block_bytes(&layouts[0]) - 1], i + 1);
 	}
 	terrace_release(lease);
 }
@@ -47,7 +41,7 @@ static void use_put(unsigned thread)
 
 	ck_assert_msg(!terrace_reserve(session, &keys, NULL, 0, &status, &r), "%s", terrace_error());
 	ck_assert_int_eq(status, TERRACE_OK);
-	memset(terrace_reservation_block(r, 0, 0), (int)thread, terrace_block_bytes(&layout));
+	memset(terrace_reservation_block(r, 0, 0), (int)thread, terrace_block_bytes(&layouts[0]));
 	ck_assert_int_eq(terrace_commit(r, 0, &status, NULL), TERRACE_OK);
 	ck_assert_int_eq(terrace_lookup(session, &keys, 0, &prefix, NULL), TERRACE_OK);
 	ck_assert_uint_eq(prefix, 1);
@@ -57,7 +51,7 @@ static void use_put(unsigned thread)
 
 static void use_async(void)
 {
-	struct terrace_keys keys = {shared, SHARED, KEY_BYTES};
+	struct terrace_keys keys = {bytes, SHARED, KEY_BYTES};
 	struct terrace_op *ops[3];
 	struct terrace_lease *lease;
 	uint32_t prefix;
@@ -96,21 +90,14 @@ static void *retirer(void *arg)
 
 START_TEST(one_session)
 {
-	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
 	uint8_t block[64 << 10];
 	pthread_t threads[THREADS], other;
 
-	fake_start(&fake);
-	o.address = fake.address;
-	o.timeout_us = 30000000;
-	ck_assert_int_eq(terrace_connect(&o, &client), TERRACE_OK);
-	layout = fake_layout();
-	ck_assert_uint_le(terrace_block_bytes(&layout), sizeof(block));
-	ck_assert_msg(!terrace_session_open(client, &layout, 1, NULL, &session), "%s", terrace_error());
+	client_rig_open(1, 30000000);
+	ck_assert_uint_le(terrace_block_bytes(&layouts[0]), sizeof(block));
 	for (int i = 0; i < SHARED; i++) {
-		memset(shared + i * KEY_BYTES, 'a' + i, KEY_BYTES);
 		memset(block, i + 1, sizeof(block));
-		ck_assert_int_eq(terrace_put(session, 0, shared + i * KEY_BYTES, KEY_BYTES, NULL, block, 0), TERRACE_OK);
+		ck_assert_int_eq(terrace_put(session, 0, bytes + i * KEY_BYTES, KEY_BYTES, NULL, block, 0), TERRACE_OK);
 	}
 	for (uintptr_t i = 0; i < THREADS; i++)
 		ck_assert_int_eq(pthread_create(&threads[i], NULL, worker, (void *)i), 0);
@@ -120,9 +107,7 @@ START_TEST(one_session)
 	atomic_store(&over, true);
 	pthread_join(other, NULL);
 	ck_assert_uint_gt(fake_count(&fake, &fake.unmapped), 0);
-	terrace_session_close(session);
-	terrace_disconnect(client);
-	fake_stop(&fake);
+	client_rig_close();
 }
 END_TEST
 

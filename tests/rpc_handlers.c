@@ -3,6 +3,7 @@
 #include "daemon/rpc_methods.h"
 
 #include "health.pb-c.h"
+#include "proto/layout_message.h"
 #include "tests/shell.h"
 #include "tests/sim_device.h"
 
@@ -121,7 +122,7 @@ static void fill_layout(Terrace__V1__Layout *l)
 	static struct kv_layout own;
 
 	own = shell_layout(9);
-	rpc_layout_out(&own, l);
+	layout_message_write(&own, l);
 }
 
 START_TEST(open_session)

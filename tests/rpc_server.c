@@ -10,6 +10,7 @@
 
 #include "daemon/cache_private.h" /* to hold its lock */
 #include "daemon/workers.h"
+#include "proto/layout_message.h"
 #include "tests/shell.h"
 
 static struct shell s;
@@ -332,7 +333,7 @@ START_TEST(streams_are_bounded)
 	for (int i = 0; i < 8; i++)
 		half_put(&c[i], 20);
 	reservations_become(1); /* the same key: the others are told BUSY */
-	usleep(100000);
+	usleep(500000);
 	half_put(&c[8], 20);
 	ck_assert(!hear(&c[8]));
 	ck_assert_int_eq(end(&c[8]), GRPC_STATUS_RESOURCE_EXHAUSTED);
@@ -402,7 +403,7 @@ START_TEST(what_a_late_reply_grants_is_undone)
 	lease.attachment = reserve.attachment = attach();
 	lease.keys = &one_key;
 	reserve.keys = &other;
-	rpc_layout_out(&l, &layout);
+	layout_message_write(&l, &layout);
 	open.layouts = &layouts;
 	open.n_layouts = 1;
 	give_up_in_the_middle("/terrace.v1.Cache/Lease", &lease.base);
@@ -445,10 +446,10 @@ START_TEST(a_cancelled_commit_keeps_no_lease)
 	cache_lock(s.daemon.cache);
 	dial(&c, "/terrace.v1.Cache/Commit", 10);
 	begin(&c, &q.base, false);
-	usleep(100000); /* a worker has it */
+	usleep(500000); /* a worker has it */
 	grpc_call_cancel(c.call, NULL);
 	ck_assert_int_eq(end(&c), GRPC_STATUS_CANCELLED);
-	usleep(100000); /* the daemon has heard */
+	usleep(300000); /* the daemon has heard */
 	cache_unlock(s.daemon.cache);
 	load_becomes(1, 0, 0);
 	ck_assert_int_eq(cache_lookup(s.daemon.cache, s.session.id, &key, &prefix, NULL, 0, &why), STATUS_OK);
@@ -471,8 +472,12 @@ START_TEST(only_growth_goes_to_a_worker)
 	q.keys = &other;
 	workers_look(s.daemon.workers, &before);
 	ck_assert(unary("/terrace.v1.Cache/Reserve", &q.base, &status));
-	usleep(50000);
-	workers_look(s.daemon.workers, &after);
+	for (int i = 0; i < 1000; i++) { /* the reply may come first */
+		workers_look(s.daemon.workers, &after);
+		if (after.done > before.done)
+			break;
+		usleep(5000);
+	}
 	ck_assert_uint_eq(after.done, before.done + 1);
 	other.keys.data = (uint8_t *)"k2";
 	ck_assert(unary("/terrace.v1.Cache/Reserve", &q.base, &status));

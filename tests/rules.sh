@@ -16,6 +16,7 @@ within store    '(kernels|eviction|daemon|client|proto|tests)/' 'store includes 
 within eviction '(kernels|store|daemon|client|proto|tests)/' 'eviction includes nobody'
 within daemon   '(client|tests)/' 'daemon does not include client'
 within client   '(store|eviction|daemon|tests)/' 'client uses proto and kernels only'
+within proto    '(kernels|store|eviction|daemon|client|tests)/' 'proto includes nobody'
 within client/examples '(client|proto|kernels|store|eviction|daemon|tests)/' 'an example uses the public header only'
 
 # owned HEADER FILE...: a third-party header may be included by these files only (tests and examples aside).

@@ -6,12 +6,16 @@ terrace_test(store_extent_huge SOURCES store_extent.c LIBS terrace_store ARGS hu
 terrace_test(store_index LIBS terrace_store)
 terrace_test(store_host LIBS terrace_store)
 terrace_test(store_host_device LIBS terrace_store sim_device)
+add_library(store_ring_rig STATIC store_ring_rig.c)
+target_link_libraries(store_ring_rig PUBLIC terrace_store PkgConfig::CHECK)
 foreach(name store_ring store_ring_fault store_ring_threads)
-  terrace_test(${name} SOURCES ${name}.c store_ring_rig.c LIBS terrace_store)
+  terrace_test(${name} LIBS store_ring_rig)
 endforeach()
 # The catalog. liblmdb is not instrumented.
+add_library(store_catalog_rig STATIC store_catalog_rig.c)
+target_link_libraries(store_catalog_rig PUBLIC terrace_store PkgConfig::LMDB PkgConfig::CHECK)
 foreach(name store_catalog store_catalog_model store_catalog_damage store_catalog_speed)
-  terrace_test(${name} SOURCES ${name}.c store_catalog_rig.c LIBS terrace_store PkgConfig::LMDB)
+  terrace_test(${name} LIBS store_catalog_rig)
   set_tests_properties(${name} PROPERTIES ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1)
 endforeach()
 # The same on a file system that is full: exits 77 (skipped) where none may be mounted.

@@ -462,7 +462,7 @@ START_TEST(syncs_are_merged)
 	p = rig_take(&r, RIG_SLOT);
 	ck_assert_int_eq(rig_write(&r, p, page, 4096), STATUS_OK);
 	r.fault.op = RING_SYNC + 1;
-	r.fault.delay_ms = 50;
+	r.fault.delay_ms = 500; /* all callers come in that */
 	r.fault.asked = 0;
 	for (int i = 0; i < CALLERS; i++) {
 		rig_wait_begin(&w[i]);

@@ -136,9 +136,9 @@ START_TEST(a_full_disk_reads_buries_and_tries_again)
 	ck_assert_int_eq(rig_read(&r, p, slot, RIG_SLOT), STATUS_OK);
 	slot_tombstone((struct slot_header *)page, (struct slot_header *)slot, 1);
 	ck_assert_int_eq(rig_tombstone(&r, p, page), STATUS_OK);
-	ck_assert_int_eq(rig_sync(&r), STATUS_OK);
-	ck_assert_uint_eq(rig_look(&r).full_events, 1);
 	ck_assert_uint_lt(rig_now_ms() - before, 900); /* else the refusals above prove nothing */
+	ck_assert_int_eq(rig_sync(&r), STATUS_OK);     /* may last, where others write */
+	ck_assert_uint_eq(rig_look(&r).full_events, 1);
 	while (rig_look(&r).health == DISK_FULL && rig_now_ms() - before < 3000)
 		usleep(10000);
 	ck_assert_uint_ge(rig_now_ms() - before, 1000);
@@ -151,7 +151,7 @@ START_TEST(a_full_disk_reads_buries_and_tries_again)
 }
 END_TEST
 
-/* 500 ms a transfer, and 50 ms are slow already. */
+/* 1,500 ms a transfer, and 50 ms are slow already. */
 START_TEST(a_slow_disk_serves_only_who_waits)
 {
 	uint8_t *slot = rig_pages(2 * RIG_SLOT);
@@ -160,7 +160,7 @@ START_TEST(a_slow_disk_serves_only_who_waits)
 	struct rig_wait w, v;
 	uint64_t before;
 
-	r.fault.delay_ms = 500;
+	r.fault.delay_ms = 1500;
 	rig_wait_begin(&w);
 	rig_wait_begin(&v);
 	before = rig_now_ms();
@@ -172,11 +172,11 @@ START_TEST(a_slow_disk_serves_only_who_waits)
 	ck_assert_int_eq(disk_read(r.disk, p, slot, RIG_SLOT, RING_NONE, RING_AHEAD, &v.q), STATUS_BUSY);
 	ck_assert_int_eq(disk_write(r.disk, p, slot, RIG_SLOT, RING_NONE, RING_IDLE, &v.q), STATUS_BUSY);
 	ck_assert_int_eq(rig_look(&r).refused_slow, 3);
-	ck_assert_uint_lt(rig_now_ms() - before, 450); /* a refusal does not wait */
+	ck_assert_uint_lt(rig_now_ms() - before, 1350); /* a refusal does not wait */
 	ck_assert_int_eq(disk_read(r.disk, p, slot + RIG_SLOT, RIG_SLOT, RING_NONE, RING_URGENT, &v.q), STATUS_OK);
 	ck_assert_int_eq(rig_wait_end(&w), STATUS_OK);
 	ck_assert_int_eq(rig_wait_end(&v), STATUS_OK);
-	ck_assert_uint_lt(rig_now_ms() - before, 2500);
+	ck_assert_uint_lt(rig_now_ms() - before, 5000);
 	ck_assert_int_eq(rig_judge(slot, 1, 1), STATUS_OK);
 	ck_assert_int_eq(rig_judge(slot + RIG_SLOT, 1, 1), STATUS_OK);
 	r.fault.delay_ms = 0;

@@ -211,17 +211,29 @@ START_TEST(a_disk_of_100_ms_is_slow_and_serves)
 	struct rig r;
 	struct disk_place p = begin(&r, _i, slot);
 	struct rig_wait w, v;
+	enum disk_health health;
+	enum status ahead;
 	uint64_t before;
 
 	order("delay_ms 100");
-	before = rig_now_ms();
-	rig_wait_begin(&w);
-	ck_assert_int_eq(disk_read(r.disk, p, slot, RIG_SLOT, RING_NONE, RING_IDLE, &w.q), STATUS_OK);
-	while (rig_look(&r).health != DISK_SLOW && rig_now_ms() - before < 100)
-		usleep(1000);
-	ck_assert_int_eq(rig_look(&r).health, DISK_SLOW);
-	rig_wait_begin(&v);
-	ck_assert_int_eq(disk_read(r.disk, p, slot + RIG_SLOT, RIG_SLOT, RING_NONE, RING_AHEAD, &v.q), STATUS_BUSY);
+	/* Once more, if the machine did not let it look while the read was under way. */
+	for (int tries = 0; tries < 50; tries++) {
+		before = rig_now_ms();
+		rig_wait_begin(&w);
+		ck_assert_int_eq(disk_read(r.disk, p, slot, RIG_SLOT, RING_NONE, RING_IDLE, &w.q), STATUS_OK);
+		while (rig_look(&r).health != DISK_SLOW && rig_now_ms() - before < 100)
+			usleep(1000);
+		health = rig_look(&r).health;
+		rig_wait_begin(&v);
+		ahead = disk_read(r.disk, p, slot + RIG_SLOT, RIG_SLOT, RING_NONE, RING_AHEAD, &v.q);
+		if (rig_now_ms() - before < 100)
+			break;
+		ck_assert_int_eq(rig_wait_end(&w), STATUS_OK);
+		if (ahead == STATUS_OK)
+			ck_assert_int_eq(rig_wait_end(&v), STATUS_OK);
+	}
+	ck_assert_int_eq(health, DISK_SLOW);
+	ck_assert_int_eq(ahead, STATUS_BUSY);
 	ck_assert_int_eq(rig_read(&r, p, slot + RIG_SLOT, RIG_SLOT), STATUS_OK);
 	ck_assert_int_eq(rig_wait_end(&w), STATUS_OK);
 	ck_assert_uint_lt(rig_now_ms() - before, 1000);

@@ -1,8 +1,7 @@
 /* The host tier against a simple model: which slots are taken, what stands in them, what the budget
  * holds. */
-#include "store/host.h"
+#include "tests/store_host_rig.h"
 
-#include <check.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -20,37 +19,9 @@ enum { SCALE = 1 };
 #define KIB 1024ull
 #define MIB (1024 * KIB)
 
-static uint64_t next(uint64_t *rng)
-{
-	*rng ^= *rng << 13;
-	*rng ^= *rng >> 7;
-	*rng ^= *rng << 17;
-	return *rng;
-}
-
 static struct host_tier *tier_of(uint64_t budget, uint64_t extent)
 {
-	struct host_options o = { .budget_bytes = budget, .extent_bytes = extent };
-	struct host_tier *t;
-
-	ck_assert_int_eq(host_create(&o, &t), STATUS_OK);
-	return t;
-}
-
-static struct host_pool *pool_of(struct host_tier *t, uint64_t layout, uint64_t slot_bytes)
-{
-	struct host_pool *p;
-
-	ck_assert_int_eq(host_pool_get(t, 1, layout, slot_bytes, &p), STATUS_OK);
-	return p;
-}
-
-static struct host_usage usage_of(struct host_tier *t)
-{
-	struct host_usage u;
-
-	host_usage(t, &u);
-	return u;
+	return tier_with(&(struct host_options){ .budget_bytes = budget, .extent_bytes = extent });
 }
 
 START_TEST(options_out_of_bounds_are_refused)

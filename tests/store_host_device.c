@@ -1,9 +1,8 @@
 /* The host tier over a device's memory (the simulated one): extents and their holds, places and addresses, the budget, and what the
  * device refuses. What does not depend on the memory is in store_host.c. */
-#include "store/host.h"
+#include "tests/store_host_rig.h"
 #include "tests/sim_device.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -19,14 +18,6 @@ enum { SLOT = 256 * 1000, GPU_IDS = 3 << 24 };
 static const struct device_ops *ops;
 static struct device *device;
 
-static uint64_t next(uint64_t *rng)
-{
-	*rng ^= *rng << 13;
-	*rng ^= *rng >> 7;
-	*rng ^= *rng << 17;
-	return *rng;
-}
-
 static void device_begin(void)
 {
 	const char *why;
@@ -36,28 +27,8 @@ static void device_begin(void)
 
 static struct host_tier *tier_of(uint64_t budget, uint64_t extent)
 {
-	struct host_options o = { .budget_bytes = budget, .extent_bytes = extent, .first_extent_id = GPU_IDS, .ops = ops,
-				  .device = device };
-	struct host_tier *t;
-
-	ck_assert_int_eq(host_create(&o, &t), STATUS_OK);
-	return t;
-}
-
-static struct host_pool *pool_of(struct host_tier *t, uint64_t layout, uint64_t slot_bytes)
-{
-	struct host_pool *p;
-
-	ck_assert_int_eq(host_pool_get(t, 1, layout, slot_bytes, &p), STATUS_OK);
-	return p;
-}
-
-static struct host_usage usage_of(struct host_tier *t)
-{
-	struct host_usage u;
-
-	host_usage(t, &u);
-	return u;
+	return tier_with(&(struct host_options){ .budget_bytes = budget, .extent_bytes = extent, .first_extent_id = GPU_IDS, .ops = ops,
+						 .device = device });
 }
 
 static uint64_t free_bytes(void)

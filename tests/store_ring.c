@@ -384,7 +384,7 @@ START_TEST(destroy_cancels_what_waits_and_awaits_the_rest)
 	}
 	until_entered(&f, 1);
 	pthread_create(&thread, NULL, destroy_run, &g);
-	sleep_ms(20);
+	sleep_ms(200);
 	atomic_store(&f.open, 1);
 	pthread_join(thread, NULL);
 	for (int i = 0; i < N; i++) {

@@ -90,7 +90,9 @@ const struct ctl_command ctl_commands[] = {
 			"the first 4096); the rival, which would go now; and of one that left, which tier, when, why and how long "
 			"it had not been used.\n"
 			"refused: the policy would not have given it the place that it took, so it goes first. unworthy: no disk is "
-			"to have it. ahead: read ahead, and not used yet. regretted: asked for within a minute after it left.\n"
+			"to have it. ahead: read ahead, and not used yet. regretted: asked for within a minute after it left. kept, "
+			"of a copy: why it stays for now: pinned, moving, or only, which on a GPU means that it goes down first, and "
+			"on a disk that a faster tier has the block.\n"
 			"How many blocks left, why, how old and with how much regret: terracectl stat evictions.",
 		.exits = "0 printed, 3 nothing is known of that key, " EXITS_DAEMON,
 		.words_min = 1,

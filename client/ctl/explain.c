@@ -1,5 +1,6 @@
 /* terracectl explain and graph. */
 #include <stdio.h>
+#include <string.h>
 
 #include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
@@ -14,7 +15,11 @@ static struct json_t *tier_to_json(const Terrace__V1__ExplainTier *t)
 	struct json_t *o = out_object(), *features = out_object();
 
 	out_put_text(o, "tier", t->tier);
+	if (!strcmp(t->tier, "gpu"))
+		out_put_uint(o, "gpu", t->gpu);
 	out_put_text(o, "policy", t->policy);
+	if (t->kept[0])
+		out_put_text(o, "kept", t->kept);
 	out_put_uint(o, "idle_ms", t->idle_ms);
 	out_put_uint(o, "uses", t->uses);
 	if (t->ranked)

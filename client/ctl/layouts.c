@@ -41,28 +41,6 @@ static void put_format(struct json_t *object, const char *name, Terrace__V1__For
 								  : "unknown");
 }
 
-bool layout_from_wire(const Terrace__V1__Layout *in, struct terrace_layout *out)
-{
-	*out = (struct terrace_layout){
-		.size = sizeof(*out),
-		.first_layer = in->first_layer,
-		.layers = in->layers,
-		.first_head = in->first_head,
-		.heads = in->heads,
-		.total_heads = in->total_heads,
-		.head_dim_k = in->head_dim_k,
-		.head_dim_v = in->head_dim_v,
-		.block_tokens = in->block_tokens,
-		.k_format = (enum terrace_format)in->k_format,
-		.v_format = (enum terrace_format)in->v_format,
-		.window = in->window,
-	};
-	if (in->fingerprint.len != sizeof(out->fingerprint))
-		return false;
-	memcpy(out->fingerprint, in->fingerprint.data, sizeof(out->fingerprint));
-	return true;
-}
-
 struct json_t *layout_to_json(const Terrace__V1__Layout *l)
 {
 	struct json_t *o = out_object();

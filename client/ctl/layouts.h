@@ -12,9 +12,6 @@ struct json_t;
 
 struct json_t *layout_to_json(const Terrace__V1__Layout *layout);
 
-/* A layout as it came. False: a fingerprint of another length. Its versions are the library's own: compare the id. */
-bool layout_from_wire(const Terrace__V1__Layout *in, struct terrace_layout *out);
-
 /* Reads one layout, or an array of up to CTL_LAYOUTS_MAX, from a file. Missing fields are 0 except the
  * versions (this library's), heads' total (heads) and head_dim_v (head_dim_k); unknown ones are refused.
  * CTL_OK or CTL_FAILED; stderr says what is wrong. */

@@ -7,13 +7,17 @@
 #include "client/ctl/daemon.h"
 #include "client/ctl/layouts.h"
 #include "client/layout.h"
+#include "proto/layout_message.h"
 
 /* False: not a layout that this library makes: of another version. */
 static bool layout_read(const Terrace__V1__LayoutRow *row, struct terrace_layout *out)
 {
 	struct kv_layout kv;
 
-	return row->layout && layout_from_wire(row->layout, out) && !client_layout_read(out, &kv) && kv_layout_id(&kv) == row->layout_id;
+	if (!row->layout || !layout_message_read(row->layout, &kv) || kv_layout_problem(&kv) || kv_layout_id(&kv) != row->layout_id)
+		return false;
+	client_layout_write(&kv, out);
+	return true;
 }
 
 static int ask_layouts(const struct ctl_args *args, struct ctl_sessions *s)
