@@ -4,12 +4,12 @@
  * At an access the features of the block in the graph, and of the request, go through the model of reuse
  * (hazard.c), whose answer gives a class (survival.c); class and age give the worth. Every TICK_US the worth of all
  * pairs of class and age is computed anew and the pairs are ranked; between, only the ranks are used. Live
- * nodes hang in one list a pair, oldest first, and move on as they age. A block is never of less worth at its
+ * nodes stand in one line a class, oldest first (lines.c). A block is never of less worth at its
  * access than the block behind it in the chain: without it that one is of no use.
  *
  * Two things are done only while they pay. A newcomer of less worth than what would go for it is
  * refused unless what was refused comes back much more often than what was spared by that. And when an
- * LRU cache, followed on the samples, would have missed hardly more, victims are taken by age alone for a while,
+ * LRU cache, followed on the samples, would have missed less or next to nothing, victims are taken by age alone for a while,
  * longer each time.
  */
 #include "eviction/graph.h"
@@ -19,7 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "eviction/graph_keep.h"
 #include "eviction/hash.h"
+#include "eviction/lines.h"
 #include "eviction/memory.h"
 #include "eviction/queue.h"
 
@@ -34,15 +36,14 @@ enum {
 	TRIALS_MAX = 6,        /* doublings of the time by age */
 	SAYINGS = 2048,        /* what the model said, by features: a power of two */
 	SAYING_TICKS = 8,      /* for so long */
-	MOVES_MAX = 1 << 18,   /* of nodes that have grown older, in a tick: 30 ms with a million nodes, 110 with ten */
 };
 
 /* Refusing goes on until what was refused comes back this many times as often as what was spared: what
  * is refused is the rest of a chain, which may come back in part only. */
 #define BYPASS_BENEFIT 2.0f
 
-/* The share of LRU's misses below which it is worth leaving it. */
-#define DUEL_GAIN 0.98f
+/* The share of what comes back that LRU must miss: of less there is nothing to win, and each trial costs some. */
+#define DUEL_MISSES 0.03f
 
 /* Of the request that is being told. */
 struct telling {
@@ -55,10 +56,6 @@ struct telling {
 	uint32_t deeper, deeper_class;
 };
 
-struct list {
-	struct policy_node *first, *last;
-};
-
 struct saying {
 	uint32_t features;
 	uint16_t class;
@@ -68,10 +65,9 @@ struct saying {
 struct policy {
 	struct memory memory;
 	struct survival survival;
-	struct list lists[PAIRS];
-	struct policy_node end;      /* stands before the first and behind the last of each */
+	struct lines lines;
 	uint16_t rank_of[PAIRS], pair_at[PAIRS];
-	uint64_t filled[PAIRS / 64]; /* by rank */
+	uint64_t filled[PAIRS / 64]; /* by rank: the pair may have nodes */
 	uint16_t used[CLASSES];      /* the classes that ever had a block */
 	uint32_t used_count;
 	bool is_used[CLASSES];
@@ -84,6 +80,8 @@ struct policy {
 	bool by_age, begins;
 	uint64_t by_age_until; /* `inserted` */
 	uint32_t trials;
+	uint64_t recalled_us;        /* what an earlier run remembered, if it did */
+	bool recalled;
 	struct graph_model model;
 	bool model_told;             /* at the last access */
 };
@@ -98,7 +96,10 @@ static float worth_of(const struct policy *p, uint32_t pair)
 	return p->survival.worth[pair / SURVIVAL_BUCKETS][pair % SURVIVAL_BUCKETS];
 }
 
-/* ---- the lists ---- */
+static uint32_t pair_of_node(const struct policy *p, const struct policy_node *n)
+{
+	return pair_of(lines_class(n), lines_bucket(&p->lines, n));
+}
 
 static void filled_set(struct policy *p, uint32_t pair, bool filled)
 {
@@ -110,37 +111,10 @@ static void filled_set(struct policy *p, uint32_t pair, bool filled)
 		p->filled[p->rank_of[pair] / 64] &= ~bit;
 }
 
-static void push(struct policy *p, struct policy_node *n, uint32_t pair)
+static void push(struct policy *p, struct policy_node *n, uint32_t class)
 {
-	struct list *l = &p->lists[pair];
-
-	n->queue = pair;
-	n->next = &p->end;
-	n->prev = l->last ? l->last : &p->end;
-	if (l->last)
-		l->last->next = n;
-	else
-		l->first = n;
-	l->last = n;
-	filled_set(p, pair, true);
-}
-
-static void pull(struct policy *p, struct policy_node *n)
-{
-	struct list *l = &p->lists[n->queue];
-
-	assert(n->prev && n->next);
-	if (n->prev == &p->end)
-		l->first = n->next == &p->end ? NULL : n->next;
-	else
-		n->prev->next = n->next;
-	if (n->next == &p->end)
-		l->last = n->prev == &p->end ? NULL : n->prev;
-	else
-		n->next->prev = n->prev;
-	n->prev = n->next = NULL;
-	if (!l->first)
-		filled_set(p, n->queue, false);
+	lines_push(&p->lines, n, class);
+	filled_set(p, pair_of(class, 0), true);
 }
 
 /* ---- every tick ---- */
@@ -178,47 +152,42 @@ static void rank(struct policy *p)
 
 			p->rank_of[i] = (uint16_t)at;
 			p->pair_at[at] = (uint16_t)i;
-			if (p->lists[i].first)
+			if (p->lines.line[p->used[u]].filled >> b & 1)
 				filled_set(p, i, true);
 		}
 }
 
-/* Moves nodes that have outgrown their bucket on, oldest first, so that lists stay in order. After a pause they are many: what is
- * too much for one tick waits for the next. */
-static void grow_older(struct policy *p, uint64_t now_us)
+static bool lru_misses_little(const struct policy *p)
 {
-	uint32_t left = MOVES_MAX;
-
-	for (uint32_t u = 0; u < p->used_count; u++)
-		for (uint32_t b = SURVIVAL_BUCKETS - 1; b-- > 0;) {
-			struct list *l = &p->lists[pair_of(p->used[u], b)];
-			uint64_t end = survival_end_us(b);
-
-			while (l->first && now_us - l->first->last_use_us >= end) {
-				struct policy_node *n = l->first;
-
-				if (left-- == 0)
-					return;
-				pull(p, n);
-				push(p, n, pair_of(p->used[u], survival_bucket(now_us - n->last_use_us)));
-			}
-		}
+	return p->lru_misses <= DUEL_MISSES * p->returns;
 }
 
 /* By age at first, until the model is good, or for some turnovers. And while LRU did better: for one turnover of the
- * cache first, twice as long each time that it does again. It did better if it missed less, or hardly more. */
+ * cache first, twice as long each time that it does again. And as long as LRU misses next to nothing. */
+static void duel_by_age(struct policy *p)
+{
+	p->by_age = lru_misses_little(p) || (p->inserted < p->by_age_until &&
+		    !(p->begins && (p->model_told || hazard_is_good(&p->memory.hazard))));
+	p->begins &= p->by_age;
+	if (!p->by_age) {
+		p->own_misses = p->lru_misses = p->returns = 0;
+	} else if (p->returns > 2 * DUEL_EVENTS) {
+		p->lru_misses /= 2;
+		p->returns /= 2;
+	}
+}
+
 static void duel(struct policy *p)
 {
 	if (p->by_age) {
-		p->by_age = p->inserted < p->by_age_until &&
-			    !(p->begins && (p->model_told || hazard_is_good(&p->memory.hazard)));
-		p->begins &= p->by_age;
-		p->own_misses = p->lru_misses = p->returns = 0;
+		duel_by_age(p);
 		return;
 	}
 	if (p->returns - p->lru_misses < DUEL_EVENTS)
 		return;
-	if (p->own_misses > DUEL_GAIN * p->lru_misses) {
+	if (lru_misses_little(p)) {
+		p->by_age = true;
+	} else if (p->own_misses > p->lru_misses) {
 		p->by_age = true;
 		p->by_age_until = p->inserted + (p->capacity << p->trials);
 		p->trials += p->trials < TRIALS_MAX;
@@ -238,7 +207,7 @@ static void tick(struct policy *p, uint64_t now_us)
 	p->ticks = p->ticks < UINT16_MAX ? p->ticks + 1 : 1;
 	memory_advance(&p->memory, now_us);
 	survival_update(&p->survival);
-	grow_older(p, now_us);
+	lines_advance(&p->lines, now_us);
 	duel(p);
 	rank(p);
 }
@@ -435,34 +404,77 @@ static uint32_t class_now(struct policy *p, const struct policy_event *e)
 	return r->class;
 }
 
+/* When what moved was used last, if that was in an earlier run. */
+static bool used_before(const struct policy *p, const struct policy_event *e, uint64_t *used_us)
+{
+	const struct record *r = e->moved && p->recalled ? memory_find(&p->memory, e->id) : NULL;
+	uint64_t age_us;
+
+	if (!r || (int32_t)((uint32_t)(p->recalled_us / 1000) - r->last_ms) <= 0)
+		return false;
+	age_us = (uint64_t)((uint32_t)(e->now_us / 1000) - r->last_ms) * 1000;
+	*used_us = age_us < e->now_us ? e->now_us - age_us : 0;
+	return true;
+}
+
 static void insert(struct policy *p, struct policy_node *n, const struct policy_event *e)
 {
+	uint64_t used_us;
+	uint32_t class;
+
 	queue_node_init(n, e);
 	p->inserted++;
-	push(p, n, pair_of(class_now(p, e), 0));
+	class = class_now(p, e);
+	if (used_before(p, e, &used_us))
+		filled_set(p, pair_of(class, lines_insert(&p->lines, n, class, used_us)), true);
+	else
+		push(p, n, class);
 }
 
 static void use(struct policy *p, struct policy_node *n, const struct policy_event *e)
 {
+	uint32_t class;
+
 	queue_note_use(n, e);
-	pull(p, n);
-	push(p, n, pair_of(class_now(p, e), 0));
+	__builtin_prefetch(n->prev, 1);
+	__builtin_prefetch(n->next, 1);
+	class = class_now(p, e);
+	lines_pull(&p->lines, n);
+	push(p, n, class);
+}
+
+/* Who leaves from the front of a bucket is followed by those behind it: what will be read of them is brought near, of the third its
+ * node, of the second its place in the index, of the first its record. */
+static void look_ahead(const struct policy *p, const struct policy_node *n)
+{
+	const struct policy_node *first = n->next, *second = first->next;
+
+	if (!lines_is_front(n))
+		return;
+	__builtin_prefetch(second->next);
+	memory_prefetch_bucket(&p->memory, second->id);
+	memory_prefetch_record(&p->memory, first->id);
 }
 
 static void take_out(struct policy *p, struct policy_node *n)
 {
 	struct record *r = n->id ? memory_find(&p->memory, n->id) : NULL;
 
-	pull(p, n);
+	look_ahead(p, n);
+	lines_pull(&p->lines, n);
 	if (r)
 		r->live = false;
 }
 
-/* The front of a list that may go. */
+/* The oldest node of a pair that may go. */
 static struct policy_node *front(struct policy *p, uint32_t pair,
 				 bool (*may)(const struct policy_node *, void *), void *arg, uint32_t *scan)
 {
-	for (struct policy_node *n = p->lists[pair].first; n && n != &p->end && *scan > 0; n = n->next) {
+	struct policy_node *n = lines_front(&p->lines, pair / SURVIVAL_BUCKETS, pair % SURVIVAL_BUCKETS);
+
+	if (!n)
+		filled_set(p, pair, false);
+	for (; n && *scan > 0; n = lines_next(&p->lines, n)) {
 		--*scan;
 		if (may(n, arg))
 			return n;
@@ -476,7 +488,7 @@ static bool older(const struct policy *p, const struct policy_node *a, const str
 {
 	if (a->last_use_us != b->last_use_us)
 		return a->last_use_us < b->last_use_us;
-	return worth_of(p, a->queue) < worth_of(p, b->queue);
+	return worth_of(p, pair_of_node(p, a)) < worth_of(p, pair_of_node(p, b));
 }
 
 /* By rank; by age, pairs of one bucket rank one after the other, and the oldest of the bucket's fronts
@@ -490,7 +502,7 @@ static struct policy_node *victim(struct policy *p, bool (*may)(const struct pol
 		for (uint64_t left = p->filled[word]; left; left &= left - 1) {
 			uint32_t pair = p->pair_at[word * 64 + (uint32_t)__builtin_ctzll(left)];
 
-			if (best && best->queue % SURVIVAL_BUCKETS != pair % SURVIVAL_BUCKETS)
+			if (best && lines_bucket(&p->lines, best) != pair % SURVIVAL_BUCKETS)
 				return best;
 			n = front(p, pair, may, arg, &scan_max);
 			if (n && !p->by_age)
@@ -509,13 +521,22 @@ static bool admit(struct policy *p, const struct policy_event *e, const struct p
 	if (e->id == 0 || p->by_age)
 		return true;
 	r = record_of(p, e);
-	if (p->rank_of[pair_of(r->class, 0)] >= p->rank_of[v->queue])
+	if (p->rank_of[pair_of(r->class, 0)] >= p->rank_of[pair_of_node(p, v)])
 		return true;
 	r->refused = true;
 	rival = memory_find(&p->memory, v->id);
 	if (rival)
 		rival->spared = true;
 	return p->spared_back * BYPASS_BENEFIT < p->refused_back;
+}
+
+static void destroy(struct policy *p)
+{
+	if (!p)
+		return;
+	memory_fini(&p->memory);
+	lines_fini(&p->lines);
+	free(p);
 }
 
 static struct policy *create(uint64_t capacity)
@@ -525,8 +546,8 @@ static struct policy *create(uint64_t capacity)
 	if (!p)
 		return NULL;
 	p->capacity = capacity ? capacity : 1;
-	if (!memory_init(&p->memory, p->capacity)) {
-		free(p);
+	if (!memory_init(&p->memory, p->capacity) || !lines_init(&p->lines, p->capacity)) {
+		destroy(p);
 		return NULL;
 	}
 	survival_init(&p->survival);
@@ -543,25 +564,18 @@ void graph_set_model(struct policy *p, const struct graph_model *m)
 	p->model = *m;
 }
 
-static void destroy(struct policy *p)
-{
-	if (!p)
-		return;
-	memory_fini(&p->memory);
-	free(p);
-}
-
 static void explain(const struct policy *p, const struct policy_node *n, struct policy_explained *out)
 {
 	const struct record *r = n->id ? memory_find(&p->memory, n->id) : NULL;
+	const uint32_t pair = pair_of_node(p, n);
 
-	*out = (struct policy_explained){ .score = (double)worth_of(p, n->queue), .unit = "expected hits a second" };
+	*out = (struct policy_explained){ .score = (double)worth_of(p, pair), .unit = "expected hits a second" };
 	out->feature[out->features].name = "by_age";
 	out->feature[out->features++].value = p->by_age;
 	out->feature[out->features].name = "class";
-	out->feature[out->features++].value = n->queue / SURVIVAL_BUCKETS;
+	out->feature[out->features++].value = pair / SURVIVAL_BUCKETS;
 	out->feature[out->features].name = "age_bucket";
-	out->feature[out->features++].value = n->queue % SURVIVAL_BUCKETS;
+	out->feature[out->features++].value = pair % SURVIVAL_BUCKETS;
 	if (!r)
 		return;
 	out->feature[out->features].name = "turn";
@@ -570,6 +584,54 @@ static void explain(const struct policy *p, const struct policy_node *n, struct 
 	out->feature[out->features++].value = r->uses;
 	out->feature[out->features].name = "chains_on";
 	out->feature[out->features++].value = r->children;
+}
+
+/* ---- over a restart: graph_keep.h ---- */
+
+static size_t keep(const struct policy *p, uint64_t *cursor, uint8_t out[POLICY_PIECE_MAX])
+{
+	const struct graph_kept k = {
+		.memory = &p->memory, .survival = &p->survival, .used = p->used, .used_count = p->used_count, .now_us = p->ticked_us,
+		.duel = { .spared_back = p->spared_back, .refused_back = p->refused_back, .own_misses = p->own_misses,
+			  .lru_misses = p->lru_misses, .returns = p->returns, .by_age = p->by_age, .begins = p->begins, .trials = p->trials,
+			  .by_age_left = p->by_age_until > p->inserted ? p->by_age_until - p->inserted : 0 },
+	};
+
+	return graph_keep_piece(&k, cursor, out);
+}
+
+static void recall_duel(struct policy *p, const struct graph_duel *d)
+{
+	const uint64_t most = p->capacity << TRIALS_MAX;
+
+	p->spared_back = d->spared_back;
+	p->refused_back = d->refused_back;
+	p->own_misses = d->own_misses;
+	p->lru_misses = d->lru_misses;
+	p->returns = d->returns;
+	p->by_age = d->by_age;
+	p->begins = d->begins;
+	p->trials = d->trials < TRIALS_MAX ? d->trials : TRIALS_MAX;
+	p->by_age_until = p->inserted + (d->by_age_left < most ? d->by_age_left : most);
+}
+
+static bool recall(struct policy *p, uint64_t now_us, uint64_t idle_us, const uint8_t *bytes, size_t size)
+{
+	struct graph_recalled r = { .memory = &p->memory, .survival = &p->survival, .is_used = p->is_used, .now_us = now_us, .idle_us = idle_us };
+
+	if (!graph_recall_piece(&r, bytes, size))
+		return false;
+	p->recalled = true;
+	p->recalled_us = now_us;
+	if (r.has_duel)
+		recall_duel(p, &r.duel);
+	for (uint32_t i = 0; i < r.used_count; i++)
+		p->used[p->used_count++] = r.used[i];
+	if (r.has_duel || r.used_count) {
+		survival_update(&p->survival);
+		rank(p);
+	}
+	return true;
 }
 
 const struct policy_ops policy_graph = {
@@ -584,4 +646,6 @@ const struct policy_ops policy_graph = {
 	.victim = victim,
 	.admit = admit,
 	.explain = explain,
+	.keep = keep,
+	.recall = recall,
 };

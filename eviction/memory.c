@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "eviction/hash.h"
+#include "eviction/table.h"
 
 enum {
 	REMEMBER = 11,            /* times the capacity: what is live, and ten times as many ghosts */
@@ -21,26 +22,24 @@ enum {
 	HAND_STEPS = 64,
 	ADVANCE_MAX = 1 << 16,    /* samples and buckets, in a call */
 	PENDING_MS = 60 * 1000,
+	AGE_MS_MAX = INT32_MAX,   /* 24 days; times are modulo twice that */
 };
 
 bool memory_init(struct memory *m, uint64_t capacity)
 {
 	uint64_t records = capacity < RECORDS_MAX / REMEMBER ? capacity * REMEMBER : RECORDS_MAX;
-	uint32_t buckets = 1;
 
 	memset(m, 0, sizeof(*m));
 	m->records_max = records < RECORDS_MIN ? RECORDS_MIN : (uint32_t)records;
-	while (buckets <= m->records_max / 2)
-		buckets *= 2;
+	m->buckets_count = (uint32_t)((uint64_t)m->records_max * 3 / 4);
 	m->sample_every = m->records_max < SAMPLE_ALL ? 1 : SAMPLE_LEAST;
 	while (m->records_max / m->sample_every > SAMPLES_MAX / 2)
 		m->sample_every *= 2;
 	m->samples_max = m->sample_every == 1 ? m->records_max : SAMPLES_MAX;
 	m->lru_max = (uint32_t)(capacity / m->sample_every);
-	m->mask = buckets - 1;
-	m->records = calloc((uint64_t)m->records_max + 1, sizeof(m->records[0]));
-	m->buckets = calloc(buckets, sizeof(m->buckets[0]));
-	m->samples = calloc((uint64_t)m->samples_max + 1, sizeof(m->samples[0]));
+	m->records = table_take((uint64_t)m->records_max + 1, sizeof(m->records[0]));
+	m->buckets = table_take(m->buckets_count, sizeof(m->buckets[0]));
+	m->samples = table_take((uint64_t)m->samples_max + 1, sizeof(m->samples[0]));
 	if (!m->records || !m->buckets || !m->samples) {
 		memory_fini(m);
 		return false;
@@ -55,9 +54,9 @@ bool memory_init(struct memory *m, uint64_t capacity)
 
 void memory_fini(struct memory *m)
 {
-	free(m->records);
-	free(m->buckets);
-	free(m->samples);
+	table_give(m->records, (uint64_t)m->records_max + 1, sizeof(m->records[0]));
+	table_give(m->buckets, m->buckets_count, sizeof(m->buckets[0]));
+	table_give(m->samples, (uint64_t)m->samples_max + 1, sizeof(m->samples[0]));
 	memset(m, 0, sizeof(*m));
 }
 
@@ -170,10 +169,15 @@ static uint32_t tag_of(uint64_t hash)
 	return (uint32_t)(hash >> 32);
 }
 
+static uint32_t bucket_of(const struct memory *m, uint64_t hash)
+{
+	return (uint32_t)((hash & UINT32_MAX) * m->buckets_count >> 32);
+}
+
 struct record *memory_find(const struct memory *m, uint64_t id)
 {
 	uint64_t hash = hash_mix(id);
-	uint32_t i = m->buckets[hash & m->mask];
+	uint32_t i = m->buckets[bucket_of(m, hash)];
 
 	if (!i)
 		return NULL;
@@ -183,12 +187,22 @@ struct record *memory_find(const struct memory *m, uint64_t id)
 	return NULL;
 }
 
+void memory_prefetch_bucket(const struct memory *m, uint64_t id)
+{
+	__builtin_prefetch(&m->buckets[bucket_of(m, hash_mix(id))]);
+}
+
+void memory_prefetch_record(const struct memory *m, uint64_t id)
+{
+	__builtin_prefetch(&m->records[m->buckets[bucket_of(m, hash_mix(id))]]);
+}
+
 void memory_prefetch(const struct memory *m, const uint64_t *ids, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++)
-		__builtin_prefetch(&m->buckets[hash_mix(ids[i]) & m->mask]);
+		memory_prefetch_bucket(m, ids[i]);
 	for (uint32_t i = 0; i < count; i++)
-		__builtin_prefetch(&m->records[m->buckets[hash_mix(ids[i]) & m->mask]]);
+		memory_prefetch_record(m, ids[i]);
 }
 
 static void bucket_unlink(struct memory *m, uint32_t number)
@@ -231,13 +245,51 @@ struct record *memory_make(struct memory *m, uint64_t id)
 {
 	uint32_t number = m->records_used < m->records_max ? ++m->records_used : forget(m);
 	uint64_t hash = hash_mix(id);
-	uint32_t *bucket = &m->buckets[hash & m->mask];
+	const uint32_t at = bucket_of(m, hash);
+	uint32_t *bucket = &m->buckets[at];
 	struct record *r = &m->records[number];
 
 	*r = (struct record){ .tag = tag_of(hash),
-			      .next = *bucket ? *bucket : MEMORY_LAST | (uint32_t)(hash & m->mask) };
+			      .next = *bucket ? *bucket : MEMORY_LAST | at };
 	*bucket = number;
 	return r;
+}
+
+bool memory_keep(const struct memory *m, uint32_t back, uint64_t now_us, struct memory_kept *out)
+{
+	const uint32_t last = m->records_used < m->records_max ? m->records_used : m->hand + m->records_max - 1;
+	const struct record *r;
+	uint32_t end, age_ms;
+
+	if (back >= m->records_used)
+		return false;
+	r = &m->records[(last - back - 1) % m->records_max + 1];
+	if (!r->uses)
+		return false;
+	for (end = r->next; !(end & MEMORY_LAST);)
+		end = m->records[end].next;
+	age_ms = (uint32_t)(now_us / 1000) - r->last_ms;
+	*out = (struct memory_kept){ .tag = r->tag, .bucket = end & ~MEMORY_LAST, .age_ms = age_ms > AGE_MS_MAX ? 0 : age_ms, .class = r->class,
+				     .uses = r->uses, .children = r->children, .turn = r->turn };
+	return true;
+}
+
+void memory_recall(struct memory *m, const struct memory_kept *kept, uint64_t now_us, uint64_t idle_us)
+{
+	const uint64_t age_ms = idle_us / 1000 + kept->age_ms;
+	uint32_t *bucket = &m->buckets[kept->bucket];
+
+	for (uint32_t i = *bucket ? *bucket : MEMORY_LAST; !(i & MEMORY_LAST); i = m->records[i].next)
+		if (m->records[i].tag == kept->tag)
+			return;
+	if (m->records_used == m->records_max)
+		return;
+	m->records[++m->records_used] = (struct record){
+		.tag = kept->tag, .last_ms = (uint32_t)(now_us / 1000) - (uint32_t)(age_ms < AGE_MS_MAX ? age_ms : AGE_MS_MAX), .class = kept->class & ((1 << 9) - 1),
+		.touched = true, .uses = kept->uses, .children = kept->children, .turn = kept->turn,
+		.next = *bucket ? *bucket : MEMORY_LAST | kept->bucket,
+	};
+	*bucket = m->records_used;
 }
 
 static bool to_sample(const struct memory *m, uint64_t id)

@@ -49,7 +49,7 @@ struct lesson {
 struct memory {
 	struct record *records;      /* 0 is nobody's */
 	uint32_t *buckets;           /* the first record, 0: none */
-	uint32_t mask, records_max, records_used, hand;
+	uint32_t buckets_count, records_max, records_used, hand;
 	struct sample *samples;      /* 0 heads the ring by age */
 	uint32_t samples_max, free_sample;
 	uint32_t sample_every;       /* a power of two */
@@ -69,8 +69,11 @@ struct memory_access {
 bool memory_init(struct memory *m, uint64_t capacity);
 void memory_fini(struct memory *m);
 
-/* Has what memory_find() of the ids will read brought near, all at once. */
+/* Has what memory_find() of the ids will read brought near, all at once. Or of one id in two steps: the second reads what the first
+ * has brought. */
 void memory_prefetch(const struct memory *m, const uint64_t *ids, uint32_t count);
+void memory_prefetch_bucket(const struct memory *m, uint64_t id);
+void memory_prefetch_record(const struct memory *m, uint64_t id);
 /* The record of an id, or NULL. */
 struct record *memory_find(const struct memory *m, uint64_t id);
 /* The record of an id that has none: makes one, forgetting another if it must. Never NULL. */
@@ -83,6 +86,17 @@ struct memory_access memory_access(struct memory *m, struct record *r, uint64_t 
 /* Whether the event at now_us belongs to the access that was counted last: that one was less than a minute ago, and nothing has
  * come of it yet. A request is told when it arrives; its blocks are read and put when there is time for it. */
 bool memory_is_pending(const struct record *r, uint64_t now_us);
+
+/* What is kept of a record for a restart. */
+struct memory_kept {
+	uint32_t tag, bucket, age_ms;
+	uint16_t class;
+	uint8_t uses, children, turn;
+};
+/* Of the record that was made `back` records before the last; false: there is none, or it was never accessed. */
+bool memory_keep(const struct memory *m, uint32_t back, uint64_t now_us, struct memory_kept *out);
+/* Makes a record of it, idle_us later, unless there is one or no room. The bucket is less than buckets_count, and the class one of the owner's. */
+void memory_recall(struct memory *m, const struct memory_kept *kept, uint64_t now_us, uint64_t idle_us);
 
 /* Counts what outgrew its bucket up to now; what is too much for one call, as after a pause, is left to the next ones. */
 void memory_advance(struct memory *m, uint64_t now_us);

@@ -21,7 +21,7 @@
 
 struct policy_node {
 	struct policy_node *prev, *next; /* the policy's; both NULL while not in it */
-	uint64_t last_use_us;            /* set by insert and use */
+	uint64_t last_use_us;            /* set by insert and use; of what moved, the earlier use that the policy remembers of the last run */
 	uint64_t id;                     /* the event's, set by insert */
 	uint32_t uses;                   /* since insert; stays at its maximum */
 	uint32_t queue;                  /* the policy's own */
@@ -82,6 +82,9 @@ struct policy_event {
 	bool moved;         /* insert: it came from another tier. Nobody has asked for it by that: it is no access */
 };
 
+/* What a policy keeps for a restart comes in pieces of at most so many bytes. */
+enum { POLICY_PIECE_MAX = 4000 };
+
 /* What a policy knows of a node, for people. */
 enum { POLICY_FEATURES_MAX = 8 };
 struct policy_explained {
@@ -124,6 +127,13 @@ struct policy_ops {
 	bool (*admit)(struct policy *p, const struct policy_event *e, const struct policy_node *v);
 	/* What it knows of a node that is in. The row may be NULL: no more than the node says. */
 	void (*explain)(const struct policy *p, const struct policy_node *n, struct policy_explained *out);
+	/* What it has learned and remembers, for the next run, in pieces that each stand for themselves: writes the one at *cursor (0:
+	 * the first), moves *cursor on and returns the piece's bytes; 0: that was all. A piece costs some 10 us. What is kept
+	 * of blocks is of 2^17 at most. Rows keep and recall are both NULL: it learns nothing. */
+	size_t (*keep)(const struct policy *p, uint64_t *cursor, uint8_t out[POLICY_PIECE_MAX]);
+	/* Takes up a piece, idle_us after it was made, into a policy that was told of nothing yet: all in the order in which they were
+	 * made, some may be missing. False: not one of a policy like this one, of another version, or damaged, and nothing has changed. */
+	bool (*recall)(struct policy *p, uint64_t now_us, uint64_t idle_us, const uint8_t *bytes, size_t size);
 };
 
 /* The table, ended by a NULL; and a row by name, or NULL. Any thread. */

@@ -29,6 +29,15 @@ static inline void queue_push(struct queue *q, struct policy_node *n)
 	q->head.prev = n;
 }
 
+/* Links the node on the cold side of another, or of the head: at the hot end. */
+static inline void queue_push_before(struct policy_node *at, struct policy_node *n)
+{
+	n->next = at;
+	n->prev = at->prev;
+	at->prev->next = n;
+	at->prev = n;
+}
+
 static inline void queue_unlink(struct policy_node *n)
 {
 	assert(n->prev && n->next);

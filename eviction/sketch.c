@@ -20,8 +20,10 @@ struct entry {
 };
 
 struct bucket {
-	struct entry way[WAYS];
+	_Alignas(64) struct entry way[WAYS]; /* one cache line */
 };
+
+_Static_assert(sizeof(struct bucket) == 64, "a cache line");
 
 struct mean {
 	uint64_t kind, seen_at;
@@ -47,11 +49,13 @@ struct sketches *sketches_create(uint32_t blocks)
 		buckets *= 2;
 	s->mask = buckets - 1;
 	for (uint32_t i = 0; i < BANDS; i++) {
-		s->bucket[i] = calloc(buckets, sizeof(s->bucket[i][0]));
+		s->bucket[i] = aligned_alloc(_Alignof(struct bucket), buckets * sizeof(s->bucket[i][0]));
 		if (!s->bucket[i]) {
 			sketches_destroy(s);
 			return NULL;
 		}
+		/* Takes the pages now: sketches fall anywhere, so that a few a second would take one after another, for minutes. */
+		memset(s->bucket[i], 0, buckets * sizeof(s->bucket[i][0]));
 	}
 	return s;
 }

@@ -20,7 +20,7 @@ struct sketch_near {
 	uint32_t distance;         /* bits */
 };
 
-/* For about so many blocks, at 64 to 128 bytes each, taken now. NULL: no memory. destroy: NULL allowed. */
+/* For about so many blocks, at 64 to 128 bytes each, all taken now. NULL: no memory. destroy: NULL allowed. */
 struct sketches *sketches_create(uint32_t blocks);
 void sketches_destroy(struct sketches *s);
 

@@ -6,6 +6,7 @@
 #include <check.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -443,6 +444,33 @@ START_TEST(sketches_find_what_is_near)
 }
 END_TEST
 
+/* Anonymous memory that this process has now, in KiB. */
+static long resident(void)
+{
+	FILE *f = fopen("/proc/self/status", "r");
+	char line[128];
+	long kib = -1;
+
+	ck_assert_ptr_nonnull(f);
+	while (fgets(line, sizeof(line), f))
+		sscanf(line, "RssAnon: %ld", &kib);
+	fclose(f);
+	return kib;
+}
+
+/* 64 bytes a block, taken at once: sketches fall anywhere, and would take them page by page. */
+START_TEST(sketches_take_their_memory_at_once)
+{
+	const long before = resident();
+	struct sketches *s = sketches_create(1 << 17);
+
+	ck_assert_ptr_nonnull(s);
+	ck_assert_int_ge(before, 0);
+	ck_assert_int_ge(resident() - before, 8192);
+	sketches_destroy(s);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("graph_edges");
@@ -453,6 +481,7 @@ int main(void)
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, what_must_hold_holds);
 	tcase_add_test(tc, sketches_find_what_is_near);
+	tcase_add_test(tc, sketches_take_their_memory_at_once);
 	tcase_add_test(tc, weights_are_the_models);
 	tcase_add_test(tc, a_request_makes_its_edges);
 	tcase_add_test(tc, live_nodes_stay);

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds every fuzz target with clang's libFuzzer and runs each for SECONDS, as many at once as there are processors:
 #   sh tests/fuzz/run.sh SECONDS LOGS
+#   sh tests/fuzz/run.sh build            builds alone
 # Prints "ok NAME" or "FAIL NAME" a target. A crash leaves its input in LOGS. Seeds are in tests/fuzz/seeds/NAME, if any.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -22,11 +23,19 @@ if [ "${1-}" = target ]; then
 	exit 1
 fi
 
+build() {
+	CC=clang cmake --preset default -B build/fuzz -DTERRACE_FUZZ=ON -DTERRACE_SANITIZE=address,undefined &&
+		cmake --build build/fuzz -j "$(nproc)" --target fuzzers
+}
+if [ "${1-}" = build ]; then
+	build
+	exit
+fi
+
 seconds=${1-10}
 logs=${2-build/logs}
 mkdir -p "$logs"
-if ! { CC=clang cmake --preset default -B build/fuzz -DTERRACE_FUZZ=ON -DTERRACE_SANITIZE=address,undefined &&
-	cmake --build build/fuzz -j "$(nproc)" --target fuzzers; } >"$logs/fuzz.build.log" 2>&1; then
+if ! build >"$logs/fuzz.build.log" 2>&1; then
 	tail -n 40 "$logs/fuzz.build.log"
 	echo "FAIL build of the fuzz targets"
 	exit 1

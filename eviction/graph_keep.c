@@ -1,0 +1,377 @@
+/* Writing goes forward through kinds and entries; reading looks at all entries of a piece before it takes up the first. What of a piece
+ * cannot be true (a weight that is no number, a class that does not exist) refuses it even if the sum is right: a policy must not be made
+ * to do what it cannot do by itself.
+ */
+#include "eviction/graph_keep.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "eviction/hash.h"
+
+enum kind { KIND_DUEL, KIND_CELLS, KIND_CLASSES, KIND_BLOCKS, KINDS };
+
+enum {
+	VERSION = 1,
+	BLOCKS_MAX = 1 << 17,
+	BLOCKS_LOOKED_AT = 1 << 12,    /* for a piece */
+	DUEL_BYTES = 7 * 4 + 2 + 4 + 2 + 8 + 3 * 4 * SURVIVAL_BUCKETS,
+	CELL_BYTES = 2 + 2 + 8, OCTAVE_BYTES = 8,
+	CLASS_BYTES = 2 + 2 + 4 * SURVIVAL_BUCKETS,
+	BLOCK_BYTES = 3 * 4 + 2 + 3,
+	SUM_AT = 16,
+};
+
+#define MAGIC 0x4b504754u
+#define SQUARES_FIRST 1.0f
+#define WEIGHT_MAX 1e4f
+#define COUNT_MAX 1e12f
+#define ODDS_LEAST -80.0f          /* beyond, chances are no float */
+#define ODDS_MOST 15.0f
+
+/* What is added to these is to be kept, too. */
+_Static_assert(sizeof(struct hazard_cell) == 8 + 8 * HAZARD_OCTAVES, "CELLS");
+_Static_assert(sizeof(struct hazard) == sizeof(struct hazard_cell) * HAZARD_CELLS + 12 * SURVIVAL_BUCKETS + 8 + 2 * FEATURES + 2, "DUEL");
+_Static_assert(sizeof(struct survival) == CLASSES * (8 * SURVIVAL_BUCKETS + 4 + 1), "CLASSES");
+_Static_assert(HAZARD_OCTAVES <= 16, "the bits of a cell");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are written as they lie in memory");
+
+/* Bytes being written or read, from `at` on. */
+struct writer {
+	uint8_t *out;
+	size_t at;
+};
+struct reader {
+	const uint8_t *in;
+	size_t at, size;
+};
+
+static void put(struct writer *w, const void *from, size_t bytes)
+{
+	memcpy(w->out + w->at, from, bytes);
+	w->at += bytes;
+}
+
+static void put16(struct writer *w, uint32_t n)
+{
+	const uint16_t v = (uint16_t)n;
+
+	put(w, &v, sizeof(v));
+}
+
+static void put32(struct writer *w, uint32_t n)
+{
+	put(w, &n, sizeof(n));
+}
+
+static bool get(struct reader *r, void *to, size_t bytes)
+{
+	if (r->size - r->at < bytes)
+		return false;
+	memcpy(to, r->in + r->at, bytes);
+	r->at += bytes;
+	return true;
+}
+
+static bool get_floats(struct reader *r, float *out, uint32_t count, float least, float most)
+{
+	if (!get(r, out, 4ull * count))
+		return false;
+	for (uint32_t i = 0; i < count; i++)
+		if (!(out[i] >= least && out[i] <= most))
+			return false;
+	return true;
+}
+
+/* The shape of features, ages and classes: where it differs, numbers mean something else. */
+static uint32_t shape(void)
+{
+	uint64_t h = hash_mix(SURVIVAL_BUCKETS << 16 | SURVIVAL_FIRST_LOG) ^ hash_mix(CLASS_LEVELS << 16 | CLASS_SLOPES);
+
+	for (uint32_t f = 0; f < FEATURES; f++)
+		h = hash_mix(h ^ features_steps[f]);
+	return (uint32_t)h;
+}
+
+uint64_t graph_piece_sum(const uint8_t *bytes, size_t size)
+{
+	uint64_t h = hash_mix(size), word;
+
+	for (size_t at = 0; at < size; at += 8) {
+		word = 0;
+		if (at != SUM_AT)
+			memcpy(&word, bytes + at, size - at < 8 ? size - at : 8);
+		h = hash_mix(h ^ word);
+	}
+	return h;
+}
+
+/* ---- out ---- */
+
+static uint32_t put_duel(const struct graph_kept *k, struct writer *w)
+{
+	const struct hazard *m = &k->memory->hazard;
+	const float floats[] = { k->duel.spared_back, k->duel.refused_back, k->duel.own_misses, k->duel.lru_misses, k->duel.returns,
+				 m->loss, m->base_loss };
+	const uint8_t bytes[] = { k->duel.by_age, k->duel.begins, k->duel.trials, 0 };
+
+	put(w, floats, sizeof(floats));
+	put16(w, m->seen);
+	put(w, bytes, sizeof(bytes));
+	put16(w, 0);
+	put(w, &k->duel.by_age_left, 8);
+	put(w, m->hits, sizeof(m->hits));
+	put(w, m->events, sizeof(m->events));
+	for (uint32_t b = 0; b < SURVIVAL_BUCKETS; b++)
+		put(w, &(float){ fminf(fmaxf(m->base[b], ODDS_LEAST), ODDS_MOST) }, 4);
+	return 1;
+}
+
+static uint32_t octaves_of(const struct hazard_cell *c)
+{
+	uint32_t bits = 0;
+
+	for (uint32_t o = 0; o < HAZARD_OCTAVES; o++)
+		bits |= (uint32_t)(c->at[o] != 0 || c->at_squares[o] != SQUARES_FIRST) << o;
+	return bits;
+}
+
+static uint32_t put_cells(const struct graph_kept *k, uint32_t *next, struct writer *w)
+{
+	uint32_t count = 0;
+
+	for (; *next < HAZARD_CELLS && POLICY_PIECE_MAX - w->at >= CELL_BYTES + OCTAVE_BYTES * HAZARD_OCTAVES; ++*next) {
+		const struct hazard_cell *c = &k->memory->hazard.cells[*next];
+		const uint32_t octaves = octaves_of(c);
+
+		if (!octaves && c->any == 0 && c->any_squares == SQUARES_FIRST)
+			continue;
+		count++;
+		put16(w, *next);
+		put16(w, octaves);
+		put(w, &c->any, 4);
+		put(w, &c->any_squares, 4);
+		for (uint32_t o = 0; o < HAZARD_OCTAVES; o++)
+			if (octaves >> o & 1) {
+				put(w, &c->at[o], 4);
+				put(w, &c->at_squares[o], 4);
+			}
+	}
+	return count;
+}
+
+static uint32_t put_classes(const struct graph_kept *k, uint32_t *next, struct writer *w)
+{
+	uint32_t count = 0;
+
+	for (; *next < k->used_count && POLICY_PIECE_MAX - w->at >= CLASS_BYTES; ++*next) {
+		const uint32_t class = k->used[*next];
+
+		if (!k->survival->told[class])
+			continue;
+		count++;
+		put16(w, class);
+		put16(w, k->survival->told[class]);
+		put(w, k->survival->hazard[class], sizeof(k->survival->hazard[class]));
+	}
+	return count;
+}
+
+/* next: how many of the last BLOCKS_MAX were looked at. What is made meanwhile shifts the others: one may come twice, or not at all. */
+static uint32_t put_blocks(const struct graph_kept *k, uint32_t *next, struct writer *w)
+{
+	const uint32_t all = k->memory->records_used < BLOCKS_MAX ? k->memory->records_used : BLOCKS_MAX;
+	struct memory_kept b;
+	uint32_t count = 0;
+
+	put32(w, k->memory->buckets_count);
+	for (uint32_t n = 0; *next < all && n < BLOCKS_LOOKED_AT && POLICY_PIECE_MAX - w->at >= BLOCK_BYTES; n++, ++*next) {
+		if (!memory_keep(k->memory, all - 1 - *next, k->now_us, &b))
+			continue;
+		count++;
+		put32(w, b.tag);
+		put32(w, b.bucket);
+		put32(w, b.age_ms);
+		put16(w, b.class);
+		put(w, (uint8_t[]){ b.uses, b.children, b.turn }, 3);
+	}
+	return count;
+}
+
+static bool at_end(const struct graph_kept *k, enum kind kind, uint32_t next)
+{
+	const uint32_t ends[KINDS] = { 1, HAZARD_CELLS, k->used_count,
+				       k->memory->records_used < BLOCKS_MAX ? k->memory->records_used : BLOCKS_MAX };
+
+	return next >= ends[kind];
+}
+
+static void finish(uint8_t *out, size_t size, enum kind kind, uint32_t count)
+{
+	struct writer w = { .out = out };
+	uint64_t sum;
+
+	put32(&w, MAGIC);
+	put16(&w, VERSION);
+	put16(&w, kind);
+	put32(&w, count);
+	put32(&w, shape());
+	sum = graph_piece_sum(out, size);
+	put(&w, &sum, 8);
+}
+
+size_t graph_keep_piece(const struct graph_kept *k, uint64_t *cursor, uint8_t out[POLICY_PIECE_MAX])
+{
+	enum kind kind = (enum kind)(*cursor >> 32);
+	uint32_t next = (uint32_t)*cursor, count = 0;
+	struct writer w;
+
+	while (kind < KINDS && !count) {
+		w = (struct writer){ out, GRAPH_PIECE_HEAD };
+		if (at_end(k, kind, next)) {
+			kind++;
+			next = 0;
+		} else if (kind == KIND_DUEL) {
+			count = put_duel(k, &w);
+			next++;
+		} else {
+			count = kind == KIND_CELLS ? put_cells(k, &next, &w) : kind == KIND_CLASSES ? put_classes(k, &next, &w) :
+							put_blocks(k, &next, &w);
+		}
+		*cursor = (uint64_t)kind << 32 | next;
+		if (count)
+			finish(out, w.at, kind, count);
+	}
+	return count ? w.at : 0;
+}
+
+/* ---- in ---- */
+
+static bool get_duel(struct graph_recalled *g, struct reader *r, bool apply)
+{
+	float floats[5], losses[2], hits[SURVIVAL_BUCKETS], events[SURVIVAL_BUCKETS], base[SURVIVAL_BUCKETS];
+	struct hazard *m = &g->memory->hazard;
+	struct graph_duel d;
+	uint8_t bytes[4];
+	uint16_t seen, none;
+
+	if (!get_floats(r, floats, 5, 0, COUNT_MAX) || !get_floats(r, losses, 2, 0, COUNT_MAX) || !get(r, &seen, 2) ||
+	    !get(r, bytes, 4) || !get(r, &none, 2) || !get(r, &d.by_age_left, 8) || !get_floats(r, hits, SURVIVAL_BUCKETS, 0, COUNT_MAX) ||
+	    !get_floats(r, events, SURVIVAL_BUCKETS, 0, COUNT_MAX) || !get_floats(r, base, SURVIVAL_BUCKETS, ODDS_LEAST, ODDS_MOST))
+		return false;
+	if (bytes[0] > 1 || bytes[1] > 1 || bytes[3] || none || seen >> FEATURES)
+		return false;
+	for (uint32_t b = 0; b < SURVIVAL_BUCKETS; b++)
+		if (hits[b] > events[b])
+			return false;
+	if (!apply)
+		return true;
+	d.spared_back = floats[0];
+	d.refused_back = floats[1];
+	d.own_misses = floats[2];
+	d.lru_misses = floats[3];
+	d.returns = floats[4];
+	d.by_age = bytes[0];
+	d.begins = bytes[1];
+	d.trials = bytes[2];
+	g->duel = d;
+	g->has_duel = true;
+	m->loss = losses[0];
+	m->base_loss = losses[1];
+	m->seen |= seen;
+	memcpy(m->hits, hits, sizeof(hits));
+	memcpy(m->events, events, sizeof(events));
+	memcpy(m->base, base, sizeof(base));
+	return true;
+}
+
+static bool get_weight(struct reader *r, float *weight, float *squares)
+{
+	return get_floats(r, weight, 1, -WEIGHT_MAX, WEIGHT_MAX) && get_floats(r, squares, 1, SQUARES_FIRST, COUNT_MAX);
+}
+
+static bool get_cell(struct graph_recalled *g, struct reader *r, bool apply)
+{
+	struct hazard_cell c;
+	uint16_t cell, octaves;
+
+	if (!get(r, &cell, 2) || !get(r, &octaves, 2) || cell >= HAZARD_CELLS || octaves >> HAZARD_OCTAVES)
+		return false;
+	c = g->memory->hazard.cells[cell];
+	if (!get_weight(r, &c.any, &c.any_squares))
+		return false;
+	for (uint32_t o = 0; o < HAZARD_OCTAVES; o++)
+		if (octaves >> o & 1 && !get_weight(r, &c.at[o], &c.at_squares[o]))
+			return false;
+	if (apply)
+		g->memory->hazard.cells[cell] = c;
+	return true;
+}
+
+static bool get_class(struct graph_recalled *g, struct reader *r, bool apply)
+{
+	float hazard[SURVIVAL_BUCKETS];
+	uint16_t class, told;
+
+	if (!get(r, &class, 2) || !get(r, &told, 2) || class >= CLASSES || !told || !get_floats(r, hazard, SURVIVAL_BUCKETS, 0, 1))
+		return false;
+	if (!apply)
+		return true;
+	memcpy(g->survival->hazard[class], hazard, sizeof(hazard));
+	g->survival->told[class] = told;
+	g->survival->changed[class] = true;
+	if (!g->is_used[class])
+		g->used[g->used_count++] = class;
+	g->is_used[class] = true;
+	return true;
+}
+
+/* One whose class has not come is left out: it would stand in a line that nobody looks at. */
+static bool get_block(struct graph_recalled *g, struct reader *r, bool apply)
+{
+	struct memory_kept b;
+	uint8_t bytes[3];
+
+	if (!get(r, &b.tag, 4) || !get(r, &b.bucket, 4) || !get(r, &b.age_ms, 4) || !get(r, &b.class, 2) || !get(r, bytes, 3))
+		return false;
+	if (b.bucket >= g->memory->buckets_count || b.class >= CLASSES || !bytes[0])
+		return false;
+	b.uses = bytes[0];
+	b.children = bytes[1];
+	b.turn = bytes[2];
+	if (apply && g->is_used[b.class])
+		memory_recall(g->memory, &b, g->now_us, g->idle_us);
+	return true;
+}
+
+static bool get_entries(struct graph_recalled *g, struct reader r, uint16_t kind, uint32_t count, bool apply)
+{
+	static bool (*const rows[KINDS])(struct graph_recalled *, struct reader *, bool) = { get_duel, get_cell, get_class, get_block };
+	uint32_t buckets;
+
+	if (kind >= KINDS || (kind == KIND_DUEL && count != 1))
+		return false;
+	if (kind == KIND_BLOCKS && (!get(&r, &buckets, 4) || buckets != g->memory->buckets_count))
+		return false;
+	while (count--)
+		if (!rows[kind](g, &r, apply))
+			return false;
+	return r.at == r.size;
+}
+
+bool graph_recall_piece(struct graph_recalled *g, const uint8_t *bytes, size_t size)
+{
+	struct reader r = { .in = bytes, .size = size };
+	uint32_t magic, count, of_shape;
+	uint16_t version, kind;
+	uint64_t sum;
+
+	g->has_duel = false;
+	g->used_count = 0;
+	if (size > POLICY_PIECE_MAX || !get(&r, &magic, 4) || !get(&r, &version, 2) || !get(&r, &kind, 2) || !get(&r, &count, 4) ||
+	    !get(&r, &of_shape, 4) || !get(&r, &sum, 8))
+		return false;
+	if (magic != MAGIC || version != VERSION || of_shape != shape() || sum != graph_piece_sum(bytes, size))
+		return false;
+	return get_entries(g, r, kind, count, false) && get_entries(g, r, kind, count, true);
+}

@@ -1,0 +1,61 @@
+/* What `graph` has learned, as pieces of bytes for a restart: the model's cells, the classes and what they are worth, how it stands against
+ * LRU, and what is remembered of blocks. Each piece has a version, the shape of the model, a check sum and entries of one kind; what is
+ * not as it must be is refused as a whole.
+ *
+ * Numbers are little-endian:
+ *
+ *     u32 "TGPK"  u16 version  u16 kind  u32 entries  u32 shape  u64 sum   then by kind:
+ *     DUEL      7 f32 spared_back refused_back own_misses lru_misses returns loss base_loss, u16 seen, u8 by_age begins trials 0,
+ *               u64 by_age_left, 32 f32 hits, 32 events, 32 base; of the model: loss, base_loss, seen, hits, events, base
+ *     CELLS     u16 cell, u16 octaves (bits), f32 any, any_squares, and for each of the octaves f32 at, at_squares
+ *     CLASSES   u16 class, u16 told, 32 f32 hazard; in the order in which they came into use
+ *     BLOCKS    u32 buckets; then u32 tag, bucket, age_ms, u16 class, u8 uses, children, turn; those made last, the oldest first
+ */
+#ifndef TERRACE_EVICTION_GRAPH_KEEP_H
+#define TERRACE_EVICTION_GRAPH_KEEP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "eviction/memory.h"
+#include "eviction/policy.h"
+
+struct graph_duel {
+	float spared_back, refused_back, own_misses, lru_misses, returns;
+	bool by_age, begins;
+	uint8_t trials;
+	uint64_t by_age_left;      /* inserts */
+};
+
+struct graph_kept {
+	const struct memory *memory;
+	const struct survival *survival;
+	const uint16_t *used;      /* classes, in the order in which they came into use */
+	uint32_t used_count;
+	uint64_t now_us;
+	struct graph_duel duel;
+};
+
+/* policy_ops.keep. */
+size_t graph_keep_piece(const struct graph_kept *k, uint64_t *cursor, uint8_t out[POLICY_PIECE_MAX]);
+
+struct graph_recalled {
+	struct memory *memory;     /* these three get what the piece holds, at once */
+	struct survival *survival;
+	bool *is_used;             /* by class */
+	uint64_t now_us, idle_us;
+	struct graph_duel duel;    /* out, if has_duel */
+	bool has_duel;
+	uint16_t used[CLASSES];    /* out: classes that are new */
+	uint32_t used_count;
+};
+
+/* policy_ops.recall; worth[] is to be brought up to date by the caller. False: nothing has changed. */
+bool graph_recall_piece(struct graph_recalled *r, const uint8_t *bytes, size_t size);
+
+/* The sum of a piece: what its eight bytes must be. size: at least GRAPH_PIECE_HEAD. */
+enum { GRAPH_PIECE_HEAD = 24 };
+uint64_t graph_piece_sum(const uint8_t *bytes, size_t size);
+
+#endif

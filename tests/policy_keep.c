@@ -1,0 +1,511 @@
+/* What `graph` has learned, over a restart: pieces that are taken up give the same decisions, the hits of the minutes after a restart are
+ * those without one, and pieces that are not as they must be change nothing. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "eviction/graph_keep.h"
+#include "eviction/hash.h"
+#include "eviction/replay/read.h"
+
+enum { PIECES = 256, CAPACITY = 1000, CHAIN = 8 };
+
+struct pieces {
+	uint8_t bytes[PIECES][POLICY_PIECE_MAX];
+	size_t size[PIECES];
+	uint32_t count;
+};
+
+static const struct policy_ops *graph(void)
+{
+	return policy_find("graph");
+}
+
+static void keep_all(const struct policy *p, struct pieces *out)
+{
+	uint64_t cursor = 0;
+
+	out->count = 0;
+	while ((out->size[out->count] = graph()->keep(p, &cursor, out->bytes[out->count])) > 0) {
+		ck_assert_uint_le(out->size[out->count], POLICY_PIECE_MAX);
+		ck_assert_uint_lt(++out->count, PIECES);
+	}
+}
+
+static bool any(const struct policy_node *n, void *arg)
+{
+	(void)n;
+	(void)arg;
+	return true;
+}
+
+/* Chains that go on after a while or never, by what their requests are like, in a policy of CAPACITY nodes. */
+struct world {
+	struct policy *p;
+	struct policy_node node[CAPACITY];
+	uint32_t used;
+	uint64_t now_us;
+};
+
+static void ask(struct world *w, uint64_t first, uint32_t count, uint8_t hint)
+{
+	uint64_t ids[4 * CHAIN];
+	struct policy_request q = { .now_us = w->now_us += 1000000, .ids = ids, .count = count, .hint = hint };
+
+	for (uint32_t i = 0; i < count; i++)
+		ids[i] = first + i;
+	graph()->request(w->p, &q);
+	for (uint32_t i = count; i-- > 0;) {
+		const struct policy_event e = { .now_us = w->now_us, .id = ids[i], .position = i, .tokens = 16 };
+		struct policy_node *n = NULL;
+
+		for (uint32_t k = 0; k < w->used && !n; k++)
+			if (w->node[k].prev && w->node[k].id == ids[i])
+				n = &w->node[k];
+		if (n) {
+			graph()->use(w->p, n, &e);
+			continue;
+		}
+		if (w->used < CAPACITY) {
+			n = &w->node[w->used++];
+		} else {
+			n = graph()->victim(w->p, any, NULL, CAPACITY);
+			if (!graph()->admit(w->p, &e, n))
+				continue;
+			graph()->remove(w->p, n);
+		}
+		graph()->insert(w->p, n, &e);
+	}
+}
+
+static void world_init(struct world *w, uint64_t requests)
+{
+	memset(w, 0, sizeof(*w));
+	w->p = graph()->create(CAPACITY);
+	ck_assert_ptr_nonnull(w->p);
+	w->now_us = 1000000000;
+	for (uint64_t i = 0; i < requests; i++) {
+		const uint64_t chain = hash_mix(i) % 3 && i > 40 ? i - 20 - hash_mix(i) % 20 : i;
+
+		ask(w, 1 + chain * 4 * CHAIN, chain == i ? CHAIN : 2 * CHAIN, (uint8_t)(chain % POLICY_HINTS));
+	}
+}
+
+static double score(const struct policy *p, const struct policy_node *n)
+{
+	struct policy_explained e;
+
+	graph()->explain(p, n, &e);
+	return e.score;
+}
+
+static uint32_t feature(const struct policy *p, const struct policy_node *n, const char *name)
+{
+	struct policy_explained e;
+
+	graph()->explain(p, n, &e);
+	for (uint32_t i = 0; i < e.features; i++)
+		if (!strcmp(e.feature[i].name, name))
+			return e.feature[i].value;
+	return UINT32_MAX;
+}
+
+static struct policy *recalled(const struct pieces *from, uint64_t now_us, uint64_t idle_us)
+{
+	struct policy *p = graph()->create(CAPACITY);
+
+	for (uint32_t i = 0; i < from->count; i++)
+		ck_assert(graph()->recall(p, now_us, idle_us, from->bytes[i], from->size[i]));
+	return p;
+}
+
+static struct world world;
+static struct pieces kept, again;
+
+/* What was taken up is what is given again, but for the time that has passed. */
+START_TEST(what_is_kept_comes_back)
+{
+	struct policy *p;
+
+	world_init(&world, 4000);
+	keep_all(world.p, &kept);
+	ck_assert_uint_gt(kept.count, 10);
+	p = recalled(&kept, world.now_us, 0);
+	graph()->request(p, &(struct policy_request){ .now_us = world.now_us }); /* its time */
+	keep_all(p, &again);
+	ck_assert_uint_eq(again.count, kept.count);
+	for (uint32_t i = 0; i < kept.count; i++) {
+		uint16_t kind;
+
+		memcpy(&kind, kept.bytes[i] + 6, 2);
+		ck_assert_uint_eq(again.size[i], kept.size[i]);
+		if (kind < 3) /* of blocks the ages are to the last tick, up to half a second apart */
+			ck_assert_mem_eq(again.bytes[i], kept.bytes[i], kept.size[i]);
+	}
+	graph()->destroy(p);
+	graph()->destroy(world.p);
+}
+END_TEST
+
+/* The same requests, to both: new chains are worth the same, and so are blocks that are there again. */
+START_TEST(decisions_are_the_same)
+{
+	static struct policy_node node[CAPACITY];
+	uint32_t worth = 0, checked = 0;
+	struct policy *p;
+
+	world_init(&world, 4000);
+	keep_all(world.p, &kept);
+	p = recalled(&kept, world.now_us, 0);
+	for (uint32_t i = 0; i < CAPACITY; i++)
+		graph()->insert(p, &node[i], &(struct policy_event){ .now_us = world.now_us, .id = world.node[i].id, .tokens = 16, .moved = true });
+	for (uint32_t i = 0; i < CAPACITY; i++) {
+		ck_assert_uint_eq(feature(p, &node[i], "class"), feature(world.p, &world.node[i], "class"));
+		ck_assert_uint_eq(feature(p, &node[i], "turn"), feature(world.p, &world.node[i], "turn"));
+		ck_assert_uint_eq(feature(p, &node[i], "uses_remembered"), feature(world.p, &world.node[i], "uses_remembered"));
+		ck_assert_uint_eq(feature(p, &node[i], "chains_on"), feature(world.p, &world.node[i], "chains_on"));
+		ck_assert_uint_eq(feature(p, &node[i], "by_age"), feature(world.p, &world.node[i], "by_age"));
+		/* Half a second may make a bucket's difference. */
+		ck_assert_int_le(abs((int)feature(p, &node[i], "age_bucket") - (int)feature(world.p, &world.node[i], "age_bucket")), 2);
+	}
+	for (uint64_t i = 0; i < 200; i++) {
+		const uint64_t ids[CHAIN] = { (1 + i) << 40, (2 + i) << 41 };
+		const uint64_t now_us = world.now_us + 1000 * i;
+		const struct policy_request q = { .now_us = now_us, .ids = ids, .count = 2, .hint = (uint8_t)(i % POLICY_HINTS) };
+		const struct policy_event e = { .now_us = now_us, .id = ids[0], .tokens = 16 };
+		struct policy_node a = { .uses = 0 }, b = { .uses = 0 };
+
+		graph()->request(p, &q);
+		graph()->request(world.p, &q);
+		graph()->insert(p, &a, &e);
+		graph()->insert(world.p, &b, &e);
+		ck_assert_double_eq_tol(score(p, &a), score(world.p, &b), 0.02 * score(world.p, &b));
+		worth += score(p, &a) > 0;
+		checked++;
+		graph()->remove(p, &a);
+		graph()->remove(world.p, &b);
+	}
+	ck_assert_uint_eq(worth, checked);
+	graph()->destroy(p);
+	graph()->destroy(world.p);
+}
+END_TEST
+
+/* Whatever is wrong with a piece: the policy is as it was. */
+static void refused(struct policy *p, const uint8_t *bytes, size_t size)
+{
+	ck_assert(!graph()->recall(p, world.now_us, 0, bytes, size));
+}
+
+START_TEST(damage_is_refused)
+{
+	struct policy *p = graph()->create(CAPACITY), *other = graph()->create(CAPACITY + 1);
+	static uint8_t bytes[POLICY_PIECE_MAX + 1];
+	static struct pieces before;
+
+	world_init(&world, 1500);
+	keep_all(world.p, &kept);
+	keep_all(p, &before);
+	for (uint32_t i = 0; i < kept.count; i++) {
+		for (size_t size = 0; size < kept.size[i]; size++)
+			refused(p, kept.bytes[i], size);
+		memcpy(bytes, kept.bytes[i], kept.size[i]);
+		refused(p, bytes, kept.size[i] + 1);
+		for (size_t bit = 0; bit < 8 * kept.size[i]; bit += i % 8 ? 97 : 1) { /* all bits of some */
+			bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+			refused(p, bytes, kept.size[i]);
+			bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+		}
+	}
+	refused(other, kept.bytes[kept.count - 1], kept.size[kept.count - 1]); /* blocks of another index */
+	keep_all(p, &again);
+	ck_assert_uint_eq(again.count, before.count);
+	for (uint32_t i = 0; i < before.count; i++)
+		ck_assert_mem_eq(again.bytes[i], before.bytes[i], before.size[i]);
+	graph()->destroy(p);
+	graph()->destroy(other);
+	graph()->destroy(world.p);
+}
+END_TEST
+
+static void seal(uint8_t *bytes, size_t size)
+{
+	const uint64_t sum = graph_piece_sum(bytes, size);
+
+	memcpy(bytes + 16, &sum, sizeof(sum));
+}
+
+/* With a right sum: what cannot be true. `at` behind the head of a piece of that kind, how many bytes, what. */
+START_TEST(what_cannot_be_true_is_refused)
+{
+	static const float nan_ = NAN, inf = INFINITY, large = 1e9f, minus = -1;
+	static const uint16_t big = 60000, none = 0;
+	static const uint32_t buckets = 100000000;
+	static const uint8_t zero = 0, two = 2;
+	static const struct {
+		uint16_t kind;
+		size_t at, bytes;
+		const void *what;
+	} table[] = {
+		{ 0, 0, 4, &minus }, { 0, 8, 4, &nan_ }, { 0, 20, 4, &inf }, { 0, 28, 2, &big }, { 0, 30, 1, &two }, { 0, 44, 4, &inf },
+		{ 0, 172, 4, &nan_ }, { 0, 300, 4, &large },
+		{ 1, 0, 2, &big }, { 1, 4, 4, &nan_ }, { 1, 4, 4, &large }, { 1, 8, 4, &minus },
+		{ 2, 0, 2, &big }, { 2, 2, 2, &none }, { 2, 4, 4, &nan_ }, { 2, 4, 4, &minus }, { 2, 128, 4, &large },
+		{ 3, 0, 4, &buckets }, { 3, 8, 4, &buckets }, { 3, 16, 2, &big }, { 3, 18, 1, &zero },
+	};
+	struct policy *p = graph()->create(CAPACITY);
+	uint8_t bytes[POLICY_PIECE_MAX];
+	uint16_t kinds = 0;
+
+	world_init(&world, 1500);
+	keep_all(world.p, &kept);
+	for (uint32_t i = 0; i < kept.count; i++) {
+		uint16_t kind;
+
+		memcpy(&kind, kept.bytes[i] + 6, 2);
+		if (kinds >> kind & 1)
+			continue;
+		kinds |= (uint16_t)(1u << kind);
+		for (size_t k = 0; k < sizeof(table) / sizeof(table[0]); k++) {
+			if (table[k].kind != kind)
+				continue;
+			memcpy(bytes, kept.bytes[i], kept.size[i]);
+			seal(bytes, kept.size[i]);
+			ck_assert_mem_eq(bytes, kept.bytes[i], kept.size[i]);
+			memcpy(bytes + GRAPH_PIECE_HEAD + table[k].at, table[k].what, table[k].bytes);
+			seal(bytes, kept.size[i]);
+			refused(p, bytes, kept.size[i]);
+		}
+		for (size_t at = 0; at < 16; at += at == 4 ? 2 : 4) { /* magic, version, kind, entries, shape */
+			memcpy(bytes, kept.bytes[i], kept.size[i]);
+			bytes[at] ^= 1;
+			seal(bytes, kept.size[i]);
+			if (at != 6)
+				refused(p, bytes, kept.size[i]);
+		}
+	}
+	ck_assert_uint_eq(kinds, 15);
+	graph()->destroy(p);
+	graph()->destroy(world.p);
+}
+END_TEST
+
+/* Pieces in any order, some missing, some twice: it works. */
+START_TEST(some_may_be_missing)
+{
+	world_init(&world, 1500);
+	keep_all(world.p, &kept);
+	graph()->destroy(world.p);
+	for (uint64_t round = 0; round < 20; round++) {
+		world_init(&world, 0);
+		for (uint32_t i = 0; i < kept.count; i++) {
+			const uint64_t r = hash_mix(round << 32 | i);
+
+			if (r % 4)
+				ck_assert(graph()->recall(world.p, world.now_us, r % 1000000007, kept.bytes[r >> 8 & 1 ? i : (r >> 9) % kept.count],
+							  kept.size[r >> 8 & 1 ? i : (r >> 9) % kept.count]));
+		}
+		for (uint64_t i = 0; i < 300; i++)
+			ask(&world, 1 + hash_mix(i) % 300 * 4 * CHAIN, CHAIN, 0);
+		for (uint32_t i = 0; i < CAPACITY; i++) /* each can be found */
+			graph()->remove(world.p, graph()->victim(world.p, any, NULL, CAPACITY));
+		ck_assert_ptr_null(graph()->victim(world.p, any, NULL, CAPACITY));
+		graph()->destroy(world.p);
+	}
+}
+END_TEST
+
+/* ---- the trace ---- */
+
+struct cell {
+	struct policy_node node;
+	uint32_t stamp;
+	bool in;
+};
+
+struct drive {
+	struct trace t;
+	struct cell *cells;
+	struct policy *p;
+	uint64_t capacity, used;
+	uint32_t stamp;
+	uint64_t ids[4096];
+};
+
+static bool unpinned(const struct policy_node *n, void *arg)
+{
+	return ((const struct cell *)n)->stamp != ((const struct drive *)arg)->stamp;
+}
+
+static bool make_room(struct drive *d, const struct policy_event *e)
+{
+	struct policy_node *v;
+
+	if (d->used < d->capacity)
+		return true;
+	v = graph()->victim(d->p, unpinned, d, UINT32_MAX);
+	if (!v || !graph()->admit(d->p, e, v))
+		return false;
+	graph()->remove(d->p, v);
+	((struct cell *)v)->in = false;
+	d->used--;
+	return true;
+}
+
+static uint32_t serve(struct drive *d, const struct trace_request *r)
+{
+	const struct policy_request q = { .now_us = r->time_us, .ids = d->ids, .count = r->count, .tokens = r->tokens };
+	const uint32_t *blocks = d->t.blocks + r->first;
+	uint32_t hits = 0, kept_blocks = r->count;
+
+	d->stamp++;
+	while (hits < r->count && d->cells[blocks[hits]].in)
+		hits++;
+	for (uint32_t i = 0; i < r->count; i++) {
+		d->cells[blocks[i]].stamp = d->stamp;
+		d->ids[i] = (uint64_t)blocks[i] + 1;
+	}
+	graph()->request(d->p, &q);
+	for (uint32_t i = 0; i < kept_blocks; i++) {
+		const struct policy_event e = { .now_us = r->time_us, .id = d->ids[i], .position = i, .tokens = 16 };
+
+		if (d->cells[blocks[i]].in)
+			continue;
+		if (!make_room(d, &e)) {
+			kept_blocks = i;
+			break;
+		}
+		d->used++;
+		d->cells[blocks[i]].in = true;
+		d->cells[blocks[i]].node = (struct policy_node){ .uses = 0 };
+	}
+	for (uint32_t i = r->count; i-- > 0;) {
+		const struct policy_event e = { .now_us = r->time_us, .id = d->ids[i], .position = i, .tokens = 16 };
+		struct cell *c = &d->cells[blocks[i]];
+
+		if (c->node.prev)
+			graph()->use(d->p, &c->node, &e);
+		else if (i < kept_blocks)
+			graph()->insert(d->p, &c->node, &e);
+	}
+	return hits;
+}
+
+/* The blocks stay, as on a disk, and are told in another order than that of their use. */
+static void restart(struct drive *d, bool with_pieces, uint64_t now_us)
+{
+	struct policy *old = d->p;
+
+	d->p = graph()->create(d->capacity);
+	if (with_pieces) {
+		uint8_t bytes[POLICY_PIECE_MAX];
+		uint64_t cursor = 0;
+		size_t size;
+
+		while ((size = graph()->keep(old, &cursor, bytes)) > 0)
+			ck_assert(graph()->recall(d->p, now_us, 0, bytes, size));
+	}
+	for (uint32_t i = 0; i < d->t.unique; i++) {
+		const struct policy_event e = { .now_us = now_us, .id = i + 1, .tokens = 16, .moved = true };
+
+		if (!d->cells[i].in)
+			continue;
+		d->cells[i].node = (struct policy_node){ .uses = 0 };
+		graph()->insert(d->p, &d->cells[i].node, &e);
+	}
+	graph()->destroy(old);
+}
+
+/* Hits in % of the tokens of some time after a restart: the first minute, the first five. how: 0 without one, 1 with pieces, 2 without. */
+static void minutes_after(struct drive *d, double share, uint32_t restart_min, int how, double out[2])
+{
+	const uint64_t at_us = restart_min * 60000000ull, ends_us[2] = { at_us + 60000000, at_us + 300000000 };
+	double hits[2] = { 0 }, tokens[2] = { 0 };
+	bool done = how == 0;
+
+	d->capacity = (uint64_t)(share * d->t.unique);
+	d->p = graph()->create(d->capacity);
+	d->used = 0;
+	d->cells = calloc(d->t.unique, sizeof(*d->cells));
+	for (uint32_t i = 0; i < d->t.request_count && d->t.requests[i].time_us < ends_us[1]; i++) {
+		const struct trace_request *r = &d->t.requests[i];
+		uint32_t got;
+
+		if (!done && r->time_us >= at_us) {
+			restart(d, how == 1, r->time_us);
+			done = true;
+		}
+		got = serve(d, r);
+		for (int k = 0; k < 2; k++) {
+			const bool in = r->time_us >= at_us && r->time_us < ends_us[k];
+
+			hits[k] += in ? (double)got * d->t.block_tokens : 0;
+			tokens[k] += in ? r->tokens : 0;
+		}
+	}
+	graph()->destroy(d->p);
+	free(d->cells);
+	for (int k = 0; k < 2; k++)
+		out[k] = 100 * hits[k] / tokens[k];
+}
+
+START_TEST(a_restart_costs_no_hits)
+{
+	static const double shares[] = { 0.01, 0.05, 0.1 };
+#ifdef TERRACE_SANITIZED
+	enum { FIRST = 20, STEP = 20, LAST = 20 };
+#else
+	enum { FIRST = 12, STEP = 6, LAST = 48 };
+#endif
+	static struct drive d;
+	double with[2] = { 0 }, bare[2] = { 0 };
+	char why[160] = "";
+	uint32_t n = 0;
+
+	ck_assert_msg(!trace_read(TEST_DATA "/traces/mooncake_conversation.jsonl.xz", &d.t, why, sizeof(why)), "%s", why);
+	for (size_t s = 0; s < sizeof(shares) / sizeof(shares[0]); s++)
+		for (uint32_t min = FIRST; min <= LAST; min += STEP, n++) {
+			double none[2], pieces[2], lost[2];
+
+			minutes_after(&d, shares[s], min, 0, none);
+			minutes_after(&d, shares[s], min, 1, pieces);
+			minutes_after(&d, shares[s], min, 2, lost);
+			printf("%2.0f %%, minute %u: %.2f %.2f without a restart, %.2f %.2f with what was kept, %.2f %.2f without it\n", 100 * shares[s],
+			       min, none[0], none[1], pieces[0], pieces[1], lost[0], lost[1]);
+			for (int k = 0; k < 2; k++) {
+				with[k] += pieces[k] - none[k];
+				bare[k] += lost[k] - none[k];
+			}
+		}
+	printf("mean of %u: %+.2f in the first minute, %+.2f in the first five; without what was kept %+.2f and %+.2f\n", n, with[0] / n,
+	       with[1] / n, bare[0] / n, bare[1] / n);
+	ck_assert_double_gt(with[0] / n, -1);
+	ck_assert_double_gt(with[1] / n, -1);
+	ck_assert_double_lt(bare[1] / n, with[1] / n - 1); /* it is what was kept that does it */
+	trace_fini(&d.t);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("policy_keep");
+	TCase *t = tcase_create("all");
+	SRunner *r;
+	int failed;
+
+	tcase_set_timeout(t, 200);
+	tcase_add_test(t, what_is_kept_comes_back);
+	tcase_add_test(t, decisions_are_the_same);
+	tcase_add_test(t, damage_is_refused);
+	tcase_add_test(t, what_cannot_be_true_is_refused);
+	tcase_add_test(t, some_may_be_missing);
+	tcase_add_test(t, a_restart_costs_no_hits);
+	suite_add_tcase(s, t);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
