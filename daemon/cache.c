@@ -6,6 +6,7 @@
  * cache_chores, which does it without the mutex.
  */
 #include "daemon/cache_advice_graph.h"
+#include "daemon/cache_sums.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
@@ -148,6 +149,9 @@ static enum status create_parts(struct cache *c, const char **why)
 			return s;
 		host.first_generation = tier_first_generation(c);
 	}
+	*why = "no threads for checksums";
+	if (!sums_create(c))
+		return STATUS_EXHAUSTED;
 	*why = "the host tier cannot be made";
 	s = host_create(&host, &c->host);
 	if (!s && o->gpu_count)
@@ -207,6 +211,7 @@ bool cache_destroy(struct cache *c)
 		vram_stop(c);
 	if (c->tier && !tier_stop(c))
 		return false;
+	sums_destroy(c);
 	if (c->index) {
 		index_destroy(c->index, block_free_record);
 		index_barrier();

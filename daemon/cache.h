@@ -68,6 +68,7 @@ struct cache_options {
 	bool huge_pages;
 	const char *policy;              /* a name of eviction/policy.h's table */
 	uint64_t pinned_bytes_max;       /* a tenant, pinned and reserved slots; beyond: EXHAUSTED */
+	uint32_t sum_threads;            /* that compute checksums beside those of disks and GPUs; 0: none; at most 16 are used */
 	uint32_t sessions_max;           /* ghosts included; at most 1 << 20 */
 	uint32_t leases_max;             /* over all sessions; at most 1 << 20 */
 	uint32_t open_blocks_max;        /* a session */
@@ -158,6 +159,9 @@ struct cache_wait {
 	uint64_t since_us;             /* of a flush: what was stored later is not its business */
 	uint32_t layout, extent, slot; /* where its walk goes on */
 	uint32_t units;                /* of a delete: disks that are to be synced, a bit each */
+	struct vram_move *mark;        /* of a lease on a GPU: stands behind its copies once all of them have their place; then: */
+	uint64_t marked;               /* the ups before it, 0: there is none */
+	uint32_t mark_base;
 };
 void cache_wait_end(struct cache *c, struct cache_wait *w);
 
@@ -387,13 +391,15 @@ void cache_watch_close(struct cache_watch *w);
  * used twice. */
 enum status cache_attach(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES], pid_t pid, uint64_t now_us,
 			 uint64_t *attachment, uint64_t *session, const char **why);
-/* Its process, to tell when it has exited: slots on GPUs are not reused before, unless it unmapped them. Takes the descriptor over. */
+/* Its process, to tell when it has exited: slots on GPUs are not reused before, unless it unmapped them. Takes the descriptor over; the
+ * first counts. */
 void cache_attach_watch(struct cache *c, uint64_t attachment, int pidfd);
 /* A descriptor of an extent of the session's layouts; the caller sends and closes it. DENIED (not of its
  * layouts, or the attachment or its session is gone), NOT_FOUND (no such extent, or draining), EXHAUSTED. */
 enum status cache_attach_map(struct cache *c, uint64_t attachment, uint32_t extent, bool write, int *fd,
 			     uint64_t *bytes, uint32_t *page_bytes);
-/* The same, also of an extent of GPU memory, which comes as two descriptors, or, of CACHE_EXTENT_BOARD, of the attachment's board. */
+/* The same, also of an extent of GPU memory, which comes as two descriptors, or, of CACHE_EXTENT_BOARD, of the attachment's board.
+ * EXHAUSTED also: GPU memory, and nobody watches the attachment's process. */
 #define CACHE_EXTENT_BOARD 0xfffffffeu
 struct cache_lent {
 	int fd;                     /* of host memory; of a GPU's: the hold */
@@ -440,10 +446,13 @@ enum status cache_inspect(struct cache *c, const char *tenant, uint64_t layout_i
 			  uint32_t *n, const char **why);
 
 /* Why a block is where it is, or is not. */
-enum { CACHE_RANK_MAX = 4096, CACHE_FEATURES_MAX = 8, CACHE_TIERS_EXPLAINED = 2 };
+enum { CACHE_RANK_MAX = 4096, CACHE_FEATURES_MAX = 8, CACHE_TIERS_EXPLAINED = 2 + DEVICES_MAX };
 /* One copy, as the policy of its tier sees it. */
 struct cache_explained_tier {
-	const char *tier, *policy;  /* fixed words: "host" or "disk" */
+	const char *tier, *policy;  /* fixed words: "gpu", "host" or "disk" */
+	uint32_t gpu;               /* of a GPU's: its number */
+	const char *kept;           /* why it stays for now, whatever its rank: "pinned", "moving", "only" (it is nowhere else, and goes down
+				     * first; on a disk: what memory or a GPU has stays there too); "": it may go */
 	uint64_t idle_ms, uses;
 	bool ranked, scored;
 	uint32_t rank;              /* ranked: blocks that would go before it, less than CACHE_RANK_MAX */
@@ -471,12 +480,12 @@ struct cache_explained {
 	uint8_t rival_bytes;        /* of the block that would go now; 0: none is known */
 	uint8_t rival[SLOT_KEY_MAX];
 	uint64_t rival_idle_ms, rival_uses;
-	const char *left;           /* the tier that its last copy left, "host" or "disk", if it has not come back since; else "" */
+	const char *left;           /* the tier that a copy left last, "gpu", "host" or "disk", if none has come back there since; else "" */
 	const char *left_reason;    /* "full", "drain", "shed", "refused", "lost" or "compact" */
 	uint64_t left_ms_ago, left_idle_ms, left_uses;
 	bool regretted;             /* it was asked for within a minute after */
 	uint32_t tiers;
-	struct cache_explained_tier at[CACHE_TIERS_EXPLAINED]; /* its copies in memory and on disk */
+	struct cache_explained_tier at[CACHE_TIERS_EXPLAINED]; /* its copies: on GPUs, in memory, on disk */
 };
 /* What the graph ties a key to: an edge an entry, of each type the strongest first. key_bytes 0: of a block that is nowhere now; its
  * name, a hash of its key, is all that is left. UNAVAILABLE: there is no graph. Waits for the advisor's round, some milliseconds: on

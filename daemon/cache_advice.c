@@ -1,6 +1,7 @@
 /* Requests, from the calls that make them to those who are told. See cache_advice.h. */
 #include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -231,6 +232,17 @@ static void tell_disks(struct cache *c, const struct pool *p, const struct polic
 				c->tier->policy->request(k->policy, q);
 }
 
+/* Those of the GPUs that the session works on: what others have is not asked for by that. */
+static void tell_gpus(struct cache *c, uint32_t gpus, const struct pool *p, const struct policy_request *q)
+{
+	for (uint32_t i = 0; c->vram && c->policy->request && i < c->vram->count; i++) {
+		const struct gpu *g = c->vram->gpu[i];
+
+		if ((gpus & 1u << i) && !g->lost && g->pools[p->number])
+			c->policy->request(g->pools[p->number]->policy, q);
+	}
+}
+
 /* Who wrote a block is known of those that are there. */
 static void roles_find(const struct cache *c, uint32_t count, const uint64_t *ids, uint8_t *roles)
 {
@@ -243,6 +255,7 @@ static void roles_find(const struct cache *c, uint32_t count, const uint64_t *id
 
 static void tell_pool(struct cache *c, const struct request *r, struct pool *p)
 {
+	const uint32_t gpus = session_gpus(c, r->session);
 	struct advice *a = c->advice;
 	const struct policy_request q = {
 		.now_us = c->now_us, .session = r->conversation, .ids = a->id, .count = r->count,
@@ -254,10 +267,11 @@ static void tell_pool(struct cache *c, const struct request *r, struct pool *p)
 		a->id[i] = policy_id(r->name[i], p->layout_id);
 	if (r->kind != REQUEST_REPORT)
 		for (uint32_t i = 0; i < r->count; i++)
-			gone_asked(c, a->id[i]);
+			gone_asked(c, a->id[i], gpus);
 	roles_find(c, r->count, a->id, a->role);
 	if (c->policy->request)
 		c->policy->request(p->policy, &q);
+	tell_gpus(c, gpus, p, &q);
 	tell_disks(c, p, &q);
 }
 

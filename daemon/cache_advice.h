@@ -95,9 +95,10 @@ struct gone {
 	uint32_t idle_ms;              /* since its last use, then; stays at its maximum */
 	uint32_t uses;
 	uint8_t reason;                /* enum gone_reason */
-	bool on_disk;                  /* the copy that left was a disk's */
+	uint8_t tier;                  /* enum gone_tier: whose copy it was */
 	bool regretted;
 };
+enum gone_tier { GONE_HOST, GONE_DISK, GONE_GPU, GONE_TIERS };
 enum gone_reason { GONE_FULL, GONE_DRAIN, GONE_SHED, GONE_REFUSED, GONE_LOST, GONE_COMPACT, GONE_REASONS };
 
 /* What is to be read ahead: see cache_advice_prefetch.c. */
@@ -130,7 +131,7 @@ struct advice {
 	struct conversation conversation[CONVERSATIONS];
 	uint64_t conversations;
 	struct gone gone[GONE_SETS][GONE_WAYS];
-	uint64_t gone_by_age[2][GONE_AGES]; /* host, disk; not cumulative */
+	uint64_t gone_by_age[GONE_TIERS][GONE_AGES]; /* not cumulative */
 	struct block **by_id;          /* published blocks */
 	uint64_t by_id_mask;
 	struct trace_recorder *recorder; /* NULL: not recording */
@@ -175,13 +176,13 @@ struct block *by_id_find(const struct cache *c, uint64_t id);
 
 /* ---- cache_advice_gone.c: what left ---- */
 
-/* A copy leaves: out of memory, or off a disk. n: its node there. */
-void gone_note(struct cache *c, uint64_t id, const struct policy_node *n, bool on_disk, enum gone_reason reason);
-/* It is there again. */
-void gone_forget(struct cache *c, uint64_t id);
-const struct gone *gone_find(const struct cache *c, uint64_t id);
-/* A request wants it: whether it has just left is counted. */
-void gone_asked(struct cache *c, uint64_t id);
+/* A copy leaves its tier. n: its node there. The last one of memory and disks is remembered, and beside it the last one of GPUs. */
+void gone_note(struct cache *c, uint64_t id, const struct policy_node *n, enum gone_tier tier, enum gone_reason reason);
+/* It is there again: on a GPU; in memory or on a disk. */
+void gone_forget(struct cache *c, uint64_t id, bool gpu);
+const struct gone *gone_find(const struct cache *c, uint64_t id, bool gpu);
+/* A request wants it: whether it has just left is counted; gpu: off a GPU, too. */
+void gone_asked(struct cache *c, uint64_t id, bool gpu);
 const char *gone_word(enum gone_reason r);
 /* The rows of Stats; without the lock. */
 void gone_stats(struct cache *c, cache_stat_fn *emit, void *arg);
@@ -200,6 +201,18 @@ void ahead_end(struct cache *c, struct block *b, enum counter how);
 struct block *ahead_victim(const struct cache *c, const struct pool *p, bool any);
 /* A call waits for a block that is not in memory. */
 void ahead_wanted(struct cache *c, struct block *b);
+
+/* ---- cache_advice_learned.c ---- */
+
+/* Who keeps what it learns: whose and of what it is, as the catalog names it. */
+struct learner {
+	char whom;                     /* 'm' memory, 'd' disk, 'g' GPU, 'k' conversations */
+	uint64_t where, what;
+	const struct policy_ops *ops;  /* none of conversations */
+	struct policy *policy;
+};
+/* With the lock, of a policy that was just made: tells it what an earlier run had learned. Some ms. */
+void learned_recall(struct cache *c, const struct learner *l);
 
 /* ---- cache_trace.c ---- */
 

@@ -17,6 +17,7 @@ enum {
 	EDGES_A_NODE = 4,
 	CONVERSATIONS_KNOWN = 1 << 14,
 	KEEP_A_PASS = 2048,
+	PIECES_A_PASS = 64,            /* 256 KB */
 	STEP_NAMES = 8,                /* that a list grows by at a time */
 	TAILS_LOOKED_AT = 64,          /* of a request, from its end */
 };
@@ -212,6 +213,7 @@ static void pass(struct cache *c, struct advisor *a)
 	ties_pass(a);
 	lists_publish(a);
 	keep_some(c, a, KEEP_A_PASS);
+	learned_keep(c, a, PIECES_A_PASS);
 	counts = graph_edges_count(a->graph);
 	took = clock_us() - began;
 	atomic_store(&a->nodes, counts.nodes);
@@ -291,6 +293,8 @@ enum status advisor_start(struct cache *c, const char **why)
 {
 	struct advisor *a = c->advice->advisor;
 
+	if (a)
+		learned_conversations(c);
 	if (!a || !c->options.advisor_ms)
 		return STATUS_OK;
 	*why = "cannot start the advisor's thread";
@@ -318,6 +322,7 @@ void advisor_stop(struct cache *c)
 		take_mail(a);
 		ties_pass(a);
 		keep_some(c, a, UINT32_MAX);
+		learned_keep(c, a, UINT32_MAX);
 	}
 }
 
@@ -335,6 +340,7 @@ void advisor_stats(struct cache *c, cache_stat_fn *emit, void *arg)
 	emit(arg, "terrace_graph_nodes", "", (double)atomic_load(&a->nodes), false, "blocks in the graph, those that are gone too");
 	emit(arg, "terrace_graph_edges", "", (double)atomic_load(&a->edges), false, "edges in the graph");
 	emit(arg, "terrace_graph_kept_total", "", (double)atomic_load(&a->kept), true, "nodes and edges told to the catalog");
+	emit(arg, "terrace_learned_kept_total", "", (double)atomic_load(&a->pieces), true, "pieces of what policies have learned told to the catalog");
 }
 
 /* ---- for operators ---- */

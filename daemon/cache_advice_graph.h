@@ -33,12 +33,19 @@ struct advice_lists {
 	struct advice_list list[LIST_SLOTS];
 };
 
+/* A round of what policies have learned, towards the catalog. */
+struct learning {
+	bool on;
+	uint32_t at, number;           /* of the learner, of its next piece */
+	uint64_t cursor, round_us;     /* of policy_ops.keep; when it began */
+};
+
 struct advisor {
 	struct graph_mail *mail;       /* from those who hold the cache's lock */
 	struct mailbox sketch_mail;    /* from the workers that commit */
 	struct advice_lists *_Atomic lists;
 	_Atomic uint64_t now_us;       /* the cache's, as of the last tick */
-	_Atomic uint64_t passes, pass_us, pass_us_max, nodes, edges, kept; /* for Stats */
+	_Atomic uint64_t passes, pass_us, pass_us_max, nodes, edges, kept, pieces; /* for Stats */
 
 	int wake;                      /* an eventfd: somebody poked, or it is to stop */
 	atomic_bool poked, stop;
@@ -55,6 +62,7 @@ struct advisor {
 	bool loaded, edges_now;        /* the walk has come to the edges */
 	uint32_t cursor, cycle;
 	uint64_t cycle_us;
+	struct learning learning;
 };
 
 /* ---- cache_advice_graph.c ---- */
@@ -91,5 +99,14 @@ void ties_pass(struct advisor *a);
 void keep_load(struct cache *c, struct advisor *a);
 /* Tells the catalog of `records` nodes and edges more; UINT32_MAX: of all that are left of this round. */
 void keep_some(struct cache *c, struct advisor *a, uint32_t records);
+
+/* ---- cache_advice_learned.c ---- */
+
+/* With the advisor's lock: so many pieces more of what policies have learned; UINT32_MAX: all, as it is now. */
+void learned_keep(struct cache *c, struct advisor *a, uint32_t pieces);
+/* The conversations of an earlier run, before the cache serves. */
+void learned_conversations(struct cache *c);
+/* Of a record of the table of edges: a piece that nobody has written anew for a month. */
+bool learned_is_old(const uint8_t *key, size_t key_bytes, const uint8_t *value, size_t value_bytes);
 
 #endif

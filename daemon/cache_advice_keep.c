@@ -152,6 +152,7 @@ void keep_some(struct cache *c, struct advisor *a, uint32_t records)
 
 struct loading {
 	struct advisor *a;
+	struct catalog *catalog;
 	uint64_t unix_ms;
 	uint32_t round;
 };
@@ -173,6 +174,8 @@ static bool load_one(void *arg, const void *key_, size_t key_bytes, const void *
 	uint32_t round = round_of(value_, value_bytes);
 
 	l->round = round > l->round && round < UINT32_MAX ? round : l->round;
+	if (learned_is_old(key, key_bytes, value, value_bytes))
+		catalog_drop(l->catalog, CATALOG_EDGES, key, key_bytes);
 	if (key_bytes == NODE_KEY && key[0] == 'a' && value_bytes == NODE_VALUE && value[0] == VERSION) {
 		const struct graph_node_record n = { .id = get_be(key + 1), .touched_us = touched_us(l, value) };
 
@@ -190,11 +193,11 @@ static bool load_one(void *arg, const void *key_, size_t key_bytes, const void *
 
 void keep_load(struct cache *c, struct advisor *a)
 {
-	struct loading l = { .a = a, .unix_ms = unix_ms() };
+	struct loading l = { .a = a, .catalog = c->tier ? c->tier->catalog : NULL, .unix_ms = unix_ms() };
 
 	a->loaded = true;
-	if (c->tier && c->tier->catalog)
-		catalog_walk(c->tier->catalog, CATALOG_EDGES, load_one, &l, NULL);
+	if (l.catalog)
+		catalog_walk(l.catalog, CATALOG_EDGES, load_one, &l, NULL);
 	a->cycle = l.round + 1;
-	a->cycle_us = a->latest_us;
+	a->cycle_us = a->learning.round_us = a->latest_us;
 }

@@ -8,8 +8,10 @@
 
 bool mailbox_init(struct mailbox *m, uint64_t count)
 {
-	m->words = calloc(count, sizeof(*m->words));
+	m->words = malloc(count * sizeof(*m->words));
 	m->count = count;
+	for (uint64_t i = 0; m->words && i < count; i++) /* takes the pages now, not over the first hour */
+		atomic_init(&m->words[i], 0);
 	return m->words;
 }
 

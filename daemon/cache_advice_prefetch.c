@@ -75,7 +75,7 @@ struct block *ahead_victim(const struct cache *c, const struct pool *p, bool any
 
 		if (!any && c->now_us - n->last_use_us <= life_us((enum ahead_kind)b->ahead))
 			continue;
-		if (block_pins(b) == 0)
+		if (block_memory_pins(b) == 0)
 			return b;
 	}
 	return NULL;
@@ -255,7 +255,7 @@ static bool budget_has(struct cache *c, uint64_t bytes)
  * coldest. */
 static bool deserves_room(struct cache *c, const struct block *b, enum ahead_kind kind)
 {
-	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens };
+	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .moved = true };
 
 	if (c->advice->ahead.held_bytes + b->pool->geometry.slot_bytes > c->options.host_bytes / HOST_SHARE)
 		return false;

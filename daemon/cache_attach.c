@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 enum { PROBES_AT_EXIT = 256, ATTACHMENT_NUMBER_MAX = 0x7fffffff };
+#define LENT_TOLD (1u << 31) /* beside an extent's number, which is smaller: its process says that it has unmapped it */
 
 struct attachment *attachment_find(struct cache *c, uint64_t number)
 {
@@ -97,15 +98,18 @@ void attachment_free(struct cache *c, struct attachment *a)
 bool attachment_has_lent(const struct attachment *a, uint32_t extent)
 {
 	for (uint32_t i = 0; i < a->lent_count; i++)
-		if (a->lent[i] == extent)
+		if ((a->lent[i] & ~LENT_TOLD) == extent)
 			return true;
 	return false;
 }
 
 static enum status lent_add(struct attachment *a, uint32_t extent)
 {
-	if (attachment_has_lent(a, extent))
-		return STATUS_OK;
+	for (uint32_t i = 0; i < a->lent_count; i++)
+		if ((a->lent[i] & ~LENT_TOLD) == extent) {
+			a->lent[i] = extent;
+			return STATUS_OK;
+		}
 	if (a->lent_count == LENT_MAX)
 		return STATUS_EXHAUSTED;
 	if (a->lent_count == a->lent_cap) {
@@ -129,26 +133,40 @@ static struct host_tier *arena_of(const struct cache *c, uint32_t extent)
 	return g && g->arena ? g->arena : c->host;
 }
 
+/* One that is not known lives. */
 static bool process_lives(const struct attachment *a)
 {
 	struct pollfd p = { .fd = a->pidfd, .events = POLLIN };
 
-	return a->pidfd >= 0 && poll(&p, 1, 0) <= 0;
+	return poll(&p, 1, 0) <= 0;
 }
 
-/* With the lock. If a drained extent is being unmapped just now, the answer is "held": asked again later. */
-static bool extent_is_held(struct cache *c, uint32_t extent, uint32_t number)
+enum held { HELD_NOT, HELD, HELD_UNKNOWN };
+
+/* With the lock. Unknown: extents are being made or unmapped just now; asked again later. */
+static enum held extent_is_held(struct cache *c, uint32_t extent, uint32_t number)
 {
 	const struct extent *e;
-	bool held = true;
+	enum held held = HELD;
 
 	if (pthread_mutex_trylock(&c->extents))
-		return true;
+		return HELD_UNKNOWN;
 	e = host_extent(arena_of(c, extent), extent);
 	if (!e || !extent_held(e, number))
-		held = false;
+		held = HELD_NOT;
 	pthread_mutex_unlock(&c->extents);
 	return held;
+}
+
+/* What keeps an extent: the lock, or, of a GPU's, the process, unless it has said that it has unmapped it. */
+static bool lent_holds(struct cache *c, const struct attachment *a, uint32_t *lent)
+{
+	const uint32_t extent = *lent & ~LENT_TOLD;
+	enum held held = extent_is_held(c, extent, a->number);
+
+	if (held == HELD)
+		*lent = extent; /* it has another mapping of it, and will say so of that, too */
+	return held || (vram_gpu_of_extent(c, extent) && !(*lent & LENT_TOLD) && process_lives(a));
 }
 
 bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes)
@@ -157,9 +175,7 @@ bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes)
 		if (a->lending || *probes == 0)
 			return true;
 		--*probes;
-		if (extent_is_held(c, a->lent[a->lent_count - 1], a->number))
-			return true;
-		if (vram_gpu_of_extent(c, a->lent[a->lent_count - 1]) && process_lives(a))
+		if (lent_holds(c, a, &a->lent[a->lent_count - 1]))
 			return true;
 		a->lent_count--;
 	}
@@ -170,6 +186,7 @@ bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes)
 static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t extent)
 {
 	struct attachment *a = attachment_find(c, attachment);
+	const struct gpu *g = vram_gpu_of_extent(c, extent);
 	uint32_t tenant;
 	uint64_t layout_id;
 	bool draining, mine = false;
@@ -179,7 +196,7 @@ static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t exte
 		return STATUS_DENIED;
 	if (!host_extent_owner(arena_of(c, extent), extent, &tenant, &layout_id, &draining))
 		return STATUS_NOT_FOUND;
-	if (vram_gpu_of_extent(c, extent) && vram_gpu_of_extent(c, extent)->lost)
+	if (g && g->lost)
 		return STATUS_UNAVAILABLE;
 	for (uint32_t i = 0; i < session_layouts(a->session); i++)
 		mine |= session_pool(a->session, i)->layout_id == layout_id;
@@ -187,6 +204,8 @@ static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t exte
 		return STATUS_DENIED;
 	if (draining)
 		return STATUS_NOT_FOUND;
+	if (g && a->pidfd < 0) /* nobody would see the end of its work there */
+		return STATUS_EXHAUSTED;
 	s = lent_add(a, extent);
 	if (!s)
 		a->lending++;
@@ -356,11 +375,14 @@ void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent
 
 	cache_lock(c);
 	a = attachment_find(c, attachment);
-	for (uint32_t i = 0; a && !a->lending && i < a->lent_count; i++)
-		if (a->lent[i] == extent && !extent_is_held(c, extent, a->number)) {
+	for (uint32_t i = 0; a && !a->lending && i < a->lent_count; i++) {
+		if ((a->lent[i] & ~LENT_TOLD) != extent)
+			continue;
+		a->lent[i] = extent | LENT_TOLD;
+		if (!lent_holds(c, a, &a->lent[i]))
 			a->lent[i] = a->lent[--a->lent_count];
-			break;
-		}
+		break;
+	}
 	cache_unlock(c);
 }
 

@@ -103,7 +103,7 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 	if (s)
 		return s;
 	by_id_add(c, b);
-	gone_forget(c, b->node.id);
+	gone_forget(c, b->node.id, false);
 	if (b->shelf) {
 		b->shelf->held--;
 		b->shelf->at[b->index] = b;
@@ -190,19 +190,19 @@ void block_unworthy(struct block *b, bool is)
 
 void block_arrive(struct cache *c, struct block *b, const struct host_slot *slot, struct shelf *s, uint64_t position)
 {
+	block_books(b, false);
 	b->shelf = s;
 	b->index = slot->index;
 	b->take = (uint32_t)slot->generation;
 	s->at[b->index] = b;
-	s->held += block_pins(b) != 0;
 	b->pool->blocks++;
-	b->pool->evictable += block_pins(b) == 0;
+	block_books(b, true);
 	b->pool->dirty += c->tier && !b->rack;
-	gone_forget(c, b->node.id);
+	gone_forget(c, b->node.id, false);
 	block_enter_policy(c, b, position);
 	where_set(b, BLOCK_IN_MEMORY, true);
 	if (b->vram)
-		vram_arrived(b);
+		vram_sync(b);
 	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
 }
 
@@ -230,6 +230,9 @@ void block_depart(struct cache *c, struct block *b)
 	b->pool->evictable--;
 	block_slot_give(b);
 	b->shelf = NULL;
+	/* What left memory first is to leave the disk first, whether it was written there long before that or for it. */
+	if (b->rack)
+		rack_renew(c, b, 0);
 	if (b->vram)
 		vram_sync(b);
 	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
@@ -253,23 +256,61 @@ enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uin
 
 uint64_t block_pin_bytes(const struct block *b)
 {
-	return block_pins(b) == 0 ? block_pool(b)->geometry.slot_bytes : 0;
+	return block_memory_pins(b) == 0 ? block_pool(b)->geometry.slot_bytes : 0;
 }
 
-void block_pin(struct block *b)
+/* With copies on GPUs, pins of all of them, and of one alone, hold each differently: all is taken out, and counted anew. Most blocks are
+ * in memory alone: there only the first pin and the last change anything. */
+void block_books(struct block *b, bool on)
+{
+	const uint32_t held = block_memory_pins(b) & ~INDEX_DEAD, pins = block_pins(b) & ~INDEX_DEAD;
+	const uint64_t bytes = b->pool->geometry.slot_bytes, one = on ? 1 : -1ull;
+	struct tenant *t = b->pool->tenant;
+
+	t->pinned_bytes += pins ? one * bytes : 0;
+	t->beside_bytes += pins && b->vram && !(b->shelf && held) ? one * bytes : 0;
+	if (b->shelf) {
+		b->shelf->held += held ? (uint32_t)one : 0;
+		b->pool->evictable += block_memory_pins(b) == 0 ? one : 0;
+	}
+	if (b->vram)
+		vram_books(b, on);
+}
+
+static void pin(struct block *b)
 {
 	bool first = false;
 
 	index_pin(&b->record, &first);
-	if (first) {
-		b->pool->tenant->pinned_bytes += b->pool->geometry.slot_bytes;
-		if (b->shelf) {
-			b->pool->evictable--;
-			b->shelf->held++;
-		}
-		if (b->vram)
-			vram_pinned(b);
+	if (!first || b->vram)
+		return;
+	b->pool->tenant->pinned_bytes += b->pool->geometry.slot_bytes;
+	if (b->shelf) {
+		b->pool->evictable--;
+		b->shelf->held++;
 	}
+}
+
+void block_pin(struct block *b)
+{
+	if (b->vram)
+		block_books(b, false);
+	pin(b);
+	if (b->vram)
+		block_books(b, true);
+}
+
+void block_pin_on(struct block *b, const struct gpu *gpu)
+{
+	if (b->vram)
+		block_books(b, false);
+	if (gpu)
+		vram_slot_of(b, gpu)->pins++;
+	else
+		b->memory_pins++;
+	pin(b);
+	if (b->vram)
+		block_books(b, true);
 }
 
 void block_free_record(struct index_record *r)
@@ -277,25 +318,55 @@ void block_free_record(struct index_record *r)
 	free(block_of(r));
 }
 
-void block_unpin(struct block *b)
+/* Of a dead one: the copies that nobody holds. With the last pin the block goes, too. */
+static void dead_give(struct block *b)
+{
+	if (b->shelf && !(block_memory_pins(b) & ~INDEX_DEAD)) {
+		block_slot_give(b);
+		b->shelf = NULL;
+	}
+	if (b->vram)
+		vram_give(b);
+	if (!(block_pins(b) & ~INDEX_DEAD))
+		index_reclaim(&b->record, block_free_record);
+}
+
+static void unpin(struct block *b)
 {
 	uint32_t left = index_unpin(&b->record);
 
-	if (left & ~INDEX_DEAD)
-		return;
-	b->pool->tenant->pinned_bytes -= b->pool->geometry.slot_bytes;
-	if (b->shelf)
-		b->shelf->held--;
 	if (b->vram)
-		vram_unpinned(b);
-	if (left & INDEX_DEAD) {
+		block_books(b, true);
+	else if (!(left & ~INDEX_DEAD)) {
+		b->pool->tenant->pinned_bytes -= b->pool->geometry.slot_bytes;
 		if (b->shelf)
-			block_slot_give(b);
-		vram_give(b);
-		index_reclaim(&b->record, block_free_record);
-	} else if (b->shelf) {
-		b->pool->evictable++;
+			b->shelf->held--;
+		if (b->shelf && !(left & INDEX_DEAD))
+			b->pool->evictable++;
 	}
+	if (left & INDEX_DEAD)
+		dead_give(b);
+}
+
+void block_unpin(struct block *b)
+{
+	if (b->vram)
+		block_books(b, false);
+	unpin(b);
+}
+
+/* A GPU that was lost may have taken the slot, with its pins: they were all copies' from then on. */
+void block_unpin_on(struct block *b, const struct gpu *gpu)
+{
+	struct vram_slot *s = gpu ? vram_slot_of(b, gpu) : NULL;
+
+	if (b->vram)
+		block_books(b, false);
+	if (s && s->pins)
+		s->pins--;
+	else if (!gpu)
+		b->memory_pins--;
+	unpin(b);
 }
 
 /* What was on disk needs no tombstone if it was evicted: whoever evicts it overwrites its header, or drops its slab, and
@@ -306,7 +377,7 @@ static void leave_rack(struct cache *c, struct block *b, enum cache_reason reaso
 	uint32_t slot = b->rack_slot;
 
 	if (reason == CACHE_REASON_EVICTED && !b->shelf)
-		gone_note(c, b->node.id, &r->at[slot].node, true, r->class->unit->failed ? GONE_LOST : GONE_FULL);
+		gone_note(c, b->node.id, &r->at[slot].node, GONE_DISK, r->class->unit->failed ? GONE_LOST : GONE_FULL);
 	rack_detach(c, b);
 	if (reason == CACHE_REASON_EVICTED)
 		return;
@@ -316,26 +387,20 @@ static void leave_rack(struct cache *c, struct block *b, enum cache_reason reaso
 
 void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 {
-	uint32_t before = index_kill(&b->record);
-
+	block_books(b, false);
+	index_kill(&b->record);
 	by_id_remove(c, b);
 	CRASH_POINT("block_remove");
 	index_remove(c->index, &b->record);
-	if (b->shelf) {
+	if (b->shelf)
 		leave_shelf(c, b);
-		b->pool->evictable -= before == 0;
-	}
 	if (b->rack)
 		leave_rack(c, b, reason);
 	if (b->vram)
 		vram_removed(c, b);
+	block_books(b, true);
 	watch_event(c, b, CACHE_REMOVED, reason);
-	if (before == 0) {
-		if (b->shelf)
-			block_slot_give(b);
-		vram_give(b);
-		index_reclaim(&b->record, block_free_record);
-	}
+	dead_give(b);
 }
 
 /* Its use may be what the policy wanted to see; else it is only the last to go of those that were refused. */
@@ -353,27 +418,42 @@ static void refused_use(struct cache *c, struct block *b, const struct policy_ev
 	}
 }
 
-void block_use(struct cache *c, struct block *b)
+/* In memory and on disk. */
+static void use_below(struct cache *c, struct block *b, const struct policy_event *e)
 {
-	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
-
 	if (b->shelf && b->ahead) {
 		ahead_end(c, b, COUNTER_AHEAD_USED);
-		b->refused = room_refuses(c, b->pool, &e);
+		b->refused = room_refuses(c, b->pool, e);
 		if (b->refused)
 			refused_add(c, b);
 		else
-			c->policy->insert(b->pool->policy, &b->node, &e);
+			c->policy->insert(b->pool->policy, &b->node, e);
 	} else if (b->shelf && b->refused) {
-		refused_use(c, b, &e);
+		refused_use(c, b, e);
 	} else if (b->shelf) {
-		c->policy->use(b->pool->policy, &b->node, &e);
+		c->policy->use(b->pool->policy, &b->node, e);
 	}
 	block_unworthy(b, false);
 	if (b->rack)
 		rack_use(c, b);
+}
+
+void block_use(struct cache *c, struct block *b)
+{
+	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
+
+	use_below(c, b, &e);
 	if (b->vram)
-		vram_used(c, b, &e);
+		vram_used(c, b, NULL, &e);
+}
+
+void block_use_on(struct cache *c, struct block *b, const struct gpu *gpu)
+{
+	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
+
+	use_below(c, b, &e);
+	if (gpu && b->vram)
+		vram_used(c, b, gpu, &e);
 }
 
 const struct policy_node *block_node(const struct block *b)

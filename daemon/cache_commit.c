@@ -74,8 +74,7 @@ static enum status item_begin(struct commit *m, const struct cache_commit_item *
 
 static void lease_give_up(struct commit *m)
 {
-	for (uint32_t i = 0; i < m->lease->count; i++)
-		block_unpin(m->lease->block[i]);
+	lease_unpin(m->lease);
 	free(m->lease);
 	m->lease = NULL;
 }
@@ -96,15 +95,16 @@ static void lease_gather(struct commit *m, const struct reservation *from, struc
 		b = block_of(r);
 		if (!b->shelf && !vram_leasable(b, from->gpu)) /* the winner is on disk only, or on another GPU */
 			continue;
-		if (b->shelf && !lease_fits(m->cache, block_pin_bytes(b))) {
+		struct gpu *gpu = vram_leasable(b, from->gpu) ? from->gpu : NULL;
+
+		if (!gpu && !lease_fits(m->cache, block_pin_bytes(b))) {
 			lease_give_up(m);
 			return;
 		}
-		block_pin(b);
+		lease_pin(m->lease, b, gpu);
 		if (b != published[l])
-			block_use(m->cache, b);
-		block_place_on(b, vram_leasable(b, from->gpu) ? from->gpu : NULL, &places[l]);
-		m->lease->block[m->lease->count++] = b;
+			block_use_on(m->cache, b, gpu);
+		block_place_on(b, gpu, &places[l]);
 	}
 }
 

@@ -1,9 +1,10 @@
 /* Slabs that are given up: for compaction, or because slots of another size need their bytes.
  *
- * What lies there and nowhere else is evicted. What memory has too is not: whoever flushed it takes it for durable as long as it is
- * served. So it is copied first, from memory to free slots or in the place of colder blocks, without a new slab; then the disks are
+ * What lies there and nowhere else is evicted. What memory or a GPU has too is not: whoever flushed it takes it for durable as long as it
+ * is served. So it is copied first, from memory to free slots or in the place of colder blocks, without a new slab; then the disks are
  * synced; then the blocks change racks; and only then the file is deleted. A crash at any moment finds one of the two copies whole.
- * What finds no other place on any disk is evicted from memory as well.
+ * What finds no other place on any disk is evicted from memory and GPUs as well. What a GPU alone has beside the rack is brought down,
+ * after what was in memory is on its way, so that it costs none of that; as long as memory has no room for it the rack stays.
  *
  *     leaving ----- copies under way ----- all written ----- synced ----- sealed ----- slab deleted
  *        ^               (moves)            (copied)        (left)          |
@@ -15,6 +16,7 @@
 #include <time.h>
 
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 #include "store/crash_point.h"
 
 enum {
@@ -130,7 +132,18 @@ struct leaving {
 	uint32_t slot;
 	bool busy;                     /* something is under way, or to be begun later */
 	bool stuck;                    /* no disk has another place for one that memory has */
+	bool refused;                  /* one that memory has is to be begun yet */
+	bool may_fall;                 /* in the round before none was: GPUs' may come down */
+	bool full;                     /* memory has no room for one of those */
 };
+
+/* On a GPU and in the rack, not in memory. */
+static void fall_begin(struct cache *c, struct leaving *l, struct block *b)
+{
+	l->busy = true;
+	if (l->may_fall && vram_down(c, b, NULL) == STATUS_EXHAUSTED)
+		l->full = true;
+}
 
 static void copy_begin(struct cache *c, struct leaving *l, struct block *b)
 {
@@ -140,11 +153,16 @@ static void copy_begin(struct cache *c, struct leaving *l, struct block *b)
 		l->busy |= !move_of(c, b)->written;
 		return;
 	}
+	if (!b->shelf && b->vram && !l->stuck) {
+		fall_begin(c, l, b);
+		return;
+	}
 	if (!b->shelf) {
 		l->busy |= block_pins(b) != 0;
 		return;
 	}
 	s = spill_begin(c, b, RING_IDLE, NULL);
+	l->refused |= s == STATUS_BUSY || s == STATUS_MISS;
 	l->busy |= s == STATUS_OK || s == STATUS_BUSY || s == STATUS_MISS;
 	l->stuck |= s == STATUS_EXHAUSTED || s == STATUS_UNAVAILABLE;
 }
@@ -160,10 +178,11 @@ static bool copies_look(struct cache *c, struct leaving *l)
 	return l->slot == r->slots;
 }
 
-/* Without the lock. OK: every copy that could be begun has been written. BUSY: there was no time for that. */
+/* Without the lock. OK: every copy that could be begun has been written. BUSY: there was no time for that, or those that have been written
+ * must land first, as memory is full of them. */
 static enum status copies_write(struct cache *c, struct leaving *l, uint64_t until_us)
 {
-	bool over;
+	bool over, land;
 
 	*l = (struct leaving){ .rack = l->rack };
 	do {
@@ -172,12 +191,16 @@ static enum status copies_write(struct cache *c, struct leaving *l, uint64_t unt
 		over = copies_look(c, l);
 		if (over && l->busy)
 			l->slot = 0;
+		land = over && l->full && l->rack->copied;
 		cache_unlock(c);
 		if (!over)
 			continue;
 		if (!l->busy)
 			return STATUS_OK;
-		l->busy = l->stuck = false;
+		if (land)
+			return STATUS_BUSY;
+		l->may_fall = !l->refused;
+		l->busy = l->stuck = l->refused = l->full = false;
 		nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
 	} while (clock_us() < until_us);
 	return STATUS_BUSY;
@@ -219,7 +242,7 @@ static enum status rack_seal(struct rack *r, bool stuck)
 	for (uint32_t i = 0; i < r->slots; i++) {
 		const struct block *b = r->at[i].block;
 
-		if (b && (block_pins(b) || b->moving || (b->shelf && !stuck)))
+		if (b && (block_pins(b) || b->moving || ((b->shelf || b->vram) && !stuck)))
 			return STATUS_BUSY;
 	}
 	CRASH_POINT("compact_sealed");

@@ -1,10 +1,11 @@
 /* Why a block is where it is: for operators. What is in memory has a rank among the victims, and a rival, the block that would go now;
- * what is gone left a mark for a while (cache_advice_gone.c).
+ * what is gone left a mark for a while (cache_advice_gone.c). The same of each copy in each tier, by the tier's own policy.
  */
 #include <string.h>
 
 #include "daemon/cache_advice.h"
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 
 struct search {
 	const struct policy_node *node;
@@ -17,14 +18,14 @@ static bool count_before(const struct policy_node *n, void *arg)
 	struct search *s = arg;
 
 	s->found |= n == s->node;
-	s->before += !s->found && block_pins(block_of_node(n)) == 0;
+	s->before += !s->found && block_memory_pins(block_of_node(n)) == 0;
 	return s->found;
 }
 
 static bool may_go(const struct policy_node *n, void *arg)
 {
 	(void)arg;
-	return block_pins(block_of_node(n)) == 0;
+	return block_memory_pins(block_of_node(n)) == 0;
 }
 
 /* Only of policies whose search for a victim leaves everything as it was. */
@@ -102,7 +103,7 @@ static const struct block *block_of_rack_node(const struct policy_node *n)
 
 static bool may_leave_memory(const struct policy_node *n)
 {
-	return block_pins(block_of_node(n)) == 0;
+	return block_memory_pins(block_of_node(n)) == 0;
 }
 
 static bool may_leave_disk(const struct policy_node *n)
@@ -110,6 +111,27 @@ static bool may_leave_disk(const struct policy_node *n)
 	const struct block *b = block_of_rack_node(n);
 
 	return block_pins(b) == 0 && !b->moving && !b->shelf;
+}
+
+static const struct vram_slot *slot_of_node(const struct policy_node *n)
+{
+	return (const struct vram_slot *)((const char *)n - offsetof(struct vram_slot, node));
+}
+
+static const struct block *block_of_vram_node(const struct policy_node *n)
+{
+	return slot_of_node(n)->block;
+}
+
+static bool may_leave_gpu(const struct policy_node *n)
+{
+	return vram_slot_pins(slot_of_node(n)) == 0 && vram_clean(slot_of_node(n));
+}
+
+/* Why a copy stays for now, whatever its rank. */
+static const char *kept_word(bool pinned, bool moving, bool only)
+{
+	return moving ? "moving" : pinned ? "pinned" : only ? "only" : "";
 }
 
 static bool count_judged(const struct policy_node *n, void *arg)
@@ -158,11 +180,11 @@ static void tier_score(const struct judged *j, struct cache_explained_tier *out)
 }
 
 /* in: the policy knows the node. */
-static void explain_tier(struct cache *c, struct judged *j, const char *tier, bool in, struct cache_explained *into)
+static void explain_tier(struct cache *c, struct judged *j, const char *tier, const char *kept, bool in, struct cache_explained *into)
 {
 	struct cache_explained_tier *out = &into->at[into->tiers++];
 
-	*out = (struct cache_explained_tier){ .tier = tier, .policy = j->ops->name, .uses = j->node->uses, .unit = "",
+	*out = (struct cache_explained_tier){ .tier = tier, .policy = j->ops->name, .uses = j->node->uses, .unit = "", .kept = kept,
 					      .idle_ms = (c->now_us - j->node->last_use_us) / 1000 };
 	if (in)
 		tier_score(j, out);
@@ -176,24 +198,48 @@ static void explain_tier(struct cache *c, struct judged *j, const char *tier, bo
 	out->rank = j->before;
 }
 
+static void explain_on_gpu(struct cache *c, const struct vram_slot *s, struct cache_explained *out)
+{
+	const struct vram_pool *vp = s->shelf->pool;
+	struct judged gpu = { .ops = c->policy, .policy = vp->policy, .block_of = block_of_vram_node, .may = may_leave_gpu,
+			      .node = &s->node };
+
+	if (s->state != VRAM_READY || vp->gpu->lost)
+		return;
+	explain_tier(c, &gpu, "gpu", kept_word(vram_slot_pins(s), vram_falling(c, s->block), !vram_clean(s)), true, out);
+	out->at[out->tiers - 1].gpu = vp->gpu->number;
+}
+
 static void explain_tiers(struct cache *c, const struct block *b, struct cache_explained *out)
 {
 	struct judged memory = { .ops = c->policy, .policy = b->pool->policy, .block_of = block_of_node, .may = may_leave_memory,
 				 .node = &b->node };
 
+	for (const struct vram_slot *s = b->vram; s; s = s->next)
+		explain_on_gpu(c, s, out);
 	if (b->shelf)
-		explain_tier(c, &memory, "host", !b->refused && !b->ahead, out);
+		explain_tier(c, &memory, "host", kept_word(block_memory_pins(b), b->moving, false), !b->refused && !b->ahead, out);
 	if (b->rack) {
 		struct judged disk = { .ops = c->tier->policy, .policy = b->rack->class->policy, .block_of = block_of_rack_node,
 				       .may = may_leave_disk, .node = &b->rack->at[b->rack_slot].node };
 
-		explain_tier(c, &disk, "disk", true, out);
+		explain_tier(c, &disk, "disk", kept_word(block_pins(b), b->moving, b->shelf || b->vram), true, out);
 	}
+}
+
+/* The later of the two. */
+static const struct gone *gone_last(const struct cache *c, uint64_t id)
+{
+	const struct gone *below = gone_find(c, id, false), *gpu = gone_find(c, id, true);
+
+	return !gpu || (below && below->when_us > gpu->when_us) ? below : gpu;
 }
 
 static void explain_gone(struct cache *c, const struct gone *g, struct cache_explained *out)
 {
-	out->left = g->on_disk ? "disk" : "host";
+	static const char *const tiers[GONE_TIERS] = { "host", "disk", "gpu" };
+
+	out->left = tiers[g->tier];
 	out->left_reason = gone_word((enum gone_reason)g->reason);
 	out->left_ms_ago = (c->now_us - g->when_us) / 1000;
 	out->left_idle_ms = g->idle_ms;
@@ -209,7 +255,7 @@ static bool explain_pool(struct cache *c, struct pool *p, const uint8_t *key, ui
 
 	block_ident(p, key, key_bytes, &ident);
 	found = index_find(c->index, &ident);
-	g = gone_find(c, block_id(&ident));
+	g = gone_last(c, block_id(&ident));
 	if (!found && !g)
 		return false;
 	*out = (struct cache_explained){ .layout_id = p->layout_id, .tier = "", .left = "", .left_reason = "", .policy = c->policy->name,

@@ -14,13 +14,14 @@
 #include "daemon/cache_vram.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct lease *lease_alloc(uint32_t blocks)
 {
-	struct lease *l = malloc(sizeof(*l) + blocks * sizeof(l->block[0]));
+	struct lease *l = malloc(sizeof(*l) + blocks * (sizeof(l->block[0]) + 1));
 
 	if (l)
-		*l = (struct lease){ .count = 0 };
+		*l = (struct lease){ .room = blocks };
 	return l;
 }
 
@@ -31,7 +32,7 @@ bool lease_fits(const struct cache *c, uint64_t more_bytes)
 	/* Moves pin blocks too; that is not the tenant's doing. */
 	return t->pinned_bytes + t->reserved_bytes + more_bytes <=
 	       c->options.pinned_bytes_max + (c->tier ? c->tier->moving_bytes : 0) +
-		       (c->vram ? c->vram->moving_bytes + c->vram->beside_bytes : 0);
+		       (c->vram ? c->vram->moving_bytes : 0) + t->beside_bytes;
 }
 
 bool lease_fits_gpu(const struct cache *c, const struct gpu *g, uint64_t more_bytes)
@@ -51,14 +52,35 @@ enum status lease_record(struct cache *c, struct session *s, struct lease *l, ui
 	if (s->leases)
 		s->leases->prev = l;
 	s->leases = l;
-	for (uint32_t i = 0; i < l->count; i++)
-		l->bytes += block_pool(l->block[i])->geometry.slot_bytes;
+	for (uint32_t i = 0; i < l->count; i++) {
+		const uint64_t bytes = block_pool(l->block[i])->geometry.slot_bytes;
+
+		l->bytes += bytes;
+		l->gpu_slots += lease_on_gpu(l)[i];
+		l->gpu_bytes += lease_on_gpu(l)[i] ? bytes : 0;
+	}
 	s->held_slots += l->count;
 	s->held_bytes += l->bytes;
 	aging_add(&c->lease_age, &l->aging, now_us);
 	cache_count(c, COUNTER_LEASES, 1);
 	cache_count(c, COUNTER_LEASED_BLOCKS, l->count);
 	return STATUS_OK;
+}
+
+void lease_pin(struct lease *l, struct block *b, struct gpu *gpu)
+{
+	block_pin_on(b, gpu);
+	if (gpu)
+		l->gpu = gpu;
+	lease_on_gpu(l)[l->count] = gpu != NULL;
+	l->block[l->count++] = b;
+}
+
+void lease_unpin(struct lease *l)
+{
+	for (uint32_t i = 0; i < l->count; i++)
+		block_unpin_on(l->block[i], lease_on_gpu(l)[i] ? l->gpu : NULL);
+	l->count = 0;
 }
 
 void lease_end(struct cache *c, struct lease *l)
@@ -75,8 +97,7 @@ void lease_end(struct cache *c, struct lease *l)
 	s->held_bytes -= l->bytes;
 	aging_remove(&c->lease_age, &l->aging);
 	tickets_drop(&c->leases, l->id);
-	for (uint32_t i = 0; i < l->count; i++)
-		block_unpin(l->block[i]);
+	lease_unpin(l);
 	free(l);
 }
 
@@ -128,15 +149,15 @@ static uint64_t admit_trim(struct pool *const *pools, uint32_t layouts, uint32_t
 			if (i < prefix_first(n, run.need))
 				*b = NULL;
 			if (*b && want->gpu)
-				*gpu_bytes += block_pin_bytes(*b);
-			if (*b && ((*b)->shelf || !want->gpu || !(*b)->vram))
+				*gpu_bytes += vram_pin_bytes(*b, want->gpu);
+			if (*b && (!want->gpu || (want->or_host && (*b)->shelf && !vram_place_gpu(*b, want))))
 				bytes += block_pin_bytes(*b);
 		}
 	}
 	return bytes;
 }
 
-/* Pins, writes the places, packs l->block, and tells the policy. */
+/* Pins, writes the places, packs l->block, and tells the policies. */
 static void admit_pin(struct cache *c, uint32_t blocks, const struct vram_want *want, struct lease *l, struct cache_place *places)
 {
 	for (uint32_t i = 0; i < blocks; i++) {
@@ -146,22 +167,21 @@ static void admit_pin(struct cache *c, uint32_t blocks, const struct vram_want *
 			place_none(&places[i]);
 			continue;
 		}
-		block_pin(b);
-		if (want->gpu)
-			block_place_on(b, vram_place_gpu(b, want), &places[i]);
-		else
-			block_place(b, &places[i]);
-		l->block[l->count++] = b;
+		lease_pin(l, b, vram_place_gpu(b, want));
+		block_place_on(b, lease_on_gpu(l)[l->count - 1] ? want->gpu : NULL, &places[i]);
 	}
 	for (uint32_t i = l->count; i > 0; i--)
-		block_use(c, l->block[i - 1]);
+		block_use_on(c, l->block[i - 1], lease_on_gpu(l)[i - 1] ? want->gpu : NULL);
 }
 
 /* Most of what was looked for may not be there: keep no room for it. */
 static struct lease *admit_shrink(struct lease *l)
 {
-	struct lease *smaller = realloc(l, sizeof(*l) + l->count * sizeof(l->block[0]));
+	struct lease *smaller;
 
+	memmove(&l->block[l->count], lease_on_gpu(l), l->count);
+	l->room = l->count;
+	smaller = realloc(l, sizeof(*l) + l->count * (sizeof(l->block[0]) + 1));
 	return smaller ? smaller : l;
 }
 
@@ -195,36 +215,59 @@ struct admission {
 	struct cache_wait *wait;
 };
 
-/* The same on a GPU. False: each has its place. All are pinned first: making room for one must not cost another. */
+static uint32_t layers_most(const struct admission *a)
+{
+	uint32_t most = 0;
+
+	for (uint32_t j = 0; j < a->layouts; j++)
+		if (a->pools[j]->layout.layers > most)
+			most = a->pools[j]->layout.layers;
+	return most;
+}
+
+/* Begins what brings a block to its place. */
+static enum status place_begin(struct admission *a, struct block *b, enum ring_priority priority, bool wait_end)
+{
+	struct cache *c = a->cache;
+
+	if (!b->shelf)
+		ahead_wanted(c, b);
+	if (a->want.or_host && !b->shelf && !vram_ready(b))
+		return load_begin(c, b, priority, a->wait);
+	return vram_up(c, a->want.gpu, b, a->wait, wait_end, false);
+}
+
+/* The same on a GPU. False: each has its place. All are pinned meanwhile: making room for one must not cost another. After that those that
+ * have their place are pinned there; the others by what brings them, so that memory that they have passed is free for the next. */
 static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority, bool wait_end)
 {
+	const uint32_t blocks = n * a->layouts;
 	struct cache_wait *w = a->wait;
-	struct cache *c = a->cache;
 	uint32_t absent = 0, order[CACHE_LAYOUTS_MAX];
 
-	for (uint32_t i = 0; i < n * a->layouts; i++)
+	for (uint32_t i = 0; i < blocks; i++)
 		absent += block[i] && !vram_placed(block[i], &a->want);
 	if (!absent)
 		return false;
-	for (uint32_t i = 0; i < n * a->layouts; i++)
-		if (block[i] && !wait_pin(c, w, block[i])) {
-			w->shed++;
-			return true;
-		}
+	for (uint32_t i = 0; i < blocks; i++)
+		if (block[i])
+			block_pin(block[i]);
 	vram_order(a->pools, a->layouts, order);
 	for (uint32_t j = 0; j < a->layouts; j++)
 		for (uint32_t i = 0; i < n; i++) {
 			struct block *b = block[(size_t)i * a->layouts + order[j]];
 
-			if (!b || vram_placed(b, &a->want))
-				continue;
-			if (!b->shelf)
-				ahead_wanted(c, b);
-			if (a->want.or_host && !b->shelf && !vram_ready(b))
-				w->shed += load_begin(c, b, priority, w) != STATUS_OK;
-			else
-				w->shed += vram_up(c, a->want.gpu, b, w, wait_end, false) != STATUS_OK;
+			if (b && !vram_placed(b, &a->want))
+				w->shed += place_begin(a, b, priority, wait_end) != STATUS_OK;
 		}
+	for (uint32_t i = 0; i < blocks; i++)
+		if (block[i] && vram_placed(block[i], &a->want))
+			w->shed += !wait_pin_on(a->cache, w, block[i], vram_place_gpu(block[i], &a->want));
+	for (uint32_t i = 0; i < blocks; i++)
+		if (block[i])
+			block_unpin(block[i]);
+	if (w->outstanding && !wait_end)
+		vram_mark_ahead(a->want.gpu, a->want.board, layers_most(a), w);
 	return true;
 }
 
@@ -251,20 +294,24 @@ static uint32_t place_now(struct admission *a, uint32_t n, struct block *const *
 static bool tell_progress(struct admission *a, const struct lease *l, struct cache_leased *out)
 {
 	struct gpu *g = a->want.gpu;
-	bool coming = false;
+	const struct cache_wait *w = a->wait;
+	bool coming = false, marked = w && w->marked;
 	uint32_t base;
 
 	for (uint32_t i = 0; g && i < l->count; i++) {
 		const struct vram_slot *s = vram_place_gpu(l->block[i], &a->want) ? vram_slot_on(l->block[i], g) : NULL;
 
-		coming |= s && s->state == VRAM_COMING;
+		if (!s || s->state != VRAM_COMING)
+			continue;
+		coming = true;
+		marked &= s->order <= w->marked;
 	}
 	if (!coming)
 		return true;
-	for (uint32_t j = 0; j < a->layouts; j++)
-		if (a->pools[j]->layout.layers > out->board_layers)
-			out->board_layers = a->pools[j]->layout.layers;
-	if (!vram_mark(a->cache, g, a->want.board, out->board_layers, &base))
+	out->board_layers = layers_most(a);
+	if (marked)
+		base = w->mark_base;
+	else if (!vram_mark(a->cache, g, a->want.board, out->board_layers, &base))
 		return false;
 	out->board_word = g->number;
 	out->board_base = base;
@@ -320,8 +367,7 @@ static enum status admit(struct admission *a, struct session *s, bool all, struc
 	admit_pin(c, n * a->layouts, &a->want, l, places);
 	*why = "no memory for the lease";
 	if (!tell_progress(a, l, out)) {
-		while (l->count)
-			block_unpin(l->block[--l->count]);
+		lease_unpin(l);
 		return STATUS_EXHAUSTED;
 	}
 	l = *lp = admit_shrink(l);
@@ -410,6 +456,8 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 		lease_ask(c, session, pools, layouts, k, l->block);
 	cache_lock(c);
 	s = session_call(c, session, now_us, why);
+	if (s)
+		session_on_gpu(s, on->gpu);
 	advice_read(c, READ_A_CALL);
 	if (s) {
 		status = STATUS_PRECONDITION;
@@ -459,6 +507,7 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 	uint32_t layouts = session_pools(c, session, pools);
 	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = k, .wait = w };
 	enum status status = STATUS_BUSY, refused;
+	struct session *s;
 	struct lease *l;
 
 	*why = "no such session: it was never opened, or it has ended";
@@ -474,6 +523,9 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 	index_read_lock();
 	cache_lock(c);
 	cache_time(c, now_us);
+	s = session_get(c, session, why);
+	if (s)
+		session_on_gpu(s, gpu);
 	refused = want_begin(c, &on, &a.want, why);
 	if (refused)
 		status = refused;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "daemon/cache_sums.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 #include "store/crash_point.h"
@@ -635,9 +636,9 @@ static void load_end(struct cache *c, struct move *m, enum status s, const struc
 	free(m);
 }
 
-static void load_done(struct disk_request *q)
+static void load_check(struct work *w)
 {
-	struct move *m = (struct move *)q;
+	struct move *m = (struct move *)((char *)w - offsetof(struct move, check));
 	struct cache *c = m->cache;
 	struct slot_header h;
 	enum status s = load_judge(m, &h);
@@ -649,6 +650,16 @@ static void load_done(struct disk_request *q)
 	spill_pump(c);
 	loads_feed(c);
 	cache_unlock(c);
+}
+
+/* A disk's thread has its ring to look after: others sum the bytes, as far as they keep up. */
+static void load_done(struct disk_request *q)
+{
+	struct move *m = (struct move *)q;
+
+	m->check.run = load_check;
+	if (m->io.ring.status || !sums_submit(m->cache, &m->check))
+		load_check(&m->check);
 }
 
 /* A slot of memory, and the read. EXHAUSTED with c->grow set: memory is to be had, but not now. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/cache_private.h"
+#include "daemon/cache_advice.h"
 
 struct pool *pool_by_id(struct cache *c, uint64_t layout_id)
 {
@@ -43,6 +43,7 @@ static enum status pool_create(struct cache *c, const struct kv_layout *l, struc
 	p->policy = c->policy->create(c->options.host_bytes / p->geometry.slot_bytes);
 	if (!p->policy)
 		goto fail;
+	learned_recall(c, &(struct learner){ 'm', 0, p->layout_id, c->policy, p->policy });
 	c->pools[c->pool_count++] = p;
 	*out = p;
 	return STATUS_OK;

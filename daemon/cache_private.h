@@ -71,6 +71,8 @@ enum {
 	  "blocks that left a tier and were asked for within a minute")                                      \
 	X(REGRETTED_DISK, "terrace_evictions_regretted_total", "tier=disk",                                  \
 	  "blocks that left a tier and were asked for within a minute")                                      \
+	X(REGRETTED_GPU, "terrace_evictions_regretted_total", "tier=gpu",                                    \
+	  "blocks that left a tier and were asked for within a minute")                                      \
 	X(REFUSED_HOST, "terrace_refused_blocks_total", "tier=host",                                         \
 	  "blocks that the policy would not have given the place that they took, or asked for")              \
 	X(REFUSED_DISK, "terrace_refused_blocks_total", "tier=disk",                                         \
@@ -128,12 +130,14 @@ enum counter {
 
 struct gpu;
 struct board;
+struct sums;
 struct vram_slot;
 
 struct tenant {
 	const char *name;
 	uint32_t number;
-	uint64_t pinned_bytes;         /* slots with at least one pin, each once */
+	uint64_t pinned_bytes;         /* blocks with at least one pin, each once */
+	uint64_t beside_bytes;         /* of these, that are on GPUs, and whose pins do not hold memory */
 	uint64_t reserved_bytes;       /* slots of reservations */
 };
 
@@ -168,9 +172,10 @@ struct pool {
 	uint64_t dirty;                /* in memory, not on disk and not on the way there; 0 without disks */
 	uint32_t spill_extent, spill_slot; /* where the search for them goes on */
 	uint64_t cold[POOL_COLD], cold_us; /* ids of some of them that are the coldest, as of a search then */
-	uint32_t cold_at, cold_count;
+	uint32_t cold_at, cold_count, cold_scan; /* and how many nodes that was to look at */
 	int64_t free_slots;            /* on its shelves that do not drain */
 	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
+	uint64_t balance_us;           /* when room_balance last looked around for it: one that has much to evict must not keep others from it */
 	bool taken_lately;             /* a slot, since room_ahead last looked */
 	struct policy_node *ahead, *ahead_last; /* loaded ahead and not used yet, not in the policy: the oldest first */
 	uint64_t ahead_blocks;
@@ -195,15 +200,16 @@ struct block {
 	uint32_t index, take;          /* in memory: slot, and the low half of that slot's generation */
 	uint32_t rack_slot;
 	uint16_t tokens;
-	bool moving;                   /* being spilled or loaded: move_of() */
-	bool refused;                  /* admission: in memory it is on the pool's list of those; before it is there, it will be */
-	bool unworthy;                 /* dirty, and no disk's policy would give up another block for it */
+	bool moving : 1;               /* being spilled or loaded: move_of() */
+	bool refused : 1;              /* admission: in memory it is on the pool's list of those; before it is there, it will be */
+	bool unworthy : 1;             /* dirty, and no disk's policy would give up another block for it */
+	bool awaited : 1;              /* on its way to memory, and from there to a GPU */
+	uint8_t ahead : 2;             /* enum ahead_kind: loaded ahead of its use, which has not come yet */
 	uint8_t wanted;                /* Leases that are expected and want it, and not others' loads in its place */
-	uint8_t ahead;                 /* enum ahead_kind: loaded ahead of its use, which has not come yet */
-	bool awaited;                  /* on its way to memory, and from there to a GPU */
 	_Atomic uint8_t where;         /* what lookups may know of it: BLOCK_IN_MEMORY | BLOCK_ON_DISK | BLOCK_ON_GPU */
 	uint8_t role;                  /* of its put: enum policy_role has the same numbers */
 	_Atomic uint16_t turn;         /* of its put; 0: not known. Lookups read it */
+	uint32_t memory_pins;          /* of its pins those that are of its copy in memory alone */
 	struct block *id_next;         /* of the bucket by id (cache_advice.h) */
 };
 enum { BLOCK_IN_MEMORY = 1, BLOCK_ON_DISK = 2, BLOCK_ON_GPU = 4 };
@@ -253,6 +259,7 @@ struct session {
 	struct reservation *reservations;
 	uint32_t open_blocks;
 	bool write_back;               /* what it puts on GPUs goes down when there is need, not at once */
+	uint32_t gpus;                 /* it has worked on, a bit each */
 	uint64_t held_slots, held_bytes; /* by its leases and reservations */
 };
 
@@ -266,7 +273,7 @@ struct attachment {
 	bool gone;
 	uint32_t lending;              /* descriptors being made outside the lock */
 	uint32_t lent_count, lent_cap;
-	uint32_t *lent;                /* extents */
+	uint32_t *lent;                /* extents, those with LENT_TOLD (cache_attach.c) by the process's word no more */
 };
 
 /* Leases and reservations wait in a queue in order of birth until they are overdue. */
@@ -284,10 +291,18 @@ struct lease {
 	struct aging aging;            /* first */
 	struct lease *prev, *next;     /* of the session */
 	struct session *session;
+	struct gpu *gpu;               /* where some of its blocks are; NULL: all in memory */
 	uint64_t id, session_number, bytes;
 	uint32_t count;
+	uint32_t gpu_slots;            /* of the blocks, on the GPU */
+	uint64_t gpu_bytes;            /* of `bytes`, the same */
+	uint32_t room;                 /* of block[], behind which a byte each says whether it is on the GPU: lease_on_gpu() */
 	struct block *block[];
 };
+static inline uint8_t *lease_on_gpu(struct lease *l)
+{
+	return (uint8_t *)&l->block[l->room];
+}
 
 struct part {
 	struct block *block;           /* NULL: stored already when reserved, or published */
@@ -351,6 +366,7 @@ struct cache {
 	struct host_tier *host;
 	struct tier *tier;             /* of disks (cache_tier.h); NULL: none */
 	struct vram *vram;             /* of GPUs (cache_vram.h); NULL: none */
+	struct sums *sums;             /* threads for checksums (cache_sums.h); NULL: none */
 	const struct policy_ops *policy;
 
 	pthread_mutex_t lock, extents, growth;
@@ -377,7 +393,6 @@ struct cache {
 	uint32_t ahead_slots;
 	struct drain drains[DRAINS_MAX];
 	uint32_t drain_count;
-	uint64_t balance_us;           /* when room_balance last looked around */
 	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */
 	struct advice *advice;         /* cache_advice.h */
 	struct pool *grow;             /* room_take gave up for it: see there */
@@ -476,6 +491,13 @@ static inline uint32_t block_pins(const struct block *b)
 {
 	return atomic_load_explicit(&((struct block *)b)->record.pins, memory_order_relaxed);
 }
+/* Of its copies on GPUs, each alone. */
+__attribute__((cold)) uint32_t vram_pins(const struct block *b);
+/* What holds its copy in memory: leases there, and whoever pins all copies; INDEX_DEAD as in block_pins. */
+static inline uint32_t block_memory_pins(const struct block *b)
+{
+	return b->vram ? block_pins(b) - vram_pins(b) : block_pins(b);
+}
 static inline bool block_live(const struct block *b)
 {
 	return !(block_pins(b) & INDEX_DEAD);
@@ -507,10 +529,16 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us);
  * must evict then loses ends of prefixes. */
 void block_enter_policy(struct cache *c, struct block *b, uint64_t position);
 uint64_t ident_hash(const struct index_ident *ident, uint64_t seed);
-/* Bytes that a pin would add to the tenant's. */
+/* Bytes that a pin of memory's copy would add to the tenant's. */
 uint64_t block_pin_bytes(const struct block *b);
+/* A pin of all copies that it has or gets. */
 void block_pin(struct block *b);
 void block_unpin(struct block *b);
+/* Of one copy: on that GPU, where it has a slot, or in memory (NULL). The others may go meanwhile. */
+void block_pin_on(struct block *b, const struct gpu *gpu);
+void block_unpin_on(struct block *b, const struct gpu *gpu);
+/* Takes what depends on its pins out of all books (on false), and puts it back: around a change of its copies, or of their pins. */
+void block_books(struct block *b, bool on);
 /* An unpublished or dead slot of memory goes back. */
 void block_slot_give(struct block *b);
 /* Published, on disk or a GPU: it is in memory now too, in a slot that was taken for it. */
@@ -523,6 +551,8 @@ enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uin
  * unpin. */
 void block_remove(struct cache *c, struct block *b, enum cache_reason reason);
 void block_use(struct cache *c, struct block *b); /* deepest first, too */
+/* It was read on that GPU; NULL: in memory. That is a use to the tiers below, too, but not to other GPUs. */
+void block_use_on(struct cache *c, struct block *b, const struct gpu *gpu);
 /* No disk is to have it, or not any more so. */
 void block_unworthy(struct block *b, bool is);
 /* In memory; on that GPU if it has a slot there, else in memory. */
@@ -585,6 +615,13 @@ static inline uint32_t session_layouts(struct session *s)
 {
 	return atomic_load_explicit(&s->layouts, memory_order_relaxed);
 }
+/* A bit for each GPU that an open session has put, leased or warmed on. */
+uint32_t session_gpus(struct cache *c, uint64_t id);
+/* Notes one; gpu < 0, or none that there is: nothing. */
+static inline void session_on_gpu(struct session *s, int32_t gpu)
+{
+	s->gpus |= gpu >= 0 && gpu < 32 ? 1u << gpu : 0;
+}
 struct session *session_with_token(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES]);
 /* Ends it for its clients. It may be gone upon return. */
 void session_ghost(struct cache *c, struct session *s);
@@ -606,6 +643,10 @@ void attachment_free(struct cache *c, struct attachment *a);
 /* ---- cache_lease.c ---- */
 
 struct lease *lease_alloc(uint32_t blocks); /* NULL: no memory */
+/* Puts a block into it, pinned where it is leased: on that GPU, or in memory (NULL). */
+void lease_pin(struct lease *l, struct block *b, struct gpu *gpu);
+/* Gives up all of them. */
+void lease_unpin(struct lease *l);
 /* Takes the lease over, with its pinned blocks. EXHAUSTED: too many leases; it stays the caller's. */
 enum status lease_record(struct cache *c, struct session *s, struct lease *l, uint64_t now_us);
 void lease_end(struct cache *c, struct lease *l);

@@ -349,6 +349,7 @@ static enum status reserve_chunk(struct cache *c, struct reserve *v, const char 
 	*why = "the GPU is lost";
 	if (v->gpu && v->gpu->lost)
 		return STATUS_UNAVAILABLE;
+	session_on_gpu(s, v->gpu ? (int32_t)v->gpu->number : CACHE_HOST);
 	for (int n = 0; n < CHUNK_KEYS && v->done < k->count; n++, v->done++) {
 		const uint8_t *key = v->open ? NULL : k->bytes + (size_t)v->done * k->key_bytes;
 		enum status status = STATUS_EXHAUSTED;

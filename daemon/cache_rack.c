@@ -48,6 +48,7 @@ struct disk_class *class_get(struct cache *c, struct unit *u, uint64_t slot_byte
 		free(k);
 		return NULL;
 	}
+	learned_recall(c, &(struct learner){ 'd', u->id, slot_bytes, c->tier->policy, k->policy });
 	k->unit = u;
 	k->slot_bytes = slot_bytes;
 	k->next = u->classes;
@@ -281,7 +282,9 @@ static bool unit_refuses(struct cache *c, struct unit *u, const struct block *b,
 
 bool rack_refuses(struct cache *c, const struct block *b)
 {
-	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
+	const struct policy_event e = {
+		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role, .moved = true, /* nobody asks for it by this */
+	};
 	bool refused = false;
 
 	for (uint32_t i = 0; c->tier->policy->admit && i < c->tier->unit_count; i++) {

@@ -44,7 +44,7 @@ static bool may_evict(const struct policy_node *n, void *arg)
 {
 	struct pinned *met = arg;
 
-	if (block_pins(block_of_node(n)) == 0)
+	if (block_memory_pins(block_of_node(n)) == 0)
 		return true;
 	if (met->count < VICTIM_SCAN)
 		met->block[met->count++] = (struct block *)block_of_node(n);
@@ -76,7 +76,13 @@ static bool elsewhere(const struct block *b)
 	return b->rack || (b->vram && vram_ready(b));
 }
 
-/* The first of the pool's refused blocks that may go. clean: and is on a disk or a GPU, and not wanted soon. */
+/* Nor would anything be lost that a disk's policy thinks worth a place. */
+static bool spared(const struct block *b)
+{
+	return elsewhere(b) || b->unworthy;
+}
+
+/* The first of the pool's refused blocks that may go. clean: and is on a disk or a GPU or not worth it, and not wanted soon. */
 static struct block *refused_victim(struct pool *p, bool clean)
 {
 	uint32_t looked = 0;
@@ -84,7 +90,7 @@ static struct block *refused_victim(struct pool *p, bool clean)
 	for (struct policy_node *n = p->refused; n && looked < VICTIM_SCAN; n = n->next, looked++) {
 		struct block *b = (struct block *)block_of_node(n);
 
-		if (block_pins(b) == 0 && (!clean || (elsewhere(b) && !b->wanted)))
+		if (block_memory_pins(b) == 0 && (!clean || (spared(b) && !b->wanted)))
 			return b;
 	}
 	return NULL;
@@ -93,7 +99,7 @@ static struct block *refused_victim(struct pool *p, bool clean)
 static bool may_leave(const struct policy_node *n, void *arg)
 {
 	(void)arg;
-	return block_pins(block_of_node(n)) == 0;
+	return block_memory_pins(block_of_node(n)) == 0;
 }
 
 bool room_keeps_out(struct cache *c, struct pool *p, const struct policy_event *e)
@@ -121,7 +127,7 @@ bool room_refuses(struct cache *c, struct pool *p, const struct policy_event *e)
 static bool may_depart(const struct policy_node *n, void *arg)
 {
 	(void)arg;
-	return block_pins(block_of_node(n)) == 0 && elsewhere(block_of_node(n));
+	return block_memory_pins(block_of_node(n)) == 0 && spared(block_of_node(n));
 }
 
 static bool may_depart_unwanted(const struct policy_node *n, void *arg)
@@ -179,7 +185,7 @@ void room_evict(struct cache *c, struct block *b, enum counter why)
 	else if (c->tier && !elsewhere(b))
 		why = COUNTER_EVICTED_SHED;
 	cache_count(c, why, 1);
-	gone_note(c, b->node.id, &b->node, false, gone_reason_of(why));
+	gone_note(c, b->node.id, &b->node, GONE_HOST, gone_reason_of(why));
 	if (elsewhere(b)) {
 		block_depart(c, b);
 		return;
@@ -266,9 +272,9 @@ static void room_balance(struct cache *c, struct pool *p, const struct block *ow
 	struct shelf *s;
 	struct block *other;
 
-	if (drain_in_progress(c) || (c->balance_us && c->now_us - c->balance_us < BALANCE_EVERY_US))
+	if (drain_in_progress(c) || (p->balance_us && c->now_us - p->balance_us < BALANCE_EVERY_US))
 		return;
-	c->balance_us = c->now_us;
+	p->balance_us = c->now_us;
 	s = shelf_idle(c, p);
 	if (!s) {
 		other = coldest_elsewhere(c, p);
@@ -410,7 +416,7 @@ static void drain_sweep(struct cache *c, struct drain *d)
 	for (uint32_t n = 0; n < SWEEP_SLOTS && n < s->slots; n++, d->sweep++) {
 		struct block *b = s->at[d->sweep % s->slots];
 
-		if (!b || block_pins(b))
+		if (!b || block_memory_pins(b))
 			continue;
 		if (c->tier && !b->rack && !b->unworthy && spill_begin(c, b, RING_IDLE, NULL) != STATUS_UNAVAILABLE)
 			continue;

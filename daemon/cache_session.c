@@ -39,6 +39,14 @@ struct session *session_call(struct cache *c, uint64_t id, uint64_t now_us, cons
 	return s;
 }
 
+uint32_t session_gpus(struct cache *c, uint64_t id)
+{
+	const char *why;
+	const struct session *s = session_get(c, id, &why);
+
+	return s ? s->gpus : 0;
+}
+
 /* Looks at every byte of every token, so that the time tells nothing of them. */
 struct session *session_with_token(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES])
 {

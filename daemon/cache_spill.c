@@ -1,8 +1,10 @@
 /* Which blocks are spilled, and when: in the background, so that what must leave memory is on disk already.
  *
  * A share of the host tier (spill_share) is to be free, not yet made, or *clean*: on disk too. What is missing to that is spilled: the
- * coldest, of which a search finds some from time to time; between, in the order of the slots, which is about the order of the puts. What is
- * dropped for lack of a clean victim (a slow disk, a storm of puts) is counted as shed: memory never waits for a disk.
+ * coldest, of which a search finds some from time to time; between, in the order of the slots, which is about the order of the puts. And of
+ * the coldest so many as that share are to be clean, COLD_SCAN at most, whatever else is: what came back from a disk is clean too, but it was
+ * just used. Were that enough, the coldest would stay dirty, and either what is used would go for them, or they would be dropped.
+ * What is dropped for lack of a clean victim (a slow disk, a storm of puts) is counted as shed: memory never waits for a disk.
  */
 #include "daemon/cache_advice.h"
 #include "daemon/cache_tier.h"
@@ -14,25 +16,38 @@ enum {
 	COLD_EVERY_US = 50 * 1000,
 };
 
-/* Dirty blocks that are too many in this pool. */
-static uint64_t excess(struct cache *c, const struct pool *p, const struct host_usage *u)
+/* Slots of this pool: those that it has, and those that it could still get. */
+static uint64_t slots_of(const struct pool *p, const struct host_usage *u)
 {
-	uint64_t spare = u->budget_bytes > u->extent_bytes ? (u->budget_bytes - u->extent_bytes) / p->geometry.slot_bytes : 0;
-	uint64_t total = spare, ready;
+	uint64_t total = u->budget_bytes > u->extent_bytes ? (u->budget_bytes - u->extent_bytes) / p->geometry.slot_bytes : 0;
 
 	for (const struct shelf *s = p->shelves; s; s = s->next)
 		total += s->draining ? 0 : s->slots;
+	return total;
+}
+
+/* Dirty blocks that are too many in this pool. */
+static uint64_t excess(struct cache *c, const struct pool *p, uint64_t total)
+{
 	/* What is not to be spilled is as good as clean: it is dropped when its place is wanted. */
 	const uint64_t dirty = p->dirty > p->unworthy ? p->dirty - p->unworthy : 0;
+	const uint64_t wanted = total * c->options.spill_share_milli / 1000;
+	uint64_t ready;
 
 	if (c->tier->all)
 		return p->dirty;
 	/* Nor does what was loaded ahead make way for others. */
 	ready = dirty + p->ahead_blocks;
 	ready = total - (ready < total ? ready : total);
-	const uint64_t wanted = total * c->options.spill_share_milli / 1000;
-
 	return ready >= wanted ? 0 : wanted - ready < dirty ? wanted - ready : dirty;
+}
+
+/* How many of the coldest are to be clean. */
+static uint64_t coldest_wanted(const struct cache *c, const struct pool *p, uint64_t total)
+{
+	const uint64_t room = total - (p->blocks < total ? p->blocks : total), wanted = total * c->options.spill_share_milli / 1000;
+
+	return room < wanted ? wanted - room : 0;
 }
 
 static bool spillable(const struct cache *c, const struct block *b)
@@ -50,25 +65,27 @@ static bool gather_dirty(const struct policy_node *n, void *arg)
 	return p->cold_count == POOL_COLD;
 }
 
-/* In the order in which they would go. */
-static void gather_cold(struct cache *c, struct pool *p)
+/* Of the first `scan` in the order in which they would go. */
+static void gather_cold(struct cache *c, struct pool *p, uint32_t scan)
 {
 	uint32_t looked = 0;
 
-	for (const struct policy_node *n = p->refused; n && looked < COLD_SCAN && !gather_dirty(n, p); n = n->next)
+	for (const struct policy_node *n = p->refused; n && looked < scan && !gather_dirty(n, p); n = n->next)
 		looked++;
-	if (p->cold_count < POOL_COLD)
-		c->policy->victim(p->policy, gather_dirty, p, COLD_SCAN);
+	if (p->cold_count < POOL_COLD && looked < scan)
+		c->policy->victim(p->policy, gather_dirty, p, scan - looked);
 }
 
 /* The coldest, as of a while ago: what memory gives up next had better be on a disk by then. NULL: none is known. */
-static struct block *coldest_dirty(struct cache *c, struct pool *p)
+static struct block *coldest_dirty(struct cache *c, struct pool *p, uint32_t scan)
 {
-	/* A search that found little is not repeated at once. */
-	if (p->cold_at == p->cold_count && (p->cold_count >= POOL_COLD / 8 || c->now_us - p->cold_us >= COLD_EVERY_US)) {
+	/* A search that found little is not repeated at once, but for a longer one. */
+	if (p->cold_at == p->cold_count &&
+	    (p->cold_count >= POOL_COLD / 8 || c->now_us - p->cold_us >= COLD_EVERY_US || scan > p->cold_scan)) {
 		p->cold_us = c->now_us;
+		p->cold_scan = scan;
 		p->cold_at = p->cold_count = 0;
-		gather_cold(c, p);
+		gather_cold(c, p, scan);
 	}
 	while (p->cold_at < p->cold_count) {
 		struct block *b = by_id_find(c, p->cold[p->cold_at++]);
@@ -79,17 +96,19 @@ static struct block *coldest_dirty(struct cache *c, struct pool *p)
 	return NULL;
 }
 
-/* False: the disks take no more now. */
-static bool spill_some(struct cache *c, struct pool *p, uint64_t most)
+/* At most disk_depth of them: `excess` of whatever is dirty, and the dirty ones of the coldest `cold`. False: the disks take no more now. */
+static bool spill_some(struct cache *c, struct pool *p, uint64_t excess, uint64_t cold)
 {
-	uint32_t budget = LOOK_SLOTS;
+	uint32_t budget = LOOK_SLOTS, most = c->options.disk_depth;
 	bool round = false;
 
 	while (most && p->dirty && budget) {
-		struct block *b = coldest_dirty(c, p);
-		const bool cold = b;
+		struct block *b = coldest_dirty(c, p, excess || cold > COLD_SCAN ? COLD_SCAN : (uint32_t)cold);
+		const bool is_cold = b;
 		enum status s;
 
+		if (!b && !excess)
+			break;
 		if (!b)
 			b = shelf_next_block(p, &p->spill_extent, &p->spill_slot, &budget);
 		if (!b) {
@@ -105,15 +124,17 @@ static bool spill_some(struct cache *c, struct pool *p, uint64_t most)
 			cache_count(c, COUNTER_REFUSED_DISK, 1);
 			block_unworthy(b, true);
 			most--;
+			excess -= excess > 0;
 			continue;
 		}
 		s = spill_begin(c, b, RING_IDLE, NULL);
 		if (s) {
-			p->spill_slot -= !cold && p->spill_slot > 0; /* it is the next one again */
-			p->cold_at -= cold;
+			p->spill_slot -= !is_cold && p->spill_slot > 0; /* it is the next one again */
+			p->cold_at -= is_cold;
 			return false;
 		}
 		most--;
+		excess -= excess > 0;
 	}
 	return true;
 }
@@ -136,11 +157,10 @@ void spill_pump(struct cache *c)
 	host_usage(c->host, &u);
 	for (uint32_t i = 0; i < c->pool_count; i++) {
 		struct pool *p = c->pools[i];
-		uint64_t most = p->dirty ? excess(c, p, &u) : 0;
+		const uint64_t total = p->dirty ? slots_of(p, &u) : 0;
+		const uint64_t over = p->dirty ? excess(c, p, total) : 0, cold = p->dirty ? coldest_wanted(c, p, total) : 0;
 
-		if (most > c->options.disk_depth)
-			most = c->options.disk_depth;
-		if (most && !spill_some(c, p, most))
+		if ((over || cold) && !spill_some(c, p, over, cold))
 			return;
 	}
 }

@@ -19,8 +19,28 @@ static const struct counter_row {
 struct gauges {
 	uint64_t sessions, ghosts, attachments, leases, leases_overdue, reservations, reservations_overdue;
 	uint64_t quarantined_slots, quarantined_bytes, pinned_bytes, reserved_bytes, open_blocks;
+	uint64_t gpu_quarantined_slots, gpu_quarantined_bytes;
 	uint64_t blocks, disk_blocks, gpu_blocks, dirty, gpu_dirty, pools, drains, watches;
 };
+
+/* Of what a ghost holds, what is on GPUs. */
+static void ghost_read(const struct session *s, struct gauges *g)
+{
+	uint64_t slots = 0, bytes = 0;
+
+	for (const struct lease *l = s->leases; l; l = l->next) {
+		slots += l->gpu_slots;
+		bytes += l->gpu_bytes;
+	}
+	for (const struct reservation *r = s->reservations; r; r = r->next) {
+		slots += r->gpu ? r->slots : 0;
+		bytes += r->gpu ? r->bytes : 0;
+	}
+	g->gpu_quarantined_slots += slots;
+	g->gpu_quarantined_bytes += bytes;
+	g->quarantined_slots += s->held_slots - slots;
+	g->quarantined_bytes += s->held_bytes - bytes;
+}
 
 static void gauges_read(struct cache *c, struct gauges *g)
 {
@@ -28,7 +48,7 @@ static void gauges_read(struct cache *c, struct gauges *g)
 		.sessions = c->open_sessions, .ghosts = c->ghosts,
 		.leases = c->leases.used, .leases_overdue = c->lease_age.overdue,
 		.reservations = c->reservations.used, .reservations_overdue = c->reservation_age.overdue,
-		.pinned_bytes = c->tenant.pinned_bytes - (c->vram ? c->vram->beside_bytes : 0), .reserved_bytes = c->tenant.reserved_bytes,
+		.pinned_bytes = c->tenant.pinned_bytes - c->tenant.beside_bytes, .reserved_bytes = c->tenant.reserved_bytes,
 		.pools = c->pool_count, .drains = c->drain_count, .watches = c->watch_count,
 	};
 	for (uint32_t i = 0; i < c->pool_count; i++) {
@@ -47,10 +67,8 @@ static void gauges_read(struct cache *c, struct gauges *g)
 			continue;
 		g->attachments += s->attachment_count;
 		g->open_blocks += s->open_blocks;
-		if (s->state == SESSION_GHOST) {
-			g->quarantined_slots += s->held_slots;
-			g->quarantined_bytes += s->held_bytes;
-		}
+		if (s->state == SESSION_GHOST)
+			ghost_read(s, g);
 	}
 }
 
@@ -129,7 +147,9 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 		  "reservations held past their time" },
 		{ "terrace_open_blocks", "", g.open_blocks, "open blocks" },
 		{ "terrace_quarantined_slots", "tier=host", g.quarantined_slots, "slots held by ghosts" },
+		{ "terrace_quarantined_slots", "tier=gpu", g.gpu_quarantined_slots, "slots held by ghosts" },
 		{ "terrace_quarantined_bytes", "tier=host", g.quarantined_bytes, "bytes held by ghosts" },
+		{ "terrace_quarantined_bytes", "tier=gpu", g.gpu_quarantined_bytes, "bytes held by ghosts" },
 		{ "terrace_pinned_bytes", "tier=host", g.pinned_bytes,
 		  "bytes of blocks under a lease or being read" },
 		{ "terrace_reserved_bytes", "tier=host", g.reserved_bytes, "bytes of reserved slots" },

@@ -1,6 +1,7 @@
 /* The disk tier as a whole: disks and catalog are opened before anything else runs, and closed after everything else has stopped.
  * What may last (making slab files, deleting them, registering memory) is done by the chores, on a worker, without the lock.
  */
+#include "daemon/cache_sums.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 #include "store/crash_point.h"
@@ -301,6 +302,8 @@ bool tier_stop(struct cache *c)
 	t->stopping = true;
 	loads_feed(c);
 	cache_unlock(c);
+	/* Loads that are being checked end while the disks are there; those that come now are checked on the disks' threads. */
+	sums_stop(c);
 	ended = disks_end(t, restorer_ended, &until);
 	if (ended) {
 		cache_lock(c);

@@ -24,6 +24,7 @@
 #define TERRACE_DAEMON_CACHE_TIER_H
 
 #include "daemon/cache_private.h"
+#include "daemon/workers.h"
 #include "store/block_record.h"
 #include "store/catalog.h"
 #include "store/disk.h"
@@ -108,6 +109,7 @@ struct move {
 	struct move *also;             /* a burial's second name for the header, after a write that failed */
 	struct move *old;              /* of a spill out of a rack: the burial of the slot that the block has there */
 	bool written;                  /* ... and in rack->copied */
+	struct work check;             /* of a load */
 };
 
 /* One thing that a wait waits for: a move, a sync, a commit of the catalog; and a pin it keeps. */
@@ -117,6 +119,8 @@ struct cache_wait_link {
 	struct cache_wait_link *next;  /* of the wait */
 	struct cache_wait_link *move_next;
 	struct block *pinned;
+	struct gpu *gpu;               /* apart: where; NULL: in memory */
+	bool apart;                    /* one copy of it alone is */
 	bool done;
 	struct disk_request sync;
 };
@@ -272,8 +276,11 @@ static inline bool wait_goes_on(const struct cache_wait *w)
 {
 	return w && w->outstanding && !w->last;
 }
-/* A pin alone. */
+/* A pin alone; of one copy, on that GPU or in memory (NULL). */
 bool wait_pin(struct cache *c, struct cache_wait *w, struct block *b);
+bool wait_pin_on(struct cache *c, struct cache_wait *w, struct block *b, struct gpu *gpu);
+/* From now on it pins the copy on that GPU, where there is one, alone. */
+void wait_link_apart(struct cache_wait_link *l, struct gpu *gpu);
 /* Waits for a commit of all that the catalog was told; for a sync of a unit. */
 enum status wait_catalog(struct cache *c, struct cache_wait *w);
 enum status wait_sync(struct cache *c, struct cache_wait *w, struct unit *u);

@@ -15,9 +15,11 @@
  * copies (store/device.h), merged while they are of one shape.
  *
  * A *mark* stands in the queue of ups behind those that a lease waits for: as lists of one way run in their order, the progress of the
- * list before it, written to the word of the lease's board, tells how far all of them are.
+ * list before it, written to the word of the lease's board, tells how far all of them are. A lease whose copies must wait for something
+ * gives its mark away ahead: it takes its place as the last of them takes its own, before the mover can see that one without it.
  *
- * A pin of a block pins all its copies. Like the rest of the cache, all under its lock but where a comment says otherwise.
+ * A pin of a block pins all its copies, but for a lease's, which pins the copy that it is of: a lease in memory keeps nothing on a GPU, and
+ * one on a GPU nothing in memory. Like the rest of the cache, all under its lock but where a comment says otherwise.
  */
 #ifndef TERRACE_DAEMON_CACHE_VRAM_H
 #define TERRACE_DAEMON_CACHE_VRAM_H
@@ -41,12 +43,15 @@ struct vram_slot {
 	struct vram_shelf *shelf;
 	struct vram_slot *through_prev, *through_next; /* of those that are to go down: `through` */
 	uint64_t position, stored_unix_ms;
+	uint64_t order;                /* coming from memory: its number among the GPU's ups */
 	uint32_t index, take, turn;
+	uint32_t pins;                 /* of this copy alone */
 	uint8_t role, parent_bytes, parent[SLOT_KEY_MAX];
 	uint8_t state;                 /* enum vram_state */
 	bool across;                   /* coming from another GPU: not in the order of the ups */
 	bool dirty;                    /* counted so: see vram_sync */
 	bool through;
+	bool used;                     /* coming: a lease has it already, so it is no mere move */
 };
 
 struct vram_shelf {
@@ -54,7 +59,7 @@ struct vram_shelf {
 	struct vram_shelf *next, *hash_next; /* of the pool, by rising extent id; of the bucket */
 	uint64_t address;              /* of its first slot, on the GPU */
 	uint32_t extent, slots;
-	uint32_t taken, held;          /* not free; of these reserved, or of a pinned block */
+	uint32_t taken, held;          /* not free; of these reserved, or pinned */
 	bool draining;
 	struct vram_slot at[];
 };
@@ -72,6 +77,7 @@ struct vram_pool {
 	uint64_t evictable;            /* of these not pinned */
 	uint64_t dirty;                /* ready copies that are the block's only one, and not on their way down */
 	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
+	uint64_t balance_us;           /* when balance last looked around for it */
 	bool wanted;                   /* an extent, by the keeper */
 };
 
@@ -85,7 +91,7 @@ struct board {
 	struct board *dead_next;
 };
 
-enum move_step { STEP_HOST, STEP_ROOM, STEP_QUEUED };
+enum move_step { STEP_NEW, STEP_HOST, STEP_ROOM, STEP_QUEUED };
 
 struct vram_move {
 	enum device_way way;
@@ -126,12 +132,14 @@ struct gpu {
 	uint64_t budget;
 	struct vram_pool *pools[POOLS_MAX];
 	struct vram_shelf *shelf_hash[VRAM_SHELF_BUCKETS];
-	uint64_t held_bytes;           /* of slots that are reserved or of pinned blocks */
+	uint64_t held_bytes;           /* of slots that are reserved or pinned */
 	uint64_t moving_bytes;         /* of blocks that moves pin */
 	struct vram_queue queue[3];    /* by enum device_way */
+	uint64_t ups;                  /* that have entered theirs */
 	struct vram_move *waiting, **waiting_end; /* for a slot here */
 	struct vram_slot *through, *through_last; /* copies that are to go down, oldest first */
 	uint32_t downs;                /* moves down that have begun */
+	uint32_t fetching;             /* ups in STEP_HOST */
 	struct flight *ended, **ended_end;
 	bool freed;                    /* a slot, since those that wait were looked at */
 	bool lost, swept;
@@ -139,7 +147,6 @@ struct gpu {
 	char why[160];                 /* why it was lost */
 	struct drain drains[VRAM_DRAINS_MAX];
 	uint32_t drain_count;
-	uint64_t balance_us;
 	struct extent scratch;         /* a page of host memory, and where it can be copied to: for marks alone */
 	uint64_t scratch_from, scratch_range;
 	struct device_extent scratch_to;
@@ -155,7 +162,6 @@ struct vram {
 	struct vram_move *moves[VRAM_MOVE_BUCKETS];
 	struct vram_move *waiting_host, **waiting_host_end; /* downs that wait for a slot of host memory */
 	uint64_t moving_bytes;         /* slots that moves pin */
-	uint64_t beside_bytes;         /* pinned blocks that host memory has not: not its bound's business */
 	uint32_t move_count;
 	bool stopping;
 	struct board *dead_boards;
@@ -204,6 +210,10 @@ struct block *vram_next_only(struct cache *c, const struct pool *p, uint32_t *ex
 uint64_t vram_only_blocks(const struct cache *c, const struct pool *p);
 /* Its slot on that GPU, coming or ready (reserved, if it is unpublished); NULL. */
 struct vram_slot *vram_slot_on(const struct block *b, const struct gpu *g);
+/* The same, dead ones and those of lost GPUs too. */
+struct vram_slot *vram_slot_of(const struct block *b, const struct gpu *g);
+/* What holds that copy: its own pins, and those of all copies. */
+uint32_t vram_slot_pins(const struct vram_slot *s);
 /* A ready one on any GPU that is not lost. */
 struct vram_slot *vram_ready(const struct block *b);
 static inline uint64_t vram_address(const struct vram_slot *s)
@@ -220,14 +230,12 @@ void vram_remember(struct vram_slot *s, const struct slot_header *h);
 void vram_remember_info(struct vram_slot *s, const struct slot_info *info, uint64_t unix_ms);
 /* After a change of where the block is: counts it as dirty or not. */
 void vram_sync(struct block *b);
-/* It has come to host memory. */
-void vram_arrived(struct block *b);
-/* The block's first pin has come, its last has gone; it was used. Cold, since most blocks are on no GPU, and each passes here. */
-__attribute__((cold)) void vram_pinned(struct block *b);
-__attribute__((cold)) void vram_unpinned(struct block *b);
-__attribute__((cold)) void vram_used(struct cache *c, struct block *b, const struct policy_event *e);
-/* A published block is removed: its copies are dead. The slots go back with vram_give. */
+/* The GPUs' part of block_books; it was used, on that GPU or (NULL) on all. Cold, since most blocks are on no GPU, and each passes here. */
+__attribute__((cold)) void vram_books(struct block *b, bool on);
+__attribute__((cold)) void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const struct policy_event *e);
+/* A published block is removed: its copies are dead. In the hands of who has it out of the books. */
 void vram_removed(struct cache *c, struct block *b);
+/* Slots of an unpublished block, or those of a dead one that nobody holds, go back. */
 __attribute__((cold)) void vram_give(struct block *b);
 /* It was put on a GPU by that session, which may want it down at once. */
 void vram_queue_down(struct block *b, const struct session *s);
@@ -247,6 +255,8 @@ void vram_room_wait(struct cache *c);
 /* Without the lock: makes an extent. */
 void vram_room_grow(struct cache *c, struct vram_pool *vp);
 void vram_evict(struct cache *c, struct vram_slot *s, enum counter why);
+/* A ready one is somewhere else too, so that nothing is lost with it. */
+bool vram_clean(const struct vram_slot *s);
 /* Goes down what is to, as far as bounds allow. */
 void vram_pump(struct cache *c);
 void vram_drain_step(struct cache *c, struct gpu *g);
@@ -276,6 +286,10 @@ void vram_moves_fail(struct cache *c, struct gpu *g);
 void vram_flight_end(struct cache *c, struct flight *f);
 /* Behind the ups that have begun: how far they are is told at the board's word for that GPU. False: no memory. */
 bool vram_mark(struct cache *c, struct gpu *g, struct board *board, uint32_t layers, uint32_t *base);
+/* The same of a call that waits for places, behind the last of them: when nothing is outstanding any more. Without memory it is left. */
+void vram_mark_ahead(struct gpu *g, struct board *board, uint32_t layers, struct cache_wait *w);
+void vram_mark_place(struct cache_wait *w);
+void vram_mark_drop(struct cache_wait *w); /* the wait ends without */
 /* Without the lock, on a worker: brings a pinned block to host memory; false if that cannot be done within some seconds. */
 bool vram_bring(struct cache *c, struct block *b);
 
@@ -296,7 +310,9 @@ struct vram_want {
 /* The block has its place: on the GPU or, with or_host, in memory. */
 bool vram_placed(const struct block *b, const struct vram_want *want);
 /* The GPU where it has it; NULL: in memory. */
-const struct gpu *vram_place_gpu(const struct block *b, const struct vram_want *want);
+struct gpu *vram_place_gpu(const struct block *b, const struct vram_want *want);
+/* Bytes that a lease of it there would add to what the GPU's holders hold. */
+uint64_t vram_pin_bytes(const struct block *b, const struct gpu *g);
 /* It is on that GPU, whole. */
 bool vram_leasable(const struct block *b, const struct gpu *g);
 /* The numbers of the layouts, those with the fewest layers first. */

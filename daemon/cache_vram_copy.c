@@ -10,7 +10,7 @@
 
 enum {
 	LIST_MAX = 2048,               /* blocks */
-	DOWN_BYTES_MAX = 64 << 20,     /* of a list down: the keeper sums them before it does anything else */
+	DOWN_BYTES_MAX = 8 << 20,      /* of a list down: it is summed while the next is copied */
 	FLIGHTS_MAX = 4,               /* lists under way, each way: the next is being prepared while the first runs */
 	RETRY_NS = 1000 * 1000,
 	RETRIES_MAX = 10 * 1000,       /* a driver without memory for so long is as good as lost */

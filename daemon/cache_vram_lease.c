@@ -19,9 +19,16 @@ bool vram_placed(const struct block *b, const struct vram_want *want)
 	return place_on(b, want) || (want->or_host && b->shelf);
 }
 
-const struct gpu *vram_place_gpu(const struct block *b, const struct vram_want *want)
+struct gpu *vram_place_gpu(const struct block *b, const struct vram_want *want)
 {
 	return place_on(b, want) ? want->gpu : NULL;
+}
+
+uint64_t vram_pin_bytes(const struct block *b, const struct gpu *g)
+{
+	const struct vram_slot *s = b->vram ? vram_slot_on(b, g) : NULL;
+
+	return s && vram_slot_pins(s) ? 0 : b->pool->geometry.slot_bytes;
 }
 
 bool vram_leasable(const struct block *b, const struct gpu *g)

@@ -5,7 +5,7 @@
  *     down:   slot of host memory -> queue -> copied -> checksums, header -> shelf, policy
  *
  * An up that has its slot tells those who wait for its *place*: from then on it is in the order of the ups. What comes down is sealed without
- * the lock, before anybody can see it.
+ * the lock, before anybody can see it, by the GPU's keeper and the threads for checksums.
  */
 #include <errno.h>
 #include <semaphore.h>
@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "daemon/cache_sums.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
@@ -90,6 +91,13 @@ static void move_tell(struct cache *c, struct cache_wait_link **list, enum statu
 		next = l->move_next;
 		wait_link_done(c, l, s);
 	}
+}
+
+/* Who waits needs its copy here from now on, and none in memory. */
+static void links_apart(struct cache_wait_link *l, struct gpu *g)
+{
+	for (; l; l = l->move_next)
+		wait_link_apart(l, g);
 }
 
 /* Its books are done: frees it, and may free the block. */
@@ -178,6 +186,35 @@ static enum status slot_take(struct cache *c, struct vram_move *m)
 	return STATUS_OK;
 }
 
+/* Its way begins on a disk, or on a GPU that cannot copy it across. */
+static bool needs_memory(const struct vram_move *m)
+{
+	return !m->block->shelf && !source_across(m);
+}
+
+/* Memory has no slot for it: the copies before it give theirs up as they end. */
+static bool memory_comes_free(const struct gpu *g)
+{
+	return g->fetching || g->queue[DEVICE_UP].first || g->queue[DEVICE_UP].flights;
+}
+
+static enum status fetch_begin(struct cache *c, struct vram_move *m)
+{
+	struct block *b = m->block;
+	enum status s = vram_ready(b) ? vram_down(c, b, NULL) : load_begin(c, b, RING_URGENT, NULL);
+
+	if (s == STATUS_EXHAUSTED && memory_comes_free(m->gpu)) {
+		wait_in(&m->gpu->waiting_end, m, STEP_ROOM);
+		return STATUS_OK;
+	}
+	if (s)
+		return s;
+	m->step = STEP_HOST;
+	m->gpu->fetching++;
+	b->awaited = true;
+	return STATUS_OK;
+}
+
 /* As far as it goes without waiting. OK: it waits, or is in its queue; else it is the caller's to end. */
 static enum status up_go_on(struct cache *c, struct vram_move *m)
 {
@@ -189,12 +226,9 @@ static enum status up_go_on(struct cache *c, struct vram_move *m)
 	if (!block_live(b))
 		return STATUS_CANCELLED;
 	m->from = source_across(m);
-	if (!b->shelf && !m->from) {
+	if (needs_memory(m)) {
 		m->way = DEVICE_UP;
-		s = vram_ready(b) ? vram_down(c, b, NULL) : load_begin(c, b, RING_URGENT, NULL);
-		m->step = STEP_HOST;
-		b->awaited |= s == STATUS_OK;
-		return s;
+		return fetch_begin(c, m);
 	}
 	if (!m->from && !host_address(b, m->gpu))
 		return STATUS_EXHAUSTED; /* memory that this GPU cannot see */
@@ -207,7 +241,10 @@ static enum status up_go_on(struct cache *c, struct vram_move *m)
 		return s;
 	take_along(m);
 	m->step = STEP_QUEUED;
+	if (m->way == DEVICE_UP)
+		m->slot->order = ++m->gpu->ups;
 	vram_enqueue(m->gpu, m);
+	links_apart(m->placed, m->gpu);
 	move_tell(c, &m->placed, STATUS_OK);
 	return STATUS_OK;
 }
@@ -219,6 +256,7 @@ static void up_end(struct cache *c, struct vram_move *m, enum status s)
 	if (m->slot && !s && block_live(b) && !m->gpu->lost) {
 		cache_count(c, m->way == DEVICE_UP ? COUNTER_MOVED_UP : COUNTER_MOVED_ACROSS, b->pool->geometry.block_bytes);
 		vram_ready_now(c, m->slot);
+		links_apart(m->done, m->gpu);
 		watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
 	} else if (m->slot && block_live(b)) {
 		vram_detach(m->slot); /* of a dead one it goes with the last pin */
@@ -298,6 +336,11 @@ void vram_host_came(struct cache *c, struct block *b, enum status s)
 		enum status one = s ? s : b->shelf ? STATUS_OK : STATUS_EXHAUSTED;
 
 		m->step = STEP_ROOM;
+		m->gpu->fetching--;
+		if (one == STATUS_EXHAUSTED && memory_comes_free(m->gpu)) {
+			wait_in(&m->gpu->waiting_end, m, STEP_ROOM);
+			continue;
+		}
 		if (!one)
 			one = up_go_on(c, m);
 		if (one)
@@ -308,6 +351,7 @@ void vram_host_came(struct cache *c, struct block *b, enum status s)
 void vram_feed(struct cache *c, struct gpu *g)
 {
 	struct vram_move *m = g->waiting, *next;
+	bool full = false; /* memory, for the first of them: so it is for the others */
 
 	g->freed = false;
 	g->waiting = NULL;
@@ -316,9 +360,15 @@ void vram_feed(struct cache *c, struct gpu *g)
 		enum status s;
 
 		next = m->next;
+		if (full && needs_memory(m) && !g->lost) {
+			wait_in(&g->waiting_end, m, STEP_ROOM);
+			continue;
+		}
 		s = up_go_on(c, m);
 		if (s)
 			up_end(c, m, s);
+		else
+			full |= g->waiting_end == &m->next && needs_memory(m);
 	}
 }
 
@@ -462,6 +512,28 @@ static void seal(const struct cache *c, const struct vram_move *m)
 	slot_seal(m->host.at, &ident, &info, b->generation, s->stored_unix_ms);
 }
 
+static void seal_one(void *arg, uint32_t i)
+{
+	const struct vram_move *const *moves = arg;
+
+	seal(moves[i]->gpu->cache, moves[i]);
+}
+
+/* By several threads. */
+static void seal_all(struct cache *c, const struct flight *f)
+{
+	const struct vram_move **moves = malloc(f->copy.count * sizeof(*moves));
+	uint32_t n = 0;
+
+	for (const struct vram_move *m = f->moves; m; m = m->next)
+		if (moves)
+			moves[n++] = m;
+		else
+			seal(c, m);
+	sums_each(c, n, seal_one, moves);
+	free(moves);
+}
+
 /* ---- ends ---- */
 
 static void move_end(struct cache *c, struct vram_move *m, enum status s)
@@ -486,8 +558,7 @@ void vram_flight_end(struct cache *c, struct flight *f)
 
 	if (f->copy.way == DEVICE_DOWN && !f->status) {
 		cache_unlock(c);
-		for (m = f->moves; m; m = m->next)
-			seal(c, m);
+		seal_all(c, f);
 		cache_lock(c);
 	}
 	if (f->status == STATUS_UNAVAILABLE && c->vram->ops->lost(g->device))
@@ -546,28 +617,72 @@ void vram_moves_fail(struct cache *c, struct gpu *g)
 	for (uint32_t i = 0; i < VRAM_MOVE_BUCKETS; i++)
 		for (struct vram_move *m = v->moves[i], *next; m; m = next) {
 			next = m->hash_next;
-			if (m->gpu == g && m->step == STEP_HOST && m->way != DEVICE_DOWN && !m->slot)
-				up_end(c, m, STATUS_UNAVAILABLE);
+			if (m->gpu != g || m->step != STEP_HOST || m->way == DEVICE_DOWN || m->slot)
+				continue;
+			g->fetching--;
+			up_end(c, m, STATUS_UNAVAILABLE);
 		}
 }
 
-bool vram_mark(struct cache *c, struct gpu *g, struct board *board, uint32_t layers, uint32_t *base)
+static struct vram_move *mark_create(struct gpu *g, struct board *board, uint32_t layers)
 {
 	struct vram_move *m = calloc(1, sizeof(*m));
 
-	(void)c;
 	if (!m)
-		return false;
+		return NULL;
 	m->way = DEVICE_UP;
 	m->step = STEP_QUEUED;
 	m->gpu = g;
 	m->board = board;
 	m->layers = layers;
-	*base = m->base = board->next[g->number];
-	board->next[g->number] += layers;
 	board->marks++;
-	vram_enqueue(g, m);
-	return true;
+	return m;
+}
+
+static uint32_t mark_enqueue(struct vram_move *m)
+{
+	m->base = m->board->next[m->gpu->number];
+	m->board->next[m->gpu->number] += m->layers;
+	vram_enqueue(m->gpu, m);
+	return m->base;
+}
+
+bool vram_mark(struct cache *c, struct gpu *g, struct board *board, uint32_t layers, uint32_t *base)
+{
+	struct vram_move *m = mark_create(g, board, layers);
+
+	(void)c;
+	if (m)
+		*base = mark_enqueue(m);
+	return m;
+}
+
+void vram_mark_ahead(struct gpu *g, struct board *board, uint32_t layers, struct cache_wait *w)
+{
+	w->marked = 0;
+	if (!w->mark)
+		w->mark = mark_create(g, board, layers);
+}
+
+void vram_mark_drop(struct cache_wait *w)
+{
+	if (w->mark)
+		w->mark->board->marks--;
+	free(w->mark);
+	w->mark = NULL;
+}
+
+void vram_mark_place(struct cache_wait *w)
+{
+	struct vram_move *m = w->mark;
+
+	if (m->gpu->lost || m->gpu->cache->vram->stopping || !m->gpu->ups) {
+		vram_mark_drop(w);
+		return;
+	}
+	w->mark = NULL;
+	w->marked = m->gpu->ups;
+	w->mark_base = mark_enqueue(m);
 }
 
 /* ---- for those that need it in host memory ---- */

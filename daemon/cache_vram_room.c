@@ -30,8 +30,7 @@ static struct vram_slot *slot_of_node(const struct policy_node *n)
 	return (struct vram_slot *)((char *)n - offsetof(struct vram_slot, node));
 }
 
-/* Somewhere else too, so that nothing is lost with it. */
-static bool clean(const struct vram_slot *s)
+bool vram_clean(const struct vram_slot *s)
 {
 	const struct block *b = s->block;
 
@@ -55,11 +54,11 @@ static bool may_go(const struct policy_node *n, void *arg)
 	struct vram_slot *s = slot_of_node(n);
 	struct met *met = arg;
 
-	if (block_pins(s->block) == 0 && clean(s))
+	if (vram_slot_pins(s) == 0 && vram_clean(s))
 		return true;
-	if (s->dirty && block_pins(s->block) == 0 && met->dirty_count < VICTIM_SCAN)
+	if (s->dirty && vram_slot_pins(s) == 0 && met->dirty_count < VICTIM_SCAN)
 		met->dirty[met->dirty_count++] = s;
-	else if (block_pins(s->block) && !vram_falling(met->cache, s->block) && met->pinned_count < VICTIM_SCAN)
+	else if (vram_slot_pins(s) && !vram_falling(met->cache, s->block) && met->pinned_count < VICTIM_SCAN)
 		met->pinned[met->pinned_count++] = s;
 	return false;
 }
@@ -86,17 +85,24 @@ static struct vram_slot *victim(struct cache *c, struct vram_pool *vp, struct me
 	return NULL;
 }
 
+static enum gone_reason gone_reason_of(enum counter why)
+{
+	return why == COUNTER_EVICTED_GPU_FULL	? GONE_FULL :
+	       why == COUNTER_EVICTED_GPU_DRAIN ? GONE_DRAIN :
+	       why == COUNTER_EVICTED_GPU_LOST	? GONE_LOST : GONE_SHED;
+}
+
 void vram_evict(struct cache *c, struct vram_slot *s, enum counter why)
 {
 	struct block *b = s->block;
 
 	cache_count(c, why, 1);
-	if (clean(s)) {
+	gone_note(c, b->node.id, &s->node, GONE_GPU, gone_reason_of(why));
+	if (vram_clean(s)) {
 		vram_detach(s);
 		watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
 		return;
 	}
-	gone_note(c, b->node.id, &s->node, false, why == COUNTER_EVICTED_GPU_LOST ? GONE_LOST : GONE_SHED);
 	cache_count(c, COUNTER_DROPPED, 1);
 	block_remove(c, b, CACHE_REASON_EVICTED);
 }
@@ -125,7 +131,7 @@ static void drain_begin(struct cache *c, struct gpu *g, struct vram_shelf *s)
 static bool any_unpinned(const struct policy_node *n, void *arg)
 {
 	(void)arg;
-	return block_pins(slot_of_node(n)->block) == 0;
+	return vram_slot_pins(slot_of_node(n)) == 0;
 }
 
 static const struct policy_node *coldest(const struct cache *c, const struct vram_pool *vp)
@@ -168,9 +174,9 @@ static void balance(struct cache *c, struct vram_pool *vp)
 	struct gpu *g = vp->gpu;
 	struct vram_shelf *s;
 
-	if (drain_in_progress(c, g) || (g->balance_us && c->now_us - g->balance_us < BALANCE_EVERY_US))
+	if (drain_in_progress(c, g) || (vp->balance_us && c->now_us - vp->balance_us < BALANCE_EVERY_US))
 		return;
-	g->balance_us = c->now_us;
+	vp->balance_us = c->now_us;
 	s = shelf_to_drain(c, vp);
 	if (s)
 		drain_begin(c, g, s);
@@ -178,9 +184,9 @@ static void balance(struct cache *c, struct vram_pool *vp)
 
 static void drain_slot(struct cache *c, struct vram_slot *s)
 {
-	if (s->state != VRAM_READY || block_pins(s->block))
+	if (s->state != VRAM_READY || vram_slot_pins(s))
 		return;
-	if (!clean(s) && vram_down(c, s->block, NULL) == STATUS_OK)
+	if (!vram_clean(s) && vram_down(c, s->block, NULL) == STATUS_OK)
 		return;
 	vram_evict(c, s, COUNTER_EVICTED_GPU_DRAIN);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/cache_advice.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 #include "store/slot.h"
@@ -29,6 +30,7 @@ struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct pool *p)
 		free(vp);
 		return NULL;
 	}
+	learned_recall(c, &(struct learner){ 'g', g->number, p->layout_id, c->policy, vp->policy });
 	g->pools[p->number] = vp;
 	return vp;
 }
@@ -162,19 +164,29 @@ struct vram_slot *vram_ready(const struct block *b)
 	return s;
 }
 
-static bool pinned(const struct block *b)
+struct vram_slot *vram_slot_of(const struct block *b, const struct gpu *g)
 {
-	return (block_pins(b) & ~INDEX_DEAD) != 0;
+	struct vram_slot *s = b->vram;
+
+	while (s && s->shelf->pool->gpu != g)
+		s = s->next;
+	return s;
 }
 
-static uint64_t block_bytes(const struct block *b)
+uint32_t vram_pins(const struct block *b)
 {
-	return b->pool->geometry.slot_bytes;
+	uint32_t n = 0;
+
+	for (const struct vram_slot *s = b->vram; s; s = s->next)
+		n += s->pins;
+	return n;
 }
 
-static struct vram *vram_of(const struct block *b)
+uint32_t vram_slot_pins(const struct vram_slot *s)
 {
-	return b->vram->shelf->pool->gpu->cache->vram;
+	const struct block *b = s->block;
+
+	return (block_memory_pins(b) & ~INDEX_DEAD) - b->memory_pins + s->pins;
 }
 
 static void hold(struct vram_slot *s, bool on)
@@ -183,6 +195,18 @@ static void hold(struct vram_slot *s, bool on)
 
 	s->shelf->held += on ? 1 : -1;
 	vp->gpu->held_bytes += on ? vp->stride : -vp->stride;
+}
+
+void vram_books(struct block *b, bool on)
+{
+	for (struct vram_slot *s = b->vram; s; s = s->next) {
+		const bool held = vram_slot_pins(s);
+
+		if (held || s->state == VRAM_RESERVED)
+			hold(s, on);
+		if (!held && s->state == VRAM_READY)
+			s->shelf->pool->evictable += on ? 1 : -1ull;
+	}
 }
 
 static void set_dirty(struct vram_slot *s, bool is)
@@ -211,14 +235,14 @@ struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struc
 
 	if (!shelf)
 		return NULL;
+	block_books(b, false);
 	s = &shelf->at[from->index];
 	*s = (struct vram_slot){ .block = b, .next = b->vram, .shelf = shelf, .index = from->index,
 				 .take = (uint32_t)from->generation, .state = state };
 	b->vram = s;
 	shelf->taken++;
 	vp->free_slots--;
-	if (state == VRAM_RESERVED || pinned(b))
-		hold(s, true);
+	block_books(b, true);
 	return s;
 }
 
@@ -261,21 +285,17 @@ static void unready(struct vram_slot *s)
 	set_dirty(s, false);
 	vp->gpu->cache->policy->remove(vp->policy, &s->node);
 	vp->blocks--;
-	vp->evictable -= !pinned(s->block);
 }
 
 void vram_detach(struct vram_slot *s)
 {
 	struct block *b = s->block;
-	struct vram *v = vram_of(b);
 
+	block_books(b, false);
 	if (s->state == VRAM_READY)
 		unready(s);
-	if (s->state == VRAM_RESERVED || pinned(b))
-		hold(s, false);
 	unchain(s);
-	if (!b->vram && !b->shelf && pinned(b))
-		v->beside_bytes -= block_bytes(b);
+	block_books(b, true);
 	slot_free(s);
 	where_set(b, BLOCK_ON_GPU, vram_ready(b));
 	vram_sync(b);
@@ -287,14 +307,17 @@ void vram_ready_now(struct cache *c, struct vram_slot *s)
 	struct block *b = s->block;
 	const struct policy_event e = {
 		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role,
-		.position = s->position / vp->pool->layout.block_tokens, .moved = b->shelf || b->rack,
+		.position = s->position / vp->pool->layout.block_tokens, .moved = (b->shelf || b->rack) && !s->used,
 	};
 
+	block_books(b, false);
 	s->state = VRAM_READY;
+	block_books(b, true);
 	s->across = false;
+	s->used = false;
 	vp->blocks++;
-	vp->evictable += !pinned(b);
 	c->policy->insert(vp->policy, &s->node, &e);
+	gone_forget(c, b->node.id, true);
 	where_set(b, BLOCK_ON_GPU, true);
 	vram_sync(b);
 }
@@ -321,38 +344,15 @@ void vram_remember_info(struct vram_slot *s, const struct slot_info *info, uint6
 	memcpy(s->parent, info->parent, sizeof(s->parent));
 }
 
-void vram_arrived(struct block *b)
+void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const struct policy_event *e)
 {
-	if (pinned(b))
-		vram_of(b)->beside_bytes -= block_bytes(b);
-	vram_sync(b);
-}
-
-void vram_pinned(struct block *b)
-{
-	if (!b->shelf)
-		vram_of(b)->beside_bytes += block_bytes(b);
 	for (struct vram_slot *s = b->vram; s; s = s->next) {
-		hold(s, true);
-		s->shelf->pool->evictable -= s->state == VRAM_READY;
-	}
-}
-
-void vram_unpinned(struct block *b)
-{
-	if (!b->shelf)
-		vram_of(b)->beside_bytes -= block_bytes(b);
-	for (struct vram_slot *s = b->vram; s; s = s->next) {
-		hold(s, false);
-		s->shelf->pool->evictable += s->state == VRAM_READY;
-	}
-}
-
-void vram_used(struct cache *c, struct block *b, const struct policy_event *e)
-{
-	for (struct vram_slot *s = b->vram; s; s = s->next)
+		if (gpu && s->shelf->pool->gpu != gpu)
+			continue;
 		if (s->state == VRAM_READY)
 			c->policy->use(s->shelf->pool->policy, &s->node, e);
+		s->used |= s->state == VRAM_COMING;
+	}
 }
 
 void vram_removed(struct cache *c, struct block *b)
@@ -367,17 +367,19 @@ void vram_removed(struct cache *c, struct block *b)
 	where_set(b, BLOCK_ON_GPU, false);
 }
 
-/* Unpublished, or dead and not pinned. */
 void vram_give(struct block *b)
 {
-	while (b->vram) {
-		struct vram_slot *s = b->vram;
+	struct vram_slot *next;
 
-		if (s->state == VRAM_RESERVED)
-			hold(s, false);
+	block_books(b, false);
+	for (struct vram_slot *s = b->vram; s; s = next) {
+		next = s->next;
+		if (vram_slot_pins(s))
+			continue;
 		unchain(s);
 		slot_free(s);
 	}
+	block_books(b, true);
 }
 
 /* ---- those that are to go down ---- */
@@ -453,7 +455,5 @@ void vram_published(struct cache *c, struct block *b, uint64_t position)
 	struct vram_slot *s = b->vram;
 
 	s->position = position;
-	if (!pinned(b))
-		hold(s, false);
 	vram_ready_now(c, s);
 }

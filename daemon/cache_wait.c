@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 
 struct cache_wait_link *wait_link(struct cache *c, struct cache_wait *w, struct block *pin)
 {
@@ -35,8 +36,11 @@ void wait_link_done(struct cache *c, struct cache_wait_link *l, enum status s)
 		w->worst = s;
 		w->shed++;
 	}
-	if (--w->outstanding == 0)
-		w->ready(w->arg);
+	if (--w->outstanding)
+		return;
+	if (w->mark)
+		vram_mark_place(w);
+	w->ready(w->arg);
 }
 
 bool wait_pin(struct cache *c, struct cache_wait *w, struct block *b)
@@ -47,6 +51,24 @@ bool wait_pin(struct cache *c, struct cache_wait *w, struct block *b)
 		return false;
 	l->done = true;
 	w->outstanding--;
+	return true;
+}
+
+void wait_link_apart(struct cache_wait_link *l, struct gpu *gpu)
+{
+	if (!l->pinned || l->apart)
+		return;
+	block_pin_on(l->pinned, gpu);
+	block_unpin(l->pinned);
+	l->apart = true;
+	l->gpu = gpu;
+}
+
+bool wait_pin_on(struct cache *c, struct cache_wait *w, struct block *b, struct gpu *gpu)
+{
+	if (!wait_pin(c, w, b))
+		return false;
+	wait_link_apart(w->links, gpu);
 	return true;
 }
 
@@ -112,12 +134,15 @@ void cache_wait_end(struct cache *c, struct cache_wait *w)
 {
 	struct cache_wait_link *l, *next;
 
-	if (!w->links)
+	if (!w->links && !w->mark)
 		goto out;
 	cache_lock(c);
+	vram_mark_drop(w);
 	for (l = w->links; l; l = next) {
 		next = l->next;
-		if (l->pinned)
+		if (l->pinned && l->apart)
+			block_unpin_on(l->pinned, l->gpu);
+		else if (l->pinned)
 			block_unpin(l->pinned);
 		l->pinned = NULL;
 		l->wait = NULL;

@@ -95,7 +95,7 @@ static const struct option options[] = {
 	{ "reservation_ttl", T_MS, AT(reservation_ttl_ms), "1m", 100, 24 * HOUR_MS, NULL, "the same for reservations" },
 	{ "watch_queue", T_COUNT, AT(watch_queue), "4096", 16, 1 << 20, NULL,
 	  "events a watcher may lag behind before it is told to look anew" },
-	{ "workers", T_COUNT, AT(workers), "2", 1, 64, NULL, "threads for checksums, copies and scrubs" },
+	{ "workers", T_COUNT, AT(workers), "2", 1, 64, NULL, "threads for checksums, copies and scrubs; and as many, 16 at most, for those of disks and GPUs" },
 	{ "queue_max", T_COUNT, AT(queue_max), "256", 1, 1 << 16, NULL,
 	  "calls that may wait for a worker; more are RESOURCE_EXHAUSTED" },
 	{ "calls_max", T_COUNT, AT(calls_max), "1024", 16, 1 << 16, NULL,

@@ -48,6 +48,7 @@ struct connection {
 	pid_t pid;
 	uint64_t accepted_us, attachment, session; /* attachment 0: no HELLO yet */
 	bool gone;                 /* to be freed after this round of events */
+	bool known;                /* the cache has the pidfd, too */
 	struct watch_key {
 		enum watched what;
 		struct connection *c;
@@ -296,7 +297,6 @@ static bool on_hello(struct door *d, struct connection *c, const struct fdsock_h
 	if (s == STATUS_OK) {
 		c->attachment = w.attachment;
 		c->session = w.session;
-		cache_attach_watch(d->daemon->cache, c->attachment, fcntl(c->pidfd, F_DUPFD_CLOEXEC, 0));
 		log_info("attached", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session));
 	} else {
 		w.attachment = w.session = 0;
@@ -305,12 +305,28 @@ static bool on_hello(struct door *d, struct connection *c, const struct fdsock_h
 	return send_packet(c->fd, &w, sizeof w, NULL, 0) && s == STATUS_OK;
 }
 
+/* The cache lends a GPU's memory only to a process whose end it can see. Without a descriptor for that the next MAP tries again. */
+static void make_known(struct door *d, struct connection *c)
+{
+	int pidfd = c->known ? -1 : fcntl(c->pidfd, F_DUPFD_CLOEXEC, 0);
+
+	if (pidfd >= 0) {
+		cache_attach_watch(d->daemon->cache, c->attachment, pidfd);
+		c->known = true;
+	} else if (!c->known) {
+		log_warn("process_unwatched", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session), LOG_NUM("errno", errno));
+	}
+}
+
 static bool on_map(struct door *d, struct connection *c, const struct fdsock_map *m)
 {
 	struct fdsock_extent e = { .head = head_of(FDSOCK_EXTENT), .extent = m->extent, .write = m->write != 0,
 				   .gpu = FDSOCK_NO_GPU };
 	struct cache_lent lent = { .fd = -1, .device_fd = -1 };
-	enum status s = cache_attach_lend(d->daemon->cache, c->attachment, m->extent, m->write != 0, &lent);
+	enum status s;
+
+	make_known(d, c);
+	s = cache_attach_lend(d->daemon->cache, c->attachment, m->extent, m->write != 0, &lent);
 	const int fds[] = { lent.fd, lent.device_fd };
 	const uint32_t count = s != STATUS_OK ? 0 : lent.device_fd < 0 ? 1 : 2;
 

@@ -7,7 +7,7 @@ enum {
 	EDGES_MAX = 128,
 };
 
-/* Of a block's two tiers. */
+/* Of a block's copies. */
 struct tier_rows {
 	Terrace__V1__ExplainTier tier[CACHE_TIERS_EXPLAINED], *list[CACHE_TIERS_EXPLAINED];
 	Terrace__V1__ExplainFeature feature[CACHE_TIERS_EXPLAINED][CACHE_FEATURES_MAX],
@@ -21,6 +21,8 @@ static void tier_row(const struct cache_explained_tier *v, uint32_t at, struct t
 	terrace__v1__explain_tier__init(t);
 	t->tier = (char *)v->tier;
 	t->policy = (char *)v->policy;
+	t->gpu = v->gpu;
+	t->kept = (char *)v->kept;
 	t->idle_ms = v->idle_ms;
 	t->uses = v->uses;
 	t->ranked = v->ranked;

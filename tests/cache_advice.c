@@ -13,7 +13,7 @@ enum { SLOTS = 128 };
 /* lru that listens, and refuses while it is told to. */
 static struct policy_ops fake;
 static struct {
-	uint32_t requests, count, tokens, refusals;
+	uint32_t requests, count, tokens, refusals, moved;
 	uint64_t session, last_id;
 	uint16_t turn;
 	uint8_t hint, priority;
@@ -41,6 +41,7 @@ static bool judge(struct policy *p, const struct policy_event *e, const struct p
 	ck_assert_ptr_nonnull(v);
 	ck_assert_uint_ne(e->id, 0);
 	heard.refusals += heard.refuse;
+	heard.moved += e->moved;
 	return !heard.refuse;
 }
 
@@ -277,6 +278,7 @@ START_TEST(a_disk_may_refuse_too)
 	}
 	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_total", "tier=disk,reason=full"), displaced);
 	ck_assert_double_gt(rig_stat(&r, "terrace_refused_blocks_total", "tier=disk"), 0);
+	ck_assert_uint_ge(heard.moved, 8); /* nobody has asked for what is spilled, by that */
 	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_total", "tier=host,reason=shed"), 0);
 	/* A flush is an order. */
 	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);

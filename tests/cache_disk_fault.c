@@ -302,9 +302,9 @@ START_TEST(test_verify_counts_what_it_did_not_read)
 	ck_assert_uint_eq(sum.blocks, 16);
 	ck_assert_uint_eq(sum.unread, 0);
 	rig_put(&r, 1000, 1);
-	fault.delay_ms = 400;
-	ck_assert_int_eq(cache_flush(r.c, r.s.id, &k, r.now, &w, st, &r.why), STATUS_BUSY); /* a write of 400 ms */
-	usleep(120000); /* the disk is slow now */
+	fault.delay_ms = 1500;
+	ck_assert_int_eq(cache_flush(r.c, r.s.id, &k, r.now, &w, st, &r.why), STATUS_BUSY); /* a write of 1,500 ms */
+	usleep(300000); /* the disk is slow now */
 	sum = (struct cache_verified){ .blocks = 0 };
 	for (cursor = 0; cursor != UINT64_MAX;)
 		cache_verify_disk_step(r.c, &cursor, UINT64_MAX, &sum);

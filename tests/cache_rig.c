@@ -243,7 +243,8 @@ static void recount_shelf(const struct shelf *s, struct books *b)
 		ck_assert_uint_eq(at->index, i);
 		ck_assert_ptr_eq(at->shelf, s);
 		b->block_pins += block_pins(at);
-		b->evictable += block_pins(at) == 0;
+		b->evictable += block_memory_pins(at) == 0;
+		ck_assert_uint_le(at->memory_pins, block_pins(at));
 	}
 	ck_assert_uint_le(present, s->taken);
 	ck_assert_uint_le(s->taken, s->slots);
@@ -322,7 +323,7 @@ static void recount_slot(const struct vram_slot *s, struct vram_books *v, struct
 	if (!at)
 		return;
 	v->taken++;
-	v->held += s->state == VRAM_RESERVED || (block_pins(at) & ~INDEX_DEAD);
+	v->held += s->state == VRAM_RESERVED || vram_slot_pins(s);
 	v->dirty += s->dirty;
 	ck_assert(on_chain(s));
 	ck_assert_int_eq(block_live(at), s->state != VRAM_DEAD);
@@ -330,7 +331,7 @@ static void recount_slot(const struct vram_slot *s, struct vram_books *v, struct
 	if (s->state != VRAM_READY)
 		return;
 	v->blocks++;
-	v->evictable += block_pins(at) == 0;
+	v->evictable += vram_slot_pins(s) == 0;
 	if (at->shelf || at->rack || vram_ready(at) != s)
 		return;
 	b->gpu_only++;

@@ -213,12 +213,30 @@ START_TEST(a_tick_leaves_chores_to_others)
 }
 END_TEST
 
+/* One that has much to evict asks all the time whether others have colder blocks. */
+START_TEST(who_has_nothing_need_not_wait_for_who_has)
+{
+	const struct cache_options o = rig_options(64);
+	struct rig a, b;
+
+	rig_open(&a, &o, 1);
+	ck_assert_uint_eq(rig_put(&a, 0, 64), 64);
+	b = other_pool(&a);
+	ck_assert_uint_eq(rig_put(&a, 64, 1), 1);
+	ck_assert_uint_eq(rig_put(&b, 0, 1), 0);
+	cache_chores(a.c);
+	ck_assert_double_eq(rig_stat(&a, "terrace_extents", "tier=host"), 7);
+	ck_assert_uint_eq(rig_put(&b, 0, 1), 1);
+	rig_close(&a);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = { a_new_layout_gets_memory_of_a_full_one, a_pinned_block_delays_a_drain,
 				       holders_are_told_and_waited_for, an_unused_extent_goes_first,
 				       a_pool_that_fills_gets_its_next_extent_ahead,
-				       a_tick_leaves_chores_to_others };
+				       a_tick_leaves_chores_to_others, who_has_nothing_need_not_wait_for_who_has };
 
 	return rig_main("cache_room", tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -31,6 +31,18 @@ static const char *tier_of(struct vram_rig *v, uint64_t n, bool *checksum_ok)
 	return count ? view.tier : "";
 }
 
+/* The same without a look at its bytes, for which it would come down. */
+static const char *tier_of_quietly(struct vram_rig *v, uint64_t n)
+{
+	struct cache_explained e;
+	uint8_t key[RIG_KEY_BYTES];
+	uint32_t shown;
+
+	rig_key(key, n);
+	ck_assert_int_eq(cache_explain(v->r.c, "", 0, key, sizeof(key), v->r.now, &e, 1, &shown, &v->r.why), STATUS_OK);
+	return shown ? e.tier : "";
+}
+
 START_TEST(what_is_put_on_a_gpu_is_there)
 {
 	struct cache_place p[4];
@@ -211,72 +223,6 @@ START_TEST(a_long_prefix_from_disk)
 }
 END_TEST
 
-START_TEST(layers_come_in_their_order)
-{
-	struct cache_place p[8];
-	struct cache_leased l, second;
-	struct vram_rig v;
-
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32 });
-	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 8), 8);
-	ck_assert_uint_eq(vr_put(&v, 0, 100, 1), 1); /* the GPU has an extent now */
-	rig_quiet(&v.r);
-	for (int round = 0; round < 3; round++) {
-		vr_hold(&v, 0, 1);
-		ck_assert_int_eq(vr_lease(&v, 0, round * 2, 2, true, false, p, &l), STATUS_OK);
-		ck_assert_uint_eq(l.board_layers, VR_LAYERS);
-		for (int i = 0; !vr_layer_there(&v, &l, 0); i++) {
-			ck_assert_int_lt(i, 50000);
-			nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
-		}
-		ck_assert(!vr_layer_there(&v, &l, 1));
-		for (uint64_t n = 0; n < 2; n++) { /* the first layer of each block, and of the others nothing */
-			uint8_t *whole = calloc(1, VR_BLOCK_BYTES);
-
-			rig_fill(whole, VR_BLOCK_BYTES, round * 2 + n, 0);
-			ck_assert_mem_eq(vr_bytes(&v, &p[n]), whole, VR_BLOCK_BYTES / VR_LAYERS);
-			ck_assert_mem_ne(vr_bytes(&v, &p[n]) + VR_BLOCK_BYTES / VR_LAYERS, whole + VR_BLOCK_BYTES / VR_LAYERS, 64);
-			free(whole);
-		}
-		/* Another lease of the same blocks waits for the same copies. */
-		ck_assert_int_eq(vr_lease(&v, 0, round * 2, 2, true, false, p, &second), STATUS_OK);
-		ck_assert_uint_eq(second.board_layers, VR_LAYERS);
-		ck_assert(!vr_layer_there(&v, &second, 0));
-		vr_go(&v, 0);
-		vr_wait_layers(&v, &l);
-		vr_wait_layers(&v, &second);
-		for (uint64_t n = 0; n < 2; n++)
-			ck_assert(vr_matches(&v, &p[n], round * 2 + n, 0));
-		vr_release(&v, &l);
-		vr_release(&v, &second);
-	}
-	ck_assert_double_eq(moved(&v, "host", "gpu"), 6);
-	vr_close(&v);
-}
-END_TEST
-
-/* A lease that is given back while its copies are under way, and its blocks deleted: nothing is left behind. */
-START_TEST(given_back_while_it_is_copied)
-{
-	struct cache_place p[4];
-	struct cache_leased l;
-	enum status st[4];
-	struct vram_rig v;
-
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32 });
-	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
-	vr_hold(&v, 0, 2);
-	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
-	vr_release(&v, &l);
-	ck_assert_int_eq(rig_delete(&v.r, 2, 2, st), STATUS_OK);
-	vr_go(&v, 0);
-	rig_quiet(&v.r);
-	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 4), 2);
-	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_slots_used", "gpu=0"), 2);
-	vr_close(&v);
-}
-END_TEST
-
 START_TEST(deleted_on_a_gpu)
 {
 	struct cache_place p[4];
@@ -320,53 +266,6 @@ START_TEST(of_two_gpus)
 }
 END_TEST
 
-static void ready(void *arg)
-{
-	atomic_fetch_add((_Atomic int *)arg, 1);
-}
-
-/* What no board can tell of, a copy from another GPU, or any without a board, is waited for. */
-START_TEST(granted_when_it_is_there)
-{
-	const bool across = _i;
-	_Atomic int called = 0;
-	struct cache_wait w = { .ready = ready, .arg = &called }, second = w;
-	struct cache_keys k = rig_keys(0, 2);
-	struct cache_on on = { .gpu = across };
-	struct cache_place p[2];
-	struct cache_leased l;
-	struct vram_rig v;
-
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = 16, .host_slots = 32, .no_board = !across,
-						.write_back = true });
-	on.attachment = v.r.attachment;
-	ck_assert_uint_eq(vr_put(&v, across ? 0 : CACHE_HOST, 0, 2), 2);
-	ck_assert_uint_eq(vr_put(&v, across, 50, 1), 1); /* there is an extent */
-	vr_hold(&v, across, 1);
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 2, &l, &w, &v.r.why), STATUS_BUSY);
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 2, &l, &second, &v.r.why), STATUS_BUSY);
-	for (int i = 0; i < 50; i++) {
-		rig_tick(v.r.c, v.r.now);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-		ck_assert_int_eq(called, 0);
-	}
-	vr_go(&v, across);
-	for (int i = 0; called < 2; i++) {
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 2, &l, &w, &v.r.why), STATUS_OK);
-	cache_wait_end(v.r.c, &w);
-	cache_wait_end(v.r.c, &second);
-	ck_assert_uint_eq(l.board_layers, 0);
-	for (uint64_t n = 0; n < 2; n++)
-		ck_assert(vr_on_gpu(&p[n], across) && vr_matches(&v, &p[n], n, 0));
-	vr_release(&v, &l);
-	free((void *)k.bytes);
-	vr_close(&v);
-}
-END_TEST
-
 /* What goes up needs the slots of what must go down first, for which memory gives up others than those that are to go up too. */
 START_TEST(room_for_one_costs_no_other)
 {
@@ -392,6 +291,67 @@ START_TEST(room_for_one_costs_no_other)
 	for (uint64_t i = 0; i < 2; i++)
 		ck_assert(vr_on_gpu(&p[i], 0) && vr_matches(&v, &p[i], coldest + i, 0));
 	vr_release(&v, &l);
+	vr_close(&v);
+}
+END_TEST
+
+/* A copy in memory that is leased for long keeps nothing on the GPU. */
+START_TEST(a_lease_in_memory_holds_memory)
+{
+	struct cache_place p[16], q[8];
+	struct cache_leased l, m;
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 8, .host_slots = 32 });
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 8), 8);
+	rig_quiet(&v.r);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 8, true, false, p, &l), STATUS_OK);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_held_bytes", "gpu=0"), 0);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_pinned_bytes", "tier=host"), 8 * VR_SLOT_BYTES);
+	rig_check_books(v.r.c);
+	ck_assert_uint_eq(vr_put(&v, 0, 8, 8), 8);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_total", "tier=gpu,reason=full"), 8);
+	for (uint64_t n = 0; n < 8; n++)
+		ck_assert(vr_matches(&v, &p[n], n, 0));
+	/* Deleted: what nobody holds goes at once. */
+	rig_quiet(&v.r);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 8, 8, true, false, q, &m), STATUS_OK);
+	ck_assert_int_eq(rig_delete(&v.r, 8, 8, (enum status[8]){ 0 }), STATUS_OK);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_slots_used", "gpu=0"), 0);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_slots_used", "tier=host"), 16);
+	for (uint64_t n = 0; n < 8; n++)
+		ck_assert(vr_matches(&v, &q[n], 8 + n, 0));
+	vr_release(&v, &l);
+	vr_release(&v, &m);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_slots_used", "tier=host"), 8);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_pinned_bytes", "tier=host"), 0);
+	vr_close(&v);
+}
+END_TEST
+
+/* And one on the GPU nothing in memory. */
+START_TEST(a_lease_on_a_gpu_holds_the_gpu)
+{
+	struct cache_place p[8];
+	struct cache_leased l;
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 8, .host_slots = 16 });
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 8), 8);
+	rig_quiet(&v.r);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 8, true, false, p, &l), STATUS_OK);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_pinned_bytes", "tier=host"), 0);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_held_bytes", "gpu=0"), 8 * VR_BLOCK_BYTES);
+	for (uint64_t n = 100; n < 140; n++)
+		ck_assert_uint_eq(vr_put(&v, CACHE_HOST, n, 1), 1);
+	rig_quiet(&v.r);
+	for (uint64_t n = 0; n < 8; n++) {
+		ck_assert_str_eq(tier_of_quietly(&v, n), "gpu");
+		ck_assert(vr_matches(&v, &p[n], n, 0));
+	}
+	rig_check_books(v.r.c);
+	vr_release(&v, &l);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 8), 8);
 	vr_close(&v);
 }
 END_TEST
@@ -522,13 +482,9 @@ START_TEST(the_holder_goes_while_it_is_copied)
 	struct cache_place p[4];
 	struct cache_leased l;
 	struct vram_rig v, keeper;
-	uint64_t session;
 
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32 });
-	keeper = v;
-	ck_assert_int_eq(cache_session_open(v.r.c, "", (struct kv_layout[]){ vr_layout(0) }, 1, "keeper", v.r.now, &keeper.r.s,
-					    &v.r.why), 0);
-	ck_assert_int_eq(cache_attach(v.r.c, keeper.r.s.token, 1, v.r.now, &keeper.r.attachment, &session, &v.r.why), 0);
+	vr_join(&keeper, &v, 0, "keeper");
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
 	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1);
 	rig_quiet(&v.r);
@@ -662,12 +618,11 @@ int main(void)
 	tcase_add_test(t, a_share_is_kept_clean);
 	tcase_add_test(t, down_to_disk_and_back);
 	tcase_add_test(t, a_long_prefix_from_disk);
-	tcase_add_test(t, layers_come_in_their_order);
-	tcase_add_loop_test(t, granted_when_it_is_there, 0, 2);
-	tcase_add_test(t, given_back_while_it_is_copied);
 	tcase_add_loop_test(t, deleted_on_a_gpu, 0, 2);
 	tcase_add_loop_test(t, of_two_gpus, 0, 2);
 	tcase_add_test(t, room_for_one_costs_no_other);
+	tcase_add_test(t, a_lease_in_memory_holds_memory);
+	tcase_add_test(t, a_lease_on_a_gpu_holds_the_gpu);
 	tcase_add_test(t, several_layouts_at_once);
 	tcase_add_test(t, looked_at);
 	tcase_add_test(t, committed_and_leased);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/pidfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -199,41 +200,75 @@ struct engine {
 	int pidfd;
 };
 
-/* Maps the extent's hold and stays. With `lets_go` it unmaps, but lives. */
+union one_fd {
+	char bytes[CMSG_SPACE(sizeof(int))];
+	struct cmsghdr head;
+};
+
+static void fd_send(int to, int fd)
+{
+	char byte = 0;
+	struct iovec iov = { &byte, 1 };
+	union one_fd control = { .head = { CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS } };
+	const struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control) };
+
+	memcpy(CMSG_DATA(&control.head), &fd, sizeof(fd));
+	ck_assert_int_eq(sendmsg(to, &m, 0), 1);
+}
+
+static int fd_take(int from)
+{
+	char byte;
+	struct iovec iov = { &byte, 1 };
+	union one_fd control;
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control) };
+	int fd = -1;
+
+	if (recvmsg(from, &m, 0) == 1 && CMSG_FIRSTHDR(&m))
+		memcpy(&fd, CMSG_DATA(&control.head), sizeof(fd));
+	return fd;
+}
+
+/* The engine's process: maps the hold that it is sent, and stays. */
+static _Noreturn void engine_run(int socket, bool lets_go)
+{
+	int fd = fd_take(socket);
+	void *hold = mmap(NULL, EXTENT_PAGE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+
+	close(fd);
+	if (hold == MAP_FAILED || (lets_go && munmap(hold, EXTENT_PAGE_BYTES)) || write(socket, "", 1) != 1)
+		_exit(1);
+	for (;;)
+		pause();
+}
+
+/* A process of the attachment, which is watched, with the extent's hold mapped. With `lets_go` it unmaps, but lives. */
 static struct engine engine_start(struct vram_rig *v, uint32_t extent, bool lets_go)
 {
 	struct cache_lent lent;
 	struct engine e;
-	int pipes[2];
-	char byte = 0;
+	int sockets[2];
+	char byte;
 
+	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+	e.pid = fork();
+	if (e.pid == 0)
+		engine_run(sockets[1], lets_go);
+	e.pidfd = pidfd_open(e.pid, 0);
+	ck_assert_int_ge(e.pidfd, 0);
+	cache_attach_watch(v->r.c, v->r.attachment, e.pidfd);
 	ck_assert_int_eq(cache_attach_lend(v->r.c, v->r.attachment, extent, true, &lent), STATUS_OK);
 	ck_assert_int_ge(lent.device_fd, 0);
 	ck_assert_int_eq(lent.gpu, 0);
 	ck_assert_uint_eq(lent.bytes, SIM_GRANULARITY);
 	ck_assert_uint_ge(lent.range_bytes, lent.at + lent.bytes);
 	ck_assert_uint_eq(lent.layout_id, v->r.s.layout_id[0]);
-	ck_assert_int_eq(pipe(pipes), 0);
-	e.pid = fork();
-	if (e.pid == 0) {
-		void *hold = mmap(NULL, EXTENT_PAGE_BYTES, PROT_READ, MAP_SHARED, lent.fd, 0);
-
-		close(lent.fd);
-		if (lets_go)
-			munmap(hold, EXTENT_PAGE_BYTES);
-		if (write(pipes[1], &byte, 1) != 1)
-			_exit(1);
-		for (;;)
-			pause();
-	}
+	fd_send(sockets[0], lent.fd);
 	close(lent.fd);
 	close(lent.device_fd);
-	e.pidfd = pidfd_open(e.pid, 0);
-	ck_assert_int_ge(e.pidfd, 0);
-	cache_attach_watch(v->r.c, v->r.attachment, e.pidfd);
-	ck_assert_int_eq(read(pipes[0], &byte, 1), 1);
-	close(pipes[0]);
-	close(pipes[1]);
+	ck_assert_int_eq(read(sockets[0], &byte, 1), 1);
+	close(sockets[0]);
+	close(sockets[1]);
 	return e;
 }
 
@@ -245,6 +280,36 @@ static void ticks(struct vram_rig *v, int count)
 	}
 }
 
+/* A process whose end nobody would see gets no memory of a GPU; host memory, which its mappings hold, it gets. */
+START_TEST(who_is_not_watched_gets_nothing_of_a_gpu)
+{
+	struct cache_place p[2];
+	struct cache_lent lent;
+	struct cache_leased l;
+	struct vram_rig keeper, v;
+
+	vr_open(&keeper, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 64 });
+	vr_join(&v, &keeper, 0, "unwatched");
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 1), 1);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 1, 1), 1);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, p, &l), STATUS_OK);
+	vr_release(&v, &l);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 1, 1, true, false, p + 1, &l), STATUS_OK);
+	vr_release(&v, &l);
+	ck_assert_int_eq(cache_attach_lend(v.r.c, v.r.attachment, p[1].extent, false, &lent), STATUS_OK);
+	close(lent.fd);
+	for (int i = 0; i < 2; i++) {
+		ck_assert_int_eq(cache_attach_lend(v.r.c, v.r.attachment, p[0].extent, false, &lent), STATUS_EXHAUSTED);
+		cache_attach_watch(v.r.c, v.r.attachment, -1); /* there was no descriptor */
+	}
+	cache_attach_watch(v.r.c, v.r.attachment, pidfd_open(getpid(), 0));
+	ck_assert_int_eq(cache_attach_lend(v.r.c, v.r.attachment, p[0].extent, false, &lent), STATUS_OK);
+	close(lent.fd);
+	close(lent.device_fd);
+	vr_close(&keeper);
+}
+END_TEST
+
 /* A ghost's slots are not reused while its hold lives, nor, if it did not say that it unmapped, while its process does. */
 START_TEST(a_ghost_keeps_its_slots)
 {
@@ -252,12 +317,10 @@ START_TEST(a_ghost_keeps_its_slots)
 	struct vram_rig keeper, v;
 	struct engine e;
 	enum status st;
-	uint64_t id, session;
+	uint64_t id;
 
 	vr_open(&keeper, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 64 });
-	v = keeper;
-	ck_assert_int_eq(cache_session_open(v.r.c, "", (struct kv_layout[]){ vr_layout(0) }, 1, "ghost", v.r.now, &v.r.s, &v.r.why), 0);
-	ck_assert_int_eq(cache_attach(v.r.c, v.r.s.token, 1, v.r.now, &v.r.attachment, &session, &v.r.why), 0);
+	vr_join(&v, &keeper, 0, "ghost");
 	ck_assert_int_eq(vr_reserve(&v, 0, 1000, 1, &st, &id, &mine), STATUS_OK);
 	e = engine_start(&v, mine.extent, _i);
 	if (_i == 2)
@@ -266,6 +329,10 @@ START_TEST(a_ghost_keeps_its_slots)
 	ticks(&v, 10);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_ghost_sessions", ""), _i == 2 ? 0 : 1);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_held_bytes", "gpu=0"), _i == 2 ? 0 : VR_BLOCK_BYTES);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_quarantined_slots", "tier=gpu"), _i != 2);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_quarantined_slots", "tier=host"), 0);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_quarantined_bytes", "tier=gpu"), _i == 2 ? 0 : VR_SLOT_BYTES);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_quarantined_bytes", "tier=host"), 0);
 	/* However full it gets. */
 	for (uint64_t n = 0; n < 40; n++) {
 		uint64_t other;
@@ -302,12 +369,10 @@ static void on_retire(void *arg, uint64_t attachment, uint32_t extent)
 /* A layout that has nothing on the GPU gets an extent of one that has all of it, once who maps that has let go. */
 START_TEST(an_extent_is_drained_for_another_layout)
 {
-	struct kv_layout other = vr_layout(7);
 	struct vram_rig v, w;
 	struct cache_lent lent;
 	struct cache_place p;
 	struct cache_leased l;
-	uint64_t session;
 	void *hold;
 
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 64 });
@@ -320,9 +385,7 @@ START_TEST(an_extent_is_drained_for_another_layout)
 	close(lent.fd);
 	close(lent.device_fd);
 	vr_release(&v, &l);
-	w = v;
-	ck_assert_int_eq(cache_session_open(w.r.c, "", &other, 1, "other", w.r.now, &w.r.s, &w.r.why), STATUS_OK);
-	ck_assert_int_eq(cache_attach(w.r.c, w.r.s.token, 1, w.r.now, &w.r.attachment, &session, &w.r.why), STATUS_OK);
+	vr_join(&w, &v, 7, "other");
 	for (int i = 0; i < 20 && !told; i++) {
 		uint64_t id;
 		enum status st;
@@ -353,14 +416,10 @@ END_TEST
 /* Memory that goes from one layout to another is another registration with the GPU: copies find what is there now. */
 START_TEST(memory_is_registered_anew)
 {
-	struct kv_layout other = vr_layout(7);
 	struct vram_rig v, w;
-	uint64_t session;
 
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 24 });
-	w = v;
-	ck_assert_int_eq(cache_session_open(w.r.c, "", &other, 1, "other", w.r.now, &w.r.s, &w.r.why), STATUS_OK);
-	ck_assert_int_eq(cache_attach(w.r.c, w.r.s.token, 1, w.r.now, &w.r.attachment, &session, &w.r.why), STATUS_OK);
+	vr_join(&w, &v, 7, "other");
 	for (int round = 0; round < 6; round++) {
 		struct vram_rig *to = round % 2 ? &w : &v;
 		const uint64_t first = (uint64_t)round * 100;
@@ -396,6 +455,7 @@ int main(void)
 	tcase_add_test(t, one_of_two_copies_is_lost);
 	tcase_add_test(t, while_memory_is_awaited);
 	tcase_add_test(t, a_gpu_that_cannot_be_opened);
+	tcase_add_test(t, who_is_not_watched_gets_nothing_of_a_gpu);
 	tcase_add_loop_test(t, a_ghost_keeps_its_slots, 0, 3);
 	tcase_add_test(t, an_extent_is_drained_for_another_layout);
 	tcase_add_test(t, memory_is_registered_anew);

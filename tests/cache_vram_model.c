@@ -26,7 +26,8 @@ struct model {
 	uint64_t version;
 	struct held held[HELD];
 	bool disks;
-	uint64_t put_on_gpu, copies_deleted, leased, checked;
+	bool losing;
+	uint64_t put_on_gpu, copies_deleted, leased, checked, pinned_apart;
 };
 
 static bool lost(struct model *m, int32_t gpu)
@@ -161,6 +162,49 @@ static uint32_t gpu_copies(struct model *m, uint64_t n)
 	return copies;
 }
 
+/* While nothing moves: a copy is pinned by the leases of that copy, and by no other's. */
+static void count_pins(struct model *m)
+{
+	struct cache *c = m->v.r.c;
+	uint32_t on_gpus = 0, in_memory = 0, pins = 0, memory_pins = 0, gpu_pins = 0;
+
+	for (int i = 0; i < HELD; i++)
+		for (uint32_t k = 0; m->held[i].l.lease && k < m->held[i].l.blocks * LAYOUTS; k++) {
+			const struct gpu *g = vram_gpu_of_extent(c, m->held[i].place[k].extent);
+
+			on_gpus += g && !g->lost;
+			in_memory += !g;
+		}
+	index_read_lock();
+	cache_lock(c);
+	for (uint64_t n = 0; n < KEYS; n++)
+		for (uint32_t i = 0; i < c->pool_count; i++) {
+			struct index_record *r;
+			struct index_ident ident;
+			uint8_t key[RIG_KEY_BYTES];
+
+			rig_key(key, n);
+			block_ident(c->pools[i], key, sizeof(key), &ident);
+			r = index_find(c->index, &ident);
+			if (!r)
+				continue;
+			pins += block_pins(block_of(r));
+			memory_pins += block_of(r)->memory_pins;
+			for (struct vram_slot *s = block_of(r)->vram; s; s = s->next) {
+				gpu_pins += s->pins;
+				ck_assert_uint_eq(vram_slot_pins(s) - s->pins, block_memory_pins(block_of(r)) - block_of(r)->memory_pins);
+			}
+		}
+	cache_unlock(c);
+	index_read_unlock();
+	m->pinned_apart += memory_pins && gpu_pins;
+	/* Of deleted blocks the leases are kept, and of a GPU that was lost. */
+	ck_assert_uint_le(memory_pins, in_memory);
+	ck_assert_uint_le(gpu_pins, on_gpus);
+	if (!m->losing)
+		ck_assert_uint_eq(pins, memory_pins + gpu_pins);
+}
+
 static void drop(struct model *m, uint64_t n)
 {
 	struct cache_keys k = rig_keys(n, 1);
@@ -268,13 +312,14 @@ static void finish(struct model *m)
 static void run(unsigned seed, bool disks, bool write_back, bool lose, const char *policy)
 {
 	struct vram_rig_options o = { .gpus = GPUS, .gpu_slots = 32, .host_slots = disks ? 40 : 64, .write_back = write_back,
-				      .layouts = LAYOUTS, .policy = policy };
+				      .layouts = LAYOUTS, .policy = policy, .sum_threads = seed % 3 };
 	struct model *m = calloc(1, sizeof(*m));
 	struct rig_disks d;
 
 	srand(seed);
 	setenv("SIM_GPU_US_PER_MIB", "400", 1);
 	m->disks = disks;
+	m->losing = lose;
 	if (disks) {
 		vr_disks_make(&d, 1, 256);
 		o.disks = &d;
@@ -289,10 +334,12 @@ static void run(unsigned seed, bool disks, bool write_back, bool lose, const cha
 		if (i % 100 == 0) {
 			rig_quiet(&m->v.r);
 			rig_check_books(m->v.r.c);
+			count_pins(m);
 		}
 	}
 	ck_assert_uint_ge(m->leased, RIG_ROUNDS(STEPS) / 100);
 	ck_assert_uint_ge(m->checked, RIG_ROUNDS(STEPS) / 100);
+	ck_assert_uint_ge(m->pinned_apart, RIG_ROUNDS(STEPS) / 500);
 	finish(m);
 	vr_close(&m->v);
 	if (disks)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/pidfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -45,7 +46,7 @@ static void devices_set(struct vram_rig *v, const struct vram_rig_options *o)
 	setenv("SIM_GPU_LOST_FILE", v->lost, 1);
 }
 
-static void board_map(struct vram_rig *v)
+void vr_board(struct vram_rig *v)
 {
 	struct cache_lent lent;
 	void *at;
@@ -73,6 +74,10 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 	c.gpu_count = o->gpus;
 	c.gpu_bytes = (uint64_t)o->gpu_slots * VR_BLOCK_BYTES;
 	c.gpu_pinned_milli = 2000; /* slots are what bounds them */
+	c.sum_threads = o->sum_threads;
+	c.io_calls = o->io_calls;
+	if (o->disk_depth)
+		c.disk_depth = o->disk_depth;
 	if (o->spill_milli)
 		c.spill_share_milli = o->spill_milli;
 	for (uint32_t i = 0; i < (o->layouts ? o->layouts : 1); i++)
@@ -81,8 +86,19 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 	ck_assert_uint_eq(v->r.s.block_bytes[0], VR_BLOCK_BYTES);
 	if (o->write_back)
 		ck_assert_int_eq(cache_session_write_back(v->r.c, v->r.s.id), STATUS_OK);
+	cache_attach_watch(v->r.c, v->r.attachment, pidfd_open(getpid(), 0)); /* as the door does */
 	if (!o->no_board)
-		board_map(v);
+		vr_board(v);
+}
+
+void vr_join(struct vram_rig *v, const struct vram_rig *of, uint32_t layout, const char *engine)
+{
+	const struct kv_layout l = vr_layout(layout);
+	uint64_t session;
+
+	*v = *of;
+	ck_assert_int_eq(cache_session_open(v->r.c, "", &l, 1, engine, v->r.now, &v->r.s, &v->r.why), STATUS_OK);
+	ck_assert_int_eq(cache_attach(v->r.c, v->r.s.token, 1, v->r.now, &v->r.attachment, &session, &v->r.why), STATUS_OK);
 }
 
 static void unlink_of(const char *path, uint32_t gpu)

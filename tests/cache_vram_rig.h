@@ -28,12 +28,19 @@ struct vram_rig_options {
 	bool no_board, write_back;
 	uint32_t layouts;               /* 0 for 1 */
 	uint32_t spill_milli;           /* 0: the rig's */
+	uint32_t sum_threads;
+	const struct ring_calls *io_calls;
+	uint32_t disk_depth;            /* 0: the rig's */
 };
 
 struct kv_layout vr_layout(uint32_t n);
 /* Disks for so many of these blocks. */
 void vr_disks_make(struct rig_disks *d, uint32_t disks, uint32_t slots);
 void vr_open(struct vram_rig *v, const struct vram_rig_options *o);
+/* Another session, over vr_layout(layout), on the same cache: v is as `of` otherwise. Nobody watches its process. */
+void vr_join(struct vram_rig *v, const struct vram_rig *of, uint32_t layout, const char *engine);
+/* Maps its attachment's board, as vr_open does. Who joined unmaps it itself, EXTENT_PAGE_BYTES of it. */
+void vr_board(struct vram_rig *v);
 void vr_close(struct vram_rig *v);
 
 /* Lists of the GPU stop before that part of each, until vr_go. */

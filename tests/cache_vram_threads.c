@@ -43,17 +43,8 @@ static void *background(void *arg)
 
 static void join(struct vram_rig *v)
 {
-	struct kv_layout l = vr_layout(0);
-	struct cache_lent lent;
-	uint64_t session;
-
-	*v = base;
-	ck_assert_int_eq(cache_session_open(v->r.c, "", &l, 1, "thread", v->r.now, &v->r.s, &v->r.why), STATUS_OK);
-	ck_assert_int_eq(cache_attach(v->r.c, v->r.s.token, 1, v->r.now, &v->r.attachment, &session, &v->r.why), STATUS_OK);
-	ck_assert_int_eq(cache_attach_lend(v->r.c, v->r.attachment, CACHE_EXTENT_BOARD, true, &lent), STATUS_OK);
-	v->board = mmap(NULL, lent.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, lent.fd, 0);
-	ck_assert_ptr_ne(v->board, MAP_FAILED);
-	close(lent.fd);
+	vr_join(v, &base, 0, "thread");
+	vr_board(v);
 }
 
 static void put_one(struct vram_rig *v, int32_t gpu, uint64_t n)
@@ -144,7 +135,7 @@ static void run(bool lose)
 
 	setenv("SIM_GPU_US_PER_MIB", "200", 1);
 	vr_disks_make(&d, 1, 200);
-	vr_open(&base, &(struct vram_rig_options){ .gpus = GPUS, .gpu_slots = 24, .host_slots = 40, .disks = &d });
+	vr_open(&base, &(struct vram_rig_options){ .gpus = GPUS, .gpu_slots = 24, .host_slots = 40, .disks = &d, .sum_threads = 2 });
 	rig_restored(&base.r);
 	base.r.served = true;
 	pthread_create(&daemon, NULL, background, NULL);

@@ -207,18 +207,27 @@ START_TEST(conversation)
 }
 END_TEST
 
+/* The second layout's extent of the GPU that the reservation is on. */
+static uint32_t reserve_one(const struct cache_on *on)
+{
+	struct cache_keys k = { (const uint8_t *)"key1", 1, 4 };
+	struct cache_place places[2];
+	uint64_t reservation;
+	enum status status;
+	const char *why = "";
+
+	ck_assert_int_eq(cache_reserve_on(s.daemon.cache, s.session.id, &k, NULL, false, on, true, daemon_now_us(), &status,
+					  &reservation, places, 2, &why), STATUS_OK);
+	ck_assert_int_eq(status, STATUS_OK);
+	return places[1].extent;
+}
+
 /* A GPU's memory comes with a hold, and there is a board; without GPUs there is none. */
 START_TEST(memory_of_a_gpu)
 {
 	struct fdsock_welcome w;
 	struct fdsock_extent e;
-	struct cache_keys k = { (const uint8_t *)"key1", 1, 4 };
-	struct cache_on on = { .gpu = 0 };
-	struct cache_place places[2];
-	enum status status;
-	uint64_t reservation;
 	int fd = greet(&w), got[2];
-	const char *why = "";
 	struct stat st;
 
 	struct fdsock_map m = { HEAD(FDSOCK_MAP), FDSOCK_EXTENT_BOARD, 1 };
@@ -235,11 +244,7 @@ START_TEST(memory_of_a_gpu)
 	ck_assert_ptr_ne(board, MAP_FAILED);
 	ck_assert_uint_eq(board[0], 0);
 	close(got[0]);
-	on.attachment = w.attachment;
-	ck_assert_int_eq(cache_reserve_on(s.daemon.cache, s.session.id, &k, NULL, false, &on, true, daemon_now_us(), &status,
-					  &reservation, places, 2, &why), STATUS_OK);
-	ck_assert_int_eq(status, STATUS_OK);
-	m.extent = places[1].extent;
+	m.extent = reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
 	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
 	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
 	ck_assert_uint_eq(e.status, STATUS_OK);
@@ -256,6 +261,45 @@ START_TEST(memory_of_a_gpu)
 	close(got[0]);
 	close(got[1]);
 	munmap(board, 4096);
+	close(fd);
+	until("terrace_door_connections", 0);
+}
+END_TEST
+
+static bool is_watched(uint64_t number)
+{
+	const struct attachment *a;
+
+	cache_lock(s.daemon.cache);
+	a = attachment_find(s.daemon.cache, number);
+	cache_unlock(s.daemon.cache);
+	return a && a->pidfd >= 0;
+}
+
+/* When there was no descriptor to watch a process with, it gets no memory of a GPU, and the next MAP tries again. */
+START_TEST(who_borrows_of_a_gpu_is_watched)
+{
+	struct fdsock_map m = { HEAD(FDSOCK_MAP), 0, 1 };
+	struct fdsock_welcome w;
+	struct fdsock_extent e;
+	struct rlimit limit, low;
+	int fd = greet(&w), got[2];
+
+	m.extent = reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
+	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	low = (struct rlimit){ 3, limit.rlim_max };
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	ck_assert_uint_eq(e.status, STATUS_EXHAUSTED);
+	ck_assert(!is_watched(w.attachment));
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
+	ck_assert_uint_eq(e.status, STATUS_OK);
+	ck_assert(is_watched(w.attachment));
+	close(got[0]);
+	close(got[1]);
 	close(fd);
 	until("terrace_door_connections", 0);
 }
@@ -569,6 +613,7 @@ int main(void)
 	tcase_add_checked_fixture(t, setup_gpu, teardown);
 	tcase_set_timeout(t, 30);
 	tcase_add_test(t, memory_of_a_gpu);
+	tcase_add_test(t, who_borrows_of_a_gpu_is_watched);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);
 	srunner_run_all(r, CK_NORMAL);

@@ -18,6 +18,17 @@ if(TARGET hello)
   terrace_python_test(e2e_hello test_hello.py $<TARGET_FILE:hello>)
 endif()
 
+# A public trace through a real daemon: a tenth of it, 20 times as fast; with the long tests all of it, 10 times as fast. It goes by the clock.
+if(TARGET terrace_static AND TARGET terrace_replay)
+  add_executable(trace_engine e2e/trace_engine.c)
+  target_link_libraries(trace_engine PRIVATE terrace_static terrace_replay Threads::Threads)
+  if(NOT TERRACE_SANITIZE)
+    terrace_python_test(e2e_trace test_trace.py $<TARGET_FILE:trace_engine>)
+    terrace_python_test(e2e_trace_long test_trace.py $<TARGET_FILE:trace_engine> --long)
+    set_tests_properties(e2e_trace_long PROPERTIES TIMEOUT 7200 LABELS long)
+  endif()
+endif()
+
 # The Python binding: without sanitizers, which the interpreter does not come with.
 if(TARGET terrace AND TARGET sim_plugin AND NOT TERRACE_SANITIZE)
   add_executable(python_abi e2e/python_abi.c)

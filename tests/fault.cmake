@@ -3,7 +3,7 @@ if(NOT TARGET terraced)
   return()
 endif()
 
-add_executable(storm fault/storm.c)
+add_executable(storm fault/storm.c fault/storm_blocks.c)
 target_link_libraries(storm PRIVATE terrace_static)
 
 if(TERRACE_SANITIZE)
@@ -17,7 +17,7 @@ set_tests_properties(kill_storm PROPERTIES TIMEOUT 420 RUN_SERIAL TRUE) # it has
 
 # The same on a GPU, which is the simulated device.
 if(TARGET sim_plugin)
-  add_executable(storm_gpu fault/storm_gpu.c sim_stream.c)
+  add_executable(storm_gpu fault/storm_gpu.c fault/storm_blocks.c sim_stream.c)
   target_link_libraries(storm_gpu PRIVATE terrace_static Threads::Threads)
   target_compile_definitions(storm_gpu PRIVATE SIM_PLUGIN="$<TARGET_FILE:sim_plugin>")
   add_dependencies(storm_gpu sim_plugin)
@@ -34,6 +34,27 @@ if(TARGET sim_plugin)
   endforeach()
   set_tests_properties(kill_storm_gpu_20 PROPERTIES TIMEOUT 180)
   set_tests_properties(kill_storm_gpu_200 PROPERTIES TIMEOUT 900 LABELS long)
+endif()
+
+# Mixed load over VRAM, host memory and a disk. No wait may take a second (the long form, and on a GPU); here, where processors are shared
+# with others, two, and more with sanitizers.
+if(TARGET sim_plugin AND TARGET tinylm_core)
+  add_executable(mixed_engine fault/mixed_engine.c fault/mixed_work.c fault/mixed_tally.c)
+  target_link_libraries(mixed_engine PRIVATE tinylm_core terrace_static Threads::Threads)
+  add_dependencies(mixed_engine sim_plugin sim_runtime terracectl)
+  if(TERRACE_SANITIZE)
+    set(MIXED_LOAD --seconds 12 --bound 5)
+  else()
+    set(MIXED_LOAD --seconds 20 --bound 2)
+  endif()
+  foreach(name "mixed_load" "mixed_load_long")
+    add_test(NAME ${name} COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fault/test_mixed.py $<TARGET_FILE:terraced>
+             $<TARGET_FILE:terracectl> $<TARGET_FILE:mixed_engine> --libraries ${SIM_DEVICE_FOLDER} ${MIXED_LOAD})
+    set(MIXED_LOAD --long)
+  endforeach()
+  set_tests_properties(mixed_load mixed_load_long PROPERTIES ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1)
+  set_tests_properties(mixed_load PROPERTIES TIMEOUT 180 RUN_SERIAL TRUE) # it has bounds of a second
+  set_tests_properties(mixed_load_long PROPERTIES TIMEOUT 900 LABELS long RUN_SERIAL TRUE)
 endif()
 
 # Mixed load at three times the memory; an hour with the long tests.
@@ -53,8 +74,8 @@ add_test(NAME endurance_hour COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR
          $<TARGET_FILE:terraced> $<TARGET_FILE:storm> 3600)
 set_tests_properties(endurance_hour PROPERTIES TIMEOUT 4000 LABELS long)
 
-# Caches that are killed at named points (store/crash_point.h): store and cache built once more, with the points in them. With
-# sanitizers they have them anyway.
+# Caches that are killed at named points (store/crash_point.h): the files that have points are built once more, with the points in
+# them, and stand before the libraries' own. With sanitizers they have them anyway.
 if(TERRACE_SANITIZE)
   add_library(terrace_crash ALIAS terrace_cache)
 else()
@@ -64,11 +85,17 @@ else()
   get_target_property(crash_cache_folder terrace_cache SOURCE_DIR)
   list(TRANSFORM crash_store PREPEND ${crash_store_folder}/)
   list(TRANSFORM crash_cache PREPEND ${crash_cache_folder}/)
-  add_library(terrace_crash STATIC ${crash_store} ${crash_cache})
+  set(crash_files)
+  foreach(file ${crash_store} ${crash_cache})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file}) # it may come to have one
+    file(STRINGS ${file} points REGEX "crash_point\\.h" LIMIT_COUNT 1)
+    if(points)
+      list(APPEND crash_files ${file})
+    endif()
+  endforeach()
+  add_library(terrace_crash OBJECT ${crash_files})
   target_compile_definitions(terrace_crash PUBLIC TERRACE_CRASH_POINTS)
-  target_link_libraries(terrace_crash
-    PRIVATE PkgConfig::ISAL PkgConfig::XXHASH PkgConfig::URING PkgConfig::LMDB
-    PUBLIC terrace_status terrace_eviction terrace_kernels PkgConfig::URCU Threads::Threads)
+  target_link_libraries(terrace_crash PRIVATE PkgConfig::ISAL PkgConfig::XXHASH PkgConfig::URING PkgConfig::LMDB PUBLIC terrace_cache)
 endif()
 
 add_executable(crash_core fault/crash_core.c fault/crash_life.c fault/crash_shadow.c)
@@ -89,12 +116,9 @@ if(TERRACE_SANITIZE)
   add_executable(terraced_crash ALIAS terraced)
   set(CRASH_DAEMON_KILLS 20)
 else()
-  get_target_property(crash_daemon terrace_daemon SOURCES)
   get_target_property(crash_daemon_folder terrace_daemon SOURCE_DIR)
-  list(TRANSFORM crash_daemon PREPEND ${crash_daemon_folder}/)
-  add_executable(terraced_crash ${crash_daemon_folder}/main.c ${crash_daemon})
-  target_compile_definitions(terraced_crash PRIVATE TERRACE_VERSION="${PROJECT_VERSION}")
-  target_link_libraries(terraced_crash PRIVATE terrace_crash terrace_proto PkgConfig::GRPC PkgConfig::INIH)
+  add_executable(terraced_crash ${crash_daemon_folder}/main.c)
+  target_link_libraries(terraced_crash PRIVATE terrace_crash terrace_daemon)
   set(CRASH_DAEMON_KILLS 60)
 endif()
 foreach(kills ${CRASH_DAEMON_KILLS} 500)

@@ -7,7 +7,9 @@ import os
 import struct
 import subprocess
 import sys
+import time
 import unittest
+import unittest.mock
 
 TERRACED, LIBRARY, ABI, SIM = sys.argv[1:5]
 os.environ["LIBTERRACE"] = LIBRARY
@@ -18,6 +20,7 @@ sys.path[:0] = [HERE, os.path.join(CLIENT, "python"), EXAMPLE]
 sys.dont_write_bytecode = True
 import terrace  # noqa: E402
 import terrace_abi  # noqa: E402
+import tiers  # noqa: E402
 from daemon import Daemon, running, wait_for  # noqa: E402
 from prefix import Lost, Sequence  # noqa: E402
 
@@ -185,7 +188,7 @@ class WithDaemon(unittest.TestCase):
             self.assertEqual(bytes(view), bytes_of(2))
             del view
             gc.collect()
-            wait_for(lambda: daemon.stats()["terrace_leases"] == 0, 2, "the lease is back")
+            wait_for(lambda: daemon.stats()["terrace_leases"] == 0, 10, "the lease is back")
 
     def test_processes_share(self):
         with running(TERRACED, *SMALL) as daemon, terrace.connect(daemon.address) as client, \
@@ -312,7 +315,7 @@ class WithGpu(unittest.TestCase):
                 lease.check()
             lease = session.lease(KEYS, gpu=0, gpu_or_host=True)
             lease.release_after(gpu.stream)
-            wait_for(lambda: daemon.stats()["terrace_leases"] == 0, 2, "the lease is back")
+            wait_for(lambda: daemon.stats()["terrace_leases"] == 0, 10, "the lease is back")
             with self.assertRaisesRegex(terrace.Error, "given back"):
                 lease.addresses()
             session.reserve([b"never written..."], gpu=0).abort()
@@ -438,8 +441,30 @@ class Example(unittest.TestCase):
         finally:
             daemon.close()
 
+    def test_first_token_by_tier(self):
+        """tiers.py with an engine that computes nothing: where the prefix is, what is reused, and that its bytes are right from everywhere."""
+        test = self
+
+        class Engine:
+            layout, prompt = LAYOUT, list(range(100))
+
+            def run(self, session, gpu, salt):
+                begin = time.monotonic()
+                with Sequence(session, LAYOUT, gpu, lambda size: (test.gpu.new(bytes(size)), None), salt) as sequence:
+                    sequence.begin(self.prompt)
+                    test.compute(sequence, len(self.prompt))
+                    test.check(sequence, len(self.prompt) // 16)
+                    sequence.publish()
+                    return [7, 8], time.monotonic() - begin, sequence.reused
+
+        with unittest.mock.patch.dict(os.environ, LD_LIBRARY_PATH=SIM):
+            rows = tiers.measure(Engine(), TERRACED, rounds=2)
+        self.assertEqual([row["tier"] for row in rows], ["recompute", "nvme", "host", "vram"])
+        self.assertEqual([row["reused"] for row in rows], [0, 96, 96, 96])
+        self.assertTrue(all(row["same_as_recompute"] and len(row["ms_all"]) == 2 for row in rows))
+
     def test_the_rest_compiles(self):
-        for name in ("packed_cache.py", "generate.py"):
+        for name in ("packed_cache.py", "generate.py", "ttft.py"):
             with open(os.path.join(EXAMPLE, name), encoding="utf-8") as source:
                 compile(source.read(), name, "exec")
 

@@ -19,11 +19,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fuse3/fuse.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -265,5 +267,6 @@ int main(int argc, char **argv)
 	}
 	char *arguments[] = { argv[0], foreground, argv[2], NULL };
 
+	prctl(PR_SET_PDEATHSIG, SIGTERM); /* a test that is killed leaves no mount behind */
 	return fuse_main(3, arguments, &operations, NULL);
 }

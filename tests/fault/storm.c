@@ -4,10 +4,10 @@
  *     storm reader ADDRESS        leases and checks for ever; at SIGTERM prints how many blocks it checked
  *     storm holder ADDRESS        leases, forks a child that keeps the mapping, prints "PID OF CHILD" and waits
  *     storm worker ADDRESS SEED   what a victim does, at a moderate pace; at SIGTERM prints how many blocks it checked
+ *     storm weaver ADDRESS SEED   leases block after block and holds the last few, until SIGTERM: the graph gets the edges that it may have
  *     storm hog ADDRESS SEED      leases as much as it can get, again and again, for five seconds
  *
- * Every block describes itself: word 0 is a seed, word i a function of key, seed and i. A block that is half one put and half another, or
- * belongs to another key, or was reused under a lease, does not check. Exit 1: a wrong byte, told on stderr.
+ * Every block describes itself (storm_blocks.h). Exit 1: a wrong byte, told on stderr.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -20,9 +20,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/include/terrace.h"
+#include "tests/fault/storm_blocks.h"
 
-enum { KEYS = 512, RUN = 8 };
+enum { KEYS = 512, RUN = STORM_RUN };
 
 static struct terrace_layout layout = {
 	.size = sizeof(struct terrace_layout),
@@ -39,60 +39,17 @@ static struct terrace_layout layout = {
 static uint64_t words;
 static volatile sig_atomic_t ended;
 
-static uint64_t mix(uint64_t x)
-{
-	x ^= x >> 30;
-	x *= 0xbf58476d1ce4e5b9u;
-	x ^= x >> 27;
-	x *= 0x94d049bb133111ebu;
-	return x ^ x >> 31;
-}
-
-static uint64_t state;
-static uint64_t draw(uint64_t below)
-{
-	state += 0x9e3779b97f4a7c15u;
-	return mix(state) % below;
-}
-
-static void name(uint8_t key[16], uint64_t number)
-{
-	for (int i = 0; i < 8; i++)
-		key[i] = key[i + 8] = (uint8_t)(number >> 8 * i);
-}
-
 static void fill(uint64_t *block, uint64_t number, uint64_t seed, uint64_t count)
 {
 	block[0] = seed;
 	for (uint64_t i = 1; i < count; i++)
-		block[i] = mix(number * 0x9e3779b9u + seed + i * 0x10001u);
+		block[i] = storm_word(number, seed, i);
 }
 
 static void check(const uint64_t *block, uint64_t number)
 {
-	uint64_t seed = block[0];
-	for (uint64_t i = 1; i < words; i++) {
-		if (block[i] == mix(number * 0x9e3779b9u + seed + i * 0x10001u))
-			continue;
-		fprintf(stderr, "wrong byte: key %" PRIu64 ", word %" PRIu64 " of %" PRIu64 "\n", number, i, words);
+	if (storm_wrong(block, number, words))
 		exit(1);
-	}
-}
-
-static void must(enum terrace_status status, const char *what)
-{
-	if (status == TERRACE_OK)
-		return;
-	fprintf(stderr, "%s: %s: %s\n", what, terrace_status_text(status), terrace_error());
-	exit(3);
-}
-
-static struct terrace_keys run_of_keys(uint8_t bytes[RUN][16], uint64_t *first, uint32_t count)
-{
-	*first = draw(KEYS - RUN);
-	for (uint32_t i = 0; i < count; i++)
-		name(bytes[i], *first + i);
-	return (struct terrace_keys){ bytes[0], count, 16 };
 }
 
 /* Leases a random run and checks every word of it. Returns the blocks checked. */
@@ -100,12 +57,12 @@ static uint64_t lease_and_check(struct terrace_session *session)
 {
 	uint8_t bytes[RUN][16];
 	uint64_t first;
-	struct terrace_keys keys = run_of_keys(bytes, &first, RUN);
+	struct terrace_keys keys = storm_keys(bytes, KEYS, &first, RUN);
 	struct terrace_lease *lease;
 	enum terrace_status status = terrace_lease(session, &keys, TERRACE_LEASE_PREFIX, 0, &lease);
 	if (status == TERRACE_MISS || status == TERRACE_EXHAUSTED)
 		return 0;
-	must(status, "lease");
+	storm_must(status, "lease");
 	uint32_t count = terrace_lease_count(lease);
 	for (uint32_t i = 0; i < count; i++)
 		check(terrace_lease_block(lease, i, 0), first + i);
@@ -117,31 +74,31 @@ static void put(struct terrace_session *session)
 {
 	uint8_t bytes[RUN][16];
 	uint64_t first;
-	struct terrace_keys keys = run_of_keys(bytes, &first, 1 + (uint32_t)draw(RUN));
+	struct terrace_keys keys = storm_keys(bytes, KEYS, &first, 1 + (uint32_t)storm_draw(RUN));
 	struct terrace_reservation *reservation;
 	enum terrace_status statuses[RUN];
 	enum terrace_status status = terrace_reserve(session, &keys, NULL, 0, statuses, &reservation);
 	if (status == TERRACE_EXHAUSTED)
 		return;
-	must(status, "reserve");
-	uint64_t kind = draw(3);
+	storm_must(status, "reserve");
+	uint64_t kind = storm_draw(3);
 	for (uint32_t i = 0; i < keys.count; i++) {
 		uint64_t *block = terrace_reservation_block(reservation, i, 0);
 		if (block != NULL)
-			fill(block, first + i, draw(UINT64_MAX), kind == 0 ? 1 + draw(words) : words);
+			fill(block, first + i, storm_draw(UINT64_MAX), kind == 0 ? 1 + storm_draw(words) : words);
 	}
 	if (kind == 0)
 		terrace_abort(reservation);
 	else
-		must(terrace_commit(reservation, 0, statuses, NULL), "commit");
+		storm_must(terrace_commit(reservation, 0, statuses, NULL), "commit");
 }
 
 static void forget(struct terrace_session *session)
 {
 	uint8_t bytes[RUN][16];
 	uint64_t first;
-	struct terrace_keys keys = run_of_keys(bytes, &first, 1);
-	must(terrace_delete(session, &keys, 0, NULL), "delete");
+	struct terrace_keys keys = storm_keys(bytes, KEYS, &first, 1);
+	storm_must(terrace_delete(session, &keys, 0, NULL), "delete");
 }
 
 static _Noreturn void victim(struct terrace_session *session)
@@ -149,7 +106,7 @@ static _Noreturn void victim(struct terrace_session *session)
 	for (uint64_t turn = 0;; turn++) {
 		lease_and_check(session);
 		put(session);
-		if (draw(8) == 0)
+		if (storm_draw(8) == 0)
 			forget(session);
 		if (turn == 0) {
 			puts("ready");
@@ -186,9 +143,9 @@ static int worker(struct terrace_session *session)
 	fflush(stdout);
 	while (!ended) {
 		checked += lease_and_check(session);
-		if (draw(4) == 0)
+		if (storm_draw(4) == 0)
 			put(session);
-		if (draw(64) == 0)
+		if (storm_draw(64) == 0)
 			forget(session);
 		nanosleep(&pause, NULL);
 	}
@@ -196,19 +153,42 @@ static int worker(struct terrace_session *session)
 	return 0;
 }
 
+static int weaver(struct terrace_session *session)
+{
+	struct terrace_lease *held[5] = { NULL };
+	uint8_t bytes[RUN][16];
+	uint64_t first;
+
+	signal(SIGTERM, on_term);
+	for (uint64_t turn = 0; !ended; turn++) {
+		struct terrace_keys keys = storm_keys(bytes, KEYS, &first, 1);
+		struct terrace_lease **oldest = &held[turn % 5];
+		enum terrace_status status;
+
+		terrace_release(*oldest);
+		*oldest = NULL;
+		status = terrace_lease(session, &keys, TERRACE_LEASE_ALL, 0, oldest);
+		if (status != TERRACE_MISS && status != TERRACE_EXHAUSTED)
+			storm_must(status, "lease");
+	}
+	for (int i = 0; i < 5; i++)
+		terrace_release(held[i]);
+	return 0;
+}
+
 static _Noreturn void holder(struct terrace_session *session)
 {
 	uint8_t bytes[RUN][16];
 	for (uint64_t i = 0; i < 2; i++)
-		name(bytes[i], KEYS + i);
+		storm_name(bytes[i], KEYS + i);
 	struct terrace_keys keys = { bytes[0], 2, 16 };
 	struct terrace_reservation *reservation;
 	struct terrace_lease *lease;
 	enum terrace_status statuses[2];
-	must(terrace_reserve(session, &keys, NULL, 0, statuses, &reservation), "reserve");
+	storm_must(terrace_reserve(session, &keys, NULL, 0, statuses, &reservation), "reserve");
 	for (uint32_t i = 0; i < 2; i++)
 		fill(terrace_reservation_block(reservation, i, 0), KEYS + i, 1, words);
-	must(terrace_commit(reservation, 0, statuses, &lease), "commit");
+	storm_must(terrace_commit(reservation, 0, statuses, &lease), "commit");
 	/* The library keeps mappings from children; an engine that undoes that must not get its child hurt either. */
 	uintptr_t page = (uintptr_t)terrace_lease_block(lease, 0, 0) & ~(uintptr_t)4095;
 	if (madvise((void *)page, 4096, MADV_DOFORK) != 0) {
@@ -237,8 +217,8 @@ static int hog(struct terrace_session *session)
 	while (time(NULL) < end) {
 		uint32_t n = 0;
 		for (uint64_t i = 0; i < 64; i++) {
-			uint64_t number = draw(KEYS);
-			name(bytes[i], number);
+			uint64_t number = storm_draw(KEYS);
+			storm_name(bytes[i], number);
 			struct terrace_keys keys = { bytes[i], 1, 16 };
 			struct terrace_reservation *reservation;
 			enum terrace_status status, got;
@@ -250,11 +230,11 @@ static int hog(struct terrace_session *session)
 			if (status == TERRACE_EXHAUSTED)
 				continue;
 			if (status != TERRACE_MISS)
-				must(status, "lease");
-			must(terrace_reserve(session, &keys, NULL, 0, &got, &reservation), "reserve");
+				storm_must(status, "lease");
+			storm_must(terrace_reserve(session, &keys, NULL, 0, &got, &reservation), "reserve");
 			if (got == TERRACE_OK)
-				fill(terrace_reservation_block(reservation, 0, 0), number, draw(UINT64_MAX), words);
-			must(terrace_commit(reservation, 0, &got, NULL), "commit");
+				fill(terrace_reservation_block(reservation, 0, 0), number, storm_draw(UINT64_MAX), words);
+			storm_must(terrace_commit(reservation, 0, &got, NULL), "commit");
 		}
 		most = n > most ? n : most;
 		while (n > 0)
@@ -267,19 +247,19 @@ static int hog(struct terrace_session *session)
 int main(int argc, char **argv)
 {
 	if (argc < 3) {
-		fprintf(stderr, "usage: storm victim|reader|worker|holder|hog ADDRESS [SEED]\n");
+		fprintf(stderr, "usage: storm victim|reader|worker|weaver|holder|hog ADDRESS [SEED]\n");
 		return 2;
 	}
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	state = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
+	storm_seed(argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
 	words = terrace_block_bytes(&layout) / 8;
 	struct terrace_connect_options connect = TERRACE_CONNECT_OPTIONS_INIT;
 	connect.address = argv[2];
 	connect.timeout_us = 20000000;
 	struct terrace_client *client;
 	struct terrace_session *session;
-	must(terrace_connect(&connect, &client), "connect");
-	must(terrace_session_open(client, &layout, 1, NULL, &session), "open");
+	storm_must(terrace_connect(&connect, &client), "connect");
+	storm_must(terrace_session_open(client, &layout, 1, NULL, &session), "open");
 	int code = 2;
 	if (strcmp(argv[1], "victim") == 0)
 		victim(session);
@@ -287,6 +267,8 @@ int main(int argc, char **argv)
 		code = reader(session);
 	else if (strcmp(argv[1], "worker") == 0)
 		code = worker(session);
+	else if (strcmp(argv[1], "weaver") == 0)
+		code = weaver(session);
 	else if (strcmp(argv[1], "holder") == 0)
 		holder(session);
 	else if (strcmp(argv[1], "hog") == 0)

@@ -4,7 +4,7 @@
  *     storm_gpu victim ADDRESS SEED   all that, for ever; "ready" once it has begun
  *     storm_gpu reader ADDRESS SEED   leases and checks for ever; at SIGTERM prints how many blocks it checked
  *
- * Every block describes itself: word 0 is a seed, word i a function of key, seed and i; the work on the stream looks at every word.
+ * Every block describes itself (storm_blocks.h); the work on the stream looks at every word.
  * Exit 1: a wrong byte, told on stderr. 3: a call failed, or a lease's copies never came, which the daemon's death is a reason for.
  */
 #include <inttypes.h>
@@ -17,11 +17,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/include/terrace.h"
+#include "tests/fault/storm_blocks.h"
 #include "tests/sim_device.h"
 #include "tests/sim_stream.h"
 
-enum { KEYS = 96, RUN = 8, HEADS = 4, DIM = 128, BLOCK_TOKENS = 64, LAYERS = 8 };
+enum { KEYS = 96, RUN = STORM_RUN, HEADS = 4, DIM = 128, BLOCK_TOKENS = 64, LAYERS = 8 };
 
 static struct terrace_layout layout = {
 	.size = sizeof(struct terrace_layout),
@@ -40,49 +40,6 @@ static struct sim_stream *stream;
 static uint64_t words;
 static volatile sig_atomic_t ended;
 
-static uint64_t mix(uint64_t x)
-{
-	x ^= x >> 30;
-	x *= 0xbf58476d1ce4e5b9u;
-	x ^= x >> 27;
-	x *= 0x94d049bb133111ebu;
-	return x ^ x >> 31;
-}
-
-static uint64_t state;
-static uint64_t draw(uint64_t below)
-{
-	state += 0x9e3779b97f4a7c15u;
-	return mix(state) % below;
-}
-
-static void name(uint8_t key[16], uint64_t number)
-{
-	for (int i = 0; i < 8; i++)
-		key[i] = key[i + 8] = (uint8_t)(number >> 8 * i);
-}
-
-static uint64_t word(uint64_t number, uint64_t seed, uint64_t i)
-{
-	return mix(number * 0x9e3779b9u + seed + i * 0x10001u);
-}
-
-static void must(enum terrace_status status, const char *what)
-{
-	if (status == TERRACE_OK)
-		return;
-	fprintf(stderr, "%s: %s: %s\n", what, terrace_status_text(status), terrace_error());
-	exit(3);
-}
-
-static struct terrace_keys run_of_keys(uint8_t bytes[RUN][16], uint64_t *first, uint32_t count)
-{
-	*first = draw(KEYS - RUN);
-	for (uint32_t i = 0; i < count; i++)
-		name(bytes[i], *first + i);
-	return (struct terrace_keys){bytes[0], count, 16};
-}
-
 /* ---- work on the stream -------------------------------------------------------------------------------------------- */
 
 /* Blocks to look at, or to fill. */
@@ -92,23 +49,12 @@ struct job {
 	atomic_uint *wrong; /* NULL: nobody asks later, so that a wrong byte ends the process at once */
 };
 
-static bool wrong_byte(const uint64_t *block, uint64_t number)
-{
-	for (uint64_t i = 1; i < words; i++) {
-		if (block[i] == word(number, block[0], i))
-			continue;
-		fprintf(stderr, "wrong byte: key %" PRIu64 ", word %" PRIu64 " of %" PRIu64 "\n", number, i, words);
-		return true;
-	}
-	return false;
-}
-
 static enum status look(void *arg, bool failed)
 {
 	struct job *j = arg;
 
 	for (uint32_t i = 0; i < j->count && !failed; i++) {
-		if (!j->addresses[i] || !wrong_byte(sim_at(j->addresses[i]), j->first + i))
+		if (!j->addresses[i] || !storm_wrong(sim_at(j->addresses[i]), j->first + i, words))
 			continue;
 		if (!j->wrong)
 			_exit(1);
@@ -127,7 +73,7 @@ static enum status fill(void *arg, bool failed)
 		uint64_t *block = j->addresses[i] ? sim_at(j->addresses[i]) : NULL;
 
 		for (uint64_t k = 1; block && k < words; k++) {
-			block[k] = word(j->first + i, j->seed, k);
+			block[k] = storm_word(j->first + i, j->seed, k);
 			if (k == words / 2)
 				nanosleep(&(struct timespec){0, 20000}, NULL);
 		}
@@ -147,7 +93,7 @@ static struct job *job_make(uint64_t first, uint32_t count, atomic_uint *wrong)
 	j->first = first;
 	j->count = count;
 	j->wrong = wrong;
-	j->seed = draw(UINT64_MAX);
+	j->seed = storm_draw(UINT64_MAX);
 	return j;
 }
 
@@ -177,7 +123,7 @@ static void attend(const uint64_t *addresses, uint32_t count)
 			return;
 	memcpy(scratch.blocks, addresses, count * sizeof(*addresses));
 	scratch.kv_tokens = count * BLOCK_TOKENS;
-	o.layer = (uint32_t)draw(LAYERS);
+	o.layer = (uint32_t)storm_draw(LAYERS);
 	o.sequences = o.queries = 1;
 	o.q_heads = HEADS;
 	o.q = sim_mark(scratch.q);
@@ -188,8 +134,8 @@ static void attend(const uint64_t *addresses, uint32_t count)
 	o.lse = sim_mark(scratch.lse);
 	o.workspace = sim_mark(scratch.workspace);
 	o.workspace_bytes = sizeof(scratch.workspace);
-	must(terrace_cuda_attend_plan(&layout, &o, stream), "plan");
-	must(terrace_cuda_attend(&layout, &o, stream), "attend");
+	storm_must(terrace_cuda_attend_plan(&layout, &o, stream), "plan");
+	storm_must(terrace_cuda_attend(&layout, &o, stream), "attend");
 	if (sim_stream_synchronize(stream) != STATUS_OK)
 		exit(3);
 }
@@ -198,7 +144,7 @@ static void attend(const uint64_t *addresses, uint32_t count)
 
 static void judge(struct terrace_lease *lease, const atomic_uint *wrong)
 {
-	must(terrace_lease_check(lease), "the lease's copies");
+	storm_must(terrace_lease_check(lease), "the lease's copies");
 	if (atomic_load(wrong))
 		exit(1);
 }
@@ -209,7 +155,7 @@ static uint64_t lease_and_check(void)
 	struct terrace_lease_options o = TERRACE_LEASE_OPTIONS_INIT;
 	uint8_t bytes[RUN][16];
 	uint64_t first;
-	struct terrace_keys keys = run_of_keys(bytes, &first, RUN);
+	struct terrace_keys keys = storm_keys(bytes, KEYS, &first, RUN);
 	atomic_uint wrong = 0;
 	struct terrace_lease *lease;
 	enum terrace_status status;
@@ -218,21 +164,21 @@ static uint64_t lease_and_check(void)
 	uint32_t count;
 
 	o.gpu = 0;
-	o.gpu_or_host = draw(2) == 0;
+	o.gpu_or_host = storm_draw(2) == 0;
 	status = terrace_lease_with(session, &keys, &o, 0, &lease);
 	if (status == TERRACE_MISS || status == TERRACE_EXHAUSTED)
 		return 0;
-	must(status, "lease");
+	storm_must(status, "lease");
 	count = terrace_lease_count(lease);
-	must(terrace_lease_addresses(lease, 0, addresses), "addresses");
+	storm_must(terrace_lease_addresses(lease, 0, addresses), "addresses");
 	/* All layers are one wait, or one each. */
-	for (uint32_t l = draw(2) ? LAYERS - 1 : 0; l < LAYERS; l++)
-		must(terrace_lease_wait_layer(lease, l, stream), "wait");
-	if (draw(2) == 0 && terrace_lease_check(lease) == TERRACE_OK) {
+	for (uint32_t l = storm_draw(2) ? LAYERS - 1 : 0; l < LAYERS; l++)
+		storm_must(terrace_lease_wait_layer(lease, l, stream), "wait");
+	if (storm_draw(2) == 0 && terrace_lease_check(lease) == TERRACE_OK) {
 		j = job_make(first, count, NULL);
 		memcpy(j->addresses, addresses, sizeof(addresses));
 		stream_put(look, j);
-		must(terrace_release_after(lease, stream), "release");
+		storm_must(terrace_release_after(lease, stream), "release");
 		return count;
 	}
 	j = job_make(first, count, &wrong);
@@ -250,15 +196,15 @@ static void host_lease_and_check(void)
 {
 	uint8_t bytes[RUN][16];
 	uint64_t first;
-	struct terrace_keys keys = run_of_keys(bytes, &first, RUN);
+	struct terrace_keys keys = storm_keys(bytes, KEYS, &first, RUN);
 	struct terrace_lease *lease;
 	enum terrace_status status = terrace_lease(session, &keys, TERRACE_LEASE_PREFIX, 0, &lease);
 
 	if (status == TERRACE_MISS || status == TERRACE_EXHAUSTED)
 		return;
-	must(status, "host lease");
+	storm_must(status, "host lease");
 	for (uint32_t i = 0; i < terrace_lease_count(lease); i++)
-		if (wrong_byte(terrace_lease_block(lease, i, 0), first + i))
+		if (storm_wrong(terrace_lease_block(lease, i, 0), first + i, words))
 			exit(1);
 	terrace_release(lease);
 }
@@ -266,21 +212,21 @@ static void host_lease_and_check(void)
 static void host_put(void)
 {
 	uint8_t bytes[RUN][16];
-	uint64_t first, seed = draw(UINT64_MAX);
-	struct terrace_keys keys = run_of_keys(bytes, &first, 1 + (uint32_t)draw(RUN));
+	uint64_t first, seed = storm_draw(UINT64_MAX);
+	struct terrace_keys keys = storm_keys(bytes, KEYS, &first, 1 + (uint32_t)storm_draw(RUN));
 	struct terrace_reservation *r;
 	enum terrace_status status = terrace_reserve(session, &keys, NULL, 0, NULL, &r);
 
 	if (status == TERRACE_EXHAUSTED)
 		return;
-	must(status, "host reserve");
+	storm_must(status, "host reserve");
 	for (uint32_t i = 0; i < keys.count; i++) {
 		uint64_t *block = terrace_reservation_block(r, i, 0);
 
 		for (uint64_t k = 0; block && k < words; k++)
-			block[k] = k ? word(first + i, seed, k) : seed;
+			block[k] = k ? storm_word(first + i, seed, k) : seed;
 	}
-	must(terrace_commit(r, 0, NULL, NULL), "host commit");
+	storm_must(terrace_commit(r, 0, NULL, NULL), "host commit");
 }
 
 static void put(void)
@@ -288,7 +234,7 @@ static void put(void)
 	struct terrace_reserve_options o = TERRACE_RESERVE_OPTIONS_INIT;
 	uint8_t bytes[RUN][16];
 	uint64_t first;
-	struct terrace_keys keys = run_of_keys(bytes, &first, 1 + (uint32_t)draw(RUN));
+	struct terrace_keys keys = storm_keys(bytes, KEYS, &first, 1 + (uint32_t)storm_draw(RUN));
 	struct job *j = job_make(first, keys.count, NULL);
 	struct terrace_reservation *r;
 	struct terrace_lease *lease = NULL;
@@ -301,21 +247,21 @@ static void put(void)
 		free(j);
 		return;
 	}
-	must(status, "reserve");
-	must(terrace_reservation_addresses(r, 0, j->addresses), "addresses");
+	storm_must(status, "reserve");
+	storm_must(terrace_reservation_addresses(r, 0, j->addresses), "addresses");
 	stream_put(fill, j);
-	if (draw(3)) {
-		must(terrace_commit_after(r, stream, 0, NULL, &op), "commit_after");
-		must(terrace_commit_finish(op, NULL), "commit");
+	if (storm_draw(3)) {
+		storm_must(terrace_commit_after(r, stream, 0, NULL, &op), "commit_after");
+		storm_must(terrace_commit_finish(op, NULL), "commit");
 		return;
 	}
 	if (sim_stream_synchronize(stream) != STATUS_OK)
 		exit(3);
-	if (draw(2)) {
+	if (storm_draw(2)) {
 		terrace_abort(r);
 		return;
 	}
-	must(terrace_commit(r, 0, NULL, &lease), "commit");
+	storm_must(terrace_commit(r, 0, NULL, &lease), "commit");
 	terrace_release(lease);
 }
 
@@ -324,16 +270,16 @@ static _Noreturn void victim(void)
 	for (uint64_t turn = 0;; turn++) {
 		uint8_t key[RUN][16];
 		uint64_t first;
-		struct terrace_keys one = run_of_keys(key, &first, 1);
+		struct terrace_keys one = storm_keys(key, KEYS, &first, 1);
 
 		put();
-		if (draw(2))
+		if (storm_draw(2))
 			host_put();
 		lease_and_check();
-		if (draw(4) == 0)
+		if (storm_draw(4) == 0)
 			host_lease_and_check();
-		if (draw(16) == 0)
-			must(terrace_delete(session, &one, 0, NULL), "delete");
+		if (storm_draw(16) == 0)
+			storm_must(terrace_delete(session, &one, 0, NULL), "delete");
 		if (turn == 0) {
 			puts("ready");
 			fflush(stdout);
@@ -375,15 +321,15 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	state = strtoull(argv[3], NULL, 10);
+	storm_seed(strtoull(argv[3], NULL, 10));
 	words = terrace_block_bytes(&layout) / 8;
 	stream = sim_stream_create();
-	must(terrace_cuda_load(SIM_PLUGIN), "plugin");
+	storm_must(terrace_cuda_load(SIM_PLUGIN), "plugin");
 	connect.address = argv[2];
 	connect.timeout_us = 20000000;
 	options.gpu = true;
-	must(terrace_connect(&connect, &client), "connect");
-	must(terrace_session_open(client, &layout, 1, &options, &session), "open");
+	storm_must(terrace_connect(&connect, &client), "connect");
+	storm_must(terrace_session_open(client, &layout, 1, &options, &session), "open");
 	if (strcmp(argv[1], "victim") == 0)
 		victim();
 	reader();

@@ -53,17 +53,26 @@ def watch(pid, seconds, workers):
     return memory, files
 
 
+def weave(storm, daemon, seconds):
+    """Fills the graph: 16 edges a block, which the workers alone take minutes to find. What keeps them in the catalog grows with them."""
+    weaver = subprocess.Popen([storm, "weaver", daemon.address, "99"])
+    time.sleep(seconds)
+    weaver.terminate()
+    assert weaver.wait(timeout=30) == 0
+
+
 def main():
     terraced, storm, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
     with tempfile.TemporaryDirectory(prefix="terrace-endurance-") as folder:
-        # 512 blocks of 37 KiB: 18 MiB. The graph's tables are bounded, but their pages are taken as they fill: of this size they are full
-        # before memory is watched (with 131072 nodes it would go on for minutes, and a leak would hide in it).
+        # 512 blocks of 37 KiB: 18 MiB. All else is the daemon's default, the graph too: its tables are taken at the start, or filled before
+        # memory is watched.
         with running(terraced, "--host-bytes", "6MiB", "--extent-bytes", "1MiB", "--disks",
-                     "%s/a:10MiB,%s/b:10MiB" % (folder, folder), "--slab-bytes", "2MiB", "--graph-nodes", "256") as daemon:
+                     "%s/a:10MiB,%s/b:10MiB" % (folder, folder), "--slab-bytes", "2MiB") as daemon:
             workers = [subprocess.Popen([storm, "worker", daemon.address, str(n)], stdout=subprocess.PIPE, text=True)
                        for n in range(WORKERS)]
             for worker in workers:
                 assert worker.stdout.readline() == "ready\n"
+            weave(storm, daemon, seconds * WARM_UP / 3)
             memory, files = watch(daemon.process.pid, seconds, workers)
             checked = 0
             for worker in workers:

@@ -1,0 +1,263 @@
+/* What policies have learned, and which conversation ended where, over restarts: pieces of bytes (policy_ops.keep) in the catalog's table
+ * of edges, written some at a pass, round after round, and all of them anew at an orderly stop.
+ *
+ *     piece  'c', of whom 1, where 8, what 8, number 4        version 1, 0 3, ~0 4, unix ms 8, the piece
+ *
+ * Of whom: 'm' a layout's blocks in memory (0, layout), 'g' on a GPU (its number, layout), 'd' a disk's slots of a size (disk, bytes), 'k' the
+ * conversations. Numbers in keys are big-endian. A piece that is there no more is dropped at the end of its owner's round; those of an
+ * owner that has not come back for a month, at a start. A policy takes its pieces up when it is made, before it is told of anything. What it
+ * refuses is passed over: it learns that again.
+ */
+#include <string.h>
+#include <time.h>
+
+#include "daemon/cache_advice_graph.h"
+#include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
+
+enum {
+	VERSION = 1,
+	KEY = 22, HEAD = 16,
+	CONVERSATION_VERSION = 1, CONVERSATION_HEAD = 4, CONVERSATION_BYTES = 16,
+};
+#define ROUND_US (30 * 1000 * 1000ull)
+#define MONTH_MS (30ull * 24 * 3600 * 1000)
+
+_Static_assert(HEAD + POLICY_PIECE_MAX <= CATALOG_VALUE_MAX, "a piece is a record");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are written as they lie in memory");
+
+static uint64_t unix_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static void put_be(uint8_t *at, uint64_t n, int bytes)
+{
+	for (int i = 0; i < bytes; i++)
+		at[i] = (uint8_t)(n >> 8 * (bytes - 1 - i));
+}
+
+static void key_of(const struct learner *l, uint32_t number, uint8_t key[KEY])
+{
+	key[0] = 'c';
+	key[1] = (uint8_t)l->whom;
+	put_be(key + 2, l->where, 8);
+	put_be(key + 10, l->what, 8);
+	put_be(key + 18, number, 4);
+}
+
+/* ---- conversations ---- */
+
+static size_t conversations_keep(const struct advice *a, uint64_t *cursor, uint8_t out[POLICY_PIECE_MAX])
+{
+	uint16_t head[2] = { CONVERSATION_VERSION, 0 };
+	size_t at = CONVERSATION_HEAD;
+
+	for (; *cursor < CONVERSATIONS && at + CONVERSATION_BYTES <= POLICY_PIECE_MAX; ++*cursor) {
+		const struct conversation *v = &a->conversation[*cursor];
+		const uint64_t words[2] = { v->tail, (uint64_t)v->number << 16 | v->turn };
+
+		if (!v->tail)
+			continue;
+		memcpy(out + at, words, sizeof(words));
+		at += sizeof(words);
+		head[1]++;
+	}
+	memcpy(out, head, sizeof(head));
+	return head[1] ? at : 0;
+}
+
+static void conversations_recall(struct advice *a, const uint8_t *bytes, size_t size)
+{
+	uint16_t head[2];
+	uint64_t words[2];
+
+	if (size < CONVERSATION_HEAD)
+		return;
+	memcpy(head, bytes, sizeof(head));
+	if (head[0] != CONVERSATION_VERSION || size != CONVERSATION_HEAD + (size_t)head[1] * CONVERSATION_BYTES)
+		return;
+	for (size_t at = CONVERSATION_HEAD; at < size; at += CONVERSATION_BYTES) {
+		memcpy(words, bytes + at, sizeof(words));
+		if (!words[0])
+			continue;
+		a->conversation[words[0] % CONVERSATIONS] = (struct conversation){ words[0], words[1] >> 16, words[1] & UINT16_MAX };
+		if (words[1] >> 16 > a->conversations)
+			a->conversations = words[1] >> 16;
+	}
+}
+
+/* ---- who has something to keep ---- */
+
+static bool learner_of_disk(struct cache *c, uint32_t *n, struct learner *out)
+{
+	for (uint32_t i = 0; i < c->tier->unit_count; i++)
+		for (const struct disk_class *k = c->tier->units[i].classes; k; k = k->next)
+			if (!(*n)--) {
+				*out = (struct learner){ 'd', c->tier->units[i].id, k->slot_bytes, c->tier->policy, k->policy };
+				return true;
+			}
+	return false;
+}
+
+static bool learner_of_gpu(struct cache *c, uint32_t *n, struct learner *out)
+{
+	for (uint32_t g = 0; c->vram && g < c->vram->count; g++)
+		for (uint32_t i = 0; i < c->pool_count; i++) {
+			const struct vram_pool *vp = c->vram->gpu[g]->pools[i];
+
+			if (vp && !(*n)--) {
+				*out = (struct learner){ 'g', g, c->pools[i]->layout_id, c->policy, vp->policy };
+				return true;
+			}
+		}
+	return false;
+}
+
+/* The n-th; they are only ever added. */
+static bool learner_at(struct cache *c, uint32_t n, struct learner *out)
+{
+	if (n < c->pool_count) {
+		*out = (struct learner){ 'm', 0, c->pools[n]->layout_id, c->policy, c->pools[n]->policy };
+		return true;
+	}
+	n -= c->pool_count;
+	if (n == 0) {
+		*out = (struct learner){ .whom = 'k' };
+		return true;
+	}
+	n--;
+	return learner_of_disk(c, &n, out) || learner_of_gpu(c, &n, out);
+}
+
+/* ---- out ---- */
+
+/* The next piece; 0: this one has no more. */
+static size_t piece_of(struct cache *c, const struct learner *l, uint64_t *cursor, uint8_t *out)
+{
+	if (l->whom == 'k')
+		return conversations_keep(c->advice, cursor, out);
+	return l->ops->keep ? l->ops->keep(l->policy, cursor, out) : 0;
+}
+
+/* What an earlier round had more of. */
+static void drop_rest(struct catalog *catalog, const struct learner *l, uint32_t number)
+{
+	uint8_t key[KEY], value[CATALOG_VALUE_MAX];
+
+	for (;; number++) {
+		size_t bytes = sizeof(value);
+
+		key_of(l, number, key);
+		if (catalog_get(catalog, CATALOG_EDGES, key, sizeof(key), value, &bytes) == STATUS_MISS)
+			return;
+		if (catalog_drop(catalog, CATALOG_EDGES, key, sizeof(key)))
+			return;
+	}
+}
+
+/* False: the round is over, or the catalog takes no more now. */
+static bool keep_piece(struct cache *c, struct advisor *a, struct learning *k)
+{
+	uint8_t key[KEY], value[HEAD + POLICY_PIECE_MAX] = { VERSION };
+	const uint64_t before = k->cursor, ms = unix_ms();
+	const uint32_t round = UINT32_MAX; /* of the graph's rounds: none */
+	struct learner l;
+	size_t bytes = 0;
+
+	cache_lock(c);
+	k->on = learner_at(c, k->at, &l);
+	if (k->on)
+		bytes = piece_of(c, &l, &k->cursor, value + HEAD);
+	cache_unlock(c);
+	if (!k->on)
+		return false;
+	if (!bytes) {
+		drop_rest(c->tier->catalog, &l, k->number);
+		k->at++;
+		k->number = 0;
+		k->cursor = 0;
+		return true;
+	}
+	key_of(&l, k->number, key);
+	memcpy(value + 4, &round, 4);
+	memcpy(value + 8, &ms, 8);
+	if (catalog_put(c->tier->catalog, CATALOG_EDGES, key, sizeof(key), value, HEAD + bytes)) {
+		k->cursor = before;
+		return false;
+	}
+	k->number++;
+	atomic_fetch_add(&a->pieces, 1);
+	return true;
+}
+
+void learned_keep(struct cache *c, struct advisor *a, uint32_t pieces)
+{
+	struct learning *k = &a->learning;
+
+	if (!c->tier || !c->tier->catalog || !a->loaded)
+		return;
+	if (!k->on && pieces != UINT32_MAX && a->latest_us - k->round_us < ROUND_US)
+		return;
+	if (!k->on || pieces == UINT32_MAX) /* the last time: all of it as it is now */
+		*k = (struct learning){ .on = true, .round_us = a->latest_us };
+	while (pieces && keep_piece(c, a, k))
+		pieces--;
+}
+
+/* ---- in ---- */
+
+static void take_up(struct cache *c, const struct learner *l, const uint8_t *value, size_t bytes)
+{
+	uint64_t ms, now_ms = unix_ms();
+
+	if (bytes < HEAD || value[0] != VERSION)
+		return;
+	memcpy(&ms, value + 8, 8);
+	if (l->whom == 'k')
+		conversations_recall(c->advice, value + HEAD, bytes - HEAD);
+	else
+		l->ops->recall(l->policy, c->now_us, now_ms > ms && now_ms - ms < MONTH_MS ? (now_ms - ms) * 1000 : 0, value + HEAD, bytes - HEAD);
+}
+
+static void recall_all(struct cache *c, const struct learner *l)
+{
+	uint8_t key[KEY], value[CATALOG_VALUE_MAX];
+	enum status s = STATUS_OK;
+
+	for (uint32_t number = 0; s == STATUS_OK || s == STATUS_CORRUPT; number++) {
+		size_t bytes = sizeof(value);
+
+		key_of(l, number, key);
+		s = catalog_get(c->tier->catalog, CATALOG_EDGES, key, sizeof(key), value, &bytes);
+		if (s == STATUS_OK)
+			take_up(c, l, value, bytes);
+	}
+}
+
+void learned_recall(struct cache *c, const struct learner *l)
+{
+	if (c->advice->advisor && c->tier && c->tier->catalog && l->ops->recall)
+		recall_all(c, l);
+}
+
+void learned_conversations(struct cache *c)
+{
+	const struct learner l = { .whom = 'k' };
+
+	if (c->tier && c->tier->catalog)
+		recall_all(c, &l);
+}
+
+bool learned_is_old(const uint8_t *key, size_t key_bytes, const uint8_t *value, size_t value_bytes)
+{
+	uint64_t ms;
+
+	if (key_bytes != KEY || key[0] != 'c' || value_bytes < HEAD)
+		return false;
+	memcpy(&ms, value + 8, 8);
+	return unix_ms() > ms + MONTH_MS;
+}

@@ -1,0 +1,145 @@
+/* See cache_sums.h. A batch is a counter that its caller and some helpers take numbers from. A helper that the pool comes to late finds
+ * none left, and nobody waits for it. */
+#include "daemon/cache_sums.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+enum { SUM_QUEUE = 256, SUM_THREADS_MAX = 16 };
+
+struct sums {
+	pthread_mutex_t lock;          /* of the pointer */
+	struct workers *pool;          /* NULL: none any more */
+	uint32_t threads;
+};
+
+struct batch;
+struct helper {
+	struct work work;              /* first */
+	struct batch *batch;
+};
+
+struct batch {
+	void (*one)(void *arg, uint32_t i);
+	void *arg;
+	uint32_t count;
+	_Atomic uint32_t next, done, holders;
+	sem_t over;
+	struct helper helper[SUM_THREADS_MAX];
+};
+
+bool sums_create(struct cache *c)
+{
+	const uint32_t threads = c->options.sum_threads < SUM_THREADS_MAX ? c->options.sum_threads : SUM_THREADS_MAX;
+	struct sums *s;
+
+	if (!threads || !(c->options.disk_count || c->options.gpu_count))
+		return true;
+	s = calloc(1, sizeof(*s));
+	if (!s || workers_create(threads, SUM_QUEUE, &s->pool)) {
+		free(s);
+		return false;
+	}
+	pthread_mutex_init(&s->lock, NULL);
+	s->threads = threads;
+	c->sums = s;
+	return true;
+}
+
+void sums_stop(struct cache *c)
+{
+	struct workers *pool;
+
+	if (!c->sums)
+		return;
+	pthread_mutex_lock(&c->sums->lock);
+	pool = c->sums->pool;
+	c->sums->pool = NULL;
+	pthread_mutex_unlock(&c->sums->lock);
+	workers_destroy(pool);
+}
+
+void sums_destroy(struct cache *c)
+{
+	sums_stop(c);
+	if (c->sums)
+		pthread_mutex_destroy(&c->sums->lock);
+	free(c->sums);
+	c->sums = NULL;
+}
+
+bool sums_submit(struct cache *c, struct work *work)
+{
+	bool taken;
+
+	if (!c->sums)
+		return false;
+	pthread_mutex_lock(&c->sums->lock);
+	taken = c->sums->pool && workers_submit(c->sums->pool, work) == STATUS_OK;
+	pthread_mutex_unlock(&c->sums->lock);
+	return taken;
+}
+
+static void batch_let_go(struct batch *b)
+{
+	if (atomic_fetch_sub_explicit(&b->holders, 1, memory_order_acq_rel) > 1)
+		return;
+	sem_destroy(&b->over);
+	free(b);
+}
+
+static void batch_work(struct batch *b)
+{
+	uint32_t i;
+
+	while ((i = atomic_fetch_add_explicit(&b->next, 1, memory_order_relaxed)) < b->count) {
+		b->one(b->arg, i);
+		if (atomic_fetch_add_explicit(&b->done, 1, memory_order_acq_rel) + 1 == b->count)
+			sem_post(&b->over);
+	}
+}
+
+static void help(struct work *w)
+{
+	struct batch *b = ((struct helper *)w)->batch;
+
+	batch_work(b);
+	batch_let_go(b);
+}
+
+static void ask_for_help(struct cache *c, struct batch *b)
+{
+	for (uint32_t i = 0; i < c->sums->threads && i + 1 < b->count; i++) {
+		b->helper[i] = (struct helper){ .work = { .run = help }, .batch = b };
+		atomic_fetch_add_explicit(&b->holders, 1, memory_order_relaxed);
+		if (!sums_submit(c, &b->helper[i].work)) {
+			batch_let_go(b);
+			return;
+		}
+	}
+}
+
+void sums_each(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void *arg)
+{
+	struct batch *b = c->sums && count > 1 ? malloc(sizeof(*b)) : NULL;
+
+	if (!b) {
+		for (uint32_t i = 0; i < count; i++)
+			one(arg, i);
+		return;
+	}
+	b->one = one;
+	b->arg = arg;
+	b->count = count;
+	atomic_init(&b->next, 0);
+	atomic_init(&b->done, 0);
+	atomic_init(&b->holders, 1);
+	sem_init(&b->over, 0, 0);
+	ask_for_help(c, b);
+	batch_work(b);
+	while (sem_wait(&b->over))
+		continue;
+	batch_let_go(b);
+}

@@ -1,0 +1,231 @@
+/* Leases on GPUs whose copies are under way: what the board says of the layers, and what is left when nobody waits for them any more. */
+#include "tests/cache_vram_rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static double moved(struct vram_rig *v, const char *from, const char *to)
+{
+	char labels[48];
+
+	rig_quiet(&v->r); /* the board knows of a copy before the books do */
+	snprintf(labels, sizeof(labels), "from=%s,to=%s", from, to);
+	return rig_stat(&v->r, "terrace_moved_bytes_total", labels) / VR_BLOCK_BYTES;
+}
+
+START_TEST(layers_come_in_their_order)
+{
+	struct cache_place p[8];
+	struct cache_leased l, second;
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32 });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 8), 8);
+	ck_assert_uint_eq(vr_put(&v, 0, 100, 1), 1); /* the GPU has an extent now */
+	rig_quiet(&v.r);
+	for (int round = 0; round < 3; round++) {
+		vr_hold(&v, 0, 1);
+		ck_assert_int_eq(vr_lease(&v, 0, round * 2, 2, true, false, p, &l), STATUS_OK);
+		ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+		for (int i = 0; !vr_layer_there(&v, &l, 0); i++) {
+			ck_assert_int_lt(i, 50000);
+			nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+		}
+		ck_assert(!vr_layer_there(&v, &l, 1));
+		for (uint64_t n = 0; n < 2; n++) { /* the first layer of each block, and of the others nothing */
+			uint8_t *whole = calloc(1, VR_BLOCK_BYTES);
+
+			rig_fill(whole, VR_BLOCK_BYTES, round * 2 + n, 0);
+			ck_assert_mem_eq(vr_bytes(&v, &p[n]), whole, VR_BLOCK_BYTES / VR_LAYERS);
+			ck_assert_mem_ne(vr_bytes(&v, &p[n]) + VR_BLOCK_BYTES / VR_LAYERS, whole + VR_BLOCK_BYTES / VR_LAYERS, 64);
+			free(whole);
+		}
+		/* Another lease of the same blocks waits for the same copies. */
+		ck_assert_int_eq(vr_lease(&v, 0, round * 2, 2, true, false, p, &second), STATUS_OK);
+		ck_assert_uint_eq(second.board_layers, VR_LAYERS);
+		ck_assert(!vr_layer_there(&v, &second, 0));
+		vr_go(&v, 0);
+		vr_wait_layers(&v, &l);
+		vr_wait_layers(&v, &second);
+		for (uint64_t n = 0; n < 2; n++)
+			ck_assert(vr_matches(&v, &p[n], round * 2 + n, 0));
+		vr_release(&v, &l);
+		vr_release(&v, &second);
+	}
+	ck_assert_double_eq(moved(&v, "host", "gpu"), 6);
+	vr_close(&v);
+}
+END_TEST
+
+static void layer_matches(struct vram_rig *v, const struct cache_place *p, uint32_t count, uint32_t layer)
+{
+	const uint32_t bytes = VR_BLOCK_BYTES / VR_LAYERS;
+	uint8_t *whole = malloc(VR_BLOCK_BYTES);
+
+	for (uint64_t n = 0; n < count; n++) {
+		rig_fill(whole, VR_BLOCK_BYTES, n, 0);
+		ck_assert_mem_eq(vr_bytes(v, &p[n]) + layer * bytes, whole + layer * bytes, bytes);
+	}
+	free(whole);
+}
+
+/* The same when the GPU has no memory for them yet. _i: of several extents, whose copies begin one after the other: a layer is there when
+ * it is of all of them. */
+START_TEST(layers_come_while_extents_are_made)
+{
+	const uint32_t count = _i ? 3 * VR_EXTENT_SLOTS - 2 : VR_EXTENT_SLOTS - 2;
+	struct cache_place p[3 * VR_EXTENT_SLOTS];
+	struct cache_leased l, second;
+	struct vram_rig v;
+
+	setenv("SIM_GPU_US_PER_MIB", "2000", 1);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 4 * VR_EXTENT_SLOTS, .host_slots = 4 * VR_EXTENT_SLOTS });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, count), count);
+	vr_hold(&v, 0, !_i);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, count, true, false, p, &l), STATUS_OK);
+	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+	if (_i)
+		vr_go(&v, 0);
+	for (uint32_t layer = 0; layer < VR_LAYERS; layer++) {
+		for (int i = 0; !vr_layer_there(&v, &l, layer); i++) {
+			ck_assert_int_lt(i, 50000);
+			nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
+		}
+		ck_assert(_i || layer == VR_LAYERS - 1 || !vr_layer_there(&v, &l, layer + 1));
+		layer_matches(&v, p, count, layer);
+		if (!_i)
+			vr_hold(&v, 0, layer + 2);
+	}
+	vr_go(&v, 0);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, count, true, false, p, &second), STATUS_OK);
+	vr_wait_layers(&v, &second);
+	vr_release(&v, &l);
+	vr_release(&v, &second);
+	vr_close(&v);
+}
+END_TEST
+
+static void ready(void *arg)
+{
+	atomic_fetch_add((_Atomic int *)arg, 1);
+}
+
+/* A call that does not come back for what it waited for leaves nothing behind; nor does one whose GPU is lost meanwhile. */
+START_TEST(a_lease_that_is_given_up)
+{
+	_Atomic int called = 0;
+	struct cache_wait w = { .ready = ready, .arg = &called };
+	struct cache_keys k = rig_keys(0, 4);
+	struct cache_on on = { .gpu = 0 };
+	struct cache_place p[4];
+	struct cache_leased l;
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32 });
+	on.attachment = v.r.attachment;
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
+	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 4, &l, &w, &v.r.why), STATUS_BUSY);
+	if (_i == 1)
+		vr_lose(&v, 0);
+	for (int i = 0; _i && !called; i++) {
+		ck_assert_int_lt(i, 10000);
+		rig_tick(v.r.c, v.r.now);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	cache_wait_end(v.r.c, &w);
+	if (_i != 1) {
+		ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
+		vr_wait_layers(&v, &l);
+		layer_matches(&v, p, 4, VR_LAYERS - 1);
+		vr_release(&v, &l);
+	}
+	free((void *)k.bytes);
+	vr_close(&v);
+}
+END_TEST
+
+/* A lease that is given back while its copies are under way, and its blocks deleted: nothing is left behind. */
+START_TEST(given_back_while_it_is_copied)
+{
+	struct cache_place p[4];
+	struct cache_leased l;
+	enum status st[4];
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32 });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
+	vr_hold(&v, 0, 2);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
+	vr_release(&v, &l);
+	ck_assert_int_eq(rig_delete(&v.r, 2, 2, st), STATUS_OK);
+	vr_go(&v, 0);
+	rig_quiet(&v.r);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 4), 2);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_slots_used", "gpu=0"), 2);
+	vr_close(&v);
+}
+END_TEST
+
+/* What no board can tell of, a copy from another GPU, or any without a board, is waited for. */
+START_TEST(granted_when_it_is_there)
+{
+	const bool across = _i;
+	_Atomic int called = 0;
+	struct cache_wait w = { .ready = ready, .arg = &called }, second = w;
+	struct cache_keys k = rig_keys(0, 2);
+	struct cache_on on = { .gpu = across };
+	struct cache_place p[2];
+	struct cache_leased l;
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = 16, .host_slots = 32, .no_board = !across,
+						.write_back = true });
+	on.attachment = v.r.attachment;
+	ck_assert_uint_eq(vr_put(&v, across ? 0 : CACHE_HOST, 0, 2), 2);
+	ck_assert_uint_eq(vr_put(&v, across, 50, 1), 1); /* there is an extent */
+	vr_hold(&v, across, 1);
+	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 2, &l, &w, &v.r.why), STATUS_BUSY);
+	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 2, &l, &second, &v.r.why), STATUS_BUSY);
+	for (int i = 0; i < 50; i++) {
+		rig_tick(v.r.c, v.r.now);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+		ck_assert_int_eq(called, 0);
+	}
+	vr_go(&v, across);
+	for (int i = 0; called < 2; i++) {
+		ck_assert_int_lt(i, 10000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 2, &l, &w, &v.r.why), STATUS_OK);
+	cache_wait_end(v.r.c, &w);
+	cache_wait_end(v.r.c, &second);
+	ck_assert_uint_eq(l.board_layers, 0);
+	for (uint64_t n = 0; n < 2; n++)
+		ck_assert(vr_on_gpu(&p[n], across) && vr_matches(&v, &p[n], n, 0));
+	vr_release(&v, &l);
+	free((void *)k.bytes);
+	vr_close(&v);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("cache_vram_layers");
+	TCase *t = tcase_create("cache_vram_layers");
+	SRunner *runner;
+	int failed;
+
+	tcase_set_timeout(t, 120);
+	tcase_add_test(t, layers_come_in_their_order);
+	tcase_add_loop_test(t, layers_come_while_extents_are_made, 0, 2);
+	tcase_add_loop_test(t, a_lease_that_is_given_up, 0, 3);
+	tcase_add_loop_test(t, granted_when_it_is_there, 0, 2);
+	tcase_add_test(t, given_back_while_it_is_copied);
+	suite_add_tcase(suite, t);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

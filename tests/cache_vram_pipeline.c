@@ -1,0 +1,131 @@
+/* From a disk to a GPU: reads and copies, each as slow as a test can make them, go on beside each other. */
+#include "tests/cache_vram_rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { BLOCKS = 48, DEPTH = 4, ROUNDS = 8, READ_US = 4000, COPY_US_PER_MIB = 16000 }; /* four blocks are a MiB */
+
+static _Atomic uint32_t read_us;
+
+static int64_t now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+/* On the disk's one thread: one read after the other. A machine that sleeps too long is made up for by the next ones. */
+static int slowly(void *arg, const struct ring_request *q, uint32_t *most)
+{
+	static int64_t free_us;
+	int64_t now = now_us();
+
+	(void)arg;
+	(void)most;
+	if (q->op != RING_READ || !read_us)
+		return 0;
+	free_us = (free_us < now - DEPTH * READ_US ? now : free_us) + read_us;
+	if (free_us > now)
+		nanosleep(&(struct timespec){ .tv_nsec = (free_us - now) * 1000 }, NULL);
+	return 0;
+}
+
+static const struct ring_calls calls = { .fault = slowly };
+
+static void open_on(struct vram_rig *v, const struct rig_disks *d, uint32_t host_slots)
+{
+	setenv("SIM_GPU_US_PER_MIB", read_us ? "16000" : "0", 1);
+	vr_open(v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS + 16, .host_slots = host_slots, .disks = d, .spill_milli = 900,
+					       .sum_threads = 2, .io_calls = &calls, .disk_depth = DEPTH });
+	rig_restored(&v->r);
+}
+
+/* A disk with the blocks. */
+static void prepare(struct rig_disks *d)
+{
+	struct vram_rig v;
+
+	read_us = 0;
+	vr_disks_make(d, 1, 2 * BLOCKS);
+	open_on(&v, d, BLOCKS + 16);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, BLOCKS), BLOCKS);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	vr_close(&v);
+}
+
+static double warm(struct vram_rig *v, int32_t gpu)
+{
+	const double since = (double)now_us() / 1e3;
+
+	ck_assert_uint_eq(vr_warm(v, gpu, 0, BLOCKS), BLOCKS);
+	return (double)now_us() / 1e3 - since;
+}
+
+static double least(double a, double b)
+{
+	return a < b ? a : b;
+}
+
+/* The longer of the two and a chunk of the other, not the sum. */
+static bool overlap(double reading, double copying, double both)
+{
+	return both < (reading > copying ? reading : copying) + least(reading, copying) / 4;
+}
+
+/* All of it, and what each of the two takes alone, at best; on a busy machine that takes a few rounds. `host_slots` of memory on the way. */
+static void times(const struct rig_disks *d, uint32_t host_slots, double *reading, double *copying, double *both)
+{
+	struct vram_rig v;
+
+	*reading = *copying = 1e9;
+	*both = 1e10;
+	for (int i = 0; i < ROUNDS && !overlap(*reading, *copying, *both); i++) {
+		read_us = READ_US;
+		open_on(&v, d, BLOCKS + 16);
+		*reading = least(*reading, warm(&v, CACHE_HOST));
+		*copying = least(*copying, warm(&v, 0));
+		vr_close(&v);
+		open_on(&v, d, host_slots);
+		*both = least(*both, warm(&v, 0));
+		read_us = 0;
+		ck_assert_uint_eq(vr_read_all(&v, 0, 0, BLOCKS), BLOCKS);
+		vr_close(&v);
+	}
+	printf("{\"blocks\": %d, \"memory_slots\": %u, \"read_ms\": %.0f, \"copy_ms\": %.0f, \"read_and_copy_ms\": %.0f}\n", BLOCKS, host_slots,
+	       *reading, *copying, *both);
+}
+
+START_TEST(reads_and_copies_overlap)
+{
+	double reading, copying, both;
+	struct rig_disks d;
+
+	prepare(&d);
+	times(&d, _i ? BLOCKS / 3 : BLOCKS + 16, &reading, &copying, &both);
+	ck_assert_double_gt(reading, BLOCKS * READ_US / 1e3 * 0.9);
+	ck_assert_double_gt(copying, BLOCKS * COPY_US_PER_MIB / 4e3 * 0.9);
+	ck_assert(overlap(reading, copying, both));
+	rig_disks_remove(&d);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("cache_vram_pipeline");
+	TCase *t = tcase_create("cache_vram_pipeline");
+	SRunner *runner;
+	int failed;
+
+	tcase_set_timeout(t, 120);
+	tcase_add_loop_test(t, reads_and_copies_overlap, 0, 2);
+	suite_add_tcase(suite, t);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,144 @@
+#!/usr/bin/python3
+"""A public trace through a real daemon: sessions of a real engine, host memory and a disk, and what a replay says of the same.
+
+    test_trace.py TERRACED TRACE_ENGINE                       a tenth of the trace, a row for each policy
+    test_trace.py TERRACED TRACE_ENGINE --long [SPEED]        all of it, host memory of 1, 5 and 10 % of its blocks, four times as much disk
+    test_trace.py TERRACED TRACE_ENGINE --row SPEED FROM TO LEAD_MS PREFETCH POLICY HOST DISK    one row, without a verdict
+
+The trace's time passes SPEED times as fast, for the replay too: the policy goes by seconds that have passed. Each row is a JSON object.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from daemon import ROOT, running  # noqa: E402
+
+TRACE = os.path.join(ROOT, "tests", "data", "traces", "mooncake_conversation.jsonl.xz")
+SLOT = 8192
+REQUESTS = 12031
+SESSIONS = 4
+LEAD_MS = 20
+
+
+def engine(*arguments):
+    done = subprocess.run([ENGINE, *map(str, arguments)], stdout=subprocess.PIPE, timeout=7200, check=True)
+    return json.loads(done.stdout)
+
+
+def replayed(policy, blocks, speed, first, last):
+    return engine("replay", TRACE, speed, first, last, policy, blocks)["hit"]
+
+
+def flags(policy, host, disk, folder, prefetch):
+    """The smallest blocks there are; slabs an eighth of the disk."""
+    disk_bytes = (disk // 8 + 1) * 8 * SLOT
+    return ["--host-bytes", str((host * SLOT + 2**20 - 1) // 2**20 * 2**20), "--extent-bytes", str(2**20), "--policy", policy,
+            "--disks", "%s:%d" % (folder, disk_bytes), "--disk-policy", policy, "--slab-bytes", str(disk_bytes // 8),
+            "--disk-slow", "60s", "--prefetch-bytes", prefetch, "--log-level", "warn"]
+
+
+class Held:
+    """Samples how many blocks the two tiers have together, each once, and memory."""
+
+    def __init__(self, daemon):
+        self.daemon, self.both, self.host, self.end = daemon, [], [], threading.Event()
+        self.thread = threading.Thread(target=self.sample)
+
+    def sample(self):
+        while not self.end.wait(0.5):
+            s = self.daemon.stats()
+            self.both.append(s["terrace_blocks{tier=disk}"] + s["terrace_dirty_blocks{tier=host}"])
+            self.host.append(s["terrace_blocks{tier=host}"])
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.end.set()
+        self.thread.join()
+
+
+def mean_of_second_half(samples):
+    half = samples[len(samples) // 2:]
+    return round(sum(half) / len(half))
+
+
+def share(part, whole):
+    return round(100.0 * part / whole, 1) if whole else 0.0
+
+
+def row(policy, host, disk, speed, first, last, lead_ms, prefetch):
+    """One run."""
+    with running(TERRACED, start=False) as daemon:
+        disk_folder = os.path.join(daemon.folder, "disk")
+        os.mkdir(disk_folder)
+        daemon.flags = flags(policy, host, disk, disk_folder, prefetch)
+        daemon.start()
+        with Held(daemon) as h:
+            out = engine("run", daemon.address, TRACE, speed, first, last, SESSIONS, lead_ms * 1000)
+        stats = daemon.stats()
+    held, memory = mean_of_second_half(h.both), mean_of_second_half(h.host)
+    loaded, wasted = (stats["terrace_prefetch_bytes_total{result=%s}" % r] for r in ("loaded", "wasted"))
+    return {
+        "bench": "trace through a daemon", "policy": policy, "host_blocks": host, "disk_blocks": disk, "requests": out["requests"],
+        "speed": speed, "sessions": SESSIONS, "lead_ms": lead_ms, "prefetch": prefetch, "hit": out["hit"],
+        "replay_hit": replayed(policy, held, speed, first, last), "held": held, "host_hit": out["host_hit"],
+        "replay_host_hit": replayed(policy, memory, speed, first, last), "continuing": out["continuing"],
+        "waits": out["waits"], "wait_blocks": out["wait_blocks"], "lease_waits": out["lease_waits"],
+        "lease_wait_blocks": out["lease_wait_blocks"], "loaded_blocks": loaded / SLOT, "wasted_share": share(wasted, loaded),
+        "shed": stats["terrace_evictions_total{tier=host,reason=shed}"], "seconds": out["seconds"], "late_s": out["late_s"],
+    }
+
+
+def show(r):
+    print(json.dumps(r), flush=True)
+    return r
+
+
+class Trace(unittest.TestCase):
+    def as_replayed(self, r, above=1.0):
+        self.assertGreaterEqual(r["hit"], r["replay_hit"] - 1.0)
+        self.assertGreaterEqual(r["host_hit"], r["replay_host_hit"] - 1.0)
+        self.assertLessEqual(r["hit"], r["replay_hit"] + above)
+        self.assertLessEqual(r["host_hit"], r["replay_host_hit"] + above)
+        self.assertLessEqual(r["wasted_share"], 30.0)
+        if r["lead_ms"]:
+            self.assertLessEqual(r["lease_waits"], r["waits"] / 2)
+
+
+class Short(Trace):
+    def test_as_replayed(self):
+        for policy in ("lru", "graph"):
+            with self.subTest(policy=policy):
+                # So short that four sessions' order moves it by a point; to be better is no fault.
+                self.as_replayed(show(row(policy, 1024, 4096, 20, 0, 1200, LEAD_MS, "64MiB")), above=3.0)
+
+
+class Long(Trace):
+    def test_as_replayed(self):
+        for policy in ("lru", "graph"):
+            for per_cent in (1, 5, 10):
+                host = 182790 * per_cent // 100
+                for lead_ms, prefetch in ((0, "0"), (LEAD_MS, "64MiB")):
+                    with self.subTest(policy=policy, host=host, lead_ms=lead_ms):
+                        self.as_replayed(show(row(policy, host, 4 * host, SPEED, 0, REQUESTS, lead_ms, prefetch)))
+
+
+if __name__ == "__main__":
+    TERRACED, ENGINE = sys.argv[1:3]
+    SPEED = 10.0
+    kind, rest = "Short", sys.argv[3:]
+    if rest and rest[0] == "--row":
+        speed, first, last, lead, prefetch, policy, host, disk = rest[1:]
+        show(row(policy, int(host), int(disk), float(speed), int(first), int(last), int(lead), prefetch))
+        sys.exit(0)
+    if rest and rest[0] == "--long":
+        kind = "Long"
+        SPEED = float(rest[1]) if len(rest) > 1 else SPEED
+    unittest.main(argv=[sys.argv[0], kind], verbosity=2)

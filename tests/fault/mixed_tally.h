@@ -1,0 +1,59 @@
+/* What an engine of the mixed load counts and times, in a file that it has mapped, so that a killed engine's counts are not lost and
+ * others see where it hangs. */
+#ifndef TERRACE_TESTS_MIXED_TALLY_H
+#define TERRACE_TESTS_MIXED_TALLY_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+/* Calls and waits that are timed. */
+#define TALLY_CALLS(X)                                                                                                              \
+	X(LOOKUP, "lookup") X(LEASE, "lease") X(WAIT, "stream wait") X(CHECK, "lease check") X(RELEASE, "release")                 \
+	X(RESERVE, "reserve") X(COMMIT, "commit") X(ABORT, "abort") X(LAUNCH, "launch") X(WARM, "warm") X(FLUSH, "flush")          \
+	X(CANCEL, "cancel") X(CLOSE, "close") X(OPEN, "open") X(FIRST, "first") /* FIRST: all of what opens the GPU; bounded by nothing */
+
+/* What is counted besides. */
+#define TALLY_COUNTS(X)                                                                                                             \
+	X(CHECKED, "checked_blocks") X(STORED_GPU, "stored_gpu_blocks") X(STORED_HOST, "stored_host_blocks")                       \
+	X(UNKNOWN, "unknown_blocks") /* committed, and nobody said whether in time */                                               \
+	X(ATTENDED, "attends") X(OPENED, "open_blocks") X(DEADLINES, "deadlines") X(EXHAUSTED, "exhausted")                        \
+	X(CANCELLED, "cancelled") X(MISSES, "misses") X(FLUSHED, "flushes") X(WARMED, "warms") X(SESSIONS, "sessions")
+
+enum tally_call {
+#define TALLY_ENUM(name, text) CALL_##name,
+	TALLY_CALLS(TALLY_ENUM)
+#undef TALLY_ENUM
+	CALL_KINDS
+};
+
+enum tally_count {
+#define TALLY_ENUM(name, text) COUNT_##name,
+	TALLY_COUNTS(TALLY_ENUM)
+#undef TALLY_ENUM
+	COUNT_KINDS
+};
+
+/* Bucket b counts what took less than 2^b * 16 us and is in no bucket before; the last, all the rest. */
+enum { TALLY_BUCKETS = 20, TALLY_BUCKET_US = 16 };
+
+/* Written by one thread of one process; read by anyone. */
+struct tally {
+	_Atomic uint64_t since_ns;  /* CLOCK_MONOTONIC: the call `kind` has begun; 0: none is under way */
+	_Atomic uint64_t kind;
+	_Atomic uint64_t worst_us[CALL_KINDS], buckets[CALL_KINDS][TALLY_BUCKETS];
+	_Atomic uint64_t counts[COUNT_KINDS];
+};
+
+/* Maps the file, made and zeroed if it is not there. NULL: it cannot be. */
+struct tally *tally_open(const char *path);
+
+/* Around each call. */
+void tally_begin(struct tally *t, enum tally_call kind);
+void tally_end(struct tally *t);
+void tally_add(struct tally *t, enum tally_count what, uint64_t n);
+
+/* Prints one JSON object: "calls" with worst_ms and histogram (name to counts by bucket), "counts", and "now" with the call under way
+ * (empty: none) and for how many milliseconds. */
+void tally_print(const struct tally *t);
+
+#endif

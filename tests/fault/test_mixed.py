@@ -1,0 +1,342 @@
+"""Mixed load over VRAM, host memory and NVMe, with a cache of a tenth of what is asked for:
+
+    test_mixed.py TERRACED TERRACECTL MIXED_ENGINE [--libraries FOLDER] [--seconds N | --kills N | --long] [...]
+
+Engines lease to the GPU with waits layer by layer, attend, put from the GPU behind their streams, grow open blocks, warm, flush, cancel,
+close sessions; now and then one is killed. Asserted: no wrong byte; no call and no wait of a stream over --bound seconds, and none that
+hangs; every block that came into a tier by a put or a move is there or was counted out; in the end nothing is held, no slot is in
+use, and the memory that Stats counts is what the device has given. Nothing but Python's own library is needed, so that it is the same
+command where there is a real GPU (tests/gpu/run.sh) and over the simulated one (--libraries: its folder).
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+MIB = 1 << 20
+CHAIN, BLOCK_BYTES = 16, 8 * 4 * 64 * 132  # mixed_work.h
+SLOT_BYTES = BLOCK_BYTES + 4096            # in host memory and on disk
+WORKERS, HANG_S, BUCKET_US = 3, 15.0, 16
+SMI_SLACK_MIB = 64                         # what the driver keeps beside the memory it was asked for
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("terraced")
+    parser.add_argument("terracectl")
+    parser.add_argument("engine")
+    parser.add_argument("--libraries", help="folder of the plugin and CUDA's runtime; it is the simulated device's")
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--long", action="store_true", help="ten minutes")
+    parser.add_argument("--kills", type=int, help="ends after so many kills of engines that have just begun, instead of by time")
+    parser.add_argument("--gpu-mib", type=int, default=32)
+    parser.add_argument("--host-mib", type=int, default=32)
+    parser.add_argument("--bound", type=float, default=1.0, help="seconds that a call or a stream may wait")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", help="file that gets the result as a line")
+    o = parser.parse_args()
+    if o.long:
+        o.seconds = 600
+    return o
+
+
+class Service:
+    """A terraced of its own, asked through terracectl."""
+
+    def __init__(self, o, folder):
+        self.o, self.folder = o, folder
+        self.environment = dict(os.environ)
+        if o.libraries:
+            self.environment["LD_LIBRARY_PATH"] = o.libraries + ":" + os.environ.get("LD_LIBRARY_PATH", "")
+        self.address = "unix:" + os.path.join(folder, "t.sock")
+        cache = (o.gpu_mib + o.host_mib) * MIB
+        self.chains = 10 * cache // BLOCK_BYTES // CHAIN
+        disk = 6 * cache // MIB  # less than the working set: puts go on
+        extent = 2 if cache < 256 * MIB else 64
+        with open(os.path.join(folder, "log"), "ab") as log:
+            self.process = subprocess.Popen(
+                [o.terraced, "--data-dir", os.path.join(folder, "data"), "--socket", self.address[5:], "--gpus", "all",
+                 "--gpu-bytes", "%dMiB" % o.gpu_mib, "--host-bytes", "%dMiB" % o.host_mib, "--extent-bytes", "%dMiB" % extent,
+                 "--disks", "%s/disk:%dMiB" % (folder, disk), "--slab-bytes", "16MiB"],
+                stdout=log, stderr=log, env=self.environment)
+        wait_for(lambda: self.process.poll() is None and self.ctl("status").returncode == 0, 60, "terraced serves")
+
+    def ctl(self, *words):
+        return subprocess.run([self.o.terracectl, "--address", self.address, *words], capture_output=True, text=True,
+                              timeout=120, check=False)
+
+    def stats(self):
+        out = self.ctl("stat")
+        assert out.returncode == 0, out.stderr
+        return {m[1]: float(m[2]) for m in re.finditer(r"^(terrace_\S+)\s+(\S+)$", out.stdout, re.M)}
+
+    def log(self):
+        with open(os.path.join(self.folder, "log"), encoding="utf-8", errors="replace") as log:
+            return log.read()
+
+    def device_bytes(self):
+        """What of the first GPU's memory is in use, as the device says: of the simulated one exactly, for it is descriptors."""
+        if not self.o.libraries:
+            out = subprocess.run(["nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+                                 capture_output=True, text=True, timeout=60, check=True)
+            return int(out.stdout) * MIB
+        folder, seen = "/proc/%d/fd" % self.process.pid, {}
+        for name in os.listdir(folder):
+            path = os.path.join(folder, name)
+            try:
+                if os.readlink(path).startswith("/memfd:simulated-device-0"):
+                    seen[os.stat(path).st_ino] = os.stat(path).st_size
+            except FileNotFoundError:
+                continue
+        return sum(seen.values())
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout=120)
+        assert code == 0, "terraced ended with %d" % code
+
+
+class Engine:
+    def __init__(self, service, seed):
+        self.service, self.seed = service, seed
+        self.tally_path = os.path.join(service.folder, "tally.%d" % seed)
+        self.process = subprocess.Popen([service.o.engine, "worker", service.address, str(seed), str(service.chains), self.tally_path],
+                                        stdout=subprocess.PIPE, text=True, env=service.environment)
+
+    def ready(self):
+        assert self.process.stdout.readline() == "ready\n", "an engine did not begin"
+
+    def tally(self):
+        out = subprocess.run([self.service.o.engine, "tally", self.tally_path], capture_output=True, text=True, timeout=60, check=True)
+        return json.loads(out.stdout)
+
+    def watch(self):
+        """It runs, and no call of it hangs."""
+        assert self.process.poll() is None, "engine %d saw a wrong byte (1) or a failed call (3): %r" % (self.seed, self.process.poll())
+        now = self.tally()["now"]
+        assert now["call"] == "first" or now["ms"] < HANG_S * 1000, "engine %d hangs in: %r" % (self.seed, now)
+
+    def kill(self):
+        assert self.process.poll() is None, "engine %d saw a wrong byte (1) or a failed call (3): %r" % (self.seed, self.process.poll())
+        self.process.kill()
+        self.process.wait(timeout=30)
+        self.process.stdout.close()
+
+    def stop(self):
+        self.process.terminate()
+        code = self.process.wait(timeout=60)
+        self.process.stdout.close()
+        assert code == 0, "engine %d ended with %d" % (self.seed, code)
+
+
+def wait_for(condition, seconds, what):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("not within %g s: %s" % (seconds, what))
+
+
+# ---- the load ----
+
+def run_by_time(o, service, rng, engines):
+    """Three workers, and a fourth that is killed every second or two. The engines, the killed ones among them, and the kills."""
+    end, kills, victim = time.monotonic() + o.seconds, 0, None
+    while time.monotonic() < end:
+        if victim is None:
+            victim = Engine(service, 1000 + kills)
+            engines.append(victim)
+            victim.ready()
+        until = min(end, time.monotonic() + 0.5 + rng.random() * 1.5)
+        while time.monotonic() < until:
+            for engine in engines[:WORKERS] + [victim]:
+                engine.watch()
+            time.sleep(min(0.2, max(0.0, until - time.monotonic())))
+        victim.kill()
+        kills, victim = kills + 1, None
+    return kills
+
+
+def run_by_kills(o, service, rng, engines):
+    """Engines by fours, killed soon after they have begun."""
+    kills = 0
+    while kills < o.kills:
+        batch = [Engine(service, 1000 + kills + n) for n in range(min(4, o.kills - kills))]
+        engines += batch
+        for victim in batch:
+            victim.ready()
+            time.sleep(rng.random() * 0.05)
+            victim.kill()
+        for engine in engines[:WORKERS]:
+            engine.watch()
+        kills += len(batch)
+    return kills
+
+
+# ---- what must hold in the end ----
+
+def merge(engines):
+    calls, counts = {}, {}
+    for engine in engines:
+        tally = engine.tally()
+        for name, row in tally["calls"].items():
+            whole = calls.setdefault(name, {"worst_ms": 0.0, "histogram": [0] * len(row["histogram"])})
+            whole["worst_ms"] = max(whole["worst_ms"], row["worst_ms"])
+            whole["histogram"] = [a + b for a, b in zip(whole["histogram"], row["histogram"])]
+        for name, n in tally["counts"].items():
+            counts[name] = counts.get(name, 0) + n
+    return calls, counts
+
+
+def percentile(histogram, share):
+    """Milliseconds below which that share is: the upper edge of its bucket."""
+    left = share * sum(histogram)
+    for b, n in enumerate(histogram):
+        left -= n
+        if left <= 0:
+            return BUCKET_US * 2 ** b / 1000
+    return float("inf")
+
+
+def print_calls(calls):
+    print("%-12s %9s %10s %10s %10s" % ("call", "times", "p50 ms <", "p99 ms <", "max ms"))
+    for name, row in calls.items():
+        if sum(row["histogram"]):
+            print("%-12s %9d %10.3f %10.3f %10.3f" % (name, sum(row["histogram"]), percentile(row["histogram"], 0.5),
+                                                      percentile(row["histogram"], 0.99), row["worst_ms"]))
+
+
+def sum_of(stats, name, label=""):
+    return sum(v for k, v in stats.items() if k.startswith(name + "{") and label in k)
+
+
+def check_books(stats, counts, kills):
+    """What came into a tier less what left it is there. Puts count blocks over all tiers: engines know theirs, but for the last commit
+    of one that was killed, or that got no answer in time."""
+    moved = {way: stats["terrace_moved_bytes_total{from=%s,to=%s}" % way] / BLOCK_BYTES
+             for way in (("host", "gpu"), ("gpu", "host"), ("gpu", "gpu"), ("host", "disk"), ("disk", "host"))}
+    stored, unknown = stats["terrace_stored_blocks_total"], counts["unknown_blocks"] + kills * CHAIN
+    there = {tier: stats["terrace_blocks{tier=%s}" % tier] for tier in ("gpu", "host", "disk")}
+    left = {tier: sum_of(stats, "terrace_evictions_total", "tier=" + tier) for tier in ("gpu", "host", "disk")}
+    came = {"gpu": moved["host", "gpu"] + moved["gpu", "gpu"], "host": moved["gpu", "host"] + moved["disk", "host"],
+            "disk": moved["host", "disk"]}
+    rows = {tier: {"moved_in": came[tier], "left": left[tier], "there": there[tier]} for tier in there}
+    print("blocks by tier: %s; stored %d" % (json.dumps(rows), stored))
+    assert all(n == int(n) for n in moved.values()), "moves of whole blocks"
+    assert there["disk"] == came["disk"] - left["disk"], "the disk's books"
+    assert there["gpu"] + there["host"] == stored + came["gpu"] + came["host"] - left["gpu"] - left["host"], "memory's books"
+    for tier in ("gpu", "host"):
+        puts = there[tier] + left[tier] - came[tier]
+        known = counts["stored_%s_blocks" % tier]
+        assert known <= puts <= known + unknown, "%s: %d blocks put there, engines know of %d and %d" % (tier, puts, known, unknown)
+    return {"%s-%s" % way: int(n) for way, n in moved.items()}
+
+
+IDLE = ("terrace_leases", "terrace_reservations", "terrace_sessions", "terrace_ghost_sessions", "terrace_open_blocks",
+        "terrace_gpu_held_bytes{gpu=0}", "terrace_gpu_downs{gpu=0}", "terrace_pinned_bytes{tier=host}",
+        "terrace_reserved_bytes{tier=host}", "terrace_quarantined_bytes{tier=host}", "terrace_disk_spills_under_way{disk=0}",
+        "terrace_disk_loads_under_way{disk=0}")
+EMPTY = IDLE + ("terrace_gpu_slots_used{gpu=0}", "terrace_gpu_blocks{gpu=0}", "terrace_slots_used{tier=host}",
+                "terrace_blocks{tier=host}", "terrace_blocks{tier=disk}", "terrace_disk_slots_used{disk=0}")
+
+
+def await_zero(service, names, seconds):
+    try:
+        wait_for(lambda: not any(service.stats()[n] for n in names), seconds, "nothing is held")
+    except AssertionError as error:
+        stats = service.stats()
+        raise AssertionError("%s: %s" % (error, {n: stats[n] for n in names if stats[n]})) from None
+
+
+def check_memory(service, before):
+    """The device's own word against Stats; before: (bytes in use, bytes in extents) when the daemon had begun."""
+    def differ():
+        stats = service.stats()
+        extents = stats["terrace_gpu_extent_bytes{gpu=0}"] + stats["terrace_gpu_draining_bytes{gpu=0}"]
+        return service.device_bytes() - before[0] - (extents - before[1]), extents
+
+    slack = 0 if service.o.libraries else SMI_SLACK_MIB * MIB
+    wait_for(lambda: abs(differ()[0]) <= slack, 20, "the device's memory is what Stats says: %r" % (differ(),))
+    return {"extents": differ()[1], "device_differs_by": differ()[0]}
+
+
+def run(o, service):
+    rng, engines = random.Random(o.seed), []
+    stats = service.stats()
+    before = (service.device_bytes(), stats["terrace_gpu_extent_bytes{gpu=0}"])
+    began = time.monotonic()
+    try:
+        engines += [Engine(service, o.seed * 100 + n) for n in range(WORKERS)]
+        for engine in engines:
+            engine.ready()
+        kills = (run_by_kills if o.kills else run_by_time)(o, service, rng, engines)
+        # What they closed is gone while they run: nothing of it waits for the end of their processes.
+        wait_for(lambda: service.stats()["terrace_ghost_sessions"] == 0, 10, "no ghosts of living engines' sessions")
+        for engine in engines[:WORKERS]:
+            engine.stop()
+    finally:
+        for engine in engines:
+            if engine.process.poll() is None:
+                engine.process.kill()
+                engine.process.wait()
+    seconds = time.monotonic() - began
+    await_zero(service, IDLE, 30)
+    calls, counts = merge(engines)
+    print_calls(calls)
+    print("counts: " + json.dumps(counts))
+    stats = service.stats()
+    moved = check_books(stats, counts, kills)
+    verified = service.ctl("verify")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    swept = subprocess.run([o.engine, "sweep", service.address, str(service.chains + 2)], env=service.environment, timeout=120, check=False)
+    assert swept.returncode == 0, "the sweep"
+    await_zero(service, EMPTY, 30)
+    memory = check_memory(service, before)
+    worst = max((row["worst_ms"], name) for name, row in calls.items() if name != "first")
+    result = {"bench": "mixed", "device": "simulated" if o.libraries else "gpu", "seconds": round(seconds, 1), "kills": kills,
+              "gpu_mib": o.gpu_mib, "host_mib": o.host_mib, "working_set_mib": round(service.chains * CHAIN * BLOCK_BYTES / MIB),
+              "worst_ms": round(worst[0], 1), "worst_call": worst[1], "first_ms": round(calls["first"]["worst_ms"], 1),
+              **counts, "moved_blocks": moved, "evicted_gpu": int(sum_of(stats, "terrace_evictions_total", "tier=gpu")),
+              "dropped": int(stats["terrace_dropped_blocks_total"]), "memory": memory,
+              "p99_ms": {name: percentile(row["histogram"], 0.99) for name, row in calls.items() if sum(row["histogram"])}}
+    print(json.dumps(result))
+    if o.json:
+        with open(o.json, "a", encoding="ascii") as out:
+            out.write(json.dumps(result) + "\n")
+    assert worst[0] <= o.bound * 1000, "a %s took %.0f ms" % (worst[1], worst[0])
+    for name in ("checked_blocks", "stored_gpu_blocks", "stored_host_blocks", "attends", "open_blocks", "warms"):
+        assert counts[name], "nothing counted as " + name
+    assert all(moved[way] for way in ("host-gpu", "gpu-host", "host-disk", "disk-host")), "a way that nothing took"
+    assert stats["terrace_gpu_lost{gpu=0}"] == 0, "the GPU was lost"
+
+
+def main():
+    o = options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # with what it has started
+    folder = tempfile.mkdtemp(prefix="terrace-mixed-")
+    service = None
+    try:
+        service = Service(o, folder)
+        run(o, service)
+        service.stop()
+    except BaseException:
+        if service:
+            sys.stderr.write(service.log()[-6000:])
+            service.process.kill()
+            service.process.wait()
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
