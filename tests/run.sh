@@ -1,9 +1,10 @@
 #!/bin/sh
 # Installs what the tests need, builds, runs everything, and counts: `sh tests/run.sh [--long]`.
 #
-# Stages: the source rules (tests/rules.sh), the plain build and its tests (the endurance run in the background), the same tests under AddressSanitizer +
-# UndefinedBehaviorSanitizer and under ThreadSanitizer, and every fuzz target for some seconds. --long adds the tests
-# labelled `long` and longer fuzzing. The logs stay in build/logs. The last line is "N passed, N failed, N skipped".
+# Stages: the source rules (tests/rules.sh), the plain build and its tests (the endurance run in the background), the same tests under
+# AddressSanitizer + UndefinedBehaviorSanitizer and under ThreadSanitizer, and every fuzz target for some seconds. Tests wait for disks
+# and processes: what is idle then builds the next stage, at the lowest priority. --long adds the tests labelled `long`, longer
+# fuzzing and every CUDA kernel. The logs stay in build/logs. The last line is "N passed, N failed, N skipped".
 set -u
 cd "$(dirname "$0")/.." || exit 1
 root=$PWD
@@ -26,7 +27,12 @@ at_once=$((jobs + 1)) # many tests wait for a disk or a process most of the time
 passed=0 failed=0 skipped=0
 started=$(date +%s)
 
-note() { echo "[$(($(date +%s) - started)) s] $*"; }
+# note TEXT: with the seconds so far, and those of CPU that what has ended took.
+note() {
+	times >"$logs/times"
+	cpu=$(awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, part, "m"); sum += 60 * part[1] + part[2] } printf "%d", sum }' "$logs/times")
+	echo "[$(($(date +%s) - started)) s, $cpu s of CPU] $*"
+}
 
 # one NAME COMMAND...: a test that is one command; exit 77 is a skip.
 one() {
@@ -40,12 +46,34 @@ one() {
 	esac
 }
 
-# suite PRESET: configures, builds and runs ctest for a preset; counts each ctest entry.
+# Line numbers are all that the tests need of a debugger's facts, and take half of the time to compile the vectors.
+flags="-O2 -g1 -DNDEBUG"
+
+# build_begin NAME COMMAND...: builds in the background; build_end waits for it, and has its exit status.
+build_begin() {
+	name=$1
+	shift
+	"$@" >"$logs/$name.build.log" 2>&1 &
+	build=$!
+}
+build_end() { wait "$build"; }
+
+# preset_begin PRESET [nice]
+preset_begin() {
+	# shellcheck disable=SC2086 # none, or the words of one
+	build_begin "$1" ${2-} sh -c 'cmake --preset "$0" -DBUILD_TESTING=ON -DCMAKE_C_FLAGS_RELWITHDEBINFO="$2" &&
+		exec cmake --build --preset "$0" -j "$1"' "$1" "$jobs" "$flags"
+}
+
+# suite PRESET COMMAND...: ends the build of a preset, begins the next with COMMAND, and runs ctest; counts each ctest entry.
 suite() {
 	preset=$1
 	shift
 	note "build $preset"
-	if ! { cmake --preset "$preset" -DBUILD_TESTING=ON "$@" && cmake --build --preset "$preset" -j "$jobs"; } >"$logs/$preset.build.log" 2>&1; then
+	built=yes
+	build_end || built=no
+	"$@"
+	if [ "$built" = no ]; then
 		failed=$((failed + 1))
 		note "FAIL  build of $preset"
 		tail -n 60 "$logs/$preset.build.log"
@@ -53,7 +81,7 @@ suite() {
 	fi
 	if [ "$long" = yes ]; then exclude='^$'; else exclude=long; fi
 	note "test  $preset"
-	if [ "$preset" = default ]; then beside_start; fi
+	if [ "$preset" = default ]; then beside_begin; fi
 	ctest --test-dir "build/$preset" -j "$at_once" -LE "$exclude|beside" --output-on-failure --no-tests=error \
 		--output-junit "$logs/$preset.xml" >"$logs/$preset.test.log" 2>&1
 	ok=$(grep -c 'Passed' "$logs/$preset.test.log")
@@ -72,9 +100,10 @@ suite() {
 	grep -A2 'Skipped' "$logs/$preset.test.log" | sed 's/^/      /' | head -n 20
 }
 
-# What takes five minutes but little of the machine runs beside the later stages: tests labelled `beside`, of the plain build.
-beside_start() {
-	ctest --test-dir build/default -L beside --output-on-failure --no-tests=error >"$logs/beside.log" 2>&1 &
+# What takes five minutes but little of the machine runs beside the later stages: tests labelled `beside`, of the plain build. Those have
+# no bounds of time, and so give way to those that have.
+beside_begin() {
+	nice -n 5 ctest --test-dir build/default -L beside --output-on-failure --no-tests=error >"$logs/beside.log" 2>&1 &
 	beside=$!
 }
 
@@ -83,11 +112,15 @@ export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0
 export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS="ignore_noninstrumented_modules=1 second_deadlock_stack=1"
 
+lowest="nice -n 19"
 one rules sh tests/rules.sh
-suite default
-suite asan
-suite tsan
-if [ -f tests/fuzz/run.sh ]; then
+preset_begin default
+suite default preset_begin asan "$lowest"
+suite asan preset_begin tsan "$lowest"
+# shellcheck disable=SC2086 # its words
+suite tsan build_begin fuzz $lowest sh tests/fuzz/run.sh build
+note "build fuzz"
+if build_end; then
 	if [ "$long" = yes ]; then seconds=120; else seconds=6; fi
 	note "fuzz"
 	sh tests/fuzz/run.sh "$seconds" "$logs" >"$logs/fuzz.log" 2>&1
@@ -97,6 +130,10 @@ if [ -f tests/fuzz/run.sh ]; then
 	passed=$((passed + ok)) failed=$((failed + bad))
 	note "      fuzz: $ok passed, $bad failed"
 	[ "$bad" -eq 0 ] || tail -n 60 "$logs/fuzz.log"
+else
+	failed=$((failed + 1))
+	note "FAIL  build of the fuzz targets"
+	tail -n 40 "$logs/fuzz.build.log"
 fi
 
 if [ -n "$beside" ]; then

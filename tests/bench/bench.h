@@ -37,6 +37,7 @@ int bench_nvme(void);
 int bench_restart(void);
 int bench_spill(void);
 int bench_advisor(void);
+int bench_vram(void);
 
 /* ---- report.c ---- */
 

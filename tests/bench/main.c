@@ -21,6 +21,7 @@ static const struct bench benches[] = {
 	{"restart", "a restart with a million blocks on disk", bench_restart},
 	{"spill", "lookups in memory while everything put is spilled", bench_spill},
 	{"advisor", "the advisor's round at a million blocks, and lookups beside it", bench_advisor},
+	{"vram", "blocks between disk, memory and a GPU against the device itself", bench_vram},
 };
 enum { BENCH_COUNT = sizeof(benches) / sizeof(benches[0]) };
 

@@ -36,7 +36,7 @@ static void start(struct service *s, const char *host_bytes, const char *const *
 {
 	struct terrace_connect_options options = TERRACE_CONNECT_OPTIONS_INIT;
 	char data[100], socket[100];
-	const char *arguments[16] = {bench_options.terraced, "--data-dir", data, "--socket", socket, "--host-bytes",
+	const char *arguments[24] = {bench_options.terraced, "--data-dir", data, "--socket", socket, "--host-bytes",
 				     host_bytes};
 	size_t n = 7;
 
@@ -64,6 +64,11 @@ void service_start_disk(struct service *s, const char *host_bytes, const char *d
 
 	snprintf(disks, sizeof(disks), "%s/disk:%s", bench_options.folder, disk_bytes);
 	start(s, host_bytes, (const char *const[]){"--disks", disks, "--spill-share", spill_share, NULL});
+}
+
+void service_start_with(struct service *s, const char *host_bytes, const char *const *flags)
+{
+	start(s, host_bytes, flags);
 }
 
 void service_stop(struct service *s)

@@ -15,6 +15,8 @@ struct service {
 void service_start(struct service *s, const char *host_bytes);
 /* The same with a disk tier of one disk in that folder: disk_bytes of it, and a share of memory to keep free or copied. */
 void service_start_disk(struct service *s, const char *host_bytes, const char *disk_bytes, const char *spill_share);
+/* The same with flags of the caller's, at most 16 words, ended by a NULL. */
+void service_start_with(struct service *s, const char *host_bytes, const char *const *flags);
 void service_stop(struct service *s);
 
 /* 16 tokens of `layers` layers and `heads` heads, K and V in one format. name: part of the fingerprint. */

@@ -1,18 +1,43 @@
 #!/bin/sh
-# Builds the CUDA kernels and their tests with nvcc and gcc alone and runs them on this machine's GPU:
-#   tests/gpu/run.sh [build] [test] [check] [bench] [baseline]      (all of them when none is named)
-#   tests/gpu/run.sh build device                                   the GPUs' memory alone: its tests, then its figures
-# test: correctness; check: compute-sanitizer; bench, baseline: JSON lines, to $OUT/bench.jsonl too. ALL=1
-# builds every head dim, PORTABLE=1 the code for devices without bulk copies; BUILD names the folder to build in.
-# Exits 77 where there is no nvcc or no GPU.
+# Everything that a machine with a GPU is to answer, part by part, in the order of worth: README.md beside this says what to bring there.
+#   tests/gpu/run.sh [PART]...      those parts, in the order they are named; without names: all of DEFAULT below
+#   tests/gpu/run.sh --list         what parts there are
+# Each part runs under a time limit of its own, and all of them under LIMIT seconds (570); one that fails stops none of the others. The last
+# lines are a summary. Exit code 0: all that were run passed; 1: one failed or had no time; 2: usage; 77: no nvcc and no GPU.
+#
+# Needs CUDA, gcc and python3 alone. Programs that need our libraries come in BUNDLE (build/gpu), filled by tests/gpu/bundle.sh; kernels and
+# their tests are compiled here into BUILD (build/gpu-kernels). OUT (BUILD): gets run.log, with all that the parts printed, and
+# results.jsonl. ALL=1 builds every head dim, PORTABLE=1 the code for devices without bulk copies. DRY=FOLDER: a rehearsal over the
+# simulated device there (tests/sim_device of a build folder), without the parts that need nvcc.
 set -eu
 cd "$(dirname "$0")/../.."
 command -v nvcc >/dev/null || PATH=$PATH:/usr/local/cuda/bin
-command -v nvcc >/dev/null || { echo "skipped: no nvcc"; exit 77; }
-nvidia-smi -L >/dev/null 2>&1 || { echo "skipped: no GPU"; exit 77; }
-build=${BUILD:-$(mktemp -d)}
-steps=${*:-build test check bench baseline}
-results=${OUT:-$build}/bench.jsonl
+DEFAULT="build device test check tinylm kill mixed ttft vram"
+bundle=$(realpath -m "${BUNDLE:-build/gpu}")
+build=$(realpath -m "${BUILD:-build/gpu-kernels}")
+out=$(realpath -m "${OUT:-$build}")
+results=$out/results.jsonl
+model=tests/data/tinylm-8m
+
+# Name, seconds, and what it is.
+parts() {
+	cat <<-END
+	build 240 the kernels, their tests and the plugin, with nvcc
+	device 60 the GPUs' memory: the conformance tests of store/device.h, copies in graphs
+	test 90 the kernels' tests
+	check 120 compute-sanitizer over the kernels' tests, small
+	tinylm 90 the example engine: perplexities, and texts with and without a daemon
+	kill 150 200 engines killed; the device's memory against Stats
+	mixed 200 two minutes of mixed load over VRAM, memory and disk, a cache of a tenth of the working set
+	ttft 120 time to the first token by tier, with tinylm and, where there is transformers, a larger model
+	vram 90 blocks between disk, memory and GPU against the device itself
+	device_bench 60 figures of the device's lists of copies
+	bench 240 figures of the kernels
+	baseline 240 the same of PyTorch's attention
+	END
+}
+
+# ---- building -----------------------------------------------------------------------------------------------------
 
 # What a file's instructions need: see kernels/CMakeLists.txt.
 instructions() {
@@ -22,11 +47,20 @@ instructions() {
 	esac
 }
 
-compile() {
+part_build() {
+	[ -z "${DRY:-}" ] || { echo "skipped: a rehearsal has no kernels"; exit 77; }
+	sources=$(cat kernels/*.c kernels/*.h kernels/cuda/* store/*.h tests/gpu/*.c* tests/gpu/*.h | sha1sum)
+	wanted="$sources ${ALL:-} ${PORTABLE:-}"
+	if [ -f "$build/built" ] && [ "$(cat "$build/built")" = "$wanted" ]; then
+		echo "built before"
+		return
+	fi
+	rm -f "$build"/built "$build"/*.o
 	flags="-O3 -std=c++17 -I. -Xcompiler -Wall,-Wextra,-fPIC -lineinfo"
 	flags="$flags ${ALL:+-DTERRACE_CUDA_ALL} ${PORTABLE:+-DTERRACE_CUDA_PORTABLE}"
 	ls kernels/cuda/*.cu tests/gpu/*.cu | xargs -P "$(nproc)" -I{} sh -c \
 		"case {} in
+		kernels/cuda/extend_portable*) arch=90 define= ;;
 		kernels/cuda/extend_*) arch=90a define=-DTERRACE_CUDA_90A ;;
 		*) arch=90 define= ;;
 		esac
@@ -37,39 +71,180 @@ compile() {
 			-c "$source" -o "$build/$(basename "$source").o"
 	done
 	for program in attend codec copy merge extend device_graph bench; do
-		nvcc -o "$build/$program" "$build"/tests_gpu_${program}*.o "$build"/kernels_cuda_*.o \
-			"$build"/[a-z0-9]*.c.o
+		nvcc -o "$build/$program" "$build"/tests_gpu_${program}*.o "$build"/kernels_cuda_*.o "$build"/[a-z0-9]*.c.o
 	done
 	# What loads the plugin: as libterrace does it.
 	nvcc -shared -o "$build/libterrace_cuda.so.0" "$build"/kernels_cuda_*.o "$build"/[a-z0-9]*.c.o
 	gcc -std=gnu11 -D_GNU_SOURCE -O1 -Wall -Wextra -I. -o "$build/device" tests/gpu/device.c tests/gpu/device_rig.c -ldl -lpthread
+	echo "$wanted" >"$build/built"
 }
 
-# The plugin, and CUDA's runtime beside it.
-with_plugin() {
-	LD_LIBRARY_PATH="$build:$(dirname "$(command -v nvcc)")/../lib64:${LD_LIBRARY_PATH:-}" "$@"
+# ---- the parts ----------------------------------------------------------------------------------------------------
+
+in_bundle() {
+	for program; do
+		[ -x "$bundle/$program" ] || { echo "skipped: no $bundle/$program (tests/gpu/bundle.sh)"; exit 77; }
+	done
 }
 
-for step in $steps; do
-	case $step in
-	build) compile ;;
-	test) "$build/codec" && "$build/codec" large && "$build/merge" && "$build/copy" && "$build/attend" &&
-		"$build/extend" && with_plugin "$build/device" && "$build/device_graph" ;;
-	check)
-		for tool in memcheck racecheck synccheck; do
-			compute-sanitizer --tool $tool --error-exitcode 1 "$build/attend" small
-			for program in codec merge copy extend; do
-				compute-sanitizer --tool $tool --error-exitcode 1 "$build/$program" small
-			done
-		done ;;
-	device)
-		with_plugin "$build/device"
-		"$build/device_graph"
-		"$build/bench" device | tee -a "$results" ;;
-	bench) "$build/bench" | tee -a "$results" ;;
-	baseline)
-		python3 tests/gpu/sdpa.py | tee -a "$results"
-		python3 tests/gpu/sdpa_extend.py | tee -a "$results" ;;
-	*) echo "no such step: $step" >&2; exit 2 ;;
-	esac
+needs_build() {
+	[ -z "${DRY:-}" ] || { echo "skipped: a rehearsal has no kernels"; exit 77; }
+	[ -f "$build/built" ] || { echo "skipped: nothing was built"; exit 77; }
+}
+
+part_device() {
+	if [ -x "$bundle/gpu_device" ]; then
+		"$bundle/gpu_device"
+	else
+		needs_build
+		"$build/device"
+	fi
+	[ ! -x "$build/device_graph" ] || [ -n "${DRY:-}" ] || "$build/device_graph"
+}
+
+part_test() {
+	needs_build
+	"$build/codec"
+	"$build/codec" large
+	for program in merge copy attend extend; do
+		"$build/$program"
+	done
+}
+
+part_check() {
+	needs_build
+	for tool in memcheck racecheck synccheck; do
+		for program in extend attend codec merge copy; do
+			compute-sanitizer --tool $tool --error-exitcode 1 "$build/$program" small
+		done
+	done
+}
+
+part_tinylm() {
+	in_bundle tinylm terraced gpu_plugin
+	PLUGIN=$plugin sh tests/gpu/tinylm.sh "$bundle"
+}
+
+mixed_load() {
+	in_bundle terraced terracectl mixed_engine
+	python3 tests/fault/test_mixed.py "$bundle/terraced" "$bundle/terracectl" "$bundle/mixed_engine" --json "$results" \
+		${DRY:+--libraries "$plugin"} "$@"
+}
+
+part_kill() {
+	mixed_load --kills 200 --gpu-mib 64 --host-mib 64
+}
+
+part_mixed() {
+	if [ -n "${DRY:-}" ]; then
+		mixed_load --seconds 120
+	else
+		mixed_load --seconds 120 --gpu-mib 512 --host-mib 512
+	fi
+}
+
+part_ttft() {
+	in_bundle terraced tinylm_ttft
+	"$bundle/tinylm_ttft" --model $model --terraced "$bundle/terraced" --json | tee -a "$results"
+	if python3 -c 'import torch, transformers' 2>/dev/null && [ -z "${DRY:-}" ]; then
+		LIBTERRACE="$bundle/lib/libterrace.so.0" PYTHONPATH=client/python python3 client/examples/transformers/ttft.py \
+			--terraced "$bundle/terraced" --tokens 16384 | tee -a "$results"
+	else
+		echo "no transformers, or no GPU: tinylm alone"
+	fi
+}
+
+part_vram() {
+	in_bundle terraced terrace-bench
+	"$bundle/terrace-bench" vram --json --terraced "$bundle/terraced" ${DRY:+--quick} | tee -a "$results"
+}
+
+part_device_bench() {
+	needs_build
+	"$build/bench" device | tee -a "$results"
+}
+
+part_bench() {
+	needs_build
+	"$build/bench" | tee -a "$results"
+}
+
+part_baseline() {
+	[ -z "${DRY:-}" ] || { echo "skipped: a rehearsal"; exit 77; }
+	python3 tests/gpu/sdpa.py | tee -a "$results"
+	python3 tests/gpu/sdpa_extend.py | tee -a "$results"
+}
+
+# ---- running them -------------------------------------------------------------------------------------------------
+
+# What programs load: the plugin built here before one that was brought, the bundle's libraries, CUDA's runtime.
+set_libraries() {
+	if [ -n "${DRY:-}" ]; then
+		plugin=$(realpath "$DRY")
+	elif [ -f "$build/libterrace_cuda.so.0" ]; then
+		plugin=$build
+	else
+		plugin=$bundle/lib
+	fi
+	cuda=
+	if [ -z "${DRY:-}" ] && command -v nvcc >/dev/null; then
+		cuda=":$(dirname "$(command -v nvcc)")/../lib64"
+	fi
+	export LD_LIBRARY_PATH="$plugin:$bundle/lib$cuda:/usr/local/cuda/lib64:/usr/local/nvidia/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+}
+
+mkdir -p "$build" "$out"
+if [ "${1:-}" = --list ]; then
+	parts
+	exit 0
+fi
+if [ "${1:-}" = --part ]; then # one part, in a process of its own, which can be ended
+	set_libraries
+	"part_$2"
+	exit 0
+fi
+
+chosen=${*:-$DEFAULT}
+for name in $chosen; do
+	parts | grep -q "^$name " || { echo "no such part: $name (--list names them)" >&2; exit 2; }
 done
+if [ -z "${DRY:-}" ] && [ "$chosen" != build ]; then # it can be built without a GPU
+	nvidia-smi -L 2>/dev/null || { echo "skipped: no GPU"; exit 77; }
+fi
+
+limit=${LIMIT:-570}
+began=$(date +%s)
+log=$out/run.log
+summary= failed=0
+: >"$log"
+for name in $chosen; do
+	now=$(date +%s)
+	left=$((limit - (now - began)))
+	seconds=$(parts | awk -v name="$name" '$1 == name { print $2 }')
+	[ "$seconds" -le "$left" ] || seconds=$left
+	if [ "$seconds" -lt 10 ]; then
+		summary="$summary  $name: NO TIME
+"
+		failed=1
+		continue
+	fi
+	echo "==== $name (at most $seconds s)" | tee -a "$log"
+	code=0
+	from=$(wc -l <"$log")
+	timeout -k 5 "$seconds" bash -o pipefail "$0" --part "$name" >>"$log" 2>&1 || code=$?
+	tail -n +$((from + 1)) "$log" | tail -n 14 | cut -c1-600
+	took=$(($(date +%s) - now))
+	case $code in
+	0) verdict=PASS ;;
+	77) verdict=skipped ;;
+	124 | 137) verdict="FAIL (no end within $seconds s)" failed=1 ;;
+	*) verdict="FAIL ($code)" failed=1 ;;
+	esac
+	summary="$summary  $name: $verdict, $took s
+"
+done
+{
+	echo "==== all, $(($(date +%s) - began)) s"
+	printf '%s' "$summary"
+} | tee -a "$log"
+exit $failed

@@ -2,13 +2,14 @@
 # The example engine on this machine's GPU beside the same on its CPU, from a folder that tests/gpu/bundle.sh filled:
 #   tests/gpu/tinylm.sh FOLDER
 # Kernels through the library (tests/gpu/plugin.c), perplexities of 4096 tokens, and the demo with a daemon. Builds nothing; under a
-# minute. Prints PASS or FAIL a line; exits 1 if one failed, 77 without a GPU.
+# minute. PLUGIN: the folder of libterrace_cuda.so.0, if it is not FOLDER/lib. Prints PASS or FAIL a line; exits 1 if one failed, 77
+# without a GPU.
 set -eu
 cd "$(dirname "$0")/../.."
 [ $# = 1 ] || { echo "usage: $0 FOLDER" >&2; exit 2; }
 folder=$1
 model=tests/data/tinylm-8m
-export LD_LIBRARY_PATH="$folder/lib:/usr/local/cuda/lib64:/usr/local/nvidia/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+export LD_LIBRARY_PATH="${PLUGIN:+$PLUGIN:}$folder/lib:/usr/local/cuda/lib64:/usr/local/nvidia/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 work=$(mktemp -d)
 daemon=
 trap 'test -z "$daemon" || kill "$daemon"; rm -rf "$work"' EXIT

@@ -39,6 +39,13 @@ def open_session(options, layout):
     return None, None, None
 
 
+def load(name):
+    """The model on the GPU, in bf16, attending from packed blocks."""
+    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    dtype = {"dtype" if version >= (4, 56) else "torch_dtype": torch.bfloat16}
+    return transformers.AutoModelForCausalLM.from_pretrained(name, attn_implementation="terrace", **dtype).to("cuda").eval()
+
+
 @torch.inference_mode()
 def run(model, ids, cache, tokens):
     """The generated ids, and the seconds until the first of them."""
@@ -51,8 +58,8 @@ def run(model, ids, cache, tokens):
                        use_cache=True, logits_to_keep=1).logits
         out.append(int(logits[0, -1].argmax()))  # waits for the stream
         if len(out) == 1:
-            cache.publish()
             first = time.monotonic() - begin
+            cache.publish()
         if len(out) == tokens or out[-1] == model.config.eos_token_id:
             return out, first
         done, feed = done + len(feed), out[-1:]
@@ -62,8 +69,7 @@ def main():
     options = arguments()
     torch.cuda.set_device(options.device)
     tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
-    model = transformers.AutoModelForCausalLM.from_pretrained(options.model, torch_dtype=torch.bfloat16,
-                                                              attn_implementation="terrace").to("cuda").eval()
+    model = load(options.model)
     ids = tokenizer(options.prompt).input_ids
     name = "%s %s bf16" % (options.model, getattr(model.config, "_commit_hash", ""))
     layout = packed_cache.layout_of(model.config, name, options.format, options.block_tokens)

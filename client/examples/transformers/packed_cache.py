@@ -60,10 +60,11 @@ class PackedCache(Cache):
     def get_max_cache_shape(self, layer_idx=0):
         return self.blocks_max * self.layout.block_tokens
 
-    def get_mask_sizes(self, cache_position, layer_idx=0):
-        return self.length + cache_position.shape[0], 0
+    def get_mask_sizes(self, queries, layer_idx=0):
+        """queries: how many, or their positions, as versions of transformers differ."""
+        return self.length + (queries if isinstance(queries, int) else queries.shape[0]), 0
 
-    def update(self, key_states, value_states, layer_idx, cache_kwargs=None):
+    def update(self, key_states, value_states, layer_idx, *_, **__):
         global _active
         _active = self
         if key_states.shape[0] != 1:
