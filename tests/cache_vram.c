@@ -31,18 +31,6 @@ static const char *tier_of(struct vram_rig *v, uint64_t n, bool *checksum_ok)
 	return count ? view.tier : "";
 }
 
-/* The same without a look at its bytes, for which it would come down. */
-static const char *tier_of_quietly(struct vram_rig *v, uint64_t n)
-{
-	struct cache_explained e;
-	uint8_t key[RIG_KEY_BYTES];
-	uint32_t shown;
-
-	rig_key(key, n);
-	ck_assert_int_eq(cache_explain(v->r.c, "", 0, key, sizeof(key), v->r.now, &e, 1, &shown, &v->r.why), STATUS_OK);
-	return shown ? e.tier : "";
-}
-
 START_TEST(what_is_put_on_a_gpu_is_there)
 {
 	struct cache_place p[4];
@@ -346,7 +334,7 @@ START_TEST(a_lease_on_a_gpu_holds_the_gpu)
 		ck_assert_uint_eq(vr_put(&v, CACHE_HOST, n, 1), 1);
 	rig_quiet(&v.r);
 	for (uint64_t n = 0; n < 8; n++) {
-		ck_assert_str_eq(tier_of_quietly(&v, n), "gpu");
+		ck_assert_str_eq(vr_tier(&v, n), "gpu");
 		ck_assert(vr_matches(&v, &p[n], n, 0));
 	}
 	rig_check_books(v.r.c);

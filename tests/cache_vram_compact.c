@@ -6,17 +6,6 @@
 
 enum { GPU = 16, HOST = 16, DISK = 96, GONE = 14, ON_GPU = 24, BLOCKS = 40, OTHERS = 16 };
 
-static const char *tier_of(struct vram_rig *v, uint64_t n)
-{
-	struct cache_explained e;
-	uint8_t key[RIG_KEY_BYTES];
-	uint32_t shown;
-
-	rig_key(key, n);
-	ck_assert_int_eq(cache_explain(v->r.c, "", 0, key, sizeof(key), v->r.now, &e, 1, &shown, &v->r.why), STATUS_OK);
-	return shown ? e.tier : "";
-}
-
 static uint32_t compact(struct vram_rig *v, uint64_t bytes)
 {
 	uint32_t slabs = 0;
@@ -47,7 +36,7 @@ static void fill(struct vram_rig *v)
 	}
 	ck_assert_int_eq(rig_flush(&v->r, 0, 0, NULL), STATUS_OK);
 	for (uint64_t n = ON_GPU; n < BLOCKS; n++)
-		ck_assert_str_eq(tier_of(v, n), "gpu+disk");
+		ck_assert_str_eq(vr_tier(v, n), "gpu+disk");
 }
 
 static double slab_bytes(struct vram_rig *v)
@@ -73,7 +62,7 @@ START_TEST(what_a_gpu_has_stays_durable)
 	rig_check_books(v.r.c);
 	ck_assert_double_lt(rig_stat(&v.r, "terrace_disk_blocks", "disk=0"), BLOCKS + OTHERS);
 	for (uint64_t n = ON_GPU; n < BLOCKS; n++)
-		ck_assert_msg(strstr(tier_of(&v, n), "gpu") && strstr(tier_of(&v, n), "disk"), "block %u: %s", (unsigned)n, tier_of(&v, n));
+		ck_assert_msg(strstr(vr_tier(&v, n), "gpu") && strstr(vr_tier(&v, n), "disk"), "block %u: %s", (unsigned)n, vr_tier(&v, n));
 	ck_assert_uint_eq(vr_read_all(&v, 0, ON_GPU, BLOCKS - ON_GPU), BLOCKS - ON_GPU);
 	ck_assert_int_eq(vr_lease(&v, 0, ON_GPU, 4, true, false, p, &l), STATUS_OK);
 	vr_release(&v, &l);
@@ -102,7 +91,7 @@ START_TEST(without_room_in_memory_the_slab_stays)
 	uint32_t held = 0;
 
 	for (uint64_t n = 100 + OTHERS; n-- > 100;) {
-		if (strcmp(tier_of(&v, n), "host+disk"))
+		if (strcmp(vr_tier(&v, n), "host+disk"))
 			break;
 		held++;
 	}

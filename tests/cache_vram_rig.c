@@ -340,6 +340,17 @@ uint32_t vr_read_all(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t c
 	return found;
 }
 
+const char *vr_tier(struct vram_rig *v, uint64_t n)
+{
+	struct cache_explained e;
+	uint8_t key[RIG_KEY_BYTES];
+	uint32_t shown;
+
+	rig_key(key, n);
+	ck_assert_int_eq(cache_explain(v->r.c, "", 0, key, sizeof(key), v->r.now, &e, 1, &shown, &v->r.why), STATUS_OK);
+	return shown ? e.tier : "";
+}
+
 uint8_t vr_state(struct vram_rig *v, uint64_t n)
 {
 	struct cache_keys k = rig_keys(n, 1);

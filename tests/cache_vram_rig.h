@@ -69,6 +69,8 @@ bool vr_matches(struct vram_rig *v, const struct cache_place *p, uint64_t n, uin
 uint32_t vr_read_all(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count);
 /* What Lookup says of the key in layout 0. */
 uint8_t vr_state(struct vram_rig *v, uint64_t n);
+/* Which tiers have the block, of layout 0, as explain says it: "gpu+host"; "": none. Its bytes are not looked at, for which it would come down. */
+const char *vr_tier(struct vram_rig *v, uint64_t n);
 void vr_release(struct vram_rig *v, const struct cache_leased *l);
 
 #endif

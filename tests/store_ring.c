@@ -152,69 +152,71 @@ START_TEST(bytes_come_as_they_were_written)
 }
 END_TEST
 
-START_TEST(the_urgent_go_first)
+/* Puts `n` writes into the queues of a ring of depth 1 while it is held, lets it go, and waits for all: jobs[i].place is which turn each had. */
+static void queue_and_go(int engine, struct job *jobs, int n, enum ring_priority (*priority)(int))
 {
-	enum { N = RING_PRIORITIES * (RING_PATIENCE / 2) };
 	struct faults f = {.open = 0};
 	struct ring_calls calls;
 	_Atomic uint32_t order = 0;
-	struct job blocker, jobs[N];
+	struct job blocker;
 	struct rig g;
 
-	faults_rig(&g, _i, 1, &f, &calls);
+	faults_rig(&g, engine, 1, &f, &calls);
 	job_make(&blocker, &g, RING_WRITE, 0, 1);
 	job_start(&blocker);
 	until_entered(&f, 1);
-	for (int i = 0; i < N; i++) {
+	for (int i = 0; i < n; i++) {
 		job_make(&jobs[i], &g, RING_WRITE, 1 + (uint32_t)i, 1);
-		jobs[i].ring.priority = (enum ring_priority)(RING_PRIORITIES - 1 - i % RING_PRIORITIES);
+		jobs[i].ring.priority = priority(i);
 		jobs[i].order = &order;
 		job_start(&jobs[i]);
 	}
-	ck_assert_uint_eq(view_of(g.ring).waiting, N);
+	ck_assert_uint_eq(view_of(g.ring).waiting, n);
 	ck_assert_uint_eq(view_of(g.ring).under_way, 1);
 	atomic_store(&f.open, 1);
-	for (int i = 0; i < N; i++)
+	for (int i = 0; i < n; i++)
 		job_wait(&jobs[i]);
-	for (int i = 0; i < N; i++)
-		ck_assert_uint_eq(jobs[i].place, (uint32_t)jobs[i].ring.priority * (N / RING_PRIORITIES) +
-							 (uint32_t)i / RING_PRIORITIES);
 	job_wait(&blocker);
 	rig_close(&g);
 }
+
+static enum ring_priority lowest_first(int i)
+{
+	return (enum ring_priority)(RING_PRIORITIES - 1 - i % RING_PRIORITIES);
+}
+
+START_TEST(the_urgent_go_first)
+{
+	enum { N = RING_PRIORITIES * (RING_PATIENCE / 2) };
+	struct job jobs[N];
+
+	queue_and_go(_i, jobs, N, lowest_first);
+	for (int i = 0; i < N; i++)
+		ck_assert_uint_eq(jobs[i].place, (uint32_t)jobs[i].ring.priority * (N / RING_PRIORITIES) +
+							 (uint32_t)i / RING_PRIORITIES);
+}
 END_TEST
+
+enum { EACH = 3 };
+
+static enum ring_priority mostly_urgent(int i)
+{
+	return i < EACH ? RING_IDLE : i < 2 * EACH ? RING_AHEAD : RING_URGENT;
+}
 
 /* Among many that are urgent, those of two lower priorities have every so many-th turn each. */
 START_TEST(none_is_starved)
 {
-	enum { EACH = 3, N = 6 * RING_PATIENCE };
-	struct faults f = {.open = 0};
-	struct ring_calls calls;
-	_Atomic uint32_t order = 0;
-	struct job blocker, jobs[N];
-	struct rig g;
+	enum { N = 6 * RING_PATIENCE };
+	struct job jobs[N];
 
-	faults_rig(&g, _i, 1, &f, &calls);
-	job_make(&blocker, &g, RING_WRITE, 0, 1);
-	job_start(&blocker);
-	until_entered(&f, 1);
-	for (int i = 0; i < N; i++) {
-		job_make(&jobs[i], &g, RING_WRITE, 1 + (uint32_t)i, 1);
-		jobs[i].ring.priority = i < EACH ? RING_IDLE : i < 2 * EACH ? RING_AHEAD : RING_URGENT;
-		jobs[i].order = &order;
-		job_start(&jobs[i]);
-	}
-	atomic_store(&f.open, 1);
-	for (int i = 0; i < N; i++)
-		job_wait(&jobs[i]);
+	queue_and_go(_i, jobs, N, mostly_urgent);
 	for (uint32_t i = 0; i < EACH; i++) {
 		ck_assert_uint_eq(jobs[EACH + i].place, RING_PATIENCE + i * (RING_PATIENCE + 1));
 		ck_assert_uint_eq(jobs[i].place, jobs[EACH + i].place + 1);
 	}
 	for (uint32_t i = 2 * EACH + 1; i < N; i++)
 		ck_assert_uint_gt(jobs[i].place, jobs[i - 1].place);
-	job_wait(&blocker);
-	rig_close(&g);
 }
 END_TEST
 
