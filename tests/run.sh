@@ -2,9 +2,8 @@
 # Installs what the tests need, builds, runs everything, and counts: `sh tests/run.sh [--long]`.
 #
 # Stages: the source rules (tests/rules.sh), the plain build and its tests (the endurance run in the background), the same tests under
-# AddressSanitizer + UndefinedBehaviorSanitizer and under ThreadSanitizer, and every fuzz target for some seconds. Tests wait for disks
-# and processes: what is idle then builds the next stage, at the lowest priority. --long adds the tests labelled `long`, longer
-# fuzzing and every CUDA kernel. The logs stay in build/logs. The last line is "N passed, N failed, N skipped".
+# AddressSanitizer + UndefinedBehaviorSanitizer and under ThreadSanitizer, and every fuzz target for some seconds. Nothing is built beside
+# tests: some have bounds of time. --long adds the tests labelled `long`, longer fuzzing and every CUDA kernel. The logs stay in build/logs. The last line is "N passed, N failed, N skipped".
 set -u
 cd "$(dirname "$0")/.." || exit 1
 root=$PWD
@@ -49,31 +48,12 @@ one() {
 # Line numbers are all that the tests need of a debugger's facts, and take half of the time to compile the vectors.
 flags="-O2 -g1 -DNDEBUG"
 
-# build_begin NAME COMMAND...: builds in the background; build_end waits for it, and has its exit status.
-build_begin() {
-	name=$1
-	shift
-	"$@" >"$logs/$name.build.log" 2>&1 &
-	build=$!
-}
-build_end() { wait "$build"; }
-
-# preset_begin PRESET [nice]
-preset_begin() {
-	# shellcheck disable=SC2086 # none, or the words of one
-	build_begin "$1" ${2-} sh -c 'cmake --preset "$0" -DBUILD_TESTING=ON -DCMAKE_C_FLAGS_RELWITHDEBINFO="$2" &&
-		exec cmake --build --preset "$0" -j "$1"' "$1" "$jobs" "$flags"
-}
-
-# suite PRESET COMMAND...: ends the build of a preset, begins the next with COMMAND, and runs ctest; counts each ctest entry.
+# suite PRESET: configures, builds and runs ctest for a preset; counts each ctest entry.
 suite() {
 	preset=$1
-	shift
 	note "build $preset"
-	built=yes
-	build_end || built=no
-	"$@"
-	if [ "$built" = no ]; then
+	if ! { cmake --preset "$preset" -DBUILD_TESTING=ON -DCMAKE_C_FLAGS_RELWITHDEBINFO="$flags" &&
+		cmake --build --preset "$preset" -j "$jobs"; } >"$logs/$preset.build.log" 2>&1; then
 		failed=$((failed + 1))
 		note "FAIL  build of $preset"
 		tail -n 60 "$logs/$preset.build.log"
@@ -112,15 +92,12 @@ export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0
 export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS="ignore_noninstrumented_modules=1 second_deadlock_stack=1"
 
-lowest="nice -n 19"
 one rules sh tests/rules.sh
-preset_begin default
-suite default preset_begin asan "$lowest"
-suite asan preset_begin tsan "$lowest"
-# shellcheck disable=SC2086 # its words
-suite tsan build_begin fuzz $lowest sh tests/fuzz/run.sh build
+suite default
+suite asan
+suite tsan
 note "build fuzz"
-if build_end; then
+if sh tests/fuzz/run.sh build >"$logs/fuzz.build.log" 2>&1; then
 	if [ "$long" = yes ]; then seconds=120; else seconds=6; fi
 	note "fuzz"
 	sh tests/fuzz/run.sh "$seconds" "$logs" >"$logs/fuzz.log" 2>&1
