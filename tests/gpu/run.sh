@@ -44,6 +44,7 @@ instructions() {
 	case $1 in
 	*_avx2.c) echo "-mavx2 -mfma -mf16c" ;;
 	*_avx512.c) echo "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c" ;;
+	*_vnni.c) echo "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx2 -mfma -mf16c" ;;
 	esac
 }
 
@@ -55,7 +56,15 @@ part_build() {
 		echo "built before"
 		return
 	fi
-	rm -f "$build"/built "$build"/*.o
+	rm -f "$build/built"
+	[ -f "$build/compiled" ] && [ "$(cat "$build/compiled")" = "$wanted" ] || compile
+	link
+	echo "$wanted" >"$build/built"
+}
+
+# Objects, which may be made where there is no GPU and brought along: they are good for the same sources.
+compile() {
+	rm -f "$build/compiled" "$build"/*.o
 	flags="-O3 -std=c++17 -I. -Xcompiler -Wall,-Wextra,-fPIC -lineinfo"
 	flags="$flags ${ALL:+-DTERRACE_CUDA_ALL} ${PORTABLE:+-DTERRACE_CUDA_PORTABLE}"
 	ls kernels/cuda/*.cu tests/gpu/*.cu | xargs -P "$(nproc)" -I{} sh -c \
@@ -70,13 +79,15 @@ part_build() {
 		gcc -std=gnu11 -D_GNU_SOURCE -O3 -fPIC -ffp-contract=off -Wall -Wextra $(instructions "$source") -I. \
 			-c "$source" -o "$build/$(basename "$source").o"
 	done
-	for program in attend codec copy merge extend device_graph bench; do
-		nvcc -o "$build/$program" "$build"/tests_gpu_${program}*.o "$build"/kernels_cuda_*.o "$build"/[a-z0-9]*.c.o
-	done
+	echo "$wanted" >"$build/compiled"
+}
+
+link() {
+	echo attend codec copy merge extend device_graph bench | tr ' ' '\n' | xargs -P "$(nproc)" -I{} sh -c \
+		"nvcc -o $build/{} $build/tests_gpu_{}*.o $build/kernels_cuda_*.o $build/[a-z0-9]*.c.o || exit 255"
 	# What loads the plugin: as libterrace does it.
 	nvcc -shared -o "$build/libterrace_cuda.so.0" "$build"/kernels_cuda_*.o "$build"/[a-z0-9]*.c.o
 	gcc -std=gnu11 -D_GNU_SOURCE -O1 -Wall -Wextra -I. -o "$build/device" tests/gpu/device.c tests/gpu/device_rig.c -ldl -lpthread
-	echo "$wanted" >"$build/built"
 }
 
 # ---- the parts ----------------------------------------------------------------------------------------------------
