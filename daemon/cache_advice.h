@@ -113,6 +113,7 @@ struct ahead_wish {
 	uint64_t id[AHEAD_BLOCKS], keep[AHEAD_BLOCKS];
 };
 struct ahead_tried {
+	uint32_t open;                 /* blocks whose end is not known */
 	uint32_t blocks, wasted, asked; /* whose end is known; of these; wishes since it is in doubt */
 };
 struct ahead {

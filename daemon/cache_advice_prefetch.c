@@ -8,8 +8,9 @@
  *
  * A tick, and whoever reads the mail, begins as many loads as budget, memory and disks allow. A block that was loaded ahead is *used* when a
  * lease has it, *late* if that lease had to wait for it all the same, and *wasted* if it leaves memory before. Until then the policy does
- * not know it: it is kept for as long as somebody may be expected to want it, then it goes first. A kind of wish of which more than a
- * quarter was wasted lately is granted one time in eight only, until that is better.
+ * not know it: it is kept for as long as somebody may be expected to want it, then it goes first. Of a kind of wish of which more than a
+ * quarter was wasted lately one in eight is granted, and of that the likeliest few blocks, until that is better. What became of a block is
+ * known only when its time is over: what is expected has no more blocks waiting for that than were used lately, and a few.
  */
 #include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
@@ -23,9 +24,10 @@ enum {
 	VICTIM_LOOKS = 256,
 	HOST_SHARE = 4,                /* of memory, one part of so many may hold what was loaded ahead and is not used yet */
 	TRIED_MIN = 64,                /* blocks of a kind whose end is known, before it is judged */
-	TRIED_MAX = 4096,
+	TRIED_MAX = 512,               /* then what came before counts half */
 	WASTED_SHARE = 4,
 	GRANT_EVERY = 8,
+	GRANT_BLOCKS = 4,
 };
 
 static uint64_t life_us(enum ahead_kind kind)
@@ -94,6 +96,7 @@ void ahead_end(struct cache *c, struct block *b, enum counter how)
 	b->ahead = AHEAD_NO;
 	a->held_bytes -= bytes;
 	cache_count(c, how, bytes);
+	t->open--;
 	t->blocks++;
 	t->wasted += how == COUNTER_AHEAD_WASTED;
 	if (t->blocks >= TRIED_MAX) {
@@ -108,11 +111,22 @@ void ahead_wanted(struct cache *c, struct block *b)
 	ahead_end(c, b, b->moving ? COUNTER_AHEAD_LATE : COUNTER_AHEAD_WASTED);
 }
 
-static bool granted(struct ahead *a, enum ahead_kind kind)
+/* Blocks of the next wish of a kind. */
+static uint32_t granted(struct ahead *a, enum ahead_kind kind)
 {
 	struct ahead_tried *t = &a->tried[kind];
 
-	return t->blocks < TRIED_MIN || t->wasted * WASTED_SHARE <= t->blocks || t->asked++ % GRANT_EVERY == 0;
+	if (t->blocks < TRIED_MIN || t->wasted * WASTED_SHARE <= t->blocks)
+		return AHEAD_BLOCKS;
+	return t->asked++ % GRANT_EVERY == 0 ? GRANT_BLOCKS : 0;
+}
+
+/* A Lookup's Lease comes soon; to see that nobody wants what was expected takes seconds, in which memory could be filled with it. */
+static bool proves_itself(const struct ahead *a, enum ahead_kind kind)
+{
+	const struct ahead_tried *t = &a->tried[kind];
+
+	return kind == AHEAD_ASKED || t->open < TRIED_MIN + t->blocks - t->wasted;
 }
 
 /* ---- wishes ---- */
@@ -194,6 +208,7 @@ static void wish_expected(struct cache *c, const struct request *r, struct ahead
 static void wish_for(struct cache *c, const struct request *r, enum ahead_kind kind)
 {
 	struct ahead_wish *w = wish_take(c);
+	uint32_t most;
 
 	w->kind = kind;
 	w->whole = request_whole(r, r->count);
@@ -203,9 +218,10 @@ static void wish_for(struct cache *c, const struct request *r, enum ahead_kind k
 		wish_asked(c, r, w, wish_add);
 	else
 		wish_expected(c, r, w);
-	if (w->count && !granted(&c->advice->ahead, kind)) {
-		cache_count(c, COUNTER_AHEAD_DOUBTED, w->count);
-		w->count = 0;
+	most = w->count ? granted(&c->advice->ahead, kind) : 0;
+	if (w->count > most) {
+		cache_count(c, COUNTER_AHEAD_DOUBTED, w->count - most);
+		w->count = most;
 	}
 	if (w->count && kind == AHEAD_ASKED)
 		wish_asked(c, r, w, wish_keep);
@@ -267,6 +283,10 @@ static enum status load_ahead(struct cache *c, struct block *b, enum ahead_kind 
 {
 	const uint64_t bytes = b->pool->geometry.slot_bytes;
 
+	if (!proves_itself(&c->advice->ahead, kind)) {
+		cache_count(c, COUNTER_AHEAD_DOUBTED, 1);
+		return STATUS_OK;
+	}
 	if (!deserves_room(c, b, kind)) {
 		cache_count(c, COUNTER_AHEAD_NO_ROOM, 1);
 		return kind == AHEAD_ASKED ? STATUS_BUSY : STATUS_OK;
@@ -281,6 +301,7 @@ static enum status load_ahead(struct cache *c, struct block *b, enum ahead_kind 
 		return STATUS_BUSY;
 	}
 	b->ahead = kind;
+	c->advice->ahead.tried[kind].open++;
 	c->advice->ahead.budget_bytes -= bytes;
 	c->advice->ahead.held_bytes += bytes;
 	cache_count(c, COUNTER_AHEAD_BYTES, bytes);
