@@ -16,7 +16,7 @@ void cache_config(const struct config *c, struct cache_config *out)
 	out->options = (struct cache_options){
 		.host_bytes = c->host_bytes,
 		.extent_bytes = c->extent_bytes,
-		.sum_threads = (uint32_t)c->workers,
+		.sum_threads = (uint32_t)c->sum_threads,
 		.huge_pages = c->huge_pages == CONFIG_HUGE_AUTO,
 		.policy = c->policy,
 		.pinned_bytes_max = c->host_bytes / 1000 * c->pinned_share_milli,

@@ -185,6 +185,19 @@ static struct lease *admit_shrink(struct lease *l)
 	return smaller ? smaller : l;
 }
 
+/* In memory, for those that it has not. */
+static void room_for_loads(struct cache *c, uint32_t n, struct block *const *block)
+{
+	uint32_t loads[POOLS_MAX] = { 0 };
+
+	for (uint32_t i = 0; i < n; i++)
+		if (block[i] && !block[i]->shelf && !block[i]->moving)
+			loads[block_pool(block[i])->number]++;
+	for (uint32_t i = 0; i < c->pool_count; i++)
+		if (loads[i])
+			room_clear(c, c->pools[i], loads[i]);
+}
+
 /* Pins in w's name what memory has of n blocks, then begins the loads of the others. False: all of them are in memory. */
 static bool fetch(struct cache *c, uint32_t n, struct block **block, enum ring_priority priority, struct cache_wait *w)
 {
@@ -197,6 +210,7 @@ static bool fetch(struct cache *c, uint32_t n, struct block **block, enum ring_p
 	for (uint32_t i = 0; i < n; i++)
 		if (block[i] && block[i]->shelf && !wait_pin(c, w, block[i]))
 			w->shed++;
+	room_for_loads(c, n, block);
 	for (uint32_t i = 0; i < n; i++)
 		if (block[i] && !block[i]->shelf) {
 			ahead_wanted(c, block[i]);
@@ -237,6 +251,23 @@ static enum status place_begin(struct admission *a, struct block *b, enum ring_p
 	return vram_up(c, a->want.gpu, b, a->wait, wait_end, false);
 }
 
+/* On the GPU, for those that memory has. */
+static void room_for_ups(struct admission *a, uint32_t n, struct block *const *block)
+{
+	for (uint32_t j = 0; j < a->layouts; j++) {
+		struct vram_pool *vp = vram_pool_get(a->cache, a->want.gpu, a->pools[j]);
+		uint32_t ups = 0;
+
+		for (uint32_t i = 0; i < n; i++) {
+			const struct block *b = block[(size_t)i * a->layouts + j];
+
+			ups += b && b->shelf && !vram_slot_on(b, a->want.gpu);
+		}
+		if (vp && ups)
+			vram_room_ahead(a->cache, vp, ups);
+	}
+}
+
 /* The same on a GPU. False: each has its place. All are pinned meanwhile: making room for one must not cost another. After that those that
  * have their place are pinned there; the others by what brings them, so that memory that they have passed is free for the next. */
 static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority, bool wait_end)
@@ -253,6 +284,7 @@ static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enu
 		if (block[i])
 			block_pin(block[i]);
 	vram_order(a->pools, a->layouts, order);
+	room_for_ups(a, n, block);
 	for (uint32_t j = 0; j < a->layouts; j++)
 		for (uint32_t i = 0; i < n; i++) {
 			struct block *b = block[(size_t)i * a->layouts + order[j]];

@@ -313,6 +313,16 @@ enum status room_take(struct cache *c, struct pool *p, struct host_slot *out)
 	return s;
 }
 
+void room_clear(struct cache *c, struct pool *p, uint32_t slots)
+{
+	struct block *b;
+
+	if (p->grow_refused != c->room_epoch)
+		return;
+	for (uint32_t tries = 0; p->free_slots < (int64_t)slots && tries < slots && (b = victim_to_spare(c, p)); tries++)
+		room_evict(c, b, COUNTER_EVICTED_FULL);
+}
+
 void room_grow(struct cache *c, struct pool *p, uint32_t slots)
 {
 	uint32_t extent, buffer[CACHE_DISKS_MAX];

@@ -23,6 +23,7 @@ struct helper {
 
 struct batch {
 	void (*one)(void *arg, uint32_t i);
+	void (*ended)(void *arg);     /* NULL: somebody waits for `over` */
 	void *arg;
 	uint32_t count;
 	_Atomic uint32_t next, done, holders;
@@ -96,7 +97,11 @@ static void batch_work(struct batch *b)
 
 	while ((i = atomic_fetch_add_explicit(&b->next, 1, memory_order_relaxed)) < b->count) {
 		b->one(b->arg, i);
-		if (atomic_fetch_add_explicit(&b->done, 1, memory_order_acq_rel) + 1 == b->count)
+		if (atomic_fetch_add_explicit(&b->done, 1, memory_order_acq_rel) + 1 < b->count)
+			continue;
+		if (b->ended)
+			b->ended(b->arg);
+		else
 			sem_post(&b->over);
 	}
 }
@@ -109,35 +114,60 @@ static void help(struct work *w)
 	batch_let_go(b);
 }
 
-static void ask_for_help(struct cache *c, struct batch *b)
+/* So many helpers, if the pool takes them; how many it took. */
+static uint32_t ask_for_help(struct cache *c, struct batch *b, uint32_t wanted)
 {
-	for (uint32_t i = 0; i < c->sums->threads && i + 1 < b->count; i++) {
+	for (uint32_t i = 0; i < wanted; i++) {
 		b->helper[i] = (struct helper){ .work = { .run = help }, .batch = b };
 		atomic_fetch_add_explicit(&b->holders, 1, memory_order_relaxed);
 		if (!sums_submit(c, &b->helper[i].work)) {
 			batch_let_go(b);
-			return;
+			return i;
 		}
 	}
+	return wanted;
 }
 
-void sums_each(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void *arg)
+/* Held by the caller. NULL: no pool, or no memory. */
+static struct batch *batch_create(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void (*ended)(void *arg), void *arg)
 {
-	struct batch *b = c->sums && count > 1 ? malloc(sizeof(*b)) : NULL;
+	struct batch *b = c->sums ? malloc(sizeof(*b)) : NULL;
 
-	if (!b) {
-		for (uint32_t i = 0; i < count; i++)
-			one(arg, i);
-		return;
-	}
+	if (!b)
+		return NULL;
 	b->one = one;
+	b->ended = ended;
 	b->arg = arg;
 	b->count = count;
 	atomic_init(&b->next, 0);
 	atomic_init(&b->done, 0);
 	atomic_init(&b->holders, 1);
 	sem_init(&b->over, 0, 0);
-	ask_for_help(c, b);
+	return b;
+}
+
+bool sums_begin(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void (*over)(void *arg), void *arg)
+{
+	struct batch *b = batch_create(c, count, one, over, arg);
+	bool begun;
+
+	if (!b)
+		return false;
+	begun = ask_for_help(c, b, count < c->sums->threads ? count : c->sums->threads);
+	batch_let_go(b);
+	return begun;
+}
+
+void sums_each(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void *arg)
+{
+	struct batch *b = count > 1 ? batch_create(c, count, one, NULL, arg) : NULL;
+
+	if (!b) {
+		for (uint32_t i = 0; i < count; i++)
+			one(arg, i);
+		return;
+	}
+	ask_for_help(c, b, count - 1 < c->sums->threads ? count - 1 : c->sums->threads);
 	batch_work(b);
 	while (sem_wait(&b->over))
 		continue;

@@ -19,5 +19,8 @@ void sums_destroy(struct cache *c);
 bool sums_submit(struct cache *c, struct work *work);
 /* one(arg, i) for each i < count, on this thread and on those of the pool that are idle; returns when all are done. */
 void sums_each(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void *arg);
+/* The same on threads of the pool alone, count > 0: over(arg) on the one that did the last. False: nothing was begun, it is the caller's to
+ * do. */
+bool sums_begin(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void (*over)(void *arg), void *arg);
 
 #endif

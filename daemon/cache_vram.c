@@ -207,7 +207,7 @@ static bool ended_take(struct cache *c, struct gpu *g)
 {
 	struct flight *f = g->ended;
 
-	if (!f)
+	if (!f || !f->described)
 		return false;
 	g->ended = f->next;
 	if (!g->ended)

@@ -114,7 +114,9 @@ struct flight {
 	struct gpu *gpu;
 	struct flight *next;           /* of the ended */
 	struct vram_move *moves, *mark;
+	const struct vram_move **each; /* down: [copy.count], the moves again; NULL: no memory for it */
 	enum status status;
+	bool described, sealed;        /* up: what headers say is kept; down: what came has its header and checksums */
 	struct device_pair pairs[];
 };
 
@@ -250,6 +252,8 @@ void vram_published(struct cache *c, struct block *b, uint64_t position);
 
 /* A free slot, evicting clean copies as needed. BUSY: something is under way that makes room. EXHAUSTED: nothing is. */
 enum status vram_room_take(struct cache *c, struct vram_pool *vp, struct host_slot *out);
+/* Evicts what so many slots cost at once, as far as nothing has to go down for it: taken one by one, they then lie side by side. */
+void vram_room_ahead(struct cache *c, struct vram_pool *vp, uint32_t slots);
 /* Without the lock, of BUSY: until something came free, 100 ms at most. */
 void vram_room_wait(struct cache *c);
 /* Without the lock: makes an extent. */
@@ -284,6 +288,8 @@ void vram_feed_host(struct cache *c);
 void vram_moves_fail(struct cache *c, struct gpu *g);
 /* With the lock, which it leaves: a list has ended. */
 void vram_flight_end(struct cache *c, struct flight *f);
+/* Without the lock: headers and checksums of what has come down, by the threads for that; ended(f) when they are done. False: not begun. */
+bool vram_flight_seal(struct flight *f, void (*ended)(void *flight));
 /* Behind the ups that have begun: how far they are is told at the board's word for that GPU. False: no memory. */
 bool vram_mark(struct cache *c, struct gpu *g, struct board *board, uint32_t layers, uint32_t *base);
 /* The same of a call that waits for places, behind the last of them: when nothing is outstanding any more. Without memory it is left. */

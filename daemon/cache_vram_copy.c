@@ -4,13 +4,15 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "daemon/cache_vram.h"
 
 enum {
 	LIST_MAX = 2048,               /* blocks */
-	DOWN_BYTES_MAX = 8 << 20,      /* of a list down: it is summed while the next is copied */
+	DOWN_BYTES_MAX = 8 << 20,      /* of a list down: it is summed while the next is copied, */
+	DOWN_BYTES_MIN = 2 << 20,      /* and the last ones are short, as nothing is copied beside the last's sums */
 	FLIGHTS_MAX = 4,               /* lists under way, each way: the next is being prepared while the first runs */
 	RETRY_NS = 1000 * 1000,
 	RETRIES_MAX = 10 * 1000,       /* a driver without memory for so long is as good as lost */
@@ -36,9 +38,16 @@ static bool same_shape(const struct vram_move *a, const struct vram_move *b)
 
 static uint32_t list_max(const struct vram_move *first)
 {
-	const uint64_t fit = DOWN_BYTES_MAX / first->block->pool->geometry.block_bytes;
+	const uint64_t bytes = first->block->pool->geometry.block_bytes, most = DOWN_BYTES_MAX / bytes, least = DOWN_BYTES_MIN / bytes;
+	uint64_t queued = 0;
 
-	return first->way != DEVICE_DOWN || fit >= LIST_MAX ? LIST_MAX : fit ? (uint32_t)fit : 1;
+	if (first->way != DEVICE_DOWN)
+		return LIST_MAX;
+	for (const struct vram_move *m = first; m && queued < 2 * most && queued < 2 * LIST_MAX; m = m->next)
+		queued++;
+	queued /= 2;
+	queued = queued > most ? most : queued < least ? least : queued;
+	return queued > LIST_MAX ? LIST_MAX : queued ? (uint32_t)queued : 1;
 }
 
 static uint64_t host_address(const struct shelf *s, uint32_t index, const struct gpu *g)
@@ -60,18 +69,27 @@ static struct device_pair pair_of(const struct vram_move *m)
 	}
 }
 
-static void flight_done(struct device_copy *copy, enum status s)
+/* The rest is the keeper's. */
+static void flight_ended(void *flight)
 {
-	struct flight *f = (struct flight *)copy;
+	struct flight *f = flight;
 	struct gpu *g = f->gpu;
 
 	cache_lock(g->cache);
-	f->status = s;
 	f->next = NULL;
 	*g->ended_end = f;
 	g->ended_end = &f->next;
 	pthread_cond_signal(&g->keeper_work);
 	cache_unlock(g->cache);
+}
+
+static void flight_done(struct device_copy *copy, enum status s)
+{
+	struct flight *f = (struct flight *)copy;
+
+	f->status = s;
+	if (s || !vram_flight_seal(f, flight_ended))
+		flight_ended(f);
 }
 
 /* How far the list is, if the mark behind it asks: else the mark gets a list of its own, that copies next to nothing. */
@@ -94,6 +112,9 @@ static struct flight *flight_of(struct gpu *g, enum device_way way, struct vram_
 	f->copy = (struct device_copy){ .pairs = f->pairs, .count = count ? count : 1, .parts = 1, .part_bytes = MARK_BYTES, .way = way,
 					.done = flight_done };
 	f->pairs[0] = (struct device_pair){ g->scratch_from, g->scratch_to.address };
+	f->described = way != DEVICE_UP;
+	if (way == DEVICE_DOWN && count > 1)
+		f->each = calloc(count, sizeof(f->each[0]));
 	if (count) {
 		f->copy.parts = first->block->pool->layout.layers;
 		f->copy.part_bytes = first->block->pool->geometry.layer_bytes;
@@ -117,8 +138,11 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 	if (!f)
 		return NULL;
 	m = first;
-	for (uint32_t i = 0; i < count; i++, m = m->next)
+	for (uint32_t i = 0; i < count; i++, m = m->next) {
 		f->pairs[i] = pair_of(m);
+		if (f->each)
+			f->each[i] = m;
+	}
 	if (m && !m->block && (!count || m->layers == f->copy.parts)) {
 		flight_mark(f, m);
 		m = m->next;
@@ -157,6 +181,34 @@ static void flight_begin(struct gpu *g, struct flight *f)
 	flight_done(&f->copy, s == STATUS_EXHAUSTED ? STATUS_UNAVAILABLE : s);
 }
 
+/* Without the lock, while they are copied: the headers of blocks on their way up. Each is pinned in memory by its move, and nobody looks
+ * at what is kept of it before the list has ended. */
+static void flight_describe(const struct flight *f)
+{
+	struct slot_header h;
+
+	for (const struct vram_move *m = f->moves; m; m = m->next) {
+		memcpy(&h, block_slot_at(m->block), sizeof(h));
+		vram_remember(m->slot, &h);
+	}
+}
+
+/* Begins a list, without the lock; then, with it, its end may be told. */
+static void flight_send(struct cache *c, struct gpu *g, struct flight *f)
+{
+	const bool up = f->copy.way == DEVICE_UP;
+
+	cache_unlock(c);
+	flight_begin(g, f);
+	if (up)
+		flight_describe(f); /* it stays until it is described */
+	cache_lock(c);
+	if (up) {
+		f->described = true;
+		pthread_cond_signal(&g->keeper_work);
+	}
+}
+
 void *gpu_mover(void *arg)
 {
 	struct gpu *g = arg;
@@ -173,9 +225,7 @@ void *gpu_mover(void *arg)
 			if (!f)
 				continue;
 			idle = false;
-			cache_unlock(c);
-			flight_begin(g, f);
-			cache_lock(c);
+			flight_send(c, g, f);
 		}
 		if (idle)
 			pthread_cond_wait(&g->mover_work, &c->lock);

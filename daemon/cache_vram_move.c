@@ -150,17 +150,12 @@ static struct vram_slot *source_across(const struct vram_move *m)
 	return m->way == DEVICE_ACROSS ? vram_ready(m->block) : NULL;
 }
 
-/* What the header says travels with the bytes. */
-static void take_along(struct vram_move *m)
+/* What the header said travels with the bytes; that of a copy in memory is read by the mover, beside them. */
+static void take_along(const struct vram_move *m)
 {
-	struct vram_slot *s = m->slot, *from = m->from;
-	struct slot_header h;
+	struct vram_slot *s = m->slot;
+	const struct vram_slot *from = m->from;
 
-	if (!from) {
-		memcpy(&h, block_slot_at(m->block), sizeof(h));
-		vram_remember(s, &h);
-		return;
-	}
 	s->position = from->position;
 	s->stored_unix_ms = from->stored_unix_ms;
 	s->turn = from->turn;
@@ -239,7 +234,8 @@ static enum status up_go_on(struct cache *c, struct vram_move *m)
 	}
 	if (s)
 		return s;
-	take_along(m);
+	if (m->from)
+		take_along(m);
 	m->step = STEP_QUEUED;
 	if (m->way == DEVICE_UP)
 		m->slot->order = ++m->gpu->ups;
@@ -514,24 +510,27 @@ static void seal(const struct cache *c, const struct vram_move *m)
 
 static void seal_one(void *arg, uint32_t i)
 {
-	const struct vram_move *const *moves = arg;
+	const struct flight *f = arg;
 
-	seal(moves[i]->gpu->cache, moves[i]);
+	seal(f->gpu->cache, f->each[i]);
 }
 
-/* By several threads. */
-static void seal_all(struct cache *c, const struct flight *f)
+bool vram_flight_seal(struct flight *f, void (*ended)(void *flight))
 {
-	const struct vram_move **moves = malloc(f->copy.count * sizeof(*moves));
-	uint32_t n = 0;
+	f->sealed = true; /* by the time that anybody looks */
+	if (f->each && sums_begin(f->gpu->cache, f->copy.count, seal_one, ended, f))
+		return true; /* it may be over, and gone */
+	f->sealed = false;
+	return false;
+}
 
-	for (const struct vram_move *m = f->moves; m; m = m->next)
-		if (moves)
-			moves[n++] = m;
-		else
-			seal(c, m);
-	sums_each(c, n, seal_one, moves);
-	free(moves);
+/* One block alone, or what the threads do not take. */
+static void seal_here(struct cache *c, struct flight *f)
+{
+	if (f->each)
+		sums_each(c, f->copy.count, seal_one, f);
+	for (const struct vram_move *m = f->each ? NULL : f->moves; m; m = m->next)
+		seal(c, m);
 }
 
 /* ---- ends ---- */
@@ -556,9 +555,9 @@ void vram_flight_end(struct cache *c, struct flight *f)
 	struct vram_move *m, *next;
 	uint32_t ended = 0;
 
-	if (f->copy.way == DEVICE_DOWN && !f->status) {
+	if (f->copy.way == DEVICE_DOWN && !f->status && !f->sealed) {
 		cache_unlock(c);
-		seal_all(c, f);
+		seal_here(c, f);
 		cache_lock(c);
 	}
 	if (f->status == STATUS_UNAVAILABLE && c->vram->ops->lost(g->device))
@@ -575,6 +574,7 @@ void vram_flight_end(struct cache *c, struct flight *f)
 	}
 	if (f->mark)
 		move_end(c, f->mark, f->status);
+	free(f->each);
 	free(f);
 	pthread_cond_broadcast(&c->vram->room); /* who stops the tier waits for the last list */
 	vram_feed_host(c);

@@ -275,6 +275,17 @@ enum status vram_room_take(struct cache *c, struct vram_pool *vp, struct host_sl
 	return STATUS_EXHAUSTED;
 }
 
+void vram_room_ahead(struct cache *c, struct vram_pool *vp, uint32_t slots)
+{
+	struct met met = { .dirty_count = 0 };
+	struct vram_slot *s;
+
+	if (vp->gpu->lost || c->vram->stopping || vp->grow_refused != c->room_epoch)
+		return;
+	for (uint32_t tries = 0; vp->free_slots < (int64_t)slots && tries < slots && (s = victim(c, vp, &met)); tries++)
+		vram_evict(c, s, COUNTER_EVICTED_GPU_FULL);
+}
+
 void vram_room_grow(struct cache *c, struct vram_pool *vp)
 {
 	uint32_t extent;

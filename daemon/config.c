@@ -95,7 +95,9 @@ static const struct option options[] = {
 	{ "reservation_ttl", T_MS, AT(reservation_ttl_ms), "1m", 100, 24 * HOUR_MS, NULL, "the same for reservations" },
 	{ "watch_queue", T_COUNT, AT(watch_queue), "4096", 16, 1 << 20, NULL,
 	  "events a watcher may lag behind before it is told to look anew" },
-	{ "workers", T_COUNT, AT(workers), "2", 1, 64, NULL, "threads for checksums, copies and scrubs; and as many, 16 at most, for those of disks and GPUs" },
+	{ "workers", T_COUNT, AT(workers), "2", 1, 64, NULL, "threads for checksums, copies and scrubs of calls" },
+	{ "sum_threads", T_COUNT, AT(sum_threads), "auto", 1, 16, NULL,
+	  "threads for checksums of what comes from disks and GPUs; auto: half as many as there are processors, 2 at least and 12 at most" },
 	{ "queue_max", T_COUNT, AT(queue_max), "256", 1, 1 << 16, NULL,
 	  "calls that may wait for a worker; more are RESOURCE_EXHAUSTED" },
 	{ "calls_max", T_COUNT, AT(calls_max), "1024", 16, 1 << 16, NULL,
@@ -363,7 +365,7 @@ static bool set_number(struct config *c, const struct option *o, const char *val
 	char least[32], most[32];
 	bool ok;
 
-	if (o->type == T_BYTES && !strcmp(o->standard, "auto") && !strcmp(value, "auto")) {
+	if ((o->type == T_BYTES || o->type == T_COUNT) && !strcmp(o->standard, "auto") && !strcmp(value, "auto")) {
 		*number_of(c, o) = 0;
 		return true;
 	}
@@ -646,6 +648,11 @@ static void derive(struct config *c, struct config_errors *errors)
 		c->host_bytes = memory / 4 < 64 * GIB ? memory / 4 / MIB * MIB : 64 * GIB;
 		if (c->host_bytes < MIB)
 			c->host_bytes = MIB;
+	}
+	if (!c->sum_threads) {
+		const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+
+		c->sum_threads = processors < 4 ? 2 : processors > 24 ? 12 : (uint64_t)processors / 2;
 	}
 	if (!strcmp(c->fd_socket, "auto")) {
 		if (n > 5 && !strcmp(c->socket + n - 5, ".sock"))

@@ -45,7 +45,7 @@ struct config {
 	uint64_t slab_bytes, disk_depth, disk_slow_ms, spill_share_milli, disk_io, catalog;
 	uint64_t sessions_max, leases_max, open_blocks_max;
 	uint64_t session_idle_ms, lease_ttl_ms, reservation_ttl_ms;
-	uint64_t watch_queue, workers, queue_max, calls_max, connections_max;
+	uint64_t watch_queue, workers, sum_threads, queue_max, calls_max, connections_max;
 	uint64_t call_deadline_max_ms, message_bytes_max, drain_timeout_ms;
 	uint64_t log_level, log_format;
 

@@ -68,7 +68,8 @@ struct device_copy {
 					  * when pieces 0 .. p of all pairs are complete and visible to all of the GPU */
 	uint32_t progress_base;
 	/* From a thread of the device's, once; it must not call the device's functions other than copy(). OK, UNAVAILABLE (the GPU is
-	 * lost: what was written is not known) or CANCELLED (close). On a failure the progress word is left as it is. */
+	 * lost: what was written is not known) or CANCELLED (close); across, another failure is a copy that these two GPUs cannot make, and
+	 * neither is lost by it. On a failure the progress word is left as it is. */
 	void (*done)(struct device_copy *c, enum status s);
 	void *arg;
 	struct device_copy *next;        /* the device's */

@@ -258,17 +258,21 @@ static enum status pool_grow(struct host_pool *p)
 	return s;
 }
 
-/* Pops a slot of an extent that has one; mutex held. */
+/* Takes the first free slot of an extent that has one, so that what is put in one after the other lies side by side; mutex held. */
 static void slot_pop(struct host_extent *e, struct host_slot *out)
 {
-	uint32_t i = e->free_first;
+	uint32_t word = e->free_first / 64;
 	uint64_t generation = ++e->pool->tier->generation;
 
-	e->free_first = e->cell[i];
+	while (!~e->taken[word])
+		word++;
+	const uint32_t i = word * 64 + (uint32_t)__builtin_ctzll(~e->taken[word]);
+
+	e->free_first = i + 1;
 	e->cell[i] = (uint32_t)generation;
-	e->taken[i / 64] |= 1ull << (i % 64);
+	e->taken[word] |= 1ull << (i % 64);
 	e->used++;
-	if (e->free_first == HOST_CELL_NONE)
+	if (e->used == e->slots)
 		list_remove(e);
 	*out = (struct host_slot){
 		.pool = e->pool,
@@ -385,8 +389,8 @@ void host_slot_give(const struct host_slot *s)
 	assert(taken && "a slot was given back that is not taken");
 	if (taken) {
 		e->taken[s->index / 64] &= ~(1ull << (s->index % 64));
-		e->cell[s->index] = e->free_first;
-		e->free_first = s->index;
+		if (s->index < e->free_first)
+			e->free_first = s->index;
 		e->used--;
 		if (!e->draining && !e->listed)
 			list_append(e);

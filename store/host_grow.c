@@ -53,8 +53,6 @@ static struct host_extent *extent_alloc(struct host_pool *p, uint32_t slots)
 	}
 	e->pool = p;
 	e->slots = slots;
-	for (uint32_t i = 0; i < slots; i++)
-		e->cell[i] = i + 1 < slots ? i + 1 : HOST_CELL_NONE;
 	return e;
 }
 

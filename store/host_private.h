@@ -7,18 +7,16 @@
 #include "store/host_memory.h"
 #include "store/host_range.h"
 
-#define HOST_CELL_NONE UINT32_MAX
-
 struct host_extent {
 	struct host_memory memory;
 	uint64_t at;                     /* of device memory: its place in the pool's range */
 	struct host_pool *pool;
 	struct host_extent *prev, *next; /* in the pool's list while listed; next also chains the doomed */
 	uint32_t slots, used;
-	uint32_t free_first;             /* HOST_CELL_NONE: full */
+	uint32_t free_first;             /* none before it is free */
 	bool listed, draining;
 	uint64_t *taken;                 /* a bit a slot */
-	uint32_t cell[];
+	uint32_t cell[];                 /* of each slot that is taken, its generation */
 };
 
 struct host_pool {

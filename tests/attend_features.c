@@ -7,10 +7,12 @@
 #include <string.h>
 
 #ifdef TERRACE_SANITIZED
-enum { RANDOM_CASES = 60, LONG_TOKENS = 16384, LONGEST = 300 };
+enum { RANDOM_CASES = 30, LONG_TOKENS = 4096, LONGEST = 300 };
 #else
-enum { RANDOM_CASES = 600, LONG_TOKENS = 131072, LONGEST = 4095 };
+enum { RANDOM_CASES = 200, LONG_TOKENS = 32768, LONGEST = 4095 };
 #endif
+static uint64_t random_count = RANDOM_CASES; /* `attend_features N TOKENS`: so many, of so long */
+static uint32_t long_tokens = LONG_TOKENS;
 
 
 /* A feature by its number, 0 .. FEATURES - 1, added to a spec of `tokens` tokens. */
@@ -82,7 +84,7 @@ START_TEST(long_and_all_together)
 	static const enum kv_format some[] = {KV_F16, KV_FP8, KV_TQ4};
 
 	for (size_t f = 0; f < COUNT(some); f++) {
-		struct spec s = plain_spec(some[f], LONG_TOKENS, 1, 30000 + f);
+		struct spec s = plain_spec(some[f], long_tokens, 1, 30000 + f);
 
 		s.group = 4;
 		s.dk = 64;
@@ -90,7 +92,7 @@ START_TEST(long_and_all_together)
 		s.softcap = 20;
 		check_spec(&s);
 		s.with |= WITH_ALIBI_SQRT;
-		s.own_window = LONG_TOKENS - 77;
+		s.own_window = long_tokens - 77;
 		check_spec(&s);
 	}
 }
@@ -124,7 +126,7 @@ static struct spec random_spec(uint64_t seed)
 
 START_TEST(random_cases)
 {
-	for (uint64_t i = 0; i < RANDOM_CASES; i++) {
+	for (uint64_t i = 0; i < random_count; i++) {
 		struct spec s = random_spec(40000 + i);
 
 		check_spec(&s);
@@ -251,7 +253,11 @@ static void tests_add(TCase *tc)
 	tcase_add_test(tc, bad_features_are_refused);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	if (argc > 2) {
+		random_count = strtoull(argv[1], NULL, 10);
+		long_tokens = (uint32_t)strtoul(argv[2], NULL, 10);
+	}
 	return on_every_machine("attend_features", tests_add);
 }

@@ -13,6 +13,9 @@ add_test(NAME bench_runs COMMAND terrace-bench all --quick --json --terraced $<T
 # gRPC's library is not instrumented.
 set_tests_properties(bench_runs PROPERTIES TIMEOUT 180 SKIP_RETURN_CODE 77
                      ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1)
+if(TERRACE_SANITIZE MATCHES thread) # the threads are the daemon's, and in tests that look at what they do
+  set_tests_properties(bench_runs PROPERTIES LABELS long)
+endif()
 # Over the simulated GPU: that it runs; figures are the real one's (gpu/run.sh).
 add_test(NAME bench_vram COMMAND terrace-bench vram --quick --json --terraced $<TARGET_FILE:terraced>)
 set_tests_properties(bench_vram PROPERTIES TIMEOUT 120

@@ -232,15 +232,18 @@ static double replayed(const struct trace *t, const struct drive *d, double capa
 static const char *const policies[] = { "lru", "graph" };
 
 #ifdef TERRACE_SANITIZED
-enum { HOST = 512, DISK = 2048, REQUESTS = 400 };
+enum { HOST = 512, DISK = 2048, REQUESTS = 400, GRAPH_SIZE = 1 };
 #else
-enum { HOST = 1024, DISK = 4096, REQUESTS = 1200 };
+enum { HOST = 1024, DISK = 4096, REQUESTS = 1200, GRAPH_SIZE = 2 };
 #endif
 enum { LOADED_MIN = 1024 }; /* blocks: before so many it is not known yet what is worth loading */
 
+/* What `graph` learns, and when, is not the same in two runs: of many requests with fewer blocks its hits differ by a point. */
 static struct drive drive_of(const char *policy, uint32_t lead_us)
 {
-	return (struct drive){ .policy = policy, .host = HOST, .disk = DISK, .requests = REQUESTS, .lead_us = lead_us,
+	const uint32_t size = strcmp(policy, "graph") ? 1 : GRAPH_SIZE;
+
+	return (struct drive){ .policy = policy, .host = size * HOST, .disk = size * DISK, .requests = REQUESTS, .lead_us = lead_us,
 			       .prefetch_bytes = 64 << 20 };
 }
 
@@ -266,15 +269,6 @@ static double window_of(const struct trace *t, const struct outcome *o)
 	return percent(o->window_hits, t, o->window_tokens);
 }
 
-/* Hits of both tiers: a point below the replay at most, and in this first tenth of a trace, while two policies and the replay's one still learn
- * apart, up to three above. */
-static void check_hits(const struct trace *t, const struct drive *d, const struct outcome *o)
-{
-	const double over = percent(o->hits, t, o->tokens) - replayed(t, d, o->held);
-
-	ck_assert_msg(over > -1 && over < 3, "%s: %.2f points over the replay", d->policy, over);
-}
-
 /* Without reading ahead; with it, where a Lease comes 20 ms after its Lookup; and the same through a restart. */
 static void policy_check(const char *policy)
 {
@@ -286,13 +280,13 @@ static void policy_check(const char *policy)
 	on.window_us = t.requests[on.requests * 3 / 4].time_us;
 	drive(&t, &off, &without);
 	print_row(&t, &off, &without, &without);
-	check_hits(&t, &off, &without);
+	ck_assert_double_eq_tol(percent(without.hits, &t, without.tokens), replayed(&t, &off, without.held), 1.0);
 	ck_assert_double_eq_tol(percent(without.host_hits, &t, without.tokens), replayed(&t, &off, off.host), 1.0);
 	ck_assert_double_eq(without.loaded, 0);
 
 	drive(&t, &on, &with);
 	print_row(&t, &on, &with, &without);
-	check_hits(&t, &on, &with);
+	ck_assert_double_eq_tol(percent(with.hits, &t, with.tokens), replayed(&t, &on, with.held), 1.0);
 	ck_assert_double_le((double)with.waits, (double)without.waits / 2);
 	if (with.loaded >= LOADED_MIN * RIG_SLOT_BYTES)
 		ck_assert_double_le(with.wasted, 0.3 * with.loaded);

@@ -2,6 +2,7 @@
 #include "tests/cache_vram_rig.h"
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,6 +86,58 @@ START_TEST(each_once)
 		sums_each(v.r.c, n, count, counts);
 		for (uint32_t i = 0; i < ITEMS; i++)
 			ck_assert_uint_eq(counts[i], i < n);
+	}
+	vr_close(&v);
+}
+END_TEST
+
+struct begun {
+	_Atomic uint32_t counts[ITEMS], left, early;
+	uint32_t items;
+	sem_t over;
+};
+
+static void count_begun(void *arg, uint32_t i)
+{
+	struct begun *b = arg;
+
+	atomic_fetch_add(&b->counts[i], 1);
+	atomic_fetch_sub(&b->left, 1);
+}
+
+static void begun_over(void *arg)
+{
+	struct begun *b = arg;
+
+	atomic_fetch_add(&b->early, atomic_load(&b->left));
+	sem_post(&b->over);
+}
+
+/* Nobody waits in it: its end is told once, when each has been done once; or nothing is begun. */
+START_TEST(begun_and_told)
+{
+	static struct begun b;
+	struct timespec until;
+	struct vram_rig v;
+
+	open_small(&v, _i);
+	for (uint32_t n = 1; n < ITEMS; n += n < 10 ? 1 : 99) {
+		memset((void *)&b, 0, sizeof(b));
+		sem_init(&b.over, 0, 0);
+		b.items = n;
+		atomic_store(&b.left, n);
+		if (n > 900)
+			sums_stop(v.r.c);
+		ck_assert(sums_begin(v.r.c, n, count_begun, begun_over, &b) == (_i > 0 && n <= 900));
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += 10;
+		if (_i && n <= 900)
+			ck_assert_int_eq(sem_timedwait(&b.over, &until), 0);
+		ck_assert_uint_eq(b.early, 0);
+		for (uint32_t i = 0; i < ITEMS; i++)
+			ck_assert_uint_eq(b.counts[i], i < n && _i && n <= 900);
+		ck_assert_int_ne(sem_trywait(&b.over), 0);
+		sem_destroy(&b.over);
 	}
 	vr_close(&v);
 }
@@ -244,6 +297,7 @@ int main(int argc, char **argv)
 	} else {
 		tcase_add_test(t, several_threads_at_once);
 		tcase_add_loop_test(t, each_once, 0, 4);
+		tcase_add_loop_test(t, begun_and_told, 0, 4);
 		tcase_add_test(t, a_full_queue);
 		tcase_add_test(t, what_comes_down_is_summed);
 	}

@@ -56,7 +56,7 @@ static const char *const other[][2] = {
 	{ "cuda_plugin", "/x/p.so" }, { "graph_nodes", "77" }, { "advisor_every", "2s" },
 	{ "prefetch_bytes", "8MiB" }, { "sessions_max", "7" }, { "leases_max", "8" },
 	{ "open_blocks_max", "9" }, { "session_idle", "2s" }, { "lease_ttl", "150ms" }, { "reservation_ttl", "2h" },
-	{ "watch_queue", "17" }, { "workers", "3" }, { "queue_max", "5" }, { "calls_max", "99" },
+	{ "watch_queue", "17" }, { "workers", "3" }, { "sum_threads", "6" }, { "queue_max", "5" }, { "calls_max", "99" },
 	{ "connections_max", "4" }, { "call_deadline_max", "7s" }, { "message_bytes_max", "8MiB" },
 	{ "drain_timeout", "1s" }, { "log_level", "debug" }, { "log_format", "json" },
 };
@@ -117,6 +117,8 @@ START_TEST(precedence)
 	snprintf(file, sizeof file, "TERRACE_CONFIG=%s", path);
 	ck_assert_int_eq(LOAD(((char *[]){ file, "TERRACE_WORKERS=6", "TERRACE_QUEUE_MAX=60", NULL }), "--workers=7"), STATUS_OK);
 	ck_assert_uint_eq(c.workers, 7);
+	ck_assert_uint_ge(c.sum_threads, 2);
+	ck_assert_uint_le(c.sum_threads, 12);
 	ck_assert_uint_eq(c.queue_max, 60);
 	ck_assert_uint_eq(c.calls_max, 500);
 	ck_assert_uint_eq(c.connections_max, 256);

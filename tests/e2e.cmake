@@ -18,11 +18,11 @@ if(TARGET hello)
   terrace_python_test(e2e_hello test_hello.py $<TARGET_FILE:hello>)
 endif()
 
-# A public trace through a real daemon: a tenth of it, 20 times as fast; with the long tests all of it, 10 times as fast. It goes by the clock.
+# A public trace through real daemons: a tenth of it, 20 times as fast; with the long tests all of it, 10 times as fast. It goes by the clock.
 if(TARGET terrace_static AND TARGET terrace_replay)
-  add_executable(trace_engine e2e/trace_engine.c)
-  target_link_libraries(trace_engine PRIVATE terrace_static terrace_replay Threads::Threads)
   if(NOT TERRACE_SANITIZE)
+    add_executable(trace_engine e2e/trace_engine.c)
+    target_link_libraries(trace_engine PRIVATE terrace_static terrace_replay Threads::Threads)
     terrace_python_test(e2e_trace test_trace.py $<TARGET_FILE:trace_engine>)
     terrace_python_test(e2e_trace_long test_trace.py $<TARGET_FILE:trace_engine> --long)
     set_tests_properties(e2e_trace_long PROPERTIES TIMEOUT 7200 LABELS long)
@@ -33,6 +33,11 @@ endif()
 if(TARGET terrace AND TARGET sim_plugin AND NOT TERRACE_SANITIZE)
   add_executable(python_abi e2e/python_abi.c)
   terrace_python_test(e2e_python test_python.py $<TARGET_FILE:terrace> $<TARGET_FILE:python_abi> ${SIM_DEVICE_FOLDER})
+  if(TARGET terracectl)
+    add_test(NAME two_gpus_engines COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/gpu/two_gpus.py $<TARGET_FILE:terraced>
+             $<TARGET_FILE:terracectl> --libraries ${SIM_DEVICE_FOLDER} --blocks 16 --sets 1)
+    set_tests_properties(two_gpus_engines PROPERTIES TIMEOUT 120 ENVIRONMENT LIBTERRACE=$<TARGET_FILE:terrace>)
+  endif()
   # As it is installed.
   set(installed ${CMAKE_CURRENT_BINARY_DIR}/installed)
   add_test(NAME python_installed COMMAND sh -c "'${CMAKE_COMMAND}' --install '${CMAKE_BINARY_DIR}' --component python --prefix '${installed}' &&

@@ -15,7 +15,7 @@ set_target_properties(sim_runtime PROPERTIES PREFIX "" OUTPUT_NAME libcudart SUF
                       LIBRARY_OUTPUT_DIRECTORY ${SIM_DEVICE_FOLDER})
 
 # The same program as on a GPU (gpu/run.sh), over the simulated device.
-add_executable(gpu_device gpu/device.c gpu/device_rig.c)
+add_executable(gpu_device gpu/device.c gpu/device_rows.c gpu/device_rig.c)
 target_link_libraries(gpu_device PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
 add_dependencies(gpu_device sim_plugin sim_runtime)
 add_test(NAME gpu_device_sim COMMAND gpu_device)
@@ -23,4 +23,9 @@ set_tests_properties(gpu_device_sim PROPERTIES TIMEOUT 120 ENVIRONMENT LD_LIBRAR
 add_test(NAME gpu_device_sim_lost COMMAND gpu_device lost)
 set_tests_properties(gpu_device_sim_lost PROPERTIES TIMEOUT 120
                      ENVIRONMENT "LD_LIBRARY_PATH=${SIM_DEVICE_FOLDER};SIM_GPU_LOST_AFTER=3")
+add_executable(two_gpus gpu/two_gpus.c gpu/device_rig.c)
+target_link_libraries(two_gpus PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+add_dependencies(two_gpus sim_plugin sim_runtime)
+add_test(NAME two_gpus_sim COMMAND two_gpus --quick)
+set_tests_properties(two_gpus_sim PROPERTIES TIMEOUT 60 ENVIRONMENT "LD_LIBRARY_PATH=${SIM_DEVICE_FOLDER};SIM_GPU_DEVICES=2")
 terrace_test(sim_faults LIBS sim_device)

@@ -8,19 +8,57 @@
 
 #define RUNTIME __attribute__((visibility("default")))
 
-enum { INVALID_VALUE = 1, LAUNCH_FAILURE = 719, HOST_TO_DEVICE = 1, DEVICE_TO_DEVICE = 3, STREAMS_MAX = 64 };
+enum { INVALID_VALUE = 1, INVALID_DEVICE = 101, LAUNCH_FAILURE = 719, HOST_TO_DEVICE = 1, DEVICE_TO_DEVICE = 3, STREAMS_MAX = 64 };
 
+int cudaGetDeviceCount(int *count);
+int cudaSetDevice(int device);
+int cudaDeviceCanAccessPeer(int *can, int device, int peer);
+int cudaDeviceEnablePeerAccess(int peer, unsigned int flags);
 int cudaStreamCreate(void **stream);
 int cudaStreamSynchronize(void *stream);
 int cudaStreamDestroy(void *stream);
 int cudaMalloc(void **memory, size_t bytes);
 int cudaFree(void *memory);
 int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream);
+int cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, void *stream);
 int cudaMemsetAsync(void *memory, int value, size_t bytes, void *stream);
 const char *cudaGetErrorString(int error);
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_stream *streams[STREAMS_MAX];
+
+RUNTIME int cudaGetDeviceCount(int *count)
+{
+	const char *devices = getenv("SIM_GPU_DEVICES");
+
+	*count = devices && *devices ? atoi(devices) : 1;
+	return 0;
+}
+
+static bool is_device(int device)
+{
+	int count;
+
+	cudaGetDeviceCount(&count);
+	return device >= 0 && device < count;
+}
+
+/* Streams and memory are of no device here: that the number is one is all there is to it. */
+RUNTIME int cudaSetDevice(int device)
+{
+	return is_device(device) ? 0 : INVALID_DEVICE;
+}
+
+RUNTIME int cudaDeviceCanAccessPeer(int *can, int device, int peer)
+{
+	*can = device != peer;
+	return is_device(device) && is_device(peer) ? 0 : INVALID_DEVICE;
+}
+
+RUNTIME int cudaDeviceEnablePeerAccess(int peer, unsigned int flags)
+{
+	return is_device(peer) && !flags ? 0 : INVALID_DEVICE;
+}
 
 RUNTIME int cudaStreamCreate(void **stream)
 {
@@ -134,6 +172,13 @@ RUNTIME int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, 
 	return error || kind == HOST_TO_DEVICE || kind == DEVICE_TO_DEVICE ? error : cudaStreamSynchronize(stream);
 }
 
+RUNTIME int cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, void *stream)
+{
+	if (!is_device(to_device) || !is_device(from_device))
+		return INVALID_DEVICE;
+	return cudaMemcpyAsync(to, from, bytes, DEVICE_TO_DEVICE, stream);
+}
+
 RUNTIME int cudaMemsetAsync(void *memory, int value, size_t bytes, void *stream)
 {
 	struct transfer *t = malloc(sizeof(*t));
@@ -151,6 +196,8 @@ RUNTIME const char *cudaGetErrorString(int error)
 		return "no error";
 	case INVALID_VALUE:
 		return "invalid value";
+	case INVALID_DEVICE:
+		return "invalid device ordinal";
 	default:
 		return "work in the stream failed";
 	}

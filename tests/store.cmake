@@ -18,6 +18,9 @@ foreach(name store_catalog store_catalog_model store_catalog_damage store_catalo
   terrace_test(${name} LIBS store_catalog_rig)
   set_tests_properties(${name} PROPERTIES ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1)
 endforeach()
+if(TERRACE_SANITIZE MATCHES thread) # files that one thread reads
+  set_tests_properties(store_catalog_damage PROPERTIES LABELS long)
+endif()
 # The same on a file system that is full: exits 77 (skipped) where none may be mounted.
 add_test(NAME store_catalog_full COMMAND store_catalog full)
 set_tests_properties(store_catalog_full PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77

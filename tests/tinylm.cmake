@@ -20,8 +20,8 @@ if(TARGET terraced)
   target_compile_definitions(tinylm_demo PRIVATE TINYLM="$<TARGET_FILE:tinylm>" TERRACED="$<TARGET_FILE:terraced>")
   add_dependencies(tinylm_demo tinylm terraced)
   set_tests_properties(tinylm_demo PROPERTIES PROCESSORS 2)
-  if(TERRACE_SANITIZE STREQUAL "thread")
-    # Two and a half minutes of arithmetic; the threads it uses are also those of kill_storm and client_threads.
+  if(TERRACE_SANITIZE)
+    # Minutes of arithmetic; the engine and a daemon are in tinylm_ttft too, the threads also in kill_storm and client_threads.
     set_tests_properties(tinylm_demo PROPERTIES LABELS long)
   endif()
 endif()
@@ -36,11 +36,20 @@ if(TARGET terraced)
   add_test(NAME gpu_plugin_host COMMAND gpu_plugin)
   set_tests_properties(gpu_plugin_host PROPERTIES TIMEOUT 300 ENVIRONMENT LD_LIBRARY_PATH=${host_device})
   add_dependencies(gpu_plugin sim_runtime sim_plugin)
+  if(TERRACE_SANITIZE MATCHES thread) # arithmetic; what it does at a time is in client_gpu* and kill_storm_gpu*
+    set_tests_properties(gpu_plugin_host PROPERTIES LABELS long)
+  endif()
 
   terrace_test(tinylm_cuda LIBS PkgConfig::JANSSON TIMEOUT 600)
   target_compile_definitions(tinylm_cuda PRIVATE TINYLM="$<TARGET_FILE:tinylm>" TERRACED="$<TARGET_FILE:terraced>"
                              HOST_DEVICE="${host_device}" TERRACECTL="$<TARGET_FILE:terracectl>")
   add_dependencies(tinylm_cuda tinylm terraced terracectl sim_runtime sim_plugin)
+endif()
+if(TERRACE_SANITIZE) # the model's arithmetic is in tinylm_model too, and its threads in tinylm_cli
+  set_tests_properties(tinylm_ppl PROPERTIES LABELS long)
+  if(TERRACE_SANITIZE MATCHES thread)
+    set_tests_properties(tinylm_model PROPERTIES LABELS long)
+  endif()
 endif()
 if(TERRACE_SANITIZE AND TEST tinylm_cuda)
   set_tests_properties(tinylm_cuda PROPERTIES LABELS long)

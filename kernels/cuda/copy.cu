@@ -5,6 +5,10 @@
  * device and for pinned host memory mapped into it.
  *
  * Where there are no bulk copies, a warp takes a piece through its registers, 4 KiB at a time, and a CTA has 16 warps.
+ *
+ * A list in parts goes part by part, without a pause between them. Who has written all its pieces of a part counts itself; who counts
+ * last tells, at a word that others wait for, how many parts are complete. One tells at a time, so that the word only rises; who comes
+ * meanwhile leaves it to him.
  */
 #include "kernels/cuda/copy_pairs.h"
 #include "kernels/cuda/cuda_kernels.h"
@@ -20,10 +24,12 @@ constexpr uint32_t BULK_THREADS = 32, BULK_SHARED = STAGES * PIECE_BYTES + STAGE
 struct copy_args {
 	const uint64_t *from, *to;
 	uint32_t stride;        /* numbers from one address in them to the next */
-	uint64_t offset;        /* of what is copied in each block */
 	const uint32_t *tokens; /* NULL: whole blocks */
-	uint64_t pieces;        /* of the whole list */
-	uint64_t block_bytes;
+	uint64_t pieces, part_pieces; /* of the whole list; of a part of it */
+	uint64_t block_bytes;   /* of a part of a block */
+	uint32_t parts;
+	uint32_t *counts;       /* how many want to be told of, how many parts are told, and who has copied his of each; NULL: nobody is told */
+	uint32_t *word, base;
 	uint32_t block_pieces, chunk_pieces; /* pieces of a block, of a chunk */
 	uint32_t block_tokens, chunk_bytes, atom_bytes;
 };
@@ -37,7 +43,8 @@ struct copy_piece {
  * the tokens need. */
 DEVICE copy_piece piece_of(const copy_args &a, uint64_t i)
 {
-	const uint32_t block = (uint32_t)(i / a.block_pieces), in_block = (uint32_t)(i % a.block_pieces);
+	const uint64_t part = i / a.part_pieces, in_part = i % a.part_pieces, offset = part * a.block_bytes;
+	const uint32_t block = (uint32_t)(in_part / a.block_pieces), in_block = (uint32_t)(in_part % a.block_pieces);
 	uint64_t at = (uint64_t)in_block * PIECE_BYTES, end = a.block_bytes;
 	copy_piece p = {a.from[(uint64_t)block * a.stride], a.to[(uint64_t)block * a.stride], 0};
 
@@ -50,13 +57,46 @@ DEVICE copy_piece piece_of(const copy_args &a, uint64_t i)
 	}
 	if (p.from && p.to && at < end)
 		p.bytes = (uint32_t)min(end - at, (uint64_t)PIECE_BYTES);
-	p.from += a.offset + at;
-	p.to += a.offset + at;
+	p.from += offset + at;
+	p.to += offset + at;
 	return p;
 }
 
+/* A part of which one of `units` has written its pieces. */
+DEVICE void part_written(const copy_args &a, uint32_t part, uint32_t units)
+{
+	uint32_t *waiting = a.counts, *told = a.counts + 1, *written = a.counts + KV_COPY_COUNTS, seen;
+
+	__threadfence();
+	if (atomicAdd(written + part, 1u) + 1 < units || atomicAdd(waiting, 1u) != 0)
+		return;
+	do {
+		seen = atomicAdd(waiting, 0u);
+		__threadfence();
+		const uint32_t before = *(volatile uint32_t *)told;
+		uint32_t now = before;
+
+		while (now < a.parts && atomicAdd(written + now, 0u) == units)
+			now++;
+		__threadfence_system();
+		if (now > before)
+			*(volatile uint32_t *)a.word = a.base + now;
+		*(volatile uint32_t *)told = now;
+		__threadfence_system();
+	} while (atomicAdd(waiting, 0u - seen) != seen);
+}
+
+/* One of `units` has written its pieces before number `next` of the list; `told` of the parts it has said. */
+DEVICE uint32_t parts_written(const copy_args &a, uint64_t next, uint32_t told, uint32_t units)
+{
+	for (; told < a.parts && (told + 1) * a.part_pieces <= next; told++)
+		part_written(a, told, units);
+	return told;
+}
+
 #if TERRACE_CUDA_BULK
-constexpr uint32_t LAG = 4; /* stores that may still read their stage */
+constexpr uint32_t LAG = 4;  /* stores that may still read their stage */
+constexpr uint32_t OPEN = 8; /* stores that may not have been written, where parts are told of */
 
 DEVICE copy_piece piece_from_lane(const copy_piece &mine, uint32_t lane)
 {
@@ -86,6 +126,7 @@ DEVICE void copy_pieces(const copy_args &a)
 	const uint32_t lane = threadIdx.x, data = shared_address(ring), barriers = data + STAGES * PIECE_BYTES;
 	const uint64_t count = a.pieces > blockIdx.x ? (a.pieces - 1 - blockIdx.x) / gridDim.x + 1 : 0;
 	piece_walk loads, stores;
+	uint32_t told = 0;
 
 	if (lane == 0) {
 		for (uint32_t s = 0; s < STAGES; s++)
@@ -116,20 +157,29 @@ DEVICE void copy_pieces(const copy_args &a)
 				if (p.bytes)
 					bulk_store(p.to, data + s * PIECE_BYTES, p.bytes);
 				bulk_close_group();
+				if (a.counts)
+					bulk_wait_written<OPEN>();
+				if (a.counts && j >= OPEN)
+					told = parts_written(a, blockIdx.x + (j - OPEN + 1) * gridDim.x, told, gridDim.x);
 			}
 		}
 		__syncwarp();
 	}
-	if (lane == 0)
+	if (lane == 0) {
 		bulk_wait_all();
+		if (a.counts)
+			parts_written(a, blockIdx.x + count * gridDim.x, told, gridDim.x);
+	}
 }
 #else
 DEVICE void copy_pieces(const copy_args &a)
 {
 	constexpr uint32_t WARPS = PLAIN_THREADS / 32, AT_ONCE = 8; /* 16-byte vectors of a lane */
-	const uint32_t lane = threadIdx.x % 32;
+	const uint32_t lane = threadIdx.x % 32, warps = gridDim.x * WARPS;
+	uint64_t i = (uint64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+	uint32_t told = 0;
 
-	for (uint64_t i = (uint64_t)blockIdx.x * WARPS + threadIdx.x / 32; i < a.pieces; i += (uint64_t)gridDim.x * WARPS) {
+	for (; i < a.pieces; i += warps) {
 		const copy_piece p = piece_of(a, i);
 		const uint4 *from = (const uint4 *)p.from;
 		uint4 *to = (uint4 *)p.to, held[AT_ONCE];
@@ -144,7 +194,12 @@ DEVICE void copy_pieces(const copy_args &a)
 				if (at + 32 * j < p.bytes / 16)
 					to[at + 32 * j] = held[j];
 		}
+		__syncwarp();
+		if (a.counts && lane == 0)
+			told = parts_written(a, i + warps, told, warps);
 	}
+	if (a.counts && lane == 0)
+		parts_written(a, i, told, warps);
 }
 #endif
 
@@ -228,23 +283,27 @@ extern "C" enum status kv_cuda_copy(const struct kv_cuda_copy *c, cudaStream_t s
 	a.from = c->from;
 	a.to = c->to;
 	a.stride = 1;
-	a.pieces = (uint64_t)c->count * a.block_pieces;
+	a.parts = 1;
+	a.pieces = a.part_pieces = (uint64_t)c->count * a.block_pieces;
 	return launch(a, c->ctas, stream);
 }
 
-extern "C" enum status kv_cuda_copy_pairs(const struct device_pair *pairs, uint32_t count, uint64_t offset, uint64_t bytes, uint32_t ctas,
-					  cudaStream_t stream)
+extern "C" enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *c, cudaStream_t stream)
 {
 	copy_args a = {};
 
-	if (count == 0 || bytes == 0 || bytes % 16 || offset % 16)
+	if (c->count == 0 || c->parts == 0 || c->part_bytes == 0 || c->part_bytes % 16)
 		return STATUS_INVALID;
-	a.from = &pairs->from;
-	a.to = &pairs->to;
-	a.stride = sizeof *pairs / sizeof pairs->from;
-	a.offset = offset;
-	a.block_bytes = bytes;
-	a.block_pieces = (uint32_t)((bytes + PIECE_BYTES - 1) / PIECE_BYTES);
-	a.pieces = (uint64_t)count * a.block_pieces;
-	return launch(a, ctas, stream);
+	a.from = &c->pairs->from;
+	a.to = &c->pairs->to;
+	a.stride = sizeof *c->pairs / sizeof c->pairs->from;
+	a.parts = c->parts;
+	a.block_bytes = c->part_bytes;
+	a.block_pieces = (uint32_t)((c->part_bytes + PIECE_BYTES - 1) / PIECE_BYTES);
+	a.part_pieces = (uint64_t)c->count * a.block_pieces;
+	a.pieces = c->parts * a.part_pieces;
+	a.counts = c->counts;
+	a.word = c->word;
+	a.base = c->base;
+	return launch(a, c->ctas, stream);
 }

@@ -5,13 +5,23 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "store/device.h"
 
+enum { KV_COPY_COUNTS = 2 }; /* numbers in `counts`, besides one a part */
+
+struct kv_cuda_pairs {
+	const struct device_pair *pairs; /* in device memory, multiples of 16 */
+	uint32_t count, parts;           /* as in struct device_copy */
+	uint64_t part_bytes;
+	uint32_t ctas;                   /* at most so many */
+	uint32_t *counts;                /* in device memory, KV_COPY_COUNTS + parts of them, all 0, this launch's alone; NULL: nobody is told */
+	uint32_t *word, base;            /* with counts: base + p + 1 is written there when parts 0 .. p are complete and visible to all */
+};
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Copies of bytes [offset, offset + bytes) of each pair, which is in device memory; kv_cuda_copy otherwise. */
-enum status kv_cuda_copy_pairs(const struct device_pair *pairs, uint32_t count, uint64_t offset, uint64_t bytes, uint32_t ctas,
-			       struct CUstream_st *stream);
+/* One launch for the whole list, in the order of its parts. INVALID: numbers that are not allowed. INTERNAL: CUDA does not launch it. */
+enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *c, struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

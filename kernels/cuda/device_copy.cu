@@ -1,27 +1,27 @@
 /* Lists of copies on a GPU: see store/device.h and device_memory.h.
  *
- * Each way has a stream and a thread. The thread puts up to DEVICE_LISTS_MAX lists into the stream, each with an event behind it, and
- * looks every POLL_US at the oldest; nobody else waits for anything. A part of a list is one batch for the copy engines
- * (cuMemcpyBatchAsync, or a call each where the driver has none), or one launch of the kernel of copy.cu over the list of pairs, which
- * goes to the GPU first; then the progress word is written by the stream. Lists without a word are copied as if they had one part: nobody
- * sees the difference.
+ * Each way has a stream and a thread. The thread puts up to DEVICE_LISTS_MAX lists into the stream (device_issue.cu), each with an event
+ * behind it, and looks for the end of the oldest: without a pause about the time when it should come, else every POLL_US. Who brings a
+ * short list while the stream's turn is free puts it in itself: to wake the thread takes longer than that.
  *
- * A list that could only be begun in part makes the device lost: what the GPU wrote is not known.
+ * A list that could only be begun in part makes the device lost: what the GPU wrote is not known. But one across that the driver refuses is
+ * only failed, when what was begun of it has ended: two GPUs that cannot do it are no GPU lost.
  */
 #include "kernels/cuda/device_memory.h"
 
 #include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <ctime>
+#include <sys/prctl.h>
 
 namespace
 {
 
-constexpr long POLL_US = 50;
-constexpr uint32_t BATCH_MAX = 4096;
-/* CTAs that fill the bus, and leave the rest of the GPU to others: see README.md. */
-constexpr uint32_t CTAS = 4, CTAS_SMALL = 8, SMALL_BYTES = 16384;
+constexpr long POLL_US = 50, SLEEP_US_MAX = 500;
+constexpr uint64_t SPIN_US = 50, SPIN_AFTER_US = 150, SPIN_MORE_US = 500; /* before and after an end that is expected; of a long list */
+constexpr uint64_t BYTES_A_US = 60000, BYTES_A_US_ACROSS = 400000; /* of a bus, at most; between GPUs */
+constexpr uint64_t KERNEL_LATE_US = 500;  /* a kernel's list that takes so much longer than three times its time had to wait for its turns, */
+constexpr uint64_t KERNEL_REST_US = 5000000; /* and for so long lists go by the engines */
+constexpr uint32_t OWN_MAX = 256, OWN_CALLS = 6; /* copies of a list that its bringer puts in, and of a pair of one in parts */
 
 struct timespec after(long us)
 {
@@ -42,126 +42,34 @@ bool is_past(const struct timespec &t)
 	return now.tv_sec > t.tv_sec || (now.tv_sec == t.tv_sec && now.tv_nsec > t.tv_nsec);
 }
 
-/* ---- a list into the stream -------------------------------------------------------------------------------------- */
-
-bool batch_room(struct device_lane *l, uint32_t count)
+uint64_t lane_clock_us()
 {
-	const uint32_t room = count < BATCH_MAX ? count : BATCH_MAX;
+	struct timespec t;
 
-	if (l->batch_room >= room)
-		return true;
-	free(l->from);
-	free(l->to);
-	free(l->sizes);
-	l->from = (CUdeviceptr *)malloc(room * sizeof *l->from);
-	l->to = (CUdeviceptr *)malloc(room * sizeof *l->to);
-	l->sizes = (size_t *)malloc(room * sizeof *l->sizes);
-	l->batch_room = l->from && l->to && l->sizes ? room : 0;
-	return l->batch_room > 0;
-}
-
-CUresult batch_call(struct device_lane *l, uint32_t count)
-{
-	struct device *d = l->device;
-	CUmemcpyAttributes attributes = {};
-	CUresult r = CUDA_ERROR_NOT_SUPPORTED;
-	size_t first = 0;
-
-	attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
-	attributes.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
-	if (d->driver->cuMemcpyBatchAsync && !d->no_batch)
-		r = d->driver->cuMemcpyBatchAsync(l->to, l->from, l->sizes, count, &attributes, &first, 1, l->stream);
-	if (r == CUDA_SUCCESS || cuda_error_sticks(r))
-		return r;
-	d->no_batch = true; /* refused: one by one from now on */
-	r = CUDA_SUCCESS;
-	for (uint32_t i = 0; i < count && r == CUDA_SUCCESS; i++)
-		r = d->driver->cuMemcpyAsync(l->to[i], l->from[i], l->sizes[i], l->stream);
-	return r;
-}
-
-/* Bytes [offset, offset + bytes) of every pair, by copy engines. */
-CUresult part_by_engines(struct device_lane *l, const struct device_copy *c, uint64_t offset, uint64_t bytes)
-{
-	CUresult r = CUDA_SUCCESS;
-
-	for (uint32_t at = 0; at < c->count && r == CUDA_SUCCESS; at += l->batch_room) {
-		const uint32_t n = c->count - at < l->batch_room ? c->count - at : l->batch_room;
-
-		for (uint32_t i = 0; i < n; i++) {
-			l->from[i] = c->pairs[at + i].from + offset;
-			l->to[i] = c->pairs[at + i].to + offset;
-			l->sizes[i] = bytes;
-		}
-		r = batch_call(l, n);
-	}
-	return r;
-}
-
-/* The list of pairs to where a kernel finds it. */
-CUresult pairs_stage(struct device_lane *l, struct device_flight *f, const struct device_copy *c)
-{
-	const struct cuda_driver *driver = l->device->driver;
-	const size_t room = DEVICE_STAGED_PAIRS * sizeof(struct device_pair);
-	CUresult r = CUDA_SUCCESS;
-
-	if (!f->host_pairs)
-		r = driver->cuMemHostAlloc((void **)&f->host_pairs, room, 0);
-	if (r == CUDA_SUCCESS && !f->pairs)
-		r = driver->cuMemAlloc(&f->pairs, room);
-	if (r != CUDA_SUCCESS)
-		return r;
-	memcpy(f->host_pairs, c->pairs, c->count * sizeof *c->pairs);
-	return driver->cuMemcpyAsync(f->pairs, (CUdeviceptr)(uintptr_t)f->host_pairs, c->count * sizeof *c->pairs, l->stream);
-}
-
-CUresult part_by_kernel(struct device_lane *l, const struct device_flight *f, const struct device_copy *c, uint64_t offset,
-			uint64_t bytes)
-{
-	const enum status s = kv_cuda_copy_pairs((const struct device_pair *)f->pairs, c->count, offset, bytes,
-						 bytes < SMALL_BYTES ? CTAS_SMALL : CTAS, l->stream);
-
-	return s == STATUS_OK ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
-}
-
-bool wants_kernel(const struct device_lane *l, const struct device_copy *c, uint64_t bytes)
-{
-	const struct device *d = l->device;
-
-	return d->kernels && l->way != DEVICE_ACROSS && bytes < d->engine_bytes && c->count <= DEVICE_STAGED_PAIRS;
-}
-
-CUresult list_issue(struct device_lane *l, struct device_flight *f, const struct device_copy *c)
-{
-	const uint32_t parts = c->progress ? c->parts : 1;
-	const uint64_t bytes = c->progress ? c->part_bytes : c->parts * c->part_bytes;
-	bool kernel = wants_kernel(l, c, bytes);
-	CUresult r = CUDA_SUCCESS;
-
-	if (kernel) {
-		r = pairs_stage(l, f, c);
-		if (r == CUDA_ERROR_OUT_OF_MEMORY) { /* then without */
-			kernel = false;
-			r = CUDA_SUCCESS;
-		}
-	}
-	if (!kernel && !batch_room(l, c->count))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	for (uint32_t p = 0; p < parts && r == CUDA_SUCCESS; p++) {
-		r = kernel ? part_by_kernel(l, f, c, p * bytes, bytes) : part_by_engines(l, c, p * bytes, bytes);
-		if (r == CUDA_SUCCESS && c->progress)
-			r = l->device->driver->cuStreamWriteValue32(l->stream, c->progress, c->progress_base + p + 1,
-								    CU_STREAM_WRITE_VALUE_DEFAULT);
-	}
-	return r;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
 /* ---- the lane's thread ------------------------------------------------------------------------------------------- */
 
-void list_begin(struct device_lane *l, struct device_copy *c)
+/* Of the copying alone. */
+uint64_t flight_us(const struct device_lane *l, const struct device_flight *f)
+{
+	return f->bytes / (l->way == DEVICE_ACROSS ? BYTES_A_US_ACROSS : BYTES_A_US);
+}
+
+/* The oldest list has the GPU from now on: when its end is to be expected; mutex held. */
+void oldest_expect(struct device_lane *l)
+{
+	struct device_flight *f = &l->flights[l->oldest];
+
+	f->expected_us = lane_clock_us() + flight_us(l, f);
+}
+
+/* Without the mutex, by the issuer; it is held when this returns. */
+void list_begin(struct device_lane *l, struct device_flight *f, struct device_copy *c)
 {
 	struct device *d = l->device;
-	struct device_flight *f = &l->flights[(l->oldest + l->count) % DEVICE_LISTS_MAX];
 	CUresult r = CUDA_SUCCESS, recorded = CUDA_SUCCESS;
 	const char *why;
 
@@ -170,17 +78,39 @@ void list_begin(struct device_lane *l, struct device_copy *c)
 	if (r == CUDA_SUCCESS && !f->ended)
 		r = d->driver->cuEventCreate(&f->ended, CU_EVENT_DISABLE_TIMING);
 	if (r == CUDA_SUCCESS)
-		r = list_issue(l, f, c);
+		r = device_list_issue(l, f, c);
 	if (f->ended)
 		recorded = d->driver->cuEventRecord(f->ended, l->stream);
 	f->list = c;
 	f->failed = STATUS_OK;
-	if (r != CUDA_SUCCESS || recorded != CUDA_SUCCESS) {
+	if (l->way == DEVICE_ACROSS && r != CUDA_SUCCESS && recorded == CUDA_SUCCESS && !cuda_error_sticks(r)) {
+		f->failed = cuda_error_status(r);
+	} else if (r != CUDA_SUCCESS || recorded != CUDA_SUCCESS) {
 		device_failed(d, r != CUDA_SUCCESS ? r : recorded, "a copy", &why);
 		d->lost = true;
 		f->failed = STATUS_UNAVAILABLE;
 	}
-	l->count++;
+	pthread_mutex_lock(&d->mutex);
+	f->bytes = c->count * c->parts * c->part_bytes;
+	if (l->count++ == 0)
+		oldest_expect(l);
+}
+
+/* The lane's next free flight, by who has taken the issuer's turn; mutex held. */
+struct device_flight *issue_begin(struct device_lane *l)
+{
+	l->issuing = true;
+	l->kernel_rests = lane_clock_us() < l->rest_until_us;
+	return &l->flights[(l->oldest + l->count) % DEVICE_LISTS_MAX];
+}
+
+/* Whether a kernel's list that has ended had to wait for the GPU: see device_issue.cu. */
+bool kernel_waited(const struct device_lane *l, const struct device_flight *f)
+{
+	float ms = 0;
+
+	return f->by_kernel && l->device->driver->cuEventElapsedTime(&ms, f->first, f->last) == CUDA_SUCCESS &&
+	       ms * 1000 > (float)(KERNEL_LATE_US + 3 * flight_us(l, f));
 }
 
 /* Tells the end of the oldest list. */
@@ -189,9 +119,18 @@ void flight_end(struct device_lane *l, enum status s)
 	struct device_flight *f = &l->flights[l->oldest];
 	struct device_copy *c = f->list;
 
+	if (f->failed != STATUS_OK)
+		s = f->failed;
+	const bool waited = s == STATUS_OK && kernel_waited(l, f);
+
+	pthread_mutex_lock(&l->device->mutex);
+	if (waited)
+		l->rest_until_us = lane_clock_us() + KERNEL_REST_US;
 	l->oldest = (l->oldest + 1) % DEVICE_LISTS_MAX;
-	l->count--;
-	c->done(c, f->failed != STATUS_OK ? f->failed : s);
+	if (--l->count > 0)
+		oldest_expect(l);
+	pthread_mutex_unlock(&l->device->mutex);
+	c->done(c, s);
 }
 
 /* Whether the oldest list has come to its end; if so that is told. */
@@ -229,19 +168,47 @@ bool queue_step(struct device_lane *l)
 {
 	struct device *d = l->device;
 	const bool ends = d->closing || d->lost;
-	struct device_copy *c = ends || l->count < DEVICE_LISTS_MAX ? queue_pop(l) : nullptr;
+	struct device_copy *c = ends || (l->count < DEVICE_LISTS_MAX && !l->issuing) ? queue_pop(l) : nullptr;
 	/* read before the mutex is let go: a list that is begun is never cancelled */
 	const enum status s = d->lost ? STATUS_UNAVAILABLE : STATUS_CANCELLED;
 
 	if (!c)
 		return false;
-	pthread_mutex_unlock(&d->mutex);
-	if (ends)
+	if (ends) {
+		pthread_mutex_unlock(&d->mutex);
 		c->done(c, s);
-	else
-		list_begin(l, c);
-	pthread_mutex_lock(&d->mutex);
+		pthread_mutex_lock(&d->mutex);
+	} else {
+		struct device_flight *f = issue_begin(l);
+
+		pthread_mutex_unlock(&d->mutex);
+		list_begin(l, f, c);
+		l->issuing = false;
+	}
 	return true;
+}
+
+/* The list is put in by the caller's thread; mutex held, but while it is done. */
+void own_step(struct device_lane *l, struct device_copy *c)
+{
+	struct device *d = l->device;
+	struct device_flight *f = issue_begin(l);
+
+	pthread_mutex_unlock(&d->mutex);
+	{
+		device_entered entered(d);
+
+		list_begin(l, f, c);
+	}
+	l->issuing = false;
+	pthread_cond_signal(&l->more);
+}
+
+bool may_own(const struct device_lane *l, const struct device_copy *c)
+{
+	const uint32_t calls = c->progress && c->parts > 1 ? OWN_CALLS : 1;
+
+	return !l->issuing && !l->first && l->count < DEVICE_LISTS_MAX && c->count <= OWN_MAX / calls && !l->device->lost;
 }
 
 /* Past the time that the GPU has for what it has begun, when the device is closed or lost; mutex held. */
@@ -256,6 +223,30 @@ bool is_overdue(struct device_lane *l)
 	return (d->closing && is_past(d->close_by)) || (d->lost && is_past(l->lost_by));
 }
 
+/* Until the oldest list's end is worth another look; mutex held. */
+void end_wait(struct device_lane *l)
+{
+	const struct device_flight *f = &l->flights[l->oldest];
+	const uint64_t now = lane_clock_us(), expected = f->expected_us, share = flight_us(l, f) / 4;
+	long us = POLL_US;
+
+	if (now + SPIN_US > expected && now < expected + SPIN_AFTER_US + (share < SPIN_MORE_US ? share : SPIN_MORE_US))
+		return;
+	if (now + SPIN_US < expected && expected - SPIN_US - now > POLL_US)
+		us = expected - SPIN_US - now < SLEEP_US_MAX ? (long)(expected - SPIN_US - now) : SLEEP_US_MAX;
+	if (l->first && l->count == DEVICE_LISTS_MAX) {
+		const struct timespec pause = {0, us * 1000};
+
+		pthread_mutex_unlock(&l->device->mutex);
+		nanosleep(&pause, nullptr);
+		pthread_mutex_lock(&l->device->mutex);
+	} else {
+		const struct timespec until = after(us);
+
+		pthread_cond_timedwait(&l->more, &l->device->mutex, &until);
+	}
+}
+
 /* Looks at what the GPU has; the mutex is held but while it does. False: the GPU does not end it. */
 bool flights_step(struct device_lane *l)
 {
@@ -268,17 +259,8 @@ bool flights_step(struct device_lane *l)
 	if (!ended && overdue)
 		flight_end(l, d->lost ? STATUS_UNAVAILABLE : STATUS_CANCELLED);
 	pthread_mutex_lock(&d->mutex);
-	if (!ended && !overdue && !l->first) {
-		const struct timespec until = after(POLL_US);
-
-		pthread_cond_timedwait(&l->more, &d->mutex, &until);
-	} else if (!ended && !overdue && l->count == DEVICE_LISTS_MAX) {
-		const struct timespec pause = {0, POLL_US * 1000};
-
-		pthread_mutex_unlock(&d->mutex);
-		nanosleep(&pause, nullptr);
-		pthread_mutex_lock(&d->mutex);
-	}
+	if (!ended && !overdue)
+		end_wait(l);
 	return ended || !overdue;
 }
 
@@ -287,6 +269,10 @@ void lane_free(struct device_lane *l)
 	const struct cuda_driver *driver = l->device->driver;
 
 	for (struct device_flight &f : l->flights) {
+		if (f.first)
+			driver->cuEventDestroy(f.first);
+		if (f.last)
+			driver->cuEventDestroy(f.last);
 		if (f.ended)
 			driver->cuEventDestroy(f.ended);
 		if (f.pairs)
@@ -296,9 +282,7 @@ void lane_free(struct device_lane *l)
 	}
 	if (l->stream)
 		driver->cuStreamDestroy(l->stream);
-	free(l->from);
-	free(l->to);
-	free(l->sizes);
+	device_issue_free(l);
 }
 
 /* Returns l if the GPU did not end its copies, else NULL. */
@@ -309,13 +293,14 @@ void *lane_run(void *lane)
 	device_entered entered(d);
 	bool hangs = false;
 
+	prctl(PR_SET_TIMERSLACK, 1000); /* ns: 50 us, the default, are a list's time */
 	pthread_mutex_lock(&d->mutex);
 	for (;;) {
 		if (queue_step(l))
 			continue;
 		if (l->count > 0)
 			hangs = !flights_step(l) || hangs;
-		else if (d->closing)
+		else if (d->closing && !l->issuing)
 			break;
 		else
 			pthread_cond_wait(&l->more, &d->mutex);
@@ -360,9 +345,13 @@ enum status device_copy_begin(struct device *d, struct device_copy *c, const cha
 		s = STATUS_EXHAUSTED;
 	} else {
 		c->next = nullptr;
-		*l->last = c;
-		l->last = &c->next;
-		pthread_cond_signal(&l->more);
+		if (may_own(l, c)) {
+			own_step(l, c);
+		} else {
+			*l->last = c;
+			l->last = &c->next;
+			pthread_cond_signal(&l->more);
+		}
 	}
 	pthread_mutex_unlock(&d->mutex);
 	return s;

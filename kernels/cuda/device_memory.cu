@@ -4,7 +4,8 @@
  * capture modes are relaxed meanwhile, so that a graph that is being captured elsewhere in the process does not forbid them.
  *
  * Memory comes from cuMemCreate, exportable as a descriptor, and is mapped where the caller wants it inside a reserved range. What is
- * known of ranges, extents and host memory is kept in a list, for checks and for the end.
+ * known of ranges, extents and host memory is kept in a list, for checks and for the end. The process's other open GPUs get access to what
+ * one makes, where they reach it (NVLink, PCIe), so that copies across go straight; else the driver takes them through host memory.
  */
 #include "kernels/cuda/device_memory.h"
 
@@ -29,6 +30,9 @@ struct registration {
 static pthread_mutex_t registered_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct registration *registrations;
 
+static pthread_mutex_t open_mutex = PTHREAD_MUTEX_INITIALIZER; /* before a device's own */
+static struct device *open_devices;
+
 device_entered::device_entered(struct device *d) : driver(d->driver)
 {
 	result = driver->cuCtxPushCurrent(d->context);
@@ -50,6 +54,14 @@ static enum status refuse(enum status s, const char **why, const char *sentence)
 	return s;
 }
 
+/* An unknown error is also what the driver says of a descriptor that is none: a context that has failed says so again. */
+static bool answers(const struct device *d)
+{
+	const CUresult r = d->zeroing ? d->driver->cuStreamQuery(d->zeroing) : CUDA_ERROR_UNKNOWN;
+
+	return r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY;
+}
+
 enum status device_failed(struct device *d, CUresult r, const char *what, const char **why)
 {
 	const char *text = "unknown error";
@@ -57,6 +69,8 @@ enum status device_failed(struct device *d, CUresult r, const char *what, const 
 	d->driver->cuGetErrorString(r, &text);
 	snprintf(words, sizeof words, "%s: %s", what, text);
 	*why = words;
+	if (r == CUDA_ERROR_UNKNOWN && answers(d))
+		return STATUS_INTERNAL;
 	if (cuda_error_sticks(r))
 		d->lost = true;
 	return cuda_error_status(r);
@@ -206,6 +220,10 @@ static enum status open_device(uint32_t ordinal, struct device **out, const char
 		device_free(d);
 		return s;
 	}
+	pthread_mutex_lock(&open_mutex);
+	d->next_open = open_devices;
+	open_devices = d;
+	pthread_mutex_unlock(&open_mutex);
 	*out = d;
 	return STATUS_OK;
 }
@@ -310,6 +328,21 @@ static bool place_free(struct device *d, uint64_t at, uint64_t bytes)
 	return in_range && !taken;
 }
 
+void device_place(struct device *d, uint64_t address, uint64_t *begin, uint64_t *end)
+{
+	*begin = *end = 0;
+	pthread_mutex_lock(&d->mutex);
+	for (const struct device_region *r = d->regions; r && !*end; r = r->next) {
+		const uint64_t at = sort_of(r) == SORT_HOST ? r->address : r->at;
+
+		if (sort_of(r) != SORT_RANGE && address >= at && address - at < r->bytes) {
+			*begin = at;
+			*end = at + r->bytes;
+		}
+	}
+	pthread_mutex_unlock(&d->mutex);
+}
+
 static bool whole(const struct device *d, uint64_t bytes)
 {
 	return bytes > 0 && bytes % d->granularity == 0;
@@ -370,6 +403,46 @@ static void range_free(struct device *d, uint64_t address, uint64_t bytes)
 		region_end(d, r);
 }
 
+/* Lets the other open GPUs reach what is made here: those that can, a bit each. */
+static uint32_t extent_share(struct device *d, uint64_t at, uint64_t bytes)
+{
+	CUmemAccessDesc access = {};
+	uint32_t reached_by = 0;
+
+	access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+	pthread_mutex_lock(&open_mutex);
+	for (const struct device *other = open_devices; other; other = other->next_open) {
+		int can = 0;
+
+		if (other->number == d->number || d->driver->cuDeviceCanAccessPeer(&can, other->number, d->number) != CUDA_SUCCESS || !can)
+			continue;
+		access.location.id = other->number;
+		if (d->driver->cuMemSetAccess(at, bytes, &access, 1) == CUDA_SUCCESS)
+			reached_by |= 1u << other->number;
+	}
+	pthread_mutex_unlock(&open_mutex);
+	return reached_by;
+}
+
+CUcontext device_owner_afar(struct device *d, uint64_t address)
+{
+	CUcontext owner = nullptr;
+
+	pthread_mutex_lock(&open_mutex);
+	for (struct device *other = open_devices; other; other = other->next_open) {
+		if (other->number == d->number)
+			continue;
+		pthread_mutex_lock(&other->mutex);
+		for (const struct device_region *r = other->regions; r; r = r->next)
+			if (r->kind == device_region::REGION_MADE && overlaps(r, address, 1) && !(r->reached_by & 1u << d->number))
+				owner = other->context;
+		pthread_mutex_unlock(&other->mutex);
+	}
+	pthread_mutex_unlock(&open_mutex);
+	return owner;
+}
+
 /* Maps a handle, which stays the caller's on failure. */
 static enum status extent_map(struct device *d, CUmemGenericAllocationHandle handle, uint64_t at, uint64_t bytes, bool write,
 			      bool made, struct device_extent *out, const char **why)
@@ -381,8 +454,11 @@ static enum status extent_map(struct device *d, CUmemGenericAllocationHandle han
 	if (at % d->granularity != 0 || !place_free(d, at, bytes))
 		return refuse(STATUS_INVALID, why, "an extent goes into a range, beside the others");
 	r = d->driver->cuMemMap(at, bytes, 0, handle, 0);
-	if (r != CUDA_SUCCESS)
-		return device_failed(d, r, "memory of the GPU cannot be mapped", why);
+	if (r != CUDA_SUCCESS) {
+		const enum status s = device_failed(d, r, "memory of the GPU cannot be mapped", why);
+
+		return s == STATUS_UNSUPPORTED ? STATUS_INVALID : s; /* what it says of less memory than that */
+	}
 	access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	access.location.id = d->number;
 	access.flags = write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
@@ -391,6 +467,7 @@ static enum status extent_map(struct device *d, CUmemGenericAllocationHandle han
 	region.at = at;
 	region.bytes = bytes;
 	region.handle = handle;
+	region.reached_by = made && r == CUDA_SUCCESS ? extent_share(d, at, bytes) : 0;
 	added = r == CUDA_SUCCESS ? region_add(d, region) : nullptr;
 	if (!added) {
 		d->driver->cuMemUnmap(at, bytes);
@@ -573,6 +650,7 @@ static enum status host_register(struct device *d, void *memory, uint64_t bytes,
 	region.at = (uintptr_t)memory;
 	region.bytes = bytes;
 	r = d->driver->cuMemHostGetDevicePointer(&at, memory, 0);
+	region.address = at;
 	if (r != CUDA_SUCCESS || !region_add(d, region)) {
 		unpin(d, memory);
 		return r == CUDA_SUCCESS ? refuse(STATUS_EXHAUSTED, why, "no memory")
@@ -618,7 +696,17 @@ static void regions_end(struct device *d)
 /* A GPU that does not end its copies keeps what they touch, and the context. */
 static void close_device(struct device *d)
 {
-	if (!d || !device_copy_end(d))
+	if (!d)
+		return;
+	pthread_mutex_lock(&open_mutex);
+	for (struct device **at = &open_devices; *at; at = &(*at)->next_open) {
+		if (*at == d) {
+			*at = d->next_open;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&open_mutex);
+	if (!device_copy_end(d))
 		return;
 	{
 		device_entered entered(d);

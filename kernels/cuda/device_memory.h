@@ -1,5 +1,5 @@
 /* The table of store/device.h for NVIDIA GPUs, by CUDA's driver: device_memory.cu has memory and streams, device_copy.cu the lists of
- * copies. Inside libterrace_cuda, but for kv_cuda_device_ops, which plugin.cu exports as terrace_device_ops.
+ * copies, device_issue.cu how each is put to the GPU. Inside libterrace_cuda, but for kv_cuda_device_ops, which plugin.cu exports as terrace_device_ops.
  */
 #ifndef TERRACE_KERNELS_CUDA_DEVICE_MEMORY_H
 #define TERRACE_KERNELS_CUDA_DEVICE_MEMORY_H
@@ -16,46 +16,74 @@ enum {
 	DEVICE_WAYS = DEVICE_ACROSS + 1,
 	DEVICE_CLOSE_WAIT_S = 10,
 	DEVICE_LISTS_MAX = 8,     /* of one way, that the GPU has begun or may begin */
-	DEVICE_STAGED_PAIRS = 8192, /* longer lists are the copy engines' */
-	/* From which pieces on the copy engines are asked, smaller ones by a kernel. A guess until tests/gpu/bench_device.cu has said. */
+	DEVICE_STAGED_PAIRS = 8192, /* longer lists are the copy engines', */
+	DEVICE_STAGED_COUNTS = 1024, /* and those of more parts than this */
+	DEVICE_BATCH = 2048,        /* copies of a call, which has a cost of its own, some 60 us */
+	DEVICE_PITCH_MAX = 0x7fffffff, /* of rows */
+	/* From so many bytes a call on the copy engines are asked; else a kernel. */
 	DEVICE_ENGINE_BYTES = 256 << 10,
 };
 
 struct device_region {
 	struct device_region *next;
 	enum { REGION_RANGE, REGION_MADE, REGION_IMPORTED, REGION_HOST } kind;
-	uint64_t at, bytes;       /* of host memory the CPU's address */
+	uint64_t at, bytes;       /* of host memory the CPU's address, */
+	uint64_t address;         /* and the GPU's */
 	CUmemGenericAllocationHandle handle;
+	uint32_t reached_by;      /* what is made here: other GPUs whose work may touch it, a bit each by their numbers */
 };
 
 /* A list that the GPU has. */
 struct device_flight {
 	struct device_copy *list;
 	CUevent ended;
+	CUevent first, last;      /* of a kernel's list, with their times, which cost the engines' lists too much */
 	enum status failed;       /* it could not all be begun; told when what was begun has ended */
-	struct device_pair *host_pairs; /* DEVICE_STAGED_PAIRS, pinned, and where the GPU has them; NULL until they are wanted */
+	struct device_pair *host_pairs; /* a list for the kernel, pinned, its counts behind it, and where the GPU has them; NULL until wanted */
 	CUdeviceptr pairs;
+	bool by_kernel;
+	uint64_t expected_us, bytes; /* when it should end */
 };
 
-/* Lists of one way. The thread owns everything but the queue. */
+/* Pairs of a list at equal distances. */
+struct device_run {
+	uint64_t from, to, from_step, to_step;
+	uint32_t rows;
+};
+
+/* Lists of one way. What puts a list into the stream belongs to whoever has set `issuing`: the thread, or one that brings a short list while
+ * there is no other. */
 struct device_lane {
 	struct device *device;
 	enum device_way way;
 	pthread_t thread;
 	pthread_cond_t more;
 	bool started;
-	struct device_copy *first, **last; /* the queue, under the device's mutex */
+	/* Under the device's mutex, but for the flights themselves: */
+	bool issuing;
+	struct device_copy *first, **last; /* the queue */
 	CUstream stream;
 	struct device_flight flights[DEVICE_LISTS_MAX];
 	uint32_t oldest, count;   /* flights in use */
-	CUdeviceptr *from, *to;   /* one batch */
-	size_t *sizes;
-	uint32_t batch_room;
+	uint64_t rest_until_us;   /* the kernel has waited for its turns */
+
+	/* The issuer's: */
+	CUdeviceptr from[DEVICE_BATCH], to[DEVICE_BATCH]; /* a call */
+	size_t sizes[DEVICE_BATCH];
+	uint32_t gathered;
+	struct device_pair *sorted;
+	struct device_run *run;
+	uint32_t runs, room;      /* of the list; of the two above */
+	bool no_batch, no_rows;   /* the driver has refused one: copies go one by one */
+	bool kernel_rests;
+
+	/* The thread's: */
 	bool gave_up;             /* it has seen the loss: the GPU has until lost_by for what it has begun */
 	struct timespec lost_by;
 };
 
 struct device {
+	struct device *next_open; /* of the process's, see device_memory.cu */
 	const struct cuda_driver *driver;
 	CUdevice number;
 	CUcontext context;        /* the primary one */
@@ -63,7 +91,7 @@ struct device {
 	uint64_t granularity;
 	bool read_only_host, kernels; /* it has READ_ONLY host memory; the copy kernel runs on it */
 	uint64_t engine_bytes;    /* see DEVICE_ENGINE_BYTES */
-	std::atomic<bool> lost, no_batch;
+	std::atomic<bool> lost;
 
 	pthread_mutex_t mutex;    /* guards the rest */
 	struct device_region *regions;
@@ -84,6 +112,16 @@ struct device_entered {
 
 /* Records a failure of the driver's: words for *why, and the loss of the device if it is one. */
 enum status device_failed(struct device *d, CUresult r, const char *what, const char **why);
+
+/* The context of the GPU that made the memory at this address, if this process has it open and work of d cannot reach it there; else NULL. */
+CUcontext device_owner_afar(struct device *d, uint64_t address);
+
+/* Where the device's work sees the memory at an address: a range or host memory that was registered whole; 0, 0: nowhere. */
+void device_place(struct device *d, uint64_t address, uint64_t *begin, uint64_t *end);
+
+/* Puts a list into its lane's stream. OUT_OF_MEMORY, or what the driver says: something of it may have been begun. */
+CUresult device_list_issue(struct device_lane *l, struct device_flight *f, const struct device_copy *c);
+void device_issue_free(struct device_lane *l);
 
 enum status device_copy_begin(struct device *d, struct device_copy *c, const char **why);
 /* Threads end: lists that have begun are waited for. False: the GPU did not end them. */

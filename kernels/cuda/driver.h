@@ -16,6 +16,7 @@
 	X(cuDeviceGetName, 2000)                                                                                                     \
 	X(cuDeviceGetUuid, 11040)                                                                                                    \
 	X(cuDeviceGetAttribute, 2000)                                                                                                \
+	X(cuDeviceCanAccessPeer, 4000)                                                                                               \
 	X(cuDevicePrimaryCtxRetain, 7000)                                                                                            \
 	X(cuDevicePrimaryCtxRelease, 11000)                                                                                          \
 	X(cuCtxPushCurrent, 4000)                                                                                                    \
@@ -41,6 +42,8 @@
 	X(cuMemAlloc, 3020)                                                                                                          \
 	X(cuMemFree, 3020)                                                                                                           \
 	X(cuMemcpyAsync, 4000)                                                                                                       \
+	X(cuMemcpy2DAsync, 3020)                                                                                                     \
+	X(cuMemcpyPeerAsync, 4000)                                                                                                   \
 	X(cuMemsetD8Async, 3020)                                                                                                     \
 	X(cuStreamCreateWithPriority, 5050)                                                                                          \
 	X(cuStreamDestroy, 4000)                                                                                                     \
@@ -51,6 +54,7 @@
 	X(cuLaunchHostFunc, 10000)                                                                                                   \
 	X(cuEventCreate, 2000)                                                                                                       \
 	X(cuEventRecord, 2000)                                                                                                       \
+	X(cuEventElapsedTime, 2000)                                                                                                  \
 	X(cuEventQuery, 2000)                                                                                                        \
 	X(cuEventDestroy, 4000)
 

@@ -32,6 +32,50 @@ DEVICE uint32_t shared_address(const void *p)
 	return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+/* Bits of `ones` where the mask has one, else of `zeros`: one operation, of which the compiler makes two. */
+DEVICE uint32_t choose_bits(uint32_t mask, uint32_t ones, uint32_t zeros)
+{
+	uint32_t r;
+
+	asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(r) : "r"(mask), "r"(ones), "r"(zeros));
+	return r;
+}
+
+/* -1 as the assembler does not know it, and ~x by it: a product, where x ^ ~0 would be the work of the pipe that
+ * everything else here wants. */
+DEVICE uint32_t minus_one()
+{
+	uint32_t x;
+
+	asm("{.reg .u32 lane; mov.u32 lane, %%laneid; shr.u32 lane, lane, 5; sub.u32 %0, lane, 1;}" : "=r"(x));
+	return x;
+}
+
+DEVICE uint32_t complement(uint32_t x, uint32_t minus_one)
+{
+	uint32_t y;
+
+	asm("mad.lo.u32 %0, %1, %2, %2;" : "=r"(y) : "r"(x), "r"(minus_one));
+	return y;
+}
+
+/* Loads that are not waited for before their value is used: of a 16-bit load the compiler makes a move too,
+ * right behind it. */
+DEVICE uint32_t load_global_2(const uint16_t *p)
+{
+	uint32_t v;
+
+	asm volatile("ld.global.u16 %0, [%1];" : "=r"(v) : "l"(p));
+	return v;
+}
+
+/* x, of which the compiler knows nothing: what is added to it is not sorted into the sum it came from. */
+DEVICE uint32_t opaque(uint32_t x)
+{
+	asm("" : "+r"(x));
+	return x;
+}
+
 DEVICE uint4 load_shared_16(uint32_t at)
 {
 	uint4 v;
@@ -89,6 +133,25 @@ DEVICE void store_shared_16(uint32_t at, uint4 v)
 	asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z),
 		     "r"(v.w)
 		     : "memory");
+}
+
+DEVICE void store_shared_8(uint32_t at, uint2 v)
+{
+	asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(v.x), "r"(v.y) : "memory");
+}
+
+DEVICE void store_shared_4(uint32_t at, uint32_t v)
+{
+	asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+}
+
+/* Adds to a word of shared memory; returns what it was. */
+DEVICE uint32_t add_shared(uint32_t at, uint32_t n)
+{
+	uint32_t was;
+
+	asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(was) : "r"(at), "r"(n) : "memory");
+	return was;
 }
 
 /* 8 x 8 matrices of 16-bit elements from and to shared memory, four at a time; lane 8i + j names row j of matrix i. A lane has the
@@ -180,6 +243,14 @@ DEVICE float root_fast(float x)
 	float y;
 
 	asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+DEVICE float root_inverse_fast(float x)
+{
+	float y;
+
+	asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
 	return y;
 }
 
@@ -290,10 +361,15 @@ DEVICE void bulk_close_group()
 	asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* Waits until at most OPEN groups may still read shared memory; until all have been written. */
+/* Waits until at most OPEN groups may still read shared memory; until all but OPEN have been written; until all have. */
 template <int OPEN> DEVICE void bulk_wait_read()
 {
 	asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(OPEN) : "memory");
+}
+
+template <int OPEN> DEVICE void bulk_wait_written()
+{
+	asm volatile("cp.async.bulk.wait_group %0;" ::"n"(OPEN) : "memory");
 }
 
 DEVICE void bulk_wait_all()

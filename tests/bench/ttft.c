@@ -255,16 +255,26 @@ static uint64_t text_hash(const struct ttft *t)
 	return x;
 }
 
+/* What had to come to the GPU. */
+static double came_gb(const struct ttft *t, int tier)
+{
+	if (tier != ON_DISK && tier != IN_MEMORY)
+		return 0;
+	return (double)(t->reused[tier] / t->block_tokens * terrace_block_bytes(&t->layout)) * 1e-9;
+}
+
 static void print_row(struct ttft *t, int tier, double base)
 {
-	double ms = bench_median(t->ms[tier], t->done[tier]);
+	const double ms = bench_median(t->ms[tier], t->done[tier]), gb = came_gb(t, tier);
 
 	if (bench_options.json)
 		printf("{\"bench\":\"ttft\",\"engine\":\"tinylm\",\"tier\":\"%s\",\"tokens\":%u,\"wanted_tokens\":%u,\"reused\":%u,\"ms\":%.3f,"
-		       "\"of_recompute\":%.4f,\"rounds\":%u,\"format\":\"%s\",\"text\":\"%016" PRIx64 "\"}\n",
-		       tier_names[tier], t->count, t->wanted, t->reused[tier], ms, ms / base, t->done[tier], t->format.name, text_hash(t));
+		       "\"of_recompute\":%.4f,\"gb\":%.5f,\"gb_s\":%.3f,\"rounds\":%u,\"format\":\"%s\",\"text\":\"%016" PRIx64 "\"}\n",
+		       tier_names[tier], t->count, t->wanted, t->reused[tier], ms, ms / base, gb, gb / ms * 1e3, t->done[tier], t->format.name,
+		       text_hash(t));
 	else
-		printf("%-11s %8u %9.2f %11.3f  %016" PRIx64 "\n", tier_names[tier], t->reused[tier], ms, ms / base, text_hash(t));
+		printf("%-11s %8u %9.2f %11.3f %9.2f  %016" PRIx64 "\n", tier_names[tier], t->reused[tier], ms, ms / base, gb / ms * 1e3,
+		       text_hash(t));
 }
 
 static void print_rows(struct ttft *t)
@@ -272,9 +282,9 @@ static void print_rows(struct ttft *t)
 	double base = bench_median(t->ms[RECOMPUTED], t->done[RECOMPUTED]);
 
 	if (!bench_options.json)
-		printf("tinylm, %u tokens (asked for: %u; the model's context: %u), packed as %s, blocks of %u\n%-11s %8s %9s %11s  %s\n",
+		printf("tinylm, %u tokens (asked for: %u; the model's context: %u), packed as %s, blocks of %u\n%-11s %8s %9s %11s %9s  %s\n",
 		       t->count, t->wanted, t->engine.model.config.positions_max, t->format.name, t->block_tokens, "prefix from", "reused",
-		       "ms", "of compute", "text");
+		       "ms", "of compute", "GB/s", "text");
 	for (int i = 0; i < TIERS; i++)
 		print_row(t, i, base);
 }

@@ -143,6 +143,23 @@ inline __half2 __hfma2(__half2 a, __half2 b, __half2 c)
 	return {one(a.x, b.x, c.x), one(a.y, b.y, c.y)};
 }
 
+/* Within 0 .. 1. */
+inline __half2 __hfma2_sat(__half2 a, __half2 b, __half2 c)
+{
+	const auto one = [](__half x, __half y, __half z) {
+		const double r = (double)__half2float(x) * __half2float(y) + __half2float(z);
+
+		return cuda_cpu_half(r > 0 ? r < 1 ? r : 1 : 0);
+	};
+
+	return {one(a.x, b.x, c.x), one(a.y, b.y, c.y)};
+}
+
+inline __half2 __hneg2(__half2 a)
+{
+	return {__ushort_as_half(a.x.bits ^ 0x8000), __ushort_as_half(a.y.bits ^ 0x8000)};
+}
+
 inline __half2 __habs2(__half2 a)
 {
 	return {__ushort_as_half(a.x.bits & 0x7fff), __ushort_as_half(a.y.bits & 0x7fff)};

@@ -241,6 +241,10 @@ inline void __threadfence()
 {
 }
 
+inline void __threadfence_system()
+{
+}
+
 template <class T> T __ldg(const T *p)
 {
 	return *p;

@@ -448,6 +448,9 @@ class Example(unittest.TestCase):
         class Engine:
             layout, prompt = LAYOUT, list(range(100))
 
+            def compute(self):
+                return [7, 8], 0.001, "dense"
+
             def run(self, session, gpu, salt):
                 begin = time.monotonic()
                 with Sequence(session, LAYOUT, gpu, lambda size: (test.gpu.new(bytes(size)), None), salt) as sequence:
@@ -455,16 +458,34 @@ class Example(unittest.TestCase):
                     test.compute(sequence, len(self.prompt))
                     test.check(sequence, len(self.prompt) // 16)
                     sequence.publish()
-                    return [7, 8], time.monotonic() - begin, sequence.reused
+                    return [7, 8], time.monotonic() - begin, "packed", sequence.reused
 
         with unittest.mock.patch.dict(os.environ, LD_LIBRARY_PATH=SIM):
             rows = tiers.measure(Engine(), TERRACED, rounds=2)
-        self.assertEqual([row["tier"] for row in rows], ["recompute", "nvme", "host", "vram"])
-        self.assertEqual([row["reused"] for row in rows], [0, 96, 96, 96])
-        self.assertTrue(all(row["same_as_recompute"] and len(row["ms_all"]) == 2 for row in rows))
+        self.assertEqual([row["tier"] for row in rows], ["recompute", "first", "nvme", "host", "vram"])
+        self.assertEqual([row["reused"] for row in rows], [0, 0, 96, 96, 96])
+        self.assertEqual([row["logits"] for row in rows], ["dense"] + 4 * ["packed"])
+        self.assertEqual([len(row["ms_all"]) for row in rows], [2, 6, 2, 2, 2])
+        self.assertTrue(all(row["same_as_recompute"] for row in rows))
+        self.assertEqual([row.get("gb") for row in rows], [None, None, *2 * [round(6 * LAYOUT.block_bytes / 1e9, 5)], None])
+
+    def test_other_texts_are_seen(self):
+        class Engine:
+            layout, prompt = LAYOUT, list(range(100))
+
+        for tier, told in ((None, None), ("host", ([7], "packed", 96)), ("first", ([7, 8], "other", 0)), ("nvme", ([7, 8], "packed", 80))):
+            results = {name: tiers.Result() for name in tiers.TIERS}
+            for name, result in results.items():
+                ids, logits, reused = told if name == tier else ([7, 8], "packed", 96 if name in tiers.STORED else 0)
+                result.note(ids, 0.1, logits, reused)
+            if tier:
+                with self.assertRaises(RuntimeError):
+                    tiers.check(Engine(), results)
+            else:
+                tiers.check(Engine(), results)
 
     def test_the_rest_compiles(self):
-        for name in ("packed_cache.py", "generate.py", "ttft.py"):
+        for name in ("packed_cache.py", "generate.py", "copier.py", "ttft.py"):
             with open(os.path.join(EXAMPLE, name), encoding="utf-8") as source:
                 compile(source.read(), name, "exec")
 

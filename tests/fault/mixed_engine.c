@@ -1,7 +1,7 @@
 /* The engines of the mixed load (tests/fault/test_mixed.py): everything that engines do with a GPU's memory, in random order, over a
  * cache that is far too small for it.
  *
- *     mixed_engine worker ADDRESS SEED CHAINS TALLY   for ever; "ready" once the GPU is open; at SIGTERM it ends in order
+ *     mixed_engine worker ADDRESS SEED CHAINS TALLY GPU   on this GPU for ever; "ready" once it is open; at SIGTERM it ends in order
  *     mixed_engine sweep ADDRESS CHAINS               deletes all keys
  *     mixed_engine tally TALLY                        what that worker has counted and timed, as JSON (mixed_tally.h)
  *
@@ -41,7 +41,8 @@ struct worker {
 	struct mixed_work work;
 	struct tally *tally;
 	uint64_t state, chains;
-	int32_t gpu;
+	int ordinal;              /* of its GPU, to this process */
+	int32_t gpu;              /* the same to the daemon */
 	struct held held[HELD_MAX];
 };
 
@@ -407,7 +408,7 @@ static void session_open(struct worker *w)
 	o.gpu = true;
 	o.gpu_write_back = draw(w, 2);
 	must(terrace_session_open(w->client, &mixed_layout, 1, &o, &w->session), "open");
-	must(terrace_session_gpu_of(w->session, 0, &w->gpu), "the GPU's number");
+	must(terrace_session_gpu_of(w->session, (uint32_t)w->ordinal, &w->gpu), "the GPU's number");
 	tally_add(w->tally, COUNT_SESSIONS, 1);
 }
 
@@ -471,12 +472,12 @@ static void first_use(struct worker *w)
 	terrace_abort(r);
 }
 
-static int worker(const char *address, uint64_t seed, uint64_t chains, const char *path)
+static int worker(const char *address, uint64_t seed, uint64_t chains, const char *path, int ordinal)
 {
-	struct worker w = { .state = seed, .chains = chains, .tally = tally_open(path) };
+	struct worker w = { .state = seed, .chains = chains, .ordinal = ordinal, .tally = tally_open(path) };
 	struct fault fault;
 
-	if (!w.tally || !device_load(&fault)) {
+	if (!w.tally || !device_load(&fault) || !device_use(ordinal, &fault)) {
 		fprintf(stderr, "%s\n", w.tally ? fault.text : path);
 		return 3;
 	}
@@ -520,8 +521,8 @@ int main(int argc, char **argv)
 	struct tally *t;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (argc == 6 && !strcmp(argv[1], "worker"))
-		return worker(argv[2], strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10), argv[5]);
+	if (argc == 7 && !strcmp(argv[1], "worker"))
+		return worker(argv[2], strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10), argv[5], atoi(argv[6]));
 	if (argc == 4 && !strcmp(argv[1], "sweep"))
 		return sweep(argv[2], strtoull(argv[3], NULL, 10));
 	t = argc == 3 && !strcmp(argv[1], "tally") ? tally_open(argv[2]) : NULL;
@@ -529,6 +530,6 @@ int main(int argc, char **argv)
 		tally_print(t);
 		return 0;
 	}
-	fprintf(stderr, "usage: mixed_engine worker ADDRESS SEED CHAINS TALLY | sweep ADDRESS CHAINS | tally TALLY\n");
+	fprintf(stderr, "usage: mixed_engine worker ADDRESS SEED CHAINS TALLY GPU | sweep ADDRESS CHAINS | tally TALLY\n");
 	return 2;
 }

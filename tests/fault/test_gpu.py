@@ -89,7 +89,7 @@ class OnGpus(unittest.TestCase):
 
     def test_slow_copies(self):
         """A lease comes before its copies, layers come one after the other, and each has its bytes when it is there."""
-        ms = 2000.0
+        ms = 1000.0
         with self.daemon(SIM_GPU_US_PER_MIB=str(int(1000 * ms / (BLOCKS * BLOCK_MIB)))) as daemon, Engine(daemon) as engine:
             self.room(daemon, engine)
             self.good(engine.do("put", HOST, 0, BLOCKS), BLOCKS)

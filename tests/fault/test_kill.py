@@ -44,7 +44,7 @@ def kill(process):
 class Kill(unittest.TestCase):
     def test_kill_storm(self):
         rng = random.Random(4)
-        took = []
+        slowest = 0.0
         with running(TERRACED, "--host-bytes", "16MiB", "--extent-bytes", "2MiB") as daemon:
             reader = engine(daemon, "reader")
             self.assertEqual(reader.stdout.readline(), "ready\n")
@@ -57,8 +57,8 @@ class Kill(unittest.TestCase):
                     kill(victim)
                     self.assertIsNone(reader.poll(), "the reader saw a wrong byte or failed")
                 begin = time.monotonic()
-                wait_for(lambda: alive(daemon) == 1, 10.0, "the dead engines' sessions are gone")
-                took.append(time.monotonic() - begin)
+                wait_for(lambda: alive(daemon) == 1, 1.0, "the dead engines' sessions are gone")
+                slowest = max(slowest, time.monotonic() - begin)
                 now = held(daemon)
                 self.assertEqual((now["terrace_reservations"], now["terrace_quarantined_slots"]), (0, 0))
             reader.terminate()
@@ -68,10 +68,8 @@ class Kill(unittest.TestCase):
             self.assertGreater(checked, ROUNDS)
             verified = daemon.admin.Verify(pb.VerifyRequest(), timeout=60)
             self.assertEqual(verified.corrupt, 0)
-            took.sort()
-            self.assertLess(took[len(took) * 9 // 10], 1.0) # the machine may stand still for a moment: one in ten is forgiven
             print("%d kills, %d blocks checked by the reader, slots back after at most %.0f ms" %
-                  (ROUNDS, checked, 1000 * took[-1]))
+                  (ROUNDS, checked, 1000 * slowest))
 
     def test_a_forked_child_keeps_the_slot(self):
         with running(TERRACED, "--host-bytes", "16MiB", "--extent-bytes", "2MiB") as daemon:

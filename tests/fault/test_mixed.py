@@ -37,7 +37,8 @@ def options():
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--long", action="store_true", help="ten minutes")
     parser.add_argument("--kills", type=int, help="ends after so many kills of engines that have just begun, instead of by time")
-    parser.add_argument("--gpu-mib", type=int, default=32)
+    parser.add_argument("--gpus", type=int, default=1, help="the daemon's first so many; engines take turns at them")
+    parser.add_argument("--gpu-mib", type=int, default=32, help="of each")
     parser.add_argument("--host-mib", type=int, default=32)
     parser.add_argument("--bound", type=float, default=1.0, help="seconds that a call or a stream may wait")
     parser.add_argument("--seed", type=int, default=1)
@@ -56,14 +57,16 @@ class Service:
         self.environment = dict(os.environ)
         if o.libraries:
             self.environment["LD_LIBRARY_PATH"] = o.libraries + ":" + os.environ.get("LD_LIBRARY_PATH", "")
+            self.environment["SIM_GPU_DEVICES"] = str(o.gpus)
         self.address = "unix:" + os.path.join(folder, "t.sock")
-        cache = (o.gpu_mib + o.host_mib) * MIB
+        cache = (o.gpus * o.gpu_mib + o.host_mib) * MIB
         self.chains = 10 * cache // BLOCK_BYTES // CHAIN
         disk = 6 * cache // MIB  # less than the working set: puts go on
         extent = 2 if cache < 256 * MIB else 64
         with open(os.path.join(folder, "log"), "ab") as log:
             self.process = subprocess.Popen(
-                [o.terraced, "--data-dir", os.path.join(folder, "data"), "--socket", self.address[5:], "--gpus", "all",
+                [o.terraced, "--data-dir", os.path.join(folder, "data"), "--socket", self.address[5:],
+                 "--gpus", ",".join(str(g) for g in range(o.gpus)),
                  "--gpu-bytes", "%dMiB" % o.gpu_mib, "--host-bytes", "%dMiB" % o.host_mib, "--extent-bytes", "%dMiB" % extent,
                  "--disks", "%s/disk:%dMiB" % (folder, disk), "--slab-bytes", "16MiB"],
                 stdout=log, stderr=log, env=self.environment)
@@ -82,17 +85,17 @@ class Service:
         with open(os.path.join(self.folder, "log"), encoding="utf-8", errors="replace") as log:
             return log.read()
 
-    def device_bytes(self):
-        """What of the first GPU's memory is in use, as the device says: of the simulated one exactly, for it is descriptors."""
+    def device_bytes(self, gpu):
+        """What of a GPU's memory is in use, as the device says: of the simulated one exactly, for it is descriptors."""
         if not self.o.libraries:
-            out = subprocess.run(["nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+            out = subprocess.run(["nvidia-smi", "-i", str(gpu), "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
                                  capture_output=True, text=True, timeout=60, check=True)
             return int(out.stdout) * MIB
         folder, seen = "/proc/%d/fd" % self.process.pid, {}
         for name in os.listdir(folder):
             path = os.path.join(folder, name)
             try:
-                if os.readlink(path).startswith("/memfd:simulated-device-0"):
+                if os.readlink(path).startswith("/memfd:simulated-device-%d " % gpu):
                     seen[os.stat(path).st_ino] = os.stat(path).st_size
             except FileNotFoundError:
                 continue
@@ -108,7 +111,8 @@ class Engine:
     def __init__(self, service, seed):
         self.service, self.seed = service, seed
         self.tally_path = os.path.join(service.folder, "tally.%d" % seed)
-        self.process = subprocess.Popen([service.o.engine, "worker", service.address, str(seed), str(service.chains), self.tally_path],
+        self.process = subprocess.Popen([service.o.engine, "worker", service.address, str(seed), str(service.chains), self.tally_path,
+                                         str(seed % service.o.gpus)],
                                         stdout=subprocess.PIPE, text=True, env=service.environment)
 
     def ready(self):
@@ -242,11 +246,15 @@ def check_books(stats, counts, kills):
 
 
 IDLE = ("terrace_leases", "terrace_reservations", "terrace_sessions", "terrace_ghost_sessions", "terrace_open_blocks",
-        "terrace_gpu_held_bytes{gpu=0}", "terrace_gpu_downs{gpu=0}", "terrace_pinned_bytes{tier=host}",
-        "terrace_reserved_bytes{tier=host}", "terrace_quarantined_bytes{tier=host}", "terrace_disk_spills_under_way{disk=0}",
-        "terrace_disk_loads_under_way{disk=0}")
-EMPTY = IDLE + ("terrace_gpu_slots_used{gpu=0}", "terrace_gpu_blocks{gpu=0}", "terrace_slots_used{tier=host}",
-                "terrace_blocks{tier=host}", "terrace_blocks{tier=disk}", "terrace_disk_slots_used{disk=0}")
+        "terrace_pinned_bytes{tier=host}", "terrace_reserved_bytes{tier=host}", "terrace_quarantined_bytes{tier=host}",
+        "terrace_disk_spills_under_way{disk=0}", "terrace_disk_loads_under_way{disk=0}")
+IDLE_GPU = ("terrace_gpu_held_bytes{gpu=%d}", "terrace_gpu_downs{gpu=%d}")
+EMPTY = ("terrace_slots_used{tier=host}", "terrace_blocks{tier=host}", "terrace_blocks{tier=disk}", "terrace_disk_slots_used{disk=0}")
+EMPTY_GPU = ("terrace_gpu_slots_used{gpu=%d}", "terrace_gpu_blocks{gpu=%d}")
+
+
+def of_all(service, names, of_gpus):
+    return names + tuple(name % g for g in range(service.o.gpus) for name in of_gpus)
 
 
 def await_zero(service, names, seconds):
@@ -257,22 +265,27 @@ def await_zero(service, names, seconds):
         raise AssertionError("%s: %s" % (error, {n: stats[n] for n in names if stats[n]})) from None
 
 
+def memory_of(service):
+    """A GPU each: (bytes in use, by the device's own word; bytes in extents, by Stats')."""
+    stats = service.stats()
+    return [(service.device_bytes(g), stats["terrace_gpu_extent_bytes{gpu=%d}" % g] + stats["terrace_gpu_draining_bytes{gpu=%d}" % g])
+            for g in range(service.o.gpus)]
+
+
 def check_memory(service, before):
-    """The device's own word against Stats; before: (bytes in use, bytes in extents) when the daemon had begun."""
+    """before: memory_of when the daemon had begun."""
     def differ():
-        stats = service.stats()
-        extents = stats["terrace_gpu_extent_bytes{gpu=0}"] + stats["terrace_gpu_draining_bytes{gpu=0}"]
-        return service.device_bytes() - before[0] - (extents - before[1]), extents
+        now = memory_of(service)
+        return max(((used - used0) - (extents - extents0) for (used, extents), (used0, extents0) in zip(now, before)), key=abs)
 
     slack = 0 if service.o.libraries else SMI_SLACK_MIB * MIB
-    wait_for(lambda: abs(differ()[0]) <= slack, 20, "the device's memory is what Stats says: %r" % (differ(),))
-    return {"extents": differ()[1], "device_differs_by": differ()[0]}
+    wait_for(lambda: abs(differ()) <= slack, 20, "the devices' memory is what Stats says: %r" % differ())
+    return {"extents": sum(extents for _, extents in memory_of(service)), "device_differs_by": differ()}
 
 
 def run(o, service):
     rng, engines = random.Random(o.seed), []
-    stats = service.stats()
-    before = (service.device_bytes(), stats["terrace_gpu_extent_bytes{gpu=0}"])
+    before = memory_of(service)
     began = time.monotonic()
     try:
         engines += [Engine(service, o.seed * 100 + n) for n in range(WORKERS)]
@@ -289,7 +302,7 @@ def run(o, service):
                 engine.process.kill()
                 engine.process.wait()
     seconds = time.monotonic() - began
-    await_zero(service, IDLE, 30)
+    await_zero(service, of_all(service, IDLE, IDLE_GPU), 30)
     calls, counts = merge(engines)
     print_calls(calls)
     print("counts: " + json.dumps(counts))
@@ -299,11 +312,11 @@ def run(o, service):
     assert verified.returncode == 0, verified.stdout + verified.stderr
     swept = subprocess.run([o.engine, "sweep", service.address, str(service.chains + 2)], env=service.environment, timeout=120, check=False)
     assert swept.returncode == 0, "the sweep"
-    await_zero(service, EMPTY, 30)
+    await_zero(service, of_all(service, IDLE + EMPTY, IDLE_GPU + EMPTY_GPU), 30)
     memory = check_memory(service, before)
     worst = max((row["worst_ms"], name) for name, row in calls.items() if name != "first")
     result = {"bench": "mixed", "device": "simulated" if o.libraries else "gpu", "seconds": round(seconds, 1), "kills": kills,
-              "gpu_mib": o.gpu_mib, "host_mib": o.host_mib, "working_set_mib": round(service.chains * CHAIN * BLOCK_BYTES / MIB),
+              "gpus": o.gpus, "gpu_mib": o.gpu_mib, "host_mib": o.host_mib, "working_set_mib": round(service.chains * CHAIN * BLOCK_BYTES / MIB),
               "worst_ms": round(worst[0], 1), "worst_call": worst[1], "first_ms": round(calls["first"]["worst_ms"], 1),
               **counts, "moved_blocks": moved, "evicted_gpu": int(sum_of(stats, "terrace_evictions_total", "tier=gpu")),
               "dropped": int(stats["terrace_dropped_blocks_total"]), "memory": memory,
@@ -316,7 +329,8 @@ def run(o, service):
     for name in ("checked_blocks", "stored_gpu_blocks", "stored_host_blocks", "attends", "open_blocks", "warms"):
         assert counts[name], "nothing counted as " + name
     assert all(moved[way] for way in ("host-gpu", "gpu-host", "host-disk", "disk-host")), "a way that nothing took"
-    assert stats["terrace_gpu_lost{gpu=0}"] == 0, "the GPU was lost"
+    assert o.gpus == 1 or moved["gpu-gpu"], "nothing went from GPU to GPU"
+    assert not any(stats["terrace_gpu_lost{gpu=%d}" % g] for g in range(o.gpus)), "a GPU was lost"
 
 
 def main():

@@ -1,6 +1,7 @@
 /* Copies of blocks on the GPU: what is asked for arrives and nothing else is touched, whole blocks and first tokens,
- * within the device and to and from mapped host memory, replayed from a graph while the lists change. `copy small`
- * is for compute-sanitizer. */
+ * within the device and to and from mapped host memory, replayed from a graph while the lists change; lists of pairs in parts,
+ * which the kernel tells of. `copy small` is for compute-sanitizer. */
+#include "kernels/cuda/copy_pairs.h"
 #include "tests/gpu/gpu.h"
 
 enum { SKIP_EVERY = 5 };
@@ -155,6 +156,55 @@ static bool run_case(const char *name, uint32_t count, const struct kv_layout *l
 	return ok;
 }
 
+/* Blocks of `parts` parts between shuffled places; the word is to say in the end that all are there, and no other is written. */
+static bool run_parts(uint32_t count, uint32_t parts, uint64_t bytes, bool from_host, bool to_host, uint32_t ctas)
+{
+	const uint64_t block = parts * bytes;
+	const uint32_t base = UINT32_MAX - 1;
+	random_source r(count + parts + bytes);
+	region from(count * block, from_host), to(count * block, to_host), words(3 * sizeof(uint32_t), true);
+	std::vector<uint8_t> data(count * block), want(count * block, 0x5a);
+	std::vector<struct device_pair> list(count);
+	const lists l = make_lists(count, block, 16, r);
+	struct kv_cuda_pairs k = {};
+	const uint32_t *word = (const uint32_t *)words.host;
+	size_t wrong = 0;
+
+	for (uint8_t &b : data)
+		b = (uint8_t)r.next();
+	from.set(data);
+	to.set(want);
+	words.set(std::vector<uint8_t>(3 * sizeof(uint32_t), 0x11));
+	for (uint32_t i = 0; i < count; i++) {
+		const uint64_t at = l.from[i] == UINT64_MAX ? 0 : l.from[i], place = (uint64_t)i * block;
+
+		list[i] = {(uint64_t)(uintptr_t)from.device + at, (uint64_t)(uintptr_t)to.device + place};
+		memcpy(&want[place], &data[at], block);
+	}
+	device_array<struct device_pair> pairs(list);
+	device_array<uint32_t> counts(std::vector<uint32_t>(KV_COPY_COUNTS + parts, 0));
+
+	k.pairs = pairs.data;
+	k.count = count;
+	k.parts = parts;
+	k.part_bytes = bytes;
+	k.ctas = ctas;
+	k.counts = counts.data;
+	k.word = (uint32_t *)words.device + 1;
+	k.base = base;
+	bool ok = kv_cuda_copy_pairs(&k, nullptr) == STATUS_OK;
+
+	CUDA(cudaDeviceSynchronize());
+	const std::vector<uint8_t> got = to.get();
+
+	for (size_t i = 0; i < got.size(); i++)
+		wrong += got[i] != want[i];
+	ok = ok && wrong == 0 && word[0] == 0x11111111 && word[1] == base + parts && word[2] == 0x11111111;
+	printf("%-4s copy in parts: %4u of %u x %llu bytes, %s to %s, %u CTAs: %zu bytes wrong, told of %u\n", ok ? "ok" : "BAD", count, parts,
+	       (unsigned long long)bytes, from_host ? "host" : "device", to_host ? "host" : "device", ctas, wrong, word[1] - base);
+	return ok;
+}
+
 static bool refuses()
 {
 	struct kv_cuda_copy c = {};
@@ -187,6 +237,14 @@ int main(int argc, char **argv)
 			ok = run_case("pieces", small ? 9 : 1000, &l, 4096 + 48, false, from_host, to_host, 1) && ok;
 			ok = run_case("pieces", 3, &l, 8192 * 37 + 16, false, from_host, to_host, 2) && ok;
 		}
+	}
+	for (int direction = 0; direction < 3; direction++) {
+		const bool from_host = direction == 1, to_host = direction == 2;
+
+		ok = run_parts(1, 1, 16, from_host, to_host, 4) && ok;
+		ok = run_parts(3, 7, 8192 * 5 + 48, from_host, to_host, 4) && ok;
+		ok = run_parts(small ? 9 : 300, 32, 4096, from_host, to_host, 8) && ok;
+		ok = run_parts(small ? 5 : 64, small ? 4 : 80, 17408, from_host, to_host, 16) && ok;
 	}
 	printf("copy: %s\n", ok ? "all good" : "FAILED");
 	return ok ? 0 : 1;

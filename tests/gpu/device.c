@@ -740,6 +740,7 @@ int main(int argc, char **argv)
 		{ "lists", test_lists },
 		{ "wrong lists", test_wrong_lists },
 		{ "parts", test_parts },
+		{ "rows", rig_test_rows },
 		{ "order", test_order },
 		{ "threads", test_threads },
 		{ "close", test_close },

@@ -68,6 +68,9 @@ enum status rig_end(struct rig_copy *c);
 /* One piece, begun and ended. */
 enum status rig_copy_one(struct device_rig *r, enum device_way way, uint64_t from, uint64_t to, uint64_t bytes);
 
+/* device_rows.c */
+void rig_test_rows(void);
+
 uint64_t rig_random(void);
 void rig_fill(void *memory, uint64_t bytes);
 

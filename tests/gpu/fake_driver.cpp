@@ -2,7 +2,11 @@
  * the tests of every device's table where there is no GPU. What a GPU does is not shown by it; what the code around the driver does is.
  * Addresses are marked as in tests/sim_device.h; streams are those of tests/sim_stream.h, so the simulated runtime goes with it.
  * FAKE_DRIVER_LOST=N: the GPU is lost at the N-th copy. FAKE_DRIVER_BATCH=no: there is no cuMemcpyBatchAsync; refused: it says no.
- * FAKE_DRIVER_MAJOR: the compute capability; with less than 9 there is no copy kernel. */
+ * FAKE_DRIVER_MAJOR: the compute capability; with less than 9 there is no copy kernel.
+ * FAKE_DRIVER_DEVICES: how many GPUs there are; memory of one is for those others that have been given access to it, and a copy that touches
+ * what its context's GPU has no access to is refused, but for cuMemcpyPeerAsync. FAKE_DRIVER_PEERS=no: none reaches another; refused: the
+ * driver does not copy between them either. FAKE_DRIVER_ROWS=refused: no 2D copies.
+ * FAKE_DRIVER_LATE_MS: how long every list took, by its events. */
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include <fcntl.h>
@@ -25,15 +30,18 @@ extern "C" {
 
 static const uint64_t MARK = (uint64_t)1 << 62, GRANULE = 2 << 20, TOTAL = 64 << 20;
 
-static thread_local int contexts; /* pushed */
+enum { DEVICES_MOST = 4 };
+static char context_of[DEVICES_MOST]; /* a GPU's context is its address here */
+static thread_local std::vector<CUcontext> contexts; /* pushed */
 static std::atomic<bool> gone;
 static std::atomic<long> copies;
 static std::atomic<uint64_t> used;
 static std::mutex mutex; /* guards the next */
 static std::map<void *, uint64_t> pinned;
+static std::map<CUdeviceptr, std::pair<uint64_t, std::set<int>>> reached; /* what is mapped: its size, and by which GPUs it may be touched */
 
 struct fake_memory {
-	int fd;
+	int fd, device;
 	uint64_t bytes;
 	bool made;
 };
@@ -47,7 +55,23 @@ static CUresult may_go_on()
 {
 	if (gone)
 		return CUDA_ERROR_LAUNCH_FAILED;
-	return contexts > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+	return contexts.empty() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+}
+
+static int current_device()
+{
+	return contexts.empty() ? -1 : (int)((char *)contexts.back() - context_of);
+}
+
+/* Host memory is everybody's. */
+static bool may_touch(CUdeviceptr p)
+{
+	std::lock_guard<std::mutex> lock(mutex);
+	auto after = reached.upper_bound(p);
+
+	if (after == reached.begin() || (--after)->first + after->second.first <= p)
+		return true;
+	return after->second.second.count(current_device()) > 0;
 }
 
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
@@ -108,6 +132,40 @@ static CUresult stream_synchronize(CUstream s)
 
 static CUresult copy_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream s)
 {
+	if (!may_touch(to) || !may_touch(from))
+		return CUDA_ERROR_INVALID_VALUE;
+	return put(s, [=] { copied(memory_at(to), memory_at(from), bytes); });
+}
+
+/* Rows as one, in no order. */
+static CUresult copy_2d_async(const CUDA_MEMCPY2D *c, CUstream s)
+{
+	const CUDA_MEMCPY2D rows = *c;
+	const char *how = getenv("FAKE_DRIVER_ROWS");
+
+	if (rows.srcMemoryType != CU_MEMORYTYPE_UNIFIED || rows.dstMemoryType != CU_MEMORYTYPE_UNIFIED || rows.WidthInBytes > rows.srcPitch ||
+	    rows.WidthInBytes > rows.dstPitch || (how && strcmp(how, "refused") == 0))
+		return CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; i < rows.Height; i++)
+		if (!may_touch(rows.srcDevice + i * rows.srcPitch) || !may_touch(rows.dstDevice + i * rows.dstPitch))
+			return CUDA_ERROR_INVALID_VALUE;
+	return put(s, [=] {
+		for (size_t i = rows.Height; i-- > 0;)
+			copied(memory_at(rows.dstDevice + i * rows.dstPitch), memory_at(rows.srcDevice + i * rows.srcPitch), rows.WidthInBytes);
+	});
+}
+
+static bool peers_say(const char *what)
+{
+	const char *how = getenv("FAKE_DRIVER_PEERS");
+
+	return how && strcmp(how, what) == 0;
+}
+
+static CUresult copy_peer_async(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream s)
+{
+	if (peers_say("refused") || to_context == from_context || to_context != contexts.back())
+		return CUDA_ERROR_INVALID_VALUE;
 	return put(s, [=] { copied(memory_at(to), memory_at(from), bytes); });
 }
 
@@ -120,6 +178,9 @@ static CUresult batch_async(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, s
 
 	if (attributes != 1 || *first != 0 || (how && strcmp(how, "refused") == 0))
 		return CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; i < n; i++)
+		if (!may_touch(t[i]) || !may_touch(f[i]))
+			return CUDA_ERROR_INVALID_VALUE;
 	return put(s, [=] {
 		for (size_t i = n; i-- > 0;) /* a batch has no order */
 			copied(memory_at(t[i]), memory_at(f[i]), b[i]);
@@ -151,17 +212,27 @@ static CUresult host_func(CUstream s, CUhostFn call, void *arg)
 	return put(s, [=] { call(arg); });
 }
 
-extern "C" enum status kv_cuda_copy_pairs(const struct device_pair *pairs, uint32_t count, uint64_t offset, uint64_t bytes, uint32_t ctas,
-					  struct CUstream_st *s)
+extern "C" enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *given, struct CUstream_st *s)
 {
-	CUresult r = put(s, [=] {
-		const struct device_pair *p = (const struct device_pair *)memory_at((CUdeviceptr)pairs);
+	const struct kv_cuda_pairs k = *given;
+	CUresult r = put(s, [k] {
+		const struct device_pair *p = (const struct device_pair *)memory_at((CUdeviceptr)k.pairs);
+		const uint32_t *counts = k.counts ? (const uint32_t *)memory_at((CUdeviceptr)k.counts) : nullptr;
 
-		for (uint32_t i = 0; i < count; i++)
-			copied(memory_at(p[i].to) + offset, memory_at(p[i].from) + offset, bytes);
+		for (uint32_t i = 0; counts && i < KV_COPY_COUNTS + k.parts; i++)
+			if (counts[i] != 0)
+				abort();
+		for (uint32_t part = 0; part < k.parts; part++) {
+			const uint64_t at = part * k.part_bytes;
+
+			for (uint32_t i = 0; i < k.count && !gone; i++)
+				copied(memory_at(p[i].to) + at, memory_at(p[i].from) + at, k.part_bytes);
+			if (counts && !gone)
+				((std::atomic<uint32_t> *)memory_at((CUdeviceptr)k.word))->store(k.base + part + 1, std::memory_order_release);
+		}
 	});
 
-	return r == CUDA_SUCCESS && ctas > 0 ? STATUS_OK : STATUS_INTERNAL;
+	return r == CUDA_SUCCESS && k.ctas > 0 ? STATUS_OK : STATUS_INTERNAL;
 }
 
 struct fake_event {
@@ -191,6 +262,14 @@ static CUresult event_query(CUevent event)
 	if (gone)
 		return CUDA_ERROR_LAUNCH_FAILED;
 	return ((fake_event *)event)->pending ? CUDA_ERROR_NOT_READY : may_go_on();
+}
+
+static CUresult event_elapsed(float *ms, CUevent, CUevent)
+{
+	const char *late = getenv("FAKE_DRIVER_LATE_MS");
+
+	*ms = late ? (float)atof(late) : 0;
+	return may_go_on();
 }
 
 static CUresult event_destroy(CUevent event)
@@ -227,11 +306,11 @@ static CUresult memory_create(CUmemGenericAllocationHandle *out, size_t bytes, c
 		return CUDA_ERROR_INVALID_VALUE;
 	if (used + bytes > TOTAL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	fd = memfd_create("fake-gpu", 0);
+	fd = memfd_create(("fake-gpu-" + std::to_string(p->location.id)).c_str(), 0);
 	if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	used += bytes;
-	*out = (CUmemGenericAllocationHandle) new fake_memory{fd, bytes, true};
+	*out = (CUmemGenericAllocationHandle) new fake_memory{fd, p->location.id, bytes, true};
 	return may_go_on();
 }
 
@@ -251,22 +330,33 @@ static CUresult memory_map(CUdeviceptr at, size_t bytes, size_t, CUmemGenericAll
 	fake_memory *m = (fake_memory *)handle;
 
 	if (bytes != m->bytes)
-		return CUDA_ERROR_INVALID_VALUE;
+		return CUDA_ERROR_NOT_SUPPORTED; /* as a real one does */
 	if (mmap(memory_at(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, m->fd, 0) == MAP_FAILED)
 		return CUDA_ERROR_MAP_FAILED;
 	madvise(memory_at(at), bytes, MADV_DONTFORK);
+	std::lock_guard<std::mutex> lock(mutex);
+
+	reached[at] = {bytes, {}};
 	return may_go_on();
 }
 
 static CUresult memory_unmap(CUdeviceptr at, size_t bytes)
 {
+	{
+		std::lock_guard<std::mutex> lock(mutex);
+
+		reached.erase(at);
+	}
 	mmap(memory_at(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 	return may_go_on();
 }
 
 static CUresult set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *a, size_t)
 {
+	std::lock_guard<std::mutex> lock(mutex);
+
 	mprotect(memory_at(at), bytes, a->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE : PROT_READ);
+	reached[at].second.insert(a->location.id);
 	return may_go_on();
 }
 
@@ -282,16 +372,16 @@ static CUresult import_handle(CUmemGenericAllocationHandle *out, void *fd, CUmem
 	struct stat st;
 
 	snprintf(path, sizeof path, "/proc/self/fd/%d", (int)(intptr_t)fd);
-	if (readlink(path, name, sizeof name - 1) < 0 || strncmp(name, "/memfd:fake-gpu", 15) != 0 || fstat((int)(intptr_t)fd, &st) != 0)
-		return CUDA_ERROR_INVALID_VALUE;
-	*out = (CUmemGenericAllocationHandle) new fake_memory{dup((int)(intptr_t)fd), (uint64_t)st.st_size, false};
+	if (readlink(path, name, sizeof name - 1) < 0 || strncmp(name, "/memfd:fake-gpu-", 16) != 0 || fstat((int)(intptr_t)fd, &st) != 0)
+		return CUDA_ERROR_UNKNOWN; /* as a real one does */
+	*out = (CUmemGenericAllocationHandle) new fake_memory{dup((int)(intptr_t)fd), atoi(name + 16), (uint64_t)st.st_size, false};
 	return may_go_on();
 }
 
-static CUresult properties_of(CUmemAllocationProp *p, CUmemGenericAllocationHandle)
+static CUresult properties_of(CUmemAllocationProp *p, CUmemGenericAllocationHandle handle)
 {
 	p->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-	p->location.id = 0;
+	p->location.id = ((fake_memory *)handle)->device;
 	return may_go_on();
 }
 
@@ -365,7 +455,15 @@ static CUresult device_get(CUdevice *out, int ordinal)
 
 static CUresult device_count(int *out)
 {
-	*out = 1;
+	const char *devices = getenv("FAKE_DRIVER_DEVICES");
+
+	*out = devices ? atoi(devices) : 1;
+	return *out > DEVICES_MOST ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+static CUresult can_access_peer(int *out, CUdevice, CUdevice)
+{
+	*out = !peers_say("no") && !peers_say("refused");
 	return CUDA_SUCCESS;
 }
 
@@ -375,9 +473,10 @@ static CUresult device_name(char *out, int room, CUdevice)
 	return CUDA_SUCCESS;
 }
 
-static CUresult device_uuid(CUuuid *out, CUdevice)
+static CUresult device_uuid(CUuuid *out, CUdevice device)
 {
 	memcpy(out->bytes, "a-fake-gpu-uuid", 16);
+	out->bytes[15] = (char)device;
 	return CUDA_SUCCESS;
 }
 
@@ -389,9 +488,9 @@ static CUresult attribute(int *out, CUdevice_attribute a, CUdevice)
 	return CUDA_SUCCESS;
 }
 
-static CUresult context_retain(CUcontext *out, CUdevice)
+static CUresult context_retain(CUcontext *out, CUdevice device)
 {
-	*out = (CUcontext)&used;
+	*out = (CUcontext)(context_of + device);
 	return CUDA_SUCCESS;
 }
 
@@ -400,16 +499,18 @@ static CUresult context_release(CUdevice)
 	return CUDA_SUCCESS;
 }
 
-static CUresult context_push(CUcontext)
+static CUresult context_push(CUcontext context)
 {
-	contexts++;
+	contexts.push_back(context);
 	return CUDA_SUCCESS;
 }
 
 static CUresult context_pop(CUcontext *)
 {
-	contexts--;
-	return contexts >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+	if (contexts.empty())
+		return CUDA_ERROR_INVALID_CONTEXT;
+	contexts.pop_back();
+	return CUDA_SUCCESS;
 }
 
 static CUresult capture_mode(CUstreamCaptureMode *mode)
@@ -437,12 +538,12 @@ static struct cuda_driver make(void)
 {
 	const char *how = getenv("FAKE_DRIVER_BATCH");
 	struct cuda_driver d = {
-		init, error_string, device_get, device_count, device_name, device_uuid, attribute, context_retain, context_release,
+		init, error_string, device_get, device_count, device_name, device_uuid, attribute, can_access_peer, context_retain, context_release,
 		context_push, context_pop, capture_mode, memory_info, granularity, address_reserve, address_free, memory_create,
 		memory_release, memory_map, memory_unmap, set_access, export_handle, import_handle, properties_of, host_register,
-		host_unregister, host_pointer, host_alloc, host_free, allocate, release, copy_async, memset_async, stream_create,
+		host_unregister, host_pointer, host_alloc, host_free, allocate, release, copy_async, copy_2d_async, copy_peer_async, memset_async, stream_create,
 		stream_destroy, stream_query, stream_synchronize, write_value, wait_value, host_func, event_create, event_record,
-		event_query, event_destroy, batch_async,
+		event_elapsed, event_query, event_destroy, batch_async,
 	};
 
 	if (how && strcmp(how, "no") == 0)
@@ -459,7 +560,7 @@ const struct cuda_driver *cuda_driver(void)
 
 bool cuda_error_sticks(CUresult r)
 {
-	return r == CUDA_ERROR_LAUNCH_FAILED;
+	return r == CUDA_ERROR_LAUNCH_FAILED || r == CUDA_ERROR_UNKNOWN;
 }
 
 enum status cuda_error_status(CUresult r)
@@ -473,6 +574,8 @@ enum status cuda_error_status(CUresult r)
 	case CUDA_ERROR_INVALID_VALUE:
 	case CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED:
 		return STATUS_INVALID;
+	case CUDA_ERROR_NOT_SUPPORTED:
+		return STATUS_UNSUPPORTED;
 	default:
 		return cuda_error_sticks(r) ? STATUS_UNAVAILABLE : STATUS_INTERNAL;
 	}

@@ -29,8 +29,9 @@ parts() {
 	tinylm 90 the example engine: perplexities, and texts with and without a daemon
 	kill 150 200 engines killed; the device's memory against Stats
 	mixed 200 two minutes of mixed load over VRAM, memory and disk, a cache of a tenth of the working set
-	ttft 120 time to the first token by tier, with tinylm and, where there is transformers, a larger model
+	ttft 180 time to the first token by tier, with tinylm and, where there is transformers, a larger model, tq4 and bf16
 	vram 90 blocks between disk, memory and GPU against the device itself
+	two 120 two GPUs: copies across, leases from one of what the other has, half a minute of mixed load over both
 	device_bench 60 figures of the device's lists of copies
 	bench 240 figures of the kernels
 	baseline 240 the same of PyTorch's attention
@@ -87,7 +88,7 @@ link() {
 		"nvcc -o $build/{} $build/tests_gpu_{}*.o $build/kernels_cuda_*.o $build/[a-z0-9]*.c.o || exit 255"
 	# What loads the plugin: as libterrace does it.
 	nvcc -shared -o "$build/libterrace_cuda.so.0" "$build"/kernels_cuda_*.o "$build"/[a-z0-9]*.c.o
-	gcc -std=gnu11 -D_GNU_SOURCE -O1 -Wall -Wextra -I. -o "$build/device" tests/gpu/device.c tests/gpu/device_rig.c -ldl -lpthread
+	gcc -std=gnu11 -D_GNU_SOURCE -O1 -Wall -Wextra -I. -o "$build/device" tests/gpu/device.c tests/gpu/device_rows.c tests/gpu/device_rig.c -ldl -lpthread
 }
 
 # ---- the parts ----------------------------------------------------------------------------------------------------
@@ -154,12 +155,21 @@ part_mixed() {
 	fi
 }
 
+# With packed blocks, and with blocks that lose nothing.
+ttft_transformers() {
+	code=0
+	for options in "--format tq4" "--format bf16 --rounds 2"; do
+		LIBTERRACE="$bundle/lib/libterrace.so.0" PYTHONPATH=client/python python3 client/examples/transformers/ttft.py \
+			--terraced "$bundle/terraced" --tokens 16384 $options | tee -a "$results" || code=$?
+	done
+	return $code
+}
+
 part_ttft() {
 	in_bundle terraced tinylm_ttft
 	"$bundle/tinylm_ttft" --model $model --terraced "$bundle/terraced" --json | tee -a "$results"
 	if python3 -c 'import torch, transformers' 2>/dev/null && [ -z "${DRY:-}" ]; then
-		LIBTERRACE="$bundle/lib/libterrace.so.0" PYTHONPATH=client/python python3 client/examples/transformers/ttft.py \
-			--terraced "$bundle/terraced" --tokens 16384 | tee -a "$results"
+		ttft_transformers
 	else
 		echo "no transformers, or no GPU: tinylm alone"
 	fi
@@ -168,6 +178,19 @@ part_ttft() {
 part_vram() {
 	in_bundle terraced terrace-bench
 	"$bundle/terrace-bench" vram --json --terraced "$bundle/terraced" ${DRY:+--quick} | tee -a "$results"
+}
+
+part_two() {
+	in_bundle terraced terracectl mixed_engine two_gpus
+	[ -n "${DRY:-}" ] || nvidia-smi topo -m || :
+	code=0 sizes="--gpu-mib 256 --host-mib 256"
+	[ -z "${DRY:-}" ] || sizes=
+	${DRY:+env SIM_GPU_DEVICES=2} "$bundle/two_gpus" --json ${DRY:+--quick} | tee -a "$results" || code=$?
+	[ $code != 77 ] || exit 77
+	LIBTERRACE="$bundle/lib/libterrace.so.0" python3 tests/gpu/two_gpus.py "$bundle/terraced" "$bundle/terracectl" --json "$results" \
+		${DRY:+--libraries "$plugin" --blocks 16} || code=$?
+	mixed_load --gpus 2 --seconds 30 $sizes || code=$?
+	return $code
 }
 
 part_device_bench() {
@@ -201,6 +224,7 @@ set_libraries() {
 	if [ -z "${DRY:-}" ] && command -v nvcc >/dev/null; then
 		cuda=":$(dirname "$(command -v nvcc)")/../lib64"
 	fi
+	export CUDA_DEVICE_ORDER=PCI_BUS_ID # nvidia-smi's
 	export LD_LIBRARY_PATH="$plugin:$bundle/lib$cuda:/usr/local/cuda/lib64:/usr/local/nvidia/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 }
 

@@ -8,17 +8,18 @@ include=${CUDA_HOME:-/usr/local/cuda}/include
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
 flags="-D_GNU_SOURCE -I. -O1 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror ${SANITIZE:+-fsanitize=$SANITIZE}"
-for source in sim_stream sim_runtime gpu/device gpu/device_rig; do
+for source in sim_stream sim_runtime gpu/device gpu/device_rows gpu/device_rig gpu/two_gpus; do
 	gcc -std=gnu11 $flags -c "tests/$source.c" -o "$build/$(basename $source).o"
 done
-for source in kernels/cuda/device_memory.cu kernels/cuda/device_copy.cu tests/gpu/fake_driver.cpp; do
+for source in kernels/cuda/device_memory.cu kernels/cuda/device_copy.cu kernels/cuda/device_issue.cu tests/gpu/fake_driver.cpp; do
 	g++ -std=c++17 $flags -Wno-missing-field-initializers -isystem "$include" -x c++ -c "$source" -o "$build/$(basename "$source").o"
 done
 link="g++ ${SANITIZE:+-fsanitize=$SANITIZE}"
 $link -shared -o "$build/libcudart.so.13" "$build/sim_runtime.o" "$build/sim_stream.o" -lpthread
-$link -shared -o "$build/libterrace_cuda.so.0" "$build/device_memory.cu.o" "$build/device_copy.cu.o" "$build/fake_driver.cpp.o" \
+$link -shared -o "$build/libterrace_cuda.so.0" "$build/device_memory.cu.o" "$build/device_copy.cu.o" "$build/device_issue.cu.o" "$build/fake_driver.cpp.o" \
 	"$build/sim_stream.o" -lpthread
-$link -o "$build/device" "$build/device.o" "$build/device_rig.o" -ldl -lpthread
+$link -o "$build/device" "$build/device.o" "$build/device_rows.o" "$build/device_rig.o" -ldl -lpthread
+$link -o "$build/two_gpus" "$build/two_gpus.o" "$build/device_rig.o" -ldl -lpthread
 export LD_LIBRARY_PATH="$build"
 echo "by the kernel"
 "$build/device"
@@ -26,5 +27,17 @@ for batch in yes no refused; do
 	echo "by copy engines, batches: $batch"
 	FAKE_DRIVER_MAJOR=8 FAKE_DRIVER_BATCH=$batch "$build/device"
 done
+echo "by a kernel that waits for its turns"
+FAKE_DRIVER_LATE_MS=99 "$build/device"
+echo "by copy engines, rows refused"
+FAKE_DRIVER_MAJOR=8 FAKE_DRIVER_ROWS=refused "$build/device"
+echo "two GPUs"
+export FAKE_DRIVER_DEVICES=2 SIM_GPU_DEVICES=2
+for batch in yes no refused; do
+	FAKE_DRIVER_BATCH=$batch "$build/two_gpus" --quick
+done
+FAKE_DRIVER_PEERS=no "$build/two_gpus" --quick
+FAKE_DRIVER_PEERS=refused "$build/two_gpus" refused
+unset FAKE_DRIVER_DEVICES SIM_GPU_DEVICES
 FAKE_DRIVER_LOST=20 "$build/device" lost
 FAKE_DRIVER_LOST=20 FAKE_DRIVER_MAJOR=8 "$build/device" lost

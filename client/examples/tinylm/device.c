@@ -9,6 +9,7 @@
 enum { HOST_TO_DEVICE = 1, DEVICE_TO_HOST = 2 }; /* enum cudaMemcpyKind */
 
 static struct {
+	int (*set_device)(int device);
 	int (*stream_create)(void **stream);
 	int (*stream_synchronize)(void *stream);
 	int (*stream_destroy)(void *stream);
@@ -23,6 +24,7 @@ static const struct {
 	const char *name;
 	void *function; /* a pointer to it in `cuda` */
 } symbols[] = {
+	{ "cudaSetDevice", &cuda.set_device },
 	{ "cudaStreamCreate", &cuda.stream_create },
 	{ "cudaStreamSynchronize", &cuda.stream_synchronize },
 	{ "cudaStreamDestroy", &cuda.stream_destroy },
@@ -64,6 +66,11 @@ bool device_load(struct fault *fault)
 static bool done(int error, const char *what, struct fault *fault)
 {
 	return error == 0 || fault_set(fault, "CUDA: %s: %.300s", what, cuda.words(error));
+}
+
+bool device_use(int ordinal, struct fault *fault)
+{
+	return done(cuda.set_device(ordinal), "no such device", fault);
 }
 
 bool device_open(struct device *d, struct fault *fault)

@@ -16,6 +16,9 @@ struct device {
  * before there are threads. */
 bool device_load(struct fault *fault);
 
+/* What the calling thread opens from now on is on the device of this number, instead of 0. */
+bool device_use(int ordinal, struct fault *fault);
+
 bool device_open(struct device *d, struct fault *fault);
 
 /* Waits for what is under way. Zeroed memory is fine. */

@@ -48,21 +48,26 @@ def load(name):
 
 @torch.inference_mode()
 def run(model, ids, cache, tokens):
-    """The generated ids, and the seconds until the first of them."""
+    """The generated ids, the seconds until the first of them, and its logits."""
     begin, device = time.monotonic(), model.device
     done = cache.begin(ids)
-    out, feed = [], ids[done:]
+    cut = max(done, cache.cut(len(ids)))
+    out, feed = [], ids[done:cut] or ids[cut:]
     while True:
         at = torch.arange(done, done + len(feed), device=device)
         logits = model(torch.tensor([feed], device=device), past_key_values=cache, position_ids=at[None], cache_position=at,
                        use_cache=True, logits_to_keep=1).logits
+        done += len(feed)
+        if done == cut:
+            feed = ids[cut:]
+            continue
         out.append(int(logits[0, -1].argmax()))  # waits for the stream
         if len(out) == 1:
-            first = time.monotonic() - begin
+            first, told = time.monotonic() - begin, logits[0, -1]
             cache.publish()
         if len(out) == tokens or out[-1] == model.config.eos_token_id:
-            return out, first
-        done, feed = done + len(feed), out[-1:]
+            return out, first, told
+        feed = out[-1:]
 
 
 def main():
@@ -77,7 +82,7 @@ def main():
     for tried in (session, None):  # what the daemon loses in the middle is computed again without it
         cache = packed_cache.PackedCache(model.config, layout, tried, gpu, model.device, len(ids) + options.tokens)
         try:
-            out, first = run(model, ids, cache, options.tokens)
+            out, first, _ = run(model, ids, cache, options.tokens)
             break
         except (prefix.Lost, terrace.Error) as error:
             if tried is None:

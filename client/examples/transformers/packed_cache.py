@@ -40,6 +40,11 @@ class PackedCache(Cache):
         self.length = self.sequence.reused
         return self.length
 
+    def cut(self, tokens):
+        """Where a prompt of so many tokens is to be cut: what is behind its last block that can be reused is computed by itself, and
+        attends packed blocks alone before it, so that its text is the same whether those were reused or just computed."""
+        return (tokens - 1) // self.layout.block_tokens * self.layout.block_tokens
+
     def publish(self):
         """After the prefill, when the stream is done."""
         self.sequence.publish()

@@ -4,11 +4,12 @@
 
 `engine` is what generates:
     engine.layout, engine.prompt    the layout of its blocks; the prompt's ids
-    engine.run(session, gpu, salt)  (generated ids, seconds until the first, tokens reused); session None: without the daemon
+    engine.compute()                (generated ids, seconds until the first, a hash of its logits), without Terrace
+    engine.run(session, gpu, salt)  the same with it, and the tokens that were reused
 
 The prompt is stored under a salt for each tier and round and flushed, and a new daemon started, so that all of it is on the disk alone;
-Warm then brings what is to be in memory, or on the GPU. All is measured with one session, after one set that opens the GPU. Nothing here
-needs torch.
+Warm then brings what is to be in memory, or on the GPU. All is measured with one session, after one set that opens the GPU. Row `first`
+is the request that stores: it finds nothing, computes all, and packs it. Nothing here needs torch.
 """
 
 import contextlib
@@ -24,7 +25,8 @@ import time
 
 import terrace
 
-TIERS = ("recompute", "nvme", "host", "vram")
+TIERS = ("recompute", "first", "nvme", "host", "vram")
+STORED = TIERS[2:]
 MIB = 1 << 20
 RESTORE_S = START_S = 60.0
 
@@ -88,10 +90,14 @@ def all_are(session, keys, state):
 
 
 def store(engine, session, gpu, sets):
+    """The first requests' Result, but for the very first's, which opens the GPU."""
+    result = Result()
     for number in range(sets):
-        if engine.run(session, gpu, salt_of(number))[2]:
-            raise RuntimeError("a set that was there before")
+        ran = engine.run(session, gpu, salt_of(number))
+        if number:
+            result.note(*ran)
         session.flush(keys_of(engine, number), timeout=120)
+    return result
 
 
 def await_restored(engine, session, sets):
@@ -116,27 +122,31 @@ class Result:
     """What a tier's runs gave."""
 
     def __init__(self):
-        self.ms, self.texts, self.reused = [], set(), set()
+        self.ms, self.texts, self.logits, self.reused = [], set(), set(), set()
 
-    def note(self, ran):
-        ids, seconds, reused = ran
+    def note(self, ids, seconds, logits, reused=0):
         self.ms.append(seconds * 1e3)
         self.texts.add(tuple(ids))
+        self.logits.add(logits)
         self.reused.add(reused)
 
+    def row(self, base):
+        """base: that of recompute."""
+        ms, compute = statistics.median(self.ms), statistics.median(base.ms)
+        return {"ms": round(ms, 3), "ms_all": [round(one, 3) for one in self.ms], "of_recompute": round(ms / compute, 4),
+                "text": hash_of(min(self.texts)), "same_as_recompute": self.texts == base.texts, "logits": min(self.logits)}
 
-def run_rounds(engine, session, gpu, rounds):
-    results = {tier: Result() for tier in TIERS}
+
+def run_rounds(engine, session, gpu, rounds, results):
     for _ in range(2):
         engine.run(session, gpu, salt_of(0))
-        engine.run(None, None, b"")
+        engine.compute()
     for r in range(rounds):
-        results["recompute"].note(engine.run(None, None, b""))
+        results["recompute"].note(*engine.compute())
         for i in range(3):
-            tier, number = TIERS[1 + (r + i) % 3], 1 + 3 * r + i
+            tier, number = STORED[(r + i) % 3], 1 + 3 * r + i
             bring(engine, session, gpu, number, tier)
-            results[tier].note(engine.run(session, gpu, salt_of(number)))
-    return results
+            results[tier].note(*engine.run(session, gpu, salt_of(number)))
 
 
 def hash_of(text):
@@ -144,28 +154,37 @@ def hash_of(text):
 
 
 def check(engine, results):
-    """Every tier gave the same text, and all that it could. A prefix that was computed unpacked may give another, by the format's error."""
-    texts = set().union(*(results[tier].texts for tier in TIERS[1:]))
-    if len(texts) != 1 or len(results["recompute"].texts) != 1:
-        raise RuntimeError("other texts: %s" % {tier: [hash_of(t) for t in r.texts] for tier, r in results.items()})
+    """Whoever computed or had the blocks: the same text, and the same logits, bit for bit; and all was reused that could be. Without packed
+    blocks the text may be another, by the format's error, but is always the same."""
+    packed = [results[tier] for tier in TIERS[1:]]
+    if any(len(set().union(*seen)) != 1 for seen in ([r.texts for r in packed], [r.logits for r in packed], [results["recompute"].texts])):
+        raise RuntimeError("other texts or logits: %s" %
+                           {tier: ([hash_of(t) for t in r.texts], list(r.logits)) for tier, r in results.items()})
     most = len(keys_of(engine, 0)) * engine.layout.block_tokens
-    if any(results[tier].reused != {most} for tier in TIERS[1:]):
+    if any(results[tier].reused != ({most} if tier in STORED else {0}) for tier in TIERS):
         raise RuntimeError("not all was reused: %s of %d" % ({tier: r.reused for tier, r in results.items()}, most))
 
 
 def measure(engine, terraced, rounds=3):
-    """A dict a tier: tier, tokens, reused, ms (the median), ms_all, of_recompute, text (a hash) and same_as_recompute."""
-    sets, folder = 3 * rounds + 1, tempfile.mkdtemp(prefix="terrace-ttft-")
+    """A dict a tier: tier, tokens, reused, ms (the median), ms_all, of_recompute, text and logits (hashes), same_as_recompute; gb, of blocks
+    that had to come to the GPU, and gb_s, those over the whole time until the first token."""
+    sets, folder, results = 3 * rounds + 1, tempfile.mkdtemp(prefix="terrace-ttft-"), {tier: Result() for tier in TIERS}
     try:
         with served(engine, terraced, folder, sets) as (session, gpu):
-            store(engine, session, gpu, sets)
+            results["first"] = store(engine, session, gpu, sets)
         with served(engine, terraced, folder, sets) as (session, gpu):
             await_restored(engine, session, sets)
-            results = run_rounds(engine, session, gpu, rounds)
+            run_rounds(engine, session, gpu, rounds, results)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     check(engine, results)
-    base, text = statistics.median(results["recompute"].ms), min(results["recompute"].texts)
-    return [{"tier": tier, "tokens": len(engine.prompt), "reused": max(r.reused), "ms": round(statistics.median(r.ms), 3),
-             "ms_all": [round(ms, 3) for ms in r.ms], "of_recompute": round(statistics.median(r.ms) / base, 4),
-             "text": hash_of(min(r.texts)), "same_as_recompute": r.texts == {text}} for tier, r in results.items()]
+    return [row_of(engine, tier, r, results["recompute"]) for tier, r in results.items()]
+
+
+def row_of(engine, tier, result, base):
+    reused = max(result.reused)
+    row = {"tier": tier, "tokens": len(engine.prompt), "reused": reused, **result.row(base)}
+    if tier in ("nvme", "host"):
+        gb = reused // engine.layout.block_tokens * engine.layout.block_bytes / 1e9
+        row.update(gb=round(gb, 5), gb_s=round(gb / row["ms"] * 1e3, 3))
+    return row

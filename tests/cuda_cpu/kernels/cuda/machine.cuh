@@ -35,6 +35,31 @@ DEVICE uint32_t shared_address(const void *p)
 	return cuda_cpu::address_of(p);
 }
 
+DEVICE uint32_t choose_bits(uint32_t mask, uint32_t ones, uint32_t zeros)
+{
+	return (mask & ones) | (~mask & zeros);
+}
+
+DEVICE uint32_t minus_one()
+{
+	return 0xffffffff;
+}
+
+DEVICE uint32_t complement(uint32_t x, uint32_t minus_one)
+{
+	return x * minus_one + minus_one;
+}
+
+DEVICE uint32_t load_global_2(const uint16_t *p)
+{
+	return *p;
+}
+
+DEVICE uint32_t opaque(uint32_t x)
+{
+	return x;
+}
+
 template <class T> DEVICE T load_shared(uint32_t at)
 {
 	T x;
@@ -71,6 +96,24 @@ DEVICE uint32_t load_shared_1(uint32_t at)
 DEVICE void store_shared_16(uint32_t at, uint4 v)
 {
 	memcpy(cuda_cpu::memory_at(at, 16, 16), &v, 16);
+}
+
+DEVICE void store_shared_8(uint32_t at, uint2 v)
+{
+	memcpy(cuda_cpu::memory_at(at, 8, 8), &v, 8);
+}
+
+DEVICE void store_shared_4(uint32_t at, uint32_t v)
+{
+	memcpy(cuda_cpu::memory_at(at, 4, 4), &v, 4);
+}
+
+DEVICE uint32_t add_shared(uint32_t at, uint32_t n)
+{
+	const uint32_t was = load_shared<uint32_t>(at);
+
+	store_shared_4(at, was + n);
+	return was;
 }
 
 DEVICE uint32_t permute(uint32_t low, uint32_t high, uint32_t selector)
@@ -154,6 +197,11 @@ DEVICE float reciprocal_fast(float x)
 DEVICE float root_fast(float x)
 {
 	return sqrtf(x);
+}
+
+DEVICE float root_inverse_fast(float x)
+{
+	return (float)(1 / sqrt((double)x));
 }
 
 DEVICE float exp2_fast(float x)
@@ -331,6 +379,11 @@ DEVICE void bulk_close_group()
 }
 
 template <int OPEN> DEVICE void bulk_wait_read()
+{
+	cuda_cpu_finish(cuda_cpu::now->stores, OPEN);
+}
+
+template <int OPEN> DEVICE void bulk_wait_written()
 {
 	cuda_cpu_finish(cuda_cpu::now->stores, OPEN);
 }
