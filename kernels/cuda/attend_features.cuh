@@ -5,22 +5,24 @@
 #include "kernels/cuda/attend_shape.cuh"
 #include "kernels/cuda/attend_weigh.cuh"
 
-/* cap * tanh(s / cap) as cap - 2 cap / (1 + e^(2 s / cap)), in powers of 2; good to cap * 2^-21, so a
- * large cap takes the series near 0, where that cancels. A column's unit has 2 log2(e) / cap in it
- * already. */
+/* cap * tanh(s / cap) as cap - 2 cap / (1 + e^(2 s / cap)), in powers of 2; good to cap * 2^-21. A column's
+ * unit has 2 log2(e) / cap in it already. */
 template <int TOKENS> DEVICE void cap_scores(const attend_args &a, scored (&x)[TOKENS])
 {
 #pragma unroll
+	for (int i = 0; i < TOKENS; i++)
+		x[i].x = fmaf(-2 * a.cap, reciprocal_fast(1 + exp2_fast(x[i].x * x[i].unit)), a.cap);
+}
+
+/* The same with a large cap: the series near 0, where the other cancels. */
+template <int TOKENS> DEVICE void cap_scores_closely(const attend_args &a, scored (&x)[TOKENS])
+{
+#pragma unroll
 	for (int i = 0; i < TOKENS; i++) {
-		const float exponent = x[i].x * x[i].unit;
+		const float exponent = x[i].x * x[i].unit, y = exponent * 0.34657359f;
+		const float far = fmaf(-2 * a.cap, reciprocal_fast(1 + exp2_fast(exponent)), a.cap);
 
-		x[i].x = fmaf(-2 * a.cap, reciprocal_fast(1 + exp2_fast(exponent)), a.cap);
-		if (a.cap_is_large) {
-			const float y = exponent * 0.34657359f;
-
-			x[i].x = fabsf(y) < 0.02f ? a.cap * y * fmaf(y * y, -0.33333333f, 1) : x[i].x;
-		}
-		x[i].unit = 1;
+		x[i].x = fabsf(y) < 0.02f ? a.cap * y * fmaf(y * y, -0.33333333f, 1) : far;
 	}
 }
 
@@ -29,11 +31,14 @@ DEVICE void add_alibi(const attend_args &a, const column &c, uint32_t token, sco
 {
 	const float first = (float)((int32_t)token - c.position);
 
+	if (a.features.alibi_sqrt) {
 #pragma unroll
-	for (int i = 0; i < TOKENS; i++) {
-		const float distance = fabsf(first + 8 * i);
-
-		x[i].x = fmaf(-c.slope, a.features.alibi_sqrt ? sqrtf(distance) : distance, x[i].x);
+		for (int i = 0; i < TOKENS; i++)
+			x[i].x = fmaf(-c.slope, root_fast(fabsf(first + 8 * i)), x[i].x);
+	} else {
+#pragma unroll
+		for (int i = 0; i < TOKENS; i++)
+			x[i].x = fmaf(-c.slope, fabsf(first + 8 * i), x[i].x);
 	}
 }
 
@@ -48,7 +53,7 @@ DEVICE void add_tree_bias(const attend_args &a, const segment &s, const column &
 		const int32_t query = (int32_t)(at + a.queries - s.tokens);
 
 		if (query >= 0 && at < s.tokens)
-			x[i].x += __ldg(c.bias + query) * 1.44269504f;
+			x[i].x += __ldg(a.features.tree_bias + c.bias_row + query) * 1.44269504f;
 	}
 }
 
@@ -57,8 +62,14 @@ template <bool EDGE, int TOKENS>
 DEVICE void add_features(const attend_args &a, const segment &s, const column &c, uint32_t token,
 			 scored (&x)[TOKENS])
 {
-	if (a.features.softcap > 0) {
-		cap_scores(a, x);
+	if (a.cap > 0) {
+		if (a.cap_is_large)
+			cap_scores_closely(a, x);
+		else
+			cap_scores(a, x);
+#pragma unroll
+		for (int i = 0; i < TOKENS; i++)
+			x[i].unit = 1;
 	} else {
 #pragma unroll
 		for (int i = 0; i < TOKENS; i++) {

@@ -23,7 +23,9 @@ template <class S> struct feed {
 	uint32_t ring, at, second; /* shared addresses of the ring and of the stage to be read next; from a
 				    * stage's first atom to its second */
 	uint32_t barrier, parity;  /* of the stage to be read next */
-	uint64_t address, address_next;
+	uint64_t address, address_next; /* 0 where this lane copies nothing */
+	uint32_t lane_at;  /* where in a stage this lane's atom goes */
+	bool whole;        /* a step's atoms are in one block */
 
 	/* The ring is empty; once a kernel. */
 	DEVICE void init(uint8_t *shared)
@@ -44,7 +46,7 @@ template <class S> struct feed {
 
 	DEVICE uint64_t address_of(uint32_t i) const
 	{
-		if (i >= atoms)
+		if (i >= atoms || (TERRACE_CUDA_BULK && whole && i % S::STEP != 0))
 			return 0;
 		uint32_t atom = first + i, block = __umulhi(atom, args->block_magic);
 
@@ -52,30 +54,22 @@ template <class S> struct feed {
 		return table[block] + head_at + (atom - block * args->block_atoms) * S::ATOM;
 	}
 
-	/* True if the atoms of a step are in one block, for a step begins at an even atom. */
-	DEVICE bool whole_steps() const
-	{
-		return S::STEP == 1 || args->block_atoms % S::STEP == 0;
-	}
-
-	/* Copies the n atoms of a step to a stage; lanes `owner` and owner + 1 know their addresses. */
-	DEVICE void copy(uint32_t to, uint32_t on, uint32_t owner, uint32_t n)
+	/* Copies the n atoms of step `step` to a stage. */
+	DEVICE void copy(uint32_t to, uint32_t on, uint32_t step, uint32_t n)
 	{
 #if TERRACE_CUDA_BULK
-		const uint32_t i = lane - owner;
-
 		/* That a copy may end before its bytes are expected does no harm: the barrier waits for
 		 * the arrival too. */
-		if (i < S::STEP) {
-			if (i == 0)
+		if (lane / S::STEP == step % ADDRESS_STEPS) {
+			if (lane % S::STEP == 0)
 				barrier_expect(on, n * S::ATOM);
-			if (i < (whole_steps() ? 1 : n))
-				bulk_load(to + i * second, address, whole_steps() ? n * S::ATOM : S::ATOM, on);
+			if (address != 0)
+				bulk_load(to + lane_at, address, whole ? n * S::ATOM : S::ATOM, on);
 		}
 #else
 		(void)on;
 		for (uint32_t i = 0; i < n; i++) {
-			const uint64_t atom = __shfl_sync(ALL_LANES, address, owner + i);
+			const uint64_t atom = __shfl_sync(ALL_LANES, address, step % ADDRESS_STEPS * S::STEP + i);
 
 			for (uint32_t byte = lane * 16; byte < S::ATOM; byte += 512)
 				async_load_16(to + i * second + byte, atom + byte);
@@ -92,7 +86,7 @@ template <class S> struct feed {
 				address_next = address_of(step * S::STEP + 32 + lane);
 				__syncwarp(); /* a branch, not predicated instructions in every step */
 			}
-			copy(to, on, step % ADDRESS_STEPS * S::STEP, min(S::STEP, atoms - step * S::STEP));
+			copy(to, on, step, min(S::STEP, atoms - step * S::STEP));
 		}
 #if !TERRACE_CUDA_BULK
 		async_close_group(); /* one a step, an empty one too, so that they can be counted */
@@ -107,6 +101,10 @@ template <class S> struct feed {
 		head_at = a.layer_at + (uint64_t)s.head * a.chunk_bytes;
 		first = first_atom;
 		atoms = n;
+		/* A step begins at an even atom. */
+		whole = S::STEP == 1 || a.block_atoms % S::STEP == 0;
+		second = whole ? S::ATOM : S::ATOM_STRIDE;
+		lane_at = lane % S::STEP * second;
 		address = address_of(lane);
 		address_next = address_of(32 + lane);
 		at -= ring % 128; /* the ring is empty */
@@ -115,7 +113,6 @@ template <class S> struct feed {
 			at += head_at % 128 / 64 * 64;
 			ring += head_at % 128 / 64 * 64;
 		}
-		second = whole_steps() ? S::ATOM : S::ATOM_STRIDE;
 		start(0, at, barrier);
 	}
 

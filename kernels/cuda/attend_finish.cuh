@@ -149,53 +149,94 @@ DEVICE float2 add_column(float *results, uint32_t column, uint32_t lane, float (
 	return total;
 }
 
+/* How a warp shares out the D elements of a part: a lane's element i is at part_dim. */
+template <int D> struct part_lanes {
+	static constexpr int EACH = D / 32, VECTOR = D % 128 == 0 ? 4 : D % 64 == 0 ? 2 : 1;
+
+	static DEVICE uint32_t dim(uint32_t lane, int i)
+	{
+		return i / VECTOR * 32 * VECTOR + lane * VECTOR + i % VECTOR;
+	}
+
+	static DEVICE void load(const float *from, uint32_t lane, float (&x)[EACH])
+	{
+#pragma unroll
+		for (int i = 0; i < EACH; i += VECTOR) {
+			const float *at = from + dim(lane, i);
+
+			if constexpr (VECTOR == 4) {
+				const float4 v = __ldcg((const float4 *)at);
+
+				x[i] = v.x;
+				x[i + 1] = v.y;
+				x[i + 2] = v.z;
+				x[i + 3] = v.w;
+			} else if constexpr (VECTOR == 2) {
+				const float2 v = __ldcg((const float2 *)at);
+
+				x[i] = v.x;
+				x[i + 1] = v.y;
+			} else {
+				x[i] = __ldcg(at);
+			}
+		}
+	}
+};
+
 /* One column's sum over every GROUPS-th part of a row in the workspace, from part `group` on, by one
- * warp. */
+ * warp. All loads of a round are asked for before the first is waited for. */
 template <class S, uint32_t GROUPS>
 DEVICE float2 add_parts(const attend_args &a, uint32_t first_cta, uint32_t parts, uint32_t column,
 			uint32_t group, uint32_t lane, float (&x)[S::D / 32])
 {
-	constexpr int D = S::D;
+	constexpr int D = S::D, EACH = D / 32;
+	constexpr uint32_t ROUND = EACH < 16 ? 16 / EACH : 1;
 	float2 total = {NEVER, 0};
 
 #pragma unroll
-	for (int i = 0; i < D / 32; i++)
+	for (int i = 0; i < EACH; i++)
 		x[i] = 0;
-	for (uint32_t from = 0; from < parts; from += 32 * GROUPS) {
-		const uint32_t n = (parts - from + GROUPS - 1 - group) / GROUPS,
-			       part = from + lane * GROUPS + group;
-		float2 mine = {NEVER, 0};
-		float before, factor;
+	for (uint32_t from = group; from < parts; from += ROUND * GROUPS) {
+		const uint32_t mine = from + lane * GROUPS;
+		float2 sum = {NEVER, 0};
+		float part[ROUND][EACH];
 
-		if (part < parts)
-			mine = __ldcg(
-				&a.sums[(2 * (first_cta + part) + (part == 0)) * S::COLUMNS + column]);
-		float max = mine.x;
+		if (lane < ROUND && mine < parts)
+			sum = __ldcg(&a.sums[(2 * (first_cta + mine) + (mine == 0)) * S::COLUMNS + column]);
+#pragma unroll
+		for (uint32_t j = 0; j < ROUND; j++) {
+			const uint32_t p = from + j * GROUPS, slot = 2 * (first_cta + p) + (p == 0);
+
+#pragma unroll
+			for (int i = 0; i < EACH; i++)
+				part[j][i] = 0;
+			if (p < parts)
+				part_lanes<D>::load(a.partials + ((size_t)slot * S::COLUMNS + column) * D, lane,
+						    part[j]);
+		}
+		float max = sum.x;
 
 #pragma unroll
 		for (int i = 1; i < 32; i *= 2)
 			max = fmaxf(max, __shfl_xor_sync(ALL_LANES, max, i));
-		factor = exp2_fast(mine.x - fmaxf(max, total.x));
-		mine.y *= factor;
+		max = fmaxf(max, total.x);
+		const float factor = exp2_fast(sum.x - max), before = exp2_fast(total.x - max);
+
+		sum.y *= factor;
 #pragma unroll
 		for (int i = 1; i < 32; i *= 2)
-			mine.y += __shfl_xor_sync(ALL_LANES, mine.y, i);
-		before = exp2_fast(total.x - fmaxf(max, total.x));
-		total = {fmaxf(max, total.x), total.y * before + mine.y};
+			sum.y += __shfl_xor_sync(ALL_LANES, sum.y, i);
+		total = {max, total.y * before + sum.y};
 #pragma unroll
-		for (int i = 0; i < D / 32; i++)
+		for (int i = 0; i < EACH; i++)
 			x[i] *= before;
-#pragma unroll 8
-		for (uint32_t j = 0; j < min(n, 32); j++) {
-			const uint32_t p = from + j * GROUPS + group,
-				       slot = 2 * (first_cta + p) + (p == 0);
-			const float *partial =
-				a.partials + ((size_t)slot * S::COLUMNS + column) * D + lane;
+#pragma unroll
+		for (uint32_t j = 0; j < ROUND; j++) {
 			const float w = __shfl_sync(ALL_LANES, factor, j);
 
 #pragma unroll
-			for (int i = 0; i < D / 32; i++)
-				x[i] += w * __ldcg(partial + 32 * i);
+			for (int i = 0; i < EACH; i++)
+				x[i] += w * part[j][i];
 		}
 	}
 	return total;
@@ -222,7 +263,7 @@ template <class S> DEVICE void merge_parts(const attend_args &a, const segment &
 		if (GROUPS > 1) {
 			if (group > 0 && group < GROUPS) {
 				for (int i = 0; i < D / 32; i++)
-					results[warp * S::STRIDE + lane + 32 * i] = x[i];
+					results[warp * S::STRIDE + part_lanes<D>::dim(lane, i)] = x[i];
 				if (lane == 0)
 					stat<S>(results, group, column) = total;
 			}
@@ -238,11 +279,11 @@ template <class S> DEVICE void merge_parts(const attend_args &a, const segment &
 			total = join(total, stat<S>(results, other, column), &mine, &theirs);
 #pragma unroll
 			for (int i = 0; i < D / 32; i++)
-				x[i] = mine * x[i] + theirs * results[w * S::STRIDE + lane + 32 * i];
+				x[i] = mine * x[i] + theirs * results[w * S::STRIDE + part_lanes<D>::dim(lane, i)];
 		}
 #pragma unroll
 		for (int i = 0; i < D / 32; i++)
-			rows[column * D + lane + 32 * i] = x[i];
+			rows[column * D + part_lanes<D>::dim(lane, i)] = x[i];
 		write_column<typename S::V, D>(a, row, rows + column * D, total, lane);
 	}
 }
@@ -253,15 +294,15 @@ DEVICE bool arrive_last(uint32_t *arrived, uint32_t parts)
 {
 	__shared__ bool last;
 
-	__threadfence();
 	__syncthreads();
 	if (threadIdx.x == 0) {
+		__threadfence(); /* what a barrier has shown to this thread is in it */
 		last = atomicAdd(arrived, 1) + 1 == parts;
 		if (last)
 			*arrived = 0; /* for the next layer */
+		__threadfence();
 	}
 	__syncthreads();
-	__threadfence();
 	return last;
 }
 

@@ -8,18 +8,12 @@
 #include "kernels/cuda/attend_query.cuh"
 #include "kernels/cuda/attend_weigh.cuh"
 
-/* A column's scores of a step, token + 16a + 8r at 2a + r. EDGE: not all of the step's tokens are seen
- * by all columns. */
+/* What is to be done with a column's scores of a step, token + 8i at i. EDGE: not all of the step's tokens are
+ * seen by all columns. */
 template <class S, bool FEATURES, bool EDGE>
-DEVICE void score_column(const attend_args &a, const segment &s, const column &c,
-			 const typename S::K::sum_type (&sum)[S::STEP][S::TILES][S::K::SUMS][4], int n,
-			 const scale_pair (&k)[S::STEP], const scale_pair (&v)[S::STEP], uint32_t token,
-			 scored (&x)[2 * S::STEP])
+DEVICE void finish_scores(const attend_args &a, const segment &s, const column &c, uint32_t token,
+			  scored (&x)[2 * S::STEP])
 {
-#pragma unroll
-	for (uint32_t i = 0; i < 2 * S::STEP; i++)
-		x[i] = {S::K::score(sum[i / 2][n], i % 2, c.query_sum, k[i / 2]), k[i / 2].scale[i % 2] * c.unit,
-			v[i / 2].scale[i % 2], v[i / 2].zero[i % 2]};
 	if constexpr (FEATURES)
 		add_features<EDGE>(a, s, c, token, x);
 	if constexpr (EDGE) {
@@ -44,24 +38,28 @@ DEVICE void attend_step(feed<S> &in, const attend_args &args, const segment &s, 
 	using K = typename S::K;
 	using V = typename S::V;
 	const uint32_t g = in.lane / 4, at = in.wait(), begin = (in.first + step * S::STEP) * KV_ATOM_TOKENS;
-	typename K::sum_type sum[S::STEP][S::TILES][K::SUMS][4] = {};
-	scale_pair k[S::STEP], v[S::STEP];
+	scored score[S::TILES][2 * S::STEP];
 	uint32_t p[S::TILES][2];
 
 #pragma unroll
 	for (uint32_t a = 0; a < S::STEP; a++) {
+		typename K::sum_type sum[S::TILES][K::SUMS][4] = {};
 		const uint32_t atom = at + a * in.second;
 
-		K::dot(atom, in.lane, q, sum[a]);
-		k[a] = K::scales(atom + S::K_CODES, g);
-		v[a] = V::scales(atom + S::V_AT + S::V_CODES, g);
+		K::dot(atom, in.lane, q, sum);
+		const scale_pair k = K::scales(opaque(atom + g * K::SCALE_BYTES * 2) + S::K_CODES),
+				 v = V::scales(opaque(atom + g * V::SCALE_BYTES * 2) + S::V_AT + S::V_CODES);
+#pragma unroll
+		for (uint32_t n = 0; n < S::TILES; n++)
+#pragma unroll
+			for (uint32_t r = 0; r < 2; r++)
+				score[n][2 * a + r] = {K::score(sum[n], r, c[n].query_sum, k), k.scale[r] * c[n].unit,
+						       v.scale[r], v.zero[r]};
 	}
 #pragma unroll
 	for (uint32_t n = 0; n < S::TILES; n++) {
-		scored score[2 * S::STEP];
-
-		score_column<S, FEATURES, EDGE>(args, s, c[n], sum, n, k, v, begin + g, score);
-		weigh<V, EDGE>(c[n], o[n], score, p[n]);
+		finish_scores<S, FEATURES, EDGE>(args, s, c[n], begin + g, score[n]);
+		weigh<V, EDGE>(c[n], o[n], score[n], p[n]);
 	}
 	V::accumulate(at + S::V_AT, in.second, in.lane, p, o, EDGE ? s.tokens - begin : 32,
 		      [&] { in.release(step); });
@@ -80,14 +78,19 @@ DEVICE void attend_run(feed<S> &in, const attend_args &args, const segment &s,
 	if constexpr (FEATURES)
 		find_interior<S>(args, s, c, &interior_from, &interior_to);
 
-	for (; step < steps; step++) {
-		const uint32_t at = begin + step * STEP_TOKENS;
+	const uint32_t inner_from = (max(interior_from, begin) - begin + STEP_TOKENS - 1) / STEP_TOKENS,
+		       inner_to = min((max(interior_to, begin) - begin) / STEP_TOKENS, steps);
 
-		if (at + STEP_TOKENS <= interior_to && (!FEATURES || at >= interior_from))
-			attend_step<S, FEATURES, false>(in, args, s, step, q, c, o);
-		else
-			attend_step<S, FEATURES, true>(in, args, s, step, q, c, o);
-		if (S::V::INTEGER && step % HALVING_STEPS == HALVING_STEPS - 1)
+	while (step < steps) {
+		if (step >= inner_from && step < inner_to) {
+			const uint32_t until = min(inner_to, (step / HALVING_STEPS + 1) * HALVING_STEPS);
+
+			for (; step < until; step++)
+				attend_step<S, FEATURES, false>(in, args, s, step, q, c, o);
+		} else {
+			attend_step<S, FEATURES, true>(in, args, s, step++, q, c, o);
+		}
+		if (S::V::INTEGER && step % HALVING_STEPS == 0)
 #pragma unroll
 			for (uint32_t n = 0; n < S::TILES; n++)
 				set_unit(c[n], o[n], c[n].max + 1);
@@ -129,6 +132,7 @@ __global__ void __launch_bounds__(32 * shape<K, V, TILES>::WARPS, shape<K, V, TI
 	feed<S> in;
 
 	in.init(shared);
+	bits.init(shared);
 	if (!a.settled)
 		wait_for_previous_kernel();
 
@@ -187,6 +191,10 @@ enum status launch_dim(const attend_args &args, const attend_plan &plan, cudaStr
 	const struct kv_attend_features &f = args.features;
 	const bool features = f.window || f.softcap > 0 || f.alibi || f.tree_bias || f.ranges_max;
 
+	if constexpr (wide_tiles(K::ELEMENTS == 4, V::INTEGER, K::D))
+		if (plan.sizes.columns == 16)
+			return features ? launch_kernel<K, V, 4, true>(args, plan, stream)
+					: launch_kernel<K, V, 4, false>(args, plan, stream);
 	if (plan.sizes.columns == 4)
 		return features ? launch_kernel<K, V, 1, true>(args, plan, stream)
 				: launch_kernel<K, V, 1, false>(args, plan, stream);

@@ -361,7 +361,10 @@ enum status attend_plan_of(const struct kv_cuda_attend *a, struct attend_plan *p
 
 	p.sizes = attend_sizes_of(a->geometry->atom_bytes, integer_v,
 				  integer_v && (l->v_format == KV_INT4_PTH || !integer_k), l->head_dim_k,
-				  p.columns <= 4 ? 4 : 8, p.portable);
+				  p.columns <= 4 ? 4
+				  : p.columns > 8 && wide_tiles(integer_k, integer_v, l->head_dim_k) ? 16
+												     : 8,
+				  p.portable);
 	p.tiles = (p.columns + p.sizes.columns - 1) / p.sizes.columns;
 	p.ctas = (uint32_t)sms * p.sizes.ctas_per_sm;
 	if ((uint64_t)a->sequences * l->heads * p.tiles > UINT32_MAX / 2)

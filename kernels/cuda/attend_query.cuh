@@ -5,12 +5,20 @@
 #include "kernels/cuda/attend_shape.cuh"
 #include "kernels/cuda/hadamard.cuh"
 
-/* A warp's query columns on their way from memory: element lane + 32k of column warp + WARPS * i, as
- * bits of its type. They are asked for before the atoms of a segment, which would keep them waiting. */
+/* A warp's query columns on their way from memory: in registers, element lane + 32k of column warp +
+ * WARPS * i as bits of its type, or in shared memory as they are. They are asked for before the atoms of a
+ * segment, which would keep them waiting. */
 template <class S> struct query_bits {
 	static constexpr uint32_t COLUMNS = (S::COLUMNS + S::WARPS - 1) / S::WARPS;
+	static constexpr bool STAGED = attend_queries_staged(S::COLUMNS, S::STEP, !TERRACE_CUDA_BULK);
 
-	uint32_t bits[COLUMNS][S::D / 32];
+	uint32_t bits[STAGED ? 1 : COLUMNS][STAGED ? 1 : S::D / 32];
+	uint32_t staged; /* shared address of the warp's first column */
+
+	DEVICE void init(const uint8_t *shared)
+	{
+		staged = shared_address(shared) + S::SIZES.queries_at + threadIdx.x / 32 * S::D * 4;
+	}
 
 	DEVICE void fetch(const attend_args &a, const segment &s)
 	{
@@ -21,29 +29,79 @@ template <class S> struct query_bits {
 			const bool present = column_row(a, s, threadIdx.x / 32 + i * S::WARPS, S::COLUMNS, &row,
 							&query) &&
 					     threadIdx.x / 32 + i * S::WARPS < S::COLUMNS;
-			const size_t at = row * S::D + threadIdx.x % 32;
 
-			if (!present) {
-#pragma unroll
-				for (uint32_t k = 0; k < S::D / 32; k++)
-					bits[i][k] = 0;
-			} else if (a.q_dtype == KV_DTYPE_F32) {
-#pragma unroll
-				for (uint32_t k = 0; k < S::D / 32; k++)
-					bits[i][k] = ((const uint32_t *)a.q)[at + 32 * k];
-			} else {
-#pragma unroll
-				for (uint32_t k = 0; k < S::D / 32; k++)
-					bits[i][k] = ((const uint16_t *)a.q)[at + 32 * k];
+			if constexpr (STAGED)
+				stage(a, i, row, present);
+			else
+				load(a, i, row, present);
+		}
+	}
+
+	DEVICE void stage(const attend_args &a, uint32_t i, size_t row, bool present)
+	{
+		const uint32_t bytes = S::D * (a.q_dtype == KV_DTYPE_F32 ? 4 : 2);
+		const uint64_t from = (uint64_t)(uintptr_t)a.q + row * bytes;
+
+		if (threadIdx.x / 32 + i * S::WARPS < S::COLUMNS)
+#pragma unroll 1
+			for (uint32_t at = threadIdx.x % 32 * 16; at < bytes; at += 512) {
+				const uint32_t to = staged + i * S::WARPS * S::D * 4 + at;
+
+				if (present)
+					async_load_16(to, from + at);
+				else
+					store_shared_16(to, {0, 0, 0, 0});
 			}
+		async_close_group();
+	}
+
+	DEVICE void load(const attend_args &a, uint32_t i, size_t row, bool present)
+	{
+		const size_t at = row * S::D + threadIdx.x % 32;
+
+		if (!present) {
+#pragma unroll
+			for (uint32_t k = 0; k < S::D / 32; k++)
+				bits[i][k] = 0;
+		} else if (a.q_dtype == KV_DTYPE_F32) {
+#pragma unroll
+			for (uint32_t k = 0; k < S::D / 32; k++)
+				bits[i][k] = ((const uint32_t *)a.q)[at + 32 * k];
+		} else {
+#pragma unroll
+			for (uint32_t k = 0; k < S::D / 32; k++)
+				bits[i][k] = load_global_2((const uint16_t *)a.q + at + 32 * k);
+		}
+	}
+
+	/* Until they are there. */
+	DEVICE void wait() const
+	{
+		if constexpr (STAGED) {
+			async_wait<0>();
+			__syncwarp();
+		}
+	}
+
+	DEVICE uint32_t bits_of(const attend_args &a, uint32_t i, uint32_t k) const
+	{
+		if constexpr (STAGED) {
+			const uint32_t column = staged + i * S::WARPS * S::D * 4, at = threadIdx.x % 32 + 32 * k;
+
+			return a.q_dtype == KV_DTYPE_F32 ? load_shared_4(column + at * 4)
+							 : load_shared_2(column + at * 2);
+		} else {
+			return bits[i][k];
 		}
 	}
 
 	DEVICE float element(const attend_args &a, uint32_t i, uint32_t k) const
 	{
-		return a.q_dtype == KV_DTYPE_F16 ? __half2float(__ushort_as_half((unsigned short)bits[i][k]))
-		       : a.q_dtype == KV_DTYPE_BF16 ? __uint_as_float(bits[i][k] << 16)
-						    : __uint_as_float(bits[i][k]);
+		const uint32_t x = bits_of(a, i, k);
+
+		return a.q_dtype == KV_DTYPE_F16 ? __half2float(__ushort_as_half((unsigned short)x))
+		       : a.q_dtype == KV_DTYPE_BF16 ? __uint_as_float(x << 16)
+						    : __uint_as_float(x);
 	}
 };
 
@@ -134,7 +192,7 @@ DEVICE column begin_column(const attend_args &a, const segment &s, uint32_t inde
 		see_span(a, s, c);
 		c.unit *= f.softcap > 0 ? a.cap_exponent : 1;
 		c.slope = present && f.alibi ? f.alibi[row % a.q_heads] * 1.44269504f : 0;
-		c.bias = f.tree_bias + ((size_t)s.sequence * a.queries + (present ? query : 0)) * a.queries;
+		c.bias_row = (s.sequence * a.queries + (present ? query : 0)) * a.queries;
 	}
 	return c;
 }
@@ -149,6 +207,7 @@ DEVICE void load_query(const attend_args &a, const segment &s, const query_bits<
 	uint32_t *words = (uint32_t *)(shared + S::SIZES.results_at);
 	float2 *unit_sum = (float2 *)(words + S::COLUMNS * 2 * S::PLANE);
 
+	bits.wait();
 #pragma unroll
 	for (uint32_t i = 0; i < query_bits<S>::COLUMNS; i++) {
 		const uint32_t column = warp + i * S::WARPS;

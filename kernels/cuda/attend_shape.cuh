@@ -69,7 +69,7 @@ struct column {
 	/* For features only. */
 	int32_t position;
 	float slope;       /* of ALiBi, in powers of 2 a token */
-	const float *bias; /* the row of tree_bias, for token 0 */
+	uint32_t bias_row; /* where in tree_bias its row begins */
 };
 
 /* Which query and head a column is, as an index of rows of q, out and lse; false for a column past the

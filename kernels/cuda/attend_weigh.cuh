@@ -3,9 +3,9 @@
  * A column (one query head) has its own unit 2^max a lane group, so that weight = 2^(score - max) times
  * V's scale is below 2. The unit is set when a weight would not fit, which is rare once the first
  * tokens have been seen, and then leaves three bits for growth; sums so far are brought to it. Integer
- * weights count 2^-15 and are rounded down; what that takes from a step's weights is added to the
- * lane's next, so that many small weights beside a large one keep their sum. Integer sums are shifted
- * by whole bits.
+ * weights count 2^-15 and are rounded; what that takes from one, or gives it, is carried to the lane's next,
+ * so that many small weights beside a large one keep their sum. Integer sums are shifted by whole
+ * bits.
  */
 #ifndef TERRACE_KERNELS_CUDA_ATTEND_WEIGH_CUH
 #define TERRACE_KERNELS_CUDA_ATTEND_WEIGH_CUH
@@ -88,54 +88,49 @@ DEVICE void rescale(column &c, Sum (&o)[WORDS][4], const scored (&s)[TOKENS])
 }
 
 /* The weights of a lane's tokens as integers, in the low 16 bits; returns bits that are set above if
- * one does not fit. `carried` goes to the first. */
-template <int TOKENS>
-DEVICE uint32_t integer_weights_of(const column &c, const scored (&s)[TOKENS], float carried,
-				   float (&bare)[TOKENS], float (&less_half)[TOKENS],
-				   uint32_t (&bits)[TOKENS])
+ * one does not fit. What rounding takes from a token, or gives it, goes to the next one: `carried`, in and
+ * out. EDGE: tokens with scores of -INFINITY, which may be no tokens, take nothing. */
+template <bool EDGE, int TOKENS>
+DEVICE uint32_t integer_weights_of(const column &c, const scored (&s)[TOKENS], float *carried,
+				   float (&bare)[TOKENS], uint32_t (&bits)[TOKENS])
 {
 	constexpr float ROUND = 384; /* 1.5 * 2^8: the low bits of a sum with it count 2^-15 */
 	uint32_t all = 0;
 
+	*carried = c.carried;
 #pragma unroll
 	for (int i = 0; i < TOKENS; i++) {
 		bare[i] = exp2_fast(fmaf(s[i].x, s[i].unit, -c.max));
-		less_half[i] = fmaf(bare[i], s[i].v_scale, WEIGHT_STEP / -2); /* rounds to the one below */
-		if (i == 0)
-			less_half[i] += carried;
-		bits[i] = __float_as_uint(less_half[i] + ROUND);
+		const float exact = fmaf(bare[i], s[i].v_scale, *carried), rounded = exact + ROUND;
+		const bool takes = !EDGE || s[i].x != -INFINITY;
+
+		bits[i] = __float_as_uint(takes ? rounded : ROUND);
+		*carried = takes ? exact - (rounded - ROUND) : *carried;
 		all |= bits[i];
 	}
 	/* Bits of the integer above the 16th, and of an exponent that is not ROUND's. */
 	return all & 0x3c3f0000;
 }
 
-/* Scores of one column become weights: those of two atoms. EDGE: some may be -INFINITY, and a first one
- * that is takes nothing that was carried, for its token may be no token. */
+/* Scores of one column become weights: those of two atoms. EDGE: some may be -INFINITY. */
 template <class V, bool EDGE, int WORDS>
 DEVICE void weigh(column &c, int32_t (&o)[WORDS][4], const scored (&s)[4], uint32_t (&p)[2])
 {
-	const bool takes = !EDGE || s[0].x != -INFINITY;
-	float bare[4], less_half[4];
+	float bare[4], carried;
 	uint32_t bits[4];
 
-	if (__any_sync(ALL_LANES, integer_weights_of(c, s, takes ? c.carried : 0, bare, less_half, bits))) {
+	if (__any_sync(ALL_LANES, integer_weights_of<EDGE>(c, s, &carried, bare, bits))) {
 		rescale(c, o, s);
-		integer_weights_of(c, s, takes ? c.carried : 0, bare, less_half, bits);
+		integer_weights_of<EDGE>(c, s, &carried, bare, bits);
 	}
-	const uint32_t total = bits[0] + bits[1] + bits[2] + bits[3] - 4 * 0x43c00000u;
-
+	c.carried = carried;
 	c.sum += (bare[0] + bare[1]) + (bare[2] + bare[3]);
-	c.carried = (takes ? 0 : c.carried) +
-		    fmaxf((less_half[0] + less_half[1]) + (less_half[2] + less_half[3]) +
-				  2 * WEIGHT_STEP - (float)(int32_t)total * WEIGHT_STEP,
-			  0);
 	if constexpr (V::ZEROS) {
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			c.weights += (bits[i] & 0xffff) * s[i].v_zero;
 	} else {
-		c.weights += total;
+		c.weights += bits[0] + bits[1] + bits[2] + bits[3] - 4 * 0x43c00000u;
 	}
 	p[0] = V::operand(bits[0], bits[1]);
 	p[1] = V::operand(bits[2], bits[3]);

@@ -245,14 +245,14 @@ DEVICE uint32_t whole_atoms(int64_t slot, bool placed, uint32_t lane)
 	return ((in_order & 0xffff) == 0xffff) | ((in_order >> 16) == 0xffff) << 1;
 }
 
-/* True if the tile kernels may take this call: 16-bit elements in 16-byte pieces. */
+/* True if the tile kernels may take this call: 16-bit elements in 16-byte pieces, bytes of two rows in 32 bits. */
 static inline bool tile_suits(const codec_work &w)
 {
 	bool suits = (w.args.dtype == KV_DTYPE_F16 || w.args.dtype == KV_DTYPE_BF16) &&
 		     w.args.tokens >= TILE_TOKENS_MIN;
 
 	for (uint32_t i = w.first; i < w.first + w.count; i++)
-		suits = suits && (uintptr_t)w.sides[i].vectors % 16 == 0 && w.sides[i].stride % 8 == 0;
+		suits = suits && (uintptr_t)w.sides[i].vectors % 16 == 0 && w.sides[i].stride % 8 == 0 && w.sides[i].stride < 1u << 30;
 	return suits;
 }
 

@@ -147,11 +147,13 @@ enum status kv_cuda_copy(const struct kv_cuda_copy *c, struct CUstream_st *strea
  * tokens themselves, whose K and V are not packed yet: the prefill after a prefix hit. Sequence s has
  * the new tokens query_starts[s] .. query_starts[s + 1] - 1, at positions from prefix_tokens[s] on; each
  * sees the prefix and the new tokens up to itself. Otherwise as kv_cuda_attend: softmax(scale * q . k) v
- * and its log-sum-exp; the same bits every time. Products are of fp16 numbers, summed in float32, so a
- * score's error is about 3e-4 of the standard deviation of its row's scores: results are within 2e-3
- * (relative, of a row's norm) of the exact ones on the decoded prefix and the new K and V while that is
- * up to about 2 nats, and within 6e-3 at 4. Magnitudes of the new K and V beside an unrotated prefix,
- * and of a bf16 prefix, saturate at 65504. */
+ * and its log-sum-exp; the same bits every time. Results are within 2e-3 of the exact ones on the decoded
+ * prefix and the new K and V (outputs relative to a row's norm and before they are rounded to out_dtype,
+ * log-sum-exps as they are). Products are of fp16 numbers, summed in float32; where a head's queries and
+ * keys in a sequence are so long that this would show in scores, it is multiplied more finely, at about
+ * 1.6 times the time, which the device decides. Float32 queries beside an unrotated prefix are rounded to
+ * fp16 first. Magnitudes of the new K and V beside an unrotated prefix, and of a bf16 prefix, saturate at
+ * 65504. */
 struct kv_cuda_extend {
 	const struct kv_layout *layout;     /* host; K and V of one head dim */
 	const struct kv_geometry *geometry; /* host; of that layout */

@@ -90,60 +90,111 @@ template <int D, int FORMAT> struct operand {
 	}
 };
 
-/* Operand B: +1 or -1 as an even or odd number of bits is set in both dim and column. The column of lane (g, t) is
- * 8 * tile + g; the rows are the dims of register r and the lane's t. */
-template <int D, int BITS, enum kv_side SIDE> struct rotation_operand {
-	static constexpr uint32_t V_PARTS = D * (BITS == 3 ? 2 : BITS) / 256; /* words of a row that share g' */
-	uint32_t (&base)[8]; /* kept by the caller from tile to tile */
+/* The rotation's matrix on rows of operand A: within 32 dims by products, across the D / 32 steps of 32 dims by additions
+ * and subtractions. What dims those are goes by the order of operand A: bits of a dim are those of the step, and
+ * otherwise of the row of operand B (k = register % 2, the lane's t, byte) as of its column (tile, the lane's g; in
+ * the result the lane's t and the register). Columns are so numbered that a lane's results are 8 dims in a row. */
+template <int D, int BITS, enum kv_side SIDE> struct rotation {
+	static constexpr uint32_t W = BITS == 3 ? 2 : BITS, STEPS = D / 32, TILES = 4;
+	static constexpr uint32_t PARTS = SIDE == KV_SIDE_K ? 1 : 2; /* of the tiles; a part makes whole pieces */
 
-	DEVICE static bool odd(uint32_t x)
+	/* The dims of a step's first register, byte and lane. */
+	__host__ __device__ static constexpr uint32_t step_dim(uint32_t s)
 	{
-		return __popc(x) & 1;
+		if (SIDE == KV_SIDE_K)
+			return 32 * s;
+		if (W == 4)
+			return D == 128 ? s % 2 * 64 + s / 2 : s;
+		return s % 2 * 16 + s / 2;
 	}
 
-	DEVICE void init(uint32_t lane)
+	__host__ __device__ static constexpr uint32_t row_dim(uint32_t k, uint32_t t, uint32_t byte)
 	{
-		const uint32_t g = lane / 4, t = lane % 4;
+		return SIDE == KV_SIDE_K ? 16 * k + 4 * t + byte : 8 * k + 2 * t + (W == 4 ? 16 : 32) * byte;
+	}
 
+	__host__ __device__ static constexpr uint32_t column_dim(uint32_t tile, uint32_t column)
+	{
+		const uint32_t t = column / 2;
+
+		if (SIDE == KV_SIDE_K)
+			return column % 2 + 2 * tile + 8 * t;
+		if (W == 4)
+			return 2 * (column % 2) + 4 * (tile % 2) + 8 * t + 32 * (tile / 2);
+		return 2 * (column % 2) + 4 * (tile % 2) + 8 * (t % 2) + 32 * (t / 2) + 64 * (tile / 2);
+	}
+
+	/* Where a lane's results begin in a row. */
+	DEVICE static uint32_t lane_at(uint32_t t)
+	{
+		return column_dim(0, 2 * t);
+	}
+
+	/* Piece p of a lane, 8 dims, in the order in which the tiles are made. */
+	__host__ __device__ static constexpr uint32_t piece_at(uint32_t p)
+	{
+		if (SIDE == KV_SIDE_K)
+			return 32 * p;
+		if (W == 4)
+			return D == 128 ? p / 2 * 32 + p % 2 * 64 : p * 32;
+		return p / 2 * 64 + p % 2 * 16;
+	}
+
+	struct element {
+		uint32_t step, tile, column;
+	};
+
+	/* What makes dim i of piece p. */
+	__host__ __device__ static constexpr element place(uint32_t p, uint32_t i)
+	{
+		for (uint32_t s = 0; s < STEPS; s++)
+			for (uint32_t n = 0; n < TILES; n++)
+				for (uint32_t c = 0; c < 2; c++)
+					if (step_dim(s) + column_dim(n, c) == piece_at(p) + i)
+						return {s, n, c};
+		return {STEPS, TILES, 2};
+	}
+
+	/* Operand B of tile n: words 2 n and 2 n + 1. */
+	DEVICE static void words(uint32_t lane, uint32_t (&word)[8])
+	{
 #pragma unroll
 		for (uint32_t i = 0; i < 8; i++) {
-			base[i] = 0;
+			word[i] = 0;
 #pragma unroll
-			for (uint32_t e = 0; e < 4; e++) {
-				const bool minus = SIDE == KV_SIDE_K
-							   ? odd((4 * t + e) & (8 * (i & 1) + g))
-							   : odd((2 * t + i / 4) & g) ^ odd(e & i % 4);
-
-				base[i] |= (minus ? 0xffu : 1u) << (8 * e);
-			}
+			for (uint32_t byte = 0; byte < 4; byte++)
+				word[i] |= (__popc(row_dim(i % 2, lane % 4, byte) & column_dim(i / 2, lane / 4)) & 1 ? 0xffu : 1u) << (8 * byte);
 		}
 	}
 
-	/* For register r and column tile n, both known when compiled. */
-	DEVICE uint32_t word(uint32_t r, uint32_t n) const
+	/* The signs that pair i of a lane's elements gets, pieces one after the other. */
+	DEVICE static uint32_t mask(uint32_t t, uint32_t i)
 	{
-		constexpr uint32_t FIELDS = BITS == 4 ? 2 : 4;
-		const uint32_t i = r / FIELDS, q = r % FIELDS;
+		const uint32_t first = lane_at(t) + piece_at(i / 4) + i % 4 * 2;
 
-		if (SIDE == KV_SIDE_K)
-			return base[n & 1] ^ (odd(r & n >> 1) ? 0xfefefefe : 0);
-		if (BITS == 4) /* dim = 64 (i % parts) + 16 e + 8 q + 2 t + i / parts */
-			return base[i / V_PARTS * 4 + (n >> 1 & 3)] ^
-			       (((q & n) ^ (i % V_PARTS & n >> 3)) & 1 ? 0xfefefefe : 0);
-		return base[i * 4 + (n >> 2 & 3)] ^ (odd(q & n) ? 0xfefefefe : 0); /* 32 e + 8 q + 2 t + i */
+		return (rotation_negative(first) ? 0x8000u : 0) | (rotation_negative(first + 1) ? 0x80000000u : 0);
+	}
+
+	/* Sums over the steps, each as the bits of the float MAGIC + the integer. */
+	DEVICE static void across(int32_t (&c)[STEPS][4])
+	{
+#pragma unroll
+		for (uint32_t h = 1; h < STEPS; h *= 2)
+#pragma unroll
+			for (uint32_t i = 0; i < STEPS / 2; i++) {
+				const uint32_t at = i / h * 2 * h + i % h;
+				const int32_t more = 2 * h < STEPS ? 0 : (int32_t)MAGIC_BITS;
+
+#pragma unroll
+				for (uint32_t k = 0; k < 4; k++) {
+					const int32_t a = c[at][k], b = c[at + h][k];
+
+					c[at][k] = a + b + more;
+					c[at + h][k] = a - b + more;
+				}
+			}
 	}
 };
-
-/* The two elements of a lane in output tile n, of dims 8 n + 2 t and the next, as the signs that they get. */
-template <int D> DEVICE void sign_masks(uint32_t t, uint32_t (&mask)[D / 8])
-{
-#pragma unroll
-	for (uint32_t n = 0; n < D / 8; n++) {
-		const uint32_t first = 8 * n + 2 * t;
-
-		mask[n] = (rotation_negative(first) ? 0x8000u : 0) | (rotation_negative(first + 1) ? 0x80000000u : 0);
-	}
-}
 
 template <bool F16> DEVICE uint32_t pack_two(float a, float b)
 {

@@ -1,11 +1,11 @@
-/* The fast path of decode.cu: one CTA a multiprocessor, each of whose warps walks tiles of two atoms. Codes come in
+/* The fast path of decode.cu for fp8 and 16 bits: one CTA a multiprocessor, each of whose warps walks tiles of two atoms. Codes come in
  * by asynchronous copies, a tile ahead, and their addresses two tiles ahead; they go by rows (codec_tile.cuh)
- * through the tensor cores or, fp8, through the lanes, and out of shared memory in whole rows. */
+ * through the lanes, and out of shared memory in whole rows. */
 #include "kernels/cuda/decode_tile.cuh"
 
 #include <cuda_fp8.h>
 
-#include "kernels/cuda/decode_lane.cuh"
+#include "kernels/cuda/decode_lane.cuh" /* pack_two */
 
 namespace
 {
@@ -22,10 +22,8 @@ struct decode_launch {
 template <int D, int FORMAT> struct decode_shape {
 	static constexpr uint32_t BITS = format_bits(FORMAT), CODES = KV_ATOM_TOKENS * D * BITS / 8,
 				  PITCH = row_shape<D, BITS>::PITCH, OUT_PITCH = 2 * D + 16;
-	static constexpr bool MATRIX = format_rotated(FORMAT);
-	static constexpr uint32_t ROWS = BITS == 16 ? 0 : 32 * PITCH, OUT = (MATRIX ? 16 : 32) * OUT_PITCH;
-	static constexpr uint32_t ROWS_AT = 4 * CODES, OUT_AT = MATRIX ? ROWS_AT + ROWS : ROWS_AT;
-	static constexpr uint32_t BYTES = OUT_AT + (OUT > ROWS || MATRIX ? OUT : ROWS);
+	static constexpr uint32_t ROWS = BITS == 16 ? 0 : 32 * PITCH, OUT = 32 * OUT_PITCH, ROWS_AT = 4 * CODES;
+	static constexpr uint32_t BYTES = ROWS_AT + (OUT > ROWS ? OUT : ROWS);
 	static constexpr uint32_t WARPS = BITS == 16 ? 8 : 12, SHARED = WARPS * BYTES;
 };
 
@@ -161,86 +159,6 @@ DEVICE void store_vectors(const decode_launch &l, const tile_source &s, uint32_t
 	}
 }
 
-/* One atom's 16 rows of codes to rows of elements. */
-template <int D, int FORMAT, enum kv_side SIDE, bool F16>
-DEVICE void rotate_atom(const uint8_t *rows, const float (&scale)[2], const uint32_t (&zero)[2],
-			const rotation_operand<D, format_bits(FORMAT), SIDE> &b, const uint32_t (&mask)[D / 8],
-			uint32_t lane, uint8_t *out)
-{
-	constexpr uint32_t PITCH = row_shape<D, format_bits(FORMAT)>::PITCH, R = D / 16;
-	const uint32_t to = shared_address(out) + matrix_row_at<KV_SIDE_K>(lane, 2 * D + 16);
-	uint32_t low[R], high[R];
-	operand<D, FORMAT> row;
-
-	row.template load<SIDE>(rows + lane / 4 * PITCH, lane % 4);
-	row.template values<SIDE>(low);
-	row.template load<SIDE>(rows + (lane / 4 + 8) * PITCH, lane % 4);
-	row.template values<SIDE>(high);
-#pragma unroll
-	for (uint32_t pair = 0; pair < D / 16; pair++) {
-		uint32_t packed[4];
-
-#pragma unroll
-		for (uint32_t j = 0; j < 2; j++) {
-			const uint32_t n = 2 * pair + j;
-			int32_t c[4] = {(int32_t)MAGIC_BITS, (int32_t)MAGIC_BITS, (int32_t)MAGIC_BITS,
-					(int32_t)MAGIC_BITS};
-
-			/* column 0 alone sums up what is the same in all codes */
-			if (n == 0) {
-				c[0] -= lane % 4 == 0 ? (int32_t)zero[0] : 0;
-				c[2] -= lane % 4 == 0 ? (int32_t)zero[1] : 0;
-			}
-#pragma unroll
-			for (uint32_t r = 0; r < R; r += 2)
-				mma_ss(c, low[r], high[r], low[r + 1], high[r + 1], b.word(r, n), b.word(r + 1, n));
-#pragma unroll
-			for (uint32_t i = 0; i < 2; i++)
-				packed[2 * j + i] =
-					pack_two<F16>((__int_as_float(c[2 * i]) - MAGIC) * scale[i],
-						      (__int_as_float(c[2 * i + 1]) - MAGIC) * scale[i]) ^
-					mask[n];
-		}
-		store_matrices<KV_SIDE_K>(to + pair * 32, make_uint4(packed[0], packed[1], packed[2], packed[3]));
-	}
-}
-
-/* What a warp keeps from tile to tile. */
-template <int D> struct tile_kept {
-	uint32_t base[8], mask[D / 8]; /* decode_lane.cuh */
-};
-
-template <int D, int FORMAT, enum kv_side SIDE>
-DEVICE void decode_rotated(const decode_launch &l, const tile_source &s, uint32_t scale_bits, uint32_t lane,
-			   const uint8_t *rows, tile_kept<D> &kept, uint8_t *out)
-{
-	const rotation_operand<D, format_bits(FORMAT), SIDE> b = {kept.base};
-	const float of_lane = (FORMAT == KV_INT4_PTH ? __uint_as_float(scale_bits & ~15u)
-						     : __half2float(__ushort_as_half((uint16_t)scale_bits))) /
-			      D;
-	/* what the sum over all dims is too large by: D zero points, or D missing halves */
-	const uint32_t zero_of_lane = FORMAT == KV_INT4_PTH ? (scale_bits & 15) * D : (uint32_t)-(D / 2);
-
-#pragma unroll 1
-	for (uint32_t half = 0; half < 2; half++) {
-		const uint32_t g = half * KV_ATOM_TOKENS + lane / 4;
-		const float scale[2] = {__shfl_sync(ALL_LANES, of_lane, g), __shfl_sync(ALL_LANES, of_lane, g + 8)};
-		const uint32_t zero[2] = {__shfl_sync(ALL_LANES, zero_of_lane, g),
-					  __shfl_sync(ALL_LANES, zero_of_lane, g + 8)};
-		const uint8_t *from = rows + half * KV_ATOM_TOKENS * row_shape<D, format_bits(FORMAT)>::PITCH;
-
-		if (!(s.placed >> half * KV_ATOM_TOKENS & 0xffff))
-			continue;
-		if (l.args.dtype == KV_DTYPE_F16)
-			rotate_atom<D, FORMAT, SIDE, true>(from, scale, zero, b, kept.mask, lane, out);
-		else
-			rotate_atom<D, FORMAT, SIDE, false>(from, scale, zero, b, kept.mask, lane, out);
-		__syncwarp();
-		store_vectors<D>(l, s, half * KV_ATOM_TOKENS, KV_ATOM_TOKENS, lane, out);
-		__syncwarp();
-	}
-}
-
 /* fp8: a lane a row. The row of elements takes the place of rows of codes. */
 template <int D, enum kv_side SIDE, bool F16>
 DEVICE void widen_row(const uint8_t *row, float scale, uint8_t *out)
@@ -323,32 +241,18 @@ DEVICE void decode_raw(const decode_launch &l, const tile_source &s, const uint8
 }
 
 template <int D, int FORMAT, enum kv_side SIDE>
-DEVICE void decode_tile(const decode_launch &l, const tile_source &s, uint32_t lane, const uint8_t *codes, tile_kept<D> &kept,
-			uint8_t *mine)
+DEVICE void decode_tile(const decode_launch &l, const tile_source &s, uint32_t lane, const uint8_t *codes, uint8_t *rows)
 {
-	using shape = decode_shape<D, FORMAT>;
-	uint8_t *rows = mine + shape::ROWS_AT, *out = mine + shape::OUT_AT;
 	const uint8_t *own = (const uint8_t *)(s.block + s.at) + l.sides[SIDE].codes_at;
 	const uint32_t scale = load_scale<FORMAT>(l.sides[SIDE], s, s.placed >> lane & 1);
 
 	if constexpr (format_bits(FORMAT) == 16) {
-		decode_raw<D, FORMAT, SIDE>(l, s, codes, own, lane, out);
+		decode_raw<D, FORMAT, SIDE>(l, s, codes, own, lane, rows);
 	} else {
 		codes_to_rows<D, FORMAT, SIDE>(s, codes, own, lane, rows);
 		__syncwarp();
-		if constexpr (FORMAT == KV_FP8)
-			decode_fp8<D, SIDE>(l, s, scale, lane, rows);
-		else
-			decode_rotated<D, FORMAT, SIDE>(l, s, scale, lane, rows, kept, out);
+		decode_fp8<D, SIDE>(l, s, scale, lane, rows);
 	}
-}
-
-template <int D, int BITS> DEVICE void turn_to(uint32_t side, uint32_t lane, tile_kept<D> &kept)
-{
-	if (side == KV_SIDE_K)
-		rotation_operand<D, BITS, KV_SIDE_K>{kept.base}.init(lane);
-	else
-		rotation_operand<D, BITS, KV_SIDE_V>{kept.base}.init(lane);
 }
 
 template <int D, int FORMAT>
@@ -359,12 +263,10 @@ __global__ void __launch_bounds__(32 * decode_shape<D, FORMAT>::WARPS, 1)
 	DYNAMIC_SHARED(uint8_t, shared, 16);
 	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, step = gridDim.x * shape::WARPS;
 	uint8_t *const mine = shared + warp * shape::BYTES;
-	uint32_t tile = warp * gridDim.x + blockIdx.x, buffer = 0, side = ~0u;
-	tile_kept<D> kept;
+	uint32_t tile = warp * gridDim.x + blockIdx.x, buffer = 0;
 
 	if (tile >= l.tiles)
 		return;
-	sign_masks<D>(lane % 4, kept.mask);
 	tile_source now = source_of(l, tile, slot_of(l, tile, lane), lane), next;
 	int64_t slot = slot_of(l, tile + step, lane);
 
@@ -382,13 +284,10 @@ __global__ void __launch_bounds__(32 * decode_shape<D, FORMAT>::WARPS, 1)
 		slot = slot_of(l, tile + 3 * step, lane);
 		async_wait<1>();
 		__syncwarp();
-		if (format_rotated(FORMAT) && side != now.side)
-			turn_to<D, format_bits(FORMAT)>(now.side, lane, kept);
-		side = now.side;
-		if (side == KV_SIDE_K)
-			decode_tile<D, FORMAT, KV_SIDE_K>(l, now, lane, mine + buffer * 2 * shape::CODES, kept, mine);
+		if (now.side == KV_SIDE_K)
+			decode_tile<D, FORMAT, KV_SIDE_K>(l, now, lane, mine + buffer * 2 * shape::CODES, mine + shape::ROWS_AT);
 		else
-			decode_tile<D, FORMAT, KV_SIDE_V>(l, now, lane, mine + buffer * 2 * shape::CODES, kept, mine);
+			decode_tile<D, FORMAT, KV_SIDE_V>(l, now, lane, mine + buffer * 2 * shape::CODES, mine + shape::ROWS_AT);
 		__syncwarp(); /* all of it is free again */
 		now = next;
 		next = later;
@@ -397,26 +296,20 @@ __global__ void __launch_bounds__(32 * decode_shape<D, FORMAT>::WARPS, 1)
 
 template <int D, int FORMAT> bool launch(const codec_work &w)
 {
-	if constexpr (!format_rotated(FORMAT) || operand_suits<D, FORMAT>) {
-		using shape = decode_shape<D, FORMAT>;
-		decode_launch l = {w.args, {w.sides[0], w.sides[1]}, tile_units_of(w.args.tokens, w.args.heads), w.first,
-				   0};
-		const uint32_t sms = multiprocessors();
+	using shape = decode_shape<D, FORMAT>;
+	decode_launch l = {w.args, {w.sides[0], w.sides[1]}, tile_units_of(w.args.tokens, w.args.heads), w.first, 0};
+	const uint32_t sms = multiprocessors();
 
-		l.tiles = l.units.tiles * w.count;
-		if (!sms ||
-		    cudaFuncSetAttribute(decode_tiles_kernel<D, FORMAT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-					 shape::SHARED) != cudaSuccess) {
-			cudaGetLastError(); /* the device has too little; the other kernel's launch is not to be blamed for it */
-			return false;
-		}
-		const uint32_t ctas = (l.tiles + shape::WARPS - 1) / shape::WARPS;
-
-		launch_kernel(decode_tiles_kernel<D, FORMAT>, ctas < sms ? ctas : sms, 32 * shape::WARPS, shape::SHARED, w.stream, l);
-		return true;
-	} else {
+	l.tiles = l.units.tiles * w.count;
+	if (!sms || cudaFuncSetAttribute(decode_tiles_kernel<D, FORMAT>, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::SHARED) !=
+			    cudaSuccess) {
+		cudaGetLastError(); /* the device has too little; the other kernel's launch is not to be blamed for it */
 		return false;
 	}
+	const uint32_t ctas = (l.tiles + shape::WARPS - 1) / shape::WARPS;
+
+	launch_kernel(decode_tiles_kernel<D, FORMAT>, ctas < sms ? ctas : sms, 32 * shape::WARPS, shape::SHARED, w.stream, l);
+	return true;
 }
 
 template <int D> bool launch_format(enum kv_format f, const codec_work &w)
@@ -428,14 +321,6 @@ template <int D> bool launch_format(enum kv_format f, const codec_work &w)
 		return launch<D, KV_BF16>(w);
 	case KV_FP8:
 		return launch<D, KV_FP8>(w);
-	case KV_INT4_PTH:
-		return launch<D, KV_INT4_PTH>(w);
-	case KV_TQ4:
-		return launch<D, KV_TQ4>(w);
-	case KV_TQ3:
-		return launch<D, KV_TQ3>(w);
-	case KV_TQ2:
-		return launch<D, KV_TQ2>(w);
 	default:
 		return false;
 	}
@@ -447,6 +332,8 @@ bool decode_tiles(uint32_t d, enum kv_format f, const codec_work &w)
 {
 	if (!tile_suits(w))
 		return false;
+	if (format_rotated(f))
+		return decode_atoms(d, f, w);
 	switch (d) {
 	case 128:
 		return launch_format<128>(f, w);

@@ -1,4 +1,4 @@
-/* Decoding by tiles (decode_tile.cu), for decode.cu. */
+/* Decoding by tiles (decode_tile.cu) and by atoms (decode_atom.cu), for decode.cu. */
 #ifndef TERRACE_KERNELS_CUDA_DECODE_TILE_CUH
 #define TERRACE_KERNELS_CUDA_DECODE_TILE_CUH
 
@@ -6,5 +6,8 @@
 
 /* Enqueues the launch; false, with nothing done, if tiles do not suit it. */
 bool decode_tiles(uint32_t d, enum kv_format f, const codec_work &w);
+
+/* The same for rotated formats; decode_tiles has asked whether the call suits. */
+bool decode_atoms(uint32_t d, enum kv_format f, const codec_work &w);
 
 #endif

@@ -1,10 +1,11 @@
-/* One vector by a lane, in its registers, to the bit of kernels/codec.c: for encode_tile.cu. A vector's bytes leave
+/* One vector by a lane, in its registers, to the bit of kernels/codec.c: for encode_tile.cu: fp8, and head dims that encode_quad.cuh does not
+ * have. A vector's bytes leave
  * as words of its row (codec_tile.cuh). */
 #ifndef TERRACE_KERNELS_CUDA_ENCODE_LANE_CUH
 #define TERRACE_KERNELS_CUDA_ENCODE_LANE_CUH
 
 #include "kernels/cuda/codec_tile.cuh"
-#include "kernels/cuda/encode_vector.cuh"
+#include "kernels/cuda/encode_codes.cuh"
 
 /* The rotation without its signs, as hadamard() of hadamard.cuh. */
 template <int D> DEVICE void hadamard_lane(float (&x)[D])
@@ -245,18 +246,13 @@ DEVICE uint32_t codebook_scale(float length, uint32_t squares)
 	return __half_as_ushort(__float2half_rn(scale > FINITE_MAX ? FINITE_MAX : scale));
 }
 
-DEVICE __half2 half2_of(uint32_t bits)
-{
-	return *(const __half2 *)&bits;
-}
-
 /* Codebooks. The thresholds are whole halves of a step, so that a code depends on floor(2 x / step) alone, which
  * pairs of elements carry in halves: 1024 + the integer, up to 1023. What lies so near a boundary that the
  * reciprocal's rounding could decide makes the vector `doubtful`: it is to be done again by encode_vector, as is one
  * so small that this is not good for it. */
 template <int D, int FORMAT> struct lane_codebook {
-	static constexpr float PER_UNIT = FORMAT == KV_TQ4 ? 41.86f : FORMAT == KV_TQ3 ? 50.90f : 78.45f;
-	static constexpr uint32_t W = FORMAT == KV_TQ4 ? 4 : 2;
+	using codes = codebook_codes<FORMAT>;
+	static constexpr uint32_t W = codes::W;
 	float length, less, more; /* just below and above 2 / step */
 	uint32_t doubtful;
 
@@ -264,7 +260,7 @@ template <int D, int FORMAT> struct lane_codebook {
 	DEVICE void measure(const float (&x)[D], float largest)
 	{
 		length = length_lane(x);
-		const float step = __fdiv_rn(__fdiv_rn(length, sqrtf((float)D)), PER_UNIT),
+		const float step = __fdiv_rn(__fdiv_rn(length, sqrtf((float)D)), codes::PER_UNIT),
 			    twice = largest > 0 ? __fdiv_rn(2.0f, step) : 0;
 
 		less = __fmul_rn(twice, 1 - 0x1p-22f);
@@ -281,60 +277,13 @@ template <int D, int FORMAT> struct lane_codebook {
 		return a;
 	}
 
-	/* What the halves of two_codes hold but for the codes. */
-	static constexpr uint32_t BIAS = FORMAT == KV_TQ4 ? 0x64106410 : 0x64006400;
-
-	/* BIAS plus the codes of a and b; of tq3 their magnitudes. */
+	/* The codes of a and b with codes::BIAS; of tq3 their magnitudes. */
 	DEVICE uint32_t two_codes(float a, float b)
 	{
 		const uint32_t whole = permute(floored(a), floored(b), 0x5410);
 		const uint32_t sign = permute(whole, 0, 0xbb99); /* each half's sign, 16 times */
-		const __half2 k = half2_of((whole ^ sign) | 0x64006400);
-		const __half2 index = FORMAT == KV_TQ4   ? index_of_8(k)
-				      : FORMAT == KV_TQ3 ? index_of_4(k)
-							 : __hadd2(__hge2(k, half2_of(0x649a649a)), half2_of(BIAS));
 
-		return *(const uint32_t *)&index | (FORMAT == KV_TQ3 ? 0 : sign & (FORMAT == KV_TQ4 ? 0x00080008 : 0x00020002));
-	}
-
-	/* 1040 and the index: a polynomial of degree 4 that rounds to it for every integer from 0 to 1023 (found by
-	 * search, checked one by one). Not 1024, for below it halves have fractions. */
-	DEVICE static __half2 index_of_8(__half2 k)
-	{
-		const __half2 at = __hfma2(__hmin2(k, half2_of(0x64ce64ce)), half2_of(0x20002000),
-					   half2_of(0xc80ac80a)); /* (min(k, 206) - 10) / 128 */
-		__half2 p = __hfma2(half2_of(0x38313831), at, half2_of(0xbfcfbfcf));
-
-		p = __hfma2(p, at, half2_of(0x3b853b85));
-		p = __hfma2(p, at, half2_of(0x45904590));
-		return __hfma2(p, at, half2_of(BIAS));
-	}
-
-	/* Thresholds 51, 107, 178 halves of a step. */
-	DEVICE static __half2 index_of_4(__half2 k)
-	{
-		const __half2 one = __hge2(k, half2_of(0x64336433)), two = __hge2(k, half2_of(0x646b646b)),
-			      three = __hge2(k, half2_of(0x64b264b2));
-
-		return __hadd2(__hadd2(one, two), __hadd2(three, half2_of(BIAS)));
-	}
-
-	/* Four times the sum of the squares of a word's magnitudes. */
-	DEVICE static uint32_t squares_of(uint32_t w, uint32_t squares)
-	{
-		const uint32_t low = w & 0x55555555, high = w >> 1 & 0x55555555;
-
-		if (FORMAT == KV_TQ4) {
-			const uint32_t few = 11 | 33 << 8 | 55 << 16 | 79 << 24, many = 105 | 135 << 8 | 173 << 16 | 229u << 24;
-			const uint32_t index = w & 0x77777777, first = permute(few, many, index),
-				       second = permute(few, many, index >> 16);
-
-			return __dp4a(second, second, __dp4a(first, first, squares));
-		}
-		if constexpr (FORMAT == KV_TQ3)
-			return squares + 16 * 25 * 25 + __popc(low & ~high) * (77 * 77 - 25 * 25) +
-			       __popc(high & ~low) * (137 * 137 - 25 * 25) + __popc(low & high) * (219 * 219 - 25 * 25);
-		return squares + 16 * 71 * 71 + __popc(low) * (237 * 237 - 71 * 71);
+		return bits_of(codes::magnitudes(half2_of((whole ^ sign) | 0x64006400))) | (sign & codes::SIGNS);
 	}
 
 	/* Words of the row; returns four times the sum of the squares of the magnitudes. */
@@ -348,7 +297,7 @@ template <int D, int FORMAT> struct lane_codebook {
 			pack_signs<SIDE>(x, largest, words + D * 2 / 32);
 #pragma unroll
 		for (uint32_t i = 0; i < P::BYTES / 4; i++) {
-			uint32_t w = 0u - BIAS * (W == 4 ? 0x1111u : 0x5555u);
+			uint32_t w = 0u - codes::BIAS * (W == 4 ? 0x1111u : 0x5555u);
 
 #pragma unroll
 			for (uint32_t n = 0; n < PAIRS; n++) {
@@ -357,7 +306,7 @@ template <int D, int FORMAT> struct lane_codebook {
 				w += two_codes(x[P::dim_of(byte, q)], x[P::dim_of(byte + 2, q)]) << (W * n);
 			}
 			words[i] = w;
-			squares = squares_of(w, squares);
+			squares = codes::squares_of(w, squares);
 		}
 		return squares;
 	}

@@ -344,16 +344,24 @@ template <int D> bool launch_format(enum kv_format f, const codec_work &w)
 		return launch<D, KV_BF16>(w);
 	case KV_FP8:
 		return launch<D, KV_FP8>(w);
-	case KV_INT4_PTH:
-		return launch<D, KV_INT4_PTH>(w);
-	case KV_TQ4:
-		return launch<D, KV_TQ4>(w);
-	case KV_TQ3:
-		return launch<D, KV_TQ3>(w);
-	case KV_TQ2:
-		return launch<D, KV_TQ2>(w);
 	default:
-		return false;
+		break;
+	}
+	if constexpr (D == 128) {
+		return encode_atoms(f, w);
+	} else {
+		switch (f) {
+		case KV_INT4_PTH:
+			return launch<D, KV_INT4_PTH>(w);
+		case KV_TQ4:
+			return launch<D, KV_TQ4>(w);
+		case KV_TQ3:
+			return launch<D, KV_TQ3>(w);
+		case KV_TQ2:
+			return launch<D, KV_TQ2>(w);
+		default:
+			return false;
+		}
 	}
 }
 

@@ -56,8 +56,9 @@ bool head_dim_built(uint32_t d)
 struct extend_plan {
 	uint32_t tile_count, own_tiles, tokens, rows, ctas;
 	bool portable; /* by the kernel without products of warpgroups */
-	size_t bounds_at, tiles_at, q_images_at, q_units_at, k_images_at, v_images_at, partials_at,
-		sums_at, bytes;
+	uint32_t units, slots;
+	size_t bounds_at, lines_at[2], cuts_at[2], q_images_at, q_rests_at, q_units_at, k_images_at,
+		v_images_at, k_fine_at, v_fine_at, partials_at, sums_at, bytes;
 };
 
 size_t place(size_t *at, size_t bytes)
@@ -106,20 +107,38 @@ enum status plan_of(const struct kv_cuda_extend *e, struct extend_plan *plan)
 	p.ctas = (uint32_t)sms;
 	p.tile_count = e->total_queries * group / p.rows + e->sequences;
 	p.own_tiles = e->total_queries / p.tokens + e->sequences;
-	const size_t units = (size_t)p.tile_count * l->heads, slots = units + p.ctas,
-		     own = (size_t)p.own_tiles * l->heads;
+	p.units = p.tile_count * l->heads;
+	p.slots = p.units + 2 * p.ctas;
+	const bool fine = format_fine(l->k_format);
+	const uint32_t own_tokens = extend_own_tokens(l->k_format, FINE_TOKENS, true);
+	const size_t own = (size_t)p.own_tiles * l->heads,
+		     own_fine = fine ? (size_t)(e->total_queries / own_tokens + e->sequences) * l->heads : 0;
 
-	p.bounds_at = place(&at, (size_t)e->sequences * l->heads * 2 * BOUND_PARTS * 4);
-	p.tiles_at = place(&at, ((size_t)p.tile_count + 1) * sizeof(extend_tile));
-	p.q_images_at = place(&at, units * q_image_bytes(d));
-	p.q_units_at = place(&at, units * p.rows * 4);
+	p.bounds_at = place(&at, (size_t)e->sequences * l->heads * BOUNDS * BOUND_PARTS * 4);
+	for (size_t &line_at : p.lines_at)
+		line_at = place(&at, ((size_t)p.units + 1) * sizeof(extend_tile));
+	for (size_t &cuts_at : p.cuts_at)
+		cuts_at = place(&at, ((size_t)p.ctas + 1) * 4);
+	p.q_images_at = place(&at, (size_t)p.units * q_image_bytes(d));
+	p.q_rests_at = place(&at, fine && format_rotated(l->k_format) ? (size_t)p.units * q_image_bytes(d) : 0);
+	p.q_units_at = place(&at, (size_t)p.units * p.rows * 4);
 	p.k_images_at = place(&at, own * k_tile_bytes(d, p.tokens));
 	p.v_images_at = place(&at, own * v_tile_bytes(d, p.tokens));
-	p.sums_at = place(&at, slots * p.rows * 8);
-	p.partials_at = place(&at, slots * p.rows * d * 4);
+	p.k_fine_at = place(&at, own_fine * k_tile_bytes(d, FINE_TOKENS));
+	p.v_fine_at = place(&at, own_fine * v_tile_bytes(d, FINE_TOKENS));
+	p.sums_at = place(&at, (size_t)p.slots * p.rows * 8);
+	p.partials_at = place(&at, (size_t)p.slots * p.rows * d * 4);
 	p.bytes = at;
 	*plan = p;
 	return STATUS_OK;
+}
+
+/* Scores that would have errors of the order of 1e-3 with operands of fp16: above so much of scale |query| |key| / sqrt(d), as far
+ * as magnitudes show it. Vectors of normal numbers have about 1.6. int4_pth's scale says less of a key's length than those of
+ * codebooks do; fp8's values are not rotated, and may be large in a few dims, but their queries are exact. */
+constexpr float fine_from(enum kv_format k)
+{
+	return k == KV_FP8 ? 8 : k == KV_INT4_PTH ? 3.2f : 2.5f;
 }
 
 extend_args args_of(const struct kv_cuda_extend *e, const struct extend_plan &plan)
@@ -140,11 +159,17 @@ extend_args args_of(const struct kv_cuda_extend *e, const struct extend_plan &pl
 	a.out = e->out;
 	a.lse = e->lse;
 	a.bounds = (uint32_t *)(workspace + plan.bounds_at);
-	a.tiles = (extend_tile *)(workspace + plan.tiles_at);
+	for (int i = 0; i < 2; i++) {
+		a.lines[i] = (extend_tile *)(workspace + plan.lines_at[i]);
+		a.cuts[i] = (uint32_t *)(workspace + plan.cuts_at[i]);
+	}
 	a.q_images = workspace + plan.q_images_at;
+	a.q_rests = workspace + plan.q_rests_at;
 	a.q_units = (float *)(workspace + plan.q_units_at);
 	a.k_images = workspace + plan.k_images_at;
 	a.v_images = workspace + plan.v_images_at;
+	a.k_fine = workspace + plan.k_fine_at;
+	a.v_fine = workspace + plan.v_fine_at;
 	a.partials = (float *)(workspace + plan.partials_at);
 	a.sums = (float2 *)(workspace + plan.sums_at);
 	a.layer_at = e->layer * e->geometry->layer_bytes;
@@ -154,6 +179,9 @@ extend_args args_of(const struct kv_cuda_extend *e, const struct extend_plan &pl
 	a.blocks_stride = e->blocks_stride;
 	a.sequences = e->sequences;
 	a.tile_count = plan.tile_count;
+	a.units = plan.units;
+	a.slots = plan.slots;
+	a.fine_from = fine_from(l->k_format) / fabsf(e->scale);
 	a.heads = l->heads;
 	a.q_heads = e->q_heads;
 	a.group = e->q_heads / l->heads;
@@ -210,7 +238,7 @@ extern "C" enum status kv_cuda_extend_run(const struct kv_cuda_extend *e, cudaSt
 	const extend_args a = args_of(e, plan);
 	const uint32_t d = e->layout->head_dim_k;
 
-	status = extend_prepare(a, d, plan.rows, plan.tokens, plan.own_tiles, stream);
+	status = extend_prepare(a, d, plan.tokens, plan.own_tiles, stream);
 	if (status == STATUS_OK)
 		status = launcher_of(e->layout->k_format, e->layout->v_format, plan.portable)(a, d, stream);
 	return status == STATUS_OK ? extend_merge(a, d, stream) : status;

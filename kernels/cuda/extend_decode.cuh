@@ -85,25 +85,30 @@ template <int F> DEVICE uint32_t codebook_bytes(uint32_t w)
 	}
 }
 
-/* Bytes picked by `selector` (4 is the byte that makes a half of 1024 + byte), as values. */
-DEVICE uint32_t codebook_halves(uint32_t bytes, uint32_t selector, const pair_scale &p)
+/* Bytes picked by `selector` (4 is the byte that makes a half of 1024 + byte), as values, or as those of their codes alone. */
+template <bool FINE = false> DEVICE uint32_t codebook_halves(uint32_t bytes, uint32_t selector, const pair_scale &p)
 {
 	const __half2 x = halves_of(permute(bytes, 0x64646464, selector));
 
+	if (FINE)
+		return bits_of(__hadd2(__hadd2(x, __float2half2_rn(-1152)), __float2half2_rn(0.5f)));
 	return bits_of(__hfma2(__hadd2(x, __float2half2_rn(-1152)), p.scale, p.shift));
 }
 
+enum scaling { ROUGH, EXACT, NONE };
+
 /* A code's value times its scale; of K to the last bit, since errors that all dims of a token share
  * would add up in its score. */
-template <bool EXACT> DEVICE uint32_t int4_scaled(__half2 value, const pair_scale &p)
+template <enum scaling SCALING> DEVICE uint32_t int4_scaled(__half2 value, const pair_scale &p)
 {
-	return bits_of(EXACT ? __hfma2(value, p.scale, __hmul2(value, p.rest))
-			     : __hmul2(value, p.scale));
+	return bits_of(SCALING == NONE    ? value
+		       : SCALING == EXACT ? __hfma2(value, p.scale, __hmul2(value, p.rest))
+					  : __hmul2(value, p.scale));
 }
 
 /* A word of int4_pth codes: pairs of nibbles 0 4, 1 5, 2 6, 3 7, of which tokens a hold 0 1 4 5, tokens
  * b 2 3 6 7. */
-template <bool EXACT>
+template <enum scaling SCALING>
 DEVICE void int4_halves(uint32_t w, const pair_scale &a, const pair_scale &b, uint32_t (&out)[4])
 {
 	const __half2 sixteenth = __float2half2_rn(0.0625f);
@@ -115,31 +120,33 @@ DEVICE void int4_halves(uint32_t w, const pair_scale &a, const pair_scale &b, ui
 		const __half2 lo = halves_of((x & 0x000f000f) | 0x64006400),
 			      hi = halves_of((x & 0x00f000f0) | 0x64006400);
 
-		out[2 * i] = int4_scaled<EXACT>(__hadd2(lo, p.shift), p);
-		out[2 * i + 1] = int4_scaled<EXACT>(__hfma2(hi, sixteenth, p.shift_high), p);
+		out[2 * i] = int4_scaled<SCALING>(__hadd2(lo, p.shift), p);
+		out[2 * i + 1] = int4_scaled<SCALING>(__hfma2(hi, sixteenth, p.shift_high), p);
 	}
 }
 
 /* Two E4M3 codes. */
-DEVICE uint32_t e4m3_halves(uint32_t codes, const pair_scale &p)
+template <bool FINE = false> DEVICE uint32_t e4m3_halves(uint32_t codes, const pair_scale &p)
 {
-	return bits_of(__hmul2(halves_of(halves_of_e4m3((uint16_t)codes)), p.scale)) & p.mask;
+	const uint32_t values = halves_of_e4m3((uint16_t)codes);
+
+	return (FINE ? values : bits_of(__hmul2(halves_of(values), p.scale))) & p.mask;
 }
 
 /* A word of eight codes of one token of K, as four pairs in the order of k_place_of. */
-template <int F> DEVICE uint4 k_halves(uint32_t w, const pair_scale &p)
+template <int F, bool FINE> DEVICE uint4 k_halves(uint32_t w, const pair_scale &p)
 {
 	uint32_t out[4];
 
 	if constexpr (F == KV_INT4_PTH) {
-		int4_halves<true>(w, p, p, out);
+		int4_halves<FINE ? NONE : EXACT>(w, p, p, out);
 	} else {
 		const uint32_t lo = codebook_bytes<F>(w), hi = codebook_bytes<F>(w >> 16);
 
-		out[0] = codebook_halves(lo, 0x4140, p);
-		out[1] = codebook_halves(lo, 0x4342, p);
-		out[2] = codebook_halves(hi, 0x4140, p);
-		out[3] = codebook_halves(hi, 0x4342, p);
+		out[0] = codebook_halves<FINE>(lo, 0x4140, p);
+		out[1] = codebook_halves<FINE>(lo, 0x4342, p);
+		out[2] = codebook_halves<FINE>(hi, 0x4140, p);
+		out[3] = codebook_halves<FINE>(hi, 0x4342, p);
 	}
 	return make_uint4(out[0], out[1], out[2], out[3]);
 }
@@ -151,7 +158,7 @@ DEVICE void v_halves(uint32_t w, const pair_scale (&p)[2], uint32_t (&low)[2], u
 	if constexpr (F == KV_INT4_PTH) {
 		uint32_t out[4];
 
-		int4_halves<false>(w, p[0], p[1], out);
+		int4_halves<ROUGH>(w, p[0], p[1], out);
 		low[0] = out[0];
 		high[0] = out[1];
 		low[1] = out[2];
@@ -243,11 +250,17 @@ template <int F, int D> DEVICE uint32_t v_word(uint32_t codes, uint32_t lane, ui
 	}
 }
 
+/* The scale in a token's bits. */
+template <int F> DEVICE float scale_of(uint32_t bits)
+{
+	return F == KV_INT4_PTH ? __uint_as_float(bits & ~15u) : __half2float(__ushort_as_half((uint16_t)bits));
+}
+
 /* One atom of K, tokens from `first` on; `to`: the panels' address at the pair's first row, `atom` 0 or
- * 1 of it. */
-template <int F, int D, bool CROSSED, uint32_t TOKENS>
+ * 1 of it. FINE: codes' values without the scales, which go to `scales_to`, a float a row of the pair. */
+template <int F, int D, bool CROSSED, uint32_t TOKENS, bool FINE>
 DEVICE void decode_k(uint32_t codes, uint32_t lane, uint32_t first, uint32_t tokens, float inverse,
-		     uint32_t to, uint32_t atom)
+		     uint32_t to, uint32_t scales_to, uint32_t atom)
 {
 	constexpr int BITS = format_bits(F);
 	const uint32_t g = lane / 4, t = lane % 4, scales = codes + 2 * BITS * D;
@@ -271,6 +284,8 @@ DEVICE void decode_k(uint32_t codes, uint32_t lane, uint32_t first, uint32_t tok
 
 		row[h] = 8 * (g / 2) + 4 * atom + (CROSSED ? g % 2 * 2 + h : g % 2 + 2 * h);
 		p[h] = pair_scale_of<F>(bits[h], bits[h], inverse, has, has);
+		if (FINE && t == 0)
+			store_shared_4(scales_to + row[h] * 4, __float_as_uint(has ? scale_of<F>(bits[h]) * inverse : 0));
 	}
 	const auto put = [&](uint32_t panel, uint32_t h, uint32_t word, uint4 x) {
 		const uint32_t chunk = k_chunk(CROSSED, D % 64 && panel == D / 64, t, word);
@@ -283,16 +298,16 @@ DEVICE void decode_k(uint32_t codes, uint32_t lane, uint32_t first, uint32_t tok
 		for (uint32_t v = 0; v < D / 64; v++) {
 			const uint4 w = load_shared_16(codes + v * 512 + lane * 16);
 
-			put(v, 0, 0, k_halves<F>(w.x, p[0]));
-			put(v, 1, 0, k_halves<F>(w.y, p[1]));
-			put(v, 0, 1, k_halves<F>(w.z, p[0]));
-			put(v, 1, 1, k_halves<F>(w.w, p[1]));
+			put(v, 0, 0, k_halves<F, FINE>(w.x, p[0]));
+			put(v, 1, 0, k_halves<F, FINE>(w.y, p[1]));
+			put(v, 0, 1, k_halves<F, FINE>(w.z, p[0]));
+			put(v, 1, 1, k_halves<F, FINE>(w.w, p[1]));
 		}
 		if constexpr (D % 64 == 32) {
 			const uint2 w = load_shared_8(codes + D / 64 * 512 + lane * 8);
 
-			put(D / 64, 0, 0, k_halves<F>(w.x, p[0]));
-			put(D / 64, 1, 0, k_halves<F>(w.y, p[1]));
+			put(D / 64, 0, 0, k_halves<F, FINE>(w.x, p[0]));
+			put(D / 64, 1, 0, k_halves<F, FINE>(w.y, p[1]));
 		}
 	} else if constexpr (BITS < 4) {
 #pragma unroll
@@ -300,7 +315,7 @@ DEVICE void decode_k(uint32_t codes, uint32_t lane, uint32_t first, uint32_t tok
 #pragma unroll
 			for (uint32_t h = 0; h < 2; h++)
 				put(c / 2, h, c % 2,
-				    k_halves<F>(k_word<F, D>(codes, lane, c / 2, h, c % 2), p[h]));
+				    k_halves<F, FINE>(k_word<F, D>(codes, lane, c / 2, h, c % 2), p[h]));
 	} else {
 #pragma unroll
 		for (uint32_t c = 0; c < D / 32; c++) {
@@ -309,14 +324,14 @@ DEVICE void decode_k(uint32_t codes, uint32_t lane, uint32_t first, uint32_t tok
 			if constexpr (BITS == 8) {
 				const uint4 x = load_shared_16(codes + c * 512 + lane * 16);
 
-				w[0][0] = e4m3_halves(x.x, p[0]);
-				w[0][1] = e4m3_halves(x.x >> 16, p[0]);
-				w[0][2] = e4m3_halves(x.z, p[0]);
-				w[0][3] = e4m3_halves(x.z >> 16, p[0]);
-				w[1][0] = e4m3_halves(x.y, p[1]);
-				w[1][1] = e4m3_halves(x.y >> 16, p[1]);
-				w[1][2] = e4m3_halves(x.w, p[1]);
-				w[1][3] = e4m3_halves(x.w >> 16, p[1]);
+				w[0][0] = e4m3_halves<FINE>(x.x, p[0]);
+				w[0][1] = e4m3_halves<FINE>(x.x >> 16, p[0]);
+				w[0][2] = e4m3_halves<FINE>(x.z, p[0]);
+				w[0][3] = e4m3_halves<FINE>(x.z >> 16, p[0]);
+				w[1][0] = e4m3_halves<FINE>(x.y, p[1]);
+				w[1][1] = e4m3_halves<FINE>(x.y >> 16, p[1]);
+				w[1][2] = e4m3_halves<FINE>(x.w, p[1]);
+				w[1][3] = e4m3_halves<FINE>(x.w >> 16, p[1]);
 			} else {
 #pragma unroll
 				for (int i = 0; i < 2; i++) {

@@ -14,10 +14,11 @@
 #include "kernels/cuda/extend_weigh.cuh"
 
 constexpr uint32_t PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232; /* on average 168 */
+constexpr uint32_t ROLE_PRODUCERS = 5; /* named barrier of the decoding warps; those of turns and groups are 1 to 4 */
 
 /* The decoding side: warp `warp` of EXTEND_PRODUCERS. */
-template <int FK, int FV, int D> struct producer {
-	using S = extend_shape<FK, FV, D>;
+template <int FK, int FV, int D, bool FINE> struct producer {
+	using S = extend_shape<FK, FV, D, FINE>;
 	const extend_args &a;
 	uint32_t base, lane, warp, ring, ring_barriers;
 	uint32_t tile = 0, taken = 0; /* tiles so far, of all parts; stages of the ring */
@@ -74,11 +75,12 @@ template <int FK, int FV, int D> struct producer {
 				  bytes(), ring_barriers + stage * 8);
 	}
 
-	DEVICE void publish(uint32_t full)
+	/* ALL: each lane arrives. */
+	template <bool ALL> DEVICE void publish(uint32_t full)
 	{
 		stores_to_async();
 		__syncwarp();
-		if (lane == 0)
+		if (ALL || lane == 0)
 			barrier_arrive(full);
 	}
 
@@ -100,10 +102,10 @@ template <int FK, int FV, int D> struct producer {
 			barrier_wait(barrier(S::K_EMPTY + stage), parity ^ 1);
 #pragma unroll 1
 			for (uint32_t atom = 0; atom < 2; atom++)
-				decode_k<FK, D, S::CROSSED, S::TOKENS>(slot + atom * bytes(), lane,
-								       first + 16 * atom, tokens,
-								       inverse_k, to, atom);
-			publish(barrier(S::K_FULL + stage));
+				decode_k<FK, D, S::CROSSED, S::TOKENS, FINE>(
+					slot + atom * bytes(), lane, first + 16 * atom, tokens, inverse_k, to,
+					base + S::SCALES_AT + (stage * S::TOKENS + pair() * 32) * 4, atom);
+			publish<FINE>(barrier(S::K_FULL + stage));
 		}
 		if (does_v()) {
 			const uint32_t to = base + S::V_AT + stage * S::V_TILE + pair() / 2 * D * 128;
@@ -111,20 +113,20 @@ template <int FK, int FV, int D> struct producer {
 			barrier_wait(barrier(S::V_EMPTY + stage), parity ^ 1);
 			decode_v<FV, D>(slot + (S::BOTH_SIDES ? S::K_SIDE : 0), bytes(), lane, first,
 					tokens, inverse_v, to, pair() % 2);
-			publish(barrier(S::V_FULL + stage));
+			publish<false>(barrier(S::V_FULL + stage));
 		}
 	}
 
 	/* A tile of the new tokens is in memory as it is wanted: one lane fetches it. */
-	DEVICE void fetch(uint32_t full, uint32_t empty, uint32_t parity, bool first_warp, uint32_t to,
+	template <bool ALL> DEVICE void fetch(uint32_t full, uint32_t empty, uint32_t stage, uint32_t parity, bool first_warp, uint32_t to,
 			  const uint8_t *from, uint32_t size)
 	{
-		barrier_wait(empty, parity ^ 1);
+		barrier_wait(barrier(empty + stage), parity ^ 1);
 		if (lane == 0 && first_warp) {
-			barrier_expect(full, size);
-			bulk_load(to, (uint64_t)from, size, full);
-		} else if (lane == 0) {
-			barrier_arrive(full);
+			barrier_expect(barrier(full + stage), size);
+			bulk_load(to, (uint64_t)from, size, barrier(full + stage));
+		} else if (ALL || lane == 0) {
+			barrier_arrive(barrier(full + stage));
 		}
 		__syncwarp();
 	}
@@ -132,27 +134,45 @@ template <int FK, int FV, int D> struct producer {
 	DEVICE void own_tile(const extend_part &p, uint32_t own_tile)
 	{
 		const uint32_t stage = tile % S::TILE_STAGES, parity = tile / S::TILE_STAGES % 2;
-		const uint32_t first = a.query_starts[p.tile.sequence] / S::TOKENS + p.tile.sequence;
+		const uint32_t first = a.query_starts[p.tile.sequence] / S::OWN_TOKENS + p.tile.sequence;
 		const size_t image = (size_t)(first + own_tile) * a.heads + p.head;
 
+		/* What the decoding warps stored in the stages is before the copies, as in forget_copies. */
+		role_barrier(ROLE_PRODUCERS, 32 * S::ACTIVE);
 		if (does_k())
-			fetch(barrier(S::K_FULL + stage), barrier(S::K_EMPTY + stage), parity, warp == 0,
-			      base + S::K_AT + stage * S::K_TILE, a.k_images + image * S::K_TILE,
-			      S::K_TILE);
+			fetch<FINE>(S::K_FULL, S::K_EMPTY, stage, parity, warp == 0, base + S::K_AT + stage * S::K_TILE,
+			      (FINE ? a.k_fine : a.k_images) + image * S::K_TILE, S::K_TILE);
 		if (does_v())
-			fetch(barrier(S::V_FULL + stage), barrier(S::V_EMPTY + stage), parity,
-			      warp == (S::BOTH_SIDES ? 0 : S::PAIRS), base + S::V_AT + stage * S::V_TILE,
-			      a.v_images + image * S::V_TILE, S::V_TILE);
+			fetch<false>(S::V_FULL, S::V_EMPTY, stage, parity, warp == (S::BOTH_SIDES ? 0 : S::PAIRS),
+			      base + S::V_AT + stage * S::V_TILE, (FINE ? a.v_fine : a.v_images) + image * S::V_TILE, S::V_TILE);
+	}
+
+	/* Before a part: bulk copies of new tokens that filled the stages are over. They are, where the stages are empty; this shows it to
+	 * compute-sanitizer, which sees no order that other warps hand on. */
+	DEVICE void forget_copies() const
+	{
+#pragma unroll
+		for (uint32_t i = 0; i < S::TILE_STAGES; i++) {
+			const uint32_t stage = (tile + i) % S::TILE_STAGES, parity = (tile + i) / S::TILE_STAGES % 2;
+
+			if (does_k()) /* the other side's phases may be ahead */
+				barrier_wait(barrier(S::K_FULL + stage), parity ^ 1);
+			if (does_v())
+				barrier_wait(barrier(S::V_FULL + stage), parity ^ 1);
+		}
 	}
 
 	DEVICE void queries(const extend_part &p, uint32_t number)
 	{
 		barrier_wait(barrier(S::Q_EMPTY), number % 2 ^ 1);
 		if (warp == 0 && lane == 0) {
-			barrier_expect(barrier(S::Q_FULL), q_image_bytes(D));
-			bulk_load(base + S::Q_AT,
-				  (uint64_t)(a.q_images + (size_t)p.unit * q_image_bytes(D)),
-				  q_image_bytes(D), barrier(S::Q_FULL));
+			const size_t at = (size_t)p.unit * q_image_bytes(D);
+
+			barrier_expect(barrier(S::Q_FULL), (S::TWO_HALVES ? 2 : 1) * q_image_bytes(D));
+			bulk_load(base + S::Q_AT, (uint64_t)(a.q_images + at), q_image_bytes(D), barrier(S::Q_FULL));
+			if (S::TWO_HALVES)
+				bulk_load(base + S::Q_REST_AT, (uint64_t)(a.q_rests + at), q_image_bytes(D),
+					  barrier(S::Q_FULL));
 		}
 		__syncwarp();
 	}
@@ -176,6 +196,7 @@ template <int FK, int FV, int D> struct producer {
 				look_up(p, first + loaded);
 			}
 			queries(p, number);
+			forget_copies();
 			for (uint32_t step = p.from; step < p.to; step++, tile++) {
 				if (step >= p.span.prefix_steps) {
 					own_tile(p, p.span.first_own + step - p.span.prefix_steps);
@@ -196,12 +217,12 @@ template <int FK, int FV, int D> struct producer {
 };
 
 /* The multiplying side: warpgroup `group`. */
-template <int FK, int FV, int D> struct consumer : extend_block<FK, FV, D> {
-	using rows = extend_block<FK, FV, D>;
+template <int FK, int FV, int D, bool FINE> struct consumer : extend_block<FK, FV, D, FINE> {
+	using rows = extend_block<FK, FV, D, FINE>;
 	using typename rows::S, typename rows::row_state;
 	using rows::SCORES, rows::SPLIT, rows::WIDTH;
 	using rows::a, rows::lane, rows::warp, rows::group;
-	using rows::adjust, rows::begin, rows::plain, rows::prepare, rows::weigh, rows::write;
+	using rows::adjust, rows::begin, rows::plain, rows::prepare, rows::refine, rows::weigh, rows::write;
 	uint32_t base;
 	extend_part *part_room; /* in shared memory, a group each: registers are short */
 	uint32_t tile = 0;      /* tiles so far, of all parts */
@@ -242,6 +263,12 @@ template <int FK, int FV, int D> struct consumer : extend_block<FK, FV, D> {
 			product<S::TOKENS>::shared(s, q + (i / 4 * S::QUERY_BLOCK + i % 4 * 32) / 16,
 						   k + (i / 4 * S::TOKENS * 128 + i % 4 * 32) / 16,
 						   i > 0);
+		if constexpr (S::TWO_HALVES)
+#pragma unroll
+			for (uint32_t i = 0; i < D / 16; i++)
+				product<S::TOKENS>::shared(
+					s, q + (S::Q_REST_AT - S::Q_AT + i / 4 * S::QUERY_BLOCK + i % 4 * 32) / 16,
+					k + (i / 4 * S::TOKENS * 128 + i % 4 * 32) / 16, 1);
 		products_commit();
 	}
 
@@ -291,8 +318,14 @@ template <int FK, int FV, int D> struct consumer : extend_block<FK, FV, D> {
 
 		products_wait();
 		registers_pinned(s);
-		if (block == S::BLOCKS - 1)
+		if constexpr (FINE) {
+			refine(s, step >= x.span.prefix_steps,
+			       base + S::SCALES_AT + tile % S::TILE_STAGES * S::TOKENS * 4);
+			if (block == S::BLOCKS - 1)
+				barrier_arrive(barrier(S::K_EMPTY + tile % S::TILE_STAGES));
+		} else if (block == S::BLOCKS - 1) {
 			release(S::K_EMPTY + tile % S::TILE_STAGES);
+		}
 
 		if (!as_it_is) {
 			adjust(s, x, step, (group * S::BLOCKS + block) * 64 + warp * 16 + lane / 4,
@@ -364,10 +397,24 @@ template <int FK, int FV, int D> struct consumer : extend_block<FK, FV, D> {
 	}
 };
 
-template <int FK, int FV, int D>
+/* How many arrive at a barrier: a lane of each warp; but at those of fine keys all, since scales are written and read by
+ * lanes, not by products, and compute-sanitizer sees no order that one lane makes for others. */
+template <class S> DEVICE uint32_t arrivals(uint32_t barrier)
+{
+	const uint32_t lanes = S::FINE && barrier < S::V_FULL ? 32 : 1;
+
+	return barrier == S::Q_FULL || barrier >= S::RING_FULL		? 1
+	       : barrier == S::Q_EMPTY || barrier / 2 % 2 == 1 ? 4 * EXTEND_GROUPS * lanes
+							       : S::SIDE_WARPS * lanes;
+}
+
+template <int FK, int FV, int D, bool FINE>
 __global__ void __launch_bounds__(EXTEND_THREADS, 1) extend_kernel(const __grid_constant__ extend_args a)
 {
-	using S = extend_shape<FK, FV, D>;
+	using S = extend_shape<FK, FV, D, FINE>;
+
+	if (FINE && a.lines[FINE][a.units].begin == 0)
+		return; /* mostly */
 	DYNAMIC_SHARED(uint8_t, shared, 1024);
 	const uint32_t base = shared_address(shared), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
@@ -375,19 +422,16 @@ __global__ void __launch_bounds__(EXTEND_THREADS, 1) extend_kernel(const __grid_
 		const uint32_t barriers = base + S::BARRIERS_AT;
 
 		for (uint32_t i = 0; i < S::BARRIERS; i++)
-			barrier_init_count(barriers + i * 8, i == S::Q_FULL || i >= S::RING_FULL ? 1
-							     : i == S::Q_EMPTY || i / 2 % 2 == 1
-								     ? 4 * EXTEND_GROUPS
-								     : S::SIDE_WARPS);
+			barrier_init_count(barriers + i * 8, arrivals<S>(i));
 		barrier_init_fence();
 	}
 	__syncthreads();
 
-	const uint32_t from = cut_of(a, blockIdx.x), to = cut_of(a, blockIdx.x + 1);
+	const uint32_t from = a.cuts[FINE][blockIdx.x], to = a.cuts[FINE][blockIdx.x + 1];
 
 	if (warp < EXTEND_PRODUCERS) {
 		registers_less<PRODUCER_REGISTERS>();
-		producer<FK, FV, D> p = {a,
+		producer<FK, FV, D, FINE> p = {a,
 					 base,
 					 lane,
 					 warp,
@@ -399,7 +443,7 @@ __global__ void __launch_bounds__(EXTEND_THREADS, 1) extend_kernel(const __grid_
 			p.run(from, to);
 	} else {
 		registers_more<CONSUMER_REGISTERS>();
-		consumer<FK, FV, D> c = {{a, lane, warp % 4, (warp - EXTEND_PRODUCERS) / 4},
+		consumer<FK, FV, D, FINE> c = {{a, lane, warp % 4, (warp - EXTEND_PRODUCERS) / 4},
 					 base,
 					 (extend_part *)(shared + S::PARTS_AT)};
 

@@ -4,16 +4,28 @@
 
 #include "kernels/cuda/extend_kernel.cuh"
 
+#ifdef TERRACE_CUDA_90A
+template <int FK, int FV, int D, bool FINE> enum status extend_launch_one(const extend_args &a, cudaStream_t stream)
+{
+	using S = extend_shape<FK, FV, D, FINE>;
+
+	if (cudaFuncSetAttribute(extend_kernel<FK, FV, D, FINE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+				 S::BYTES) != cudaSuccess)
+		return STATUS_UNSUPPORTED;
+	launch_kernel(extend_kernel<FK, FV, D, FINE>, a.ctas, EXTEND_THREADS, S::BYTES, stream, a);
+	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
+}
+#endif
+
 template <int FK, int FV, int D> enum status extend_launch_dim(const extend_args &a, cudaStream_t stream)
 {
 #ifdef TERRACE_CUDA_90A
-	using S = extend_shape<FK, FV, D>;
+	enum status status = extend_launch_one<FK, FV, D, false>(a, stream);
 
-	if (cudaFuncSetAttribute(extend_kernel<FK, FV, D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-				 S::BYTES) != cudaSuccess)
-		return STATUS_UNSUPPORTED;
-	launch_kernel(extend_kernel<FK, FV, D>, a.ctas, EXTEND_THREADS, S::BYTES, stream, a);
-	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
+	if constexpr (format_fine(FK))
+		if (status == STATUS_OK)
+			status = extend_launch_one<FK, FV, D, true>(a, stream);
+	return status;
 #else
 	(void)a;
 	(void)stream;

@@ -4,45 +4,91 @@
 namespace
 {
 
-constexpr uint32_t WARPS = 8, ROWS_EACH = 32; /* rows of a CTA */
+constexpr uint32_t WARPS = 8, ROWS_EACH = 32, AT_ONCE = ROWS_EACH / WARPS; /* rows of a CTA; of a warp */
 
-/* The row's parts together: x has the weighted sums; returns {exponent, sum}. */
-template <int D>
-DEVICE float2 add_parts(const extend_args &a, uint32_t unit, uint32_t first, uint32_t last, uint32_t row,
-			uint32_t lane, float (&x)[D / 32])
+/* The CTA that has step x of a unit: as extend_prepare cuts the line, as far as that is the unit's. */
+DEVICE uint32_t cta_of(uint32_t length, uint32_t ctas, const extend_tile &t, uint32_t x)
 {
-	constexpr uint32_t ROWS = extend_rows(D);
+	const auto cut = [&](uint32_t cta) {
+		const uint32_t even = even_cut(length, ctas, cta);
+
+		return even <= t.begin ? t.begin : even >= t.begin + t.steps ? t.begin + t.steps : moved_cut(t, even);
+	};
+	uint32_t cta = (uint32_t)((uint64_t)x * ctas / length);
+
+	while (cut(cta) > x)
+		cta--;
+	while (cut(cta + 1) <= x)
+		cta++;
+	return cta;
+}
+
+/* The parts of rows row, row + WARPS, ... together: x has the weighted sums, totals {exponent, sum}. */
+template <int D>
+DEVICE void add_parts(const extend_args &a, const extend_tile &t, bool fine, uint32_t first, uint32_t last, uint32_t row,
+		      uint32_t lane, float (&x)[AT_ONCE][D / 32], float2 (&totals)[AT_ONCE])
+{
 	constexpr int E = D / 32;
-	float2 total = {NEVER_SEEN, 0};
 
 #pragma unroll
-	for (int e = 0; e < E; e++)
-		x[e] = 0;
-	for (uint32_t cta = first; cta <= last; cta++)
-		total.x = fmaxf(total.x, a.sums[(size_t)(unit + cta) * ROWS + row].x);
-	for (uint32_t cta = first; cta <= last; cta++) {
-		const size_t at = (size_t)(unit + cta) * ROWS + row;
-		const float2 part = a.sums[at];
-		const float factor = exp2_fast(part.x - total.x);
-
-		total.y += factor * part.y;
+	for (uint32_t i = 0; i < AT_ONCE; i++) {
+		totals[i] = {NEVER_SEEN, 0};
 #pragma unroll
 		for (int e = 0; e < E; e++)
-			x[e] += factor * a.partials[at * D + lane * E + e];
+			x[i][e] = 0;
 	}
-	return total;
+	for (uint32_t cta = first; cta <= last; cta++) {
+		const size_t at = (size_t)slot_of(a, fine, t, cta) * extend_rows(D) + row;
+		float2 part[AT_ONCE];
+		float y[AT_ONCE][E];
+
+#pragma unroll
+		for (uint32_t i = 0; i < AT_ONCE; i++) {
+			part[i] = a.sums[at + i * WARPS];
+#pragma unroll
+			for (int e = 0; e < E; e++)
+				y[i][e] = a.partials[(at + i * WARPS) * D + lane * E + e];
+		}
+#pragma unroll
+		for (uint32_t i = 0; i < AT_ONCE; i++) {
+			const float top = fmaxf(totals[i].x, part[i].x), before = exp2_fast(totals[i].x - top),
+				    here = exp2_fast(part[i].x - top);
+
+			totals[i] = {top, totals[i].y * before + here * part[i].y};
+#pragma unroll
+			for (int e = 0; e < E; e++)
+				x[i][e] = x[i][e] * before + here * y[i][e];
+		}
+	}
+}
+
+/* A vector of results. */
+template <int D> DEVICE void store_dims(enum kv_dtype dtype, void *out, size_t at, const float *from, uint32_t lane)
+{
+	if (dtype == KV_DTYPE_F16 || dtype == KV_DTYPE_BF16) {
+#pragma unroll
+		for (uint32_t i = 2 * lane; i < D; i += 64) {
+			const __half2 halves = __floats2half2_rn(from[i], from[i + 1]);
+			const __nv_bfloat162 others = __floats2bfloat162_rn(from[i], from[i + 1]);
+
+			((uint32_t *)out)[(at + i) / 2] =
+				dtype == KV_DTYPE_F16 ? *(const uint32_t *)&halves : *(const uint32_t *)&others;
+		}
+	} else {
+#pragma unroll
+		for (uint32_t i = lane; i < D; i += 32)
+			store_element(dtype, out, at + i, from[i]);
+	}
 }
 
 template <int D>
-DEVICE void merge_row(const extend_args &a, const extend_tile &t, uint32_t unit, uint32_t first,
-		      uint32_t last, uint32_t in_unit, float unit_v, float *room, uint32_t lane)
+DEVICE void finish_row(const extend_args &a, const extend_tile &t, uint32_t kv_head, uint32_t in_unit, float unit_v, float *room,
+		       uint32_t lane, float2 total, float (&x)[D / 32])
 {
 	constexpr int E = D / 32;
-	const uint32_t row = t.first_row + in_unit, head = unit % a.heads * a.group + row % a.group;
+	const uint32_t row = t.first_row + in_unit, head = kv_head * a.group + row % a.group;
 	const size_t at = (size_t)(a.query_starts[t.sequence] + row / a.group) * a.q_heads + head;
 	const bool rotated = format_rotated(a.v_format);
-	float x[E];
-	float2 total = add_parts<D>(a, unit, first, last, in_unit, lane, x);
 	float factor = unit_v * (rotated ? 1.0f / D : 1);
 
 	if (a.sinks) {
@@ -59,11 +105,12 @@ DEVICE void merge_row(const extend_args &a, const extend_tile &t, uint32_t unit,
 #pragma unroll
 	for (int e = 0; e < E; e++) {
 		const uint32_t dim = v_dim(lane * E + e);
-		const float y = x[e] * factor;
 
-		store_element(a.out_dtype, a.out, at * D + dim,
-			      rotated && rotation_negative(dim) ? -y : y);
+		room[dim] = rotated && rotation_negative(dim) ? -x[e] * factor : x[e] * factor;
 	}
+	__syncwarp();
+	store_dims<D>(a.out_dtype, a.out, at * D, room, lane);
+	__syncwarp();
 	if (lane == 0 && a.lse)
 		a.lse[at] = total.y > 0 ? (total.x + log2f(total.y)) * 0.693147181f : -INFINITY;
 }
@@ -71,32 +118,35 @@ DEVICE void merge_row(const extend_args &a, const extend_tile &t, uint32_t unit,
 template <int D>
 __global__ void __launch_bounds__(32 * WARPS) merge_kernel(const __grid_constant__ extend_args a)
 {
-	constexpr uint32_t ROWS = extend_rows(D), EACH = ROWS / ROWS_EACH;
+	constexpr uint32_t EACH = extend_rows(D) / ROWS_EACH;
 	__shared__ float rooms[WARPS][D];
-	__shared__ uint32_t first, last;
-	const uint32_t unit = blockIdx.x / EACH, from = blockIdx.x % EACH * ROWS_EACH,
-		       warp = threadIdx.x / 32;
-	const extend_tile t = a.tiles[unit / a.heads];
+	const uint32_t unit = blockIdx.x / EACH, from = blockIdx.x % EACH * ROWS_EACH, head = unit % a.heads,
+		       lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	const bool fine = a.lines[0][unit].steps == 0;
+	const extend_tile t = a.lines[fine][unit];
 
 	if (t.steps == 0)
 		return;
+	const uint32_t length = a.lines[fine][a.units].begin, ctas = ctas_of(a, length);
 	const uint32_t rows =
 		(a.query_starts[t.sequence + 1] - a.query_starts[t.sequence]) * a.group - t.first_row;
+	const float unit_v = side_unit(a, t.sequence, head, KV_SIDE_V);
+	float x[AT_ONCE][D / 32];
+	float2 totals[AT_ONCE];
 
-	if (threadIdx.x == 0)
-		first = cta_of(a, t.begin + unit % a.heads * t.steps);
-	if (threadIdx.x == 32)
-		last = cta_of(a, t.begin + unit % a.heads * t.steps + t.steps - 1);
-	__syncthreads();
-	const float unit_v = side_unit(a, t.sequence, unit % a.heads, KV_SIDE_V);
-
-	for (uint32_t i = from + warp; i < min(from + ROWS_EACH, rows); i += WARPS)
-		merge_row<D>(a, t, unit, first, last, i, unit_v, rooms[warp], threadIdx.x % 32);
+	if (from >= rows)
+		return;
+	add_parts<D>(a, t, fine, cta_of(length, ctas, t, t.begin), cta_of(length, ctas, t, t.begin + t.steps - 1), from + warp, lane, x,
+		     totals);
+#pragma unroll
+	for (uint32_t i = 0; i < AT_ONCE; i++)
+		if (from + warp + i * WARPS < rows)
+			finish_row<D>(a, t, head, from + warp + i * WARPS, unit_v, rooms[warp], lane, totals[i], x[i]);
 }
 
 template <int D> enum status launch_merge(const extend_args &a, cudaStream_t stream)
 {
-	launch_kernel(merge_kernel<D>, a.tile_count * a.heads * (extend_rows(D) / ROWS_EACH), 32 * WARPS, 0, stream, a);
+	launch_kernel(merge_kernel<D>, a.units * (extend_rows(D) / ROWS_EACH), 32 * WARPS, 0, stream, a);
 	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
 }
 

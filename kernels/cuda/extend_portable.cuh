@@ -10,10 +10,11 @@
 
 constexpr uint32_t PORTABLE_WARPS = 8, PORTABLE_THREADS = 32 * PORTABLE_WARPS;
 
-template <int FK, int FV, int D> struct portable_shape {
-	using S = extend_shape<FK, FV, D>;
+template <int FK, int FV, int D, bool FINE> struct portable_shape {
+	using S = extend_shape<FK, FV, D, FINE>;
 	static constexpr uint32_t ATOMS = S::TOKENS / KV_ATOM_TOKENS, SIDE = S::K_SIDE > S::V_SIDE ? S::K_SIDE : S::V_SIDE;
-	static constexpr uint32_t K_AT = 0, V_AT = K_AT + S::K_TILE, ATOMS_AT = V_AT + S::V_TILE, BYTES = ATOMS_AT + ATOMS * SIDE;
+	static constexpr uint32_t K_AT = 0, V_AT = K_AT + S::K_TILE, ATOMS_AT = V_AT + S::V_TILE,
+				  SCALES_AT = ATOMS_AT + ATOMS * SIDE, BYTES = SCALES_AT + (FINE ? S::TOKENS * 4 : 0);
 
 	static_assert(BYTES + EXTEND_GROUPS * sizeof(extend_part) + 128 <= 99 * 1024, "shared memory of a multiprocessor");
 };
@@ -34,13 +35,13 @@ DEVICE void multiply_rows(float (&c)[N / 2], const uint32_t (&a)[4], uint32_t pa
 	}
 }
 
-template <int FK, int FV, int D> struct portable_rows : extend_block<FK, FV, D> {
-	using rows = extend_block<FK, FV, D>;
-	using P = portable_shape<FK, FV, D>;
+template <int FK, int FV, int D, bool FINE> struct portable_rows : extend_block<FK, FV, D, FINE> {
+	using rows = extend_block<FK, FV, D, FINE>;
+	using P = portable_shape<FK, FV, D, FINE>;
 	using typename rows::S, typename rows::row_state;
 	using rows::SCORES, rows::SPLIT, rows::WIDTH;
 	using rows::a, rows::lane, rows::warp, rows::group;
-	using rows::begin, rows::weigh, rows::write;
+	using rows::begin, rows::refine, rows::weigh, rows::write;
 	uint32_t base;
 
 	/* Asks for one side of a tile's atoms; where there are none the bytes stay what they are. */
@@ -78,9 +79,9 @@ template <int FK, int FV, int D> struct portable_rows : extend_block<FK, FV, D> 
 
 		fetched();
 		for (uint32_t atom = all; atom < P::ATOMS; atom += PORTABLE_WARPS)
-			decode_k<FK, D, S::CROSSED, S::TOKENS>(base + P::ATOMS_AT + atom * S::K_SIDE, lane, first + 16 * atom,
-							       x.span.prefix, inverse_k, base + P::K_AT + atom / 2 * 32 * 128,
-							       atom % 2);
+			decode_k<FK, D, S::CROSSED, S::TOKENS, FINE>(
+				base + P::ATOMS_AT + atom * S::K_SIDE, lane, first + 16 * atom, x.span.prefix, inverse_k,
+				base + P::K_AT + atom / 2 * 32 * 128, base + P::SCALES_AT + atom / 2 * 32 * 4, atom % 2);
 		__syncthreads();
 		fetch_atoms<KV_SIDE_V>(x, step);
 		fetched();
@@ -93,9 +94,10 @@ template <int FK, int FV, int D> struct portable_rows : extend_block<FK, FV, D> 
 	/* A tile of the new tokens, which is in memory as it is wanted. */
 	DEVICE void own_tile(const extend_part &x, uint32_t own_tile) const
 	{
-		const uint32_t first = a.query_starts[x.tile.sequence] / S::TOKENS + x.tile.sequence;
+		const uint32_t first = a.query_starts[x.tile.sequence] / S::OWN_TOKENS + x.tile.sequence;
 		const size_t image = (size_t)(first + own_tile) * a.heads + x.head;
-		const uint64_t k = (uint64_t)(a.k_images + image * S::K_TILE), v = (uint64_t)(a.v_images + image * S::V_TILE);
+		const uint64_t k = (uint64_t)((FINE ? a.k_fine : a.k_images) + image * S::K_TILE),
+			       v = (uint64_t)((FINE ? a.v_fine : a.v_images) + image * S::V_TILE);
 
 		for (uint32_t at = threadIdx.x * 16; at < S::K_TILE; at += PORTABLE_THREADS * 16)
 			async_load_16(base + P::K_AT + at, k + at);
@@ -109,21 +111,26 @@ template <int FK, int FV, int D> struct portable_rows : extend_block<FK, FV, D> 
 	DEVICE void score(float (&s)[SCORES], const extend_part &x, uint32_t block) const
 	{
 		const uint32_t g = lane / 4, t = lane % 4;
-		const uint8_t *q = a.q_images + (size_t)x.unit * q_image_bytes(D) +
-				   ((group * S::BLOCKS + block) * S::PANELS * 64 + warp * 16 + g) * 128 + t * 4;
+		const size_t at = (size_t)x.unit * q_image_bytes(D) +
+				  ((group * S::BLOCKS + block) * S::PANELS * 64 + warp * 16 + g) * 128 + t * 4;
 
 #pragma unroll
 		for (int i = 0; i < SCORES; i++)
 			s[i] = 0;
-#pragma unroll
-		for (uint32_t i = 0; i < D / 16; i++) {
-			uint32_t fragment[4];
+#pragma unroll 1
+		for (uint32_t half = 0; half < (S::TWO_HALVES ? 2 : 1); half++) {
+			const uint8_t *q = (half ? a.q_rests : a.q_images) + at;
 
 #pragma unroll
-			for (uint32_t r = 0; r < 4; r++)
-				fragment[r] = *(const uint32_t *)(q + i / 4 * S::QUERY_BLOCK + r % 2 * 8 * 128 +
-								  ((i % 4 * 2 + r / 2) ^ g) * 16);
-			multiply_rows<S::TOKENS>(s, fragment, base + P::K_AT + i / 4 * S::TOKENS * 128, i % 4 * 2, lane);
+			for (uint32_t i = 0; i < D / 16; i++) {
+				uint32_t fragment[4];
+
+#pragma unroll
+				for (uint32_t r = 0; r < 4; r++)
+					fragment[r] = *(const uint32_t *)(q + i / 4 * S::QUERY_BLOCK + r % 2 * 8 * 128 +
+									  ((i % 4 * 2 + r / 2) ^ g) * 16);
+				multiply_rows<S::TOKENS>(s, fragment, base + P::K_AT + i / 4 * S::TOKENS * 128, i % 4 * 2, lane);
+			}
 		}
 	}
 
@@ -149,6 +156,8 @@ template <int FK, int FV, int D> struct portable_rows : extend_block<FK, FV, D> 
 		uint32_t p[SCORES / 2];
 
 		score(s, x, block);
+		if constexpr (FINE)
+			refine(s, step >= x.span.prefix_steps, base + P::SCALES_AT);
 		if (!rows::template plain<true>(x, step, block)) {
 			rows::template adjust<true>(s, x, step, row, scale);
 			scale[0] = scale[1] = 1;
@@ -187,16 +196,16 @@ template <int FK, int FV, int D> struct portable_rows : extend_block<FK, FV, D> 
 	}
 };
 
-template <int FK, int FV, int D>
+template <int FK, int FV, int D, bool FINE>
 __global__ void __launch_bounds__(PORTABLE_THREADS, 1) extend_portable_kernel(const __grid_constant__ extend_args a)
 {
-	using S = extend_shape<FK, FV, D>;
+	using S = extend_shape<FK, FV, D, FINE>;
 	DYNAMIC_SHARED(uint8_t, shared, 128);
 	__shared__ extend_part now[EXTEND_GROUPS];
-	const uint32_t end = cut_of(a, blockIdx.x + 1), warp = threadIdx.x / 32;
-	portable_rows<FK, FV, D> rows = {{a, threadIdx.x % 32, warp % 4, warp / 4}, shared_address(shared)};
+	const uint32_t end = a.cuts[FINE][blockIdx.x + 1], warp = threadIdx.x / 32;
+	portable_rows<FK, FV, D, FINE> rows = {{a, threadIdx.x % 32, warp % 4, warp / 4}, shared_address(shared)};
 
-	for (uint32_t x = cut_of(a, blockIdx.x); x < end;) {
+	for (uint32_t x = a.cuts[FINE][blockIdx.x]; x < end;) {
 		const uint32_t from = x;
 
 		x = part_end<S>(a, from, end);
@@ -208,15 +217,25 @@ __global__ void __launch_bounds__(PORTABLE_THREADS, 1) extend_portable_kernel(co
 	}
 }
 
-template <int FK, int FV, int D> enum status extend_portable_dim(const extend_args &a, cudaStream_t stream)
+template <int FK, int FV, int D, bool FINE> enum status extend_portable_one(const extend_args &a, cudaStream_t stream)
 {
-	using P = portable_shape<FK, FV, D>;
+	using P = portable_shape<FK, FV, D, FINE>;
 
-	if (cudaFuncSetAttribute(extend_portable_kernel<FK, FV, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, P::BYTES) !=
+	if (cudaFuncSetAttribute(extend_portable_kernel<FK, FV, D, FINE>, cudaFuncAttributeMaxDynamicSharedMemorySize, P::BYTES) !=
 	    cudaSuccess)
 		return STATUS_UNSUPPORTED;
-	launch_kernel(extend_portable_kernel<FK, FV, D>, a.ctas, PORTABLE_THREADS, P::BYTES, stream, a);
+	launch_kernel(extend_portable_kernel<FK, FV, D, FINE>, a.ctas, PORTABLE_THREADS, P::BYTES, stream, a);
 	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
+}
+
+template <int FK, int FV, int D> enum status extend_portable_dim(const extend_args &a, cudaStream_t stream)
+{
+	enum status status = extend_portable_one<FK, FV, D, false>(a, stream);
+
+	if constexpr (format_fine(FK))
+		if (status == STATUS_OK)
+			status = extend_portable_one<FK, FV, D, true>(a, stream);
+	return status;
 }
 
 /* For any head dim built. */

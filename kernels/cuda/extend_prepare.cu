@@ -10,67 +10,140 @@ namespace
 
 constexpr uint32_t THREADS = 256, WARPS = THREADS / 32;
 
+/* What is read at a time: loads of a lane that wait for none of each other. */
+constexpr uint32_t AT_ONCE = 4;
+
 /* The largest scale of one side of the prefix tokens first, first + step, ... below end, as a float. */
 DEVICE float largest_scale(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t format,
 			   uint32_t scales_at, uint32_t atom_bytes, uint32_t first, uint32_t step,
 			   uint32_t end)
 {
+	const uint64_t *table = a.blocks + (size_t)sequence * a.blocks_stride;
 	float largest = 0;
 
-	for (uint32_t token = first; token < end; token += step) {
-		const uint32_t atom = token / KV_ATOM_TOKENS;
-		const uint8_t *scales = (const uint8_t *)(a.blocks[(size_t)sequence * a.blocks_stride +
-								   atom / a.block_atoms] +
-							  a.layer_at + (uint64_t)head * a.chunk_bytes +
-							  atom % a.block_atoms * atom_bytes + scales_at);
-		const uint32_t entry = scale_entry(token % KV_ATOM_TOKENS);
+	for (uint32_t token = first; token < end; token += AT_ONCE * step) {
+		uint64_t block[AT_ONCE];
+		float scale[AT_ONCE] = {};
 
-		if (format == KV_INT4_PTH)
-			largest =
-				fmaxf(largest,
-				      fabsf(__uint_as_float(((const uint32_t *)scales)[entry] & ~15u)));
-		else
-			largest = fmaxf(largest, fabsf(__half2float(((const __half *)scales)[entry])));
+#pragma unroll
+		for (uint32_t i = 0; i < AT_ONCE; i++)
+			if (token + i * step < end)
+				block[i] = table[(token + i * step) / KV_ATOM_TOKENS / a.block_atoms];
+#pragma unroll
+		for (uint32_t i = 0; i < AT_ONCE; i++) {
+			const uint32_t here = token + i * step, atom = here / KV_ATOM_TOKENS,
+				       entry = scale_entry(here % KV_ATOM_TOKENS);
+
+			if (here >= end)
+				continue;
+			const uint8_t *scales = (const uint8_t *)(block[i] + a.layer_at + (uint64_t)head * a.chunk_bytes +
+								  atom % a.block_atoms * atom_bytes + scales_at);
+
+			scale[i] = format == KV_INT4_PTH ? __uint_as_float(((const uint32_t *)scales)[entry] & ~15u)
+							 : __half2float(((const __half *)scales)[entry]);
+		}
+#pragma unroll
+		for (uint32_t i = 0; i < AT_ONCE; i++)
+			largest = fmaxf(largest, fabsf(scale[i]));
 	}
 	return largest;
 }
 
-DEVICE float largest_own(const extend_args &a, const void *x, size_t stride, uint32_t sequence,
-			 uint32_t head, uint32_t d, uint32_t part)
+/* What the queries of a sequence see of its prefix: the largest scale of this part of it. */
+template <int D> DEVICE float prefix_scale(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t part, bool v)
 {
-	const uint32_t first = a.query_starts[sequence], n = a.query_starts[sequence + 1] - first;
-	float largest = 0;
-
-	for (uint32_t i = part * THREADS + threadIdx.x; i < n * d; i += BOUND_PARTS * THREADS)
-		largest =
-			fmaxf(largest, fabsf(load_element(a.own_dtype, x,
-							  (first + i / d) * stride + head * d + i % d)));
-	return largest;
-}
-
-/* bounds[sequence][head][side][part]. */
-DEVICE void find_bound(const extend_args &a, uint32_t d, uint32_t atom_bytes)
-{
-	__shared__ float of_warp[WARPS];
-	const uint32_t part = blockIdx.x, head = blockIdx.y / 2, side = blockIdx.y % 2,
-		       sequence = blockIdx.z;
-	const uint32_t format = side ? a.v_format : a.k_format, prefix = a.prefix_tokens[sequence];
-	const uint32_t scales_at = 2 * format_bits(format) * d + (side ? side_bytes(a.k_format, d) : 0);
+	const uint32_t format = v ? a.v_format : a.k_format, prefix = a.prefix_tokens[sequence];
+	const uint32_t scales_at = 2 * format_bits(format) * D + (v ? side_bytes(a.k_format, D) : 0),
+		       atom_bytes = side_bytes(a.k_format, D) + side_bytes(a.v_format, D);
 	const uint32_t end = prefix + a.query_starts[sequence + 1] - a.query_starts[sequence];
 	uint32_t first_seen = prefix + 1 > a.window ? prefix + 1 - a.window : 0, last_seen = end;
-	float largest = 0;
 
+	if (format_scale_bytes(format) == 0)
+		return 0;
 	if (end > prefix)
 		see_ranges(a, sequence, prefix, end - 1, end, &first_seen, &last_seen);
+	return largest_scale(a, sequence, head, format, scales_at, atom_bytes, first_seen + part * THREADS + threadIdx.x,
+			     BOUND_PARTS * THREADS, prefix);
+}
 
-	if (format_scale_bytes(format) > 0)
-		largest = magnitude_max(format) *
-			  largest_scale(a, sequence, head, format, scales_at, atom_bytes,
-					first_seen + part * THREADS + threadIdx.x, BOUND_PARTS * THREADS,
-					prefix);
-	largest = fmaxf(largest, (format_rotated(format) ? (float)d : 1) *
-					 largest_own(a, side ? a.v : a.k, side ? a.v_stride : a.k_stride,
-						     sequence, head, d, part));
+/* {largest magnitude, greatest length} of vectors `rows` of a sequence's head, at(row); a warp a row. */
+template <int D, class At>
+DEVICE float2 extent(enum kv_dtype dtype, const void *x, uint32_t rows, uint32_t part, At at)
+{
+	constexpr uint32_t STEP = BOUND_PARTS * WARPS;
+	const uint32_t lane = threadIdx.x % 32;
+	float2 e = {0, 0};
+
+	for (uint32_t row = part * WARPS + threadIdx.x / 32; row < rows; row += AT_ONCE * STEP) {
+		raw_elements<D> raw[AT_ONCE];
+
+		/* Past the end the last again. */
+		load_raw<D>(dtype, x, lane, raw, [&](uint32_t i) { return at(min(row + i * STEP, rows - 1)); });
+#pragma unroll
+		for (uint32_t i = 0; i < AT_ONCE; i++) {
+			float y[D / 32], sum = 0;
+
+			elements_of<D>(dtype, raw[i], y);
+#pragma unroll
+			for (int k = 0; k < D / 32; k++) {
+				sum += y[k] * y[k];
+				e.x = fmaxf(e.x, fabsf(y[k]));
+			}
+			e.y = fmaxf(e.y, sum_of_warp(sum));
+		}
+	}
+	return {max_of_warp(e.x), sqrtf(e.y)};
+}
+
+template <int D> DEVICE float2 extent_of_own(const extend_args &a, bool v, uint32_t sequence, uint32_t head, uint32_t part)
+{
+	const uint32_t first = a.query_starts[sequence], n = a.query_starts[sequence + 1] - first;
+	const size_t stride = v ? a.v_stride : a.k_stride;
+
+	return extent<D>(a.own_dtype, v ? a.v : a.k, n, part, [&](uint32_t row) { return (first + row) * stride + head * D; });
+}
+
+template <int D> DEVICE float longest_query(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t part)
+{
+	const uint32_t first = a.query_starts[sequence], rows = (a.query_starts[sequence + 1] - first) * a.group;
+
+	return extent<D>(a.q_dtype, a.q, rows, part, [&](uint32_t row) {
+		       return ((size_t)(first + row / a.group) * a.q_heads + head * a.group + row % a.group) * D;
+	       }).y;
+}
+
+/* Rotated, unnormalised, a vector has no dim above sqrt(d) times its length. */
+template <int D> DEVICE float tile_bound(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t part, bool v)
+{
+	const uint32_t format = v ? a.v_format : a.k_format;
+	const float2 own = extent_of_own<D>(a, v, sequence, head, part);
+
+	return fmaxf(magnitude_max(format) * prefix_scale<D>(a, sequence, head, part, v),
+		     format_rotated(format) ? 1.001f * sqrtf((float)D) * own.y : own.x);
+}
+
+/* BOUND_KEYS: rotated, a key's dims are much alike. */
+template <int D> DEVICE float keys_length(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t part)
+{
+	const float scale = prefix_scale<D>(a, sequence, head, part, false);
+	const float2 own = extent_of_own<D>(a, false, sequence, head, part);
+
+	if (!format_rotated(a.k_format))
+		return fmaxf(magnitude_max(a.k_format) * scale, own.x);
+	return fmaxf(magnitude_mean(a.k_format) * scale, own.y) / sqrtf((float)D);
+}
+
+/* bounds[sequence][head][which][part]. */
+template <int D> __global__ void __launch_bounds__(THREADS) bounds_kernel(const __grid_constant__ extend_args a)
+{
+	__shared__ float of_warp[WARPS];
+	const uint32_t part = blockIdx.x, head = blockIdx.y / BOUNDS, sequence = blockIdx.z;
+	const enum extend_bound which = (enum extend_bound)(blockIdx.y % BOUNDS);
+
+	float largest = which == BOUND_QUERIES ? longest_query<D>(a, sequence, head, part)
+			: which == BOUND_KEYS  ? keys_length<D>(a, sequence, head, part)
+					       : tile_bound<D>(a, sequence, head, part, which == BOUND_V);
+
 	largest = max_of_warp(largest);
 	if (threadIdx.x % 32 == 0)
 		of_warp[threadIdx.x / 32] = largest;
@@ -78,13 +151,13 @@ DEVICE void find_bound(const extend_args &a, uint32_t d, uint32_t atom_bytes)
 	if (threadIdx.x == 0) {
 		for (uint32_t i = 1; i < WARPS; i++)
 			largest = fmaxf(largest, of_warp[i]);
-		a.bounds[((size_t)(sequence * a.heads + head) * 2 + side) * BOUND_PARTS + part] =
+		a.bounds[((size_t)(sequence * a.heads + head) * BOUNDS + which) * BOUND_PARTS + part] =
 			__float_as_uint(fminf(largest, 1e38f));
 	}
 }
 
-/* Entry i of the line, but for its begin. */
-DEVICE extend_tile tile_of_entry(const extend_args &a, uint32_t i, uint32_t rows, uint32_t tokens)
+/* Row tile i of the launch: what a unit's entry says of it. */
+DEVICE extend_tile row_tile(const extend_args &a, uint32_t i, uint32_t rows)
 {
 	uint32_t lo = 0, hi = a.sequences;
 	extend_tile t = {};
@@ -99,75 +172,86 @@ DEVICE extend_tile tile_of_entry(const extend_args &a, uint32_t i, uint32_t rows
 	}
 	t.sequence = lo;
 	t.first_row = (i - (a.query_starts[lo] * a.group / rows + lo)) * rows;
-	if (t.first_row < (a.query_starts[lo + 1] - a.query_starts[lo]) * a.group) {
-		const extend_span s = span_of<true>(a, lo, t.first_row, rows, tokens);
-
-		t.steps = s.prefix_steps + s.own_steps;
-	}
 	return t;
 }
 
-DEVICE void lay_out_line(const extend_args &a, uint32_t rows, uint32_t tokens)
+/* Rows of the tile's sequence from the tile on. */
+DEVICE uint32_t rows_left(const extend_args &a, const extend_tile &t)
 {
-	__shared__ uint32_t of_warp[WARPS];
-	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	uint32_t before = 0;
+	const uint32_t rows = (a.query_starts[t.sequence + 1] - a.query_starts[t.sequence]) * a.group;
 
-	for (uint32_t from = 0; from < a.tile_count; from += THREADS) {
+	return rows > t.first_row ? rows - t.first_row : 0;
+}
+
+/* The sums of x and y over the block's threads up to this one; `all`: over all. */
+DEVICE uint2 sums_to_here(uint2 x, uint2 *all)
+{
+	__shared__ uint2 of_warp[WARPS];
+	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+#pragma unroll
+	for (uint32_t h = 1; h < 32; h *= 2) {
+		const uint32_t a = __shfl_up_sync(ALL_LANES, x.x, h), b = __shfl_up_sync(ALL_LANES, x.y, h);
+
+		x.x += lane >= h ? a : 0;
+		x.y += lane >= h ? b : 0;
+	}
+	__syncthreads();
+	if (lane == 31)
+		of_warp[warp] = x;
+	__syncthreads();
+	*all = {0, 0};
+	for (uint32_t w = 0; w < WARPS; w++) {
+		x.x += w < warp ? of_warp[w].x : 0;
+		x.y += w < warp ? of_warp[w].y : 0;
+		all->x += of_warp[w].x;
+		all->y += of_warp[w].y;
+	}
+	return x;
+}
+
+/* By one block, for a line, and where CTAs begin on it. */
+DEVICE void lay_out_line(const extend_args &a, bool fine, uint32_t rows, uint32_t tokens, uint32_t own_tokens)
+{
+	uint2 before = {0, 0};
+
+	for (uint32_t from = 0; from < a.units; from += THREADS) {
 		const uint32_t i = from + threadIdx.x;
 		extend_tile t = {};
-		uint32_t sum, all = 0;
+		uint2 all;
 
-		if (i < a.tile_count)
-			t = tile_of_entry(a, i, rows, tokens);
-		sum = t.steps * a.heads;
-#pragma unroll
-		for (uint32_t h = 1; h < 32; h *= 2) {
-			const uint32_t other = __shfl_up_sync(ALL_LANES, sum, h);
+		if (i < a.units) {
+			t = row_tile(a, i / a.heads, rows);
+			if (rows_left(a, t) > 0 && is_fine(a, t.sequence, i % a.heads) == fine) {
+				const extend_span s = span_of<true>(a, t.sequence, t.first_row, rows, tokens, own_tokens);
 
-			sum += lane >= h ? other : 0;
+				t.steps = s.prefix_steps + s.own_steps;
+			}
 		}
-		__syncthreads();
-		if (lane == 31)
-			of_warp[warp] = sum;
-		__syncthreads();
-		for (uint32_t w = 0; w < WARPS; w++) {
-			sum += w < warp ? of_warp[w] : 0;
-			all += of_warp[w];
-		}
-		t.begin = before + sum - t.steps * a.heads;
-		if (i < a.tile_count)
-			a.tiles[i] = t;
-		before += all;
+		const uint32_t one = t.steps > 0;
+		const uint2 sum = sums_to_here({t.steps, one}, &all);
+
+		t.begin = before.x + sum.x - t.steps;
+		t.rank = before.y + sum.y - one;
+		if (i < a.units)
+			a.lines[fine][i] = t;
+		before.x += all.x;
+		before.y += all.y;
 	}
 	if (threadIdx.x == 0)
-		a.tiles[a.tile_count] = {before, 0, 0, 0};
+		a.lines[fine][a.units] = {before.x, 0, 0, 0, before.y};
+	__syncthreads();
+	for (uint32_t cta = threadIdx.x; cta <= a.ctas; cta += THREADS) {
+		const uint32_t x = even_cut(before.x, ctas_of(a, before.x), cta);
+
+		a.cuts[fine][cta] = x < before.x ? moved_cut(a.lines[fine][tile_at(a.lines[fine], a.units, x)], x) : x;
+	}
 }
 
-__global__ void __launch_bounds__(THREADS)
-	bounds_kernel(const __grid_constant__ extend_args a, uint32_t d, uint32_t atom_bytes,
-		      uint32_t rows, uint32_t tokens)
-{
-	if (blockIdx.x < BOUND_PARTS)
-		find_bound(a, d, atom_bytes);
-	else if (blockIdx.y == 0 && blockIdx.z == 0)
-		lay_out_line(a, rows, tokens);
-}
-
-/* Loads a vector and rotates it if so, times `factor`. */
-template <int D>
-DEVICE void load_rotated(enum kv_dtype dtype, const void *p, size_t at, bool present, bool rotated,
-			 float *room, uint32_t lane, float (&x)[D / 32])
+template <int D> DEVICE void rotate(float *room, uint32_t lane, float (&x)[D / 32])
 {
 	constexpr int E = D / 32;
 
-#pragma unroll
-	for (int e = 0; e < E; e++)
-		x[e] = 0;
-	if (present)
-		load_vector<D>(dtype, p, at, lane, x);
-	if (!rotated)
-		return;
 #pragma unroll
 	for (int e = 0; e < E; e++)
 		x[e] = rotation_negative(lane * E + e) ? -x[e] : x[e];
@@ -179,8 +263,8 @@ DEVICE __half half_within(float x)
 	return __float2half_rn(fminf(fmaxf(x, -KV_FINITE_MAX), KV_FINITE_MAX));
 }
 
-/* A vector of queries or keys becomes row `row` of a panel of `rows` rows at `image`. */
-template <int D>
+/* A vector of queries or keys, or what its halves leave of it (REST), becomes row `row` of a panel of `rows` rows at `image`. */
+template <int D, bool REST = false>
 DEVICE void write_row(const extend_args &a, const float (&x)[D / 32], float factor, float *room,
 		      uint8_t *image, uint32_t rows, uint32_t row, uint32_t lane)
 {
@@ -192,8 +276,13 @@ DEVICE void write_row(const extend_args &a, const float (&x)[D / 32], float fact
 		halves[D / 64 * 64 + 32 + lane] = __half(0.0f);
 	__syncwarp();
 #pragma unroll
-	for (int e = 0; e < E; e++)
-		halves[k_place_of(a.k_format, crossed, D, lane * E + e)] = half_within(x[e] * factor);
+	for (int e = 0; e < E; e++) {
+		const float y = x[e] * factor;
+		const __half half = half_within(y);
+
+		halves[k_place_of(a.k_format, crossed, D, lane * E + e)] =
+			REST ? half_within(y - __half2float(half)) : half;
+	}
 	__syncwarp();
 	for (uint32_t chunk = lane; chunk < panels_of(D) * 8; chunk += 32)
 		*(uint4 *)(image + panel_byte(rows, row, chunk * 8)) = ((const uint4 *)halves)[chunk];
@@ -205,49 +294,110 @@ template <int D> DEVICE void prepare_queries(const extend_args &a, uint32_t bloc
 {
 	constexpr uint32_t ROWS = extend_rows(D), EACH = ROWS / 64;
 	const uint32_t unit = block / EACH, in_unit = block % EACH * 64, head = unit % a.heads;
-	const extend_tile t = a.tiles[unit / a.heads];
-	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	uint8_t *image = a.q_images + (size_t)unit * q_image_bytes(D) + in_unit * panels_of(D) * 128;
+	const extend_tile t = row_tile(a, unit / a.heads, ROWS);
+	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, left = rows_left(a, t);
+	const size_t image = (size_t)unit * q_image_bytes(D) + in_unit * panels_of(D) * 128;
 
-	if (t.steps == 0)
+	if (left == 0)
 		return;
-	const uint32_t first = a.query_starts[t.sequence],
-		       rows = (a.query_starts[t.sequence + 1] - first) * a.group;
-	const bool rotated = format_rotated(a.k_format);
+	const uint32_t first = a.query_starts[t.sequence];
+	const bool rotated = format_rotated(a.k_format), rests = rotated && is_fine(a, t.sequence, head);
 	const float k_unit = side_unit(a, t.sequence, head, KV_SIDE_K);
 
-	for (uint32_t i = warp; i < 64; i += WARPS) {
-		const uint32_t row = t.first_row + in_unit + i;
-		const size_t at =
-			(size_t)(first + row / a.group) * a.q_heads + head * a.group + row % a.group;
-		float x[D / 32], largest = 0;
+	for (uint32_t i = warp; i < 64; i += WARPS * AT_ONCE) {
+		raw_elements<D> raw[AT_ONCE];
 
-		load_rotated<D>(a.q_dtype, a.q, at * D, row < rows, rotated, room, lane, x);
+		/* Past the end the last again, as anything may be there. */
+		load_raw<D>(a.q_dtype, a.q, lane, raw, [&](uint32_t j) {
+			const uint32_t row = t.first_row + min(in_unit + i + j * WARPS, left - 1);
+
+			return ((size_t)(first + row / a.group) * a.q_heads + head * a.group + row % a.group) * D;
+		});
 #pragma unroll
-		for (int e = 0; e < D / 32; e++)
-			largest = fmaxf(largest, fabsf(x[e]));
-		largest = max_of_warp(largest);
-		/* Magnitudes end up below 2. */
-		const uint32_t exponent = min(max(__float_as_uint(largest) >> 23, 2), 252);
-		const float unit_q = __uint_as_float(exponent << 23),
-			    inverse = __uint_as_float((254 - exponent) << 23);
+		for (uint32_t j = 0; j < AT_ONCE; j++) {
+			float x[D / 32], largest = 0;
 
-		write_row<D>(a, x, a.scale_log2 < 0 ? -inverse : inverse, room, image, 64, i, lane);
-		if (lane == 0)
-			a.q_units[(size_t)unit * ROWS + in_unit + i] =
-				fminf(fmaxf(fabsf(a.scale_log2) * unit_q * k_unit, 1e-30f), 1e30f);
+			elements_of<D>(a.q_dtype, raw[j], x);
+			if (rotated)
+				rotate<D>(room, lane, x);
+#pragma unroll
+			for (int e = 0; e < D / 32; e++)
+				largest = fmaxf(largest, fabsf(x[e]));
+			largest = max_of_warp(largest);
+			/* Magnitudes end up below 2. */
+			const uint32_t exponent = min(max(__float_as_uint(largest) >> 23, 2), 252);
+			const float unit_q = __uint_as_float(exponent << 23),
+				    inverse = copysignf(__uint_as_float((254 - exponent) << 23), a.scale_log2);
+
+			write_row<D>(a, x, inverse, room, a.q_images + image, 64, i + j * WARPS, lane);
+			if (rests)
+				write_row<D, true>(a, x, inverse, room, a.q_rests + image, 64, i + j * WARPS, lane);
+			if (lane == 0)
+				a.q_units[(size_t)unit * ROWS + in_unit + i + j * WARPS] =
+					fminf(fmaxf(fabsf(a.scale_log2) * unit_q * k_unit, 1e-30f), 1e30f);
+		}
 	}
 }
 
-/* One tile of new tokens: K's, or V's. */
+/* A tile of K or V of new tokens: `tokens` columns for tokens from `from` on of the n at `first`; where `halves`, the columns
+ * of the upper half are what the halves of the lower half's keys leave, and of V nothing. */
+template <int D>
+DEVICE void prepare_tile(const extend_args &a, bool v, uint32_t head, uint32_t first, uint32_t from, uint32_t n, uint32_t tokens,
+			 bool halves, float inverse, float *room, uint8_t *tile, uint8_t *to)
+{
+	constexpr int E = D / 32;
+	const bool crossed = format_crossed(a.v_format), rotated = format_rotated(v ? a.v_format : a.k_format);
+	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, columns = halves ? tokens / 2 : tokens;
+
+	for (uint32_t i = warp; i < tokens; i += WARPS * AT_ONCE) {
+		const auto token = [&](uint32_t j) {
+			const uint32_t column = i + j * WARPS;
+
+			return from + token_of_column(crossed, column < columns ? column : column - columns);
+		};
+		raw_elements<D> raw[AT_ONCE];
+
+		load_raw<D>(a.own_dtype, v ? a.v : a.k, lane, raw, [&](uint32_t j) {
+			return (size_t)(first + min(token(j), n - 1)) * (v ? a.v_stride : a.k_stride) + head * D;
+		});
+#pragma unroll
+		for (uint32_t j = 0; j < AT_ONCE; j++) {
+			const uint32_t column = i + j * WARPS;
+			const bool present = token(j) < n && !(v && column >= columns);
+			float x[E];
+
+			elements_of<D>(a.own_dtype, raw[j], x);
+#pragma unroll
+			for (int e = 0; e < E; e++)
+				x[e] = present ? x[e] : 0;
+			if (rotated)
+				rotate<D>(room, lane, x);
+			if (v)
+#pragma unroll
+				for (int e = 0; e < E; e++)
+					*(__half *)(tile + panel_byte(D, v_row(lane * E + e), column)) =
+						half_within(x[e] * inverse);
+			else if (column >= columns)
+				write_row<D, true>(a, x, inverse, room, to, tokens, column, lane);
+			else
+				write_row<D>(a, x, inverse, room, to, tokens, column, lane);
+		}
+	}
+	if (!v)
+		return;
+	__syncthreads();
+	for (uint32_t i = threadIdx.x; i < v_tile_bytes(D, tokens) / 16; i += THREADS)
+		((uint4 *)to)[i] = ((const uint4 *)tile)[i];
+	__syncthreads();
+}
+
+/* `tokens` new tokens: K's tiles, or V's; of what is fine they are smaller. */
 template <int D>
 DEVICE void prepare_own(const extend_args &a, uint32_t block, uint32_t tokens, float *room,
 			uint8_t *tile)
 {
-	constexpr int E = D / 32;
-	const uint32_t image = block / 2, head = image % a.heads, index = image / a.heads;
-	const bool v = block % 2, crossed = format_crossed(a.v_format);
-	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	const uint32_t index = block / 2 / a.heads, head = block / 2 % a.heads;
+	const bool v = block % 2;
 	uint32_t lo = 0, hi = a.sequences;
 
 	while (hi - lo > 1) {
@@ -263,81 +413,65 @@ DEVICE void prepare_own(const extend_args &a, uint32_t block, uint32_t tokens, f
 
 	if (from >= n)
 		return;
+	const bool fine = is_fine(a, lo, head);
+	const uint32_t columns = fine ? FINE_TOKENS : tokens, each = extend_own_tokens(a.k_format, columns, fine);
 	const float inverse = 1 / side_unit(a, lo, head, v ? KV_SIDE_V : KV_SIDE_K);
-	const bool rotated = format_rotated(v ? a.v_format : a.k_format);
+	uint8_t *const images = v ? fine ? a.v_fine : a.v_images : fine ? a.k_fine : a.k_images;
 
-	for (uint32_t column = warp; column < tokens; column += WARPS) {
-		const uint32_t token = from + token_of_column(crossed, column);
-		float x[E];
+	for (uint32_t here = from; here < min(from + tokens, n); here += each) {
+		const size_t image = (size_t)(first / each + lo + here / each) * a.heads + head;
 
-		load_rotated<D>(a.own_dtype, v ? a.v : a.k,
-				(size_t)(first + token) * (v ? a.v_stride : a.k_stride) + head * D,
-				token < n, rotated, room, lane, x);
-		if (!v)
-			write_row<D>(a, x, inverse, room,
-				     a.k_images + (size_t)image * k_tile_bytes(D, tokens), tokens,
-				     column, lane);
-		else
-#pragma unroll
-			for (int e = 0; e < E; e++)
-				*(__half *)(tile + panel_byte(D, v_row(lane * E + e), column)) =
-					half_within(x[e] * inverse);
+		prepare_tile<D>(a, v, head, first, here, n, columns, each < columns, inverse, room, tile,
+				images + image * (v ? v_tile_bytes(D, columns) : k_tile_bytes(D, columns)));
 	}
-	if (!v)
-		return;
-	__syncthreads();
-	uint4 *to = (uint4 *)(a.v_images + (size_t)image * v_tile_bytes(D, tokens));
-
-	for (uint32_t i = threadIdx.x; i < v_tile_bytes(D, tokens) / 16; i += THREADS)
-		to[i] = ((const uint4 *)tile)[i];
 }
 
 template <int D>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 4)
 	images_kernel(const __grid_constant__ extend_args a, uint32_t query_blocks, uint32_t tokens)
 {
 	constexpr uint32_t ROOM = panels_of(D) * 64;
 	__shared__ __align__(16) float rooms[WARPS][ROOM];
 	__shared__ __align__(16) uint8_t tile[v_tile_bytes(D, D <= 128 ? 128 : 64)];
 
-	if (blockIdx.x < query_blocks)
-		prepare_queries<D>(a, blockIdx.x, rooms[threadIdx.x / 32]);
+	if (blockIdx.x == 0)
+		lay_out_line(a, false, extend_rows(D), tokens, tokens);
+	else if (blockIdx.x == 1)
+		lay_out_line(a, true, extend_rows(D), FINE_TOKENS, extend_own_tokens(a.k_format, FINE_TOKENS, true));
+	else if (blockIdx.x < 2 + query_blocks)
+		prepare_queries<D>(a, blockIdx.x - 2, rooms[threadIdx.x / 32]);
 	else
-		prepare_own<D>(a, blockIdx.x - query_blocks, tokens, rooms[threadIdx.x / 32], tile);
+		prepare_own<D>(a, blockIdx.x - 2 - query_blocks, tokens, rooms[threadIdx.x / 32], tile);
 }
 
 template <int D>
-enum status launch_images(const extend_args &a, uint32_t tokens, uint32_t own_tiles, cudaStream_t stream)
+enum status prepare(const extend_args &a, uint32_t tokens, uint32_t own_tiles, cudaStream_t stream)
 {
-	const uint32_t queries = a.tile_count * a.heads * (extend_rows(D) / 64);
+	const uint32_t queries = a.units * (extend_rows(D) / 64);
 
-	launch_kernel(images_kernel<D>, queries + own_tiles * a.heads * 2, THREADS, 0, stream, a, queries, tokens);
+	launch_kernel(bounds_kernel<D>, dim3(BOUND_PARTS, BOUNDS * a.heads, a.sequences), THREADS, 0, stream, a);
+	if (cudaGetLastError() != cudaSuccess)
+		return STATUS_INTERNAL;
+	launch_kernel(images_kernel<D>, 2 + queries + own_tiles * a.heads * 2, THREADS, 0, stream, a, queries, tokens);
 	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
 }
 
 } // namespace
 
-enum status extend_prepare(const extend_args &a, uint32_t d, uint32_t rows, uint32_t tokens,
-			   uint32_t own_tiles, cudaStream_t stream)
+enum status extend_prepare(const extend_args &a, uint32_t d, uint32_t tokens, uint32_t own_tiles, cudaStream_t stream)
 {
-	const uint32_t atom_bytes = side_bytes(a.k_format, d) + side_bytes(a.v_format, d);
-
-	launch_kernel(bounds_kernel, dim3(BOUND_PARTS + 1, 2 * a.heads, a.sequences), THREADS, 0, stream, a, d, atom_bytes, rows,
-		      tokens);
-	if (cudaGetLastError() != cudaSuccess)
-		return STATUS_INTERNAL;
 	switch (d) {
 	case 128:
-		return launch_images<128>(a, tokens, own_tiles, stream);
+		return prepare<128>(a, tokens, own_tiles, stream);
 #ifdef TERRACE_CUDA_ALL
 	case 64:
-		return launch_images<64>(a, tokens, own_tiles, stream);
+		return prepare<64>(a, tokens, own_tiles, stream);
 	case 96:
-		return launch_images<96>(a, tokens, own_tiles, stream);
+		return prepare<96>(a, tokens, own_tiles, stream);
 	case 192:
-		return launch_images<192>(a, tokens, own_tiles, stream);
+		return prepare<192>(a, tokens, own_tiles, stream);
 	case 256:
-		return launch_images<256>(a, tokens, own_tiles, stream);
+		return prepare<256>(a, tokens, own_tiles, stream);
 #endif
 	default:
 		return STATUS_UNSUPPORTED;

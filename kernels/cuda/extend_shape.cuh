@@ -4,8 +4,12 @@
  * A *row* is (query, query head of a KV head); a *row tile* is ROWS rows of one sequence; a *unit* is
  * (row tile, KV head). A *step* is one tile of TOKENS tokens, of the prefix or of the new tokens,
  * against one unit. All steps of all units lie on a line (row tiles in order, heads inside, steps
- * inside), which the CTAs cut in equal stretches; what a CTA has of one unit is a *part*, slot unit +
- * CTA of the workspace.
+ * inside), which the CTAs cut in equal stretches; what a CTA has of one unit is a *part*, with a slot
+ * of the workspace.
+ *
+ * Units whose scores may be so large that fp16 operands would show are *fine*: they lie on a line of
+ * their own, for a kernel whose keys are the codes' values, exact in fp16, with the tokens' scales
+ * applied to scores in float32, and whose rotated queries and new keys are sums of two halves.
  */
 #ifndef TERRACE_KERNELS_CUDA_EXTEND_SHAPE_CUH
 #define TERRACE_KERNELS_CUDA_EXTEND_SHAPE_CUH
@@ -14,17 +18,18 @@
 #include "kernels/cuda/device.cuh"
 
 constexpr uint32_t EXTEND_PART_MIN = 4; /* steps: a cut nearer to a unit's end moves there */
-constexpr uint32_t BOUND_PARTS = 16;
+constexpr uint32_t BOUND_PARTS = 32; /* one a lane */
 constexpr uint32_t NO_TOKENS = 0xffffffffu;
 constexpr float NEVER_SEEN = -1e30f; /* exponent of a row that has seen nothing */
 
-/* A row tile on the line. Tile i of sequence s is entry query_starts[s] * group / ROWS + s + i; entries
- * in between have no steps. */
+/* A unit on a line. Row tile i of sequence s has the entries (query_starts[s] * group / ROWS + s + i) * heads + head; those
+ * in between, and those of the other line, have no steps. */
 struct alignas(16) extend_tile {
 	uint32_t begin; /* of its first step on the line */
 	uint32_t sequence;
 	uint32_t first_row; /* in the sequence */
-	uint32_t steps;     /* of one head */
+	uint32_t steps;
+	uint32_t rank; /* of units with steps on the line */
 };
 
 struct extend_args {
@@ -34,16 +39,18 @@ struct extend_args {
 	size_t k_stride, v_stride;
 	void *out;
 	float *lse;
-	uint32_t *bounds;   /* [sequence][head][side][BOUND_PARTS]: bits of the largest magnitudes that
-			     * tiles could   hold, each of a part of the tokens */
-	extend_tile *tiles; /* one more than there are, for the line's length */
+	uint32_t *bounds;      /* [sequence][head][BOUNDS][BOUND_PARTS]: bits of floats, each of a part of the tokens */
+	extend_tile *lines[2]; /* [fine][unit]; one more than there are, for the line's length */
+	uint32_t *cuts[2];     /* [fine][CTA]: where it begins on its line; one more than there are */
 	uint8_t *q_images, *k_images, *v_images;
+	uint8_t *q_rests, *k_fine, *v_fine; /* of fine units: what queries' halves leave; new tokens */
 	float *q_units; /* [unit][row]: what a row's scores are to be multiplied by, in powers of 2 */
 	float *partials;
 	float2 *sums; /* {exponent, sum} a row of a part */
 	uint64_t layer_at;
 	uint32_t chunk_bytes, block_atoms, block_magic, blocks_stride;
-	uint32_t sequences, tile_count, heads, q_heads, group, ctas;
+	uint32_t sequences, tile_count, units, slots, heads, q_heads, group, ctas;
+	float fine_from; /* a unit is fine if the lengths of its queries and keys multiply to more */
 	enum kv_dtype q_dtype, own_dtype, out_dtype;
 	enum kv_format k_format, v_format;
 	float scale_log2, softcap_log2;
@@ -127,6 +134,24 @@ constexpr uint32_t EXTEND_PRODUCERS = 4,
 constexpr uint32_t EXTEND_THREADS = 32 * EXTEND_PRODUCERS + 128 * EXTEND_GROUPS;
 constexpr uint32_t EXTEND_SHARED = 227 * 1024 - 384; /* less the barriers and parts */
 
+/* What there is to know about the magnitudes of a sequence and head: the largest that tiles of K and V could hold; the length of
+ * the longest query; and of keys the root of the mean square, about, or, unrotated, the largest magnitude. */
+enum extend_bound { BOUND_K, BOUND_V, BOUND_QUERIES, BOUND_KEYS, BOUNDS };
+
+/* Keys whose values fp16 holds as they are need no fine kernel. */
+__host__ __device__ constexpr bool format_fine(int k_format)
+{
+	return format_bits(k_format) < 16;
+}
+
+constexpr uint32_t FINE_TOKENS = 64;
+
+/* New tokens of a tile: where their keys are two halves, these are a row each. */
+__host__ __device__ constexpr uint32_t extend_own_tokens(int k_format, uint32_t tokens, bool fine)
+{
+	return fine && format_rotated(k_format) ? tokens / 2 : tokens;
+}
+
 __host__ __device__ constexpr uint32_t side_bytes(int f, uint32_t d)
 {
 	return 2 * format_bits(f) * d + 16 * format_scale_bytes(f);
@@ -167,9 +192,10 @@ __host__ __device__ constexpr uint32_t ring_bytes(int fk, int fv, uint32_t d, ui
 }
 
 __host__ __device__ constexpr uint32_t extend_bytes(int fk, int fv, uint32_t d, uint32_t tokens,
-						    uint32_t tile_stages, uint32_t ring_stages)
+						    uint32_t tile_stages, uint32_t ring_stages, bool fine = false)
 {
-	return q_image_bytes(d) + tile_stages * (k_tile_bytes(d, tokens) + v_tile_bytes(d, tokens)) +
+	return (fine ? tile_stages * tokens * 4 : 0) + (fine && format_rotated(fk) ? 2 : 1) * q_image_bytes(d) +
+	       tile_stages * (k_tile_bytes(d, tokens) + v_tile_bytes(d, tokens)) +
 	       (tokens / 16 > EXTEND_PRODUCERS ? tokens / 32 : tokens / 16) * ring_stages *
 		       ring_bytes(fk, fv, d, tokens);
 }
@@ -180,30 +206,33 @@ __host__ __device__ constexpr uint32_t extend_tokens(int fk, int fv, uint32_t d)
 }
 
 /* Sizes of one instance, and what is where in its shared memory. */
-template <int FK, int FV, int D> struct extend_shape {
+template <int FK, int FV, int D, bool IS_FINE = false> struct extend_shape {
+	static constexpr bool FINE = IS_FINE, TWO_HALVES = FINE && format_rotated(FK);
 	static constexpr uint32_t ROWS = extend_rows(D), BLOCKS = ROWS / 128;
-	static constexpr uint32_t TOKENS = extend_tokens(FK, FV, D), PANELS = panels_of(D);
+	static constexpr uint32_t TOKENS = FINE ? FINE_TOKENS : extend_tokens(FK, FV, D), PANELS = panels_of(D),
+				  OWN_TOKENS = extend_own_tokens(FK, TOKENS, FINE);
 	static constexpr bool CROSSED = format_crossed(FV);
 	static constexpr uint32_t K_TILE = k_tile_bytes(D, TOKENS), V_TILE = v_tile_bytes(D, TOKENS);
 	static constexpr uint32_t K_SIDE = side_bytes(FK, D), V_SIDE = side_bytes(FV, D);
 	static constexpr uint32_t TILE_STAGES =
-		extend_bytes(FK, FV, D, TOKENS, 2, 1) <= EXTEND_SHARED ? 2 : 1;
+		extend_bytes(FK, FV, D, TOKENS, 2, 1, FINE) <= EXTEND_SHARED ? 2 : 1;
 	static constexpr uint32_t RING_STAGES =
-		extend_bytes(FK, FV, D, TOKENS, TILE_STAGES, 2) <= EXTEND_SHARED ? 2 : 1;
+		extend_bytes(FK, FV, D, TOKENS, TILE_STAGES, 2, FINE) <= EXTEND_SHARED ? 2 : 1;
 	static constexpr uint32_t RING = ring_bytes(FK, FV, D, TOKENS);
 	static constexpr bool BOTH_SIDES =
 		2 * (TOKENS / 32) > EXTEND_PRODUCERS; /* a producer warp decodes K and V */
 	static constexpr uint32_t PAIRS = TOKENS / 32, SIDE_WARPS = PAIRS;
 	static constexpr uint32_t ACTIVE = BOTH_SIDES ? PAIRS : 2 * PAIRS; /* producer warps with work */
 	static constexpr uint32_t QUERY_BLOCK = 64 * 128;                  /* a panel of 64 rows */
-	static constexpr uint32_t Q_AT = 0, K_AT = q_image_bytes(D), V_AT = K_AT + TILE_STAGES * K_TILE,
-				  RING_AT = V_AT + TILE_STAGES * V_TILE,
-				  BARRIERS_AT = RING_AT + ACTIVE * RING_STAGES * RING;
+	static constexpr uint32_t Q_AT = 0, Q_REST_AT = Q_AT + q_image_bytes(D),
+				  K_AT = Q_REST_AT + (TWO_HALVES ? q_image_bytes(D) : 0), V_AT = K_AT + TILE_STAGES * K_TILE,
+				  RING_AT = V_AT + TILE_STAGES * V_TILE, SCALES_AT = RING_AT + ACTIVE * RING_STAGES * RING,
+				  BARRIERS_AT = SCALES_AT + (FINE ? TILE_STAGES * TOKENS * 4 : 0);
 	static constexpr uint32_t K_FULL = 0, K_EMPTY = 2, V_FULL = 4, V_EMPTY = 6, Q_FULL = 8,
 				  Q_EMPTY = 9, RING_FULL = 10,
 				  BARRIERS = RING_FULL + ACTIVE * RING_STAGES;
 	static constexpr uint32_t PARTS_AT = (BARRIERS_AT + BARRIERS * 8 + 15) / 16 * 16;
-	static constexpr uint32_t BYTES = PARTS_AT + EXTEND_GROUPS * 80;
+	static constexpr uint32_t BYTES = PARTS_AT + EXTEND_GROUPS * 96;
 
 	static_assert(BYTES <= 227 * 1024, "shared memory of a multiprocessor");
 	static_assert(K_AT % 1024 == 0 && V_AT % 1024 == 0 && K_TILE % 1024 == 0 && V_TILE % 1024 == 0,
@@ -232,18 +261,50 @@ __host__ __device__ constexpr float magnitude_max(int f)
 				  : 0;
 }
 
+/* The root of the mean square of codes' values, as long as vectors are much like normal numbers. */
+__host__ __device__ constexpr float magnitude_mean(int f)
+{
+	return f == KV_INT4_PTH ? 3.2f : f == KV_TQ4 ? 42 : f == KV_TQ3 ? 51 : f == KV_TQ2 ? 78 : 0;
+}
+
+DEVICE const uint32_t *bounds_of(const extend_args &a, uint32_t sequence, uint32_t head, enum extend_bound which)
+{
+	return a.bounds + ((size_t)(sequence * a.heads + head) * BOUNDS + which) * BOUND_PARTS;
+}
+
+/* By all lanes of a warp. */
+DEVICE uint32_t bound_bits(const extend_args &a, uint32_t sequence, uint32_t head, enum extend_bound which)
+{
+	uint32_t bound = bounds_of(a, sequence, head, which)[threadIdx.x % 32];
+
+#pragma unroll
+	for (int i = 1; i < 32; i *= 2)
+		bound = max(bound, __shfl_xor_sync(ALL_LANES, bound, i));
+	return bound;
+}
+
+/* By all lanes of a warp. */
 DEVICE float side_unit(const extend_args &a, uint32_t sequence, uint32_t head, enum kv_side side)
 {
 	if (format_bits(side == KV_SIDE_K ? a.k_format : a.v_format) == 16)
 		return 1; /* raw values stay as they are */
-	const uint32_t *parts =
-		a.bounds + ((size_t)(sequence * a.heads + head) * 2 + side) * BOUND_PARTS;
-	uint32_t bound = 0;
+	return unit_of(bound_bits(a, sequence, head, side == KV_SIDE_K ? BOUND_K : BOUND_V));
+}
 
-#pragma unroll
-	for (uint32_t i = 0; i < BOUND_PARTS; i++)
-		bound = max(bound, parts[i]);
-	return unit_of(bound);
+/* Whether a sequence's units of a head are fine. */
+DEVICE bool is_fine(const extend_args &a, uint32_t sequence, uint32_t head)
+{
+	const uint32_t *of_queries = bounds_of(a, sequence, head, BOUND_QUERIES), *of_keys = bounds_of(a, sequence, head, BOUND_KEYS);
+	uint32_t queries = 0, keys = 0;
+
+	if (!format_fine(a.k_format))
+		return false;
+#pragma unroll 8
+	for (uint32_t i = 0; i < BOUND_PARTS; i++) {
+		queries = max(queries, of_queries[i]);
+		keys = max(keys, of_keys[i]);
+	}
+	return __uint_as_float(queries) * __uint_as_float(keys) > a.fine_from;
 }
 
 /* Which tokens a unit's queries see, in tiles. */
@@ -271,7 +332,7 @@ DEVICE void see_ranges(const extend_args &a, uint32_t sequence, uint32_t first, 
 
 template <bool ALL = false>
 DEVICE extend_span span_of(const extend_args &a, uint32_t sequence, uint32_t first_row, uint32_t rows,
-			   uint32_t tokens)
+			   uint32_t tokens, uint32_t own_tokens)
 {
 	extend_span s;
 	uint32_t from, from_own, last_own;
@@ -292,24 +353,19 @@ DEVICE extend_span span_of(const extend_args &a, uint32_t sequence, uint32_t fir
 	from = min(from, s.prefix);
 	s.first_tile = from / tokens;
 	s.prefix_steps = from == s.prefix ? 0 : (s.prefix + tokens - 1) / tokens - s.first_tile;
-	s.first_own = from_own / tokens;
-	s.own_steps = last_own / tokens + 1 - s.first_own;
+	s.first_own = from_own / own_tokens;
+	s.own_steps = last_own / own_tokens + 1 - s.first_own;
 	return s;
 }
 
-/* Where CTA `cta` begins on the line, a little moved to spare parts of a few steps. */
-struct extend_place {
-	uint32_t tile, head, step;
-};
-
-DEVICE uint32_t tile_at(const extend_tile *tiles, uint32_t count, uint32_t x)
+DEVICE uint32_t tile_at(const extend_tile *line, uint32_t count, uint32_t x)
 {
 	uint32_t lo = 0, hi = count;
 
 	while (hi - lo > 1) { /* the last whose begin is at most x */
 		const uint32_t middle = (lo + hi) / 2;
 
-		if (tiles[middle].begin <= x)
+		if (line[middle].begin <= x)
 			lo = middle;
 		else
 			hi = middle;
@@ -317,32 +373,31 @@ DEVICE uint32_t tile_at(const extend_tile *tiles, uint32_t count, uint32_t x)
 	return lo;
 }
 
-DEVICE uint32_t cut_of(const extend_args &a, uint32_t cta)
+/* CTAs that have steps: on a line shorter than the CTAs are many, one each. Were more of them to share it, some in the middle
+ * of a unit would have none, and no part there where the merge looks for one. */
+DEVICE uint32_t ctas_of(const extend_args &a, uint32_t length)
 {
-	const uint32_t length = a.tiles[a.tile_count].begin;
-	const uint32_t x = (uint32_t)((uint64_t)length * cta / a.ctas);
-
-	if (x >= length)
-		return length;
-	const extend_tile t = a.tiles[tile_at(a.tiles, a.tile_count, x)];
-	const uint32_t step = (x - t.begin) % t.steps;
-
-	if (step < EXTEND_PART_MIN)
-		return x - step;
-	return t.steps - step < EXTEND_PART_MIN ? x - step + t.steps : x;
+	return min(a.ctas, length);
 }
 
-/* The CTA that has step x. */
-DEVICE uint32_t cta_of(const extend_args &a, uint32_t x)
+/* Where CTA `cta` of those that have steps begins on a line, but for the move. */
+DEVICE uint32_t even_cut(uint32_t length, uint32_t ctas, uint32_t cta)
 {
-	const uint32_t length = a.tiles[a.tile_count].begin;
-	uint32_t cta = min((uint32_t)((uint64_t)x * a.ctas / length), a.ctas - 1);
+	return cta >= ctas ? length : (uint32_t)((uint64_t)length * cta / ctas);
+}
 
-	while (cut_of(a, cta) > x)
-		cta--;
-	while (cut_of(a, cta + 1) <= x)
-		cta++;
-	return cta;
+/* The move of a cut at step x, which is the unit's: to its begin or end, to spare parts of a few steps. */
+DEVICE uint32_t moved_cut(const extend_tile &t, uint32_t x)
+{
+	const uint32_t step = x - t.begin;
+
+	return step < EXTEND_PART_MIN ? t.begin : t.steps - step < EXTEND_PART_MIN ? t.begin + t.steps : x;
+}
+
+/* Of the part that a CTA has of a unit: those of the two lines come from both ends. */
+DEVICE uint32_t slot_of(const extend_args &a, bool fine, const extend_tile &t, uint32_t cta)
+{
+	return fine ? a.slots - 1 - (t.rank + cta) : t.rank + cta;
 }
 
 /* A launcher of the kernel for a pair of formats, instantiated in extend_*.cu; and of the portable one, in extend_portable*.cu. */
@@ -353,8 +408,7 @@ enum status extend_portable(const extend_args &a, uint32_t d, cudaStream_t strea
 
 /* Fills the workspace's bounds, line, queries and tiles of new tokens; adds up the parts
  * (extend_prepare.cu, extend_merge.cu). */
-enum status extend_prepare(const extend_args &a, uint32_t d, uint32_t rows, uint32_t tokens,
-			   uint32_t own_tiles, cudaStream_t stream);
+enum status extend_prepare(const extend_args &a, uint32_t d, uint32_t tokens, uint32_t own_tiles, cudaStream_t stream);
 enum status extend_merge(const extend_args &a, uint32_t d, cudaStream_t stream);
 
 #endif

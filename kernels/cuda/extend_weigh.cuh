@@ -17,32 +17,33 @@ struct extend_part {
 	uint32_t head, unit, from, to;
 	uint32_t first_query[2], last_query[2]; /* of a warpgroup's blocks */
 };
+static_assert(sizeof(extend_part) <= 96, "room in extend_shape");
 
 /* The part that begins at x of the line, and where it ends. */
 template <class S, bool ALL = false>
 DEVICE uint32_t part_at(const extend_args &a, uint32_t x, uint32_t end, extend_part *p)
 {
-	const uint32_t index = tile_at(a.tiles, a.tile_count, x);
+	const extend_tile *line = a.lines[S::FINE];
 
-	p->tile = a.tiles[index];
-	p->head = (x - p->tile.begin) / p->tile.steps;
-	p->from = (x - p->tile.begin) % p->tile.steps;
+	p->unit = tile_at(line, a.units, x);
+	p->tile = line[p->unit];
+	p->head = p->unit % a.heads;
+	p->from = x - p->tile.begin;
 	p->to = min(p->tile.steps, p->from + (end - x));
-	p->unit = index * a.heads + p->head;
-	p->span = span_of<ALL>(a, p->tile.sequence, p->tile.first_row, S::ROWS, S::TOKENS);
+	p->span = span_of<ALL>(a, p->tile.sequence, p->tile.first_row, S::ROWS, S::TOKENS, S::OWN_TOKENS);
 	return x + (p->to - p->from);
 }
 
 /* Where the part that begins at x ends. */
 template <class S> DEVICE uint32_t part_end(const extend_args &a, uint32_t x, uint32_t end)
 {
-	const extend_tile t = a.tiles[tile_at(a.tiles, a.tile_count, x)];
+	const extend_tile *line = a.lines[S::FINE], &t = line[tile_at(line, a.units, x)];
 
-	return min(end, x + t.steps - (x - t.begin) % t.steps);
+	return min(end, t.begin + t.steps);
 }
 
-template <int FK, int FV, int D> struct extend_block {
-	using S = extend_shape<FK, FV, D>;
+template <int FK, int FV, int D, bool FINE = false> struct extend_block {
+	using S = extend_shape<FK, FV, D, FINE>;
 	static constexpr int SCORES = S::TOKENS / 2, SPLIT = D > 128 ? 2 : 1, WIDTH = D / SPLIT;
 	const extend_args &a;
 	uint32_t lane, warp, group; /* the warp's in the group */
@@ -61,7 +62,7 @@ template <int FK, int FV, int D> struct extend_block {
 		const bool own = step >= x.span.prefix_steps;
 		/* Position of the lane's first column; other columns are a constant further on. */
 		const uint32_t first =
-			(own ? prefix + (x.span.first_own + step - x.span.prefix_steps) * S::TOKENS
+			(own ? prefix + (x.span.first_own + step - x.span.prefix_steps) * S::OWN_TOKENS
 			     : (x.span.first_tile + step) * S::TOKENS) +
 			token_of_column(S::CROSSED, 2 * t);
 
@@ -81,6 +82,8 @@ template <int FK, int FV, int D> struct extend_block {
 				low = (int32_t)(from - first);
 				high = own ? (int32_t)(to - first) : high;
 			}
+			if (S::TWO_HALVES && own) /* the other columns are the same tokens' */
+				high = min(high, (int32_t)S::OWN_TOKENS - 1);
 
 #pragma unroll
 			for (uint32_t i = 0; i < SCORES / 2; i++)
@@ -167,11 +170,34 @@ template <int FK, int FV, int D> struct extend_block {
 			seen = x.span.prefix;
 		} else {
 			first = x.span.prefix +
-				(x.span.first_own + step - x.span.prefix_steps) * S::TOKENS;
+				(x.span.first_own + step - x.span.prefix_steps) * S::OWN_TOKENS;
 			seen = x.span.prefix + x.first_query[block] + 1;
 		}
-		return a.plain && first + S::TOKENS <= seen &&
+		return a.plain && first + (step < x.span.prefix_steps ? S::TOKENS : S::OWN_TOKENS) <= seen &&
 		       (a.window == NO_TOKENS || x.span.prefix + x.last_query[block] - first < a.window);
+	}
+
+	/* Scores of a fine tile as the others have them: times the tokens' scales, at `scales` in shared memory; or, of new tokens, the
+	 * two halves' together. */
+	DEVICE void refine(float (&s)[SCORES], bool own, uint32_t scales) const
+	{
+		if (!own) {
+#pragma unroll
+			for (uint32_t i = 0; i < SCORES; i += 4) {
+				const uint2 two = load_shared_8(scales + (2 * i + lane % 4 * 2) * 4);
+
+				s[i] *= __uint_as_float(two.x);
+				s[i + 1] *= __uint_as_float(two.y);
+				s[i + 2] *= __uint_as_float(two.x);
+				s[i + 3] *= __uint_as_float(two.y);
+			}
+		} else if (S::TWO_HALVES) {
+#pragma unroll
+			for (uint32_t i = 0; i < SCORES / 2; i++) {
+				s[i] += s[i + SCORES / 2];
+				s[i + SCORES / 2] = -INFINITY;
+			}
+		}
 	}
 
 	/* Scores become weights, as fragments for V. */
@@ -229,7 +255,7 @@ template <int FK, int FV, int D> struct extend_block {
 	DEVICE void write(const extend_part &x, uint32_t block, const float (&o)[SPLIT][WIDTH / 2],
 			  row_state &r) const
 	{
-		const size_t slot = x.unit + blockIdx.x;
+		const size_t slot = slot_of(a, FINE, x.tile, blockIdx.x);
 		const uint32_t first = (group * S::BLOCKS + block) * 64 + warp * 16 + lane / 4;
 
 #pragma unroll

@@ -28,7 +28,7 @@
  *   output, output_dim   the sum of accumulator `word`, row half r, in the weights' unit; its dim
  * and both:
  *   ROTATED              the vectors are rotated
- *   scales               scales of tokens g and g + 8, `zero` their zero points
+ *   scales               scales of tokens g and g + 8, from the lane's place, `zero` their zero points
  */
 #ifndef TERRACE_KERNELS_CUDA_FRAGMENTS_CUH
 #define TERRACE_KERNELS_CUDA_FRAGMENTS_CUH
@@ -72,17 +72,17 @@ template <int WORDS> DEVICE void load_words(uint32_t at, uint32_t lane, uint32_t
 constexpr float SMALLEST_SCALE = 0x1p-24f;
 
 /* fp16 scales. */
-DEVICE scale_pair half_scales(uint32_t at, uint32_t g)
+DEVICE scale_pair half_scales(uint32_t at)
 {
-	uint32_t x = load_shared_4(at + g * 4);
+	uint32_t x = load_shared_4(at);
 	float2 f = __half22float2(*(const __half2 *)&x);
 
 	return {{f.x, f.y}, {0, 0}};
 }
 
-DEVICE scale_pair half_scales_of_v(uint32_t at, uint32_t g)
+DEVICE scale_pair half_scales_of_v(uint32_t at)
 {
-	const uint32_t x = load_shared_4(at + g * 4);
+	const uint32_t x = load_shared_4(at);
 	const __half2 least = __half2half2(__ushort_as_half(1));
 	const float2 f = __half22float2(__hmax2(*(const __half2 *)&x, least));
 

@@ -113,7 +113,7 @@ template <int HEAD_DIM, class T> struct raw_keys : float_query<T> {
 		return (sum[0][2 * r] + sum[1][2 * r]) + (sum[0][2 * r + 1] + sum[1][2 * r + 1]);
 	}
 
-	static DEVICE scale_pair scales(uint32_t, uint32_t)
+	static DEVICE scale_pair scales(uint32_t)
 	{
 		return {{1, 1}, {0, 0}};
 	}
@@ -123,7 +123,7 @@ template <int HEAD_DIM, class T> struct raw_values : float_weights<T> {
 	static constexpr int D = HEAD_DIM, BITS = 16, SCALE_BYTES = 0;
 	static constexpr bool ROTATED = false;
 
-	static DEVICE scale_pair scales(uint32_t, uint32_t)
+	static DEVICE scale_pair scales(uint32_t)
 	{
 		return {{1, 1}, {0, 0}};
 	}
@@ -219,9 +219,9 @@ template <int HEAD_DIM> struct fp8_keys : float_query<fp16_type>, fp8_codes {
 		return (sum[0][2 * r] + sum[1][2 * r]) + (sum[0][2 * r + 1] + sum[1][2 * r + 1]);
 	}
 
-	static DEVICE scale_pair scales(uint32_t at, uint32_t g)
+	static DEVICE scale_pair scales(uint32_t at)
 	{
-		return half_scales(at, g);
+		return half_scales(at);
 	}
 };
 
@@ -229,9 +229,9 @@ template <int HEAD_DIM> struct fp8_values : float_weights<fp16_type>, fp8_codes 
 	static constexpr int D = HEAD_DIM, BITS = 8, SCALE_BYTES = 2;
 	static constexpr bool ROTATED = false;
 
-	static DEVICE scale_pair scales(uint32_t at, uint32_t g)
+	static DEVICE scale_pair scales(uint32_t at)
 	{
-		return half_scales_of_v(at, g);
+		return half_scales_of_v(at);
 	}
 
 	/* Half a word has tokens 2t and 2t + 8, or 2t + 1 and 2t + 9; so B is put in that order. */

@@ -6,9 +6,9 @@
 
 #include "kernels/cuda/fragments.cuh"
 
-DEVICE scale_pair int4_scales(uint32_t at, uint32_t g)
+DEVICE scale_pair int4_scales(uint32_t at)
 {
-	uint2 x = load_shared_8(at + g * 8);
+	uint2 x = load_shared_8(at);
 
 	return {{__uint_as_float(x.x & ~15u), __uint_as_float(x.y & ~15u)}, {x.x & 15, x.y & 15}};
 }
@@ -74,9 +74,9 @@ template <int HEAD_DIM> struct int4_keys : integer_query {
 		return fmaf(-(float)k.zero[r], query_sum, (float)(high * 256 + low));
 	}
 
-	static DEVICE scale_pair scales(uint32_t at, uint32_t g)
+	static DEVICE scale_pair scales(uint32_t at)
 	{
-		return int4_scales(at, g);
+		return int4_scales(at);
 	}
 };
 
@@ -86,9 +86,9 @@ template <int HEAD_DIM> struct int4_values : integer_weights {
 	 * do. */
 	static constexpr bool ROTATED = true, ZEROS = true;
 
-	static DEVICE scale_pair scales(uint32_t at, uint32_t g)
+	static DEVICE scale_pair scales(uint32_t at)
 	{
-		scale_pair s = int4_scales(at, g);
+		scale_pair s = int4_scales(at);
 
 		s.scale[0] = fmaxf(s.scale[0], SMALLEST_SCALE);
 		s.scale[1] = fmaxf(s.scale[1], SMALLEST_SCALE);

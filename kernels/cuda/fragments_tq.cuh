@@ -38,8 +38,8 @@ template <int BITS> struct tq_codes {
 	static DEVICE void select(uint32_t word, uint32_t signs, uint32_t (&x)[2])
 	{
 		if constexpr (BITS == 3) {
-			x[0] = (word & FIELDS) | ((signs & 0x05050505) * 20 & ~FIELDS);
-			x[1] = (word >> 2 & FIELDS) | ((signs & 0x0a0a0a0a) * 10 & ~FIELDS);
+			x[0] = choose_bits(FIELDS, word, (signs & 0x05050505) * 20);
+			x[1] = choose_bits(FIELDS, word >> 2, (signs & 0x0a0a0a0a) * 10);
 		} else {
 			x[0] = word & FIELDS;
 			x[1] = word >> 2 & FIELDS;
@@ -153,9 +153,9 @@ template <int HEAD_DIM, int CODE_BITS> struct tq_keys : integer_query, tq_codes<
 		return (float)(sum[0][2 * r] * 256 + sum[0][2 * r + 1]) + query_sum;
 	}
 
-	static DEVICE scale_pair scales(uint32_t at, uint32_t g)
+	static DEVICE scale_pair scales(uint32_t at)
 	{
-		return half_scales(at, g);
+		return half_scales(at);
 	}
 };
 
@@ -165,9 +165,9 @@ template <int HEAD_DIM, int CODE_BITS> struct tq_values : integer_weights, tq_co
 	static constexpr int D = HEAD_DIM, BITS = CODE_BITS, SCALE_BYTES = 2;
 	static constexpr bool ROTATED = true;
 
-	static DEVICE scale_pair scales(uint32_t at, uint32_t g)
+	static DEVICE scale_pair scales(uint32_t at)
 	{
-		return half_scales_of_v(at, g);
+		return half_scales_of_v(at);
 	}
 
 	/* Signs of every word of magnitudes, in bits 0 .. 3 of their bytes. */

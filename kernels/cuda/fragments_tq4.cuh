@@ -1,9 +1,10 @@
 /* Operands from tq4's codes: sign and 3 bits of magnitude, values +-(m + 0.5). A code's value less 0.5
  * is m or ~m, a signed byte, which PRMT makes in two tables: one gives m + 1 for codes without the sign
  * and 0 for the others, one gives ~m for codes with the sign and -1 for the others (the selector's top
- * bit replicates the table's sign). Both are multiplied, which the tensor cores do for free, rather
- * than added. Four selectors stand in half a word, so that a register of A has the codes of half a
- * word: for K that is another order of dims, which the query follows.
+ * bit replicates the table's sign). The second is asked with the code's complement, so it stands in
+ * reverse; the complement is a product, for the pipe that looks up is the busiest. Both are multiplied
+ * by the tensor cores rather than added. Four selectors stand in half a word, so that a register of A has
+ * the codes of half a word: for K that is another order of dims, which the query follows.
  */
 #ifndef TERRACE_KERNELS_CUDA_FRAGMENTS_TQ4_CUH
 #define TERRACE_KERNELS_CUDA_FRAGMENTS_TQ4_CUH
@@ -11,8 +12,6 @@
 #include "kernels/cuda/fragments.cuh"
 
 struct tq4_codes {
-	static constexpr uint32_t SIGNS = 0x88888888;
-
 	struct bytes {
 		uint32_t positive[2], negative[2]; /* of the word's lower and upper half */
 	};
@@ -21,17 +20,19 @@ struct tq4_codes {
 	{
 		constexpr uint32_t m0 = 5 | 16 << 8 | 27 << 16 | 39 << 24,
 				   m1 = 52 | 67 << 8 | 86 << 16 | 114 << 24;
-		uint32_t x = w ^ SIGNS;
+		constexpr uint32_t n0 = ~(114u | 86u << 8 | 67u << 16 | 52u << 24),
+				   n1 = ~(39u | 27u << 8 | 16u << 16 | 5u << 24);
+		const uint32_t one = minus_one(), upper = w >> 16;
 
 		return {{permute(m0 + 0x01010101, m1 + 0x01010101, w),
-			 permute(m0 + 0x01010101, m1 + 0x01010101, w >> 16)},
-			{permute(~m0, ~m1, x), permute(~m0, ~m1, x >> 16)}};
+			 permute(m0 + 0x01010101, m1 + 0x01010101, upper)},
+			{permute(n0, n1, complement(w, one)), permute(n0, n1, complement(upper, one))}};
 	}
 };
 
 template <int HEAD_DIM> struct tq4_keys : integer_query, tq4_codes {
 	typedef int32_t sum_type;
-	static constexpr int D = HEAD_DIM, BITS = 4, SCALE_BYTES = 2, SUMS = 2; /* of the two tables */
+	static constexpr int D = HEAD_DIM, BITS = 4, SCALE_BYTES = 2, SUMS = 1;
 	static constexpr bool ROTATED = true;
 
 	static DEVICE uint32_t query_dim(uint32_t s, uint32_t r, uint32_t t, uint32_t i)
@@ -61,7 +62,7 @@ template <int HEAD_DIM> struct tq4_keys : integer_query, tq4_codes {
 
 					mma_ss(sum[n][0], a.positive[h], b.positive[h], c.positive[h],
 					       d.positive[h], b0, b1);
-					mma_ss(sum[n][1], a.negative[h], b.negative[h], c.negative[h],
+					mma_ss(sum[n][0], a.negative[h], b.negative[h], c.negative[h],
 					       d.negative[h], b0, b1);
 				}
 			}
@@ -75,7 +76,7 @@ template <int HEAD_DIM> struct tq4_keys : integer_query, tq4_codes {
 
 				mma_ss(sum[n][0], a.positive[0], b.positive[0], a.positive[1],
 				       b.positive[1], b0, b1);
-				mma_ss(sum[n][1], a.negative[0], b.negative[0], a.negative[1],
+				mma_ss(sum[n][0], a.negative[0], b.negative[0], a.negative[1],
 				       b.negative[1], b0, b1);
 			}
 		}
@@ -87,15 +88,12 @@ template <int HEAD_DIM> struct tq4_keys : integer_query, tq4_codes {
 	static DEVICE float score(const int32_t (&sum)[SUMS][4], int r, float query_sum,
 				  const scale_pair &)
 	{
-		const int32_t high = sum[0][2 * r] + sum[1][2 * r],
-			      low = sum[0][2 * r + 1] + sum[1][2 * r + 1];
-
-		return (float)(high * 256 + low) + query_sum;
+		return (float)(sum[0][2 * r] * 256 + sum[0][2 * r + 1]) + query_sum;
 	}
 
-	static DEVICE scale_pair scales(uint32_t at, uint32_t g)
+	static DEVICE scale_pair scales(uint32_t at)
 	{
-		return half_scales(at, g);
+		return half_scales(at);
 	}
 };
 
@@ -103,9 +101,9 @@ template <int HEAD_DIM> struct tq4_values : integer_weights, tq4_codes {
 	static constexpr int D = HEAD_DIM, BITS = 4, SCALE_BYTES = 2;
 	static constexpr bool ROTATED = true;
 
-	static DEVICE scale_pair scales(uint32_t at, uint32_t g)
+	static DEVICE scale_pair scales(uint32_t at)
 	{
-		return half_scales_of_v(at, g);
+		return half_scales_of_v(at);
 	}
 
 	/* V has two dims by turns in a half word, 8 apart. With registers and tensor cores to spare the

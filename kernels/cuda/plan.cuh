@@ -36,8 +36,16 @@ struct attend_sizes {
 	uint32_t ctas_per_sm, warps, stages;
 	uint32_t meeting;                   /* warps whose results are in shared memory at a time */
 	uint32_t row_stride;                /* floats between columns of a warp's results */
-	uint32_t rows_at, results_at, barriers_at, bytes;
+	uint32_t rows_at, results_at, queries_at, barriers_at, bytes;
 };
+
+/* True if queries come through shared memory, since codes and sums take all registers (16-bit weights have steps
+ * of one atom, and registers to spare). By the copies that carry blocks where the device is `portable`, so not
+ * there. */
+constexpr bool attend_queries_staged(uint32_t columns, uint32_t step_atoms, bool portable)
+{
+	return columns > 4 && step_atoms == 2 && !portable;
+}
 
 /* Bytes between atoms in a stage: bulk copies want to begin and end at lines of 128 bytes as the memory
  * they come from does (attend_feed.cuh). */
@@ -49,7 +57,7 @@ constexpr uint32_t attend_atom_stride(uint32_t atom_bytes)
 /* Sizes with a given number of warps; `stages` is 0 or 1 if they do not fit. */
 constexpr attend_sizes attend_sizes_with(uint32_t ctas, uint32_t warps, uint32_t budget,
 					 uint32_t atom_bytes, uint32_t step_atoms, uint32_t head_dim,
-					 uint32_t columns)
+					 uint32_t columns, bool portable)
 {
 	attend_sizes s = {};
 	const uint32_t stage = step_atoms * attend_atom_stride(atom_bytes);
@@ -62,15 +70,24 @@ constexpr attend_sizes attend_sizes_with(uint32_t ctas, uint32_t warps, uint32_t
 	/* 8 floats more than a row against bank conflicts, in which {max, sum} stand. */
 	s.row_stride = head_dim + 8;
 	const uint32_t rows = columns * head_dim * 4, results = s.meeting * columns * s.row_stride * 4,
-		       rest = rows + results + 128; /* and what is static */
+		       queries = attend_queries_staged(columns, step_atoms, portable) ? rows : 0,
+		       rest = rows + results + queries + 128; /* and what is static */
 
 	s.stages = budget <= rest ? 0 : (budget - rest) / (warps * (stage + 8));
 	s.stages = s.stages > 6 ? 6 : s.stages;
 	s.rows_at = warps * s.stages * stage;
 	s.results_at = s.rows_at + rows;
-	s.barriers_at = s.results_at + results;
+	s.queries_at = s.results_at + results;
+	s.barriers_at = s.queries_at + queries;
 	s.bytes = s.barriers_at + warps * s.stages * 8;
 	return s;
+}
+
+/* True if there are tiles of 16 columns: codes are then decoded once for all of them. Their sums take half of a
+ * lane's registers, which leaves no room for longer vectors, or for queries as floats. */
+constexpr bool wide_tiles(bool integer_k, bool integer_v, uint32_t head_dim)
+{
+	return integer_k && integer_v && head_dim <= 128;
 }
 
 /* The most warps whose rings have two stages at least. 2 CTAs of 8 warps a multiprocessor where 128
@@ -84,13 +101,13 @@ constexpr attend_sizes attend_sizes_of(uint32_t atom_bytes, bool integer_v, bool
 	const uint32_t most =
 		head_dim * columns > 1024 || head_dim > 192 || (many_registers && columns > 4) ? 8 : 12;
 	attend_sizes s = attend_sizes_with(2, 8, portable ? 0 : 113 * 1024, atom_bytes, step, head_dim,
-					   columns);
+					   columns, portable);
 
 	if (s.stages >= 2 && head_dim <= 128 && columns == 4)
 		return s;
 	for (uint32_t warps = most;; warps -= warps > 8 ? 4 : 2) {
 		s = attend_sizes_with(1, warps, (portable ? 99 : 227) * 1024, atom_bytes, step, head_dim,
-				      columns);
+				      columns, portable);
 		if (s.stages >= 2 || warps == 2)
 			return s;
 	}

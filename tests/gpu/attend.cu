@@ -215,7 +215,8 @@ static std::vector<test_case> cases_of(pair_of_formats f)
 		t.push_back({f.k, f.v, 128, 1, 8, 1, 16, data, h, w, {40000}, {}, 0});
 	}
 	for (enum kv_dtype both : {h, b, w})
-		t.push_back({f.k, f.v, 128, 2, 4, 1, 64, PLAIN, both, both, {1000, 2000}, {}, 0});
+		for (uint32_t group : {4, 7, 12})
+			t.push_back({f.k, f.v, 128, 2, group, 1, 64, PLAIN, both, both, {1000, 300}, {}, 0});
 	t.push_back({f.k, f.v, 128, 1, 4, 1, 16, PLAIN, h, w, {131072}, {}, 0});
 	t.push_back({f.k, f.v, 128, 4, 4, 1, 16, PLAIN, h, w, std::vector<uint32_t>(80, 200), {}, 0});
 	t.push_back({f.k, f.v, 128, 4, 4, 1, 16, PLAIN, h, w,

@@ -12,6 +12,7 @@ namespace
 struct extend_shape_of_bench {
 	const char *name;
 	uint32_t q_heads, heads, d, sequences, prefix, own;
+	float sharpness = 1; /* of scores, which are about normal numbers otherwise */
 };
 
 enum { SETS = 2, BLOCK_TOKENS = 16 };
@@ -51,7 +52,7 @@ struct extend_fixture {
 		e.sequences = s.sequences;
 		e.total_queries = s.sequences * s.own;
 		e.q_heads = s.q_heads;
-		e.scale = 1 / sqrtf((float)s.d);
+		e.scale = s.sharpness / sqrtf((float)s.d);
 		e.query_starts = starts.data;
 		e.prefix_tokens = prefixes.data;
 		e.q = q.data;
@@ -144,6 +145,8 @@ void bench_extend(const char *format, const char *shape, cudaStream_t stream)
 		{"2048 over 32k", 32, 8, 128, 1, 32768, 2048},
 		{"8 x 256 over 8k", 32, 8, 128, 8, 8192, 256},
 		{"2048 over 8k", 32, 8, 128, 1, 8192, 2048},
+		{"512 over 32k, sharp", 32, 8, 128, 1, 32768, 512, 4},
+		{"2048 over 32k, sharp", 32, 8, 128, 1, 32768, 2048, 4},
 #ifdef TERRACE_CUDA_ALL
 		{"d 64", 32, 8, 64, 1, 32768, 1024},
 		{"d 96", 32, 8, 96, 1, 32768, 1024},
