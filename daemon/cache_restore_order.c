@@ -1,11 +1,13 @@
 /* The order in which disks give up what earlier runs left: by the time at which a block was put, as its record or header says, or at
  * which anything after it in its chain was put, whichever is later. Whoever stored a block had just used all that is before it, so this
- * is the order of the last uses that left a trace on disk. (Uses alone leave none: a record a use would cost more than it saves.)
+ * is the order of the last uses that left a trace on disk. (Uses alone leave none: a record a use would cost more than it saves.) What a policy
+ * itself remembers of the last use, by the pieces that it has kept, counts before that.
  *
  * The catalog gives blocks in the order of their keys, which is no order at all. What is taken up is noted, and told to the
  * disks' policies anew, coldest first, when all is known and before anything is displaced.
  */
 #include <stdlib.h>
+#include <time.h>
 
 #include "daemon/cache_tier.h"
 #include "store/crash_point.h"
@@ -81,6 +83,34 @@ static bool parents_refresh(struct restored_notes *n)
 	return true;
 }
 
+/* With the lock. */
+static void use_remember(const struct cache *c, struct restored *one, uint64_t unix_ms)
+{
+	const struct rack_slot *s = &one->rack->at[one->slot];
+	uint64_t used_us, age_ms;
+
+	if (!s->block || s->block->node.id != one->id ||
+	    !c->tier->policy->last_use(one->rack->class->policy, c->now_us, one->id, &used_us))
+		return;
+	age_ms = (c->now_us - used_us) / 1000;
+	one->stored_ms = age_ms < unix_ms ? unix_ms - age_ms : 0;
+}
+
+static void uses_remember(struct cache *c, struct restored_notes *n)
+{
+	struct timespec t;
+	uint64_t unix_ms;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	unix_ms = (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+	for (size_t i = 0; c->tier->policy->last_use && i < n->count && !atomic_load(&c->tier->restorer_stop);) {
+		cache_lock(c);
+		for (size_t end = i + ORDER_BLOCKS; i < end && i < n->count; i++)
+			use_remember(c, &n->at[i], unix_ms);
+		cache_unlock(c);
+	}
+}
+
 /* With the lock. Racks last until all is taken up. `used`: those that were used since, which come last; else the others. */
 static void tell(struct cache *c, const struct restored *one, bool used)
 {
@@ -92,7 +122,10 @@ static void tell(struct cache *c, const struct restored *one, bool used)
 
 void restored_order(struct cache *c, struct restored_notes *n)
 {
-	if (!n->count || n->lost || !parents_refresh(n))
+	if (!n->count || n->lost)
+		return;
+	uses_remember(c, n);
+	if (!parents_refresh(n))
 		return; /* for lack of memory they stay in the order of their keys */
 	qsort(n->at, n->count, sizeof(n->at[0]), coldest_first);
 	for (int used = 0; used < 2; used++)

@@ -76,3 +76,15 @@ uint32_t features_step(uint32_t packed, enum feature which)
 
 	return packed >> shifts[which] & ((1u << (next - shifts[which])) - 1);
 }
+
+bool features_are_packed(uint32_t packed)
+{
+	uint32_t all = 0;
+
+	for (int f = 0; f < FEATURES; f++) {
+		if (features_step(packed, (enum feature)f) >= features_steps[f])
+			return false;
+		all |= features_step(packed, (enum feature)f) << shifts[f];
+	}
+	return all == packed;
+}

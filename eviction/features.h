@@ -4,6 +4,7 @@
 #ifndef TERRACE_EVICTION_FEATURES_H
 #define TERRACE_EVICTION_FEATURES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum feature {
@@ -39,6 +40,9 @@ uint32_t features_pack(const struct features *f);
 
 /* Of packed features, one's step, less than features_steps[] of it. */
 uint32_t features_step(uint32_t packed, enum feature which);
+
+/* Whether it is what features_pack() may give. */
+bool features_are_packed(uint32_t packed);
 
 extern const uint8_t features_steps[FEATURES];
 

@@ -8,9 +8,12 @@
  * access than the block behind it in the chain: without it that one is of no use.
  *
  * Two things are done only while they pay. A newcomer of less worth than what would go for it is
- * refused unless what was refused comes back much more often than what was spared by that. And when an
- * LRU cache, followed on the samples, would have missed less or next to nothing, victims are taken by age alone for a while,
- * longer each time.
+ * refused unless what was refused comes back much more often than what was spared by that. And when a cache that goes by a fixed policy, followed
+ * on a share of the blocks (duel.c), hits more, victims are taken by that policy as long as it does; by age alone, too, when an LRU cache would
+ * have missed next to nothing.
+ *
+ * With lru the nodes stay in their lines. s3fifo and sieve have queues of their own: a node goes there when it is inserted or used, and what is left
+ * where nodes were before has not been used since, and goes first.
  */
 #include "eviction/graph.h"
 
@@ -19,21 +22,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "eviction/duel.h"
 #include "eviction/graph_keep.h"
 #include "eviction/hash.h"
-#include "eviction/lines.h"
 #include "eviction/memory.h"
 #include "eviction/queue.h"
+#include "eviction/ranks.h"
+#include "eviction/s3fifo.h"
+#include "eviction/sieve.h"
 
 enum {
 	TICK_US = 500 * 1000,
-	PAIRS = CLASSES * SURVIVAL_BUCKETS,
-	LEVELS = 256,          /* of worth, eight an octave */
-	LEVEL_LEAST = (127 - 26) << 3, /* 2^-26 hits per second */
 	BYPASS_MEMORY = 500,   /* blocks come back, then what they told is halved */
-	DUEL_EVENTS = 2000,    /* samples come back to an LRU cache, then it is compared */
+	LRU_EVENTS = 2000,     /* samples come back, then what an LRU cache missed of them is looked at */
 	BEGIN_TURNOVERS = 3,
-	TRIALS_MAX = 6,        /* doublings of the time by age */
+	NEW_SHARES = 16,       /* of the capacity: when so many new blocks had come, over two turnovers */
 	SAYINGS = 2048,        /* what the model said, by features: a power of two */
 	SAYING_TICKS = 8,      /* for so long */
 };
@@ -42,15 +45,14 @@ enum {
  * is refused is the rest of a chain, which may come back in part only. */
 #define BYPASS_BENEFIT 2.0f
 
-/* The share of what comes back that LRU must miss: of less there is nothing to win, and each trial costs some. */
-#define DUEL_MISSES 0.03f
+/* The share of what comes back that LRU must miss: of less there is nothing to win. */
+#define LRU_MISSES 0.03f
 
 /* Of the request that is being told. */
 struct telling {
 	uint64_t now_us;
 	struct features features;
 	bool known;            /* request() was called */
-	uint32_t there;        /* blocks that hit */
 	uint32_t deepest;      /* remembered */
 	uint64_t deeper_us;    /* the block told last: when, where, which class */
 	uint32_t deeper, deeper_class;
@@ -62,12 +64,22 @@ struct saying {
 	uint16_t tick;         /* 0: none */
 };
 
+/* Nodes that a fixed policy has. */
+struct order {
+	const struct policy_ops *ops;
+	struct policy *policy;
+	uint64_t nodes;
+};
+
 struct policy {
 	struct memory memory;
 	struct survival survival;
-	struct lines lines;
-	uint16_t rank_of[PAIRS], pair_at[PAIRS];
-	uint64_t filled[PAIRS / 64]; /* by rank: the pair may have nodes */
+	struct ranks by_worth, by_age; /* the second only while victims go by it */
+	struct ranked live;
+	struct ranked shadow;          /* of the duel: the graph's own */
+	struct order orders[DUEL_ROWS]; /* those of s3fifo and sieve; the first has `live` */
+	struct duel *duel;
+	enum duel_row row;             /* in force */
 	uint16_t used[CLASSES];      /* the classes that ever had a block */
 	uint32_t used_count;
 	bool is_used[CLASSES];
@@ -76,10 +88,11 @@ struct policy {
 	uint16_t ticks;
 	struct telling telling;
 	float spared_back, refused_back;
-	float own_misses, lru_misses, returns; /* of samples */
-	bool by_age, begins;
-	uint64_t by_age_until; /* `inserted` */
-	uint32_t trials;
+	float lru_misses, returns;   /* of samples */
+	bool misses_little, begins;
+	uint64_t begins_until;       /* `inserted` */
+	uint64_t new_blocks;         /* accesses to what was not there, nor of late */
+	uint32_t new_ms[2 * NEW_SHARES]; /* when there had been capacity / NEW_SHARES more */
 	uint64_t recalled_us;        /* what an earlier run remembered, if it did */
 	bool recalled;
 	struct graph_model model;
@@ -88,127 +101,83 @@ struct policy {
 
 static uint32_t pair_of(uint32_t class, uint32_t bucket)
 {
-	return class * SURVIVAL_BUCKETS + bucket;
+	return ranks_pair(class, bucket);
 }
 
 static float worth_of(const struct policy *p, uint32_t pair)
 {
-	return p->survival.worth[pair / SURVIVAL_BUCKETS][pair % SURVIVAL_BUCKETS];
-}
-
-static uint32_t pair_of_node(const struct policy *p, const struct policy_node *n)
-{
-	return pair_of(lines_class(n), lines_bucket(&p->lines, n));
-}
-
-static void filled_set(struct policy *p, uint32_t pair, bool filled)
-{
-	uint64_t bit = (uint64_t)1 << p->rank_of[pair] % 64;
-
-	if (filled)
-		p->filled[p->rank_of[pair] / 64] |= bit;
-	else
-		p->filled[p->rank_of[pair] / 64] &= ~bit;
-}
-
-static void push(struct policy *p, struct policy_node *n, uint32_t class)
-{
-	lines_push(&p->lines, n, class);
-	filled_set(p, pair_of(class, 0), true);
+	return ranks_worth(&p->survival, pair);
 }
 
 /* ---- every tick ---- */
 
-/* A float's exponent and first mantissa bits are its logarithm in eighths of an octave, near enough. */
-static uint32_t level_of(const struct policy *p, uint32_t pair)
-{
-	float worth = worth_of(p, pair);
-	uint32_t bits;
-
-	if (p->by_age)
-		return SURVIVAL_BUCKETS - 1 - pair % SURVIVAL_BUCKETS;
-	memcpy(&bits, &worth, sizeof(bits));
-	bits >>= 23 - 3;
-	return bits < LEVEL_LEAST ? 0 : bits - LEVEL_LEAST < LEVELS ? bits - LEVEL_LEAST : LEVELS - 1;
-}
-
-/* A counting sort by level; of equals the older first. */
 static void rank(struct policy *p)
 {
-	uint32_t start[LEVELS + 1] = { 0 };
-	uint8_t level[PAIRS];
-
-	for (uint32_t u = 0; u < p->used_count; u++)
-		for (uint32_t i = pair_of(p->used[u], 0); i < pair_of(p->used[u] + 1u, 0); i++) {
-			level[i] = (uint8_t)level_of(p, i);
-			start[level[i] + 1]++;
-		}
-	for (uint32_t l = 0; l < LEVELS; l++)
-		start[l + 1] += start[l];
-	memset(p->filled, 0, sizeof(p->filled));
-	for (uint32_t b = SURVIVAL_BUCKETS; b-- > 0;)
-		for (uint32_t u = 0; u < p->used_count; u++) {
-			uint32_t i = pair_of(p->used[u], b), at = start[level[i]]++;
-
-			p->rank_of[i] = (uint16_t)at;
-			p->pair_at[at] = (uint16_t)i;
-			if (p->lines.line[p->used[u]].filled >> b & 1)
-				filled_set(p, i, true);
-		}
+	ranks_make(&p->by_worth, &p->survival, p->used, p->used_count, false);
+	if (p->row == DUEL_LRU)
+		ranks_make(&p->by_age, &p->survival, p->used, p->used_count, true);
+	p->live.ranks = p->row == DUEL_LRU ? &p->by_age : &p->by_worth;
+	ranked_refill(&p->live);
+	ranked_refill(&p->shadow);
 }
 
-static bool lru_misses_little(const struct policy *p)
+/* By age as long as an LRU cache misses next to nothing. */
+static void look_at_lru(struct policy *p)
 {
-	return p->lru_misses <= DUEL_MISSES * p->returns;
-}
+	const bool little = p->lru_misses <= LRU_MISSES * p->returns;
 
-/* By age at first, until the model is good, or for some turnovers. And while LRU did better: for one turnover of the
- * cache first, twice as long each time that it does again. And as long as LRU misses next to nothing. */
-static void duel_by_age(struct policy *p)
-{
-	p->by_age = lru_misses_little(p) || (p->inserted < p->by_age_until &&
-		    !(p->begins && (p->model_told || hazard_is_good(&p->memory.hazard))));
-	p->begins &= p->by_age;
-	if (!p->by_age) {
-		p->own_misses = p->lru_misses = p->returns = 0;
-	} else if (p->returns > 2 * DUEL_EVENTS) {
-		p->lru_misses /= 2;
-		p->returns /= 2;
-	}
-}
-
-static void duel(struct policy *p)
-{
-	if (p->by_age) {
-		duel_by_age(p);
+	if (p->misses_little ? little && p->returns <= 2 * LRU_EVENTS : p->returns - p->lru_misses < LRU_EVENTS)
 		return;
-	}
-	if (p->returns - p->lru_misses < DUEL_EVENTS)
-		return;
-	if (lru_misses_little(p)) {
-		p->by_age = true;
-	} else if (p->own_misses > p->lru_misses) {
-		p->by_age = true;
-		p->by_age_until = p->inserted + (p->capacity << p->trials);
-		p->trials += p->trials < TRIALS_MAX;
-	} else {
-		p->trials = 0;
-	}
-	p->own_misses /= 2;
+	if (p->misses_little && !little)
+		p->lru_misses = p->returns = 0;
+	p->misses_little = little;
 	p->lru_misses /= 2;
 	p->returns /= 2;
 }
 
+/* A fixed policy at first, until the model is good, or for some turnovers; then the graph's own unless a fixed one is better. */
+static void choose(struct policy *p)
+{
+	const bool knows = p->model_told || hazard_is_good(&p->memory.hazard);
+
+	if (p->misses_little) {
+		p->row = DUEL_LRU;
+	} else if (p->begins && (knows || p->inserted >= p->begins_until)) {
+		p->begins = false;
+		p->row = DUEL_OWN;
+	} else {
+		p->row = duel_choose(p->duel, p->row, p->begins ? DUEL_LRU : DUEL_OWN);
+	}
+}
+
+/* Between ticks, too: a small cache turns over many times in one. */
+static void duel(struct policy *p)
+{
+	const enum duel_row before = p->row;
+
+	look_at_lru(p);
+	choose(p);
+	if (p->row != before)
+		rank(p);
+}
+
 static void tick(struct policy *p, uint64_t now_us)
 {
-	if (now_us - p->ticked_us < TICK_US)
+	if (p->memory.recalled)
+		memory_settle(&p->memory, now_us);
+	if (now_us - p->ticked_us < TICK_US) {
+		if (duel_is_due(p->duel))
+			duel(p);
 		return;
+	}
 	p->ticked_us = now_us;
 	p->ticks = p->ticks < UINT16_MAX ? p->ticks + 1 : 1;
 	memory_advance(&p->memory, now_us);
 	survival_update(&p->survival);
-	lines_advance(&p->lines, now_us);
-	duel(p);
+	lines_advance(&p->live.lines, now_us);
+	lines_advance(&p->shadow.lines, now_us);
+	look_at_lru(p);
+	choose(p);
 	rank(p);
 }
 
@@ -281,7 +250,7 @@ static uint32_t class_in_chain(struct policy *p, uint32_t class, uint32_t positi
 }
 
 /* What bypass and LRU would have been better at is told by blocks that come back. */
-static void judge(struct policy *p, struct record *r, struct memory_access a, bool hit)
+static void judge(struct policy *p, struct record *r, struct memory_access a)
 {
 	p->spared_back += r->spared;
 	p->refused_back += r->refused;
@@ -291,7 +260,6 @@ static void judge(struct policy *p, struct record *r, struct memory_access a, bo
 		p->refused_back /= 2;
 	}
 	p->returns += a.sampled;
-	p->own_misses += a.sampled && !hit;
 	p->lru_misses += a.sampled && !a.lru_hit;
 }
 
@@ -311,6 +279,25 @@ static uint32_t class_at(struct policy *p, uint64_t id, uint32_t features, float
 	return p->model_told ? class_that(p, hazard) : class_of(p, features);
 }
 
+/* As the ghosts of s3fifo: whether fewer than 9/10 of the capacity went from its small queue since the block did, if it did, near enough: as many
+ * new blocks and those that are in that queue have come since its last access. */
+static bool is_again(struct policy *p, const struct record *r, uint64_t now_us)
+{
+	const uint64_t share = p->capacity / NEW_SHARES + 1;
+	uint64_t back = (p->capacity * 9 / 10 + s3fifo_new(p->orders[DUEL_S3FIFO].policy)) / share;
+	uint64_t at = p->new_blocks / share;
+
+	if (!r->uses || (!r->live && !r->again))
+		back = 0;
+	else if (back > 2 * NEW_SHARES - 1)
+		back = 2 * NEW_SHARES - 1;
+	if (back && (int32_t)(r->last_ms - p->new_ms[(at + 2 * NEW_SHARES - back) % (2 * NEW_SHARES)]) >= 0)
+		return true;
+	if (!r->live && ++p->new_blocks % share == 0)
+		p->new_ms[p->new_blocks / share % (2 * NEW_SHARES)] = (uint32_t)(now_us / 1000);
+	return false;
+}
+
 /* An access to a block, whether it is there or not. */
 static struct record *note(struct policy *p, uint64_t id, uint32_t position, struct features known, uint64_t now_us)
 {
@@ -318,7 +305,6 @@ static struct record *note(struct policy *p, uint64_t id, uint32_t position, str
 	struct features f;
 	uint32_t packed;
 	float weight;
-	bool hit;
 
 	if (!r)
 		r = memory_make(&p->memory, id);
@@ -327,10 +313,12 @@ static struct record *note(struct policy *p, uint64_t id, uint32_t position, str
 		r->turn = f.turn;
 	packed = features_pack(&f);
 	weight = weight_of(r, &known);
-	hit = r->live && (!is_told(p, now_us) || position < p->telling.there);
-	judge(p, r, memory_access(&p->memory, r, id, packed, weight, now_us), hit);
+	r->again = is_again(p, r, now_us);
+	judge(p, r, memory_access(&p->memory, r, id, packed, weight, now_us));
 	r->class = class_in_chain(p, class_at(p, id, packed, weight, now_us), position, now_us);
 	r->uses = f.uses;
+	if (duel_follows(p->duel, id))
+		duel_access(p->duel, &(struct policy_event){ .now_us = now_us, .id = id, .position = position });
 	return r;
 }
 
@@ -355,7 +343,7 @@ static void request(struct policy *p, const struct policy_request *r)
 
 	tick(p, r->now_us);
 	memory_prefetch(&p->memory, r->ids, r->count);
-	t->there = t->deepest = 0;
+	t->deepest = 0;
 	for (uint32_t i = 0; i < r->count; i++) {
 		struct record *known = memory_find(&p->memory, r->ids[i]);
 
@@ -364,7 +352,6 @@ static void request(struct policy *p, const struct policy_request *r)
 			deepest = known;
 			t->deepest = i;
 		}
-		t->there += known && known->live && t->there == i;
 	}
 	t->features = (struct features){ .fresh = fresh, .count = r->count, .turn = 1, .hint = r->hint,
 					 .priority = r->priority, .ttl_s = r->ttl_s };
@@ -404,43 +391,100 @@ static uint32_t class_now(struct policy *p, const struct policy_event *e)
 	return r->class;
 }
 
-/* When what moved was used last, if that was in an earlier run. */
-static bool used_before(const struct policy *p, const struct policy_event *e, uint64_t *used_us)
+/* If that was in an earlier run. */
+static bool last_use(const struct policy *p, uint64_t now_us, uint64_t id, uint64_t *used_us)
 {
-	const struct record *r = e->moved && p->recalled ? memory_find(&p->memory, e->id) : NULL;
+	const struct record *r = id && p->recalled ? memory_find(&p->memory, id) : NULL;
 	uint64_t age_us;
 
 	if (!r || (int32_t)((uint32_t)(p->recalled_us / 1000) - r->last_ms) <= 0)
 		return false;
-	age_us = (uint64_t)((uint32_t)(e->now_us / 1000) - r->last_ms) * 1000;
-	*used_us = age_us < e->now_us ? e->now_us - age_us : 0;
+	age_us = (uint64_t)((uint32_t)(now_us / 1000) - r->last_ms) * 1000;
+	*used_us = age_us < now_us ? now_us - age_us : 0;
 	return true;
+}
+
+/* ---- nodes, by the order that has them ---- */
+
+static enum duel_row order_of(const struct policy_node *n)
+{
+	return (enum duel_row)(n->queue >> QUEUE_ORDER_SHIFT);
+}
+
+static bool is_of_lines(enum duel_row row)
+{
+	return row == DUEL_OWN || row == DUEL_LRU;
+}
+
+/* A node that is in no order, to the one in force. */
+static void put(struct policy *p, struct policy_node *n, const struct policy_event *e, bool again)
+{
+	struct order *o = &p->orders[p->row];
+
+	if (p->row == DUEL_S3FIFO)
+		s3fifo_insert(o->policy, n, e, again);
+	else
+		o->ops->insert(o->policy, n, e);
+	n->queue |= (uint32_t)p->row << QUEUE_ORDER_SHIFT;
+	o->nodes++;
+}
+
+static void pull(struct policy *p, struct policy_node *n)
+{
+	const enum duel_row row = order_of(n);
+
+	p->orders[row].nodes--;
+	if (row == DUEL_OWN)
+		lines_pull(&p->live.lines, n);
+	else
+		p->orders[row].ops->remove(p->orders[row].policy, n);
+}
+
+static void push(struct policy *p, struct policy_node *n, uint32_t class)
+{
+	ranked_push(&p->live, n, class);
+	p->orders[DUEL_OWN].nodes++;
 }
 
 static void insert(struct policy *p, struct policy_node *n, const struct policy_event *e)
 {
+	const struct record *r;
 	uint64_t used_us;
 	uint32_t class;
 
 	queue_node_init(n, e);
 	p->inserted++;
 	class = class_now(p, e);
-	if (used_before(p, e, &used_us))
-		filled_set(p, pair_of(class, lines_insert(&p->lines, n, class, used_us)), true);
-	else
+	if (!is_of_lines(p->row)) {
+		r = e->id ? memory_find(&p->memory, e->id) : NULL;
+		put(p, n, e, r && r->again);
+	} else if (e->moved && last_use(p, e->now_us, e->id, &used_us)) {
+		ranked_insert(&p->live, n, class, used_us);
+		p->orders[DUEL_OWN].nodes++;
+	} else {
 		push(p, n, class);
+	}
 }
 
 static void use(struct policy *p, struct policy_node *n, const struct policy_event *e)
 {
-	uint32_t class;
+	uint32_t class, uses;
 
-	queue_note_use(n, e);
 	__builtin_prefetch(n->prev, 1);
 	__builtin_prefetch(n->next, 1);
-	class = class_now(p, e);
-	lines_pull(&p->lines, n);
-	push(p, n, class);
+	class = class_now(p, e); /* before the node's age changes: lines are looked through by the ages at their ends */
+	queue_note_use(n, e);
+	uses = n->uses;
+	if (!is_of_lines(p->row) && order_of(n) == p->row) {
+		p->orders[p->row].ops->use(p->orders[p->row].policy, n, e);
+	} else {
+		pull(p, n);
+		if (is_of_lines(p->row))
+			push(p, n, class);
+		else
+			put(p, n, e, true);
+	}
+	n->uses = uses;
 }
 
 /* Who leaves from the front of a bucket is followed by those behind it: what will be read of them is brought near, of the third its
@@ -449,7 +493,7 @@ static void look_ahead(const struct policy *p, const struct policy_node *n)
 {
 	const struct policy_node *first = n->next, *second = first->next;
 
-	if (!lines_is_front(n))
+	if (order_of(n) != DUEL_OWN || !lines_is_front(n))
 		return;
 	__builtin_prefetch(second->next);
 	memory_prefetch_bucket(&p->memory, second->id);
@@ -461,56 +505,38 @@ static void take_out(struct policy *p, struct policy_node *n)
 	struct record *r = n->id ? memory_find(&p->memory, n->id) : NULL;
 
 	look_ahead(p, n);
-	lines_pull(&p->lines, n);
-	if (r)
+	if (r) {
 		r->live = false;
-}
-
-/* The oldest node of a pair that may go. */
-static struct policy_node *front(struct policy *p, uint32_t pair,
-				 bool (*may)(const struct policy_node *, void *), void *arg, uint32_t *scan)
-{
-	struct policy_node *n = lines_front(&p->lines, pair / SURVIVAL_BUCKETS, pair % SURVIVAL_BUCKETS);
-
-	if (!n)
-		filled_set(p, pair, false);
-	for (; n && *scan > 0; n = lines_next(&p->lines, n)) {
-		--*scan;
-		if (may(n, arg))
-			return n;
+		r->again = order_of(n) != DUEL_S3FIFO || s3fifo_is_new(n);
 	}
-	return NULL;
+	pull(p, n);
 }
 
-/* Of two nodes of one bucket of age. Equally old ones are of one request: its end, of less worth, goes
- * first. */
-static bool older(const struct policy *p, const struct policy_node *a, const struct policy_node *b)
+static struct policy_node *victim_of(struct policy *p, enum duel_row row, bool (*may)(const struct policy_node *, void *), void *arg,
+				     uint32_t scan_max)
 {
-	if (a->last_use_us != b->last_use_us)
-		return a->last_use_us < b->last_use_us;
-	return worth_of(p, pair_of_node(p, a)) < worth_of(p, pair_of_node(p, b));
+	if (!p->orders[row].nodes)
+		return NULL;
+	if (row == DUEL_OWN)
+		return ranked_victim(&p->live, &p->survival, may, arg, scan_max);
+	return p->orders[row].ops->victim(p->orders[row].policy, may, arg, scan_max);
 }
 
-/* By rank; by age, pairs of one bucket rank one after the other, and the oldest of the bucket's fronts
- * is taken. */
-static struct policy_node *victim(struct policy *p, bool (*may)(const struct policy_node *, void *),
-				  void *arg, uint32_t scan_max)
+/* First what is left where nodes were before. */
+static struct policy_node *victim(struct policy *p, bool (*may)(const struct policy_node *, void *), void *arg, uint32_t scan_max)
 {
-	struct policy_node *best = NULL, *n;
+	const enum duel_row now = is_of_lines(p->row) ? DUEL_OWN : p->row;
+	struct policy_node *n = NULL;
 
-	for (uint32_t word = 0; word * 64 < p->used_count * SURVIVAL_BUCKETS; word++)
-		for (uint64_t left = p->filled[word]; left; left &= left - 1) {
-			uint32_t pair = p->pair_at[word * 64 + (uint32_t)__builtin_ctzll(left)];
+	for (enum duel_row row = DUEL_OWN; row < DUEL_ROWS && !n; row++)
+		if (row != now)
+			n = victim_of(p, row, may, arg, scan_max);
+	return n ? n : victim_of(p, now, may, arg, scan_max);
+}
 
-			if (best && lines_bucket(&p->lines, best) != pair % SURVIVAL_BUCKETS)
-				return best;
-			n = front(p, pair, may, arg, &scan_max);
-			if (n && !p->by_age)
-				return n;
-			if (n && (!best || older(p, n, best)))
-				best = n;
-		}
-	return best;
+static bool refuses(const struct policy *p)
+{
+	return p->spared_back * BYPASS_BENEFIT >= p->refused_back;
 }
 
 /* Both are marked whatever is decided, so that it is seen what refusing would earn while it is off. */
@@ -518,24 +544,72 @@ static bool admit(struct policy *p, const struct policy_event *e, const struct p
 {
 	struct record *r, *rival;
 
-	if (e->id == 0 || p->by_age)
+	if (e->id == 0 || p->row != DUEL_OWN || order_of(v) != DUEL_OWN)
 		return true;
 	r = record_of(p, e);
-	if (p->rank_of[pair_of(r->class, 0)] >= p->rank_of[pair_of_node(p, v)])
+	if (p->by_worth.rank_of[pair_of(r->class, 0)] >= p->by_worth.rank_of[ranked_pair(&p->live, v)])
 		return true;
 	r->refused = true;
 	rival = memory_find(&p->memory, v->id);
 	if (rival)
 		rival->spared = true;
-	return p->spared_back * BYPASS_BENEFIT < p->refused_back;
+	return !refuses(p);
 }
+
+/* ---- the duel's shadow of the graph's own: p is the graph itself, which has just noted the request ---- */
+
+static uint32_t shadow_class(const struct policy *p, const struct policy_event *e)
+{
+	const struct record *r = memory_find(&p->memory, e->id);
+
+	return r && p->is_used[r->class] ? r->class : p->used[0];
+}
+
+static void shadow_insert(struct policy *p, struct policy_node *n, const struct policy_event *e)
+{
+	queue_node_init(n, e);
+	ranked_push(&p->shadow, n, shadow_class(p, e));
+}
+
+static void shadow_use(struct policy *p, struct policy_node *n, const struct policy_event *e)
+{
+	queue_note_use(n, e);
+	lines_pull(&p->shadow.lines, n);
+	ranked_push(&p->shadow, n, shadow_class(p, e));
+}
+
+static void shadow_remove(struct policy *p, struct policy_node *n)
+{
+	lines_pull(&p->shadow.lines, n);
+}
+
+static struct policy_node *shadow_victim(struct policy *p, bool (*may)(const struct policy_node *, void *), void *arg, uint32_t scan_max)
+{
+	return ranked_victim(&p->shadow, &p->survival, may, arg, scan_max);
+}
+
+static bool shadow_admit(struct policy *p, const struct policy_event *e, const struct policy_node *v)
+{
+	const uint16_t *rank_of = p->by_worth.rank_of;
+
+	return rank_of[pair_of(shadow_class(p, e), 0)] >= rank_of[ranked_pair(&p->shadow, v)] || !refuses(p);
+}
+
+static const struct policy_ops shadow_own = {
+	.name = "own", .help = "", .insert = shadow_insert, .use = shadow_use, .remove = shadow_remove, .victim = shadow_victim, .admit = shadow_admit,
+};
 
 static void destroy(struct policy *p)
 {
 	if (!p)
 		return;
 	memory_fini(&p->memory);
-	lines_fini(&p->lines);
+	ranked_fini(&p->live);
+	ranked_fini(&p->shadow);
+	duel_destroy(p->duel);
+	for (int row = DUEL_S3FIFO; row < DUEL_ROWS; row++)
+		if (p->orders[row].policy)
+			p->orders[row].ops->destroy(p->orders[row].policy);
 	free(p);
 }
 
@@ -546,15 +620,19 @@ static struct policy *create(uint64_t capacity)
 	if (!p)
 		return NULL;
 	p->capacity = capacity ? capacity : 1;
-	if (!memory_init(&p->memory, p->capacity) || !lines_init(&p->lines, p->capacity)) {
+	p->duel = duel_create(p->capacity, &shadow_own, p);
+	p->orders[DUEL_S3FIFO] = (struct order){ &policy_s3fifo, s3fifo_create_bare(), 0 };
+	p->orders[DUEL_SIEVE] = (struct order){ &policy_sieve, policy_sieve.create(p->capacity), 0 };
+	if (!p->duel || !p->orders[DUEL_S3FIFO].policy || !p->orders[DUEL_SIEVE].policy || !memory_init(&p->memory, p->capacity) ||
+	    !ranked_init(&p->live, p->capacity, &p->by_age) || !ranked_init(&p->shadow, duel_capacity(p->duel), &p->by_worth)) {
 		destroy(p);
 		return NULL;
 	}
 	survival_init(&p->survival);
 	p->ticks = 1;
-	p->by_age = true; /* until something is known */
-	p->begins = true;
-	p->by_age_until = BEGIN_TURNOVERS * p->capacity;
+	p->row = DUEL_LRU; /* until something is known */
+	p->begins = p->misses_little = true;
+	p->begins_until = BEGIN_TURNOVERS * p->capacity;
 	rank(p);
 	return p;
 }
@@ -564,14 +642,22 @@ void graph_set_model(struct policy *p, const struct graph_model *m)
 	p->model = *m;
 }
 
+/* What a fixed policy has stands nowhere by age. */
+static uint32_t pair_of_node(const struct policy *p, const struct policy_node *n, const struct record *r)
+{
+	if (order_of(n) == DUEL_OWN)
+		return ranked_pair(&p->live, n);
+	return pair_of(r ? r->class : 0, survival_bucket(p->ticked_us > n->last_use_us ? p->ticked_us - n->last_use_us : 0));
+}
+
 static void explain(const struct policy *p, const struct policy_node *n, struct policy_explained *out)
 {
 	const struct record *r = n->id ? memory_find(&p->memory, n->id) : NULL;
-	const uint32_t pair = pair_of_node(p, n);
+	const uint32_t pair = pair_of_node(p, n, r);
 
 	*out = (struct policy_explained){ .score = (double)worth_of(p, pair), .unit = "expected hits a second" };
 	out->feature[out->features].name = "by_age";
-	out->feature[out->features++].value = p->by_age;
+	out->feature[out->features++].value = p->row == DUEL_LRU;
 	out->feature[out->features].name = "class";
 	out->feature[out->features++].value = pair / SURVIVAL_BUCKETS;
 	out->feature[out->features].name = "age_bucket";
@@ -592,27 +678,27 @@ static size_t keep(const struct policy *p, uint64_t *cursor, uint8_t out[POLICY_
 {
 	const struct graph_kept k = {
 		.memory = &p->memory, .survival = &p->survival, .used = p->used, .used_count = p->used_count, .now_us = p->ticked_us,
-		.duel = { .spared_back = p->spared_back, .refused_back = p->refused_back, .own_misses = p->own_misses,
-			  .lru_misses = p->lru_misses, .returns = p->returns, .by_age = p->by_age, .begins = p->begins, .trials = p->trials,
-			  .by_age_left = p->by_age_until > p->inserted ? p->by_age_until - p->inserted : 0 },
+		.choice = { .spared_back = p->spared_back, .refused_back = p->refused_back, .lru_misses = p->lru_misses, .returns = p->returns,
+			    .standing = *duel_standing(p->duel), .row = (uint8_t)p->row, .misses_little = p->misses_little, .begins = p->begins,
+			    .begins_left = p->begins_until > p->inserted ? p->begins_until - p->inserted : 0 },
 	};
 
 	return graph_keep_piece(&k, cursor, out);
 }
 
-static void recall_duel(struct policy *p, const struct graph_duel *d)
+static void recall_choice(struct policy *p, const struct graph_choice *c)
 {
-	const uint64_t most = p->capacity << TRIALS_MAX;
+	const uint64_t most = BEGIN_TURNOVERS * p->capacity;
 
-	p->spared_back = d->spared_back;
-	p->refused_back = d->refused_back;
-	p->own_misses = d->own_misses;
-	p->lru_misses = d->lru_misses;
-	p->returns = d->returns;
-	p->by_age = d->by_age;
-	p->begins = d->begins;
-	p->trials = d->trials < TRIALS_MAX ? d->trials : TRIALS_MAX;
-	p->by_age_until = p->inserted + (d->by_age_left < most ? d->by_age_left : most);
+	p->spared_back = c->spared_back;
+	p->refused_back = c->refused_back;
+	p->lru_misses = c->lru_misses;
+	p->returns = c->returns;
+	duel_set_standing(p->duel, &c->standing);
+	p->row = (enum duel_row)c->row;
+	p->misses_little = c->misses_little;
+	p->begins = c->begins;
+	p->begins_until = p->inserted + (c->begins_left < most ? c->begins_left : most);
 }
 
 static bool recall(struct policy *p, uint64_t now_us, uint64_t idle_us, const uint8_t *bytes, size_t size)
@@ -623,11 +709,11 @@ static bool recall(struct policy *p, uint64_t now_us, uint64_t idle_us, const ui
 		return false;
 	p->recalled = true;
 	p->recalled_us = now_us;
-	if (r.has_duel)
-		recall_duel(p, &r.duel);
+	if (r.has_choice)
+		recall_choice(p, &r.choice);
 	for (uint32_t i = 0; i < r.used_count; i++)
 		p->used[p->used_count++] = r.used[i];
-	if (r.has_duel || r.used_count) {
+	if (r.has_choice || r.used_count) {
 		survival_update(&p->survival);
 		rank(p);
 	}
@@ -648,4 +734,5 @@ const struct policy_ops policy_graph = {
 	.explain = explain,
 	.keep = keep,
 	.recall = recall,
+	.last_use = last_use,
 };

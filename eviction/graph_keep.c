@@ -9,21 +9,20 @@
 
 #include "eviction/hash.h"
 
-enum kind { KIND_DUEL, KIND_CELLS, KIND_CLASSES, KIND_BLOCKS, KINDS };
+enum kind { KIND_CHOICE, KIND_CELLS, KIND_CLASSES, KIND_BLOCKS, KINDS };
 
 enum {
-	VERSION = 1,
+	VERSION = 2,
 	BLOCKS_MAX = 1 << 17,
 	BLOCKS_LOOKED_AT = 1 << 12,    /* for a piece */
-	DUEL_BYTES = 7 * 4 + 2 + 4 + 2 + 8 + 3 * 4 * SURVIVAL_BUCKETS,
 	CELL_BYTES = 2 + 2 + 8, OCTAVE_BYTES = 8,
 	CLASS_BYTES = 2 + 2 + 4 * SURVIVAL_BUCKETS,
-	BLOCK_BYTES = 3 * 4 + 2 + 3,
+	BLOCK_BYTES = 3 * 4 + 2 + 4, SAMPLE_BYTES = 4 + 4,
 	SUM_AT = 16,
 };
 
 #define MAGIC 0x4b504754u
-#define SQUARES_FIRST 1.0f
+#define SQUARES_FIRST HAZARD_SQUARES_FIRST
 #define WEIGHT_MAX 1e4f
 #define COUNT_MAX 1e12f
 #define ODDS_LEAST -80.0f          /* beyond, chances are no float */
@@ -31,7 +30,8 @@ enum {
 
 /* What is added to these is to be kept, too. */
 _Static_assert(sizeof(struct hazard_cell) == 8 + 8 * HAZARD_OCTAVES, "CELLS");
-_Static_assert(sizeof(struct hazard) == sizeof(struct hazard_cell) * HAZARD_CELLS + 12 * SURVIVAL_BUCKETS + 8 + 2 * FEATURES + 2, "DUEL");
+_Static_assert(sizeof(struct duel_standing) == 4 + 4 * DUEL_ROWS * (1 + DUEL_ROWS) + 4, "CHOICE");
+_Static_assert(sizeof(struct hazard) == sizeof(struct hazard_cell) * HAZARD_CELLS + 12 * SURVIVAL_BUCKETS + 8 + 2 * FEATURES + 2, "CHOICE");
 _Static_assert(sizeof(struct survival) == CLASSES * (8 * SURVIVAL_BUCKETS + 4 + 1), "CLASSES");
 _Static_assert(HAZARD_OCTAVES <= 16, "the bits of a cell");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are written as they lie in memory");
@@ -108,18 +108,21 @@ uint64_t graph_piece_sum(const uint8_t *bytes, size_t size)
 
 /* ---- out ---- */
 
-static uint32_t put_duel(const struct graph_kept *k, struct writer *w)
+static uint32_t put_choice(const struct graph_kept *k, struct writer *w)
 {
 	const struct hazard *m = &k->memory->hazard;
-	const float floats[] = { k->duel.spared_back, k->duel.refused_back, k->duel.own_misses, k->duel.lru_misses, k->duel.returns,
-				 m->loss, m->base_loss };
-	const uint8_t bytes[] = { k->duel.by_age, k->duel.begins, k->duel.trials, 0 };
+	const struct graph_choice *c = &k->choice;
+	const float floats[] = { c->spared_back, c->refused_back, c->lru_misses, c->returns, c->standing.hits, m->loss, m->base_loss };
+	const uint8_t bytes[] = { c->row, c->misses_little, c->begins, 0 };
 
 	put(w, floats, sizeof(floats));
+	put(w, c->standing.lead, sizeof(c->standing.lead));
+	put(w, c->standing.variance, sizeof(c->standing.variance));
+	put32(w, c->standing.events);
 	put16(w, m->seen);
 	put(w, bytes, sizeof(bytes));
 	put16(w, 0);
-	put(w, &k->duel.by_age_left, 8);
+	put(w, &c->begins_left, 8);
 	put(w, m->hits, sizeof(m->hits));
 	put(w, m->events, sizeof(m->events));
 	for (uint32_t b = 0; b < SURVIVAL_BUCKETS; b++)
@@ -185,7 +188,7 @@ static uint32_t put_blocks(const struct graph_kept *k, uint32_t *next, struct wr
 	uint32_t count = 0;
 
 	put32(w, k->memory->buckets_count);
-	for (uint32_t n = 0; *next < all && n < BLOCKS_LOOKED_AT && POLICY_PIECE_MAX - w->at >= BLOCK_BYTES; n++, ++*next) {
+	for (uint32_t n = 0; *next < all && n < BLOCKS_LOOKED_AT && POLICY_PIECE_MAX - w->at >= BLOCK_BYTES + SAMPLE_BYTES; n++, ++*next) {
 		if (!memory_keep(k->memory, all - 1 - *next, k->now_us, &b))
 			continue;
 		count++;
@@ -193,7 +196,11 @@ static uint32_t put_blocks(const struct graph_kept *k, uint32_t *next, struct wr
 		put32(w, b.bucket);
 		put32(w, b.age_ms);
 		put16(w, b.class);
-		put(w, (uint8_t[]){ b.uses, b.children, b.turn }, 3);
+		put(w, (uint8_t[]){ b.uses, b.children, b.turn, b.flags }, 4);
+		if (b.flags & MEMORY_SAMPLED) {
+			put32(w, b.features);
+			put(w, &b.weight, 4);
+		}
 	}
 	return count;
 }
@@ -231,8 +238,8 @@ size_t graph_keep_piece(const struct graph_kept *k, uint64_t *cursor, uint8_t ou
 		if (at_end(k, kind, next)) {
 			kind++;
 			next = 0;
-		} else if (kind == KIND_DUEL) {
-			count = put_duel(k, &w);
+		} else if (kind == KIND_CHOICE) {
+			count = put_choice(k, &w);
 			next++;
 		} else {
 			count = kind == KIND_CELLS ? put_cells(k, &next, &w) : kind == KIND_CLASSES ? put_classes(k, &next, &w) :
@@ -247,35 +254,42 @@ size_t graph_keep_piece(const struct graph_kept *k, uint64_t *cursor, uint8_t ou
 
 /* ---- in ---- */
 
-static bool get_duel(struct graph_recalled *g, struct reader *r, bool apply)
+static bool get_standing(struct reader *r, struct duel_standing *s)
+{
+	return get_floats(r, s->lead, DUEL_ROWS, -COUNT_MAX, COUNT_MAX) &&
+	       get_floats(r, s->variance[0], DUEL_ROWS * DUEL_ROWS, 0, COUNT_MAX) && get(r, &s->events, 4);
+}
+
+static bool get_choice(struct graph_recalled *g, struct reader *r, bool apply)
 {
 	float floats[5], losses[2], hits[SURVIVAL_BUCKETS], events[SURVIVAL_BUCKETS], base[SURVIVAL_BUCKETS];
 	struct hazard *m = &g->memory->hazard;
-	struct graph_duel d;
+	struct graph_choice c;
 	uint8_t bytes[4];
 	uint16_t seen, none;
 
-	if (!get_floats(r, floats, 5, 0, COUNT_MAX) || !get_floats(r, losses, 2, 0, COUNT_MAX) || !get(r, &seen, 2) ||
-	    !get(r, bytes, 4) || !get(r, &none, 2) || !get(r, &d.by_age_left, 8) || !get_floats(r, hits, SURVIVAL_BUCKETS, 0, COUNT_MAX) ||
-	    !get_floats(r, events, SURVIVAL_BUCKETS, 0, COUNT_MAX) || !get_floats(r, base, SURVIVAL_BUCKETS, ODDS_LEAST, ODDS_MOST))
+	if (!get_floats(r, floats, 5, 0, COUNT_MAX) || !get_floats(r, losses, 2, 0, COUNT_MAX) || !get_standing(r, &c.standing) ||
+	    !get(r, &seen, 2) || !get(r, bytes, 4) || !get(r, &none, 2) || !get(r, &c.begins_left, 8) ||
+	    !get_floats(r, hits, SURVIVAL_BUCKETS, 0, COUNT_MAX) || !get_floats(r, events, SURVIVAL_BUCKETS, 0, COUNT_MAX) ||
+	    !get_floats(r, base, SURVIVAL_BUCKETS, ODDS_LEAST, ODDS_MOST))
 		return false;
-	if (bytes[0] > 1 || bytes[1] > 1 || bytes[3] || none || seen >> FEATURES)
+	if (bytes[0] >= DUEL_ROWS || bytes[1] > 1 || bytes[2] > 1 || bytes[3] || none || seen >> FEATURES)
 		return false;
 	for (uint32_t b = 0; b < SURVIVAL_BUCKETS; b++)
 		if (hits[b] > events[b])
 			return false;
 	if (!apply)
 		return true;
-	d.spared_back = floats[0];
-	d.refused_back = floats[1];
-	d.own_misses = floats[2];
-	d.lru_misses = floats[3];
-	d.returns = floats[4];
-	d.by_age = bytes[0];
-	d.begins = bytes[1];
-	d.trials = bytes[2];
-	g->duel = d;
-	g->has_duel = true;
+	c.spared_back = floats[0];
+	c.refused_back = floats[1];
+	c.lru_misses = floats[2];
+	c.returns = floats[3];
+	c.standing.hits = floats[4];
+	c.row = bytes[0];
+	c.misses_little = bytes[1];
+	c.begins = bytes[2];
+	g->choice = c;
+	g->has_choice = true;
 	m->loss = losses[0];
 	m->base_loss = losses[1];
 	m->seen |= seen;
@@ -329,16 +343,19 @@ static bool get_class(struct graph_recalled *g, struct reader *r, bool apply)
 /* One whose class has not come is left out: it would stand in a line that nobody looks at. */
 static bool get_block(struct graph_recalled *g, struct reader *r, bool apply)
 {
-	struct memory_kept b;
-	uint8_t bytes[3];
+	struct memory_kept b = { .features = 0 };
+	uint8_t bytes[4];
 
-	if (!get(r, &b.tag, 4) || !get(r, &b.bucket, 4) || !get(r, &b.age_ms, 4) || !get(r, &b.class, 2) || !get(r, bytes, 3))
+	if (!get(r, &b.tag, 4) || !get(r, &b.bucket, 4) || !get(r, &b.age_ms, 4) || !get(r, &b.class, 2) || !get(r, bytes, 4))
 		return false;
-	if (b.bucket >= g->memory->buckets_count || b.class >= CLASSES || !bytes[0])
+	if (b.bucket >= g->memory->buckets_count || b.class >= CLASSES || !bytes[0] || bytes[3] >= MEMORY_FLAGS)
+		return false;
+	if (bytes[3] & MEMORY_SAMPLED && (!get(r, &b.features, 4) || !features_are_packed(b.features) || !get_floats(r, &b.weight, 1, 0, 1)))
 		return false;
 	b.uses = bytes[0];
 	b.children = bytes[1];
 	b.turn = bytes[2];
+	b.flags = bytes[3];
 	if (apply && g->is_used[b.class])
 		memory_recall(g->memory, &b, g->now_us, g->idle_us);
 	return true;
@@ -346,10 +363,10 @@ static bool get_block(struct graph_recalled *g, struct reader *r, bool apply)
 
 static bool get_entries(struct graph_recalled *g, struct reader r, uint16_t kind, uint32_t count, bool apply)
 {
-	static bool (*const rows[KINDS])(struct graph_recalled *, struct reader *, bool) = { get_duel, get_cell, get_class, get_block };
+	static bool (*const rows[KINDS])(struct graph_recalled *, struct reader *, bool) = { get_choice, get_cell, get_class, get_block };
 	uint32_t buckets;
 
-	if (kind >= KINDS || (kind == KIND_DUEL && count != 1))
+	if (kind >= KINDS || (kind == KIND_CHOICE && count != 1))
 		return false;
 	if (kind == KIND_BLOCKS && (!get(&r, &buckets, 4) || buckets != g->memory->buckets_count))
 		return false;
@@ -366,7 +383,7 @@ bool graph_recall_piece(struct graph_recalled *g, const uint8_t *bytes, size_t s
 	uint16_t version, kind;
 	uint64_t sum;
 
-	g->has_duel = false;
+	g->has_choice = false;
 	g->used_count = 0;
 	if (size > POLICY_PIECE_MAX || !get(&r, &magic, 4) || !get(&r, &version, 2) || !get(&r, &kind, 2) || !get(&r, &count, 4) ||
 	    !get(&r, &of_shape, 4) || !get(&r, &sum, 8))

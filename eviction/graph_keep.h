@@ -1,15 +1,17 @@
 /* What `graph` has learned, as pieces of bytes for a restart: the model's cells, the classes and what they are worth, how it stands against
- * LRU, and what is remembered of blocks. Each piece has a version, the shape of the model, a check sum and entries of one kind; what is
+ * fixed policies, and what is remembered of blocks. Each piece has a version, the shape of the model, a check sum and entries of one kind; what is
  * not as it must be is refused as a whole.
  *
  * Numbers are little-endian:
  *
  *     u32 "TGPK"  u16 version  u16 kind  u32 entries  u32 shape  u64 sum   then by kind:
- *     DUEL      7 f32 spared_back refused_back own_misses lru_misses returns loss base_loss, u16 seen, u8 by_age begins trials 0,
- *               u64 by_age_left, 32 f32 hits, 32 events, 32 base; of the model: loss, base_loss, seen, hits, events, base
+ *     CHOICE    7 f32 spared_back refused_back lru_misses returns hits loss base_loss, of the duel a f32 lead a row, a variance a row and row, u32 events,
+ *               u16 seen, u8 row misses_little begins 0, u64 begins_left, 32 f32 hits, 32 events, 32 base; of the model: loss, base_loss, seen,
+ *               hits, events, base
  *     CELLS     u16 cell, u16 octaves (bits), f32 any, any_squares, and for each of the octaves f32 at, at_squares
  *     CLASSES   u16 class, u16 told, 32 f32 hazard; in the order in which they came into use
- *     BLOCKS    u32 buckets; then u32 tag, bucket, age_ms, u16 class, u8 uses, children, turn; those made last, the oldest first
+ *     BLOCKS    u32 buckets; then u32 tag, bucket, age_ms, u16 class, u8 uses, children, turn, flags, and of samples u32 features, f32 weight; those
+ *               made last, the oldest first
  */
 #ifndef TERRACE_EVICTION_GRAPH_KEEP_H
 #define TERRACE_EVICTION_GRAPH_KEEP_H
@@ -18,14 +20,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "eviction/duel.h"
 #include "eviction/memory.h"
 #include "eviction/policy.h"
 
-struct graph_duel {
-	float spared_back, refused_back, own_misses, lru_misses, returns;
-	bool by_age, begins;
-	uint8_t trials;
-	uint64_t by_age_left;      /* inserts */
+struct graph_choice {
+	float spared_back, refused_back, lru_misses, returns;
+	struct duel_standing standing;
+	uint8_t row;               /* enum duel_row */
+	bool misses_little, begins;
+	uint64_t begins_left;      /* inserts */
 };
 
 struct graph_kept {
@@ -34,7 +38,7 @@ struct graph_kept {
 	const uint16_t *used;      /* classes, in the order in which they came into use */
 	uint32_t used_count;
 	uint64_t now_us;
-	struct graph_duel duel;
+	struct graph_choice choice;
 };
 
 /* policy_ops.keep. */
@@ -45,8 +49,8 @@ struct graph_recalled {
 	struct survival *survival;
 	bool *is_used;             /* by class */
 	uint64_t now_us, idle_us;
-	struct graph_duel duel;    /* out, if has_duel */
-	bool has_duel;
+	struct graph_choice choice; /* out, if has_choice */
+	bool has_choice;
 	uint16_t used[CLASSES];    /* out: classes that are new */
 	uint32_t used_count;
 };

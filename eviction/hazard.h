@@ -17,6 +17,8 @@ enum {
 };
 
 /* A step of a feature, or two steps of two. */
+#define HAZARD_SQUARES_FIRST 2.0f
+
 struct hazard_cell {
 	float any, any_squares;      /* weight at all ages, and the sum of the squares of its gradients */
 	float at[HAZARD_OCTAVES], at_squares[HAZARD_OCTAVES]; /* the same of the ages of an octave */

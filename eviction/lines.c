@@ -6,7 +6,7 @@
 
 #include "eviction/table.h"
 
-enum { MARK_EVERY = 64, MARKS_MIN = 64, MARKS_MAX = (1 << (32 - LINES_MARK_SHIFT)) - 1 };
+enum { MARK_EVERY = 64, MARKS_MIN = 64, MARKS_MAX = (1 << (QUEUE_ORDER_SHIFT - LINES_MARK_SHIFT)) - 1 };
 
 bool lines_init(struct lines *l, uint64_t capacity)
 {

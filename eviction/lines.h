@@ -16,7 +16,7 @@
 #include "eviction/queue.h"
 #include "eviction/survival.h"
 
-/* policy_node.queue: the class, whether a front[] stands there, and its mark. */
+/* policy_node.queue: the class, whether a front[] stands there, and its mark; its highest bits are 0 (queue.h). */
 enum { LINES_CLASS_BITS = 9, LINES_FRONT = 1 << LINES_CLASS_BITS, LINES_MARK_SHIFT = LINES_CLASS_BITS + 1 };
 
 _Static_assert(CLASSES <= 1 << LINES_CLASS_BITS, "policy_node.queue");

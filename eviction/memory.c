@@ -6,6 +6,7 @@
  */
 #include "eviction/memory.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,6 +25,11 @@ enum {
 	PENDING_MS = 60 * 1000,
 	AGE_MS_MAX = INT32_MAX,   /* 24 days; times are modulo twice that */
 };
+
+/* However many blocks a request has, it is one opinion. */
+#define LESSON_MAX 4.0f
+
+_Static_assert(SAMPLES_MAX < 1 << 17, "record.sample");
 
 bool memory_init(struct memory *m, uint64_t capacity)
 {
@@ -126,7 +132,7 @@ static void lesson_finish(struct memory *m)
 	struct lesson *l = &m->lesson;
 
 	if (l->blocks)
-		hazard_learn(&m->hazard, l->features, l->bucket, l->came, l->weight, l->blocks);
+		hazard_learn(&m->hazard, l->features, l->bucket, l->came, fminf(l->weight, LESSON_MAX), l->blocks);
 	*l = (struct lesson){ 0 };
 }
 
@@ -255,6 +261,12 @@ struct record *memory_make(struct memory *m, uint64_t id)
 	return r;
 }
 
+static uint8_t flags_of(const struct record *r)
+{
+	return (uint8_t)((r->sample ? MEMORY_SAMPLED : 0) | (r->spared ? MEMORY_SPARED : 0) | (r->refused ? MEMORY_REFUSED : 0) |
+			 (r->touched ? MEMORY_TOUCHED : 0) | (r->again ? MEMORY_AGAIN : 0));
+}
+
 bool memory_keep(const struct memory *m, uint32_t back, uint64_t now_us, struct memory_kept *out)
 {
 	const uint32_t last = m->records_used < m->records_max ? m->records_used : m->hand + m->records_max - 1;
@@ -270,13 +282,37 @@ bool memory_keep(const struct memory *m, uint32_t back, uint64_t now_us, struct 
 		end = m->records[end].next;
 	age_ms = (uint32_t)(now_us / 1000) - r->last_ms;
 	*out = (struct memory_kept){ .tag = r->tag, .bucket = end & ~MEMORY_LAST, .age_ms = age_ms > AGE_MS_MAX ? 0 : age_ms, .class = r->class,
-				     .uses = r->uses, .children = r->children, .turn = r->turn };
+				     .uses = r->uses, .children = r->children, .turn = r->turn, .flags = flags_of(r) };
+	if (r->sample) {
+		out->features = m->samples[r->sample].features;
+		out->weight = m->samples[r->sample].weight;
+	}
 	return true;
+}
+
+static bool is_sample(const struct memory *m, uint32_t tag)
+{
+	return (tag >> 8 & (m->sample_every - 1)) == 0;
+}
+
+/* In no order yet: records come in the order in which they were made. */
+static void sample_recall(struct memory *m, struct record *r, const struct memory_kept *kept, uint64_t used_us)
+{
+	const uint32_t i = m->free_sample;
+
+	if (!i || !is_sample(m, r->tag))
+		return;
+	m->free_sample = m->samples[i].younger;
+	m->samples[i] = (struct sample){ .since_us = used_us, .younger = m->recalled, .features = kept->features, .weight = kept->weight,
+					 .teaches = !is_in_all(kept->features) };
+	m->recalled = i;
+	r->sample = i;
 }
 
 void memory_recall(struct memory *m, const struct memory_kept *kept, uint64_t now_us, uint64_t idle_us)
 {
-	const uint64_t age_ms = idle_us / 1000 + kept->age_ms;
+	const uint64_t whole_ms = idle_us / 1000 + kept->age_ms, age_ms = whole_ms < AGE_MS_MAX ? whole_ms : AGE_MS_MAX;
+	struct record *r;
 	uint32_t *bucket = &m->buckets[kept->bucket];
 
 	for (uint32_t i = *bucket ? *bucket : MEMORY_LAST; !(i & MEMORY_LAST); i = m->records[i].next)
@@ -284,17 +320,67 @@ void memory_recall(struct memory *m, const struct memory_kept *kept, uint64_t no
 			return;
 	if (m->records_used == m->records_max)
 		return;
-	m->records[++m->records_used] = (struct record){
-		.tag = kept->tag, .last_ms = (uint32_t)(now_us / 1000) - (uint32_t)(age_ms < AGE_MS_MAX ? age_ms : AGE_MS_MAX), .class = kept->class & ((1 << 9) - 1),
-		.touched = true, .uses = kept->uses, .children = kept->children, .turn = kept->turn,
+	r = &m->records[++m->records_used];
+	*r = (struct record){
+		.tag = kept->tag, .last_ms = (uint32_t)(now_us / 1000) - (uint32_t)age_ms, .class = kept->class & ((1 << 9) - 1),
+		.spared = kept->flags & MEMORY_SPARED, .refused = kept->flags & MEMORY_REFUSED, .touched = kept->flags & MEMORY_TOUCHED,
+		.again = kept->flags & MEMORY_AGAIN, .uses = kept->uses, .children = kept->children, .turn = kept->turn,
 		.next = *bucket ? *bucket : MEMORY_LAST | kept->bucket,
 	};
 	*bucket = m->records_used;
+	if (kept->flags & MEMORY_SAMPLED)
+		sample_recall(m, r, kept, age_ms * 1000 < now_us ? now_us - age_ms * 1000 : 0);
 }
 
-static bool to_sample(const struct memory *m, uint64_t id)
+/* Two lists by age, youngest last, into one. */
+static uint32_t merged(struct memory *m, uint32_t a, uint32_t b)
 {
-	return (hash_mix(id) >> 40 & (m->sample_every - 1)) == 0;
+	uint32_t first = 0, *end = &first;
+
+	while (a && b) {
+		uint32_t *from = m->samples[b].since_us < m->samples[a].since_us ? &b : &a;
+
+		*end = *from;
+		end = &m->samples[*from].younger;
+		*from = *end;
+	}
+	*end = a ? a : b;
+	return first;
+}
+
+/* A merge sort: list[n] is empty or has 2^n samples in order. */
+static uint32_t sorted(struct memory *m, uint32_t unsorted)
+{
+	uint32_t list[32] = { 0 }, all = 0;
+
+	while (unsorted) {
+		uint32_t one = unsorted, n = 0;
+
+		unsorted = m->samples[one].younger;
+		m->samples[one].younger = 0;
+		for (; list[n]; n++) {
+			one = merged(m, list[n], one);
+			list[n] = 0;
+		}
+		list[n] = one;
+	}
+	for (uint32_t n = 0; n < 32; n++)
+		all = merged(m, list[n], all);
+	return all;
+}
+
+void memory_settle(struct memory *m, uint64_t now_us)
+{
+	uint32_t i = sorted(m, m->recalled), younger;
+
+	m->recalled = 0;
+	for (; i; i = younger) {
+		younger = m->samples[i].younger;
+		sample_link(m, i);
+	}
+	for (uint32_t b = 0; b + 1 < SURVIVAL_BUCKETS; b++)
+		while (m->cursor[b] && now_us - m->samples[m->cursor[b]].since_us >= survival_end_us(b))
+			m->cursor[b] = m->samples[m->cursor[b]].younger;
 }
 
 struct memory_access memory_access(struct memory *m, struct record *r, uint64_t id, uint32_t features,
@@ -311,7 +397,7 @@ struct memory_access memory_access(struct memory *m, struct record *r, uint64_t 
 		out.lru_hit = s->in_lru;
 		learn(m, s, survival_bucket(now_us - s->since_us), true);
 		sample_unlink(m, r->sample);
-	} else if (m->free_sample && to_sample(m, id)) {
+	} else if (m->free_sample && is_sample(m, tag_of(hash_mix(id)))) {
 		r->sample = m->free_sample;
 		s = &m->samples[r->sample];
 		m->free_sample = s->younger;

@@ -15,13 +15,14 @@ struct record {
 	uint32_t tag;         /* of the id; with the bucket it is in, nearly all of a hash of it */
 	uint32_t last_ms;     /* of its last access, modulo 2^32 */
 	uint32_t next;        /* in the bucket; MEMORY_LAST and the bucket's number: none */
-	uint32_t sample : 18; /* 0: none */
+	uint32_t sample : 17; /* 0: none */
 	uint32_t class : 9;
 	bool live : 1;        /* in the cache */
 	bool spared : 1;      /* kept, or it would have been, by refusing another */
 	bool refused : 1;     /* that other */
 	bool touched : 1;     /* accessed since the hand passed */
 	bool pending : 1;     /* accessed, and not inserted or used since: see memory_is_pending() */
+	bool again : 1;       /* of what is gone: it may come back as one of s3fifo's ghosts; of the last access: it did */
 	uint8_t uses, children, turn;
 };
 
@@ -55,6 +56,7 @@ struct memory {
 	uint32_t sample_every;       /* a power of two */
 	uint32_t cursor[SURVIVAL_BUCKETS]; /* the oldest sample that has not outgrown the bucket; 0: all have */
 	uint32_t lru_oldest, lru_count, lru_max; /* the LRU cache of the samples */
+	uint32_t recalled;           /* samples of an earlier run that have no place in the ring yet, linked by younger */
 	struct lesson lesson;        /* that the model has not been told yet */
 	struct hazard hazard;
 };
@@ -88,15 +90,23 @@ struct memory_access memory_access(struct memory *m, struct record *r, uint64_t 
 bool memory_is_pending(const struct record *r, uint64_t now_us);
 
 /* What is kept of a record for a restart. */
+enum memory_flag { MEMORY_SAMPLED = 1, MEMORY_SPARED = 2, MEMORY_REFUSED = 4, MEMORY_TOUCHED = 8, MEMORY_AGAIN = 16, MEMORY_FLAGS = 32 };
 struct memory_kept {
 	uint32_t tag, bucket, age_ms;
 	uint16_t class;
 	uint8_t uses, children, turn;
+	uint8_t flags;           /* enum memory_flag */
+	uint32_t features;       /* of what is a sample; else 0 */
+	float weight;
 };
 /* Of the record that was made `back` records before the last; false: there is none, or it was never accessed. */
 bool memory_keep(const struct memory *m, uint32_t back, uint64_t now_us, struct memory_kept *out);
-/* Makes a record of it, idle_us later, unless there is one or no room. The bucket is less than buckets_count, and the class one of the owner's. */
+/* Makes a record of it, idle_us later, unless there is one or no room. The bucket is less than buckets_count, and the class and the features are
+ * the owner's. */
 void memory_recall(struct memory *m, const struct memory_kept *kept, uint64_t now_us, uint64_t idle_us);
+
+/* When all is recalled, before the first access: samples take their places. Whatever outgrew an age before tells nothing again. */
+void memory_settle(struct memory *m, uint64_t now_us);
 
 /* Counts what outgrew its bucket up to now; what is too much for one call, as after a pause, is left to the next ones. */
 void memory_advance(struct memory *m, uint64_t now_us);

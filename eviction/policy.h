@@ -134,6 +134,9 @@ struct policy_ops {
 	/* Takes up a piece, idle_us after it was made, into a policy that was told of nothing yet: all in the order in which they were
 	 * made, some may be missing. False: not one of a policy like this one, of another version, or damaged, and nothing has changed. */
 	bool (*recall)(struct policy *p, uint64_t now_us, uint64_t idle_us, const uint8_t *bytes, size_t size);
+	/* When the block was used last, as far as what was taken up tells: blocks that come back as `moved` are told in that order, the deepest of
+	 * one time first. False: it is not known. The row may be NULL. */
+	bool (*last_use)(const struct policy *p, uint64_t now_us, uint64_t id, uint64_t *used_us);
 };
 
 /* The table, ended by a NULL; and a row by name, or NULL. Any thread. */

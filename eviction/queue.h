@@ -10,6 +10,10 @@
 
 #include "eviction/policy.h"
 
+/* node.queue: its two highest bits are for a policy that has others order its nodes. */
+enum { QUEUE_ORDER_SHIFT = 30 };
+#define QUEUE_ORDER (3u << QUEUE_ORDER_SHIFT)
+
 struct queue {
 	struct policy_node head; /* head.next is the coldest, head.prev the hottest */
 };

@@ -14,16 +14,16 @@
 enum { SMALL_PERCENT = 10, COUNT_MAX = 3, COUNT_TO_MAIN = 2 };
 enum { IN_SMALL, IN_MAIN };
 
-/* node.queue: which queue | count << 1 */
+/* node.queue: which queue | count << 1, and what is not this policy's (queue.h) */
 struct policy {
 	struct queue queues[2];
 	uint64_t lengths[2];
-	struct ghosts *ghosts;
+	struct ghosts *ghosts;  /* NULL: the owner knows what had gone */
 };
 
 static uint32_t count_of(const struct policy_node *n)
 {
-	return n->queue >> 1;
+	return (n->queue & ~QUEUE_ORDER) >> 1;
 }
 
 static void destroy(struct policy *p)
@@ -34,14 +34,23 @@ static void destroy(struct policy *p)
 	free(p);
 }
 
-static struct policy *create(uint64_t capacity)
+struct policy *s3fifo_create_bare(void)
 {
 	struct policy *p = calloc(1, sizeof(*p));
 
+	if (p) {
+		queue_init(&p->queues[IN_SMALL]);
+		queue_init(&p->queues[IN_MAIN]);
+	}
+	return p;
+}
+
+static struct policy *create(uint64_t capacity)
+{
+	struct policy *p = s3fifo_create_bare();
+
 	if (!p)
 		return NULL;
-	queue_init(&p->queues[IN_SMALL]);
-	queue_init(&p->queues[IN_MAIN]);
 	p->ghosts = ghosts_create(capacity - capacity * SMALL_PERCENT / 100);
 	if (!p->ghosts) {
 		destroy(p);
@@ -52,7 +61,7 @@ static struct policy *create(uint64_t capacity)
 
 static void push(struct policy *p, struct policy_node *n, uint32_t which, uint32_t count)
 {
-	n->queue = which | count << 1;
+	n->queue = (n->queue & QUEUE_ORDER) | which | count << 1;
 	queue_push(&p->queues[which], n);
 	p->lengths[which]++;
 }
@@ -63,10 +72,25 @@ static void pull(struct policy *p, struct policy_node *n)
 	queue_unlink(n);
 }
 
-static void insert(struct policy *p, struct policy_node *n, const struct policy_event *e)
+void s3fifo_insert(struct policy *p, struct policy_node *n, const struct policy_event *e, bool again)
 {
 	queue_node_init(n, e);
-	push(p, n, ghosts_take(p->ghosts, e->id) ? IN_MAIN : IN_SMALL, 0);
+	push(p, n, again ? IN_MAIN : IN_SMALL, 0);
+}
+
+uint64_t s3fifo_new(const struct policy *p)
+{
+	return p->lengths[IN_SMALL];
+}
+
+bool s3fifo_is_new(const struct policy_node *n)
+{
+	return (n->queue & 1) == IN_SMALL;
+}
+
+static void insert(struct policy *p, struct policy_node *n, const struct policy_event *e)
+{
+	s3fifo_insert(p, n, e, ghosts_take(p->ghosts, e->id));
 }
 
 static void use(struct policy *p, struct policy_node *n, const struct policy_event *e)
@@ -79,7 +103,7 @@ static void use(struct policy *p, struct policy_node *n, const struct policy_eve
 
 static void take_out(struct policy *p, struct policy_node *n)
 {
-	if ((n->queue & 1) == IN_SMALL)
+	if (p->ghosts && (n->queue & 1) == IN_SMALL)
 		ghosts_add(p->ghosts, n->id);
 	pull(p, n);
 }

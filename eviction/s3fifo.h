@@ -6,4 +6,11 @@
 
 extern const struct policy_ops policy_s3fifo;
 
+/* One that remembers nothing of what had gone: the owner says of each block whether it is back again soon. NULL: no memory. */
+struct policy *s3fifo_create_bare(void);
+/* How many are new, of those that are in. */
+bool s3fifo_is_new(const struct policy_node *n);
+uint64_t s3fifo_new(const struct policy *p);
+void s3fifo_insert(struct policy *p, struct policy_node *n, const struct policy_event *e, bool again);
+
 #endif

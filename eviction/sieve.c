@@ -8,6 +8,8 @@
 
 #include "eviction/queue.h"
 
+#define MARKED 1u /* node.queue */
+
 struct policy {
 	struct queue queue;
 	struct policy_node *hand; /* the next to look at; the queue's head means the oldest */
@@ -39,7 +41,7 @@ static void use(struct policy *p, struct policy_node *n, const struct policy_eve
 {
 	(void)p;
 	queue_note_use(n, e);
-	n->queue = 1;
+	n->queue |= MARKED;
 }
 
 static void take_out(struct policy *p, struct policy_node *n)
@@ -61,9 +63,9 @@ static struct policy_node *victim(struct policy *p, bool (*may)(const struct pol
 
 		if (may(n, arg)) {
 			p->hand = n;
-			if (!n->queue)
+			if (!(n->queue & MARKED))
 				return n;
-			n->queue = 0;
+			n->queue &= ~MARKED;
 			pinned_in_a_row = 0;
 		} else if (n == head->next && pinned_in_a_row++ > 0) {
 			return NULL; /* a whole round of pinned ones */

@@ -11,9 +11,9 @@
 #include "eviction/survival.h"
 
 #ifdef TERRACE_SANITIZED
-enum { FIRST_SIZE = 2, SIZE_STEP = 3 };
+enum { FIRST_SIZE = 2, SIZE_STEP = 3, DELAY_STEP = 3 };
 #else
-enum { FIRST_SIZE = 0, SIZE_STEP = 1 };
+enum { FIRST_SIZE = 0, SIZE_STEP = 1, DELAY_STEP = 1 };
 #endif
 enum { BLOCK = 16, CHAIN = 8 };
 
@@ -28,19 +28,21 @@ static struct features any_features(uint64_t r)
 
 START_TEST(features_stay_in_range)
 {
-	uint32_t seen[FEATURES] = { 0 }, all = 0;
+	uint32_t seen[FEATURES] = { 0 }, all = 0, wrong = 0; /* Check's assertions take longer than what they look at */
 
 	for (uint64_t i = 0; i < 200000; i++) {
 		struct features f = any_features(hash_mix(i));
 		uint32_t packed = features_pack(&f);
 
 		for (int k = 0; k < FEATURES; k++) {
-			ck_assert_uint_lt(features_step(packed, (enum feature)k), features_steps[k]);
-			seen[k] |= 1u << features_step(packed, (enum feature)k);
+			const uint32_t step = features_step(packed, (enum feature)k);
+
+			wrong += step >= features_steps[k];
+			seen[k] |= 1u << step % 32;
 		}
-		ck_assert_uint_eq(features_step(packed, FEATURE_HINT), f.hint);
-		ck_assert_uint_eq(features_step(packed, FEATURE_ROLE), f.role);
+		wrong += features_step(packed, FEATURE_HINT) != f.hint || features_step(packed, FEATURE_ROLE) != f.role;
 	}
+	ck_assert_uint_eq(wrong, 0);
 	for (int k = 0; k < FEATURES; k++) {
 		ck_assert_uint_eq(seen[k], (1u << features_steps[k]) - 1); /* each step is for something */
 		all += features_steps[k];
@@ -602,7 +604,7 @@ START_TEST(what_comes_late_is_of_its_request)
 	trace_init(&t, BLOCK);
 	sessions(&t, true);
 	at_once = rate(&t, "graph", 600);
-	for (size_t i = 0; i < sizeof(delays) / sizeof(delays[0]); i++) {
+	for (size_t i = 0; i < sizeof(delays) / sizeof(delays[0]); i += DELAY_STEP) {
 		late_us = delays[i];
 		ck_assert_int_eq(replay_run(&t, &late, &o, &r), STATUS_OK);
 		ck_assert_double_eq_tol(replay_hit_tokens(&r), at_once, 0.5);

@@ -115,6 +115,8 @@ START_TEST(offline_reaches_the_optimum_where_the_hint_tells)
 	ck_assert_double_gt(rate(&opt), 24);
 	ck_assert_msg(rate(&past) > 0.97 * rate(&opt), "past %.2f, opt %.2f", rate(&past), rate(&opt));
 	ck_assert_msg(rate(&cross) > 0.97 * rate(&opt), "cross %.2f, opt %.2f", rate(&cross), rate(&opt));
+	trace_fini(&t);
+	told_by_hint(&t, 0); /* the opposite of what the online model takes hints to mean at first */
 	o.from = 0;
 	o.to = REQUESTS / OFFLINE_FOLDS; /* what came later helps where nothing came before */
 	ck_assert_int_eq(replay_opt(&t, true, &o, &opt), STATUS_OK);

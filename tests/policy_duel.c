@@ -1,0 +1,378 @@
+/* `graph` and fixed policies: shadows that do what the policies do, the choice between them, and the policy over requests for which a fixed one is the
+ * best, or one after the other: it must come within 3 % of the best of them once it has seen them for a while. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "eviction/duel.h"
+#include "eviction/hash.h"
+#include "eviction/replay.h"
+
+#ifdef TERRACE_SANITIZED
+enum { FIRST_SIZE = 3, SIZE_STEP = 5 };
+#else
+enum { FIRST_SIZE = 0, SIZE_STEP = 1 };
+#endif
+enum { BLOCK = 16, CHAIN = 8, MOST = 64, REQUESTS = 48000, PHASE = 12000 };
+
+/* ---- shadows ---- */
+
+static bool any(const struct policy_node *n, void *arg)
+{
+	(void)n;
+	(void)arg;
+	return true;
+}
+
+static uint64_t popular(uint64_t random, uint64_t count)
+{
+	return (uint64_t)exp((double)(random >> 11) / 9007199254740992.0 * log((double)count));
+}
+
+/* All blocks are followed in a small cache: each shadow hits what the policy itself hits. */
+START_TEST(shadows_are_the_policies)
+{
+	enum { CAPACITY = 200, IDS = 2000, ACCESSES = 3000 };
+	static const char *const names[DUEL_ROWS] = { "fifo", "lru", "s3fifo", "sieve" }; /* some own one */
+	static struct policy_node node[DUEL_ROWS][IDS];
+	struct policy *own = policy_find("fifo")->create(CAPACITY), *p[DUEL_ROWS];
+	struct duel *d = duel_create(CAPACITY, policy_find("fifo"), own);
+	uint32_t used[DUEL_ROWS] = { 0 };
+	double hits[DUEL_ROWS] = { 0 };
+	bool full = false;
+
+	memset(node, 0, sizeof(node));
+	ck_assert_uint_eq(duel_capacity(d), CAPACITY);
+	for (int r = 0; r < DUEL_ROWS; r++)
+		p[r] = policy_find(names[r])->create(CAPACITY);
+	for (uint64_t i = 1; i <= ACCESSES; i++) {
+		const uint64_t id = 1 + (hash_mix(i) % 3 ? popular(hash_mix(i + 1), IDS - 1) : hash_mix(i + 2) % (IDS - 1));
+		const struct policy_event e = { .now_us = i * 1000, .id = id, .tokens = BLOCK };
+		bool hit[DUEL_ROWS];
+
+		ck_assert(duel_follows(d, id));
+		duel_access(d, &e);
+		for (int r = 0; r < DUEL_ROWS; r++) {
+			const struct policy_ops *ops = policy_find(names[r]);
+			struct policy_node *n = &node[r][id];
+
+			hit[r] = n->prev;
+			if (n->prev) {
+				ops->use(p[r], n, &e);
+				continue;
+			}
+			if (used[r]++ == CAPACITY) {
+				used[r]--;
+				ops->remove(p[r], ops->victim(p[r], any, NULL, UINT32_MAX));
+			}
+			ops->insert(p[r], n, &e);
+		}
+		for (int r = 0; full && r < DUEL_ROWS; r++)
+			hits[r] += hit[r];
+		full = full || used[0] == CAPACITY;
+	}
+	duel_access(d, &(struct policy_event){ .now_us = (ACCESSES + 1) * 1000ull, .id = 1 }); /* the last request is over */
+	ck_assert_float_eq(duel_standing(d)->hits, (float)hits[DUEL_OWN]);
+	for (int r = DUEL_LRU; r < DUEL_ROWS; r++) {
+		ck_assert_float_eq(duel_standing(d)->lead[r], (float)(hits[r] - hits[DUEL_OWN]));
+		ck_assert_float_ge(duel_standing(d)->variance[r][DUEL_OWN], fabsf(duel_standing(d)->lead[r]));
+		policy_find(names[r])->destroy(p[r]);
+	}
+	policy_find(names[0])->destroy(p[0]);
+	duel_destroy(d);
+	policy_find("fifo")->destroy(own);
+}
+END_TEST
+
+/* However large the cache is: no more than 1024 blocks a shadow, and the share of the blocks that goes with that. */
+START_TEST(shadows_are_bounded)
+{
+	for (uint64_t capacity = 1; capacity < 1ull << 34; capacity = capacity * 5 + 3) {
+		struct policy *own = policy_find("lru")->create(capacity);
+		struct duel *d = duel_create(capacity, policy_find("lru"), own);
+		uint64_t followed = 0, asked = 1 << 18;
+
+		ck_assert_uint_le(duel_capacity(d), 1024);
+		ck_assert_uint_ge(duel_capacity(d), capacity < 512 ? capacity : 512);
+		for (uint64_t id = 1; id <= asked; id++)
+			followed += duel_follows(d, id);
+		if (asked * duel_capacity(d) / capacity > 100)
+			ck_assert_double_eq_tol((double)followed / (double)asked, (double)duel_capacity(d) / (double)capacity, 0.3 * (double)duel_capacity(d) / (double)capacity);
+		for (uint64_t i = 0; i < 20000; i++)
+			duel_access(d, &(struct policy_event){ .now_us = i / 20, .id = 1 + (hash_mix(i / 20) + i % 17) % 9000 }); /* some twice */
+		for (int r = 0; r < DUEL_ROWS; r++)
+			ck_assert(r != DUEL_LRU || duel_standing(d)->lead[r] == 0); /* lru against lru */
+		duel_destroy(d);
+		policy_find("lru")->destroy(own);
+	}
+}
+END_TEST
+
+/* Another is chosen for more than chance and more than a hundredth; what is chosen stays until it is no better. */
+START_TEST(the_choice_has_hysteresis)
+{
+	static const struct {
+		float lead[DUEL_ROWS], variance;
+		enum duel_row now, rest, chosen;
+	} table[] = {
+		{ { 0, 0, 0, 0 }, 0, DUEL_OWN, DUEL_OWN, DUEL_OWN },
+		{ { 0, 100, 50, 0 }, 100, DUEL_OWN, DUEL_OWN, DUEL_LRU },
+		{ { 0, 100, 50, 0 }, 1200, DUEL_OWN, DUEL_OWN, DUEL_OWN },    /* chance */
+		{ { 0, 9, 5, 0 }, 1, DUEL_OWN, DUEL_OWN, DUEL_OWN },          /* not worth it */
+		{ { 0, 5, 0, 0 }, 1, DUEL_LRU, DUEL_OWN, DUEL_LRU },          /* stays */
+		{ { 0, 0, 0, 0 }, 1, DUEL_LRU, DUEL_OWN, DUEL_OWN },
+		{ { 0, -5, -9, -9 }, 1, DUEL_SIEVE, DUEL_OWN, DUEL_OWN },
+		{ { 0, 50, 60, 500 }, 100, DUEL_LRU, DUEL_OWN, DUEL_SIEVE },
+		{ { 0, 50, 60, 55 }, 100, DUEL_LRU, DUEL_OWN, DUEL_LRU },
+		{ { 0, -500, -400, -600 }, 100, DUEL_LRU, DUEL_LRU, DUEL_S3FIFO }, /* as long as the graph knows nothing, its own is not to be had */
+		{ { 0, -100, -95, -99 }, 100, DUEL_LRU, DUEL_LRU, DUEL_LRU },
+	};
+	struct policy *own = policy_find("lru")->create(10);
+	struct duel *d = duel_create(10, policy_find("lru"), own);
+
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+		struct duel_standing s = { .hits = 1000 };
+
+		memcpy(s.lead, table[i].lead, sizeof(s.lead));
+		for (int a = 0; a < DUEL_ROWS; a++)
+			for (int b = 0; b < DUEL_ROWS; b++)
+				s.variance[a][b] = a == b ? 0 : table[i].variance;
+		duel_set_standing(d, &s);
+		ck_assert_msg(duel_choose(d, table[i].now, table[i].rest) == table[i].chosen, "row %zu", i);
+	}
+	duel_destroy(d);
+	policy_find("lru")->destroy(own);
+}
+END_TEST
+
+/* ---- requests ---- */
+
+static uint64_t next_id, every_us;
+
+static void ask(struct trace *t, uint64_t i, uint64_t chain)
+{
+	const struct trace_request r = { .time_us = i * every_us, .tokens = CHAIN * BLOCK };
+	uint64_t ids[CHAIN];
+
+	for (uint32_t b = 0; b < CHAIN; b++)
+		ids[b] = chain * MOST + b;
+	ck_assert_int_eq(trace_add(t, &r, ids, CHAIN), STATUS_OK);
+}
+
+static void once(struct trace *t, uint64_t i)
+{
+	ask(t, i, 1000000 + next_id++);
+}
+
+static void loop(struct trace *t, uint64_t i)
+{
+	ask(t, i, i % 60);
+}
+
+static void scan(struct trace *t, uint64_t i)
+{
+	if (i % 1000 < 400)
+		once(t, i);
+	else
+		ask(t, i, hash_mix(i) % (1 + hash_mix(i + 1) % 100));
+}
+
+static void flood(struct trace *t, uint64_t i)
+{
+	if (hash_mix(i) % 4)
+		once(t, i);
+	else
+		ask(t, i, hash_mix(i + 7) % 30);
+}
+
+static void favourites(struct trace *t, uint64_t i)
+{
+	ask(t, i, popular(hash_mix(i), 600));
+}
+
+static void favourites_in_a_flood(struct trace *t, uint64_t i)
+{
+	if (hash_mix(i + 9) % 2)
+		once(t, i);
+	else
+		ask(t, i, popular(hash_mix(i), 300));
+}
+
+static uint64_t walk_at;
+
+static void walk(struct trace *t, uint64_t i)
+{
+	walk_at += hash_mix(i) % 31 - 15;
+	ask(t, i, walk_at);
+}
+
+/* Each for a while. */
+static void turns(struct trace *t, uint64_t i)
+{
+	static void (*const phases[])(struct trace *, uint64_t) = { loop, walk, favourites, flood };
+
+	phases[i / PHASE % 4](t, i);
+}
+
+static void make(struct trace *t, void (*next)(struct trace *, uint64_t))
+{
+	trace_init(t, BLOCK);
+	next_id = 0;
+	walk_at = 50000;
+	for (uint64_t i = 0; i < REQUESTS; i++)
+		next(t, i);
+}
+
+static const struct {
+	const char *name;
+	void (*next)(struct trace *, uint64_t);
+} worlds[] = {
+	{ "loop", loop }, { "scan", scan }, { "flood", flood }, { "favourites", favourites },
+	{ "favourites in a flood", favourites_in_a_flood }, { "walk", walk },
+};
+
+static double rate(const struct trace *t, const char *policy, uint64_t capacity, uint32_t from)
+{
+	struct replay_options o = { .capacity = capacity, .from = from };
+	struct replay_result r;
+
+	ck_assert_int_eq(replay_run(t, policy_find(policy), &o, &r), STATUS_OK);
+	return replay_hit_tokens(&r);
+}
+
+static double best_fixed(const struct trace *t, uint64_t capacity, uint32_t from)
+{
+	return fmax(rate(t, "lru", capacity, from), fmax(rate(t, "s3fifo", capacity, from), rate(t, "sieve", capacity, from)));
+}
+
+/* A request a ms, where a cache turns over many times between two refreshes, and one in a quarter of a second. */
+START_TEST(graph_follows_the_best)
+{
+	static const uint64_t sizes[] = { 40, 100, 200, 320, 440 };
+	struct trace t;
+
+	for (every_us = 1000; every_us <= 250 * 1000; every_us *= 250) {
+		make(&t, worlds[_i].next);
+		for (size_t s = FIRST_SIZE; s < sizeof(sizes) / sizeof(sizes[0]); s += SIZE_STEP) {
+			const double best = best_fixed(&t, sizes[s], REQUESTS / 4), lru = rate(&t, "lru", sizes[s], REQUESTS / 4);
+			const double graph = rate(&t, "graph", sizes[s], REQUESTS / 4);
+
+			printf("%s, %llu us, %u: graph %.2f, the best fixed one %.2f\n", worlds[_i].name, (unsigned long long)every_us, (unsigned)sizes[s], graph, best);
+			ck_assert_msg(graph >= 0.96 * best, "%s at %u: graph %.2f, the best fixed one %.2f", worlds[_i].name, (unsigned)sizes[s], graph, best);
+			ck_assert_msg(graph >= 0.97 * lru, "%s at %u: graph %.2f, lru %.2f", worlds[_i].name, (unsigned)sizes[s], graph, lru);
+		}
+		trace_fini(&t);
+	}
+}
+END_TEST
+
+/* Where each phase has another best one, no fixed policy is better over all of them. */
+START_TEST(graph_follows_the_turns)
+{
+	static const uint64_t sizes[] = { 40, 100, 200, 320, 440 };
+	struct trace t;
+
+	for (every_us = 1000; every_us <= 250 * 1000; every_us *= 250) {
+		make(&t, turns);
+		for (size_t s = FIRST_SIZE; s < sizeof(sizes) / sizeof(sizes[0]); s += SIZE_STEP) {
+			const double best = best_fixed(&t, sizes[s], 0), graph = rate(&t, "graph", sizes[s], 0);
+
+			printf("turns, %llu us, %u: graph %.2f, the best fixed one %.2f\n", (unsigned long long)every_us, (unsigned)sizes[s], graph, best);
+			ck_assert_msg(graph >= best, "turns at %u: graph %.2f, the best fixed one %.2f", (unsigned)sizes[s], graph, best);
+		}
+		trace_fini(&t);
+	}
+}
+END_TEST
+
+/* ---- nodes ---- */
+
+static uint64_t pinned;
+
+static bool unpinned(const struct policy_node *n, void *arg)
+{
+	(void)arg;
+	return n->id % 7 != pinned % 7;
+}
+
+/* Through all changes of who orders the nodes: each is in one place, keeps its uses, can be taken out, and comes up as a victim in the end. */
+START_TEST(nodes_go_from_order_to_order)
+{
+	enum { CAPACITY = 320 };
+	const struct policy_ops *ops = policy_find("graph");
+	static struct policy_node node[CAPACITY];
+	static uint32_t uses[CAPACITY];
+	struct policy *p = ops->create(CAPACITY);
+	uint32_t used = 0, changes = 0, orders = 0, last = 0;
+	struct trace t;
+
+	every_us = 1000;
+	make(&t, turns);
+	memset(node, 0, sizeof(node));
+	for (uint32_t i = 0; i < t.request_count; i++) {
+		const struct trace_request *r = &t.requests[i];
+
+		pinned = i;
+		for (uint32_t b = r->count; b-- > 0;) {
+			const struct policy_event e = { .now_us = r->time_us, .id = (uint64_t)t.blocks[r->first + b] + 1, .position = b, .tokens = BLOCK };
+			struct policy_node *n = NULL;
+
+			for (uint32_t k = 0; k < used && !n; k++)
+				n = node[k].prev && node[k].id == e.id ? &node[k] : NULL;
+			if (n) {
+				ops->use(p, n, &e);
+				ck_assert_uint_eq(n->uses, ++uses[n - node]);
+				continue;
+			}
+			if (used < CAPACITY)
+				n = &node[used++];
+			else if (hash_mix(i * CHAIN + b) % 50)
+				n = ops->victim(p, unpinned, NULL, UINT32_MAX);
+			else
+				n = &node[hash_mix(i) % CAPACITY]; /* dies for another reason */
+			ck_assert_ptr_nonnull(n);
+			if (n->prev)
+				ops->remove(p, n);
+			ops->insert(p, n, &e);
+			uses[n - node] = 0;
+			ck_assert_uint_eq(n->id, e.id);
+			changes += n->queue >> 30 != last;
+			last = n->queue >> 30;
+			orders |= 1u << last;
+		}
+	}
+	ck_assert_uint_ge(changes, 3);
+	ck_assert_uint_gt(orders & (orders - 1), 0);
+	for (uint32_t k = 0; k < CAPACITY; k++)
+		ops->remove(p, ops->victim(p, any, NULL, UINT32_MAX));
+	ck_assert_ptr_null(ops->victim(p, any, NULL, UINT32_MAX));
+	for (uint32_t k = 0; k < CAPACITY; k++)
+		ck_assert_ptr_null(node[k].prev);
+	ops->destroy(p);
+	trace_fini(&t);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("policy_duel");
+	TCase *tc = tcase_create("duel");
+	SRunner *runner;
+	int failed;
+
+	tcase_set_timeout(tc, 200);
+	tcase_add_test(tc, shadows_are_the_policies);
+	tcase_add_test(tc, shadows_are_bounded);
+	tcase_add_test(tc, the_choice_has_hysteresis);
+	tcase_add_loop_test(tc, graph_follows_the_best, 0, (int)(sizeof(worlds) / sizeof(worlds[0])));
+	tcase_add_test(tc, graph_follows_the_turns);
+	tcase_add_test(tc, nodes_go_from_order_to_order);
+	suite_add_tcase(suite, tc);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
