@@ -1,8 +1,6 @@
-/* Each weight has its own step size, which falls as it is learned (AdaGrad: Duchi, Hazan and Singer, 2011).
- *
- * Before anything is known the hazard has the shape that what people and agents ask for has: nobody comes back before there was an answer, most
- * do after some seconds to minutes, and the longer it has been the less likely it is. It counts as much as some thousand blocks would, at
- * ages that nobody has reached yet as at all others.
+/* Each weight has its own step size, which falls as it is learned (AdaGrad: Duchi, Hazan and Singer, 2011). At
+ * ages that nobody has reached yet the hazard a bucket stays what it was before: as buckets grow, worth
+ * falls with age, and the order is that of LRU.
  */
 #include "eviction/hazard.h"
 
@@ -13,23 +11,17 @@
 
 #define RATE 0.01f
 #define SQUARES_FIRST HAZARD_SQUARES_FIRST
-#define FIRST_EVENTS 2000.0f   /* the hazard at first counts as so many */
-#define END_FIRST -3.0f        /* log odds: of twenty sessions said to be over one goes on, until it is learned otherwise */
+#define HAZARD_FIRST 0.01f
+#define END_FIRST -3.0f         /* log odds: of twenty sessions said to be over one goes on, until it is learned otherwise */
 #define HAZARD_MIN 1e-6f
 #define HAZARD_MAX 0.95f
-#define BASE_LEAN 1200.0f       /* events that the bucket before counts as */
+#define BASE_LEAN 300.0f        /* events */
 #define LOSS_ENOUGH 300.0f
 #define LOSS_MAX 10000.0f
 #define LOSS_GOOD 0.9f
 #define EVENTS_MAX 4e6f         /* of a bucket, then halved */
 
 enum { ACTIVE_MAX = FEATURES * (FEATURES + 1) / 2 };
-
-/* By bucket of age: the most from 8 s to a minute and a half, before three tenths of it a bucket, after nine. */
-static const float hazard_first[SURVIVAL_BUCKETS] = {
-	3e-4f, 3e-4f, 3e-4f, 3e-4f, 5e-4f, 1.6e-3f, 5.4e-3f, 0.018f, 0.06f, 0.2f, 0.2f, 0.2f, 0.2f, 0.2f, 0.2f, 0.18f,
-	0.162f, 0.146f, 0.131f, 0.118f, 0.106f, 0.096f, 0.086f, 0.077f, 0.07f, 0.063f, 0.056f, 0.051f, 0.046f, 0.041f, 0.037f, 0.033f,
-};
 
 static float log_odds(float p)
 {
@@ -58,7 +50,7 @@ void hazard_init(struct hazard *m)
 	}
 	m->cells[cell_of(m->first[FEATURE_HINT] + POLICY_HINT_END, m->first[FEATURE_HINT] + POLICY_HINT_END)].any = END_FIRST;
 	for (int b = 0; b < SURVIVAL_BUCKETS; b++)
-		m->base[b] = log_odds(hazard_first[b]);
+		m->base[b] = log_odds(HAZARD_FIRST);
 }
 
 /* The cells of these features: a feature that was 0 all the time tells nothing and costs nothing. */
@@ -89,7 +81,7 @@ static float chance(float odds)
 
 static void base_learn(struct hazard *m, uint32_t bucket, bool came, uint32_t blocks)
 {
-	const float before = bucket ? chance(m->base[bucket - 1]) : hazard_first[0];
+	float before = bucket ? chance(m->base[bucket - 1]) : HAZARD_FIRST;
 
 	m->hits[bucket] += came ? (float)blocks : 0;
 	m->events[bucket] += (float)blocks;
@@ -97,8 +89,9 @@ static void base_learn(struct hazard *m, uint32_t bucket, bool came, uint32_t bl
 		m->hits[bucket] /= 2;
 		m->events[bucket] /= 2;
 	}
-	m->base[bucket] = log_odds((m->hits[bucket] + FIRST_EVENTS * hazard_first[bucket] + BASE_LEAN * before) /
-				   (m->events[bucket] + FIRST_EVENTS + BASE_LEAN));
+	m->base[bucket] = log_odds((m->hits[bucket] + BASE_LEAN * before) / (m->events[bucket] + BASE_LEAN));
+	for (uint32_t b = bucket + 1; b < SURVIVAL_BUCKETS && m->events[b] == 0; b++)
+		m->base[b] = m->base[bucket];
 }
 
 /* One step for all blocks that learn the same; the step size falls as if each had made its own. */

@@ -17,7 +17,7 @@ enum {
 };
 
 /* A step of a feature, or two steps of two. */
-#define HAZARD_SQUARES_FIRST 2.0f
+#define HAZARD_SQUARES_FIRST 1.0f
 
 struct hazard_cell {
 	float any, any_squares;      /* weight at all ages, and the sum of the squares of its gradients */

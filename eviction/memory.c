@@ -6,7 +6,6 @@
  */
 #include "eviction/memory.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,9 +24,6 @@ enum {
 	PENDING_MS = 60 * 1000,
 	AGE_MS_MAX = INT32_MAX,   /* 24 days; times are modulo twice that */
 };
-
-/* However many blocks a request has, it is one opinion. */
-#define LESSON_MAX 4.0f
 
 _Static_assert(SAMPLES_MAX < 1 << 17, "record.sample");
 
@@ -132,7 +128,7 @@ static void lesson_finish(struct memory *m)
 	struct lesson *l = &m->lesson;
 
 	if (l->blocks)
-		hazard_learn(&m->hazard, l->features, l->bucket, l->came, fminf(l->weight, LESSON_MAX), l->blocks);
+		hazard_learn(&m->hazard, l->features, l->bucket, l->came, l->weight, l->blocks);
 	*l = (struct lesson){ 0 };
 }
 
