@@ -2,10 +2,12 @@
 add_library(cache_rig STATIC cache_chain.c cache_rig.c cache_rig_disk.c)
 target_link_libraries(cache_rig PUBLIC terrace_cache PkgConfig::CHECK)
 
-set(cache_tests session lookup lease put ghost watch room admin threads model disk disk_compact disk_fault disk_threads spill)
+set(cache_tests session lookup lease put ghost watch room admin threads model disk_compact disk_threads spill)
 foreach(name ${cache_tests})
   terrace_test(cache_${name} LIBS cache_rig)
 endforeach()
+terrace_test(cache_disk LIBS cache_rig DISK)
+terrace_test(cache_disk_fault LIBS cache_rig DISK)
 terrace_test(cache_cost LIBS cache_rig terrace_cache_seed)
 terrace_test(cache_advice LIBS cache_rig)
 terrace_test(cache_advice_graph LIBS cache_rig)
@@ -21,7 +23,7 @@ if(TERRACE_SANITIZE MATCHES thread) # half a minute; its threads are those of ca
   set_tests_properties(cache_tiers PROPERTIES LABELS long)
 endif()
 # liburcu is not instrumented.
-foreach(name ${cache_tests} cost advice advice_graph explain learned tiers trace)
+foreach(name ${cache_tests} disk disk_fault cost advice advice_graph explain learned tiers trace)
   set_tests_properties(cache_${name} PROPERTIES ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1")
 endforeach()
 

@@ -67,7 +67,7 @@ struct rig_disks {
 	char root[64], folder[2][96], catalog[96];
 	struct cache_disk_options disk[2];
 };
-/* `disks` (1 or 2) of `slots` slots each; base: a folder, NULL for /tmp. */
+/* `disks` (1 or 2) of `slots` slots each; base: a folder, NULL for TMPDIR or /tmp. */
 void rig_disks_make(struct rig_disks *d, const char *base, uint32_t disks, uint32_t slots);
 void rig_disks_remove(struct rig_disks *d);
 /* rig_options with them; the slab is an eighth of a disk. */
@@ -77,7 +77,7 @@ void rig_restored(struct rig *r);
 /* The same until nothing is on its way between the tiers. */
 void rig_quiet(struct rig *r);
 
-/* Calls that wait, until they answer something else than BUSY; fails the test after ten seconds. */
+/* Calls that wait, until they answer something else than BUSY; fails the test after a minute. */
 enum status rig_lease_wait(struct rig *r, uint64_t first, uint32_t count, bool all, struct cache_place *places,
 			   struct cache_leased *out);
 /* The same of any keys, the longest prefix. */

@@ -14,8 +14,10 @@
 
 void rig_disks_make(struct rig_disks *d, const char *base, uint32_t disks, uint32_t slots)
 {
+	const char *tmp = getenv("TMPDIR");
+
 	memset(d, 0, sizeof(*d));
-	snprintf(d->root, sizeof(d->root), "%s/terrace-test-XXXXXX", base ? base : "/tmp");
+	snprintf(d->root, sizeof(d->root), "%s/terrace-test-XXXXXX", base ? base : tmp ? tmp : "/tmp");
 	ck_assert_ptr_nonnull(mkdtemp(d->root));
 	snprintf(d->catalog, sizeof(d->catalog), "%s/catalog", d->root);
 	for (uint32_t i = 0; i < disks; i++) {
@@ -63,7 +65,7 @@ static uint64_t clock_ms(void)
 /* The background of the daemon, once. */
 static void background(struct rig *r, uint64_t began_ms)
 {
-	ck_assert_msg(clock_ms() - began_ms < 10000, "ten seconds have passed");
+	ck_assert_msg(clock_ms() - began_ms < 60000, "a minute has passed");
 	if (!r->served)
 		rig_tick(r->c, r->now);
 	nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);

@@ -69,13 +69,13 @@ else()
 endif()
 add_test(NAME endurance COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fault/test_endurance.py
          $<TARGET_FILE:terraced> $<TARGET_FILE:storm> ${ENDURANCE_SECONDS} ${ENDURANCE_WITHOUT})
-set_tests_properties(endurance PROPERTIES TIMEOUT 600)
+set_tests_properties(endurance PROPERTIES TIMEOUT 600 ENVIRONMENT_MODIFICATION "${ON_DISK}")
 if(NOT TERRACE_SANITIZE) # tests/run.sh starts it in the background
   set_tests_properties(endurance PROPERTIES LABELS beside)
 endif()
 add_test(NAME endurance_hour COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fault/test_endurance.py
          $<TARGET_FILE:terraced> $<TARGET_FILE:storm> 3600)
-set_tests_properties(endurance_hour PROPERTIES TIMEOUT 4000 LABELS long)
+set_tests_properties(endurance_hour PROPERTIES TIMEOUT 4000 LABELS long ENVIRONMENT_MODIFICATION "${ON_DISK}")
 
 # Caches that are killed at named points (store/crash_point.h): the files that have points are built once more, with the points in
 # them, and stand before the libraries' own. With sanitizers they have them anyway.
@@ -103,16 +103,19 @@ endif()
 
 add_executable(crash_core fault/crash_core.c fault/crash_life.c fault/crash_shadow.c)
 target_link_libraries(crash_core PRIVATE terrace_crash m)
+# What was written stays when a process is killed, on a disk or not: most are killed where a sync costs nothing.
 if(TERRACE_SANITIZE)
   set(CRASH_KILLS 60)
 else()
-  set(CRASH_KILLS 200)
+  set(CRASH_KILLS 160)
+  add_test(NAME crash_core_disk COMMAND crash_core 40 3)
+  set_tests_properties(crash_core_disk PROPERTIES TIMEOUT 420 ENVIRONMENT_MODIFICATION "${ON_DISK}")
 endif()
 add_test(NAME crash_core COMMAND crash_core ${CRASH_KILLS})
 add_test(NAME crash_core_1000 COMMAND crash_core 1000 2)
 set_tests_properties(crash_core crash_core_1000 PROPERTIES ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1)
 set_tests_properties(crash_core PROPERTIES TIMEOUT 420)
-set_tests_properties(crash_core_1000 PROPERTIES TIMEOUT 1800 LABELS long)
+set_tests_properties(crash_core_1000 PROPERTIES TIMEOUT 1800 LABELS long ENVIRONMENT_MODIFICATION "${ON_DISK}")
 
 # The same of a whole daemon.
 if(TERRACE_SANITIZE)
@@ -127,6 +130,6 @@ endif()
 foreach(kills ${CRASH_DAEMON_KILLS} 500)
   add_test(NAME crash_daemon_${kills} COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fault/test_crash.py
            $<TARGET_FILE:terraced_crash> $<TARGET_FILE:storm> $<TARGET_FILE:crash_core> ${kills})
-  set_tests_properties(crash_daemon_${kills} PROPERTIES TIMEOUT 420)
+  set_tests_properties(crash_daemon_${kills} PROPERTIES TIMEOUT 420 ENVIRONMENT_MODIFICATION "${ON_DISK}")
 endforeach()
 set_tests_properties(crash_daemon_500 PROPERTIES TIMEOUT 1800 LABELS long)

@@ -21,7 +21,7 @@
 #include "store/disk.h"
 #include "tests/fault/crash_life.h"
 
-enum { LIVES = 14, LIFE_MS_MAX = 60000 };
+enum { LIVES = 14, LIFE_MS_MAX = 300000 };
 
 enum mischief { NONE, GONE, CUT, ZEROED, REBUILD, MARKED, TWIN };
 

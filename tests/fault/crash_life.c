@@ -13,7 +13,7 @@
 
 #include "daemon/cache_tier.h"
 
-enum { SLOT = 8192, CALL_KEYS = 8, WAIT_MS = 15000, SHED_MS = 5000, LOCK_MS = 2000 };
+enum { SLOT = 8192, CALL_KEYS = 8, WAIT_MS = 120000, SHED_MS = 60000, LOCK_MS = 30000 };
 
 struct life {
 	const struct crash_setting *setting;
