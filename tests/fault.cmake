@@ -27,7 +27,7 @@ if(TARGET sim_plugin)
   add_dependencies(gpu_engine sim_plugin)
   add_test(NAME gpu_faults COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fault/test_gpu.py
            $<TARGET_FILE:terraced> $<TARGET_FILE:gpu_engine> ${SIM_DEVICE_FOLDER})
-  # A copy is made to take a second, and what comes before its end is to be seen before that.
+  # A copy is made to take four seconds, and what comes before its end is to be seen before that.
   set_tests_properties(gpu_faults PROPERTIES TIMEOUT 120 RUN_SERIAL TRUE ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1)
   foreach(kills 20 200)
     add_test(NAME kill_storm_gpu_${kills} COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fault/test_kill_gpu.py

@@ -30,6 +30,9 @@ import health_pb2_grpc  # noqa: E402
 import terrace_pb2 as pb  # noqa: E402
 import terrace_pb2_grpc  # noqa: E402
 
+# Ends a call that hangs, and proves nothing: a machine may be slow.
+CALL_S = 60
+
 _CRC_TABLE = []
 for _n in range(256):
     _c = _n
@@ -65,11 +68,11 @@ def layout(**over):
 
 
 class Daemon:
-    """A terraced of its own in a temporary folder."""
+    """A terraced of its own in a temporary folder, in `parent` if one is given."""
 
-    def __init__(self, terraced, *flags, env=None, start=True):
+    def __init__(self, terraced, *flags, env=None, start=True, parent=None):
         self.terraced = terraced
-        self.folder = tempfile.mkdtemp(prefix="terrace-e2e-")
+        self.folder = tempfile.mkdtemp(prefix="terrace-e2e-", dir=parent)
         self.address = "unix:" + os.path.join(self.folder, "t.sock")
         self.flags = flags
         self.env = env or {}
@@ -89,7 +92,7 @@ class Daemon:
                                                                     ("grpc.initial_reconnect_backoff_ms", 100),
                                                                     ("grpc.max_reconnect_backoff_ms", 500)])
         try:
-            grpc.channel_ready_future(self.channel).result(timeout=30)
+            grpc.channel_ready_future(self.channel).result(timeout=CALL_S)
         except grpc.FutureTimeoutError:
             self.process.kill()
             raise AssertionError("terraced did not start:\n" + self.log())
@@ -103,7 +106,7 @@ class Daemon:
 
     def open(self, *layouts, **over):
         return self.cache.OpenSession(pb.OpenSessionRequest(layouts=list(layouts) or [layout()], engine="e2e", **over),
-                                      timeout=10)
+                                      timeout=CALL_S)
 
     def put(self, session, items, layout_index=0, chunk=1000, wrong_crc=False):
         """items: (key, bytes). Returns the statuses."""
@@ -114,13 +117,13 @@ class Daemon:
                 yield pb.PutChunk(header=header, data=data[:chunk])
                 for at in range(chunk, len(data), chunk):
                     yield pb.PutChunk(data=data[at:at + chunk])
-        return list(self.cache.Put(chunks(), timeout=30).status)
+        return list(self.cache.Put(chunks(), timeout=CALL_S).status)
 
     def get(self, session, wanted, layout_index=0, chunk=0):
         """Returns {index: (status, bytes)}, with the checksum verified."""
         found, current = {}, None
         for message in self.cache.Get(pb.GetRequest(session=session, keys=wanted, layout=layout_index,
-                                                    chunk_bytes=chunk), timeout=30):
+                                                    chunk_bytes=chunk), timeout=CALL_S):
             if message.HasField("header"):
                 current = message.header
                 found[current.index] = (current.status, bytearray(), current)
@@ -132,21 +135,21 @@ class Daemon:
         return {index: (status, bytes(data)) for index, (status, data, _) in found.items()}
 
     def stats(self):
-        reply = self.admin.Stats(pb.StatsRequest(), timeout=10)
+        reply = self.admin.Stats(pb.StatsRequest(), timeout=CALL_S)
         return {s.name + ("{%s}" % s.labels if s.labels else ""): s.value for s in reply.stats}
 
     def stop(self, expect=0, signum=signal.SIGTERM):
         self.channel.close()
         if self.process.poll() is None:
             self.process.send_signal(signum)
-        code = self.process.wait(timeout=60)
+        code = self.process.wait(timeout=2 * CALL_S)
         assert code == expect, "terraced ended with %d:\n%s" % (code, self.log())
 
     def kill(self):
         """As a crash would end it."""
         self.channel.close()
         self.process.kill()
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=CALL_S)
 
     def close(self):
         if self.process is not None and self.process.poll() is None:

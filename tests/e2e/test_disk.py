@@ -18,7 +18,7 @@ import unittest
 import grpc
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from daemon import key, keys, layout, pb, running, wait_for  # noqa: E402
+from daemon import CALL_S, key, keys, layout, pb, running, wait_for  # noqa: E402
 
 TERRACED, TERRACECTL = os.environ.get("TERRACED", "terraced"), os.environ.get("TERRACECTL", "terracectl")
 HOST_MIB, BATCH = 2, 8
@@ -51,11 +51,11 @@ class Disk(unittest.TestCase):
             some = [(key(n), block(n, self.size)) for n in numbers[at:at + BATCH]]
             self.assertEqual(daemon.put(session, some, chunk=1 << 19), [pb.OK] * len(some))
             alone = slots - BATCH - 4
-            wait_for(lambda done=at + len(some): done - self.on_disk(daemon) <= alone, 30, "the disks keep up")
+            wait_for(lambda done=at + len(some): done - self.on_disk(daemon) <= alone, 60, "the disks keep up")
 
     @staticmethod
     def on_disk(daemon):
-        return sum(row.disk_blocks for row in daemon.admin.Layouts(pb.LayoutsRequest(), timeout=10).rows)
+        return sum(row.disk_blocks for row in daemon.admin.Layouts(pb.LayoutsRequest(), timeout=CALL_S).rows)
 
     def there(self, daemon, session, numbers):
         """Reads blocks; those that are there have the right bytes. Returns their numbers."""
@@ -71,14 +71,14 @@ class Disk(unittest.TestCase):
         return found
 
     def states(self, daemon, session, numbers):
-        return daemon.cache.Lookup(pb.LookupRequest(session=session, keys=keys(*numbers), states=True), timeout=10).states
+        return daemon.cache.Lookup(pb.LookupRequest(session=session, keys=keys(*numbers), states=True), timeout=CALL_S).states
 
     def flush(self, daemon, session, *numbers):
         request = pb.FlushRequest(session=session, keys=keys(*numbers)) if numbers else pb.FlushRequest(session=session)
-        return list(daemon.cache.Flush(request, timeout=60).status)
+        return list(daemon.cache.Flush(request, timeout=CALL_S).status)
 
     def restored(self, daemon):
-        wait_for(lambda: daemon.stats()["terrace_restored"] == 1, 30, "the disks are taken up")
+        wait_for(lambda: daemon.stats()["terrace_restored"] == 1, 60, "the disks are taken up")
 
     def memory_four_times(self):
         return 4 * (HOST_MIB << 20) // self.slot
@@ -104,7 +104,7 @@ class Disk(unittest.TestCase):
             session = self.open(daemon)
             self.restored(daemon)
             self.assertEqual(self.there(daemon, session, range(count)), set(range(count)))
-            verified = daemon.admin.Verify(pb.VerifyRequest(), timeout=60)
+            verified = daemon.admin.Verify(pb.VerifyRequest(), timeout=CALL_S)
             self.assertGreaterEqual(verified.blocks, count)
             self.assertEqual((verified.corrupt, verified.next), (0, 0))
             return daemon.stats(), daemon.log()
@@ -135,7 +135,7 @@ class Disk(unittest.TestCase):
             self.put(daemon, session, range(count))
             self.flush(daemon, session)
             gone, kept = range(0, count, 3), set(range(count)) - set(range(0, count, 3))
-            reply = daemon.cache.Delete(pb.DeleteRequest(session=session, keys=keys(*gone)), timeout=30)
+            reply = daemon.cache.Delete(pb.DeleteRequest(session=session, keys=keys(*gone)), timeout=CALL_S)
             self.assertEqual(list(reply.status), [pb.OK] * len(gone))
             for again in ((), ("--catalog", "rebuild"), ()):
                 daemon.kill()
@@ -156,7 +156,7 @@ class Disk(unittest.TestCase):
             self.restored(daemon)
             self.assertEqual(self.there(daemon, session, range(40)), set(range(40)))
             self.assertNotIn("not_settled", daemon.log())
-            wait_for(lambda: "event=disks_restored blocks=40" in daemon.log(), 10, "the log says what was taken up")
+            wait_for(lambda: "event=disks_restored blocks=40" in daemon.log(), 60, "the log says what was taken up")
 
     def test_a_truncated_catalog_is_made_anew(self):
         with running(TERRACED, *SMALL, *self.disks("a")) as daemon:
@@ -206,12 +206,12 @@ class Disk(unittest.TestCase):
             self.put(daemon, session, range(count))
             first = list(range(16))
             self.assertEqual(self.states(daemon, session, first), b"\2" * 16)
-            inspected = daemon.admin.Inspect(pb.InspectRequest(key=key(0)), timeout=10).blocks[0]
+            inspected = daemon.admin.Inspect(pb.InspectRequest(key=key(0)), timeout=CALL_S).blocks[0]
             self.assertEqual((inspected.tier, inspected.extent, inspected.checksum_ok), ("disk", 0xffffffff, True))
-            watch = daemon.cache.Watch(pb.WatchRequest(session=session, from_now=True), timeout=30)
+            watch = daemon.cache.Watch(pb.WatchRequest(session=session, from_now=True), timeout=CALL_S)
             request = pb.WarmRequest(session=session, keys=keys(*first, count + 1), wait=True)
-            wait_for(lambda: daemon.stats()["terrace_watches"] == 1, 10, "the watch is open")
-            self.assertEqual(daemon.cache.Warm(request, timeout=10).blocks, 16)
+            wait_for(lambda: daemon.stats()["terrace_watches"] == 1, 60, "the watch is open")
+            self.assertEqual(daemon.cache.Warm(request, timeout=CALL_S).blocks, 16)
             self.assertEqual(self.states(daemon, session, first), b"\1" * 16)
             moved = {}
             for event in watch:
@@ -222,8 +222,8 @@ class Disk(unittest.TestCase):
             self.assertIn("disk", moved.values())
             watch.cancel()
             later = list(range(16, 32))
-            self.assertEqual(daemon.cache.Warm(pb.WarmRequest(session=session, keys=keys(*later)), timeout=10).blocks, 16)
-            wait_for(lambda: self.states(daemon, session, later) == b"\1" * 16, 10, "what was begun is done")
+            self.assertEqual(daemon.cache.Warm(pb.WarmRequest(session=session, keys=keys(*later)), timeout=CALL_S).blocks, 16)
+            wait_for(lambda: self.states(daemon, session, later) == b"\1" * 16, 60, "what was begun is done")
 
     def damage(self, number):
         """Changes a byte of a block in its slab file. How many copies it found."""
@@ -251,7 +251,7 @@ class Disk(unittest.TestCase):
             self.assertEqual(daemon.get(session, keys(0))[0], (pb.MISS, b""))
             cursor, blocks, corrupt, calls = 0, 0, 0, 0
             while calls == 0 or cursor:
-                piece = daemon.admin.Verify(pb.VerifyRequest(max_ms=1, **{"from": cursor}), timeout=10)
+                piece = daemon.admin.Verify(pb.VerifyRequest(max_ms=1, **{"from": cursor}), timeout=CALL_S)
                 cursor, calls = piece.next, calls + 1
                 blocks += piece.blocks
                 corrupt += piece.corrupt
@@ -268,9 +268,9 @@ class Disk(unittest.TestCase):
             self.assertEqual(self.flush(daemon, session), [pb.UNAVAILABLE])
             self.assertEqual(self.flush(daemon, session, 1), [pb.UNAVAILABLE])
             self.assertEqual(daemon.cache.Warm(pb.WarmRequest(session=session, keys=keys(0, 1, 9), wait=True),
-                                               timeout=10).blocks, 2)
+                                               timeout=CALL_S).blocks, 2)
             with self.assertRaises(grpc.RpcError) as caught:
-                daemon.admin.Compact(pb.CompactRequest(), timeout=10)
+                daemon.admin.Compact(pb.CompactRequest(), timeout=CALL_S)
             self.assertEqual(caught.exception.code(), grpc.StatusCode.UNAVAILABLE)
             done = self.ctl(daemon, "compact")
             self.assertEqual((done.returncode, done.stdout), (1, ""))
@@ -314,10 +314,10 @@ class Disk(unittest.TestCase):
             self.assertEqual(self.ctl(daemon, "verify").stderr, "")
             self.assertTrue(self.told(daemon, 0, "verify", "--rebuild")["complete"])
             self.assertIn("catalog_renewed", daemon.log())
-            wait_for(lambda: daemon.stats()["terrace_catalog_records"] == count, 5, "the catalog knows all again")
+            wait_for(lambda: daemon.stats()["terrace_catalog_records"] == count, 60, "the catalog knows all again")
             self.progress(daemon)
             before = sum(d["used_bytes"] for d in disks)
-            daemon.cache.Delete(pb.DeleteRequest(session=session, keys=keys(*range(count // 2))), timeout=30)
+            daemon.cache.Delete(pb.DeleteRequest(session=session, keys=keys(*range(count // 2))), timeout=CALL_S)
             freed = sum(d["freed_bytes"] for d in self.told(daemon, 0, "compact")["disks"])
             self.assertGreater(freed, 0)
             after = sum(d["used_bytes"] for d in self.told(daemon, 0, "stat")["disks"])

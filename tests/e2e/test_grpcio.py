@@ -9,7 +9,7 @@ import unittest
 import grpc
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from daemon import crc32c, health_pb2, key, keys, layout, pb, running, wait_for  # noqa: E402
+from daemon import CALL_S, crc32c, health_pb2, key, keys, layout, pb, running, wait_for  # noqa: E402
 
 TERRACED = os.environ.get("TERRACED", "terraced")
 SMALL = ("--host-bytes", "64MiB", "--extent-bytes", "4MiB")
@@ -31,7 +31,7 @@ class Grpcio(unittest.TestCase):
 
     def fails(self, code, call, *arguments, word="", **over):
         with self.assertRaises(grpc.RpcError) as caught:
-            call(*arguments, timeout=10, **over)
+            call(*arguments, timeout=CALL_S, **over)
         self.assertEqual(caught.exception.code(), code, caught.exception.details())
         self.assertTrue(caught.exception.details(), "a failure without a message")
         self.assertIn(word, caught.exception.details())
@@ -45,7 +45,7 @@ class Grpcio(unittest.TestCase):
         data = {n: block(n, size) for n in range(5)}
         self.assertEqual(self.daemon.put(opened.session, [(key(n), data[n]) for n in (0, 1, 2, 4)]), [pb.OK] * 4)
         reply = self.daemon.cache.Lookup(pb.LookupRequest(session=opened.session, keys=keys(0, 1, 2, 3, 4), states=True),
-                                         timeout=10)
+                                         timeout=CALL_S)
         self.assertEqual((reply.prefix, reply.states, reply.epoch), (3, b"\1\1\1\0\1", opened.epoch))
         for chunk in (0, 1, 777, 1 << 20):
             got = self.daemon.get(opened.session, keys(2, 3, 0), chunk=chunk)
@@ -57,7 +57,7 @@ class Grpcio(unittest.TestCase):
         first, second = layout(fingerprint=b"b" * 32), layout(fingerprint=b"b" * 32, k_format=pb.FORMAT_FP8)
         one, two, both = self.daemon.open(first), self.daemon.open(second), self.daemon.open(first, second)
         self.daemon.put(one.session, [(key(7), block(7, one.layouts[0].block_bytes))])
-        look = lambda s: self.daemon.cache.Lookup(pb.LookupRequest(session=s.session, keys=keys(7)), timeout=10).prefix
+        look = lambda s: self.daemon.cache.Lookup(pb.LookupRequest(session=s.session, keys=keys(7)), timeout=CALL_S).prefix
         self.assertEqual((look(one), look(two), look(both)), (1, 0, 0))
         self.daemon.put(both.session, [(key(7), block(8, two.layouts[0].block_bytes))], layout_index=1)
         self.assertEqual((look(one), look(two), look(both)), (1, 1, 1))
@@ -66,10 +66,10 @@ class Grpcio(unittest.TestCase):
         opened = self.daemon.open(layout(fingerprint=b"c" * 32))
         size = opened.layouts[0].block_bytes
         self.daemon.put(opened.session, [(key(1), block(1, size))])
-        watch = self.daemon.cache.Watch(pb.WatchRequest(session=opened.session), timeout=30)
+        watch = self.daemon.cache.Watch(pb.WatchRequest(session=opened.session), timeout=CALL_S)
         events = [next(watch), next(watch)]
         self.daemon.put(opened.session, [(key(2), block(2, size))])
-        reply = self.daemon.cache.Delete(pb.DeleteRequest(session=opened.session, keys=keys(1, 9)), timeout=10)
+        reply = self.daemon.cache.Delete(pb.DeleteRequest(session=opened.session, keys=keys(1, 9)), timeout=CALL_S)
         self.assertEqual(list(reply.status), [pb.OK, pb.MISS])
         events += [next(watch), next(watch)]
         watch.cancel()
@@ -88,7 +88,7 @@ class Grpcio(unittest.TestCase):
             with self.assertRaises(grpc.RpcError) as caught:
                 self.daemon.put(opened.session, [(key(1), block(1, wrong))])
             self.assertEqual(caught.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
-        reply = self.daemon.cache.Lookup(pb.LookupRequest(session=opened.session, keys=keys(1)), timeout=10)
+        reply = self.daemon.cache.Lookup(pb.LookupRequest(session=opened.session, keys=keys(1)), timeout=CALL_S)
         self.assertEqual(reply.prefix, 0)
         self.assertEqual(self.daemon.put(opened.session, [(key(1), block(1, size))]), [pb.OK])
 
@@ -99,13 +99,13 @@ class Grpcio(unittest.TestCase):
 
         def chunks():
             yield pb.PutChunk(header=pb.PutHeader(session=opened.session, key=key(1)), data=block(1, size // 2))
-            hold.wait(20)
-        call = self.daemon.cache.Put.future(chunks(), timeout=30)
+            hold.wait(CALL_S)
+        call = self.daemon.cache.Put.future(chunks(), timeout=CALL_S)
         name = "terrace_reservations"
-        wait_for(lambda: self.daemon.stats().get(name, 0) >= 1, 10, "the put's reservation shows in the stats")
+        wait_for(lambda: self.daemon.stats().get(name, 0) >= 1, 60, "the put's reservation shows in the stats")
         call.cancel()
         hold.set()
-        wait_for(lambda: self.daemon.stats().get(name, 0) == 0, 10, "a cancelled put's reservation is gone")
+        wait_for(lambda: self.daemon.stats().get(name, 0) == 0, 60, "a cancelled put's reservation is gone")
         self.assertEqual(self.daemon.put(opened.session, [(key(1), block(1, size))]), [pb.OK])
 
     def test_two_puts_of_one_key_end_as_one_block(self):
@@ -142,9 +142,9 @@ class Grpcio(unittest.TestCase):
                    pb.LeaseRequest(session=opened.session, keys=keys(1)), word="attach")
         self.fails(grpc.StatusCode.NOT_FOUND, cache.Attach, pb.AttachRequest(token=b"0" * 16))
         self.fails(invalid, cache.Attach, pb.AttachRequest(token=b"short"))
-        released = cache.Release(pb.ReleaseRequest(session=opened.session, leases=[1, 2]), timeout=10)
+        released = cache.Release(pb.ReleaseRequest(session=opened.session, leases=[1, 2]), timeout=CALL_S)
         self.assertEqual(list(released.status), [pb.NOT_FOUND] * 2)
-        aborted = cache.Abort(pb.AbortRequest(session=opened.session, reservations=[3]), timeout=10)
+        aborted = cache.Abort(pb.AbortRequest(session=opened.session, reservations=[3]), timeout=CALL_S)
         self.assertEqual(list(aborted.status), [pb.NOT_FOUND])
 
     def test_garbage_and_oversized_messages(self):
@@ -154,7 +154,7 @@ class Grpcio(unittest.TestCase):
         for name, call in raw.items():
             for _ in range(30):
                 try:
-                    call(rng.randbytes(rng.randrange(200)), timeout=10)
+                    call(rng.randbytes(rng.randrange(200)), timeout=CALL_S)
                 except grpc.RpcError as error:
                     self.assertNotIn(error.code(), (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED),
                                      name + " " + error.details())
@@ -174,24 +174,24 @@ class Grpcio(unittest.TestCase):
             self.assertEqual(small.get(opened.session, keys(1))[0], (pb.MISS, b""))
 
     def test_health_stats_config(self):
-        self.assertEqual(self.daemon.health.Check(health_pb2.HealthCheckRequest(), timeout=10).status, 1)
+        self.assertEqual(self.daemon.health.Check(health_pb2.HealthCheckRequest(), timeout=CALL_S).status, 1)
         self.fails(grpc.StatusCode.NOT_FOUND, self.daemon.health.Check, health_pb2.HealthCheckRequest(service="nobody"))
-        watch = self.daemon.health.Watch(health_pb2.HealthCheckRequest(service="terrace.v1.Cache"), timeout=10)
+        watch = self.daemon.health.Watch(health_pb2.HealthCheckRequest(service="terrace.v1.Cache"), timeout=CALL_S)
         self.assertEqual(next(watch).status, 1)
         watch.cancel()
-        reply = self.daemon.admin.Stats(pb.StatsRequest(), timeout=10)
+        reply = self.daemon.admin.Stats(pb.StatsRequest(), timeout=CALL_S)
         self.assertEqual(reply.state, "serving")
         self.assertTrue(all(s.help and s.name.startswith("terrace_") for s in reply.stats))
-        rows = {r.name: (r.value, r.origin) for r in self.daemon.admin.Config(pb.ConfigRequest(), timeout=10).rows}
+        rows = {r.name: (r.value, r.origin) for r in self.daemon.admin.Config(pb.ConfigRequest(), timeout=CALL_S).rows}
         self.assertEqual(rows["host_bytes"][1], "flag")
 
     def test_inspect_and_verify(self):
         opened = self.daemon.open(layout(fingerprint=b"h" * 32))
         self.daemon.put(opened.session, [(key(1), block(1, opened.layouts[0].block_bytes))])
         found = self.daemon.admin.Inspect(pb.InspectRequest(key=key(1), layout_id=opened.layouts[0].layout_id),
-                                          timeout=10).blocks
+                                          timeout=CALL_S).blocks
         self.assertEqual([(b.state, b.tokens, b.checksum_ok) for b in found], [("stored", 16, True)])
-        verified = self.daemon.admin.Verify(pb.VerifyRequest(), timeout=30)
+        verified = self.daemon.admin.Verify(pb.VerifyRequest(), timeout=CALL_S)
         self.assertGreaterEqual(verified.blocks, 1)
         self.assertEqual(verified.corrupt, 0)
 
@@ -199,12 +199,12 @@ class Grpcio(unittest.TestCase):
         with running(TERRACED, *SMALL) as other:
             opened = other.open()
             other.put(opened.session, [(key(1), block(1, opened.layouts[0].block_bytes))])
-            drained = other.admin.Drain(pb.DrainRequest(wait_ms=100), timeout=10)
+            drained = other.admin.Drain(pb.DrainRequest(wait_ms=100), timeout=CALL_S)
             self.assertEqual((drained.sessions, drained.leases), (1, 0))
             self.fails(grpc.StatusCode.UNAVAILABLE, other.cache.OpenSession, pb.OpenSessionRequest(layouts=[layout()]))
-            self.assertEqual(other.health.Check(health_pb2.HealthCheckRequest(), timeout=10).status, 2)
+            self.assertEqual(other.health.Check(health_pb2.HealthCheckRequest(), timeout=CALL_S).status, 2)
             self.assertEqual(other.get(opened.session, keys(1))[0][0], pb.OK)
-            other.admin.Drain(pb.DrainRequest(undo=True), timeout=10)
+            other.admin.Drain(pb.DrainRequest(undo=True), timeout=CALL_S)
             self.assertTrue(other.open().session)
 
     def test_a_new_start_is_a_new_epoch(self):
@@ -214,9 +214,9 @@ class Grpcio(unittest.TestCase):
             other.start()
             after = other.open()
             self.assertNotEqual(before.epoch, after.epoch)
-            self.assertEqual(other.cache.Lookup(pb.LookupRequest(session=after.session, keys=keys(1)), timeout=10).prefix, 0)
+            self.assertEqual(other.cache.Lookup(pb.LookupRequest(session=after.session, keys=keys(1)), timeout=CALL_S).prefix, 0)
             with self.assertRaises(grpc.RpcError) as caught:
-                other.cache.Lookup(pb.LookupRequest(session=before.session + 1000, keys=keys(1)), timeout=10)
+                other.cache.Lookup(pb.LookupRequest(session=before.session + 1000, keys=keys(1)), timeout=CALL_S)
             self.assertEqual(caught.exception.code(), grpc.StatusCode.NOT_FOUND)
 
 

@@ -7,7 +7,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from daemon import running  # noqa: E402
+from daemon import CALL_S, running  # noqa: E402
 
 TERRACED, HELLO = os.environ.get("TERRACED", "terraced"), os.environ.get("HELLO", "hello")
 SMALL = ("--host-bytes", "16MiB", "--extent-bytes", "1MiB")
@@ -15,7 +15,7 @@ SMALL = ("--host-bytes", "16MiB", "--extent-bytes", "1MiB")
 
 def hello(address):
     return subprocess.run([HELLO], env={**os.environ, "TERRACE_ADDRESS": address}, capture_output=True, text=True,
-                          timeout=60, check=False)
+                          timeout=CALL_S, check=False)
 
 
 class Hello(unittest.TestCase):

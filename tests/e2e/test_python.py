@@ -188,7 +188,7 @@ class WithDaemon(unittest.TestCase):
             self.assertEqual(bytes(view), bytes_of(2))
             del view
             gc.collect()
-            wait_for(lambda: daemon.stats()["terrace_leases"] == 0, 10, "the lease is back")
+            wait_for(lambda: daemon.stats()["terrace_leases"] == 0, 60, "the lease is back")
 
     def test_processes_share(self):
         with running(TERRACED, *SMALL) as daemon, terrace.connect(daemon.address) as client, \
@@ -207,7 +207,7 @@ class WithDaemon(unittest.TestCase):
     def test_a_daemon_that_restarts(self):
         daemon = Daemon(TERRACED, *SMALL)
         try:
-            with terrace.connect(daemon.address, timeout=5) as client, client.session([LAYOUT]) as session:
+            with terrace.connect(daemon.address, timeout=60) as client, client.session([LAYOUT]) as session:
                 fill(session)
                 lease = session.lease(KEYS)
                 epoch = session.epoch
@@ -216,7 +216,7 @@ class WithDaemon(unittest.TestCase):
                     session.lookup(KEYS)
                 self.assertEqual(bytes(lease.block(1)), bytes_of(1))  # what is leased stays
                 daemon.start()
-                session.reopen(timeout=10)
+                session.reopen(timeout=60)
                 self.assertNotEqual(session.epoch, epoch)
                 self.assertEqual(session.lookup(KEYS), 0)
                 self.assertEqual(bytes(lease.block(1)), bytes_of(1))
@@ -315,7 +315,7 @@ class WithGpu(unittest.TestCase):
                 lease.check()
             lease = session.lease(KEYS, gpu=0, gpu_or_host=True)
             lease.release_after(gpu.stream)
-            wait_for(lambda: daemon.stats()["terrace_leases"] == 0, 10, "the lease is back")
+            wait_for(lambda: daemon.stats()["terrace_leases"] == 0, 60, "the lease is back")
             with self.assertRaisesRegex(terrace.Error, "given back"):
                 lease.addresses()
             session.reserve([b"never written..."], gpu=0).abort()
@@ -363,7 +363,7 @@ class WithGpu(unittest.TestCase):
     def test_the_daemon_dies_under_a_gpu_lease(self):
         daemon = Daemon(TERRACED, *self.FLAGS, env={"LD_LIBRARY_PATH": SIM})
         try:
-            with terrace.connect(daemon.address, timeout=5) as client, client.session([LAYOUT]) as session:
+            with terrace.connect(daemon.address, timeout=60) as client, client.session([LAYOUT]) as session:
                 fill(session)
                 with session.lease(KEYS, gpu=0) as lease:
                     for layer in range(LAYOUT.layers):
@@ -373,7 +373,7 @@ class WithGpu(unittest.TestCase):
                     self.assertEqual(self.gpu.get(lease.addresses()[2], LAYOUT.block_bytes), bytes_of(2))
                     lease.check()  # its bytes had all come
                 daemon.start()
-                session.reopen(timeout=10)
+                session.reopen(timeout=60)
                 self.assertIsNone(session.lease(KEYS, gpu=0))
         finally:
             daemon.close()
@@ -432,7 +432,7 @@ class Example(unittest.TestCase):
     def test_the_daemon_dies(self):
         daemon = Daemon(TERRACED, *self.FLAGS, env={"LD_LIBRARY_PATH": SIM})
         try:
-            with terrace.connect(daemon.address, timeout=3) as client, client.session([LAYOUT]) as session, \
+            with terrace.connect(daemon.address, timeout=60) as client, client.session([LAYOUT]) as session, \
                     self.sequence(session, list(range(64))) as sequence:
                 self.compute(sequence, 64)
                 daemon.kill()

@@ -477,6 +477,10 @@ static int worker(const char *address, uint64_t seed, uint64_t chains, const cha
 	struct worker w = { .state = seed, .chains = chains, .ordinal = ordinal, .tally = tally_open(path) };
 	struct fault fault;
 
+	if (!tally_meter()) {
+		fprintf(stderr, "no thread\n");
+		return 3;
+	}
 	if (!w.tally || !device_load(&fault) || !device_use(ordinal, &fault)) {
 		fprintf(stderr, "%s\n", w.tally ? fault.text : path);
 		return 3;

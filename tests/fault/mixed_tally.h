@@ -1,9 +1,13 @@
 /* What an engine of the mixed load counts and times, in a file that it has mapped, so that a killed engine's counts are not lost and
- * others see where it hangs. */
+ * others see where it hangs.
+ *
+ * A thread that only sleeps measures what the machine itself stalls: by how much each of its sleeps is too long. What of that falls into a
+ * call is taken off the call's time, which is kept with and without. */
 #ifndef TERRACE_TESTS_MIXED_TALLY_H
 #define TERRACE_TESTS_MIXED_TALLY_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Calls and waits that are timed. */
@@ -40,20 +44,24 @@ enum { TALLY_BUCKETS = 20, TALLY_BUCKET_US = 16 };
 struct tally {
 	_Atomic uint64_t since_ns;  /* CLOCK_MONOTONIC: the call `kind` has begun; 0: none is under way */
 	_Atomic uint64_t kind;
-	_Atomic uint64_t worst_us[CALL_KINDS], buckets[CALL_KINDS][TALLY_BUCKETS];
+	_Atomic uint64_t worst_us[CALL_KINDS], own_us[CALL_KINDS]; /* the longest; the longest less stalls */
+	_Atomic uint64_t buckets[CALL_KINDS][TALLY_BUCKETS];
 	_Atomic uint64_t counts[COUNT_KINDS];
 };
 
 /* Maps the file, made and zeroed if it is not there. NULL: it cannot be. */
 struct tally *tally_open(const char *path);
 
+/* Begins to measure stalls, for the life of the process; once. False: no thread. */
+bool tally_meter(void);
+
 /* Around each call. */
 void tally_begin(struct tally *t, enum tally_call kind);
 void tally_end(struct tally *t);
 void tally_add(struct tally *t, enum tally_count what, uint64_t n);
 
-/* Prints one JSON object: "calls" with worst_ms and histogram (name to counts by bucket), "counts", and "now" with the call under way
- * (empty: none) and for how many milliseconds. */
+/* Prints one JSON object: "calls" with worst_ms, own_ms (less stalls) and histogram (name to counts by bucket), "counts", and "now" with
+ * the call under way (empty: none) and for how many milliseconds. */
 void tally_print(const struct tally *t);
 
 #endif

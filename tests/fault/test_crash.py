@@ -17,10 +17,10 @@ import grpc
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "e2e"))
 import daemon  # noqa: E402
-from daemon import Daemon, key, keys, layout, pb, wait_for  # noqa: E402
+from daemon import CALL_S, Daemon, key, keys, layout, pb, wait_for  # noqa: E402
 
 TERRACED, STORM, CRASH_CORE, KILLS, SEED = "terraced", "storm", "crash_core", 40, 1
-KEYS, LIFE_SECONDS = 64, 0.4
+KEYS, LIFE_SECONDS, LIFE_TURNS = 64, 0.4, 12
 # Passed only after damage that nobody does here, or in an orderly end.
 ELSEWHERE = ("draft_", "aside_", "wipe_", "mark_", "unit_", "clean_", "settle", "tier_stop", "disk_close", "catalog_close",
              "catalog_make", "catalog_grow", "catalog_empty", "id_", "compact")
@@ -34,7 +34,7 @@ class Mortal(Daemon):
             self.process = subprocess.Popen(
                 [self.terraced, "--data-dir", os.path.join(self.folder, "data"), "--socket", self.address[len("unix:"):],
                  *self.flags], stdout=log, stderr=log, env={**os.environ, **self.env})
-        wait_for(lambda: self.process.poll() is not None or self.answers(), 30, "the socket is there")
+        wait_for(lambda: self.process.poll() is not None or self.answers(), CALL_S, "the socket is there")
         self.channel = grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)])
         self.cache = daemon.terrace_pb2_grpc.CacheStub(self.channel)
         self.admin = daemon.terrace_pb2_grpc.AdminStub(self.channel)
@@ -99,7 +99,7 @@ class Crash(unittest.TestCase):
     def flush(self, numbers):
         # EXISTS or not, what is there after the flush, and was before, has been flushed.
         before = self.get(numbers)
-        reply = self.daemon.cache.Flush(pb.FlushRequest(session=self.session, keys=keys(*numbers)), timeout=30)
+        reply = self.daemon.cache.Flush(pb.FlushRequest(session=self.session, keys=keys(*numbers)), timeout=CALL_S)
         for n, status in zip(numbers, reply.status):
             if status == pb.OK and n in before:
                 self.promises[n].flushed = before[n]
@@ -108,24 +108,27 @@ class Crash(unittest.TestCase):
     def delete(self, numbers):
         for n in numbers:
             self.promises[n].flushed = 0
-        self.daemon.cache.Delete(pb.DeleteRequest(session=self.session, keys=keys(*numbers)), timeout=30)
+        self.daemon.cache.Delete(pb.DeleteRequest(session=self.session, keys=keys(*numbers)), timeout=CALL_S)
         for n in numbers:
             self.promises[n].floor = self.promises[n].next + 1
             self.deleted += 1
 
     def check(self):
-        wait_for(lambda: self.daemon.stats()["terrace_restored"] == 1, 30, "the disks are taken up")
+        wait_for(lambda: self.daemon.stats()["terrace_restored"] == 1, CALL_S, "the disks are taken up")
         for at in range(0, KEYS, 16):
             numbers = list(range(at, at + 16))
             there = self.get(numbers)
             for n in numbers:
                 if self.promises[n].flushed:
                     if n not in there: # the other engine may have all of the memory for a moment: a miss, and no loss
-                        wait_for(lambda n=n: there.update(self.get([n])) or n in there, 10, "%d, flushed, is not lost" % n)
+                        wait_for(lambda n=n: there.update(self.get([n])) or n in there, CALL_S, "%d, flushed, is not lost" % n)
                     self.assertGreaterEqual(there[n], self.promises[n].flushed)
 
-    def work(self, until):
-        while time.monotonic() < until:
+    def work(self, seconds, turns):
+        """So long, and so many turns at least."""
+        until, done = time.monotonic() + seconds, 0
+        while time.monotonic() < until or done < turns:
+            done += 1
             numbers = self.rng.sample(range(KEYS), self.rng.randint(1, 8))
             self.rng.choice((self.put, self.put, self.put, self.get, self.flush, self.delete))(numbers)
 
@@ -138,7 +141,10 @@ class Crash(unittest.TestCase):
             self.open()
             engine = subprocess.Popen([STORM, "victim", self.daemon.address, "7"], stdout=subprocess.PIPE, text=True)
             self.check()
-            self.work(time.monotonic() + (1 if point else self.rng.random()) * LIFE_SECONDS)
+            if point: # which a slow machine passes later
+                self.work(LIFE_SECONDS, LIFE_TURNS)
+            else:
+                self.work(self.rng.random() * LIFE_SECONDS, 0)
         except grpc.RpcError as e:
             self.assertTrue(self.dead(), "a call failed, and the daemon lives: %s" % e)
         self.at_points += self.daemon.process.poll() is not None
@@ -160,7 +166,7 @@ class Crash(unittest.TestCase):
 
     def dead(self):
         try:
-            self.daemon.process.wait(timeout=5)
+            self.daemon.process.wait(timeout=CALL_S)
             return True
         except subprocess.TimeoutExpired:
             return False

@@ -13,7 +13,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "e2e"))
-from daemon import health_pb2, running, wait_for  # noqa: E402
+from daemon import CALL_S, health_pb2, running, wait_for  # noqa: E402
 
 TERRACED, ENGINE, SIM = "terraced", "gpu_engine", "."
 FLAGS = ("--gpus", "all", "--gpu-bytes", "32MiB", "--host-bytes", "32MiB", "--extent-bytes", "2MiB")
@@ -38,7 +38,7 @@ class Engine:
         """(status, number, milliseconds)."""
         line = self.process.stdout.readline()
         if not line:
-            raise AssertionError("the engine is gone: %r" % self.process.wait(timeout=30))
+            raise AssertionError("the engine is gone: %r" % self.process.wait(timeout=60))
         status, number, ms = line.split()
         return int(status), int(number), float(ms)
 
@@ -82,14 +82,14 @@ class OnGpus(unittest.TestCase):
     def room(self, daemon, engine):
         """The GPU has free slots: what goes there goes as one list, whose layers are told one by one."""
         self.good(engine.do("put", 0, 900, 3), 3)
-        wait_for(lambda: not daemon.stats()["terrace_gpu_dirty_blocks{gpu=0}"] + daemon.stats()["terrace_gpu_downs{gpu=0}"], 20,
+        wait_for(lambda: not daemon.stats()["terrace_gpu_dirty_blocks{gpu=0}"] + daemon.stats()["terrace_gpu_downs{gpu=0}"], 60,
                  "it has come down")
         stats = daemon.stats()
         self.assertGreaterEqual(stats["terrace_gpu_slots{gpu=0}"] - stats["terrace_gpu_slots_used{gpu=0}"], BLOCKS)
 
     def test_slow_copies(self):
         """A lease comes before its copies, layers come one after the other, and each has its bytes when it is there."""
-        ms = 1000.0
+        ms = 4000.0  # the machine may stall for more than a second, and the halves are still told from each other
         with self.daemon(SIM_GPU_US_PER_MIB=str(int(1000 * ms / (BLOCKS * BLOCK_MIB)))) as daemon, Engine(daemon) as engine:
             self.room(daemon, engine)
             self.good(engine.do("put", HOST, 0, BLOCKS), BLOCKS)
@@ -131,7 +131,7 @@ class OnGpus(unittest.TestCase):
             self.touch(self.lost, 0)
             status, _, ms = engine.hear()
             self.assertEqual(status, UNAVAILABLE)
-            self.assertLess(ms, 5000)
+            self.assertLess(ms, 30000)  # and not never: the copy is held up for good
             self.assertEqual(engine.do("release")[0], OK)
             self.assertEqual(engine.do("lease", 0, 0, BLOCKS)[0], UNAVAILABLE)
             # What host memory has, it has.
@@ -170,23 +170,23 @@ class OnGpus(unittest.TestCase):
                 self.assertEqual(before, 20 * BLOCKS)
                 self.assertLessEqual(after, {MISS, UNAVAILABLE})
                 self.assertTrue(after)
-                wait_for(lambda: daemon.stats()["terrace_gpu_lost{gpu=0}"] == 1, 5, "Stats says that the GPU is lost")
+                wait_for(lambda: daemon.stats()["terrace_gpu_lost{gpu=0}"] == 1, 60, "Stats says that the GPU is lost")
                 told = len(rounds)
-                wait_for(lambda: len(rounds) > told + 10, 10, "the other GPU goes on")
+                wait_for(lambda: len(rounds) > told + 10, 60, "the other GPU goes on")
             finally:
                 ends.set()
-                thread.join(timeout=30)
+                thread.join(timeout=60)
             self.assertFalse(thread.is_alive())
             for leased, looked in rounds:
                 self.good(leased, BLOCKS)
                 self.good(looked, 0)
             stats = daemon.stats()
             self.assertEqual(stats["terrace_gpu_lost{gpu=1}"], 0)
-            self.assertEqual(daemon.health.Check(health_pb2.HealthCheckRequest(), timeout=10).status,
+            self.assertEqual(daemon.health.Check(health_pb2.HealthCheckRequest(), timeout=CALL_S).status,
                              health_pb2.HealthCheckResponse.SERVING)
             self.good(other.do("put", 1, 200, 2), 2)
-            wait_for(lambda: "event=gpu_lost" in daemon.log(), 5, "so does the log")
-            wait_for(lambda: daemon.stats()["terrace_gpu_slots_used{gpu=0}"] == 0, 5, "nothing is left of what it had")
+            wait_for(lambda: "event=gpu_lost" in daemon.log(), 60, "so does the log")
+            wait_for(lambda: daemon.stats()["terrace_gpu_slots_used{gpu=0}"] == 0, 60, "nothing is left of what it had")
             print("%d rounds on the other GPU" % len(rounds))
 
 

@@ -15,6 +15,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "e2e"))
 from daemon import Daemon, pb, running, wait_for  # noqa: E402
+from stalls import within  # noqa: E402
 
 TERRACED, STORM, SIM, ROUNDS, BATCH = "terraced", "storm_gpu", ".", 20, 4
 KEYS = 96
@@ -56,17 +57,17 @@ def alive(daemon):
 class KillGpu(unittest.TestCase):
     def empty(self, daemon):
         """All blocks deleted: every slot of the GPU is free again, and so is host memory."""
-        reply = daemon.admin.Layouts(pb.LayoutsRequest(), timeout=10)
+        reply = daemon.admin.Layouts(pb.LayoutsRequest(), timeout=60)
         session = daemon.open(reply.rows[0].layout)
         daemon.cache.Delete(pb.DeleteRequest(session=session.session, keys=pb.Keys(
-            key_bytes=16, keys=b"".join(key(n) for n in range(KEYS)))), timeout=30)
+            key_bytes=16, keys=b"".join(key(n) for n in range(KEYS)))), timeout=60)
         names = ("terrace_gpu_slots_used{gpu=0}", "terrace_gpu_held_bytes{gpu=0}", "terrace_gpu_blocks{gpu=0}",
                  "terrace_slots_used{tier=host}", "terrace_leases", "terrace_reservations", "terrace_ghost_sessions")
-        wait_for(lambda: not any(daemon.stats()[n] for n in names), 10, "nothing is in use: " + " ".join(names))
+        wait_for(lambda: not any(daemon.stats()[n] for n in names), 60, "nothing is in use: " + " ".join(names))
 
     def test_engines_die(self):
         rng = random.Random(11)
-        slowest = 0.0
+        slowest = (0.0, 0.0)
         with running(TERRACED, *FLAGS, env=environment()) as daemon:
             reader = engine(daemon, "reader", 1)
             self.assertEqual(reader.stdout.readline(), "ready\n")
@@ -78,9 +79,7 @@ class KillGpu(unittest.TestCase):
                     self.assertIsNone(victim.poll(), "the victim saw a wrong byte or failed")
                     kill(victim)
                     self.assertIsNone(reader.poll(), "the reader saw a wrong byte or failed")
-                begin = time.monotonic()
-                wait_for(lambda: alive(daemon) == 1, 5.0, "the dead engines' sessions are gone")
-                slowest = max(slowest, time.monotonic() - begin)
+                slowest = max(slowest, within(5.0, lambda: alive(daemon) == 1, "the dead engines' sessions are gone", at_most=60.0))
                 self.assertEqual(daemon.stats()["terrace_reservations"], 0)
             checked = stop(reader)
             self.assertGreater(checked, ROUNDS)
@@ -91,8 +90,8 @@ class KillGpu(unittest.TestCase):
             self.assertGreater(stats["terrace_moved_bytes_total{from=host,to=gpu}"], 0)
             self.assertEqual(stats["terrace_gpu_lost{gpu=0}"], 0)
             self.empty(daemon)
-            print("%d kills, %d blocks checked by the reader, slots back after at most %.0f ms" %
-                  (ROUNDS, checked, 1000 * slowest))
+            print("%d kills, %d blocks checked by the reader, slots back after at most %.0f ms, of which the machine stalled for %.0f" %
+                  (ROUNDS, checked, 1000 * slowest[0], 1000 * slowest[1]))
 
     def test_the_daemon_dies(self):
         """Engines are told so (3), and none hangs on a stream or sees a wrong byte; the next daemon serves others."""
@@ -113,7 +112,7 @@ class KillGpu(unittest.TestCase):
             again = engine(daemon, "victim", 5)
             self.assertEqual(again.stdout.readline(), "ready\n")
             kill(again)
-            wait_for(lambda: alive(daemon) == 0, 5.0, "its session is gone")
+            wait_for(lambda: alive(daemon) == 0, 60, "its session is gone")
             self.empty(daemon)
         finally:
             daemon.close()
@@ -123,7 +122,7 @@ class KillGpu(unittest.TestCase):
             first = engine(daemon, "victim", 7)
             self.assertEqual(first.stdout.readline(), "ready\n")
             kill(first)
-            wait_for(lambda: alive(daemon) == 0, 5.0, "its session is gone")
+            wait_for(lambda: alive(daemon) == 0, 60, "its session is gone")
             blocks = daemon.stats()["terrace_gpu_blocks{gpu=0}"]
             self.assertGreater(blocks, 0)
             readers = [engine(daemon, "reader", n) for n in (8, 9)]

@@ -3,10 +3,11 @@
     test_mixed.py TERRACED TERRACECTL MIXED_ENGINE [--libraries FOLDER] [--seconds N | --kills N | --long] [...]
 
 Engines lease to the GPU with waits layer by layer, attend, put from the GPU behind their streams, grow open blocks, warm, flush, cancel,
-close sessions; now and then one is killed. Asserted: no wrong byte; no call and no wait of a stream over --bound seconds, and none that
-hangs; every block that came into a tier by a put or a move is there or was counted out; in the end nothing is held, no slot is in
-use, and the memory that Stats counts is what the device has given. Nothing but Python's own library is needed, so that it is the same
-command where there is a real GPU (tests/gpu/run.sh) and over the simulated one (--libraries: its folder).
+close sessions; now and then one is killed. Asserted: no wrong byte; no call and no wait of a stream over --bound seconds, less what the
+machine itself stalled meanwhile (mixed_tally.h), nor over --hang seconds at all; everything was done, and every way between tiers taken,
+for which a slow machine gets more time; every block that came into a tier by a put or a move is there or was counted out; in the end
+nothing is held, no slot is in use, and the memory that Stats counts is what the device has given. Nothing but Python's own library is needed,
+so that it is the same command where there is a real GPU (tests/gpu/run.sh) and over the simulated one (--libraries: its folder).
 """
 
 import argparse
@@ -24,7 +25,9 @@ import time
 MIB = 1 << 20
 CHAIN, BLOCK_BYTES = 16, 8 * 4 * 64 * 132  # mixed_work.h
 SLOT_BYTES = BLOCK_BYTES + 4096            # in host memory and on disk
-WORKERS, HANG_S, BUCKET_US = 3, 15.0, 16
+WORKERS, BUCKET_US = 3, 16
+SLOWER = 6                                 # times as long as --seconds a run may take until it has done everything
+DONE = ("checked_blocks", "stored_gpu_blocks", "stored_host_blocks", "attends", "open_blocks", "warms")
 SMI_SLACK_MIB = 64                         # what the driver keeps beside the memory it was asked for
 
 
@@ -41,6 +44,7 @@ def options():
     parser.add_argument("--gpu-mib", type=int, default=32, help="of each")
     parser.add_argument("--host-mib", type=int, default=32)
     parser.add_argument("--bound", type=float, default=1.0, help="seconds that a call or a stream may wait")
+    parser.add_argument("--hang", type=float, default=60.0, help="seconds after which it hangs, whatever the machine does")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", help="file that gets the result as a line")
     o = parser.parse_args()
@@ -126,7 +130,7 @@ class Engine:
         """It runs, and no call of it hangs."""
         assert self.process.poll() is None, "engine %d saw a wrong byte (1) or a failed call (3): %r" % (self.seed, self.process.poll())
         now = self.tally()["now"]
-        assert now["call"] == "first" or now["ms"] < HANG_S * 1000, "engine %d hangs in: %r" % (self.seed, now)
+        assert now["call"] == "first" or now["ms"] < self.service.o.hang * 1000, "engine %d hangs in: %r" % (self.seed, now)
 
     def kill(self):
         assert self.process.poll() is None, "engine %d saw a wrong byte (1) or a failed call (3): %r" % (self.seed, self.process.poll())
@@ -152,15 +156,24 @@ def wait_for(condition, seconds, what):
 
 # ---- the load ----
 
+def not_done(o, stats, counts):
+    """Names of what has not been done yet, and of ways that nothing has taken."""
+    ways = [("host", "gpu"), ("gpu", "host"), ("host", "disk"), ("disk", "host")] + ([("gpu", "gpu")] if o.gpus > 1 else [])
+    return [name for name in DONE if not counts[name]] + \
+           ["%s to %s" % way for way in ways if not stats["terrace_moved_bytes_total{from=%s,to=%s}" % way]]
+
+
 def run_by_time(o, service, rng, engines):
     """Three workers, and a fourth that is killed every second or two. The engines, the killed ones among them, and the kills."""
-    end, kills, victim = time.monotonic() + o.seconds, 0, None
-    while time.monotonic() < end:
+    begin, kills, victim = time.monotonic(), 0, None
+    end, last = begin + o.seconds, begin + SLOWER * o.seconds
+    while (now := time.monotonic()) < end or now < last and not_done(o, service.stats(), merge(engines)[1]):
         if victim is None:
             victim = Engine(service, 1000 + kills)
             engines.append(victim)
             victim.ready()
-        until = min(end, time.monotonic() + 0.5 + rng.random() * 1.5)
+        until = time.monotonic() + 0.5 + rng.random() * 1.5
+        until = min(end, until) if now < end else until
         while time.monotonic() < until:
             for engine in engines[:WORKERS] + [victim]:
                 engine.watch()
@@ -193,8 +206,9 @@ def merge(engines):
     for engine in engines:
         tally = engine.tally()
         for name, row in tally["calls"].items():
-            whole = calls.setdefault(name, {"worst_ms": 0.0, "histogram": [0] * len(row["histogram"])})
-            whole["worst_ms"] = max(whole["worst_ms"], row["worst_ms"])
+            whole = calls.setdefault(name, {"worst_ms": 0.0, "own_ms": 0.0, "histogram": [0] * len(row["histogram"])})
+            for most in ("worst_ms", "own_ms"):
+                whole[most] = max(whole[most], row[most])
             whole["histogram"] = [a + b for a, b in zip(whole["histogram"], row["histogram"])]
         for name, n in tally["counts"].items():
             counts[name] = counts.get(name, 0) + n
@@ -212,11 +226,11 @@ def percentile(histogram, share):
 
 
 def print_calls(calls):
-    print("%-12s %9s %10s %10s %10s" % ("call", "times", "p50 ms <", "p99 ms <", "max ms"))
+    print("%-12s %9s %10s %10s %10s %10s" % ("call", "times", "p50 ms <", "p99 ms <", "max ms", "less stalls"))
     for name, row in calls.items():
         if sum(row["histogram"]):
-            print("%-12s %9d %10.3f %10.3f %10.3f" % (name, sum(row["histogram"]), percentile(row["histogram"], 0.5),
-                                                      percentile(row["histogram"], 0.99), row["worst_ms"]))
+            print("%-12s %9d %10.3f %10.3f %10.3f %10.3f" % (name, sum(row["histogram"]), percentile(row["histogram"], 0.5),
+                                                             percentile(row["histogram"], 0.99), row["worst_ms"], row["own_ms"]))
 
 
 def sum_of(stats, name, label=""):
@@ -279,7 +293,7 @@ def check_memory(service, before):
         return max(((used - used0) - (extents - extents0) for (used, extents), (used0, extents0) in zip(now, before)), key=abs)
 
     slack = 0 if service.o.libraries else SMI_SLACK_MIB * MIB
-    wait_for(lambda: abs(differ()) <= slack, 20, "the devices' memory is what Stats says: %r" % differ())
+    wait_for(lambda: abs(differ()) <= slack, 60, "the devices' memory is what Stats says: %r" % differ())
     return {"extents": sum(extents for _, extents in memory_of(service)), "device_differs_by": differ()}
 
 
@@ -293,7 +307,7 @@ def run(o, service):
             engine.ready()
         kills = (run_by_kills if o.kills else run_by_time)(o, service, rng, engines)
         # What they closed is gone while they run: nothing of it waits for the end of their processes.
-        wait_for(lambda: service.stats()["terrace_ghost_sessions"] == 0, 10, "no ghosts of living engines' sessions")
+        wait_for(lambda: service.stats()["terrace_ghost_sessions"] == 0, 60, "no ghosts of living engines' sessions")
         for engine in engines[:WORKERS]:
             engine.stop()
     finally:
@@ -302,7 +316,7 @@ def run(o, service):
                 engine.process.kill()
                 engine.process.wait()
     seconds = time.monotonic() - began
-    await_zero(service, of_all(service, IDLE, IDLE_GPU), 30)
+    await_zero(service, of_all(service, IDLE, IDLE_GPU), 60)
     calls, counts = merge(engines)
     print_calls(calls)
     print("counts: " + json.dumps(counts))
@@ -312,12 +326,14 @@ def run(o, service):
     assert verified.returncode == 0, verified.stdout + verified.stderr
     swept = subprocess.run([o.engine, "sweep", service.address, str(service.chains + 2)], env=service.environment, timeout=120, check=False)
     assert swept.returncode == 0, "the sweep"
-    await_zero(service, of_all(service, IDLE + EMPTY, IDLE_GPU + EMPTY_GPU), 30)
+    await_zero(service, of_all(service, IDLE + EMPTY, IDLE_GPU + EMPTY_GPU), 60)
     memory = check_memory(service, before)
     worst = max((row["worst_ms"], name) for name, row in calls.items() if name != "first")
+    own = max((row["own_ms"], name) for name, row in calls.items() if name != "first")
     result = {"bench": "mixed", "device": "simulated" if o.libraries else "gpu", "seconds": round(seconds, 1), "kills": kills,
               "gpus": o.gpus, "gpu_mib": o.gpu_mib, "host_mib": o.host_mib, "working_set_mib": round(service.chains * CHAIN * BLOCK_BYTES / MIB),
-              "worst_ms": round(worst[0], 1), "worst_call": worst[1], "first_ms": round(calls["first"]["worst_ms"], 1),
+              "worst_ms": round(worst[0], 1), "worst_call": worst[1], "own_ms": round(own[0], 1), "own_call": own[1],
+              "first_ms": round(calls["first"]["worst_ms"], 1),
               **counts, "moved_blocks": moved, "evicted_gpu": int(sum_of(stats, "terrace_evictions_total", "tier=gpu")),
               "dropped": int(stats["terrace_dropped_blocks_total"]), "memory": memory,
               "p99_ms": {name: percentile(row["histogram"], 0.99) for name, row in calls.items() if sum(row["histogram"])}}
@@ -325,11 +341,10 @@ def run(o, service):
     if o.json:
         with open(o.json, "a", encoding="ascii") as out:
             out.write(json.dumps(result) + "\n")
-    assert worst[0] <= o.bound * 1000, "a %s took %.0f ms" % (worst[1], worst[0])
-    for name in ("checked_blocks", "stored_gpu_blocks", "stored_host_blocks", "attends", "open_blocks", "warms"):
-        assert counts[name], "nothing counted as " + name
-    assert all(moved[way] for way in ("host-gpu", "gpu-host", "host-disk", "disk-host")), "a way that nothing took"
-    assert o.gpus == 1 or moved["gpu-gpu"], "nothing went from GPU to GPU"
+    assert own[0] <= o.bound * 1000, "a %s took %.0f ms, less the stalls of the machine" % (own[1], own[0])
+    assert worst[0] <= o.hang * 1000, "a %s took %.0f ms" % (worst[1], worst[0])
+    left = not_done(o, stats, counts)
+    assert not left, "never: %s" % left
     assert not any(stats["terrace_gpu_lost{gpu=%d}" % g] for g in range(o.gpus)), "a GPU was lost"
 
 
