@@ -4,13 +4,15 @@
 #include "client/clock.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { KEYS = CLIENT_RIG_KEYS };
+/* STALLED_US: of calls that are never answered and whose deadline is not to come. */
+enum { KEYS = CLIENT_RIG_KEYS, STALLED_US = 300000000 };
 #ifdef TERRACE_SANITIZED
 enum { CLOSES = 30 };
 #else
@@ -21,7 +23,7 @@ static const struct terrace_keys keys = {bytes, KEYS, KEY_BYTES};
 
 static void open_session(void)
 {
-	client_rig_open(1, 0);
+	client_rig_open(1);
 }
 
 /* Counts callbacks and remembers on which thread. */
@@ -122,7 +124,7 @@ START_TEST(by_eventfd)
 	for (int i = 0; i < 8; i++)
 		ck_assert_int_eq(terrace_lookup_async(session, &keys, 0, &completion, &ops[i]), TERRACE_OK);
 	while (sum < 8) {
-		ck_assert_int_eq(poll(&ready, 1, 5000), 1);
+		ck_assert_int_eq(poll(&ready, 1, 30000), 1);
 		ck_assert_int_eq(read(fd, &value, sizeof(value)), sizeof(value));
 		sum += value;
 	}
@@ -144,7 +146,7 @@ START_TEST(cancel)
 	uint32_t prefix = 9;
 
 	FAULT(stall_method, "Lookup");
-	ck_assert_int_eq(terrace_lookup_async(session, &keys, 0, &completion, &op), TERRACE_OK);
+	ck_assert_int_eq(terrace_lookup_async(session, &keys, STALLED_US, &completion, &op), TERRACE_OK);
 	poll(NULL, 0, 10);
 	ck_assert(!terrace_op_done(op));
 	terrace_op_cancel(op);
@@ -246,7 +248,7 @@ START_TEST(place_of_the_op)
 
 		ck_assert_int_eq(terrace_lookup_async(session, &keys, 0, &completion, &request.op), TERRACE_OK);
 		while (!atomic_load(&request.ended))
-			;
+			sched_yield();
 		ck_assert_ptr_null(request.op);
 	}
 }
@@ -325,11 +327,13 @@ START_TEST(from_the_callback)
 	struct terrace_completion completion = {chain_step, &chain, -1};
 	uint8_t *block = calloc(1, terrace_block_bytes(&layouts[0]));
 	struct terrace_op *op;
+	uint64_t until;
 
 	FAULT(stall_method, "Put");
-	ck_assert_int_eq(terrace_put_async(session, 0, bytes, KEY_BYTES, NULL, block, 0, NULL, &chain.stalled), TERRACE_OK);
+	ck_assert_int_eq(terrace_put_async(session, 0, bytes, KEY_BYTES, NULL, block, STALLED_US, NULL, &chain.stalled), TERRACE_OK);
 	ck_assert_int_eq(terrace_lookup_async(session, &keys, 0, &completion, &op), TERRACE_OK);
-	for (int i = 0; atomic_load(&chain.left) && i < 5000; i++)
+	until = client_deadline_us(30000000);
+	while (atomic_load(&chain.left) && client_now_us() < until)
 		poll(NULL, 0, 1);
 	ck_assert_uint_eq(atomic_load(&chain.left), 0);
 	ck_assert_uint_eq(atomic_load(&chain.refused), 20);
@@ -344,14 +348,15 @@ START_TEST(daemon_death)
 {
 	struct told told[16];
 	struct terrace_op *ops[16];
+	unsigned calls = fake_count(&fake, &fake.calls);
 
 	memset(told, 0, sizeof(told));
 	FAULT(stall_method, "Lookup");
 	for (int i = 0; i < 16; i++)
-		ck_assert_int_eq(terrace_lookup_async(session, &keys, 10000000,
+		ck_assert_int_eq(terrace_lookup_async(session, &keys, STALLED_US,
 						      &(struct terrace_completion){tell, &told[i], -1}, &ops[i]),
 				 TERRACE_OK);
-	poll(NULL, 0, 20);
+	ck_assert_uint_eq(fake_await(&fake, &fake.calls, calls + 16), calls + 16); /* none comes after it */
 	fake_restart(&fake);
 	for (int i = 0; i < 16; i++) {
 		enum terrace_status status = terrace_lookup_finish(ops[i], NULL, NULL);
@@ -371,10 +376,11 @@ START_TEST(disconnect_cancels)
 	struct terrace_op *op;
 
 	o.address = fake.address;
+	o.timeout_us = CLIENT_RIG_TIMEOUT_US;
 	ck_assert_int_eq(terrace_connect(&o, &other), TERRACE_OK);
 	ck_assert_int_eq(terrace_session_open(other, layouts, 1, NULL, &s), TERRACE_OK);
 	FAULT(stall_method, "Lookup");
-	ck_assert_int_eq(terrace_lookup_async(s, &keys, 0, NULL, &op), TERRACE_OK);
+	ck_assert_int_eq(terrace_lookup_async(s, &keys, STALLED_US, NULL, &op), TERRACE_OK);
 	terrace_session_close(s);
 	terrace_disconnect(other);
 	ck_assert(terrace_op_done(op));
@@ -390,7 +396,7 @@ int main(void)
 	int failed;
 
 	tcase_add_checked_fixture(c, open_session, client_rig_close);
-	tcase_set_timeout(c, 60);
+	tcase_set_timeout(c, 100);
 	tcase_add_test(c, everything);
 	tcase_add_test(c, by_eventfd);
 	tcase_add_test(c, cancel);

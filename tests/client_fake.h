@@ -112,6 +112,7 @@ struct fake {
 	grpc_status_code fail_code;
 	const char *stall_method; /* answers when the call is cancelled or the fake stops */
 	enum fake_fd_fault fd_fault;
+	bool deaf;              /* what comes on the fd socket is not read */
 	bool corrupt_get, short_get;
 };
 
@@ -128,7 +129,7 @@ void fake_restart(struct fake *fake);
 /* Asks the client to unmap an extent. */
 void fake_retire(struct fake *fake, uint32_t extent);
 unsigned fake_count(struct fake *fake, const unsigned *counter);
-/* Waits up to 10 s until a counter is at least `least`; its value. */
+/* Waits up to 30 s until a counter is at least `least`; its value. */
 unsigned fake_await(struct fake *fake, const unsigned *counter, unsigned least);
 
 /* Between the fake's files: its two threads, whose argument is the fake, and the wait for one more call. */

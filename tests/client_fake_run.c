@@ -124,7 +124,7 @@ unsigned fake_count(struct fake *f, const unsigned *counter)
 
 unsigned fake_await(struct fake *f, const unsigned *counter, unsigned least)
 {
-	uint64_t until = client_deadline_us(10000000);
+	uint64_t until = client_deadline_us(30000000);
 
 	while (fake_count(f, counter) < least && client_now_us() < until)
 		poll(NULL, 0, 1);

@@ -77,6 +77,7 @@ START_TEST(no_gpu_here)
 		memset(rig.fake.gpu.info.uuid, 1, sizeof(rig.fake.gpu.info.uuid));
 	}
 	connect.address = rig.fake.address;
+	connect.timeout_us = RIG_TIMEOUT_US;
 	OK(terrace_connect(&connect, &client));
 	OK(terrace_session_open(client, &layout, 1, NULL, &session));
 	o.gpu = 0;
@@ -532,9 +533,9 @@ int main(void)
 	tcase_add_test(two, leases_have_addresses);
 	tcase_add_test(two, host_blocks_have_addresses);
 	tcase_add_test(two, reservations_on_a_gpu);
-	tcase_set_timeout(bare, 30);
-	tcase_set_timeout(one, 30);
-	tcase_set_timeout(two, 30);
+	tcase_set_timeout(bare, 100);
+	tcase_set_timeout(one, 100);
+	tcase_set_timeout(two, 100);
 	suite_add_tcase(suite, bare);
 	suite_add_tcase(suite, one);
 	suite_add_tcase(suite, two);

@@ -9,14 +9,13 @@ struct terrace_session *session;
 struct terrace_layout layouts[2];
 uint8_t bytes[CLIENT_RIG_KEYS * KEY_BYTES];
 
-void client_rig_open(uint32_t count, uint64_t timeout_us)
+void client_rig_open(uint32_t count)
 {
 	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
 
 	fake_start(&fake);
 	o.address = fake.address;
-	if (timeout_us)
-		o.timeout_us = timeout_us;
+	o.timeout_us = CLIENT_RIG_TIMEOUT_US;
 	ck_assert_int_eq(terrace_connect(&o, &client), TERRACE_OK);
 	layouts[0] = layouts[1] = fake_layout();
 	layouts[1].first_layer = 2;

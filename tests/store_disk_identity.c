@@ -436,6 +436,7 @@ START_TEST(a_quarantined_disk_is_wiped_at_its_next_open)
 	ck_assert(exists(&r, "slab-000001.trc"));
 	rig_open(&r);
 	ck_assert(rig_look(&r).wiped);
+	ck_assert_uint_eq(rig_look(&r).wiped_id, id);
 	ck_assert_int_eq(rig_look(&r).health, DISK_HEALTHY);
 	ck_assert_uint_eq(rig_look(&r).slabs, 0);
 	ck_assert_uint_ne(disk_id(r.disk), id);
@@ -447,6 +448,68 @@ START_TEST(a_quarantined_disk_is_wiped_at_its_next_open)
 	rig_open(&r);
 	ck_assert(!rig_look(&r).wiped);
 	ck_assert_uint_eq(disk_id(r.disk), id);
+	rig_end(&r);
+}
+END_TEST
+
+/* ---- the run that used it last ---- */
+
+START_TEST(the_last_run_is_known_until_there_is_doubt)
+{
+	uint8_t run[32], bad[32];
+	struct rig r, other;
+
+	one_block(&r);
+	rig_open(&r);
+	ck_assert_uint_eq(disk_run(r.disk), 0);
+	ck_assert_int_eq(disk_run_set(r.disk, 4711), STATUS_OK);
+	ck_assert_int_eq(disk_run_set(r.disk, 4712), STATUS_OK);
+	rig_close(&r);
+	rig_open(&r);
+	ck_assert_uint_eq(disk_run(r.disk), 4712);
+	file_read(&r, "run", run, sizeof(run));
+	for (size_t bit = 0; bit < 8 * sizeof(run); bit++) {
+		memcpy(bad, run, sizeof(run));
+		bad[bit / 8] ^= (uint8_t)(1u << bit % 8);
+		file_write(&r, "run", bad, sizeof(bad));
+		ck_assert_uint_eq(disk_run(r.disk), 0);
+	}
+	file_write(&r, "run", run, 31);
+	ck_assert_uint_eq(disk_run(r.disk), 0);
+	file_write(&r, "run", run, sizeof(run));
+	ck_assert_uint_eq(disk_run(r.disk), 4712);
+	/* Of another disk. */
+	rig_begin(&other, RING_THREADS, NULL);
+	rig_open(&other);
+	file_write(&other, "run", run, sizeof(run));
+	ck_assert_uint_eq(disk_run(other.disk), 0);
+	rig_end(&other);
+	/* Nor is it known any more after a wipe. */
+	disk_quarantine(r.disk, "a test");
+	rig_close(&r);
+	rig_open(&r);
+	ck_assert_uint_eq(disk_run(r.disk), 0);
+	rig_end(&r);
+}
+END_TEST
+
+START_TEST(a_run_that_cannot_be_noted)
+{
+	struct rig r;
+
+	one_block(&r);
+	rig_open(&r);
+	ck_assert_int_eq(symlink("elsewhere", rig_path(&r, "run")), 0);
+	ck_assert_int_eq(disk_run_set(r.disk, 1), STATUS_OK); /* what was there is gone, and nothing is there */
+	ck_assert_uint_eq(disk_run(r.disk), 0);
+	ck_assert(!exists(&r, "run") && !exists(&r, "elsewhere"));
+	ck_assert_int_eq(disk_run_set(r.disk, 2), STATUS_OK);
+	ck_assert_uint_eq(disk_run(r.disk), 2);
+	ck_assert_int_eq(unlink(rig_path(&r, "run")), 0);
+	ck_assert_int_eq(mkdir(rig_path(&r, "run"), 0700), 0);
+	ck_assert_int_eq(disk_run_set(r.disk, 3), STATUS_UNAVAILABLE);
+	ck_assert_int_eq(rig_look(&r).health, DISK_QUARANTINED);
+	ck_assert_int_eq(rmdir(rig_path(&r, "run")), 0);
 	rig_end(&r);
 }
 END_TEST
@@ -492,6 +555,8 @@ int main(void)
 	tcase_add_test(tc, strange_files_are_left_alone);
 	tcase_add_loop_test(tc, a_killed_maker_leaves_whole_slabs, rig_engine_first(), 2);
 	tcase_add_test(tc, a_quarantined_disk_is_wiped_at_its_next_open);
+	tcase_add_test(tc, the_last_run_is_known_until_there_is_doubt);
+	tcase_add_test(tc, a_run_that_cannot_be_noted);
 	if (access("/dev/shm", W_OK) == 0)
 		tcase_add_loop_test(tc, a_folder_in_memory_works_without_o_direct, rig_engine_first(), 2);
 	suite_add_tcase(suite, tc);

@@ -1,8 +1,11 @@
 /* See store_disk_rig.h. */
 #include "tests/store_disk_rig.h"
 
+#include "store/disk_private.h" /* for its ring */
+
 #include <check.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +37,8 @@ static int fault(void *arg, const struct ring_request *q, uint32_t *most)
 	if (f->op != 0 && f->op != (int)q->op + 1)
 		return 0;
 	f->asked++;
+	while (f->shut)
+		usleep(100);
 	if (f->delay_ms > 0)
 		usleep(f->delay_ms * 1000);
 	if (f->most > 0)
@@ -81,10 +86,34 @@ void rig_close(struct rig *r)
 	r->disk = NULL;
 }
 
+/* A ring that is being closed says so before it looks at a request. */
+static void *open_at_the_end(void *arg)
+{
+	struct ring_request nonsense = { 0 };
+	uint64_t until = rig_now_ms() + RIG_NET_MS;
+	struct rig *r = arg;
+
+	while (ring_submit(r->disk->ring, &nonsense) != STATUS_UNAVAILABLE && rig_now_ms() < until)
+		usleep(100);
+	r->fault.shut = false;
+	return NULL;
+}
+
+void rig_close_over(struct rig *r)
+{
+	pthread_t thread;
+
+	ck_assert_int_eq(pthread_create(&thread, NULL, open_at_the_end, r), 0);
+	disk_close(r->disk);
+	pthread_join(thread, NULL);
+	r->disk = NULL;
+}
+
 void rig_end(struct rig *r)
 {
 	DIR *dir;
 	struct dirent *e;
+	uint64_t until;
 
 	rig_close(r);
 	dir = opendir(r->folder);
@@ -95,7 +124,8 @@ void rig_end(struct rig *r)
 			unlinkat(dirfd(dir), e->d_name, 0);
 	closedir(dir);
 	/* Over FUSE a deleted file has a hidden name until the kernel has let go of the ring's files. */
-	for (int i = 0; rmdir(r->folder) != 0 && errno == ENOTEMPTY && i < 400; i++)
+	until = rig_now_ms() + RIG_NET_MS;
+	while (rmdir(r->folder) != 0 && errno == ENOTEMPTY && rig_now_ms() < until)
 		usleep(5000);
 }
 
@@ -115,6 +145,16 @@ const char *rig_path(const struct rig *r, const char *name)
 	return path;
 }
 
+void rig_asked(struct rig *r, uint32_t n)
+{
+	uint64_t until = rig_now_ms() + RIG_NET_MS;
+
+	while (r->fault.asked < n) {
+		ck_assert_uint_lt(rig_now_ms(), until);
+		usleep(100);
+	}
+}
+
 static void wait_done(struct disk_request *q)
 {
 	atomic_store(&((struct rig_wait *)q)->done, 1);
@@ -128,7 +168,7 @@ void rig_wait_begin(struct rig_wait *w)
 
 enum status rig_wait_end(struct rig_wait *w)
 {
-	uint64_t until = rig_now_ms() + 20000;
+	uint64_t until = rig_now_ms() + RIG_NET_MS;
 
 	while (!atomic_load(&w->done)) {
 		ck_assert_uint_lt(rig_now_ms(), until);

@@ -12,6 +12,7 @@ enum { RIG_LAYERS = 3, RIG_LAYER_BYTES = 4096 - 8, RIG_SLOT = 16384 };
 /* What the ring's requests meet; all zero: nothing. */
 struct rig_fault {
 	atomic_int op;             /* ring_op + 1; 0: any */
+	atomic_bool shut;          /* they wait until it no longer is: nothing moves on */
 	atomic_int error, times;   /* times: so many requests, -1 all */
 	atomic_uint most, delay_ms;
 	atomic_uint asked;         /* requests of that op seen */
@@ -37,6 +38,8 @@ void rig_begin(struct rig *r, enum ring_engine engine, const char *parent);
 enum status rig_try(struct rig *r);
 void rig_open(struct rig *r);    /* rig_try that must succeed */
 void rig_close(struct rig *r);
+/* Closes while requests are held up by fault.shut, which opens once the close has begun. */
+void rig_close_over(struct rig *r);
 void rig_end(struct rig *r);     /* closes, and deletes the folder */
 struct disk_view rig_look(struct rig *r);
 /* A file of the folder. */
@@ -47,6 +50,9 @@ enum status rig_read(struct rig *r, struct disk_place p, void *at, uint32_t byte
 enum status rig_write(struct rig *r, struct disk_place p, const void *at, uint32_t bytes);
 enum status rig_tombstone(struct rig *r, struct disk_place p, const void *page);
 enum status rig_sync(struct rig *r);
+
+/* Waits until the fault has seen so many requests. */
+void rig_asked(struct rig *r, uint32_t n);
 
 /* A request that somebody waits for later. */
 struct rig_wait {
@@ -67,6 +73,7 @@ enum status rig_judge(const void *slot, uint64_t n, uint64_t generation);
 
 uint64_t rig_next(uint64_t *rng);
 uint64_t rig_now_ms(void);
+enum { RIG_NET_MS = 60000 };     /* ends a wait for what does not come; proves nothing */
 void *rig_pages(size_t bytes);   /* 4 KiB aligned, zeroed; freed by free() */
 
 #endif

@@ -34,15 +34,17 @@ static struct extent opened(void)
 	return e;
 }
 
-/* Waits up to a second, as the daemon's promise is. */
-static bool let_go_in_time(const struct extent *e, uint32_t attachment)
+/* Waits until the kernel has taken a killed process apart; how soon a daemon sees that is another test's. */
+static bool let_go(const struct extent *e, uint32_t attachment)
 {
-	for (int ms = 0; ms < 1000; ms++) {
-		if (!extent_held(e, attachment))
-			return true;
+	const time_t until = time(NULL) + 30;
+
+	while (extent_held(e, attachment)) {
+		if (time(NULL) > until)
+			return false;
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 	}
-	return false;
+	return true;
 }
 
 START_TEST(an_extent_is_whole_pages_and_sealed)
@@ -196,7 +198,7 @@ static void engine(int fd, int tell, bool dont_fork)
 	pids[1] = fork();
 	if (pids[1] != 0 && write(tell, pids, sizeof(pids)) != sizeof(pids))
 		_exit(1);
-	alarm(60); /* whatever becomes of the test */
+	alarm(300); /* whatever becomes of the test */
 	for (;;)
 		pause();
 }
@@ -229,7 +231,7 @@ START_TEST(a_killed_engine_lets_go_only_with_its_last_child)
 	ck_assert_msg(extent_held(&e, 4), "the child still has the mapping");
 	ck_assert(!extent_held(&e, 5));
 	kill(pids[1], SIGKILL);
-	ck_assert(let_go_in_time(&e, 4));
+	ck_assert(let_go(&e, 4));
 	ck_assert(!extent_held_by_any(&e));
 	extent_close(&e);
 }
@@ -244,7 +246,7 @@ START_TEST(a_child_without_the_mapping_does_not_hold)
 	ck_assert(extent_held(&e, 4));
 	kill(pids[0], SIGKILL);
 	ck_assert_int_eq(waitpid(pids[0], NULL, 0), pids[0]);
-	ck_assert(let_go_in_time(&e, 4));
+	ck_assert(let_go(&e, 4));
 	kill(pids[1], SIGKILL);
 	extent_close(&e);
 }
@@ -263,7 +265,7 @@ START_TEST(many_engines_die_and_each_is_told_apart)
 
 		kill(pids[dead][0], SIGKILL);
 		kill(pids[dead][1], SIGKILL);
-		ck_assert(let_go_in_time(&e, dead + 1));
+		ck_assert(let_go(&e, dead + 1));
 		ck_assert_int_eq(extent_held_by_any(&e), i + 1 < ENGINES);
 		for (uint32_t j = i + 1; j < ENGINES; j++)
 			ck_assert(extent_held(&e, (j * 5) % ENGINES + 1));
@@ -367,7 +369,7 @@ static int run(void)
 	SRunner *runner;
 	int failed;
 
-	tcase_set_timeout(tc, 60);
+	tcase_set_timeout(tc, 100);
 	tcase_add_test(tc, an_extent_is_whole_pages_and_sealed);
 	tcase_add_test(tc, pages_are_taken_at_once);
 	tcase_add_test(tc, sizes_out_of_bounds_are_refused);

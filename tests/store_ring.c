@@ -373,6 +373,7 @@ START_TEST(destroy_cancels_what_waits_and_awaits_the_rest)
 	enum { N = 40 };
 	struct faults f = {.open = 0};
 	struct ring_calls calls;
+	struct ring_request nonsense = {0};
 	struct job jobs[N];
 	int well = 0, cancelled = 0;
 	pthread_t thread;
@@ -386,7 +387,10 @@ START_TEST(destroy_cancels_what_waits_and_awaits_the_rest)
 	}
 	until_entered(&f, 1);
 	pthread_create(&thread, NULL, destroy_run, &g);
-	sleep_ms(200);
+	/* A ring that is being destroyed says so before it looks at a request. */
+	for (int ms = 0; ms < WAIT_MS && ring_submit(g.ring, &nonsense) != STATUS_UNAVAILABLE; ms++)
+		sleep_ms(1);
+	ck_assert_int_eq(ring_submit(g.ring, &nonsense), STATUS_UNAVAILABLE);
 	atomic_store(&f.open, 1);
 	pthread_join(thread, NULL);
 	for (int i = 0; i < N; i++) {

@@ -14,7 +14,7 @@ enum { SCALE = 8 };
 enum { SCALE = 1 };
 #endif
 
-enum { PAGE = 4096, FILE_PAGES = 1024, WAIT_MS = 30000, ENGINE_COUNT = 2 };
+enum { PAGE = 4096, FILE_PAGES = 1024, WAIT_MS = 300000, ENGINE_COUNT = 2 };
 
 extern const enum ring_engine engines[ENGINE_COUNT]; /* RING_URING, RING_THREADS */
 

@@ -238,7 +238,7 @@ START_TEST(a_full_ring_hears_cancels_and_orders)
 	job_make(&later, &g, RING_WRITE, 2, 1);
 	job_start(&waits);
 	job_start(&later);
-	for (int i = 0; i < 500 && view_of(g.ring).oldest_us < 10000; i++)
+	for (int i = 0; i < WAIT_MS / 10 && view_of(g.ring).oldest_us < 10000; i++)
 		sleep_ms(10); /* its thread may begin late */
 	ck_assert_uint_eq(view_of(g.ring).under_way, 1);
 	ck_assert_uint_ge(view_of(g.ring).oldest_us, 10000);

@@ -101,14 +101,15 @@ static void close_engine(void)
 	engine_close(&engine);
 }
 
-/* The daemon may still be starting: prefix_cache_open waits three seconds for it each time. */
+/* The daemon may still be starting: prefix_cache_open waits three seconds for it each time. What ends this proves nothing. */
 static void open_cache(struct prefix_cache *cache)
 {
+	const time_t until = time(NULL) + 90;
 	struct terrace_layout layout;
 	struct fault fault;
 
 	kvcache_layout(&engine.model.config, engine.model.fingerprint, spec.k, spec.v, BLOCK, &layout);
-	for (int i = 0; i < 10; i++) {
+	while (time(NULL) < until) {
 		if (prefix_cache_open(cache, address, &layout, NULL, &fault))
 			return;
 		if (waitpid(daemon_pid, NULL, WNOHANG) != 0)
