@@ -61,16 +61,19 @@ static enum terrace_status load(const char *path, const struct kv_cuda_plugin **
 	return status;
 }
 
+static enum terrace_status device_will_do(const struct kv_cuda_plugin *p)
+{
+	const char *problem = p->problem();
+
+	return problem ? client_fail(TERRACE_UNSUPPORTED, "no CUDA device: %s", problem) : TERRACE_OK;
+}
+
 enum terrace_status terrace_cuda_load(const char *path)
 {
 	const struct kv_cuda_plugin *table;
 	enum terrace_status status = load(path, &table);
-	const char *problem;
 
-	if (status)
-		return status;
-	problem = table->problem();
-	return problem ? client_fail(TERRACE_UNSUPPORTED, "no CUDA device: %s", problem) : TERRACE_OK;
+	return status ? status : device_will_do(table);
 }
 
 enum terrace_status client_cuda_devices(const struct device_ops **out)
@@ -86,35 +89,22 @@ enum terrace_status client_cuda_devices(const struct device_ops **out)
 	return TERRACE_OK;
 }
 
+/* The plugin, of which the current device will do: threads may have different ones, so each call asks. */
 static enum terrace_status plugin(const struct kv_cuda_plugin **out)
 {
 	enum terrace_status status = TERRACE_OK;
 
-	if (!loaded.table)
-		status = terrace_cuda_load(NULL);
 	*out = loaded.table;
-	return status;
+	if (!*out)
+		status = load(NULL, out);
+	return status ? status : device_will_do(*out);
 }
 
-static enum terrace_status formats_fail(const struct kv_layout *l)
+static enum terrace_status formats_fail(const struct kv_layout *l, const char *where)
 {
-	return client_fail(TERRACE_UNSUPPORTED, "no CUDA kernel attends %s keys with %s values of head dims %u and %u",
+	return client_fail(TERRACE_UNSUPPORTED, "no CUDA kernel attends %s keys with %s values of head dims %u and %u%s",
 			   kv_format_info(l->k_format)->name, kv_format_info(l->v_format)->name, l->head_dim_k,
-			   l->head_dim_v);
-}
-
-enum terrace_status client_cuda_attends(const struct kv_layout *l)
-{
-	enum terrace_status status = terrace_cuda_load(NULL);
-	struct kv_geometry geometry;
-	struct kv_cuda_attend one = {.layout = l, .geometry = &geometry, .sequences = 1, .queries = 1, .q_heads = l->heads};
-
-	if (status)
-		return status;
-	kv_geometry_of(l, &geometry);
-	if (!loaded.table->attend_supported(l->k_format, l->v_format) || !loaded.table->attend_workspace(&one))
-		return formats_fail(l);
-	return TERRACE_OK;
+			   l->head_dim_v, where);
 }
 
 /* Of a launcher; the numbers are the same. */
@@ -132,6 +122,26 @@ static enum terrace_status answer(const struct kv_cuda_plugin *p, enum status s,
 	default:
 		return client_fail(TERRACE_INTERNAL, "%s: CUDA refuses the launch: %s", what, p->last_error());
 	}
+}
+
+enum terrace_status client_cuda_attends(const struct kv_layout *l)
+{
+	const struct kv_cuda_plugin *p;
+	enum terrace_status status = plugin(&p);
+	struct kv_geometry geometry;
+	struct kv_cuda_attend one = {.layout = l, .geometry = &geometry, .sequences = 1, .queries = 1, .q_heads = l->heads};
+	enum status found;
+	size_t bytes;
+
+	if (status)
+		return status;
+	if (!p->attend_supported(l->k_format, l->v_format))
+		return formats_fail(l, "");
+	kv_geometry_of(l, &geometry);
+	found = p->attend_workspace(&one, &bytes);
+	if (found == STATUS_UNSUPPORTED)
+		return formats_fail(l, " in this build or on this device");
+	return answer(p, found, "cuda attend");
 }
 
 /* What every call begins with: the plugin, the caller's layout, his options. */
@@ -223,14 +233,8 @@ enum terrace_status terrace_cuda_attend_workspace(const struct terrace_layout *l
 	struct kv_cuda_attend a;
 	struct call c;
 	enum terrace_status status = attend_read(&c, layout, options, &a);
-	size_t n = status ? 0 : c.plugin->attend_workspace(&a);
 
-	if (status)
-		return status;
-	if (!n)
-		return answer(c.plugin, STATUS_UNSUPPORTED, "cuda attend");
-	*bytes = n;
-	return TERRACE_OK;
+	return status ? status : answer(c.plugin, c.plugin->attend_workspace(&a, bytes), "cuda attend");
 }
 
 enum terrace_status terrace_cuda_attend_plan(const struct terrace_layout *layout,
@@ -296,14 +300,8 @@ enum terrace_status terrace_cuda_extend_workspace(const struct terrace_layout *l
 	struct kv_cuda_extend e;
 	struct call c;
 	enum terrace_status status = extend_read(&c, layout, options, &e);
-	size_t n = status ? 0 : c.plugin->extend_workspace(&e);
 
-	if (status)
-		return status;
-	if (!n)
-		return answer(c.plugin, STATUS_UNSUPPORTED, "cuda extend");
-	*bytes = n;
-	return TERRACE_OK;
+	return status ? status : answer(c.plugin, c.plugin->extend_workspace(&e, bytes), "cuda extend");
 }
 
 enum terrace_status terrace_cuda_extend(const struct terrace_layout *layout,

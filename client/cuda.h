@@ -10,7 +10,8 @@
  * plugin, or it has no such table of this version. */
 enum terrace_status client_cuda_devices(const struct device_ops **out);
 
-/* TERRACE_OK if attention on the current device has kernels for the layout; else TERRACE_UNSUPPORTED, with the reason. */
+/* TERRACE_OK if attention on the current device has kernels for the layout, which is sound; else TERRACE_UNSUPPORTED, with the reason.
+ * TERRACE_INTERNAL: CUDA fails. */
 enum terrace_status client_cuda_attends(const struct kv_layout *layout);
 
 #endif

@@ -51,10 +51,27 @@ END_TEST
 
 START_TEST(test_no_device_is_unsupported)
 {
+	struct terrace_layout l = layout_of(TERRACE_FORMAT_TQ4);
+	struct terrace_cuda_attend_options o = TERRACE_CUDA_ATTEND_OPTIONS_INIT;
+	struct terrace_cuda_merge_options m = TERRACE_CUDA_MERGE_OPTIONS_INIT;
+	size_t bytes = 7;
+
 	load();
 	noted->problem = "no device here";
 	ck_assert_int_eq(terrace_cuda_load(NULL), TERRACE_UNSUPPORTED);
 	ck_assert_ptr_nonnull(strstr(terrace_error(), "no device here"));
+	/* The plugin is loaded by then; every call is refused all the same, and none reaches it. */
+	for (int i = 0; i < 2; i++) {
+		ck_assert_int_eq(terrace_cuda_attend(&l, &o, NULL), TERRACE_UNSUPPORTED);
+		ck_assert_ptr_nonnull(strstr(terrace_error(), "no device here"));
+		ck_assert_int_eq(terrace_cuda_merge(&m, NULL), TERRACE_UNSUPPORTED);
+		ck_assert_int_eq(terrace_cuda_attend_workspace(&l, &o, &bytes), TERRACE_UNSUPPORTED);
+	}
+	ck_assert_uint_eq(noted->calls, 0);
+	ck_assert_uint_eq(bytes, 7);
+	noted->problem = NULL; /* another device is the current one */
+	ck_assert_int_eq(terrace_cuda_attend(&l, &o, NULL), TERRACE_OK);
+	ck_assert_uint_eq(noted->calls, 1);
 }
 END_TEST
 
@@ -272,16 +289,20 @@ START_TEST(test_refusals_have_words)
 		{ STATUS_EXHAUSTED, TERRACE_EXHAUSTED, "workspace" },
 		{ STATUS_INTERNAL, TERRACE_INTERNAL, "the words of CUDA" },
 	};
-	size_t bytes = 0;
+	struct terrace_cuda_extend_options e = TERRACE_CUDA_EXTEND_OPTIONS_INIT;
+	size_t bytes = 7;
 
 	load();
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		noted->answer = cases[i].answer;
 		ck_assert_int_eq(terrace_cuda_attend(&l, &o, NULL), cases[i].status);
 		ck_assert_ptr_nonnull(strstr(terrace_error(), cases[i].words));
+		ck_assert_int_eq(terrace_cuda_attend_workspace(&l, &o, &bytes), cases[i].status);
+		ck_assert_ptr_nonnull(strstr(terrace_error(), cases[i].words));
+		ck_assert_int_eq(terrace_cuda_extend_workspace(&l, &e, &bytes), cases[i].status);
+		ck_assert_ptr_nonnull(strstr(terrace_error(), cases[i].words));
 	}
-	noted->workspace = 0;
-	ck_assert_int_eq(terrace_cuda_attend_workspace(&l, &o, &bytes), TERRACE_UNSUPPORTED);
+	ck_assert_uint_eq(bytes, 7);
 	ck_assert_int_eq(terrace_cuda_attend(&l, NULL, NULL), TERRACE_INVALID);
 	o.size = 4;
 	ck_assert_int_eq(terrace_cuda_attend(&l, &o, NULL), TERRACE_INVALID);

@@ -33,10 +33,17 @@ static void note(const struct kv_layout *l, const struct kv_geometry *g, struct 
 	noted.stream = stream;
 }
 
-static size_t attend_workspace(const struct kv_cuda_attend *a)
+static enum status workspace(size_t *bytes)
+{
+	if (noted.answer == STATUS_OK)
+		*bytes = noted.workspace;
+	return noted.answer;
+}
+
+static enum status attend_workspace(const struct kv_cuda_attend *a, size_t *bytes)
 {
 	noted.attend = *a;
-	return noted.workspace;
+	return workspace(bytes);
 }
 
 static enum status attend_plan(const struct kv_cuda_attend *a, struct CUstream_st *stream)
@@ -46,10 +53,10 @@ static enum status attend_plan(const struct kv_cuda_attend *a, struct CUstream_s
 	return noted.answer;
 }
 
-static size_t extend_workspace(const struct kv_cuda_extend *e)
+static enum status extend_workspace(const struct kv_cuda_extend *e, size_t *bytes)
 {
 	noted.extend = *e;
-	return noted.workspace;
+	return workspace(bytes);
 }
 
 static enum status extend_run(const struct kv_cuda_extend *e, struct CUstream_st *stream)

@@ -60,9 +60,12 @@ static bool attend_supported(enum kv_format k, enum kv_format v)
 }
 
 /* The plan is a copy of the lengths. */
-static size_t attend_workspace(const struct kv_cuda_attend *a)
+static enum status attend_workspace(const struct kv_cuda_attend *a, size_t *bytes)
 {
-	return attend_supported(a->layout->k_format, a->layout->v_format) ? a->sequences * sizeof(uint32_t) : 0;
+	if (!attend_supported(a->layout->k_format, a->layout->v_format))
+		return STATUS_UNSUPPORTED;
+	*bytes = a->sequences * sizeof(uint32_t);
+	return STATUS_OK;
 }
 
 static enum status plan_run(const struct launch *l)
@@ -81,7 +84,9 @@ static enum status attend_launch(const struct kv_cuda_attend *a, enum status (*r
 
 static enum status attend_plan(const struct kv_cuda_attend *a, struct CUstream_st *stream)
 {
-	if (a->sequences > 4096 || a->workspace_bytes < attend_workspace(a))
+	size_t bytes;
+
+	if (a->sequences > 4096 || attend_workspace(a, &bytes) != STATUS_OK || a->workspace_bytes < bytes)
 		return STATUS_INVALID;
 	return attend_launch(a, plan_run, stream);
 }
@@ -195,10 +200,10 @@ static enum status merge(const struct kv_cuda_merge *m, struct CUstream_st *stre
 	return launch(&(struct launch){ .run = merge_run, .merge = *m }, stream);
 }
 
-static size_t extend_workspace(const struct kv_cuda_extend *e)
+static enum status extend_workspace(const struct kv_cuda_extend *e, size_t *bytes)
 {
-	(void)e;
-	return 0;
+	(void)e, (void)bytes;
+	return STATUS_UNSUPPORTED;
 }
 
 static enum status extend_run(const struct kv_cuda_extend *e, struct CUstream_st *stream)

@@ -10,6 +10,7 @@
  * (attend_finish.cuh). Features other than sinks are an instance of their own, so that the plain one
  * does not pay for them.
  */
+#include "kernels/cuda/arguments.cuh"
 #include "kernels/cuda/attend_shape.cuh"
 #include "kernels/cuda/fragments_float.cuh"
 #include "kernels/cuda/fragments_int4.cuh"
@@ -78,10 +79,19 @@ attend_args args_of(const struct kv_cuda_attend *a, const struct attend_plan &pl
 	args.settled = a->settled;
 	args.features = a->features;
 	args.features.window = plan.window;
-	args.cap = a->features.softcap * 1.44269504f;
-	args.cap_exponent = 2 / a->features.softcap; /* not used if there is none */
-	args.cap_is_large = a->features.softcap > 256;
+	args.features.softcap = soft_cap_of(&a->features);
+	args.cap = args.features.softcap * 1.44269504f;
+	args.cap_exponent = 2 / args.features.softcap; /* not used if there is none */
+	args.cap_is_large = args.features.softcap > SOFT_CAP_ROUGH;
 	return args;
+}
+
+/* What a run wants beyond the plan's shape. */
+bool arguments_sound(const struct kv_cuda_attend *a)
+{
+	return a->q && a->out && a->blocks && a->workspace && a->layer < a->layout->layers && fabsf(a->scale) < INFINITY &&
+	       dtype_read(a->q_dtype) && dtype_written(a->out_dtype) && aligned_to(256, {a->workspace}) &&
+	       aligned_to(16, {a->q, a->out}) && aligned_to(8, {a->blocks}) && aligned_to(4, {a->lse});
 }
 
 } // namespace
@@ -98,8 +108,7 @@ extern "C" enum status kv_cuda_attend_run(const struct kv_cuda_attend *a, cudaSt
 
 	if (status != STATUS_OK)
 		return status;
-	if (!a->q || !a->out || !a->blocks || !a->workspace || a->layer >= a->layout->layers ||
-	    a->q_dtype == KV_DTYPE_E4M3)
+	if (!arguments_sound(a))
 		return STATUS_INVALID;
 	if (a->workspace_bytes < plan.bytes)
 		return STATUS_EXHAUSTED;

@@ -6,7 +6,7 @@
  * end moving to it; with equal lengths the distance is a whole number of rows, if that wastes little.
  * Every CTA works its own share out, by a thread of one block.
  */
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/arguments.cuh"
 #include "kernels/cuda/machine.cuh"
 #include "kernels/cuda/plan.cuh"
 
@@ -19,6 +19,7 @@ constexpr uint32_t SEGMENT_COST =
 constexpr uint32_t PART_MIN = 32;      /* atoms of a part: four a warp */
 constexpr uint32_t WASTE_DIVISOR = 16; /* of a CTA's share that a regular cut may waste */
 
+constexpr uint32_t Q_HEADS_MAX = 65536;
 constexpr uint32_t WINDOW_MAX = 1 << 30; /* so that positions less a window are within 32 bits */
 
 struct plan_args {
@@ -305,32 +306,24 @@ bool head_dim_built(uint32_t d)
 #endif
 }
 
-/* Whether the current device runs this library's code for devices without bulk copies. */
-enum status portable_code(bool *portable)
+bool shape_sound(const struct kv_cuda_attend *a)
 {
-	cudaFuncAttributes attributes;
-
-	if (cudaFuncGetAttributes(&attributes, plan_kernel) != cudaSuccess) {
-		cudaGetLastError();
-		return STATUS_UNSUPPORTED; /* older than all code here */
-	}
-#ifdef TERRACE_CUDA_PORTABLE
-	*portable = true;
-#else
-	*portable = attributes.ptxVersion < 90;
-#endif
-	return STATUS_OK;
+	return layout_sound(a->layout, a->geometry) && a->queries > 0 && a->queries <= 16 && a->q_heads > 0 &&
+	       a->q_heads <= Q_HEADS_MAX && a->q_heads % a->layout->heads == 0 && a->sequences <= ATTEND_SEQUENCES_MAX &&
+	       features_sound(&a->features);
 }
 
-const char *features_problem(const struct kv_cuda_attend *a)
+uint32_t segment_cost_of(const struct kv_cuda_attend *a)
 {
-	const struct kv_attend_features *f = &a->features;
+	return SEGMENT_COST * a->layout->head_dim_k / a->geometry->atom_bytes;
+}
 
-	if (!(f->softcap >= 0 && f->softcap <= 3.0e38f))
-		return "soft cap";
-	if (f->ranges_max > ATTEND_RANGES_MAX || (f->ranges_max > 0 && !f->ranges))
-		return "ranges";
-	return nullptr;
+/* Whether places on the line of rows have 32 bits, with sequences as long as the table of blocks lets them be. */
+bool line_fits(const struct kv_cuda_attend *a, uint32_t rows)
+{
+	const uint64_t table = (uint64_t)a->blocks_stride * a->geometry->atoms, all = UINT32_MAX / KV_ATOM_TOKENS + 1;
+
+	return rows * ((table < all ? table : all) + segment_cost_of(a)) <= UINT32_MAX;
 }
 
 } // namespace
@@ -340,18 +333,18 @@ enum status attend_plan_of(const struct kv_cuda_attend *a, struct attend_plan *p
 	const struct kv_layout *l = a->layout;
 	const uint32_t window = a->features.window;
 	struct attend_plan p = {};
-	int device, sms;
+	int device, sms, shared;
 
-	if (!l || !a->geometry || a->queries == 0 || a->queries > 16 || a->q_heads == 0 ||
-	    a->q_heads % l->heads || a->sequences > ATTEND_SEQUENCES_MAX || features_problem(a))
+	if (!shape_sound(a))
 		return STATUS_INVALID;
 	if (!kv_cuda_attend_supported(l->k_format, l->v_format) || l->head_dim_k != l->head_dim_v ||
 	    !head_dim_built(l->head_dim_k))
 		return STATUS_UNSUPPORTED;
 	if (cudaGetDevice(&device) != cudaSuccess ||
-	    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+	    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
+	    cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
 		return STATUS_INTERNAL;
-	if (portable_code(&p.portable) != STATUS_OK)
+	if (code_is_portable(&p.portable) != STATUS_OK)
 		return STATUS_UNSUPPORTED;
 
 	p.window = !window || (l->window && l->window < window) ? l->window : window;
@@ -365,11 +358,15 @@ enum status attend_plan_of(const struct kv_cuda_attend *a, struct attend_plan *p
 				  : p.columns > 8 && wide_tiles(integer_k, integer_v, l->head_dim_k) ? 16
 												     : 8,
 				  p.portable);
+	if (p.sizes.bytes > (uint32_t)shared)
+		return STATUS_UNSUPPORTED;
 	p.tiles = (p.columns + p.sizes.columns - 1) / p.sizes.columns;
 	p.ctas = (uint32_t)sms * p.sizes.ctas_per_sm;
 	if ((uint64_t)a->sequences * l->heads * p.tiles > UINT32_MAX / 2)
 		return STATUS_INVALID;
 	p.rows = a->sequences * l->heads * p.tiles;
+	if (!line_fits(a, p.rows))
+		return STATUS_INVALID;
 
 	const size_t slots = 2 * (size_t)p.ctas * p.sizes.columns;
 	size_t at = 0;
@@ -387,11 +384,14 @@ enum status attend_plan_of(const struct kv_cuda_attend *a, struct attend_plan *p
 	return STATUS_OK;
 }
 
-extern "C" size_t kv_cuda_attend_workspace(const struct kv_cuda_attend *a)
+extern "C" enum status kv_cuda_attend_workspace(const struct kv_cuda_attend *a, size_t *bytes)
 {
 	struct attend_plan plan;
+	const enum status status = attend_plan_of(a, &plan);
 
-	return attend_plan_of(a, &plan) == STATUS_OK ? plan.bytes : 0;
+	if (status == STATUS_OK)
+		*bytes = plan.bytes;
+	return status;
 }
 
 extern "C" enum status kv_cuda_attend_plan(const struct kv_cuda_attend *a, cudaStream_t stream)
@@ -401,7 +401,7 @@ extern "C" enum status kv_cuda_attend_plan(const struct kv_cuda_attend *a, cudaS
 
 	if (status != STATUS_OK)
 		return status;
-	if (!a->kv_tokens || !a->workspace)
+	if (!a->kv_tokens || !a->workspace || !aligned_to(4, {a->kv_tokens}) || !aligned_to(256, {a->workspace}))
 		return STATUS_INVALID;
 	if (a->workspace_bytes < plan.bytes)
 		return STATUS_EXHAUSTED;
@@ -420,10 +420,10 @@ extern "C" enum status kv_cuda_attend_plan(const struct kv_cuda_attend *a, cudaS
 	args.window = plan.window;
 	args.ranges = a->features.ranges;
 	args.ranges_max = a->features.ranges_max;
-	args.segment_cost = SEGMENT_COST * a->layout->head_dim_k / a->geometry->atom_bytes;
+	args.segment_cost = segment_cost_of(a);
 	if (cudaFuncSetAttribute(plan_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
 				 sizeof(batch)) != cudaSuccess)
 		return STATUS_INTERNAL;
 	launch_kernel(plan_kernel, 1, THREADS, sizeof(batch), stream, args);
-	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
+	return launched();
 }

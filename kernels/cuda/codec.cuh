@@ -2,7 +2,7 @@
 #ifndef TERRACE_KERNELS_CUDA_CODEC_CUH
 #define TERRACE_KERNELS_CUDA_CODEC_CUH
 
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/arguments.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/hadamard.cuh"
 #include "kernels/places.h"
@@ -94,10 +94,10 @@ struct codec_work {
 template <class Kernel, int D>
 static enum status codec_launch_format(enum kv_format f, const codec_work &w)
 {
-	const dim3 grid((w.args.tokens * w.args.heads + CODEC_WARPS - 1) / CODEC_WARPS, w.count);
+	const dim3 grid((w.args.tokens * w.args.heads - 1) / CODEC_WARPS + 1, w.count);
 
 	if (Kernel::tiles(D, f, w))
-		return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
+		return launched();
 	switch (f) {
 	case KV_F16:
 		Kernel::template launch<D, KV_F16>(grid, w);
@@ -123,7 +123,7 @@ static enum status codec_launch_format(enum kv_format f, const codec_work &w)
 	default:
 		return STATUS_INVALID;
 	}
-	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
+	return launched();
 }
 
 template <class Kernel>
@@ -147,6 +147,22 @@ static enum status codec_launch_dim(uint32_t d, enum kv_format f, const codec_wo
 	}
 }
 
+/* True if a call is sound, of whose tokens there are some. */
+static inline bool codec_sound(const struct kv_cuda_codec *c)
+{
+	const struct kv_layout *l = c->layout;
+
+	if (!layout_sound(l, c->geometry) || c->layer >= l->layers || !dtype_read(c->dtype) || !c->k ||
+	    (l->v_format != KV_NONE && !c->v) || (uint64_t)c->tokens * l->heads > UINT32_MAX ||
+	    (uint64_t)c->block_count * (l->block_tokens / KV_ATOM_TOKENS) > UINT32_MAX)
+		return false;
+	const size_t k = (size_t)l->heads * l->head_dim_k, v = l->v_format == KV_NONE ? 0 : (size_t)l->heads * l->head_dim_v;
+
+	return aligned_to(kv_dtype_bytes(c->dtype), {c->k, c->v}) && aligned_to(8, {c->slots, c->blocks}) &&
+	       (c->tokens == 0 || (c->slots && c->blocks)) &&
+	       (c->tokens <= 1 || (c->k_stride >= k && c->v_stride >= v));
+}
+
 /* Checks a call and launches the kernel, for both sides at once if they are alike; one warp a vector. */
 template <class Kernel>
 static enum status codec_launch(const struct kv_cuda_codec *c, cudaStream_t stream)
@@ -155,9 +171,7 @@ static enum status codec_launch(const struct kv_cuda_codec *c, cudaStream_t stre
 	const struct kv_geometry *g = c->geometry;
 	enum status status = STATUS_OK;
 
-	if (!l || !g || c->layer >= l->layers || !c->k || (l->v_format != KV_NONE && !c->v) ||
-	    c->dtype > KV_DTYPE_BF16 || (c->tokens && (!c->slots || !c->blocks)) || (uint64_t)c->tokens * l->heads > UINT32_MAX ||
-	    (uint64_t)c->block_count * (l->block_tokens / KV_ATOM_TOKENS) > UINT32_MAX)
+	if (!codec_sound(c))
 		return STATUS_INVALID;
 	if (c->tokens == 0)
 		return STATUS_OK;

@@ -10,6 +10,7 @@
  * last tells, at a word that others wait for, how many parts are complete. One tells at a time, so that the word only rises; who comes
  * meanwhile leaves it to him.
  */
+#include "kernels/cuda/arguments.cuh"
 #include "kernels/cuda/copy_pairs.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/device.cuh"
@@ -227,21 +228,6 @@ enum status fill_shape(const struct kv_cuda_copy *c, copy_args *a)
 	return STATUS_OK;
 }
 
-/* Whether the current device runs the code without bulk copies. */
-enum status plain_code(bool *plain)
-{
-	cudaFuncAttributes attributes;
-
-	if (cudaFuncGetAttributes(&attributes, copy_kernel) != cudaSuccess)
-		return STATUS_INTERNAL;
-#ifdef TERRACE_CUDA_PORTABLE
-	*plain = true;
-#else
-	*plain = attributes.ptxVersion < 90;
-#endif
-	return STATUS_OK;
-}
-
 /* CTAs that fill the device; 0 if CUDA does not say. */
 uint32_t device_ctas()
 {
@@ -261,15 +247,17 @@ static enum status launch(const copy_args &a, uint32_t ctas, cudaStream_t stream
 	uint64_t grid = ctas ? ctas : device_ctas(), needed = a.pieces;
 	bool plain;
 
-	if (grid == 0 || plain_code(&plain) != STATUS_OK)
+	if (grid == 0)
 		return STATUS_INTERNAL;
+	if (code_is_portable(&plain) != STATUS_OK)
+		return STATUS_UNSUPPORTED;
 	if (plain)
 		needed = (a.pieces - 1) / (PLAIN_THREADS / 32) + 1;
 	else if (cudaFuncSetAttribute(copy_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BULK_SHARED) != cudaSuccess)
 		return STATUS_INTERNAL;
 	grid = grid < needed ? grid : needed;
 	launch_kernel(copy_kernel, (uint32_t)grid, plain ? PLAIN_THREADS : BULK_THREADS, plain ? 0 : BULK_SHARED, stream, a);
-	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
+	return launched();
 }
 
 extern "C" enum status kv_cuda_copy(const struct kv_cuda_copy *c, cudaStream_t stream)
@@ -278,7 +266,7 @@ extern "C" enum status kv_cuda_copy(const struct kv_cuda_copy *c, cudaStream_t s
 
 	if (c->count == 0)
 		return STATUS_OK;
-	if (!c->from || !c->to || fill_shape(c, &a) != STATUS_OK)
+	if (!c->from || !c->to || !aligned_to(8, {c->from, c->to}) || !aligned_to(4, {c->tokens}) || fill_shape(c, &a) != STATUS_OK)
 		return STATUS_INVALID;
 	a.from = c->from;
 	a.to = c->to;
@@ -305,5 +293,9 @@ extern "C" enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *c, cudaStr
 	a.counts = c->counts;
 	a.word = c->word;
 	a.base = c->base;
-	return launch(a, c->ctas, stream);
+	const enum status status = launch(a, c->ctas, stream);
+
+	if (status != STATUS_OK)
+		cudaGetLastError(); /* nobody asks, and the next list is not to be blamed for it */
+	return status;
 }

@@ -4,8 +4,8 @@
  * Every launcher checks its arguments, enqueues on `stream` and returns: it never allocates,
  * synchronises, prints or exits, and every grid is fixed by the shape alone, so that a launch may be
  * captured in a CUDA graph and replayed while lengths, tables and slots change in device memory. All
- * pointers are device addresses (or host memory mapped into the device) unless said otherwise. Any thread
- * may call; the current device must be the stream's.
+ * pointers are device addresses (or host memory mapped into the device) unless said otherwise, aligned to
+ * their elements if no more is asked for. Any thread may call; the current device must be the stream's.
  *
  * Status of all of them: OK; INVALID for an argument that is not allowed; UNSUPPORTED for a format, head
  * dim or device that this build has no kernel for; EXHAUSTED if the workspace is too small; INTERNAL if
@@ -28,6 +28,10 @@ extern "C" {
 
 struct CUstream_st; /* *cudaStream_t */
 
+/* NULL if the current device runs the kernels of this build; else a sentence that says why not, good until the
+ * thread's next call. Cheap once a device has been found good. */
+const char *kv_cuda_problem(void);
+
 /* True if attention has kernels for blocks with these formats of K and V: equal ones, and fp8/tq4, fp8/tq3
  * and tq4/tq3. Touches no device. */
 bool kv_cuda_attend_supported(enum kv_format k, enum kv_format v);
@@ -39,22 +43,25 @@ bool kv_cuda_attend_supported(enum kv_format k, enum kv_format v);
  *     out = sum_j softmax(s)_j v_j,   lse = ln sum_j exp(s_j)
  * and what `features` add to that (kernels/attend_features.h). A query that sees no token gets out = 0 and
  * lse = -INFINITY (or the sink's logit). Bytes of tokens at or past n never reach a result, whatever they
- * hold. Within 2e-3 (relative, of a row's norm) of the exact result on the decoded values; the same bits
- * every time. */
+ * hold. Within 2e-3 (relative, of a row's norm) of the exact result on the decoded values, before that is
+ * rounded to out_dtype; the same bits every time. Weights of fp16 values are kept to 2^-22 of a row's
+ * largest, which is more than that where a token of so little weight has values 2^13 times as long as the
+ * row's result. */
 struct kv_cuda_attend {
 	const struct kv_layout *layout;     /* host; K and V of one head dim */
 	const struct kv_geometry *geometry; /* host; of that layout */
 	uint32_t layer;                     /* 0 .. layout->layers - 1 */
 	uint32_t sequences;                 /* at most 4096 */
 	uint32_t queries;                   /* 1 .. 16 a sequence, the last tokens of it */
-	uint32_t q_heads;                   /* a multiple of layout->heads */
+	uint32_t q_heads;                   /* a multiple of layout->heads, at most 65536 */
 	float scale;                        /* usually 1 / sqrt(head_dim); finite */
 	const void *q; /* [sequences][queries][q_heads][head_dim], dense, 16-byte aligned, finite */
-	enum kv_dtype q_dtype;
+	enum kv_dtype q_dtype; /* not E4M3 */
 	const uint64_t *blocks; /* [sequences][blocks_stride] addresses of blocks, each 16-byte aligned;
 				 * the first ceil(n / block_tokens) of a sequence are read, but none
 				 * that lies before what its queries see */
-	uint32_t blocks_stride;
+	uint32_t blocks_stride; /* the atoms that the table has room for, times layout->heads and a KV head's
+				 * tiles of 4 to 16 queries, are fewer than 2^32 (else INVALID) */
 	const uint32_t *kv_tokens; /* [sequences] */
 	struct kv_attend_features features; /* device pointers; all zeroes: none */
 	void *out;                 /* [sequences][queries][q_heads][head_dim], dense, 16-byte aligned */
@@ -67,9 +74,9 @@ struct kv_cuda_attend {
 		       * tokens of each sequence. Loads of blocks then overlap that kernel's end */
 };
 
-/* Bytes of workspace for this shape (sequences, queries, q_heads, layout) on the current device; 0 if it
- * is unsound or unsupported. Reads no device pointer. Features change nothing. */
-size_t kv_cuda_attend_workspace(const struct kv_cuda_attend *a);
+/* Bytes of workspace for this shape (sequences, queries, q_heads, layout) on the current device. Reads no
+ * device pointer. Features change nothing, but unsound ones are INVALID as in a run. */
+enum status kv_cuda_attend_workspace(const struct kv_cuda_attend *a, size_t *bytes);
 
 /* Plans the split of the work from kv_tokens as they are when the stream gets here, into the workspace;
  * no other member but the shape and, with a window, the ranges is read. One plan serves every layer of a
@@ -93,7 +100,7 @@ struct kv_cuda_codec {
 	uint32_t block_count;   /* at most 2^32 - 1 atoms in all of them, of one head and layer */
 	void *k, *v; /* [tokens][heads][head dim]; encode only reads. v is NULL if V is a view of K. Fastest when
 		      * 16-byte aligned, elements of 16 bits, and strides multiples of 8 */
-	size_t k_stride, v_stride; /* elements between tokens */
+	size_t k_stride, v_stride; /* elements between tokens, at least those of one */
 	enum kv_dtype dtype;       /* F32, F16 or BF16 */
 };
 
@@ -118,8 +125,8 @@ struct kv_cuda_merge {
 	const float *lse[KV_CUDA_MERGE_PARTS]; /* each [rows], natural logarithm */
 	uint32_t rows, d;
 	enum kv_dtype in_dtype, out_dtype; /* F32, F16 or BF16 */
-	void *merged;      /* [rows][d]; may be out[0] if the dtypes are equal, else overlaps nothing */
-	float *merged_lse; /* [rows]; may be lse[0]; may be NULL */
+	void *merged;      /* [rows][d]; may be out[0] if the dtypes are equal, else overlaps no part (INVALID) */
+	float *merged_lse; /* [rows]; may be lse[0], else overlaps no part; may be NULL */
 };
 
 enum status kv_cuda_merge(const struct kv_cuda_merge *m, struct CUstream_st *stream);
@@ -168,15 +175,17 @@ struct kv_cuda_extend {
 	enum kv_dtype q_dtype; /* not E4M3 */
 	const void *k,
 		*v; /* the new tokens': [total_queries][heads][head_dim], 16-byte aligned, finite */
-	size_t k_stride, v_stride; /* elements between tokens, multiples of 8 */
+	size_t k_stride, v_stride; /* elements between tokens, multiples of 8, at least those of one token */
 	enum kv_dtype own_dtype;   /* of k and v: F16 or BF16 */
 	const uint64_t *blocks; /* [sequences][blocks_stride] addresses of blocks, each 16-byte aligned;
 				 * the first ceil(prefix_tokens / block_tokens) of a sequence are read,
-				 * but none that lies before what its queries see */
+				 * but none that lies before what its queries see; NULL if blocks_stride is 0
+				 * and there are no prefixes */
 	uint32_t blocks_stride;
 	struct kv_attend_features features; /* device pointers; tree_bias is [total_queries][tree_stride]: entry [i][c] where new
-					     * token i looks at new token c of its own sequence. It and ranges cost speed: their
-					     * calls take the code for devices without products of warpgroups */
+					     * token i looks at new token c of its own sequence. It, ranges and soft caps over
+					     * 256 cost speed: their calls take the code for devices without products of
+					     * warpgroups */
 	uint32_t tree_stride; /* at least the new tokens of every sequence, if there is a tree_bias */
 	void *out; /* [total_queries][q_heads][head_dim], dense, 16-byte aligned */
 	enum kv_dtype out_dtype;
@@ -185,9 +194,9 @@ struct kv_cuda_extend {
 	size_t workspace_bytes;
 };
 
-/* Bytes of workspace for this shape (sequences, total_queries, q_heads, layout) on the current device; 0
- * if it is unsound or unsupported. Reads no device pointer. */
-size_t kv_cuda_extend_workspace(const struct kv_cuda_extend *e);
+/* Bytes of workspace for this shape (sequences, total_queries, q_heads, layout) on the current device. Reads
+ * no device pointer; of scale and features it looks whether they are sound. */
+enum status kv_cuda_extend_workspace(const struct kv_cuda_extend *e, size_t *bytes);
 
 /* Runs one layer. The formats of kv_cuda_attend_supported. */
 enum status kv_cuda_extend_run(const struct kv_cuda_extend *e, struct CUstream_st *stream);

@@ -4,6 +4,7 @@
  * the products (extend_kernel.cuh, or extend_portable.cuh before and after compute capability 9.0), instantiated for a pair of
  * formats in each extend_*.cu; the parts of a row together (extend_merge.cu). Every grid is fixed by the shape; lengths are read on the device.
  */
+#include "kernels/cuda/arguments.cuh"
 #include "kernels/cuda/extend_shape.cuh"
 
 namespace
@@ -69,15 +70,19 @@ size_t place(size_t *at, size_t bytes)
 	return here;
 }
 
+bool shape_sound(const struct kv_cuda_extend *e)
+{
+	return layout_sound(e->layout, e->geometry) && e->q_heads > 0 && e->q_heads % e->layout->heads == 0 && e->sequences <= 4096 &&
+	       fabsf(e->scale) < INFINITY && features_sound(&e->features) && (!e->features.tree_bias || e->tree_stride > 0);
+}
+
 enum status plan_of(const struct kv_cuda_extend *e, struct extend_plan *plan)
 {
 	const struct kv_layout *l = e->layout;
 	int device, sms, major, minor;
+	bool portable_code;
 
-	if (!l || !e->geometry || e->q_heads == 0 || e->q_heads % l->heads || e->sequences > 4096 ||
-	    !(fabsf(e->scale) < INFINITY) ||
-	    !(e->features.softcap >= 0 && e->features.softcap < INFINITY) || e->features.ranges_max > 64 ||
-	    (e->features.ranges_max > 0 && !e->features.ranges) || (e->features.tree_bias && e->tree_stride == 0))
+	if (!shape_sound(e))
 		return STATUS_INVALID;
 	const uint32_t d = l->head_dim_k, group = e->q_heads / l->heads;
 
@@ -89,7 +94,7 @@ enum status plan_of(const struct kv_cuda_extend *e, struct extend_plan *plan)
 	    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
 	    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
 		return STATUS_INTERNAL;
-	if (major < 8)
+	if (major < 8 || code_is_portable(&portable_code) != STATUS_OK)
 		return STATUS_UNSUPPORTED;
 	if ((uint64_t)e->total_queries * e->q_heads >= 1u << 28)
 		return STATUS_INVALID;
@@ -100,7 +105,8 @@ enum status plan_of(const struct kv_cuda_extend *e, struct extend_plan *plan)
 #ifdef TERRACE_CUDA_PORTABLE
 	p.portable = true;
 #else
-	p.portable = major != 9 || minor != 0 || e->features.tree_bias || e->features.ranges_max;
+	p.portable = major != 9 || minor != 0 || e->features.tree_bias || e->features.ranges_max ||
+		     e->features.softcap > SOFT_CAP_ROUGH;
 #endif
 	p.rows = extend_rows(d);
 	p.tokens = extend_tokens(l->k_format, l->v_format, d);
@@ -193,7 +199,7 @@ extend_args args_of(const struct kv_cuda_extend *e, const struct extend_plan &pl
 	a.v_format = l->v_format;
 	/* Rotation is unnormalised: rotated queries and keys are sqrt(d) too long each. */
 	a.scale_log2 = e->scale * 1.44269504f / (format_rotated(l->k_format) ? (float)l->head_dim_k : 1);
-	a.softcap_log2 = e->features.softcap * 1.44269504f;
+	a.softcap_log2 = soft_cap_of(&e->features) * 1.44269504f;
 	a.sinks = e->features.sinks;
 	a.alibi = e->features.alibi;
 	a.alibi_sqrt = e->features.alibi_sqrt;
@@ -209,13 +215,32 @@ extend_args args_of(const struct kv_cuda_extend *e, const struct extend_plan &pl
 	return a;
 }
 
+bool pointers_sound(const struct kv_cuda_extend *e)
+{
+	return e->query_starts && e->prefix_tokens && e->q && e->k && e->v && e->out && e->workspace &&
+	       (e->blocks || e->blocks_stride == 0) && aligned_to(256, {e->workspace}) && aligned_to(16, {e->q, e->k, e->v, e->out}) &&
+	       aligned_to(8, {e->blocks}) && aligned_to(4, {e->query_starts, e->prefix_tokens, e->lse});
+}
+
+bool vectors_sound(const struct kv_cuda_extend *e)
+{
+	const size_t token = (size_t)e->layout->heads * e->layout->head_dim_k, least = e->total_queries > 1 ? token : 0;
+
+	return dtype_read(e->q_dtype) && dtype_written(e->out_dtype) &&
+	       (e->own_dtype == KV_DTYPE_F16 || e->own_dtype == KV_DTYPE_BF16) && e->k_stride % 8 == 0 && e->v_stride % 8 == 0 &&
+	       e->k_stride >= least && e->v_stride >= least;
+}
+
 } // namespace
 
-extern "C" size_t kv_cuda_extend_workspace(const struct kv_cuda_extend *e)
+extern "C" enum status kv_cuda_extend_workspace(const struct kv_cuda_extend *e, size_t *bytes)
 {
 	struct extend_plan plan;
+	const enum status status = plan_of(e, &plan);
 
-	return plan_of(e, &plan) == STATUS_OK ? plan.bytes : 0;
+	if (status == STATUS_OK)
+		*bytes = plan.bytes;
+	return status;
 }
 
 extern "C" enum status kv_cuda_extend_run(const struct kv_cuda_extend *e, cudaStream_t stream)
@@ -225,10 +250,7 @@ extern "C" enum status kv_cuda_extend_run(const struct kv_cuda_extend *e, cudaSt
 
 	if (status != STATUS_OK)
 		return status;
-	if (!e->query_starts || !e->prefix_tokens || !e->q || !e->k || !e->v || !e->out || !e->blocks ||
-	    !e->workspace || e->layer >= e->layout->layers || e->q_dtype == KV_DTYPE_E4M3 ||
-	    (e->own_dtype != KV_DTYPE_F16 && e->own_dtype != KV_DTYPE_BF16) || e->k_stride % 8 ||
-	    e->v_stride % 8)
+	if (!pointers_sound(e) || !vectors_sound(e) || e->layer >= e->layout->layers)
 		return STATUS_INVALID;
 	if (e->workspace_bytes < plan.bytes)
 		return STATUS_EXHAUSTED;

@@ -13,7 +13,7 @@ template <int FK, int FV, int D, bool FINE> enum status extend_launch_one(const 
 				 S::BYTES) != cudaSuccess)
 		return STATUS_UNSUPPORTED;
 	launch_kernel(extend_kernel<FK, FV, D, FINE>, a.ctas, EXTEND_THREADS, S::BYTES, stream, a);
-	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
+	return launched();
 }
 #endif
 

@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(32 * WARPS) merge_kernel(const __grid_constant
 template <int D> enum status launch_merge(const extend_args &a, cudaStream_t stream)
 {
 	launch_kernel(merge_kernel<D>, a.units * (extend_rows(D) / ROWS_EACH), 32 * WARPS, 0, stream, a);
-	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
+	return launched();
 }
 
 } // namespace

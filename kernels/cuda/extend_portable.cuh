@@ -225,7 +225,7 @@ template <int FK, int FV, int D, bool FINE> enum status extend_portable_one(cons
 	    cudaSuccess)
 		return STATUS_UNSUPPORTED;
 	launch_kernel(extend_portable_kernel<FK, FV, D, FINE>, a.ctas, PORTABLE_THREADS, P::BYTES, stream, a);
-	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
+	return launched();
 }
 
 template <int FK, int FV, int D> enum status extend_portable_dim(const extend_args &a, cudaStream_t stream)

@@ -450,10 +450,12 @@ enum status prepare(const extend_args &a, uint32_t tokens, uint32_t own_tiles, c
 	const uint32_t queries = a.units * (extend_rows(D) / 64);
 
 	launch_kernel(bounds_kernel<D>, dim3(BOUND_PARTS, BOUNDS * a.heads, a.sequences), THREADS, 0, stream, a);
-	if (cudaGetLastError() != cudaSuccess)
-		return STATUS_INTERNAL;
+	const enum status status = launched();
+
+	if (status != STATUS_OK)
+		return status;
 	launch_kernel(images_kernel<D>, 2 + queries + own_tiles * a.heads * 2, THREADS, 0, stream, a, queries, tokens);
-	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
+	return launched();
 }
 
 } // namespace

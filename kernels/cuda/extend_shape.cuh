@@ -14,6 +14,7 @@
 #ifndef TERRACE_KERNELS_CUDA_EXTEND_SHAPE_CUH
 #define TERRACE_KERNELS_CUDA_EXTEND_SHAPE_CUH
 
+#include "kernels/cuda/arguments.cuh"
 #include "kernels/cuda/codec.cuh"
 #include "kernels/cuda/device.cuh"
 
@@ -57,7 +58,7 @@ struct extend_args {
 	const float *sinks, *alibi, *out_scale;
 	bool alibi_sqrt, plain;
 	uint32_t window; /* NO_TOKENS: none */
-	/* Of the portable kernel alone, which `ALL` stands for. */
+	/* Of the portable kernel alone, which `ALL` stands for; so are soft caps over SOFT_CAP_ROUGH. */
 	const float *tree_bias;
 	const int32_t *ranges;
 	uint32_t tree_stride, ranges_max;

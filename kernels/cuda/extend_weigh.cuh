@@ -95,6 +95,10 @@ template <int FK, int FV, int D, bool FINE = false> struct extend_block {
 				for (uint32_t i = 0; i < SCORES / 2; i++) {
 					float &y = s[i / 2 * 4 + 2 * h + i % 2];
 
+					if constexpr (ALL) {
+						y = cap_closely(y * to_exponent);
+						continue;
+					}
 					y = a.softcap_log2 *
 					    (1 - __fdividef(2, exp2_fast(y * to_exponent) + 1));
 				}
@@ -128,6 +132,16 @@ template <int FK, int FV, int D, bool FINE = false> struct extend_block {
 				y = offset <= high && offset >= low ? y : -INFINITY;
 			}
 		}
+	}
+
+	/* tanh times the cap, of an argument in powers of 2. Without the series near 0, where the rest cancels, it is good to the
+	 * cap times 2^-21. */
+	DEVICE float cap_closely(float exponent) const
+	{
+		const float x = exponent * 0.34657359f;
+
+		return a.softcap_log2 *
+		       (fabsf(x) < 0.02f ? x * fmaf(x * x, -0.33333333f, 1) : 1 - __fdividef(2, exp2_fast(exponent) + 1));
 	}
 
 	/* `bias`: of the row's query; `first`: new token at the lane's first column. */

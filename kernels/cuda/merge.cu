@@ -2,7 +2,7 @@
  * number of parts at once. A thread takes 8 elements of a row (one where the row is no multiple of 8) of every
  * part in turn, so that loads are 16 bytes wide; a row's weights are worked out again by each of its threads,
  * which costs less than handing them round. */
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/arguments.cuh"
 #include "kernels/cuda/device.cuh"
 
 namespace
@@ -110,9 +110,37 @@ __global__ void __launch_bounds__(MERGE_THREADS) merge_lse_kernel(const merge_ar
 	a.merged_lse[row] = total > 0 ? max + logf(total) : -INFINITY;
 }
 
-bool known(enum kv_dtype t)
+bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
 {
-	return t == KV_DTYPE_F32 || t == KV_DTYPE_F16 || t == KV_DTYPE_BF16;
+	return (uintptr_t)a < (uintptr_t)b + b_bytes && (uintptr_t)b < (uintptr_t)a + a_bytes;
+}
+
+/* True if results lie on no part, or on all of the first. */
+bool apart(const struct kv_cuda_merge *m)
+{
+	const size_t elements = (size_t)m->rows * m->d, from = elements * kv_dtype_bytes(m->in_dtype),
+		     to = elements * kv_dtype_bytes(m->out_dtype), lse = (size_t)m->rows * sizeof(float);
+
+	for (uint32_t p = 0; p < m->parts; p++) {
+		const bool in_place = p == 0 && m->merged == m->out[0] && m->in_dtype == m->out_dtype;
+
+		if (!in_place && overlap(m->merged, to, m->out[p], from))
+			return false;
+		if (m->merged_lse && !(p == 0 && m->merged_lse == m->lse[0]) && overlap(m->merged_lse, lse, m->lse[p], lse))
+			return false;
+	}
+	return true;
+}
+
+/* True if the parts are there and aligned to their elements. */
+bool parts_sound(const struct kv_cuda_merge *m)
+{
+	const size_t in = kv_dtype_bytes(m->in_dtype);
+
+	for (uint32_t p = 0; p < m->parts; p++)
+		if (!m->out[p] || !m->lse[p] || !aligned_to(in, {m->out[p]}) || !aligned_to(4, {m->lse[p]}))
+			return false;
+	return aligned_to(kv_dtype_bytes(m->out_dtype), {m->merged}) && aligned_to(4, {m->merged_lse}) && apart(m);
 }
 
 /* True if rows may be taken 8 elements at a time. */
@@ -129,14 +157,12 @@ bool by_eights(const struct kv_cuda_merge *m)
 
 extern "C" enum status kv_cuda_merge(const struct kv_cuda_merge *m, cudaStream_t stream)
 {
-	if (m->parts < 1 || m->parts > KV_CUDA_MERGE_PARTS || m->d == 0 || !m->merged || !known(m->in_dtype) ||
-	    !known(m->out_dtype) || (uint64_t)m->rows * m->d > (uint64_t)UINT32_MAX * MERGE_THREADS)
+	if (m->parts < 1 || m->parts > KV_CUDA_MERGE_PARTS || m->d == 0 || !m->merged || !dtype_read(m->in_dtype) ||
+	    !dtype_read(m->out_dtype) || !parts_sound(m) || (uint64_t)m->rows * m->d > (uint64_t)UINT32_MAX * MERGE_THREADS)
 		return STATUS_INVALID;
 	merge_args a = {};
 
 	for (uint32_t p = 0; p < m->parts; p++) {
-		if (!m->out[p] || !m->lse[p])
-			return STATUS_INVALID;
 		a.out[p] = m->out[p];
 		a.lse[p] = m->lse[p];
 	}
@@ -160,6 +186,6 @@ extern "C" enum status kv_cuda_merge(const struct kv_cuda_merge *m, cudaStream_t
 	else
 		launch_kernel(merge_kernel<1>, grid, MERGE_THREADS, 0, stream, a);
 	if (m->merged_lse)
-		launch_kernel(merge_lse_kernel, (m->rows + MERGE_THREADS - 1) / MERGE_THREADS, MERGE_THREADS, 0, stream, a);
-	return cudaGetLastError() == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
+		launch_kernel(merge_lse_kernel, (m->rows - 1) / MERGE_THREADS + 1, MERGE_THREADS, 0, stream, a);
+	return launched();
 }

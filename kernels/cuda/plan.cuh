@@ -15,7 +15,6 @@
 #include "kernels/cuda/cuda_kernels.h"
 
 constexpr uint32_t ATTEND_SEQUENCES_MAX = 4096; /* the plan keeps them in shared memory */
-constexpr uint32_t ATTEND_RANGES_MAX = 64;
 constexpr uint32_t NO_SEGMENT = 0xffffffffu;
 
 /* Two 16-byte loads. */
@@ -124,7 +123,7 @@ struct attend_plan {
 	size_t segments_at, arrived_at, partials_at, sums_at, bytes;
 };
 
-/* INVALID or UNSUPPORTED if the shape is so. */
+/* INVALID or UNSUPPORTED if the shape is so; UNSUPPORTED also if the device has too little shared memory. */
 enum status attend_plan_of(const struct kv_cuda_attend *a, struct attend_plan *plan);
 
 #endif

@@ -4,28 +4,6 @@
 
 #include <cuda_runtime.h>
 
-#include <cstdio>
-
-static thread_local char why[160];
-
-static const char *problem(void)
-{
-	int device, major;
-	cudaError_t e = cudaGetDevice(&device);
-
-	if (e == cudaSuccess)
-		e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-	if (e != cudaSuccess) {
-		snprintf(why, sizeof why, "%s", cudaGetErrorString(e));
-		cudaGetLastError();
-		return why;
-	}
-	if (major >= 8)
-		return nullptr;
-	snprintf(why, sizeof why, "compute capability %d.x: 8.0 is the least", major);
-	return why;
-}
-
 static const char *last_error(void)
 {
 	return cudaGetErrorString(cudaGetLastError());
@@ -34,7 +12,7 @@ static const char *last_error(void)
 extern "C" __attribute__((visibility("default"))) const struct kv_cuda_plugin *kv_cuda_plugin(void)
 {
 	static const struct kv_cuda_plugin table = {
-		KV_CUDA_PLUGIN_VERSION, sizeof(struct kv_cuda_plugin), problem, last_error, kv_cuda_attend_supported,
+		KV_CUDA_PLUGIN_VERSION, sizeof(struct kv_cuda_plugin), kv_cuda_problem, last_error, kv_cuda_attend_supported,
 		kv_cuda_attend_workspace, kv_cuda_attend_plan, kv_cuda_attend_run, kv_cuda_extend_workspace, kv_cuda_extend_run,
 		kv_cuda_encode, kv_cuda_decode, kv_cuda_merge, kv_cuda_copy,
 	};

@@ -10,21 +10,20 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "store/device.h"
 
-#define KV_CUDA_PLUGIN_VERSION 2
+#define KV_CUDA_PLUGIN_VERSION 3
 #define KV_CUDA_PLUGIN_SYMBOL "kv_cuda_plugin"
 
 struct kv_cuda_plugin {
 	uint32_t version; /* KV_CUDA_PLUGIN_VERSION */
 	uint32_t bytes;   /* of this struct */
-	/* NULL if the current device can run the kernels; else a sentence, good until the thread's next call. */
-	const char *(*problem)(void);
+	const char *(*problem)(void); /* kv_cuda_problem */
 	/* The words for CUDA's last error on the calling thread, which is cleared. */
 	const char *(*last_error)(void);
 	bool (*attend_supported)(enum kv_format k, enum kv_format v);
-	size_t (*attend_workspace)(const struct kv_cuda_attend *a);
+	enum status (*attend_workspace)(const struct kv_cuda_attend *a, size_t *bytes);
 	enum status (*attend_plan)(const struct kv_cuda_attend *a, struct CUstream_st *stream);
 	enum status (*attend_run)(const struct kv_cuda_attend *a, struct CUstream_st *stream);
-	size_t (*extend_workspace)(const struct kv_cuda_extend *e);
+	enum status (*extend_workspace)(const struct kv_cuda_extend *e, size_t *bytes);
 	enum status (*extend_run)(const struct kv_cuda_extend *e, struct CUstream_st *stream);
 	enum status (*encode)(const struct kv_cuda_codec *c, struct CUstream_st *stream);
 	enum status (*decode)(const struct kv_cuda_codec *c, struct CUstream_st *stream);

@@ -60,12 +60,19 @@ inline float2 make_float2(float x, float y)
 
 /* ---- the runtime ---- */
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2 };
+enum cudaError_t {
+	cudaSuccess = 0,
+	cudaErrorInvalidValue = 1,
+	cudaErrorMemoryAllocation = 2,
+	cudaErrorInvalidDeviceFunction = 98,
+	cudaErrorNoKernelImageForDevice = 209
+};
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 enum cudaDeviceAttr {
 	cudaDevAttrMultiProcessorCount = 16,
 	cudaDevAttrComputeCapabilityMajor = 75,
-	cudaDevAttrComputeCapabilityMinor = 76
+	cudaDevAttrComputeCapabilityMinor = 76,
+	cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
@@ -95,6 +102,7 @@ struct cudaLaunchConfig_t {
 };
 
 cudaError_t cudaGetLastError();
+cudaError_t cudaPeekAtLastError();
 const char *cudaGetErrorString(cudaError_t e);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device);
@@ -133,10 +141,13 @@ template <class Kernel> cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFun
 	return cuda_cpu_allow_shared((const void *)kernel, bytes);
 }
 
+/* An error if there is no code for the device. */
+cudaError_t cuda_cpu_find_code();
+
 template <class Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, Kernel *)
 {
 	a->ptxVersion = __CUDA_ARCH__ / 10;
-	return cudaSuccess;
+	return cuda_cpu_find_code();
 }
 
 /* Arguments are the kernel's by then, as they are with a GPU. */

@@ -18,8 +18,7 @@ namespace
 {
 
 constexpr unsigned THREADS_MAX = 1024;
-constexpr size_t SHARED_PLAIN = 48 * 1024; /* what a kernel has without asking; and at most, by device */
-constexpr size_t SHARED_MAX = __CUDA_ARCH__ >= 900 ? 227 * 1024 : 99 * 1024;
+constexpr size_t SHARED_PLAIN = 48 * 1024; /* what a kernel has without asking */
 
 thread_local cudaError_t last;
 std::mutex one_launch; /* blocks have static memory */
@@ -32,11 +31,22 @@ cudaError_t remember(cudaError_t e)
 	return e;
 }
 
-unsigned multiprocessors()
+unsigned number(const char *name, unsigned usual)
 {
-	const char *n = getenv("CUDA_CPU_MULTIPROCESSORS");
+	const char *n = getenv(name);
 
-	return n ? (unsigned)atoi(n) : 5;
+	return n ? (unsigned)atoi(n) : usual;
+}
+
+/* What a block has at most. */
+size_t shared_max()
+{
+	return (size_t)number("CUDA_CPU_SHARED_KIB", __CUDA_ARCH__ >= 900 ? 227 : 99) * 1024;
+}
+
+unsigned capability()
+{
+	return number("CUDA_CPU_CAPABILITY", __CUDA_ARCH__ / 10);
 }
 
 } // namespace
@@ -49,22 +59,55 @@ cudaError_t cudaGetLastError()
 	return e;
 }
 
+cudaError_t cudaPeekAtLastError()
+{
+	return last;
+}
+
 const char *cudaGetErrorString(cudaError_t e)
 {
-	return e == cudaSuccess ? "no error" : e == cudaErrorInvalidValue ? "invalid argument" : "out of memory";
+	switch (e) {
+	case cudaSuccess:
+		return "no error";
+	case cudaErrorInvalidValue:
+		return "invalid argument";
+	case cudaErrorMemoryAllocation:
+		return "out of memory";
+	case cudaErrorInvalidDeviceFunction:
+		return "invalid device function";
+	case cudaErrorNoKernelImageForDevice:
+		return "no kernel image is available for execution on the device";
+	}
+	return "unrecognized error code";
 }
 
 cudaError_t cudaGetDevice(int *device)
 {
-	*device = 0;
+	*device = (int)number("CUDA_CPU_DEVICE", 0);
 	return cudaSuccess;
+}
+
+cudaError_t cuda_cpu_find_code()
+{
+	return remember(getenv("CUDA_CPU_NO_CODE") ? cudaErrorNoKernelImageForDevice : cudaSuccess);
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int)
 {
-	*value = attribute == cudaDevAttrMultiProcessorCount	 ? (int)multiprocessors()
-		 : attribute == cudaDevAttrComputeCapabilityMajor ? __CUDA_ARCH__ / 100
-								  : 0;
+	switch (attribute) {
+	case cudaDevAttrMultiProcessorCount:
+		*value = (int)number("CUDA_CPU_MULTIPROCESSORS", 5);
+		break;
+	case cudaDevAttrComputeCapabilityMajor:
+		*value = (int)capability() / 10;
+		break;
+	case cudaDevAttrComputeCapabilityMinor:
+		*value = (int)capability() % 10;
+		break;
+	case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+		*value = (int)shared_max();
+		break;
+	}
 	return cudaSuccess;
 }
 
@@ -172,7 +215,7 @@ cudaError_t cuda_cpu_allow_shared(const void *kernel, int bytes)
 {
 	std::lock_guard<std::mutex> lock(one_launch);
 
-	if (bytes < 0 || (size_t)bytes > SHARED_MAX)
+	if (bytes < 0 || (size_t)bytes > shared_max())
 		return remember(cudaErrorInvalidValue);
 	allowed[kernel] = (size_t)bytes;
 	return cudaSuccess;
@@ -187,6 +230,8 @@ void cuda_cpu_launch(const void *kernel, dim3 grid, dim3 block, size_t shared, c
 	};
 	size_t most = SHARED_PLAIN;
 
+	if (cuda_cpu_find_code() != cudaSuccess)
+		return;
 	{
 		std::lock_guard<std::mutex> lock(one_launch);
 		const auto asked = allowed.find(kernel);
@@ -195,7 +240,7 @@ void cuda_cpu_launch(const void *kernel, dim3 grid, dim3 block, size_t shared, c
 			most = asked->second;
 	}
 	if (grid.x == 0 || grid.y == 0 || grid.z == 0 || block.x == 0 || block.x > THREADS_MAX || block.y != 1 || block.z != 1 ||
-	    shared > most) {
+	    shared > most || getenv("CUDA_CPU_REFUSE")) {
 		remember(cudaErrorInvalidValue);
 		return;
 	}

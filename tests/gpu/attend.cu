@@ -1,10 +1,12 @@
-/* Attention from packed blocks on the GPU against float64 on the values that the CPU decodes. Outputs and
- * workspace are poisoned before every run. Cases run on a few threads, each with its own stream.
+/* Attention from packed blocks on the GPU against float64 on the values that the CPU decodes. Outputs are
+ * poisoned before every run, the workspace before the first. Cases run on a few threads, each with its own stream.
  *
- *   attend [small] [FORMAT[/FORMAT]]     small: few small cases on one thread, for compute-sanitizer
+ *   attend [small|dims] [FORMAT[/FORMAT]]     small: few small cases on one thread, for compute-sanitizer; dims: the
+ *                                             other head dims alone, in small sizes, where they are built
  */
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <string>
 #include <thread>
 
@@ -30,13 +32,13 @@ static double allowed_error(enum kv_dtype out)
 static void report(bool ok, const test_case &c, double error, double lse_error)
 {
 	const feature_set &f = c.features;
-	char features[128];
+	char features[160];
 
-	snprintf(features, sizeof(features), "%s%s%s%s%s%s%s%s%s", f.window ? " window" : "",
+	snprintf(features, sizeof(features), "%s%s%s%s%s%s%s%s%s%s%s", f.window ? " window" : "",
 		 c.layout_window ? " layout-window" : "", f.softcap > 0 ? " softcap" : "", f.sinks ? " sinks" : "",
 		 f.alibi ? f.alibi_sqrt ? " alibi-sqrt" : " alibi" : "", f.tree ? " tree" : "",
 		 f.ranges ? " ranges" : "", f.out_scale ? " out-scale" : "",
-		 c.out_dtype == KV_DTYPE_E4M3 ? " e4m3" : "");
+		 c.out_dtype == KV_DTYPE_E4M3 ? " e4m3" : "", c.no_lse ? " no-lse" : "", c.scattered ? " scattered" : "");
 	printf("%-4s %8s/%-8s d %3u heads %u x %2u queries %2u block %3u %-7s sequences %2zu tokens %6u..: out "
 	       "%.1e lse %.1e%s\n",
 	       ok ? "ok" : "BAD", kv_format_info(c.k)->name, kv_format_info(c.v)->name, c.d, c.heads, c.group,
@@ -57,13 +59,13 @@ static bool run_case(const test_case &c)
 	bool ok = true;
 
 	w.shape(&a);
-	device_array<uint8_t> workspace(kv_cuda_attend_workspace(&a)), out(out_bytes);
+	device_array<uint8_t> workspace(workspace_of(kv_cuda_attend_workspace, a)), out(out_bytes);
 	device_array<float> lse(rows);
 
 	a.workspace = workspace.data;
 	a.workspace_bytes = workspace.count;
 	a.out = out.data;
-	a.lse = lse.data;
+	a.lse = c.no_lse ? nullptr : lse.data;
 	CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 	ok = expect_ok(kv_cuda_attend_plan(&a, stream), "plan");
 	for (int run = 0; run < 3 && ok; run++) {
@@ -98,9 +100,74 @@ static bool run_case(const test_case &c)
 	return ok;
 }
 
-static bool refuses(const struct kv_cuda_attend &a, enum status s)
+/* A call that is refused for its workspace alone, and what makes it another one. */
+struct refusal {
+	const char *what;
+	enum status plan, run;
+	std::function<void(struct kv_cuda_attend &, struct kv_layout &, struct kv_geometry &)> spoil;
+};
+
+static const enum status EXHAUSTED = STATUS_EXHAUSTED, INVALID = STATUS_INVALID, UNSUPPORTED = STATUS_UNSUPPORTED;
+#define SPOIL(what) [](struct kv_cuda_attend & a, struct kv_layout & l, struct kv_geometry & g) { (void)a; (void)l; (void)g; what; }
+
+static const refusal refusals[] = {
+	{"nothing", EXHAUSTED, EXHAUSTED, SPOIL((void)0)},
+	{"no lengths", INVALID, EXHAUSTED, SPOIL(a.kv_tokens = nullptr)},
+	{"lengths out of line", INVALID, EXHAUSTED, SPOIL(a.kv_tokens = (const uint32_t *)((uintptr_t)a.kv_tokens + 2))},
+	{"no layout", INVALID, INVALID, SPOIL(a.layout = nullptr)},
+	{"no heads", INVALID, INVALID, SPOIL(l.heads = 0)},
+	{"no atoms", INVALID, INVALID, SPOIL(g.atoms = 0)},
+	{"7 heads over 2", INVALID, INVALID, SPOIL(a.q_heads = 7)},
+	{"no query heads", INVALID, INVALID, SPOIL(a.q_heads = 0)},
+	{"query heads whose columns wrap", INVALID, INVALID, SPOIL((a.q_heads = 1u << 31, a.queries = 4))},
+	{"17 queries", INVALID, INVALID, SPOIL(a.queries = 17)},
+	{"no queries", INVALID, INVALID, SPOIL(a.queries = 0)},
+	{"4097 sequences", INVALID, INVALID, SPOIL(a.sequences = 4097)},
+	{"a negative cap", INVALID, INVALID, SPOIL(a.features.softcap = -1)},
+	{"a cap that is none", INVALID, INVALID, SPOIL(a.features.softcap = NAN)},
+	{"a cap without end", INVALID, INVALID, SPOIL(a.features.softcap = INFINITY)},
+	{"the greatest cap", EXHAUSTED, EXHAUSTED, SPOIL(a.features.softcap = 3.4e38f)},
+	{"ranges that are not there", INVALID, INVALID, SPOIL(a.features.ranges_max = 1)},
+	{"65 ranges", INVALID, INVALID, SPOIL((a.features.ranges_max = 65, a.features.ranges = (const int32_t *)a.q))},
+	{"sinks out of line", INVALID, INVALID, SPOIL(a.features.sinks = (const float *)((uintptr_t)a.q + 2))},
+	{"a table of 2^33 atoms", INVALID, INVALID, SPOIL((a.sequences = 4096, a.blocks_stride = 1u << 20))},
+	{"a table of 2^31 atoms", EXHAUSTED, EXHAUSTED, SPOIL((a.sequences = 4096, a.blocks_stride = 1u << 18))},
+	{"a table longer than any sequence", EXHAUSTED, EXHAUSTED, SPOIL(a.blocks_stride = UINT32_MAX)},
+	{"V of another format", UNSUPPORTED, UNSUPPORTED, SPOIL(l.v_format = KV_FP8)},
+	{"V of another head dim", UNSUPPORTED, UNSUPPORTED, SPOIL(l.head_dim_v = 64)},
+	{"a workspace out of line", INVALID, INVALID, SPOIL(a.workspace = (uint8_t *)a.workspace + 128)},
+	{"no workspace", INVALID, INVALID, SPOIL(a.workspace = nullptr)},
+	{"no queries' place", EXHAUSTED, INVALID, SPOIL(a.q = nullptr)},
+	{"queries out of line", EXHAUSTED, INVALID, SPOIL(a.q = (const uint8_t *)a.q + 8)},
+	{"outputs out of line", EXHAUSTED, INVALID, SPOIL(a.out = (uint8_t *)a.out + 8)},
+	{"no blocks", EXHAUSTED, INVALID, SPOIL(a.blocks = nullptr)},
+	{"blocks out of line", EXHAUSTED, INVALID, SPOIL(a.blocks = (const uint64_t *)((uintptr_t)a.blocks + 4))},
+	{"logarithms out of line", EXHAUSTED, INVALID, SPOIL(a.lse = (float *)((uintptr_t)a.out + 2))},
+	{"layer 1 of 1", EXHAUSTED, INVALID, SPOIL(a.layer = 1)},
+	{"queries of E4M3", EXHAUSTED, INVALID, SPOIL(a.q_dtype = KV_DTYPE_E4M3)},
+	{"outputs of no type", EXHAUSTED, INVALID, SPOIL(a.out_dtype = (enum kv_dtype)4)},
+	{"a scale without end", EXHAUSTED, INVALID, SPOIL(a.scale = INFINITY)},
+	{"a scale that is none", EXHAUSTED, INVALID, SPOIL(a.scale = NAN)},
+};
+
+/* The workspace is asked for as a plan is, without its pointers. */
+static bool refused(const refusal &r, struct kv_cuda_attend a)
 {
-	return kv_cuda_attend_run(&a, nullptr) == s && kv_cuda_attend_plan(&a, nullptr) == s;
+	struct kv_layout l = *a.layout;
+	struct kv_geometry g = *a.geometry;
+	size_t bytes = 7;
+
+	a.layout = &l;
+	a.geometry = &g;
+	r.spoil(a, l, g);
+	const enum status plan = kv_cuda_attend_plan(&a, nullptr), run = kv_cuda_attend_run(&a, nullptr),
+			  shape = kv_cuda_attend_workspace(&a, &bytes);
+	const bool ok = plan == r.plan && run == r.run && (shape == STATUS_OK ? bytes > 255 : bytes == 7) &&
+			(shape == STATUS_OK || shape == plan) && (run != EXHAUSTED || shape == STATUS_OK);
+
+	if (!ok)
+		printf("BAD  %s: plan %d, run %d, workspace %d\n", r.what, plan, run, shape);
+	return ok;
 }
 
 static bool run_refusals()
@@ -108,7 +175,9 @@ static bool run_refusals()
 	struct kv_layout l = layout_of(KV_TQ4, 128, 1, 2, 16);
 	struct kv_geometry g;
 	struct kv_cuda_attend good = {};
+	device_array<uint8_t> some(256);
 	bool ok = true;
+	unsigned supported = 0;
 
 	kv_geometry_of(&l, &g);
 	good.layout = &l;
@@ -116,44 +185,17 @@ static bool run_refusals()
 	good.sequences = 1;
 	good.queries = 1;
 	good.q_heads = 8;
-	ok = ok && kv_cuda_attend_workspace(&good) > 0;
-	ok = ok && refuses(good, STATUS_INVALID); /* no lengths */
-
-	struct kv_cuda_attend a = good;
-	a.q_heads = 7;
-	ok = ok && refuses(a, STATUS_INVALID) && kv_cuda_attend_workspace(&a) == 0;
-	a = good;
-	a.queries = 17;
-	ok = ok && refuses(a, STATUS_INVALID);
-	a = good;
-	a.features.softcap = -1;
-	ok = ok && refuses(a, STATUS_INVALID);
-	a.features.softcap = NAN;
-	ok = ok && refuses(a, STATUS_INVALID);
-	a = good;
-	a.features.ranges_max = 1;
-	ok = ok && refuses(a, STATUS_INVALID);
-	a = good;
-	l.v_format = KV_FP8;
-	ok = ok && refuses(a, STATUS_UNSUPPORTED);
-	l.v_format = KV_TQ4;
-	device_array<uint8_t> some(256);
-	a.q = a.out = a.workspace = some.data;
-	a.blocks = (const uint64_t *)some.data;
-	a.kv_tokens = (const uint32_t *)some.data;
-	a.workspace_bytes = 255;
-	ok = ok && refuses(a, STATUS_EXHAUSTED);
-	a.q_dtype = KV_DTYPE_E4M3;
-	ok = ok && kv_cuda_attend_run(&a, nullptr) == STATUS_INVALID;
-	a.q_dtype = KV_DTYPE_F32;
-	a.layer = 1;
-	ok = ok && kv_cuda_attend_run(&a, nullptr) == STATUS_INVALID;
-
-	unsigned supported = 0;
+	good.scale = 1;
+	good.q = good.out = good.workspace = some.data;
+	good.blocks = (const uint64_t *)some.data;
+	good.kv_tokens = (const uint32_t *)some.data;
+	good.workspace_bytes = 255;
+	for (const refusal &r : refusals)
+		ok = refused(r, good) && ok;
 	for (int k = 0; k < KV_FORMAT_COUNT; k++)
 		for (int v = 0; v < KV_FORMAT_COUNT; v++)
 			supported += kv_cuda_attend_supported((enum kv_format)k, (enum kv_format)v);
-	ok = ok && supported == sizeof(pairs) / sizeof(pairs[0]);
+	ok = ok && supported == sizeof(pairs) / sizeof(pairs[0]) && !kv_cuda_problem();
 	printf("%-4s refusals\n", ok ? "ok" : "BAD");
 	return ok;
 }
@@ -168,6 +210,7 @@ static void add_features(std::vector<test_case> &t, pair_of_formats f, uint32_t 
 				    {100, 0, false, false, false, false, false, false},
 				    {0, 5, false, false, false, false, false, false},
 				    {0, 1000, false, false, false, false, false, false},
+				    {0, 3.0e38f, false, false, false, false, false, false},
 				    {0, 0, true, false, false, false, false, false},
 				    {0, 0, false, true, false, false, false, false},
 				    {0, 0, false, true, true, false, false, false},
@@ -198,6 +241,45 @@ static std::vector<test_case> small_cases(pair_of_formats f)
 	};
 }
 
+/* What one pair of each kind of fragments shows for all. */
+static std::vector<test_case> more_small_cases(pair_of_formats f)
+{
+	const enum kv_dtype h = KV_DTYPE_F16, w = KV_DTYPE_F32;
+	const feature_set large_cap = {0, 1e5f, false, false, false, false, false, false},
+			  huge_cap = {0, 3.0e38f, false, false, false, false, false, false};
+
+	return {
+		{f.k, f.v, 128, 1, 32, 1, 16, PLAIN, h, w, {333}, {}, 0},
+		{f.k, f.v, 128, 2, 4, 1, 16, PLAIN, h, h, {400, 0, 77}, {}, 0, true, true},
+		{f.k, f.v, 128, 1, 4, 1, 16, SHARP, h, w, {500}, large_cap, 0},
+		{f.k, f.v, 128, 1, 4, 1, 16, PLAIN, h, w, {200}, huge_cap, 0},
+	};
+}
+
+#ifdef TERRACE_CUDA_ALL
+static const std::vector<uint32_t> other_dims = {64, 96, 192, 256};
+#else
+static const std::vector<uint32_t> other_dims;
+#endif
+
+/* Tiles of 4, 8 and 16 columns, of one atom's tokens and of several segments. */
+static std::vector<test_case> dim_cases(pair_of_formats f)
+{
+	const enum kv_dtype h = KV_DTYPE_F16, b = KV_DTYPE_BF16, w = KV_DTYPE_F32;
+	std::vector<test_case> t;
+
+	for (uint32_t d : other_dims) {
+		t.push_back({f.k, f.v, d, 2, 4, 1, 16, PLAIN, h, w, {17, 15, 700, 0}, {}, 0});
+		t.push_back({f.k, f.v, d, 1, 8, 1, 32, PLAIN, h, w, {100, 900}, {}, 0});
+		t.push_back({f.k, f.v, d, 1, 16, 2, 16, PLAIN, b, w, {131, 900}, {}, 0, true, true});
+		t.push_back({f.k, f.v, d, 1, 16, 1, 16, SHARP, h, h, {600}, {}, 0});
+		t.push_back({f.k, f.v, d, 1, 4, 3, 16, PLAIN, h, w, {700, 3, 17}, all_features, 0});
+		t.push_back({f.k, f.v, d, 1, 12, 1, 16, PLAIN, h, w, {500, 40}, all_features, 0});
+		t.push_back({f.k, f.v, d, 1, 8, 1, 16, WIDE, h, w, {600}, {}, 0});
+	}
+	return t;
+}
+
 static std::vector<test_case> cases_of(pair_of_formats f)
 {
 	const enum kv_dtype h = KV_DTYPE_F16, b = KV_DTYPE_BF16, w = KV_DTYPE_F32;
@@ -222,15 +304,15 @@ static std::vector<test_case> cases_of(pair_of_formats f)
 	t.push_back({f.k, f.v, 128, 4, 4, 1, 16, PLAIN, h, w,
 		     {9000, 100, 3000, 17, 0, 5000, 1, 2, 3, 700, 12000, 64, 256, 33}, {}, 0});
 	add_features(t, f, 128);
-#ifdef TERRACE_CUDA_ALL
-	for (uint32_t d : {64, 96, 192, 256}) {
+	for (uint32_t d : other_dims) {
 		t.push_back({f.k, f.v, d, 2, 4, 1, 16, PLAIN, h, w, {1, 17, 15, 16, 1000, 0, 4095}, {}, 0});
 		t.push_back({f.k, f.v, d, 2, 8, 1, 32, PLAIN, h, w, {100, 2500}, {}, 0});
 		t.push_back({f.k, f.v, d, 1, 16, 2, 16, PLAIN, b, w, {131, 2500}, {}, 0});
 		t.push_back({f.k, f.v, d, 2, 4, 3, 16, PLAIN, h, w, {1000, 3, 4095, 17}, all_features, 0});
 		t.push_back({f.k, f.v, d, 2, 8, 1, 16, WIDE, h, w, {9000}, {}, 0});
 	}
-#endif
+	for (const test_case &c : dim_cases(f))
+		t.push_back(c);
 	return t;
 }
 
@@ -254,8 +336,8 @@ static bool run_cases(const std::vector<test_case> &cases, unsigned threads)
 
 int main(int argc, char **argv)
 {
-	const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
-	const char *only = argc > 1 + small ? argv[1 + small] : nullptr;
+	const bool small = argc > 1 && strcmp(argv[1], "small") == 0, dims = argc > 1 && strcmp(argv[1], "dims") == 0;
+	const char *only = argc > 1 + (small || dims) ? argv[1 + (small || dims)] : nullptr;
 	bool ok = run_refusals();
 	std::vector<test_case> cases;
 
@@ -266,8 +348,13 @@ int main(int argc, char **argv)
 			name += std::string("/") + kv_format_info(f.v)->name;
 		if (only && name != only)
 			continue;
-		for (const test_case &c : small ? small_cases(f) : cases_of(f))
+		for (const test_case &c : small ? small_cases(f) : dims ? dim_cases(f) : cases_of(f))
 			cases.push_back(c);
+		if (dims)
+			continue;
+		if (!small || (f.k == f.v && (f.k == KV_TQ4 || f.k == KV_FP8)))
+			for (const test_case &c : more_small_cases(f))
+				cases.push_back(c);
 		if (!small && (f.k == KV_TQ4 || f.k == KV_INT4_PTH) && f.k == f.v)
 			ok = run_growing_graph(f.k) && ok;
 	}

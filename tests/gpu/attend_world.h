@@ -25,6 +25,7 @@ struct test_case {
 	std::vector<uint32_t> tokens;
 	feature_set features;
 	uint32_t layout_window;
+	bool no_lse = false, scattered = false; /* blocks in several allocations, some of them on the host */
 };
 
 struct world {
@@ -39,7 +40,9 @@ struct world {
 	std::vector<std::vector<float>> k, v; /* [sequence * heads + head][token][d], decoded */
 	std::vector<uint64_t> table;
 	uint32_t stride;
-	std::unique_ptr<device_array<uint8_t>> bytes, q_device;
+	std::vector<std::unique_ptr<region>> regions; /* of `region_blocks` blocks each */
+	uint32_t region_blocks;
+	std::unique_ptr<device_array<uint8_t>> q_device;
 	std::unique_ptr<device_array<uint64_t>> table_device;
 	std::unique_ptr<device_array<uint32_t>> tokens_device;
 	std::unique_ptr<device_array<float>> sinks_device, alibi_device, tree_device, out_scale_device;
@@ -52,7 +55,7 @@ struct world {
 	/* Everything but out, lse and workspace. */
 	void shape(struct kv_cuda_attend *a) const;
 
-	/* The largest relative error of a row against float64, and the largest error of a logarithm. */
+	/* The largest relative error of a row against float64, and the largest error of a logarithm, if there are any. */
 	double check(const std::vector<float> &out, const std::vector<float> &lse, double *lse_error) const;
 
       private:
@@ -62,6 +65,9 @@ struct world {
 	void fill_head(std::vector<uint8_t> &host, const std::vector<uint32_t> &blocks, uint32_t sequence,
 		       uint32_t head, random_source &r);
 	void fill_table(std::vector<uint8_t> &host, random_source &r);
+	void make_regions(uint32_t blocks);
+	void fill_regions(const std::vector<uint8_t> &host);
+	double lost_weights(size_t row) const;
 	void reference_row(size_t row, std::vector<double> &out, double *lse) const;
 };
 

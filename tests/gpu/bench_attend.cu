@@ -14,6 +14,7 @@ struct bench_shape {
 	const char *name;
 	uint32_t q_heads, heads, d, block_tokens;
 	std::vector<uint32_t> tokens;
+	uint32_t queries = 1; /* a sequence */
 };
 
 /* What fill_atoms wants to know of a side. */
@@ -69,6 +70,16 @@ static float usual_scale(enum kv_format f, uint32_t d)
 	}
 }
 
+/* One a sequence, over its newest tokens. */
+static std::vector<int32_t> image_ranges(const bench_shape &s)
+{
+	std::vector<int32_t> ranges;
+
+	for (uint32_t t : s.tokens)
+		ranges.insert(ranges.end(), {(int32_t)(t - std::min(t, 512u)), (int32_t)t - 1});
+	return ranges;
+}
+
 struct fixture {
 	const bench_shape &shape;
 	struct kv_layout layout;
@@ -80,13 +91,15 @@ struct fixture {
 	device_array<__half> q;
 	device_array<__half> out;
 	device_array<float> lse;
-	device_array<float> slopes;
+	device_array<float> slopes, tree_bias;
+	device_array<int32_t> ranges;
 	device_array<uint8_t> *workspace;
 	struct kv_cuda_attend a;
 
 	fixture(const bench_shape &s, enum kv_format k, enum kv_format v, cudaStream_t stream)
-	    : shape(s), tokens(s.tokens), q(s.tokens.size() * s.q_heads * s.d), out(q.count),
-	      lse(q.count / s.d), slopes(std::vector<float>(s.q_heads, 1e-5f)), a()
+	    : shape(s), tokens(s.tokens), q(s.tokens.size() * s.queries * s.q_heads * s.d), out(q.count),
+	      lse(q.count / s.d), slopes(std::vector<float>(s.q_heads, 1e-5f)),
+	      tree_bias(std::vector<float>(s.tokens.size() * s.queries * s.queries, -0.5f)), ranges(image_ranges(s)), a()
 	{
 		layout = layout_of(k, v, s.d, 1, s.heads, s.block_tokens);
 		kv_geometry_of(&layout, &geometry);
@@ -105,7 +118,7 @@ struct fixture {
 		a.layout = &layout;
 		a.geometry = &geometry;
 		a.sequences = (uint32_t)s.tokens.size();
-		a.queries = 1;
+		a.queries = s.queries;
 		a.q_heads = s.q_heads;
 		a.scale = 1 / sqrtf((float)s.d);
 		a.q = q.data;
@@ -114,7 +127,7 @@ struct fixture {
 		a.kv_tokens = tokens.data;
 		a.out = out.data;
 		a.lse = lse.data;
-		workspace = new device_array<uint8_t>(kv_cuda_attend_workspace(&a));
+		workspace = new device_array<uint8_t>(workspace_of(kv_cuda_attend_workspace, a));
 		a.workspace = workspace->data;
 		a.workspace_bytes = workspace->count;
 		CUDA(cudaStreamSynchronize(stream));
@@ -182,12 +195,40 @@ static void print_line(const fixture &x, const char *mode, double us, double pla
 	const bench_shape &s = x.shape;
 
 	printf("{\"bench\":\"attend\",\"shape\":\"%s\",\"format\":\"%s\",\"mode\":\"%s\",\"sequences\":%zu,"
-	       "\"q_heads\":%u,\"kv_heads\":%u,\"tokens\":%u,\"head_dim\":%u,\"block_tokens\":%u,\"us\":%.2f,"
+	       "\"queries\":%u,\"q_heads\":%u,\"kv_heads\":%u,\"tokens\":%u,\"head_dim\":%u,\"block_tokens\":%u,\"us\":%.2f,"
 	       "\"plan_us\":%.1f,\"bytes\":%zu,\"gbs\":%.0f,\"ceiling_share\":%.3f}\n",
 	       s.name, pair_name(x.layout.k_format, x.layout.v_format).c_str(), mode, s.tokens.size(),
-	       s.q_heads, s.heads, s.tokens[0], s.d, s.block_tokens, us, plan_us, x.bytes, x.bytes / us / 1e3,
+	       s.queries, s.q_heads, s.heads, s.tokens[0], s.d, s.block_tokens, us, plan_us, x.bytes, x.bytes / us / 1e3,
 	       x.bytes / us / 1e3 / ceiling);
 	fflush(stdout);
+}
+
+/* Each by itself, with a window that holds everything, so that the bytes are the same; outputs of a byte. */
+static void run_each_feature(fixture &x, double plan_us, double ceiling, cudaStream_t stream)
+{
+	const float *slopes = x.slopes.data, *tree = x.tree_bias.data;
+	const struct {
+		const char *mode;
+		struct kv_attend_features features;
+	} each[] = {
+		{"settled, window", {x.shape.tokens[0], 0, nullptr, nullptr, false, nullptr, nullptr, 0, nullptr}},
+		{"settled, soft cap", {0, 50, nullptr, nullptr, false, nullptr, nullptr, 0, nullptr}},
+		{"settled, soft cap of 1000", {0, 1000, nullptr, nullptr, false, nullptr, nullptr, 0, nullptr}},
+		{"settled, sinks", {0, 0, slopes, nullptr, false, nullptr, nullptr, 0, nullptr}},
+		{"settled, ALiBi", {0, 0, nullptr, slopes, false, nullptr, nullptr, 0, nullptr}},
+		{"settled, ALiBi by roots", {0, 0, nullptr, slopes, true, nullptr, nullptr, 0, nullptr}},
+		{"settled, tree", {0, 0, nullptr, nullptr, false, tree, nullptr, 0, nullptr}},
+		{"settled, ranges", {0, 0, nullptr, nullptr, false, nullptr, x.ranges.data, 1, nullptr}},
+	};
+
+	for (const auto &f : each) {
+		x.a.features = f.features;
+		print_line(x, f.mode, x.time(stream), plan_us, ceiling);
+	}
+	x.a.features = {};
+	x.a.out_dtype = KV_DTYPE_E4M3;
+	print_line(x, "settled, E4M3", x.time(stream), plan_us, ceiling);
+	x.a.out_dtype = KV_DTYPE_F16;
 }
 
 static void run_shape(const bench_shape &s, enum kv_format k, enum kv_format v, bool features,
@@ -201,6 +242,7 @@ static void run_shape(const bench_shape &s, enum kv_format k, enum kv_format v, 
 	print_line(x, "settled", x.time(stream), plan_us, ceiling);
 	if (!features)
 		return;
+	run_each_feature(x, plan_us, ceiling, stream);
 	/* A window that holds everything, so that the bytes are the same. */
 	x.a.features.window = s.tokens[0];
 	x.a.features.softcap = 50;
@@ -230,6 +272,7 @@ static const std::vector<bench_shape> shapes = {
 	{"GQA 16", 64, 4, 128, 16, std::vector<uint32_t>(32, 8192)},
 	{"one sequence", 32, 8, 128, 16, {65536}},
 	{"ragged", 32, 8, 128, 16, ragged(64)},
+	{"drafts of 4", 32, 8, 128, 16, std::vector<uint32_t>(32, 8192), 4},
 #ifdef TERRACE_CUDA_ALL
 	{"d 64", 32, 8, 64, 16, std::vector<uint32_t>(32, 16384)},
 	{"d 96", 32, 8, 96, 16, std::vector<uint32_t>(32, 8192)},
@@ -238,7 +281,7 @@ static const std::vector<bench_shape> shapes = {
 #endif
 };
 
-/* Every shape with the two 4-bit formats; the main shape, with features too, with all. */
+/* Every shape with the two 4-bit formats; the main shape with all; that one and drafts with features too. */
 void bench_attend(const char *format, const char *shape, double ceiling, cudaStream_t stream)
 {
 	for (const bench_shape &s : shapes)
@@ -251,6 +294,6 @@ void bench_attend(const char *format, const char *shape, double ceiling, cudaStr
 				    (format ? pair_name(kf, vf) != format
 					    : !main && (k != v || (k != KV_TQ4 && k != KV_INT4_PTH))))
 					continue;
-				run_shape(s, kf, vf, main, ceiling, stream);
+				run_shape(s, kf, vf, main || s.queries > 1, ceiling, stream);
 			}
 }

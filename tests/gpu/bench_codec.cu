@@ -2,11 +2,13 @@
  * of the best plain copy in the same run, in bytes read and written. */
 #include "tests/gpu/bench.h"
 
-/* Encode and decode of `tokens` tokens of 8 heads, at random slots of whole pages as a prefill has them
- * (pages shuffled). */
-static void run_codec(uint32_t tokens, enum kv_format f, enum kv_dtype dtype, double ceiling, cudaStream_t stream)
+/* Whose tokens they are: pages of one prefill; or the newest of so many sequences, each somewhere in a page of its own. */
+enum tokens_of { OF_A_PREFILL, OF_SEQUENCES };
+
+/* Encode and decode of `tokens` tokens of 8 heads; pages are shuffled. */
+static void run_codec(uint32_t tokens, enum tokens_of whose, enum kv_format f, enum kv_dtype dtype, double ceiling, cudaStream_t stream)
 {
-	const uint32_t heads = 8, d = 128, blocks = (tokens + 15) / 16;
+	const uint32_t heads = 8, d = 128, blocks = whose == OF_SEQUENCES ? tokens : (tokens + 15) / 16;
 	struct kv_layout l = layout_of(f, d, 1, heads, 16);
 	struct kv_geometry g;
 	random_source r(3);
@@ -23,7 +25,7 @@ static void run_codec(uint32_t tokens, enum kv_format f, enum kv_dtype dtype, do
 	for (uint32_t i = blocks; i > 1; i--)
 		std::swap(table[i - 1], table[r.next() % i]);
 	for (uint32_t i = 0; i < tokens; i++)
-		slots[i] = i;
+		slots[i] = whose == OF_SEQUENCES ? 16 * i + (int64_t)(r.next() % 16) : i;
 	device_array<uint64_t> table_device(table);
 	device_array<int64_t> slots_device(slots);
 
@@ -50,11 +52,11 @@ static void run_codec(uint32_t tokens, enum kv_format f, enum kv_dtype dtype, do
 				       }) /
 			    4;
 
-		printf("{\"bench\":\"%s\",\"format\":\"%s\",\"dtype\":\"%s\",\"tokens\":%u,\"kv_heads\":%u,\"head_dim\":%"
+		printf("{\"bench\":\"%s\",\"format\":\"%s\",\"dtype\":\"%s\",\"tokens\":%u,\"of\":\"%s\",\"kv_heads\":%u,\"head_dim\":%"
 		       "u,\"us\":%.2f,\"bytes\":%.0f,"
 		       "\"gbs\":%.0f,\"copy_share\":%.3f}\n",
 		       decode ? "decode" : "encode", kv_format_info(f)->name,
-		       dtype == KV_DTYPE_F16 ? "fp16" : "bf16", tokens, heads, d, us, moved,
+		       dtype == KV_DTYPE_F16 ? "fp16" : "bf16", tokens, whose == OF_SEQUENCES ? "sequences" : "a prefill", heads, d, us, moved,
 		       moved / us / 1e3, moved / us / 1e3 / ceiling);
 	}
 }
@@ -201,13 +203,15 @@ void bench_codec(const char *format, double, cudaStream_t stream)
 	const double copy = device_copy_rate(stream);
 
 	printf("{\"bench\":\"copy ceiling\",\"read_and_written_gbs\":%.0f}\n", 2 * copy);
-	for (enum kv_format f : {KV_INT4_PTH, KV_TQ4, KV_FP8, KV_TQ3, KV_F16}) {
+	for (enum kv_format f : {KV_INT4_PTH, KV_TQ4, KV_FP8, KV_TQ3, KV_F16, KV_TQ2, KV_BF16}) {
 		if (format && strcmp(format, kv_format_info(f)->name))
 			continue;
 		for (enum kv_dtype t : {KV_DTYPE_F16, KV_DTYPE_BF16})
-			run_codec(32768, f, t, 2 * copy, stream);
+			run_codec(32768, OF_A_PREFILL, f, t, 2 * copy, stream);
 		for (uint32_t n : {4096, 1024, 256})
-			run_codec(n, f, KV_DTYPE_F16, 2 * copy, stream);
+			run_codec(n, OF_A_PREFILL, f, KV_DTYPE_F16, 2 * copy, stream);
+		for (uint32_t n : {32, 256, 1024})
+			run_codec(n, OF_SEQUENCES, f, KV_DTYPE_F16, 2 * copy, stream);
 	}
 	if (format)
 		return;

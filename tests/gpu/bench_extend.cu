@@ -63,7 +63,7 @@ struct extend_fixture {
 		e.blocks_stride = s.prefix / BLOCK_TOKENS;
 		e.out = out.data;
 		e.lse = lse.data;
-		workspace = new device_array<uint8_t>(kv_cuda_extend_workspace(&e));
+		workspace = new device_array<uint8_t>(workspace_of(kv_cuda_extend_workspace, e));
 		e.workspace = workspace->data;
 		e.workspace_bytes = workspace->count;
 	}
@@ -155,8 +155,8 @@ void bench_extend(const char *format, const char *shape, cudaStream_t stream)
 #endif
 	};
 	const enum kv_format pairs[][2] = {
-		{KV_TQ4, KV_TQ4}, {KV_INT4_PTH, KV_INT4_PTH}, {KV_FP8, KV_FP8}, {KV_F16, KV_F16},
-		{KV_TQ3, KV_TQ3}, {KV_TQ2, KV_TQ2},           {KV_FP8, KV_TQ4}, {KV_TQ4, KV_TQ3}};
+		{KV_TQ4, KV_TQ4}, {KV_INT4_PTH, KV_INT4_PTH}, {KV_FP8, KV_FP8}, {KV_F16, KV_F16}, {KV_BF16, KV_BF16},
+		{KV_TQ3, KV_TQ3}, {KV_TQ2, KV_TQ2}, {KV_FP8, KV_TQ4}, {KV_FP8, KV_TQ3}, {KV_TQ4, KV_TQ3}};
 
 	for (size_t i = 0; i < shapes.size(); i++)
 		for (size_t j = 0; j < sizeof(pairs) / sizeof(pairs[0]); j++)

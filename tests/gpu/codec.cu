@@ -217,10 +217,61 @@ static bool run_case(enum kv_format kf, enum kv_format vf, uint32_t d, enum kv_d
 	return ok;
 }
 
+static bool refuses()
+{
+	struct kv_layout l = layout_of(KV_TQ4, 128, 2, 2, 16), bad;
+	struct kv_geometry g;
+	device_array<uint8_t> some(256);
+	struct kv_cuda_codec good = {}, c;
+	bool ok;
+	const auto refused = [&] {
+		return kv_cuda_encode(&c, nullptr) == STATUS_INVALID && kv_cuda_decode(&c, nullptr) == STATUS_INVALID;
+	};
+
+	kv_geometry_of(&l, &g);
+	good.layout = &l;
+	good.geometry = &g;
+	good.tokens = 2;
+	good.slots = (const int64_t *)some.data; /* each is -1 */
+	good.blocks = (const uint64_t *)some.data;
+	good.k = good.v = some.data;
+	good.k_stride = good.v_stride = 256;
+	c = good;
+	ok = kv_cuda_encode(&c, nullptr) == STATUS_OK && kv_cuda_decode(&c, nullptr) == STATUS_OK;
+	c.k_stride = 255;
+	ok = ok && refused();
+	c = good;
+	c.v_stride = 0;
+	ok = ok && refused();
+	c.tokens = 1; /* whose stride is nobody's business */
+	ok = ok && kv_cuda_encode(&c, nullptr) == STATUS_OK;
+	c = good;
+	c.v = some.data + 2; /* floats */
+	ok = ok && refused();
+	c = good;
+	c.dtype = KV_DTYPE_E4M3;
+	ok = ok && refused();
+	c = good;
+	c.layer = 2;
+	ok = ok && refused();
+	c = good;
+	c.tokens = UINT32_MAX;
+	ok = ok && refused();
+	c = good;
+	bad = l;
+	bad.heads = 0;
+	c.layout = &bad;
+	ok = ok && refused();
+	CUDA(cudaDeviceSynchronize());
+	printf("%-4s refusals\n", ok ? "ok" : "BAD");
+	return ok;
+}
+
 int main(int argc, char **argv)
 {
 	const char *size = argc > 1 ? argv[1] : "";
-	bool small = strcmp(size, "small") == 0, large = strcmp(size, "large") == 0, ok = true;
+	bool small = strcmp(size, "small") == 0, large = strcmp(size, "large") == 0, ok = refuses();
+	const enum kv_format mixed[][2] = {{KV_FP8, KV_TQ4}, {KV_FP8, KV_TQ3}, {KV_TQ4, KV_TQ3}};
 	std::vector<uint32_t> dims = {128}, counts = {77, 1100};
 #ifdef TERRACE_CUDA_ALL
 	if (!small)
@@ -236,7 +287,8 @@ int main(int argc, char **argv)
 				for (enum kv_dtype t : {KV_DTYPE_F16, KV_DTYPE_BF16, KV_DTYPE_F32})
 					if (!(small && t != KV_DTYPE_F16) && !(large && t == KV_DTYPE_F32))
 						ok = run_case((enum kv_format)f, (enum kv_format)f, d, t, n) && ok;
-			ok = run_case(KV_FP8, KV_TQ4, d, KV_DTYPE_F16, n) && ok;
+			for (const auto &f : mixed)
+				ok = run_case(f[0], f[1], d, KV_DTYPE_F16, n) && ok;
 		}
 	printf("codec: %s\n", ok ? "all good" : "FAILED");
 	return ok ? 0 : 1;

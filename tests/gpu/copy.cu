@@ -6,43 +6,6 @@
 
 enum { SKIP_EVERY = 5 };
 
-/* Device memory, or pinned host memory mapped into the device. */
-struct region {
-	uint8_t *host = nullptr, *device = nullptr;
-	size_t bytes;
-
-	region(size_t n, bool on_host) : bytes(n)
-	{
-		if (on_host) {
-			CUDA(cudaHostAlloc((void **)&host, n, cudaHostAllocMapped));
-			CUDA(cudaHostGetDevicePointer((void **)&device, host, 0));
-		} else {
-			CUDA(cudaMalloc((void **)&device, n));
-		}
-	}
-	region(const region &) = delete;
-	region &operator=(const region &) = delete;
-	~region()
-	{
-		if (host)
-			cudaFreeHost(host);
-		else
-			cudaFree(device);
-	}
-	void set(const std::vector<uint8_t> &v)
-	{
-		CUDA(cudaMemcpy(device, v.data(), bytes, cudaMemcpyDefault));
-		CUDA(cudaDeviceSynchronize());
-	}
-	std::vector<uint8_t> get() const
-	{
-		std::vector<uint8_t> v(bytes);
-
-		CUDA(cudaMemcpy(v.data(), device, bytes, cudaMemcpyDefault));
-		return v;
-	}
-};
-
 struct lists {
 	std::vector<uint64_t> from, to; /* offsets; UINT64_MAX: skipped */
 	std::vector<uint32_t> tokens;
@@ -214,6 +177,9 @@ static bool refuses()
 	ok = ok && kv_cuda_copy(&c, nullptr) == STATUS_INVALID;
 	c.from = c.to = (const uint64_t *)16;
 	c.block_bytes = 40;
+	ok = ok && kv_cuda_copy(&c, nullptr) == STATUS_INVALID;
+	c.block_bytes = 48;
+	c.to = (const uint64_t *)20;
 	return ok && kv_cuda_copy(&c, nullptr) == STATUS_INVALID;
 }
 

@@ -62,6 +62,60 @@ template <class T> struct device_array {
 	}
 };
 
+/* Bytes of workspace of a call that is sound. */
+template <class Call> static size_t workspace_of(enum status (*bytes_of)(const Call *, size_t *), const Call &call)
+{
+	size_t bytes = 0;
+	const enum status s = bytes_of(&call, &bytes);
+
+	if (s != STATUS_OK) {
+		fprintf(stderr, "no workspace: status %d\n", s);
+		exit(1);
+	}
+	return bytes;
+}
+
+/* Device memory, or pinned host memory mapped into the device. */
+struct region {
+	uint8_t *host = nullptr, *device = nullptr;
+	size_t bytes;
+
+	region(size_t n, bool on_host) : bytes(n)
+	{
+		if (on_host) {
+			CUDA(cudaHostAlloc((void **)&host, n, cudaHostAllocMapped));
+			CUDA(cudaHostGetDevicePointer((void **)&device, host, 0));
+		} else {
+			CUDA(cudaMalloc((void **)&device, n));
+		}
+	}
+	region(const region &) = delete;
+	region &operator=(const region &) = delete;
+	~region()
+	{
+		if (host)
+			cudaFreeHost(host);
+		else
+			cudaFree(device);
+	}
+	void set(const uint8_t *from)
+	{
+		CUDA(cudaMemcpy(device, from, bytes, cudaMemcpyDefault));
+		CUDA(cudaDeviceSynchronize());
+	}
+	void set(const std::vector<uint8_t> &v)
+	{
+		set(v.data());
+	}
+	std::vector<uint8_t> get() const
+	{
+		std::vector<uint8_t> v(bytes);
+
+		CUDA(cudaMemcpy(v.data(), device, bytes, cudaMemcpyDefault));
+		return v;
+	}
+};
+
 /* xorshift64*, and a sum of four uniforms as a bell curve of unit variance. */
 struct random_source {
 	uint64_t state;

@@ -128,11 +128,47 @@ static bool run_case(uint32_t count, uint32_t rows, uint32_t d, enum kv_dtype in
 
 static bool refuses()
 {
-	struct kv_cuda_merge m = {};
-	bool ok = kv_cuda_merge(&m, nullptr) == STATUS_INVALID;
+	device_array<uint8_t> some(4096);
+	struct kv_cuda_merge good = {}, m;
+	bool ok = kv_cuda_merge(&good, nullptr) == STATUS_INVALID;
+	const auto refused = [&] { return kv_cuda_merge(&m, nullptr) == STATUS_INVALID; };
 
+	good.parts = 2;
+	good.rows = 2;
+	good.d = 32;
+	good.out[0] = some.data;
+	good.out[1] = some.data + 256;
+	good.lse[0] = (const float *)(some.data + 512);
+	good.lse[1] = (const float *)(some.data + 520);
+	good.merged = some.data + 1024;
+	good.merged_lse = (float *)(some.data + 2048);
+	m = good;
+	ok = ok && kv_cuda_merge(&m, nullptr) == STATUS_OK;
 	m.parts = KV_CUDA_MERGE_PARTS + 1;
-	return ok && kv_cuda_merge(&m, nullptr) == STATUS_INVALID;
+	ok = ok && refused();
+	m = good;
+	m.d = 0;
+	ok = ok && refused();
+	m = good;
+	m.out_dtype = KV_DTYPE_E4M3;
+	ok = ok && refused();
+	m = good;
+	m.merged = some.data; /* in place */
+	ok = ok && kv_cuda_merge(&m, nullptr) == STATUS_OK;
+	m.out_dtype = KV_DTYPE_F16;
+	ok = ok && refused();
+	m = good;
+	m.merged = some.data + 256; /* the second part's place */
+	ok = ok && refused();
+	m = good;
+	m.merged_lse = (float *)(some.data + 516);
+	ok = ok && refused();
+	m = good;
+	m.merged = some.data + 1025;
+	ok = ok && refused();
+	CUDA(cudaDeviceSynchronize());
+	printf("%-4s refusals\n", ok ? "ok" : "BAD");
+	return ok;
 }
 
 int main(int argc, char **argv)

@@ -25,6 +25,7 @@ parts() {
 	build 240 the kernels, their tests and the plugin, with nvcc
 	device 60 the GPUs' memory: the conformance tests of store/device.h, copies in graphs
 	test 90 the kernels' tests
+	test_all 300 the same of every head dim; wants a build with ALL=1
 	check 120 compute-sanitizer over the kernels' tests, small
 	tinylm 90 the example engine: perplexities, and texts with and without a daemon
 	kill 150 200 engines killed; the device's memory against Stats
@@ -123,6 +124,15 @@ part_test() {
 	done
 }
 
+part_test_all() {
+	needs_build
+	grep -q -- '- 1 ' "$build/built" || { echo "skipped: built for head dim 128 alone (ALL=1 builds all)"; exit 77; }
+	"$build/attend" dims
+	"$build/codec"
+	"$build/attend"
+	"$build/extend"
+}
+
 part_check() {
 	needs_build
 	for tool in memcheck racecheck synccheck; do
@@ -134,7 +144,7 @@ part_check() {
 
 part_tinylm() {
 	in_bundle tinylm terraced gpu_plugin
-	PLUGIN=$plugin sh tests/gpu/tinylm.sh "$bundle"
+	PLUGIN=$plugin RESULTS=$results sh tests/gpu/tinylm.sh "$bundle"
 }
 
 mixed_load() {

@@ -2,7 +2,7 @@
 # The example engine on this machine's GPU beside the same on its CPU, from a folder that tests/gpu/bundle.sh filled:
 #   tests/gpu/tinylm.sh FOLDER
 # Kernels through the library (tests/gpu/plugin.c), perplexities of 4096 tokens, and the demo with a daemon. Builds nothing; under a
-# minute. PLUGIN: the folder of libterrace_cuda.so.0, if it is not FOLDER/lib. Prints PASS or FAIL a line; exits 1 if one failed, 77
+# minute. PLUGIN: the folder of libterrace_cuda.so.0, if it is not FOLDER/lib. RESULTS: a file that gets a JSON object for each perplexity. Prints PASS or FAIL a line; exits 1 if one failed, 77
 # without a GPU.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -43,6 +43,16 @@ perplexities() {
 		printf "%-10s %10.4f %9.4f %+12.4f %8.4f %14.1f %6.1f   %s\n", $1, nats[$1], $3, by, bound[$1], seconds[$1], $5,
 			ok ? "PASS" : "FAIL" }
 	     END { exit rows != 5 }' "$work/cpu" "$work/cuda"
+	code=$?
+	[ -z "${RESULTS:-}" ] || perplexity_rows >>"$RESULTS"
+	return $code
+}
+perplexity_rows() {
+	for device in cpu cuda; do
+		awk -v device=$device '$1 ~ /^(fp32|fp16|fp8|tq4|int4_pth)$/ {
+			printf "{\"bench\":\"tinylm\",\"case\":\"perplexity\",\"device\":\"%s\",\"format\":\"%s\",\"nats\":%s,\"seconds\":%s}\n",
+				device, $1, $3, $5 }' "$work/$device"
+	done
 }
 verdict perplexities perplexities
 

@@ -1,0 +1,73 @@
+/* What launchers look at on the host: arguments, which code the device runs, what came of a launch. */
+#ifndef TERRACE_KERNELS_CUDA_ARGUMENTS_CUH
+#define TERRACE_KERNELS_CUDA_ARGUMENTS_CUH
+
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+
+#include <initializer_list>
+
+#include "kernels/cuda/cuda_kernels.h"
+
+constexpr uint32_t RANGES_MAX = 64;
+constexpr float SOFT_CAP_ROUGH = 256; /* up to that one formula will do, good to the cap times 2^-21 */
+constexpr float SOFT_CAP_MAX = 1e30f; /* above that a cap changes no score, and what is made of it would overflow */
+
+/* Whether the current device runs this build's code for devices without bulk copies. UNSUPPORTED: it runs none (code.cu). */
+enum status code_is_portable(bool *portable);
+
+/* True if all are multiples of n; NULL is one. */
+static inline bool aligned_to(size_t n, std::initializer_list<const void *> pointers)
+{
+	uintptr_t all = 0;
+
+	for (const void *p : pointers)
+		all |= (uintptr_t)p;
+	return all % n == 0;
+}
+
+/* True of vectors' elements that are read; E4M3 is for outputs alone. */
+static inline bool dtype_read(enum kv_dtype t)
+{
+	return t == KV_DTYPE_F32 || t == KV_DTYPE_F16 || t == KV_DTYPE_BF16;
+}
+
+static inline bool dtype_written(enum kv_dtype t)
+{
+	return dtype_read(t) || t == KV_DTYPE_E4M3;
+}
+
+/* True if a layout and its geometry are there and sound. */
+static inline bool layout_sound(const struct kv_layout *l, const struct kv_geometry *g)
+{
+	return l && g && !kv_layout_problem(l) && g->atoms == l->block_tokens / KV_ATOM_TOKENS;
+}
+
+static inline bool features_sound(const struct kv_attend_features *f)
+{
+	return f->softcap >= 0 && f->softcap < INFINITY && f->ranges_max <= RANGES_MAX && (f->ranges_max == 0 || f->ranges) &&
+	       aligned_to(4, {f->sinks, f->alibi, f->tree_bias, f->ranges, f->out_scale});
+}
+
+static inline float soft_cap_of(const struct kv_attend_features *f)
+{
+	return f->softcap < SOFT_CAP_MAX ? f->softcap : SOFT_CAP_MAX;
+}
+
+/* What came of a call's launches. Why CUDA refuses one stays for the caller's cudaGetLastError. */
+static inline enum status launched()
+{
+	switch (cudaPeekAtLastError()) {
+	case cudaSuccess:
+		return STATUS_OK;
+	case cudaErrorNoKernelImageForDevice:
+	case cudaErrorInvalidDeviceFunction:
+		cudaGetLastError();
+		return STATUS_UNSUPPORTED;
+	default:
+		return STATUS_INTERNAL;
+	}
+}
+
+#endif
