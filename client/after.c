@@ -1,18 +1,18 @@
 /* The thread; see after.h.
  *
  * A stream's call may only say that it came: it marks a token, shared with the task since a lost GPU's may come late or never, and
- * wakes the thread. While there are tasks the thread also looks by itself every few milliseconds: for lost GPUs, deadlines, and words
- * of boards, none of which wakes anybody. */
+ * wakes the thread. While there are tasks the thread also looks by itself every few milliseconds: for lost GPUs, which the thread of errand.h
+ * asks, deadlines, and words of boards, none of which wakes anybody. */
 #include "client/after.h"
 
 #include "client/clock.h"
+#include "client/errand.h"
 #include "client/fds.h"
 #include "client/status.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -101,7 +101,7 @@ static void token_drop(struct after_token *token)
 /* True if the task is over. */
 static bool task_look(struct client_after *t, uint64_t now)
 {
-	bool reached = atomic_load_explicit(&t->token->reached, memory_order_acquire), lost = !reached && client_gpu_lost(t->gpu);
+	bool reached = atomic_load_explicit(&t->token->reached, memory_order_acquire), lost = !reached && client_gpu_was_lost(t->gpu);
 	struct client_attachment *attachment = t->attachment;
 
 	if (reached || lost) {
@@ -174,6 +174,7 @@ static void *after_main(void *arg)
 {
 	struct client_after *tasks = NULL;
 	struct watched *boards = NULL;
+	bool busy = false;
 
 	(void)arg;
 	inside = true;
@@ -181,9 +182,13 @@ static void *after_main(void *arg)
 		struct pollfd woken = {.fd = after.wake, .events = POLLIN};
 		uint64_t times;
 
-		if (poll(&woken, 1, tasks || boards ? LOOK_MS : -1) > 0 && read(after.wake, &times, sizeof(times)) < 0)
+		if (poll(&woken, 1, busy ? LOOK_MS : -1) > 0 && read(after.wake, &times, sizeof(times)) < 0)
 			continue;
 		tasks_take(&tasks, &boards);
+		if (busy != (tasks || boards)) {
+			busy = !busy;
+			client_errand_watch(busy);
+		}
 		tasks_look(&tasks);
 		boards_look(&boards);
 	}
@@ -194,20 +199,8 @@ static void *after_main(void *arg)
 
 static void start_once(void)
 {
-	pthread_attr_t attributes;
-	sigset_t all, old;
-	pthread_t thread;
-
 	after.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (after.wake < 0)
-		return;
-	pthread_attr_init(&attributes);
-	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	after.works = pthread_create(&thread, &attributes, after_main, NULL) == 0;
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pthread_attr_destroy(&attributes);
+	after.works = after.wake >= 0 && !client_errand_watch(false) && client_thread_start(after_main);
 }
 
 static enum terrace_status start(void)

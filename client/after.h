@@ -1,6 +1,6 @@
 /* What is done when a GPU has got somewhere: a thread of the library that streams wake, and that looks after promises (board.h). It
- * is started with its first task and sleeps while there are none. Functions of a GPU's table may be called from it, which
- * they may not from a stream's own call. */
+ * is started with its first task and sleeps while there are none. Streams wait for what it does, and the driver may wait for streams: so it
+ * calls no function of a GPU's table, and takes no lock that is held meanwhile (errand.h). */
 #ifndef TERRACE_CLIENT_AFTER_H
 #define TERRACE_CLIENT_AFTER_H
 
@@ -28,7 +28,8 @@ struct client_after {
 enum terrace_status client_after_start(struct client_after *after, struct client_attachment *attachment,
 				       struct client_gpu *gpu, void *stream);
 
-/* Has client_board_watch called now and then, until it says that nothing is left. TERRACE_EXHAUSTED. */
+/* Has client_board_watch called now and then, until it says that nothing is left. TERRACE_EXHAUSTED. May be called with the board's lock
+ * held. */
 enum terrace_status client_after_watch(struct client_attachment *attachment);
 
 /* True on the thread. */

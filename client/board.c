@@ -80,6 +80,16 @@ static void promise_break(struct client_promise *p, enum terrace_status why)
 	atomic_compare_exchange_strong(&p->broken, &none, (int)why);
 }
 
+static void promise_link(struct client_board *b, struct client_promise *p)
+{
+	b->watched = true;
+	p->next = b->promises;
+	p->link = &b->promises;
+	if (p->next)
+		p->next->link = &p->next;
+	b->promises = p;
+}
+
 static void promise_unlink(struct client_promise *p)
 {
 	*p->link = p->next;
@@ -94,7 +104,6 @@ enum terrace_status client_board_promise(struct client_attachment *a, uint32_t g
 {
 	struct client_board *b = &a->board;
 	enum terrace_status status = client_lent_gpu(&a->memory, g, &p->gpu);
-	bool watched;
 
 	if (status)
 		return status;
@@ -110,21 +119,11 @@ enum terrace_status client_board_promise(struct client_attachment *a, uint32_t g
 		pthread_mutex_unlock(&b->lock);
 		return TERRACE_OK;
 	}
-	watched = b->watched;
-	b->watched = true;
-	p->next = b->promises;
-	p->link = &b->promises;
-	if (p->next)
-		p->next->link = &p->next;
-	b->promises = p;
+	/* With the lock: no other promise relies on a watch that does not come about. */
+	status = b->watched ? TERRACE_OK : client_after_watch(a);
+	if (!status)
+		promise_link(b, p);
 	pthread_mutex_unlock(&b->lock);
-	status = watched ? TERRACE_OK : client_after_watch(a);
-	if (status) {
-		client_board_forget(b, p);
-		pthread_mutex_lock(&b->lock);
-		b->watched = false;
-		pthread_mutex_unlock(&b->lock);
-	}
 	return status;
 }
 
@@ -210,7 +209,7 @@ static void look(struct client_board *b, bool gone, uint64_t now)
 	for (struct client_promise *p = b->promises; p; p = p->next) {
 		if (gone)
 			promise_break(p, TERRACE_STALE);
-		else if (now > p->until_us || client_gpu_lost(p->gpu) || failed(b, p))
+		else if (now > p->until_us || client_gpu_was_lost(p->gpu) || failed(b, p))
 			promise_break(p, TERRACE_UNAVAILABLE);
 	}
 	words_move(b);

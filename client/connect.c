@@ -4,6 +4,7 @@
 #include "client/connect.h"
 
 #include "client/clock.h"
+#include "client/errand.h"
 #include "client/layout.h"
 #include "client/rpc_address.h"
 #include "client/status.h"
@@ -13,7 +14,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { DEFAULT_TIMEOUT_US = 5000000 };
+enum { DEFAULT_TIMEOUT_US = 5000000, SETTLE_TIMEOUT_US = 10000000 };
 
 static atomic_uint process_generation;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
@@ -135,4 +136,5 @@ void terrace_disconnect(struct terrace_client *client)
 		return;
 	client_rpc_close(client->rpc);
 	client_drop(client);
+	client_errands_settle(client_deadline_us(SETTLE_TIMEOUT_US)); /* a process that ends now does not end amid them */
 }

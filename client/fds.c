@@ -1,12 +1,11 @@
 /* The conversation on the fd socket, and the table of mapped extents.
  *
- * One thread at a time talks (sends MAP and reads until the answer); the others that want something mapped wait for it with
+ * One thread at a time talks (sends MAP and reads until the answer) or unmaps; the others that want something mapped wait for it with
  * their deadline, and then mostly find it done. One-way packets are sent without the conversation. RETIRE comes at any time:
- * whoever reads the socket marks the mapping, which goes when its last use ends. Bytes from the socket come from the daemon,
- * yet are checked like anything from outside. */
+ * whoever reads the socket marks the mapping, which goes when its last use ends. The lock is never held in a GPU's driver. Bytes from
+ * the socket come from the daemon, yet are checked like anything from outside. */
 #include "client/fds.h"
 
-#include "client/after.h"
 #include "client/clock.h"
 #include "client/status.h"
 
@@ -18,10 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum {
-	LISTEN_PACKETS_MAX = 256,      /* at a time, whatever the daemon goes on saying */
-	CLOSE_WAIT_US = 10 * 1000000, /* for streams that hold memory */
-};
+enum { LISTEN_PACKETS_MAX = 256 }; /* at a time, whatever the daemon goes on saying */
 
 static void head_fill(struct fdsock_head *head, enum fdsock_type type)
 {
@@ -67,6 +63,15 @@ static struct client_mapping *table_add(struct client_attachment *a, const struc
 	return m;
 }
 
+static void table_remove(struct client_attachment *a, struct client_mapping *m)
+{
+	for (uint32_t i = 0; i < a->count; i++)
+		if (a->mappings[i] == m)
+			a->mappings[i] = a->mappings[--a->count];
+	free(m->registered);
+	free(m);
+}
+
 static bool unmapped_tell(struct client_attachment *a, uint32_t extent, bool writable)
 {
 	struct fdsock_unmapped told = {.extent = extent, .write = writable};
@@ -75,24 +80,116 @@ static bool unmapped_tell(struct client_attachment *a, uint32_t extent, bool wri
 	return client_packet_send(a->socket, &told, sizeof(told));
 }
 
-/* Unmaps what the daemon wants back and nobody uses. A mapping stays in the table until the daemon could be told, except
- * that a broken socket has nobody to tell. */
+bool client_fds_tell(struct client_attachment *a, const struct client_mapping *m)
+{
+	return unmapped_tell(a, m->extent, m->writable);
+}
+
+/* ---- what the daemon wants back; with the lock held ---------------------------------------------------------------- */
+
+bool client_fds_of_driver(const struct client_mapping *m)
+{
+	return m->gpu != FDSOCK_NO_GPU || m->registered;
+}
+
+static bool is_over(const struct client_mapping *m)
+{
+	return m->retiring && !m->uses;
+}
+
+/* The next that is over and that this thread may unmap, or tell of. */
+static struct client_mapping *sweep_next(struct client_attachment *a, bool by_driver)
+{
+	for (uint32_t i = 0; i < a->count && !a->closed; i++)
+		if (is_over(a->mappings[i]) &&
+		    (by_driver || !a->mappings[i]->base || !client_fds_of_driver(a->mappings[i])))
+			return a->mappings[i];
+	return NULL;
+}
+
+/* With the turn to talk: the lock is let go meanwhile. A mapping stays in the table until the daemon could be told, except that a broken
+ * socket has nobody to tell. */
+static void turn_sweep(struct client_attachment *a, bool by_driver)
+{
+	struct client_mapping *m;
+
+	while ((m = sweep_next(a, by_driver)) != NULL) {
+		struct client_mapping dropped = *m;
+
+		m->base = NULL;
+		if (dropped.base) {
+			pthread_mutex_unlock(&a->lock);
+			client_mapping_drop(&a->memory, &dropped);
+			pthread_mutex_lock(&a->lock);
+		}
+		if (!a->broken && !client_fds_tell(a, m))
+			return; /* the socket is full: later */
+		table_remove(a, m);
+	}
+}
+
+static bool sweeping_run(struct client_errand *errand);
+
+/* What only a driver can unmap is an errand; without a thread for it, it is done here. */
+static void sweep_ask(struct client_attachment *a)
+{
+	struct client_mapping *m = NULL;
+
+	for (uint32_t i = 0; i < a->count && !m && !a->closed && !a->sweep_asked; i++)
+		if (is_over(a->mappings[i]) && a->mappings[i]->base && client_fds_of_driver(a->mappings[i]))
+			m = a->mappings[i];
+	if (!m)
+		return;
+	client_fds_hold(a);
+	a->sweep_asked = true;
+	a->sweeping.run = sweeping_run;
+	if (!client_errand_start(&a->sweeping))
+		return;
+	a->sweep_asked = false;
+	atomic_fetch_sub_explicit(&a->references, 1, memory_order_relaxed); /* the caller has one */
+	a->talking = true;
+	turn_sweep(a, true);
+	a->talking = false;
+	pthread_cond_broadcast(&a->idle);
+}
+
+static void talk_end(struct client_attachment *a, bool broken)
+{
+	a->broken |= broken;
+	turn_sweep(a, false);
+	a->talking = false;
+	pthread_cond_broadcast(&a->idle);
+	sweep_ask(a);
+	client_fds_end(a);
+}
+
+/* Who talks does it at the end of his turn. */
 static void table_sweep(struct client_attachment *a)
 {
-	for (uint32_t i = 0; i < a->count; i++) {
-		struct client_mapping *m = a->mappings[i];
+	bool over = false;
 
-		if (!m->retiring || m->uses)
-			continue;
-		if (m->base)
-			client_mapping_drop(&a->memory, m);
-		m->base = NULL;
-		if (!a->broken && !unmapped_tell(a, m->extent, m->writable))
-			return; /* the socket is full: later */
-		free(m->registered);
-		free(m);
-		a->mappings[i--] = a->mappings[--a->count];
+	for (uint32_t i = 0; i < a->count; i++)
+		over = over || is_over(a->mappings[i]);
+	if (!over || a->talking || a->closed)
+		return;
+	a->talking = true;
+	talk_end(a, false);
+}
+
+static bool sweeping_run(struct client_errand *errand)
+{
+	struct client_attachment *a = (struct client_attachment *)((char *)errand - offsetof(struct client_attachment, sweeping));
+
+	pthread_mutex_lock(&a->lock);
+	a->sweep_asked = false;
+	if (!a->talking && !a->closed) {
+		a->talking = true;
+		turn_sweep(a, true);
+		talk_end(a, false);
 	}
+	pthread_mutex_unlock(&a->lock);
+	client_fds_drop(a);
+	return true;
 }
 
 static void retire(struct client_attachment *a, uint32_t extent)
@@ -138,15 +235,10 @@ void client_fds_listen(struct client_attachment *a)
 
 /* ---- mapping ------------------------------------------------------------------------------------------------------ */
 
-static struct timespec time_of(uint64_t deadline_us)
-{
-	return (struct timespec){(time_t)(deadline_us / 1000000), (long)(deadline_us % 1000000) * 1000};
-}
-
 /* Waits for the turn to talk; the lock is held before and after. */
 static enum terrace_status talk_begin(struct client_attachment *a, uint64_t deadline_us)
 {
-	struct timespec until = time_of(deadline_us);
+	struct timespec until = client_time_of(deadline_us);
 
 	while (a->talking && !a->closed)
 		if (pthread_cond_timedwait(&a->idle, &a->lock, &until) == ETIMEDOUT)
@@ -157,13 +249,6 @@ static enum terrace_status talk_begin(struct client_attachment *a, uint64_t dead
 		return client_fail(TERRACE_UNAVAILABLE, "the daemon's fd socket is gone");
 	a->talking = true;
 	return TERRACE_OK;
-}
-
-static void talk_end(struct client_attachment *a, bool broken)
-{
-	a->talking = false;
-	a->broken |= broken;
-	pthread_cond_broadcast(&a->idle);
 }
 
 /* Sends MAP and reads until its answer is there. Without the lock, but for unasked packets. */
@@ -229,33 +314,48 @@ static enum terrace_status extent_map(struct client_attachment *a, uint32_t exte
 	return status;
 }
 
-/* With the lock held and the turn to talk, which it ends. */
+/* With the lock held and the turn to talk. *broken: the socket is of no more use. */
 static enum terrace_status mapping_make(struct client_attachment *a, uint32_t extent, bool writable,
-					uint64_t deadline_us, struct client_mapping **out)
+					uint64_t deadline_us, struct client_mapping **out, bool *broken)
 {
 	struct client_mapping made;
 	enum terrace_status status;
-	bool broken = false;
 
-	table_sweep(a);
-	if (mapping_find(a, extent, writable)) {
-		/* Unmapped, but the daemon has not heard so yet: it would not understand the question. */
-		talk_end(a, false);
+	turn_sweep(a, false);
+	if (mapping_find(a, extent, writable)) /* unmapped, but the daemon has not heard so yet: it would not understand the question */
 		return client_fail(TERRACE_UNAVAILABLE, "the daemon's fd socket takes nothing");
-	}
 	pthread_mutex_unlock(&a->lock);
-	status = extent_map(a, extent, writable, deadline_us, &made, &broken);
+	status = extent_map(a, extent, writable, deadline_us, &made, broken);
 	pthread_mutex_lock(&a->lock);
-	talk_end(a, broken);
 	if (status)
 		return status;
 	*out = a->closed ? NULL : table_add(a, &made);
 	if (*out)
 		return TERRACE_OK;
+	pthread_mutex_unlock(&a->lock);
 	client_mapping_drop(&a->memory, &made);
+	pthread_mutex_lock(&a->lock);
 	unmapped_tell(a, extent, writable);
 	return a->closed ? client_fail(TERRACE_CANCELLED, "the session is closed")
 			 : client_fail(TERRACE_EXHAUSTED, "no room for another mapping");
+}
+
+/* With the lock held: finds it mapped, or maps it, and counts one use. */
+static enum terrace_status mapping_want(struct client_attachment *a, uint32_t extent, bool writable,
+					uint64_t deadline_us, struct client_mapping **out)
+{
+	enum terrace_status status = talk_begin(a, deadline_us);
+	bool broken = false;
+
+	if (status)
+		return status;
+	*out = mapping_find(a, extent, writable); /* another thread may have made it */
+	if (!*out || !(*out)->base)
+		status = mapping_make(a, extent, writable, deadline_us, out, &broken);
+	if (!status)
+		(*out)->uses++;
+	talk_end(a, broken);
+	return status;
 }
 
 enum terrace_status client_fds_map(struct client_attachment *a, uint32_t extent, bool writable, uint64_t deadline_us,
@@ -266,36 +366,43 @@ enum terrace_status client_fds_map(struct client_attachment *a, uint32_t extent,
 
 	pthread_mutex_lock(&a->lock);
 	m = a->closed ? NULL : mapping_find(a, extent, writable);
-	if (!m || !m->base) {
-		status = talk_begin(a, deadline_us);
-		m = status ? NULL : mapping_find(a, extent, writable); /* another thread may have made it */
-		if (m && m->base)
-			talk_end(a, false);
-		else if (!status)
-			status = mapping_make(a, extent, writable, deadline_us, &m);
-	}
-	if (!status) {
+	if (m && m->base)
 		m->uses++;
+	else
+		status = mapping_want(a, extent, writable, deadline_us, &m);
+	if (!status)
 		*out = m;
-	}
 	pthread_mutex_unlock(&a->lock);
+	return status;
+}
+
+/* With the lock held and the turn to talk. */
+static enum terrace_status mapping_register(struct client_attachment *a, struct client_mapping *m, uint32_t g)
+{
+	enum terrace_status status;
+
+	if (m->ready >> g & 1) /* another thread has done it */
+		return TERRACE_OK;
+	pthread_mutex_unlock(&a->lock); /* it lasts; the mapping is in use */
+	status = client_mapping_register(&a->memory, m, g);
+	pthread_mutex_lock(&a->lock);
+	if (!status)
+		m->ready |= 1u << g;
 	return status;
 }
 
 enum terrace_status client_fds_register(struct client_attachment *a, struct client_mapping *m, uint32_t g,
 					uint64_t deadline_us)
 {
-	enum terrace_status status;
+	enum terrace_status status = TERRACE_OK;
 
 	pthread_mutex_lock(&a->lock);
-	status = talk_begin(a, deadline_us);
-	if (!status && !(m->registered && m->registered[g])) {
-		pthread_mutex_unlock(&a->lock); /* it lasts; the mapping is in use, and the turn is ours */
-		status = client_mapping_register(&a->memory, m, g);
-		pthread_mutex_lock(&a->lock);
-		talk_end(a, false);
-	} else if (!status) {
-		talk_end(a, false);
+	if (a->closed || !(m->ready >> g & 1)) {
+		status = talk_begin(a, deadline_us);
+		if (!status) {
+			status = mapping_register(a, m, g);
+			talk_end(a, false);
+		}
 	}
 	pthread_mutex_unlock(&a->lock);
 	return status;
@@ -317,6 +424,7 @@ void client_fds_stream_end(struct client_attachment *a)
 	pthread_mutex_lock(&a->lock);
 	a->streams--;
 	pthread_cond_broadcast(&a->idle);
+	client_fds_end(a);
 	pthread_mutex_unlock(&a->lock);
 }
 
@@ -356,7 +464,7 @@ bool client_fds_release(struct client_attachment *a, uint64_t lease)
 	return sent;
 }
 
-/* ---- opening and closing ------------------------------------------------------------------------------------------ */
+/* ---- opening ------------------------------------------------------------------------------------------------------- */
 
 static enum terrace_status hello(struct client_attachment *a, const uint8_t token[16], uint64_t epoch, uint64_t session,
 				 uint64_t deadline_us)
@@ -408,6 +516,7 @@ enum terrace_status client_fds_open(const char *path, const uint8_t token[16], u
 	locks_init(a);
 	atomic_init(&a->references, 1);
 	a->memory.lent = *lent;
+	a->close_wait_us = CLIENT_CLOSE_WAIT_US;
 	status = client_packet_connect(path, deadline_us, &a->socket);
 	if (status) {
 		a->socket = -1;
@@ -420,72 +529,4 @@ enum terrace_status client_fds_open(const char *path, const uint8_t token[16], u
 	else
 		*out = a;
 	return status;
-}
-
-/* Of a GPU's memory the daemon waits for the word, or for the end of the process. */
-static void memory_drop(struct client_attachment *a)
-{
-	for (uint32_t i = 0; i < a->count && !a->dropped; i++)
-		if (a->mappings[i]->base && !(a->mappings[i]->extent == FDSOCK_EXTENT_BOARD && a->board_stays))
-			client_mapping_drop(&a->memory, a->mappings[i]);
-	for (uint32_t i = 0; i < a->count && !a->dropped && a->socket >= 0; i++)
-		if (a->mappings[i]->gpu != FDSOCK_NO_GPU && !unmapped_tell(a, a->mappings[i]->extent, a->mappings[i]->writable))
-			break;
-	a->dropped = true;
-	client_lent_memory_fini(&a->memory);
-}
-
-/* With the lock. The thread that ends the streams' waits does not wait for itself. */
-static void streams_wait(struct client_attachment *a)
-{
-	struct timespec until = time_of(client_deadline_us(CLOSE_WAIT_US));
-
-	while (a->streams && !client_after_inside())
-		if (pthread_cond_timedwait(&a->idle, &a->lock, &until) == ETIMEDOUT)
-			return;
-}
-
-/* The table stays until the last reference goes: a thread that is making a lease may be reading it. */
-void client_fds_close(struct client_attachment *a)
-{
-	pthread_mutex_lock(&a->lock);
-	if (a->closed) {
-		pthread_mutex_unlock(&a->lock);
-		return;
-	}
-	a->closed = true;
-	if (a->socket >= 0)
-		shutdown(a->socket, SHUT_RD); /* wakes the thread that talks; the daemon is still told what is unmapped */
-	while (a->talking)
-		pthread_cond_wait(&a->idle, &a->lock);
-	a->board_stays = client_board_close(&a->board);
-	streams_wait(a);
-	if (!a->streams)
-		memory_drop(a);
-	if (a->socket >= 0)
-		close(a->socket);
-	a->socket = -1;
-	pthread_mutex_unlock(&a->lock);
-}
-
-void client_fds_hold(struct client_attachment *a)
-{
-	atomic_fetch_add_explicit(&a->references, 1, memory_order_relaxed);
-}
-
-void client_fds_drop(struct client_attachment *a)
-{
-	if (atomic_fetch_sub_explicit(&a->references, 1, memory_order_acq_rel) != 1)
-		return;
-	client_fds_close(a);
-	memory_drop(a); /* what a stream had held, if anything */
-	for (uint32_t i = 0; i < a->count; i++) {
-		free(a->mappings[i]->registered);
-		free(a->mappings[i]);
-	}
-	free(a->mappings);
-	client_board_fini(&a->board);
-	pthread_cond_destroy(&a->idle);
-	pthread_mutex_destroy(&a->lock);
-	free(a);
 }

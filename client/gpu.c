@@ -11,7 +11,7 @@
 static struct {
 	pthread_mutex_t lock;
 	struct {
-		bool open;
+		atomic_bool open; /* set once the rest is */
 		struct client_gpu gpu;
 	} seen[DEVICES_MAX];
 } gpus = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -29,9 +29,23 @@ enum terrace_status client_gpu_fail(enum status s, const char *what, const char 
 	}
 }
 
-bool client_gpu_lost(const struct client_gpu *gpu)
+bool client_gpu_lost(struct client_gpu *gpu)
 {
-	return gpu->ops->lost(gpu->device);
+	if (!gpu->lost && gpu->ops->lost(gpu->device))
+		gpu->lost = true;
+	return gpu->lost;
+}
+
+bool client_gpu_was_lost(const struct client_gpu *gpu)
+{
+	return gpu->lost;
+}
+
+void client_gpus_ask(void)
+{
+	for (uint32_t i = 0; i < DEVICES_MAX; i++)
+		if (gpus.seen[i].open)
+			client_gpu_lost(&gpus.seen[i].gpu);
 }
 
 /* With the lock. */

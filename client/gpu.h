@@ -5,11 +5,14 @@
 #include "client/include/terrace.h"
 #include "store/device.h"
 
+#include <stdatomic.h>
+
 /* Opened once a process and kept until it ends: what is mapped and under way on it belongs to many. */
 struct client_gpu {
 	const struct device_ops *ops;
 	struct device *device;
 	uint64_t granularity;
+	atomic_bool lost; /* that it is has been seen */
 };
 
 /* The GPU with that uuid. TERRACE_UNSUPPORTED: there is no plugin, or this process does not see that GPU. Takes as long as the driver
@@ -23,7 +26,13 @@ enum terrace_status client_gpu_uuid(uint32_t ordinal, uint8_t uuid[DEVICE_UUID_B
 /* A failure of the table's, in the library's words: `what` could not be done, because of `why`. */
 enum terrace_status client_gpu_fail(enum status s, const char *what, const char *why);
 
-/* True once the GPU is lost. */
-bool client_gpu_lost(const struct client_gpu *gpu);
+/* True once the GPU is lost. Asks the driver, which may take its time while another thread is in a call that lasts. */
+bool client_gpu_lost(struct client_gpu *gpu);
+
+/* True once that has been seen, by whoever asked. Asks nobody. */
+bool client_gpu_was_lost(const struct client_gpu *gpu);
+
+/* Asks all of the process's. */
+void client_gpus_ask(void);
 
 #endif

@@ -26,11 +26,12 @@ struct client_mapping {
 	bool writable;
 	bool retiring;  /* the daemon wants it back */
 	uint32_t uses;  /* leases and reservations of this process */
-	uint8_t *base;  /* of a GPU's memory: the hold. NULL: unmapped, but the daemon has not been told yet; unchanged while in use */
+	uint8_t *base;  /* of a GPU's memory: the hold. NULL: being unmapped, or the daemon has not been told yet; unchanged while in use */
 	uint64_t bytes; /* of the extent */
 	uint32_t gpu;   /* the session's number of it, or FDSOCK_NO_GPU */
 	uint64_t layout_id, at;      /* of a GPU's memory: whose it is, where in the layout's range */
 	struct device_extent device; /* of a GPU's memory */
+	uint32_t ready; /* of host memory: GPUs with which it is registered, a bit each; the owner's */
 	/* Of host memory: [DEVICES_MAX] its addresses on the session's GPUs, 0 where it is not registered; NULL: nowhere.
 	 * The owner's to free(). */
 	uint64_t *registered;

@@ -24,7 +24,7 @@
 
 #include "store/status.h"
 
-#define DEVICE_OPS_VERSION 2
+#define DEVICE_OPS_VERSION 3
 #define DEVICE_OPS_SYMBOL "terrace_device_ops" /* const struct device_ops *terrace_device_ops(void), of a plugin */
 
 enum {
@@ -68,8 +68,9 @@ struct device_copy {
 					  * when pieces 0 .. p of all pairs are complete and visible to all of the GPU */
 	uint32_t progress_base;
 	/* From a thread of the device's, once; it must not call the device's functions other than copy(). OK, UNAVAILABLE (the GPU is
-	 * lost: what was written is not known) or CANCELLED (close); across, another failure is a copy that these two GPUs cannot make, and
-	 * neither is lost by it. On a failure the progress word is left as it is. */
+	 * lost: what was written is not known), CANCELLED (close) or EXHAUSTED (the driver has had no memory for some seconds, or none for
+	 * the list's rest: the GPU is not lost); across, another failure is a copy that these two GPUs cannot make, and neither is lost by
+	 * it. On a failure the progress word is left as it is. */
 	void (*done)(struct device_copy *c, enum status s);
 	void *arg;
 	struct device_copy *next;        /* the device's */
@@ -90,6 +91,8 @@ struct device_ops {
 	enum status (*info)(struct device *d, struct device_info *out, const char **why);
 	/* True once the device is lost. */
 	bool (*lost)(struct device *d);
+	/* Whether copies to this one from what another open device of this process makes go there without passing host memory. */
+	bool (*reaches)(struct device *d, struct device *other);
 
 	/* Address space for extents side by side; nothing is there yet. */
 	enum status (*range_reserve)(struct device *d, uint64_t bytes, uint64_t *address, const char **why);
@@ -108,7 +111,8 @@ struct device_ops {
 	enum status (*host_register)(struct device *d, void *memory, uint64_t bytes, bool write, uint64_t *address, const char **why);
 	void (*host_unregister)(struct device *d, void *memory);
 
-	/* Begins a list; lists of one way run in their order. OK: done() will come, perhaps before this returns. */
+	/* Begins a list; lists of one way run in their order. OK: done() will come, perhaps before this returns. EXHAUSTED: nothing was
+	 * begun, and it may be tried again. */
 	enum status (*copy)(struct device *d, struct device_copy *c, const char **why);
 
 	/* Work that is put into `stream` (a CUstream of the calling process) after this waits until the word at that device address has

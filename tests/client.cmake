@@ -14,7 +14,7 @@ set_tests_properties(client_wire client_bounds client_calls client_async client_
                      ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1")
 
 # Leases on a GPU, which is the simulated device.
-foreach(name gpu gpu_ends)
+foreach(name gpu gpu_ends gpu_driver)
   if(TARGET sim_plugin AND EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/client_${name}.c)
     terrace_test(client_${name} SOURCES client_${name}.c client_gpu_rig.c sim_stream.c LIBS client_fake ${CMAKE_DL_LIBS})
     target_compile_definitions(client_${name} PRIVATE SIM_PLUGIN="$<TARGET_FILE:sim_plugin>")
@@ -23,6 +23,10 @@ foreach(name gpu gpu_ends)
                          ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1")
   endif()
 endforeach()
+
+if(TARGET client_gpu_driver)
+  target_link_options(client_gpu_driver PRIVATE -Wl,--wrap=client_after_watch) # which it has fail
+endif()
 
 # A plugin without a GPU, in the place of libterrace_cuda.so.
 add_library(client_cuda_plugin MODULE client_cuda_plugin.c)

@@ -116,13 +116,15 @@ void *fake_fd_main(void *arg)
 						  {.fd = f->listener, .events = POLLIN}};
 	unsigned n = 2;
 	uint64_t packet[128];
+	bool deaf;
 
 	for (;;) {
 		poll(polled, n, -1);
 		if (polled[0].revents)
 			break;
 		pthread_mutex_lock(&f->lock);
-		for (unsigned i = 2; i < n; i++) {
+		deaf = f->deaf;
+		for (unsigned i = 2; i < n && !deaf; i++) {
 			ssize_t got = polled[i].fd < 0 || !polled[i].revents
 					      ? -1
 					      : recv(polled[i].fd, packet, sizeof(packet), MSG_DONTWAIT);
@@ -137,6 +139,8 @@ void *fake_fd_main(void *arg)
 			f->sockets[f->socket_count++] = polled[n++].fd;
 		}
 		pthread_mutex_unlock(&f->lock);
+		if (deaf)
+			poll(NULL, 0, 1);
 	}
 	return NULL;
 }

@@ -7,12 +7,16 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define EXPORTED __attribute__((visibility("default")))
 
+enum { DRIVER_POLL_NS = 200000 };
+
 static _Atomic bool lost_devices[DEVICES_MAX];
+static pthread_mutex_t driver_mutex = PTHREAD_MUTEX_INITIALIZER; /* held by an extent_drop that waits for streams */
 static pthread_mutex_t open_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct device *open_devices; /* under open_mutex */
 
@@ -57,6 +61,33 @@ static bool is_lost(struct device *d)
 	return sim_lost(d->ordinal, d->lost_file);
 }
 
+static void drop_wait(const struct device *d)
+{
+	if (!d->drop_waits)
+		return;
+	pthread_mutex_lock(&driver_mutex);
+	pthread_mutex_unlock(&driver_mutex);
+}
+
+/* What calls that a driver may take long over begin with. */
+static void driver_wait(const struct device *d)
+{
+	while (d->stuck_file[0] && access(d->stuck_file, F_OK) == 0)
+		nanosleep(&(struct timespec){ .tv_nsec = DRIVER_POLL_NS }, NULL);
+	drop_wait(d);
+}
+
+static bool lost(struct device *d)
+{
+	drop_wait(d);
+	return is_lost(d);
+}
+
+static bool reaches(struct device *d, struct device *other)
+{
+	return d != other && !d->no_peers;
+}
+
 static enum status refuse_lost(const char **why)
 {
 	return sim_refuse(STATUS_UNAVAILABLE, why, "the simulated device is lost");
@@ -79,8 +110,11 @@ static void read_environment(struct device *d)
 	d->lost_after = d->ordinal == 0 ? number_of("SIM_GPU_LOST_AFTER", 0) : 0;
 	d->no_export = getenv("SIM_GPU_NO_EXPORT") != NULL;
 	d->no_register = getenv("SIM_GPU_NO_REGISTER") != NULL;
+	d->no_peers = getenv("SIM_GPU_NO_PEERS") != NULL;
 	file_of("SIM_GPU_HOLD_FILE", d->ordinal, d->hold_file, sizeof(d->hold_file));
+	d->drop_waits = getenv("SIM_GPU_DROP_WAITS") != NULL;
 	file_of("SIM_GPU_LOST_FILE", d->ordinal, d->lost_file, sizeof(d->lost_file));
+	file_of("SIM_GPU_STUCK_FILE", d->ordinal, d->stuck_file, sizeof(d->stuck_file));
 }
 
 static enum status open_device(uint32_t ordinal, struct device **out, const char **why)
@@ -410,6 +444,7 @@ static bool is_memory_of(const struct device *d, int fd, uint64_t bytes)
 static enum status extent_import(struct device *d, int fd, uint64_t at, uint64_t bytes, bool write, struct device_extent *out,
 				 const char **why)
 {
+	driver_wait(d);
 	if (is_lost(d))
 		return refuse_lost(why);
 	if (!whole(bytes) || !is_memory_of(d, fd, bytes))
@@ -419,8 +454,16 @@ static enum status extent_import(struct device *d, int fd, uint64_t at, uint64_t
 
 static void extent_drop(struct device *d, const struct device_extent *e)
 {
-	struct sim_region *r = region_take(d, (uintptr_t)sim_at(e->address), false, false);
+	struct sim_region *r;
 
+	driver_wait(d);
+	if (d->drop_waits) {
+		pthread_mutex_lock(&driver_mutex);
+		while (sim_streams_wait())
+			nanosleep(&(struct timespec){ .tv_nsec = DRIVER_POLL_NS }, NULL);
+		pthread_mutex_unlock(&driver_mutex);
+	}
+	r = region_take(d, (uintptr_t)sim_at(e->address), false, false);
 	if (r && r == e->handle && r->bytes == e->bytes) {
 		region_free(r);
 		return;
@@ -445,6 +488,7 @@ static enum status host_register(struct device *d, void *memory, uint64_t bytes,
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	bool twice;
 
+	driver_wait(d);
 	if (is_lost(d))
 		return refuse_lost(why);
 	if (d->no_register)
@@ -464,8 +508,10 @@ static enum status host_register(struct device *d, void *memory, uint64_t bytes,
 
 static void host_unregister(struct device *d, void *memory)
 {
-	struct sim_region *r = region_take(d, (uintptr_t)memory, false, true);
+	struct sim_region *r;
 
+	driver_wait(d);
+	r = region_take(d, (uintptr_t)memory, false, true);
 	if (r) {
 		region_free(r);
 		return;
@@ -478,7 +524,7 @@ EXPORTED const struct device_ops *terrace_device_ops(void)
 {
 	static const struct device_ops table = {
 		.version = DEVICE_OPS_VERSION, .bytes = sizeof(table), .count = count, .uuid = uuid, .open = open_device,
-		.close = close_device, .info = info, .lost = is_lost, .range_reserve = range_reserve, .range_free = range_free,
+		.close = close_device, .info = info, .lost = lost, .reaches = reaches, .range_reserve = range_reserve, .range_free = range_free,
 		.extent_make = extent_make, .extent_import = extent_import, .extent_drop = extent_drop,
 		.host_register = host_register, .host_unregister = host_unregister, .copy = sim_copy,
 		.stream_wait = sim_stream_wait, .stream_then = sim_stream_then,

@@ -31,8 +31,9 @@ struct sim_way {
 struct device {
 	uint32_t ordinal;
 	uint64_t bytes, limit, us_per_mib, lost_after; /* limit: what this process may take; lost_after 0: never */
-	bool no_export, no_register;
-	char hold_file[128], lost_file[128]; /* empty: none */
+	bool no_export, no_register, no_peers;
+	bool drop_waits;
+	char hold_file[128], lost_file[128], stuck_file[128]; /* empty: none */
 
 	pthread_mutex_t mutex;   /* guards the rest */
 	struct sim_region *regions;
@@ -59,6 +60,8 @@ enum status sim_copy(struct device *d, struct device_copy *c, const char **why);
 /* Ends lists: those that have begun are finished, within SIM_CLOSE_WAIT_S; the others are cancelled. */
 void sim_copy_end(struct device *d);
 
+/* Whether a stream of the process waits for a word, or has that before it. */
+bool sim_streams_wait(void);
 enum status sim_stream_wait(struct device *d, void *stream, uint64_t word, uint32_t value, const char **why);
 enum status sim_stream_then(struct device *d, void *stream, void (*call)(void *arg), void *arg, const char **why);
 

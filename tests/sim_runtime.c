@@ -51,7 +51,7 @@ RUNTIME int cudaSetDevice(int device)
 
 RUNTIME int cudaDeviceCanAccessPeer(int *can, int device, int peer)
 {
-	*can = device != peer;
+	*can = device != peer && !getenv("SIM_GPU_NO_PEERS");
 	return is_device(device) && is_device(peer) ? 0 : INVALID_DEVICE;
 }
 

@@ -14,6 +14,13 @@ struct wait {
 	char lost_file[sizeof(((struct device *)0)->lost_file)]; /* the device may be closed before the stream gets here */
 };
 
+static _Atomic uint32_t waits; /* of the process's streams */
+
+bool sim_streams_wait(void)
+{
+	return waits > 0;
+}
+
 struct call {
 	void (*call)(void *arg);
 	void *arg;
@@ -31,6 +38,7 @@ static enum status wait_run(void *arg, bool failed)
 			s = STATUS_UNAVAILABLE;
 	}
 	free(w);
+	waits--;
 	return s;
 }
 
@@ -51,8 +59,10 @@ enum status sim_stream_wait(struct device *d, void *stream, uint64_t word, uint3
 		return sim_refuse(STATUS_EXHAUSTED, why, "no memory");
 	*w = (struct wait){ .word = sim_at(word), .value = value, .ordinal = d->ordinal };
 	memcpy(w->lost_file, d->lost_file, sizeof(w->lost_file));
+	waits++;
 	if (sim_stream_put(stream, wait_run, w))
 		return STATUS_OK;
+	waits--;
 	free(w);
 	return sim_refuse(STATUS_INVALID, why, "no stream of the simulated device");
 }

@@ -164,8 +164,8 @@ struct terrace_connect_options {
  * TERRACE_INVALID (not an address), TERRACE_UNSUPPORTED (TCP to another machine). */
 TERRACE_API enum terrace_status terrace_connect(const struct terrace_connect_options *options, struct terrace_client **client);
 
-/* Closes the connection, after its sessions. Calls still running end with TERRACE_CANCELLED. Not from a completion callback.
- * NULL is allowed. */
+/* Closes the connection, after its sessions. Calls still running end with TERRACE_CANCELLED. Waits, 10 s at most, until what sessions had
+ * mapped of a GPU is unmapped. Not from a completion callback. NULL is allowed. */
 TERRACE_API void terrace_disconnect(struct terrace_client *client);
 
 /* ---- sessions ---------------------------------------------------------------------------------------------------- */
@@ -202,11 +202,11 @@ TERRACE_API enum terrace_status terrace_session_attach(struct terrace_client *cl
 
 TERRACE_API void terrace_session_token(const struct terrace_session *session, struct terrace_token *token);
 
-/* Closes the session on the daemon (if this process opened it) or leaves it (if it attached), unmaps its memory. Leases and
- * reservations that this handle made end with it: their blocks must not be touched any more, by a GPU neither, and their handles still
- * are to be freed (terrace_release, terrace_abort). What terrace_release_after and terrace_commit_after still wait for is waited for,
- * 10 s at most; if a stream takes longer, the memory stays mapped until it is done. Operations under way complete, and are to be
- * finished. NULL is allowed. */
+/* Closes the session on the daemon (if this process opened it) or leaves it (if it attached), and has its memory unmapped, a GPU's by a
+ * thread of the library after this. Leases and reservations that this handle made end with it: their blocks must not be touched any more,
+ * by a GPU neither, and their handles still are to be freed (terrace_release, terrace_abort). What terrace_release_after and
+ * terrace_commit_after still wait for is waited for, 10 s at most, as are threads that map: if these take longer, the memory stays mapped
+ * until they are done. Operations under way complete, and are to be finished. NULL is allowed. */
 TERRACE_API void terrace_session_close(struct terrace_session *session);
 
 /* After TERRACE_STALE or TERRACE_UNAVAILABLE: waits for the daemon and opens the session anew, with the same layouts, as an
@@ -347,10 +347,11 @@ TERRACE_API uint32_t terrace_lease_tokens(const struct terrace_lease *lease, uin
 TERRACE_API enum terrace_status terrace_lease_addresses(const struct terrace_lease *lease, uint32_t l, uint64_t *addresses);
 
 /* Work that is put into `stream` (a cudaStream_t of the lease's GPU) after this waits until the blocks' layer (of every layout, counted
- * from its first) is there. Layers come in order. Costs nothing when all is there, which most leases are from the start. The stream never
- * waits for ever: if the daemon or the GPU dies before, the wait ends without the bytes, and terrace_lease_check() tells. May be
- * captured in a graph, but is of this lease alone. TERRACE_PRECONDITION: the lease is not for a GPU. TERRACE_INVALID: no such layer,
- * or no stream of the GPU. TERRACE_UNAVAILABLE: the GPU is lost. TERRACE_CANCELLED: the session is closed. */
+ * from its first) is there. Layers come in order: one by one of up to 8192 blocks of one shape that host memory has, and whole, before the
+ * first, of all else that must come. Costs nothing when all is there, as mostly. The stream never waits for ever: if the daemon or the GPU
+ * dies, the wait ends without the bytes, and terrace_lease_check() tells. May be captured in a graph, but is of this lease alone.
+ * TERRACE_PRECONDITION (the lease is not for a GPU), TERRACE_INVALID (no such layer, no stream of the GPU), TERRACE_UNAVAILABLE (the GPU is
+ * lost), TERRACE_CANCELLED (the session is closed). */
 TERRACE_API enum terrace_status terrace_lease_wait_layer(struct terrace_lease *lease, uint32_t layer, void *stream);
 
 /* To be asked when the work on a lease whose layers were waited for is done, before its results are used. TERRACE_OK: the bytes were
@@ -658,8 +659,9 @@ TERRACE_API enum terrace_status terrace_merge(uint32_t rows, uint32_t d, float *
  * needs no CUDA: libterrace_cuda.so.0 is loaded at run time, by the first of these calls. All pointers in the options are device
  * addresses unless said otherwise, and their contents are read when the stream gets there. Calls enqueue on `stream` (a
  * cudaStream_t of the current device) and return; they allocate nothing and wait for nothing, so that they may be captured in a CUDA graph and
- * replayed while lengths, tables and slots change. Besides what is said below: TERRACE_UNSUPPORTED (no plugin, no device of
- * compute capability 8.0 or more, no kernel for these formats or head dims), TERRACE_INVALID, TERRACE_INTERNAL (CUDA refuses the launch). */
+ * replayed while lengths, tables and slots change. Besides what is said below: TERRACE_UNSUPPORTED (no plugin, no device of compute
+ * capability 8.0 or more, no code for the current one, no kernel for these formats, head dims or so little shared memory),
+ * TERRACE_INVALID (also of pointers that are not aligned, to their elements at least), TERRACE_INTERNAL (CUDA refuses the launch). */
 
 /* Loads the plugin from a path, NULL: by the loader's search. TERRACE_OK also if it is loaded already and the current device will do. */
 TERRACE_API enum terrace_status terrace_cuda_load(const char *path);
@@ -684,12 +686,12 @@ struct terrace_cuda_attend_options {
 	uint32_t layer;             /* counted from the layout's first */
 	uint32_t sequences;         /* at most 4096 */
 	uint32_t queries;           /* a sequence */
-	uint32_t q_heads;           /* a multiple of the layout's heads */
+	uint32_t q_heads;           /* a multiple of the layout's heads, at most 65536 */
 	float scale;                /* 0: 1/sqrt(head_dim_k) */
 	const void *q;              /* [sequences][queries][q_heads][head_dim], 16-byte aligned */
 	enum terrace_dtype q_dtype;
 	const uint64_t *blocks;     /* [sequences][blocks_stride] addresses of blocks in order of position, each 16-byte aligned */
-	uint32_t blocks_stride;
+	uint32_t blocks_stride;     /* few enough: sequences * queries * q_heads * blocks_stride * block_tokens below 2^35 */
 	const uint32_t *kv_tokens;  /* [sequences], the queries' own tokens included */
 	const struct terrace_cuda_features *features; /* on the host; NULL: none */
 	void *out;                  /* [sequences][queries][q_heads][head_dim], 16-byte aligned */
@@ -702,7 +704,7 @@ struct terrace_cuda_attend_options {
 };
 #define TERRACE_CUDA_ATTEND_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_attend_options)
 
-/* Bytes of workspace for this shape; no other member is looked at. */
+/* Bytes of workspace for this shape; pointers are not looked at. TERRACE_INVALID: not an allowed one. */
 TERRACE_API enum terrace_status terrace_cuda_attend_workspace(const struct terrace_layout *layout,
 							      const struct terrace_cuda_attend_options *options, size_t *bytes);
 /* Plans the split of the work by kv_tokens into the workspace: once a step, for all its layers. */
@@ -716,19 +718,17 @@ TERRACE_API enum terrace_status terrace_cuda_attend(const struct terrace_layout 
  * prefix hit. The new tokens of sequence s are query_starts[s] .. query_starts[s + 1] - 1, their positions begin at prefix_tokens[s]. */
 struct terrace_cuda_extend_options {
 	size_t size;
-	uint32_t layer;
-	uint32_t sequences;            /* at most 4096 */
-	uint32_t total_queries;        /* new tokens of all sequences */
-	uint32_t q_heads;
+	uint32_t layer, sequences;     /* at most 4096 sequences */
+	uint32_t total_queries, q_heads; /* new tokens of all sequences; as above */
 	float scale;                   /* 0: 1/sqrt(head_dim_k) */
 	const uint32_t *query_starts;  /* [sequences + 1], ascending from 0 */
 	const uint32_t *prefix_tokens; /* [sequences] */
 	const void *q;                 /* [total_queries][q_heads][head_dim], 16-byte aligned */
 	enum terrace_dtype q_dtype;
 	const void *k, *v;             /* [total_queries][heads][head_dim], 16-byte aligned: the new tokens' */
-	size_t k_stride, v_stride;     /* elements between tokens, multiples of 8 */
+	size_t k_stride, v_stride;     /* elements between tokens, multiples of 8, at least those of one token */
 	enum terrace_dtype kv_dtype;   /* TERRACE_F16 or TERRACE_BF16 */
-	const uint64_t *blocks;        /* [sequences][blocks_stride], as above, of the prefix */
+	const uint64_t *blocks;        /* [sequences][blocks_stride], as above, of the prefix; NULL with a stride of 0: no prefixes */
 	uint32_t blocks_stride;
 	const struct terrace_cuda_features *features; /* on the host; tree_bias: [total_queries][tree_stride]; NULL: none */
 	void *out;                     /* [total_queries][q_heads][head_dim], 16-byte aligned */
@@ -742,7 +742,7 @@ struct terrace_cuda_extend_options {
 
 TERRACE_API enum terrace_status terrace_cuda_extend_workspace(const struct terrace_layout *layout,
 							      const struct terrace_cuda_extend_options *options, size_t *bytes);
-/* A tree_bias or ranges cost speed. TERRACE_EXHAUSTED: the workspace is too small. */
+/* A tree_bias, ranges or a soft cap over 256 cost speed. TERRACE_EXHAUSTED: the workspace is too small. */
 TERRACE_API enum terrace_status terrace_cuda_extend(const struct terrace_layout *layout,
 						    const struct terrace_cuda_extend_options *options, void *stream);
 
@@ -755,7 +755,7 @@ struct terrace_cuda_codec_options {
 	const uint64_t *blocks;    /* [block_count] addresses, each 16-byte aligned */
 	uint32_t block_count;
 	void *k, *v;               /* [tokens][heads][head_dim]; encode only reads them */
-	size_t k_stride, v_stride; /* elements between tokens */
+	size_t k_stride, v_stride; /* elements between tokens, at least those of one */
 	enum terrace_dtype dtype;
 };
 #define TERRACE_CUDA_CODEC_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_codec_options)
@@ -774,7 +774,7 @@ struct terrace_cuda_merge_options {
 	const float *const *lse;   /* [parts], the array on the host: each [rows] */
 	uint32_t rows, d;
 	enum terrace_dtype in_dtype, out_dtype;
-	void *merged;              /* [rows][d]; may be out[0] if the dtypes are equal */
+	void *merged;              /* [rows][d]; may be out[0] if the dtypes are equal, else overlaps no part */
 	float *merged_lse;         /* [rows]; may be lse[0]; may be NULL */
 };
 #define TERRACE_CUDA_MERGE_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_merge_options)

@@ -2,10 +2,13 @@
  *
  * Each way has a stream and a thread. The thread puts up to DEVICE_LISTS_MAX lists into the stream (device_issue.cu), each with an event
  * behind it, and looks for the end of the oldest: without a pause about the time when it should come, else every POLL_US. Who brings a
- * short list while the stream's turn is free puts it in itself: to wake the thread takes longer than that.
+ * list of few copies while the stream's turn is free puts it in itself: to wake the thread takes longer than that.
  *
- * A list that could only be begun in part makes the device lost: what the GPU wrote is not known. But one across that the driver refuses is
- * only failed, when what was begun of it has ended: two GPUs that cannot do it are no GPU lost.
+ * A list that could only be begun in part makes the device lost: what the GPU wrote is not known. But one across that the driver refuses,
+ * or one for whose rest it has no memory, is only failed, when what was begun of it has ended: neither is a GPU lost.
+ *
+ * Others may have filled the GPU by the time that it is first copied to: streams and events are made when the device is opened. A list of
+ * which nothing can be begun, for want of memory, is given back to its bringer, or, from the queue, tried again for some seconds.
  */
 #include "kernels/cuda/device_memory.h"
 
@@ -21,7 +24,9 @@ constexpr uint64_t SPIN_US = 50, SPIN_AFTER_US = 150, SPIN_MORE_US = 500; /* bef
 constexpr uint64_t BYTES_A_US = 60000, BYTES_A_US_ACROSS = 400000; /* of a bus, at most; between GPUs */
 constexpr uint64_t KERNEL_LATE_US = 500;  /* a kernel's list that takes so much longer than three times its time had to wait for its turns, */
 constexpr uint64_t KERNEL_REST_US = 5000000; /* and for so long lists go by the engines */
-constexpr uint32_t OWN_MAX = 256, OWN_CALLS = 6; /* copies of a list that its bringer puts in, and of a pair of one in parts */
+constexpr uint32_t OWN_PAIRS = 2048, OWN_COPIES = 256; /* a list that its bringer looks at; that he puts in */
+constexpr uint64_t STARVED_US = 5000000; /* a driver without memory for so long has none for what is in the queue */
+constexpr long STARVED_POLL_US = 1000;
 
 struct timespec after(long us)
 {
@@ -66,24 +71,24 @@ void oldest_expect(struct device_lane *l)
 	f->expected_us = lane_clock_us() + flight_us(l, f);
 }
 
-/* Without the mutex, by the issuer; it is held when this returns. */
-void list_begin(struct device_lane *l, struct device_flight *f, struct device_copy *c)
+/* Whether a list fails alone when the driver says this of a part of it. */
+bool fails_alone(const struct device_lane *l, CUresult r)
+{
+	return r == CUDA_ERROR_OUT_OF_MEMORY || (l->way == DEVICE_ACROSS && r != CUDA_SUCCESS && !cuda_error_sticks(r));
+}
+
+/* Without the mutex, by the issuer; it is held when this returns. False: the driver has no memory for it, and nothing was begun. */
+bool list_begin(struct device_lane *l, struct device_flight *f, struct device_copy *c)
 {
 	struct device *d = l->device;
-	CUresult r = CUDA_SUCCESS, recorded = CUDA_SUCCESS;
+	const CUresult r = device_list_issue(l, f, c);
+	const bool nothing = r == CUDA_ERROR_OUT_OF_MEMORY && !l->begun;
+	const CUresult recorded = nothing ? CUDA_SUCCESS : d->driver->cuEventRecord(f->ended, l->stream);
 	const char *why;
 
-	if (!l->stream)
-		r = d->driver->cuStreamCreateWithPriority(&l->stream, CU_STREAM_NON_BLOCKING, 0);
-	if (r == CUDA_SUCCESS && !f->ended)
-		r = d->driver->cuEventCreate(&f->ended, CU_EVENT_DISABLE_TIMING);
-	if (r == CUDA_SUCCESS)
-		r = device_list_issue(l, f, c);
-	if (f->ended)
-		recorded = d->driver->cuEventRecord(f->ended, l->stream);
 	f->list = c;
 	f->failed = STATUS_OK;
-	if (l->way == DEVICE_ACROSS && r != CUDA_SUCCESS && recorded == CUDA_SUCCESS && !cuda_error_sticks(r)) {
+	if (recorded == CUDA_SUCCESS && fails_alone(l, r)) {
 		f->failed = cuda_error_status(r);
 	} else if (r != CUDA_SUCCESS || recorded != CUDA_SUCCESS) {
 		device_failed(d, r != CUDA_SUCCESS ? r : recorded, "a copy", &why);
@@ -91,9 +96,14 @@ void list_begin(struct device_lane *l, struct device_flight *f, struct device_co
 		f->failed = STATUS_UNAVAILABLE;
 	}
 	pthread_mutex_lock(&d->mutex);
+	if (nothing)
+		return false;
+	l->starved_until_us = 0;
+	l->failing = f->failed != STATUS_OK;
 	f->bytes = c->count * c->parts * c->part_bytes;
 	if (l->count++ == 0)
 		oldest_expect(l);
+	return true;
 }
 
 /* The lane's next free flight, by who has taken the issuer's turn; mutex held. */
@@ -119,7 +129,9 @@ void flight_end(struct device_lane *l, enum status s)
 	struct device_flight *f = &l->flights[l->oldest];
 	struct device_copy *c = f->list;
 
-	if (f->failed != STATUS_OK)
+	const bool failed = f->failed != STATUS_OK;
+
+	if (failed)
 		s = f->failed;
 	const bool waited = s == STATUS_OK && kernel_waited(l, f);
 
@@ -131,6 +143,11 @@ void flight_end(struct device_lane *l, enum status s)
 		oldest_expect(l);
 	pthread_mutex_unlock(&l->device->mutex);
 	c->done(c, s);
+	if (!failed)
+		return;
+	pthread_mutex_lock(&l->device->mutex);
+	l->failing = false;
+	pthread_mutex_unlock(&l->device->mutex);
 }
 
 /* Whether the oldest list has come to its end; if so that is told. */
@@ -138,7 +155,7 @@ bool oldest_ended(struct device_lane *l)
 {
 	struct device *d = l->device;
 	struct device_flight *f = &l->flights[l->oldest];
-	const CUresult r = f->ended ? d->driver->cuEventQuery(f->ended) : CUDA_ERROR_UNKNOWN;
+	const CUresult r = d->driver->cuEventQuery(f->ended);
 	const char *why;
 
 	if (r == CUDA_ERROR_NOT_READY)
@@ -149,6 +166,25 @@ bool oldest_ended(struct device_lane *l)
 	}
 	flight_end(l, r == CUDA_SUCCESS ? STATUS_OK : STATUS_UNAVAILABLE);
 	return true;
+}
+
+/* ---- the queue; mutex held, but while a list is put in ----------------------------------------------------------- */
+
+void queue_push(struct device_lane *l, struct device_copy *c)
+{
+	c->next = nullptr;
+	*l->last = c;
+	l->last = &c->next;
+	pthread_cond_signal(&l->more);
+}
+
+/* Before those that came meanwhile. */
+void queue_push_front(struct device_lane *l, struct device_copy *c)
+{
+	c->next = l->first;
+	l->first = c;
+	if (!c->next)
+		l->last = &c->next;
 }
 
 struct device_copy *queue_pop(struct device_lane *l)
@@ -163,52 +199,80 @@ struct device_copy *queue_pop(struct device_lane *l)
 	return c;
 }
 
-/* What is to be done next with the queue; the mutex is held but while it is done. False: nothing is. */
+/* The queue's next list found no memory. True once it is to find none any more. */
+bool starves(struct device_lane *l)
+{
+	const uint64_t now = lane_clock_us();
+
+	if (!l->starved_until_us)
+		l->starved_until_us = now + STARVED_US;
+	return now >= l->starved_until_us;
+}
+
+void list_fail(struct device_lane *l, struct device_copy *c, enum status s)
+{
+	pthread_mutex_unlock(&l->device->mutex);
+	c->done(c, s);
+	pthread_mutex_lock(&l->device->mutex);
+}
+
+/* What is to be done next with the queue. False: nothing is, now. */
 bool queue_step(struct device_lane *l)
 {
 	struct device *d = l->device;
 	const bool ends = d->closing || d->lost;
-	struct device_copy *c = ends || (l->count < DEVICE_LISTS_MAX && !l->issuing) ? queue_pop(l) : nullptr;
+	bool begun;
+	struct device_copy *c = ends || (l->count < DEVICE_LISTS_MAX && !l->issuing && !l->failing) ? queue_pop(l) : nullptr;
 	/* read before the mutex is let go: a list that is begun is never cancelled */
 	const enum status s = d->lost ? STATUS_UNAVAILABLE : STATUS_CANCELLED;
 
 	if (!c)
 		return false;
 	if (ends) {
-		pthread_mutex_unlock(&d->mutex);
-		c->done(c, s);
-		pthread_mutex_lock(&d->mutex);
-	} else {
-		struct device_flight *f = issue_begin(l);
-
-		pthread_mutex_unlock(&d->mutex);
-		list_begin(l, f, c);
-		l->issuing = false;
+		list_fail(l, c, s);
+		return true;
 	}
-	return true;
-}
 
-/* The list is put in by the caller's thread; mutex held, but while it is done. */
-void own_step(struct device_lane *l, struct device_copy *c)
-{
-	struct device *d = l->device;
 	struct device_flight *f = issue_begin(l);
 
 	pthread_mutex_unlock(&d->mutex);
-	{
+	begun = list_begin(l, f, c);
+	l->issuing = false;
+	if (begun)
+		return true;
+	if (!starves(l)) {
+		queue_push_front(l, c);
+		return false;
+	}
+	list_fail(l, c, STATUS_EXHAUSTED);
+	return true;
+}
+
+/* The list is put in by the caller's thread, if it takes few copies; else queued. EXHAUSTED: it is the caller's again. */
+enum status own_step(struct device_lane *l, struct device_copy *c)
+{
+	struct device *d = l->device;
+	struct device_flight *f = issue_begin(l);
+	bool few, begun = true;
+
+	pthread_mutex_unlock(&d->mutex);
+	few = device_list_copies(l, c) <= OWN_COPIES;
+	if (few) {
 		device_entered entered(d);
 
-		list_begin(l, f, c);
+		begun = list_begin(l, f, c);
+	} else {
+		pthread_mutex_lock(&d->mutex);
+		queue_push_front(l, c);
 	}
 	l->issuing = false;
 	pthread_cond_signal(&l->more);
+	return begun ? STATUS_OK : STATUS_EXHAUSTED;
 }
 
 bool may_own(const struct device_lane *l, const struct device_copy *c)
 {
-	const uint32_t calls = c->progress && c->parts > 1 ? OWN_CALLS : 1;
-
-	return !l->issuing && !l->first && l->count < DEVICE_LISTS_MAX && c->count <= OWN_MAX / calls && !l->device->lost;
+	return !l->issuing && !l->failing && !l->first && l->count < DEVICE_LISTS_MAX && c->count <= OWN_PAIRS && !l->device->lost;
 }
 
 /* Past the time that the GPU has for what it has begun, when the device is closed or lost; mutex held. */
@@ -264,6 +328,7 @@ bool flights_step(struct device_lane *l)
 	return ended || !overdue;
 }
 
+/* Its stream and events; what there is of them. */
 void lane_free(struct device_lane *l)
 {
 	const struct cuda_driver *driver = l->device->driver;
@@ -285,6 +350,17 @@ void lane_free(struct device_lane *l)
 	device_issue_free(l);
 }
 
+/* Until there is something to be done; mutex held. */
+void lane_wait(struct device_lane *l)
+{
+	const struct timespec until = after(STARVED_POLL_US);
+
+	if (l->first)
+		pthread_cond_timedwait(&l->more, &l->device->mutex, &until);
+	else
+		pthread_cond_wait(&l->more, &l->device->mutex);
+}
+
 /* Returns l if the GPU did not end its copies, else NULL. */
 void *lane_run(void *lane)
 {
@@ -303,13 +379,10 @@ void *lane_run(void *lane)
 		else if (d->closing && !l->issuing)
 			break;
 		else
-			pthread_cond_wait(&l->more, &d->mutex);
+			lane_wait(l);
 	}
 	pthread_mutex_unlock(&d->mutex);
-	if (hangs)
-		return l;
-	lane_free(l);
-	return nullptr;
+	return hangs ? l : nullptr;
 }
 
 const char *list_problem(const struct device_copy *c)
@@ -324,6 +397,26 @@ const char *list_problem(const struct device_copy *c)
 }
 
 } // namespace
+
+CUresult device_copy_open(struct device *d)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	for (struct device_lane &l : d->lanes) {
+		if (r == CUDA_SUCCESS)
+			r = d->driver->cuStreamCreateWithPriority(&l.stream, CU_STREAM_NON_BLOCKING, 0);
+		for (struct device_flight &f : l.flights)
+			if (r == CUDA_SUCCESS)
+				r = d->driver->cuEventCreate(&f.ended, CU_EVENT_DISABLE_TIMING);
+	}
+	return r;
+}
+
+void device_copy_free(struct device *d)
+{
+	for (struct device_lane &l : d->lanes)
+		lane_free(&l);
+}
 
 enum status device_copy_begin(struct device *d, struct device_copy *c, const char **why)
 {
@@ -343,15 +436,11 @@ enum status device_copy_begin(struct device *d, struct device_copy *c, const cha
 	} else if (!l->started) {
 		*why = "no thread";
 		s = STATUS_EXHAUSTED;
+	} else if (may_own(l, c)) {
+		s = own_step(l, c);
+		*why = "no memory of the driver's for a copy";
 	} else {
-		c->next = nullptr;
-		if (may_own(l, c)) {
-			own_step(l, c);
-		} else {
-			*l->last = c;
-			l->last = &c->next;
-			pthread_cond_signal(&l->more);
-		}
+		queue_push(l, c);
 	}
 	pthread_mutex_unlock(&d->mutex);
 	return s;

@@ -42,6 +42,13 @@ CUresult tell(struct device_lane *l, const struct device_copy *c, uint32_t parts
 
 /* ---- copy engines ------------------------------------------------------------------------------------------------ */
 
+/* What a call of the list's said. */
+CUresult said(struct device_lane *l, CUresult r)
+{
+	l->begun = l->begun || r == CUDA_SUCCESS;
+	return r;
+}
+
 /* Copy i of the batch by itself. Across from a GPU that this one does not reach it is the driver's, through host memory. */
 CUresult single_call(struct device_lane *l, uint32_t i)
 {
@@ -49,8 +56,8 @@ CUresult single_call(struct device_lane *l, uint32_t i)
 	const CUcontext owner = l->way == DEVICE_ACROSS ? device_owner_afar(d, l->from[i]) : nullptr;
 
 	if (owner)
-		return d->driver->cuMemcpyPeerAsync(l->to[i], d->context, l->from[i], owner, l->sizes[i], l->stream);
-	return d->driver->cuMemcpyAsync(l->to[i], l->from[i], l->sizes[i], l->stream);
+		return said(l, d->driver->cuMemcpyPeerAsync(l->to[i], d->context, l->from[i], owner, l->sizes[i], l->stream));
+	return said(l, d->driver->cuMemcpyAsync(l->to[i], l->from[i], l->sizes[i], l->stream));
 }
 
 /* Whether the GPU reaches all that the batch reads. */
@@ -76,10 +83,10 @@ CUresult batch_call(struct device_lane *l)
 	attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
 	attributes.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
 	if (batch)
-		r = d->driver->cuMemcpyBatchAsync(l->to, l->from, l->sizes, count, &attributes, &first, 1, l->stream);
+		r = said(l, d->driver->cuMemcpyBatchAsync(l->to, l->from, l->sizes, count, &attributes, &first, 1, l->stream));
 	if (r == CUDA_SUCCESS || cuda_error_sticks(r))
 		return r;
-	l->no_batch = l->no_batch || batch; /* refused: one by one from now on */
+	l->no_batch = l->no_batch || (batch && r != CUDA_ERROR_OUT_OF_MEMORY); /* refused: one by one from now on */
 	r = CUDA_SUCCESS;
 	for (uint32_t i = 0; i < count && r == CUDA_SUCCESS; i++)
 		r = single_call(l, i);
@@ -108,10 +115,10 @@ CUresult rows_call(struct device_lane *l, const struct device_run *run, uint64_t
 	rows.WidthInBytes = bytes;
 	rows.Height = run->rows;
 	if (run->rows > 1 && !l->no_rows && (l->way != DEVICE_ACROSS || !device_owner_afar(l->device, run->from))) {
-		r = l->device->driver->cuMemcpy2DAsync(&rows, l->stream);
+		r = said(l, l->device->driver->cuMemcpy2DAsync(&rows, l->stream));
 		if (r == CUDA_SUCCESS || cuda_error_sticks(r))
 			return r;
-		l->no_rows = true; /* refused: one by one from now on */
+		l->no_rows = r != CUDA_ERROR_OUT_OF_MEMORY; /* refused: one by one from now on */
 	}
 	r = CUDA_SUCCESS;
 	for (uint32_t i = 0; i < run->rows && r == CUDA_SUCCESS; i++)
@@ -127,13 +134,19 @@ uint32_t parts_a_call(const struct device_lane *l, const struct device_copy *c)
 	return most < parts_of(c) ? (uint32_t)most : parts_of(c);
 }
 
+/* Parts of the call after one of n parts that ended before part `at`. */
+uint32_t parts_next(uint32_t at, uint32_t most)
+{
+	return at < most ? at : most;
+}
+
 CUresult list_by_engines(struct device_lane *l, const struct device_copy *c)
 {
 	const uint32_t parts = parts_of(c), most = parts_a_call(l, c);
 	const uint64_t bytes = part_bytes_of(c);
 	CUresult r = CUDA_SUCCESS;
 
-	for (uint32_t at = 0, n = 1; at < parts && r == CUDA_SUCCESS; at += n, n = at < most ? at : most) {
+	for (uint32_t at = 0, n = 1; at < parts && r == CUDA_SUCCESS; at += n, n = parts_next(at, most)) {
 		n = n < parts - at ? n : parts - at;
 		for (uint32_t i = 0; i < l->runs && r == CUDA_SUCCESS; i++)
 			r = rows_call(l, &l->run[i], at * bytes, n * bytes);
@@ -302,11 +315,26 @@ bool wants_kernel(const struct device_lane *l, const struct device_copy *c)
 
 } // namespace
 
+uint64_t device_list_copies(struct device_lane *l, const struct device_copy *c)
+{
+	uint64_t calls = 0;
+
+	l->found = runs_find(l, c) ? c : nullptr;
+	if (!l->found || wants_kernel(l, c))
+		return 1;
+	for (uint32_t at = 0, n = 1, most = parts_a_call(l, c); at < parts_of(c); at += n, n = parts_next(at, most))
+		calls += l->runs;
+	return calls;
+}
+
 CUresult device_list_issue(struct device_lane *l, struct device_flight *f, const struct device_copy *c)
 {
+	const bool found = l->found == c || runs_find(l, c);
 	CUresult r;
 
-	if (!runs_find(l, c))
+	l->found = nullptr;
+	l->begun = false;
+	if (!found)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	f->by_kernel = wants_kernel(l, c);
 	r = f->by_kernel ? list_by_kernel(l, f, c) : CUDA_ERROR_OUT_OF_MEMORY;

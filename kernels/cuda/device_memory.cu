@@ -160,6 +160,8 @@ static enum status examine(struct device *d, const char **why)
 		r = d->driver->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, d->number);
 	if (r == CUDA_SUCCESS)
 		r = d->driver->cuStreamCreateWithPriority(&d->zeroing, CU_STREAM_NON_BLOCKING, 0);
+	if (r == CUDA_SUCCESS)
+		r = device_copy_open(d);
 	if (r != CUDA_SUCCESS)
 		return device_failed(d, r, "the GPU cannot be used", why);
 	d->granularity = granularity;
@@ -181,6 +183,15 @@ static void lanes_init(struct device *d)
 		pthread_cond_init(&d->lanes[i].more, &attr);
 	}
 	pthread_condattr_destroy(&attr);
+}
+
+static void streams_free(struct device *d)
+{
+	device_entered entered(d);
+
+	device_copy_free(d);
+	if (d->zeroing)
+		d->driver->cuStreamDestroy(d->zeroing);
 }
 
 static void device_free(struct device *d)
@@ -216,6 +227,7 @@ static enum status open_device(uint32_t ordinal, struct device **out, const char
 	}
 	s = examine(d, why);
 	if (s != STATUS_OK) {
+		streams_free(d);
 		d->driver->cuDevicePrimaryCtxRelease(d->number);
 		device_free(d);
 		return s;
@@ -441,6 +453,13 @@ CUcontext device_owner_afar(struct device *d, uint64_t address)
 	}
 	pthread_mutex_unlock(&open_mutex);
 	return owner;
+}
+
+static bool reaches(struct device *d, struct device *other)
+{
+	int can = 0;
+
+	return other->number != d->number && d->driver->cuDeviceCanAccessPeer(&can, d->number, other->number) == CUDA_SUCCESS && can;
 }
 
 /* Maps a handle, which stays the caller's on failure. */
@@ -712,8 +731,8 @@ static void close_device(struct device *d)
 		device_entered entered(d);
 
 		regions_end(d);
-		d->driver->cuStreamDestroy(d->zeroing);
 	}
+	streams_free(d);
 	d->driver->cuDevicePrimaryCtxRelease(d->number);
 	device_free(d);
 }
@@ -750,7 +769,7 @@ extern "C" void kv_cuda_device_engine_bytes(struct device *d, uint64_t bytes)
 extern "C" const struct device_ops *kv_cuda_device_ops(void)
 {
 	static const struct device_ops table = {
-		DEVICE_OPS_VERSION, sizeof(struct device_ops), count, uuid, open_device, close_device, info, is_lost,
+		DEVICE_OPS_VERSION, sizeof(struct device_ops), count, uuid, open_device, close_device, info, is_lost, reaches,
 		range_reserve, range_free, extent_make, extent_import, extent_drop, host_register, host_unregister, device_copy_begin,
 		stream_wait, stream_then,
 	};

@@ -61,11 +61,13 @@ struct device_lane {
 	bool started;
 	/* Under the device's mutex, but for the flights themselves: */
 	bool issuing;
+	bool failing;             /* a list that failed in part is in the stream, and its end untold: no other is begun, which would pass it */
 	struct device_copy *first, **last; /* the queue */
 	CUstream stream;
 	struct device_flight flights[DEVICE_LISTS_MAX];
 	uint32_t oldest, count;   /* flights in use */
 	uint64_t rest_until_us;   /* the kernel has waited for its turns */
+	uint64_t starved_until_us; /* the queue waits for memory of the driver's, until then; 0: it does not */
 
 	/* The issuer's: */
 	CUdeviceptr from[DEVICE_BATCH], to[DEVICE_BATCH]; /* a call */
@@ -74,6 +76,8 @@ struct device_lane {
 	struct device_pair *sorted;
 	struct device_run *run;
 	uint32_t runs, room;      /* of the list; of the two above */
+	const struct device_copy *found; /* whose runs they are; NULL: a list's that has been put in */
+	bool begun;               /* something of the list is in the stream */
 	bool no_batch, no_rows;   /* the driver has refused one: copies go one by one */
 	bool kernel_rests;
 
@@ -119,10 +123,15 @@ CUcontext device_owner_afar(struct device *d, uint64_t address);
 /* Where the device's work sees the memory at an address: a range or host memory that was registered whole; 0, 0: nowhere. */
 void device_place(struct device *d, uint64_t address, uint64_t *begin, uint64_t *end);
 
-/* Puts a list into its lane's stream. OUT_OF_MEMORY, or what the driver says: something of it may have been begun. */
+/* Puts a list into its lane's stream. OUT_OF_MEMORY, or what the driver says: of this l->begun tells whether something of it was begun. */
 CUresult device_list_issue(struct device_lane *l, struct device_flight *f, const struct device_copy *c);
+/* About how many copies the driver would be asked for by device_list_issue, which then has less to look at. By the issuer. */
+uint64_t device_list_copies(struct device_lane *l, const struct device_copy *c);
 void device_issue_free(struct device_lane *l);
 
+/* The streams and events for lists, in the device's context. On a failure too they are device_copy_free's, which no list may outlive. */
+CUresult device_copy_open(struct device *d);
+void device_copy_free(struct device *d);
 enum status device_copy_begin(struct device *d, struct device_copy *c, const char **why);
 /* Threads end: lists that have begun are waited for. False: the GPU did not end them. */
 bool device_copy_end(struct device *d);

@@ -14,7 +14,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { FILE_BYTES = 64 << 10, PACKETS_MAX = 16, EXTENT = 1, GRANULARITY = 4096, PIECES_MAX = 64 };
+enum { FILE_BYTES = 64 << 10, PACKETS_MAX = 16, EXTENT = 1, GRANULARITY = 4096, PIECES_MAX = 64, WAIT_US = 10000000 };
 #define LAYOUT_ID 0x4c41594fu
 
 static int memory = -1;
@@ -190,6 +190,7 @@ static struct client_attachment *attachment_of(int socket)
 	a->socket = socket;
 	pthread_mutex_init(&a->lock, NULL);
 	pthread_cond_init(&a->idle, NULL);
+	a->close_wait_us = WAIT_US;
 	lent_fill(&a->memory);
 	return a;
 }
@@ -200,7 +201,7 @@ static void attachment_run(struct client_attachment *a, bool ask)
 
 	/* Two, so that one may lie in the other's way. */
 	for (uint32_t i = EXTENT; ask && i <= EXTENT + 1; i++) {
-		if (client_fds_map(a, i, false, client_deadline_us(10000000), &m))
+		if (client_fds_map(a, i, false, client_deadline_us(WAIT_US), &m))
 			continue;
 		mapping_touch(m);
 		must(m->extent == i && m->uses == 1);
@@ -208,6 +209,7 @@ static void attachment_run(struct client_attachment *a, bool ask)
 		client_fds_unmap(a, m);
 	}
 	client_fds_listen(a);
+	client_errands_settle(client_deadline_us(WAIT_US));
 	for (uint32_t i = 0; i < a->count; i++)
 		must(a->mappings[i]->uses == 0);
 }
@@ -242,6 +244,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		a = attachment_of(ends[0]);
 		attachment_run(a, data[0] % 3 == 2);
 		client_fds_drop(a);
+		client_errands_settle(client_deadline_us(WAIT_US));
 	}
 	close(ends[1]);
 	must(lowest_free() == lowest && piece_count == 0);

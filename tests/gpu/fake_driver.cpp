@@ -6,7 +6,8 @@
  * FAKE_DRIVER_DEVICES: how many GPUs there are; memory of one is for those others that have been given access to it, and a copy that touches
  * what its context's GPU has no access to is refused, but for cuMemcpyPeerAsync. FAKE_DRIVER_PEERS=no: none reaches another; refused: the
  * driver does not copy between them either. FAKE_DRIVER_ROWS=refused: no 2D copies.
- * FAKE_DRIVER_LATE_MS: how long every list took, by its events. */
+ * FAKE_DRIVER_LATE_MS: how long every list took, by its events.
+ * fake_driver.h has what is asked of it in between. */
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -24,6 +25,7 @@
 #include <unistd.h>
 
 #include "kernels/cuda/device_memory.h"
+#include "tests/gpu/fake_driver.h"
 extern "C" {
 #include "tests/sim_stream.h"
 }
@@ -36,6 +38,8 @@ static thread_local std::vector<CUcontext> contexts; /* pushed */
 static std::atomic<bool> gone;
 static std::atomic<long> copies;
 static std::atomic<uint64_t> used;
+static std::atomic<int64_t> copies_left(FAKE_DRIVER_ALWAYS), things_left(FAKE_DRIVER_ALWAYS);
+static std::atomic<uint32_t> copier;
 static std::mutex mutex; /* guards the next */
 static std::map<void *, uint64_t> pinned;
 static std::map<CUdeviceptr, std::pair<uint64_t, std::set<int>>> reached; /* what is mapped: its size, and by which GPUs it may be touched */
@@ -74,6 +78,40 @@ static bool may_touch(CUdeviceptr p)
 	return after->second.second.count(current_device()) > 0;
 }
 
+/* ---- what tests ask ---------------------------------------------------------------------------------------------- */
+
+#define ASKED extern "C" __attribute__((visibility("default")))
+
+ASKED void fake_driver_memory(int64_t more_copies, int64_t things)
+{
+	copies_left = more_copies;
+	things_left = things;
+}
+
+ASKED uint32_t fake_driver_copier(void)
+{
+	return copier;
+}
+
+/* Whether there is memory for one more. */
+static bool one_of(std::atomic<int64_t> &left)
+{
+	int64_t n = left;
+
+	while (n > 0 && !left.compare_exchange_weak(n, n - 1))
+		;
+	return n != 0;
+}
+
+/* Every call that copies begins with it. */
+static CUresult copy_may_begin()
+{
+	if (!one_of(copies_left))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	copier = (uint32_t)gettid();
+	return CUDA_SUCCESS;
+}
+
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
 
 static enum status work_run(void *arg, bool failed)
@@ -109,6 +147,8 @@ static void copied(uint8_t *to, const uint8_t *from, size_t bytes)
 
 static CUresult stream_create(CUstream *out, unsigned int, int)
 {
+	if (!one_of(things_left))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	*out = (CUstream)sim_stream_create();
 	return may_go_on();
 }
@@ -134,6 +174,8 @@ static CUresult copy_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstr
 {
 	if (!may_touch(to) || !may_touch(from))
 		return CUDA_ERROR_INVALID_VALUE;
+	if (copy_may_begin() != CUDA_SUCCESS)
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	return put(s, [=] { copied(memory_at(to), memory_at(from), bytes); });
 }
 
@@ -149,6 +191,8 @@ static CUresult copy_2d_async(const CUDA_MEMCPY2D *c, CUstream s)
 	for (size_t i = 0; i < rows.Height; i++)
 		if (!may_touch(rows.srcDevice + i * rows.srcPitch) || !may_touch(rows.dstDevice + i * rows.dstPitch))
 			return CUDA_ERROR_INVALID_VALUE;
+	if (copy_may_begin() != CUDA_SUCCESS)
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	return put(s, [=] {
 		for (size_t i = rows.Height; i-- > 0;)
 			copied(memory_at(rows.dstDevice + i * rows.dstPitch), memory_at(rows.srcDevice + i * rows.srcPitch), rows.WidthInBytes);
@@ -166,6 +210,8 @@ static CUresult copy_peer_async(CUdeviceptr to, CUcontext to_context, CUdevicept
 {
 	if (peers_say("refused") || to_context == from_context || to_context != contexts.back())
 		return CUDA_ERROR_INVALID_VALUE;
+	if (copy_may_begin() != CUDA_SUCCESS)
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	return put(s, [=] { copied(memory_at(to), memory_at(from), bytes); });
 }
 
@@ -181,6 +227,8 @@ static CUresult batch_async(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, s
 	for (size_t i = 0; i < n; i++)
 		if (!may_touch(t[i]) || !may_touch(f[i]))
 			return CUDA_ERROR_INVALID_VALUE;
+	if (copy_may_begin() != CUDA_SUCCESS)
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	return put(s, [=] {
 		for (size_t i = n; i-- > 0;) /* a batch has no order */
 			copied(memory_at(t[i]), memory_at(f[i]), b[i]);
@@ -241,6 +289,8 @@ struct fake_event {
 
 static CUresult event_create(CUevent *out, unsigned int)
 {
+	if (!one_of(things_left))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	*out = (CUevent) new fake_event();
 	return may_go_on();
 }
@@ -412,6 +462,8 @@ static CUresult host_pointer(CUdeviceptr *out, void *memory, unsigned int)
 
 static CUresult host_alloc(void **out, size_t bytes, unsigned int)
 {
+	if (!one_of(things_left))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	*out = malloc(bytes);
 	return may_go_on();
 }
@@ -424,6 +476,8 @@ static CUresult host_free(void *memory)
 
 static CUresult allocate(CUdeviceptr *out, size_t bytes)
 {
+	if (!one_of(things_left))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	*out = (CUdeviceptr)(uintptr_t)malloc(bytes) | MARK;
 	return may_go_on();
 }

@@ -178,6 +178,13 @@ static void test_across(bool later)
 	for (int i = 0; i < 2; i++)
 		expect_spread(sent + !i * bytes, p.host + i * bytes);
 	CHECK(!ops->lost(p.side[0].device) && !ops->lost(p.side[1].device));
+	for (int i = 0; i < 2; i++) {
+		int can = 0;
+
+		CHECK(cuda.can_reach(&can, i, !i) == 0);
+		CHECK(ops->reaches(p.side[i].device, p.side[!i].device) == (can != 0));
+		CHECK(!ops->reaches(p.side[i].device, p.side[i].device));
+	}
 	pair_close(&p);
 	free(sent);
 	fprintf(stderr, "ok   across, %s\n", later ? "one GPU opened later" : "both open");

@@ -8,7 +8,7 @@ include=${CUDA_HOME:-/usr/local/cuda}/include
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
 flags="-D_GNU_SOURCE -I. -O1 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror ${SANITIZE:+-fsanitize=$SANITIZE}"
-for source in sim_stream sim_runtime gpu/device gpu/device_rows gpu/device_rig gpu/two_gpus; do
+for source in sim_stream sim_runtime gpu/device gpu/device_rows gpu/device_rig gpu/two_gpus gpu/driver_faults; do
 	gcc -std=gnu11 $flags -c "tests/$source.c" -o "$build/$(basename $source).o"
 done
 for source in kernels/cuda/device_memory.cu kernels/cuda/device_copy.cu kernels/cuda/device_issue.cu tests/gpu/fake_driver.cpp; do
@@ -20,7 +20,10 @@ $link -shared -o "$build/libterrace_cuda.so.0" "$build/device_memory.cu.o" "$bui
 	"$build/sim_stream.o" -lpthread
 $link -o "$build/device" "$build/device.o" "$build/device_rows.o" "$build/device_rig.o" -ldl -lpthread
 $link -o "$build/two_gpus" "$build/two_gpus.o" "$build/device_rig.o" -ldl -lpthread
+$link -o "$build/driver_faults" "$build/driver_faults.o" "$build/device_rig.o" -ldl -lpthread
 export LD_LIBRARY_PATH="$build"
+FAKE_DRIVER_MAJOR=8 "$build/driver_faults" starved & # it mostly waits
+starved=$!
 echo "by the kernel"
 "$build/device"
 for batch in yes no refused; do
@@ -36,8 +39,13 @@ export FAKE_DRIVER_DEVICES=2 SIM_GPU_DEVICES=2
 for batch in yes no refused; do
 	FAKE_DRIVER_BATCH=$batch "$build/two_gpus" --quick
 done
-FAKE_DRIVER_PEERS=no "$build/two_gpus" --quick
+FAKE_DRIVER_PEERS=no SIM_GPU_NO_PEERS=1 "$build/two_gpus" --quick
 FAKE_DRIVER_PEERS=refused "$build/two_gpus" refused
 unset FAKE_DRIVER_DEVICES SIM_GPU_DEVICES
 FAKE_DRIVER_LOST=20 "$build/device" lost
 FAKE_DRIVER_LOST=20 FAKE_DRIVER_MAJOR=8 "$build/device" lost
+echo "no memory, by copy engines"
+FAKE_DRIVER_MAJOR=8 "$build/driver_faults"
+FAKE_DRIVER_MAJOR=8 FAKE_DRIVER_BATCH=no "$build/driver_faults"
+FAKE_DRIVER_MAJOR=8 FAKE_DRIVER_ROWS=refused "$build/driver_faults"
+wait "$starved"

@@ -1,0 +1,165 @@
+/* See errand.h. */
+#include "client/errand.h"
+
+#include "client/clock.h"
+#include "client/gpu.h"
+#include "client/status.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+
+enum { LOOK_US = 10 * 1000 };
+
+static struct {
+	pthread_once_t once;
+	bool works;
+	pthread_mutex_t lock; /* guards what follows; never held while an errand runs */
+	pthread_cond_t more, ran; /* by CLOCK_MONOTONIC */
+	struct client_errand *first, **last; /* that the thread has not seen yet */
+	uint32_t fresh;       /* that have not been run */
+	bool watched;         /* GPUs are asked */
+} errands = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER, .last = &errands.first};
+
+static _Thread_local bool inside;
+
+bool client_thread_start(void *(*main)(void *))
+{
+	pthread_attr_t attributes;
+	sigset_t all, old;
+	pthread_t thread;
+	bool started;
+
+	pthread_attr_init(&attributes);
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	started = pthread_create(&thread, &attributes, main, NULL) == 0;
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attributes);
+	return started;
+}
+
+/* ---- the thread's side --------------------------------------------------------------------------------------------- */
+
+/* Waits for something to do, and puts what is new behind what is to be run again. Whether GPUs are to be asked. */
+static bool errands_take(struct client_errand **todo)
+{
+	struct timespec until = client_time_of(client_deadline_us(LOOK_US));
+	bool watched;
+	int waited = 0;
+
+	pthread_mutex_lock(&errands.lock);
+	while (!errands.first && waited != ETIMEDOUT)
+		waited = *todo || errands.watched ? pthread_cond_timedwait(&errands.more, &errands.lock, &until)
+						  : pthread_cond_wait(&errands.more, &errands.lock);
+	while (*todo)
+		todo = &(*todo)->next;
+	*todo = errands.first;
+	errands.first = NULL;
+	errands.last = &errands.first;
+	watched = errands.watched;
+	pthread_mutex_unlock(&errands.lock);
+	return watched;
+}
+
+static void fresh_ran(void)
+{
+	pthread_mutex_lock(&errands.lock);
+	errands.fresh--;
+	pthread_cond_broadcast(&errands.ran);
+	pthread_mutex_unlock(&errands.lock);
+}
+
+static void errands_run(struct client_errand **todo)
+{
+	while (*todo) {
+		struct client_errand *e = *todo, *next = e->next;
+		bool fresh = !e->ran;
+
+		e->ran = true;
+		if (e->run(e))
+			*todo = next;
+		else
+			todo = &e->next;
+		if (fresh)
+			fresh_ran();
+	}
+}
+
+static void *errands_main(void *arg)
+{
+	struct client_errand *todo = NULL;
+
+	(void)arg;
+	inside = true;
+	for (;;) {
+		bool watched = errands_take(&todo);
+
+		errands_run(&todo);
+		if (watched)
+			client_gpus_ask();
+	}
+	return NULL;
+}
+
+/* ---- the others' --------------------------------------------------------------------------------------------------- */
+
+static void start_once(void)
+{
+	pthread_condattr_t attributes;
+
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	pthread_cond_init(&errands.more, &attributes);
+	pthread_cond_init(&errands.ran, &attributes);
+	pthread_condattr_destroy(&attributes);
+	errands.works = client_thread_start(errands_main);
+}
+
+static enum terrace_status start(void)
+{
+	pthread_once(&errands.once, start_once);
+	return errands.works ? TERRACE_OK : client_fail(TERRACE_EXHAUSTED, "no thread to wait for the GPU's driver");
+}
+
+enum terrace_status client_errand_start(struct client_errand *e)
+{
+	enum terrace_status status = start();
+
+	if (status)
+		return status;
+	e->next = NULL;
+	e->ran = false;
+	pthread_mutex_lock(&errands.lock);
+	*errands.last = e;
+	errands.last = &e->next;
+	errands.fresh++;
+	pthread_cond_signal(&errands.more);
+	pthread_mutex_unlock(&errands.lock);
+	return TERRACE_OK;
+}
+
+enum terrace_status client_errand_watch(bool watch)
+{
+	enum terrace_status status = start();
+
+	if (status)
+		return status;
+	pthread_mutex_lock(&errands.lock);
+	errands.watched = watch;
+	pthread_cond_signal(&errands.more);
+	pthread_mutex_unlock(&errands.lock);
+	return TERRACE_OK;
+}
+
+void client_errands_settle(uint64_t deadline_us)
+{
+	struct timespec until = client_time_of(deadline_us);
+	int waited = 0;
+
+	pthread_mutex_lock(&errands.lock);
+	while (errands.fresh && !inside && waited != ETIMEDOUT)
+		waited = pthread_cond_timedwait(&errands.ran, &errands.lock, &until);
+	pthread_mutex_unlock(&errands.lock);
+}

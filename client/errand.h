@@ -1,0 +1,31 @@
+/* A thread of the library for what a GPU's driver takes long over: memory is unmapped there, and GPUs are asked whether they are lost.
+ *
+ * Unmapping may last until all of a GPU's streams are done, and other calls of the driver's until the unmapping is. So nobody else who may
+ * not stand still does either: not the thread on which streams depend (after.h), nor one that holds a lock which that thread takes. It
+ * is started with its first errand and sleeps while there is nothing to be done. */
+#ifndef TERRACE_CLIENT_ERRAND_H
+#define TERRACE_CLIENT_ERRAND_H
+
+#include "client/include/terrace.h"
+
+/* Embedded in what it is about. Zeroed but for `run` will do. */
+struct client_errand {
+	struct client_errand *next;
+	/* On the thread. True: it is over, and the struct gone or its owner's again. False: once more, some milliseconds later. */
+	bool (*run)(struct client_errand *errand);
+	bool ran;
+};
+
+/* Has the errand run; not while it is one already. TERRACE_EXHAUSTED: no thread, and it will not be. Never waits long. */
+enum terrace_status client_errand_start(struct client_errand *errand);
+
+/* Has the process's GPUs asked, again and again, whether they are lost (client_gpu_was_lost), or no more. TERRACE_EXHAUSTED: no thread. */
+enum terrace_status client_errand_watch(bool watch);
+
+/* Waits until every errand has been run once. */
+void client_errands_settle(uint64_t deadline_us);
+
+/* Starts a thread that nobody joins, with all signals blocked. False: none could be had. */
+bool client_thread_start(void *(*main)(void *));
+
+#endif

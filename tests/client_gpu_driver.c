@@ -1,0 +1,476 @@
+/* A driver that takes long over unmapping, even until streams are done which wait for words of the board; and ends of a session that nobody
+ * hears at first. */
+#include "client_gpu_rig.h"
+
+#include "client/clock.h"
+#include "client/lease.h"
+#include "client/session.h"
+#include "proto/fdsock.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { SETTLE_MS = 60, STUCK_MS = 2000, WORD = 5, BASE = 7 };
+
+static char stuck_file[96];
+static struct sim_stream *other;
+
+static void open_rig(void)
+{
+	rig_open(1, false);
+	other = sim_stream_create();
+	ck_assert_ptr_nonnull(other);
+	rig_put();
+}
+
+/* The driver can be held up. */
+static void open_stuck(void)
+{
+	char begin[80];
+
+	snprintf(begin, sizeof(begin), "/tmp/terrace-stuck-%d", (int)getpid());
+	setenv("SIM_GPU_STUCK_FILE", begin, 1);
+	snprintf(stuck_file, sizeof(stuck_file), "%s.0", begin);
+	unlink(stuck_file); /* of a process that had the number before, and was killed */
+	open_rig();
+}
+
+/* extent_drop waits for streams that wait for words. */
+static void open_waiting(void)
+{
+	setenv("SIM_GPU_DROP_WAITS", "1", 1);
+	open_rig();
+}
+
+static void close_all(void)
+{
+	unlink(stuck_file);
+	sim_stream_destroy(other);
+	rig_close();
+}
+
+static void stick(void)
+{
+	close(open(stuck_file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+}
+
+static bool is_stuck(void)
+{
+	return access(stuck_file, F_OK) == 0;
+}
+
+/* Lets the driver go on after a while: what waits for it fails a test, and does not hang it. */
+static void *unstick(void *arg)
+{
+	const atomic_bool *over = arg;
+	uint64_t until = client_deadline_us(STUCK_MS * 1000);
+
+	while (!atomic_load(over) && client_now_us() < until)
+		poll(NULL, 0, 1);
+	unlink(stuck_file);
+	return NULL;
+}
+
+/* Key i alone: keys 0 and 1 are in different extents. */
+static struct terrace_lease *lease_one(int i, uint32_t layers)
+{
+	struct terrace_lease_options o = TERRACE_LEASE_OPTIONS_INIT;
+	struct terrace_keys key = {rig.bytes + i * RIG_KEY_BYTES, 1, RIG_KEY_BYTES};
+	struct terrace_lease *lease = NULL;
+
+	o.mode = TERRACE_LEASE_ALL;
+	o.gpu = 0;
+	RIG_FAULT(gpu.word, WORD);
+	RIG_FAULT(gpu.base, BASE);
+	RIG_FAULT(gpu.layers, layers);
+	OK(terrace_lease_with(rig.session, &key, &o, 0, &lease));
+	RIG_FAULT(gpu.layers, 0);
+	return lease;
+}
+
+static struct terrace_reservation *reserve_fresh(void)
+{
+	static uint8_t fresh[2 * RIG_KEY_BYTES] = "fresh keys";
+	struct terrace_reserve_options o = TERRACE_RESERVE_OPTIONS_INIT;
+	struct terrace_keys keys = {fresh, 2, RIG_KEY_BYTES};
+	struct terrace_reservation *r;
+
+	o.gpu = 0;
+	OK(terrace_reserve_with(rig.session, &keys, NULL, &o, 0, NULL, &r));
+	return r;
+}
+
+static enum status note(void *arg, bool failed)
+{
+	atomic_store((atomic_int *)arg, failed ? -1 : 1);
+	return STATUS_OK;
+}
+
+static void wait_and_note(struct terrace_lease *lease, atomic_int *noted)
+{
+	atomic_store(noted, 0);
+	OK(terrace_lease_wait_layer(lease, 0, rig.stream));
+	ck_assert(sim_stream_put(rig.stream, note, noted));
+}
+
+static struct client_attachment *attachment(void)
+{
+	return rig.session->view->attachment;
+}
+
+/* For rig_close, after a close. The fake may be starting. */
+static void open_again(void)
+{
+	uint64_t until = client_deadline_us(RIG_TIMEOUT_US);
+	enum terrace_status status;
+
+	do {
+		status = terrace_session_open(rig.client, rig.layouts, 1, NULL, &rig.session);
+	} while (status && client_now_us() < until);
+	ck_assert_int_eq(status, TERRACE_OK);
+}
+
+/* Extents of the GPU that are mapped. */
+static unsigned mapped(void)
+{
+	struct client_attachment *a = attachment();
+	unsigned n = 0;
+
+	pthread_mutex_lock(&a->lock);
+	for (uint32_t i = 0; i < a->count; i++)
+		n += a->mappings[i]->gpu != FDSOCK_NO_GPU;
+	pthread_mutex_unlock(&a->lock);
+	return n;
+}
+
+/* ---- a driver that takes long -------------------------------------------------------------------------------------- */
+
+/* The daemon goes while the driver unmaps, which waits for a stream that waits for the daemon. */
+START_TEST(words_are_moved_meanwhile)
+{
+	struct terrace_lease *gone, *late;
+	atomic_int noted;
+
+	atomic_store(&rig.fake.gpu.board[WORD], BASE);
+	gone = lease_one(0, 0);
+	late = lease_one(1, 2);
+	wait_and_note(late, &noted);
+	fake_retire(&rig.fake, FAKE_GPU_EXTENT);
+	OK(terrace_release_after(gone, other));
+	poll(NULL, 0, SETTLE_MS);
+	fake_restart(&rig.fake);
+	RIG_AWAIT(atomic_load(&noted) == 1);
+	ck_assert_int_eq(terrace_lease_check(late), TERRACE_STALE);
+	terrace_release(late);
+}
+END_TEST
+
+/* The same by the library's own close. */
+START_TEST(closes_let_streams_go_on)
+{
+	struct terrace_lease *gone, *late;
+	atomic_int noted;
+	uint64_t began;
+
+	atomic_store(&rig.fake.gpu.board[WORD], BASE);
+	gone = lease_one(0, 0);
+	late = lease_one(1, 2);
+	wait_and_note(late, &noted);
+	fake_retire(&rig.fake, FAKE_GPU_EXTENT);
+	terrace_release(gone);
+	poll(NULL, 0, SETTLE_MS);
+	began = client_now_us();
+	terrace_session_close(rig.session);
+	ck_assert_uint_lt(client_now_us() - began, 5000000);
+	RIG_AWAIT(atomic_load(&noted) == 1);
+	terrace_release(late);
+	open_again();
+}
+END_TEST
+
+START_TEST(deadlines_are_kept_meanwhile)
+{
+	struct terrace_lease *gone = lease_one(0, 0);
+	struct terrace_reservation *r = reserve_fresh();
+	struct terrace_op *op;
+
+	rig_hold();
+	fake_retire(&rig.fake, FAKE_GPU_EXTENT);
+	stick();
+	OK(terrace_release_after(gone, other));
+	poll(NULL, 0, SETTLE_MS);
+	OK(terrace_commit_after(r, rig.stream, 50000, NULL, &op));
+	RIG_AWAIT(terrace_op_done(op));
+	ck_assert_int_eq(terrace_commit_finish(op, NULL), TERRACE_DEADLINE);
+	ck_assert(is_stuck());
+	unlink(stuck_file);
+	rig.gate = true;
+	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.aborted, 2), 2);
+}
+END_TEST
+
+/* What is mapped can be leased while something else is unmapped. */
+START_TEST(leases_go_on_meanwhile)
+{
+	struct terrace_lease *gone = lease_one(0, 0), *lease = lease_one(1, 0);
+	atomic_bool over = false;
+	pthread_t thread;
+
+	fake_retire(&rig.fake, FAKE_GPU_EXTENT);
+	stick();
+	ck_assert_int_eq(pthread_create(&thread, NULL, unstick, &over), 0);
+	terrace_release(gone);
+	poll(NULL, 0, SETTLE_MS);
+	terrace_release(lease);
+	lease = lease_one(1, 0);
+	ck_assert(is_stuck());
+	atomic_store(&over, true);
+	pthread_join(thread, NULL);
+	terrace_release(lease);
+}
+END_TEST
+
+/* What the driver unmaps is mapped anew, when it has been. */
+START_TEST(leases_wait_for_what_is_unmapped)
+{
+	struct terrace_lease *lease = lease_one(0, 0);
+	unsigned maps = fake_count(&rig.fake, &rig.fake.maps);
+	atomic_bool over = false;
+	pthread_t thread;
+
+	fake_retire(&rig.fake, FAKE_GPU_EXTENT);
+	stick();
+	terrace_release(lease);
+	poll(NULL, 0, SETTLE_MS);
+	ck_assert_int_eq(pthread_create(&thread, NULL, unstick, &over), 0);
+	atomic_store(&over, true);
+	lease = lease_one(0, 0);
+	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.maps), maps + 1);
+	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.unmapped), 1);
+	pthread_join(thread, NULL);
+	terrace_release(lease);
+}
+END_TEST
+
+START_TEST(closes_do_not_wait_for_the_driver)
+{
+	struct terrace_lease *lease = rig_lease(0, false);
+	unsigned extents = mapped();
+	atomic_bool over = false;
+	pthread_t thread;
+
+	terrace_release(lease);
+	stick();
+	ck_assert_int_eq(pthread_create(&thread, NULL, unstick, &over), 0);
+	terrace_session_close(rig.session);
+	ck_assert(is_stuck());
+	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.unmapped), 0);
+	atomic_store(&over, true);
+	pthread_join(thread, NULL);
+	ck_assert_uint_eq(extents, 2);
+	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.unmapped, extents), extents);
+	open_again();
+}
+END_TEST
+
+/* Nor for a call that is in it, for ever; and what that has mapped goes when it comes back. */
+START_TEST(closes_have_an_end)
+{
+	struct terrace_lease_options o = TERRACE_LEASE_OPTIONS_INIT;
+	atomic_bool over = false;
+	struct terrace_lease *lease;
+	struct terrace_op *op;
+	pthread_t thread;
+
+	terrace_release(lease_one(0, 0)); /* the GPU is open, and the board mapped */
+	o.gpu = 0;
+	attachment()->close_wait_us = 100000;
+	stick();
+	OK(terrace_lease_with_async(rig.session, &rig.keys, &o, 0, NULL, &op));
+	RIG_AWAIT(fake_count(&rig.fake, &rig.fake.maps) == 2 + 1 + 2); /* those of rig_put, the board, two of the GPU */
+	ck_assert_int_eq(pthread_create(&thread, NULL, unstick, &over), 0);
+	terrace_session_close(rig.session);
+	ck_assert(is_stuck());
+	atomic_store(&over, true);
+	pthread_join(thread, NULL);
+	ck_assert_int_eq(terrace_lease_finish(op, &lease), TERRACE_CANCELLED);
+	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.unmapped, 2), 2);
+	open_again();
+}
+END_TEST
+
+/* Threads that map the same at once, while the daemon wants it back again and again. */
+static void *lease_often(void *arg)
+{
+	(void)arg;
+	for (int i = 0; i < 60; i++) {
+		struct terrace_lease *lease = rig_lease(0, i % 2);
+
+		rig_check(lease);
+		if (i % 3)
+			terrace_release(lease);
+		else
+			OK(terrace_release_after(lease, other));
+	}
+	return NULL;
+}
+
+START_TEST(threads_map_what_is_wanted_back)
+{
+	enum { THREADS = 4 };
+	pthread_t threads[THREADS];
+
+	for (int i = 0; i < THREADS; i++)
+		ck_assert_int_eq(pthread_create(&threads[i], NULL, lease_often, NULL), 0);
+	for (uint32_t i = 0; i < 200; i++) {
+		fake_retire(&rig.fake, i % 3 ? FAKE_GPU_EXTENT + i % 2 : 1 + i % 2);
+		poll(NULL, 0, 1);
+	}
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	ck_assert_uint_gt(fake_count(&rig.fake, &rig.fake.unmapped), 0);
+}
+END_TEST
+
+/* ---- ends that are heard ------------------------------------------------------------------------------------------- */
+
+/* A stream takes longer than a close waits: the memory goes with it, though a handle is left. */
+START_TEST(late_streams_end_it)
+{
+	struct terrace_lease *kept = lease_one(0, 0), *lease = rig_lease(0, false);
+	unsigned extents = mapped();
+
+	rig_hold();
+	OK(terrace_release_after(lease, rig.stream));
+	attachment()->close_wait_us = 50000;
+	terrace_session_close(rig.session);
+	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.unmapped), 0);
+	rig.gate = true;
+	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.unmapped, extents), extents);
+	terrace_release(kept);
+	open_again();
+}
+END_TEST
+
+static void fill(int socket)
+{
+	struct fdsock_release nothing = {.head = {FDSOCK_MAGIC, FDSOCK_VERSION, FDSOCK_RELEASE}};
+
+	while (send(socket, &nothing, offsetof(struct fdsock_release, leases), MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
+		;
+}
+
+/* The daemon reads nothing for a while, or (1) nothing any more. */
+START_TEST(words_wait_for_a_slow_daemon)
+{
+	unsigned extents;
+
+	terrace_abort(reserve_fresh());
+	terrace_release(rig_lease(0, false));
+	extents = mapped();
+	ck_assert_uint_eq(extents, 4);
+	RIG_FAULT(deaf, true);
+	fill(attachment()->socket);
+	terrace_session_close(rig.session);
+	poll(NULL, 0, 2 * SETTLE_MS);
+	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.unmapped), 0);
+	if (_i)
+		fake_restart(&rig.fake);
+	RIG_FAULT(deaf, false);
+	if (!_i)
+		ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.unmapped, extents), extents);
+	open_again();
+}
+END_TEST
+
+/* ---- promises ------------------------------------------------------------------------------------------------------ */
+
+static atomic_int watch; /* 1: the next call of client_after_watch fails; 2: it is in it */
+static atomic_bool joined;
+
+enum terrace_status __real_client_after_watch(struct client_attachment *a);
+enum terrace_status __wrap_client_after_watch(struct client_attachment *a);
+
+/* In vain, but while another thread comes, if it may. */
+enum terrace_status __wrap_client_after_watch(struct client_attachment *a)
+{
+	uint64_t until = client_deadline_us(200000);
+	int fails = 1;
+
+	if (!atomic_compare_exchange_strong(&watch, &fails, 2))
+		return __real_client_after_watch(a);
+	while (!atomic_load(&joined) && client_now_us() < until)
+		poll(NULL, 0, 1);
+	return TERRACE_EXHAUSTED;
+}
+
+static void *lease_in_vain(void *arg)
+{
+	struct terrace_lease_options o = TERRACE_LEASE_OPTIONS_INIT;
+	struct terrace_lease *lease;
+
+	(void)arg;
+	o.gpu = 0;
+	ck_assert_int_eq(terrace_lease_with(rig.session, &rig.keys, &o, 0, &lease), TERRACE_EXHAUSTED);
+	return NULL;
+}
+
+/* One thread's watch does not come about: another's promise, made meanwhile, is watched all the same. */
+START_TEST(each_promise_is_watched)
+{
+	struct terrace_lease *late;
+	atomic_int noted;
+	pthread_t thread;
+
+	terrace_release(rig_lease(0, false)); /* all is mapped */
+	atomic_store(&rig.fake.gpu.board[WORD], BASE);
+	RIG_FAULT(gpu.word, WORD);
+	RIG_FAULT(gpu.base, BASE);
+	RIG_FAULT(gpu.layers, 1);
+	atomic_store(&watch, 1);
+	ck_assert_int_eq(pthread_create(&thread, NULL, lease_in_vain, NULL), 0);
+	RIG_AWAIT(atomic_load(&watch) == 2);
+	late = lease_one(0, 1);
+	atomic_store(&joined, true);
+	pthread_join(thread, NULL);
+	wait_and_note(late, &noted);
+	fake_restart(&rig.fake);
+	RIG_AWAIT(atomic_load(&noted) == 1);
+	ck_assert_int_eq(terrace_lease_check(late), TERRACE_STALE);
+	terrace_release(late);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("client_gpu_driver");
+	TCase *waiting = tcase_create("waiting"), *stuck = tcase_create("stuck");
+	int failed;
+	SRunner *runner;
+
+	tcase_add_checked_fixture(waiting, open_waiting, close_all);
+	tcase_add_test(waiting, words_are_moved_meanwhile);
+	tcase_add_test(waiting, closes_let_streams_go_on);
+	tcase_add_checked_fixture(stuck, open_stuck, close_all);
+	tcase_add_test(stuck, deadlines_are_kept_meanwhile);
+	tcase_add_test(stuck, leases_go_on_meanwhile);
+	tcase_add_test(stuck, leases_wait_for_what_is_unmapped);
+	tcase_add_test(stuck, threads_map_what_is_wanted_back);
+	tcase_add_test(stuck, closes_do_not_wait_for_the_driver);
+	tcase_add_test(stuck, closes_have_an_end);
+	tcase_add_test(stuck, late_streams_end_it);
+	tcase_add_loop_test(stuck, words_wait_for_a_slow_daemon, 0, 2);
+	tcase_add_test(stuck, each_promise_is_watched);
+	tcase_set_timeout(waiting, 100);
+	tcase_set_timeout(stuck, 100);
+	suite_add_tcase(suite, waiting);
+	suite_add_tcase(suite, stuck);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed != 0;
+}
