@@ -502,7 +502,7 @@ enum status cache_graph(struct cache *c, const uint8_t *key, uint32_t key_bytes,
 			uint32_t *n, const char **why);
 
 /* Up to `max` layouts of the tenant (layout_id 0: all) that have the key, or remember that it left. *n may be 0. The rank is known
- * of the policies lru, fifo, gdsf and graph. */
+ * of the policies lru, fifo and gdsf, and of graph unless it goes by s3fifo or sieve (feature order_by: 0 its own, 1 lru, 2 s3fifo, 3 sieve). */
 enum status cache_explain(struct cache *c, const char *tenant, uint64_t layout_id, const uint8_t *key, uint32_t key_bytes,
 			  uint64_t now_us, struct cache_explained *out, uint32_t max, uint32_t *n, const char **why);
 
@@ -591,9 +591,9 @@ struct cache_trace_result {
 enum status cache_trace_stop(struct cache *c, struct cache_trace_result *out, const char **why);
 bool cache_tracing(struct cache *c);
 
-/* Writes what only memory has to the disks, until all is there or until_us: before the daemon stops. False: something
+/* Writes what only memory has to the disks, until all is there or wait_us are over: before the daemon stops. False: something
  * remained. */
-bool cache_settle(struct cache *c, uint64_t until_us);
+bool cache_settle(struct cache *c, uint64_t wait_us);
 
 /* Draining: OpenSession, Lease, Reserve and puts by stream are refused with UNAVAILABLE; commits, reads by
  * stream and releases go on. */

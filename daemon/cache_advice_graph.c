@@ -20,6 +20,8 @@ enum {
 	PIECES_A_PASS = 64,            /* 256 KB */
 	STEP_NAMES = 8,                /* that a list grows by at a time */
 	TAILS_LOOKED_AT = 64,          /* of a request, from its end */
+	STOP_KEEP_US = 5 * 1000 * 1000,
+	NAP_NS = 5 * 1000 * 1000,
 };
 #define HALF_LIFE_US (30ull * 60 * 1000 * 1000)
 
@@ -89,7 +91,11 @@ void advisor_block(struct cache *c, const struct block *b, bool live)
 		.ids = { key_name(b->record.ident.key, b->record.ident.key_bytes) },
 	};
 
-	graph_mail_post(c->advice->advisor->mail, &e);
+	/* What a restart takes up comes faster than any mail is read: live_pass looks at it when all is there. */
+	if (c->tier && !c->tier->restored)
+		atomic_store(&c->advice->advisor->unseen, true);
+	else
+		graph_mail_post(c->advice->advisor->mail, &e);
 }
 
 static void tell_graph(struct advisor *a, const struct graph_mail_event *e)
@@ -200,6 +206,18 @@ static uint64_t clock_us(void)
 	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
+static void learn(struct cache *c, struct advisor *a)
+{
+	const uint64_t dropped = graph_mail_dropped(a->mail);
+
+	take_mail(a);
+	live_pass(c, a, dropped);
+	ties_pass(a);
+	lists_publish(a);
+	keep_some(c, a, KEEP_A_PASS);
+	learned_keep(c, a, PIECES_A_PASS);
+}
+
 static void pass(struct cache *c, struct advisor *a)
 {
 	uint64_t began = clock_us(), took;
@@ -207,13 +225,11 @@ static void pass(struct cache *c, struct advisor *a)
 	uint64_t now_us = atomic_load(&a->now_us);
 
 	a->latest_us = now_us > a->latest_us ? now_us : a->latest_us;
+	/* What it is told now is newer than what it knew: mail waits until that is there. */
 	if (!a->loaded)
 		keep_load(c, a);
-	take_mail(a);
-	ties_pass(a);
-	lists_publish(a);
-	keep_some(c, a, KEEP_A_PASS);
-	learned_keep(c, a, PIECES_A_PASS);
+	if (a->loaded)
+		learn(c, a);
 	counts = graph_edges_count(a->graph);
 	took = clock_us() - began;
 	atomic_store(&a->nodes, counts.nodes);
@@ -231,6 +247,15 @@ void advisor_pass(struct cache *c)
 	pthread_mutex_lock(&a->lock);
 	pass(c, a);
 	pthread_mutex_unlock(&a->lock);
+}
+
+static bool is_loaded(struct advisor *a)
+{
+	pthread_mutex_lock(&a->lock);
+	const bool loaded = a->loaded;
+
+	pthread_mutex_unlock(&a->lock);
+	return loaded;
 }
 
 static void wake(struct advisor *a)
@@ -279,7 +304,7 @@ static void *advisor_main(void *arg)
 	while (!atomic_load(&a->stop)) {
 		if (clock_us() >= next_us) {
 			advisor_pass(c);
-			next_us = clock_us() + c->options.advisor_ms * 1000ull;
+			next_us = clock_us() + (is_loaded(a) ? c->options.advisor_ms * 1000ull : 0);
 		}
 		if (atomic_exchange(&a->poked, false))
 			read_letters(c);
@@ -306,6 +331,19 @@ enum status advisor_start(struct cache *c, const char **why)
 	return STATUS_OK;
 }
 
+/* What policies have learned is as of now or worth little; then the graph, of which an earlier round has left most. The catalog's queue
+ * may have to be written first to have room. */
+static void keep_all(struct cache *c, struct advisor *a)
+{
+	enum status (*const keep[])(struct cache *, struct advisor *, uint32_t) = { learned_keep, keep_some };
+	const uint64_t until_us = clock_us() + STOP_KEEP_US;
+
+	learned_anew(a);
+	for (int i = 0; i < 2; i++)
+		while (keep[i](c, a, UINT32_MAX) == STATUS_EXHAUSTED && clock_us() < until_us)
+			nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
+}
+
 void advisor_stop(struct cache *c)
 {
 	struct advisor *a = c->advice->advisor;
@@ -321,8 +359,7 @@ void advisor_stop(struct cache *c)
 	if (a->loaded) {
 		take_mail(a);
 		ties_pass(a);
-		keep_some(c, a, UINT32_MAX);
-		learned_keep(c, a, UINT32_MAX);
+		keep_all(c, a);
 	}
 }
 

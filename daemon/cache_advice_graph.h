@@ -38,6 +38,25 @@ struct learning {
 	bool on;
 	uint32_t at, number;           /* of the learner, of its next piece */
 	uint64_t cursor, round_us;     /* of policy_ops.keep; when it began */
+	char whom;                     /* whose cursor that is, by struct learner; 0: nobody's yet */
+	uint64_t where, what;
+};
+
+/* A walk over the catalog's table of edges, in parts. */
+struct edges_walk {
+	bool on;
+	uint32_t round;                /* the highest seen; that is swept */
+	uint32_t left;                 /* of this part */
+	bool stopped;                  /* before the end */
+	uint8_t key[CATALOG_KEY_MAX];  /* where it goes on */
+	size_t key_bytes;              /* 0: at the beginning */
+};
+
+/* A look at all blocks, and then at all nodes, in parts: see cache_advice_live.c. */
+struct live_look {
+	bool on, at_nodes;
+	uint64_t bucket, dropped;      /* letters lost before it began */
+	uint32_t node;
 };
 
 struct advisor {
@@ -49,6 +68,7 @@ struct advisor {
 
 	int wake;                      /* an eventfd: somebody poked, or it is to stop */
 	atomic_bool poked, stop;
+	atomic_bool unseen;            /* blocks came or went of which no letter was written */
 	pthread_t thread;
 	bool started;
 
@@ -62,7 +82,9 @@ struct advisor {
 	bool loaded, edges_now;        /* the walk has come to the edges */
 	uint32_t cursor, cycle;
 	uint64_t cycle_us;
+	struct edges_walk load, sweep;
 	struct learning learning;
+	struct live_look look;
 };
 
 /* ---- cache_advice_graph.c ---- */
@@ -84,6 +106,12 @@ void advisor_block(struct cache *c, const struct block *b, bool live);
 const struct advice_list *advisor_list(struct cache *c, const struct request *r);
 void advisor_stats(struct cache *c, cache_stat_fn *emit, void *arg);
 
+/* ---- cache_advice_live.c ---- */
+
+/* With the advisor's lock, without the cache's, after the mail was taken up to `dropped` lost letters: some of a look at which blocks are
+ * there, if letters about them were lost. */
+void live_pass(struct cache *c, struct advisor *a, uint64_t dropped);
+
 /* ---- cache_advice_ties.c ---- */
 
 /* With the lock: a session got a lease, which is in its list. */
@@ -95,15 +123,18 @@ void ties_pass(struct advisor *a);
 
 /* ---- cache_advice_keep.c: with the advisor's lock ---- */
 
-/* Takes from the catalog what an earlier run left there. */
+/* Takes from the catalog some of what an earlier run left there; a->loaded: that was all. */
 void keep_load(struct cache *c, struct advisor *a);
-/* Tells the catalog of `records` nodes and edges more; UINT32_MAX: of all that are left of this round. */
-void keep_some(struct cache *c, struct advisor *a, uint32_t records);
+/* Tells the catalog of `records` nodes and edges more; UINT32_MAX: of all that are left of this round, which is the last. OK: nothing is left
+ * to be told now. BUSY: some is. EXHAUSTED, UNAVAILABLE: the catalog takes no more now, or has failed. */
+enum status keep_some(struct cache *c, struct advisor *a, uint32_t records);
 
 /* ---- cache_advice_learned.c ---- */
 
-/* With the advisor's lock: so many pieces more of what policies have learned; UINT32_MAX: all, as it is now. */
-void learned_keep(struct cache *c, struct advisor *a, uint32_t pieces);
+/* With the advisor's lock: so many pieces more of what policies have learned. Statuses of keep_some. */
+enum status learned_keep(struct cache *c, struct advisor *a, uint32_t pieces);
+/* The next of them is the first of a round, though the last one is not over or not long ago. */
+void learned_anew(struct advisor *a);
 /* The conversations of an earlier run, before the cache serves. */
 void learned_conversations(struct cache *c);
 /* Of a record of the table of edges: a piece that nobody has written anew for a month. */

@@ -12,7 +12,10 @@
 #include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
 
-enum { VERSION = 1, NODE_KEY = 9, NODE_VALUE = 16, EDGE_KEY = 18, EDGE_VALUE = 20 };
+enum {
+	VERSION = 1, NODE_KEY = 9, NODE_VALUE = 16, EDGE_KEY = 18, EDGE_VALUE = 20,
+	WALK_A_PASS = 1 << 13,         /* records of the catalog that are looked at in one pass: some ms */
+};
 #define ROUND_US (30 * 1000 * 1000ull)
 
 static void put_be(uint8_t *at, uint64_t n)
@@ -80,34 +83,68 @@ static uint32_t round_of(const void *value, size_t bytes)
 	return round;
 }
 
-struct sweep {
+/* ---- parts of a walk ---- */
+
+typedef bool visit_fn(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes);
+
+/* True: that was the last, or the catalog cannot be read. */
+static bool walk_part(struct catalog *catalog, struct edges_walk *w, visit_fn *visit, void *arg)
+{
+	enum status s;
+
+	w->left = WALK_A_PASS;
+	w->stopped = false;
+	s = catalog_walk_from(catalog, CATALOG_EDGES, w->key, w->key_bytes, visit, arg, NULL);
+	return s || !w->stopped;
+}
+
+/* For visit to return: the next part begins with this record. */
+static bool walk_stop(struct edges_walk *w, const void *key, size_t key_bytes)
+{
+	memcpy(w->key, key, key_bytes);
+	w->key_bytes = key_bytes;
+	w->stopped = true;
+	return false;
+}
+
+/* ---- rounds ---- */
+
+struct sweeping {
 	struct catalog *catalog;
-	uint32_t round;
+	struct edges_walk *walk;
 };
 
 static bool drop_old(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes)
 {
-	const struct sweep *s = arg;
+	const struct sweeping *s = arg;
 
-	if (round_of(value, value_bytes) < s->round)
-		catalog_drop(s->catalog, CATALOG_EDGES, key, key_bytes);
+	if (!s->walk->left--)
+		return walk_stop(s->walk, key, key_bytes);
+	if (round_of(value, value_bytes) < s->walk->round && catalog_drop(s->catalog, CATALOG_EDGES, key, key_bytes))
+		return walk_stop(s->walk, key, key_bytes);
 	return true;
 }
 
-/* What was written anew in this round may still be queued, and then shows the round before. */
-static void round_end(struct cache *c, struct advisor *a)
+static void sweep_some(struct cache *c, struct advisor *a)
 {
-	struct sweep s = { c->tier->catalog, a->cycle - 1 };
+	struct sweeping s = { c->tier->catalog, &a->sweep };
 
-	catalog_walk(s.catalog, CATALOG_EDGES, drop_old, &s, NULL);
+	if (walk_part(s.catalog, s.walk, drop_old, &s))
+		a->sweep.on = false;
+}
+
+/* What was written anew in this round may still be queued, and then shows the round before. */
+static void round_end(struct advisor *a)
+{
+	a->sweep = (struct edges_walk){ .on = true, .round = a->cycle - 1 };
 	a->cycle_us = a->latest_us;
 	a->edges_now = false;
 	a->cursor = 0;
 	a->cycle++;
 }
 
-/* One record; false: the round is over, or the catalog takes no more now. */
-static bool keep_one(struct cache *c, struct advisor *a, bool *over)
+/* One record. BUSY: there are more. OK: the round is over. Else the catalog did not take it. */
+static enum status keep_one(struct cache *c, struct advisor *a)
 {
 	struct graph_node_record n;
 	struct graph_edge_record e;
@@ -120,32 +157,36 @@ static bool keep_one(struct cache *c, struct advisor *a, bool *over)
 		if (!a->edges_now)
 			a->cursor = before = 0;
 		a->edges_now = true;
-		if (!graph_edges_next_edge(a->graph, a->latest_us, &a->cursor, &e)) {
-			*over = true;
-			return false;
-		}
+		if (!graph_edges_next_edge(a->graph, a->latest_us, &a->cursor, &e))
+			return STATUS_OK;
 		s = keep_edge(c, a, &e);
 	}
-	if (s)
+	if (s) {
 		a->cursor = before;
-	else
-		atomic_fetch_add(&a->kept, 1);
-	return !s;
+		return s;
+	}
+	atomic_fetch_add(&a->kept, 1);
+	return STATUS_BUSY;
 }
 
-void keep_some(struct cache *c, struct advisor *a, uint32_t records)
+enum status keep_some(struct cache *c, struct advisor *a, uint32_t records)
 {
-	const bool begun = a->cursor || a->edges_now;
-	bool over = false;
+	const bool begun = a->cursor || a->edges_now, last = records == UINT32_MAX;
+	enum status s = STATUS_BUSY;
 
 	if (!c->tier || !c->tier->catalog || !a->loaded)
-		return;
-	if (!begun && records != UINT32_MAX && a->latest_us - a->cycle_us < ROUND_US)
-		return;
-	while (records && keep_one(c, a, &over))
-		records--;
-	if (over)
-		round_end(c, a);
+		return STATUS_OK;
+	if (a->sweep.on && !last) {
+		sweep_some(c, a);
+		return STATUS_BUSY;
+	}
+	if (!begun && !last && a->latest_us - a->cycle_us < ROUND_US)
+		return STATUS_OK;
+	for (; records && s == STATUS_BUSY; records--)
+		s = keep_one(c, a);
+	if (!s)
+		round_end(a);
+	return s;
 }
 
 /* ---- in ---- */
@@ -154,7 +195,6 @@ struct loading {
 	struct advisor *a;
 	struct catalog *catalog;
 	uint64_t unix_ms;
-	uint32_t round;
 };
 
 /* As long ago as it was; the clock of this run may not reach back so far. */
@@ -171,9 +211,12 @@ static bool load_one(void *arg, const void *key_, size_t key_bytes, const void *
 {
 	const uint8_t *key = key_, *value = value_;
 	struct loading *l = arg;
+	struct edges_walk *w = &l->a->load;
 	uint32_t round = round_of(value_, value_bytes);
 
-	l->round = round > l->round && round < UINT32_MAX ? round : l->round;
+	if (!w->left--)
+		return walk_stop(w, key, key_bytes);
+	w->round = round > w->round && round < UINT32_MAX ? round : w->round;
 	if (learned_is_old(key, key_bytes, value, value_bytes))
 		catalog_drop(l->catalog, CATALOG_EDGES, key, key_bytes);
 	if (key_bytes == NODE_KEY && key[0] == 'a' && value_bytes == NODE_VALUE && value[0] == VERSION) {
@@ -195,9 +238,10 @@ void keep_load(struct cache *c, struct advisor *a)
 {
 	struct loading l = { .a = a, .catalog = c->tier ? c->tier->catalog : NULL, .unix_ms = unix_ms() };
 
+	if (l.catalog && !walk_part(l.catalog, &a->load, load_one, &l))
+		return;
 	a->loaded = true;
-	if (l.catalog)
-		catalog_walk(l.catalog, CATALOG_EDGES, load_one, &l, NULL);
-	a->cycle = l.round + 1;
+	a->cycle = a->load.round + 1;
 	a->cycle_us = a->learning.round_us = a->latest_us;
+	atomic_store(&a->unseen, true); /* which of them are there, the catalog did not say */
 }

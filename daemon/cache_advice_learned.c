@@ -1,5 +1,6 @@
 /* What policies have learned, and which conversation ended where, over restarts: pieces of bytes (policy_ops.keep) in the catalog's table
- * of edges, written some at a pass, round after round, and all of them anew at an orderly stop.
+ * of edges, written some at a pass, round after round, and all of them anew at an orderly stop,
+ * before the rest of the graph.
  *
  *     piece  'c', of whom 1, where 8, what 8, number 4        version 1, 0 3, ~0 4, unix ms 8, the piece
  *
@@ -117,7 +118,7 @@ static bool learner_of_gpu(struct cache *c, uint32_t *n, struct learner *out)
 	return false;
 }
 
-/* The n-th; they are only ever added. */
+/* The n-th, in an order in which new ones may come between. */
 static bool learner_at(struct cache *c, uint32_t n, struct learner *out)
 {
 	if (n < c->pool_count) {
@@ -159,53 +160,79 @@ static void drop_rest(struct catalog *catalog, const struct learner *l, uint32_t
 	}
 }
 
-/* False: the round is over, or the catalog takes no more now. */
-static bool keep_piece(struct cache *c, struct advisor *a, struct learning *k)
+/* Learners are told by number, and a new pool's moves those behind it on: whose pieces are under way begins again then. */
+static bool learner_next(struct cache *c, struct learning *k, struct learner *l)
+{
+	if (!learner_at(c, k->at, l))
+		return false;
+	if (k->whom != l->whom || k->where != l->where || k->what != l->what) {
+		k->number = 0;
+		k->cursor = 0;
+	}
+	k->whom = l->whom;
+	k->where = l->where;
+	k->what = l->what;
+	return true;
+}
+
+/* OK: the round is over. BUSY: there are more. Else the catalog did not take it. */
+static enum status keep_piece(struct cache *c, struct advisor *a, struct learning *k)
 {
 	uint8_t key[KEY], value[HEAD + POLICY_PIECE_MAX] = { VERSION };
-	const uint64_t before = k->cursor, ms = unix_ms();
 	const uint32_t round = UINT32_MAX; /* of the graph's rounds: none */
+	const uint64_t ms = unix_ms();
+	uint64_t before = 0;
 	struct learner l;
 	size_t bytes = 0;
+	enum status s;
 
 	cache_lock(c);
-	k->on = learner_at(c, k->at, &l);
-	if (k->on)
+	k->on = learner_next(c, k, &l);
+	if (k->on) {
+		before = k->cursor;
 		bytes = piece_of(c, &l, &k->cursor, value + HEAD);
+	}
 	cache_unlock(c);
 	if (!k->on)
-		return false;
+		return STATUS_OK;
 	if (!bytes) {
 		drop_rest(c->tier->catalog, &l, k->number);
 		k->at++;
-		k->number = 0;
-		k->cursor = 0;
-		return true;
+		k->whom = 0;
+		return STATUS_BUSY;
 	}
 	key_of(&l, k->number, key);
 	memcpy(value + 4, &round, 4);
 	memcpy(value + 8, &ms, 8);
-	if (catalog_put(c->tier->catalog, CATALOG_EDGES, key, sizeof(key), value, HEAD + bytes)) {
+	s = catalog_put(c->tier->catalog, CATALOG_EDGES, key, sizeof(key), value, HEAD + bytes);
+	if (s) {
 		k->cursor = before;
-		return false;
+		return s;
 	}
 	k->number++;
 	atomic_fetch_add(&a->pieces, 1);
-	return true;
+	return STATUS_BUSY;
 }
 
-void learned_keep(struct cache *c, struct advisor *a, uint32_t pieces)
+void learned_anew(struct advisor *a)
+{
+	a->learning = (struct learning){ .on = true, .round_us = a->latest_us };
+}
+
+enum status learned_keep(struct cache *c, struct advisor *a, uint32_t pieces)
 {
 	struct learning *k = &a->learning;
+	enum status s = STATUS_BUSY;
 
 	if (!c->tier || !c->tier->catalog || !a->loaded)
-		return;
-	if (!k->on && pieces != UINT32_MAX && a->latest_us - k->round_us < ROUND_US)
-		return;
-	if (!k->on || pieces == UINT32_MAX) /* the last time: all of it as it is now */
-		*k = (struct learning){ .on = true, .round_us = a->latest_us };
-	while (pieces && keep_piece(c, a, k))
-		pieces--;
+		return STATUS_OK;
+	if (!k->on && a->latest_us - k->round_us < ROUND_US)
+		return STATUS_OK;
+	if (!k->on)
+		learned_anew(a);
+	for (; pieces && s == STATUS_BUSY; pieces--)
+		s = keep_piece(c, a, k);
+	return s;
 }
 
 /* ---- in ---- */

@@ -83,6 +83,15 @@ struct block *ahead_victim(const struct cache *c, const struct pool *p, bool any
 	return NULL;
 }
 
+_Static_assert(COUNTER_EXPECTED_LATE - COUNTER_EXPECTED_BYTES == COUNTER_AHEAD_LATE - COUNTER_AHEAD_BYTES, "the same rows of both");
+
+static void count_bytes(struct cache *c, enum ahead_kind kind, enum counter what, uint64_t bytes)
+{
+	cache_count(c, what, bytes);
+	if (kind == AHEAD_EXPECTED)
+		cache_count(c, (enum counter)(what - COUNTER_AHEAD_BYTES + COUNTER_EXPECTED_BYTES), bytes);
+}
+
 void ahead_end(struct cache *c, struct block *b, enum counter how)
 {
 	struct ahead *a = &c->advice->ahead;
@@ -93,9 +102,9 @@ void ahead_end(struct cache *c, struct block *b, enum counter how)
 		return;
 	if (b->shelf)
 		unlink_node(b->pool, &b->node);
-	b->ahead = AHEAD_NO;
 	a->held_bytes -= bytes;
-	cache_count(c, how, bytes);
+	count_bytes(c, (enum ahead_kind)b->ahead, how, bytes);
+	b->ahead = AHEAD_NO;
 	t->open--;
 	t->blocks++;
 	t->wasted += how == COUNTER_AHEAD_WASTED;
@@ -304,7 +313,7 @@ static enum status load_ahead(struct cache *c, struct block *b, enum ahead_kind 
 	c->advice->ahead.tried[kind].open++;
 	c->advice->ahead.budget_bytes -= bytes;
 	c->advice->ahead.held_bytes += bytes;
-	cache_count(c, COUNTER_AHEAD_BYTES, bytes);
+	count_bytes(c, kind, COUNTER_AHEAD_BYTES, bytes);
 	return STATUS_OK;
 }
 

@@ -1,9 +1,10 @@
 /* What ties blocks together besides their chains.
  *
- * *Leased together* (co_attend): the ends of two chains that one session holds under lease at the same time, neither a beginning of the
- * other: agents that work side by side, documents that are attended together. A new lease is tied to the last four of the session, both
- * ways, by a weight of one over the session's other leases: of an engine that runs hundreds of strangers at a time next to nothing remains,
- * and what stays together grows.
+ * *Leased together* (co_attend): two chains that one session holds under lease at the same time, neither a beginning of the other: agents
+ * that work side by side, documents that are attended together. The end of each is tied to where the other begins, which is where it leaves
+ * what they have in common: from there on the other is to be read, in its order, and prefix_share leads on. A new lease is tied to the last four
+ * of the session, both ways, by a weight of one over the session's other leases: of an engine that runs hundreds of strangers at a time next to
+ * nothing remains, and what stays together grows.
  *
  * *Alike* (semantic): at a commit the worker that has just summed a block up decodes some of its keys too: of the middle layer's first head,
  * the first 64 tokens, in the rotated domain, where every dim is a random projection of the original. 64 dims of their mean go to the
@@ -38,34 +39,54 @@ static bool is_beginning(const struct lease *a, const struct lease *of)
 	return a->count <= of->count && of->block[a->count - 1] == end_of(a);
 }
 
-static void pair_post(struct cache *c, enum edge_type type, uint64_t from, uint64_t to, float weight)
+static uint64_t name_of(const struct block *b)
 {
-	const struct graph_mail_event e = { .now_us = c->now_us, .kind = GRAPH_MAIL_PAIR, .type = type, .count = 2,
-					    .weight = weight, .ids = { from, to } };
+	return key_name(b->record.ident.key, b->record.ident.key_bytes);
+}
 
-	graph_mail_post(c->advice->advisor->mail, &e);
+/* Chains that have parted do not meet again. */
+static const struct block *parts_from(const struct lease *l, const struct lease *other)
+{
+	uint32_t same = 0, end = l->count < other->count ? l->count : other->count;
+
+	while (same < end) {
+		const uint32_t middle = same + (end - same) / 2;
+
+		if (l->block[middle] == other->block[middle])
+			same = middle + 1;
+		else
+			end = middle;
+	}
+	return same < l->count ? l->block[same] : end_of(l);
+}
+
+/* From the end of one to the beginning of the other. */
+static void tie(struct cache *c, const struct lease *from, const struct lease *to, float weight)
+{
+	const struct graph_mail_event e = { .now_us = c->now_us, .kind = GRAPH_MAIL_PAIR, .type = EDGE_CO_ATTEND, .count = 2,
+					    .weight = weight, .ids = { name_of(end_of(from)), name_of(parts_from(to, from)) } };
+
+	if (e.ids[0] != e.ids[1])
+		graph_mail_post(c->advice->advisor->mail, &e);
 }
 
 void ties_lease(struct cache *c, const struct session *s, const struct lease *l)
 {
-	uint64_t held[TOGETHER], own;
+	const struct lease *held[TOGETHER];
 	uint32_t count = 0, others = 0;
 
 	if (!c->advice->advisor || !end_of(l))
 		return;
-	own = key_name(end_of(l)->record.ident.key, end_of(l)->record.ident.key_bytes);
 	for (const struct lease *o = s->leases; o && others < LEASES_LOOKED_AT; o = o->next) {
 		if (o == l || !end_of(o) || is_beginning(o, l) || is_beginning(l, o))
 			continue;
 		others++;
 		if (count < TOGETHER)
-			held[count++] = key_name(end_of(o)->record.ident.key, end_of(o)->record.ident.key_bytes);
+			held[count++] = o;
 	}
 	for (uint32_t i = 0; i < count; i++) {
-		if (held[i] == own)
-			continue;
-		pair_post(c, EDGE_CO_ATTEND, own, held[i], 1.0f / (float)others);
-		pair_post(c, EDGE_CO_ATTEND, held[i], own, 1.0f / (float)others);
+		tie(c, l, held[i], 1.0f / (float)others);
+		tie(c, held[i], l, 1.0f / (float)others);
 	}
 }
 

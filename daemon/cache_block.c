@@ -291,25 +291,35 @@ static void pin(struct block *b)
 	}
 }
 
+/* Whether more than so many pins of all its copies hold it: what else holds any of them then makes no difference to the books. */
+static bool held_beyond(const struct block *b, uint32_t pins)
+{
+	return (block_memory_pins(b) & ~INDEX_DEAD) - b->memory_pins > pins;
+}
+
 void block_pin(struct block *b)
 {
-	if (b->vram)
+	const bool changes = b->vram && !held_beyond(b, 0);
+
+	if (changes)
 		block_books(b, false);
 	pin(b);
-	if (b->vram)
+	if (changes)
 		block_books(b, true);
 }
 
 void block_pin_on(struct block *b, const struct gpu *gpu)
 {
-	if (b->vram)
+	const bool changes = b->vram && !held_beyond(b, 0);
+
+	if (changes)
 		block_books(b, false);
 	if (gpu)
 		vram_slot_of(b, gpu)->pins++;
 	else
 		b->memory_pins++;
 	pin(b);
-	if (b->vram)
+	if (changes)
 		block_books(b, true);
 }
 
@@ -331,13 +341,13 @@ static void dead_give(struct block *b)
 		index_reclaim(&b->record, block_free_record);
 }
 
-static void unpin(struct block *b)
+static void unpin(struct block *b, bool changes)
 {
 	uint32_t left = index_unpin(&b->record);
 
-	if (b->vram)
+	if (changes)
 		block_books(b, true);
-	else if (!(left & ~INDEX_DEAD)) {
+	else if (!b->vram && !(left & ~INDEX_DEAD)) {
 		b->pool->tenant->pinned_bytes -= b->pool->geometry.slot_bytes;
 		if (b->shelf)
 			b->shelf->held--;
@@ -350,23 +360,26 @@ static void unpin(struct block *b)
 
 void block_unpin(struct block *b)
 {
-	if (b->vram)
+	const bool changes = b->vram && !held_beyond(b, 1);
+
+	if (changes)
 		block_books(b, false);
-	unpin(b);
+	unpin(b, changes);
 }
 
 /* A GPU that was lost may have taken the slot, with its pins: they were all copies' from then on. */
 void block_unpin_on(struct block *b, const struct gpu *gpu)
 {
 	struct vram_slot *s = gpu ? vram_slot_of(b, gpu) : NULL;
+	const bool changes = b->vram && !held_beyond(b, gpu && !(s && s->pins));
 
-	if (b->vram)
+	if (changes)
 		block_books(b, false);
 	if (s && s->pins)
 		s->pins--;
 	else if (!gpu)
 		b->memory_pins--;
-	unpin(b);
+	unpin(b, changes);
 }
 
 /* What was on disk needs no tombstone if it was evicted: whoever evicts it overwrites its header, or drops its slab, and

@@ -22,21 +22,10 @@ static bool count_before(const struct policy_node *n, void *arg)
 	return s->found;
 }
 
-static bool may_go(const struct policy_node *n, void *arg)
+static bool note_first(const struct policy_node *n, void *first)
 {
-	(void)arg;
-	return block_memory_pins(block_of_node(n)) == 0;
-}
-
-/* Only of policies whose search for a victim leaves everything as it was. */
-static bool can_rank(const struct policy_ops *p)
-{
-	static const char *const names[] = { "lru", "fifo", "gdsf", "graph" };
-
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		if (!strcmp(p->name, names[i]))
-			return true;
-	return false;
+	*(const struct policy_node **)first = block_memory_pins(block_of_node(n)) == 0 ? n : NULL;
+	return *(const struct policy_node **)first;
 }
 
 static void explain_rank(struct cache *c, const struct block *b, struct cache_explained *out)
@@ -44,9 +33,8 @@ static void explain_rank(struct cache *c, const struct block *b, struct cache_ex
 	struct search s = { .node = &b->node };
 
 	out->refused = b->refused;
-	if (b->refused || b->ahead || !can_rank(c->policy))
+	if (b->refused || b->ahead || !c->policy->walk || !c->policy->walk(b->pool->policy, count_before, &s, CACHE_RANK_MAX))
 		return;
-	c->policy->victim(b->pool->policy, count_before, &s, CACHE_RANK_MAX);
 	out->rank = s.before;
 	out->ranked = s.found;
 }
@@ -56,8 +44,8 @@ static void explain_rival(struct cache *c, const struct pool *p, struct cache_ex
 	const struct policy_node *n = p->refused;
 	const struct block *b;
 
-	if (!n && can_rank(c->policy))
-		n = c->policy->victim(p->policy, may_go, NULL, CACHE_RANK_MAX);
+	if (!n && c->policy->walk)
+		c->policy->walk(p->policy, note_first, &n, CACHE_RANK_MAX);
 	if (!n)
 		return;
 	b = block_of_node(n);
@@ -92,7 +80,8 @@ struct judged {
 	const struct block *(*block_of)(const struct policy_node *n);
 	bool (*may)(const struct policy_node *n);
 	const struct policy_node *node;
-	uint32_t before;
+	const struct policy_node *first; /* that may go */
+	uint32_t before;               /* that may go, met before the node */
 	bool found;
 };
 
@@ -137,28 +126,25 @@ static const char *kept_word(bool pinned, bool moving, bool only)
 static bool count_judged(const struct policy_node *n, void *arg)
 {
 	struct judged *j = arg;
+	const bool may = j->may(n);
 
 	j->found |= n == j->node;
-	j->before += !j->found && j->may(n);
-	return j->found;
-}
-
-static bool may_judged(const struct policy_node *n, void *arg)
-{
-	return ((const struct judged *)arg)->may(n);
+	j->before += !j->found && may;
+	if (may && !j->first)
+		j->first = n;
+	return j->found && j->first;
 }
 
 static void tier_rival(const struct judged *j, struct cache_explained_tier *out)
 {
-	const struct policy_node *n = j->ops->victim(j->policy, may_judged, (void *)j, CACHE_RANK_MAX);
 	struct policy_explained seen;
 
-	if (!n)
+	if (!j->first)
 		return;
-	out->rival_bytes = j->block_of(n)->record.ident.key_bytes;
-	memcpy(out->rival, j->block_of(n)->record.ident.key, sizeof(out->rival));
+	out->rival_bytes = j->block_of(j->first)->record.ident.key_bytes;
+	memcpy(out->rival, j->block_of(j->first)->record.ident.key, sizeof(out->rival));
 	if (j->ops->explain) {
-		j->ops->explain(j->policy, n, &seen);
+		j->ops->explain(j->policy, j->first, &seen);
 		out->rival_score = seen.score;
 	}
 }
@@ -188,14 +174,11 @@ static void explain_tier(struct cache *c, struct judged *j, const char *tier, co
 					      .idle_ms = (c->now_us - j->node->last_use_us) / 1000 };
 	if (in)
 		tier_score(j, out);
-	if (!can_rank(j->ops))
+	if (!j->ops->walk || !j->ops->walk(j->policy, count_judged, j, CACHE_RANK_MAX))
 		return;
 	tier_rival(j, out);
-	if (!in)
-		return;
-	j->ops->victim(j->policy, count_judged, j, CACHE_RANK_MAX);
 	out->ranked = j->found;
-	out->rank = j->before;
+	out->rank = j->found ? j->before : 0;
 }
 
 static void explain_on_gpu(struct cache *c, const struct vram_slot *s, struct cache_explained *out)

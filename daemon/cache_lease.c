@@ -248,7 +248,7 @@ static enum status place_begin(struct admission *a, struct block *b, enum ring_p
 		ahead_wanted(c, b);
 	if (a->want.or_host && !b->shelf && !vram_ready(b))
 		return load_begin(c, b, priority, a->wait);
-	return vram_up(c, a->want.gpu, b, a->wait, wait_end, false);
+	return vram_up(c, a->want.gpu, b, priority, a->wait, wait_end, false);
 }
 
 /* On the GPU, for those that memory has. */
@@ -268,13 +268,15 @@ static void room_for_ups(struct admission *a, uint32_t n, struct block *const *b
 	}
 }
 
-/* The same on a GPU. False: each has its place. All are pinned meanwhile: making room for one must not cost another. After that those that
- * have their place are pinned there; the others by what brings them, so that memory that they have passed is free for the next. */
+/* The same on a GPU. False: each has its place, some by this. All are pinned meanwhile: making room for one must not cost another. After
+ * that those that have their place are pinned there; the others by what brings them, so that memory that they have passed is free for the
+ * next. */
 static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority, bool wait_end)
 {
 	const uint32_t blocks = n * a->layouts;
 	struct cache_wait *w = a->wait;
-	uint32_t absent = 0, order[CACHE_LAYOUTS_MAX];
+	uint32_t absent = 0, refused = 0, order[CACHE_LAYOUTS_MAX];
+	bool waits;
 
 	for (uint32_t i = 0; i < blocks; i++)
 		absent += block[i] && !vram_placed(block[i], &a->want);
@@ -290,17 +292,21 @@ static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enu
 			struct block *b = block[(size_t)i * a->layouts + order[j]];
 
 			if (b && !vram_placed(b, &a->want))
-				w->shed += place_begin(a, b, priority, wait_end) != STATUS_OK;
+				refused += place_begin(a, b, priority, wait_end) != STATUS_OK;
 		}
-	for (uint32_t i = 0; i < blocks; i++)
+	w->shed += refused;
+	waits = refused || wait_end || w->outstanding;
+	for (uint32_t i = 0; waits && i < blocks; i++)
 		if (block[i] && vram_placed(block[i], &a->want))
 			w->shed += !wait_pin_on(a->cache, w, block[i], vram_place_gpu(block[i], &a->want));
 	for (uint32_t i = 0; i < blocks; i++)
-		if (block[i])
+		if (block[i]) {
+			waits |= !vram_placed(block[i], &a->want);
 			block_unpin(block[i]);
+		}
 	if (w->outstanding && !wait_end)
 		vram_mark_ahead(a->want.gpu, a->want.board, layers_most(a), w);
-	return true;
+	return waits;
 }
 
 /* Without waiting: how many of the first n keys have their place, or could be given it. */
@@ -314,7 +320,7 @@ static uint32_t place_now(struct admission *a, uint32_t n, struct block *const *
 			block_pin(block[i]);
 	for (i = 0; i < blocks; i++)
 		if (block[i] && !vram_placed(block[i], &a->want) &&
-		    (vram_up(a->cache, a->want.gpu, block[i], NULL, false, true) || !vram_placed(block[i], &a->want)))
+		    (vram_up(a->cache, a->want.gpu, block[i], RING_URGENT, NULL, false, true) || !vram_placed(block[i], &a->want)))
 			break;
 	for (uint32_t k = 0; k < blocks; k++)
 		if (block[k])
@@ -487,6 +493,7 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 	if (!w || !w->stage)
 		lease_ask(c, session, pools, layouts, k, l->block);
 	cache_lock(c);
+	vram_gather(c);
 	s = session_call(c, session, now_us, why);
 	if (s)
 		session_on_gpu(s, on->gpu);
@@ -504,6 +511,7 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 			status = admit(&a, s, all, &l, places, out, why);
 		}
 	}
+	vram_gathered(c);
 	cache_unlock(c);
 	index_read_unlock();
 	if (status)
@@ -554,6 +562,7 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 		return STATUS_EXHAUSTED;
 	index_read_lock();
 	cache_lock(c);
+	vram_gather(c);
 	cache_time(c, now_us);
 	s = session_get(c, session, why);
 	if (s)
@@ -564,6 +573,7 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 	a.want.may_begin = false;
 	while (status == STATUS_BUSY && !wait_goes_on(w))
 		status = warm_step(&a, l, blocks);
+	vram_gathered(c);
 	cache_unlock(c);
 	index_read_unlock();
 	free(l);

@@ -1,13 +1,13 @@
-/* Moves: spills, loads and burials, from their beginning under the lock to their end on a disk's thread.
+/* Moves: what all have in common, spills and burials, from their beginning under the lock to their end on a disk's thread. Loads are in
+ * cache_load.c.
  *
- * The end of a load is checked without the lock: header and checksums, before anybody can see the block. Everything else an end
- * does, it does in one hold of the lock: the books, the catalog's queue, the links of those who wait, and what can be started next.
+ * What an end does, it does in one hold of the lock: the books, the catalog's queue, the links of those who wait, and what can be started
+ * next.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "daemon/cache_sums.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 #include "store/crash_point.h"
@@ -43,7 +43,7 @@ struct move *grave_of(struct cache *c, const struct index_ident *ident, struct m
 	return m;
 }
 
-static struct move *move_create(struct cache *c, enum move_kind kind, struct unit *u, enum ring_priority priority)
+struct move *tier_move_create(struct cache *c, enum move_kind kind, struct unit *u, enum ring_priority priority)
 {
 	struct move *m = calloc(1, sizeof(*m));
 
@@ -56,8 +56,7 @@ static struct move *move_create(struct cache *c, enum move_kind kind, struct uni
 	return m;
 }
 
-/* The block's one move, with a pin. */
-static void move_enter(struct move *m, struct block *b)
+void tier_move_enter(struct move *m, struct block *b)
 {
 	struct move **bucket = block_bucket(m->cache, b);
 
@@ -70,8 +69,7 @@ static void move_enter(struct move *m, struct block *b)
 	m->cache->tier->move_count++;
 }
 
-/* The caller unpins the block when its books are done. */
-static void move_leave(struct move *m)
+void tier_move_leave(struct move *m)
 {
 	struct move **at = block_bucket(m->cache, m->block);
 
@@ -107,7 +105,7 @@ static void grave_leave(struct move *m)
 	m->grave = false;
 }
 
-static enum status move_join(struct move *m, struct cache_wait *w)
+enum status tier_move_join(struct move *m, struct cache_wait *w)
 {
 	struct cache_wait_link *l;
 
@@ -121,7 +119,7 @@ static enum status move_join(struct move *m, struct cache_wait *w)
 	return STATUS_OK;
 }
 
-static void move_tell(struct move *m, enum status s)
+void tier_move_tell(struct move *m, enum status s)
 {
 	struct cache_wait_link *l = m->links, *next;
 
@@ -132,14 +130,13 @@ static void move_tell(struct move *m, enum status s)
 	}
 }
 
-/* What the disk's answer says of the disk. */
-static void judge_disk(struct move *m, enum status s)
+void tier_move_judge(struct move *m, enum status s)
 {
 	if ((s == STATUS_IO || s == STATUS_UNAVAILABLE) && !m->cache->tier->stopping)
 		unit_failed(m->cache, m->unit);
 }
 
-static struct disk_place place_of(const struct move *m)
+struct disk_place tier_move_place(const struct move *m)
 {
 	return (struct disk_place){ .slab = m->rack->slab, .slot = m->rack_slot };
 }
@@ -153,12 +150,12 @@ static void bury_end(struct cache *c, struct move *m, enum status s)
 	m->rack->moves--;
 	c->tier->move_count--;
 	if (!s)
-		disk_slot_give(m->unit->disk, place_of(m));
+		disk_slot_give(m->unit->disk, tier_move_place(m));
 	CRASH_POINT("bury_end");
 	for (struct move *next; m; m = next) {
 		next = m->also;
 		grave_leave(m);
-		move_tell(m, s);
+		tier_move_tell(m, s);
 		free(m->page);
 		free(m);
 	}
@@ -179,7 +176,7 @@ static void bury_done(struct disk_request *q)
 
 	CRASH_POINT("bury_done");
 	cache_lock(c);
-	judge_disk(m, s);
+	tier_move_judge(m, s);
 	/* As long as the disk is sound the header must go, or a later delete of the name would not know of it: again, at the next tick. */
 	if (s && !m->unit->failed && !c->tier->stopping) {
 		unburied_add(c, m);
@@ -227,7 +224,7 @@ static enum status bury_submit(struct cache *c, struct move *m)
 		slot_tombstone(m->page, &h, unix_now_ms());
 	}
 	m->io.done = bury_done;
-	return disk_tombstone(m->unit->disk, place_of(m), m->page, &m->io);
+	return disk_tombstone(m->unit->disk, tier_move_place(m), m->page, &m->io);
 }
 
 /* False: the disk does not take it now. A slab that is being deleted takes no tombstone, and its headers are there until it is gone. */
@@ -239,7 +236,7 @@ static bool bury_try(struct cache *c, struct move *m)
 		return true;
 	if (s == STATUS_EXHAUSTED || s == STATUS_BUSY || (s == STATUS_STALE && !m->rack->gone && !m->unit->failed))
 		return false;
-	judge_disk(m, s);
+	tier_move_judge(m, s);
 	bury_end(c, m, s == STATUS_STALE && m->rack->gone ? STATUS_OK : s);
 	return true;
 }
@@ -292,7 +289,7 @@ void burials_release(struct cache *c, struct rack *r)
 void bury_begin(struct cache *c, struct rack *r, uint32_t slot, struct pool *p, const struct index_ident *ident,
 		uint64_t generation)
 {
-	struct move *m = move_create(c, MOVE_BURY, r->class->unit, RING_URGENT);
+	struct move *m = tier_move_create(c, MOVE_BURY, r->class->unit, RING_URGENT);
 
 	if (!m) {
 		cache_count(c, COUNTER_BURY_FAILED, 1);
@@ -368,12 +365,12 @@ static void spill_undo(struct move *m, const struct block *b, enum status s)
 
 	CRASH_POINT("spill_undo");
 	if (s && !m->io.ring.started_us && !m->grave) {
-		disk_slot_give(m->unit->disk, place_of(m));
+		disk_slot_give(m->unit->disk, tier_move_place(m));
 		return;
 	}
-	grave = move_create(c, MOVE_BURY, m->unit, RING_URGENT);
+	grave = tier_move_create(c, MOVE_BURY, m->unit, RING_URGENT);
 	if (s && m->grave)
-		also = move_create(c, MOVE_BURY, m->unit, RING_URGENT);
+		also = tier_move_create(c, MOVE_BURY, m->unit, RING_URGENT);
 	if (!grave || (s && m->grave && !also)) {
 		free(grave);
 		c->tier->graves_lost = true;
@@ -415,7 +412,7 @@ static void spill_end(struct move *m, enum status s)
 	if (m->old)
 		m->old->rack->moves--;
 	CRASH_POINT("spill_leave");
-	move_leave(m);
+	tier_move_leave(m);
 	if (!s && m->grave)
 		displaced(c, m);
 	if (!s && block_live(b) && !m->unit->failed) {
@@ -430,7 +427,7 @@ static void spill_end(struct move *m, enum status s)
 			spill_undo(m, b, s);
 	}
 	grave_leave(m);
-	move_tell(m, s);
+	tier_move_tell(m, s);
 	block_unpin(b);
 	free(m->old);
 	free(m);
@@ -454,7 +451,7 @@ static void spill_done(struct disk_request *q)
 
 	CRASH_POINT("spill_written");
 	cache_lock(c); /* the move was entered under the lock, after the write was submitted */
-	judge_disk(m, s);
+	tier_move_judge(m, s);
 	m->unit->spilling--;
 	if (!s && m->old && m->old->rack->leaving) {
 		struct rack *r = m->old->rack;
@@ -480,7 +477,7 @@ static enum status spill_submit(struct cache *c, struct move *m, struct block *b
 
 	CRASH_POINT("spill_begin");
 	m->io.done = spill_done;
-	s = disk_write(m->unit->disk, place_of(m), block_slot_at(b), (uint32_t)p->geometry.slot_bytes,
+	s = disk_write(m->unit->disk, tier_move_place(m), block_slot_at(b), (uint32_t)p->geometry.slot_bytes,
 		       b->shelf->buffer[m->unit->number], m->priority, &m->io);
 	if (s)
 		return s;
@@ -488,7 +485,7 @@ static enum status spill_submit(struct cache *c, struct move *m, struct block *b
 	/* Its end waits for the lock. */
 	if (victim)
 		displace(c, m, victim);
-	move_enter(m, b);
+	tier_move_enter(m, b);
 	if (m->old)
 		m->old->rack->moves++;
 	else
@@ -501,7 +498,7 @@ static enum status spill_submit(struct cache *c, struct move *m, struct block *b
 /* The burial that a copy out of a rack ends with: it must not fail for lack of memory then. */
 static bool prepare_leaving(struct cache *c, struct move *m, const struct block *b)
 {
-	m->old = move_create(c, MOVE_BURY, b->rack->class->unit, RING_URGENT);
+	m->old = tier_move_create(c, MOVE_BURY, b->rack->class->unit, RING_URGENT);
 	if (!m->old)
 		return false;
 	m->old->rack = b->rack;
@@ -512,7 +509,7 @@ static bool prepare_leaving(struct cache *c, struct move *m, const struct block 
 /* On one disk. */
 static enum status spill_to(struct cache *c, struct unit *u, struct block *b, enum ring_priority priority, struct move **out)
 {
-	struct move *m = move_create(c, MOVE_SPILL, u, priority);
+	struct move *m = tier_move_create(c, MOVE_SPILL, u, priority);
 	struct block *victim;
 	enum status s;
 
@@ -524,9 +521,9 @@ static enum status spill_to(struct cache *c, struct unit *u, struct block *b, en
 	if (!s) {
 		s = spill_submit(c, m, b, victim);
 		if (s && !victim)
-			disk_slot_give(u->disk, place_of(m));
+			disk_slot_give(u->disk, tier_move_place(m));
 	}
-	judge_disk(m, s);
+	tier_move_judge(m, s);
 	if (s) {
 		free(m->old);
 		free(m);
@@ -543,7 +540,7 @@ enum status spill_begin(struct cache *c, struct block *b, enum ring_priority pri
 	struct move *m = b->moving ? move_of(c, b) : NULL;
 
 	if (m)
-		return move_join(m, w);
+		return tier_move_join(m, w);
 	if (!t->restored)
 		return STATUS_MISS;
 	for (uint32_t i = 0; i < t->unit_count; i++) {
@@ -559,212 +556,9 @@ enum status spill_begin(struct cache *c, struct block *b, enum ring_priority pri
 		}
 		one = spill_to(c, u, b, priority, &m);
 		if (!one)
-			return move_join(m, w);
+			return tier_move_join(m, w);
 		if (s == STATUS_UNAVAILABLE || one == STATUS_MISS)
 			s = one;
 	}
 	return s;
-}
-
-/* ---- loads ---- */
-
-/* Without the lock: what the disk gave, judged. */
-static enum status load_judge(const struct move *m, struct slot_header *h)
-{
-	const struct index_ident *name = &m->block->record.ident;
-	struct slot_ident ident;
-	enum status s = m->io.ring.status;
-
-	if (s)
-		return s;
-	block_slot_ident(m->block->pool, m->cache->tenant.name, name->key, name->key_bytes, &ident);
-	memcpy(h, m->slot.at, sizeof(*h));
-	s = slot_header_match(h, &ident, m->block->generation);
-	if (s)
-		return s;
-	return slot_layers_check(m->slot.at, 0, ident.layers);
-}
-
-static void load_give_slot(struct move *m)
-{
-	m->shelf->taken--;
-	m->shelf->held--;
-	if (!m->shelf->draining)
-		m->shelf->pool->free_slots++;
-	host_slot_give(&m->slot);
-}
-
-/* With the lock. The block's bytes are gone or wrong: so is the block. */
-static void load_lost(struct cache *c, struct move *m, enum status s)
-{
-	if (s == STATUS_CORRUPT || s == STATUS_STALE) {
-		/* Of one that was deleted meanwhile the slot may be another's by now. */
-		if (!block_live(m->block))
-			return;
-		cache_count(c, COUNTER_LOAD_CORRUPT, 1);
-		cache_count(c, COUNTER_CORRUPT, 1);
-		disk_note_corrupt(m->unit->disk, 1);
-		block_remove(c, m->block, CACHE_REASON_CORRUPT);
-	} else {
-		cache_count(c, s == STATUS_BUSY || s == STATUS_EXHAUSTED || s == STATUS_CANCELLED ? COUNTER_LOAD_SHED : COUNTER_LOAD_FAILED, 1);
-		judge_disk(m, s);
-	}
-}
-
-/* With the lock; frees the move. */
-static void load_end(struct cache *c, struct move *m, enum status s, const struct slot_header *h)
-{
-	struct block *b = m->block;
-
-	move_leave(m);
-	if (!s && block_live(b)) {
-		CRASH_POINT("load_arrive");
-		m->shelf->held--;
-		block_arrive(c, b, &m->slot, m->shelf, h->position);
-		cache_count(c, COUNTER_LOADED, 1);
-		cache_count(c, COUNTER_MOVED_IN, b->pool->geometry.block_bytes);
-	} else {
-		if (m->shelf)
-			load_give_slot(m);
-		if (s)
-			load_lost(c, m, s);
-	}
-	if (b->awaited)
-		vram_host_came(c, b, s);
-	move_tell(m, s);
-	block_unpin(b);
-	free(m);
-}
-
-static void load_check(struct work *w)
-{
-	struct move *m = (struct move *)((char *)w - offsetof(struct move, check));
-	struct cache *c = m->cache;
-	struct slot_header h;
-	enum status s = load_judge(m, &h);
-
-	CRASH_POINT("load_read");
-	cache_lock(c);
-	m->unit->loading--;
-	load_end(c, m, s, &h);
-	spill_pump(c);
-	loads_feed(c);
-	cache_unlock(c);
-}
-
-/* A disk's thread has its ring to look after: others sum the bytes, as far as they keep up. */
-static void load_done(struct disk_request *q)
-{
-	struct move *m = (struct move *)q;
-
-	m->check.run = load_check;
-	if (m->io.ring.status || !sums_submit(m->cache, &m->check))
-		load_check(&m->check);
-}
-
-/* A slot of memory, and the read. EXHAUSTED with c->grow set: memory is to be had, but not now. */
-static enum status load_start(struct cache *c, struct move *m)
-{
-	struct block *b = m->block;
-	struct pool *p = b->pool;
-	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
-	enum status s;
-
-	b->refused = room_refuses(c, p, &e);
-	s = room_take(c, p, &m->slot);
-	if (s)
-		return s;
-	m->shelf = shelf_get(c, p, m->slot.extent);
-	if (!m->shelf) {
-		host_slot_give(&m->slot);
-		return STATUS_EXHAUSTED;
-	}
-	CRASH_POINT("load_begin");
-	m->shelf->taken++;
-	m->shelf->held++;
-	p->free_slots--;
-	p->taken_lately = true;
-	m->io.done = load_done;
-	s = disk_read(m->unit->disk, place_of(m), m->slot.at, (uint32_t)p->geometry.slot_bytes,
-		      m->shelf->buffer[m->unit->number], m->priority, &m->io);
-	if (!s)
-		m->unit->loading++;
-	return s;
-}
-
-static void hungry_add(struct cache *c, struct move *m)
-{
-	m->hungry_next = NULL;
-	*c->tier->hungry_end = m;
-	c->tier->hungry_end = &m->hungry_next;
-}
-
-enum status load_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w)
-{
-	struct unit *u;
-	struct move *m;
-	enum status s;
-
-	if (b->vram && vram_falling(c, b))
-		return vram_down(c, b, w);
-	if (b->moving) {
-		cache_count(c, COUNTER_LOAD_JOINED, 1);
-		return move_join(move_of(c, b), w);
-	}
-	if (!b->rack || c->tier->stopping)
-		return STATUS_UNAVAILABLE;
-	if (b->rack->sealed)
-		return STATUS_CANCELLED;
-	u = b->rack->class->unit;
-	if (u->failed)
-		return STATUS_UNAVAILABLE;
-	m = move_create(c, MOVE_LOAD, u, priority);
-	if (!m)
-		return STATUS_EXHAUSTED;
-	m->rack = b->rack;
-	m->rack_slot = b->rack_slot;
-	move_enter(m, b);
-	s = move_join(m, w);
-	if (!s)
-		s = load_start(c, m);
-	if (s == STATUS_EXHAUSTED && room_wants(c)) {
-		hungry_add(c, m);
-		tier_wake(c);
-		return STATUS_OK;
-	}
-	/* Its slab is being deleted: that is no damage. */
-	if (s == STATUS_STALE)
-		s = STATUS_CANCELLED;
-	/* From the caller's own hands it is told as its answer, not as an event. */
-	if (s) {
-		struct cache_wait_link *l = m->links;
-
-		m->links = NULL;
-		if (l) {
-			l->done = true;
-			w->outstanding--;
-		}
-		load_end(c, m, s, NULL);
-	}
-	return s;
-}
-
-void loads_feed(struct cache *c)
-{
-	struct tier *t = c->tier;
-
-	while (t->hungry) {
-		struct move *m = t->hungry;
-		enum status s = t->stopping ? STATUS_CANCELLED : block_live(m->block) ? load_start(c, m) : STATUS_STALE;
-
-		if (s == STATUS_EXHAUSTED && !m->shelf && room_wants(c)) {
-			tier_wake(c);
-			return;
-		}
-		t->hungry = m->hungry_next;
-		if (!t->hungry)
-			t->hungry_end = &t->hungry;
-		if (s)
-			load_end(c, m, s == STATUS_STALE ? STATUS_CANCELLED : s, NULL);
-	}
 }

@@ -82,6 +82,14 @@ enum {
 	X(AHEAD_WASTED, "terrace_prefetch_bytes_total", "result=wasted",                                     \
 	  "bytes of blocks loaded ahead of their use")                                                       \
 	X(AHEAD_LATE, "terrace_prefetch_bytes_total", "result=late", "bytes of blocks loaded ahead of their use") \
+	X(EXPECTED_BYTES, "terrace_prefetch_expected_bytes_total", "result=loaded",                          \
+	  "bytes of blocks loaded ahead because the graph led to them; the others, because a Lookup found them") \
+	X(EXPECTED_USED, "terrace_prefetch_expected_bytes_total", "result=used",                             \
+	  "bytes of blocks loaded ahead because the graph led to them; the others, because a Lookup found them") \
+	X(EXPECTED_WASTED, "terrace_prefetch_expected_bytes_total", "result=wasted",                         \
+	  "bytes of blocks loaded ahead because the graph led to them; the others, because a Lookup found them") \
+	X(EXPECTED_LATE, "terrace_prefetch_expected_bytes_total", "result=late",                             \
+	  "bytes of blocks loaded ahead because the graph led to them; the others, because a Lookup found them") \
 	X(AHEAD_DOUBTED, "terrace_prefetch_refused_total", "reason=doubted", "loads ahead that were not begun") \
 	X(AHEAD_TOO_LATE, "terrace_prefetch_refused_total", "reason=late", "loads ahead that were not begun") \
 	X(AHEAD_NO_BUDGET, "terrace_prefetch_refused_total", "reason=budget", "loads ahead that were not begun") \

@@ -2,7 +2,9 @@
  *
  *   1. the catalog's layouts become pools, its blocks become blocks on disk: about a microsecond each;
  *   2. if the last run did not end in order, or the catalog was lost, every slot's header is read as well. It may name a block whose
- *      record was not committed any more, or be a tombstone, or another block's than the record says: the header is the truth;
+ *      record was not committed any more, or be a tombstone, or another block's than the record says: the header is the truth.
+ *      The same of a disk that was last used by another run than the one whose end the catalog tells of: another daemon's, or a later one
+ *      than the catalog's, if that was put back;
  *   3. slots that nobody named are free. From now on blocks may be spilled, deleted and flushed.
  *
  * Until 3 those calls wait: a slot that is not known to be free is not written, and a delete must meet every copy. What is found on disk wins
@@ -405,6 +407,8 @@ static void scan_all(struct restore *x)
 	for (uint32_t i = 0; i < t->unit_count && restorer_goes_on(x); i++) {
 		enum status s;
 
+		if (!t->scan && !t->units[i].scan)
+			continue;
 		x->unit = &t->units[i];
 		while ((s = disk_scan(x->unit->disk, on_header, x, NULL)) && restorer_goes_on(x)) {
 			cache_lock(x->cache);
@@ -441,12 +445,36 @@ static uint64_t clock_us(clockid_t which)
 	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
-static bool was_clean(struct catalog *catalog)
+/* The run that ended in order, and left the catalog as it is; 0: none, or of a version that did not say which. */
+static uint64_t run_ended(struct catalog *catalog)
 {
-	uint8_t value[8];
-	size_t n = sizeof(value);
+	uint64_t run;
+	size_t n = sizeof(run);
 
-	return catalog_get(catalog, CATALOG_META, "clean", 5, value, &n) == STATUS_OK;
+	return catalog_get(catalog, CATALOG_META, "clean", 5, &run, &n) == STATUS_OK && n == sizeof(run) ? run : 0;
+}
+
+/* Which disks' headers are to be read. */
+static void trust(struct tier *t)
+{
+	const uint64_t run = run_ended(t->catalog);
+
+	t->scan = t->rebuild || !run;
+	for (uint32_t i = 0; i < t->unit_count; i++)
+		t->units[i].scan = disk_run(t->units[i].disk) != run;
+}
+
+/* After this one, no older word of the catalog's is true of the disks. */
+static void run_begins(const struct restore *x)
+{
+	struct tier *t = x->cache->tier;
+
+	for (uint32_t i = 0; i < t->unit_count && restorer_goes_on(x); i++)
+		if (disk_run_set(t->units[i].disk, x->cache->epoch)) {
+			cache_lock(x->cache);
+			unit_failed(x->cache, &t->units[i]);
+			cache_unlock(x->cache);
+		}
 }
 
 /* A commit that is waited for. Whoever of the restorer and the catalog lets go last frees it. */
@@ -541,16 +569,16 @@ void *restore_main(void *arg)
 	x.now_us = c->now_us;
 	cache_unlock(c);
 	CRASH_POINT("restore_begin");
-	t->scan = t->rebuild || !was_clean(t->catalog);
+	trust(t);
 	CRASH_POINT("restore_dirty");
 	unclean(&x);
+	run_begins(&x);
 	if (t->rebuild)
 		t->lagging |= catalog_empty(t->catalog, CATALOG_BLOCKS) != STATUS_OK;
 	else
 		read_catalog(&x);
 	CRASH_POINT("restore_walked");
-	if (t->scan)
-		scan_all(&x);
+	scan_all(&x);
 	CRASH_POINT("restore_scanned");
 	restored_order(c, &x.notes);
 	restored_notes_free(&x.notes);

@@ -87,12 +87,12 @@ static bool parents_refresh(struct restored_notes *n)
 static void use_remember(const struct cache *c, struct restored *one, uint64_t unix_ms)
 {
 	const struct rack_slot *s = &one->rack->at[one->slot];
-	uint64_t used_us, age_ms;
+	uint64_t ago_us, age_ms;
 
 	if (!s->block || s->block->node.id != one->id ||
-	    !c->tier->policy->last_use(one->rack->class->policy, c->now_us, one->id, &used_us))
+	    !c->tier->policy->last_use(one->rack->class->policy, c->now_us, one->id, &ago_us))
 		return;
-	age_ms = (c->now_us - used_us) / 1000;
+	age_ms = ago_us / 1000;
 	one->stored_ms = age_ms < unix_ms ? unix_ms - age_ms : 0;
 }
 

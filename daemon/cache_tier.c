@@ -38,28 +38,6 @@ static enum ring_engine engine_of(enum cache_io io)
 	return io == CACHE_IO_URING ? RING_URING : io == CACHE_IO_THREADS ? RING_THREADS : RING_AUTO;
 }
 
-static enum status unit_open(struct cache *c, struct unit *u, const struct cache_disk_options *o)
-{
-	const struct cache_options *all = &c->options;
-	const struct disk_options disk = {
-		.folder = o->folder,
-		.budget_bytes = o->bytes,
-		.slab_bytes = all->slab_bytes < o->bytes ? all->slab_bytes : o->bytes,
-		.slow_us = all->disk_slow_ms * 1000ull,
-		.ring = { .engine = engine_of(all->io),
-			  .depth = all->disk_depth,
-			  .queue_max = all->disk_depth * QUEUE_PER_DEPTH,
-			  .thread_begin = thread_begin,
-			  .thread_end = thread_end,
-			  .calls = all->io_calls },
-	};
-	enum status s = disk_open(&disk, &u->disk, why_text, sizeof(why_text));
-
-	if (!s)
-		u->id = disk_id(u->disk);
-	return s;
-}
-
 static const char *options_problem(const struct cache_options *o)
 {
 	if (o->disk_count > CACHE_DISKS_MAX)
@@ -105,11 +83,51 @@ static bool disk_banned(struct catalog *catalog, uint64_t id)
 	return catalog_get(catalog, CATALOG_META, key, sizeof(key), value, &n) == STATUS_OK;
 }
 
+/* Nothing of it is left. */
+static void disk_forget(struct catalog *catalog, uint64_t id)
+{
+	const struct disk_record d = { .disk_id = id, .folder = "-" };
+	uint8_t key[BAN_KEY_BYTES];
+	struct record r;
+
+	ban_key(id, key);
+	catalog_drop(catalog, CATALOG_META, key, sizeof(key));
+	if (!disk_record_encode(&d, &r))
+		catalog_drop(catalog, CATALOG_SLABS, r.key, r.key_bytes);
+}
+
+static enum status unit_open(struct cache *c, struct unit *u, const struct cache_disk_options *o)
+{
+	const struct cache_options *all = &c->options;
+	const struct disk_options disk = {
+		.folder = o->folder,
+		.budget_bytes = o->bytes,
+		.slab_bytes = all->slab_bytes < o->bytes ? all->slab_bytes : o->bytes,
+		.slow_us = all->disk_slow_ms * 1000ull,
+		.ring = { .engine = engine_of(all->io),
+			  .depth = all->disk_depth,
+			  .queue_max = all->disk_depth * QUEUE_PER_DEPTH,
+			  .thread_begin = thread_begin,
+			  .thread_end = thread_end,
+			  .calls = all->io_calls },
+	};
+	enum status s = disk_open(&disk, &u->disk, why_text, sizeof(why_text));
+	struct disk_view v;
+
+	if (s)
+		return s;
+	u->id = disk_id(u->disk);
+	disk_look(u->disk, &v);
+	u->wiped_id = v.wiped_id;
+	if (u->wiped_id)
+		disk_forget(c->tier->catalog, u->wiped_id);
+	return STATUS_OK;
+}
+
 /* Of a banned disk: wiped, and open again under a new id. */
 static enum status unit_wipe(struct cache *c, struct unit *u, const struct cache_disk_options *o)
 {
 	const uint64_t id = u->id;
-	uint8_t key[BAN_KEY_BYTES];
 	enum status s;
 
 	disk_quarantine(u->disk, "blocks may have been deleted while this disk was not in use");
@@ -122,40 +140,31 @@ static enum status unit_wipe(struct cache *c, struct unit *u, const struct cache
 		u->disk = NULL;
 		s = STATUS_IO;
 	}
-	ban_key(id, key);
-	if (!s)
-		catalog_drop(c->tier->catalog, CATALOG_META, key, sizeof(key));
 	return s;
 }
 
-struct absent {
-	const struct tier *tier;
-	uint64_t id[CACHE_DISKS_MAX * 4];
-	uint32_t count;
-};
-
 static bool on_known_disk(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes)
 {
-	struct absent *a = arg;
+	const struct tier *t = arg;
 	struct disk_record d;
 
 	if (disk_record_decode(key, key_bytes, value, value_bytes, &d))
 		return true;
-	for (uint32_t i = 0; i < a->tier->unit_count; i++)
-		if (a->tier->units[i].id == d.disk_id)
+	for (uint32_t i = 0; i < t->unit_count; i++)
+		if (t->units[i].id == d.disk_id || t->units[i].wiped_id == d.disk_id)
 			return true;
-	a->id[a->count++] = d.disk_id;
-	return a->count < sizeof(a->id) / sizeof(a->id[0]);
+	disk_ban(t->catalog, d.disk_id);
+	return true;
 }
 
 /* Disks that earlier runs had and this one has not. */
-static void ban_absent(struct tier *t)
+static enum status ban_absent(struct tier *t)
 {
-	struct absent a = { .tier = t };
+	enum status s = catalog_walk(t->catalog, CATALOG_SLABS, on_known_disk, t, NULL);
 
-	catalog_walk(t->catalog, CATALOG_SLABS, on_known_disk, &a, NULL);
-	for (uint32_t i = 0; i < a.count; i++)
-		disk_ban(t->catalog, a.id[i]);
+	if (s)
+		snprintf(why_text, sizeof(why_text), "%s: cannot tell which disks are absent", status_text(s));
+	return s;
 }
 
 /* The catalog first: its check wants a process without other threads, and a disk brings one. */
@@ -176,9 +185,7 @@ static enum status parts_open(struct cache *c)
 			s = unit_wipe(c, u, &o->disks[i]);
 		c->tier->unit_count += !s;
 	}
-	if (!s)
-		ban_absent(c->tier);
-	return s;
+	return s ? s : ban_absent(c->tier);
 }
 
 enum status tier_create(struct cache *c, const char **why)
@@ -312,7 +319,7 @@ bool tier_stop(struct cache *c)
 	}
 	CRASH_POINT("clean_before");
 	if (clean && ended)
-		catalog_put(t->catalog, CATALOG_META, "clean", 5, "1", 1);
+		catalog_put(t->catalog, CATALOG_META, "clean", 5, &c->epoch, sizeof(c->epoch));
 	CRASH_POINT("clean_mark");
 	/* A restorer that is left may be in the catalog. */
 	if (restorer_ended)
@@ -494,15 +501,22 @@ void tier_buffers_drop(struct cache *c, const uint32_t *buffer)
 		disk_buffer_remove(c->tier->units[i].disk, buffer[i]);
 }
 
-bool cache_settle(struct cache *c, uint64_t until_us)
+static uint64_t clock_us(void)
 {
-	uint64_t dirty, now;
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+bool cache_settle(struct cache *c, uint64_t wait_us)
+{
+	const uint64_t began_us = clock_us();
+	uint64_t dirty, passed_us;
 
 	if (!c->tier)
 		return true;
 	do {
-		struct timespec t;
-
 		cache_lock(c);
 		c->tier->all = true;
 		spill_pump(c);
@@ -517,10 +531,9 @@ bool cache_settle(struct cache *c, uint64_t until_us)
 		cache_unlock(c);
 		if (!dirty)
 			break;
-		clock_gettime(CLOCK_MONOTONIC, &t);
-		now = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+		passed_us = clock_us() - began_us;
 		nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
-	} while (now < until_us);
+	} while (passed_us < wait_us);
 	cache_lock(c);
 	CRASH_POINT("settle");
 	c->tier->all = false;

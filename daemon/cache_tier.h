@@ -1,5 +1,5 @@
 /* The disk tier behind the cache: what its files ask of each other (cache_tier.c, cache_rack.c, cache_move.c,
- * cache_compact.c, cache_spill.c, cache_flush.c, cache_wait.c, cache_restore.c) and the rest of the cache of them.
+ * cache_load.c, cache_compact.c, cache_spill.c, cache_flush.c, cache_wait.c, cache_restore.c) and the rest of the cache of them.
  *
  * A *unit* is a disk. Its slabs are *racks* here: whose block is in which slot. Racks of one slot size on one unit are a *class*,
  * with an eviction policy of its own, for what leaves a disk is not what leaves memory.
@@ -71,13 +71,14 @@ struct disk_class {
 
 struct unit {
 	struct disk *disk;
-	uint64_t id;
+	uint64_t id, wiped_id;         /* wiped_id: of what it was before this open; 0: the same */
 	uint32_t number;
 	struct disk_class *classes;
 	struct rack *rack_hash[RACK_BUCKETS];
 	uint32_t spilling, loading;    /* moves under way */
 	bool failed;                   /* its blocks are being given up */
 	bool banned;                   /* the catalog has been told */
+	bool scan;                     /* look at its headers: the catalog's last word is not of its last run */
 	uint64_t sweep;                /* where that is: cursor_of() */
 	bool swept;
 };
@@ -110,6 +111,7 @@ struct move {
 	struct move *old;              /* of a spill out of a rack: the burial of the slot that the block has there */
 	bool written;                  /* ... and in rack->copied */
 	struct work check;             /* of a load */
+	bool hurried;                  /* a load: cancelled where it waited, to be asked for before others */
 };
 
 /* One thing that a wait waits for: a move, a sync, a commit of the catalog; and a pin it keeps. */
@@ -216,7 +218,6 @@ struct move *grave_of(struct cache *c, const struct index_ident *ident, struct m
  * A block in a rack that is leaving is copied to another, without a new slab: it is there when the copy was written, synced, and
  * spills_land was called. */
 enum status spill_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
-enum status load_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
 /* Puts a tombstone on a slot that is not attached any more, whose header names (p, ident, generation); the slot is free afterwards. */
 void bury_begin(struct cache *c, struct rack *r, uint32_t slot, struct pool *p, const struct index_ident *ident,
 		uint64_t generation);
@@ -224,10 +225,26 @@ void bury_begin(struct cache *c, struct rack *r, uint32_t slot, struct pool *p, 
 void spills_land(struct cache *c, struct move *copied, enum status s);
 /* The rack's slab is gone, or stays: the slots that were left are buried. */
 void burials_release(struct cache *c, struct rack *r);
-/* Loads that waited for memory. */
-void loads_feed(struct cache *c);
 /* Burials that waited for the disk. */
 void burials_feed(struct cache *c);
+
+/* What spills and loads share. create: NULL, no memory. enter: it is the block's one move, with a pin; leave: no more, and the caller unpins the
+ * block when its books are done. join: a link for w, which may be NULL; tell: to all of them. judge: what the disk's answer says of the
+ * disk. place: where its slot is. */
+struct move *tier_move_create(struct cache *c, enum move_kind kind, struct unit *u, enum ring_priority priority);
+void tier_move_enter(struct move *m, struct block *b);
+void tier_move_leave(struct move *m);
+enum status tier_move_join(struct move *m, struct cache_wait *w);
+void tier_move_tell(struct move *m, enum status s);
+void tier_move_judge(struct move *m, enum status s);
+struct disk_place tier_move_place(const struct move *m);
+
+/* ---- cache_load.c ---- */
+
+/* As spill_begin. Joins what is under way, which is then as urgent as this. */
+enum status load_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
+/* Loads that waited for memory. */
+void loads_feed(struct cache *c);
 
 /* ---- cache_compact.c ---- */
 

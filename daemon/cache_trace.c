@@ -3,7 +3,8 @@
  *
  * Whoever tells a request leaves it in a mailbox of the recorder's, which is bounded and never waits; a thread writes it. Requests for
  * which there was no room, in the mailbox or in the file, are counted, and a comment in the file says how many. A report (the end
- * of a turn, a tool call) is a line of no tokens that carries the hint and the last block of its chain: a replay passes over it.
+ * of a turn, a tool call) is a line of no tokens that carries the hint and the last block of its chain, by which a replay knows
+ * the chain and tells its policy the same.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -1,7 +1,8 @@
 /* The VRAM tier as a whole: GPUs are opened before anything else runs, and closed after everything else has stopped.
  *
  * Each GPU has two threads. The *mover* (cache_vram_copy.c) hands lists of copies over. The *keeper*, here, does what comes after them, and
- * all that lasts: it ends lists, which means checksums of what came down, makes extents, and sweeps up after a loss.
+ * all that lasts: it ends lists, which means checksums of what came down, makes extents, asks the device whether it is lost, and sweeps up after
+ * that.
  */
 #include "daemon/cache_vram.h"
 #include "proto/fdsock.h"
@@ -13,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SWEEP_SLOTS = 1024, STOP_SECONDS_MAX = 10 };
+enum { SWEEP_SLOTS = 1024, STOP_SECONDS_MAX = 10, ASK_EVERY_US = 50 * 1000 };
 
 /* ---- birth ---- */
 
@@ -77,6 +78,17 @@ static void gpu_open(struct gpu *g, const struct cache_options *o)
 		gpu_refuse(g, why);
 }
 
+/* Its waits end by the clock that only goes on. */
+static void cond_init(pthread_cond_t *cond)
+{
+	pthread_condattr_t attr;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(cond, &attr);
+	pthread_condattr_destroy(&attr);
+}
+
 static struct gpu *gpu_create(struct cache *c, uint32_t number)
 {
 	struct gpu *g = calloc(1, sizeof(*g));
@@ -90,15 +102,20 @@ static struct gpu *gpu_create(struct cache *c, uint32_t number)
 	g->waiting_end = &g->waiting;
 	g->ended_end = &g->ended;
 	pthread_cond_init(&g->mover_work, NULL);
-	pthread_cond_init(&g->keeper_work, NULL);
+	cond_init(&g->keeper_work);
 	gpu_open(g, &c->options);
 	return g;
+}
+
+static void reach_look(const struct vram *v, struct gpu *g, const struct gpu *other)
+{
+	if (g != other && g->device && other->device && v->ops->reaches(g->device, other->device))
+		g->reaches |= 1u << other->number;
 }
 
 enum status vram_create(struct cache *c, const char **why)
 {
 	const struct cache_options *o = &c->options;
-	pthread_condattr_t attr;
 	struct vram *v;
 
 	*why = "gpu_count must be at most 16";
@@ -113,15 +130,14 @@ enum status vram_create(struct cache *c, const char **why)
 		return STATUS_EXHAUSTED;
 	v->ops = o->device_ops;
 	v->waiting_host_end = &v->waiting_host;
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&v->room, &attr);
-	pthread_condattr_destroy(&attr);
+	cond_init(&v->room);
 	for (; v->count < o->gpu_count; v->count++) {
 		v->gpu[v->count] = gpu_create(c, v->count);
 		if (!v->gpu[v->count])
 			return STATUS_EXHAUSTED;
 	}
+	for (uint32_t i = 0; i < v->count * v->count; i++)
+		reach_look(v, v->gpu[i / v->count], v->gpu[i % v->count]);
 	return STATUS_OK;
 }
 
@@ -216,6 +232,53 @@ static bool ended_take(struct cache *c, struct gpu *g)
 	return true;
 }
 
+bool gpu_asks(struct cache *c, struct gpu *g)
+{
+	bool lost;
+
+	if (g->lost || c->vram->stopping)
+		return g->lost;
+	g->asking = true;
+	cache_unlock(c);
+	lost = c->vram->ops->lost(g->device);
+	cache_lock(c);
+	g->asking = false;
+	pthread_cond_broadcast(&c->vram->room); /* who closes the device waits for the answer */
+	return lost;
+}
+
+static uint64_t clock_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+/* False: it was asked a moment ago. */
+static bool loss_look(struct cache *c, struct gpu *g)
+{
+	const uint64_t now = clock_us();
+
+	if (g->lost || now - g->asked_us < ASK_EVERY_US)
+		return false;
+	g->asked_us = now;
+	if (gpu_asks(c, g))
+		gpu_lost(g, NULL);
+	return true;
+}
+
+static void keeper_wait(struct cache *c, struct gpu *g)
+{
+	const uint64_t until = clock_us() + ASK_EVERY_US;
+	const struct timespec t = { .tv_sec = (time_t)(until / 1000000), .tv_nsec = (long)(until % 1000000 * 1000) };
+
+	if (g->lost)
+		pthread_cond_wait(&g->keeper_work, &c->lock);
+	else
+		pthread_cond_timedwait(&g->keeper_work, &c->lock, &t);
+}
+
 static void *gpu_keeper(void *arg)
 {
 	struct gpu *g = arg;
@@ -224,9 +287,9 @@ static void *gpu_keeper(void *arg)
 	cache_thread_enter();
 	cache_lock(c);
 	while (!c->vram->stopping || flying(g)) {
-		if (ended_take(c, g) || (!c->vram->stopping && keep_once(c, g)))
+		if (ended_take(c, g) || (!c->vram->stopping && (loss_look(c, g) || keep_once(c, g))))
 			continue;
-		pthread_cond_wait(&g->keeper_work, &c->lock);
+		keeper_wait(c, g);
 	}
 	cache_unlock(c);
 	cache_thread_leave();
@@ -265,6 +328,8 @@ static void keeper_end(struct cache *c, struct gpu *g)
 		continue;
 	const bool hangs = flying(g);
 
+	while (hangs && g->asking)
+		pthread_cond_wait(&c->vram->room, &c->lock);
 	cache_unlock(c);
 	if (hangs) {
 		c->vram->ops->close(g->device);
@@ -349,6 +414,7 @@ void vram_destroy(struct cache *c)
 	shelves_unregister(c);
 	for (uint32_t i = 0; i < v->count; i++)
 		gpu_destroy(c, v->gpu[i]);
+	vram_spares_free(v);
 	pthread_cond_destroy(&v->room);
 	free(v);
 	c->vram = NULL;
@@ -363,10 +429,6 @@ void vram_tick(struct cache *c)
 
 		if (g->lost)
 			continue;
-		if (c->vram->ops->lost(g->device)) {
-			gpu_lost(g, NULL);
-			continue;
-		}
 		vram_drain_step(c, g);
 		if (g->waiting)
 			vram_feed(c, g);

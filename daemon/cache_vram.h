@@ -29,7 +29,8 @@
 
 enum {
 	VRAM_SHELF_BUCKETS = 256,
-	VRAM_MOVE_BUCKETS = 1024,
+	VRAM_MOVE_BUCKETS = 4096,
+	VRAM_SPARES_MAX = 8192,
 	VRAM_EXTENT_BITS = 24,         /* extents of GPU g have ids from (g + 1) << 24 on */
 	VRAM_DRAINS_MAX = 4,           /* a GPU */
 };
@@ -95,6 +96,7 @@ enum move_step { STEP_NEW, STEP_HOST, STEP_ROOM, STEP_QUEUED };
 
 struct vram_move {
 	enum device_way way;
+	enum ring_priority priority;   /* up: of a load for it */
 	enum move_step step;           /* waits for the block's copy in host memory; for a slot; for its turn, or is copied */
 	struct gpu *gpu;               /* up, across: to; down: from */
 	struct block *block;           /* pinned; NULL: a mark */
@@ -113,6 +115,7 @@ struct flight {
 	struct device_copy copy;       /* first */
 	struct gpu *gpu;
 	struct flight *next;           /* of the ended */
+	struct flight *begun_next;     /* of the mover's that are to be described */
 	struct vram_move *moves, *mark;
 	const struct vram_move **each; /* down: [copy.count], the moves again; NULL: no memory for it */
 	enum status status;
@@ -122,6 +125,7 @@ struct flight {
 
 struct vram_queue {
 	struct vram_move *first, **end;
+	uint32_t marks;                /* in it */
 	uint32_t flights;              /* lists under way */
 };
 
@@ -132,6 +136,7 @@ struct gpu {
 	struct device_info info;
 	struct host_tier *arena;
 	uint64_t budget;
+	uint32_t reaches;              /* other GPUs, whose copies come here without passing host memory, a bit each */
 	struct vram_pool *pools[POOLS_MAX];
 	struct vram_shelf *shelf_hash[VRAM_SHELF_BUCKETS];
 	uint64_t held_bytes;           /* of slots that are reserved or pinned */
@@ -139,12 +144,15 @@ struct gpu {
 	struct vram_queue queue[3];    /* by enum device_way */
 	uint64_t ups;                  /* that have entered theirs */
 	struct vram_move *waiting, **waiting_end; /* for a slot here */
+	struct vram_move *marks;       /* in the queue of ups or under way, by hash_next */
 	struct vram_slot *through, *through_last; /* copies that are to go down, oldest first */
 	uint32_t downs;                /* moves down that have begun */
 	uint32_t fetching;             /* ups in STEP_HOST */
 	struct flight *ended, **ended_end;
 	bool freed;                    /* a slot, since those that wait were looked at */
 	bool lost, swept;
+	bool asking;                   /* the keeper, the device, without the lock */
+	uint64_t asked_us;             /* when last, by the machine's clock */
 	uint32_t sweep_pool, sweep_extent, sweep_slot;
 	char why[160];                 /* why it was lost */
 	struct drain drains[VRAM_DRAINS_MAX];
@@ -154,6 +162,7 @@ struct gpu {
 	struct device_extent scratch_to;
 	pthread_t mover, keeper;
 	bool mover_started, keeper_started;
+	bool mover_due;                /* it has work, and is told so when the call has gathered all of its */
 	pthread_cond_t mover_work, keeper_work; /* with the cache's lock */
 };
 
@@ -165,6 +174,9 @@ struct vram {
 	struct vram_move *waiting_host, **waiting_host_end; /* downs that wait for a slot of host memory */
 	uint64_t moving_bytes;         /* slots that moves pin */
 	uint32_t move_count;
+	struct vram_move *spare;       /* ended moves, for new ones */
+	uint32_t spare_count;
+	bool gathering;                /* a call that has much for the movers is under way */
 	bool stopping;
 	struct board *dead_boards;
 	pthread_cond_t room;           /* a slot came free somewhere, or will not */
@@ -183,6 +195,8 @@ bool vram_wants(struct cache *c);
 void vram_chores(struct cache *c);
 /* The GPU gives nothing any more. */
 void gpu_lost(struct gpu *g, const char *why);
+/* By its keeper: leaves the lock, as the driver may take its time. True: the device says that it is lost. False from vram_stop on. */
+bool gpu_asks(struct cache *c, struct gpu *g);
 static inline struct gpu *vram_gpu(const struct cache *c, uint32_t number)
 {
 	return c->vram && number < c->vram->count ? c->vram->gpu[number] : NULL;
@@ -269,9 +283,11 @@ void vram_drain_reap(struct cache *c, struct gpu *g);
 
 /* ---- cache_vram_move.c: moves, from their beginning to their end ---- */
 
-/* Joins the move if there is one. w may be NULL. wait_end: until it is copied; else until it has its place in the order of the ups.
- * OK: there, or on its way. EXHAUSTED, UNAVAILABLE. now: without waiting for anything: BUSY if it would have to. */
-enum status vram_up(struct cache *c, struct gpu *g, struct block *b, struct cache_wait *w, bool wait_end, bool now);
+/* Joins the move if there is one. priority: of a read from a disk, if it comes from there. w may be NULL. wait_end: until it is
+ * copied; else until it has its place in the order of the ups. OK: there, or on its way. EXHAUSTED, UNAVAILABLE. now: without
+ * waiting for anything: BUSY if it would have to. */
+enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_priority priority, struct cache_wait *w, bool wait_end,
+		    bool now);
 /* Of a block that is on a GPU and not in host memory. */
 enum status vram_down(struct cache *c, struct block *b, struct cache_wait *w);
 /* It is being brought down. */
@@ -284,18 +300,13 @@ void vram_host_came(struct cache *c, struct block *b, enum status s);
 /* Moves that wait for memory, on a GPU, of the host. */
 void vram_feed(struct cache *c, struct gpu *g);
 void vram_feed_host(struct cache *c);
-/* Those of a lost GPU end. */
+/* Those of a lost GPU end, and those that would come from it. */
 void vram_moves_fail(struct cache *c, struct gpu *g);
+void vram_spares_free(struct vram *v);
 /* With the lock, which it leaves: a list has ended. */
 void vram_flight_end(struct cache *c, struct flight *f);
 /* Without the lock: headers and checksums of what has come down, by the threads for that; ended(f) when they are done. False: not begun. */
 bool vram_flight_seal(struct flight *f, void (*ended)(void *flight));
-/* Behind the ups that have begun: how far they are is told at the board's word for that GPU. False: no memory. */
-bool vram_mark(struct cache *c, struct gpu *g, struct board *board, uint32_t layers, uint32_t *base);
-/* The same of a call that waits for places, behind the last of them: when nothing is outstanding any more. Without memory it is left. */
-void vram_mark_ahead(struct gpu *g, struct board *board, uint32_t layers, struct cache_wait *w);
-void vram_mark_place(struct cache_wait *w);
-void vram_mark_drop(struct cache_wait *w); /* the wait ends without */
 /* Without the lock, on a worker: brings a pinned block to host memory; false if that cannot be done within some seconds. */
 bool vram_bring(struct cache *c, struct block *b);
 
@@ -303,6 +314,13 @@ bool vram_bring(struct cache *c, struct block *b);
 
 void *gpu_mover(void *gpu);
 void vram_enqueue(struct gpu *g, struct vram_move *m);
+/* Between the two, in one hold of the lock, movers are not woken, only to wait for it: then all of them that have work. */
+static inline void vram_gather(struct cache *c)
+{
+	if (c->vram)
+		c->vram->gathering = true;
+}
+void vram_gathered(struct cache *c);
 
 /* ---- cache_vram_lease.c ---- */
 
@@ -325,6 +343,17 @@ bool vram_leasable(const struct block *b, const struct gpu *g);
 void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order);
 /* To memory, from wherever it is; as load_begin. */
 enum status block_fetch(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
+
+/* Copies up came to nothing, though the GPU is not lost: no mark that stands behind them may be believed. Before the device goes on. */
+void vram_marks_fail(struct gpu *g);
+/* Behind the ups that have begun: how far they are is told at the board's word for that GPU. False: no memory. */
+bool vram_mark(struct cache *c, struct gpu *g, struct board *board, uint32_t layers, uint32_t *base);
+/* The same of a call that waits for places, behind the last of them: when nothing is outstanding any more. Without memory it is left. */
+void vram_mark_ahead(struct gpu *g, struct board *board, uint32_t layers, struct cache_wait *w);
+void vram_mark_place(struct cache_wait *w);
+void vram_mark_drop(struct cache_wait *w); /* the wait ends without */
+/* Its list has ended so, or will never begin. Frees it. */
+void vram_mark_end(struct vram_move *mark, enum status s);
 
 /* ---- boards: cache_vram.c ---- */
 

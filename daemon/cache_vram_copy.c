@@ -10,9 +10,9 @@
 #include "daemon/cache_vram.h"
 
 enum {
-	LIST_MAX = 2048,               /* blocks */
-	DOWN_BYTES_MAX = 8 << 20,      /* of a list down: it is summed while the next is copied, */
-	DOWN_BYTES_MIN = 2 << 20,      /* and the last ones are short, as nothing is copied beside the last's sums */
+	LIST_MAX = 8192,               /* blocks */
+	BYTES_MAX = 8 << 20,           /* of a list whose layers nobody waits for: what comes after it is done while the next is copied, */
+	DOWN_BYTES_MIN = 2 << 20,      /* and the last ones down are short, as nothing is copied beside the last's sums */
 	FLIGHTS_MAX = 4,               /* lists under way, each way: the next is being prepared while the first runs */
 	RETRY_NS = 1000 * 1000,
 	RETRIES_MAX = 10 * 1000,       /* a driver without memory for so long is as good as lost */
@@ -26,7 +26,24 @@ void vram_enqueue(struct gpu *g, struct vram_move *m)
 	m->next = NULL;
 	*q->end = m;
 	q->end = &m->next;
-	pthread_cond_signal(&g->mover_work);
+	q->marks += !m->block;
+	if (g->cache->vram->gathering)
+		g->mover_due = true;
+	else
+		pthread_cond_signal(&g->mover_work);
+}
+
+void vram_gathered(struct cache *c)
+{
+	struct vram *v = c->vram;
+
+	for (uint32_t i = 0; v && i < v->count; i++) {
+		if (v->gpu[i]->mover_due)
+			pthread_cond_signal(&v->gpu[i]->mover_work);
+		v->gpu[i]->mover_due = false;
+	}
+	if (v)
+		v->gathering = false;
 }
 
 static bool same_shape(const struct vram_move *a, const struct vram_move *b)
@@ -36,18 +53,34 @@ static bool same_shape(const struct vram_move *a, const struct vram_move *b)
 	return p == q || (p->layout.layers == q->layout.layers && p->geometry.layer_bytes == q->geometry.layer_bytes);
 }
 
-static uint32_t list_max(const struct vram_move *first)
+static uint32_t within(uint64_t n, uint64_t least, uint64_t most)
 {
-	const uint64_t bytes = first->block->pool->geometry.block_bytes, most = DOWN_BYTES_MAX / bytes, least = DOWN_BYTES_MIN / bytes;
+	return (uint32_t)(n < least ? least : n > most ? most : n);
+}
+
+/* Whether a mark stands behind blocks of the first one's shape. */
+static bool is_watched(const struct vram_queue *q, const struct vram_move *first)
+{
+	const struct vram_move *m = first;
+
+	for (uint32_t i = 0; q->marks && m && m->block && i < LIST_MAX && same_shape(m, first); i++)
+		m = m->next;
+	return q->marks && m && !m->block;
+}
+
+/* Blocks of the list that begins with this one, at most. */
+static uint32_t list_max(const struct vram_queue *q, const struct vram_move *first)
+{
+	const uint64_t bytes = first->block->pool->geometry.block_bytes, most = within(BYTES_MAX / bytes, 1, LIST_MAX);
 	uint64_t queued = 0;
 
-	if (first->way != DEVICE_DOWN)
+	if (first->way == DEVICE_UP)
+		return is_watched(q, first) ? LIST_MAX : (uint32_t)most;
+	if (first->way == DEVICE_ACROSS)
 		return LIST_MAX;
-	for (const struct vram_move *m = first; m && queued < 2 * most && queued < 2 * LIST_MAX; m = m->next)
+	for (const struct vram_move *m = first; m && queued < 2 * most; m = m->next)
 		queued++;
-	queued /= 2;
-	queued = queued > most ? most : queued < least ? least : queued;
-	return queued > LIST_MAX ? LIST_MAX : queued ? (uint32_t)queued : 1;
+	return within(queued / 2, within(DOWN_BYTES_MIN / bytes, 1, most), most);
 }
 
 static uint64_t host_address(const struct shelf *s, uint32_t index, const struct gpu *g)
@@ -76,6 +109,8 @@ static void flight_ended(void *flight)
 	struct gpu *g = f->gpu;
 
 	cache_lock(g->cache);
+	if (f->status && f->copy.way == DEVICE_UP)
+		vram_marks_fail(g);
 	f->next = NULL;
 	*g->ended_end = f;
 	g->ended_end = &f->next;
@@ -128,11 +163,12 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 	struct vram_queue *q = &g->queue[way];
 	struct vram_move *first = q->first, *m = first, *last = NULL;
 	struct flight *f;
-	uint32_t count = 0;
+	uint32_t count = 0, most;
 
 	if (!first || q->flights >= FLIGHTS_MAX)
 		return NULL;
-	for (; m && m->block && count < list_max(first) && same_shape(m, first); m = m->next, count++)
+	most = first->block ? list_max(q, first) : 0;
+	for (; m && m->block && count < most && same_shape(m, first); m = m->next, count++)
 		last = m;
 	f = flight_of(g, way, first, count);
 	if (!f)
@@ -145,6 +181,7 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 	}
 	if (m && !m->block && (!count || m->layers == f->copy.parts)) {
 		flight_mark(f, m);
+		q->marks--;
 		m = m->next;
 	}
 	if (count) {
@@ -193,43 +230,66 @@ static void flight_describe(const struct flight *f)
 	}
 }
 
-/* Begins a list, without the lock; then, with it, its end may be told. */
-static void flight_send(struct cache *c, struct gpu *g, struct flight *f)
-{
-	const bool up = f->copy.way == DEVICE_UP;
+/* What is begun and not yet described, oldest first; which way is to be looked at first. */
+struct begun {
+	struct flight *first, **end;
+	uint32_t way;
+};
 
-	cache_unlock(c);
-	flight_begin(g, f);
-	if (up)
-		flight_describe(f); /* it stays until it is described */
-	cache_lock(c);
-	if (up) {
-		f->described = true;
-		pthread_cond_signal(&g->keeper_work);
+/* Begins one list of those that may be. False: there is none. */
+static bool send_next(struct cache *c, struct gpu *g, struct begun *b)
+{
+	for (uint32_t i = 0; i < 3 && !g->lost; i++) {
+		const enum device_way way = (enum device_way)((b->way + i) % 3);
+		struct flight *f = flight_take(g, way);
+
+		if (!f)
+			continue;
+		b->way = way + 1;
+		if (way == DEVICE_UP) {
+			f->begun_next = NULL;
+			*b->end = f;
+			b->end = &f->begun_next;
+		}
+		cache_unlock(c);
+		flight_begin(g, f); /* one that is up stays until it is described */
+		cache_lock(c);
+		return true;
 	}
+	return false;
+}
+
+/* Then its end may be told. False: there is none. */
+static bool describe_next(struct cache *c, struct gpu *g, struct begun *b)
+{
+	struct flight *f = b->first;
+
+	if (!f)
+		return false;
+	b->first = f->begun_next;
+	if (!b->first)
+		b->end = &b->first;
+	cache_unlock(c);
+	flight_describe(f);
+	cache_lock(c);
+	f->described = true;
+	pthread_cond_signal(&g->keeper_work);
+	return true;
 }
 
 void *gpu_mover(void *arg)
 {
 	struct gpu *g = arg;
 	struct cache *c = g->cache;
+	struct begun begun = { .end = &begun.first };
 
 	cache_thread_enter();
 	cache_lock(c);
-	while (!c->vram->stopping) {
-		bool idle = true;
-
-		for (int way = 0; way < 3 && !c->vram->stopping; way++) {
-			struct flight *f = g->lost ? NULL : flight_take(g, (enum device_way)way);
-
-			if (!f)
-				continue;
-			idle = false;
-			flight_send(c, g, f);
-		}
-		if (idle)
+	while (!c->vram->stopping)
+		if (!send_next(c, g, &begun) && !describe_next(c, g, &begun))
 			pthread_cond_wait(&g->mover_work, &c->lock);
-	}
+	while (describe_next(c, g, &begun))
+		continue;
 	cache_unlock(c);
 	cache_thread_leave();
 	return NULL;

@@ -1,4 +1,6 @@
-/* Where a lease finds its blocks, with GPUs. */
+/* Where a lease finds its blocks, with GPUs; the marks that tell how far copies are that it need not wait for. */
+#include <stdlib.h>
+
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
@@ -54,4 +56,88 @@ enum status block_fetch(struct cache *c, struct block *b, enum ring_priority pri
 	if (b->vram && (vram_ready(b) || vram_falling(c, b)) && vram_down(c, b, w) == STATUS_OK)
 		return STATUS_OK;
 	return b->rack ? load_begin(c, b, priority, w) : STATUS_UNAVAILABLE;
+}
+
+/* ---- marks ---- */
+
+static struct vram_move *mark_create(struct gpu *g, struct board *board, uint32_t layers)
+{
+	struct vram_move *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		return NULL;
+	m->way = DEVICE_UP;
+	m->step = STEP_QUEUED;
+	m->gpu = g;
+	m->board = board;
+	m->layers = layers;
+	board->marks++;
+	return m;
+}
+
+static uint32_t mark_enqueue(struct vram_move *m)
+{
+	m->base = m->board->next[m->gpu->number];
+	m->board->next[m->gpu->number] += m->layers;
+	m->hash_next = m->gpu->marks;
+	m->gpu->marks = m;
+	vram_enqueue(m->gpu, m);
+	return m->base;
+}
+
+bool vram_mark(struct cache *c, struct gpu *g, struct board *board, uint32_t layers, uint32_t *base)
+{
+	struct vram_move *m = mark_create(g, board, layers);
+
+	(void)c;
+	if (m)
+		*base = mark_enqueue(m);
+	return m;
+}
+
+void vram_mark_ahead(struct gpu *g, struct board *board, uint32_t layers, struct cache_wait *w)
+{
+	w->marked = 0;
+	if (!w->mark)
+		w->mark = mark_create(g, board, layers);
+}
+
+void vram_mark_drop(struct cache_wait *w)
+{
+	if (w->mark)
+		w->mark->board->marks--;
+	free(w->mark);
+	w->mark = NULL;
+}
+
+void vram_mark_place(struct cache_wait *w)
+{
+	struct vram_move *m = w->mark;
+
+	if (m->gpu->lost || m->gpu->cache->vram->stopping || !m->gpu->ups) {
+		vram_mark_drop(w);
+		return;
+	}
+	w->mark = NULL;
+	w->marked = m->gpu->ups;
+	w->mark_base = mark_enqueue(m);
+}
+
+void vram_mark_end(struct vram_move *m, enum status s)
+{
+	struct vram_move **at = &m->gpu->marks;
+
+	while (*at != m)
+		at = &(*at)->hash_next;
+	*at = m->hash_next;
+	if (s || m->gpu->lost)
+		board_fail(m->board, m->gpu);
+	m->board->marks--;
+	free(m);
+}
+
+void vram_marks_fail(struct gpu *g)
+{
+	for (struct vram_move *m = g->marks; m; m = m->hash_next)
+		board_fail(m->board, g);
 }

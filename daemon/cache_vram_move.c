@@ -49,16 +49,46 @@ bool vram_falling(struct cache *c, const struct block *b)
 	return c->vram && down_of(c, b);
 }
 
+/* Moves are made by one thread and ended by another, thousands at a time: they are kept rather than freed. NULL: no memory. */
+static struct vram_move *move_alloc(struct vram *v)
+{
+	struct vram_move *m = v->spare;
+
+	if (!m)
+		return malloc(sizeof(*m));
+	v->spare = m->next;
+	v->spare_count--;
+	return m;
+}
+
+static void move_free(struct vram *v, struct vram_move *m)
+{
+	if (v->spare_count == VRAM_SPARES_MAX) {
+		free(m);
+		return;
+	}
+	m->next = v->spare;
+	v->spare = m;
+	v->spare_count++;
+}
+
+void vram_spares_free(struct vram *v)
+{
+	struct vram_move *m;
+
+	while ((m = v->spare)) {
+		v->spare = m->next;
+		free(m);
+	}
+}
+
 static struct vram_move *move_create(struct cache *c, struct gpu *g, struct block *b, enum device_way way)
 {
-	struct vram_move *m = calloc(1, sizeof(*m)), **bucket = bucket_of(c, b);
+	struct vram_move *m = move_alloc(c->vram), **bucket = bucket_of(c, b);
 
 	if (!m)
 		return NULL;
-	m->way = way;
-	m->gpu = g;
-	m->block = b;
-	m->hash_next = *bucket;
+	*m = (struct vram_move){ .way = way, .gpu = g, .block = b, .hash_next = *bucket };
 	*bucket = m;
 	block_pin(b);
 	c->vram->moving_bytes += b->pool->geometry.slot_bytes;
@@ -118,7 +148,7 @@ static void move_leave(struct cache *c, struct vram_move *m, enum status s)
 	move_tell(c, &m->placed, s);
 	move_tell(c, &m->done, s);
 	block_unpin(b);
-	free(m);
+	move_free(c->vram, m);
 	pthread_cond_broadcast(&c->vram->room);
 }
 
@@ -144,10 +174,28 @@ static uint64_t host_address(const struct block *b, const struct gpu *g)
 	return s && s->device ? s->device[g->number] : 0;
 }
 
+/* A copy that the GPU can have from another without host memory between them. */
+static struct vram_slot *near(const struct block *b, const struct gpu *g)
+{
+	struct vram_slot *s = b->vram;
+
+	while (s && (s->state != VRAM_READY || s->shelf->pool->gpu->lost || !(g->reaches & 1u << s->shelf->pool->gpu->number)))
+		s = s->next;
+	return s;
+}
+
 /* Where the bytes come from, if not from host memory. */
 static struct vram_slot *source_across(const struct vram_move *m)
 {
-	return m->way == DEVICE_ACROSS ? vram_ready(m->block) : NULL;
+	struct vram_slot *s = m->way == DEVICE_ACROSS ? near(m->block, m->gpu) : NULL;
+
+	return s || m->way != DEVICE_ACROSS || m->block->shelf ? s : vram_ready(m->block);
+}
+
+/* Another GPU's copy comes faster than memory's, but not layer by layer: it is for who waits for the end. */
+static enum device_way way_of(const struct gpu *g, const struct block *b, bool wait_end)
+{
+	return b->vram && (b->shelf ? wait_end && near(b, g) : vram_ready(b) != NULL) ? DEVICE_ACROSS : DEVICE_UP;
 }
 
 /* What the header said travels with the bytes; that of a copy in memory is read by the mover, beside them. */
@@ -196,7 +244,7 @@ static bool memory_comes_free(const struct gpu *g)
 static enum status fetch_begin(struct cache *c, struct vram_move *m)
 {
 	struct block *b = m->block;
-	enum status s = vram_ready(b) ? vram_down(c, b, NULL) : load_begin(c, b, RING_URGENT, NULL);
+	enum status s = vram_ready(b) ? vram_down(c, b, NULL) : load_begin(c, b, m->priority, NULL);
 
 	if (s == STATUS_EXHAUSTED && memory_comes_free(m->gpu)) {
 		wait_in(&m->gpu->waiting_end, m, STEP_ROOM);
@@ -221,10 +269,10 @@ static enum status up_go_on(struct cache *c, struct vram_move *m)
 	if (!block_live(b))
 		return STATUS_CANCELLED;
 	m->from = source_across(m);
-	if (needs_memory(m)) {
+	if (!m->from)
 		m->way = DEVICE_UP;
+	if (needs_memory(m))
 		return fetch_begin(c, m);
-	}
 	if (!m->from && !host_address(b, m->gpu))
 		return STATUS_EXHAUSTED; /* memory that this GPU cannot see */
 	s = slot_take(c, m);
@@ -274,7 +322,18 @@ static bool again_by_host(struct cache *c, struct vram_move *m, enum status s)
 	return up_go_on(c, m) == STATUS_OK;
 }
 
-enum status vram_up(struct cache *c, struct gpu *g, struct block *b, struct cache_wait *w, bool wait_end, bool now)
+/* Somebody who cannot wait as long has joined it. */
+static void up_hurry(struct cache *c, struct vram_move *m, enum ring_priority priority)
+{
+	if (priority >= m->priority)
+		return;
+	m->priority = priority;
+	if (m->step == STEP_HOST && m->block->moving)
+		load_begin(c, m->block, priority, NULL);
+}
+
+enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_priority priority, struct cache_wait *w, bool wait_end,
+		    bool now)
 {
 	struct vram_slot *there = vram_slot_on(b, g);
 	struct vram_move *m;
@@ -283,15 +342,18 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, struct cach
 	if (there && there->state == VRAM_READY)
 		return STATUS_OK;
 	m = up_of(c, b, g);
+	if (m)
+		up_hurry(c, m, priority);
 	if (m && now)
 		return m->step >= STEP_QUEUED && m->way == DEVICE_UP ? STATUS_OK : STATUS_BUSY;
 	if (m)
 		return m->step >= STEP_QUEUED && m->way == DEVICE_UP && !wait_end ? STATUS_OK : move_join(c, m, w, wait_end);
 	if (now && !b->shelf)
 		return STATUS_BUSY;
-	m = move_create(c, g, b, b->shelf || !vram_ready(b) ? DEVICE_UP : DEVICE_ACROSS);
+	m = move_create(c, g, b, way_of(g, b, wait_end));
 	if (!m)
 		return STATUS_EXHAUSTED;
+	m->priority = priority;
 	s = up_go_on(c, m);
 	if (!s && (m->step < STEP_QUEUED || m->way == DEVICE_ACROSS || wait_end)) {
 		if (now) { /* nothing of it was begun but to make room */
@@ -344,27 +406,33 @@ void vram_host_came(struct cache *c, struct block *b, enum status s)
 	}
 }
 
+/* What is full for one of those that wait is so for those behind it: memory; the GPU, for blocks of that layout, unless more of it has begun
+ * to go down. */
 void vram_feed(struct cache *c, struct gpu *g)
 {
 	struct vram_move *m = g->waiting, *next;
-	bool full = false; /* memory, for the first of them: so it is for the others */
+	const struct pool *gpu_full = NULL;
+	bool memory_full = false;
 
 	g->freed = false;
 	g->waiting = NULL;
 	g->waiting_end = &g->waiting;
 	for (; m; m = next) {
+		const uint32_t downs = g->downs;
 		enum status s;
 
 		next = m->next;
-		if (full && needs_memory(m) && !g->lost) {
+		if (!g->lost && (needs_memory(m) ? memory_full : gpu_full == m->block->pool)) {
 			wait_in(&g->waiting_end, m, STEP_ROOM);
 			continue;
 		}
 		s = up_go_on(c, m);
 		if (s)
 			up_end(c, m, s);
-		else
-			full |= g->waiting_end == &m->next && needs_memory(m);
+		else if (g->waiting_end == &m->next && needs_memory(m))
+			memory_full = true;
+		else if (g->waiting_end == &m->next && g->downs == downs)
+			gpu_full = m->block->pool;
 	}
 }
 
@@ -538,10 +606,7 @@ static void seal_here(struct cache *c, struct flight *f)
 static void move_end(struct cache *c, struct vram_move *m, enum status s)
 {
 	if (!m->block) {
-		if (s || m->gpu->lost)
-			board_fail(m->board, m->gpu);
-		m->board->marks--;
-		free(m);
+		vram_mark_end(m, s);
 	} else if (m->way == DEVICE_DOWN) {
 		down_end(c, m, s);
 	} else if (!again_by_host(c, m, s)) {
@@ -560,7 +625,7 @@ void vram_flight_end(struct cache *c, struct flight *f)
 		seal_here(c, f);
 		cache_lock(c);
 	}
-	if (f->status == STATUS_UNAVAILABLE && c->vram->ops->lost(g->device))
+	if (f->status == STATUS_UNAVAILABLE && gpu_asks(c, g))
 		gpu_lost(g, "a list of copies was lost with it");
 	g->queue[f->copy.way].flights--;
 	pthread_cond_signal(&g->mover_work);
@@ -584,13 +649,18 @@ void vram_flight_end(struct cache *c, struct flight *f)
 	spill_pump(c);
 }
 
-/* Takes the list's moves that are the GPU's, and ends them. */
+static bool is_of(const struct vram_move *m, const struct gpu *g)
+{
+	return m->gpu == g || (m->from && m->from->shelf->pool->gpu == g);
+}
+
+/* Takes the list's moves that are the GPU's, or come from it, and ends them. */
 static void fail_list(struct cache *c, struct vram_move **first, struct vram_move ***end, const struct gpu *g)
 {
 	struct vram_move *doomed = NULL, **doomed_end = &doomed, **at = first, *m;
 
 	while ((m = *at)) {
-		if (m->gpu != g) {
+		if (!is_of(m, g)) {
 			at = &m->next;
 			continue;
 		}
@@ -614,6 +684,9 @@ void vram_moves_fail(struct cache *c, struct gpu *g)
 	fail_list(c, &v->waiting_host, &v->waiting_host_end, g);
 	for (int way = 0; way < 3; way++)
 		fail_list(c, &g->queue[way].first, &g->queue[way].end, g);
+	g->queue[DEVICE_UP].marks = 0;
+	for (uint32_t i = 0; i < v->count; i++)
+		fail_list(c, &v->gpu[i]->queue[DEVICE_ACROSS].first, &v->gpu[i]->queue[DEVICE_ACROSS].end, g);
 	for (uint32_t i = 0; i < VRAM_MOVE_BUCKETS; i++)
 		for (struct vram_move *m = v->moves[i], *next; m; m = next) {
 			next = m->hash_next;
@@ -622,67 +695,6 @@ void vram_moves_fail(struct cache *c, struct gpu *g)
 			g->fetching--;
 			up_end(c, m, STATUS_UNAVAILABLE);
 		}
-}
-
-static struct vram_move *mark_create(struct gpu *g, struct board *board, uint32_t layers)
-{
-	struct vram_move *m = calloc(1, sizeof(*m));
-
-	if (!m)
-		return NULL;
-	m->way = DEVICE_UP;
-	m->step = STEP_QUEUED;
-	m->gpu = g;
-	m->board = board;
-	m->layers = layers;
-	board->marks++;
-	return m;
-}
-
-static uint32_t mark_enqueue(struct vram_move *m)
-{
-	m->base = m->board->next[m->gpu->number];
-	m->board->next[m->gpu->number] += m->layers;
-	vram_enqueue(m->gpu, m);
-	return m->base;
-}
-
-bool vram_mark(struct cache *c, struct gpu *g, struct board *board, uint32_t layers, uint32_t *base)
-{
-	struct vram_move *m = mark_create(g, board, layers);
-
-	(void)c;
-	if (m)
-		*base = mark_enqueue(m);
-	return m;
-}
-
-void vram_mark_ahead(struct gpu *g, struct board *board, uint32_t layers, struct cache_wait *w)
-{
-	w->marked = 0;
-	if (!w->mark)
-		w->mark = mark_create(g, board, layers);
-}
-
-void vram_mark_drop(struct cache_wait *w)
-{
-	if (w->mark)
-		w->mark->board->marks--;
-	free(w->mark);
-	w->mark = NULL;
-}
-
-void vram_mark_place(struct cache_wait *w)
-{
-	struct vram_move *m = w->mark;
-
-	if (m->gpu->lost || m->gpu->cache->vram->stopping || !m->gpu->ups) {
-		vram_mark_drop(w);
-		return;
-	}
-	w->mark = NULL;
-	w->marked = m->gpu->ups;
-	w->mark_base = mark_enqueue(m);
 }
 
 /* ---- for those that need it in host memory ---- */

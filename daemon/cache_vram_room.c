@@ -14,6 +14,7 @@
 enum {
 	VICTIM_SCAN = 256,
 	VICTIM_ROUNDS = 64,
+	WALK_MAX = 2048,               /* nodes looked at for so many victims */
 	DOWNS_AT_ONCE = 64,            /* begun by one that needs a slot */
 	DOWNS_MAX = 512,               /* under way, a GPU: the pump begins no more */
 	THROUGH_TRIES = 8,             /* that found no host memory, in one go */
@@ -42,7 +43,7 @@ bool vram_clean(const struct vram_slot *s)
 	return false;
 }
 
-/* What a search met and passed over. */
+/* What a search met and passed over: of the arrays, what the counts say. */
 struct met {
 	struct cache *cache;
 	struct vram_slot *pinned[VICTIM_SCAN], *dirty[VICTIM_SCAN];
@@ -69,7 +70,8 @@ static struct vram_slot *victim(struct cache *c, struct vram_pool *vp, struct me
 	for (uint32_t i = 0; i < VICTIM_ROUNDS && vp->evictable; i++) {
 		struct policy_node *n;
 
-		*met = (struct met){ .cache = c };
+		met->cache = c;
+		met->pinned_count = met->dirty_count = 0;
 		n = c->policy->victim(vp->policy, may_go, met, VICTIM_SCAN);
 		if (n)
 			return slot_of_node(n);
@@ -243,17 +245,35 @@ static bool send_down(struct cache *c, struct gpu *g, const struct met *met)
 	return begun || g->downs;
 }
 
+/* Whether the keeper need not be asked for an extent now: it was, or the budget has plainly none. Of one that it makes, the budget knows
+ * already. */
+static bool cannot_grow(const struct cache *c, struct vram_pool *vp)
+{
+	const uint64_t grain = vp->gpu->info.granularity, least = (vp->stride + grain - 1) / grain * grain;
+	struct host_usage u;
+
+	if (vp->wanted)
+		return false;
+	if (vp->grow_refused == c->room_epoch)
+		return true;
+	host_usage(vp->gpu->arena, &u);
+	if (u.budget_bytes - u.extent_bytes < least)
+		vp->grow_refused = c->room_epoch;
+	return vp->grow_refused == c->room_epoch;
+}
+
 enum status vram_room_take(struct cache *c, struct vram_pool *vp, struct host_slot *out)
 {
 	struct gpu *g = vp->gpu;
-	struct met met = { .dirty_count = 0 };
+	struct met met;
 	struct vram_slot *s;
 
+	met.dirty_count = 0;
 	if (g->lost || c->vram->stopping)
 		return STATUS_UNAVAILABLE;
 	if (vp->free_slots > 0)
 		return host_slot_try(vp->arena, out) ? STATUS_EXHAUSTED : STATUS_OK;
-	if (vp->grow_refused != c->room_epoch) {
+	if (!cannot_grow(c, vp)) {
 		vp->wanted = true;
 		pthread_cond_signal(&g->keeper_work);
 		return STATUS_BUSY;
@@ -275,14 +295,48 @@ enum status vram_room_take(struct cache *c, struct vram_pool *vp, struct host_sl
 	return STATUS_EXHAUSTED;
 }
 
+/* Victims, in their order. */
+struct pick {
+	struct vram_slot *slot[VICTIM_SCAN];
+	uint64_t count, most;
+};
+
+static bool pick_clean(const struct policy_node *n, void *arg)
+{
+	struct vram_slot *s = slot_of_node(n);
+	struct pick *p = arg;
+
+	if (vram_slot_pins(s) == 0 && vram_clean(s))
+		p->slot[p->count++] = s;
+	return p->count == p->most;
+}
+
+/* Evicts the next of them, as a policy that can tell its order gives them: how many. What is pinned is met once by it, not by each. */
+static uint64_t evict_next(struct cache *c, struct vram_pool *vp, uint32_t slots)
+{
+	const uint64_t wanted = (uint64_t)((int64_t)slots - vp->free_slots);
+	struct pick p;
+
+	p.count = 0;
+	p.most = wanted < VICTIM_SCAN ? wanted : VICTIM_SCAN;
+	if (!c->policy->walk || !c->policy->walk(vp->policy, pick_clean, &p, WALK_MAX))
+		return 0;
+	for (uint64_t i = 0; i < p.count; i++)
+		vram_evict(c, p.slot[i], COUNTER_EVICTED_GPU_FULL);
+	return p.count;
+}
+
 void vram_room_ahead(struct cache *c, struct vram_pool *vp, uint32_t slots)
 {
-	struct met met = { .dirty_count = 0 };
 	struct vram_slot *s;
+	struct met met;
+	uint64_t tries = 0, evicted;
 
-	if (vp->gpu->lost || c->vram->stopping || vp->grow_refused != c->room_epoch)
+	if (vp->gpu->lost || c->vram->stopping || vp->free_slots >= (int64_t)slots || !cannot_grow(c, vp))
 		return;
-	for (uint32_t tries = 0; vp->free_slots < (int64_t)slots && tries < slots && (s = victim(c, vp, &met)); tries++)
+	while (vp->free_slots < (int64_t)slots && tries < slots && (evicted = evict_next(c, vp, slots)))
+		tries += evicted;
+	for (; vp->free_slots < (int64_t)slots && tries < slots && (s = victim(c, vp, &met)); tries++)
 		vram_evict(c, s, COUNTER_EVICTED_GPU_FULL);
 }
 
@@ -314,11 +368,6 @@ void vram_room_wait(struct cache *c)
 }
 
 /* ---- what goes down before it must ---- */
-
-struct pick {
-	struct vram_slot *slot[VICTIM_SCAN];
-	uint64_t count, most;
-};
 
 static bool pick_dirty(const struct policy_node *n, void *arg)
 {

@@ -21,13 +21,18 @@ struct daemon {
 	uint64_t started_us;
 };
 
-/* The one clock: monotonic microseconds. */
+/* What earlier runs remember is up to a month old, and has its time on this one's clock, which begins at zero when the machine does:
+ * at 50 days, so that such a time is never before its beginning. (2^32 ms are just under that: who counts them in 32 bits has his
+ * overflow where he had it.) */
+#define DAEMON_CLOCK_BASE_US (50ull * 24 * 3600 * 1000 * 1000)
+
+/* The one clock: monotonic microseconds. Deadlines of timers and conditions are of the kernel's own, without the base. */
 static inline uint64_t daemon_now_us(void)
 {
 	struct timespec t;
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+	return DAEMON_CLOCK_BASE_US + (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
 static inline uint64_t daemon_unix_ms(void)

@@ -104,7 +104,7 @@ static int run(const struct config *c)
 			 LOG_NUM("host_bytes", c->host_bytes), LOG_TEXT("disks", c->disks[0] ? c->disks : "off"));
 		serve_and_drain(&d, &disks);
 		stop_rpc(d.rpc);
-		if (!cache_settle(d.cache, daemon_now_us() + c->drain_timeout_ms * 1000))
+		if (!cache_settle(d.cache, c->drain_timeout_ms * 1000))
 			log_warn("not_settled", LOG_TEXT("reason", "some blocks were in memory only; they are gone"));
 	}
 	door_destroy(d.door); /* may have a worker do something yet */

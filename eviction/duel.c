@@ -1,5 +1,5 @@
 /* The blocks of a request share a fate: its leads are summed before they are squared, so that what one long chain does counts once. A block hits if
- * all before it do that are followed. What is told of a request waits until the next one: then room is made from its head on, its own blocks
+ * all before it do that are followed. What is told of a request waits until it is over: then room is made from its head on, its own blocks
  * pinned, and its blocks are used and inserted, the deepest first, as an owner does.
  */
 #include "eviction/duel.h"
@@ -277,6 +277,12 @@ static void request_finish(struct duel *d)
 	}
 	d->full = d->full || are_full(d);
 	d->told_count = 0;
+}
+
+void duel_request_end(struct duel *d)
+{
+	if (d->told_count)
+		request_finish(d);
 }
 
 void duel_access(struct duel *d, const struct policy_event *e)

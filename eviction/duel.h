@@ -37,8 +37,11 @@ uint32_t duel_capacity(const struct duel *d);
 /* Whether the block is one of those that are followed. */
 bool duel_follows(const struct duel *d, uint64_t id);
 
-/* An access to such a block. Those of one request have one time. */
+/* An access to such a block. Those of one request have one time; two requests may have the same. */
 void duel_access(struct duel *d, const struct policy_event *e);
+
+/* What comes is of another request than what was told so far, whatever its time. */
+void duel_request_end(struct duel *d);
 
 /* Whether so much has happened since the last choice that another is worth a look. */
 bool duel_is_due(const struct duel *d);

@@ -47,6 +47,12 @@ static struct policy_node *victim(struct policy *p, bool (*may)(const struct pol
 	return queue_coldest(&p->queue, may, arg, scan_max);
 }
 
+static bool walk(struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max)
+{
+	victim(p, visit, arg, max);
+	return true;
+}
+
 const struct policy_ops policy_fifo = {
 	.name = "fifo",
 	.help = "the oldest block goes first, whatever its use",
@@ -56,4 +62,5 @@ const struct policy_ops policy_fifo = {
 	.use = use,
 	.remove = take_out,
 	.victim = victim,
+	.walk = walk,
 };

@@ -139,6 +139,12 @@ static struct policy_node *victim(struct policy *p, bool (*may)(const struct pol
 	return NULL;
 }
 
+static bool walk(struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max)
+{
+	victim(p, visit, arg, max);
+	return true;
+}
+
 const struct policy_ops policy_gdsf = {
 	.name = "gdsf",
 	.help = "the least use count times recompute cost, aged, goes first",
@@ -148,4 +154,5 @@ const struct policy_ops policy_gdsf = {
 	.use = use,
 	.remove = take_out,
 	.victim = victim,
+	.walk = walk,
 };

@@ -114,7 +114,7 @@ static float worth_of(const struct policy *p, uint32_t pair)
 static void rank(struct policy *p)
 {
 	ranks_make(&p->by_worth, &p->survival, p->used, p->used_count, false);
-	if (p->row == DUEL_LRU)
+	if (p->row == DUEL_LRU && p->by_age.count != p->used_count * SURVIVAL_BUCKETS) /* it is of the ages, and of no worth */
 		ranks_make(&p->by_age, &p->survival, p->used, p->used_count, true);
 	p->live.ranks = p->row == DUEL_LRU ? &p->by_age : &p->by_worth;
 	ranked_refill(&p->live);
@@ -264,9 +264,9 @@ static void judge(struct policy *p, struct record *r, struct memory_access a)
 }
 
 /* The blocks of a request share a fate, those that are new and those that are not. */
-static float weight_of(const struct record *r, const struct features *request)
+static float weight_of(bool fresh, const struct features *request)
 {
-	uint32_t sharing = r->uses == 0 ? request->fresh : request->count - request->fresh;
+	uint32_t sharing = fresh ? request->fresh : request->count - request->fresh;
 
 	return request->count && sharing > 1 ? 1 / sqrtf((float)sharing) : 1;
 }
@@ -287,6 +287,8 @@ static bool is_again(struct policy *p, const struct record *r, uint64_t now_us)
 	uint64_t back = (p->capacity * 9 / 10 + s3fifo_new(p->orders[DUEL_S3FIFO].policy)) / share;
 	uint64_t at = p->new_blocks / share;
 
+	for (uint32_t i = 0; !p->new_blocks && i < 2 * NEW_SHARES; i++)
+		p->new_ms[i] = (uint32_t)(now_us / 1000); /* what was before is too long ago */
 	if (!r->uses || (!r->live && !r->again))
 		back = 0;
 	else if (back > 2 * NEW_SHARES - 1)
@@ -302,17 +304,18 @@ static bool is_again(struct policy *p, const struct record *r, uint64_t now_us)
 static struct record *note(struct policy *p, uint64_t id, uint32_t position, struct features known, uint64_t now_us)
 {
 	struct record *r = memory_find(&p->memory, id);
+	const bool fresh = !r;
 	struct features f;
 	uint32_t packed;
 	float weight;
 
-	if (!r)
+	if (fresh)
 		r = memory_make(&p->memory, id);
 	f = features_of(p, r, known, now_us);
 	if (r->uses == 0 || position >= p->telling.deepest)
 		r->turn = f.turn;
 	packed = features_pack(&f);
-	weight = weight_of(r, &known);
+	weight = weight_of(fresh, &known);
 	r->again = is_again(p, r, now_us);
 	judge(p, r, memory_access(&p->memory, r, id, packed, weight, now_us));
 	r->class = class_in_chain(p, class_at(p, id, packed, weight, now_us), position, now_us);
@@ -341,6 +344,7 @@ static void request(struct policy *p, const struct policy_request *r)
 	struct record *deepest = NULL;
 	uint32_t fresh = 0;
 
+	duel_request_end(p->duel);
 	tick(p, r->now_us);
 	memory_prefetch(&p->memory, r->ids, r->count);
 	t->deepest = 0;
@@ -367,15 +371,26 @@ static void request(struct policy *p, const struct policy_request *r)
 	}
 }
 
+/* A block that came from another tier and that nothing is known of: it has no use yet, and teaches nothing. */
+static struct record *note_moved(struct policy *p, const struct policy_event *e, struct features f)
+{
+	struct record *r = memory_make(&p->memory, e->id);
+
+	f.uses = 1;
+	r->last_ms = (uint32_t)(e->now_us / 1000);
+	r->class = class_in_chain(p, class_of(p, features_pack(&f)), e->position, e->now_us);
+	return r;
+}
+
 /* What request() has noted, or admit(), is not noted again when it is inserted or used, even if that comes later. */
 static struct record *record_of(struct policy *p, const struct policy_event *e)
 {
+	const struct features f = { .hint = e->hint, .role = e->role, .priority = e->priority, .ttl_s = e->ttl_s };
 	struct record *r = memory_find(&p->memory, e->id);
 
 	if (r && (e->moved || is_told(p, e->now_us) || memory_is_pending(r, e->now_us)))
 		return r;
-	return note(p, e->id, e->position, (struct features){ .hint = e->hint, .role = e->role,
-		    .priority = e->priority, .ttl_s = e->ttl_s }, e->now_us);
+	return e->moved ? note_moved(p, e, f) : note(p, e->id, e->position, f, e->now_us);
 }
 
 static uint32_t class_now(struct policy *p, const struct policy_event *e)
@@ -392,15 +407,13 @@ static uint32_t class_now(struct policy *p, const struct policy_event *e)
 }
 
 /* If that was in an earlier run. */
-static bool last_use(const struct policy *p, uint64_t now_us, uint64_t id, uint64_t *used_us)
+static bool last_use(const struct policy *p, uint64_t now_us, uint64_t id, uint64_t *ago_us)
 {
 	const struct record *r = id && p->recalled ? memory_find(&p->memory, id) : NULL;
-	uint64_t age_us;
 
 	if (!r || (int32_t)((uint32_t)(p->recalled_us / 1000) - r->last_ms) <= 0)
 		return false;
-	age_us = (uint64_t)((uint32_t)(now_us / 1000) - r->last_ms) * 1000;
-	*used_us = age_us < now_us ? now_us - age_us : 0;
+	*ago_us = (uint64_t)((uint32_t)(now_us / 1000) - r->last_ms) * 1000;
 	return true;
 }
 
@@ -449,7 +462,7 @@ static void push(struct policy *p, struct policy_node *n, uint32_t class)
 static void insert(struct policy *p, struct policy_node *n, const struct policy_event *e)
 {
 	const struct record *r;
-	uint64_t used_us;
+	uint64_t ago_us;
 	uint32_t class;
 
 	queue_node_init(n, e);
@@ -458,8 +471,8 @@ static void insert(struct policy *p, struct policy_node *n, const struct policy_
 	if (!is_of_lines(p->row)) {
 		r = e->id ? memory_find(&p->memory, e->id) : NULL;
 		put(p, n, e, r && r->again);
-	} else if (e->moved && last_use(p, e->now_us, e->id, &used_us)) {
-		ranked_insert(&p->live, n, class, used_us);
+	} else if (e->moved && last_use(p, e->now_us, e->id, &ago_us)) {
+		ranked_insert(&p->live, n, class, e->now_us - ago_us);
 		p->orders[DUEL_OWN].nodes++;
 	} else {
 		push(p, n, class);
@@ -532,6 +545,15 @@ static struct policy_node *victim(struct policy *p, bool (*may)(const struct pol
 		if (row != now)
 			n = victim_of(p, row, may, arg, scan_max);
 	return n ? n : victim_of(p, now, may, arg, scan_max);
+}
+
+/* s3fifo and sieve move nodes and marks to find a victim. */
+static bool walk(struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max)
+{
+	if (p->orders[DUEL_S3FIFO].nodes || p->orders[DUEL_SIEVE].nodes)
+		return false;
+	ranked_walk(&p->live, &p->survival, visit, arg, max);
+	return true;
 }
 
 static bool refuses(const struct policy *p)
@@ -645,9 +667,12 @@ void graph_set_model(struct policy *p, const struct graph_model *m)
 /* What a fixed policy has stands nowhere by age. */
 static uint32_t pair_of_node(const struct policy *p, const struct policy_node *n, const struct record *r)
 {
+	int64_t age_us;
+
 	if (order_of(n) == DUEL_OWN)
 		return ranked_pair(&p->live, n);
-	return pair_of(r ? r->class : 0, survival_bucket(p->ticked_us > n->last_use_us ? p->ticked_us - n->last_use_us : 0));
+	age_us = (int64_t)(p->ticked_us - n->last_use_us);
+	return pair_of(r ? r->class : 0, survival_bucket(age_us > 0 ? (uint64_t)age_us : 0));
 }
 
 static void explain(const struct policy *p, const struct policy_node *n, struct policy_explained *out)
@@ -656,8 +681,8 @@ static void explain(const struct policy *p, const struct policy_node *n, struct 
 	const uint32_t pair = pair_of_node(p, n, r);
 
 	*out = (struct policy_explained){ .score = (double)worth_of(p, pair), .unit = "expected hits a second" };
-	out->feature[out->features].name = "by_age";
-	out->feature[out->features++].value = p->row == DUEL_LRU;
+	out->feature[out->features].name = "order_by";
+	out->feature[out->features++].value = p->row;
 	out->feature[out->features].name = "class";
 	out->feature[out->features++].value = pair / SURVIVAL_BUCKETS;
 	out->feature[out->features].name = "age_bucket";
@@ -730,6 +755,7 @@ const struct policy_ops policy_graph = {
 	.use = use,
 	.remove = take_out,
 	.victim = victim,
+	.walk = walk,
 	.admit = admit,
 	.explain = explain,
 	.keep = keep,

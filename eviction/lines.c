@@ -37,7 +37,9 @@ void lines_fini(struct lines *l)
 
 static uint64_t age_of(const struct lines *l, uint64_t used_us)
 {
-	return l->now_us > used_us ? l->now_us - used_us : 0;
+	const int64_t age_us = (int64_t)(l->now_us - used_us);
+
+	return age_us > 0 ? (uint64_t)age_us : 0;
 }
 
 uint32_t lines_bucket(const struct lines *l, const struct policy_node *n)
@@ -219,7 +221,7 @@ uint32_t lines_insert(struct lines *l, struct policy_node *n, uint32_t class, ui
 	struct policy_node *head = &line->nodes.head, *younger = bucket ? front_find(l, line, bucket - 1) : head;
 
 	n->last_use_us = used_us;
-	if (younger->prev != head && used_us < younger->prev->last_use_us)
+	if (younger->prev != head && (int64_t)(used_us - younger->prev->last_use_us) < 0)
 		n->last_use_us = younger->prev->last_use_us;
 	if (younger == head) {
 		lines_push(l, n, class);

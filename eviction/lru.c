@@ -48,6 +48,12 @@ static struct policy_node *victim(struct policy *p, bool (*may)(const struct pol
 	return queue_coldest(&p->queue, may, arg, scan_max);
 }
 
+static bool walk(struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max)
+{
+	victim(p, visit, arg, max);
+	return true;
+}
+
 const struct policy_ops policy_lru = {
 	.name = "lru",
 	.help = "the least recently used block goes first",
@@ -57,4 +63,5 @@ const struct policy_ops policy_lru = {
 	.use = use,
 	.remove = take_out,
 	.victim = victim,
+	.walk = walk,
 };

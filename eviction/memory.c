@@ -325,7 +325,7 @@ void memory_recall(struct memory *m, const struct memory_kept *kept, uint64_t no
 	};
 	*bucket = m->records_used;
 	if (kept->flags & MEMORY_SAMPLED)
-		sample_recall(m, r, kept, age_ms * 1000 < now_us ? now_us - age_ms * 1000 : 0);
+		sample_recall(m, r, kept, now_us - age_ms * 1000);
 }
 
 /* Two lists by age, youngest last, into one. */
@@ -334,7 +334,7 @@ static uint32_t merged(struct memory *m, uint32_t a, uint32_t b)
 	uint32_t first = 0, *end = &first;
 
 	while (a && b) {
-		uint32_t *from = m->samples[b].since_us < m->samples[a].since_us ? &b : &a;
+		uint32_t *from = (int64_t)(m->samples[b].since_us - m->samples[a].since_us) < 0 ? &b : &a;
 
 		*end = *from;
 		end = &m->samples[*from].younger;

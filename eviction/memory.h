@@ -30,7 +30,7 @@ _Static_assert(sizeof(struct record) == 20, "one a remembered block");
 _Static_assert(CLASSES <= 1 << 9, "record.class");
 
 struct sample {
-	uint64_t since_us;    /* its last access */
+	uint64_t since_us;    /* its last access; one of an earlier run may be before the clock's 0: modulo 2^64 */
 	uint32_t older, younger;
 	uint32_t features;
 	float weight;         /* of what it tells */

@@ -21,7 +21,8 @@
 
 struct policy_node {
 	struct policy_node *prev, *next; /* the policy's; both NULL while not in it */
-	uint64_t last_use_us;            /* set by insert and use; of what moved, the earlier use that the policy remembers of the last run */
+	uint64_t last_use_us;            /* set by insert and use; of what moved, the earlier use that the policy remembers of the last run, which
+					  * may be before the clock's 0: modulo 2^64 */
 	uint64_t id;                     /* the event's, set by insert */
 	uint32_t uses;                   /* since insert; stays at its maximum */
 	uint32_t queue;                  /* the policy's own */
@@ -122,6 +123,9 @@ struct policy_ops {
 	struct policy_node *(*victim)(struct policy *p,
 				      bool (*may)(const struct policy_node *, void *), void *arg,
 				      uint32_t scan_max);
+	/* Tells `visit` of nodes in the order in which they would go if nothing else happened, pinned ones too, until it returns true or
+	 * `max` were told of. The order stays as it is. False: for now it cannot be told without changing it. The row may be NULL: never. */
+	bool (*walk)(struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max);
 	/* Whether the event's block, which is not in, deserves the place of `v`, which victim() just gave.
 	 * Advice: the owner may insert it all the same. The row may be NULL: always. */
 	bool (*admit)(struct policy *p, const struct policy_event *e, const struct policy_node *v);
@@ -134,9 +138,9 @@ struct policy_ops {
 	/* Takes up a piece, idle_us after it was made, into a policy that was told of nothing yet: all in the order in which they were
 	 * made, some may be missing. False: not one of a policy like this one, of another version, or damaged, and nothing has changed. */
 	bool (*recall)(struct policy *p, uint64_t now_us, uint64_t idle_us, const uint8_t *bytes, size_t size);
-	/* When the block was used last, as far as what was taken up tells: blocks that come back as `moved` are told in that order, the deepest of
-	 * one time first. False: it is not known. The row may be NULL. */
-	bool (*last_use)(const struct policy *p, uint64_t now_us, uint64_t id, uint64_t *used_us);
+	/* How long ago the block was used last, as far as what was taken up tells: blocks that come back as `moved` are told in that order, the
+	 * deepest of one time first. False: it is not known. The row may be NULL. */
+	bool (*last_use)(const struct policy *p, uint64_t now_us, uint64_t id, uint64_t *ago_us);
 };
 
 /* The table, ended by a NULL; and a row by name, or NULL. Any thread. */

@@ -71,12 +71,9 @@ static void filled_set(struct ranked *r, uint32_t pair, bool filled)
 void ranked_refill(struct ranked *r)
 {
 	memset(r->filled, 0, sizeof(r->filled));
-	for (uint32_t rank = 0; rank < r->ranks->count; rank++) {
-		const uint32_t pair = r->ranks->pair_at[rank];
-
-		if (r->lines.line[pair / SURVIVAL_BUCKETS].filled >> pair % SURVIVAL_BUCKETS & 1)
-			r->filled[rank / 64] |= (uint64_t)1 << rank % 64;
-	}
+	for (uint32_t c = 0; c < CLASSES; c++)
+		for (uint32_t left = r->lines.line[c].filled; left; left &= left - 1)
+			filled_set(r, ranks_pair(c, (uint32_t)__builtin_ctz(left)), true);
 }
 
 uint32_t ranked_pair(const struct ranked *r, const struct policy_node *n)
@@ -115,7 +112,7 @@ static struct policy_node *front(struct ranked *r, uint32_t pair, bool (*may)(co
 static bool older(const struct ranked *r, const struct survival *s, const struct policy_node *a, const struct policy_node *b)
 {
 	if (a->last_use_us != b->last_use_us)
-		return a->last_use_us < b->last_use_us;
+		return (int64_t)(a->last_use_us - b->last_use_us) < 0;
 	return ranks_worth(s, ranked_pair(r, a)) < ranks_worth(s, ranked_pair(r, b));
 }
 
@@ -139,4 +136,45 @@ struct policy_node *ranked_victim(struct ranked *r, const struct survival *s, bo
 				best = n;
 		}
 	return best;
+}
+
+/* Pairs of one rank: each is a line, and the oldest of their fronts comes next. */
+static bool merge(struct ranked *r, const struct survival *s, struct policy_node *at[], uint32_t count,
+		  bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t *left)
+{
+	while (count > 0) {
+		uint32_t next = 0;
+
+		for (uint32_t i = 1; i < count; i++)
+			if (older(r, s, at[i], at[next]))
+				next = i;
+		if (*left == 0 || visit(at[next], arg))
+			return true;
+		--*left;
+		at[next] = lines_next(&r->lines, at[next]);
+		if (!at[next])
+			memmove(&at[next], &at[next + 1], (--count - next) * sizeof(at[0]));
+	}
+	return false;
+}
+
+void ranked_walk(struct ranked *r, const struct survival *s, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max)
+{
+	struct policy_node *at[CLASSES], *n;
+	uint32_t count = 0;
+
+	for (uint32_t word = 0; word * 64 < r->ranks->count; word++)
+		for (uint64_t left = r->filled[word]; left; left &= left - 1) {
+			const uint32_t pair = r->ranks->pair_at[word * 64 + (uint32_t)__builtin_ctzll(left)];
+
+			if (count && (!r->ranks->by_age || lines_bucket(&r->lines, at[0]) != pair % SURVIVAL_BUCKETS)) {
+				if (merge(r, s, at, count, visit, arg, &max))
+					return;
+				count = 0;
+			}
+			n = lines_front(&r->lines, pair / SURVIVAL_BUCKETS, pair % SURVIVAL_BUCKETS);
+			if (n)
+				at[count++] = n;
+		}
+	merge(r, s, at, count, visit, arg, &max);
 }

@@ -52,6 +52,9 @@ uint32_t ranked_pair(const struct ranked *r, const struct policy_node *n);
 void ranked_push(struct ranked *r, struct policy_node *n, uint32_t class);
 void ranked_insert(struct ranked *r, struct policy_node *n, uint32_t class, uint64_t used_us);
 
+/* policy_ops.walk; what is pushed since the last lines_advance() is as young as it. */
+void ranked_walk(struct ranked *r, const struct survival *s, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max);
+
 /* policy_ops.victim. */
 struct policy_node *ranked_victim(struct ranked *r, const struct survival *s, bool (*may)(const struct policy_node *, void *), void *arg,
 				  uint32_t scan_max);

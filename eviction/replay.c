@@ -76,6 +76,31 @@ static uint32_t admit_prefix(struct replay *p, const struct trace_request *r, co
 	return r->count;
 }
 
+static void tell(struct replay *p, const struct trace_request *r, uint32_t count, uint32_t tokens)
+{
+	const struct policy_request q = { .now_us = r->time_us, .session = r->session, .ids = p->ids, .count = count, .tokens = tokens,
+					  .turn = r->turn, .hint = r->hint };
+
+	if (p->ops->request)
+		p->ops->request(p->policy, &q);
+}
+
+/* As the daemon does: the policy hears what is said of the chain, and what is there of it is used. */
+static void report(struct replay *p, const struct trace_request *r)
+{
+	const uint32_t *blocks = p->trace->blocks + r->first;
+
+	for (uint32_t i = 0; i < r->about; i++)
+		p->ids[i] = (uint64_t)blocks[i] + 1;
+	tell(p, r, r->about, r->about * p->trace->block_tokens);
+	for (uint32_t i = r->about; i-- > 0;) {
+		struct policy_event e = event_of(p, r, i);
+
+		if (p->cells[blocks[i]].in && p->cells[blocks[i]].node.prev)
+			p->ops->use(p->policy, &p->cells[blocks[i]].node, &e);
+	}
+}
+
 static void serve(struct replay *p, const struct trace_request *r)
 {
 	const uint32_t *blocks = p->trace->blocks + r->first;
@@ -85,12 +110,7 @@ static void serve(struct replay *p, const struct trace_request *r)
 		p->cells[blocks[i]].stamp = p->stamp;
 		p->ids[i] = (uint64_t)blocks[i] + 1;
 	}
-	if (p->ops->request) {
-		const struct policy_request q = { .now_us = r->time_us, .session = r->session, .ids = p->ids, .count = r->count,
-						  .tokens = r->tokens, .turn = r->turn, .hint = r->hint };
-
-		p->ops->request(p->policy, &q);
-	}
+	tell(p, r, r->count, r->tokens);
 	kept = admit_prefix(p, r, blocks);
 	for (uint32_t i = r->count; i-- > 0;) {
 		struct cell *c = &p->cells[blocks[i]];
@@ -154,7 +174,10 @@ enum status replay_run(const struct trace *t, const struct policy_ops *ops, cons
 		p.stamp = i + 1;
 		if (i >= o->from && i < to)
 			replay_count(&p.result, t, r, prefix_there(&p, r));
-		serve(&p, r);
+		if (r->about)
+			report(&p, r);
+		else
+			serve(&p, r);
 	}
 	*out = p.result;
 	s = STATUS_OK;

@@ -8,6 +8,8 @@
 #include "eviction/hash.h"
 #include "eviction/policy.h"
 
+enum { REPORT_LOOKS = 1 << 14 };
+
 struct name {
 	uint64_t id;
 	uint32_t number; /* + 1; 0: free */
@@ -99,6 +101,23 @@ static enum status number_blocks(struct trace *t, const uint64_t *ids, uint32_t 
 	return STATUS_OK;
 }
 
+/* Whoever asked for that block had the whole chain. */
+static void find_reported(const struct trace *t, uint64_t last, struct trace_request *r)
+{
+	const uint32_t number = t->names ? names_at(t->names, last)->number : 0;
+
+	for (uint32_t i = t->request_count, looked = 0; number && i-- > 0 && looked < REPORT_LOOKS; looked++) {
+		const struct trace_request *q = &t->requests[i];
+
+		for (uint32_t b = r->session == q->session ? q->count : 0; b-- > 0;)
+			if (t->blocks[q->first + b] == number - 1) {
+				r->first = q->first;
+				r->about = b + 1;
+				return;
+			}
+	}
+}
+
 enum status trace_add(struct trace *t, const struct trace_request *r, const uint64_t *ids, uint32_t count)
 {
 	uint32_t full = r->tokens / t->block_tokens;
@@ -123,6 +142,9 @@ enum status trace_add(struct trace *t, const struct trace_request *r, const uint
 	*added = *r;
 	added->first = t->block_count;
 	added->count = full;
+	added->about = 0;
+	if (count && !r->tokens && r->hint)
+		find_reported(t, ids[0], added);
 	t->block_count += full;
 	return STATUS_OK;
 }

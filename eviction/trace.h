@@ -17,6 +17,7 @@ struct trace_request {
 	uint64_t session;  /* 0: the trace does not say */
 	uint64_t first;    /* its blocks are blocks[first] .. blocks[first + count - 1] */
 	uint32_t count;
+	uint32_t about;    /* of a report, whose count is 0: the length of the chain that it is about, from blocks[first] on; else 0 */
 	uint32_t tokens;   /* of the prompt */
 	uint16_t turn;     /* 1 for a session's first; 0: the trace does not say */
 	uint8_t hint;      /* enum policy_hint */
@@ -37,7 +38,8 @@ void trace_init(struct trace *t, uint32_t block_tokens);
 void trace_fini(struct trace *t);
 
 /* Appends a request of `count` named blocks, of which the first r->tokens / block_tokens are full and
- * kept; first and count of `r` are set here. INVALID: earlier than the one before it. EXHAUSTED: no
+ * kept; first, count and about of `r` are set here. A hint without tokens is a report about the chain that ends with ids[0], if one of the
+ * last thousands of requests (of the session, if it is known) had it. INVALID: earlier than the one before it. EXHAUSTED: no
  * memory, or too many names for 32 bits. On failure the trace is as it was. */
 enum status trace_add(struct trace *t, const struct trace_request *r, const uint64_t *ids, uint32_t count);
 

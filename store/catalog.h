@@ -95,10 +95,13 @@ enum status catalog_get(struct catalog *c, enum catalog_table t, const void *key
  * and counted in *damaged (may be NULL). A walk must not last for hours: LMDB keeps old pages for it,
  * and a map that must grow waits for it (and other readers for that). So visit must not call get or
  * walk of the same catalog; it may queue changes, but not wait for a flush. key and value are valid
- * during the visit, and unaligned. */
+ * during the visit, and unaligned. walk_from: from the first key on that is not before the given one, for who walks in parts. */
 enum status catalog_walk(struct catalog *c, enum catalog_table t,
 			 bool (*visit)(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes), void *arg,
 			 uint64_t *damaged);
+enum status catalog_walk_from(struct catalog *c, enum catalog_table t, const void *key, size_t key_bytes,
+			      bool (*visit)(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes), void *arg,
+			      uint64_t *damaged);
 
 struct catalog_view {
 	enum status failed;         /* not OK: commits fail since; `why` says why. Retried each second; puts go on until the queue is full */

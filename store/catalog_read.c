@@ -63,21 +63,29 @@ enum status catalog_walk(struct catalog *c, enum catalog_table t,
 			 bool (*visit)(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes),
 			 void *arg, uint64_t *damaged)
 {
+	return catalog_walk_from(c, t, NULL, 0, visit, arg, damaged);
+}
+
+enum status catalog_walk_from(struct catalog *c, enum catalog_table t, const void *from, size_t from_bytes,
+			      bool (*visit)(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes),
+			      void *arg, uint64_t *damaged)
+{
+	MDB_val key = { from_bytes, (void *)(uintptr_t)from }, value;
+	MDB_cursor_op step = from_bytes > 0 ? MDB_SET_RANGE : MDB_NEXT;
 	MDB_cursor *cursor = NULL;
-	MDB_val key, value;
 	uint64_t bad = 0;
 	enum status s;
 	MDB_txn *txn;
 	size_t n;
 	int rc;
 
-	if ((unsigned)t >= CATALOG_TABLES)
+	if ((unsigned)t >= CATALOG_TABLES || from_bytes > CATALOG_KEY_MAX)
 		return STATUS_INVALID;
 	s = read_begin(c, &txn);
 	if (s != STATUS_OK)
 		return s;
 	rc = mdb_cursor_open(txn, c->file.dbi[t], &cursor);
-	while (rc == MDB_SUCCESS && (rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT)) == MDB_SUCCESS) {
+	for (; rc == MDB_SUCCESS && (rc = mdb_cursor_get(cursor, &key, &value, step)) == MDB_SUCCESS; step = MDB_NEXT) {
 		if (catalog_record_own(t, &key))
 			continue;
 		if (catalog_record_check(c->file.version, t, &key, &value, &n) != STATUS_OK)

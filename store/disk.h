@@ -5,6 +5,7 @@
  *     FOLDER/slab-000018.tmp    a slab that is being made; removed at open
  *     FOLDER/slab-000018.gone   empty: the highest number once used, when that slab was dropped
  *     FOLDER/quarantine         why the disk was given up; the slabs are wiped at the next open
+ *     FOLDER/run                the run that used the disk last, as its owner names it
  *
  * A slab's slots have one size (a size class); slots of several layouts of that size share it. Slabs
  * are made when they are needed, preallocated, until the budget is used; a disk slot has the bytes of a
@@ -82,6 +83,14 @@ bool disk_close_by(struct disk *d, uint64_t wait_us);
 /* Without waiting: left behind as by disk_close_by. For who has a thread inside that hangs with the disk (disk_scan). */
 void disk_leave(struct disk *d);
 uint64_t disk_id(const struct disk *d);
+
+/* The run that used the disk last, as disk_run_set noted it; 0: not known (none did, an older version, a damaged file or another
+ * disk's). Who keeps elsewhere what is on the disk knows by it whether he kept it in that run. */
+uint64_t disk_run(const struct disk *d);
+/* Notes durably that a run uses the disk from now on; before the first slot is taken. run: not 0, and never used before. OK: the note
+ * is `run`, or could not be made and is 0. UNAVAILABLE: the old one could not even be taken away: the disk is quarantined. One
+ * thread at a time. Lasts. */
+enum status disk_run_set(struct disk *d, uint64_t run);
 
 /* ---- slots ---- */
 
@@ -183,6 +192,7 @@ struct disk_view {
 	bool direct;               /* O_DIRECT is in use */
 	bool space_promised;       /* every slab has its space; false: ENOSPC may come to a write */
 	bool wiped;                /* the folder carried a quarantine marker when it was opened */
+	uint64_t wiped_id;         /* the id that it had before; 0: not wiped */
 	bool marked;               /* quarantined, and the marker was left, or has proved impossible to leave */
 	uint64_t budget_bytes, slab_bytes_used; /* damaged slabs included */
 	uint32_t slabs, slabs_damaged;

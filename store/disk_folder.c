@@ -79,7 +79,7 @@ static uint32_t name_number(const char *name, const char *ending)
 }
 
 /* A file system that cannot sync folders has nothing to lose by it. */
-static int folder_sync(const struct disk_folder *f)
+int disk_folder_sync(const struct disk_folder *f)
 {
 	return fsync(f->fd) == 0 || errno == EINVAL || errno == ENOTSUP ? 0 : errno;
 }
@@ -189,7 +189,7 @@ static int folder_tidy(const struct disk_folder *f, bool all)
 	free(numbers);
 	CRASH_POINT("folder_tidy");
 	error = folder_each(f, sweep, &b);
-	return error != 0 ? error : folder_sync(f);
+	return error != 0 ? error : disk_folder_sync(f);
 }
 
 void disk_folder_mark(const struct disk_folder *f, const char *why)
@@ -204,7 +204,7 @@ void disk_folder_mark(const struct disk_folder *f, const char *why)
 		(void)fsync(fd);
 		close(fd);
 	}
-	(void)folder_sync(f);
+	(void)disk_folder_sync(f);
 }
 
 /* ---- disk.id ---- */
@@ -262,7 +262,7 @@ static int id_write(struct disk_folder *f, uint64_t id)
 	if (error == 0 && fsync(f->id_fd) != 0)
 		error = errno;
 	if (error == 0)
-		error = folder_sync(f);
+		error = disk_folder_sync(f);
 	if (error == 0)
 		f->id = id;
 	return error;
@@ -384,6 +384,7 @@ static bool direct_works(const struct disk_folder *f)
 /* Slabs first, then a new id, the marker last: cut off anywhere, the next open wipes again. */
 static int folder_wipe(struct disk_folder *f)
 {
+	const uint64_t id = f->id;
 	int error = folder_tidy(f, true);
 
 	CRASH_POINT("wipe_swept");
@@ -393,9 +394,9 @@ static int folder_wipe(struct disk_folder *f)
 	if (error == 0 && unlinkat(f->fd, "quarantine", 0) != 0)
 		error = errno;
 	if (error == 0)
-		error = folder_sync(f);
+		error = disk_folder_sync(f);
 	if (error == 0)
-		f->wiped = true;
+		f->wiped_id = id;
 	return error;
 }
 
@@ -511,7 +512,7 @@ int disk_slab_file_make(const struct disk_folder *f, struct disk_slab_file *s)
 	if (error == 0 && renameat(f->fd, made, f->fd, name) != 0)
 		error = errno;
 	CRASH_POINT("slab_renamed");
-	if (error == 0 && (error = folder_sync(f)) != 0)
+	if (error == 0 && (error = disk_folder_sync(f)) != 0)
 		(void)unlinkat(f->fd, name, 0);
 	if (error != 0) {
 		(void)unlinkat(f->fd, made, 0);
@@ -589,5 +590,5 @@ int disk_slab_file_remove(const struct disk_folder *f, struct disk_slab_file *s,
 	CRASH_POINT("slab_removed");
 	close(s->fd);
 	s->fd = -1;
-	return error != 0 ? error : folder_sync(f);
+	return error != 0 ? error : disk_folder_sync(f);
 }

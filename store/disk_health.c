@@ -156,7 +156,8 @@ void disk_look(struct disk *d, struct disk_view *out)
 	snprintf(out->refusal, sizeof(out->refusal), "%s", ring_refusal(d->ring));
 	out->folder = d->options.folder;
 	out->direct = d->folder.direct;
-	out->wiped = d->folder.wiped;
+	out->wiped = d->folder.wiped_id;
+	out->wiped_id = d->folder.wiped_id;
 	out->space_promised = true;
 	out->marked = atomic_load_explicit(&d->health.marked, memory_order_acquire);
 	pthread_mutex_lock(&d->mutex);

@@ -1,5 +1,6 @@
 /* What the files of store/disk.h share: disk.c (open, close), disk_folder.c (files by name),
- * disk_slab.c (slots and slabs), disk_transfer.c, disk_health.c, disk_scan.c. Nobody else includes it.
+ * disk_run.c, disk_slab.c (slots and slabs), disk_transfer.c, disk_health.c, disk_scan.c. Nobody else
+ * includes it.
  *
  * Locks: grow (one slab made or dropped at a time) before mutex. The ring's functions that wait for its
  * thread (file and buffer, add and remove) are called without mutex, because completions take it.
@@ -20,14 +21,16 @@ struct disk_folder {
 	/* disk.id again, for the ring: the kernel may hold a ring's files for a while after its end, but
 	 * must not hold the lock. */
 	int sync_fd;
-	uint64_t id;
-	bool direct, wiped;
+	uint64_t id, wiped_id;     /* wiped_id: before it was wiped; 0: it was not */
+	bool direct;
 };
 
 /* Makes or opens the folder, takes its lock, reads disk.id, wipes a quarantined one, removes half-made
  * slabs. On failure nothing stays open. Statuses and why of disk_open. */
 enum status disk_folder_open(struct disk_folder *f, const char *path, char *why, size_t why_bytes);
 void disk_folder_close(struct disk_folder *f);
+/* Names that came or went are durable. Returns an errno. */
+int disk_folder_sync(const struct disk_folder *f);
 /* Leaves the marker; as far as the disk allows. */
 void disk_folder_mark(const struct disk_folder *f, const char *why);
 

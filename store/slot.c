@@ -99,10 +99,7 @@ static bool all_zero(const void *bytes, size_t n)
 {
 	const uint8_t *at = bytes;
 
-	for (size_t i = 0; i < n; i++)
-		if (at[i] != 0)
-			return false;
-	return true;
+	return n == 0 || (at[0] == 0 && memcmp(at, at + 1, n - 1) == 0);
 }
 
 static const char *tenant_problem(const char *tenant)

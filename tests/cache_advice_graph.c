@@ -230,6 +230,46 @@ END_TEST
 
 /* ---- ties besides chains ---- */
 
+/* Without asking. */
+static uint32_t seen_in_memory(struct rig *r, uint64_t first, uint32_t count)
+{
+	uint8_t key[RIG_KEY_BYTES];
+	uint32_t n = 0;
+
+	cache_lock(r->c);
+	for (uint64_t i = first; i < first + count; i++) {
+		const struct block *b;
+
+		rig_key(key, i);
+		b = by_id_find(r->c, policy_id(key_name(key, sizeof(key)), r->c->pools[0]->layout_id));
+		n += b && b->shelf;
+	}
+	cache_unlock(r->c);
+	return n;
+}
+
+struct held {
+	struct cache_place places[64];
+	struct cache_leased leased;
+};
+
+/* A lease of a chain. */
+static void hold(struct rig *r, const uint64_t *chain, uint32_t count, struct held *out)
+{
+	uint8_t bytes[64 * RIG_KEY_BYTES];
+	const struct cache_keys k = { bytes, count, RIG_KEY_BYTES };
+
+	for (uint32_t i = 0; i < count; i++)
+		rig_key(bytes + i * RIG_KEY_BYTES, chain[i]);
+	ck_assert_int_eq(rig_lease_keys(r, &k, out->places, &out->leased), STATUS_OK);
+	ck_assert_uint_eq(out->leased.blocks, count);
+}
+
+static void let_go(struct rig *r, const struct held *h)
+{
+	ck_assert_int_eq(cache_release(r->c, r->s.id, h->leased.lease), STATUS_OK);
+}
+
 START_TEST(leases_held_at_a_time_are_tied)
 {
 	const struct cache_options o = options(NULL);
@@ -252,14 +292,99 @@ START_TEST(leases_held_at_a_time_are_tied)
 	ck_assert_int_eq(cache_release(r.c, r.s.id, a.lease), STATUS_OK);
 	rig_tick(r.c, r.now);
 	advisor_pass(r.c);
+	/* From the end of each to the beginning of the other. */
 	ck_assert_uint_eq(edges(&r, 103, "co_attend", &to), 1);
-	ck_assert_uint_eq(to, 203);
-	ck_assert_uint_eq(edges(&r, 203, "co_attend", NULL), 2);
+	ck_assert_uint_eq(to, 200);
+	ck_assert_uint_eq(edges(&r, 203, "co_attend", &to), 1);
+	ck_assert_uint_eq(to, 100);
 	ck_assert_uint_eq(edges(&r, 102, "co_attend", NULL), 1);
 	ck_assert_uint_eq(edges(&r, 303, "co_attend", NULL), 0);
 	ck_assert_uint_eq(edges(&r, 203, "spill_link", &to), 1);
 	ck_assert_uint_eq(to, 203);
 	rig_close(&r);
+}
+END_TEST
+
+/* What two chains have in common is no beginning of either: each begins where they part. */
+START_TEST(ties_lead_to_where_chains_part)
+{
+	static const uint64_t one[] = { 1, 2, 11, 12 }, two[] = { 1, 2, 21, 22, 23 };
+	const struct cache_options o = options(NULL);
+	struct held a, b;
+	uint64_t to = 0;
+	struct rig r;
+
+	rig_open(&r, &o, 1);
+	chain_request(&r, one, 4);
+	chain_request(&r, two, 5);
+	hold(&r, one, 4, &a);
+	hold(&r, two, 5, &b);
+	let_go(&r, &a);
+	let_go(&r, &b);
+	rig_tick(r.c, r.now);
+	advisor_pass(r.c);
+	ck_assert_uint_eq(edges(&r, 12, "co_attend", &to), 1);
+	ck_assert_uint_eq(to, 21);
+	ck_assert_uint_eq(edges(&r, 23, "co_attend", &to), 1);
+	ck_assert_uint_eq(to, 11);
+	rig_close(&r);
+}
+END_TEST
+
+/* Two long chains were held together, and are on the disk: who asks for one has the other's beginning read, as much as a list has room for. */
+START_TEST(what_was_held_together_is_read_from_its_beginning)
+{
+	enum { ONE = 6, OTHER = 60 };
+	uint64_t one[ONE], other[OTHER];
+	struct cache_options o;
+	struct rig_disks d;
+	struct held a, b;
+	uint32_t there;
+	struct rig r;
+
+	for (uint64_t i = 0; i < ONE; i++)
+		one[i] = 100 + i;
+	for (uint64_t i = 0; i < OTHER; i++)
+		other[i] = 200 + i;
+	rig_disks_make(&d, NULL, 1, DISK);
+	o = options(&d);
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	chain_request(&r, one, ONE);
+	chain_request(&r, other, OTHER);
+	hold(&r, one, ONE, &a);
+	hold(&r, other, OTHER, &b);
+	let_go(&r, &a);
+	let_go(&r, &b);
+	for (uint64_t n = 1000; n < 1000 + 4 * HOST; n += 8) {
+		rig_put(&r, n, 8);
+		rig_quiet(&r);
+	}
+	ck_assert_uint_eq(seen_in_memory(&r, 200, OTHER), 0);
+	rig_tick(r.c, r.now);
+	advisor_pass(r.c);
+	r.now += 1000000;
+	ck_assert_uint_eq(rig_prefix(&r, 100, ONE), ONE);
+	rig_tick(r.c, r.now);
+	rig_quiet(&r);
+	there = seen_in_memory(&r, 200, OTHER);
+	ck_assert_uint_ge(there, LIST_NAMES / 2);
+	ck_assert_uint_eq(seen_in_memory(&r, 200, there), there); /* a beginning */
+	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_expected_bytes_total", "result=loaded"), there * RIG_SLOT_BYTES);
+	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_bytes_total", "result=loaded"), (there + ONE) * RIG_SLOT_BYTES);
+	/* What the Lookup asked for is not among what was expected. */
+	hold(&r, one, ONE, &a);
+	let_go(&r, &a);
+	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_bytes_total", "result=used"), ONE * RIG_SLOT_BYTES);
+	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_expected_bytes_total", "result=used"), 0);
+	hold(&r, other, there, &a);
+	let_go(&r, &a);
+	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_expected_bytes_total", "result=used"), there * RIG_SLOT_BYTES);
+	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_expected_bytes_total", "result=wasted"), 0);
+	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_expected_bytes_total", "result=late"), 0);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
 }
 END_TEST
 
@@ -333,6 +458,52 @@ START_TEST(blocks_that_are_alike_are_tied)
 	for (uint64_t n = 0; n < 16; n++)
 		alike -= edges(&r, 100 + n, "semantic", NULL) > 0;
 	ck_assert_uint_le(alike, 2);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* What is alike, and on the disk, is read ahead when one of it is asked for. */
+START_TEST(what_is_alike_is_read_ahead)
+{
+	enum { PAIRS = 12 };
+	uint32_t alike = 0, asked = 0;
+	struct cache_options o;
+	struct rig_disks d;
+	uint64_t state = 11;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	o = options(&d);
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	for (uint64_t n = 0; n < 64; n++)
+		put_keys(&r, n, 1000 + n, 0.1f, &state);
+	for (uint64_t n = 0; n < PAIRS; n++) {
+		put_keys(&r, 100 + n, 7000 + n, 0.1f, &state);
+		put_keys(&r, 200 + n, 7000 + n, 0.1f, &state);
+	}
+	for (uint64_t n = 0; n < PAIRS; n++) /* what was asked for lately has a list */
+		rig_prefix(&r, 100 + n, 1);
+	for (uint64_t n = 1000; n < 1000 + 4 * HOST; n += 8) {
+		rig_put(&r, n, 8);
+		rig_quiet(&r);
+	}
+	ck_assert_uint_eq(seen_in_memory(&r, 200, PAIRS), 0);
+	rig_tick(r.c, r.now += 31 * 1000000); /* later, or the same Lookup is the same request */
+	advisor_pass(r.c);
+	r.now += 1000000;
+	for (uint64_t n = 0; n < PAIRS; n++) {
+		alike += edges(&r, 100 + n, "semantic", NULL) > 0;
+		asked += rig_prefix(&r, 100 + n, 1);
+	}
+	rig_tick(r.c, r.now);
+	rig_quiet(&r);
+	ck_assert_uint_eq(asked, PAIRS);
+	ck_assert_uint_ge(alike, PAIRS * 3 / 4);
+	ck_assert_uint_ge(seen_in_memory(&r, 200, PAIRS), PAIRS * 3 / 4);
+	ck_assert_double_ge(rig_stat(&r, "terrace_prefetch_expected_bytes_total", "result=loaded"), PAIRS * 3 / 4 * RIG_SLOT_BYTES);
+	rig_check_books(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -514,7 +685,8 @@ int main(void)
 {
 	const TTest *const tests[] = {
 		requests_become_edges, what_is_expected_is_read_ahead, the_budget_and_old_lists_are_kept_to,
-		leases_held_at_a_time_are_tied, blocks_that_are_alike_are_tied, what_is_late_is_dropped, a_lookup_pokes_the_advisor, lookups_without_leases_are_doubted,
+		leases_held_at_a_time_are_tied, ties_lead_to_where_chains_part, what_was_held_together_is_read_from_its_beginning, blocks_that_are_alike_are_tied,
+		what_is_alike_is_read_ahead, what_is_late_is_dropped, a_lookup_pokes_the_advisor, lookups_without_leases_are_doubted,
 		what_is_expected_proves_itself,
 		the_graph_survives_a_restart, rounds_forget_what_the_graph_forgot, the_thread_runs_beside,
 	};

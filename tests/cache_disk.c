@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/cache_rig.h"
+#include "daemon/cache_advice_graph.h"
+#include "daemon/cache_tier.h"
+#include "daemon/daemon.h"
+#include "tests/cache_chain.h"
 
 enum { HOST = 64, DISK = 512 };
 
@@ -23,6 +26,11 @@ static void put_slowly(struct rig *r, uint64_t first, uint32_t count)
 		ck_assert_uint_eq(rig_put(r, first + i, 8), 8);
 		rig_quiet(r);
 	}
+}
+
+static void flush_all(struct rig *r)
+{
+	ck_assert_int_eq(rig_flush(r, 0, 0, NULL), STATUS_OK);
 }
 
 START_TEST(test_spilled_blocks_come_back)
@@ -98,6 +106,85 @@ START_TEST(test_a_restart_keeps_the_order)
 	ck_assert_double_ge(rig_stat(&r, "terrace_evictions_total", "tier=disk,reason=full"), 24);
 	ck_assert_uint_eq(rig_read_all(&r, 96 - 24, 24), 0);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 40), 40);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* ---- the order of uses ---- */
+
+enum { CHAINS = 12, CHAIN = 8 };
+#define MINUTE_US 60000000ull
+
+static void chain_keys(uint64_t chain, uint64_t keys[CHAIN])
+{
+	for (uint64_t i = 0; i < CHAIN; i++)
+		keys[i] = 100 * chain + i;
+}
+
+static void open_remembering(struct rig *r, const struct rig_disks *d, uint64_t now_us)
+{
+	struct cache_options o = rig_disk_options(d, 1, HOST);
+
+	o.disk_policy = "graph";
+	o.graph_nodes = 4096;
+	rig_open(r, &o, 1);
+	rig_tick(r->c, r->now = now_us);
+	rig_restored(r);
+	advisor_pass(r->c);
+}
+
+/* Minutes since the last use of a block that is on the disk. */
+static double idle_minutes(struct rig *r, uint64_t n)
+{
+	const struct block *b;
+	uint8_t key[RIG_KEY_BYTES];
+	double minutes;
+
+	rig_key(key, n);
+	cache_lock(r->c);
+	b = by_id_find(r->c, policy_id(key_name(key, sizeof(key)), r->c->pools[0]->layout_id));
+	ck_assert_ptr_nonnull(b);
+	ck_assert_ptr_nonnull(b->rack);
+	minutes = (double)(r->c->now_us - b->rack->at[b->rack_slot].node.last_use_us) / (double)MINUTE_US;
+	cache_unlock(r->c);
+	return minutes;
+}
+
+/* A policy that remembers uses: what was used last stays longest after a restart, whenever it was put (of ages so near to each other that the
+ * policy itself does not tell them apart), and though the machine was started anew in between and its clock begins again. */
+START_TEST(test_a_restart_remembers_uses)
+{
+	uint64_t keys[CHAIN];
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, 128);
+	open_remembering(&r, &d, DAEMON_CLOCK_BASE_US + 600 * MINUTE_US);
+	for (uint64_t i = 0; i < 2 * CHAINS; i++) {
+		chain_keys(i < CHAINS ? i : 2 * CHAINS - 1 - i, keys);
+		chain_lookup(&r, keys, CHAIN);
+		chain_serve(&r, keys, CHAIN);
+		rig_quiet(&r);
+		rig_tick(r.c, r.now += i < CHAINS ? MINUTE_US : MINUTE_US / 60);
+	}
+	chain_keys(CHAINS, keys);
+	r.now += 10 * MINUTE_US;
+	chain_lookup(&r, keys, CHAIN);
+	flush_all(&r);
+	rig_close(&r);
+	open_remembering(&r, &d, DAEMON_CLOCK_BASE_US + MINUTE_US);
+	for (uint64_t i = 0; i < CHAINS; i++)
+		ck_assert_double_eq_tol(idle_minutes(&r, 100 * i), 10, 0.5);
+	put_slowly(&r, 5000, HOST);
+	flush_all(&r);
+	ck_assert_double_ge(rig_stat(&r, "terrace_evictions_total", "tier=disk,reason=full"), 3 * CHAIN);
+	ck_assert_double_lt(rig_stat(&r, "terrace_evictions_total", "tier=disk,reason=full"), 6 * CHAIN);
+	for (uint64_t i = 0; i < CHAINS - 6; i++)
+		ck_assert_uint_eq(rig_prefix(&r, 100 * i, CHAIN), CHAIN);
+	for (uint64_t i = CHAINS - 3; i < CHAINS; i++)
+		ck_assert_uint_eq(rig_prefix(&r, 100 * i, CHAIN), 0);
 	rig_check_books(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
@@ -278,6 +365,216 @@ START_TEST(test_the_catalog_can_be_renewed)
 }
 END_TEST
 
+/* ---- a word of order is of one run ---- */
+
+static void copy_file(const char *from, const char *to)
+{
+	static uint8_t bytes[1 << 22];
+	FILE *f = fopen(from, "r");
+	size_t n;
+
+	ck_assert_ptr_nonnull(f);
+	n = fread(bytes, 1, sizeof(bytes), f);
+	ck_assert_uint_lt(n, sizeof(bytes));
+	fclose(f);
+	f = fopen(to, "w");
+	ck_assert_ptr_nonnull(f);
+	ck_assert_uint_eq(fwrite(bytes, 1, n, f), n);
+	fclose(f);
+}
+
+/* Of a run in which all ended in order: the catalog alone is read. */
+START_TEST(test_an_orderly_start_reads_no_header)
+{
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 2, DISK);
+	open_on(&r, &d, 1, 1);
+	put_slowly(&r, 0, HOST);
+	flush_all(&r);
+	rig_close(&r);
+	/* A disk more: the other is believed. */
+	for (uint32_t disks = 1; disks <= 2; disks++) {
+		open_on(&r, &d, disks, 1);
+		ck_assert(!r.c->tier->scan && !r.c->tier->units[0].scan);
+		ck_assert_uint_eq(rig_read_all(&r, 0, HOST), HOST);
+		rig_close(&r);
+	}
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* The catalog of another daemon, that ended in order too: what is on the disk is found, what was deleted before stays dead. */
+START_TEST(test_a_catalog_of_another_is_not_believed)
+{
+	enum status st[16];
+	struct rig_disks d, other;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	rig_disks_make(&other, NULL, 1, DISK);
+	open_on(&r, &other, 1, 1);
+	put_slowly(&r, 5000, HOST);
+	flush_all(&r);
+	rig_close(&r);
+	open_on(&r, &d, 1, 1);
+	put_slowly(&r, 0, HOST);
+	flush_all(&r);
+	rig_close(&r);
+	memcpy(d.catalog, other.catalog, sizeof(d.catalog));
+	open_on(&r, &d, 1, 1);
+	ck_assert_uint_eq(rig_read_all(&r, 0, HOST), HOST);
+	ck_assert_int_eq(rig_delete(&r, 0, 16, st), STATUS_OK);
+	rig_close(&r);
+	for (int rebuild = 0; rebuild < 2; rebuild++) {
+		struct cache_options o = rig_disk_options(&d, 1, HOST);
+
+		o.rebuild = rebuild;
+		rig_open(&r, &o, 1);
+		rig_restored(&r);
+		ck_assert_uint_eq(rig_read_all(&r, 0, 16), 0);
+		ck_assert_uint_eq(rig_read_all(&r, 16, HOST - 16), HOST - 16);
+		rig_close(&r);
+	}
+	rig_disks_remove(&d);
+	rig_disks_remove(&other);
+}
+END_TEST
+
+/* Its own, of an earlier end, put back: what was flushed since is found, and what was deleted since is not. */
+START_TEST(test_an_older_catalog_is_not_believed)
+{
+	char now[160], then[160];
+	enum status st[16];
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	snprintf(now, sizeof(now), "%s/data.mdb", d.catalog);
+	snprintf(then, sizeof(then), "%s/then", d.root);
+	open_on(&r, &d, 1, 1);
+	put_slowly(&r, 0, HOST);
+	flush_all(&r);
+	rig_close(&r);
+	copy_file(now, then);
+	open_on(&r, &d, 1, 1);
+	ck_assert_int_eq(rig_delete(&r, 0, 16, st), STATUS_OK);
+	put_slowly(&r, 1000, HOST);
+	flush_all(&r);
+	rig_close(&r);
+	copy_file(then, now);
+	open_on(&r, &d, 1, 1);
+	ck_assert_uint_eq(rig_prefix(&r, 0, 1), 0);
+	ck_assert_uint_eq(rig_read_all(&r, 0, 16), 0);
+	ck_assert_uint_eq(rig_read_all(&r, 16, HOST - 16), HOST - 16);
+	ck_assert_uint_eq(rig_read_all(&r, 1000, HOST), HOST);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* ---- a disk that was away ---- */
+
+struct told {
+	uint32_t bans, disks;
+};
+
+static bool count_told(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes)
+{
+	struct told *t = arg;
+
+	(void)value;
+	(void)value_bytes;
+	t->disks += key_bytes == 8;
+	t->bans += key_bytes == 12 && !memcmp(key, "wipe", 4);
+	return true;
+}
+
+/* What the catalog says of disks; first told of so many more, which nobody has. */
+static struct told disks_told(const struct rig_disks *d, uint64_t more)
+{
+	const struct catalog_options o = { .folder = d->catalog };
+	struct told t = { 0, 0 };
+	enum catalog_state state;
+	struct catalog *catalog;
+	char why[160];
+
+	ck_assert_int_eq(catalog_open(&o, &catalog, &state, why, sizeof(why)), STATUS_OK);
+	for (uint64_t i = 1; i <= more; i++) {
+		const struct disk_record absent = { .disk_id = i, .folder = "/gone" };
+		struct record r;
+
+		ck_assert_int_eq(disk_record_encode(&absent, &r), STATUS_OK);
+		ck_assert_int_eq(catalog_put(catalog, CATALOG_SLABS, r.key, r.key_bytes, r.value, r.value_bytes), STATUS_OK);
+	}
+	ck_assert_int_eq(catalog_walk(catalog, CATALOG_SLABS, count_told, &t, NULL), STATUS_OK);
+	ck_assert_int_eq(catalog_walk(catalog, CATALOG_META, count_told, &t, NULL), STATUS_OK);
+	catalog_close(catalog);
+	return t;
+}
+
+/* What was deleted while it was away could not be tombstoned there: it is wiped when it comes back. */
+START_TEST(test_a_disk_that_was_away_is_wiped)
+{
+	enum status st[2 * HOST];
+	uint32_t left;
+	struct rig_disks d;
+	struct told t;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 2, DISK);
+	open_on(&r, &d, 2, 1);
+	put_slowly(&r, 0, 2 * HOST);
+	flush_all(&r);
+	ck_assert_double_ge(rig_stat(&r, "terrace_disk_blocks", "disk=1"), HOST / 2);
+	rig_close(&r);
+	t = disks_told(&d, 0);
+	ck_assert_uint_eq(t.disks, 2);
+	ck_assert_uint_eq(t.bans, 0);
+	open_on(&r, &d, 1, 1);
+	left = rig_read_all(&r, 0, 2 * HOST);
+	ck_assert_uint_gt(left, HOST / 2);
+	ck_assert_uint_lt(left, 2 * HOST);
+	rig_delete(&r, 0, HOST, st);
+	left = rig_read_all(&r, HOST, HOST);
+	rig_close(&r);
+	ck_assert_uint_eq(disks_told(&d, 0).bans, 1);
+	for (int run = 0; run < 2; run++) {
+		open_on(&r, &d, 2, 1);
+		ck_assert_uint_eq(rig_read_all(&r, 0, HOST), 0);
+		ck_assert_uint_eq(rig_read_all(&r, HOST, HOST), left);
+		ck_assert_double_eq(rig_stat(&r, "terrace_disk_health_info", "disk=1,health=healthy"), 1);
+		rig_check_books(r.c);
+		rig_close(&r);
+	}
+	/* Its old name is forgotten, and it serves under a new one. */
+	t = disks_told(&d, 0);
+	ck_assert_uint_eq(t.disks, 2);
+	ck_assert_uint_eq(t.bans, 0);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* However many are away. */
+START_TEST(test_all_who_are_away_are_banned)
+{
+	enum { AWAY = 4 * CACHE_DISKS_MAX + 6 };
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	open_on(&r, &d, 1, 1);
+	rig_close(&r);
+	disks_told(&d, AWAY);
+	open_on(&r, &d, 1, 1);
+	rig_close(&r);
+	ck_assert_uint_eq(disks_told(&d, 0).bans, AWAY);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 START_TEST(test_tmpfs_does_too)
 {
 	struct rig_disks d;
@@ -303,9 +600,11 @@ int main(void)
 		int times;
 	} tests[] = {
 		{ test_spilled_blocks_come_back, 1 }, { test_a_restart_finds_what_was_flushed, 1 },
-		{ test_a_restart_keeps_the_order, 1 }, { test_a_full_disk_displaces_its_coldest, 1 }, { test_deleted_blocks_stay_dead, 1 },
+		{ test_a_restart_keeps_the_order, 1 }, { test_a_restart_remembers_uses, 1 }, { test_a_full_disk_displaces_its_coldest, 1 }, { test_deleted_blocks_stay_dead, 1 },
 		{ test_two_disks_share_the_work, 1 }, { test_warm_brings_ahead, 1 }, { test_rotten_bits_are_misses, 2 },
-		{ test_the_catalog_can_be_renewed, 2 }, { test_tmpfs_does_too, 1 },
+		{ test_the_catalog_can_be_renewed, 2 }, { test_an_orderly_start_reads_no_header, 1 },
+		{ test_a_catalog_of_another_is_not_believed, 1 }, { test_an_older_catalog_is_not_believed, 1 }, { test_a_disk_that_was_away_is_wiped, 1 },
+		{ test_all_who_are_away_are_banned, 1 }, { test_tmpfs_does_too, 1 },
 	};
 	Suite *suite = suite_create("cache_disk");
 	TCase *tc = tcase_create("disk");

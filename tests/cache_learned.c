@@ -156,7 +156,7 @@ static uint32_t pieces_of(struct driver *d, bool damage, bool drop)
 /* ---- what a block's policy knows of it ---- */
 
 struct known {
-	uint32_t by_age, turn, uses;
+	uint32_t order_by, turn, uses;
 };
 
 static bool known_of(struct driver *d, uint64_t n, struct known *out)
@@ -173,7 +173,7 @@ static bool known_of(struct driver *d, uint64_t n, struct known *out)
 	cache_unlock(d->r.c);
 	memset(out, 0, sizeof(*out));
 	for (uint32_t i = 0; i < e.features; i++) {
-		uint32_t *to = !strcmp(e.feature[i].name, "by_age") ? &out->by_age : !strcmp(e.feature[i].name, "turn") ? &out->turn :
+		uint32_t *to = !strcmp(e.feature[i].name, "order_by") ? &out->order_by : !strcmp(e.feature[i].name, "turn") ? &out->turn :
 			       !strcmp(e.feature[i].name, "uses_remembered") ? &out->uses : NULL;
 
 		if (to)

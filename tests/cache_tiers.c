@@ -280,11 +280,39 @@ static double window_of(const struct trace *t, const struct outcome *o)
 	return percent(o->window_hits, t, o->window_tokens);
 }
 
+/* Points that a restart costs in the minute after it. */
+static double restart_costs(const struct trace *t, struct drive d)
+{
+	struct outcome with, restarted;
+
+	drive(t, &d, &with);
+	d.restart = true;
+	drive(t, &d, &restarted);
+	printf("%s: %.2f %% in the minute after a restart, %.2f %% without\n", d.policy, window_of(t, &restarted), window_of(t, &with));
+	fflush(stdout);
+	return window_of(t, &with) - window_of(t, &restarted);
+}
+
+/* The mean. A minute's hits of `graph` differ by half a point from run to run, with or without a restart. */
+static void check_restart(const struct trace *t, const struct drive *d)
+{
+	const int few = strcmp(d->policy, "graph") ? 1 : 3, many = 4 * few;
+	double sum = 0;
+	int runs = 0;
+
+	while (runs < few || (runs < many && fabs(sum) >= runs)) {
+		for (int i = 0; i < few; i++)
+			sum += restart_costs(t, *d);
+		runs += few;
+	}
+	ck_assert_double_eq_tol(sum / runs, 0, 1.0);
+}
+
 /* Without reading ahead; with it, where a Lease comes 20 ms after its Lookup; and the same through a restart. */
 static void policy_check(const char *policy)
 {
 	struct drive off = drive_of(policy, 0), on = drive_of(policy, LEAD_US);
-	struct outcome without, with, restarted;
+	struct outcome without, with;
 	struct trace t;
 
 	trace_load(&t);
@@ -302,10 +330,7 @@ static void policy_check(const char *policy)
 	if (with.loaded >= LOADED_MIN * RIG_SLOT_BYTES)
 		ck_assert_double_le(with.wasted, 0.3 * with.loaded);
 
-	on.restart = true;
-	drive(&t, &on, &restarted);
-	printf("%s: %.2f %% in the minute after a restart, %.2f %% without\n", policy, window_of(&t, &restarted), window_of(&t, &with));
-	ck_assert_double_eq_tol(window_of(&t, &restarted), window_of(&t, &with), 1.0);
+	check_restart(&t, &on);
 	trace_fini(&t);
 }
 

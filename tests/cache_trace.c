@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/cache_advice.h"
 #include "eviction/replay.h"
 #include "eviction/replay/read.h"
 #include "tests/cache_chain.h"
@@ -28,6 +29,8 @@ static uint64_t random_of(uint64_t *state)
 	return *state >> 33;
 }
 
+static uint64_t reported_blocks;
+
 /* Hits of a few hundred requests. */
 static uint64_t converse(struct rig *r, uint32_t requests, uint64_t *asked)
 {
@@ -42,8 +45,10 @@ static uint64_t converse(struct rig *r, uint32_t requests, uint64_t *asked)
 		r->now += 1000 * (1 + random_of(&state) % 5000);
 		hits += chain_request(r, keys, n);
 		*asked += n;
-		if (i % 5 == 0)
+		if (i % 5 == 0) {
 			chain_report(r, keys, n, CACHE_EVENT_TURN_END);
+			reported_blocks += n;
+		}
 		if (i % 7 == 0)
 			rig_tick(r->c, r->now);
 	}
@@ -92,10 +97,142 @@ START_TEST(what_is_recorded_replays_to_the_same_hits)
 	ck_assert_int_eq(replay_run(&trace, policy_find("lru"), &replay, &replayed), STATUS_OK);
 	ck_assert_uint_gt(hits, asked / 4);
 	ck_assert_uint_lt(hits, asked * 9 / 10);
-	/* Reports are uses here, and no requests there. */
 	ck_assert_double_eq_tol((double)replayed.hit_blocks / (double)asked, (double)hits / (double)asked, 0.01);
 	trace_fini(&trace);
 	unlink(path);
+}
+END_TEST
+
+/* ---- what is reported ---- */
+
+static struct policy_ops fake;
+static struct {
+	uint64_t requests, hinted, hinted_blocks, last;
+} heard;
+
+static void hear(struct policy *p, const struct policy_request *q)
+{
+	(void)p;
+	heard.requests++;
+	ck_assert_uint_gt(q->count, 0);
+	if (q->hint == POLICY_HINT_TURN) {
+		heard.hinted++;
+		heard.hinted_blocks += q->count;
+		ck_assert_uint_eq(q->ids[q->count - 1], heard.last); /* of the request before it, here */
+	}
+	heard.last = q->ids[q->count - 1];
+}
+
+/* A policy hears in the replay what it heard in the daemon: each report, with its hint, about the whole of its chain. */
+START_TEST(reports_are_replayed)
+{
+	struct cache_options o = rig_options(SLOTS);
+	const struct replay_options replay = { .capacity = SLOTS };
+	struct cache_trace_result result;
+	struct replay_result replayed;
+	uint64_t asked = 0;
+	struct trace trace;
+	char path[32];
+	struct rig r;
+
+	rig_open(&r, &o, 1);
+	ck_assert_int_eq(cache_trace_start(r.c, file_open(path), 0, &r.why), STATUS_OK);
+	reported_blocks = 0;
+	converse(&r, 400, &asked);
+	ck_assert_int_eq(cache_trace_stop(r.c, &result, &r.why), STATUS_OK);
+	rig_close(&r);
+	trace_load(path, &trace);
+	fake = *policy_find("lru");
+	fake.request = hear;
+	memset(&heard, 0, sizeof(heard));
+	ck_assert_int_eq(replay_run(&trace, &fake, &replay, &replayed), STATUS_OK);
+	ck_assert_uint_eq(heard.requests, 480);
+	ck_assert_uint_eq(heard.hinted, 80);
+	ck_assert_uint_eq(heard.hinted_blocks, reported_blocks);
+	ck_assert_uint_eq(replayed.blocks, asked);
+	trace_fini(&trace);
+	unlink(path);
+}
+END_TEST
+
+/* ---- what is not told ---- */
+
+static char *text_of(const char *path)
+{
+	char *text;
+	FILE *f = fopen(path, "r");
+	long size;
+
+	ck_assert_ptr_nonnull(f);
+	fseek(f, 0, SEEK_END);
+	size = ftell(f);
+	rewind(f);
+	text = calloc(1, (size_t)size + 1);
+	ck_assert_uint_eq(fread(text, 1, (size_t)size, f), (size_t)size);
+	fclose(f);
+	return text;
+}
+
+/* Nothing of a key, nor what the cache makes of it, which anybody could make too. */
+static void expect_unknown(const struct rig *r, uint64_t number, uint64_t first, uint64_t count)
+{
+	for (uint64_t n = first; n < first + count; n++) {
+		uint64_t word[RIG_KEY_BYTES / 8], name;
+		uint8_t key[RIG_KEY_BYTES];
+
+		rig_key(key, n);
+		memcpy(word, key, sizeof(word));
+		name = key_name(key, sizeof(key));
+		ck_assert_uint_ne(number, name);
+		ck_assert_uint_ne(number, policy_id(name, r->c->pools[0]->layout_id));
+		ck_assert_uint_ne(number, word[0]);
+		ck_assert_uint_ne(number, word[1]);
+	}
+}
+
+/* A recording of the same requests twice: lines of numbers, none of which is of a key; and nothing tells that they are the same blocks. */
+START_TEST(a_recording_has_nothing_of_a_key)
+{
+	enum { CHAIN = 12, FIRST = 1 << 20 };
+	struct cache_options o = rig_options(SLOTS);
+	struct cache_trace_result result;
+	uint64_t keys[CHAIN], ids[2][CHAIN + 1];
+	char path[32];
+	struct rig r;
+
+	for (uint64_t i = 0; i < CHAIN; i++)
+		keys[i] = FIRST + i;
+	rig_open(&r, &o, 1);
+	for (int time = 0; time < 2; time++) {
+		char *text, *line, *rest, *number;
+		uint32_t n = 0;
+
+		ck_assert_int_eq(cache_trace_start(r.c, file_open(path), 0, &r.why), STATUS_OK);
+		r.now += 60000000;
+		chain_request(&r, keys, CHAIN);
+		chain_report(&r, keys, CHAIN, CACHE_EVENT_TURN_END);
+		ck_assert_int_eq(cache_trace_stop(r.c, &result, &r.why), STATUS_OK);
+		rest = text = text_of(path);
+		ck_assert_int_eq(strncmp(strsep(&rest, "\n"), "# terrace-trace ", 16), 0);
+		while ((line = strsep(&rest, "\n")) && *line) {
+			ck_assert_uint_eq(strspn(line, "0123456789 "), strlen(line));
+			for (int column = 0; (number = strsep(&line, " ")); column++) {
+				const uint64_t value = strtoull(number, NULL, 10);
+
+				expect_unknown(&r, value, FIRST, CHAIN);
+				if (column >= 5)
+					ids[time][n++] = value;
+			}
+		}
+		ck_assert_uint_eq(n, CHAIN + 1);
+		ck_assert_uint_eq(ids[time][CHAIN], ids[time][CHAIN - 1]); /* the report's */
+		free(text);
+		unlink(path);
+	}
+	for (uint32_t i = 0; i < CHAIN; i++)
+		for (uint32_t j = 0; j < CHAIN; j++)
+			ck_assert_uint_ne(ids[0][i], ids[1][j]);
+	rig_close(&r);
 }
 END_TEST
 
@@ -195,7 +332,7 @@ END_TEST
 int main(void)
 {
 	const TTest *const tests[] = {
-		what_is_recorded_replays_to_the_same_hits, a_full_file_says_what_is_missing, a_disk_that_takes_nothing_is_told,
+		what_is_recorded_replays_to_the_same_hits, reports_are_replayed, a_recording_has_nothing_of_a_key, a_full_file_says_what_is_missing, a_disk_that_takes_nothing_is_told,
 		a_public_trace_hits_as_its_replay_says,
 	};
 

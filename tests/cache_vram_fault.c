@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -175,6 +176,159 @@ START_TEST(while_memory_is_awaited)
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 40), 40);
 	vr_close(&v);
 	rig_disks_remove(&d);
+}
+END_TEST
+
+static void ready(void *arg)
+{
+	atomic_fetch_add((_Atomic int *)arg, 1);
+}
+
+/* Begun, and not waited for. */
+static void warm_begin(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count)
+{
+	_Atomic int called = 0;
+	struct cache_wait w = { .ready = ready, .arg = &called };
+	struct cache_keys k = rig_keys(first, count);
+	uint32_t blocks;
+
+	ck_assert_int_eq(cache_warm_on(v->r.c, v->r.s.id, &k, gpu, v->r.now, &w, &blocks, &v->r.why), STATUS_BUSY);
+	cache_wait_end(v->r.c, &w);
+	free((void *)k.bytes);
+}
+
+static bool has_queue(struct vram_rig *v, uint32_t gpu, enum device_way way)
+{
+	cache_lock(v->r.c);
+	const bool is = vram_gpu(v->r.c, gpu)->queue[way].first;
+
+	cache_unlock(v->r.c);
+	return is;
+}
+
+static _Atomic uint32_t lists_across;
+
+static enum status copy_counted(struct device *d, struct device_copy *c, const char **why)
+{
+	lists_across += c->way == DEVICE_ACROSS;
+	return terrace_device_ops()->copy(d, c, why);
+}
+
+/* What waits for its turn to be copied from a lost GPU to another is not copied: that could cost the other, too. */
+START_TEST(while_blocks_wait_to_go_across)
+{
+	enum { LISTS = 8, UNDER_WAY = 4 };
+	struct device_ops ops = *terrace_device_ops();
+	struct vram_rig v;
+
+	ops.copy = copy_counted;
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = 16, .host_slots = 32, .write_back = true, .ops = &ops });
+	ck_assert_uint_eq(vr_put(&v, 0, 0, LISTS), LISTS);
+	ck_assert_uint_eq(vr_put(&v, 1, 100, 1), 1); /* there is an extent */
+	vr_hold(&v, 1, 0);
+	for (uint32_t i = 0; i < LISTS; i++) {
+		warm_begin(&v, 1, i, 1);
+		for (int k = 0; i < UNDER_WAY && has_queue(&v, 1, DEVICE_ACROSS); k++) {
+			ck_assert_int_lt(k, 10000);
+			nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+		}
+	}
+	ck_assert(has_queue(&v, 1, DEVICE_ACROSS));
+	vr_lose(&v, 0);
+	for (int i = 0; !lost(&v, "gpu=0"); i++) {
+		ck_assert_int_lt(i, 10000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	vr_go(&v, 1);
+	rig_quiet(&v.r);
+	ck_assert_uint_eq(lists_across, UNDER_WAY);
+	ck_assert_uint_eq(vr_read_all(&v, 1, 100, 1), 1);
+	ck_assert_double_eq(lost(&v, "gpu=1"), 0);
+	vr_close(&v);
+}
+END_TEST
+
+/* ---- a driver that takes its time, or has no memory ---- */
+
+/* Nobody waits for it who wants nothing of it. */
+START_TEST(a_driver_that_does_not_answer)
+{
+	struct timespec began, now;
+	struct vram_rig v;
+	char stuck[128], name[160];
+	FILE *f;
+
+	snprintf(stuck, sizeof(stuck), "/tmp/terrace-test-stuck-%d", (int)getpid());
+	snprintf(name, sizeof(name), "%s.0", stuck);
+	setenv("SIM_GPU_STUCK_FILE", stuck, 1);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32 });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
+	f = fopen(name, "w");
+	ck_assert_ptr_nonnull(f);
+	fclose(f);
+	clock_gettime(CLOCK_MONOTONIC, &began);
+	alarm(20); /* what would wait for it here would do so for ever */
+	do {
+		rig_tick(v.r.c, v.r.now);
+		ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 4), 4);
+		ck_assert_double_eq(lost(&v, "gpu=0"), 0);
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	} while (now.tv_sec * 1000 + now.tv_nsec / 1000000 - began.tv_sec * 1000 - began.tv_nsec / 1000000 < 200);
+	alarm(0);
+	unlink(name);
+	lose_and_wait(&v, 0); /* it asks again */
+	vr_close(&v);
+}
+END_TEST
+
+static struct {
+	_Atomic int ups;
+	_Atomic bool second;
+	struct device_copy *_Atomic first;
+} starved;
+
+/* Of the lists up, the first finds no memory, once the second has come; the others go through. */
+static enum status copy_starved(struct device *d, struct device_copy *c, const char **why)
+{
+	struct device_copy *first = starved.first;
+
+	if (c->way == DEVICE_UP && atomic_fetch_add(&starved.ups, 1) == 0) {
+		starved.first = c;
+		return STATUS_OK;
+	}
+	if (c->way == DEVICE_UP && !atomic_exchange(&starved.second, true))
+		first->done(first, STATUS_EXHAUSTED);
+	return terrace_device_ops()->copy(d, c, why);
+}
+
+/* Who shares copies that come to nothing is told so with the copies behind them, though these are well. */
+START_TEST(copies_before_a_mark_that_fail)
+{
+	struct device_ops ops = *terrace_device_ops();
+	struct cache_place p[8];
+	struct cache_leased l;
+	struct vram_rig v;
+
+	ops.copy = copy_starved;
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .write_back = true, .ops = &ops });
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 8), 8);
+	warm_begin(&v, 0, 0, 4);
+	for (int i = 0; !starved.first; i++) {
+		ck_assert_int_lt(i, 10000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 6, true, false, p, &l), STATUS_OK);
+	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+	vr_wait_layers(&v, &l);
+	ck_assert_uint_eq(v.board[l.board_word + FDSOCK_BOARD_FAILED], 1);
+	rig_quiet(&v.r);
+	vr_release(&v, &l);
+	ck_assert_double_eq(lost(&v, "gpu=0"), 0);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_moves_failed_total", "to=gpu"), 4);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 8), 8);
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, 8), 8);
+	vr_close(&v);
 }
 END_TEST
 
@@ -440,8 +594,63 @@ START_TEST(memory_is_registered_anew)
 }
 END_TEST
 
-int main(void)
+static struct device_copy *_Atomic endless;
+static _Atomic bool closed, asked_too_late;
+
+static enum status copy_endless(struct device *d, struct device_copy *c, const char **why)
 {
+	if (c->way != DEVICE_UP)
+		return terrace_device_ops()->copy(d, c, why);
+	endless = c;
+	return STATUS_OK;
+}
+
+/* What is under way ends by it, as on a GPU that is lost. */
+static void close_slowly(struct device *d)
+{
+	struct device_copy *c = atomic_exchange(&endless, NULL);
+
+	closed = true;
+	if (c)
+		c->done(c, STATUS_UNAVAILABLE);
+	nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
+	terrace_device_ops()->close(d);
+}
+
+static bool lost_or_closed(struct device *d)
+{
+	asked_too_late = asked_too_late || closed;
+	return !closed && terrace_device_ops()->lost(d);
+}
+
+/* A device that does not end its copies is closed when the tier stops; nobody asks it anything after that. It takes ten seconds. */
+START_TEST(a_stop_while_copies_hang)
+{
+	struct device_ops ops = *terrace_device_ops();
+	struct vram_rig v;
+
+	ops.copy = copy_endless;
+	ops.close = close_slowly;
+	ops.lost = lost_or_closed;
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .write_back = true, .ops = &ops });
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
+	warm_begin(&v, 0, 0, 4);
+	for (int i = 0; !endless; i++) {
+		ck_assert_int_lt(i, 10000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	ck_assert(cache_destroy(v.r.c));
+	cache_thread_leave();
+	ck_assert(closed && !asked_too_late);
+	munmap((void *)v.board, EXTENT_PAGE_BYTES);
+	rmdir(v.folder);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+	const bool is_long = argc > 1 && !strcmp(argv[1], "--long");
 	Suite *suite = suite_create("cache_vram_fault");
 	TCase *t = tcase_create("cache_vram_fault");
 	SRunner *runner;
@@ -454,11 +663,16 @@ int main(void)
 	tcase_add_test(t, while_it_is_written_and_leased);
 	tcase_add_test(t, one_of_two_copies_is_lost);
 	tcase_add_test(t, while_memory_is_awaited);
+	tcase_add_test(t, while_blocks_wait_to_go_across);
+	tcase_add_test(t, a_driver_that_does_not_answer);
+	tcase_add_test(t, copies_before_a_mark_that_fail);
 	tcase_add_test(t, a_gpu_that_cannot_be_opened);
 	tcase_add_test(t, who_is_not_watched_gets_nothing_of_a_gpu);
 	tcase_add_loop_test(t, a_ghost_keeps_its_slots, 0, 3);
 	tcase_add_test(t, an_extent_is_drained_for_another_layout);
 	tcase_add_test(t, memory_is_registered_anew);
+	if (is_long)
+		tcase_add_test(t, a_stop_while_copies_hang);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

@@ -3,7 +3,11 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+
+#include "daemon/cache_vram.h"
 
 static double moved(struct vram_rig *v, const char *from, const char *to)
 {
@@ -209,6 +213,262 @@ START_TEST(granted_when_it_is_there)
 }
 END_TEST
 
+static bool on_gpu(struct vram_rig *v, uint64_t n)
+{
+	return strstr(vr_tier(v, n), "gpu") != NULL;
+}
+
+/* Makes the extents for so many blocks. */
+static void grow(struct vram_rig *v, uint32_t count)
+{
+	uint64_t *id = calloc(count, sizeof(*id));
+	struct cache_place p;
+	enum status st;
+
+	for (uint32_t i = 0; i < count; i++)
+		ck_assert_int_eq(vr_reserve(v, 0, 100000 + i, 1, &st, &id[i], &p), STATUS_OK);
+	for (uint32_t i = 0; i < count; i++)
+		ck_assert_int_eq(cache_abort(v->r.c, v->r.s.id, id[i]), STATUS_OK);
+	free(id);
+}
+
+/* Of a long Warm the first blocks are there while the last are still copied, and a lease that comes meanwhile does not wait for all. */
+START_TEST(a_long_warm_comes_in_pieces)
+{
+	enum { BLOCKS = 40 * VR_EXTENT_SLOTS }; /* 80 MiB */
+	_Atomic int called = 0;
+	struct cache_wait w = { .ready = ready, .arg = &called };
+	struct cache_keys k = rig_keys(0, BLOCKS);
+	struct cache_leased l;
+	struct cache_place p;
+	struct vram_rig v;
+	uint32_t warmed;
+
+	setenv("SIM_GPU_US_PER_MIB", "8000", 1);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS + VR_EXTENT_SLOTS, .host_slots = BLOCKS + 16 });
+	grow(&v, BLOCKS + VR_EXTENT_SLOTS);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, BLOCKS + 1), BLOCKS + 1);
+	ck_assert_int_eq(cache_warm_on(v.r.c, v.r.s.id, &k, 0, v.r.now, &w, &warmed, &v.r.why), STATUS_BUSY);
+	for (int i = 0; !on_gpu(&v, 0); i++) {
+		ck_assert_int_lt(i, 50000);
+		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+	}
+	ck_assert(!on_gpu(&v, BLOCKS - 1));
+	ck_assert_int_eq(vr_lease(&v, 0, BLOCKS, 1, true, false, &p, &l), STATUS_OK);
+	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+	for (int i = 0; !vr_layer_there(&v, &l, 0); i++) {
+		ck_assert_int_lt(i, 50000);
+		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+	}
+	ck_assert_int_eq(called, 0);
+	ck_assert(!on_gpu(&v, BLOCKS - 1));
+	vr_wait_layers(&v, &l);
+	ck_assert(vr_matches(&v, &p, BLOCKS, 0));
+	vr_release(&v, &l);
+	cache_wait_end(v.r.c, &w);
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, BLOCKS), BLOCKS);
+	ck_assert_double_eq(moved(&v, "host", "gpu"), BLOCKS + 1);
+	free((void *)k.bytes);
+	vr_close(&v);
+}
+END_TEST
+
+/* A session over small blocks, so that a lease may have thousands of them: 4 KiB each, in four layers. */
+static void join_small(struct vram_rig *v, const struct vram_rig *of)
+{
+	struct kv_layout l = vr_layout(20);
+	uint64_t session;
+
+	l.block_tokens = 16;
+	l.k_format = l.v_format = KV_TQ4;
+	*v = *of;
+	ck_assert_int_eq(cache_session_open(v->r.c, "", &l, 1, "small", v->r.now, &v->r.s, &v->r.why), STATUS_OK);
+	ck_assert_int_eq(cache_attach(v->r.c, v->r.s.token, 1, v->r.now, &v->r.attachment, &session, &v->r.why), STATUS_OK);
+	vr_board(v);
+}
+
+/* Stores them, each filled as its number says. */
+static void put_small(struct vram_rig *v, uint32_t count)
+{
+	for (uint64_t n = 0; n < count; n++) {
+		struct cache_place p;
+		enum status st;
+		uint64_t id;
+
+		ck_assert_int_eq(vr_reserve(v, CACHE_HOST, n, 1, &st, &id, &p), STATUS_OK);
+		ck_assert_int_eq(st, STATUS_OK);
+		rig_fill(rig_block(&v->r, &p), v->r.s.block_bytes[0], n, 0);
+		ck_assert_int_eq(vr_commit(v, &id, 1, &st), STATUS_OK);
+	}
+}
+
+/* As many blocks as a lease may have come layer by layer, too. */
+START_TEST(layers_of_thousands)
+{
+	enum { BLOCKS = 3000 };
+	struct cache_place *p = calloc(BLOCKS, sizeof(*p));
+	enum status *st = calloc(BLOCKS, sizeof(*st));
+	struct vram_rig keeper, v;
+	struct cache_leased l;
+
+	vr_open(&keeper, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 10 * VR_EXTENT_SLOTS, .host_slots = 200, .no_board = true });
+	join_small(&v, &keeper);
+	put_small(&v, BLOCKS);
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, BLOCKS), BLOCKS); /* the GPU has its extents */
+	ck_assert_int_eq(rig_delete(&v.r, 0, BLOCKS, st), STATUS_OK);
+	put_small(&v, BLOCKS);
+	vr_hold(&v, 0, 1);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, BLOCKS, true, false, p, &l), STATUS_OK);
+	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+	for (int i = 0; !vr_layer_there(&v, &l, 0); i++) {
+		ck_assert_int_lt(i, 50000);
+		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+	}
+	ck_assert(!vr_layer_there(&v, &l, 1));
+	vr_go(&v, 0);
+	vr_wait_layers(&v, &l);
+	for (uint64_t n = 0; n < BLOCKS; n++)
+		ck_assert(rig_matches(vr_bytes(&v, &p[n]), v.r.s.block_bytes[0], n, 0));
+	vr_release(&v, &l);
+	munmap((void *)v.board, EXTENT_PAGE_BYTES);
+	free(st);
+	free(p);
+	vr_close(&keeper);
+}
+END_TEST
+
+static struct policy_ops counted;
+static const struct policy_ops *counted_of;
+static _Atomic int searches;
+
+static struct policy_node *counted_victim(struct policy *p, bool (*may)(const struct policy_node *, void *), void *arg, uint32_t scan_max)
+{
+	atomic_fetch_add(&searches, 1);
+	return counted_of->victim(p, may, arg, scan_max);
+}
+
+/* Many that wait for a GPU that is full are not each looked for a slot for. */
+START_TEST(a_long_queue_before_a_full_gpu)
+{
+	enum { BLOCKS = 100, ON_GPU = 480, TICKS = 10 }; /* an extent is 481 */
+	_Atomic int called = 0;
+	struct cache_wait w = { .ready = ready, .arg = &called };
+	struct cache_keys k = rig_keys(0, BLOCKS);
+	struct vram_rig keeper, v;
+	uint32_t warmed;
+
+	vr_open(&keeper, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = VR_EXTENT_SLOTS, .host_slots = 64, .no_board = true });
+	join_small(&v, &keeper);
+	ck_assert_int_eq(cache_session_write_back(v.r.c, v.r.s.id), STATUS_OK);
+	put_small(&v, BLOCKS);
+	for (uint64_t n = 1000; n < 1000 + ON_GPU; n++) {
+		struct cache_place p;
+		enum status st;
+		uint64_t id;
+
+		ck_assert_int_eq(vr_reserve(&v, 0, n, 1, &st, &id, &p), STATUS_OK);
+		ck_assert_int_eq(vr_commit(&v, &id, 1, &st), STATUS_OK);
+	}
+	counted_of = v.r.c->policy;
+	counted = *counted_of;
+	counted.victim = counted_victim;
+	cache_lock(v.r.c);
+	v.r.c->policy = &counted;
+	cache_unlock(v.r.c);
+	vr_hold(&v, 0, 0); /* what is to go down for them does not come down */
+	ck_assert_int_eq(cache_warm_on(v.r.c, v.r.s.id, &k, 0, v.r.now, &w, &warmed, &v.r.why), STATUS_BUSY);
+	rig_tick(v.r.c, v.r.now);
+	atomic_store(&searches, 0);
+	for (int i = 0; i < TICKS; i++)
+		rig_tick(v.r.c, v.r.now);
+	ck_assert_int_le(searches, 8 * TICKS);
+	vr_go(&v, 0);
+	rig_quiet(&v.r);
+	cache_wait_end(v.r.c, &w);
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, BLOCKS), BLOCKS);
+	rig_quiet(&v.r);
+	cache_lock(v.r.c);
+	v.r.c->policy = counted_of;
+	cache_unlock(v.r.c);
+	munmap((void *)v.board, EXTENT_PAGE_BYTES);
+	free((void *)k.bytes);
+	vr_close(&keeper);
+}
+END_TEST
+
+/* A GPU whose budget is used up is not asked for more of it, however long ago it was used up. */
+START_TEST(a_full_gpu_keeps_no_lease_waiting)
+{
+	struct cache_place p[8];
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 64 });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 32), 32);
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, 16), 16);
+	rig_quiet(&v.r);
+	for (uint64_t round = 0; round < 3; round++) {
+		const struct cache_on on = { .attachment = v.r.attachment, .gpu = 0 };
+		struct cache_keys k = rig_keys(16 - 8 * (round % 2), 8);
+		_Atomic int called = 0;
+		struct cache_wait w = { .ready = ready, .arg = &called };
+		struct cache_leased l;
+
+		v.r.now += 1100000;
+		rig_tick(v.r.c, v.r.now);
+		ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 8, &l, &w, &v.r.why), STATUS_OK);
+		vr_wait_layers(&v, &l);
+		vr_release(&v, &l);
+		cache_wait_end(v.r.c, &w);
+		rig_quiet(&v.r);
+		free((void *)k.bytes);
+	}
+	vr_close(&v);
+}
+END_TEST
+
+static _Atomic uint32_t reads[RING_PRIORITIES];
+
+static int count_reads(void *arg, const struct ring_request *q, uint32_t *most)
+{
+	(void)arg;
+	(void)most;
+	if (q->op == RING_READ)
+		atomic_fetch_add(&reads[q->priority], 1);
+	return 0;
+}
+
+/* What a Warm brings from a disk to a GPU is read ahead of its use, what a lease brings is read for somebody who waits. */
+START_TEST(reads_for_a_gpu_have_their_priority)
+{
+	static const struct ring_calls calls = { .fault = count_reads };
+	struct cache_place p[8];
+	struct cache_leased l;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 96);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 16, .disks = &d, .spill_milli = 900,
+						.io_calls = &calls });
+	rig_restored(&v.r);
+	for (uint64_t n = 0; n < 40; n++) {
+		ck_assert_uint_eq(vr_put(&v, CACHE_HOST, n, 1), 1);
+		rig_quiet(&v.r);
+	}
+	memset((void *)reads, 0, sizeof(reads));
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, 8), 8);
+	ck_assert_uint_eq(reads[RING_URGENT], 0);
+	ck_assert_uint_ge(reads[RING_AHEAD], 1);
+	memset((void *)reads, 0, sizeof(reads));
+	ck_assert_int_eq(vr_lease(&v, 0, 8, 8, true, false, p, &l), STATUS_OK);
+	vr_wait_layers(&v, &l);
+	vr_release(&v, &l);
+	ck_assert_uint_ge(reads[RING_URGENT], 1);
+	ck_assert_uint_eq(reads[RING_AHEAD], 0);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_vram_layers");
@@ -222,6 +482,11 @@ int main(void)
 	tcase_add_loop_test(t, a_lease_that_is_given_up, 0, 3);
 	tcase_add_loop_test(t, granted_when_it_is_there, 0, 2);
 	tcase_add_test(t, given_back_while_it_is_copied);
+	tcase_add_test(t, a_long_warm_comes_in_pieces);
+	tcase_add_test(t, layers_of_thousands);
+	tcase_add_test(t, a_long_queue_before_a_full_gpu);
+	tcase_add_test(t, a_full_gpu_keeps_no_lease_waiting);
+	tcase_add_test(t, reads_for_a_gpu_have_their_priority);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

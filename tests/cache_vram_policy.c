@@ -101,7 +101,7 @@ START_TEST(each_gpu_hears_of_its_own)
 		lookup(&v, 0, 4);
 	}
 	ck_assert_uint_eq(feature(&v, 3, 0, "uses_remembered"), 4);
-	ck_assert_uint_eq(feature(&v, 3, 1, "uses_remembered"), 1);
+	ck_assert_uint_eq(feature(&v, 3, 1, "uses_remembered"), 0);
 	vr_close(&v);
 }
 END_TEST
@@ -203,6 +203,7 @@ START_TEST(why_it_left)
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_regretted_total", "tier=gpu"), 2);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_regretted_total", "tier=host"), 0);
 	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), 1);
+	rig_quiet(&v.r); /* the board knows of a copy before the books do */
 	ck_assert(explain(&v, 0, &e));
 	ck_assert_str_eq(e.left, "");
 	vr_close(&v);

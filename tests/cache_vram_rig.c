@@ -69,7 +69,7 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 	devices_set(v, o);
 	c.host_bytes = (uint64_t)o->host_slots * VR_SLOT_BYTES;
 	c.policy = o->policy ? o->policy : "lru";
-	c.device_ops = terrace_device_ops();
+	c.device_ops = o->ops ? o->ops : terrace_device_ops();
 	c.gpus = ordinals;
 	c.gpu_count = o->gpus;
 	c.gpu_bytes = (uint64_t)o->gpu_slots * VR_BLOCK_BYTES;
@@ -242,7 +242,7 @@ static void background(struct vram_rig *v, const struct timespec *began)
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	ck_assert_msg(now.tv_sec - began->tv_sec < 10, "ten seconds have passed");
+	ck_assert_msg(now.tv_sec - began->tv_sec < 60, "a minute has passed");
 	if (!v->r.served)
 		rig_tick(v->r.c, v->r.now);
 	nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
@@ -305,7 +305,7 @@ void vr_wait_layers(const struct vram_rig *v, const struct cache_leased *l)
 	if (!l->board_layers)
 		return;
 	for (int i = 0; !vr_layer_there(v, l, l->board_layers - 1); i++) {
-		ck_assert_msg(i < 50000, "ten seconds have passed");
+		ck_assert_msg(i < 300000, "a minute has passed");
 		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
 	}
 }

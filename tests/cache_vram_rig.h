@@ -31,6 +31,7 @@ struct vram_rig_options {
 	uint32_t sum_threads;
 	const struct ring_calls *io_calls;
 	uint32_t disk_depth;            /* 0: the rig's */
+	const struct device_ops *ops;   /* NULL: sim_device.h's */
 };
 
 struct kv_layout vr_layout(uint32_t n);

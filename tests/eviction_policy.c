@@ -151,15 +151,53 @@ START_TEST(a_policy_agrees_with_the_model)
 }
 END_TEST
 
+/* In the order in which a walk tells of them. */
+struct walked {
+	const struct policy_node *at[NODES];
+	uint32_t count, most;
+};
+
+static bool note_walked(const struct policy_node *n, void *arg)
+{
+	struct walked *w = arg;
+
+	w->at[w->count++] = n;
+	return w->count == w->most;
+}
+
+/* Whether a walk says in which order nodes will go; it ends when it is told to. */
+static bool walks(const struct policy_ops *ops, struct policy *p, int in, struct walked *out)
+{
+	static const char *const names[] = { "lru", "fifo", "gdsf", "graph" };
+	struct walked some = { .most = 7 };
+	bool known = false;
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		known |= strcmp(ops->name, names[i]) == 0;
+	*out = (struct walked){ .most = NODES + 1 };
+	ck_assert_int_eq(ops->walk && ops->walk(p, note_walked, out, UINT32_MAX), known);
+	if (!known)
+		return false;
+	ck_assert_uint_eq(out->count, (uint32_t)in);
+	ck_assert(ops->walk(p, note_walked, &some, UINT32_MAX));
+	ck_assert_uint_eq(some.count, in < 7 ? (uint32_t)in : 7);
+	some = (struct walked){ .most = NODES + 1 };
+	ck_assert(ops->walk(p, note_walked, &some, 5));
+	ck_assert_uint_eq(some.count, in < 5 ? (uint32_t)in : 5);
+	return true;
+}
+
 /* What holds of every row: a victim is in and may go, no more than scan_max are asked about, one is
- * found when one may go, and evicting until nothing is left gives every node once. */
+ * found when one may go, and evicting until nothing is left gives every node once, in the order that a walk foretold. */
 START_TEST(a_policy_keeps_the_contract)
 {
 	const struct policy_ops *ops = policy_table[_i];
 
 	for (uint64_t seed = 1; seed <= 5; seed++) {
 		struct policy *p = ops->create(NODES);
-		int in = 0, may_go = 0;
+		int in = 0, may_go = 0, gone = 0;
+		struct walked foretold;
+		bool told;
 
 		ck_assert_ptr_nonnull(p);
 		rng = seed * 0x9e3779b97f4a7c15ull;
@@ -183,10 +221,12 @@ START_TEST(a_policy_keeps_the_contract)
 		}
 		for (int i = 0; i < NODES; i++)
 			items[i].pinned = false;
-		for (; in > 0; in--) {
+		told = walks(ops, p, in, &foretold);
+		for (; gone < in; gone++) {
 			struct policy_node *n = ops->victim(p, unpinned, &(uint32_t){ 0 }, UINT32_MAX);
 
 			ck_assert_ptr_nonnull(n);
+			ck_assert(!told || n == foretold.at[gone]);
 			ck_assert(item_of(n)->in);
 			item_of(n)->in = false;
 			ops->remove(p, n);

@@ -33,6 +33,7 @@ if(TARGET sim_plugin)
     add_test(NAME kill_storm_gpu_${kills} COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fault/test_kill_gpu.py
              $<TARGET_FILE:terraced> $<TARGET_FILE:storm_gpu> ${SIM_DEVICE_FOLDER} ${kills})
   endforeach()
+  set_tests_properties(kill_storm_gpu_20 kill_storm_gpu_200 PROPERTIES ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1)
   set_tests_properties(kill_storm_gpu_20 PROPERTIES TIMEOUT 180)
   set_tests_properties(kill_storm_gpu_200 PROPERTIES TIMEOUT 900 LABELS long)
 endif()

@@ -199,6 +199,33 @@ START_TEST(lessons_add_up)
 }
 END_TEST
 
+static float chance_of(const struct hazard *m, uint8_t hint)
+{
+	float out[SURVIVAL_BUCKETS];
+
+	hazard_predict(m, features_pack(&(struct features){ .uses = 1, .turn = 2, .hint = hint }), out);
+	return out[5];
+}
+
+/* A session that is said to be over is taken to be, and what comes back all the same is believed instead. */
+START_TEST(an_end_is_an_end_until_it_is_learned_otherwise)
+{
+	const uint32_t ended = features_pack(&(struct features){ .uses = 1, .turn = 2, .hint = POLICY_HINT_END });
+	static struct hazard m;
+
+	hazard_init(&m);
+	ck_assert_float_eq(chance_of(&m, POLICY_HINT_END), chance_of(&m, POLICY_HINT_NONE)); /* nobody has said so yet */
+	hazard_learn(&m, features_pack(&(struct features){ .uses = 1, .turn = 2, .hint = POLICY_HINT_TOOL }), 5, true, 1, 1);
+	ck_assert_float_lt(chance_of(&m, POLICY_HINT_END), chance_of(&m, POLICY_HINT_NONE) / 15);
+	ck_assert_float_gt(chance_of(&m, POLICY_HINT_END), chance_of(&m, POLICY_HINT_NONE) / 25);
+	ck_assert_float_gt(chance_of(&m, POLICY_HINT_TURN), chance_of(&m, POLICY_HINT_NONE) / 1.1f);
+	for (uint32_t i = 0; i < 20000; i++)
+		hazard_learn(&m, ended, 5, i % 2, 1, 1);
+	ck_assert_float_gt(chance_of(&m, POLICY_HINT_END), 0.4f);
+	ck_assert_float_lt(chance_of(&m, POLICY_HINT_END), 0.6f);
+}
+END_TEST
+
 /* The head of a system prompt, in every request, comes back at once; nothing is learned from that of requests like it. */
 START_TEST(what_is_in_all_teaches_nothing)
 {
@@ -328,6 +355,54 @@ static bool may_go(const struct policy_node *n, void *arg)
 }
 
 /* However long it was between, what is older goes first while it goes by age. */
+static uint32_t feature(const struct policy *p, const struct policy_node *n, const char *name)
+{
+	struct policy_explained e;
+
+	policy_find("graph")->explain(p, n, &e);
+	for (uint32_t i = 0; i < e.features; i++)
+		if (!strcmp(e.feature[i].name, name))
+			return e.feature[i].value;
+	return UINT32_MAX;
+}
+
+/* A block that came from another tier was not asked for by that: not when it is unknown, not when it is known, not when it would be admitted. */
+START_TEST(what_moved_was_not_asked_for)
+{
+	const struct policy_ops *ops = policy_find("graph");
+	struct policy *p = ops->create(100);
+	struct policy_node old = { .uses = 0 }, a = { .uses = 0 }, b = { .uses = 0 }, c = { .uses = 0 };
+	struct policy_event e = { .now_us = 1000000, .id = 1, .tokens = BLOCK };
+
+	ops->insert(p, &old, &e);
+	ck_assert_uint_eq(feature(p, &old, "uses_remembered"), 1);
+	e = (struct policy_event){ .now_us = 2000000, .id = 2, .tokens = BLOCK, .moved = true };
+	ops->insert(p, &a, &e);
+	e.id = 3;
+	ops->admit(p, &e, &old);
+	ops->insert(p, &b, &e);
+	ck_assert_uint_eq(feature(p, &a, "uses_remembered"), 0);
+	ck_assert_uint_eq(feature(p, &b, "uses_remembered"), 0);
+	ops->remove(p, &old);
+	e.id = 1;
+	ops->insert(p, &old, &e);
+	ck_assert_uint_eq(feature(p, &old, "uses_remembered"), 1);
+	e = (struct policy_event){ .now_us = 3000000, .id = 2, .tokens = BLOCK };
+	ops->use(p, &a, &e);
+	ck_assert_uint_eq(feature(p, &a, "uses_remembered"), 1);
+	e.now_us += 61 * 1000000;
+	ops->use(p, &a, &e);
+	ck_assert_uint_eq(feature(p, &a, "uses_remembered"), 2);
+	e.id = 4;
+	ops->insert(p, &c, &e);
+	ck_assert_uint_eq(feature(p, &c, "uses_remembered"), 1);
+	for (int i = 0; i < 4; i++)
+		ops->remove(p, ops->victim(p, may_go, NULL, UINT32_MAX));
+	ck_assert_ptr_null(ops->victim(p, may_go, NULL, UINT32_MAX));
+	ops->destroy(p);
+}
+END_TEST
+
 START_TEST(pauses_leave_the_order_by_age)
 {
 	enum { NODES = 2000 };
@@ -348,7 +423,7 @@ START_TEST(pauses_leave_the_order_by_age)
 	none.now_us += 3600000000u;
 	ops->request(p, &none);
 	ops->explain(p, &nodes[0], &e);
-	ck_assert_str_eq(e.feature[0].name, "by_age");
+	ck_assert_str_eq(e.feature[0].name, "order_by");
 	ck_assert_uint_eq(e.feature[0].value, 1);
 	for (uint32_t i = 0; i < NODES; i++) {
 		struct policy_node *v = ops->victim(p, may_go, NULL, UINT32_MAX);
@@ -629,11 +704,13 @@ int main(void)
 	tcase_add_test(tc, memory_is_bounded_and_keeps_the_young);
 	tcase_add_test(tc, an_access_is_pending_for_a_minute);
 	tcase_add_test(tc, lessons_add_up);
+	tcase_add_test(tc, an_end_is_an_end_until_it_is_learned_otherwise);
 	tcase_add_test(tc, what_is_in_all_teaches_nothing);
 	tcase_add_test(tc, the_shadow_is_lru);
 	tcase_add_test(tc, a_pause_is_learned_from_in_parts);
 	tcase_add_test(tc, nodes_are_as_old_as_they_are_after_a_pause);
 	tcase_add_test(tc, pauses_leave_the_order_by_age);
+	tcase_add_test(tc, what_moved_was_not_asked_for);
 	tcase_add_loop_test(tc, graph_is_never_far_below_lru, 0, (int)(sizeof(worlds) / sizeof(worlds[0])));
 	tcase_add_test(tc, where_lru_misses_little_graph_is_lru);
 	tcase_add_test(tc, a_hint_helps);

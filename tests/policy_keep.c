@@ -166,7 +166,7 @@ START_TEST(decisions_are_the_same)
 		ck_assert_uint_eq(feature(p, &node[i], "turn"), feature(world.p, &world.node[i], "turn"));
 		ck_assert_uint_eq(feature(p, &node[i], "uses_remembered"), feature(world.p, &world.node[i], "uses_remembered"));
 		ck_assert_uint_eq(feature(p, &node[i], "chains_on"), feature(world.p, &world.node[i], "chains_on"));
-		ck_assert_uint_eq(feature(p, &node[i], "by_age"), feature(world.p, &world.node[i], "by_age"));
+		ck_assert_uint_eq(feature(p, &node[i], "order_by"), feature(world.p, &world.node[i], "order_by"));
 		/* Half a second may make a bucket's difference. */
 		ck_assert_int_le(abs((int)feature(p, &node[i], "age_bucket") - (int)feature(world.p, &world.node[i], "age_bucket")), 2);
 	}
@@ -190,6 +190,121 @@ START_TEST(decisions_are_the_same)
 	ck_assert_uint_eq(worth, checked);
 	graph()->destroy(p);
 	graph()->destroy(world.p);
+}
+END_TEST
+
+static int first_used_first(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return x[0] != y[0] ? (x[0] > y[0] ? -1 : 1) : x[1] < y[1] ? -1 : x[1] > y[1];
+}
+
+/* The blocks come back, in the order in which they were used, at a time of a clock; in which order they go then, after an hour and some requests. */
+static void order_on_a_clock(uint64_t now_us, uint64_t out[CAPACITY])
+{
+	const uint64_t idle_us = 600000000;
+	static struct policy_node node[CAPACITY];
+	static uint64_t told[CAPACITY][2];
+	struct policy *p = recalled(&kept, now_us, idle_us);
+
+	memset(node, 0, sizeof(node));
+	for (uint32_t i = 0; i < CAPACITY; i++) {
+		told[i][1] = world.node[i].id;
+		ck_assert(graph()->last_use(p, now_us, told[i][1], &told[i][0]));
+		ck_assert_uint_le(told[i][0], world.now_us - world.node[i].last_use_us + idle_us + 1000);
+		ck_assert_uint_ge(told[i][0] + 1000, world.now_us - world.node[i].last_use_us + idle_us);
+	}
+	qsort(told, CAPACITY, sizeof(told[0]), first_used_first);
+	for (uint32_t i = 0; i < CAPACITY; i++) {
+		graph()->insert(p, &node[i], &(struct policy_event){ .now_us = now_us, .id = told[i][1], .tokens = 16, .moved = true });
+		ck_assert_uint_le(now_us - node[i].last_use_us, told[i][0]);
+	}
+	for (uint64_t i = 0; i < 40; i++) {
+		const struct policy_request q = { .now_us = now_us + (1 + i) * 60000000, .ids = &told[7 * i][1], .count = 1 };
+
+		graph()->request(p, &q);
+		graph()->use(p, &node[7 * i], &(struct policy_event){ .now_us = q.now_us, .id = told[7 * i][1], .tokens = 16 });
+	}
+	for (uint32_t i = 0; i < CAPACITY; i++) {
+		struct policy_node *v = graph()->victim(p, any, NULL, CAPACITY);
+
+		out[i] = v->id;
+		graph()->remove(p, v);
+	}
+	graph()->destroy(p);
+}
+
+/* A clock that begins anew with the machine is younger than what is remembered. */
+START_TEST(a_young_clock_is_as_good_as_an_old_one)
+{
+	static const uint64_t clocks[] = { 1, 1000000, 700 * 1000000ull, 1000 * 1000000ull, 3ull << 51 };
+	static uint64_t first[CAPACITY], other[CAPACITY];
+
+	for (uint64_t most = 1; most <= 1500; most += 1499) { /* by age, as nothing is known, and by worth */
+		world_init(&world, 300 + most);
+		keep_all(world.p, &kept);
+		order_on_a_clock(world.now_us, first);
+		for (size_t i = 0; i < sizeof(clocks) / sizeof(clocks[0]); i++) {
+			order_on_a_clock(clocks[i] / 1000 * 1000 + world.now_us % 1000, other);
+			ck_assert_mem_eq(first, other, sizeof(first));
+		}
+		graph()->destroy(world.p);
+	}
+}
+END_TEST
+
+static void seal(uint8_t *bytes, size_t size)
+{
+	const uint64_t sum = graph_piece_sum(bytes, size);
+
+	memcpy(bytes + 16, &sum, sizeof(sum));
+}
+
+/* The first piece, of a policy that goes by s3fifo and means to stay with it. */
+static void choose_s3fifo(struct pieces *k)
+{
+	enum { LEAD_AT = GRAPH_PIECE_HEAD + 7 * 4 + DUEL_S3FIFO * 4, ROW_AT = GRAPH_PIECE_HEAD + 7 * 4 + DUEL_ROWS * (1 + DUEL_ROWS) * 4 + 4 + 2 };
+	const uint8_t row[3] = { DUEL_S3FIFO, 0, 0 };
+
+	memcpy(&k->bytes[0][LEAD_AT], &(float){ 1000 }, 4);
+	memcpy(&k->bytes[0][ROW_AT], row, sizeof(row));
+	seal(k->bytes[0], k->size[0]);
+}
+
+/* For s3fifo what is asked for again soon after it had gone is proven. What went in an earlier run did so too long ago, whatever the clock says. */
+START_TEST(what_went_before_is_new_to_s3fifo)
+{
+	static const uint64_t days[] = { 0, 1, 30, 50 };
+	static struct policy_node node[2][8 * CHAIN];
+
+	world_init(&world, 1500);
+	keep_all(world.p, &kept);
+	choose_s3fifo(&kept);
+	graph()->destroy(world.p);
+	for (size_t i = 0; i < sizeof(days) / sizeof(days[0]); i++) {
+		struct policy_event e = { .now_us = days[i] * 86400000000 + 3600000000, .tokens = 16 };
+		struct policy *p = recalled(&kept, e.now_us, 0);
+		uint32_t known = 0;
+
+		memset(node, 0, sizeof(node));
+		for (uint32_t round = 0; round < 2; round++)
+			for (uint32_t b = 0; b < 8 * CHAIN; b++) {
+				struct policy_node *n = &node[round][b];
+
+				e.id = 1 + (600 + b) * 4 * CHAIN; /* gone long since */
+				e.now_us += 100000000 * (round && b == 0); /* another access */
+				if (round)
+					graph()->remove(p, &node[0][b]);
+				graph()->insert(p, n, &e);
+				known += !round && feature(p, n, "uses_remembered") > 1;
+				ck_assert_uint_eq(feature(p, n, "order_by"), DUEL_S3FIFO);
+				ck_assert_uint_eq(n->queue >> 30, DUEL_S3FIFO);
+				ck_assert_uint_eq(n->queue & 1, round); /* the main queue, the second time */
+			}
+		ck_assert_uint_gt(known, CHAIN);
+		graph()->destroy(p);
+	}
 }
 END_TEST
 
@@ -229,13 +344,6 @@ START_TEST(damage_is_refused)
 	graph()->destroy(world.p);
 }
 END_TEST
-
-static void seal(uint8_t *bytes, size_t size)
-{
-	const uint64_t sum = graph_piece_sum(bytes, size);
-
-	memcpy(bytes + 16, &sum, sizeof(sum));
-}
 
 /* With a right sum: what cannot be true. `at` behind the head of a piece of that kind, how many bytes, what. */
 START_TEST(what_cannot_be_true_is_refused)
@@ -294,7 +402,8 @@ START_TEST(what_cannot_be_true_is_refused)
 END_TEST
 
 /* Those of a memory that was kept and taken up tell the same from then on, and an LRU cache would hold the same. */
-START_TEST(samples_are_kept)
+/* The second run's clock says so much less. */
+static void samples_over_clocks(uint64_t behind_us)
 {
 	enum { IDS = 5000, BLOCKS = 600 };
 	static struct memory was, is;
@@ -315,9 +424,9 @@ START_TEST(samples_are_kept)
 	for (uint32_t back = was.records_used; back-- > 0;) {
 		ck_assert(memory_keep(&was, back, now, &k));
 		sampled += k.flags & MEMORY_SAMPLED;
-		memory_recall(&is, &k, now, 0);
+		memory_recall(&is, &k, now - behind_us, 0);
 	}
-	memory_settle(&is, now);
+	memory_settle(&is, now - behind_us);
 	ck_assert_uint_gt(sampled, IDS / 2);
 	ck_assert_uint_eq(is.lru_count, was.lru_count);
 	memcpy(events, was.hazard.events, sizeof(events));
@@ -328,11 +437,11 @@ START_TEST(samples_are_kept)
 
 		ck_assert_int_eq(!a, !b);
 		x = memory_access(&was, a ? a : memory_make(&was, id), id, (uint32_t)i % 6, 0.5f, now += 1000 * (hash_mix(i) % 300));
-		y = memory_access(&is, b ? b : memory_make(&is, id), id, (uint32_t)i % 6, 0.5f, now);
+		y = memory_access(&is, b ? b : memory_make(&is, id), id, (uint32_t)i % 6, 0.5f, now - behind_us);
 		ck_assert_int_eq(x.sampled, y.sampled);
 		ck_assert_int_eq(x.lru_hit, y.lru_hit);
 		memory_advance(&was, now);
-		memory_advance(&is, now);
+		memory_advance(&is, now - behind_us);
 	}
 	for (int b = 0; b < SURVIVAL_BUCKETS; b++) { /* what was half told then, and a millisecond's difference */
 		ck_assert_float_eq_tol(is.hazard.events[b], was.hazard.events[b] - events[b], 3);
@@ -341,6 +450,12 @@ START_TEST(samples_are_kept)
 	ck_assert_float_gt(before, 2 * IDS);
 	memory_fini(&was);
 	memory_fini(&is);
+}
+
+START_TEST(samples_are_kept)
+{
+	samples_over_clocks(0);
+	samples_over_clocks(3000000000); /* most of what is remembered is from before the second clock's 0 */
 }
 END_TEST
 
@@ -378,7 +493,7 @@ struct cell {
 };
 
 struct told {
-	uint64_t used_us;
+	uint64_t ago_us;
 	uint32_t block, position;
 };
 
@@ -455,8 +570,8 @@ static int coldest_first(const void *a, const void *b)
 {
 	const struct told *x = a, *y = b;
 
-	if (x->used_us != y->used_us)
-		return x->used_us < y->used_us ? -1 : 1;
+	if (x->ago_us != y->ago_us)
+		return x->ago_us > y->ago_us ? -1 : 1;
 	return x->position > y->position ? -1 : x->position < y->position;
 }
 
@@ -470,8 +585,8 @@ static void tell_blocks(struct drive *d, uint64_t now_us)
 		if (!d->cells[i].in)
 			continue;
 		told[count] = (struct told){ .block = i, .position = d->cells[i].position };
-		if (!graph()->last_use(d->p, now_us, i + 1, &told[count].used_us))
-			told[count].used_us = 0;
+		if (!graph()->last_use(d->p, now_us, i + 1, &told[count].ago_us))
+			told[count].ago_us = UINT64_MAX;
 		count++;
 	}
 	qsort(told, count, sizeof(*told), coldest_first);
@@ -584,6 +699,8 @@ int main(void)
 	tcase_set_timeout(t, 200);
 	tcase_add_test(t, what_is_kept_comes_back);
 	tcase_add_test(t, decisions_are_the_same);
+	tcase_add_test(t, a_young_clock_is_as_good_as_an_old_one);
+	tcase_add_test(t, what_went_before_is_new_to_s3fifo);
 	tcase_add_test(t, damage_is_refused);
 	tcase_add_test(t, what_cannot_be_true_is_refused);
 	tcase_add_test(t, samples_are_kept);

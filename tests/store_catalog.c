@@ -164,6 +164,38 @@ START_TEST(a_walk_is_in_order_and_may_stop)
 }
 END_TEST
 
+/* Who walks in parts begins each at the key at which the last one stopped. */
+START_TEST(a_walk_goes_on_from_a_key)
+{
+	static const struct {
+		const char *from, *first;
+		int seen;
+	} table[] = {
+		{ "key 000", "key 000", 100 }, { "a", "key 000", 100 }, { "key 040", "key 040", 60 }, { "key 0405", "key 041", 59 },
+		{ "key 099", "key 099", 1 }, { "key 1", "", 0 }, { "", "key 000", 100 },
+	};
+	char key[CATALOG_KEY_MAX + 1] = { 'k' };
+	struct order o;
+
+	rig_open(&rig, CATALOG_FRESH);
+	for (int i = 0; i < 100; i++) {
+		snprintf(key, sizeof(key), "key %03d", i);
+		rig_put(&rig, CATALOG_EDGES, key, "v");
+	}
+	ck_assert_int_eq(rig_flush(&rig), STATUS_OK);
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+		o = (struct order){ "", 0, 1 };
+		ck_assert_int_eq(catalog_walk_from(rig.c, CATALOG_EDGES, table[i].from, strlen(table[i].from), rises, &o, NULL), STATUS_OK);
+		ck_assert_str_eq(o.last, table[i].first);
+		o = (struct order){ "", 0, 0 };
+		ck_assert_int_eq(catalog_walk_from(rig.c, CATALOG_EDGES, table[i].from, strlen(table[i].from), rises, &o, NULL), STATUS_OK);
+		ck_assert_int_eq(o.seen, table[i].seen);
+	}
+	ck_assert_int_eq(catalog_walk_from(rig.c, CATALOG_EDGES, key, sizeof(key), rises, &o, NULL), STATUS_INVALID);
+	ck_assert_int_eq(catalog_walk_from(rig.c, CATALOG_BLOCKS, "k", 1, rises, &o, NULL), STATUS_OK);
+}
+END_TEST
+
 START_TEST(one_process_a_folder)
 {
 	struct rig second;
@@ -589,6 +621,7 @@ int main(int argc, char **argv)
 		tcase_add_test(tc, changes_of_one_batch_keep_their_order);
 		tcase_add_test(tc, sizes_are_bounded);
 		tcase_add_test(tc, a_walk_is_in_order_and_may_stop);
+		tcase_add_test(tc, a_walk_goes_on_from_a_key);
 		tcase_add_test(tc, one_process_a_folder);
 		tcase_add_test(tc, files_are_the_owners_alone);
 		tcase_add_test(tc, version_1_is_migrated);

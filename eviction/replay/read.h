@@ -2,8 +2,8 @@
  *
  * - Text: `# NAME TOKENS_PER_BLOCK REQUESTS BLOCKS`, then a line a request,
  *   `TIMESTAMP_MS INPUT_TOKENS SESSION HINT N ID1 .. IDN`. HINT: 0 not known, 1 the turn ends in a tool
- *   call, 2 it ends the turn, 3 it ends the session. A SESSION of 0 is not known. Other
- *   lines that begin with # are comments.
+ *   call, 2 it ends the turn, 3 it ends the session. A SESSION of 0 is not known. A line of no tokens with a HINT is a report
+ *   about the chain that ends with ID1. Other lines that begin with # are comments.
  * - Mooncake: a JSON object a line with timestamp (ms), input_length, hash_ids (of 512-token blocks).
  * - Qwen-Bailian: the same with timestamp in seconds, hash_ids of 16-token blocks, chat_id,
  *   parent_chat_id (-1: none) and turn. A chat is a turn; those that follow one another are a session.

@@ -1,0 +1,208 @@
+/* Loads that somebody else wants too: one read for all, at the priority of the most urgent. The order of the reads is seen, and the disk held
+ * up, where the ring asks the kernel (store/ring.h). */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "daemon/cache_tier.h"
+#include "tests/cache_rig.h"
+
+enum { HOST = 64, DISK = 512, AHEAD = 8, SEEN_MAX = 64 };
+
+static struct gate {
+	_Atomic bool noting;           /* reads, as they begin; by the one thread of the ring */
+	_Atomic bool shut;             /* they wait there */
+	_Atomic uint32_t count;
+	uint64_t offset[SEEN_MAX];
+} gate;
+
+static int pass_gate(void *arg, const struct ring_request *q, uint32_t *most)
+{
+	struct gate *g = arg;
+	uint32_t at = atomic_load(&g->count);
+
+	(void)most;
+	if (q->op != RING_READ || !atomic_load(&g->noting))
+		return 0;
+	if (at < SEEN_MAX)
+		g->offset[at] = q->offset;
+	atomic_store(&g->count, at + 1);
+	while (atomic_load(&g->shut))
+		nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+	return 0;
+}
+
+static const struct ring_calls calls = { .fault = pass_gate, .arg = &gate };
+
+/* Blocks 0 to HOST - 1 are on the disk alone. One transfer at a time. */
+static void open_full(struct rig *r, struct rig_disks *d)
+{
+	struct cache_options o;
+
+	rig_disks_make(d, NULL, 1, DISK);
+	o = rig_disk_options(d, 1, HOST);
+	o.disk_depth = 1;
+	o.io_calls = &calls;
+	memset(&gate, 0, sizeof(gate));
+	rig_open(r, &o, 1);
+	rig_restored(r);
+	for (uint64_t n = 0; n < 4 * HOST; n += 8) {
+		rig_put(r, n, 8);
+		rig_quiet(r);
+	}
+}
+
+static struct block *block_at(struct rig *r, uint64_t n)
+{
+	struct index_ident ident = { .layout_id = r->c->pools[0]->layout_id, .tenant = r->c->tenant.number, .key_bytes = RIG_KEY_BYTES };
+	struct index_record *found;
+
+	rig_key(ident.key, n);
+	index_read_lock();
+	found = index_find(r->c->index, &ident);
+	index_read_unlock();
+	ck_assert_ptr_nonnull(found);
+	ck_assert_ptr_null(block_of(found)->shelf);
+	return block_of(found);
+}
+
+static void read_ahead(struct rig *r, uint64_t first, uint32_t count)
+{
+	for (uint64_t n = first; n < first + count; n++) {
+		struct block *b = block_at(r, n);
+
+		cache_lock(r->c);
+		ck_assert_int_eq(load_begin(r->c, b, RING_AHEAD, NULL), STATUS_OK);
+		cache_unlock(r->c);
+	}
+}
+
+static void until_one_waits(void)
+{
+	for (int ms = 0; !atomic_load(&gate.count); ms++) {
+		ck_assert_int_lt(ms, 60000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+}
+
+/* A lease by a call that waits. */
+struct call {
+	struct cache_wait wait;
+	struct cache_keys keys;
+	struct cache_place place;
+	struct cache_leased leased;
+	_Atomic bool ready;
+};
+
+static void call_ready(void *arg)
+{
+	atomic_store((_Atomic bool *)arg, true);
+}
+
+static enum status ask(struct rig *r, struct call *x)
+{
+	return cache_lease(r->c, r->s.id, &x->keys, true, r->attachment, r->now, &x->place, 1, &x->leased, &x->wait, &r->why);
+}
+
+static void begin(struct rig *r, struct call *x, uint64_t n)
+{
+	memset(x, 0, sizeof(*x));
+	x->keys = rig_keys(n, 1);
+	x->wait = (struct cache_wait){ .ready = call_ready, .arg = &x->ready };
+	ck_assert_int_eq(ask(r, x), STATUS_BUSY);
+}
+
+static void end(struct rig *r, struct call *x, uint64_t n)
+{
+	for (int ms = 0; !atomic_load(&x->ready); ms++) {
+		ck_assert_int_lt(ms, 60000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	ck_assert_int_eq(ask(r, x), STATUS_OK);
+	ck_assert(rig_matches(rig_block(r, &x->place), r->s.block_bytes[0], n, 0));
+	cache_wait_end(r->c, &x->wait);
+	ck_assert_int_eq(cache_release(r->c, r->s.id, x->leased.lease), STATUS_OK);
+	free((void *)x->keys.bytes);
+}
+
+START_TEST(one_read_serves_all_who_want_it)
+{
+	struct call x[4];
+	struct rig_disks d;
+	struct rig r;
+	double loaded;
+
+	open_full(&r, &d);
+	loaded = rig_stat(&r, "terrace_loads_total", "status=ok");
+	gate.noting = gate.shut = true;
+	for (int i = 0; i < 4; i++)
+		begin(&r, &x[i], 3);
+	until_one_waits();
+	gate.shut = false;
+	for (int i = 0; i < 4; i++)
+		end(&r, &x[i], 3);
+	ck_assert_uint_eq(gate.count, 1);
+	ck_assert_double_eq(rig_stat(&r, "terrace_loads_total", "status=ok"), loaded + 1);
+	ck_assert_double_ge(rig_stat(&r, "terrace_loads_joined_total", ""), 3);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* A lease wants the last of what is being read ahead: it is read next, once, and the others after it. */
+START_TEST(a_lease_overtakes_what_is_read_ahead)
+{
+	uint64_t wanted;
+	struct rig_disks d;
+	struct call x;
+	struct rig r;
+
+	open_full(&r, &d);
+	wanted = DISK_SLAB_HEADER_BYTES + (uint64_t)block_at(&r, AHEAD - 1)->rack_slot * RIG_SLOT_BYTES;
+	gate.noting = gate.shut = true;
+	read_ahead(&r, 0, 1);
+	until_one_waits(); /* the kernel has this one, as it were */
+	read_ahead(&r, 1, AHEAD - 1);
+	begin(&r, &x, AHEAD - 1);
+	gate.shut = false;
+	end(&r, &x, AHEAD - 1);
+	rig_quiet(&r);
+	ck_assert_uint_eq(gate.count, AHEAD);
+	ck_assert_uint_eq(gate.offset[1], wanted);
+	gate.noting = false;
+	ck_assert_uint_eq(rig_read_all(&r, 0, AHEAD), AHEAD);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* What the kernel has already is not asked for again. */
+START_TEST(nothing_is_read_twice)
+{
+	struct rig_disks d;
+	struct call x;
+	struct rig r;
+
+	open_full(&r, &d);
+	gate.noting = gate.shut = true;
+	read_ahead(&r, 0, 1);
+	until_one_waits();
+	begin(&r, &x, 0);
+	gate.shut = false;
+	end(&r, &x, 0);
+	rig_quiet(&r);
+	ck_assert_uint_eq(gate.count, 1);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = { one_read_serves_all_who_want_it, a_lease_overtakes_what_is_read_ahead, nothing_is_read_twice };
+
+	return rig_main("cache_disk_loads", tests, sizeof(tests) / sizeof(tests[0]));
+}

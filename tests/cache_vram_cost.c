@@ -1,0 +1,306 @@
+/* What the daemon itself costs a block on its way to a GPU, and from it: over a device whose copies cost nothing. With --measure [POLICY [KIB]]:
+ * blocks of several sizes, calls of several lengths; each figure is the best of ROUNDS, on a GPU that is full of clean copies, each of
+ * which makes place for another. Without: a block of a long call costs about what one of a short call does. */
+#include "tests/cache_vram_rig.h"
+
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/pidfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/cache_vram.h"
+
+enum { ROUNDS = 24, PUT_KEYS = 128, EXTENT_BYTES = 64 << 20, FEW = 256, MANY = 4096, TRIES = 8, DEARER = 3 };
+#define SET 10000ull            /* keys from one set to the next */
+#define BYTES_MAX (1ull << 30) /* of all blocks of a call */
+
+static _Atomic uint64_t first_copy_ns;
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+/* Is over at once. */
+static enum status copy_nothing(struct device *d, struct device_copy *c, const char **why)
+{
+	uint64_t none = 0;
+
+	(void)d;
+	(void)why;
+	atomic_compare_exchange_strong(&first_copy_ns, &none, now_ns());
+	if (c->progress)
+		atomic_store((_Atomic uint32_t *)sim_at(c->progress), c->progress_base + c->parts);
+	c->done(c, STATUS_OK);
+	return STATUS_OK;
+}
+
+/* 16 tokens: a layer is 4 KiB a head at 16 bits; of 544 KiB, 32 layers of eight heads at four bits. */
+static struct kv_layout layout_of(uint32_t kib)
+{
+	struct kv_layout l = vr_layout(0);
+
+	l.block_tokens = 16;
+	if (kib != 544) {
+		l.layers = kib / 4 ? kib / 4 : 1;
+		l.k_format = l.v_format = KV_F16;
+		l.head_dim_k = l.head_dim_v = 64;
+		return l;
+	}
+	l.layers = 32;
+	l.heads = l.total_heads = 8;
+	l.head_dim_k = l.head_dim_v = 128;
+	l.k_format = l.v_format = KV_INT4_PTH;
+	return l;
+}
+
+struct bench {
+	struct vram_rig v;
+	struct device_ops ops;
+	uint32_t blocks, sets, next;    /* the set of the next call */
+	struct cache_place *places;
+	sem_t ready;
+};
+
+/* Memory has room for all sets, the GPU for one less. */
+static void bench_open(struct bench *b, uint32_t kib, uint32_t blocks, const char *policy)
+{
+	static const uint32_t ordinals[1] = { 0 };
+	const struct kv_layout l = layout_of(kib);
+	struct cache_options c = rig_options(1);
+	struct kv_geometry g;
+
+	memset(b, 0, sizeof(*b));
+	setenv("SIM_GPU_DEVICES", "1", 1);
+	setenv("SIM_GPU_BYTES", "4294967296", 1);
+	kv_geometry_of(&l, &g);
+	b->ops = *terrace_device_ops();
+	b->ops.copy = copy_nothing;
+	b->blocks = blocks;
+	c.extent_bytes = EXTENT_BYTES;
+	c.gpu_bytes = (blocks * g.block_bytes * 5 / 4 + SIM_GRANULARITY - 1) / SIM_GRANULARITY * SIM_GRANULARITY;
+	b->sets = (uint32_t)(c.gpu_bytes / g.block_bytes / blocks) + 1;
+	c.host_bytes = (b->sets + 1) * blocks * g.slot_bytes * 5 / 4 + 2 * EXTENT_BYTES;
+	c.policy = policy;
+	c.device_ops = &b->ops;
+	c.gpus = ordinals;
+	c.gpu_count = 1;
+	c.gpu_pinned_milli = 4000;
+	rig_open_layouts(&b->v.r, &c, &l, 1);
+	ck_assert_int_eq(cache_session_write_back(b->v.r.c, b->v.r.s.id), STATUS_OK);
+	cache_attach_watch(b->v.r.c, b->v.r.attachment, pidfd_open(getpid(), 0)); /* as the door does */
+	vr_board(&b->v);
+	b->places = calloc(blocks, sizeof(*b->places));
+	sem_init(&b->ready, 0, 0);
+}
+
+static void bench_close(struct bench *b)
+{
+	rig_quiet(&b->v.r);
+	rig_close(&b->v.r);
+	munmap((void *)b->v.board, EXTENT_PAGE_BYTES);
+	free(b->places);
+	sem_destroy(&b->ready);
+}
+
+/* Stores keys, of whatever bytes. */
+static void store(struct bench *b, int32_t gpu, uint64_t first)
+{
+	for (uint32_t at = 0; at < b->blocks; at += PUT_KEYS) {
+		const uint32_t n = b->blocks - at < PUT_KEYS ? b->blocks - at : PUT_KEYS;
+		enum status statuses[PUT_KEYS];
+		uint64_t ids[PUT_KEYS];
+
+		ck_assert_int_eq(vr_reserve(&b->v, gpu, first + at, n, statuses, ids, b->places), STATUS_OK);
+		ck_assert_int_eq(vr_commit(&b->v, ids, n, statuses), STATUS_OK);
+		for (uint32_t i = 0; i < n; i++)
+			ck_assert_int_eq(statuses[i], STATUS_OK);
+	}
+}
+
+static void on_ready(void *arg)
+{
+	sem_post(arg);
+}
+
+/* Until the step has another answer than BUSY; ten seconds at most a step. */
+static void wait_step(struct bench *b)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 10;
+	while (sem_timedwait(&b->ready, &until))
+		rig_tick(b->v.r.c, b->v.r.now);
+}
+
+static void least(double *best, uint64_t since_ns, uint64_t until_ns)
+{
+	const double us = (double)(until_ns - since_ns) / 1e3;
+
+	if (us < *best)
+		*best = us;
+}
+
+/* Microseconds: of the call, and until the device had the first of it. */
+static void lease(struct bench *b, double *call, double *to_copy)
+{
+	const uint64_t first = (uint64_t)(b->next++ % b->sets) * SET;
+	const struct cache_on on = { .attachment = b->v.r.attachment, .gpu = 0 };
+	struct cache_keys k = rig_keys(first, b->blocks);
+	struct cache_wait w = { .ready = on_ready, .arg = &b->ready };
+	struct cache_leased l;
+	enum status s;
+	uint64_t since;
+
+	atomic_store(&first_copy_ns, 0);
+	since = now_ns();
+	while ((s = cache_lease_on(b->v.r.c, b->v.r.s.id, &k, true, &on, b->v.r.now, b->places, b->blocks, &l, &w, &b->v.r.why)) ==
+	       STATUS_BUSY)
+		wait_step(b);
+	cache_wait_end(b->v.r.c, &w);
+	least(call, since, now_ns());
+	ck_assert_int_eq(s, STATUS_OK);
+	ck_assert_uint_eq(l.blocks, b->blocks);
+	vr_release(&b->v, &l);
+	rig_quiet(&b->v.r);
+	least(to_copy, since, atomic_load(&first_copy_ns));
+	free((void *)k.bytes);
+}
+
+/* Of a Warm that waits, until it answers. */
+static void warm(struct bench *b, int32_t gpu, uint64_t first, double *call)
+{
+	struct cache_keys k = rig_keys(first, b->blocks);
+	struct cache_wait w = { .ready = on_ready, .arg = &b->ready };
+	uint32_t blocks = 0;
+	enum status s;
+	uint64_t since = now_ns();
+
+	while ((s = cache_warm_on(b->v.r.c, b->v.r.s.id, &k, gpu, b->v.r.now, &w, &blocks, &b->v.r.why)) == STATUS_BUSY)
+		wait_step(b);
+	cache_wait_end(b->v.r.c, &w);
+	least(call, since, now_ns());
+	ck_assert_int_eq(s, STATUS_OK);
+	ck_assert_uint_eq(blocks, b->blocks);
+	rig_quiet(&b->v.r);
+	free((void *)k.bytes);
+}
+
+struct costs {
+	double lease, to_copy, warm, down;
+};
+
+static void measure_one(uint32_t kib, uint32_t blocks, const char *policy, int rounds, struct costs *out)
+{
+	struct bench b;
+
+	*out = (struct costs){ 1e9, 1e9, 1e9, 1e9 };
+	bench_open(&b, kib, blocks, policy);
+	for (uint32_t i = 0; i < b.sets; i++)
+		store(&b, CACHE_HOST, i * SET);
+	for (uint32_t i = 0; i < b.sets; i++)
+		warm(&b, 0, (b.next++ % b.sets) * SET, &(double){ 1e9 });
+	for (int i = 0; i < rounds; i++) {
+		lease(&b, &out->lease, &out->to_copy);
+		warm(&b, 0, (b.next++ % b.sets) * SET, &out->warm);
+	}
+	for (int i = 0; i < rounds / 4 + 1; i++) {
+		const uint64_t first = (uint64_t)(b.sets + (uint32_t)i) * SET;
+
+		store(&b, 0, first);
+		warm(&b, CACHE_HOST, first, &out->down);
+		for (uint32_t at = 0; at < blocks; at += PUT_KEYS) {
+			enum status statuses[PUT_KEYS];
+
+			ck_assert_int_eq(rig_delete(&b.v.r, first + at, blocks - at < PUT_KEYS ? blocks - at : PUT_KEYS, statuses), STATUS_OK);
+		}
+	}
+	bench_close(&b);
+}
+
+static void costs_least(struct costs *best, const struct costs *c)
+{
+	best->lease = c->lease < best->lease ? c->lease : best->lease;
+	best->to_copy = c->to_copy < best->to_copy ? c->to_copy : best->to_copy;
+	best->warm = c->warm < best->warm ? c->warm : best->warm;
+	best->down = c->down < best->down ? c->down : best->down;
+}
+
+static const char *policy_wanted = "lru";
+static uint32_t kib_wanted; /* 0: all sizes */
+
+START_TEST(measure)
+{
+	static const uint32_t kib[] = { 4, 16, 64, 544 }, blocks[] = { 128, 1024, 4096 };
+
+	for (int i = 0; i < 4; i++)
+		for (int k = 0; k < 3; k++) {
+			const double n = blocks[k];
+			struct costs c;
+
+			if ((uint64_t)kib[i] * 1024 * blocks[k] > BYTES_MAX || (kib_wanted && kib[i] != kib_wanted))
+				continue;
+			measure_one(kib[i], blocks[k], policy_wanted, ROUNDS, &c);
+			printf("{\"block_kib\": %3u, \"blocks\": %4u, \"lease_us\": %7.0f, \"lease_us_block\": %5.2f, \"to_copy_us\": %7.0f, "
+			       "\"to_copy_us_block\": %5.2f, \"warm_us\": %7.0f, \"warm_us_block\": %5.2f, \"down_us_block\": %6.2f}\n",
+			       kib[i], blocks[k], c.lease, c.lease / n, c.to_copy, c.to_copy / n, c.warm, c.warm / n, c.down / n);
+			fflush(stdout);
+		}
+}
+END_TEST
+
+/* A busy machine gets a few tries; with sanitizers it is only done. */
+START_TEST(it_does_not_rise_with_their_number)
+{
+	struct costs few = { 1e9, 1e9, 1e9, 1e9 }, many = few;
+	bool well = false;
+
+	for (int i = 0; i < TRIES && !well; i++) {
+		struct costs one;
+
+		measure_one(4, FEW, "lru", 4, &one);
+		costs_least(&few, &one);
+		measure_one(4, MANY, "lru", 4, &one);
+		costs_least(&many, &one);
+		well = many.lease / MANY < DEARER * few.lease / FEW && many.warm / MANY < DEARER * few.warm / FEW &&
+		       many.down / MANY < DEARER * few.down / FEW;
+#ifdef TERRACE_SANITIZED
+		well = true;
+#endif
+	}
+	ck_assert_msg(well, "us a block of few, of many: lease %.2f %.2f, warm %.2f %.2f, down %.2f %.2f", few.lease / FEW, many.lease / MANY,
+		      few.warm / FEW, many.warm / MANY, few.down / FEW, many.down / MANY);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+	Suite *suite = suite_create("cache_vram_cost");
+	TCase *t = tcase_create("cache_vram_cost");
+	SRunner *runner;
+	int failed;
+
+	tcase_set_timeout(t, 240);
+	if (argc > 2)
+		policy_wanted = argv[2];
+	if (argc > 3)
+		kib_wanted = (uint32_t)atoi(argv[3]);
+	if (argc > 1 && !strcmp(argv[1], "--measure"))
+		tcase_add_test(t, measure);
+	else
+		tcase_add_test(t, it_does_not_rise_with_their_number);
+	suite_add_tcase(suite, t);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
