@@ -2,6 +2,7 @@
 #ifndef TERRACE_KERNELS_CUDA_ATTEND_KERNEL_CUH
 #define TERRACE_KERNELS_CUDA_ATTEND_KERNEL_CUH
 
+#include "kernels/cuda/arguments.cuh"
 #include "kernels/cuda/attend_features.cuh"
 #include "kernels/cuda/attend_feed.cuh"
 #include "kernels/cuda/attend_finish.cuh"
@@ -179,10 +180,8 @@ enum status launch_kernel(const attend_args &args, const attend_plan &plan, cuda
 	if (cudaFuncSetAttribute(attend_kernel<K, V, TILES, FEATURES>,
 				 cudaFuncAttributeMaxDynamicSharedMemorySize,
 				 (int)plan.sizes.bytes) != cudaSuccess)
-		return STATUS_UNSUPPORTED;
-	return cudaLaunchKernelEx(&config, attend_kernel<K, V, TILES, FEATURES>, args) == cudaSuccess
-		       ? STATUS_OK
-		       : STATUS_INTERNAL;
+		return shared_memory_refused();
+	return cudaLaunchKernelEx(&config, attend_kernel<K, V, TILES, FEATURES>, args) == cudaSuccess ? STATUS_OK : launched();
 }
 
 template <class K, class V>

@@ -344,8 +344,10 @@ enum status attend_plan_of(const struct kv_cuda_attend *a, struct attend_plan *p
 	    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
 	    cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
 		return STATUS_INTERNAL;
-	if (code_is_portable(&p.portable) != STATUS_OK)
-		return STATUS_UNSUPPORTED;
+	const enum status code = code_is_portable(&p.portable);
+
+	if (code != STATUS_OK)
+		return code;
 
 	p.window = !window || (l->window && l->window < window) ? l->window : window;
 	p.window = p.window < WINDOW_MAX ? p.window : WINDOW_MAX;

@@ -1,5 +1,7 @@
 /* Which of this build's code the current device runs: that of its compute capability or of an older one of the same generation, or
- * what the driver makes of the PTX. All files but extend_FORMATS.cu are compiled for the same devices, so that one kernel tells of all. */
+ * what the driver makes of the PTX. All files but extend_FORMATS.cu are compiled for the same devices, so that one kernel tells of all.
+ *
+ * kv_cuda_problem asks the device without a context, which it would make: a process may load the plugin before it has chosen its device. */
 #include "kernels/cuda/arguments.cuh"
 
 #include <atomic>
@@ -21,10 +23,20 @@ const char *cuda_refuses(cudaError_t e)
 	return why;
 }
 
+/* Whether the build has code that is not too new for it. Code without PTX, of an older generation, is found out by the first call. */
+bool may_have_code(int capability)
+{
+	const int built[] = {__CUDA_ARCH_LIST__};
+
+	for (int arch : built)
+		if (arch / 10 <= capability)
+			return true;
+	return false;
+}
+
 const char *device_problem(int device)
 {
 	int major = 0, minor = 0;
-	bool portable;
 	cudaError_t e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
 
 	if (e == cudaSuccess)
@@ -33,7 +45,7 @@ const char *device_problem(int device)
 		return cuda_refuses(e);
 	if (major < 8)
 		snprintf(why, sizeof why, "compute capability %d.%d: 8.0 is the least", major, minor);
-	else if (code_is_portable(&portable) != STATUS_OK)
+	else if (!may_have_code(10 * major + minor))
 		snprintf(why, sizeof why, "compute capability %d.%d: this build has no code for it (CMAKE_CUDA_ARCHITECTURES)", major, minor);
 	else
 		return nullptr;
@@ -42,19 +54,31 @@ const char *device_problem(int device)
 
 } // namespace
 
+/* A device's answer never changes, and is remembered. */
 enum status code_is_portable(bool *portable)
 {
+	static std::atomic<uint64_t> known, plain;
 	cudaFuncAttributes attributes;
+	int device;
 
-	if (cudaFuncGetAttributes(&attributes, any_kernel) != cudaSuccess) {
-		cudaGetLastError();
-		return STATUS_UNSUPPORTED;
+	if (cudaGetDevice(&device) != cudaSuccess)
+		return STATUS_INTERNAL;
+	const uint64_t bit = device < 64 ? UINT64_C(1) << device : 0;
+
+	if (known & bit) {
+		*portable = (plain & bit) != 0;
+		return STATUS_OK;
 	}
+	if (cudaFuncGetAttributes(&attributes, any_kernel) != cudaSuccess)
+		return launched();
 #ifdef TERRACE_CUDA_PORTABLE
 	*portable = true;
 #else
 	*portable = attributes.ptxVersion < 90;
 #endif
+	if (*portable)
+		plain |= bit;
+	known |= bit; /* after it */
 	return STATUS_OK;
 }
 

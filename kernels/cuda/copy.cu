@@ -246,11 +246,12 @@ static enum status launch(const copy_args &a, uint32_t ctas, cudaStream_t stream
 {
 	uint64_t grid = ctas ? ctas : device_ctas(), needed = a.pieces;
 	bool plain;
+	const enum status code = code_is_portable(&plain);
 
 	if (grid == 0)
 		return STATUS_INTERNAL;
-	if (code_is_portable(&plain) != STATUS_OK)
-		return STATUS_UNSUPPORTED;
+	if (code != STATUS_OK)
+		return code;
 	if (plain)
 		needed = (a.pieces - 1) / (PLAIN_THREADS / 32) + 1;
 	else if (cudaFuncSetAttribute(copy_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BULK_SHARED) != cudaSuccess)

@@ -94,8 +94,10 @@ enum status plan_of(const struct kv_cuda_extend *e, struct extend_plan *plan)
 	    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
 	    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
 		return STATUS_INTERNAL;
-	if (major < 8 || code_is_portable(&portable_code) != STATUS_OK)
-		return STATUS_UNSUPPORTED;
+	const enum status code = major < 8 ? STATUS_UNSUPPORTED : code_is_portable(&portable_code);
+
+	if (code != STATUS_OK)
+		return code;
 	if ((uint64_t)e->total_queries * e->q_heads >= 1u << 28)
 		return STATUS_INVALID;
 

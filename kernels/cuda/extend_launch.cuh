@@ -11,7 +11,7 @@ template <int FK, int FV, int D, bool FINE> enum status extend_launch_one(const 
 
 	if (cudaFuncSetAttribute(extend_kernel<FK, FV, D, FINE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
 				 S::BYTES) != cudaSuccess)
-		return STATUS_UNSUPPORTED;
+		return shared_memory_refused();
 	launch_kernel(extend_kernel<FK, FV, D, FINE>, a.ctas, EXTEND_THREADS, S::BYTES, stream, a);
 	return launched();
 }

@@ -223,7 +223,7 @@ template <int FK, int FV, int D, bool FINE> enum status extend_portable_one(cons
 
 	if (cudaFuncSetAttribute(extend_portable_kernel<FK, FV, D, FINE>, cudaFuncAttributeMaxDynamicSharedMemorySize, P::BYTES) !=
 	    cudaSuccess)
-		return STATUS_UNSUPPORTED;
+		return shared_memory_refused();
 	launch_kernel(extend_portable_kernel<FK, FV, D, FINE>, a.ctas, PORTABLE_THREADS, P::BYTES, stream, a);
 	return launched();
 }

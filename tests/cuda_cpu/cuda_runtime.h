@@ -141,8 +141,10 @@ template <class Kernel> cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFun
 	return cuda_cpu_allow_shared((const void *)kernel, bytes);
 }
 
-/* An error if there is no code for the device. */
+/* An error if there is no code for the device, or no memory for it. */
 cudaError_t cuda_cpu_find_code();
+int cuda_cpu_arch();
+#define __CUDA_ARCH_LIST__ cuda_cpu_arch()
 
 template <class Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, Kernel *)
 {

@@ -124,6 +124,21 @@ static bool run_without_code(const calls &c)
 	return report("a device that the build has no code for", ok && cudaGetLastError() == cudaSuccess);
 }
 
+/* Engines have filled it before the code was loaded: no reason to think that there is none. */
+static bool run_full(const calls &c)
+{
+	bool ok = true;
+	{
+		const device d("6", {{"CUDA_CPU_FULL", "1"}});
+
+		ok = says(nullptr) && c.attends() == STATUS_INTERNAL && cudaGetLastError() == cudaErrorMemoryAllocation;
+		ok = ok && c.extends() == STATUS_INTERNAL && cudaGetLastError() == cudaErrorMemoryAllocation;
+	}
+	const device d("6", {});
+
+	return report("a device that was full", ok && c.attends() == STATUS_OK && c.extends() == STATUS_OK && c.launches(STATUS_OK));
+}
+
 /* Less than attention wants, and enough for the others: a device of compute capability 12.0 beside one of 9.0 to 11.0, or one that there
  * is not beside one of 8.6. */
 static bool run_little_shared_memory(const calls &c)
@@ -156,6 +171,7 @@ int main()
 
 	ok = run_old(c) && ok;
 	ok = run_without_code(c) && ok;
+	ok = run_full(c) && ok;
 	ok = run_little_shared_memory(c) && ok;
 	ok = run_refused_launches(c) && ok;
 	printf("devices: %s\n", ok ? "all good" : "FAILED");

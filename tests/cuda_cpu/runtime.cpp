@@ -87,9 +87,16 @@ cudaError_t cudaGetDevice(int *device)
 	return cudaSuccess;
 }
 
+int cuda_cpu_arch()
+{
+	return getenv("CUDA_CPU_NO_CODE") ? 9990 : 800;
+}
+
 cudaError_t cuda_cpu_find_code()
 {
-	return remember(getenv("CUDA_CPU_NO_CODE") ? cudaErrorNoKernelImageForDevice : cudaSuccess);
+	return remember(getenv("CUDA_CPU_NO_CODE")    ? cudaErrorNoKernelImageForDevice
+			: getenv("CUDA_CPU_FULL") ? cudaErrorMemoryAllocation
+						  : cudaSuccess);
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int)

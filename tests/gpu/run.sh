@@ -150,7 +150,7 @@ part_tinylm() {
 mixed_load() {
 	in_bundle terraced terracectl mixed_engine
 	python3 tests/fault/test_mixed.py "$bundle/terraced" "$bundle/terracectl" "$bundle/mixed_engine" --json "$results" \
-		${DRY:+--libraries "$plugin"} "$@"
+		--slower 1 ${DRY:+--libraries "$plugin"} "$@"
 }
 
 part_kill() {
