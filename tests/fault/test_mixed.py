@@ -26,9 +26,8 @@ MIB = 1 << 20
 CHAIN, BLOCK_BYTES = 16, 8 * 4 * 64 * 132  # mixed_work.h
 SLOT_BYTES = BLOCK_BYTES + 4096            # in host memory and on disk
 WORKERS, BUCKET_US = 3, 16
-SLOWER = 6                                 # times as long as --seconds a run may take until it has done everything
 DONE = ("checked_blocks", "stored_gpu_blocks", "stored_host_blocks", "attends", "open_blocks", "warms")
-SMI_SLACK_MIB = 64                         # what the driver keeps beside the memory it was asked for
+SMI_SLACK_MIB = 16                         # what the driver keeps beside the memory it was asked for; 2 to 6 were seen
 
 
 def options():
@@ -45,6 +44,7 @@ def options():
     parser.add_argument("--host-mib", type=int, default=32)
     parser.add_argument("--bound", type=float, default=1.0, help="seconds that a call or a stream may wait")
     parser.add_argument("--hang", type=float, default=60.0, help="seconds after which it hangs, whatever the machine does")
+    parser.add_argument("--slower", type=float, default=6, help="times as long as --seconds a run may take until it has done everything")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", help="file that gets the result as a line")
     o = parser.parse_args()
@@ -166,7 +166,7 @@ def not_done(o, stats, counts):
 def run_by_time(o, service, rng, engines):
     """Three workers, and a fourth that is killed every second or two. The engines, the killed ones among them, and the kills."""
     begin, kills, victim = time.monotonic(), 0, None
-    end, last = begin + o.seconds, begin + SLOWER * o.seconds
+    end, last = begin + o.seconds, begin + o.slower * o.seconds
     while (now := time.monotonic()) < end or now < last and not_done(o, service.stats(), merge(engines)[1]):
         if victim is None:
             victim = Engine(service, 1000 + kills)
@@ -342,6 +342,8 @@ def run(o, service):
         with open(o.json, "a", encoding="ascii") as out:
             out.write(json.dumps(result) + "\n")
     assert own[0] <= o.bound * 1000, "a %s took %.0f ms, less the stalls of the machine" % (own[1], own[0])
+    usual = max((percentile(row["histogram"], 0.99), name) for name, row in calls.items() if name != "first" and sum(row["histogram"]))
+    assert usual[0] <= 2 * o.bound * 1000, "of 100 calls of %s one takes %.0f ms" % (usual[1], usual[0])
     assert worst[0] <= o.hang * 1000, "a %s took %.0f ms" % (worst[1], worst[0])
     left = not_done(o, stats, counts)
     assert not left, "never: %s" % left
