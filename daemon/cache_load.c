@@ -1,8 +1,8 @@
 /* Loads: blocks that are on a disk alone come to memory.
  *
  * What the disk gave is checked without the lock, header and checksums, before anybody can see the block. A load that finds no memory waits
- * for the chores to make some. Whoever wants what is being loaded joins; if he waits for it and it was begun ahead, it is taken back from the
- * disk's queue and asked for anew, before what nobody waits for.
+ * for the chores to make some. Whoever wants what is being loaded joins; if he waits for it and it was begun ahead, it moves up in the disk's
+ * queue, before what nobody waits for.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -90,24 +90,14 @@ static void load_end(struct cache *c, struct move *m, enum status s, const struc
 	free(m);
 }
 
-/* Begun ahead, and somebody waits for it now: it goes before what nobody waits for, unless the kernel has it already. */
+/* Begun ahead, and somebody waits for it now: it goes before what nobody waits for, unless the kernel has it already. One that the disk
+ * has not been asked for yet is asked for at the new priority. */
 static void load_hurry(struct move *m, enum ring_priority priority)
 {
-	if (m->kind != MOVE_LOAD || priority >= m->priority)
+	if (m->kind != MOVE_LOAD || priority >= m->priority || m->cache->tier->stopping)
 		return;
 	m->priority = priority;
-	m->hurried = true;
-	disk_cancel(m->unit->disk, &m->io);
-}
-
-/* With the lock: true, it was taken back to be hurried, and is under way again. Else *s is its end. */
-static bool load_again(struct cache *c, struct move *m, enum status *s)
-{
-	if (*s != STATUS_CANCELLED || !m->hurried || c->tier->stopping)
-		return false;
-	m->hurried = false;
-	*s = load_read(m);
-	return !*s;
+	disk_promote(m->unit->disk, &m->io, priority);
 }
 
 static void load_check(struct work *w)
@@ -120,10 +110,6 @@ static void load_check(struct work *w)
 	CRASH_POINT("load_read");
 	cache_lock(c);
 	m->unit->loading--;
-	if (load_again(c, m, &s)) {
-		cache_unlock(c);
-		return;
-	}
 	load_end(c, m, s, &h);
 	spill_pump(c);
 	loads_feed(c);

@@ -158,6 +158,8 @@ enum status disk_tombstone(struct disk *d, struct disk_place p, const void *page
 enum status disk_sync(struct disk *d, struct disk_request *q);
 /* A read or write, only while it waits: see ring_cancel. Without effect on a sync. */
 void disk_cancel(struct disk *d, struct disk_request *q);
+/* A read or write, only while it waits: see ring_promote. False for a sync. */
+bool disk_promote(struct disk *d, struct disk_request *q, enum ring_priority priority);
 
 /* Memory for transfers without a copy. Not from `done`. */
 enum status disk_buffer_add(struct disk *d, void *base, uint64_t bytes, uint32_t *buffer);

@@ -168,6 +168,11 @@ void disk_cancel(struct disk *d, struct disk_request *q)
 		ring_cancel(d->ring, &q->ring);
 }
 
+bool disk_promote(struct disk *d, struct disk_request *q, enum ring_priority priority)
+{
+	return q->ring.op != RING_SYNC && ring_promote(d->ring, &q->ring, priority);
+}
+
 enum status disk_buffer_add(struct disk *d, void *base, uint64_t bytes, uint32_t *buffer)
 {
 	return ring_buffer_add(d->ring, base, bytes, buffer);

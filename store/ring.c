@@ -1,6 +1,6 @@
 /* The ring's queues, tables and counters: what both engines have in common.
  *
- * One mutex guards the queues. It is held for a few instructions; no system call is made under it.
+ * One mutex guards the queues. It is held for a few instructions a request; no system call is made under it.
  * Whoever adds work asks the engine, still under the lock, how many sleeping threads that needs, and
  * wakes them after it: a thread that runs looks at the queues again before it sleeps and needs no wake.
  */
@@ -69,11 +69,27 @@ uint64_t ring_thread_cpu_us(pthread_t thread)
 static void queue_add(struct ring_queue *queue, struct ring_request *q)
 {
 	q->next = NULL;
-	if (queue->first)
-		queue->last->next = q;
+	q->prev = queue->first ? queue->last : NULL;
+	if (q->prev)
+		q->prev->next = q;
 	else
 		queue->first = q;
 	queue->last = q;
+}
+
+/* It waits there. */
+static void queue_remove(struct ring_queue *queue, struct ring_request *q)
+{
+	if (q->prev)
+		q->prev->next = q->next;
+	else
+		queue->first = q->next;
+	if (q->next)
+		q->next->prev = q->prev;
+	else
+		queue->last = q->prev;
+	if (!queue->first)
+		queue->passed = 0;
 }
 
 static struct ring_request *queue_take(struct ring_queue *queue)
@@ -81,26 +97,8 @@ static struct ring_request *queue_take(struct ring_queue *queue)
 	struct ring_request *q = queue->first;
 
 	if (q)
-		queue->first = q->next;
+		queue_remove(queue, q);
 	return q;
-}
-
-static bool queue_remove(struct ring_queue *queue, struct ring_request *q)
-{
-	struct ring_request *before = NULL;
-
-	for (struct ring_request *i = queue->first; i; before = i, i = i->next) {
-		if (i != q)
-			continue;
-		if (before)
-			before->next = q->next;
-		else
-			queue->first = q->next;
-		if (queue->last == q)
-			queue->last = before;
-		return true;
-	}
-	return false;
 }
 
 /* Which queue is next: the highest that has something, or a lower one that was passed over RING_PATIENCE times. RING_PRIORITIES: none. */
@@ -245,12 +243,29 @@ void ring_cancel(struct ring *r, struct ring_request *q)
 	uint32_t wakes = 0;
 
 	pthread_mutex_lock(&r->lock);
-	if (q->state == RING_WAITING && queue_remove(&r->queues[q->priority], q)) {
+	if (q->state == RING_WAITING) {
+		queue_remove(&r->queues[q->priority], q);
 		cancel_one(r, q);
 		wakes = r->engine_calls->sleepers(r, 0);
 	}
 	pthread_mutex_unlock(&r->lock);
 	r->engine_calls->wake(r, wakes);
+}
+
+/* Nobody is woken: as many wait as before. */
+bool ring_promote(struct ring *r, struct ring_request *q, enum ring_priority priority)
+{
+	bool waiting;
+
+	pthread_mutex_lock(&r->lock);
+	waiting = q->state == RING_WAITING;
+	if (waiting && priority < q->priority) {
+		queue_remove(&r->queues[q->priority], q);
+		q->priority = priority;
+		queue_add(&r->queues[priority], q);
+	}
+	pthread_mutex_unlock(&r->lock);
+	return waiting;
 }
 
 /* ---- a request's way through an engine ---- */

@@ -13,10 +13,10 @@
  * ENODATA. EINTR and EAGAIN are tried again, a thousand times at most. Every other errno is handed up:
  * the ring never repeats what failed.
  *
- * Threads: ring_submit and ring_cancel from any thread, completions included. `done` runs on the ring's
- * thread (uring) or on one of its pool (threads; then several may run at a time), exactly once a submit
- * that returned OK, never from inside ring_submit; it may submit again, and may free or reuse its
- * request.
+ * Threads: ring_submit, ring_cancel and ring_promote from any thread, completions included. `done` runs
+ * on the ring's thread (uring) or on one of its pool (threads; then several may run at a time), exactly
+ * once a submit that returned OK, never from inside ring_submit; it may submit again, and may free or
+ * reuse its request.
  */
 #ifndef TERRACE_STORE_RING_H
 #define TERRACE_STORE_RING_H
@@ -34,7 +34,7 @@ enum ring_op { RING_READ, RING_WRITE, RING_SYNC /* fdatasync */ };
 enum ring_priority { RING_URGENT /* somebody waits */, RING_AHEAD /* prefetch */, RING_IDLE /* spill, scrub */, RING_PRIORITIES };
 
 struct ring_request {
-	/* By the submitter, untouched by the ring: */
+	/* By the submitter; of these the ring changes `priority` alone (ring_promote): */
 	enum ring_op op;
 	enum ring_priority priority;
 	uint32_t file;              /* of ring_file_add */
@@ -48,7 +48,7 @@ struct ring_request {
 	int error;
 	uint64_t started_us;        /* CLOCK_MONOTONIC when it was given to the kernel; 0: never was */
 	/* The ring's: */
-	struct ring_request *next;
+	struct ring_request *next, *prev;
 	uint32_t progress;
 	uint32_t state;
 };
@@ -120,9 +120,12 @@ enum status ring_submit(struct ring *r, struct ring_request *q);
  * of them was refused. */
 enum status ring_submit_list(struct ring *r, struct ring_request *first, uint32_t *taken);
 /* Takes a waiting request back: its `done` comes with CANCELLED. One that the kernel has goes on; no
- * effect then. The caller knows that the request's memory is still one that was submitted. Lasts as long
- * as the queue is. */
+ * effect then. The caller knows that the request's memory is still one that was submitted, or zeroed. */
 void ring_cancel(struct ring *r, struct ring_request *q);
+/* A waiting request goes behind those that wait at this priority, unless its own is as high. It counts as
+ * waiting all along, and its `done` comes once, as it would have. False: it was not waiting; no effect
+ * then. Its memory: as for ring_cancel. */
+bool ring_promote(struct ring *r, struct ring_request *q, enum ring_priority priority);
 
 struct ring_view {
 	enum ring_engine engine;

@@ -8,7 +8,10 @@
 #include "daemon/cache_tier.h"
 #include "tests/cache_rig.h"
 
-enum { HOST = 64, DISK = 512, AHEAD = 8, SEEN_MAX = 64 };
+enum {
+	HOST = 96, DISK = 512, AHEAD = 8, SEEN_MAX = 128,
+	QUEUE = 64,                    /* reads that a disk of depth 1 lets wait */
+};
 
 static struct gate {
 	_Atomic bool noting;           /* reads, as they begin; by the one thread of the ring */
@@ -113,12 +116,17 @@ static void begin(struct rig *r, struct call *x, uint64_t n)
 	ck_assert_int_eq(ask(r, x), STATUS_BUSY);
 }
 
-static void end(struct rig *r, struct call *x, uint64_t n)
+static void until_ready(struct call *x)
 {
 	for (int ms = 0; !atomic_load(&x->ready); ms++) {
 		ck_assert_int_lt(ms, 60000);
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 	}
+}
+
+static void end(struct rig *r, struct call *x, uint64_t n)
+{
+	until_ready(x);
 	ck_assert_int_eq(ask(r, x), STATUS_OK);
 	ck_assert(rig_matches(rig_block(r, &x->place), r->s.block_bytes[0], n, 0));
 	cache_wait_end(r->c, &x->wait);
@@ -200,9 +208,76 @@ START_TEST(nothing_is_read_twice)
 }
 END_TEST
 
+/* With the disk's queue full: the lease's load is not shed, and nobody else has its place. */
+START_TEST(who_overtakes_keeps_his_place)
+{
+	struct rig_disks d;
+	struct block *late;
+	struct call x;
+	struct rig r;
+	double shed;
+
+	open_full(&r, &d);
+	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK); /* there is memory for all that is read */
+	late = block_at(&r, QUEUE + 1);
+	shed = rig_stat(&r, "terrace_loads_total", "status=shed");
+	gate.noting = gate.shut = true;
+	read_ahead(&r, 0, 1);
+	until_one_waits();
+	read_ahead(&r, 1, QUEUE);
+	begin(&r, &x, QUEUE);
+	cache_lock(r.c);
+	ck_assert_int_eq(load_begin(r.c, late, RING_AHEAD, NULL), STATUS_EXHAUSTED);
+	cache_unlock(r.c);
+	gate.shut = false;
+	end(&r, &x, QUEUE);
+	rig_quiet(&r);
+	ck_assert_uint_eq(gate.count, QUEUE + 1);
+	ck_assert_double_eq(rig_stat(&r, "terrace_loads_total", "status=shed"), shed + 1); /* the late one */
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Deleted between the lease and the read: the lease hears that it is gone, the others come. */
+START_TEST(what_was_overtaken_for_may_be_deleted)
+{
+	enum status status = STATUS_OK;
+	struct cache_keys k;
+	struct rig_disks d;
+	struct call x;
+	struct rig r;
+
+	open_full(&r, &d);
+	k = rig_keys(AHEAD - 1, 1);
+	gate.noting = gate.shut = true;
+	read_ahead(&r, 0, 1);
+	until_one_waits();
+	read_ahead(&r, 1, AHEAD - 1);
+	begin(&r, &x, AHEAD - 1);
+	ck_assert_int_eq(cache_delete(r.c, r.s.id, &k, &status, NULL, &r.why), STATUS_OK);
+	gate.shut = false;
+	until_ready(&x);
+	ck_assert_int_eq(ask(&r, &x), STATUS_MISS);
+	cache_wait_end(r.c, &x.wait);
+	rig_quiet(&r);
+	gate.noting = false;
+	ck_assert_uint_eq(rig_read_all(&r, 0, AHEAD), AHEAD - 1);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+	free((void *)x.keys.bytes);
+	free((void *)k.bytes);
+}
+END_TEST
+
 int main(void)
 {
-	const TTest *const tests[] = { one_read_serves_all_who_want_it, a_lease_overtakes_what_is_read_ahead, nothing_is_read_twice };
+	const TTest *const tests[] = {
+		one_read_serves_all_who_want_it, a_lease_overtakes_what_is_read_ahead, nothing_is_read_twice, who_overtakes_keeps_his_place,
+		what_was_overtaken_for_may_be_deleted,
+	};
 
 	return rig_main("cache_disk_loads", tests, sizeof(tests) / sizeof(tests[0]));
 }

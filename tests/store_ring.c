@@ -351,6 +351,76 @@ START_TEST(a_waiting_request_can_be_taken_back)
 }
 END_TEST
 
+static enum ring_priority by_letter(char letter)
+{
+	return letter == 'u' ? RING_URGENT : letter == 'a' ? RING_AHEAD : RING_IDLE;
+}
+
+/* The queue is full all along; one is taken back after it was promoted. */
+START_TEST(a_waiting_request_can_be_promoted)
+{
+	static const char put[] = "uaaiiaa";
+	static const struct {
+		int job;
+		char to;
+		uint32_t turn;
+	} step[] = {{2, 'u', 1} /* from the middle */, {5, 'u', 2}, {6, 'u', 0} /* from the end */, {0, 'i', 0}, {1, 'a', 3},
+		    {3, 'a', 4} /* from the beginning */, {4, 'a', 5} /* the last of its queue */};
+	enum { TAKEN_BACK = 6, N = sizeof(put) - 1, STEPS = sizeof(step) / sizeof(step[0]) };
+	struct faults f = {.open = 0};
+	struct ring_calls calls = {.fault = fault, .arg = &f};
+	struct ring_options o = options_of(_i, 1);
+	struct ring_request never = {0};
+	struct job blocker, jobs[N], more;
+	_Atomic uint32_t order = 0;
+	struct rig g;
+
+	o.queue_max = N;
+	o.calls = &calls;
+	rig_open(&g, &o);
+	job_make(&blocker, &g, RING_WRITE, 0, 1);
+	blocker.ring.priority = RING_IDLE;
+	job_start(&blocker);
+	until_entered(&f, 1);
+	for (int i = 0; i < N; i++) {
+		job_make(&jobs[i], &g, RING_WRITE, 1 + (uint32_t)i, 1);
+		jobs[i].ring.priority = by_letter(put[i]);
+		jobs[i].order = i == TAKEN_BACK ? NULL : &order;
+		job_start(&jobs[i]);
+	}
+	job_make(&more, &g, RING_WRITE, 100, 1);
+	more.ring.priority = RING_IDLE;
+	more.order = &order;
+	for (int i = 0; i < STEPS; i++) {
+		ck_assert(ring_promote(g.ring, &jobs[step[i].job].ring, by_letter(step[i].to)));
+		ck_assert_uint_eq(view_of(g.ring).waiting, N);
+		ck_assert_uint_eq(view_of(g.ring).under_way, 1);
+		ck_assert_int_eq(ring_submit(g.ring, &more.ring), STATUS_EXHAUSTED);
+	}
+	ck_assert(!ring_promote(g.ring, &blocker.ring, RING_URGENT)); /* the kernel has it */
+	ck_assert_int_eq(blocker.ring.priority, RING_IDLE);
+	ck_assert(!ring_promote(g.ring, &never, RING_URGENT));
+	ck_assert_uint_eq(atomic_load(&order), 0);
+	ring_cancel(g.ring, &jobs[TAKEN_BACK].ring);
+	ck_assert(!ring_promote(g.ring, &jobs[TAKEN_BACK].ring, RING_URGENT));
+	job_start(&more); /* in a queue that was emptied by promotions */
+	atomic_store(&f.open, 1);
+	for (int i = 0; i < STEPS; i++) {
+		struct job *j = &jobs[step[i].job];
+
+		job_wait(j);
+		ck_assert_int_eq(j->ring.status, step[i].job == TAKEN_BACK ? STATUS_CANCELLED : STATUS_OK);
+		ck_assert_uint_eq(j->place, step[i].turn);
+	}
+	job_wait(&more);
+	job_wait(&blocker);
+	ck_assert_uint_eq(more.place, N - 1);
+	ck_assert(!ring_promote(g.ring, &jobs[0].ring, RING_URGENT)); /* done */
+	ck_assert_uint_eq(view_of(g.ring).waiting + view_of(g.ring).under_way, 0);
+	rig_close(&g);
+}
+END_TEST
+
 static void *destroy_run(void *arg)
 {
 	struct rig *g = arg;
@@ -432,6 +502,7 @@ static void add(TCase *c, int first)
 	tcase_add_loop_test(c, the_depth_is_reached_and_not_exceeded, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, the_queue_is_bounded, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, a_waiting_request_can_be_taken_back, first, ENGINE_COUNT);
+	tcase_add_loop_test(c, a_waiting_request_can_be_promoted, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, destroy_cancels_what_waits_and_awaits_the_rest, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, rings_come_and_go, first, ENGINE_COUNT);
 }

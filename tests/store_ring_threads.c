@@ -88,6 +88,9 @@ static void submitter_round(struct submitter *s, struct job *jobs, uint64_t *rng
 		job_start(&jobs[i]);
 		if (random_next(rng) % 4 == 0)
 			ring_cancel(s->rig->ring, &jobs[random_next(rng) % (i + 1)].ring);
+		if (random_next(rng) % 2 == 0)
+			ring_promote(s->rig->ring, &jobs[random_next(rng) % (i + 1)].ring,
+				     (enum ring_priority)(random_next(rng) % RING_PRIORITIES));
 	}
 	for (uint32_t i = 0; i < SUBMITTER_JOBS; i++) {
 		job_wait(&jobs[i]);
@@ -107,7 +110,7 @@ static void *submitter_run(void *arg)
 	return NULL;
 }
 
-START_TEST(many_threads_submit_and_cancel)
+START_TEST(many_threads_submit_promote_and_cancel)
 {
 	struct ring_options o = options_of(_i, 8);
 	struct submitter all[SUBMITTERS];
@@ -263,7 +266,7 @@ static void add(TCase *c, int first)
 {
 	tcase_add_loop_test(c, threads_are_announced, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, done_may_submit_again, first, ENGINE_COUNT);
-	tcase_add_loop_test(c, many_threads_submit_and_cancel, first, ENGINE_COUNT);
+	tcase_add_loop_test(c, many_threads_submit_promote_and_cancel, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, files_and_buffers_change_while_busy, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, files_beyond_the_table_work, first, ENGINE_COUNT);
 	if (first == 0)
