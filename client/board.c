@@ -54,7 +54,8 @@ static _Atomic uint32_t *word_of(const struct client_board *board, const struct 
 	return (_Atomic uint32_t *)board->mapping->base + p->word;
 }
 
-/* The daemon has lost the GPU: words are reached without the copies. */
+/* Copies that the daemon promised did not come, and words are reached without them: it has lost the GPU, or the driver had no memory for
+ * them. Once so, always so: the daemon makes this attachment no other promise for that GPU. */
 static bool failed(const struct client_board *board, const struct client_promise *p)
 {
 	return atomic_load_explicit(word_of(board, p) + FDSOCK_BOARD_FAILED, memory_order_acquire) != 0;
@@ -249,6 +250,6 @@ enum terrace_status client_board_state(struct client_attachment *a, struct clien
 	case TERRACE_CANCELLED:
 		return client_fail(broken, "the session was closed before the copies to the GPU were complete");
 	default:
-		return client_fail(broken, "the GPU was lost, or its copies took too long");
+		return client_fail(broken, "the GPU was lost, or its copies failed or took too long");
 	}
 }

@@ -13,7 +13,6 @@ enum {
 	BYTES_A_BUCKET = 256 * 1024,   /* blocks are seldom smaller */
 	BUCKETS_MIN = 1 << 12,
 	BUCKETS_MAX = 1 << 22,
-	BUCKETS_A_LOOK = 4096,
 };
 
 static uint64_t mix(uint64_t h, uint64_t word)
@@ -117,27 +116,6 @@ struct block *by_id_find(const struct cache *c, uint64_t id)
 	while (b && b->node.id != id)
 		b = b->id_next;
 	return b;
-}
-
-bool by_id_names(const struct cache *c, uint64_t *bucket, uint64_t *names, uint32_t max, uint32_t *count)
-{
-	const struct advice *a = c->advice;
-	const uint64_t end = *bucket + BUCKETS_A_LOOK;
-	uint32_t n = 0;
-
-	for (; *bucket <= a->by_id_mask && *bucket < end; ++*bucket) {
-		const struct block *b = a->by_id[*bucket];
-		const uint32_t begun = n;
-
-		for (; b && n < max; b = b->id_next)
-			names[n++] = key_name(b->record.ident.key, b->record.ident.key_bytes);
-		if (b && begun) { /* the whole bucket the next time; of one that alone is too long, the rest is passed over */
-			n = begun;
-			break;
-		}
-	}
-	*count = n;
-	return *bucket <= a->by_id_mask;
 }
 
 /* ---- letters ---- */

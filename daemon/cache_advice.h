@@ -174,9 +174,6 @@ enum { READ_A_CALL = 8192, READ_A_TICK = 16384 };
 void by_id_add(struct cache *c, struct block *b);
 void by_id_remove(struct cache *c, struct block *b);
 struct block *by_id_find(const struct cache *c, uint64_t id);
-/* Names of those in the next buckets, from *bucket on (0 at first), at most `max`, some thousand buckets at most: so that the lock is held for
- * short. Into names and *count. False: these were the last. */
-bool by_id_names(const struct cache *c, uint64_t *bucket, uint64_t *names, uint32_t max, uint32_t *count);
 
 /* ---- cache_advice_gone.c: what left ---- */
 

@@ -52,10 +52,10 @@ struct edges_walk {
 	size_t key_bytes;              /* 0: at the beginning */
 };
 
-/* A look at all blocks, and then at all nodes, in parts: see cache_advice_live.c. */
+/* A look at all nodes, in parts: see cache_advice_live.c. */
 struct live_look {
-	bool on, at_nodes;
-	uint64_t bucket, dropped;      /* letters lost before it began */
+	bool on;
+	uint64_t dropped;              /* letters lost before it began */
 	uint32_t node;
 };
 

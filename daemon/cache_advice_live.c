@@ -1,13 +1,13 @@
 /* Which blocks of the graph are there. Letters tell of each that comes or goes; but those that a restart takes up are told of by none, and
- * letters for which the mail had no room are lost. After that the advisor looks at all blocks that there are, and then at all nodes that
- * pass for live, some at a pass, while new letters come.
+ * letters for which the mail had no room are lost. After that the advisor looks at all nodes, some at a pass, while new letters come. A
+ * block without a node gets none: there may be many times more blocks than nodes, and nothing is known of it.
  */
 #include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
 
 enum {
-	LOOKS_A_PASS = 1 << 15,        /* buckets, or nodes: some ms */
-	NAMES = 512,                   /* in one hold of the cache's lock */
+	LOOKS_A_PASS = 1 << 15,        /* some ms */
+	NODES = 512,                   /* in one hold of the cache's lock */
 };
 
 static bool is_there(const struct cache *c, uint64_t name)
@@ -19,41 +19,22 @@ static bool is_there(const struct cache *c, uint64_t name)
 }
 
 /* True: all have been looked at. */
-static bool look_at_blocks(struct cache *c, struct advisor *a)
-{
-	const uint64_t end = a->look.bucket + LOOKS_A_PASS;
-	uint64_t names[NAMES];
-	uint32_t count;
-	bool more;
-
-	do {
-		cache_lock(c);
-		more = by_id_names(c, &a->look.bucket, names, NAMES, &count);
-		cache_unlock(c);
-		for (uint32_t i = 0; i < count; i++)
-			graph_edges_live(a->graph, a->latest_us, names[i], true);
-	} while (more && a->look.bucket < end);
-	return !more;
-}
-
-/* True: as above. */
 static bool look_at_nodes(struct cache *c, struct advisor *a)
 {
-	struct graph_node_record n[NAMES];
-	bool there[NAMES], more = true;
+	struct graph_node_record n[NODES];
+	bool there[NODES], more = true;
 
-	for (uint32_t looked = 0; more && looked < LOOKS_A_PASS; looked += NAMES) {
+	for (uint32_t looked = 0; more && looked < LOOKS_A_PASS; looked += NODES) {
 		uint32_t count = 0;
 
-		while (count < NAMES && (more = graph_edges_next_node(a->graph, a->latest_us, &a->look.node, &n[count])))
+		while (count < NODES && (more = graph_edges_next_node(a->graph, a->latest_us, &a->look.node, &n[count])))
 			count++;
 		cache_lock(c);
 		for (uint32_t i = 0; i < count; i++)
-			there[i] = !n[i].live || is_there(c, n[i].id);
+			there[i] = is_there(c, n[i].id);
 		cache_unlock(c);
 		for (uint32_t i = 0; i < count; i++)
-			if (!there[i])
-				graph_edges_live(a->graph, a->latest_us, n[i].id, false);
+			graph_edges_mark(a->graph, n[i].id, there[i]);
 	}
 	return !more;
 }
@@ -76,8 +57,6 @@ void live_pass(struct cache *c, struct advisor *a, uint64_t dropped)
 		atomic_store(&a->unseen, false);
 		a->look = (struct live_look){ .on = true, .dropped = dropped };
 	}
-	if (a->look.on && !a->look.at_nodes)
-		a->look.at_nodes = look_at_blocks(c, a);
-	else if (a->look.on)
+	if (a->look.on)
 		a->look.on = !look_at_nodes(c, a);
 }

@@ -431,7 +431,7 @@ static enum status want_begin(struct cache *c, const struct cache_on *on, struct
 	if (want->gpu->lost && !on->or_host)
 		return STATUS_UNAVAILABLE;
 	a = attachment_find(c, on->attachment);
-	if (a && a->board && a->board->address[want->gpu->number])
+	if (a && a->board && board_tells(a->board, want->gpu))
 		want->board = a->board;
 	if (want->gpu->lost)
 		want->gpu = NULL;

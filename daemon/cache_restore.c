@@ -4,7 +4,8 @@
  *   2. if the last run did not end in order, or the catalog was lost, every slot's header is read as well. It may name a block whose
  *      record was not committed any more, or be a tombstone, or another block's than the record says: the header is the truth.
  *      The same of a disk that was last used by another run than the one whose end the catalog tells of: another daemon's, or a later one
- *      than the catalog's, if that was put back;
+ *      than the catalog's, if that was put back. (A version that notes no run on disks is seen by what its stop leaves in the catalog:
+ *      only if it used this one.);
  *   3. slots that nobody named are free. From now on blocks may be spilled, deleted and flushed.
  *
  * Until 3 those calls wait: a slot that is not known to be free is not written, and a delete must meet every copy. What is found on disk wins
@@ -584,8 +585,10 @@ void *restore_main(void *arg)
 	restored_notes_free(&x.notes);
 	cache_lock(c);
 	if (restorer_goes_on(&x)) {
-		for (uint32_t i = 0; i < t->unit_count; i++)
+		for (uint32_t i = 0; i < t->unit_count; i++) {
 			disk_slot_free_unmarked(t->units[i].disk);
+			unit_sweep_anew(&t->units[i]); /* of one that failed meanwhile, blocks were taken up after they were given up */
+		}
 		CRASH_POINT("restore_freed");
 		lift_generations(c);
 		t->restored = true;

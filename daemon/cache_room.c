@@ -234,7 +234,7 @@ static struct block *coldest_elsewhere(struct cache *c, const struct pool *mine)
 
 		if (!b && c->pools[i] != mine)
 			b = victim(c, c->pools[i], 1);
-		if (b && (!coldest || b->node.last_use_us < coldest->node.last_use_us))
+		if (b && (!coldest || (int64_t)(b->node.last_use_us - coldest->node.last_use_us) < 0))
 			coldest = b;
 	}
 	return coldest;

@@ -143,9 +143,15 @@ static enum status unit_wipe(struct cache *c, struct unit *u, const struct cache
 	return s;
 }
 
+struct absent {
+	const struct tier *tier;
+	bool untold;                   /* the catalog did not take a ban */
+};
+
 static bool on_known_disk(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes)
 {
-	const struct tier *t = arg;
+	struct absent *absent = arg;
+	const struct tier *t = absent->tier;
 	struct disk_record d;
 
 	if (disk_record_decode(key, key_bytes, value, value_bytes, &d))
@@ -153,15 +159,20 @@ static bool on_known_disk(void *arg, const void *key, size_t key_bytes, const vo
 	for (uint32_t i = 0; i < t->unit_count; i++)
 		if (t->units[i].id == d.disk_id || t->units[i].wiped_id == d.disk_id)
 			return true;
-	disk_ban(t->catalog, d.disk_id);
-	return true;
+	absent->untold = !disk_ban(t->catalog, d.disk_id);
+	return !absent->untold;
 }
 
 /* Disks that earlier runs had and this one has not. */
 static enum status ban_absent(struct tier *t)
 {
-	enum status s = catalog_walk(t->catalog, CATALOG_SLABS, on_known_disk, t, NULL);
+	struct absent absent = { .tier = t };
+	enum status s = catalog_walk(t->catalog, CATALOG_SLABS, on_known_disk, &absent, NULL);
 
+	if (!s && absent.untold) {
+		snprintf(why_text, sizeof(why_text), "the catalog does not take which disks are absent: their blocks might be believed later");
+		return STATUS_EXHAUSTED;
+	}
 	if (s)
 		snprintf(why_text, sizeof(why_text), "%s: cannot tell which disks are absent", status_text(s));
 	return s;
@@ -383,6 +394,12 @@ static void unit_sweep(struct cache *c, struct unit *u)
 	}
 	CRASH_POINT("unit_swept");
 	u->swept = budget > 0;
+}
+
+void unit_sweep_anew(struct unit *u)
+{
+	u->sweep = 0;
+	u->swept = false;
 }
 
 void tier_tick(struct cache *c)

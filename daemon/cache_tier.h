@@ -111,7 +111,6 @@ struct move {
 	struct move *old;              /* of a spill out of a rack: the burial of the slot that the block has there */
 	bool written;                  /* ... and in rack->copied */
 	struct work check;             /* of a load */
-	bool hurried;                  /* a load: cancelled where it waited, to be asked for before others */
 };
 
 /* One thing that a wait waits for: a move, a sync, a commit of the catalog; and a pin it keeps. */
@@ -180,6 +179,8 @@ void tier_buffers_add(struct cache *c, const struct extent *e, uint32_t *buffer)
 void tier_buffers_drop(struct cache *c, const uint32_t *buffer);
 /* A disk said UNAVAILABLE or IO: its blocks are given up from now on. */
 void unit_failed(struct cache *c, struct unit *u);
+/* If it has failed: all that it has is given up, from the beginning. */
+void unit_sweep_anew(struct unit *u);
 /* The rows of Stats about disks, without the lock. */
 void tier_stats(struct cache *c, cache_stat_fn *emit, void *arg);
 

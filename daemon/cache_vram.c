@@ -568,6 +568,13 @@ void board_fail(struct board *b, const struct gpu *g)
 	atomic_store_explicit(word + g->number, b->next[g->number], memory_order_release);
 }
 
+bool board_tells(const struct board *b, const struct gpu *g)
+{
+	const _Atomic uint32_t *word = (const _Atomic uint32_t *)b->page.base;
+
+	return b->address[g->number] && !atomic_load_explicit(word + FDSOCK_BOARD_FAILED + g->number, memory_order_acquire);
+}
+
 /* ---- what there is to tell ---- */
 
 uint32_t cache_gpus(struct cache *c, struct cache_gpu_view *out, uint32_t max)

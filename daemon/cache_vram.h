@@ -50,6 +50,7 @@ struct vram_slot {
 	uint8_t role, parent_bytes, parent[SLOT_KEY_MAX];
 	uint8_t state;                 /* enum vram_state */
 	bool across;                   /* coming from another GPU: not in the order of the ups */
+	bool failed;                   /* coming: its copy came to nothing, and the move is about to end so */
 	bool dirty;                    /* counted so: see vram_sync */
 	bool through;
 	bool used;                     /* coming: a lease has it already, so it is no mere move */
@@ -195,7 +196,8 @@ bool vram_wants(struct cache *c);
 void vram_chores(struct cache *c);
 /* The GPU gives nothing any more. */
 void gpu_lost(struct gpu *g, const char *why);
-/* By its keeper: leaves the lock, as the driver may take its time. True: the device says that it is lost. False from vram_stop on. */
+/* By its keeper: leaves the lock, as the driver may take its time. True: the device says that it is lost. From vram_stop on it
+ * is not asked any more: g->lost. */
 bool gpu_asks(struct cache *c, struct gpu *g);
 static inline struct gpu *vram_gpu(const struct cache *c, uint32_t number)
 {
@@ -362,7 +364,11 @@ struct board *board_create(struct cache *c);
 void board_destroy(struct cache *c, struct board *b);
 /* With the lock: its attachment is gone; it is destroyed by the chores, when no mark names it any more. */
 void board_let_go(struct cache *c, struct board *b);
-/* With the lock: copies to that GPU that the board was to tell of will not come. Says so there, and lets streams that wait go on. */
+/* With the lock: copies to that GPU that the board was to tell of will not come. Says so there, once and for all, and lets streams that
+ * wait go on. */
 void board_fail(struct board *b, const struct gpu *g);
+/* With the lock: leases may be granted ahead of their copies to that GPU. Not where these have failed once: who looked would not believe
+ * it any more. */
+bool board_tells(const struct board *b, const struct gpu *g);
 
 #endif

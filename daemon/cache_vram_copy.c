@@ -102,6 +102,14 @@ static struct device_pair pair_of(const struct vram_move *m)
 	}
 }
 
+/* What is leased from now on may not rely on these: a mark behind them would be reached without them. */
+static void moves_fail(const struct flight *f)
+{
+	for (const struct vram_move *m = f->moves; m; m = m->next)
+		m->slot->failed = true;
+	vram_marks_fail(f->gpu);
+}
+
 /* The rest is the keeper's. */
 static void flight_ended(void *flight)
 {
@@ -110,7 +118,7 @@ static void flight_ended(void *flight)
 
 	cache_lock(g->cache);
 	if (f->status && f->copy.way == DEVICE_UP)
-		vram_marks_fail(g);
+		moves_fail(f);
 	f->next = NULL;
 	*g->ended_end = f;
 	g->ended_end = &f->next;

@@ -9,7 +9,7 @@ static const struct vram_slot *place_on(const struct block *b, const struct vram
 {
 	const struct vram_slot *s = want->gpu && b->vram ? vram_slot_on(b, want->gpu) : NULL;
 
-	if (s && (s->state == VRAM_READY || (s->state == VRAM_COMING && !s->across && want->board)))
+	if (s && (s->state == VRAM_READY || (s->state == VRAM_COMING && !s->across && !s->failed && want->board)))
 		return s;
 	return NULL;
 }

@@ -332,6 +332,12 @@ static void up_hurry(struct cache *c, struct vram_move *m, enum ring_priority pr
 		load_begin(c, m->block, priority, NULL);
 }
 
+/* It has its place in the order of the ups, and is copied or will be. */
+static bool is_placed(const struct vram_move *m)
+{
+	return m->step >= STEP_QUEUED && m->way == DEVICE_UP && !m->slot->failed;
+}
+
 enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_priority priority, struct cache_wait *w, bool wait_end,
 		    bool now)
 {
@@ -345,9 +351,9 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 	if (m)
 		up_hurry(c, m, priority);
 	if (m && now)
-		return m->step >= STEP_QUEUED && m->way == DEVICE_UP ? STATUS_OK : STATUS_BUSY;
+		return is_placed(m) ? STATUS_OK : STATUS_BUSY;
 	if (m)
-		return m->step >= STEP_QUEUED && m->way == DEVICE_UP && !wait_end ? STATUS_OK : move_join(c, m, w, wait_end);
+		return is_placed(m) && !wait_end ? STATUS_OK : move_join(c, m, w, wait_end);
 	if (now && !b->shelf)
 		return STATUS_BUSY;
 	m = move_create(c, g, b, way_of(g, b, wait_end));

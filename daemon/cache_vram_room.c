@@ -245,8 +245,8 @@ static bool send_down(struct cache *c, struct gpu *g, const struct met *met)
 	return begun || g->downs;
 }
 
-/* Whether the keeper need not be asked for an extent now: it was, or the budget has plainly none. Of one that it makes, the budget knows
- * already. */
+/* Whether the keeper need not be asked for an extent: it was refused one since room last came free, or the budget has plainly none. Of one
+ * that it has been asked for and makes, the budget knows already. */
 static bool cannot_grow(const struct cache *c, struct vram_pool *vp)
 {
 	const uint64_t grain = vp->gpu->info.granularity, least = (vp->stride + grain - 1) / grain * grain;

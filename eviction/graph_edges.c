@@ -361,7 +361,14 @@ void graph_edges_pair(struct graph_edges *g, uint64_t now_us, enum edge_type typ
 
 void graph_edges_live(struct graph_edges *g, uint64_t now_us, uint64_t id, bool live)
 {
-	uint32_t number = live ? node_of(g, id, 0, now_us) : node_find(g, id);
+	if (live)
+		node_of(g, id, 0, now_us);
+	graph_edges_mark(g, id, live);
+}
+
+void graph_edges_mark(struct graph_edges *g, uint64_t id, bool live)
+{
+	const uint32_t number = node_find(g, id);
 
 	if (!number || g->nodes[number].live == live)
 		return;

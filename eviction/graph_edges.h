@@ -80,6 +80,8 @@ void graph_edges_pair(struct graph_edges *g, uint64_t now_us, enum edge_type typ
 
 /* The block came into the cache, or left it. Live nodes do not give way while there are others nearby. */
 void graph_edges_live(struct graph_edges *g, uint64_t now_us, uint64_t id, bool live);
+/* Whether the block is there, of one that has a node, as somebody found it: no node is made or touched for it. */
+void graph_edges_mark(struct graph_edges *g, uint64_t id, bool live);
 
 /* The node and all its edges go; false if there was none. */
 bool graph_edges_forget(struct graph_edges *g, uint64_t id);

@@ -138,22 +138,42 @@ struct policy_node *ranked_victim(struct ranked *r, const struct survival *s, bo
 	return best;
 }
 
-/* Pairs of one rank: each is a line, and the oldest of their fronts comes next. */
+/* As ranked_victim chooses among fronts of one bucket. */
+static bool goes_before(const struct ranked *r, const struct survival *s, const struct policy_node *a, const struct policy_node *b)
+{
+	if (older(r, s, a, b))
+		return true;
+	return !older(r, s, b, a) && r->ranks->rank_of[ranked_pair(r, a)] < r->ranks->rank_of[ranked_pair(r, b)];
+}
+
+/* at[i] to its place in a heap whose first is the next to go. */
+static void sink(const struct ranked *r, const struct survival *s, struct policy_node *at[], uint32_t count, uint32_t i)
+{
+	struct policy_node *n = at[i];
+
+	for (uint32_t below = 2 * i + 1; below < count; i = below, below = 2 * i + 1) {
+		below += below + 1 < count && goes_before(r, s, at[below + 1], at[below]);
+		if (!goes_before(r, s, at[below], n))
+			break;
+		at[i] = at[below];
+	}
+	at[i] = n;
+}
+
+/* Pairs of one bucket: each is a line, and the oldest of their fronts comes next. */
 static bool merge(struct ranked *r, const struct survival *s, struct policy_node *at[], uint32_t count,
 		  bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t *left)
 {
+	for (uint32_t i = count / 2; i-- > 0;)
+		sink(r, s, at, count, i);
 	while (count > 0) {
-		uint32_t next = 0;
+		struct policy_node *next = lines_next(&r->lines, at[0]);
 
-		for (uint32_t i = 1; i < count; i++)
-			if (older(r, s, at[i], at[next]))
-				next = i;
-		if (*left == 0 || visit(at[next], arg))
+		if (*left == 0 || visit(at[0], arg))
 			return true;
 		--*left;
-		at[next] = lines_next(&r->lines, at[next]);
-		if (!at[next])
-			memmove(&at[next], &at[next + 1], (--count - next) * sizeof(at[0]));
+		at[0] = next ? next : at[--count];
+		sink(r, s, at, count, 0);
 	}
 	return false;
 }

@@ -109,7 +109,7 @@ static void find_reported(const struct trace *t, uint64_t last, struct trace_req
 	for (uint32_t i = t->request_count, looked = 0; number && i-- > 0 && looked < REPORT_LOOKS; looked++) {
 		const struct trace_request *q = &t->requests[i];
 
-		for (uint32_t b = r->session == q->session ? q->count : 0; b-- > 0;)
+		for (uint32_t b = !r->session || r->session == q->session ? q->count : 0; b-- > 0;)
 			if (t->blocks[q->first + b] == number - 1) {
 				r->first = q->first;
 				r->about = b + 1;
@@ -149,6 +149,11 @@ enum status trace_add(struct trace *t, const struct trace_request *r, const uint
 	return STATUS_OK;
 }
 
+static bool is_report(const struct trace_request *r)
+{
+	return !r->tokens && r->hint;
+}
+
 /* last[i]: whether request i is the last to hold its deepest block. */
 static bool *last_of_chains(const struct trace *t)
 {
@@ -184,7 +189,7 @@ static bool last_of_sessions(const struct trace *t, bool *last)
 	for (uint32_t i = t->request_count; i-- > 0;) {
 		struct name *name;
 
-		if (!t->requests[i].session)
+		if (!t->requests[i].session || is_report(&t->requests[i]))
 			continue;
 		name = names_at(seen, t->requests[i].session);
 		last[i] = !name->number;
@@ -206,7 +211,7 @@ enum status trace_hint_end(struct trace *t, double recall, double false_rate)
 	for (uint32_t i = 0; i < t->request_count; i++) {
 		double draw = (double)(hash_mix(random++) >> 11) / 9007199254740992.0;
 
-		if (draw < (last[i] ? recall : false_rate))
+		if (!is_report(&t->requests[i]) && draw < (last[i] ? recall : false_rate))
 			t->requests[i].hint = POLICY_HINT_END;
 	}
 	free(last);

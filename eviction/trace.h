@@ -45,8 +45,8 @@ enum status trace_add(struct trace *t, const struct trace_request *r, const uint
 
 /* Gives the last request of every session POLICY_HINT_END with probability `recall`, and any other with
  * probability `false_rate` (0 .. 1), by a fixed random sequence. The last request is the session's last
- * where the trace names sessions; else one whose deepest block no later request holds. EXHAUSTED: no
- * memory. */
+ * where the trace names sessions; else one whose deepest block no later request holds. Reports are no requests here, and stay
+ * as they are. EXHAUSTED: no memory. */
 enum status trace_hint_end(struct trace *t, double recall, double false_rate);
 
 #endif

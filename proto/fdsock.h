@@ -18,9 +18,10 @@
  *
  * The *board* of an attachment is host memory of its own, asked for by MAP of FDSOCK_EXTENT_BOARD (writable): FDSOCK_BOARD_WORDS words of
  * 4 bytes by which the daemon tells work on a GPU how far a copy has come (LeaseReply.board_word). The client may write them too: to
- * let its own work go on when the daemon is gone. When the daemon loses the GPU it writes 1 to word board_word + FDSOCK_BOARD_FAILED and
- * then, from the CPU, moves the word itself on to all that it promised: whoever sees the word reached looks at the other one behind it,
- * and if that is not 0, the bytes may not be there. It stays so, as the GPU stays lost until the daemon starts anew.
+ * let its own work go on when the daemon is gone. When copies to the GPU that it promised come to nothing, since it loses the GPU or the
+ * driver has no memory for them, the daemon writes 1 to word board_word + FDSOCK_BOARD_FAILED and then, from the CPU, moves the word itself
+ * on to all that it promised: whoever sees the word reached looks at the other one behind it, and if that is not 0, the bytes may not be
+ * there. It stays so as long as the attachment: its later leases on that GPU name no word, and are granted when their copies are there.
  */
 #ifndef TERRACE_PROTO_FDSOCK_H
 #define TERRACE_PROTO_FDSOCK_H

@@ -11,9 +11,10 @@
  * said something else. Outputs are written only on OK.
  *
  * Threads: any; nothing here depends on the calling thread's current device or context, nor changes it, but for the two functions that
- * take a stream, which is the caller's and of its context. None waits for work on the GPU, but close() and, for its zeroes,
- * extent_make(); that and host_register() last (a GiB: milliseconds, some tenths of a second). After a loss drop, free and unregister still
- * forget what they are given.
+ * take a stream, which is the caller's and of its context. None waits for work on the GPU of its own, but close() and, for its zeroes,
+ * extent_make(); that and host_register() last (a GiB: milliseconds, some tenths of a second). But the driver may hold extent_drop() and
+ * host_unregister() until all streams of the process are done, and any other call that it serves, lost() too, until these have returned.
+ * After a loss drop, free and unregister still forget what they are given.
  */
 #ifndef TERRACE_STORE_DEVICE_H
 #define TERRACE_STORE_DEVICE_H

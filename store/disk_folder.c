@@ -1,8 +1,9 @@
 /* The folder of a disk: disk.id, slab files, marker, all by name.
  *
  * Whatever must survive a power cut is written to a file, synced, and only then given its name; and the
- * folder is synced after each name that comes or goes. disk.id alone is written in place, once, when
- * nothing depends on it yet: an empty one in a folder without slabs is a creation that was cut off.
+ * folder is synced after each name that comes or goes. Two are written in place: disk.id, once, when
+ * nothing depends on it yet (an empty one in a folder without slabs is a creation that was cut off), and
+ * `run`, whose loss costs a scan (disk_run.c).
  */
 #include <dirent.h>
 #include <errno.h>

@@ -326,9 +326,26 @@ static void fill_mail(struct advisor *a)
 		continue;
 }
 
+/* Nodes of blocks, whoever asked for them. */
+static void know(const struct kept *k, uint64_t first, uint32_t count)
+{
+	struct advisor *a = advisor_of(k);
+	uint8_t key[RIG_KEY_BYTES];
+
+	pthread_mutex_lock(&a->lock);
+	for (uint64_t n = first; n < first + count; n++) {
+		uint64_t id;
+
+		rig_key(key, n);
+		id = key_name(key, sizeof(key));
+		graph_edges_request(a->graph, a->latest_us, 0, &id, 1, false);
+	}
+	pthread_mutex_unlock(&a->lock);
+}
+
 static uint32_t live_nodes(const struct kept *k)
 {
-	for (int i = 0; i < 3; i++) /* mail, blocks, nodes */
+	for (int i = 0; i < 3; i++) /* mail, nodes */
 		advisor_pass(k->r.c);
 	return graph_edges_count(advisor_of(k)->graph).live;
 }
@@ -340,6 +357,8 @@ START_TEST(lost_letters_are_made_up_for)
 	k.o.graph_nodes = 4096;
 	rig_open(&k.r, &k.o, 1);
 	advisor_pass(k.r.c);
+	know(&k, 0, 16);
+	know(&k, 1000, HOST);
 	fill_mail(advisor_of(&k));
 	rig_put(&k.r, 0, 16);
 	ck_assert_double_ge(rig_stat(&k.r, "terrace_advisor_mail_dropped_total", ""), 16);
@@ -373,6 +392,60 @@ START_TEST(a_restart_writes_no_letters)
 	rig_tick(k.r.c, k.r.now);
 	ck_assert_uint_eq(live_nodes(&k), 256);
 	unmake(&k);
+}
+END_TEST
+
+enum { FEW = 256, KNOWN = 200, PRESENT = 600 };
+
+/* A chain of blocks, of which the first half comes to the disk. */
+static void remember_chain(const struct kept *k)
+{
+	struct advisor *a = advisor_of(k);
+	uint8_t key[RIG_KEY_BYTES];
+	uint64_t ids[KNOWN];
+
+	for (uint64_t n = 0; n < KNOWN; n++) {
+		rig_key(key, n < KNOWN / 2 ? n : PRESENT + n);
+		ids[n] = key_name(key, sizeof(key));
+	}
+	pthread_mutex_lock(&a->lock);
+	graph_edges_request(a->graph, a->latest_us, 0, ids, KNOWN, false);
+	pthread_mutex_unlock(&a->lock);
+}
+
+/* There are many more blocks on the disk than the graph has nodes: it comes through a restart as it was, and the catalog's copy too. */
+START_TEST(blocks_displace_nothing_that_is_known)
+{
+	struct graph_edges_counts counts;
+	struct kept k;
+
+	make(&k, 1, FEW);
+	remember_chain(&k);
+	rig_close(&k.r);
+	k.o.graph_nodes = 0;
+	rig_open(&k.r, &k.o, 1);
+	rig_restored(&k.r);
+	for (uint64_t n = 0; n < PRESENT; n += 8) {
+		ck_assert_uint_eq(rig_put(&k.r, n, 8), 8);
+		rig_quiet(&k.r);
+	}
+	ck_assert_int_eq(rig_flush(&k.r, 0, 0, NULL), STATUS_OK);
+	rig_close(&k.r);
+	k.o.graph_nodes = FEW;
+	for (int restart = 0; restart < 3; restart++) {
+		open_(&k);
+		ck_assert_double_eq(rig_stat(&k.r, "terrace_blocks", "tier=disk"), PRESENT);
+		ck_assert_uint_eq(live_nodes(&k), KNOWN / 2);
+		counts = graph_edges_count(advisor_of(&k)->graph);
+		ck_assert_uint_eq(counts.nodes, KNOWN);
+		ck_assert_uint_eq(counts.edges, KNOWN - 1);
+		ck_assert_uint_eq(counts.forgotten_nodes, 0);
+		rig_close(&k.r);
+	}
+	count_closed(&k, &seen);
+	ck_assert_uint_eq(seen.nodes, KNOWN);
+	ck_assert_uint_eq(seen.edges, KNOWN - 1);
+	rig_disks_remove(&k.d);
 }
 END_TEST
 
@@ -464,7 +537,7 @@ int main(int argc, char **argv)
 {
 	const TTest *const tests[] = {
 		a_stop_waits_for_room_in_the_queue, a_pool_that_comes_between_changes_no_owner, a_large_graph_comes_and_goes_in_parts,
-		lost_letters_are_made_up_for, a_restart_writes_no_letters,
+		lost_letters_are_made_up_for, a_restart_writes_no_letters, blocks_displace_nothing_that_is_known,
 	};
 	const TTest *const measured[] = { a_full_graph };
 

@@ -2,8 +2,10 @@
  * kernel (store/ring.h). */
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -423,6 +425,43 @@ START_TEST(test_close_does_not_wait_for_a_hung_scan)
 }
 END_TEST
 
+/* The start cannot note its run on the disk, and gives up what that has; blocks that are taken up from the catalog after that go, too. */
+START_TEST(test_disk_that_fails_at_the_start_has_no_blocks)
+{
+	struct cache_options o;
+	struct rig_disks d;
+	char run[128], in_it[160];
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	open_on(&r, &d, 1, _i);
+	put_slowly(&r, 0, 6 * HOST);
+	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
+	rig_close(&r);
+	snprintf(run, sizeof(run), "%s/run", d.folder[0]);
+	snprintf(in_it, sizeof(in_it), "%s/in_it", run);
+	ck_assert_int_eq(unlink(run), 0);
+	ck_assert_int_eq(mkdir(run, 0700), 0);
+	ck_assert_int_eq(mkdir(in_it, 0700), 0);
+	o = rig_disk_options(&d, 1, HOST);
+	o.io = engine_of(_i);
+	rig_open(&r, &o, 1);
+	for (const double end = now_s() + 60; !cache_restored(r.c);) {
+		ck_assert_double_lt(now_s(), end);
+		ticks(&r, 1); /* between its records, too */
+	}
+	ticks(&r, 3);
+	ck_assert_double_eq(rig_stat(&r, "terrace_disk_health_info", "disk=0,health=quarantined"), 1);
+	ck_assert_double_eq(rig_stat(&r, "terrace_blocks", "tier=disk"), 0);
+	ck_assert_uint_eq(rig_prefix(&r, 0, 16), 0);
+	ck_assert_uint_eq(rig_put(&r, 0, 16), 16);
+	ck_assert_uint_eq(rig_read_all(&r, 0, 16), 16);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_disk_fault");
@@ -441,6 +480,7 @@ int main(void)
 	tcase_add_loop_test(tc, test_close_does_not_wait_for_a_hung_disk, 0, 2);
 	tcase_add_loop_test(tc, test_close_does_not_wait_for_a_hung_scan, 0, 2);
 	tcase_add_test(tc, test_verify_counts_what_it_did_not_read);
+	tcase_add_loop_test(tc, test_disk_that_fails_at_the_start_has_no_blocks, 0, 2);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

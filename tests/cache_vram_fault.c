@@ -332,6 +332,97 @@ START_TEST(copies_before_a_mark_that_fail)
 }
 END_TEST
 
+/* Whose copies have failed once is not granted leases ahead of them any more, as nobody would believe that they are there. */
+START_TEST(leases_after_a_mark_that_failed)
+{
+	struct device_ops ops = *terrace_device_ops();
+	struct cache_place p[8];
+	struct cache_leased l;
+	struct vram_rig v;
+
+	ops.copy = copy_starved;
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .write_back = true, .ops = &ops });
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 8), 8);
+	warm_begin(&v, 0, 0, 2);
+	for (int i = 0; !starved.first; i++) {
+		ck_assert_int_lt(i, 10000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
+	vr_wait_layers(&v, &l);
+	ck_assert_uint_eq(v.board[l.board_word + FDSOCK_BOARD_FAILED], 1);
+	vr_release(&v, &l);
+	rig_quiet(&v.r);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 8, true, false, p, &l), STATUS_OK);
+	ck_assert_uint_eq(l.board_layers, 0);
+	for (uint64_t n = 0; n < 8; n++)
+		ck_assert(vr_on_gpu(&p[n], 0) && vr_matches(&v, &p[n], n, 0));
+	vr_release(&v, &l);
+	vr_close(&v);
+}
+END_TEST
+
+static struct {
+	_Atomic bool begun, failed, goes_on;
+} untold;
+
+/* The first list up fails before its bringer comes back to describe it, so that its end stays the keeper's to tell. */
+static enum status copy_failed(struct device *d, struct device_copy *c, const char **why)
+{
+	if (c->way != DEVICE_UP || atomic_exchange(&untold.begun, true))
+		return terrace_device_ops()->copy(d, c, why);
+	c->done(c, STATUS_EXHAUSTED);
+	untold.failed = true;
+	for (int i = 0; !untold.goes_on && i < 10000; i++)
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	return STATUS_OK;
+}
+
+/* A lease between the failure of copies and the end of their moves gets copies of its own. */
+START_TEST(copies_that_have_failed_and_not_ended)
+{
+	struct device_ops ops = *terrace_device_ops();
+	_Atomic int called = 0;
+	struct cache_wait w = { .ready = ready, .arg = &called };
+	struct cache_keys k = rig_keys(0, 4);
+	struct cache_on on = { .gpu = 0 };
+	struct cache_place p[4];
+	struct cache_leased l;
+	struct vram_rig v;
+	enum status s;
+
+	ops.copy = copy_failed;
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .write_back = true, .ops = &ops });
+	on.attachment = v.r.attachment;
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
+	warm_begin(&v, 0, 0, 4);
+	for (int i = 0; !untold.failed; i++) {
+		ck_assert_int_lt(i, 10000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	s = cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 4, &l, &w, &v.r.why);
+	untold.goes_on = true;
+	for (int i = 0; s == STATUS_BUSY; i++) {
+		ck_assert_int_lt(i, 10000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+		s = cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 4, &l, &w, &v.r.why);
+	}
+	cache_wait_end(v.r.c, &w);
+	ck_assert_int_eq(s, STATUS_OK);
+	vr_wait_layers(&v, &l);
+	ck_assert_uint_eq(v.board[l.board_word + FDSOCK_BOARD_FAILED], 0);
+	rig_quiet(&v.r);
+	for (uint64_t n = 0; n < 4; n++)
+		ck_assert(vr_on_gpu(&p[n], 0) && vr_matches(&v, &p[n], n, 0));
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_moves_failed_total", "to=gpu"), 4);
+	vr_release(&v, &l);
+	free((void *)k.bytes);
+	vr_close(&v);
+}
+END_TEST
+
 START_TEST(a_gpu_that_cannot_be_opened)
 {
 	struct cache_gpu_view views[2];
@@ -666,6 +757,8 @@ int main(int argc, char **argv)
 	tcase_add_test(t, while_blocks_wait_to_go_across);
 	tcase_add_test(t, a_driver_that_does_not_answer);
 	tcase_add_test(t, copies_before_a_mark_that_fail);
+	tcase_add_test(t, leases_after_a_mark_that_failed);
+	tcase_add_test(t, copies_that_have_failed_and_not_ended);
 	tcase_add_test(t, a_gpu_that_cannot_be_opened);
 	tcase_add_test(t, who_is_not_watched_gets_nothing_of_a_gpu);
 	tcase_add_loop_test(t, a_ghost_keeps_its_slots, 0, 3);

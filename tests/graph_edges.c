@@ -196,6 +196,31 @@ START_TEST(live_nodes_stay)
 }
 END_TEST
 
+/* Whether blocks are there is said of nodes without a use of them, and of what has none nothing. */
+START_TEST(marks_are_no_touches)
+{
+	struct graph_edges *g = graph_edges_create(&small);
+	struct graph_node_record n;
+	uint32_t cursor = 0;
+
+	for (uint64_t id = 1; id <= small.nodes_max; id++)
+		graph_edges_request(g, id * SECOND, 0, &id, 1, false);
+	for (uint64_t id = 1; id <= 1000; id++)
+		graph_edges_mark(g, id, id % 2);
+	ck_assert_uint_eq(graph_edges_count(g).nodes, small.nodes_max);
+	ck_assert_uint_eq(graph_edges_count(g).live, small.nodes_max / 2);
+	ck_assert_uint_eq(graph_edges_count(g).forgotten_nodes, 0);
+	for (uint32_t i = 0; i < small.nodes_max; i++) {
+		ck_assert(graph_edges_next_node(g, 1000ull * SECOND, &cursor, &n));
+		ck_assert_uint_eq(n.touched_us, n.id * SECOND);
+		ck_assert_int_eq(n.live, n.id % 2);
+		graph_edges_mark(g, n.id, false);
+	}
+	ck_assert_uint_eq(graph_edges_count(g).live, 0);
+	graph_edges_destroy(g);
+}
+END_TEST
+
 static void copy(const struct graph_edges *from, struct graph_edges *to, uint64_t now)
 {
 	struct graph_node_record n;
@@ -485,6 +510,7 @@ int main(void)
 	tcase_add_test(tc, weights_are_the_models);
 	tcase_add_test(tc, a_request_makes_its_edges);
 	tcase_add_test(tc, live_nodes_stay);
+	tcase_add_test(tc, marks_are_no_touches);
 	tcase_add_test(tc, a_walk_brings_all_back);
 	tcase_add_test(tc, broken_records_are_refused);
 	tcase_add_test(tc, the_same_calls_give_the_same_graph);

@@ -5,6 +5,7 @@
 
 #include "eviction/hash.h"
 #include "eviction/lines.h"
+#include "eviction/ranks.h"
 
 enum { NODES = 6000, TEST_CLASSES = 5 };
 
@@ -190,6 +191,68 @@ START_TEST(marks_let_a_search_leap)
 }
 END_TEST
 
+/* ---- by age, over all classes ---- */
+
+enum { RANKED = 3000 };
+
+struct order {
+	uint32_t count;
+	const struct policy_node *at[RANKED];
+};
+
+static bool note(const struct policy_node *n, void *arg)
+{
+	struct order *o = arg;
+
+	ck_assert_uint_lt(o->count, RANKED);
+	o->at[o->count++] = n;
+	return false;
+}
+
+static bool any(const struct policy_node *n, void *arg)
+{
+	(void)n;
+	(void)arg;
+	return true;
+}
+
+/* Many are equally old, and many of these worth the same. */
+START_TEST(a_walk_by_age_goes_as_victims_do)
+{
+	static struct policy_node nodes[RANKED];
+	static struct survival survival;
+	static uint16_t classes[CLASSES];
+	static struct ranked ranked;
+	static struct ranks ranks;
+	static struct order order;
+	uint64_t now_us = 1000000;
+
+	for (uint32_t c = 0; c < CLASSES; c++) {
+		classes[c] = (uint16_t)c;
+		for (uint32_t b = 0; b < SURVIVAL_BUCKETS; b++)
+			survival.worth[c][b] = (float)(1 + (7 * c + b) % 5);
+	}
+	ranks_make(&ranks, &survival, classes, CLASSES, true);
+	ck_assert(ranked_init(&ranked, RANKED, &ranks));
+	for (uint32_t i = 0; i < RANKED; i++) {
+		now_us += hash_mix(i) % 4 ? 0 : 50000;
+		nodes[i] = (struct policy_node){ .id = i + 1, .last_use_us = now_us };
+		ranked_push(&ranked, &nodes[i], (uint32_t)(hash_mix(i + RANKED) % CLASSES));
+	}
+	lines_advance(&ranked.lines, now_us + 1000000);
+	ranked_refill(&ranked);
+	ranked_walk(&ranked, &survival, note, &order, UINT32_MAX);
+	ck_assert_uint_eq(order.count, RANKED);
+	for (uint32_t i = 0; i < RANKED; i++) {
+		struct policy_node *victim = ranked_victim(&ranked, &survival, any, NULL, UINT32_MAX);
+
+		ck_assert_ptr_eq(victim, order.at[i]);
+		lines_pull(&ranked.lines, victim);
+	}
+	ranked_fini(&ranked);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("policy_lines");
@@ -201,6 +264,7 @@ int main(void)
 	tcase_add_test(t, lines_are_as_a_naive_model_has_them);
 	tcase_add_test(t, without_marks_enough_too);
 	tcase_add_test(t, marks_let_a_search_leap);
+	tcase_add_test(t, a_walk_by_age_goes_as_victims_do);
 	suite_add_tcase(s, t);
 	r = srunner_create(s);
 	srunner_run_all(r, CK_NORMAL);

@@ -285,6 +285,31 @@ START_TEST(hints_tell_of_the_last_request)
 }
 END_TEST
 
+/* A session's report comes after its last request, and takes nothing from it. */
+START_TEST(reports_are_not_the_last_requests)
+{
+	static const uint64_t a[] = { 1, 2 }, unknown[] = { 77 };
+	const struct trace_request of_session = { .time_us = 2, .session = 5, .hint = POLICY_HINT_TURN };
+	const struct trace_request of_nobody = { .time_us = 3, .hint = POLICY_HINT_TURN };
+	struct trace_request r = { .time_us = 1, .session = 5, .tokens = 2 * BLOCK };
+	struct trace t;
+
+	trace_init(&t, BLOCK);
+	ck_assert_int_eq(trace_add(&t, &r, a, 2), STATUS_OK);
+	ck_assert_int_eq(trace_add(&t, &of_session, &a[1], 1), STATUS_OK);
+	ck_assert_int_eq(trace_add(&t, &of_session, unknown, 1), STATUS_OK);
+	ck_assert_int_eq(trace_add(&t, &of_nobody, a, 1), STATUS_OK);
+	ck_assert_uint_eq(t.requests[1].about, 2);
+	ck_assert_uint_eq(t.requests[2].about, 0);
+	ck_assert_uint_eq(t.requests[3].about, 1); /* who reports may not know whose chain it is */
+	ck_assert_int_eq(trace_hint_end(&t, 1, 0), STATUS_OK);
+	ck_assert_uint_eq(t.requests[0].hint, POLICY_HINT_END);
+	for (int i = 1; i < 4; i++)
+		ck_assert_uint_eq(t.requests[i].hint, POLICY_HINT_TURN);
+	trace_fini(&t);
+}
+END_TEST
+
 /* ---- a real trace ---- */
 
 /* Figures published with the trace, in %, at 1, 5, 10, 25 and 50 %. */
@@ -404,6 +429,7 @@ int main(void)
 	tcase_add_test(tc, the_optimum_bounds_all);
 	tcase_add_test(tc, a_request_in_flight_is_pinned);
 	tcase_add_test(tc, hints_tell_of_the_last_request);
+	tcase_add_test(tc, reports_are_not_the_last_requests);
 	tcase_add_test(tc, the_conversation_trace_gives_the_known_figures);
 	tcase_add_test(tc, files_that_are_none_are_refused);
 	tcase_add_loop_test(tc, arguments_are_checked, 0, (int)(sizeof(arguments) / sizeof(arguments[0])));

@@ -294,6 +294,7 @@ extern "C" enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *c, cudaStr
 	a.counts = c->counts;
 	a.word = c->word;
 	a.base = c->base;
+	cudaGetLastError(); /* of an earlier call, which is no refusal of this one */
 	const enum status status = launch(a, c->ctas, stream);
 
 	if (status != STATUS_OK)

@@ -20,7 +20,8 @@ struct kv_cuda_pairs {
 extern "C" {
 #endif
 
-/* One launch for the whole list, in the order of its parts. INVALID: numbers that are not allowed. INTERNAL: CUDA does not launch it. */
+/* One launch for the whole list, in the order of its parts. INVALID: numbers that are not allowed. UNSUPPORTED,
+ * INTERNAL: CUDA does not launch it. */
 enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *c, struct CUstream_st *stream);
 
 #ifdef __cplusplus

@@ -244,7 +244,11 @@ bool queue_step(struct device_lane *l)
 		queue_push_front(l, c);
 		return false;
 	}
+	if (!l->first) /* the next to come has its own time */
+		l->starved_until_us = 0;
+	l->failing = true;
 	list_fail(l, c, STATUS_EXHAUSTED);
+	l->failing = false;
 	return true;
 }
 

@@ -274,6 +274,15 @@ CUresult pairs_stage(struct device_lane *l, struct device_flight *f, const struc
 	return driver->cuMemcpyAsync(f->pairs, (CUdeviceptr)(uintptr_t)f->host_pairs, c->count * sizeof *c->pairs + counts, l->stream);
 }
 
+/* A launch that CUDA refuses while the stream lives has left nothing in it. CUDA loads a kernel's code with the first launch, and a GPU that
+ * others have filled has no memory for that: the engines need none. */
+CUresult launch_refused(struct device_lane *l)
+{
+	const CUresult r = l->device->driver->cuStreamQuery(l->stream);
+
+	return r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_LAUNCH_FAILED;
+}
+
 /* All of it by one launch, which writes the progress itself: the GPU would pause between launches, and a stream of another process that
  * waits for the word would only see it when they have all been made. */
 CUresult list_by_kernel(struct device_lane *l, struct device_flight *f, const struct device_copy *c)
@@ -298,10 +307,11 @@ CUresult list_by_kernel(struct device_lane *l, struct device_flight *f, const st
 		k.word = (uint32_t *)c->progress;
 		k.base = c->progress_base;
 	}
-	if (d->driver->cuEventRecord(f->first, l->stream) != CUDA_SUCCESS || kv_cuda_copy_pairs(&k, l->stream) != STATUS_OK ||
-	    d->driver->cuEventRecord(f->last, l->stream) != CUDA_SUCCESS)
+	if (d->driver->cuEventRecord(f->first, l->stream) != CUDA_SUCCESS)
 		return CUDA_ERROR_LAUNCH_FAILED;
-	return CUDA_SUCCESS;
+	if (kv_cuda_copy_pairs(&k, l->stream) != STATUS_OK)
+		return launch_refused(l);
+	return d->driver->cuEventRecord(f->last, l->stream) == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
 }
 
 bool wants_kernel(const struct device_lane *l, const struct device_copy *c)

@@ -61,7 +61,7 @@ struct device_lane {
 	bool started;
 	/* Under the device's mutex, but for the flights themselves: */
 	bool issuing;
-	bool failing;             /* a list that failed in part is in the stream, and its end untold: no other is begun, which would pass it */
+	bool failing;             /* a list has failed, and its end is untold: no other is begun, which would pass it */
 	struct device_copy *first, **last; /* the queue */
 	CUstream stream;
 	struct device_flight flights[DEVICE_LISTS_MAX];

@@ -235,36 +235,65 @@ static void test_none_passes(void)
 	rig_close(&r);
 }
 
-/* No memory for some seconds: lists in the queue end, and those after them at once. */
+struct followed {
+	struct device_copy list;
+	struct device_rig *rig;
+	struct rig_copy *behind;
+	sem_t ended;
+};
+
+/* A list that is brought meanwhile is not even tried: it would pass the one whose end is being told. */
+static void follow(struct device_copy *c, enum status s)
+{
+	struct followed *f = c->arg;
+
+	CHECK(s == STATUS_EXHAUSTED);
+	CHECK(rig_try(f->rig, f->behind) == STATUS_OK);
+	sem_post(&f->ended);
+}
+
+/* No memory for some seconds: lists in the queue end, those that stand behind them there at once. What comes later has its own time. */
 static void test_starved(void)
 {
-	struct device_pair pairs[SCATTERED];
-	struct rig_copy c;
+	struct device_pair pairs[4][SCATTERED], behind[1];
+	struct rig_copy c[3], b;
 	struct device_rig r;
+	struct followed f = { .rig = &r, .behind = &b };
 	double began = now_s();
+	int ended;
 
 	rig_open(&r, ops, 0);
 	memory(0, 0);
 	for (int i = 0; i < 3; i++) {
-		c = scattered(&r, pairs, SCATTERED);
-		rig_begin(&r, &c);
-		CHECK(rig_end(&c) == STATUS_EXHAUSTED);
+		c[i] = scattered(&r, pairs[i], SCATTERED);
+		rig_begin(&r, &c[i]);
+	}
+	b = neighbours(&r, behind, 1, 1);
+	f.list = scattered(&r, pairs[3], SCATTERED).list;
+	f.list.done = follow;
+	f.list.arg = &f;
+	CHECK(sem_init(&f.ended, 0, 0) == 0);
+	EXPECT(ops->copy(r.device, &f.list, &why), STATUS_OK);
+	for (int i = 0; i < 3; i++) {
+		CHECK(rig_end(&c[i]) == STATUS_EXHAUSTED);
 		if (i == 0) {
 			CHECK(now_s() - began > 1);
 			began = now_s();
 		}
 	}
+	CHECK(sem_wait(&f.ended) == 0);
+	sem_destroy(&f.ended);
 	CHECK(now_s() - began < 1);
 	CHECK(!ops->lost(r.device));
+	sleep_ms(SETTLE_MS);
+	CHECK(sem_getvalue(&b.ended, &ended) == 0 && ended == 0);
 	memory(FAKE_DRIVER_ALWAYS, FAKE_DRIVER_ALWAYS);
-	c = scattered(&r, pairs, SCATTERED);
-	rig_begin(&r, &c);
-	CHECK(rig_end(&c) == STATUS_OK);
+	CHECK(rig_end(&b) == STATUS_OK);
 	memory(0, 0); /* closed meanwhile */
-	c = scattered(&r, pairs, SCATTERED);
-	rig_begin(&r, &c);
+	c[0] = scattered(&r, pairs[0], SCATTERED);
+	rig_begin(&r, &c[0]);
 	rig_close(&r);
-	CHECK(rig_end(&c) == STATUS_CANCELLED);
+	CHECK(rig_end(&c[0]) == STATUS_CANCELLED);
 }
 
 /* ---- who puts a list in -------------------------------------------------------------------------------------------- */

@@ -5,7 +5,8 @@
  * FAKE_DRIVER_MAJOR: the compute capability; with less than 9 there is no copy kernel.
  * FAKE_DRIVER_DEVICES: how many GPUs there are; memory of one is for those others that have been given access to it, and a copy that touches
  * what its context's GPU has no access to is refused, but for cuMemcpyPeerAsync. FAKE_DRIVER_PEERS=no: none reaches another; refused: the
- * driver does not copy between them either. FAKE_DRIVER_ROWS=refused: no 2D copies.
+ * driver does not copy between them either. FAKE_DRIVER_ROWS=refused: no 2D copies. FAKE_DRIVER_KERNEL=refused: the kernel is
+ * not launched.
  * FAKE_DRIVER_LATE_MS: how long every list took, by its events.
  * fake_driver.h has what is asked of it in between. */
 #include <atomic>
@@ -263,6 +264,10 @@ static CUresult host_func(CUstream s, CUhostFn call, void *arg)
 extern "C" enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *given, struct CUstream_st *s)
 {
 	const struct kv_cuda_pairs k = *given;
+	const char *how = getenv("FAKE_DRIVER_KERNEL");
+
+	if (how && strcmp(how, "refused") == 0)
+		return STATUS_INTERNAL;
 	CUresult r = put(s, [k] {
 		const struct device_pair *p = (const struct device_pair *)memory_at((CUdeviceptr)k.pairs);
 		const uint32_t *counts = k.counts ? (const uint32_t *)memory_at((CUdeviceptr)k.counts) : nullptr;

@@ -32,6 +32,8 @@ for batch in yes no refused; do
 done
 echo "by a kernel that waits for its turns"
 FAKE_DRIVER_LATE_MS=99 "$build/device"
+echo "by a kernel that is not launched"
+FAKE_DRIVER_KERNEL=refused "$build/device"
 echo "by copy engines, rows refused"
 FAKE_DRIVER_MAJOR=8 FAKE_DRIVER_ROWS=refused "$build/device"
 echo "two GPUs"
