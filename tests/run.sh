@@ -88,8 +88,8 @@ beside_begin() {
 	beside=$!
 }
 
-# Files in memory, where a sync costs nothing, but for the tests of disks (`DISK`, ON_DISK in the lists), which unset TMPDIR: what a disk
-# that does some hundred writes a second would take an hour for. A TMPDIR that is given is kept to.
+# Files in memory, where a sync costs nothing, but for the tests of disks (`DISK`, ON_DISK in the lists), which unset TMPDIR and so
+# are in /tmp: what a disk that does some hundred writes a second would take an hour for. A TMPDIR that is given is kept to by the others.
 if [ -z "${TMPDIR:-}" ] && [ "$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $4 }')" -gt $((4 << 20)) ] 2>/dev/null; then
 	TMPDIR=$(mktemp -d /dev/shm/terrace-tests.XXXXXX) && export TMPDIR
 	trap 'rm -rf "$TMPDIR"' EXIT
