@@ -380,7 +380,7 @@ void *lane_run(void *lane)
 			continue;
 		if (l->count > 0)
 			hangs = !flights_step(l) || hangs;
-		else if (d->closing && !l->issuing)
+		else if (d->closing && !l->issuing && !l->first) /* a list may have come back to the queue since it was looked at */
 			break;
 		else
 			lane_wait(l);
