@@ -17,7 +17,7 @@ sh deploy/packages.sh build
 bin=build/default
 echo "Building..."
 log=$(mktemp)
-if ! { cmake --preset default -DBUILD_TESTING=OFF && cmake --build --preset default -j "$(nproc)" \
+if ! { cmake -G Ninja -S . -B "$bin" -DBUILD_TESTING=OFF && cmake --build "$bin" -j "$(nproc)" \
 	--target terraced terracectl tinylm; } >"$log" 2>&1; then
 	tail -n 40 "$log" >&2
 	echo "The build failed; the whole log is in $log" >&2

@@ -48,37 +48,38 @@ one() {
 # Line numbers are all that the tests need of a debugger's facts, and take half of the time to compile the vectors.
 flags="-O2 -g1"
 
-# suite PRESET: configures, builds and runs ctest for a preset; counts each ctest entry.
+# suite NAME [SANITIZERS]: configures, builds and runs ctest in build/NAME; counts each ctest entry.
 suite() {
-	preset=$1
-	if [ "$preset" = default ]; then asserts=-DNDEBUG; else asserts=; fi
-	note "build $preset"
-	if ! { cmake --preset "$preset" -DBUILD_TESTING=ON -DCMAKE_C_FLAGS_RELWITHDEBINFO="$flags $asserts" &&
-		cmake --build --preset "$preset" -j "$jobs"; } >"$logs/$preset.build.log" 2>&1; then
+	suite=$1
+	if [ "$suite" = default ]; then asserts=-DNDEBUG; else asserts=; fi
+	note "build $suite"
+	if ! { cmake -G Ninja -S . -B "build/$suite" -DBUILD_TESTING=ON -DTERRACE_SANITIZE="${2-}" \
+		-DCMAKE_C_FLAGS_RELWITHDEBINFO="$flags $asserts" &&
+		cmake --build "build/$suite" -j "$jobs"; } >"$logs/$suite.build.log" 2>&1; then
 		failed=$((failed + 1))
-		note "FAIL  build of $preset"
-		tail -n 60 "$logs/$preset.build.log"
+		note "FAIL  build of $suite"
+		tail -n 60 "$logs/$suite.build.log"
 		return
 	fi
 	if [ "$long" = yes ]; then exclude='^$'; else exclude=long; fi
-	note "test  $preset"
-	if [ "$preset" = default ]; then beside_begin; fi
-	ctest --test-dir "build/$preset" -j "$at_once" -LE "$exclude|beside" --output-on-failure --no-tests=error \
-		--output-junit "$logs/$preset.xml" >"$logs/$preset.test.log" 2>&1
-	ok=$(grep -c 'Passed' "$logs/$preset.test.log")
-	skip=$(grep -c '\*\*\*Skipped' "$logs/$preset.test.log")
-	total=$(sed -n 's/^.*tests failed out of \([0-9]*\)$/\1/p' "$logs/$preset.test.log")
+	note "test  $suite"
+	if [ "$suite" = default ]; then beside_begin; fi
+	ctest --test-dir "build/$suite" -j "$at_once" -LE "$exclude|beside" --output-on-failure --no-tests=error \
+		--output-junit "$logs/$suite.xml" >"$logs/$suite.test.log" 2>&1
+	ok=$(grep -c 'Passed' "$logs/$suite.test.log")
+	skip=$(grep -c '\*\*\*Skipped' "$logs/$suite.test.log")
+	total=$(sed -n 's/^.*tests failed out of \([0-9]*\)$/\1/p' "$logs/$suite.test.log")
 	bad=$((${total:-0} - ok - skip))
 	# No total means ctest itself did not finish.
 	if [ -z "$total" ]; then bad=1; fi
 	passed=$((passed + ok)) skipped=$((skipped + skip)) failed=$((failed + bad))
-	note "      $preset: $ok passed, $bad failed, $skip skipped"
+	note "      $suite: $ok passed, $bad failed, $skip skipped"
 	if [ "$bad" -ne 0 ]; then
-		grep -E '\*\*\*(Failed|Timeout|Exception|Not Run)|SEGFAULT' "$logs/$preset.test.log"
-		sed -n '/^Output:/,/^<end of output>/p' "$logs/$preset.test.log" | tail -n 120
-		tail -n 150 "$logs/$preset.test.log"
+		grep -E '\*\*\*(Failed|Timeout|Exception|Not Run)|SEGFAULT' "$logs/$suite.test.log"
+		sed -n '/^Output:/,/^<end of output>/p' "$logs/$suite.test.log" | tail -n 120
+		tail -n 150 "$logs/$suite.test.log"
 	fi
-	grep -A2 'Skipped' "$logs/$preset.test.log" | sed 's/^/      /' | head -n 20
+	grep -A2 'Skipped' "$logs/$suite.test.log" | sed 's/^/      /' | head -n 20
 }
 
 # What takes five minutes but little of the machine runs beside the later stages: tests labelled `beside`, of the plain build. Those have
@@ -109,8 +110,8 @@ export TSAN_OPTIONS="ignore_noninstrumented_modules=1 second_deadlock_stack=1"
 
 one rules sh tests/rules.sh
 suite default
-suite asan
-suite tsan
+suite asan address,undefined
+suite tsan thread
 note "build fuzz"
 if sh tests/fuzz/run.sh build >"$logs/fuzz.build.log" 2>&1; then
 	if [ "$long" = yes ]; then seconds=120; else seconds=6; fi
