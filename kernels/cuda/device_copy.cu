@@ -14,6 +14,7 @@
 
 #include <cerrno>
 #include <ctime>
+#include <initializer_list>
 #include <sys/prctl.h>
 
 namespace
@@ -21,7 +22,7 @@ namespace
 
 constexpr long POLL_US = 50, SLEEP_US_MAX = 500;
 constexpr uint64_t SPIN_US = 50, SPIN_AFTER_US = 150, SPIN_MORE_US = 500; /* before and after an end that is expected; of a long list */
-constexpr uint64_t BYTES_A_US = 60000, BYTES_A_US_ACROSS = 400000; /* of a bus, at most; between GPUs */
+constexpr uint64_t BYTES_A_US = 56000, BYTES_A_US_ACROSS = 400000; /* of a bus, at most; between GPUs */
 constexpr uint64_t KERNEL_LATE_US = 500;  /* a kernel's list that takes so much longer than three times its time had to wait for its turns, */
 constexpr uint64_t KERNEL_REST_US = 5000000; /* and for so long lists go by the engines */
 constexpr uint32_t OWN_PAIRS = 2048, OWN_COPIES = 256; /* a list that its bringer looks at; that he puts in */
@@ -332,11 +333,14 @@ bool flights_step(struct device_lane *l)
 	return ended || !overdue;
 }
 
-/* Its stream and events; what there is of them. */
+/* Its streams and events; what there is of them. */
 void lane_free(struct device_lane *l)
 {
 	const struct cuda_driver *driver = l->device->driver;
 
+	for (CUstream s : {l->stream, l->beside, l->ahead})
+		if (s)
+			driver->cuStreamDestroy(s);
 	for (struct device_flight &f : l->flights) {
 		if (f.first)
 			driver->cuEventDestroy(f.first);
@@ -349,8 +353,9 @@ void lane_free(struct device_lane *l)
 		if (f.host_pairs)
 			driver->cuMemFreeHost(f.host_pairs);
 	}
-	if (l->stream)
-		driver->cuStreamDestroy(l->stream);
+	for (CUevent e : {l->forked, l->joined, l->staged})
+		if (e)
+			driver->cuEventDestroy(e);
 	device_issue_free(l);
 }
 
@@ -407,8 +412,12 @@ CUresult device_copy_open(struct device *d)
 	CUresult r = CUDA_SUCCESS;
 
 	for (struct device_lane &l : d->lanes) {
-		if (r == CUDA_SUCCESS)
-			r = d->driver->cuStreamCreateWithPriority(&l.stream, CU_STREAM_NON_BLOCKING, 0);
+		for (CUstream *stream : {&l.stream, &l.beside, &l.ahead})
+			if (r == CUDA_SUCCESS && (stream == &l.stream || l.way != DEVICE_ACROSS))
+				r = d->driver->cuStreamCreateWithPriority(stream, CU_STREAM_NON_BLOCKING, 0);
+		for (CUevent *event : {&l.forked, &l.joined, &l.staged})
+			if (r == CUDA_SUCCESS && l.way != DEVICE_ACROSS)
+				r = d->driver->cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
 		for (struct device_flight &f : l.flights)
 			if (r == CUDA_SUCCESS)
 				r = d->driver->cuEventCreate(&f.ended, CU_EVENT_DISABLE_TIMING);

@@ -1,10 +1,12 @@
 /* Lists of copies into their stream: see device_copy.cu, which owns the streams and waits for what is put in here.
  *
- * A list goes by the copy engines or by the kernel of copy.cu. The engines cost the GPU's other users nothing, whatever runs there, but they
- * take long over each call: so pairs at equal distances, as neighbours in memory mostly are, go as the rows of one 2D copy, and
- * parts go several at a time, the first alone, then twice as many each time, until a call has CALL_BYTES. The kernel takes pieces of any
- * size as they come; but where another process has the GPU busy it gets the GPU in turns with it, and both are slow. So it
- * is for lists whose pieces are small and lie apart, and not while one of them has been seen to wait for its turns.
+ * A list goes by the copy engines, by the kernel of copy.cu, or by both. The engines cost the GPU's other users nothing, whatever runs
+ * there, but they take long over each call: so pairs at equal distances, as many neighbours in memory mostly are, go as the rows of one 2D
+ * copy, others as batches, and parts go several at a time, the first alone, then twice as many each time, until a call has CALL_BYTES.
+ * The kernel takes pieces of any size as they come; but where another process has the GPU busy it gets the GPU in turns with it, and both
+ * are slow. So it is for lists whose pieces are small and lie apart, and not while one of them has been seen to wait for its turns. By
+ * itself it does not fill the bus, whose packets are smaller for it than for an engine: of a long list without parts the engines take a
+ * share meanwhile, in a stream beside, as much as they can begin in the time.
  *
  * Lists without a word have one part: nobody sees the difference.
  */
@@ -18,10 +20,17 @@ namespace
 
 constexpr uint64_t CALL_BYTES = 2 << 20;   /* 40 us of a bus, ten times what a call takes besides */
 constexpr uint32_t BATCH_MIN = 4;          /* fewer copies are a call each: a batch costs more */
-constexpr uint32_t SORT_MAX = 512;         /* pairs: longer lists are taken as they are, sorting would take longer than copying */
+constexpr uint32_t BATCH_FIRST = 32;       /* copies of a list's first call, which they wait for; DEVICE_BATCH is this times a power of 2 */
+constexpr uint32_t ROWS_MIN = 8;           /* fewer rows go with a batch: between calls the engine stands still */
+constexpr uint32_t SORT_MAX = 512;         /* pairs: longer lists are taken as they are, sorting would take longer than copying, and
+					    * their first so many tell whether all are for the kernel */
 constexpr uint32_t LAYERED = 4;            /* calls to a part, about, for which a list in parts must have as many bytes */
 /* CTAs that fill the bus, and leave the rest of the GPU to others: see README.md. */
 constexpr uint32_t CTAS = 4, CTAS_SMALL = 8, SMALL_BYTES = 16384;
+/* How many in a hundred are the engines' of pieces below 16 KiB, below 32, below 64 and of larger ones, in a list of so many bytes. */
+constexpr uint64_t BESIDE_LEAST = 8 << 20, BESIDE_FROM = 16 << 10;
+constexpr uint32_t BESIDE_SIZES = 3, BESIDE_ALL = 100;
+constexpr uint32_t BESIDE_UP[BESIDE_SIZES + 1] = {0, 30, 40, BESIDE_ALL}, BESIDE_DOWN[BESIDE_SIZES + 1] = {0, 20, 30, 30};
 
 uint32_t parts_of(const struct device_copy *c)
 {
@@ -56,8 +65,8 @@ CUresult single_call(struct device_lane *l, uint32_t i)
 	const CUcontext owner = l->way == DEVICE_ACROSS ? device_owner_afar(d, l->from[i]) : nullptr;
 
 	if (owner)
-		return said(l, d->driver->cuMemcpyPeerAsync(l->to[i], d->context, l->from[i], owner, l->sizes[i], l->stream));
-	return said(l, d->driver->cuMemcpyAsync(l->to[i], l->from[i], l->sizes[i], l->stream));
+		return said(l, d->driver->cuMemcpyPeerAsync(l->to[i], d->context, l->from[i], owner, l->sizes[i], l->into));
+	return said(l, d->driver->cuMemcpyAsync(l->to[i], l->from[i], l->sizes[i], l->into));
 }
 
 /* Whether the GPU reaches all that the batch reads. */
@@ -69,21 +78,28 @@ bool in_reach(struct device_lane *l, uint32_t count)
 	return true;
 }
 
+bool has_batch(const struct device_lane *l)
+{
+	return l->device->driver->cuMemcpyBatchAsync && !l->no_batch;
+}
+
 /* The copies that have been gathered: l->from, to and sizes, all of one size. */
 CUresult batch_call(struct device_lane *l)
 {
 	struct device *d = l->device;
 	const uint32_t count = l->gathered;
-	const bool batch = count > BATCH_MIN && d->driver->cuMemcpyBatchAsync && !l->no_batch && in_reach(l, count);
+	const bool batch = count > BATCH_MIN && has_batch(l) && in_reach(l, count);
 	CUmemcpyAttributes attributes = {};
 	CUresult r = CUDA_ERROR_NOT_SUPPORTED;
 	size_t first = 0;
 
 	l->gathered = 0;
+	if (l->gather_most < DEVICE_BATCH)
+		l->gather_most *= 2;
 	attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
 	attributes.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
 	if (batch)
-		r = said(l, d->driver->cuMemcpyBatchAsync(l->to, l->from, l->sizes, count, &attributes, &first, 1, l->stream));
+		r = said(l, d->driver->cuMemcpyBatchAsync(l->to, l->from, l->sizes, count, &attributes, &first, 1, l->into));
 	if (r == CUDA_SUCCESS || cuda_error_sticks(r))
 		return r;
 	l->no_batch = l->no_batch || (batch && r != CUDA_ERROR_OUT_OF_MEMORY); /* refused: one by one from now on */
@@ -98,7 +114,13 @@ CUresult gather(struct device_lane *l, uint64_t from, uint64_t to, uint64_t byte
 	l->from[l->gathered] = from;
 	l->to[l->gathered] = to;
 	l->sizes[l->gathered++] = bytes;
-	return l->gathered < DEVICE_BATCH ? CUDA_SUCCESS : batch_call(l);
+	return l->gathered < l->gather_most ? CUDA_SUCCESS : batch_call(l);
+}
+
+/* Whether a run is better a call of its own than a part of a batch. */
+bool is_long(const struct device_lane *l, const struct device_run *run)
+{
+	return run->rows >= (has_batch(l) ? ROWS_MIN : 2);
 }
 
 /* Bytes [offset, offset + bytes) of the pairs of a run, which a call takes if there are several. */
@@ -114,8 +136,8 @@ CUresult rows_call(struct device_lane *l, const struct device_run *run, uint64_t
 	rows.dstPitch = run->to_step;
 	rows.WidthInBytes = bytes;
 	rows.Height = run->rows;
-	if (run->rows > 1 && !l->no_rows && (l->way != DEVICE_ACROSS || !device_owner_afar(l->device, run->from))) {
-		r = said(l, l->device->driver->cuMemcpy2DAsync(&rows, l->stream));
+	if (is_long(l, run) && !l->no_rows && (l->way != DEVICE_ACROSS || !device_owner_afar(l->device, run->from))) {
+		r = said(l, l->device->driver->cuMemcpy2DAsync(&rows, l->into));
 		if (r == CUDA_SUCCESS || cuda_error_sticks(r))
 			return r;
 		l->no_rows = r != CUDA_ERROR_OUT_OF_MEMORY; /* refused: one by one from now on */
@@ -223,13 +245,14 @@ bool continues(struct device_run *run, const struct device_pair *p, uint64_t byt
 	return run->from_step == from_step && run->to_step == to_step;
 }
 
-void runs_among(struct device_lane *l, const struct device_copy *c, const struct device_pair *pairs)
+void runs_among(struct device_lane *l, const struct device_copy *c, const struct device_pair *pairs, uint32_t count)
 {
 	const uint64_t bytes = c->parts * c->part_bytes;
 	struct place from, to;
 
 	l->runs = 0;
-	for (uint32_t i = 0; i < c->count; i++) {
+	l->looked = count;
+	for (uint32_t i = 0; i < count; i++) {
 		const bool from_here = from.same(l->device, pairs[i].from), to_here = to.same(l->device, pairs[i].to);
 
 		if (i && from_here && to_here && continues(&l->run[l->runs - 1], &pairs[i], bytes))
@@ -247,9 +270,9 @@ bool runs_find(struct device_lane *l, const struct device_copy *c)
 	if (!room_for(l, c->count))
 		return false;
 	pairs = sorted_pairs(l, c);
-	runs_among(l, c, pairs);
+	runs_among(l, c, pairs, c->count);
 	if (l->runs == c->count && pairs != c->pairs) /* nothing is gained by another order */
-		runs_among(l, c, c->pairs);
+		runs_among(l, c, c->pairs, c->count);
 	return true;
 }
 
@@ -271,7 +294,11 @@ CUresult pairs_stage(struct device_lane *l, struct device_flight *f, const struc
 		return r;
 	memcpy(f->host_pairs, c->pairs, c->count * sizeof *c->pairs);
 	memset(f->host_pairs + c->count, 0, counts);
-	return driver->cuMemcpyAsync(f->pairs, (CUdeviceptr)(uintptr_t)f->host_pairs, c->count * sizeof *c->pairs + counts, l->stream);
+	r = driver->cuMemcpyAsync(f->pairs, (CUdeviceptr)(uintptr_t)f->host_pairs, c->count * sizeof *c->pairs + counts, l->ahead);
+	if (r == CUDA_SUCCESS && (driver->cuEventRecord(l->staged, l->ahead) != CUDA_SUCCESS ||
+				  driver->cuStreamWaitEvent(l->stream, l->staged, 0) != CUDA_SUCCESS))
+		return CUDA_ERROR_LAUNCH_FAILED;
+	return r;
 }
 
 /* A launch that CUDA refuses while the stream lives has left nothing in it. CUDA loads a kernel's code with the first launch, and a GPU that
@@ -314,42 +341,128 @@ CUresult list_by_kernel(struct device_lane *l, struct device_flight *f, const st
 	return d->driver->cuEventRecord(f->last, l->stream) == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
 }
 
+/* ---- both at once ------------------------------------------------------------------------------------------------ */
+
+/* How many of the list's pairs the engines take beside the kernel. */
+uint32_t pairs_beside(const struct device_lane *l, const struct device_copy *c)
+{
+	const uint64_t bytes = part_bytes_of(c);
+	const uint32_t *percent = l->way == DEVICE_UP ? BESIDE_UP : BESIDE_DOWN;
+	uint32_t size = 0;
+
+	if (c->progress || !has_batch(l) || l->device->engine_bytes == UINT64_MAX || c->count * bytes < BESIDE_LEAST)
+		return 0;
+	while (size < BESIDE_SIZES && bytes >= (uint64_t)BESIDE_FROM << size)
+		size++;
+	return (uint32_t)((uint64_t)c->count * percent[size] / BESIDE_ALL);
+}
+
+/* The first pairs by the engines, in a stream beside the list's. What is begun of them is waited for in this one, whatever comes. */
+CUresult pairs_by_engines(struct device_lane *l, const struct device_copy *c, uint32_t count)
+{
+	const struct cuda_driver *driver = l->device->driver;
+	const uint64_t bytes = part_bytes_of(c);
+	CUresult r = CUDA_SUCCESS;
+
+	l->into = l->beside;
+	for (uint32_t i = 0; i < count && r == CUDA_SUCCESS; i++)
+		r = gather(l, c->pairs[i].from, c->pairs[i].to, bytes);
+	if (r == CUDA_SUCCESS && l->gathered)
+		r = batch_call(l);
+	l->gathered = 0;
+	l->into = l->stream;
+	if (driver->cuEventRecord(l->joined, l->beside) != CUDA_SUCCESS || driver->cuStreamWaitEvent(l->stream, l->joined, 0) != CUDA_SUCCESS)
+		return CUDA_ERROR_LAUNCH_FAILED;
+	return r;
+}
+
+CUresult list_by_both(struct device_lane *l, struct device_flight *f, const struct device_copy *c, uint32_t beside)
+{
+	const struct cuda_driver *driver = l->device->driver;
+	struct device_copy rest = *c;
+	CUresult r = driver->cuEventRecord(l->forked, l->stream);
+
+	rest.pairs += beside;
+	rest.count -= beside;
+	if (r == CUDA_SUCCESS)
+		r = driver->cuStreamWaitEvent(l->beside, l->forked, 0);
+	if (r == CUDA_SUCCESS)
+		r = list_by_kernel(l, f, &rest);
+	l->begun = r == CUDA_SUCCESS;
+	return l->begun ? pairs_by_engines(l, c, beside) : r;
+}
+
 bool wants_kernel(const struct device_lane *l, const struct device_copy *c)
 {
 	const struct device *d = l->device;
-	const uint64_t a_run = c->count * c->parts * c->part_bytes / l->runs / (parts_of(c) > 1 ? LAYERED : 1);
+	const uint64_t a_run = l->looked * c->parts * c->part_bytes / l->runs / (parts_of(c) > 1 ? LAYERED : 1);
 
 	return d->kernels && !l->kernel_rests && l->way != DEVICE_ACROSS && a_run < d->engine_bytes && c->count <= DEVICE_STAGED_PAIRS &&
-	       (!c->progress || KV_COPY_COUNTS + c->parts <= DEVICE_STAGED_COUNTS);
+	       pairs_beside(l, c) < c->count && (!c->progress || KV_COPY_COUNTS + c->parts <= DEVICE_STAGED_COUNTS);
+}
+
+/* Whether the list goes by the kernel; l->runs are its runs if it does not. False: no memory. */
+bool engine_choose(struct device_lane *l, const struct device_copy *c, bool *kernel)
+{
+	*kernel = false;
+	if (c->count > SORT_MAX) {
+		if (!room_for(l, SORT_MAX))
+			return false;
+		runs_among(l, c, c->pairs, SORT_MAX);
+		*kernel = wants_kernel(l, c);
+		if (*kernel)
+			return true;
+	}
+	if (!runs_find(l, c))
+		return false;
+	*kernel = wants_kernel(l, c);
+	return true;
+}
+
+CUresult list_by_kernel_or_both(struct device_lane *l, struct device_flight *f, const struct device_copy *c)
+{
+	const uint32_t beside = pairs_beside(l, c);
+
+	if (beside)
+		return list_by_both(l, f, c, beside);
+	return list_by_kernel(l, f, c);
 }
 
 } // namespace
 
 uint64_t device_list_copies(struct device_lane *l, const struct device_copy *c)
 {
-	uint64_t calls = 0;
+	uint64_t calls = 0, copies = 0;
 
-	l->found = runs_find(l, c) ? c : nullptr;
-	if (!l->found || wants_kernel(l, c))
+	l->found = engine_choose(l, c, &l->by_kernel) ? c : nullptr;
+	if (!l->found)
 		return 1;
+	if (l->by_kernel)
+		return 1 + pairs_beside(l, c);
+	for (uint32_t i = 0; i < l->runs; i++)
+		copies += is_long(l, &l->run[i]) ? 1 : l->run[i].rows;
 	for (uint32_t at = 0, n = 1, most = parts_a_call(l, c); at < parts_of(c); at += n, n = parts_next(at, most))
-		calls += l->runs;
-	return calls;
+		calls++;
+	return calls * copies;
 }
 
 CUresult device_list_issue(struct device_lane *l, struct device_flight *f, const struct device_copy *c)
 {
-	const bool found = l->found == c || runs_find(l, c);
+	const bool found = l->found == c || engine_choose(l, c, &l->by_kernel);
 	CUresult r;
 
 	l->found = nullptr;
 	l->begun = false;
+	l->into = l->stream;
+	l->gather_most = l->way == DEVICE_ACROSS ? (uint32_t)DEVICE_BATCH : BATCH_FIRST; /* so fast a bus would wait more often than once */
 	if (!found)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	f->by_kernel = wants_kernel(l, c);
-	r = f->by_kernel ? list_by_kernel(l, f, c) : CUDA_ERROR_OUT_OF_MEMORY;
+	f->by_kernel = l->by_kernel;
+	r = f->by_kernel ? list_by_kernel_or_both(l, f, c) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (r != CUDA_ERROR_OUT_OF_MEMORY) /* then without */
 		return r;
+	if (f->by_kernel && !runs_find(l, c))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	f->by_kernel = false;
 	return list_by_engines(l, c);
 }

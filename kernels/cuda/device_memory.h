@@ -16,9 +16,9 @@ enum {
 	DEVICE_WAYS = DEVICE_ACROSS + 1,
 	DEVICE_CLOSE_WAIT_S = 10,
 	DEVICE_LISTS_MAX = 8,     /* of one way, that the GPU has begun or may begin */
-	DEVICE_STAGED_PAIRS = 8192, /* longer lists are the copy engines', */
+	DEVICE_STAGED_PAIRS = 16384, /* longer lists are the copy engines', */
 	DEVICE_STAGED_COUNTS = 1024, /* and those of more parts than this */
-	DEVICE_BATCH = 2048,        /* copies of a call, which has a cost of its own, some 60 us */
+	DEVICE_BATCH = 256,         /* copies of a call: the GPU begins with them when all have been put in, some 0.8 us each */
 	DEVICE_PITCH_MAX = 0x7fffffff, /* of rows */
 	/* From so many bytes a call on the copy engines are asked; else a kernel. */
 	DEVICE_ENGINE_BYTES = 256 << 10,
@@ -64,6 +64,8 @@ struct device_lane {
 	bool failing;             /* a list has failed, and its end is untold: no other is begun, which would pass it */
 	struct device_copy *first, **last; /* the queue */
 	CUstream stream;
+	CUstream beside, ahead;   /* engines beside the kernel; pairs for it, while the list before is copied. None across */
+	CUevent forked, joined, staged; /* what of the streams must wait for another */
 	struct device_flight flights[DEVICE_LISTS_MAX];
 	uint32_t oldest, count;   /* flights in use */
 	uint64_t rest_until_us;   /* the kernel has waited for its turns */
@@ -72,11 +74,14 @@ struct device_lane {
 	/* The issuer's: */
 	CUdeviceptr from[DEVICE_BATCH], to[DEVICE_BATCH]; /* a call */
 	size_t sizes[DEVICE_BATCH];
-	uint32_t gathered;
+	uint32_t gathered, gather_most; /* of it: how many now, and when it is made */
+	CUstream into;            /* where it goes */
 	struct device_pair *sorted;
 	struct device_run *run;
 	uint32_t runs, room;      /* of the list; of the two above */
+	uint32_t looked;          /* of how many of its pairs these are the runs */
 	const struct device_copy *found; /* whose runs they are; NULL: a list's that has been put in */
+	bool by_kernel;           /* what is found */
 	bool begun;               /* something of the list is in the stream */
 	bool no_batch, no_rows;   /* the driver has refused one: copies go one by one */
 	bool kernel_rests;

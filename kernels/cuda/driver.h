@@ -48,6 +48,7 @@
 	X(cuStreamCreateWithPriority, 5050)                                                                                          \
 	X(cuStreamDestroy, 4000)                                                                                                     \
 	X(cuStreamQuery, 2000)                                                                                                       \
+	X(cuStreamWaitEvent, 3020)                                                                                                   \
 	X(cuStreamSynchronize, 2000)                                                                                                 \
 	X(cuStreamWriteValue32, 11070)                                                                                               \
 	X(cuStreamWaitValue32, 11070)                                                                                                \

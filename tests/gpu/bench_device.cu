@@ -216,7 +216,7 @@ void layers_times(const world &w, uint32_t blocks, uint32_t layers, uint64_t lay
 
 void report_engine(const char *engine, uint64_t engine_bytes, cudaStream_t stream)
 {
-	static const uint64_t pieces[] = {4096, 16384, 65536, 600 << 10, 2 << 20};
+	static const uint64_t pieces[] = {4096, 16384, 32768, 65536, 128 << 10, 600 << 10, 2 << 20};
 	static const struct {
 		uint32_t blocks, layers;
 		uint64_t layer_bytes;

@@ -741,6 +741,7 @@ int main(int argc, char **argv)
 		{ "wrong lists", test_wrong_lists },
 		{ "parts", test_parts },
 		{ "rows", rig_test_rows },
+		{ "scattered", rig_test_scattered },
 		{ "order", test_order },
 		{ "threads", test_threads },
 		{ "close", test_close },

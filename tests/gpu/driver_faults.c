@@ -188,6 +188,40 @@ static void test_in_part(void)
 	rig_close(&r);
 }
 
+/* The same of a list that the kernel and the engines share: what the kernel copies of it has ended, too. */
+static void test_beside(void)
+{
+	enum { PIECES = 1024, BYTES = 16 << 10 };
+	static struct device_pair pairs[PIECES];
+	struct device_rig r;
+	int failed = 0;
+	enum status s = STATUS_EXHAUSTED;
+
+	rig_open(&r, ops, PIECES * BYTES);
+	for (; failed < 10 && s != STATUS_OK; failed++) {
+		struct rig_copy c = scattered(&r, pairs, PIECES);
+
+		for (uint32_t i = 0; i < PIECES; i++)
+			pairs[i] = (struct device_pair){ r.host_address + (pairs[i].from - r.host_address) / PIECE * BYTES,
+							 r.range + (pairs[i].to - r.range) / PIECE * BYTES };
+		c.list.part_bytes = BYTES;
+		memory(failed, FAKE_DRIVER_ALWAYS);
+		rig_begin(&r, &c);
+		if (failed == 0)
+			sleep_ms(SETTLE_MS);
+		else
+			s = rig_end(&c);
+		CHECK(s == STATUS_OK || s == STATUS_EXHAUSTED);
+		CHECK(!ops->lost(r.device));
+		memory(FAKE_DRIVER_ALWAYS, FAKE_DRIVER_ALWAYS);
+		if (failed == 0) /* nothing was begun: it has waited */
+			CHECK(rig_end(&c) == STATUS_OK);
+		expect_sound(&r);
+	}
+	CHECK(s == STATUS_OK && failed > 2);
+	rig_close(&r);
+}
+
 struct passed {
 	struct device_copy list;
 	const _Atomic uint32_t *word;
@@ -349,6 +383,11 @@ int main(int argc, char **argv)
 	if (argc > 1 && strcmp(argv[1], "starved") == 0) {
 		test_starved();
 		printf("ok   starved\n");
+		return 0;
+	}
+	if (argc > 1 && strcmp(argv[1], "beside") == 0) { /* where the kernel runs */
+		test_beside();
+		printf("ok   beside\n");
 		return 0;
 	}
 	for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {

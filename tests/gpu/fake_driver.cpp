@@ -289,7 +289,7 @@ extern "C" enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *given, str
 }
 
 struct fake_event {
-	std::atomic<int> pending;
+	std::atomic<uint64_t> recorded, reached; /* how often it was put into a stream, and which of them has come; the last that a stream touches */
 };
 
 static CUresult event_create(CUevent *out, unsigned int)
@@ -305,18 +305,31 @@ static CUresult event_record(CUevent event, CUstream s)
 	fake_event *e = (fake_event *)event;
 	CUresult r;
 
-	e->pending++;
-	r = put(s, [=] { e->pending--; });
+	const uint64_t number = ++e->recorded;
+
+	r = put(s, [=] { e->reached = number; });
 	if (r != CUDA_SUCCESS)
-		e->pending--;
+		e->reached = number;
 	return r;
+}
+
+/* For the newest record before this. */
+static CUresult wait_event(CUstream s, CUevent event, unsigned int)
+{
+	fake_event *e = (fake_event *)event;
+	const uint64_t number = e->recorded;
+
+	return put(s, [=] {
+		while (!gone && e->reached < number)
+			usleep(50);
+	});
 }
 
 static CUresult event_query(CUevent event)
 {
 	if (gone)
 		return CUDA_ERROR_LAUNCH_FAILED;
-	return ((fake_event *)event)->pending ? CUDA_ERROR_NOT_READY : may_go_on();
+	return ((fake_event *)event)->reached < ((fake_event *)event)->recorded ? CUDA_ERROR_NOT_READY : may_go_on();
 }
 
 static CUresult event_elapsed(float *ms, CUevent, CUevent)
@@ -601,7 +614,7 @@ static struct cuda_driver make(void)
 		context_push, context_pop, capture_mode, memory_info, granularity, address_reserve, address_free, memory_create,
 		memory_release, memory_map, memory_unmap, set_access, export_handle, import_handle, properties_of, host_register,
 		host_unregister, host_pointer, host_alloc, host_free, allocate, release, copy_async, copy_2d_async, copy_peer_async, memset_async, stream_create,
-		stream_destroy, stream_query, stream_synchronize, write_value, wait_value, host_func, event_create, event_record,
+		stream_destroy, stream_query, wait_event, stream_synchronize, write_value, wait_value, host_func, event_create, event_record,
 		event_elapsed, event_query, event_destroy, batch_async,
 	};
 

@@ -50,4 +50,6 @@ echo "no memory, by copy engines"
 FAKE_DRIVER_MAJOR=8 "$build/driver_faults"
 FAKE_DRIVER_MAJOR=8 FAKE_DRIVER_BATCH=no "$build/driver_faults"
 FAKE_DRIVER_MAJOR=8 FAKE_DRIVER_ROWS=refused "$build/driver_faults"
+echo "no memory, by both"
+"$build/driver_faults" beside
 wait "$starved"
