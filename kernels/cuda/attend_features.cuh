@@ -83,6 +83,38 @@ DEVICE void add_features(const attend_args &a, const segment &s, const column &c
 		add_tree_bias(a, s, c, token, x);
 }
 
+/* What there is to do with scores that every column sees in full. */
+enum scoring {
+	SCORES_AS_THEY_ARE,
+	SCORES_ON_A_SLANT, /* no soft cap, and ALiBi, if any, that falls all the way */
+	CAPPED_SCORES_ON_A_SLANT,
+	SCORES_BY_EACH_FEATURE,
+};
+
+/* With ranges a token may be later than the query. */
+DEVICE enum scoring scoring_of(const attend_args &a)
+{
+	const bool falls = !a.features.alibi || (!a.features.alibi_sqrt && a.features.ranges_max == 0);
+
+	if (!falls || (a.cap > 0 && a.cap_is_large))
+		return SCORES_BY_EACH_FEATURE;
+	return a.cap > 0 ? CAPPED_SCORES_ON_A_SLANT : SCORES_ON_A_SLANT;
+}
+
+/* ALiBi, the constant of cap_scores and the weights' unit as one addition a score. */
+template <bool CAPPED, int TOKENS>
+DEVICE slant slant_scores(const attend_args &a, const column &c, uint32_t token, scored (&x)[TOKENS])
+{
+	if constexpr (CAPPED) {
+#pragma unroll
+		for (int i = 0; i < TOKENS; i++) {
+			x[i].x = reciprocal_fast(1 + exp2_fast(x[i].x * x[i].unit));
+			x[i].unit = -2 * a.cap;
+		}
+	}
+	return {fmaf(c.slope, (float)((int32_t)token - c.position), CAPPED ? a.cap : 0), 8 * c.slope};
+}
+
 /* The tokens that every column of the tile sees with nothing but what all tokens have: [from, to). */
 template <class S>
 DEVICE void find_interior(const attend_args &a, const segment &s, const column (&c)[S::TILES],

@@ -23,8 +23,7 @@ template <class S> struct feed {
 	uint32_t ring, at, second; /* shared addresses of the ring and of the stage to be read next; from a
 				    * stage's first atom to its second */
 	uint32_t barrier, parity;  /* of the stage to be read next */
-	uint64_t address, address_next; /* 0 where this lane copies nothing */
-	uint32_t lane_at;  /* where in a stage this lane's atom goes */
+	uint64_t address, address_next; /* 0 where there is no atom */
 	bool whole;        /* a step's atoms are in one block */
 
 	/* The ring is empty; once a kernel. */
@@ -46,7 +45,7 @@ template <class S> struct feed {
 
 	DEVICE uint64_t address_of(uint32_t i) const
 	{
-		if (i >= atoms || (TERRACE_CUDA_BULK && whole && i % S::STEP != 0))
+		if (i >= atoms)
 			return 0;
 		uint32_t atom = first + i, block = __umulhi(atom, args->block_magic);
 
@@ -58,13 +57,19 @@ template <class S> struct feed {
 	DEVICE void copy(uint32_t to, uint32_t on, uint32_t step, uint32_t n)
 	{
 #if TERRACE_CUDA_BULK
-		/* That a copy may end before its bytes are expected does no harm: the barrier waits for
-		 * the arrival too. */
-		if (lane / S::STEP == step % ADDRESS_STEPS) {
-			if (lane % S::STEP == 0)
-				barrier_expect(on, n * S::ATOM);
-			if (address != 0)
-				bulk_load(to + lane_at, address, whole ? n * S::ATOM : S::ATOM, on);
+		const uint32_t owner = step % ADDRESS_STEPS * S::STEP;
+		const uint64_t from = __shfl_sync(ALL_LANES, address, owner),
+			       other = __shfl_sync(ALL_LANES, address, owner + S::STEP - 1);
+
+		if (elected()) {
+			barrier_expect(on, n * S::ATOM);
+			if (whole) {
+				bulk_load(to, from, n * S::ATOM, on);
+			} else {
+				bulk_load(to, from, S::ATOM, on);
+				if (n > 1)
+					bulk_load(to + second, other, S::ATOM, on);
+			}
 		}
 #else
 		(void)on;
@@ -104,7 +109,6 @@ template <class S> struct feed {
 		/* A step begins at an even atom. */
 		whole = S::STEP == 1 || a.block_atoms % S::STEP == 0;
 		second = whole ? S::ATOM : S::ATOM_STRIDE;
-		lane_at = lane % S::STEP * second;
 		address = address_of(lane);
 		address_next = address_of(32 + lane);
 		at -= ring % 128; /* the ring is empty */
@@ -121,21 +125,19 @@ template <class S> struct feed {
 		uint32_t to = at, on = barrier;
 
 		for (uint32_t i = 1; i < S::STAGES; i++) {
-			to = next_stage(to);
-			on = next_barrier(to, on);
+			next(&to, &on);
 			start(i, to, on);
 		}
 	}
 
-	DEVICE uint32_t next_stage(uint32_t stage) const
+	/* From a stage and its barrier to those after them; true if these are the first again. */
+	DEVICE bool next(uint32_t *stage, uint32_t *on) const
 	{
-		return stage == ring + (S::STAGES - 1) * S::STAGE ? ring : stage + S::STAGE;
-	}
+		const bool last = *stage == ring + (S::STAGES - 1) * S::STAGE;
 
-	/* The barrier after `on`, which is that of the stage before `stage`. */
-	DEVICE uint32_t next_barrier(uint32_t stage, uint32_t on) const
-	{
-		return stage == ring ? on - (S::STAGES - 1) * 8 : on + 8;
+		*stage = last ? ring : *stage + S::STAGE;
+		*on += last ? -(S::STAGES - 1) * 8 : 8;
+		return last;
 	}
 
 	/* Waits for the oldest step and returns its shared address. */
@@ -156,9 +158,8 @@ template <class S> struct feed {
 		const uint32_t to = at, on = barrier;
 
 		__syncwarp();
-		at = next_stage(to);
-		barrier = next_barrier(at, on);
-		parity ^= at == ring;
+		if (next(&at, &barrier))
+			parity ^= 1;
 		start(step + S::STAGES, to, on);
 	}
 };

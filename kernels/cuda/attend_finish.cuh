@@ -190,7 +190,7 @@ DEVICE float2 add_parts(const attend_args &a, uint32_t first_cta, uint32_t parts
 			uint32_t group, uint32_t lane, float (&x)[S::D / 32])
 {
 	constexpr int D = S::D, EACH = D / 32;
-	constexpr uint32_t ROUND = EACH < 16 ? 16 / EACH : 1;
+	constexpr uint32_t ROUND = EACH <= 4 ? 36 / EACH : EACH < 16 ? 16 / EACH : 1;
 	float2 total = {NEVER, 0};
 
 #pragma unroll

@@ -9,13 +9,15 @@
 #include "kernels/cuda/attend_query.cuh"
 #include "kernels/cuda/attend_weigh.cuh"
 
-/* What is to be done with a column's scores of a step, token + 8i at i. EDGE: not all of the step's tokens are
- * seen by all columns. */
-template <class S, bool FEATURES, bool EDGE>
-DEVICE void finish_scores(const attend_args &a, const segment &s, const column &c, uint32_t token,
+/* What is to be done with a column's scores of a step, token + 8i at i, before they are weights. EDGE: not all
+ * of the step's tokens are seen by all columns. */
+template <class S, enum scoring SCORING, bool EDGE>
+DEVICE auto finish_scores(const attend_args &a, const segment &s, const column &c, uint32_t token,
 			  scored (&x)[2 * S::STEP])
 {
-	if constexpr (FEATURES)
+	constexpr bool FEATURES = SCORING != SCORES_AS_THEY_ARE;
+
+	if constexpr (SCORING == SCORES_BY_EACH_FEATURE)
 		add_features<EDGE>(a, s, c, token, x);
 	if constexpr (EDGE) {
 #pragma unroll
@@ -28,10 +30,16 @@ DEVICE void finish_scores(const attend_args &a, const segment &s, const column &
 			x[i].v_scale = token + 8 * i < s.tokens ? x[i].v_scale : 0;
 		}
 	}
+	if constexpr (SCORING == SCORES_ON_A_SLANT || SCORING == CAPPED_SCORES_ON_A_SLANT) {
+		static_assert(!EDGE, "a token that is not seen has a score of its own");
+		return slant_scores<SCORING == CAPPED_SCORES_ON_A_SLANT>(a, c, token, x);
+	} else {
+		return level();
+	}
 }
 
 /* One step of a warp's run. */
-template <class S, bool FEATURES, bool EDGE>
+template <class S, enum scoring SCORING, bool EDGE>
 DEVICE void attend_step(feed<S> &in, const attend_args &args, const segment &s, uint32_t step,
 			const uint32_t (&q)[S::TILES][S::QUERY], column (&c)[S::TILES],
 			typename S::V::sum_type (&o)[S::TILES][S::D / 16][4])
@@ -59,11 +67,22 @@ DEVICE void attend_step(feed<S> &in, const attend_args &args, const segment &s, 
 	}
 #pragma unroll
 	for (uint32_t n = 0; n < S::TILES; n++) {
-		finish_scores<S, FEATURES, EDGE>(args, s, c[n], begin + g, score[n]);
-		weigh<V, EDGE>(c[n], o[n], score[n], p[n]);
+		const auto line = finish_scores<S, SCORING, EDGE>(args, s, c[n], begin + g, score[n]);
+
+		weigh<V, EDGE>(c[n], o[n], score[n], line, p[n]);
 	}
 	V::accumulate(at + S::V_AT, in.second, in.lane, p, o, EDGE ? s.tokens - begin : 32,
 		      [&] { in.release(step); });
+}
+
+/* Steps that every column sees in full. */
+template <class S, enum scoring SCORING>
+DEVICE void attend_interior(feed<S> &in, const attend_args &args, const segment &s, uint32_t from, uint32_t to,
+			    const uint32_t (&q)[S::TILES][S::QUERY], column (&c)[S::TILES],
+			    typename S::V::sum_type (&o)[S::TILES][S::D / 16][4])
+{
+	for (uint32_t step = from; step < to; step++)
+		attend_step<S, SCORING, false>(in, args, s, step, q, c, o);
 }
 
 /* All of a warp's run: steps that every column sees in full are done without looking at positions. */
@@ -72,6 +91,8 @@ DEVICE void attend_run(feed<S> &in, const attend_args &args, const segment &s,
 		       const uint32_t (&q)[S::TILES][S::QUERY], column (&c)[S::TILES],
 		       typename S::V::sum_type (&o)[S::TILES][S::D / 16][4])
 {
+	constexpr enum scoring ALL = FEATURES ? SCORES_BY_EACH_FEATURE : SCORES_AS_THEY_ARE;
+	const enum scoring scoring = FEATURES ? scoring_of(args) : ALL;
 	constexpr uint32_t STEP_TOKENS = S::STEP * KV_ATOM_TOKENS;
 	const uint32_t steps = (in.atoms + S::STEP - 1) / S::STEP, begin = in.first * KV_ATOM_TOKENS;
 	uint32_t interior_from = 0, interior_to = s.tokens - min(s.tokens, args.queries - 1), step = 0;
@@ -86,10 +107,16 @@ DEVICE void attend_run(feed<S> &in, const attend_args &args, const segment &s,
 		if (step >= inner_from && step < inner_to) {
 			const uint32_t until = min(inner_to, (step / HALVING_STEPS + 1) * HALVING_STEPS);
 
-			for (; step < until; step++)
-				attend_step<S, FEATURES, false>(in, args, s, step, q, c, o);
+			if (FEATURES && scoring == SCORES_ON_A_SLANT)
+				attend_interior<S, SCORES_ON_A_SLANT>(in, args, s, step, until, q, c, o);
+			else if (FEATURES && scoring == CAPPED_SCORES_ON_A_SLANT)
+				attend_interior<S, CAPPED_SCORES_ON_A_SLANT>(in, args, s, step, until, q, c,
+									     o);
+			else
+				attend_interior<S, ALL>(in, args, s, step, until, q, c, o);
+			step = until;
 		} else {
-			attend_step<S, FEATURES, true>(in, args, s, step++, q, c, o);
+			attend_step<S, ALL, true>(in, args, s, step++, q, c, o);
 		}
 		if (S::V::INTEGER && step % HALVING_STEPS == 0)
 #pragma unroll
@@ -129,25 +156,34 @@ __global__ void __launch_bounds__(32 * shape<K, V, TILES>::WARPS, shape<K, V, TI
 	using S = shape<K, V, TILES>;
 	DYNAMIC_SHARED(uint8_t, shared, 128);
 	bool waited = !a.settled;
-	query_bits<S> bits;
+	uint32_t q[TILES][S::QUERY];
+	column c[TILES];
 	feed<S> in;
 
 	in.init(shared);
-	bits.init(shared);
 	if (!a.settled)
 		wait_for_previous_kernel();
 
 	segment s = a.segments[blockIdx.x];
 
-	if (s.parts > 0)
+	/* If queries come in registers, the first segment's by themselves: those of the others are on their way while
+	 * a segment ends, which leaves few registers, and what is then put elsewhere is waited for at once. */
+	constexpr bool APART = !query_bits<S>::STAGED;
+
+	if (s.parts > 0) {
+		query_bits<S> bits(shared);
+
 		begin_segment(in, a, s, bits, &waited);
+		if (APART)
+			load_query<S, FEATURES>(a, s, bits, shared, q, c);
+	}
 	while (s.parts > 0) {
 		segment next = {};
-		uint32_t q[TILES][S::QUERY];
+		query_bits<S> bits(shared);
 		typename V::sum_type o[TILES][S::D / 16][4] = {};
-		column c[TILES];
 
-		load_query<S, FEATURES>(a, s, bits, shared, q, c);
+		if (!APART)
+			load_query<S, FEATURES>(a, s, bits, shared, q, c);
 		attend_run<S, FEATURES>(in, a, s, q, c, o);
 		if (s.next == NO_SEGMENT) {
 			let_next_kernel_start();
@@ -158,6 +194,8 @@ __global__ void __launch_bounds__(32 * shape<K, V, TILES>::WARPS, shape<K, V, TI
 		finish_segment<S>(a, s, c, o, shared);
 		__syncthreads();
 		s = next;
+		if (APART && s.parts > 0)
+			load_query<S, FEATURES>(a, s, bits, shared, q, c);
 	}
 	if (!waited)
 		wait_for_previous_kernel();

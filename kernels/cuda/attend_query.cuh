@@ -15,7 +15,7 @@ template <class S> struct query_bits {
 	uint32_t bits[STAGED ? 1 : COLUMNS][STAGED ? 1 : S::D / 32];
 	uint32_t staged; /* shared address of the warp's first column */
 
-	DEVICE void init(const uint8_t *shared)
+	explicit DEVICE query_bits(const uint8_t *shared)
 	{
 		staged = shared_address(shared) + S::SIZES.queries_at + threadIdx.x / 32 * S::D * 4;
 	}

@@ -9,6 +9,33 @@
 
 constexpr uint32_t CODEC_WARPS = 4;
 
+/* Launches a kernel that may come up while the one before it in the stream ends: it begins with begin_after_previous. */
+template <class... P, class... A>
+static void launch_early(void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, cudaStream_t stream, const A &...args)
+{
+	cudaLaunchAttribute overlap = {};
+	cudaLaunchConfig_t config = {};
+	bool portable = true;
+
+	overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	overlap.val.programmaticStreamSerializationAllowed = 1;
+	config.gridDim = grid;
+	config.blockDim = dim3(threads);
+	config.dynamicSmemBytes = shared;
+	config.stream = stream;
+	config.attrs = &overlap;
+	config.numAttrs = code_is_portable(&portable) == STATUS_OK && !portable;
+	cudaLaunchKernelEx(&config, kernel, args...); /* what went wrong is cudaGetLastError's to say */
+}
+
+/* Every thread's, before it looks at memory. What the kernel before has written is there then; the next one may come up as soon as there is
+ * room for it. */
+DEVICE void begin_after_previous()
+{
+	wait_for_previous_kernel();
+	let_next_kernel_start();
+}
+
 /* One side of the layout. */
 struct codec_side {
 	uint32_t codes_at, scales_at; /* in an atom */

@@ -81,6 +81,28 @@ template <uint32_t N> DEVICE void load_lane_words(const uint8_t *plane, uint32_t
 			w[i] = *(const uint32_t *)(plane + lane_word_at<N>(lane, i));
 }
 
+/* Two floats as fp16, or bf16. */
+template <bool F16> DEVICE uint32_t pack_two(float a, float b)
+{
+	if (F16) {
+		const __half2 h = __floats2half2_rn(a, b);
+
+		return *(const uint32_t *)&h;
+	}
+	const __nv_bfloat162 h = __floats2bfloat162_rn(a, b);
+
+	return *(const uint32_t *)&h;
+}
+
+/* Two bf16 as fp16, or two fp16 as bf16. */
+template <bool F16> DEVICE uint32_t convert_two(uint32_t two)
+{
+	const __half2 h = *(const __half2 *)&two;
+
+	return F16 ? pack_two<true>(__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000))
+		   : pack_two<false>(__low2float(h), __high2float(h));
+}
+
 /* Bytes 0 .. 3 of four words to words of byte 0, byte 1, ... of all four. */
 DEVICE void transpose_bytes(uint32_t (&w)[4])
 {

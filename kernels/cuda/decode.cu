@@ -88,6 +88,7 @@ __global__ void __launch_bounds__(32 * CODEC_WARPS)
 	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32,
 		       i = blockIdx.x * CODEC_WARPS + warp;
 
+	begin_after_previous();
 	if (first + blockIdx.y == KV_SIDE_K)
 		decode_vector<D, FORMAT, KV_SIDE_K>(a, k, i, lane, vectors[warp]);
 	else
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(32 * CODEC_WARPS)
 struct decode {
 	template <int D, int FORMAT> static void launch(dim3 grid, const codec_work &w)
 	{
-		launch_kernel(decode_kernel<D, FORMAT>, grid, 32 * CODEC_WARPS, 0, w.stream, w.args, w.sides[0], w.sides[1], w.first);
+		launch_early(decode_kernel<D, FORMAT>, grid, 32 * CODEC_WARPS, 0, w.stream, w.args, w.sides[0], w.sides[1], w.first);
 	}
 
 	static bool tiles(uint32_t d, enum kv_format f, const codec_work &w)

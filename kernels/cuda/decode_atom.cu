@@ -271,6 +271,7 @@ __global__ void __launch_bounds__(32 * WARPS, 1) decode_atoms_kernel(const __gri
 		*(uint32_t *)(shared + shape::COUNTER_AT) = 3 * WARPS; /* each warp begins with three */
 	make_masks<D, FORMAT>(shared + shape::MASKS_AT);
 	__syncthreads();
+	begin_after_previous();
 	if (now_i >= count)
 		return;
 	const auto unit_at = [&](uint32_t i) { return unit_of<HEADS>(l, min(i, count - 1)); };
@@ -336,7 +337,7 @@ template <int D, int FORMAT> bool launch(const codec_work &w)
 			cudaGetLastError(); /* the device has too little; the other kernel's launch is not to be blamed for it */
 			return false;
 		}
-		launch_kernel(decode_atoms_kernel<D, FORMAT>, l.all < sms ? l.all : sms, 32 * WARPS, shape::SHARED,
+		launch_early(decode_atoms_kernel<D, FORMAT>, l.all < sms ? l.all : sms, 32 * WARPS, shape::SHARED,
 			      w.stream, l);
 		return true;
 	} else {

@@ -15,12 +15,6 @@ constexpr float MAGIC = 0x1.8p23f;
 template <int D, int FORMAT>
 constexpr bool operand_suits = D == 128 || (D == 64 && (FORMAT == KV_INT4_PTH || FORMAT == KV_TQ4));
 
-/* Bytes of 0 or 1 to bytes of 0 or 255. */
-DEVICE uint32_t widen_bits(uint32_t x)
-{
-	return x * 255;
-}
-
 /* Words of a lane's part of one row: the plane of codes, and tq3's signs. */
 template <int D, int FORMAT> struct operand {
 	static constexpr uint32_t BITS = format_bits(FORMAT), W = BITS == 3 ? 2 : BITS, WORDS = D * W / 128;
@@ -53,19 +47,31 @@ template <int D, int FORMAT> struct operand {
 			}
 		} else {
 #pragma unroll
-			for (uint32_t r = 0; r < REGISTERS; r++) {
-				const uint32_t i = r / FIELDS, q = r % FIELDS, field = word[i] >> (2 * q);
+			for (uint32_t i = 0; i < WORDS; i++)
+#pragma unroll
+				for (uint32_t odd = 0; odd < 2; odd++) {
+					uint32_t index = word[i] >> (2 * odd) & 0x33333333;
 
-				if (FORMAT == KV_TQ2)
-					a[r] = (0x23232323 + (field & 0x01010101) * 83) ^
-					       widen_bits(field >> 1 & 0x01010101);
-				else
-					a[r] = (0x0c0c0c0c + (field & 0x01010101) * 26 +
-						(field >> 1 & 0x01010101) * 56 +
-						(field & field >> 1 & 0x01010101) * 15) ^
-					       sign_bytes<SIDE>(i, q);
-			}
+					if (FORMAT == KV_TQ3 && SIDE == KV_SIDE_K) /* the sign is an index's third bit */
+						index |= (signs >> (4 * i + odd) & 0x05050505) * 0x14 & 0x44444444; /* bits 0 and 2 to 2 and 6 */
+					sort_values(index, a[FIELDS * i + odd], a[FIELDS * i + odd + 2]);
+					if (FORMAT == KV_TQ3 && SIDE == KV_SIDE_V) {
+						a[FIELDS * i + odd] ^= sign_bytes(i, odd);
+						a[FIELDS * i + odd + 2] ^= sign_bytes(i, odd + 2);
+					}
+				}
 		}
+	}
+
+	/* Values by table look-up: of the low nibbles of a word's bytes, and of the high ones. tq2's index is a code; tq3's is a magnitude, of
+	 * K with the sign above it. */
+	DEVICE static void sort_values(uint32_t index, uint32_t &low, uint32_t &high)
+	{
+		const uint32_t few = FORMAT == KV_TQ2 ? 35 | 118 << 8 | 220 << 16 | 137u << 24 : 12 | 38 << 8 | 68 << 16 | 109 << 24,
+			       first = permute(few, ~few, index), second = permute(few, ~few, index >> 16);
+
+		low = permute(first, second, 0x6420);
+		high = permute(first, second, 0x7531);
 	}
 
 	/* tq4: magnitudes and replicated signs by table look-up, in the order of the nibbles; then sorted. */
@@ -80,12 +86,9 @@ template <int D, int FORMAT> struct operand {
 		high = permute(first, second, 0x7531);
 	}
 
-	/* tq3's signs of the dims of register (i, q). */
-	template <enum kv_side SIDE> DEVICE uint32_t sign_bytes(uint32_t i, uint32_t q) const
+	/* tq3's signs of V's dims of register (i, q): a byte of a word holds two dims 32 apart at bits q and q + 4. */
+	DEVICE uint32_t sign_bytes(uint32_t i, uint32_t q) const
 	{
-		if (SIDE == KV_SIDE_K)
-			return widen_bits(signs >> (4 * i + q) & 0x01010101);
-		/* a byte of a word holds two dims 32 apart at bits q and q + 4 */
 		return permute(0x0000ff00, 0, signs >> (16 * i + q) & 0x1111);
 	}
 };
@@ -195,17 +198,5 @@ template <int D, int BITS, enum kv_side SIDE> struct rotation {
 			}
 	}
 };
-
-template <bool F16> DEVICE uint32_t pack_two(float a, float b)
-{
-	if (F16) {
-		const __half2 h = __floats2half2_rn(a, b);
-
-		return *(const uint32_t *)&h;
-	}
-	const __nv_bfloat162 h = __floats2bfloat162_rn(a, b);
-
-	return *(const uint32_t *)&h;
-}
 
 #endif

@@ -5,7 +5,7 @@
 
 #include <cuda_fp8.h>
 
-#include "kernels/cuda/decode_lane.cuh" /* pack_two */
+#include "kernels/cuda/codec_tile.cuh"
 
 namespace
 {
@@ -205,12 +205,13 @@ DEVICE void decode_fp8(const decode_launch &l, const tile_source &s, uint32_t sc
 	store_vectors<D>(l, s, 0, 32, lane, rows);
 }
 
-/* 16 bits: the codes are the elements, or nearly. */
+/* 16 bits: the codes are the elements, or of the other type. */
 template <int D, int FORMAT, enum kv_side SIDE>
 DEVICE void decode_raw(const decode_launch &l, const tile_source &s, const uint8_t *codes, const uint8_t *own,
 		       uint32_t lane, uint8_t *out)
 {
 	constexpr uint32_t CODES = decode_shape<D, FORMAT>::CODES, PITCH = 2 * D + 16;
+	constexpr bool OTHER = FORMAT == KV_BF16; /* elements are fp16 then */
 	const bool same = l.args.dtype == (FORMAT == KV_F16 ? KV_DTYPE_F16 : KV_DTYPE_BF16);
 
 	for (uint32_t half = 0; half < 2; half++) {
@@ -219,24 +220,24 @@ DEVICE void decode_raw(const decode_launch &l, const tile_source &s, const uint8
 
 		if (s.whole >> half & 1) {
 #pragma unroll
-			for (uint32_t m = 0; m < D / 16; m++)
-				store_matrices<SIDE>(to + m * 32,
-						     *(const uint4 *)(codes + half * CODES + m * 512 + lane * 16));
+			for (uint32_t m = 0; m < D / 16; m++) {
+				uint4 v = *(const uint4 *)(codes + half * CODES + m * 512 + lane * 16);
+
+				if (!same)
+					v = make_uint4(convert_two<OTHER>(v.x), convert_two<OTHER>(v.y), convert_two<OTHER>(v.z),
+						       convert_two<OTHER>(v.w));
+				store_matrices<SIDE>(to + m * 32, v);
+			}
 		} else if ((s.placed >> lane & 1) && lane / KV_ATOM_TOKENS == half) {
-			for (uint32_t i = 0; i < D; i++)
+			for (uint32_t i = 0; i < D; i++) {
+				const uint32_t code = *(const uint16_t *)(own + raw_place(SIDE, D, s.in_atom, i));
+
 				*(uint16_t *)(out + lane * PITCH + 2 * i) =
-					*(const uint16_t *)(own + raw_place(SIDE, D, s.in_atom, i));
+					(uint16_t)(same ? code : convert_two<OTHER>(code));
+			}
 		}
 	}
 	__syncwarp();
-	if (!same) {
-		uint16_t *row = (uint16_t *)(out + lane * PITCH);
-
-		for (uint32_t i = 0; i < D; i++)
-			store_element(l.args.dtype, row, i,
-				      load_element(FORMAT == KV_F16 ? KV_DTYPE_F16 : KV_DTYPE_BF16, row, i));
-		__syncwarp();
-	}
 	store_vectors<D>(l, s, 0, 32, lane, out);
 }
 
@@ -265,6 +266,7 @@ __global__ void __launch_bounds__(32 * decode_shape<D, FORMAT>::WARPS, 1)
 	uint8_t *const mine = shared + warp * shape::BYTES;
 	uint32_t tile = warp * gridDim.x + blockIdx.x, buffer = 0;
 
+	begin_after_previous();
 	if (tile >= l.tiles)
 		return;
 	tile_source now = source_of(l, tile, slot_of(l, tile, lane), lane), next;
@@ -308,7 +310,7 @@ template <int D, int FORMAT> bool launch(const codec_work &w)
 	}
 	const uint32_t ctas = (l.tiles + shape::WARPS - 1) / shape::WARPS;
 
-	launch_kernel(decode_tiles_kernel<D, FORMAT>, ctas < sms ? ctas : sms, 32 * shape::WARPS, shape::SHARED, w.stream, l);
+	launch_early(decode_tiles_kernel<D, FORMAT>, ctas < sms ? ctas : sms, 32 * shape::WARPS, shape::SHARED, w.stream, l);
 	return true;
 }
 

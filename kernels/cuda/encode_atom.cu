@@ -207,6 +207,7 @@ __global__ void __launch_bounds__(32 * encode_shape<FORMAT>::WARPS, 1)
 	if (threadIdx.x == 0)
 		*(uint32_t *)(shared + shape::COUNTER_AT) = shape::WARPS; /* each warp begins with one */
 	__syncthreads();
+	begin_after_previous();
 	if (warp >= count)
 		return;
 	atom_unit unit = unit_of<HEADS>(l, warp);
@@ -258,7 +259,7 @@ template <int FORMAT> bool launch(const codec_work &w)
 		cudaGetLastError(); /* the device has too little; the other kernel's launch is not to be blamed for it */
 		return false;
 	}
-	launch_kernel(encode_atoms_kernel<FORMAT>, l.all < sms ? l.all : sms, 32 * shape::WARPS, shape::SHARED,
+	launch_early(encode_atoms_kernel<FORMAT>, l.all < sms ? l.all : sms, 32 * shape::WARPS, shape::SHARED,
 		      w.stream, l);
 	return true;
 }

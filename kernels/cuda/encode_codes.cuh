@@ -24,7 +24,7 @@ template <int FORMAT> struct codebook_codes {
 	static constexpr uint32_t SIGNS = FORMAT == KV_TQ4 ? 0x00080008 : FORMAT == KV_TQ2 ? 0x00020002 : 0;
 
 	/* Two magnitudes, in halves with BIAS, from 1024 + k. tq4: a cubic that rounds to it for every integer k from 0
-	 * to 1023 (found by search, checked one by one). */
+	 * to 1023, tq3: a square (found by search, checked one by one). */
 	DEVICE static __half2 magnitudes(__half2 k)
 	{
 		if (FORMAT == KV_TQ4) {
@@ -36,10 +36,11 @@ template <int FORMAT> struct codebook_codes {
 			return __hfma2(p, at, half2_of(BIAS));
 		}
 		if (FORMAT == KV_TQ3) { /* thresholds 51, 107, 178 halves of a step */
-			const __half2 one = __hge2(k, half2_of(0x64336433)), two = __hge2(k, half2_of(0x646b646b)),
-				      three = __hge2(k, half2_of(0x64b264b2));
+			const __half2 at =
+				__hfma2_sat(k, half2_of(0x1c321c32), half2_of(0xc44dc44d)); /* (k - 25.5) / 244 */
+			const __half2 p = __hfma2(half2_of(0xbf06bf06), at, half2_of(0x451d451d));
 
-			return __hadd2(__hadd2(one, two), __hadd2(three, half2_of(BIAS)));
+			return __hfma2(p, at, half2_of(BIAS));
 		}
 		return __hadd2(__hge2(k, half2_of(0x649a649a)), half2_of(BIAS));
 	}

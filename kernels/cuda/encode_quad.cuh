@@ -155,8 +155,8 @@ DEVICE uint32_t quad_tokens(bool first, bool second)
 	return tokens;
 }
 
-/* int4_pth. Codes come from the low bits of 2^23 + code, which eight times 4 bits apart add up to the codes plus a
- * constant. */
+/* int4_pth. A code is floor(t + 1/2), t = x / step + zero, each rounded. 2^19 + t + 1/2 rounded down to 1/16 has it in bits 4 .. 7. That
+ * sum is not rounded before, as the CPU's is: only where t is the number below 1/2 does that make another code. */
 template <enum kv_side SIDE> struct quad_int4 {
 	static constexpr uint32_t WORDS = 4;
 	__half2 h[2][16]; /* the rotated vectors, as vLLM keeps them */
@@ -202,6 +202,28 @@ template <enum kv_side SIDE> struct quad_int4 {
 		if (__any_sync(ALL_LANES,
 			       !(place(low, inv, (float)point) >= 0 && place(high, inv, (float)point) < 16)))
 			clamp(lane, step);
+		/* A half whose t is the number below 1/2 is the one next to where t is 1/2. */
+		const float v = __half2float(__float2half_rn((0.5f - (float)point) * step));
+		const bool below = __fmaf_rn(v, inv, (float)point) == 0x1.fffffep-2f;
+
+		if (__any_sync(ALL_LANES, below))
+			raise(lane, v, below);
+	}
+
+	/* The next half takes the place of v, where there is one and `wanted`. */
+	DEVICE void raise(uint32_t lane, float v, bool wanted)
+	{
+		const uint32_t bits = __half_as_ushort(__float2half_rn(v));
+		const float next = __half2float(__ushort_as_half((uint16_t)(v < 0 ? bits - 1 : bits + 1)));
+		float from[2], by[2];
+
+		quad_tell(lane, v, from);
+		quad_tell(lane, wanted ? next - v : 0, by);
+#pragma unroll
+		for (int o = 0; o < 2; o++)
+#pragma unroll
+			for (int i = 0; i < 16; i++)
+				h[o][i] = __hfma2(__heq2(h[o][i], __float2half2_rn(from[o])), __float2half2_rn(by[o]), h[o][i]);
 	}
 
 	DEVICE void clamp(uint32_t lane, float own)
@@ -220,6 +242,12 @@ template <enum kv_side SIDE> struct quad_int4 {
 		}
 	}
 
+	/* The lowest byte of each. */
+	DEVICE static uint32_t four_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+	{
+		return permute(permute(a, b, 0x0040), permute(c, d, 0x0040), 0x5410);
+	}
+
 	DEVICE static float place(float v, float inverse, float zero)
 	{
 		return __fadd_rn(__fmaf_rn(v, inverse, zero), 0.5f);
@@ -233,17 +261,17 @@ template <enum kv_side SIDE> struct quad_int4 {
 		for (uint32_t o = 0; o < 2; o++)
 #pragma unroll
 			for (uint32_t i = 0; i < WORDS; i++) {
-				uint32_t w = 0;
+				uint32_t byte[8];
 
 #pragma unroll
-				for (uint32_t n = 8; n-- > 0;) {
+				for (uint32_t n = 0; n < 8; n++) {
 					const uint32_t e = quad_element<SIDE>(P::dim_of(4 * i + n / 2, n % 2));
 					const float v = e % 2 ? __high2float(h[o][e / 2]) : __low2float(h[o][e / 2]);
 
-					w = (w << 4) +
-					    __float_as_uint(__fadd_rz(place(v, inverse[o], zero[o]), 0x1p23f));
+					byte[n] = __float_as_uint(__fadd_rd(__fmaf_rn(v, inverse[o], zero[o]), 0x1p19f + 0.5f));
 				}
-				words[o][i] = w - 0xfb000000u; /* 0x4b000000 + (0x4b000000 << 4), modulo 2^32 */
+				words[o][i] = choose_bits(0xf0f0f0f0, four_bytes(byte[1], byte[3], byte[5], byte[7]),
+							  four_bytes(byte[0], byte[2], byte[4], byte[6]) >> 4);
 			}
 	}
 
@@ -266,191 +294,197 @@ template <int FORMAT, enum kv_side SIDE> __device__ __noinline__ bool other_word
 
 /* Codebooks (encode_codes.cuh). Codes are made by a lower bound of 2 / step, and the sum of all k by an upper one as
  * well: where the sums differ, rounding could decide, and the words are made by the upper bound, too. Where those
- * differ, the vector is to be done again by encode_vector, as is one too small or too large for the bounds, or whose
- * scale lies between two halves. */
-template <int FORMAT, enum kv_side SIDE>
-struct quad_codebook {
+ * differ, the vector is to be done again by encode_vector, as is one too small or too large for the bounds. That must be
+ * rare: it takes as long as an atom, and at the end of a launch all wait for the last one. */
+template <int FORMAT, enum kv_side SIDE> struct quad_codebook {
 	using codes = codebook_codes<FORMAT>;
 	static constexpr uint32_t W = codes::W, PLAIN = W, WORDS = PLAIN + (FORMAT == KV_TQ3);
-	static constexpr float MAGIC =
-		0x1p23f + 0x6400; /* its bits and an integer's below 1024: in a half 1024 + the integer */
-	static constexpr uint32_t MAGIC_BITS = 0x4b006400; float less[2], more[2];
-	float length; /* of the lane's own vector, as are: */
-	uint32_t scale; bool doubtful; uint32_t squares[2]; bool unsure[2];
+	static constexpr float MAGIC = 0x1p23f + 0x6400; /* its bits and an integer's below 1024: in a half 1024 + the integer */
+	static constexpr uint32_t MAGIC_BITS = 0x4b006400;
+	float less[2], more[2];
+	float squared, length; /* of the lane's own vector, as are: */
+	uint32_t scale;
+	bool doubtful;
+	uint32_t squares[2];
+	bool unsure[2];
 
 	/* The length as codebook.c sums it: part j is of dims j, j + 16, ..., so that a lane has whole parts. */
-	DEVICE static void store_parts(const float (&x)[32], uint32_t lane, uint32_t parts){
+	DEVICE static void store_parts(const float (&x)[32], uint32_t lane, uint32_t parts)
+	{
 		float part[4];
 
 #pragma unroll
-		for (int e = 0; e < 4; e++) part[e] = __fmul_rn(x[e], x[e]);
+		for (int e = 0; e < 4; e++)
+			part[e] = __fmul_rn(x[e], x[e]);
 #pragma unroll
-		for (int i = 4; i < 32; i++) part[i % 4] = __fadd_rn(part[i % 4], __fmul_rn(x[i], x[i]));
+		for (int i = 4; i < 32; i++)
+			part[i % 4] = __fadd_rn(part[i % 4], __fmul_rn(x[i], x[i]));
 		const uint4 bits = make_uint4(__float_as_uint(part[0]), __float_as_uint(part[1]),
 					      __float_as_uint(part[2]), __float_as_uint(part[3]));
 
-		if (SIDE == KV_SIDE_K){store_shared_16(parts + lane % 4 * 16, bits);}
-else
-{
-	store_shared_8(parts + lane % 4 * 8, make_uint2(bits.x, bits.y));
-	store_shared_8(parts + 32 + lane % 4 * 8, make_uint2(bits.z, bits.w));
-}
-}
-
-DEVICE static float sum_parts(uint32_t parts)
-{
-	float sum = 0;
-
-#pragma unroll
-	for (int i = 0; i < 4; i++) {
-		const uint4 v = load_shared_16(parts + i * 16);
-
-		sum = i ? __fadd_rn(sum, __uint_as_float(v.x)) : __uint_as_float(v.x);
-		sum = __fadd_rn(sum, __uint_as_float(v.y));
-		sum = __fadd_rn(sum, __uint_as_float(v.z));
-		sum = __fadd_rn(sum, __uint_as_float(v.w));
-	}
-	return sum;
-}
-
-DEVICE void measure(const float (&x)[2][32], uint32_t lane, uint32_t space)
-{
-	const uint32_t parts = space + lane / 4 * 128;
-
-	__syncwarp();
-	store_parts(x[0], lane, parts);
-	store_parts(x[1], lane, parts + 64);
-	__syncwarp();
-	const float sum = sum_parts(parts + lane % 2 * 64);
-
-	/* A number beyond 65504 would make it 2^39; -0 is left only where all are 0. */
-	doubtful = !(sum > 0x1p-60f && sum < 0x1p38f);
-	const float safe = doubtful ? 1 : sum, y = root_inverse_fast(safe), s = __fmul_rn(safe, y);
-
-	length = __fmaf_rn(__fmaf_rn(-s, s, safe), __fmul_rn(y, 0.5f), s); /* the root, rounded as sqrtf */
-	bound(lane, divided(divided(length, ROOT, 1 / ROOT), codes::PER_UNIT, 1 / codes::PER_UNIT));
-}
-
-static constexpr float ROOT = 0x1.6a09e6p+3f; /* sqrtf(128) */
-
-/* A threshold is off its place by 2^-24 of it at most. */
-DEVICE void bound(uint32_t lane, float step)
-{
-	float inverse = reciprocal_fast(step);
-
-	inverse = __fmaf_rn(__fmaf_rn(-step, inverse, 1.0f), inverse, inverse);
-	const float rest = __fmaf_rn(-step, inverse, 1.0f), twice = inverse + inverse;
-
-	quad_tell(lane, __fmaf_rd(twice, rest - 0x1.02p-24f, twice), less);
-	quad_tell(lane, -__fmaf_rd(-twice, rest + 0x1.02p-24f, -twice), more);
-}
-
-/* Sums of k by the two bounds; below is two sums of halves. */
-struct sums {
-	float less, more;
-	uint32_t below, above;
-};
-
-DEVICE static uint32_t floored(float v, float by)
-{
-	return __float_as_uint(__fmaf_rd(fabsf(v), by, MAGIC));
-}
-
-/* The codes of a and b with codes::BIAS; of tq3 their magnitudes. */
-DEVICE static uint32_t two_codes(float a, float b, sums &s)
-{
-	const uint32_t whole = permute(floored(a, s.less), floored(b, s.less), 0x5410),
-		       sign = permute(__float_as_uint(a), __float_as_uint(b), 0xffbb); /* each one's, 16 times */
-
-	s.below += whole;
-	s.above += floored(a, s.more) + floored(b, s.more);
-	return bits_of(codes::magnitudes(half2_of(whole))) | (sign & codes::SIGNS);
-}
-
-/* Returns four times the sum of the squares of the magnitudes. */
-DEVICE static uint32_t make_words(const float (&x)[32], uint32_t (&words)[WORDS], sums &s)
-{
-	using P = plane_row<128, W, SIDE>;
-	uint32_t squares = 0;
-
-#pragma unroll
-	for (uint32_t i = 0; i < PLAIN; i++) {
-		uint32_t w = 0;
-
-#pragma unroll
-		for (uint32_t n = 16 / W; n-- > 0;) {
-			const uint32_t byte = 4 * i + n / P::FIELDS, q = n % P::FIELDS;
-
-			w = (w << W) + two_codes(x[quad_element<SIDE>(P::dim_of(byte, q))],
-						 x[quad_element<SIDE>(P::dim_of(byte + 2, q))], s);
+		if (SIDE == KV_SIDE_K) {
+			store_shared_16(parts + lane % 4 * 16, bits);
+		} else {
+			store_shared_8(parts + lane % 4 * 8, make_uint2(bits.x, bits.y));
+			store_shared_8(parts + 32 + lane % 4 * 8, make_uint2(bits.z, bits.w));
 		}
-		words[i] = w - codes::BIAS * (W == 4 ? 0x1111u : 0x5555u);
-		squares = codes::squares_of(words[i], squares);
 	}
-	if constexpr (FORMAT == KV_TQ3) { /* the plane of signs */
-		using S = plane_row<128, 1, SIDE>;
-		uint32_t w = 0;
+
+	DEVICE static float sum_parts(uint32_t parts)
+	{
+		float sum = 0;
 
 #pragma unroll
-		for (uint32_t n = 32; n-- > 0;)
-			w = __funnelshift_l(__float_as_uint(x[quad_element<SIDE>(S::dim_of(n / 8, n % 8))]), w, 1);
-		words[PLAIN] = w;
+		for (int i = 0; i < 4; i++) {
+			const uint4 v = load_shared_16(parts + i * 16);
+
+			sum = i ? __fadd_rn(sum, __uint_as_float(v.x)) : __uint_as_float(v.x);
+			sum = __fadd_rn(sum, __uint_as_float(v.y));
+			sum = __fadd_rn(sum, __uint_as_float(v.z));
+			sum = __fadd_rn(sum, __uint_as_float(v.w));
+		}
+		return sum;
 	}
-	return squares;
-}
 
-DEVICE void pack(const float (&x)[2][32], uint32_t (&words)[2][WORDS], uint32_t lane, uint32_t space)
-{
-#pragma unroll
-	for (uint32_t o = 0; o < 2; o++) {
-		sums s = {less[o], more[o], 0u - 16u * 0x64006400u, 0u - 32u * MAGIC_BITS};
+	DEVICE void measure(const float (&x)[2][32], uint32_t lane, uint32_t space)
+	{
+		const uint32_t parts = space + lane / 4 * 128;
 
-		squares[o] = make_words(x[o], words[o], s);
-		unsure[o] = s.above != (s.below & 0xffff) + (s.below >> 16);
-		if (__any_sync(ALL_LANES, unsure[o]))
-			look_again(x[o], words[o], o, space + lane * 144);
+		__syncwarp();
+		store_parts(x[0], lane, parts);
+		store_parts(x[1], lane, parts + 64);
+		__syncwarp();
+		const float sum = sum_parts(parts + lane % 2 * 64);
+
+		/* A number beyond 65504 would make it 2^39; -0 is left only where all are 0. */
+		doubtful = !(sum > 0x1p-60f && sum < 0x1p38f);
+		squared = doubtful ? 1 : sum;
+		const float y = root_inverse_fast(squared), s = __fmul_rn(squared, y);
+
+		length = __fmaf_rn(__fmaf_rn(-s, s, squared), __fmul_rn(y, 0.5f), s); /* the root, rounded as sqrtf */
+		bound(lane, divided(divided(length, ROOT, 1 / ROOT), codes::PER_UNIT, 1 / codes::PER_UNIT));
 	}
-	make_scale(lane);
-}
 
-/* By way of shared memory, so that it takes no registers of those who need not. */
-DEVICE void look_again(const float (&x)[32], const uint32_t (&words)[WORDS], uint32_t o, uint32_t mine)
-{
-	__syncwarp();
+	static constexpr float ROOT = 0x1.6a09e6p+3f; /* sqrtf(128) */
+
+	/* A threshold is off its place by 2^-24 of it at most. */
+	DEVICE void bound(uint32_t lane, float step)
+	{
+		float inverse = reciprocal_fast(step);
+
+		inverse = __fmaf_rn(__fmaf_rn(-step, inverse, 1.0f), inverse, inverse);
+		const float rest = __fmaf_rn(-step, inverse, 1.0f), twice = inverse + inverse;
+
+		quad_tell(lane, __fmaf_rd(twice, rest - 0x1.02p-24f, twice), less);
+		quad_tell(lane, -__fmaf_rd(-twice, rest + 0x1.02p-24f, -twice), more);
+	}
+
+	/* Sums of k by the two bounds; below is two sums of halves. */
+	struct sums {
+		float less, more;
+		uint32_t below, above;
+	};
+
+	DEVICE static uint32_t floored(float v, float by)
+	{
+		return __float_as_uint(__fmaf_rd(fabsf(v), by, MAGIC));
+	}
+
+	/* The codes of a and b with codes::BIAS; of tq3 their magnitudes. */
+	DEVICE static uint32_t two_codes(float a, float b, sums &s)
+	{
+		const uint32_t whole = permute(floored(a, s.less), floored(b, s.less), 0x5410),
+			       sign = permute(__float_as_uint(a), __float_as_uint(b), 0xffbb); /* each one's, 16 times */
+
+		s.below += whole;
+		s.above += floored(a, s.more) + floored(b, s.more);
+		return bits_of(codes::magnitudes(half2_of(whole))) | (sign & codes::SIGNS);
+	}
+
+	/* Returns four times the sum of the squares of the magnitudes. */
+	DEVICE static uint32_t make_words(const float (&x)[32], uint32_t (&words)[WORDS], sums &s)
+	{
+		using P = plane_row<128, W, SIDE>;
+		uint32_t squares = 0;
+
 #pragma unroll
-	for (uint32_t i = 0; i < 8; i++)
-		store_shared_16(mine + i * 16,
-				make_uint4(__float_as_uint(x[4 * i]), __float_as_uint(x[4 * i + 1]),
-					   __float_as_uint(x[4 * i + 2]), __float_as_uint(x[4 * i + 3])));
+		for (uint32_t i = 0; i < PLAIN; i++) {
+			uint32_t w = 0;
+
 #pragma unroll
-	for (uint32_t i = 0; i < WORDS; i++)
-		store_shared_4(mine + 128 + i * 4, words[i]);
-	unsure[o] = other_words<FORMAT, SIDE>(mine, more[o]);
-}
+			for (uint32_t n = 16 / W; n-- > 0;) {
+				const uint32_t byte = 4 * i + n / P::FIELDS, q = n % P::FIELDS;
 
-/* length / (sqrt(squares) / 2) as a half, where two bounds agree. */
-DEVICE void make_scale(uint32_t lane)
-{
-	uint32_t theirs, sum = quad_own(lane, squares[0], squares[1], &theirs);
+				w = (w << W) + two_codes(x[quad_element<SIDE>(P::dim_of(byte, q))],
+							 x[quad_element<SIDE>(P::dim_of(byte + 2, q))], s);
+			}
+			words[i] = w - codes::BIAS * (W == 4 ? 0x1111u : 0x5555u);
+			squares = codes::squares_of(words[i], squares);
+		}
+		if constexpr (FORMAT == KV_TQ3) { /* the plane of signs */
+			using S = plane_row<128, 1, SIDE>;
+			uint32_t w = 0;
 
-	sum += theirs;
-	sum += __shfl_xor_sync(ALL_LANES, sum, 2);
-	const float n = (float)sum, guess = root_inverse_fast(n),
-		    y = __fmaf_rn(__fmaf_rn(-__fmul_rn(n, guess), guess, 1.0f), __fmul_rn(guess, 0.5f), guess),
-		    full = __fmul_rn(length + length, y);
-	const uint32_t two = bits_of(__floats2half2_rn(__fmul_rn(full, 1 - 0x1p-21f), __fmul_rn(full, 1 + 0x1p-21f)));
+#pragma unroll
+			for (uint32_t n = 32; n-- > 0;)
+				w = __funnelshift_l(__float_as_uint(x[quad_element<SIDE>(S::dim_of(n / 8, n % 8))]), w, 1);
+			words[PLAIN] = w;
+		}
+		return squares;
+	}
 
-	scale = two & 0xffff;
-	doubtful = doubtful || scale != two >> 16 || full > 65000.0f;
-}
+	DEVICE void pack(const float (&x)[2][32], uint32_t (&words)[2][WORDS], uint32_t lane, uint32_t space)
+	{
+#pragma unroll
+		for (uint32_t o = 0; o < 2; o++) {
+			sums s = {less[o], more[o], 0u - 16u * 0x64006400u, 0u - 32u * MAGIC_BITS};
 
-/* Tokens to be done again by encode_vector. */
-DEVICE uint32_t again(uint32_t lane) const
-{
-	return quad_tokens(unsure[0] || (doubtful && lane % 2 == 0), unsure[1] || (doubtful && lane % 2));
-}
-}
-;
+			squares[o] = make_words(x[o], words[o], s);
+			unsure[o] = s.above != (s.below & 0xffff) + (s.below >> 16);
+			if (__any_sync(ALL_LANES, unsure[o]))
+				look_again(x[o], words[o], o, space + lane * 144);
+		}
+		make_scale(lane);
+	}
+
+	/* By way of shared memory, so that it takes no registers of those who need not. */
+	DEVICE void look_again(const float (&x)[32], const uint32_t (&words)[WORDS], uint32_t o, uint32_t mine)
+	{
+		__syncwarp();
+#pragma unroll
+		for (uint32_t i = 0; i < 8; i++)
+			store_shared_16(mine + i * 16,
+					make_uint4(__float_as_uint(x[4 * i]), __float_as_uint(x[4 * i + 1]),
+						   __float_as_uint(x[4 * i + 2]), __float_as_uint(x[4 * i + 3])));
+#pragma unroll
+		for (uint32_t i = 0; i < WORDS; i++)
+			store_shared_4(mine + 128 + i * 4, words[i]);
+		unsure[o] = other_words<FORMAT, SIDE>(mine, more[o]);
+	}
+
+	/* length / (sqrt(squares) / 2) as a half: by two bounds, where they agree. */
+	DEVICE void make_scale(uint32_t lane)
+	{
+		uint32_t theirs, sum = quad_own(lane, squares[0], squares[1], &theirs);
+
+		sum += theirs;
+		sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+		const float n = (float)sum, guess = root_inverse_fast(n),
+			    y = __fmaf_rn(__fmaf_rn(-__fmul_rn(n, guess), guess, 1.0f), __fmul_rn(guess, 0.5f), guess),
+			    full = __fmul_rn(length + length, y);
+		const uint32_t two = bits_of(__floats2half2_rn(__fmul_rn(full, 1 - 0x1p-21f), __fmul_rn(full, 1 + 0x1p-21f)));
+
+		scale = two & 0xffff;
+		if (__any_sync(ALL_LANES, scale != two >> 16 || full > 65000.0f)) /* as the CPU, then */
+			scale = __half_as_ushort(__float2half_rn(fminf(__fdiv_rn(sqrtf(squared), sqrtf(n) / 2), FINITE_MAX)));
+	}
+
+	/* Tokens to be done again by encode_vector. */
+	DEVICE uint32_t again(uint32_t lane) const
+	{
+		return quad_tokens(unsure[0] || (doubtful && lane % 2 == 0), unsure[1] || (doubtful && lane % 2));
+	}
+};
 
 /* Whether the lane's words are others by the upper bound: its elements and its words stand in shared memory. */
 template <int FORMAT, enum kv_side SIDE> __device__ __noinline__ bool other_words(uint32_t at, float more)

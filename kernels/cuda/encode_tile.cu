@@ -198,40 +198,39 @@ DEVICE void encode_tile(const encode_launch &l, uint32_t tile, const tile_target
 		encode_again<D, FORMAT>(l, tile, side, again, lane, shared);
 }
 
-/* 16-bit formats: the rows are the codes, but for what is not finite or of the other type. */
+/* 16-bit formats: the rows are the codes, or are of the other type, but for what is not finite or becomes so. */
 template <int D, int FORMAT> DEVICE void convert_row(enum kv_dtype dtype, uint8_t *row)
 {
 	constexpr bool F16 = FORMAT == KV_F16;
+	constexpr uint32_t EXPONENT = F16 ? 0x7c007c00 : 0x7f807f80;
 	const bool same = dtype == (F16 ? KV_DTYPE_F16 : KV_DTYPE_BF16);
 
 #pragma unroll
 	for (int i = 0; i < D / 8; i++) {
 		uint4 piece = ((const uint4 *)row)[i];
-		uint32_t *words = &piece.x, odd = 0;
+		uint32_t *words = &piece.x, made[4], odd = 0;
 
-		if (same) {
-			const uint32_t exponent = F16 ? 0x7c007c00 : 0x7f807f80;
-
-#pragma unroll
-			for (int j = 0; j < 4; j++)
-				odd |= __vcmpeq2(words[j] & exponent, exponent);
-		}
-		if (same && !odd)
-			continue;
 #pragma unroll
 		for (int j = 0; j < 4; j++) {
-			uint32_t code[2];
+			made[j] = same ? words[j] : convert_two<F16>(words[j]);
+			odd |= __vcmpeq2(made[j] & EXPONENT, EXPONENT);
+		}
+		if (odd)
+#pragma unroll
+			for (int j = 0; j < 4; j++) {
+				uint32_t code[2];
 
 #pragma unroll
-			for (int k = 0; k < 2; k++) {
-				const float v = clean(load_element(dtype, &words[j], k), limit_of(FORMAT));
+				for (int k = 0; k < 2; k++) {
+					const float v = clean(load_element(dtype, &words[j], k), limit_of(FORMAT));
 
-				code[k] = F16 ? __half_as_ushort(__float2half_rn(v))
-					      : __bfloat16_as_ushort(__float2bfloat16_rn(v));
+					code[k] = F16 ? __half_as_ushort(__float2half_rn(v))
+						      : __bfloat16_as_ushort(__float2bfloat16_rn(v));
+				}
+				made[j] = code[0] | code[1] << 16;
 			}
-			words[j] = code[0] | code[1] << 16;
-		}
-		((uint4 *)row)[i] = piece;
+		if (odd || !same)
+			((uint4 *)row)[i] = make_uint4(made[0], made[1], made[2], made[3]);
 	}
 }
 
@@ -283,6 +282,7 @@ __global__ void __launch_bounds__(32 * WARPS, 1) encode_tiles_kernel(const __gri
 	uint32_t tile = warp * gridDim.x + blockIdx.x, buffer = 0;
 	int64_t slot = -1, next_slot = -1;
 
+	begin_after_previous();
 	if (tile < l.tiles) {
 		slot = slot_of(l, tile, lane);
 		fetch_rows<D>(l, tile, lane, shared_address(mine));
@@ -331,7 +331,7 @@ template <int D, int FORMAT> bool launch(const codec_work &w)
 	}
 	const uint32_t ctas = (l.tiles + WARPS - 1) / WARPS;
 
-	launch_kernel(encode_tiles_kernel<D, FORMAT>, ctas < sms ? ctas : sms, 32 * WARPS, SHARED_BYTES<D>, w.stream, l);
+	launch_early(encode_tiles_kernel<D, FORMAT>, ctas < sms ? ctas : sms, 32 * WARPS, SHARED_BYTES<D>, w.stream, l);
 	return true;
 }
 

@@ -190,6 +190,8 @@ extend_args args_of(const struct kv_cuda_extend *e, const struct extend_plan &pl
 	a.units = plan.units;
 	a.slots = plan.slots;
 	a.fine_from = fine_from(l->k_format) / fabsf(e->scale);
+	a.reach = 1.01f * 1.44269504f * fabsf(e->scale);
+	a.bounded = format_fine(l->k_format) && !e->features.alibi && !e->features.tree_bias;
 	a.heads = l->heads;
 	a.q_heads = e->q_heads;
 	a.group = e->q_heads / l->heads;

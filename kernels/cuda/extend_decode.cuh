@@ -117,8 +117,8 @@ DEVICE void int4_halves(uint32_t w, const pair_scale &a, const pair_scale &b, ui
 	for (int i = 0; i < 2; i++) {
 		const pair_scale &p = i ? b : a;
 		const uint32_t x = i ? w >> 8 : w;
-		const __half2 lo = halves_of((x & 0x000f000f) | 0x64006400),
-			      hi = halves_of((x & 0x00f000f0) | 0x64006400);
+		const __half2 lo = halves_of(choose_bits(0x000f000f, x, 0x64006400)),
+			      hi = halves_of(choose_bits(0x00f000f0, x, 0x64006400));
 
 		out[2 * i] = int4_scaled<SCALING>(__hadd2(lo, p.shift), p);
 		out[2 * i + 1] = int4_scaled<SCALING>(__hfma2(hi, sixteenth, p.shift_high), p);

@@ -13,7 +13,6 @@
 
 #include "kernels/cuda/extend_weigh.cuh"
 
-constexpr uint32_t PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232; /* on average 168 */
 constexpr uint32_t ROLE_PRODUCERS = 5; /* named barrier of the decoding warps; those of turns and groups are 1 to 4 */
 
 /* The decoding side: warp `warp` of EXTEND_PRODUCERS. */
@@ -53,7 +52,7 @@ template <int FK, int FV, int D, bool FINE> struct producer {
 		block = 0;
 		if (lane >= 2 || atom * KV_ATOM_TOKENS >= p.span.prefix)
 			return;
-		const uint32_t index = a.block_atoms == 1 ? atom : __umulhi(atom, a.block_magic);
+		const uint32_t index = block_of(a, atom);
 
 		in_block = p.head * a.chunk_bytes +
 			   (atom - index * a.block_atoms) * (S::K_SIDE + S::V_SIDE) +
@@ -243,6 +242,18 @@ template <int FK, int FV, int D, bool FINE> struct consumer : extend_block<FK, F
 		role_barrier(1 + group, 128 * EXTEND_GROUPS);
 	}
 
+	/* The same once p is ready, which the assembler would make in the turn, while nobody multiplies: the barrier's number is made to
+	 * depend on it, by what is 0. */
+	DEVICE void take_turn(const uint32_t (&p)[SCORES / 2]) const
+	{
+		uint32_t all = 0;
+
+#pragma unroll
+		for (int i = 0; i < SCORES / 2; i++)
+			all |= p[i];
+		role_barrier(1 + group + (all & (minus_one() + 1)), 128 * EXTEND_GROUPS);
+	}
+
 	DEVICE void pass_turn() const
 	{
 		role_barrier_arrive(2 - group, 128 * EXTEND_GROUPS);
@@ -290,11 +301,12 @@ template <int FK, int FV, int D, bool FINE> struct consumer : extend_block<FK, F
 		products_commit();
 	}
 
-	/* One block's item of a step: after `before`, in the turn, its scores; outside it, weights. */
+	/* One block's item of a step: after `before`, in the turn, its scores; outside it, weights. `weighed`: p has been made since the
+	 * loop began again, behind which nothing of it is left over. */
 	template <class Before>
 	DEVICE void item(const extend_part &x, uint32_t step, uint32_t block, float (&s)[SCORES],
 			 uint32_t (&p)[SCORES / 2], float (&o)[SPLIT][WIDTH / 2], row_state &r,
-			 Before before)
+			 bool weighed, Before before)
 	{
 		if (block == 0)
 			barrier_wait(barrier(S::K_FULL + tile % S::TILE_STAGES),
@@ -306,7 +318,10 @@ template <int FK, int FV, int D, bool FINE> struct consumer : extend_block<FK, F
 			barrier_wait(barrier(S::V_FULL + number % S::TILE_STAGES),
 				     number / S::TILE_STAGES % 2);
 		}
-		take_turn();
+		if (weighed)
+			take_turn(p);
+		else
+			take_turn();
 		before();
 		score(s, block, tile);
 		pass_turn();
@@ -332,7 +347,7 @@ template <int FK, int FV, int D, bool FINE> struct consumer : extend_block<FK, F
 			       scale);
 			scale[0] = scale[1] = 1;
 		}
-		weigh(s, p, o, r, scale);
+		weigh(s, p, o, r, scale, x.tile.reach);
 	}
 
 	/* The weights in p times V of tile `number`. */
@@ -359,12 +374,12 @@ template <int FK, int FV, int D, bool FINE> struct consumer : extend_block<FK, F
 			begin(o[block], r[block]);
 		barrier_wait(barrier(S::Q_FULL), number % 2);
 		for (uint32_t step = x.from; step < x.to; step++, tile++) {
-			item(x, step, 0, s, p, o[0], r[0], [&] {
+			item(x, step, 0, s, p, o[0], r[0], false, [&] {
 				if (step > x.from)
 					finish(o[S::BLOCKS - 1], p, S::BLOCKS - 1, tile - 1);
 			});
 			if constexpr (S::BLOCKS == 2)
-				item(x, step, 1, s, p, o[1], r[1], [&] { finish(o[0], p, 0, tile); });
+				item(x, step, 1, s, p, o[1], r[1], true, [&] { finish(o[0], p, 0, tile); });
 		}
 		release(S::Q_EMPTY);
 		if (S::BLOCKS == 1)
@@ -430,7 +445,7 @@ __global__ void __launch_bounds__(EXTEND_THREADS, 1) extend_kernel(const __grid_
 	const uint32_t from = a.cuts[FINE][blockIdx.x], to = a.cuts[FINE][blockIdx.x + 1];
 
 	if (warp < EXTEND_PRODUCERS) {
-		registers_less<PRODUCER_REGISTERS>();
+		registers_less<S::PRODUCER_REGISTERS>();
 		producer<FK, FV, D, FINE> p = {a,
 					 base,
 					 lane,
@@ -442,7 +457,7 @@ __global__ void __launch_bounds__(EXTEND_THREADS, 1) extend_kernel(const __grid_
 		if (warp < S::ACTIVE)
 			p.run(from, to);
 	} else {
-		registers_more<CONSUMER_REGISTERS>();
+		registers_more<S::CONSUMER_REGISTERS>();
 		consumer<FK, FV, D, FINE> c = {{a, lane, warp % 4, (warp - EXTEND_PRODUCERS) / 4},
 					 base,
 					 (extend_part *)(shared + S::PARTS_AT)};

@@ -54,7 +54,7 @@ template <int FK, int FV, int D, bool FINE> struct portable_rows : extend_block<
 
 		for (uint32_t i = threadIdx.x; i < P::ATOMS * PIECES; i += PORTABLE_THREADS) {
 			const uint32_t atom = first + i / PIECES;
-			const uint32_t block = a.block_atoms == 1 ? atom : __umulhi(atom, a.block_magic);
+			const uint32_t block = block_of(a, atom);
 
 			if (atom * KV_ATOM_TOKENS < x.span.prefix)
 				async_load_16(base + P::ATOMS_AT + i * 16,
@@ -162,7 +162,7 @@ template <int FK, int FV, int D, bool FINE> struct portable_rows : extend_block<
 			rows::template adjust<true>(s, x, step, row, scale);
 			scale[0] = scale[1] = 1;
 		}
-		weigh(s, p, o, r, scale);
+		weigh(s, p, o, r, scale, x.tile.reach);
 		accumulate(o, p);
 	}
 

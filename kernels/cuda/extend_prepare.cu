@@ -10,47 +10,58 @@ namespace
 
 constexpr uint32_t THREADS = 256, WARPS = THREADS / 32;
 
+constexpr uint32_t BOUND_KINDS = 3; /* what a block finds bounds of: keys, values, queries */
+
 /* What is read at a time: loads of a lane that wait for none of each other. */
 constexpr uint32_t AT_ONCE = 4;
 
-/* The largest scale of one side of the prefix tokens first, first + step, ... below end, as a float. */
-DEVICE float largest_scale(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t format,
-			   uint32_t scales_at, uint32_t atom_bytes, uint32_t first, uint32_t step,
-			   uint32_t end)
+/* {largest scale, largest magnitude of a value} of one side of the prefix tokens first, first + step, ... below end. */
+DEVICE float2 largest_scale(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t format,
+			    uint32_t scales_at, uint32_t atom_bytes, uint32_t first, uint32_t step,
+			    uint32_t end)
 {
 	const uint64_t *table = a.blocks + (size_t)sequence * a.blocks_stride;
-	float largest = 0;
+	float2 largest = {0, 0};
 
 	for (uint32_t token = first; token < end; token += AT_ONCE * step) {
 		uint64_t block[AT_ONCE];
-		float scale[AT_ONCE] = {};
+		uint32_t atom[AT_ONCE], bits[AT_ONCE] = {};
 
-#pragma unroll
-		for (uint32_t i = 0; i < AT_ONCE; i++)
-			if (token + i * step < end)
-				block[i] = table[(token + i * step) / KV_ATOM_TOKENS / a.block_atoms];
 #pragma unroll
 		for (uint32_t i = 0; i < AT_ONCE; i++) {
-			const uint32_t here = token + i * step, atom = here / KV_ATOM_TOKENS,
-				       entry = scale_entry(here % KV_ATOM_TOKENS);
+			const uint32_t here = (token + i * step) / KV_ATOM_TOKENS, index = block_of(a, here);
 
-			if (here >= end)
-				continue;
-			const uint8_t *scales = (const uint8_t *)(block[i] + a.layer_at + (uint64_t)head * a.chunk_bytes +
-								  atom % a.block_atoms * atom_bytes + scales_at);
-
-			scale[i] = format == KV_INT4_PTH ? __uint_as_float(((const uint32_t *)scales)[entry] & ~15u)
-							 : __half2float(((const __half *)scales)[entry]);
+			atom[i] = here - index * a.block_atoms;
+			if (token + i * step < end)
+				block[i] = table[index];
 		}
 #pragma unroll
-		for (uint32_t i = 0; i < AT_ONCE; i++)
-			largest = fmaxf(largest, fabsf(scale[i]));
+		for (uint32_t i = 0; i < AT_ONCE; i++) {
+			const uint32_t entry = scale_entry((token + i * step) % KV_ATOM_TOKENS);
+
+			if (token + i * step >= end)
+				continue;
+			const uint8_t *scales = (const uint8_t *)(block[i] + a.layer_at + (uint64_t)head * a.chunk_bytes +
+								  atom[i] * atom_bytes + scales_at);
+
+			bits[i] = format == KV_INT4_PTH ? ((const uint32_t *)scales)[entry] : ((const uint16_t *)scales)[entry];
+		}
+#pragma unroll
+		for (uint32_t i = 0; i < AT_ONCE; i++) {
+			const uint32_t zero = bits[i] & 15;
+			const float scale = fabsf(format == KV_INT4_PTH ? __uint_as_float(bits[i] & ~15u)
+									: __half2float(__ushort_as_half((uint16_t)bits[i])));
+
+			largest.x = fmaxf(largest.x, scale);
+			largest.y = fmaxf(largest.y, scale * (format == KV_INT4_PTH ? (float)max(zero, 15 - zero)
+										    : magnitude_max(format)));
+		}
 	}
 	return largest;
 }
 
-/* What the queries of a sequence see of its prefix: the largest scale of this part of it. */
-template <int D> DEVICE float prefix_scale(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t part, bool v)
+/* The same of what the queries of a sequence see of its prefix, of this part of it. */
+template <int D> DEVICE float2 prefix_scale(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t part, bool v)
 {
 	const uint32_t format = v ? a.v_format : a.k_format, prefix = a.prefix_tokens[sequence];
 	const uint32_t scales_at = 2 * format_bits(format) * D + (v ? side_bytes(a.k_format, D) : 0),
@@ -59,7 +70,7 @@ template <int D> DEVICE float prefix_scale(const extend_args &a, uint32_t sequen
 	uint32_t first_seen = prefix + 1 > a.window ? prefix + 1 - a.window : 0, last_seen = end;
 
 	if (format_scale_bytes(format) == 0)
-		return 0;
+		return {0, 0};
 	if (end > prefix)
 		see_ranges(a, sequence, prefix, end - 1, end, &first_seen, &last_seen);
 	return largest_scale(a, sequence, head, format, scales_at, atom_bytes, first_seen + part * THREADS + threadIdx.x,
@@ -112,46 +123,46 @@ template <int D> DEVICE float longest_query(const extend_args &a, uint32_t seque
 	       }).y;
 }
 
-/* Rotated, unnormalised, a vector has no dim above sqrt(d) times its length. */
-template <int D> DEVICE float tile_bound(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t part, bool v)
+/* What is found of keys or values at once: BOUND_K, BOUND_KEYS, BOUND_LONGEST; or BOUND_V and no more. Rotated, unnormalised, a vector has
+ * no dim above sqrt(d) times its length; its dims are much alike. */
+template <int D>
+DEVICE void tile_bounds(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t part, bool v, float (&found)[3])
 {
 	const uint32_t format = v ? a.v_format : a.k_format;
-	const float2 own = extent_of_own<D>(a, v, sequence, head, part);
+	const bool rotated = format_rotated(format);
+	const float root = sqrtf((float)D);
+	const float2 prefix = prefix_scale<D>(a, sequence, head, part, v), own = extent_of_own<D>(a, v, sequence, head, part);
 
-	return fmaxf(magnitude_max(format) * prefix_scale<D>(a, sequence, head, part, v),
-		     format_rotated(format) ? 1.001f * sqrtf((float)D) * own.y : own.x);
-}
-
-/* BOUND_KEYS: rotated, a key's dims are much alike. */
-template <int D> DEVICE float keys_length(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t part)
-{
-	const float scale = prefix_scale<D>(a, sequence, head, part, false);
-	const float2 own = extent_of_own<D>(a, false, sequence, head, part);
-
-	if (!format_rotated(a.k_format))
-		return fmaxf(magnitude_max(a.k_format) * scale, own.x);
-	return fmaxf(magnitude_mean(a.k_format) * scale, own.y) / sqrtf((float)D);
+	found[0] = fmaxf(prefix.y, rotated ? 1.001f * root * own.y : own.x);
+	found[1] = rotated ? fmaxf(magnitude_mean(format) * prefix.x, own.y) / root : fmaxf(prefix.y, own.x);
+	found[2] = fmaxf(rotated ? prefix.y : root * prefix.y, own.y);
 }
 
 /* bounds[sequence][head][which][part]. */
 template <int D> __global__ void __launch_bounds__(THREADS) bounds_kernel(const __grid_constant__ extend_args a)
 {
-	__shared__ float of_warp[WARPS];
-	const uint32_t part = blockIdx.x, head = blockIdx.y / BOUNDS, sequence = blockIdx.z;
-	const enum extend_bound which = (enum extend_bound)(blockIdx.y % BOUNDS);
+	__shared__ float of_warp[WARPS][3];
+	const uint32_t part = blockIdx.x, kind = blockIdx.y % BOUND_KINDS, head = blockIdx.y / BOUND_KINDS, sequence = blockIdx.z;
+	const uint32_t first = kind == 0 ? BOUND_K : kind == 1 ? BOUND_V : BOUND_QUERIES, count = kind == 0 ? 3 : 1;
+	float found[3] = {};
 
-	float largest = which == BOUND_QUERIES ? longest_query<D>(a, sequence, head, part)
-			: which == BOUND_KEYS  ? keys_length<D>(a, sequence, head, part)
-					       : tile_bound<D>(a, sequence, head, part, which == BOUND_V);
-
-	largest = max_of_warp(largest);
-	if (threadIdx.x % 32 == 0)
-		of_warp[threadIdx.x / 32] = largest;
+	if (first == BOUND_QUERIES)
+		found[0] = longest_query<D>(a, sequence, head, part);
+	else
+		tile_bounds<D>(a, sequence, head, part, first == BOUND_V, found);
+#pragma unroll
+	for (uint32_t i = 0; i < 3; i++) {
+		found[i] = max_of_warp(found[i]);
+		if (threadIdx.x % 32 == 0)
+			of_warp[threadIdx.x / 32][i] = found[i];
+	}
 	__syncthreads();
-	if (threadIdx.x == 0) {
-		for (uint32_t i = 1; i < WARPS; i++)
-			largest = fmaxf(largest, of_warp[i]);
-		a.bounds[((size_t)(sequence * a.heads + head) * BOUNDS + which) * BOUND_PARTS + part] =
+	if (threadIdx.x < count) {
+		float largest = 0;
+
+		for (uint32_t i = 0; i < WARPS; i++)
+			largest = fmaxf(largest, of_warp[i][threadIdx.x]);
+		a.bounds[((size_t)(sequence * a.heads + head) * BOUNDS + first + threadIdx.x) * BOUND_PARTS + part] =
 			__float_as_uint(fminf(largest, 1e38f));
 	}
 }
@@ -210,6 +221,28 @@ DEVICE uint2 sums_to_here(uint2 x, uint2 *all)
 	return x;
 }
 
+/* Where CTAs begin on a line: by the threads that wrote its units, for those that begin in one of theirs. */
+DEVICE void cut_line(const extend_args &a, bool fine, uint32_t length)
+{
+	const uint32_t ctas = ctas_of(a, length);
+
+	for (uint32_t i = threadIdx.x; i < a.units; i += THREADS) {
+		const extend_tile t = a.lines[fine][i];
+
+		if (t.steps == 0)
+			continue;
+		for (uint32_t cta = (uint32_t)(((uint64_t)t.begin * ctas + length - 1) / length);; cta++) {
+			const uint32_t x = even_cut(length, ctas, cta);
+
+			if (x >= t.begin + t.steps)
+				break;
+			a.cuts[fine][cta] = moved_cut(t, x);
+		}
+	}
+	for (uint32_t cta = ctas + threadIdx.x; cta <= a.ctas; cta += THREADS)
+		a.cuts[fine][cta] = length;
+}
+
 /* By one block, for a line, and where CTAs begin on it. */
 DEVICE void lay_out_line(const extend_args &a, bool fine, uint32_t rows, uint32_t tokens, uint32_t own_tokens)
 {
@@ -222,6 +255,7 @@ DEVICE void lay_out_line(const extend_args &a, bool fine, uint32_t rows, uint32_
 
 		if (i < a.units) {
 			t = row_tile(a, i / a.heads, rows);
+			t.reach = reach_of(a, t.sequence, i % a.heads);
 			if (rows_left(a, t) > 0 && is_fine(a, t.sequence, i % a.heads) == fine) {
 				const extend_span s = span_of<true>(a, t.sequence, t.first_row, rows, tokens, own_tokens);
 
@@ -239,22 +273,40 @@ DEVICE void lay_out_line(const extend_args &a, bool fine, uint32_t rows, uint32_
 		before.y += all.y;
 	}
 	if (threadIdx.x == 0)
-		a.lines[fine][a.units] = {before.x, 0, 0, 0, before.y};
-	__syncthreads();
-	for (uint32_t cta = threadIdx.x; cta <= a.ctas; cta += THREADS) {
-		const uint32_t x = even_cut(before.x, ctas_of(a, before.x), cta);
-
-		a.cuts[fine][cta] = x < before.x ? moved_cut(a.lines[fine][tile_at(a.lines[fine], a.units, x)], x) : x;
-	}
+		a.lines[fine][a.units] = {before.x, 0, 0, 0, before.y, 0};
+	cut_line(a, fine, before.x);
 }
 
-template <int D> DEVICE void rotate(float *room, uint32_t lane, float (&x)[D / 32])
+/* What is the same for all vectors that a lane has a part of: found once, for it takes longer than the rest. */
+template <int D> struct vector_order {
+	static constexpr int E = D / 32;
+	uint32_t negative = 0;         /* a bit for each of the lane's elements that rotation begins by negating */
+	uint32_t places[(E + 3) / 4] = {}; /* a byte for each: where it stands in a row of queries or keys */
+
+	DEVICE vector_order(const extend_args &a, uint32_t lane, bool rotated)
+	{
+		const bool crossed = format_crossed(a.v_format);
+
+#pragma unroll
+		for (int e = 0; e < E; e++) {
+			negative |= (uint32_t)(rotated && rotation_negative(lane * E + e)) << e;
+			places[e / 4] |= k_place_of(a.k_format, crossed, D, lane * E + e) << (e % 4 * 8);
+		}
+	}
+
+	DEVICE uint32_t place(int e) const
+	{
+		return places[e / 4] >> (e % 4 * 8) & 0xff;
+	}
+};
+
+template <int D> DEVICE void rotate(const vector_order<D> &order, float *room, uint32_t lane, float (&x)[D / 32])
 {
 	constexpr int E = D / 32;
 
 #pragma unroll
 	for (int e = 0; e < E; e++)
-		x[e] = rotation_negative(lane * E + e) ? -x[e] : x[e];
+		x[e] = __uint_as_float(__float_as_uint(x[e]) ^ (order.negative >> e & 1) << 31);
 	rotate_registers<D, false>(x, room, lane);
 }
 
@@ -265,12 +317,11 @@ DEVICE __half half_within(float x)
 
 /* A vector of queries or keys, or what its halves leave of it (REST), becomes row `row` of a panel of `rows` rows at `image`. */
 template <int D, bool REST = false>
-DEVICE void write_row(const extend_args &a, const float (&x)[D / 32], float factor, float *room,
+DEVICE void write_row(const vector_order<D> &order, const float (&x)[D / 32], float factor, float *room,
 		      uint8_t *image, uint32_t rows, uint32_t row, uint32_t lane)
 {
 	constexpr int E = D / 32;
 	__half *halves = (__half *)room;
-	const bool crossed = format_crossed(a.v_format);
 
 	if (D % 64 && lane < 32)
 		halves[D / 64 * 64 + 32 + lane] = __half(0.0f);
@@ -280,7 +331,7 @@ DEVICE void write_row(const extend_args &a, const float (&x)[D / 32], float fact
 		const float y = x[e] * factor;
 		const __half half = half_within(y);
 
-		halves[k_place_of(a.k_format, crossed, D, lane * E + e)] =
+		halves[order.place(e)] =
 			REST ? half_within(y - __half2float(half)) : half;
 	}
 	__syncwarp();
@@ -302,7 +353,8 @@ template <int D> DEVICE void prepare_queries(const extend_args &a, uint32_t bloc
 		return;
 	const uint32_t first = a.query_starts[t.sequence];
 	const bool rotated = format_rotated(a.k_format), rests = rotated && is_fine(a, t.sequence, head);
-	const float k_unit = side_unit(a, t.sequence, head, KV_SIDE_K);
+	const float factor = fabsf(a.scale_log2) * side_unit(a, t.sequence, head, KV_SIDE_K);
+	const vector_order<D> order(a, lane, rotated);
 
 	for (uint32_t i = warp; i < 64; i += WARPS * AT_ONCE) {
 		raw_elements<D> raw[AT_ONCE];
@@ -319,7 +371,7 @@ template <int D> DEVICE void prepare_queries(const extend_args &a, uint32_t bloc
 
 			elements_of<D>(a.q_dtype, raw[j], x);
 			if (rotated)
-				rotate<D>(room, lane, x);
+				rotate<D>(order, room, lane, x);
 #pragma unroll
 			for (int e = 0; e < D / 32; e++)
 				largest = fmaxf(largest, fabsf(x[e]));
@@ -329,14 +381,18 @@ template <int D> DEVICE void prepare_queries(const extend_args &a, uint32_t bloc
 			const float unit_q = __uint_as_float(exponent << 23),
 				    inverse = copysignf(__uint_as_float((254 - exponent) << 23), a.scale_log2);
 
-			write_row<D>(a, x, inverse, room, a.q_images + image, 64, i + j * WARPS, lane);
+			write_row<D>(order, x, inverse, room, a.q_images + image, 64, i + j * WARPS, lane);
 			if (rests)
-				write_row<D, true>(a, x, inverse, room, a.q_rests + image, 64, i + j * WARPS, lane);
+				write_row<D, true>(order, x, inverse, room, a.q_rests + image, 64, i + j * WARPS, lane);
 			if (lane == 0)
-				a.q_units[(size_t)unit * ROWS + in_unit + i + j * WARPS] =
-					fminf(fmaxf(fabsf(a.scale_log2) * unit_q * k_unit, 1e-30f), 1e30f);
+				a.q_units[(size_t)unit * ROWS + in_unit + i + j * WARPS] = fminf(fmaxf(factor * unit_q, 1e-30f), 1e30f);
 		}
 	}
+}
+
+DEVICE uint32_t pair_of(const __half *x)
+{
+	return __half_as_ushort(x[0]) | (uint32_t)__half_as_ushort(x[1]) << 16;
 }
 
 /* A tile of K or V of new tokens: `tokens` columns for tokens from `from` on of the n at `first`; where `halves`, the columns
@@ -348,21 +404,23 @@ DEVICE void prepare_tile(const extend_args &a, bool v, uint32_t head, uint32_t f
 	constexpr int E = D / 32;
 	const bool crossed = format_crossed(a.v_format), rotated = format_rotated(v ? a.v_format : a.k_format);
 	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, columns = halves ? tokens / 2 : tokens;
+	const vector_order<D> order(a, lane, rotated);
 
-	for (uint32_t i = warp; i < tokens; i += WARPS * AT_ONCE) {
+	for (uint32_t i = warp * AT_ONCE; i < tokens; i += WARPS * AT_ONCE) {
 		const auto token = [&](uint32_t j) {
-			const uint32_t column = i + j * WARPS;
+			const uint32_t column = i + j;
 
 			return from + token_of_column(crossed, column < columns ? column : column - columns);
 		};
 		raw_elements<D> raw[AT_ONCE];
+		__half side_by_side[E][AT_ONCE];
 
 		load_raw<D>(a.own_dtype, v ? a.v : a.k, lane, raw, [&](uint32_t j) {
 			return (size_t)(first + min(token(j), n - 1)) * (v ? a.v_stride : a.k_stride) + head * D;
 		});
 #pragma unroll
 		for (uint32_t j = 0; j < AT_ONCE; j++) {
-			const uint32_t column = i + j * WARPS;
+			const uint32_t column = i + j;
 			const bool present = token(j) < n && !(v && column >= columns);
 			float x[E];
 
@@ -371,17 +429,21 @@ DEVICE void prepare_tile(const extend_args &a, bool v, uint32_t head, uint32_t f
 			for (int e = 0; e < E; e++)
 				x[e] = present ? x[e] : 0;
 			if (rotated)
-				rotate<D>(room, lane, x);
+				rotate<D>(order, room, lane, x);
 			if (v)
 #pragma unroll
 				for (int e = 0; e < E; e++)
-					*(__half *)(tile + panel_byte(D, v_row(lane * E + e), column)) =
-						half_within(x[e] * inverse);
+					side_by_side[e][j] = half_within(x[e] * inverse);
 			else if (column >= columns)
-				write_row<D, true>(a, x, inverse, room, to, tokens, column, lane);
+				write_row<D, true>(order, x, inverse, room, to, tokens, column, lane);
 			else
-				write_row<D>(a, x, inverse, room, to, tokens, column, lane);
+				write_row<D>(order, x, inverse, room, to, tokens, column, lane);
 		}
+		if (v)
+#pragma unroll
+			for (int e = 0; e < E; e++)
+				*(uint2 *)(tile + panel_byte(D, v_row(lane * E + e), i)) = {pair_of(side_by_side[e]),
+											      pair_of(side_by_side[e] + 2)};
 	}
 	if (!v)
 		return;
@@ -449,7 +511,7 @@ enum status prepare(const extend_args &a, uint32_t tokens, uint32_t own_tiles, c
 {
 	const uint32_t queries = a.units * (extend_rows(D) / 64);
 
-	launch_kernel(bounds_kernel<D>, dim3(BOUND_PARTS, BOUNDS * a.heads, a.sequences), THREADS, 0, stream, a);
+	launch_kernel(bounds_kernel<D>, dim3(BOUND_PARTS, BOUND_KINDS * a.heads, a.sequences), THREADS, 0, stream, a);
 	const enum status status = launched();
 
 	if (status != STATUS_OK)

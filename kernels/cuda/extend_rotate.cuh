@@ -32,13 +32,13 @@ DEVICE void rotate_registers(float (&x)[D / 32], float *room, uint32_t lane)
 				x[e + h] = d;
 			}
 #pragma unroll
-		for (uint32_t h = 1; h < 32; h *= 2)
-#pragma unroll
-			for (int e = 0; e < E; e++) {
-				const float other = __shfl_xor_sync(ALL_LANES, x[e], h);
+		for (uint32_t h = 1; h < 32; h *= 2) {
+			const float sign = lane & h ? -1 : 1;
 
-				x[e] = lane & h ? other - x[e] : x[e] + other;
-			}
+#pragma unroll
+			for (int e = 0; e < E; e++)
+				x[e] = fmaf(x[e], sign, __shfl_xor_sync(ALL_LANES, x[e], h));
+		}
 	}
 }
 

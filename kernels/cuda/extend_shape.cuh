@@ -31,6 +31,7 @@ struct alignas(16) extend_tile {
 	uint32_t first_row; /* in the sequence */
 	uint32_t steps;
 	uint32_t rank; /* of units with steps on the line */
+	float reach;   /* what none of its scores passes in magnitude, in powers of 2 */
 };
 
 struct extend_args {
@@ -52,6 +53,8 @@ struct extend_args {
 	uint32_t chunk_bytes, block_atoms, block_magic, blocks_stride;
 	uint32_t sequences, tile_count, units, slots, heads, q_heads, group, ctas;
 	float fine_from; /* a unit is fine if the lengths of its queries and keys multiply to more */
+	float reach;     /* of a score, for what the lengths of its query and key multiply to; in powers of 2 */
+	bool bounded;    /* no feature adds to scores, and keys' lengths are known */
 	enum kv_dtype q_dtype, own_dtype, out_dtype;
 	enum kv_format k_format, v_format;
 	float scale_log2, softcap_log2;
@@ -135,9 +138,10 @@ constexpr uint32_t EXTEND_PRODUCERS = 4,
 constexpr uint32_t EXTEND_THREADS = 32 * EXTEND_PRODUCERS + 128 * EXTEND_GROUPS;
 constexpr uint32_t EXTEND_SHARED = 227 * 1024 - 384; /* less the barriers and parts */
 
-/* What there is to know about the magnitudes of a sequence and head: the largest that tiles of K and V could hold; the length of
- * the longest query; and of keys the root of the mean square, about, or, unrotated, the largest magnitude. */
-enum extend_bound { BOUND_K, BOUND_V, BOUND_QUERIES, BOUND_KEYS, BOUNDS };
+/* What there is to know about the magnitudes of a sequence and head: the largest that tiles of K could hold; of keys the root of the mean
+ * square, about, or, unrotated, the largest magnitude; what no key's length passes; the largest that tiles of V could hold; the length
+ * of the longest query. */
+enum extend_bound { BOUND_K, BOUND_KEYS, BOUND_LONGEST, BOUND_V, BOUND_QUERIES, BOUNDS };
 
 /* Keys whose values fp16 holds as they are need no fine kernel. */
 __host__ __device__ constexpr bool format_fine(int k_format)
@@ -222,6 +226,11 @@ template <int FK, int FV, int D, bool IS_FINE = false> struct extend_shape {
 	static constexpr uint32_t RING = ring_bytes(FK, FV, D, TOKENS);
 	static constexpr bool BOTH_SIDES =
 		2 * (TOKENS / 32) > EXTEND_PRODUCERS; /* a producer warp decodes K and V */
+	/* Weights that halves would not hold are noticed once they are made, in their sums: quicker where tiles are large, and wants a
+	 * bound of scores, which is too high in fine units. */
+	static constexpr bool LATE = !FINE && TOKENS > 64 && format_fine(FK);
+	/* Of a thread that decodes, and of one that multiplies: on average 168. */
+	static constexpr uint32_t PRODUCER_REGISTERS = TOKENS > 64 ? 56 : 40, CONSUMER_REGISTERS = TOKENS > 64 ? 224 : 232;
 	static constexpr uint32_t PAIRS = TOKENS / 32, SIDE_WARPS = PAIRS;
 	static constexpr uint32_t ACTIVE = BOTH_SIDES ? PAIRS : 2 * PAIRS; /* producer warps with work */
 	static constexpr uint32_t QUERY_BLOCK = 64 * 128;                  /* a panel of 64 rows */
@@ -239,6 +248,12 @@ template <int FK, int FV, int D, bool IS_FINE = false> struct extend_shape {
 	static_assert(K_AT % 1024 == 0 && V_AT % 1024 == 0 && K_TILE % 1024 == 0 && V_TILE % 1024 == 0,
 		      "swizzled rows come in groups of 1024 bytes");
 };
+
+/* The block of a sequence's that has an atom of it. */
+DEVICE uint32_t block_of(const extend_args &a, uint32_t atom)
+{
+	return a.block_atoms == 1 ? atom : __umulhi(atom, a.block_magic);
+}
 
 /* The power of two that tiles are divided by, from a bound of their magnitudes: below 2^15 afterwards.
  */
@@ -292,20 +307,34 @@ DEVICE float side_unit(const extend_args &a, uint32_t sequence, uint32_t head, e
 	return unit_of(bound_bits(a, sequence, head, side == KV_SIDE_K ? BOUND_K : BOUND_V));
 }
 
+/* The largest of a bound's parts, by one thread. */
+DEVICE float largest_bound(const extend_args &a, uint32_t sequence, uint32_t head, enum extend_bound which)
+{
+	const uint4 *parts = (const uint4 *)bounds_of(a, sequence, head, which);
+	uint4 bounds[BOUND_PARTS / 4]; /* of which none waits for another */
+	uint32_t largest = 0;
+
+#pragma unroll
+	for (uint32_t i = 0; i < BOUND_PARTS / 4; i++)
+		bounds[i] = parts[i];
+#pragma unroll
+	for (uint32_t i = 0; i < BOUND_PARTS / 4; i++)
+		largest = max(max(max(largest, bounds[i].x), max(bounds[i].y, bounds[i].z)), bounds[i].w);
+	return __uint_as_float(largest);
+}
+
 /* Whether a sequence's units of a head are fine. */
 DEVICE bool is_fine(const extend_args &a, uint32_t sequence, uint32_t head)
 {
-	const uint32_t *of_queries = bounds_of(a, sequence, head, BOUND_QUERIES), *of_keys = bounds_of(a, sequence, head, BOUND_KEYS);
-	uint32_t queries = 0, keys = 0;
+	return format_fine(a.k_format) &&
+	       largest_bound(a, sequence, head, BOUND_QUERIES) * largest_bound(a, sequence, head, BOUND_KEYS) > a.fine_from;
+}
 
-	if (!format_fine(a.k_format))
-		return false;
-#pragma unroll 8
-	for (uint32_t i = 0; i < BOUND_PARTS; i++) {
-		queries = max(queries, of_queries[i]);
-		keys = max(keys, of_keys[i]);
-	}
-	return __uint_as_float(queries) * __uint_as_float(keys) > a.fine_from;
+/* What no score of a sequence's head passes in magnitude, in powers of 2; infinite where nothing is known. */
+DEVICE float reach_of(const extend_args &a, uint32_t sequence, uint32_t head)
+{
+	return a.bounded ? a.reach * largest_bound(a, sequence, head, BOUND_QUERIES) * largest_bound(a, sequence, head, BOUND_LONGEST)
+			 : INFINITY;
 }
 
 /* Which tokens a unit's queries see, in tiles. */

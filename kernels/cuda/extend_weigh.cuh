@@ -8,7 +8,9 @@
 
 #include "kernels/cuda/extend_decode.cuh"
 
-constexpr float WEIGHT_TOP = 15, WEIGHT_SET = 7; /* log2 of the largest weight; of it after a move */
+constexpr int WEIGHT_SET = 7; /* log2 of a row's largest weight after a move of its exponent */
+constexpr float WEIGHT_TOP = 15; /* of the largest that goes without one */
+constexpr float WEIGHTS_TOP = 65000, WEIGHT_HELD = 120; /* or the largest sum of a lane's of a row; log2 of what float32 sums */
 
 /* What a CTA does next: steps of one unit. */
 struct extend_part {
@@ -214,12 +216,10 @@ template <int FK, int FV, int D, bool FINE = false> struct extend_block {
 		}
 	}
 
-	/* Scores become weights, as fragments for V. */
-	DEVICE void weigh(float (&s)[SCORES], uint32_t (&p)[SCORES / 2], float (&o)[SPLIT][WIDTH / 2],
-			  row_state &r, const float (&factor)[2]) const
+	/* The largest number of each of a lane's rows, over the lanes that share it. */
+	DEVICE void largest_of_rows(const float (&s)[SCORES], float (&top)[2]) const
 	{
-		float top[2], tops[8]; /* several at a time: each is a chain */
-		bool move = false;
+		float tops[8]; /* several at a time: each is a chain */
 
 #pragma unroll
 		for (int i = 0; i < 8; i++)
@@ -233,36 +233,89 @@ template <int FK, int FV, int D, bool FINE = false> struct extend_block {
 				       fmaxf(tops[2 * h + 4], tops[2 * h + 5]));
 			top[h] = fmaxf(top[h], __shfl_xor_sync(ALL_LANES, top[h], 1));
 			top[h] = fmaxf(top[h], __shfl_xor_sync(ALL_LANES, top[h], 2));
+		}
+	}
+
+	/* Rows' sums with exponents that are greater: `shrink` is what that makes of them. */
+	DEVICE void shrink_rows(float (&o)[SPLIT][WIDTH / 2], row_state &r, const float (&shrink)[2]) const
+	{
+#pragma unroll
+		for (int h = 0; h < 2; h++)
+			r.sum[h] *= shrink[h];
+#pragma unroll
+		for (int part = 0; part < SPLIT; part++)
+#pragma unroll
+			for (int i = 0; i < WIDTH / 2; i++)
+				o[part][i] *= shrink[i / 2 % 2];
+	}
+
+	/* Before weights are made: exponents that these scores fit. */
+	DEVICE void fit_scores(const float (&s)[SCORES], float (&o)[SPLIT][WIDTH / 2], row_state &r, const float (&factor)[2]) const
+	{
+		float top[2], shrink[2];
+		bool move = false;
+
+		largest_of_rows(s, top);
+#pragma unroll
+		for (int h = 0; h < 2; h++)
 			move = move || top[h] * factor[h] > r.exponent[h] + WEIGHT_TOP;
-		}
-		if (__any_sync(ALL_LANES, move)) {
-			float shrink[2];
+		if (!__any_sync(ALL_LANES, move))
+			return;
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			const float next = top[h] * factor[h] > r.exponent[h] + WEIGHT_TOP ? top[h] * factor[h] - WEIGHT_SET
+											   : r.exponent[h];
 
-#pragma unroll
-			for (int h = 0; h < 2; h++) {
-				const float next = top[h] * factor[h] > r.exponent[h] + WEIGHT_TOP
-							   ? top[h] * factor[h] - WEIGHT_SET
-							   : r.exponent[h];
+			shrink[h] = exp2_fast(r.exponent[h] - next);
+			r.exponent[h] = next;
+		}
+		shrink_rows(o, r, shrink);
+	}
 
-				shrink[h] = exp2_fast(r.exponent[h] - next);
-				r.exponent[h] = next;
-				r.sum[h] *= shrink[h];
-			}
+	/* After: weights that halves would not hold move exponents by whole powers of 2. */
+	DEVICE void fit_weights(float (&s)[SCORES], float (&sum)[2], float (&o)[SPLIT][WIDTH / 2], row_state &r) const
+	{
+		float top[2], shrink[2];
+
+		largest_of_rows(s, top);
 #pragma unroll
-			for (int part = 0; part < SPLIT; part++)
-#pragma unroll
-				for (int i = 0; i < WIDTH / 2; i++)
-					o[part][i] *= shrink[i / 2 % 2];
+		for (int h = 0; h < 2; h++) {
+			const int up = max((int)(__float_as_uint(top[h]) >> 23) - 127 - WEIGHT_SET, 0);
+
+			shrink[h] = __uint_as_float((127 - up) << 23);
+			r.exponent[h] += (float)up;
+			sum[h] *= shrink[h];
 		}
 #pragma unroll
-		for (int i = 0; i < SCORES; i += 2) {
-			const int h = i / 2 % 2;
-			const float x = exp2_fast(fmaf(s[i], factor[h], -r.exponent[h])),
-				    y = exp2_fast(fmaf(s[i + 1], factor[h], -r.exponent[h]));
+		for (int i = 0; i < SCORES; i++)
+			s[i] *= shrink[i / 2 % 2];
+		shrink_rows(o, r, shrink);
+	}
 
-			r.sum[h] += x + y;
-			p[i / 2] = bits_of(__floats2half2_rn(x, y));
-		}
+	/* Scores, of which none passes `reach`, become weights, as fragments for V. Where the shape is LATE, exponents are moved by what sums
+	 * of weights show, later but for less than a maximum costs; but by scores, while a row's exponent is so far below what it could
+	 * see that float32 might not hold its weights. */
+	DEVICE void weigh(float (&s)[SCORES], uint32_t (&p)[SCORES / 2], float (&o)[SPLIT][WIDTH / 2],
+			  row_state &r, const float (&factor)[2], float reach) const
+	{
+		float sum[2] = {0, 0};
+
+		if (!S::LATE || __any_sync(ALL_LANES, !(fminf(r.exponent[0], r.exponent[1]) >= reach - WEIGHT_HELD)))
+			fit_scores(s, o, r, factor);
+#pragma unroll
+		for (int i = 0; i < SCORES; i++)
+			s[i] = exp2_fast(fmaf(s[i], factor[i / 2 % 2], -r.exponent[i / 2 % 2]));
+#pragma unroll
+		for (int i = 0; i < SCORES; i += 2)
+			sum[i / 2 % 2] += s[i] + s[i + 1];
+		if (S::LATE && __any_sync(ALL_LANES, fmaxf(sum[0], sum[1]) > WEIGHTS_TOP))
+			fit_weights(s, sum, o, r);
+#pragma unroll
+		for (int h = 0; h < 2; h++)
+			r.sum[h] += sum[h];
+#pragma unroll
+		for (int i = 0; i < SCORES; i += 2)
+			p[i / 2] = bits_of(__floats2half2_rn(s[i], s[i + 1]));
 		registers_settled(p); /* not in the next turn */
 	}
 

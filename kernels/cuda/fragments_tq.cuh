@@ -46,6 +46,7 @@ template <int BITS> struct tq_codes {
 		}
 	}
 
+	/* Of the four selectors in the lower half. */
 	static DEVICE uint32_t bytes(uint32_t selectors)
 	{
 		constexpr uint32_t tq3 = 12 | 38 << 8 | 68 << 16 | 109 << 24,
@@ -123,8 +124,8 @@ template <int HEAD_DIM, int CODE_BITS> struct tq_keys : integer_query, tq_codes<
 			select(w[2 * p + 1], signs[p][1], y);
 #pragma unroll
 			for (int h = 0; h < 2; h++) {
-				const uint32_t a = bytes(x[h]), b = bytes(y[h]), c = bytes(x[h] >> 16),
-					       d = bytes(y[h] >> 16);
+				const uint32_t a = bytes(x[h]), b = bytes(y[h]), c = bytes(upper_half(x[h])),
+					       d = bytes(upper_half(y[h]));
 
 #pragma unroll
 				for (int n = 0; n < TILES; n++)
@@ -136,8 +137,8 @@ template <int HEAD_DIM, int CODE_BITS> struct tq_keys : integer_query, tq_codes<
 			uint32_t x[2];
 
 			select(w[D / 32 - 1], signs[PAIRS][0], x);
-			const uint32_t a = bytes(x[0]), b = bytes(x[0] >> 16), c = bytes(x[1]),
-				       d = bytes(x[1] >> 16);
+			const uint32_t a = bytes(x[0]), b = bytes(upper_half(x[0])), c = bytes(x[1]),
+				       d = bytes(upper_half(x[1]));
 
 #pragma unroll
 			for (int n = 0; n < TILES; n++)
@@ -213,8 +214,8 @@ template <int HEAD_DIM, int CODE_BITS> struct tq_values : integer_weights, tq_co
 			uint32_t x[2];
 
 			select(w[j], signs[j], x);
-			const uint32_t a = bytes(x[0]), b = bytes(x[1]), c = bytes(x[0] >> 16),
-				       d = bytes(x[1] >> 16);
+			const uint32_t a = bytes(x[0]), b = bytes(x[1]), c = bytes(upper_half(x[0])),
+				       d = bytes(upper_half(x[1]));
 
 #pragma unroll
 			for (int n = 0; n < TILES; n++) {

@@ -2,9 +2,9 @@
  * is m or ~m, a signed byte, which PRMT makes in two tables: one gives m + 1 for codes without the sign
  * and 0 for the others, one gives ~m for codes with the sign and -1 for the others (the selector's top
  * bit replicates the table's sign). The second is asked with the code's complement, so it stands in
- * reverse; the complement is a product, for the pipe that looks up is the busiest. Both are multiplied
- * by the tensor cores rather than added. Four selectors stand in half a word, so that a register of A has
- * the codes of half a word: for K that is another order of dims, which the query follows.
+ * reverse; complements and upper halves are products, for the pipe that looks up is the busiest. Both are
+ * multiplied by the tensor cores rather than added. Four selectors stand in half a word, so that a register of A
+ * has the codes of half a word: for K that is another order of dims, which the query follows.
  */
 #ifndef TERRACE_KERNELS_CUDA_FRAGMENTS_TQ4_CUH
 #define TERRACE_KERNELS_CUDA_FRAGMENTS_TQ4_CUH
@@ -22,11 +22,10 @@ struct tq4_codes {
 				   m1 = 52 | 67 << 8 | 86 << 16 | 114 << 24;
 		constexpr uint32_t n0 = ~(114u | 86u << 8 | 67u << 16 | 52u << 24),
 				   n1 = ~(39u | 27u << 8 | 16u << 16 | 5u << 24);
-		const uint32_t one = minus_one(), upper = w >> 16;
 
 		return {{permute(m0 + 0x01010101, m1 + 0x01010101, w),
-			 permute(m0 + 0x01010101, m1 + 0x01010101, upper)},
-			{permute(n0, n1, complement(w, one)), permute(n0, n1, complement(upper, one))}};
+			 permute(m0 + 0x01010101, m1 + 0x01010101, upper_half(w))},
+			{permute(n0, n1, complement(w, minus_one())), permute(n0, n1, upper_half_complement(w))}};
 	}
 };
 

@@ -59,6 +59,24 @@ DEVICE uint32_t complement(uint32_t x, uint32_t minus_one)
 	return y;
 }
 
+/* The upper half of a word, or its complement, with anything above: dot products with one byte, which leave the pipe
+ * of shifts alone as well. */
+DEVICE uint32_t upper_half(uint32_t x)
+{
+	uint32_t y;
+
+	asm("dp2a.lo.u32.u32 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(0x0100), "r"(0));
+	return y;
+}
+
+DEVICE uint32_t upper_half_complement(uint32_t x)
+{
+	uint32_t y;
+
+	asm("dp2a.lo.s32.s32 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(0xff00), "r"(-1));
+	return y;
+}
+
 /* Loads that are not waited for before their value is used: of a 16-bit load the compiler makes a move too,
  * right behind it. */
 DEVICE uint32_t load_global_2(const uint16_t *p)
@@ -338,6 +356,16 @@ DEVICE void barrier_wait(uint32_t barrier, uint32_t parity)
 		     "}" ::"r"(barrier),
 		     "r"(parity)
 		     : "memory");
+}
+
+/* True for one lane of a warp that is here together. The compiler knows what it is: what only that lane does in bulk is not
+ * made a loop over lanes. */
+DEVICE bool elected()
+{
+	uint32_t is;
+
+	asm volatile("{.reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p;}" : "=r"(is));
+	return is;
 }
 
 DEVICE void bulk_load(uint32_t to, uint64_t from, uint32_t bytes, uint32_t barrier)

@@ -185,6 +185,11 @@ inline __half2 __hmax2_nan(__half2 a, __half2 b)
 	});
 }
 
+inline __half2 __heq2(__half2 a, __half2 b)
+{
+	return cuda_cpu_each(a, b, [](__half x, __half y) { return __half(__half2float(x) == __half2float(y) ? 1.0f : 0.0f); });
+}
+
 inline __half2 __hge2(__half2 a, __half2 b)
 {
 	return cuda_cpu_each(a, b, [](__half x, __half y) { return __half(__half2float(x) >= __half2float(y) ? 1.0f : 0.0f); });

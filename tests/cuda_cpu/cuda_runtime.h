@@ -165,7 +165,7 @@ template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...), const A &...args)
 {
 	cuda_cpu_launch_with(kernel, c->gridDim, c->blockDim, c->dynamicSmemBytes, c->stream, args...);
-	return cudaGetLastError();
+	return cudaPeekAtLastError();
 }
 
 /* ---- what kernels call ---- */
@@ -377,6 +377,7 @@ inline float __fmaf_rn(float a, float b, float c)
 
 /* Rounded down, or towards zero. */
 float __fmaf_rd(float a, float b, float c);
+float __fadd_rd(float a, float b);
 float __fadd_rz(float a, float b);
 float __frcp_rd(float x);
 

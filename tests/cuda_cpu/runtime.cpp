@@ -271,16 +271,26 @@ float __fmaf_rd(float a, float b, float c)
 	return result;
 }
 
-float __fadd_rz(float a, float b)
+static float added(float a, float b, int rounding)
 {
 	const volatile float x = a, y = b;
 
-	fesetround(FE_TOWARDZERO);
+	fesetround(rounding);
 	const volatile double sum = (double)x + (double)y;
 	const volatile float result = (float)sum;
 
 	fesetround(FE_TONEAREST);
 	return result;
+}
+
+float __fadd_rd(float a, float b)
+{
+	return added(a, b, FE_DOWNWARD);
+}
+
+float __fadd_rz(float a, float b)
+{
+	return added(a, b, FE_TOWARDZERO);
 }
 
 float __frcp_rd(float a)

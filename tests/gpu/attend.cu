@@ -201,6 +201,9 @@ static bool run_refusals()
 }
 
 static const feature_set all_features = {200, 30, true, true, false, true, true, false};
+/* What most steps have a shorter way for. */
+static const feature_set falling_features = {700, 0, true, true, false, true, false, false},
+			 capped_features = {700, 30, true, true, false, false, false, false};
 
 static void add_features(std::vector<test_case> &t, pair_of_formats f, uint32_t d)
 {
@@ -238,6 +241,10 @@ static std::vector<test_case> small_cases(pair_of_formats f)
 		{f.k, f.v, 128, 2, 4, 1, 16, PLAIN, h, w, {1, 15, 16, 17, 0, 33}, {}, 0},
 		{f.k, f.v, 128, 1, 4, 1, 32, PLAIN, h, w, {1100}, {}, 0},
 		{f.k, f.v, 128, 1, 8, 2, 16, PLAIN, b, w, {700, 2, 1, 0, 95}, all_features, 0},
+		{f.k, f.v, 128, 1, 4, 2, 16, PLAIN, h, w, {900}, falling_features, 0},
+		{f.k, f.v, 128, 1, 8, 1, 16, PLAIN, h, w, {900}, capped_features, 0},
+		/* A row of it has its largest values where weights are smallest. */
+		{f.k, f.v, 128, 1, 8, 1, 16, WIDE, h, w, {586}, {}, 0},
 	};
 }
 

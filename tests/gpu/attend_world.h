@@ -67,7 +67,6 @@ struct world {
 	void fill_table(std::vector<uint8_t> &host, random_source &r);
 	void make_regions(uint32_t blocks);
 	void fill_regions(const std::vector<uint8_t> &host);
-	double lost_weights(size_t row) const;
 	void reference_row(size_t row, std::vector<double> &out, double *lse) const;
 };
 

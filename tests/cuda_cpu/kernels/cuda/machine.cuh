@@ -50,6 +50,17 @@ DEVICE uint32_t complement(uint32_t x, uint32_t minus_one)
 	return x * minus_one + minus_one;
 }
 
+/* With what the instructions leave above. */
+DEVICE uint32_t upper_half(uint32_t x)
+{
+	return x >> 16;
+}
+
+DEVICE uint32_t upper_half_complement(uint32_t x)
+{
+	return (uint32_t)(-1 - (int16_t)(x >> 16));
+}
+
 DEVICE uint32_t load_global_2(const uint16_t *p)
 {
 	return *p;
@@ -359,6 +370,11 @@ DEVICE void cuda_cpu_bulk(uint64_t address, uint32_t bytes)
 {
 	if (address % 16 || bytes % 16 || bytes == 0)
 		cuda_cpu::fail("copies %u bytes from or to %llx in bulk", bytes, (unsigned long long)address);
+}
+
+DEVICE bool elected()
+{
+	return cuda_cpu::lane() == 0;
 }
 
 DEVICE void bulk_load(uint32_t to, uint64_t from, uint32_t bytes, uint32_t barrier)
