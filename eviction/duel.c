@@ -42,6 +42,7 @@ struct duel {
 	struct duel_standing standing;
 	uint32_t unseen;          /* events since the last choice */
 	struct policy_event told[TOLD_MAX]; /* of a request, the deepest block first */
+	float told_cost[TOLD_MAX];
 	uint32_t told_at[TOLD_MAX]; /* their entries */
 	uint32_t told_count;
 	float hits[DUEL_ROWS];    /* of it */
@@ -181,13 +182,14 @@ static bool make_room(struct duel *d, int r, const struct policy_event *e)
 	return true;
 }
 
-/* Returns how many blocks hit. */
-static uint32_t row_request(struct duel *d, int r)
+/* Returns what the blocks that hit save. */
+static float row_request(struct duel *d, int r)
 {
-	uint32_t hits = 0, refused = 0;
+	uint32_t refused = 0;
+	float saved = 0;
 
-	while (hits < d->told_count && d->entries[d->told_at[d->told_count - 1 - hits]].node[r].prev)
-		hits++;
+	for (uint32_t i = d->told_count; i-- > 0 && d->entries[d->told_at[i]].node[r].prev;)
+		saved += d->told_cost[i];
 	for (uint32_t i = d->told_count; i-- > 0;) {
 		if (d->entries[d->told_at[i]].node[r].prev)
 			continue;
@@ -205,7 +207,7 @@ static uint32_t row_request(struct duel *d, int r)
 		else if (i >= refused)
 			d->ops[r]->insert(d->policy[r], n, &d->told[i]);
 	}
-	return hits;
+	return saved;
 }
 
 static void standing_halve(struct duel_standing *s)
@@ -256,6 +258,7 @@ static void pin(struct duel *d)
 		e = e ? e : entry_make(d, d->told[i].id);
 		e->pinned = true;
 		d->told[count] = d->told[i];
+		d->told_cost[count] = d->told_cost[i];
 		d->told_at[count++] = (uint32_t)(e - d->entries);
 	}
 	d->told_count = count;
@@ -265,7 +268,7 @@ static void request_finish(struct duel *d)
 {
 	pin(d);
 	for (int r = 0; r < DUEL_ROWS; r++)
-		d->hits[r] = (float)row_request(d, r);
+		d->hits[r] = row_request(d, r);
 	for (uint32_t i = 0; i < d->told_count; i++)
 		d->entries[d->told_at[i]].pinned = false;
 	for (uint32_t i = 0; i < d->told_count; i++)
@@ -285,10 +288,11 @@ void duel_request_end(struct duel *d)
 		request_finish(d);
 }
 
-void duel_access(struct duel *d, const struct policy_event *e)
+void duel_access(struct duel *d, const struct policy_event *e, float cost)
 {
 	if (d->told_count && (e->now_us != d->told[0].now_us || d->told_count == TOLD_MAX))
 		request_finish(d);
+	d->told_cost[d->told_count] = cost;
 	d->told[d->told_count++] = *e;
 }
 

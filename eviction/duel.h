@@ -19,7 +19,7 @@ enum duel_row { DUEL_OWN, DUEL_LRU, DUEL_S3FIFO, DUEL_SIEVE, DUEL_ROWS };
 
 /* How they stand. Sums are halved in time; those of hits count all accesses that are followed. */
 struct duel_standing {
-	float hits;                          /* of the graph's own */
+	float hits;                          /* of the graph's own, each as much as it saves */
 	float lead[DUEL_ROWS];               /* hits more than the graph's own */
 	float variance[DUEL_ROWS][DUEL_ROWS]; /* of the lead of one over another */
 	uint32_t events;                     /* followed since the sums were halved */
@@ -37,8 +37,8 @@ uint32_t duel_capacity(const struct duel *d);
 /* Whether the block is one of those that are followed. */
 bool duel_follows(const struct duel *d, uint64_t id);
 
-/* An access to such a block. Those of one request have one time; two requests may have the same. */
-void duel_access(struct duel *d, const struct policy_event *e);
+/* An access to such a block, a hit of which saves so much. Those of one request have one time; two requests may have the same. */
+void duel_access(struct duel *d, const struct policy_event *e, float cost);
 
 /* What comes is of another request than what was told so far, whatever its time. */
 void duel_request_end(struct duel *d);

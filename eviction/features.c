@@ -3,16 +3,21 @@
  */
 #include "eviction/features.h"
 
+#include <math.h>
 #include <stddef.h>
 
 #include "eviction/policy.h"
 
+enum { PACE_FINE = 16, PACE_LEAST = 1 + PACE_FINE * 7 / 2 };
+
+#define PACE_RATE 0.2f          /* what the last time counts */
+
 const uint8_t features_steps[FEATURES] = {
 	[FEATURE_TURN] = 6, [FEATURE_GAP] = 9, [FEATURE_FRESH] = 8, [FEATURE_COUNT] = 8, [FEATURE_USES] = 6,
-	[FEATURE_CHILDREN] = 4, [FEATURE_HINT] = POLICY_HINTS, [FEATURE_ROLE] = POLICY_ROLES, [FEATURE_WISH] = 12,
+	[FEATURE_CHILDREN] = 4, [FEATURE_HINT] = POLICY_HINTS, [FEATURE_ROLE] = POLICY_ROLES, [FEATURE_WISH] = 12, [FEATURE_PACE] = 12,
 };
 
-static const uint8_t shifts[FEATURES] = { 0, 3, 7, 10, 13, 16, 18, 20, 23 };
+static const uint8_t shifts[FEATURES] = { 0, 3, 7, 10, 13, 16, 18, 20, 23, 27 };
 
 /* How many of the thresholds are reached. */
 static uint32_t step(uint32_t value, const uint32_t *thresholds, size_t count)
@@ -52,6 +57,22 @@ static uint32_t step_of_wish(const struct features *f)
 	return known(f->priority, POLICY_PRIORITIES) * 4 + step(f->ttl_s, ttl, 3);
 }
 
+uint8_t features_pace(uint8_t pace, uint32_t ms)
+{
+	const float octaves = log2f((float)(ms > 250 ? ms : 250) / 250);
+	const float now = fminf(1 + PACE_FINE * octaves, UINT8_MAX);
+
+	return (uint8_t)lrintf(pace ? (float)pace + PACE_RATE * (now - (float)pace) : now);
+}
+
+/* Three quarters of an octave a step, the first up to five seconds, the last from eight minutes on. */
+static uint32_t step_of_pace(uint8_t pace)
+{
+	const uint32_t step = pace < PACE_LEAST ? 1 : 1 + (pace - PACE_LEAST) / (PACE_FINE * 3 / 4);
+
+	return !pace ? 0 : step < 11 ? step : 11;
+}
+
 uint32_t features_pack(const struct features *f)
 {
 	static const uint32_t turns[] = { 2, 3, 4, 6, 10 }, uses[] = { 2, 3, 5, 9, 33 }, children[] = { 1, 2, 3 };
@@ -67,6 +88,7 @@ uint32_t features_pack(const struct features *f)
 	out |= known(f->hint, POLICY_HINTS) << shifts[FEATURE_HINT];
 	out |= known(f->role, POLICY_ROLES) << shifts[FEATURE_ROLE];
 	out |= step_of_wish(f) << shifts[FEATURE_WISH];
+	out |= step_of_pace(f->pace) << shifts[FEATURE_PACE];
 	return out;
 }
 

@@ -17,10 +17,11 @@ enum feature {
 	FEATURE_HINT,
 	FEATURE_ROLE,
 	FEATURE_WISH,
+	FEATURE_PACE,
 	FEATURES,
 };
 
-enum { FEATURE_STEPS_MAX = 12, FEATURE_STEPS_ALL = 62 };
+enum { FEATURE_STEPS_MAX = 12, FEATURE_STEPS_ALL = 74 };
 
 struct features {
 	uint32_t fresh;    /* blocks of the request that were not remembered */
@@ -33,10 +34,15 @@ struct features {
 	uint8_t hint;      /* enum policy_hint */
 	uint8_t role;      /* enum policy_role */
 	uint8_t priority;  /* enum policy_priority */
+	uint8_t pace;      /* features_pace() of the chain after such a hint; 0: not known */
 };
 
 /* The steps of all features; 0 for what is not known. */
 uint32_t features_pack(const struct features *f);
+
+/* How long a chain waits for its next request as a rule: the mean of the logarithms of those times, of late ones the most, in sixteenths
+ * of an octave from a quarter of a second on; 0: none yet. Returns it after one more time. */
+uint8_t features_pace(uint8_t pace, uint32_t ms);
 
 /* Of packed features, one's step, less than features_steps[] of it. */
 uint32_t features_step(uint32_t packed, enum feature which);

@@ -1,7 +1,7 @@
 /* Greedy-Dual-Size-Frequency (Cherkasova, 1998): priority = age + uses x cost, the least goes first,
  * and the age becomes the priority of what went. All blocks have one size; the cost is that of
- * computing the block again, which grows with the tokens before it: attention over COST_TOKENS of them
- * costs about as much as the rest of the model (an 8B model).
+ * computing the block again, which grows with the tokens before it (recompute.h): by itself the policy takes attention over COST_TOKENS of them
+ * to cost as much as the rest of the model (an 8B model, about).
  *
  * uses x cost is rounded to a quarter of an octave. A level is a queue: the age only grows, so a
  * level's coldest has its least priority, and a victim is sought among the fronts of the levels: no
@@ -9,9 +9,11 @@
  */
 #include "eviction/gdsf.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "eviction/queue.h"
+#include "eviction/recompute.h"
 
 enum {
 	COST_TOKENS = 32768,
@@ -28,6 +30,7 @@ struct policy {
 	uint64_t filled;   /* a bit a level that is not empty */
 	uint32_t age;      /* modulo 2^AGE_BITS, in units */
 	uint16_t worth[LEVELS];
+	uint32_t growth;   /* recompute.h */
 };
 
 static struct policy *create(uint64_t capacity)
@@ -37,11 +40,19 @@ static struct policy *create(uint64_t capacity)
 	struct policy *p = calloc(1, sizeof(*p));
 
 	(void)capacity;
-	for (int i = 0; p && i < LEVELS; i++) {
+	if (!p)
+		return NULL;
+	p->growth = COST_TOKENS;
+	for (int i = 0; i < LEVELS; i++) {
 		queue_init(&p->levels[i]);
 		p->worth[i] = (uint16_t)(quarter[i % 4] << (i / 4));
 	}
 	return p;
+}
+
+static void weigh(struct policy *p, uint32_t growth)
+{
+	p->growth = growth;
 }
 
 static void destroy(struct policy *p)
@@ -52,12 +63,9 @@ static void destroy(struct policy *p)
 static uint32_t level_of(const struct policy *p, const struct policy_node *n, const struct policy_event *e)
 {
 	uint64_t uses = n->uses < USES_MAX ? n->uses + 1 : USES_MAX;
-	uint64_t before = (uint64_t)e->position * e->tokens;
-	uint64_t cost = UNIT + UNIT * before / COST_TOKENS;
+	uint64_t cost = (uint64_t)(UNIT * fmin(recompute_cost((double)e->position * e->tokens, p->growth), COST_MAX));
 	uint32_t level = 0;
 
-	if (cost > UNIT * COST_MAX)
-		cost = UNIT * COST_MAX;
 	while (level + 1 < LEVELS && p->worth[level + 1] <= uses * cost)
 		level++;
 	return level;
@@ -149,6 +157,7 @@ const struct policy_ops policy_gdsf = {
 	.name = "gdsf",
 	.help = "the least use count times recompute cost, aged, goes first",
 	.create = create,
+	.weigh = weigh,
 	.destroy = destroy,
 	.insert = insert,
 	.use = use,

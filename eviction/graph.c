@@ -1,5 +1,5 @@
 /* The graph's policy: what is worth least goes first, where worth is the expected hits per second of
- * keeping a block, by its class and the time since its last use.
+ * keeping a block, by its class and the time since its last use, times what a hit saves (recompute.h) if that is told.
  *
  * At an access the features of the block in the graph, and of the request, go through the model of reuse
  * (hazard.c), whose answer gives a class (survival.c); class and age give the worth. Every TICK_US the worth of all
@@ -22,12 +22,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "eviction/again.h"
 #include "eviction/duel.h"
+#include "eviction/graph_explain.h"
 #include "eviction/graph_keep.h"
 #include "eviction/hash.h"
 #include "eviction/memory.h"
 #include "eviction/queue.h"
 #include "eviction/ranks.h"
+#include "eviction/recompute.h"
 #include "eviction/s3fifo.h"
 #include "eviction/sieve.h"
 
@@ -36,7 +39,6 @@ enum {
 	BYPASS_MEMORY = 500,   /* blocks come back, then what they told is halved */
 	LRU_EVENTS = 2000,     /* samples come back, then what an LRU cache missed of them is looked at */
 	BEGIN_TURNOVERS = 3,
-	NEW_SHARES = 16,       /* of the capacity: when so many new blocks had come, over two turnovers */
 	SAYINGS = 2048,        /* what the model said, by features: a power of two */
 	SAYING_TICKS = 8,      /* for so long */
 };
@@ -54,12 +56,13 @@ struct telling {
 	struct features features;
 	bool known;            /* request() was called */
 	uint32_t deepest;      /* remembered */
+	uint8_t pace[2];       /* of the chain, as in a record */
 	uint64_t deeper_us;    /* the block told last: when, where, which class */
 	uint32_t deeper, deeper_class;
 };
 
 struct saying {
-	uint32_t features;
+	uint32_t features, cost; /* recompute_step() */
 	uint16_t class;
 	uint16_t tick;         /* 0: none */
 };
@@ -85,14 +88,14 @@ struct policy {
 	bool is_used[CLASSES];
 	struct saying sayings[SAYINGS];
 	uint64_t ticked_us, capacity, inserted;
+	uint32_t growth;             /* recompute.h; 0: all blocks cost the same */
 	uint16_t ticks;
 	struct telling telling;
 	float spared_back, refused_back;
 	float lru_misses, returns;   /* of samples */
 	bool misses_little, begins;
 	uint64_t begins_until;       /* `inserted` */
-	uint64_t new_blocks;         /* accesses to what was not there, nor of late */
-	uint32_t new_ms[2 * NEW_SHARES]; /* when there had been capacity / NEW_SHARES more */
+	struct again again;
 	uint64_t recalled_us;        /* what an earlier run remembered, if it did */
 	bool recalled;
 	struct graph_model model;
@@ -214,9 +217,16 @@ static void class_begin(struct policy *p, uint32_t class)
 	rank(p);
 }
 
-static uint32_t class_that(struct policy *p, const float hazard[SURVIVAL_BUCKETS])
+/* What a block of a chain up to there costs in the mean, as a chain comes back as a whole and what is told of its end holds for all of it
+ * (class_in_chain). */
+static uint32_t cost_step(const struct policy *p, uint32_t position, uint32_t block_tokens)
 {
-	uint32_t class = survival_class(&p->survival, hazard);
+	return recompute_step((double)position * block_tokens / 2, p->growth);
+}
+
+static uint32_t class_that(struct policy *p, const float hazard[SURVIVAL_BUCKETS], uint32_t cost)
+{
+	uint32_t class = survival_class(&p->survival, hazard, recompute_step_cost(cost));
 
 	if (!p->is_used[class])
 		class_begin(p, class);
@@ -224,15 +234,15 @@ static uint32_t class_that(struct policy *p, const float hazard[SURVIVAL_BUCKETS
 }
 
 /* The model is asked once in a while only for the same features. */
-static uint32_t class_of(struct policy *p, uint32_t features)
+static uint32_t class_of(struct policy *p, uint32_t features, uint32_t cost)
 {
-	struct saying *s = &p->sayings[hash_mix(features) & (SAYINGS - 1)];
+	struct saying *s = &p->sayings[hash_mix((uint64_t)(cost - RECOMPUTE_FIRST) << 32 | features) & (SAYINGS - 1)];
 	float hazard[SURVIVAL_BUCKETS];
 
-	if (s->features == features && s->tick && (uint16_t)(p->ticks - s->tick) < SAYING_TICKS)
+	if (s->features == features && s->cost == cost && s->tick && (uint16_t)(p->ticks - s->tick) < SAYING_TICKS)
 		return s->class;
 	hazard_predict(&p->memory.hazard, features, hazard);
-	*s = (struct saying){ features, (uint16_t)class_that(p, hazard), p->ticks };
+	*s = (struct saying){ features, cost, (uint16_t)class_that(p, hazard, cost), p->ticks };
 	return s->class;
 }
 
@@ -271,37 +281,40 @@ static float weight_of(bool fresh, const struct features *request)
 	return request->count && sharing > 1 ? 1 / sqrtf((float)sharing) : 1;
 }
 
-static uint32_t class_at(struct policy *p, uint64_t id, uint32_t features, float weight, uint64_t now_us)
+static uint32_t class_at(struct policy *p, uint64_t id, uint32_t features, uint32_t cost, float weight, uint64_t now_us)
 {
 	float hazard[SURVIVAL_BUCKETS];
 
 	p->model_told = p->model.tell && p->model.tell(p->model.arg, id, features, weight, now_us, hazard);
-	return p->model_told ? class_that(p, hazard) : class_of(p, features);
+	return p->model_told ? class_that(p, hazard, cost) : class_of(p, features, cost);
 }
 
-/* As the ghosts of s3fifo: whether fewer than 9/10 of the capacity went from its small queue since the block did, if it did, near enough: as many
- * new blocks and those that are in that queue have come since its last access. */
-static bool is_again(struct policy *p, const struct record *r, uint64_t now_us)
+/* What is told of the pace of a chain, by the hint that the wait begins with; NULL: nothing. Without hints it told no more than
+ * the last wait does. */
+static uint8_t *pace_after(uint8_t pace[2], uint32_t hint)
 {
-	const uint64_t share = p->capacity / NEW_SHARES + 1;
-	uint64_t back = (p->capacity * 9 / 10 + s3fifo_new(p->orders[DUEL_S3FIFO].policy)) / share;
-	uint64_t at = p->new_blocks / share;
+	return hint == POLICY_HINT_TOOL || hint == POLICY_HINT_TURN ? &pace[hint - POLICY_HINT_TOOL] : NULL;
+}
 
-	for (uint32_t i = 0; !p->new_blocks && i < 2 * NEW_SHARES; i++)
-		p->new_ms[i] = (uint32_t)(now_us / 1000); /* what was before is too long ago */
-	if (!r->uses || (!r->live && !r->again))
-		back = 0;
-	else if (back > 2 * NEW_SHARES - 1)
-		back = 2 * NEW_SHARES - 1;
-	if (back && (int32_t)(r->last_ms - p->new_ms[(at + 2 * NEW_SHARES - back) % (2 * NEW_SHARES)]) >= 0)
-		return true;
-	if (!r->live && ++p->new_blocks % share == 0)
-		p->new_ms[p->new_blocks / share % (2 * NEW_SHARES)] = (uint32_t)(now_us / 1000);
-	return false;
+/* A chain that is begun again from its middle, in other words, still has its pace; what many have in common has none. */
+static void pace_go_on(struct telling *t, const struct record *deepest, uint64_t now_us)
+{
+	uint8_t *pace = pace_after(t->pace, deepest->hint);
+
+	memcpy(t->pace, deepest->pace, sizeof(t->pace));
+	if (pace)
+		*pace = features_pace(*pace, (uint32_t)(now_us / 1000) - deepest->last_ms);
+}
+
+/* On all blocks of the chain: some may be forgotten when it goes on. */
+static void note_pace(const struct telling *t, struct record *r)
+{
+	r->hint = t->features.hint < POLICY_HINTS ? t->features.hint : POLICY_HINT_NONE;
+	memcpy(r->pace, t->pace, sizeof(r->pace));
 }
 
 /* An access to a block, whether it is there or not. */
-static struct record *note(struct policy *p, uint64_t id, uint32_t position, struct features known, uint64_t now_us)
+static struct record *note(struct policy *p, uint64_t id, uint32_t position, uint32_t tokens, struct features known, uint64_t now_us)
 {
 	struct record *r = memory_find(&p->memory, id);
 	const bool fresh = !r;
@@ -313,15 +326,18 @@ static struct record *note(struct policy *p, uint64_t id, uint32_t position, str
 		r = memory_make(&p->memory, id);
 	f = features_of(p, r, known, now_us);
 	if (r->uses == 0 || position >= p->telling.deepest)
-		r->turn = f.turn;
+		r->turn = f.turn < RECORD_TURN_MAX ? f.turn : RECORD_TURN_MAX;
+	if (is_told(p, now_us))
+		note_pace(&p->telling, r);
 	packed = features_pack(&f);
 	weight = weight_of(fresh, &known);
-	r->again = is_again(p, r, now_us);
+	r->again = again_note(&p->again, r, p->capacity, s3fifo_new(p->orders[DUEL_S3FIFO].policy), now_us);
 	judge(p, r, memory_access(&p->memory, r, id, packed, weight, now_us));
-	r->class = class_in_chain(p, class_at(p, id, packed, weight, now_us), position, now_us);
+	r->class = class_in_chain(p, class_at(p, id, packed, cost_step(p, position, tokens), weight, now_us), position, now_us);
 	r->uses = f.uses;
 	if (duel_follows(p->duel, id))
-		duel_access(p->duel, &(struct policy_event){ .now_us = now_us, .id = id, .position = position });
+		duel_access(p->duel, &(struct policy_event){ .now_us = now_us, .id = id, .position = position, .tokens = tokens },
+			    recompute_cost_bounded((double)position * tokens, p->growth));
 	return r;
 }
 
@@ -332,9 +348,11 @@ static void go_on(struct policy *p, struct record *deepest, const struct policy_
 	struct features *f = &p->telling.features;
 
 	f->gap = gap_of(deepest, r->now_us);
-	if (deepest->children == 0 && deepest->turn < UINT8_MAX)
+	if (deepest->children == 0)
 		f->turn = deepest->turn + 1;
-	if (f->fresh && deepest->children < UINT8_MAX)
+	if (deepest->children <= 1)
+		pace_go_on(&p->telling, deepest, r->now_us);
+	if (f->fresh && deepest->children < RECORD_CHILDREN_MAX)
 		deepest->children++;
 }
 
@@ -359,15 +377,18 @@ static void request(struct policy *p, const struct policy_request *r)
 	}
 	t->features = (struct features){ .fresh = fresh, .count = r->count, .turn = 1, .hint = r->hint,
 					 .priority = r->priority, .ttl_s = r->ttl_s };
+	memset(t->pace, 0, sizeof(t->pace));
 	if (deepest)
 		go_on(p, deepest, r);
+	if (pace_after(t->pace, r->hint))
+		t->features.pace = *pace_after(t->pace, r->hint);
 	if (r->turn)
 		t->features.turn = r->turn < UINT8_MAX ? (uint8_t)r->turn : UINT8_MAX;
 	t->now_us = r->now_us;
 	t->known = true;
 	for (uint32_t i = r->count; i-- > 0;) {
 		t->features.role = r->roles ? r->roles[i] : 0;
-		note(p, r->ids[i], i, t->features, r->now_us);
+		note(p, r->ids[i], i, r->block_tokens, t->features, r->now_us);
 	}
 }
 
@@ -378,7 +399,7 @@ static struct record *note_moved(struct policy *p, const struct policy_event *e,
 
 	f.uses = 1;
 	r->last_ms = (uint32_t)(e->now_us / 1000);
-	r->class = class_in_chain(p, class_of(p, features_pack(&f)), e->position, e->now_us);
+	r->class = class_in_chain(p, class_of(p, features_pack(&f), cost_step(p, e->position, e->tokens)), e->position, e->now_us);
 	return r;
 }
 
@@ -390,7 +411,7 @@ static struct record *record_of(struct policy *p, const struct policy_event *e)
 
 	if (r && (e->moved || is_told(p, e->now_us) || memory_is_pending(r, e->now_us)))
 		return r;
-	return e->moved ? note_moved(p, e, f) : note(p, e->id, e->position, f, e->now_us);
+	return e->moved ? note_moved(p, e, f) : note(p, e->id, e->position, e->tokens, f, e->now_us);
 }
 
 static uint32_t class_now(struct policy *p, const struct policy_event *e)
@@ -399,7 +420,7 @@ static uint32_t class_now(struct policy *p, const struct policy_event *e)
 
 	tick(p, e->now_us);
 	if (e->id == 0)
-		return class_of(p, features_pack(&(struct features){ .uses = 1 }));
+		return class_of(p, features_pack(&(struct features){ .uses = 1 }), cost_step(p, e->position, e->tokens));
 	r = record_of(p, e);
 	r->live = true;
 	r->pending &= e->moved; /* the access that it was told of may be still to come */
@@ -659,6 +680,11 @@ static struct policy *create(uint64_t capacity)
 	return p;
 }
 
+static void weigh(struct policy *p, uint32_t growth)
+{
+	p->growth = growth;
+}
+
 void graph_set_model(struct policy *p, const struct graph_model *m)
 {
 	p->model = *m;
@@ -680,21 +706,10 @@ static void explain(const struct policy *p, const struct policy_node *n, struct 
 	const struct record *r = n->id ? memory_find(&p->memory, n->id) : NULL;
 	const uint32_t pair = pair_of_node(p, n, r);
 
-	*out = (struct policy_explained){ .score = (double)worth_of(p, pair), .unit = "expected hits a second" };
-	out->feature[out->features].name = "order_by";
-	out->feature[out->features++].value = p->row;
-	out->feature[out->features].name = "class";
-	out->feature[out->features++].value = pair / SURVIVAL_BUCKETS;
-	out->feature[out->features].name = "age_bucket";
-	out->feature[out->features++].value = pair % SURVIVAL_BUCKETS;
-	if (!r)
-		return;
-	out->feature[out->features].name = "turn";
-	out->feature[out->features++].value = r->turn;
-	out->feature[out->features].name = "uses_remembered";
-	out->feature[out->features++].value = r->uses;
-	out->feature[out->features].name = "chains_on";
-	out->feature[out->features++].value = r->children;
+	*out = graph_explained(&(struct graph_seen){
+		.worth = worth_of(p, pair), .order_by = p->row, .pair = pair, .record = r,
+		.cost = p->growth ? survival_cost(&p->survival, pair / SURVIVAL_BUCKETS) : 0,
+	});
 }
 
 /* ---- over a restart: graph_keep.h ---- */
@@ -749,6 +764,7 @@ const struct policy_ops policy_graph = {
 	.name = "graph",
 	.help = "what is expected to be worth least goes first, by what the graph knows of it",
 	.create = create,
+	.weigh = weigh,
 	.destroy = destroy,
 	.request = request,
 	.insert = insert,

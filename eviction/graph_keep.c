@@ -8,16 +8,17 @@
 #include <string.h>
 
 #include "eviction/hash.h"
+#include "eviction/recompute.h"
 
 enum kind { KIND_CHOICE, KIND_CELLS, KIND_CLASSES, KIND_BLOCKS, KINDS };
 
 enum {
-	VERSION = 2,
+	VERSION = 3,
 	BLOCKS_MAX = 1 << 17,
 	BLOCKS_LOOKED_AT = 1 << 12,    /* for a piece */
 	CELL_BYTES = 2 + 2 + 8, OCTAVE_BYTES = 8,
-	CLASS_BYTES = 2 + 2 + 4 * SURVIVAL_BUCKETS,
-	BLOCK_BYTES = 3 * 4 + 2 + 4, SAMPLE_BYTES = 4 + 4,
+	CLASS_BYTES = 2 + 2 + 8 + 4 * SURVIVAL_BUCKETS,
+	BLOCK_BYTES = 3 * 4 + 2 + 4 + 3, SAMPLE_BYTES = 4 + 4,
 	SUM_AT = 16,
 };
 
@@ -25,14 +26,16 @@ enum {
 #define SQUARES_FIRST HAZARD_SQUARES_FIRST
 #define WEIGHT_MAX 1e4f
 #define COUNT_MAX 1e12f
+#define HITS_MIN 1e-30f
+#define HITS_MAX 1e6f
 #define ODDS_LEAST -80.0f          /* beyond, chances are no float */
 #define ODDS_MOST 15.0f
 
 /* What is added to these is to be kept, too. */
 _Static_assert(sizeof(struct hazard_cell) == 8 + 8 * HAZARD_OCTAVES, "CELLS");
 _Static_assert(sizeof(struct duel_standing) == 4 + 4 * DUEL_ROWS * (1 + DUEL_ROWS) + 4, "CHOICE");
-_Static_assert(sizeof(struct hazard) == sizeof(struct hazard_cell) * HAZARD_CELLS + 12 * SURVIVAL_BUCKETS + 8 + 2 * FEATURES + 2, "CHOICE");
-_Static_assert(sizeof(struct survival) == CLASSES * (8 * SURVIVAL_BUCKETS + 4 + 1), "CLASSES");
+_Static_assert(sizeof(struct hazard) == sizeof(struct hazard_cell) * HAZARD_CELLS + 12 * SURVIVAL_BUCKETS + 8 + 2 * FEATURES + 4, "CHOICE");
+_Static_assert(sizeof(struct survival) == CLASSES * (8 * SURVIVAL_BUCKETS + 12 + 1), "CLASSES");
 _Static_assert(HAZARD_OCTAVES <= 16, "the bits of a cell");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are written as they lie in memory");
 
@@ -163,6 +166,12 @@ static uint32_t put_cells(const struct graph_kept *k, uint32_t *next, struct wri
 	return count;
 }
 
+/* Means are rounded. */
+static float saved_in_bounds(float saved, float hits)
+{
+	return fminf(fmaxf(saved, hits), hits * RECOMPUTE_MAX);
+}
+
 static uint32_t put_classes(const struct graph_kept *k, uint32_t *next, struct writer *w)
 {
 	uint32_t count = 0;
@@ -175,6 +184,8 @@ static uint32_t put_classes(const struct graph_kept *k, uint32_t *next, struct w
 		count++;
 		put16(w, class);
 		put16(w, k->survival->told[class]);
+		put(w, &k->survival->hits[class], 4);
+		put(w, &(float){ saved_in_bounds(k->survival->saved[class], k->survival->hits[class]) }, 4);
 		put(w, k->survival->hazard[class], sizeof(k->survival->hazard[class]));
 	}
 	return count;
@@ -196,7 +207,7 @@ static uint32_t put_blocks(const struct graph_kept *k, uint32_t *next, struct wr
 		put32(w, b.bucket);
 		put32(w, b.age_ms);
 		put16(w, b.class);
-		put(w, (uint8_t[]){ b.uses, b.children, b.turn, b.flags }, 4);
+		put(w, (uint8_t[]){ b.uses, b.children, b.turn, b.flags, b.hint, b.pace[0], b.pace[1] }, 7);
 		if (b.flags & MEMORY_SAMPLED) {
 			put32(w, b.features);
 			put(w, &b.weight, 4);
@@ -324,14 +335,17 @@ static bool get_cell(struct graph_recalled *g, struct reader *r, bool apply)
 
 static bool get_class(struct graph_recalled *g, struct reader *r, bool apply)
 {
-	float hazard[SURVIVAL_BUCKETS];
+	float hazard[SURVIVAL_BUCKETS], hits, saved;
 	uint16_t class, told;
 
-	if (!get(r, &class, 2) || !get(r, &told, 2) || class >= CLASSES || !told || !get_floats(r, hazard, SURVIVAL_BUCKETS, 0, 1))
+	if (!get(r, &class, 2) || !get(r, &told, 2) || class >= CLASSES || !told || !get_floats(r, &hits, 1, HITS_MIN, HITS_MAX) ||
+	    !get_floats(r, &saved, 1, hits, hits * RECOMPUTE_MAX) || !get_floats(r, hazard, SURVIVAL_BUCKETS, 0, 1))
 		return false;
 	if (!apply)
 		return true;
 	memcpy(g->survival->hazard[class], hazard, sizeof(hazard));
+	g->survival->hits[class] = hits;
+	g->survival->saved[class] = saved;
 	g->survival->told[class] = told;
 	g->survival->changed[class] = true;
 	if (!g->is_used[class])
@@ -344,11 +358,12 @@ static bool get_class(struct graph_recalled *g, struct reader *r, bool apply)
 static bool get_block(struct graph_recalled *g, struct reader *r, bool apply)
 {
 	struct memory_kept b = { .features = 0 };
-	uint8_t bytes[4];
+	uint8_t bytes[7];
 
-	if (!get(r, &b.tag, 4) || !get(r, &b.bucket, 4) || !get(r, &b.age_ms, 4) || !get(r, &b.class, 2) || !get(r, bytes, 4))
+	if (!get(r, &b.tag, 4) || !get(r, &b.bucket, 4) || !get(r, &b.age_ms, 4) || !get(r, &b.class, 2) || !get(r, bytes, 7))
 		return false;
-	if (b.bucket >= g->memory->buckets_count || b.class >= CLASSES || !bytes[0] || bytes[3] >= MEMORY_FLAGS)
+	if (b.bucket >= g->memory->buckets_count || b.class >= CLASSES || !bytes[0] || bytes[1] > RECORD_CHILDREN_MAX || bytes[2] > RECORD_TURN_MAX ||
+	    bytes[3] >= MEMORY_FLAGS || bytes[4] >= POLICY_HINTS)
 		return false;
 	if (bytes[3] & MEMORY_SAMPLED && (!get(r, &b.features, 4) || !features_are_packed(b.features) || !get_floats(r, &b.weight, 1, 0, 1)))
 		return false;
@@ -356,6 +371,8 @@ static bool get_block(struct graph_recalled *g, struct reader *r, bool apply)
 	b.children = bytes[1];
 	b.turn = bytes[2];
 	b.flags = bytes[3];
+	b.hint = bytes[4];
+	memcpy(b.pace, bytes + 5, 2);
 	if (apply && g->is_used[b.class])
 		memory_recall(g->memory, &b, g->now_us, g->idle_us);
 	return true;

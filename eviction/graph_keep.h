@@ -9,7 +9,7 @@
  *               u16 seen, u8 row misses_little begins 0, u64 begins_left, 32 f32 hits, 32 events, 32 base; of the model: loss, base_loss, seen,
  *               hits, events, base
  *     CELLS     u16 cell, u16 octaves (bits), f32 any, any_squares, and for each of the octaves f32 at, at_squares
- *     CLASSES   u16 class, u16 told, 32 f32 hazard; in the order in which they came into use
+ *     CLASSES   u16 class, u16 told, f32 hits, saved, 32 f32 hazard; in the order in which they came into use
  *     BLOCKS    u32 buckets; then u32 tag, bucket, age_ms, u16 class, u8 uses, children, turn, flags, and of samples u32 features, f32 weight; those
  *               made last, the oldest first
  */

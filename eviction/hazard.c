@@ -53,17 +53,27 @@ void hazard_init(struct hazard *m)
 		m->base[b] = log_odds(HAZARD_FIRST);
 }
 
+/* What the pace tells together with another than these is little, and all would have to be learned. */
+static bool is_pair(enum feature a, enum feature b)
+{
+	return a != FEATURE_PACE || b == FEATURE_PACE || b == FEATURE_GAP || b == FEATURE_HINT;
+}
+
 /* The cells of these features: a feature that was 0 all the time tells nothing and costs nothing. */
 static uint32_t cells_of(const struct hazard *m, uint32_t features, uint16_t out[ACTIVE_MAX])
 {
 	uint32_t steps[FEATURES], n = 0, count = 0;
+	enum feature which[FEATURES];
 
 	for (int f = 0; f < FEATURES; f++)
-		if (m->seen >> f & 1)
+		if (m->seen >> f & 1) {
+			which[n] = (enum feature)f;
 			steps[n++] = m->first[f] + features_step(features, (enum feature)f);
+		}
 	for (uint32_t i = 0; i < n; i++)
 		for (uint32_t k = 0; k <= i; k++)
-			out[count++] = (uint16_t)cell_of(steps[i], steps[k]);
+			if (is_pair(which[i], which[k]))
+				out[count++] = (uint16_t)cell_of(steps[i], steps[k]);
 	return count;
 }
 
@@ -71,7 +81,7 @@ static void see(struct hazard *m, uint32_t features)
 {
 	for (int f = 0; f < FEATURES; f++)
 		if (features_step(features, (enum feature)f))
-			m->seen |= (uint16_t)(1u << f);
+			m->seen |= 1u << f;
 }
 
 static float chance(float odds)

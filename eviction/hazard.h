@@ -30,7 +30,7 @@ struct hazard {
 	float base[SURVIVAL_BUCKETS];     /* log odds of all blocks */
 	float loss, base_loss;            /* logarithmic, of what it foretold, and of the age alone; halved at times */
 	uint16_t first[FEATURES];         /* a feature's first step among all features' */
-	uint16_t seen;                    /* bit a feature: it was something else than 0 once */
+	uint32_t seen;                    /* bit a feature: it was something else than 0 once */
 };
 
 void hazard_init(struct hazard *m);

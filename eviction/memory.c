@@ -278,7 +278,7 @@ bool memory_keep(const struct memory *m, uint32_t back, uint64_t now_us, struct 
 		end = m->records[end].next;
 	age_ms = (uint32_t)(now_us / 1000) - r->last_ms;
 	*out = (struct memory_kept){ .tag = r->tag, .bucket = end & ~MEMORY_LAST, .age_ms = age_ms > AGE_MS_MAX ? 0 : age_ms, .class = r->class,
-				     .uses = r->uses, .children = r->children, .turn = r->turn, .flags = flags_of(r) };
+				     .uses = r->uses, .children = r->children, .turn = r->turn, .hint = r->hint, .pace = { r->pace[0], r->pace[1] }, .flags = flags_of(r) };
 	if (r->sample) {
 		out->features = m->samples[r->sample].features;
 		out->weight = m->samples[r->sample].weight;
@@ -320,7 +320,8 @@ void memory_recall(struct memory *m, const struct memory_kept *kept, uint64_t no
 	*r = (struct record){
 		.tag = kept->tag, .last_ms = (uint32_t)(now_us / 1000) - (uint32_t)age_ms, .class = kept->class & ((1 << 9) - 1),
 		.spared = kept->flags & MEMORY_SPARED, .refused = kept->flags & MEMORY_REFUSED, .touched = kept->flags & MEMORY_TOUCHED,
-		.again = kept->flags & MEMORY_AGAIN, .uses = kept->uses, .children = kept->children, .turn = kept->turn,
+		.again = kept->flags & MEMORY_AGAIN, .uses = kept->uses, .children = kept->children & RECORD_CHILDREN_MAX, .turn = kept->turn & RECORD_TURN_MAX,
+		.hint = kept->hint & 3, .pace = { kept->pace[0], kept->pace[1] },
 		.next = *bucket ? *bucket : MEMORY_LAST | kept->bucket,
 	};
 	*bucket = m->records_used;

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "eviction/hazard.h"
+#include "eviction/policy.h"
 
 struct record {
 	uint32_t tag;         /* of the id; with the bucket it is in, nearly all of a hash of it */
@@ -23,11 +24,17 @@ struct record {
 	bool touched : 1;     /* accessed since the hand passed */
 	bool pending : 1;     /* accessed, and not inserted or used since: see memory_is_pending() */
 	bool again : 1;       /* of what is gone: it may come back as one of s3fifo's ghosts; of the last access: it did */
-	uint8_t uses, children, turn;
+	uint8_t uses;
+	uint8_t children : 2, turn : 4; /* at most RECORD_CHILDREN_MAX, RECORD_TURN_MAX */
+	uint8_t hint : 2;     /* enum policy_hint, of the last request that it was in */
+	uint8_t pace[2];      /* of the chain, features_pace(): after POLICY_HINT_TOOL, and _TURN */
 };
+
+enum { RECORD_CHILDREN_MAX = 3, RECORD_TURN_MAX = 15 };
 
 _Static_assert(sizeof(struct record) == 20, "one a remembered block");
 _Static_assert(CLASSES <= 1 << 9, "record.class");
+_Static_assert((int)POLICY_HINTS <= 4, "record.hint");
 
 struct sample {
 	uint64_t since_us;    /* its last access; one of an earlier run may be before the clock's 0: modulo 2^64 */
@@ -94,7 +101,7 @@ enum memory_flag { MEMORY_SAMPLED = 1, MEMORY_SPARED = 2, MEMORY_REFUSED = 4, ME
 struct memory_kept {
 	uint32_t tag, bucket, age_ms;
 	uint16_t class;
-	uint8_t uses, children, turn;
+	uint8_t uses, children, turn, hint, pace[2];
 	uint8_t flags;           /* enum memory_flag */
 	uint32_t features;       /* of what is a sample; else 0 */
 	float weight;

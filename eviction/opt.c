@@ -161,7 +161,7 @@ enum status replay_opt(const struct trace *t, bool bypass, const struct replay_o
 		const struct trace_request *r = &t->requests[i];
 
 		if (i >= options->from && i < to)
-			replay_count(&result, t, r, hits(&o, r));
+			replay_count(&result, t, r, hits(&o, r), options->growth);
 		if (!serve(&o, r, options->capacity, bypass, &result))
 			goto done;
 	}

@@ -29,3 +29,12 @@ const struct policy_ops *policy_find(const char *name)
 			return *row;
 	return NULL;
 }
+
+struct policy *policy_create(const struct policy_ops *ops, uint64_t capacity, uint32_t growth)
+{
+	struct policy *p = ops->create(capacity);
+
+	if (p && growth && ops->weigh)
+		ops->weigh(p, growth);
+	return p;
+}

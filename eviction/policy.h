@@ -63,6 +63,7 @@ struct policy_request {
 	const uint64_t *ids; /* of the full blocks, as in policy_event; the caller's, for the call only */
 	uint32_t count;
 	uint32_t tokens;     /* of the prompt, a last partial block too; 0: not known */
+	uint32_t block_tokens; /* in a full block; 0: not known */
 	uint16_t turn;       /* 1 for a session's first; 0: not known */
 	uint8_t hint;        /* enum policy_hint */
 	uint8_t priority;    /* enum policy_priority */
@@ -105,6 +106,9 @@ struct policy_ops {
 	const char *help;
 	/* NULL: no memory. capacity: nodes expected, a hint. */
 	struct policy *(*create)(uint64_t capacity);
+	/* From now on, which is before the first node and the first piece, blocks are worth what they cost to compute again: a token with `growth` others
+	 * before it twice what the first one does (recompute.h). growth: above 0. The row may be NULL: cost plays no part. */
+	void (*weigh)(struct policy *p, uint32_t growth);
 	/* Frees the policy, not the nodes; those still in it keep dangling links and must not be used
 	 * with a policy again before they are zeroed. NULL allowed. */
 	void (*destroy)(struct policy *p);
@@ -146,5 +150,8 @@ struct policy_ops {
 /* The table, ended by a NULL; and a row by name, or NULL. Any thread. */
 extern const struct policy_ops *const policy_table[];
 const struct policy_ops *policy_find(const char *name);
+
+/* create, and weigh if growth is not 0. */
+struct policy *policy_create(const struct policy_ops *ops, uint64_t capacity, uint32_t growth);
 
 #endif

@@ -4,6 +4,8 @@
 
 #include <stdlib.h>
 
+#include "eviction/recompute.h"
+
 struct cell {
 	struct policy_node node;
 	uint32_t stamp;          /* number + 1 of the request that pins it */
@@ -79,7 +81,7 @@ static uint32_t admit_prefix(struct replay *p, const struct trace_request *r, co
 static void tell(struct replay *p, const struct trace_request *r, uint32_t count, uint32_t tokens)
 {
 	const struct policy_request q = { .now_us = r->time_us, .session = r->session, .ids = p->ids, .count = count, .tokens = tokens,
-					  .turn = r->turn, .hint = r->hint };
+					  .block_tokens = p->trace->block_tokens, .turn = r->turn, .hint = r->hint };
 
 	if (p->ops->request)
 		p->ops->request(p->policy, &q);
@@ -133,13 +135,15 @@ static uint32_t prefix_there(const struct replay *p, const struct trace_request 
 }
 
 void replay_count(struct replay_result *out, const struct trace *t, const struct trace_request *r,
-		  uint32_t hits)
+		  uint32_t hits, uint32_t growth)
 {
 	out->requests++;
 	out->tokens += r->tokens;
 	out->blocks += r->count;
 	out->hit_blocks += hits;
 	out->hit_tokens += (uint64_t)hits * t->block_tokens;
+	out->cost += recompute_cost_of_first(r->tokens, growth);
+	out->saved += recompute_cost_of_first((double)hits * t->block_tokens, growth);
 }
 
 static uint32_t longest(const struct trace *t)
@@ -161,7 +165,7 @@ enum status replay_run(const struct trace *t, const struct policy_ops *ops, cons
 
 	if (o->capacity == 0)
 		return STATUS_INVALID;
-	p.policy = ops->create(o->capacity);
+	p.policy = policy_create(ops, o->capacity, o->weigh);
 	p.cells = calloc((uint64_t)t->unique + 1, sizeof(p.cells[0]));
 	p.ids = calloc(longest(t), sizeof(p.ids[0]));
 	if (!p.policy || !p.cells || !p.ids)
@@ -173,7 +177,7 @@ enum status replay_run(const struct trace *t, const struct policy_ops *ops, cons
 
 		p.stamp = i + 1;
 		if (i >= o->from && i < to)
-			replay_count(&p.result, t, r, prefix_there(&p, r));
+			replay_count(&p.result, t, r, prefix_there(&p, r), o->growth);
 		if (r->about)
 			report(&p, r);
 		else
@@ -196,4 +200,9 @@ double replay_hit_tokens(const struct replay_result *r)
 double replay_hit_blocks(const struct replay_result *r)
 {
 	return r->blocks ? 100.0 * (double)r->hit_blocks / (double)r->blocks : 0;
+}
+
+double replay_saved_cost(const struct replay_result *r)
+{
+	return r->cost > 0 ? 100 * r->saved / r->cost : 0;
 }

@@ -13,6 +13,8 @@
 
 struct replay_options {
 	uint64_t capacity;  /* blocks, at least 1 */
+	uint32_t growth;    /* recompute.h: by which costs are counted; 0: all tokens cost the same */
+	uint32_t weigh;     /* the one that the policy is told of; 0: none */
 	uint32_t from, to;  /* requests counted, [from, to); to 0: the end. The others are run all the same. */
 	void (*prepare)(struct policy *p, void *arg); /* called with the new policy; NULL: nothing to do */
 	void *prepare_arg;
@@ -21,6 +23,7 @@ struct replay_options {
 struct replay_result {
 	uint64_t requests, tokens, hit_tokens, blocks, hit_blocks;
 	uint64_t evicted, refused; /* blocks */
+	double cost, saved;        /* of all tokens, and of those that hit, in units of a first token's */
 };
 
 /* EXHAUSTED: no memory. INVALID: no capacity. */
@@ -33,12 +36,14 @@ enum status replay_run(const struct trace *t, const struct policy_ops *ops, cons
 enum status replay_opt(const struct trace *t, bool bypass, const struct replay_options *o,
 		       struct replay_result *out);
 
-/* Adds a request of which `hits` blocks hit. */
+/* Adds a request of which `hits` blocks hit; growth as in replay_options. */
 void replay_count(struct replay_result *r, const struct trace *t, const struct trace_request *request,
-		  uint32_t hits);
+		  uint32_t hits, uint32_t growth);
 
-/* Shares in %, 0 when there was nothing. hit_tokens: full blocks' tokens that hit, of all prompt tokens. */
+/* Shares in %, 0 when there was nothing. hit_tokens: full blocks' tokens that hit, of all prompt tokens; saved_cost: what it would cost to
+ * compute those, of what it would cost to compute all. */
 double replay_hit_tokens(const struct replay_result *r);
 double replay_hit_blocks(const struct replay_result *r);
+double replay_saved_cost(const struct replay_result *r);
 
 #endif

@@ -71,19 +71,27 @@ static uint32_t step(float log, int least, int count)
 	return (uint32_t)(at < 0 ? 0 : at >= count ? count - 1 : at);
 }
 
-uint32_t survival_class(struct survival *s, const float hazard[SURVIVAL_BUCKETS])
+/* A class has blocks that come back often and save little, and others: a hit is of the former more often. */
+float survival_cost(const struct survival *s, uint32_t class)
+{
+	return s->hits[class] > 0 ? s->saved[class] / s->hits[class] : 1;
+}
+
+uint32_t survival_class(struct survival *s, const float hazard[SURVIVAL_BUCKETS], float cost)
 {
 	float worth[SURVIVAL_BUCKETS], rate;
 	uint32_t class;
 
 	survival_worth(hazard, worth);
-	class = step(2 * log2f(worth[0]), LEVEL_LEAST, CLASS_LEVELS) * CLASS_SLOPES +
+	class = step(2 * log2f(cost * worth[0]), LEVEL_LEAST, CLASS_LEVELS) * CLASS_SLOPES +
 		step(3 * log2f(worth[LATER_BUCKET] / worth[0]), SLOPE_LEAST, CLASS_SLOPES);
 	if (s->told[class] < TOLD_MAX)
 		s->told[class]++;
 	rate = 1 / (float)s->told[class];
 	for (int b = 0; b < SURVIVAL_BUCKETS; b++)
 		s->hazard[class][b] += rate * (hazard[b] - s->hazard[class][b]);
+	s->hits[class] += rate * (worth[0] - s->hits[class]);
+	s->saved[class] += rate * (cost * worth[0] - s->saved[class]);
 	s->changed[class] = true;
 	return class;
 }
@@ -95,5 +103,7 @@ void survival_update(struct survival *s)
 			continue;
 		s->changed[c] = false;
 		survival_worth(s->hazard[c], s->worth[c]);
+		for (int b = 0; b < SURVIVAL_BUCKETS; b++)
+			s->worth[c][b] *= survival_cost(s, (uint32_t)c); /* 1 exactly where all cost the same */
 	}
 }

@@ -1,6 +1,7 @@
 terrace_test(eviction_policy LIBS terrace_eviction ONE_THREAD)
 terrace_test(policy_models LIBS terrace_eviction ONE_THREAD)
 terrace_test(policy_graph LIBS terrace_eviction TIMEOUT 400 ONE_THREAD) # minutes under sanitizers
+terrace_test(policy_weigh LIBS terrace_eviction ONE_THREAD)
 terrace_test(policy_lines LIBS terrace_eviction ONE_THREAD)
 terrace_test(policy_duel LIBS terrace_eviction TIMEOUT 400 ONE_THREAD)
 terrace_test(policy_keep LIBS terrace_replay TIMEOUT 240 ONE_THREAD)

@@ -1,6 +1,6 @@
 /* What `graph` costs: bytes a node, CPU time an access, told as a daemon would tell it, and of its refresh twice a second: samples
  * that outgrow an age, worth and ranks. Beside it what `lru` takes for the same requests, and a random read of 64 bytes of as many
- * nodes' bytes, all three by turns. `policy_cost [NODES [REQUESTS]]` prints them as terrace-bench prints its figures; the bytes must be as promised, times
+ * nodes' bytes, all three by turns; and `graph` where the blocks of a chain differ in cost. `policy_cost [NODES [REQUESTS]]` prints them as terrace-bench prints its figures; the bytes must be as promised, times
  * are only printed.
  */
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "eviction/memory.h"
 #include "eviction/policy.h"
 
-enum { CHAIN = 24, TURNS = 16, READS = 1 << 20, SCATTER = 7368787, BYTES_MAX = 64, REQUEST_US = 2000, REFRESH_US = 500 * 1000, PAUSE_US = 3600 * 1000 * 1000u };
+enum { CHAIN = 24, TURNS = 16, READS = 1 << 20, SCATTER = 7368787, BYTES_MAX = 64, REQUEST_US = 2000, REFRESH_US = 500 * 1000, GROWTH = CHAIN * 16 / 8, PAUSE_US = 3600 * 1000 * 1000u };
 
 static double cpu_seconds(void)
 {
@@ -99,7 +99,7 @@ static void ask(struct cache *c, uint64_t i)
 {
 	uint64_t ids[CHAIN], r = hash_mix(i), chain = r % 3 ? i : i - r / 3 % (i < 4096 ? i + 1 : 4096);
 	uint64_t now = i * REQUEST_US;
-	struct policy_request q = { .now_us = now, .ids = ids, .count = CHAIN };
+	struct policy_request q = { .now_us = now, .ids = ids, .count = CHAIN, .block_tokens = 16 };
 
 	for (uint64_t k = 0; k < CHAIN; k++)
 		ids[k] = chain * CHAIN + k + 1;
@@ -130,11 +130,11 @@ static void print(uint64_t nodes, const char *what, double value, const char *un
 	       (unsigned long long)nodes, value, unit);
 }
 
-static bool cache_init(struct cache *c, const char *policy, uint64_t nodes, uint64_t requests)
+static bool cache_init(struct cache *c, const char *policy, uint32_t growth, uint64_t nodes, uint64_t requests)
 {
 	c->ops = policy_find(policy);
 	c->count = nodes;
-	c->policy = c->ops->create(nodes);
+	c->policy = policy_create(c->ops, nodes, growth);
 	c->nodes = calloc(nodes, sizeof(c->nodes[0]));
 	c->where = calloc((requests + 1) * CHAIN + 1, sizeof(c->where[0]));
 	return c->policy && c->nodes && c->where;
@@ -169,12 +169,13 @@ static double read_some(const uint64_t *words, uint64_t count, uint64_t *at)
 int main(int argc, char **argv)
 {
 	uint64_t nodes = argc > 1 ? strtoull(argv[1], NULL, 10) : 20000, requests, at = 1;
-	struct cache graph = { .ops = NULL }, lru = { .ops = NULL };
+	struct cache graph = { .ops = NULL }, weighed = { .ops = NULL }, lru = { .ops = NULL };
 	double bytes = bytes_a_node(nodes), read = 0;
 	uint64_t *words = calloc(nodes, 64);
 
 	requests = argc > 2 ? strtoull(argv[2], NULL, 10) : 12 * nodes / CHAIN;
-	if (bytes < 0 || !words || !cache_init(&graph, "graph", nodes, requests) || !cache_init(&lru, "lru", nodes, requests)) {
+	if (bytes < 0 || !words || !cache_init(&graph, "graph", 0, nodes, requests) ||
+	    !cache_init(&weighed, "graph", GROWTH, nodes, requests) || !cache_init(&lru, "lru", 0, nodes, requests)) {
 		fprintf(stderr, "policy_cost: no memory\n");
 		return EXIT_FAILURE;
 	}
@@ -182,11 +183,13 @@ int main(int argc, char **argv)
 		words[8 * i] = i;
 	for (uint64_t turn = 0; turn < TURNS; turn++) {
 		ask_some(&graph, requests * turn / TURNS, requests * (turn + 1) / TURNS);
+		ask_some(&weighed, requests * turn / TURNS, requests * (turn + 1) / TURNS);
 		ask_some(&lru, requests * turn / TURNS, requests * (turn + 1) / TURNS);
 		read += read_some(words, nodes, &at);
 	}
 	print(nodes, "of a live node", bytes, "bytes");
 	print(nodes, "access", 1e6 * graph.took / (double)graph.accesses, "us of CPU");
+	print(nodes, "access, by cost", 1e6 * weighed.took / (double)weighed.accesses, "us of CPU");
 	print(nodes, "access, lru", 1e6 * lru.took / (double)lru.accesses, "us of CPU");
 	print(nodes, "a random read", 1e6 * read / TURNS / READS, "us of CPU");
 	print(nodes, "access, of lru's", graph.took / lru.took, "times");
@@ -195,6 +198,7 @@ int main(int argc, char **argv)
 	print(nodes, "refresh, longest", 1e3 * graph.refresh_most, "ms of CPU");
 	print(nodes, "refresh after an hour without requests", 1e3 * refresh(&graph, requests * REQUEST_US + PAUSE_US), "ms of CPU");
 	cache_fini(&graph);
+	cache_fini(&weighed);
 	cache_fini(&lru);
 	free(words);
 	return at != 0 && bytes <= BYTES_MAX ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -53,7 +53,7 @@ START_TEST(shadows_are_the_policies)
 		bool hit[DUEL_ROWS];
 
 		ck_assert(duel_follows(d, id));
-		duel_access(d, &e);
+		duel_access(d, &e, 1);
 		for (int r = 0; r < DUEL_ROWS; r++) {
 			const struct policy_ops *ops = policy_find(names[r]);
 			struct policy_node *n = &node[r][id];
@@ -73,7 +73,7 @@ START_TEST(shadows_are_the_policies)
 			hits[r] += hit[r];
 		full = full || used[0] == CAPACITY;
 	}
-	duel_access(d, &(struct policy_event){ .now_us = (ACCESSES + 1) * 1000ull, .id = 1 }); /* the last request is over */
+	duel_access(d, &(struct policy_event){ .now_us = (ACCESSES + 1) * 1000ull, .id = 1 }, 1); /* the last request is over */
 	ck_assert_float_eq(duel_standing(d)->hits, (float)hits[DUEL_OWN]);
 	for (int r = DUEL_LRU; r < DUEL_ROWS; r++) {
 		ck_assert_float_eq(duel_standing(d)->lead[r], (float)(hits[r] - hits[DUEL_OWN]));
@@ -93,7 +93,7 @@ static const struct {
 enum { CALLS = sizeof(calls) / sizeof(calls[0]) };
 
 /* What the shadows hit when requests come so many at a time. */
-static struct duel_standing stood(uint32_t at_a_time)
+static struct duel_standing stood(uint32_t at_a_time, float cost)
 {
 	struct policy *own = policy_find("lru")->create(10);
 	struct duel *d = duel_create(10, policy_find("lru"), own);
@@ -104,7 +104,7 @@ static struct duel_standing stood(uint32_t at_a_time)
 
 		duel_request_end(d);
 		for (uint32_t b = count; b-- > 0;)
-			duel_access(d, &(struct policy_event){ .now_us = 1 + i / at_a_time, .id = first + b, .position = b });
+			duel_access(d, &(struct policy_event){ .now_us = 1 + i / at_a_time, .id = first + b, .position = b }, first == 1 ? cost : 1);
 	}
 	duel_request_end(d);
 	duel_request_end(d); /* nothing was told */
@@ -116,12 +116,26 @@ static struct duel_standing stood(uint32_t at_a_time)
 
 START_TEST(two_requests_of_one_time_are_two)
 {
-	const struct duel_standing alone = stood(1), crowded = stood(1000), pairs = stood(2);
+	const struct duel_standing alone = stood(1, 1), crowded = stood(1000, 1), pairs = stood(2, 1);
 
 	ck_assert_float_gt(alone.hits, 300);
 	ck_assert_float_lt(alone.lead[DUEL_SIEVE], alone.lead[DUEL_LRU] + 1000);
 	ck_assert_mem_eq(&alone, &crowded, sizeof(alone));
 	ck_assert_mem_eq(&alone, &pairs, sizeof(alone));
+}
+END_TEST
+
+/* A hit counts as much as it saves, and changes nothing else. */
+START_TEST(hits_count_by_what_they_save)
+{
+	const struct duel_standing plain = stood(1, 1), dear = stood(1, 5);
+	const float of_one = (dear.hits - plain.hits) / 4; /* hits of the chain that costs more */
+
+	ck_assert_float_gt(of_one, 100);
+	ck_assert_float_lt(of_one, plain.hits - 100);
+	ck_assert_float_eq_tol(of_one, roundf(of_one), 1e-3f);
+	ck_assert_float_eq_tol(stood(1, 3).hits, plain.hits + 2 * of_one, 1e-2f);
+	ck_assert_uint_eq(dear.events, plain.events);
 }
 END_TEST
 
@@ -140,7 +154,7 @@ START_TEST(shadows_are_bounded)
 		if (asked * duel_capacity(d) / capacity > 100)
 			ck_assert_double_eq_tol((double)followed / (double)asked, (double)duel_capacity(d) / (double)capacity, 0.3 * (double)duel_capacity(d) / (double)capacity);
 		for (uint64_t i = 0; i < 20000; i++)
-			duel_access(d, &(struct policy_event){ .now_us = i / 20, .id = 1 + (hash_mix(i / 20) + i % 17) % 9000 }); /* some twice */
+			duel_access(d, &(struct policy_event){ .now_us = i / 20, .id = 1 + (hash_mix(i / 20) + i % 17) % 9000 }, 1); /* some twice */
 		for (int r = 0; r < DUEL_ROWS; r++)
 			ck_assert(r != DUEL_LRU || duel_standing(d)->lead[r] == 0); /* lru against lru */
 		duel_destroy(d);
@@ -510,6 +524,7 @@ int main(void)
 	tcase_set_timeout(tc, 200);
 	tcase_add_test(tc, shadows_are_the_policies);
 	tcase_add_test(tc, two_requests_of_one_time_are_two);
+	tcase_add_test(tc, hits_count_by_what_they_save);
 	tcase_add_test(tc, shadows_are_bounded);
 	tcase_add_test(tc, the_choice_has_hysteresis);
 	tcase_add_loop_test(tc, graph_follows_the_best, 0, (int)(sizeof(worlds) / sizeof(worlds[0])));

@@ -23,7 +23,7 @@ static struct features any_features(uint64_t r)
 				  .ttl_s = (uint32_t)(r >> 32) % 1000, .uses = (uint8_t)(1 + (r >> 42) % 255),
 				  .children = (uint8_t)(r >> 50) % 9, .turn = (uint8_t)r, .gap = (uint8_t)((r >> 54) % 33),
 				  .hint = (uint8_t)((r >> 3) % POLICY_HINTS), .role = (uint8_t)((r >> 5) % POLICY_ROLES),
-				  .priority = (uint8_t)((r >> 7) % POLICY_PRIORITIES) };
+				  .priority = (uint8_t)((r >> 7) % POLICY_PRIORITIES), .pace = (uint8_t)(r >> 11) };
 }
 
 START_TEST(features_stay_in_range)
@@ -50,6 +50,25 @@ START_TEST(features_stay_in_range)
 	ck_assert_uint_eq(all, FEATURE_STEPS_ALL);
 	ck_assert_uint_eq(features_pack(&(struct features){ .uses = 1 }), 0); /* what is not known is 0 */
 	ck_assert_uint_eq(features_pack(&(struct features){ .uses = 1, .hint = 9, .role = 200, .priority = 77 }), 0);
+}
+END_TEST
+
+/* A mean of logarithms that follows; one wait that is unlike the others moves it little, and what is beyond its ends is at them. */
+START_TEST(a_pace_is_a_mean_of_late)
+{
+	uint8_t pace = features_pace(0, 8000), before;
+
+	ck_assert_uint_eq(pace, 1 + 5 * 16); /* eight seconds are five octaves of a quarter of one */
+	ck_assert_uint_eq(features_pace(pace, 8000), pace);
+	before = pace;
+	pace = features_pace(pace, 512000);
+	ck_assert(pace > before && pace < before + 2 * 16);
+	for (int i = 0; i < 20; i++)
+		pace = features_pace(pace, 512000);
+	ck_assert_uint_ge(pace, 1 + 11 * 16 - 3);
+	ck_assert_uint_eq(features_pace(0, 0), 1);
+	ck_assert_uint_eq(features_pace(0, UINT32_MAX), UINT8_MAX);
+	ck_assert_uint_lt(features_pace(UINT8_MAX, 0), UINT8_MAX);
 }
 END_TEST
 
@@ -103,7 +122,7 @@ START_TEST(worth_follows_what_comes_back)
 		float hazard[SURVIVAL_BUCKETS];
 
 		hazard_predict(&m, kinds[k], hazard);
-		class[k] = survival_class(&s, hazard);
+		class[k] = survival_class(&s, hazard, 1);
 	}
 	survival_update(&s);
 	for (uint32_t b = 0; b <= 10; b++)
@@ -124,7 +143,7 @@ START_TEST(classes_stay_in_range)
 
 		for (uint64_t b = 0; b < SURVIVAL_BUCKETS; b++)
 			hazard[b] = exp2f(-(float)(hash_mix(i * 64 + b) % 2000) / 100) * 0.95f;
-		ck_assert_uint_lt(survival_class(&s, hazard), CLASSES);
+		ck_assert_uint_lt(survival_class(&s, hazard, exp2f((float)(i % 11))), CLASSES);
 	}
 }
 END_TEST
@@ -514,13 +533,19 @@ static void few_from_afar(struct trace *t)
 		ask(t, i * 250, hash_mix(i) % 100 ? 100 + i / 100 * 20 + hash_mix(i + 1) % 20 : hash_mix(i + 1) % (100 + i / 5), CHAIN, 0);
 }
 
-static double rate(const struct trace *t, const char *policy, uint64_t capacity)
+/* What hits save, where a token with `growth` others before it costs twice what the first one does; 0: the tokens that hit. */
+static double saved(const struct trace *t, const char *policy, uint64_t capacity, uint32_t growth)
 {
-	struct replay_options o = { .capacity = capacity };
+	struct replay_options o = { .capacity = capacity, .growth = growth, .weigh = growth };
 	struct replay_result r;
 
 	ck_assert_int_eq(replay_run(t, policy_find(policy), &o, &r), STATUS_OK);
-	return replay_hit_tokens(&r);
+	return replay_saved_cost(&r);
+}
+
+static double rate(const struct trace *t, const char *policy, uint64_t capacity)
+{
+	return saved(t, policy, capacity, 0);
 }
 
 static const struct {
@@ -533,6 +558,7 @@ static const struct {
 
 START_TEST(graph_is_never_far_below_lru)
 {
+	enum { GROWTH = CHAIN * BLOCK / 4 }; /* the last block costs some times what the first one does */
 	static const uint64_t sizes[] = { 40, 100, 200, 320, 440 };
 	double best = -100;
 	struct trace t;
@@ -541,8 +567,10 @@ START_TEST(graph_is_never_far_below_lru)
 	worlds[_i].make(&t);
 	for (size_t i = FIRST_SIZE; i < sizeof(sizes) / sizeof(sizes[0]); i += SIZE_STEP) {
 		double lru = rate(&t, "lru", sizes[i]), graph = rate(&t, "graph", sizes[i]);
+		double lru_cost = saved(&t, "lru", sizes[i], GROWTH), graph_cost = saved(&t, "graph", sizes[i], GROWTH);
 
 		ck_assert_msg(graph >= 0.97 * lru, "%s at %u: graph %.2f, lru %.2f", worlds[_i].name, (unsigned)sizes[i], graph, lru);
+		ck_assert_msg(graph_cost >= 0.97 * lru_cost, "%s at %u: by cost graph %.2f, lru %.2f", worlds[_i].name, (unsigned)sizes[i], graph_cost, lru_cost);
 		best = fmax(best, graph - lru);
 	}
 	ck_assert_msg(best >= worlds[_i].gain, "%s: the best gain is %.2f", worlds[_i].name, best);
@@ -605,6 +633,49 @@ START_TEST(a_hint_helps)
 	graph = rate(&told, "graph", 600);
 	ck_assert(graph > rate(&silent, "graph", 600) + 3);
 	ck_assert(rate(&told, "lru", 600) < graph);
+	trace_fini(&silent);
+	trace_fini(&told);
+}
+END_TEST
+
+/* Half of the sessions are soon back after tools and slow to answer a turn, the others the other way round: how long the last wait was does not
+ * say which, as it may have been of either kind. */
+static void paces(struct trace *t, bool tell)
+{
+	enum { SESSIONS = 60, REQUESTS = 10000 };
+	struct { uint64_t at, chain; uint32_t asked; } session[SESSIONS];
+
+	for (uint64_t s = 0; s < SESSIONS; s++) {
+		session[s].at = hash_mix(s) % 300;
+		session[s].chain = next_id++;
+		session[s].asked = 0;
+	}
+	for (uint64_t i = 0; i < REQUESTS; i++) {
+		const bool tool = hash_mix(i) % 2;
+		uint64_t s = 0;
+
+		for (uint64_t other = 1; other < SESSIONS; other++)
+			if (session[other].at < session[s].at)
+				s = other;
+		ask(t, session[s].at * 1000, session[s].chain, 2 + session[s].asked, tell ? tool ? POLICY_HINT_TOOL : POLICY_HINT_TURN : 0);
+		session[s].at += (tool == (s % 2 == 0) ? 4 : 256) + hash_mix(i + 1) % 4;
+		if (++session[s].asked > 30) {
+			session[s].asked = 0;
+			session[s].chain = next_id++;
+		}
+	}
+}
+
+START_TEST(the_pace_of_a_session_is_learned)
+{
+	struct trace silent, told;
+
+	trace_init(&silent, BLOCK);
+	trace_init(&told, BLOCK);
+	paces(&silent, false);
+	next_id = 0;
+	paces(&told, true);
+	ck_assert(rate(&told, "graph", 150) > rate(&silent, "graph", 150) + 1.5);
 	trace_fini(&silent);
 	trace_fini(&told);
 }
@@ -700,6 +771,7 @@ int main(void)
 	tcase_add_test(tc, features_stay_in_range);
 	tcase_add_test(tc, classes_stay_in_range);
 	tcase_add_test(tc, ages_fall_into_buckets);
+	tcase_add_test(tc, a_pace_is_a_mean_of_late);
 	tcase_add_test(tc, worth_follows_what_comes_back);
 	tcase_add_test(tc, memory_is_bounded_and_keeps_the_young);
 	tcase_add_test(tc, an_access_is_pending_for_a_minute);
@@ -714,6 +786,7 @@ int main(void)
 	tcase_add_loop_test(tc, graph_is_never_far_below_lru, 0, (int)(sizeof(worlds) / sizeof(worlds[0])));
 	tcase_add_test(tc, where_lru_misses_little_graph_is_lru);
 	tcase_add_test(tc, a_hint_helps);
+	tcase_add_test(tc, the_pace_of_a_session_is_learned);
 	tcase_add_test(tc, replays_repeat);
 	tcase_add_test(tc, what_comes_late_is_of_its_request);
 	suite_add_tcase(suite, tc);

@@ -21,7 +21,7 @@ struct model {
 	int mark[IDS + 1];      /* sieve's bit, s3fifo's count */
 	int hand;               /* sieve: an id, 0 for none */
 	double target;          /* arc */
-	long age, priority[IDS + 1], level[IDS + 1], uses[IDS + 1]; /* gdsf */
+	long age, priority[IDS + 1], level[IDS + 1], uses[IDS + 1], growth; /* gdsf */
 };
 
 static struct policy_node nodes[IDS + 1];
@@ -184,7 +184,7 @@ static void arc_remove(struct model *m, int id)
 
 static void gdsf_rate(struct model *m, int id)
 {
-	long worth = m->uses[id] * (16 + 16 * (long)(id % 7) * 4096 / 32768), level = 0;
+	long cost = 16 + 16 * (long)(id % 7) * 4096 / m->growth, worth = m->uses[id] * (cost < 128 ? cost : 128), level = 0;
 	static const long quarter[4] = { 16, 19, 23, 27 };
 
 	while (level < 47 && quarter[(level + 1) % 4] << (level + 1) / 4 <= worth)
@@ -229,14 +229,16 @@ static void gdsf_remove(struct model *m, int id)
 
 static const struct {
 	const char *name;
+	uint32_t growth;        /* 0: not told */
 	void (*insert)(struct model *, int), (*use)(struct model *, int);
 	int (*victim)(struct model *);
 	void (*remove)(struct model *, int);
 } models[] = {
-	{ "sieve", sieve_insert, sieve_use, sieve_victim, sieve_remove },
-	{ "s3fifo", s3fifo_insert, s3fifo_use, s3fifo_victim, s3fifo_remove },
-	{ "arc", arc_insert, arc_use, arc_victim, arc_remove },
-	{ "gdsf", gdsf_insert, gdsf_use, gdsf_victim, gdsf_remove },
+	{ "sieve", 0, sieve_insert, sieve_use, sieve_victim, sieve_remove },
+	{ "s3fifo", 0, s3fifo_insert, s3fifo_use, s3fifo_victim, s3fifo_remove },
+	{ "arc", 0, arc_insert, arc_use, arc_victim, arc_remove },
+	{ "gdsf", 0, gdsf_insert, gdsf_use, gdsf_victim, gdsf_remove },
+	{ "gdsf", 3000, gdsf_insert, gdsf_use, gdsf_victim, gdsf_remove }, /* what is deep costs as much as it may */
 };
 
 static bool any(const struct policy_node *n, void *arg)
@@ -258,8 +260,8 @@ START_TEST(victims_are_the_models)
 
 	ck_assert_ptr_nonnull(ops);
 	for (uint64_t seed = 1; seed <= 5; seed++) {
-		struct policy *p = ops->create(CAPACITY);
-		struct model m = { 0 };
+		struct policy *p = policy_create(ops, CAPACITY, models[_i].growth);
+		struct model m = { .growth = models[_i].growth ? models[_i].growth : 32768 };
 		int used = 0;
 
 		rng = seed * 0x9e3779b97f4a7c15ull;

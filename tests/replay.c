@@ -364,6 +364,60 @@ START_TEST(the_conversation_trace_gives_the_known_figures)
 }
 END_TEST
 
+/* What is saved is counted as the formula says: a token costs 1 and as much more as there are tokens before it, by growth. */
+START_TEST(saved_cost_is_what_hits_would_cost)
+{
+	static const uint64_t ids[4] = { 1, 2, 3, 4 };
+	const struct trace_request whole = { .time_us = 1, .tokens = 4 * 16 + 5 };
+	struct replay_options o = { .capacity = 10, .growth = 32 };
+	struct replay_result r, plain;
+	double all = 0, hits = 0;
+	struct trace t;
+
+	trace_init(&t, 16);
+	ck_assert_int_eq(trace_add(&t, &whole, ids, 4), STATUS_OK);
+	ck_assert_int_eq(trace_add(&t, &whole, ids, 4), STATUS_OK);
+	for (uint32_t i = 0; i < whole.tokens; i++) {
+		const double cost = 1 + (i + 0.5) / 32;
+
+		all += 2 * cost;
+		hits += i < 4 * 16 ? cost : 0;
+	}
+	ck_assert_int_eq(replay_run(&t, policy_find("lru"), &o, &r), STATUS_OK);
+	ck_assert_double_eq_tol(replay_saved_cost(&r), 100 * hits / all, 1e-9);
+	ck_assert_double_lt(replay_saved_cost(&r), replay_hit_tokens(&r)); /* what hits lies in front */
+	ck_assert_int_eq(replay_opt(&t, true, &o, &plain), STATUS_OK);
+	ck_assert_double_eq_tol(replay_saved_cost(&plain), 100 * hits / all, 1e-9);
+	o.growth = 0;
+	ck_assert_int_eq(replay_run(&t, policy_find("lru"), &o, &plain), STATUS_OK);
+	ck_assert_double_eq(replay_saved_cost(&plain), replay_hit_tokens(&plain));
+	ck_assert_double_eq(replay_saved_cost(&(struct replay_result){ .requests = 0 }), 0);
+	trace_fini(&t);
+}
+END_TEST
+
+/* Gone by cost, as its model has it, `graph` saves more of it where there is little room, and hits less; policies that know no cost go the same way. */
+START_TEST(going_by_cost_saves_more_of_it)
+{
+	struct replay_result hits, cost, lru, lru_told;
+	struct replay_options o = { .growth = 30000 };
+	struct trace t;
+	char why[128];
+
+	ck_assert_int_eq(trace_read(TEST_DATA "/traces/mooncake_conversation.jsonl.xz", &t, why, sizeof(why)), STATUS_OK);
+	o.capacity = t.unique / 100;
+	ck_assert_int_eq(replay_run(&t, policy_find("graph"), &o, &hits), STATUS_OK);
+	ck_assert_int_eq(replay_run(&t, policy_find("lru"), &o, &lru), STATUS_OK);
+	o.weigh = o.growth;
+	ck_assert_int_eq(replay_run(&t, policy_find("graph"), &o, &cost), STATUS_OK);
+	ck_assert_int_eq(replay_run(&t, policy_find("lru"), &o, &lru_told), STATUS_OK);
+	ck_assert_msg(replay_saved_cost(&cost) > replay_saved_cost(&hits) + 0.1, "%f, %f", replay_saved_cost(&cost), replay_saved_cost(&hits));
+	ck_assert_double_lt(replay_hit_tokens(&cost), replay_hit_tokens(&hits));
+	ck_assert_mem_eq(&lru, &lru_told, sizeof(lru));
+	trace_fini(&t);
+}
+END_TEST
+
 START_TEST(files_that_are_none_are_refused)
 {
 	char name[] = "/tmp/terrace-replay-XXXXXX", why[128];
@@ -395,6 +449,9 @@ static const struct {
 	{ "--count", "a:b", false },	       { "--csv", "x", true },		   { "--zip", "x", false },
 	{ "--folds", "5", true },	       { "--folds", "0", false },	   { "--folds", "2.5", false },
 	{ "--offline", "--json", true },       { "--offline", "--folds", false },  { "--policy", "offline-past", false },
+	{ "--recompute-growth", "30000", true }, { "--recompute-growth", "30000:0", true }, { "--recompute-growth", "1:x", false },
+	{ "--recompute-growth", "-1", false },  { "--recompute-growth", "2.5", false },  { "--recompute-growth", ":5", false },
+	{ "--recompute-growth", "5000000000", false }, { "--recompute-growth", "0000000000000000000000000000005", true },
 	{ "--policy", NULL, false },
 };
 
@@ -431,6 +488,8 @@ int main(void)
 	tcase_add_test(tc, hints_tell_of_the_last_request);
 	tcase_add_test(tc, reports_are_not_the_last_requests);
 	tcase_add_test(tc, the_conversation_trace_gives_the_known_figures);
+	tcase_add_test(tc, saved_cost_is_what_hits_would_cost);
+	tcase_add_test(tc, going_by_cost_saves_more_of_it);
 	tcase_add_test(tc, files_that_are_none_are_refused);
 	tcase_add_loop_test(tc, arguments_are_checked, 0, (int)(sizeof(arguments) / sizeof(arguments[0])));
 	suite_add_tcase(suite, tc);

@@ -213,18 +213,18 @@ END_TEST
 
 static struct row row_of(const char *policy, uint64_t hits)
 {
-	return (struct row){ .policy = policy, .size = 0.01, .capacity = 9, .result = { .tokens = 1000, .hit_tokens = hits } };
+	return (struct row){ .policy = policy, .size = 0.01, .capacity = 9, .result = { .tokens = 1000, .hit_tokens = hits, .cost = 4000, .saved = 3 * (double)hits } };
 }
 
 START_TEST(shares_are_of_the_gap_and_of_the_gain)
 {
 	static const char *const expected =
-		"policy,size,capacity,hit_tokens,hit_blocks,requests,evicted,refused,gap,gain_of_graph\n"
-		"lru,0.01,9,10.0000,0.0000,0,0,0,0.00,0.00\n"
-		"opt,0.01,9,50.0000,0.0000,0,0,0,100.00,20.00\n"
-		"graph,0.01,9,18.0000,0.0000,0,0,0,20.00,100.00\n"
-		"offline-past,0.01,9,9.0000,0.0000,0,0,0,-2.50,0.00\n"
-		"offline-cross,0.01,9,20.0000,0.0000,0,0,0,25.00,80.00\n";
+		"policy,size,capacity,hit_tokens,hit_blocks,requests,evicted,refused,gap,gain_of_graph,saved_cost\n"
+		"lru,0.01,9,10.0000,0.0000,0,0,0,0.00,0.00,7.5000\n"
+		"opt,0.01,9,50.0000,0.0000,0,0,0,100.00,20.00,37.5000\n"
+		"graph,0.01,9,18.0000,0.0000,0,0,0,20.00,100.00,13.5000\n"
+		"offline-past,0.01,9,9.0000,0.0000,0,0,0,-2.50,0.00,6.7500\n"
+		"offline-cross,0.01,9,20.0000,0.0000,0,0,0,25.00,80.00,15.0000\n";
 	struct row rows[] = { row_of("lru", 100), row_of("opt", 500), row_of("graph", 180), row_of("offline-past", 90),
 			      row_of("offline-cross", 200) };
 	char program[] = "terrace-replay", trace[] = "--trace", file[] = "t", offline[] = "--offline", size[] = "--size", share[] = "0.01";

@@ -19,7 +19,7 @@ static double now(void)
 
 static enum status run(const struct trace *t, const struct options *o, struct row *row)
 {
-	struct replay_options r = { .from = (uint32_t)(o->from * t->request_count),
+	struct replay_options r = { .growth = o->growth, .weigh = o->weigh, .from = (uint32_t)(o->from * t->request_count),
 				    .to = (uint32_t)(o->to * t->request_count) };
 	double began = now();
 	enum status s;

@@ -13,6 +13,8 @@ static const char usage[] =
 	"  --policy NAME,NAME     policies, `opt` (Belady's with bypass), `opt-nobypass`, or `all`; default all\n"
 	"  --size SHARE,SHARE     of the cache, as shares of the trace's unique blocks; default 0.01,0.05,0.1\n"
 	"  --hint end:RECALL:FALSE  tells the policy of ended sessions: of RECALL of those that ended, and of FALSE of the others\n"
+	"  --recompute-growth N[:M]  attention over N tokens costs as much as the rest of the model: saved_cost is counted by that, and policies\n"
+	"                         go by M, if it is given, else by N; 0, the default: all tokens cost the same (`gdsf`: 32768)\n"
 	"  --count FROM:TO        counts only requests in that share of the trace; the others are run, too\n"
 	"  --offline              adds lru, opt, graph, and graph with a model fitted offline, `offline-past` on the parts of the trace before\n"
 	"                         and `offline-cross` on all others; and the shares of the gap and of the gain: about\n"
@@ -135,6 +137,25 @@ static bool hint(struct options *o, const char *text)
 	return strncmp(text, "end:", 4) == 0 && pair(text + 4, &o->recall, &o->false_rate);
 }
 
+/* N or N:M. */
+static bool growth(struct options *o, const char *text)
+{
+	const char *colon = strchr(text, ':');
+	char first[32];
+	size_t digits = strcspn(text, ":");
+	double n, m;
+
+	if (digits >= sizeof(first))
+		return false;
+	memcpy(first, text, digits);
+	first[digits] = '\0';
+	if (!number(first, 0, UINT32_MAX, &n) || !number(colon ? colon + 1 : text, 0, UINT32_MAX, &m))
+		return false;
+	o->growth = (uint32_t)n;
+	o->weigh = (uint32_t)m;
+	return n == o->growth && m == o->weigh;
+}
+
 static bool counted(struct options *o, const char *text)
 {
 	return pair(text, &o->from, &o->to) && o->from < o->to;
@@ -165,6 +186,8 @@ static int option(struct options *o, const char *name, const char *value)
 		return (o->size_count = 0, sizes(o, value));
 	if (strcmp(name, "--hint") == 0)
 		return hint(o, value);
+	if (strcmp(name, "--recompute-growth") == 0)
+		return growth(o, value);
 	if (strcmp(name, "--count") == 0)
 		return counted(o, value);
 	if (strcmp(name, "--folds") == 0)

@@ -11,6 +11,11 @@ static double hit_rate(const struct row *r)
 	return replay_hit_tokens(&r->result);
 }
 
+static double saved_cost(const struct row *r)
+{
+	return replay_saved_cost(&r->result);
+}
+
 static double gap(const struct row *r)
 {
 	return r->gap;
@@ -37,6 +42,8 @@ static void table(FILE *f, const struct options *o, const struct row *rows, cons
 void report_table(FILE *f, const struct options *o, const struct row *rows)
 {
 	table(f, o, rows, "token-weighted prefix hit rate, %", hit_rate);
+	if (o->growth)
+		table(f, o, rows, "share of the cost of computing that is saved, %", saved_cost);
 	if (!o->offline)
 		return;
 	table(f, o, rows, "share of the gap from lru to opt that is closed, %", gap);
@@ -68,8 +75,8 @@ void report_json(FILE *f, const struct options *o, const struct row *r)
 {
 	const struct replay_result *x = &r->result;
 
-	fprintf(f, "{\"policy\": \"%s\", \"size\": %.9g, \"hit_tokens\": %.4f, \"hit_blocks\": %.4f, ", r->policy, r->size,
-		replay_hit_tokens(x), replay_hit_blocks(x));
+	fprintf(f, "{\"policy\": \"%s\", \"size\": %.9g, \"hit_tokens\": %.4f, \"hit_blocks\": %.4f, \"saved_cost\": %.4f, ", r->policy, r->size,
+		replay_hit_tokens(x), replay_hit_blocks(x), replay_saved_cost(x));
 	if (o->offline)
 		fprintf(f, "\"gap\": %.2f, \"gain_of_graph\": %.2f, ", r->gap, r->gain);
 	fprintf(f, "\"capacity\": %llu, \"requests\": %llu, \"evicted\": %llu, \"refused\": %llu, \"seconds\": %.3f}\n",
@@ -80,7 +87,7 @@ void report_json(FILE *f, const struct options *o, const struct row *r)
 
 void report_csv(FILE *f, const struct options *o, const struct row *rows)
 {
-	fprintf(f, "policy,size,capacity,hit_tokens,hit_blocks,requests,evicted,refused%s\n", o->offline ? ",gap,gain_of_graph" : "");
+	fprintf(f, "policy,size,capacity,hit_tokens,hit_blocks,requests,evicted,refused%s,saved_cost\n", o->offline ? ",gap,gain_of_graph" : "");
 	for (uint32_t i = 0; i < o->policy_count * o->size_count; i++) {
 		const struct row *r = &rows[i];
 
@@ -90,7 +97,7 @@ void report_csv(FILE *f, const struct options *o, const struct row *rows)
 			(unsigned long long)r->result.refused);
 		if (o->offline)
 			fprintf(f, ",%.2f,%.2f", r->gap, r->gain);
-		fputc('\n', f);
+		fprintf(f, ",%.4f\n", replay_saved_cost(&r->result));
 	}
 }
 

@@ -4,20 +4,24 @@
 set -eu
 replay=$1 traces=$2 out=$3
 conversation=$traces/mooncake_conversation.jsonl.xz coding=$traces/claude_code_a.txt.xz
+growth=30600 # of Llama 3 8B; policies are not told
 mkdir -p "$out"
 
 echo "## conversation"
-"$replay" --trace "$conversation" --size 0.01,0.05,0.1,0.25,0.5 \
+"$replay" --trace "$conversation" --size 0.01,0.05,0.1,0.25,0.5 --recompute-growth $growth:0 \
 	--csv "$out/replay_conversation.csv" --svg "$out/replay_conversation.svg"
 echo "## conversation, told of 80 % of ended sessions and of 5 % that go on"
-"$replay" --trace "$conversation" --size 0.01,0.05,0.1,0.25,0.5 --policy lru,graph,opt --hint end:0.8:0.05 \
+"$replay" --trace "$conversation" --size 0.01,0.05,0.1,0.25,0.5 --policy lru,graph,opt --hint end:0.8:0.05 --recompute-growth $growth:0 \
 	--csv "$out/replay_conversation_hint.csv"
 echo "## coding"
-"$replay" --trace "$coding" --size 0.005,0.01,0.02,0.05 --csv "$out/replay_coding.csv" --svg "$out/replay_coding.svg"
+"$replay" --trace "$coding" --size 0.005,0.01,0.02,0.05 --recompute-growth $growth:0 --csv "$out/replay_coding.csv" --svg "$out/replay_coding.svg"
+echo "## policies that are told of cost: conversation, coding"
+"$replay" --trace "$conversation" --size 0.01,0.05,0.1,0.25,0.5 --policy gdsf,graph --recompute-growth $growth --csv "$out/replay_cost_conversation.csv"
+"$replay" --trace "$coding" --size 0.005,0.01,0.02,0.05 --policy gdsf,graph --recompute-growth $growth --csv "$out/replay_cost_coding.csv"
 echo "## against models fitted offline: conversation, with the hint, coding"
-"$replay" --trace "$conversation" --offline --csv "$out/replay_offline_conversation.csv"
-"$replay" --trace "$conversation" --offline --hint end:0.8:0.05 --csv "$out/replay_offline_conversation_hint.csv"
-"$replay" --trace "$coding" --offline --size 0.005,0.01 --csv "$out/replay_offline_coding.csv"
+"$replay" --trace "$conversation" --offline --recompute-growth $growth:0 --csv "$out/replay_offline_conversation.csv"
+"$replay" --trace "$conversation" --offline --hint end:0.8:0.05 --recompute-growth $growth:0 --csv "$out/replay_offline_conversation_hint.csv"
+"$replay" --trace "$coding" --offline --size 0.005,0.01 --recompute-growth $growth:0 --csv "$out/replay_offline_coding.csv"
 echo "## in time, conversation and coding"
 "$replay" --trace "$conversation" --size 0.01,0.05,0.1 --policy lru,arc,graph,opt --folds 5
 "$replay" --trace "$coding" --size 0.005,0.01,0.02,0.05 --policy lru,arc,graph,opt --folds 5

@@ -43,7 +43,7 @@ struct run {
 	struct crash_setting setting;
 	struct crash_shadow *shadow;
 	uint64_t seed;
-	uint32_t kills, wanted, lives, named, ended, tries[CRASH_SITES_MAX], killed[CRASH_SITES_MAX];
+	uint32_t kills, wanted, lives, by_graph, named, ended, tries[CRASH_SITES_MAX], killed[CRASH_SITES_MAX];
 	uint32_t campaign, life;       /* at present */
 };
 
@@ -228,15 +228,16 @@ static void make_plan(struct run *r, struct plan *p)
 		r->tries[p->point]++;
 	}
 	p->life.rebuild = p->mischief == REBUILD;
+	p->life.graph = crash_below(&(struct crash_random){ p->life.seed * 31 }, 2);
 }
 
 /* ---- one life ---- */
 
 static void report(const struct run *r, const struct plan *p, const char *what)
 {
-	fprintf(stderr, "seed %llu campaign %u life %u (%u in all), killed at %s:%u, mischief %d, fault %d@%u, rebuild %d: %s\n",
+	fprintf(stderr, "seed %llu campaign %u life %u (%u in all), killed at %s:%u, mischief %d, fault %d@%u, rebuild %d, graph %d: %s\n",
 		(unsigned long long)r->seed, r->campaign, r->life, r->lives, p->point < 0 ? "any time" : crash_point_name((uint32_t)p->point),
-		p->passage, (int)p->mischief, p->life.fault, p->life.fault_at, p->life.rebuild, what);
+		p->passage, (int)p->mischief, p->life.fault, p->life.fault_at, p->life.rebuild, p->life.graph, what);
 	fprintf(stderr, "the folders are left in %s\n", r->setting.root);
 }
 
@@ -299,6 +300,7 @@ static bool live(struct run *r, const struct plan *p, bool grow)
 		nanosleep(&(struct timespec){ .tv_nsec = 300000 }, NULL);
 	}
 	r->lives++;
+	r->by_graph += p->life.graph;
 	if (getenv("CRASH_VERBOSE"))
 		fprintf(stderr, "campaign %u life %u: %s:%u after %u us, mischief %d, fault %d@%u, settle %d: status %x in phase %d\n",
 			r->campaign, r->life, p->point < 0 ? "any time" : crash_point_name((uint32_t)p->point), p->passage,
@@ -379,7 +381,7 @@ static bool campaign(struct run *r)
 	if (!kept)
 		return false;
 	/* What the last one left is looked at too. */
-	p = (struct plan){ .point = -1, .after_us = UINT32_MAX, .life = { .seed = r->lives, .settle = true } };
+	p = (struct plan){ .point = -1, .after_us = UINT32_MAX, .life = { .seed = r->lives, .settle = true, .graph = r->lives % 2 } };
 	kept = live(r, &p, false);
 	if (kept)
 		nftw(r->setting.root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
@@ -396,10 +398,10 @@ static int summary(const struct run *r, uint64_t began)
 		if (!atomic_load(&s->passed[i]))
 			fprintf(stderr, "never reached: %s\n", crash_point_name(i));
 	}
-	printf("%u kills in %.0f s (%u at points), %u ended by themselves; %u of %u points reached, %u of them killed at; "
+	printf("%u kills in %.0f s (%u at points), %u of the lives with the graph, %u ended by themselves; %u of %u points reached, %u of them killed at; "
 	       "%llu blocks, %llu flushed ones and %llu deleted ones checked; %llu puts, %llu flushes, %llu deletes; "
 	       "%llu flushes and %llu deletes not acknowledged; back after at most %llu ms\n",
-	       r->kills, (double)(now_ms() - began) / 1000, r->named, r->ended, reached, n, killed,
+	       r->kills, (double)(now_ms() - began) / 1000, r->named, r->by_graph, r->ended, reached, n, killed,
 	       (unsigned long long)s->blocks_checked, (unsigned long long)s->flushes_checked,
 	       (unsigned long long)s->deletes_checked, (unsigned long long)s->puts, (unsigned long long)s->flushes,
 	       (unsigned long long)s->deletes, (unsigned long long)s->odd_flushes, (unsigned long long)s->odd_deletes,

@@ -13,7 +13,7 @@
 
 #include "daemon/cache_tier.h"
 
-enum { SLOT = 8192, CALL_KEYS = 8, WAIT_MS = 120000, SHED_MS = 60000, LOCK_MS = 30000 };
+enum { SLOT = 8192, CALL_KEYS = 8, WAIT_MS = 120000, SHED_MS = 60000, LOCK_MS = 30000, GRAPH_NODES = 256, ADVISOR_MS = 5 };
 
 struct life {
 	const struct crash_setting *setting;
@@ -84,14 +84,16 @@ static void open_cache(struct life *l)
 	static struct cache_disk_options disk[2];
 	static struct ring_calls calls;
 	const struct crash_setting *s = l->setting;
+	const char *policy = l->plan->graph ? "graph" : "lru";
 	struct cache_options o = {
-		.host_bytes = (uint64_t)s->host_slots * SLOT, .extent_bytes = 128 << 10, .policy = "lru",
+		.host_bytes = (uint64_t)s->host_slots * SLOT, .extent_bytes = 128 << 10, .policy = policy,
 		.pinned_bytes_max = UINT64_MAX / 4, .sessions_max = 16, .leases_max = 64, .open_blocks_max = 8,
 		.session_idle_ms = 600000, .lease_ttl_ms = 600000, .reservation_ttl_ms = 600000, .watch_queue = 64,
 		.disks = disk, .disk_count = s->disks, .catalog_folder = catalog, .rebuild = l->plan->rebuild,
 		.slab_bytes = (uint64_t)s->disk_slots * SLOT / 8, .disk_depth = s->depth, .disk_slow_ms = 1000,
-		.spill_share_milli = 500, .disk_policy = "lru", .io = s->threads ? CACHE_IO_THREADS : CACHE_IO_AUTO,
-		.io_calls = &calls,
+		.spill_share_milli = 500, .disk_policy = policy, .io = s->threads ? CACHE_IO_THREADS : CACHE_IO_AUTO,
+		.io_calls = &calls, .graph_nodes = l->plan->graph ? GRAPH_NODES : 0, .advisor_ms = ADVISOR_MS, .prefetch_bytes = 1 << 20,
+		.recompute_growth = l->plan->graph ? 64 : 0,
 	};
 	const char *why = "";
 	enum status st;

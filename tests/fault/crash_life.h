@@ -16,6 +16,7 @@ struct crash_life {
 	uint64_t seed;
 	uint32_t steps;                /* of work */
 	bool rebuild;
+	bool graph;                    /* the policies are `graph`, by cost, and the advisor reads ahead; else `lru` */
 	bool settle;                   /* ends in order, with a clean mark */
 	int fault;                     /* errno of a write, 0: none */
 	uint32_t fault_at;             /* which write, from 1 */

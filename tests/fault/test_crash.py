@@ -21,6 +21,7 @@ from daemon import CALL_S, Daemon, key, keys, layout, pb, wait_for  # noqa: E402
 
 TERRACED, STORM, CRASH_CORE, KILLS, SEED = "terraced", "storm", "crash_core", 40, 1
 KEYS, LIFE_SECONDS, LIFE_TURNS = 64, 0.4, 12
+BY_GRAPH = ("--policy", "graph", "--disk-policy", "graph", "--advisor-every", "50ms", "--recompute-growth", "64")
 # Passed only after damage that nobody does here, or in an orderly end.
 ELSEWHERE = ("draft_", "aside_", "wipe_", "mark_", "unit_", "clean_", "settle", "tier_stop", "disk_close", "catalog_close",
              "catalog_make", "catalog_grow", "catalog_empty", "id_", "compact")
@@ -56,9 +57,11 @@ class Crash(unittest.TestCase):
         self.rng = random.Random(SEED)
         self.layout = layout(first_layer=64, layers=1, heads=1, total_heads=1)
         self.promises = [Promise() for _ in range(KEYS)]
-        self.epochs, self.checked, self.flushed, self.deleted, self.at_points = set(), 0, 0, 0, 0
+        self.epochs, self.checked, self.flushed, self.deleted, self.at_points, self.by_graph = set(), 0, 0, 0, 0, 0
+        self.choice = random.Random(SEED + 1)
         self.daemon = Mortal(TERRACED, "--host-bytes", "4MiB", "--extent-bytes", "1MiB", "--slab-bytes", "2MiB", start=False)
         self.daemon.flags += ("--disks", os.path.join(self.daemon.folder, "disk") + ":64MiB")
+        self.flags = self.daemon.flags
         self.addCleanup(self.daemon.close)
 
     def block(self, number, version):
@@ -133,7 +136,10 @@ class Crash(unittest.TestCase):
             self.rng.choice((self.put, self.put, self.put, self.get, self.flush, self.delete))(numbers)
 
     def live(self, point):
-        """One life."""
+        """One life, every second or so with policies that learn and keep what they learned."""
+        by_graph = self.choice.random() < 0.5
+        self.by_graph += by_graph
+        self.daemon.flags = (*self.flags, *(BY_GRAPH if by_graph else ()))
         self.daemon.env = {"CRASH_AT": "%s:%d" % (point, self.rng.choice((1, 1, 2, 3, 6)))} if point else {}
         engine = None
         try:
@@ -185,8 +191,10 @@ class Crash(unittest.TestCase):
         self.check()
         self.daemon.stop()
         self.assertGreater(self.at_points, 0)
-        print("%d kills in %.0f s (%d at points); %d blocks checked, %d flushed, %d deleted" %
-              (KILLS, time.monotonic() - began, self.at_points, self.checked, self.flushed, self.deleted))
+        self.assertGreater(self.by_graph, KILLS // 4)
+        self.assertGreater(KILLS - self.by_graph, KILLS // 4)
+        print("%d kills in %.0f s (%d at points, %d with the graph's policy); %d blocks checked, %d flushed, %d deleted" %
+              (KILLS, time.monotonic() - began, self.at_points, self.by_graph, self.checked, self.flushed, self.deleted))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 #include "eviction/graph_keep.h"
 #include "eviction/policy.h"
 
-enum { CAPACITY = 64, BLOCKS = 8 };
+enum { CAPACITY = 64, BLOCKS = 8, TOKENS = 16, GROWTH = 24 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -23,11 +23,11 @@ static void use_it(const struct policy_ops *ops, struct policy *p)
 	uint64_t ids[BLOCKS] = { 1, 2, 3, 4, 5, 6, 7, 8 };
 
 	for (uint64_t round = 1; round < 4; round++) {
-		const struct policy_request q = { .now_us = round * 7000000, .ids = ids, .count = BLOCKS, .hint = (uint8_t)round };
+		const struct policy_request q = { .now_us = round * 7000000, .ids = ids, .count = BLOCKS, .block_tokens = TOKENS, .hint = (uint8_t)round };
 
 		ops->request(p, &q);
 		for (uint32_t i = BLOCKS; i-- > 0;) {
-			const struct policy_event e = { .now_us = q.now_us, .id = ids[i], .position = i, .moved = round == 1 };
+			const struct policy_event e = { .now_us = q.now_us, .id = ids[i], .position = i, .tokens = TOKENS, .moved = round == 1 };
 
 			if (node[i].prev)
 				ops->use(p, &node[i], &e);
@@ -54,12 +54,12 @@ static void take_up(const uint8_t *bytes, size_t size)
 	struct policy *q;
 	size_t got;
 
-	p = p ? p : ops->create(CAPACITY);
+	p = p ? p : policy_create(ops, CAPACITY, GROWTH);
 	if (!p)
 		abort();
 	if (!ops->recall(p, 1000000, 5, bytes, size))
 		return;
-	q = ops->create(CAPACITY);
+	q = policy_create(ops, CAPACITY, GROWTH);
 	use_it(ops, p);
 	while ((got = ops->keep(p, &cursor, piece)) > 0)
 		if (!q || !ops->recall(q, 1000000, 5, piece, got))
