@@ -115,7 +115,7 @@ enum terrace_status terrace_connect(const struct terrace_connect_options *option
 	client->generation = atomic_load_explicit(&process_generation, memory_order_relaxed);
 	client->timeout_us = o.timeout_us ? o.timeout_us : DEFAULT_TIMEOUT_US;
 	client->no_borrow = o.no_borrow;
-	status = client_rpc_open(address_of(&o), &client->rpc);
+	status = client_rpc_open(address_of(&o), o.busy_poll_us, &client->rpc);
 	if (status) {
 		free(client);
 		return client_fail_in(status, "connect");

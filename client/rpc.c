@@ -24,6 +24,7 @@ struct client_rpc {
 	void *handles[CLIENT_METHOD_COUNT];
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* calls, background_calls or closing */
+	uint64_t busy_poll_us;
 	struct client_rpc_call *calls, *streams;
 	grpc_completion_queue *idle[QUEUES_IDLE_MAX];
 	unsigned idle_count;
@@ -73,7 +74,7 @@ static void signals_block(sigset_t *before)
 	pthread_sigmask(SIG_SETMASK, &all, before);
 }
 
-enum terrace_status client_rpc_open(const char *address, struct client_rpc **out)
+enum terrace_status client_rpc_open(const char *address, uint64_t busy_poll_us, struct client_rpc **out)
 {
 	char target[CLIENT_ADDRESS_MAX];
 	enum terrace_status status = client_address_read(address, target);
@@ -85,6 +86,7 @@ enum terrace_status client_rpc_open(const char *address, struct client_rpc **out
 	rpc = calloc(1, sizeof(*rpc));
 	if (!rpc)
 		return client_fail(TERRACE_EXHAUSTED, "no memory for a connection");
+	rpc->busy_poll_us = busy_poll_us;
 	pthread_mutex_init(&rpc->lock, NULL);
 	pthread_cond_init(&rpc->changed, NULL);
 	signals_block(&before);
@@ -227,6 +229,23 @@ static void sync_end(struct client_rpc *rpc, struct client_rpc_call *c)
 	pthread_mutex_unlock(&rpc->lock);
 }
 
+/* The call's next event; no deadline here: gRPC ends the batch at the call's. */
+static grpc_event sync_pluck(const struct client_rpc *rpc, struct client_rpc_call *c)
+{
+	const uint64_t until_us = rpc->busy_poll_us ? client_now_us() + rpc->busy_poll_us : 0;
+
+	while (rpc->busy_poll_us) {
+		/* any later time is rounded up to the next millisecond */
+		grpc_event event = grpc_completion_queue_pluck(c->queue, c, gpr_inf_past(GPR_CLOCK_MONOTONIC), NULL);
+
+		if (event.type != GRPC_QUEUE_TIMEOUT)
+			return event;
+		if (client_now_us() >= until_us)
+			break;
+	}
+	return grpc_completion_queue_pluck(c->queue, c, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+}
+
 enum terrace_status client_rpc_call(struct client_rpc *rpc, const struct client_job *job)
 {
 	struct client_rpc_call c;
@@ -237,8 +256,7 @@ enum terrace_status client_rpc_call(struct client_rpc *rpc, const struct client_
 	if (status)
 		return status;
 	for (more = client_call_send(&c, &job->first); more; more = client_call_step(&c, event.success)) {
-		/* No deadline here: gRPC ends the batch at the call's. */
-		event = grpc_completion_queue_pluck(c.queue, &c, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+		event = sync_pluck(rpc, &c);
 		TAG_ACQUIRE(&c);
 	}
 	status = client_call_status(&c);

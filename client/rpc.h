@@ -81,8 +81,9 @@ struct client_job {
 struct client_rpc;
 struct client_rpc_call;
 
-/* Makes the channel; does not wait for a connection. TERRACE_INVALID, TERRACE_UNSUPPORTED for an address, TERRACE_EXHAUSTED. */
-enum terrace_status client_rpc_open(const char *address, struct client_rpc **rpc);
+/* Makes the channel; does not wait for a connection. busy_poll_us: how long client_rpc_call looks for an answer before it sleeps.
+ * TERRACE_INVALID, TERRACE_UNSUPPORTED for an address, TERRACE_EXHAUSTED. */
+enum terrace_status client_rpc_open(const char *address, uint64_t busy_poll_us, struct client_rpc **rpc);
 
 /* Ends all calls with TERRACE_CANCELLED, waits for them, stops the thread, closes the channel. The struct lives on for late
  * callers, who get TERRACE_PRECONDITION, until client_rpc_destroy. Not from a callback. */

@@ -375,20 +375,32 @@ static void tick(struct rpc_server *s, uint64_t now_us)
 		grpc_server_cancel_all_calls(s->server);
 }
 
+/* The next event, or GRPC_QUEUE_TIMEOUT after wait_us. Until poll_until_us the queue is only looked at: who sleeps is woken late. */
+static grpc_event next_event(struct rpc_server *s, uint64_t wait_us, uint64_t poll_until_us)
+{
+	gpr_timespec until = gpr_inf_past(GPR_CLOCK_MONOTONIC); /* any later time is rounded up to the next millisecond */
+
+	if (daemon_now_us() >= poll_until_us)
+		until = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_micros((int64_t)wait_us, GPR_TIMESPAN));
+	return grpc_completion_queue_next(s->queue, until, NULL);
+}
+
 void *rpc_loop_main(void *arg)
 {
 	struct rpc_server *s = arg;
+	const uint64_t poll_us = s->daemon->config->busy_poll_ms * 1000;
+	uint64_t poll_until_us = 0;
 
 	cache_thread_enter();
 	for (uint32_t m = 0; m <= rpc_methods_count; m++)
 		post(s, m);
 	while (!s->shut_down || s->live_count) {
-		uint64_t now = daemon_now_us(), wait = s->tick_at_us > now ? s->tick_at_us - now : 0;
-		gpr_timespec until = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-						  gpr_time_from_micros((int64_t)wait, GPR_TIMESPAN));
-		grpc_event e = grpc_completion_queue_next(s->queue, until, NULL);
+		uint64_t now = daemon_now_us();
+		grpc_event e = next_event(s, s->tick_at_us > now ? s->tick_at_us - now : 0, poll_until_us);
 
 		now = daemon_now_us();
+		if (e.type == GRPC_OP_COMPLETE)
+			poll_until_us = now + poll_us;
 		if (e.type == GRPC_OP_COMPLETE && e.tag == s)
 			s->shut_down = true;
 		else if (e.type == GRPC_OP_COMPLETE)

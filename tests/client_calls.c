@@ -526,6 +526,30 @@ START_TEST(deadlines)
 }
 END_TEST
 
+START_TEST(busy_polling)
+{
+	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
+	struct terrace_client *other;
+	struct terrace_session *s;
+	struct timespec before, after;
+	uint32_t prefix;
+
+	o.address = fake.address;
+	o.timeout_us = CLIENT_RIG_TIMEOUT_US;
+	o.busy_poll_us = 500000;
+	ck_assert_int_eq(terrace_connect(&o, &other), TERRACE_OK);
+	ck_assert_int_eq(terrace_session_open(other, layouts, 2, NULL, &s), TERRACE_OK);
+	ck_assert_int_eq(terrace_lookup(s, &keys, 0, &prefix, NULL), TERRACE_OK);
+	FAULT(stall_method, "Lookup");
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+	ck_assert_int_eq(terrace_lookup(s, &keys, 1000000, &prefix, NULL), TERRACE_DEADLINE);
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+	ck_assert_double_ge((double)(after.tv_sec - before.tv_sec) + (double)(after.tv_nsec - before.tv_nsec) * 1e-9, .02);
+	terrace_session_close(s);
+	terrace_disconnect(other);
+}
+END_TEST
+
 START_TEST(daemon_restart)
 {
 	struct terrace_lease *lease, *none;
@@ -726,6 +750,7 @@ int main(void)
 	tcase_add_test(c, watch_readers);
 	tcase_add_test(c, watch_outlives_client);
 	tcase_add_test(c, deadlines);
+	tcase_add_test(c, busy_polling);
 	tcase_add_test(c, daemon_restart);
 	tcase_add_test(c, daemon_unknown_session);
 	tcase_add_test(c, status_mapping);

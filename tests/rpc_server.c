@@ -21,6 +21,8 @@ static struct rpc_server *server;
 static grpc_channel *channel;
 static grpc_completion_queue *queue;
 
+static uint64_t busy_poll_ms;
+
 static void start(uint64_t calls_max, uint64_t call_deadline_ms)
 {
 	char why[256] = "", address[CONFIG_TEXT_MAX + 8];
@@ -29,6 +31,7 @@ static void start(uint64_t calls_max, uint64_t call_deadline_ms)
 	shell_open(&s);
 	s.config.calls_max = calls_max;
 	s.config.call_deadline_max_ms = call_deadline_ms;
+	s.config.busy_poll_ms = busy_poll_ms;
 	ck_assert_int_eq(workers_create(2, 16, &s.daemon.workers), STATUS_OK);
 	ck_assert_msg(rpc_server_create(&s.daemon, why, sizeof why) == STATUS_OK, "%s", why);
 	server = s.daemon.rpc;
@@ -602,6 +605,36 @@ START_TEST(second_server_is_told)
 }
 END_TEST
 
+/* Milliseconds of CPU that this process takes in so many of the clock's. */
+static double cpu_ms_in(long ms)
+{
+	const struct timespec pause = { ms / 1000, ms % 1000 * 1000000 };
+	struct timespec before, after;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+	nanosleep(&pause, NULL);
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+	return (double)(after.tv_sec - before.tv_sec) * 1e3 + (double)(after.tv_nsec - before.tv_nsec) * 1e-6;
+}
+
+START_TEST(polls_after_an_event_and_then_sleeps)
+{
+	Terrace__V1__LookupRequest q;
+	grpc_status_code status;
+	int tries = 0;
+
+	busy_poll_ms = 600;
+	start(64, 60000);
+	shell_store(&s, "k1");
+	q = lookup_of(s.session.id);
+	ck_assert(unary("/terrace.v1.Cache/Lookup", &q.base, &status));
+	ck_assert(cpu_ms_in(400) >= 20);
+	while (cpu_ms_in(400) > 100)
+		ck_assert_int_lt(tries++, 50);
+	stop();
+}
+END_TEST
+
 START_TEST(many_calls_at_once)
 {
 	enum { CALLS = 200 };
@@ -665,6 +698,7 @@ int main(void)
 	tcase_add_test(t, only_growth_goes_to_a_worker);
 	tcase_add_test(t, watch_and_stop);
 	tcase_add_test(t, second_server_is_told);
+	tcase_add_test(t, polls_after_an_event_and_then_sleeps);
 	tcase_add_test(t, many_calls_at_once);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);

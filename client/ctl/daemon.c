@@ -37,7 +37,7 @@ int ctl_daemon_open(const struct ctl_args *args, struct ctl_daemon *d)
 	d->rpc = NULL;
 	d->replied = false;
 	d->address = address_of(args);
-	status = client_rpc_open(d->address, &d->rpc);
+	status = client_rpc_open(d->address, 0, &d->rpc);
 	if (status == TERRACE_INVALID || status == TERRACE_UNSUPPORTED)
 		return ctl_usage(args->command, "address %s: %s", d->address, terrace_error());
 	return status == TERRACE_OK ? CTL_OK : ctl_status_failed(d->address, status);

@@ -157,6 +157,7 @@ struct terrace_connect_options {
 	const char *address;     /* "unix:PATH" or "127.0.0.1:7421"; NULL: $TERRACE_ADDRESS, else unix:/run/terrace/terraced.sock */
 	uint64_t timeout_us;     /* default deadline of a call; 0: 5 s */
 	bool no_borrow;          /* do not attach to the fd socket even on the same node */
+	uint64_t busy_poll_us;   /* a call looks for its answer for so long before its thread sleeps; 0: it sleeps at once */
 };
 #define TERRACE_CONNECT_OPTIONS_INIT TERRACE_SIZED_(struct terrace_connect_options)
 

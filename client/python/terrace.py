@@ -368,9 +368,11 @@ class Client(_Handle):
         return Session(self, out.value)
 
 
-def connect(address=None, timeout=None, no_borrow=False):
-    """Connects to the daemon at "unix:PATH" or "127.0.0.1:PORT"; None: $TERRACE_ADDRESS, or the usual place."""
-    options = abi.ConnectOptions(address=address.encode() if address else None, timeout_us=_us(timeout), no_borrow=no_borrow)
+def connect(address=None, timeout=None, no_borrow=False, busy_poll=None):
+    """Connects to the daemon at "unix:PATH" or "127.0.0.1:PORT"; None: $TERRACE_ADDRESS, or the usual place. busy_poll: seconds for which a
+    call looks for its answer before its thread sleeps."""
+    options = abi.ConnectOptions(address=address.encode() if address else None, timeout_us=_us(timeout), no_borrow=no_borrow,
+                                 busy_poll_us=_us(busy_poll))
     out = ctypes.c_void_p()
     _check(_lib.terrace_connect(options, out))
     return Client(out.value)

@@ -29,7 +29,8 @@ class Keys(Structure):
 
 
 class ConnectOptions(Sized):
-    _fields_ = [("size", c_size_t), ("address", c_char_p), ("timeout_us", c_uint64), ("no_borrow", c_bool)]
+    _fields_ = [("size", c_size_t), ("address", c_char_p), ("timeout_us", c_uint64), ("no_borrow", c_bool),
+                ("busy_poll_us", c_uint64)]
 
 
 class Token(Structure):

@@ -13,10 +13,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { BENCH_ROUNDS = 9, BENCH_ROUNDS_QUICK = 2, BENCH_SKIPPED = 77 };
+enum { BENCH_ROUNDS = 9, BENCH_ROUNDS_QUICK = 2, BENCH_SKIPPED = 77, BENCH_BUSY_POLL_MS = 5 };
 
 struct bench_options {
 	bool json, check, quick;
+	bool busy_poll; /* daemon and client poll for BENCH_BUSY_POLL_MS before they sleep */
 	const char *terraced, *redis; /* programs */
 	unsigned rounds;
 	char folder[64]; /* temporary, removed at the end */

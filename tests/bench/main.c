@@ -1,4 +1,4 @@
-/* terrace-bench NAME [--json] [--check] [--quick] [--terraced PATH] [--redis PATH]; README.md says what each
+/* terrace-bench NAME [--json] [--check] [--quick] [--busy-poll] [--terraced PATH] [--redis PATH]; README.md says what each
  * bench means. */
 #include <getopt.h>
 #include <stdio.h>
@@ -33,11 +33,12 @@ static void print_usage(FILE *to)
 		"target, ok\n"
 		"  --check          exit code 1 if a target is missed\n"
 		"  --quick          %d rounds instead of %d: to see that it works\n"
+		"  --busy-poll      the daemon and its client poll for %d ms before they sleep\n"
 		"  --terraced PATH  the daemon to measure; without it the one of this build\n"
 		"  --redis PATH     redis-server; without it the one in $PATH\n"
 		"Exit codes: 0 done, 1 failed or (--check) a target was missed, 2 usage, 77 the bench needs "
 		"what is not installed.\n",
-		BENCH_ROUNDS_QUICK, BENCH_ROUNDS);
+		BENCH_ROUNDS_QUICK, BENCH_ROUNDS, BENCH_BUSY_POLL_MS);
 }
 
 static int list(void)
@@ -72,7 +73,8 @@ static int parse(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{"json", no_argument, NULL, 'j'},	 {"check", no_argument, NULL, 'c'},
-		{"quick", no_argument, NULL, 'q'},	 {"terraced", required_argument, NULL, 't'},
+		{"quick", no_argument, NULL, 'q'},	 {"busy-poll", no_argument, NULL, 'b'},
+		{"terraced", required_argument, NULL, 't'},
 		{"redis", required_argument, NULL, 'r'}, {"list", no_argument, NULL, 'l'},
 		{"help", no_argument, NULL, 'h'},	 {0},
 	};
@@ -89,6 +91,9 @@ static int parse(int argc, char **argv)
 		case 'q':
 			bench_options.quick = true;
 			bench_options.rounds = BENCH_ROUNDS_QUICK;
+			break;
+		case 'b':
+			bench_options.busy_poll = true;
 			break;
 		case 't':
 			bench_options.terraced = optarg;

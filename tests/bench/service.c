@@ -35,8 +35,8 @@ static void await_socket(const struct service *s, const char *socket)
 static void start(struct service *s, const char *host_bytes, const char *const *extra)
 {
 	struct terrace_connect_options options = TERRACE_CONNECT_OPTIONS_INIT;
-	char data[100], socket[100];
-	const char *arguments[24] = {bench_options.terraced, "--data-dir", data, "--socket", socket, "--host-bytes",
+	char data[100], socket[100], busy[32];
+	const char *arguments[26] = {bench_options.terraced, "--data-dir", data, "--socket", socket, "--host-bytes",
 				     host_bytes};
 	size_t n = 7;
 
@@ -45,6 +45,11 @@ static void start(struct service *s, const char *host_bytes, const char *const *
 	snprintf(s->address, sizeof(s->address), "unix:%s", socket);
 	for (; *extra; extra++)
 		arguments[n++] = *extra;
+	if (bench_options.busy_poll) {
+		snprintf(busy, sizeof(busy), "--busy-poll=%dms", BENCH_BUSY_POLL_MS);
+		arguments[n++] = busy;
+		options.busy_poll_us = BENCH_BUSY_POLL_MS * 1000;
+	}
 	arguments[n] = NULL;
 	s->pid = bench_spawn("terraced", arguments);
 	await_socket(s, socket);

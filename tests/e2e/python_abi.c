@@ -22,7 +22,8 @@ int main(void)
 		M(terrace_layout, k_format) M(terrace_layout, v_format) M(terrace_layout, window));
 	LIST(terrace_keys, M(terrace_keys, bytes) M(terrace_keys, count) M(terrace_keys, key_bytes));
 	LIST(terrace_connect_options, M(terrace_connect_options, size) M(terrace_connect_options, address)
-		M(terrace_connect_options, timeout_us) M(terrace_connect_options, no_borrow));
+		M(terrace_connect_options, timeout_us) M(terrace_connect_options, no_borrow)
+		M(terrace_connect_options, busy_poll_us));
 	LIST(terrace_token, M(terrace_token, bytes));
 	LIST(terrace_session_options, M(terrace_session_options, size) M(terrace_session_options, tenant)
 		M(terrace_session_options, engine) M(terrace_session_options, gpu) M(terrace_session_options, gpu_write_back));
