@@ -1,6 +1,7 @@
 /* Publishing reserved slots. The handle ends with the call: what could not be committed is aborted. */
 #include "client/commit.h"
 
+#include "client/recall.h"
 #include "client/status.h"
 #include "client/wire.h"
 #include "health.pb-c.h"
@@ -106,6 +107,7 @@ enum terrace_status client_commit_read(struct client_committing *committing, con
 	struct client_arena arena;
 	enum terrace_status status;
 
+	committing->call = 0;
 	client_arena_init(&arena);
 	reply = client_wire_unpack(&arena, &terrace__v1__commit_reply__descriptor, message);
 	status = reply ? reply_read(committing, reply, &arena) : TERRACE_INTERNAL;
@@ -214,9 +216,12 @@ enum terrace_status terrace_commit(struct terrace_reservation *r, uint64_t timeo
 	committing.deadline_us = client_call_deadline(r->view->client, timeout_us);
 	status = request_init(&request, r, committing.items, committing.want_lease);
 	if (!status) {
+		if (committing.want_lease)
+			request.request.call = committing.call = client_recall_number(r->view);
 		job = commit_job(&request, committing.deadline_us, sync_take, &committing);
 		if (committing.items)
 			status = client_view_call(r->view, &job);
+		client_recall(r->view, committing.call, status);
 		request_fini(&request);
 	}
 	if (!status && statuses)

@@ -11,6 +11,7 @@ struct client_committing {
 	uint32_t items;                          /* keys with a slot */
 	bool want_lease;
 	uint64_t deadline_us;
+	uint64_t call;               /* with want_lease: its number, until there is a reply; then 0 */
 	struct terrace_lease *lease; /* the answer; NULL: none */
 };
 

@@ -108,8 +108,8 @@ static struct client_mapping *sweep_next(struct client_attachment *a, bool by_dr
 }
 
 /* With the turn to talk: the lock is let go meanwhile. A mapping stays in the table until the daemon could be told, except that a broken
- * socket has nobody to tell. */
-static void turn_sweep(struct client_attachment *a, bool by_driver)
+ * socket has nobody to tell. False: the socket is full, the rest is for later. */
+static bool turn_sweep(struct client_attachment *a, bool by_driver)
 {
 	struct client_mapping *m;
 
@@ -123,9 +123,10 @@ static void turn_sweep(struct client_attachment *a, bool by_driver)
 			pthread_mutex_lock(&a->lock);
 		}
 		if (!a->broken && !client_fds_tell(a, m))
-			return; /* the socket is full: later */
+			return false;
 		table_remove(a, m);
 	}
+	return true;
 }
 
 static bool sweeping_run(struct client_errand *errand);
@@ -176,20 +177,26 @@ static void table_sweep(struct client_attachment *a)
 	talk_end(a, false);
 }
 
+/* A daemon that reads nothing is tried again by and by, which keeps the lock free for others. */
 static bool sweeping_run(struct client_errand *errand)
 {
 	struct client_attachment *a = (struct client_attachment *)((char *)errand - offsetof(struct client_attachment, sweeping));
+	bool over = true;
 
 	pthread_mutex_lock(&a->lock);
 	a->sweep_asked = false;
 	if (!a->talking && !a->closed) {
 		a->talking = true;
-		turn_sweep(a, true);
-		talk_end(a, false);
+		over = turn_sweep(a, true);
+		a->sweep_asked = !over;
+		a->talking = false;
+		pthread_cond_broadcast(&a->idle);
+		client_fds_end(a);
 	}
 	pthread_mutex_unlock(&a->lock);
-	client_fds_drop(a);
-	return true;
+	if (over)
+		client_fds_drop(a);
+	return over;
 }
 
 static void retire(struct client_attachment *a, uint32_t extent)

@@ -4,6 +4,7 @@
 #include "client/clock.h"
 #include "client/layout.h"
 #include "client/op.h"
+#include "client/recall.h"
 #include "client/status.h"
 #include "client/wire.h"
 
@@ -149,6 +150,7 @@ enum terrace_status client_lease_read(struct client_leasing *leasing, const stru
 	struct client_arena arena;
 	enum terrace_status status;
 
+	leasing->call = 0;
 	client_arena_init(&arena);
 	reply = client_wire_unpack(&arena, &terrace__v1__lease_reply__descriptor, message);
 	status = reply ? reply_read(leasing, reply) : TERRACE_INTERNAL;
@@ -208,6 +210,7 @@ static const ProtobufCMessage *request_fill(struct lease_request *r, const struc
 	r->request.attachment = g->view->attachment->id;
 	r->request.gpu = (uint32_t)(g->gpu + 1);
 	r->request.gpu_or_host = g->gpu_or_host;
+	r->request.call = g->call;
 	return &r->request.base;
 }
 
@@ -223,6 +226,7 @@ static enum terrace_status leasing_begin(struct client_leasing *g, struct terrac
 		.gpu = o->gpu,
 		.gpu_or_host = o->gpu >= 0 && o->gpu_or_host,
 		.deadline_us = client_call_deadline(session->view->client, timeout_us),
+		.call = client_recall_number(session->view),
 	};
 	return o->gpu < 0 ? TERRACE_OK : client_view_use_gpu(g->view, (uint32_t)o->gpu, g->deadline_us);
 }
@@ -248,6 +252,7 @@ enum terrace_status terrace_lease_with(struct terrace_session *session, const st
 							 .take = sync_take,
 							 .arg = &leasing,
 						 });
+	client_recall(session->view, leasing.call, status);
 	if (!status)
 		*out = leasing.lease;
 	return status;
@@ -266,6 +271,7 @@ static void lease_dispose(struct terrace_op *op)
 {
 	struct lease_op *o = (struct lease_op *)op;
 
+	client_recall(o->leasing.view, o->leasing.call, op->status);
 	terrace_release(o->leasing.lease);
 	free(o);
 }

@@ -23,6 +23,7 @@ struct client_leasing {
 	int32_t gpu;    /* -1: none; else it has been made ready */
 	bool gpu_or_host;
 	uint64_t deadline_us;
+	uint64_t call;  /* its number, until there is a reply; then 0 */
 	struct terrace_lease *lease; /* the answer */
 };
 

@@ -5,6 +5,7 @@
 #include "client/clock.h"
 #include "client/layout.h"
 #include "client/op.h"
+#include "client/recall.h"
 #include "client/status.h"
 #include "client/wire.h"
 
@@ -179,6 +180,7 @@ enum terrace_status client_reserve_read(struct client_reserving *reserving, cons
 	struct client_arena arena;
 	enum terrace_status status;
 
+	reserving->call = 0;
 	client_arena_init(&arena);
 	reply = client_wire_unpack(&arena, &terrace__v1__reserve_reply__descriptor, message);
 	status = reply ? reply_read(reserving, reply, &arena) : TERRACE_INTERNAL;
@@ -228,6 +230,7 @@ static enum terrace_status request_init(struct reserve_request *r, const struct 
 	r->request.attachment = view->attachment->id;
 	r->request.open = !keys;
 	r->request.gpu = (uint32_t)(g->gpu + 1);
+	r->request.call = g->call;
 	r->request.info = r->infos.pointers;
 	r->request.n_info = r->infos.count;
 	return TERRACE_OK;
@@ -262,20 +265,25 @@ static enum terrace_status reserving_begin(struct client_reserving *g, struct te
 		.open = open,
 		.gpu = o->gpu,
 		.deadline_us = client_call_deadline(session->view->client, timeout_us),
+		.call = client_recall_number(session->view),
 	};
 	return o->gpu < 0 ? TERRACE_OK : client_view_use_gpu(g->view, (uint32_t)o->gpu, g->deadline_us);
 }
 
 static enum terrace_status reserve_run(struct client_reserving *reserving, const struct reserve_request *request)
 {
+	enum terrace_status status;
+
 	client_fds_listen(reserving->view->attachment);
-	return client_view_call(reserving->view, &(struct client_job){
-							 .method = CLIENT_RESERVE,
-							 .deadline_us = reserving->deadline_us,
-							 .first = {.message = &request->request.base, .last = true},
-							 .take = sync_take,
-							 .arg = reserving,
-						 });
+	status = client_view_call(reserving->view, &(struct client_job){
+							   .method = CLIENT_RESERVE,
+							   .deadline_us = reserving->deadline_us,
+							   .first = {.message = &request->request.base, .last = true},
+							   .take = sync_take,
+							   .arg = reserving,
+						   });
+	client_recall(reserving->view, reserving->call, status);
+	return status;
 }
 
 enum terrace_status terrace_reserve_with(struct terrace_session *session, const struct terrace_keys *keys,
@@ -314,6 +322,7 @@ static void reserve_dispose(struct terrace_op *op)
 {
 	struct reserve_op *o = (struct reserve_op *)op;
 
+	client_recall(o->reserving.view, o->reserving.call, op->status);
 	if (o->reserving.reservation) {
 		client_reservation_abort(o->reserving.reservation, false);
 		client_reservation_free(o->reserving.reservation);

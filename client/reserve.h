@@ -21,6 +21,7 @@ struct client_reserving {
 	bool open;
 	int32_t gpu; /* -1: slots in host memory; else it has been made ready */
 	uint64_t deadline_us;
+	uint64_t call; /* its number, until there is a reply; then 0 */
 	struct terrace_reservation *reservation; /* the answer */
 };
 

@@ -24,6 +24,7 @@ struct client_view {
 	struct terrace_token token;
 	struct client_attachment *attachment; /* with a reference; NULL: no borrow */
 	char why_not[CLIENT_WHY_MAX]; /* why there is none */
+	atomic_uint calls;            /* numbers given: client_recall_number */
 	struct client_lent lent;      /* the GPUs and layouts of the daemon's answer */
 	uint32_t layout_count;
 	struct client_layout layouts[];

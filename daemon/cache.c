@@ -207,9 +207,9 @@ bool cache_destroy(struct cache *c)
 	cache_unlock(c);
 	while (c->watches)
 		cache_watch_close(c->watches);
-	if (c->vram)
-		vram_stop(c);
-	if (c->tier && !tier_stop(c))
+	const bool gpus_ended = !c->vram || vram_stop(c);
+
+	if ((c->tier && !tier_stop(c)) || !gpus_ended)
 		return false;
 	sums_destroy(c);
 	if (c->index) {

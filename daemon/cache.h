@@ -93,6 +93,7 @@ struct cache_options {
 	uint32_t disk_slow_ms;           /* a transfer that takes longer makes its disk slow: it sheds spills */
 	uint32_t spill_share_milli;      /* keep so much of the host tier free or copied to disk */
 	const char *disk_policy;         /* as policy, for what leaves the disks */
+	uint32_t recompute_growth;       /* eviction/recompute.h, of the models that are served; 0: policies are not told */
 	enum cache_io { CACHE_IO_AUTO, CACHE_IO_URING, CACHE_IO_THREADS } io;
 	const struct ring_calls *io_calls; /* tests inject faults; NULL: the kernel's */
 	uint32_t disk_close_ms;          /* cache_destroy waits so long for a disk that hangs; 0: ten seconds */
@@ -103,6 +104,8 @@ struct cache_options {
 	uint32_t gpu_count;              /* 0: no VRAM tier; at most DEVICES_MAX */
 	uint64_t gpu_bytes;              /* budget of each; 0: half of what is free */
 	uint32_t gpu_pinned_milli;       /* of that, what leases, reservations and copies may hold; beyond: EXHAUSTED */
+	uint64_t gpu_prefetch_bytes;     /* a second, brought up to GPUs ahead of leases; 0: none */
+	uint32_t gpu_close_ms;           /* cache_destroy waits so long for each thing that a GPU's driver hangs in; 0: ten seconds */
 };
 
 /* Registers nothing: the calling thread has entered already. INVALID: an option out of its bounds. What the
@@ -112,8 +115,9 @@ struct cache_options {
 enum status cache_create(const struct cache_options *o, uint64_t now_us, struct cache **out,
 			 const char **why);
 /* No other thread may be inside. Frees everything, watches included, whoever still maps it. NULL allowed. False: a disk, or the one with
- * the catalog, has not answered in time. The kernel may still write to the memory of its requests, so all memory stays mapped to the end
- * of the process, the disk's folder stays locked, and nobody is told of anything any more; the next start reads all headers. */
+ * the catalog, has not answered in time, or a GPU's driver has not. The kernel may still write to the memory of its requests, and a thread
+ * come back from the driver, so all memory stays mapped to the end of the process, the disk's folder stays locked, and nobody is told of
+ * anything any more; after a disk, the next start reads all headers. */
 bool cache_destroy(struct cache *c);
 /* A thread that waits long between calls need not leave: it is quiescent outside of them. */
 void cache_thread_enter(void);
@@ -217,6 +221,7 @@ struct cache_on {
 	uint64_t attachment;
 	int32_t gpu;          /* index in the options' order; CACHE_HOST: in memory */
 	bool or_host;         /* with gpu, of a lease: blocks that memory has, or a disk alone, may stay in memory */
+	uint64_t call;        /* the caller's number for it, for cache_recall; 0: none */
 };
 
 struct cache_leased {
@@ -259,6 +264,8 @@ enum status cache_flush(struct cache *c, uint64_t session, const struct cache_ke
 			struct cache_wait *w, enum status *statuses, const char **why);
 /* NOT_FOUND; DENIED if it is another session's (session 0: trusted caller, not checked). */
 enum status cache_release(struct cache *c, uint64_t session, uint64_t lease);
+/* Gives back the leases and the reservations that this call of the session was granted: its caller will never know of them. call: not 0. */
+void cache_recall(struct cache *c, uint64_t session, uint64_t call);
 
 /* ---- put ---- */
 
@@ -301,6 +308,10 @@ enum status cache_commit(struct cache *c, uint64_t session, const struct cache_c
 			 uint32_t count, bool want_lease, uint64_t attachment, uint64_t now_us,
 			 uint64_t unix_ms, enum status *statuses, struct cache_place *places,
 			 uint32_t places_max, struct cache_leased *leased, const char **why);
+/* The same for a caller of whom on->attachment and on->call are looked at. */
+enum status cache_commit_on(struct cache *c, uint64_t session, const struct cache_commit_item *items, uint32_t count, bool want_lease,
+			    const struct cache_on *on, uint64_t now_us, uint64_t unix_ms, enum status *statuses,
+			    struct cache_place *places, uint32_t places_max, struct cache_leased *leased, const char **why);
 /* Says that nobody writes to the slots any more: they are reused at once. NOT_FOUND; DENIED (session 0: not
  * checked); BUSY: it is being committed. */
 enum status cache_abort(struct cache *c, uint64_t session, uint64_t reservation);

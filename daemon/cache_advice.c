@@ -259,7 +259,7 @@ static void tell_pool(struct cache *c, const struct request *r, struct pool *p)
 	struct advice *a = c->advice;
 	const struct policy_request q = {
 		.now_us = c->now_us, .session = r->conversation, .ids = a->id, .count = r->count,
-		.tokens = r->count * p->layout.block_tokens, .turn = r->turn, .hint = r->hint,
+		.tokens = r->count * p->layout.block_tokens, .block_tokens = p->layout.block_tokens, .turn = r->turn, .hint = r->hint,
 		.priority = r->priority, .ttl_s = r->ttl_s, .roles = a->role,
 	};
 

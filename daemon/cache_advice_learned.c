@@ -144,19 +144,23 @@ static size_t piece_of(struct cache *c, const struct learner *l, uint64_t *curso
 	return l->ops->keep ? l->ops->keep(l->policy, cursor, out) : 0;
 }
 
-/* What an earlier round had more of. */
-static void drop_rest(struct catalog *catalog, const struct learner *l, uint32_t number)
+/* What an earlier round had more of, from k->number on, which goes along: what is not taken now is begun with later. */
+static enum status drop_rest(struct catalog *catalog, const struct learner *l, struct learning *k)
 {
 	uint8_t key[KEY], value[CATALOG_VALUE_MAX];
+	enum status s;
 
-	for (;; number++) {
+	for (;; k->number++) {
 		size_t bytes = sizeof(value);
 
-		key_of(l, number, key);
-		if (catalog_get(catalog, CATALOG_EDGES, key, sizeof(key), value, &bytes) == STATUS_MISS)
-			return;
-		if (catalog_drop(catalog, CATALOG_EDGES, key, sizeof(key)))
-			return;
+		key_of(l, k->number, key);
+		s = catalog_get(catalog, CATALOG_EDGES, key, sizeof(key), value, &bytes);
+		if (s == STATUS_MISS)
+			return STATUS_OK;
+		if (s == STATUS_OK || s == STATUS_CORRUPT)
+			s = catalog_drop(catalog, CATALOG_EDGES, key, sizeof(key));
+		if (s)
+			return s;
 	}
 }
 
@@ -196,7 +200,9 @@ static enum status keep_piece(struct cache *c, struct advisor *a, struct learnin
 	if (!k->on)
 		return STATUS_OK;
 	if (!bytes) {
-		drop_rest(c->tier->catalog, &l, k->number);
+		s = drop_rest(c->tier->catalog, &l, k);
+		if (s)
+			return s;
 		k->at++;
 		k->whom = 0;
 		return STATUS_BUSY;

@@ -5,9 +5,10 @@
 #include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
 
+/* A look is for one node in one pool. */
 enum {
 	LOOKS_A_PASS = 1 << 15,        /* some ms */
-	NODES = 512,                   /* in one hold of the cache's lock */
+	LOOKS_A_HOLD = 512,            /* of the cache's lock */
 };
 
 static bool is_there(const struct cache *c, uint64_t name)
@@ -18,16 +19,28 @@ static bool is_there(const struct cache *c, uint64_t name)
 	return false;
 }
 
+/* 1 at least. */
+static uint32_t pools_now(struct cache *c)
+{
+	uint32_t pools;
+
+	cache_lock(c);
+	pools = c->pool_count;
+	cache_unlock(c);
+	return pools ? pools : 1;
+}
+
 /* True: all have been looked at. */
 static bool look_at_nodes(struct cache *c, struct advisor *a)
 {
-	struct graph_node_record n[NODES];
-	bool there[NODES], more = true;
+	struct graph_node_record n[LOOKS_A_HOLD];
+	const uint32_t pools = pools_now(c), most = pools < LOOKS_A_HOLD ? LOOKS_A_HOLD / pools : 1;
+	bool there[LOOKS_A_HOLD], more = true;
 
-	for (uint32_t looked = 0; more && looked < LOOKS_A_PASS; looked += NODES) {
+	for (uint32_t looks = 0; more && looks < LOOKS_A_PASS; looks += most * pools) {
 		uint32_t count = 0;
 
-		while (count < NODES && (more = graph_edges_next_node(a->graph, a->latest_us, &a->look.node, &n[count])))
+		while (count < most && (more = graph_edges_next_node(a->graph, a->latest_us, &a->look.node, &n[count])))
 			count++;
 		cache_lock(c);
 		for (uint32_t i = 0; i < count; i++)

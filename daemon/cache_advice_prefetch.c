@@ -14,6 +14,7 @@
  */
 #include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 
 #include <string.h>
 
@@ -238,6 +239,8 @@ static void wish_for(struct cache *c, const struct request *r, enum ahead_kind k
 
 void ahead_request(struct cache *c, const struct request *r)
 {
+	if (c->vram && c->vram->ahead)
+		vram_ahead_request(c, r);
 	if (!c->tier || !c->options.prefetch_bytes || c->tier->stopping || r->kind == REQUEST_REPORT)
 		return;
 	if (r->kind == REQUEST_LOOKUP && r->present)
@@ -249,6 +252,8 @@ void ahead_leased(struct cache *c, const struct request *r)
 {
 	const uint64_t whole = request_whole(r, r->count);
 
+	if (c->vram && c->vram->ahead)
+		vram_ahead_leased(c, r);
 	for (uint32_t i = 0; i < AHEAD_WISHES; i++) {
 		struct ahead_wish *w = &c->advice->ahead.wish[i];
 
@@ -341,6 +346,8 @@ void ahead_pump(struct cache *c)
 {
 	enum status s = STATUS_OK;
 
+	if (c->vram && c->vram->ahead)
+		vram_ahead_pump(c);
 	if (!c->tier || c->tier->stopping)
 		return;
 	for (enum ahead_kind kind = AHEAD_ASKED; kind < AHEAD_KINDS; kind++)

@@ -171,8 +171,10 @@ static bool lent_holds(struct cache *c, const struct attachment *a, uint32_t *le
 
 bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes)
 {
+	if (a->lending || a->boarding) /* whoever lends comes back to it */
+		return true;
 	while (a->lent_count) {
-		if (a->lending || *probes == 0)
+		if (*probes == 0)
 			return true;
 		--*probes;
 		if (lent_holds(c, a, &a->lent[a->lent_count - 1]))
@@ -180,6 +182,11 @@ bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes)
 		a->lent_count--;
 	}
 	return false;
+}
+
+static enum status still_open(const struct attachment *a)
+{
+	return !a || a->gone || a->session->state != SESSION_OPEN ? STATUS_DENIED : STATUS_OK;
 }
 
 /* May this attachment have this extent? Notes that it has. */
@@ -192,7 +199,7 @@ static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t exte
 	bool draining, mine = false;
 	enum status s;
 
-	if (!a || a->gone || a->session->state != SESSION_OPEN)
+	if (still_open(a))
 		return STATUS_DENIED;
 	if (!host_extent_owner(arena_of(c, extent), extent, &tenant, &layout_id, &draining))
 		return STATUS_NOT_FOUND;
@@ -259,15 +266,6 @@ static void lent_close(const struct cache_lent *l)
 		close(l->device_fd);
 }
 
-/* With the lock: `lending` kept the attachment from being freed. */
-static enum status lend_end(struct cache *c, uint64_t attachment)
-{
-	struct attachment *a = attachment_find(c, attachment);
-
-	a->lending--;
-	return a->gone || a->session->state != SESSION_OPEN ? STATUS_DENIED : STATUS_OK;
-}
-
 /* Its own page, made when it is first asked for. */
 static enum status board_lend(struct cache *c, uint64_t attachment, struct cache_lent *out)
 {
@@ -279,9 +277,9 @@ static enum status board_lend(struct cache *c, uint64_t attachment, struct cache
 		return STATUS_NOT_FOUND;
 	cache_lock(c);
 	a = attachment_find(c, attachment);
-	s = !a || a->gone || a->session->state != SESSION_OPEN ? STATUS_DENIED : STATUS_OK;
+	s = still_open(a);
 	if (!s)
-		a->lending++;
+		a->boarding++;
 	board = s ? NULL : a->board;
 	cache_unlock(c);
 	if (s)
@@ -300,7 +298,8 @@ static enum status board_lend(struct cache *c, uint64_t attachment, struct cache
 	*out = (struct cache_lent){ .fd = -1, .device_fd = -1, .gpu = CACHE_HOST };
 	s = board ? extent_lend(&board->page, (uint32_t)attachment, true, &out->fd) : STATUS_EXHAUSTED;
 	cache_lock(c);
-	if (lend_end(c, attachment) && !s) {
+	a->boarding--;
+	if (still_open(a) && !s) {
 		lent_close(out);
 		s = STATUS_DENIED;
 	}
@@ -314,6 +313,7 @@ static enum status board_lend(struct cache *c, uint64_t attachment, struct cache
 
 enum status cache_attach_lend(struct cache *c, uint64_t attachment, uint32_t extent, bool write, struct cache_lent *out)
 {
+	struct attachment *a;
 	struct cache_lent lent;
 	enum status s;
 
@@ -326,7 +326,9 @@ enum status cache_attach_lend(struct cache *c, uint64_t attachment, uint32_t ext
 		return s;
 	s = map_lend(c, (uint32_t)attachment, extent, write, &lent);
 	cache_lock(c);
-	if (lend_end(c, attachment) && !s) {
+	a = attachment_find(c, attachment); /* `lending` has kept it */
+	a->lending--;
+	if (still_open(a) && !s) {
 		lent_close(&lent);
 		s = STATUS_DENIED;
 	}

@@ -171,8 +171,7 @@ static void commit_end(struct commit *m)
 	free(m->published);
 }
 
-static enum status commit_begin(struct commit *m, bool want_lease, uint64_t attachment, uint32_t count,
-				const char **why)
+static enum status commit_begin(struct commit *m, bool want_lease, const struct cache_on *on, uint32_t count, const char **why)
 {
 	struct cache *c = m->cache;
 	enum status status = STATUS_OK;
@@ -183,7 +182,7 @@ static enum status commit_begin(struct commit *m, bool want_lease, uint64_t atta
 	if (!s) {
 		status = STATUS_NOT_FOUND;
 	} else if (want_lease) {
-		*why = attachment_problem(c, s, attachment);
+		*why = attachment_problem(c, s, on->attachment);
 		status = *why ? STATUS_PRECONDITION : STATUS_OK;
 	}
 	cache_unlock(c);
@@ -195,6 +194,8 @@ static enum status commit_begin(struct commit *m, bool want_lease, uint64_t atta
 	want_lease = want_lease && !cache_draining(c);
 	if (want_lease)
 		m->lease = lease_alloc(count * m->layouts);
+	if (m->lease)
+		m->lease->call = on->call;
 	if (m->reservation && m->published && (m->lease || !want_lease))
 		return STATUS_OK;
 	commit_end(m);
@@ -206,6 +207,15 @@ enum status cache_commit(struct cache *c, uint64_t session, const struct cache_c
 			 uint32_t count, bool want_lease, uint64_t attachment, uint64_t now_us,
 			 uint64_t unix_ms, enum status *statuses, struct cache_place *places,
 			 uint32_t places_max, struct cache_leased *leased, const char **why)
+{
+	const struct cache_on on = { .attachment = attachment, .gpu = CACHE_HOST };
+
+	return cache_commit_on(c, session, items, count, want_lease, &on, now_us, unix_ms, statuses, places, places_max, leased, why);
+}
+
+enum status cache_commit_on(struct cache *c, uint64_t session, const struct cache_commit_item *items, uint32_t count, bool want_lease,
+			    const struct cache_on *on, uint64_t now_us, uint64_t unix_ms, enum status *statuses,
+			    struct cache_place *places, uint32_t places_max, struct cache_leased *leased, const char **why)
 {
 	struct commit m = { .cache = c, .session_number = session, .now_us = now_us,
 			    .places = places, .leased = { .lease = 0 } };
@@ -221,7 +231,7 @@ enum status cache_commit(struct cache *c, uint64_t session, const struct cache_c
 		*why = "no room for the places";
 	if (*why)
 		return STATUS_INVALID;
-	status = commit_begin(&m, want_lease, attachment, count, why);
+	status = commit_begin(&m, want_lease, on, count, why);
 	if (status)
 		return status;
 	for (uint32_t i = 0; want_lease && i < count * m.layouts; i++)

@@ -40,9 +40,11 @@ void cache_config(const struct config *c, struct cache_config *out)
 		.disk_slow_ms = (uint32_t)c->disk_slow_ms,
 		.spill_share_milli = (uint32_t)c->spill_share_milli,
 		.disk_policy = c->disk_policy,
+		.recompute_growth = (uint32_t)c->recompute_growth,
 		.io = (enum cache_io)c->disk_io,
 		.gpus = out->gpus,
 		.gpu_bytes = c->gpu_bytes,
+		.gpu_prefetch_bytes = c->gpu_prefetch_bytes,
 		.gpu_pinned_milli = (uint32_t)c->pinned_share_milli,
 	};
 }

@@ -488,6 +488,7 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 	l = lease_alloc(k->count * layouts);
 	if (!l)
 		return STATUS_EXHAUSTED;
+	l->call = on->call;
 	index_read_lock();
 	blocks_find(c, pools, layouts, k, l->block);
 	if (!w || !w->stage)
@@ -598,4 +599,43 @@ enum status cache_release(struct cache *c, uint64_t session, uint64_t lease)
 	}
 	cache_unlock(c);
 	return status;
+}
+
+/* The session's next of either kind that is the call's; NULL. */
+static struct lease *lease_of_call(const struct session *s, uint64_t call)
+{
+	struct lease *l = s->leases;
+
+	while (l && l->call != call)
+		l = l->next;
+	return l;
+}
+
+static struct reservation *reservation_of_call(const struct session *s, uint64_t call)
+{
+	struct reservation *r = s->reservations;
+
+	while (r && (r->call != call || r->committing))
+		r = r->next;
+	return r;
+}
+
+void cache_recall(struct cache *c, uint64_t session, uint64_t call)
+{
+	struct reservation *r;
+	const char *why;
+	struct session *s;
+	struct lease *l;
+
+	cache_lock(c);
+	s = session_get(c, session, &why);
+	while (s && (l = lease_of_call(s, call))) {
+		lease_end(c, l);
+		cache_count(c, COUNTER_RELEASES, 1);
+	}
+	while (s && (r = reservation_of_call(s, call))) {
+		reservation_end(c, r);
+		cache_count(c, COUNTER_ABORTS, 1);
+	}
+	cache_unlock(c);
 }

@@ -40,7 +40,7 @@ static enum status pool_create(struct cache *c, const struct kv_layout *l, struc
 		goto fail;
 	}
 	s = STATUS_EXHAUSTED;
-	p->policy = c->policy->create(c->options.host_bytes / p->geometry.slot_bytes);
+	p->policy = policy_create(c->policy, c->options.host_bytes / p->geometry.slot_bytes, c->options.recompute_growth);
 	if (!p->policy)
 		goto fail;
 	learned_recall(c, &(struct learner){ 'm', 0, p->layout_id, c->policy, p->policy });

@@ -96,6 +96,14 @@ enum {
 	X(AHEAD_NO_ROOM, "terrace_prefetch_refused_total", "reason=room", "loads ahead that were not begun") \
 	X(AHEAD_NO_DISK, "terrace_prefetch_refused_total", "reason=disk", "loads ahead that were not begun") \
 	X(AHEAD_STALE, "terrace_prefetch_refused_total", "reason=stale", "loads ahead that were not begun")  \
+	X(GPU_AHEAD_BYTES, "terrace_prefetch_gpu_bytes_total", "result=copied", "bytes of blocks brought up to a GPU ahead of their use") \
+	X(GPU_AHEAD_USED, "terrace_prefetch_gpu_bytes_total", "result=used", "bytes of blocks brought up to a GPU ahead of their use") \
+	X(GPU_AHEAD_WASTED, "terrace_prefetch_gpu_bytes_total", "result=wasted", "bytes of blocks brought up to a GPU ahead of their use") \
+	X(GPU_AHEAD_LATE, "terrace_prefetch_gpu_bytes_total", "result=late", "bytes of blocks brought up to a GPU ahead of their use") \
+	X(GPU_AHEAD_DOUBTED, "terrace_prefetch_gpu_refused_total", "reason=doubted", "copies ahead to a GPU that were not begun") \
+	X(GPU_AHEAD_TOO_LATE, "terrace_prefetch_gpu_refused_total", "reason=late", "copies ahead to a GPU that were not begun") \
+	X(GPU_AHEAD_NO_BUDGET, "terrace_prefetch_gpu_refused_total", "reason=budget", "copies ahead to a GPU that were not begun") \
+	X(GPU_AHEAD_NO_ROOM, "terrace_prefetch_gpu_refused_total", "reason=room", "copies ahead to a GPU that were not begun") \
 	X(REQUESTS, "terrace_requests_total", "", "prompts that the policy was told of")                     \
 	X(REQUESTS_REPEATED, "terrace_requests_repeated_total", "", "calls for a prompt that was told already") \
 	X(REQUESTS_HINTED, "terrace_requests_hinted_total", "", "reports that the policy was told of")       \
@@ -279,7 +287,8 @@ struct attachment {
 	int pidfd;                     /* -1: not known */
 	struct board *board;           /* NULL: none was asked for */
 	bool gone;
-	uint32_t lending;              /* descriptors being made outside the lock */
+	uint32_t lending;              /* descriptors of extents being made outside the lock */
+	uint32_t boarding;             /* the same of its board, for which GPUs' drivers may take their time */
 	uint32_t lent_count, lent_cap;
 	uint32_t *lent;                /* extents, those with LENT_TOLD (cache_attach.c) by the process's word no more */
 };
@@ -301,6 +310,7 @@ struct lease {
 	struct session *session;
 	struct gpu *gpu;               /* where some of its blocks are; NULL: all in memory */
 	uint64_t id, session_number, bytes;
+	uint64_t call;                 /* that it was granted to, by the caller's number; 0: it has none */
 	uint32_t count;
 	uint32_t gpu_slots;            /* of the blocks, on the GPU */
 	uint64_t gpu_bytes;            /* of `bytes`, the same */
@@ -323,6 +333,7 @@ struct reservation {
 	struct reservation *prev, *next; /* of the session */
 	struct session *session;
 	uint64_t id, session_number, bytes;
+	uint64_t call;                 /* as of a lease */
 	struct slot_info info;
 	struct gpu *gpu;               /* where its slots are; NULL: in memory */
 	bool open;                     /* without a key */

@@ -280,7 +280,7 @@ enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t
 
 static enum status reserve_one(struct cache *c, struct session *s, struct gpu *gpu, struct pool *const *pools,
 			       uint32_t layouts, const uint8_t *key, uint32_t key_bytes,
-			       const struct slot_info *given, uint64_t *reservation,
+			       const struct slot_info *given, uint64_t call, uint64_t *reservation,
 			       struct cache_place *places)
 {
 	uint32_t block_tokens = pools[0]->layout.block_tokens;
@@ -297,6 +297,7 @@ static enum status reserve_one(struct cache *c, struct session *s, struct gpu *g
 	status = reservation_create(c, s, gpu, pools, layouts, key, key_bytes, &info, false, c->now_us, &r);
 	if (status)
 		return status;
+	r->call = call;
 	*reservation = r->id;
 	for (uint32_t l = 0; l < layouts; l++) {
 		if (!r->part[l].block)
@@ -321,7 +322,7 @@ void reserve_count(struct cache *c, enum status s)
 
 /* One Reserve call. */
 struct reserve {
-	uint64_t session, attachment, now_us;
+	uint64_t session, attachment, call, now_us;
 	const struct cache_keys *keys;
 	const struct slot_info *info;
 	bool open;
@@ -356,7 +357,7 @@ static enum status reserve_chunk(struct cache *c, struct reserve *v, const char 
 
 		if (!v->exhausted)
 			status = reserve_one(c, s, v->gpu, v->pools, v->layouts, key, key ? k->key_bytes : 0,
-					     v->info ? &v->info[v->done] : NULL, &v->reservations[v->done],
+					     v->info ? &v->info[v->done] : NULL, v->call, &v->reservations[v->done],
 					     &v->places[(size_t)v->done * v->layouts]);
 		if (c->grow || c->gpu_busy)
 			break;
@@ -435,6 +436,7 @@ enum status cache_reserve_on(struct cache *c, uint64_t session, const struct cac
 {
 	struct reserve v = { .session = session,
 			     .attachment = on->attachment,
+			     .call = on->call,
 			     .gpu = on->gpu < 0 ? NULL : vram_gpu(c, (uint32_t)on->gpu),
 			     .now_us = now_us,
 			     .keys = k,

@@ -43,7 +43,7 @@ struct disk_class *class_get(struct cache *c, struct unit *u, uint64_t slot_byte
 	k = calloc(1, sizeof(*k));
 	if (!k)
 		return NULL;
-	k->policy = c->tier->policy->create(c->options.disks[u->number].bytes / slot_bytes);
+	k->policy = policy_create(c->tier->policy, c->options.disks[u->number].bytes / slot_bytes, c->options.recompute_growth);
 	if (!k->policy) {
 		free(k);
 		return NULL;

@@ -1,4 +1,4 @@
-/* The VRAM tier as a whole: GPUs are opened before anything else runs, and closed after everything else has stopped.
+/* The VRAM tier as a whole: GPUs are opened before anything else runs, and closed after everything else has stopped (cache_vram_end.c).
  *
  * Each GPU has two threads. The *mover* (cache_vram_copy.c) hands lists of copies over. The *keeper*, here, does what comes after them, and
  * all that lasts: it ends lists, which means checksums of what came down, makes extents, asks the device whether it is lost, and sweeps up after
@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SWEEP_SLOTS = 1024, STOP_SECONDS_MAX = 10, ASK_EVERY_US = 50 * 1000 };
+enum { SWEEP_SLOTS = 1024, ASK_EVERY_US = 50 * 1000 };
 
 /* ---- birth ---- */
 
@@ -49,10 +49,11 @@ static enum status scratch_make(struct gpu *g, const struct device_ops *ops, con
 static enum status arena_make(struct gpu *g, const struct cache_options *o, const char **why)
 {
 	const struct host_options arena = {
-		.budget_bytes = g->budget, .extent_bytes = o->extent_bytes, .ops = o->device_ops, .device = g->device,
+		.budget_bytes = g->budget, .extent_bytes = o->extent_bytes, .ops = &g->arena_ops, .device = g->device,
 		.first_extent_id = (g->number + 1) << VRAM_EXTENT_BITS,
 	};
 
+	g->arena_ops = *o->device_ops;
 	*why = "its memory cannot be managed: gpu_bytes is too small, or there is no memory";
 	return host_create(&arena, &g->arena);
 }
@@ -131,6 +132,8 @@ enum status vram_create(struct cache *c, const char **why)
 	v->ops = o->device_ops;
 	v->waiting_host_end = &v->waiting_host;
 	cond_init(&v->room);
+	if (!vram_ahead_create(c))
+		return STATUS_EXHAUSTED;
 	for (; v->count < o->gpu_count; v->count++) {
 		v->gpu[v->count] = gpu_create(c, v->count);
 		if (!v->gpu[v->count])
@@ -176,6 +179,20 @@ static void sweep(struct cache *c, struct gpu *g)
 
 /* ---- the keeper ---- */
 
+/* The keeper leaves the lock for a call that a driver may take long over; who closes devices waits until it is back. */
+static void driver_enter(struct cache *c, struct gpu *g)
+{
+	g->in_driver = true;
+	cache_unlock(c);
+}
+
+static void driver_leave(struct cache *c, struct gpu *g)
+{
+	cache_lock(c);
+	g->in_driver = false;
+	pthread_cond_broadcast(&c->vram->room);
+}
+
 static struct vram_pool *pool_wanting(const struct cache *c, const struct gpu *g)
 {
 	for (uint32_t i = 0; i < c->pool_count && !g->lost; i++)
@@ -191,16 +208,16 @@ static bool keep_once(struct cache *c, struct gpu *g)
 	struct vram_pool *vp = pool_wanting(c, g);
 
 	if (vp) {
-		cache_unlock(c);
+		driver_enter(c, g);
 		vram_room_grow(c, vp);
-		cache_lock(c);
+		driver_leave(c, g);
 		vram_feed(c, g);
 	} else if (host) {
 		struct pool *p = host->block->pool;
 
-		cache_unlock(c);
-		room_grow(c, p, 1);
-		cache_lock(c);
+		driver_enter(c, g);
+		room_grow(c, p, 1); /* which registers it with all GPUs */
+		driver_leave(c, g);
 		vram_feed_host(c);
 	} else if (g->freed && g->waiting) {
 		vram_feed(c, g);
@@ -212,11 +229,6 @@ static bool keep_once(struct cache *c, struct gpu *g)
 		return false;
 	}
 	return true;
-}
-
-static bool flying(const struct gpu *g)
-{
-	return g->queue[0].flights + g->queue[1].flights + g->queue[2].flights;
 }
 
 static bool ended_take(struct cache *c, struct gpu *g)
@@ -238,12 +250,9 @@ bool gpu_asks(struct cache *c, struct gpu *g)
 
 	if (g->lost || c->vram->stopping)
 		return g->lost;
-	g->asking = true;
-	cache_unlock(c);
+	driver_enter(c, g);
 	lost = c->vram->ops->lost(g->device);
-	cache_lock(c);
-	g->asking = false;
-	pthread_cond_broadcast(&c->vram->room); /* who closes the device waits for the answer */
+	driver_leave(c, g);
 	return lost;
 }
 
@@ -286,7 +295,7 @@ static void *gpu_keeper(void *arg)
 
 	cache_thread_enter();
 	cache_lock(c);
-	while (!c->vram->stopping || flying(g)) {
+	while (!c->vram->stopping || gpu_has_flights(g)) {
 		if (ended_take(c, g) || (!c->vram->stopping && (loss_look(c, g) || keep_once(c, g))))
 			continue;
 		keeper_wait(c, g);
@@ -312,112 +321,6 @@ enum status vram_start(struct cache *c, const char **why)
 		g->keeper_started = true;
 	}
 	return STATUS_OK;
-}
-
-/* ---- death ---- */
-
-/* A device that does not end what it began is closed, which ends it: its keeper then comes to an end too. */
-static void keeper_end(struct cache *c, struct gpu *g)
-{
-	struct timespec until;
-
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += STOP_SECONDS_MAX;
-	cache_lock(c);
-	while (flying(g) && !pthread_cond_timedwait(&c->vram->room, &c->lock, &until))
-		continue;
-	const bool hangs = flying(g);
-
-	while (hangs && g->asking)
-		pthread_cond_wait(&c->vram->room, &c->lock);
-	cache_unlock(c);
-	if (hangs) {
-		c->vram->ops->close(g->device);
-		g->device = NULL;
-	}
-	cache_lock(c);
-	pthread_cond_signal(&g->keeper_work);
-	cache_unlock(c);
-	pthread_join(g->keeper, NULL);
-}
-
-void vram_stop(struct cache *c)
-{
-	struct vram *v = c->vram;
-
-	cache_lock(c);
-	v->stopping = true;
-	for (uint32_t i = 0; i < v->count; i++) {
-		vram_moves_fail(c, v->gpu[i]);
-		pthread_cond_signal(&v->gpu[i]->mover_work);
-	}
-	pthread_cond_broadcast(&v->room);
-	cache_unlock(c);
-	for (uint32_t i = 0; i < v->count; i++)
-		if (v->gpu[i]->mover_started)
-			pthread_join(v->gpu[i]->mover, NULL);
-	for (uint32_t i = 0; i < v->count; i++)
-		if (v->gpu[i]->keeper_started)
-			keeper_end(c, v->gpu[i]);
-}
-
-static void gpu_destroy(struct cache *c, struct gpu *g)
-{
-	const struct device_ops *ops = c->vram->ops;
-
-	for (uint32_t i = 0; i < POOLS_MAX; i++) {
-		struct vram_pool *vp = g->pools[i];
-
-		if (!vp)
-			continue;
-		while (vp->shelves)
-			vram_shelf_free(vp->shelves);
-		c->policy->destroy(vp->policy);
-		free(vp);
-	}
-	/* What a device that was closed before had is freed with it. */
-	if (g->device && g->arena)
-		host_destroy(g->arena);
-	if (g->device && g->scratch_to.handle)
-		ops->extent_drop(g->device, &g->scratch_to);
-	if (g->device && g->scratch_range)
-		ops->range_free(g->device, g->scratch_range, g->info.granularity);
-	if (g->device && g->scratch_from)
-		ops->host_unregister(g->device, g->scratch.base);
-	if (g->device)
-		ops->close(g->device);
-	extent_close(&g->scratch);
-	pthread_cond_destroy(&g->mover_work);
-	pthread_cond_destroy(&g->keeper_work);
-	free(g);
-}
-
-static void shelves_unregister(struct cache *c)
-{
-	for (uint32_t i = 0; i < c->pool_count; i++)
-		for (struct shelf *s = c->pools[i]->shelves; s; s = s->next) {
-			if (s->device)
-				vram_unregister(c, s->base, s->device);
-			free(s->device);
-			s->device = NULL;
-		}
-}
-
-void vram_destroy(struct cache *c)
-{
-	struct vram *v = c->vram;
-
-	for (struct board *b; (b = v->dead_boards);) {
-		v->dead_boards = b->dead_next;
-		board_destroy(c, b);
-	}
-	shelves_unregister(c);
-	for (uint32_t i = 0; i < v->count; i++)
-		gpu_destroy(c, v->gpu[i]);
-	vram_spares_free(v);
-	pthread_cond_destroy(&v->room);
-	free(v);
-	c->vram = NULL;
 }
 
 /* ---- the tick, chores ---- */

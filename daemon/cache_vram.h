@@ -1,5 +1,5 @@
-/* The VRAM tier behind the cache: what its files ask of each other (cache_vram.c, cache_vram_slot.c, cache_vram_room.c, cache_vram_move.c,
- * cache_vram_copy.c, cache_vram_lease.c) and the rest of the cache of them. Without GPUs none of it exists: cache.vram is NULL, and no
+/* The VRAM tier behind the cache: what its files ask of each other (cache_vram.c, cache_vram_end.c, cache_vram_slot.c, cache_vram_room.c,
+ * cache_vram_move.c, cache_vram_copy.c, cache_vram_lease.c) and the rest of the cache of them. Without GPUs none of it exists: cache.vram is NULL, and no
  * block has a copy on one.
  *
  * A block may have a *copy* on each GPU, in a slot there, beside the one in host memory and the one on a disk. Its copies hang in a
@@ -54,6 +54,9 @@ struct vram_slot {
 	bool dirty;                    /* counted so: see vram_sync */
 	bool through;
 	bool used;                     /* coming: a lease has it already, so it is no mere move */
+	bool ahead;                    /* came ahead of its use, and is not used yet: in the GPU's list */
+	struct vram_slot *ahead_prev, *ahead_next;
+	uint64_t ahead_us;             /* since when */
 };
 
 struct vram_shelf {
@@ -136,6 +139,7 @@ struct gpu {
 	struct device *device;
 	struct device_info info;
 	struct host_tier *arena;
+	struct device_ops arena_ops;   /* the device's, as the arena uses them; of one that is closed they do nothing */
 	uint64_t budget;
 	uint32_t reaches;              /* other GPUs, whose copies come here without passing host memory, a bit each */
 	struct vram_pool *pools[POOLS_MAX];
@@ -148,11 +152,13 @@ struct gpu {
 	struct vram_move *marks;       /* in the queue of ups or under way, by hash_next */
 	struct vram_slot *through, *through_last; /* copies that are to go down, oldest first */
 	uint32_t downs;                /* moves down that have begun */
+	struct vram_slot *ahead_first, *ahead_last; /* copies that came ahead, oldest first */
+	uint64_t ahead_bytes;          /* of these */
 	uint32_t fetching;             /* ups in STEP_HOST */
 	struct flight *ended, **ended_end;
 	bool freed;                    /* a slot, since those that wait were looked at */
 	bool lost, swept;
-	bool asking;                   /* the keeper, the device, without the lock */
+	bool in_driver;                /* the keeper, without the lock */
 	uint64_t asked_us;             /* when last, by the machine's clock */
 	uint32_t sweep_pool, sweep_extent, sweep_slot;
 	char why[160];                 /* why it was lost */
@@ -167,6 +173,11 @@ struct gpu {
 	pthread_cond_t mover_work, keeper_work; /* with the cache's lock */
 };
 
+static inline bool gpu_has_flights(const struct gpu *g)
+{
+	return g->queue[DEVICE_UP].flights || g->queue[DEVICE_DOWN].flights || g->queue[DEVICE_ACROSS].flights;
+}
+
 struct vram {
 	const struct device_ops *ops;
 	struct gpu *gpu[DEVICES_MAX];
@@ -180,6 +191,8 @@ struct vram {
 	bool gathering;                /* a call that has much for the movers is under way */
 	bool stopping;
 	struct board *dead_boards;
+	struct vram_ahead *ahead;      /* NULL: nothing is brought up ahead */
+	struct cache *left_next;       /* of the caches whose GPUs were left behind */
 	pthread_cond_t room;           /* a slot came free somewhere, or will not */
 };
 
@@ -188,8 +201,6 @@ struct vram {
 /* Without the lock. A GPU that cannot be opened is lost from the beginning; EXHAUSTED, INVALID: of the tier as a whole. */
 enum status vram_create(struct cache *c, const char **why);
 enum status vram_start(struct cache *c, const char **why);
-void vram_stop(struct cache *c);       /* ends the copies; no thread of the tier's runs after it */
-void vram_destroy(struct cache *c);    /* after the blocks are gone */
 void vram_tick(struct cache *c);
 /* True: there is something for vram_chores, which is called without the lock. */
 bool vram_wants(struct cache *c);
@@ -213,6 +224,13 @@ void vram_unregister(struct cache *c, void *memory, const uint64_t *address);
 /* The same for a shelf, which frees them; NULL: no GPU, or no memory. */
 uint64_t *vram_addresses(struct cache *c, const struct extent *e);
 void vram_stats(struct cache *c, cache_stat_fn *emit, void *arg);
+
+/* ---- cache_vram_end.c ---- */
+
+/* Without the lock: ends the copies; no thread of the tier's runs after it. False: a GPU's driver has not returned within gpu_close_ms: the
+ * cache is to stay as it is, for a thread that may come back from there. */
+bool vram_stop(struct cache *c);
+void vram_destroy(struct cache *c);    /* after the blocks are gone */
 
 /* ---- cache_vram_slot.c: slots and copies ---- */
 
@@ -270,6 +288,8 @@ void vram_published(struct cache *c, struct block *b, uint64_t position);
 enum status vram_room_take(struct cache *c, struct vram_pool *vp, struct host_slot *out);
 /* Evicts what so many slots cost at once, as far as nothing has to go down for it: taken one by one, they then lie side by side. */
 void vram_room_ahead(struct cache *c, struct vram_pool *vp, uint32_t slots);
+/* A slot is free, or is made free by a copy that is elsewhere too and that nobody has used for so long. */
+bool vram_room_spare(struct cache *c, struct vram_pool *vp, uint64_t idle_us);
 /* Without the lock, of BUSY: until something came free, 100 ms at most. */
 void vram_room_wait(struct cache *c);
 /* Without the lock: makes an extent. */
@@ -356,6 +376,18 @@ void vram_mark_place(struct cache_wait *w);
 void vram_mark_drop(struct cache_wait *w); /* the wait ends without */
 /* Its list has ended so, or will never begin. Frees it. */
 void vram_mark_end(struct vram_move *mark, enum status s);
+
+/* ---- cache_vram_ahead.c ---- */
+
+struct request;
+bool vram_ahead_create(struct cache *c); /* false: no memory */
+void vram_ahead_destroy(struct vram *v);
+/* With vram->ahead. A request was told, in a read section; a Lease of it came; copies are begun, of what is wished for. */
+void vram_ahead_request(struct cache *c, const struct request *r);
+void vram_ahead_leased(struct cache *c, const struct request *r);
+void vram_ahead_pump(struct cache *c);
+/* What became of one that is `ahead`: COUNTER_GPU_AHEAD_USED, _LATE or _WASTED. */
+void vram_ahead_end(struct vram_slot *s, enum counter how);
 
 /* ---- boards: cache_vram.c ---- */
 

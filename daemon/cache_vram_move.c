@@ -653,6 +653,8 @@ void vram_flight_end(struct cache *c, struct flight *f)
 		vram_feed(c, g);
 	vram_pump(c);
 	spill_pump(c);
+	if (c->vram->ahead)
+		vram_ahead_pump(c);
 }
 
 static bool is_of(const struct vram_move *m, const struct gpu *g)

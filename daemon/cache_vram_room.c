@@ -295,6 +295,37 @@ enum status vram_room_take(struct cache *c, struct vram_pool *vp, struct host_sl
 	return STATUS_EXHAUSTED;
 }
 
+struct cold {
+	const struct cache *cache;
+	uint64_t idle_us;
+};
+
+static bool is_cold(const struct policy_node *n, void *arg)
+{
+	const struct cold *cold = arg;
+	const struct vram_slot *s = slot_of_node(n);
+
+	return vram_slot_pins(s) == 0 && !s->ahead && vram_clean(s) && cold->cache->now_us - n->last_use_us > cold->idle_us;
+}
+
+bool vram_room_spare(struct cache *c, struct vram_pool *vp, uint64_t idle_us)
+{
+	struct cold cold = { c, idle_us };
+	struct policy_node *n;
+
+	if (vp->free_slots > 0)
+		return true;
+	if (!cannot_grow(c, vp)) {
+		vp->wanted = true;
+		pthread_cond_signal(&vp->gpu->keeper_work);
+		return false;
+	}
+	n = c->policy->victim(vp->policy, is_cold, &cold, VICTIM_SCAN);
+	if (n)
+		vram_evict(c, slot_of_node(n), COUNTER_EVICTED_GPU_FULL);
+	return vp->free_slots > 0;
+}
+
 /* Victims, in their order. */
 struct pick {
 	struct vram_slot *slot[VICTIM_SCAN];

@@ -24,7 +24,7 @@ struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct pool *p)
 	vp->gpu = g;
 	vp->pool = p;
 	vp->stride = (p->geometry.block_bytes + STRIDE_ALIGN - 1) / STRIDE_ALIGN * STRIDE_ALIGN;
-	vp->policy = c->policy->create(g->budget / vp->stride);
+	vp->policy = policy_create(c->policy, g->budget / vp->stride, c->options.recompute_growth);
 	if (!vp->policy || host_pool_get(g->arena, p->tenant->number, p->layout_id, vp->stride, &vp->arena)) {
 		c->policy->destroy(vp->policy);
 		free(vp);
@@ -265,6 +265,8 @@ static void slot_free(struct vram_slot *s)
 		.generation = s->take,
 	};
 
+	if (s->ahead)
+		vram_ahead_end(s, COUNTER_GPU_AHEAD_WASTED);
 	s->shelf->taken--;
 	if (!s->shelf->draining)
 		vp->free_slots++;
@@ -351,6 +353,8 @@ void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const st
 			continue;
 		if (s->state == VRAM_READY)
 			c->policy->use(s->shelf->pool->policy, &s->node, e);
+		if (s->ahead && gpu)
+			vram_ahead_end(s, s->state == VRAM_READY ? COUNTER_GPU_AHEAD_USED : COUNTER_GPU_AHEAD_LATE);
 		s->used |= s->state == VRAM_COMING;
 	}
 }

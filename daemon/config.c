@@ -64,6 +64,9 @@ static const struct option options[] = {
 	{ "disks", T_DISKS, AT(disks), "off", 0, 0, NULL,
 	  "disk tier: FOLDER:SIZE of each disk, separated by commas, as /nvme0/terrace:512GiB; off: what memory cannot hold is dropped" },
 	{ "disk_policy", T_POLICY, AT(disk_policy), "lru", 0, 0, NULL, "who leaves a disk that is full" },
+	{ "recompute_growth", T_COUNT, AT(recompute_growth), "0", 0, UINT32_MAX, NULL,
+	  "tokens before a token that double what it costs to compute (parameters / 2 / layers / hidden size), by which graph and gdsf then weigh "
+	  "blocks; 0: to graph all cost the same" },
 	{ "slab_bytes", T_BYTES, AT(slab_bytes), "256MiB", MIB, 1024 * GIB, NULL,
 	  "size of a slab file; each holds blocks of one size" },
 	{ "disk_depth", T_COUNT, AT(disk_depth), "32", 1, 1024, NULL, "transfers under way at a time, a disk" },
@@ -85,6 +88,8 @@ static const struct option options[] = {
 	{ "advisor_every", T_MS, AT(advisor_every_ms), "500ms", 50, 60000, NULL, "how often the graph is asked what is expected next" },
 	{ "prefetch_bytes", T_BYTES, AT(prefetch_bytes), "256MiB", 0, 1ull << 40, NULL,
 	  "read ahead from the disks at most so much a second; 0: nothing" },
+	{ "gpu_prefetch_bytes", T_BYTES, AT(gpu_prefetch_bytes), "0", 0, 1ull << 40, NULL,
+	  "bring up to a GPU ahead of leases there at most so much a second; 0: nothing" },
 	{ "sessions_max", T_COUNT, AT(sessions_max), "1024", 1, 1 << 20, NULL, "open sessions" },
 	{ "leases_max", T_COUNT, AT(leases_max), "65536", 1, 1 << 24, NULL, "leases over all sessions" },
 	{ "open_blocks_max", T_COUNT, AT(open_blocks_max), "4096", 1, 1 << 20, NULL, "open blocks of one session" },
@@ -109,6 +114,8 @@ static const struct option options[] = {
 	  "largest gRPC message" },
 	{ "drain_timeout", T_MS, AT(drain_timeout_ms), "10s", 0, HOUR_MS, NULL,
 	  "how long SIGTERM waits for leases and reservations to end" },
+	{ "busy_poll", T_MS, AT(busy_poll_ms), "0ms", 0, 1000, NULL,
+	  "after each event the serving thread looks for the next one for so long without sleeping: calls that follow are answered sooner, for a processor" },
 	{ "log_level", T_CHOICE, AT(log_level), "info", 0, 0, level_words, "least level that is logged" },
 	{ "log_format", T_CHOICE, AT(log_format), "logfmt", 0, 0, format_words, "form of the lines on stderr" },
 };

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "daemon/daemon.h"
+#include "daemon/door_lend.h"
 #include "daemon/log.h"
 #include "daemon/workers.h"
 #include "proto/fdsock.h"
@@ -71,6 +72,7 @@ struct door {
 	struct connection all;     /* ring; its links alone are used */
 	uint32_t count;
 
+	struct door_lender lender;
 	struct work chores;
 	bool resting;              /* the listener is not watched */
 
@@ -82,7 +84,7 @@ struct door {
 	uint32_t retired;
 
 	atomic_uint connections;
-	atomic_ullong packets, refused, descriptors, releases, retire_lost;
+	atomic_ullong packets, refused, releases, retire_lost;
 };
 
 _Static_assert(CACHE_EXTENT_BOARD == FDSOCK_EXTENT_BOARD, "the door hands the number on");
@@ -120,37 +122,6 @@ int door_packet_type(const void *packet, size_t n)
 	}
 }
 
-static struct fdsock_head head_of(enum fdsock_type type)
-{
-	return (struct fdsock_head){ FDSOCK_MAGIC, FDSOCK_VERSION, (uint16_t)type };
-}
-
-/* Sends a packet, with `fds` descriptors, at most 2. False: the peer is gone, or does not read. */
-static bool send_packet(int to, const void *packet, size_t n, const int *fd, uint32_t fds)
-{
-	union {
-		struct cmsghdr head;
-		char room[CMSG_SPACE(2 * sizeof(int))];
-	} control = { 0 };
-	struct iovec iov = { (void *)packet, n };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
-
-	if (fds) {
-		m.msg_control = &control;
-		m.msg_controllen = CMSG_SPACE(fds * sizeof(int));
-		control.head.cmsg_level = SOL_SOCKET;
-		control.head.cmsg_type = SCM_RIGHTS;
-		control.head.cmsg_len = CMSG_LEN(fds * sizeof(int));
-		memcpy(CMSG_DATA(&control.head), fd, fds * sizeof(int));
-	}
-	ssize_t sent;
-
-	do
-		sent = sendmsg(to, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
-	while (sent < 0 && errno == EINTR);
-	return sent == (ssize_t)n;
-}
-
 /* ---- connections ---- */
 
 static bool watch(struct door *d, int fd, struct watch_key *key, enum watched what, struct connection *c)
@@ -168,8 +139,9 @@ static void hang_up(struct door *d, struct connection *c, const char *reason)
 	if (c->gone)
 		return;
 	c->gone = true;
+	/* The cache may hold the pidfd still, and a worker the socket: as long as anybody does the kernel would go on telling of it, with our key. */
+	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->fd, NULL);
 	close(c->fd);
-	/* The cache may hold the pidfd still, and as long as anybody does the kernel would go on telling of it, with our key. */
 	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->pidfd, NULL);
 	close(c->pidfd);
 	if (c->attachment) {
@@ -285,7 +257,7 @@ static void accept_all(struct door *d)
 
 static bool on_hello(struct door *d, struct connection *c, const struct fdsock_hello *m)
 {
-	struct fdsock_welcome w = { .head = head_of(FDSOCK_WELCOME) };
+	struct fdsock_welcome w = { .head = door_head(FDSOCK_WELCOME) };
 	const char *why = NULL;
 	enum status s;
 
@@ -302,7 +274,7 @@ static bool on_hello(struct door *d, struct connection *c, const struct fdsock_h
 		w.attachment = w.session = 0;
 		log_info("attach_refused", LOG_NUM("pid", c->pid), LOG_TEXT("reason", why ? why : status_text(s)));
 	}
-	return send_packet(c->fd, &w, sizeof w, NULL, 0) && s == STATUS_OK;
+	return !door_send(c->fd, &w, sizeof w, NULL, 0) && s == STATUS_OK;
 }
 
 /* The cache lends a GPU's memory only to a process whose end it can see. Without a descriptor for that the next MAP tries again. */
@@ -318,33 +290,16 @@ static void make_known(struct door *d, struct connection *c)
 	}
 }
 
+/* Who closes reads no more, but has something to say yet: what he unmaps. */
+static bool is_deaf(int error)
+{
+	return error && error != EPIPE;
+}
+
 static bool on_map(struct door *d, struct connection *c, const struct fdsock_map *m)
 {
-	struct fdsock_extent e = { .head = head_of(FDSOCK_EXTENT), .extent = m->extent, .write = m->write != 0,
-				   .gpu = FDSOCK_NO_GPU };
-	struct cache_lent lent = { .fd = -1, .device_fd = -1 };
-	enum status s;
-
 	make_known(d, c);
-	s = cache_attach_lend(d->daemon->cache, c->attachment, m->extent, m->write != 0, &lent);
-	const int fds[] = { lent.fd, lent.device_fd };
-	const uint32_t count = s != STATUS_OK ? 0 : lent.device_fd < 0 ? 1 : 2;
-
-	e.status = s;
-	if (s == STATUS_OK) {
-		e.bytes = lent.bytes;
-		e.page_bytes = lent.page_bytes;
-		e.gpu = lent.gpu < 0 ? FDSOCK_NO_GPU : (uint32_t)lent.gpu;
-		e.at = lent.at;
-		e.range = lent.range_bytes;
-		e.layout_id = lent.layout_id;
-	}
-	bool ok = send_packet(c->fd, &e, sizeof e, fds, count);
-
-	for (uint32_t i = 0; i < count; i++)
-		close(fds[i]);
-	atomic_fetch_add_explicit(&d->descriptors, count, memory_order_relaxed);
-	return ok;
+	return !is_deaf(door_lend(&d->lender, c->fd, c->attachment, m));
 }
 
 static bool on_release(struct door *d, struct connection *c, const struct fdsock_release *m)
@@ -428,11 +383,10 @@ static void send_retirements(struct door *d)
 	d->retired = 0;
 	pthread_mutex_unlock(&d->lock);
 	for (uint32_t i = 0; i < n; i++) {
-		struct fdsock_unmapped m = { .head = head_of(FDSOCK_RETIRE), .extent = box[i].extent };
+		struct fdsock_unmapped m = { .head = door_head(FDSOCK_RETIRE), .extent = box[i].extent };
 
 		for (struct connection *c = d->all.next; c != &d->all; c = c->next)
-			if (!c->gone && c->attachment == box[i].attachment &&
-			    !send_packet(c->fd, &m, sizeof m, NULL, 0))
+			if (!c->gone && c->attachment == box[i].attachment && is_deaf(door_send(c->fd, &m, sizeof m, NULL, 0)))
 				hang_up(d, c, "answers not read");
 	}
 }
@@ -580,6 +534,7 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 	d->all.next = d->all.prev = &d->all;
 	d->epoll = d->listener = d->timer = d->stop = -1;
 	d->chores.run = run_chores;
+	door_lender_init(&d->lender, daemon->cache, daemon->workers);
 	pthread_mutex_init(&d->lock, NULL);
 	pthread_cond_init(&d->chores_done, NULL);
 	if (!start_clock(d)) {
@@ -625,6 +580,7 @@ void door_destroy(struct door *d)
 			close(fds[i]);
 	if (d->path[0])
 		unlink(d->path);
+	door_lender_fini(&d->lender);
 	pthread_cond_destroy(&d->chores_done);
 	pthread_mutex_destroy(&d->lock);
 	free(d);
@@ -637,7 +593,7 @@ void door_stats(struct door *d, cache_stat_fn *emit, void *arg)
 	emit(arg, "terrace_door_packets_total", "", (double)atomic_load(&d->packets), true, "packets received");
 	emit(arg, "terrace_door_refused_total", "", (double)atomic_load(&d->refused), true,
 	     "connections refused because there were too many");
-	emit(arg, "terrace_door_descriptors_total", "", (double)atomic_load(&d->descriptors), true,
+	emit(arg, "terrace_door_descriptors_total", "", (double)atomic_load(&d->lender.descriptors), true,
 	     "memory descriptors handed out");
 	emit(arg, "terrace_door_releases_total", "", (double)atomic_load(&d->releases), true, "leases given back");
 	emit(arg, "terrace_door_retirements_lost_total", "", (double)atomic_load(&d->retire_lost), true,

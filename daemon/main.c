@@ -111,7 +111,7 @@ static int run(const struct config *c)
 	workers_destroy(d.workers);
 	cache_thread_leave();
 	if (!cache_destroy(d.cache))
-		log_warn("disks_left_behind", LOG_TEXT("reason", "a disk does not answer: the next start reads all headers"));
+		log_warn("left_behind", LOG_TEXT("reason", "a disk does not answer, and the next start reads all headers, or a GPU's driver"));
 	close(lock);
 	log_info("stopped", LOG_NUM("pid", getpid()), LOG_NUM("code", code));
 	return code;

@@ -7,7 +7,7 @@ enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, Proto
 {
 	const Terrace__V1__LeaseRequest *q = (const Terrace__V1__LeaseRequest *)request;
 	Terrace__V1__LeaseReply *r = rpc_take(c, sizeof *r);
-	struct cache_on on = { .attachment = q->attachment, .or_host = q->gpu_or_host };
+	struct cache_on on = { .attachment = q->attachment, .or_host = q->gpu_or_host, .call = q->call };
 	struct cache_leased leased = { 0 };
 	struct cache_place *places;
 	struct cache_keys keys;
@@ -71,8 +71,8 @@ enum status rpc_release(struct rpc_call *c, const ProtobufCMessage *request, Pro
 	/* Session 0 is the core's word for a trusted caller: never the wire's. */
 	if (!q->session)
 		return rpc_fail(c, STATUS_NOT_FOUND, "session: unknown, or closed");
-	if (q->n_leases > CACHE_KEYS_MAX)
-		return rpc_fail(c, STATUS_INVALID, "leases: %zu given, at most %d a call", q->n_leases,
+	if (q->n_leases > CACHE_KEYS_MAX || q->n_calls > CACHE_KEYS_MAX)
+		return rpc_fail(c, STATUS_INVALID, "leases: %zu given, calls: %zu, at most %d each", q->n_leases, q->n_calls,
 				CACHE_KEYS_MAX);
 	Terrace__V1__Status *status = rpc_take(c, q->n_leases * sizeof *status);
 
@@ -80,6 +80,9 @@ enum status rpc_release(struct rpc_call *c, const ProtobufCMessage *request, Pro
 		return rpc_too_big(c);
 	for (size_t i = 0; i < q->n_leases; i++)
 		status[i] = (Terrace__V1__Status)cache_release(c->daemon->cache, q->session, q->leases[i]);
+	for (size_t i = 0; i < q->n_calls; i++)
+		if (q->calls[i])
+			cache_recall(c->daemon->cache, q->session, q->calls[i]);
 	terrace__v1__release_reply__init(r);
 	r->n_status = q->n_leases;
 	r->status = status;

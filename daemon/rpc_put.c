@@ -31,7 +31,7 @@ static enum status reserve_infos(struct rpc_call *c, const Terrace__V1__ReserveR
 enum status rpc_reserve(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const Terrace__V1__ReserveRequest *q = (const Terrace__V1__ReserveRequest *)request;
-	struct cache_on on = { .attachment = q->attachment };
+	struct cache_on on = { .attachment = q->attachment, .call = q->call };
 	struct cache_keys keys = { 0 };
 	struct slot_info *info = NULL;
 	uint32_t layouts = 0, n;
@@ -156,8 +156,9 @@ enum status rpc_commit(struct rpc_call *c, const ProtobufCMessage *request, Prot
 	r->places = n ? rpc_places(c, NULL, n) : NULL;
 	if (!r->status || (n && !r->places))
 		return rpc_too_big(c);
-	s = cache_commit(c->daemon->cache, q->session, items, count, q->lease, q->attachment, c->now_us,
-			 daemon_unix_ms(), statuses, places, n, &leased, &why);
+	s = cache_commit_on(c->daemon->cache, q->session, items, count, q->lease,
+			    &(struct cache_on){ .attachment = q->attachment, .gpu = CACHE_HOST, .call = q->call }, c->now_us,
+			    daemon_unix_ms(), statuses, places, n, &leased, &why);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
 	r->epoch = cache_epoch(c->daemon->cache);

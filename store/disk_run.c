@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -42,7 +43,7 @@ uint64_t disk_run(const struct disk *d)
 /* Returns an errno. */
 static int record_write(const struct disk_folder *f, const struct run_record *r)
 {
-	int fd = openat(f->fd, "run", O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600), error = 0;
+	int fd = openat(f->fd, "run", O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600), error = 0;
 	ssize_t put;
 
 	if (fd < 0)
@@ -62,6 +63,7 @@ static int record_write(const struct disk_folder *f, const struct run_record *r)
 enum status disk_run_set(struct disk *d, uint64_t run)
 {
 	struct run_record r = { .magic = RUN_MAGIC, .disk_id = d->folder.id, .run = run };
+	char why[96];
 	int error;
 
 	r.crc = record_crc(&r);
@@ -70,6 +72,7 @@ enum status disk_run_set(struct disk *d, uint64_t run)
 	error = unlinkat(d->folder.fd, "run", 0) == 0 || errno == ENOENT ? disk_folder_sync(&d->folder) : errno;
 	if (error == 0)
 		return STATUS_OK;
-	disk_quarantine(d, "the run that uses it cannot be noted");
+	snprintf(why, sizeof(why), "the run that uses it cannot be noted: %s", strerror(error));
+	disk_quarantine(d, why);
 	return STATUS_UNAVAILABLE;
 }

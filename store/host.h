@@ -70,7 +70,7 @@ void host_destroy(struct host_tier *t);
 enum status host_pool_get(struct host_tier *t, uint32_t tenant, uint64_t layout_id, uint64_t slot_bytes,
 			  struct host_pool **out);
 
-/* A free slot of the pool: from its extents, else from a new extent if the budget allows. The bytes
+/* A free slot of the pool: the first of one of its extents, else of a new extent if the budget allows. The bytes
  * of a slot are whatever was there before (of the same tenant and layout, or zeroes). EXHAUSTED: no
  * slot, and no budget, memory or descriptor for an extent: evict something of this pool, or start a
  * drain elsewhere, and try again. IO: the kernel refused an extent for another reason (host_usage

@@ -30,11 +30,9 @@ foreach(name ${cache_tests} disk disk_fault disk_loads cost advice advice_graph 
 endforeach()
 
 # The VRAM tier, over simulated GPUs.
-add_test(NAME cache_vram_fault_long COMMAND cache_vram_fault --long)
-set_tests_properties(cache_vram_fault_long PROPERTIES TIMEOUT 240 LABELS long ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1")
 add_library(cache_vram_rig STATIC cache_vram_rig.c)
 target_link_libraries(cache_vram_rig PUBLIC cache_rig sim_device)
-foreach(name vram vram_compact vram_cost vram_fault vram_layers vram_model vram_pipeline vram_policy vram_sums vram_threads)
+foreach(name vram vram_ahead vram_compact vram_cost vram_fault vram_layers vram_model vram_pipeline vram_policy vram_stop vram_sums vram_threads)
   terrace_test(cache_${name} LIBS cache_vram_rig)
   set_tests_properties(cache_${name} PROPERTIES ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1")
 endforeach()

@@ -210,6 +210,76 @@ START_TEST(a_stop_waits_for_room_in_the_queue)
 }
 END_TEST
 
+/* So many more of the first layout's pieces, as of an earlier run. How many it has without. */
+static uint32_t more_pieces(struct kept *k, uint32_t more)
+{
+	struct catalog *catalog = k->r.c->tier->catalog;
+	uint32_t count = 0, any = 0;
+
+	count_all(catalog, &seen, 0);
+	for (uint32_t i = 0; i < seen.count; i++)
+		if (seen.at[i].key[1] == 'm') {
+			any = i;
+			count++;
+		}
+	ck_assert_uint_gt(count, 0);
+	for (uint32_t n = count; n < count + more; n++) {
+		uint8_t key[CATALOG_KEY_MAX];
+
+		memcpy(key, seen.at[any].key, seen.at[any].key_bytes);
+		key[seen.at[any].key_bytes - 1] = (uint8_t)n;
+		ck_assert_int_eq(catalog_put(catalog, CATALOG_EDGES, key, seen.at[any].key_bytes, "a piece of what was", 20), STATUS_OK);
+	}
+	commit_all(k);
+	return count;
+}
+
+/* What an earlier round had more of is dropped, though the catalog takes that only by and by. */
+START_TEST(nothing_of_an_earlier_round_is_left)
+{
+	uint8_t junk[CATALOG_VALUE_MAX] = { 1 };
+	struct catalog *catalog;
+	struct stall x;
+	struct kept k;
+	uint32_t own;
+
+	make(&k, 1, 4096);
+	converse(&k, 320);
+	advisor_pass(k.r.c);
+	struct advisor *a = advisor_of(&k);
+
+	catalog = k.r.c->tier->catalog;
+	pthread_mutex_lock(&a->lock);
+	learned_anew(a);
+	ck_assert_int_eq(learned_keep(k.r.c, a, UINT32_MAX), STATUS_OK);
+	commit_all(&k);
+	own = more_pieces(&k, 3);
+	count_all(catalog, &again, 0);
+	ck_assert_uint_eq(again.pieces, seen.pieces + 3);
+	learned_anew(a);
+	for (uint32_t i = 0; i < own; i++)
+		ck_assert_int_eq(learned_keep(k.r.c, a, 1), STATUS_BUSY);
+	ck_assert_int_eq(a->learning.whom, 'm');
+	sem_init(&x.begun, 0, 0);
+	sem_init(&x.over, 0, 0);
+	ck_assert_int_eq(catalog_flush(catalog, stall, &x), STATUS_OK);
+	wait_for(&x.begun);
+	while (catalog_put(catalog, CATALOG_META, "junk", 4, junk, sizeof(junk)) == STATUS_OK)
+		continue;
+	while (catalog_drop(catalog, CATALOG_META, "junk", 4) == STATUS_OK)
+		continue;
+	ck_assert_int_eq(learned_keep(k.r.c, a, 1), STATUS_EXHAUSTED);
+	sem_post(&x.over);
+	commit_all(&k);
+	ck_assert_int_eq(learned_keep(k.r.c, a, UINT32_MAX), STATUS_OK);
+	pthread_mutex_unlock(&a->lock);
+	commit_all(&k);
+	count_all(catalog, &again, 0);
+	ck_assert_uint_eq(again.pieces, seen.pieces);
+	unmake(&k);
+}
+END_TEST
+
 /* ---- whose pieces ---- */
 
 START_TEST(a_pool_that_comes_between_changes_no_owner)
@@ -369,6 +439,40 @@ START_TEST(lost_letters_are_made_up_for)
 	rig_put(&k.r, 1000, HOST); /* all others leave */
 	ck_assert_uint_eq(live_nodes(&k), HOST);
 	ck_assert_uint_eq(rig_prefix(&k.r, 1000, HOST), HOST);
+	rig_close(&k.r);
+}
+END_TEST
+
+/* One node is looked for in every layout: the more of these there are, the fewer nodes in a pass. */
+START_TEST(many_layouts_are_looked_at_in_more_passes)
+{
+	enum { LAYOUTS = 16, LOOKS_A_PASS = 1 << 15 };
+	struct kept k = { .o = rig_options(HOST) };
+	uint32_t passes = 0;
+	struct rig other;
+
+	k.o.graph_nodes = 1 << 16;
+	rig_open(&k.r, &k.o, 1);
+	advisor_pass(k.r.c);
+	remember_many(&k, 1);
+	know(&k, 1000000, HOST);
+	rig_put(&k.r, 1000000, HOST);
+	ck_assert_uint_eq(live_nodes(&k), HOST);
+	rig_join(&other, &k.r, LAYOUTS);
+	ck_assert_uint_eq(k.r.c->pool_count, LAYOUTS);
+	struct advisor *a = advisor_of(&k);
+
+	fill_mail(a);
+	rig_put(&k.r, 2000000, HOST / 2); /* of whom it hears nothing, and has no nodes; as many others leave */
+	do {
+		const uint32_t before = a->look.on ? a->look.node : 0;
+
+		advisor_pass(k.r.c);
+		ck_assert_uint_le(a->look.node - before, LOOKS_A_PASS / LAYOUTS);
+		ck_assert_uint_lt(++passes, 100);
+	} while (a->look.on);
+	ck_assert_uint_ge(passes, MANY * LAYOUTS / LOOKS_A_PASS);
+	ck_assert_uint_eq(live_nodes(&k), HOST / 2);
 	rig_close(&k.r);
 }
 END_TEST
@@ -536,8 +640,10 @@ END_TEST
 int main(int argc, char **argv)
 {
 	const TTest *const tests[] = {
-		a_stop_waits_for_room_in_the_queue, a_pool_that_comes_between_changes_no_owner, a_large_graph_comes_and_goes_in_parts,
-		lost_letters_are_made_up_for, a_restart_writes_no_letters, blocks_displace_nothing_that_is_known,
+		a_stop_waits_for_room_in_the_queue, nothing_of_an_earlier_round_is_left, a_pool_that_comes_between_changes_no_owner,
+		a_large_graph_comes_and_goes_in_parts,
+		lost_letters_are_made_up_for, many_layouts_are_looked_at_in_more_passes, a_restart_writes_no_letters,
+		blocks_displace_nothing_that_is_known,
 	};
 	const TTest *const measured[] = { a_full_graph };
 

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/cache_tier.h"
 #include "tests/cache_rig.h"
 
 enum { HOST = 64, DISK = 512, SLOW_MS = 500 };
@@ -425,17 +426,47 @@ START_TEST(test_close_does_not_wait_for_a_hung_scan)
 }
 END_TEST
 
+/* After the disk has failed, and before its records are read: there is nothing to give up yet. The start wants the cache's lock for each of its
+ * steps: it is held while the disk fails, by turns with none for the steps before. False: it was too late for that. */
+static bool give_up_early(struct rig *r)
+{
+	struct unit *u = &r->c->tier->units[0];
+	const double end = now_s() + 60;
+	struct disk_view v;
+	bool fails = false, late = false;
+
+	while (!fails && !late) {
+		ck_assert_double_lt(now_s(), end);
+		cache_lock(r->c);
+		late = u->failed;
+		for (int ms = 0; !late && !fails && ms < 20; ms++) {
+			usleep(1000);
+			disk_look(u->disk, &v);
+			fails = v.health == DISK_QUARANTINED;
+		}
+		if (fails) {
+			unit_failed(r->c, u);
+			tier_tick(r->c);
+			ck_assert(u->swept);
+		}
+		cache_unlock(r->c);
+		usleep(100);
+	}
+	return fails;
+}
+
 /* The start cannot note its run on the disk, and gives up what that has; blocks that are taken up from the catalog after that go, too. */
-START_TEST(test_disk_that_fails_at_the_start_has_no_blocks)
+static bool disk_fails_at_the_start(int engine)
 {
 	struct cache_options o;
 	struct rig_disks d;
 	char run[128], in_it[160];
 	struct rig r;
+	bool early;
 
 	rig_disks_make(&d, NULL, 1, DISK);
-	open_on(&r, &d, 1, _i);
-	put_slowly(&r, 0, 6 * HOST);
+	open_on(&r, &d, 1, engine);
+	put_slowly(&r, 0, 2 * HOST);
 	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
 	rig_close(&r);
 	snprintf(run, sizeof(run), "%s/run", d.folder[0]);
@@ -444,12 +475,10 @@ START_TEST(test_disk_that_fails_at_the_start_has_no_blocks)
 	ck_assert_int_eq(mkdir(run, 0700), 0);
 	ck_assert_int_eq(mkdir(in_it, 0700), 0);
 	o = rig_disk_options(&d, 1, HOST);
-	o.io = engine_of(_i);
+	o.io = engine_of(engine);
 	rig_open(&r, &o, 1);
-	for (const double end = now_s() + 60; !cache_restored(r.c);) {
-		ck_assert_double_lt(now_s(), end);
-		ticks(&r, 1); /* between its records, too */
-	}
+	early = give_up_early(&r);
+	rig_restored(&r);
 	ticks(&r, 3);
 	ck_assert_double_eq(rig_stat(&r, "terrace_disk_health_info", "disk=0,health=quarantined"), 1);
 	ck_assert_double_eq(rig_stat(&r, "terrace_blocks", "tier=disk"), 0);
@@ -459,6 +488,16 @@ START_TEST(test_disk_that_fails_at_the_start_has_no_blocks)
 	rig_check_books(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
+	return early;
+}
+
+START_TEST(test_disk_that_fails_at_the_start_has_no_blocks)
+{
+	bool early = false;
+
+	for (int tries = 0; tries < 20 && !early; tries++)
+		early = disk_fails_at_the_start(_i);
+	ck_assert(early);
 }
 END_TEST
 

@@ -272,11 +272,42 @@ START_TEST(what_was_overtaken_for_may_be_deleted)
 }
 END_TEST
 
+/* What is loaded together lies together, extent by extent and by rising addresses, in whatever order its places were used last: all of these are
+ * given up before the first is taken. */
+START_TEST(what_is_loaded_together_lies_together)
+{
+	enum { TOGETHER = 24, IN_MEMORY = 3 * HOST };
+	struct cache_place places[TOGETHER];
+	struct cache_leased leased;
+	struct rig_disks d;
+	struct rig r;
+
+	open_full(&r, &d);
+	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
+	for (uint32_t i = 0; i < HOST; i++) {
+		ck_assert_int_eq(rig_lease(&r, IN_MEMORY + 37 * i % HOST, 1, true, places, &leased), STATUS_OK);
+		ck_assert_int_eq(cache_release(r.c, r.s.id, leased.lease), STATUS_OK);
+		r.now += 1000;
+	}
+	ck_assert_int_eq(rig_lease_wait(&r, 0, TOGETHER, true, places, &leased), STATUS_OK);
+	for (uint32_t i = 1; i < TOGETHER; i++)
+		for (uint32_t before = 0; before < i; before++)
+			if (places[before].extent == places[i].extent) {
+				ck_assert_uint_eq(places[i - 1].extent, places[i].extent);
+				ck_assert_uint_lt(places[before].offset, places[i].offset);
+			}
+	ck_assert_int_eq(cache_release(r.c, r.s.id, leased.lease), STATUS_OK);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
 		one_read_serves_all_who_want_it, a_lease_overtakes_what_is_read_ahead, nothing_is_read_twice, who_overtakes_keeps_his_place,
-		what_was_overtaken_for_may_be_deleted,
+		what_was_overtaken_for_may_be_deleted, what_is_loaded_together_lies_together,
 	};
 
 	return rig_main("cache_disk_loads", tests, sizeof(tests) / sizeof(tests[0]));

@@ -103,6 +103,47 @@ START_TEST(what_is_on_disk_alone_left_memory)
 }
 END_TEST
 
+/* What it costs to compute a block again is part of the score in every tier, if the daemon is told how it grows. */
+START_TEST(the_score_counts_what_a_block_costs)
+{
+	for (uint32_t growth = 0; growth <= 16; growth += 16) {
+		uint32_t said = 0, shown = 0, dear = 0;
+		struct cache_explained e;
+		struct cache_options o;
+		struct rig_disks d;
+		struct rig r;
+
+		rig_disks_make(&d, NULL, 1, 512);
+		o = rig_disk_options(&d, 1, SLOTS);
+		o.policy = o.disk_policy = "graph";
+		o.recompute_growth = growth;
+		rig_open(&r, &o, 1);
+		rig_restored(&r);
+		for (uint32_t i = 0; i < 2 * SLOTS; i += 8) {
+			r.now += 100000;
+			rig_prefix(&r, i, 8);
+			rig_tick(r.c, r.now);
+			rig_put(&r, i, 8);
+			rig_quiet(&r);
+		}
+		for (uint64_t n = 0; n < 2 * SLOTS; n++) {
+			ck_assert(explain(&r, n, &e));
+			for (uint32_t t = 0; t < e.tiers; t++, shown++)
+				for (uint32_t f = 0; f < e.at[t].features; f++)
+					if (!strcmp(e.at[t].feature[f].name, "cost_milli")) {
+						said++;
+						dear += e.at[t].feature[f].value > 1000;
+					}
+		}
+		ck_assert_uint_gt(shown, 2 * SLOTS);
+		ck_assert_uint_eq(said, growth ? shown : 0);
+		ck_assert_int_eq(dear > 0, growth > 0);
+		rig_close(&r);
+		rig_disks_remove(&d);
+	}
+}
+END_TEST
+
 /* Each tier has a policy of its own, that says what it goes by; ranks are the orders in which blocks leave. */
 START_TEST(each_tier_says_why)
 {
@@ -154,7 +195,8 @@ END_TEST
 int main(void)
 {
 	const TTest *const tests[] = {
-		each_tier_says_why, those_that_are_there_have_a_rank_and_a_rival, those_that_left_say_when_and_why, what_is_on_disk_alone_left_memory,
+		the_score_counts_what_a_block_costs, each_tier_says_why, those_that_are_there_have_a_rank_and_a_rival, those_that_left_say_when_and_why,
+		what_is_on_disk_alone_left_memory,
 	};
 
 	return rig_main("cache_explain", tests, sizeof(tests) / sizeof(tests[0]));

@@ -80,6 +80,45 @@ START_TEST(modes_and_owners)
 }
 END_TEST
 
+/* What a call was granted whose caller never heard of it is given back by the call's number, and nothing else. */
+START_TEST(granted_to_a_call_that_nobody_hears_of)
+{
+	const struct cache_options o = rig_options(64);
+	struct cache_on mine = { .gpu = CACHE_HOST, .call = 7 }, other = { .gpu = CACHE_HOST, .call = 8 };
+	struct cache_keys k = rig_keys(0, 4), fresh = rig_keys(100, 4), more = rig_keys(200, 1);
+	struct cache_leased leased, kept;
+	struct cache_place places[4];
+	enum status statuses[4];
+	uint64_t ids[4], id;
+	struct rig r, b;
+
+	rig_open(&r, &o, 1);
+	rig_join(&b, &r, 1);
+	mine.attachment = other.attachment = r.attachment;
+	ck_assert_uint_eq(rig_put(&r, 0, 4), 4);
+	ck_assert_int_eq(cache_lease_on(r.c, r.s.id, &k, true, &other, r.now, places, 4, &kept, NULL, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_lease_on(r.c, r.s.id, &k, true, &mine, r.now, places, 4, &leased, NULL, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve_on(r.c, r.s.id, &fresh, NULL, false, &mine, true, r.now, statuses, ids, places, 4, &r.why),
+			 STATUS_OK);
+	ck_assert_int_eq(cache_reserve_on(r.c, r.s.id, &more, NULL, false, &other, true, r.now, statuses, &id, places, 1, &r.why),
+			 STATUS_OK);
+	cache_recall(r.c, b.s.id, 7); /* another session's */
+	ck_assert_double_eq(rig_stat(&r, "terrace_leases", ""), 2);
+	ck_assert_double_eq(rig_stat(&r, "terrace_reservations", ""), 5);
+	cache_recall(r.c, r.s.id, 7);
+	ck_assert_double_eq(rig_stat(&r, "terrace_leases", ""), 1);
+	ck_assert_double_eq(rig_stat(&r, "terrace_reservations", ""), 1);
+	ck_assert_int_eq(cache_release(r.c, r.s.id, leased.lease), STATUS_NOT_FOUND);
+	ck_assert_int_eq(cache_abort(r.c, r.s.id, ids[3]), STATUS_NOT_FOUND);
+	ck_assert_int_eq(cache_release(r.c, r.s.id, kept.lease), STATUS_OK);
+	ck_assert_int_eq(cache_abort(r.c, r.s.id, id), STATUS_OK);
+	free((void *)k.bytes);
+	free((void *)fresh.bytes);
+	free((void *)more.bytes);
+	rig_close(&r);
+}
+END_TEST
+
 START_TEST(pinned_and_reserved_bytes_have_a_bound)
 {
 	struct cache_options o = rig_options(64);
@@ -242,6 +281,7 @@ int main(void)
 		a_leased_block_is_never_evicted,
 		long_leases_do_not_hide_what_can_go,
 		modes_and_owners,
+		granted_to_a_call_that_nobody_hears_of,
 		pinned_and_reserved_bytes_have_a_bound,
 		two_engines_that_want_more_than_fits_take_turns,
 		deleted_while_leased,

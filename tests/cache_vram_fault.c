@@ -184,19 +184,6 @@ static void ready(void *arg)
 	atomic_fetch_add((_Atomic int *)arg, 1);
 }
 
-/* Begun, and not waited for. */
-static void warm_begin(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count)
-{
-	_Atomic int called = 0;
-	struct cache_wait w = { .ready = ready, .arg = &called };
-	struct cache_keys k = rig_keys(first, count);
-	uint32_t blocks;
-
-	ck_assert_int_eq(cache_warm_on(v->r.c, v->r.s.id, &k, gpu, v->r.now, &w, &blocks, &v->r.why), STATUS_BUSY);
-	cache_wait_end(v->r.c, &w);
-	free((void *)k.bytes);
-}
-
 static bool has_queue(struct vram_rig *v, uint32_t gpu, enum device_way way)
 {
 	cache_lock(v->r.c);
@@ -227,7 +214,7 @@ START_TEST(while_blocks_wait_to_go_across)
 	ck_assert_uint_eq(vr_put(&v, 1, 100, 1), 1); /* there is an extent */
 	vr_hold(&v, 1, 0);
 	for (uint32_t i = 0; i < LISTS; i++) {
-		warm_begin(&v, 1, i, 1);
+		vr_warm_begin(&v, 1, i, 1);
 		for (int k = 0; i < UNDER_WAY && has_queue(&v, 1, DEVICE_ACROSS); k++) {
 			ck_assert_int_lt(k, 10000);
 			nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
@@ -313,7 +300,7 @@ START_TEST(copies_before_a_mark_that_fail)
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .write_back = true, .ops = &ops });
 	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 8), 8);
-	warm_begin(&v, 0, 0, 4);
+	vr_warm_begin(&v, 0, 0, 4);
 	for (int i = 0; !starved.first; i++) {
 		ck_assert_int_lt(i, 10000);
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
@@ -344,7 +331,7 @@ START_TEST(leases_after_a_mark_that_failed)
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .write_back = true, .ops = &ops });
 	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 8), 8);
-	warm_begin(&v, 0, 0, 2);
+	vr_warm_begin(&v, 0, 0, 2);
 	for (int i = 0; !starved.first; i++) {
 		ck_assert_int_lt(i, 10000);
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
@@ -397,7 +384,7 @@ START_TEST(copies_that_have_failed_and_not_ended)
 	on.attachment = v.r.attachment;
 	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
-	warm_begin(&v, 0, 0, 4);
+	vr_warm_begin(&v, 0, 0, 4);
 	for (int i = 0; !untold.failed; i++) {
 		ck_assert_int_lt(i, 10000);
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
@@ -685,63 +672,8 @@ START_TEST(memory_is_registered_anew)
 }
 END_TEST
 
-static struct device_copy *_Atomic endless;
-static _Atomic bool closed, asked_too_late;
-
-static enum status copy_endless(struct device *d, struct device_copy *c, const char **why)
+int main(void)
 {
-	if (c->way != DEVICE_UP)
-		return terrace_device_ops()->copy(d, c, why);
-	endless = c;
-	return STATUS_OK;
-}
-
-/* What is under way ends by it, as on a GPU that is lost. */
-static void close_slowly(struct device *d)
-{
-	struct device_copy *c = atomic_exchange(&endless, NULL);
-
-	closed = true;
-	if (c)
-		c->done(c, STATUS_UNAVAILABLE);
-	nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
-	terrace_device_ops()->close(d);
-}
-
-static bool lost_or_closed(struct device *d)
-{
-	asked_too_late = asked_too_late || closed;
-	return !closed && terrace_device_ops()->lost(d);
-}
-
-/* A device that does not end its copies is closed when the tier stops; nobody asks it anything after that. It takes ten seconds. */
-START_TEST(a_stop_while_copies_hang)
-{
-	struct device_ops ops = *terrace_device_ops();
-	struct vram_rig v;
-
-	ops.copy = copy_endless;
-	ops.close = close_slowly;
-	ops.lost = lost_or_closed;
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .write_back = true, .ops = &ops });
-	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1);
-	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
-	warm_begin(&v, 0, 0, 4);
-	for (int i = 0; !endless; i++) {
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
-	ck_assert(cache_destroy(v.r.c));
-	cache_thread_leave();
-	ck_assert(closed && !asked_too_late);
-	munmap((void *)v.board, EXTENT_PAGE_BYTES);
-	rmdir(v.folder);
-}
-END_TEST
-
-int main(int argc, char **argv)
-{
-	const bool is_long = argc > 1 && !strcmp(argv[1], "--long");
 	Suite *suite = suite_create("cache_vram_fault");
 	TCase *t = tcase_create("cache_vram_fault");
 	SRunner *runner;
@@ -764,8 +696,6 @@ int main(int argc, char **argv)
 	tcase_add_loop_test(t, a_ghost_keeps_its_slots, 0, 3);
 	tcase_add_test(t, an_extent_is_drained_for_another_layout);
 	tcase_add_test(t, memory_is_registered_anew);
-	if (is_long)
-		tcase_add_test(t, a_stop_while_copies_hang);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

@@ -114,7 +114,7 @@ START_TEST(a_lease_of_what_is_coming_is_a_use)
 	struct cache_leased l;
 	struct vram_rig v;
 
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .policy = "graph" });
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .policy = "graph", .recompute_growth = 16 });
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
 	ck_assert_uint_eq(vr_put(&v, 0, 100, 1), 1); /* the GPU has an extent now */
 	rig_quiet(&v.r);
@@ -131,6 +131,7 @@ START_TEST(a_lease_of_what_is_coming_is_a_use)
 	v.r.now += 40000000;
 	lookup(&v, 0, 2);
 	ck_assert_uint_eq(feature(&v, 0, 0, "uses_remembered"), 2);
+	ck_assert_uint_ge(feature(&v, 0, 0, "cost_milli"), 1000); /* the GPU's policy goes by it, too */
 	vr_close(&v);
 }
 END_TEST

@@ -69,6 +69,7 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 	devices_set(v, o);
 	c.host_bytes = (uint64_t)o->host_slots * VR_SLOT_BYTES;
 	c.policy = o->policy ? o->policy : "lru";
+	c.recompute_growth = o->recompute_growth;
 	c.device_ops = o->ops ? o->ops : terrace_device_ops();
 	c.gpus = ordinals;
 	c.gpu_count = o->gpus;
@@ -76,6 +77,10 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 	c.gpu_pinned_milli = 2000; /* slots are what bounds them */
 	c.sum_threads = o->sum_threads;
 	c.io_calls = o->io_calls;
+	c.gpu_close_ms = o->gpu_close_ms;
+	c.gpu_prefetch_bytes = o->gpu_prefetch_bytes;
+	if (o->gpu_prefetch_bytes)
+		c.graph_nodes = 4096;
 	if (o->disk_depth)
 		c.disk_depth = o->disk_depth;
 	if (o->spill_milli)
@@ -293,6 +298,22 @@ uint32_t vr_warm(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count
 	wait_close(v, &w);
 	free((void *)k.bytes);
 	return s ? 0 : blocks;
+}
+
+static void nobody_waits(void *arg)
+{
+	(void)arg;
+}
+
+void vr_warm_begin(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count)
+{
+	struct cache_wait w = { .ready = nobody_waits };
+	struct cache_keys k = rig_keys(first, count);
+	uint32_t blocks;
+
+	ck_assert_int_eq(cache_warm_on(v->r.c, v->r.s.id, &k, gpu, v->r.now, &w, &blocks, &v->r.why), STATUS_BUSY);
+	cache_wait_end(v->r.c, &w);
+	free((void *)k.bytes);
 }
 
 bool vr_layer_there(const struct vram_rig *v, const struct cache_leased *l, uint32_t layer)

@@ -25,6 +25,7 @@ struct vram_rig_options {
 	uint32_t gpus, gpu_slots, host_slots; /* gpu_slots: a multiple of VR_EXTENT_SLOTS */
 	const struct rig_disks *disks;  /* NULL: none */
 	const char *policy;             /* NULL: lru */
+	uint32_t recompute_growth;      /* that policies are told; 0: none */
 	bool no_board, write_back;
 	uint32_t layouts;               /* 0 for 1 */
 	uint32_t spill_milli;           /* 0: the rig's */
@@ -32,6 +33,8 @@ struct vram_rig_options {
 	const struct ring_calls *io_calls;
 	uint32_t disk_depth;            /* 0: the rig's */
 	const struct device_ops *ops;   /* NULL: sim_device.h's */
+	uint32_t gpu_close_ms;          /* 0: the cache's */
+	uint64_t gpu_prefetch_bytes;    /* with a graph then */
 };
 
 struct kv_layout vr_layout(uint32_t n);
@@ -61,6 +64,8 @@ uint32_t vr_put(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count)
 enum status vr_lease(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count, bool all, bool or_host,
 		     struct cache_place *places, struct cache_leased *out);
 uint32_t vr_warm(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count);
+/* Begun, and not waited for. */
+void vr_warm_begin(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count);
 /* Whether the board says that this layer is there. */
 bool vr_layer_there(const struct vram_rig *v, const struct cache_leased *l, uint32_t layer);
 /* Waits for the last layer. */

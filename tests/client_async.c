@@ -11,8 +11,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* STALLED_US: of calls that are never answered and whose deadline is not to come. */
-enum { KEYS = CLIENT_RIG_KEYS, STALLED_US = 300000000 };
+/* STALLED_US: of calls that are never answered and whose deadline is not to come; SOON_US: whose is to, once the fake has them. */
+enum { KEYS = CLIENT_RIG_KEYS, STALLED_US = 300000000, SOON_US = 200000 };
 #ifdef TERRACE_SANITIZED
 enum { CLOSES = 30 };
 #else
@@ -199,6 +199,59 @@ START_TEST(cancel_races)
 END_TEST
 
 /* Every key is stored already: there is nothing to commit, and that is no failure. */
+/* The call that ended so is given up by its number. */
+static void recalled_as(unsigned times)
+{
+	ck_assert_uint_eq(fake_await(&fake, &fake.recalled, times), times);
+	pthread_mutex_lock(&fake.lock);
+	ck_assert_uint_ne(fake.stalled_call, 0);
+	ck_assert_uint_eq(fake.recalled_call, fake.stalled_call);
+	fake.stalled_call = 0;
+	pthread_mutex_unlock(&fake.lock);
+}
+
+/* Whose answer has not come in time may have been granted something: nothing of it is left behind. Of those that had one nothing is
+ * recalled. */
+START_TEST(granted_and_not_heard)
+{
+	struct terrace_reservation *r;
+	struct terrace_lease *lease;
+	struct terrace_op *op;
+	unsigned times = 0;
+
+	FAULT(stall_method, "Reserve");
+	ck_assert_int_eq(terrace_reserve(session, &keys, NULL, SOON_US, NULL, &r), TERRACE_DEADLINE);
+	recalled_as(++times);
+	ck_assert_int_eq(terrace_reserve_open(session, NULL, SOON_US, &r), TERRACE_DEADLINE);
+	recalled_as(++times);
+	ck_assert_int_eq(terrace_reserve_async(session, &keys, NULL, SOON_US, NULL, &op), TERRACE_OK);
+	ck_assert_int_eq(terrace_reserve_finish(op, NULL, &r), TERRACE_DEADLINE);
+	recalled_as(++times);
+	FAULT(stall_method, NULL);
+	ck_assert_int_eq(terrace_reserve(session, &keys, NULL, 0, NULL, &r), TERRACE_OK);
+	FAULT(stall_method, "Commit");
+	ck_assert_int_eq(terrace_commit(r, SOON_US, NULL, &lease), TERRACE_DEADLINE);
+	recalled_as(++times);
+	FAULT(stall_method, "Lease");
+	ck_assert_int_eq(terrace_lease(session, &keys, TERRACE_LEASE_ALL, SOON_US, &lease), TERRACE_DEADLINE);
+	ck_assert_str_ne(terrace_error(), "");
+	recalled_as(++times);
+	ck_assert_int_eq(terrace_lease_async(session, &keys, TERRACE_LEASE_ALL, STALLED_US, NULL, &op), TERRACE_OK);
+	terrace_op_cancel(op);
+	ck_assert_int_eq(terrace_lease_finish(op, &lease), TERRACE_CANCELLED);
+	ck_assert_uint_eq(fake_await(&fake, &fake.recalled, times + 1), times + 1);
+	times++;
+	FAULT(stall_method, NULL);
+	ck_assert_int_eq(terrace_lease(session, &keys, TERRACE_LEASE_ALL, 0, &lease), TERRACE_MISS);
+	ck_assert_uint_ge(fake_await(&fake, &fake.aborted, KEYS), KEYS); /* those of the failed commit */
+	ck_assert_int_eq(terrace_reserve(session, &keys, NULL, 0, NULL, &r), TERRACE_OK);
+	ck_assert_int_eq(terrace_commit(r, 0, NULL, &lease), TERRACE_OK);
+	terrace_release(lease);
+	ck_assert_uint_eq(fake_await(&fake, &fake.released, 1), 1);
+	ck_assert_uint_eq(fake_count(&fake, &fake.recalled), times);
+}
+END_TEST
+
 START_TEST(commit_of_nothing)
 {
 	enum terrace_status statuses[KEYS];
@@ -401,6 +454,7 @@ int main(void)
 	tcase_add_test(c, by_eventfd);
 	tcase_add_test(c, cancel);
 	tcase_add_test(c, cancel_races);
+	tcase_add_test(c, granted_and_not_heard);
 	tcase_add_test(c, commit_of_nothing);
 	tcase_add_test(c, place_of_the_op);
 	tcase_add_test(c, close_races);

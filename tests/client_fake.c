@@ -388,6 +388,9 @@ static void do_release(struct fake_call *c, const uint8_t *bytes, size_t size)
 	Terrace__V1__ReleaseReply reply = TERRACE__V1__RELEASE_REPLY__INIT;
 
 	c->fake->released += (unsigned)q->n_leases;
+	c->fake->recalled += (unsigned)q->n_calls;
+	if (q->n_calls)
+		c->fake->recalled_call = q->calls[0];
 	fake_answer(c, &reply.base);
 	terrace__v1__release_request__free_unpacked(q, NULL);
 }
@@ -537,11 +540,27 @@ static const struct {
 	{"Put", do_put}, {"Get", do_get}, {"Watch", do_watch}, {"Warm", do_warm}, {"Flush", do_flush},
 };
 
+/* The number that a granting call has given itself; 0: it is none. */
+static uint64_t number_of(const char *method, const uint8_t *bytes, size_t size)
+{
+	const ProtobufCMessageDescriptor *type = !strcmp(method, "Lease")   ? &terrace__v1__lease_request__descriptor :
+						 !strcmp(method, "Reserve") ? &terrace__v1__reserve_request__descriptor :
+						 !strcmp(method, "Commit")  ? &terrace__v1__commit_request__descriptor : NULL;
+	ProtobufCMessage *q = type ? protobuf_c_message_unpack(type, NULL, size, bytes) : NULL;
+	uint64_t number = 0;
+
+	if (q)
+		memcpy(&number, (const char *)q + protobuf_c_message_descriptor_get_field_by_name(type, "call")->offset, sizeof(number));
+	protobuf_c_message_free_unpacked(q, NULL);
+	return number;
+}
+
 void fake_call_dispatch(struct fake_call *c, const uint8_t *bytes, size_t size)
 {
 	struct fake *f = c->fake;
 
 	if (f->stall_method && !strcmp(f->stall_method, c->method)) {
+		f->stalled_call = number_of(c->method, bytes, size);
 		pthread_mutex_unlock(&f->lock);
 		fake_stall(c);
 		pthread_mutex_lock(&f->lock);

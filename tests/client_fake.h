@@ -100,7 +100,8 @@ struct fake {
 	struct fake_gpu gpu;
 	Terrace__V1__OpenSessionRequest *opened;
 	struct fake_block blocks[FAKE_BLOCKS];
-	unsigned maps, unmapped, released, aborted, calls, closed_sessions;
+	unsigned maps, unmapped, released, aborted, calls, closed_sessions, recalled;
+	uint64_t stalled_call, recalled_call; /* the numbers of the last granting call that was stalled, and recalled */
 	uint32_t warmed_gpu;    /* as the last Warm named it */
 
 	/* Faults. `method` is the last part of the path. */

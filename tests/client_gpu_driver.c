@@ -9,7 +9,9 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -444,10 +446,74 @@ START_TEST(each_promise_is_watched)
 }
 END_TEST
 
+/* What the daemon wants back, and a GPU has a part in. */
+static struct client_mapping *wanted_back(uint32_t extent)
+{
+	struct client_mapping *m = calloc(1, sizeof(*m));
+
+	ck_assert_ptr_nonnull(m);
+	*m = (struct client_mapping){.extent = extent, .retiring = true, .gpu = FDSOCK_NO_GPU, .bytes = 4096};
+	m->registered = calloc(DEVICES_MAX, sizeof(*m->registered));
+	m->base = mmap(NULL, m->bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	ck_assert_ptr_ne(m->base, MAP_FAILED);
+	return m;
+}
+
+static uint32_t extents_left(struct client_attachment *a)
+{
+	uint32_t n;
+
+	pthread_mutex_lock(&a->lock);
+	n = a->count;
+	pthread_mutex_unlock(&a->lock);
+	return n;
+}
+
+/* A daemon that reads nothing, with much to be told: it is tried now and then, and told all of it once it reads. */
+START_TEST(a_full_socket_is_tried_by_and_by)
+{
+	enum { EXTENTS = 4 };
+	struct client_attachment *a = calloc(1, sizeof(*a));
+	struct fdsock_unmapped told = {.extent = 0};
+	uint64_t until = client_deadline_us(RIG_TIMEOUT_US);
+	uint32_t heard = 0;
+	int ends[2];
+
+	ck_assert_ptr_nonnull(a);
+	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+	while (send(ends[0], &told, sizeof(told), MSG_DONTWAIT) > 0)
+		;
+	atomic_init(&a->references, 1);
+	a->socket = ends[0];
+	pthread_mutex_init(&a->lock, NULL);
+	pthread_cond_init(&a->idle, NULL);
+	client_board_init(&a->board);
+	a->mappings = calloc(EXTENTS, sizeof(struct client_mapping *));
+	ck_assert_ptr_nonnull(a->mappings);
+	for (a->capacity = EXTENTS; a->count < EXTENTS; a->count++)
+		a->mappings[a->count] = wanted_back(1 + a->count);
+	client_fds_listen(a);
+	client_errands_settle(until);
+	ck_assert_uint_lt(client_now_us(), until); /* every errand has been run once, and none begins anew and anew */
+	ck_assert_uint_eq(extents_left(a), EXTENTS);
+	while (heard < EXTENTS && client_now_us() < until) {
+		while (recv(ends[1], &told, sizeof(told), MSG_DONTWAIT) > 0)
+			heard += told.extent != 0;
+		poll(NULL, 0, 1);
+	}
+	ck_assert_uint_eq(heard, EXTENTS);
+	while (extents_left(a) && client_now_us() < until)
+		poll(NULL, 0, 1);
+	ck_assert_uint_eq(extents_left(a), 0);
+	client_fds_drop(a);
+	close(ends[1]);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("client_gpu_driver");
-	TCase *waiting = tcase_create("waiting"), *stuck = tcase_create("stuck");
+	TCase *waiting = tcase_create("waiting"), *stuck = tcase_create("stuck"), *alone = tcase_create("alone");
 	int failed;
 	SRunner *runner;
 
@@ -464,10 +530,13 @@ int main(void)
 	tcase_add_test(stuck, late_streams_end_it);
 	tcase_add_loop_test(stuck, words_wait_for_a_slow_daemon, 0, 2);
 	tcase_add_test(stuck, each_promise_is_watched);
+	tcase_add_test(alone, a_full_socket_is_tried_by_and_by);
+	tcase_set_timeout(alone, 100);
 	tcase_set_timeout(waiting, 100);
 	tcase_set_timeout(stuck, 100);
 	suite_add_tcase(suite, waiting);
 	suite_add_tcase(suite, stuck);
+	suite_add_tcase(suite, alone);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);

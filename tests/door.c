@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -24,6 +25,20 @@ enum { NET_S = 30 }; /* ends a wait for what does not come */
 static struct shell s;
 static struct door *door;
 
+/* A driver that may hold up whoever has memory registered. */
+static struct device_ops driver;
+static atomic_bool driver_shut;
+static atomic_int driver_holds;
+
+static enum status register_slowly(struct device *d, void *memory, uint64_t bytes, bool write, uint64_t *address, const char **why)
+{
+	atomic_fetch_add(&driver_holds, 1);
+	for (int ms = 0; driver_shut && ms < NET_S * 1000; ms++)
+		usleep(1000);
+	atomic_fetch_sub(&driver_holds, 1);
+	return terrace_device_ops()->host_register(d, memory, bytes, write, address, why);
+}
+
 static void setup_over(const struct device_ops *ops)
 {
 	char why[256] = "";
@@ -41,12 +56,16 @@ static void setup(void)
 static void setup_gpu(void)
 {
 	setenv("SIM_GPU_DEVICES", "1", 1);
-	setup_over(terrace_device_ops());
+	driver = *terrace_device_ops();
+	driver.host_register = register_slowly;
+	driver_shut = false;
+	setup_over(&driver);
 }
 
 static void teardown(void)
 {
 	door_destroy(door);
+	ck_assert_int_eq(driver_holds, 0);
 	workers_destroy(s.daemon.workers);
 	ck_assert_int_ne(access(s.config.fd_socket, F_OK), 0);
 	shell_close(&s);
@@ -312,6 +331,128 @@ START_TEST(who_borrows_of_a_gpu_is_watched)
 	close(got[0]);
 	close(got[1]);
 	close(fd);
+	until("terrace_door_connections", 0);
+}
+END_TEST
+
+static uint32_t lent_to(uint64_t number)
+{
+	const struct attachment *a;
+	uint32_t n;
+
+	cache_lock(s.daemon.cache);
+	a = attachment_find(s.daemon.cache, number);
+	ck_assert_ptr_nonnull(a);
+	n = a->lent_count;
+	cache_unlock(s.daemon.cache);
+	return n;
+}
+
+static void lent_becomes(uint64_t number, uint32_t n)
+{
+	const uint64_t end = daemon_now_us() + NET_S * 1000000ull;
+
+	while (lent_to(number) != n && daemon_now_us() < end)
+		usleep(1000);
+	ck_assert_uint_eq(lent_to(number), n);
+}
+
+static uint64_t cache_now_us(void)
+{
+	uint64_t now_us;
+
+	cache_lock(s.daemon.cache);
+	now_us = s.daemon.cache->now_us;
+	cache_unlock(s.daemon.cache);
+	return now_us;
+}
+
+static void a_tick(void)
+{
+	const uint64_t end = daemon_now_us() + NET_S * 1000000ull, last_us = cache_now_us();
+
+	while (cache_now_us() == last_us && daemon_now_us() < end)
+		usleep(1000);
+	ck_assert_uint_ne(cache_now_us(), last_us);
+}
+
+/* Who closes reads no more, and may take his time with a GPU's memory: neither what is wanted back nor an answer that cannot reach him keeps what
+ * he says of it from being heard. What an answer would have lent he does not have. */
+START_TEST(who_reads_no_more_is_still_heard)
+{
+	struct fdsock_unmapped u = { .head = HEAD(FDSOCK_UNMAPPED), .write = 1 };
+	struct fdsock_map m = { HEAD(FDSOCK_MAP), 0, 1 };
+	struct drain wanted_back = { .extent = 0 };
+	struct fdsock_welcome w;
+	struct fdsock_extent e;
+	int fd = greet(&w), got[2];
+
+	u.extent = wanted_back.extent = m.extent = reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
+	ck_assert_uint_eq(e.status, STATUS_OK);
+	close(got[0]);
+	close(got[1]);
+	ck_assert_uint_eq(lent_to(w.attachment), 1);
+	ck_assert_int_eq(shutdown(fd, SHUT_RD), 0);
+	cache_lock(s.daemon.cache);
+	room_drain_tell(s.daemon.cache, &wanted_back);
+	cache_unlock(s.daemon.cache);
+	for (int i = 0; i < 3; i++)
+		a_tick();
+	ck_assert_int_eq(send(fd, &u, sizeof u, MSG_NOSIGNAL), sizeof u);
+	lent_becomes(w.attachment, 0);
+	ck_assert_int_eq(send(fd, &m, sizeof m, MSG_NOSIGNAL), sizeof m);
+	until("terrace_door_packets_total", 4);
+	lent_becomes(w.attachment, 0);
+	ck_assert_double_eq(stat_of("terrace_door_connections"), 1);
+	close(fd);
+	until("terrace_door_connections", 0);
+}
+END_TEST
+
+static void driver_holds_one(void)
+{
+	const uint64_t end = daemon_now_us() + NET_S * 1000000ull;
+
+	while (driver_holds != 1 && daemon_now_us() < end)
+		usleep(1000);
+	ck_assert_int_eq(driver_holds, 1);
+}
+
+/* A GPU's driver that takes long over a board keeps the one who asked for it waiting, and nobody else: 0, who gets it in the end; 1, who has hung
+ * up meanwhile; 2, whose session has been closed. */
+START_TEST(a_slow_driver_keeps_no_others_waiting)
+{
+	struct fdsock_map m = { HEAD(FDSOCK_MAP), FDSOCK_EXTENT_BOARD, 1 };
+	struct fdsock_welcome w, v;
+	struct fdsock_extent e;
+	const char *why = "";
+	int fd = greet(&w), other, got = -1;
+
+	driver_shut = true;
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	driver_holds_one();
+	other = greet(&v);
+	a_tick();
+	if (_i == 1) {
+		close(fd);
+		until("terrace_door_connections", 1);
+	} else if (_i == 2) {
+		ck_assert_int_eq(cache_session_close(s.daemon.cache, s.session.id, daemon_now_us(), &why), STATUS_OK);
+		a_tick();
+		ck_assert_uint_eq(lent_to(w.attachment), 0); /* it lasts until its board is made */
+	}
+	driver_shut = false;
+	if (_i != 1) {
+		ck_assert_int_eq(hear(fd, &e, sizeof e, &got), sizeof e);
+		ck_assert_uint_eq(e.status, _i ? STATUS_DENIED : STATUS_OK);
+		ck_assert_int_eq(got >= 0, !_i);
+		close(fd);
+	}
+	if (got >= 0)
+		close(got);
+	close(other);
 	until("terrace_door_connections", 0);
 }
 END_TEST
@@ -626,6 +767,8 @@ int main(void)
 	tcase_set_timeout(t, 100);
 	tcase_add_test(t, memory_of_a_gpu);
 	tcase_add_test(t, who_borrows_of_a_gpu_is_watched);
+	tcase_add_test(t, who_reads_no_more_is_still_heard);
+	tcase_add_loop_test(t, a_slow_driver_keeps_no_others_waiting, 0, 3);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);
 	srunner_run_all(r, CK_NORMAL);

@@ -57,6 +57,13 @@ if(TARGET sim_plugin AND TARGET tinylm_core)
            $<TARGET_FILE:terracectl> $<TARGET_FILE:mixed_engine> --libraries ${SIM_DEVICE_FOLDER} --gpus 2 --seconds 8)
   set_tests_properties(mixed_load mixed_load_long mixed_load_two_gpus PROPERTIES ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1)
   set_tests_properties(mixed_load_two_gpus PROPERTIES TIMEOUT 120 RUN_SERIAL TRUE)
+  foreach(kills 4 60)
+    add_test(NAME kill_daemon_${kills} COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fault/test_kill_daemon.py
+             $<TARGET_FILE:terraced> $<TARGET_FILE:terracectl> $<TARGET_FILE:mixed_engine> --libraries ${SIM_DEVICE_FOLDER} --kills ${kills})
+  endforeach()
+  set_tests_properties(kill_daemon_4 kill_daemon_60 PROPERTIES RUN_SERIAL TRUE ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1)
+  set_tests_properties(kill_daemon_4 PROPERTIES TIMEOUT 180)
+  set_tests_properties(kill_daemon_60 PROPERTIES TIMEOUT 900 LABELS long)
   set_tests_properties(mixed_load PROPERTIES TIMEOUT 180 RUN_SERIAL TRUE) # it has bounds of a second
   set_tests_properties(mixed_load_long PROPERTIES TIMEOUT 900 LABELS long RUN_SERIAL TRUE)
 endif()

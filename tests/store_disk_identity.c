@@ -506,9 +506,14 @@ START_TEST(a_run_that_cannot_be_noted)
 	ck_assert_int_eq(disk_run_set(r.disk, 2), STATUS_OK);
 	ck_assert_uint_eq(disk_run(r.disk), 2);
 	ck_assert_int_eq(unlink(rig_path(&r, "run")), 0);
+	ck_assert_int_eq(mkfifo(rig_path(&r, "run"), 0600), 0);
+	ck_assert_uint_eq(disk_run(r.disk), 0); /* neither waits for who is at the other end */
+	ck_assert_int_eq(disk_run_set(r.disk, 3), STATUS_OK);
+	ck_assert(!exists(&r, "run"));
 	ck_assert_int_eq(mkdir(rig_path(&r, "run"), 0700), 0);
-	ck_assert_int_eq(disk_run_set(r.disk, 3), STATUS_UNAVAILABLE);
+	ck_assert_int_eq(disk_run_set(r.disk, 4), STATUS_UNAVAILABLE);
 	ck_assert_int_eq(rig_look(&r).health, DISK_QUARANTINED);
+	ck_assert_ptr_nonnull(strstr(rig_look(&r).why, strerror(EISDIR)));
 	ck_assert_int_eq(rmdir(rig_path(&r, "run")), 0);
 	rig_end(&r);
 }

@@ -390,6 +390,51 @@ static void model_check(const struct model *m)
 	ck_assert_uint_eq(u.open_failures, 0);
 }
 
+/* The first that is free, whatever the order in which they came free: what is taken in one go lies by rising addresses. */
+START_TEST(slots_are_taken_by_rising_address)
+{
+	enum { SLOTS = 1000, ROUNDS = 200 };
+	struct host_tier *t = tier_of(8 * SLOTS * 4 * KIB, SLOTS * 4 * KIB);
+	struct host_pool *p = pool_of(t, 1, 4 * KIB);
+	bool taken[SLOTS];
+	struct host_slot all[SLOTS];
+	uint64_t rng = 1;
+
+	for (uint32_t i = 0; i < SLOTS; i++) {
+		ck_assert_int_eq(host_slot_take(p, &all[i]), STATUS_OK);
+		ck_assert_uint_eq(all[i].index, i);
+		taken[i] = true;
+	}
+	ck_assert_uint_eq(usage_of(t).extents, 1);
+	for (int round = 0; round < ROUNDS; round++) {
+		const uint32_t wanted = 1 + (uint32_t)(next(&rng) % 300);
+		uint32_t given = 0, at = 0;
+
+		for (uint32_t n = 0; n < wanted; n++) {
+			const uint32_t i = (uint32_t)(next(&rng) % SLOTS);
+
+			if (!taken[i])
+				continue;
+			host_slot_give(&all[i]);
+			taken[i] = false;
+			given++;
+		}
+		for (uint32_t n = 0; n < given; n++) {
+			struct host_slot s;
+
+			ck_assert_int_eq(host_slot_take(p, &s), STATUS_OK);
+			while (taken[at])
+				at++;
+			ck_assert_uint_eq(s.index, at);
+			all[at] = s;
+			taken[at] = true;
+		}
+	}
+	ck_assert_uint_eq(usage_of(t).extents, 1);
+	host_destroy(t);
+}
+END_TEST
+
 START_TEST(random_histories_agree_with_the_model)
 {
 	static struct model m;
@@ -581,6 +626,7 @@ int main(void)
 	tcase_add_test(tc, pools_are_one_a_tenant_and_layout);
 	tcase_add_loop_test(tc, extents_have_the_promised_size, 0, sizeof(sizes) / sizeof(sizes[0]));
 	tcase_add_test(tc, a_slot_says_where_it_is);
+	tcase_add_test(tc, slots_are_taken_by_rising_address);
 	tcase_add_loop_test(tc, generations_begin_where_the_caller_says, 0, 5);
 	tcase_add_test(tc, a_lent_extent_stays_in_the_budget_until_let_go);
 	tcase_add_test(tc, a_refusal_of_the_kernel_is_told);

@@ -53,6 +53,9 @@ static const struct {
 	{ "--model /nowhere --ppl", 1, "/nowhere/config.json" },
 	{ MODEL "--demo --daemon unix:/nowhere/terraced.sock", 1, "cannot connect" },
 	{ MODEL "--generate - -n 3 --format fp32", 0, "1 prompt tokens" },
+	{ MODEL "--generate \"$(seq 1 720)\" -n 1", 1, "the prompt has 2109 tokens, the context is 2048" },
+	{ MODEL "--generate \"$(seq 1 720)\" -n 1 --context 2400", 0, "2109 prompt tokens" },
+	{ MODEL "--generate x --context 15", 2, "--context" },
 };
 
 START_TEST(test_row)

@@ -89,9 +89,9 @@ static void open_engine(void)
 {
 	struct fault fault;
 
-	ck_assert_msg(engine_open(&engine, TEST_DATA "/tinylm-8m", 2, 64, &fault), "%s", fault.text);
+	ck_assert_msg(engine_open(&engine, TEST_DATA "/tinylm-8m", 2, 64, 0, &fault), "%s", fault.text);
 	ck_assert(kvspec_parse("tq4", &spec, &fault));
-	ck_assert(generate_prompt(&engine.model, prompt_text, strlen(prompt_text), &prompt, &prompt_count, &fault));
+	ck_assert(generate_prompt(&engine.model, engine.forward.positions, prompt_text, strlen(prompt_text), &prompt, &prompt_count, &fault));
 	ck_assert_uint_gt(prompt_count, 4 * BLOCK);
 }
 

@@ -35,7 +35,7 @@ static void setup(void)
 	struct ppl_options options = { .windows = 1, .window = GOLDEN };
 	struct fault fault;
 
-	ck_assert_msg(engine_open(&engine, model_folder, 3, 100, &fault), "%s", fault.text);
+	ck_assert_msg(engine_open(&engine, model_folder, 3, 100, 0, &fault), "%s", fault.text);
 	ck_assert_msg(ppl_read_tokens(TEST_DATA "/tinylm-8m/val_tokens.u16", &options, VOCAB, &tokens, &fault), "%s",
 		      fault.text);
 }

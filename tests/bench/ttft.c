@@ -3,9 +3,10 @@
  *     tinylm_ttft --model DIR [--tokens N] [--rounds N] [--format F] [--block-tokens N] [--terraced PATH] [--json] [--quick]
  *
  * The engine is tinylm (client/examples/tinylm) on the device that the loader finds: a real GPU, or the simulated one. The prompt is its
- * demo's document over and over. It is stored under a salt for each tier and round, flushed, and the daemon is started anew, so that all
- * of it is on the disk alone; Warm then brings what is to be in memory, or on the GPU. Sets are measured in turns, with one session, after
- * one set that opens the GPU. The texts must be the same in all cases, and all but the last block reused, or the exit code is 1.
+ * demo's document over and over, as long as asked for: positions that the model was not trained with are computed like the others, and what it
+ * says there is worth little as a text, but it is the same work, and must be the same text. It is stored under a salt for each tier and round,
+ * flushed, and the daemon is started anew, so that all of it is on the disk alone; Warm then brings what is to be in memory, or on the
+ * GPU. Sets are measured in turns, with one session, after one set that opens the GPU. The texts must be the same in all cases, and all but the last block reused, or the exit code is 1.
  * 77: there is no GPU. The times prove nothing but on an idle machine.
  */
 #include <getopt.h>
@@ -19,6 +20,7 @@
 #include "client/examples/tinylm/device.h"
 #include "client/examples/tinylm/engine.h"
 #include "client/examples/tinylm/generate.h"
+#include "client/examples/tinylm/kvdevice.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/service.h"
 
@@ -32,7 +34,7 @@ struct bench_options bench_options = { .rounds = ROUNDS };
 struct ttft {
 	const char *model;
 	struct kvspec format;
-	uint32_t wanted, block_tokens, count; /* tokens of the prompt: asked for, of a block, had */
+	uint32_t count, block_tokens; /* tokens of the prompt, of a block */
 	struct engine engine;
 	struct service service;
 	struct terrace_layout layout;
@@ -52,22 +54,19 @@ static void must(bool ok, const struct fault *fault)
 
 /* ---- the prompt --------------------------------------------------------------------------------------------------- */
 
-/* As many tokens as were asked for, or as the model's context has beside what is to be generated. */
 static void prompt_make(struct ttft *t)
 {
-	const struct model_config *c = &t->engine.model.config;
 	struct fault fault;
 	uint32_t *ids;
 	size_t n;
 
 	must(tokenizer_encode(&t->engine.model.tokenizer, demo_document, strlen(demo_document), &ids, &n, &fault), &fault);
-	t->count = t->wanted < c->positions_max - GENERATED ? t->wanted : c->positions_max - GENERATED;
 	t->prompt = malloc(t->count * sizeof(*t->prompt));
 	t->keys = calloc(t->count, sizeof(*t->keys));
 	if (!t->prompt || !t->keys)
 		bench_die("out of memory");
 	for (uint32_t i = 0; i < t->count; i++)
-		t->prompt[i] = i ? ids[(i - 1) % n] : c->bos;
+		t->prompt[i] = i ? ids[(i - 1) % n] : t->engine.model.config.bos;
 	free(ids);
 }
 
@@ -268,10 +267,10 @@ static void print_row(struct ttft *t, int tier, double base)
 	const double ms = bench_median(t->ms[tier], t->done[tier]), gb = came_gb(t, tier);
 
 	if (bench_options.json)
-		printf("{\"bench\":\"ttft\",\"engine\":\"tinylm\",\"tier\":\"%s\",\"tokens\":%u,\"wanted_tokens\":%u,\"reused\":%u,\"ms\":%.3f,"
+		printf("{\"bench\":\"ttft\",\"engine\":\"tinylm\",\"tier\":\"%s\",\"tokens\":%u,\"trained_tokens\":%u,\"reused\":%u,\"ms\":%.3f,"
 		       "\"of_recompute\":%.4f,\"gb\":%.5f,\"gb_s\":%.3f,\"rounds\":%u,\"format\":\"%s\",\"text\":\"%016" PRIx64 "\"}\n",
-		       tier_names[tier], t->count, t->wanted, t->reused[tier], ms, ms / base, gb, gb / ms * 1e3, t->done[tier], t->format.name,
-		       text_hash(t));
+		       tier_names[tier], t->count, t->engine.model.config.positions_max, t->reused[tier], ms, ms / base, gb, gb / ms * 1e3,
+		       t->done[tier], t->format.name, text_hash(t));
 	else
 		printf("%-11s %8u %9.2f %11.3f %9.2f  %016" PRIx64 "\n", tier_names[tier], t->reused[tier], ms, ms / base, gb / ms * 1e3,
 		       text_hash(t));
@@ -282,8 +281,8 @@ static void print_rows(struct ttft *t)
 	double base = bench_median(t->ms[RECOMPUTED], t->done[RECOMPUTED]);
 
 	if (!bench_options.json)
-		printf("tinylm, %u tokens (asked for: %u; the model's context: %u), packed as %s, blocks of %u\n%-11s %8s %9s %11s %9s  %s\n",
-		       t->count, t->wanted, t->engine.model.config.positions_max, t->format.name, t->block_tokens, "prefix from", "reused",
+		printf("tinylm, %u tokens (it was trained with %u), packed as %s, blocks of %u\n%-11s %8s %9s %11s %9s  %s\n",
+		       t->count, t->engine.model.config.positions_max, t->format.name, t->block_tokens, "prefix from", "reused",
 		       "ms", "of compute", "GB/s", "text");
 	for (int i = 0; i < TIERS; i++)
 		print_row(t, i, base);
@@ -324,13 +323,13 @@ static int parse(struct ttft *t, int argc, char **argv)
 	while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
 		switch (c) {
 		case 'm': t->model = optarg; break;
-		case 'n': t->wanted = number(optarg, 34, 1 << 20); break;
+		case 'n': t->count = number(optarg, 34, 1 << 20); break;
 		case 'r': bench_options.rounds = number(optarg, 1, ROUNDS_MAX); break;
 		case 'f': format = optarg; break;
 		case 'b': t->block_tokens = number(optarg, 16, 256); break;
 		case 't': bench_options.terraced = optarg; break;
 		case 'j': bench_options.json = true; break;
-		case 'q': t->wanted = TOKENS_QUICK; bench_options.rounds = ROUNDS_QUICK; break;
+		case 'q': t->count = TOKENS_QUICK; bench_options.rounds = ROUNDS_QUICK; break;
 		case 'h': return usage(stdout);
 		default: return usage(stderr);
 		}
@@ -343,9 +342,22 @@ static int parse(struct ttft *t, int argc, char **argv)
 	return 2;
 }
 
+/* A chunk is as long as the GPU takes it with this context. */
+static void open_engine(struct ttft *t)
+{
+	const uint32_t context = t->count + GENERATED;
+	const struct terrace_layout blocks = { .block_tokens = t->block_tokens };
+	const uint32_t most = kvdevice_rows_max(&blocks, context);
+	struct fault fault;
+
+	must(engine_open(&t->engine, t->model, 0, most < CHUNK ? most : CHUNK, context, &fault), &fault);
+	t->engine.forward.cuda = true;
+	kvcache_layout(&t->engine.model.config, t->engine.model.fingerprint, t->format.k, t->format.v, t->block_tokens, &t->layout);
+}
+
 int main(int argc, char **argv)
 {
-	struct ttft t = { .wanted = TOKENS, .block_tokens = 16 };
+	struct ttft t = { .count = TOKENS, .block_tokens = 16 };
 	struct fault fault;
 	int code = parse(&t, argc, argv);
 
@@ -358,9 +370,7 @@ int main(int argc, char **argv)
 		return 77;
 	}
 	bench_folder_make();
-	must(engine_open(&t.engine, t.model, 0, CHUNK, &fault), &fault);
-	t.engine.forward.cuda = true;
-	kvcache_layout(&t.engine.model.config, t.engine.model.fingerprint, t.format.k, t.format.v, t.block_tokens, &t.layout);
+	open_engine(&t);
 	prompt_make(&t);
 	run(&t);
 	print_rows(&t);

@@ -2,11 +2,14 @@
  * cache that is far too small for it.
  *
  *     mixed_engine worker ADDRESS SEED CHAINS TALLY GPU   on this GPU for ever; "ready" once it is open; at SIGTERM it ends in order
+ *     mixed_engine survivor ADDRESS SEED CHAINS TALLY GPU  the same, and goes on with the next daemon when the one it has dies; at SIGUSR1 it
+ *                                                     gives back what it holds, says "paused" and stands still to the next
  *     mixed_engine sweep ADDRESS CHAINS               deletes all keys
  *     mixed_engine tally TALLY                        what that worker has counted and timed, as JSON (mixed_tally.h)
  *
  * A worker's turn is a request: lookup, lease of a chain's beginning, its layers waited for and looked at one by one, attention, the rest
- * of the chain put. Every call has a deadline of DEADLINE_US. Exit 1: a wrong byte, told on stderr. 3: a call failed.
+ * of the chain put. Every call has a deadline of DEADLINE_US. What a survivor had leased of a daemon that died it looks at once more before it
+ * gives it back. Exit 1: a wrong byte, told on stderr. 3: a call failed, or the next daemon has the epoch of the last.
  */
 #include <inttypes.h>
 #include <signal.h>
@@ -20,7 +23,7 @@
 #include "tests/fault/mixed_tally.h"
 #include "tests/fault/mixed_work.h"
 
-enum { DEADLINE_US = 800000, START_US = 30000000, HELD_MAX = 2, PUT_MAX = 4, SWEEP = 512 };
+enum { DEADLINE_US = 800000, START_US = 30000000, NEXT_S = 60, HELD_MAX = 2, PUT_MAX = 4, SWEEP = 512 };
 
 struct keys {
 	uint8_t bytes[MIXED_CHAIN][16];
@@ -44,16 +47,47 @@ struct worker {
 	int ordinal;              /* of its GPU, to this process */
 	int32_t gpu;              /* the same to the daemon */
 	struct held held[HELD_MAX];
+	bool survives, orphan;    /* goes on after the daemon's death; which it has seen */
 };
 
-static volatile sig_atomic_t ended;
+static volatile sig_atomic_t ended, paused;
 
 static uint64_t draw(struct worker *w, uint64_t below)
 {
 	return mixed_random(&w->state, below);
 }
 
-/* Ends the process unless the status is OK, or one that an engine goes on after; true: OK. */
+static _Noreturn void failed(enum terrace_status status, const char *what)
+{
+	fprintf(stderr, "%s: %s: %s\n", what, terrace_status_text(status), terrace_error());
+	_exit(3);
+}
+
+static void must(enum terrace_status status, const char *what)
+{
+	if (status != TERRACE_OK)
+		failed(status, what);
+}
+
+/* What a call says whose daemon has died, or died while the session was opened. */
+static bool is_death(const struct worker *w, enum terrace_status status)
+{
+	return status == TERRACE_UNAVAILABLE || status == TERRACE_STALE ||
+	       (status == TERRACE_PRECONDITION && !terrace_session_borrows(w->session));
+}
+
+/* Ends the process unless the status is OK, or the daemon has died and this is to go on; true: OK. */
+static bool lives(struct worker *w, enum terrace_status status, const char *what)
+{
+	if (status == TERRACE_OK)
+		return true;
+	if (!w->survives || !is_death(w, status))
+		failed(status, what);
+	w->orphan = true;
+	return false;
+}
+
+/* The same; and there are others that an engine goes on after. */
 static bool good(struct worker *w, enum terrace_status status, const char *what)
 {
 	switch (status) {
@@ -72,17 +106,8 @@ static bool good(struct worker *w, enum terrace_status status, const char *what)
 		tally_add(w->tally, COUNT_CANCELLED, 1);
 		return false;
 	default:
-		fprintf(stderr, "%s: %s: %s\n", what, terrace_status_text(status), terrace_error());
-		_exit(3);
+		return lives(w, status, what);
 	}
-}
-
-static void must(enum terrace_status status, const char *what)
-{
-	if (status == TERRACE_OK)
-		return;
-	fprintf(stderr, "%s: %s: %s\n", what, terrace_status_text(status), terrace_error());
-	_exit(3);
 }
 
 /* A call, timed. */
@@ -227,7 +252,12 @@ static uint32_t lease_on_gpu(struct worker *w, uint64_t chain, uint32_t count)
 	if (draw(w, 2))
 		attend_lease(w, lease, addresses); /* before its layers are waited for: any bytes will do */
 	read_lease(w, lease, addresses, o.gpu_or_host);
-	must(TIMED(w, CHECK, terrace_lease_check(lease)), "the lease's copies");
+	if (!lives(w, TIMED(w, CHECK, terrace_lease_check(lease)), "the lease's copies")) {
+		tally_add(w->tally, COUNT_VOID, 1);
+		TIMED_VOID(w, WAIT, mixed_wait(&w->work));
+		TIMED_VOID(w, RELEASE, terrace_release(lease));
+		return 0;
+	}
 	look_all(w, k.first, got);
 	keep(w, lease, k.first);
 	return got;
@@ -255,7 +285,7 @@ static void count_stored(struct worker *w, enum terrace_status status, const enu
 {
 	for (uint32_t i = 0; i < count && status == TERRACE_OK; i++)
 		tally_add(w->tally, where, statuses[i] == TERRACE_OK);
-	if (status == TERRACE_DEADLINE || status == TERRACE_CANCELLED)
+	if (status == TERRACE_DEADLINE || status == TERRACE_CANCELLED || w->orphan)
 		tally_add(w->tally, COUNT_UNKNOWN, count);
 }
 
@@ -347,7 +377,7 @@ static void grow(struct worker *w, uint64_t chain, uint32_t at)
 /* The blocks of the chain behind those that were there, to `end`. */
 static void put_rest(struct worker *w, uint64_t chain, uint32_t from, uint32_t end)
 {
-	while (from < end) {
+	while (from < end && !w->orphan) {
 		uint32_t count = 1 + (uint32_t)draw(w, PUT_MAX);
 
 		if (from + count > end)
@@ -375,6 +405,8 @@ static void request(struct worker *w)
 	name_run(&k, chain, 0, count);
 	if (good(w, TIMED(w, LOOKUP, terrace_lookup(w->session, &k.keys, DEADLINE_US, &prefix, NULL)), "lookup") && prefix > count)
 		must(TERRACE_INTERNAL, "a prefix longer than the keys");
+	if (w->orphan)
+		return;
 	got = lease_on_gpu(w, chain, count);
 	put_rest(w, chain, got, count);
 }
@@ -400,14 +432,28 @@ static void flush(struct worker *w)
 		tally_add(w->tally, COUNT_FLUSHED, 1);
 }
 
+/* Whether to try again, of a call that opens; what it says is no daemon's. */
+static bool none_yet(const struct worker *w, enum terrace_status status, time_t until)
+{
+	if (!w->survives || ended || time(NULL) >= until || (status != TERRACE_UNAVAILABLE && status != TERRACE_DEADLINE))
+		return false;
+	nanosleep(&(struct timespec){ 0, 5000000 }, NULL);
+	return true;
+}
+
 static void session_open(struct worker *w)
 {
 	struct terrace_session_options o = TERRACE_SESSION_OPTIONS_INIT;
+	const time_t until = time(NULL) + NEXT_S;
+	enum terrace_status status;
 
 	o.engine = "mixed";
 	o.gpu = true;
 	o.gpu_write_back = draw(w, 2);
-	must(terrace_session_open(w->client, &mixed_layout, 1, &o, &w->session), "open");
+	do
+		status = terrace_session_open(w->client, &mixed_layout, 1, &o, &w->session);
+	while (status && none_yet(w, status, until));
+	must(status, "open");
 	must(terrace_session_gpu_of(w->session, (uint32_t)w->ordinal, &w->gpu), "the GPU's number");
 	tally_add(w->tally, COUNT_SESSIONS, 1);
 }
@@ -425,25 +471,78 @@ static void session_close(struct worker *w, bool in_order)
 	}
 }
 
+static void session_renew(struct worker *w)
+{
+	session_close(w, draw(w, 2));
+	if (w->survives)
+		TIMED_VOID(w, REOPEN, session_open(w));
+	else
+		TIMED_VOID(w, OPEN, session_open(w));
+}
+
 static void turn(struct worker *w)
 {
 	request(w);
-	if (draw(w, 8) == 0)
+	if (!w->orphan && draw(w, 8) == 0)
 		lease_in_memory(w);
-	if (draw(w, 12) == 0)
+	if (!w->orphan && draw(w, 12) == 0)
 		warm(w);
-	if (draw(w, 40) == 0)
+	if (!w->orphan && draw(w, 40) == 0)
 		flush(w);
-	if (draw(w, 150) == 0) {
-		session_close(w, draw(w, 2));
-		TIMED_VOID(w, OPEN, session_open(w));
-	}
+	if (!w->orphan && draw(w, 150) == 0)
+		session_renew(w);
+}
+
+static void give_all_back(struct worker *w)
+{
+	for (int i = 0; i < HELD_MAX; i++)
+		give_back(w, &w->held[i]);
+	TIMED_VOID(w, WAIT, mixed_wait(&w->work));
+}
+
+static void first_use(struct worker *w);
+
+/* The daemon has died: what was leased of it is still what it was; then the next one, or the one after that. */
+static void next_daemon(struct worker *w)
+{
+	const uint64_t epoch = terrace_session_epoch(w->session);
+	const time_t until = time(NULL) + NEXT_S;
+	enum terrace_status status;
+
+	w->orphan = false;
+	give_all_back(w);
+	do
+		status = TIMED(w, REOPEN, terrace_session_reopen(w->session, START_US));
+	while (status && none_yet(w, status, until));
+	if (ended)
+		return;
+	must(status, "reopen");
+	if (terrace_session_epoch(w->session) == epoch)
+		failed(TERRACE_INTERNAL, "the next daemon has the epoch of the last");
+	must(terrace_session_gpu_of(w->session, (uint32_t)w->ordinal, &w->gpu), "the GPU's number");
+	first_use(w);
+	tally_add(w->tally, COUNT_REOPENED, !w->orphan);
+}
+
+static void pause_here(struct worker *w)
+{
+	give_all_back(w);
+	puts("paused");
+	fflush(stdout);
+	while (paused && !ended)
+		nanosleep(&(struct timespec){ 0, 5000000 }, NULL);
 }
 
 static void on_term(int signum)
 {
 	(void)signum;
 	ended = 1;
+}
+
+static void on_usr1(int signum)
+{
+	(void)signum;
+	paused = !paused;
 }
 
 static struct terrace_client *connect_to(const char *address)
@@ -468,13 +567,13 @@ static void first_use(struct worker *w)
 	name_run(&k, w->chains + 1, 0, 1);
 	o.gpu = w->gpu;
 	status = TIMED(w, FIRST, terrace_reserve_with(w->session, &k.keys, NULL, &o, START_US, NULL, &r));
-	must(status == TERRACE_EXHAUSTED ? TERRACE_OK : status, "the first reservation");
-	terrace_abort(r);
+	if (lives(w, status == TERRACE_EXHAUSTED ? TERRACE_OK : status, "the first reservation"))
+		terrace_abort(r);
 }
 
-static int worker(const char *address, uint64_t seed, uint64_t chains, const char *path, int ordinal)
+static int worker(const char *address, uint64_t seed, uint64_t chains, const char *path, int ordinal, bool survives)
 {
-	struct worker w = { .state = seed, .chains = chains, .ordinal = ordinal, .tally = tally_open(path) };
+	struct worker w = { .state = seed, .chains = chains, .ordinal = ordinal, .survives = survives, .tally = tally_open(path) };
 	struct fault fault;
 
 	if (!tally_meter()) {
@@ -486,14 +585,20 @@ static int worker(const char *address, uint64_t seed, uint64_t chains, const cha
 		return 3;
 	}
 	signal(SIGTERM, on_term);
+	signal(SIGUSR1, on_usr1);
 	mixed_work_open(&w.work, (chains + 2) * MIXED_CHAIN);
 	w.client = connect_to(address);
 	session_open(&w);
 	first_use(&w);
 	puts("ready");
 	fflush(stdout);
-	while (!ended)
+	while (!ended) {
 		turn(&w);
+		if (w.orphan)
+			next_daemon(&w);
+		else if (paused)
+			pause_here(&w);
+	}
 	session_close(&w, true);
 	terrace_disconnect(w.client);
 	mixed_work_close(&w.work);
@@ -525,8 +630,8 @@ int main(int argc, char **argv)
 	struct tally *t;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (argc == 7 && !strcmp(argv[1], "worker"))
-		return worker(argv[2], strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10), argv[5], atoi(argv[6]));
+	if (argc == 7 && (!strcmp(argv[1], "worker") || !strcmp(argv[1], "survivor")))
+		return worker(argv[2], strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10), argv[5], atoi(argv[6]), argv[1][0] == 's');
 	if (argc == 4 && !strcmp(argv[1], "sweep"))
 		return sweep(argv[2], strtoull(argv[3], NULL, 10));
 	t = argc == 3 && !strcmp(argv[1], "tally") ? tally_open(argv[2]) : NULL;
@@ -534,6 +639,6 @@ int main(int argc, char **argv)
 		tally_print(t);
 		return 0;
 	}
-	fprintf(stderr, "usage: mixed_engine worker ADDRESS SEED CHAINS TALLY GPU | sweep ADDRESS CHAINS | tally TALLY\n");
+	fprintf(stderr, "usage: mixed_engine worker|survivor ADDRESS SEED CHAINS TALLY GPU | sweep ADDRESS CHAINS | tally TALLY\n");
 	return 2;
 }

@@ -14,14 +14,16 @@
 #define TALLY_CALLS(X)                                                                                                              \
 	X(LOOKUP, "lookup") X(LEASE, "lease") X(WAIT, "stream wait") X(CHECK, "lease check") X(RELEASE, "release")                 \
 	X(RESERVE, "reserve") X(COMMIT, "commit") X(ABORT, "abort") X(LAUNCH, "launch") X(WARM, "warm") X(FLUSH, "flush")          \
-	X(CANCEL, "cancel") X(CLOSE, "close") X(OPEN, "open") X(FIRST, "first") /* FIRST: all of what opens the GPU; bounded by nothing */
+	X(CANCEL, "cancel") X(CLOSE, "close") X(OPEN, "open") /* and bounded by nothing: FIRST, all of what opens the GPU; REOPEN, */  \
+	X(FIRST, "first") X(REOPEN, "reopen")                /* what waits for the next daemon */
 
 /* What is counted besides. */
 #define TALLY_COUNTS(X)                                                                                                             \
 	X(CHECKED, "checked_blocks") X(STORED_GPU, "stored_gpu_blocks") X(STORED_HOST, "stored_host_blocks")                       \
 	X(UNKNOWN, "unknown_blocks") /* committed, and nobody said whether in time */                                               \
 	X(ATTENDED, "attends") X(OPENED, "open_blocks") X(DEADLINES, "deadlines") X(EXHAUSTED, "exhausted")                        \
-	X(CANCELLED, "cancelled") X(MISSES, "misses") X(FLUSHED, "flushes") X(WARMED, "warms") X(SESSIONS, "sessions")
+	X(CANCELLED, "cancelled") X(MISSES, "misses") X(FLUSHED, "flushes") X(WARMED, "warms") X(SESSIONS, "sessions")             \
+	X(REOPENED, "reopens") X(VOID, "void_leases") /* whose daemon died before their copies were all there */
 
 enum tally_call {
 #define TALLY_ENUM(name, text) CALL_##name,

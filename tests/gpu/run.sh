@@ -29,6 +29,8 @@ parts() {
 	check 120 compute-sanitizer over the kernels' tests, small
 	tinylm 90 the example engine: perplexities, and texts with and without a daemon
 	kill 150 200 engines killed; the device's memory against Stats
+	kill_daemon 150 20 daemons killed under engines that go on with the next; the device's memory against Stats; by name only
+	mixed_long 780 ten minutes of mixed load, or LONG seconds; by name only, with LIMIT=800
 	mixed 200 two minutes of mixed load over VRAM, memory and disk, a cache of a tenth of the working set
 	ttft 180 time to the first token by tier, with tinylm and, where there is transformers, a larger model, tq4 and bf16
 	vram 90 blocks between disk, memory and GPU against the device itself
@@ -147,22 +149,37 @@ part_tinylm() {
 	PLUGIN=$plugin RESULTS=$results sh tests/gpu/tinylm.sh "$bundle"
 }
 
-mixed_load() {
+# Words that are for a real one alone.
+on_gpu() {
+	[ -n "${DRY:-}" ] || echo "$@"
+}
+
+fault_test() {
 	in_bundle terraced terracectl mixed_engine
-	python3 tests/fault/test_mixed.py "$bundle/terraced" "$bundle/terracectl" "$bundle/mixed_engine" --json "$results" \
-		--slower 1 ${DRY:+--libraries "$plugin"} "$@"
+	test=$1
+	shift
+	python3 "tests/fault/test_$test.py" "$bundle/terraced" "$bundle/terracectl" "$bundle/mixed_engine" --json "$results" \
+		${DRY:+--libraries "$plugin"} "$@"
+}
+
+mixed_load() {
+	fault_test mixed --slower 1 "$@"
 }
 
 part_kill() {
 	mixed_load --kills 200 --gpu-mib 64 --host-mib 64
 }
 
+part_kill_daemon() {
+	fault_test kill_daemon --kills 20 $(on_gpu --gpu-mib 512 --host-mib 512)
+}
+
+part_mixed_long() {
+	mixed_load --seconds "${LONG:-600}" $(on_gpu --gpu-mib 512 --host-mib 512)
+}
+
 part_mixed() {
-	if [ -n "${DRY:-}" ]; then
-		mixed_load --seconds 120
-	else
-		mixed_load --seconds 120 --gpu-mib 512 --host-mib 512
-	fi
+	mixed_load --seconds 120 $(on_gpu --gpu-mib 512 --host-mib 512)
 }
 
 # With packed blocks, and with blocks that lose nothing.
@@ -177,7 +194,7 @@ ttft_transformers() {
 
 part_ttft() {
 	in_bundle terraced tinylm_ttft
-	"$bundle/tinylm_ttft" --model $model --terraced "$bundle/terraced" --json | tee -a "$results"
+	"$bundle/tinylm_ttft" --model $model --terraced "$bundle/terraced" --json --rounds 3 ${DRY:+--quick} | tee -a "$results"
 	if python3 -c 'import torch, transformers' 2>/dev/null && [ -z "${DRY:-}" ]; then
 		ttft_transformers
 	else

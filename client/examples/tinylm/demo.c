@@ -43,7 +43,7 @@ static bool demo_open(struct demo *d, const struct options *o, struct fault *fau
 	if (getrandom(&run, sizeof(run), 0) != (ssize_t)sizeof(run))
 		return fault_set(fault, "no random numbers to be had");
 	snprintf(d->salt, sizeof(d->salt), "%.16s%016" PRIx64, o->salt ? o->salt : "demo-", run);
-	if (!engine_open(&d->engine, o->model, o->threads, o->chunk, fault) ||
+	if (!engine_open(&d->engine, o->model, o->threads, o->chunk, 0, fault) ||
 	    !demo_prompts_make(&d->engine.model, &d->prompts, fault))
 		return false;
 	d->engine.forward.cuda = o->cuda;

@@ -17,7 +17,7 @@ static bool make_prompt(const struct model *model, const char *ending, uint32_t 
 		return fault_set(fault, "out of memory");
 	strcpy(text, demo_document);
 	strcpy(text + document, ending);
-	ok = generate_prompt(model, text, bytes, tokens, count, fault);
+	ok = generate_prompt(model, model->config.positions_max, text, bytes, tokens, count, fault);
 	free(text);
 	return ok;
 }

@@ -159,7 +159,7 @@ static bool second_run(const struct options *o, struct engine *e, struct demo_pr
 					     .block_tokens = o->block_tokens };
 	struct terrace_layout layout;
 
-	if (!engine_open(e, o->model, o->threads, o->chunk, fault) || !demo_prompts_make(&e->model, prompts, fault))
+	if (!engine_open(e, o->model, o->threads, o->chunk, 0, fault) || !demo_prompts_make(&e->model, prompts, fault))
 		return false;
 	e->forward.cuda = o->cuda;
 	kvcache_layout(&e->model.config, e->model.fingerprint, o->format.k, o->format.v, o->block_tokens, &layout);

@@ -3,11 +3,11 @@
 
 #include <string.h>
 
-bool engine_open(struct engine *e, const char *directory, uint32_t threads, uint32_t chunk, struct fault *fault)
+bool engine_open(struct engine *e, const char *directory, uint32_t threads, uint32_t chunk, uint32_t context, struct fault *fault)
 {
 	memset(e, 0, sizeof(*e));
 	if (model_open(&e->model, directory, fault) && workers_init(&e->workers, threads, fault) &&
-	    forward_init(&e->forward, &e->model, &e->workers, chunk, e->model.config.positions_max, fault))
+	    forward_init(&e->forward, &e->model, &e->workers, chunk, context ? context : e->model.config.positions_max, fault))
 		return true;
 	engine_close(e);
 	return false;

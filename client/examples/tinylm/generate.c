@@ -128,7 +128,7 @@ void generated_free(struct generated *g)
 	memset(g, 0, sizeof(*g));
 }
 
-bool generate_prompt(const struct model *model, const char *text, size_t bytes, uint32_t **tokens, uint32_t *count,
+bool generate_prompt(const struct model *model, uint32_t context, const char *text, size_t bytes, uint32_t **tokens, uint32_t *count,
 		     struct fault *fault)
 {
 	uint32_t *ids, *all;
@@ -136,10 +136,9 @@ bool generate_prompt(const struct model *model, const char *text, size_t bytes, 
 
 	if (!tokenizer_encode(&model->tokenizer, text, bytes, &ids, &n, fault))
 		return false;
-	if (n + 1 > model->config.positions_max) {
+	if (n + 1 > context) {
 		free(ids);
-		return fault_set(fault, "the prompt has %zu tokens, the model's context is %u", n + 1,
-				 model->config.positions_max);
+		return fault_set(fault, "the prompt has %zu tokens, the context is %u", n + 1, context);
 	}
 	all = malloc((n + 1) * sizeof(*all));
 	if (!all) {

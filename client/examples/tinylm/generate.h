@@ -26,8 +26,8 @@ bool generate_run(struct forward *forward, const struct kvspec *spec, struct pre
 
 void generated_free(struct generated *g);
 
-/* The tokens of a text as a document's beginning: the model's first token, then the text's. The caller's to free(). */
-bool generate_prompt(const struct model *model, const char *text, size_t bytes, uint32_t **tokens, uint32_t *count,
+/* The tokens of a text as a document's beginning: the model's first token, then the text's, at most `context`. The caller's to free(). */
+bool generate_prompt(const struct model *model, uint32_t context, const char *text, size_t bytes, uint32_t **tokens, uint32_t *count,
 		     struct fault *fault);
 
 /* Tokens as text that can be shown anywhere: broken UTF-8 and control characters but newline and tab become '?'. The

@@ -81,6 +81,18 @@ static bool allocate(struct kvdevice *d, struct fault *fault)
 	return device_wait(&d->device, fault);
 }
 
+static uint32_t span_tokens(const struct terrace_layout *layout)
+{
+	return SPAN_TOKENS / layout->block_tokens * layout->block_tokens;
+}
+
+uint32_t kvdevice_rows_max(const struct terrace_layout *layout, uint32_t capacity)
+{
+	const uint32_t span = span_tokens(layout);
+
+	return SEQUENCES_MAX / ((capacity + span - 1) / span);
+}
+
 bool kvdevice_open(struct kvdevice *d, const struct terrace_layout *layout, uint32_t q_heads, uint32_t capacity,
 		   uint32_t rows_max, struct fault *fault)
 {
@@ -92,12 +104,12 @@ bool kvdevice_open(struct kvdevice *d, const struct terrace_layout *layout, uint
 	d->rows_max = rows_max;
 	d->block_bytes = terrace_block_bytes(layout);
 	d->block_count = (capacity + layout->block_tokens - 1) / layout->block_tokens;
-	d->span_blocks = SPAN_TOKENS / layout->block_tokens;
-	d->span_tokens = d->span_blocks * layout->block_tokens;
+	d->span_tokens = span_tokens(layout);
+	d->span_blocks = d->span_tokens / layout->block_tokens;
 	d->spans_max = (capacity + d->span_tokens - 1) / d->span_tokens;
-	if (rows_max > SEQUENCES_MAX / d->spans_max)
+	if (rows_max > kvdevice_rows_max(layout, capacity))
 		return fault_set(fault, "a chunk of %u tokens: on the GPU at most %u with a context of %u", rows_max,
-				 SEQUENCES_MAX / d->spans_max, capacity);
+				 kvdevice_rows_max(layout, capacity), capacity);
 	shape = attend_options(d, rows_max * d->spans_max);
 	if (terrace_cuda_attend_workspace(&d->layout, &shape, &d->workspace_bytes) != TERRACE_OK)
 		return fault_set(fault, "%.300s", terrace_error());

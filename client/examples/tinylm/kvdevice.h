@@ -39,6 +39,9 @@ struct kvdevice {
 	struct terrace_lease *coming; /* the caller's; NULL: all bytes are there. Else each layer is waited for before it is read */
 };
 
+/* Most rows of a run, with so much capacity. */
+uint32_t kvdevice_rows_max(const struct terrace_layout *layout, uint32_t capacity);
+
 /* Room for `capacity` tokens of a valid layout and runs of 1 to rows_max tokens. Fails if no kernel does these formats. */
 bool kvdevice_open(struct kvdevice *d, const struct terrace_layout *layout, uint32_t q_heads, uint32_t capacity,
 		   uint32_t rows_max, struct fault *fault);

@@ -184,11 +184,11 @@ static bool run_generate(const struct options *o, struct fault *fault)
 	char *text = NULL;
 	bool ok;
 
-	if (!engine_open(&engine, o->model, o->threads, o->chunk, fault))
+	if (!engine_open(&engine, o->model, o->threads, o->chunk, o->context, fault))
 		return false;
 	engine.forward.cuda = o->cuda;
 	ok = read_prompt(o->prompt, &text, &bytes, fault) &&
-	     generate_prompt(&engine.model, text, bytes, &prompt, &count, fault) &&
+	     generate_prompt(&engine.model, engine.forward.positions, text, bytes, &prompt, &count, fault) &&
 	     generate_with(o, &engine, prompt, count, fault);
 	free(prompt);
 	free(text);

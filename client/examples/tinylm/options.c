@@ -33,6 +33,8 @@ static const struct option_row rows[] = {
 	{ "--formats", "F,F,...", "KV formats of --ppl and of --demo's table", KIND_FORMATS, AT(formats) },
 	{ "--device", "D", "where packed K and V are encoded and attended: cpu (default) or cuda", KIND_DEVICE, AT(cuda) },
 	{ "-n", "N", "tokens to generate (default 32)", KIND_NUMBER, AT(count), 1, 1 << 20 },
+	{ "--context", "N", "positions of --generate (default: the model's context; beyond it the text is worth little)", KIND_NUMBER,
+	  AT(context), 16, 1 << 20 },
 	{ "--temperature", "T", "sample at this temperature; 0 is greedy (default)", KIND_REAL, AT(temperature) },
 	{ "--seed", "N", "of the sampling (default 1)", KIND_SEED, AT(seed) },
 	{ "--windows", "N", "windows of held-out text for --ppl (default 16)", KIND_NUMBER, AT(windows), 1, 1 << 20 },

@@ -17,6 +17,7 @@ struct options {
 	uint32_t format_count; /* 0: not given */
 	struct kvspec format;
 	uint32_t window; /* 0: the model's context */
+	uint32_t context; /* 0: the model's */
 	uint32_t count, windows, demo_windows, block_tokens, chunk, threads;
 	float temperature;
 	uint64_t seed;
