@@ -101,7 +101,7 @@ struct region {
 	void set(const uint8_t *from)
 	{
 		CUDA(cudaMemcpy(device, from, bytes, cudaMemcpyDefault));
-		CUDA(cudaDeviceSynchronize());
+		CUDA(cudaStreamSynchronize(nullptr)); /* not the device: another thread may be capturing a graph */
 	}
 	void set(const std::vector<uint8_t> &v)
 	{
