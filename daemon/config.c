@@ -468,6 +468,28 @@ static const char *where_is(const struct reading *r, char out[CONFIG_TEXT_MAX + 
 	return out;
 }
 
+/* Blanks around the first '=' say nothing: without them a line is as long however it was set. How many bytes it takes, at most `room`;
+ * or more than `room`. */
+static size_t copy_line(char *out, size_t room, const char *line, size_t n)
+{
+	const char *equals = memchr(line, '=', n);
+	size_t name = equals ? (size_t)(equals - line) : n, value = equals ? name + 1 : n;
+
+	while (equals && name && (line[name - 1] == ' ' || line[name - 1] == '\t'))
+		name--;
+	while (equals && value < n && (line[value] == ' ' || line[value] == '\t'))
+		value++;
+	const size_t whole = name + (equals ? 1 : 0) + (n - value);
+
+	if (whole > room)
+		return whole;
+	memcpy(out, line, name);
+	if (equals)
+		out[name] = '=';
+	memcpy(out + whole - (n - value), line + value, n - value);
+	return whole;
+}
+
 /* inih's fgets: one line a call. A line that inih's buffer would split, or that hides bytes behind a NUL,
  * is refused and read as empty. */
 static char *read_line(char *out, int room, void *arg)
@@ -479,15 +501,14 @@ static char *read_line(char *out, int room, void *arg)
 		return NULL;
 	const char *newline = memchr(r->at, '\n', (size_t)(r->end - r->at));
 	const char *stop = newline ? newline : r->end;
-	size_t n = (size_t)(stop - r->at);
+	size_t length = (size_t)(stop - r->at), n = copy_line(out, (size_t)room - 3, r->at, length);
 
 	r->line++;
-	if (n + 3 > (size_t)room || memchr(r->at, 0, n)) {
+	if (n + 3 > (size_t)room || memchr(r->at, 0, length)) {
 		complain(r->errors, "%s: %s", where_is(r, where), n + 3 > (size_t)room ? "the line is too long" :
 										    "the line has a NUL byte");
 		n = 0;
 	}
-	memcpy(out, r->at, n);
 	out[n] = '\n';
 	out[n + 1] = 0;
 	r->at = newline ? newline + 1 : r->end;

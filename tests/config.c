@@ -182,6 +182,26 @@ static const struct {
 	  "f.conf:1: the line is too long" },
 };
 
+/* As long as a line may be without blanks around its '=', and one byte more. */
+START_TEST(blanks_take_no_room)
+{
+	enum { ROOM = 200 - 3, VALUE = ROOM - (int)sizeof "data_dir=" + 1 };
+	char value[VALUE + 2], text[ROOM + 64];
+
+	memset(value, 'a', sizeof value);
+	value[0] = '/';
+	value[VALUE] = 0;
+	snprintf(text, sizeof text, "data_dir  =\t %s\n", value);
+	ck_assert_int_eq(parse(text), STATUS_OK);
+	ck_assert_str_eq(c.data_dir, value);
+	value[VALUE] = 'a';
+	value[VALUE + 1] = 0;
+	snprintf(text, sizeof text, "data_dir=%s\n", value);
+	ck_assert_int_eq(parse(text), STATUS_INVALID);
+	ck_assert_ptr_nonnull(strstr(errors.text, "the line is too long"));
+}
+END_TEST
+
 START_TEST(bad_file_is_refused)
 {
 	ck_assert_int_eq(parse(bad_files[_i].text), STATUS_INVALID);
@@ -287,6 +307,7 @@ int main(void)
 	tcase_add_loop_test(t, every_option_every_way, 0, OTHERS);
 	tcase_add_test(t, table_is_covered);
 	tcase_add_test(t, precedence);
+	tcase_add_test(t, blanks_take_no_room);
 	tcase_add_loop_test(t, bad_file_is_refused, 0, sizeof bad_files / sizeof bad_files[0]);
 	tcase_add_test(t, bad_flags_are_refused_all_at_once);
 	tcase_add_test(t, many_errors_do_not_overflow);
