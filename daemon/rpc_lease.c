@@ -3,6 +3,8 @@
 #include "daemon/rpc_methods.h"
 #include "daemon/rpc_reply.h"
 
+enum { CALLS_MAX = 16 }; /* each takes a look at all that the session holds */
+
 enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const Terrace__V1__LeaseRequest *q = (const Terrace__V1__LeaseRequest *)request;
@@ -71,9 +73,9 @@ enum status rpc_release(struct rpc_call *c, const ProtobufCMessage *request, Pro
 	/* Session 0 is the core's word for a trusted caller: never the wire's. */
 	if (!q->session)
 		return rpc_fail(c, STATUS_NOT_FOUND, "session: unknown, or closed");
-	if (q->n_leases > CACHE_KEYS_MAX || q->n_calls > CACHE_KEYS_MAX)
-		return rpc_fail(c, STATUS_INVALID, "leases: %zu given, calls: %zu, at most %d each", q->n_leases, q->n_calls,
-				CACHE_KEYS_MAX);
+	if (q->n_leases > CACHE_KEYS_MAX || q->n_calls > CALLS_MAX)
+		return rpc_fail(c, STATUS_INVALID, "leases: %zu given, at most %d a call; calls: %zu, at most %d", q->n_leases,
+				CACHE_KEYS_MAX, q->n_calls, CALLS_MAX);
 	Terrace__V1__Status *status = rpc_take(c, q->n_leases * sizeof *status);
 
 	if (!r || !status)

@@ -245,6 +245,10 @@ START_TEST(lookup_lease_release_delete)
 	release.n_leases = 4097;
 	ck_assert_int_eq(ask("Cache.Release", &release, &reply), STATUS_INVALID);
 	release.n_leases = 2;
+	release.calls = (uint64_t[17]){ 1 };
+	release.n_calls = 17;
+	ck_assert_int_eq(ask("Cache.Release", &release, &reply), STATUS_INVALID);
+	release.n_calls = 16;
 	ck_assert_int_eq(ask("Cache.Release", &release, &reply), STATUS_OK);
 	ck_assert_int_eq(((const Terrace__V1__ReleaseReply *)reply)->status[0], TERRACE__V1__STATUS__OK);
 	ck_assert_int_eq(((const Terrace__V1__ReleaseReply *)reply)->status[1], TERRACE__V1__STATUS__NOT_FOUND);

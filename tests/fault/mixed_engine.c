@@ -473,11 +473,15 @@ static void session_close(struct worker *w, bool in_order)
 
 static void session_renew(struct worker *w)
 {
+	const uint64_t epoch = terrace_session_epoch(w->session);
+
 	session_close(w, draw(w, 2));
 	if (w->survives)
 		TIMED_VOID(w, REOPEN, session_open(w));
 	else
 		TIMED_VOID(w, OPEN, session_open(w));
+	/* the daemon has died in between: this is the way to the next one, too */
+	tally_add(w->tally, COUNT_REOPENED, terrace_session_epoch(w->session) != epoch);
 }
 
 static void turn(struct worker *w)

@@ -12,10 +12,7 @@ the daemon that lives says: nothing of the dead ones' is left. The same command 
 
 import os
 import random
-import shutil
 import signal
-import sys
-import tempfile
 import time
 
 import test_mixed as mixed
@@ -112,23 +109,9 @@ def run(o, service):
 
 def main():
     o = mixed.options(__doc__, kills=20)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
-    folder = tempfile.mkdtemp(prefix="terrace-kill-daemon-")
-    service = None
     if o.libraries:
         os.environ["SIM_GPU_US_PER_MIB"] = "2000" # a death comes while copies are under way
-    try:
-        service = Service(o, folder)
-        run(o, service)
-        service.stop()
-    except BaseException:
-        if service:
-            sys.stderr.write(service.log()[-6000:])
-            service.process.kill()
-            service.process.wait()
-        raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    mixed.serve(o, "kill-daemon", Service, run)
 
 
 if __name__ == "__main__":

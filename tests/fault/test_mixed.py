@@ -386,14 +386,14 @@ def run(o, service):
     assert not any(stats["terrace_gpu_lost{gpu=%d}" % g] for g in range(o.gpus)), "a GPU was lost"
 
 
-def main():
-    o = options()
+def serve(o, name, make, test):
+    """Runs test(o, service) over a service of make(o, folder), in a folder of its own; the daemon's log is shown if that fails."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # with what it has started
-    folder = tempfile.mkdtemp(prefix="terrace-mixed-")
+    folder = tempfile.mkdtemp(prefix="terrace-%s-" % name)
     service = None
     try:
-        service = Service(o, folder)
-        run(o, service)
+        service = make(o, folder)
+        test(o, service)
         service.stop()
     except BaseException:
         if service:
@@ -406,4 +406,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    serve(options(), "mixed", Service, run)
