@@ -73,8 +73,8 @@ compile() {
 	flags="$flags ${ALL:+-DTERRACE_CUDA_ALL} ${PORTABLE:+-DTERRACE_CUDA_PORTABLE}"
 	ls kernels/cuda/*.cu tests/gpu/*.cu | xargs -P "$(nproc)" -I{} sh -c \
 		"case {} in
-		kernels/cuda/extend_portable*) arch=90 define= ;;
-		kernels/cuda/extend_*) arch=90a define=-DTERRACE_CUDA_90A ;;
+		kernels/cuda/extend_portable* | kernels/cuda/extend_prepare* | kernels/cuda/extend_merge*) arch=90 define= ;;
+		kernels/cuda/extend_*) [ -z '${PORTABLE:-}' ] || exit 0; arch=90a define=-DTERRACE_CUDA_90A ;;
 		*) arch=90 define= ;;
 		esac
 		nvcc $flags \$define -gencode arch=compute_\$arch,code=sm_\$arch -c {} -o $build/\$(echo {} | tr / _).o || exit 255"
