@@ -1,4 +1,5 @@
-/* Time to the first token of a prompt whose beginning is stored: on the GPU, in host memory, on a disk, beside computing it anew.
+/* Time to the first token of a prompt whose beginning is stored: on the GPU, in host memory (brought to the GPU, or attended in place), on a
+ * disk, beside computing it anew.
  *
  *     tinylm_ttft --model DIR [--tokens N] [--rounds N] [--format F] [--block-tokens N] [--terraced PATH] [--json] [--quick]
  *
@@ -25,9 +26,10 @@
 #include "tests/bench/service.h"
 
 enum { TOKENS = 16384, TOKENS_QUICK = 300, ROUNDS = 5, ROUNDS_QUICK = 1, ROUNDS_MAX = 32, GENERATED = 24, CHUNK = 256, RESTORE_S = 30 };
-enum tier { RECOMPUTED, ON_DISK, IN_MEMORY, ON_GPU, TIERS };
+enum tier { RECOMPUTED, ON_DISK, IN_MEMORY, IN_PLACE, ON_GPU, TIERS };
+enum { STORED = TIERS - ON_DISK }; /* sets a round */
 
-static const char *const tier_names[TIERS] = { "recompute", "nvme", "host", "vram" };
+static const char *const tier_names[TIERS] = { "recompute", "nvme", "host", "host_in_place", "vram" };
 
 struct bench_options bench_options = { .rounds = ROUNDS };
 
@@ -155,6 +157,19 @@ static void bring(struct ttft *t, const struct terrace_keys *keys, int32_t gpu)
 		bench_die("ttft: %u of %u blocks were warmed", blocks, keys->count);
 }
 
+/* What is on the GPU has no address here. */
+static void stayed_in_memory(struct ttft *t, const struct terrace_keys *keys)
+{
+	struct terrace_lease *lease;
+
+	service_check(prefix_cache_lease(&t->cache, keys, TERRACE_LEASE_ALL, &lease), "lease");
+	for (uint32_t i = 0; i < keys->count; i++) {
+		if (!terrace_lease_block(lease, i, 0))
+			bench_die("ttft: block %u was to be attended in memory, and is on the GPU", i);
+	}
+	terrace_release(lease);
+}
+
 static void measure_set(struct ttft *t, uint32_t set, enum tier tier)
 {
 	struct terrace_keys keys = keys_of(t, set);
@@ -165,7 +180,11 @@ static void measure_set(struct ttft *t, uint32_t set, enum tier tier)
 		bring(t, &keys, -1);
 	if (tier == ON_GPU)
 		bring(t, &keys, t->cache.gpu);
+	t->cache.in_place = tier == IN_PLACE;
 	measure(t, tier);
+	if (tier == IN_PLACE)
+		stayed_in_memory(t, &keys);
+	t->cache.in_place = false;
 }
 
 /* ---- the daemon --------------------------------------------------------------------------------------------------- */
@@ -221,10 +240,10 @@ static void await_restored(struct ttft *t, uint32_t sets)
 	}
 }
 
-/* Set 0 opens the GPU; then three sets a round, whose tiers change places. */
+/* Set 0 opens the GPU; then a set for each place a round, whose tiers change places. */
 static void run(struct ttft *t)
 {
-	const uint32_t sets = 3 * bench_options.rounds + 1;
+	const uint32_t sets = STORED * bench_options.rounds + 1;
 
 	store(t, sets);
 	open_daemon(t);
@@ -237,8 +256,8 @@ static void run(struct ttft *t)
 	}
 	for (unsigned r = 0; r < bench_options.rounds; r++) {
 		measure(t, RECOMPUTED);
-		for (uint32_t i = 0; i < 3; i++)
-			measure_set(t, 1 + 3 * r + i, ON_DISK + (r + i) % 3);
+		for (uint32_t i = 0; i < STORED; i++)
+			measure_set(t, 1 + STORED * r + i, ON_DISK + (r + i) % STORED);
 	}
 	close_daemon(t);
 }
@@ -254,10 +273,10 @@ static uint64_t text_hash(const struct ttft *t)
 	return x;
 }
 
-/* What had to come to the GPU. */
+/* What had to cross the bus. */
 static double came_gb(const struct ttft *t, int tier)
 {
-	if (tier != ON_DISK && tier != IN_MEMORY)
+	if (tier != ON_DISK && tier != IN_MEMORY && tier != IN_PLACE)
 		return 0;
 	return (double)(t->reused[tier] / t->block_tokens * terrace_block_bytes(&t->layout)) * 1e-9;
 }
@@ -272,7 +291,7 @@ static void print_row(struct ttft *t, int tier, double base)
 		       tier_names[tier], t->count, t->engine.model.config.positions_max, t->reused[tier], ms, ms / base, gb, gb / ms * 1e3,
 		       t->done[tier], t->format.name, text_hash(t));
 	else
-		printf("%-11s %8u %9.2f %11.3f %9.2f  %016" PRIx64 "\n", tier_names[tier], t->reused[tier], ms, ms / base, gb / ms * 1e3,
+		printf("%-13s %8u %9.2f %11.3f %9.2f  %016" PRIx64 "\n", tier_names[tier], t->reused[tier], ms, ms / base, gb / ms * 1e3,
 		       text_hash(t));
 }
 
@@ -281,7 +300,7 @@ static void print_rows(struct ttft *t)
 	double base = bench_median(t->ms[RECOMPUTED], t->done[RECOMPUTED]);
 
 	if (!bench_options.json)
-		printf("tinylm, %u tokens (it was trained with %u), packed as %s, blocks of %u\n%-11s %8s %9s %11s %9s  %s\n",
+		printf("tinylm, %u tokens (it was trained with %u), packed as %s, blocks of %u\n%-13s %8s %9s %11s %9s  %s\n",
 		       t->count, t->engine.model.config.positions_max, t->format.name, t->block_tokens, "prefix from", "reused",
 		       "ms", "of compute", "GB/s", "text");
 	for (int i = 0; i < TIERS; i++)

@@ -57,6 +57,7 @@ enum terrace_status prefix_cache_lease(struct prefix_cache *cache, const struct 
 
 	o.mode = mode;
 	o.gpu = cache->gpu;
+	o.gpu_or_host = cache->in_place;
 	return terrace_lease_with(cache->session, keys, &o, 0, lease);
 }
 

@@ -18,6 +18,7 @@ struct prefix_cache {
 	struct terrace_layout layout;
 	char salt[64];
 	int32_t gpu;       /* whose memory blocks are leased and reserved in; -1: the host's */
+	bool in_place;     /* with a GPU: blocks in host memory stay there and are attended from there; to be set by who wants it */
 	bool gone;
 	struct fault note; /* why it is gone, or what failed last; "" if nothing did */
 };
@@ -30,7 +31,7 @@ void prefix_cache_close(struct prefix_cache *cache);
 /* From now on blocks are leased and reserved in the memory of the GPU that device.h uses, if the daemon lends some of it. */
 void prefix_cache_use_gpu(struct prefix_cache *cache);
 
-/* Leases keys, into the GPU's memory where that is used: the blocks it has not yet come layer by layer. */
+/* Leases keys, into the GPU's memory where that is used: the blocks it has not yet come layer by layer (but those that stay, see in_place). */
 enum terrace_status prefix_cache_lease(struct prefix_cache *cache, const struct terrace_keys *keys, enum terrace_lease_mode mode,
 				       struct terrace_lease **lease);
 
