@@ -84,7 +84,7 @@ DEVICE void meet(column (&c)[S::TILES], typename S::V::sum_type (&o)[S::TILES][S
 #pragma unroll
 			for (int r = 0; r < 2; r++) {
 				if constexpr (V::INTEGER)
-					value[n][j][r] = V::output(o[n][j][2 * r] +
+					value[n][j][r] = V::template output<TILES>(o[n][j][2 * r] +
 									   256 * (int64_t)o[n][j][2 * r + 1],
 								   weights, r) *
 							 WEIGHT_STEP;

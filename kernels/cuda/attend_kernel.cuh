@@ -41,7 +41,7 @@ DEVICE auto finish_scores(const attend_args &a, const segment &s, const column &
 /* One step of a warp's run. */
 template <class S, enum scoring SCORING, bool EDGE>
 DEVICE void attend_step(feed<S> &in, const attend_args &args, const segment &s, uint32_t step,
-			const uint32_t (&q)[S::TILES][S::QUERY], column (&c)[S::TILES],
+			const typename S::query_type &q, column (&c)[S::TILES],
 			typename S::V::sum_type (&o)[S::TILES][S::D / 16][4])
 {
 	using K = typename S::K;
@@ -62,15 +62,15 @@ DEVICE void attend_step(feed<S> &in, const attend_args &args, const segment &s, 
 		for (uint32_t n = 0; n < S::TILES; n++)
 #pragma unroll
 			for (uint32_t r = 0; r < 2; r++)
-				score[n][2 * a + r] = {K::score(sum[n], r, c[n].query_sum, k), k.scale[r] * c[n].unit,
-						       v.scale[r], v.zero[r]};
+				score[n][2 * a + r] = {K::template score<S::TILES>(sum[n], r, c[n].query_term, k),
+						       k.scale[r] * c[n].unit, v.scale[r], v.zero[r]};
 	}
-#pragma unroll
-	for (uint32_t n = 0; n < S::TILES; n++) {
-		const auto line = finish_scores<S, SCORING, EDGE>(args, s, c[n], begin + g, score[n]);
+	decltype(finish_scores<S, SCORING, EDGE>(args, s, c[0], 0, score[0])) line[S::TILES];
 
-		weigh<V, EDGE>(c[n], o[n], score[n], line, p[n]);
-	}
+#pragma unroll
+	for (uint32_t n = 0; n < S::TILES; n++)
+		line[n] = finish_scores<S, SCORING, EDGE>(args, s, c[n], begin + g, score[n]);
+	weigh<V, EDGE>(c, o, score, line, p);
 	V::accumulate(at + S::V_AT, in.second, in.lane, p, o, EDGE ? s.tokens - begin : 32,
 		      [&] { in.release(step); });
 }
@@ -78,7 +78,7 @@ DEVICE void attend_step(feed<S> &in, const attend_args &args, const segment &s, 
 /* Steps that every column sees in full. */
 template <class S, enum scoring SCORING>
 DEVICE void attend_interior(feed<S> &in, const attend_args &args, const segment &s, uint32_t from, uint32_t to,
-			    const uint32_t (&q)[S::TILES][S::QUERY], column (&c)[S::TILES],
+			    const typename S::query_type &q, column (&c)[S::TILES],
 			    typename S::V::sum_type (&o)[S::TILES][S::D / 16][4])
 {
 	for (uint32_t step = from; step < to; step++)
@@ -88,7 +88,7 @@ DEVICE void attend_interior(feed<S> &in, const attend_args &args, const segment 
 /* All of a warp's run: steps that every column sees in full are done without looking at positions. */
 template <class S, bool FEATURES>
 DEVICE void attend_run(feed<S> &in, const attend_args &args, const segment &s,
-		       const uint32_t (&q)[S::TILES][S::QUERY], column (&c)[S::TILES],
+		       const typename S::query_type &q, column (&c)[S::TILES],
 		       typename S::V::sum_type (&o)[S::TILES][S::D / 16][4])
 {
 	constexpr enum scoring ALL = FEATURES ? SCORES_BY_EACH_FEATURE : SCORES_AS_THEY_ARE;
@@ -118,10 +118,11 @@ DEVICE void attend_run(feed<S> &in, const attend_args &args, const segment &s,
 		} else {
 			attend_step<S, ALL, true>(in, args, s, step++, q, c, o);
 		}
-		if (S::V::INTEGER && step % HALVING_STEPS == 0)
+		if constexpr (S::V::INTEGER)
+			if (step % HALVING_STEPS == 0)
 #pragma unroll
-			for (uint32_t n = 0; n < S::TILES; n++)
-				set_unit(c[n], o[n], c[n].max + 1);
+				for (uint32_t n = 0; n < S::TILES; n++)
+					set_unit<S::V::template OFFSET<S::TILES>>(c[n], o[n], c[n].max + 1);
 	}
 }
 
@@ -156,7 +157,7 @@ __global__ void __launch_bounds__(32 * shape<K, V, TILES>::WARPS, shape<K, V, TI
 	using S = shape<K, V, TILES>;
 	DYNAMIC_SHARED(uint8_t, shared, 128);
 	bool waited = !a.settled;
-	uint32_t q[TILES][S::QUERY];
+	typename S::query_type q;
 	column c[TILES];
 	feed<S> in;
 

@@ -1,4 +1,4 @@
-/* The beginning of a segment: its queries, from memory to every warp's registers. */
+/* The beginning of a segment: its queries, from memory to every warp's registers, or to where every warp reads them. */
 #ifndef TERRACE_KERNELS_CUDA_ATTEND_QUERY_CUH
 #define TERRACE_KERNELS_CUDA_ATTEND_QUERY_CUH
 
@@ -105,11 +105,20 @@ template <class S> struct query_bits {
 	}
 };
 
-/* The warp's query column i, by the warp: rotates it if K is rotated and leaves it as operand B wants
- * it, high parts first, then low; and its {unit, sum}. */
+/* Where word k of a column's high (plane 0) or low parts is handed out. */
+template <class S> DEVICE uint32_t query_word_at(uint32_t column, uint32_t plane, uint32_t k)
+{
+	if constexpr (S::QUERY_SHARED)
+		return ((column / 4 * (S::QUERY / 4) + k / 16) * 32 + 4 * (column % 4 * 2 + plane) + k % 4) * 4 + k / 4 % 4;
+	else
+		return (column * 2 + plane) * S::PLANE + k;
+}
+
+/* The warp's query column i, column `column` of the tile, by the warp: rotates it if K is rotated and leaves it as operand B wants
+ * it; and its {unit, term}. */
 template <class S>
-DEVICE void hand_out_query(const attend_args &a, const query_bits<S> &bits, uint32_t i, float *x,
-			   uint32_t *words, float2 *unit_sum, uint32_t lane)
+DEVICE void hand_out_query(const attend_args &a, const query_bits<S> &bits, uint32_t i, uint32_t column, float *x,
+			   uint32_t *words, float2 *unit_term, uint32_t lane)
 {
 	using K = typename S::K;
 	float largest = 1e-20f;
@@ -141,13 +150,13 @@ DEVICE void hand_out_query(const attend_args &a, const query_bits<S> &bits, uint
 #pragma unroll
 		for (int e = 0; e < K::ELEMENTS; e++)
 			v[e] = x[K::query_dim(k / 8, k / 4 % 2, k % 4, e)] * unit;
-		total += K::query_word(v, &words[k], &words[S::PLANE + k]);
+		total += K::query_word(v, &words[query_word_at<S>(column, 0, k)], &words[query_word_at<S>(column, 1, k)]);
 	}
 #pragma unroll
 	for (int j = 1; j < 32; j *= 2)
 		total += __shfl_xor_sync(ALL_LANES, total, j);
 	if (lane == 0)
-		*unit_sum = {a.scale_log2 * K::SCORE_UNIT / unit, (float)total * K::QUERY_SUM_UNIT};
+		*unit_term = {a.scale_log2 * K::template SCORE_UNIT<S::TILES> / unit, K::template query_term<S::TILES>(total)};
 }
 
 /* What a column sees under a window and ranges: one span, for each of them holds its own position. */
@@ -174,7 +183,7 @@ DEVICE void see_span(const attend_args &a, const segment &s, column &c)
 /* Column t of a tile, with what its features need. */
 template <bool FEATURES>
 DEVICE column begin_column(const attend_args &a, const segment &s, uint32_t index, uint32_t tile_columns,
-			   float2 unit_sum)
+			   float2 unit_term)
 {
 	const struct kv_attend_features &f = a.features;
 	column c = {};
@@ -183,8 +192,8 @@ DEVICE column begin_column(const attend_args &a, const segment &s, uint32_t inde
 	const bool present = column_row(a, s, index, tile_columns, &row, &query);
 	const uint32_t unseen = present ? a.queries - 1 - query : 0;
 
-	c.unit = unit_sum.x;
-	c.query_sum = unit_sum.y;
+	c.unit = unit_term.x;
+	c.query_term = unit_term.y;
 	c.to = s.tokens > unseen ? s.tokens - unseen : 0;
 	c.max = NEVER;
 	if constexpr (FEATURES) {
@@ -197,15 +206,15 @@ DEVICE column begin_column(const attend_args &a, const segment &s, uint32_t inde
 	return c;
 }
 
-/* The segment's queries, to every warp's registers. Has one barrier; the one before it must be past all
+/* The segment's queries, to every warp. Has one barrier; the one before it must be past all
  * use of rows and results. */
 template <class S, bool FEATURES>
 DEVICE void load_query(const attend_args &a, const segment &s, const query_bits<S> &bits, uint8_t *shared,
-		       uint32_t (&q)[S::TILES][S::QUERY], column (&c)[S::TILES])
+		       typename S::query_type &q, column (&c)[S::TILES])
 {
-	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane % 4;
 	uint32_t *words = (uint32_t *)(shared + S::SIZES.results_at);
-	float2 *unit_sum = (float2 *)(words + S::COLUMNS * 2 * S::PLANE);
+	float2 *unit_term = (float2 *)(words + S::COLUMNS * 2 * S::PLANE);
 
 	bits.wait();
 #pragma unroll
@@ -213,19 +222,20 @@ DEVICE void load_query(const attend_args &a, const segment &s, const query_bits<
 		const uint32_t column = warp + i * S::WARPS;
 
 		if (column < S::COLUMNS)
-			hand_out_query<S>(a, bits, i, (float *)(shared + S::SIZES.rows_at) + column * S::D,
-					  words + column * 2 * S::PLANE, unit_sum + column, lane);
+			hand_out_query<S>(a, bits, i, column, (float *)(shared + S::SIZES.rows_at) + column * S::D, words,
+					  unit_term + column, lane);
 	}
 	__syncthreads();
 #pragma unroll
 	for (uint32_t n = 0; n < S::TILES; n++) {
-		const uint32_t *mine = words + ((4 * n + g / 2) * 2 + g % 2) * S::PLANE + t;
-
+		if constexpr (!S::QUERY_SHARED)
 #pragma unroll
-		for (uint32_t k = 0; k < S::QUERY; k++)
-			q[n][k] = mine[4 * k];
-		c[n] = begin_column<FEATURES>(a, s, 4 * n + t, S::COLUMNS, unit_sum[4 * n + t]);
+			for (uint32_t k = 0; k < S::QUERY; k++)
+				q[n][k] = words[query_word_at<S>(4 * n + lane / 8, lane / 4 % 2, t + 4 * k)];
+		c[n] = begin_column<FEATURES>(a, s, 4 * n + t, S::COLUMNS, unit_term[4 * n + t]);
 	}
+	if constexpr (S::QUERY_SHARED)
+		q.at = shared_address(words) + lane * 16;
 }
 
 #endif

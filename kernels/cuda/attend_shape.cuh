@@ -4,7 +4,10 @@
 #define TERRACE_KERNELS_CUDA_ATTEND_SHAPE_CUH
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/plan.cuh"
+
+#include <type_traits>
 
 constexpr float NEVER = -1e30f; /* the unit of a column that has seen nothing */
 
@@ -49,7 +52,9 @@ template <class KEYS, class VALUES, int TILE_COUNT> struct shape {
 				  STRIDE = SIZES.row_stride;
 	static constexpr uint32_t ATOM_STRIDE = attend_atom_stride(ATOM), STAGE = STEP * ATOM_STRIDE;
 	static constexpr uint32_t PLANE = D / K::ELEMENTS; /* words of a query's high or low parts */
-	static constexpr uint32_t QUERY = PLANE / 4;       /* of it in a lane's registers */
+	static constexpr uint32_t QUERY = PLANE / 4;       /* of it a lane's */
+	static constexpr bool QUERY_SHARED = TILES > 1 && K::ELEMENTS == 4 && QUERY % 4 == 0;
+	typedef std::conditional_t<QUERY_SHARED, query_in_shared<QUERY>, uint32_t[TILES][QUERY]> query_type;
 
 	static_assert(STAGES >= 2, "a ring needs two stages");
 	static_assert(2 * PLANE * 4 + sizeof(float2) <= MEETING * STRIDE * 4,
@@ -60,7 +65,7 @@ template <class KEYS, class VALUES, int TILE_COUNT> struct shape {
  */
 struct column {
 	float unit; /* of the query's numbers times K's scale, in powers of 2 (cap_scores) */
-	float query_sum;
+	float query_term;
 	uint32_t from, to; /* tokens that the column sees */
 	float max;         /* log2 of the weights' unit */
 	float sum;         /* of the weights, without V's scale */

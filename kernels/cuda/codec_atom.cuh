@@ -76,8 +76,8 @@ DEVICE uint32_t take_unit(uint32_t counter, uint32_t lane)
 	uint32_t i = 0;
 
 	if (lane == 0)
-		i = add_shared(counter, 1);
-	return __shfl_sync(ALL_LANES, i, 0);
+		i = count_shared(counter);
+	return same_in_all(i);
 }
 
 /* Slot of token lane % 16 of the unit. */
@@ -114,16 +114,18 @@ struct atom_looked_up {
 DEVICE atom_looked_up look_up(const atom_launch &l, int64_t slot, uint32_t lane)
 {
 	const codec_args &a = l.args;
-	const bool placed = slot >= 0 && slot < (int64_t)a.block_count * a.block_tokens;
-	atom_looked_up p = {
-		0, 0, 0, (__ballot_sync(ALL_LANES, placed) & 0xffff) | (whole_atoms(slot, placed, lane) & 1) << 16};
+	const bool placed = (uint64_t)slot < (uint64_t)a.block_count * a.block_tokens;
+	const uint32_t atom = (uint32_t)(slot >> 4), in_atom = (uint32_t)slot % KV_ATOM_TOKENS;
+	const bool same = atom == same_in_all(atom),
+		   whole = __all_sync(ALL_LANES, placed && same && in_atom == lane % KV_ATOM_TOKENS);
+	atom_looked_up p = {0, 0, 0, (__ballot_sync(ALL_LANES, placed) & 0xffff) | (whole ? 1u << 16 : 0)};
 
 	if (placed) {
 		uint32_t in_block;
-		const uint32_t block = l.block_atoms((uint32_t)(slot / KV_ATOM_TOKENS), &in_block);
+		const uint32_t block = l.block_atoms(atom, &in_block);
 
 		p.block = a.blocks[block];
-		p.in_atom = (uint32_t)slot % KV_ATOM_TOKENS;
+		p.in_atom = in_atom;
 		p.at = a.layer_at + (uint64_t)in_block * a.atom_bytes;
 	}
 	return p;

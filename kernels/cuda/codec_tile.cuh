@@ -231,16 +231,18 @@ template <enum kv_side SIDE> DEVICE uint32_t matrix_row_at(uint32_t lane, uint32
 	return SIDE == KV_SIDE_K ? (low + lane % 8) * pitch + high * 2 : (high + lane % 8) * pitch + low * 2;
 }
 
-/* A warp's share of a launch: tile i is two atoms of tokens, heads next to each other, of one side. */
+/* A warp's share of a launch: tile i is two atoms of tokens, heads next to each other, of one side; or one, where that is no more than
+ * `warps` have work for. */
 struct tile_units {
-	uint32_t units, tiles; /* of a side */
+	uint32_t units, atoms, tiles; /* of a side; of a tile; of a side */
 };
 
-__host__ __device__ inline tile_units tile_units_of(uint32_t tokens, uint32_t heads)
+static inline tile_units tile_units_of(const codec_work &w, uint32_t warps)
 {
-	const uint32_t units = ((tokens - 1) / KV_ATOM_TOKENS + 1) * heads;
+	const uint32_t units = ((w.args.tokens - 1) / KV_ATOM_TOKENS + 1) * w.args.heads,
+		       atoms = (uint64_t)units * w.count <= warps ? 1 : 2;
 
-	return {units, (units + 1) / 2};
+	return {units, atoms, (units + atoms - 1) / atoms};
 }
 
 /* A lane's place: its token, head and side, whatever its slot. */
@@ -251,10 +253,11 @@ struct tile_lane {
 
 DEVICE tile_lane tile_lane_of(const codec_args &a, const tile_units &u, uint32_t first, uint32_t tile, uint32_t lane)
 {
-	const uint32_t side = tile >= u.tiles, unit = (tile - side * u.tiles) * 2 + lane / KV_ATOM_TOKENS,
-		       atom = unit / a.heads, token = atom * KV_ATOM_TOKENS + lane % KV_ATOM_TOKENS;
+	const uint32_t side = tile >= u.tiles, half = lane / KV_ATOM_TOKENS,
+		       unit = (tile - side * u.tiles) * u.atoms + half, atom = unit / a.heads,
+		       token = atom * KV_ATOM_TOKENS + lane % KV_ATOM_TOKENS;
 
-	return {token, unit - atom * a.heads, first + side, unit < u.units && token < a.tokens};
+	return {token, unit - atom * a.heads, first + side, half < u.atoms && unit < u.units && token < a.tokens};
 }
 
 /* Which of the tile's atoms are whole: all 16 tokens there, in order. Bit 0 and 1. */

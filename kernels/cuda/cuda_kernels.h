@@ -44,8 +44,8 @@ bool kv_cuda_attend_supported(enum kv_format k, enum kv_format v);
  * and what `features` add to that (kernels/attend_features.h). A query that sees no token gets out = 0 and
  * lse = -INFINITY (or the sink's logit). Bytes of tokens at or past n never reach a result, whatever they
  * hold. Within 2e-3 (relative, of a row's norm) of the exact result on the decoded values, before that is
- * rounded to out_dtype; the same bits every time. Weights of fp16 values are kept to 2^-22 of a row's
- * largest, which is more than that where a token of so little weight has values 2^13 times as long as the
+ * rounded to out_dtype; the same bits every time. Weights of fp16 values are kept to 2^-36 of a row's
+ * largest, which is more than that where a token of so little weight has values 2^27 times as long as the
  * row's result. */
 struct kv_cuda_attend {
 	const struct kv_layout *layout;     /* host; K and V of one head dim */
@@ -81,7 +81,9 @@ enum status kv_cuda_attend_workspace(const struct kv_cuda_attend *a, size_t *byt
 /* Plans the split of the work from kv_tokens as they are when the stream gets here, into the workspace;
  * no other member but the shape and, with a window, the ranges is read. One plan serves every layer of a
  * step: until kv_tokens change, any number of kv_cuda_attend_run with the same shape, window and ranges may
- * follow on the stream (never two at a time on one workspace). */
+ * follow on the stream (never two at a time on one workspace). There is no plan on the host: a graph that is
+ * replayed while lengths grow on the device would keep the split of the lengths that it was captured with, and
+ * the host knows those of a step only by waiting for the one before. */
 enum status kv_cuda_attend_plan(const struct kv_cuda_attend *a, struct CUstream_st *stream);
 
 /* Runs the planned attention of one layer. */

@@ -4,6 +4,7 @@
 #include "kernels/cuda/decode_tile.cuh"
 
 #include "kernels/cuda/codec_atom.cuh"
+#include "kernels/cuda/codec_loose.cuh"
 #include "kernels/cuda/decode_lane.cuh"
 
 namespace
@@ -49,28 +50,20 @@ DEVICE void fetch_unit(const atom_launch &l, const atom_unit &u, const atom_plac
 	}
 }
 
-/* A token's own bytes to its row. */
-template <class P> DEVICE void load_loose(uint8_t *row, uint32_t token, const uint8_t *plane)
-{
-#pragma unroll 1
-	for (uint32_t j = 0; j < P::BYTES; j++)
-		row[j] = plane[P::at(token, j)];
-}
-
 /* An atom's codes and scales token by token, from wherever they are, to rows; a row's scale stands behind it. */
 template <int D, int FORMAT, enum kv_side SIDE>
-__device__ __noinline__ void load_scattered(const uint8_t *atom, uint32_t codes_at, uint32_t scales_at,
-					    uint32_t in_atom, uint8_t *row)
+__device__ __noinline__ void load_scattered(const codec_side &s, const loose_tokens all, uint32_t lane, uint8_t *rows)
 {
 	using shape = row_shape<D, format_bits(FORMAT)>;
-	using first = plane_row<D, shape::W, SIDE>;
 
-	*(uint32_t *)(row + shape::BYTES) = FORMAT == KV_INT4_PTH
-						    ? ((const uint32_t *)(atom + scales_at))[scale_entry(in_atom)]
-						    : ((const uint16_t *)(atom + scales_at))[scale_entry(in_atom)];
-	load_loose<first>(row, in_atom, atom + codes_at);
-	if constexpr (shape::PLANES == 2)
-		load_loose<plane_row<D, 1, SIDE>>(row + first::BYTES, in_atom, atom + codes_at + shape::SECOND_AT);
+	if (lane < KV_ATOM_TOKENS && (all.placed >> lane & 1)) {
+		const uint8_t *const scales = (const uint8_t *)all.atom + s.scales_at;
+
+		*(uint32_t *)(rows + lane * shape::PITCH + shape::BYTES) =
+			FORMAT == KV_INT4_PTH ? ((const uint32_t *)scales)[scale_entry(all.in_atom)]
+					      : ((const uint16_t *)scales)[scale_entry(all.in_atom)];
+	}
+	load_loose<D, format_bits(FORMAT), SIDE>(all, s.codes_at, rows, lane);
 }
 
 /* Words of tokens g and g + 8 for operand A from a whole atom of K in shared memory: as they stand. */
@@ -122,9 +115,7 @@ DEVICE void load_operand(const codec_side &side, const atom_place &p, uint64_t h
 								       codes + shape::SECOND_AT);
 		__syncwarp();
 	} else {
-		if (lane < KV_ATOM_TOKENS && (p.placed >> lane & 1))
-			load_scattered<D, FORMAT, SIDE>((const uint8_t *)p.atom + head_at, side.codes_at,
-							side.scales_at, p.in_atom, rows + lane * shape::PITCH);
+		load_scattered<D, FORMAT, SIDE>(side, {p.atom + head_at, p.in_atom, p.placed, 0}, lane, rows);
 		__syncwarp();
 		scale[0] = *(const uint32_t *)(rows + g * shape::PITCH + shape::BYTES);
 		scale[1] = *(const uint32_t *)(rows + (g + 8) * shape::PITCH + shape::BYTES);
@@ -261,10 +252,10 @@ __global__ void __launch_bounds__(32 * WARPS, 1) decode_atoms_kernel(const __gri
 	using shape = atom_shape<D, FORMAT>;
 	constexpr uint32_t BITS = format_bits(FORMAT);
 	DYNAMIC_SHARED(uint8_t, shared, 16);
-	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = units_here(l),
+	const uint32_t lane = threadIdx.x % 32, warp = same_in_all(threadIdx.x / 32), count = units_here(l),
 		       counter = shared_address(shared + shape::COUNTER_AT);
 	uint8_t *const mine = shared + warp * shape::BYTES;
-	uint32_t buffer = 0, side = ~0u, now_i = warp, next_i = warp + WARPS, later_i = warp + 2 * WARPS;
+	uint32_t buffer = 0, side = ~0u, next_i = warp + WARPS, later_i = warp + 2 * WARPS;
 	uint32_t word[8];
 
 	if (threadIdx.x == 0)
@@ -272,24 +263,26 @@ __global__ void __launch_bounds__(32 * WARPS, 1) decode_atoms_kernel(const __gri
 	make_masks<D, FORMAT>(shared + shape::MASKS_AT);
 	__syncthreads();
 	begin_after_previous();
-	if (now_i >= count)
+	if (warp >= count)
 		return;
 	const auto unit_at = [&](uint32_t i) { return unit_of<HEADS>(l, min(i, count - 1)); };
 	const auto slot_at = [&](uint32_t i) { return unit_slot(l, unit_at(i), lane); };
-	atom_place now_at = look_up(l, slot_at(now_i), lane).place(),
+	atom_place now_at = look_up(l, slot_at(warp), lane).place(),
 		   next_at = look_up(l, slot_at(next_i), lane).place();
 	int64_t slot = slot_at(later_i);
 
-	fetch_unit<D, FORMAT>(l, unit_at(now_i), now_at, lane, shared_address(mine));
+	atom_unit now = unit_at(warp);
+
+	fetch_unit<D, FORMAT>(l, now, now_at, lane, shared_address(mine));
 	async_close_group();
 	for (;;) {
+		const atom_unit next = unit_at(next_i);
+
 		if (next_i < count)
-			fetch_unit<D, FORMAT>(l, unit_at(next_i), next_at, lane,
-					      shared_address(mine) + (shape::STAGE - buffer));
+			fetch_unit<D, FORMAT>(l, next, next_at, lane, shared_address(mine) + (shape::STAGE - buffer));
 		async_close_group();
 		const atom_looked_up later_at = look_up(l, slot, lane);
 		const uint32_t last_i = take_unit(counter, lane);
-		const atom_unit now = unit_at(now_i);
 
 		slot = slot_at(last_i);
 		async_wait<1>();
@@ -315,9 +308,9 @@ __global__ void __launch_bounds__(32 * WARPS, 1) decode_atoms_kernel(const __gri
 		__syncwarp(); /* the stage is free again */
 		if (next_i >= count)
 			break;
+		now = next;
 		now_at = next_at;
 		next_at = later_at.place();
-		now_i = next_i;
 		next_i = later_i;
 		later_i = last_i;
 		buffer = shape::STAGE - buffer;

@@ -5,7 +5,7 @@
 
 #include <cuda_fp8.h>
 
-#include "kernels/cuda/codec_tile.cuh"
+#include "kernels/cuda/codec_loose.cuh"
 
 namespace
 {
@@ -82,44 +82,24 @@ DEVICE void fetch_codes(const decode_launch &l, const tile_source &s, uint32_t l
 	}
 }
 
-/* A token's own bytes to its row. */
-template <class P> DEVICE void load_loose(uint8_t *row, uint32_t token, const uint8_t *plane)
+/* Sixteen of the tile's tokens. */
+DEVICE loose_tokens loose_half(const tile_source &s, uint32_t half)
 {
-#pragma unroll 1
-	for (uint32_t j = 0; j < P::BYTES; j++)
-		row[j] = plane[P::at(token, j)];
-}
-
-template <class P, enum kv_side SIDE>
-DEVICE void plane_to_rows(const tile_source &s, const uint8_t *codes, uint32_t codes_bytes, uint32_t plane_at,
-			  const uint8_t *own, uint32_t lane, uint8_t *rows, uint32_t pitch)
-{
-#pragma unroll 1
-	for (uint32_t half = 0; half < 2; half++) {
-		if (s.whole >> half & 1) {
-			const uint8_t *plane = codes + half * codes_bytes + plane_at;
-
-			if constexpr (P::FAST)
-				whole_plane<P, SIDE>::load(rows + half * KV_ATOM_TOKENS * pitch, pitch, lane, plane);
-			else if (lane / KV_ATOM_TOKENS == half)
-				load_loose<P>(rows + lane * pitch, s.in_atom, plane);
-		} else if ((s.placed >> lane & 1) && lane / KV_ATOM_TOKENS == half) {
-			load_loose<P>(rows + lane * pitch, s.in_atom, own + plane_at);
-		}
-	}
+	return {s.block + s.at, s.in_atom, s.placed, half * KV_ATOM_TOKENS};
 }
 
 template <int D, int FORMAT, enum kv_side SIDE>
-DEVICE void codes_to_rows(const tile_source &s, const uint8_t *codes, const uint8_t *own, uint32_t lane, uint8_t *rows)
+DEVICE void codes_to_rows(const tile_source &s, uint32_t codes_at, const uint8_t *codes, uint32_t lane, uint8_t *rows)
 {
 	using shape = row_shape<D, format_bits(FORMAT)>;
-	using first = plane_row<D, shape::W, SIDE>;
-	constexpr uint32_t CODES = decode_shape<D, FORMAT>::CODES;
 
-	plane_to_rows<first, SIDE>(s, codes, CODES, 0, own, lane, rows, shape::PITCH);
-	if constexpr (shape::PLANES == 2)
-		plane_to_rows<plane_row<D, 1, SIDE>, SIDE>(s, codes, CODES, shape::SECOND_AT, own, lane,
-							   rows + first::BYTES, shape::PITCH);
+#pragma unroll 1
+	for (uint32_t half = 0; half < 2; half++)
+		if (s.whole >> half & 1)
+			whole_plane<plane_row<D, shape::W, SIDE>, SIDE>::load(rows + half * KV_ATOM_TOKENS * shape::PITCH, shape::PITCH, lane,
+									      codes + half * decode_shape<D, FORMAT>::CODES);
+		else if (s.placed >> half * KV_ATOM_TOKENS & 0xffff)
+			load_loose<D, format_bits(FORMAT), SIDE>(loose_half(s, half), codes_at, rows, lane);
 }
 
 template <int FORMAT> DEVICE uint32_t load_scale(const codec_side &side, const tile_source &s, bool placed)
@@ -207,8 +187,7 @@ DEVICE void decode_fp8(const decode_launch &l, const tile_source &s, uint32_t sc
 
 /* 16 bits: the codes are the elements, or of the other type. */
 template <int D, int FORMAT, enum kv_side SIDE>
-DEVICE void decode_raw(const decode_launch &l, const tile_source &s, const uint8_t *codes, const uint8_t *own,
-		       uint32_t lane, uint8_t *out)
+DEVICE void decode_raw(const decode_launch &l, const tile_source &s, const uint8_t *codes, uint32_t lane, uint8_t *out)
 {
 	constexpr uint32_t CODES = decode_shape<D, FORMAT>::CODES, PITCH = 2 * D + 16;
 	constexpr bool OTHER = FORMAT == KV_BF16; /* elements are fp16 then */
@@ -228,14 +207,11 @@ DEVICE void decode_raw(const decode_launch &l, const tile_source &s, const uint8
 						       convert_two<OTHER>(v.w));
 				store_matrices<SIDE>(to + m * 32, v);
 			}
-		} else if ((s.placed >> lane & 1) && lane / KV_ATOM_TOKENS == half) {
-			for (uint32_t i = 0; i < D; i++) {
-				const uint32_t code = *(const uint16_t *)(own + raw_place(SIDE, D, s.in_atom, i));
-
-				*(uint16_t *)(out + lane * PITCH + 2 * i) =
-					(uint16_t)(same ? code : convert_two<OTHER>(code));
-			}
+			continue;
 		}
+		if (s.placed >> half * KV_ATOM_TOKENS & 0xffff)
+			load_loose_raw<D, SIDE>(loose_half(s, half), l.sides[SIDE].codes_at, out, PITCH, lane,
+						[same](uint32_t two) { return same ? two : convert_two<OTHER>(two); });
 	}
 	__syncwarp();
 	store_vectors<D>(l, s, 0, 32, lane, out);
@@ -244,13 +220,12 @@ DEVICE void decode_raw(const decode_launch &l, const tile_source &s, const uint8
 template <int D, int FORMAT, enum kv_side SIDE>
 DEVICE void decode_tile(const decode_launch &l, const tile_source &s, uint32_t lane, const uint8_t *codes, uint8_t *rows)
 {
-	const uint8_t *own = (const uint8_t *)(s.block + s.at) + l.sides[SIDE].codes_at;
 	const uint32_t scale = load_scale<FORMAT>(l.sides[SIDE], s, s.placed >> lane & 1);
 
 	if constexpr (format_bits(FORMAT) == 16) {
-		decode_raw<D, FORMAT, SIDE>(l, s, codes, own, lane, rows);
+		decode_raw<D, FORMAT, SIDE>(l, s, codes, lane, rows);
 	} else {
-		codes_to_rows<D, FORMAT, SIDE>(s, codes, own, lane, rows);
+		codes_to_rows<D, FORMAT, SIDE>(s, l.sides[SIDE].codes_at, codes, lane, rows);
 		__syncwarp();
 		decode_fp8<D, SIDE>(l, s, scale, lane, rows);
 	}
@@ -299,8 +274,8 @@ __global__ void __launch_bounds__(32 * decode_shape<D, FORMAT>::WARPS, 1)
 template <int D, int FORMAT> bool launch(const codec_work &w)
 {
 	using shape = decode_shape<D, FORMAT>;
-	decode_launch l = {w.args, {w.sides[0], w.sides[1]}, tile_units_of(w.args.tokens, w.args.heads), w.first, 0};
 	const uint32_t sms = multiprocessors();
+	decode_launch l = {w.args, {w.sides[0], w.sides[1]}, tile_units_of(w, sms * shape::WARPS), w.first, 0};
 
 	l.tiles = l.units.tiles * w.count;
 	if (!sms || cudaFuncSetAttribute(decode_tiles_kernel<D, FORMAT>, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::SHARED) !=
@@ -308,9 +283,7 @@ template <int D, int FORMAT> bool launch(const codec_work &w)
 		cudaGetLastError(); /* the device has too little; the other kernel's launch is not to be blamed for it */
 		return false;
 	}
-	const uint32_t ctas = (l.tiles + shape::WARPS - 1) / shape::WARPS;
-
-	launch_early(decode_tiles_kernel<D, FORMAT>, ctas < sms ? ctas : sms, 32 * shape::WARPS, shape::SHARED, w.stream, l);
+	launch_early(decode_tiles_kernel<D, FORMAT>, l.tiles < sms ? l.tiles : sms, 32 * shape::WARPS, shape::SHARED, w.stream, l);
 	return true;
 }
 

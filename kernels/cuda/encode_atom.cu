@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/codec_atom.cuh"
+#include "kernels/cuda/codec_loose.cuh"
 #include "kernels/cuda/encode_quad.cuh"
 
 namespace
@@ -26,9 +27,14 @@ template <int FORMAT> struct encode_shape {
 DEVICE void fetch_rows(uint64_t from, uint32_t pitch, uint32_t there, uint32_t lane, uint32_t to)
 {
 	if (there >= KV_ATOM_TOKENS) {
-#pragma unroll
-		for (uint32_t i = 0; i < 8; i++)
-			async_load_16(to + i * 512, from + (uint64_t)pitch * i);
+		async_load_16(to, from);
+		async_load_16(to + 512, add_times<1>(from, pitch));
+		async_load_16(to + 1024, add_times<2>(from, pitch));
+		async_load_16(to + 1536, add_times<3>(from, pitch));
+		async_load_16(to + 2048, add_times<4>(from, pitch));
+		async_load_16(to + 2560, add_times<5>(from, pitch));
+		async_load_16(to + 3072, add_times<6>(from, pitch));
+		async_load_16(to + 3584, add_times<7>(from, pitch));
 	} else {
 #pragma unroll 1
 		for (uint32_t i = 0; i < 8; i++)
@@ -75,14 +81,6 @@ DEVICE void words_to_rows(const uint32_t (&words)[2][N], uint32_t lane, uint32_t
 	}
 }
 
-/* A lane's row of a plane to its token's bytes. */
-template <class P> DEVICE void store_loose(const uint8_t *row, uint32_t token, uint8_t *plane)
-{
-#pragma unroll 1
-	for (uint32_t j = 0; j < P::BYTES; j++)
-		plane[P::at(token, j)] = row[j];
-}
-
 /* Codes and scales to a whole atom. K's words are in its order; V's go by rows. `scale`: of token g + 8 (lane % 2). */
 template <int FORMAT, enum kv_side SIDE, uint32_t N>
 DEVICE void store_whole(const codec_side &s, uint8_t *atom, const uint32_t (&words)[2][N], uint32_t scale,
@@ -115,29 +113,25 @@ DEVICE void store_whole(const codec_side &s, uint8_t *atom, const uint32_t (&wor
 	}
 }
 
-/* The same for tokens that do not fill an atom in order, byte by byte. */
-template <int FORMAT, enum kv_side SIDE, uint32_t N>
-DEVICE void store_scattered(const codec_side &s, const atom_place &p, uint64_t head_at, const uint32_t (&words)[2][N],
-			    uint32_t scale, uint32_t lane, uint8_t *rows)
+/* The same for tokens that do not fill an atom in order; their rows are in shared memory, and their places. `own`: the scale of the
+ * lane's token. */
+template <int FORMAT, enum kv_side SIDE>
+__device__ __noinline__ void store_scattered(const atom_launch &l, uint32_t head, uint32_t own, uint32_t lane, uint32_t places,
+					     const uint8_t *rows)
 {
-	using shape = row_shape<128, format_bits(FORMAT)>;
-	using first = plane_row<128, shape::W, SIDE>;
-	const uint32_t own = __shfl_sync(ALL_LANES, scale, lane % 8 * 4 + lane / 8 % 2);
+	const codec_side &s = l.sides[SIDE];
+	const uint4 kept = load_shared_16(places + lane * 16);
+	const loose_tokens all = {((uint64_t)kept.y << 32 | kept.x) + (uint64_t)head * l.args.chunk_bytes, kept.z, kept.w, 0};
 
-	words_to_rows<N, shape::PITCH>(words, lane, shared_address(rows));
-	__syncwarp();
-	if (lane >= KV_ATOM_TOKENS || !(p.placed >> lane & 1))
-		return;
-	uint8_t *const atom = (uint8_t *)p.atom + head_at;
+	if (lane < KV_ATOM_TOKENS && (all.placed >> lane & 1)) {
+		uint8_t *const scales = (uint8_t *)all.atom + s.scales_at;
 
-	if (FORMAT == KV_INT4_PTH)
-		((uint32_t *)(atom + s.scales_at))[scale_entry(p.in_atom)] = own;
-	else
-		((uint16_t *)(atom + s.scales_at))[scale_entry(p.in_atom)] = (uint16_t)own;
-	store_loose<first>(rows + lane * shape::PITCH, p.in_atom, atom + s.codes_at);
-	if constexpr (shape::PLANES == 2)
-		store_loose<plane_row<128, 1, SIDE>>(rows + lane * shape::PITCH + first::BYTES, p.in_atom,
-						     atom + s.codes_at + shape::SECOND_AT);
+		if (FORMAT == KV_INT4_PTH)
+			((uint32_t *)scales)[scale_entry(all.in_atom)] = own;
+		else
+			((uint16_t *)scales)[scale_entry(all.in_atom)] = (uint16_t)own;
+	}
+	store_loose<128, format_bits(FORMAT), SIDE>(all, s.codes_at, rows, lane);
 }
 
 /* One atom's rows at `stage`, which becomes the lanes' own. */
@@ -155,27 +149,33 @@ DEVICE void encode_atom(const atom_launch &l, uint32_t token, uint32_t head, uin
 
 	quad_load(space, lane, w[0]);
 	quad_load(space + 2048, lane, w[1]);
+	quad_signs(signs + lane % 4 * QUAD_SIGNS_PITCH, w);
 #pragma unroll
 	for (uint32_t o = 0; o < 2; o++) {
-		quad_widen(l.args.dtype, w[o], signs + lane % 4 * QUAD_SIGNS_PITCH, x[o]);
+		quad_widen(l.args.dtype, w[o], x[o]);
 		quad_rotate<SIDE>(x[o], space, lane);
 	}
 	q.measure(x, lane, space);
 	q.pack(x, words, lane, space);
-	const uint4 kept = load_shared_16(places + lane * 16);
-	const atom_place p = {(uint64_t)kept.y << 32 | kept.x, kept.z, kept.w};
-	const uint64_t head_at = (uint64_t)head * l.args.chunk_bytes;
+	const uint4 first = load_shared_16(places); /* of the first token */
+	const atom_place p = {(uint64_t)first.y << 32 | first.x, 0, first.w};
 
 	__syncwarp();
-	if (p.whole())
-		store_whole<FORMAT, SIDE>(s, (uint8_t *)__shfl_sync(ALL_LANES, p.atom, 0) + head_at, words, q.scale,
-					  lane, stage);
-	else
-		store_scattered<FORMAT, SIDE>(s, p, head_at, words, q.scale, lane, stage);
-	const uint32_t again = q.again(lane) & p.placed;
+	if (p.whole()) {
+		store_whole<FORMAT, SIDE>(s, (uint8_t *)p.atom + (uint64_t)head * l.args.chunk_bytes, words, q.scale, lane, stage);
+	} else if (p.placed) {
+		const uint32_t own = __shfl_sync(ALL_LANES, q.scale, lane % 8 * 4 + lane / 8 % 2);
 
-	if (again)
-		encode_again<FORMAT>(l, token, head, SIDE, again, lane, stage);
+		words_to_rows<quads::WORDS, row_shape<128, format_bits(FORMAT)>::PITCH>(words, lane, space);
+		__syncwarp();
+		store_scattered<FORMAT, SIDE>(l, head, own, lane, places, stage);
+	}
+	if (__any_sync(ALL_LANES, q.unsure_here())) {
+		const uint32_t again = q.again(lane) & p.placed;
+
+		if (again)
+			encode_again<FORMAT>(l, token, head, SIDE, again, lane, stage);
+	}
 }
 
 /* The lane's piece of the first two rows of a unit. */
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(32 * encode_shape<FORMAT>::WARPS, 1)
 {
 	using shape = encode_shape<FORMAT>;
 	DYNAMIC_SHARED(uint8_t, shared, 16);
-	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = units_here(l),
+	const uint32_t lane = threadIdx.x % 32, warp = same_in_all(threadIdx.x / 32), count = units_here(l),
 		       counter = shared_address(shared + shape::COUNTER_AT),
 		       signs = shared_address(shared + shape::SIGNS_AT);
 	uint8_t *const mine = shared + warp * WARP_BYTES;

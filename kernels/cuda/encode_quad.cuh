@@ -48,31 +48,37 @@ DEVICE void quad_sign(uint8_t *signs, uint32_t i)
 		(rotation_negative(2 * i) ? 0x8000u : 0) | (rotation_negative(2 * i + 1) ? 0x80000000u : 0);
 }
 
-/* The quarter as floats, with the rotation's signs: those of lane % 4. */
-DEVICE void quad_widen(enum kv_dtype dtype, const uint32_t (&w)[16], uint32_t signs, float (&x)[32])
+/* Two quarters with the rotation's signs: those of lane % 4. */
+DEVICE void quad_signs(uint32_t signs, uint32_t (&w)[2][16])
 {
-	uint32_t sign[16];
-
 #pragma unroll
 	for (uint32_t j = 0; j < 4; j++) {
 		const uint4 v = load_shared_16(signs + j * 16);
 
-		sign[4 * j] = v.x;
-		sign[4 * j + 1] = v.y;
-		sign[4 * j + 2] = v.z;
-		sign[4 * j + 3] = v.w;
+#pragma unroll
+		for (uint32_t o = 0; o < 2; o++) {
+			w[o][4 * j] ^= v.x;
+			w[o][4 * j + 1] ^= v.y;
+			w[o][4 * j + 2] ^= v.z;
+			w[o][4 * j + 3] ^= v.w;
+		}
 	}
+}
+
+/* A quarter as floats. */
+DEVICE void quad_widen(enum kv_dtype dtype, const uint32_t (&w)[16], float (&x)[32])
+{
 	if (dtype == KV_DTYPE_F16) {
 #pragma unroll
 		for (uint32_t i = 0; i < 16; i++) {
-			x[2 * i] = __low2float(half2_of(w[i] ^ sign[i]));
-			x[2 * i + 1] = __high2float(half2_of(w[i] ^ sign[i]));
+			x[2 * i] = __low2float(half2_of(w[i]));
+			x[2 * i + 1] = __high2float(half2_of(w[i]));
 		}
 	} else {
 #pragma unroll
 		for (uint32_t i = 0; i < 16; i++) {
-			x[2 * i] = __uint_as_float((w[i] ^ sign[i]) << 16);
-			x[2 * i + 1] = __uint_as_float((w[i] ^ sign[i]) & 0xffff0000);
+			x[2 * i] = __uint_as_float(w[i] << 16);
+			x[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000);
 		}
 	}
 }
@@ -148,15 +154,14 @@ DEVICE uint32_t quad_tokens(bool first, bool second)
 	const uint32_t firsts = __ballot_sync(ALL_LANES, first), seconds = __ballot_sync(ALL_LANES, second);
 	uint32_t tokens = 0;
 
-	if (firsts | seconds)
 #pragma unroll 1
-		for (uint32_t g = 0; g < 8; g++)
-			tokens |= ((firsts >> (4 * g) & 15) != 0) << g | ((seconds >> (4 * g) & 15) != 0) << (8 + g);
+	for (uint32_t g = 0; g < 8; g++)
+		tokens |= ((firsts >> (4 * g) & 15) != 0) << g | ((seconds >> (4 * g) & 15) != 0) << (8 + g);
 	return tokens;
 }
 
-/* int4_pth. A code is floor(t + 1/2), t = x / step + zero, each rounded. 2^19 + t + 1/2 rounded down to 1/16 has it in bits 4 .. 7. That
- * sum is not rounded before, as the CPU's is: only where t is the number below 1/2 does that make another code. */
+/* int4_pth. A code is floor(t + 1/2), t = x / step + zero, each rounded. 2^19 + t + 1/2 rounded down to 1/16 has it in bits 4 .. 7, 2^15 + t + 1/2
+ * rounded down to 1/256 in bits 8 .. 11, and nothing in 12 .. 15. That sum is not rounded before, as the CPU's is: only where t is the number below 1/2 does that make another code. */
 template <enum kv_side SIDE> struct quad_int4 {
 	static constexpr uint32_t WORDS = 4;
 	__half2 h[2][16]; /* the rotated vectors, as vLLM keeps them */
@@ -242,10 +247,10 @@ template <enum kv_side SIDE> struct quad_int4 {
 		}
 	}
 
-	/* The lowest byte of each. */
-	DEVICE static uint32_t four_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+	/* Byte N of each. */
+	template <uint32_t N> DEVICE static uint32_t four_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 	{
-		return permute(permute(a, b, 0x0040), permute(c, d, 0x0040), 0x5410);
+		return permute(permute(a, b, 0x40 + 0x11 * N), permute(c, d, 0x40 + 0x11 * N), 0x5410);
 	}
 
 	DEVICE static float place(float v, float inverse, float zero)
@@ -268,11 +273,16 @@ template <enum kv_side SIDE> struct quad_int4 {
 					const uint32_t e = quad_element<SIDE>(P::dim_of(4 * i + n / 2, n % 2));
 					const float v = e % 2 ? __high2float(h[o][e / 2]) : __low2float(h[o][e / 2]);
 
-					byte[n] = __float_as_uint(__fadd_rd(__fmaf_rn(v, inverse[o], zero[o]), 0x1p19f + 0.5f));
+					byte[n] = __float_as_uint(__fadd_rd(__fmaf_rn(v, inverse[o], zero[o]), (n % 2 ? 0x1p19f : 0x1p15f) + 0.5f));
 				}
-				words[o][i] = choose_bits(0xf0f0f0f0, four_bytes(byte[1], byte[3], byte[5], byte[7]),
-							  four_bytes(byte[0], byte[2], byte[4], byte[6]) >> 4);
+				words[o][i] = choose_bits(0xf0f0f0f0, four_bytes<0>(byte[1], byte[3], byte[5], byte[7]),
+							  four_bytes<1>(byte[0], byte[2], byte[4], byte[6]));
 			}
+	}
+
+	DEVICE bool unsure_here() const
+	{
+		return doubtful;
 	}
 
 	/* Tokens to be done again by encode_vector. */
@@ -477,6 +487,11 @@ template <int FORMAT, enum kv_side SIDE> struct quad_codebook {
 		scale = two & 0xffff;
 		if (__any_sync(ALL_LANES, scale != two >> 16 || full > 65000.0f)) /* as the CPU, then */
 			scale = __half_as_ushort(__float2half_rn(fminf(__fdiv_rn(sqrtf(squared), sqrtf(n) / 2), FINITE_MAX)));
+	}
+
+	DEVICE bool unsure_here() const
+	{
+		return unsure[0] || unsure[1] || doubtful;
 	}
 
 	/* Tokens to be done again by encode_vector. */

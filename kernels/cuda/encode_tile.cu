@@ -1,9 +1,10 @@
 /* The fast path of encode.cu (head dims up to 128): one CTA a multiprocessor, each of whose warps walks tiles of 32
  * vectors. While a lane rotates and quantises the vector it holds in registers, the warp's next tile is on its way
- * into shared memory. Codes go back there as rows, and from there to whole atoms in 16-byte pieces; tokens that do
- * not fill an atom in order are stored byte by byte. Few vectors in a thousand are left to encode_vector. */
+ * into shared memory. Codes go back there as rows, and from there to whole atoms in 16-byte pieces; others
+ * one by one (codec_loose.cuh). Few vectors in a thousand are left to encode_vector. */
 #include "kernels/cuda/encode_tile.cuh"
 
+#include "kernels/cuda/codec_loose.cuh"
 #include "kernels/cuda/encode_lane.cuh"
 
 namespace
@@ -31,12 +32,12 @@ DEVICE void fetch_rows(const encode_launch &l, uint32_t tile, uint32_t lane, uin
 	const uint32_t second = tile >= l.units.tiles;
 	const codec_side &s = l.sides[l.first + second];
 	const uint64_t pitch = s.stride * 2;
-	uint32_t unit = (tile - second * l.units.tiles) * 2, atom = unit / l.args.heads, head = unit % l.args.heads;
+	uint32_t unit = (tile - second * l.units.tiles) * l.units.atoms, atom = unit / l.args.heads, head = unit % l.args.heads;
 
 #pragma unroll
 	for (uint32_t half = 0; half < 2; half++) {
 		const uint32_t token = atom * KV_ATOM_TOKENS,
-			       there = unit >= l.units.units ? 0 : min(l.args.tokens - token, KV_ATOM_TOKENS);
+			       there = half >= l.units.atoms || unit >= l.units.units ? 0 : min(l.args.tokens - token, KV_ATOM_TOKENS);
 		const uint64_t from = (uint64_t)((const uint16_t *)s.vectors + token * s.stride + head * D);
 
 		if (there == KV_ATOM_TOKENS && 32 % PIECES == 0) {
@@ -68,35 +69,15 @@ DEVICE void fetch_rows(const encode_launch &l, uint32_t tile, uint32_t lane, uin
 	async_close_group();
 }
 
-/* A lane's row of a plane to its token's bytes. */
-template <class P> DEVICE void store_loose(const uint8_t *row, uint32_t token, uint8_t *plane)
-{
-#pragma unroll 1
-	for (uint32_t j = 0; j < P::BYTES; j++)
-		plane[P::at(token, j)] = row[j];
-}
-
 struct tile_target {
 	uint8_t *atom; /* of the lane's token, NULL if it has none */
 	uint32_t in_atom, whole;
 };
 
-template <class P, enum kv_side SIDE>
-DEVICE void store_plane(const tile_target &t, uint32_t at, uint32_t lane, const uint8_t *rows, uint32_t pitch)
+/* Sixteen of the tile's tokens. */
+DEVICE loose_tokens loose_half(const tile_target &t, uint32_t half)
 {
-#pragma unroll 1
-	for (uint32_t half = 0; half < 2; half++) {
-		uint8_t *atom = (uint8_t *)__shfl_sync(ALL_LANES, (uint64_t)t.atom, half * KV_ATOM_TOKENS);
-
-		if constexpr (P::FAST)
-			if (t.whole >> half & 1) {
-				whole_plane<P, SIDE>::store(rows + half * KV_ATOM_TOKENS * pitch, pitch, lane,
-							    atom + at);
-				continue;
-			}
-		if (t.atom && lane / KV_ATOM_TOKENS == half)
-			store_loose<P>(rows + lane * pitch, t.in_atom, t.atom + at);
-	}
+	return {(uint64_t)t.atom, t.in_atom, __ballot_sync(ALL_LANES, t.atom != nullptr), half * KV_ATOM_TOKENS};
 }
 
 /* The row's words to shared memory, all rows to their atoms. */
@@ -105,13 +86,25 @@ DEVICE void store_rows(const tile_target &t, const codec_side &s, uint32_t lane,
 {
 	using shape = row_shape<D, BITS>;
 	using first = plane_row<D, shape::W, SIDE>;
+	using second = plane_row<D, 1, SIDE>;
 
 	move_words<shape::BYTES / 4>((uint32_t *)(rows + lane * shape::PITCH), words);
 	__syncwarp();
-	store_plane<first, SIDE>(t, s.codes_at, lane, rows, shape::PITCH);
-	if constexpr (shape::PLANES == 2)
-		store_plane<plane_row<D, 1, SIDE>, SIDE>(t, s.codes_at + shape::SECOND_AT, lane,
-							 rows + first::BYTES, shape::PITCH);
+#pragma unroll 1
+	for (uint32_t half = 0; half < 2; half++) {
+		uint8_t *codes = (uint8_t *)__shfl_sync(ALL_LANES, (uint64_t)t.atom, half * KV_ATOM_TOKENS) + s.codes_at;
+		const uint8_t *const own = rows + half * KV_ATOM_TOKENS * shape::PITCH;
+
+		if constexpr (first::FAST && (shape::PLANES == 1 || second::FAST))
+			if (t.whole >> half & 1) {
+				whole_plane<first, SIDE>::store(own, shape::PITCH, lane, codes);
+				if constexpr (shape::PLANES == 2)
+					whole_plane<second, SIDE>::store(own + first::BYTES, shape::PITCH, lane,
+									 codes + shape::SECOND_AT);
+				continue;
+			}
+		store_loose<D, BITS, SIDE>(loose_half(t, half), s.codes_at, rows, lane);
+	}
 }
 
 template <int FORMAT> DEVICE void store_scale(const tile_target &t, const codec_side &s, uint32_t scale)
@@ -248,10 +241,12 @@ DEVICE void store_raw(const tile_target &t, const codec_side &s, uint32_t lane, 
 				*(uint4 *)(atom + s.codes_at + m * 512 + lane * 16) = load_matrices<SIDE>(from + m * 32);
 			continue;
 		}
-		if (t.atom && lane / KV_ATOM_TOKENS == half)
-			for (uint32_t i = 0; i < D; i++)
-				*(uint16_t *)(t.atom + s.codes_at + raw_place(SIDE, D, t.in_atom, i)) =
-					*(const uint16_t *)(rows + lane * IN_PITCH<D> + i * 2);
+#pragma unroll 1
+		for (uint32_t pass = 0; pass < LOOSE_PASSES; pass++) {
+			const loose_token one = loose_token_of(loose_half(t, half), pass, lane);
+
+			loose_raw<D, SIDE>::store(one, rows + one.row * IN_PITCH<D>, one.atom + s.codes_at, lane);
+		}
 	}
 }
 
@@ -320,8 +315,8 @@ template <int D, int FORMAT> bool launch(const codec_work &w)
 {
 	static_assert(D * sizeof(float) + D <= TILE_BYTES<D>,
 		      "a vector by itself fits the tile's memory");
-	encode_launch l = {w.args, {w.sides[0], w.sides[1]}, tile_units_of(w.args.tokens, w.args.heads), w.first, 0};
 	const uint32_t sms = multiprocessors();
+	encode_launch l = {w.args, {w.sides[0], w.sides[1]}, tile_units_of(w, 0), w.first, 0};
 
 	l.tiles = l.units.tiles * w.count;
 	if (!sms || cudaFuncSetAttribute(encode_tiles_kernel<D, FORMAT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -329,9 +324,7 @@ template <int D, int FORMAT> bool launch(const codec_work &w)
 		cudaGetLastError(); /* the device has too little; the other kernel's launch is not to be blamed for it */
 		return false;
 	}
-	const uint32_t ctas = (l.tiles + WARPS - 1) / WARPS;
-
-	launch_early(encode_tiles_kernel<D, FORMAT>, ctas < sms ? ctas : sms, 32 * WARPS, SHARED_BYTES<D>, w.stream, l);
+	launch_early(encode_tiles_kernel<D, FORMAT>, l.tiles < sms ? l.tiles : sms, 32 * WARPS, SHARED_BYTES<D>, w.stream, l);
 	return true;
 }
 

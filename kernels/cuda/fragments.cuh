@@ -17,12 +17,15 @@
  *   query_unit           what a query whose largest element is `largest` is multiplied by
  *   query_word           the high and low parts of a word's elements; returns the sum of its integers
  *   dot                  adds K's products of one atom
+ *   query_term           what a score wants of the sum of the query's integers, as bits of a float
  *   score                the dot product of a whole query in SCORE_UNIT, without K's scale
  * a struct of V:
  *   INTEGER              weights are integers, two atoms a step; else floats, one atom
  *   ZEROS                there are zero points: `output` needs the sum of weights times them, else
  *                        of weights
- *   operand              weights of tokens g and g + 8 (INTEGER: as integers) as a part of B
+ *   OFFSET               (INTEGER) what each code is too large by in the sums
+ *   operand              the weight of a token as a part of B; INTEGER: `pack`, of the integers of tokens g and
+ *                        g + 8, is that once it is transposed
  *   accumulate           adds V's products of a step, of which `valid` tokens are of the sequence; calls
  *                        `release` once the codes are loaded
  *   output, output_dim   the sum of accumulator `word`, row half r, in the weights' unit; its dim
@@ -39,6 +42,23 @@ struct scale_pair {
 	float scale[2];
 	uint32_t zero[2];
 };
+
+/* A tile's query as operand B stands in shared memory, 16 bytes a lane at a time: where code decoded once for several tiles takes
+ * the registers. */
+template <int WORDS> struct query_in_shared {
+	uint32_t at; /* of the lane */
+};
+
+/* Words 4v .. 4v + 3 of tile n. */
+template <int WORDS> DEVICE uint4 query_words(const query_in_shared<WORDS> &q, int n, int v)
+{
+	return load_shared_16(q.at + (uint32_t)(n * (WORDS / 4) + v) * 512);
+}
+
+template <int TILES, int WORDS> DEVICE uint4 query_words(const uint32_t (&q)[TILES][WORDS], int n, int v)
+{
+	return {q[n][4 * v], q[n][4 * v + 1], q[n][4 * v + 2], q[n][4 * v + 3]};
+}
 
 /* `WORDS` 4-byte words of a lane, from a plane of codes at `at`. */
 template <int WORDS> DEVICE void load_words(uint32_t at, uint32_t lane, uint32_t (&w)[WORDS])
@@ -120,12 +140,13 @@ struct integer_query {
 struct integer_weights {
 	typedef int32_t sum_type;
 	static constexpr bool INTEGER = true, ZEROS = false; /* zero points */
+	template <int TILES> static constexpr int OFFSET = 0;
 
 	/* Bytes {low g, low g + 8, high g, high g + 8}; transposed, a lane has one column's tokens 2t,
 	 * 2t + 8, 2t + 1, 2t + 9. */
-	static DEVICE uint32_t operand(uint32_t weight, uint32_t weight_8)
+	static DEVICE uint32_t pack(uint32_t weight, uint32_t weight_8)
 	{
-		return transpose_8x8(permute(weight, weight_8, 0x5140));
+		return permute(weight, weight_8, 0x5140);
 	}
 };
 

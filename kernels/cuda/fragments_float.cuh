@@ -54,6 +54,11 @@ template <class T> struct float_query {
 		return exp2f(10 - ceilf(log2f(largest)));
 	}
 
+	template <int TILES> static DEVICE float query_term(int32_t)
+	{
+		return 0;
+	}
+
 	static DEVICE int32_t query_word(const float (&x)[ELEMENTS], uint32_t *high_word, uint32_t *low_word)
 	{
 		*high_word = T::pack(x[0], x[1]);
@@ -87,7 +92,7 @@ template <int HEAD_DIM, class T> struct raw_keys : float_query<T> {
 	typedef float sum_type;
 	static constexpr int D = HEAD_DIM, BITS = 16, SCALE_BYTES = 0, SUMS = 2; /* even and odd steps */
 	static constexpr bool ROTATED = false;
-	static constexpr float SCORE_UNIT = 1, QUERY_SUM_UNIT = 0;
+	template <int TILES> static constexpr float SCORE_UNIT = 1;
 
 	static DEVICE uint32_t query_dim(uint32_t s, uint32_t r, uint32_t t, uint32_t i)
 	{
@@ -108,7 +113,7 @@ template <int HEAD_DIM, class T> struct raw_keys : float_query<T> {
 		}
 	}
 
-	static DEVICE float score(const float (&sum)[SUMS][4], int r, float, const scale_pair &)
+	template <int TILES> static DEVICE float score(const float (&sum)[SUMS][4], int r, float, const scale_pair &)
 	{
 		return (sum[0][2 * r] + sum[1][2 * r]) + (sum[0][2 * r + 1] + sum[1][2 * r + 1]);
 	}
@@ -184,7 +189,7 @@ template <int HEAD_DIM> struct fp8_keys : float_query<fp16_type>, fp8_codes {
 	typedef float sum_type;
 	static constexpr int D = HEAD_DIM, BITS = 8, SCALE_BYTES = 2, SUMS = 2;
 	static constexpr bool ROTATED = false;
-	static constexpr float SCORE_UNIT = UNIT, QUERY_SUM_UNIT = 0;
+	template <int TILES> static constexpr float SCORE_UNIT = UNIT;
 
 	/* A lane's four elements of a group of 16 dims are next to each other. */
 	static DEVICE uint32_t query_dim(uint32_t s, uint32_t r, uint32_t t, uint32_t i)
@@ -214,7 +219,7 @@ template <int HEAD_DIM> struct fp8_keys : float_query<fp16_type>, fp8_codes {
 		}
 	}
 
-	static DEVICE float score(const float (&sum)[SUMS][4], int r, float, const scale_pair &)
+	template <int TILES> static DEVICE float score(const float (&sum)[SUMS][4], int r, float, const scale_pair &)
 	{
 		return (sum[0][2 * r] + sum[1][2 * r]) + (sum[0][2 * r + 1] + sum[1][2 * r + 1]);
 	}

@@ -1,5 +1,5 @@
 /* Operands from int4_pth's codes, 0 .. 15: a mask makes them bytes, the high nibbles 16 times too
- * large.
+ * large. K's for several tiles are shifted as well, which costs less than a sum of their own.
  */
 #ifndef TERRACE_KERNELS_CUDA_FRAGMENTS_INT4_CUH
 #define TERRACE_KERNELS_CUDA_FRAGMENTS_INT4_CUH
@@ -23,10 +23,17 @@ template <int HEAD_DIM> struct int4_keys : integer_query {
 		return 64 * (s / 2) + 32 * (s % 2) + 16 * r + 4 * t + i;
 	}
 
-	template <int TILES>
-	static DEVICE void dot(uint32_t codes, uint32_t lane, const uint32_t (&q)[TILES][D / 16],
-			       int32_t (&sum)[TILES][SUMS][4])
+	template <int TILES> static constexpr bool SHIFTED = TILES > 1;
+
+	template <int TILES> static DEVICE uint32_t high_nibbles(uint32_t w)
 	{
+		return SHIFTED<TILES> ? w >> 4 & 0x0f0f0f0f : w & 0xf0f0f0f0;
+	}
+
+	template <int TILES, class Q>
+	static DEVICE void dot(uint32_t codes, uint32_t lane, const Q &q, int32_t (&sum)[TILES][SUMS][4])
+	{
+		constexpr int HIGH = SHIFTED<TILES> ? 0 : 1; /* whose sum */
 		uint32_t w[D / 16];
 
 		load_words(codes, lane, w);
@@ -37,14 +44,14 @@ template <int HEAD_DIM> struct int4_keys : integer_query {
 #pragma unroll
 			for (int r = 0; r < 4; r++) {
 				lo[r] = w[4 * v + r] & 0x0f0f0f0f;
-				hi[r] = w[4 * v + r] & 0xf0f0f0f0;
+				hi[r] = high_nibbles<TILES>(w[4 * v + r]);
 			}
 #pragma unroll
 			for (int n = 0; n < TILES; n++) {
-				mma_us(sum[n][0], lo[0], lo[1], lo[2], lo[3], q[n][4 * v],
-				       q[n][4 * v + 1]);
-				mma_us(sum[n][1], hi[0], hi[1], hi[2], hi[3], q[n][4 * v + 2],
-				       q[n][4 * v + 3]);
+				const uint4 x = query_words(q, n, v);
+
+				mma_us(sum[n][0], lo[0], lo[1], lo[2], lo[3], x.x, x.y);
+				mma_us(sum[n][HIGH], hi[0], hi[1], hi[2], hi[3], x.z, x.w);
 			}
 		}
 		if constexpr (D % 64 ==
@@ -55,23 +62,30 @@ template <int HEAD_DIM> struct int4_keys : integer_query {
 			for (int n = 0; n < TILES; n++) {
 				mma_us(sum[n][0], a & 0x0f0f0f0f, b & 0x0f0f0f0f, 0, 0,
 				       q[n][D / 16 - 2], 0);
-				mma_us(sum[n][1], 0, 0, a & 0xf0f0f0f0, b & 0xf0f0f0f0, 0,
+				mma_us(sum[n][HIGH], 0, 0, high_nibbles<TILES>(a), high_nibbles<TILES>(b), 0,
 				       q[n][D / 16 - 1]);
 			}
 		}
 	}
 
-	/* 16 times the product, for the high nibbles' sake; `query_sum` is 16 times the sum of the
-	 * query's integers. */
-	static constexpr float SCORE_UNIT = 1.0f / 16, QUERY_SUM_UNIT = 16;
+	/* If not shifted, 16 times the product, for the high nibbles' sake. The query's sum is what a zero point of 1 takes away. */
+	template <int TILES> static constexpr float SCORE_UNIT = SHIFTED<TILES> ? 1 : 1.0f / 16;
 
-	static DEVICE float score(const int32_t (&sum)[SUMS][4], int r, float query_sum,
-				  const scale_pair &k)
+	template <int TILES> static DEVICE float query_term(int32_t total)
 	{
-		int32_t high = sum[0][2 * r] * 16 + sum[1][2 * r],
-			low = sum[0][2 * r + 1] * 16 + sum[1][2 * r + 1];
+		return (float)total / SCORE_UNIT<TILES>;
+	}
 
-		return fmaf(-(float)k.zero[r], query_sum, (float)(high * 256 + low));
+	template <int TILES>
+	static DEVICE float score(const int32_t (&sum)[SUMS][4], int r, float query_term, const scale_pair &k)
+	{
+		int32_t high = sum[0][2 * r], low = sum[0][2 * r + 1];
+
+		if (!SHIFTED<TILES>) {
+			high = high * 16 + sum[1][2 * r];
+			low = low * 16 + sum[1][2 * r + 1];
+		}
+		return fmaf(-(float)k.zero[r], query_term, (float)(high * 256 + low));
 	}
 
 	static DEVICE scale_pair scales(uint32_t at)
@@ -120,7 +134,7 @@ template <int HEAD_DIM> struct int4_values : integer_weights {
 	}
 
 	/* sum - weights, of which row half 1 has 16 times the sum; exact up to the conversion. */
-	static DEVICE float output(int64_t sum, int64_t weights, int r)
+	template <int TILES> static DEVICE float output(int64_t sum, int64_t weights, int r)
 	{
 		return r ? (float)(sum - 16 * weights) * 0.0625f : (float)(sum - weights);
 	}

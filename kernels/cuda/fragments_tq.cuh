@@ -107,9 +107,8 @@ template <int HEAD_DIM, int CODE_BITS> struct tq_keys : integer_query, tq_codes<
 		}
 	}
 
-	template <int TILES>
-	static DEVICE void dot(uint32_t codes, uint32_t lane, const uint32_t (&q)[TILES][D / 16],
-			       int32_t (&sum)[TILES][SUMS][4])
+	template <int TILES, class Q>
+	static DEVICE void dot(uint32_t codes, uint32_t lane, const Q &q, int32_t (&sum)[TILES][SUMS][4])
 	{
 		uint32_t w[D / 32], signs[(D + 32) / 64][2] = {};
 
@@ -128,9 +127,11 @@ template <int HEAD_DIM, int CODE_BITS> struct tq_keys : integer_query, tq_codes<
 					       d = bytes(upper_half(y[h]));
 
 #pragma unroll
-				for (int n = 0; n < TILES; n++)
-					mma_ss(sum[n][0], a, b, c, d, q[n][4 * p + 2 * h],
-					       q[n][4 * p + 2 * h + 1]);
+				for (int n = 0; n < TILES; n++) {
+					const uint4 b4 = query_words(q, n, p);
+
+					mma_ss(sum[n][0], a, b, c, d, h ? b4.z : b4.x, h ? b4.w : b4.y);
+				}
 			}
 		}
 		if constexpr (D % 64 == 32) { /* half a word a token: elements in dim order */
@@ -146,12 +147,17 @@ template <int HEAD_DIM, int CODE_BITS> struct tq_keys : integer_query, tq_codes<
 		}
 	}
 
-	/* `query_sum` is half the sum of the query's integers. */
-	static constexpr float SCORE_UNIT = 1, QUERY_SUM_UNIT = 0.5f;
+	template <int TILES> static constexpr float SCORE_UNIT = 1;
 
-	static DEVICE float score(const int32_t (&sum)[SUMS][4], int r, float query_sum, const scale_pair &)
+	template <int TILES> static DEVICE float query_term(int32_t total)
 	{
-		return (float)(sum[0][2 * r] * 256 + sum[0][2 * r + 1]) + query_sum;
+		return (float)total * 0.5f;
+	}
+
+	template <int TILES>
+	static DEVICE float score(const int32_t (&sum)[SUMS][4], int r, float query_term, const scale_pair &)
+	{
+		return (float)(sum[0][2 * r] * 256 + sum[0][2 * r + 1]) + query_term;
 	}
 
 	static DEVICE scale_pair scales(uint32_t at)
@@ -248,7 +254,7 @@ template <int HEAD_DIM, int CODE_BITS> struct tq_values : integer_weights, tq_co
 		return 16 * word + 8 * r + g;
 	}
 
-	static DEVICE float output(int64_t sum, int64_t weights, int)
+	template <int TILES> static DEVICE float output(int64_t sum, int64_t weights, int)
 	{
 		return (float)(2 * sum + weights) * 0.5f;
 	}

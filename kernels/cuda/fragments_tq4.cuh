@@ -2,9 +2,11 @@
  * is m or ~m, a signed byte, which PRMT makes in two tables: one gives m + 1 for codes without the sign
  * and 0 for the others, one gives ~m for codes with the sign and -1 for the others (the selector's top
  * bit replicates the table's sign). The second is asked with the code's complement, so it stands in
- * reverse; complements and upper halves are products, for the pipe that looks up is the busiest. Both are
- * multiplied by the tensor cores rather than added. Four selectors stand in half a word, so that a register of A
- * has the codes of half a word: for K that is another order of dims, which the query follows.
+ * reverse; complements and upper halves are products, for the pipe that looks up is the busiest. For one tile both
+ * are multiplied by the tensor cores rather than added. For more an addition costs less than its products: m or 0, less m + 1
+ * or 0, and 128, so that no byte borrows from the next; codes are then bytes without a sign, 128 too large. Four selectors stand in
+ * half a word, so that a register of A has the codes of half a word: for K that is another order of dims, which the query
+ * follows.
  */
 #ifndef TERRACE_KERNELS_CUDA_FRAGMENTS_TQ4_CUH
 #define TERRACE_KERNELS_CUDA_FRAGMENTS_TQ4_CUH
@@ -12,20 +14,33 @@
 #include "kernels/cuda/fragments.cuh"
 
 struct tq4_codes {
+	static constexpr uint32_t ONES = 0x01010101; /* in every byte */
+	/* Magnitudes, and in the order of complements. */
+	static constexpr uint32_t m0 = 5 | 16 << 8 | 27 << 16 | 39 << 24, m1 = 52 | 67 << 8 | 86 << 16 | 114 << 24;
+	static constexpr uint32_t r0 = 114u | 86u << 8 | 67u << 16 | 52u << 24, r1 = 39u | 27u << 8 | 16u << 16 | 5u << 24;
+
+	/* Of a word's lower and upper half. */
 	struct bytes {
-		uint32_t positive[2], negative[2]; /* of the word's lower and upper half */
+		uint32_t positive[2], negative[2];
 	};
+	struct sums {
+		uint32_t half[2];
+	};
+
+	template <int TILES> static constexpr bool ADDED = TILES > 1;
 
 	static DEVICE bytes decode(uint32_t w)
 	{
-		constexpr uint32_t m0 = 5 | 16 << 8 | 27 << 16 | 39 << 24,
-				   m1 = 52 | 67 << 8 | 86 << 16 | 114 << 24;
-		constexpr uint32_t n0 = ~(114u | 86u << 8 | 67u << 16 | 52u << 24),
-				   n1 = ~(39u | 27u << 8 | 16u << 16 | 5u << 24);
+		return {{permute(m0 + ONES, m1 + ONES, w), permute(m0 + ONES, m1 + ONES, upper_half(w))},
+			{permute(~r0, ~r1, complement(w, minus_one())), permute(~r0, ~r1, upper_half_complement(w))}};
+	}
 
-		return {{permute(m0 + 0x01010101, m1 + 0x01010101, w),
-			 permute(m0 + 0x01010101, m1 + 0x01010101, upper_half(w))},
-			{permute(n0, n1, complement(w, minus_one())), permute(n0, n1, upper_half_complement(w))}};
+	static DEVICE sums decode_added(uint32_t w)
+	{
+		const uint32_t lower = permute(r0 + ONES, r1 + ONES, complement(w, minus_one())),
+			       upper = permute(r0 + ONES, r1 + ONES, upper_half_complement(w));
+
+		return {{permute(m0, m1, w) + 128 * ONES - lower, permute(m0, m1, upper_half(w)) + 128 * ONES - upper}};
 	}
 };
 
@@ -41,13 +56,10 @@ template <int HEAD_DIM> struct tq4_keys : integer_query, tq4_codes {
 		return 64 * (s / 2) + 32 * (i % 2) + 2 * (s % 2) + 16 * r + 4 * t + i / 2;
 	}
 
-	template <int TILES>
-	static DEVICE void dot(uint32_t codes, uint32_t lane, const uint32_t (&q)[TILES][D / 16],
-			       int32_t (&sum)[TILES][SUMS][4])
+	/* Both look-ups to the tensor cores. */
+	template <int TILES, class Q>
+	static DEVICE void dot_twice(const uint32_t (&w)[D / 16], const Q &q, int32_t (&sum)[TILES][SUMS][4])
 	{
-		uint32_t w[D / 16];
-
-		load_words(codes, lane, w);
 #pragma unroll
 		for (int v = 0; v < D / 64; v++) {
 			bytes a = decode(w[4 * v]), b = decode(w[4 * v + 1]), c = decode(w[4 * v + 2]),
@@ -55,9 +67,11 @@ template <int HEAD_DIM> struct tq4_keys : integer_query, tq4_codes {
 
 #pragma unroll
 			for (int n = 0; n < TILES; n++) {
+				const uint4 x = query_words(q, n, v);
+
 #pragma unroll
 				for (int h = 0; h < 2; h++) {
-					const uint32_t b0 = q[n][4 * v + 2 * h], b1 = q[n][4 * v + 2 * h + 1];
+					const uint32_t b0 = h ? x.z : x.x, b1 = h ? x.w : x.y;
 
 					mma_ss(sum[n][0], a.positive[h], b.positive[h], c.positive[h],
 					       d.positive[h], b0, b1);
@@ -81,13 +95,59 @@ template <int HEAD_DIM> struct tq4_keys : integer_query, tq4_codes {
 		}
 	}
 
-	/* `query_sum` is half the sum of the query's integers. */
-	static constexpr float SCORE_UNIT = 1, QUERY_SUM_UNIT = 0.5f;
-
-	static DEVICE float score(const int32_t (&sum)[SUMS][4], int r, float query_sum,
-				  const scale_pair &)
+	template <int TILES, class Q>
+	static DEVICE void dot_added(const uint32_t (&w)[D / 16], const Q &q, int32_t (&sum)[TILES][SUMS][4])
 	{
-		return (float)(sum[0][2 * r] * 256 + sum[0][2 * r + 1]) + query_sum;
+#pragma unroll
+		for (int v = 0; v < D / 64; v++) {
+			const sums a = decode_added(w[4 * v]), b = decode_added(w[4 * v + 1]), c = decode_added(w[4 * v + 2]),
+				   d = decode_added(w[4 * v + 3]);
+
+#pragma unroll
+			for (int n = 0; n < TILES; n++) {
+				const uint4 x = query_words(q, n, v);
+
+				mma_us(sum[n][0], a.half[0], b.half[0], c.half[0], d.half[0], x.x, x.y);
+				mma_us(sum[n][0], a.half[1], b.half[1], c.half[1], d.half[1], x.z, x.w);
+			}
+		}
+		if constexpr (D % 64 == 32) {
+			const sums a = decode_added(w[D / 16 - 2]), b = decode_added(w[D / 16 - 1]);
+
+#pragma unroll
+			for (int n = 0; n < TILES; n++)
+				mma_us(sum[n][0], a.half[0], b.half[0], a.half[1], b.half[1], q[n][D / 16 - 2],
+				       q[n][D / 16 - 1]);
+		}
+	}
+
+	template <int TILES, class Q>
+	static DEVICE void dot(uint32_t codes, uint32_t lane, const Q &q, int32_t (&sum)[TILES][SUMS][4])
+	{
+		uint32_t w[D / 16];
+
+		load_words(codes, lane, w);
+		if constexpr (ADDED<TILES>)
+			dot_added(w, q, sum);
+		else
+			dot_twice(w, q, sum);
+	}
+
+	/* A code is half a step above what is multiplied, or 127 1/2 below: half the sum of the query's integers is to be added; or,
+	 * of twice the score, 255 times the sum taken away, as integers, which can be larger than a float holds. */
+	template <int TILES> static constexpr float SCORE_UNIT = ADDED<TILES> ? 0.5f : 1;
+
+	template <int TILES> static DEVICE float query_term(int32_t total)
+	{
+		return ADDED<TILES> ? __uint_as_float((uint32_t)(-255 * total)) : (float)total * 0.5f;
+	}
+
+	template <int TILES>
+	static DEVICE float score(const int32_t (&sum)[SUMS][4], int r, float query_term, const scale_pair &)
+	{
+		if (ADDED<TILES>)
+			return (float)(sum[0][2 * r] * 512 + (sum[0][2 * r + 1] * 2 + (int32_t)__float_as_uint(query_term)));
+		return (float)(sum[0][2 * r] * 256 + sum[0][2 * r + 1]) + query_term;
 	}
 
 	static DEVICE scale_pair scales(uint32_t at)
@@ -98,6 +158,7 @@ template <int HEAD_DIM> struct tq4_keys : integer_query, tq4_codes {
 
 template <int HEAD_DIM> struct tq4_values : integer_weights, tq4_codes {
 	static constexpr int D = HEAD_DIM, BITS = 4, SCALE_BYTES = 2;
+	template <int TILES> static constexpr int OFFSET = ADDED<TILES> ? 128 : 0;
 	static constexpr bool ROTATED = true;
 
 	static DEVICE scale_pair scales(uint32_t at)
@@ -165,15 +226,26 @@ template <int HEAD_DIM> struct tq4_values : integer_weights, tq4_codes {
 		}
 #pragma unroll
 		for (int j = 0; j < D / 16; j++) {
-			bytes lo = decode((a[j] & 0x0f0f0f0f) | (b[j] * 16 & 0xf0f0f0f0));
-			bytes hi = decode((a[j] >> 4 & 0x0f0f0f0f) | (b[j] & 0xf0f0f0f0));
+			const uint32_t low = (a[j] & 0x0f0f0f0f) | (b[j] * 16 & 0xf0f0f0f0),
+				       high = (a[j] >> 4 & 0x0f0f0f0f) | (b[j] & 0xf0f0f0f0);
+
+			if constexpr (ADDED<TILES>) {
+				const sums lo = decode_added(low), hi = decode_added(high);
 
 #pragma unroll
-			for (int n = 0; n < TILES; n++) {
-				mma_su(sum[n][j], lo.positive[0], hi.positive[0], lo.positive[1],
-				       hi.positive[1], weights[n][0], weights[n][1]);
-				mma_su(sum[n][j], lo.negative[0], hi.negative[0], lo.negative[1],
-				       hi.negative[1], weights[n][0], weights[n][1]);
+				for (int n = 0; n < TILES; n++)
+					mma_uu(sum[n][j], lo.half[0], hi.half[0], lo.half[1], hi.half[1], weights[n][0],
+					       weights[n][1]);
+			} else {
+				const bytes lo = decode(low), hi = decode(high);
+
+#pragma unroll
+				for (int n = 0; n < TILES; n++) {
+					mma_su(sum[n][j], lo.positive[0], hi.positive[0], lo.positive[1], hi.positive[1],
+					       weights[n][0], weights[n][1]);
+					mma_su(sum[n][j], lo.negative[0], hi.negative[0], lo.negative[1], hi.negative[1],
+					       weights[n][0], weights[n][1]);
+				}
 			}
 		}
 	}
@@ -198,9 +270,9 @@ template <int HEAD_DIM> struct tq4_values : integer_weights, tq4_codes {
 		return 16 * (word / 2 * 2 + r) + 8 * (word % 2) + g;
 	}
 
-	static DEVICE float output(int64_t sum, int64_t weights, int)
+	template <int TILES> static DEVICE float output(int64_t sum, int64_t weights, int)
 	{
-		return (float)(2 * sum + weights) * 0.5f;
+		return (float)(2 * sum + (1 - 2 * OFFSET<TILES>) * weights) * 0.5f;
 	}
 };
 

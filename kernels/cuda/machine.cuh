@@ -163,13 +163,28 @@ DEVICE void store_shared_4(uint32_t at, uint32_t v)
 	asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
 
-/* Adds to a word of shared memory; returns what it was. */
-DEVICE uint32_t add_shared(uint32_t at, uint32_t n)
+/* Adds one to a word of shared memory, up to 2^31 - 1; returns what it was. An addition the assembler would prepare for many lanes. */
+DEVICE uint32_t count_shared(uint32_t at)
 {
 	uint32_t was;
 
-	asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(was) : "r"(at), "r"(n) : "memory");
+	asm volatile("atom.shared.inc.u32 %0, [%1], %2;" : "=r"(was) : "r"(at), "r"(0x7fffffff) : "memory");
 	return was;
+}
+
+/* a + b * TIMES in one instruction. */
+template <uint32_t TIMES> DEVICE uint64_t add_times(uint64_t a, uint32_t b)
+{
+	uint64_t sum;
+
+	asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(sum) : "r"(b), "n"(TIMES), "l"(a));
+	return sum;
+}
+
+/* A value that is the same in all lanes, so that the compiler knows it, too. */
+DEVICE uint32_t same_in_all(uint32_t x)
+{
+	return __shfl_sync(0xffffffff, x, 0);
 }
 
 /* 8 x 8 matrices of 16-bit elements from and to shared memory, four at a time; lane 8i + j names row j of matrix i. A lane has the

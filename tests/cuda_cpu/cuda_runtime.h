@@ -225,6 +225,11 @@ inline int __any_sync(unsigned mask, int vote)
 	return __ballot_sync(mask, vote) != 0;
 }
 
+inline int __all_sync(unsigned mask, int vote)
+{
+	return (__ballot_sync(mask, vote) & mask) == mask;
+}
+
 /* One thread runs at a time. */
 template <class T, class U> T atomicAdd(T *p, U x)
 {

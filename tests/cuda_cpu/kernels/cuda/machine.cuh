@@ -119,12 +119,22 @@ DEVICE void store_shared_4(uint32_t at, uint32_t v)
 	memcpy(cuda_cpu::memory_at(at, 4, 4), &v, 4);
 }
 
-DEVICE uint32_t add_shared(uint32_t at, uint32_t n)
+DEVICE uint32_t count_shared(uint32_t at)
 {
 	const uint32_t was = load_shared<uint32_t>(at);
 
-	store_shared_4(at, was + n);
+	store_shared_4(at, was + 1);
 	return was;
+}
+
+template <uint32_t TIMES> DEVICE uint64_t add_times(uint64_t a, uint32_t b)
+{
+	return a + (uint64_t)b * TIMES;
+}
+
+DEVICE uint32_t same_in_all(uint32_t x)
+{
+	return __shfl_sync(0xffffffff, x, 0);
 }
 
 DEVICE uint32_t permute(uint32_t low, uint32_t high, uint32_t selector)
