@@ -61,12 +61,17 @@ static bool failed(const struct client_board *board, const struct client_promise
 	return atomic_load_explicit(word_of(board, p) + FDSOCK_BOARD_FAILED, memory_order_acquire) != 0;
 }
 
+static bool word_reached(const _Atomic uint32_t *word, uint32_t value)
+{
+	return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - value) >= 0;
+}
+
 /* No stream waits for it. Acquires what was written before the word. */
 static bool reached(const struct client_board *board, const struct client_promise *p)
 {
-	uint32_t now = atomic_load_explicit(word_of(board, p), memory_order_acquire);
+	const _Atomic uint32_t *word = word_of(board, p);
 
-	return (int32_t)(now - (p->base + p->layers)) >= 0;
+	return word_reached(word, p->base + p->layers) && (!p->summed || word_reached(word + FDSOCK_BOARD_SUMMED, p->base + p->layers));
 }
 
 static bool kept(const struct client_board *board, const struct client_promise *p)
@@ -108,7 +113,7 @@ enum terrace_status client_board_promise(struct client_attachment *a, uint32_t g
 
 	if (status)
 		return status;
-	if (p->word >= FDSOCK_BOARD_FAILED)
+	if (p->word >= (p->summed ? FDSOCK_BOARD_SUMMED : FDSOCK_BOARD_FAILED))
 		return client_fail(TERRACE_INTERNAL, "the daemon's board has no word %u", p->word);
 	p->until_us = client_deadline_us(PROMISE_WAIT_US);
 	pthread_mutex_lock(&b->lock);
@@ -141,6 +146,13 @@ uint64_t client_board_address(struct client_attachment *a, const struct client_p
 	return a->board.mapping->registered[g] + p->word * sizeof(uint32_t);
 }
 
+uint64_t client_board_sums_address(struct client_attachment *a, const struct client_promise *p, uint32_t layer, uint32_t g)
+{
+	if (!p->summed || word_reached(word_of(&a->board, p) + FDSOCK_BOARD_SUMMED, p->base + layer + 1))
+		return 0;
+	return client_board_address(a, p, g) + FDSOCK_BOARD_SUMMED * sizeof(uint32_t);
+}
+
 /* Takes kept ones off the list. */
 static void promises_sift(struct client_board *b)
 {
@@ -149,6 +161,13 @@ static void promises_sift(struct client_board *b)
 		if (!p->broken && kept(b, p))
 			promise_unlink(p);
 	}
+}
+
+static void word_move(const struct client_board *b, const struct client_promise *p)
+{
+	if (p->summed)
+		atomic_store_explicit(word_of(b, p) + FDSOCK_BOARD_SUMMED, p->base + p->layers, memory_order_release);
+	atomic_store_explicit(word_of(b, p), p->base + p->layers, memory_order_release);
 }
 
 /* Moves the words on to what broken promises wait for. On the way there a word passes what others wait for, whose copies come no
@@ -162,7 +181,7 @@ static void words_move(struct client_board *b)
 				promise_break(q, (enum terrace_status)p->broken);
 	for (struct client_promise *p = b->promises; p; p = p->next)
 		if (p->broken && !reached(b, p))
-			atomic_store_explicit(word_of(b, p), p->base + p->layers, memory_order_release);
+			word_move(b, p);
 }
 
 bool client_board_close(struct client_board *b)
@@ -250,6 +269,6 @@ enum terrace_status client_board_state(struct client_attachment *a, struct clien
 	case TERRACE_CANCELLED:
 		return client_fail(broken, "the session was closed before the copies to the GPU were complete");
 	default:
-		return client_fail(broken, "the GPU was lost, or its copies failed or took too long");
+		return client_fail(broken, "the GPU was lost, or its copies failed, were wrong or took too long");
 	}
 }

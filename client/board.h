@@ -19,6 +19,7 @@ struct client_promise {
 	struct client_promise *next, **link; /* of the board's list; link NULL: on none, since it was kept, or the board is closed */
 	struct client_gpu *gpu;
 	uint32_t word, base, layers;
+	bool summed;                         /* the word of checksums must be reached too */
 	uint64_t until_us;                   /* broken then */
 	atomic_int broken;                   /* the enum terrace_status, once broken; set before the word is moved */
 };
@@ -50,6 +51,8 @@ enum terrace_status client_board_state(struct client_attachment *attachment, str
 
 /* The device address of the promise's word, on GPU g. */
 uint64_t client_board_address(struct client_attachment *attachment, const struct client_promise *promise, uint32_t g);
+/* The same of the word of checksums, if this layer is still waited for there; else 0. */
+uint64_t client_board_sums_address(struct client_attachment *attachment, const struct client_promise *promise, uint32_t layer, uint32_t g);
 
 /* Breaks what is not kept. False: nothing was broken, and the board may be unmapped. True: streams may still be on their way past a word,
  * and the page stays for the life of the process. */

@@ -13,8 +13,9 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
 
-enum { DEFAULT_TIMEOUT_US = 5000000, SETTLE_TIMEOUT_US = 10000000 };
+enum { DEFAULT_TIMEOUT_US = 5000000, SETTLE_TIMEOUT_US = 10000000, ASK_AGAIN_US = 5000 };
 
 static atomic_uint process_generation;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
@@ -72,17 +73,28 @@ static enum terrace_status health_take(void *arg, const struct client_message *m
 	return reply ? TERRACE_OK : TERRACE_INTERNAL;
 }
 
-enum terrace_status client_await_daemon(struct terrace_client *client, uint64_t deadline_us)
+static enum terrace_status health_ask(struct terrace_client *client, uint64_t deadline_us)
 {
 	Grpc__Health__V1__HealthCheckRequest request = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
-	enum terrace_status status = client_rpc_call(client->rpc, &(struct client_job){
-									  .method = CLIENT_HEALTH_CHECK,
-									  .deadline_us = deadline_us,
-									  .wait_for_ready = true,
-									  .first = {.message = &request.base, .last = true},
-									  .take = health_take,
-								  });
 
+	return client_rpc_call(client->rpc, &(struct client_job){
+						    .method = CLIENT_HEALTH_CHECK,
+						    .deadline_us = deadline_us,
+						    .wait_for_ready = true,
+						    .first = {.message = &request.base, .last = true},
+						    .take = health_take,
+					    });
+}
+
+enum terrace_status client_await_daemon(struct terrace_client *client, uint64_t deadline_us)
+{
+	enum terrace_status status = health_ask(client, deadline_us);
+
+	/* The first to use a connection after the daemon's death is told of that, and does not wait for the next one. */
+	while (status == TERRACE_UNAVAILABLE && client_now_us() + ASK_AGAIN_US < deadline_us) {
+		nanosleep(&(struct timespec){ .tv_nsec = ASK_AGAIN_US * 1000 }, NULL);
+		status = health_ask(client, deadline_us);
+	}
 	if (status == TERRACE_DEADLINE && !client_rpc_connected(client->rpc))
 		return client_fail(TERRACE_UNAVAILABLE, "no daemon has answered at the address");
 	return status;

@@ -102,6 +102,7 @@ static enum terrace_status promise_read(const struct client_leasing *g, const Te
 	p->word = reply->board_word;
 	p->base = reply->board_base;
 	p->layers = reply->board_layers;
+	p->summed = reply->board_summed;
 	return client_board_promise(g->view->attachment, (uint32_t)g->gpu, p);
 }
 
@@ -170,6 +171,15 @@ static enum terrace_status sync_take(void *arg, const struct client_message *mes
 	return client_lease_read(arg, message);
 }
 
+/* The driver takes as long over it as the call is on its way. */
+static void gpu_ask(void *arg)
+{
+	const struct client_leasing *g = arg;
+
+	if (g->device)
+		client_gpu_lost(g->device);
+}
+
 static enum terrace_status async_take(void *arg, const struct client_message *message)
 {
 	return client_lease_read(&((struct lease_op *)arg)->leasing, message);
@@ -214,10 +224,10 @@ static const ProtobufCMessage *request_fill(struct lease_request *r, const struc
 	return &r->request.base;
 }
 
-/* Fills *g from checked arguments, and makes the GPU ready if it is one's. */
+/* Fills *g from checked arguments, and makes the GPU ready if it is one's. asked: whether that is lost is asked now. */
 static enum terrace_status leasing_begin(struct client_leasing *g, struct terrace_session *session,
 					 const struct terrace_keys *keys, const struct terrace_lease_options *o,
-					 uint64_t timeout_us)
+					 uint64_t timeout_us, bool asked)
 {
 	*g = (struct client_leasing){
 		.view = session->view,
@@ -228,7 +238,19 @@ static enum terrace_status leasing_begin(struct client_leasing *g, struct terrac
 		.deadline_us = client_call_deadline(session->view->client, timeout_us),
 		.call = client_recall_number(session->view),
 	};
-	return o->gpu < 0 ? TERRACE_OK : client_view_use_gpu(g->view, (uint32_t)o->gpu, g->deadline_us);
+	if (o->gpu < 0)
+		return TERRACE_OK;
+	return asked ? client_view_use_gpu(g->view, (uint32_t)o->gpu, g->deadline_us)
+		     : client_view_use_gpu_unasked(g->view, (uint32_t)o->gpu, g->deadline_us, &g->device);
+}
+
+/* It was lost while the daemon did not know. */
+static enum terrace_status lost_refuse(struct client_leasing *g, enum terrace_status status)
+{
+	if (status || !g->device || !client_gpu_was_lost(g->device))
+		return status;
+	terrace_release(g->lease);
+	return client_fail(TERRACE_UNAVAILABLE, "lease: the GPU is lost");
 }
 
 enum terrace_status terrace_lease_with(struct terrace_session *session, const struct terrace_keys *keys,
@@ -241,7 +263,7 @@ enum terrace_status terrace_lease_with(struct terrace_session *session, const st
 	struct lease_request request;
 
 	if (!status)
-		status = leasing_begin(&leasing, session, keys, &o, timeout_us);
+		status = leasing_begin(&leasing, session, keys, &o, timeout_us, false);
 	if (status)
 		return client_fail_in(status, "lease");
 	client_fds_listen(session->view->attachment);
@@ -250,9 +272,11 @@ enum terrace_status terrace_lease_with(struct terrace_session *session, const st
 							 .deadline_us = leasing.deadline_us,
 							 .first = {.message = request_fill(&request, &leasing, keys), .last = true},
 							 .take = sync_take,
+							 .meanwhile = gpu_ask,
 							 .arg = &leasing,
 						 });
 	client_recall(session->view, leasing.call, status);
+	status = lost_refuse(&leasing, status);
 	if (!status)
 		*out = leasing.lease;
 	return status;
@@ -288,7 +312,7 @@ enum terrace_status terrace_lease_with_async(struct terrace_session *session, co
 	if (!status && !o)
 		status = client_fail(TERRACE_EXHAUSTED, "no memory");
 	if (!status)
-		status = leasing_begin(&o->leasing, session, keys, &checked, timeout_us);
+		status = leasing_begin(&o->leasing, session, keys, &checked, timeout_us, true);
 	if (status) {
 		free(o);
 		return client_fail_in(status, "lease");

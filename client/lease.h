@@ -20,6 +20,7 @@ struct client_leasing {
 	struct client_view *view;
 	uint32_t count; /* keys asked for */
 	enum terrace_lease_mode mode;
+	struct client_gpu *device; /* of whom the driver is asked while the call is on its way; NULL: it was asked */
 	int32_t gpu;    /* -1: none; else it has been made ready */
 	bool gpu_or_host;
 	uint64_t deadline_us;

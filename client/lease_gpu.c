@@ -35,6 +35,7 @@ static enum terrace_status wait_layer(const struct terrace_lease *lease, uint32_
 	const char *why = "";
 	struct client_gpu *gpu;
 	enum terrace_status status = gpu_of(lease, &gpu);
+	uint64_t sums;
 	enum status s;
 
 	if (status || !p->layers)
@@ -48,6 +49,9 @@ static enum terrace_status wait_layer(const struct terrace_lease *lease, uint32_
 	s = gpu->ops->stream_wait(gpu->device, stream,
 				  client_board_address(lease->view->attachment, p, (uint32_t)lease->places.gpu),
 				  p->base + layer + 1, &why);
+	sums = client_board_sums_address(lease->view->attachment, p, layer, (uint32_t)lease->places.gpu);
+	if (s == STATUS_OK && sums)
+		s = gpu->ops->stream_wait(gpu->device, stream, sums, p->base + layer + 1, &why);
 	return s == STATUS_OK ? TERRACE_OK : client_gpu_fail(s, "the stream takes no wait", why);
 }
 

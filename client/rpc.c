@@ -255,7 +255,10 @@ enum terrace_status client_rpc_call(struct client_rpc *rpc, const struct client_
 
 	if (status)
 		return status;
-	for (more = client_call_send(&c, &job->first); more; more = client_call_step(&c, event.success)) {
+	more = client_call_send(&c, &job->first);
+	if (job->meanwhile)
+		job->meanwhile(job->arg);
+	for (; more; more = client_call_step(&c, event.success)) {
 		event = sync_pluck(rpc, &c);
 		TAG_ACQUIRE(&c);
 	}

@@ -36,9 +36,18 @@ enum terrace_status client_borrow_check(const struct client_view *view)
 enum terrace_status client_view_use_gpu(const struct client_view *view, uint32_t g, uint64_t deadline_us)
 {
 	struct client_gpu *gpu;
-	enum terrace_status status = client_lent_gpu(&view->attachment->memory, g, &gpu);
+	enum terrace_status status = client_view_use_gpu_unasked(view, g, deadline_us, &gpu);
 
 	if (!status && client_gpu_lost(gpu))
+		status = client_fail(TERRACE_UNAVAILABLE, "the GPU is lost");
+	return status;
+}
+
+enum terrace_status client_view_use_gpu_unasked(const struct client_view *view, uint32_t g, uint64_t deadline_us, struct client_gpu **gpu)
+{
+	enum terrace_status status = client_lent_gpu(&view->attachment->memory, g, gpu);
+
+	if (!status && client_gpu_was_lost(*gpu))
 		status = client_fail(TERRACE_UNAVAILABLE, "the GPU is lost");
 	return status ? status : client_board_open(view->attachment, g, deadline_us);
 }

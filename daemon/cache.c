@@ -196,8 +196,16 @@ enum status cache_create(const struct cache_options *o, uint64_t now_us, struct 
 	return STATUS_OK;
 }
 
+static bool is_left(struct cache *c, const char *what)
+{
+	c->left = what;
+	return false;
+}
+
 bool cache_destroy(struct cache *c)
 {
+	bool ended;
+
 	if (!c)
 		return true;
 	advice_stop(c);
@@ -207,9 +215,10 @@ bool cache_destroy(struct cache *c)
 	cache_unlock(c);
 	while (c->watches)
 		cache_watch_close(c->watches);
-	const bool gpus_ended = !c->vram || vram_stop(c);
-
-	if ((c->tier && !tier_stop(c)) || !gpus_ended)
+	ended = !c->vram || vram_stop(c, true) || is_left(c, "a GPU's driver does not answer");
+	if (c->tier && !tier_stop(c))
+		ended = is_left(c, "a disk does not answer, and the next start reads all headers");
+	if (!ended)
 		return false;
 	sums_destroy(c);
 	if (c->index) {
@@ -218,8 +227,8 @@ bool cache_destroy(struct cache *c)
 	}
 	if (c->tier)
 		tier_destroy(c);
-	if (c->vram)
-		vram_destroy(c);
+	if (c->vram && !vram_destroy(c))
+		return is_left(c, "a GPU's driver does not answer");
 	pools_free(c);
 	advice_destroy(c);
 	if (c->host)
@@ -233,6 +242,20 @@ bool cache_destroy(struct cache *c)
 	pthread_mutex_destroy(&c->lock);
 	free(c);
 	return true;
+}
+
+void cache_leave(struct cache *c)
+{
+	advice_stop(c);
+	if (c->vram)
+		vram_stop(c, false);
+	if (c->tier)
+		tier_stop(c);
+}
+
+const char *cache_left(const struct cache *c)
+{
+	return c->left;
 }
 
 void cache_thread_enter(void)

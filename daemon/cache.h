@@ -105,7 +105,8 @@ struct cache_options {
 	uint64_t gpu_bytes;              /* budget of each; 0: half of what is free */
 	uint32_t gpu_pinned_milli;       /* of that, what leases, reservations and copies may hold; beyond: EXHAUSTED */
 	uint64_t gpu_prefetch_bytes;     /* a second, brought up to GPUs ahead of leases; 0: none */
-	uint32_t gpu_close_ms;           /* cache_destroy waits so long for each thing that a GPU's driver hangs in; 0: ten seconds */
+	bool gpu_verify_up;              /* what goes up from memory is summed beside the copy */
+	uint32_t gpu_close_ms;           /* cache_destroy waits so long for what GPUs are asked, then for each call that gives back; 0: ten seconds */
 };
 
 /* Registers nothing: the calling thread has entered already. INVALID: an option out of its bounds. What the
@@ -115,10 +116,15 @@ struct cache_options {
 enum status cache_create(const struct cache_options *o, uint64_t now_us, struct cache **out,
 			 const char **why);
 /* No other thread may be inside. Frees everything, watches included, whoever still maps it. NULL allowed. False: a disk, or the one with
- * the catalog, has not answered in time, or a GPU's driver has not. The kernel may still write to the memory of its requests, and a thread
- * come back from the driver, so all memory stays mapped to the end of the process, the disk's folder stays locked, and nobody is told of
- * anything any more; after a disk, the next start reads all headers. */
+ * the catalog, has not answered in time, or a GPU's driver has not: cache_left says which. The kernel may still write to the memory of its
+ * requests, and a thread come back from the driver, so all memory stays mapped to the end of the process, the disk's folder stays locked, and
+ * nobody is told of anything any more; after a disk, the next start reads all headers. */
 bool cache_destroy(struct cache *c);
+/* Of a cache that a thread is inside of that does not come back, before the end of the process: disks and catalog are closed as by
+ * cache_destroy, GPUs are not asked for anything, and nothing is freed. Who comes back from a driver after all stays where he is. */
+void cache_leave(struct cache *c);
+/* After a cache_destroy that returned false: what did not answer. */
+const char *cache_left(const struct cache *c);
 /* A thread that waits long between calls need not leave: it is quiescent outside of them. */
 void cache_thread_enter(void);
 void cache_thread_leave(void);
@@ -222,6 +228,7 @@ struct cache_on {
 	int32_t gpu;          /* index in the options' order; CACHE_HOST: in memory */
 	bool or_host;         /* with gpu, of a lease: blocks that memory has, or a disk alone, may stay in memory */
 	uint64_t call;        /* the caller's number for it, for cache_recall; 0: none */
+	bool late;            /* a lease's: what it tells the policies may wait for cache_leases_tell, which this caller calls soon */
 };
 
 struct cache_leased {
@@ -229,8 +236,9 @@ struct cache_leased {
 	uint32_t blocks;      /* keys */
 	uint32_t layouts;
 	/* Copies to the GPU that are under way: layer i of all blocks is there when the word of the attachment's board has reached
-	 * board_base + i + 1. 0 layers: all is there. */
+	 * board_base + i + 1; with board_summed the word behind it (FDSOCK_BOARD_SUMMED) too. 0 layers: all is there. */
 	uint32_t board_word, board_base, board_layers;
+	bool board_summed;
 };
 
 /* Leases the longest prefix, or all keys or none, in one admission step. places: [places_max], at least count
@@ -262,6 +270,9 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
  * disk tier, or none that is sound). With k NULL these are the call's own status. BUSY: as above. */
 enum status cache_flush(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
 			struct cache_wait *w, enum status *statuses, const char **why);
+/* Tells the policies what leases that were granted `late` have asked for and used. Any thread; costs nothing if there are none. They are told
+ * without it when such a lease ends, when the first of its copies has come to its GPU, and before the next that is not `late`. */
+void cache_leases_tell(struct cache *c);
 /* NOT_FOUND; DENIED if it is another session's (session 0: trusted caller, not checked). */
 enum status cache_release(struct cache *c, uint64_t session, uint64_t lease);
 /* Gives back the leases and the reservations that this call of the session was granted: its caller will never know of them. call: not 0. */
@@ -573,6 +584,7 @@ struct cache_gpu_view {
 	uint64_t bytes;             /* budget */
 	bool lost;                  /* until the next start */
 	char why[160];
+	uint64_t corrupt_up, corrupt_down; /* copies that were found so on their way, ever */
 };
 uint32_t cache_gpus(struct cache *c, struct cache_gpu_view *out, uint32_t max); /* max 0: how many there are */
 /* One of them is lost. */

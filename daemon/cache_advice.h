@@ -18,6 +18,7 @@
 #ifndef TERRACE_DAEMON_CACHE_ADVICE_H
 #define TERRACE_DAEMON_CACHE_ADVICE_H
 
+#include "daemon/cache_advice_tried.h"
 #include "daemon/cache_private.h"
 
 /* ---- cache_advice_mail.c: letters of 64-bit words; any number of writers, one reader at a time ---- */
@@ -112,10 +113,6 @@ struct ahead_wish {
 	uint32_t kept;                 /* of the same request, in memory, to stay there until the Lease comes */
 	uint64_t id[AHEAD_BLOCKS], keep[AHEAD_BLOCKS];
 };
-struct ahead_tried {
-	uint32_t open;                 /* blocks whose end is not known */
-	uint32_t blocks, wasted, asked; /* whose end is known; of these; wishes since it is in doubt */
-};
 struct ahead {
 	struct ahead_wish wish[AHEAD_WISHES];
 	struct ahead_tried tried[AHEAD_KINDS];
@@ -179,6 +176,8 @@ struct block *by_id_find(const struct cache *c, uint64_t id);
 
 /* A copy leaves its tier. n: its node there. The last one of memory and disks is remembered, and beside it the last one of GPUs. */
 void gone_note(struct cache *c, uint64_t id, const struct policy_node *n, enum gone_tier tier, enum gone_reason reason);
+/* Such a note is made soon. */
+void gone_fetch(const struct cache *c, uint64_t id, bool gpu);
 /* It is there again: on a GPU; in memory or on a disk. */
 void gone_forget(struct cache *c, uint64_t id, bool gpu);
 const struct gone *gone_find(const struct cache *c, uint64_t id, bool gpu);

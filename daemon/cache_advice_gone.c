@@ -32,6 +32,14 @@ static void count_age(struct cache *c, enum gone_tier tier, uint64_t idle_us)
 	c->advice->gone_by_age[tier][i]++;
 }
 
+void gone_fetch(const struct cache *c, uint64_t id, bool gpu)
+{
+	const struct gone *set = set_of(c, mark_of(id, gpu));
+
+	for (int i = 0; i < GONE_WAYS; i++)
+		__builtin_prefetch(&set[i], 1);
+}
+
 void gone_note(struct cache *c, uint64_t id, const struct policy_node *n, enum gone_tier tier, enum gone_reason reason)
 {
 	uint64_t idle_us = c->now_us - n->last_use_us;

@@ -24,11 +24,7 @@ enum {
 	WISH_US = 2 * 1000 * 1000,     /* what is expected is not begun later than that */
 	VICTIM_LOOKS = 256,
 	HOST_SHARE = 4,                /* of memory, one part of so many may hold what was loaded ahead and is not used yet */
-	TRIED_MIN = 64,                /* blocks of a kind whose end is known, before it is judged */
-	TRIED_MAX = 512,               /* then what came before counts half */
-	WASTED_SHARE = 4,
-	GRANT_EVERY = 8,
-	GRANT_BLOCKS = 4,
+	TRIAL_BLOCKS = 4,              /* of a wish of a kind that is in doubt */
 };
 
 static uint64_t life_us(enum ahead_kind kind)
@@ -96,7 +92,7 @@ static void count_bytes(struct cache *c, enum ahead_kind kind, enum counter what
 void ahead_end(struct cache *c, struct block *b, enum counter how)
 {
 	struct ahead *a = &c->advice->ahead;
-	struct ahead_tried *t = &a->tried[b->ahead];
+	const enum ahead_kind kind = (enum ahead_kind)b->ahead;
 	const uint64_t bytes = b->pool->geometry.slot_bytes;
 
 	if (!b->ahead)
@@ -104,15 +100,9 @@ void ahead_end(struct cache *c, struct block *b, enum counter how)
 	if (b->shelf)
 		unlink_node(b->pool, &b->node);
 	a->held_bytes -= bytes;
-	count_bytes(c, (enum ahead_kind)b->ahead, how, bytes);
+	count_bytes(c, kind, how, bytes);
 	b->ahead = AHEAD_NO;
-	t->open--;
-	t->blocks++;
-	t->wasted += how == COUNTER_AHEAD_WASTED;
-	if (t->blocks >= TRIED_MAX) {
-		t->blocks /= 2;
-		t->wasted /= 2;
-	}
+	tried_ended(&a->tried[kind], how == COUNTER_AHEAD_WASTED);
 }
 
 void ahead_wanted(struct cache *c, struct block *b)
@@ -121,22 +111,10 @@ void ahead_wanted(struct cache *c, struct block *b)
 	ahead_end(c, b, b->moving ? COUNTER_AHEAD_LATE : COUNTER_AHEAD_WASTED);
 }
 
-/* Blocks of the next wish of a kind. */
-static uint32_t granted(struct ahead *a, enum ahead_kind kind)
-{
-	struct ahead_tried *t = &a->tried[kind];
-
-	if (t->blocks < TRIED_MIN || t->wasted * WASTED_SHARE <= t->blocks)
-		return AHEAD_BLOCKS;
-	return t->asked++ % GRANT_EVERY == 0 ? GRANT_BLOCKS : 0;
-}
-
 /* A Lookup's Lease comes soon; to see that nobody wants what was expected takes seconds, in which memory could be filled with it. */
 static bool proves_itself(const struct ahead *a, enum ahead_kind kind)
 {
-	const struct ahead_tried *t = &a->tried[kind];
-
-	return kind == AHEAD_ASKED || t->open < TRIED_MIN + t->blocks - t->wasted;
+	return kind == AHEAD_ASKED || tried_proves_itself(&a->tried[kind]);
 }
 
 /* ---- wishes ---- */
@@ -228,7 +206,7 @@ static void wish_for(struct cache *c, const struct request *r, enum ahead_kind k
 		wish_asked(c, r, w, wish_add);
 	else
 		wish_expected(c, r, w);
-	most = w->count ? granted(&c->advice->ahead, kind) : 0;
+	most = w->count ? tried_grants(&c->advice->ahead.tried[kind], TRIAL_BLOCKS) : 0;
 	if (w->count > most) {
 		cache_count(c, COUNTER_AHEAD_DOUBTED, w->count - most);
 		w->count = most;

@@ -238,6 +238,18 @@ void block_depart(struct cache *c, struct block *b)
 	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
 }
 
+void block_forsake(struct cache *c, struct block *b)
+{
+	block_books(b, false);
+	leave_shelf(c, b);
+	block_slot_give(b);
+	b->shelf = NULL;
+	block_books(b, true);
+	if (b->vram)
+		vram_sync(b);
+	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+}
+
 enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uint32_t slot, uint64_t position)
 {
 	enum status s;
@@ -356,6 +368,8 @@ static void unpin(struct block *b, bool changes)
 	}
 	if (left & INDEX_DEAD)
 		dead_give(b);
+	else if (b->condemned)
+		vram_give(b);
 }
 
 void block_unpin(struct block *b)

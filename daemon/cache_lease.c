@@ -8,6 +8,11 @@
  * On a GPU a block has its *place* when its copy is there, or is on its way in the order of the ups: then the lease need not wait
  * for the bytes, its holder does, layer by layer, at the word of its board. What has no place gets it as a block on disk comes to
  * memory; the step that may not wait (any more) takes what has a free slot at once.
+ *
+ * What a lease on a GPU tells the policies, its request and then its uses, changes nothing of the answer, and takes a fifth of the
+ * admission, for `graph` half of it: with `late` it is told when the reply is on its way (cache_leases_tell), but before the lease
+ * ends, before the first of its copies counts as ready, and before another lease tells of its own. Until then the blocks are pinned,
+ * so that no policy is asked about them.
  */
 #include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
@@ -56,7 +61,7 @@ enum status lease_record(struct cache *c, struct session *s, struct lease *l, ui
 		const uint64_t bytes = block_pool(l->block[i])->geometry.slot_bytes;
 
 		l->bytes += bytes;
-		l->gpu_slots += lease_on_gpu(l)[i];
+		l->gpu_slots += lease_on_gpu(l)[i] != LEASE_IN_MEMORY;
 		l->gpu_bytes += lease_on_gpu(l)[i] ? bytes : 0;
 	}
 	s->held_slots += l->count;
@@ -83,10 +88,46 @@ void lease_unpin(struct lease *l)
 	l->count = 0;
 }
 
+/* If that comes late, some may have been removed meanwhile. */
+static void lease_use(struct cache *c, struct lease *l)
+{
+	for (uint32_t i = l->count; i > 0; i--)
+		if (block_live(l->block[i - 1]))
+			block_use_on(c, l->block[i - 1], lease_on_gpu(l)[i - 1] == LEASE_ON_GPU ? l->gpu : NULL);
+}
+
+void late_tell(struct cache *c)
+{
+	const uint32_t count = atomic_load_explicit(&c->late_count, memory_order_relaxed);
+
+	if (!count)
+		return;
+	atomic_store_explicit(&c->late_count, 0, memory_order_relaxed);
+	index_read_lock();
+	advice_read(c, READ_A_CALL);
+	for (uint32_t i = 0; i < count; i++) {
+		struct lease *l = tickets_find(&c->leases, c->late[i]);
+
+		lease_use(c, l);
+		ties_lease(c, l->session, l);
+	}
+	index_read_unlock();
+}
+
+void cache_leases_tell(struct cache *c)
+{
+	if (!atomic_load_explicit(&c->late_count, memory_order_relaxed))
+		return;
+	cache_lock(c);
+	late_tell(c);
+	cache_unlock(c);
+}
+
 void lease_end(struct cache *c, struct lease *l)
 {
 	struct session *s = l->session;
 
+	late_tell(c);
 	if (l->prev)
 		l->prev->next = l->next;
 	else
@@ -157,8 +198,8 @@ static uint64_t admit_trim(struct pool *const *pools, uint32_t layouts, uint32_t
 	return bytes;
 }
 
-/* Pins, writes the places, packs l->block, and tells the policies. */
-static void admit_pin(struct cache *c, uint32_t blocks, const struct vram_want *want, struct lease *l, struct cache_place *places)
+/* Pins, writes the places, and packs l->block. */
+static void admit_pin(uint32_t blocks, const struct vram_want *want, struct lease *l, struct cache_place *places)
 {
 	for (uint32_t i = 0; i < blocks; i++) {
 		struct block *b = l->block[i];
@@ -169,9 +210,9 @@ static void admit_pin(struct cache *c, uint32_t blocks, const struct vram_want *
 		}
 		lease_pin(l, b, vram_place_gpu(b, want));
 		block_place_on(b, lease_on_gpu(l)[l->count - 1] ? want->gpu : NULL, &places[i]);
+		if (lease_on_gpu(l)[l->count - 1] && vram_used_coming(b, want->gpu))
+			lease_on_gpu(l)[l->count - 1] = LEASE_COMING;
 	}
-	for (uint32_t i = l->count; i > 0; i--)
-		block_use_on(c, l->block[i - 1], lease_on_gpu(l)[i - 1] ? want->gpu : NULL);
 }
 
 /* Most of what was looked for may not be there: keep no room for it. */
@@ -227,6 +268,7 @@ struct admission {
 	const struct cache_keys *keys;
 	struct vram_want want;
 	struct cache_wait *wait;
+	bool late;                     /* the policies are told by late_tell */
 };
 
 static uint32_t layers_most(const struct admission *a)
@@ -342,7 +384,7 @@ static bool tell_progress(struct admission *a, const struct lease *l, struct cac
 		if (!s || s->state != VRAM_COMING)
 			continue;
 		coming = true;
-		marked &= s->order <= w->marked;
+		marked = marked && s->order <= w->marked;
 	}
 	if (!coming)
 		return true;
@@ -353,6 +395,7 @@ static bool tell_progress(struct admission *a, const struct lease *l, struct cac
 		return false;
 	out->board_word = g->number;
 	out->board_base = base;
+	out->board_summed = a->cache->options.gpu_verify_up;
 	return true;
 }
 
@@ -402,7 +445,7 @@ static enum status admit(struct admission *a, struct session *s, bool all, struc
 				 : fetch(c, n * a->layouts, l->block, RING_URGENT, a->wait)))
 		return STATUS_BUSY;
 	*out = (struct cache_leased){ .blocks = n, .layouts = a->layouts };
-	admit_pin(c, n * a->layouts, &a->want, l, places);
+	admit_pin(n * a->layouts, &a->want, l, places);
 	*why = "no memory for the lease";
 	if (!tell_progress(a, l, out)) {
 		lease_unpin(l);
@@ -410,8 +453,13 @@ static enum status admit(struct admission *a, struct session *s, bool all, struc
 	}
 	l = *lp = admit_shrink(l);
 	lease_record(c, s, l, c->now_us);
-	ties_lease(c, s, l);
 	out->lease = l->id;
+	if (a->late) {
+		c->late[atomic_fetch_add_explicit(&c->late_count, 1, memory_order_relaxed)] = l->id;
+	} else {
+		lease_use(c, l);
+		ties_lease(c, s, l);
+	}
 	return STATUS_OK;
 }
 
@@ -468,7 +516,7 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 {
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts = session_pools(c, session, pools);
-	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = k, .wait = w };
+	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = k, .wait = w, .late = on->late && on->gpu >= 0 };
 	enum status status = STATUS_NOT_FOUND;
 	struct session *s;
 	struct lease *l;
@@ -489,6 +537,7 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 	if (!l)
 		return STATUS_EXHAUSTED;
 	l->call = on->call;
+	vram_expect(c, on->gpu);
 	index_read_lock();
 	blocks_find(c, pools, layouts, k, l->block);
 	if (!w || !w->stage)
@@ -498,7 +547,11 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 	s = session_call(c, session, now_us, why);
 	if (s)
 		session_on_gpu(s, on->gpu);
-	advice_read(c, READ_A_CALL);
+	a.late &= atomic_load_explicit(&c->late_count, memory_order_relaxed) < LEASES_LATE;
+	if (!a.late) {
+		late_tell(c);
+		advice_read(c, READ_A_CALL);
+	}
 	if (s) {
 		status = STATUS_PRECONDITION;
 		*why = attachment_problem(c, s, on->attachment);
@@ -513,7 +566,10 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 		}
 	}
 	vram_gathered(c);
+	if (a.late && status)
+		advice_read(c, READ_A_CALL);
 	cache_unlock(c);
+	vram_brought(c, on->gpu);
 	index_read_unlock();
 	if (status)
 		free(l);
@@ -561,6 +617,7 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 	l = lease_alloc(k->count * layouts);
 	if (!l)
 		return STATUS_EXHAUSTED;
+	vram_expect(c, gpu);
 	index_read_lock();
 	cache_lock(c);
 	vram_gather(c);
@@ -576,6 +633,7 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 		status = warm_step(&a, l, blocks);
 	vram_gathered(c);
 	cache_unlock(c);
+	vram_brought(c, gpu);
 	index_read_unlock();
 	free(l);
 	return status;

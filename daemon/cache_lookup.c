@@ -143,9 +143,13 @@ void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, c
 
 			index_find_many(c->index, pools[l]->tenant->number, pools[l]->layout_id,
 					k->bytes + (size_t)at * k->key_bytes, k->key_bytes, n, records);
-			for (uint32_t i = 0; i < n; i++)
-				found[(size_t)(at + i) * layouts + l] = records[i] ? block_of(records[i])
-										   : NULL;
+			for (uint32_t i = 0; i < n; i++) {
+				struct block *b = records[i] ? block_of(records[i]) : NULL;
+
+				found[(size_t)(at + i) * layouts + l] = b;
+				if (b)
+					block_fetch_ahead(b);
+			}
 		}
 }
 

@@ -33,6 +33,7 @@ enum {
 	TICKET_SLOTS_MAX = 1 << TICKET_SLOT_BITS,
 	POOL_COLD = 64,
 	CHUNK_KEYS = 64,               /* keys handled in one go under the lock */
+	LEASES_LATE = 16,
 };
 
 /* Counters: name, labels, help. */
@@ -122,6 +123,9 @@ enum {
 	X(MOVED_ACROSS, "terrace_moved_bytes_total", "from=gpu,to=gpu", "bytes of blocks copied between tiers") \
 	X(GPU_UP_FAILED, "terrace_gpu_moves_failed_total", "to=gpu", "blocks whose way to or from a GPU came to nothing") \
 	X(GPU_DOWN_FAILED, "terrace_gpu_moves_failed_total", "to=host", "blocks whose way to or from a GPU came to nothing") \
+	X(GPU_UP_SUMMED, "terrace_gpu_verified_bytes_total", "", "bytes whose checksums were looked at on their way to a GPU") \
+	X(GPU_UP_CORRUPT, "terrace_gpu_corrupt_blocks_total", "to=gpu", "copies whose checksums were wrong on their way to or from a GPU") \
+	X(GPU_DOWN_CORRUPT, "terrace_gpu_corrupt_blocks_total", "to=host", "copies whose checksums were wrong on their way to or from a GPU") \
 	X(BURIED, "terrace_tombstones_total", "status=ok", "tombstones written to a disk")                   \
 	X(BURY_FAILED, "terrace_tombstones_total", "status=failed", "tombstones written to a disk")          \
 	X(FLUSHES, "terrace_flushes_total", "", "flushes that were acknowledged")                            \
@@ -220,6 +224,7 @@ struct block {
 	bool refused : 1;              /* admission: in memory it is on the pool's list of those; before it is there, it will be */
 	bool unworthy : 1;             /* dirty, and no disk's policy would give up another block for it */
 	bool awaited : 1;              /* on its way to memory, and from there to a GPU */
+	bool condemned : 1;            /* some of its slots on GPUs is VRAM_DEAD, and held still: vram_condemn() */
 	uint8_t ahead : 2;             /* enum ahead_kind: loaded ahead of its use, which has not come yet */
 	uint8_t wanted;                /* Leases that are expected and want it, and not others' loads in its place */
 	_Atomic uint8_t where;         /* what lookups may know of it: BLOCK_IN_MEMORY | BLOCK_ON_DISK | BLOCK_ON_GPU */
@@ -239,6 +244,14 @@ static inline struct block *block_of(struct index_record *r)
 static inline const struct block *block_of_node(const struct policy_node *n)
 {
 	return (const struct block *)((const char *)n - offsetof(struct block, node));
+}
+
+/* It will be looked at soon. */
+static inline void block_fetch_ahead(const struct block *b)
+{
+	__builtin_prefetch(&b->record.pins);
+	__builtin_prefetch(&b->shelf);
+	__builtin_prefetch(&b->id_next);
 }
 
 /* Names of leases and reservations: generation << 20 | slot, never 0, never used twice. */
@@ -314,9 +327,10 @@ struct lease {
 	uint32_t count;
 	uint32_t gpu_slots;            /* of the blocks, on the GPU */
 	uint64_t gpu_bytes;            /* of `bytes`, the same */
-	uint32_t room;                 /* of block[], behind which a byte each says whether it is on the GPU: lease_on_gpu() */
+	uint32_t room;                 /* of block[], behind which a byte each says whether it is on the GPU: lease_on_gpu(), enum lease_place */
 	struct block *block[];
 };
+enum lease_place { LEASE_IN_MEMORY, LEASE_ON_GPU, LEASE_COMING }; /* the last on the GPU too, and its slot knows of this use */
 static inline uint8_t *lease_on_gpu(struct lease *l)
 {
 	return (uint8_t *)&l->block[l->room];
@@ -379,6 +393,7 @@ struct retire {
 struct cache {
 	struct cache_options options;
 	uint64_t epoch, claim_seed;
+	const char *left;              /* what did not answer at the end */
 	_Atomic bool draining;
 	_Atomic uint64_t counters[COUNTER_COUNT];
 	struct index *index;
@@ -403,6 +418,8 @@ struct cache {
 	uint32_t last_attachment, attachment_total;
 	struct tickets leases, reservations;
 	struct aging_queue lease_age, reservation_age;
+	uint64_t late[LEASES_LATE];    /* leases of which the policies have not been told yet */
+	_Atomic uint32_t late_count;   /* written under the lock */
 	struct part *claims[CLAIM_BUCKETS];
 	struct cache_watch *watches;
 	uint32_t watch_count;
@@ -566,6 +583,8 @@ void block_slot_give(struct block *b);
 void block_arrive(struct cache *c, struct block *b, const struct host_slot *slot, struct shelf *s, uint64_t position);
 /* On disk or a GPU, and unpinned: its copy in memory goes. */
 void block_depart(struct cache *c, struct block *b);
+/* Its copy in memory goes, though the block is pinned: by who knows that no pin is for that copy. */
+void block_forsake(struct cache *c, struct block *b);
 /* Published anew from what a disk holds; its record, tokens, generation and time are set. In a read section. EXISTS. */
 enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uint32_t slot, uint64_t position);
 /* Takes a published block out of sight, on disk too (a tombstone is begun unless it was evicted); frees it now or at its last
@@ -671,6 +690,8 @@ void lease_unpin(struct lease *l);
 /* Takes the lease over, with its pinned blocks. EXHAUSTED: too many leases; it stays the caller's. */
 enum status lease_record(struct cache *c, struct session *s, struct lease *l, uint64_t now_us);
 void lease_end(struct cache *c, struct lease *l);
+/* What leases that were granted `late` have asked for and used is told to the policies. */
+void late_tell(struct cache *c);
 /* In memory; on that GPU. */
 bool lease_fits(const struct cache *c, uint64_t more_bytes);
 bool lease_fits_gpu(const struct cache *c, const struct gpu *g, uint64_t more_bytes);

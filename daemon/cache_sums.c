@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-enum { SUM_QUEUE = 256, SUM_THREADS_MAX = 16 };
+enum { SUM_QUEUE = 256, SUM_THREADS_MAX = 16, TURN = 64 };
 
 struct sums {
 	pthread_mutex_t lock;          /* of the pointer */
@@ -22,6 +22,7 @@ struct helper {
 };
 
 struct batch {
+	struct cache *cache;
 	void (*one)(void *arg, uint32_t i);
 	void (*ended)(void *arg);     /* NULL: somebody waits for `over` */
 	void *arg;
@@ -91,11 +92,15 @@ static void batch_let_go(struct batch *b)
 	free(b);
 }
 
-static void batch_work(struct batch *b)
+/* So many at most. False: no number is left. */
+static bool batch_work(struct batch *b, uint32_t most)
 {
 	uint32_t i;
 
-	while ((i = atomic_fetch_add_explicit(&b->next, 1, memory_order_relaxed)) < b->count) {
+	for (; most; most--) {
+		i = atomic_fetch_add_explicit(&b->next, 1, memory_order_relaxed);
+		if (i >= b->count)
+			return false;
 		b->one(b->arg, i);
 		if (atomic_fetch_add_explicit(&b->done, 1, memory_order_acq_rel) + 1 < b->count)
 			continue;
@@ -104,13 +109,17 @@ static void batch_work(struct batch *b)
 		else
 			sem_post(&b->over);
 	}
+	return true;
 }
 
+/* Of a long batch the pool's others have their turn in between. */
 static void help(struct work *w)
 {
 	struct batch *b = ((struct helper *)w)->batch;
 
-	batch_work(b);
+	while (batch_work(b, TURN))
+		if (sums_submit(b->cache, w))
+			return;
 	batch_let_go(b);
 }
 
@@ -135,6 +144,7 @@ static struct batch *batch_create(struct cache *c, uint32_t count, void (*one)(v
 
 	if (!b)
 		return NULL;
+	b->cache = c;
 	b->one = one;
 	b->ended = ended;
 	b->arg = arg;
@@ -168,7 +178,7 @@ void sums_each(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t 
 		return;
 	}
 	ask_for_help(c, b, count - 1 < c->sums->threads ? count - 1 : c->sums->threads);
-	batch_work(b);
+	batch_work(b, UINT32_MAX);
 	while (sem_wait(&b->over))
 		continue;
 	batch_let_go(b);

@@ -100,7 +100,7 @@ static void disk_read_row(struct cache *c, uint32_t i, struct disk_row *r)
 static void stats_catalog(struct cache *c, cache_stat_fn *emit, void *arg)
 {
 	struct catalog_view v;
-	uint64_t restored, us;
+	uint64_t restored, us, scanned = 0;
 	bool done;
 
 	catalog_look(c->tier->catalog, &v);
@@ -108,6 +108,8 @@ static void stats_catalog(struct cache *c, cache_stat_fn *emit, void *arg)
 	done = c->tier->restored;
 	restored = c->tier->restored_blocks;
 	us = c->tier->restored_us;
+	for (uint32_t i = 0; done && i < c->tier->unit_count; i++)
+		scanned += c->tier->scan || c->tier->units[i].scan;
 	cache_unlock(c);
 	emit(arg, "terrace_catalog_failed", "", v.failed != STATUS_OK, false, "1 while commits fail");
 	emit(arg, "terrace_catalog_records", "", v.records[CATALOG_BLOCKS], false, "blocks in the catalog");
@@ -120,6 +122,7 @@ static void stats_catalog(struct cache *c, cache_stat_fn *emit, void *arg)
 	emit(arg, "terrace_restored", "", done, false, "1 when all that earlier runs left is taken up");
 	emit(arg, "terrace_restored_blocks", "", restored, false, "blocks taken up");
 	emit(arg, "terrace_restore_seconds", "", us / 1e6, false, "how long that took");
+	emit(arg, "terrace_restore_scanned_disks", "", scanned, false, "disks whose headers were all read for it, as after a crash");
 }
 
 void tier_stats(struct cache *c, cache_stat_fn *emit, void *arg)

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "daemon/cache_advice.h"
+#include "daemon/deadline.h"
 #include "eviction/hash.h"
 
 enum {
@@ -193,10 +194,7 @@ static void *record_main(void *arg)
 		pthread_mutex_unlock(&t->lock);
 		drain(t);
 		pthread_mutex_lock(&t->lock);
-		clock_gettime(CLOCK_MONOTONIC, &until);
-		until.tv_nsec += LOOK_MS * 1000000;
-		until.tv_sec += until.tv_nsec / 1000000000;
-		until.tv_nsec %= 1000000000;
+		until = deadline_in(LOOK_MS * 1000);
 		if (!t->stop)
 			pthread_cond_timedwait(&t->wake, &t->lock, &until);
 	}
@@ -218,17 +216,13 @@ static void recorder_free(struct trace_recorder *t)
 static struct trace_recorder *recorder_create(int fd, uint64_t bytes_max)
 {
 	struct trace_recorder *t = calloc(1, sizeof(*t));
-	pthread_condattr_t attr;
 
 	if (!t)
 		return NULL;
 	t->fd = fd;
 	t->bytes_max = bytes_max;
 	pthread_mutex_init(&t->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&t->wake, &attr);
-	pthread_condattr_destroy(&attr);
+	deadline_cond_init(&t->wake);
 	if (mailbox_init(&t->mail, MAIL_WORDS) && getrandom(&t->salt, sizeof(t->salt), 0) == sizeof(t->salt))
 		return t;
 	recorder_free(t);

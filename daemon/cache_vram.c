@@ -5,6 +5,7 @@
  * that.
  */
 #include "daemon/cache_vram.h"
+#include "daemon/deadline.h"
 #include "proto/fdsock.h"
 
 #include <stdatomic.h>
@@ -49,11 +50,10 @@ static enum status scratch_make(struct gpu *g, const struct device_ops *ops, con
 static enum status arena_make(struct gpu *g, const struct cache_options *o, const char **why)
 {
 	const struct host_options arena = {
-		.budget_bytes = g->budget, .extent_bytes = o->extent_bytes, .ops = &g->arena_ops, .device = g->device,
+		.budget_bytes = g->budget, .extent_bytes = o->extent_bytes, .ops = o->device_ops, .device = g->device,
 		.first_extent_id = (g->number + 1) << VRAM_EXTENT_BITS,
 	};
 
-	g->arena_ops = *o->device_ops;
 	*why = "its memory cannot be managed: gpu_bytes is too small, or there is no memory";
 	return host_create(&arena, &g->arena);
 }
@@ -79,17 +79,6 @@ static void gpu_open(struct gpu *g, const struct cache_options *o)
 		gpu_refuse(g, why);
 }
 
-/* Its waits end by the clock that only goes on. */
-static void cond_init(pthread_cond_t *cond)
-{
-	pthread_condattr_t attr;
-
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(cond, &attr);
-	pthread_condattr_destroy(&attr);
-}
-
 static struct gpu *gpu_create(struct cache *c, uint32_t number)
 {
 	struct gpu *g = calloc(1, sizeof(*g));
@@ -103,7 +92,9 @@ static struct gpu *gpu_create(struct cache *c, uint32_t number)
 	g->waiting_end = &g->waiting;
 	g->ended_end = &g->ended;
 	pthread_cond_init(&g->mover_work, NULL);
-	cond_init(&g->keeper_work);
+	pthread_mutex_init(&g->summing_lock, NULL);
+	g->summing_end = &g->summing;
+	deadline_cond_init(&g->keeper_work);
 	gpu_open(g, &c->options);
 	return g;
 }
@@ -131,7 +122,7 @@ enum status vram_create(struct cache *c, const char **why)
 		return STATUS_EXHAUSTED;
 	v->ops = o->device_ops;
 	v->waiting_host_end = &v->waiting_host;
-	cond_init(&v->room);
+	deadline_cond_init(&v->room);
 	if (!vram_ahead_create(c))
 		return STATUS_EXHAUSTED;
 	for (; v->count < o->gpu_count; v->count++) {
@@ -179,18 +170,16 @@ static void sweep(struct cache *c, struct gpu *g)
 
 /* ---- the keeper ---- */
 
-/* The keeper leaves the lock for a call that a driver may take long over; who closes devices waits until it is back. */
-static void driver_enter(struct cache *c, struct gpu *g)
+/* The keeper leaves the lock for a call that a driver may take long over. */
+static void driver_enter(struct cache *c)
 {
-	g->in_driver = true;
 	cache_unlock(c);
 }
 
-static void driver_leave(struct cache *c, struct gpu *g)
+static void driver_leave(struct cache *c)
 {
+	vram_came_back(c);
 	cache_lock(c);
-	g->in_driver = false;
-	pthread_cond_broadcast(&c->vram->room);
 }
 
 static struct vram_pool *pool_wanting(const struct cache *c, const struct gpu *g)
@@ -208,16 +197,16 @@ static bool keep_once(struct cache *c, struct gpu *g)
 	struct vram_pool *vp = pool_wanting(c, g);
 
 	if (vp) {
-		driver_enter(c, g);
+		driver_enter(c);
 		vram_room_grow(c, vp);
-		driver_leave(c, g);
+		driver_leave(c);
 		vram_feed(c, g);
 	} else if (host) {
 		struct pool *p = host->block->pool;
 
-		driver_enter(c, g);
+		driver_enter(c);
 		room_grow(c, p, 1); /* which registers it with all GPUs */
-		driver_leave(c, g);
+		driver_leave(c);
 		vram_feed_host(c);
 	} else if (g->freed && g->waiting) {
 		vram_feed(c, g);
@@ -250,9 +239,9 @@ bool gpu_asks(struct cache *c, struct gpu *g)
 
 	if (g->lost || c->vram->stopping)
 		return g->lost;
-	driver_enter(c, g);
+	driver_enter(c);
 	lost = c->vram->ops->lost(g->device);
-	driver_leave(c, g);
+	driver_leave(c);
 	return lost;
 }
 
@@ -300,9 +289,21 @@ static void *gpu_keeper(void *arg)
 			continue;
 		keeper_wait(c, g);
 	}
+	vram_thread_ended(c);
 	cache_unlock(c);
 	cache_thread_leave();
 	return NULL;
+}
+
+static bool thread_start(struct cache *c, pthread_t *thread, void *(*main)(void *gpu), struct gpu *g)
+{
+	bool started;
+
+	cache_lock(c);
+	started = !pthread_create(thread, NULL, main, g);
+	c->vram->threads += started;
+	cache_unlock(c);
+	return started;
 }
 
 enum status vram_start(struct cache *c, const char **why)
@@ -313,12 +314,10 @@ enum status vram_start(struct cache *c, const char **why)
 
 		if (!g->arena)
 			continue;
-		if (pthread_create(&g->mover, NULL, gpu_mover, g))
+		g->mover_started = thread_start(c, &g->mover, gpu_mover, g);
+		g->keeper_started = g->mover_started && thread_start(c, &g->keeper, gpu_keeper, g);
+		if (!g->keeper_started)
 			return STATUS_INTERNAL;
-		g->mover_started = true;
-		if (pthread_create(&g->keeper, NULL, gpu_keeper, g))
-			return STATUS_INTERNAL;
-		g->keeper_started = true;
 	}
 	return STATUS_OK;
 }
@@ -373,6 +372,7 @@ static void doomed_free(struct cache *c, struct gpu *g)
 	doomed = host_doomed_take(g->arena);
 	pthread_mutex_unlock(&c->extents);
 	host_doomed_free(g->arena, doomed);
+	vram_came_back(c);
 	cache_lock(c);
 	vram_drain_reap(c, g);
 	cache_unlock(c);
@@ -409,6 +409,7 @@ static uint64_t register_with(struct cache *c, const struct gpu *g, void *memory
 	if (g->device && !c->vram->ops->lost(g->device) &&
 	    c->vram->ops->host_register(g->device, memory, bytes, true, &address, &why))
 		address = 0;
+	vram_came_back(c);
 	return address;
 }
 
@@ -434,6 +435,7 @@ void vram_unregister(struct cache *c, void *memory, const uint64_t *address)
 	for (uint32_t i = 0; i < c->vram->count; i++)
 		if (address[i] && c->vram->gpu[i]->device)
 			c->vram->ops->host_unregister(c->vram->gpu[i]->device, memory);
+	vram_came_back(c);
 }
 
 struct board *board_create(struct cache *c)
@@ -468,7 +470,17 @@ void board_fail(struct board *b, const struct gpu *g)
 	_Atomic uint32_t *word = (_Atomic uint32_t *)b->page.base;
 
 	atomic_store_explicit(word + FDSOCK_BOARD_FAILED + g->number, 1, memory_order_release);
+	atomic_store_explicit(word + FDSOCK_BOARD_SUMMED + g->number, b->next[g->number], memory_order_release);
 	atomic_store_explicit(word + g->number, b->next[g->number], memory_order_release);
+}
+
+void board_summed(struct board *b, const struct gpu *g, uint32_t value)
+{
+	_Atomic uint32_t *word = (_Atomic uint32_t *)b->page.base + FDSOCK_BOARD_SUMMED + g->number;
+	uint32_t now = atomic_load_explicit(word, memory_order_relaxed);
+
+	while ((int32_t)(value - now) > 0 && !atomic_compare_exchange_weak_explicit(word, &now, value, memory_order_release, memory_order_relaxed))
+		continue;
 }
 
 bool board_tells(const struct board *b, const struct gpu *g)
@@ -490,7 +502,8 @@ uint32_t cache_gpus(struct cache *c, struct cache_gpu_view *out, uint32_t max)
 	for (; n < c->vram->count && n < max; n++) {
 		const struct gpu *g = c->vram->gpu[n];
 
-		out[n] = (struct cache_gpu_view){ .ordinal = c->options.gpus[n], .bytes = g->budget, .lost = g->lost };
+		out[n] = (struct cache_gpu_view){ .ordinal = c->options.gpus[n], .bytes = g->budget, .lost = g->lost,
+						  .corrupt_up = g->corrupt_up, .corrupt_down = g->corrupt_down };
 		memcpy(out[n].uuid, g->info.uuid, sizeof(out[n].uuid));
 		snprintf(out[n].name, sizeof(out[n].name), "%.*s", (int)sizeof(out[n].name) - 1, g->info.name);
 		snprintf(out[n].why, sizeof(out[n].why), "%s", g->why);

@@ -1,5 +1,5 @@
 /* The VRAM tier behind the cache: what its files ask of each other (cache_vram.c, cache_vram_end.c, cache_vram_slot.c, cache_vram_room.c,
- * cache_vram_move.c, cache_vram_copy.c, cache_vram_lease.c) and the rest of the cache of them. Without GPUs none of it exists: cache.vram is NULL, and no
+ * cache_vram_move.c, cache_vram_sums.c, cache_vram_copy.c, cache_vram_lease.c) and the rest of the cache of them. Without GPUs none of it exists: cache.vram is NULL, and no
  * block has a copy on one.
  *
  * A block may have a *copy* on each GPU, in a slot there, beside the one in host memory and the one on a disk. Its copies hang in a
@@ -7,7 +7,7 @@
  * alone.
  *
  *     reserved --commit--> ready          coming --copied--> ready --evicted, lost--> free
- *                                                            ready, block removed --> dead --last pin--> free
+ *                                                            ready, block removed, or found corrupt --> dead --last pin--> free
  *
  * A *move* brings one block one way: up (host memory to GPU), down (GPU to host memory) or across (GPU to GPU). It pins its block. There
  * is one of a block to each GPU, and one down; who wants the same waits for it by a link. An up of a block that host memory has
@@ -26,6 +26,7 @@
 
 #include "daemon/cache_private.h"
 #include "store/device.h"
+#include "store/slot.h"
 
 enum {
 	VRAM_SHELF_BUCKETS = 256,
@@ -47,8 +48,10 @@ struct vram_slot {
 	uint64_t order;                /* coming from memory: its number among the GPU's ups */
 	uint32_t index, take, turn;
 	uint32_t pins;                 /* of this copy alone */
+	uint32_t sums;                 /* vram_sums_of() */
 	uint8_t role, parent_bytes, parent[SLOT_KEY_MAX];
 	uint8_t state;                 /* enum vram_state */
+	bool summed;                   /* the checksums of its bytes are known: they have been elsewhere */
 	bool across;                   /* coming from another GPU: not in the order of the ups */
 	bool failed;                   /* coming: its copy came to nothing, and the move is about to end so */
 	bool dirty;                    /* counted so: see vram_sync */
@@ -112,6 +115,9 @@ struct vram_move {
 	struct cache_wait_link *placed, *done; /* who waits for its slot to be known; for its end */
 	struct board *board;           /* of a mark */
 	uint32_t base, layers;
+	uint32_t sums;                 /* down: of what came */
+	bool checked;                  /* up: its bytes were looked at when they came to memory for it */
+	bool bad;                      /* up, down: its bytes are not the block's */
 };
 
 /* One list of copies under way. */
@@ -121,9 +127,15 @@ struct flight {
 	struct flight *next;           /* of the ended */
 	struct flight *begun_next;     /* of the mover's that are to be described */
 	struct vram_move *moves, *mark;
-	const struct vram_move **each; /* down: [copy.count], the moves again; NULL: no memory for it */
+	struct vram_move **each;       /* [copy.count], the moves again; NULL: not needed, or no memory for it */
 	enum status status;
 	bool described, sealed;        /* up: what headers say is kept; down: what came has its header and checksums */
+	_Atomic uint32_t parts;        /* that have not ended: the copies; the sums beside them (cache_vram_sums.c): */
+	struct flight *summing_next;   /* of the GPU's that are being summed, as they were begun */
+	_Atomic uint32_t *left;        /* up: [copy.parts] pieces of work of each layer; NULL: the mover sums it alone */
+	uint32_t summed_blocks, piece; /* in each; of these in a piece */
+	uint32_t layers_summed;        /* these and all before them */
+	bool summing, sum_here;        /* it is; the mover is to do it */
 	struct device_pair pairs[];
 };
 
@@ -139,7 +151,6 @@ struct gpu {
 	struct device *device;
 	struct device_info info;
 	struct host_tier *arena;
-	struct device_ops arena_ops;   /* the device's, as the arena uses them; of one that is closed they do nothing */
 	uint64_t budget;
 	uint32_t reaches;              /* other GPUs, whose copies come here without passing host memory, a bit each */
 	struct vram_pool *pools[POOLS_MAX];
@@ -156,9 +167,11 @@ struct gpu {
 	uint64_t ahead_bytes;          /* of these */
 	uint32_t fetching;             /* ups in STEP_HOST */
 	struct flight *ended, **ended_end;
+	pthread_mutex_t summing_lock;  /* of the list of those being summed, and of how far they are; nothing is locked in it */
+	struct flight *summing, **summing_end;
+	uint64_t corrupt_up, corrupt_down; /* copies found so */
 	bool freed;                    /* a slot, since those that wait were looked at */
 	bool lost, swept;
-	bool in_driver;                /* the keeper, without the lock */
 	uint64_t asked_us;             /* when last, by the machine's clock */
 	uint32_t sweep_pool, sweep_extent, sweep_slot;
 	char why[160];                 /* why it was lost */
@@ -170,6 +183,8 @@ struct gpu {
 	pthread_t mover, keeper;
 	bool mover_started, keeper_started;
 	bool mover_due;                /* it has work, and is told so when the call has gathered all of its */
+	_Atomic uint32_t expected, brought; /* calls that may have work for it: begun, over */
+	uint32_t passed;               /* the mover's: as many were over when it had waited long enough */
 	pthread_cond_t mover_work, keeper_work; /* with the cache's lock */
 };
 
@@ -190,6 +205,10 @@ struct vram {
 	uint32_t spare_count;
 	bool gathering;                /* a call that has much for the movers is under way */
 	bool stopping;
+	uint32_t threads;              /* movers and keepers that have not ended */
+	_Atomic bool left;             /* who comes back from a driver stays there */
+	uint32_t given_back;           /* calls of drivers that vram_destroy is done with */
+	bool closed;
 	struct board *dead_boards;
 	struct vram_ahead *ahead;      /* NULL: nothing is brought up ahead */
 	struct cache *left_next;       /* of the caches whose GPUs were left behind */
@@ -227,10 +246,15 @@ void vram_stats(struct cache *c, cache_stat_fn *emit, void *arg);
 
 /* ---- cache_vram_end.c ---- */
 
-/* Without the lock: ends the copies; no thread of the tier's runs after it. False: a GPU's driver has not returned within gpu_close_ms: the
- * cache is to stay as it is, for a thread that may come back from there. */
-bool vram_stop(struct cache *c);
-void vram_destroy(struct cache *c);    /* after the blocks are gone */
+/* Without the lock: no copy begins any more, and no thread of the tier's runs after it. False: a GPU has not ended its copies, or its driver not
+ * returned, within gpu_close_ms, which is not waited for without `wait`: the cache is to stay as it is, to the end of the process. */
+bool vram_stop(struct cache *c, bool wait);
+/* After the blocks are gone. False: a call of the driver's took longer than gpu_close_ms, and as above. */
+bool vram_destroy(struct cache *c);
+/* The last thing that a mover or keeper does, with the lock. */
+void vram_thread_ended(struct cache *c);
+/* What each thread does that comes back from a driver, without the lock: does not return once the GPUs are left behind. */
+void vram_came_back(const struct cache *c);
 
 /* ---- cache_vram_slot.c: slots and copies ---- */
 
@@ -261,7 +285,7 @@ struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struc
 /* It is the block's no more, and free. Its move has ended. */
 void vram_detach(struct vram_slot *s);
 void vram_ready_now(struct cache *c, struct vram_slot *s);
-/* What the block's header in host memory says, or its put said, from now on known without it. */
+/* What the block's header in host memory says (a sound one), or its put said, from now on known without it. */
 void vram_remember(struct vram_slot *s, const struct slot_header *h);
 void vram_remember_info(struct vram_slot *s, const struct slot_info *info, uint64_t unix_ms);
 /* After a change of where the block is: counts it as dirty or not. */
@@ -269,9 +293,13 @@ void vram_sync(struct block *b);
 /* The GPUs' part of block_books; it was used, on that GPU or (NULL) on all. Cold, since most blocks are on no GPU, and each passes here. */
 __attribute__((cold)) void vram_books(struct block *b, bool on);
 __attribute__((cold)) void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const struct policy_event *e);
+/* Its slot there is told of a use while it is coming; false: it is not, and its policy has to be told. */
+bool vram_used_coming(struct block *b, const struct gpu *gpu);
 /* A published block is removed: its copies are dead. In the hands of who has it out of the books. */
 void vram_removed(struct cache *c, struct block *b);
-/* Slots of an unpublished block, or those of a dead one that nobody holds, go back. */
+/* A copy, ready or coming, is known to be wrong: nobody gets it any more, and the slot is free when nobody holds it. */
+void vram_condemn(struct cache *c, struct vram_slot *s);
+/* Slots of an unpublished block, and dead ones that nobody holds, go back. */
 __attribute__((cold)) void vram_give(struct block *b);
 /* It was put on a GPU by that session, which may want it down at once. */
 void vram_queue_down(struct block *b, const struct session *s);
@@ -314,9 +342,6 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 enum status vram_down(struct cache *c, struct block *b, struct cache_wait *w);
 /* It is being brought down. */
 bool vram_falling(struct cache *c, const struct block *b);
-/* Begins to bring down what of the layout is on GPUs alone and was stored by then; `most` at a time. True: something is left that can
- * come. w may be NULL. *refused: why something cannot. */
-bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint32_t most, struct cache_wait *w, enum status *refused);
 /* The end of a load, whatever it was: ups that wait for it go on. */
 void vram_host_came(struct cache *c, struct block *b, enum status s);
 /* Moves that wait for memory, on a GPU, of the host. */
@@ -327,14 +352,34 @@ void vram_moves_fail(struct cache *c, struct gpu *g);
 void vram_spares_free(struct vram *v);
 /* With the lock, which it leaves: a list has ended. */
 void vram_flight_end(struct cache *c, struct flight *f);
+
+/* ---- cache_vram_sums.c: checksums beside the copies ---- */
+
+/* What is kept of the checksums in a slot's header: one over all of them. */
+uint32_t vram_sums_of(const void *header, uint32_t layers);
 /* Without the lock: headers and checksums of what has come down, by the threads for that; ended(f) when they are done. False: not begun. */
 bool vram_flight_seal(struct flight *f, void (*ended)(void *flight));
-/* Without the lock, on a worker: brings a pinned block to host memory; false if that cannot be done within some seconds. */
-bool vram_bring(struct cache *c, struct block *b);
+/* Without the lock, on the caller's thread and those for that. */
+void vram_flight_seal_here(struct cache *c, struct flight *f);
+/* It came down: so its copies' sums are known. */
+void vram_sums_keep(struct block *b, uint32_t sums);
+/* By the mover, without the lock, in the order of the lists up: before the list is begun; its sums are begun, then or before, whose threads take
+ * their time to be woken. */
+void vram_flight_enter(struct flight *f);
+void vram_flight_verify(struct flight *f);
+/* By the mover, in the same order: those that no thread took. What headers say is kept. Without the lock. */
+void vram_flight_describe(struct flight *f);
+/* Without the lock: its copies, or its sums, have ended. */
+void vram_flight_part_ended(struct flight *f);
+/* Without the lock: bytes on their way up are not the block's. Who has a lease of that copy already is told, before he is told that it is
+ * there. */
+void vram_move_bad(struct vram_move *m);
 
 /* ---- cache_vram_copy.c: the mover's thread ---- */
 
 void *gpu_mover(void *gpu);
+/* A list has ended, in all its parts: the rest is the keeper's. Without the lock. */
+void vram_flight_ended(void *flight);
 void vram_enqueue(struct gpu *g, struct vram_move *m);
 /* Between the two, in one hold of the lock, movers are not woken, only to wait for it: then all of them that have work. */
 static inline void vram_gather(struct cache *c)
@@ -343,6 +388,10 @@ static inline void vram_gather(struct cache *c)
 		c->vram->gathering = true;
 }
 void vram_gathered(struct cache *c);
+/* Without the lock, before and after such a call for one GPU (CACHE_HOST: none): its mover comes awake while the call is still at its work, since
+ * to be woken takes as long as half of that. */
+void vram_expect(struct cache *c, int32_t gpu);
+void vram_brought(struct cache *c, int32_t gpu);
 
 /* ---- cache_vram_lease.c ---- */
 
@@ -365,6 +414,11 @@ bool vram_leasable(const struct block *b, const struct gpu *g);
 void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order);
 /* To memory, from wherever it is; as load_begin. */
 enum status block_fetch(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
+/* Begins to bring down what of the layout is on GPUs alone and was stored by then; `most` at a time. True: something is left that can
+ * come. w may be NULL. *refused: why something cannot. */
+bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint32_t most, struct cache_wait *w, enum status *refused);
+/* Without the lock, on a worker: brings a pinned block to host memory; false if that cannot be done within some seconds. */
+bool vram_bring(struct cache *c, struct block *b);
 
 /* Copies up came to nothing, though the GPU is not lost: no mark that stands behind them may be believed. Before the device goes on. */
 void vram_marks_fail(struct gpu *g);
@@ -402,5 +456,7 @@ void board_fail(struct board *b, const struct gpu *g);
 /* With the lock: leases may be granted ahead of their copies to that GPU. Not where these have failed once: who looked would not believe
  * it any more. */
 bool board_tells(const struct board *b, const struct gpu *g);
+/* Any thread: so far have the checksums of copies to that GPU been looked at. Never back. */
+void board_summed(struct board *b, const struct gpu *g, uint32_t value);
 
 #endif

@@ -21,10 +21,6 @@ enum {
 	COLD_US = 10 * 1000 * 1000,    /* what may go for it has not been used for so long */
 	SHARE = 8,                     /* of a GPU, one part of so many may hold what came ahead and is not used yet */
 	AT_ONCE_BYTES = 8 << 20,
-	TRIED_MIN = 64,                /* as in cache_advice_prefetch.c */
-	TRIED_MAX = 512,
-	WASTED_SHARE = 4,
-	GRANT_EVERY = 8,
 };
 
 struct up_wish {
@@ -76,7 +72,6 @@ static void ahead_link(struct cache *c, struct vram_slot *s)
 void vram_ahead_end(struct vram_slot *s, enum counter how)
 {
 	struct gpu *g = s->shelf->pool->gpu;
-	struct ahead_tried *t = &g->cache->vram->ahead->tried;
 	const uint64_t bytes = s->shelf->pool->pool->geometry.block_bytes;
 
 	*(s->ahead_prev ? &s->ahead_prev->ahead_next : &g->ahead_first) = s->ahead_next;
@@ -84,24 +79,13 @@ void vram_ahead_end(struct vram_slot *s, enum counter how)
 	s->ahead = false;
 	g->ahead_bytes -= bytes;
 	cache_count(g->cache, how, bytes);
-	t->open--;
-	t->blocks++;
-	t->wasted += how == COUNTER_GPU_AHEAD_WASTED;
-	if (t->blocks >= TRIED_MAX) {
-		t->blocks /= 2;
-		t->wasted /= 2;
-	}
+	tried_ended(&g->cache->vram->ahead->tried, how == COUNTER_GPU_AHEAD_WASTED);
 }
 
 static void expire(struct cache *c, struct gpu *g)
 {
 	while (g->ahead_first && c->now_us - g->ahead_first->ahead_us > LIFE_US)
 		vram_ahead_end(g->ahead_first, COUNTER_GPU_AHEAD_WASTED);
-}
-
-static bool granted(struct ahead_tried *t)
-{
-	return t->blocks < TRIED_MIN || t->wasted * WASTED_SHARE <= t->blocks || t->asked++ % GRANT_EVERY == 0;
 }
 
 /* ---- wishes ---- */
@@ -170,7 +154,7 @@ static void wish_for(struct cache *c, const struct request *r, uint32_t gpu, boo
 		wish_add(c, r, w, r->name[i]);
 	if (!asked)
 		wish_expected(c, r, w);
-	if (!w->count || granted(&c->vram->ahead->tried))
+	if (!w->count || tried_grants(&c->vram->ahead->tried, w->count))
 		return;
 	cache_count(c, COUNTER_GPU_AHEAD_DOUBTED, w->count);
 	w->count = 0;

@@ -1,8 +1,12 @@
 /* The mover: a thread of each GPU that makes lists of copies from what stands in its queues, and hands them to the device, without the cache's
  * lock, since a list of thousands of pieces takes its time to begin. It alone hands lists over, so that those of one way run in the
  * order of their queue. Ends are the keeper's (cache_vram.c).
+ *
+ * A call that will have work for it says so before it has: the mover wakes up beside it, and looks at two counts until the call is over
+ * (vram_expect, vram_brought). The counts say nothing of the queues, which are looked at with the lock.
  */
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -17,6 +21,7 @@ enum {
 	RETRY_NS = 1000 * 1000,
 	RETRIES_MAX = 10 * 1000,       /* a driver without memory for so long is as good as lost */
 	MARK_BYTES = DEVICE_COPY_ALIGN,
+	EXPECT_NS = 300 * 1000,        /* what is expected comes by then, or may take its time */
 };
 
 void vram_enqueue(struct gpu *g, struct vram_move *m)
@@ -44,6 +49,51 @@ void vram_gathered(struct cache *c)
 	}
 	if (v)
 		v->gathering = false;
+}
+
+void vram_expect(struct cache *c, int32_t gpu)
+{
+	struct gpu *g = gpu < 0 ? NULL : vram_gpu(c, (uint32_t)gpu);
+
+	if (!g)
+		return;
+	atomic_fetch_add_explicit(&g->expected, 1, memory_order_relaxed);
+	pthread_cond_signal(&g->mover_work);
+}
+
+void vram_brought(struct cache *c, int32_t gpu)
+{
+	struct gpu *g = gpu < 0 ? NULL : vram_gpu(c, (uint32_t)gpu);
+
+	if (g)
+		atomic_fetch_add_explicit(&g->brought, 1, memory_order_relaxed);
+}
+
+static uint64_t clock_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* Where work is expected the mover stays awake, without the lock, until the next call is over. All that it is told by this is when to look. */
+static void mover_wait(struct cache *c, struct gpu *g)
+{
+	const uint32_t brought = atomic_load_explicit(&g->brought, memory_order_relaxed);
+	uint64_t until;
+
+	if (atomic_load_explicit(&g->expected, memory_order_relaxed) == brought || g->passed == brought) {
+		pthread_cond_wait(&g->mover_work, &c->lock);
+		return;
+	}
+	cache_unlock(c);
+	until = clock_ns() + EXPECT_NS;
+	while (atomic_load_explicit(&g->brought, memory_order_relaxed) == brought && clock_ns() < until)
+		sched_yield();
+	cache_lock(c);
+	if (atomic_load_explicit(&g->brought, memory_order_relaxed) == brought)
+		g->passed = brought;
 }
 
 static bool same_shape(const struct vram_move *a, const struct vram_move *b)
@@ -110,15 +160,12 @@ static void moves_fail(const struct flight *f)
 	vram_marks_fail(f->gpu);
 }
 
-/* The rest is the keeper's. */
-static void flight_ended(void *flight)
+void vram_flight_ended(void *flight)
 {
 	struct flight *f = flight;
 	struct gpu *g = f->gpu;
 
 	cache_lock(g->cache);
-	if (f->status && f->copy.way == DEVICE_UP)
-		moves_fail(f);
 	f->next = NULL;
 	*g->ended_end = f;
 	g->ended_end = &f->next;
@@ -131,8 +178,13 @@ static void flight_done(struct device_copy *copy, enum status s)
 	struct flight *f = (struct flight *)copy;
 
 	f->status = s;
-	if (s || !vram_flight_seal(f, flight_ended))
-		flight_ended(f);
+	if (s && f->copy.way == DEVICE_UP) {
+		cache_lock(f->gpu->cache);
+		moves_fail(f);
+		cache_unlock(f->gpu->cache);
+	}
+	if (s || !vram_flight_seal(f, vram_flight_ended))
+		vram_flight_part_ended(f);
 }
 
 /* How far the list is, if the mark behind it asks: else the mark gets a list of its own, that copies next to nothing. */
@@ -155,6 +207,7 @@ static struct flight *flight_of(struct gpu *g, enum device_way way, struct vram_
 	f->copy = (struct device_copy){ .pairs = f->pairs, .count = count ? count : 1, .parts = 1, .part_bytes = MARK_BYTES, .way = way,
 					.done = flight_done };
 	f->pairs[0] = (struct device_pair){ g->scratch_from, g->scratch_to.address };
+	atomic_init(&f->parts, 1);
 	f->described = way != DEVICE_UP;
 	if (way == DEVICE_DOWN && count > 1)
 		f->each = calloc(count, sizeof(f->each[0]));
@@ -205,6 +258,15 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 	return f;
 }
 
+static bool is_stopping(struct cache *c)
+{
+	cache_lock(c);
+	const bool is = c->vram->stopping;
+
+	cache_unlock(c);
+	return is;
+}
+
 /* Without the lock. */
 static void flight_begin(struct gpu *g, struct flight *f)
 {
@@ -212,10 +274,11 @@ static void flight_begin(struct gpu *g, struct flight *f)
 	const char *why = "";
 	enum status s = STATUS_EXHAUSTED;
 
-	for (int i = 0; i < RETRIES_MAX && s == STATUS_EXHAUSTED; i++) {
+	for (int i = 0; i < RETRIES_MAX && s == STATUS_EXHAUSTED && !(i && is_stopping(g->cache)); i++) {
 		if (i)
 			nanosleep(&pause, NULL);
 		s = g->cache->vram->ops->copy(g->device, &f->copy, &why);
+		vram_came_back(g->cache);
 	}
 	if (!s)
 		return;
@@ -226,23 +289,24 @@ static void flight_begin(struct gpu *g, struct flight *f)
 	flight_done(&f->copy, s == STATUS_EXHAUSTED ? STATUS_UNAVAILABLE : s);
 }
 
-/* Without the lock, while they are copied: the headers of blocks on their way up. Each is pinned in memory by its move, and nobody looks
- * at what is kept of it before the list has ended. */
-static void flight_describe(const struct flight *f)
-{
-	struct slot_header h;
-
-	for (const struct vram_move *m = f->moves; m; m = m->next) {
-		memcpy(&h, block_slot_at(m->block), sizeof(h));
-		vram_remember(m->slot, &h);
-	}
-}
-
-/* What is begun and not yet described, oldest first; which way is to be looked at first. */
+/* What is begun and not yet described, oldest first; which way is to be looked at first. While they are copied the headers of blocks on their
+ * way up are read: each is pinned in memory by its move, and nobody looks at what is kept of it before the list has ended. */
 struct begun {
 	struct flight *first, **end;
 	uint32_t way;
 };
+
+/* It stays until it is described. The first layer of those that somebody waits for layer by layer is to be summed as soon as it is copied; what
+ * sums of others cost is not to keep their copies waiting. */
+static void up_begin(struct gpu *g, struct flight *f)
+{
+	vram_flight_enter(f);
+	if (f->mark)
+		vram_flight_verify(f);
+	flight_begin(g, f);
+	if (!f->mark)
+		vram_flight_verify(f);
+}
 
 /* Begins one list of those that may be. False: there is none. */
 static bool send_next(struct cache *c, struct gpu *g, struct begun *b)
@@ -260,7 +324,10 @@ static bool send_next(struct cache *c, struct gpu *g, struct begun *b)
 			b->end = &f->begun_next;
 		}
 		cache_unlock(c);
-		flight_begin(g, f); /* one that is up stays until it is described */
+		if (way == DEVICE_UP)
+			up_begin(g, f);
+		else
+			flight_begin(g, f);
 		cache_lock(c);
 		return true;
 	}
@@ -278,7 +345,7 @@ static bool describe_next(struct cache *c, struct gpu *g, struct begun *b)
 	if (!b->first)
 		b->end = &b->first;
 	cache_unlock(c);
-	flight_describe(f);
+	vram_flight_describe(f);
 	cache_lock(c);
 	f->described = true;
 	pthread_cond_signal(&g->keeper_work);
@@ -295,9 +362,10 @@ void *gpu_mover(void *arg)
 	cache_lock(c);
 	while (!c->vram->stopping)
 		if (!send_next(c, g, &begun) && !describe_next(c, g, &begun))
-			pthread_cond_wait(&g->mover_work, &c->lock);
+			mover_wait(c, g);
 	while (describe_next(c, g, &begun))
 		continue;
+	vram_thread_ended(c);
 	cache_unlock(c);
 	cache_thread_leave();
 	return NULL;

@@ -1,8 +1,14 @@
-/* Where a lease finds its blocks, with GPUs; the marks that tell how far copies are that it need not wait for. */
+/* Where a lease finds its blocks, with GPUs; the marks that tell how far copies are that it need not wait for; what brings blocks to host memory
+ * for others. */
+#include <errno.h>
+#include <semaphore.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
+
+enum { BRING_SECONDS_MAX = 10 };
 
 /* Its slot there, if what the lease's holder knows is enough to use it. */
 static const struct vram_slot *place_on(const struct block *b, const struct vram_want *want)
@@ -140,4 +146,58 @@ void vram_marks_fail(struct gpu *g)
 {
 	for (struct vram_move *m = g->marks; m; m = m->hash_next)
 		board_fail(m->board, g);
+}
+
+/* ---- for those that need it in host memory ---- */
+
+bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint32_t most, struct cache_wait *w, enum status *refused)
+{
+	uint32_t extent = 0, slot = 0, budget = UINT32_MAX, begun = 0;
+	bool left = false;
+	struct block *b;
+
+	while (begun < most && (b = vram_next_only(c, p, &extent, &slot, &budget))) {
+		enum status s;
+
+		if (b->stored_us > since_us)
+			continue;
+		s = vram_down(c, b, w);
+		if (s)
+			*refused = s;
+		else
+			begun++;
+		left |= s == STATUS_OK;
+	}
+	return left;
+}
+
+static void bring_ready(void *arg)
+{
+	sem_post(arg);
+}
+
+bool vram_bring(struct cache *c, struct block *b)
+{
+	struct cache_wait w = { .ready = bring_ready };
+	struct timespec until;
+	sem_t came;
+	bool there;
+
+	sem_init(&came, 0, 0);
+	w.arg = &came;
+	cache_lock(c);
+	there = b->shelf || (c->vram && vram_down(c, b, &w) == STATUS_OK);
+	const bool waits = w.outstanding;
+
+	cache_unlock(c);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += BRING_SECONDS_MAX;
+	while (there && waits && sem_timedwait(&came, &until) && errno == EINTR)
+		continue;
+	cache_wait_end(c, &w);
+	cache_lock(c);
+	there = b->shelf;
+	cache_unlock(c);
+	sem_destroy(&came);
+	return there;
 }

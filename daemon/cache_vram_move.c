@@ -5,19 +5,16 @@
  *     down:   slot of host memory -> queue -> copied -> checksums, header -> shelf, policy
  *
  * An up that has its slot tells those who wait for its *place*: from then on it is in the order of the ups. What comes down is sealed without
- * the lock, before anybody can see it, by the GPU's keeper and the threads for checksums.
+ * the lock, before anybody can see it, by the GPU's keeper and the threads for checksums (cache_vram_sums.c). Bytes that are not the block's
+ * end their move, and the copy that they are of: who waits gets the block from another, or does without.
  */
-#include <errno.h>
-#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "daemon/cache_sums.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
-enum { BRING_SECONDS_MAX = 10, ENDS_A_HOLD = 128 };
+enum { ENDS_A_HOLD = 128 };
 
 /* ---- who moves ---- */
 
@@ -58,6 +55,7 @@ static struct vram_move *move_alloc(struct vram *v)
 		return malloc(sizeof(*m));
 	v->spare = m->next;
 	v->spare_count--;
+	__builtin_prefetch(v->spare, 1);
 	return m;
 }
 
@@ -210,6 +208,8 @@ static void take_along(const struct vram_move *m)
 	s->role = from->role;
 	s->parent_bytes = from->parent_bytes;
 	memcpy(s->parent, from->parent, sizeof(s->parent));
+	s->sums = from->sums;
+	s->summed = from->summed;
 }
 
 static enum status slot_take(struct cache *c, struct vram_move *m)
@@ -310,6 +310,47 @@ static void up_end(struct cache *c, struct vram_move *m, enum status s)
 	move_leave(c, m, s);
 }
 
+/* Nobody uses memory's copy: what holds the block are this move and those who wait for it alone. */
+static bool memory_is_ours(const struct vram_move *m)
+{
+	const struct block *b = m->block;
+	uint32_t pins = (block_pins(b) & ~INDEX_DEAD) - vram_pins(b), ours = 1;
+
+	for (const struct cache_wait_link *l = m->done; l; l = l->move_next)
+		ours += l->pinned && !l->apart;
+	for (const struct cache_wait_link *l = m->placed; l; l = l->move_next)
+		ours += l->pinned && !l->apart;
+	return !b->memory_pins && !b->moving && pins == ours;
+}
+
+/* What memory has is not the block: that copy goes, or all of it where it is the only one or somebody has it still. True: the block is
+ * somewhere else, and comes from there. */
+static bool up_corrupt(struct cache *c, struct vram_move *m)
+{
+	struct block *b = m->block;
+
+	if (!block_live(b) || m->gpu->lost)
+		return false;
+	cache_count(c, COUNTER_CORRUPT, 1);
+	cache_count(c, COUNTER_GPU_UP_CORRUPT, 1);
+	m->gpu->corrupt_up++;
+	if ((b->rack || vram_ready(b)) && memory_is_ours(m))
+		block_forsake(c, b);
+	else
+		block_remove(c, b, CACHE_REASON_CORRUPT);
+	if (!block_live(b))
+		return false;
+	if (m->slot->pins) { /* leases that were granted ahead, and know */
+		vram_condemn(c, m->slot);
+		m->slot = NULL;
+		return false;
+	}
+	vram_detach(m->slot);
+	m->slot = NULL;
+	m->bad = false;
+	return up_go_on(c, m) == STATUS_OK;
+}
+
 /* What the GPUs cannot do among themselves goes by host memory. */
 static bool again_by_host(struct cache *c, struct vram_move *m, enum status s)
 {
@@ -347,6 +388,8 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 
 	if (there && there->state == VRAM_READY)
 		return STATUS_OK;
+	if (there && there->state == VRAM_DEAD)
+		return STATUS_UNAVAILABLE; /* it was wrong, and somebody holds it still */
 	m = up_of(c, b, g);
 	if (m)
 		up_hurry(c, m, priority);
@@ -405,6 +448,7 @@ void vram_host_came(struct cache *c, struct block *b, enum status s)
 			wait_in(&m->gpu->waiting_end, m, STEP_ROOM);
 			continue;
 		}
+		m->checked = !s;
 		if (!one)
 			one = up_go_on(c, m);
 		if (one)
@@ -499,14 +543,54 @@ static enum status down_go_on(struct cache *c, struct vram_move *m)
 	return STATUS_OK;
 }
 
+/* Its copy was not the block's any more. Who waits gets another, if there is one. */
+static void down_corrupt(struct cache *c, struct vram_move *m)
+{
+	struct cache_wait_link *waiting = m->done, **end;
+	struct block *b = m->block;
+	enum status s = STATUS_CORRUPT;
+	struct vram_move *down;
+
+	cache_count(c, COUNTER_CORRUPT, 1);
+	cache_count(c, COUNTER_GPU_DOWN_CORRUPT, 1);
+	cache_count(c, COUNTER_GPU_DOWN_FAILED, 1);
+	m->gpu->corrupt_down++;
+	vram_condemn(c, m->slot);
+	host_slot_back(m);
+	block_pin(b);
+	m->done = NULL;
+	move_leave(c, m, s);
+	if (!b->rack && !vram_ready(b))
+		block_remove(c, b, CACHE_REASON_CORRUPT);
+	else if (waiting || b->awaited)
+		s = block_fetch(c, b, RING_URGENT, NULL);
+	down = s ? NULL : down_of(c, b);
+	if (!s) {
+		end = down ? &down->done : &move_of(c, b)->links;
+		while (*end)
+			end = &(*end)->move_next;
+		*end = waiting;
+	} else {
+		move_tell(c, &waiting, s);
+		if (b->awaited)
+			vram_host_came(c, b, s);
+	}
+	block_unpin(b);
+}
+
 static void down_end(struct cache *c, struct vram_move *m, enum status s)
 {
 	struct block *b = m->block;
 	const uint64_t position = m->slot->position;
 
+	if (!s && m->bad && block_live(b)) {
+		down_corrupt(c, m);
+		return;
+	}
 	if (!s && block_live(b) && m->shelf) {
 		cache_count(c, COUNTER_MOVED_DOWN, b->pool->geometry.block_bytes);
 		m->shelf->held--;
+		vram_sums_keep(b, m->sums);
 		block_arrive(c, b, &m->host, m->shelf, position);
 	} else {
 		host_slot_back(m);
@@ -563,51 +647,13 @@ void vram_feed_host(struct cache *c)
 	}
 }
 
-/* Without the lock: header and checksums of what has come down. Its slot's description stands still while it is pinned. */
-static void seal(const struct cache *c, const struct vram_move *m)
-{
-	const struct vram_slot *s = m->slot;
-	const struct block *b = m->block;
-	const struct pool *p = b->pool;
-	uint8_t layout[LAYOUT_BYTES];
-	struct slot_ident ident;
-	struct slot_info info = { .parent_bytes = s->parent_bytes, .role = s->role, .turn = s->turn, .tokens = b->tokens,
-				  .position = s->position };
-
-	memcpy(info.parent, s->parent, sizeof(info.parent));
-	layout_pack(&p->layout, layout);
-	block_slot_ident(p, c->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
-	ident.layout = layout;
-	ident.layout_bytes = LAYOUT_BYTES;
-	slot_seal(m->host.at, &ident, &info, b->generation, s->stored_unix_ms);
-}
-
-static void seal_one(void *arg, uint32_t i)
-{
-	const struct flight *f = arg;
-
-	seal(f->gpu->cache, f->each[i]);
-}
-
-bool vram_flight_seal(struct flight *f, void (*ended)(void *flight))
-{
-	f->sealed = true; /* by the time that anybody looks */
-	if (f->each && sums_begin(f->gpu->cache, f->copy.count, seal_one, ended, f))
-		return true; /* it may be over, and gone */
-	f->sealed = false;
-	return false;
-}
-
-/* One block alone, or what the threads do not take. */
-static void seal_here(struct cache *c, struct flight *f)
-{
-	if (f->each)
-		sums_each(c, f->copy.count, seal_one, f);
-	for (const struct vram_move *m = f->each ? NULL : f->moves; m; m = m->next)
-		seal(c, m);
-}
-
 /* ---- ends ---- */
+
+/* Copied from what was found to be wrong meanwhile. */
+static bool from_condemned(const struct vram_move *m)
+{
+	return m->from && m->from->state == VRAM_DEAD && block_live(m->block);
+}
 
 static void move_end(struct cache *c, struct vram_move *m, enum status s)
 {
@@ -615,6 +661,9 @@ static void move_end(struct cache *c, struct vram_move *m, enum status s)
 		vram_mark_end(m, s);
 	} else if (m->way == DEVICE_DOWN) {
 		down_end(c, m, s);
+	} else if (!s && (m->bad || from_condemned(m))) {
+		if (!(m->bad ? up_corrupt(c, m) : again_by_host(c, m, STATUS_CORRUPT)))
+			up_end(c, m, STATUS_CORRUPT);
 	} else if (!again_by_host(c, m, s)) {
 		up_end(c, m, s);
 	}
@@ -626,9 +675,10 @@ void vram_flight_end(struct cache *c, struct flight *f)
 	struct vram_move *m, *next;
 	uint32_t ended = 0;
 
+	late_tell(c);
 	if (f->copy.way == DEVICE_DOWN && !f->status && !f->sealed) {
 		cache_unlock(c);
-		seal_here(c, f);
+		vram_flight_seal_here(c, f);
 		cache_lock(c);
 	}
 	if (f->status == STATUS_UNAVAILABLE && gpu_asks(c, g))
@@ -645,6 +695,7 @@ void vram_flight_end(struct cache *c, struct flight *f)
 	}
 	if (f->mark)
 		move_end(c, f->mark, f->status);
+	free((void *)f->left);
 	free(f->each);
 	free(f);
 	pthread_cond_broadcast(&c->vram->room); /* who stops the tier waits for the last list */
@@ -703,58 +754,4 @@ void vram_moves_fail(struct cache *c, struct gpu *g)
 			g->fetching--;
 			up_end(c, m, STATUS_UNAVAILABLE);
 		}
-}
-
-/* ---- for those that need it in host memory ---- */
-
-bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint32_t most, struct cache_wait *w, enum status *refused)
-{
-	uint32_t extent = 0, slot = 0, budget = UINT32_MAX, begun = 0;
-	bool left = false;
-	struct block *b;
-
-	while (begun < most && (b = vram_next_only(c, p, &extent, &slot, &budget))) {
-		enum status s;
-
-		if (b->stored_us > since_us)
-			continue;
-		s = vram_down(c, b, w);
-		if (s)
-			*refused = s;
-		else
-			begun++;
-		left |= s == STATUS_OK;
-	}
-	return left;
-}
-
-static void bring_ready(void *arg)
-{
-	sem_post(arg);
-}
-
-bool vram_bring(struct cache *c, struct block *b)
-{
-	struct cache_wait w = { .ready = bring_ready };
-	struct timespec until;
-	sem_t came;
-	bool there;
-
-	sem_init(&came, 0, 0);
-	w.arg = &came;
-	cache_lock(c);
-	there = b->shelf || (c->vram && vram_down(c, b, &w) == STATUS_OK);
-	const bool waits = w.outstanding;
-
-	cache_unlock(c);
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += BRING_SECONDS_MAX;
-	while (there && waits && sem_timedwait(&came, &until) && errno == EINTR)
-		continue;
-	cache_wait_end(c, &w);
-	cache_lock(c);
-	there = b->shelf;
-	cache_unlock(c);
-	sem_destroy(&came);
-	return there;
 }

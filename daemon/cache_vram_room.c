@@ -13,6 +13,7 @@
 
 enum {
 	VICTIM_SCAN = 256,
+	PICK_AHEAD = 16,
 	VICTIM_ROUNDS = 64,
 	WALK_MAX = 2048,               /* nodes looked at for so many victims */
 	DOWNS_AT_ONCE = 64,            /* begun by one that needs a slot */
@@ -326,19 +327,34 @@ bool vram_room_spare(struct cache *c, struct vram_pool *vp, uint64_t idle_us)
 	return vp->free_slots > 0;
 }
 
-/* Victims, in their order. */
+/* Victims, in their order. What is to be known of one is in its block, mostly no cache's: the last few that were met are on their way there. */
 struct pick {
 	struct vram_slot *slot[VICTIM_SCAN];
 	uint64_t count, most;
+	const struct cache *cache;
+	struct vram_slot *met[PICK_AHEAD];
+	uint64_t looked, walked;
 };
+
+static void pick_look(struct pick *p)
+{
+	struct vram_slot *s = p->met[p->looked++ % PICK_AHEAD];
+
+	if (p->count == p->most || vram_slot_pins(s) || !vram_clean(s))
+		return;
+	gone_fetch(p->cache, s->node.id, true);
+	p->slot[p->count++] = s;
+}
 
 static bool pick_clean(const struct policy_node *n, void *arg)
 {
 	struct vram_slot *s = slot_of_node(n);
 	struct pick *p = arg;
 
-	if (vram_slot_pins(s) == 0 && vram_clean(s))
-		p->slot[p->count++] = s;
+	block_fetch_ahead(s->block);
+	if (p->walked - p->looked == PICK_AHEAD)
+		pick_look(p);
+	p->met[p->walked++ % PICK_AHEAD] = s;
 	return p->count == p->most;
 }
 
@@ -348,10 +364,13 @@ static uint64_t evict_next(struct cache *c, struct vram_pool *vp, uint32_t slots
 	const uint64_t wanted = (uint64_t)((int64_t)slots - vp->free_slots);
 	struct pick p;
 
-	p.count = 0;
+	p.cache = c;
+	p.count = p.looked = p.walked = 0;
 	p.most = wanted < VICTIM_SCAN ? wanted : VICTIM_SCAN;
 	if (!c->policy->walk || !c->policy->walk(vp->policy, pick_clean, &p, WALK_MAX))
 		return 0;
+	while (p.looked < p.walked)
+		pick_look(&p);
 	for (uint64_t i = 0; i < p.count; i++)
 		vram_evict(c, p.slot[i], COUNTER_EVICTED_GPU_FULL);
 	return p.count;

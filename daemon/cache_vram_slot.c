@@ -326,14 +326,14 @@ void vram_ready_now(struct cache *c, struct vram_slot *s)
 
 void vram_remember(struct vram_slot *s, const struct slot_header *h)
 {
-	if (slot_header_problem(h))
-		return; /* an engine's scribble: the bytes alone go on */
 	s->position = h->position;
 	s->stored_unix_ms = h->stored_unix_ms;
 	s->turn = h->turn;
 	s->role = h->role;
 	s->parent_bytes = h->parent_bytes;
 	memcpy(s->parent, h->parent, sizeof(s->parent));
+	s->sums = vram_sums_of(h, h->layers);
+	s->summed = true;
 }
 
 void vram_remember_info(struct vram_slot *s, const struct slot_info *info, uint64_t unix_ms)
@@ -359,6 +359,18 @@ void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const st
 	}
 }
 
+bool vram_used_coming(struct block *b, const struct gpu *gpu)
+{
+	struct vram_slot *s = vram_slot_of(b, gpu);
+
+	if (s->state != VRAM_COMING)
+		return false;
+	if (s->ahead)
+		vram_ahead_end(s, COUNTER_GPU_AHEAD_LATE);
+	s->used = true;
+	return true;
+}
+
 void vram_removed(struct cache *c, struct block *b)
 {
 	(void)c;
@@ -371,15 +383,35 @@ void vram_removed(struct cache *c, struct block *b)
 	where_set(b, BLOCK_ON_GPU, false);
 }
 
+void vram_condemn(struct cache *c, struct vram_slot *s)
+{
+	struct block *b = s->block;
+
+	block_books(b, false);
+	if (s->state == VRAM_READY)
+		unready(s);
+	s->state = VRAM_DEAD;
+	b->condemned = true;
+	block_books(b, true);
+	where_set(b, BLOCK_ON_GPU, vram_ready(b));
+	vram_sync(b);
+	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+}
+
 void vram_give(struct block *b)
 {
 	struct vram_slot *next;
 
+	b->condemned = false;
 	block_books(b, false);
 	for (struct vram_slot *s = b->vram; s; s = next) {
 		next = s->next;
-		if (vram_slot_pins(s))
+		if (s->state == VRAM_READY || s->state == VRAM_COMING)
 			continue;
+		if (vram_slot_pins(s)) {
+			b->condemned = true;
+			continue;
+		}
 		unchain(s);
 		slot_free(s);
 	}

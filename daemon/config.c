@@ -37,6 +37,7 @@ struct option {
 };
 
 static const char *const huge_words[] = { "auto", "off", NULL };
+static const char *const verify_words[] = { "off", "on", NULL };
 static const char *const io_words[] = { "auto", "io_uring", "threads", NULL };
 static const char *const catalog_words[] = { "keep", "rebuild", NULL };
 static const char *const level_words[] = { "debug", "info", "warn", "error", NULL };
@@ -90,6 +91,8 @@ static const struct option options[] = {
 	  "read ahead from the disks at most so much a second; 0: nothing" },
 	{ "gpu_prefetch_bytes", T_BYTES, AT(gpu_prefetch_bytes), "0", 0, 1ull << 40, NULL,
 	  "bring up to a GPU ahead of leases there at most so much a second; 0: nothing" },
+	{ "gpu_verify_up", T_CHOICE, AT(gpu_verify_up), "on", 0, 0, verify_words,
+	  "look at checksums of what goes from memory to a GPU, beside the copies: a layer is there when that is done too" },
 	{ "sessions_max", T_COUNT, AT(sessions_max), "1024", 1, 1 << 20, NULL, "open sessions" },
 	{ "leases_max", T_COUNT, AT(leases_max), "65536", 1, 1 << 24, NULL, "leases over all sessions" },
 	{ "open_blocks_max", T_COUNT, AT(open_blocks_max), "4096", 1, 1 << 20, NULL, "open blocks of one session" },
@@ -114,6 +117,8 @@ static const struct option options[] = {
 	  "largest gRPC message" },
 	{ "drain_timeout", T_MS, AT(drain_timeout_ms), "10s", 0, HOUR_MS, NULL,
 	  "how long SIGTERM waits for leases and reservations to end" },
+	{ "stop_timeout", T_MS, AT(stop_timeout_ms), "10s", 100, HOUR_MS, NULL,
+	  "how long the stop then waits for what hangs, as in a GPU's driver, before the daemon ends without it, with exit status 3" },
 	{ "busy_poll", T_MS, AT(busy_poll_ms), "0ms", 0, 1000, NULL,
 	  "after each event the serving thread looks for the next one for so long without sleeping: calls that follow are answered sooner, for a processor" },
 	{ "log_level", T_CHOICE, AT(log_level), "info", 0, 0, level_words, "least level that is logged" },

@@ -29,6 +29,7 @@ enum config_origin { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_ENVIRONMENT, CONFIG_FLA
 
 /* Choices, in the order in which the table lists their words. */
 enum config_huge { CONFIG_HUGE_AUTO, CONFIG_HUGE_OFF };
+enum config_verify { CONFIG_VERIFY_OFF, CONFIG_VERIFY_ON };
 enum config_disk_io { CONFIG_IO_AUTO, CONFIG_IO_URING, CONFIG_IO_THREADS };
 enum config_catalog { CONFIG_CATALOG_KEEP, CONFIG_CATALOG_REBUILD };
 
@@ -41,12 +42,12 @@ struct config {
 	uint64_t socket_mode;
 	uint64_t host_bytes, extent_bytes, huge_pages;
 	uint64_t pinned_share_milli;
-	uint64_t graph_nodes, advisor_every_ms, prefetch_bytes, gpu_prefetch_bytes;
+	uint64_t graph_nodes, advisor_every_ms, prefetch_bytes, gpu_prefetch_bytes, gpu_verify_up;
 	uint64_t recompute_growth, slab_bytes, disk_depth, disk_slow_ms, spill_share_milli, disk_io, catalog;
 	uint64_t sessions_max, leases_max, open_blocks_max;
 	uint64_t session_idle_ms, lease_ttl_ms, reservation_ttl_ms;
 	uint64_t watch_queue, workers, sum_threads, queue_max, calls_max, connections_max;
-	uint64_t call_deadline_max_ms, message_bytes_max, drain_timeout_ms, busy_poll_ms;
+	uint64_t call_deadline_max_ms, message_bytes_max, drain_timeout_ms, stop_timeout_ms, busy_poll_ms;
 	uint64_t log_level, log_format;
 
 	enum config_origin origin[CONFIG_OPTIONS_MAX];

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "daemon/daemon.h"
+#include "daemon/deadline.h"
 #include "daemon/door_lend.h"
 #include "daemon/log.h"
 #include "daemon/workers.h"
@@ -418,12 +419,16 @@ static void start_chores(void *door)
 	pthread_mutex_unlock(&d->lock);
 }
 
-static void wait_for_chores(struct door *d)
+static bool chores_end(struct door *d, const struct timespec *until)
 {
+	bool ended;
+
 	pthread_mutex_lock(&d->lock);
-	while (d->chores_under_way)
-		pthread_cond_wait(&d->chores_done, &d->lock);
+	while (d->chores_under_way && !pthread_cond_timedwait(&d->chores_done, &d->lock, until))
+		continue;
+	ended = !d->chores_under_way;
 	pthread_mutex_unlock(&d->lock);
+	return ended;
 }
 
 /* ---- the thread ---- */
@@ -536,7 +541,7 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 	d->chores.run = run_chores;
 	door_lender_init(&d->lender, daemon->cache, daemon->workers);
 	pthread_mutex_init(&d->lock, NULL);
-	pthread_cond_init(&d->chores_done, NULL);
+	deadline_cond_init(&d->chores_done);
 	if (!start_clock(d)) {
 		snprintf(why, size, "cannot make the door's timer: %s", strerror(errno));
 		s = STATUS_IO;
@@ -559,27 +564,49 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 	return s;
 }
 
-void door_destroy(struct door *d)
+static void thread_end(struct door *d)
 {
 	uint64_t one = 1;
 
-	if (!d)
-		return;
-	if (d->thread_started) {
-		if (write(d->stop, &one, sizeof one) != sizeof one)
-			log_error("door_stop", LOG_NUM("errno", errno));
-		pthread_join(d->thread, NULL);
-		cache_on_chores(d->daemon->cache, NULL, NULL);
-		wait_for_chores(d);
-		cache_on_retire(d->daemon->cache, NULL, NULL);
-	}
-	const int fds[] = { d->listener, d->timer, d->stop, d->epoll };
+	if (write(d->stop, &one, sizeof one) != sizeof one)
+		log_error("door_stop", LOG_NUM("errno", errno));
+	pthread_join(d->thread, NULL);
+	d->thread_started = false;
+	cache_on_chores(d->daemon->cache, NULL, NULL);
+	cache_on_retire(d->daemon->cache, NULL, NULL);
+}
 
-	for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
-		if (fds[i] >= 0)
-			close(fds[i]);
+static void sockets_close(struct door *d)
+{
+	int *const fds[] = { &d->listener, &d->timer, &d->stop, &d->epoll };
+
+	for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++) {
+		if (*fds[i] >= 0)
+			close(*fds[i]);
+		*fds[i] = -1;
+	}
 	if (d->path[0])
 		unlink(d->path);
+	d->path[0] = 0;
+}
+
+bool door_stop(struct door *d, uint64_t wait_us)
+{
+	const struct timespec until = deadline_in(wait_us);
+
+	if (!d)
+		return true;
+	if (d->thread_started)
+		thread_end(d);
+	sockets_close(d);
+	return chores_end(d, &until) && door_lender_ends(&d->lender, &until);
+}
+
+void door_destroy(struct door *d)
+{
+	if (!d)
+		return;
+	door_stop(d, UINT64_MAX);
 	door_lender_fini(&d->lender);
 	pthread_cond_destroy(&d->chores_done);
 	pthread_mutex_destroy(&d->lock);

@@ -18,7 +18,10 @@ struct door;
  * sentence. */
 enum status door_create(const struct daemon *d, const char *path, unsigned mode, uint32_t connections_max,
 			struct door **out, char *why, size_t size);
-/* Ends every attachment, joins the thread, removes the socket. NULL is fine. */
+/* Ends every attachment, joins the thread, removes the socket; then waits for what workers do for it, at most wait_us. False: one has not come
+ * back; then door_stats and door_stop again are left. NULL is fine. */
+bool door_stop(struct door *d, uint64_t wait_us);
+/* The same, however long it takes, and frees. NULL is fine. */
 void door_destroy(struct door *d);
 
 /* Any thread. */

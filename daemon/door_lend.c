@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "daemon/deadline.h"
 #include "daemon/workers.h"
 
 enum { BOARDS_MAX = 16 }; /* at a time: the workers have other work */
@@ -160,15 +161,23 @@ void door_lender_init(struct door_lender *l, struct cache *c, struct workers *w)
 	l->boards = 0;
 	atomic_init(&l->descriptors, 0);
 	pthread_mutex_init(&l->lock, NULL);
-	pthread_cond_init(&l->ended, NULL);
+	deadline_cond_init(&l->ended);
+}
+
+bool door_lender_ends(struct door_lender *l, const struct timespec *until)
+{
+	bool ended;
+
+	pthread_mutex_lock(&l->lock);
+	while (l->boards && !pthread_cond_timedwait(&l->ended, &l->lock, until))
+		continue;
+	ended = !l->boards;
+	pthread_mutex_unlock(&l->lock);
+	return ended;
 }
 
 void door_lender_fini(struct door_lender *l)
 {
-	pthread_mutex_lock(&l->lock);
-	while (l->boards)
-		pthread_cond_wait(&l->ended, &l->lock);
-	pthread_mutex_unlock(&l->lock);
 	pthread_cond_destroy(&l->ended);
 	pthread_mutex_destroy(&l->lock);
 }

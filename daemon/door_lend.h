@@ -20,7 +20,9 @@ struct door_lender {
 };
 
 void door_lender_init(struct door_lender *l, struct cache *c, struct workers *w);
-/* Waits for the boards that are being lent. Nobody asks for one any more. */
+/* Waits for the boards that are being lent. Nobody asks for one any more. False: one is not by then (deadline.h). */
+bool door_lender_ends(struct door_lender *l, const struct timespec *until);
+/* After door_lender_ends. */
 void door_lender_fini(struct door_lender *l);
 
 struct fdsock_head door_head(enum fdsock_type type);

@@ -3,6 +3,14 @@
 
 #include "daemon/log.h"
 
+static void log_corrupt(uint32_t gpu, const char *way, uint64_t *known, uint64_t now)
+{
+	if (now != *known)
+		log_error("gpu_copy_corrupt", LOG_NUM("gpu", gpu), LOG_TEXT("way", way), LOG_NUM("copies", now - *known),
+			  LOG_TEXT("remedy", "the blocks were taken from where else they were, or are misses; look for errors of the GPU, its bus or memory"));
+	*known = now;
+}
+
 void gpu_log_look(struct gpu_log *log, struct cache *c)
 {
 	struct cache_gpu_view gpus[DEVICES_MAX];
@@ -17,6 +25,8 @@ void gpu_log_look(struct gpu_log *log, struct cache *c)
 				  LOG_TEXT("reason", gpus[i].why),
 				  LOG_TEXT("remedy", "the other tiers go on; a restart of the daemon takes the GPU back"));
 		log->lost[i] = gpus[i].lost;
+		log_corrupt(i, "up", &log->corrupt_up[i], gpus[i].corrupt_up);
+		log_corrupt(i, "down", &log->corrupt_down[i], gpus[i].corrupt_down);
 	}
 	log->begun = true;
 }

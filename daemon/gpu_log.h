@@ -1,4 +1,5 @@
-/* What the log says of the GPUs: at the start each of them, and then the loss of one, once; see disk_log.h. */
+/* What the log says of the GPUs: at the start each of them, and then the loss of one, once, and copies whose
+ * checksums were wrong; see disk_log.h. */
 #ifndef TERRACE_DAEMON_GPU_LOG_H
 #define TERRACE_DAEMON_GPU_LOG_H
 
@@ -6,6 +7,7 @@
 
 struct gpu_log {
 	bool begun, lost[DEVICES_MAX];
+	uint64_t corrupt_up[DEVICES_MAX], corrupt_down[DEVICES_MAX];
 };
 
 /* Logs what has changed since the last look. One thread. */

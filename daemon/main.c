@@ -1,4 +1,4 @@
-/* terraced: configuration, claims, parts started in order; a signal; drain; parts stopped in reverse. */
+/* terraced: configuration, claims, parts started in order; a signal; drain; parts stopped in reverse (stop.c). */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,9 +14,10 @@
 #include "daemon/gpu_plugin.h"
 #include "daemon/log.h"
 #include "daemon/rpc.h"
+#include "daemon/stop.h"
 #include "daemon/workers.h"
 
-enum { EXIT_CONFIG = 2, DRAIN_POLL_MS = 50, STOP_GRACE_US = 2000000 };
+enum { EXIT_CONFIG = 2, EXIT_LEFT = 3, DRAIN_POLL_MS = 50 };
 
 static sigset_t signals;
 
@@ -60,18 +61,6 @@ static void serve_and_drain(struct daemon *d, struct disk_log *disks)
 	}
 }
 
-static void stop_rpc(struct rpc_server *rpc)
-{
-	rpc_server_stop(rpc, STOP_GRACE_US);
-	while (!rpc_server_wait(rpc, 50000)) {
-		int s = next_signal(0);
-
-		if (s == SIGTERM || s == SIGINT)
-			rpc_server_stop(rpc, 0);
-	}
-	rpc_server_destroy(rpc);
-}
-
 static int run(const struct config *c)
 {
 	struct daemon d = { .config = c, .started_us = daemon_now_us() };
@@ -103,17 +92,14 @@ static int run(const struct config *c)
 			 LOG_TEXT("listen", c->listen), LOG_NUM("port", rpc_server_port(d.rpc)),
 			 LOG_NUM("host_bytes", c->host_bytes), LOG_TEXT("disks", c->disks[0] ? c->disks : "off"));
 		serve_and_drain(&d, &disks);
-		stop_rpc(d.rpc);
-		if (!cache_settle(d.cache, c->drain_timeout_ms * 1000))
-			log_warn("not_settled", LOG_TEXT("reason", "some blocks were in memory only; they are gone"));
 	}
-	door_destroy(d.door); /* may have a worker do something yet */
-	workers_destroy(d.workers);
-	cache_thread_leave();
-	if (!cache_destroy(d.cache))
-		log_warn("left_behind", LOG_TEXT("reason", "a disk does not answer, and the next start reads all headers, or a GPU's driver"));
+	const bool ended = stop_daemon(&d, !code, &signals);
+
 	close(lock);
+	code = code ? code : ended ? EXIT_SUCCESS : EXIT_LEFT;
 	log_info("stopped", LOG_NUM("pid", getpid()), LOG_NUM("code", code));
+	if (!ended)
+		_exit(code);
 	return code;
 }
 

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "daemon/config.h"
+#include "daemon/deadline.h"
 #include "daemon/log.h"
 #include "daemon/rpc_engine.h"
 
@@ -170,12 +171,7 @@ enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 	grpc_init();
 	s->daemon = d;
 	pthread_mutex_init(&s->lock, NULL);
-	pthread_condattr_t clock;
-
-	pthread_condattr_init(&clock);
-	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-	pthread_cond_init(&s->done_changed, &clock);
-	pthread_condattr_destroy(&clock);
+	deadline_cond_init(&s->done_changed);
 	status = make_calls(s, d->config->calls_max);
 	if (status != STATUS_OK) {
 		snprintf(why, size, "no memory for %llu calls", (unsigned long long)d->config->calls_max);
@@ -221,15 +217,8 @@ void rpc_server_stop(struct rpc_server *s, uint64_t grace_us)
 
 bool rpc_server_wait(struct rpc_server *s, uint64_t wait_us)
 {
-	struct timespec until;
+	const struct timespec until = deadline_in(wait_us);
 
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += (time_t)(wait_us / 1000000);
-	until.tv_nsec += (long)(wait_us % 1000000) * 1000;
-	if (until.tv_nsec >= 1000000000) {
-		until.tv_sec++;
-		until.tv_nsec -= 1000000000;
-	}
 	pthread_mutex_lock(&s->lock);
 	while (!s->done && pthread_cond_timedwait(&s->done_changed, &s->lock, &until) != ETIMEDOUT)
 		;

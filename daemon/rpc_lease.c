@@ -9,7 +9,7 @@ enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, Proto
 {
 	const Terrace__V1__LeaseRequest *q = (const Terrace__V1__LeaseRequest *)request;
 	Terrace__V1__LeaseReply *r = rpc_take(c, sizeof *r);
-	struct cache_on on = { .attachment = q->attachment, .or_host = q->gpu_or_host, .call = q->call };
+	struct cache_on on = { .attachment = q->attachment, .or_host = q->gpu_or_host, .call = q->call, .late = true };
 	struct cache_leased leased = { 0 };
 	struct cache_place *places;
 	struct cache_keys keys;
@@ -41,6 +41,7 @@ enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, Proto
 		r->board_word = leased.board_word;
 		r->board_base = leased.board_base;
 		r->board_layers = leased.board_layers;
+		r->board_summed = leased.board_summed;
 		r->places = rpc_places(c, places, (size_t)leased.blocks * leased.layouts);
 		if (!r->places) {
 			cache_release(c->daemon->cache, q->session, leased.lease);

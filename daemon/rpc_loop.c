@@ -405,6 +405,7 @@ void *rpc_loop_main(void *arg)
 			s->shut_down = true;
 		else if (e.type == GRPC_OP_COMPLETE)
 			on_event(e.tag, e.success, now);
+		cache_leases_tell(s->daemon->cache); /* its reply is on its way */
 		if (atomic_load_explicit(&s->deferred, memory_order_relaxed))
 			run_deferred(s);
 		if (now >= s->tick_at_us)

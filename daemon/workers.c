@@ -6,17 +6,18 @@
 #include <stdlib.h>
 
 #include "daemon/cache.h"
+#include "daemon/deadline.h"
 
 enum { THREADS_MAX = 64 };
 
 struct workers {
 	pthread_mutex_t lock;
-	pthread_cond_t more;
+	pthread_cond_t more, ended;
 	struct work **ring; /* queue_max of them; the oldest at `first` */
 	uint32_t queue_max, first, queued, running;
 	bool stopping;
 	uint64_t done, refused;
-	uint32_t threads;
+	uint32_t threads, live; /* live: those that have not ended */
 	pthread_t thread[THREADS_MAX];
 };
 
@@ -52,7 +53,19 @@ static void *worker_main(void *arg)
 		pthread_mutex_unlock(&w->lock);
 	}
 	cache_thread_leave();
+	pthread_mutex_lock(&w->lock);
+	w->live--;
+	pthread_cond_signal(&w->ended);
+	pthread_mutex_unlock(&w->lock);
 	return NULL;
+}
+
+static bool thread_start(struct workers *w)
+{
+	if (pthread_create(&w->thread[w->threads], NULL, worker_main, w))
+		return false;
+	w->threads++;
+	return true;
 }
 
 enum status workers_create(uint32_t threads, uint32_t queue_max, struct workers **out)
@@ -71,8 +84,13 @@ enum status workers_create(uint32_t threads, uint32_t queue_max, struct workers 
 	w->queue_max = queue_max;
 	pthread_mutex_init(&w->lock, NULL);
 	pthread_cond_init(&w->more, NULL);
-	for (; w->threads < threads; w->threads++) {
-		if (pthread_create(&w->thread[w->threads], NULL, worker_main, w)) {
+	deadline_cond_init(&w->ended);
+	w->live = threads;
+	while (w->threads < threads) {
+		if (!thread_start(w)) {
+			pthread_mutex_lock(&w->lock);
+			w->live -= threads - w->threads;
+			pthread_mutex_unlock(&w->lock);
 			workers_destroy(w);
 			return STATUS_INTERNAL;
 		}
@@ -81,16 +99,31 @@ enum status workers_create(uint32_t threads, uint32_t queue_max, struct workers 
 	return STATUS_OK;
 }
 
+bool workers_stop(struct workers *w, uint64_t wait_us)
+{
+	const struct timespec until = deadline_in(wait_us);
+	bool ended;
+
+	if (!w)
+		return true;
+	pthread_mutex_lock(&w->lock);
+	w->stopping = true;
+	pthread_cond_broadcast(&w->more);
+	while (w->live && !pthread_cond_timedwait(&w->ended, &w->lock, &until))
+		continue;
+	ended = !w->live;
+	pthread_mutex_unlock(&w->lock);
+	return ended;
+}
+
 void workers_destroy(struct workers *w)
 {
 	if (!w)
 		return;
-	pthread_mutex_lock(&w->lock);
-	w->stopping = true;
-	pthread_cond_broadcast(&w->more);
-	pthread_mutex_unlock(&w->lock);
+	workers_stop(w, UINT64_MAX);
 	for (uint32_t i = 0; i < w->threads; i++)
 		pthread_join(w->thread[i], NULL);
+	pthread_cond_destroy(&w->ended);
 	pthread_cond_destroy(&w->more);
 	pthread_mutex_destroy(&w->lock);
 	free(w->ring);

@@ -7,6 +7,7 @@
 #ifndef TERRACE_DAEMON_WORKERS_H
 #define TERRACE_DAEMON_WORKERS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "store/status.h"
@@ -19,10 +20,13 @@ struct work {
 
 /* threads 1 to 64. INTERNAL: a thread could not be made. */
 enum status workers_create(uint32_t threads, uint32_t queue_max, struct workers **out);
-/* Runs what is queued, then joins the threads. NULL is fine. */
+/* Runs what is queued and ends the threads. False: one is in a work that has not returned within wait_us; then there is workers_look left, and
+ * workers_stop again. By one thread. NULL is fine. */
+bool workers_stop(struct workers *w, uint64_t wait_us);
+/* The same, however long it takes, and frees. NULL is fine. */
 void workers_destroy(struct workers *w);
 
-/* Any thread. EXHAUSTED: the queue is full. UNAVAILABLE: being destroyed. */
+/* Any thread. EXHAUSTED: the queue is full. UNAVAILABLE: being stopped. */
 enum status workers_submit(struct workers *w, struct work *work);
 
 struct workers_view {

@@ -19,9 +19,10 @@
  * The *board* of an attachment is host memory of its own, asked for by MAP of FDSOCK_EXTENT_BOARD (writable): FDSOCK_BOARD_WORDS words of
  * 4 bytes by which the daemon tells work on a GPU how far a copy has come (LeaseReply.board_word). The client may write them too: to
  * let its own work go on when the daemon is gone. When copies to the GPU that it promised come to nothing, since it loses the GPU or the
- * driver has no memory for them, the daemon writes 1 to word board_word + FDSOCK_BOARD_FAILED and then, from the CPU, moves the word itself
- * on to all that it promised: whoever sees the word reached looks at the other one behind it, and if that is not 0, the bytes may not be
- * there. It stays so as long as the attachment: its later leases on that GPU name no word, and are granted when their copies are there.
+ * driver has no memory for them, or since checksums are wrong, the daemon writes 1 to word board_word + FDSOCK_BOARD_FAILED and then, from the
+ * CPU, moves the word itself on to all that it promised: whoever sees the word reached looks at the other one behind it, and if that is not 0,
+ * the bytes may not be there. With LeaseReply.board_summed the daemon looks at checksums beside the copies, and says how far it is at word
+ * board_word + FDSOCK_BOARD_SUMMED, by the same numbers: a layer is there when both words have reached it. It stays so as long as the attachment: its later leases on that GPU name no word, and are granted when their copies are there.
  */
 #ifndef TERRACE_PROTO_FDSOCK_H
 #define TERRACE_PROTO_FDSOCK_H
@@ -35,7 +36,8 @@ enum {
 	FDSOCK_EXTENT_NONE = 0xffffffffu,
 	FDSOCK_EXTENT_BOARD = 0xfffffffeu,
 	FDSOCK_BOARD_WORDS = 1024,     /* the board is one page */
-	FDSOCK_BOARD_FAILED = 512,     /* the words that tell of failures are so far behind those that tell of progress */
+	FDSOCK_BOARD_SUMMED = 256,     /* the words that tell of checksums are so far behind those that tell of progress, */
+	FDSOCK_BOARD_FAILED = 512,     /* and those that tell of failures so far */
 	FDSOCK_NO_GPU = 0xffffffffu,
 };
 

@@ -135,6 +135,18 @@ void disk_leave(struct disk *d)
 	pthread_mutex_unlock(&left_lock);
 }
 
+/* Who makes or deletes a slab is back. */
+static bool slabs_rest(struct disk *d, uint64_t until_us)
+{
+	while (pthread_mutex_trylock(&d->grow)) {
+		if (disk_now_us() >= until_us)
+			return false;
+		nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
+	}
+	pthread_mutex_unlock(&d->grow);
+	return true;
+}
+
 /* The marker goes to a disk that may take for ever. True: it is done. */
 static bool marker_ends(struct disk *d, uint64_t until_us)
 {
@@ -164,6 +176,10 @@ bool disk_close_by(struct disk *d, uint64_t wait_us)
 	if (!d)
 		return true;
 	CRASH_POINT("disk_close");
+	if (!slabs_rest(d, until_us)) {
+		disk_leave(d);
+		return false;
+	}
 	ended = ring_destroy_by(d->ring, wait_us);
 	if (ended)
 		d->ring = NULL;

@@ -76,9 +76,9 @@ struct disk_place {
 enum status disk_open(const struct disk_options *o, struct disk **out, char *why, size_t why_bytes);
 /* Waits for what is under way, cancels the rest, syncs nothing. NULL allowed. */
 void disk_close(struct disk *d);
-/* The same, but waits no longer than wait_us for a disk that hangs. False: it is left behind. What the kernel has may still read and
- * write the memory of its requests, so that, and all buffers, must stay mapped, and must not be used for anything else, to the end of
- * the process. `done` has returned where it ran, and comes no more; the folder stays locked; d is nobody's. */
+/* The same, but waits no longer than wait_us for a disk that hangs, with a transfer or with a thread that makes or deletes a slab. False: it is
+ * left behind. What the kernel has may still read and write the memory of its requests, so that, and all buffers, must stay mapped, and must not
+ * be used for anything else, to the end of the process. `done` has returned where it ran, and comes no more; the folder stays locked; d is nobody's. */
 bool disk_close_by(struct disk *d, uint64_t wait_us);
 /* Without waiting: left behind as by disk_close_by. For who has a thread inside that hangs with the disk (disk_scan). */
 void disk_leave(struct disk *d);
@@ -156,8 +156,6 @@ enum status disk_tombstone(struct disk *d, struct disk_place p, const void *page
  * time reaches the kernel; callers that come meanwhile share the next. Its failure, whatever the errno,
  * is the disk's end: nobody can know what is durable. */
 enum status disk_sync(struct disk *d, struct disk_request *q);
-/* A read or write, only while it waits: see ring_cancel. Without effect on a sync. */
-void disk_cancel(struct disk *d, struct disk_request *q);
 /* A read or write, only while it waits: see ring_promote. False for a sync. */
 bool disk_promote(struct disk *d, struct disk_request *q, enum ring_priority priority);
 

@@ -162,12 +162,6 @@ enum status disk_tombstone(struct disk *d, struct disk_place p, const void *page
 	return submit(d, p, q, false, true);
 }
 
-void disk_cancel(struct disk *d, struct disk_request *q)
-{
-	if (q->ring.op != RING_SYNC)
-		ring_cancel(d->ring, &q->ring);
-}
-
 bool disk_promote(struct disk *d, struct disk_request *q, enum ring_priority priority)
 {
 	return q->ring.op != RING_SYNC && ring_promote(d->ring, &q->ring, priority);

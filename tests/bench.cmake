@@ -3,23 +3,22 @@
 add_executable(terrace-bench
   bench/main.c bench/report.c bench/child.c bench/service.c bench/redis.c bench/echo.c
   bench/rpc.c bench/lease.c bench/index.c bench/kernels.c bench/put.c bench/nvme.c bench/restart.c bench/spill.c bench/advisor.c
-  bench/vram.c gpu/device_rig.c)
+  bench/vram.c bench/lists.c gpu/device_rig.c)
 target_compile_options(terrace-bench PRIVATE ${TERRACE_FASTEST})
 target_link_libraries(terrace-bench
   PRIVATE terrace_static terrace_cache_seed terrace_kernels PkgConfig::GRPC Threads::Threads m ${CMAKE_DL_LIBS})
 add_dependencies(terrace-bench terraced sim_plugin sim_runtime)
 
 add_test(NAME bench_runs COMMAND terrace-bench all --quick --json --terraced $<TARGET_FILE:terraced>)
-# gRPC's library is not instrumented.
-set_tests_properties(bench_runs PROPERTIES TIMEOUT 180 SKIP_RETURN_CODE 77
-                     ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1)
+set_tests_properties(bench_runs PROPERTIES TIMEOUT 180 SKIP_RETURN_CODE 77)
 if(TERRACE_SANITIZE MATCHES thread) # the threads are the daemon's, and in tests that look at what they do
   set_tests_properties(bench_runs PROPERTIES LABELS long)
 endif()
 # Over the simulated GPU: that it runs; figures are the real one's (gpu/run.sh).
 add_test(NAME bench_vram COMMAND terrace-bench vram --quick --json --terraced $<TARGET_FILE:terraced>)
-set_tests_properties(bench_vram PROPERTIES TIMEOUT 120
-                     ENVIRONMENT "LD_LIBRARY_PATH=${SIM_DEVICE_FOLDER};TSAN_OPTIONS=ignore_noninstrumented_modules=1")
+add_test(NAME bench_lists COMMAND terrace-bench lists --quick --json --terraced $<TARGET_FILE:terraced>)
+set_tests_properties(bench_vram bench_lists PROPERTIES TIMEOUT 120
+                     ENVIRONMENT "LD_LIBRARY_PATH=${SIM_DEVICE_FOLDER}")
 
 # Time to the first token by tier, with the example engine: the texts and what is reused are checked, not the times.
 if(TARGET tinylm_core)
@@ -32,7 +31,7 @@ if(TARGET tinylm_core)
   add_test(NAME tinylm_ttft COMMAND tinylm_ttft --quick ${TTFT_TOKENS} --json --model ${CMAKE_CURRENT_SOURCE_DIR}/data/tinylm-8m
            --terraced $<TARGET_FILE:terraced>)
   set_tests_properties(tinylm_ttft PROPERTIES TIMEOUT 180
-                       ENVIRONMENT "LD_LIBRARY_PATH=${SIM_DEVICE_FOLDER};TSAN_OPTIONS=ignore_noninstrumented_modules=1")
+                       ENVIRONMENT "LD_LIBRARY_PATH=${SIM_DEVICE_FOLDER}")
   if(TERRACE_SANITIZE MATCHES thread) # arithmetic, as of tinylm_demo
     set_tests_properties(tinylm_ttft PROPERTIES LABELS long)
   endif()

@@ -24,16 +24,11 @@ set_tests_properties(cache_tiers_long PROPERTIES TIMEOUT 3600 LABELS long ENVIRO
 if(TERRACE_SANITIZE MATCHES thread) # half a minute; its threads are those of cache_threads and cache_disk_threads
   set_tests_properties(cache_tiers PROPERTIES LABELS long)
 endif()
-# liburcu is not instrumented.
-foreach(name ${cache_tests} disk disk_fault disk_loads cost advice advice_graph advice_keep explain learned tiers trace)
-  set_tests_properties(cache_${name} PROPERTIES ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1")
-endforeach()
 
 # The VRAM tier, over simulated GPUs.
 add_library(cache_vram_rig STATIC cache_vram_rig.c)
 target_link_libraries(cache_vram_rig PUBLIC cache_rig sim_device)
-foreach(name vram vram_ahead vram_compact vram_cost vram_fault vram_layers vram_model vram_pipeline vram_policy vram_stop vram_sums vram_threads)
+foreach(name vram vram_ahead vram_compact vram_corrupt vram_cost vram_fault vram_layers vram_model vram_pipeline vram_policy vram_stop vram_sums vram_threads)
   terrace_test(cache_${name} LIBS cache_vram_rig)
-  set_tests_properties(cache_${name} PROPERTIES ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1")
 endforeach()
 set_tests_properties(cache_vram_pipeline PROPERTIES RUN_SERIAL TRUE) # it compares times

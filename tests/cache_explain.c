@@ -1,6 +1,7 @@
 /* Why a block is where it is. */
 #include <string.h>
 
+#include "eviction/policy.h"
 #include "tests/cache_rig.h"
 
 enum { SLOTS = 128 };
@@ -192,11 +193,165 @@ START_TEST(each_tier_says_why)
 }
 END_TEST
 
+/* ---- ranks ---- */
+
+enum { KEYS = 3 * SLOTS };
+
+/* Which key has each rank of a tier, among copies that may go; how many there are. Ranks are 0 to that less one, each once. */
+static uint32_t ranks_of(struct rig *r, const char *tier, uint64_t *key_of_rank)
+{
+	static bool taken[KEYS];
+	struct cache_explained e;
+	uint32_t count = 0;
+
+	memset(taken, 0, sizeof(taken));
+	for (uint64_t n = 0; n < KEYS; n++) {
+		if (!explain(r, n, &e))
+			continue;
+		for (uint32_t t = 0; t < e.tiers; t++) {
+			if (strcmp(e.at[t].tier, tier) || *e.at[t].kept || (e.refused && !strcmp(tier, "host")))
+				continue;
+			ck_assert(e.at[t].ranked && e.at[t].rank < KEYS);
+			ck_assert(!taken[e.at[t].rank]);
+			taken[e.at[t].rank] = true;
+			key_of_rank[e.at[t].rank] = n;
+			count++;
+		}
+	}
+	for (uint32_t i = 0; i < count; i++)
+		ck_assert(taken[i]);
+	return count;
+}
+
+static bool is_there(struct rig *r, uint64_t n)
+{
+	struct cache_explained e;
+
+	return explain(r, n, &e) && *e.tier;
+}
+
+/* The key that goes next, as any block of the layout is told of it: of what the policy refused the first. */
+static uint64_t rival_of(struct rig *r, uint64_t of)
+{
+	struct cache_explained e;
+	uint64_t n;
+
+	ck_assert(explain(r, of, &e));
+	ck_assert_uint_eq(e.rival_bytes, RIG_KEY_BYTES);
+	memcpy(&n, e.rival, sizeof(n)); /* rig_key */
+	return n;
+}
+
+/* Blocks of whom some are used again, so that no order but the policy's own is that of their keys. */
+static void fill(struct rig *r, uint64_t count)
+{
+	for (uint64_t n = 0; n < count; n++) {
+		r->now += 100000;
+		ck_assert_uint_eq(rig_put(r, n, 1), 1);
+		if (n % 3 == 0)
+			rig_read_all(r, n / 3, 1);
+	}
+}
+
+static void no_ranks(struct rig *r)
+{
+	struct cache_explained e;
+
+	for (uint64_t n = 0; n < SLOTS; n++) {
+		ck_assert(explain(r, n, &e));
+		ck_assert(!e.ranked && e.rank == 0);
+		for (uint32_t t = 0; t < e.tiers; t++)
+			ck_assert(!e.at[t].ranked && e.at[t].rank == 0);
+	}
+}
+
+/* Who has rank 0 goes with the next put, of every policy that can tell its order; the others have none. */
+START_TEST(ranks_are_the_order_in_which_blocks_go)
+{
+	uint32_t walkers = 0;
+
+	for (int i = 0; policy_table[i]; i++) {
+		struct cache_options o = rig_options(SLOTS);
+		uint64_t key_of_rank[KEYS], next;
+		struct cache_place place;
+		struct cache_leased l;
+		struct rig r;
+
+		o.policy = policy_table[i]->name;
+		rig_open(&r, &o, 1);
+		fill(&r, SLOTS);
+		if (!policy_table[i]->walk) {
+			no_ranks(&r);
+			rig_close(&r);
+			continue;
+		}
+		walkers++;
+		for (uint64_t n = SLOTS; n < 2 * SLOTS; n++) {
+			const uint32_t count = ranks_of(&r, "host", key_of_rank);
+
+			next = rival_of(&r, n - 1);
+			ck_assert(count == SLOTS ? next == key_of_rank[0] : count < SLOTS);
+			ck_assert(is_there(&r, next));
+			r.now += 100000;
+			ck_assert_uint_eq(rig_put(&r, n, 1), 1);
+			ck_assert_msg(!is_there(&r, next), "%s: %d was to go", o.policy, (int)next);
+		}
+		/* What may not go now is passed over. */
+		ck_assert_uint_gt(ranks_of(&r, "host", key_of_rank), 1);
+		next = key_of_rank[1];
+		ck_assert_int_eq(rig_lease(&r, key_of_rank[0], 1, true, &place, &l), STATUS_OK);
+		ranks_of(&r, "host", key_of_rank);
+		ck_assert_msg(key_of_rank[0] == next, "%s", o.policy);
+		ck_assert_int_eq(cache_release(r.c, r.s.id, l.lease), STATUS_OK);
+		rig_close(&r);
+	}
+	ck_assert_uint_ge(walkers, 4);
+}
+END_TEST
+
+/* The same below memory: a full disk gives up the copy of rank 0 for what memory spills. */
+START_TEST(ranks_on_a_disk_are_too)
+{
+	for (int i = 0; policy_table[i]; i++) {
+		uint64_t key_of_rank[KEYS];
+		struct cache_options o;
+		struct rig_disks d;
+		uint32_t all_gone = 0;
+		struct rig r;
+
+		if (!policy_table[i]->walk)
+			continue;
+		rig_disks_make(&d, NULL, 1, SLOTS);
+		o = rig_disk_options(&d, 1, SLOTS / 4);
+		o.disk_policy = policy_table[i]->name;
+		rig_open(&r, &o, 1);
+		rig_restored(&r);
+		for (uint64_t n = 0; n < KEYS; n++) {
+			const uint32_t count = ranks_of(&r, "disk", key_of_rank);
+			uint32_t gone = 0;
+
+			r.now += 100000;
+			ck_assert_uint_eq(rig_put(&r, n, 1), 1);
+			rig_quiet(&r);
+			while (gone < count && !is_there(&r, key_of_rank[gone]))
+				gone++;
+			for (uint32_t k = gone; k < count; k++) /* in that order */
+				ck_assert_msg(is_there(&r, key_of_rank[k]), "%s: %d of rank %u has gone before %d", o.disk_policy,
+					      (int)key_of_rank[k], k, (int)key_of_rank[gone]);
+			all_gone += gone;
+		}
+		ck_assert_uint_ge(all_gone, SLOTS / 2);
+		rig_close(&r);
+		rig_disks_remove(&d);
+	}
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
 		the_score_counts_what_a_block_costs, each_tier_says_why, those_that_are_there_have_a_rank_and_a_rival, those_that_left_say_when_and_why,
-		what_is_on_disk_alone_left_memory,
+		what_is_on_disk_alone_left_memory, ranks_are_the_order_in_which_blocks_go, ranks_on_a_disk_are_too,
 	};
 
 	return rig_main("cache_explain", tests, sizeof(tests) / sizeof(tests[0]));

@@ -4,6 +4,7 @@
 #define TERRACE_TESTS_CACHE_RIG_H
 
 #include <check.h>
+#include <unistd.h>
 
 #include "daemon/cache.h"
 
@@ -18,6 +19,15 @@ enum {
 #else
 #define RIG_ROUNDS(n) (n)
 #endif
+
+/* Until it is so; fails the test after ten seconds. */
+#define RIG_AWAIT(condition)                                                     \
+	do                                                                       \
+		for (int rig_ms = 0; !(condition); rig_ms++) {                   \
+			ck_assert_int_lt(rig_ms, 10000);                         \
+			usleep(1000);                                            \
+		}                                                                \
+	while (0)
 
 struct rig {
 	struct cache *c;

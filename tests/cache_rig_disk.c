@@ -11,14 +11,14 @@
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 #include "tests/cache_rig.h"
+#include "tests/held_folder.h"
 
 void rig_disks_make(struct rig_disks *d, const char *base, uint32_t disks, uint32_t slots)
 {
 	const char *tmp = getenv("TMPDIR");
 
 	memset(d, 0, sizeof(*d));
-	snprintf(d->root, sizeof(d->root), "%s/terrace-test-XXXXXX", base ? base : tmp ? tmp : "/tmp");
-	ck_assert_ptr_nonnull(mkdtemp(d->root));
+	ck_assert(held_folder_make(base ? base : tmp ? tmp : "/tmp", d->root, sizeof(d->root)));
 	snprintf(d->catalog, sizeof(d->catalog), "%s/catalog", d->root);
 	for (uint32_t i = 0; i < disks; i++) {
 		snprintf(d->folder[i], sizeof(d->folder[i]), "%s/disk%u", d->root, i);

@@ -3,7 +3,6 @@
  * wastes; and the first minute after a restart. With --long [REQUESTS]: all of the trace, with memory for 1, 5 and 10 % of its blocks, a row
  * each; with --row POLICY HOST DISK REQUESTS LEAD_US one row without a verdict (set CK_DEFAULT_TIMEOUT and CK_FORK=no to run it by hand). */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -243,9 +242,9 @@ static double replayed(const struct trace *t, const struct drive *d, double capa
 static const char *const policies[] = { "lru", "graph" };
 
 #ifdef TERRACE_SANITIZED
-enum { HOST = 512, DISK = 2048, REQUESTS = 400, GRAPH_SIZE = 1 };
+enum { HOST = 512, DISK = 2048, REQUESTS = 400, GRAPH_SIZE = 1, RESTARTS = 0 };
 #else
-enum { HOST = 1024, DISK = 4096, REQUESTS = 1200, GRAPH_SIZE = 2 };
+enum { HOST = 1024, DISK = 4096, REQUESTS = 1200, GRAPH_SIZE = 2, RESTARTS = 4 };
 #endif
 enum { LOADED_MIN = 1024 }; /* blocks: before so many it is not known yet what is worth loading */
 
@@ -293,19 +292,17 @@ static double restart_costs(const struct trace *t, struct drive d)
 	return window_of(t, &with) - window_of(t, &restarted);
 }
 
-/* The mean. A minute's hits of `graph` differ by half a point from run to run, with or without a restart. */
+/* The mean of so many pairs of runs. Those of `lru` are all alike: -0.2 points. Of 24 pairs of `graph` the mean was 0.5 and the standard deviation
+ * 0.5, so that the mean of four is above the bound once in twenty thousand times. Of a restart that loses every other block it is 8, and 3 of `lru`. */
 static void check_restart(const struct trace *t, const struct drive *d)
 {
-	const int few = strcmp(d->policy, "graph") ? 1 : 3, many = 4 * few;
+	const bool graph = !strcmp(d->policy, "graph");
+	const int runs = graph ? RESTARTS : 1;
 	double sum = 0;
-	int runs = 0;
 
-	while (runs < few || (runs < many && fabs(sum) >= runs)) {
-		for (int i = 0; i < few; i++)
-			sum += restart_costs(t, *d);
-		runs += few;
-	}
-	ck_assert_double_eq_tol(sum / runs, 0, 1.0);
+	for (int i = 0; i < runs; i++)
+		sum += restart_costs(t, *d);
+	ck_assert_double_eq_tol(sum / runs, 0, graph ? 1.5 : 1.0);
 }
 
 /* Without reading ahead; with it, where a Lease comes 20 ms after its Lookup; and the same through a restart. */
@@ -330,7 +327,8 @@ static void policy_check(const char *policy)
 	if (with.loaded >= LOADED_MIN * RIG_SLOT_BYTES)
 		ck_assert_double_le(with.wasted, 0.3 * with.loaded);
 
-	check_restart(&t, &on);
+	if (RESTARTS) /* of so small a trace a restart that lost half of the blocks would not be seen */
+		check_restart(&t, &on);
 	trace_fini(&t);
 }
 

@@ -11,6 +11,9 @@
 
 enum { BLOCKS = 4, GPU = 0, PLENTY = 1 << 30 };
 
+#define OF_BUDGET(bytes) (struct vram_rig_options){ .gpus = 1, .gpu_slots = 64, .host_slots = 32, .gpu_prefetch_bytes = (bytes) }
+static const struct vram_rig_options usual = OF_BUDGET(PLENTY);
+
 static double ahead(struct vram_rig *v, const char *result)
 {
 	return rig_stat(&v->r, "terrace_prefetch_gpu_bytes_total", result) / VR_BLOCK_BYTES;
@@ -24,16 +27,6 @@ static double refused(struct vram_rig *v, const char *reason)
 static double moved_up(struct vram_rig *v)
 {
 	return rig_stat(&v->r, "terrace_moved_bytes_total", "from=host,to=gpu") / VR_BLOCK_BYTES;
-}
-
-/* BLOCKS blocks in memory from `first` on, and a session that has worked on the GPU (with `placed`), for which there is an extent. */
-static void begin(struct vram_rig *v, const struct vram_rig_options *o, bool placed)
-{
-	vr_open(v, o);
-	ck_assert_uint_eq(vr_put(v, CACHE_HOST, 0, BLOCKS), BLOCKS);
-	if (placed)
-		ck_assert_uint_eq(vr_put(v, GPU, 1000, 1), 1);
-	rig_quiet(&v->r);
 }
 
 /* Asked for, and the cache has had its time. */
@@ -61,7 +54,7 @@ START_TEST(what_a_lookup_found)
 {
 	struct vram_rig v;
 
-	begin(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 64, .host_slots = 32, .gpu_prefetch_bytes = PLENTY }, true);
+	vr_open_filled(&v, &usual, BLOCKS);
 	look_up(&v, 0, BLOCKS);
 	ck_assert_double_eq(ahead(&v, "result=copied"), BLOCKS);
 	ck_assert_double_eq(moved_up(&v), BLOCKS);
@@ -81,7 +74,13 @@ START_TEST(nothing_for_others)
 	const struct vram_rig_options o = { .gpus = 2, .gpu_slots = 64, .host_slots = 32, .gpu_prefetch_bytes = _i ? PLENTY : 0 };
 	struct vram_rig v;
 
-	begin(&v, &o, _i != 1);
+	if (_i == 1) {
+		vr_open(&v, &o);
+		ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, BLOCKS), BLOCKS);
+		rig_quiet(&v.r);
+	} else {
+		vr_open_filled(&v, &o, BLOCKS);
+	}
 	if (_i == 2)
 		ck_assert_uint_eq(vr_put(&v, 1, 2000, 1), 1);
 	look_up(&v, 0, BLOCKS);
@@ -101,8 +100,7 @@ START_TEST(what_is_late)
 	struct cache_leased l;
 	struct vram_rig v;
 
-	begin(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 64, .host_slots = 32, .gpu_prefetch_bytes = 4 * VR_BLOCK_BYTES * 2 },
-	      true);
+	vr_open_filled(&v, &OF_BUDGET(4 * VR_BLOCK_BYTES * 2), BLOCKS);
 	vr_hold(&v, GPU, 1);
 	ck_assert_uint_eq(rig_prefix(&v.r, 0, BLOCKS), BLOCKS);
 	rig_tick(v.r.c, v.r.now += 1000000); /* a quarter of what a second brings: two */
@@ -127,7 +125,7 @@ START_TEST(the_budget)
 {
 	struct vram_rig v;
 
-	begin(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 64, .host_slots = 32, .gpu_prefetch_bytes = VR_BLOCK_BYTES }, true);
+	vr_open_filled(&v, &OF_BUDGET(VR_BLOCK_BYTES), BLOCKS);
 	look_up(&v, 0, BLOCKS);
 	for (uint32_t n = 1; n < BLOCKS; n++) {
 		ck_assert_double_le(ahead(&v, "result=copied"), n);
@@ -145,7 +143,9 @@ START_TEST(only_what_is_cold_goes_for_it)
 {
 	struct vram_rig v;
 
-	begin(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 64, .host_slots = 128, .gpu_prefetch_bytes = PLENTY }, false);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 64, .host_slots = 128, .gpu_prefetch_bytes = PLENTY });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, BLOCKS), BLOCKS);
+	rig_quiet(&v.r);
 	ck_assert_uint_eq(vr_put(&v, GPU, 100, 64), 64);
 	rig_quiet(&v.r);
 	v.r.now += 11 * 1000 * 1000;
@@ -202,7 +202,7 @@ START_TEST(what_the_graph_expects)
 {
 	struct vram_rig v;
 
-	begin(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 64, .host_slots = 32, .gpu_prefetch_bytes = PLENTY }, true);
+	vr_open_filled(&v, &usual, BLOCKS);
 	for (int i = 0; i < 3; i++) { /* the prompt, and then the longer one */
 		struct cache_place p[BLOCKS];
 		struct cache_leased l;
@@ -229,7 +229,7 @@ START_TEST(deleted_before_it_is_used)
 	enum status st[BLOCKS];
 	struct vram_rig v;
 
-	begin(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 64, .host_slots = 32, .gpu_prefetch_bytes = PLENTY }, true);
+	vr_open_filled(&v, &usual, BLOCKS);
 	look_up(&v, 0, BLOCKS);
 	ck_assert_double_eq(ahead(&v, "result=copied"), BLOCKS);
 	ck_assert_int_eq(cache_delete(v.r.c, v.r.s.id, &k, st, NULL, &v.r.why), STATUS_OK);

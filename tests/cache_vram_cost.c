@@ -14,17 +14,20 @@
 
 #include "daemon/cache_vram.h"
 
-enum { ROUNDS = 24, PUT_KEYS = 128, EXTENT_BYTES = 64 << 20, FEW = 256, MANY = 4096, TRIES = 8, DEARER = 3 };
+enum { ROUNDS = 24, PUT_KEYS = 128, EXTENT_BYTES = 64 << 20, FEW = 256, MANY = 4096, TURNS = 4, DEARER = 3 };
 #define SET 10000ull            /* keys from one set to the next */
 #define BYTES_MAX (1ull << 30) /* of all blocks of a call */
 
 static _Atomic uint64_t first_copy_ns;
 
+/* What a call takes, or, where others share the machine, the work of all threads for it. */
+static clockid_t cost_clock = CLOCK_MONOTONIC;
+
 static uint64_t now_ns(void)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_MONOTONIC, &t);
+	clock_gettime(cost_clock, &t);
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
@@ -257,27 +260,27 @@ START_TEST(measure)
 }
 END_TEST
 
-/* A busy machine gets a few tries; with sanitizers it is only done. */
+/* The best of so many turns, of which both sizes have the same, one after the other. What costs a block more for each other block of its call
+ * costs MANY / FEW times as much. */
 START_TEST(it_does_not_rise_with_their_number)
 {
 	struct costs few = { 1e9, 1e9, 1e9, 1e9 }, many = few;
-	bool well = false;
 
-	for (int i = 0; i < TRIES && !well; i++) {
+	cost_clock = CLOCK_PROCESS_CPUTIME_ID;
+	for (int i = 0; i < TURNS; i++) {
 		struct costs one;
 
 		measure_one(4, FEW, "lru", 4, &one);
 		costs_least(&few, &one);
 		measure_one(4, MANY, "lru", 4, &one);
 		costs_least(&many, &one);
-		well = many.lease / MANY < DEARER * few.lease / FEW && many.warm / MANY < DEARER * few.warm / FEW &&
-		       many.down / MANY < DEARER * few.down / FEW;
-#ifdef TERRACE_SANITIZED
-		well = true;
-#endif
 	}
-	ck_assert_msg(well, "us a block of few, of many: lease %.2f %.2f, warm %.2f %.2f, down %.2f %.2f", few.lease / FEW, many.lease / MANY,
-		      few.warm / FEW, many.warm / MANY, few.down / FEW, many.down / MANY);
+	printf("us a block of few, of many: lease %.2f %.2f, warm %.2f %.2f, down %.2f %.2f\n", few.lease / FEW, many.lease / MANY,
+	       few.warm / FEW, many.warm / MANY, few.down / FEW, many.down / MANY);
+	fflush(stdout);
+	ck_assert_double_lt(many.lease / MANY, DEARER * few.lease / FEW);
+	ck_assert_double_lt(many.warm / MANY, DEARER * few.warm / FEW);
+	ck_assert_double_lt(many.down / MANY, DEARER * few.down / FEW);
 }
 END_TEST
 

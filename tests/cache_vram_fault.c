@@ -68,10 +68,7 @@ START_TEST(while_blocks_go_up)
 	struct cache_leased l;
 	struct vram_rig v;
 
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32 });
-	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 8), 8);
-	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
-	rig_quiet(&v.r);
+	vr_open_filled(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32 }, 8);
 	vr_hold(&v, 0, 2);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
 	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
@@ -95,10 +92,7 @@ START_TEST(while_blocks_go_down)
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32 });
 	vr_hold(&v, 0, 1);
 	ck_assert_uint_eq(vr_put(&v, 0, 0, 8), 8);
-	for (int i = 0; rig_stat(&v.r, "terrace_slots_used", "tier=host") < 8; i++) { /* where they are to land */
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	RIG_AWAIT(rig_stat(&v.r, "terrace_slots_used", "tier=host") == 8); /* where they are to land */
 	lose_and_wait(&v, 0);
 	ck_assert_uint_eq(rig_prefix(&v.r, 0, 8), 0);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_slots_used", "tier=host"), 0);
@@ -215,17 +209,11 @@ START_TEST(while_blocks_wait_to_go_across)
 	vr_hold(&v, 1, 0);
 	for (uint32_t i = 0; i < LISTS; i++) {
 		vr_warm_begin(&v, 1, i, 1);
-		for (int k = 0; i < UNDER_WAY && has_queue(&v, 1, DEVICE_ACROSS); k++) {
-			ck_assert_int_lt(k, 10000);
-			nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-		}
+		RIG_AWAIT(i >= UNDER_WAY || !has_queue(&v, 1, DEVICE_ACROSS));
 	}
 	ck_assert(has_queue(&v, 1, DEVICE_ACROSS));
 	vr_lose(&v, 0);
-	for (int i = 0; !lost(&v, "gpu=0"); i++) {
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	RIG_AWAIT(lost(&v, "gpu=0"));
 	vr_go(&v, 1);
 	rig_quiet(&v.r);
 	ck_assert_uint_eq(lists_across, UNDER_WAY);
@@ -288,23 +276,26 @@ static enum status copy_starved(struct device *d, struct device_copy *c, const c
 	return terrace_device_ops()->copy(d, c, why);
 }
 
+/* Blocks in memory, of which a Warm has `warm` and gets nothing. */
+static void begin_starved(struct vram_rig *v, uint32_t warm)
+{
+	static struct device_ops ops;
+
+	ops = *terrace_device_ops();
+	ops.copy = copy_starved;
+	vr_open_filled(v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .write_back = true, .ops = &ops }, 8);
+	vr_warm_begin(v, 0, 0, warm);
+	RIG_AWAIT(starved.first);
+}
+
 /* Who shares copies that come to nothing is told so with the copies behind them, though these are well. */
 START_TEST(copies_before_a_mark_that_fail)
 {
-	struct device_ops ops = *terrace_device_ops();
 	struct cache_place p[8];
 	struct cache_leased l;
 	struct vram_rig v;
 
-	ops.copy = copy_starved;
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .write_back = true, .ops = &ops });
-	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
-	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 8), 8);
-	vr_warm_begin(&v, 0, 0, 4);
-	for (int i = 0; !starved.first; i++) {
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	begin_starved(&v, 4);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 6, true, false, p, &l), STATUS_OK);
 	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
 	vr_wait_layers(&v, &l);
@@ -322,20 +313,11 @@ END_TEST
 /* Whose copies have failed once is not granted leases ahead of them any more, as nobody would believe that they are there. */
 START_TEST(leases_after_a_mark_that_failed)
 {
-	struct device_ops ops = *terrace_device_ops();
 	struct cache_place p[8];
 	struct cache_leased l;
 	struct vram_rig v;
 
-	ops.copy = copy_starved;
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .write_back = true, .ops = &ops });
-	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
-	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 8), 8);
-	vr_warm_begin(&v, 0, 0, 2);
-	for (int i = 0; !starved.first; i++) {
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	begin_starved(&v, 2);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
 	vr_wait_layers(&v, &l);
 	ck_assert_uint_eq(v.board[l.board_word + FDSOCK_BOARD_FAILED], 1);
@@ -380,15 +362,10 @@ START_TEST(copies_that_have_failed_and_not_ended)
 	enum status s;
 
 	ops.copy = copy_failed;
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .write_back = true, .ops = &ops });
+	vr_open_filled(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .write_back = true, .ops = &ops }, 4);
 	on.attachment = v.r.attachment;
-	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
-	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
 	vr_warm_begin(&v, 0, 0, 4);
-	for (int i = 0; !untold.failed; i++) {
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	RIG_AWAIT(untold.failed);
 	s = cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 4, &l, &w, &v.r.why);
 	untold.goes_on = true;
 	for (int i = 0; s == STATUS_BUSY; i++) {

@@ -211,10 +211,81 @@ START_TEST(why_it_left)
 }
 END_TEST
 
+static struct cache_leased lease_late(struct vram_rig *v, uint64_t first)
+{
+	const struct cache_on on = { .attachment = v->r.attachment, .gpu = 0, .late = true };
+	struct cache_keys k = rig_keys(first, 2);
+	struct cache_place p[2];
+	struct cache_leased l;
+
+	ck_assert_int_eq(cache_lease_on(v->r.c, v->r.s.id, &k, true, &on, v->r.now, p, 2, &l, NULL, &v->r.why), STATUS_OK);
+	ck_assert_uint_gt(l.board_layers, 0);
+	free((void *)k.bytes);
+	return l;
+}
+
+/* In memory. */
+static uint64_t uses(struct vram_rig *v, uint64_t n)
+{
+	struct cache_explained e;
+
+	ck_assert(explain(v, n, &e));
+	ck_assert_ptr_nonnull(copy_of(&e, "host", 0));
+	return copy_of(&e, "host", 0)->uses;
+}
+
+/* Of one whose copies are held the policies are told when they are asked to be, when it ends, and before another lease; else when its copies have come. */
+START_TEST(a_late_lease_is_told_of)
+{
+	enum status statuses[VR_EXTENT_SLOTS + 1];
+	struct cache_leased l, other;
+	struct cache_place p[2];
+	struct vram_rig v;
+	double requests;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32 });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 10), 10);
+	ck_assert_uint_eq(vr_put(&v, 0, 100, VR_EXTENT_SLOTS + 1), VR_EXTENT_SLOTS + 1); /* the GPU has two extents now */
+	rig_quiet(&v.r);
+	ck_assert_int_eq(rig_delete(&v.r, 100, VR_EXTENT_SLOTS + 1, statuses), STATUS_OK);
+	ck_assert_uint_eq(uses(&v, 0), 0);
+	requests = rig_stat(&v.r, "terrace_requests_total", "");
+	vr_hold(&v, 0, 0);
+	l = lease_late(&v, 0);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_requests_total", ""), requests);
+	ck_assert_uint_eq(uses(&v, 0), 0);
+	cache_leases_tell(v.r.c);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_requests_total", ""), requests + 1);
+	ck_assert_uint_eq(uses(&v, 0), 1);
+	other = lease_late(&v, 2);
+	ck_assert_uint_eq(uses(&v, 2), 0);
+	vr_release(&v, &other);
+	ck_assert_uint_eq(uses(&v, 2), 1);
+	other = lease_late(&v, 4);
+	ck_assert_uint_eq(uses(&v, 5), 0);
+	vr_release(&v, &l);
+	ck_assert_uint_eq(uses(&v, 5), 1);
+	vr_release(&v, &other);
+	l = lease_late(&v, 6);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 2, true, false, p, &other), STATUS_OK);
+	ck_assert_uint_eq(uses(&v, 6), 1);
+	vr_release(&v, &other);
+	vr_go(&v, 0);
+	other = lease_late(&v, 8);
+	vr_wait_layers(&v, &other);
+	rig_quiet(&v.r);
+	ck_assert_uint_eq(uses(&v, 9), 1);
+	ck_assert_uint_eq(uses(&v, 0), 2);
+	vr_release(&v, &l);
+	vr_release(&v, &other);
+	vr_close(&v);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = { requests_are_told_once, each_gpu_hears_of_its_own, a_lease_of_what_is_coming_is_a_use, why_it_is_there,
-				       why_it_left };
+				       why_it_left, a_late_lease_is_told_of };
 
 	return rig_main("cache_vram_policy", tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "daemon/cache_vram.h"
+#include "proto/fdsock.h"
 
 struct kv_layout vr_layout(uint32_t n)
 {
@@ -79,6 +80,7 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 	c.io_calls = o->io_calls;
 	c.gpu_close_ms = o->gpu_close_ms;
 	c.gpu_prefetch_bytes = o->gpu_prefetch_bytes;
+	c.gpu_verify_up = !o->no_verify;
 	if (o->gpu_prefetch_bytes)
 		c.graph_nodes = 4096;
 	if (o->disk_depth)
@@ -94,6 +96,16 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 	cache_attach_watch(v->r.c, v->r.attachment, pidfd_open(getpid(), 0)); /* as the door does */
 	if (!o->no_board)
 		vr_board(v);
+}
+
+void vr_open_filled(struct vram_rig *v, const struct vram_rig_options *o, uint32_t blocks)
+{
+	vr_open(v, o);
+	if (o->disks)
+		rig_restored(&v->r);
+	ck_assert_uint_eq(vr_put(v, CACHE_HOST, 0, blocks), blocks);
+	ck_assert_uint_eq(vr_put(v, 0, VR_PLACED, 1), 1);
+	rig_quiet(&v->r);
 }
 
 void vr_join(struct vram_rig *v, const struct vram_rig *of, uint32_t layout, const char *engine)
@@ -318,7 +330,10 @@ void vr_warm_begin(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t cou
 
 bool vr_layer_there(const struct vram_rig *v, const struct cache_leased *l, uint32_t layer)
 {
-	return (int32_t)(atomic_load(&v->board[l->board_word]) - (l->board_base + layer + 1)) >= 0;
+	const uint32_t value = l->board_base + layer + 1;
+
+	return (int32_t)(atomic_load(&v->board[l->board_word]) - value) >= 0 &&
+	       (!l->board_summed || (int32_t)(atomic_load(&v->board[l->board_word + FDSOCK_BOARD_SUMMED]) - value) >= 0);
 }
 
 void vr_wait_layers(const struct vram_rig *v, const struct cache_leased *l)

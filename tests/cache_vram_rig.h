@@ -13,6 +13,7 @@ enum {
 	VR_SLOT_BYTES = VR_BLOCK_BYTES + SLOT_HEADER_BYTES,
 	VR_EXTENT_SLOTS = SIM_GRANULARITY / VR_BLOCK_BYTES,
 	VR_GPUS_MAX = 4,
+	VR_PLACED = 1000,               /* a key: see vr_open_filled */
 };
 
 struct vram_rig {
@@ -35,12 +36,16 @@ struct vram_rig_options {
 	const struct device_ops *ops;   /* NULL: sim_device.h's */
 	uint32_t gpu_close_ms;          /* 0: the cache's */
 	uint64_t gpu_prefetch_bytes;    /* with a graph then */
+	bool no_verify;                 /* of what goes up */
 };
 
 struct kv_layout vr_layout(uint32_t n);
 /* Disks for so many of these blocks. */
 void vr_disks_make(struct rig_disks *d, uint32_t disks, uint32_t slots);
 void vr_open(struct vram_rig *v, const struct vram_rig_options *o);
+/* The same, with so many blocks in memory, from key 0 on, and one, VR_PLACED, on GPU 0, which thereby has an extent, and the session a GPU that it
+ * works on. Nothing is on its way. */
+void vr_open_filled(struct vram_rig *v, const struct vram_rig_options *o, uint32_t blocks);
 /* Another session, over vr_layout(layout), on the same cache: v is as `of` otherwise. Nobody watches its process. */
 void vr_join(struct vram_rig *v, const struct vram_rig *of, uint32_t layout, const char *engine);
 /* Maps its attachment's board, as vr_open does. Who joined unmaps it itself, EXTENT_PAGE_BYTES of it. */

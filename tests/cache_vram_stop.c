@@ -1,6 +1,7 @@
-/* The end of the VRAM tier under a driver that does not answer. */
+/* The end of the VRAM tier under a driver that does not answer: it has a bound, and disks and catalog are closed in order. */
 #include "tests/cache_vram_rig.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -10,65 +11,10 @@
 
 enum { CLOSE_MS = 500 };
 
-static struct device_copy *_Atomic endless;
-static _Atomic bool closed, asked_too_late;
-
-static enum status copy_endless(struct device *d, struct device_copy *c, const char **why)
+static void sleep_ms(long ms)
 {
-	if (c->way != DEVICE_UP)
-		return terrace_device_ops()->copy(d, c, why);
-	endless = c;
-	return STATUS_OK;
+	nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 }, NULL);
 }
-
-/* What is under way ends by it, as on a GPU that is lost. */
-static void close_slowly(struct device *d)
-{
-	struct device_copy *c = atomic_exchange(&endless, NULL);
-
-	closed = true;
-	if (c)
-		c->done(c, STATUS_UNAVAILABLE);
-	nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
-	terrace_device_ops()->close(d);
-}
-
-static bool lost_or_closed(struct device *d)
-{
-	asked_too_late = asked_too_late || closed;
-	return !closed && terrace_device_ops()->lost(d);
-}
-
-static void warm_endlessly(struct vram_rig *v)
-{
-	ck_assert_uint_eq(vr_put(v, 0, 50, 1), 1);
-	ck_assert_uint_eq(vr_put(v, CACHE_HOST, 0, 4), 4);
-	vr_warm_begin(v, 0, 0, 4);
-	for (int i = 0; !endless; i++) {
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
-}
-
-/* A device that does not end its copies is closed when the tier stops; nobody asks it anything after that. */
-START_TEST(a_stop_while_copies_hang)
-{
-	struct device_ops ops = *terrace_device_ops();
-	struct vram_rig v;
-
-	ops.copy = copy_endless;
-	ops.close = close_slowly;
-	ops.lost = lost_or_closed;
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .write_back = true, .ops = &ops,
-						.gpu_close_ms = CLOSE_MS });
-	warm_endlessly(&v);
-	ck_assert(cache_destroy(v.r.c));
-	cache_thread_leave();
-	ck_assert(closed && !asked_too_late);
-	munmap((void *)v.board, EXTENT_PAGE_BYTES);
-	rmdir(v.folder);
-}
-END_TEST
 
 static struct {
 	_Atomic bool on, inside, goes_on, back;
@@ -80,8 +26,20 @@ static void hang_here(void)
 		return;
 	hang.inside = true;
 	for (int i = 0; !hang.goes_on && i < 60 * 1000; i++)
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+		sleep_ms(1);
 	hang.back = true;
+}
+
+/* What there is of a driver, and hangs. */
+static struct device_copy *_Atomic endless;
+static _Atomic long unregister_ms;
+
+static enum status copy_endless(struct device *d, struct device_copy *c, const char **why)
+{
+	if (c->way != DEVICE_UP)
+		return terrace_device_ops()->copy(d, c, why);
+	endless = c; /* and nobody hears of it again */
+	return STATUS_OK;
 }
 
 static bool lost_hangs(struct device *d)
@@ -93,7 +51,7 @@ static bool lost_hangs(struct device *d)
 static void close_hangs(struct device *d)
 {
 	hang_here();
-	close_slowly(d);
+	terrace_device_ops()->close(d);
 }
 
 static enum status make_hangs(struct device *d, uint64_t at, uint64_t bytes, struct device_extent *out, int *fd, const char **why)
@@ -102,48 +60,181 @@ static enum status make_hangs(struct device *d, uint64_t at, uint64_t bytes, str
 	return terrace_device_ops()->extent_make(d, at, bytes, out, fd, why);
 }
 
-enum { LOST_HANGS, LOST_AND_COPIES_HANG, CLOSE_AND_COPIES_HANG, MAKE_HANGS, HANGS };
-
-/* Each in a driver that does not return: the GPU is left behind, within the time for it, and the thread that comes back finds the cache. */
-START_TEST(a_stop_while_the_driver_hangs)
+static void drop_hangs(struct device *d, const struct device_extent *e)
 {
-	struct device_ops ops = *terrace_device_ops();
-	struct timespec began, now;
+	hang_here();
+	terrace_device_ops()->extent_drop(d, e);
+}
+
+static enum status register_hangs(struct device *d, void *memory, uint64_t bytes, bool write, uint64_t *address, const char **why)
+{
+	hang_here();
+	return terrace_device_ops()->host_register(d, memory, bytes, write, address, why);
+}
+
+static void unregister_hangs(struct device *d, void *memory)
+{
+	hang_here();
+	sleep_ms(unregister_ms);
+	terrace_device_ops()->host_unregister(d, memory);
+}
+
+enum { LOST_HANGS, COPIES_HANG, LOST_AND_COPIES_HANG, MAKE_HANGS, CLOSE_HANGS, DROP_HANGS, UNREGISTER_HANGS, HANGS };
+
+struct stopped {
+	struct device_ops ops;
+	struct rig_disks disks;
 	struct vram_rig v;
+};
+
+static struct timespec began; /* the stop */
+
+static int64_t ms_since(const struct timespec *then)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (now.tv_sec - then->tv_sec) * 1000 + (now.tv_nsec - then->tv_nsec) / 1000000;
+}
+
+static void ops_make(struct device_ops *ops, int hangs)
+{
+	*ops = *terrace_device_ops();
+	ops->copy = hangs == COPIES_HANG || hangs == LOST_AND_COPIES_HANG ? copy_endless : ops->copy;
+	ops->lost = hangs == LOST_HANGS || hangs == LOST_AND_COPIES_HANG ? lost_hangs : ops->lost;
+	ops->extent_make = hangs == MAKE_HANGS ? make_hangs : ops->extent_make;
+	ops->close = hangs == CLOSE_HANGS ? close_hangs : ops->close;
+	ops->extent_drop = hangs == DROP_HANGS ? drop_hangs : ops->extent_drop;
+	ops->host_register = register_hangs;
+	ops->host_unregister = unregister_hangs;
+}
+
+/* Blocks in memory and on a disk, and one that is on the GPU alone. */
+static void begin(struct stopped *t, int hangs, bool no_board)
+{
+	ops_make(&t->ops, hangs);
+	vr_disks_make(&t->disks, 1, 96);
+	vr_open_filled(&t->v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .write_back = true, .ops = &t->ops,
+							  .disks = &t->disks, .spill_milli = 1000, .gpu_close_ms = CLOSE_MS,
+							  .no_board = no_board }, 4);
+	alarm(100); /* else it would wait to the end of the test's time */
+}
+
+static void hang_begins(struct vram_rig *v, int hangs)
+{
+	struct cache_place p;
 	enum status st;
 	uint64_t id;
-	struct cache_place p;
 
-	ops.copy = _i == LOST_AND_COPIES_HANG || _i == CLOSE_AND_COPIES_HANG ? copy_endless : ops.copy;
-	ops.lost = _i == LOST_HANGS || _i == LOST_AND_COPIES_HANG ? lost_hangs : ops.lost;
-	ops.close = _i == CLOSE_AND_COPIES_HANG ? close_hangs : ops.close;
-	ops.extent_make = _i == MAKE_HANGS ? make_hangs : ops.extent_make;
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .write_back = true, .ops = &ops,
-						.gpu_close_ms = CLOSE_MS });
-	if (ops.copy == copy_endless)
-		warm_endlessly(&v);
-	hang.on = true;
-	if (_i == MAKE_HANGS)
-		ck_assert_int_eq(vr_reserve(&v, 0, 0, 1, &st, &id, &p), STATUS_OK); /* and no slot */
-	for (int i = 0; !hang.inside && _i != CLOSE_AND_COPIES_HANG; i++) {
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	if (hangs == COPIES_HANG || hangs == LOST_AND_COPIES_HANG) {
+		vr_warm_begin(v, 0, 0, 4);
+		RIG_AWAIT(endless);
 	}
-	alarm(30); /* else it would wait to the end of the test's time */
+	hang.on = hangs != COPIES_HANG;
+	for (uint64_t n = 100; hangs == MAKE_HANGS && n < 100 + VR_EXTENT_SLOTS; n++)
+		vr_reserve(v, 0, n, 1, &st, &id, &p); /* and no slot, in the end */
+	if (hangs == LOST_HANGS || hangs == LOST_AND_COPIES_HANG || hangs == MAKE_HANGS)
+		RIG_AWAIT(hang.inside);
 	clock_gettime(CLOCK_MONOTONIC, &began);
-	ck_assert(!cache_destroy(v.r.c));
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	ck_assert_int_lt(now.tv_sec - began.tv_sec, 10);
-	cache_thread_leave();
-	ck_assert(hang.inside && !hang.back);
+}
+
+/* Within the time for it, and the next run finds all by the catalog. */
+static void check_end(struct stopped *t)
+{
+	const struct vram_rig_options o = { .gpus = 1, .gpu_slots = 16, .host_slots = 32, .disks = &t->disks };
+	struct vram_rig next;
+
+	ck_assert_int_lt(ms_since(&began), 15000);
+	if (t->v.board)
+		munmap((void *)t->v.board, EXTENT_PAGE_BYTES);
+	rmdir(t->v.folder);
+	vr_open(&next, &o);
+	rig_restored(&next.r);
+	ck_assert_double_eq(rig_stat(&next.r, "terrace_restore_scanned_disks", ""), 0);
+	ck_assert_uint_eq(vr_read_all(&next, CACHE_HOST, 0, 4), 4);
+	vr_close(&next);
+	rig_disks_remove(&t->disks);
+}
+
+static void goes_on(void)
+{
+	hang.on = false;
 	hang.goes_on = true;
-	for (int i = 0; !hang.back; i++) {
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
-	nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL); /* what it does then would be seen */
-	munmap((void *)v.board, EXTENT_PAGE_BYTES);
-	rmdir(v.folder);
+	sleep_ms(300); /* what it does then would be seen */
+}
+
+/* Each in a driver that does not return: the GPU is left behind, and who comes back harms nobody. */
+START_TEST(a_stop_while_the_driver_hangs)
+{
+	struct stopped t;
+
+	begin(&t, _i, false);
+	hang_begins(&t.v, _i);
+	ck_assert(!cache_destroy(t.v.r.c));
+	ck_assert_str_eq(cache_left(t.v.r.c), "a GPU's driver does not answer");
+	cache_thread_leave();
+	ck_assert(hang.inside == (_i != COPIES_HANG) && !hang.back);
+	check_end(&t);
+	goes_on();
+	ck_assert(hang.back == hang.inside);
+}
+END_TEST
+
+/* Many calls, each within its time. */
+START_TEST(a_driver_that_is_slow)
+{
+	struct stopped t;
+
+	begin(&t, UNREGISTER_HANGS, false);
+	ck_assert_uint_eq(vr_put(&t.v, CACHE_HOST, 10, 20), 20); /* more extents */
+	rig_quiet(&t.v.r);
+	unregister_ms = CLOSE_MS / 2;
+	clock_gettime(CLOCK_MONOTONIC, &began);
+	ck_assert(cache_destroy(t.v.r.c));
+	cache_thread_leave();
+	ck_assert_int_gt(ms_since(&began), CLOSE_MS);
+	unregister_ms = 0;
+	check_end(&t);
+}
+END_TEST
+
+static struct {
+	struct cache *c;
+	uint64_t attachment;
+	_Atomic bool over;
+} lent;
+
+static void *lend_board(void *unused)
+{
+	struct cache_lent l;
+
+	cache_thread_enter();
+	cache_attach_lend(lent.c, lent.attachment, CACHE_EXTENT_BOARD, true, &l);
+	lent.over = true;
+	return unused;
+}
+
+/* Of a cache that a worker hangs in, all is closed that can be; and the worker never sees what that has left. */
+START_TEST(a_cache_is_left_with_a_worker)
+{
+	struct stopped t;
+	pthread_t worker;
+
+	begin(&t, HANGS, true);
+	lent.c = t.v.r.c;
+	lent.attachment = t.v.r.attachment;
+	hang.on = true;
+	ck_assert_int_eq(pthread_create(&worker, NULL, lend_board, NULL), 0);
+	pthread_detach(worker);
+	RIG_AWAIT(hang.inside);
+	clock_gettime(CLOCK_MONOTONIC, &began);
+	cache_leave(t.v.r.c);
+	cache_thread_leave();
+	ck_assert(!hang.back);
+	hang.on = false;
+	check_end(&t);
+	goes_on();
+	ck_assert(hang.back && !lent.over);
 }
 END_TEST
 
@@ -155,8 +246,9 @@ int main(void)
 	int failed;
 
 	tcase_set_timeout(t, 120);
-	tcase_add_test(t, a_stop_while_copies_hang);
 	tcase_add_loop_test(t, a_stop_while_the_driver_hangs, 0, HANGS);
+	tcase_add_test(t, a_driver_that_is_slow);
+	tcase_add_test(t, a_cache_is_left_with_a_worker);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

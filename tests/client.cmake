@@ -9,9 +9,6 @@ terrace_test(client_bounds LIBS terrace_static)
 foreach(name calls async hostile threads)
   terrace_test(client_${name} SOURCES client_${name}.c client_rig.c LIBS client_fake)
 endforeach()
-# gRPC's library is not instrumented; the code marks what passes through it.
-set_tests_properties(client_wire client_bounds client_calls client_async client_hostile client_threads PROPERTIES
-                     ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1")
 
 # Leases on a GPU, which is the simulated device.
 foreach(name gpu gpu_ends gpu_driver)
@@ -19,8 +16,6 @@ foreach(name gpu gpu_ends gpu_driver)
     terrace_test(client_${name} SOURCES client_${name}.c client_gpu_rig.c sim_stream.c LIBS client_fake ${CMAKE_DL_LIBS})
     target_compile_definitions(client_${name} PRIVATE SIM_PLUGIN="$<TARGET_FILE:sim_plugin>")
     add_dependencies(client_${name} sim_plugin)
-    set_tests_properties(client_${name} PROPERTIES
-                         ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1")
   endif()
 endforeach()
 

@@ -582,6 +582,33 @@ START_TEST(daemon_restart)
 }
 END_TEST
 
+static void *answer_later(void *arg)
+{
+	(void)arg;
+	poll(NULL, 0, 200);
+	FAULT(fail_method, NULL);
+	return NULL;
+}
+
+/* The call that learns of a broken connection is a reopen itself. */
+START_TEST(daemon_restart_reopen)
+{
+	enum terrace_status status;
+	pthread_t thread;
+
+	fake_restart(&fake);
+	ck_assert_msg(!terrace_session_reopen(session, 0), "%s", terrace_error());
+	FAULT(fail_code, GRPC_STATUS_UNAVAILABLE);
+	FAULT(fail_method, "Check");
+	status = terrace_session_reopen(session, 50000);
+	ck_assert(status == TERRACE_UNAVAILABLE || status == TERRACE_DEADLINE); /* as it last said, or did not */
+	ck_assert_int_eq(pthread_create(&thread, NULL, answer_later, NULL), 0);
+	ck_assert_msg(!terrace_session_reopen(session, 0), "%s", terrace_error());
+	pthread_join(thread, NULL);
+	put_blocks(1);
+}
+END_TEST
+
 START_TEST(daemon_unknown_session)
 {
 	uint32_t prefix;
@@ -752,6 +779,7 @@ int main(void)
 	tcase_add_test(c, deadlines);
 	tcase_add_test(c, busy_polling);
 	tcase_add_test(c, daemon_restart);
+	tcase_add_test(c, daemon_restart_reopen);
 	tcase_add_test(c, daemon_unknown_session);
 	tcase_add_test(c, status_mapping);
 	tcase_add_test(c, retiring);

@@ -205,6 +205,7 @@ static void do_lease(struct fake_call *c, const uint8_t *bytes, size_t size)
 			reply.board_word = f->gpu.word;
 			reply.board_base = f->gpu.base;
 			reply.board_layers = f->gpu.layers;
+			reply.board_summed = f->gpu.summed;
 		}
 		places_fill(f, &places, blocks, prefix);
 		reply.lease = f->next_id++;

@@ -74,6 +74,7 @@ struct fake_gpu {
 	_Atomic uint32_t *board;
 	/* Told with every lease on it; 0 layers: all is there. */
 	uint32_t word, base, layers;
+	bool summed;
 	unsigned leases, reserves; /* on it */
 	bool stays;                /* blocks in host memory stay there for leases that allow it */
 };

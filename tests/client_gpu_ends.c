@@ -89,6 +89,54 @@ START_TEST(layers_come)
 }
 END_TEST
 
+static void sums(uint32_t value)
+{
+	atomic_store(&rig.fake.gpu.board[5 + FDSOCK_BOARD_SUMMED], value);
+}
+
+/* With checksums beside the copies a layer is there when both words say so, whichever comes first. */
+START_TEST(layers_are_summed)
+{
+	struct terrace_lease *lease;
+	atomic_int first, second;
+
+	board(10);
+	sums(10);
+	RIG_FAULT(gpu.summed, true);
+	lease = promised(10, 2);
+	wait_and_note(lease, 0, &first);
+	wait_and_note(lease, 1, &second);
+	if (_i)
+		sums(12);
+	else
+		board(12);
+	poll(NULL, 0, 60);
+	ck_assert_int_eq(atomic_load(&first), 0);
+	ck_assert_int_eq(terrace_lease_check(lease), TERRACE_BUSY);
+	if (_i)
+		board(11);
+	else
+		sums(11);
+	RIG_AWAIT(atomic_load(&first) == 1);
+	poll(NULL, 0, 30);
+	ck_assert_int_eq(atomic_load(&second), 0);
+	ck_assert_int_eq(terrace_lease_check(lease), TERRACE_BUSY);
+	board(12);
+	sums(12);
+	RIG_AWAIT(atomic_load(&second) == 1);
+	OK(terrace_lease_check(lease));
+	terrace_release(lease);
+	/* The daemon goes: both words are moved on. */
+	lease = promised(12, 1);
+	wait_and_note(lease, 0, &first);
+	fake_restart(&rig.fake);
+	RIG_AWAIT(atomic_load(&first) == 1);
+	ck_assert_int_eq(terrace_lease_check(lease), TERRACE_STALE);
+	terrace_release(lease);
+	RIG_FAULT(gpu.summed, false);
+}
+END_TEST
+
 /* What was there stays; what was to come does not, and nobody waits for it. */
 START_TEST(the_daemon_goes)
 {
@@ -307,6 +355,7 @@ TWIST(other_layout, m->places->extent[1] = FAKE_GPU_EXTENT + FAKE_EXTENTS)
 TWIST(unasked, m->places->extent[1] = 1; m->places->offset[1] = 0)
 TWIST(no_word, m->board_word = 1024; m->board_layers = 1)
 TWIST(many_layers, m->board_layers = 513)
+TWIST(no_sums_word, m->board_word = 256; m->board_layers = 1; m->board_summed = 1)
 
 static const struct {
 	void (*twist)(struct fake *f, const char *method, ProtobufCMessage *reply);
@@ -316,6 +365,7 @@ static const struct {
 	{far, "is not inside its extent"},        {wraps, "is not inside its extent"},
 	{other_layout, "it is of no layout"},     {unasked, "is in host memory, not on the GPU"},
 	{no_word, "has no word 1024"},            {many_layers, "promises 513 layers"},
+	{no_sums_word, "has no word 256"},
 };
 
 START_TEST(twisted)
@@ -370,6 +420,7 @@ int main(void)
 
 	tcase_add_checked_fixture(one, open_one, rig_close);
 	tcase_add_loop_test(one, layers_come, 0, 2);
+	tcase_add_loop_test(one, layers_are_summed, 0, 2);
 	tcase_add_test(one, the_daemon_goes);
 	tcase_add_test(one, the_session_is_closed);
 	tcase_add_test(one, copies_take_too_long);

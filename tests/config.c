@@ -55,11 +55,11 @@ static const char *const other[][2] = {
 	{ "slab_bytes", "4MiB" }, { "disk_depth", "9" }, { "disk_slow", "3s" }, { "spill_share", "0.5" },
 	{ "disk_io", "threads" }, { "catalog", "rebuild" }, { "gpus", "1,0" }, { "gpu_bytes", "2GiB" },
 	{ "cuda_plugin", "/x/p.so" }, { "graph_nodes", "77" }, { "advisor_every", "2s" },
-	{ "prefetch_bytes", "8MiB" }, { "gpu_prefetch_bytes", "5MiB" }, { "sessions_max", "7" }, { "leases_max", "8" },
+	{ "prefetch_bytes", "8MiB" }, { "gpu_prefetch_bytes", "5MiB" }, { "gpu_verify_up", "off" }, { "sessions_max", "7" }, { "leases_max", "8" },
 	{ "open_blocks_max", "9" }, { "session_idle", "2s" }, { "lease_ttl", "150ms" }, { "reservation_ttl", "2h" },
 	{ "watch_queue", "17" }, { "workers", "3" }, { "sum_threads", "6" }, { "queue_max", "5" }, { "calls_max", "99" },
 	{ "connections_max", "4" }, { "call_deadline_max", "7s" }, { "message_bytes_max", "8MiB" },
-	{ "drain_timeout", "1s" }, { "busy_poll", "3ms" }, { "log_level", "debug" }, { "log_format", "json" },
+	{ "drain_timeout", "1s" }, { "stop_timeout", "2s" }, { "busy_poll", "3ms" }, { "log_level", "debug" }, { "log_format", "json" },
 };
 enum { OTHERS = sizeof other / sizeof other[0] };
 

@@ -3,8 +3,6 @@ function(terrace_ctl_test name)
   terrace_test(${name} SOURCES ${name}.c ctl_run.c ${ARGN})
   target_compile_definitions(${name} PRIVATE TERRACECTL="$<TARGET_FILE:terracectl>")
   add_dependencies(${name} terracectl)
-  # gRPC's library is not instrumented.
-  set_tests_properties(${name} PROPERTIES ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1)
 endfunction()
 
 terrace_ctl_test(ctl_codec LIBS terrace_kernels)

@@ -411,10 +411,14 @@ START_TEST(who_reads_no_more_is_still_heard)
 }
 END_TEST
 
-static void driver_holds_one(void)
+/* Asks for a board, which the driver holds up. */
+static void board_is_held_up(int fd)
 {
+	const struct fdsock_map m = { HEAD(FDSOCK_MAP), FDSOCK_EXTENT_BOARD, 1 };
 	const uint64_t end = daemon_now_us() + NET_S * 1000000ull;
 
+	driver_shut = true;
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
 	while (driver_holds != 1 && daemon_now_us() < end)
 		usleep(1000);
 	ck_assert_int_eq(driver_holds, 1);
@@ -424,15 +428,12 @@ static void driver_holds_one(void)
  * up meanwhile; 2, whose session has been closed. */
 START_TEST(a_slow_driver_keeps_no_others_waiting)
 {
-	struct fdsock_map m = { HEAD(FDSOCK_MAP), FDSOCK_EXTENT_BOARD, 1 };
 	struct fdsock_welcome w, v;
 	struct fdsock_extent e;
 	const char *why = "";
 	int fd = greet(&w), other, got = -1;
 
-	driver_shut = true;
-	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
-	driver_holds_one();
+	board_is_held_up(fd);
 	other = greet(&v);
 	a_tick();
 	if (_i == 1) {
@@ -454,6 +455,24 @@ START_TEST(a_slow_driver_keeps_no_others_waiting)
 		close(got);
 	close(other);
 	until("terrace_door_connections", 0);
+}
+END_TEST
+
+/* The socket is gone all the same, and so are the engines. */
+START_TEST(a_stop_while_a_board_is_lent)
+{
+	struct fdsock_welcome w;
+	int fd = greet(&w);
+
+	board_is_held_up(fd);
+	ck_assert(!door_stop(door, 50 * 1000));
+	ck_assert(!workers_stop(s.daemon.workers, 0));
+	ck_assert_int_ne(access(s.config.fd_socket, F_OK), 0);
+	until("terrace_door_connections", 0);
+	driver_shut = false;
+	ck_assert(door_stop(door, NET_S * 1000000ull));
+	ck_assert(workers_stop(s.daemon.workers, NET_S * 1000000ull));
+	close(fd);
 }
 END_TEST
 
@@ -769,6 +788,7 @@ int main(void)
 	tcase_add_test(t, who_borrows_of_a_gpu_is_watched);
 	tcase_add_test(t, who_reads_no_more_is_still_heard);
 	tcase_add_loop_test(t, a_slow_driver_keeps_no_others_waiting, 0, 3);
+	tcase_add_test(t, a_stop_while_a_board_is_lent);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);
 	srunner_run_all(r, CK_NORMAL);

@@ -37,7 +37,9 @@ if(TARGET terrace AND TARGET sim_plugin AND NOT TERRACE_SANITIZE)
   if(TARGET terracectl)
     add_test(NAME two_gpus_engines COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/gpu/two_gpus.py $<TARGET_FILE:terraced>
              $<TARGET_FILE:terracectl> --libraries ${SIM_DEVICE_FOLDER} --blocks 16 --sets 1)
-    set_tests_properties(two_gpus_engines PROPERTIES TIMEOUT 120 ENVIRONMENT LIBTERRACE=$<TARGET_FILE:terrace>)
+    add_test(NAME one_gpu_shared COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/gpu/two_gpus.py $<TARGET_FILE:terraced>
+             $<TARGET_FILE:terracectl> --libraries ${SIM_DEVICE_FOLDER} --blocks 16 --one)
+    set_tests_properties(two_gpus_engines one_gpu_shared PROPERTIES TIMEOUT 120 ENVIRONMENT LIBTERRACE=$<TARGET_FILE:terrace>)
   endif()
   # As it is installed.
   set(installed ${CMAKE_CURRENT_BINARY_DIR}/installed)

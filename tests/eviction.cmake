@@ -11,6 +11,9 @@ terrace_test(replay_offline LIBS terrace_replay ONE_THREAD)
 terrace_test(graph_edges LIBS terrace_eviction)
 
 # What the graph costs a node and an access; `policy_cost 10000000` measures a large one.
-add_executable(policy_cost policy_cost.c)
-target_link_libraries(policy_cost PRIVATE terrace_eviction)
-add_test(NAME policy_cost COMMAND policy_cost)
+if(NOT TERRACE_SANITIZE MATCHES thread)
+  add_executable(policy_cost policy_cost.c)
+  target_link_libraries(policy_cost PRIVATE terrace_eviction)
+  add_test(NAME policy_cost COMMAND policy_cost)
+  set_property(GLOBAL APPEND PROPERTY ONE_THREAD_TESTS $<TARGET_FILE:policy_cost>)
+endif()

@@ -11,11 +11,11 @@
 #include "eviction/replay.h"
 
 #ifdef TERRACE_SANITIZED
-enum { FIRST_SIZE = 3, SIZE_STEP = 5, SLOW_SIZE_STEP = 5 };
+enum { FIRST_SIZE = 3, SIZE_STEP = 5, SLOW_SIZE_STEP = 5, SLOW_WORLDS = 1, SLOW_TURNS_US = 1000, REQUESTS = 24000, PHASE = 6000 };
 #else
-enum { FIRST_SIZE = 0, SIZE_STEP = 1, SLOW_SIZE_STEP = 2 };
+enum { FIRST_SIZE = 0, SIZE_STEP = 1, SLOW_SIZE_STEP = 2, SLOW_WORLDS = 100, SLOW_TURNS_US = 250 * 1000, REQUESTS = 48000, PHASE = 12000 };
 #endif
-enum { BLOCK = 16, CHAIN = 8, MOST = 64, REQUESTS = 48000, PHASE = 12000 };
+enum { BLOCK = 16, CHAIN = 8, MOST = 64 };
 
 /* ---- shadows ---- */
 
@@ -264,12 +264,14 @@ static void walk(struct trace *t, uint64_t i)
 	ask(t, i, walk_at);
 }
 
+static uint64_t phase = PHASE;
+
 /* Each for a while. */
 static void turns(struct trace *t, uint64_t i)
 {
 	static void (*const phases[])(struct trace *, uint64_t) = { loop, walk, favourites, flood };
 
-	phases[i / PHASE % 4](t, i);
+	phases[i / phase % 4](t, i);
 }
 
 static void make(struct trace *t, void (*next)(struct trace *, uint64_t))
@@ -277,7 +279,7 @@ static void make(struct trace *t, void (*next)(struct trace *, uint64_t))
 	trace_init(t, BLOCK);
 	next_id = 0;
 	walk_at = 50000;
-	for (uint64_t i = 0; i < REQUESTS; i++)
+	for (uint64_t i = 0; i < (next == turns ? 4 * phase : REQUESTS); i++)
 		next(t, i);
 }
 
@@ -313,7 +315,7 @@ START_TEST(graph_follows_the_best)
 	double lru[SIZES], best[SIZES];
 	struct trace t;
 
-	for (every_us = 1000; every_us <= 250 * 1000; every_us *= 250) {
+	for (every_us = 1000; every_us <= (_i < SLOW_WORLDS ? 250 * 1000 : 1000); every_us *= 250) {
 		make(&t, worlds[_i].next);
 		if (every_us == 1000)
 			fixed(&t, REQUESTS / 4, lru, best);
@@ -335,7 +337,8 @@ START_TEST(graph_follows_the_turns)
 	double lru[SIZES], best[SIZES];
 	struct trace t;
 
-	for (every_us = 1000; every_us <= 250 * 1000; every_us *= 250) {
+	phase = 12000; /* of fewer requests it learns too little */
+	for (every_us = 1000; every_us <= SLOW_TURNS_US; every_us *= 250) {
 		make(&t, turns);
 		if (every_us == 1000)
 			fixed(&t, 0, lru, best);

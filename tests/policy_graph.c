@@ -11,9 +11,9 @@
 #include "eviction/survival.h"
 
 #ifdef TERRACE_SANITIZED
-enum { FIRST_SIZE = 2, SIZE_STEP = 3, DELAY_STEP = 3 };
+enum { FIRST_SIZE = 2, SIZE_STEP = 3, DELAY_STEP = 3, TURNS = 8000, PACES = 6000 };
 #else
-enum { FIRST_SIZE = 0, SIZE_STEP = 1, DELAY_STEP = 1 };
+enum { FIRST_SIZE = 0, SIZE_STEP = 1, DELAY_STEP = 1, TURNS = 20000, PACES = 10000 };
 #endif
 enum { BLOCK = 16, CHAIN = 8 };
 
@@ -607,7 +607,7 @@ static void sessions(struct trace *t, bool tell)
 	uint8_t turns[200] = { 0 };
 	uint64_t chain[200];
 
-	for (uint64_t i = 0; i < 20000; i++) {
+	for (uint64_t i = 0; i < TURNS; i++) {
 		uint64_t s = hash_mix(i) % 200;
 		bool last = hash_mix(i + 3) % 3 == 0;
 
@@ -642,7 +642,7 @@ END_TEST
  * say which, as it may have been of either kind. */
 static void paces(struct trace *t, bool tell)
 {
-	enum { SESSIONS = 60, REQUESTS = 10000 };
+	enum { SESSIONS = 60 };
 	struct { uint64_t at, chain; uint32_t asked; } session[SESSIONS];
 
 	for (uint64_t s = 0; s < SESSIONS; s++) {
@@ -650,7 +650,7 @@ static void paces(struct trace *t, bool tell)
 		session[s].chain = next_id++;
 		session[s].asked = 0;
 	}
-	for (uint64_t i = 0; i < REQUESTS; i++) {
+	for (uint64_t i = 0; i < PACES; i++) {
 		const bool tool = hash_mix(i) % 2;
 		uint64_t s = 0;
 

@@ -332,10 +332,12 @@ START_TEST(what_went_before_is_new_to_s3fifo)
 }
 END_TEST
 
+static uint32_t accepted; /* counted, since each of Check's assertions takes longer than what it looks at */
+
 /* Whatever is wrong with a piece: the policy is as it was. */
 static void refused(struct policy *p, const uint8_t *bytes, size_t size)
 {
-	ck_assert(!graph()->recall(p, world.now_us, 0, bytes, size));
+	accepted += graph()->recall(p, world.now_us, 0, bytes, size);
 }
 
 START_TEST(damage_is_refused)
@@ -359,6 +361,7 @@ START_TEST(damage_is_refused)
 		}
 	}
 	refused(other, kept.bytes[kept.count - 1], kept.size[kept.count - 1]); /* blocks of another index */
+	ck_assert_uint_eq(accepted, 0);
 	keep_all(p, &again);
 	ck_assert_uint_eq(again.count, before.count);
 	for (uint32_t i = 0; i < before.count; i++)
@@ -423,6 +426,7 @@ START_TEST(what_cannot_be_true_is_refused)
 		}
 	}
 	ck_assert_uint_eq(kinds, 15);
+	ck_assert_uint_eq(accepted, 0);
 	graph()->destroy(p);
 	graph()->destroy(world.p);
 }
@@ -679,10 +683,11 @@ static void minutes_after(struct drive *d, double share, uint32_t restart_min, i
 
 START_TEST(a_restart_costs_no_hits)
 {
-	static const double shares[] = { 0.01, 0.05, 0.1 };
 #ifdef TERRACE_SANITIZED
+	static const double shares[] = { 0.05 };
 	enum { FIRST = 20, STEP = 20, LAST = 20 };
 #else
+	static const double shares[] = { 0.01, 0.05, 0.1 };
 	enum { FIRST = 12, STEP = 6, LAST = 48 };
 #endif
 	static struct drive d;

@@ -23,6 +23,15 @@ set_tests_properties(gpu_device_sim PROPERTIES TIMEOUT 120 ENVIRONMENT LD_LIBRAR
 add_test(NAME gpu_device_sim_lost COMMAND gpu_device lost)
 set_tests_properties(gpu_device_sim_lost PROPERTIES TIMEOUT 120
                      ENVIRONMENT "LD_LIBRARY_PATH=${SIM_DEVICE_FOLDER};SIM_GPU_LOST_AFTER=3")
+# A loss as a driver tells it, and what it is made with in a daemon (gpu/run.sh); here the simulated device's own.
+add_executable(device_lost gpu/device_lost.c gpu/device_rig.c gpu/trap.c gpu/driver_kernel.c)
+target_link_libraries(device_lost PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+add_dependencies(device_lost sim_plugin sim_runtime)
+add_test(NAME device_lost_sim COMMAND device_lost simulated)
+set_tests_properties(device_lost_sim PROPERTIES TIMEOUT 120 ENVIRONMENT LD_LIBRARY_PATH=${SIM_DEVICE_FOLDER})
+add_library(gpu_trap MODULE gpu/trap_library.c gpu/trap.c gpu/driver_kernel.c)
+target_link_libraries(gpu_trap PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+set_target_properties(gpu_trap PROPERTIES PREFIX "")
 add_executable(two_gpus gpu/two_gpus.c gpu/device_rig.c)
 target_link_libraries(two_gpus PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
 add_dependencies(two_gpus sim_plugin sim_runtime)

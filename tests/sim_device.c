@@ -77,8 +77,18 @@ static void driver_wait(const struct device *d)
 	drop_wait(d);
 }
 
+/* And those that it answers at once, unless it answers nothing. */
+static void driver_dead_wait(const struct device *d)
+{
+	struct stat st;
+
+	while (d->stuck_file[0] && stat(d->stuck_file, &st) == 0 && st.st_size > 0)
+		nanosleep(&(struct timespec){ .tv_nsec = DRIVER_POLL_NS }, NULL);
+}
+
 static bool lost(struct device *d)
 {
+	driver_dead_wait(d);
 	drop_wait(d);
 	return is_lost(d);
 }
@@ -182,6 +192,7 @@ static void close_device(struct device *d)
 {
 	if (!d)
 		return;
+	driver_dead_wait(d);
 	sim_copy_end(d);
 	pthread_mutex_lock(&open_mutex);
 	for (struct device **at = &open_devices; *at; at = &(*at)->next_open) {
@@ -401,6 +412,7 @@ static enum status extent_make(struct device *d, uint64_t at, uint64_t bytes, st
 	enum status s = STATUS_EXHAUSTED;
 	int made;
 
+	driver_dead_wait(d);
 	if (is_lost(d))
 		return refuse_lost(why);
 	if (d->no_export)

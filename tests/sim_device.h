@@ -18,7 +18,8 @@
  *   SIM_GPU_NO_EXPORT   device memory cannot be shared: extent_make is UNSUPPORTED
  *   SIM_GPU_NO_REGISTER host memory cannot be pinned: host_register is EXHAUSTED
  *   SIM_GPU_NO_PEERS    no device reaches another: copies across are made all the same
- *   SIM_GPU_STUCK_FILE  P: while P.N exists, calls on device N that map, unmap or pin do not return
+ *   SIM_GPU_STUCK_FILE  P: while P.N exists, calls on device N that map, unmap or pin do not return; if it is not empty, nor do those that make
+ *                       memory, ask whether the device is lost, or close it
  *   SIM_GPU_DROP_WAITS  extent_drop waits until no stream of the process waits for a word; those calls, and lost(), for extent_drop: as a
  *                       driver may
  *   SIM_GPU_PROBLEM     what the plugin's kernels say is wrong with the device

@@ -16,15 +16,13 @@ add_library(store_catalog_rig STATIC store_catalog_rig.c)
 target_link_libraries(store_catalog_rig PUBLIC terrace_store PkgConfig::LMDB PkgConfig::CHECK)
 foreach(name store_catalog store_catalog_model store_catalog_damage store_catalog_speed)
   terrace_test(${name} LIBS store_catalog_rig)
-  set_tests_properties(${name} PROPERTIES ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1)
 endforeach()
 if(TERRACE_SANITIZE MATCHES thread) # files that one thread reads
   set_tests_properties(store_catalog_damage PROPERTIES LABELS long)
 endif()
 # The same on a file system that is full: exits 77 (skipped) where none may be mounted.
 add_test(NAME store_catalog_full COMMAND store_catalog full)
-set_tests_properties(store_catalog_full PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77
-                     ENVIRONMENT TSAN_OPTIONS=ignore_noninstrumented_modules=1)
+set_tests_properties(store_catalog_full PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)
 terrace_test(store_block_record LIBS terrace_store ONE_THREAD)
 
 # The disk, its bytes, its faults; the last two meet real ones, and exit 77 where nothing can be mounted.

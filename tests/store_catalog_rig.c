@@ -1,5 +1,7 @@
 #include "store_catalog_rig.h"
 
+#include "tests/held_folder.h"
+
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -18,8 +20,7 @@ void rig_init(struct rig *r)
 	if (!tmp)
 		tmp = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
 	memset(r, 0, sizeof(*r));
-	snprintf(r->folder, sizeof(r->folder), "%.40s/catalog-XXXXXX", tmp);
-	ck_assert_ptr_nonnull(mkdtemp(r->folder));
+	ck_assert(held_folder_make(tmp, r->folder, sizeof(r->folder)));
 	r->options.folder = r->folder;
 	r->options.batch_ms = 5;
 	r->options.queue_bytes_max = 8 << 20;

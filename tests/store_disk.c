@@ -516,13 +516,14 @@ START_TEST(a_sync_reaches_every_written_slab)
 }
 END_TEST
 
-START_TEST(what_waits_can_be_cancelled)
+/* More than may wait are refused at once; the others end in their turn. */
+START_TEST(what_may_wait_is_bounded)
 {
 	enum { MANY = 64 };
 	static struct rig_wait w[MANY];
 	uint8_t *page = rig_pages(4096 * MANY);
 	struct disk_place p;
-	uint32_t accepted = 0, cancelled = 0;
+	uint32_t accepted = 0, ended = 0;
 	struct rig r;
 
 	rig_begin(&r, rig_engines[_i], NULL);
@@ -545,16 +546,12 @@ START_TEST(what_waits_can_be_cancelled)
 		accepted += s == STATUS_OK;
 	}
 	rig_asked(&r, 1); /* the first, which goes on; all others wait */
-	for (int i = 1; i < MANY; i++)
-		if (w[i].done != 2)
-			disk_cancel(r.disk, &w[i].q);
 	r.fault.shut = false;
 	for (int i = 0; i < MANY; i++)
-		if (w[i].done != 2 && rig_wait_end(&w[i]) == STATUS_CANCELLED) {
-			ck_assert_uint_eq(w[i].q.ring.started_us, 0);
-			cancelled++;
-		}
-	ck_assert_uint_eq(cancelled, accepted - 1);
+		ended += w[i].done != 2 && rig_wait_end(&w[i]) == STATUS_OK;
+	ck_assert_uint_eq(ended, accepted);
+	ck_assert_uint_ge(accepted, MANY - 8);
+	ck_assert_uint_lt(accepted, MANY);
 	ck_assert_int_eq(rig_look(&r).health, DISK_HEALTHY);
 	ck_assert_int_eq(rig_read(&r, p, page, 4096), STATUS_OK);
 	rig_end(&r);
@@ -661,7 +658,7 @@ int main(void)
 	tcase_add_loop_test(tc, a_scan_finds_what_is_there_and_nothing_else, first, 2);
 	tcase_add_loop_test(tc, syncs_are_merged, first, 2);
 	tcase_add_loop_test(tc, a_sync_reaches_every_written_slab, first, 2);
-	tcase_add_loop_test(tc, what_waits_can_be_cancelled, first, 2);
+	tcase_add_loop_test(tc, what_may_wait_is_bounded, first, 2);
 	tcase_add_loop_test(tc, threads_never_share_a_slot, first, 2);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);

@@ -3,6 +3,8 @@
  */
 #include "tests/store_disk_rig.h"
 
+#include "store/disk_private.h"
+
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -404,6 +406,24 @@ START_TEST(a_disk_is_closed_over_what_is_under_way)
 }
 END_TEST
 
+/* The kernel may take for ever to make its file. */
+START_TEST(a_disk_is_left_with_who_makes_a_slab)
+{
+	struct disk *left;
+	struct rig r;
+
+	rig_begin(&r, RING_THREADS, NULL);
+	rig_open(&r);
+	left = r.disk;
+	r.disk = NULL;
+	pthread_mutex_lock(&left->grow);
+	ck_assert(!disk_close_by(left, 50 * 1000));
+	pthread_mutex_unlock(&left->grow); /* it comes back, and finds the disk */
+	ck_assert_int_eq(disk_slab_prepare(left, RIG_SLOT), STATUS_OK);
+	rig_end(&r);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("store_disk_fault");
@@ -423,6 +443,7 @@ int main(void)
 	tcase_add_loop_test(tc, a_failure_cancels_what_waits, first, 2);
 	tcase_add_loop_test(tc, a_failed_sync_fails_for_all, first, 2);
 	tcase_add_loop_test(tc, a_disk_is_closed_over_what_is_under_way, first, 2);
+	tcase_add_test(tc, a_disk_is_left_with_who_makes_a_slab);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);

@@ -2,6 +2,7 @@
 #include "tests/store_disk_rig.h"
 
 #include "store/disk_private.h" /* for its ring */
+#include "tests/held_folder.h"
 
 #include <check.h>
 #include <errno.h>
@@ -57,8 +58,7 @@ void rig_begin(struct rig *r, enum ring_engine engine, const char *parent)
 	memset(r, 0, sizeof(*r));
 	if (!parent)
 		parent = tmp ? tmp : "/tmp";
-	snprintf(r->folder, sizeof(r->folder), "%s/store_disk.XXXXXX", parent);
-	ck_assert_ptr_nonnull(mkdtemp(r->folder));
+	ck_assert(held_folder_make(parent, r->folder, sizeof(r->folder)));
 	r->calls = (struct ring_calls){ .fault = fault, .arg = &r->fault };
 	r->options = (struct disk_options){
 		.folder = r->folder,

@@ -56,6 +56,33 @@ START_TEST(full_queue_refuses)
 }
 END_TEST
 
+/* What does not return is left, and what is queued behind it; once it does, all runs. */
+START_TEST(a_stop_has_a_bound)
+{
+	struct job jobs[2] = { { .work.run = run }, { .work.run = run } }, late = { .work.run = run };
+	struct workers_view v;
+	struct workers *w;
+
+	ck_assert_int_eq(workers_create(1, 4, &w), STATUS_OK);
+	pthread_mutex_lock(&gate);
+	for (int i = 0; i < 2; i++)
+		ck_assert_int_eq(workers_submit(w, &jobs[i].work), STATUS_OK);
+	do
+		workers_look(w, &v);
+	while (v.running != 1);
+	ck_assert(!workers_stop(w, 20 * 1000));
+	ck_assert(!workers_stop(w, 0));
+	workers_look(w, &v);
+	ck_assert_uint_eq(v.running, 1);
+	ck_assert_uint_eq(v.queued, 1);
+	ck_assert_int_eq(workers_submit(w, &late.work), STATUS_UNAVAILABLE);
+	pthread_mutex_unlock(&gate);
+	ck_assert(workers_stop(w, 20 * 1000 * 1000));
+	ck_assert_int_eq(atomic_load(&jobs[1].runs), 1);
+	workers_destroy(w);
+}
+END_TEST
+
 enum { MANY = 2000, SUBMITTERS = 4 };
 static struct job many[SUBMITTERS][MANY];
 static struct workers *pool;
@@ -110,6 +137,7 @@ int main(void)
 
 	tcase_set_timeout(t, 30);
 	tcase_add_test(t, full_queue_refuses);
+	tcase_add_test(t, a_stop_has_a_bound);
 	tcase_add_test(t, many_submitters);
 	tcase_add_test(t, bad_options);
 	suite_add_tcase(s, t);

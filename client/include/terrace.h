@@ -357,7 +357,7 @@ TERRACE_API enum terrace_status terrace_lease_wait_layer(struct terrace_lease *l
 
 /* To be asked when the work on a lease whose layers were waited for is done, before its results are used. TERRACE_OK: the bytes were
  * all there. TERRACE_BUSY: they are not yet (the work was not done). TERRACE_STALE (the daemon went away before), TERRACE_UNAVAILABLE
- * (the GPU is lost, here or at the daemon, or the copies took half a minute), TERRACE_CANCELLED (the session was closed): what was computed from the lease is
+ * (the GPU is lost, here or at the daemon, the copies took half a minute, or their checksums were wrong), TERRACE_CANCELLED (the session was closed): what was computed from the lease is
  * to be thrown away. A lease on no GPU is always TERRACE_OK. Bytes that were there stay, also when the daemon goes. */
 TERRACE_API enum terrace_status terrace_lease_check(struct terrace_lease *lease);
 

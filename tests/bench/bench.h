@@ -39,6 +39,7 @@ int bench_restart(void);
 int bench_spill(void);
 int bench_advisor(void);
 int bench_vram(void);
+int bench_lists(void);
 
 /* ---- report.c ---- */
 

@@ -22,6 +22,7 @@ static const struct bench benches[] = {
 	{"spill", "lookups in memory while everything put is spilled", bench_spill},
 	{"advisor", "the advisor's round at a million blocks, and lookups beside it", bench_advisor},
 	{"vram", "blocks between disk, memory and a GPU against the device itself", bench_vram},
+	{"lists", "long calls to and from a GPU against the device itself", bench_lists},
 };
 enum { BENCH_COUNT = sizeof(benches) / sizeof(benches[0]) };
 

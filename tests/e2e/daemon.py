@@ -5,6 +5,7 @@ The generated protobuf modules are made afresh into a temporary folder; nothing 
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import os
 import shutil
@@ -67,12 +68,20 @@ def layout(**over):
     return pb.Layout(**fields)
 
 
+def held_folder(parent=None):
+    """A new folder, and a descriptor that holds it: once all who have that are gone, however they went, tests/sweep.sh removes it."""
+    folder = tempfile.mkdtemp(prefix="terrace-held-", dir=parent)
+    hold = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(hold, fcntl.LOCK_SH)
+    return folder, hold
+
+
 class Daemon:
     """A terraced of its own in a temporary folder, in `parent` if one is given."""
 
     def __init__(self, terraced, *flags, env=None, start=True, parent=None):
         self.terraced = terraced
-        self.folder = tempfile.mkdtemp(prefix="terrace-e2e-", dir=parent)
+        self.folder, self.hold = held_folder(parent)
         self.address = "unix:" + os.path.join(self.folder, "t.sock")
         self.flags = flags
         self.env = env or {}
@@ -85,7 +94,7 @@ class Daemon:
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 [self.terraced, "--data-dir", os.path.join(self.folder, "data"), "--socket", self.address[len("unix:"):],
-                 *self.flags], stdout=log, stderr=log, env={**os.environ, **self.env})
+                 *self.flags], stdout=log, stderr=log, env={**os.environ, **self.env}, pass_fds=(self.hold,))
         # A connection of its own, and soon again: gRPC shares those of an earlier channel to the same address, with the pauses, which
         # grow to many seconds, that the daemon's death left them.
         self.channel = grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1),
@@ -155,6 +164,9 @@ class Daemon:
         if self.process is not None and self.process.poll() is None:
             self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self.hold is not None:
+            os.close(self.hold)
+            self.hold = None
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ import unittest
 import grpc
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from daemon import CALL_S, key, keys, layout, pb, running, wait_for  # noqa: E402
+from daemon import CALL_S, held_folder, key, keys, layout, pb, running, wait_for  # noqa: E402
 
 TERRACED, TERRACECTL = os.environ.get("TERRACED", "terraced"), os.environ.get("TERRACECTL", "terracectl")
 HOST_MIB, BATCH = 2, 8
@@ -124,7 +124,8 @@ class Disk(unittest.TestCase):
 
     def test_a_folder_in_memory(self):
         """A file system without O_DIRECT, perhaps."""
-        folder = tempfile.mkdtemp(prefix="terrace-disk-", dir="/dev/shm")
+        folder, hold = held_folder("/dev/shm")
+        self.addCleanup(os.close, hold)
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
         self.survives_a_kill("--disks", folder + "/a:32MiB")
 

@@ -1,4 +1,4 @@
-"""Slow copies, and GPUs that are lost while engines lease on them: `test_gpu.py TERRACED GPU_ENGINE SIM_FOLDER`.
+"""Slow copies, and GPUs that are lost while engines lease on them: `test_gpu.py TERRACED GPU_ENGINE SIM_FOLDER TERRACECTL`.
 
 The GPUs are simulated devices; files that the daemon's devices look at hold their copies up, and lose them, whenever the test wants it.
 """
@@ -13,9 +13,9 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "e2e"))
-from daemon import CALL_S, health_pb2, running, wait_for  # noqa: E402
+from daemon import CALL_S, health_pb2, pb, running, wait_for  # noqa: E402
 
-TERRACED, ENGINE, SIM = "terraced", "gpu_engine", "."
+TERRACED, ENGINE, SIM, CTL = "terraced", "gpu_engine", ".", "terracectl"
 FLAGS = ("--gpus", "all", "--gpu-bytes", "32MiB", "--host-bytes", "32MiB", "--extent-bytes", "2MiB")
 OK, MISS, BUSY, UNAVAILABLE = 0, 1, 2, 9
 HOST, LAYERS, BLOCKS = -1, 8, 4
@@ -79,6 +79,16 @@ class OnGpus(unittest.TestCase):
         self.assertEqual(answer[:2], (OK, number))
         return answer[2]
 
+    def expect_state(self, daemon, state):
+        """Over the wire, and as an operator sees it; it serves all the same."""
+        self.assertEqual(daemon.admin.Stats(pb.StatsRequest(), timeout=CALL_S).state, state)
+        self.assertEqual(daemon.health.Check(health_pb2.HealthCheckRequest(), timeout=CALL_S).status,
+                         health_pb2.HealthCheckResponse.SERVING)
+        said = subprocess.run([CTL, "--address", daemon.address, "status"], capture_output=True, text=True, timeout=CALL_S, check=False)
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertRegex(said.stdout, r"(?m)^state\s+%s$" % state)
+        self.assertRegex(said.stdout, r"(?m)^health\s+SERVING$")
+
     def room(self, daemon, engine):
         """The GPU has free slots: what goes there goes as one list, whose layers are told one by one."""
         self.good(engine.do("put", 0, 900, 3), 3)
@@ -102,7 +112,8 @@ class OnGpus(unittest.TestCase):
             self.assertLess(first, ms / 2)
             self.assertGreater(rest, ms / 2)
             self.assertEqual(engine.do("release")[0], OK)
-            # There is nothing to wait for any more.
+            # There is nothing to wait for any more, once the daemon has ended the list, of which the stream saw the last word.
+            wait_for(lambda: daemon.stats()["terrace_moved_bytes_total{from=host,to=gpu}"] >= BLOCKS * BLOCK_MIB * 2**20, 60, "all has moved")
             self.good(engine.do("lease", 0, 0, BLOCKS), BLOCKS)
             self.assertEqual(engine.do("check")[0], OK)
             self.good(engine.do("look"), 0)
@@ -144,6 +155,7 @@ class OnGpus(unittest.TestCase):
         with self.daemon(2) as daemon, Engine(daemon, **seen) as one, Engine(daemon, **seen) as other:
             self.good(one.do("put", HOST, 0, BLOCKS), BLOCKS)
             self.good(other.do("put", 1, 100, BLOCKS), BLOCKS)
+            self.expect_state(daemon, "serving")
             ends, rounds = threading.Event(), []
 
             def goes_on():
@@ -182,14 +194,16 @@ class OnGpus(unittest.TestCase):
                 self.good(looked, 0)
             stats = daemon.stats()
             self.assertEqual(stats["terrace_gpu_lost{gpu=1}"], 0)
-            self.assertEqual(daemon.health.Check(health_pb2.HealthCheckRequest(), timeout=CALL_S).status,
-                             health_pb2.HealthCheckResponse.SERVING)
+            self.expect_state(daemon, "degraded")
             self.good(other.do("put", 1, 200, 2), 2)
+            self.good(other.do("lease", 1, 200, 2), 2)
+            self.good(other.do("look"), 0)
+            self.assertEqual(other.do("release")[0], OK)
             wait_for(lambda: "event=gpu_lost" in daemon.log(), 60, "so does the log")
             wait_for(lambda: daemon.stats()["terrace_gpu_slots_used{gpu=0}"] == 0, 60, "nothing is left of what it had")
             print("%d rounds on the other GPU" % len(rounds))
 
 
 if __name__ == "__main__":
-    TERRACED, ENGINE, SIM = sys.argv[1:4]
-    unittest.main(argv=sys.argv[:1] + sys.argv[4:], verbosity=2)
+    TERRACED, ENGINE, SIM, CTL = sys.argv[1:5]
+    unittest.main(argv=sys.argv[:1] + sys.argv[5:], verbosity=2)

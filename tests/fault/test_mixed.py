@@ -31,11 +31,14 @@ UNBOUNDED = ("first", "reopen")            # a driver's time, and that to the ne
 SMI_SLACK_MIB = 16                         # what the driver keeps beside the memory it was asked for; 2 to 6 were seen
 
 
-def options(text=__doc__, kills=None):
+def options(text=__doc__, kills=None, more=()):
+    """more: names of further arguments."""
     parser = argparse.ArgumentParser(description=text.split("\n", maxsplit=1)[0])
     parser.add_argument("terraced")
     parser.add_argument("terracectl")
     parser.add_argument("engine")
+    for name in more:
+        parser.add_argument(name)
     parser.add_argument("--libraries", help="folder of the plugin and CUDA's runtime; it is the simulated device's")
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--long", action="store_true", help="ten minutes")
@@ -102,7 +105,7 @@ class Service:
                               timeout=120, check=False)
 
     def stats(self):
-        out = self.ctl("stat")
+        out = self.ctl("--timeout", "60", "stat") # it proves nothing: a machine may be slow
         assert out.returncode == 0, out.stderr
         return {m[1]: float(m[2]) for m in re.finditer(r"^(terrace_\S+)\s+(\S+)$", out.stdout, re.M)}
 
@@ -122,6 +125,14 @@ class Service:
             for folder in ("fd", "map_files"):
                 seen.update(memfds("/proc/%d/%s" % (pid, folder), "/memfd:simulated-device-%d " % gpu))
         return sum(seen.values())
+
+    def users(self):
+        """Who else has memory of the GPUs, for a log."""
+        if self.o.libraries:
+            return "simulated"
+        out = subprocess.run(["nvidia-smi", "--query-compute-apps=pid,name,used_memory", "--format=csv,noheader"], capture_output=True, text=True,
+                             timeout=60, check=False)
+        return "in use by: " + "; ".join(out.stdout.split("\n"))
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -311,8 +322,10 @@ def check_memory(service, before, engines=(), slack_mib=SMI_SLACK_MIB):
         now = memory_of(service, engines)
         return max(((used - used0) - (extents - extents0) for (used, extents), (used0, extents0) in zip(now, before)), key=abs)
 
-    slack = 0 if service.o.libraries else slack_mib * MIB
-    wait_for(lambda: abs(differ()) <= slack, 60, "the devices' memory is what Stats says: %r" % differ())
+    slack, differs = 0 if service.o.libraries else slack_mib * MIB, differ()
+    if abs(differs) > slack: # said before the wait, which may be ended from outside
+        print("the devices' memory: %d bytes more than Stats says; %s" % (differs, service.users()), flush=True)
+    wait_for(lambda: abs(differ()) <= slack, 60, "the devices' memory is what Stats says: %r" % differs)
     return {"extents": sum(extents for _, extents in memory_of(service, engines)), "device_differs_by": differ()}
 
 

@@ -1,8 +1,9 @@
 /* Attention from packed blocks on the GPU against float64 on the values that the CPU decodes. Outputs are
  * poisoned before every run, the workspace before the first. Cases run on a few threads, each with its own stream.
  *
- *   attend [small|dims] [FORMAT[/FORMAT]]     small: few small cases on one thread, for compute-sanitizer; dims: the
- *                                             other head dims alone, in small sizes, where they are built
+ *   attend [small|dims|graph] [FORMAT[/FORMAT]]
+ *       small: few small cases on one thread, for compute-sanitizer; dims: the other head dims alone, in small
+ *       sizes, where they are built; graph: the graphs of decode alone, and what a step takes as JSON
  */
 #include <algorithm>
 #include <atomic>
@@ -67,16 +68,22 @@ static bool run_case(const test_case &c)
 	a.out = out.data;
 	a.lse = c.no_lse ? nullptr : lse.data;
 	CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-	ok = expect_ok(kv_cuda_attend_plan(&a, stream), "plan");
+	const auto launched = [&](enum status (*call)(const struct kv_cuda_attend *, cudaStream_t),
+				  const char *what) {
+		const device_use use;
+
+		return expect_ok(call(&a, stream), what);
+	};
+
+	ok = launched(kv_cuda_attend_plan, "plan");
 	for (int run = 0; run < 3 && ok; run++) {
 		out.poison();
 		lse.poison();
 		if (run < 2) {
-			ok = expect_ok(kv_cuda_attend_run(&a, stream), "run");
+			ok = launched(kv_cuda_attend_run, "run");
 		} else {
 			captured_graph graph(stream, [&] {
-				ok = expect_ok(kv_cuda_attend_plan(&a, stream), "plan in a graph") &&
-				     expect_ok(kv_cuda_attend_run(&a, stream), "run in a graph");
+				ok = launched(kv_cuda_attend_plan, "plan in a graph") && launched(kv_cuda_attend_run, "run in a graph");
 			});
 
 			graph.launch(stream);
@@ -259,6 +266,8 @@ static std::vector<test_case> more_small_cases(pair_of_formats f)
 		{f.k, f.v, 128, 1, 32, 1, 16, PLAIN, h, w, {333}, {}, 0},
 		{f.k, f.v, 128, 2, 4, 1, 16, PLAIN, h, h, {400, 0, 77}, {}, 0, true, true},
 		{f.k, f.v, 128, 1, 4, 1, 16, SHARP, h, w, {500}, large_cap, 0},
+		/* Units of 16 columns that move, over weights that are small beside what tq4's codes are too large by. */
+		{f.k, f.v, 128, 1, 16, 1, 16, SHARP, h, w, {4000}, {}, 0},
 		{f.k, f.v, 128, 1, 4, 1, 16, PLAIN, h, w, {200}, huge_cap, 0},
 	};
 }
@@ -287,6 +296,19 @@ static std::vector<test_case> dim_cases(pair_of_formats f)
 	return t;
 }
 
+/* What most tokens are far away for: a cap, roots of distances, ranges of tens of thousands, and all but a window. */
+static void add_long_features(std::vector<test_case> &t, pair_of_formats f)
+{
+	const feature_set each[] = {{0, 5, false, false, false, false, false, false},
+				    {0, 1000, false, false, false, false, false, false},
+				    {0, 0, false, true, true, false, false, false},
+				    {4096, 0, false, false, false, false, true, false},
+				    {0, 30, true, true, true, true, true, false}};
+
+	for (const feature_set &s : each)
+		t.push_back({f.k, f.v, 128, 1, 4, 2, 16, PLAIN, KV_DTYPE_F16, KV_DTYPE_F32, {131072}, s, 0});
+}
+
 static std::vector<test_case> cases_of(pair_of_formats f)
 {
 	const enum kv_dtype h = KV_DTYPE_F16, b = KV_DTYPE_BF16, w = KV_DTYPE_F32;
@@ -311,7 +333,10 @@ static std::vector<test_case> cases_of(pair_of_formats f)
 	t.push_back({f.k, f.v, 128, 4, 4, 1, 16, PLAIN, h, w,
 		     {9000, 100, 3000, 17, 0, 5000, 1, 2, 3, 700, 12000, 64, 256, 33}, {}, 0});
 	add_features(t, f, 128);
+	if (f.k == f.v && (f.k == KV_TQ4 || f.k == KV_INT4_PTH || f.k == KV_FP8))
+		add_long_features(t, f);
 	for (uint32_t d : other_dims) {
+		t.push_back({f.k, f.v, d, 1, 4, 1, 16, PLAIN, h, w, {131072}, {}, 0});
 		t.push_back({f.k, f.v, d, 2, 4, 1, 16, PLAIN, h, w, {1, 17, 15, 16, 1000, 0, 4095}, {}, 0});
 		t.push_back({f.k, f.v, d, 2, 8, 1, 32, PLAIN, h, w, {100, 2500}, {}, 0});
 		t.push_back({f.k, f.v, d, 1, 16, 2, 16, PLAIN, b, w, {131, 2500}, {}, 0});
@@ -341,34 +366,67 @@ static bool run_cases(const std::vector<test_case> &cases, unsigned threads)
 	return ok;
 }
 
-int main(int argc, char **argv)
+static std::string pair_name(enum kv_format k, enum kv_format v)
 {
-	const bool small = argc > 1 && strcmp(argv[1], "small") == 0, dims = argc > 1 && strcmp(argv[1], "dims") == 0;
-	const char *only = argc > 1 + (small || dims) ? argv[1 + (small || dims)] : nullptr;
-	bool ok = run_refusals();
+	std::string name = kv_format_info(k)->name;
+
+	return k == v ? name : name + "/" + kv_format_info(v)->name;
+}
+
+/* One token at a time; drafts of four and of two, of which sequences keep as many as they like. */
+static bool run_graphs(const char *only, bool small, bool rows)
+{
+	const decode_case decodes[] = {
+		{KV_TQ4, KV_TQ4, 36, 1000, 1, {{1, 7, 300}, {1, 1, 1}}},
+		{KV_INT4_PTH, KV_INT4_PTH, 36, 1000, 4, {{1, 7, 300}, {1, 2, 4}}},
+		{KV_TQ4, KV_TQ3, 36, 1000, 2, {{1, 7, 300}, {2, 0, 2}}},
+	};
+	bool ok = true;
+
+	for (decode_case c : decodes) {
+		if (only && pair_name(c.k, c.v) != only)
+			continue;
+		if (small) {
+			c.layers = 3;
+			c.steps = 12;
+		}
+		ok = run_growing_graph(c, rows) && ok;
+	}
+	return ok;
+}
+
+static std::vector<test_case> chosen_cases(const char *only, bool small, bool dims)
+{
 	std::vector<test_case> cases;
 
 	for (pair_of_formats f : pairs) {
-		std::string name = kv_format_info(f.k)->name;
-
-		if (f.v != f.k)
-			name += std::string("/") + kv_format_info(f.v)->name;
-		if (only && name != only)
+		if (only && pair_name(f.k, f.v) != only)
 			continue;
 		for (const test_case &c : small ? small_cases(f) : dims ? dim_cases(f) : cases_of(f))
 			cases.push_back(c);
-		if (dims)
-			continue;
-		if (!small || (f.k == f.v && (f.k == KV_TQ4 || f.k == KV_FP8)))
+		if (!dims && (!small || (f.k == f.v && (f.k == KV_TQ4 || f.k == KV_FP8))))
 			for (const test_case &c : more_small_cases(f))
 				cases.push_back(c);
-		if (!small && (f.k == KV_TQ4 || f.k == KV_INT4_PTH) && f.k == f.v)
-			ok = run_growing_graph(f.k) && ok;
 	}
 	/* The longest first, so that no thread is left with one at the end. */
 	std::stable_sort(cases.begin(), cases.end(), [](const test_case &a, const test_case &b) {
 		return a.tokens[0] * a.heads > b.tokens[0] * b.heads;
 	});
+	return cases;
+}
+
+int main(int argc, char **argv)
+{
+	const std::string size = argc > 1 ? argv[1] : "";
+	const bool small = size == "small", dims = size == "dims", graphs = size == "graph";
+	const int words = 1 + (small || dims || graphs);
+	const char *only = argc > words ? argv[words] : nullptr;
+	bool ok = run_refusals();
+
+	if (!dims)
+		ok = run_graphs(only, small, graphs) && ok;
+	const std::vector<test_case> cases = graphs ? std::vector<test_case>() : chosen_cases(only, small, dims);
+
 	ok = run_cases(cases, small ? 1 : std::min(12u, std::max(1u, std::thread::hardware_concurrency()))) && ok;
 	printf("attend: %s, %zu cases\n", ok ? "all good" : "FAILED", cases.size());
 	return ok ? 0 : 1;

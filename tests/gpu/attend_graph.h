@@ -2,19 +2,16 @@
 #ifndef TERRACE_TESTS_GPU_ATTEND_GRAPH_H
 #define TERRACE_TESTS_GPU_ATTEND_GRAPH_H
 
-#include <mutex>
-
 #include "tests/gpu/gpu.h"
 
-/* What `body` enqueues on a stream, as a graph; one thread at a time captures. */
+/* What `body` enqueues on a stream, as a graph. Not to be made by a thread that holds device_use shared. */
 struct captured_graph {
 	cudaGraph_t graph;
 	cudaGraphExec_t exec;
 
 	template <class Body> captured_graph(cudaStream_t stream, Body body)
 	{
-		static std::mutex one;
-		std::lock_guard<std::mutex> lock(one);
+		const device_use use(true);
 
 		CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
 		body();
@@ -24,6 +21,8 @@ struct captured_graph {
 	captured_graph(const captured_graph &) = delete;
 	~captured_graph()
 	{
+		const device_use use;
+
 		cudaGraphExecDestroy(exec);
 		cudaGraphDestroy(graph);
 	}
@@ -40,8 +39,22 @@ static inline bool expect_ok(enum status s, const char *what)
 	return s == STATUS_OK;
 }
 
-/* Decode of 36 layers in one graph, replayed for 1,000 steps while the lengths grow: every layer's
- * outputs must be those of the same step run eagerly. */
-bool run_growing_graph(enum kv_format f);
+enum { DECODE_SEQUENCES = 3 };
+
+/* Tokens of the sequences before the first step, and what each step adds: at most `queries`. */
+struct decode_growth {
+	uint32_t first[DECODE_SEQUENCES], by[DECODE_SEQUENCES];
+};
+
+struct decode_case {
+	enum kv_format k, v;
+	uint32_t layers, steps, queries;
+	decode_growth grown;
+};
+
+/* Decode of all layers in one graph, replayed for so many steps while the lengths grow, with nothing from the
+ * host but the launches: every layer's outputs of every step, and the blocks, must be those of the same steps
+ * run eagerly. Prints a line, and with `row` a JSON object of what a step took. */
+bool run_growing_graph(const decode_case &c, bool row);
 
 #endif

@@ -91,7 +91,7 @@ struct fixture {
 	device_array<__half> q;
 	device_array<__half> out;
 	device_array<float> lse;
-	device_array<float> slopes, tree_bias;
+	device_array<float> slopes, tree_bias, out_scale;
 	device_array<int32_t> ranges;
 	device_array<uint8_t> *workspace;
 	struct kv_cuda_attend a;
@@ -99,7 +99,8 @@ struct fixture {
 	fixture(const bench_shape &s, enum kv_format k, enum kv_format v, cudaStream_t stream)
 	    : shape(s), tokens(s.tokens), q(s.tokens.size() * s.queries * s.q_heads * s.d), out(q.count),
 	      lse(q.count / s.d), slopes(std::vector<float>(s.q_heads, 1e-5f)),
-	      tree_bias(std::vector<float>(s.tokens.size() * s.queries * s.queries, -0.5f)), ranges(image_ranges(s)), a()
+	      tree_bias(std::vector<float>(s.tokens.size() * s.queries * s.queries, -0.5f)),
+	      out_scale(std::vector<float>{0.01f}), ranges(image_ranges(s)), a()
 	{
 		layout = layout_of(k, v, s.d, 1, s.heads, s.block_tokens);
 		kv_geometry_of(&layout, &geometry);
@@ -203,32 +204,62 @@ static void print_line(const fixture &x, const char *mode, double us, double pla
 	fflush(stdout);
 }
 
-/* Each by itself, with a window that holds everything, so that the bytes are the same; outputs of a byte. */
-static void run_each_feature(fixture &x, double plan_us, double ceiling, cudaStream_t stream)
+struct feature_mode {
+	const char *mode;
+	struct kv_attend_features features;
+	enum kv_dtype out_dtype;
+};
+
+/* Each by itself, with a window that holds everything, so that the bytes are the same; outputs of a byte; then
+ * four together; then all of them. */
+static std::vector<feature_mode> feature_modes(const fixture &x)
 {
 	const float *slopes = x.slopes.data, *tree = x.tree_bias.data;
-	const struct {
-		const char *mode;
-		struct kv_attend_features features;
-	} each[] = {
-		{"settled, window", {x.shape.tokens[0], 0, nullptr, nullptr, false, nullptr, nullptr, 0, nullptr}},
-		{"settled, soft cap", {0, 50, nullptr, nullptr, false, nullptr, nullptr, 0, nullptr}},
-		{"settled, soft cap of 1000", {0, 1000, nullptr, nullptr, false, nullptr, nullptr, 0, nullptr}},
-		{"settled, sinks", {0, 0, slopes, nullptr, false, nullptr, nullptr, 0, nullptr}},
-		{"settled, ALiBi", {0, 0, nullptr, slopes, false, nullptr, nullptr, 0, nullptr}},
-		{"settled, ALiBi by roots", {0, 0, nullptr, slopes, true, nullptr, nullptr, 0, nullptr}},
-		{"settled, tree", {0, 0, nullptr, nullptr, false, tree, nullptr, 0, nullptr}},
-		{"settled, ranges", {0, 0, nullptr, nullptr, false, nullptr, x.ranges.data, 1, nullptr}},
-	};
+	const int32_t *ranges = x.ranges.data;
+	const uint32_t window = x.shape.tokens[0];
+	const enum kv_dtype h = KV_DTYPE_F16, e = KV_DTYPE_E4M3;
 
-	for (const auto &f : each) {
-		x.a.features = f.features;
-		print_line(x, f.mode, x.time(stream), plan_us, ceiling);
+	return {
+		{"settled, window", {window, 0, nullptr, nullptr, false, nullptr, nullptr, 0, nullptr}, h},
+		{"settled, soft cap", {0, 50, nullptr, nullptr, false, nullptr, nullptr, 0, nullptr}, h},
+		{"settled, soft cap of 1000", {0, 1000, nullptr, nullptr, false, nullptr, nullptr, 0, nullptr}, h},
+		{"settled, sinks", {0, 0, slopes, nullptr, false, nullptr, nullptr, 0, nullptr}, h},
+		{"settled, ALiBi", {0, 0, nullptr, slopes, false, nullptr, nullptr, 0, nullptr}, h},
+		{"settled, ALiBi by roots", {0, 0, nullptr, slopes, true, nullptr, nullptr, 0, nullptr}, h},
+		{"settled, tree", {0, 0, nullptr, nullptr, false, tree, nullptr, 0, nullptr}, h},
+		{"settled, ranges", {0, 0, nullptr, nullptr, false, nullptr, ranges, 1, nullptr}, h},
+		{"settled, E4M3", {}, e},
+		{"settled, window, soft cap, ALiBi, sinks",
+		 {window, 50, slopes, slopes, false, nullptr, nullptr, 0, nullptr}, h},
+		{"settled, everything", {window, 50, slopes, slopes, true, tree, ranges, 1, x.out_scale.data}, e},
+	};
+}
+
+/* A line for each, and one for what they add to `settled`: the dearest alone, four, and all. */
+static void run_features(fixture &x, double settled_us, double plan_us, double ceiling, cudaStream_t stream)
+{
+	const std::vector<feature_mode> modes = feature_modes(x);
+	const size_t alone = modes.size() - 2;
+	std::vector<double> added;
+
+	for (const feature_mode &m : modes) {
+		x.a.features = m.features;
+		x.a.out_dtype = m.out_dtype;
+		must(kv_cuda_attend_plan(&x.a, stream)); /* for this window and these ranges */
+		const double us = x.time(stream);
+
+		print_line(x, m.mode, us, plan_us, ceiling);
+		added.push_back(us / settled_us - 1);
 	}
 	x.a.features = {};
-	x.a.out_dtype = KV_DTYPE_E4M3;
-	print_line(x, "settled, E4M3", x.time(stream), plan_us, ceiling);
 	x.a.out_dtype = KV_DTYPE_F16;
+	const size_t worst = (size_t)(std::max_element(added.begin(), added.begin() + alone) - added.begin());
+
+	printf("{\"bench\":\"attend features\",\"shape\":\"%s\",\"format\":\"%s\",\"settled_us\":%.2f,\"dearest\":\"%s\","
+	       "\"dearest_added\":%.3f,\"four_added\":%.3f,\"everything_added\":%.3f}\n",
+	       x.shape.name, pair_name(x.layout.k_format, x.layout.v_format).c_str(), settled_us, modes[worst].mode,
+	       added[worst], added[alone], added[alone + 1]);
+	fflush(stdout);
 }
 
 static void run_shape(const bench_shape &s, enum kv_format k, enum kv_format v, bool features,
@@ -239,16 +270,11 @@ static void run_shape(const bench_shape &s, enum kv_format k, enum kv_format v, 
 
 	print_line(x, "plain", x.time(stream), plan_us, ceiling);
 	x.a.settled = true;
-	print_line(x, "settled", x.time(stream), plan_us, ceiling);
-	if (!features)
-		return;
-	run_each_feature(x, plan_us, ceiling, stream);
-	/* A window that holds everything, so that the bytes are the same. */
-	x.a.features.window = s.tokens[0];
-	x.a.features.softcap = 50;
-	x.a.features.alibi = x.slopes.data;
-	x.a.features.sinks = x.slopes.data;
-	print_line(x, "settled, window, soft cap, ALiBi, sinks", x.time(stream), plan_us, ceiling);
+	const double settled_us = x.time(stream);
+
+	print_line(x, "settled", settled_us, plan_us, ceiling);
+	if (features)
+		run_features(x, settled_us, plan_us, ceiling, stream);
 }
 
 static std::vector<uint32_t> ragged(uint32_t n)

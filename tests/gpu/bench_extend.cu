@@ -166,7 +166,7 @@ void bench_extend(const char *format, const char *shape, cudaStream_t stream)
 
 	for (size_t i = 0; i < shapes.size(); i++)
 		for (size_t j = 0; j < sizeof(pairs) / sizeof(pairs[0]); j++)
-			if ((i == 0 || j < 2) &&
+			if ((i <= 1 || j < 2) &&
 			    (!format || strcmp(format, kv_format_info(pairs[j][0])->name) == 0) &&
 			    (!shape || strcmp(shape, shapes[i].name) == 0))
 				run_shape(shapes[i], pairs[j][0], pairs[j][1], stream);

@@ -6,7 +6,7 @@
 # those of the C and C++ runtimes, which must not be older there than here.
 set -eu
 PROGRAMS="client/examples/tinylm/tinylm daemon/terraced client/ctl/terracectl tests/gpu_plugin tests/gpu_device tests/mixed_engine
-	tests/two_gpus tests/tinylm_ttft tests/terrace-bench"
+	tests/two_gpus tests/tinylm_ttft tests/terrace-bench tests/slow_writer tests/device_lost tests/gpu_trap.so"
 [ $# = 2 ] || [ $# = 3 ] || { echo "usage: $0 BUILD FOLDER [PLUGIN]" >&2; exit 2; }
 build=$1 folder=$2 plugin=${3:-}
 rm -rf "$folder"

@@ -1,7 +1,8 @@
 /* Encode and decode on the GPU against the CPU's: every byte of the blocks the same, whatever the values;
  * decoded values to within the rounding of the rotation's last steps, or of their own 16 bits. Few tokens go a
- * warp a vector, many by tiles, so each case comes in both sizes. `codec small` runs one head dim, for
- * compute-sanitizer; `codec large` compares many more vectors.
+ * warp a vector, many by tiles, so each case comes in both sizes; and many that fill atoms and many that do not, alone and together.
+ *
+ *   codec [small|large|all] [DIM]     small: one head dim, for compute-sanitizer; large: many more vectors; DIM: this one alone
  */
 #include "tests/gpu/gpu.h"
 
@@ -11,9 +12,15 @@ extern "C" {
 
 enum { LAYERS = 2, LAYER = 1, HEADS = 3, BLOCK_TOKENS = 48 };
 
-static uint32_t blocks_for(uint32_t tokens)
+/* Whose tokens a call has: atoms in order and not (make_slots); single ones, an atom each; single ones before, between and behind
+ * prefills that begin in the middle of an atom; all of some atoms, but far from each other in the call. */
+enum batch { OF_ATOMS, OF_SEQUENCES, OF_BOTH, SPREAD, BATCHES };
+
+static const char *const batch_name[] = {"atoms", "single", "both", "spread"};
+
+static uint32_t blocks_for(uint32_t tokens, enum batch b)
 {
-	return tokens / BLOCK_TOKENS + 2;
+	return (b == OF_SEQUENCES || b == OF_BOTH ? tokens / (BLOCK_TOKENS / KV_ATOM_TOKENS) : tokens / BLOCK_TOKENS) + 2;
 }
 
 /* Rotated it is -14 m, 16 m and -13 m beside zeros: to int4_pth steps of 2 m from the eighth on, so that the last is halfway between
@@ -68,15 +75,11 @@ static std::vector<uint8_t> to_dtype(enum kv_dtype t, const std::vector<float> &
 
 /* Distinct slots. Atoms in random order, most of them filled in order; of every fifth the tokens are
  * shuffled among all such, and another fifth has tokens without a slot. */
-static std::vector<int64_t> make_slots(uint32_t tokens, random_source &r)
+static std::vector<int64_t> make_slots(uint32_t tokens, const std::vector<int64_t> &atoms, random_source &r)
 {
-	std::vector<int64_t> atoms(blocks_for(tokens) * BLOCK_TOKENS / KV_ATOM_TOKENS), slots(tokens);
+	std::vector<int64_t> slots(tokens);
 	std::vector<size_t> loose;
 
-	for (size_t i = 0; i < atoms.size(); i++)
-		atoms[i] = (int64_t)i;
-	for (size_t i = atoms.size(); i > 1; i--)
-		std::swap(atoms[i - 1], atoms[r.next() % i]);
 	for (size_t i = 0; i < slots.size(); i++) {
 		slots[i] = atoms[i / KV_ATOM_TOKENS] * KV_ATOM_TOKENS + (int64_t)(i % KV_ATOM_TOKENS);
 		if (i / KV_ATOM_TOKENS % 5 == 0)
@@ -87,8 +90,50 @@ static std::vector<int64_t> make_slots(uint32_t tokens, random_source &r)
 	for (size_t i = 0; i < slots.size(); i++)
 		if (i / KV_ATOM_TOKENS % 5 == 1)
 			slots[i] = i % 7 == 3   ? -1
-				   : i % 16 == 5 ? (int64_t)(blocks_for(tokens) * BLOCK_TOKENS + 5)
+				   : i % 16 == 5 ? (int64_t)atoms.size() * KV_ATOM_TOKENS + 5
 						 : slots[i];
+	return slots;
+}
+
+/* Pieces of 1 token and of 1 to 400, each in atoms of its own, from any place of the first on. */
+static std::vector<int64_t> make_pieces(uint32_t tokens, const std::vector<int64_t> &atoms, random_source &r)
+{
+	std::vector<int64_t> slots;
+	size_t next = 0;
+
+	while (slots.size() < tokens) {
+		const uint32_t left = tokens - (uint32_t)slots.size(), wanted = r.next() % 3 == 0 ? 1 + (uint32_t)(r.next() % 400) : 1,
+			       at = (uint32_t)(r.next() % KV_ATOM_TOKENS), count = wanted < left ? wanted : left;
+
+		for (uint32_t i = at; i < at + count; i++)
+			slots.push_back(atoms[next + i / KV_ATOM_TOKENS] * KV_ATOM_TOKENS + i % KV_ATOM_TOKENS);
+		next += (at + count - 1) / KV_ATOM_TOKENS + 1;
+	}
+	return slots;
+}
+
+/* Slots of a batch; about every fiftieth token of all but atoms has none. */
+static std::vector<int64_t> batch_slots(enum batch b, uint32_t tokens, random_source &r)
+{
+	std::vector<int64_t> atoms(blocks_for(tokens, b) * BLOCK_TOKENS / KV_ATOM_TOKENS), slots(tokens);
+	const uint32_t of_spread = (tokens - 1) / KV_ATOM_TOKENS + 1;
+
+	for (size_t i = 0; i < atoms.size(); i++)
+		atoms[i] = (int64_t)i;
+	for (size_t i = atoms.size(); i > 1; i--)
+		std::swap(atoms[i - 1], atoms[r.next() % i]);
+	if (b == OF_ATOMS)
+		return make_slots(tokens, atoms, r);
+	if (b == OF_BOTH)
+		slots = make_pieces(tokens, atoms, r);
+	for (uint32_t i = 0; i < tokens; i++) {
+		if (b == OF_SEQUENCES)
+			slots[i] = atoms[i] * KV_ATOM_TOKENS + (int64_t)(r.next() % KV_ATOM_TOKENS);
+		if (b == SPREAD)
+			slots[i] = atoms[i % of_spread] * KV_ATOM_TOKENS + i / of_spread;
+		if (r.next() % 50 == 0)
+			slots[i] = -1;
+	}
 	return slots;
 }
 
@@ -183,15 +228,15 @@ static bool check_decode(struct kv_cuda_codec c, enum kv_dtype dtype, const std:
 	return ok && *error < allowed;
 }
 
-static bool run_case(enum kv_format kf, enum kv_format vf, uint32_t d, enum kv_dtype dtype, uint32_t tokens)
+static bool run_case(enum kv_format kf, enum kv_format vf, uint32_t d, enum kv_dtype dtype, uint32_t tokens, enum batch batch)
 {
 	struct kv_layout l = layout_of(kf, d, LAYERS, HEADS, BLOCK_TOKENS);
 	struct kv_geometry g;
 	random_source r(d * 64 + kf * 8 + dtype + tokens);
-	std::vector<int64_t> slots = make_slots(tokens, r);
+	std::vector<int64_t> slots = batch_slots(batch, tokens, r);
 	std::vector<uint8_t> k = to_dtype(dtype, make_vectors(tokens, d, r)),
 			     v = to_dtype(dtype, make_vectors(tokens, d, r));
-	std::vector<uint64_t> table(blocks_for(tokens));
+	std::vector<uint64_t> table(blocks_for(tokens, batch));
 
 	l.v_format = vf;
 	kv_geometry_of(&l, &g);
@@ -229,12 +274,12 @@ static bool run_case(enum kv_format kf, enum kv_format vf, uint32_t d, enum kv_d
 	if (dtype != KV_DTYPE_F32)
 		ok = check_decode(c, dtype, slots, want, &error_16) && ok;
 	ok = ok && wrong == 0;
-	printf("%-4s %-8s %-8s d %3u from %s, %5u tokens: %zu of %zu bytes differ; decoded %.1e, in 16 bits %.1e\n",
+	printf("%-4s %-8s %-8s d %3u from %s, %5u tokens, %-6s: %zu of %zu bytes differ; decoded %.1e, in 16 bits %.1e\n",
 	       ok ? "ok" : "BAD", kv_format_info(kf)->name, kv_format_info(vf)->name, d,
 	       dtype == KV_DTYPE_F16    ? "fp16"
 	       : dtype == KV_DTYPE_BF16 ? "bf16"
 					: "fp32",
-	       tokens, wrong, got.size(), error, error_16);
+	       tokens, batch_name[batch], wrong, got.size(), error, error_16);
 	fflush(stdout);
 	return ok;
 }
@@ -303,15 +348,25 @@ int main(int argc, char **argv)
 		counts = {20, 530};
 	if (large)
 		counts = {40000};
+	if (argc > 2)
+		dims = {(uint32_t)atoi(argv[2])};
 	for (uint32_t d : dims)
 		for (uint32_t n : counts) {
 			for (int f = KV_F16; f < KV_FORMAT_COUNT; f++)
 				for (enum kv_dtype t : {KV_DTYPE_F16, KV_DTYPE_BF16, KV_DTYPE_F32})
 					if (!(small && t != KV_DTYPE_F16) && !(large && t == KV_DTYPE_F32))
-						ok = run_case((enum kv_format)f, (enum kv_format)f, d, t, n) && ok;
+						ok = run_case((enum kv_format)f, (enum kv_format)f, d, t, n, OF_ATOMS) && ok;
 			for (const auto &f : mixed)
-				ok = run_case(f[0], f[1], d, KV_DTYPE_F16, n) && ok;
+				ok = run_case(f[0], f[1], d, KV_DTYPE_F16, n, OF_ATOMS) && ok;
 		}
+	for (uint32_t d : dims)
+		for (int b = OF_SEQUENCES; b < BATCHES && !large; b++)
+			for (uint32_t n : {512, 1025})
+				for (int f = KV_F16; f < KV_FORMAT_COUNT; f++)
+					if (n == (small ? 512 : 1025) || (!small && b == OF_SEQUENCES))
+						ok = run_case((enum kv_format)f, (enum kv_format)f, d, n == 512 ? KV_DTYPE_F16 : KV_DTYPE_BF16, n,
+							      (enum batch)b) &&
+						     ok;
 	printf("codec: %s\n", ok ? "all good" : "FAILED");
 	return ok ? 0 : 1;
 }

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 #include <math.h>
+#include <shared_mutex>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +14,50 @@
 
 #include "kernels/cuda/cuda_kernels.h"
 
+/* Held while a thread calls CUDA, shared with others; a thread that captures a graph holds it alone, for calls
+ * of other threads may end a capture. May be taken again by its holder. */
+class device_use
+{
+	static std::shared_mutex &mutex()
+	{
+		static std::shared_mutex one;
+
+		return one;
+	}
+	static int &depth()
+	{
+		static thread_local int held = 0;
+
+		return held;
+	}
+	const bool alone;
+
+      public:
+	explicit device_use(bool by_itself = false) : alone(by_itself)
+	{
+		if (depth()++ == 0) {
+			if (alone)
+				mutex().lock();
+			else
+				mutex().lock_shared();
+		}
+	}
+	device_use(const device_use &) = delete;
+	device_use &operator=(const device_use &) = delete;
+	~device_use()
+	{
+		if (--depth() == 0) {
+			if (alone)
+				mutex().unlock();
+			else
+				mutex().unlock_shared();
+		}
+	}
+};
+
 #define CUDA(call)                                                                                       \
 	do {                                                                                             \
+		const device_use cuda_use;                                                               \
 		cudaError_t cuda_error = (call);                                                         \
 		if (cuda_error != cudaSuccess) {                                                         \
 			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call,                    \
@@ -41,6 +84,8 @@ template <class T> struct device_array {
 	device_array &operator=(const device_array &) = delete;
 	~device_array()
 	{
+		const device_use use;
+
 		cudaFree(data);
 	}
 	void poison()
@@ -93,6 +138,8 @@ struct region {
 	region &operator=(const region &) = delete;
 	~region()
 	{
+		const device_use use;
+
 		if (host)
 			cudaFreeHost(host);
 		else

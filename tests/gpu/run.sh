@@ -12,7 +12,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 command -v nvcc >/dev/null || PATH=$PATH:/usr/local/cuda/bin
-DEFAULT="build device test check tinylm kill mixed ttft vram"
+DEFAULT="build device test check tinylm kill writer shared mixed ttft vram lost"
 bundle=$(realpath -m "${BUNDLE:-build/gpu}")
 build=$(realpath -m "${BUILD:-build/gpu-kernels}")
 out=$(realpath -m "${OUT:-$build}")
@@ -24,9 +24,9 @@ parts() {
 	cat <<-END
 	build 240 the kernels, their tests and the plugin, with nvcc
 	device 60 the GPUs' memory: the conformance tests of store/device.h, copies in graphs
-	test 90 the kernels' tests
-	test_all 300 the same of every head dim; wants a build with ALL=1
-	check 120 compute-sanitizer over the kernels' tests, small
+	test 120 the kernels' tests, of the head dims that were built
+	test_all 240 the same of every head dim; wants a build with ALL=1
+	check 150 compute-sanitizer's memcheck, synccheck and racecheck over the kernels' tests, small
 	tinylm 90 the example engine: perplexities, and texts with and without a daemon
 	kill 150 200 engines killed; the device's memory against Stats
 	kill_daemon 150 20 daemons killed under engines that go on with the next; the device's memory against Stats; by name only
@@ -34,6 +34,9 @@ parts() {
 	mixed 200 two minutes of mixed load over VRAM, memory and disk, a cache of a tenth of the working set
 	ttft 180 time to the first token by tier, with tinylm and, where there is transformers, a larger model, tq4 and bf16
 	vram 90 blocks between disk, memory and GPU against the device itself
+	writer 120 20 engines killed while a kernel of theirs writes over what they have reserved
+	shared 60 two processes that share one copy of a prefix on one GPU
+	lost 90 a GPU lost to a process and to a daemon, by a kernel that traps in it
 	two 120 two GPUs: copies across, leases from one of what the other has, half a minute of mixed load over both
 	device_bench 60 figures of the device's lists of copies
 	bench 240 figures of the kernels
@@ -89,7 +92,7 @@ compile() {
 # The kernels once, as the plugin that libterrace loads; the tests are linked to it.
 link() {
 	nvcc -shared -o "$build/libterrace_cuda.so.0" "$build"/kernels_cuda_*.o "$build"/[a-z0-9]*.c.o
-	echo attend codec copy merge extend device_graph bench | tr ' ' '\n' | xargs -P "$(nproc)" -I{} sh -c \
+	echo attend codec copy golden merge extend device_graph bench | tr ' ' '\n' | xargs -P "$(nproc)" -I{} sh -c \
 		"nvcc -o $build/{} $build/tests_gpu_{}*.o -L$build -l:libterrace_cuda.so.0 -Xlinker -rpath,$build || exit 255"
 	gcc -std=gnu11 -D_GNU_SOURCE -O1 -Wall -Wextra -I. -o "$build/device" tests/gpu/device.c tests/gpu/device_rows.c tests/gpu/device_rig.c -ldl -lpthread
 }
@@ -117,31 +120,79 @@ part_device() {
 	[ ! -x "$build/device_graph" ] || [ -n "${DRY:-}" ] || "$build/device_graph"
 }
 
+# side_by_side PART SECONDS: the commands on stdin, a line each, run in the folder of the programs, each for so many seconds at most, and
+# half as many again at a time as there are processors, for a GPU takes processes in turns. Prints a line for each as it ends, and what
+# failed once more; what they say goes into OUT/PART.
+side_by_side() {
+	logs=$out/$1
+	rm -rf "$logs"
+	mkdir -p "$logs"
+	cd "$build"
+	xargs -d '\n' -P $(($(nproc) * 3 / 2)) -I{} sh -c '
+		name=$(echo "$3" | sed "s,compute-sanitizer --tool ,,; s, --error-exitcode 1 , ,; s,\./,,; s, /.*,,")
+		log=$1/$(echo "$name" | tr " /" __).log
+		began=$(date +%s) code=0
+		timeout -k 2 "$2" $3 >"$log" 2>&1 || code=$?
+		case $code in
+		0) verdict=good ;;
+		124 | 137) verdict="BAD: no end within $2 s" ;;
+		*) verdict="BAD: $code" ;;
+		esac
+		echo "$verdict, $(($(date +%s) - began)) s, $name: $(tail -n 1 "$log")" | tee -a "$1/verdicts"' sh "$logs" "$2" {}
+	if grep "^BAD" "$logs/verdicts"; then
+		(cd "$logs" && grep -E "^BAD|^=+ (Error|Warning|Race|Barrier|Invalid)" ./*.log | head -n 20) || :
+	fi
+	echo "$(grep -c "^good" "$logs/verdicts") of $(wc -l <"$logs/verdicts") good"
+	! grep -q "^BAD" "$logs/verdicts"
+}
+
+# What is tested in pieces: keys' formats, and pairs for attention.
+formats="fp16 bf16 fp8 int4_pth tq4 tq3 tq2"
+pairs="$formats fp8/tq4 fp8/tq3 tq4/tq3"
+golden="./golden $PWD/tests/data/golden_int4"
+
+# The short ones first; attend has threads of its own.
+test_commands() {
+	printf '%s\n' ./merge ./copy "$golden"
+	for dim; do
+		printf '%s\n' "./codec all $dim" "./codec large $dim"
+	done
+	for format in $formats; do
+		echo "./extend all $format"
+	done
+	echo ./attend
+}
+
 part_test() {
 	needs_build
-	"$build/codec"
-	"$build/codec" large
-	for program in merge copy attend extend; do
-		"$build/$program"
-	done
+	dims=128
+	! grep -q -- '- 1 ' "$build/built" || dims="64 96 128 192 256"
+	test_commands $dims | side_by_side test "${1:-115}"
 }
 
 part_test_all() {
 	needs_build
 	grep -q -- '- 1 ' "$build/built" || { echo "skipped: built for head dim 128 alone (ALL=1 builds all)"; exit 77; }
-	"$build/attend" dims
-	"$build/codec"
-	"$build/attend"
-	"$build/extend"
+	part_test 235
+}
+
+# The short ones first, and racecheck, which takes longest, last.
+check_commands() {
+	for tool in memcheck synccheck racecheck; do
+		sanitizer="compute-sanitizer --tool $tool --error-exitcode 1"
+		printf '%s\n' "$sanitizer ./merge small" "$sanitizer ./copy small" "$sanitizer $golden" "$sanitizer ./codec small"
+		for pair in $pairs; do
+			echo "$sanitizer ./attend small $pair"
+		done
+		for format in $formats; do
+			echo "$sanitizer ./extend small $format"
+		done
+	done
 }
 
 part_check() {
 	needs_build
-	for tool in memcheck racecheck synccheck; do
-		for program in extend attend codec merge copy; do
-			compute-sanitizer --tool $tool --error-exitcode 1 "$build/$program" small
-		done
-	done
+	check_commands | side_by_side check 140
 }
 
 part_tinylm() {
@@ -207,6 +258,25 @@ part_vram() {
 	"$bundle/terrace-bench" vram --json --terraced "$bundle/terraced" ${DRY:+--quick} | tee -a "$results"
 }
 
+part_writer() {
+	in_bundle slow_writer
+	fault_test writer "$bundle/slow_writer" --kills 20 --gpu-mib 32 --host-mib 64
+}
+
+part_shared() {
+	in_bundle terraced terracectl
+	LIBTERRACE="$bundle/lib/libterrace.so.0" python3 tests/gpu/two_gpus.py "$bundle/terraced" "$bundle/terracectl" --one --json "$results" \
+		--blocks 256 ${DRY:+--libraries "$plugin"}
+}
+
+part_lost() {
+	in_bundle device_lost gpu_trap.so
+	code=0
+	"$bundle/device_lost" ${DRY:+simulated} | tee -a "$results" || code=$?
+	LIBTERRACE="$bundle/lib/libterrace.so.0" fault_test gpu_lost "$bundle/gpu_trap.so" --gpu-mib 256 --host-mib 512 || code=$?
+	return $code
+}
+
 part_two() {
 	in_bundle terraced terracectl mixed_engine two_gpus
 	[ -n "${DRY:-}" ] || nvidia-smi topo -m || :
@@ -228,6 +298,7 @@ part_device_bench() {
 part_bench() {
 	needs_build
 	"$build/bench" | tee -a "$results"
+	"$build/attend" graph | tee /dev/stderr | grep '^{' >>"$results"
 }
 
 part_baseline() {

@@ -1,9 +1,10 @@
-"""Two GPUs under one daemon, as engines see them: two_gpus.py TERRACED TERRACECTL [--libraries FOLDER] [--blocks N] [--sets N] [--json FILE]
+"""Two GPUs under one daemon, as engines see them: two_gpus.py TERRACED TERRACECTL [--libraries FOLDER] [--blocks N] [--sets N] [--json FILE] [--one]
 
 An engine a GPU, each in a process of its own, and a second one beside the second. What one engine puts into its GPU's memory the other
 leases into its own: the same bytes by checksum, from GPU to GPU and not by host memory, as Stats counts; Stats, explain and the devices'
 own word on their memory agree; two processes on one GPU share one copy. Figures: such leases beside cudaMemcpyPeer of as many bytes. Over
-the simulated device (--libraries: its folder) one GPU is lost in the end, and the other serves on. Exit code 77: there are no two GPUs.
+the simulated device (--libraries: its folder) one GPU is lost in the end, and the other serves on. With --one: of one GPU, two processes that
+share one copy of a prefix there, alone. Exit code 77: there are not so many GPUs.
 
 Nothing but Python's own library and client/python is needed; LIBTERRACE names the library.
 """
@@ -182,9 +183,10 @@ def peer_main(size):
 
 class Child:
     """An engine of another process."""
+    program = os.path.abspath(__file__)
 
     def __init__(self, service, ordinal):
-        self.process = subprocess.Popen([sys.executable, os.path.abspath(__file__), "engine", service.address, str(ordinal)],
+        self.process = subprocess.Popen([sys.executable, self.program, "engine", service.address, str(ordinal)],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=service.environment)
 
     def say(self, *words):
@@ -212,17 +214,18 @@ class Child:
 
 
 class Service:
-    """A terraced over both GPUs, without disks, asked through terracectl."""
+    """A terraced over the GPUs, without disks, asked through terracectl."""
 
     def __init__(self, o, folder, gpu_bytes):
+        self.gpus = 1 if o.one else 2
         self.o, self.folder, self.environment = o, folder, dict(os.environ, CUDA_DEVICE_ORDER="PCI_BUS_ID")
         if o.libraries:
             self.lost = os.path.join(folder, "lost")
-            self.environment.update(LD_LIBRARY_PATH=o.libraries + ":" + os.environ.get("LD_LIBRARY_PATH", ""), SIM_GPU_DEVICES="2",
+            self.environment.update(LD_LIBRARY_PATH=o.libraries + ":" + os.environ.get("LD_LIBRARY_PATH", ""), SIM_GPU_DEVICES=str(self.gpus),
                                     SIM_GPU_LOST_FILE=self.lost)
         self.address = "unix:" + os.path.join(folder, "t.sock")
-        self.flags = ["--data-dir", os.path.join(folder, "data"), "--socket", self.address[5:], "--gpus", "0,1", "--gpu-bytes",
-                      "%d" % gpu_bytes, "--host-bytes", "256MiB"]
+        self.flags = ["--data-dir", os.path.join(folder, "data"), "--socket", self.address[5:], "--gpus", ",".join(map(str, range(self.gpus))),
+                      "--gpu-bytes", "%d" % gpu_bytes, "--host-bytes", "256MiB"]
         self.process = None
 
     def start(self):
@@ -286,7 +289,7 @@ class Ledger:
 
     def mark(self):
         self.stats = self.service.stats()
-        self.used = [self.service.device_bytes(g) for g in range(2)]
+        self.used = [self.service.device_bytes(g) for g in range(self.service.gpus)]
 
     def grown(self, name):
         return self.service.stats()[name] - self.stats[name]
@@ -302,9 +305,9 @@ class Ledger:
             assert got == want, "GPU %d has %d blocks more, not %d" % (g, got, want)
 
     def expect_memory(self):
-        """Both GPUs' memory has grown by what Stats says of extents; by how much it differs."""
+        """The GPUs' memory has grown by what Stats says of extents; by how much it differs."""
         slack, worst = 0 if self.service.o.libraries else SMI_SLACK, 0
-        for g in range(2):
+        for g in range(self.service.gpus):
             names = ["terrace_gpu_%s_bytes{gpu=%d}" % (name, g) for name in ("extent", "draining")]
             differs = self.service.device_bytes(g) - self.used[g] - sum(self.grown(name) for name in names)
             assert abs(differs) <= slack, "GPU %d has %d bytes more in use than Stats says" % (g, differs)
@@ -342,16 +345,20 @@ def from_gpu_to_gpu(o, service, one, other, size):
     return seconds[1:], sums[-1], places, differs
 
 
-def shared_by_two(o, service, third, sums, places):
-    """A second process on GPU 1 leases what the first one holds: there is no second copy of it."""
+def shared_by_two(service, third, first, sums, places):
+    """A second process on a GPU leases what another one holds: there is no second copy of it. By how much the memory differs, and seconds."""
     third.do("first")
     ledger = Ledger(service)
-    _, seen = check_leased(third, o.sets * o.blocks, o.blocks, sums)
+    seconds, seen = check_leased(third, first, len(sums), sums)
     assert seen == places, "the blocks lie elsewhere for the second process"
     ledger.expect_moved(0)
-    ledger.expect_blocks(0, 0)
-    ledger.expect_memory()
+    ledger.expect_blocks(*[0] * service.gpus)
+    for g in range(service.gpus):
+        grown = ledger.grown("terrace_gpu_slots_used{gpu=%d}" % g)
+        assert grown == 0, "%d slots more are in use" % grown
+    differs = ledger.expect_memory()
     third.do("release")
+    return differs, seconds
 
 
 def both_ways(o, service, one, other, size):
@@ -399,7 +406,7 @@ def run(o, service, engines, size):
     for engine in (one, other):
         assert engine.do("room", o.sets + 3, o.blocks) == (o.sets + 3) * o.blocks, "there is not room for all"
     seconds, sums, places, differs = from_gpu_to_gpu(o, service, one, other, size)
-    shared_by_two(o, service, third, sums, places)
+    shared_by_two(service, third, o.sets * o.blocks, sums, places)
     other.do("release")
     took, last = both_ways(o, service, one, other, size)
     if o.libraries:
@@ -415,14 +422,35 @@ def run(o, service, engines, size):
             "device_differs_by": differs}
 
 
-def two_devices(o):
+def run_one(o, service, engines, size):
+    """A prefix that one process has put is leased by it and by another, at the same time."""
+    one, other = engines
+    assert one.do("first") == 0 and one.do("room", 1, o.blocks) == o.blocks, "there is not room for all"
+    ledger, sums = Ledger(service), one.do("put", 0, o.blocks)
+    took, places = check_leased(one, 0, o.blocks, sums)
+    assert len(set(places)) == o.blocks, "a slot a block"
+    differs, seconds = shared_by_two(service, other, 0, sums, places)
+    assert one.do("sums") == sums, "other bytes"
+    ledger.expect_moved(0)
+    ledger.expect_blocks(o.blocks)
+    stats = service.stats()
+    slots = stats["terrace_gpu_slots_used{gpu=0}"]
+    assert slots == stats["terrace_gpu_blocks{gpu=0}"] == o.blocks, "%d slots in use, of %d blocks" % (slots, o.blocks)
+    assert service.explained(keys_of(0, 1)[0]) == ([0], False), "the block is on the GPU alone, once"
+    one.do("release")
+    return {"bench": "shared_gpu", "device": "simulated" if o.libraries else "gpu", "processes": 2, "blocks": o.blocks, "block_kib": size // 1024,
+            "mib": round(o.blocks * size / MIB), "slots_used": int(slots), "device_differs_by": differs, "lease_ms": round(1000 * took, 3),
+            "second_lease_ms": round(1000 * seconds, 3)}
+
+
+def devices_enough(o):
     """In a process of its own: CUDA is not to be open in this one."""
     environment = dict(os.environ)
     if o.libraries:
         environment.update(LD_LIBRARY_PATH=o.libraries + ":" + os.environ.get("LD_LIBRARY_PATH", ""), SIM_GPU_DEVICES="2")
     out = subprocess.run([sys.executable, os.path.abspath(__file__), "count"], capture_output=True, text=True, timeout=WAIT_S,
                          env=environment, check=True)
-    return int(out.stdout) >= 2
+    return int(out.stdout) >= (1 if o.one else 2)
 
 
 def options():
@@ -433,13 +461,14 @@ def options():
     parser.add_argument("--blocks", type=int, default=1024, help="of a set")
     parser.add_argument("--sets", type=int, default=3)
     parser.add_argument("--json", help="file that gets the result as a line")
+    parser.add_argument("--one", action="store_true", help="one GPU, which two processes share")
     return parser.parse_args()
 
 
 def main():
     o = options()
-    if not two_devices(o):
-        print("skipped: there are no two GPUs")
+    if not devices_enough(o):
+        print("skipped: there are no such GPUs")
         sys.exit(77)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # with what it has started
     folder, service, engines = tempfile.mkdtemp(prefix="terrace-two-"), None, []
@@ -448,8 +477,8 @@ def main():
         # Room for all, and half of it free: nothing is to come down for want of room.
         service = Service(o, folder, 2 * (o.sets + 4) * (o.blocks + 8) * (size + 4096) + 512 * MIB * (not o.libraries))
         service.start()
-        engines += [Child(service, ordinal) for ordinal in (0, 1, 1)]
-        result = run(o, service, engines, size)
+        engines += [Child(service, ordinal) for ordinal in ((0, 0) if o.one else (0, 1, 1))]
+        result = (run_one if o.one else run)(o, service, engines, size)
         for engine in engines:
             engine.stop()
         service.stop()

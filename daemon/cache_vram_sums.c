@@ -1,0 +1,308 @@
+/* Checksums beside the copies to and from GPUs.
+ *
+ * A block's checksums, one a layer, are made when its bytes first leave a GPU, or by its put in memory, and stand in the header of each slot
+ * outside of GPUs. A GPU's copy keeps one sum over them: what comes down again is compared with that, so that bytes which went wrong on a GPU
+ * or on the bus do not get checksums of their own.
+ *
+ * Up, with gpu_verify_up, threads sum a list's layers in memory while the GPU copies them; a board then has a second word for each GPU, that
+ * says how far this is. The lists that are being summed stand in the order in which they were begun, and the first of them alone moves
+ * words: so a word tells of all that stands before its mark, as the copies' does. What came to memory for the copy, from a disk or another
+ * GPU, was looked at then, and is not summed again.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/cache_sums.h"
+#include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
+#include "store/slot.h"
+
+enum { PIECE_BYTES = 64 << 10 };
+
+uint32_t vram_sums_of(const void *slot, uint32_t layers)
+{
+	return slot_crc32c(0, (const uint8_t *)slot + offsetof(struct slot_header, layer_crc), layers * sizeof(uint32_t));
+}
+
+/* ---- down ---- */
+
+/* Its slot's description stands still while it is pinned. */
+static void seal(const struct cache *c, struct vram_move *m)
+{
+	const struct vram_slot *s = m->slot;
+	const struct block *b = m->block;
+	const struct pool *p = b->pool;
+	uint8_t layout[LAYOUT_BYTES];
+	struct slot_ident ident;
+	struct slot_info info = { .parent_bytes = s->parent_bytes, .role = s->role, .turn = s->turn, .tokens = b->tokens,
+				  .position = s->position };
+
+	memcpy(info.parent, s->parent, sizeof(info.parent));
+	layout_pack(&p->layout, layout);
+	block_slot_ident(p, c->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
+	ident.layout = layout;
+	ident.layout_bytes = LAYOUT_BYTES;
+	slot_seal(m->host.at, &ident, &info, b->generation, s->stored_unix_ms);
+	m->sums = vram_sums_of(m->host.at, ident.layers);
+	m->bad = s->summed && s->sums != m->sums;
+}
+
+static void seal_one(void *arg, uint32_t i)
+{
+	const struct flight *f = arg;
+
+	seal(f->gpu->cache, f->each[i]);
+}
+
+bool vram_flight_seal(struct flight *f, void (*ended)(void *flight))
+{
+	if (f->copy.way != DEVICE_DOWN)
+		return false;
+	f->sealed = true; /* by the time that anybody looks */
+	if (f->each && sums_begin(f->gpu->cache, f->copy.count, seal_one, ended, f))
+		return true; /* it may be over, and gone */
+	f->sealed = false;
+	return false;
+}
+
+void vram_flight_seal_here(struct cache *c, struct flight *f)
+{
+	if (f->each)
+		sums_each(c, f->copy.count, seal_one, f);
+	for (struct vram_move *m = f->each ? NULL : f->moves; m; m = m->next)
+		seal(c, m);
+}
+
+void vram_sums_keep(struct block *b, uint32_t sums)
+{
+	for (struct vram_slot *s = b->vram; s; s = s->next) {
+		s->sums = s->summed ? s->sums : sums;
+		s->summed = true;
+	}
+}
+
+/* ---- up ---- */
+
+static bool leases_on(struct lease *l, const struct block *b, const struct gpu *g)
+{
+	for (uint32_t i = 0; l->gpu == g && i < l->count; i++)
+		if (l->block[i] == b && lease_on_gpu(l)[i])
+			return true;
+	return false;
+}
+
+/* Whose lease has it: none of its processes may believe its word. */
+static void leases_tell(struct session *s, const struct block *b, const struct gpu *g)
+{
+	struct lease *l = s->leases;
+
+	while (l && !leases_on(l, b, g))
+		l = l->next;
+	for (struct attachment *a = l ? s->attachments : NULL; a; a = a->next)
+		if (a->board)
+			board_fail(a->board, g);
+}
+
+void vram_move_bad(struct vram_move *m)
+{
+	struct cache *c = m->gpu->cache;
+
+	cache_lock(c);
+	if (!m->bad) {
+		m->bad = m->slot->failed = true;
+		for (uint32_t i = 0; i < c->options.sessions_max; i++)
+			if (c->sessions[i].state != SESSION_FREE)
+				leases_tell(&c->sessions[i], m->block, m->gpu);
+	}
+	cache_unlock(c);
+}
+
+/* The header is copied, since an engine may write to it at any time. */
+static bool header_sound(const struct vram_move *m, struct slot_header *h)
+{
+	const struct block *b = m->block;
+	struct slot_ident ident;
+
+	block_slot_ident(b->pool, m->gpu->cache->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
+	memcpy(h, block_slot_at(b), sizeof(*h));
+	return slot_header_match(h, &ident, b->generation) == STATUS_OK;
+}
+
+static bool layer_sound(const struct vram_move *m, uint32_t layer)
+{
+	const uint64_t bytes = m->block->pool->geometry.layer_bytes;
+	const uint8_t *slot = block_slot_at(m->block);
+	struct slot_header h;
+	uint32_t sum;
+
+	if (!layer && !header_sound(m, &h))
+		return false;
+	memcpy(&sum, slot + offsetof(struct slot_header, layer_crc) + layer * sizeof(sum), sizeof(sum));
+	return slot_crc32c(0, slot + SLOT_HEADER_BYTES + layer * bytes, bytes) == sum;
+}
+
+static void layer_look(struct vram_move *m, uint32_t layer)
+{
+	if (!layer_sound(m, layer))
+		vram_move_bad(m);
+}
+
+/* With the lock of those being summed. The lists that are done with, which leave it. */
+static struct flight *words_move(struct gpu *g)
+{
+	struct flight *over = NULL, **end = &over, *f;
+
+	while ((f = g->summing)) {
+		if (f->mark)
+			board_summed(f->mark->board, g, f->copy.progress_base + f->layers_summed);
+		if (f->summing)
+			break;
+		g->summing = f->summing_next;
+		f->summing_next = NULL;
+		*end = f;
+		end = &f->summing_next;
+	}
+	if (!g->summing)
+		g->summing_end = &g->summing;
+	return over;
+}
+
+static void flights_end(struct flight *f)
+{
+	for (struct flight *next; f; f = next) {
+		next = f->summing_next;
+		vram_flight_part_ended(f);
+	}
+}
+
+static void summed(struct flight *f)
+{
+	struct gpu *g = f->gpu;
+	struct flight *over;
+
+	pthread_mutex_lock(&g->summing_lock);
+	f->layers_summed = f->copy.parts;
+	f->summing = false;
+	over = words_move(g);
+	pthread_mutex_unlock(&g->summing_lock);
+	flights_end(over);
+}
+
+static void summed_by_threads(void *flight)
+{
+	summed(flight);
+}
+
+static void layer_summed(struct flight *f)
+{
+	struct gpu *g = f->gpu;
+
+	pthread_mutex_lock(&g->summing_lock);
+	while (f->layers_summed < f->copy.parts && !atomic_load_explicit(&f->left[f->layers_summed], memory_order_acquire))
+		f->layers_summed++;
+	if (g->summing == f && f->mark)
+		board_summed(f->mark->board, g, f->copy.progress_base + f->layers_summed);
+	pthread_mutex_unlock(&g->summing_lock);
+}
+
+static uint32_t pieces_of(const struct flight *f)
+{
+	return (f->summed_blocks + f->piece - 1) / f->piece;
+}
+
+/* Some blocks' layer: the first layer of all before the second of any. */
+static void sum_piece(void *arg, uint32_t i)
+{
+	struct flight *f = arg;
+	const uint32_t layer = i / pieces_of(f), from = i % pieces_of(f) * f->piece;
+
+	for (uint32_t k = from; k < from + f->piece && k < f->summed_blocks; k++)
+		layer_look(f->each[k], layer);
+	if (atomic_fetch_sub_explicit(&f->left[layer], 1, memory_order_acq_rel) == 1 && f->mark)
+		layer_summed(f);
+}
+
+static uint32_t unchecked(const struct flight *f)
+{
+	uint32_t n = 0;
+
+	for (const struct vram_move *m = f->moves; m; m = m->next)
+		n += !m->checked;
+	return n;
+}
+
+/* False: no memory. */
+static bool pieces_make(struct flight *f)
+{
+	const uint64_t bytes = f->copy.part_bytes;
+	uint32_t n = 0;
+
+	f->each = malloc(f->summed_blocks * sizeof(f->each[0]));
+	f->left = malloc(f->copy.parts * sizeof(f->left[0]));
+	if (!f->each || !f->left)
+		return false;
+	for (struct vram_move *m = f->moves; m; m = m->next)
+		if (!m->checked)
+			f->each[n++] = m;
+	f->piece = bytes < PIECE_BYTES ? (uint32_t)(PIECE_BYTES / bytes) : 1;
+	for (uint32_t i = 0; i < f->copy.parts; i++)
+		atomic_init(&f->left[i], pieces_of(f));
+	return true;
+}
+
+void vram_flight_enter(struct flight *f)
+{
+	struct gpu *g = f->gpu;
+
+	if (!g->cache->options.gpu_verify_up)
+		return;
+	atomic_store_explicit(&f->parts, 2, memory_order_relaxed);
+	f->summing = true;
+	pthread_mutex_lock(&g->summing_lock);
+	f->summing_next = NULL;
+	*g->summing_end = f;
+	g->summing_end = &f->summing_next;
+	pthread_mutex_unlock(&g->summing_lock);
+}
+
+void vram_flight_verify(struct flight *f)
+{
+	struct cache *c = f->gpu->cache;
+
+	if (!c->options.gpu_verify_up)
+		return;
+	f->summed_blocks = unchecked(f);
+	if (!f->summed_blocks) {
+		summed(f);
+		return;
+	}
+	cache_count(c, COUNTER_GPU_UP_SUMMED, f->summed_blocks * f->copy.parts * f->copy.part_bytes);
+	f->sum_here = !pieces_make(f) || !sums_begin(c, pieces_of(f) * f->copy.parts, sum_piece, summed_by_threads, f);
+}
+
+static void sum_here(struct flight *f)
+{
+	for (struct vram_move *m = f->moves; m; m = m->next)
+		for (uint32_t layer = 0; !m->checked && layer < f->copy.parts; layer++)
+			layer_look(m, layer);
+	summed(f);
+}
+
+void vram_flight_describe(struct flight *f)
+{
+	struct slot_header h;
+
+	for (struct vram_move *m = f->moves; m; m = m->next)
+		if (header_sound(m, &h))
+			vram_remember(m->slot, &h);
+		else
+			vram_move_bad(m);
+	if (f->sum_here)
+		sum_here(f);
+}
+
+void vram_flight_part_ended(struct flight *f)
+{
+	if (atomic_fetch_sub_explicit(&f->parts, 1, memory_order_acq_rel) == 1)
+		vram_flight_ended(f);
+}

@@ -1,0 +1,84 @@
+/* See stop.h.
+ *
+ * Nobody can end a thread that is in a driver, or in the kernel with a disk. So each wait ends by stop_timeout, and the first that ends
+ * so is the last: what hangs is known then, and nothing that its thread may come back to is freed, or waited for, any more.
+ */
+#include "daemon/stop.h"
+
+#include <time.h>
+
+#include "daemon/cache.h"
+#include "daemon/config.h"
+#include "daemon/daemon.h"
+#include "daemon/door.h"
+#include "daemon/log.h"
+#include "daemon/rpc.h"
+#include "daemon/workers.h"
+
+enum { GRACE_US = 2000000, LOOK_US = 50000 };
+
+static uint64_t timeout_us(const struct daemon *d)
+{
+	return d->config->stop_timeout_ms * 1000;
+}
+
+/* False: a call has not ended though it was cancelled: a worker is in it. */
+static bool calls_end(const struct daemon *d, const sigset_t *signals)
+{
+	uint64_t until = daemon_now_us() + GRACE_US + timeout_us(d);
+
+	rpc_server_stop(d->rpc, GRACE_US);
+	while (!rpc_server_wait(d->rpc, LOOK_US)) {
+		const int s = sigtimedwait(signals, NULL, &(struct timespec){ .tv_sec = 0 });
+
+		if (daemon_now_us() >= until) {
+			log_error("left_behind", LOG_TEXT("what", "calls"), LOG_TEXT("reason", "a worker does not come back from one"));
+			return false;
+		}
+		if (s != SIGTERM && s != SIGINT)
+			continue;
+		rpc_server_stop(d->rpc, 0);
+		if (until > daemon_now_us() + timeout_us(d))
+			until = daemon_now_us() + timeout_us(d);
+	}
+	return true;
+}
+
+/* The door first: it may have a worker do something yet. ended: what was asked before has. */
+static bool workers_end(const struct daemon *d, bool ended)
+{
+	struct workers_view v;
+
+	ended = door_stop(d->door, ended ? timeout_us(d) : 0) && ended;
+	if (workers_stop(d->workers, ended ? timeout_us(d) : 0))
+		return true;
+	workers_look(d->workers, &v);
+	log_error("left_behind", LOG_TEXT("what", "workers"), LOG_NUM("running", v.running), LOG_NUM("queued", v.queued),
+		  LOG_TEXT("reason", "a GPU's driver does not answer, or a disk"));
+	return false;
+}
+
+bool stop_daemon(struct daemon *d, bool served, const sigset_t *signals)
+{
+	bool ended = true;
+
+	if (served) {
+		ended = calls_end(d, signals);
+		if (!cache_settle(d->cache, d->config->drain_timeout_ms * 1000))
+			log_warn("not_settled", LOG_TEXT("reason", "some blocks were in memory only; they are gone"));
+	}
+	ended = workers_end(d, ended) && ended;
+	if (ended) {
+		rpc_server_destroy(d->rpc);
+		door_destroy(d->door);
+		workers_destroy(d->workers);
+	}
+	cache_thread_leave();
+	if (!ended)
+		cache_leave(d->cache);
+	else if (!cache_destroy(d->cache)) {
+		log_error("left_behind", LOG_TEXT("what", "cache"), LOG_TEXT("reason", cache_left(d->cache)));
+		ended = false;
+	}
+	return ended;
+}

@@ -1,0 +1,528 @@
+/* Bytes that change on a GPU, on the way to it, or in the memory that they go up from: checksums that were made once find it, and the block
+ * comes from where else it is, or is a miss. Each loop runs with threads for sums (_i 1) and without. */
+#include "tests/cache_vram_rig.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/cache_sums.h"
+#include "daemon/cache_vram.h"
+#include "proto/fdsock.h"
+
+enum { SLOTS = 16, LAYER_BYTES = VR_BLOCK_BYTES / VR_LAYERS };
+
+static void open_with(struct vram_rig *v, const struct rig_disks *d, int threads)
+{
+	vr_open(v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = SLOTS, .host_slots = SLOTS, .disks = d, .spill_milli = d ? 900 : 0,
+					       .sum_threads = 2 * (uint32_t)threads });
+	if (d)
+		rig_restored(&v->r);
+}
+
+static double corrupt(struct vram_rig *v, const char *to)
+{
+	rig_quiet(&v->r);
+	return rig_stat(&v->r, "terrace_gpu_corrupt_blocks_total", to);
+}
+
+/* One bit, in the copy on the GPU or in memory, which is leased for that. */
+static void flip(struct vram_rig *v, int32_t gpu, uint64_t n, uint32_t at)
+{
+	struct cache_place p;
+	struct cache_leased l;
+
+	ck_assert_int_eq(vr_lease(v, gpu, n, 1, true, false, &p, &l), STATUS_OK);
+	vr_wait_layers(v, &l);
+	ck_assert(vr_matches(v, &p, n, 0));
+	rig_quiet(&v->r);
+	vr_bytes(v, &p)[at] ^= 1;
+	vr_release(v, &l);
+}
+
+/* Others take its place in memory. */
+static void push_out(struct vram_rig *v)
+{
+	for (uint64_t n = 1000; n < 1000 + 3 * SLOTS; n++) {
+		vr_put(v, CACHE_HOST, n, 1);
+		rig_quiet(&v->r);
+	}
+}
+
+static void sound(struct vram_rig *v)
+{
+	struct cache_verified sum = { .blocks = 0 };
+	uint64_t cursor = 0;
+
+	while (cursor != UINT64_MAX)
+		ck_assert_int_eq(cache_verify_step(v->r.c, &cursor, UINT64_MAX, &sum), STATUS_OK);
+	ck_assert_uint_eq(sum.corrupt, 0);
+}
+
+/* ---- down ---- */
+
+/* With a disk the block comes from there; without, it is a miss. */
+static void down_again(const struct rig_disks *d, int threads, int32_t put)
+{
+	struct cache_gpu_view gpu;
+	struct vram_rig v;
+
+	open_with(&v, d, threads);
+	ck_assert_uint_eq(vr_put(&v, put, 0, 1), 1);
+	rig_quiet(&v.r);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), 1);
+	push_out(&v);
+	ck_assert_str_eq(vr_tier(&v, 0), d ? "gpu+disk" : "gpu");
+	flip(&v, 0, 0, 100000);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), d != NULL);
+	ck_assert_double_eq(corrupt(&v, "to=host"), 1);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_corrupt_blocks_total", ""), 1);
+	ck_assert_str_eq(vr_tier(&v, 0), d ? "host+disk" : "");
+	sound(&v);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), d != NULL);
+	ck_assert_double_eq(corrupt(&v, "to=host"), 1);
+	ck_assert_uint_eq(cache_gpus(v.r.c, &gpu, 1), 1);
+	ck_assert_uint_eq(gpu.corrupt_down, 1);
+	ck_assert_uint_eq(gpu.corrupt_up, 0);
+	vr_close(&v);
+}
+
+START_TEST(put_on_a_gpu_and_down_twice)
+{
+	struct rig_disks d;
+
+	vr_disks_make(&d, 1, 96);
+	down_again(&d, _i, 0);
+	rig_disks_remove(&d);
+	down_again(NULL, _i, 0);
+}
+END_TEST
+
+START_TEST(brought_up_and_down)
+{
+	struct rig_disks d;
+
+	vr_disks_make(&d, 1, 96);
+	down_again(&d, _i, CACHE_HOST);
+	rig_disks_remove(&d);
+	down_again(NULL, _i, CACHE_HOST);
+}
+END_TEST
+
+/* The copy on another GPU is of the same bytes: its sums are known with the first's, whichever way they became known. */
+START_TEST(known_on_another_gpu)
+{
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = SLOTS, .host_slots = SLOTS, .sum_threads = 2, .write_back = true });
+	ck_assert_uint_eq(vr_put(&v, _i ? CACHE_HOST : 0, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), 1);
+	if (_i) /* up, then across; else across, then down */
+		push_out(&v);
+	ck_assert_uint_eq(vr_warm(&v, 1, 0, 1), 1);
+	if (!_i) {
+		ck_assert_uint_eq(vr_warm(&v, CACHE_HOST, 0, 1), 1);
+		push_out(&v);
+	}
+	ck_assert_str_eq(vr_tier(&v, 0), "gpu");
+	flip(&v, 1, 0, 5);
+	/* It is tried from either: at last it is there, from the one that is right. */
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_double_eq(corrupt(&v, "to=host"), 1);
+	sound(&v);
+	ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
+	vr_close(&v);
+}
+END_TEST
+
+static void ready(void *arg)
+{
+	atomic_fetch_add((_Atomic int *)arg, 1);
+}
+
+/* All who wait for it get it from the disk, with nothing shed. */
+START_TEST(several_wait_for_it)
+{
+	_Atomic int called = 0;
+	struct cache_wait w[3];
+	struct cache_keys k = rig_keys(0, 1);
+	struct cache_on on = { .gpu = CACHE_HOST };
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 96);
+	open_with(&v, &d, _i);
+	on.attachment = v.r.attachment;
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 1), 1);
+	rig_quiet(&v.r);
+	push_out(&v);
+	flip(&v, 0, 0, VR_BLOCK_BYTES - 1);
+	vr_hold(&v, 0, 0);
+	for (int i = 0; i < 3; i++) {
+		struct cache_place p;
+		struct cache_leased l;
+
+		w[i] = (struct cache_wait){ .ready = ready, .arg = &called };
+		ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w[i], &v.r.why), STATUS_BUSY);
+	}
+	vr_go(&v, 0);
+	for (int i = 0; called < 3; i++) {
+		ck_assert_int_lt(i, 10000);
+		rig_tick(v.r.c, v.r.now);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	for (int i = 0; i < 3; i++) {
+		struct cache_place p;
+		struct cache_leased l;
+
+		ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w[i], &v.r.why), STATUS_OK);
+		ck_assert(vr_matches(&v, &p, 0, 0));
+		vr_release(&v, &l);
+		cache_wait_end(v.r.c, &w[i]);
+	}
+	ck_assert_double_eq(corrupt(&v, "to=host"), 1);
+	free((void *)k.bytes);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* An engine holds the copy: its slot is nobody else's before that has ended, and nobody else gets the copy. */
+START_TEST(an_engine_holds_it)
+{
+	const double used = 1;
+	struct cache_place p, q;
+	struct cache_leased l, other;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 96);
+	open_with(&v, &d, 1);
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 1), 1);
+	rig_quiet(&v.r);
+	push_out(&v);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &l), STATUS_OK);
+	vr_bytes(&v, &p)[77] ^= 1;
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_double_eq(corrupt(&v, "to=host"), 1);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_slots_used", "gpu=0"), used);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_blocks", "gpu=0"), 0);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &q, &other), STATUS_MISS);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, true, &q, &other), STATUS_OK);
+	ck_assert(!vr_on_gpu(&q, 0) && vr_matches(&v, &q, 0, 0));
+	vr_release(&v, &other);
+	vr_release(&v, &l);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_slots_used", "gpu=0"), 0);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), 1);
+	rig_quiet(&v.r);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_held_bytes", "gpu=0"), 0);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Deleted meanwhile, or its GPU lost: nothing is left behind. */
+START_TEST(held_to_the_end)
+{
+	struct cache_place p;
+	struct cache_leased l;
+	struct rig_disks d;
+	struct vram_rig v;
+	enum status st;
+
+	vr_disks_make(&d, 1, 96);
+	open_with(&v, &d, 1);
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 1), 1);
+	rig_quiet(&v.r);
+	push_out(&v);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &l), STATUS_OK);
+	vr_bytes(&v, &p)[77] ^= 1;
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	if (_i)
+		vr_lose(&v, 0);
+	for (int i = 0; _i && !cache_degraded(v.r.c); i++) {
+		ck_assert_int_lt(i, 10000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	ck_assert_int_eq(rig_delete(&v.r, 0, 1, &st), STATUS_OK);
+	vr_release(&v, &l);
+	rig_quiet(&v.r);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_slots_used", "gpu=0"), 0);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* ---- up ---- */
+
+static uint32_t failed(const struct vram_rig *v)
+{
+	return v->board[FDSOCK_BOARD_FAILED];
+}
+
+/* A lease that was granted ahead is void, and the one after it has the block from the disk, or not at all. */
+START_TEST(a_lease_ahead_of_what_is_wrong)
+{
+	for (int disks = 0; disks < 2; disks++) {
+		struct cache_place p[4];
+		struct cache_leased l;
+		struct rig_disks d;
+		struct vram_rig v;
+
+		if (disks)
+			vr_disks_make(&d, 1, 96);
+		open_with(&v, disks ? &d : NULL, _i);
+		ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent: granted at once */
+		ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
+		if (disks)
+			ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+		rig_quiet(&v.r);
+		flip(&v, CACHE_HOST, 2, 3 * LAYER_BYTES + 9);
+		ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
+		ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+		ck_assert(l.board_summed);
+		vr_wait_layers(&v, &l);
+		ck_assert_uint_eq(failed(&v), 1);
+		ck_assert_double_eq(corrupt(&v, "to=gpu"), 1);
+		vr_release(&v, &l);
+		ck_assert_uint_eq(vr_read_all(&v, 0, 0, 4), disks ? 4 : 3);
+		ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 4), disks ? 4 : 3);
+		ck_assert_double_eq(corrupt(&v, "to=gpu"), 1);
+		sound(&v);
+		vr_close(&v);
+		if (disks)
+			rig_disks_remove(&d);
+	}
+}
+END_TEST
+
+/* Who waits for the end has it from the disk in the same call. */
+START_TEST(a_call_that_waits_for_the_end)
+{
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 96);
+	open_with(&v, &d, _i);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	rig_quiet(&v.r);
+	for (uint64_t n = 0; n < 4; n++)
+		flip(&v, CACHE_HOST, n, (uint32_t)n * LAYER_BYTES);
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, 4), 4);
+	ck_assert_double_eq(corrupt(&v, "to=gpu"), 4);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 4), 4);
+	ck_assert_uint_eq(failed(&v), 0);
+	sound(&v);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Its copy in memory is somebody's: then the block goes, from everywhere. */
+START_TEST(wrong_in_memory_that_somebody_has)
+{
+	struct cache_place p;
+	struct cache_leased l;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 96);
+	open_with(&v, &d, _i);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
+	vr_bytes(&v, &p)[0] ^= 1;
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, 1), 0);
+	ck_assert_str_eq(vr_tier(&v, 0), "");
+	vr_release(&v, &l);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* A header that is no longer the block's tells nothing of its bytes, with or without the sums. */
+START_TEST(a_header_that_is_wrong)
+{
+	struct cache_place p;
+	struct cache_leased l;
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = SLOTS, .host_slots = SLOTS, .no_verify = _i });
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent: leases are granted at once */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 2), 2);
+	rig_quiet(&v.r);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
+	(vr_bytes(&v, &p) - SLOT_HEADER_BYTES)[offsetof(struct slot_header, position)] ^= 1;
+	vr_release(&v, &l);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &l), STATUS_OK);
+	vr_wait_layers(&v, &l);
+	ck_assert_double_eq(corrupt(&v, "to=gpu"), 1);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_slots_used", "gpu=0"), 2); /* it is held */
+	ck_assert_uint_eq(failed(&v), 1);
+	vr_release(&v, &l);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_slots_used", "gpu=0"), 1);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 2), 1);
+	vr_close(&v);
+}
+END_TEST
+
+/* Other leases' copies are under way, some of them behind it: they are as they were. */
+START_TEST(others_are_not_told)
+{
+	struct cache_place p, q;
+	struct cache_leased wrong, right;
+	struct vram_rig v, other;
+
+	open_with(&v, NULL, _i);
+	vr_join(&other, &v, 0, "other");
+	vr_board(&other);
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 2), 2);
+	rig_quiet(&v.r);
+	flip(&v, CACHE_HOST, 0, LAYER_BYTES);
+	vr_hold(&v, 0, 1);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &wrong), STATUS_OK);
+	ck_assert_int_eq(vr_lease(&other, 0, 1, 1, true, false, &q, &right), STATUS_OK);
+	ck_assert_uint_eq(right.board_layers, VR_LAYERS);
+	for (int i = 0; !failed(&v); i++) {
+		ck_assert_int_lt(i, 10000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	ck_assert(!vr_layer_there(&other, &right, 1));
+	vr_go(&v, 0);
+	vr_wait_layers(&other, &right);
+	ck_assert_uint_eq(failed(&other), 0);
+	ck_assert(vr_matches(&other, &q, 1, 0));
+	vr_release(&other, &right);
+	vr_release(&v, &wrong);
+	rig_quiet(&v.r);
+	munmap((void *)other.board, EXTENT_PAGE_BYTES);
+	vr_close(&v);
+}
+END_TEST
+
+struct gate {
+	struct work work;
+	pthread_mutex_t lock;
+};
+
+static void run_gate(struct work *w)
+{
+	struct gate *g = (struct gate *)w;
+
+	pthread_mutex_lock(&g->lock);
+	pthread_mutex_unlock(&g->lock);
+}
+
+/* A layer is there when it is copied and summed. The copies wait for no sums. */
+START_TEST(copied_and_not_summed)
+{
+	struct gate gate = { .work = { .run = run_gate }, .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct cache_place p[2];
+	struct cache_leased l;
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = SLOTS, .host_slots = SLOTS, .sum_threads = 1 });
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 2), 2);
+	rig_quiet(&v.r);
+	pthread_mutex_lock(&gate.lock);
+	ck_assert(sums_submit(v.r.c, &gate.work));
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 2, true, false, p, &l), STATUS_OK);
+	for (int i = 0; (int32_t)(v.board[0] - l.board_base - VR_LAYERS) < 0; i++) { /* all is copied */
+		ck_assert_int_lt(i, 10000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+	ck_assert(!vr_layer_there(&v, &l, 0));
+	ck_assert_str_eq(vr_tier(&v, 0), "host");
+	pthread_mutex_unlock(&gate.lock);
+	vr_wait_layers(&v, &l);
+	ck_assert_uint_eq(failed(&v), 0);
+	ck_assert(vr_matches(&v, &p[0], 0, 0) && vr_matches(&v, &p[1], 1, 0));
+	vr_release(&v, &l);
+	vr_close(&v);
+}
+END_TEST
+
+static double summed(struct vram_rig *v)
+{
+	rig_quiet(&v->r);
+	return rig_stat(&v->r, "terrace_gpu_verified_bytes_total", "") / VR_BLOCK_BYTES;
+}
+
+/* What a disk's load has looked at on this way is not summed again. */
+START_TEST(summed_once)
+{
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 96);
+	open_with(&v, &d, 1);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
+	rig_quiet(&v.r);
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, 2), 2);
+	ck_assert_double_eq(summed(&v), 2);
+	push_out(&v);
+	ck_assert_str_eq(vr_tier(&v, 3), "disk");
+	ck_assert_uint_eq(vr_read_all(&v, 0, 2, 2), 2);
+	ck_assert_double_eq(summed(&v), 2);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Without the sums the bytes go up as they are; on their way down they are found to be others than those that were put. */
+START_TEST(not_verified_up)
+{
+	struct cache_place p;
+	struct cache_leased l;
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = SLOTS, .host_slots = SLOTS, .no_verify = true });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	flip(&v, CACHE_HOST, 0, 12);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &l), STATUS_OK);
+	ck_assert(!l.board_summed);
+	vr_wait_layers(&v, &l);
+	ck_assert(!vr_matches(&v, &p, 0, 0));
+	vr_release(&v, &l);
+	push_out(&v);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 0);
+	ck_assert_double_eq(corrupt(&v, "to=host"), 1);
+	vr_close(&v);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("cache_vram_corrupt");
+	TCase *t = tcase_create("cache_vram_corrupt");
+	SRunner *runner;
+	int failures;
+
+	tcase_set_timeout(t, 120);
+	tcase_add_loop_test(t, put_on_a_gpu_and_down_twice, 0, 2);
+	tcase_add_loop_test(t, brought_up_and_down, 0, 2);
+	tcase_add_loop_test(t, known_on_another_gpu, 0, 2);
+	tcase_add_loop_test(t, several_wait_for_it, 0, 2);
+	tcase_add_test(t, an_engine_holds_it);
+	tcase_add_loop_test(t, held_to_the_end, 0, 2);
+	tcase_add_loop_test(t, a_lease_ahead_of_what_is_wrong, 0, 2);
+	tcase_add_loop_test(t, a_call_that_waits_for_the_end, 0, 2);
+	tcase_add_loop_test(t, wrong_in_memory_that_somebody_has, 0, 2);
+	tcase_add_loop_test(t, a_header_that_is_wrong, 0, 2);
+	tcase_add_loop_test(t, others_are_not_told, 0, 2);
+	tcase_add_test(t, copied_and_not_summed);
+	tcase_add_test(t, summed_once);
+	tcase_add_test(t, not_verified_up);
+	suite_add_tcase(suite, t);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failures = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failures ? 1 : 0;
+}
