@@ -47,14 +47,19 @@ one() {
 
 # Line numbers are all that the tests need of a debugger's facts, and take half of the time to compile the vectors.
 flags="-O2 -g1"
+# What is thrown away is linked by the quicker linker, if there is one.
+linker=
+if gcc -fuse-ld=gold -Wl,--version >/dev/null 2>&1; then linker=-fuse-ld=gold; fi
+export linker
 
 # suite NAME [SANITIZERS]: configures, builds and runs ctest in build/NAME; counts each ctest entry.
 suite() {
 	suite=$1
-	if [ "$suite" = default ]; then asserts=-DNDEBUG; else asserts=; fi
+	if [ "$suite" = default ]; then asserts=-DNDEBUG link=; else asserts='' link=$linker; fi
 	note "build $suite"
 	if ! { cmake -G Ninja -S . -B "build/$suite" -DBUILD_TESTING=ON -DTERRACE_SANITIZE="${2-}" \
-		-DCMAKE_C_FLAGS_RELWITHDEBINFO="$flags $asserts" &&
+		-DCMAKE_C_FLAGS_RELWITHDEBINFO="$flags $asserts" -DCMAKE_EXE_LINKER_FLAGS="$link" -DCMAKE_SHARED_LINKER_FLAGS="$link" \
+		-DCMAKE_MODULE_LINKER_FLAGS="$link" &&
 		cmake --build "build/$suite" -j "$jobs"; } >"$logs/$suite.build.log" 2>&1; then
 		failed=$((failed + 1))
 		note "FAIL  build of $suite"
@@ -82,17 +87,23 @@ suite() {
 	grep -A2 'Skipped' "$logs/$suite.test.log" | sed 's/^/      /' | head -n 20
 }
 
-# What takes five minutes but little of the machine runs beside the later stages: tests labelled `beside`, of the plain build. Those have
+# What takes minutes but little of the machine runs beside the later stages: tests labelled `beside`, of the plain build. Those have
 # no bounds of time, and so give way to those that have.
 beside_begin() {
 	nice -n 5 ctest --test-dir build/default -L beside --output-on-failure --no-tests=error >"$logs/beside.log" 2>&1 &
 	beside=$!
 }
 
+# What killed runs have left.
+for folder in /dev/shm /tmp; do
+	sh tests/sweep.sh "$folder"
+done
 # Files in memory, where a sync costs nothing, but for the tests of disks (`DISK`, ON_DISK in the lists), which unset TMPDIR and so
 # are in /tmp: what a disk that does some hundred writes a second would take an hour for. A TMPDIR that is given is kept to by the others.
 if [ -z "${TMPDIR:-}" ] && [ "$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $4 }')" -gt $((4 << 20)) ] 2>/dev/null; then
-	TMPDIR=$(mktemp -d /dev/shm/terrace-tests.XXXXXX) && export TMPDIR
+	TMPDIR=$(mktemp -d /dev/shm/terrace-held-XXXXXX) && export TMPDIR
+	exec 9<"$TMPDIR" # held until this and all tests are gone
+	flock --shared 9
 	trap 'rm -rf "$TMPDIR"' EXIT
 	trap 'exit 1' INT TERM
 fi
@@ -114,7 +125,7 @@ suite asan address,undefined
 suite tsan thread
 note "build fuzz"
 if sh tests/fuzz/run.sh build >"$logs/fuzz.build.log" 2>&1; then
-	if [ "$long" = yes ]; then seconds=120; else seconds=6; fi
+	if [ "$long" = yes ]; then seconds=120; else seconds=4; fi
 	note "fuzz"
 	sh tests/fuzz/run.sh "$seconds" "$logs" >"$logs/fuzz.log" 2>&1
 	code=$?

@@ -13,6 +13,7 @@
 #include "store/block_record.h"
 #include "store/catalog_file.h"
 #include "store/catalog_pages.h"
+#include "tests/held_folder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -36,8 +37,7 @@ static void file_write(const uint8_t *data, size_t size)
 	int fd;
 
 	if (folder[0] == 0) {
-		snprintf(folder, sizeof(folder), "%s/fuzz-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
-		if (!mkdtemp(folder))
+		if (!held_folder_make(access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", folder, sizeof(folder)))
 			abort();
 		atexit(folder_remove);
 	}

@@ -24,7 +24,7 @@ if [ "${1-}" = target ]; then
 fi
 
 build() {
-	CC=clang cmake -G Ninja -S . -B build/fuzz -DTERRACE_FUZZ=ON -DTERRACE_SANITIZE=address,undefined &&
+	CC=clang cmake -G Ninja -S . -B build/fuzz -DTERRACE_FUZZ=ON -DTERRACE_SANITIZE=address,undefined -DCMAKE_EXE_LINKER_FLAGS="${linker-}" &&
 		cmake --build build/fuzz -j "$(nproc)" --target fuzzers
 }
 if [ "${1-}" = build ]; then
