@@ -68,7 +68,14 @@ struct codec_args {
 	uint64_t layer_at;
 	uint32_t tokens, heads, block_count, block_tokens, chunk_bytes, atom_bytes;
 	enum kv_dtype dtype;
+	const int64_t *rows; /* of decode; NULL: a token's row is its own number */
 };
+
+/* The row that a token is decoded to; negative: none. */
+DEVICE int64_t row_of(const codec_args &a, uint32_t token)
+{
+	return a.rows ? a.rows[token] : token;
+}
 
 /* The atom of a slot, which is one of the table's, for one head. Atoms are numbered in 32 bits (codec_launch). */
 DEVICE uint8_t *atom_at(const codec_args &a, int64_t slot, uint32_t head, uint32_t *in_atom)
@@ -186,7 +193,7 @@ static inline bool codec_sound(const struct kv_cuda_codec *c)
 	const size_t k = (size_t)l->heads * l->head_dim_k, v = l->v_format == KV_NONE ? 0 : (size_t)l->heads * l->head_dim_v;
 
 	return aligned_to(kv_dtype_bytes(c->dtype), {c->k, c->v}) && aligned_to(8, {c->slots, c->blocks}) &&
-	       (c->tokens == 0 || (c->slots && c->blocks)) &&
+	       (c->tokens == 0 || (c->slots && c->blocks)) && aligned_to(8, {c->rows}) &&
 	       (c->tokens <= 1 || (c->k_stride >= k && c->v_stride >= v));
 }
 
@@ -203,7 +210,7 @@ static enum status codec_launch(const struct kv_cuda_codec *c, cudaStream_t stre
 	if (c->tokens == 0)
 		return STATUS_OK;
 	codec_work w = {{c->slots, c->blocks, c->layer * g->layer_bytes, c->tokens, l->heads,
-			 c->block_count, l->block_tokens, g->chunk_bytes, g->atom_bytes, c->dtype},
+			 c->block_count, l->block_tokens, g->chunk_bytes, g->atom_bytes, c->dtype, c->rows},
 			{{g->k_codes_at, g->k_scales_at, c->k, c->k_stride},
 			 {g->v_codes_at, g->v_scales_at, c->v, c->v_stride}},
 			0,

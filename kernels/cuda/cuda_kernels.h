@@ -104,14 +104,16 @@ struct kv_cuda_codec {
 		      * 16-byte aligned, elements of 16 bits, and strides multiples of 8 */
 	size_t k_stride, v_stride; /* elements between tokens, at least those of one */
 	enum kv_dtype dtype;       /* F32, F16 or BF16 */
+	const int64_t *rows; /* [tokens], decode alone: token i's vectors go to row rows[i] of k and v, any number of strides from
+			      * their begin, as into an engine's own pages; -1: nowhere. No row twice. NULL: row i */
 };
 
 /* Encodes K and V of the tokens: the bytes are those of kv_encode, with the rotation, for every format.
- * Only bytes of these tokens are written. */
+ * Only bytes of these tokens are written. INVALID also if there are rows. */
 enum status kv_cuda_encode(const struct kv_cuda_codec *c, struct CUstream_st *stream);
 
-/* Decodes them, rotated back; rows of skipped tokens stay as they are. The values are kv_decode's to
- * within rounding. */
+/* Decodes them, rotated back; rows of skipped tokens, and those that no token has, stay as they are. The values are
+ * kv_decode's to within rounding. */
 enum status kv_cuda_decode(const struct kv_cuda_codec *c, struct CUstream_st *stream);
 
 enum { KV_CUDA_MERGE_PARTS = 16 };

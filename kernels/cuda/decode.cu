@@ -56,15 +56,16 @@ DEVICE void decode_vector(const codec_args &a, const codec_side &s, uint32_t i, 
 	constexpr uint32_t BITS = format_bits(FORMAT);
 	constexpr unsigned PLACES = BITS == 16 || BITS == 3 ? 2 : 1;
 	const uint32_t token = i / a.heads, head = i % a.heads;
-	const size_t at = token * s.stride + head * D;
 	uint32_t in_atom = 0;
 
 	if (token >= a.tokens)
 		return;
+	const int64_t row = row_of(a, token);
 	const uint8_t *atom = atom_of(a, token, head, &in_atom);
 
-	if (!atom)
+	if (!atom || row < 0)
 		return;
+	const size_t at = (size_t)row * s.stride + head * D;
 	const uint32_t scale = load_scale<FORMAT>(atom + s.scales_at, in_atom);
 
 #pragma unroll

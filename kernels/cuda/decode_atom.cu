@@ -202,6 +202,19 @@ DEVICE void rotate_and_store(const uint32_t (&low)[D / 16], const uint32_t (&hig
 	}
 }
 
+/* From the rows of tokens `token` and 8 on to those that the call names. */
+DEVICE void to_rows(const atom_launch &l, const codec_side &side, uint32_t token, bool (&wanted)[2], uint8_t *(&to)[2])
+{
+#pragma unroll
+	for (uint32_t i = 0; i < 2; i++) {
+		const uint32_t own = token + 8 * i;
+		const int64_t row = wanted[i] ? l.args.rows[own] : -1;
+
+		wanted[i] = row >= 0;
+		to[i] += (row - own) * 2 * (int64_t)side.stride;
+	}
+}
+
 template <int D, int FORMAT, enum kv_side SIDE>
 DEVICE void decode_unit(const atom_launch &l, const atom_unit &u, const atom_place &p, uint32_t lane,
 			const uint8_t *stage, uint8_t *rows, const uint32_t (&word)[8], uint32_t masks)
@@ -209,12 +222,14 @@ DEVICE void decode_unit(const atom_launch &l, const atom_unit &u, const atom_pla
 	using R = rotation<D, format_bits(FORMAT), SIDE>;
 	const codec_side &side = l.sides[SIDE];
 	const uint32_t g = lane / 4, token = u.atom * KV_ATOM_TOKENS + g;
-	const bool wanted[2] = {(p.placed >> g & 1) != 0, (p.placed >> (g + 8) & 1) != 0};
+	bool wanted[2] = {(p.placed >> g & 1) != 0, (p.placed >> (g + 8) & 1) != 0};
 	uint8_t *to[2] = {
 		(uint8_t *)((uint16_t *)side.vectors + token * side.stride + u.head * D + R::lane_at(lane % 4)),
 		nullptr};
 
 	to[1] = to[0] + 16 * side.stride;
+	if (l.args.rows)
+		to_rows(l, side, token, wanted, to);
 #pragma unroll 1
 	for (uint32_t h = 0; h < HEADS && u.head + h < l.args.heads; h++) {
 		uint32_t scale[2], low[D / 16], high[D / 16];

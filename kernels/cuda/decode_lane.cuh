@@ -19,7 +19,8 @@ constexpr bool operand_suits = D == 128 || (D == 64 && (FORMAT == KV_INT4_PTH ||
 template <int D, int FORMAT> struct operand {
 	static constexpr uint32_t BITS = format_bits(FORMAT), W = BITS == 3 ? 2 : BITS, WORDS = D * W / 128;
 	static constexpr uint32_t FIELDS = 8 / W, REGISTERS = D / 16;
-	uint32_t word[WORDS], signs;
+	alignas(16) uint32_t word[WORDS];
+	uint32_t signs;
 
 	template <enum kv_side SIDE> DEVICE void load(const uint8_t *row, uint32_t t)
 	{

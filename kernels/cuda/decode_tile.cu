@@ -112,16 +112,39 @@ template <int FORMAT> DEVICE uint32_t load_scale(const codec_side &side, const t
 					       : ((const uint32_t *)scales)[scale_entry(s.in_atom)];
 }
 
-/* Rows of elements, of `count` lanes' tokens from lane `from` on, to where the call wants them. */
+/* Sixteen rows of elements, those of the tokens from lane `first` on, to rows that the call names. */
 template <int D>
-DEVICE void store_vectors(const decode_launch &l, const tile_source &s, uint32_t from, uint32_t count, uint32_t lane,
-			  const uint8_t *rows)
+DEVICE void store_to_rows(const decode_launch &l, const tile_source &s, uint32_t first, uint32_t lane, const uint8_t *rows)
+{
+	constexpr uint32_t PIECES = D / 8;
+	const codec_side &side = l.sides[s.side];
+	const int64_t own = s.placed >> lane & 1 ? l.args.rows[s.token] : -1;
+	const uint32_t head = __shfl_sync(ALL_LANES, s.head, first);
+
+#pragma unroll
+	for (uint32_t i = 0; i < PIECES / 2; i++) {
+		const uint32_t piece = i * 32 + lane, r = first + piece / PIECES, column = piece % PIECES * 16;
+		const int64_t row = __shfl_sync(ALL_LANES, own, r);
+
+		if (row >= 0)
+			__stcs((uint4 *)((uint8_t *)side.vectors + (row * side.stride + head * D) * 2 + column),
+			       *(const uint4 *)(rows + r * (2 * D + 16) + column));
+	}
+}
+
+/* Rows of elements, of all lanes' tokens, to where the call wants them. */
+template <int D>
+DEVICE void store_vectors(const decode_launch &l, const tile_source &s, uint32_t lane, const uint8_t *rows)
 {
 	constexpr uint32_t PIECES = D / 8;
 	const codec_side &side = l.sides[s.side];
 
 #pragma unroll 1
-	for (uint32_t half = from / KV_ATOM_TOKENS; half < (from + count) / KV_ATOM_TOKENS; half++) {
+	for (uint32_t half = 0; half < 2; half++) {
+		if (l.args.rows) {
+			store_to_rows<D>(l, s, half * KV_ATOM_TOKENS, lane, rows);
+			continue;
+		}
 		const uint32_t token = __shfl_sync(ALL_LANES, s.token, half * KV_ATOM_TOKENS),
 			       head = __shfl_sync(ALL_LANES, s.head, half * KV_ATOM_TOKENS);
 		const bool all = (s.placed >> half * KV_ATOM_TOKENS & 0xffff) == 0xffff;
@@ -134,7 +157,7 @@ DEVICE void store_vectors(const decode_launch &l, const tile_source &s, uint32_t
 
 			if (all || s.placed >> row & 1)
 				__stcs((uint4 *)(to + r * side.stride * 2 + column),
-				       *(const uint4 *)(rows + (row - from) * (2 * D + 16) + column));
+				       *(const uint4 *)(rows + row * (2 * D + 16) + column));
 		}
 	}
 }
@@ -182,7 +205,7 @@ DEVICE void decode_fp8(const decode_launch &l, const tile_source &s, uint32_t sc
 	else
 		widen_row<D, SIDE, false>(row, scale, out);
 	__syncwarp();
-	store_vectors<D>(l, s, 0, 32, lane, rows);
+	store_vectors<D>(l, s, lane, rows);
 }
 
 /* 16 bits: the codes are the elements, or of the other type. */
@@ -214,7 +237,7 @@ DEVICE void decode_raw(const decode_launch &l, const tile_source &s, const uint8
 						[same](uint32_t two) { return same ? two : convert_two<OTHER>(two); });
 	}
 	__syncwarp();
-	store_vectors<D>(l, s, 0, 32, lane, out);
+	store_vectors<D>(l, s, lane, out);
 }
 
 template <int D, int FORMAT, enum kv_side SIDE>

@@ -39,5 +39,5 @@ struct encode {
 
 extern "C" enum status kv_cuda_encode(const struct kv_cuda_codec *c, cudaStream_t stream)
 {
-	return codec_launch<encode>(c, stream);
+	return c->rows ? STATUS_INVALID : codec_launch<encode>(c, stream);
 }

@@ -31,6 +31,12 @@ UNBOUNDED = ("first", "reopen")            # a driver's time, and that to the ne
 SMI_SLACK_MIB = 16                         # what the driver keeps beside the memory it was asked for; 2 to 6 were seen
 
 
+def smi_name(gpu):
+    """nvidia-smi's name of a GPU: it knows nothing of those that are hidden from a process."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return visible.split(",")[gpu] if visible else str(gpu)
+
+
 def options(text=__doc__, kills=None, more=()):
     """more: names of further arguments."""
     parser = argparse.ArgumentParser(description=text.split("\n", maxsplit=1)[0])
@@ -117,7 +123,7 @@ class Service:
         """What of a GPU's memory is in use, as the device says: of the simulated one exactly, for it is descriptors and mappings, of the
         daemon and of those engines."""
         if not self.o.libraries:
-            out = subprocess.run(["nvidia-smi", "-i", str(gpu), "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+            out = subprocess.run(["nvidia-smi", "-i", smi_name(gpu), "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
                                  capture_output=True, text=True, timeout=60, check=True)
             return int(out.stdout) * MIB
         seen = {}

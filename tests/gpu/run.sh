@@ -29,7 +29,7 @@ parts() {
 	check 150 compute-sanitizer's memcheck, synccheck and racecheck over the kernels' tests, small
 	tinylm 90 the example engine: perplexities, and texts with and without a daemon
 	kill 150 200 engines killed; the device's memory against Stats
-	kill_daemon 150 20 daemons killed under engines that go on with the next; the device's memory against Stats; by name only
+	kill_daemon 400 20 daemons, or KILLS, killed under engines that go on with the next; the device's memory against Stats; by name only
 	mixed_long 780 ten minutes of mixed load, or LONG seconds; by name only, with LIMIT=800
 	mixed 200 two minutes of mixed load over VRAM, memory and disk, a cache of a tenth of the working set
 	ttft 180 time to the first token by tier, with tinylm and, where there is transformers, a larger model, tq4 and bf16
@@ -57,7 +57,8 @@ instructions() {
 
 part_build() {
 	[ -z "${DRY:-}" ] || { echo "skipped: a rehearsal has no kernels"; exit 77; }
-	sources=$(cat kernels/*.c kernels/*.h kernels/cuda/* store/*.h tests/gpu/*.c* tests/gpu/*.h | sha1sum)
+	# In one order everywhere: the shell's is the locale's.
+	sources=$(ls kernels/*.c kernels/*.h kernels/cuda/* store/*.h tests/gpu/*.c* tests/gpu/*.h | LC_ALL=C sort | xargs cat | sha1sum)
 	wanted="$sources ${ALL:-} ${PORTABLE:-}"
 	if [ -f "$build/built" ] && [ "$(cat "$build/built")" = "$wanted" ]; then
 		echo "built before"
@@ -222,7 +223,7 @@ part_kill() {
 }
 
 part_kill_daemon() {
-	fault_test kill_daemon --kills 20 $(on_gpu --gpu-mib 512 --host-mib 512)
+	fault_test kill_daemon --kills "${KILLS:-20}" $(on_gpu --gpu-mib 512 --host-mib 512)
 }
 
 part_mixed_long() {

@@ -33,6 +33,12 @@ WAIT_S = 60.0
 TO_DEVICE, TO_HOST = 1, 2  # enum cudaMemcpyKind
 
 
+def smi_name(gpu):
+    """nvidia-smi's name of a GPU: it knows nothing of those that are hidden from a process."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return visible.split(",")[gpu] if visible else str(gpu)
+
+
 def cuda(name, *values):
     """A call of CUDA's runtime, which is to succeed."""
     error = getattr(cuda.library, name)(*values)
@@ -252,7 +258,7 @@ class Service:
     def device_bytes(self, gpu):
         """What of a GPU's memory is in use, as the device says: of the simulated one exactly, for it is the daemon's descriptors."""
         if not self.o.libraries:
-            out = subprocess.run(["nvidia-smi", "-i", str(gpu), "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+            out = subprocess.run(["nvidia-smi", "-i", smi_name(gpu), "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
                                  capture_output=True, text=True, timeout=WAIT_S, check=True)
             return int(out.stdout) * MIB
         folder, seen = "/proc/%d/fd" % self.process.pid, {}
