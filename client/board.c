@@ -163,11 +163,11 @@ static void promises_sift(struct client_board *b)
 	}
 }
 
-static void word_move(const struct client_board *b, const struct client_promise *p)
+/* Not back: where the one word has not come this far, the other may be further, for promises behind this one. */
+static void word_move(_Atomic uint32_t *word, uint32_t value)
 {
-	if (p->summed)
-		atomic_store_explicit(word_of(b, p) + FDSOCK_BOARD_SUMMED, p->base + p->layers, memory_order_release);
-	atomic_store_explicit(word_of(b, p), p->base + p->layers, memory_order_release);
+	if (!word_reached(word, value))
+		atomic_store_explicit(word, value, memory_order_release);
 }
 
 /* Moves the words on to what broken promises wait for. On the way there a word passes what others wait for, whose copies come no
@@ -180,8 +180,11 @@ static void words_move(struct client_board *b)
 			if (q->word == p->word && (int32_t)(p->base + p->layers - q->base - q->layers) >= 0)
 				promise_break(q, (enum terrace_status)p->broken);
 	for (struct client_promise *p = b->promises; p; p = p->next)
-		if (p->broken && !reached(b, p))
-			word_move(b, p);
+		if (p->broken) {
+			if (p->summed)
+				word_move(word_of(b, p) + FDSOCK_BOARD_SUMMED, p->base + p->layers);
+			word_move(word_of(b, p), p->base + p->layers);
+		}
 }
 
 bool client_board_close(struct client_board *b)

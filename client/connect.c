@@ -12,10 +12,12 @@
 #include "health.pb-c.h"
 
 #include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <time.h>
 
 enum { DEFAULT_TIMEOUT_US = 5000000, SETTLE_TIMEOUT_US = 10000000, ASK_AGAIN_US = 5000 };
+#define OPTIONS_BYTES_1 offsetof(struct terrace_connect_options, no_near_calls) /* the struct's first version */
 
 static atomic_uint process_generation;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
@@ -52,6 +54,7 @@ void client_drop(struct terrace_client *client)
 	if (atomic_fetch_sub_explicit(&client->references, 1, memory_order_acq_rel) != 1)
 		return;
 	client_rpc_destroy(client->rpc);
+	client_near_list_fini(&client->nears);
 	free(client);
 }
 
@@ -117,7 +120,7 @@ enum terrace_status terrace_connect(const struct terrace_connect_options *option
 
 	if (!out)
 		return client_fail(TERRACE_INVALID, "connect: no place for the client");
-	if (options && !client_options_copy(&o, sizeof(o), options, sizeof(o)))
+	if (options && !client_options_copy(&o, sizeof(o), options, OPTIONS_BYTES_1))
 		return client_fail(TERRACE_INVALID, "connect: begin options with TERRACE_CONNECT_OPTIONS_INIT");
 	pthread_once(&fork_once, fork_watch);
 	client = calloc(1, sizeof(*client));
@@ -126,12 +129,15 @@ enum terrace_status terrace_connect(const struct terrace_connect_options *option
 	atomic_init(&client->references, 1);
 	client->generation = atomic_load_explicit(&process_generation, memory_order_relaxed);
 	client->timeout_us = o.timeout_us ? o.timeout_us : DEFAULT_TIMEOUT_US;
+	client->busy_poll_us = o.busy_poll_us;
 	client->no_borrow = o.no_borrow;
+	client->no_near_calls = o.no_near_calls;
 	status = client_rpc_open(address_of(&o), o.busy_poll_us, &client->rpc);
 	if (status) {
 		free(client);
 		return client_fail_in(status, "connect");
 	}
+	client_near_list_init(&client->nears);
 	status = client_await_daemon(client, client_call_deadline(client, 0));
 	if (status) {
 		client_fail_in(status, address_of(&o));
@@ -146,6 +152,7 @@ void terrace_disconnect(struct terrace_client *client)
 {
 	if (!client || client_forked(client->generation))
 		return;
+	client_near_list_cancel(&client->nears);
 	client_rpc_close(client->rpc);
 	client_drop(client);
 	client_errands_settle(client_deadline_us(SETTLE_TIMEOUT_US)); /* a process that ends now does not end amid them */

@@ -2,17 +2,19 @@
 #ifndef TERRACE_CLIENT_CONNECT_H
 #define TERRACE_CLIENT_CONNECT_H
 
-#include "client/rpc.h"
+#include "client/near.h"
 
 #include <stdatomic.h>
 
-/* Immutable after terrace_connect but for `references`: the connection's, each session's, each watch's. */
+/* Immutable after terrace_connect but for `references` (the connection's, each session's, each watch's) and `nears`. */
 struct terrace_client {
 	atomic_uint references;
 	unsigned generation; /* of the process that made it, see client_forked */
 	struct client_rpc *rpc;
 	uint64_t timeout_us;
-	bool no_borrow;
+	uint64_t busy_poll_us;
+	bool no_borrow, no_near_calls;
+	struct client_near_list nears;
 };
 
 void client_hold(struct terrace_client *client);

@@ -323,7 +323,7 @@ static enum terrace_status codec_read(struct call *c, const struct terrace_layou
 
 	if (status)
 		return status;
-	if (!options || !client_options_copy(&o, sizeof(o), options, sizeof(o)))
+	if (!options || !client_options_copy(&o, sizeof(o), options, offsetof(struct terrace_cuda_codec_options, rows)))
 		return wrong_size(what);
 	*out = (struct kv_cuda_codec){.layout = &c->layout,
 				      .geometry = &c->geometry,
@@ -336,7 +336,8 @@ static enum terrace_status codec_read(struct call *c, const struct terrace_layou
 				      .v = o.v,
 				      .k_stride = o.k_stride,
 				      .v_stride = o.v_stride,
-				      .dtype = (enum kv_dtype)o.dtype};
+				      .dtype = (enum kv_dtype)o.dtype,
+				      .rows = o.rows};
 	return TERRACE_OK;
 }
 

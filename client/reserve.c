@@ -85,7 +85,7 @@ void client_reservation_abort(struct terrace_reservation *r, bool wait)
 	request.session = r->view->id;
 	request.reservations = r->ids;
 	if (wait) {
-		client_rpc_call(r->view->client->rpc, &job);
+		client_view_call(r->view, &job);
 		return;
 	}
 	client_view_hold(r->view);

@@ -60,7 +60,12 @@ enum terrace_status client_view_status(enum terrace_status status)
 
 enum terrace_status client_view_call(const struct client_view *view, const struct client_job *job)
 {
-	return client_view_status(client_rpc_call(view->client->rpc, job));
+	struct client_job again = *job; /* what it has done meanwhile is not done twice */
+	enum terrace_status status;
+
+	if (!view->near || !client_near_call(view->near, &again, &status))
+		status = client_rpc_call(view->client->rpc, &again);
+	return client_view_status(status);
 }
 
 enum terrace_status client_epoch_check(const struct client_view *view, uint64_t epoch)
@@ -87,6 +92,7 @@ void client_view_drop(struct client_view *view)
 {
 	if (atomic_fetch_sub_explicit(&view->references, 1, memory_order_acq_rel) != 1)
 		return;
+	client_near_destroy(view->near);
 	if (view->attachment)
 		client_fds_drop(view->attachment);
 	client_drop(view->client);
@@ -233,6 +239,9 @@ static void view_attach(struct client_view *view, const char *fd_socket, uint64_
 		why = terrace_error();
 	if (why)
 		snprintf(view->why_not, sizeof(view->why_not), "%s", why);
+	else if (!view->client->no_near_calls)
+		view->near = client_near_create(&view->client->nears, fd_socket, view->token.bytes, view->epoch, view->id,
+						view->client->busy_poll_us);
 }
 
 /* Sends OpenSession or Attach and attaches. On failure o->view is dropped. */
@@ -450,6 +459,7 @@ void terrace_session_close(struct terrace_session *session)
 		return;
 	if (session->view->attachment)
 		client_fds_close(session->view->attachment);
+	client_near_close(session->view->near);
 	if (session->owner)
 		view_end(session->view);
 	client_view_drop(session->view);
@@ -481,6 +491,7 @@ enum terrace_status terrace_session_reopen(struct terrace_session *session, uint
 	if (status)
 		return client_fail_in(status, "session_reopen");
 	session->view = view;
+	client_near_close(old->near);
 	if (view->epoch == old->epoch)
 		view_end(old); /* the daemon has lived on: do not leave it with two sessions */
 	client_view_drop(old);

@@ -23,6 +23,7 @@ struct client_view {
 	uint64_t id, epoch;
 	struct terrace_token token;
 	struct client_attachment *attachment; /* with a reference; NULL: no borrow */
+	struct client_near *near;             /* NULL: every call by gRPC */
 	char why_not[CLIENT_WHY_MAX]; /* why there is none */
 	atomic_uint calls;            /* numbers given: client_recall_number */
 	struct client_lent lent;      /* the GPUs and layouts of the daemon's answer */
@@ -53,7 +54,7 @@ enum terrace_status client_view_use_gpu(const struct client_view *view, uint32_t
 /* The same without asking the driver whether the GPU is lost, which takes some 30 us. Who asks it later: *gpu. */
 enum terrace_status client_view_use_gpu_unasked(const struct client_view *view, uint32_t g, uint64_t deadline_us, struct client_gpu **gpu);
 
-/* Carries out a call of a session. Its NOT_FOUND means that the daemon does not know the session: TERRACE_STALE. */
+/* Carries out a call of a session, near if that can be. Its NOT_FOUND means that the daemon does not know the session: TERRACE_STALE. */
 enum terrace_status client_view_call(const struct client_view *view, const struct client_job *job);
 enum terrace_status client_view_status(enum terrace_status status);
 

@@ -23,6 +23,8 @@ void cache_lock(struct cache *c)
 
 void cache_unlock(struct cache *c)
 {
+	if (c->vram)
+		vram_publish(c);
 	pthread_mutex_unlock(&c->lock);
 }
 
@@ -244,13 +246,12 @@ bool cache_destroy(struct cache *c)
 	return true;
 }
 
-void cache_leave(struct cache *c)
+bool cache_leave(struct cache *c)
 {
 	advice_stop(c);
 	if (c->vram)
 		vram_stop(c, false);
-	if (c->tier)
-		tier_stop(c);
+	return !c->tier || tier_stop(c) || is_left(c, "a disk does not answer, and the next start reads all headers");
 }
 
 const char *cache_left(const struct cache *c)

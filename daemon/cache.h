@@ -121,9 +121,10 @@ enum status cache_create(const struct cache_options *o, uint64_t now_us, struct 
  * nobody is told of anything any more; after a disk, the next start reads all headers. */
 bool cache_destroy(struct cache *c);
 /* Of a cache that a thread is inside of that does not come back, before the end of the process: disks and catalog are closed as by
- * cache_destroy, GPUs are not asked for anything, and nothing is freed. Who comes back from a driver after all stays where he is. */
-void cache_leave(struct cache *c);
-/* After a cache_destroy that returned false: what did not answer. */
+ * cache_destroy, GPUs are not asked for anything, and nothing is freed. Who comes back from a driver after all stays where he is. False: a
+ * disk has not answered in time. */
+bool cache_leave(struct cache *c);
+/* After a cache_destroy or cache_leave that returned false: what did not answer. */
 const char *cache_left(const struct cache *c);
 /* A thread that waits long between calls need not leave: it is quiescent outside of them. */
 void cache_thread_enter(void);
@@ -169,6 +170,8 @@ struct cache_wait {
 	uint64_t since_us;             /* of a flush: what was stored later is not its business */
 	uint32_t layout, extent, slot; /* where its walk goes on */
 	uint32_t units;                /* of a delete: disks that are to be synced, a bit each */
+	uint32_t warmed, warmed_links; /* of a Warm: its answer if all comes, and as many blocks */
+	struct block *adopts;          /* pinned already, for the next link of it */
 	struct vram_move *mark;        /* of a lease on a GPU: stands behind its copies once all of them have their place; then: */
 	uint64_t marked;               /* the ups before it, 0: there is none */
 	uint32_t mark_base;
@@ -609,8 +612,8 @@ struct cache_trace_result {
 	uint64_t requests, blocks, bytes;
 	uint64_t dropped;           /* requests for which there was no room, or of another block size than the first */
 };
-/* Writes what is left, and closes the file. NOT_FOUND: nothing is recorded. IO: the file is not whole; *out is written then too.
- * Waits for the file: on a worker. */
+/* Writes what is left, and closes the file. NOT_FOUND: nothing is recorded. IO: the file is not whole; *out is written then too, with
+ * zeros if the file does not take what is left within disk_close_ms: then it is closed when it does, if ever. Waits for the file: on a worker. */
 enum status cache_trace_stop(struct cache *c, struct cache_trace_result *out, const char **why);
 bool cache_tracing(struct cache *c);
 

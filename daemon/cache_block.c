@@ -275,7 +275,7 @@ uint64_t block_pin_bytes(const struct block *b)
  * in memory alone: there only the first pin and the last change anything. */
 void block_books(struct block *b, bool on)
 {
-	const uint32_t held = block_memory_pins(b) & ~INDEX_DEAD, pins = block_pins(b) & ~INDEX_DEAD;
+	const uint32_t memory = block_memory_pins(b), held = memory & ~INDEX_DEAD, pins = block_pins(b) & ~INDEX_DEAD;
 	const uint64_t bytes = b->pool->geometry.slot_bytes, one = on ? 1 : -1ull;
 	struct tenant *t = b->pool->tenant;
 
@@ -283,10 +283,10 @@ void block_books(struct block *b, bool on)
 	t->beside_bytes += pins && b->vram && !(b->shelf && held) ? one * bytes : 0;
 	if (b->shelf) {
 		b->shelf->held += held ? (uint32_t)one : 0;
-		b->pool->evictable += block_memory_pins(b) == 0 ? one : 0;
+		b->pool->evictable += memory == 0 ? one : 0;
 	}
 	if (b->vram)
-		vram_books(b, on);
+		vram_books(b, held - b->memory_pins, on);
 }
 
 static void pin(struct block *b)
@@ -303,15 +303,14 @@ static void pin(struct block *b)
 	}
 }
 
-/* Whether more than so many pins of all its copies hold it: what else holds any of them then makes no difference to the books. */
-static bool held_beyond(const struct block *b, uint32_t pins)
+bool block_held_beyond(const struct block *b, uint32_t pins)
 {
 	return (block_memory_pins(b) & ~INDEX_DEAD) - b->memory_pins > pins;
 }
 
 void block_pin(struct block *b)
 {
-	const bool changes = b->vram && !held_beyond(b, 0);
+	const bool changes = b->vram && !block_held_beyond(b, 0);
 
 	if (changes)
 		block_books(b, false);
@@ -322,7 +321,7 @@ void block_pin(struct block *b)
 
 void block_pin_on(struct block *b, const struct gpu *gpu)
 {
-	const bool changes = b->vram && !held_beyond(b, 0);
+	const bool changes = b->vram && !block_held_beyond(b, 0);
 
 	if (changes)
 		block_books(b, false);
@@ -333,6 +332,20 @@ void block_pin_on(struct block *b, const struct gpu *gpu)
 	pin(b);
 	if (changes)
 		block_books(b, true);
+}
+
+void block_pin_apart(struct block *b, const struct gpu *gpu)
+{
+	struct vram_slot *s = gpu ? vram_slot_of(b, gpu) : NULL;
+
+	if (!b->vram || !block_held_beyond(b, 1)) {
+		block_pin_on(b, gpu);
+		block_unpin(b);
+	} else if (s) {
+		s->pins++;
+	} else {
+		b->memory_pins++;
+	}
 }
 
 void block_free_record(struct index_record *r)
@@ -374,7 +387,7 @@ static void unpin(struct block *b, bool changes)
 
 void block_unpin(struct block *b)
 {
-	const bool changes = b->vram && !held_beyond(b, 1);
+	const bool changes = b->vram && !block_held_beyond(b, 1);
 
 	if (changes)
 		block_books(b, false);
@@ -385,7 +398,7 @@ void block_unpin(struct block *b)
 void block_unpin_on(struct block *b, const struct gpu *gpu)
 {
 	struct vram_slot *s = gpu ? vram_slot_of(b, gpu) : NULL;
-	const bool changes = b->vram && !held_beyond(b, gpu && !(s && s->pins));
+	const bool changes = b->vram && !block_held_beyond(b, gpu && !(s && s->pins));
 
 	if (changes)
 		block_books(b, false);

@@ -21,6 +21,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum {
+	FETCH_KEYS = 512,              /* that make place together, in a call that waits for all of its blocks, */
+	PUBLISH_KEYS = 256,            /* and, on their way to a GPU, whose copies begin together */
+};
+
 struct lease *lease_alloc(uint32_t blocks)
 {
 	struct lease *l = malloc(sizeof(*l) + blocks * (sizeof(l->block[0]) + 1));
@@ -239,6 +244,18 @@ static void room_for_loads(struct cache *c, uint32_t n, struct block *const *blo
 			room_clear(c, c->pools[i], loads[i]);
 }
 
+static void fetch_some(struct cache *c, uint32_t n, struct block **block, enum ring_priority priority, struct cache_wait *w)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (block[i] && !block[i]->shelf) {
+			ahead_wanted(c, block[i]);
+			w->shed += block_fetch(c, block[i], priority, w) != STATUS_OK;
+		}
+	}
+	if (c->vram)
+		vram_publish(c);
+}
+
 /* Pins in w's name what memory has of n blocks, then begins the loads of the others. False: all of them are in memory. */
 static bool fetch(struct cache *c, uint32_t n, struct block **block, enum ring_priority priority, struct cache_wait *w)
 {
@@ -251,12 +268,11 @@ static bool fetch(struct cache *c, uint32_t n, struct block **block, enum ring_p
 	for (uint32_t i = 0; i < n; i++)
 		if (block[i] && block[i]->shelf && !wait_pin(c, w, block[i]))
 			w->shed++;
-	room_for_loads(c, n, block);
-	for (uint32_t i = 0; i < n; i++)
-		if (block[i] && !block[i]->shelf) {
-			ahead_wanted(c, block[i]);
-			w->shed += block_fetch(c, block[i], priority, w) != STATUS_OK;
-		}
+	for (uint32_t from = 0, to; from < n; from = to) {
+		to = n - from > FETCH_KEYS ? from + FETCH_KEYS : n;
+		room_for_loads(c, to - from, block + from);
+		fetch_some(c, to - from, block + from, priority, w);
+	}
 	return true;
 }
 
@@ -293,27 +309,76 @@ static enum status place_begin(struct admission *a, struct block *b, enum ring_p
 	return vram_up(c, a->want.gpu, b, priority, a->wait, wait_end, false);
 }
 
-/* On the GPU, for those that memory has. */
-static void room_for_ups(struct admission *a, uint32_t n, struct block *const *block)
+/* On the GPU, for those of a layout that memory has. */
+static void room_for_ups(struct admission *a, uint32_t layout, uint32_t from, uint32_t to, struct block *const *block)
 {
-	for (uint32_t j = 0; j < a->layouts; j++) {
-		struct vram_pool *vp = vram_pool_get(a->cache, a->want.gpu, a->pools[j]);
-		uint32_t ups = 0;
+	struct vram_pool *vp = vram_pool_get(a->cache, a->want.gpu, a->pools[layout]);
+	uint32_t ups = 0;
 
-		for (uint32_t i = 0; i < n; i++) {
-			const struct block *b = block[(size_t)i * a->layouts + j];
+	for (uint32_t i = from; i < to; i++) {
+		const struct block *b = block[(size_t)i * a->layouts + layout];
 
-			ups += b && b->shelf && !vram_slot_on(b, a->want.gpu);
-		}
-		if (vp && ups)
-			vram_room_ahead(a->cache, vp, ups);
+		ups += b && b->shelf && !vram_slot_on(b, a->want.gpu);
 	}
+	if (vp && ups)
+		vram_room_ahead(a->cache, vp, ups);
+}
+
+static void pin_all(uint32_t blocks, struct block *const *block)
+{
+	for (uint32_t i = 0; i < blocks; i++)
+		if (block[i])
+			block_pin(block[i]);
+}
+
+/* Of a call that waits for its end: the block's pin becomes its link's. */
+static void bring(struct admission *a, struct block *b, enum ring_priority priority)
+{
+	struct cache_wait *w = a->wait;
+
+	w->adopts = b;
+	if (!vram_placed(b, &a->want) && place_begin(a, b, priority, true) != STATUS_OK)
+		w->shed++;
+	else if (w->adopts && vram_placed(b, &a->want))
+		w->shed += !wait_pin_on(a->cache, w, b, vram_place_gpu(b, &a->want));
+	if (w->adopts)
+		block_unpin(b);
+	w->adopts = NULL;
+}
+
+/* The same as fetch_gpu for a call that waits for the end: what makes place for its first blocks, and their copies, begin before it is at
+ * its later ones. */
+static bool fetch_whole(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority)
+{
+	const uint32_t blocks = n * a->layouts;
+	uint32_t absent = 0, order[CACHE_LAYOUTS_MAX];
+
+	for (uint32_t i = 0; i < blocks; i++)
+		absent += block[i] && !vram_placed(block[i], &a->want);
+	if (!absent)
+		return false;
+	pin_all(blocks, block);
+	vram_order(a->pools, a->layouts, order);
+	for (uint32_t j = 0; j < a->layouts; j++)
+		for (uint32_t from = 0, to; from < n; from = to) {
+			to = n - from > FETCH_KEYS ? from + FETCH_KEYS : n;
+			room_for_ups(a, order[j], from, to, block);
+			for (uint32_t i = from; i < to; i++) {
+				struct block *b = block[(size_t)i * a->layouts + order[j]];
+
+				if (b)
+					bring(a, b, priority);
+				if ((i + 1) % PUBLISH_KEYS == 0)
+					vram_publish(a->cache);
+			}
+		}
+	return true;
 }
 
 /* The same on a GPU. False: each has its place, some by this. All are pinned meanwhile: making room for one must not cost another. After
  * that those that have their place are pinned there; the others by what brings them, so that memory that they have passed is free for the
  * next. */
-static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority, bool wait_end)
+static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority)
 {
 	const uint32_t blocks = n * a->layouts;
 	struct cache_wait *w = a->wait;
@@ -324,20 +389,19 @@ static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enu
 		absent += block[i] && !vram_placed(block[i], &a->want);
 	if (!absent)
 		return false;
-	for (uint32_t i = 0; i < blocks; i++)
-		if (block[i])
-			block_pin(block[i]);
+	pin_all(blocks, block);
 	vram_order(a->pools, a->layouts, order);
-	room_for_ups(a, n, block);
+	for (uint32_t j = 0; j < a->layouts; j++)
+		room_for_ups(a, j, 0, n, block);
 	for (uint32_t j = 0; j < a->layouts; j++)
 		for (uint32_t i = 0; i < n; i++) {
 			struct block *b = block[(size_t)i * a->layouts + order[j]];
 
 			if (b && !vram_placed(b, &a->want))
-				refused += place_begin(a, b, priority, wait_end) != STATUS_OK;
+				refused += place_begin(a, b, priority, false) != STATUS_OK;
 		}
 	w->shed += refused;
-	waits = refused || wait_end || w->outstanding;
+	waits = refused || w->outstanding;
 	for (uint32_t i = 0; waits && i < blocks; i++)
 		if (block[i] && vram_placed(block[i], &a->want))
 			w->shed += !wait_pin_on(a->cache, w, block[i], vram_place_gpu(block[i], &a->want));
@@ -346,9 +410,17 @@ static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enu
 			waits |= !vram_placed(block[i], &a->want);
 			block_unpin(block[i]);
 		}
-	if (w->outstanding && !wait_end)
+	if (w->outstanding)
 		vram_mark_ahead(a->want.gpu, a->want.board, layers_most(a), w);
 	return waits;
+}
+
+/* Wherever it is wanted. False: each has its place. */
+static bool fetch_any(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority, bool wait_end)
+{
+	if (!a->want.gpu)
+		return fetch(a->cache, n * a->layouts, block, priority, a->wait);
+	return wait_end ? fetch_whole(a, n, block, priority) : fetch_gpu(a, n, block, priority);
 }
 
 /* Without waiting: how many of the first n keys have their place, or could be given it. */
@@ -357,9 +429,7 @@ static uint32_t place_now(struct admission *a, uint32_t n, struct block *const *
 	const uint32_t blocks = n * a->layouts;
 	uint32_t i;
 
-	for (i = 0; i < blocks; i++)
-		if (block[i])
-			block_pin(block[i]);
+	pin_all(blocks, block);
 	for (i = 0; i < blocks; i++)
 		if (block[i] && !vram_placed(block[i], &a->want) &&
 		    (vram_up(a->cache, a->want.gpu, block[i], RING_URGENT, NULL, false, true) || !vram_placed(block[i], &a->want)))
@@ -441,8 +511,7 @@ static enum status admit(struct admission *a, struct session *s, bool all, struc
 	}
 	if (status)
 		return status;
-	if (wait && (a->want.gpu ? fetch_gpu(a, n, l->block, RING_URGENT, !a->want.board)
-				 : fetch(c, n * a->layouts, l->block, RING_URGENT, a->wait)))
+	if (wait && fetch_any(a, n, l->block, RING_URGENT, !a->want.board))
 		return STATUS_BUSY;
 	*out = (struct cache_leased){ .blocks = n, .layouts = a->layouts };
 	admit_pin(n * a->layouts, &a->want, l, places);
@@ -543,7 +612,6 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 	if (!w || !w->stage)
 		lease_ask(c, session, pools, layouts, k, l->block);
 	cache_lock(c);
-	vram_gather(c);
 	s = session_call(c, session, now_us, why);
 	if (s)
 		session_on_gpu(s, on->gpu);
@@ -565,7 +633,6 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 			status = admit(&a, s, all, &l, places, out, why);
 		}
 	}
-	vram_gathered(c);
 	if (a.late && status)
 		advice_read(c, READ_A_CALL);
 	cache_unlock(c);
@@ -576,18 +643,41 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 	return status;
 }
 
-/* One look: the keys of the prefix; BUSY if loads of some of it are under way. */
+/* All that an earlier step began has come, and is there still: nobody need be looked for again. */
+static bool warm_came(const struct admission *a)
+{
+	const struct cache_wait *w = a->wait;
+	uint32_t there = 0;
+
+	if (!w || !w->warmed || w->shed || w->worst || w->outstanding)
+		return false;
+	for (const struct cache_wait_link *l = w->links; l; l = l->next) {
+		if (l->next && l->next->pinned)
+			block_fetch_ahead(l->next->pinned);
+		if (!l->pinned || !block_live(l->pinned) || !vram_placed(l->pinned, &a->want))
+			return false;
+		there++;
+	}
+	return there == w->warmed_links;
+}
+
+/* One look at what was found: the keys of the prefix; BUSY if loads of some of it are under way. */
 static enum status warm_step(struct admission *a, struct lease *l, uint32_t *blocks)
 {
 	struct cache *c = a->cache;
-	const bool wait = (c->tier || c->vram) && wait_wanted(a->wait);
+	struct cache_wait *w = a->wait;
+	const bool first = w && !w->stage, wait = (c->tier || c->vram) && wait_wanted(w);
 	uint64_t gpu_bytes;
 
-	blocks_find(c, a->pools, a->layouts, a->keys, l->block);
 	*blocks = admit_prefix(a->pools, a->layouts, a->keys->count, wait, &a->want, l);
 	admit_trim(a->pools, a->layouts, *blocks, &a->want, l, &gpu_bytes);
-	return wait && (a->want.gpu ? fetch_gpu(a, *blocks, l->block, RING_AHEAD, true)
-				    : fetch(c, *blocks * a->layouts, l->block, RING_AHEAD, a->wait)) ? STATUS_BUSY : STATUS_OK;
+	if (!wait || !fetch_any(a, *blocks, l->block, RING_AHEAD, true))
+		return STATUS_OK;
+	w->warmed = first ? *blocks : 0;
+	w->warmed_links = 0;
+	for (uint32_t i = 0; i < *blocks * a->layouts; i++)
+		w->warmed_links += l->block[i] != NULL;
+	return STATUS_BUSY;
 }
 
 enum status cache_warm(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
@@ -604,6 +694,7 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 	uint32_t layouts = session_pools(c, session, pools);
 	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = k, .wait = w };
 	enum status status = STATUS_BUSY, refused;
+	bool found = true;
 	struct session *s;
 	struct lease *l;
 
@@ -619,8 +710,11 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 		return STATUS_EXHAUSTED;
 	vram_expect(c, gpu);
 	index_read_lock();
+	if (!w || !w->warmed)
+		blocks_find(c, pools, layouts, k, l->block);
+	else
+		found = false;
 	cache_lock(c);
-	vram_gather(c);
 	cache_time(c, now_us);
 	s = session_get(c, session, why);
 	if (s)
@@ -629,9 +723,15 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 	if (refused)
 		status = refused;
 	a.want.may_begin = false;
-	while (status == STATUS_BUSY && !wait_goes_on(w))
+	if (status == STATUS_BUSY && warm_came(&a)) {
+		*blocks = w->warmed;
+		status = STATUS_OK;
+	}
+	for (; status == STATUS_BUSY && !wait_goes_on(w); found = false) {
+		if (!found)
+			blocks_find(c, pools, layouts, k, l->block);
 		status = warm_step(&a, l, blocks);
-	vram_gathered(c);
+	}
 	cache_unlock(c);
 	vram_brought(c, gpu);
 	index_read_unlock();

@@ -574,6 +574,10 @@ void block_pin(struct block *b);
 void block_unpin(struct block *b);
 /* Of one copy: on that GPU, where it has a slot, or in memory (NULL). The others may go meanwhile. */
 void block_pin_on(struct block *b, const struct gpu *gpu);
+/* Whether more than so many pins of all its copies hold it: what else holds any of them then makes no difference to the books. */
+bool block_held_beyond(const struct block *b, uint32_t pins);
+/* A pin that block_pin set becomes one of that copy alone. */
+void block_pin_apart(struct block *b, const struct gpu *gpu);
 void block_unpin_on(struct block *b, const struct gpu *gpu);
 /* Takes what depends on its pins out of all books (on false), and puts it back: around a change of its copies, or of their pins. */
 void block_books(struct block *b, bool on);

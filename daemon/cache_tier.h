@@ -115,7 +115,6 @@ struct move {
 
 /* One thing that a wait waits for: a move, a sync, a commit of the catalog; and a pin it keeps. */
 struct cache_wait_link {
-	struct cache *cache;
 	struct cache_wait *wait;       /* NULL: given up; freed when it is done */
 	struct cache_wait_link *next;  /* of the wait */
 	struct cache_wait_link *move_next;
@@ -123,6 +122,13 @@ struct cache_wait_link {
 	struct gpu *gpu;               /* apart: where; NULL: in memory */
 	bool apart;                    /* one copy of it alone is */
 	bool done;
+	bool errand;                   /* it is of a struct wait_errand */
+};
+
+/* A link that is a request of its own. */
+struct wait_errand {
+	struct cache_wait_link link;   /* first */
+	struct cache *cache;
 	struct disk_request sync;
 };
 
@@ -297,6 +303,7 @@ static inline bool wait_goes_on(const struct cache_wait *w)
 /* A pin alone; of one copy, on that GPU or in memory (NULL). */
 bool wait_pin(struct cache *c, struct cache_wait *w, struct block *b);
 bool wait_pin_on(struct cache *c, struct cache_wait *w, struct block *b, struct gpu *gpu);
+void wait_spares_free(struct vram *v);
 /* From now on it pins the copy on that GPU, where there is one, alone. */
 void wait_link_apart(struct cache_wait_link *l, struct gpu *gpu);
 /* Waits for a commit of all that the catalog was told; for a sync of a unit. */

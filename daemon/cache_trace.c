@@ -25,15 +25,17 @@ enum {
 	NUMBER_BYTES = 21,             /* with its blank */
 	LINE_BYTES = (CACHE_KEYS_MAX + 6) * NUMBER_BYTES,
 	LOOK_MS = 20,
+	CLOSE_MS = 10 * 1000,
 };
 
-/* Belongs to its thread, but for the mailbox, and what `lock` guards. */
+/* Belongs to its thread, but for the mailbox, and what `lock` guards. Nobody can end a thread that is in the kernel with a file: one that does
+ * not come back in time is left there, with this. */
 struct trace_recorder {
 	struct mailbox mail;
 	pthread_t thread;
 	pthread_mutex_t lock;
-	pthread_cond_t wake;
-	bool stop;                     /* `lock` */
+	pthread_cond_t wake, over;
+	bool stop, ended, left;        /* `lock`; left: its thread closes and frees it */
 	int fd;
 	enum status failed;            /* no more is written */
 	uint64_t salt, start_us, bytes_max;
@@ -184,6 +186,28 @@ static void finish(struct trace_recorder *t)
 		t->failed = STATUS_IO;
 }
 
+static void recorder_free(struct trace_recorder *t)
+{
+	mailbox_fini(&t->mail);
+	pthread_cond_destroy(&t->over);
+	pthread_cond_destroy(&t->wake);
+	pthread_mutex_destroy(&t->lock);
+	free(t);
+}
+
+/* True: nobody waits for it any more. */
+static bool record_ended(struct trace_recorder *t)
+{
+	bool left;
+
+	pthread_mutex_lock(&t->lock);
+	t->ended = true;
+	left = t->left;
+	pthread_cond_signal(&t->over);
+	pthread_mutex_unlock(&t->lock);
+	return left;
+}
+
 static void *record_main(void *arg)
 {
 	struct trace_recorder *t = arg;
@@ -200,18 +224,14 @@ static void *record_main(void *arg)
 	}
 	pthread_mutex_unlock(&t->lock);
 	finish(t);
+	if (record_ended(t)) {
+		close(t->fd);
+		recorder_free(t);
+	}
 	return NULL;
 }
 
 /* ---- start and stop ---- */
-
-static void recorder_free(struct trace_recorder *t)
-{
-	mailbox_fini(&t->mail);
-	pthread_cond_destroy(&t->wake);
-	pthread_mutex_destroy(&t->lock);
-	free(t);
-}
 
 static struct trace_recorder *recorder_create(int fd, uint64_t bytes_max)
 {
@@ -223,6 +243,7 @@ static struct trace_recorder *recorder_create(int fd, uint64_t bytes_max)
 	t->bytes_max = bytes_max;
 	pthread_mutex_init(&t->lock, NULL);
 	deadline_cond_init(&t->wake);
+	deadline_cond_init(&t->over);
 	if (mailbox_init(&t->mail, MAIL_WORDS) && getrandom(&t->salt, sizeof(t->salt), 0) == sizeof(t->salt))
 		return t;
 	recorder_free(t);
@@ -257,6 +278,28 @@ enum status cache_trace_start(struct cache *c, int fd, uint64_t bytes_max, const
 	return s;
 }
 
+/* False: its thread is left with it. */
+static bool recorder_ends(struct trace_recorder *t, uint64_t wait_us)
+{
+	const struct timespec until = deadline_in(wait_us);
+	pthread_t thread = t->thread;
+	bool ended;
+
+	pthread_mutex_lock(&t->lock);
+	t->stop = true;
+	pthread_cond_signal(&t->wake);
+	while (!t->ended && !pthread_cond_timedwait(&t->over, &t->lock, &until))
+		continue;
+	ended = t->ended;
+	t->left = !ended;
+	pthread_mutex_unlock(&t->lock);
+	if (ended)
+		pthread_join(thread, NULL);
+	else
+		pthread_detach(thread);
+	return ended;
+}
+
 enum status cache_trace_stop(struct cache *c, struct cache_trace_result *out, const char **why)
 {
 	struct trace_recorder *t;
@@ -273,13 +316,11 @@ enum status cache_trace_stop(struct cache *c, struct cache_trace_result *out, co
 	*why = "no trace is being recorded";
 	if (!t)
 		return STATUS_NOT_FOUND;
-	pthread_mutex_lock(&t->lock);
-	t->stop = true;
-	pthread_cond_signal(&t->wake);
-	pthread_mutex_unlock(&t->lock);
-	pthread_join(t->thread, NULL);
-	s = t->failed;
 	*why = "the trace could not be written in full";
+	*out = (struct cache_trace_result){ .requests = 0 };
+	if (!recorder_ends(t, (c->options.disk_close_ms ? c->options.disk_close_ms : CLOSE_MS) * 1000ull))
+		return STATUS_IO;
+	s = t->failed;
 	if (close(t->fd) && !s)
 		s = STATUS_IO;
 	*out = t->done;

@@ -87,11 +87,14 @@ static struct gpu *gpu_create(struct cache *c, uint32_t number)
 		return NULL;
 	g->cache = c;
 	g->number = number;
-	for (int way = 0; way < 3; way++)
+	for (int way = 0; way < 3; way++) {
 		g->queue[way].end = &g->queue[way].first;
+		g->queue[way].staged_end = &g->queue[way].staged;
+	}
 	g->waiting_end = &g->waiting;
 	g->ended_end = &g->ended;
 	pthread_cond_init(&g->mover_work, NULL);
+	pthread_mutex_init(&g->queue_lock, NULL);
 	pthread_mutex_init(&g->summing_lock, NULL);
 	g->summing_end = &g->summing;
 	deadline_cond_init(&g->keeper_work);
@@ -145,9 +148,9 @@ void gpu_lost(struct gpu *g, const char *why)
 	snprintf(g->why, sizeof(g->why), "%s", why && *why ? why : "the driver says so");
 	while (g->through)
 		vram_unqueue_through(g->through);
+	vram_mover_halt(g, false);
 	vram_moves_fail(g->cache, g);
-	pthread_cond_signal(&g->mover_work);
-	pthread_cond_signal(&g->keeper_work);
+	vram_keeper_wake(g);
 	pthread_cond_broadcast(&g->cache->vram->room);
 }
 
@@ -222,13 +225,17 @@ static bool keep_once(struct cache *c, struct gpu *g)
 
 static bool ended_take(struct cache *c, struct gpu *g)
 {
-	struct flight *f = g->ended;
+	struct flight *f;
 
-	if (!f || !f->described)
-		return false;
-	g->ended = f->next;
+	pthread_mutex_lock(&g->queue_lock);
+	f = g->ended;
+	if (f)
+		g->ended = f->next;
 	if (!g->ended)
 		g->ended_end = &g->ended;
+	pthread_mutex_unlock(&g->queue_lock);
+	if (!f)
+		return false;
 	vram_flight_end(c, f);
 	return true;
 }
@@ -266,15 +273,22 @@ static bool loss_look(struct cache *c, struct gpu *g)
 	return true;
 }
 
+/* With the lock, which it leaves: until there is something to do, or the device is to be asked. */
 static void keeper_wait(struct cache *c, struct gpu *g)
 {
 	const uint64_t until = clock_us() + ASK_EVERY_US;
 	const struct timespec t = { .tv_sec = (time_t)(until / 1000000), .tv_nsec = (long)(until % 1000000 * 1000) };
+	const bool lost = g->lost;
+	int waited = 0;
 
-	if (g->lost)
-		pthread_cond_wait(&g->keeper_work, &c->lock);
-	else
-		pthread_cond_timedwait(&g->keeper_work, &c->lock, &t);
+	cache_unlock(c);
+	pthread_mutex_lock(&g->queue_lock);
+	while (!g->keeper_due && !waited)
+		waited = lost ? pthread_cond_wait(&g->keeper_work, &g->queue_lock)
+			      : pthread_cond_timedwait(&g->keeper_work, &g->queue_lock, &t);
+	g->keeper_due = false;
+	pthread_mutex_unlock(&g->queue_lock);
+	cache_lock(c);
 }
 
 static void *gpu_keeper(void *arg)
@@ -335,8 +349,8 @@ void vram_tick(struct cache *c)
 		if (g->waiting)
 			vram_feed(c, g);
 		/* For lack of memory they may have left something undone. */
-		pthread_cond_signal(&g->mover_work);
-		pthread_cond_signal(&g->keeper_work);
+		vram_mover_wake(g);
+		vram_keeper_wake(g);
 	}
 	vram_pump(c);
 }

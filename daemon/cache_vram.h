@@ -102,19 +102,21 @@ struct board {
 enum move_step { STEP_NEW, STEP_HOST, STEP_ROOM, STEP_QUEUED };
 
 struct vram_move {
+	struct vram_move *next;        /* of the queue, the list or those that wait */
+	struct block *block;           /* pinned; NULL: a mark */
+	struct device_pair pair;       /* in a queue: what is to be copied */
 	enum device_way way;
+	uint32_t base, layers;         /* of a mark */
+	struct board *board;           /* the same */
+	struct gpu *gpu;               /* up, across: to; down: from */
+	struct vram_slot *slot;        /* on gpu; NULL: none yet */
+	struct vram_move *hash_next;   /* of the bucket by block */
 	enum ring_priority priority;   /* up: of a load for it */
 	enum move_step step;           /* waits for the block's copy in host memory; for a slot; for its turn, or is copied */
-	struct gpu *gpu;               /* up, across: to; down: from */
-	struct block *block;           /* pinned; NULL: a mark */
-	struct vram_move *hash_next, *next; /* of the bucket by block; of the queue, the list or those that wait */
-	struct vram_slot *slot;        /* on gpu; NULL: none yet */
 	struct vram_slot *from;        /* across: on another GPU */
 	struct host_slot host;         /* down: to */
 	struct shelf *shelf;
 	struct cache_wait_link *placed, *done; /* who waits for its slot to be known; for its end */
-	struct board *board;           /* of a mark */
-	uint32_t base, layers;
 	uint32_t sums;                 /* down: of what came */
 	bool checked;                  /* up: its bytes were looked at when they came to memory for it */
 	bool bad;                      /* up, down: its bytes are not the block's */
@@ -125,24 +127,30 @@ struct flight {
 	struct device_copy copy;       /* first */
 	struct gpu *gpu;
 	struct flight *next;           /* of the ended */
-	struct flight *begun_next;     /* of the mover's that are to be described */
 	struct vram_move *moves, *mark;
-	struct vram_move **each;       /* [copy.count], the moves again; NULL: not needed, or no memory for it */
+	struct vram_move **each;       /* [copy.count], the moves again; up: those to be summed first */
 	enum status status;
-	bool described, sealed;        /* up: what headers say is kept; down: what came has its header and checksums */
-	_Atomic uint32_t parts;        /* that have not ended: the copies; the sums beside them (cache_vram_sums.c): */
+	bool sealed;                   /* down: what came has its header and checksums */
+	_Atomic uint32_t parts;        /* that have not ended: the copies; up: the look at what is copied (cache_vram_sums.c): */
 	struct flight *summing_next;   /* of the GPU's that are being summed, as they were begun */
-	_Atomic uint32_t *left;        /* up: [copy.parts] pieces of work of each layer; NULL: the mover sums it alone */
-	uint32_t summed_blocks, piece; /* in each; of these in a piece */
+	_Atomic uint32_t *left;        /* up: [copy.parts] pieces of work of each layer, headers with the first */
+	uint32_t summed_blocks, piece; /* of each; in a piece */
 	uint32_t layers_summed;        /* these and all before them */
-	bool summing, sum_here;        /* it is; the mover is to do it */
-	struct device_pair pairs[];
+	bool summing;                  /* it is */
+	bool mixed;                    /* `each` is in another order than `moves` */
+	struct device_pair pairs[];    /* behind them `each`, then `left` */
 };
 
+/* What is enqueued stands in `staged` until the lock is left, or vram_publish is called: so a lease's blocks come with the mark behind
+ * them, and those of a long call that waits for the end begin to be copied while it is still at its later ones. */
 struct vram_queue {
+	struct vram_move *staged, **staged_end;
+	uint32_t staged_marks;
+	/* With the GPU's queue_lock: */
 	struct vram_move *first, **end;
 	uint32_t marks;                /* in it */
-	uint32_t flights;              /* lists under way */
+	uint32_t under_way;            /* lists that are being copied, or summed */
+	_Atomic uint32_t flights;      /* lists that have not ended, which is the keeper's to say */
 };
 
 struct gpu {
@@ -166,7 +174,10 @@ struct gpu {
 	struct vram_slot *ahead_first, *ahead_last; /* copies that came ahead, oldest first */
 	uint64_t ahead_bytes;          /* of these */
 	uint32_t fetching;             /* ups in STEP_HOST */
-	struct flight *ended, **ended_end;
+	pthread_mutex_t queue_lock;    /* of the queues, of what has ended, of what mover and keeper wait for; nothing is locked in it */
+	struct flight *ended, **ended_end; /* with it */
+	bool halted, over;             /* with it: no list begins any more; the mover is to end */
+	bool keeper_due;               /* with it */
 	pthread_mutex_t summing_lock;  /* of the list of those being summed, and of how far they are; nothing is locked in it */
 	struct flight *summing, **summing_end;
 	uint64_t corrupt_up, corrupt_down; /* copies found so */
@@ -182,15 +193,20 @@ struct gpu {
 	struct device_extent scratch_to;
 	pthread_t mover, keeper;
 	bool mover_started, keeper_started;
-	bool mover_due;                /* it has work, and is told so when the call has gathered all of its */
 	_Atomic uint32_t expected, brought; /* calls that may have work for it: begun, over */
+	_Atomic uint32_t published;    /* times that something came to its queues */
 	uint32_t passed;               /* the mover's: as many were over when it had waited long enough */
-	pthread_cond_t mover_work, keeper_work; /* with the cache's lock */
+	pthread_cond_t mover_work, keeper_work; /* with queue_lock */
 };
+
+static inline uint32_t gpu_flights(const struct gpu *g, enum device_way way)
+{
+	return atomic_load_explicit(&g->queue[way].flights, memory_order_acquire);
+}
 
 static inline bool gpu_has_flights(const struct gpu *g)
 {
-	return g->queue[DEVICE_UP].flights || g->queue[DEVICE_DOWN].flights || g->queue[DEVICE_ACROSS].flights;
+	return gpu_flights(g, DEVICE_UP) || gpu_flights(g, DEVICE_DOWN) || gpu_flights(g, DEVICE_ACROSS);
 }
 
 struct vram {
@@ -203,7 +219,10 @@ struct vram {
 	uint32_t move_count;
 	struct vram_move *spare;       /* ended moves, for new ones */
 	uint32_t spare_count;
-	bool gathering;                /* a call that has much for the movers is under way */
+	struct cache_wait_link *spare_links; /* the same of links of waits */
+	uint32_t spare_link_count;
+	bool staged;                   /* something is enqueued and not published */
+	bool room_due;                 /* who waits for `room` is to be told */
 	bool stopping;
 	uint32_t threads;              /* movers and keepers that have not ended */
 	_Atomic bool left;             /* who comes back from a driver stays there */
@@ -290,8 +309,8 @@ void vram_remember(struct vram_slot *s, const struct slot_header *h);
 void vram_remember_info(struct vram_slot *s, const struct slot_info *info, uint64_t unix_ms);
 /* After a change of where the block is: counts it as dirty or not. */
 void vram_sync(struct block *b);
-/* The GPUs' part of block_books; it was used, on that GPU or (NULL) on all. Cold, since most blocks are on no GPU, and each passes here. */
-__attribute__((cold)) void vram_books(struct block *b, bool on);
+/* The GPUs' part of block_books, `all`: pins of all its copies; it was used, on that GPU or (NULL) on all. Cold, since most blocks are on no GPU, and each passes here. */
+__attribute__((cold)) void vram_books(struct block *b, uint32_t all, bool on);
 __attribute__((cold)) void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const struct policy_event *e);
 /* Its slot there is told of a use while it is coming; false: it is not, and its policy has to be told. */
 bool vram_used_coming(struct block *b, const struct gpu *gpu);
@@ -363,12 +382,11 @@ bool vram_flight_seal(struct flight *f, void (*ended)(void *flight));
 void vram_flight_seal_here(struct cache *c, struct flight *f);
 /* It came down: so its copies' sums are known. */
 void vram_sums_keep(struct block *b, uint32_t sums);
-/* By the mover, without the lock, in the order of the lists up: before the list is begun; its sums are begun, then or before, whose threads take
- * their time to be woken. */
+/* By the mover, without the lock, in the order of the lists up: before the list is begun; then, or before, as the threads for it take their time
+ * to be woken, the look at what is copied: what headers say is kept, and layers are summed. False: no thread takes it, and it is to be done here. */
 void vram_flight_enter(struct flight *f);
-void vram_flight_verify(struct flight *f);
-/* By the mover, in the same order: those that no thread took. What headers say is kept. Without the lock. */
-void vram_flight_describe(struct flight *f);
+bool vram_flight_look(struct flight *f);
+void vram_flight_look_here(struct flight *f);
 /* Without the lock: its copies, or its sums, have ended. */
 void vram_flight_part_ended(struct flight *f);
 /* Without the lock: bytes on their way up are not the block's. Who has a lease of that copy already is told, before he is told that it is
@@ -381,14 +399,18 @@ void *gpu_mover(void *gpu);
 /* A list has ended, in all its parts: the rest is the keeper's. Without the lock. */
 void vram_flight_ended(void *flight);
 void vram_enqueue(struct gpu *g, struct vram_move *m);
-/* Between the two, in one hold of the lock, movers are not woken, only to wait for it: then all of them that have work. */
-static inline void vram_gather(struct cache *c)
-{
-	if (c->vram)
-		c->vram->gathering = true;
-}
-void vram_gathered(struct cache *c);
-/* Without the lock, before and after such a call for one GPU (CACHE_HOST: none): its mover comes awake while the call is still at its work, since
+/* What was enqueued is the movers' now, and who waits for room looks again: as the lock is left. */
+void vram_publish(struct cache *c);
+/* Something stands in a queue, or has been enqueued. What no longer does is among the flights, if these are looked at after it. */
+bool vram_queued(struct gpu *g, enum device_way way);
+/* Of a GPU's queue, in their order; for who ends them. */
+struct vram_move *vram_queue_take(struct gpu *g, enum device_way way, const struct gpu *of);
+/* No list begins any more; with `over` the mover ends. */
+void vram_mover_halt(struct gpu *g, bool over);
+/* Any thread. */
+void vram_mover_wake(struct gpu *g);
+void vram_keeper_wake(struct gpu *g);
+/* Without the lock, before and after a call for one GPU that may have work for its mover (CACHE_HOST: none): its mover comes awake while the call is still at its work, since
  * to be woken takes as long as half of that. */
 void vram_expect(struct cache *c, int32_t gpu);
 void vram_brought(struct cache *c, int32_t gpu);

@@ -266,7 +266,7 @@ static void pump(struct cache *c, struct gpu *g)
 	uint64_t left = AT_ONCE_BYTES;
 
 	expire(c, g);
-	if (g->queue[DEVICE_UP].first || g->queue[DEVICE_UP].flights > 1 || g->waiting)
+	if (g->waiting || vram_queued(g, DEVICE_UP) || gpu_flights(g, DEVICE_UP) > 1)
 		return;
 	for (int asked = 1; asked >= 0; asked--)
 		for (uint32_t i = 0; i < WISHES && s != STATUS_EXHAUSTED; i++) {

@@ -1,9 +1,11 @@
 /* The mover: a thread of each GPU that makes lists of copies from what stands in its queues, and hands them to the device, without the cache's
- * lock, since a list of thousands of pieces takes its time to begin. It alone hands lists over, so that those of one way run in the
- * order of their queue. Ends are the keeper's (cache_vram.c).
+ * lock, which calls hold while they still fill the queue. It alone hands lists over, so that those of one way run in the order of their queue.
+ * Ends are the keeper's (cache_vram.c).
  *
- * A call that will have work for it says so before it has: the mover wakes up beside it, and looks at two counts until the call is over
- * (vram_expect, vram_brought). The counts say nothing of the queues, which are looked at with the lock.
+ * What is enqueued is the cache's until the lock is left, then the mover's, under a lock of the GPU's queues.
+ *
+ * A call that will have work for it says so before it has: the mover wakes up beside it, and looks at some counts until something comes or the
+ * call is over (vram_expect, vram_brought). The counts say nothing of the queues, which are looked at with their lock.
  */
 #include <errno.h>
 #include <sched.h>
@@ -17,38 +19,145 @@ enum {
 	LIST_MAX = 8192,               /* blocks */
 	BYTES_MAX = 8 << 20,           /* of a list whose layers nobody waits for: what comes after it is done while the next is copied, */
 	DOWN_BYTES_MIN = 2 << 20,      /* and the last ones down are short, as nothing is copied beside the last's sums */
-	FLIGHTS_MAX = 4,               /* lists under way, each way: the next is being prepared while the first runs */
+	FLIGHTS_MAX = 4,               /* lists under way, each way, their sums included: the next is being prepared while the first runs */
 	RETRY_NS = 1000 * 1000,
 	RETRIES_MAX = 10 * 1000,       /* a driver without memory for so long is as good as lost */
 	MARK_BYTES = DEVICE_COPY_ALIGN,
 	EXPECT_NS = 300 * 1000,        /* what is expected comes by then, or may take its time */
 };
 
+static uint64_t host_address(const struct shelf *s, uint32_t index, const struct gpu *g)
+{
+	return s->device[g->number] + index * s->pool->geometry.slot_bytes + SLOT_HEADER_BYTES;
+}
+
+static struct device_pair pair_of(const struct vram_move *m)
+{
+	const struct gpu *g = m->gpu;
+
+	switch (m->way) {
+	case DEVICE_UP:
+		return (struct device_pair){ host_address(m->block->shelf, m->block->index, g), vram_address(m->slot) };
+	case DEVICE_DOWN:
+		return (struct device_pair){ vram_address(m->slot), host_address(m->shelf, m->host.index, g) };
+	default:
+		return (struct device_pair){ vram_address(m->from), vram_address(m->slot) };
+	}
+}
+
 void vram_enqueue(struct gpu *g, struct vram_move *m)
 {
 	struct vram_queue *q = &g->queue[m->way];
 
+	if (m->block)
+		m->pair = pair_of(m);
 	m->next = NULL;
-	*q->end = m;
-	q->end = &m->next;
-	q->marks += !m->block;
-	if (g->cache->vram->gathering)
-		g->mover_due = true;
-	else
-		pthread_cond_signal(&g->mover_work);
+	*q->staged_end = m;
+	q->staged_end = &m->next;
+	q->staged_marks += !m->block;
+	g->cache->vram->staged = true;
 }
 
-void vram_gathered(struct cache *c)
+static bool is_staged(const struct gpu *g)
+{
+	return g->queue[DEVICE_UP].staged || g->queue[DEVICE_DOWN].staged || g->queue[DEVICE_ACROSS].staged;
+}
+
+static void publish(struct gpu *g)
+{
+	pthread_mutex_lock(&g->queue_lock);
+	for (int way = 0; way < 3; way++) {
+		struct vram_queue *q = &g->queue[way];
+
+		if (!q->staged)
+			continue;
+		q->marks += q->staged_marks;
+		q->staged_marks = 0;
+		*q->end = q->staged;
+		q->end = q->staged_end;
+		q->staged = NULL;
+		q->staged_end = &q->staged;
+	}
+	atomic_fetch_add_explicit(&g->published, 1, memory_order_relaxed);
+	pthread_cond_signal(&g->mover_work);
+	pthread_mutex_unlock(&g->queue_lock);
+}
+
+void vram_publish(struct cache *c)
 {
 	struct vram *v = c->vram;
 
-	for (uint32_t i = 0; v && i < v->count; i++) {
-		if (v->gpu[i]->mover_due)
-			pthread_cond_signal(&v->gpu[i]->mover_work);
-		v->gpu[i]->mover_due = false;
+	if (v->room_due)
+		pthread_cond_broadcast(&v->room);
+	v->room_due = false;
+	if (!v->staged)
+		return;
+	v->staged = false;
+	for (uint32_t i = 0; i < v->count; i++)
+		if (is_staged(v->gpu[i]))
+			publish(v->gpu[i]);
+}
+
+bool vram_queued(struct gpu *g, enum device_way way)
+{
+	bool is = g->queue[way].staged;
+
+	pthread_mutex_lock(&g->queue_lock);
+	is |= g->queue[way].first != NULL;
+	pthread_mutex_unlock(&g->queue_lock);
+	return is;
+}
+
+static bool is_of(const struct vram_move *m, const struct gpu *g)
+{
+	return m->gpu == g || (m->from && m->from->shelf->pool->gpu == g);
+}
+
+struct vram_move *vram_queue_take(struct gpu *g, enum device_way way, const struct gpu *of)
+{
+	struct vram_queue *q = &g->queue[way];
+	struct vram_move *taken = NULL, **end = &taken, **at, *m;
+
+	vram_publish(g->cache);
+	pthread_mutex_lock(&g->queue_lock);
+	for (at = &q->first; (m = *at);) {
+		if (!is_of(m, of)) {
+			at = &m->next;
+			continue;
+		}
+		*at = m->next;
+		q->marks -= !m->block;
+		m->next = NULL;
+		*end = m;
+		end = &m->next;
 	}
-	if (v)
-		v->gathering = false;
+	q->end = at;
+	pthread_mutex_unlock(&g->queue_lock);
+	return taken;
+}
+
+void vram_mover_halt(struct gpu *g, bool over)
+{
+	pthread_mutex_lock(&g->queue_lock);
+	g->halted = true;
+	g->over |= over;
+	pthread_cond_signal(&g->mover_work);
+	pthread_mutex_unlock(&g->queue_lock);
+}
+
+void vram_mover_wake(struct gpu *g)
+{
+	pthread_mutex_lock(&g->queue_lock);
+	pthread_cond_signal(&g->mover_work);
+	pthread_mutex_unlock(&g->queue_lock);
+}
+
+void vram_keeper_wake(struct gpu *g)
+{
+	pthread_mutex_lock(&g->queue_lock);
+	g->keeper_due = true;
+	pthread_cond_signal(&g->keeper_work);
+	pthread_mutex_unlock(&g->queue_lock);
 }
 
 void vram_expect(struct cache *c, int32_t gpu)
@@ -77,22 +186,26 @@ static uint64_t clock_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* Where work is expected the mover stays awake, without the lock, until the next call is over. All that it is told by this is when to look. */
-static void mover_wait(struct cache *c, struct gpu *g)
+/* With the lock of the queues. Where work is expected the mover stays awake, without the lock, until some has come or the next call is over. All
+ * that it is told by this is when to look. */
+static void mover_wait(struct gpu *g)
 {
-	const uint32_t brought = atomic_load_explicit(&g->brought, memory_order_relaxed);
+	const uint32_t brought = atomic_load_explicit(&g->brought, memory_order_relaxed),
+		       published = atomic_load_explicit(&g->published, memory_order_relaxed);
 	uint64_t until;
 
-	if (atomic_load_explicit(&g->expected, memory_order_relaxed) == brought || g->passed == brought) {
-		pthread_cond_wait(&g->mover_work, &c->lock);
+	if (g->halted || atomic_load_explicit(&g->expected, memory_order_relaxed) == brought || g->passed == brought) {
+		pthread_cond_wait(&g->mover_work, &g->queue_lock);
 		return;
 	}
-	cache_unlock(c);
+	pthread_mutex_unlock(&g->queue_lock);
 	until = clock_ns() + EXPECT_NS;
-	while (atomic_load_explicit(&g->brought, memory_order_relaxed) == brought && clock_ns() < until)
+	while (atomic_load_explicit(&g->brought, memory_order_relaxed) == brought &&
+	       atomic_load_explicit(&g->published, memory_order_relaxed) == published && clock_ns() < until)
 		sched_yield();
-	cache_lock(c);
-	if (atomic_load_explicit(&g->brought, memory_order_relaxed) == brought)
+	pthread_mutex_lock(&g->queue_lock);
+	if (atomic_load_explicit(&g->brought, memory_order_relaxed) == brought &&
+	    atomic_load_explicit(&g->published, memory_order_relaxed) == published)
 		g->passed = brought;
 }
 
@@ -133,25 +246,6 @@ static uint32_t list_max(const struct vram_queue *q, const struct vram_move *fir
 	return within(queued / 2, within(DOWN_BYTES_MIN / bytes, 1, most), most);
 }
 
-static uint64_t host_address(const struct shelf *s, uint32_t index, const struct gpu *g)
-{
-	return s->device[g->number] + index * s->pool->geometry.slot_bytes + SLOT_HEADER_BYTES;
-}
-
-static struct device_pair pair_of(const struct vram_move *m)
-{
-	const struct gpu *g = m->gpu;
-
-	switch (m->way) {
-	case DEVICE_UP:
-		return (struct device_pair){ host_address(m->block->shelf, m->block->index, g), vram_address(m->slot) };
-	case DEVICE_DOWN:
-		return (struct device_pair){ vram_address(m->slot), host_address(m->shelf, m->host.index, g) };
-	default:
-		return (struct device_pair){ vram_address(m->from), vram_address(m->slot) };
-	}
-}
-
 /* What is leased from now on may not rely on these: a mark behind them would be reached without them. */
 static void moves_fail(const struct flight *f)
 {
@@ -165,12 +259,15 @@ void vram_flight_ended(void *flight)
 	struct flight *f = flight;
 	struct gpu *g = f->gpu;
 
-	cache_lock(g->cache);
+	pthread_mutex_lock(&g->queue_lock);
 	f->next = NULL;
 	*g->ended_end = f;
 	g->ended_end = &f->next;
+	g->queue[f->copy.way].under_way--;
+	pthread_cond_signal(&g->mover_work);
+	g->keeper_due = true;
 	pthread_cond_signal(&g->keeper_work);
-	cache_unlock(g->cache);
+	pthread_mutex_unlock(&g->queue_lock);
 }
 
 static void flight_done(struct device_copy *copy, enum status s)
@@ -197,28 +294,25 @@ static void flight_mark(struct flight *f, struct vram_move *mark)
 	f->copy.progress_base = mark->base + mark->layers - f->copy.parts;
 }
 
-static struct flight *flight_of(struct gpu *g, enum device_way way, struct vram_move *first, uint32_t count)
+static struct flight *flight_of(struct gpu *g, enum device_way way, const struct vram_move *first, uint32_t count)
 {
-	struct flight *f = calloc(1, sizeof(*f) + (count ? count : 1) * sizeof(f->pairs[0]));
+	const struct pool *p = count ? first->block->pool : NULL;
+	const uint32_t pairs = count ? count : 1, parts = count ? p->layout.layers : 1;
+	struct flight *f = malloc(sizeof(*f) + pairs * (sizeof(f->pairs[0]) + sizeof(f->each[0])) + parts * sizeof(f->left[0]));
 
 	if (!f)
 		return NULL;
-	f->gpu = g;
-	f->copy = (struct device_copy){ .pairs = f->pairs, .count = count ? count : 1, .parts = 1, .part_bytes = MARK_BYTES, .way = way,
-					.done = flight_done };
+	*f = (struct flight){ .gpu = g };
+	f->copy = (struct device_copy){ .pairs = f->pairs, .count = pairs, .parts = parts, .way = way, .done = flight_done,
+					.part_bytes = count ? p->geometry.layer_bytes : MARK_BYTES };
+	f->each = (struct vram_move **)&f->pairs[pairs];
+	f->left = (_Atomic uint32_t *)&f->each[pairs];
 	f->pairs[0] = (struct device_pair){ g->scratch_from, g->scratch_to.address };
 	atomic_init(&f->parts, 1);
-	f->described = way != DEVICE_UP;
-	if (way == DEVICE_DOWN && count > 1)
-		f->each = calloc(count, sizeof(f->each[0]));
-	if (count) {
-		f->copy.parts = first->block->pool->layout.layers;
-		f->copy.part_bytes = first->block->pool->geometry.layer_bytes;
-	}
 	return f;
 }
 
-/* From the queue: blocks of one shape, with the mark behind them; or a mark. NULL: nothing, or not now. */
+/* With the lock of the queues, from one of them: blocks of one shape, with the mark behind them; or a mark. NULL: nothing, or not now. */
 static struct flight *flight_take(struct gpu *g, enum device_way way)
 {
 	struct vram_queue *q = &g->queue[way];
@@ -226,7 +320,7 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 	struct flight *f;
 	uint32_t count = 0, most;
 
-	if (!first || q->flights >= FLIGHTS_MAX)
+	if (!first || q->under_way >= FLIGHTS_MAX)
 		return NULL;
 	most = first->block ? list_max(q, first) : 0;
 	for (; m && m->block && count < most && same_shape(m, first); m = m->next, count++)
@@ -236,9 +330,8 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 		return NULL;
 	m = first;
 	for (uint32_t i = 0; i < count; i++, m = m->next) {
-		f->pairs[i] = pair_of(m);
-		if (f->each)
-			f->each[i] = m;
+		f->pairs[i] = m->pair;
+		f->each[i] = m;
 	}
 	if (m && !m->block && (!count || m->layers == f->copy.parts)) {
 		flight_mark(f, m);
@@ -254,7 +347,8 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 	q->first = m;
 	if (!m)
 		q->end = &q->first;
-	q->flights++;
+	q->under_way++;
+	atomic_fetch_add_explicit(&q->flights, 1, memory_order_release);
 	return f;
 }
 
@@ -289,82 +383,54 @@ static void flight_begin(struct gpu *g, struct flight *f)
 	flight_done(&f->copy, s == STATUS_EXHAUSTED ? STATUS_UNAVAILABLE : s);
 }
 
-/* What is begun and not yet described, oldest first; which way is to be looked at first. While they are copied the headers of blocks on their
- * way up are read: each is pinned in memory by its move, and nobody looks at what is kept of it before the list has ended. */
-struct begun {
-	struct flight *first, **end;
-	uint32_t way;
-};
-
-/* It stays until it is described. The first layer of those that somebody waits for layer by layer is to be summed as soon as it is copied; what
- * sums of others cost is not to keep their copies waiting. */
+/* The first layer of those that somebody waits for layer by layer is to be summed as soon as it is copied; what sums of others cost is not to
+ * keep their copies waiting. */
 static void up_begin(struct gpu *g, struct flight *f)
 {
+	const bool watched = f->mark && g->cache->options.gpu_verify_up;
+	bool looked;
+
 	vram_flight_enter(f);
-	if (f->mark)
-		vram_flight_verify(f);
+	looked = watched && vram_flight_look(f);
 	flight_begin(g, f);
-	if (!f->mark)
-		vram_flight_verify(f);
+	if (!looked && (watched || !vram_flight_look(f)))
+		vram_flight_look_here(f);
 }
 
-/* Begins one list of those that may be. False: there is none. */
-static bool send_next(struct cache *c, struct gpu *g, struct begun *b)
+/* With the lock of the queues, which it leaves: begins one list of those that may be. `way`: is looked at first. False: there is none. */
+static bool send_next(struct gpu *g, uint32_t *way)
 {
-	for (uint32_t i = 0; i < 3 && !g->lost; i++) {
-		const enum device_way way = (enum device_way)((b->way + i) % 3);
-		struct flight *f = flight_take(g, way);
+	for (uint32_t i = 0; i < 3 && !g->halted; i++) {
+		const enum device_way next = (enum device_way)((*way + i) % 3);
+		struct flight *f = flight_take(g, next);
 
 		if (!f)
 			continue;
-		b->way = way + 1;
-		if (way == DEVICE_UP) {
-			f->begun_next = NULL;
-			*b->end = f;
-			b->end = &f->begun_next;
-		}
-		cache_unlock(c);
-		if (way == DEVICE_UP)
+		*way = next + 1;
+		pthread_mutex_unlock(&g->queue_lock);
+		if (next == DEVICE_UP)
 			up_begin(g, f);
 		else
 			flight_begin(g, f);
-		cache_lock(c);
+		pthread_mutex_lock(&g->queue_lock);
 		return true;
 	}
 	return false;
-}
-
-/* Then its end may be told. False: there is none. */
-static bool describe_next(struct cache *c, struct gpu *g, struct begun *b)
-{
-	struct flight *f = b->first;
-
-	if (!f)
-		return false;
-	b->first = f->begun_next;
-	if (!b->first)
-		b->end = &b->first;
-	cache_unlock(c);
-	vram_flight_describe(f);
-	cache_lock(c);
-	f->described = true;
-	pthread_cond_signal(&g->keeper_work);
-	return true;
 }
 
 void *gpu_mover(void *arg)
 {
 	struct gpu *g = arg;
 	struct cache *c = g->cache;
-	struct begun begun = { .end = &begun.first };
+	uint32_t way = DEVICE_UP;
 
 	cache_thread_enter();
+	pthread_mutex_lock(&g->queue_lock);
+	while (!g->over)
+		if (!send_next(g, &way))
+			mover_wait(g);
+	pthread_mutex_unlock(&g->queue_lock);
 	cache_lock(c);
-	while (!c->vram->stopping)
-		if (!send_next(c, g, &begun) && !describe_next(c, g, &begun))
-			mover_wait(c, g);
-	while (describe_next(c, g, &begun))
-		continue;
 	vram_thread_ended(c);
 	cache_unlock(c);
 	cache_thread_leave();

@@ -7,6 +7,8 @@
  */
 #include "daemon/cache_vram.h"
 
+#include "daemon/cache_tier.h"
+
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -51,9 +53,9 @@ static void halt(struct cache *c)
 
 	v->stopping = true;
 	for (uint32_t i = 0; i < v->count; i++) {
+		vram_mover_halt(v->gpu[i], true);
 		vram_moves_fail(c, v->gpu[i]);
-		pthread_cond_signal(&v->gpu[i]->mover_work);
-		pthread_cond_signal(&v->gpu[i]->keeper_work);
+		vram_keeper_wake(v->gpu[i]);
 	}
 	pthread_cond_broadcast(&v->room);
 }
@@ -201,6 +203,7 @@ static void gpu_free(struct gpu *g)
 	extent_close(&g->scratch);
 	pthread_cond_destroy(&g->mover_work);
 	pthread_mutex_destroy(&g->summing_lock);
+	pthread_mutex_destroy(&g->queue_lock);
 	pthread_cond_destroy(&g->keeper_work);
 	free(g);
 }
@@ -220,6 +223,7 @@ bool vram_destroy(struct cache *c)
 	for (uint32_t i = 0; i < v->count; i++)
 		gpu_free(v->gpu[i]);
 	vram_spares_free(v);
+	wait_spares_free(v);
 	vram_ahead_destroy(v);
 	pthread_cond_destroy(&v->room);
 	free(v);

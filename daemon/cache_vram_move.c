@@ -11,10 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/cache_advice.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
-enum { ENDS_A_HOLD = 128 };
+enum { ENDS_A_HOLD = 128, ENDS_AHEAD = 4 };
 
 /* ---- who moves ---- */
 
@@ -147,7 +148,7 @@ static void move_leave(struct cache *c, struct vram_move *m, enum status s)
 	move_tell(c, &m->done, s);
 	block_unpin(b);
 	move_free(c->vram, m);
-	pthread_cond_broadcast(&c->vram->room);
+	c->vram->room_due = true;
 }
 
 static void wait_in(struct vram_move ***end, struct vram_move *m, enum move_step step)
@@ -156,11 +157,6 @@ static void wait_in(struct vram_move ***end, struct vram_move *m, enum move_step
 	m->next = NULL;
 	**end = m;
 	*end = &m->next;
-}
-
-static void keeper_wake(struct gpu *g)
-{
-	pthread_cond_signal(&g->keeper_work);
 }
 
 /* ---- up and across ---- */
@@ -236,9 +232,9 @@ static bool needs_memory(const struct vram_move *m)
 }
 
 /* Memory has no slot for it: the copies before it give theirs up as they end. */
-static bool memory_comes_free(const struct gpu *g)
+static bool memory_comes_free(struct gpu *g)
 {
-	return g->fetching || g->queue[DEVICE_UP].first || g->queue[DEVICE_UP].flights;
+	return g->fetching || vram_queued(g, DEVICE_UP) || gpu_flights(g, DEVICE_UP);
 }
 
 static enum status fetch_begin(struct cache *c, struct vram_move *m)
@@ -533,7 +529,7 @@ static enum status down_go_on(struct cache *c, struct vram_move *m)
 	s = host_slot_get(c, m);
 	if (s == STATUS_EXHAUSTED && room_wants(c)) {
 		wait_in(&c->vram->waiting_host_end, m, STEP_ROOM);
-		keeper_wake(m->gpu);
+		vram_keeper_wake(m->gpu);
 		return STATUS_OK;
 	}
 	if (s)
@@ -669,6 +665,28 @@ static void move_end(struct cache *c, struct vram_move *m, enum status s)
 	}
 }
 
+/* What an end looks at is mostly in another processor's cache: that of the next few is on its way. */
+static void ends_fetch(const struct cache *c, const struct flight *f, uint32_t at)
+{
+	const uint32_t moves = f->moves && !f->mixed ? f->copy.count : 0;
+	const struct vram_move *m;
+
+	if (at + 2 * ENDS_AHEAD < moves) {
+		m = f->each[at + 2 * ENDS_AHEAD];
+		__builtin_prefetch(m, 1);
+		__builtin_prefetch(&m->step, 1);
+		__builtin_prefetch(&m->done);
+	}
+	if (at + ENDS_AHEAD >= moves)
+		return;
+	m = f->each[at + ENDS_AHEAD];
+	block_fetch_ahead(m->block);
+	__builtin_prefetch(m->slot, 1);
+	__builtin_prefetch(&m->slot->block, 1);
+	__builtin_prefetch(m->done, 1);
+	gone_fetch(c, m->block->node.id, f->copy.way != DEVICE_DOWN);
+}
+
 void vram_flight_end(struct cache *c, struct flight *f)
 {
 	struct gpu *g = f->gpu;
@@ -683,10 +701,10 @@ void vram_flight_end(struct cache *c, struct flight *f)
 	}
 	if (f->status == STATUS_UNAVAILABLE && gpu_asks(c, g))
 		gpu_lost(g, "a list of copies was lost with it");
-	g->queue[f->copy.way].flights--;
-	pthread_cond_signal(&g->mover_work);
+	atomic_fetch_sub_explicit(&g->queue[f->copy.way].flights, 1, memory_order_relaxed);
 	for (m = f->moves; m; m = next) {
 		next = m->next;
+		ends_fetch(c, f, ended);
 		move_end(c, m, f->status);
 		if (++ended % ENDS_A_HOLD)
 			continue;
@@ -695,8 +713,6 @@ void vram_flight_end(struct cache *c, struct flight *f)
 	}
 	if (f->mark)
 		move_end(c, f->mark, f->status);
-	free((void *)f->left);
-	free(f->each);
 	free(f);
 	pthread_cond_broadcast(&c->vram->room); /* who stops the tier waits for the last list */
 	vram_feed_host(c);
@@ -708,18 +724,21 @@ void vram_flight_end(struct cache *c, struct flight *f)
 		vram_ahead_pump(c);
 }
 
-static bool is_of(const struct vram_move *m, const struct gpu *g)
+static void fail_each(struct cache *c, struct vram_move *doomed)
 {
-	return m->gpu == g || (m->from && m->from->shelf->pool->gpu == g);
+	for (struct vram_move *m; (m = doomed);) {
+		doomed = m->next;
+		move_end(c, m, STATUS_UNAVAILABLE);
+	}
 }
 
-/* Takes the list's moves that are the GPU's, or come from it, and ends them. */
-static void fail_list(struct cache *c, struct vram_move **first, struct vram_move ***end, const struct gpu *g)
+/* Takes the GPU's of those that wait, and ends them. */
+static void fail_waiting(struct cache *c, struct vram_move **first, struct vram_move ***end, const struct gpu *g)
 {
 	struct vram_move *doomed = NULL, **doomed_end = &doomed, **at = first, *m;
 
 	while ((m = *at)) {
-		if (!is_of(m, g)) {
+		if (m->gpu != g && !(m->from && m->from->shelf->pool->gpu == g)) {
 			at = &m->next;
 			continue;
 		}
@@ -729,23 +748,19 @@ static void fail_list(struct cache *c, struct vram_move **first, struct vram_mov
 		doomed_end = &m->next;
 	}
 	*end = at;
-	while ((m = doomed)) {
-		doomed = m->next;
-		move_end(c, m, STATUS_UNAVAILABLE);
-	}
+	fail_each(c, doomed);
 }
 
 void vram_moves_fail(struct cache *c, struct gpu *g)
 {
 	struct vram *v = c->vram;
 
-	fail_list(c, &g->waiting, &g->waiting_end, g);
-	fail_list(c, &v->waiting_host, &v->waiting_host_end, g);
+	fail_waiting(c, &g->waiting, &g->waiting_end, g);
+	fail_waiting(c, &v->waiting_host, &v->waiting_host_end, g);
 	for (int way = 0; way < 3; way++)
-		fail_list(c, &g->queue[way].first, &g->queue[way].end, g);
-	g->queue[DEVICE_UP].marks = 0;
+		fail_each(c, vram_queue_take(g, (enum device_way)way, g));
 	for (uint32_t i = 0; i < v->count; i++)
-		fail_list(c, &v->gpu[i]->queue[DEVICE_ACROSS].first, &v->gpu[i]->queue[DEVICE_ACROSS].end, g);
+		fail_each(c, vram_queue_take(v->gpu[i], DEVICE_ACROSS, g));
 	for (uint32_t i = 0; i < VRAM_MOVE_BUCKETS; i++)
 		for (struct vram_move *m = v->moves[i], *next; m; m = next) {
 			next = m->hash_next;

@@ -276,7 +276,7 @@ enum status vram_room_take(struct cache *c, struct vram_pool *vp, struct host_sl
 		return host_slot_try(vp->arena, out) ? STATUS_EXHAUSTED : STATUS_OK;
 	if (!cannot_grow(c, vp)) {
 		vp->wanted = true;
-		pthread_cond_signal(&g->keeper_work);
+		vram_keeper_wake(g);
 		return STATUS_BUSY;
 	}
 	balance(c, vp);
@@ -318,7 +318,7 @@ bool vram_room_spare(struct cache *c, struct vram_pool *vp, uint64_t idle_us)
 		return true;
 	if (!cannot_grow(c, vp)) {
 		vp->wanted = true;
-		pthread_cond_signal(&vp->gpu->keeper_work);
+		vram_keeper_wake(vp->gpu);
 		return false;
 	}
 	n = c->policy->victim(vp->policy, is_cold, &cold, VICTIM_SCAN);

@@ -197,10 +197,10 @@ static void hold(struct vram_slot *s, bool on)
 	vp->gpu->held_bytes += on ? vp->stride : -vp->stride;
 }
 
-void vram_books(struct block *b, bool on)
+void vram_books(struct block *b, uint32_t all, bool on)
 {
 	for (struct vram_slot *s = b->vram; s; s = s->next) {
-		const bool held = vram_slot_pins(s);
+		const bool held = all + s->pins;
 
 		if (held || s->state == VRAM_RESERVED)
 			hold(s, on);
@@ -220,9 +220,9 @@ static void set_dirty(struct vram_slot *s, bool is)
 
 void vram_sync(struct block *b)
 {
-	struct vram_slot *only = vram_ready(b);
+	struct vram_slot *only = b->shelf || b->rack ? NULL : vram_ready(b);
 
-	if (only && (b->shelf || b->rack || !block_live(b) || vram_falling(only->shelf->pool->gpu->cache, b)))
+	if (only && (!block_live(b) || vram_falling(only->shelf->pool->gpu->cache, b)))
 		only = NULL;
 	for (struct vram_slot *s = b->vram; s; s = s->next)
 		set_dirty(s, s == only);
@@ -235,14 +235,21 @@ struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struc
 
 	if (!shelf)
 		return NULL;
-	block_books(b, false);
+	/* What is held whole, and in memory: the rest of the books is as it was. */
+	const bool plain = state == VRAM_COMING && b->shelf && block_held_beyond(b, 0);
+
+	if (!plain)
+		block_books(b, false);
 	s = &shelf->at[from->index];
 	*s = (struct vram_slot){ .block = b, .next = b->vram, .shelf = shelf, .index = from->index,
 				 .take = (uint32_t)from->generation, .state = state };
 	b->vram = s;
 	shelf->taken++;
 	vp->free_slots--;
-	block_books(b, true);
+	if (plain)
+		hold(s, true);
+	else
+		block_books(b, true);
 	return s;
 }
 
@@ -275,8 +282,8 @@ static void slot_free(struct vram_slot *s)
 	host_slot_give(&slot);
 	vp->gpu->freed = true;
 	if (vp->gpu->waiting)
-		pthread_cond_signal(&vp->gpu->keeper_work);
-	pthread_cond_broadcast(&vp->gpu->cache->vram->room);
+		vram_keeper_wake(vp->gpu);
+	vp->gpu->cache->vram->room_due = true;
 }
 
 /* From the books of what is ready. */
@@ -292,12 +299,18 @@ static void unready(struct vram_slot *s)
 void vram_detach(struct vram_slot *s)
 {
 	struct block *b = s->block;
+	/* Nobody holds any of it: the rest of the books is as it was. */
+	const bool plain = !block_pins(b) && s->state == VRAM_READY;
 
-	block_books(b, false);
+	if (plain)
+		s->shelf->pool->evictable--;
+	else
+		block_books(b, false);
 	if (s->state == VRAM_READY)
 		unready(s);
 	unchain(s);
-	block_books(b, true);
+	if (!plain)
+		block_books(b, true);
 	slot_free(s);
 	where_set(b, BLOCK_ON_GPU, vram_ready(b));
 	vram_sync(b);
@@ -312,9 +325,14 @@ void vram_ready_now(struct cache *c, struct vram_slot *s)
 		.position = s->position / vp->pool->layout.block_tokens, .moved = (b->shelf || b->rack) && !s->used,
 	};
 
-	block_books(b, false);
+	/* What is held is counted alike, coming and ready. */
+	const bool held = s->state == VRAM_COMING && vram_slot_pins(s);
+
+	if (!held)
+		block_books(b, false);
 	s->state = VRAM_READY;
-	block_books(b, true);
+	if (!held)
+		block_books(b, true);
 	s->across = false;
 	s->used = false;
 	vp->blocks++;

@@ -17,7 +17,7 @@
 #include "daemon/cache_vram.h"
 #include "store/slot.h"
 
-enum { PIECE_BYTES = 64 << 10 };
+enum { PIECE_BYTES = 64 << 10, HEADERS = 32 };
 
 uint32_t vram_sums_of(const void *slot, uint32_t layers)
 {
@@ -59,7 +59,7 @@ bool vram_flight_seal(struct flight *f, void (*ended)(void *flight))
 	if (f->copy.way != DEVICE_DOWN)
 		return false;
 	f->sealed = true; /* by the time that anybody looks */
-	if (f->each && sums_begin(f->gpu->cache, f->copy.count, seal_one, ended, f))
+	if (sums_begin(f->gpu->cache, f->copy.count, seal_one, ended, f))
 		return true; /* it may be over, and gone */
 	f->sealed = false;
 	return false;
@@ -67,10 +67,7 @@ bool vram_flight_seal(struct flight *f, void (*ended)(void *flight))
 
 void vram_flight_seal_here(struct cache *c, struct flight *f)
 {
-	if (f->each)
-		sums_each(c, f->copy.count, seal_one, f);
-	for (struct vram_move *m = f->each ? NULL : f->moves; m; m = m->next)
-		seal(c, m);
+	sums_each(c, f->copy.count, seal_one, f);
 }
 
 void vram_sums_keep(struct block *b, uint32_t sums)
@@ -117,6 +114,15 @@ void vram_move_bad(struct vram_move *m)
 	cache_unlock(c);
 }
 
+/* All of it is to be read next. */
+static void fetch_header(const struct vram_move *m)
+{
+	const uint8_t *slot = block_slot_at(m->block);
+
+	for (uint32_t at = 0; at < SLOT_HEADER_BYTES; at += 64)
+		__builtin_prefetch(slot + at);
+}
+
 /* The header is copied, since an engine may write to it at any time. */
 static bool header_sound(const struct vram_move *m, struct slot_header *h)
 {
@@ -128,22 +134,24 @@ static bool header_sound(const struct vram_move *m, struct slot_header *h)
 	return slot_header_match(h, &ident, b->generation) == STATUS_OK;
 }
 
-static bool layer_sound(const struct vram_move *m, uint32_t layer)
+static void header_look(struct vram_move *m)
 {
-	const uint64_t bytes = m->block->pool->geometry.layer_bytes;
-	const uint8_t *slot = block_slot_at(m->block);
 	struct slot_header h;
-	uint32_t sum;
 
-	if (!layer && !header_sound(m, &h))
-		return false;
-	memcpy(&sum, slot + offsetof(struct slot_header, layer_crc) + layer * sizeof(sum), sizeof(sum));
-	return slot_crc32c(0, slot + SLOT_HEADER_BYTES + layer * bytes, bytes) == sum;
+	if (header_sound(m, &h))
+		vram_remember(m->slot, &h);
+	else
+		vram_move_bad(m);
 }
 
 static void layer_look(struct vram_move *m, uint32_t layer)
 {
-	if (!layer_sound(m, layer))
+	const uint64_t bytes = m->block->pool->geometry.layer_bytes;
+	const uint8_t *slot = block_slot_at(m->block);
+	uint32_t sum;
+
+	memcpy(&sum, slot + offsetof(struct slot_header, layer_crc) + layer * sizeof(sum), sizeof(sum));
+	if (slot_crc32c(0, slot + SLOT_HEADER_BYTES + layer * bytes, bytes) != sum)
 		vram_move_bad(m);
 }
 
@@ -188,9 +196,15 @@ static void summed(struct flight *f)
 	flights_end(over);
 }
 
-static void summed_by_threads(void *flight)
+/* All has been looked at. */
+static void looked(void *flight)
 {
-	summed(flight);
+	struct flight *f = flight;
+
+	if (f->summing)
+		summed(f);
+	else
+		vram_flight_part_ended(f);
 }
 
 static void layer_summed(struct flight *f)
@@ -205,58 +219,69 @@ static void layer_summed(struct flight *f)
 	pthread_mutex_unlock(&g->summing_lock);
 }
 
-static uint32_t pieces_of(const struct flight *f)
+static uint32_t header_pieces(const struct flight *f)
+{
+	return f->moves ? (f->copy.count + HEADERS - 1) / HEADERS : 0;
+}
+
+static uint32_t layer_pieces(const struct flight *f)
 {
 	return (f->summed_blocks + f->piece - 1) / f->piece;
 }
 
-/* Some blocks' layer: the first layer of all before the second of any. */
-static void sum_piece(void *arg, uint32_t i)
+static void look_headers(struct flight *f, uint32_t from)
 {
-	struct flight *f = arg;
-	const uint32_t layer = i / pieces_of(f), from = i % pieces_of(f) * f->piece;
+	for (uint32_t k = from; k < from + HEADERS && k < f->copy.count; k++) {
+		if (k + 1 < f->copy.count)
+			fetch_header(f->each[k + 1]);
+		header_look(f->each[k]);
+	}
+}
 
+static void look_layer(struct flight *f, uint32_t layer, uint32_t from)
+{
 	for (uint32_t k = from; k < from + f->piece && k < f->summed_blocks; k++)
 		layer_look(f->each[k], layer);
-	if (atomic_fetch_sub_explicit(&f->left[layer], 1, memory_order_acq_rel) == 1 && f->mark)
+}
+
+/* Some blocks' headers, or a layer of theirs: the headers, then the first layer of all before the second of any. */
+static void look_piece(void *arg, uint32_t i)
+{
+	struct flight *f = arg;
+	const uint32_t headers = header_pieces(f), pieces = layer_pieces(f), layer = i < headers ? 0 : (i - headers) / pieces;
+
+	if (i < headers)
+		look_headers(f, i * HEADERS);
+	else
+		look_layer(f, layer, (i - headers) % pieces * f->piece);
+	if (f->summing && atomic_fetch_sub_explicit(&f->left[layer], 1, memory_order_acq_rel) == 1 && f->mark)
 		layer_summed(f);
 }
 
-static uint32_t unchecked(const struct flight *f)
-{
-	uint32_t n = 0;
-
-	for (const struct vram_move *m = f->moves; m; m = m->next)
-		n += !m->checked;
-	return n;
-}
-
-/* False: no memory. */
-static bool pieces_make(struct flight *f)
+/* Those that are to be summed come first. */
+static void look_prepare(struct flight *f)
 {
 	const uint64_t bytes = f->copy.part_bytes;
-	uint32_t n = 0;
+	uint32_t first = 0, rest;
 
-	f->each = malloc(f->summed_blocks * sizeof(f->each[0]));
-	f->left = malloc(f->copy.parts * sizeof(f->left[0]));
-	if (!f->each || !f->left)
-		return false;
-	for (struct vram_move *m = f->moves; m; m = m->next)
-		if (!m->checked)
-			f->each[n++] = m;
+	for (const struct vram_move *m = f->moves; m; m = m->next)
+		f->summed_blocks += f->summing && !m->checked;
+	rest = f->summed_blocks;
+	f->mixed = f->summed_blocks && f->summed_blocks < f->copy.count;
+	for (struct vram_move *m = f->mixed ? f->moves : NULL; m; m = m->next)
+		f->each[m->checked ? rest++ : first++] = m;
 	f->piece = bytes < PIECE_BYTES ? (uint32_t)(PIECE_BYTES / bytes) : 1;
-	for (uint32_t i = 0; i < f->copy.parts; i++)
-		atomic_init(&f->left[i], pieces_of(f));
-	return true;
+	for (uint32_t i = 0; f->summing && i < f->copy.parts; i++)
+		atomic_init(&f->left[i], layer_pieces(f) + (i ? 0 : header_pieces(f)));
 }
 
 void vram_flight_enter(struct flight *f)
 {
 	struct gpu *g = f->gpu;
 
+	atomic_store_explicit(&f->parts, 2, memory_order_relaxed);
 	if (!g->cache->options.gpu_verify_up)
 		return;
-	atomic_store_explicit(&f->parts, 2, memory_order_relaxed);
 	f->summing = true;
 	pthread_mutex_lock(&g->summing_lock);
 	f->summing_next = NULL;
@@ -265,40 +290,28 @@ void vram_flight_enter(struct flight *f)
 	pthread_mutex_unlock(&g->summing_lock);
 }
 
-void vram_flight_verify(struct flight *f)
+static uint32_t pieces_of(const struct flight *f)
+{
+	return header_pieces(f) + layer_pieces(f) * f->copy.parts;
+}
+
+bool vram_flight_look(struct flight *f)
 {
 	struct cache *c = f->gpu->cache;
 
-	if (!c->options.gpu_verify_up)
-		return;
-	f->summed_blocks = unchecked(f);
-	if (!f->summed_blocks) {
-		summed(f);
-		return;
-	}
-	cache_count(c, COUNTER_GPU_UP_SUMMED, f->summed_blocks * f->copy.parts * f->copy.part_bytes);
-	f->sum_here = !pieces_make(f) || !sums_begin(c, pieces_of(f) * f->copy.parts, sum_piece, summed_by_threads, f);
+	look_prepare(f);
+	if (f->summed_blocks)
+		cache_count(c, COUNTER_GPU_UP_SUMMED, f->summed_blocks * f->copy.parts * f->copy.part_bytes);
+	return pieces_of(f) && sums_begin(c, pieces_of(f), look_piece, looked, f); /* it may be over, and gone */
 }
 
-static void sum_here(struct flight *f)
+void vram_flight_look_here(struct flight *f)
 {
-	for (struct vram_move *m = f->moves; m; m = m->next)
-		for (uint32_t layer = 0; !m->checked && layer < f->copy.parts; layer++)
-			layer_look(m, layer);
-	summed(f);
-}
+	const uint32_t pieces = pieces_of(f);
 
-void vram_flight_describe(struct flight *f)
-{
-	struct slot_header h;
-
-	for (struct vram_move *m = f->moves; m; m = m->next)
-		if (header_sound(m, &h))
-			vram_remember(m->slot, &h);
-		else
-			vram_move_bad(m);
-	if (f->sum_here)
-		sum_here(f);
+	for (uint32_t i = 0; i < pieces; i++)
+		look_piece(f, i);
+	looked(f);
 }
 
 void vram_flight_part_ended(struct flight *f)

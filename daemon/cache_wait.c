@@ -5,31 +5,90 @@
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
-struct cache_wait_link *wait_link(struct cache *c, struct cache_wait *w, struct block *pin)
+/* Calls have thousands of them, which another thread gives back: they are kept rather than freed. NULL: no memory. */
+static struct cache_wait_link *link_alloc(struct vram *v)
 {
-	struct cache_wait_link *l = calloc(1, sizeof(*l));
+	struct cache_wait_link *l = v ? v->spare_links : NULL;
 
 	if (!l)
-		return NULL;
-	l->cache = c;
+		return malloc(sizeof(*l));
+	v->spare_links = l->next;
+	v->spare_link_count--;
+	__builtin_prefetch(v->spare_links, 1);
+	return l;
+}
+
+static void link_free(struct vram *v, struct cache_wait_link *l)
+{
+	if (!v || l->errand || v->spare_link_count == VRAM_SPARES_MAX) {
+		free(l);
+		return;
+	}
+	l->next = v->spare_links;
+	v->spare_links = l;
+	v->spare_link_count++;
+}
+
+void wait_spares_free(struct vram *v)
+{
+	struct cache_wait_link *l;
+
+	while ((l = v->spare_links)) {
+		v->spare_links = l->next;
+		free(l);
+	}
+}
+
+static void link_in(struct cache_wait *w, struct cache_wait_link *l)
+{
 	l->wait = w;
 	l->next = w->links;
 	w->links = l;
 	w->outstanding++;
-	l->pinned = pin;
-	if (pin)
+}
+
+struct cache_wait_link *wait_link(struct cache *c, struct cache_wait *w, struct block *pin)
+{
+	struct cache_wait_link *l = link_alloc(c->vram);
+
+	if (!l)
+		return NULL;
+	*l = (struct cache_wait_link){ .pinned = pin };
+	link_in(w, l);
+	if (pin && pin == w->adopts)
+		w->adopts = NULL;
+	else if (pin)
 		block_pin(pin);
 	return l;
+}
+
+static struct wait_errand *wait_errand(struct cache *c, struct cache_wait *w)
+{
+	struct wait_errand *e = calloc(1, sizeof(*e));
+
+	if (!e)
+		return NULL;
+	e->cache = c;
+	e->link.errand = true;
+	link_in(w, &e->link);
+	return e;
+}
+
+/* It was not begun. */
+static void errand_drop(struct cache_wait *w, struct wait_errand *e)
+{
+	w->links = e->link.next;
+	w->outstanding--;
+	free(e);
 }
 
 void wait_link_done(struct cache *c, struct cache_wait_link *l, enum status s)
 {
 	struct cache_wait *w = l->wait;
 
-	(void)c;
 	l->done = true;
 	if (!w) {
-		free(l);
+		link_free(c->vram, l);
 		return;
 	}
 	if (s) {
@@ -58,8 +117,7 @@ void wait_link_apart(struct cache_wait_link *l, struct gpu *gpu)
 {
 	if (!l->pinned || l->apart)
 		return;
-	block_pin_on(l->pinned, gpu);
-	block_unpin(l->pinned);
+	block_pin_apart(l->pinned, gpu);
 	l->apart = true;
 	l->gpu = gpu;
 }
@@ -74,34 +132,31 @@ bool wait_pin_on(struct cache *c, struct cache_wait *w, struct block *b, struct 
 
 static void catalog_done(void *arg, enum status s)
 {
-	struct cache_wait_link *l = arg;
-	struct cache *c = l->cache;
+	struct wait_errand *e = arg;
+	struct cache *c = e->cache;
 
 	cache_lock(c);
-	wait_link_done(c, l, s);
+	wait_link_done(c, &e->link, s);
 	cache_unlock(c);
 }
 
 enum status wait_catalog(struct cache *c, struct cache_wait *w)
 {
-	struct cache_wait_link *l = wait_link(c, w, NULL);
+	struct wait_errand *e = wait_errand(c, w);
 	enum status s;
 
-	if (!l)
+	if (!e)
 		return STATUS_EXHAUSTED;
-	s = catalog_flush(c->tier->catalog, catalog_done, l);
-	if (s) {
-		w->links = l->next;
-		w->outstanding--;
-		free(l);
-	}
+	s = catalog_flush(c->tier->catalog, catalog_done, e);
+	if (s)
+		errand_drop(w, e);
 	return s;
 }
 
 static void sync_done(struct disk_request *q)
 {
-	struct cache_wait_link *l = (struct cache_wait_link *)((char *)q - offsetof(struct cache_wait_link, sync));
-	struct cache *c = l->cache;
+	struct wait_errand *e = (struct wait_errand *)((char *)q - offsetof(struct wait_errand, sync));
+	struct cache *c = e->cache;
 	enum status s = q->ring.status;
 
 	cache_lock(c);
@@ -109,24 +164,21 @@ static void sync_done(struct disk_request *q)
 		for (uint32_t i = 0; i < c->tier->unit_count; i++)
 			if (c->tier->units[i].disk == q->disk)
 				unit_failed(c, &c->tier->units[i]);
-	wait_link_done(c, l, s);
+	wait_link_done(c, &e->link, s);
 	cache_unlock(c);
 }
 
 enum status wait_sync(struct cache *c, struct cache_wait *w, struct unit *u)
 {
-	struct cache_wait_link *l = wait_link(c, w, NULL);
+	struct wait_errand *e = wait_errand(c, w);
 	enum status s;
 
-	if (!l)
+	if (!e)
 		return STATUS_EXHAUSTED;
-	l->sync.done = sync_done;
-	s = disk_sync(u->disk, &l->sync);
-	if (s) {
-		w->links = l->next;
-		w->outstanding--;
-		free(l);
-	}
+	e->sync.done = sync_done;
+	s = disk_sync(u->disk, &e->sync);
+	if (s)
+		errand_drop(w, e);
 	return s;
 }
 
@@ -140,6 +192,8 @@ void cache_wait_end(struct cache *c, struct cache_wait *w)
 	vram_mark_drop(w);
 	for (l = w->links; l; l = next) {
 		next = l->next;
+		if (next && next->pinned)
+			__builtin_prefetch(&next->pinned->record.pins, 1);
 		if (l->pinned && l->apart)
 			block_unpin_on(l->pinned, l->gpu);
 		else if (l->pinned)
@@ -147,7 +201,7 @@ void cache_wait_end(struct cache *c, struct cache_wait *w)
 		l->pinned = NULL;
 		l->wait = NULL;
 		if (l->done)
-			free(l);
+			link_free(c->vram, l);
 	}
 	cache_unlock(c);
 out:

@@ -9,6 +9,7 @@
 struct cache;
 struct config;
 struct door;
+struct near;
 struct rpc_server;
 struct workers;
 
@@ -17,6 +18,7 @@ struct daemon {
 	struct cache *cache;
 	struct workers *workers;
 	struct door *door;       /* NULL: no borrowing */
+	struct near *near;       /* NULL: no near calls */
 	struct rpc_server *rpc;  /* NULL while handlers run without a server, as in tests */
 	uint64_t started_us;
 };

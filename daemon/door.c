@@ -30,6 +30,7 @@
 #include "daemon/deadline.h"
 #include "daemon/door_lend.h"
 #include "daemon/log.h"
+#include "daemon/near.h"
 #include "daemon/workers.h"
 #include "proto/fdsock.h"
 
@@ -105,6 +106,7 @@ int door_packet_type(const void *packet, size_t n)
 		return 0;
 	switch (h.type) {
 	case FDSOCK_HELLO:
+	case FDSOCK_CALLER:
 		return n == sizeof(struct fdsock_hello) ? h.type : 0;
 	case FDSOCK_MAP:
 		return n == sizeof(struct fdsock_map) ? h.type : 0;
@@ -278,6 +280,35 @@ static bool on_hello(struct door *d, struct connection *c, const struct fdsock_h
 	return !door_send(c->fd, &w, sizeof w, NULL, 0) && s == STATUS_OK;
 }
 
+/* The connection becomes one for near calls: no longer the door's. */
+static void give_away(struct door *d, struct connection *c, uint64_t session)
+{
+	c->gone = true;
+	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->fd, NULL);
+	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->pidfd, NULL);
+	log_debug("caller", LOG_NUM("pid", c->pid), LOG_NUM("session", session));
+	near_take(d->daemon->near, c->fd, c->pidfd, session);
+}
+
+static bool on_caller(struct door *d, struct connection *c, const struct fdsock_hello *m)
+{
+	struct fdsock_welcome w = { .head = door_head(FDSOCK_WELCOME), .status = STATUS_DENIED };
+	struct cache_session_view session;
+	const char *why;
+
+	if (c->attachment)
+		return false;
+	w.epoch = cache_epoch(d->daemon->cache);
+	if (cache_session_by_token(d->daemon->cache, m->token, daemon_now_us(), &session, &why) == STATUS_OK) {
+		w.status = near_has_room(d->daemon->near) ? STATUS_OK : STATUS_EXHAUSTED;
+		w.session = session.id;
+	}
+	if (door_send(c->fd, &w, sizeof w, NULL, 0) || w.status != STATUS_OK)
+		return false;
+	give_away(d, c, session.id);
+	return true;
+}
+
 /* The cache lends a GPU's memory only to a process whose end it can see. Without a descriptor for that the next MAP tries again. */
 static void make_known(struct door *d, struct connection *c)
 {
@@ -327,10 +358,11 @@ static const char *on_packet(struct door *d, struct connection *c, const union p
 	atomic_fetch_add_explicit(&d->packets, 1, memory_order_relaxed);
 	if (!type)
 		return "malformed packet";
-	if (type != FDSOCK_HELLO && !c->attachment)
+	if (type != FDSOCK_HELLO && type != FDSOCK_CALLER && !c->attachment)
 		return "no hello first";
 	switch (type) {
 	case FDSOCK_HELLO: return on_hello(d, c, &p->hello) ? NULL : "hello refused";
+	case FDSOCK_CALLER: return on_caller(d, c, &p->hello) ? NULL : "caller refused";
 	case FDSOCK_MAP: return on_map(d, c, &p->map) ? NULL : "answers not read";
 	case FDSOCK_RELEASE: return on_release(d, c, &p->release) ? NULL : "";
 	default:

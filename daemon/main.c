@@ -13,6 +13,7 @@
 #include "daemon/door.h"
 #include "daemon/gpu_plugin.h"
 #include "daemon/log.h"
+#include "daemon/near.h"
 #include "daemon/rpc.h"
 #include "daemon/stop.h"
 #include "daemon/workers.h"
@@ -81,6 +82,8 @@ static int run(const struct config *c)
 	disk_log_look(&disks, d.cache);
 	if (workers_create((uint32_t)c->workers, (uint32_t)c->queue_max, &d.workers))
 		code = fail("workers", "cannot start the worker threads");
+	else if (c->fd_socket[0] && near_create(&d, &d.near, why, sizeof why))
+		code = fail("near", why);
 	else if (door_create(&d, c->fd_socket, (unsigned)c->socket_mode, (uint32_t)c->connections_max, &d.door, why,
 			     sizeof why))
 		code = fail("door", why);

@@ -4,6 +4,7 @@
 #include "daemon/config.h"
 #include "daemon/door.h"
 #include "daemon/log.h"
+#include "daemon/near.h"
 #include "daemon/rpc.h"
 #include "daemon/rpc_methods.h"
 #include "daemon/rpc_reply.h"
@@ -86,6 +87,7 @@ enum status rpc_stats(struct rpc_call *c, const ProtobufCMessage *request, Proto
 		rpc_server_stats(d->rpc, stats_row, &s);
 	if (d->door)
 		door_stats(d->door, stats_row, &s);
+	near_stats(d->near, stats_row, &s);
 	if (s.full)
 		return rpc_too_big(c);
 	terrace__v1__stats_reply__init(r);

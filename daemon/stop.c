@@ -1,7 +1,8 @@
 /* See stop.h.
  *
- * Nobody can end a thread that is in a driver, or in the kernel with a disk. So each wait ends by stop_timeout, and the first that ends
- * so is the last: what hangs is known then, and nothing that its thread may come back to is freed, or waited for, any more.
+ * Nobody can end a thread that is in a driver, or in the kernel with a disk. So each wait ends by stop_timeout. When the first has ended so
+ * it is known that something hangs: nothing that its thread may come back to is freed, and the other workers alone are waited for, a
+ * short time: who is at work with a disk is to be back before it is closed.
  */
 #include "daemon/stop.h"
 
@@ -12,6 +13,7 @@
 #include "daemon/daemon.h"
 #include "daemon/door.h"
 #include "daemon/log.h"
+#include "daemon/near.h"
 #include "daemon/rpc.h"
 #include "daemon/workers.h"
 
@@ -27,8 +29,9 @@ static bool calls_end(const struct daemon *d, const sigset_t *signals)
 {
 	uint64_t until = daemon_now_us() + GRACE_US + timeout_us(d);
 
+	near_stop(d->near, GRACE_US);
 	rpc_server_stop(d->rpc, GRACE_US);
-	while (!rpc_server_wait(d->rpc, LOOK_US)) {
+	while (!rpc_server_wait(d->rpc, LOOK_US) || !near_wait(d->near, LOOK_US)) {
 		const int s = sigtimedwait(signals, NULL, &(struct timespec){ .tv_sec = 0 });
 
 		if (daemon_now_us() >= until) {
@@ -37,6 +40,7 @@ static bool calls_end(const struct daemon *d, const sigset_t *signals)
 		}
 		if (s != SIGTERM && s != SIGINT)
 			continue;
+		near_stop(d->near, 0);
 		rpc_server_stop(d->rpc, 0);
 		if (until > daemon_now_us() + timeout_us(d))
 			until = daemon_now_us() + timeout_us(d);
@@ -50,7 +54,7 @@ static bool workers_end(const struct daemon *d, bool ended)
 	struct workers_view v;
 
 	ended = door_stop(d->door, ended ? timeout_us(d) : 0) && ended;
-	if (workers_stop(d->workers, ended ? timeout_us(d) : 0))
+	if (workers_stop(d->workers, ended ? timeout_us(d) : GRACE_US))
 		return true;
 	workers_look(d->workers, &v);
 	log_error("left_behind", LOG_TEXT("what", "workers"), LOG_NUM("running", v.running), LOG_NUM("queued", v.queued),
@@ -71,12 +75,13 @@ bool stop_daemon(struct daemon *d, bool served, const sigset_t *signals)
 	if (ended) {
 		rpc_server_destroy(d->rpc);
 		door_destroy(d->door);
+		near_destroy(d->near);
 		workers_destroy(d->workers);
 	}
+	if (!ended && !cache_leave(d->cache)) /* others are inside, who may free what it reads */
+		log_error("left_behind", LOG_TEXT("what", "cache"), LOG_TEXT("reason", cache_left(d->cache)));
 	cache_thread_leave();
-	if (!ended)
-		cache_leave(d->cache);
-	else if (!cache_destroy(d->cache)) {
+	if (ended && !cache_destroy(d->cache)) {
 		log_error("left_behind", LOG_TEXT("what", "cache"), LOG_TEXT("reason", cache_left(d->cache)));
 		ended = false;
 	}

@@ -61,7 +61,7 @@ fi
 
 echo
 echo "What the daemon holds now (terracectl stat):"
-"$bin/client/ctl/terracectl" --address "$address" stat terrace_blocks 'terrace_*bytes{*' terrace_stored terrace_evictions \
+"$bin/client/ctl/terracectl" --address "$address" stat terrace_blocks 'terrace_*bytes{*' terrace_stored 'terrace_evictions_total{*reason=full}' \
 	terrace_lookup_hits terrace_leased_blocks
 
 if [ "$keep" = yes ]; then

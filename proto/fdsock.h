@@ -8,6 +8,18 @@
  *     client RELEASE(leases)        no answer
  *     daemon RETIRE(extent)         please unmap when the last lease in it is back
  *
+ * A connection whose first packet is CALLER carries *near calls* and nothing else: the requests and replies of terrace.proto, by the same
+ * handlers, without gRPC's way. It makes no attachment, is served by a thread of its own, and is one session's: a request that names
+ * another is DENIED.
+ *
+ *     client CALLER(token)          -> daemon WELCOME(status, attachment 0) once, first
+ *     client CALL(method, request)  -> daemon REPLY(status, reply)          one at a time
+ *
+ * A daemon that does not know the type hangs up: its clients go by gRPC. The next CALL says that the reply before it was read. A caller
+ * that hangs up without having read its reply, or whose process ends so, gives back what the reply grants; so a caller whose time is up
+ * closes the connection. FDSOCK_BY_GRPC for a status: nothing was done, the same request is to be made by gRPC (its reply would be too
+ * long for a packet).
+ *
  * The daemon takes the peer's identity from SO_PEERCRED, watches its pidfd, and hands each attachment an open file
  * description of its own on which it holds a byte-range lock: the lock disappears when the last descriptor AND the last
  * mapping of it are gone, in whatever process (forked children too). Slots of a dead engine are reused only then.
@@ -39,6 +51,8 @@ enum {
 	FDSOCK_BOARD_SUMMED = 256,     /* the words that tell of checksums are so far behind those that tell of progress, */
 	FDSOCK_BOARD_FAILED = 512,     /* and those that tell of failures so far */
 	FDSOCK_NO_GPU = 0xffffffffu,
+	FDSOCK_BY_GRPC = 0xffffffffu,
+	FDSOCK_CALL_BYTES_MAX = 192 * 1024, /* of a CALL or REPLY, head and all: what a socket takes in one packet by the kernel's defaults */
 };
 
 enum fdsock_type {
@@ -49,6 +63,23 @@ enum fdsock_type {
 	FDSOCK_UNMAPPED = 5,
 	FDSOCK_RELEASE = 6,
 	FDSOCK_RETIRE = 7,
+	FDSOCK_CALLER = 8,
+	FDSOCK_CALL = 9,
+	FDSOCK_REPLY = 10,
+};
+
+/* What can be called near; named as in the service Cache. */
+enum fdsock_method {
+	FDSOCK_LOOKUP = 1,
+	FDSOCK_LEASE = 2,
+	FDSOCK_GIVE_BACK = 3, /* Release */
+	FDSOCK_RESERVE = 4,
+	FDSOCK_COMMIT = 5,
+	FDSOCK_ABORT = 6,
+	FDSOCK_TOUCH = 7,
+	FDSOCK_REPORT = 8,
+	FDSOCK_WARM = 9,
+	FDSOCK_METHODS_END
 };
 
 struct fdsock_head {
@@ -57,6 +88,7 @@ struct fdsock_head {
 	uint16_t type; /* enum fdsock_type */
 };
 
+/* Also CALLER's form. */
 struct fdsock_hello {
 	struct fdsock_head head;
 	uint8_t token[16];
@@ -102,6 +134,21 @@ struct fdsock_release {
 	uint32_t count; /* leases[count] follow; the packet is cut there */
 	uint32_t pad;
 	uint64_t leases[FDSOCK_LEASES_MAX];
+};
+
+struct fdsock_call {
+	struct fdsock_head head;
+	uint32_t method;  /* enum fdsock_method */
+	uint32_t pad;
+	uint64_t left_us; /* until the caller's deadline; 0: the daemon's own bound alone */
+	/* the packed request follows */
+};
+
+struct fdsock_reply {
+	struct fdsock_head head;
+	uint32_t status;  /* enum status, or FDSOCK_BY_GRPC */
+	uint32_t pad;
+	/* OK: the packed reply follows; else a sentence, without its NUL */
 };
 
 #endif

@@ -135,6 +135,15 @@ void disk_leave(struct disk *d)
 	pthread_mutex_unlock(&left_lock);
 }
 
+static uint64_t left_us(uint64_t until_us)
+{
+	const uint64_t now = disk_now_us();
+
+	if (until_us == UINT64_MAX)
+		return UINT64_MAX; /* for ever */
+	return until_us > now ? until_us - now : 0;
+}
+
 /* Who makes or deletes a slab is back. */
 static bool slabs_rest(struct disk *d, uint64_t until_us)
 {
@@ -180,7 +189,7 @@ bool disk_close_by(struct disk *d, uint64_t wait_us)
 		disk_leave(d);
 		return false;
 	}
-	ended = ring_destroy_by(d->ring, wait_us);
+	ended = ring_destroy_by(d->ring, left_us(until_us));
 	if (ended)
 		d->ring = NULL;
 	if (!marker_ends(d, until_us) || !ended) {

@@ -19,6 +19,9 @@ add_test(NAME bench_vram COMMAND terrace-bench vram --quick --json --terraced $<
 add_test(NAME bench_lists COMMAND terrace-bench lists --quick --json --terraced $<TARGET_FILE:terraced>)
 set_tests_properties(bench_vram bench_lists PROPERTIES TIMEOUT 120
                      ENVIRONMENT "LD_LIBRARY_PATH=${SIM_DEVICE_FOLDER}")
+if(TERRACE_SANITIZE MATCHES thread) # figures; leases of many blocks on a GPU are in client_gpu* and cache_vram_* too
+  set_tests_properties(bench_lists PROPERTIES LABELS long)
+endif()
 
 # Time to the first token by tier, with the example engine: the texts and what is reused are checked, not the times.
 if(TARGET tinylm_core)

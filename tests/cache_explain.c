@@ -4,7 +4,11 @@
 #include "eviction/policy.h"
 #include "tests/cache_rig.h"
 
+#ifdef TERRACE_SANITIZED
+enum { SLOTS = 64 };
+#else
 enum { SLOTS = 128 };
+#endif
 
 static bool explain(struct rig *r, uint64_t n, struct cache_explained *out)
 {

@@ -282,6 +282,49 @@ START_TEST(a_disk_that_takes_nothing_is_told)
 }
 END_TEST
 
+/* Takes what a pipe holds, and no more. Returns the end to read. */
+static int record_to_pipe(struct rig *r)
+{
+	uint64_t asked = 0;
+	int ends[2];
+
+	ck_assert_int_eq(pipe(ends), 0);
+	ck_assert_int_eq(cache_trace_start(r->c, ends[1], 0, &r->why), STATUS_OK);
+	converse(r, 400, &asked);
+	return ends[0];
+}
+
+/* To its end: it is closed after all. */
+static void pipe_drain(int end)
+{
+	char bytes[4096];
+
+	while (read(end, bytes, sizeof(bytes)) > 0)
+		continue;
+	close(end);
+}
+
+/* As on a disk that hangs: it keeps nobody, who stops the recording, the next one, or the end of the cache. */
+START_TEST(a_file_that_takes_no_more_is_left)
+{
+	struct cache_options o = rig_options(SLOTS);
+	struct cache_trace_result result;
+	int ends[2];
+	struct rig r;
+
+	o.disk_close_ms = 200;
+	rig_open(&r, &o, 1);
+	ends[0] = record_to_pipe(&r);
+	ck_assert_int_eq(cache_trace_stop(r.c, &result, &r.why), STATUS_IO);
+	ck_assert_uint_eq(result.bytes, 0);
+	ck_assert(!cache_tracing(r.c));
+	ends[1] = record_to_pipe(&r);
+	rig_close(&r);
+	pipe_drain(ends[0]);
+	pipe_drain(ends[1]);
+}
+END_TEST
+
 /* ---- a public trace ---- */
 
 enum { PUBLIC_SLOTS = 8192 };
@@ -333,7 +376,7 @@ int main(void)
 {
 	const TTest *const tests[] = {
 		what_is_recorded_replays_to_the_same_hits, reports_are_replayed, a_recording_has_nothing_of_a_key, a_full_file_says_what_is_missing, a_disk_that_takes_nothing_is_told,
-		a_public_trace_hits_as_its_replay_says,
+		a_file_that_takes_no_more_is_left, a_public_trace_hits_as_its_replay_says,
 	};
 
 	return rig_main("cache_trace", tests, sizeof(tests) / sizeof(tests[0]));

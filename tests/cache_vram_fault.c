@@ -181,7 +181,7 @@ static void ready(void *arg)
 static bool has_queue(struct vram_rig *v, uint32_t gpu, enum device_way way)
 {
 	cache_lock(v->r.c);
-	const bool is = vram_gpu(v->r.c, gpu)->queue[way].first;
+	const bool is = vram_queued(vram_gpu(v->r.c, gpu), way);
 
 	cache_unlock(v->r.c);
 	return is;

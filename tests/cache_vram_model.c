@@ -10,6 +10,7 @@
 
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
+#include "proto/fdsock.h"
 
 enum { KEYS = 72, LAYOUTS = 2, HELD = 6, RUN = 5, GPUS = 2, VERSION_SHIFT = 20, STEPS = 1500 };
 
@@ -44,10 +45,9 @@ static int32_t any_gpu(void)
 }
 
 /* Puts that meet blocks which are there are told so; whether they are is the cache's to know. */
-static void put(struct model *m, uint64_t n)
+static void put(struct model *m, int32_t gpu, uint64_t n)
 {
 	struct cache_place p[LAYOUTS];
-	int32_t gpu = any_gpu();
 	enum status st, s;
 	uint64_t id;
 
@@ -80,6 +80,15 @@ static void put(struct model *m, uint64_t n)
 	m->put_on_gpu += gpu < 0 ? 0 : LAYOUTS;
 }
 
+/* Copies to a lost GPU fail before it is known to be lost: the board says so before it moves its word on. */
+static bool copies_failed(const struct model *m, const struct held *h)
+{
+	const bool failed = h->l.board_layers && m->v.board[FDSOCK_BOARD_FAILED + h->l.board_word];
+
+	ck_assert(!failed || m->losing);
+	return failed;
+}
+
 /* Of a lease on a GPU that is lost no byte counts. */
 static void check(struct model *m, const struct held *h)
 {
@@ -93,22 +102,21 @@ static void check(struct model *m, const struct held *h)
 	for (uint32_t i = 0; i < h->l.blocks * LAYOUTS; i++) {
 		const struct gpu *g = vram_gpu_of_extent(m->v.r.c, h->place[i].extent);
 
-		if (g && lost(m, (int32_t)g->number))
+		if (g && (lost(m, (int32_t)g->number) || copies_failed(m, h)))
 			continue;
 		ck_assert(vr_matches(&m->v, &h->place[i], h->content[i / LAYOUTS], i % LAYOUTS));
 		m->checked++;
 	}
 }
 
-static void lease(struct model *m, uint64_t first, uint32_t count)
+static void lease(struct model *m, struct held *h, int32_t gpu, uint64_t first, uint32_t count)
 {
-	struct held *h = &m->held[rand() % HELD];
 	bool or_host = rand() % 3 == 0;
 	enum status s;
 
 	if (h->l.lease)
 		return;
-	h->gpu = any_gpu();
+	h->gpu = gpu;
 	h->first = first;
 	s = vr_lease(&m->v, h->gpu, first, count, rand() % 2, or_host, h->place, &h->l);
 	if (s) {
@@ -127,10 +135,8 @@ static void lease(struct model *m, uint64_t first, uint32_t count)
 		check(m, h);
 }
 
-static void release(struct model *m, bool looking)
+static void release(struct model *m, struct held *h, bool looking)
 {
-	struct held *h = &m->held[rand() % HELD];
-
 	if (!h->l.lease)
 		return;
 	if (looking)
@@ -245,11 +251,11 @@ static void step(struct model *m)
 
 	m->v.r.now += rand() % 50000;
 	if (dice < 34)
-		put(m, n);
+		put(m, any_gpu(), n);
 	else if (dice < 62)
-		lease(m, first, count);
+		lease(m, &m->held[rand() % HELD], any_gpu(), first, count);
 	else if (dice < 82)
-		release(m, rand() % 4);
+		release(m, &m->held[rand() % HELD], rand() % 4);
 	else if (dice < 86)
 		drop(m, n);
 	else if (dice < 92)
@@ -258,6 +264,19 @@ static void step(struct model *m)
 		flush(m, n);
 	else
 		rig_tick(m->v.r.c, m->v.r.now);
+}
+
+/* A block is leased in memory and on a GPU: how often the dice alone bring that about depends on how fast the machine is. */
+static void hold_both(struct model *m)
+{
+	const uint64_t n = rand() % KEYS;
+
+	release(m, &m->held[0], true);
+	release(m, &m->held[1], true);
+	drop(m, n);
+	put(m, CACHE_HOST, n);
+	lease(m, &m->held[0], CACHE_HOST, n, 1);
+	lease(m, &m->held[1], lost(m, 0), n, 1);
 }
 
 static double evicted_from_gpus(struct model *m)
@@ -332,6 +351,8 @@ static void run(unsigned seed, bool disks, bool write_back, bool lose, const cha
 		if (lose && i == RIG_ROUNDS(STEPS) * 2 / 3)
 			vr_lose(&m->v, seed % GPUS);
 		if (i % 100 == 0) {
+			if (i % 200 == 0)
+				hold_both(m);
 			rig_quiet(&m->v.r);
 			rig_check_books(m->v.r.c);
 			count_pins(m);

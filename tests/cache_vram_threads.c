@@ -85,10 +85,12 @@ static void lease_some(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t
 		ck_assert_int_lt(i, 50000);
 		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
 	}
-	for (uint32_t i = 0; i < l.blocks && !copies_failed(v, &l); i++) {
+	/* Whose board has failed believes no copy of the lease on that GPU, of which some may have come before and some not: so its reader does,
+	 * who cannot tell them apart. What the lease has in memory is no business of the board's. */
+	for (uint32_t i = 0; i < l.blocks; i++) {
 		const struct gpu *g = vram_gpu_of_extent(v->r.c, p[i].extent);
 
-		ck_assert(vr_matches(v, &p[i], first + i, 0) || (g && is_lost((int32_t)g->number)));
+		ck_assert(vr_matches(v, &p[i], first + i, 0) || (g && (is_lost((int32_t)g->number) || copies_failed(v, &l))));
 	}
 	leased++;
 	vr_release(v, &l);

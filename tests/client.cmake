@@ -1,4 +1,4 @@
-# Unit tests of libterrace; the last four run against a small daemon inside the test.
+# Unit tests of libterrace; those at the end run against a small daemon inside the test.
 add_library(client_fake STATIC client_fake.c client_fake_call.c client_fake_fd.c client_fake_gpu.c client_fake_run.c)
 target_link_libraries(client_fake PUBLIC terrace_static PkgConfig::GRPC)
 terrace_test(client_keys LIBS terrace_static ONE_THREAD)
@@ -6,6 +6,7 @@ terrace_test(layout_message LIBS terrace_proto ONE_THREAD) # of both ends
 terrace_test(client_packed LIBS terrace_static ONE_THREAD)
 terrace_test(client_wire LIBS terrace_static)
 terrace_test(client_bounds LIBS terrace_static)
+terrace_test(client_near LIBS terrace_static)
 foreach(name calls async hostile threads)
   terrace_test(client_${name} SOURCES client_${name}.c client_rig.c LIBS client_fake)
 endforeach()

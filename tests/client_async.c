@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 /* STALLED_US: of calls that are never answered and whose deadline is not to come; SOON_US: whose is to, once the fake has them. */
-enum { KEYS = CLIENT_RIG_KEYS, STALLED_US = 300000000, SOON_US = 200000 };
+enum { KEYS = CLIENT_RIG_KEYS, STALLED_US = 300000000, SOON_US = 1000000 };
 #ifdef TERRACE_SANITIZED
 enum { CLOSES = 30 };
 #else

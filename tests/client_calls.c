@@ -532,6 +532,7 @@ START_TEST(busy_polling)
 	struct terrace_client *other;
 	struct terrace_session *s;
 	struct timespec before, after;
+	double took = 0;
 	uint32_t prefix;
 
 	o.address = fake.address;
@@ -541,10 +542,13 @@ START_TEST(busy_polling)
 	ck_assert_int_eq(terrace_session_open(other, layouts, 2, NULL, &s), TERRACE_OK);
 	ck_assert_int_eq(terrace_lookup(s, &keys, 0, &prefix, NULL), TERRACE_OK);
 	FAULT(stall_method, "Lookup");
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
-	ck_assert_int_eq(terrace_lookup(s, &keys, 1000000, &prefix, NULL), TERRACE_DEADLINE);
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
-	ck_assert_double_ge((double)(after.tv_sec - before.tv_sec) + (double)(after.tv_nsec - before.tv_nsec) * 1e-9, .02);
+	for (int i = 0; i < 20 && took < .02; i++) { /* a machine may have others run all that time */
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+		ck_assert_int_eq(terrace_lookup(s, &keys, 1000000, &prefix, NULL), TERRACE_DEADLINE);
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+		took = (double)(after.tv_sec - before.tv_sec) + (double)(after.tv_nsec - before.tv_nsec) * 1e-9;
+	}
+	ck_assert_double_ge(took, .02);
 	terrace_session_close(s);
 	terrace_disconnect(other);
 }

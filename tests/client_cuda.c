@@ -225,6 +225,7 @@ START_TEST(test_codec_merge_and_copy_arrive)
 	o.k_stride = 512;
 	o.v_stride = 640;
 	o.dtype = TERRACE_F16;
+	o.rows = (const int64_t *)128;
 	for (int decode = 0; decode < 2; decode++) {
 		memset(&noted->codec, 0, sizeof(noted->codec));
 		ck_assert_int_eq((decode ? terrace_cuda_decode : terrace_cuda_encode)(&l, &o, NULL), TERRACE_OK);
@@ -238,7 +239,14 @@ START_TEST(test_codec_merge_and_copy_arrive)
 		ck_assert_uint_eq(noted->codec.k_stride, 512);
 		ck_assert_uint_eq(noted->codec.v_stride, 640);
 		ck_assert_int_eq(noted->codec.dtype, KV_DTYPE_F16);
+		ck_assert_ptr_eq(noted->codec.rows, o.rows);
 	}
+	o.size = offsetof(struct terrace_cuda_codec_options, rows); /* a caller's from before there were any */
+	ck_assert_int_eq(terrace_cuda_decode(&l, &o, NULL), TERRACE_OK);
+	ck_assert_int_eq(noted->codec.dtype, KV_DTYPE_F16);
+	ck_assert_ptr_null(noted->codec.rows);
+	o.size--;
+	ck_assert_int_eq(terrace_cuda_decode(&l, &o, NULL), TERRACE_INVALID);
 	m.parts = 2;
 	m.out = outs;
 	m.lse = lses;

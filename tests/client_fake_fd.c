@@ -104,6 +104,9 @@ static void packet_answer(struct fake *f, int socket, const void *packet, size_t
 	case FDSOCK_RELEASE:
 		f->released += ((const struct fdsock_release *)packet)->count;
 		break;
+	case FDSOCK_CALLER: /* which it does not know */
+		shutdown(socket, SHUT_RDWR);
+		break;
 	default:
 		MUST(!"known packet");
 	}

@@ -137,6 +137,34 @@ START_TEST(layers_are_summed)
 }
 END_TEST
 
+/* Who gives up a lease whose sums do not come leaves the copies of those behind it where they are. */
+START_TEST(sums_take_too_long)
+{
+	struct terrace_lease *early, *late;
+	atomic_int last;
+
+	board(10);
+	sums(10);
+	RIG_FAULT(gpu.summed, true);
+	early = promised(10, 2);
+	late = promised(12, 2);
+	board(14);
+	wait_and_note(late, 1, &last);
+	pthread_mutex_lock(&early->view->attachment->board.lock);
+	early->promise.until_us = client_now_us();
+	pthread_mutex_unlock(&early->view->attachment->board.lock);
+	RIG_AWAIT(atomic_load(&rig.fake.gpu.board[5 + FDSOCK_BOARD_SUMMED]) == 12);
+	ck_assert_int_eq(terrace_lease_check(early), TERRACE_UNAVAILABLE);
+	ck_assert_uint_eq(atomic_load(&rig.fake.gpu.board[5]), 14);
+	sums(14);
+	RIG_AWAIT(atomic_load(&last) == 1);
+	OK(terrace_lease_check(late));
+	terrace_release(early);
+	terrace_release(late);
+	RIG_FAULT(gpu.summed, false);
+}
+END_TEST
+
 /* What was there stays; what was to come does not, and nobody waits for it. */
 START_TEST(the_daemon_goes)
 {
@@ -421,6 +449,7 @@ int main(void)
 	tcase_add_checked_fixture(one, open_one, rig_close);
 	tcase_add_loop_test(one, layers_come, 0, 2);
 	tcase_add_loop_test(one, layers_are_summed, 0, 2);
+	tcase_add_test(one, sums_take_too_long);
 	tcase_add_test(one, the_daemon_goes);
 	tcase_add_test(one, the_session_is_closed);
 	tcase_add_test(one, copies_take_too_long);

@@ -681,7 +681,7 @@ START_TEST(random_packets_are_classified)
 		int type = door_packet_type(packet, n);
 
 		ck_assert(!type || type == FDSOCK_HELLO || type == FDSOCK_MAP || type == FDSOCK_UNMAPPED ||
-			  type == FDSOCK_RELEASE);
+			  type == FDSOCK_RELEASE || type == FDSOCK_CALLER);
 		ck_assert(!type || n >= 16);
 	}
 }

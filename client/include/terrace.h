@@ -151,13 +151,13 @@ TERRACE_API void terrace_chain_hash(const uint8_t parent[16], const uint32_t *to
 /* ---- connection -------------------------------------------------------------------------------------------------- */
 
 struct terrace_client;
-
 struct terrace_connect_options {
 	size_t size;
 	const char *address;     /* "unix:PATH" or "127.0.0.1:7421"; NULL: $TERRACE_ADDRESS, else unix:/run/terrace/terraced.sock */
 	uint64_t timeout_us;     /* default deadline of a call; 0: 5 s */
 	bool no_borrow;          /* do not attach to the fd socket even on the same node */
 	uint64_t busy_poll_us;   /* a call looks for its answer for so long before its thread sleeps; 0: it sleeps at once */
+	bool no_near_calls;      /* every call by gRPC. Else synchronous ones that are made often go over the fd socket: several times faster */
 };
 #define TERRACE_CONNECT_OPTIONS_INIT TERRACE_SIZED_(struct terrace_connect_options)
 
@@ -747,8 +747,7 @@ TERRACE_API enum terrace_status terrace_cuda_extend_workspace(const struct terra
 TERRACE_API enum terrace_status terrace_cuda_extend(const struct terrace_layout *layout,
 						    const struct terrace_cuda_extend_options *options, void *stream);
 
-/* K and V of tokens of one layer, into blocks and out of them. Slot s is token s % block_tokens of block s / block_tokens; a token
- * whose slot is -1 is skipped. */
+/* K and V of tokens of one layer, into blocks and out of them. Slot s: token s % block_tokens of block s / block_tokens; -1: skipped. */
 struct terrace_cuda_codec_options {
 	size_t size;
 	uint32_t layer, tokens;
@@ -758,10 +757,11 @@ struct terrace_cuda_codec_options {
 	void *k, *v;               /* [tokens][heads][head_dim]; encode only reads them */
 	size_t k_stride, v_stride; /* elements between tokens, at least those of one */
 	enum terrace_dtype dtype;
+	const int64_t *rows;       /* [tokens], decode alone: token i's row of k and v, as in an engine's pages; -1: none. NULL: row i */
 };
 #define TERRACE_CUDA_CODEC_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_codec_options)
 
-/* The bytes are those of terrace_encode. Writes only these tokens' bytes. */
+/* The bytes are those of terrace_encode. Writes only these tokens' bytes. TERRACE_INVALID also if there are rows. */
 TERRACE_API enum terrace_status terrace_cuda_encode(const struct terrace_layout *layout,
 						    const struct terrace_cuda_codec_options *options, void *stream);
 TERRACE_API enum terrace_status terrace_cuda_decode(const struct terrace_layout *layout,

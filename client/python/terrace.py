@@ -368,11 +368,11 @@ class Client(_Handle):
         return Session(self, out.value)
 
 
-def connect(address=None, timeout=None, no_borrow=False, busy_poll=None):
+def connect(address=None, timeout=None, no_borrow=False, busy_poll=None, no_near_calls=False):
     """Connects to the daemon at "unix:PATH" or "127.0.0.1:PORT"; None: $TERRACE_ADDRESS, or the usual place. busy_poll: seconds for which a
-    call looks for its answer before its thread sleeps."""
+    call looks for its answer before its thread sleeps. no_near_calls: every call goes by gRPC."""
     options = abi.ConnectOptions(address=address.encode() if address else None, timeout_us=_us(timeout), no_borrow=no_borrow,
-                                 busy_poll_us=_us(busy_poll))
+                                 busy_poll_us=_us(busy_poll), no_near_calls=no_near_calls)
     out = ctypes.c_void_p()
     _check(_lib.terrace_connect(options, out))
     return Client(out.value)
@@ -796,5 +796,5 @@ def cuda_encode(layout, stream, **options):
 
 
 def cuda_decode(layout, stream, **options):
-    """And out of them (terrace_cuda_decode)."""
+    """And out of them, to rows in order or those that `rows` names (terrace_cuda_decode)."""
     _cuda(_lib.terrace_cuda_decode, abi.CudaCodecOptions, layout, stream, options)

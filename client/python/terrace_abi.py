@@ -30,7 +30,7 @@ class Keys(Structure):
 
 class ConnectOptions(Sized):
     _fields_ = [("size", c_size_t), ("address", c_char_p), ("timeout_us", c_uint64), ("no_borrow", c_bool),
-                ("busy_poll_us", c_uint64)]
+                ("busy_poll_us", c_uint64), ("no_near_calls", c_bool)]
 
 
 class Token(Structure):
@@ -104,7 +104,7 @@ class CudaExtendOptions(Sized):
 class CudaCodecOptions(Sized):
     _fields_ = [("size", c_size_t), ("layer", c_uint32), ("tokens", c_uint32), ("slots", c_void_p), ("blocks", c_void_p),
                 ("block_count", c_uint32), ("k", c_void_p), ("v", c_void_p), ("k_stride", c_size_t), ("v_stride", c_size_t),
-                ("dtype", c_int)]
+                ("dtype", c_int), ("rows", c_void_p)]
 
 
 # C's names of these structs.

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <initializer_list>
 
@@ -28,15 +29,27 @@ static inline bool aligned_to(size_t n, std::initializer_list<const void *> poin
 	return all % n == 0;
 }
 
-/* True of vectors' elements that are read; E4M3 is for outputs alone. */
-static inline bool dtype_read(enum kv_dtype t)
+/* A caller's dtype as a number: by the C interface any may come, which C++ has no such enum for. */
+static inline uint32_t dtype_number(const enum kv_dtype &t)
 {
-	return t == KV_DTYPE_F32 || t == KV_DTYPE_F16 || t == KV_DTYPE_BF16;
+	uint32_t n;
+
+	static_assert(sizeof(n) == sizeof(t), "an enum is an int");
+	memcpy(&n, &t, sizeof(n));
+	return n;
 }
 
-static inline bool dtype_written(enum kv_dtype t)
+/* True of vectors' elements that are read; E4M3 is for outputs alone. */
+static inline bool dtype_read(const enum kv_dtype &t)
 {
-	return dtype_read(t) || t == KV_DTYPE_E4M3;
+	const uint32_t n = dtype_number(t);
+
+	return n == KV_DTYPE_F32 || n == KV_DTYPE_F16 || n == KV_DTYPE_BF16;
+}
+
+static inline bool dtype_written(const enum kv_dtype &t)
+{
+	return dtype_read(t) || dtype_number(t) == KV_DTYPE_E4M3;
 }
 
 /* True if a layout and its geometry are there and sound. */

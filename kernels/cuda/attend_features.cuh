@@ -101,17 +101,16 @@ DEVICE enum scoring scoring_of(const attend_args &a)
 	return a.cap > 0 ? CAPPED_SCORES_ON_A_SLANT : SCORES_ON_A_SLANT;
 }
 
-/* ALiBi, the constant of cap_scores and the weights' unit as one addition a score. */
-template <bool CAPPED, int TOKENS>
-DEVICE slant slant_scores(const attend_args &a, const column &c, uint32_t token, scored (&x)[TOKENS])
+/* A score as cap_scores makes it, but for its constant: an atom's, while the next one's are being made. */
+DEVICE void cap_score(const attend_args &a, scored &x)
 {
-	if constexpr (CAPPED) {
-#pragma unroll
-		for (int i = 0; i < TOKENS; i++) {
-			x[i].x = reciprocal_fast(1 + exp2_fast(x[i].x * x[i].unit));
-			x[i].unit = -2 * a.cap;
-		}
-	}
+	x.x = reciprocal_fast(1 + exp2_fast(x.x * x.unit));
+	x.unit = a.cap_twice;
+}
+
+/* ALiBi, the constant of cap_scores and the weights' unit as one addition a score. */
+template <bool CAPPED> DEVICE slant slant_of(const attend_args &a, const column &c, uint32_t token)
+{
 	return {fmaf(c.slope, (float)((int32_t)token - c.position), CAPPED ? a.cap : 0), 8 * c.slope};
 }
 

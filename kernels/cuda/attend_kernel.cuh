@@ -32,7 +32,7 @@ DEVICE auto finish_scores(const attend_args &a, const segment &s, const column &
 	}
 	if constexpr (SCORING == SCORES_ON_A_SLANT || SCORING == CAPPED_SCORES_ON_A_SLANT) {
 		static_assert(!EDGE, "a token that is not seen has a score of its own");
-		return slant_scores<SCORING == CAPPED_SCORES_ON_A_SLANT>(a, c, token, x);
+		return slant_of<SCORING == CAPPED_SCORES_ON_A_SLANT>(a, c, token);
 	} else {
 		return level();
 	}
@@ -47,23 +47,30 @@ DEVICE void attend_step(feed<S> &in, const attend_args &args, const segment &s, 
 	using K = typename S::K;
 	using V = typename S::V;
 	const uint32_t g = in.lane / 4, at = in.wait(), begin = (in.first + step * S::STEP) * KV_ATOM_TOKENS;
+	constexpr bool PAIRED = SCORING != SCORES_AS_THEY_ARE && K::PAIRED && S::TILES == 1 && S::STEP == 2;
 	scored score[S::TILES][2 * S::STEP];
 	uint32_t p[S::TILES][2];
+	typename K::sum_type sum[S::STEP][S::TILES][K::SUMS][4] = {};
 
+	if constexpr (PAIRED)
+		K::dot_pair(at, at + in.second, in.lane, q, sum);
 #pragma unroll
 	for (uint32_t a = 0; a < S::STEP; a++) {
-		typename K::sum_type sum[S::TILES][K::SUMS][4] = {};
 		const uint32_t atom = at + a * in.second;
 
-		K::dot(atom, in.lane, q, sum);
+		if constexpr (!PAIRED)
+			K::dot(atom, in.lane, q, sum[a]);
 		const scale_pair k = K::scales(opaque(atom + g * K::SCALE_BYTES * 2) + S::K_CODES),
 				 v = V::scales(opaque(atom + g * V::SCALE_BYTES * 2) + S::V_AT + S::V_CODES);
 #pragma unroll
 		for (uint32_t n = 0; n < S::TILES; n++)
 #pragma unroll
-			for (uint32_t r = 0; r < 2; r++)
-				score[n][2 * a + r] = {K::template score<S::TILES>(sum[n], r, c[n].query_term, k),
+			for (uint32_t r = 0; r < 2; r++) {
+				score[n][2 * a + r] = {K::template score<S::TILES>(sum[a][n], r, c[n].query_term, k),
 						       k.scale[r] * c[n].unit, v.scale[r], v.zero[r]};
+				if constexpr (SCORING == CAPPED_SCORES_ON_A_SLANT)
+					cap_score(args, score[n][2 * a + r]);
+			}
 	}
 	decltype(finish_scores<S, SCORING, EDGE>(args, s, c[0], 0, score[0])) line[S::TILES];
 

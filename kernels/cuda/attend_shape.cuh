@@ -28,6 +28,7 @@ struct attend_args {
 	bool settled;
 	struct kv_attend_features features; /* `window` is the plan's */
 	float cap, cap_exponent; /* the soft cap in powers of 2, and 2 log2(e) over that */
+	float cap_twice;         /* -2 cap */
 	bool cap_is_large;
 };
 

@@ -41,7 +41,7 @@ struct slant {
 
 	DEVICE float above(int i, float max) const
 	{
-		return fmaf(step, (float)i, first - max);
+		return i ? fmaf(step, (float)i, first - max) : first - max;
 	}
 };
 

@@ -54,7 +54,8 @@ const char *device_problem(int device)
 
 } // namespace
 
-/* A device's answer never changes, and is remembered. */
+/* By the architecture that the code was compiled for (machine.cuh), which is not the device's where the driver has made it from PTX: such
+ * code for 9.0 stays what it is on a device of 12.0. A device's answer never changes, and is remembered. */
 enum status code_is_portable(bool *portable)
 {
 	static std::atomic<uint64_t> known, plain;
@@ -74,7 +75,7 @@ enum status code_is_portable(bool *portable)
 #ifdef TERRACE_CUDA_PORTABLE
 	*portable = true;
 #else
-	*portable = attributes.ptxVersion < 90;
+	*portable = attributes.ptxVersion < 90 || attributes.ptxVersion >= 120;
 #endif
 	if (*portable)
 		plain |= bit;

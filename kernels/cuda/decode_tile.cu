@@ -121,7 +121,7 @@ DEVICE void store_to_rows(const decode_launch &l, const tile_source &s, uint32_t
 	const int64_t own = s.placed >> lane & 1 ? l.args.rows[s.token] : -1;
 	const uint32_t head = __shfl_sync(ALL_LANES, s.head, first);
 
-#pragma unroll
+#pragma unroll 4
 	for (uint32_t i = 0; i < PIECES / 2; i++) {
 		const uint32_t piece = i * 32 + lane, r = first + piece / PIECES, column = piece % PIECES * 16;
 		const int64_t row = __shfl_sync(ALL_LANES, own, r);

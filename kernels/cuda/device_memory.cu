@@ -165,7 +165,7 @@ static enum status examine(struct device *d, const char **why)
 	if (r != CUDA_SUCCESS)
 		return device_failed(d, r, "the GPU cannot be used", why);
 	d->granularity = granularity;
-	d->kernels = major >= 9; /* it copies in bulk */
+	d->kernels = major >= 9 && major < 12; /* code_is_portable: it copies in bulk */
 	d->read_only_host = has(d, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED);
 	return STATUS_OK;
 }

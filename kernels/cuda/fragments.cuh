@@ -112,6 +112,7 @@ DEVICE scale_pair half_scales_of_v(uint32_t at)
 /* The query as 16-bit integers, both bytes within -128 .. 127. */
 struct integer_query {
 	static constexpr int ELEMENTS = 4;
+	static constexpr bool PAIRED = false;
 	static constexpr float LARGEST = 32500.0f;
 
 	static DEVICE float query_unit(float largest)

@@ -48,6 +48,7 @@ struct bf16_type {
  * largest element. */
 template <class T> struct float_query {
 	static constexpr int ELEMENTS = 2;
+	static constexpr bool PAIRED = false;
 
 	static DEVICE float query_unit(float largest)
 	{

@@ -61,7 +61,7 @@ template <int HEAD_DIM, int CODE_BITS> struct tq_keys : integer_query, tq_codes<
 	using tq_codes<CODE_BITS>::bytes;
 	typedef int32_t sum_type;
 	static constexpr int D = HEAD_DIM, BITS = CODE_BITS, SCALE_BYTES = 2, SUMS = 1;
-	static constexpr bool ROTATED = true;
+	static constexpr bool ROTATED = true, PAIRED = true;
 	static constexpr int PAIRS = D / 64; /* words of token g and of token g + 8, for 64 dims */
 
 	static DEVICE uint32_t query_dim(uint32_t s, uint32_t r, uint32_t t, uint32_t i)
@@ -134,17 +134,56 @@ template <int HEAD_DIM, int CODE_BITS> struct tq_keys : integer_query, tq_codes<
 				}
 			}
 		}
-		if constexpr (D % 64 == 32) { /* half a word a token: elements in dim order */
-			uint32_t x[2];
+		if constexpr (D % 64 == 32)
+			dot_rest(w, signs, q, sum);
+	}
 
-			select(w[D / 32 - 1], signs[PAIRS][0], x);
-			const uint32_t a = bytes(x[0]), b = bytes(upper_half(x[0])), c = bytes(x[1]),
-				       d = bytes(upper_half(x[1]));
+	/* Half a word a token: elements in dim order. */
+	template <int TILES, class Q>
+	static DEVICE void dot_rest(const uint32_t (&w)[D / 32], const uint32_t (&signs)[(D + 32) / 64][2], const Q &q,
+				    int32_t (&sum)[TILES][SUMS][4])
+	{
+		uint32_t x[2];
+
+		select(w[D / 32 - 1], signs[PAIRS][0], x);
+		const uint32_t a = bytes(x[0]), b = bytes(upper_half(x[0])), c = bytes(x[1]), d = bytes(upper_half(x[1]));
 
 #pragma unroll
-			for (int n = 0; n < TILES; n++)
-				mma_ss(sum[n][0], a, b, c, d, q[n][D / 16 - 2], q[n][D / 16 - 1]);
+		for (int n = 0; n < TILES; n++)
+			mma_ss(sum[n][0], a, b, c, d, q[n][D / 16 - 2], q[n][D / 16 - 1]);
+	}
+
+	/* Those of two atoms by turns, so that neither waits for its own products. */
+	template <class Q>
+	static DEVICE void dot_pair(uint32_t first, uint32_t second, uint32_t lane, const Q &q, int32_t (&sums)[2][1][SUMS][4])
+	{
+		uint32_t w[2][D / 32], signs[2][(D + 32) / 64][2] = {};
+
+		load_words(first, lane, w[0]);
+		load_words(second, lane, w[1]);
+		if constexpr (BITS == 3) {
+			load_signs(first + 4 * D, lane, signs[0]);
+			load_signs(second + 4 * D, lane, signs[1]);
 		}
+#pragma unroll
+		for (int p = 0; p < PAIRS; p++) {
+			const uint4 b4 = query_words(q, 0, p);
+
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				const int of = i % 2, h = i / 2;
+				uint32_t x[2], y[2];
+
+				select(w[of][2 * p], signs[of][p][0], x);
+				select(w[of][2 * p + 1], signs[of][p][1], y);
+				mma_ss(sums[of][0][0], bytes(x[h]), bytes(y[h]), bytes(upper_half(x[h])), bytes(upper_half(y[h])),
+				       h ? b4.z : b4.x, h ? b4.w : b4.y);
+			}
+		}
+		if constexpr (D % 64 == 32)
+#pragma unroll
+			for (int i = 0; i < 2; i++)
+				dot_rest(w[i], signs[i], q, sums[i]);
 	}
 
 	template <int TILES> static constexpr float SCORE_UNIT = 1;

@@ -47,7 +47,7 @@ struct tq4_codes {
 template <int HEAD_DIM> struct tq4_keys : integer_query, tq4_codes {
 	typedef int32_t sum_type;
 	static constexpr int D = HEAD_DIM, BITS = 4, SCALE_BYTES = 2, SUMS = 1;
-	static constexpr bool ROTATED = true;
+	static constexpr bool ROTATED = true, PAIRED = true;
 
 	static DEVICE uint32_t query_dim(uint32_t s, uint32_t r, uint32_t t, uint32_t i)
 	{
@@ -80,19 +80,52 @@ template <int HEAD_DIM> struct tq4_keys : integer_query, tq4_codes {
 				}
 			}
 		}
-		if constexpr (D % 64 == 32) {
-			bytes a = decode(w[D / 16 - 2]), b = decode(w[D / 16 - 1]);
+		if constexpr (D % 64 == 32)
+			dot_rest(w, q, sum);
+	}
+
+	template <int TILES, class Q>
+	static DEVICE void dot_rest(const uint32_t (&w)[D / 16], const Q &q, int32_t (&sum)[TILES][SUMS][4])
+	{
+		const bytes a = decode(w[D / 16 - 2]), b = decode(w[D / 16 - 1]);
 
 #pragma unroll
-			for (int n = 0; n < TILES; n++) {
-				const uint32_t b0 = q[n][D / 16 - 2], b1 = q[n][D / 16 - 1];
+		for (int n = 0; n < TILES; n++) {
+			const uint32_t b0 = q[n][D / 16 - 2], b1 = q[n][D / 16 - 1];
 
-				mma_ss(sum[n][0], a.positive[0], b.positive[0], a.positive[1],
-				       b.positive[1], b0, b1);
-				mma_ss(sum[n][0], a.negative[0], b.negative[0], a.negative[1],
-				       b.negative[1], b0, b1);
+			mma_ss(sum[n][0], a.positive[0], b.positive[0], a.positive[1], b.positive[1], b0, b1);
+			mma_ss(sum[n][0], a.negative[0], b.negative[0], a.negative[1], b.negative[1], b0, b1);
+		}
+	}
+
+	/* Those of two atoms by turns, so that neither waits for its own products. */
+	template <class Q>
+	static DEVICE void dot_pair(uint32_t first, uint32_t second, uint32_t lane, const Q &q, int32_t (&sums)[2][1][SUMS][4])
+	{
+		uint32_t w[2][D / 16];
+
+		load_words(first, lane, w[0]);
+		load_words(second, lane, w[1]);
+#pragma unroll
+		for (int v = 0; v < D / 64; v++) {
+			const uint4 x = query_words(q, 0, v);
+
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				const uint32_t(&of)[D / 16] = w[i % 2];
+				const bytes a = decode(of[4 * v]), b = decode(of[4 * v + 1]), c = decode(of[4 * v + 2]),
+					    d = decode(of[4 * v + 3]);
+				const int h = i / 2;
+				const uint32_t b0 = h ? x.z : x.x, b1 = h ? x.w : x.y;
+
+				mma_ss(sums[i % 2][0][0], a.positive[h], b.positive[h], c.positive[h], d.positive[h], b0, b1);
+				mma_ss(sums[i % 2][0][0], a.negative[h], b.negative[h], c.negative[h], d.negative[h], b0, b1);
 			}
 		}
+		if constexpr (D % 64 == 32)
+#pragma unroll
+			for (int i = 0; i < 2; i++)
+				dot_rest(w[i], q, sums[i]);
 	}
 
 	template <int TILES, class Q>

@@ -9,9 +9,10 @@
 
 #define DEVICE __device__ __forceinline__
 
-/* Without bulk copies, transaction barriers and dependent launch, as before compute capability 9.0.
+/* Without bulk copies, transaction barriers and dependent launch, and within 99 KiB of shared memory: before compute capability 9.0, where
+ * there are no such instructions, and from 12.0 on, where there is no more memory. code_is_portable says the same on the host.
  * TERRACE_CUDA_PORTABLE asks for that on any device, for tests. */
-#if defined(TERRACE_CUDA_PORTABLE) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900)
+#if defined(TERRACE_CUDA_PORTABLE) || (defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200))
 #define TERRACE_CUDA_BULK 0
 #else
 #define TERRACE_CUDA_BULK 1

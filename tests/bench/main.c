@@ -35,6 +35,7 @@ static void print_usage(FILE *to)
 		"  --check          exit code 1 if a target is missed\n"
 		"  --quick          %d rounds instead of %d: to see that it works\n"
 		"  --busy-poll      the daemon and its client poll for %d ms before they sleep\n"
+		"  --no-near        every call goes by gRPC\n"
 		"  --terraced PATH  the daemon to measure; without it the one of this build\n"
 		"  --redis PATH     redis-server; without it the one in $PATH\n"
 		"Exit codes: 0 done, 1 failed or (--check) a target was missed, 2 usage, 77 the bench needs "
@@ -75,6 +76,7 @@ static int parse(int argc, char **argv)
 	static const struct option options[] = {
 		{"json", no_argument, NULL, 'j'},	 {"check", no_argument, NULL, 'c'},
 		{"quick", no_argument, NULL, 'q'},	 {"busy-poll", no_argument, NULL, 'b'},
+		{"no-near", no_argument, NULL, 'n'},
 		{"terraced", required_argument, NULL, 't'},
 		{"redis", required_argument, NULL, 'r'}, {"list", no_argument, NULL, 'l'},
 		{"help", no_argument, NULL, 'h'},	 {0},
@@ -95,6 +97,9 @@ static int parse(int argc, char **argv)
 			break;
 		case 'b':
 			bench_options.busy_poll = true;
+			break;
+		case 'n':
+			bench_options.no_near = true;
 			break;
 		case 't':
 			bench_options.terraced = optarg;

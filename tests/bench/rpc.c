@@ -1,6 +1,6 @@
 /* What a call costs over the least that gRPC allows: Health.Check, the daemon's emptiest unary call, through
  * the library's synchronous path against a bare echo; and a Lookup of 256 keys that are all there against
- * that empty call. Then the empty call with a daemon and a client that poll before they sleep, beside the same of before.
+ * that empty call, by gRPC and near. Then the same with a daemon and a client that poll before they sleep, beside the empty call of before.
  */
 #include <stdlib.h>
 
@@ -20,13 +20,14 @@ enum {
 	CALL_US = 5 * 1000 * 1000
 };
 
-enum { ECHO, EMPTY, LOOKUP_1, LOOKUP_256_16, LOOKUP_256_32, CASE_COUNT };
+enum { ECHO, EMPTY, LOOKUP_1, LOOKUP_256_16, LOOKUP_256_32, NEAR_1, NEAR_256_16, CASE_COUNT };
 
 struct rpc_bench {
 	struct service service;
 	struct echo *echo;
 	struct client_rpc *rpc;
-	struct terrace_session *session;
+	struct terrace_client *client; /* without near calls, */
+	struct terrace_session *session, *near; /* whose is the first of them */
 	struct terrace_keys short_keys, long_keys;
 	double best_us[CASE_COUNT];
 };
@@ -62,11 +63,11 @@ static void call_empty(struct rpc_bench *b)
 		bench_die("the daemon is not serving");
 }
 
-static void call_lookup(struct rpc_bench *b, const struct terrace_keys *keys)
+static void call_lookup(struct terrace_session *session, const struct terrace_keys *keys)
 {
 	uint32_t prefix = 0;
 
-	service_check(terrace_lookup(b->session, keys, 0, &prefix, NULL), "lookup");
+	service_check(terrace_lookup(session, keys, 0, &prefix, NULL), "lookup");
 	if (prefix != keys->count)
 		bench_die("lookup: a prefix of %u blocks, not %u", prefix, keys->count);
 }
@@ -83,13 +84,19 @@ static void call_one(struct rpc_bench *b, int which)
 		call_empty(b);
 		break;
 	case LOOKUP_1:
-		call_lookup(b, &one);
+		call_lookup(b->session, &one);
 		break;
 	case LOOKUP_256_16:
-		call_lookup(b, &b->short_keys);
+		call_lookup(b->session, &b->short_keys);
+		break;
+	case NEAR_1:
+		call_lookup(b->near, &one);
+		break;
+	case NEAR_256_16:
+		call_lookup(b->near, &b->short_keys);
 		break;
 	default:
-		call_lookup(b, &b->long_keys);
+		call_lookup(b->session, &b->long_keys);
 	}
 }
 
@@ -117,6 +124,19 @@ static void round_of_calls(struct rpc_bench *b)
 		b->best_us[which] = fmin(b->best_us[which], bench_median(us[which], n));
 }
 
+static struct terrace_client *connect_far(const struct service *s)
+{
+	struct terrace_connect_options options = TERRACE_CONNECT_OPTIONS_INIT;
+	struct terrace_client *client = NULL;
+
+	options.address = s->address;
+	options.timeout_us = CALL_US;
+	options.busy_poll_us = bench_options.busy_poll ? BENCH_BUSY_POLL_MS * 1000 : 0;
+	options.no_near_calls = true;
+	service_check(terrace_connect(&options, &client), "connect");
+	return client;
+}
+
 static void set_up(struct rpc_bench *b)
 {
 	struct terrace_layout layout = service_layout("bench rpc", TERRACE_FORMAT_TQ2, 1, 1, 64);
@@ -124,7 +144,9 @@ static void set_up(struct rpc_bench *b)
 	service_start(&b->service, "64MiB");
 	b->echo = echo_open();
 	service_check(client_rpc_open(b->service.address, bench_options.busy_poll ? BENCH_BUSY_POLL_MS * 1000 : 0, &b->rpc), "channel");
-	b->session = service_session(&b->service, &layout);
+	b->client = connect_far(&b->service);
+	b->session = service_session_of(b->client, &layout);
+	b->near = service_session(&b->service, &layout);
 	b->short_keys = service_keys(KEYS, 16, 1);
 	b->long_keys = service_keys(KEYS, 32, 2);
 	service_fill(b->session, &b->short_keys, terrace_block_bytes(&layout));
@@ -135,7 +157,9 @@ static void tear_down(struct rpc_bench *b)
 {
 	free((void *)(uintptr_t)b->short_keys.bytes);
 	free((void *)(uintptr_t)b->long_keys.bytes);
+	terrace_session_close(b->near);
 	terrace_session_close(b->session);
+	terrace_disconnect(b->client);
 	client_rpc_close(b->rpc);
 	client_rpc_destroy(b->rpc);
 	echo_close(b->echo);
@@ -170,6 +194,8 @@ int bench_rpc(void)
 		{"lookup of 1 key / empty call", LOOKUP_1, EMPTY, BENCH_NONE, 0},
 		{"lookup of 256 16-byte keys / empty call", LOOKUP_256_16, EMPTY, BENCH_AT_MOST, 1.5},
 		{"lookup of 256 32-byte keys / empty call", LOOKUP_256_32, EMPTY, BENCH_AT_MOST, 1.5},
+		{"near lookup of 1 key / empty call", NEAR_1, EMPTY, BENCH_AT_MOST, .5},
+		{"near lookup of 256 16-byte keys / empty call", NEAR_256_16, EMPTY, BENCH_NONE, 0},
 	};
 	struct rpc_bench b = {0}, polled = {0};
 	const bool asked = bench_options.busy_poll;
@@ -181,5 +207,8 @@ int bench_rpc(void)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
 		report(cases[i].name, b.best_us[cases[i].which], b.best_us[cases[i].baseline], cases[i].goal, cases[i].target);
 	report("empty unary call, busy polling / without", polled.best_us[EMPTY], b.best_us[EMPTY], BENCH_NONE, 0);
+	report("near lookup of 1 key, busy polling / empty call without", polled.best_us[NEAR_1], b.best_us[EMPTY], BENCH_NONE, 0);
+	report("near lookup of 256 keys, busy polling / empty call without", polled.best_us[NEAR_256_16], b.best_us[EMPTY],
+	       BENCH_NONE, 0);
 	return 0;
 }

@@ -55,6 +55,7 @@ static void start(struct service *s, const char *host_bytes, const char *const *
 	await_socket(s, socket);
 	options.address = s->address;
 	options.timeout_us = TIMEOUT_US;
+	options.no_near_calls = bench_options.no_near;
 	service_check(terrace_connect(&options, &s->client), "connect");
 }
 
@@ -98,11 +99,16 @@ struct terrace_layout service_layout(const char *name, enum terrace_format forma
 
 struct terrace_session *service_session(struct service *s, const struct terrace_layout *layout)
 {
+	return service_session_of(s->client, layout);
+}
+
+struct terrace_session *service_session_of(struct terrace_client *client, const struct terrace_layout *layout)
+{
 	struct terrace_session_options options = TERRACE_SESSION_OPTIONS_INIT;
 	struct terrace_session *session = NULL;
 
 	options.engine = "terrace-bench";
-	service_check(terrace_session_open(s->client, layout, 1, &options, &session), "open session");
+	service_check(terrace_session_open(client, layout, 1, &options, &session), "open session");
 	if (!terrace_session_borrows(session))
 		bench_die("the session does not borrow: %s", terrace_error());
 	return session;

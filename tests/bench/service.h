@@ -23,6 +23,8 @@ void service_stop(struct service *s);
 struct terrace_layout service_layout(const char *name, enum terrace_format format, uint32_t layers,
 				     uint32_t heads, uint32_t dim);
 struct terrace_session *service_session(struct service *s, const struct terrace_layout *layout);
+/* The same over a connection of the caller's. */
+struct terrace_session *service_session_of(struct terrace_client *client, const struct terrace_layout *layout);
 
 /* `count` different keys of key_bytes; the caller frees .bytes. */
 struct terrace_keys service_keys(uint32_t count, uint32_t key_bytes, uint64_t seed);

@@ -144,11 +144,12 @@ template <class Kernel> cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFun
 /* An error if there is no code for the device, or no memory for it. */
 cudaError_t cuda_cpu_find_code();
 int cuda_cpu_arch();
+int cuda_cpu_ptx();
 #define __CUDA_ARCH_LIST__ cuda_cpu_arch()
 
 template <class Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, Kernel *)
 {
-	a->ptxVersion = __CUDA_ARCH__ / 10;
+	a->ptxVersion = cuda_cpu_ptx();
 	return cuda_cpu_find_code();
 }
 

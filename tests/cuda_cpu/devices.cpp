@@ -150,6 +150,29 @@ static bool run_little_shared_memory(const calls &c)
 	return report("a device with little shared memory", ok);
 }
 
+/* A device of compute capability 12.0 has 99 KiB: code for 9.0, made for it from PTX, leaves it without attention; code of its own, or for 8.0,
+ * is portable, as before 9.0. One of 10.0 runs code for 9.0. */
+static bool run_generations(const calls &c)
+{
+	static const struct {
+		const char *number, *capability, *shared_kib, *ptx;
+		enum status attends;
+	} rows[] = {
+		{"7", "100", "227", "90", STATUS_OK},
+		{"8", "120", "99", "90", __CUDA_ARCH__ >= 900 ? STATUS_UNSUPPORTED : STATUS_OK},
+		{"9", "120", "99", "120", STATUS_OK},
+		{"10", "121", "99", "80", STATUS_OK},
+	};
+	bool ok = true;
+
+	for (const auto &r : rows) {
+		const device d(r.number, {{"CUDA_CPU_CAPABILITY", r.capability}, {"CUDA_CPU_SHARED_KIB", r.shared_kib}, {"CUDA_CPU_PTX", r.ptx}});
+
+		ok = says(nullptr) && c.attends() == r.attends && c.extends() == STATUS_OK && ok;
+	}
+	return report("devices of compute capability 10.0 and 12.0", ok && cudaGetLastError() == cudaSuccess);
+}
+
 /* CUDA's words must still be there for whoever asks. */
 static bool run_refused_launches(const calls &c)
 {
@@ -173,6 +196,7 @@ int main()
 	ok = run_without_code(c) && ok;
 	ok = run_full(c) && ok;
 	ok = run_little_shared_memory(c) && ok;
+	ok = run_generations(c) && ok;
 	ok = run_refused_launches(c) && ok;
 	printf("devices: %s\n", ok ? "all good" : "FAILED");
 	return ok ? 0 : 1;

@@ -92,6 +92,11 @@ int cuda_cpu_arch()
 	return getenv("CUDA_CPU_NO_CODE") ? 9990 : 800;
 }
 
+int cuda_cpu_ptx()
+{
+	return (int)number("CUDA_CPU_PTX", __CUDA_ARCH__ / 10);
+}
+
 cudaError_t cuda_cpu_find_code()
 {
 	return remember(getenv("CUDA_CPU_NO_CODE")    ? cudaErrorNoKernelImageForDevice

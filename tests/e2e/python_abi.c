@@ -23,7 +23,7 @@ int main(void)
 	LIST(terrace_keys, M(terrace_keys, bytes) M(terrace_keys, count) M(terrace_keys, key_bytes));
 	LIST(terrace_connect_options, M(terrace_connect_options, size) M(terrace_connect_options, address)
 		M(terrace_connect_options, timeout_us) M(terrace_connect_options, no_borrow)
-		M(terrace_connect_options, busy_poll_us));
+		M(terrace_connect_options, busy_poll_us) M(terrace_connect_options, no_near_calls));
 	LIST(terrace_token, M(terrace_token, bytes));
 	LIST(terrace_session_options, M(terrace_session_options, size) M(terrace_session_options, tenant)
 		M(terrace_session_options, engine) M(terrace_session_options, gpu) M(terrace_session_options, gpu_write_back));
@@ -75,6 +75,6 @@ int main(void)
 		M(terrace_cuda_codec_options, tokens) M(terrace_cuda_codec_options, slots) M(terrace_cuda_codec_options, blocks)
 		M(terrace_cuda_codec_options, block_count) M(terrace_cuda_codec_options, k) M(terrace_cuda_codec_options, v)
 		M(terrace_cuda_codec_options, k_stride) M(terrace_cuda_codec_options, v_stride)
-		M(terrace_cuda_codec_options, dtype));
+		M(terrace_cuda_codec_options, dtype) M(terrace_cuda_codec_options, rows));
 	return 0;
 }

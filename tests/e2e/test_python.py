@@ -204,6 +204,29 @@ class WithDaemon(unittest.TestCase):
                     streams.lease(KEYS)
                 self.assertEqual(caught.exception.status, terrace.Status.PRECONDITION)
 
+    def test_near_and_by_grpc(self):
+        def near(stats, method):
+            return stats.get("terrace_rpc_calls_total{method=Cache.%s,status=OK,way=near}" % method, 0)
+
+        def by_grpc(stats, method):
+            return stats.get("terrace_rpc_calls_total{method=Cache.%s,status=OK}" % method, 0)
+
+        with running(TERRACED, *SMALL) as daemon:
+            for far in (True, False):
+                before = daemon.stats()
+                with terrace.connect(daemon.address, no_near_calls=far) as client, client.session([LAYOUT]) as session:
+                    if far:
+                        fill(session)
+                    for _ in range(3):
+                        self.assertEqual(session.lookup(KEYS), len(KEYS))
+                        with session.lease(KEYS) as lease:
+                            self.assertEqual(bytes(lease.block(3)), bytes_of(3))
+                    after = daemon.stats()
+                for method in "Lookup", "Lease":
+                    self.assertEqual(near(after, method) - near(before, method), 0 if far else 3)
+                    self.assertEqual(by_grpc(after, method) - by_grpc(before, method), 3 if far else 0)
+            wait_for(lambda: daemon.stats()["terrace_near_connections"] == 0, 60, "the connections are closed")
+
     def test_a_daemon_that_restarts(self):
         daemon = Daemon(TERRACED, *SMALL)
         try:

@@ -1,7 +1,8 @@
 /* The engines of the kill storm (tests/fault/test_kill.py) and of the endurance run (tests/fault/test_endurance.py): small processes that use a daemon hard and are killed at any moment.
  *
  *     storm victim ADDRESS SEED   leases and checks, reserves, half-writes, commits, aborts, for ever; "ready" once it has begun
- *     storm reader ADDRESS        leases and checks for ever; at SIGTERM prints how many blocks it checked
+ *     storm reader ADDRESS        leases and checks for ever, with the victims' share of the machine left to them; at SIGTERM prints how many
+ *                                 blocks it checked
  *     storm holder ADDRESS        leases, forks a child that keeps the mapping, prints "PID OF CHILD" and waits
  *     storm worker ADDRESS SEED   what a victim does, at a moderate pace; at SIGTERM prints how many blocks it checked
  *     storm weaver ADDRESS SEED   leases block after block and holds the last few, until SIGTERM: the graph gets the edges that it may have
@@ -123,12 +124,16 @@ static void on_term(int signum)
 
 static int reader(struct terrace_session *session)
 {
+	const struct timespec pause = { 0, 300 * 1000 };
 	uint64_t checked = 0;
+
 	signal(SIGTERM, on_term);
 	puts("ready");
 	fflush(stdout);
-	while (!ended)
+	while (!ended) {
 		checked += lease_and_check(session);
+		nanosleep(&pause, NULL);
+	}
 	printf("%" PRIu64 "\n", checked);
 	return 0;
 }

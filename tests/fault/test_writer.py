@@ -26,7 +26,7 @@ from test_mixed import Engine, Service, wait_for
 
 WORKERS, SLOTS, RUN = 2, 40, 16
 WORK_MS = {"kernel": 6000, "child": 60000} # how long the work goes on, if nothing ends it, also before its turn on a busy machine;
-AFTER_S = 0.3        # a child's goes on for so long after the kill
+AFTER_S = 0.3        # a child's goes on for so long after the kill, and until it was seen to
 BACK_S = 5.0         # from the end of the process until its slots are free, at most
 
 
@@ -82,15 +82,15 @@ class Writer:
         os.close(self.page_fd)
 
 
-def hold(writer, service):
+def hold(writer, service, at_kill):
     """After the kill, until nothing of it is there: what it held then is held. Times that was seen, and times as a ghost's."""
     seen = ghosts = 0
     began = time.monotonic()
     while True:
-        if time.monotonic() > began + AFTER_S:
+        if time.monotonic() > began + AFTER_S and ghosts and writer.beat() > at_kill:
             writer.end_child()
         stats = service.stats()
-        if writer.ended(): # asked after Stats: what it says of one that has ended may be either
+        if writer.ended():  # asked after Stats: what it says of one that has ended may be either
             return seen, ghosts
         held, ghost = writer.held(stats)
         assert held >= writer.slots * mixed.BLOCK_BYTES, "%d bytes held, of %d slots of one that is there still" % (held, writer.slots)
@@ -125,7 +125,7 @@ def one_death(service, rng, writer):
     writer.process.kill()
     watch = Watch(writer)
     try:
-        seen, ghosts = hold(writer, service)
+        seen, ghosts = hold(writer, service, at_kill)
     finally:
         writer.end_child()
         watch.join()

@@ -1,20 +1,35 @@
-/* Any packet on the fd socket: known and well formed, or refused. What is accepted has the length its type says. */
+/* Any packet on the fd socket, at the door or as a near call: known and well formed, or refused. What is accepted has the length its type
+ * says, and a near call's request lies inside of it. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/door.h"
+#include "daemon/near_call.h"
 #include "proto/fdsock.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void near_call(const uint8_t *data, size_t size)
+{
+	struct near_asked asked;
+
+	if (!near_call_read(data, size, &asked))
+		return;
+	if (size > FDSOCK_CALL_BYTES_MAX || asked.request != data + sizeof(struct fdsock_call) ||
+	    asked.bytes != size - sizeof(struct fdsock_call) || !near_call_method(asked.method)->unary)
+		abort();
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fdsock_release release;
 
+	near_call(data, size);
 	switch (door_packet_type(data, size)) {
 	case 0:
 		return 0;
 	case FDSOCK_HELLO:
+	case FDSOCK_CALLER:
 		if (size != sizeof(struct fdsock_hello))
 			abort();
 		return 0;

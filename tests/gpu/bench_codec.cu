@@ -5,7 +5,7 @@
 /* Whose tokens they are: pages of one prefill; or the newest of so many sequences, each somewhere in a page of its own. */
 enum tokens_of { OF_A_PREFILL, OF_SEQUENCES };
 
-/* Encode and decode of `tokens` tokens of 8 heads; pages are shuffled. */
+/* Encode and decode of `tokens` tokens of 8 heads, of a prefill also to the rows of an engine's own pages; pages are shuffled. */
 static void run_codec(uint32_t tokens, enum tokens_of whose, enum kv_format f, enum kv_dtype dtype, double ceiling, cudaStream_t stream)
 {
 	const uint32_t heads = 8, d = 128, blocks = whose == OF_SEQUENCES ? tokens : (tokens + 15) / 16;
@@ -26,8 +26,12 @@ static void run_codec(uint32_t tokens, enum tokens_of whose, enum kv_format f, e
 		std::swap(table[i - 1], table[r.next() % i]);
 	for (uint32_t i = 0; i < tokens; i++)
 		slots[i] = whose == OF_SEQUENCES ? 16 * i + (int64_t)(r.next() % 16) : i;
+	std::vector<int64_t> rows(tokens);
+
+	for (uint32_t i = 0; i < tokens; i++)
+		rows[i] = (int64_t)((table[i / 16] - (uintptr_t)bytes.data) / g.block_bytes) * 16 + i % 16;
 	device_array<uint64_t> table_device(table);
-	device_array<int64_t> slots_device(slots);
+	device_array<int64_t> slots_device(slots), rows_device(rows);
 
 	fill_with_halves(k.data, k.count, stream);
 	fill_with_halves(v.data, v.count, stream);
@@ -43,19 +47,21 @@ static void run_codec(uint32_t tokens, enum tokens_of whose, enum kv_format f, e
 	c.dtype = dtype;
 	const double moved = 2.0 * k.count * 2 + (double)tokens / 16 * heads * g.atom_bytes;
 
-	for (int decode = 0; decode < 2; decode++) {
+	static const char *const ways[] = {"encode", "decode", "decode to rows"};
+
+	for (int way = 0; way < (whose == OF_SEQUENCES ? 2 : 3); way++) {
+		c.rows = way == 2 ? rows_device.data : nullptr;
 		double us = time_graph(stream,
 				       [&] {
 					       for (int i = 0; i < 4; i++)
-						       must(decode ? kv_cuda_decode(&c, stream)
-								   : kv_cuda_encode(&c, stream));
+						       must(way ? kv_cuda_decode(&c, stream) : kv_cuda_encode(&c, stream));
 				       }) /
 			    4;
 
 		printf("{\"bench\":\"%s\",\"format\":\"%s\",\"dtype\":\"%s\",\"tokens\":%u,\"of\":\"%s\",\"kv_heads\":%u,\"head_dim\":%"
 		       "u,\"us\":%.2f,\"bytes\":%.0f,"
 		       "\"gbs\":%.0f,\"copy_share\":%.3f}\n",
-		       decode ? "decode" : "encode", kv_format_info(f)->name,
+		       ways[way], kv_format_info(f)->name,
 		       dtype == KV_DTYPE_F16 ? "fp16" : "bf16", tokens, whose == OF_SEQUENCES ? "sequences" : "a prefill", heads, d, us, moved,
 		       moved / us / 1e3, moved / us / 1e3 / ceiling);
 	}

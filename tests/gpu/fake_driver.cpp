@@ -2,7 +2,7 @@
  * the tests of every device's table where there is no GPU. What a GPU does is not shown by it; what the code around the driver does is.
  * Addresses are marked as in tests/sim_device.h; streams are those of tests/sim_stream.h, so the simulated runtime goes with it.
  * FAKE_DRIVER_LOST=N: the GPU is lost at the N-th copy. FAKE_DRIVER_BATCH=no: there is no cuMemcpyBatchAsync; refused: it says no.
- * FAKE_DRIVER_MAJOR: the compute capability; with less than 9 there is no copy kernel.
+ * FAKE_DRIVER_MAJOR: the compute capability; with less than 9, or 12 and more, there is no copy kernel.
  * FAKE_DRIVER_DEVICES: how many GPUs there are; memory of one is for those others that have been given access to it, and a copy that touches
  * what its context's GPU has no access to is refused, but for cuMemcpyPeerAsync. FAKE_DRIVER_PEERS=no: none reaches another; refused: the
  * driver does not copy between them either. FAKE_DRIVER_ROWS=refused: no 2D copies. FAKE_DRIVER_KERNEL=refused: the kernel is

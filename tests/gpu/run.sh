@@ -58,7 +58,7 @@ instructions() {
 part_build() {
 	[ -z "${DRY:-}" ] || { echo "skipped: a rehearsal has no kernels"; exit 77; }
 	# In one order everywhere: the shell's is the locale's.
-	sources=$(ls kernels/*.c kernels/*.h kernels/cuda/* store/*.h tests/gpu/*.c* tests/gpu/*.h | LC_ALL=C sort | xargs cat | sha1sum)
+	sources=$(ls kernels/*.c kernels/*.h kernels/cuda/*.[ch]* store/*.h tests/gpu/*.c* tests/gpu/*.h | LC_ALL=C sort | xargs cat | sha1sum)
 	wanted="$sources ${ALL:-} ${PORTABLE:-}"
 	if [ -f "$build/built" ] && [ "$(cat "$build/built")" = "$wanted" ]; then
 		echo "built before"

@@ -1,0 +1,36 @@
+/* Near calls: engines on this machine call the hot methods over the fd socket (proto/fdsock.h), and a thread of its own carries them out,
+ * by the handlers of rpc_call.h.
+ *
+ * The door accepts a connection, sees that its CALLER's token is a session's, and hands it over. From then on it belongs to the near
+ * thread. Calls that are put aside wait there, those that want a worker go to one, which sends the reply itself.
+ *
+ * Threads: create, stop and destroy by main; take by the door's; stats by any.
+ */
+#ifndef TERRACE_DAEMON_NEAR_H
+#define TERRACE_DAEMON_NEAR_H
+
+#include "daemon/cache.h"
+
+struct daemon;
+struct near;
+
+/* The daemon's cache, config and workers must be there. Block signals before. IO, EXHAUSTED, INTERNAL: why[size] has a sentence. */
+enum status near_create(const struct daemon *d, struct near **out, char *why, size_t size);
+
+/* True if there is room for one more connection (connections_max, apart from the door's own) and near_stop was not called. NULL is fine. */
+bool near_has_room(struct near *n);
+/* Has the socket and the pidfd of its peer; closes both in the end. Of a session; a CALL that names another is refused. */
+void near_take(struct near *n, int fd, int pidfd, uint64_t session);
+
+/* Refuses new connections and calls, waits up to grace_us for calls under way, then ends them. May be called again with less grace, from
+ * the same thread. Returns at once; near_wait says when it is over. NULL is fine. */
+void near_stop(struct near *n, uint64_t grace_us);
+/* True once every call has ended and the thread is about to exit; waits at most wait_us for that. NULL is fine. */
+bool near_wait(struct near *n, uint64_t wait_us);
+/* Stops without grace, however long that takes, and frees; after the door's end and the workers'. NULL is fine. */
+void near_destroy(struct near *n);
+
+/* Counts of connections, and of calls by method and status as the gRPC server's. NULL is fine. */
+void near_stats(struct near *n, cache_stat_fn *emit, void *arg);
+
+#endif
