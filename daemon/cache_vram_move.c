@@ -319,13 +319,13 @@ static bool memory_is_ours(const struct vram_move *m)
 	return !b->memory_pins && !b->moving && pins == ours;
 }
 
-/* What memory has is not the block: that copy goes, or all of it where it is the only one or somebody has it still. True: the block is
- * somewhere else, and comes from there. */
-static bool up_corrupt(struct cache *c, struct vram_move *m)
+/* What memory has is not the block, whatever became of the copy: that in memory goes, or all of it where it is the only one or somebody has
+ * it still. True: the block is somewhere else, and comes from there. */
+static bool up_corrupt(struct cache *c, struct vram_move *m, enum status s)
 {
 	struct block *b = m->block;
 
-	if (!block_live(b) || m->gpu->lost)
+	if (!block_live(b))
 		return false;
 	cache_count(c, COUNTER_CORRUPT, 1);
 	cache_count(c, COUNTER_GPU_UP_CORRUPT, 1);
@@ -334,7 +334,7 @@ static bool up_corrupt(struct cache *c, struct vram_move *m)
 		block_forsake(c, b);
 	else
 		block_remove(c, b, CACHE_REASON_CORRUPT);
-	if (!block_live(b))
+	if (s || !block_live(b) || m->gpu->lost)
 		return false;
 	if (m->slot->pins) { /* leases that were granted ahead, and know */
 		vram_condemn(c, m->slot);
@@ -551,7 +551,8 @@ static void down_corrupt(struct cache *c, struct vram_move *m)
 	cache_count(c, COUNTER_GPU_DOWN_CORRUPT, 1);
 	cache_count(c, COUNTER_GPU_DOWN_FAILED, 1);
 	m->gpu->corrupt_down++;
-	vram_condemn(c, m->slot);
+	if (m->slot->block == b) /* else the GPU is lost, and was swept meanwhile */
+		vram_condemn(c, m->slot);
 	host_slot_back(m);
 	block_pin(b);
 	m->done = NULL;
@@ -657,8 +658,11 @@ static void move_end(struct cache *c, struct vram_move *m, enum status s)
 		vram_mark_end(m, s);
 	} else if (m->way == DEVICE_DOWN) {
 		down_end(c, m, s);
-	} else if (!s && (m->bad || from_condemned(m))) {
-		if (!(m->bad ? up_corrupt(c, m) : again_by_host(c, m, STATUS_CORRUPT)))
+	} else if (m->bad) {
+		if (!up_corrupt(c, m, s))
+			up_end(c, m, STATUS_CORRUPT);
+	} else if (!s && from_condemned(m)) {
+		if (!again_by_host(c, m, STATUS_CORRUPT))
 			up_end(c, m, STATUS_CORRUPT);
 	} else if (!again_by_host(c, m, s)) {
 		up_end(c, m, s);
