@@ -107,7 +107,7 @@ void vram_move_bad(struct vram_move *m)
 	cache_lock(c);
 	if (!m->bad) {
 		m->bad = m->slot->failed = true;
-		for (uint32_t i = 0; i < c->options.sessions_max; i++)
+		for (uint32_t i = 0; vram_slot_pins(m->slot) > 1 && i < c->options.sessions_max; i++) /* else this move alone has it */
 			if (c->sessions[i].state != SESSION_FREE)
 				leases_tell(&c->sessions[i], m->block, m->gpu);
 	}

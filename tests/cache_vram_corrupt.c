@@ -497,6 +497,131 @@ START_TEST(not_verified_up)
 }
 END_TEST
 
+/* ---- a GPU that is lost with it ---- */
+
+static void lose(struct vram_rig *v)
+{
+	vr_lose(v, 0);
+	for (int i = 0; !cache_degraded(v->r.c); i++) {
+		ck_assert_int_lt(i, 10000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+}
+
+/* Until the sweep has taken all copies off it. */
+static void swept(struct vram_rig *v)
+{
+	for (int i = 0; rig_stat(&v->r, "terrace_gpu_blocks", "gpu=0") > 0; i++) {
+		ck_assert_int_lt(i, 10000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+}
+
+/* How many blocks' copies down have ended, as the device says it. */
+static _Atomic uint32_t copied_down;
+static void (*_Atomic down_ended)(struct device_copy *c, enum status s);
+
+static void count_down(struct device_copy *c, enum status s)
+{
+	const uint32_t count = s ? 0 : c->count;
+
+	down_ended(c, s); /* it may be gone */
+	atomic_fetch_add(&copied_down, count);
+}
+
+static enum status counted_copy(struct device *d, struct device_copy *c, const char **why)
+{
+	if (c->way == DEVICE_DOWN && c->done != count_down) {
+		down_ended = c->done; /* always the same */
+		c->done = count_down;
+	}
+	return terrace_device_ops()->copy(d, c, why);
+}
+
+/* Come down and not yet summed, when the sweep takes the copies that they are of: found wrong after that, it comes from its disk. */
+START_TEST(lost_while_it_is_summed)
+{
+	struct gate gate = { .work = { .run = run_gate }, .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct device_ops ops = *terrace_device_ops();
+	_Atomic int called = 0;
+	struct cache_wait w = { .ready = ready, .arg = &called };
+	struct cache_keys k = rig_keys(0, 2);
+	struct cache_on on = { .gpu = CACHE_HOST };
+	struct cache_place p[2];
+	struct cache_leased l;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	ops.copy = counted_copy;
+	vr_disks_make(&d, 1, 96);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = SLOTS, .host_slots = SLOTS, .disks = &d, .spill_milli = 900,
+						.sum_threads = 1, .ops = &ops });
+	rig_restored(&v.r);
+	on.attachment = v.r.attachment;
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 2), 2);
+	rig_quiet(&v.r);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 2), 2);
+	push_out(&v);
+	ck_assert_str_eq(vr_tier(&v, 0), "gpu+disk");
+	ck_assert_str_eq(vr_tier(&v, 1), "gpu+disk");
+	flip(&v, 0, 0, 100000);
+	pthread_mutex_lock(&gate.lock);
+	ck_assert(sums_submit(v.r.c, &gate.work));
+	atomic_store(&copied_down, 0);
+	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 2, &l, &w, &v.r.why), STATUS_BUSY);
+	for (int i = 0; atomic_load(&copied_down) < 2; i++) {
+		ck_assert_int_lt(i, 10000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	lose(&v);
+	swept(&v);
+	ck_assert_int_eq(atomic_load(&called), 0);
+	pthread_mutex_unlock(&gate.lock);
+	for (int i = 0; called < 1; i++) {
+		ck_assert_int_lt(i, 10000);
+		rig_tick(v.r.c, v.r.now);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 2, &l, &w, &v.r.why), STATUS_OK);
+	ck_assert(vr_matches(&v, &p[0], 0, 0) && vr_matches(&v, &p[1], 1, 0));
+	vr_release(&v, &l);
+	cache_wait_end(v.r.c, &w);
+	ck_assert_double_eq(corrupt(&v, "to=host"), 1);
+	free((void *)k.bytes);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* What is known of memory's bytes holds, whatever becomes of the copy. */
+START_TEST(known_wrong_and_lost)
+{
+	struct cache_place p[2];
+	struct cache_leased l;
+	struct vram_rig v;
+
+	open_with(&v, NULL, 1);
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 2), 2);
+	rig_quiet(&v.r);
+	flip(&v, CACHE_HOST, 0, LAYER_BYTES);
+	vr_hold(&v, 0, 1);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 2, true, false, p, &l), STATUS_OK);
+	for (int i = 0; !failed(&v); i++) {
+		ck_assert_int_lt(i, 10000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	lose(&v);
+	vr_go(&v, 0);
+	vr_release(&v, &l);
+	ck_assert_double_eq(corrupt(&v, "to=gpu"), 1);
+	ck_assert_str_eq(vr_tier(&v, 0), "");
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, p, &l), STATUS_MISS);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 1, 1), 1);
+	vr_close(&v);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_vram_corrupt");
@@ -519,6 +644,8 @@ int main(void)
 	tcase_add_test(t, copied_and_not_summed);
 	tcase_add_test(t, summed_once);
 	tcase_add_test(t, not_verified_up);
+	tcase_add_test(t, lost_while_it_is_summed);
+	tcase_add_test(t, known_wrong_and_lost);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);
