@@ -30,6 +30,7 @@ struct near_connection {
 	atomic_bool woken;               /* c.wake came and has not been heeded */
 	atomic_bool answering;           /* the worker's reply is about to be sent, or was */
 	atomic_bool returned;            /* the worker has let go of the call */
+	atomic_uint workers;             /* that may touch it still: it is not freed before they have gone */
 	int fd, pidfd;
 	uint64_t session;
 	size_t room;                     /* of a reply's packet */
@@ -79,7 +80,7 @@ struct near {
 
 /* ---- near.c ---- */
 
-/* Has the thread look at k. Any thread; for a worker that has returned its last touch of k. */
+/* Has the thread look at k. Any thread that k is not freed under. */
 void near_post(struct near_connection *k);
 /* The same without a connection. */
 void near_ring(struct near *n);

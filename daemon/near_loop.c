@@ -193,8 +193,8 @@ static void sweep(struct near *n)
 		next = k->next;
 		if (!k->gone)
 			continue;
-		if (atomic_load_explicit(&k->posted, memory_order_acquire)) {
-			n->sweep = true; /* it is still on the list */
+		if (atomic_load_explicit(&k->workers, memory_order_acquire) || atomic_load_explicit(&k->posted, memory_order_acquire)) {
+			n->sweep = true; /* a worker is at it, or it is still on the list */
 			continue;
 		}
 		k->prev->next = k->next;
@@ -229,9 +229,11 @@ static void hand_over(struct near_connection *k, bool may_wait)
 	k->state = NEAR_WORKING;
 	if (k->c.deadline_us < k->near->due_us)
 		k->near->due_us = k->c.deadline_us;
+	atomic_fetch_add_explicit(&k->workers, 1, memory_order_relaxed);
 	s = workers_submit(k->near->daemon->workers, &k->work);
 	if (s == STATUS_OK)
 		return;
+	atomic_fetch_sub_explicit(&k->workers, 1, memory_order_relaxed);
 	k->state = NEAR_WAITING;
 	if (may_wait && s == STATUS_EXHAUSTED) {
 		wait_until(k, daemon_now_us() + QUEUE_FULL_US);
@@ -276,6 +278,8 @@ void near_work(struct work *work)
 	}
 	atomic_store_explicit(&k->returned, true, memory_order_release);
 	near_post(k);
+	/* A wake may have had the thread look at `returned` before that, and k be gone: this is the last touch. */
+	atomic_fetch_sub_explicit(&k->workers, 1, memory_order_release);
 }
 
 static void resume(struct near_connection *k, uint64_t now_us)
@@ -447,6 +451,8 @@ static int wait_ms(const struct near *n, uint64_t poll_until_us)
 
 	if (now < poll_until_us || n->due_us <= now)
 		return 0;
+	if (n->sweep) /* a worker that is about to go tells nobody */
+		return 1;
 	if (n->due_us == UINT64_MAX)
 		return -1;
 	ms = (n->due_us - now + 999) / 1000;
