@@ -3,6 +3,7 @@
  * damaged. One that is pinned at that moment is dead but keeps its slot of memory until the last pin is gone.
  * Its struct is freed after a grace period, since lookups may still be comparing its key.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -238,18 +239,6 @@ void block_depart(struct cache *c, struct block *b)
 	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
 }
 
-void block_forsake(struct cache *c, struct block *b)
-{
-	block_books(b, false);
-	leave_shelf(c, b);
-	block_slot_give(b);
-	b->shelf = NULL;
-	block_books(b, true);
-	if (b->vram)
-		vram_sync(b);
-	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
-}
-
 enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uint32_t slot, uint64_t position)
 {
 	enum status s;
@@ -441,6 +430,75 @@ void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 	block_books(b, true);
 	watch_event(c, b, CACHE_REMOVED, reason);
 	dead_give(b);
+}
+
+/* Its name, its place on a disk and its copies on GPUs become those of another block. */
+static void hand_over(struct cache *c, struct block *b, struct block *heir)
+{
+	heir->record.ident = b->record.ident;
+	heir->node.id = b->node.id;
+	heir->pool = b->pool;
+	heir->generation = b->generation;
+	heir->stored_us = b->stored_us;
+	heir->tokens = b->tokens;
+	heir->role = b->role;
+	heir->wanted = b->wanted;
+	heir->turn = b->turn;
+	if (b->rack) {
+		heir->rack = b->rack;
+		heir->rack_slot = b->rack_slot;
+		b->rack->at[b->rack_slot].block = heir;
+		b->rack = NULL;
+		where_set(b, BLOCK_ON_DISK, false);
+		where_set(heir, BLOCK_ON_DISK, true);
+	}
+	if (b->vram) {
+		vram_hand_over(c, b, heir);
+		vram_removed(c, b);
+		where_set(heir, BLOCK_ON_GPU, vram_ready(heir));
+	}
+}
+
+static void heir_enter(struct cache *c, struct block *heir)
+{
+	enum status s;
+
+	index_read_lock();
+	s = index_insert(c->index, &heir->record, NULL);
+	index_read_unlock();
+	assert(!s);
+	(void)s;
+	by_id_add(c, heir);
+	block_books(heir, true);
+	if (heir->vram)
+		vram_sync(heir);
+	watch_event(c, heir, CACHE_MOVED, CACHE_REASON_NONE);
+}
+
+struct block *block_succeed(struct cache *c, struct block *b)
+{
+	struct block *heir = b->rack || vram_ready(b) ? calloc(1, sizeof(*heir)) : NULL;
+
+	if (!heir) {
+		block_remove(c, b, CACHE_REASON_CORRUPT);
+		return NULL;
+	}
+	block_books(b, false);
+	index_kill(&b->record);
+	by_id_remove(c, b);
+	index_remove(c->index, &b->record);
+	leave_shelf(c, b);
+	hand_over(c, b, heir);
+	block_books(b, true);
+	if (heir->rack || heir->vram) {
+		heir_enter(c, heir);
+	} else {
+		free(heir);
+		heir = NULL;
+		watch_event(c, b, CACHE_REMOVED, CACHE_REASON_CORRUPT);
+	}
+	dead_give(b);
+	return heir;
 }
 
 /* Its use may be what the policy wanted to see; else it is only the last to go of those that were refused. */

@@ -182,7 +182,7 @@ static void verify_block(struct cache *c, struct block *b, struct cache_verified
 	if (!sound) {
 		cache_count(c, COUNTER_CORRUPT, 1);
 		if (block_live(b))
-			block_remove(c, b, CACHE_REASON_CORRUPT);
+			block_succeed(c, b);
 	}
 	block_unpin(b);
 	cache_unlock(c);

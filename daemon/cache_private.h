@@ -587,8 +587,10 @@ void block_slot_give(struct block *b);
 void block_arrive(struct cache *c, struct block *b, const struct host_slot *slot, struct shelf *s, uint64_t position);
 /* On disk or a GPU, and unpinned: its copy in memory goes. */
 void block_depart(struct cache *c, struct block *b);
-/* Its copy in memory goes, though the block is pinned: by who knows that no pin is for that copy. */
-void block_forsake(struct cache *c, struct block *b);
+/* Its copy in memory is wrong, and somebody may have it: what it has on a disk and on GPUs is a block of its own from now on, which is
+ * returned, and this one is dead: who has a pin keeps what he sees. A lease on a GPU goes over to the new one, whose bytes it has. Without any
+ * other copy, or without memory, it is removed: NULL. */
+struct block *block_succeed(struct cache *c, struct block *b);
 /* Published anew from what a disk holds; its record, tokens, generation and time are set. In a read section. EXISTS. */
 enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uint32_t slot, uint64_t position);
 /* Takes a published block out of sight, on disk too (a tombstone is begun unless it was evicted); frees it now or at its last

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
 #include "store/crash_point.h"
 
 enum { SCRUB_BLOCKS = 64, SCRUB_SLOTS = 16384, READ_SECONDS_MAX = 10 };
@@ -96,7 +97,7 @@ enum status scrub_copy(struct cache *c, const struct block *b, const struct scru
 	return s;
 }
 
-/* With the lock: the copy is gone; a block that memory has goes on without it, and is spilled anew. */
+/* With the lock: the copy is gone; a block that memory or a GPU has goes on without it, and is spilled anew. */
 static void copy_lost(struct cache *c, struct block *b)
 {
 	struct rack *r = b->rack;
@@ -104,7 +105,7 @@ static void copy_lost(struct cache *c, struct block *b)
 
 	cache_count(c, COUNTER_CORRUPT, 1);
 	disk_note_corrupt(r->class->unit->disk, 1);
-	if (!b->shelf && !b->vram) {
+	if (!b->shelf && !vram_ready(b)) {
 		block_remove(c, b, CACHE_REASON_CORRUPT);
 		return;
 	}

@@ -306,6 +306,8 @@ bool wait_pin_on(struct cache *c, struct cache_wait *w, struct block *b, struct 
 void wait_spares_free(struct vram *v);
 /* From now on it pins the copy on that GPU, where there is one, alone. */
 void wait_link_apart(struct cache_wait_link *l, struct gpu *gpu);
+/* It is of that block instead, of all its copies. */
+void wait_link_follow(struct cache_wait_link *l, struct block *b);
 /* Waits for a commit of all that the catalog was told; for a sync of a unit. */
 enum status wait_catalog(struct cache *c, struct cache_wait *w);
 enum status wait_sync(struct cache *c, struct cache_wait *w, struct unit *u);

@@ -118,6 +118,7 @@ struct vram_move {
 	struct shelf *shelf;
 	struct cache_wait_link *placed, *done; /* who waits for its slot to be known; for its end */
 	uint32_t sums;                 /* down: of what came */
+	uint8_t wrong;                 /* up: times that what was there to be copied was not the block */
 	bool checked;                  /* up: its bytes were looked at when they came to memory for it */
 	bool bad;                      /* up, down: its bytes are not the block's */
 };
@@ -316,6 +317,9 @@ __attribute__((cold)) void vram_used(struct cache *c, struct block *b, const str
 bool vram_used_coming(struct block *b, const struct gpu *gpu);
 /* A published block is removed: its copies are dead. In the hands of who has it out of the books. */
 void vram_removed(struct cache *c, struct block *b);
+/* Ready copies become another block's, with the pins of leases: all but those that a move is of. In the hands of who has both blocks out of the
+ * books. */
+void vram_hand_over(struct cache *c, struct block *b, struct block *heir);
 /* A copy, ready or coming, is known to be wrong: nobody gets it any more, and the slot is free when nobody holds it. */
 void vram_condemn(struct cache *c, struct vram_slot *s);
 /* Slots of an unpublished block, and dead ones that nobody holds, go back. */
@@ -359,6 +363,8 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 		    bool now);
 /* Of a block that is on a GPU and not in host memory. */
 enum status vram_down(struct cache *c, struct block *b, struct cache_wait *w);
+/* A move of its block is to or from that slot. */
+bool vram_is_moved(const struct cache *c, const struct vram_slot *s);
 /* It is being brought down. */
 bool vram_falling(struct cache *c, const struct block *b);
 /* The end of a load, whatever it was: ups that wait for it go on. */

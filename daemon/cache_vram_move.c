@@ -15,7 +15,7 @@
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
-enum { ENDS_A_HOLD = 128, ENDS_AHEAD = 4 };
+enum { ENDS_A_HOLD = 128, ENDS_AHEAD = 4, WRONG_MAX = 3 };
 
 /* ---- who moves ---- */
 
@@ -38,6 +38,15 @@ static struct vram_move *down_of(const struct cache *c, const struct block *b)
 	struct vram_move *m = *bucket_of(c, b);
 
 	while (m && (m->block != b || m->way != DEVICE_DOWN))
+		m = m->hash_next;
+	return m;
+}
+
+bool vram_is_moved(const struct cache *c, const struct vram_slot *s)
+{
+	const struct vram_move *m = *bucket_of(c, s->block);
+
+	while (m && m->slot != s && m->from != s)
 		m = m->hash_next;
 	return m;
 }
@@ -306,45 +315,41 @@ static void up_end(struct cache *c, struct vram_move *m, enum status s)
 	move_leave(c, m, s);
 }
 
-/* Nobody uses memory's copy: what holds the block are this move and those who wait for it alone. */
-static bool memory_is_ours(const struct vram_move *m)
+/* Who waits for the end of a move that found memory's copy wrong waits for another's, of the block that has what is left: a few times, since it
+ * may be the memory that is bad. */
+static void wait_for_heir(struct cache *c, struct vram_move *m, struct block *heir)
 {
-	const struct block *b = m->block;
-	uint32_t pins = (block_pins(b) & ~INDEX_DEAD) - vram_pins(b), ours = 1;
+	struct vram_move *up;
 
-	for (const struct cache_wait_link *l = m->done; l; l = l->move_next)
-		ours += l->pinned && !l->apart;
-	for (const struct cache_wait_link *l = m->placed; l; l = l->move_next)
-		ours += l->pinned && !l->apart;
-	return !b->memory_pins && !b->moving && pins == ours;
+	if (!m->done || m->wrong >= WRONG_MAX || vram_up(c, m->gpu, heir, m->priority, NULL, true, false))
+		return;
+	up = up_of(c, heir, m->gpu);
+	if (!up)
+		return;
+	up->wrong = m->wrong;
+	for (struct cache_wait_link *l; (l = m->done);) {
+		m->done = l->move_next;
+		wait_link_follow(l, heir);
+		l->move_next = up->done;
+		up->done = l;
+	}
 }
 
-/* What memory has is not the block, whatever became of the copy: that in memory goes, or all of it where it is the only one or somebody has
- * it still. True: the block is somewhere else, and comes from there. */
-static bool up_corrupt(struct cache *c, struct vram_move *m, enum status s)
+/* What memory has is not the block, whatever became of the copy: what is elsewhere goes on without it. Leases of the copy that were granted ahead
+ * know. */
+static void up_corrupt(struct cache *c, struct vram_move *m, enum status s)
 {
-	struct block *b = m->block;
+	struct block *heir;
 
-	if (!block_live(b))
-		return false;
+	if (!block_live(m->block))
+		return;
 	cache_count(c, COUNTER_CORRUPT, 1);
 	cache_count(c, COUNTER_GPU_UP_CORRUPT, 1);
 	m->gpu->corrupt_up++;
-	if ((b->rack || vram_ready(b)) && memory_is_ours(m))
-		block_forsake(c, b);
-	else
-		block_remove(c, b, CACHE_REASON_CORRUPT);
-	if (s || !block_live(b) || m->gpu->lost)
-		return false;
-	if (m->slot->pins) { /* leases that were granted ahead, and know */
-		vram_condemn(c, m->slot);
-		m->slot = NULL;
-		return false;
-	}
-	vram_detach(m->slot);
-	m->slot = NULL;
-	m->bad = false;
-	return up_go_on(c, m) == STATUS_OK;
+	m->wrong++;
+	heir = block_succeed(c, m->block);
+	if (heir && !s && !m->gpu->lost)
+		wait_for_heir(c, m, heir);
 }
 
 /* What the GPUs cannot do among themselves goes by host memory. */
@@ -659,8 +664,8 @@ static void move_end(struct cache *c, struct vram_move *m, enum status s)
 	} else if (m->way == DEVICE_DOWN) {
 		down_end(c, m, s);
 	} else if (m->bad) {
-		if (!up_corrupt(c, m, s))
-			up_end(c, m, STATUS_CORRUPT);
+		up_corrupt(c, m, s);
+		up_end(c, m, STATUS_CORRUPT);
 	} else if (!s && from_condemned(m)) {
 		if (!again_by_host(c, m, STATUS_CORRUPT))
 			up_end(c, m, STATUS_CORRUPT);

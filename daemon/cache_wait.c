@@ -122,6 +122,19 @@ void wait_link_apart(struct cache_wait_link *l, struct gpu *gpu)
 	l->gpu = gpu;
 }
 
+void wait_link_follow(struct cache_wait_link *l, struct block *b)
+{
+	if (!l->pinned)
+		return;
+	if (l->apart)
+		block_unpin_on(l->pinned, l->gpu);
+	else
+		block_unpin(l->pinned);
+	l->apart = false;
+	l->pinned = b;
+	block_pin(b);
+}
+
 bool wait_pin_on(struct cache *c, struct cache_wait *w, struct block *b, struct gpu *gpu)
 {
 	if (!wait_pin(c, w, b))

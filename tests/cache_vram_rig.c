@@ -397,3 +397,42 @@ uint8_t vr_state(struct vram_rig *v, uint64_t n)
 	free((void *)k.bytes);
 	return states[0];
 }
+
+double vr_corrupt(struct vram_rig *v, const char *to)
+{
+	rig_quiet(&v->r);
+	return rig_stat(&v->r, "terrace_gpu_corrupt_blocks_total", to);
+}
+
+void vr_flip(struct vram_rig *v, int32_t gpu, uint64_t n, uint32_t at)
+{
+	struct cache_place p;
+	struct cache_leased l;
+
+	ck_assert_int_eq(vr_lease(v, gpu, n, 1, true, false, &p, &l), STATUS_OK);
+	vr_wait_layers(v, &l);
+	ck_assert(vr_matches(v, &p, n, 0));
+	rig_quiet(&v->r);
+	vr_bytes(v, &p)[at] ^= 1;
+	vr_release(v, &l);
+}
+
+void vr_push_out(struct vram_rig *v, uint32_t blocks)
+{
+	static uint64_t n = 1 << 20;
+
+	for (uint32_t i = 0; i < blocks; i++) {
+		vr_put(v, CACHE_HOST, n++, 1);
+		rig_quiet(&v->r);
+	}
+}
+
+void vr_sound(struct vram_rig *v)
+{
+	struct cache_verified sum = { .blocks = 0 };
+	uint64_t cursor = 0;
+
+	while (cursor != UINT64_MAX)
+		ck_assert_int_eq(cache_verify_step(v->r.c, &cursor, UINT64_MAX, &sum), STATUS_OK);
+	ck_assert_uint_eq(sum.corrupt, 0);
+}

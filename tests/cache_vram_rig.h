@@ -84,4 +84,13 @@ uint8_t vr_state(struct vram_rig *v, uint64_t n);
 const char *vr_tier(struct vram_rig *v, uint64_t n);
 void vr_release(struct vram_rig *v, const struct cache_leased *l);
 
+/* One bit, in the copy on the GPU or in memory, which is leased for that. */
+void vr_flip(struct vram_rig *v, int32_t gpu, uint64_t n, uint32_t at);
+/* So many others take what places there are in memory. */
+void vr_push_out(struct vram_rig *v, uint32_t blocks);
+/* Copies found wrong, "to=gpu" or "to=host". */
+double vr_corrupt(struct vram_rig *v, const char *to);
+/* Verify finds nothing wrong in memory. */
+void vr_sound(struct vram_rig *v);
+
 #endif

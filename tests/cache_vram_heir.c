@@ -1,0 +1,350 @@
+/* One copy of a block is wrong: the others are not lost for it, whoever has the wrong one. Loops run with threads for sums (_i 1) and without, where
+ * nothing else is said. */
+#include "tests/cache_vram_rig.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "proto/fdsock.h"
+
+enum { SLOTS = 16 };
+
+static void open_with(struct vram_rig *v, const struct rig_disks *d, int threads)
+{
+	vr_open(v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = SLOTS, .host_slots = SLOTS, .disks = d, .spill_milli = 900,
+					       .sum_threads = 2 * (uint32_t)threads });
+	rig_restored(&v->r);
+}
+
+static void ready(void *arg)
+{
+	atomic_fetch_add((_Atomic int *)arg, 1);
+}
+
+/* A byte in each 64 KiB of every slab. */
+static void rot(const struct rig_disks *d)
+{
+	DIR *dir = opendir(d->folder[0]);
+
+	ck_assert_ptr_nonnull(dir);
+	for (struct dirent *e; (e = readdir(dir));) {
+		char path[400];
+		uint8_t byte;
+		int fd;
+
+		snprintf(path, sizeof(path), "%s/%s", d->folder[0], e->d_name);
+		fd = strncmp(e->d_name, "slab-", 5) ? -1 : open(path, O_RDWR);
+		for (off_t at = 32 << 10; fd >= 0 && pread(fd, &byte, 1, at) == 1; at += 64 << 10) {
+			byte ^= 1;
+			ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
+		}
+		if (fd >= 0)
+			close(fd);
+	}
+	closedir(dir);
+}
+
+/* A copy on a GPU is wrong, and held; then that on the disk turns out to be wrong, too: nothing is left, and its name can be put anew. */
+START_TEST(an_engine_holds_the_last)
+{
+	struct cache_verified sum = { .blocks = 0 };
+	struct cache_place p;
+	struct cache_leased l;
+	uint64_t cursor = 0;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 192);
+	open_with(&v, &d, 1);
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 1), 1);
+	rig_quiet(&v.r);
+	vr_push_out(&v, 3 * SLOTS);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &l), STATUS_OK);
+	vr_bytes(&v, &p)[77] ^= 1;
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	vr_push_out(&v, 3 * SLOTS);
+	ck_assert_str_eq(vr_tier(&v, 0), "disk");
+	rot(&d);
+	while (cursor != UINT64_MAX)
+		ck_assert_int_eq(cache_verify_disk_step(v.r.c, &cursor, UINT64_MAX, &sum), STATUS_OK);
+	ck_assert_uint_eq(sum.corrupt, sum.blocks);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	vr_release(&v, &l);
+	rig_quiet(&v.r);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Its copy in memory is somebody's, who keeps what he sees; the block comes from its disk, in the same call. */
+START_TEST(wrong_in_memory_that_somebody_has)
+{
+	struct cache_place p, q;
+	struct cache_leased l, other;
+	struct rig_disks d;
+	struct vram_rig v;
+	enum status st;
+
+	vr_disks_make(&d, 1, 192);
+	open_with(&v, &d, _i);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
+	vr_bytes(&v, &p)[0] ^= 1;
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, 1), 1);
+	ck_assert_double_eq(vr_corrupt(&v, "to=gpu"), 1);
+	ck_assert_str_eq(vr_tier(&v, 0), "gpu+host+disk");
+	rig_check_books(v.r.c);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &q, &other), STATUS_OK);
+	ck_assert(vr_matches(&v, &q, 0, 0));
+	ck_assert(p.offset != q.offset || p.extent != q.extent);
+	vr_push_out(&v, 3 * SLOTS);
+	vr_bytes(&v, &p)[0] ^= 1;
+	ck_assert(vr_matches(&v, &p, 0, 0)); /* its slot is nobody else's */
+	vr_release(&v, &l);
+	vr_release(&v, &other);
+	vr_push_out(&v, 3 * SLOTS);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	vr_sound(&v);
+	rig_check_books(v.r.c);
+	ck_assert_int_eq(rig_delete(&v.r, 0, 1, &st), STATUS_OK);
+	ck_assert_str_eq(vr_tier(&v, 0), "");
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Deleted, or evicted and put anew, while he still has it. */
+START_TEST(gone_while_somebody_has_it)
+{
+	struct cache_place p;
+	struct cache_leased l;
+	struct rig_disks d;
+	struct vram_rig v;
+	enum status st;
+
+	vr_disks_make(&d, 1, 96);
+	open_with(&v, &d, 1);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
+	vr_bytes(&v, &p)[0] ^= 1;
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, 1), 1);
+	ck_assert_int_eq(rig_delete(&v.r, 0, 1, &st), STATUS_OK);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_MISS);
+	ck_assert_uint_eq(vr_put(&v, _i ? 0 : CACHE_HOST, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* The sound copy is another GPU's, which a lease has (_i 1) or nobody. */
+START_TEST(sound_on_another_gpu)
+{
+	struct cache_place p, q, there, void_p;
+	struct cache_leased l, void_l, sound_l;
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = SLOTS, .host_slots = SLOTS, .sum_threads = 2 });
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent: granted at once */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
+	rig_quiet(&v.r);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
+	if (_i)
+		ck_assert_int_eq(vr_lease(&v, 1, 0, 1, true, false, &there, &sound_l), STATUS_OK);
+	vr_bytes(&v, &p)[9] ^= 1;
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &void_p, &void_l), STATUS_OK);
+	vr_wait_layers(&v, &void_l);
+	ck_assert_uint_eq(v.board[FDSOCK_BOARD_FAILED], 1);
+	ck_assert_double_eq(vr_corrupt(&v, "to=gpu"), 1);
+	ck_assert_str_eq(vr_tier(&v, 0), "gpu");
+	rig_check_books(v.r.c);
+	vr_release(&v, &void_l);
+	if (_i) {
+		ck_assert_uint_eq(vr_warm(&v, 1, 1000, 3 * SLOTS), 0);
+		for (uint64_t n = 1000; n < 1000 + 3 * SLOTS; n++) /* nothing takes the leased slot */
+			vr_put(&v, 1, n, 1);
+		ck_assert(vr_matches(&v, &there, 0, 0));
+	}
+	ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), 1);
+	if (_i)
+		vr_release(&v, &sound_l);
+	vr_release(&v, &l);
+	rig_quiet(&v.r);
+	rig_check_books(v.r.c);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_held_bytes", "gpu=0"), 0);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_held_bytes", "gpu=1"), 0);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &q, &l), STATUS_OK);
+	ck_assert(vr_matches(&v, &q, 0, 0));
+	vr_release(&v, &l);
+	vr_close(&v);
+}
+END_TEST
+
+static pthread_mutex_t writes = PTHREAD_MUTEX_INITIALIZER;
+
+static int wait_for_writes(void *arg, const struct ring_request *r, uint32_t *most)
+{
+	(void)arg;
+	(void)most;
+	if (r->op == RING_WRITE) {
+		pthread_mutex_lock(&writes);
+		pthread_mutex_unlock(&writes);
+	}
+	return 0;
+}
+
+/* It is being written to a disk from there: what is written is not the block's copy, and a GPU's, which is sound, is written instead. */
+START_TEST(wrong_while_it_is_spilled)
+{
+	static const struct ring_calls calls = { .fault = wait_for_writes };
+	struct cache_verified sum = { .blocks = 0 };
+	_Atomic int called = 0;
+	struct cache_wait w = { .ready = ready, .arg = &called };
+	struct cache_keys k = rig_keys(0, 1);
+	struct cache_place p, q;
+	struct cache_leased l, void_l;
+	enum status flushed;
+	uint64_t cursor = 0;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 96);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = SLOTS, .host_slots = SLOTS, .disks = &d, .spill_milli = 1,
+						.sum_threads = 2, .io_calls = &calls });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
+	rig_quiet(&v.r);
+	ck_assert_str_eq(vr_tier(&v, 0), "gpu+host");
+	pthread_mutex_lock(&writes);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
+	vr_bytes(&v, &p)[9] ^= 1;
+	vr_release(&v, &l);
+	ck_assert_int_eq(cache_flush(v.r.c, v.r.s.id, &k, v.r.now, &w, &flushed, &v.r.why), STATUS_BUSY);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &q, &void_l), STATUS_OK);
+	vr_wait_layers(&v, &void_l);
+	vr_release(&v, &void_l);
+	for (int i = 0; rig_stat(&v.r, "terrace_gpu_corrupt_blocks_total", "to=gpu") < 1; i++) {
+		ck_assert_int_lt(i, 10000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	ck_assert_str_ne(vr_tier(&v, 0), "");
+	pthread_mutex_unlock(&writes);
+	rig_quiet(&v.r);
+	cache_wait_end(v.r.c, &w);
+	free((void *)k.bytes);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	while (cursor != UINT64_MAX)
+		ck_assert_int_eq(cache_verify_disk_step(v.r.c, &cursor, UINT64_MAX, &sum), STATUS_OK);
+	ck_assert_uint_eq(sum.blocks, 2);
+	ck_assert_uint_eq(sum.corrupt, 0);
+	vr_push_out(&v, 3 * SLOTS);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Found by Verify: the same. */
+START_TEST(verified_wrong_in_memory)
+{
+	struct cache_verified sum = { .blocks = 0 };
+	uint64_t cursor = 0;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 96);
+	open_with(&v, &d, 1);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 2), 2);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	vr_flip(&v, CACHE_HOST, 1, 3);
+	while (cursor != UINT64_MAX)
+		ck_assert_int_eq(cache_verify_step(v.r.c, &cursor, UINT64_MAX, &sum), STATUS_OK);
+	ck_assert_uint_eq(sum.corrupt, 1);
+	ck_assert_str_eq(vr_tier(&v, 1), "disk");
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 2), 2);
+	vr_sound(&v);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+static enum status spoiling_copy(struct device *d, struct device_copy *c, const char **why)
+{
+	for (uint32_t i = 0; c->way == DEVICE_UP && i < c->count; i++)
+		((uint8_t *)sim_at(c->pairs[i].from))[-SLOT_HEADER_BYTES] ^= 1;
+	return terrace_device_ops()->copy(d, c, why);
+}
+
+/* Memory that spoils whatever comes to it: who waits is told so after a few tries, and the disk's copy is as it was. */
+START_TEST(memory_that_is_bad)
+{
+	struct device_ops ops = *terrace_device_ops();
+	struct cache_place p;
+	struct cache_leased l;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 96);
+	ops.copy = spoiling_copy;
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = SLOTS, .host_slots = SLOTS, .disks = &d, .spill_milli = 900,
+						.sum_threads = 2, .ops = &ops });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	if (_i)
+		ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, 1), 0);
+	ck_assert_double_ge(vr_corrupt(&v, "to=gpu"), 2);
+	ck_assert_double_le(vr_corrupt(&v, "to=gpu"), 4);
+	ck_assert_str_eq(vr_tier(&v, 0), "disk");
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	if (_i)
+		vr_release(&v, &l);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("cache_vram_heir");
+	TCase *t = tcase_create("cache_vram_heir");
+	SRunner *runner;
+	int failures;
+
+	tcase_set_timeout(t, 120);
+	tcase_add_test(t, an_engine_holds_the_last);
+	tcase_add_loop_test(t, wrong_in_memory_that_somebody_has, 0, 2);
+	tcase_add_loop_test(t, gone_while_somebody_has_it, 0, 2);
+	tcase_add_loop_test(t, sound_on_another_gpu, 0, 2);
+	tcase_add_test(t, wrong_while_it_is_spilled);
+	tcase_add_test(t, verified_wrong_in_memory);
+	tcase_add_loop_test(t, memory_that_is_bad, 0, 2);
+	suite_add_tcase(suite, t);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failures = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failures ? 1 : 0;
+}
