@@ -395,9 +395,6 @@ bool vram_flight_look(struct flight *f);
 void vram_flight_look_here(struct flight *f);
 /* Without the lock: its copies, or its sums, have ended. */
 void vram_flight_part_ended(struct flight *f);
-/* Without the lock: bytes on their way up are not the block's. Who has a lease of that copy already is told, before he is told that it is
- * there. */
-void vram_move_bad(struct vram_move *m);
 
 /* ---- cache_vram_copy.c: the mover's thread ---- */
 

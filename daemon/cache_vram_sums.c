@@ -80,38 +80,64 @@ void vram_sums_keep(struct block *b, uint32_t sums)
 
 /* ---- up ---- */
 
-static bool leases_on(struct lease *l, const struct block *b, const struct gpu *g)
+/* It was granted ahead of a copy that is not to be believed. */
+static bool has_failed(struct lease *l, const struct gpu *g)
 {
-	for (uint32_t i = 0; l->gpu == g && i < l->count; i++)
-		if (l->block[i] == b && lease_on_gpu(l)[i])
+	for (uint32_t i = 0; l->gpu == g && i < l->count; i++) {
+		const struct vram_slot *s = lease_on_gpu(l)[i] == LEASE_COMING ? vram_slot_of(l->block[i], g) : NULL;
+
+		if (s && s->failed)
 			return true;
+	}
 	return false;
 }
 
-/* Whose lease has it: none of its processes may believe its word. */
-static void leases_tell(struct session *s, const struct block *b, const struct gpu *g)
+/* Whose lease has one: none of its processes may believe its word. */
+static void leases_tell(const struct session *s, const struct gpu *g)
 {
 	struct lease *l = s->leases;
 
-	while (l && !leases_on(l, b, g))
+	while (l && !has_failed(l, g))
 		l = l->next;
 	for (struct attachment *a = l ? s->attachments : NULL; a; a = a->next)
 		if (a->board)
 			board_fail(a->board, g);
 }
 
-void vram_move_bad(struct vram_move *m)
-{
-	struct cache *c = m->gpu->cache;
+/* What a thread has found that is not the block. */
+struct found {
+	struct vram_move *move[HEADERS];
+	uint32_t count;
+};
 
+/* Whoever has a lease of such a copy already is told, before he is told that it is there. What calls alone wait for is nobody's yet. */
+static void found_tell(struct found *f)
+{
+	struct gpu *g = f->count ? f->move[0]->gpu : NULL;
+	struct cache *c = g ? g->cache : NULL;
+	bool held = false;
+
+	if (!f->count)
+		return;
 	cache_lock(c);
-	if (!m->bad) {
+	for (uint32_t i = 0; i < f->count; i++) {
+		struct vram_move *m = f->move[i];
+
+		held |= !m->bad && m->slot->pins;
 		m->bad = m->slot->failed = true;
-		for (uint32_t i = 0; vram_slot_pins(m->slot) > 1 && i < c->options.sessions_max; i++) /* else this move alone has it */
-			if (c->sessions[i].state != SESSION_FREE)
-				leases_tell(&c->sessions[i], m->block, m->gpu);
 	}
+	for (uint32_t i = 0; held && i < c->options.sessions_max; i++)
+		if (c->sessions[i].state != SESSION_FREE)
+			leases_tell(&c->sessions[i], g);
 	cache_unlock(c);
+	f->count = 0;
+}
+
+static void found_add(struct found *f, struct vram_move *m)
+{
+	f->move[f->count++] = m;
+	if (f->count == HEADERS)
+		found_tell(f);
 }
 
 /* All of it is to be read next. */
@@ -134,17 +160,17 @@ static bool header_sound(const struct vram_move *m, struct slot_header *h)
 	return slot_header_match(h, &ident, b->generation) == STATUS_OK;
 }
 
-static void header_look(struct vram_move *m)
+static void header_look(struct vram_move *m, struct found *f)
 {
 	struct slot_header h;
 
 	if (header_sound(m, &h))
 		vram_remember(m->slot, &h);
 	else
-		vram_move_bad(m);
+		found_add(f, m);
 }
 
-static void layer_look(struct vram_move *m, uint32_t layer)
+static void layer_look(struct vram_move *m, uint32_t layer, struct found *f)
 {
 	const uint64_t bytes = m->block->pool->geometry.layer_bytes;
 	const uint8_t *slot = block_slot_at(m->block);
@@ -152,7 +178,7 @@ static void layer_look(struct vram_move *m, uint32_t layer)
 
 	memcpy(&sum, slot + offsetof(struct slot_header, layer_crc) + layer * sizeof(sum), sizeof(sum));
 	if (slot_crc32c(0, slot + SLOT_HEADER_BYTES + layer * bytes, bytes) != sum)
-		vram_move_bad(m);
+		found_add(f, m);
 }
 
 /* With the lock of those being summed. The lists that are done with, which leave it. */
@@ -231,17 +257,23 @@ static uint32_t layer_pieces(const struct flight *f)
 
 static void look_headers(struct flight *f, uint32_t from)
 {
+	struct found found = { .count = 0 };
+
 	for (uint32_t k = from; k < from + HEADERS && k < f->copy.count; k++) {
 		if (k + 1 < f->copy.count)
 			fetch_header(f->each[k + 1]);
-		header_look(f->each[k]);
+		header_look(f->each[k], &found);
 	}
+	found_tell(&found);
 }
 
 static void look_layer(struct flight *f, uint32_t layer, uint32_t from)
 {
+	struct found found = { .count = 0 };
+
 	for (uint32_t k = from; k < from + f->piece && k < f->summed_blocks; k++)
-		layer_look(f->each[k], layer);
+		layer_look(f->each[k], layer, &found);
+	found_tell(&found);
 }
 
 /* Some blocks' headers, or a layer of theirs: the headers, then the first layer of all before the second of any. */

@@ -343,6 +343,43 @@ START_TEST(others_are_not_told)
 }
 END_TEST
 
+/* Two engines' leases, and a block that a call alone waits for, in one list, all of them wrong: both are told. */
+START_TEST(all_are_told)
+{
+	struct cache_place p, q;
+	struct cache_leased one, two;
+	struct vram_rig v, other;
+
+	open_with(&v, NULL, _i);
+	vr_join(&other, &v, 0, "other");
+	vr_board(&other);
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
+	rig_quiet(&v.r);
+	for (uint64_t n = 0; n < 3; n++)
+		vr_flip(&v, CACHE_HOST, n, LAYER_BYTES);
+	vr_hold(&v, 0, 1);
+	for (uint64_t n = 3; n < 4; n++) /* what is behind it comes as one list */
+		vr_warm_begin(&v, 0, n, 1);
+	vr_warm_begin(&v, 0, 2, 1);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &one), STATUS_OK);
+	ck_assert_int_eq(vr_lease(&other, 0, 1, 1, true, false, &q, &two), STATUS_OK);
+	vr_go(&v, 0);
+	vr_wait_layers(&v, &one);
+	vr_wait_layers(&other, &two);
+	ck_assert_uint_eq(failed(&v), 1);
+	ck_assert_uint_eq(failed(&other), 1);
+	vr_release(&other, &two);
+	vr_release(&v, &one);
+	rig_quiet(&v.r);
+	ck_assert_double_eq(vr_corrupt(&v, "to=gpu"), 3);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 4), 1);
+	rig_check_books(v.r.c);
+	munmap((void *)other.board, EXTENT_PAGE_BYTES);
+	vr_close(&v);
+}
+END_TEST
+
 struct gate {
 	struct work work;
 	pthread_mutex_t lock;
@@ -579,6 +616,7 @@ int main(void)
 	tcase_add_loop_test(t, a_call_that_waits_for_the_end, 0, 2);
 	tcase_add_loop_test(t, a_header_that_is_wrong, 0, 2);
 	tcase_add_loop_test(t, others_are_not_told, 0, 2);
+	tcase_add_loop_test(t, all_are_told, 0, 2);
 	tcase_add_test(t, copied_and_not_summed);
 	tcase_add_test(t, summed_once);
 	tcase_add_test(t, not_verified_up);
