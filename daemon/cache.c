@@ -9,6 +9,7 @@
 #include "daemon/cache_sums.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
+#include "daemon/deadline.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -188,7 +189,7 @@ enum status cache_create(const struct cache_options *o, uint64_t now_us, struct 
 	c->room_epoch_us = now_us;
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_mutex_init(&c->extents, NULL);
-	pthread_mutex_init(&c->growth, NULL);
+	deadline_cond_init(&c->growth);
 	s = create_parts(c, why);
 	if (s) {
 		cache_destroy(c);
@@ -206,11 +207,11 @@ static bool is_left(struct cache *c, const char *what)
 
 bool cache_destroy(struct cache *c)
 {
-	bool ended;
+	bool advised, ended;
 
 	if (!c)
 		return true;
-	advice_stop(c);
+	advised = advice_stop(c);
 	cache_lock(c);
 	if (c->sessions)
 		sessions_free(c);
@@ -218,7 +219,7 @@ bool cache_destroy(struct cache *c)
 	while (c->watches)
 		cache_watch_close(c->watches);
 	ended = !c->vram || vram_stop(c, true) || is_left(c, "a GPU's driver does not answer");
-	if (c->tier && !tier_stop(c))
+	if ((c->tier && !tier_stop(c, !advised)) || !advised)
 		ended = is_left(c, "a disk does not answer, and the next start reads all headers");
 	if (!ended)
 		return false;
@@ -240,7 +241,7 @@ bool cache_destroy(struct cache *c)
 	free(c->retired);
 	free(c->sessions);
 	pthread_mutex_destroy(&c->extents);
-	pthread_mutex_destroy(&c->growth);
+	pthread_cond_destroy(&c->growth);
 	pthread_mutex_destroy(&c->lock);
 	free(c);
 	return true;
@@ -248,10 +249,11 @@ bool cache_destroy(struct cache *c)
 
 bool cache_leave(struct cache *c)
 {
-	advice_stop(c);
+	const bool advised = advice_stop(c);
+
 	if (c->vram)
 		vram_stop(c, false);
-	return !c->tier || tier_stop(c) || is_left(c, "a disk does not answer, and the next start reads all headers");
+	return !c->tier || tier_stop(c, !advised) || is_left(c, "a disk does not answer, and the next start reads all headers");
 }
 
 const char *cache_left(const struct cache *c)

@@ -57,15 +57,17 @@ bool advice_create(struct cache *c)
 	return a->by_id && mailbox_init(&a->mail, MAIL_WORDS);
 }
 
-void advice_stop(struct cache *c)
+bool advice_stop(struct cache *c)
 {
 	struct cache_trace_result result;
 	const char *why;
+	bool ended;
 
 	if (!c->advice)
-		return;
-	advisor_stop(c);
+		return true;
+	ended = advisor_stop(c);
 	cache_trace_stop(c, &result, &why);
+	return ended;
 }
 
 void advice_destroy(struct cache *c)

@@ -137,9 +137,10 @@ struct advice {
 	struct ahead ahead;
 };
 
-/* Without the lock. create before everything else; false: no memory. stop ends its threads, destroy comes after everything else. */
+/* Without the lock. create before everything else; false: no memory. stop ends its threads; false: one is in the catalog, and has not come back
+ * within disk_close_ms. destroy comes after everything else. */
 bool advice_create(struct cache *c);
-void advice_stop(struct cache *c);
+bool advice_stop(struct cache *c);
 void advice_destroy(struct cache *c);
 
 uint64_t key_name(const uint8_t *key, uint32_t key_bytes);

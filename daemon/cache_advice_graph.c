@@ -22,6 +22,7 @@ enum {
 	TAILS_LOOKED_AT = 64,          /* of a request, from its end */
 	STOP_KEEP_US = 5 * 1000 * 1000,
 	NAP_NS = 5 * 1000 * 1000,
+	CLOSE_MS = 10 * 1000,
 };
 #define HALF_LIFE_US (30ull * 60 * 1000 * 1000)
 
@@ -344,23 +345,39 @@ static void keep_all(struct cache *c, struct advisor *a)
 			nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
 }
 
-void advisor_stop(struct cache *c)
+/* False: it is left, in the catalog, whose pages come from a disk. */
+static bool thread_ends(struct advisor *a, uint32_t wait_ms)
+{
+	struct timespec until;
+
+	atomic_store(&a->stop, true);
+	wake(a);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += wait_ms / 1000;
+	until.tv_nsec += (long)(wait_ms % 1000) * 1000000;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	if (!pthread_timedjoin_np(a->thread, NULL, &until))
+		return true;
+	pthread_detach(a->thread);
+	return false;
+}
+
+bool advisor_stop(struct cache *c)
 {
 	struct advisor *a = c->advice->advisor;
 
 	if (!a || !a->mail || !a->graph || !a->sketches)
-		return;
-	if (a->started) {
-		atomic_store(&a->stop, true);
-		wake(a);
-		pthread_join(a->thread, NULL);
-		a->started = false;
-	}
+		return true;
+	if (a->started && !thread_ends(a, c->options.disk_close_ms ? c->options.disk_close_ms : CLOSE_MS))
+		return false;
+	a->started = false;
 	if (a->loaded) {
 		take_mail(a);
 		ties_pass(a);
 		keep_all(c, a);
 	}
+	return true;
 }
 
 void advisor_stats(struct cache *c, cache_stat_fn *emit, void *arg)

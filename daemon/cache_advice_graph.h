@@ -93,7 +93,7 @@ struct advisor {
 enum status advisor_create(struct cache *c, const char **why);
 /* Its thread, after everything else is there, unless advisor_ms is 0. */
 enum status advisor_start(struct cache *c, const char **why);
-void advisor_stop(struct cache *c);
+bool advisor_stop(struct cache *c); /* as advice_stop */
 void advisor_destroy(struct cache *c);
 /* Any thread, with or without the lock: a Lookup found something on a disk, and its letter should be read now, not at the next tick. */
 void advisor_poke(struct cache *c);

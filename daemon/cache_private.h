@@ -4,7 +4,7 @@
  * and evicted under it only, so whoever holds it sees a block's state stand still; lookups run beside it in
  * a read section of the index and look at nothing but records. `extents` guards the life of struct extent
  * against cache_chores, which takes drained ones out without `lock`; it may be *tried* with `lock` held, and is
- * never held when `lock` is taken. `growth` is taken before `lock`, by who registers a new extent with disks and GPUs.
+ * never held when `lock` is taken. Who registers a new extent with disks and GPUs does it without `lock`, `growing` meanwhile.
  *
  * Unless a comment says otherwise, a function here is called with `lock` held.
  */
@@ -403,7 +403,10 @@ struct cache {
 	struct sums *sums;             /* threads for checksums (cache_sums.h); NULL: none */
 	const struct policy_ops *policy;
 
-	pthread_mutex_t lock, extents, growth;
+	pthread_mutex_t lock, extents;
+	pthread_cond_t growth;         /* somebody is done with it */
+	bool growing;
+	struct timespec growth_until;  /* so long others wait for him */
 	uint64_t now_us;               /* the latest any caller brought */
 	struct tenant tenant;          /* the only one of this version */
 	struct pool *pools[POOLS_MAX];

@@ -20,6 +20,7 @@
 #include "daemon/cache_advice.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
+#include "daemon/deadline.h"
 
 enum {
 	VICTIM_SCAN = 256,             /* nodes a search looks at */
@@ -31,6 +32,7 @@ enum {
 	SWEEP_SLOTS = 4096,            /* a step */
 	DRAIN_STUCK_US = 5 * 1000 * 1000,
 	RETIRE_EVERY_US = 1000 * 1000,
+	GROWTH_US = 2000 * 1000,       /* a driver may keep others from it */
 	GROW_AGAIN_US = 1000 * 1000,   /* the kernel may have memory again */
 };
 
@@ -323,6 +325,28 @@ void room_clear(struct cache *c, struct pool *p, uint32_t slots)
 		room_evict(c, b, COUNTER_EVICTED_FULL);
 }
 
+/* One at a time: two that grow one pool get the same extent, which is registered once. A driver may take its time over that, or all time: who comes
+ * then does without. Without the lock. */
+static bool growth_begin(struct cache *c, struct pool *p)
+{
+	struct timespec until;
+	bool begun;
+
+	cache_lock(c);
+	until = c->growth_until;
+	while (c->growing && !pthread_cond_timedwait(&c->growth, &c->lock, &until))
+		continue;
+	begun = !c->growing;
+	if (begun) {
+		c->growing = true;
+		c->growth_until = deadline_in(GROWTH_US);
+	} else {
+		p->grow_refused = c->room_epoch;
+	}
+	cache_unlock(c);
+	return begun;
+}
+
 void room_grow(struct cache *c, struct pool *p, uint32_t slots)
 {
 	uint32_t extent, buffer[CACHE_DISKS_MAX];
@@ -331,8 +355,8 @@ void room_grow(struct cache *c, struct pool *p, uint32_t slots)
 	struct shelf *shelf = NULL;
 	bool known = true;
 
-	/* Two that grow one pool at a time get the same extent: it is registered once. */
-	pthread_mutex_lock(&c->growth);
+	if (!growth_begin(c, p))
+		return;
 	if (!s && (c->tier || c->vram)) {
 		cache_lock(c);
 		known = shelf_find(c, extent);
@@ -357,7 +381,10 @@ void room_grow(struct cache *c, struct pool *p, uint32_t slots)
 	if (device)
 		vram_unregister(c, host_extent(c->host, extent)->base, device);
 	free(device);
-	pthread_mutex_unlock(&c->growth);
+	cache_lock(c);
+	c->growing = false;
+	pthread_cond_broadcast(&c->growth);
+	cache_unlock(c);
 }
 
 /* Looks at each pool in turn, so that none is for ever behind another. */

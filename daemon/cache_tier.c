@@ -299,7 +299,7 @@ static bool disks_end(struct tier *t, bool restorer_ended, const struct timespec
 	return ended;
 }
 
-bool tier_stop(struct cache *c)
+bool tier_stop(struct cache *c, bool read)
 {
 	const uint32_t wait_ms = c->options.disk_close_ms ? c->options.disk_close_ms : CLOSE_MS;
 	struct tier *t = c->tier;
@@ -329,11 +329,13 @@ bool tier_stop(struct cache *c)
 		cache_unlock(c);
 	}
 	CRASH_POINT("clean_before");
-	if (clean && ended)
+	if (clean && ended && !read)
 		catalog_put(t->catalog, CATALOG_META, "clean", 5, &c->epoch, sizeof(c->epoch));
 	CRASH_POINT("clean_mark");
-	/* A restorer that is left may be in the catalog. */
-	if (restorer_ended)
+	/* A restorer that is left may be in the catalog, too. */
+	if (!restorer_ended || read)
+		ended = false;
+	else
 		ended = catalog_close_by(t->catalog, us_until(&until) + CATALOG_CLOSE_MS * 1000ull) && ended;
 	if (!ended) {
 		t->left_next = left_behind;

@@ -171,8 +171,8 @@ enum status tier_create(struct cache *c, const char **why);
 uint64_t tier_first_generation(struct cache *c);
 enum status tier_start(struct cache *c, const char **why);
 /* Ends all moves; no thread of the tier's runs after it. False: a disk has not answered within disk_close_ms, or the catalog's: what its
- * requests touch, which is the whole cache, must stay as it is. */
-bool tier_stop(struct cache *c);
+ * requests touch, which is the whole cache, must stay as it is. read: somebody may be in the catalog still, which then stays open. */
+bool tier_stop(struct cache *c, bool read);
 void tier_destroy(struct cache *c); /* after the blocks are gone */
 void tier_tick(struct cache *c);
 /* True: there is something for tier_chores. */

@@ -1,6 +1,7 @@
 /* Disks that fail under the cache: what is lost, what is told, and how long it takes. The faults are injected where the ring asks the
  * kernel (store/ring.h). */
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
 #include "tests/cache_rig.h"
 
@@ -426,6 +428,58 @@ START_TEST(test_close_does_not_wait_for_a_hung_scan)
 }
 END_TEST
 
+static void *advises(void *cache)
+{
+	struct cache *c = cache;
+	int *lock = &c->advice->advisor->lock.__data.__lock;
+
+	pthread_mutex_lock(&c->advice->advisor->lock);
+	while (__atomic_load_n(lock, __ATOMIC_RELAXED) != 2) /* he waits */
+		usleep(1000);
+	fault.hanging = 1;
+	while (fault.hangs)
+		usleep(1000);
+	pthread_mutex_unlock(&c->advice->advisor->lock);
+	fault.hanging = 0;
+	return NULL;
+}
+
+/* The same while the advisor is in the catalog, whose disk does not answer: its pages are read by no call that could be made to wait: so he
+ * waits for a lock of his. */
+START_TEST(test_close_does_not_wait_for_a_hung_catalog)
+{
+	struct cache_options o;
+	struct rig_disks d;
+	enum status st[16];
+	pthread_t thread;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	o = rig_disk_options(&d, 1, HOST);
+	o.graph_nodes = 1024;
+	o.advisor_ms = 1;
+	o.disk_close_ms = 300;
+	fault_none();
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	rig_put(&r, 0, 16);
+	rig_flush(&r, 0, 16, st);
+	all_ok(st, 16);
+	fault.hangs = true;
+	ck_assert_int_eq(pthread_create(&thread, NULL, advises, r.c), 0);
+	until_it_hangs();
+	const double began = now_s();
+	ck_assert(!cache_destroy(r.c));
+	ck_assert_double_lt(now_s() - began, 20);
+	ck_assert_str_eq(cache_left(r.c), "a disk does not answer, and the next start reads all headers");
+	fault_none();
+	pthread_join(thread, NULL);
+	usleep(50000); /* what the advisor does then would be seen */
+	cache_thread_leave();
+	rig_disks_remove(&d);
+}
+END_TEST
+
 /* After the disk has failed, and before its records are read: there is nothing to give up yet. The start wants the cache's lock for each of its
  * steps: it is held while the disk fails, by turns with none for the steps before. False: it was too late for that. */
 static bool give_up_early(struct rig *r)
@@ -518,6 +572,7 @@ int main(void)
 	tcase_add_test(tc, test_slow_disk_sheds);
 	tcase_add_loop_test(tc, test_close_does_not_wait_for_a_hung_disk, 0, 2);
 	tcase_add_loop_test(tc, test_close_does_not_wait_for_a_hung_scan, 0, 2);
+	tcase_add_test(tc, test_close_does_not_wait_for_a_hung_catalog);
 	tcase_add_test(tc, test_verify_counts_what_it_did_not_read);
 	tcase_add_loop_test(tc, test_disk_that_fails_at_the_start_has_no_blocks, 0, 2);
 	suite_add_tcase(suite, tc);

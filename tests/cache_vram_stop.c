@@ -214,6 +214,56 @@ static void *lend_board(void *unused)
 	return unused;
 }
 
+static struct {
+	struct vram_rig *v;
+	_Atomic bool over;
+} grows;
+
+static void *put_some(void *unused)
+{
+	struct cache_place p;
+	enum status st;
+	uint64_t id;
+
+	cache_thread_enter();
+	for (uint64_t n = 100; n < 132; n++)
+		vr_reserve(grows.v, CACHE_HOST, n, 1, &st, &id, &p);
+	grows.over = true;
+	return unused;
+}
+
+/* Memory cannot be registered with a GPU, for as long as its driver hangs: others that want more of it do without, and the stop has its bound. */
+START_TEST(memory_that_is_not_registered)
+{
+	struct cache_place p;
+	struct vram_rig other;
+	struct stopped t;
+	pthread_t worker;
+	enum status st;
+	uint64_t id;
+
+	begin(&t, HANGS, true);
+	vr_join(&other, &t.v, 1, "other");
+	grows.v = &t.v;
+	hang.on = true;
+	ck_assert_int_eq(pthread_create(&worker, NULL, put_some, NULL), 0);
+	pthread_detach(worker);
+	RIG_AWAIT(hang.inside);
+	clock_gettime(CLOCK_MONOTONIC, &began);
+	ck_assert_int_eq(vr_reserve(&other, CACHE_HOST, 500, 1, &st, &id, &p), STATUS_OK);
+	ck_assert_int_eq(st, STATUS_EXHAUSTED);
+	ck_assert_int_lt(ms_since(&began), 10000);
+	clock_gettime(CLOCK_MONOTONIC, &began);
+	cache_leave(t.v.r.c);
+	cache_thread_leave();
+	ck_assert(!hang.back);
+	hang.on = false;
+	check_end(&t);
+	goes_on();
+	ck_assert(hang.back && !grows.over);
+}
+END_TEST
+
 /* Of a cache that a worker hangs in, all is closed that can be; and the worker never sees what that has left. */
 START_TEST(a_cache_is_left_with_a_worker)
 {
@@ -248,6 +298,7 @@ int main(void)
 	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, a_stop_while_the_driver_hangs, 0, HANGS);
 	tcase_add_test(t, a_driver_that_is_slow);
+	tcase_add_test(t, memory_that_is_not_registered);
 	tcase_add_test(t, a_cache_is_left_with_a_worker);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
