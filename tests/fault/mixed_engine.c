@@ -20,6 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "client/gpu.h"
+#include "client/session.h"
 #include "tests/fault/mixed_tally.h"
 #include "tests/fault/mixed_work.h"
 
@@ -116,7 +118,7 @@ static bool good(struct worker *w, enum terrace_status status, const char *what)
 		enum terrace_status timed_;                                                                                          \
 		tally_begin((w)->tally, CALL_##kind);                                                                                \
 		timed_ = (call);                                                                                                     \
-		tally_end((w)->tally);                                                                                               \
+		tally_end((w)->tally, timed_);                                                                                       \
 		timed_;                                                                                                              \
 	})
 #define TIMED_VOID(w, kind, call) ((void)TIMED(w, kind, ((call), TERRACE_OK)))
@@ -244,6 +246,7 @@ static uint32_t lease_on_gpu(struct worker *w, uint64_t chain, uint32_t count)
 	name_run(&k, chain, 0, count);
 	o.gpu = w->gpu;
 	o.gpu_or_host = draw(w, 4) == 0;
+	tally_about(w->tally, count, o.gpu_or_host ? WHERE_GPU_OR_HOST : WHERE_GPU);
 	lease = lease_take(w, &k.keys, &o);
 	if (!lease)
 		return 0;
@@ -269,6 +272,7 @@ static void lease_in_memory(struct worker *w)
 	struct keys k;
 
 	name_run(&k, some_chain(w), 0, 1 + (uint32_t)draw(w, MIXED_CHAIN));
+	tally_about(w->tally, k.keys.count, WHERE_HOST);
 	if (!good(w, TIMED(w, LEASE, terrace_lease(w->session, &k.keys, TERRACE_LEASE_PREFIX, DEADLINE_US, &lease)), "lease in memory"))
 		return;
 	for (uint32_t i = 0; i < terrace_lease_count(lease); i++)
@@ -299,6 +303,7 @@ static void put_on_gpu(struct worker *w, uint64_t chain, uint32_t from, uint32_t
 	struct keys k;
 
 	name_run(&k, chain, from, count);
+	tally_about(w->tally, count, WHERE_GPU);
 	o.gpu = w->gpu;
 	if (!good(w, TIMED(w, RESERVE, terrace_reserve_with(w->session, &k.keys, k.infos, &o, DEADLINE_US, NULL, &r)), "reserve"))
 		return;
@@ -327,6 +332,7 @@ static void put_in_memory(struct worker *w, uint64_t chain, uint32_t from, uint3
 	struct keys k;
 
 	name_run(&k, chain, from, count);
+	tally_about(w->tally, count, WHERE_HOST);
 	if (!good(w, TIMED(w, RESERVE, terrace_reserve(w->session, &k.keys, k.infos, DEADLINE_US, NULL, &r)), "reserve in memory"))
 		return;
 	for (uint32_t i = 0; i < count; i++) {
@@ -351,6 +357,7 @@ static void grow(struct worker *w, uint64_t chain, uint32_t at)
 	struct keys k;
 
 	name_run(&k, chain, at, 1);
+	tally_about(w->tally, 1, WHERE_GPU);
 	o.gpu = w->gpu;
 	if (!good(w, TIMED(w, RESERVE, terrace_reserve_open_with(w->session, k.infos, &o, DEADLINE_US, &r)), "open block"))
 		return;
@@ -403,6 +410,7 @@ static void request(struct worker *w)
 	struct keys k;
 
 	name_run(&k, chain, 0, count);
+	tally_about(w->tally, count, WHERE_NOWHERE);
 	if (good(w, TIMED(w, LOOKUP, terrace_lookup(w->session, &k.keys, DEADLINE_US, &prefix, NULL)), "lookup") && prefix > count)
 		must(TERRACE_INTERNAL, "a prefix longer than the keys");
 	if (w->orphan)
@@ -419,6 +427,7 @@ static void warm(struct worker *w)
 	o.wait = draw(w, 2);
 	o.gpu = draw(w, 3) ? w->gpu : -1;
 	name_run(&k, some_chain(w), 0, 1 + (uint32_t)draw(w, MIXED_CHAIN));
+	tally_about(w->tally, k.keys.count, o.gpu < 0 ? WHERE_HOST : WHERE_GPU);
 	if (good(w, TIMED(w, WARM, terrace_warm_with(w->session, &k.keys, &o, DEADLINE_US, NULL)), "warm"))
 		tally_add(w->tally, COUNT_WARMED, 1);
 }
@@ -428,6 +437,7 @@ static void flush(struct worker *w)
 	struct keys k;
 
 	name_run(&k, some_chain(w), 0, 4);
+	tally_about(w->tally, 4, WHERE_NOWHERE);
 	if (good(w, TIMED(w, FLUSH, terrace_flush(w->session, &k.keys, DEADLINE_US, NULL)), "flush"))
 		tally_add(w->tally, COUNT_FLUSHED, 1);
 }
@@ -549,6 +559,15 @@ static void on_usr1(int signum)
 	paused = !paused;
 }
 
+/* From here on it is told how long a call was in the GPU's driver. Opens the GPU. */
+static void driver_watch(struct worker *w)
+{
+	struct client_gpu *gpu;
+
+	must(client_lent_gpu(&w->session->view->attachment->memory, (uint32_t)w->gpu, &gpu), "the GPU");
+	gpu->ops = tally_driver(gpu->ops);
+}
+
 static struct terrace_client *connect_to(const char *address)
 {
 	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
@@ -593,6 +612,7 @@ static int worker(const char *address, uint64_t seed, uint64_t chains, const cha
 	mixed_work_open(&w.work, (chains + 2) * MIXED_CHAIN);
 	w.client = connect_to(address);
 	session_open(&w);
+	TIMED_VOID(&w, FIRST, driver_watch(&w));
 	first_use(&w);
 	puts("ready");
 	fflush(stdout);

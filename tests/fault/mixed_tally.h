@@ -39,16 +39,26 @@ enum tally_count {
 	COUNT_KINDS
 };
 
+/* What a late call was about, and where its time went. */
+struct tally_late {
+	_Atomic uint64_t kind, us, own_us, status, began_ns;
+	_Atomic uint64_t keys, where;       /* as tally_about was told */
+	_Atomic uint64_t driver_us, longest_us, longest; /* in calls of the GPU's driver, on any thread; the longest one, and which */
+};
+enum { TALLY_LATE = 16, TALLY_LATE_US = 100000 };
+
 /* Bucket b counts what took less than 2^b * 16 us and is in no bucket before; the last, all the rest. */
 enum { TALLY_BUCKETS = 20, TALLY_BUCKET_US = 16 };
 
 /* Written by one thread of one process; read by anyone. */
 struct tally {
 	_Atomic uint64_t since_ns;  /* CLOCK_MONOTONIC: the call `kind` has begun; 0: none is under way */
-	_Atomic uint64_t kind;
+	_Atomic uint64_t kind, keys, where; /* the last two as tally_about was told */
 	_Atomic uint64_t worst_us[CALL_KINDS], own_us[CALL_KINDS]; /* the longest; the longest less stalls */
 	_Atomic uint64_t buckets[CALL_KINDS][TALLY_BUCKETS];
 	_Atomic uint64_t counts[COUNT_KINDS];
+	_Atomic uint64_t late_count; /* calls that took longer than TALLY_LATE_US, less stalls: the longest of them */
+	struct tally_late late[TALLY_LATE];
 };
 
 /* Maps the file, made and zeroed if it is not there. NULL: it cannot be. */
@@ -57,13 +67,25 @@ struct tally *tally_open(const char *path);
 /* Begins to measure stalls, for the life of the process; once. False: no thread. */
 bool tally_meter(void);
 
-/* Around each call. */
+/* Around each call. status: its own. */
 void tally_begin(struct tally *t, enum tally_call kind);
-void tally_end(struct tally *t);
+void tally_end(struct tally *t, uint32_t status);
+/* What the calls from here on are about: so many keys, in a tier of these words. */
+#define TALLY_WHERES(X) X(NOWHERE, "") X(GPU, "gpu") X(GPU_OR_HOST, "gpu or host") X(HOST, "host")
+enum tally_where {
+#define TALLY_ENUM(name, text) WHERE_##name,
+	TALLY_WHERES(TALLY_ENUM)
+#undef TALLY_ENUM
+};
+void tally_about(struct tally *t, uint32_t keys, enum tally_where where);
+
+/* Times what the library asks of the GPU's driver from now on: its table of functions, as the library has it. Once. */
+struct device_ops;
+const struct device_ops *tally_driver(const struct device_ops *ops);
 void tally_add(struct tally *t, enum tally_count what, uint64_t n);
 
-/* Prints one JSON object: "calls" with worst_ms, own_ms (less stalls) and histogram (name to counts by bucket), "counts", and "now" with
- * the call under way (empty: none) and for how many milliseconds. */
+/* Prints one JSON object: "calls" with worst_ms, own_ms (less stalls) and histogram (name to counts by bucket), "counts", "now" with
+ * the call under way (empty: none) and for how many milliseconds, and "late", a row each of the longest that were so. */
 void tally_print(const struct tally *t);
 
 #endif

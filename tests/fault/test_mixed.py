@@ -6,7 +6,9 @@ Engines lease to the GPU with waits layer by layer, attend, put from the GPU beh
 close sessions; now and then one is killed. Asserted: no wrong byte; no call and no wait of a stream over --bound seconds, less what the
 machine itself stalled meanwhile (mixed_tally.h), nor over --hang seconds at all; everything was done, and every way between tiers taken,
 for which a slow machine gets more time; every block that came into a tier by a put or a move is there or was counted out; in the end
-nothing is held, no slot is in use, and the memory that Stats counts is what the device has given. Nothing but Python's own library is needed,
+nothing is held, no slot is in use, and the memory that Stats counts is what the device has given. A call that is late is told with what it was
+about, the time that it was in the GPU's driver, and what Stats says of before, meanwhile and after; the books are looked at all the same.
+Nothing but Python's own library is needed,
 so that it is the same command where there is a real GPU (tests/gpu/run.sh) and over the simulated one (--libraries: its folder).
 """
 
@@ -27,6 +29,9 @@ CHAIN, BLOCK_BYTES = 16, 8 * 4 * 64 * 132  # mixed_work.h
 SLOT_BYTES = BLOCK_BYTES + 4096            # in host memory and on disk
 WORKERS, BUCKET_US = 3, 16
 DONE = ("checked_blocks", "stored_gpu_blocks", "stored_host_blocks", "attends", "open_blocks", "warms")
+LATE_TOLD = 4                              # of an engine: each costs two looks at Stats
+WAITED_FOR = re.compile("terrace_(blocks|dirty|moved|gpu_|disk_(loads|spills|oldest|under|waiting|refused)|evictions_total|lease|loads|spills|dropped"
+                        "|extent|draining|rpc_(calls|seconds).*method=(Lease|Warm|Reserve|Commit)|near_calls|worker_(queued|running|refused))")
 UNBOUNDED = ("first", "reopen")            # a driver's time, and that to the next daemon
 SMI_SLACK_MIB = 16                         # what the driver keeps beside the memory it was asked for; 2 to 6 were seen
 
@@ -94,6 +99,7 @@ class Service:
                         "--gpus", ",".join(str(g) for g in range(o.gpus)),
                         "--gpu-bytes", "%dMiB" % o.gpu_mib, "--host-bytes", "%dMiB" % o.host_mib, "--extent-bytes", "%dMiB" % extent,
                         "--disks", "%s/disk:%dMiB" % (folder, disk), "--slab-bytes", "16MiB"]
+        self.seen = {}                     # what stats() said last
         self.start()
 
     def start(self):
@@ -113,7 +119,9 @@ class Service:
     def stats(self):
         out = self.ctl("--timeout", "60", "stat") # it proves nothing: a machine may be slow
         assert out.returncode == 0, out.stderr
-        return {m[1]: float(m[2]) for m in re.finditer(r"^(terrace_\S+)\s+(\S+)$", out.stdout, re.M)}
+        self.seen = {m[1]: float(m[2]) for m in re.finditer(r"^(terrace_\S+)\s+(\S+)$", out.stdout, re.M)}
+        self.seen["at_s"] = time.monotonic()
+        return self.seen
 
     def log(self):
         with open(os.path.join(self.folder, "log"), encoding="utf-8", errors="replace") as log:
@@ -149,6 +157,7 @@ class Service:
 class Engine:
     def __init__(self, service, seed, role="worker"):
         self.service, self.seed = service, seed
+        self.late = []                     # what note() has seen
         self.tally_path = os.path.join(service.folder, "tally.%d" % seed)
         self.process = subprocess.Popen([service.o.engine, role, service.address, str(seed), str(service.chains), self.tally_path,
                                          str(seed % service.o.gpus)],
@@ -166,6 +175,16 @@ class Engine:
         assert self.process.poll() is None, "engine %d saw a wrong byte (1) or a failed call (3): %r" % (self.seed, self.process.poll())
         now = self.tally()["now"]
         assert now["call"] in UNBOUNDED or now["ms"] < self.service.o.hang * 1000, "engine %d hangs in: %r" % (self.seed, now)
+        self.note(now)
+
+    def note(self, now):
+        """What Stats says while a call is late, and once more when it is over."""
+        if self.late and "after" not in self.late[-1] and self.late[-1]["call"] != now["call"]:
+            self.late[-1]["after"] = self.service.stats()
+        elif not (self.late and "after" not in self.late[-1]) and now["call"] not in UNBOUNDED and len(self.late) < LATE_TOLD and \
+                now["ms"] > self.service.o.bound * 1000 / 2:
+            self.late.append({"call": now["call"], "began_s": time.monotonic() - now["ms"] / 1000, "before": self.service.seen,
+                              "meanwhile": self.service.stats()})
 
     def kill(self):
         assert self.process.poll() is None, "engine %d saw a wrong byte (1) or a failed call (3): %r" % (self.seed, self.process.poll())
@@ -204,6 +223,7 @@ def run_by_time(o, service, rng, engines):
     end, last = begin + o.seconds, begin + o.slower * o.seconds
     while (now := time.monotonic()) < end or now < last and not_done(o, service.stats(), merge(engines)[1]):
         if victim is None:
+            service.stats()
             victim = Engine(service, 1000 + kills)
             engines.append(victim)
             victim.ready()
@@ -266,6 +286,26 @@ def print_calls(calls):
         if sum(row["histogram"]):
             print("%-12s %9d %10.3f %10.3f %10.3f %10.3f" % (name, sum(row["histogram"]), percentile(row["histogram"], 0.5),
                                                              percentile(row["histogram"], 0.99), row["worst_ms"], row["own_ms"]))
+
+
+def changes(old, new):
+    """What is another number than before, of what a call may have waited for."""
+    return {name[len("terrace_"):]: "%g -> %g" % (old.get(name, 0), n) for name, n in sorted(new.items())
+            if n != old.get(name, 0) and WAITED_FOR.match(name)}
+
+
+def tell_late(o, engines):
+    """What late calls were about."""
+    for engine in engines:
+        rows = [row for row in engine.tally()["late"] if row["call"] not in UNBOUNDED and row["own_ms"] > o.bound * 1000 / 2]
+        for row in rows:
+            print("late: engine %d: %s" % (engine.seed, json.dumps(row)))
+        for late in engine.late if rows else ():
+            print("late: engine %d: Stats, %s that began at %.3f s; changes from the look before:" %
+                  (engine.seed, late["call"], late["began_s"]))
+            for old, new in (("before", "meanwhile"), ("meanwhile", "after")):
+                if new in late:
+                    print("  %s, at %.3f s: %s" % (new, late[new]["at_s"], json.dumps(changes(late[old], late[new]))))
 
 
 def sum_of(stats, name, label=""):
@@ -358,6 +398,10 @@ def check_times(o, calls):
     return times
 
 
+def check_verified(verified):
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
 def tell(o, result):
     print(json.dumps(result))
     if o.json:
@@ -366,7 +410,17 @@ def tell(o, result):
 
 
 def run(o, service):
-    rng, engines = random.Random(o.seed), []
+    rng, engines, failures = random.Random(o.seed), [], []
+
+    def held(check, *arguments):
+        """What it returns, or None: what does not hold is told in the end, when all has been looked at."""
+        try:
+            return check(*arguments)
+        except AssertionError as error:
+            print("does not hold: %s" % error, flush=True)
+            failures.append(str(error))
+            return None
+
     before = memory_of(service)
     began = time.monotonic()
     try:
@@ -384,25 +438,30 @@ def run(o, service):
                 engine.process.kill()
                 engine.process.wait()
     seconds = time.monotonic() - began
-    await_zero(service, of_all(service, IDLE, IDLE_GPU), 60)
+    held(await_zero, service, of_all(service, IDLE, IDLE_GPU), 60)
     calls, counts = merge(engines)
     print_calls(calls)
     print("counts: " + json.dumps(counts))
+    times = held(check_times, o, calls)
+    if not times:
+        tell_late(o, engines)
     stats = service.stats()
-    moved = check_books(stats, counts, kills)
+    moved = held(check_books, stats, counts, kills)
     verified = service.ctl("verify")
-    assert verified.returncode == 0, verified.stdout + verified.stderr
-    sweep(o, service)
-    memory = check_memory(service, before)
-    times = check_times(o, calls)
-    result = {"bench": "mixed", "device": "simulated" if o.libraries else "gpu", "seconds": round(seconds, 1), "kills": kills,
-              "gpus": o.gpus, "gpu_mib": o.gpu_mib, "host_mib": o.host_mib, "working_set_mib": round(service.chains * CHAIN * BLOCK_BYTES / MIB),
-              **times, **counts, "moved_blocks": moved, "evicted_gpu": int(sum_of(stats, "terrace_evictions_total", "tier=gpu")),
-              "dropped": int(stats["terrace_dropped_blocks_total"]), "memory": memory}
-    tell(o, result)
+    held(check_verified, verified)
+    held(sweep, o, service)
+    memory = held(check_memory, service, before)
     left = not_done(o, stats, counts)
-    assert not left, "never: %s" % left
-    assert not any(stats["terrace_gpu_lost{gpu=%d}" % g] for g in range(o.gpus)), "a GPU was lost"
+    if left:
+        failures.append("never: %s" % left)
+    if any(stats["terrace_gpu_lost{gpu=%d}" % g] for g in range(o.gpus)):
+        failures.append("a GPU was lost")
+    if failures:
+        raise AssertionError("; ".join(failures))
+    tell(o, {"bench": "mixed", "device": "simulated" if o.libraries else "gpu", "seconds": round(seconds, 1), "kills": kills,
+             "gpus": o.gpus, "gpu_mib": o.gpu_mib, "host_mib": o.host_mib, "working_set_mib": round(service.chains * CHAIN * BLOCK_BYTES / MIB),
+             **times, **counts, "moved_blocks": moved, "evicted_gpu": int(sum_of(stats, "terrace_evictions_total", "tier=gpu")),
+             "dropped": int(stats["terrace_dropped_blocks_total"]), "memory": memory})
 
 
 def serve(o, name, make, test):
