@@ -18,9 +18,15 @@ DEVICE float2 join(float2 a, float2 b, float *fa, float *fb)
 	return {max, a.y * *fa + b.y * *fb};
 }
 
+/* A column's sink, asked for before it is wanted. */
+DEVICE float sink_of(const attend_args &a, const segment &s, uint32_t column, uint32_t tile_columns)
+{
+	return a.features.sinks ? a.features.sinks[column_head(a, s, column, tile_columns)] : 0;
+}
+
 /* Writes a finished column, by one warp: x has weighted sums, `total` its {max, sum}. */
 template <class V, int D>
-DEVICE void write_column(const attend_args &a, size_t row, float *x, float2 total, uint32_t lane)
+DEVICE void write_column(const attend_args &a, size_t row, float *x, float2 total, float sink, uint32_t lane)
 {
 	/* H is orthogonal up to D, and codes stand for rotated vectors. */
 	float factor = total.y > 0 ? 1 / (total.y * (V::ROTATED ? D : 1)) : 0;
@@ -29,7 +35,7 @@ DEVICE void write_column(const attend_args &a, size_t row, float *x, float2 tota
 		float of_values, of_sink;
 		const float values = total.y * (V::ROTATED ? D : 1);
 
-		total = join(total, {a.features.sinks[row % a.q_heads] * 1.44269504f, 1}, &of_values, &of_sink);
+		total = join(total, {sink * 1.44269504f, 1}, &of_values, &of_sink);
 		factor = total.y > 0 && values > 0 ? of_values / (total.y * (V::ROTATED ? D : 1)) : 0;
 	}
 	if (a.out_dtype == KV_DTYPE_E4M3 && a.features.out_scale)
@@ -253,6 +259,7 @@ template <class S> DEVICE void merge_parts(const attend_args &a, const segment &
 
 	for (uint32_t from = 0; from < S::COLUMNS; from += S::WARPS) {
 		const uint32_t column = GROUPS > 1 ? warp % S::COLUMNS : from + warp;
+		const float sink = sink_of(a, s, column, S::COLUMNS);
 		float2 total;
 		float x[D / 32];
 		uint32_t query;
@@ -284,7 +291,7 @@ template <class S> DEVICE void merge_parts(const attend_args &a, const segment &
 #pragma unroll
 		for (int i = 0; i < D / 32; i++)
 			rows[column * D + part_lanes<D>::dim(lane, i)] = x[i];
-		write_column<typename S::V, D>(a, row, rows + column * D, total, lane);
+		write_column<typename S::V, D>(a, row, rows + column * D, total, sink, lane);
 	}
 }
 
@@ -317,8 +324,12 @@ DEVICE void finish_segment(const attend_args &a, const segment &s, column (&c)[S
 	uint32_t query;
 	size_t row;
 
+	const float first_sink = sink_of(a, s, threadIdx.x / 32, S::COLUMNS);
+
 	meet<S>(c, o, results);
 	for (uint32_t i = threadIdx.x / 32; i < S::COLUMNS; i += S::WARPS) {
+		const float sink = i < S::WARPS ? first_sink : sink_of(a, s, i, S::COLUMNS);
+
 		if (!column_row(a, s, i, S::COLUMNS, &row, &query))
 			break;
 		float x[D / 32], *to = s.parts == 1 ? rows + i * D
@@ -329,7 +340,7 @@ DEVICE void finish_segment(const attend_args &a, const segment &s, column (&c)[S
 		for (int k = 0; k < D / 32; k++)
 			to[lane + 32 * k] = x[k];
 		if (s.parts == 1)
-			write_column<typename S::V, D>(a, row, rows + i * D, total, lane);
+			write_column<typename S::V, D>(a, row, rows + i * D, total, sink, lane);
 		else if (lane == 0)
 			a.sums[slot * S::COLUMNS + i] = total;
 	}

@@ -134,8 +134,8 @@ DEVICE void attend_run(feed<S> &in, const attend_args &args, const segment &s,
 }
 
 /* Begins to load a segment: this warp's queries and run of atoms. */
-template <class S>
-DEVICE void begin_segment(feed<S> &in, const attend_args &a, const segment &s, query_bits<S> &q,
+template <class S, bool FEATURES>
+DEVICE void begin_segment(feed<S> &in, const attend_args &a, const segment &s, query_bits<S, FEATURES> &q,
 			  bool *waited)
 {
 	const uint32_t warp = threadIdx.x / 32, pairs = (s.atoms + 1) / 2;
@@ -176,10 +176,10 @@ __global__ void __launch_bounds__(32 * shape<K, V, TILES>::WARPS, shape<K, V, TI
 
 	/* If queries come in registers, the first segment's by themselves: those of the others are on their way while
 	 * a segment ends, which leaves few registers, and what is then put elsewhere is waited for at once. */
-	constexpr bool APART = !query_bits<S>::STAGED;
+	constexpr bool APART = !query_bits<S, FEATURES>::STAGED;
 
 	if (s.parts > 0) {
-		query_bits<S> bits(shared);
+		query_bits<S, FEATURES> bits(shared);
 
 		begin_segment(in, a, s, bits, &waited);
 		if (APART)
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(32 * shape<K, V, TILES>::WARPS, shape<K, V, TI
 	}
 	while (s.parts > 0) {
 		segment next = {};
-		query_bits<S> bits(shared);
+		query_bits<S, FEATURES> bits(shared);
 		typename V::sum_type o[TILES][S::D / 16][4] = {};
 
 		if (!APART)

@@ -7,13 +7,14 @@
 
 /* A warp's query columns on their way from memory: in registers, element lane + 32k of column warp +
  * WARPS * i as bits of its type, or in shared memory as they are. They are asked for before the atoms of a
- * segment, which would keep them waiting. */
-template <class S> struct query_bits {
+ * segment, which would keep them waiting. Columns' slopes, for FEATURES, come the same way. */
+template <class S, bool FEATURES> struct query_bits {
 	static constexpr uint32_t COLUMNS = (S::COLUMNS + S::WARPS - 1) / S::WARPS;
 	static constexpr bool STAGED = attend_queries_staged(S::COLUMNS, S::STEP, !TERRACE_CUDA_BULK);
 
 	uint32_t bits[STAGED ? 1 : COLUMNS][STAGED ? 1 : S::D / 32];
 	uint32_t staged; /* shared address of the warp's first column */
+	float slope[COLUMNS]; /* of ALiBi, a column each */
 
 	explicit DEVICE query_bits(const uint8_t *shared)
 	{
@@ -24,12 +25,16 @@ template <class S> struct query_bits {
 	{
 #pragma unroll
 		for (uint32_t i = 0; i < COLUMNS; i++) {
+			const uint32_t column = threadIdx.x / 32 + i * S::WARPS;
 			uint32_t query;
 			size_t row;
-			const bool present = column_row(a, s, threadIdx.x / 32 + i * S::WARPS, S::COLUMNS, &row,
-							&query) &&
-					     threadIdx.x / 32 + i * S::WARPS < S::COLUMNS;
+			const bool present =
+				column_row(a, s, column, S::COLUMNS, &row, &query) && column < S::COLUMNS;
 
+			if constexpr (FEATURES)
+				slope[i] = present && a.features.alibi
+						   ? a.features.alibi[column_head(a, s, column, S::COLUMNS)]
+						   : 0;
 			if constexpr (STAGED)
 				stage(a, i, row, present);
 			else
@@ -105,6 +110,11 @@ template <class S> struct query_bits {
 	}
 };
 
+/* What a column is told of its query beside the words: those of `column`, but that the slope is one a token. */
+struct alignas(16) handed_out {
+	float unit, query_term, slope;
+};
+
 /* Where word k of a column's high (plane 0) or low parts is handed out. */
 template <class S> DEVICE uint32_t query_word_at(uint32_t column, uint32_t plane, uint32_t k)
 {
@@ -115,10 +125,10 @@ template <class S> DEVICE uint32_t query_word_at(uint32_t column, uint32_t plane
 }
 
 /* The warp's query column i, column `column` of the tile, by the warp: rotates it if K is rotated and leaves it as operand B wants
- * it; and its {unit, term}. */
-template <class S>
-DEVICE void hand_out_query(const attend_args &a, const query_bits<S> &bits, uint32_t i, uint32_t column, float *x,
-			   uint32_t *words, float2 *unit_term, uint32_t lane)
+ * it; and what else it is told. */
+template <class S, bool FEATURES>
+DEVICE void hand_out_query(const attend_args &a, const query_bits<S, FEATURES> &bits, uint32_t i, uint32_t column,
+			   float *x, uint32_t *words, handed_out *told, uint32_t lane)
 {
 	using K = typename S::K;
 	float largest = 1e-20f;
@@ -155,8 +165,12 @@ DEVICE void hand_out_query(const attend_args &a, const query_bits<S> &bits, uint
 #pragma unroll
 	for (int j = 1; j < 32; j *= 2)
 		total += __shfl_xor_sync(ALL_LANES, total, j);
-	if (lane == 0)
-		*unit_term = {a.scale_log2 * K::template SCORE_UNIT<S::TILES> / unit, K::template query_term<S::TILES>(total)};
+	if (lane == 0) {
+		told->unit = a.scale_log2 * K::template SCORE_UNIT<S::TILES> / unit;
+		told->query_term = K::template query_term<S::TILES>(total);
+		if (FEATURES)
+			told->slope = bits.slope[i];
+	}
 }
 
 /* What a column sees under a window and ranges: one span, for each of them holds its own position. */
@@ -183,7 +197,7 @@ DEVICE void see_span(const attend_args &a, const segment &s, column &c)
 /* Column t of a tile, with what its features need. */
 template <bool FEATURES>
 DEVICE column begin_column(const attend_args &a, const segment &s, uint32_t index, uint32_t tile_columns,
-			   float2 unit_term)
+			   const handed_out &told)
 {
 	const struct kv_attend_features &f = a.features;
 	column c = {};
@@ -192,15 +206,15 @@ DEVICE column begin_column(const attend_args &a, const segment &s, uint32_t inde
 	const bool present = column_row(a, s, index, tile_columns, &row, &query);
 	const uint32_t unseen = present ? a.queries - 1 - query : 0;
 
-	c.unit = unit_term.x;
-	c.query_term = unit_term.y;
+	c.unit = told.unit;
+	c.query_term = told.query_term;
 	c.to = s.tokens > unseen ? s.tokens - unseen : 0;
 	c.max = NEVER;
 	if constexpr (FEATURES) {
 		c.position = (int32_t)(s.tokens - 1 - unseen);
 		see_span(a, s, c);
 		c.unit *= f.softcap > 0 ? a.cap_exponent : 1;
-		c.slope = present && f.alibi ? f.alibi[row % a.q_heads] * 1.44269504f : 0;
+		c.slope = told.slope * 1.44269504f;
 		c.bias_row = (s.sequence * a.queries + (present ? query : 0)) * a.queries;
 	}
 	return c;
@@ -209,21 +223,21 @@ DEVICE column begin_column(const attend_args &a, const segment &s, uint32_t inde
 /* The segment's queries, to every warp. Has one barrier; the one before it must be past all
  * use of rows and results. */
 template <class S, bool FEATURES>
-DEVICE void load_query(const attend_args &a, const segment &s, const query_bits<S> &bits, uint8_t *shared,
+DEVICE void load_query(const attend_args &a, const segment &s, const query_bits<S, FEATURES> &bits, uint8_t *shared,
 		       typename S::query_type &q, column (&c)[S::TILES])
 {
 	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane % 4;
 	uint32_t *words = (uint32_t *)(shared + S::SIZES.results_at);
-	float2 *unit_term = (float2 *)(words + S::COLUMNS * 2 * S::PLANE);
+	handed_out *told = (handed_out *)(words + S::COLUMNS * 2 * S::PLANE);
 
 	bits.wait();
 #pragma unroll
-	for (uint32_t i = 0; i < query_bits<S>::COLUMNS; i++) {
+	for (uint32_t i = 0; i < query_bits<S, FEATURES>::COLUMNS; i++) {
 		const uint32_t column = warp + i * S::WARPS;
 
 		if (column < S::COLUMNS)
-			hand_out_query<S>(a, bits, i, column, (float *)(shared + S::SIZES.rows_at) + column * S::D, words,
-					  unit_term + column, lane);
+			hand_out_query(a, bits, i, column, (float *)(shared + S::SIZES.rows_at) + column * S::D, words,
+				       told + column, lane);
 	}
 	__syncthreads();
 #pragma unroll
@@ -232,7 +246,7 @@ DEVICE void load_query(const attend_args &a, const segment &s, const query_bits<
 #pragma unroll
 			for (uint32_t k = 0; k < S::QUERY; k++)
 				q[n][k] = words[query_word_at<S>(4 * n + lane / 8, lane / 4 % 2, t + 4 * k)];
-		c[n] = begin_column<FEATURES>(a, s, 4 * n + t, S::COLUMNS, unit_term[4 * n + t]);
+		c[n] = begin_column<FEATURES>(a, s, 4 * n + t, S::COLUMNS, told[4 * n + t]);
 	}
 	if constexpr (S::QUERY_SHARED)
 		q.at = shared_address(words) + lane * 16;

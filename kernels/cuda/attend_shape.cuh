@@ -58,7 +58,7 @@ template <class KEYS, class VALUES, int TILE_COUNT> struct shape {
 	typedef std::conditional_t<QUERY_SHARED, query_in_shared<QUERY>, uint32_t[TILES][QUERY]> query_type;
 
 	static_assert(STAGES >= 2, "a ring needs two stages");
-	static_assert(2 * PLANE * 4 + sizeof(float2) <= MEETING * STRIDE * 4,
+	static_assert(2 * PLANE * 4 + 16 <= MEETING * STRIDE * 4,
 		      "queries are handed out where results will meet");
 };
 
@@ -88,6 +88,12 @@ DEVICE bool column_row(const attend_args &a, const segment &s, uint32_t column, 
 	*query = i / a.group;
 	*row = ((size_t)s.sequence * a.queries + *query) * a.q_heads + s.head * a.group + i % a.group;
 	return i < a.columns;
+}
+
+/* A column's query head: what slopes and sinks are listed by. */
+DEVICE uint32_t column_head(const attend_args &a, const segment &s, uint32_t column, uint32_t tile_columns)
+{
+	return s.head * a.group + (s.tile * tile_columns + column) % a.group;
 }
 
 #endif
