@@ -81,7 +81,8 @@ attend_args args_of(const struct kv_cuda_attend *a, const struct attend_plan &pl
 	args.features.window = plan.window;
 	args.features.softcap = soft_cap_of(&a->features);
 	args.cap = args.features.softcap * 1.44269504f;
-	args.cap_exponent = 2 / args.features.softcap; /* not used if there is none */
+	if (args.features.softcap > 0)
+		args.scale_log2 *= 2 / args.features.softcap;
 	args.cap_twice = -2 * args.cap;
 	args.cap_is_large = args.features.softcap > SOFT_CAP_ROUGH;
 	return args;

@@ -6,7 +6,7 @@
 #include "kernels/cuda/attend_weigh.cuh"
 
 /* cap * tanh(s / cap) as cap - 2 cap / (1 + e^(2 s / cap)), in powers of 2; good to cap * 2^-21. A column's
- * unit has 2 log2(e) / cap in it already. */
+ * unit has 2 log2(e) / cap in it already (attend_args). */
 template <int TOKENS> DEVICE void cap_scores(const attend_args &a, scored (&x)[TOKENS])
 {
 #pragma unroll

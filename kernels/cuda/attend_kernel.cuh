@@ -66,8 +66,9 @@ DEVICE void attend_step(feed<S> &in, const attend_args &args, const segment &s, 
 		for (uint32_t n = 0; n < S::TILES; n++)
 #pragma unroll
 			for (uint32_t r = 0; r < 2; r++) {
-				score[n][2 * a + r] = {K::template score<S::TILES>(sum[a][n], r, c[n].query_term, k),
-						       k.scale[r] * c[n].unit, v.scale[r], v.zero[r]};
+				score[n][2 * a + r] = {
+					K::template score<S::TILES>(sum[a][n], r, c[n].unit, c[n].query_term, k),
+					k.scale[r], v.scale[r], v.zero[r]};
 				if constexpr (SCORING == CAPPED_SCORES_ON_A_SLANT)
 					cap_score(args, score[n][2 * a + r]);
 			}

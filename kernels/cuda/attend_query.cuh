@@ -166,8 +166,10 @@ DEVICE void hand_out_query(const attend_args &a, const query_bits<S, FEATURES> &
 	for (int j = 1; j < 32; j *= 2)
 		total += __shfl_xor_sync(ALL_LANES, total, j);
 	if (lane == 0) {
-		told->unit = a.scale_log2 * K::template SCORE_UNIT<S::TILES> / unit;
-		told->query_term = K::template query_term<S::TILES>(total);
+		const float score_unit = a.scale_log2 * K::template SCORE_UNIT<S::TILES> / unit;
+
+		told->unit = score_unit;
+		told->query_term = K::template query_term<S::TILES>(total, score_unit);
 		if (FEATURES)
 			told->slope = bits.slope[i];
 	}
@@ -213,7 +215,6 @@ DEVICE column begin_column(const attend_args &a, const segment &s, uint32_t inde
 	if constexpr (FEATURES) {
 		c.position = (int32_t)(s.tokens - 1 - unseen);
 		see_span(a, s, c);
-		c.unit *= f.softcap > 0 ? a.cap_exponent : 1;
 		c.slope = told.slope * 1.44269504f;
 		c.bias_row = (s.sequence * a.queries + (present ? query : 0)) * a.queries;
 	}

@@ -24,11 +24,11 @@ struct attend_args {
 	uint32_t chunk_bytes, block_atoms, block_magic, blocks_stride;
 	uint32_t heads, q_heads, group, queries, columns, tiles;
 	enum kv_dtype q_dtype, out_dtype;
-	float scale_log2;
+	float scale_log2; /* with a soft cap times 2 log2(e) over that in powers of 2 */
 	bool settled;
 	struct kv_attend_features features; /* `window` is the plan's */
-	float cap, cap_exponent; /* the soft cap in powers of 2, and 2 log2(e) over that */
-	float cap_twice;         /* -2 cap */
+	float cap;       /* the soft cap in powers of 2 */
+	float cap_twice; /* -2 cap */
 	bool cap_is_large;
 };
 
@@ -65,7 +65,7 @@ template <class KEYS, class VALUES, int TILE_COUNT> struct shape {
 /* What a lane keeps of one query column (column t of a tile), over its tokens g and g + 8 of every atom.
  */
 struct column {
-	float unit; /* of the query's numbers times K's scale, in powers of 2 (cap_scores) */
+	float unit; /* of the query's numbers, in powers of 2 (cap_scores) */
 	float query_term;
 	uint32_t from, to; /* tokens that the column sees */
 	float max;         /* log2 of the weights' unit */

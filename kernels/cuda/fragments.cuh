@@ -18,7 +18,7 @@
  *   query_word           the high and low parts of a word's elements; returns the sum of its integers
  *   dot                  adds K's products of one atom
  *   query_term           what a score wants of the sum of the query's integers, as bits of a float
- *   score                the dot product of a whole query in SCORE_UNIT, without K's scale
+ *   score                the dot product of a whole query, without K's scale; `unit` is what one in SCORE_UNIT counts
  * a struct of V:
  *   INTEGER              weights are integers, two atoms a step; else floats, one atom
  *   ZEROS                there are zero points: `output` needs the sum of weights times them, else

@@ -55,7 +55,7 @@ template <class T> struct float_query {
 		return exp2f(10 - ceilf(log2f(largest)));
 	}
 
-	template <int TILES> static DEVICE float query_term(int32_t)
+	template <int TILES> static DEVICE float query_term(int32_t, float)
 	{
 		return 0;
 	}
@@ -114,9 +114,9 @@ template <int HEAD_DIM, class T> struct raw_keys : float_query<T> {
 		}
 	}
 
-	template <int TILES> static DEVICE float score(const float (&sum)[SUMS][4], int r, float, const scale_pair &)
+	template <int TILES> static DEVICE float score(const float (&sum)[SUMS][4], int r, float unit, float, const scale_pair &)
 	{
-		return (sum[0][2 * r] + sum[1][2 * r]) + (sum[0][2 * r + 1] + sum[1][2 * r + 1]);
+		return ((sum[0][2 * r] + sum[1][2 * r]) + (sum[0][2 * r + 1] + sum[1][2 * r + 1])) * unit;
 	}
 
 	static DEVICE scale_pair scales(uint32_t)
@@ -220,9 +220,9 @@ template <int HEAD_DIM> struct fp8_keys : float_query<fp16_type>, fp8_codes {
 		}
 	}
 
-	template <int TILES> static DEVICE float score(const float (&sum)[SUMS][4], int r, float, const scale_pair &)
+	template <int TILES> static DEVICE float score(const float (&sum)[SUMS][4], int r, float unit, float, const scale_pair &)
 	{
-		return (sum[0][2 * r] + sum[1][2 * r]) + (sum[0][2 * r + 1] + sum[1][2 * r + 1]);
+		return ((sum[0][2 * r] + sum[1][2 * r]) + (sum[0][2 * r + 1] + sum[1][2 * r + 1])) * unit;
 	}
 
 	static DEVICE scale_pair scales(uint32_t at)

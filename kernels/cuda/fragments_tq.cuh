@@ -188,15 +188,15 @@ template <int HEAD_DIM, int CODE_BITS> struct tq_keys : integer_query, tq_codes<
 
 	template <int TILES> static constexpr float SCORE_UNIT = 1;
 
-	template <int TILES> static DEVICE float query_term(int32_t total)
+	template <int TILES> static DEVICE float query_term(int32_t total, float unit)
 	{
-		return (float)total * 0.5f;
+		return (float)total * 0.5f * unit;
 	}
 
 	template <int TILES>
-	static DEVICE float score(const int32_t (&sum)[SUMS][4], int r, float query_term, const scale_pair &)
+	static DEVICE float score(const int32_t (&sum)[SUMS][4], int r, float unit, float query_term, const scale_pair &)
 	{
-		return (float)(sum[0][2 * r] * 256 + sum[0][2 * r + 1]) + query_term;
+		return fmaf((float)(sum[0][2 * r] * 256 + sum[0][2 * r + 1]), unit, query_term);
 	}
 
 	static DEVICE scale_pair scales(uint32_t at)

@@ -170,17 +170,18 @@ template <int HEAD_DIM> struct tq4_keys : integer_query, tq4_codes {
 	 * of twice the score, 255 times the sum taken away, as integers, which can be larger than a float holds. */
 	template <int TILES> static constexpr float SCORE_UNIT = ADDED<TILES> ? 0.5f : 1;
 
-	template <int TILES> static DEVICE float query_term(int32_t total)
+	template <int TILES> static DEVICE float query_term(int32_t total, float unit)
 	{
-		return ADDED<TILES> ? __uint_as_float((uint32_t)(-255 * total)) : (float)total * 0.5f;
+		return ADDED<TILES> ? __uint_as_float((uint32_t)(-255 * total)) : (float)total * 0.5f * unit;
 	}
 
 	template <int TILES>
-	static DEVICE float score(const int32_t (&sum)[SUMS][4], int r, float query_term, const scale_pair &)
+	static DEVICE float score(const int32_t (&sum)[SUMS][4], int r, float unit, float query_term, const scale_pair &)
 	{
 		if (ADDED<TILES>)
-			return (float)(sum[0][2 * r] * 512 + (sum[0][2 * r + 1] * 2 + (int32_t)__float_as_uint(query_term)));
-		return (float)(sum[0][2 * r] * 256 + sum[0][2 * r + 1]) + query_term;
+			return (float)(sum[0][2 * r] * 512 + (sum[0][2 * r + 1] * 2 + (int32_t)__float_as_uint(query_term))) *
+			       unit;
+		return fmaf((float)(sum[0][2 * r] * 256 + sum[0][2 * r + 1]), unit, query_term);
 	}
 
 	static DEVICE scale_pair scales(uint32_t at)
