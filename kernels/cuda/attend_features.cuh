@@ -27,7 +27,7 @@ template <int TOKENS> DEVICE void cap_scores_closely(const attend_args &a, score
 }
 
 template <int TOKENS>
-DEVICE void add_alibi(const attend_args &a, const column &c, uint32_t token, scored (&x)[TOKENS])
+DEVICE void add_alibi(const attend_args &a, const told_column &c, uint32_t token, scored (&x)[TOKENS])
 {
 	const float first = (float)((int32_t)token - c.position);
 
@@ -44,22 +44,22 @@ DEVICE void add_alibi(const attend_args &a, const column &c, uint32_t token, sco
 
 /* The tree's bias for tokens that are queries themselves. */
 template <int TOKENS>
-DEVICE void add_tree_bias(const attend_args &a, const segment &s, const column &c, uint32_t token,
+DEVICE void add_tree_bias(const attend_args &a, uint32_t tokens, const told_column &c, uint32_t token,
 			  scored (&x)[TOKENS])
 {
 #pragma unroll
 	for (int i = 0; i < TOKENS; i++) {
 		const uint32_t at = token + 8 * i;
-		const int32_t query = (int32_t)(at + a.queries - s.tokens);
+		const int32_t query = (int32_t)(at + a.queries - tokens);
 
-		if (query >= 0 && at < s.tokens)
+		if (query >= 0 && at < tokens)
 			x[i].x += __ldg(a.features.tree_bias + c.bias_row + query) * 1.44269504f;
 	}
 }
 
 /* Scores of tokens token, token + 8, ... */
 template <bool EDGE, int TOKENS>
-DEVICE void add_features(const attend_args &a, const segment &s, const column &c, uint32_t token,
+DEVICE void add_features(const attend_args &a, uint32_t tokens, const told_column &c, uint32_t token,
 			 scored (&x)[TOKENS])
 {
 	if (a.cap > 0) {
@@ -80,7 +80,7 @@ DEVICE void add_features(const attend_args &a, const segment &s, const column &c
 	if (a.features.alibi)
 		add_alibi(a, c, token, x);
 	if (EDGE && a.features.tree_bias)
-		add_tree_bias(a, s, c, token, x);
+		add_tree_bias(a, tokens, c, token, x);
 }
 
 /* What there is to do with scores that every column sees in full. */
@@ -108,23 +108,25 @@ DEVICE void cap_score(const attend_args &a, scored &x)
 	x.unit = a.cap_twice;
 }
 
-/* ALiBi, the constant of cap_scores and the weights' unit as one addition a score. */
-template <bool CAPPED> DEVICE slant slant_of(const attend_args &a, const column &c, uint32_t token)
+/* ALiBi, the constant of cap_scores and the weights' unit as one addition a score; `behind`: the first token's position less the
+ * column's. */
+template <bool CAPPED> DEVICE slant slant_of(const attend_args &a, const column &c, float behind)
 {
-	return {fmaf(c.slope, (float)((int32_t)token - c.position), CAPPED ? a.cap : 0), 8 * c.slope};
+	return {fmaf(c.slope, behind, CAPPED ? a.cap : 0), c.slope};
 }
 
 /* The tokens that every column of the tile sees with nothing but what all tokens have: [from, to). */
 template <class S>
-DEVICE void find_interior(const attend_args &a, const segment &s, const column (&c)[S::TILES],
-			  uint32_t *from, uint32_t *to)
+DEVICE void find_interior(const attend_args &a, uint32_t told, uint32_t tokens, uint32_t *from, uint32_t *to)
 {
 	*from = 0;
-	*to = a.features.tree_bias ? s.tokens - min(s.tokens, a.queries) : s.tokens;
+	*to = a.features.tree_bias ? tokens - min(tokens, a.queries) : tokens;
 #pragma unroll
 	for (uint32_t n = 0; n < S::TILES; n++) {
-		*from = max(*from, c[n].from);
-		*to = min(*to, c[n].to);
+		const told_column c = told_of_column(told, 4 * n + threadIdx.x % 4);
+
+		*from = max(*from, c.from);
+		*to = min(*to, c.to);
 	}
 #pragma unroll
 	for (int i = 1; i < 4; i *= 2) {

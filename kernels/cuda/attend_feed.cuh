@@ -17,9 +17,8 @@ template <class S> struct feed {
 	static constexpr uint32_t ADDRESS_STEPS = 32 / S::STEP; /* whose addresses the lanes hold */
 
 	const attend_args *args;
-	const uint64_t *table; /* the sequence's blocks */
-	uint64_t head_at;
-	uint32_t first, atoms, lane;
+	uint32_t atoms, lane;
+	uint32_t run; /* of a run, a lane each: the address of the sequence's table of blocks, `head_at`, its first atom */
 	uint32_t ring, at, second; /* shared addresses of the ring and of the stage to be read next; from a
 				    * stage's first atom to its second */
 	uint32_t barrier, parity;  /* of the stage to be read next */
@@ -43,14 +42,28 @@ template <class S> struct feed {
 #endif
 	}
 
-	DEVICE uint64_t address_of(uint32_t i) const
+	DEVICE uint64_t address_of(uint32_t i, const uint64_t *table, uint64_t head_at, uint32_t first_atom) const
 	{
 		if (i >= atoms)
 			return 0;
-		uint32_t atom = first + i, block = __umulhi(atom, args->block_magic);
+		uint32_t atom = first_atom + i, block = __umulhi(atom, args->block_magic);
 
 		block = args->block_atoms == 1 ? atom : block;
 		return table[block] + head_at + (atom - block * args->block_atoms) * S::ATOM;
+	}
+
+	/* The same by what the lanes know of the run; the whole warp. */
+	DEVICE uint64_t address_of(uint32_t i) const
+	{
+		const uint64_t table = __shfl_sync(ALL_LANES, run, 0) | (uint64_t)__shfl_sync(ALL_LANES, run, 1) << 32,
+			       head_at = __shfl_sync(ALL_LANES, run, 2) | (uint64_t)__shfl_sync(ALL_LANES, run, 3) << 32;
+
+		return address_of(i, (const uint64_t *)(uintptr_t)table, head_at, first());
+	}
+
+	DEVICE uint32_t first() const
+	{
+		return __shfl_sync(ALL_LANES, run, 4);
 	}
 
 	/* Copies the n atoms of step `step` to a stage. */
@@ -101,16 +114,18 @@ template <class S> struct feed {
 	/* A new run; its first stage is loaded, the others by fill(). */
 	DEVICE void begin(const attend_args &a, const segment &s, uint32_t first_atom, uint32_t n)
 	{
+		const uint64_t *table = a.blocks + (size_t)s.sequence * a.blocks_stride;
+		const uint64_t head_at = a.layer_at + (uint64_t)s.head * a.chunk_bytes,
+			       of_lane = lane < 2 ? (uint64_t)(uintptr_t)table : lane < 4 ? head_at : first_atom;
+
 		args = &a;
-		table = a.blocks + (size_t)s.sequence * a.blocks_stride;
-		head_at = a.layer_at + (uint64_t)s.head * a.chunk_bytes;
-		first = first_atom;
+		run = (uint32_t)(lane < 4 && lane % 2 ? of_lane >> 32 : of_lane);
 		atoms = n;
 		/* A step begins at an even atom. */
 		whole = S::STEP == 1 || a.block_atoms % S::STEP == 0;
 		second = whole ? S::ATOM : S::ATOM_STRIDE;
-		address = address_of(lane);
-		address_next = address_of(32 + lane);
+		address = address_of(lane, table, head_at, first_atom);
+		address_next = address_of(32 + lane, table, head_at, first_atom);
 		at -= ring % 128; /* the ring is empty */
 		ring -= ring % 128;
 		if (S::ATOM % 128 == 64) {

@@ -9,44 +9,60 @@
 #include "kernels/cuda/attend_query.cuh"
 #include "kernels/cuda/attend_weigh.cuh"
 
-/* What is to be done with a column's scores of a step, token + 8i at i, before they are weights. EDGE: not all
+/* Where a step is: for what it wants to know of its tokens, as that was told. */
+template <class S> struct step_place {
+	uint32_t told;          /* shared address */
+	uint32_t token;         /* the lane's first */
+	float behind[S::TILES]; /* its position less the columns', for scores on a slant */
+};
+
+/* What is to be done with a column's scores of a step, its first token + 8i at i, before they are weights. EDGE: not all
  * of the step's tokens are seen by all columns. */
 template <class S, enum scoring SCORING, bool EDGE>
-DEVICE auto finish_scores(const attend_args &a, const segment &s, const column &c, uint32_t token,
+DEVICE auto finish_scores(const attend_args &a, const step_place<S> &place, uint32_t tokens, uint32_t n, const column &c,
 			  scored (&x)[2 * S::STEP])
 {
 	constexpr bool FEATURES = SCORING != SCORES_AS_THEY_ARE;
 
-	if constexpr (SCORING == SCORES_BY_EACH_FEATURE)
-		add_features<EDGE>(a, s, c, token, x);
-	if constexpr (EDGE) {
+	if constexpr (SCORING == SCORES_BY_EACH_FEATURE || EDGE) {
+		const told_column told = told_of_column(place.told, 4 * n + threadIdx.x % 4);
+		const uint32_t token = place.token;
+
+		if constexpr (SCORING == SCORES_BY_EACH_FEATURE)
+			add_features<EDGE>(a, tokens, told, token, x);
 #pragma unroll
-		for (uint32_t i = 0; i < 2 * S::STEP; i++) {
-			if (token + 8 * i >= c.to || (FEATURES && token + 8 * i < c.from)) {
+		for (uint32_t i = 0; EDGE && i < 2 * S::STEP; i++) {
+			if (token + 8 * i >= told.to || (FEATURES && token + 8 * i < told.from)) {
 				x[i].x = -INFINITY;
 				x[i].unit = 1;
 			}
 			/* A scale past the end may be anything, a NaN too. */
-			x[i].v_scale = token + 8 * i < s.tokens ? x[i].v_scale : 0;
+			x[i].v_scale = token + 8 * i < tokens ? x[i].v_scale : 0;
 		}
 	}
 	if constexpr (SCORING == SCORES_ON_A_SLANT || SCORING == CAPPED_SCORES_ON_A_SLANT) {
 		static_assert(!EDGE, "a token that is not seen has a score of its own");
-		return slant_of<SCORING == CAPPED_SCORES_ON_A_SLANT>(a, c, token);
+		return slant_of<SCORING == CAPPED_SCORES_ON_A_SLANT>(a, c, place.behind[n]);
 	} else {
 		return level();
 	}
 }
 
+/* A lane's first token of a step. */
+template <class S> DEVICE uint32_t token_of(const feed<S> &in, uint32_t step)
+{
+	return (in.first() + step * S::STEP) * KV_ATOM_TOKENS + in.lane / 4;
+}
+
 /* One step of a warp's run. */
 template <class S, enum scoring SCORING, bool EDGE>
-DEVICE void attend_step(feed<S> &in, const attend_args &args, const segment &s, uint32_t step,
+DEVICE void attend_step(feed<S> &in, const attend_args &args, const step_place<S> &place, uint32_t step,
 			const typename S::query_type &q, column (&c)[S::TILES],
 			typename S::V::sum_type (&o)[S::TILES][S::D / 16][4])
 {
 	using K = typename S::K;
 	using V = typename S::V;
-	const uint32_t g = in.lane / 4, at = in.wait(), begin = (in.first + step * S::STEP) * KV_ATOM_TOKENS;
+	const uint32_t g = in.lane / 4, at = in.wait(), tokens = EDGE ? told_segment(place.told).tokens : 0;
 	constexpr bool PAIRED = SCORING != SCORES_AS_THEY_ARE && K::PAIRED && S::TILES == 1 && S::STEP == 2;
 	scored score[S::TILES][2 * S::STEP];
 	uint32_t p[S::TILES][2];
@@ -73,40 +89,52 @@ DEVICE void attend_step(feed<S> &in, const attend_args &args, const segment &s, 
 					cap_score(args, score[n][2 * a + r]);
 			}
 	}
-	decltype(finish_scores<S, SCORING, EDGE>(args, s, c[0], 0, score[0])) line[S::TILES];
+	decltype(finish_scores<S, SCORING, EDGE>(args, place, 0, 0, c[0], score[0])) line[S::TILES];
 
 #pragma unroll
 	for (uint32_t n = 0; n < S::TILES; n++)
-		line[n] = finish_scores<S, SCORING, EDGE>(args, s, c[n], begin + g, score[n]);
+		line[n] = finish_scores<S, SCORING, EDGE>(args, place, tokens, n, c[n], score[n]);
 	weigh<V, EDGE>(c, o, score, line, p);
-	V::accumulate(at + S::V_AT, in.second, in.lane, p, o, EDGE ? s.tokens - begin : 32,
+	V::accumulate(at + S::V_AT, in.second, in.lane, p, o, EDGE ? tokens - (place.token - g) : 32,
 		      [&] { in.release(step); });
 }
 
 /* Steps that every column sees in full. */
 template <class S, enum scoring SCORING>
-DEVICE void attend_interior(feed<S> &in, const attend_args &args, const segment &s, uint32_t from, uint32_t to,
+DEVICE void attend_interior(feed<S> &in, const attend_args &args, uint32_t told, uint32_t from, uint32_t to,
 			    const typename S::query_type &q, column (&c)[S::TILES],
 			    typename S::V::sum_type (&o)[S::TILES][S::D / 16][4])
 {
-	for (uint32_t step = from; step < to; step++)
-		attend_step<S, SCORING, false>(in, args, s, step, q, c, o);
+	constexpr uint32_t STEP_TOKENS = S::STEP * KV_ATOM_TOKENS;
+	step_place<S> place = {told, token_of(in, from), {}};
+
+	if constexpr (SCORING == SCORES_ON_A_SLANT || SCORING == CAPPED_SCORES_ON_A_SLANT)
+#pragma unroll
+		for (uint32_t n = 0; n < S::TILES; n++)
+			place.behind[n] = (float)((int32_t)place.token - told_of_column(told, 4 * n + in.lane % 4).position);
+	for (uint32_t step = from; step < to; step++) {
+		attend_step<S, SCORING, false>(in, args, place, step, q, c, o);
+		place.token += STEP_TOKENS;
+#pragma unroll
+		for (uint32_t n = 0; n < S::TILES; n++)
+			place.behind[n] += STEP_TOKENS;
+	}
 }
 
 /* All of a warp's run: steps that every column sees in full are done without looking at positions. */
 template <class S, bool FEATURES>
-DEVICE void attend_run(feed<S> &in, const attend_args &args, const segment &s,
-		       const typename S::query_type &q, column (&c)[S::TILES],
-		       typename S::V::sum_type (&o)[S::TILES][S::D / 16][4])
+DEVICE void attend_run(feed<S> &in, const attend_args &args, uint32_t told, const typename S::query_type &q,
+		       column (&c)[S::TILES], typename S::V::sum_type (&o)[S::TILES][S::D / 16][4])
 {
 	constexpr enum scoring ALL = FEATURES ? SCORES_BY_EACH_FEATURE : SCORES_AS_THEY_ARE;
 	const enum scoring scoring = FEATURES ? scoring_of(args) : ALL;
 	constexpr uint32_t STEP_TOKENS = S::STEP * KV_ATOM_TOKENS;
-	const uint32_t steps = (in.atoms + S::STEP - 1) / S::STEP, begin = in.first * KV_ATOM_TOKENS;
-	uint32_t interior_from = 0, interior_to = s.tokens - min(s.tokens, args.queries - 1), step = 0;
+	const uint32_t steps = (in.atoms + S::STEP - 1) / S::STEP, begin = in.first() * KV_ATOM_TOKENS,
+		       tokens = told_segment(told).tokens;
+	uint32_t interior_from = 0, interior_to = tokens - min(tokens, args.queries - 1), step = 0;
 
 	if constexpr (FEATURES)
-		find_interior<S>(args, s, c, &interior_from, &interior_to);
+		find_interior<S>(args, told, tokens, &interior_from, &interior_to);
 
 	const uint32_t inner_from = (max(interior_from, begin) - begin + STEP_TOKENS - 1) / STEP_TOKENS,
 		       inner_to = min((max(interior_to, begin) - begin) / STEP_TOKENS, steps);
@@ -116,15 +144,16 @@ DEVICE void attend_run(feed<S> &in, const attend_args &args, const segment &s,
 			const uint32_t until = min(inner_to, (step / HALVING_STEPS + 1) * HALVING_STEPS);
 
 			if (FEATURES && scoring == SCORES_ON_A_SLANT)
-				attend_interior<S, SCORES_ON_A_SLANT>(in, args, s, step, until, q, c, o);
+				attend_interior<S, SCORES_ON_A_SLANT>(in, args, told, step, until, q, c, o);
 			else if (FEATURES && scoring == CAPPED_SCORES_ON_A_SLANT)
-				attend_interior<S, CAPPED_SCORES_ON_A_SLANT>(in, args, s, step, until, q, c,
-									     o);
+				attend_interior<S, CAPPED_SCORES_ON_A_SLANT>(in, args, told, step, until, q, c, o);
 			else
-				attend_interior<S, ALL>(in, args, s, step, until, q, c, o);
+				attend_interior<S, ALL>(in, args, told, step, until, q, c, o);
 			step = until;
 		} else {
-			attend_step<S, ALL, true>(in, args, s, step++, q, c, o);
+			const step_place<S> place = {told, token_of(in, step), {}};
+
+			attend_step<S, ALL, true>(in, args, place, step++, q, c, o);
 		}
 		if constexpr (S::V::INTEGER)
 			if (step % HALVING_STEPS == 0)
@@ -168,6 +197,7 @@ __global__ void __launch_bounds__(32 * shape<K, V, TILES>::WARPS, shape<K, V, TI
 	typename S::query_type q;
 	column c[TILES];
 	feed<S> in;
+	const uint32_t told = shared_address(shared) + S::TOLD_AT;
 
 	in.init(shared);
 	if (!a.settled)
@@ -193,7 +223,8 @@ __global__ void __launch_bounds__(32 * shape<K, V, TILES>::WARPS, shape<K, V, TI
 
 		if (!APART)
 			load_query<S, FEATURES>(a, s, bits, shared, q, c);
-		attend_run<S, FEATURES>(in, a, s, q, c, o);
+		attend_run<S, FEATURES>(in, a, told, q, c, o);
+		s = told_segment(told);
 		if (s.next == NO_SEGMENT) {
 			let_next_kernel_start();
 		} else {

@@ -110,11 +110,6 @@ template <class S, bool FEATURES> struct query_bits {
 	}
 };
 
-/* What a column is told of its query beside the words: those of `column`, but that the slope is one a token. */
-struct alignas(16) handed_out {
-	float unit, query_term, slope;
-};
-
 /* Where word k of a column's high (plane 0) or low parts is handed out. */
 template <class S> DEVICE uint32_t query_word_at(uint32_t column, uint32_t plane, uint32_t k)
 {
@@ -124,11 +119,51 @@ template <class S> DEVICE uint32_t query_word_at(uint32_t column, uint32_t plane
 		return (column * 2 + plane) * S::PLANE + k;
 }
 
+/* What a column sees under a window and ranges: one span, for each of them holds its own position. */
+DEVICE void see_span(const attend_args &a, const segment &s, told_column &c)
+{
+	const struct kv_attend_features &f = a.features;
+	int32_t from = 0, to = c.position + 1;
+
+	if (f.window > 0)
+		from = max(0, c.position - (int32_t)f.window + 1);
+	for (uint32_t i = 0; i < f.ranges_max; i++) {
+		const int32_t *range = f.ranges + 2 * ((size_t)s.sequence * f.ranges_max + i);
+		const int32_t first = range[0], last = range[1];
+
+		if (first <= c.position && c.position <= last) {
+			from = min(from, max(first, 0));
+			to = max(to, min(last, (int32_t)s.tokens - 1) + 1);
+		}
+	}
+	c.from = (uint32_t)from;
+	c.to = (uint32_t)max(to, 0);
+}
+
+/* Column `index` of a segment, but for its unit and term. */
+template <bool FEATURES>
+DEVICE told_column seen_by_column(const attend_args &a, const segment &s, uint32_t index, uint32_t tile_columns)
+{
+	told_column c = {};
+	uint32_t query;
+	size_t row;
+	const bool present = column_row(a, s, index, tile_columns, &row, &query);
+	const uint32_t unseen = present ? a.queries - 1 - query : 0;
+
+	c.to = s.tokens > unseen ? s.tokens - unseen : 0;
+	if constexpr (FEATURES) {
+		c.position = (int32_t)(s.tokens - 1 - unseen);
+		see_span(a, s, c);
+		c.bias_row = (s.sequence * a.queries + (present ? query : 0)) * a.queries;
+	}
+	return c;
+}
+
 /* The warp's query column i, column `column` of the tile, by the warp: rotates it if K is rotated and leaves it as operand B wants
- * it; and what else it is told. */
+ * it; and what else is told of it. */
 template <class S, bool FEATURES>
-DEVICE void hand_out_query(const attend_args &a, const query_bits<S, FEATURES> &bits, uint32_t i, uint32_t column,
-			   float *x, uint32_t *words, handed_out *told, uint32_t lane)
+DEVICE void hand_out_query(const attend_args &a, const segment &s, const query_bits<S, FEATURES> &bits, uint32_t i,
+			   uint32_t column, float *x, uint32_t *words, told_column *told, uint32_t lane)
 {
 	using K = typename S::K;
 	float largest = 1e-20f;
@@ -166,78 +201,35 @@ DEVICE void hand_out_query(const attend_args &a, const query_bits<S, FEATURES> &
 	for (int j = 1; j < 32; j *= 2)
 		total += __shfl_xor_sync(ALL_LANES, total, j);
 	if (lane == 0) {
-		const float score_unit = a.scale_log2 * K::template SCORE_UNIT<S::TILES> / unit;
+		told_column c = seen_by_column<FEATURES>(a, s, column, S::COLUMNS);
 
-		told->unit = score_unit;
-		told->query_term = K::template query_term<S::TILES>(total, score_unit);
-		if (FEATURES)
-			told->slope = bits.slope[i];
+		c.unit = a.scale_log2 * K::template SCORE_UNIT<S::TILES> / unit;
+		c.query_term = K::template query_term<S::TILES>(total, c.unit);
+		c.slope = FEATURES ? bits.slope[i] * 1.44269504f : 0;
+		*told = c;
 	}
 }
 
-/* What a column sees under a window and ranges: one span, for each of them holds its own position. */
-DEVICE void see_span(const attend_args &a, const segment &s, column &c)
-{
-	const struct kv_attend_features &f = a.features;
-	int32_t from = 0, to = c.position + 1;
-
-	if (f.window > 0)
-		from = max(0, c.position - (int32_t)f.window + 1);
-	for (uint32_t i = 0; i < f.ranges_max; i++) {
-		const int32_t *range = f.ranges + 2 * ((size_t)s.sequence * f.ranges_max + i);
-		const int32_t first = range[0], last = range[1];
-
-		if (first <= c.position && c.position <= last) {
-			from = min(from, max(first, 0));
-			to = max(to, min(last, (int32_t)s.tokens - 1) + 1);
-		}
-	}
-	c.from = (uint32_t)from;
-	c.to = (uint32_t)max(to, 0);
-}
-
-/* Column t of a tile, with what its features need. */
-template <bool FEATURES>
-DEVICE column begin_column(const attend_args &a, const segment &s, uint32_t index, uint32_t tile_columns,
-			   const handed_out &told)
-{
-	const struct kv_attend_features &f = a.features;
-	column c = {};
-	uint32_t query;
-	size_t row;
-	const bool present = column_row(a, s, index, tile_columns, &row, &query);
-	const uint32_t unseen = present ? a.queries - 1 - query : 0;
-
-	c.unit = told.unit;
-	c.query_term = told.query_term;
-	c.to = s.tokens > unseen ? s.tokens - unseen : 0;
-	c.max = NEVER;
-	if constexpr (FEATURES) {
-		c.position = (int32_t)(s.tokens - 1 - unseen);
-		see_span(a, s, c);
-		c.slope = told.slope * 1.44269504f;
-		c.bias_row = (s.sequence * a.queries + (present ? query : 0)) * a.queries;
-	}
-	return c;
-}
-
-/* The segment's queries, to every warp. Has one barrier; the one before it must be past all
+/* The segment and its queries, to every warp. Has one barrier; the one before it must be past all
  * use of rows and results. */
 template <class S, bool FEATURES>
 DEVICE void load_query(const attend_args &a, const segment &s, const query_bits<S, FEATURES> &bits, uint8_t *shared,
 		       typename S::query_type &q, column (&c)[S::TILES])
 {
 	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane % 4;
-	uint32_t *words = (uint32_t *)(shared + S::SIZES.results_at);
-	handed_out *told = (handed_out *)(words + S::COLUMNS * 2 * S::PLANE);
+	uint32_t *words = (uint32_t *)(shared + S::WORDS_AT);
+	segment *segment_told = (segment *)(shared + S::TOLD_AT);
+	told_column *told = (told_column *)(segment_told + 1);
 
+	if (threadIdx.x == 0)
+		*segment_told = s;
 	bits.wait();
 #pragma unroll
 	for (uint32_t i = 0; i < query_bits<S, FEATURES>::COLUMNS; i++) {
 		const uint32_t column = warp + i * S::WARPS;
 
 		if (column < S::COLUMNS)
-			hand_out_query(a, bits, i, column, (float *)(shared + S::SIZES.rows_at) + column * S::D, words,
+			hand_out_query(a, s, bits, i, column, (float *)(shared + S::SIZES.rows_at) + column * S::D, words,
 				       told + column, lane);
 	}
 	__syncthreads();
@@ -247,7 +239,11 @@ DEVICE void load_query(const attend_args &a, const segment &s, const query_bits<
 #pragma unroll
 			for (uint32_t k = 0; k < S::QUERY; k++)
 				q[n][k] = words[query_word_at<S>(4 * n + lane / 8, lane / 4 % 2, t + 4 * k)];
-		c[n] = begin_column<FEATURES>(a, s, 4 * n + t, S::COLUMNS, told[4 * n + t]);
+		c[n] = {};
+		c[n].unit = told[4 * n + t].unit;
+		c[n].query_term = told[4 * n + t].query_term;
+		c[n].slope = FEATURES ? told[4 * n + t].slope : 0;
+		c[n].max = NEVER;
 	}
 	if constexpr (S::QUERY_SHARED)
 		q.at = shared_address(words) + lane * 16;

@@ -37,6 +37,19 @@ template <template <int> class K, template <int> class V>
 enum status attend_launch(const attend_args &args, const attend_plan &plan, uint32_t head_dim,
 			  cudaStream_t stream);
 
+/* What is found out of a column once a segment. */
+struct alignas(16) told_column {
+	float unit; /* of the query's numbers, in powers of 2 (cap_scores) */
+	float query_term;
+	float slope;       /* of ALiBi, in powers of 2 a token; this and all below but `to` for features only */
+	uint32_t from, to; /* tokens that the column sees */
+	int32_t position;
+	uint32_t bias_row; /* where in tree_bias its row begins */
+	uint32_t padding;
+};
+
+static_assert(sizeof(told_column) == 32 && sizeof(segment) == 32, "read as two vectors each");
+
 /* Sizes of one instance, and what is where in its shared memory. */
 template <class KEYS, class VALUES, int TILE_COUNT> struct shape {
 	typedef KEYS K;
@@ -58,25 +71,40 @@ template <class KEYS, class VALUES, int TILE_COUNT> struct shape {
 	typedef std::conditional_t<QUERY_SHARED, query_in_shared<QUERY>, uint32_t[TILES][QUERY]> query_type;
 
 	static_assert(STAGES >= 2, "a ring needs two stages");
-	static_assert(2 * PLANE * 4 + 16 <= MEETING * STRIDE * 4,
+	/* While a segment is read this is where its results will meet: its queries' words, then what warps are told of it. */
+	static constexpr uint32_t WORDS_AT = SIZES.results_at, TOLD_AT = WORDS_AT + COLUMNS * 2 * PLANE * 4;
+
+	static_assert(COLUMNS * (2 * PLANE * 4 + sizeof(told_column)) + sizeof(segment) <= COLUMNS * MEETING * STRIDE * 4,
 		      "queries are handed out where results will meet");
 };
 
 /* What a lane keeps of one query column (column t of a tile), over its tokens g and g + 8 of every atom.
  */
 struct column {
-	float unit; /* of the query's numbers, in powers of 2 (cap_scores) */
-	float query_term;
-	uint32_t from, to; /* tokens that the column sees */
-	float max;         /* log2 of the weights' unit */
-	float sum;         /* of the weights, without V's scale */
-	float carried;     /* what rounding took from the last weights */
-	uint32_t weights;  /* their sum as integers, or that of weights times zero points */
-	/* For features only. */
-	int32_t position;
-	float slope;       /* of ALiBi, in powers of 2 a token */
-	uint32_t bias_row; /* where in tree_bias its row begins */
+	float unit, query_term; /* as the column was told */
+	float slope;            /* likewise, for features only */
+	float max;              /* log2 of the weights' unit */
+	float sum;              /* of the weights, without V's scale */
+	float carried;          /* what rounding took from the last weights */
+	uint32_t weights;       /* their sum as integers, or that of weights times zero points */
 };
+
+/* The segment that a CTA's warps read, and a column of it. Both stay in shared memory and are read again by the few steps that want
+ * more of them than `column` has: registers are what all others want. */
+DEVICE segment told_segment(uint32_t told)
+{
+	const uint4 a = load_shared_16(told), b = load_shared_16(told + 16);
+
+	return {a.x, a.y, a.z, a.w, b.x, b.y, (uint16_t)b.z, (uint16_t)(b.z >> 16), b.w};
+}
+
+DEVICE told_column told_of_column(uint32_t told, uint32_t column)
+{
+	const uint32_t at = told + sizeof(segment) + column * sizeof(told_column);
+	const uint4 a = load_shared_16(at), b = load_shared_16(at + 16);
+
+	return {__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z), a.w, b.x, (int32_t)b.y, b.z, b.w};
+}
 
 /* Which query and head a column is, as an index of rows of q, out and lse; false for a column past the
  * last. */

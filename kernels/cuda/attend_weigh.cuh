@@ -37,11 +37,11 @@ struct level {
 };
 
 struct slant {
-	float first, step;
+	float first, slope;
 
 	DEVICE float above(int i, float max) const
 	{
-		return i ? fmaf(step, (float)i, first - max) : first - max;
+		return i ? fmaf(slope, (float)(8 * i), first - max) : first - max;
 	}
 };
 
