@@ -63,7 +63,7 @@ DEVICE void attend_step(feed<S> &in, const attend_args &args, const step_place<S
 	using K = typename S::K;
 	using V = typename S::V;
 	const uint32_t g = in.lane / 4, at = in.wait(), tokens = EDGE ? told_segment(place.told).tokens : 0;
-	constexpr bool PAIRED = SCORING != SCORES_AS_THEY_ARE && K::PAIRED && S::TILES == 1 && S::STEP == 2;
+	constexpr bool PAIRED = K::PAIRED && S::TILES == 1 && S::STEP == 2;
 	scored score[S::TILES][2 * S::STEP];
 	uint32_t p[S::TILES][2];
 	typename K::sum_type sum[S::STEP][S::TILES][K::SUMS][4] = {};
@@ -84,7 +84,8 @@ DEVICE void attend_step(feed<S> &in, const attend_args &args, const step_place<S
 			for (uint32_t r = 0; r < 2; r++) {
 				score[n][2 * a + r] = {
 					K::template score<S::TILES>(sum[a][n], r, c[n].unit, c[n].query_term, k),
-					k.scale[r], v.scale[r], v.zero[r]};
+					K::template IN_POWERS<S::TILES> ? k.scale[r] : k.scale[r] * c[n].unit, v.scale[r],
+					v.zero[r]};
 				if constexpr (SCORING == CAPPED_SCORES_ON_A_SLANT)
 					cap_score(args, score[n][2 * a + r]);
 			}
@@ -208,17 +209,18 @@ __global__ void __launch_bounds__(32 * shape<K, V, TILES>::WARPS, shape<K, V, TI
 	/* If queries come in registers, the first segment's by themselves: those of the others are on their way while
 	 * a segment ends, which leaves few registers, and what is then put elsewhere is waited for at once. */
 	constexpr bool APART = !query_bits<S, FEATURES>::STAGED;
+	query_bits<S, FEATURES> staged(shared);
 
 	if (s.parts > 0) {
-		query_bits<S, FEATURES> bits(shared);
+		query_bits<S, FEATURES> first(shared);
 
-		begin_segment(in, a, s, bits, &waited);
+		begin_segment(in, a, s, APART ? first : staged, &waited);
 		if (APART)
-			load_query<S, FEATURES>(a, s, bits, shared, q, c);
+			load_query<S, FEATURES>(a, s, first, shared, q, c);
 	}
 	while (s.parts > 0) {
 		segment next = {};
-		query_bits<S, FEATURES> bits(shared);
+		query_bits<S, FEATURES> registers(shared), &bits = APART ? registers : staged;
 		typename V::sum_type o[TILES][S::D / 16][4] = {};
 
 		if (!APART)

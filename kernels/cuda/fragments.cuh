@@ -18,7 +18,8 @@
  *   query_word           the high and low parts of a word's elements; returns the sum of its integers
  *   dot                  adds K's products of one atom
  *   query_term           what a score wants of the sum of the query's integers, as bits of a float
- *   score                the dot product of a whole query, without K's scale; `unit` is what one in SCORE_UNIT counts
+ *   score                the dot product of a whole query, without K's scale, in SCORE_UNIT; or, IN_POWERS, in powers of 2,
+ *                        by `unit`, what one in SCORE_UNIT counts, which costs nothing beside an addition of query_term
  * a struct of V:
  *   INTEGER              weights are integers, two atoms a step; else floats, one atom
  *   ZEROS                there are zero points: `output` needs the sum of weights times them, else

@@ -94,6 +94,7 @@ template <int HEAD_DIM, class T> struct raw_keys : float_query<T> {
 	static constexpr int D = HEAD_DIM, BITS = 16, SCALE_BYTES = 0, SUMS = 2; /* even and odd steps */
 	static constexpr bool ROTATED = false;
 	template <int TILES> static constexpr float SCORE_UNIT = 1;
+	template <int TILES> static constexpr bool IN_POWERS = false;
 
 	static DEVICE uint32_t query_dim(uint32_t s, uint32_t r, uint32_t t, uint32_t i)
 	{
@@ -114,9 +115,9 @@ template <int HEAD_DIM, class T> struct raw_keys : float_query<T> {
 		}
 	}
 
-	template <int TILES> static DEVICE float score(const float (&sum)[SUMS][4], int r, float unit, float, const scale_pair &)
+	template <int TILES> static DEVICE float score(const float (&sum)[SUMS][4], int r, float, float, const scale_pair &)
 	{
-		return ((sum[0][2 * r] + sum[1][2 * r]) + (sum[0][2 * r + 1] + sum[1][2 * r + 1])) * unit;
+		return (sum[0][2 * r] + sum[1][2 * r]) + (sum[0][2 * r + 1] + sum[1][2 * r + 1]);
 	}
 
 	static DEVICE scale_pair scales(uint32_t)
@@ -191,6 +192,7 @@ template <int HEAD_DIM> struct fp8_keys : float_query<fp16_type>, fp8_codes {
 	static constexpr int D = HEAD_DIM, BITS = 8, SCALE_BYTES = 2, SUMS = 2;
 	static constexpr bool ROTATED = false;
 	template <int TILES> static constexpr float SCORE_UNIT = UNIT;
+	template <int TILES> static constexpr bool IN_POWERS = false;
 
 	/* A lane's four elements of a group of 16 dims are next to each other. */
 	static DEVICE uint32_t query_dim(uint32_t s, uint32_t r, uint32_t t, uint32_t i)
@@ -220,9 +222,9 @@ template <int HEAD_DIM> struct fp8_keys : float_query<fp16_type>, fp8_codes {
 		}
 	}
 
-	template <int TILES> static DEVICE float score(const float (&sum)[SUMS][4], int r, float unit, float, const scale_pair &)
+	template <int TILES> static DEVICE float score(const float (&sum)[SUMS][4], int r, float, float, const scale_pair &)
 	{
-		return ((sum[0][2 * r] + sum[1][2 * r]) + (sum[0][2 * r + 1] + sum[1][2 * r + 1])) * unit;
+		return (sum[0][2 * r] + sum[1][2 * r]) + (sum[0][2 * r + 1] + sum[1][2 * r + 1]);
 	}
 
 	static DEVICE scale_pair scales(uint32_t at)

@@ -70,6 +70,7 @@ template <int HEAD_DIM> struct int4_keys : integer_query {
 
 	/* If not shifted, 16 times the product, for the high nibbles' sake. The query's sum is what a zero point of 1 takes away. */
 	template <int TILES> static constexpr float SCORE_UNIT = SHIFTED<TILES> ? 1 : 1.0f / 16;
+	template <int TILES> static constexpr bool IN_POWERS = false;
 
 	template <int TILES> static DEVICE float query_term(int32_t total, float)
 	{
@@ -77,7 +78,7 @@ template <int HEAD_DIM> struct int4_keys : integer_query {
 	}
 
 	template <int TILES>
-	static DEVICE float score(const int32_t (&sum)[SUMS][4], int r, float unit, float query_term, const scale_pair &k)
+	static DEVICE float score(const int32_t (&sum)[SUMS][4], int r, float, float query_term, const scale_pair &k)
 	{
 		int32_t high = sum[0][2 * r], low = sum[0][2 * r + 1];
 
@@ -85,7 +86,7 @@ template <int HEAD_DIM> struct int4_keys : integer_query {
 			high = high * 16 + sum[1][2 * r];
 			low = low * 16 + sum[1][2 * r + 1];
 		}
-		return fmaf(-(float)k.zero[r], query_term, (float)(high * 256 + low)) * unit;
+		return fmaf(-(float)k.zero[r], query_term, (float)(high * 256 + low));
 	}
 
 	static DEVICE scale_pair scales(uint32_t at)

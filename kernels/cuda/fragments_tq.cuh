@@ -187,6 +187,7 @@ template <int HEAD_DIM, int CODE_BITS> struct tq_keys : integer_query, tq_codes<
 	}
 
 	template <int TILES> static constexpr float SCORE_UNIT = 1;
+	template <int TILES> static constexpr bool IN_POWERS = true;
 
 	template <int TILES> static DEVICE float query_term(int32_t total, float unit)
 	{

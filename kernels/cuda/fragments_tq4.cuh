@@ -169,6 +169,7 @@ template <int HEAD_DIM> struct tq4_keys : integer_query, tq4_codes {
 	/* A code is half a step above what is multiplied, or 127 1/2 below: half the sum of the query's integers is to be added; or,
 	 * of twice the score, 255 times the sum taken away, as integers, which can be larger than a float holds. */
 	template <int TILES> static constexpr float SCORE_UNIT = ADDED<TILES> ? 0.5f : 1;
+	template <int TILES> static constexpr bool IN_POWERS = !ADDED<TILES>;
 
 	template <int TILES> static DEVICE float query_term(int32_t total, float unit)
 	{
@@ -179,8 +180,7 @@ template <int HEAD_DIM> struct tq4_keys : integer_query, tq4_codes {
 	static DEVICE float score(const int32_t (&sum)[SUMS][4], int r, float unit, float query_term, const scale_pair &)
 	{
 		if (ADDED<TILES>)
-			return (float)(sum[0][2 * r] * 512 + (sum[0][2 * r + 1] * 2 + (int32_t)__float_as_uint(query_term))) *
-			       unit;
+			return (float)(sum[0][2 * r] * 512 + (sum[0][2 * r + 1] * 2 + (int32_t)__float_as_uint(query_term)));
 		return fmaf((float)(sum[0][2 * r] * 256 + sum[0][2 * r + 1]), unit, query_term);
 	}
 
