@@ -287,16 +287,6 @@ struct admission {
 	bool late;                     /* the policies are told by late_tell */
 };
 
-static uint32_t layers_most(const struct admission *a)
-{
-	uint32_t most = 0;
-
-	for (uint32_t j = 0; j < a->layouts; j++)
-		if (a->pools[j]->layout.layers > most)
-			most = a->pools[j]->layout.layers;
-	return most;
-}
-
 /* Begins what brings a block to its place. */
 static enum status place_begin(struct admission *a, struct block *b, enum ring_priority priority, bool wait_end)
 {
@@ -411,7 +401,7 @@ static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enu
 			block_unpin(block[i]);
 		}
 	if (w->outstanding)
-		vram_mark_ahead(a->want.gpu, a->want.board, layers_most(a), w);
+		vram_mark_ahead(a->want.gpu, a->want.board, vram_layers_most(a->pools, a->layouts), w);
 	return waits;
 }
 
@@ -445,9 +435,12 @@ static bool tell_progress(struct admission *a, const struct lease *l, struct cac
 {
 	struct gpu *g = a->want.gpu;
 	const struct cache_wait *w = a->wait;
-	bool coming = false, marked = w && w->marked;
+	bool coming = false, marked = w && w->marked, overtakes = true;
+	uint64_t from, to;
 	uint32_t base;
 
+	if (g)
+		vram_tail(g, &from, &to);
 	for (uint32_t i = 0; g && i < l->count; i++) {
 		const struct vram_slot *s = vram_place_gpu(l->block[i], &a->want) ? vram_slot_on(l->block[i], g) : NULL;
 
@@ -455,13 +448,14 @@ static bool tell_progress(struct admission *a, const struct lease *l, struct cac
 			continue;
 		coming = true;
 		marked = marked && s->order <= w->marked;
+		overtakes = overtakes && (s->order < from || s->order >= to);
 	}
 	if (!coming)
 		return true;
-	out->board_layers = layers_most(a);
+	out->board_layers = vram_layers_most(a->pools, a->layouts);
 	if (marked)
 		base = w->mark_base;
-	else if (!vram_mark(a->cache, g, a->want.board, out->board_layers, &base))
+	else if (!vram_mark(g, a->want.board, out->board_layers, overtakes, &base))
 		return false;
 	out->board_word = g->number;
 	out->board_base = base;

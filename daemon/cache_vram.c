@@ -88,7 +88,7 @@ static struct gpu *gpu_create(struct cache *c, uint32_t number)
 	g->cache = c;
 	g->number = number;
 	for (int way = 0; way < 3; way++) {
-		g->queue[way].end = &g->queue[way].first;
+		g->queue[way].end = g->queue[way].tail = &g->queue[way].first;
 		g->queue[way].staged_end = &g->queue[way].staged;
 	}
 	g->waiting_end = &g->waiting;

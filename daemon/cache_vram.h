@@ -15,7 +15,8 @@
  * copies (store/device.h), merged while they are of one shape.
  *
  * A *mark* stands in the queue of ups behind those that a lease waits for: as lists of one way run in their order, the progress of the
- * list before it, written to the word of the lease's board, tells how far all of them are. A lease whose copies must wait for something
+ * list before it, written to the word of the lease's board, tells how far all of them are. What stands behind the last mark, as of a Warm, is
+ * overtaken by leases that tell of none of it, for a while. A lease whose copies must wait for something
  * gives its mark away ahead: it takes its place as the last of them takes its own, before the mover can see that one without it.
  *
  * A pin of a block pins all its copies, but for a lease's, which pins the copy that it is of: a lease in memory keeps nothing on a GPU, and
@@ -107,6 +108,7 @@ struct vram_move {
 	struct device_pair pair;       /* in a queue: what is to be copied */
 	enum device_way way;
 	uint32_t base, layers;         /* of a mark */
+	bool overtakes;                /* the same: nothing that it tells of stands in the tail */
 	struct board *board;           /* the same */
 	struct gpu *gpu;               /* up, across: to; down: from */
 	struct vram_slot *slot;        /* on gpu; NULL: none yet */
@@ -146,9 +148,12 @@ struct flight {
  * them, and those of a long call that waits for the end begin to be copied while it is still at its later ones. */
 struct vram_queue {
 	struct vram_move *staged, **staged_end;
-	uint32_t staged_marks;
+	struct vram_move *staged_mark; /* the last one; */
+	uint32_t staged_marks;         /* how many */
 	/* With the GPU's queue_lock: */
 	struct vram_move *first, **end;
+	struct vram_move **tail;       /* what stands behind the last mark: nobody waits for its layers, and a lease may overtake it, */
+	uint64_t tail_ns;              /* for a while from when a list of it last began */
 	uint32_t marks;                /* in it */
 	uint32_t under_way;            /* lists that are being copied, or summed */
 	_Atomic uint32_t flights;      /* lists that have not ended, which is the keeper's to say */
@@ -404,6 +409,8 @@ void vram_flight_ended(void *flight);
 void vram_enqueue(struct gpu *g, struct vram_move *m);
 /* What was enqueued is the movers' now, and who waits for room looks again: as the lock is left. */
 void vram_publish(struct cache *c);
+/* A mark may not overtake ups whose order is from *from on, and below *to. */
+void vram_tail(struct gpu *g, uint64_t *from, uint64_t *to);
 /* Something stands in a queue, or has been enqueued. What no longer does is among the flights, if these are looked at after it. */
 bool vram_queued(struct gpu *g, enum device_way way);
 /* Of a GPU's queue, in their order; for who ends them. */
@@ -437,6 +444,8 @@ uint64_t vram_pin_bytes(const struct block *b, const struct gpu *g);
 bool vram_leasable(const struct block *b, const struct gpu *g);
 /* The numbers of the layouts, those with the fewest layers first. */
 void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order);
+/* Layers of the one with the most. */
+uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts);
 /* To memory, from wherever it is; as load_begin. */
 enum status block_fetch(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
 /* Begins to bring down what of the layout is on GPUs alone and was stored by then; `most` at a time. True: something is left that can
@@ -447,8 +456,9 @@ bool vram_bring(struct cache *c, struct block *b);
 
 /* Copies up came to nothing, though the GPU is not lost: no mark that stands behind them may be believed. Before the device goes on. */
 void vram_marks_fail(struct gpu *g);
-/* Behind the ups that have begun: how far they are is told at the board's word for that GPU. False: no memory. */
-bool vram_mark(struct cache *c, struct gpu *g, struct board *board, uint32_t layers, uint32_t *base);
+/* Behind the ups that have begun: how far they are is told at the board's word for that GPU. overtakes: what it is to tell of is none of
+ * vram_tail's. False: no memory. */
+bool vram_mark(struct gpu *g, struct board *board, uint32_t layers, bool overtakes, uint32_t *base);
 /* The same of a call that waits for places, behind the last of them: when nothing is outstanding any more. Without memory it is left. */
 void vram_mark_ahead(struct gpu *g, struct board *board, uint32_t layers, struct cache_wait *w);
 void vram_mark_place(struct cache_wait *w);

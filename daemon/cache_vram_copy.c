@@ -23,8 +23,17 @@ enum {
 	RETRY_NS = 1000 * 1000,
 	RETRIES_MAX = 10 * 1000,       /* a driver without memory for so long is as good as lost */
 	MARK_BYTES = DEVICE_COPY_ALIGN,
+	OVERTAKE_NS = 100 * 1000 * 1000, /* so long what nobody waits for layer by layer is overtaken by what somebody does */
 	EXPECT_NS = 300 * 1000,        /* what is expected comes by then, or may take its time */
 };
+
+static uint64_t clock_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
 
 static uint64_t host_address(const struct shelf *s, uint32_t index, const struct gpu *g)
 {
@@ -54,6 +63,8 @@ void vram_enqueue(struct gpu *g, struct vram_move *m)
 	m->next = NULL;
 	*q->staged_end = m;
 	q->staged_end = &m->next;
+	if (!m->block)
+		q->staged_mark = m;
 	q->staged_marks += !m->block;
 	g->cache->vram->staged = true;
 }
@@ -63,21 +74,40 @@ static bool is_staged(const struct gpu *g)
 	return g->queue[DEVICE_UP].staged || g->queue[DEVICE_DOWN].staged || g->queue[DEVICE_ACROSS].staged;
 }
 
+/* A lease that does not wait for any of the tail, nor makes it wait too long. Marks stay in their order. */
+static bool overtakes(const struct vram_queue *q)
+{
+	return q->staged_marks == 1 && q->staged_mark->overtakes && q->staged_end == &q->staged_mark->next && *q->tail &&
+	       clock_ns() - q->tail_ns < OVERTAKE_NS;
+}
+
+/* With the lock of the queues. */
+static void publish_one(struct vram_queue *q)
+{
+	if (overtakes(q)) {
+		q->staged_mark->next = *q->tail;
+		*q->tail = q->staged;
+		q->tail = &q->staged_mark->next;
+	} else {
+		if (!*q->tail || q->staged_marks)
+			q->tail_ns = clock_ns();
+		*q->end = q->staged;
+		q->end = q->staged_end;
+		if (q->staged_marks)
+			q->tail = &q->staged_mark->next;
+	}
+	q->marks += q->staged_marks;
+	q->staged_marks = 0;
+	q->staged = NULL;
+	q->staged_end = &q->staged;
+}
+
 static void publish(struct gpu *g)
 {
 	pthread_mutex_lock(&g->queue_lock);
-	for (int way = 0; way < 3; way++) {
-		struct vram_queue *q = &g->queue[way];
-
-		if (!q->staged)
-			continue;
-		q->marks += q->staged_marks;
-		q->staged_marks = 0;
-		*q->end = q->staged;
-		q->end = q->staged_end;
-		q->staged = NULL;
-		q->staged_end = &q->staged;
-	}
+	for (int way = 0; way < 3; way++)
+		if (g->queue[way].staged)
+			publish_one(&g->queue[way]);
 	atomic_fetch_add_explicit(&g->published, 1, memory_order_relaxed);
 	pthread_cond_signal(&g->mover_work);
 	pthread_mutex_unlock(&g->queue_lock);
@@ -96,6 +126,19 @@ void vram_publish(struct cache *c)
 	for (uint32_t i = 0; i < v->count; i++)
 		if (is_staged(v->gpu[i]))
 			publish(v->gpu[i]);
+}
+
+void vram_tail(struct gpu *g, uint64_t *from, uint64_t *to)
+{
+	const struct vram_queue *q = &g->queue[DEVICE_UP];
+	const struct vram_move *m = q->staged;
+
+	while (m && !m->block)
+		m = m->next;
+	*to = m ? m->slot->order : g->ups + 1;
+	pthread_mutex_lock(&g->queue_lock);
+	*from = *q->tail ? (*q->tail)->slot->order : *to;
+	pthread_mutex_unlock(&g->queue_lock);
 }
 
 bool vram_queued(struct gpu *g, enum device_way way)
@@ -120,9 +163,11 @@ struct vram_move *vram_queue_take(struct gpu *g, enum device_way way, const stru
 
 	vram_publish(g->cache);
 	pthread_mutex_lock(&g->queue_lock);
+	q->tail = &q->first;
 	for (at = &q->first; (m = *at);) {
 		if (!is_of(m, of)) {
 			at = &m->next;
+			q->tail = m->block ? q->tail : at;
 			continue;
 		}
 		*at = m->next;
@@ -176,14 +221,6 @@ void vram_brought(struct cache *c, int32_t gpu)
 
 	if (g)
 		atomic_fetch_add_explicit(&g->brought, 1, memory_order_relaxed);
-}
-
-static uint64_t clock_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
 /* With the lock of the queues. Where work is expected the mover stays awake, without the lock, until some has come or the next call is over. All
@@ -347,6 +384,10 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 	q->first = m;
 	if (!m)
 		q->end = &q->first;
+	if (q->tail == &q->first)
+		q->tail_ns = clock_ns();
+	else if (!q->marks)
+		q->tail = &q->first;
 	q->under_way++;
 	atomic_fetch_add_explicit(&q->flights, 1, memory_order_release);
 	return f;

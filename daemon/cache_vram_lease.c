@@ -57,6 +57,16 @@ void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order)
 	}
 }
 
+uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts)
+{
+	uint32_t most = 0;
+
+	for (uint32_t i = 0; i < layouts; i++)
+		if (pools[i]->layout.layers > most)
+			most = pools[i]->layout.layers;
+	return most;
+}
+
 enum status block_fetch(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w)
 {
 	if (b->vram && (vram_ready(b) || vram_falling(c, b)) && vram_down(c, b, w) == STATUS_OK)
@@ -91,14 +101,15 @@ static uint32_t mark_enqueue(struct vram_move *m)
 	return m->base;
 }
 
-bool vram_mark(struct cache *c, struct gpu *g, struct board *board, uint32_t layers, uint32_t *base)
+bool vram_mark(struct gpu *g, struct board *board, uint32_t layers, bool overtakes, uint32_t *base)
 {
 	struct vram_move *m = mark_create(g, board, layers);
 
-	(void)c;
-	if (m)
-		*base = mark_enqueue(m);
-	return m;
+	if (!m)
+		return false;
+	m->overtakes = overtakes;
+	*base = mark_enqueue(m);
+	return true;
 }
 
 void vram_mark_ahead(struct gpu *g, struct board *board, uint32_t layers, struct cache_wait *w)

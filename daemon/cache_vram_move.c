@@ -168,6 +168,24 @@ static void wait_in(struct vram_move ***end, struct vram_move *m, enum move_step
 	*end = &m->next;
 }
 
+/* For a slot on its GPU, or of memory on the way there: before what nobody waits for, and behind what came before it. */
+static void wait_for_room(struct vram_move *m)
+{
+	struct gpu *g = m->gpu;
+	const struct vram_move *last = g->waiting ? (struct vram_move *)((char *)g->waiting_end - offsetof(struct vram_move, next)) : NULL;
+	struct vram_move **at = &g->waiting;
+
+	if (!last || last->priority <= m->priority) {
+		wait_in(&g->waiting_end, m, STEP_ROOM);
+		return;
+	}
+	while ((*at)->priority <= m->priority)
+		at = &(*at)->next;
+	m->step = STEP_ROOM;
+	m->next = *at;
+	*at = m;
+}
+
 /* ---- up and across ---- */
 
 static uint64_t host_address(const struct block *b, const struct gpu *g)
@@ -252,7 +270,7 @@ static enum status fetch_begin(struct cache *c, struct vram_move *m)
 	enum status s = vram_ready(b) ? vram_down(c, b, NULL) : load_begin(c, b, m->priority, NULL);
 
 	if (s == STATUS_EXHAUSTED && memory_comes_free(m->gpu)) {
-		wait_in(&m->gpu->waiting_end, m, STEP_ROOM);
+		wait_for_room(m);
 		return STATUS_OK;
 	}
 	if (s)
@@ -282,7 +300,7 @@ static enum status up_go_on(struct cache *c, struct vram_move *m)
 		return STATUS_EXHAUSTED; /* memory that this GPU cannot see */
 	s = slot_take(c, m);
 	if (s == STATUS_BUSY) {
-		wait_in(&m->gpu->waiting_end, m, STEP_ROOM);
+		wait_for_room(m);
 		return STATUS_OK;
 	}
 	if (s)
@@ -446,7 +464,7 @@ void vram_host_came(struct cache *c, struct block *b, enum status s)
 		m->step = STEP_ROOM;
 		m->gpu->fetching--;
 		if (one == STATUS_EXHAUSTED && memory_comes_free(m->gpu)) {
-			wait_in(&m->gpu->waiting_end, m, STEP_ROOM);
+			wait_for_room(m);
 			continue;
 		}
 		m->checked = !s;
@@ -474,15 +492,15 @@ void vram_feed(struct cache *c, struct gpu *g)
 
 		next = m->next;
 		if (!g->lost && (needs_memory(m) ? memory_full : gpu_full == m->block->pool)) {
-			wait_in(&g->waiting_end, m, STEP_ROOM);
+			wait_for_room(m);
 			continue;
 		}
 		s = up_go_on(c, m);
 		if (s)
 			up_end(c, m, s);
-		else if (g->waiting_end == &m->next && needs_memory(m))
+		else if (m->step == STEP_ROOM && needs_memory(m))
 			memory_full = true;
-		else if (g->waiting_end == &m->next && g->downs == downs)
+		else if (m->step == STEP_ROOM && g->downs == downs)
 			gpu_full = m->block->pool;
 	}
 }
