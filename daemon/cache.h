@@ -513,7 +513,7 @@ struct cache_explained {
 	struct cache_explained_tier at[CACHE_TIERS_EXPLAINED]; /* its copies: on GPUs, in memory, on disk */
 };
 /* What the graph ties a key to: an edge an entry, of each type the strongest first. key_bytes 0: of a block that is nowhere now; its
- * name, a hash of its key, is all that is left. UNAVAILABLE: there is no graph. Waits for the advisor's round, some milliseconds: on
+ * name, a hash of its key, is all that is left. UNAVAILABLE: there is no graph. Waits for the advisor's round, some milliseconds, or a second: on
  * a worker. */
 struct cache_graph_edge {
 	uint64_t name;

@@ -23,6 +23,7 @@ enum {
 	STOP_KEEP_US = 5 * 1000 * 1000,
 	NAP_NS = 5 * 1000 * 1000,
 	CLOSE_MS = 10 * 1000,
+	GRAPH_WAIT_MS = 1000,          /* a pass takes a tenth of that at most */
 };
 #define HALF_LIFE_US (30ull * 60 * 1000 * 1000)
 
@@ -345,18 +346,26 @@ static void keep_all(struct cache *c, struct advisor *a)
 			nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
 }
 
+/* By the clock that locks and joins go by. */
+static struct timespec in_ms(uint32_t ms)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	t.tv_sec += ms / 1000;
+	t.tv_nsec += (long)(ms % 1000) * 1000000;
+	t.tv_sec += t.tv_nsec / 1000000000;
+	t.tv_nsec %= 1000000000;
+	return t;
+}
+
 /* False: it is left, in the catalog, whose pages come from a disk. */
 static bool thread_ends(struct advisor *a, uint32_t wait_ms)
 {
-	struct timespec until;
+	const struct timespec until = in_ms(wait_ms);
 
 	atomic_store(&a->stop, true);
 	wake(a);
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += wait_ms / 1000;
-	until.tv_nsec += (long)(wait_ms % 1000) * 1000000;
-	until.tv_sec += until.tv_nsec / 1000000000;
-	until.tv_nsec %= 1000000000;
 	if (!pthread_timedjoin_np(a->thread, NULL, &until))
 		return true;
 	pthread_detach(a->thread);
@@ -447,8 +456,11 @@ enum status cache_graph(struct cache *c, const uint8_t *key, uint32_t key_bytes,
 	if (!a)
 		return STATUS_UNAVAILABLE;
 	const uint64_t name = key_name(key, key_bytes);
+	const struct timespec until = in_ms(GRAPH_WAIT_MS);
 
-	pthread_mutex_lock(&a->lock);
+	*why = "the advisor is busy, or a disk keeps it in the catalog";
+	if (pthread_mutex_timedlock(&a->lock, &until))
+		return STATUS_UNAVAILABLE;
 	for (uint32_t t = 0; t < EDGE_TYPES; t++) {
 		found = graph_edges_near(a->graph, a->latest_us, &name, 1, EDGE_MASK(t), near, EDGES_OF_NODE);
 		for (uint32_t i = 0; i < found && shown < max; i++)

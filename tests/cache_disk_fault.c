@@ -444,15 +444,18 @@ static void *advises(void *cache)
 	return NULL;
 }
 
-/* The same while the advisor is in the catalog, whose disk does not answer: its pages are read by no call that could be made to wait: so he
+/* The same while the advisor is in the catalog, whose disk does not answer; and who asks for its graph is not kept for ever. Its pages are read by no call that could be made to wait: so he
  * waits for a lock of his. */
 START_TEST(test_close_does_not_wait_for_a_hung_catalog)
 {
+	struct cache_keys k = rig_keys(0, 1);
+	struct cache_graph_edge edge;
 	struct cache_options o;
 	struct rig_disks d;
 	enum status st[16];
 	pthread_t thread;
 	struct rig r;
+	uint32_t n;
 
 	rig_disks_make(&d, NULL, 1, DISK);
 	o = rig_disk_options(&d, 1, HOST);
@@ -468,6 +471,8 @@ START_TEST(test_close_does_not_wait_for_a_hung_catalog)
 	fault.hangs = true;
 	ck_assert_int_eq(pthread_create(&thread, NULL, advises, r.c), 0);
 	until_it_hangs();
+	ck_assert_int_eq(cache_graph(r.c, k.bytes, k.key_bytes, &edge, 1, &n, &r.why), STATUS_UNAVAILABLE);
+	free((void *)k.bytes);
 	const double began = now_s();
 	ck_assert(!cache_destroy(r.c));
 	ck_assert_double_lt(now_s() - began, 20);

@@ -188,7 +188,7 @@ START_TEST(a_driver_that_is_slow)
 	begin(&t, UNREGISTER_HANGS, false);
 	ck_assert_uint_eq(vr_put(&t.v, CACHE_HOST, 10, 20), 20); /* more extents */
 	rig_quiet(&t.v.r);
-	unregister_ms = CLOSE_MS / 2;
+	unregister_ms = CLOSE_MS / 4;
 	clock_gettime(CLOCK_MONOTONIC, &began);
 	ck_assert(cache_destroy(t.v.r.c));
 	cache_thread_leave();
