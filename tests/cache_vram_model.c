@@ -1,6 +1,6 @@
 /* A cache of three tiers, or of two, driven by random operations and compared with a simple model of what each key's bytes are: whatever is
  * lost on the way is a miss, nothing is ever wrong, no slot is left behind, and the counters of copies add up. Copies are slow, so that
- * operations meet them; in some runs a GPU is lost on the way. */
+ * operations meet them; in some runs a GPU is lost on the way, in some copies in memory spoil. */
 #include "tests/cache_vram_rig.h"
 
 #include <stdio.h>
@@ -28,6 +28,9 @@ struct model {
 	struct held held[HELD];
 	bool disks;
 	bool losing;
+	bool spoiling;
+	struct cache_leased wrong;     /* of a copy in memory that was found to be so; lease 0: none */
+	double spoiled;                /* how many were */
 	uint64_t put_on_gpu, copies_deleted, leased, checked, pinned_apart;
 };
 
@@ -172,7 +175,7 @@ static uint32_t gpu_copies(struct model *m, uint64_t n)
 static void count_pins(struct model *m)
 {
 	struct cache *c = m->v.r.c;
-	uint32_t on_gpus = 0, in_memory = 0, pins = 0, memory_pins = 0, gpu_pins = 0;
+	uint32_t on_gpus = 0, in_memory = m->wrong.lease ? LAYOUTS : 0, pins = 0, memory_pins = 0, gpu_pins = 0;
 
 	for (int i = 0; i < HELD; i++)
 		for (uint32_t k = 0; m->held[i].l.lease && k < m->held[i].l.blocks * LAYOUTS; k++) {
@@ -244,6 +247,49 @@ static void warm(struct model *m, int32_t gpu, uint64_t first, uint32_t count)
 		vr_warm(&m->v, gpu, first, count);
 }
 
+/* Where the first layout's is. */
+static const char *first_tier(struct model *m, uint64_t n)
+{
+	struct cache_explained e;
+	uint8_t key[RIG_KEY_BYTES];
+	uint32_t shown;
+
+	rig_key(key, n);
+	ck_assert_int_eq(cache_explain(m->v.r.c, "", m->v.r.s.layout_id[0], key, sizeof(key), m->v.r.now, &e, 1, &shown, &m->v.r.why),
+			 STATUS_OK);
+	return shown ? e.tier : "";
+}
+
+/* A byte changes in memory, under a lease, and is found on the way to a GPU, if it goes there: what the block has elsewhere is there as before. */
+static void spoil(struct model *m, uint64_t n)
+{
+	struct cache_place p[LAYOUTS];
+	struct cache_leased l;
+	bool elsewhere;
+
+	if (m->wrong.lease)
+		vr_release(&m->v, &m->wrong);
+	m->wrong.lease = 0;
+	for (int i = 0; i < HELD; i++) /* they would see it */
+		if (m->held[i].l.lease && n - m->held[i].first < m->held[i].l.blocks)
+			return;
+	if (vr_lease(&m->v, CACHE_HOST, n, 1, true, false, p, &l))
+		return;
+	rig_quiet(&m->v.r);
+	elsewhere = strcmp(first_tier(m, n), "host");
+	vr_bytes(&m->v, &p[0])[rand() % VR_BLOCK_BYTES] ^= 1;
+	vr_warm(&m->v, rand() % GPUS, n, 1);
+	rig_quiet(&m->v.r);
+	if (rig_stat(&m->v.r, "terrace_corrupt_blocks_total", "") > m->spoiled) {
+		m->spoiled++;
+		m->wrong = l;
+		ck_assert_int_eq(*first_tier(m, n) != 0, elsewhere);
+		return;
+	}
+	drop(m, n); /* nobody has looked */
+	vr_release(&m->v, &l);
+}
+
 static void step(struct model *m)
 {
 	uint32_t count = 1 + rand() % RUN, dice = rand() % 100;
@@ -262,6 +308,8 @@ static void step(struct model *m)
 		warm(m, rand() % GPUS, first, count);
 	else if (dice < 94)
 		flush(m, n);
+	else if (dice < 96 && m->spoiling)
+		spoil(m, n);
 	else
 		rig_tick(m->v.r.c, m->v.r.now);
 }
@@ -313,6 +361,8 @@ static void finish(struct model *m)
 			check(m, &m->held[i]);
 			vr_release(&m->v, &m->held[i].l);
 		}
+	if (m->wrong.lease)
+		vr_release(&m->v, &m->wrong);
 	rig_quiet(&m->v.r);
 	count_copies(m);
 	for (uint64_t n = 0; n < KEYS; n++)
@@ -325,7 +375,8 @@ static void finish(struct model *m)
 	}
 	ck_assert_double_eq(rig_stat(&m->v.r, "terrace_slots_used", "tier=host"), 0);
 	ck_assert_double_eq(rig_stat(&m->v.r, "terrace_pinned_bytes", "tier=host"), 0);
-	ck_assert_double_eq(rig_stat(&m->v.r, "terrace_corrupt_blocks_total", ""), 0);
+	ck_assert_double_eq(rig_stat(&m->v.r, "terrace_corrupt_blocks_total", ""), m->spoiled);
+	ck_assert_int_eq(m->spoiling, m->spoiled > 0);
 }
 
 static void run(unsigned seed, bool disks, bool write_back, bool lose, const char *policy)
@@ -339,6 +390,7 @@ static void run(unsigned seed, bool disks, bool write_back, bool lose, const cha
 	setenv("SIM_GPU_US_PER_MIB", "400", 1);
 	m->disks = disks;
 	m->losing = lose;
+	m->spoiling = !lose && seed % 2;
 	if (disks) {
 		vr_disks_make(&d, 1, 256);
 		o.disks = &d;
