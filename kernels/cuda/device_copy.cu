@@ -24,7 +24,9 @@ constexpr long POLL_US = 50, SLEEP_US_MAX = 500;
 constexpr uint64_t SPIN_US = 50, SPIN_AFTER_US = 150, SPIN_MORE_US = 500; /* before and after an end that is expected; of a long list */
 constexpr uint64_t BYTES_A_US = 56000, BYTES_A_US_ACROSS = 400000; /* of a bus, at most; between GPUs */
 constexpr uint64_t KERNEL_LATE_US = 500;  /* a kernel's list that takes so much longer than three times its time had to wait for its turns, */
-constexpr uint64_t KERNEL_REST_US = 5000000; /* and for so long lists go by the engines */
+constexpr uint64_t KERNEL_REST_US = 5000000; /* and for so long lists go by the engines; twice as long each time that this is so again, up to */
+constexpr uint64_t KERNEL_REST_MAX_US = 40000000;
+constexpr uint64_t KERNEL_DOUBT_US = 60000000; /* and for so much longer those do that somebody waits for part by part: others try it first */
 constexpr uint32_t OWN_PAIRS = 2048, OWN_COPIES = 256; /* a list that its bringer looks at; that he puts in */
 constexpr uint64_t STARVED_US = 5000000; /* a driver without memory for so long has none for what is in the queue */
 constexpr long STARVED_POLL_US = 1000;
@@ -110,8 +112,11 @@ bool list_begin(struct device_lane *l, struct device_flight *f, struct device_co
 /* The lane's next free flight, by who has taken the issuer's turn; mutex held. */
 struct device_flight *issue_begin(struct device_lane *l)
 {
+	const uint64_t now = lane_clock_us();
+
 	l->issuing = true;
-	l->kernel_rests = lane_clock_us() < l->rest_until_us;
+	l->kernel_rests = now < l->rest_until_us;
+	l->kernel_doubted = now < l->doubt_until_us;
 	return &l->flights[(l->oldest + l->count) % DEVICE_LISTS_MAX];
 }
 
@@ -120,8 +125,26 @@ bool kernel_waited(const struct device_lane *l, const struct device_flight *f)
 {
 	float ms = 0;
 
-	return f->by_kernel && l->device->driver->cuEventElapsedTime(&ms, f->first, f->last) == CUDA_SUCCESS &&
+	return l->device->driver->cuEventElapsedTime(&ms, f->first, f->last) == CUDA_SUCCESS &&
 	       ms * 1000 > (float)(KERNEL_LATE_US + 3 * flight_us(l, f));
+}
+
+/* A kernel's list has ended; mutex held. What was in the stream before it was told to rest says nothing new. */
+void kernel_judge(struct device_lane *l, bool waited)
+{
+	const uint64_t now = lane_clock_us();
+
+	if (now < l->rest_until_us)
+		return;
+	if (!waited) {
+		l->rest_us = l->doubt_until_us = 0;
+		return;
+	}
+	l->rest_us = l->rest_us ? 2 * l->rest_us : KERNEL_REST_US;
+	if (l->rest_us > KERNEL_REST_MAX_US)
+		l->rest_us = KERNEL_REST_MAX_US;
+	l->rest_until_us = now + l->rest_us;
+	l->doubt_until_us = l->rest_until_us + KERNEL_DOUBT_US;
 }
 
 /* Tells the end of the oldest list. */
@@ -134,11 +157,11 @@ void flight_end(struct device_lane *l, enum status s)
 
 	if (failed)
 		s = f->failed;
-	const bool waited = s == STATUS_OK && kernel_waited(l, f);
+	const bool by_kernel = s == STATUS_OK && f->by_kernel, waited = by_kernel && kernel_waited(l, f);
 
 	pthread_mutex_lock(&l->device->mutex);
-	if (waited)
-		l->rest_until_us = lane_clock_us() + KERNEL_REST_US;
+	if (by_kernel)
+		kernel_judge(l, waited);
 	l->oldest = (l->oldest + 1) % DEVICE_LISTS_MAX;
 	if (--l->count > 0)
 		oldest_expect(l);

@@ -4,9 +4,9 @@
  * there, but they take long over each call: so pairs at equal distances, as many neighbours in memory mostly are, go as the rows of one 2D
  * copy, others as batches, and parts go several at a time, the first alone, then twice as many each time, until a call has CALL_BYTES.
  * The kernel takes pieces of any size as they come; but where another process has the GPU busy it gets the GPU in turns with it, and both
- * are slow. So it is for lists whose pieces are small and lie apart, and not while one of them has been seen to wait for its turns. By
- * itself it does not fill the bus, whose packets are smaller for it than for an engine: of a long list without parts the engines take a
- * share meanwhile, in a stream beside, as much as they can begin in the time.
+ * are slow. So it is for lists whose pieces are small and lie apart, and not while one of them has been seen to wait for its turns; after
+ * that one that nobody waits for part by part tries it first. By itself it does not fill the bus, whose packets are smaller for it than for
+ * an engine: of a long list without parts the engines take a share meanwhile, in a stream beside, as much as they can begin in the time.
  *
  * Lists without a word have one part: nobody sees the difference.
  */
@@ -397,7 +397,7 @@ bool wants_kernel(const struct device_lane *l, const struct device_copy *c)
 	const struct device *d = l->device;
 	const uint64_t a_run = l->looked * c->parts * c->part_bytes / l->runs / (parts_of(c) > 1 ? LAYERED : 1);
 
-	return d->kernels && !l->kernel_rests && l->way != DEVICE_ACROSS && a_run < d->engine_bytes && c->count <= DEVICE_STAGED_PAIRS &&
+	return d->kernels && !l->kernel_rests && !(l->kernel_doubted && c->progress) && l->way != DEVICE_ACROSS && a_run < d->engine_bytes && c->count <= DEVICE_STAGED_PAIRS &&
 	       pairs_beside(l, c) < c->count && (!c->progress || KV_COPY_COUNTS + c->parts <= DEVICE_STAGED_COUNTS);
 }
 

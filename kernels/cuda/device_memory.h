@@ -68,7 +68,9 @@ struct device_lane {
 	CUevent forked, joined, staged; /* what of the streams must wait for another */
 	struct device_flight flights[DEVICE_LISTS_MAX];
 	uint32_t oldest, count;   /* flights in use */
-	uint64_t rest_until_us;   /* the kernel has waited for its turns */
+	uint64_t rest_until_us;   /* the kernel has waited for its turns: nothing goes by it, */
+	uint64_t doubt_until_us;  /* and for longer nothing that somebody waits for part by part, unless another list shows that it has them */
+	uint64_t rest_us;         /* how long it rested last, while this was so each time */
 	uint64_t starved_until_us; /* the queue waits for memory of the driver's, until then; 0: it does not */
 
 	/* The issuer's: */
@@ -84,7 +86,7 @@ struct device_lane {
 	bool by_kernel;           /* what is found */
 	bool begun;               /* something of the list is in the stream */
 	bool no_batch, no_rows;   /* the driver has refused one: copies go one by one */
-	bool kernel_rests;
+	bool kernel_rests, kernel_doubted;
 
 	/* The thread's: */
 	bool gave_up;             /* it has seen the loss: the GPU has until lost_by for what it has begun */

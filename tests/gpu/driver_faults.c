@@ -1,5 +1,5 @@
 /* What is made of a driver that has no memory, and which thread puts lists in: over the driver that is none (fake_driver.h), since a real
- * one cannot be asked for this. `driver_faults starved` is the part that takes some seconds. */
+ * one cannot be asked for this. `driver_faults starved` and `driver_faults rests` are the parts that take some seconds. */
 #include "tests/gpu/device_rig.h"
 
 #include <dlfcn.h>
@@ -13,7 +13,8 @@ enum { SCATTERED = 900, PIECE = 4096, SETTLE_MS = 40 };
 
 static const struct device_ops *ops;
 static void (*memory)(int64_t copies, int64_t things);
-static uint32_t (*copier)(void);
+static uint32_t (*copier)(void), (*kernels)(void);
+static void (*late)(uint32_t ms);
 
 static void load(void)
 {
@@ -25,7 +26,9 @@ static void load(void)
 	plugin = dlopen("libterrace_cuda.so.0", RTLD_NOW | RTLD_NOLOAD);
 	*(void **)&memory = dlsym(plugin, "fake_driver_memory");
 	*(void **)&copier = dlsym(plugin, "fake_driver_copier");
-	CHECK(memory && copier);
+	*(void **)&kernels = dlsym(plugin, "fake_driver_kernels");
+	*(void **)&late = dlsym(plugin, "fake_driver_late");
+	CHECK(memory && copier && kernels && late);
 }
 
 static void sleep_ms(long ms)
@@ -363,6 +366,48 @@ static void test_who_puts_in(void)
 	rig_close(&r);
 }
 
+/* ---- a kernel that waits for its turns ----------------------------------------------------------------------------- */
+
+/* Whether the list goes by the kernel; with a word, if somebody waits for its parts. */
+static bool by_kernel(struct device_rig *r, bool watched)
+{
+	static struct device_pair pairs[SCATTERED];
+	struct rig_copy c = scattered(r, pairs, SCATTERED);
+	const uint32_t before = kernels();
+
+	if (watched) {
+		c.list.parts = 4;
+		c.list.part_bytes = PIECE / 4;
+		c.list.progress = r->words_address;
+	}
+	rig_begin(r, &c);
+	CHECK(rig_end(&c) == STATUS_OK);
+	return kernels() > before;
+}
+
+/* The engines are asked for some seconds, then twice as long; and by lists that are watched until another has shown that the kernel has its turns. */
+static void test_rests(void)
+{
+	struct device_rig r;
+
+	rig_open(&r, ops, 0);
+	CHECK(by_kernel(&r, true));
+	late(99);
+	CHECK(by_kernel(&r, true));
+	CHECK(!by_kernel(&r, true) && !by_kernel(&r, false));
+	sleep_ms(5200);
+	CHECK(!by_kernel(&r, true));
+	CHECK(by_kernel(&r, false)); /* it still waits */
+	late(0);
+	sleep_ms(5200);
+	CHECK(!by_kernel(&r, false));
+	sleep_ms(5000);
+	CHECK(!by_kernel(&r, true));
+	CHECK(by_kernel(&r, false));
+	CHECK(by_kernel(&r, true));
+	rig_close(&r);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
@@ -383,6 +428,11 @@ int main(int argc, char **argv)
 	if (argc > 1 && strcmp(argv[1], "starved") == 0) {
 		test_starved();
 		printf("ok   starved\n");
+		return 0;
+	}
+	if (argc > 1 && strcmp(argv[1], "rests") == 0) {
+		test_rests();
+		printf("ok   rests\n");
 		return 0;
 	}
 	if (argc > 1 && strcmp(argv[1], "beside") == 0) { /* where the kernel runs */

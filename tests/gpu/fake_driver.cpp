@@ -94,6 +94,18 @@ ASKED uint32_t fake_driver_copier(void)
 	return copier;
 }
 
+static std::atomic<uint32_t> kernels, late_ms;
+
+ASKED uint32_t fake_driver_kernels(void)
+{
+	return kernels;
+}
+
+ASKED void fake_driver_late(uint32_t ms)
+{
+	late_ms = ms;
+}
+
 /* Whether there is memory for one more. */
 static bool one_of(std::atomic<int64_t> &left)
 {
@@ -268,6 +280,7 @@ extern "C" enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *given, str
 
 	if (how && strcmp(how, "refused") == 0)
 		return STATUS_INTERNAL;
+	kernels++;
 	CUresult r = put(s, [k] {
 		const struct device_pair *p = (const struct device_pair *)memory_at((CUdeviceptr)k.pairs);
 		const uint32_t *counts = k.counts ? (const uint32_t *)memory_at((CUdeviceptr)k.counts) : nullptr;
@@ -336,7 +349,7 @@ static CUresult event_elapsed(float *ms, CUevent, CUevent)
 {
 	const char *late = getenv("FAKE_DRIVER_LATE_MS");
 
-	*ms = late ? (float)atof(late) : 0;
+	*ms = late ? (float)atof(late) : (float)late_ms;
 	return may_go_on();
 }
 

@@ -16,6 +16,10 @@ void fake_driver_memory(int64_t copies, int64_t things);
 /* The thread that has put the last copy into a stream, as gettid() says. */
 uint32_t fake_driver_copier(void);
 
+/* How many kernels have been launched; how long the events say that lists took, from now on. */
+uint32_t fake_driver_kernels(void);
+void fake_driver_late(uint32_t ms);
+
 #ifdef __cplusplus
 }
 #endif

@@ -22,8 +22,10 @@ $link -o "$build/device" "$build/device.o" "$build/device_rows.o" "$build/device
 $link -o "$build/two_gpus" "$build/two_gpus.o" "$build/device_rig.o" -ldl -lpthread
 $link -o "$build/driver_faults" "$build/driver_faults.o" "$build/device_rig.o" -ldl -lpthread
 export LD_LIBRARY_PATH="$build"
-FAKE_DRIVER_MAJOR=8 "$build/driver_faults" starved & # it mostly waits
+FAKE_DRIVER_MAJOR=8 "$build/driver_faults" starved & # they mostly wait
 starved=$!
+"$build/driver_faults" rests &
+rests=$!
 echo "by the kernel"
 "$build/device"
 for batch in yes no refused; do
@@ -53,3 +55,4 @@ FAKE_DRIVER_MAJOR=8 FAKE_DRIVER_ROWS=refused "$build/driver_faults"
 echo "no memory, by both"
 "$build/driver_faults" beside
 wait "$starved"
+wait "$rests"
