@@ -28,7 +28,7 @@ if(TARGET tinylm_core)
   add_executable(tinylm_ttft bench/ttft.c bench/report.c bench/child.c bench/service.c)
   target_link_libraries(tinylm_ttft PRIVATE tinylm_core terrace_static terrace_kernels Threads::Threads m)
   add_dependencies(tinylm_ttft terraced sim_plugin sim_runtime)
-  if(NOT TERRACE_SANITIZE)
+  if(NOT TESTS_SMALL)
     set(TTFT_TOKENS --tokens 2200) # beyond the context that the model was trained with
   endif()
   add_test(NAME tinylm_ttft COMMAND tinylm_ttft --quick ${TTFT_TOKENS} --json --model ${CMAKE_CURRENT_SOURCE_DIR}/data/tinylm-8m

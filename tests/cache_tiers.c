@@ -241,7 +241,7 @@ static double replayed(const struct trace *t, const struct drive *d, double capa
 
 static const char *const policies[] = { "lru", "graph" };
 
-#ifdef TERRACE_SANITIZED
+#ifdef TERRACE_TESTS_SMALL
 enum { HOST = 512, DISK = 2048, REQUESTS = 400, GRAPH_SIZE = 1, RESTARTS = 0 };
 #else
 enum { HOST = 1024, DISK = 4096, REQUESTS = 1200, GRAPH_SIZE = 2, RESTARTS = 4 };

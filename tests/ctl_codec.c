@@ -17,6 +17,8 @@
 enum { GOLDEN_VECTORS = 376 };
 #ifdef TERRACE_SANITIZED
 enum { GAUSSIAN_VECTORS = 1000 };
+#elif defined(TERRACE_TESTS_SMALL)
+enum { GAUSSIAN_VECTORS = 2000 };
 #else
 enum { GAUSSIAN_VECTORS = 6000 };
 #endif

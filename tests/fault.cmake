@@ -89,7 +89,7 @@ if(TERRACE_SANITIZE)
   set(ENDURANCE_SECONDS 20)
   set(ENDURANCE_WITHOUT without-memory)
 else()
-  set(ENDURANCE_SECONDS 150)
+  set(ENDURANCE_SECONDS 60)
 endif()
 add_test(NAME endurance COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fault/test_endurance.py
          $<TARGET_FILE:terraced> $<TARGET_FILE:storm> ${ENDURANCE_SECONDS} ${ENDURANCE_WITHOUT})

@@ -16,6 +16,8 @@
 
 #ifdef TERRACE_SANITIZED
 enum { SEEDS = 5 };
+#elif defined(TERRACE_TESTS_SMALL)
+enum { SEEDS = 10 };
 #else
 enum { SEEDS = 20 };
 #endif

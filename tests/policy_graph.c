@@ -10,7 +10,7 @@
 #include "eviction/replay.h"
 #include "eviction/survival.h"
 
-#ifdef TERRACE_SANITIZED
+#ifdef TERRACE_TESTS_SMALL
 enum { FIRST_SIZE = 2, SIZE_STEP = 3, DELAY_STEP = 3, TURNS = 8000, PACES = 6000 };
 #else
 enum { FIRST_SIZE = 0, SIZE_STEP = 1, DELAY_STEP = 1, TURNS = 20000, PACES = 10000 };

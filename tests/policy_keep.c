@@ -686,6 +686,9 @@ START_TEST(a_restart_costs_no_hits)
 #ifdef TERRACE_SANITIZED
 	static const double shares[] = { 0.05 };
 	enum { FIRST = 20, STEP = 20, LAST = 20 };
+#elif defined(TERRACE_TESTS_SMALL)
+	static const double shares[] = { 0.01, 0.1 };
+	enum { FIRST = 20, STEP = 20, LAST = 20 };
 #else
 	static const double shares[] = { 0.01, 0.05, 0.1 };
 	enum { FIRST = 12, STEP = 6, LAST = 48 };

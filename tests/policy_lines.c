@@ -11,6 +11,8 @@ enum { NODES = 6000, TEST_CLASSES = 5 };
 
 #ifdef TERRACE_SANITIZED
 enum { STEPS = 60000 };
+#elif defined(TERRACE_TESTS_SMALL)
+enum { STEPS = 150000 };
 #else
 enum { STEPS = 400000 };
 #endif

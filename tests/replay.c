@@ -114,6 +114,8 @@ END_TEST
 
 #ifdef TERRACE_SANITIZED
 enum { BOUND_SEEDS = 2 };
+#elif defined(TERRACE_TESTS_SMALL)
+enum { BOUND_SEEDS = 4 };
 #else
 enum { BOUND_SEEDS = 10 };
 #endif

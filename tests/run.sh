@@ -9,20 +9,22 @@ cd "$(dirname "$0")/.." || exit 1
 root=$PWD
 
 long=no
+WHOLE=OFF
 for argument in "$@"; do
 	case $argument in
-	--long) long=yes ;;
+	--long) long=yes WHOLE=ON ;;
 	*) echo "usage: sh tests/run.sh [--long]" >&2; exit 2 ;;
 	esac
 done
+
+export WHOLE
 
 sh deploy/packages.sh build test || exit 1
 
 logs=$root/build/logs
 rm -rf "$logs"
 mkdir -p "$logs"
-jobs=$(nproc)
-at_once=$((jobs + 1)) # many tests wait for a disk or a process most of the time
+at_once=$(($(nproc) + 1)) # many tests wait for a disk or a process most of the time
 passed=0 failed=0 skipped=0
 started=$(date +%s)
 
@@ -45,27 +47,37 @@ one() {
 	esac
 }
 
-# Line numbers are all that the tests need of a debugger's facts, and take half of the time to compile the vectors.
-flags="-O2 -g1"
-# What is thrown away is linked by the quicker linker, if there is one.
-linker=
-if gcc -fuse-ld=gold -Wl,--version >/dev/null 2>&1; then linker=-fuse-ld=gold; fi
-export linker
+# The later builds are made while tests wait for a disk, a process or the clock: they get what nobody else wants of the processors
+# (SCHED_IDLE), so that tests that have bounds of time do not notice. Where no test runs, they go as all others, if that may be.
+builder=
+builds_begin() {
+	setsid sh tests/build.sh "$@" &
+	builder=$!
+}
 
-# suite NAME [SANITIZERS]: configures, builds and runs ctest in build/NAME; counts each ctest entry.
+# builds_go --idle | --other
+builds_go() {
+	cat /proc/[0-9]*/stat 2>/dev/null | awk -v group="$builder" '{ pid = $1; sub(/.*\) /, ""); if ($3 == group) print pid }' |
+		xargs -r -n 1 chrt "$1" --pid 0 >/dev/null 2>&1
+}
+
+# built NAME: waits for that build; false if it failed.
+built() {
+	note "build $1"
+	[ -e "$logs/$1.built" ] || builds_go --other
+	while ! [ -e "$logs/$1.built" ] && kill -0 "$builder" 2>/dev/null; do sleep 0.2; done
+	builds_go --idle
+	[ "$(cat "$logs/$1.built" 2>/dev/null)" = 0 ] && return
+	failed=$((failed + 1))
+	note "FAIL  build of $1"
+	tail -n 60 "$logs/$1.build.log"
+	false
+}
+
+# suite NAME: runs ctest in build/NAME when it is built; counts each ctest entry.
 suite() {
 	suite=$1
-	if [ "$suite" = default ]; then asserts=-DNDEBUG link=; else asserts='' link=$linker; fi
-	note "build $suite"
-	if ! { cmake -G Ninja -S . -B "build/$suite" -DBUILD_TESTING=ON -DTERRACE_SANITIZE="${2-}" \
-		-DCMAKE_C_FLAGS_RELWITHDEBINFO="$flags $asserts" -DCMAKE_EXE_LINKER_FLAGS="$link" -DCMAKE_SHARED_LINKER_FLAGS="$link" \
-		-DCMAKE_MODULE_LINKER_FLAGS="$link" &&
-		cmake --build "build/$suite" -j "$jobs"; } >"$logs/$suite.build.log" 2>&1; then
-		failed=$((failed + 1))
-		note "FAIL  build of $suite"
-		tail -n 60 "$logs/$suite.build.log"
-		return
-	fi
+	built "$suite" || return
 	if [ "$long" = yes ]; then exclude='^$'; else exclude=long; fi
 	note "test  $suite"
 	if [ "$suite" = default ]; then beside_begin; fi
@@ -94,6 +106,14 @@ beside_begin() {
 	beside=$!
 }
 
+beside=
+ended() {
+	[ -z "$builder" ] || kill -- "-$builder" 2>/dev/null
+	[ -z "${held-}" ] || rm -rf "$held"
+}
+trap ended EXIT
+trap 'exit 1' INT TERM
+
 # What killed runs have left.
 for folder in /dev/shm /tmp; do
 	sh tests/sweep.sh "$folder"
@@ -101,11 +121,9 @@ done
 # Files in memory, where a sync costs nothing, but for the tests of disks (`DISK`, ON_DISK in the lists), which unset TMPDIR and so
 # are in /tmp: what a disk that does some hundred writes a second would take an hour for. A TMPDIR that is given is kept to by the others.
 if [ -z "${TMPDIR:-}" ] && [ "$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $4 }')" -gt $((4 << 20)) ] 2>/dev/null; then
-	TMPDIR=$(mktemp -d /dev/shm/terrace-held-XXXXXX) && export TMPDIR
+	TMPDIR=$(mktemp -d /dev/shm/terrace-held-XXXXXX) && export TMPDIR && held=$TMPDIR
 	exec 9<"$TMPDIR" # held until this and all tests are gone
 	flock --shared 9
-	trap 'rm -rf "$TMPDIR"' EXIT
-	trap 'exit 1' INT TERM
 fi
 # How quick the disk is, for whom a test fails on a slow one.
 disk=$(mktemp /tmp/terrace-disk.XXXXXX)
@@ -114,17 +132,16 @@ dd if=/dev/zero of="$disk" bs=4k count=50 oflag=dsync 2>/dev/null
 rm -f "$disk"
 note "a write and sync of 4 KiB to /tmp takes $((($(date +%s%N) - began) / 50000)) us; other files in ${TMPDIR:-/tmp}"
 
-beside=
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0
 export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS="ignore_noninstrumented_modules=1 second_deadlock_stack=1"
 
 one rules sh tests/rules.sh
+builds_begin default asan tsan fuzz
 suite default
-suite asan address,undefined
-suite tsan thread
-note "build fuzz"
-if sh tests/fuzz/run.sh build >"$logs/fuzz.build.log" 2>&1; then
+suite asan
+suite tsan
+if built fuzz; then
 	if [ "$long" = yes ]; then seconds=120; else seconds=4; fi
 	note "fuzz"
 	sh tests/fuzz/run.sh "$seconds" "$logs" >"$logs/fuzz.log" 2>&1
@@ -134,10 +151,6 @@ if sh tests/fuzz/run.sh build >"$logs/fuzz.build.log" 2>&1; then
 	passed=$((passed + ok)) failed=$((failed + bad))
 	note "      fuzz: $ok passed, $bad failed"
 	[ "$bad" -eq 0 ] || tail -n 60 "$logs/fuzz.log"
-else
-	failed=$((failed + 1))
-	note "FAIL  build of the fuzz targets"
-	tail -n 40 "$logs/fuzz.build.log"
 fi
 
 if [ -n "$beside" ]; then
@@ -150,6 +163,8 @@ if [ -n "$beside" ]; then
 	note "      beside: $ok passed, $bad failed"
 	[ "$bad" -eq 0 ] || tail -n 60 "$logs/beside.log"
 fi
+wait "$builder"
+builder=
 note "done"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

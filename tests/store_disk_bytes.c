@@ -12,6 +12,8 @@
 
 #ifdef TERRACE_SANITIZED
 enum { SCALE = 10 };
+#elif defined(TERRACE_TESTS_SMALL)
+enum { SCALE = 4 };
 #else
 enum { SCALE = 1 };
 #endif

@@ -54,7 +54,7 @@ static const struct {
 	{ MODEL "--demo --daemon unix:/nowhere/terraced.sock", 1, "cannot connect" },
 	{ MODEL "--generate - -n 3 --format fp32", 0, "1 prompt tokens" },
 	{ MODEL "--generate \"$(seq 1 720)\" -n 1", 1, "the prompt has 2109 tokens, the context is 2048" },
-#ifdef TERRACE_SANITIZED /* arithmetic, a minute of it */
+#ifdef TERRACE_TESTS_SMALL /* arithmetic, seconds of it */
 	{ MODEL "--generate \"$(seq 1 60)\" -n 1 --context 2400", 0, " prompt tokens" },
 #else
 	{ MODEL "--generate \"$(seq 1 720)\" -n 1 --context 2400", 0, "2109 prompt tokens" },

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifdef TERRACE_SANITIZED
+#ifdef TERRACE_TESTS_SMALL
 #define PPL "--ppl --json --windows 1 --window-tokens 530 --chunk 100 --formats tq4"
 #define DEMO "--demo --json --formats tq4 -n 4 --demo-windows 1 --window-tokens 32"
 #else

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifdef TERRACE_SANITIZED
+#ifdef TERRACE_TESTS_SMALL
 #define DEMO_SIZE "--formats tq4 -n 4 --demo-windows 1 --window-tokens 48"
 #else
 #define DEMO_SIZE "--formats fp8/tq4,tq2 -n 24 --demo-windows 1"

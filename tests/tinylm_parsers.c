@@ -15,6 +15,8 @@
 
 #ifdef TERRACE_SANITIZED
 enum { MUTATIONS = 2000 };
+#elif defined(TERRACE_TESTS_SMALL)
+enum { MUTATIONS = 20000 };
 #else
 enum { MUTATIONS = 50000 };
 #endif
