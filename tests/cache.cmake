@@ -21,8 +21,8 @@ add_test(NAME cache_learned_long COMMAND cache_learned --long)
 set_tests_properties(cache_learned_long PROPERTIES TIMEOUT 1800 LABELS long ENVIRONMENT CK_FORK=no)
 add_test(NAME cache_tiers_long COMMAND cache_tiers --long)
 set_tests_properties(cache_tiers_long PROPERTIES TIMEOUT 3600 LABELS long ENVIRONMENT CK_FORK=no)
-if(TERRACE_SANITIZE MATCHES thread) # half a minute; its threads are those of cache_threads and cache_disk_threads
-  set_tests_properties(cache_tiers PROPERTIES LABELS long)
+if(TERRACE_SANITIZE MATCHES thread) # half a minute; their threads are those of cache_threads and cache_disk_threads
+  set_tests_properties(cache_tiers cache_learned cache_trace PROPERTIES LABELS long)
 endif()
 
 # The VRAM tier, over simulated GPUs.

@@ -7,6 +7,9 @@ endfunction()
 
 terrace_ctl_test(ctl_codec LIBS terrace_kernels)
 terrace_ctl_test(ctl_usage)
+if(TERRACE_SANITIZE MATCHES thread) # what has one thread; ctl_daemon talks to a daemon
+  set_tests_properties(ctl_codec ctl_usage PROPERTIES LABELS long)
+endif()
 
 # Against a live daemon.
 terrace_ctl_test(ctl_daemon LIBS terrace_static PkgConfig::JANSSON)
