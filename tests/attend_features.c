@@ -7,7 +7,7 @@
 #include <string.h>
 
 #ifdef TERRACE_SANITIZED
-enum { RANDOM_CASES = 30, LONG_TOKENS = 4096, LONGEST = 300 };
+enum { RANDOM_CASES = 30, LONG_TOKENS = 4096, LONGEST = 150 };
 #elif defined(TERRACE_TESTS_SMALL)
 enum { RANDOM_CASES = 60, LONG_TOKENS = 8192, LONGEST = 1000 };
 #else
