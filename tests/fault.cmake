@@ -90,7 +90,7 @@ endif()
 
 # Mixed load at three times the memory; an hour with the long tests.
 if(TERRACE_SANITIZE)
-  set(ENDURANCE_SECONDS 20)
+  set(ENDURANCE_SECONDS 12)
   set(ENDURANCE_WITHOUT without-memory)
 elseif(TESTS_SMALL)
   set(ENDURANCE_SECONDS 60)

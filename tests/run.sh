@@ -142,7 +142,7 @@ suite default
 suite asan
 suite tsan
 if built fuzz; then
-	if [ "$long" = yes ]; then seconds=120; else seconds=4; fi
+	if [ "$long" = yes ]; then seconds=120; else seconds=3; fi
 	note "fuzz"
 	sh tests/fuzz/run.sh "$seconds" "$logs" >"$logs/fuzz.log" 2>&1
 	code=$?

@@ -12,7 +12,7 @@
 #include "store_catalog_rig.h"
 
 #ifdef TERRACE_SANITIZED
-enum { KILLS = 80 };
+enum { KILLS = 40 };
 #else
 enum { KILLS = 200 };
 #endif
