@@ -26,6 +26,7 @@ for build in "$@"; do
 	asan) suite asan address,undefined '' "$linker" ;;
 	tsan) suite tsan thread '' "$linker" ;;
 	fuzz) linker=$linker sh tests/fuzz/run.sh build ;;
+	*) echo "build.sh: no such build: $build"; false ;;
 	esac >"$logs/$build.build.log" 2>&1
 	echo $? >"$logs/$build.status"
 	mv "$logs/$build.status" "$logs/$build.built"
