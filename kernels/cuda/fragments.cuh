@@ -17,6 +17,7 @@
  *   query_unit           what a query whose largest element is `largest` is multiplied by
  *   query_word           the high and low parts of a word's elements; returns the sum of its integers
  *   dot                  adds K's products of one atom
+ *   PAIRED               dot_pair does it instead for one tile, of two atoms at a time
  *   query_term           what a score wants of the sum of the query's integers, as bits of a float
  *   score                the dot product of a whole query, without K's scale, in SCORE_UNIT; or, IN_POWERS, in powers of 2,
  *                        by `unit`, what one in SCORE_UNIT counts, which costs nothing beside an addition of query_term

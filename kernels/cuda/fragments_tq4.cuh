@@ -56,34 +56,6 @@ template <int HEAD_DIM> struct tq4_keys : integer_query, tq4_codes {
 		return 64 * (s / 2) + 32 * (i % 2) + 2 * (s % 2) + 16 * r + 4 * t + i / 2;
 	}
 
-	/* Both look-ups to the tensor cores. */
-	template <int TILES, class Q>
-	static DEVICE void dot_twice(const uint32_t (&w)[D / 16], const Q &q, int32_t (&sum)[TILES][SUMS][4])
-	{
-#pragma unroll
-		for (int v = 0; v < D / 64; v++) {
-			bytes a = decode(w[4 * v]), b = decode(w[4 * v + 1]), c = decode(w[4 * v + 2]),
-			      d = decode(w[4 * v + 3]);
-
-#pragma unroll
-			for (int n = 0; n < TILES; n++) {
-				const uint4 x = query_words(q, n, v);
-
-#pragma unroll
-				for (int h = 0; h < 2; h++) {
-					const uint32_t b0 = h ? x.z : x.x, b1 = h ? x.w : x.y;
-
-					mma_ss(sum[n][0], a.positive[h], b.positive[h], c.positive[h],
-					       d.positive[h], b0, b1);
-					mma_ss(sum[n][0], a.negative[h], b.negative[h], c.negative[h],
-					       d.negative[h], b0, b1);
-				}
-			}
-		}
-		if constexpr (D % 64 == 32)
-			dot_rest(w, q, sum);
-	}
-
 	template <int TILES, class Q>
 	static DEVICE void dot_rest(const uint32_t (&w)[D / 16], const Q &q, int32_t (&sum)[TILES][SUMS][4])
 	{
@@ -98,7 +70,7 @@ template <int HEAD_DIM> struct tq4_keys : integer_query, tq4_codes {
 		}
 	}
 
-	/* Those of two atoms by turns, so that neither waits for its own products. */
+	/* Of two atoms by turns, so that neither waits for its own products. Both look-ups go to the tensor cores. */
 	template <class Q>
 	static DEVICE void dot_pair(uint32_t first, uint32_t second, uint32_t lane, const Q &q, int32_t (&sums)[2][1][SUMS][4])
 	{
@@ -159,11 +131,9 @@ template <int HEAD_DIM> struct tq4_keys : integer_query, tq4_codes {
 	{
 		uint32_t w[D / 16];
 
+		static_assert(ADDED<TILES>, "one tile's are paired");
 		load_words(codes, lane, w);
-		if constexpr (ADDED<TILES>)
-			dot_added(w, q, sum);
-		else
-			dot_twice(w, q, sum);
+		dot_added(w, q, sum);
 	}
 
 	/* A code is half a step above what is multiplied, or 127 1/2 below: half the sum of the query's integers is to be added; or,
