@@ -23,7 +23,7 @@
 
 enum {
 	FETCH_KEYS = 512,              /* that make place together, in a call that waits for all of its blocks, */
-	PUBLISH_KEYS = 256,            /* and, on their way to a GPU, whose copies begin together */
+	PUBLISH_KEYS = 256,            /* and, on their way to a GPU, whose copies begin together, if these are no more than a list's */
 };
 
 struct lease *lease_alloc(uint32_t blocks)
@@ -43,11 +43,6 @@ bool lease_fits(const struct cache *c, uint64_t more_bytes)
 	return t->pinned_bytes + t->reserved_bytes + more_bytes <=
 	       c->options.pinned_bytes_max + (c->tier ? c->tier->moving_bytes : 0) +
 		       (c->vram ? c->vram->moving_bytes : 0) + t->beside_bytes;
-}
-
-bool lease_fits_gpu(const struct cache *c, const struct gpu *g, uint64_t more_bytes)
-{
-	return g->held_bytes + more_bytes <= g->budget / 1000 * c->options.gpu_pinned_milli + g->moving_bytes;
 }
 
 enum status lease_record(struct cache *c, struct session *s, struct lease *l, uint64_t now_us)
@@ -349,7 +344,9 @@ static bool fetch_whole(struct admission *a, uint32_t n, struct block **block, e
 		return false;
 	pin_all(blocks, block);
 	vram_order(a->pools, a->layouts, order);
-	for (uint32_t j = 0; j < a->layouts; j++)
+	for (uint32_t j = 0; j < a->layouts; j++) {
+		const uint32_t publish = vram_list_blocks(a->pools[order[j]], PUBLISH_KEYS);
+
 		for (uint32_t from = 0, to; from < n; from = to) {
 			to = n - from > FETCH_KEYS ? from + FETCH_KEYS : n;
 			room_for_ups(a, order[j], from, to, block);
@@ -358,10 +355,11 @@ static bool fetch_whole(struct admission *a, uint32_t n, struct block **block, e
 
 				if (b)
 					bring(a, b, priority);
-				if ((i + 1) % PUBLISH_KEYS == 0)
+				if ((i + 1) % publish == 0)
 					vram_publish(a->cache);
 			}
 		}
+	}
 	return true;
 }
 
@@ -582,6 +580,7 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = k, .wait = w, .late = on->late && on->gpu >= 0 };
 	enum status status = STATUS_NOT_FOUND;
 	struct session *s;
+	struct gpu *expecting = NULL;
 	struct lease *l;
 
 	*why = "no such session: it was never opened, or it has ended";
@@ -600,11 +599,12 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 	if (!l)
 		return STATUS_EXHAUSTED;
 	l->call = on->call;
-	vram_expect(c, on->gpu);
 	index_read_lock();
 	blocks_find(c, pools, layouts, k, l->block);
-	if (!w || !w->stage)
+	if (!w || !w->stage) {
+		expecting = vram_expect(c, on->gpu, k->count * layouts, l->block);
 		lease_ask(c, session, pools, layouts, k, l->block);
+	}
 	cache_lock(c);
 	s = session_call(c, session, now_us, why);
 	if (s)
@@ -630,7 +630,7 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 	if (a.late && status)
 		advice_read(c, READ_A_CALL);
 	cache_unlock(c);
-	vram_brought(c, on->gpu);
+	vram_brought(expecting);
 	index_read_unlock();
 	if (status)
 		free(l);
@@ -688,7 +688,8 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 	uint32_t layouts = session_pools(c, session, pools);
 	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = k, .wait = w };
 	enum status status = STATUS_BUSY, refused;
-	bool found = true;
+	bool found = !w || !w->warmed;
+	struct gpu *expecting = NULL;
 	struct session *s;
 	struct lease *l;
 
@@ -702,12 +703,11 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 	l = lease_alloc(k->count * layouts);
 	if (!l)
 		return STATUS_EXHAUSTED;
-	vram_expect(c, gpu);
 	index_read_lock();
-	if (!w || !w->warmed)
+	if (found)
 		blocks_find(c, pools, layouts, k, l->block);
-	else
-		found = false;
+	if (!w || !w->stage)
+		expecting = vram_expect(c, gpu, k->count * layouts, l->block);
 	cache_lock(c);
 	cache_time(c, now_us);
 	s = session_get(c, session, why);
@@ -727,7 +727,7 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 		status = warm_step(&a, l, blocks);
 	}
 	cache_unlock(c);
-	vram_brought(c, gpu);
+	vram_brought(expecting);
 	index_read_unlock();
 	free(l);
 	return status;

@@ -1,13 +1,14 @@
 /* See cache_sums.h. A batch is a counter that its caller and some helpers take numbers from. A helper that the pool comes to late finds
- * none left, and nobody waits for it. */
+ * none left, and nobody waits for it. To wake a thread takes its time: the caller asks for a few helpers, and each of them for more. */
 #include "daemon/cache_sums.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
-enum { SUM_QUEUE = 256, SUM_THREADS_MAX = 16, TURN = 64 };
+enum { SUM_QUEUE = 256, SUM_THREADS_MAX = 16, TURN = 64, ASKED_AT_FIRST = 3, ASKED_BY_EACH = 2, LOOKS = 32 };
 
 struct sums {
 	pthread_mutex_t lock;          /* of the pointer */
@@ -19,15 +20,17 @@ struct batch;
 struct helper {
 	struct work work;              /* first */
 	struct batch *batch;
+	bool asked;                    /* it has asked for more */
 };
 
 struct batch {
 	struct cache *cache;
 	void (*one)(void *arg, uint32_t i);
+	bool (*due)(void *arg, uint32_t i); /* NULL: all are */
 	void (*ended)(void *arg);     /* NULL: somebody waits for `over` */
 	void *arg;
-	uint32_t count;
-	_Atomic uint32_t next, done, holders;
+	uint32_t count, wanted;       /* wanted: helpers, at most */
+	_Atomic uint32_t next, done, holders, helpers;
 	sem_t over;
 	struct helper helper[SUM_THREADS_MAX];
 };
@@ -92,12 +95,26 @@ static void batch_let_go(struct batch *b)
 	free(b);
 }
 
+/* The next number, or one before it, is due, or soon will be. */
+static bool is_due(struct batch *b)
+{
+	uint32_t i;
+
+	for (int looks = 0; b->due && looks < LOOKS; looks++) {
+		i = atomic_load_explicit(&b->next, memory_order_relaxed);
+		if (i >= b->count || b->due(b->arg, i))
+			return true;
+		sched_yield();
+	}
+	return !b->due;
+}
+
 /* So many at most. False: no number is left. */
 static bool batch_work(struct batch *b, uint32_t most)
 {
 	uint32_t i;
 
-	for (; most; most--) {
+	for (; most && is_due(b); most--) {
 		i = atomic_fetch_add_explicit(&b->next, 1, memory_order_relaxed);
 		if (i >= b->count)
 			return false;
@@ -112,33 +129,44 @@ static bool batch_work(struct batch *b, uint32_t most)
 	return true;
 }
 
-/* Of a long batch the pool's others have their turn in between. */
+static uint32_t ask_for_help(struct batch *b, uint32_t most);
+
+/* Of a long batch, and of what is not due, the pool's others have their turn in between. */
 static void help(struct work *w)
 {
-	struct batch *b = ((struct helper *)w)->batch;
+	struct helper *h = (struct helper *)w;
+	struct batch *b = h->batch;
 
+	if (!h->asked)
+		ask_for_help(b, ASKED_BY_EACH);
+	h->asked = true;
 	while (batch_work(b, TURN))
 		if (sums_submit(b->cache, w))
 			return;
 	batch_let_go(b);
 }
 
-/* So many helpers, if the pool takes them; how many it took. */
-static uint32_t ask_for_help(struct cache *c, struct batch *b, uint32_t wanted)
+/* More helpers, if the pool takes them; how many it took. By who holds the batch. */
+static uint32_t ask_for_help(struct batch *b, uint32_t most)
 {
-	for (uint32_t i = 0; i < wanted; i++) {
+	for (uint32_t asked = 0; asked < most; asked++) {
+		const uint32_t i = atomic_fetch_add_explicit(&b->helpers, 1, memory_order_relaxed);
+
+		if (i >= b->wanted)
+			return asked;
 		b->helper[i] = (struct helper){ .work = { .run = help }, .batch = b };
 		atomic_fetch_add_explicit(&b->holders, 1, memory_order_relaxed);
-		if (!sums_submit(c, &b->helper[i].work)) {
+		if (!sums_submit(b->cache, &b->helper[i].work)) {
 			batch_let_go(b);
-			return i;
+			return asked;
 		}
 	}
-	return wanted;
+	return most;
 }
 
 /* Held by the caller. NULL: no pool, or no memory. */
-static struct batch *batch_create(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void (*ended)(void *arg), void *arg)
+static struct batch *batch_create(struct cache *c, uint32_t count, uint32_t wanted, void (*one)(void *arg, uint32_t i), void (*ended)(void *arg),
+				  void *arg)
 {
 	struct batch *b = c->sums ? malloc(sizeof(*b)) : NULL;
 
@@ -146,9 +174,12 @@ static struct batch *batch_create(struct cache *c, uint32_t count, void (*one)(v
 		return NULL;
 	b->cache = c;
 	b->one = one;
+	b->due = NULL;
 	b->ended = ended;
 	b->arg = arg;
 	b->count = count;
+	b->wanted = wanted < c->sums->threads ? wanted : c->sums->threads;
+	atomic_init(&b->helpers, 0);
 	atomic_init(&b->next, 0);
 	atomic_init(&b->done, 0);
 	atomic_init(&b->holders, 1);
@@ -156,28 +187,35 @@ static struct batch *batch_create(struct cache *c, uint32_t count, void (*one)(v
 	return b;
 }
 
-bool sums_begin(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void (*over)(void *arg), void *arg)
+bool sums_begin_due(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), bool (*due)(void *arg, uint32_t i),
+		    void (*over)(void *arg), void *arg)
 {
-	struct batch *b = batch_create(c, count, one, over, arg);
+	struct batch *b = batch_create(c, count, count, one, over, arg);
 	bool begun;
 
 	if (!b)
 		return false;
-	begun = ask_for_help(c, b, count < c->sums->threads ? count : c->sums->threads);
+	b->due = due;
+	begun = ask_for_help(b, ASKED_AT_FIRST);
 	batch_let_go(b);
 	return begun;
 }
 
+bool sums_begin(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void (*over)(void *arg), void *arg)
+{
+	return sums_begin_due(c, count, one, NULL, over, arg);
+}
+
 void sums_each(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void *arg)
 {
-	struct batch *b = count > 1 ? batch_create(c, count, one, NULL, arg) : NULL;
+	struct batch *b = count > 1 ? batch_create(c, count, count - 1, one, NULL, arg) : NULL;
 
 	if (!b) {
 		for (uint32_t i = 0; i < count; i++)
 			one(arg, i);
 		return;
 	}
-	ask_for_help(c, b, count - 1 < c->sums->threads ? count - 1 : c->sums->threads);
+	ask_for_help(b, ASKED_AT_FIRST);
 	batch_work(b, UINT32_MAX);
 	while (sem_wait(&b->over))
 		continue;

@@ -252,18 +252,10 @@ bool gpu_asks(struct cache *c, struct gpu *g)
 	return lost;
 }
 
-static uint64_t clock_us(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
 /* False: it was asked a moment ago. */
 static bool loss_look(struct cache *c, struct gpu *g)
 {
-	const uint64_t now = clock_us();
+	const uint64_t now = vram_clock_us();
 
 	if (g->lost || now - g->asked_us < ASK_EVERY_US)
 		return false;
@@ -276,7 +268,7 @@ static bool loss_look(struct cache *c, struct gpu *g)
 /* With the lock, which it leaves: until there is something to do, or the device is to be asked. */
 static void keeper_wait(struct cache *c, struct gpu *g)
 {
-	const uint64_t until = clock_us() + ASK_EVERY_US;
+	const uint64_t until = vram_clock_us() + ASK_EVERY_US;
 	const struct timespec t = { .tv_sec = (time_t)(until / 1000000), .tv_nsec = (long)(until % 1000000 * 1000) };
 	const bool lost = g->lost;
 	int waited = 0;
@@ -486,6 +478,13 @@ void board_fail(struct board *b, const struct gpu *g)
 	atomic_store_explicit(word + FDSOCK_BOARD_FAILED + g->number, 1, memory_order_release);
 	atomic_store_explicit(word + FDSOCK_BOARD_SUMMED + g->number, b->next[g->number], memory_order_release);
 	atomic_store_explicit(word + g->number, b->next[g->number], memory_order_release);
+}
+
+bool board_copied(const struct board *b, const struct gpu *g, uint32_t value)
+{
+	const _Atomic uint32_t *word = (const _Atomic uint32_t *)b->page.base + g->number;
+
+	return (int32_t)(atomic_load_explicit(word, memory_order_relaxed) - value) >= 0;
 }
 
 void board_summed(struct board *b, const struct gpu *g, uint32_t value)

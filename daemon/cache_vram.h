@@ -25,6 +25,8 @@
 #ifndef TERRACE_DAEMON_CACHE_VRAM_H
 #define TERRACE_DAEMON_CACHE_VRAM_H
 
+#include <time.h>
+
 #include "daemon/cache_private.h"
 #include "store/device.h"
 #include "store/slot.h"
@@ -140,6 +142,9 @@ struct flight {
 	uint32_t summed_blocks, piece; /* of each; in a piece */
 	uint32_t layers_summed;        /* these and all before them */
 	bool summing;                  /* it is */
+	bool behind;                   /* up: looked at when it is copied */
+	_Atomic bool all_due;          /* no layer is waited for any more, with the look at it */
+	_Atomic uint64_t stalled_us;   /* since when one is; 0: none is */
 	bool mixed;                    /* `each` is in another order than `moves` */
 	struct device_pair pairs[];    /* behind them `each`, then `left` */
 };
@@ -153,7 +158,7 @@ struct vram_queue {
 	/* With the GPU's queue_lock: */
 	struct vram_move *first, **end;
 	struct vram_move **tail;       /* what stands behind the last mark: nobody waits for its layers, and a lease may overtake it, */
-	uint64_t tail_ns;              /* for a while from when a list of it last began */
+	uint64_t tail_us;              /* for a while from when a list of it last began */
 	uint32_t marks;                /* in it */
 	uint32_t under_way;            /* lists that are being copied, or summed */
 	_Atomic uint32_t flights;      /* lists that have not ended, which is the keeper's to say */
@@ -201,7 +206,7 @@ struct gpu {
 	bool mover_started, keeper_started;
 	_Atomic uint32_t expected, brought; /* calls that may have work for it: begun, over */
 	_Atomic uint32_t published;    /* times that something came to its queues */
-	uint32_t passed;               /* the mover's: as many were over when it had waited long enough */
+	uint32_t passed, readied;      /* the mover's: as many were over when it had waited long enough, had begun when it last made ready */
 	pthread_cond_t mover_work, keeper_work; /* with queue_lock */
 };
 
@@ -254,6 +259,13 @@ void gpu_lost(struct gpu *g, const char *why);
 /* By its keeper: leaves the lock, as the driver may take its time. True: the device says that it is lost. From vram_stop on it
  * is not asked any more: g->lost. */
 bool gpu_asks(struct cache *c, struct gpu *g);
+static inline uint64_t vram_clock_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
 static inline struct gpu *vram_gpu(const struct cache *c, uint32_t number)
 {
 	return c->vram && number < c->vram->count ? c->vram->gpu[number] : NULL;
@@ -394,10 +406,12 @@ void vram_flight_seal_here(struct cache *c, struct flight *f);
 /* It came down: so its copies' sums are known. */
 void vram_sums_keep(struct block *b, uint32_t sums);
 /* By the mover, without the lock, in the order of the lists up: before the list is begun; then, or before, as the threads for it take their time
- * to be woken, the look at what is copied: what headers say is kept, and layers are summed. False: no thread takes it, and it is to be done here. */
+ * to be woken, the look at what is copied: what headers say is kept, and layers are summed. False: no thread takes it, and it is to be done here.
+ * Of what is `behind` the end of the copies is told instead, by the device's thread. */
 void vram_flight_enter(struct flight *f);
 bool vram_flight_look(struct flight *f);
 void vram_flight_look_here(struct flight *f);
+void vram_flight_copied(struct flight *f);
 /* Without the lock: its copies, or its sums, have ended. */
 void vram_flight_part_ended(struct flight *f);
 
@@ -407,6 +421,8 @@ void *gpu_mover(void *gpu);
 /* A list has ended, in all its parts: the rest is the keeper's. Without the lock. */
 void vram_flight_ended(void *flight);
 void vram_enqueue(struct gpu *g, struct vram_move *m);
+/* As many blocks as a list has whose layers nobody waits for; `most` at most. */
+uint32_t vram_list_blocks(const struct pool *p, uint32_t most);
 /* What was enqueued is the movers' now, and who waits for room looks again: as the lock is left. */
 void vram_publish(struct cache *c);
 /* A mark may not overtake ups whose order is from *from on, and below *to. */
@@ -420,10 +436,11 @@ void vram_mover_halt(struct gpu *g, bool over);
 /* Any thread. */
 void vram_mover_wake(struct gpu *g);
 void vram_keeper_wake(struct gpu *g);
-/* Without the lock, before and after a call for one GPU that may have work for its mover (CACHE_HOST: none): its mover comes awake while the call is still at its work, since
- * to be woken takes as long as half of that. */
-void vram_expect(struct cache *c, int32_t gpu);
-void vram_brought(struct cache *c, int32_t gpu);
+/* Without the lock, in a read section: a new call for that GPU (CACHE_HOST: none) has found these blocks. If some of them are to be copied there, as
+ * it seems, its mover comes awake, and makes the device ready, while the call is still at its work, since to be woken takes as long as half of
+ * that. What this says is told when it is over: NULL: nothing. */
+struct gpu *vram_expect(struct cache *c, int32_t gpu, uint32_t count, struct block *const *found);
+void vram_brought(struct gpu *expecting);
 
 /* ---- cache_vram_lease.c ---- */
 
@@ -491,6 +508,8 @@ void board_fail(struct board *b, const struct gpu *g);
 /* With the lock: leases may be granted ahead of their copies to that GPU. Not where these have failed once: who looked would not believe
  * it any more. */
 bool board_tells(const struct board *b, const struct gpu *g);
+/* Any thread: copies of layers of that GPU have come so far. */
+bool board_copied(const struct board *b, const struct gpu *g, uint32_t value);
 /* Any thread: so far have the checksums of copies to that GPU been looked at. Never back. */
 void board_summed(struct board *b, const struct gpu *g, uint32_t value);
 

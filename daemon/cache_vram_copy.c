@@ -18,22 +18,14 @@
 enum {
 	LIST_MAX = 8192,               /* blocks */
 	BYTES_MAX = 8 << 20,           /* of a list whose layers nobody waits for: what comes after it is done while the next is copied, */
-	DOWN_BYTES_MIN = 2 << 20,      /* and the last ones down are short, as nothing is copied beside the last's sums */
+	LAST_BYTES_MIN = 2 << 20,      /* and the last ones are short, as nothing is copied beside the last's sums */
 	FLIGHTS_MAX = 4,               /* lists under way, each way, their sums included: the next is being prepared while the first runs */
 	RETRY_NS = 1000 * 1000,
 	RETRIES_MAX = 10 * 1000,       /* a driver without memory for so long is as good as lost */
 	MARK_BYTES = DEVICE_COPY_ALIGN,
-	OVERTAKE_NS = 100 * 1000 * 1000, /* so long what nobody waits for layer by layer is overtaken by what somebody does */
-	EXPECT_NS = 300 * 1000,        /* what is expected comes by then, or may take its time */
+	OVERTAKE_US = 100 * 1000,      /* so long what nobody waits for layer by layer is overtaken by what somebody does */
+	EXPECT_US = 300,               /* what is expected comes by then, or may take its time */
 };
-
-static uint64_t clock_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
 
 static uint64_t host_address(const struct shelf *s, uint32_t index, const struct gpu *g)
 {
@@ -78,7 +70,7 @@ static bool is_staged(const struct gpu *g)
 static bool overtakes(const struct vram_queue *q)
 {
 	return q->staged_marks == 1 && q->staged_mark->overtakes && q->staged_end == &q->staged_mark->next && *q->tail &&
-	       clock_ns() - q->tail_ns < OVERTAKE_NS;
+	       vram_clock_us() - q->tail_us < OVERTAKE_US;
 }
 
 /* With the lock of the queues. */
@@ -90,7 +82,7 @@ static void publish_one(struct vram_queue *q)
 		q->tail = &q->staged_mark->next;
 	} else {
 		if (!*q->tail || q->staged_marks)
-			q->tail_ns = clock_ns();
+			q->tail_us = vram_clock_us();
 		*q->end = q->staged;
 		q->end = q->staged_end;
 		if (q->staged_marks)
@@ -205,22 +197,44 @@ void vram_keeper_wake(struct gpu *g)
 	pthread_mutex_unlock(&g->queue_lock);
 }
 
-void vram_expect(struct cache *c, int32_t gpu)
+/* What lookups may know of a block does not say on which of several GPUs it is. */
+static bool some_come(const struct cache *c, uint32_t count, struct block *const *found)
 {
-	struct gpu *g = gpu < 0 ? NULL : vram_gpu(c, (uint32_t)gpu);
+	const uint8_t mask = c->vram->count > 1 ? BLOCK_IN_MEMORY : BLOCK_IN_MEMORY | BLOCK_ON_GPU;
 
-	if (!g)
-		return;
-	atomic_fetch_add_explicit(&g->expected, 1, memory_order_relaxed);
-	pthread_cond_signal(&g->mover_work);
+	for (uint32_t i = count; i > 0; i--)
+		if (found[i - 1] && (atomic_load_explicit(&found[i - 1]->where, memory_order_relaxed) & mask) == BLOCK_IN_MEMORY)
+			return true;
+	return false;
 }
 
-void vram_brought(struct cache *c, int32_t gpu)
+struct gpu *vram_expect(struct cache *c, int32_t gpu, uint32_t count, struct block *const *found)
 {
 	struct gpu *g = gpu < 0 ? NULL : vram_gpu(c, (uint32_t)gpu);
 
-	if (g)
-		atomic_fetch_add_explicit(&g->brought, 1, memory_order_relaxed);
+	if (!g || !some_come(c, count, found))
+		return NULL;
+	atomic_fetch_add_explicit(&g->expected, 1, memory_order_relaxed);
+	pthread_cond_signal(&g->mover_work);
+	return g;
+}
+
+void vram_brought(struct gpu *expecting)
+{
+	if (expecting)
+		atomic_fetch_add_explicit(&expecting->brought, 1, memory_order_relaxed);
+}
+
+/* Once a call that is expected to have work. */
+static void make_ready(struct gpu *g)
+{
+	const uint32_t expected = atomic_load_explicit(&g->expected, memory_order_relaxed);
+
+	if (g->readied == expected)
+		return;
+	g->readied = expected;
+	g->cache->vram->ops->ready(g->device, DEVICE_UP);
+	vram_came_back(g->cache);
 }
 
 /* With the lock of the queues. Where work is expected the mover stays awake, without the lock, until some has come or the next call is over. All
@@ -236,9 +250,10 @@ static void mover_wait(struct gpu *g)
 		return;
 	}
 	pthread_mutex_unlock(&g->queue_lock);
-	until = clock_ns() + EXPECT_NS;
+	make_ready(g);
+	until = vram_clock_us() + EXPECT_US;
 	while (atomic_load_explicit(&g->brought, memory_order_relaxed) == brought &&
-	       atomic_load_explicit(&g->published, memory_order_relaxed) == published && clock_ns() < until)
+	       atomic_load_explicit(&g->published, memory_order_relaxed) == published && vram_clock_us() < until)
 		sched_yield();
 	pthread_mutex_lock(&g->queue_lock);
 	if (atomic_load_explicit(&g->brought, memory_order_relaxed) == brought &&
@@ -268,19 +283,22 @@ static bool is_watched(const struct vram_queue *q, const struct vram_move *first
 	return q->marks && m && !m->block;
 }
 
+uint32_t vram_list_blocks(const struct pool *p, uint32_t most)
+{
+	return within(BYTES_MAX / p->geometry.block_bytes, 1, most);
+}
+
 /* Blocks of the list that begins with this one, at most. */
 static uint32_t list_max(const struct vram_queue *q, const struct vram_move *first)
 {
-	const uint64_t bytes = first->block->pool->geometry.block_bytes, most = within(BYTES_MAX / bytes, 1, LIST_MAX);
+	const uint64_t bytes = first->block->pool->geometry.block_bytes, most = vram_list_blocks(first->block->pool, LIST_MAX);
 	uint64_t queued = 0;
 
-	if (first->way == DEVICE_UP)
-		return is_watched(q, first) ? LIST_MAX : (uint32_t)most;
-	if (first->way == DEVICE_ACROSS)
+	if (first->way == DEVICE_ACROSS || (first->way == DEVICE_UP && is_watched(q, first)))
 		return LIST_MAX;
 	for (const struct vram_move *m = first; m && queued < 2 * most; m = m->next)
 		queued++;
-	return within(queued / 2, within(DOWN_BYTES_MIN / bytes, 1, most), most);
+	return within(queued / 2, within(LAST_BYTES_MIN / bytes, 1, most), most);
 }
 
 /* What is leased from now on may not rely on these: a mark behind them would be reached without them. */
@@ -317,6 +335,8 @@ static void flight_done(struct device_copy *copy, enum status s)
 		moves_fail(f);
 		cache_unlock(f->gpu->cache);
 	}
+	if (f->copy.way == DEVICE_UP)
+		vram_flight_copied(f);
 	if (s || !vram_flight_seal(f, vram_flight_ended))
 		vram_flight_part_ended(f);
 }
@@ -385,7 +405,7 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 	if (!m)
 		q->end = &q->first;
 	if (q->tail == &q->first)
-		q->tail_ns = clock_ns();
+		q->tail_us = vram_clock_us();
 	else if (!q->marks)
 		q->tail = &q->first;
 	q->under_way++;
@@ -429,12 +449,13 @@ static void flight_begin(struct gpu *g, struct flight *f)
 static void up_begin(struct gpu *g, struct flight *f)
 {
 	const bool watched = f->mark && g->cache->options.gpu_verify_up;
-	bool looked;
+	bool looked, behind;
 
 	vram_flight_enter(f);
+	behind = f->behind;
 	looked = watched && vram_flight_look(f);
 	flight_begin(g, f);
-	if (!looked && (watched || !vram_flight_look(f)))
+	if (!looked && !behind && (watched || !vram_flight_look(f)))
 		vram_flight_look_here(f);
 }
 

@@ -4,7 +4,8 @@
  * outside of GPUs. A GPU's copy keeps one sum over them: what comes down again is compared with that, so that bytes which went wrong on a GPU
  * or on the bus do not get checksums of their own.
  *
- * Up, with gpu_verify_up, threads sum a list's layers in memory while the GPU copies them; a board then has a second word for each GPU, that
+ * Up, with gpu_verify_up, threads sum a list's layers in memory as the GPU copies them: behind it, as what a processor has just read takes the
+ * GPU longer to get; but the first layer of those that somebody waits for at once. A board then has a second word for each GPU, that
  * says how far this is. The lists that are being summed stand in the order in which they were begun, and the first of them alone moves
  * words: so a word tells of all that stands before its mark, as the copies' does. What came to memory for the copy, from a disk or another
  * GPU, was looked at then, and is not summed again.
@@ -17,7 +18,11 @@
 #include "daemon/cache_vram.h"
 #include "store/slot.h"
 
-enum { PIECE_BYTES = 64 << 10, HEADERS = 32 };
+enum {
+	PIECE_BYTES = 64 << 10,
+	HEADERS = 32,
+	STALL_US = 20 * 1000,          /* a layer takes a tenth of that to be copied, or the list has not begun */
+};
 
 uint32_t vram_sums_of(const void *slot, uint32_t layers)
 {
@@ -290,6 +295,26 @@ static void look_piece(void *arg, uint32_t i)
 		layer_summed(f);
 }
 
+/* Its layer has been copied; or it is the first, or none is waited for any more. */
+static bool look_due(void *arg, uint32_t i)
+{
+	struct flight *f = arg;
+	const uint32_t headers = header_pieces(f), layer = i < headers ? 0 : (i - headers) / layer_pieces(f);
+	uint64_t now, since = 0;
+
+	if (!layer || atomic_load_explicit(&f->all_due, memory_order_relaxed))
+		return true;
+	if (board_copied(f->mark->board, f->gpu, f->copy.progress_base + layer + 1)) {
+		if (atomic_load_explicit(&f->stalled_us, memory_order_relaxed))
+			atomic_store_explicit(&f->stalled_us, 0, memory_order_relaxed);
+		return true;
+	}
+	now = vram_clock_us();
+	if (!atomic_compare_exchange_strong(&f->stalled_us, &since, now) && now > since + STALL_US)
+		atomic_store_explicit(&f->all_due, true, memory_order_relaxed);
+	return false;
+}
+
 /* Those that are to be summed come first. */
 static void look_prepare(struct flight *f)
 {
@@ -315,6 +340,7 @@ void vram_flight_enter(struct flight *f)
 	if (!g->cache->options.gpu_verify_up)
 		return;
 	f->summing = true;
+	f->behind = !f->mark && g->cache->sums;
 	pthread_mutex_lock(&g->summing_lock);
 	f->summing_next = NULL;
 	*g->summing_end = f;
@@ -334,7 +360,7 @@ bool vram_flight_look(struct flight *f)
 	look_prepare(f);
 	if (f->summed_blocks)
 		cache_count(c, COUNTER_GPU_UP_SUMMED, f->summed_blocks * f->copy.parts * f->copy.part_bytes);
-	return pieces_of(f) && sums_begin(c, pieces_of(f), look_piece, looked, f); /* it may be over, and gone */
+	return pieces_of(f) && sums_begin_due(c, pieces_of(f), look_piece, f->summing && f->mark ? look_due : NULL, looked, f); /* it may be gone */
 }
 
 void vram_flight_look_here(struct flight *f)
@@ -344,6 +370,15 @@ void vram_flight_look_here(struct flight *f)
 	for (uint32_t i = 0; i < pieces; i++)
 		look_piece(f, i);
 	looked(f);
+}
+
+void vram_flight_copied(struct flight *f)
+{
+	atomic_store_explicit(&f->all_due, true, memory_order_relaxed);
+	if (f->behind && f->status)
+		looked(f); /* nobody gets it */
+	else if (f->behind && !vram_flight_look(f))
+		vram_flight_look_here(f);
 }
 
 void vram_flight_part_ended(struct flight *f)

@@ -25,7 +25,7 @@
 
 #include "store/status.h"
 
-#define DEVICE_OPS_VERSION 3
+#define DEVICE_OPS_VERSION 4
 #define DEVICE_OPS_SYMBOL "terrace_device_ops" /* const struct device_ops *terrace_device_ops(void), of a plugin */
 
 enum {
@@ -115,6 +115,8 @@ struct device_ops {
 	/* Begins a list; lists of one way run in their order. OK: done() will come, perhaps before this returns. EXHAUSTED: nothing was
 	 * begun, and it may be tried again. */
 	enum status (*copy)(struct device *d, struct device_copy *c, const char **why);
+	/* A list of that way is about to come: what the first one after a pause would take longer for is done now. By who brings it. */
+	void (*ready)(struct device *d, enum device_way way);
 
 	/* Work that is put into `stream` (a CUstream of the calling process) after this waits until the word at that device address has
 	 * reached `value`, counted modulo 2^32: (int32_t)(word - value) >= 0. Can be captured in a graph. */

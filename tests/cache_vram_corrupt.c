@@ -424,6 +424,57 @@ START_TEST(copied_and_not_summed)
 }
 END_TEST
 
+/* What nobody watches is summed when it is copied: so bytes that change until then are found. */
+START_TEST(summed_behind_its_copy)
+{
+	struct cache_place p;
+	struct cache_leased l;
+	struct vram_rig v;
+
+	open_with(&v, NULL, true);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_uint_eq(vr_put(&v, 0, 1, 1), 1); /* there is an extent */
+	rig_quiet(&v.r);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
+	vr_release(&v, &l);
+	vr_hold(&v, 0, 0);
+	vr_warm_begin(&v, 0, 0, 1);
+	while (!gpu_flights(vram_gpu(v.r.c, 0), DEVICE_UP))
+		usleep(200);
+	usleep(10000); /* so long it would have been found sound */
+	vr_bytes(&v, &p)[100000] ^= 1;
+	vr_go(&v, 0);
+	ck_assert_double_eq(vr_corrupt(&v, "to=gpu"), 1);
+	ck_assert_str_eq(vr_tier(&v, 0), "");
+	vr_close(&v);
+}
+END_TEST
+
+/* Nor are layers waited for that do not come. */
+START_TEST(summed_though_copies_stand_still)
+{
+	struct cache_place p[2];
+	struct cache_leased l;
+	struct vram_rig v;
+
+	open_with(&v, NULL, true);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 2), 2);
+	ck_assert_uint_eq(vr_put(&v, 0, 2, 1), 1);
+	rig_quiet(&v.r);
+	vr_hold(&v, 0, 1);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 2, true, false, p, &l), STATUS_OK);
+	for (int i = 0; v.board[FDSOCK_BOARD_SUMMED] != l.board_base + VR_LAYERS; i++) {
+		ck_assert_int_lt(i, 50000);
+		usleep(200);
+	}
+	ck_assert(!vr_layer_there(&v, &l, 1));
+	vr_go(&v, 0);
+	vr_wait_layers(&v, &l);
+	vr_release(&v, &l);
+	vr_close(&v);
+}
+END_TEST
+
 static double summed(struct vram_rig *v)
 {
 	rig_quiet(&v->r);
@@ -617,6 +668,8 @@ int main(void)
 	tcase_add_loop_test(t, a_header_that_is_wrong, 0, 2);
 	tcase_add_loop_test(t, others_are_not_told, 0, 2);
 	tcase_add_loop_test(t, all_are_told, 0, 2);
+	tcase_add_test(t, summed_behind_its_copy);
+	tcase_add_test(t, summed_though_copies_stand_still);
 	tcase_add_test(t, copied_and_not_summed);
 	tcase_add_test(t, summed_once);
 	tcase_add_test(t, not_verified_up);

@@ -1,6 +1,7 @@
 /* Leases on GPUs whose copies are under way: what the board says of the layers, and what is left when nobody waits for them any more. */
 #include "tests/cache_vram_rig.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -235,20 +236,22 @@ static void grow(struct vram_rig *v, uint32_t count)
 /* Of a long Warm the first blocks are there while the last are still copied, and a lease that comes meanwhile does not wait for all. */
 START_TEST(a_long_warm_comes_in_pieces)
 {
-	enum { BLOCKS = 40 * VR_EXTENT_SLOTS }; /* 80 MiB */
+	enum { BLOCKS = 40 * VR_EXTENT_SLOTS, LIST_BLOCKS = (8 << 20) / VR_BLOCK_BYTES }; /* 80 MiB, and 8 */
 	_Atomic int called = 0;
 	struct cache_wait w = { .ready = ready, .arg = &called };
 	struct cache_keys k = rig_keys(0, BLOCKS);
 	struct cache_leased l;
 	struct cache_place p;
 	struct vram_rig v;
-	uint32_t warmed;
+	uint32_t warmed, published;
 
 	setenv("SIM_GPU_US_PER_MIB", "8000", 1);
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS + VR_EXTENT_SLOTS, .host_slots = BLOCKS + 16 });
 	grow(&v, BLOCKS + VR_EXTENT_SLOTS);
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, BLOCKS + 1), BLOCKS + 1);
+	published = vram_gpu(v.r.c, 0)->published;
 	ck_assert_int_eq(cache_warm_on(v.r.c, v.r.s.id, &k, 0, v.r.now, &w, &warmed, &v.r.why), STATUS_BUSY);
+	ck_assert_uint_ge(vram_gpu(v.r.c, 0)->published - published, BLOCKS / LIST_BLOCKS); /* each as soon as it was a list */
 	for (int i = 0; !on_gpu(&v, 0); i++) {
 		ck_assert_int_lt(i, 50000);
 		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
@@ -269,6 +272,75 @@ START_TEST(a_long_warm_comes_in_pieces)
 	ck_assert_uint_eq(vr_warm(&v, 0, 0, BLOCKS), BLOCKS);
 	ck_assert_double_eq(moved(&v, "host", "gpu"), BLOCKS + 1);
 	free((void *)k.bytes);
+	vr_close(&v);
+}
+END_TEST
+
+static _Atomic uint32_t made_ready;
+
+static void count_ready(struct device *d, enum device_way way)
+{
+	(void)d;
+	made_ready += way == DEVICE_UP;
+}
+
+struct leasing {
+	struct vram_rig *v;
+	uint64_t first;
+};
+
+static void *lease_four(void *arg)
+{
+	const struct leasing *g = arg;
+	struct cache_place p[4];
+	struct cache_leased l;
+
+	cache_thread_enter();
+	ck_assert_int_eq(vr_lease(g->v, 0, g->first, 4, true, false, p, &l), STATUS_OK);
+	vr_wait_layers(g->v, &l);
+	vr_release(g->v, &l);
+	cache_thread_leave();
+	return NULL;
+}
+
+static void await_count(const _Atomic uint32_t *count, uint32_t value)
+{
+	for (int i = 0; *count != value; i++) {
+		ck_assert_int_lt(i, 50000);
+		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+	}
+}
+
+/* A call that is to bring something up has the mover and the device made ready while it is still at its work (here it waits for the lock), one
+ * that finds all of it there has not. */
+START_TEST(what_is_expected_is_made_ready_for)
+{
+	struct device_ops ops = *terrace_device_ops();
+	struct leasing g;
+	struct vram_rig v;
+	const struct gpu *gpu;
+	pthread_t t;
+
+	ops.ready = count_ready;
+	vr_open_filled(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .sum_threads = 2, .ops = &ops }, 8);
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, 4), 4);
+	rig_quiet(&v.r);
+	gpu = vram_gpu(v.r.c, 0);
+	for (uint32_t more = 0; more < 2; more++) { /* four that are there, four that are not */
+		const uint32_t expected = gpu->expected, ready = made_ready;
+
+		g = (struct leasing){ &v, more * 4 };
+		cache_lock(v.r.c);
+		ck_assert_int_eq(pthread_create(&t, NULL, lease_four, &g), 0);
+		if (more) {
+			await_count(&gpu->expected, expected + 1);
+			await_count(&made_ready, ready + 1);
+		}
+		cache_unlock(v.r.c);
+		pthread_join(t, NULL);
+		ck_assert_uint_eq(gpu->expected, expected + more);
+		ck_assert_uint_eq(gpu->brought, gpu->expected);
+	}
 	vr_close(&v);
 }
 END_TEST
@@ -614,6 +686,7 @@ int main(void)
 	tcase_add_loop_test(t, granted_when_it_is_there, 0, 2);
 	tcase_add_test(t, given_back_while_it_is_copied);
 	tcase_add_test(t, a_long_warm_comes_in_pieces);
+	tcase_add_test(t, what_is_expected_is_made_ready_for);
 	tcase_add_test(t, layers_of_thousands);
 	tcase_add_test(t, a_long_queue_before_a_full_gpu);
 	tcase_add_test(t, a_full_gpu_keeps_no_lease_waiting);

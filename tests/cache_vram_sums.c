@@ -143,6 +143,53 @@ START_TEST(begun_and_told)
 }
 END_TEST
 
+static _Atomic uint32_t due_below;
+
+static bool is_due(void *arg, uint32_t i)
+{
+	(void)arg;
+	return i < due_below;
+}
+
+/* What is not due is waited for, and others have their turn meanwhile. */
+START_TEST(begun_when_due)
+{
+	enum { FIRST = 10 };
+	static struct begun b;
+	struct timespec until;
+	struct vram_rig v;
+
+	open_small(&v, THREADS);
+	b.items = ITEMS;
+	atomic_store(&b.left, ITEMS);
+	sem_init(&b.over, 0, 0);
+	due_below = FIRST;
+	ck_assert(sums_begin_due(v.r.c, ITEMS, count_begun, is_due, begun_over, &b));
+	for (int i = 0; b.left > ITEMS - FIRST; i++) {
+		ck_assert_int_lt(i, 50000);
+		usleep(200);
+	}
+	for (int i = 0; i < 3; i++) {
+		static struct begun short_one;
+
+		atomic_store(&short_one.left, 2);
+		sem_init(&short_one.over, 0, 0);
+		ck_assert(sums_begin(v.r.c, 2, count_begun, begun_over, &short_one));
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += 10;
+		ck_assert_int_eq(sem_timedwait(&short_one.over, &until), 0);
+	}
+	ck_assert_uint_ge(b.left, ITEMS - FIRST - THREADS);
+	due_below = ITEMS;
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 10;
+	ck_assert_int_eq(sem_timedwait(&b.over, &until), 0);
+	for (uint32_t i = 0; i < ITEMS; i++)
+		ck_assert_uint_eq(b.counts[i], 1);
+	vr_close(&v);
+}
+END_TEST
+
 struct held_work {
 	struct work work;
 	pthread_mutex_t *gate;
@@ -298,7 +345,8 @@ int main(int argc, char **argv)
 		tcase_add_test(t, several_threads_at_once);
 		tcase_add_loop_test(t, each_once, 0, 4);
 		tcase_add_loop_test(t, begun_and_told, 0, 4);
-		tcase_add_test(t, a_full_queue);
+		tcase_add_test(t, begun_when_due);
+	tcase_add_test(t, a_full_queue);
 		tcase_add_test(t, what_comes_down_is_summed);
 	}
 	suite_add_tcase(suite, t);

@@ -532,13 +532,19 @@ static void host_unregister(struct device *d, void *memory)
 	abort();
 }
 
+static void ready(struct device *d, enum device_way way)
+{
+	(void)way;
+	driver_dead_wait(d);
+}
+
 EXPORTED const struct device_ops *terrace_device_ops(void)
 {
 	static const struct device_ops table = {
 		.version = DEVICE_OPS_VERSION, .bytes = sizeof(table), .count = count, .uuid = uuid, .open = open_device,
 		.close = close_device, .info = info, .lost = lost, .reaches = reaches, .range_reserve = range_reserve, .range_free = range_free,
 		.extent_make = extent_make, .extent_import = extent_import, .extent_drop = extent_drop,
-		.host_register = host_register, .host_unregister = host_unregister, .copy = sim_copy,
+		.host_register = host_register, .host_unregister = host_unregister, .copy = sim_copy, .ready = ready,
 		.stream_wait = sim_stream_wait, .stream_then = sim_stream_then,
 	};
 

@@ -30,6 +30,7 @@ constexpr uint64_t KERNEL_DOUBT_US = 60000000; /* and for so much longer those d
 constexpr uint32_t OWN_PAIRS = 2048, OWN_COPIES = 256; /* a list that its bringer looks at; that he puts in */
 constexpr uint64_t STARVED_US = 5000000; /* a driver without memory for so long has none for what is in the queue */
 constexpr long STARVED_POLL_US = 1000;
+constexpr uint32_t READY_ROWS = 2, READY_BYTES = DEVICE_COPY_ALIGN, READY_PITCH = 64; /* as next to nothing as rows can be */
 
 struct timespec after(long us)
 {
@@ -303,6 +304,39 @@ bool may_own(const struct device_lane *l, const struct device_copy *c)
 	return !l->issuing && !l->failing && !l->first && l->count < DEVICE_LISTS_MAX && c->count <= OWN_PAIRS && !l->device->lost;
 }
 
+/* What lists are copied from and to when nothing is to be copied. Without it lists come as they come. */
+void ready_open(struct device *d)
+{
+	if (d->driver->cuMemHostAlloc(&d->ready_host, READY_ROWS * READY_PITCH, 0) != CUDA_SUCCESS)
+		d->ready_host = nullptr;
+	else if (d->driver->cuMemAlloc(&d->ready_device, READY_ROWS * READY_PITCH) != CUDA_SUCCESS)
+		d->ready_device = 0;
+}
+
+void ready_free(struct device *d)
+{
+	if (d->ready_device)
+		d->driver->cuMemFree(d->ready_device);
+	if (d->ready_host)
+		d->driver->cuMemFreeHost(d->ready_host);
+}
+
+/* Two rows through the lane's stream, of which nobody hears. */
+void ready_rows(struct device_lane *l)
+{
+	struct device *d = l->device;
+	const CUdeviceptr host = (CUdeviceptr)(uintptr_t)d->ready_host;
+	CUDA_MEMCPY2D rows = {};
+
+	rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+	rows.srcDevice = l->way == DEVICE_UP ? host : d->ready_device;
+	rows.dstDevice = l->way == DEVICE_UP ? d->ready_device : host;
+	rows.srcPitch = rows.dstPitch = READY_PITCH;
+	rows.WidthInBytes = READY_BYTES;
+	rows.Height = READY_ROWS;
+	d->driver->cuMemcpy2DAsync(&rows, l->stream);
+}
+
 /* Past the time that the GPU has for what it has begun, when the device is closed or lost; mutex held. */
 bool is_overdue(struct device_lane *l)
 {
@@ -445,6 +479,8 @@ CUresult device_copy_open(struct device *d)
 			if (r == CUDA_SUCCESS)
 				r = d->driver->cuEventCreate(&f.ended, CU_EVENT_DISABLE_TIMING);
 	}
+	if (r == CUDA_SUCCESS)
+		ready_open(d);
 	return r;
 }
 
@@ -452,6 +488,33 @@ void device_copy_free(struct device *d)
 {
 	for (struct device_lane &l : d->lanes)
 		lane_free(&l);
+	ready_free(d);
+}
+
+void device_copy_ready(struct device *d, enum device_way way)
+{
+	struct device_lane *l = &d->lanes[way];
+	bool idle;
+
+	if (!d->ready_device || way == DEVICE_ACROSS || !d->driver->cuMemcpy2DAsync)
+		return;
+	pthread_mutex_lock(&d->mutex);
+	idle = !l->issuing && !l->failing && !l->first && l->count == 0 && !l->no_rows && !d->lost && !d->closing;
+	if (idle)
+		l->issuing = true;
+	pthread_mutex_unlock(&d->mutex);
+	if (!idle)
+		return;
+	{
+		device_entered entered(d);
+
+		ready_rows(l);
+	}
+	pthread_mutex_lock(&d->mutex);
+	l->issuing = false;
+	if (l->first)
+		pthread_cond_signal(&l->more);
+	pthread_mutex_unlock(&d->mutex);
 }
 
 enum status device_copy_begin(struct device *d, struct device_copy *c, const char **why)

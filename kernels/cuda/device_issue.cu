@@ -22,6 +22,7 @@ constexpr uint64_t CALL_BYTES = 2 << 20;   /* 40 us of a bus, ten times what a c
 constexpr uint32_t BATCH_MIN = 4;          /* fewer copies are a call each: a batch costs more */
 constexpr uint32_t BATCH_FIRST = 32;       /* copies of a list's first call, which they wait for; DEVICE_BATCH is this times a power of 2 */
 constexpr uint32_t ROWS_MIN = 8;           /* fewer rows go with a batch: between calls the engine stands still */
+constexpr uint32_t ROWS_MIN_FIRST = 3;     /* of a list's first part, which is there the sooner the less the CPU is asked for */
 constexpr uint32_t SORT_MAX = 512;         /* pairs: longer lists are taken as they are, sorting would take longer than copying, and
 					    * their first so many tell whether all are for the kernel */
 constexpr uint32_t LAYERED = 4;            /* calls to a part, about, for which a list in parts must have as many bytes */
@@ -118,13 +119,13 @@ CUresult gather(struct device_lane *l, uint64_t from, uint64_t to, uint64_t byte
 }
 
 /* Whether a run is better a call of its own than a part of a batch. */
-bool is_long(const struct device_lane *l, const struct device_run *run)
+bool is_long(const struct device_lane *l, const struct device_run *run, bool first = false)
 {
-	return run->rows >= (has_batch(l) ? ROWS_MIN : 2);
+	return run->rows >= (!has_batch(l) ? 2 : first ? ROWS_MIN_FIRST : ROWS_MIN);
 }
 
 /* Bytes [offset, offset + bytes) of the pairs of a run, which a call takes if there are several. */
-CUresult rows_call(struct device_lane *l, const struct device_run *run, uint64_t offset, uint64_t bytes)
+CUresult rows_call(struct device_lane *l, const struct device_run *run, uint64_t offset, uint64_t bytes, bool first)
 {
 	CUDA_MEMCPY2D rows = {};
 	CUresult r = CUDA_SUCCESS;
@@ -136,7 +137,7 @@ CUresult rows_call(struct device_lane *l, const struct device_run *run, uint64_t
 	rows.dstPitch = run->to_step;
 	rows.WidthInBytes = bytes;
 	rows.Height = run->rows;
-	if (is_long(l, run) && !l->no_rows && (l->way != DEVICE_ACROSS || !device_owner_afar(l->device, run->from))) {
+	if (is_long(l, run, first) && !l->no_rows && (l->way != DEVICE_ACROSS || !device_owner_afar(l->device, run->from))) {
 		r = said(l, l->device->driver->cuMemcpy2DAsync(&rows, l->into));
 		if (r == CUDA_SUCCESS || cuda_error_sticks(r))
 			return r;
@@ -171,7 +172,7 @@ CUresult list_by_engines(struct device_lane *l, const struct device_copy *c)
 	for (uint32_t at = 0, n = 1; at < parts && r == CUDA_SUCCESS; at += n, n = parts_next(at, most)) {
 		n = n < parts - at ? n : parts - at;
 		for (uint32_t i = 0; i < l->runs && r == CUDA_SUCCESS; i++)
-			r = rows_call(l, &l->run[i], at * bytes, n * bytes);
+			r = rows_call(l, &l->run[i], at * bytes, n * bytes, parts > 1 && !at);
 		if (r == CUDA_SUCCESS && l->gathered)
 			r = batch_call(l);
 		if (r == CUDA_SUCCESS)

@@ -109,6 +109,8 @@ struct device {
 	bool closing;
 	struct timespec close_by;
 	struct device_lane lanes[DEVICE_WAYS];
+	void *ready_host;         /* next to nothing, pinned, and as much of the GPU's: see device_copy_ready. NULL, 0: no memory */
+	CUdeviceptr ready_device;
 };
 
 /* The device's context is current, and graph captures of others are not disturbed, as long as this lives. */
@@ -140,6 +142,7 @@ void device_issue_free(struct device_lane *l);
 CUresult device_copy_open(struct device *d);
 void device_copy_free(struct device *d);
 enum status device_copy_begin(struct device *d, struct device_copy *c, const char **why);
+void device_copy_ready(struct device *d, enum device_way way);
 /* Threads end: lists that have begun are waited for. False: the GPU did not end them. */
 bool device_copy_end(struct device *d);
 

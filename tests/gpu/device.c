@@ -210,6 +210,8 @@ static void test_lists(void)
 		}
 		c.list.pairs = up;
 		c.list.way = DEVICE_UP;
+		for (int way = 0; way < 3 && k % 2; way++)
+			ops->ready(r.device, (enum device_way)way);
 		rig_begin(&r, &c);
 		CHECK(rig_end(&c) == STATUS_OK);
 		memset(r.host, 0x5a, half);
@@ -356,6 +358,8 @@ static void *feed(void *arg)
 		enum device_way way = i % 2 ? DEVICE_DOWN : DEVICE_UP;
 		uint64_t host = f->rig->host_address + f->number * f->bytes, there = f->rig->range + f->number * f->bytes;
 
+		if (i % 4 < 2) /* beside what the others begin */
+			ops->ready(f->rig->device, way);
 		CHECK(rig_copy_one(f->rig, way, way == DEVICE_UP ? host : there, way == DEVICE_UP ? there : host, f->bytes) ==
 		      STATUS_OK);
 	}
@@ -720,6 +724,7 @@ static void test_lost(void)
 	CHECK(lost > 0 && ops->lost(r.device));
 	CHECK(ops->info(r.device, &i, &reason) == STATUS_UNAVAILABLE);
 	CHECK(ops->copy(r.device, &lists[0].list, &reason) == STATUS_UNAVAILABLE);
+	ops->ready(r.device, DEVICE_UP);
 	CHECK(ops->stream_then(r.device, stream, never, NULL, &reason) == STATUS_UNAVAILABLE);
 	rig_stream_end(stream);
 	rig_close(&r);
