@@ -558,10 +558,12 @@ static enum status listed_copy(struct device *d, struct device_copy *c, const ch
 	return terrace_device_ops()->copy(d, c, why);
 }
 
-/* Of a Warm of 190 blocks, whose lists have 32 at most, four have begun, and end when the device goes on. */
-static void open_with_a_warm(struct vram_rig *v, struct device_ops *ops)
+/* Of a Warm of 190 blocks, whose lists have 32 at most, four have begun, and end when the device goes on. Returns how many blocks the
+ * others have. */
+static uint32_t open_with_a_warm(struct vram_rig *v, struct device_ops *ops)
 {
 	enum status st[200];
+	uint32_t rest = 190;
 
 	*ops = *terrace_device_ops();
 	ops->copy = listed_copy;
@@ -577,6 +579,9 @@ static void open_with_a_warm(struct vram_rig *v, struct device_ops *ops)
 		ck_assert_int_lt(i, 50000);
 		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
 	}
+	for (int i = 0; i < 4; i++)
+		rest -= lists[i].blocks;
+	return rest;
 }
 
 static void came(struct vram_rig *v, const struct cache_place *p, const struct cache_leased *l, uint64_t first, uint32_t count)
@@ -594,8 +599,9 @@ START_TEST(a_lease_overtakes_a_warm)
 	struct cache_leased l, second;
 	struct device_ops ops;
 	struct vram_rig v;
+	uint32_t rest;
 
-	open_with_a_warm(&v, &ops);
+	rest = open_with_a_warm(&v, &ops);
 	if (_i) /* it is never to wait for ever */
 		nanosleep(&(struct timespec){ .tv_nsec = 150000000 }, NULL);
 	ck_assert_int_eq(vr_lease(&v, 0, 190, 4, true, false, p, &l), STATUS_OK);
@@ -604,8 +610,8 @@ START_TEST(a_lease_overtakes_a_warm)
 	came(&v, p, &l, 190, 4);
 	came(&v, q, &second, 194, 4);
 	rig_quiet(&v.r);
-	ck_assert_uint_eq(list_count, _i ? 6 : 8);
-	ck_assert_uint_eq(lists[4].blocks, _i ? 62 + 4 : 4); /* of one shape, they come layer by layer for the lease */
+	ck_assert(_i ? list_count == 6 : list_count > 6);
+	ck_assert_uint_eq(lists[4].blocks, _i ? rest + 4 : 4); /* of one shape, they come layer by layer for the lease */
 	ck_assert(lists[4].watched && lists[5].watched);
 	ck_assert_uint_eq(lists[5].blocks, 4);
 	vr_close(&v);
@@ -619,8 +625,9 @@ START_TEST(a_lease_of_what_is_warmed)
 	struct cache_leased l, second;
 	struct device_ops ops;
 	struct vram_rig v;
+	uint32_t rest;
 
-	open_with_a_warm(&v, &ops);
+	rest = open_with_a_warm(&v, &ops);
 	ck_assert_int_eq(vr_lease(&v, 0, 188, 4, true, false, p, &l), STATUS_OK); /* two of these were in the Warm */
 	ck_assert_int_eq(vr_lease(&v, 0, 192, 4, true, false, q, &second), STATUS_OK);
 	vr_go(&v, 0);
@@ -628,7 +635,7 @@ START_TEST(a_lease_of_what_is_warmed)
 	came(&v, p, &l, 188, 4);
 	rig_quiet(&v.r);
 	ck_assert_uint_eq(list_count, 6);
-	ck_assert_uint_eq(lists[4].blocks, 62 + 2);
+	ck_assert_uint_eq(lists[4].blocks, rest + 2);
 	ck_assert(lists[5].watched && lists[5].blocks == 4);
 	vr_close(&v);
 }
