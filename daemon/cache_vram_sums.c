@@ -20,7 +20,8 @@
 
 enum {
 	PIECE_BYTES = 64 << 10,
-	HEADERS = 32,
+	HEADERS = 16,
+	PAGE = 4096, LINE = 64,
 	STALL_US = 20 * 1000,          /* a layer takes a tenth of that to be copied, or the list has not begun */
 };
 
@@ -150,8 +151,20 @@ static void fetch_header(const struct vram_move *m)
 {
 	const uint8_t *slot = block_slot_at(m->block);
 
-	for (uint32_t at = 0; at < SLOT_HEADER_BYTES; at += 64)
+	for (uint32_t at = 0; at < SLOT_HEADER_BYTES; at += LINE)
 		__builtin_prefetch(slot + at);
+}
+
+/* A processor brings what follows by itself, but only to the page's end. */
+static void fetch_layer(const struct vram_move *m, uint32_t layer)
+{
+	const uint64_t bytes = m->block->pool->geometry.layer_bytes;
+	const uint8_t *at = block_slot_at(m->block) + SLOT_HEADER_BYTES + layer * bytes, *end = at + bytes;
+
+	for (; at < end; at += PAGE - (uintptr_t)at % PAGE) {
+		__builtin_prefetch(at);
+		__builtin_prefetch(at + LINE);
+	}
 }
 
 /* The header is copied, since an engine may write to it at any time. */
@@ -276,8 +289,11 @@ static void look_layer(struct flight *f, uint32_t layer, uint32_t from)
 {
 	struct found found = { .count = 0 };
 
-	for (uint32_t k = from; k < from + f->piece && k < f->summed_blocks; k++)
+	for (uint32_t k = from; k < from + f->piece && k < f->summed_blocks; k++) {
+		if (k + 1 < f->summed_blocks)
+			fetch_layer(f->each[k + 1], layer);
 		layer_look(f->each[k], layer, &found);
+	}
 	found_tell(&found);
 }
 

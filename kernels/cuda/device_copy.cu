@@ -30,7 +30,8 @@ constexpr uint64_t KERNEL_DOUBT_US = 60000000; /* and for so much longer those d
 constexpr uint32_t OWN_PAIRS = 2048, OWN_COPIES = 256; /* a list that its bringer looks at; that he puts in */
 constexpr uint64_t STARVED_US = 5000000; /* a driver without memory for so long has none for what is in the queue */
 constexpr long STARVED_POLL_US = 1000;
-constexpr uint32_t READY_ROWS = 2, READY_BYTES = DEVICE_COPY_ALIGN, READY_PITCH = 64; /* as next to nothing as rows can be */
+/* As next to nothing as rows can be, and for each way its own. */
+constexpr uint32_t READY_ROWS = 2, READY_BYTES = DEVICE_COPY_ALIGN, READY_PITCH = 64, READY_WAY = READY_ROWS * READY_PITCH;
 
 struct timespec after(long us)
 {
@@ -307,9 +308,9 @@ bool may_own(const struct device_lane *l, const struct device_copy *c)
 /* What lists are copied from and to when nothing is to be copied. Without it lists come as they come. */
 void ready_open(struct device *d)
 {
-	if (d->driver->cuMemHostAlloc(&d->ready_host, READY_ROWS * READY_PITCH, 0) != CUDA_SUCCESS)
+	if (d->driver->cuMemHostAlloc(&d->ready_host, READY_WAY * DEVICE_WAYS, 0) != CUDA_SUCCESS)
 		d->ready_host = nullptr;
-	else if (d->driver->cuMemAlloc(&d->ready_device, READY_ROWS * READY_PITCH) != CUDA_SUCCESS)
+	else if (d->driver->cuMemAlloc(&d->ready_device, READY_WAY * DEVICE_WAYS) != CUDA_SUCCESS)
 		d->ready_device = 0;
 }
 
@@ -325,12 +326,12 @@ void ready_free(struct device *d)
 void ready_rows(struct device_lane *l)
 {
 	struct device *d = l->device;
-	const CUdeviceptr host = (CUdeviceptr)(uintptr_t)d->ready_host;
+	const CUdeviceptr host = (CUdeviceptr)(uintptr_t)d->ready_host + l->way * READY_WAY, device = d->ready_device + l->way * READY_WAY;
 	CUDA_MEMCPY2D rows = {};
 
 	rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
-	rows.srcDevice = l->way == DEVICE_UP ? host : d->ready_device;
-	rows.dstDevice = l->way == DEVICE_UP ? d->ready_device : host;
+	rows.srcDevice = l->way == DEVICE_UP ? host : device;
+	rows.dstDevice = l->way == DEVICE_UP ? device : host;
 	rows.srcPitch = rows.dstPitch = READY_PITCH;
 	rows.WidthInBytes = READY_BYTES;
 	rows.Height = READY_ROWS;

@@ -2,7 +2,8 @@
  *
  * A list goes by the copy engines, by the kernel of copy.cu, or by both. The engines cost the GPU's other users nothing, whatever runs
  * there, but they take long over each call: so pairs at equal distances, as many neighbours in memory mostly are, go as the rows of one 2D
- * copy, others as batches, and parts go several at a time, the first alone, then twice as many each time, until a call has CALL_BYTES.
+ * copy, others as batches, and parts go several at a time, the first alone, then twice as many each time, until a call has CALL_BYTES, and the
+ * last ones by twos.
  * The kernel takes pieces of any size as they come; but where another process has the GPU busy it gets the GPU in turns with it, and both
  * are slow. So it is for lists whose pieces are small and lie apart, and not while one of them has been seen to wait for its turns; after
  * that one that nobody waits for part by part tries it first. By itself it does not fill the bus, whose packets are smaller for it than for
@@ -23,6 +24,7 @@ constexpr uint32_t BATCH_MIN = 4;          /* fewer copies are a call each: a ba
 constexpr uint32_t BATCH_FIRST = 32;       /* copies of a list's first call, which they wait for; DEVICE_BATCH is this times a power of 2 */
 constexpr uint32_t ROWS_MIN = 8;           /* fewer rows go with a batch: between calls the engine stands still */
 constexpr uint32_t ROWS_MIN_FIRST = 3;     /* of a list's first part, which is there the sooner the less the CPU is asked for */
+constexpr uint32_t PARTS_LAST = 2;         /* of a list's last call, if it has as many at all */
 constexpr uint32_t SORT_MAX = 512;         /* pairs: longer lists are taken as they are, sorting would take longer than copying, and
 					    * their first so many tell whether all are for the kernel */
 constexpr uint32_t LAYERED = 4;            /* calls to a part, about, for which a list in parts must have as many bytes */
@@ -157,10 +159,16 @@ uint32_t parts_a_call(const struct device_lane *l, const struct device_copy *c)
 	return most < parts_of(c) ? (uint32_t)most : parts_of(c);
 }
 
-/* Parts of the call after one of n parts that ended before part `at`. */
-uint32_t parts_next(uint32_t at, uint32_t most)
+/* Parts of the call that begins with part `at`: as many as were before it, and towards the end half of those that are left, so that what is done
+ * with them when they are there does not all come behind the last. */
+uint32_t parts_next(const struct device_copy *c, uint32_t at, uint32_t most)
 {
-	return at < most ? at : most;
+	const uint32_t left = parts_of(c) - at, half = left / 2 > PARTS_LAST ? left / 2 : PARTS_LAST;
+	uint32_t n = at ? at : 1;
+
+	n = n < most ? n : most;
+	n = n < half ? n : half;
+	return n < left ? n : left;
 }
 
 CUresult list_by_engines(struct device_lane *l, const struct device_copy *c)
@@ -169,8 +177,8 @@ CUresult list_by_engines(struct device_lane *l, const struct device_copy *c)
 	const uint64_t bytes = part_bytes_of(c);
 	CUresult r = CUDA_SUCCESS;
 
-	for (uint32_t at = 0, n = 1; at < parts && r == CUDA_SUCCESS; at += n, n = parts_next(at, most)) {
-		n = n < parts - at ? n : parts - at;
+	for (uint32_t at = 0, n; at < parts && r == CUDA_SUCCESS; at += n) {
+		n = parts_next(c, at, most);
 		for (uint32_t i = 0; i < l->runs && r == CUDA_SUCCESS; i++)
 			r = rows_call(l, &l->run[i], at * bytes, n * bytes, parts > 1 && !at);
 		if (r == CUDA_SUCCESS && l->gathered)
@@ -442,7 +450,7 @@ uint64_t device_list_copies(struct device_lane *l, const struct device_copy *c)
 		return 1 + pairs_beside(l, c);
 	for (uint32_t i = 0; i < l->runs; i++)
 		copies += is_long(l, &l->run[i]) ? 1 : l->run[i].rows;
-	for (uint32_t at = 0, n = 1, most = parts_a_call(l, c); at < parts_of(c); at += n, n = parts_next(at, most))
+	for (uint32_t at = 0, most = parts_a_call(l, c); at < parts_of(c); at += parts_next(c, at, most))
 		calls++;
 	return calls * copies;
 }
