@@ -13,7 +13,7 @@ if gcc -fuse-ld=gold -Wl,--version >/dev/null 2>&1; then linker=-fuse-ld=gold; f
 
 # suite BUILD SANITIZERS ASSERTS LINKER. Line numbers are all that the tests need of a debugger's facts, and take half of the time to compile the vectors.
 suite() {
-	cmake -G Ninja -S . -B "build/$1" -DBUILD_TESTING=ON -DTERRACE_TESTS_WHOLE="${WHOLE:-OFF}" -DTERRACE_SANITIZE="$2" \
+	cmake -G Ninja -S . -B "build/$1" -DBUILD_TESTING=ON -DTERRACE_TESTS_WHOLE="${WHOLE:-OFF}" -DTERRACE_TESTS_LINKER="$linker" -DTERRACE_SANITIZE="$2" \
 		-DCMAKE_C_FLAGS_RELWITHDEBINFO="-O2 -g1 $3" -DCMAKE_EXE_LINKER_FLAGS="$4" -DCMAKE_SHARED_LINKER_FLAGS="$4" \
 		-DCMAKE_MODULE_LINKER_FLAGS="$4" &&
 		cmake --build "build/$1" -j "$jobs"

@@ -51,7 +51,9 @@ static const struct {
 	{ MODEL "--ppl --windows 1 --window-tokens 40 --formats fp32,tq4", 0, "tq4 " },
 	{ MODEL "--ppl --windows 1000", 1, "1000 windows" },
 	{ "--model /nowhere --ppl", 1, "/nowhere/config.json" },
+#ifndef TERRACE_SANITIZED /* it warms up for seconds first */
 	{ MODEL "--demo --daemon unix:/nowhere/terraced.sock", 1, "cannot connect" },
+#endif
 	{ MODEL "--generate - -n 3 --format fp32", 0, "1 prompt tokens" },
 	{ MODEL "--generate \"$(seq 1 720)\" -n 1", 1, "the prompt has 2109 tokens, the context is 2048" },
 #ifdef TERRACE_TESTS_SMALL /* arithmetic, seconds of it */
