@@ -24,7 +24,7 @@ sh deploy/packages.sh build test || exit 1
 logs=$root/build/logs
 rm -rf "$logs"
 mkdir -p "$logs"
-at_once=$(($(nproc) + 1)) # many tests wait for a disk or a process most of the time
+at_once=$(($(nproc) + 2)) # many tests wait for a disk or a process most of the time
 passed=0 failed=0 skipped=0
 started=$(date +%s)
 
