@@ -552,7 +552,7 @@ static void count_down(struct device_copy *c, enum status s)
 {
 	const uint32_t count = s ? 0 : c->count;
 
-	down_ended(c, s); /* it may be gone */
+	atomic_load(&down_ended)(c, s); /* it may be gone */
 	atomic_fetch_add(&copied_down, count);
 }
 
