@@ -142,7 +142,7 @@ struct flight {
 	uint32_t summed_blocks, piece; /* of each; in a piece */
 	uint32_t layers_summed;        /* these and all before them */
 	bool summing;                  /* it is */
-	bool behind;                   /* up: looked at when it is copied */
+	bool behind;                   /* up: looked at when it is copied, beside the copies of the next list */
 	_Atomic bool all_due;          /* no layer is waited for any more, with the look at it */
 	_Atomic uint64_t stalled_us;   /* since when one is; 0: none is */
 	bool mixed;                    /* `each` is in another order than `moves` */

@@ -18,8 +18,7 @@
 enum {
 	LIST_MAX = 8192,               /* blocks */
 	BYTES_MAX = 8 << 20,           /* of a list whose layers nobody waits for: what comes after it is done while the next is copied, */
-	LAST_BYTES_MIN = 2 << 20,      /* and the last ones are short, as nothing is copied beside the last's sums: down, */
-	LAST_BYTES_MIN_UP = 4 << 20,   /* and up, once the calls that bring them have brought all */
+	DOWN_BYTES_MIN = 2 << 20,      /* and the last ones down are short, as nothing is copied beside the last's sums */
 	FLIGHTS_MAX = 4,               /* lists under way, each way, their sums included: the next is being prepared while the first runs */
 	RETRY_NS = 1000 * 1000,
 	RETRIES_MAX = 10 * 1000,       /* a driver without memory for so long is as good as lost */
@@ -226,11 +225,6 @@ void vram_brought(struct gpu *expecting)
 		atomic_fetch_add_explicit(&expecting->brought, 1, memory_order_relaxed);
 }
 
-static bool is_expecting(const struct gpu *g)
-{
-	return atomic_load_explicit(&g->expected, memory_order_relaxed) != atomic_load_explicit(&g->brought, memory_order_relaxed);
-}
-
 /* Once a call that is expected to have work. */
 static void make_ready(struct gpu *g)
 {
@@ -298,16 +292,15 @@ uint32_t vram_list_blocks(const struct pool *p, uint32_t most)
 static uint32_t list_max(const struct vram_queue *q, const struct vram_move *first)
 {
 	const uint64_t bytes = first->block->pool->geometry.block_bytes, most = vram_list_blocks(first->block->pool, LIST_MAX);
-	const uint64_t least = first->way == DEVICE_UP ? LAST_BYTES_MIN_UP : LAST_BYTES_MIN;
 	uint64_t queued = 0;
 
-	if (first->way == DEVICE_ACROSS || (first->way == DEVICE_UP && is_watched(q, first)))
+	if (first->way == DEVICE_UP)
+		return is_watched(q, first) ? LIST_MAX : (uint32_t)most;
+	if (first->way == DEVICE_ACROSS)
 		return LIST_MAX;
-	if (first->way == DEVICE_UP && is_expecting(first->gpu))
-		return (uint32_t)most;
 	for (const struct vram_move *m = first; m && queued < 2 * most; m = m->next)
 		queued++;
-	return within(queued / 2, within(least / bytes, 1, most), most);
+	return within(queued / 2, within(DOWN_BYTES_MIN / bytes, 1, most), most);
 }
 
 /* What is leased from now on may not rely on these: a mark behind them would be reached without them. */
@@ -410,6 +403,7 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 	}
 	if (f->mark)
 		f->mark->next = NULL;
+	f->behind = m && way == DEVICE_UP && !f->mark && g->cache->options.gpu_verify_up && g->cache->sums;
 	q->first = m;
 	if (!m)
 		q->end = &q->first;

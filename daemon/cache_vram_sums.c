@@ -356,7 +356,6 @@ void vram_flight_enter(struct flight *f)
 	if (!g->cache->options.gpu_verify_up)
 		return;
 	f->summing = true;
-	f->behind = !f->mark && g->cache->sums;
 	pthread_mutex_lock(&g->summing_lock);
 	f->summing_next = NULL;
 	*g->summing_end = f;

@@ -424,23 +424,51 @@ START_TEST(copied_and_not_summed)
 }
 END_TEST
 
-/* What nobody watches is summed when it is copied: so bytes that change until then are found. */
+static _Atomic bool gate_shut;
+
+static enum status gated_copy(struct device *d, struct device_copy *c, const char **why)
+{
+	while (gate_shut)
+		usleep(200);
+	return terrace_device_ops()->copy(d, c, why);
+}
+
+static void await_flights(const struct vram_rig *v, uint32_t flights)
+{
+	for (int i = 0; gpu_flights(vram_gpu(v->r.c, 0), DEVICE_UP) != flights; i++) {
+		ck_assert_int_lt(i, 50000);
+		usleep(200);
+	}
+}
+
+/* A list that nobody watches is summed when it is copied, if there is another behind it: so bytes that change until then are found. */
 START_TEST(summed_behind_its_copy)
 {
-	struct cache_place p;
+	enum { LIST = (8 << 20) / VR_BLOCK_BYTES, SPACE = LIST + VR_EXTENT_SLOTS };
+	struct device_ops ops = *terrace_device_ops();
+	struct cache_place p, q;
 	struct cache_leased l;
+	uint64_t id[SPACE];
 	struct vram_rig v;
+	enum status st;
 
-	open_with(&v, NULL, true);
-	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
-	ck_assert_uint_eq(vr_put(&v, 0, 1, 1), 1); /* there is an extent */
+	ops.copy = gated_copy;
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = SPACE, .host_slots = SPACE, .sum_threads = 2, .ops = &ops });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, LIST + 2), LIST + 2);
 	rig_quiet(&v.r);
 	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
 	vr_release(&v, &l);
+	for (uint32_t i = 0; i < SPACE; i++) /* there are extents */
+		ck_assert_int_eq(vr_reserve(&v, 0, 1000 + i, 1, &st, &id[i], &q), STATUS_OK);
+	for (uint32_t i = 0; i < SPACE; i++)
+		ck_assert_int_eq(cache_abort(v.r.c, v.r.s.id, id[i]), STATUS_OK);
+	gate_shut = true;
+	vr_warm_begin(&v, 0, LIST + 1, 1); /* the mover is busy with it while the others queue */
+	await_flights(&v, 1);
+	vr_warm_begin(&v, 0, 0, LIST + 1);
 	vr_hold(&v, 0, 0);
-	vr_warm_begin(&v, 0, 0, 1);
-	while (!gpu_flights(vram_gpu(v.r.c, 0), DEVICE_UP))
-		usleep(200);
+	gate_shut = false;
+	await_flights(&v, 3);
 	usleep(10000); /* so long it would have been found sound */
 	vr_bytes(&v, &p)[100000] ^= 1;
 	vr_go(&v, 0);
