@@ -129,8 +129,7 @@ static void open_remembering(struct rig *r, const struct rig_disks *d, uint64_t 
 
 	o.disk_policy = "graph";
 	o.graph_nodes = 4096;
-	rig_open(r, &o, 1);
-	rig_tick(r->c, r->now = now_us);
+	rig_open_at(r, &o, 1, now_us);
 	rig_restored(r);
 	advisor_pass(r->c);
 }

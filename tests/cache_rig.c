@@ -7,6 +7,8 @@
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
+enum { OPENED_US = 1000000 };
+
 struct kv_layout rig_layout(uint32_t n, uint32_t window)
 {
 	return (struct kv_layout){
@@ -46,23 +48,28 @@ static void open_session(struct rig *r, uint32_t layouts)
 	session_over(r, l, layouts);
 }
 
-static void open_cache(struct rig *r, const struct cache_options *o)
+static void open_cache(struct rig *r, const struct cache_options *o, uint64_t now_us)
 {
 	memset(r, 0, sizeof(*r));
-	r->now = 1000000;
+	r->now = now_us;
 	cache_thread_enter();
 	ck_assert_msg(cache_create(o, r->now, &r->c, &r->why) == STATUS_OK, "%s", r->why);
 }
 
+void rig_open_at(struct rig *r, const struct cache_options *o, uint32_t layouts, uint64_t now_us)
+{
+	open_cache(r, o, now_us);
+	open_session(r, layouts);
+}
+
 void rig_open(struct rig *r, const struct cache_options *o, uint32_t layouts)
 {
-	open_cache(r, o);
-	open_session(r, layouts);
+	rig_open_at(r, o, layouts, OPENED_US);
 }
 
 void rig_open_layouts(struct rig *r, const struct cache_options *o, const struct kv_layout *layouts, uint32_t count)
 {
-	open_cache(r, o);
+	open_cache(r, o, OPENED_US);
 	session_over(r, layouts, count);
 }
 

@@ -43,6 +43,8 @@ struct kv_layout rig_layout(uint32_t n, uint32_t window);
 struct cache_options rig_options(uint32_t slots);
 /* A cache, a session over `layouts` full-attention layouts, and an attachment. Registers the thread. */
 void rig_open(struct rig *r, const struct cache_options *o, uint32_t layouts);
+/* The same at a time of the test's own, by which what was kept of uses is taken up. */
+void rig_open_at(struct rig *r, const struct cache_options *o, uint32_t layouts, uint64_t now_us);
 /* The same over layouts of the test's own. */
 void rig_open_layouts(struct rig *r, const struct cache_options *o, const struct kv_layout *layouts, uint32_t count);
 void rig_close(struct rig *r);
