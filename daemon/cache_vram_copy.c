@@ -371,6 +371,16 @@ static struct flight *flight_of(struct gpu *g, enum device_way way, const struct
 	return f;
 }
 
+/* Of a list of so many blocks the sums have copies to be beside when it is copied: at least half as many come next. */
+static bool much_comes(const struct vram_move *m, uint32_t blocks)
+{
+	uint32_t come = 0;
+
+	for (; m && 2 * come < blocks; m = m->next)
+		come += m->block != NULL;
+	return come && 2 * come >= blocks;
+}
+
 /* With the lock of the queues, from one of them: blocks of one shape, with the mark behind them; or a mark. NULL: nothing, or not now. */
 static struct flight *flight_take(struct gpu *g, enum device_way way)
 {
@@ -403,7 +413,7 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 	}
 	if (f->mark)
 		f->mark->next = NULL;
-	f->behind = m && way == DEVICE_UP && !f->mark && g->cache->options.gpu_verify_up && g->cache->sums;
+	f->behind = way == DEVICE_UP && !f->mark && g->cache->options.gpu_verify_up && g->cache->sums && much_comes(m, count);
 	q->first = m;
 	if (!m)
 		q->end = &q->first;

@@ -441,10 +441,10 @@ static void await_flights(const struct vram_rig *v, uint32_t flights)
 	}
 }
 
-/* A list that nobody watches is summed when it is copied, if there is another behind it: so bytes that change until then are found. */
+/* A list that nobody watches is summed when it is copied, if enough comes behind it: so bytes that change until then are found. */
 START_TEST(summed_behind_its_copy)
 {
-	enum { LIST = (8 << 20) / VR_BLOCK_BYTES, SPACE = LIST + VR_EXTENT_SLOTS };
+	enum { LIST = (8 << 20) / VR_BLOCK_BYTES, NEXT = LIST / 2 + 1, SPACE = 2 * LIST };
 	struct device_ops ops = *terrace_device_ops();
 	struct cache_place p, q;
 	struct cache_leased l;
@@ -454,7 +454,7 @@ START_TEST(summed_behind_its_copy)
 
 	ops.copy = gated_copy;
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = SPACE, .host_slots = SPACE, .sum_threads = 2, .ops = &ops });
-	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, LIST + 2), LIST + 2);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, LIST + NEXT + 1), LIST + NEXT + 1);
 	rig_quiet(&v.r);
 	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
 	vr_release(&v, &l);
@@ -463,9 +463,9 @@ START_TEST(summed_behind_its_copy)
 	for (uint32_t i = 0; i < SPACE; i++)
 		ck_assert_int_eq(cache_abort(v.r.c, v.r.s.id, id[i]), STATUS_OK);
 	gate_shut = true;
-	vr_warm_begin(&v, 0, LIST + 1, 1); /* the mover is busy with it while the others queue */
+	vr_warm_begin(&v, 0, LIST + NEXT, 1); /* the mover is busy with it while the others queue */
 	await_flights(&v, 1);
-	vr_warm_begin(&v, 0, 0, LIST + 1);
+	vr_warm_begin(&v, 0, 0, LIST + NEXT);
 	vr_hold(&v, 0, 0);
 	gate_shut = false;
 	await_flights(&v, 3);
