@@ -31,6 +31,7 @@ struct batch {
 	void *arg;
 	uint32_t count, wanted;       /* wanted: helpers, at most */
 	_Atomic uint32_t next, done, holders, helpers;
+	_Atomic uint32_t lookers;     /* that ask whether the next one is due */
 	sem_t over;
 	struct helper helper[SUM_THREADS_MAX];
 };
@@ -95,14 +96,24 @@ static void batch_let_go(struct batch *b)
 	free(b);
 }
 
+/* No number is left, or the next one is due. Who looks has none yet: so the last one waits for him, or sees that he comes too late. */
+static bool look(struct batch *b)
+{
+	bool due;
+	uint32_t i;
+
+	atomic_fetch_add(&b->lookers, 1);
+	i = atomic_load(&b->next);
+	due = i >= b->count || b->due(b->arg, i);
+	atomic_fetch_sub(&b->lookers, 1);
+	return due;
+}
+
 /* The next number, or one before it, is due, or soon will be. */
 static bool is_due(struct batch *b)
 {
-	uint32_t i;
-
 	for (int looks = 0; b->due && looks < LOOKS; looks++) {
-		i = atomic_load_explicit(&b->next, memory_order_relaxed);
-		if (i >= b->count || b->due(b->arg, i))
+		if (look(b))
 			return true;
 		sched_yield();
 	}
@@ -115,12 +126,14 @@ static bool batch_work(struct batch *b, uint32_t most)
 	uint32_t i;
 
 	for (; most && is_due(b); most--) {
-		i = atomic_fetch_add_explicit(&b->next, 1, memory_order_relaxed);
+		i = atomic_fetch_add(&b->next, 1);
 		if (i >= b->count)
 			return false;
 		b->one(b->arg, i);
 		if (atomic_fetch_add_explicit(&b->done, 1, memory_order_acq_rel) + 1 < b->count)
 			continue;
+		while (atomic_load(&b->lookers)) /* `arg` may be gone when it is over */
+			sched_yield();
 		if (b->ended)
 			b->ended(b->arg);
 		else
@@ -181,6 +194,7 @@ static struct batch *batch_create(struct cache *c, uint32_t count, uint32_t want
 	b->wanted = wanted < c->sums->threads ? wanted : c->sums->threads;
 	atomic_init(&b->helpers, 0);
 	atomic_init(&b->next, 0);
+	atomic_init(&b->lookers, 0);
 	atomic_init(&b->done, 0);
 	atomic_init(&b->holders, 1);
 	sem_init(&b->over, 0, 0);
