@@ -7,12 +7,12 @@ they look once more at what they have leased, give it back, and open their sessi
 has leased from it, and some random time, and is killed with SIGKILL; now and then an engine dies with it. Asserted: no wrong byte, by what was
 leased before a death neither; each engine goes on after each; no call or wait of a stream takes over --bound seconds, less the machine's stalls;
 every third time, when the engines stand still, and once more when they have ended, nothing is held, and the device's memory is what
-the daemon that lives says: nothing of the dead ones' is left. The same command on a real GPU and over the simulated one.
+the daemon that lives says: nothing of the dead ones' is left; and Verify finds no damage, for which the temporary folder must be on a disk: SIGKILL
+tears writes into files in memory. The same command on a real GPU and over the simulated one.
 """
 
 import os
 import random
-import re
 import signal
 import time
 
@@ -20,7 +20,6 @@ import test_mixed as mixed
 from test_mixed import Engine, Service, await_zero, merge, of_all, wait_for
 
 ENGINES, PAUSE_EVERY, NEXT_S = 3, 3, 60
-WRITES = 16             # that a death may find under way
 ENGINES_SLACK_MIB = 48  # what the driver takes for their kernels, loaded when they are first used, and for another engine's; an extent is 64
 
 
@@ -71,14 +70,6 @@ def one_death(o, service, rng, engines, number):
     return 1000 * (time.monotonic() - began)
 
 
-def check_disk(o, service):
-    """A kill tears writes that the kernel makes page by page, as it does into files in memory. Their checksums tell, and those blocks go."""
-    first, second = service.ctl("verify"), service.ctl("verify")
-    torn = int(re.search(r"^corrupt +(\d+)$", first.stdout, re.MULTILINE).group(1))
-    assert (first.returncode == 0) == (torn == 0) and torn <= WRITES * o.kills, first.stdout + first.stderr
-    assert second.returncode == 0, second.stdout + second.stderr
-
-
 def run(o, service):
     rng = random.Random(o.seed)
     began = time.monotonic()
@@ -107,7 +98,8 @@ def run(o, service):
     calls, counts = merge(every)
     mixed.print_calls(calls)
     times = mixed.check_times(o, calls)
-    check_disk(o, service)
+    verified = service.ctl("verify")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
     mixed.sweep(o, service)
     memory = mixed.check_memory(service, empty)
     mixed.tell(o, {"bench": "kill_daemon", "device": "simulated" if o.libraries else "gpu", "kills": o.kills,
