@@ -74,6 +74,13 @@ built() {
 	false
 }
 
+# said_of_failed LOG: what the failed tests of a run of ctest printed, as far as 150 lines each.
+said_of_failed() {
+	awk '/^ *[0-9]+\/[0-9]+ Test +#/ { failed = /\*\*\*|SEGFAULT/ && !/Skipped/; lines = 0 }
+		/^ +Start +[0-9]+: / || /^[0-9.]+% tests passed/ { next }
+		failed && lines++ < 150' "$1"
+}
+
 # suite NAME: runs ctest in build/NAME when it is built; counts each ctest entry.
 suite() {
 	suite=$1
@@ -92,9 +99,8 @@ suite() {
 	passed=$((passed + ok)) skipped=$((skipped + skip)) failed=$((failed + bad))
 	note "      $suite: $ok passed, $bad failed, $skip skipped"
 	if [ "$bad" -ne 0 ]; then
-		grep -E '\*\*\*(Failed|Timeout|Exception|Not Run)|SEGFAULT' "$logs/$suite.test.log"
-		sed -n '/^Output:/,/^<end of output>/p' "$logs/$suite.test.log" | tail -n 120
-		tail -n 150 "$logs/$suite.test.log"
+		tail -n 20 "$logs/$suite.test.log"
+		said_of_failed "$logs/$suite.test.log"
 	fi
 	grep -A2 'Skipped' "$logs/$suite.test.log" | sed 's/^/      /' | head -n 20
 }
