@@ -41,7 +41,9 @@ unit plans kernels/cuda/extend_merge.cu kernels/cuda/attend_plan.cu
 unit attend tests/gpu/attend*.cu
 unit bench tests/gpu/bench*.cu
 unit extend tests/gpu/extend*.cu
-include=$(dirname "$(readlink -f "$(command -v nvcc)")")/../include
+# nvcc says where its headers are: what is found on PATH may be a script that starts it.
+include=$(nvcc -dryrun -E -x cu /dev/null 2>&1 | sed -n 's/^#\$ INCLUDES="-I\([^"]*\)".*/\1/p')
+[ -f "$include/cuda_runtime.h" ] || { echo "no headers where nvcc says: '$include'"; exit 1; }
 {
 	echo "$compile $at_80 -c kernels/cuda/attend_tq4.cu"
 	# The products of warpgroups exist for sm_90a alone.

@@ -321,7 +321,7 @@ set_libraries() {
 	fi
 	cuda=
 	if [ -z "${DRY:-}" ] && command -v nvcc >/dev/null; then
-		cuda=":$(dirname "$(command -v nvcc)")/../lib64"
+		cuda=":$(nvcc -dryrun -E -x cu /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p')/lib64"
 	fi
 	export CUDA_DEVICE_ORDER=PCI_BUS_ID # nvidia-smi's
 	export LD_LIBRARY_PATH="$plugin:$bundle/lib$cuda:/usr/local/cuda/lib64:/usr/local/nvidia/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
