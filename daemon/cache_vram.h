@@ -1,5 +1,5 @@
 /* The VRAM tier behind the cache: what its files ask of each other (cache_vram.c, cache_vram_end.c, cache_vram_slot.c, cache_vram_room.c,
- * cache_vram_move.c, cache_vram_sums.c, cache_vram_copy.c, cache_vram_lease.c) and the rest of the cache of them. Without GPUs none of it exists: cache.vram is NULL, and no
+ * cache_vram_move.c, cache_vram_sums.c, cache_vram_copy.c, cache_vram_lease.c, cache_vram_stats.c) and the rest of the cache of them. Without GPUs none of it exists: cache.vram is NULL, and no
  * block has a copy on one.
  *
  * A block may have a *copy* on each GPU, in a slot there, beside the one in host memory and the one on a disk. Its copies hang in a
@@ -110,6 +110,7 @@ struct vram_move {
 	struct device_pair pair;       /* in a queue: what is to be copied */
 	enum device_way way;
 	uint32_t base, layers;         /* of a mark */
+	uint64_t enqueued_us;          /* the same */
 	bool overtakes;                /* the same: nothing that it tells of stands in the tail */
 	struct board *board;           /* the same */
 	struct gpu *gpu;               /* up, across: to; down: from */
@@ -135,6 +136,7 @@ struct flight {
 	struct vram_move *moves, *mark;
 	struct vram_move **each;       /* [copy.count], the moves again; up: those to be summed first */
 	enum status status;
+	uint64_t begun_us, copied_us;
 	bool sealed;                   /* down: what came has its header and checksums */
 	_Atomic uint32_t parts;        /* that have not ended: the copies; up: the look at what is copied (cache_vram_sums.c): */
 	struct flight *summing_next;   /* of the GPU's that are being summed, as they were begun */
@@ -162,6 +164,14 @@ struct vram_queue {
 	uint32_t marks;                /* in it */
 	uint32_t under_way;            /* lists that are being copied, or summed */
 	_Atomic uint32_t flights;      /* lists that have not ended, which is the keeper's to say */
+};
+
+/* What lists are for: to be leased, layer by layer; to come up otherwise; to go down; to another GPU. */
+enum list_kind { LIST_LEASE, LIST_UP, LIST_DOWN, LIST_ACROSS, LIST_KINDS };
+
+/* Sums over those that were copied. */
+struct list_times {
+	_Atomic uint64_t lists, bytes, queued_us, copied_us, checked_us;
 };
 
 struct gpu {
@@ -208,6 +218,7 @@ struct gpu {
 	_Atomic uint32_t published;    /* times that something came to its queues */
 	uint32_t passed, readied;      /* the mover's: as many were over when it had waited long enough, had begun when it last made ready */
 	pthread_cond_t mover_work, keeper_work; /* with queue_lock */
+	struct list_times times[LIST_KINDS];
 };
 
 static inline uint32_t gpu_flights(const struct gpu *g, enum device_way way)
@@ -279,7 +290,12 @@ void vram_register(struct cache *c, const struct extent *e, uint64_t *address);
 void vram_unregister(struct cache *c, void *memory, const uint64_t *address);
 /* The same for a shelf, which frees them; NULL: no GPU, or no memory. */
 uint64_t *vram_addresses(struct cache *c, const struct extent *e);
+
+/* ---- cache_vram_stats.c ---- */
+
 void vram_stats(struct cache *c, cache_stat_fn *emit, void *arg);
+/* A list has ended, in all its parts. Any thread, once a list. */
+void vram_times_add(const struct flight *f);
 
 /* ---- cache_vram_end.c ---- */
 

@@ -316,6 +316,7 @@ void vram_flight_ended(void *flight)
 	struct flight *f = flight;
 	struct gpu *g = f->gpu;
 
+	vram_times_add(f);
 	pthread_mutex_lock(&g->queue_lock);
 	f->next = NULL;
 	*g->ended_end = f;
@@ -332,6 +333,7 @@ static void flight_done(struct device_copy *copy, enum status s)
 	struct flight *f = (struct flight *)copy;
 
 	f->status = s;
+	f->copied_us = vram_clock_us();
 	if (s && f->copy.way == DEVICE_UP) {
 		cache_lock(f->gpu->cache);
 		moves_fail(f);
@@ -361,7 +363,7 @@ static struct flight *flight_of(struct gpu *g, enum device_way way, const struct
 
 	if (!f)
 		return NULL;
-	*f = (struct flight){ .gpu = g };
+	*f = (struct flight){ .gpu = g, .begun_us = vram_clock_us() };
 	f->copy = (struct device_copy){ .pairs = f->pairs, .count = pairs, .parts = parts, .way = way, .done = flight_done,
 					.part_bytes = count ? p->geometry.layer_bytes : MARK_BYTES };
 	f->each = (struct vram_move **)&f->pairs[pairs];

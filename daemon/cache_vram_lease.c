@@ -100,6 +100,7 @@ static uint32_t mark_enqueue(struct vram_move *m)
 {
 	m->base = m->board->next[m->gpu->number];
 	m->board->next[m->gpu->number] += m->layers;
+	m->enqueued_us = vram_clock_us();
 	m->hash_next = m->gpu->marks;
 	m->gpu->marks = m;
 	vram_enqueue(m->gpu, m);

@@ -679,6 +679,52 @@ START_TEST(a_lease_waits_before_a_warm)
 }
 END_TEST
 
+static double lists_of(struct vram_rig *v, const char *name, const char *labels)
+{
+	char whole[64];
+
+	snprintf(whole, sizeof(whole), "gpu=0,list=%s", labels);
+	return rig_stat(&v->r, name, whole);
+}
+
+/* What lists took is told by what they were for: one of a lease that is held up while it is copied, one of a Warm, and those down of a put. */
+START_TEST(what_lists_take_is_told)
+{
+	const char *seconds = "terrace_gpu_list_seconds_total";
+	struct cache_place p[4];
+	struct cache_leased l;
+	struct vram_rig v;
+	uint64_t until;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32 });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 7), 7);
+	ck_assert_uint_eq(vr_put(&v, 0, 100, 1), 1);
+	rig_quiet(&v.r);
+	ck_assert_double_eq(lists_of(&v, "terrace_gpu_lists_total", "lease"), 0);
+	vr_hold(&v, 0, 1);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
+	while (!vr_layer_there(&v, &l, 0))
+		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+	for (until = vram_clock_us() + 20000; vram_clock_us() < until;)
+		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+	vr_go(&v, 0);
+	vr_wait_layers(&v, &l);
+	ck_assert_uint_eq(vr_warm(&v, 0, 4, 3), 3);
+	vr_release(&v, &l);
+	rig_quiet(&v.r);
+	ck_assert_double_eq(lists_of(&v, "terrace_gpu_lists_total", "lease"), 1);
+	ck_assert_double_eq(lists_of(&v, "terrace_gpu_list_bytes_total", "lease"), 4 * VR_BLOCK_BYTES);
+	ck_assert_double_eq(lists_of(&v, "terrace_gpu_list_bytes_total", "up"), 3 * VR_BLOCK_BYTES);
+	ck_assert_double_eq(lists_of(&v, "terrace_gpu_list_bytes_total", "down"), VR_BLOCK_BYTES);
+	ck_assert_double_eq(lists_of(&v, "terrace_gpu_list_bytes_total", "across"), 0);
+	ck_assert_double_ge(lists_of(&v, seconds, "lease,stage=copied"), 0.02);
+	ck_assert_double_lt(lists_of(&v, seconds, "lease,stage=queued"), 5);
+	ck_assert_double_lt(lists_of(&v, seconds, "lease,stage=checked"), 5);
+	ck_assert_double_gt(lists_of(&v, seconds, "down,stage=copied"), 0);
+	vr_close(&v);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_vram_layers");
@@ -701,6 +747,7 @@ int main(void)
 	tcase_add_loop_test(t, a_lease_overtakes_a_warm, 0, 2);
 	tcase_add_test(t, a_lease_of_what_is_warmed);
 	tcase_add_test(t, a_lease_waits_before_a_warm);
+	tcase_add_test(t, what_lists_take_is_told);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

@@ -3,6 +3,7 @@
  *   disk to GPU        beside disk to host memory, of as many blocks: overlap makes the second leg cost next to nothing
  *   memory to GPU      by sizes of lists, beside one list of as many and as long copies given to the device itself
  *   GPU to memory      the same, with the checksums that are made on the way
+ *   the grant          of a lease, which comes back with its copies under way, beside its first layer
  *   the first layer    of a lease, ready for a stream, beside all layers of that lease, and beside what it may take: its share of them and
  *                      200 us
  *   two leases         of the same blocks by two sessions, until both have all layers, beside one: the copies are shared
@@ -41,7 +42,7 @@ struct vram_bench {
 	struct device_rig rig;         /* as much memory on both sides as the longest list */
 	struct device_pair *pairs;
 	void *stream;
-	struct paired disk, up[LISTS_MAX], down[LISTS_MAX], layers, first, shared;
+	struct paired disk, up[LISTS_MAX], down[LISTS_MAX], granted, layers, first, shared;
 };
 
 static const uint32_t lists[LISTS_MAX] = { 1, 4, 16, 64, 128 };
@@ -234,12 +235,14 @@ static void layer_turn(struct vram_bench *b)
 	struct terrace_keys keys = half_in_memory(b);
 	const uint64_t start = bench_now_ns();
 	struct terrace_lease *lease = lease_on_gpu(b->session, &keys);
+	const double granted = seconds_since(start) * 1e3;
 	double first, all;
 
 	layer_wait(b, lease, 0);
 	first = seconds_since(start) * 1e3;
 	lease_end(b, lease);
 	all = seconds_since(start) * 1e3;
+	note(&b->granted, granted, first);
 	note(&b->layers, first, all);
 	note(&b->first, first, all / b->layout.layers + 0.2);
 	terrace_release(lease);
@@ -292,6 +295,8 @@ static void report_all(struct vram_bench *b)
 		snprintf(name, sizeof(name), "GPU to memory, %u blocks of %u KiB / the device's own list", lists[i], kib);
 		report(name, "GB/s", &b->down[i], lists[i] >= LONG_LIST ? BENCH_AT_LEAST : BENCH_NONE, 0.95);
 	}
+	snprintf(name, sizeof(name), "lease of %u blocks from memory is granted / first of %u layers", b->set_blocks / 2, b->layout.layers);
+	report(name, "ms", &b->granted, BENCH_NONE, 0);
 	snprintf(name, sizeof(name), "first of %u layers of %u blocks, leased from memory / all layers", b->layout.layers, b->set_blocks / 2);
 	report(name, "ms", &b->layers, BENCH_AT_MOST, 0.35);
 	snprintf(name, sizeof(name), "first of %u layers of %u blocks, leased from memory / 1/%u of all and 200 us", b->layout.layers,
@@ -350,7 +355,7 @@ static void fill(struct vram_bench *b)
 	for (uint32_t i = 0; i < 4 * SETS_ON_GPU; i++) {
 		layer_turn(b);
 		shared_turn(b);
-		b->layers.turns = b->first.turns = b->shared.turns = 0;
+		b->granted.turns = b->layers.turns = b->first.turns = b->shared.turns = 0;
 	}
 }
 
