@@ -1,5 +1,6 @@
 /* Lists of copies between host memory and the GPU by the table of store/device.h: how much of the bus they fill, by the copy engines and
- * by the kernel, and how soon the first layer of a list is there. The ceiling is one copy of the same memory in the same run. */
+ * by the kernel, and how soon the first layer of a list is there, also by the driver's calls alone. The ceiling is one copy of the same memory
+ * in the same run. */
 #include "tests/gpu/bench.h"
 
 #include <pthread.h>
@@ -214,6 +215,152 @@ void layers_times(const world &w, uint32_t blocks, uint32_t layers, uint64_t lay
 	*all_us = median(all);
 }
 
+/* ---- the first layer of blocks that lie at equal distances, as a daemon's do ---- */
+
+constexpr uint32_t FIRST_BLOCKS = 128, FIRST_LAYERS = 32, FIRST_ROUNDS = 15;
+constexpr uint64_t FIRST_LAYER_BYTES = 17 << 10, FIRST_BLOCK_BYTES = FIRST_LAYERS * FIRST_LAYER_BYTES, FIRST_HOST_STEP = FIRST_BLOCK_BYTES + 4096;
+constexpr long FIRST_IDLE_NS = 5000000; /* between calls: as one sees them that come now and then */
+
+/* Rows of a run, on the host and on the GPU. */
+struct run_of_rows {
+	uint64_t host, gpu;
+	uint32_t rows;
+};
+
+/* So many runs, a block's place left out between them. */
+std::vector<run_of_rows> runs_of(const struct world &w, uint32_t count)
+{
+	std::vector<run_of_rows> runs;
+
+	for (uint32_t i = 0, at = 0; i < count; i++) {
+		const uint32_t rows = (FIRST_BLOCKS - at) / (count - i);
+
+		runs.push_back({w.host_address + (at + i) * FIRST_HOST_STEP, w.range + (at + i) * FIRST_BLOCK_BYTES, rows});
+		at += rows;
+	}
+	return runs;
+}
+
+void idle()
+{
+	const struct timespec pause = {0, FIRST_IDLE_NS};
+
+	nanosleep(&pause, nullptr);
+}
+
+/* Until the word is this, from then on. */
+float word_us(const struct world &w, uint32_t value, double begin)
+{
+	const volatile uint32_t *word = (const volatile uint32_t *)(w.host + BYTES);
+
+	while ((int32_t)(*word - value) < 0)
+		;
+	return (float)(now_us() - begin);
+}
+
+/* The runs' first layers by a call each. */
+void rows_by_calls(const std::vector<run_of_rows> &runs, cudaStream_t stream)
+{
+	for (const run_of_rows &r : runs)
+		CUDA(cudaMemcpy2DAsync((void *)r.gpu, FIRST_BLOCK_BYTES, (void *)r.host, FIRST_HOST_STEP, FIRST_LAYER_BYTES, r.rows, cudaMemcpyDefault, stream));
+}
+
+/* By one call. False: the driver has none such. */
+bool rows_by_batch(const std::vector<run_of_rows> &runs, cudaStream_t stream)
+{
+	std::vector<cudaMemcpy3DBatchOp> ops(runs.size());
+
+	for (size_t i = 0; i < runs.size(); i++) {
+		ops[i].src.type = ops[i].dst.type = cudaMemcpyOperandTypePointer;
+		ops[i].src.op.ptr = {(void *)runs[i].host, FIRST_HOST_STEP, runs[i].rows, {cudaMemLocationTypeHost, 0}};
+		ops[i].dst.op.ptr = {(void *)runs[i].gpu, FIRST_BLOCK_BYTES, runs[i].rows, {cudaMemLocationTypeDevice, 0}};
+		ops[i].extent = {FIRST_LAYER_BYTES, runs[i].rows, 1};
+		ops[i].srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+		ops[i].flags = 0;
+	}
+	return cudaMemcpy3DBatchAsync(ops.size(), ops.data(), 0, stream) == cudaSuccess;
+}
+
+/* What the driver itself takes for a first layer: until the calls are made, and until the word says that it is there. */
+void report_first_calls(const struct world &w, uint32_t count, bool batch, cudaStream_t stream)
+{
+	const std::vector<run_of_rows> runs = runs_of(w, count);
+	std::vector<float> made, there;
+	bool is = true;
+
+	for (uint32_t round = 0; round < FIRST_ROUNDS + 1 && is; round++) {
+		const uint32_t next = *(const volatile uint32_t *)(w.host + BYTES) + 1;
+
+		idle();
+		const double begin = now_us();
+
+		if (batch)
+			is = rows_by_batch(runs, stream);
+		else
+			rows_by_calls(runs, stream);
+		if (w.device->driver->cuStreamWriteValue32(stream, w.host_address + BYTES, next, CU_STREAM_WRITE_VALUE_DEFAULT) != CUDA_SUCCESS)
+			exit(1);
+		made.push_back((float)(now_us() - begin));
+		there.push_back(word_us(w, next, begin));
+		CUDA(cudaStreamSynchronize(stream));
+	}
+	if (is)
+		printf("{\"bench\":\"device_first_calls\",\"by\":\"%s\",\"runs\":%u,\"made_us\":%.0f,\"there_us\":%.0f}\n",
+		       batch ? "a 3D batch" : "2D copies", count, median(made), median(there));
+	else
+		cudaGetLastError();
+}
+
+/* The same by the device, as a list of all layers: until it has taken the list, and the word is there. */
+void report_first_list(const struct world &w, uint32_t count, bool ready)
+{
+	const std::vector<run_of_rows> runs = runs_of(w, count);
+	std::vector<device_pair> pairs;
+	std::vector<float> made, there;
+	struct counted n;
+
+	for (const run_of_rows &r : runs)
+		for (uint32_t i = 0; i < r.rows; i++)
+			pairs.push_back({r.host + i * FIRST_HOST_STEP, r.gpu + i * FIRST_BLOCK_BYTES});
+	for (uint32_t round = 0; round < FIRST_ROUNDS + 1; round++) {
+		struct device_copy c = {};
+
+		c.pairs = pairs.data();
+		c.count = FIRST_BLOCKS;
+		c.parts = FIRST_LAYERS;
+		c.part_bytes = FIRST_LAYER_BYTES;
+		c.way = DEVICE_UP;
+		c.progress = w.host_address + BYTES;
+		c.progress_base = *(const volatile uint32_t *)(w.host + BYTES);
+		c.done = end_list;
+		c.arg = &n;
+		n.left = 1;
+		idle();
+		if (ready)
+			w.ops->ready(w.device, DEVICE_UP);
+		const double begin = now_us();
+
+		DEVICE(w.ops->copy(w.device, &c, &why));
+		made.push_back((float)(now_us() - begin));
+		there.push_back(word_us(w, c.progress_base + 1, begin));
+		await(&n);
+	}
+	printf("{\"bench\":\"device_first_list\",\"ready\":%s,\"runs\":%u,\"made_us\":%.0f,\"there_us\":%.0f}\n", ready ? "true" : "false",
+	       count, median(made), median(there));
+}
+
+void report_first(cudaStream_t stream)
+{
+	world w(AS_IS);
+
+	for (uint32_t count : {1u, 4u, 10u, 20u}) {
+		report_first_calls(w, count, false, stream);
+		report_first_calls(w, count, true, stream);
+		report_first_list(w, count, false);
+		report_first_list(w, count, true);
+	}
+}
+
 void report_engine(const char *engine, uint64_t engine_bytes, cudaStream_t stream)
 {
 	static const uint64_t pieces[] = {4096, 16384, 32768, 65536, 128 << 10, 600 << 10, 2 << 20};
@@ -255,4 +402,5 @@ void bench_device(cudaStream_t stream)
 	report_engine("as it is", AS_IS, stream);
 	report_engine("copy engines", ENGINES_ONLY, stream);
 	report_engine("kernel", KERNEL_ONLY, stream);
+	report_first(stream);
 }
