@@ -240,22 +240,18 @@ static void pass(struct cache *c, struct advisor *a)
 	if (took > atomic_load(&a->pass_us_max))
 		atomic_store(&a->pass_us_max, took);
 	atomic_fetch_add(&a->passes, 1);
+	atomic_store(&a->began_us, 0);
 }
 
-void advisor_pass(struct cache *c)
+bool advisor_pass(struct cache *c)
 {
 	struct advisor *a = c->advice->advisor;
+	bool loaded;
 
+	atomic_store(&a->began_us, clock_us());
 	pthread_mutex_lock(&a->lock);
 	pass(c, a);
-	pthread_mutex_unlock(&a->lock);
-}
-
-static bool is_loaded(struct advisor *a)
-{
-	pthread_mutex_lock(&a->lock);
-	const bool loaded = a->loaded;
-
+	loaded = a->loaded;
 	pthread_mutex_unlock(&a->lock);
 	return loaded;
 }
@@ -305,8 +301,9 @@ static void *advisor_main(void *arg)
 	cache_thread_enter();
 	while (!atomic_load(&a->stop)) {
 		if (clock_us() >= next_us) {
-			advisor_pass(c);
-			next_us = clock_us() + (is_loaded(a) ? c->options.advisor_ms * 1000ull : 0);
+			const bool loaded = advisor_pass(c);
+
+			next_us = clock_us() + (loaded ? c->options.advisor_ms * 1000ull : 0);
 		}
 		if (atomic_exchange(&a->poked, false))
 			read_letters(c);
@@ -392,14 +389,18 @@ bool advisor_stop(struct cache *c)
 void advisor_stats(struct cache *c, cache_stat_fn *emit, void *arg)
 {
 	struct advisor *a = c->advice->advisor;
+	uint64_t began_us;
 
 	if (!a)
 		return;
+	began_us = atomic_load(&a->began_us);
 	emit(arg, "terrace_advisor_passes_total", "", (double)atomic_load(&a->passes), true, "rounds of the advisor");
 	emit(arg, "terrace_advisor_mail_dropped_total", "", (double)graph_mail_dropped(a->mail), true,
 	     "events that the advisor's mailbox had no room for");
 	emit(arg, "terrace_advisor_pass_us", "", (double)atomic_load(&a->pass_us), false, "time of its last round");
 	emit(arg, "terrace_advisor_pass_us_max", "", (double)atomic_load(&a->pass_us_max), false, "time of its longest round");
+	emit(arg, "terrace_advisor_pass_now_us", "", began_us ? (double)(clock_us() - began_us) : 0, false,
+	     "time that the round under way has taken; 0: none is");
 	emit(arg, "terrace_graph_nodes", "", (double)atomic_load(&a->nodes), false, "blocks in the graph, those that are gone too");
 	emit(arg, "terrace_graph_edges", "", (double)atomic_load(&a->edges), false, "edges in the graph");
 	emit(arg, "terrace_graph_kept_total", "", (double)atomic_load(&a->kept), true, "nodes and edges told to the catalog");

@@ -65,6 +65,7 @@ struct advisor {
 	struct advice_lists *_Atomic lists;
 	_Atomic uint64_t now_us;       /* the cache's, as of the last tick */
 	_Atomic uint64_t passes, pass_us, pass_us_max, nodes, edges, kept, pieces; /* for Stats */
+	_Atomic uint64_t began_us;     /* the same, of the machine's clock: when the pass that is under way, or wants the lock, began; 0: none is */
 
 	int wake;                      /* an eventfd: somebody poked, or it is to stop */
 	atomic_bool poked, stop;
@@ -97,8 +98,8 @@ bool advisor_stop(struct cache *c); /* as advice_stop */
 void advisor_destroy(struct cache *c);
 /* Any thread, with or without the lock: a Lookup found something on a disk, and its letter should be read now, not at the next tick. */
 void advisor_poke(struct cache *c);
-/* One pass, without the lock; the thread's work. */
-void advisor_pass(struct cache *c);
+/* One pass, without the lock; the thread's work. False: it is still at what the catalog has of an earlier run. */
+bool advisor_pass(struct cache *c);
 /* With the lock: mail. */
 void advisor_request(struct cache *c, const struct request *r);
 void advisor_block(struct cache *c, const struct block *b, bool live);
