@@ -287,7 +287,7 @@ static void give_away(struct door *d, struct connection *c, uint64_t session)
 	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->fd, NULL);
 	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->pidfd, NULL);
 	log_debug("caller", LOG_NUM("pid", c->pid), LOG_NUM("session", session));
-	near_take(d->daemon->near, c->fd, c->pidfd, session);
+	near_take(d->daemon->near, c->fd, c->pidfd, c->pid, session);
 }
 
 static bool on_caller(struct door *d, struct connection *c, const struct fdsock_hello *m)
@@ -300,7 +300,7 @@ static bool on_caller(struct door *d, struct connection *c, const struct fdsock_
 		return false;
 	w.epoch = cache_epoch(d->daemon->cache);
 	if (cache_session_by_token(d->daemon->cache, m->token, daemon_now_us(), &session, &why) == STATUS_OK) {
-		w.status = near_has_room(d->daemon->near) ? STATUS_OK : STATUS_EXHAUSTED;
+		w.status = near_has_room(d->daemon->near, c->pid, session.id) ? STATUS_OK : STATUS_EXHAUSTED;
 		w.session = session.id;
 	}
 	if (door_send(c->fd, &w, sizeof w, NULL, 0) || w.status != STATUS_OK)

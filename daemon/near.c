@@ -91,10 +91,19 @@ enum status near_create(const struct daemon *daemon, struct near **out, char *wh
 	return s;
 }
 
-bool near_has_room(struct near *n)
+bool near_has_room(struct near *n, pid_t pid, uint64_t session)
 {
-	return n && !atomic_load(&n->stopping) &&
-	       atomic_load_explicit(&n->connections, memory_order_relaxed) < n->daemon->config->connections_max;
+	bool full, allowed;
+
+	if (!n || atomic_load(&n->stopping))
+		return false;
+	full = atomic_load_explicit(&n->connections, memory_order_relaxed) >= n->daemon->config->connections_max;
+	allowed = !full && near_share_allows(n, pid, session);
+	atomic_fetch_add_explicit(&n->refused_full, full, memory_order_relaxed);
+	atomic_fetch_add_explicit(&n->refused_share, !full && !allowed, memory_order_relaxed);
+	if (!allowed)
+		log_debug("near_refused", LOG_NUM("pid", pid), LOG_NUM("session", session), LOG_TEXT("reason", full ? "full" : "share"));
+	return allowed;
 }
 
 /* What one packet to the peer may have. */
@@ -108,14 +117,19 @@ static size_t room_of(int fd)
 	return bytes - SOCKET_REST < FDSOCK_CALL_BYTES_MAX ? (size_t)bytes - SOCKET_REST : FDSOCK_CALL_BYTES_MAX;
 }
 
-void near_take(struct near *n, int fd, int pidfd, uint64_t session)
+static void refuse(struct near *n, int fd, int pidfd)
+{
+	atomic_fetch_add_explicit(&n->refused_memory, 1, memory_order_relaxed);
+	close(fd);
+	close(pidfd);
+}
+
+void near_take(struct near *n, int fd, int pidfd, pid_t pid, uint64_t session)
 {
 	struct near_connection *k = calloc(1, sizeof *k);
 
 	if (!k) {
-		atomic_fetch_add_explicit(&n->refused, 1, memory_order_relaxed);
-		close(fd);
-		close(pidfd);
+		refuse(n, fd, pidfd);
 		return;
 	}
 	k->near = n;
@@ -126,7 +140,19 @@ void near_take(struct near *n, int fd, int pidfd, uint64_t session)
 	k->state = NEAR_NEW;
 	k->work.run = near_work;
 	atomic_fetch_add_explicit(&n->connections, 1, memory_order_relaxed);
-	near_post(k);
+	if (near_share_take(k, pid)) {
+		near_post(k);
+	} else {
+		near_free(k);
+		refuse(n, fd, pidfd);
+	}
+}
+
+void near_free(struct near_connection *k)
+{
+	near_share_leave(k);
+	atomic_fetch_sub_explicit(&k->near->connections, 1, memory_order_relaxed);
+	free(k);
 }
 
 void near_stop(struct near *n, uint64_t grace_us)
@@ -160,7 +186,7 @@ static void close_posted(struct near *n)
 		next = k->next_posted;
 		close(k->fd);
 		close(k->pidfd);
-		free(k);
+		near_free(k);
 	}
 }
 
@@ -211,8 +237,12 @@ void near_stats(struct near *n, cache_stat_fn *emit, void *arg)
 	emit(arg, "terrace_near_connections", "", atomic_load(&n->connections), false, "connections for near calls");
 	emit(arg, "terrace_near_connections_max", "", (double)n->daemon->config->connections_max, false, "bound of that");
 	emit(arg, "terrace_near_calls", "", atomic_load(&n->calls), false, "near calls under way");
-	emit(arg, "terrace_near_refused_total", "", (double)atomic_load(&n->refused), true,
-	     "connections for near calls that there was no memory for");
+	emit(arg, "terrace_near_refused_total", "reason=full", (double)atomic_load(&n->refused_full), true,
+	     "connections for near calls that were not made: all were taken");
+	emit(arg, "terrace_near_refused_total", "reason=share", (double)atomic_load(&n->refused_share), true,
+	     "connections for near calls that were not made: their process or session had as many as it left to others");
+	emit(arg, "terrace_near_refused_total", "reason=memory", (double)atomic_load(&n->refused_memory), true,
+	     "connections for near calls that were not made: there was no memory");
 	emit(arg, "terrace_near_by_grpc_total", "", (double)atomic_load(&n->by_grpc), true,
 	     "near calls sent to gRPC, since their replies might be too long for a packet");
 	for (uint32_t m = 1; m < FDSOCK_METHODS_END; m++)

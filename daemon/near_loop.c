@@ -178,12 +178,6 @@ static void take_up(struct near *n, struct near_connection *k)
 	n->all.next = k;
 }
 
-static void free_connection(struct near_connection *k)
-{
-	atomic_fetch_sub_explicit(&k->near->connections, 1, memory_order_relaxed);
-	free(k);
-}
-
 static void sweep(struct near *n)
 {
 	if (!n->sweep)
@@ -199,7 +193,7 @@ static void sweep(struct near *n)
 		}
 		k->prev->next = k->next;
 		k->next->prev = k->prev;
-		free_connection(k);
+		near_free(k);
 	}
 }
 

@@ -15,6 +15,9 @@
  *     client CALLER(token)          -> daemon WELCOME(status, attachment 0) once, first
  *     client CALL(method, request)  -> daemon REPLY(status, reply)          one at a time
  *
+ * A WELCOME with EXHAUSTED: there is no room for one more such connection, or the process or the session has as many as it leaves to others; later
+ * there may be.
+ *
  * A daemon that does not know the type hangs up: its clients go by gRPC. The next CALL says that the reply before it was read. A caller
  * that hangs up without having read its reply, or whose process ends so, gives back what the reply grants; so a caller whose time is up
  * closes the connection. FDSOCK_BY_GRPC for a status: nothing was done, the same request is to be made by gRPC (its reply would be too

@@ -34,10 +34,10 @@ static void setup(void)
 	setenv("SIM_GPU_HOLD_FILE", hold, 1);
 	strcat(hold, ".0");
 	shell_open_all(&s, NULL, terrace_device_ops());
-	s.config.connections_max = CONNECTIONS;
+	s.config.connections_max = 2 * CONNECTIONS; /* one process has half */
 	ck_assert_int_eq(workers_create(2, 16, &s.daemon.workers), STATUS_OK);
 	ck_assert_msg(near_create(&s.daemon, &s.daemon.near, why, sizeof why) == STATUS_OK, "%s", why);
-	ck_assert_msg(door_create(&s.daemon, s.config.fd_socket, 0600, CONNECTIONS, &door, why, sizeof why) == STATUS_OK, "%s", why);
+	ck_assert_msg(door_create(&s.daemon, s.config.fd_socket, 0600, 2 * CONNECTIONS, &door, why, sizeof why) == STATUS_OK, "%s", why);
 }
 
 static void teardown(void)
@@ -634,27 +634,6 @@ START_TEST(a_caller_that_goes_while_a_worker_has_his_call)
 }
 END_TEST
 
-START_TEST(connections_are_bounded)
-{
-	struct fdsock_welcome w;
-	int keeper = attach(), fd[CONNECTIONS], over;
-
-	for (int i = 0; i < CONNECTIONS; i++)
-		fd[i] = caller();
-	over = greet_with(FDSOCK_CALLER, s.session.token, &w);
-	ck_assert_uint_eq(w.status, STATUS_EXHAUSTED);
-	ck_assert_int_eq(hear(over, &w, sizeof w), 0);
-	close(over);
-	close(fd[0]);
-	until("terrace_near_connections", "", CONNECTIONS - 1);
-	fd[0] = caller();
-	for (int i = 0; i < CONNECTIONS; i++)
-		close(fd[i]);
-	until("terrace_near_connections", "", 0);
-	close(keeper);
-}
-END_TEST
-
 START_TEST(a_stop_ends_calls_that_wait)
 {
 	struct fdsock_welcome w;
@@ -785,7 +764,6 @@ int main(void)
 	tcase_add_test(t, an_unread_reply_is_undone);
 	tcase_add_test(t, death_is_seen_through_a_child);
 	tcase_add_test(t, a_caller_that_goes_while_a_worker_has_his_call);
-	tcase_add_test(t, connections_are_bounded);
 	tcase_add_test(t, a_stop_ends_calls_that_wait);
 	tcase_add_test(t, a_stop_does_not_wait_for_a_worker_for_ever);
 	tcase_add_test(t, many_callers);
