@@ -79,7 +79,7 @@ static const struct option options[] = {
 	{ "catalog", T_CHOICE, AT(catalog), "keep", 0, 0, catalog_words,
 	  "rebuild: forget the catalog of the disks and make it anew from the blocks themselves" },
 	{ "gpus", T_GPUS, AT(gpus), "off", 0, 0, NULL,
-	  "GPUs whose memory holds blocks too: their numbers, separated by commas, or all; off, or without CUDA: none" },
+	  "GPUs whose memory holds blocks too: their numbers, separated by commas (one that is not there: the daemon starts, degraded), or all that there are; off: none" },
 	{ "gpu_bytes", T_BYTES, AT(gpu_bytes), "auto", 16 * MIB, 1ull << 46, NULL,
 	  "memory of each GPU that may be taken; auto: half of what is free when the daemon starts" },
 	{ "cuda_plugin", T_PLUGIN, AT(cuda_plugin), "auto", 0, 0, NULL,

@@ -23,7 +23,8 @@ void gpu_log_look(struct gpu_log *log, struct cache *c)
 		if (gpus[i].lost && !log->lost[i])
 			log_error("gpu_lost", LOG_NUM("gpu", i), LOG_NUM("ordinal", gpus[i].ordinal), LOG_TEXT("name", gpus[i].name),
 				  LOG_TEXT("reason", gpus[i].why),
-				  LOG_TEXT("remedy", "the other tiers go on; a restart of the daemon takes the GPU back"));
+				  LOG_TEXT("remedy", log->begun ? "the other tiers go on; a restart of the daemon takes the GPU back" :
+						     "the other tiers go on; when the reason is mended, or the GPU left out of gpus, restart the daemon"));
 		log->lost[i] = gpus[i].lost;
 		log_corrupt(i, "up", &log->corrupt_up[i], gpus[i].corrupt_up);
 		log_corrupt(i, "down", &log->corrupt_down[i], gpus[i].corrupt_down);

@@ -2,11 +2,30 @@
 #include "daemon/gpu_plugin.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "daemon/log.h"
 
 #define GPU_PLUGIN_FILE "libterrace_cuda.so.0"
+
+/* The table where there is none: who names GPUs has them lost from the start, with the reason. Nothing else is called of a GPU that was not opened. */
+static char none_why[160];
+
+static uint32_t none_count(void)
+{
+	return 0;
+}
+
+static enum status none_open(uint32_t ordinal, struct device **out, const char **why)
+{
+	(void)ordinal;
+	(void)out;
+	*why = none_why;
+	return STATUS_UNAVAILABLE;
+}
+
+static const struct device_ops none = { .version = DEVICE_OPS_VERSION, .bytes = sizeof none, .count = none_count, .open = none_open };
 
 static const struct device_ops *table_of(const char *file, const char **why)
 {
@@ -42,7 +61,10 @@ void gpu_plugin_load(const struct config *c, struct cache_config *out)
 	there = ops ? ops->count() : 0;
 	if (ops && !there)
 		why = "no GPU, or no driver for it";
-	if (!there) {
+	if (!there && n) {
+		snprintf(none_why, sizeof none_why, "%s", why);
+		ops = &none;
+	} else if (!there) {
 		log_warn("gpus_off", LOG_TEXT("gpus", c->gpus), LOG_TEXT("library", file), LOG_TEXT("reason", why));
 		return;
 	}

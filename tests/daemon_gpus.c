@@ -1,10 +1,12 @@
-/* From the options `gpus` and `cuda_plugin` to the cache's: what is loaded, and that the daemon goes on without. */
+/* From the options `gpus` and `cuda_plugin` to the cache's: what is loaded, and that the daemon goes on without, and says so if a GPU was named. */
 #include "daemon/gpu_plugin.h"
 
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "daemon/gpu_log.h"
 #include "daemon/log.h"
@@ -28,7 +30,7 @@ START_TEST(without_cuda_there_are_none)
 	load("off", SIM_PLUGIN);
 	ck_assert_uint_eq(out.options.gpu_count, 0);
 	ck_assert_ptr_null(out.options.device_ops);
-	load("0", "/nowhere/libterrace_cuda.so.0");
+	load("all", "/nowhere/libterrace_cuda.so.0");
 	ck_assert_uint_eq(out.options.gpu_count, 0);
 	load("all", NOT_A_PLUGIN);
 	ck_assert_uint_eq(out.options.gpu_count, 0);
@@ -52,21 +54,92 @@ START_TEST(those_that_are_named)
 }
 END_TEST
 
+static struct cache *make(void)
+{
+	const char *why = "";
+	struct cache *c;
+
+	out.options.disk_count = 0;
+	out.options.host_bytes = 16 << 20;
+	out.options.gpu_bytes = 16 << 20;
+	ck_assert_msg(cache_create(&out.options, 1, &c, &why) == STATUS_OK, "%s", why);
+	return c;
+}
+
+/* What the log says of the GPUs, now. */
+static const char *logged(struct gpu_log *log, struct cache *c)
+{
+	const int err = dup(STDERR_FILENO), memory = memfd_create("log", 0);
+	static char text[4096];
+	ssize_t n;
+
+	dup2(memory, STDERR_FILENO);
+	gpu_log_look(log, c);
+	dup2(err, STDERR_FILENO);
+	n = pread(memory, text, sizeof(text) - 1, 0);
+	ck_assert_int_ge(n, 0);
+	text[n] = 0;
+	close(err);
+	close(memory);
+	return text;
+}
+
+/* Why there is no CUDA, and who is named: all of them are lost from the beginning, and memory serves. */
+START_TEST(named_and_no_cuda)
+{
+	static const struct {
+		const char *plugin, *devices, *reason;
+	} cases[] = {
+		{ "/nowhere/libterrace_cuda.so.0", "1", "/nowhere/libterrace_cuda.so.0" },
+		{ NOT_A_PLUGIN, "1", "not of this version" },
+		{ SIM_PLUGIN, "0", "no GPU, or no driver for it" },
+	};
+	struct kv_layout layout = {
+		.layers = 1, .heads = 1, .total_heads = 1, .head_dim_k = 64, .head_dim_v = 64, .block_tokens = 16, .k_format = KV_TQ4, .v_format = KV_TQ4,
+		.rotation_version = KV_ROTATION_VERSION, .codebook_version = KV_CODEBOOK_VERSION, .layout_version = KV_LAYOUT_VERSION,
+	};
+	struct gpu_log log = { .begun = false };
+	struct cache_session_view session;
+	struct cache_gpu_view views[2];
+	const char *why = "", *line;
+	struct cache_write w;
+	struct cache *c;
+
+	setenv("SIM_GPU_DEVICES", cases[_i].devices, 1);
+	load("1,0", cases[_i].plugin);
+	cache_thread_enter();
+	c = make();
+	ck_assert_uint_eq(cache_gpus(c, views, 2), 2);
+	ck_assert(views[0].lost && views[1].lost);
+	ck_assert_ptr_nonnull(strstr(views[1].why, cases[_i].reason));
+	ck_assert(cache_degraded(c));
+	line = logged(&log, c);
+	ck_assert_ptr_nonnull(strstr(line, "gpu_lost"));
+	ck_assert_ptr_nonnull(strstr(line, "ordinal=1"));
+	ck_assert_ptr_nonnull(strstr(line, cases[_i].reason));
+	ck_assert_ptr_nonnull(strstr(line, "left out of gpus"));
+	ck_assert_str_eq(logged(&log, c), "");
+	ck_assert_int_eq(cache_session_open(c, "", &layout, 1, "test", 1, &session, &why), STATUS_OK);
+	ck_assert_int_eq(cache_write_begin(c, session.id, 0, (const uint8_t *)"key", 3, NULL, 1, &w, &why), STATUS_OK);
+	ck_assert_int_eq(cache_write_end(c, session.id, &w, true, 1, 1), STATUS_OK);
+	cache_tick(c, 100000);
+	cache_chores(c);
+	cache_destroy(c);
+	cache_thread_leave();
+}
+END_TEST
+
 /* One that is not there is lost from the beginning, and the others serve. */
 START_TEST(one_that_is_not_there)
 {
 	struct gpu_log log = { .begun = false };
 	struct cache_gpu_view views[2];
-	const char *why = "";
 	struct cache *c;
 
 	setenv("SIM_GPU_DEVICES", "1", 1);
 	load("7,0", SIM_PLUGIN);
-	out.options.disk_count = 0;
-	out.options.host_bytes = 16 << 20;
-	out.options.gpu_bytes = 16 << 20;
 	cache_thread_enter();
-	ck_assert_msg(cache_create(&out.options, 1, &c, &why) == STATUS_OK, "%s", why);
+	c = make();
 	ck_assert_uint_eq(cache_gpus(c, views, 2), 2);
 	ck_assert(views[0].lost && *views[0].why);
 	ck_assert(!views[1].lost);
@@ -88,6 +161,7 @@ int main(void)
 
 	tcase_add_test(t, without_cuda_there_are_none);
 	tcase_add_test(t, those_that_are_named);
+	tcase_add_loop_test(t, named_and_no_cuda, 0, 3);
 	tcase_add_test(t, one_that_is_not_there);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);
