@@ -149,6 +149,7 @@ void gpu_lost(struct gpu *g, const char *why)
 	while (g->through)
 		vram_unqueue_through(g->through);
 	vram_mover_halt(g, false);
+	vram_marks_fail(g); /* those of lists under way, too, which the device may take its time to end */
 	vram_moves_fail(g->cache, g);
 	vram_keeper_wake(g);
 	pthread_cond_broadcast(&g->cache->vram->room);

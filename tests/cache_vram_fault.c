@@ -256,6 +256,43 @@ START_TEST(a_driver_that_does_not_answer)
 }
 END_TEST
 
+static struct device_copy *_Atomic kept;
+
+/* The device keeps the first list up. */
+static enum status copy_kept(struct device *d, struct device_copy *c, const char **why)
+{
+	struct device_copy *none = NULL;
+
+	if (c->way == DEVICE_UP && atomic_compare_exchange_strong(&kept, &none, c))
+		return STATUS_OK;
+	return terrace_device_ops()->copy(d, c, why);
+}
+
+/* A lost GPU may take seconds to end the lists that it has: whoever waits for one of them is told before. */
+START_TEST(before_its_last_list_has_ended)
+{
+	struct device_ops ops = *terrace_device_ops();
+	struct cache_place p[4];
+	struct cache_leased l;
+	struct vram_rig v;
+
+	ops.copy = copy_kept;
+	vr_open_filled(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .ops = &ops }, 4);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
+	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+	RIG_AWAIT(kept);
+	vr_lose(&v, 0);
+	RIG_AWAIT(lost(&v, "gpu=0"));
+	ck_assert(vr_layer_there(&v, &l, VR_LAYERS - 1));
+	ck_assert_uint_eq(v.board[l.board_word + FDSOCK_BOARD_FAILED], 1);
+	kept->done(kept, STATUS_UNAVAILABLE);
+	rig_quiet(&v.r);
+	vr_release(&v, &l);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 4), 4);
+	vr_close(&v);
+}
+END_TEST
+
 static struct {
 	_Atomic int ups;
 	_Atomic bool second;
@@ -665,6 +702,7 @@ int main(void)
 	tcase_add_test(t, while_memory_is_awaited);
 	tcase_add_test(t, while_blocks_wait_to_go_across);
 	tcase_add_test(t, a_driver_that_does_not_answer);
+	tcase_add_test(t, before_its_last_list_has_ended);
 	tcase_add_test(t, copies_before_a_mark_that_fail);
 	tcase_add_test(t, leases_after_a_mark_that_failed);
 	tcase_add_test(t, copies_that_have_failed_and_not_ended);
