@@ -103,7 +103,7 @@ struct cache_options {
 	const uint32_t *gpus;            /* ordinals of device_ops */
 	uint32_t gpu_count;              /* 0: no VRAM tier; at most DEVICES_MAX */
 	uint64_t gpu_bytes;              /* budget of each; 0: half of what is free */
-	uint32_t gpu_pinned_milli;       /* of that, what leases, reservations and copies may hold; beyond: EXHAUSTED */
+	uint32_t gpu_pinned_milli;       /* of that, what leases and reservations may hold, and calls that wait for their copies; beyond: EXHAUSTED */
 	uint64_t gpu_prefetch_bytes;     /* a second, brought up to GPUs ahead of leases; 0: none */
 	bool gpu_verify_up;              /* what goes up from memory is summed beside the copy */
 	uint32_t gpu_close_ms;           /* cache_destroy waits so long for what GPUs are asked, then for each call that gives back; 0: ten seconds */

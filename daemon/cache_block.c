@@ -315,7 +315,7 @@ void block_pin_on(struct block *b, const struct gpu *gpu)
 	if (changes)
 		block_books(b, false);
 	if (gpu)
-		vram_slot_of(b, gpu)->pins++;
+		vram_slot_pin(vram_slot_of(b, gpu));
 	else
 		b->memory_pins++;
 	pin(b);
@@ -331,7 +331,7 @@ void block_pin_apart(struct block *b, const struct gpu *gpu)
 		block_pin_on(b, gpu);
 		block_unpin(b);
 	} else if (s) {
-		s->pins++;
+		vram_slot_pin(s);
 	} else {
 		b->memory_pins++;
 	}
@@ -392,7 +392,7 @@ void block_unpin_on(struct block *b, const struct gpu *gpu)
 	if (changes)
 		block_books(b, false);
 	if (s && s->pins)
-		s->pins--;
+		vram_slot_unpin(s, 1);
 	else if (!gpu)
 		b->memory_pins--;
 	unpin(b, changes);

@@ -185,7 +185,7 @@ struct gpu {
 	struct vram_pool *pools[POOLS_MAX];
 	struct vram_shelf *shelf_hash[VRAM_SHELF_BUCKETS];
 	uint64_t held_bytes;           /* of slots that are reserved or pinned */
-	uint64_t moving_bytes;         /* of blocks that moves pin */
+	uint64_t lent_bytes;           /* of these, that are reserved or have pins of their own: a share of the GPU bounds them */
 	struct vram_queue queue[3];    /* by enum device_way */
 	uint64_t ups;                  /* that have entered theirs */
 	struct vram_move *waiting, **waiting_end; /* for a slot here */
@@ -327,6 +327,22 @@ struct vram_slot *vram_slot_on(const struct block *b, const struct gpu *g);
 struct vram_slot *vram_slot_of(const struct block *b, const struct gpu *g);
 /* What holds that copy: its own pins, and those of all copies. */
 uint32_t vram_slot_pins(const struct vram_slot *s);
+/* A pin of that copy alone; so many go. */
+static inline void vram_slot_pin(struct vram_slot *s)
+{
+	struct vram_pool *vp = s->shelf->pool;
+
+	if (s->pins++ == 0)
+		vp->gpu->lent_bytes += vp->stride;
+}
+static inline void vram_slot_unpin(struct vram_slot *s, uint32_t pins)
+{
+	struct vram_pool *vp = s->shelf->pool;
+
+	s->pins -= pins;
+	if (pins && s->pins == 0)
+		vp->gpu->lent_bytes -= vp->stride;
+}
 /* A ready one on any GPU that is not lost. */
 struct vram_slot *vram_ready(const struct block *b);
 static inline uint64_t vram_address(const struct vram_slot *s)

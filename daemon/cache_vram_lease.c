@@ -36,12 +36,12 @@ uint64_t vram_pin_bytes(const struct block *b, const struct gpu *g)
 {
 	const struct vram_slot *s = b->vram ? vram_slot_on(b, g) : NULL;
 
-	return s && vram_slot_pins(s) ? 0 : b->pool->geometry.slot_bytes;
+	return s && s->pins ? 0 : b->pool->geometry.slot_bytes;
 }
 
 bool lease_fits_gpu(const struct cache *c, const struct gpu *g, uint64_t more_bytes)
 {
-	return g->held_bytes + more_bytes <= g->budget / 1000 * c->options.gpu_pinned_milli + g->moving_bytes;
+	return g->lent_bytes + more_bytes <= g->budget / 1000 * c->options.gpu_pinned_milli;
 }
 
 bool vram_leasable(const struct block *b, const struct gpu *g)

@@ -101,7 +101,6 @@ static struct vram_move *move_create(struct cache *c, struct gpu *g, struct bloc
 	block_pin(b);
 	c->vram->moving_bytes += b->pool->geometry.slot_bytes;
 	c->vram->move_count++;
-	g->moving_bytes += b->pool->geometry.slot_bytes;
 	g->downs += way == DEVICE_DOWN;
 	return m;
 }
@@ -149,7 +148,6 @@ static void move_leave(struct cache *c, struct vram_move *m, enum status s)
 	*at = m->hash_next;
 	c->vram->moving_bytes -= b->pool->geometry.slot_bytes;
 	c->vram->move_count--;
-	m->gpu->moving_bytes -= b->pool->geometry.slot_bytes;
 	m->gpu->downs -= m->way == DEVICE_DOWN;
 	if (block_live(b))
 		vram_sync(b);

@@ -246,6 +246,7 @@ struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struc
 	b->vram = s;
 	shelf->taken++;
 	vp->free_slots--;
+	vp->gpu->lent_bytes += state == VRAM_RESERVED ? vp->stride : 0;
 	if (plain)
 		hold(s, true);
 	else
@@ -264,6 +265,11 @@ static void unchain(struct vram_slot *s)
 	s->next = NULL;
 }
 
+static bool is_lent(const struct vram_slot *s)
+{
+	return s->pins || s->state == VRAM_RESERVED;
+}
+
 static void slot_free(struct vram_slot *s)
 {
 	struct vram_pool *vp = s->shelf->pool;
@@ -277,6 +283,7 @@ static void slot_free(struct vram_slot *s)
 	s->shelf->taken--;
 	if (!s->shelf->draining)
 		vp->free_slots++;
+	vp->gpu->lent_bytes -= is_lent(s) ? vp->stride : 0;
 	s->state = VRAM_FREE;
 	s->block = NULL;
 	host_slot_give(&slot);
@@ -330,6 +337,7 @@ void vram_ready_now(struct cache *c, struct vram_slot *s)
 
 	if (!held)
 		block_books(b, false);
+	vp->gpu->lent_bytes -= s->state == VRAM_RESERVED ? vp->stride : 0;
 	s->state = VRAM_READY;
 	if (!held)
 		block_books(b, true);
@@ -425,7 +433,7 @@ static void leases_follow(struct cache *c, struct vram_slot *s, struct block *b,
 	for (uint32_t i = 0; s->pins && i < c->options.sessions_max; i++)
 		for (struct lease *l = c->sessions[i].state == SESSION_FREE ? NULL : c->sessions[i].leases; l; l = l->next)
 			pins += lease_follow(l, s, b, heir);
-	s->pins = pins;
+	vram_slot_unpin(s, s->pins - pins);
 }
 
 void vram_hand_over(struct cache *c, struct block *b, struct block *heir)

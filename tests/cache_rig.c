@@ -319,7 +319,7 @@ static bool on_chain(const struct vram_slot *s)
 }
 
 struct vram_books {
-	uint64_t taken, held, blocks, evictable, dirty;
+	uint64_t taken, held, lent, blocks, evictable, dirty;
 };
 
 static void recount_slot(const struct vram_slot *s, struct vram_books *v, struct books *b)
@@ -331,6 +331,7 @@ static void recount_slot(const struct vram_slot *s, struct vram_books *v, struct
 		return;
 	v->taken++;
 	v->held += s->state == VRAM_RESERVED || vram_slot_pins(s);
+	v->lent += s->state == VRAM_RESERVED || s->pins;
 	v->dirty += s->dirty;
 	ck_assert(on_chain(s));
 	ck_assert_int_eq(block_live(at), s->state != VRAM_DEAD);
@@ -345,7 +346,7 @@ static void recount_slot(const struct vram_slot *s, struct vram_books *v, struct
 	b->block_pins += block_pins(at);
 }
 
-static void recount_pool(const struct vram_pool *vp, uint64_t *taken, uint64_t *held_bytes, struct books *b)
+static void recount_pool(const struct vram_pool *vp, uint64_t *taken, uint64_t *held_bytes, uint64_t *lent_bytes, struct books *b)
 {
 	struct vram_books all = { .taken = 0 };
 	int64_t free_slots = 0;
@@ -363,6 +364,7 @@ static void recount_pool(const struct vram_pool *vp, uint64_t *taken, uint64_t *
 		all.dirty += v.dirty;
 		*taken += v.taken;
 		*held_bytes += v.held * vp->stride;
+		*lent_bytes += v.lent * vp->stride;
 	}
 	ck_assert_uint_eq(all.blocks, vp->blocks);
 	ck_assert_uint_eq(all.evictable, vp->evictable);
@@ -375,17 +377,18 @@ static void recount_gpus(struct cache *c, struct books *b)
 {
 	for (uint32_t i = 0; c->vram && i < c->vram->count; i++) {
 		const struct gpu *g = c->vram->gpu[i];
-		uint64_t taken = 0, held_bytes = 0;
+		uint64_t taken = 0, held_bytes = 0, lent_bytes = 0;
 		struct host_usage u;
 
 		if (!g->arena)
 			continue;
 		for (uint32_t p = 0; p < c->pool_count; p++)
 			if (g->pools[p])
-				recount_pool(g->pools[p], &taken, &held_bytes, b);
+				recount_pool(g->pools[p], &taken, &held_bytes, &lent_bytes, b);
 		host_usage(g->arena, &u);
 		ck_assert_uint_eq(u.slots_used, taken);
 		ck_assert_uint_eq(held_bytes, g->held_bytes);
+		ck_assert_uint_eq(lent_bytes, g->lent_bytes);
 		ck_assert_uint_eq(g->downs, 0);
 		ck_assert(!g->lost || g->swept || !g->keeper_started);
 	}

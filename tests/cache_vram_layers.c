@@ -233,6 +233,37 @@ static void grow(struct vram_rig *v, uint32_t count)
 	free(id);
 }
 
+/* What leases may hold of a GPU is bounded while their copies are under way as when they are there. What is copied for nobody yet takes none of
+ * it. */
+START_TEST(a_share_of_the_gpu)
+{
+	enum { BLOCKS = 2 * VR_EXTENT_SLOTS, SHARE = BLOCKS / 2, LEASED = SHARE - 2 };
+	struct cache_leased l, second;
+	struct cache_place p[BLOCKS];
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS, .host_slots = 3 * BLOCKS, .gpu_pinned_milli = 500 });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 2 * BLOCKS), 2 * BLOCKS);
+	ck_assert_uint_eq(vr_warm(&v, 0, BLOCKS, BLOCKS), BLOCKS); /* all extents are made */
+	rig_quiet(&v.r);
+	vr_hold(&v, 0, 0);
+	vr_warm_begin(&v, 0, 0, LEASED);
+	ck_assert_int_eq(vr_lease(&v, 0, LEASED, LEASED, true, false, p, &l), STATUS_OK);
+	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+	for (int there = 0; there < 2; there++) {
+		ck_assert_int_eq(vr_lease(&v, 0, 2 * LEASED, 3, true, false, p, &second), STATUS_EXHAUSTED);
+		ck_assert_int_eq(vr_lease(&v, 0, 2 * LEASED - 1, 2, true, false, p, &second), STATUS_OK); /* one of them is held already */
+		vr_release(&v, &second);
+		vr_go(&v, 0);
+		rig_quiet(&v.r);
+	}
+	vr_release(&v, &l);
+	ck_assert_int_eq(vr_lease(&v, 0, 2 * LEASED, 3, true, false, p, &second), STATUS_OK);
+	vr_release(&v, &second);
+	vr_close(&v);
+}
+END_TEST
+
 /* Of a long Warm the first blocks are there while the last are still copied, and a lease that comes meanwhile does not wait for all. */
 START_TEST(a_long_warm_comes_in_pieces)
 {
@@ -738,6 +769,7 @@ int main(void)
 	tcase_add_loop_test(t, a_lease_that_is_given_up, 0, 3);
 	tcase_add_loop_test(t, granted_when_it_is_there, 0, 2);
 	tcase_add_test(t, given_back_while_it_is_copied);
+	tcase_add_test(t, a_share_of_the_gpu);
 	tcase_add_test(t, a_long_warm_comes_in_pieces);
 	tcase_add_test(t, what_is_expected_is_made_ready_for);
 	tcase_add_test(t, layers_of_thousands);

@@ -75,7 +75,7 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 	c.gpus = ordinals;
 	c.gpu_count = o->gpus;
 	c.gpu_bytes = (uint64_t)o->gpu_slots * VR_BLOCK_BYTES;
-	c.gpu_pinned_milli = 2000; /* slots are what bounds them */
+	c.gpu_pinned_milli = o->gpu_pinned_milli ? o->gpu_pinned_milli : 2000;
 	c.sum_threads = o->sum_threads;
 	c.io_calls = o->io_calls;
 	c.gpu_close_ms = o->gpu_close_ms;
