@@ -352,13 +352,13 @@ static void wait_for_heir(struct cache *c, struct vram_move *m, struct block *he
 }
 
 /* What memory has is not the block, whatever became of the copy: what is elsewhere goes on without it. Leases of the copy that were granted ahead
- * know. */
-static void up_corrupt(struct cache *c, struct vram_move *m, enum status s)
+ * know. What was found so by another GPU's move, or is deleted, has been dealt with: who waits for this one looks again. */
+static enum status up_corrupt(struct cache *c, struct vram_move *m, enum status s)
 {
 	struct block *heir;
 
 	if (!block_live(m->block))
-		return;
+		return STATUS_OK;
 	cache_count(c, COUNTER_CORRUPT, 1);
 	cache_count(c, COUNTER_GPU_UP_CORRUPT, 1);
 	m->gpu->corrupt_up++;
@@ -366,6 +366,7 @@ static void up_corrupt(struct cache *c, struct vram_move *m, enum status s)
 	heir = block_succeed(c, m->block);
 	if (heir && !s && !m->gpu->lost)
 		wait_for_heir(c, m, heir);
+	return STATUS_CORRUPT;
 }
 
 /* What the GPUs cannot do among themselves goes by host memory. */
@@ -680,8 +681,7 @@ static void move_end(struct cache *c, struct vram_move *m, enum status s)
 	} else if (m->way == DEVICE_DOWN) {
 		down_end(c, m, s);
 	} else if (m->bad) {
-		up_corrupt(c, m, s);
-		up_end(c, m, STATUS_CORRUPT);
+		up_end(c, m, up_corrupt(c, m, s));
 	} else if (!s && from_condemned(m)) {
 		if (!again_by_host(c, m, STATUS_CORRUPT))
 			up_end(c, m, STATUS_CORRUPT);

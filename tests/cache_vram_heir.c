@@ -197,6 +197,52 @@ START_TEST(sound_on_another_gpu)
 }
 END_TEST
 
+static enum status warm_step(struct vram_rig *v, int32_t gpu, struct cache_wait *w, uint32_t *blocks)
+{
+	struct cache_keys k = rig_keys(0, 1);
+	enum status s = cache_warm_on(v->r.c, v->r.s.id, &k, gpu, v->r.now, w, blocks, &v->r.why);
+
+	free((void *)k.bytes);
+	return s;
+}
+
+/* Two GPUs want it at once: both find it wrong, and both get the disk's, in the same calls. */
+START_TEST(wrong_for_two_gpus)
+{
+	_Atomic int called = 0;
+	struct cache_wait w[2] = { { .ready = ready, .arg = &called }, { .ready = ready, .arg = &called } };
+	uint32_t blocks[2] = { 0, 0 };
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 96);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = SLOTS, .host_slots = SLOTS, .disks = &d, .spill_milli = 900,
+						.sum_threads = 2 * (uint32_t)_i });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	vr_flip(&v, CACHE_HOST, 0, 5);
+	for (uint32_t g = 0; g < 2; g++) {
+		vr_hold(&v, g, 0);
+		ck_assert_int_eq(warm_step(&v, (int32_t)g, &w[g], &blocks[g]), STATUS_BUSY);
+		RIG_AWAIT(rig_stat(&v.r, "terrace_gpu_slots_used", g ? "gpu=1" : "gpu=0") == 1);
+	}
+	vr_go(&v, 0);
+	vr_go(&v, 1);
+	for (uint32_t g = 0; g < 2; g++)
+		RIG_AWAIT(warm_step(&v, (int32_t)g, &w[g], &blocks[g]) == STATUS_OK);
+	for (uint32_t g = 0; g < 2; g++) {
+		ck_assert_uint_eq(blocks[g], 1);
+		cache_wait_end(v.r.c, &w[g]);
+		ck_assert_uint_eq(vr_read_all(&v, (int32_t)g, 0, 1), 1);
+	}
+	ck_assert_double_eq(vr_corrupt(&v, "to=gpu"), 1);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 static pthread_mutex_t writes = PTHREAD_MUTEX_INITIALIZER;
 
 static int wait_for_writes(void *arg, const struct ring_request *r, uint32_t *most)
@@ -339,6 +385,7 @@ int main(void)
 	tcase_add_loop_test(t, wrong_in_memory_that_somebody_has, 0, 2);
 	tcase_add_loop_test(t, gone_while_somebody_has_it, 0, 2);
 	tcase_add_loop_test(t, sound_on_another_gpu, 0, 2);
+	tcase_add_loop_test(t, wrong_for_two_gpus, 0, 2);
 	tcase_add_test(t, wrong_while_it_is_spilled);
 	tcase_add_test(t, verified_wrong_in_memory);
 	tcase_add_loop_test(t, memory_that_is_bad, 0, 2);
