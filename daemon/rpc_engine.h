@@ -30,6 +30,7 @@ enum {
 	POSTS_COLD = 2,
 	SPARE_CALLS = 64,              /* to refuse with, once calls_max are under way */
 	TICK_US = 100000,
+	QUIET_TICKS = 1,               /* of a stop: what the last call was answered is on its way */
 	TICK_BUSY_US = 10000,          /* while a call sleeps */
 };
 
@@ -79,6 +80,7 @@ struct rpc_server {
 	struct wire_call *calls, *pool;
 	struct wire_call live;         /* ring of calls under way; only its links are used */
 	uint32_t live_count, stream_count, starved;
+	uint32_t quiet_ticks;          /* in a row, of a stop: no call was under way */
 	bool was_draining, shut_down;
 	uint64_t tick_at_us;
 	_Atomic(struct rpc_deferred *) deferred;

@@ -356,6 +356,7 @@ static void tick(struct rpc_server *s, uint64_t now_us)
 	pthread_mutex_unlock(&s->lock);
 	s->was_draining = draining;
 	s->tick_at_us = now_us + TICK_US;
+	s->quiet_ticks = stopping && !s->live_count ? s->quiet_ticks + 1 : 0;
 	for (struct wire_call *w = s->live.next, *next; w != &s->live; w = next) {
 		next = w->next;
 		if (stopping && is_endless(w) && state_of(w) == CALL_WAITING) {
@@ -371,7 +372,8 @@ static void tick(struct rpc_server *s, uint64_t now_us)
 		}
 		check_overdue(w, now_us);
 	}
-	if (cancel)
+	/* The core waits for its clients to hang up, and an idle one does not look: with no call left it is not waited for. */
+	if (cancel || s->quiet_ticks > QUIET_TICKS)
 		grpc_server_cancel_all_calls(s->server);
 }
 

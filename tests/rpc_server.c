@@ -13,6 +13,9 @@
 #include "proto/layout_message.h"
 #include "tests/shell.h"
 
+#include <sys/socket.h>
+#include <sys/wait.h>
+
 /* What ends a wait for something that does not come, and the deadline of calls that are not about theirs. */
 enum { NET_S = 60 };
 
@@ -20,13 +23,22 @@ static struct shell s;
 static struct rpc_server *server;
 static grpc_channel *channel;
 static grpc_completion_queue *queue;
+static char address[CONFIG_TEXT_MAX + 8];
 
 static uint64_t busy_poll_ms;
 
+static void dial_up(void)
+{
+	grpc_channel_credentials *open = grpc_insecure_credentials_create();
+
+	channel = grpc_channel_create(address, open, NULL);
+	grpc_channel_credentials_release(open);
+	queue = grpc_completion_queue_create_for_next(NULL);
+}
+
 static void start(uint64_t calls_max, uint64_t call_deadline_ms)
 {
-	char why[256] = "", address[CONFIG_TEXT_MAX + 8];
-	grpc_channel_credentials *open;
+	char why[256] = "";
 
 	shell_open(&s);
 	s.config.calls_max = calls_max;
@@ -36,10 +48,7 @@ static void start(uint64_t calls_max, uint64_t call_deadline_ms)
 	ck_assert_msg(rpc_server_create(&s.daemon, why, sizeof why) == STATUS_OK, "%s", why);
 	server = s.daemon.rpc;
 	snprintf(address, sizeof address, "unix:%s", s.config.socket);
-	open = grpc_insecure_credentials_create();
-	channel = grpc_channel_create(address, open, NULL);
-	grpc_channel_credentials_release(open);
-	queue = grpc_completion_queue_create_for_next(NULL);
+	dial_up();
 }
 
 static void stop(void)
@@ -588,6 +597,46 @@ START_TEST(watch_and_stop)
 }
 END_TEST
 
+/* A process that has made a call over `link`'s address, and then makes no other until the link is closed. */
+static void idle_client(int link)
+{
+	Terrace__V1__LookupRequest q = lookup_of(0);
+	grpc_status_code status;
+
+	if (read(link, address, sizeof address - 1) <= 0)
+		_exit(1);
+	setenv("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "0", 1); /* else every 5 s */
+	grpc_init();
+	dial_up();
+	unary("/terrace.v1.Cache/Lookup", &q.base, &status);
+	_exit(status != GRPC_STATUS_NOT_FOUND || write(link, "", 1) != 1 || read(link, address, 1) != 0);
+}
+
+/* It does not look at its connection, and so does not hang up. In this process the server's thread would look for it. */
+START_TEST(an_idle_client_holds_nothing_up)
+{
+	int link[2], ended;
+	char byte;
+
+	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, link), 0);
+	const pid_t client = fork();
+
+	ck_assert_int_ge(client, 0);
+	close(link[!!client]);
+	if (!client)
+		idle_client(link[1]);
+	start(64, 60000);
+	ck_assert_int_gt(write(link[0], address, strlen(address)), 0);
+	ck_assert_int_eq(read(link[0], &byte, 1), 1);
+	rpc_server_stop(server, 3600000000);
+	ck_assert(rpc_server_wait(server, 10000000)); /* gRPC itself gives it 20 s */
+	close(link[0]);
+	ck_assert_int_eq(waitpid(client, &ended, 0), client);
+	ck_assert_int_eq(ended, 0);
+	stop();
+}
+END_TEST
+
 START_TEST(second_server_is_told)
 {
 	struct config config;
@@ -697,6 +746,7 @@ int main(void)
 	tcase_add_test(t, a_cancelled_commit_keeps_no_lease);
 	tcase_add_test(t, only_growth_goes_to_a_worker);
 	tcase_add_test(t, watch_and_stop);
+	tcase_add_test(t, an_idle_client_holds_nothing_up);
 	tcase_add_test(t, second_server_is_told);
 	tcase_add_test(t, polls_after_an_event_and_then_sleeps);
 	tcase_add_test(t, many_calls_at_once);
