@@ -16,6 +16,9 @@ torch.cuda.Stream. Nothing but the standard library is imported.
 A call that fails raises Error, with the status and the library's words; what callers branch on has classes of its own (Miss, Busy, Stale...).
 Handles are safe to use from several threads as far as terrace.h says so. What is leased or reserved is given back by the context
 manager, by release() or abort(), or when the last reference goes; a block that somebody still has a view of is not: BufferError.
+After a fork handles are of no use to the child, as terrace.h says, and it is ended if it looks at a view.
+
+Not here: watches, asynchronous calls (but commit_after), and terrace_cuda_merge and _copy.
 """
 
 import array
@@ -27,6 +30,7 @@ import weakref
 from typing import Optional
 
 import terrace_abi as abi
+from terrace_arguments import bytes_of, fill, keys_of, microseconds, pointer, sized
 
 _lib = abi.load()
 
@@ -129,6 +133,9 @@ class Dtype(enum.IntEnum):
     E4M3 = 3
 
 
+_SIZES = {Dtype.F32: 4, Dtype.F16: 2, Dtype.BF16: 2}  # of E4M3, and of what is none, 1
+
+
 def version():
     """The library's version."""
     return _lib.terrace_version().decode()
@@ -140,85 +147,8 @@ def _check(status):
         raise _ERRORS.get(status, Error)(Status(status), words)
 
 
-def _us(seconds):
-    return 0 if seconds is None else max(1, int(seconds * 1e6))
-
-
-# ---- memory ----
-
-def _pointer(memory, write=False):
-    """The address of memory, and what keeps it: a number, a tensor, a buffer, or None."""
-    if memory is None or isinstance(memory, int):
-        return memory, None
-    if hasattr(memory, "data_ptr"):
-        return memory.data_ptr(), memory
-    view = memoryview(memory)
-    if not view.c_contiguous or (write and view.readonly):
-        raise ValueError("memory that is not in one piece, or cannot be written")
-    if view.readonly:
-        # ctypes lends no address of what it may not write; PyObject_GetBuffer does.
-        return _readonly_address(view)
-    if not view.nbytes:
-        return None, view
-    kept = (ctypes.c_uint8 * view.nbytes).from_buffer(view)
-    return ctypes.addressof(kept), kept
-
-
-class _PyBuffer(ctypes.Structure):
-    _fields_ = [("buf", ctypes.c_void_p), ("obj", ctypes.py_object), ("len", ctypes.c_ssize_t), ("itemsize", ctypes.c_ssize_t),
-                ("readonly", ctypes.c_int), ("ndim", ctypes.c_int), ("format", ctypes.c_char_p),
-                ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("suboffsets", ctypes.c_void_p),
-                ("internal", ctypes.c_void_p)]
-
-
-_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
-_get_buffer.argtypes = [ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int]
-_release_buffer = ctypes.pythonapi.PyBuffer_Release
-_release_buffer.argtypes = [ctypes.POINTER(_PyBuffer)]
-
-
-def _readonly_address(view):
-    buffer = _PyBuffer()
-    _get_buffer(view, ctypes.byref(buffer), 0)
-    address = buffer.buf
-    _release_buffer(ctypes.byref(buffer))
-    return address, view  # a memoryview keeps its memory in place
-
-
 def _stream(stream):
     return getattr(stream, "cuda_stream", stream)
-
-
-def _fill(options, values):
-    """Sets fields of a struct from keyword arguments; returns what must live as long. Arrays of pointers are lists."""
-    kept = []
-    kinds = dict(options._fields_)
-    for name, value in values.items():
-        if name not in kinds or name == "size":
-            raise TypeError("no option %r" % name)
-        if isinstance(value, abi.Sized):
-            kept.append(value)
-            value = ctypes.addressof(value)
-        elif kinds[name] is ctypes.c_void_p and isinstance(value, (list, tuple)):
-            pointers = [_pointer(v) for v in value]
-            value = (ctypes.c_void_p * len(pointers))(*[p for p, _ in pointers])
-            kept += [value, pointers]
-            value = ctypes.addressof(value)
-        elif kinds[name] is ctypes.c_void_p:
-            value, keep = _pointer(value)
-            kept.append(keep)
-        setattr(options, name, value)
-    return kept
-
-
-def _keys(keys):
-    keys = [bytes(k) for k in keys]
-    if not keys or len({len(k) for k in keys}) != 1:
-        raise ValueError("keys: at least one, all of one length")
-    memory = ctypes.create_string_buffer(b"".join(keys), len(keys) * len(keys[0]))
-    out = abi.Keys(ctypes.addressof(memory), len(keys), len(keys[0]))
-    out.kept = memory
-    return out
 
 
 # ---- layouts and keys ----
@@ -246,7 +176,7 @@ class Layout:
             raise ValueError(problem.decode())
 
     def _c(self):
-        text = self.fingerprint.encode() if isinstance(self.fingerprint, str) else bytes(self.fingerprint)
+        text = self.fingerprint.encode() if isinstance(self.fingerprint, str) else bytes_of(self.fingerprint)
         out = abi.Layout(first_layer=self.first_layer, layers=self.layers, first_head=self.first_head, heads=self.heads,
                          total_heads=self.total_heads or self.heads, head_dim_k=self.head_dim,
                          head_dim_v=self.head_dim_v or self.head_dim, block_tokens=self.block_tokens,
@@ -269,11 +199,13 @@ def _format(name):
 
 
 def chain_hash(parent, tokens, salt=b""):
-    """The key of the block of `tokens` (numbers) behind the block with key `parent` (None: the first)."""
+    """The key, 16 bytes, of the block of `tokens` (numbers) behind the block with key `parent`, as long (None: the first)."""
+    if parent is not None and len(parent) != 16:
+        raise ValueError("a parent's key has 16 bytes")
     ids = array.array("I", tokens)
     out = ctypes.create_string_buffer(16)
     address, _ = ids.buffer_info()
-    _lib.terrace_chain_hash(bytes(parent) if parent else None, address, len(ids), bytes(salt) if salt else None, len(salt), out)
+    _lib.terrace_chain_hash(bytes_of(parent) if parent else None, address, len(ids), bytes_of(salt) if salt else None, len(salt), out)
     return out.raw
 
 
@@ -364,6 +296,8 @@ class Client(_Handle):
     def attach(self, token):
         """Joins the session of another process, by its token (16 bytes)."""
         out = ctypes.c_void_p()
+        if len(token) != 16:
+            raise ValueError("a token has 16 bytes")
         _check(_lib.terrace_session_attach(self._use(), abi.Token((ctypes.c_uint8 * 16)(*token)), out))
         return Session(self, out.value)
 
@@ -371,8 +305,8 @@ class Client(_Handle):
 def connect(address=None, timeout=None, no_borrow=False, busy_poll=None, no_near_calls=False):
     """Connects to the daemon at "unix:PATH" or "127.0.0.1:PORT"; None: $TERRACE_ADDRESS, or the usual place. busy_poll: seconds for which a
     call looks for its answer before its thread sleeps. no_near_calls: every call goes by gRPC."""
-    options = abi.ConnectOptions(address=address.encode() if address else None, timeout_us=_us(timeout), no_borrow=no_borrow,
-                                 busy_poll_us=_us(busy_poll), no_near_calls=no_near_calls)
+    options = abi.ConnectOptions(address=address.encode() if address else None, timeout_us=microseconds(timeout), no_borrow=no_borrow,
+                                 busy_poll_us=microseconds(busy_poll), no_near_calls=no_near_calls)
     out = ctypes.c_void_p()
     _check(_lib.terrace_connect(options, out))
     return Client(out.value)
@@ -394,6 +328,11 @@ class Session(_Handle):
             layout = abi.Layout()
             _check(_lib.terrace_session_layout(self._pointer, l, layout))
             self._block_bytes.append(_lib.terrace_block_bytes(layout))
+
+    def _bytes_of(self, layout):
+        if not 0 <= layout < len(self._block_bytes):
+            raise ValueError("layout %d: the session has %d" % (layout, len(self._block_bytes)))
+        return self._block_bytes[layout]
 
     def close(self):
         for part in list(self._parts):
@@ -438,23 +377,23 @@ class Session(_Handle):
 
     def reopen(self, timeout=None):
         """After Stale or Unavailable: waits for the daemon and begins anew, with an empty view. Leases stay until released."""
-        _check(_lib.terrace_session_reopen(self._use(), _us(timeout)))
+        _check(_lib.terrace_session_reopen(self._use(), microseconds(timeout)))
 
     def lookup(self, keys, states=False, timeout=None):
         """How many keys of the longest stored prefix. With states: (that, [[State a layout] a key]). Protects nothing."""
-        keys = _keys(keys)
+        keys = keys_of(keys)
         prefix, layouts = ctypes.c_uint32(), len(self._block_bytes)
         seen = (ctypes.c_uint8 * (keys.count * layouts))() if states else None
-        _check(_lib.terrace_lookup(self._use(), keys, _us(timeout), prefix, seen))
+        _check(_lib.terrace_lookup(self._use(), keys, microseconds(timeout), prefix, seen))
         if not states:
             return prefix.value
         return prefix.value, [[State(s) for s in seen[i * layouts:(i + 1) * layouts]] for i in range(keys.count)]
 
     def lease(self, keys, all=False, gpu=None, gpu_or_host=False, timeout=None):
         """Protects the longest prefix of keys, or all of them, in host memory or on a GPU: a Lease; None if they are not there."""
-        keys, out = _keys(keys), ctypes.c_void_p()
+        keys, out = keys_of(keys), ctypes.c_void_p()
         options = abi.LeaseOptions(mode=int(all), gpu=-1 if gpu is None else gpu, gpu_or_host=gpu_or_host)
-        status = _lib.terrace_lease_with(self._use(), keys, options, _us(timeout), out)
+        status = _lib.terrace_lease_with(self._use(), keys, options, microseconds(timeout), out)
         if status == Status.MISS:
             return None
         _check(status)
@@ -462,26 +401,26 @@ class Session(_Handle):
 
     def reserve(self, keys, infos=None, gpu=None, timeout=None):
         """Slots to write, a key each: a Reservation, whose `statuses` tell which keys got one."""
-        keys, out = _keys(keys), ctypes.c_void_p()
+        keys, out = keys_of(keys), ctypes.c_void_p()
         statuses = (ctypes.c_int * keys.count)()
         _check(_lib.terrace_reserve_with(self._use(), keys, _infos(infos, keys.count),
-                                         abi.ReserveOptions(gpu=-1 if gpu is None else gpu), _us(timeout), statuses, out))
+                                         abi.ReserveOptions(gpu=-1 if gpu is None else gpu), microseconds(timeout), statuses, out))
         return Reservation(self, out.value, [Status(s) for s in statuses])
 
     def reserve_open(self, info=None, gpu=None, timeout=None):
         """One open block, the growing tail of a sequence: a Reservation, to be ended by commit_open()."""
         out = ctypes.c_void_p()
         _check(_lib.terrace_reserve_open_with(self._use(), _infos([info or BlockInfo()], 1),
-                                              abi.ReserveOptions(gpu=-1 if gpu is None else gpu), _us(timeout), out))
+                                              abi.ReserveOptions(gpu=-1 if gpu is None else gpu), microseconds(timeout), out))
         return Reservation(self, out.value, [Status.OK])
 
     def put(self, key, block, layout=0, info=None, timeout=None):
         """Stores one packed block by stream. False: it is stored already."""
-        address, kept = _pointer(block)
-        if memoryview(block).nbytes != self._block_bytes[layout]:
-            raise ValueError("a block has %d bytes" % self._block_bytes[layout])
-        status = _lib.terrace_put(self._use(), layout, bytes(key), len(key), _infos([info] if info else None, 1), address,
-                                  _us(timeout))
+        address, kept = pointer(block)
+        if memoryview(block).nbytes != self._bytes_of(layout):
+            raise ValueError("a block has %d bytes" % self._bytes_of(layout))
+        status = _lib.terrace_put(self._use(), layout, bytes_of(key), len(key), _infos([info] if info else None, 1), address,
+                                  microseconds(timeout))
         del kept
         if status == Status.EXISTS:
             return False
@@ -490,9 +429,9 @@ class Session(_Handle):
 
     def get(self, key, layout=0, timeout=None):
         """Reads one packed block by stream: (bytearray, valid tokens); None: it is not there."""
-        block, tokens = bytearray(self._block_bytes[layout]), ctypes.c_uint32()
-        address, kept = _pointer(block, write=True)
-        status = _lib.terrace_get(self._use(), layout, bytes(key), len(key), address, tokens, _us(timeout))
+        block, tokens = bytearray(self._bytes_of(layout)), ctypes.c_uint32()
+        address, kept = pointer(block, write=True)
+        status = _lib.terrace_get(self._use(), layout, bytes_of(key), len(key), address, tokens, microseconds(timeout))
         del kept
         if status == Status.MISS:
             return None
@@ -500,9 +439,9 @@ class Session(_Handle):
         return block, tokens.value
 
     def _statuses(self, function, keys, timeout):
-        keys = _keys(keys) if keys is not None else None
+        keys = keys_of(keys) if keys is not None else None
         statuses = (ctypes.c_int * (keys.count if keys else 1))()
-        _check(function(self._use(), keys, _us(timeout), statuses))
+        _check(function(self._use(), keys, microseconds(timeout), statuses))
         return [Status(s) for s in statuses]
 
     def delete(self, keys, timeout=None):
@@ -517,16 +456,20 @@ class Session(_Handle):
         """Brings the longest prefix to host memory, or a GPU's, ahead of its use: how many keys are there, or on their way."""
         options = abi.WarmOptions(wait=wait, gpu=-1 if gpu is None else gpu)
         out = ctypes.c_uint32()
-        _check(_lib.terrace_warm_with(self._use(), _keys(keys), options, _us(timeout), out))
+        _check(_lib.terrace_warm_with(self._use(), keys_of(keys), options, microseconds(timeout), out))
         return out.value
 
     def touch(self, keys, timeout=None):
         """Counts as use of blocks that were served from elsewhere."""
-        _check(_lib.terrace_touch(self._use(), _keys(keys), _us(timeout)))
+        _check(_lib.terrace_touch(self._use(), keys_of(keys), microseconds(timeout)))
 
     def report(self, keys, event=Event.NONE, priority=0, ttl=0.0, timeout=None):
-        """Tells the cache what is known of blocks: hints, never orders."""
-        _check(_lib.terrace_report(self._use(), _keys(keys), event, priority, int(ttl * 1000), _us(timeout)))
+        """Tells the cache what is known of blocks: hints, never orders. priority: above 0 they are worth more, below less. ttl: for how long
+        they will be wanted; 0: nobody knows."""
+        if ttl < 0:
+            raise ValueError("a time is not negative")
+        _check(_lib.terrace_report(self._use(), keys_of(keys), event, (priority > 0) - (priority < 0), int(ttl * 1000),
+                                   microseconds(timeout)))
 
 
 @functools.lru_cache(maxsize=None)
@@ -633,8 +576,8 @@ class Reservation(_Blocks):
     def commit(self, lease=False, timeout=None):
         """Publishes the slots: a Status a key. With lease: (statuses, Lease or None)."""
         self._let_go()
-        statuses, out = (ctypes.c_int * len(self))(), ctypes.c_void_p()
-        _check(_lib.terrace_commit(self._take(), _us(timeout), statuses, out if lease else None))
+        statuses, out, us = (ctypes.c_int * len(self))(), ctypes.c_void_p(), microseconds(timeout)
+        _check(_lib.terrace_commit(self._take(), us, statuses, out if lease else None))
         self.statuses = [Status(s) for s in statuses]
         if not lease:
             return self.statuses
@@ -644,14 +587,15 @@ class Reservation(_Blocks):
         """Of slots on a GPU: publishes them once the stream has done what is in it now. An Operation."""
         count, out = len(self), ctypes.c_void_p()
         nothing = abi.Completion(eventfd=-1)
-        _check(_lib.terrace_commit_after(self._use(), _stream(stream), _us(timeout), nothing, out))
+        _check(_lib.terrace_commit_after(self._use(), _stream(stream), microseconds(timeout), nothing, out))
         self._pointer = None
         return Operation(out.value, count)
 
     def commit_open(self, key, tokens, timeout=None):
         """Turns an open block of `tokens` tokens into a stored one. False: another was first."""
         self._let_go()
-        status = _lib.terrace_commit_open(self._take(), bytes(key), len(key), tokens, _us(timeout))
+        key, tokens, us = bytes_of(key), int(tokens), microseconds(timeout)
+        status = _lib.terrace_commit_open(self._take(), key, len(key), tokens, us)
         if status == Status.EXISTS:
             return False
         _check(status)
@@ -692,39 +636,63 @@ class Operation(_Handle):
 
 # ---- packed blocks on the CPU ----
 
+def _sides(layout, n, k, v, dtype, write):
+    """Addresses of the two sides' vectors, and what keeps them."""
+    size = _SIZES.get(dtype, 1)
+    return sized(k, "k", n * layout.head_dim_k, size, write), sized(v, "v", n * layout.head_dim_v, size, write)
+
+
 def encode(layout, block, layer, head, first_token, n, k=None, v=None, dtype=Dtype.F32):
     """Packs n tokens of one layer and head: k and v are [n][head_dim], dense; either may be None."""
-    block, *kept = _pointer(block, write=True)
-    (k, *more), (v, *most) = _pointer(k), _pointer(v)
     c = layout._c()
+    block, *kept = sized(block, "block", _lib.terrace_block_bytes(c), 1, write=True)
+    (k, *more), (v, *most) = _sides(c, n, k, v, dtype, False)
     _check(_lib.terrace_encode(c, block, layer, head, first_token, n, k, c.head_dim_k, v, c.head_dim_v, dtype))
     del kept, more, most
 
 
 def decode(layout, block, layer, head, first_token, n, k=None, v=None, dtype=Dtype.F32):
     """The inverse, into k and v."""
-    block, *kept = _pointer(block)
-    (k, *more), (v, *most) = _pointer(k, write=True), _pointer(v, write=True)
     c = layout._c()
+    block, *kept = sized(block, "block", _lib.terrace_block_bytes(c), 1)
+    (k, *more), (v, *most) = _sides(c, n, k, v, dtype, True)
     _check(_lib.terrace_decode(c, block, layer, head, first_token, n, k, c.head_dim_k, v, c.head_dim_v, dtype))
     del kept, more, most
 
 
 def attend(layout, **options):
     """Attention from packed blocks: the members of terrace_attend_options by name; blocks is a list. features: attend_features()."""
-    c = abi.AttendOptions()
-    if isinstance(options.get("blocks"), (list, tuple)):
-        options.setdefault("block_count", len(options["blocks"]))
-    kept = _fill(c, options)
-    _check(_lib.terrace_attend(layout._c(), c))
+    c, shape, blocks = abi.AttendOptions(), layout._c(), options.get("blocks")
+    queries, q_heads, features = options.get("queries", 0), options.get("q_heads", 0), options.get("features")
+    if isinstance(blocks, (list, tuple)):
+        options.setdefault("block_count", len(blocks))
+        if options["block_count"] > len(blocks):
+            raise ValueError("block_count: %d of %d blocks" % (options["block_count"], len(blocks)))
+    rows = queries * q_heads
+    kept = fill(c, options, {
+        "q": (rows * shape.head_dim_k, _SIZES.get(options.get("q_dtype", Dtype.F32), 1)),
+        "out": (rows * shape.head_dim_v, _SIZES.get(options.get("out_dtype", Dtype.F32), 1), True),
+        "lse": (rows, 4, True), "blocks": (_lib.terrace_block_bytes(shape), 1)})
+    if features:
+        arrays = {"sinks": q_heads, "alibi": q_heads, "tree_bias": queries * queries, "ranges": 2 * features.range_count}
+        for name, count in arrays.items():
+            sized(features.values.get(name), name, count, 4)
+    _check(_lib.terrace_attend(shape, c))
     del kept
 
 
 def attend_features(**options):
     """The members of terrace_attend_features by name."""
     c = abi.AttendFeatures()
-    c.kept = _fill(c, options)
+    c.kept, c.values = fill(c, options), options
     return c
+
+
+def merge(rows, d, out_a, lse_a, out_b, lse_b):
+    """Merges attention over other tokens into that of the same queries: (out_a, lse_a) of rows of d floats, by (out_b, lse_b)."""
+    arrays = [sized(memory, name, count, 4, name[-1] == "a") for name, memory, count in
+              (("out_a", out_a, rows * d), ("lse_a", lse_a, rows), ("out_b", out_b, rows * d), ("lse_b", lse_b, rows))]
+    _check(_lib.terrace_merge(rows, d, *[address for address, _ in arrays]))
 
 
 # ---- packed blocks on a GPU ----
@@ -746,20 +714,20 @@ def dtype_of(tensor):
 def cuda_features(**options):
     """The members of terrace_cuda_features by name."""
     c = abi.CudaFeatures()
-    c.kept = _fill(c, options)
+    c.kept = fill(c, options)
     return c
 
 
 def _cuda(function, struct, layout, stream, options):
     c = struct()
-    kept = _fill(c, options)
+    kept = fill(c, options)
     _check(function(layout._c(), c, _stream(stream)))
     del kept
 
 
 def _workspace(function, struct, layout, options):
     c, out = struct(), ctypes.c_size_t()
-    kept = _fill(c, options)
+    kept = fill(c, options)
     _check(function(layout._c(), c, out))
     del kept
     return out.value

@@ -177,6 +177,7 @@ _FUNCTIONS = {
     "decode": (c_int, POINTER(Layout), c_void_p, c_uint32, c_uint32, c_uint32, c_uint32, c_void_p, c_size_t, c_void_p,
                c_size_t, c_int),
     "attend": (c_int, POINTER(Layout), POINTER(AttendOptions)),
+    "merge": (c_int, c_uint32, c_uint32, c_void_p, c_void_p, c_void_p, c_void_p),
     "cuda_load": (c_int, c_char_p),
     "cuda_attend_workspace": (c_int, POINTER(Layout), POINTER(CudaAttendOptions), POINTER(c_size_t)),
     "cuda_attend_plan": (c_int, POINTER(Layout), POINTER(CudaAttendOptions), c_void_p),

@@ -3,6 +3,7 @@
 import array
 import ctypes
 import gc
+import math
 import os
 import struct
 import subprocess
@@ -20,6 +21,7 @@ sys.path[:0] = [HERE, os.path.join(CLIENT, "python"), EXAMPLE]
 sys.dont_write_bytecode = True
 import terrace  # noqa: E402
 import terrace_abi  # noqa: E402
+import terrace_arguments  # noqa: E402
 import tiers  # noqa: E402
 from daemon import Daemon, running, wait_for  # noqa: E402
 from prefix import Lost, Sequence  # noqa: E402
@@ -82,7 +84,7 @@ class Values(unittest.TestCase):
         terrace.decode(LAYOUT, bytes(block), 1, 1, 0, 16, v=back)
         self.assertAlmostEqual(back[64 * 7], 7, delta=0.5)
         room = bytearray(len(block) + 16)
-        at = -terrace._pointer(room)[0] % 16
+        at = -terrace_arguments.pointer(room)[0] % 16
         aligned = memoryview(room)[at:at + len(block)]
         aligned[:] = block
         q, out, lse = array.array("f", [0.1] * 2 * 64), array.array("f", [0.0] * 2 * 64), array.array("f", [0.0] * 2)
@@ -95,6 +97,47 @@ class Values(unittest.TestCase):
         with self.assertRaises(terrace.Error) as caught:
             terrace.attend(LAYOUT, layer=9, queries=1, q_heads=2, q=q, blocks=[aligned], kv_tokens=16, out=out)
         self.assertEqual(caught.exception.status, terrace.Status.INVALID)
+
+    def test_memory_that_is_too_small(self):
+        """The library cannot see it: it would read and write what is somebody else's."""
+        block, k, out = bytearray(LAYOUT.block_bytes), array.array("f", [0.5] * 64 * 16), array.array("f", [0.0] * 2 * 64)
+        query = dict(queries=1, q_heads=2, q=array.array("f", [0.1] * 2 * 64), blocks=[block], kv_tokens=16, out=out)
+        sinks = terrace.attend_features(sinks=array.array("f", [0.0]))
+        for wrong, call in (
+                ("block: 16 bytes", lambda: terrace.encode(LAYOUT, block[:16], 0, 0, 0, 16, k)),
+                ("k: 4092 bytes, of the 4096", lambda: terrace.encode(LAYOUT, block, 0, 0, 0, 16, k[1:])),
+                ("v: elements of 8 bytes, not 4", lambda: terrace.encode(LAYOUT, block, 0, 0, 0, 16, v=array.array("d", k))),
+                ("k: elements of 4 bytes, not 2", lambda: terrace.encode(LAYOUT, block, 0, 0, 0, 16, k, dtype=terrace.Dtype.BF16)),
+                ("block: 16 bytes", lambda: terrace.decode(LAYOUT, bytes(16), 0, 0, 0, 16, k)),
+                ("v: 4092 bytes", lambda: terrace.decode(LAYOUT, block, 0, 0, 0, 16, v=k[1:])),
+                ("cannot be written", lambda: terrace.decode(LAYOUT, block, 0, 0, 0, 16, v=bytes(4096))),
+                ("q: 8 bytes", lambda: terrace.attend(LAYOUT, **{**query, "q": bytes(8)})),
+                ("out: 508 bytes", lambda: terrace.attend(LAYOUT, **{**query, "out": out[1:]})),
+                ("cannot be written", lambda: terrace.attend(LAYOUT, **{**query, "out": bytes(512)})),
+                ("lse: 4 bytes", lambda: terrace.attend(LAYOUT, lse=out[:1], **query)),
+                ("blocks: 16 bytes", lambda: terrace.attend(LAYOUT, **{**query, "blocks": [block[:16]]})),
+                ("block_count: 2 of 1", lambda: terrace.attend(LAYOUT, block_count=2, **query)),
+                ("sinks: 4 bytes", lambda: terrace.attend(LAYOUT, features=sinks, **query)),
+                ("out_b: 4 bytes", lambda: terrace.merge(2, 64, out, out[:2], out[:1], out[:2]))):
+            with self.subTest(wrong), self.assertRaisesRegex(ValueError, wrong):
+                call()
+
+    def test_merge(self):
+        """Of two halves of equal weight: their mean."""
+        a, b, lse_a, lse_b = (array.array("f", x) for x in ([1.0] * 8, [2.0] * 8, [0.5] * 2, [0.5] * 2))
+        terrace.merge(2, 4, a, lse_a, b, lse_b)
+        for value in a:
+            self.assertAlmostEqual(value, 1.5, delta=1e-6)
+        self.assertAlmostEqual(lse_a[1], 0.5 + math.log(2), delta=1e-6)
+
+    def test_values_that_would_be_taken_for_others(self):
+        for error, call in (
+                (ValueError, lambda: terrace.chain_hash(b"short", [1])),
+                (ValueError, lambda: terrace.chain_hash(b"longer than the 16 bytes that count", [1])),
+                (TypeError, lambda: terrace.Layout(5, layers=2, heads=2, head_dim=64)),
+                (ValueError, lambda: terrace.connect("unix:/nonexistent/terraced.sock", timeout=-1))):
+            with self.assertRaises(error):
+                call()
 
     def test_no_cuda(self):
         """In a process of its own: this one may have a plugin by now."""
@@ -255,8 +298,18 @@ class WithDaemon(unittest.TestCase):
             for wrong in ([], [b"a", b"bb"], [b""]):
                 with self.assertRaises((ValueError, terrace.Error)):
                     session.lookup(wrong)
+            for wrong in (KEYS[0], [5], ["abc"]):
+                with self.assertRaises(TypeError):
+                    session.lookup(wrong)
+            for wrong in (lambda: session.put(KEYS[0], b"short"), lambda: session.get(KEYS[0], layout=-1), lambda: client.attach(b""),
+                          lambda: session.report(KEYS, ttl=-1)):
+                with self.assertRaises(ValueError):
+                    wrong()
+            slots = session.reserve(KEYS)
             with self.assertRaises(ValueError):
-                session.put(KEYS[0], b"short")
+                slots.commit(timeout=-1)
+            self.assertEqual(len(slots), len(KEYS))  # it is still there
+            slots.abort()
             with self.assertRaises(ValueError):
                 session.reserve(KEYS, [terrace.BlockInfo()])
             with self.assertRaises(terrace.Error):

@@ -1,0 +1,125 @@
+"""Arguments for libterrace, made of Python's, for terrace.py. Nothing here is for users.
+
+Memory is a number, a tensor (what has data_ptr()), or anything with a buffer. What libterrace reads and writes by an address it cannot check;
+of memory whose size is known, sized() does.
+"""
+
+import ctypes
+
+import terrace_abi as abi
+
+_DAY = 86400  # the longest time that a call is given
+
+
+def microseconds(seconds):
+    """0, which is the connection's default, for None."""
+    if seconds is None:
+        return 0
+    if seconds < 0:
+        raise ValueError("a time is not negative")
+    return max(1, int(min(seconds, _DAY) * 1e6))
+
+
+def bytes_of(value):
+    """Of a number bytes() would make zeros."""
+    return bytes(memoryview(value))
+
+
+def keys_of(keys):
+    """terrace_keys, which keeps its memory."""
+    if isinstance(keys, (bytes, bytearray, memoryview)):
+        raise TypeError("keys: a list of them, not one")
+    keys = [bytes_of(k) for k in keys]
+    if not keys or len({len(k) for k in keys}) != 1:
+        raise ValueError("keys: at least one, all of one length")
+    memory = ctypes.create_string_buffer(b"".join(keys), len(keys) * len(keys[0]))
+    out = abi.Keys(ctypes.addressof(memory), len(keys), len(keys[0]))
+    out.kept = memory
+    return out
+
+
+# ---- memory ----
+
+class _Buffer(ctypes.Structure):
+    """Py_buffer."""
+    _fields_ = [("buf", ctypes.c_void_p), ("obj", ctypes.py_object), ("len", ctypes.c_ssize_t), ("itemsize", ctypes.c_ssize_t),
+                ("readonly", ctypes.c_int), ("ndim", ctypes.c_int), ("format", ctypes.c_char_p),
+                ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("suboffsets", ctypes.c_void_p),
+                ("internal", ctypes.c_void_p)]
+
+
+_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_get_buffer.argtypes = [ctypes.py_object, ctypes.POINTER(_Buffer), ctypes.c_int]
+_release_buffer = ctypes.pythonapi.PyBuffer_Release
+_release_buffer.argtypes = [ctypes.POINTER(_Buffer)]
+
+
+def _readonly_address(view):
+    buffer = _Buffer()
+    _get_buffer(view, ctypes.byref(buffer), 0)
+    address = buffer.buf
+    _release_buffer(ctypes.byref(buffer))
+    return address, view  # a memoryview keeps its memory in place
+
+
+def pointer(memory, write=False):
+    """The address of memory, and what keeps it: a number, a tensor, a buffer, or None."""
+    if memory is None or isinstance(memory, int):
+        return memory, None
+    if hasattr(memory, "data_ptr"):
+        return memory.data_ptr(), memory
+    view = memoryview(memory)
+    if not view.c_contiguous or (write and view.readonly):
+        raise ValueError("memory that is not in one piece, or cannot be written")
+    if view.readonly:
+        # ctypes lends no address of what it may not write; PyObject_GetBuffer does.
+        return _readonly_address(view)
+    if not view.nbytes:
+        return None, view
+    kept = (ctypes.c_uint8 * view.nbytes).from_buffer(view)
+    return ctypes.addressof(kept), kept
+
+
+def sized(memory, name, count, size, write=False):
+    """pointer() of memory of the CPU that has room for `count` elements of `size` bytes; ValueError if it has not. A number is believed."""
+    if memory is None or isinstance(memory, int):
+        return pointer(memory)
+    if hasattr(memory, "data_ptr"):
+        item, have = memory.element_size(), memory.numel() * memory.element_size()
+        if not memory.is_contiguous() or memory.device.type != "cpu":
+            raise ValueError("%s: a tensor that is not in one piece, or not the CPU's" % name)
+    else:
+        view = memoryview(memory)
+        item, have = view.itemsize, view.nbytes
+    if item not in (1, size) and size > 1:
+        raise ValueError("%s: elements of %d bytes, not %d" % (name, item, size))
+    if have < count * size:
+        raise ValueError("%s: %d bytes, of the %d that the call uses" % (name, have, count * size))
+    return pointer(memory, write)
+
+
+def fill(options, values, sizes=None):
+    """Sets fields of a struct from keyword arguments; returns what must live as long. Arrays of pointers are lists.
+    sizes: what sized() wants to know of fields of which it is known, or of each in such a list."""
+    kept = []
+    kinds = dict(options._fields_)
+
+    def address(name, value):
+        return sized(value, name, *sizes[name]) if sizes and name in sizes else pointer(value)
+
+    for name, value in values.items():
+        if name not in kinds or name == "size":
+            raise TypeError("no option %r" % name)
+        if isinstance(value, abi.Sized):
+            kept.append(value)
+            value = ctypes.addressof(value)
+        elif kinds[name] is ctypes.c_void_p and isinstance(value, (list, tuple)):
+            pointers = [address(name, v) for v in value]
+            value = (ctypes.c_void_p * len(pointers))(*[p for p, _ in pointers])
+            kept += [value, pointers]
+            value = ctypes.addressof(value)
+        elif kinds[name] is ctypes.c_void_p:
+            value, keep = address(name, value)
+            kept.append(keep)
+        setattr(options, name, value)
+    return kept
