@@ -59,6 +59,8 @@ enum terrace_status client_infos_init(struct client_infos *infos, const struct c
 		const uint8_t *at = (const uint8_t *)info + (size_t)i * info->size;
 
 		status = info_read(view, (const struct terrace_block_info *)at, key_bytes, &infos->infos[i]);
+		if (status)
+			client_fail(status, "info %u: %s", i, terrace_error());
 		infos->pointers[i] = &infos->infos[i];
 	}
 	infos->count = count;

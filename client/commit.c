@@ -336,9 +336,11 @@ enum terrace_status terrace_commit_open(struct terrace_reservation *r, const uin
 
 	if (status)
 		return status;
-	if (!key || key_bytes < 1 || key_bytes > CLIENT_KEY_BYTES_MAX || tokens < 1 ||
-	    tokens > r->view->layouts[0].layout.block_tokens)
-		status = client_fail(TERRACE_INVALID, "commit_open: a key of %u bytes, %u tokens", key_bytes, tokens);
+	status = client_keys_check(&(struct terrace_keys){key, 1, key_bytes});
+	if (!status && (tokens < 1 || tokens > r->view->layouts[0].layout.block_tokens))
+		status = client_fail(TERRACE_INVALID, "%u tokens, not 1 to %u", tokens, r->view->layouts[0].layout.block_tokens);
+	if (status)
+		client_fail_in(status, "commit_open");
 	if (!status)
 		status = request_init(&request, r, 1, false);
 	if (!status) {

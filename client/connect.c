@@ -3,6 +3,7 @@
  * pthread_atfork's child handler counts a process generation up; a handle remembers the one it was made in. */
 #include "client/connect.h"
 
+#include "client/after.h"
 #include "client/clock.h"
 #include "client/errand.h"
 #include "client/layout.h"
@@ -152,6 +153,10 @@ void terrace_disconnect(struct terrace_client *client)
 {
 	if (!client || client_forked(client->generation))
 		return;
+	if (client_rpc_in_background(client->rpc) || client_after_inside()) {
+		client_fail(TERRACE_PRECONDITION, "disconnect: a callback would wait for itself");
+		return;
+	}
 	client_near_list_cancel(&client->nears);
 	client_rpc_close(client->rpc);
 	client_drop(client);

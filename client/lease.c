@@ -197,8 +197,12 @@ static enum terrace_status lease_check(struct terrace_session *session, const st
 		status = client_keys_check(keys);
 	if (!status && options && !client_options_copy(o, sizeof(*o), options, sizeof(*o)))
 		status = client_fail(TERRACE_INVALID, "begin options with TERRACE_LEASE_OPTIONS_INIT");
-	if (!status && (!place || (o->mode != TERRACE_LEASE_PREFIX && o->mode != TERRACE_LEASE_ALL) || o->gpu < -1))
-		status = client_fail(TERRACE_INVALID, "mode %d, GPU %d, or no place for the result", (int)o->mode, o->gpu);
+	if (!status && !place)
+		status = client_fail(TERRACE_INVALID, "no place for the result");
+	if (!status && o->mode != TERRACE_LEASE_PREFIX && o->mode != TERRACE_LEASE_ALL)
+		status = client_fail(TERRACE_INVALID, "mode %d is not a mode", (int)o->mode);
+	if (!status && o->gpu < -1)
+		status = client_fail(TERRACE_INVALID, "there is no GPU of number %d", o->gpu);
 	if (!status)
 		status = client_borrow_check(session->view);
 	return status;

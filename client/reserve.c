@@ -248,8 +248,10 @@ static enum terrace_status reserve_check(struct terrace_session *session, const 
 		status = client_keys_check(keys);
 	if (!status && options && !client_options_copy(o, sizeof(*o), options, sizeof(*o)))
 		status = client_fail(TERRACE_INVALID, "begin options with TERRACE_RESERVE_OPTIONS_INIT");
-	if (!status && (!place || o->gpu < -1))
-		status = client_fail(TERRACE_INVALID, "GPU %d, or no place for the result", o->gpu);
+	if (!status && !place)
+		status = client_fail(TERRACE_INVALID, "no place for the result");
+	if (!status && o->gpu < -1)
+		status = client_fail(TERRACE_INVALID, "there is no GPU of number %d", o->gpu);
 	if (!status)
 		status = client_borrow_check(session->view);
 	return status;

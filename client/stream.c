@@ -56,6 +56,13 @@ static enum terrace_status target_check(struct terrace_session *session, const s
 	return client_keys_check(&(struct terrace_keys){t->key, 1, t->key_bytes});
 }
 
+/* No operation could be made. */
+static enum terrace_status op_fail(struct terrace_op **place, const char *call)
+{
+	return place ? client_fail(TERRACE_EXHAUSTED, "%s: no memory", call)
+		     : client_fail(TERRACE_INVALID, "%s: no place for the operation", call);
+}
+
 /* ---- put ----------------------------------------------------------------------------------------------------------- */
 
 static enum terrace_status put_reply_read(struct client_putting *p, const Terrace__V1__PutReply *reply)
@@ -182,7 +189,7 @@ enum terrace_status terrace_put_async(struct terrace_session *session, uint32_t 
 	enum terrace_status status;
 
 	if (!o)
-		return client_fail(TERRACE_INVALID, "put: no memory, or no place for the operation");
+		return op_fail(op, "put");
 	status = putting_init(&o->putting, session, &(struct target){l, key, key_bytes}, info, block);
 	if (status) {
 		free(o);
@@ -383,7 +390,7 @@ enum terrace_status terrace_get_async(struct terrace_session *session, uint32_t 
 		return client_fail_in(status, "get");
 	o = op ? calloc(1, sizeof(*o)) : NULL;
 	if (!o)
-		return client_fail(TERRACE_INVALID, "get: no memory, or no place for the operation");
+		return op_fail(op, "get");
 	client_op_init(&o->op, CLIENT_OP_GET, session->view, completion, get_dispose);
 	o->getting = getting_of(session->view, l, block);
 	return client_op_start(&o->op,

@@ -354,6 +354,37 @@ START_TEST(wrong_finish)
 }
 END_TEST
 
+/* Who has made a mistake is told which one, and no other. */
+START_TEST(words_of_mistakes)
+{
+	struct terrace_lease_options lease = TERRACE_LEASE_OPTIONS_INIT;
+	struct terrace_reserve_options reserve = TERRACE_RESERVE_OPTIONS_INIT;
+	struct terrace_block_info infos[2] = {TERRACE_BLOCK_INFO_INIT};
+	const struct terrace_keys two = {bytes, 2, KEY_BYTES};
+	struct terrace_reservation *r;
+	struct terrace_lease *l;
+
+#define WORDS(call, words) \
+	ck_assert_int_eq(call, TERRACE_INVALID); \
+	ck_assert_str_eq(terrace_error(), words)
+	WORDS(terrace_lease(session, &keys, TERRACE_LEASE_PREFIX, 0, NULL), "lease: no place for the result");
+	WORDS(terrace_lease(session, &keys, (enum terrace_lease_mode)7, 0, &l), "lease: mode 7 is not a mode");
+	lease.gpu = -2;
+	WORDS(terrace_lease_with(session, &keys, &lease, 0, &l), "lease: there is no GPU of number -2");
+	WORDS(terrace_reserve(session, &keys, NULL, 0, NULL, NULL), "reserve: no place for the result");
+	reserve.gpu = -2;
+	WORDS(terrace_reserve_with(session, &keys, NULL, &reserve, 0, NULL, &r), "reserve: there is no GPU of number -2");
+	WORDS(terrace_reserve(session, &two, infos, 0, NULL, &r), "reserve: info 1: begin a block info with TERRACE_BLOCK_INFO_INIT");
+	ck_assert_int_eq(terrace_reserve_open(session, NULL, 0, &r), TERRACE_OK);
+	WORDS(terrace_commit_open(r, bytes, KEY_BYTES, 17, 0), "commit_open: 17 tokens, not 1 to 16");
+	ck_assert_int_eq(terrace_reserve_open(session, NULL, 0, &r), TERRACE_OK);
+	WORDS(terrace_commit_open(r, NULL, KEY_BYTES, 9, 0), "commit_open: the keys' bytes are NULL");
+	WORDS(terrace_put_async(session, 0, bytes, KEY_BYTES, NULL, bytes, 0, NULL, NULL), "put: no place for the operation");
+	WORDS(terrace_get_async(session, 0, bytes, KEY_BYTES, bytes, 0, NULL, NULL), "get: no place for the operation");
+#undef WORDS
+}
+END_TEST
+
 /* The callback finishes its own op and starts the next, and may not finish one that is not done. */
 struct chain {
 	atomic_uint left;
@@ -370,6 +401,8 @@ static void chain_step(struct terrace_op *op, void *arg)
 	if (terrace_put_finish(chain->stalled) == TERRACE_PRECONDITION)
 		atomic_fetch_add(&chain->refused, 1);
 	ck_assert_int_eq(terrace_lookup_finish(op, NULL, NULL), TERRACE_OK);
+	terrace_disconnect(client); /* does nothing here */
+	ck_assert_str_eq(terrace_error(), "disconnect: a callback would wait for itself");
 	if (atomic_fetch_sub(&chain->left, 1) > 1)
 		ck_assert_int_eq(terrace_lookup_async(session, &keys, 0, &completion, &next), TERRACE_OK);
 }
@@ -459,6 +492,7 @@ int main(void)
 	tcase_add_test(c, place_of_the_op);
 	tcase_add_test(c, close_races);
 	tcase_add_test(c, wrong_finish);
+	tcase_add_test(c, words_of_mistakes);
 	tcase_add_test(c, from_the_callback);
 	tcase_add_test(c, daemon_death);
 	tcase_add_test(c, disconnect_cancels);

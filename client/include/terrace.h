@@ -9,18 +9,19 @@
  *     terrace_commit()    publishes them whole
  *     terrace_release()   gives the lease back
  *
- * A client that is not on the daemon's node, or has no use for borrowed memory, moves bytes with terrace_put() and
- * terrace_get() instead.
+ * A client that is not on the daemon's node, or has no use for borrowed memory, moves bytes with terrace_put() and terrace_get() instead.
  *
- * Conventions. Handles are opaque and belong to the caller until their close/free function. Every function is safe to
- * call from any thread, unless said otherwise; closing a handle while another thread uses it is the caller's mistake.
+ * Conventions. Handles are opaque and belong to the caller until their close/free function; NULL is one only where that is said. Every
+ * function is safe to call from any thread, unless said otherwise; closing a handle while another thread uses it is the caller's mistake.
  * Structs that may grow begin with `size`, set by their TERRACE_..._INIT: a library of another version reads and writes only what the
- * caller knows of, and the elements of an array stand as far apart as the caller's struct is long. NULL options mean the
- * defaults, but where a struct is the call's subject. Functions return a terrace_status; outputs are written only on TERRACE_OK unless
- * said otherwise; terrace_error() has the words for the calling thread's last failure. Calls that talk to the daemon take a
- * timeout in microseconds: 0 is the connection's default, more than a day counts as a day, and nothing waits for ever. After fork()
- * a handle must not be used in the child: calls there return TERRACE_PRECONDITION or do nothing, blocks are NULL, and the mappings
- * are not inherited. A child that wants to use the library should call exec() first: gRPC promises nothing after a bare fork().
+ * caller knows of, and the elements of an array stand as far apart as the caller's struct is long. NULL options mean the defaults, but
+ * where a struct is the call's subject. Functions return a terrace_status; outputs are written only on TERRACE_OK unless said otherwise;
+ * terrace_error() has the words for the calling thread's last failure. Calls that talk to the daemon take a timeout in microseconds: 0
+ * is the connection's default, more than a day counts as a day, and nothing waits for ever. Besides what is said of each they return
+ * TERRACE_INVALID (arguments), TERRACE_UNAVAILABLE, TERRACE_STALE (see below), TERRACE_DEADLINE, TERRACE_CANCELLED (terrace_disconnect),
+ * TERRACE_EXHAUSTED (no memory, too many calls) and TERRACE_INTERNAL (gRPC, or a daemon that answers nonsense). After fork() a handle must
+ * not be used in the child: calls there return TERRACE_PRECONDITION or do nothing, blocks are NULL, and the mappings are not
+ * inherited. A child that wants to use the library should call exec() first: gRPC promises nothing after a bare fork().
  *
  * When the daemon restarts or goes away, calls return TERRACE_STALE or TERRACE_UNAVAILABLE; blocks still leased stay
  * readable until they are released. terrace_session_reopen() then starts again with an empty cache view.
@@ -81,8 +82,7 @@ enum terrace_status {
 /* Fixed English text of a status. */
 TERRACE_API const char *terrace_status_text(enum terrace_status status);
 
-/* What went wrong in the calling thread's last call that did not return TERRACE_OK; "" before the first. Valid until the
- * thread's next call. */
+/* What went wrong in the calling thread's last call that did not return TERRACE_OK; "" before the first. Valid until the thread's next call. */
 TERRACE_API const char *terrace_error(void);
 
 /* "0.1.0", of the library at run time. */
@@ -166,7 +166,7 @@ struct terrace_connect_options {
 TERRACE_API enum terrace_status terrace_connect(const struct terrace_connect_options *options, struct terrace_client **client);
 
 /* Closes the connection, after its sessions. Calls still running end with TERRACE_CANCELLED. Waits, 10 s at most, until what sessions had
- * mapped of a GPU is unmapped. Not from a completion callback. NULL is allowed. */
+ * mapped of a GPU is unmapped. From a completion callback it does nothing. NULL is allowed. */
 TERRACE_API void terrace_disconnect(struct terrace_client *client);
 
 /* ---- sessions ---------------------------------------------------------------------------------------------------- */
@@ -179,8 +179,8 @@ struct terrace_token {
 
 struct terrace_session_options {
 	size_t size;
-	const char *tenant; /* NULL: "default" */
-	const char *engine; /* shown to operators; NULL: the program's name */
+	const char *tenant; /* NULL: "default"; others are TERRACE_DENIED in this version */
+	const char *engine; /* shown to operators, 64 bytes of it; NULL: the program's name */
 	bool gpu;           /* the blocks are to be attended on a GPU: TERRACE_UNSUPPORTED, with the reason, if the CUDA plugin cannot be
 			     * loaded, the current device will not do, or a layout's formats or head dims have no kernel */
 	bool gpu_write_back; /* blocks put on a GPU get their copy in host memory when the GPU needs the room, not at once: what has none
@@ -197,7 +197,7 @@ TERRACE_API enum terrace_status terrace_session_open(struct terrace_client *clie
 						     uint32_t count, const struct terrace_session_options *options,
 						     struct terrace_session **session);
 
-/* Joins the session of another process of the same engine, by its token. */
+/* Joins the session of another process of the same engine, by its token. TERRACE_NOT_FOUND: it is nobody's. Else as terrace_session_open. */
 TERRACE_API enum terrace_status terrace_session_attach(struct terrace_client *client, const struct terrace_token *token,
 						       struct terrace_session **session);
 
@@ -550,7 +550,7 @@ enum terrace_event {
 	TERRACE_EVENT_SESSION_END = 3
 };
 
-/* Tells the cache what the engine knows about blocks: hints for eviction, never orders. */
+/* Hints for eviction, never orders. priority: above 0 the blocks are worth more, below 0 less. ttl_ms: how long they will be wanted; 0: nobody knows. */
 TERRACE_API enum terrace_status terrace_report(struct terrace_session *session, const struct terrace_keys *keys,
 					       enum terrace_event event, int32_t priority, uint64_t ttl_ms, uint64_t timeout_us);
 
@@ -592,7 +592,7 @@ TERRACE_API void terrace_watch_close(struct terrace_watch *watch);
 /* Packs `n` tokens, from token first_token of the block on, of one layer and KV head. layer and head count from the layout's
  * first. block: block_bytes bytes, 16-byte aligned (slots are). k, v: n vectors of head_dim elements, k_stride and v_stride
  * elements apart; either may be NULL to leave that side alone. Writes only those tokens' bytes, so a block can grow token by token,
- * one writer a (layer, head). TERRACE_INVALID. */
+ * one writer a (layer, head). NaN is stored as 0, infinities as the largest number; v is not looked at if V is a view of K. TERRACE_INVALID. */
 TERRACE_API enum terrace_status terrace_encode(const struct terrace_layout *layout, void *block, uint32_t layer, uint32_t head,
 					       uint32_t first_token, uint32_t n, const void *k, size_t k_stride, const void *v,
 					       size_t v_stride, enum terrace_dtype dtype);
