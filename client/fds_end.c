@@ -43,8 +43,10 @@ static bool told(struct client_attachment *a)
 
 static void end_note(struct client_attachment *a)
 {
-	if (a->socket >= 0)
+	if (a->socket >= 0) {
+		shutdown(a->socket, SHUT_RDWR); /* a forked child may have it open, too */
 		close(a->socket);
+	}
 	a->socket = -1;
 	a->ended = true;
 }

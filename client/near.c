@@ -102,8 +102,10 @@ struct client_near *client_near_create(struct client_near_list *list, const char
 /* With the lock held. */
 static void slot_close(struct slot *slot)
 {
-	if (slot->fd >= 0)
+	if (slot->fd >= 0) {
+		shutdown(slot->fd, SHUT_RDWR); /* a forked child may have it open, too */
 		close(slot->fd);
+	}
 	slot->fd = -1;
 	slot->state = SLOT_EMPTY;
 }

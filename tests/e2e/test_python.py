@@ -270,6 +270,25 @@ class WithDaemon(unittest.TestCase):
                     self.assertEqual(by_grpc(after, method) - by_grpc(before, method), 3 if far else 0)
             wait_for(lambda: daemon.stats()["terrace_near_connections"] == 0, 60, "the connections are closed")
 
+    def test_a_forked_child_keeps_no_connection(self):
+        """It has their descriptors. The parent's closing them hangs up all the same."""
+        with running(TERRACED, *SMALL) as daemon:
+            with terrace.connect(daemon.address) as client, client.session([LAYOUT]) as session:
+                fill(session)
+                self.assertEqual(daemon.stats()["terrace_near_connections"], 1)
+                reader, writer = os.pipe()
+                child = os.fork()
+                if not child:
+                    os.close(writer)
+                    os.read(reader, 1)
+                    os._exit(0)
+            for name in "terrace_near_connections", "terrace_door_connections":
+                wait_for(lambda: daemon.stats()[name] == 0, 60, "the daemon knows")
+            self.assertEqual(os.waitpid(child, os.WNOHANG), (0, 0))  # it lives
+            os.close(writer)
+            os.close(reader)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+
     def test_a_daemon_that_restarts(self):
         daemon = Daemon(TERRACED, *SMALL)
         try:
