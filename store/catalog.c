@@ -361,7 +361,6 @@ static void fini(struct catalog *c)
 static struct catalog *create(const struct catalog_options *o)
 {
 	struct catalog *c = calloc(1, sizeof(*c));
-	pthread_rwlockattr_t fair;
 	pthread_condattr_t clock;
 
 	if (!c)
@@ -375,10 +374,7 @@ static struct catalog *create(const struct catalog_options *o)
 		c->options.queue_bytes_max = QUEUE_BYTES_LEAST;
 	c->options.batch_ms = (uint32_t)or_default(o->batch_ms, 100);
 	c->options.check_timeout_ms = (uint32_t)or_default(o->check_timeout_ms, 60000);
-	pthread_rwlockattr_init(&fair);
-	pthread_rwlockattr_setkind_np(&fair, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
-	pthread_rwlock_init(&c->map, &fair);
-	pthread_rwlockattr_destroy(&fair);
+	pthread_rwlock_init(&c->map, NULL);
 	pthread_condattr_init(&clock);
 	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
 	pthread_cond_init(&c->wake, &clock);

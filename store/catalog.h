@@ -93,8 +93,8 @@ enum status catalog_flush(struct catalog *c, void (*done)(void *arg, enum status
 enum status catalog_get(struct catalog *c, enum catalog_table t, const void *key, size_t key_bytes, void *value, size_t *value_bytes);
 /* Every record in key order, until visit returns false. Records with a wrong checksum are passed over
  * and counted in *damaged (may be NULL). A walk must not last for hours: LMDB keeps old pages for it,
- * and a map that must grow waits for it (and other readers for that). So visit must not call get or
- * walk of the same catalog; it may queue changes, but not wait for a flush. key and value are valid
+ * and a map that must grow waits for it. Readers do not wait for that: visit may call get, and may take a lock under which others
+ * call it. It may queue changes, but not wait for a flush. key and value are valid
  * during the visit, and unaligned. walk_from: from the first key on that is not before the given one, for who walks in parts. */
 enum status catalog_walk(struct catalog *c, enum catalog_table t,
 			 bool (*visit)(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes), void *arg,

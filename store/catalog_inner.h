@@ -2,7 +2,8 @@
  *
  * Locks, in the order in which they are taken: `map` (readers of the file share it; the catalog's
  * thread has it alone while it moves the map), then `mutex` (queue and figures; held for a copy, never
- * for I/O). */
+ * for I/O). `map` lets a reader in though that thread waits for others: else a walker whose visit reads, or
+ * wants a lock of which the holder reads, would wait for it, and it for him. */
 #ifndef TERRACE_STORE_CATALOG_INNER_H
 #define TERRACE_STORE_CATALOG_INNER_H
 

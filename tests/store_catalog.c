@@ -17,6 +17,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "store_catalog_rig.h"
@@ -527,6 +528,56 @@ START_TEST(done_may_queue)
 }
 END_TEST
 
+static uint64_t now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* Queues more than the map takes, and reads on while the catalog's thread wants to move it. */
+static bool read_beside_growth(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes)
+{
+	static char more[CATALOG_VALUE_MAX];
+	const uint64_t until = now_ms() + 50;
+	char name[32];
+
+	for (int i = 0; i < 512; i++) {
+		snprintf(name, sizeof(name), "more %d", i);
+		ck_assert_int_eq(catalog_put(rig.c, CATALOG_EDGES, name, strlen(name), more, sizeof(more)), STATUS_OK);
+	}
+	ck_assert_int_eq(catalog_flush(rig.c, count, arg), STATUS_OK);
+	while (now_ms() < until) {
+		uint8_t back[8];
+		size_t n = sizeof(back);
+
+		ck_assert_int_eq(catalog_get(rig.c, CATALOG_BLOCKS, key, key_bytes, back, &n), STATUS_OK);
+		ck_assert_uint_eq(n, value_bytes);
+		ck_assert_mem_eq(back, value, n);
+	}
+	return false;
+}
+
+/* Who walks a table may hold up the map. He must not be held up by that himself, nor anybody whom he waits for. */
+START_TEST(a_walker_reads_while_the_map_wants_to_grow)
+{
+	struct gate g = { 0 };
+	struct catalog_view view;
+
+	rig.options.map_bytes = 1 << 20;
+	rig_open(&rig, CATALOG_FRESH);
+	rig_put(&rig, CATALOG_BLOCKS, "block", "v");
+	ck_assert_int_eq(rig_flush(&rig), STATUS_OK);
+	ck_assert_int_eq(catalog_walk(rig.c, CATALOG_BLOCKS, read_beside_growth, &g, NULL), STATUS_OK);
+	ck_assert_int_eq(rig_flush(&rig), STATUS_OK);
+	ck_assert_int_eq(__atomic_load_n(&g.told, __ATOMIC_SEQ_CST), 1);
+	catalog_look(rig.c, &view);
+	ck_assert_uint_ge(view.map_grown, 1);
+	ck_assert_uint_eq(view.records[CATALOG_EDGES], 512);
+}
+END_TEST
+
 /* Writers, readers, walkers and flushers at the same time, over a map that grows. */
 struct worker {
 	pthread_t thread;
@@ -631,6 +682,7 @@ int main(int argc, char **argv)
 		tcase_add_test(tc, a_file_that_may_not_grow_recovers);
 		tcase_add_test(tc, the_queue_is_bounded);
 		tcase_add_test(tc, done_may_queue);
+		tcase_add_test(tc, a_walker_reads_while_the_map_wants_to_grow);
 		tcase_add_test(tc, many_threads);
 	}
 	suite_add_tcase(s, tc);
