@@ -2,6 +2,7 @@
 #include "kernels/attend_pass.h"
 #include "kernels/simd.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -54,15 +55,18 @@ KV_CLONES static float soften(uint32_t n, float *s, float *max)
 	return sum;
 }
 
-/* tanh(x) = (1 - e) / (1 + e), e = exp(-2 |x|). */
+/* tanh(x) = (1 - e) / (1 + e), e = exp(-2 |x|), which is good to 1e-7 of the cap; of a large one near 0 its series, without the cap, so that
+ * one far above the scores leaves them as they are. */
 KV_CLONES static void soft_cap(uint32_t n, float cap, float *s)
 {
-	float inverse = 1.0f / cap;
+	const bool large = cap > 64;
+	float inverse = fminf(1.0f / cap, FLT_MAX); /* infinite of the smallest caps, and 0 times that is no number */
 
 	for (uint32_t i = 0; i < n; i++) {
-		float e = exp_nonpositive(-2 * fabsf(s[i] * inverse));
+		float x = s[i] * inverse, y = x * x, e = exp_nonpositive(-2 * fabsf(x));
+		float capped = copysignf(cap * ((1 - e) / (1 + e)), s[i]);
 
-		s[i] = copysignf(cap * ((1 - e) / (1 + e)), s[i]);
+		s[i] = large && y < .01f ? s[i] + s[i] * y * (y * (2.0f / 15) - 1.0f / 3) : capped;
 	}
 }
 

@@ -67,6 +67,24 @@ START_TEST(each_alone)
 }
 END_TEST
 
+/* A cap far above the scores leaves them as they are; one far below, down to the smallest there is, makes them one. */
+START_TEST(caps_of_any_size)
+{
+	static const float caps[] = {1e-45f, 1e-38f, .01f, 300, 5000, 1e6f, 1e30f, 3.4e38f};
+
+	for (size_t i = 0; i < COUNT(caps); i++)
+		for (uint32_t queries = 1; queries < 6; queries += 4) {
+			struct spec s = plain_spec(formats[i % COUNT(formats)], 200, queries, 10000 + i);
+
+			s.softcap = caps[i];
+			check_spec(&s);
+			s.dk = 96; /* decoded, in some formats */
+			s.q_size = 5;
+			check_spec(&s);
+		}
+}
+END_TEST
+
 /* Enough rows for the decoded way. */
 START_TEST(many_rows)
 {
@@ -246,6 +264,7 @@ END_TEST
 static void tests_add(TCase *tc)
 {
 	tcase_add_test(tc, each_alone);
+	tcase_add_test(tc, caps_of_any_size);
 	tcase_add_test(tc, many_rows);
 	tcase_add_test(tc, long_and_all_together);
 	tcase_add_test(tc, random_cases);
