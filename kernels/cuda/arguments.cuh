@@ -14,6 +14,7 @@
 constexpr uint32_t RANGES_MAX = 64;
 constexpr float SOFT_CAP_ROUGH = 256; /* up to that one formula will do, good to the cap times 2^-21 */
 constexpr float SOFT_CAP_MAX = 1e30f; /* above that a cap changes no score, and what is made of it would overflow */
+constexpr float SOFT_CAP_MIN = 1e-20f; /* below that it leaves nothing of any score, and its inverse would overflow */
 
 /* Whether the current device runs this build's code for devices without bulk copies. UNSUPPORTED: it runs none (code.cu). INTERNAL: CUDA
  * does not tell; why stays for cudaGetLastError. */
@@ -66,7 +67,7 @@ static inline bool features_sound(const struct kv_attend_features *f)
 
 static inline float soft_cap_of(const struct kv_attend_features *f)
 {
-	return f->softcap < SOFT_CAP_MAX ? f->softcap : SOFT_CAP_MAX;
+	return f->softcap > 0 ? fminf(fmaxf(f->softcap, SOFT_CAP_MIN), SOFT_CAP_MAX) : 0;
 }
 
 /* What came of a call's launches. Why CUDA refuses one stays for the caller's cudaGetLastError. */

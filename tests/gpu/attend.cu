@@ -261,7 +261,8 @@ static std::vector<test_case> more_small_cases(pair_of_formats f)
 {
 	const enum kv_dtype h = KV_DTYPE_F16, w = KV_DTYPE_F32;
 	const feature_set large_cap = {0, 1e5f, false, false, false, false, false, false},
-			  huge_cap = {0, 3.0e38f, false, false, false, false, false, false};
+			  huge_cap = {0, 3.0e38f, false, false, false, false, false, false},
+			  least_cap = {0, 1e-45f, false, false, false, false, false, false};
 
 	return {
 		{f.k, f.v, 128, 1, 32, 1, 16, PLAIN, h, w, {333}, {}, 0},
@@ -270,6 +271,7 @@ static std::vector<test_case> more_small_cases(pair_of_formats f)
 		/* Units of 16 columns that move, over weights that are small beside what tq4's codes are too large by. */
 		{f.k, f.v, 128, 1, 16, 1, 16, SHARP, h, w, {4000}, {}, 0},
 		{f.k, f.v, 128, 1, 4, 1, 16, PLAIN, h, w, {200}, huge_cap, 0},
+		{f.k, f.v, 128, 1, 4, 1, 16, PLAIN, h, w, {200}, least_cap, 0},
 	};
 }
 

@@ -501,6 +501,7 @@ std::vector<test_case> cases(bool small)
 		if (k == KV_INT4_PTH) { /* one for all */
 			t.push_back({k, v, 128, 1, 2, 16, PLAIN, h, h, KV_DTYPE_E4M3, {{33, 9}}, 0, 3.0e38f, true});
 			t.push_back({k, v, 128, 1, 2, 16, SHARP, h, h, w, {{0, 40}, {0, 3}}, 0, 1e5f, false, false, false, false, false, true});
+			t.push_back({k, v, 128, 1, 2, 16, PLAIN, h, h, w, {{33, 9}}, 0, 1e-45f});
 		}
 		if (small)
 			continue;
