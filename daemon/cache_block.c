@@ -278,6 +278,12 @@ void block_books(struct block *b, bool on)
 		vram_books(b, held - b->memory_pins, on);
 }
 
+void block_pin_over(struct block *b, struct block *heir)
+{
+	index_unpin(&b->record);
+	index_pin(&heir->record, NULL);
+}
+
 static void pin(struct block *b)
 {
 	bool first = false;

@@ -582,6 +582,8 @@ bool block_held_beyond(const struct block *b, uint32_t pins);
 /* A pin that block_pin set becomes one of that copy alone. */
 void block_pin_apart(struct block *b, const struct gpu *gpu);
 void block_unpin_on(struct block *b, const struct gpu *gpu);
+/* A pin becomes another block's. In the hands of who has both out of the books. */
+void block_pin_over(struct block *b, struct block *heir);
 /* Takes what depends on its pins out of all books (on false), and puts it back: around a change of its copies, or of their pins. */
 void block_books(struct block *b, bool on);
 /* An unpublished or dead slot of memory goes back. */

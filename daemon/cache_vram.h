@@ -1,6 +1,6 @@
 /* The VRAM tier behind the cache: what its files ask of each other (cache_vram.c, cache_vram_end.c, cache_vram_slot.c, cache_vram_room.c,
- * cache_vram_move.c, cache_vram_sums.c, cache_vram_copy.c, cache_vram_lease.c, cache_vram_stats.c) and the rest of the cache of them. Without GPUs none of it exists: cache.vram is NULL, and no
- * block has a copy on one.
+ * cache_vram_move.c, cache_vram_heir.c, cache_vram_sums.c, cache_vram_copy.c, cache_vram_lease.c, cache_vram_stats.c) and the rest of the cache of them. Without GPUs none of it
+ * exists: cache.vram is NULL, and no block has a copy on one.
  *
  * A block may have a *copy* on each GPU, in a slot there, beside the one in host memory and the one on a disk. Its copies hang in a
  * chain from the block. What a slot's header says in host memory is kept here, in the daemon's memory, since a GPU's slot is the block
@@ -366,9 +366,8 @@ __attribute__((cold)) void vram_used(struct cache *c, struct block *b, const str
 bool vram_used_coming(struct block *b, const struct gpu *gpu);
 /* A published block is removed: its copies are dead. In the hands of who has it out of the books. */
 void vram_removed(struct cache *c, struct block *b);
-/* Ready copies become another block's, with the pins of leases: all but those that a move is of. In the hands of who has both blocks out of the
- * books. */
-void vram_hand_over(struct cache *c, struct block *b, struct block *heir);
+/* Out of its block's chain. */
+void vram_unchain(struct vram_slot *s);
 /* A copy, ready or coming, is known to be wrong: nobody gets it any more, and the slot is free when nobody holds it. */
 void vram_condemn(struct cache *c, struct vram_slot *s);
 /* Slots of an unpublished block, and dead ones that nobody holds, go back. */
@@ -412,8 +411,6 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 		    bool now);
 /* Of a block that is on a GPU and not in host memory. */
 enum status vram_down(struct cache *c, struct block *b, struct cache_wait *w);
-/* A move of its block is to or from that slot. */
-bool vram_is_moved(const struct cache *c, const struct vram_slot *s);
 /* It is being brought down. */
 bool vram_falling(struct cache *c, const struct block *b);
 /* The end of a load, whatever it was: ups that wait for it go on. */
@@ -426,6 +423,18 @@ void vram_moves_fail(struct cache *c, struct gpu *g);
 void vram_spares_free(struct vram *v);
 /* With the lock, which it leaves: a list has ended. */
 void vram_flight_end(struct cache *c, struct flight *f);
+
+/* The bucket in which its moves are, with others'. */
+static inline struct vram_move **vram_moves_of(const struct cache *c, const struct block *b)
+{
+	return &c->vram->moves[((uintptr_t)b >> 6) % VRAM_MOVE_BUCKETS];
+}
+
+/* ---- cache_vram_heir.c ---- */
+
+/* Ready copies become another block's, with the pins of leases, and the moves from them to other GPUs, with who waits for these: all but what a way
+ * down is of. In the hands of who has both blocks out of the books. */
+void vram_hand_over(struct cache *c, struct block *b, struct block *heir);
 
 /* ---- cache_vram_sums.c: checksums beside the copies ---- */
 

@@ -19,14 +19,9 @@ enum { ENDS_A_HOLD = 128, ENDS_AHEAD = 4, WRONG_MAX = 3 };
 
 /* ---- who moves ---- */
 
-static struct vram_move **bucket_of(const struct cache *c, const struct block *b)
-{
-	return &c->vram->moves[((uintptr_t)b >> 6) % VRAM_MOVE_BUCKETS];
-}
-
 static struct vram_move *up_of(const struct cache *c, const struct block *b, const struct gpu *g)
 {
-	struct vram_move *m = *bucket_of(c, b);
+	struct vram_move *m = *vram_moves_of(c, b);
 
 	while (m && (m->block != b || m->gpu != g || m->way == DEVICE_DOWN))
 		m = m->hash_next;
@@ -35,18 +30,9 @@ static struct vram_move *up_of(const struct cache *c, const struct block *b, con
 
 static struct vram_move *down_of(const struct cache *c, const struct block *b)
 {
-	struct vram_move *m = *bucket_of(c, b);
+	struct vram_move *m = *vram_moves_of(c, b);
 
 	while (m && (m->block != b || m->way != DEVICE_DOWN))
-		m = m->hash_next;
-	return m;
-}
-
-bool vram_is_moved(const struct cache *c, const struct vram_slot *s)
-{
-	const struct vram_move *m = *bucket_of(c, s->block);
-
-	while (m && m->slot != s && m->from != s)
 		m = m->hash_next;
 	return m;
 }
@@ -92,7 +78,7 @@ void vram_spares_free(struct vram *v)
 
 static struct vram_move *move_create(struct cache *c, struct gpu *g, struct block *b, enum device_way way)
 {
-	struct vram_move *m = move_alloc(c->vram), **bucket = bucket_of(c, b);
+	struct vram_move *m = move_alloc(c->vram), **bucket = vram_moves_of(c, b);
 
 	if (!m)
 		return NULL;
@@ -140,7 +126,7 @@ static void links_apart(struct cache_wait_link *l, struct gpu *g)
 /* Its books are done: frees it, and may free the block. */
 static void move_leave(struct cache *c, struct vram_move *m, enum status s)
 {
-	struct vram_move **at = bucket_of(c, m->block);
+	struct vram_move **at = vram_moves_of(c, m->block);
 	struct block *b = m->block;
 
 	while (*at != m)
@@ -444,7 +430,7 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 /* The next of the block's ups that wait for host memory. */
 static struct vram_move *awaiting(const struct cache *c, const struct block *b)
 {
-	struct vram_move *m = *bucket_of(c, b);
+	struct vram_move *m = *vram_moves_of(c, b);
 
 	while (m && (m->block != b || m->way == DEVICE_DOWN || m->step != STEP_HOST || m->slot))
 		m = m->hash_next;

@@ -254,8 +254,7 @@ struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struc
 	return s;
 }
 
-/* Out of the chain. */
-static void unchain(struct vram_slot *s)
+void vram_unchain(struct vram_slot *s)
 {
 	struct vram_slot **at = &s->block->vram;
 
@@ -315,7 +314,7 @@ void vram_detach(struct vram_slot *s)
 		block_books(b, false);
 	if (s->state == VRAM_READY)
 		unready(s);
-	unchain(s);
+	vram_unchain(s);
 	if (!plain)
 		block_books(b, true);
 	slot_free(s);
@@ -409,47 +408,6 @@ void vram_removed(struct cache *c, struct block *b)
 	where_set(b, BLOCK_ON_GPU, false);
 }
 
-/* The pins of one lease. */
-static uint32_t lease_follow(struct lease *l, const struct vram_slot *s, struct block *b, struct block *heir)
-{
-	uint32_t pins = 0;
-
-	for (uint32_t i = 0; l->gpu == s->shelf->pool->gpu && i < l->count; i++) {
-		if (l->block[i] != b || !lease_on_gpu(l)[i])
-			continue;
-		l->block[i] = heir;
-		index_unpin(&b->record);
-		index_pin(&heir->record, NULL);
-		pins++;
-	}
-	return pins;
-}
-
-/* Those of calls stay with the block that they are of. */
-static void leases_follow(struct cache *c, struct vram_slot *s, struct block *b, struct block *heir)
-{
-	uint32_t pins = 0;
-
-	for (uint32_t i = 0; s->pins && i < c->options.sessions_max; i++)
-		for (struct lease *l = c->sessions[i].state == SESSION_FREE ? NULL : c->sessions[i].leases; l; l = l->next)
-			pins += lease_follow(l, s, b, heir);
-	vram_slot_unpin(s, s->pins - pins);
-}
-
-void vram_hand_over(struct cache *c, struct block *b, struct block *heir)
-{
-	for (struct vram_slot *s = b->vram, *next; s; s = next) {
-		next = s->next;
-		if (s->state != VRAM_READY || s->shelf->pool->gpu->lost || vram_is_moved(c, s))
-			continue;
-		unchain(s);
-		leases_follow(c, s, b, heir);
-		s->block = heir;
-		s->next = heir->vram;
-		heir->vram = s;
-	}
-}
-
 void vram_condemn(struct cache *c, struct vram_slot *s)
 {
 	struct block *b = s->block;
@@ -479,7 +437,7 @@ void vram_give(struct block *b)
 			b->condemned = true;
 			continue;
 		}
-		unchain(s);
+		vram_unchain(s);
 		slot_free(s);
 	}
 	block_books(b, true);

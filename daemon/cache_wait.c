@@ -1,5 +1,6 @@
 /* Waits: what a call that needs the disks holds on to while it is put aside. Each thing it waits for is a link; a link may keep a
  * block pinned, so that what one load brought is still there when the last has come. */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "daemon/cache_tier.h"
@@ -133,6 +134,15 @@ void wait_link_follow(struct cache_wait_link *l, struct block *b)
 	l->apart = false;
 	l->pinned = b;
 	block_pin(b);
+}
+
+void wait_link_over(struct cache_wait_link *l, struct block *heir)
+{
+	if (!l->pinned)
+		return;
+	assert(!l->apart);
+	block_pin_over(l->pinned, heir);
+	l->pinned = heir;
 }
 
 bool wait_pin_on(struct cache *c, struct cache_wait *w, struct block *b, struct gpu *gpu)

@@ -243,6 +243,95 @@ START_TEST(wrong_for_two_gpus)
 }
 END_TEST
 
+static void until_found(struct vram_rig *v, double wrong)
+{
+	for (int i = 0; rig_stat(&v->r, "terrace_gpu_corrupt_blocks_total", "to=gpu") < wrong; i++) {
+		ck_assert_int_lt(i, 60000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+}
+
+/* Who finds it wrong in memory: a copy to another GPU, or Verify. */
+static void find(struct vram_rig *v, bool by_verify)
+{
+	struct cache_verified sum = { .blocks = 0 };
+	struct cache_leased void_l;
+	struct cache_place void_p;
+	uint64_t cursor = 0;
+
+	if (by_verify) {
+		while (!sum.corrupt) {
+			ck_assert_uint_ne(cursor, UINT64_MAX);
+			ck_assert_int_eq(cache_verify_step(v->r.c, &cursor, 1, &sum), STATUS_OK);
+		}
+		return;
+	}
+	ck_assert_int_eq(vr_lease(v, 0, 0, 1, true, false, &void_p, &void_l), STATUS_OK);
+	vr_wait_layers(v, &void_l);
+	ck_assert_uint_eq(v->board[FDSOCK_BOARD_FAILED], 1);
+	until_found(v, 1);
+	vr_release(v, &void_l);
+}
+
+/* The only sound copy is on its way to a third GPU meanwhile: that goes on, of what the block is now, and who waits for it gets it. On its way it is
+ * copied (_i & 1: or waits for room), and is found wrong by a copy (_i & 2: by Verify); then the copy across ends well (_i & 4: ill, with that GPU, or _i & 8:
+ * with the sound copy's). */
+START_TEST(sound_on_its_way)
+{
+	const bool waits = _i & 1, by_verify = _i & 2, to_lost = _i & 4, from_lost = _i & 8;
+	_Atomic int called = 0;
+	struct cache_wait w = { .ready = ready, .arg = &called };
+	struct cache_keys k = rig_keys(0, 1);
+	struct cache_place p;
+	struct cache_leased l;
+	uint32_t blocks = 0;
+	enum status s;
+	struct vram_rig v;
+
+	if (to_lost && from_lost)
+		return;
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 3, .gpu_slots = SLOTS, .host_slots = 4 * SLOTS, .sum_threads = 2 });
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent: granted at once */
+	ck_assert_uint_eq(vr_put(&v, 2, 51, 1), 1);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
+	rig_quiet(&v.r);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
+	vr_bytes(&v, &p)[9] ^= 1;
+	vr_release(&v, &l);
+	vr_hold(&v, 2, 1);
+	if (waits) /* room is there when these have come down */
+		ck_assert_uint_eq(vr_put(&v, 2, 500, SLOTS), SLOTS);
+	ck_assert_int_eq(cache_warm_on(v.r.c, v.r.s.id, &k, 2, v.r.now, &w, &blocks, &v.r.why), STATUS_BUSY);
+	find(&v, by_verify);
+	ck_assert_str_eq(vr_tier(&v, 0), "gpu");
+	ck_assert_int_eq(called, 0);
+	rig_check_books(v.r.c);
+	if (to_lost || from_lost)
+		vr_lose(&v, to_lost ? 2 : 1);
+	vr_go(&v, 2);
+	while ((s = cache_warm_on(v.r.c, v.r.s.id, &k, 2, v.r.now, &w, &blocks, &v.r.why)) == STATUS_BUSY)
+		while (!atomic_exchange(&called, 0))
+			nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	cache_wait_end(v.r.c, &w);
+	free((void *)k.bytes);
+	if (!to_lost && !from_lost) {
+		ck_assert_int_eq(s, STATUS_OK);
+		ck_assert_uint_eq(blocks, 1);
+		ck_assert_uint_eq(vr_read_all(&v, 2, 0, 1), 1);
+	}
+	rig_quiet(&v.r);
+	rig_check_books(v.r.c);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_held_bytes", "gpu=2"), 0);
+	if (from_lost)
+		ck_assert_uint_le(vr_read_all(&v, CACHE_HOST, 0, 1), 1); /* it may have come across before that */
+	else
+		ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+}
+END_TEST
+
 static pthread_mutex_t writes = PTHREAD_MUTEX_INITIALIZER;
 
 static int wait_for_writes(void *arg, const struct ring_request *r, uint32_t *most)
@@ -288,10 +377,7 @@ START_TEST(wrong_while_it_is_spilled)
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &q, &void_l), STATUS_OK);
 	vr_wait_layers(&v, &void_l);
 	vr_release(&v, &void_l);
-	for (int i = 0; rig_stat(&v.r, "terrace_gpu_corrupt_blocks_total", "to=gpu") < 1; i++) {
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	until_found(&v, 1);
 	ck_assert_str_ne(vr_tier(&v, 0), "");
 	pthread_mutex_unlock(&writes);
 	rig_quiet(&v.r);
@@ -386,6 +472,7 @@ int main(void)
 	tcase_add_loop_test(t, gone_while_somebody_has_it, 0, 2);
 	tcase_add_loop_test(t, sound_on_another_gpu, 0, 2);
 	tcase_add_loop_test(t, wrong_for_two_gpus, 0, 2);
+	tcase_add_loop_test(t, sound_on_its_way, 0, 12);
 	tcase_add_test(t, wrong_while_it_is_spilled);
 	tcase_add_test(t, verified_wrong_in_memory);
 	tcase_add_loop_test(t, memory_that_is_bad, 0, 2);
