@@ -29,7 +29,7 @@ owned() {
 }
 . tests/owners.sh
 
-git ls-files 2>/dev/null | cut -d/ -f1 | sort -u | while read -r top; do
+git -c safe.directory="$PWD" ls-files 2>/dev/null | cut -d/ -f1 | sort -u | while read -r top; do
 	case " CMakeLists.txt README.md LICENSE CHANGELOG.md proto daemon client kernels store eviction tests deploy .ci .gitignore .clang-format " in
 	*" $top "*) ;;
 	*) echo "$top   <- not of the top level" ;;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what the tests need, builds, runs everything, and counts: `sh tests/run.sh [--long]`.
+# Installs what the tests need, builds, runs everything, and counts: `sh tests/run.sh [--long]`. Of the environment it keeps HOME, TMPDIR and CUDA_HOME.
 #
 # Stages: the source rules (tests/rules.sh), the plain build and its tests (the endurance run in the background), the same tests under
 # AddressSanitizer + UndefinedBehaviorSanitizer and under ThreadSanitizer, and every fuzz target for some seconds. Nothing is built beside
@@ -17,9 +17,15 @@ for argument in "$@"; do
 	esac
 done
 
+# Tests have the environment that CI gives them, whoever runs this, so that what they need besides is found to be missing here and not there.
+if [ "${BARE-}" != yes ]; then
+	sh deploy/packages.sh build test || exit 1
+	umask 022
+	exec env -i BARE=yes PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME="${HOME:-/root}" ${TMPDIR:+"TMPDIR=$TMPDIR"} \
+		${CUDA_HOME:+"CUDA_HOME=$CUDA_HOME"} sh tests/run.sh "$@" </dev/null
+fi
+unset BARE
 export WHOLE
-
-sh deploy/packages.sh build test || exit 1
 
 logs=$root/build/logs
 rm -rf "$logs"

@@ -4,6 +4,9 @@
 set -eu
 cd "$(dirname "$0")/../.."
 include=${CUDA_HOME:-/usr/local/cuda}/include
+if ! [ -f "$include/cudaTypedefs.h" ] && command -v nvcc >/dev/null; then
+	include=$(nvcc -dryrun -E -x cu /dev/null 2>&1 | sed -n 's/^#\$ INCLUDES="-I\([^"]*\)".*/\1/p')
+fi
 [ -f "$include/cudaTypedefs.h" ] || { echo "skipped: no headers of CUDA here"; exit 77; }
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
