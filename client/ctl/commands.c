@@ -10,9 +10,9 @@ const struct ctl_command ctl_commands[] = {
 		.name = "status",
 		.synopsis = "",
 		.summary = "tell whether the daemon serves",
-		.text = "Asks the daemon's health service and prints its state (serving or draining), "
-			"version, uptime and boot epoch. A script that waits for a daemon calls it until it "
-			"returns 0.",
+		.text = "Asks the daemon's health service and prints its state (serving; degraded: "
+			"serving, but a GPU is lost; or draining), version, uptime and boot epoch. A "
+			"script that waits for a daemon calls it until it returns 0.",
 		.exits = "0 serving, 3 it answers but does not serve, " EXITS_DAEMON,
 		.run = ctl_run_status,
 	},
