@@ -131,6 +131,12 @@ uint64_t ident_hash(const struct index_ident *ident, uint64_t seed)
 	return h;
 }
 
+bool ident_equal(const struct index_ident *a, const struct index_ident *b)
+{
+	return a->layout_id == b->layout_id && a->tenant == b->tenant && a->key_bytes == b->key_bytes &&
+	       !memcmp(a->key, b->key, a->key_bytes);
+}
+
 /* Refused blocks hang in a list of the pool by the links that the policy would use. */
 static void refused_add(struct cache *c, struct block *b)
 {
@@ -425,6 +431,8 @@ void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 	block_books(b, false);
 	index_kill(&b->record);
 	by_id_remove(c, b);
+	if (b->moving)
+		spill_orphan(c, b);
 	CRASH_POINT("block_remove");
 	index_remove(c->index, &b->record);
 	if (b->shelf)
@@ -492,6 +500,8 @@ struct block *block_succeed(struct cache *c, struct block *b)
 	block_books(b, false);
 	index_kill(&b->record);
 	by_id_remove(c, b);
+	if (b->moving)
+		spill_orphan(c, b);
 	index_remove(c->index, &b->record);
 	leave_shelf(c, b);
 	hand_over(c, b, heir);

@@ -37,8 +37,7 @@ struct move *grave_of(struct cache *c, const struct index_ident *ident, struct m
 {
 	struct move *m = after ? after->grave_next : *grave_bucket(c, ident);
 
-	while (m && (m->dead.layout_id != ident->layout_id || m->dead.tenant != ident->tenant ||
-		     m->dead.key_bytes != ident->key_bytes || memcmp(m->dead.key, ident->key, ident->key_bytes)))
+	while (m && !ident_equal(&m->dead, ident))
 		m = m->grave_next;
 	return m;
 }
@@ -305,6 +304,26 @@ void bury_begin(struct cache *c, struct rack *r, uint32_t slot, struct pool *p, 
 
 /* ---- spills ---- */
 
+void spill_orphan(struct cache *c, const struct block *b)
+{
+	struct move *m = move_of(c, b);
+
+	if (m->kind != MOVE_SPILL)
+		return;
+	m->orphan_next = c->tier->orphans;
+	c->tier->orphans = m;
+}
+
+static void orphan_leave(const struct move *m)
+{
+	struct move **at = &m->cache->tier->orphans;
+
+	while (*at && *at != m)
+		at = &(*at)->orphan_next;
+	if (*at)
+		*at = m->orphan_next;
+}
+
 /* With the lock. The block has a copy elsewhere, which is durable: it leaves its rack. The header there names it until the slab is gone. */
 static void leave_behind(struct cache *c, struct move *m)
 {
@@ -413,6 +432,7 @@ static void spill_end(struct move *m, enum status s)
 		m->old->rack->moves--;
 	CRASH_POINT("spill_leave");
 	tier_move_leave(m);
+	orphan_leave(m);
 	if (!s && m->grave)
 		displaced(c, m);
 	if (!s && block_live(b) && !m->unit->failed) {

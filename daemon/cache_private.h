@@ -570,6 +570,7 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us);
  * must evict then loses ends of prefixes. */
 void block_enter_policy(struct cache *c, struct block *b, uint64_t position);
 uint64_t ident_hash(const struct index_ident *ident, uint64_t seed);
+bool ident_equal(const struct index_ident *a, const struct index_ident *b);
 /* Bytes that a pin of memory's copy would add to the tenant's. */
 uint64_t block_pin_bytes(const struct block *b);
 /* A pin of all copies that it has or gets. */

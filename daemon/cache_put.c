@@ -24,12 +24,6 @@ static struct part **claim_bucket(struct cache *c, const struct index_ident *ide
 	return &c->claims[ident_hash(ident, c->claim_seed) % CLAIM_BUCKETS];
 }
 
-static bool ident_equal(const struct index_ident *a, const struct index_ident *b)
-{
-	return a->layout_id == b->layout_id && a->tenant == b->tenant && a->key_bytes == b->key_bytes &&
-	       !memcmp(a->key, b->key, a->key_bytes);
-}
-
 struct part *claim_find(struct cache *c, const struct index_ident *ident)
 {
 	struct part *p = *claim_bucket(c, ident);

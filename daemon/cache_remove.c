@@ -7,38 +7,32 @@
 
 enum { DELETE_NEW, DELETE_BURYING, DELETE_SYNCING, DELETE_COMMITTING };
 
+static void join(struct cache *c, struct move *m, struct cache_wait *w)
+{
+	struct cache_wait_link *l = wait_link(c, w, NULL);
+
+	w->units |= 1u << m->unit->number;
+	if (!l) {
+		w->worst = STATUS_IO;
+		return;
+	}
+	l->move_next = m->links;
+	m->links = l;
+}
+
 /* Headers that name the key are still to be overwritten: joins the wait for each. */
 static void join_graves(struct cache *c, const struct index_ident *ident, struct cache_wait *w)
 {
-	for (struct move *grave = NULL; w && (grave = grave_of(c, ident, grave));) {
-		struct cache_wait_link *l = wait_link(c, w, NULL);
-
-		w->units |= 1u << grave->unit->number;
-		if (!l) {
-			w->worst = STATUS_IO;
-			continue;
-		}
-		l->move_next = grave->links;
-		grave->links = l;
-	}
+	for (struct move *grave = NULL; w && (grave = grave_of(c, ident, grave));)
+		join(c, grave, w);
 }
 
-/* A block that is being spilled when it is removed is buried when the spill has ended. */
-static void join_spill(struct cache *c, struct block *b, struct cache_wait *w)
+/* What is still being spilled, though it was removed, now or before, is buried when the spill has ended. */
+static void join_orphans(struct cache *c, const struct index_ident *ident, struct cache_wait *w)
 {
-	struct move *m = b->moving ? move_of(c, b) : NULL;
-	struct cache_wait_link *l;
-
-	if (m && m->kind != MOVE_SPILL)
-		m = NULL;
-	l = m && w ? wait_link(c, w, NULL) : NULL;
-	if (l) {
-		w->units |= 1u << m->unit->number;
-		l->move_next = m->links;
-		m->links = l;
-	} else if (m && w) {
-		w->worst = STATUS_IO;
-	}
+	for (struct move *m = w ? c->tier->orphans : NULL; m; m = m->orphan_next)
+		if (ident_equal(&m->block->record.ident, ident))
+			join(c, m, w);
 }
 
 static enum status remove_key(struct cache *c, struct pool *const *pools, uint32_t layouts,
@@ -54,7 +48,6 @@ static enum status remove_key(struct cache *c, struct pool *const *pools, uint32
 	cache_lock(c);
 	for (uint32_t l = 0; l < layouts; l++) {
 		if (found[l] && block_live(found[l])) {
-			join_spill(c, found[l], w);
 			CRASH_POINT("delete_remove");
 			u = found[l]->rack ? found[l]->rack->class->unit : NULL;
 			block_remove(c, found[l], CACHE_REASON_DELETED);
@@ -69,6 +62,7 @@ static enum status remove_key(struct cache *c, struct pool *const *pools, uint32
 		CRASH_POINT("delete_untell");
 		catalog_untell(c, &ident);
 		join_graves(c, &ident, w);
+		join_orphans(c, &ident, w);
 	}
 	cache_unlock(c);
 	index_read_unlock();

@@ -16,7 +16,8 @@
  * (cache_compact.c). Until then the block has both slots; the old one is in the graves from the moment that it has the new one.
  *
  * The rule of the dead: the header in a taken disk slot names either the block that the rack has there, or one that nobody could
- * have been told is deleted: Delete waits for the burial, or for the write that displaces the header. Graves are the list of those.
+ * have been told is deleted: Delete waits for the burial, or for the write that displaces the header. Graves are the list of those; of a
+ * block that is removed while it is spilled the spill is an orphan, whose end is a burial.
  *
  * Like the rest of the cache, all under its lock but where a comment says otherwise.
  */
@@ -95,6 +96,7 @@ struct move {
 	struct move *block_next;       /* of the bucket by block */
 	struct move *grave_next;       /* of the bucket by name, if `grave` */
 	struct move *hungry_next;      /* loads that wait for memory; burials that the disk did not take yet */
+	struct move *orphan_next;
 	struct cache_wait_link *links;
 	struct unit *unit;
 	struct rack *rack;
@@ -142,6 +144,7 @@ struct tier {
 	struct move *moves[MOVE_BUCKETS], *graves[MOVE_BUCKETS];
 	struct move *hungry, **hungry_end;
 	struct move *unburied, **unburied_end;
+	struct move *orphans;          /* spills whose block was removed: a header that names it may come yet */
 	uint64_t moving_bytes;         /* slots that spills and loads pin */
 	uint32_t move_count;
 	uint32_t turn;                 /* the unit that spills next */
@@ -221,6 +224,8 @@ struct block *unit_next_block(struct unit *u, uint64_t *cursor, uint32_t *budget
 struct move *move_of(struct cache *c, const struct block *b);
 /* The next move after `after` (NULL: the first) until whose end a header may name that block. */
 struct move *grave_of(struct cache *c, const struct index_ident *ident, struct move *after);
+/* It is removed while it moves: its spill, if it is one, is an orphan. */
+void spill_orphan(struct cache *c, const struct block *b);
 /* Joins the move if there is one. w may be NULL. OK: under way. BUSY, EXHAUSTED, UNAVAILABLE, MISS (a slab is being made): not now.
  * A block in a rack that is leaving is copied to another, without a new slab: it is there when the copy was written, synced, and
  * spills_land was called. */

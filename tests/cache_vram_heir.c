@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/cache_tier.h"
 #include "proto/fdsock.h"
 
 enum { SLOTS = 16 };
@@ -345,17 +346,33 @@ static int wait_for_writes(void *arg, const struct ring_request *r, uint32_t *mo
 	return 0;
 }
 
+/* Begins to write key 0 to the disk, whose writes wait. */
+static void spill(struct vram_rig *v)
+{
+	struct cache_wait w = { .ready = ready, .arg = &(_Atomic int){ 0 } };
+	struct cache_keys k = rig_keys(0, 1);
+	enum status st;
+	bool is = false;
+
+	for (int i = 0; !is; i++) {
+		ck_assert_int_lt(i, 10000);
+		ck_assert_int_eq(cache_flush(v->r.c, v->r.s.id, &k, v->r.now, &w, &st, &v->r.why), STATUS_BUSY);
+		cache_lock(v->r.c);
+		is = v->r.c->tier->move_count;
+		cache_unlock(v->r.c);
+		rig_tick(v->r.c, v->r.now); /* makes a slab */
+	}
+	cache_wait_end(v->r.c, &w);
+	free((void *)k.bytes);
+}
+
 /* It is being written to a disk from there: what is written is not the block's copy, and a GPU's, which is sound, is written instead. */
 START_TEST(wrong_while_it_is_spilled)
 {
 	static const struct ring_calls calls = { .fault = wait_for_writes };
 	struct cache_verified sum = { .blocks = 0 };
-	_Atomic int called = 0;
-	struct cache_wait w = { .ready = ready, .arg = &called };
-	struct cache_keys k = rig_keys(0, 1);
 	struct cache_place p, q;
 	struct cache_leased l, void_l;
-	enum status flushed;
 	uint64_t cursor = 0;
 	struct rig_disks d;
 	struct vram_rig v;
@@ -373,7 +390,7 @@ START_TEST(wrong_while_it_is_spilled)
 	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
 	vr_bytes(&v, &p)[9] ^= 1;
 	vr_release(&v, &l);
-	ck_assert_int_eq(cache_flush(v.r.c, v.r.s.id, &k, v.r.now, &w, &flushed, &v.r.why), STATUS_BUSY);
+	spill(&v);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &q, &void_l), STATUS_OK);
 	vr_wait_layers(&v, &void_l);
 	vr_release(&v, &void_l);
@@ -381,8 +398,7 @@ START_TEST(wrong_while_it_is_spilled)
 	ck_assert_str_ne(vr_tier(&v, 0), "");
 	pthread_mutex_unlock(&writes);
 	rig_quiet(&v.r);
-	cache_wait_end(v.r.c, &w);
-	free((void *)k.bytes);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_tombstones_total", "status=ok"), 1);
 	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
 	while (cursor != UINT64_MAX)
 		ck_assert_int_eq(cache_verify_disk_step(v.r.c, &cursor, UINT64_MAX, &sum), STATUS_OK);
@@ -391,6 +407,50 @@ START_TEST(wrong_while_it_is_spilled)
 	vr_push_out(&v, 3 * SLOTS);
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
 	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Deleted while what was found wrong is still being written to a disk: that is not over before its header cannot come back. */
+START_TEST(deleted_while_it_is_spilled)
+{
+	static const struct ring_calls calls = { .fault = wait_for_writes };
+	_Atomic int called = 0;
+	struct cache_wait w = { .ready = ready, .arg = &called };
+	struct cache_keys k = rig_keys(0, 1);
+	struct cache_place p;
+	struct cache_leased l;
+	struct rig_disks d;
+	struct vram_rig v;
+	enum status st;
+
+	vr_disks_make(&d, 1, 96);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = SLOTS, .host_slots = SLOTS, .disks = &d, .spill_milli = 1,
+						.io_calls = &calls });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent: what is leased comes from memory */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	if (_i) /* it goes on as that copy */
+		ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
+	vr_flip(&v, CACHE_HOST, 0, 9);
+	pthread_mutex_lock(&writes);
+	spill(&v);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &l), STATUS_OK);
+	vr_release(&v, &l);
+	RIG_AWAIT(rig_stat(&v.r, "terrace_gpu_corrupt_blocks_total", "to=gpu") == 1);
+	ck_assert_int_eq(cache_delete(v.r.c, v.r.s.id, &k, &st, &w, &v.r.why), STATUS_BUSY);
+	for (int i = 0; i < 20; i++) {
+		rig_tick(v.r.c, v.r.now);
+		usleep(1000);
+		ck_assert_int_eq(cache_delete(v.r.c, v.r.s.id, &k, &st, &w, &v.r.why), STATUS_BUSY);
+	}
+	pthread_mutex_unlock(&writes);
+	RIG_AWAIT(cache_delete(v.r.c, v.r.s.id, &k, &st, &w, &v.r.why) == STATUS_OK);
+	cache_wait_end(v.r.c, &w);
+	ck_assert_int_eq(st, _i ? STATUS_OK : STATUS_MISS);
+	ck_assert_double_ge(rig_stat(&v.r, "terrace_tombstones_total", "status=ok"), 1);
+	free((void *)k.bytes);
 	vr_close(&v);
 	rig_disks_remove(&d);
 }
@@ -474,6 +534,7 @@ int main(void)
 	tcase_add_loop_test(t, wrong_for_two_gpus, 0, 2);
 	tcase_add_loop_test(t, sound_on_its_way, 0, 12);
 	tcase_add_test(t, wrong_while_it_is_spilled);
+	tcase_add_loop_test(t, deleted_while_it_is_spilled, 0, 2);
 	tcase_add_test(t, verified_wrong_in_memory);
 	tcase_add_loop_test(t, memory_that_is_bad, 0, 2);
 	suite_add_tcase(suite, t);
