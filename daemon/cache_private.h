@@ -486,6 +486,8 @@ struct block *shelf_next_block(struct pool *p, uint32_t *extent, uint32_t *slot,
 /* A free slot of the pool, evicting as needed. EXHAUSTED. If that is because the pool should get another
  * extent first, which takes long, c->grow is set: undo, leave the lock, room_grow(), try again. */
 enum status room_take(struct cache *c, struct pool *p, struct host_slot *out);
+/* The same, but nothing goes for it that is nowhere else: BUSY. */
+enum status room_take_spare(struct cache *c, struct pool *p, struct host_slot *out);
 /* Evicts what so many slots cost at once, if nothing is lost with it: taken one by one, they then lie side by side. */
 void room_clear(struct cache *c, struct pool *p, uint32_t slots);
 /* Whether the policy would rather keep what it has than give a place to the block of this event, in a pool that is full. What

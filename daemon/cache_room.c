@@ -315,6 +315,11 @@ enum status room_take(struct cache *c, struct pool *p, struct host_slot *out)
 	return s;
 }
 
+enum status room_take_spare(struct cache *c, struct pool *p, struct host_slot *out)
+{
+	return p->grow_refused != c->room_epoch || room_spares(c, p) ? room_take(c, p, out) : STATUS_BUSY;
+}
+
 void room_clear(struct cache *c, struct pool *p, uint32_t slots)
 {
 	struct block *b;

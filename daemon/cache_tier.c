@@ -528,25 +528,35 @@ static uint64_t clock_us(void)
 	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
+/* With the lock: how much is on its way to the disks, or will be; *left: blocks that GPUs alone have, and that do not come down now. */
+static uint64_t settle_step(struct cache *c, uint64_t *left)
+{
+	uint64_t dirty = 0;
+
+	*left = 0;
+	spill_pump(c);
+	for (uint32_t i = 0; i < c->pool_count; i++) {
+		enum status refused;
+
+		dirty += c->pools[i]->dirty;
+		if (c->vram)
+			vram_settle(c, c->pools[i], UINT64_MAX, SETTLE_DOWNS, NULL, &refused);
+		*left += vram_only_blocks(c, c->pools[i]);
+	}
+	return dirty + c->tier->move_count + (c->vram ? c->vram->move_count : 0);
+}
+
 bool cache_settle(struct cache *c, uint64_t wait_us)
 {
 	const uint64_t began_us = clock_us();
-	uint64_t dirty, passed_us;
+	uint64_t dirty, left, passed_us;
 
 	if (!c->tier)
 		return true;
 	do {
 		cache_lock(c);
 		c->tier->all = true;
-		spill_pump(c);
-		dirty = c->tier->move_count;
-		for (uint32_t i = 0; i < c->pool_count; i++) {
-			enum status refused;
-
-			dirty += c->pools[i]->dirty;
-			dirty += c->vram && vram_settle(c, c->pools[i], UINT64_MAX, SETTLE_DOWNS, NULL, &refused);
-		}
-		dirty += c->vram ? c->vram->move_count : 0;
+		dirty = settle_step(c, &left);
 		cache_unlock(c);
 		if (!dirty)
 			break;
@@ -557,5 +567,5 @@ bool cache_settle(struct cache *c, uint64_t wait_us)
 	CRASH_POINT("settle");
 	c->tier->all = false;
 	cache_unlock(c);
-	return !dirty;
+	return !dirty && !left;
 }

@@ -343,8 +343,9 @@ static inline void vram_slot_unpin(struct vram_slot *s, uint32_t pins)
 	if (pins && s->pins == 0)
 		vp->gpu->lent_bytes -= vp->stride;
 }
-/* A ready one on any GPU that is not lost. */
+/* A ready one on any GPU that is not lost; on one whose copies that GPU can have without host memory between them. */
 struct vram_slot *vram_ready(const struct block *b);
+struct vram_slot *vram_near(const struct block *b, const struct gpu *g);
 static inline uint64_t vram_address(const struct vram_slot *s)
 {
 	return s->shelf->address + s->index * s->shelf->pool->stride;
@@ -409,7 +410,7 @@ void vram_drain_reap(struct cache *c, struct gpu *g);
  * waiting for anything: BUSY if it would have to. */
 enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_priority priority, struct cache_wait *w, bool wait_end,
 		    bool now);
-/* Of a block that is on a GPU and not in host memory. */
+/* Of a block that is on a GPU and not in host memory. BUSY: while all is being written, before a stop, memory has no place yet. */
 enum status vram_down(struct cache *c, struct block *b, struct cache_wait *w);
 /* It is being brought down. */
 bool vram_falling(struct cache *c, const struct block *b);

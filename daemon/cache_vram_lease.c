@@ -179,6 +179,8 @@ bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint3
 		if (b->stored_us > since_us)
 			continue;
 		s = vram_down(c, b, w);
+		if (s == STATUS_BUSY) /* so is it for those behind it */
+			return true;
 		if (s)
 			*refused = s;
 		else

@@ -179,20 +179,10 @@ static uint64_t host_address(const struct block *b, const struct gpu *g)
 	return s && s->device ? s->device[g->number] : 0;
 }
 
-/* A copy that the GPU can have from another without host memory between them. */
-static struct vram_slot *near(const struct block *b, const struct gpu *g)
-{
-	struct vram_slot *s = b->vram;
-
-	while (s && (s->state != VRAM_READY || s->shelf->pool->gpu->lost || !(g->reaches & 1u << s->shelf->pool->gpu->number)))
-		s = s->next;
-	return s;
-}
-
 /* Where the bytes come from, if not from host memory. */
 static struct vram_slot *source_across(const struct vram_move *m)
 {
-	struct vram_slot *s = m->way == DEVICE_ACROSS ? near(m->block, m->gpu) : NULL;
+	struct vram_slot *s = m->way == DEVICE_ACROSS ? vram_near(m->block, m->gpu) : NULL;
 
 	return s || m->way != DEVICE_ACROSS || m->block->shelf ? s : vram_ready(m->block);
 }
@@ -200,7 +190,7 @@ static struct vram_slot *source_across(const struct vram_move *m)
 /* Another GPU's copy comes faster than memory's, but not layer by layer: it is for who waits for the end. */
 static enum device_way way_of(const struct gpu *g, const struct block *b, bool wait_end)
 {
-	return b->vram && (b->shelf ? wait_end && near(b, g) : vram_ready(b) != NULL) ? DEVICE_ACROSS : DEVICE_UP;
+	return b->vram && (b->shelf ? wait_end && vram_near(b, g) : vram_ready(b) != NULL) ? DEVICE_ACROSS : DEVICE_UP;
 }
 
 /* What the header said travels with the bytes; that of a copy in memory is read by the mover, beside them. */
@@ -507,7 +497,8 @@ static void host_slot_back(struct vram_move *m)
 static enum status host_slot_get(struct cache *c, struct vram_move *m)
 {
 	struct pool *p = m->block->pool;
-	enum status s = room_take(c, p, &m->host);
+	const bool spare = c->tier && c->tier->all; /* before a stop all is to be written */
+	enum status s = spare ? room_take_spare(c, p, &m->host) : room_take(c, p, &m->host);
 
 	if (s)
 		return s;
@@ -599,7 +590,7 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 		block_arrive(c, b, &m->host, m->shelf, position);
 	} else {
 		host_slot_back(m);
-		if (s)
+		if (s && s != STATUS_BUSY)
 			cache_count(c, COUNTER_GPU_DOWN_FAILED, 1);
 	}
 	if (b->awaited)

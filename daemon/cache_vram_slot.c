@@ -164,6 +164,15 @@ struct vram_slot *vram_ready(const struct block *b)
 	return s;
 }
 
+struct vram_slot *vram_near(const struct block *b, const struct gpu *g)
+{
+	struct vram_slot *s = b->vram;
+
+	while (s && (s->state != VRAM_READY || s->shelf->pool->gpu->lost || !(g->reaches & 1u << s->shelf->pool->gpu->number)))
+		s = s->next;
+	return s;
+}
+
 struct vram_slot *vram_slot_of(const struct block *b, const struct gpu *g)
 {
 	struct vram_slot *s = b->vram;
