@@ -5,7 +5,6 @@
  */
 #include "daemon/config.h"
 
-#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/machine.h"
 #include "eviction/policy.h"
 
 #define KIB 1024ull
@@ -55,7 +55,7 @@ static const struct option options[] = {
 	{ "listen", T_LISTEN, AT(listen), "off", 0, 0, NULL,
 	  "also serve gRPC on a loopback address, as 127.0.0.1:PORT or [::1]:PORT, without any authentication" },
 	{ "host_bytes", T_BYTES, AT(host_bytes), "auto", MIB, 1ull << 46, NULL,
-	  "memory of the host tier; auto: a quarter of the machine's, at most 64GiB" },
+	  "memory of the host tier; auto: a quarter of the machine's, or of what cgroups leave of it, at most 64GiB" },
 	{ "extent_bytes", T_BYTES, AT(extent_bytes), "64MiB", MIB, GIB, NULL,
 	  "size of one memory extent, the unit that is lent to engines" },
 	{ "huge_pages", T_CHOICE, AT(huge_pages), "auto", 0, 0, huge_words, "use huge pages if there are any free" },
@@ -124,7 +124,7 @@ static const struct option options[] = {
 	{ "log_level", T_CHOICE, AT(log_level), "info", 0, 0, level_words, "least level that is logged" },
 	{ "log_format", T_CHOICE, AT(log_format), "logfmt", 0, 0, format_words, "form of the lines on stderr" },
 };
-enum { OPTIONS = sizeof options / sizeof options[0] };
+enum { OPTIONS = sizeof options / sizeof options[0], WORDS_MAX = 128 };
 _Static_assert((int)OPTIONS <= (int)CONFIG_OPTIONS_MAX, "origin[] holds one entry an option");
 
 static const char *const origin_words[] = { "default", "file", "environment", "flag" };
@@ -239,34 +239,6 @@ static bool parse_choice(const char *value, const char *const *words, uint64_t *
 	return false;
 }
 
-/* NULL if `value` is an address this version may listen on. Numbers only: a name could resolve to anything.
- * */
-static const char *listen_problem(const char *value)
-{
-	char host[64];
-	const char *colon = strrchr(value, ':');
-	uint64_t port;
-	struct in_addr v4;
-	struct in6_addr v6;
-
-	if (!strcmp(value, "off"))
-		return NULL;
-	if (!colon || (size_t)(colon - value) >= sizeof host)
-		return "not of the form 127.0.0.1:PORT";
-	memcpy(host, value, (size_t)(colon - value));
-	host[colon - value] = 0;
-	if (!parse_number(colon + 1, no_units, &port) || port > 65535)
-		return "the port is not a number from 0 to 65535";
-	size_t n = strlen(host);
-	bool loopback = inet_pton(AF_INET, host, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127;
-
-	if (n > 2 && host[0] == '[' && host[n - 1] == ']') {
-		host[n - 1] = 0;
-		loopback = inet_pton(AF_INET6, host + 1, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
-	}
-	return loopback ? NULL : "only a loopback address: this version has no mutual TLS, so nothing else may be served";
-}
-
 bool config_bytes(const char *value, uint64_t *out)
 {
 	return parse_number(value, byte_units, out);
@@ -290,7 +262,7 @@ static const char *text_problem(const struct option *o, const char *value)
 		if ((unsigned char)*p < 0x20)
 			return "has a control character";
 	if (o->type == T_LISTEN)
-		return listen_problem(value);
+		return config_listen_problem(value);
 	if (o->type == T_DISKS) {
 		struct config_disk disks[CONFIG_DISKS_MAX];
 		const char *problem;
@@ -309,7 +281,7 @@ static const char *text_problem(const struct option *o, const char *value)
 	if (o->type == T_PLUGIN && !strcmp(value, "auto"))
 		return NULL;
 	if (o->type == T_POLICY)
-		return policy_find(value) ? NULL : "no such policy";
+		return NULL;
 	if (word && o->offset == AT(fd_socket))
 		return NULL;
 	if (value[0] != '/')
@@ -361,12 +333,26 @@ static const char *form_of(const struct option *o)
 	}
 }
 
+/* The i-th word of those that an option may have; NULL: it has no more. */
+static const char *word_of(const struct option *o, size_t i)
+{
+	if (o->type == T_POLICY)
+		return policy_table[i] ? policy_table[i]->name : NULL;
+	return o->choices ? o->choices[i] : NULL;
+}
+
+static void words_of(const struct option *o, char words[WORDS_MAX])
+{
+	*words = 0;
+	for (size_t i = 0; word_of(o, i); i++)
+		snprintf(words + strlen(words), WORDS_MAX - strlen(words), "%s%s", i ? ", " : "", word_of(o, i));
+}
+
 static void complain_choice(const struct option *o, const char *value, const char *where, struct config_errors *e)
 {
-	char words[128] = "";
+	char words[WORDS_MAX];
 
-	for (size_t i = 0; o->choices[i]; i++)
-		snprintf(words + strlen(words), sizeof words - strlen(words), "%s%s", i ? ", " : "", o->choices[i]);
+	words_of(o, words);
 	complain(e, "%s: %s: \"%.64s\" is not one of %s", where, o->name, value, words);
 }
 
@@ -406,6 +392,10 @@ static bool set_number(struct config *c, const struct option *o, const char *val
 static bool set_option(struct config *c, const struct option *o, const char *value, enum config_origin origin,
 		       const char *where, struct config_errors *e)
 {
+	if (o->type == T_POLICY && !policy_find(value)) {
+		complain_choice(o, value, where, e);
+		return false;
+	}
 	if (is_text(o)) {
 		const char *problem = text_problem(o, value);
 
@@ -676,7 +666,7 @@ static void derive(struct config *c, struct config_errors *errors)
 	size_t n = strlen(c->socket);
 
 	if (!c->host_bytes) {
-		uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+		const uint64_t memory = machine_memory("");
 
 		c->host_bytes = memory / 4 < 64 * GIB ? memory / 4 / MIB * MIB : 64 * GIB;
 		if (c->host_bytes < MIB)
@@ -747,16 +737,15 @@ bool config_row(const struct config *c, uint32_t i, struct config_row *out)
 
 static void print_help_row(FILE *to, const struct option *o)
 {
-	char flag[40];
+	char flag[40], words[WORDS_MAX];
 	size_t n = (size_t)snprintf(flag, sizeof flag, "--%s", o->name);
 
 	for (size_t i = 2; i < n; i++)
 		if (flag[i] == '_')
 			flag[i] = '-';
 	fprintf(to, "  %-22s %s", flag, o->help);
-	for (size_t i = 0; o->choices && o->choices[i]; i++)
-		fprintf(to, "%s%s", i ? ", " : " (", o->choices[i]);
-	fprintf(to, "%s [%s]\n", o->choices ? ")" : "", o->standard);
+	words_of(o, words);
+	fprintf(to, *words ? " (%s) [%s]\n" : "%s [%s]\n", words, o->standard);
 }
 
 void config_help(FILE *to)
@@ -784,10 +773,10 @@ void config_sample(FILE *to)
 	      to);
 	for (size_t i = 0; i < OPTIONS; i++) {
 		const struct option *o = &options[i];
+		char words[WORDS_MAX];
 
 		fprintf(to, "\n# %s", o->help);
-		for (size_t k = 0; o->choices && o->choices[k]; k++)
-			fprintf(to, "%s%s", k ? ", " : " (", o->choices[k]);
-		fprintf(to, "%s\n# %s = %s\n", o->choices ? ")" : "", o->name, o->standard);
+		words_of(o, words);
+		fprintf(to, *words ? " (%s)\n# %s = %s\n" : "%s\n# %s = %s\n", words, o->name, o->standard);
 	}
 }

@@ -96,6 +96,9 @@ uint32_t config_disks(const char *value, struct config_disk out[CONFIG_DISKS_MAX
 enum { CONFIG_GPUS_MAX = 16 };
 uint32_t config_gpus(const char *value, uint32_t out[CONFIG_GPUS_MAX], bool *all, const char **problem);
 
+/* NULL if `value` is an address that this version may listen on. Numbers only: a name could resolve to anything. */
+const char *config_listen_problem(const char *value);
+
 /* Row i of the table: false past its end. value: in the form the file takes, as in force. */
 struct config_row {
 	const char *name, *help, *origin;

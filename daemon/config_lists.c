@@ -1,6 +1,7 @@
-/* Options that are lists: of disks, of GPUs. See config.h. */
+/* Options with a form of their own: lists of disks and of GPUs, an address. See config.h. */
 #include "daemon/config.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -76,4 +77,30 @@ uint32_t config_gpus(const char *value, uint32_t out[CONFIG_GPUS_MAX], bool *all
 		if (!at[digits])
 			return n;
 	}
+}
+
+const char *config_listen_problem(const char *value)
+{
+	char host[64];
+	const char *colon = strrchr(value, ':');
+	uint64_t port;
+	struct in_addr v4;
+	struct in6_addr v6;
+
+	if (!strcmp(value, "off"))
+		return NULL;
+	if (!colon || (size_t)(colon - value) >= sizeof host)
+		return "not of the form 127.0.0.1:PORT";
+	memcpy(host, value, (size_t)(colon - value));
+	host[colon - value] = 0;
+	if (!config_count(colon + 1, &port) || port > 65535)
+		return "the port is not a number from 0 to 65535";
+	size_t n = strlen(host);
+	bool loopback = inet_pton(AF_INET, host, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127;
+
+	if (n > 2 && host[0] == '[' && host[n - 1] == ']') {
+		host[n - 1] = 0;
+		loopback = inet_pton(AF_INET6, host + 1, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+	}
+	return loopback ? NULL : "only a loopback address: this version has no mutual TLS, so nothing else may be served";
 }

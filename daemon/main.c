@@ -13,6 +13,7 @@
 #include "daemon/door.h"
 #include "daemon/gpu_plugin.h"
 #include "daemon/log.h"
+#include "daemon/machine.h"
 #include "daemon/near.h"
 #include "daemon/rpc.h"
 #include "daemon/stop.h"
@@ -94,6 +95,8 @@ static int run(const struct config *c)
 			 LOG_TEXT("socket", c->socket), LOG_TEXT("fd_socket", c->fd_socket),
 			 LOG_TEXT("listen", c->listen), LOG_NUM("port", rpc_server_port(d.rpc)),
 			 LOG_NUM("host_bytes", c->host_bytes), LOG_TEXT("disks", c->disks[0] ? c->disks : "off"));
+		if (c->host_bytes > machine_memory(""))
+			log_warn("host_bytes", LOG_TEXT("reason", "more than the machine has, or its cgroup leaves: the kernel may end processes"));
 		serve_and_drain(&d, &disks);
 	}
 	const bool ended = stop_daemon(&d, !code, &signals);

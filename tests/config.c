@@ -1,5 +1,6 @@
 /* The option table: every option by flag, variable and file; precedence; everything that must be refused. */
 #include "daemon/config.h"
+#include "daemon/machine.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -164,7 +165,7 @@ static const struct {
 	{ "socket_mode = 0888\n", "is not an octal mode" },
 	{ "socket_mode = 7777\n", "not within" },
 	{ "huge_pages = yes\n", "is not one of auto, off" },
-	{ "policy = magic\n", "no such policy" },
+	{ "policy = magic\n", "f.conf:1: policy: \"magic\" is not one of lru, fifo, " },
 	{ "data_dir = var\n", "not an absolute path" },
 	{ "listen = 0.0.0.0:50051\n", "no mutual TLS" },
 	{ "listen = 192.168.1.4:50051\n", "no mutual TLS" },
@@ -181,6 +182,59 @@ static const struct {
 	  "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n",
 	  "f.conf:1: the line is too long" },
 };
+
+/* What machine_memory() reads, under a folder. NULL: there is no such file. */
+static uint64_t memory_with(const char *group, const char *bounds[3])
+{
+	static const char *const files[] = { "/sys/fs/cgroup/a/b/memory.max", "/sys/fs/cgroup/a/memory.max", "/sys/fs/cgroup/memory.max",
+					     "/proc/self/cgroup" };
+	char root[] = "/tmp/terrace-config-XXXXXX", path[128], remove[64];
+
+	ck_assert_ptr_nonnull(mkdtemp(root));
+	snprintf(path, sizeof path, "mkdir -p %s/proc/self %s/sys/fs/cgroup/a/b", root, root);
+	ck_assert_int_eq(system(path), 0);
+	for (int i = 0; i < 4; i++) {
+		const char *text = i < 3 ? bounds[i] : group;
+
+		if (!text)
+			continue;
+		snprintf(path, sizeof path, "%s%s", root, files[i]);
+		FILE *f = fopen(path, "w");
+
+		ck_assert_ptr_nonnull(f);
+		fprintf(f, "%s\n", text);
+		fclose(f);
+	}
+	uint64_t memory = machine_memory(root);
+
+	snprintf(remove, sizeof remove, "rm -r %s", root);
+	ck_assert_int_eq(system(remove), 0);
+	return memory;
+}
+
+/* The least of the bounds of a process's cgroup and of those above it; those of others do not count. */
+START_TEST(memory_that_cgroups_leave)
+{
+	const uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	static const struct {
+		const char *group, *bounds[3];
+		uint64_t memory; /* 0: all */
+	} cases[] = {
+		{ NULL, { "1000", "1000", "1000" }, 0 },
+		{ "4:memory:/a", { "1000", "1000", "1000" }, 0 },
+		{ "0::/", { "1000", "2000", "3000" }, 3000 },
+		{ "4:memory:/\n0::/a", { "1000", "2000", NULL }, 2000 },
+		{ "0::/a/b", { "5000", "2000", NULL }, 2000 },
+		{ "0::/a/b", { "1000", "max", NULL }, 1000 },
+		{ "0::/a/b", { "max", "max", "max" }, 0 },
+		{ "0::/a/b", { "99999999999999999999", "", NULL }, 0 },
+		{ "0::/a/gone", { "1000", NULL, NULL }, 0 },
+	};
+
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+		ck_assert_msg(memory_with(cases[i].group, (const char **)cases[i].bounds) == (cases[i].memory ? cases[i].memory : all), "case %zu", i);
+}
+END_TEST
 
 /* As long as a line may be without blanks around its '=', and one byte more. */
 START_TEST(blanks_take_no_room)
@@ -308,6 +362,7 @@ int main(void)
 	tcase_add_test(t, table_is_covered);
 	tcase_add_test(t, precedence);
 	tcase_add_test(t, blanks_take_no_room);
+	tcase_add_test(t, memory_that_cgroups_leave);
 	tcase_add_loop_test(t, bad_file_is_refused, 0, sizeof bad_files / sizeof bad_files[0]);
 	tcase_add_test(t, bad_flags_are_refused_all_at_once);
 	tcase_add_test(t, many_errors_do_not_overflow);
