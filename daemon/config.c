@@ -426,18 +426,6 @@ static const struct option *find(const char *name, size_t n, bool flag)
 	return NULL;
 }
 
-bool config_set(struct config *c, const char *name, const char *value, enum config_origin origin, const char *where,
-		struct config_errors *errors)
-{
-	const struct option *o = find(name, strlen(name), false);
-
-	if (!o) {
-		complain(errors, "%s: unknown option \"%.64s\"", where, name);
-		return false;
-	}
-	return set_option(c, o, value, origin, where, errors);
-}
-
 void config_defaults(struct config *c)
 {
 	struct config_errors none = { 0 };

@@ -74,10 +74,6 @@ enum status config_load(struct config *c, int argc, char *const argv[], char *co
 /* Parses the bytes of a file, named `name` in errors. Fuzzed. */
 enum status config_parse(struct config *c, const char *name, const char *bytes, size_t n, struct config_errors *errors);
 
-/* Sets one option from a value, `where` names its place in errors. False: refused. */
-bool config_set(struct config *c, const char *name, const char *value, enum config_origin origin, const char *where,
-		struct config_errors *errors);
-
 /* A size such as 512GiB, a whole number: false for anything else, or an overflow. */
 bool config_bytes(const char *value, uint64_t *out);
 bool config_count(const char *value, uint64_t *out);

@@ -203,27 +203,6 @@ static enum status accept_one(struct ring *r, struct ring_request *q)
 	return STATUS_OK;
 }
 
-enum status ring_submit_list(struct ring *r, struct ring_request *first, uint32_t *taken)
-{
-	enum status status = STATUS_OK;
-	struct ring_request *next;
-	uint32_t n = 0, wakes;
-
-	pthread_mutex_lock(&r->lock);
-	for (; first; first = next, n++) {
-		next = first->next;
-		status = accept_one(r, first);
-		if (status)
-			break;
-	}
-	wakes = n ? r->engine_calls->sleepers(r, n) : 0;
-	pthread_mutex_unlock(&r->lock);
-	r->engine_calls->wake(r, wakes);
-	if (taken)
-		*taken = n;
-	return status;
-}
-
 enum status ring_submit(struct ring *r, struct ring_request *q)
 {
 	enum status status;

@@ -115,10 +115,6 @@ void ring_buffer_remove(struct ring *r, uint32_t buffer); /* nothing of it is wa
 /* OK: `done` will come. EXHAUSTED: the queue is full. UNAVAILABLE: being destroyed. INVALID: the request
  * makes no sense. */
 enum status ring_submit(struct ring *r, struct ring_request *q);
-/* The same for a list linked by `next`, with one wake of the thread; *taken (may be NULL): how many were
- * accepted, from the front; the rest are the caller's, still linked, and the status says why the first
- * of them was refused. */
-enum status ring_submit_list(struct ring *r, struct ring_request *first, uint32_t *taken);
 /* Takes a waiting request back: its `done` comes with CANCELLED. One that the kernel has goes on; no
  * effect then. The caller knows that the request's memory is still one that was submitted, or zeroed. */
 void ring_cancel(struct ring *r, struct ring_request *q);
