@@ -141,6 +141,10 @@ enum terrace_status terrace_connect(const struct terrace_connect_options *option
 	client_near_list_init(&client->nears);
 	status = client_await_daemon(client, client_call_deadline(client, 0));
 	if (status) {
+		const char *why = client_address_problem(address_of(&o));
+
+		if (why)
+			client_fail(status, "%s: %s", terrace_error(), why);
 		client_fail_in(status, address_of(&o));
 		terrace_disconnect(client);
 		return client_fail_in(status, "connect");

@@ -4,18 +4,25 @@
 #include "client/status.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
-static enum terrace_status unix_read(const char *address, char target[CLIENT_ADDRESS_MAX])
+/* The path of "unix:PATH" or "unix://PATH", else NULL. */
+static const char *path_of(const char *address)
 {
-	const char *path = address + strlen("unix:");
+	if (strncmp(address, "unix:", 5) != 0)
+		return NULL;
+	return address + (strncmp(address + 5, "//", 2) ? 5 : 7);
+}
 
-	if (!strncmp(path, "//", 2))
-		path += 2;
+static enum terrace_status unix_read(const char *address, const char *path, char target[CLIENT_ADDRESS_MAX])
+{
 	if (!*path || strlen(path) >= sizeof(((struct sockaddr_un *)0)->sun_path))
 		return client_fail(TERRACE_INVALID, "address \"%.120s\": the path is empty or longer than %zu bytes", address,
 				   sizeof(((struct sockaddr_un *)0)->sun_path) - 1);
@@ -52,7 +59,24 @@ static enum terrace_status tcp_read(const char *address, char target[CLIENT_ADDR
 
 enum terrace_status client_address_read(const char *address, char target[CLIENT_ADDRESS_MAX])
 {
-	if (!strncmp(address, "unix:", 5))
-		return unix_read(address, target);
-	return tcp_read(address, target);
+	const char *path = path_of(address);
+
+	return path ? unix_read(address, path, target) : tcp_read(address, target);
+}
+
+const char *client_address_problem(const char *address)
+{
+	const char *path = path_of(address);
+	struct sockaddr_un to = {.sun_family = AF_UNIX};
+	int s, error = 0;
+
+	if (!path || strlen(path) >= sizeof(to.sun_path))
+		return NULL;
+	strcpy(to.sun_path, path);
+	s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (s < 0 || (connect(s, (const struct sockaddr *)&to, sizeof(to)) && errno != EAGAIN))
+		error = errno;
+	if (s >= 0)
+		close(s);
+	return error ? strerror(error) : NULL;
 }

@@ -12,4 +12,8 @@ enum { CLIENT_ADDRESS_MAX = 160 };
  * else would send session tokens in the clear over a network (TERRACE_UNSUPPORTED). TERRACE_INVALID: not an address. */
 enum terrace_status client_address_read(const char *address, char target[CLIENT_ADDRESS_MAX]);
 
+/* Why nobody answers there, in the kernel's words, by trying it once more; NULL if it does not say: somebody listens, or it is no Unix
+ * socket. Does not wait. */
+const char *client_address_problem(const char *address);
+
 #endif

@@ -4,10 +4,15 @@
 
 #include "client/clock.h"
 #include "client/packet.h"
+#include "client/rpc_address.h"
 
 #include <check.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 /* Queues RETIREs for the attachment, `most` or as many as the socket takes. */
@@ -118,6 +123,49 @@ START_TEST(too_many_calls)
 }
 END_TEST
 
+/* A daemon that is not there, one that died, one that others may not speak to, and one that says nothing. */
+START_TEST(why_nobody_answers)
+{
+	char folder[] = "/tmp/terrace-client-XXXXXX", address[128];
+	struct sockaddr_un at = {.sun_family = AF_UNIX};
+	const int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	ck_assert_ptr_nonnull(mkdtemp(folder));
+	snprintf(at.sun_path, sizeof(at.sun_path), "%s/s", folder);
+	snprintf(address, sizeof(address), "unix:%s", at.sun_path);
+	ck_assert_str_eq(client_address_problem(address), "No such file or directory");
+	ck_assert_int_eq(bind(s, (const struct sockaddr *)&at, sizeof(at)), 0);
+	ck_assert_str_eq(client_address_problem(address), "Connection refused");
+	ck_assert_int_eq(listen(s, 1), 0);
+	for (int i = 0; i < 4; i++) /* more than its queue takes */
+		ck_assert_ptr_null(client_address_problem(address));
+	ck_assert_ptr_null(client_address_problem("127.0.0.1:1"));
+	ck_assert_int_eq(chmod(folder, 0), 0);
+	if (geteuid() == 0)
+		ck_assert_int_eq(seteuid(65534), 0);
+	ck_assert_str_eq(client_address_problem(address), "Permission denied");
+	if (getuid() == 0)
+		ck_assert_int_eq(seteuid(0), 0);
+	ck_assert_int_eq(chmod(folder, 0700), 0);
+	close(s);
+	unlink(at.sun_path);
+	rmdir(folder);
+}
+END_TEST
+
+/* And the words of a connect say it. */
+START_TEST(connect_says_why)
+{
+	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
+	struct terrace_client *none;
+
+	o.address = "unix:/nonexistent/socket";
+	o.timeout_us = 1000;
+	ck_assert_int_eq(terrace_connect(&o, &none), TERRACE_UNAVAILABLE);
+	ck_assert_str_eq(terrace_error(), "connect: unix:/nonexistent/socket: no daemon has answered at the address: No such file or directory");
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("client_bounds");
@@ -129,6 +177,8 @@ int main(void)
 	tcase_add_test(c, talkative);
 	tcase_add_test(c, closed_under_a_reader);
 	tcase_add_test(c, too_many_calls);
+	tcase_add_test(c, why_nobody_answers);
+	tcase_add_test(c, connect_says_why);
 	suite_add_tcase(suite, c);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);
