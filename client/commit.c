@@ -233,20 +233,12 @@ enum terrace_status terrace_commit(struct terrace_reservation *r, uint64_t timeo
 }
 
 /* With nothing to publish the daemon is asked nothing but whether it lives: the operation must complete like any other. */
-static enum terrace_status nothing_take(void *arg, const struct client_message *message)
-{
-	(void)arg;
-	(void)message;
-	return TERRACE_OK;
-}
-
 static struct client_job nothing_job(const Grpc__Health__V1__HealthCheckRequest *q, uint64_t deadline_us)
 {
 	return (struct client_job){
 		.method = CLIENT_HEALTH_CHECK,
 		.deadline_us = deadline_us,
 		.first = {.message = &q->base, .last = true},
-		.take = nothing_take,
 	};
 }
 

@@ -15,13 +15,6 @@ enum { RETURN_TIMEOUT_US = 2000000 };
 
 /* ---- giving back -------------------------------------------------------------------------------------------------- */
 
-static enum terrace_status return_take(void *arg, const struct client_message *message)
-{
-	(void)arg;
-	(void)message;
-	return TERRACE_OK;
-}
-
 static void return_done(void *arg, enum terrace_status status)
 {
 	(void)status; /* the daemon is gone, or has forgotten the session: so is the lease */
@@ -45,7 +38,6 @@ void client_lease_return(struct client_view *view, uint64_t id)
 					  .method = CLIENT_RELEASE,
 					  .deadline_us = client_deadline_us(RETURN_TIMEOUT_US),
 					  .first = {.message = &request.base, .last = true},
-					  .take = return_take,
 					  .arg = view,
 				  },
 				  return_done, &call);

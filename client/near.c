@@ -351,7 +351,7 @@ static enum terrace_status reply_read(const struct slot *slot, size_t bytes, con
 	if (reply.status)
 		return client_fail(status_read(reply.status), "%s: %.*s", name, (int)(body.size < WHY_MAX ? body.size : WHY_MAX),
 				   (const char *)body.data);
-	return job->take(job->arg, &(struct client_message){&body, 1, body.size});
+	return job->take ? job->take(job->arg, &(struct client_message){&body, 1, body.size}) : TERRACE_OK;
 }
 
 static enum terrace_status no_reply(struct client_near *near, ssize_t got, const struct client_job *job)

@@ -15,13 +15,6 @@ uint64_t client_recall_number(struct client_view *view)
 	return view->attachment->id << 32 | (1 + (atomic_fetch_add_explicit(&view->calls, 1, memory_order_relaxed) & 0x7fffffff));
 }
 
-static enum terrace_status recall_take(void *arg, const struct client_message *message)
-{
-	(void)arg;
-	(void)message;
-	return TERRACE_OK;
-}
-
 static void recall_done(void *arg, enum terrace_status status)
 {
 	(void)status; /* the daemon is gone, or has forgotten the session: with all that it had */
@@ -52,7 +45,6 @@ void client_recall(struct client_view *view, uint64_t number, enum terrace_statu
 				     .method = CLIENT_RELEASE,
 				     .deadline_us = client_deadline_us(RECALL_TIMEOUT_US),
 				     .first = {.message = &request.base, .last = true},
-				     .take = recall_take,
 				     .arg = view,
 			     },
 			     recall_done, &call))

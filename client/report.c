@@ -63,14 +63,6 @@ static enum terrace_status delete_take(void *arg, const struct client_message *m
 	return client_delete_read(arg, message);
 }
 
-/* The replies of touch and report say nothing that the caller is told. */
-static enum terrace_status nothing_take(void *arg, const struct client_message *message)
-{
-	(void)arg;
-	(void)message;
-	return TERRACE_OK;
-}
-
 enum terrace_status terrace_delete(struct terrace_session *session, const struct terrace_keys *keys, uint64_t timeout_us,
 				   enum terrace_status *statuses)
 {
@@ -86,6 +78,7 @@ enum terrace_status terrace_delete(struct terrace_session *session, const struct
 			   &(struct client_deleting){keys->count, statuses});
 }
 
+/* The replies of touch and report say nothing that the caller is told. */
 enum terrace_status terrace_touch(struct terrace_session *session, const struct terrace_keys *keys, uint64_t timeout_us)
 {
 	Terrace__V1__TouchRequest request = TERRACE__V1__TOUCH_REQUEST__INIT;
@@ -96,7 +89,7 @@ enum terrace_status terrace_touch(struct terrace_session *session, const struct 
 		return status;
 	request.session = session->view->id;
 	request.keys = &names;
-	return simple_call(session, CLIENT_TOUCH, &request.base, timeout_us, nothing_take, NULL);
+	return simple_call(session, CLIENT_TOUCH, &request.base, timeout_us, NULL, NULL);
 }
 
 enum terrace_status terrace_report(struct terrace_session *session, const struct terrace_keys *keys,
@@ -115,5 +108,5 @@ enum terrace_status terrace_report(struct terrace_session *session, const struct
 	request.event = (Terrace__V1__Event)event;
 	request.priority = priority;
 	request.ttl_ms = ttl_ms;
-	return simple_call(session, CLIENT_REPORT, &request.base, timeout_us, nothing_take, NULL);
+	return simple_call(session, CLIENT_REPORT, &request.base, timeout_us, NULL, NULL);
 }

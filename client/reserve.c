@@ -51,13 +51,6 @@ enum terrace_status client_reservation_check(const struct terrace_reservation *r
 	return client_process_check(r->generation);
 }
 
-static enum terrace_status abort_take(void *arg, const struct client_message *message)
-{
-	(void)arg;
-	(void)message;
-	return TERRACE_OK;
-}
-
 static void abort_done(void *arg, enum terrace_status status)
 {
 	(void)status; /* a daemon that did not hear frees the slots when the session ends */
@@ -72,7 +65,6 @@ void client_reservation_abort(struct terrace_reservation *r, bool wait)
 		.method = CLIENT_ABORT,
 		.deadline_us = client_deadline_us(ABORT_TIMEOUT_US),
 		.first = {.message = &request.base, .last = true},
-		.take = abort_take,
 		.arg = r->view,
 	};
 

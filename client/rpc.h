@@ -73,7 +73,7 @@ struct client_job {
 	struct client_out first;
 	/* The next message, asked for while `last` was not set. Its pointers must live until the next call of it. */
 	void (*more)(void *arg, struct client_out *out);
-	/* Takes a message. What is not OK ends the call with that status; TLS error text is kept with it. */
+	/* Takes a message, NULL: it says nothing. What is not OK ends the call with that status; TLS error text is kept with it. */
 	enum terrace_status (*take)(void *arg, const struct client_message *message);
 	/* Of client_rpc_call, NULL: none. What the caller has to do anyway, done when the call is on its way. */
 	void (*meanwhile)(void *arg);

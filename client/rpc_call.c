@@ -93,6 +93,8 @@ static enum terrace_status message_take(struct client_rpc_call *c)
 
 	if (c->received->type != GRPC_BB_RAW || c->received->data.raw.compression != GRPC_COMPRESS_NONE)
 		return client_fail(TERRACE_INTERNAL, "a compressed message came");
+	if (!c->job.take)
+		return TERRACE_OK;
 	if (slices->count > SEGMENTS_INLINE) {
 		segments = malloc(slices->count * sizeof(*segments));
 		if (!segments)

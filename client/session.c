@@ -432,13 +432,6 @@ enum terrace_status terrace_session_attach(struct terrace_client *client, const 
 
 /* ---- closing and opening again ------------------------------------------------------------------------------------ */
 
-static enum terrace_status nothing_take(void *arg, const struct client_message *message)
-{
-	(void)arg;
-	(void)message;
-	return TERRACE_OK;
-}
-
 /* Tells the daemon that a session is over; a daemon that does not hear it finds out by itself. */
 static void view_end(struct client_view *view)
 {
@@ -449,7 +442,6 @@ static void view_end(struct client_view *view)
 						   .method = CLIENT_CLOSE_SESSION,
 						   .deadline_us = client_deadline_us(CLOSE_TIMEOUT_US),
 						   .first = {.message = &request.base, .last = true},
-						   .take = nothing_take,
 					   });
 }
 
