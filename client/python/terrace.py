@@ -14,8 +14,9 @@ with a buffer; memory of a GPU is a number, or a tensor (what has data_ptr()), a
 torch.cuda.Stream. Nothing but the standard library is imported.
 
 A call that fails raises Error, with the status and the library's words; what callers branch on has classes of its own (Miss, Busy, Stale...).
-Handles are safe to use from several threads as far as terrace.h says so. What is leased or reserved is given back by the context
-manager, by release() or abort(), or when the last reference goes; a block that somebody still has a view of is not: BufferError.
+Handles are safe to use from several threads as far as terrace.h says so: nothing catches one that is closed while a call uses it. What is
+leased or reserved is given back by the context manager, by release() or abort(), or when the last reference goes; a block that somebody
+still has a view of is not: BufferError.
 After a fork handles are of no use to the child, as terrace.h says, and it is ended if it looks at a view.
 
 Not here: watches, asynchronous calls (but commit_after), and terrace_cuda_merge and _copy.
@@ -484,6 +485,7 @@ class _Blocks(_Handle):
         super().__init__(pointer)
         self._session = session
         self._views = []  # weak references: a block, which lives as long as any view of it, and the view that was given out
+        self._views_most = 16  # before those that are gone are left out
         session._parts.add(self)
 
     def _view(self, address, layout, write):
@@ -493,7 +495,9 @@ class _Blocks(_Handle):
         block.owner = self  # whoever has the view keeps the lease
         view = memoryview(block).cast("B")
         view = view if write else view.toreadonly()
-        self._views = [pair for pair in self._views if pair[0]() is not None]
+        if len(self._views) >= self._views_most:
+            self._views = [pair for pair in self._views if pair[0]() is not None]
+            self._views_most = max(self._views_most, 2 * len(self._views))
         self._views.append((weakref.ref(block), weakref.ref(view)))
         return view
 
