@@ -23,7 +23,7 @@ enum {
 	STOP_KEEP_US = 5 * 1000 * 1000,
 	NAP_NS = 5 * 1000 * 1000,
 	CLOSE_MS = 10 * 1000,
-	GRAPH_WAIT_MS = 1000,          /* a pass takes a tenth of that at most */
+	GRAPH_WAIT_US = 1000 * 1000,   /* a pass takes a tenth of that at most */
 };
 #define HALF_LIFE_US (30ull * 60 * 1000 * 1000)
 
@@ -42,6 +42,7 @@ enum status advisor_create(struct cache *c, const char **why)
 	if (!a)
 		return STATUS_EXHAUSTED;
 	pthread_mutex_init(&a->lock, NULL);
+	await_init(&a->ended);
 	a->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	atomic_store(&a->now_us, c->now_us);
 	a->mail = graph_mail_create(MAIL_EVENTS);
@@ -71,6 +72,7 @@ void advisor_destroy(struct cache *c)
 	mailbox_fini(&a->sketch_mail);
 	if (a->wake >= 0)
 		close(a->wake);
+	await_fini(&a->ended);
 	pthread_mutex_destroy(&a->lock);
 	free(a);
 	c->advice->advisor = NULL;
@@ -310,6 +312,7 @@ static void *advisor_main(void *arg)
 		wait_until(a, next_us);
 	}
 	cache_thread_leave();
+	await_answer(&a->ended);
 	return NULL;
 }
 
@@ -343,28 +346,13 @@ static void keep_all(struct cache *c, struct advisor *a)
 			nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
 }
 
-/* By the clock that locks and joins go by. */
-static struct timespec in_ms(uint32_t ms)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_REALTIME, &t);
-	t.tv_sec += ms / 1000;
-	t.tv_nsec += (long)(ms % 1000) * 1000000;
-	t.tv_sec += t.tv_nsec / 1000000000;
-	t.tv_nsec %= 1000000000;
-	return t;
-}
-
 /* False: it is left, in the catalog, whose pages come from a disk. */
 static bool thread_ends(struct advisor *a, uint32_t wait_ms)
 {
-	const struct timespec until = in_ms(wait_ms);
-
 	atomic_store(&a->stop, true);
 	wake(a);
-	if (!pthread_timedjoin_np(a->thread, NULL, &until))
-		return true;
+	if (await_came(&a->ended, wait_ms * 1000ull))
+		return !pthread_join(a->thread, NULL);
 	pthread_detach(a->thread);
 	return false;
 }
@@ -441,6 +429,15 @@ static uint32_t copies_of(const struct cache *c, uint64_t name, struct cache_gra
 	return n;
 }
 
+static bool lock_by(struct advisor *a, uint64_t until_us)
+{
+	bool locked;
+
+	while (!(locked = !pthread_mutex_trylock(&a->lock)) && clock_us() < until_us)
+		nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
+	return locked;
+}
+
 enum status cache_graph(struct cache *c, const uint8_t *key, uint32_t key_bytes, struct cache_graph_edge *out, uint32_t max,
 			uint32_t *n, const char **why)
 {
@@ -457,10 +454,9 @@ enum status cache_graph(struct cache *c, const uint8_t *key, uint32_t key_bytes,
 	if (!a)
 		return STATUS_UNAVAILABLE;
 	const uint64_t name = key_name(key, key_bytes);
-	const struct timespec until = in_ms(GRAPH_WAIT_MS);
 
 	*why = "the advisor is busy, or a disk keeps it in the catalog";
-	if (pthread_mutex_timedlock(&a->lock, &until))
+	if (!lock_by(a, clock_us() + GRAPH_WAIT_US))
 		return STATUS_UNAVAILABLE;
 	for (uint32_t t = 0; t < EDGE_TYPES; t++) {
 		found = graph_edges_near(a->graph, a->latest_us, &name, 1, EDGE_MASK(t), near, EDGES_OF_NODE);

@@ -9,6 +9,7 @@
 #define TERRACE_DAEMON_CACHE_ADVICE_GRAPH_H
 
 #include "daemon/cache_advice.h"
+#include "daemon/cache_await.h"
 #include "eviction/graph_edges.h"
 #include "eviction/graph_mail.h"
 #include "eviction/sketch.h"
@@ -71,6 +72,7 @@ struct advisor {
 	atomic_bool poked, stop;
 	atomic_bool unseen;            /* blocks came or went of which no letter was written */
 	pthread_t thread;
+	struct await ended;
 	bool started;
 
 	pthread_mutex_t lock;          /* of all below */

@@ -10,11 +10,10 @@
  *        ^               (moves)            (copied)        (left)          |
  *        +---- no time, a disk that failed, somebody read or loaded one ----+
  */
-#include <errno.h>
-#include <semaphore.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include "daemon/cache_await.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 #include "store/crash_point.h"
@@ -23,7 +22,7 @@ enum {
 	LOOK_SLOTS = 4096,             /* in one hold of the lock */
 	GIVE_UP_US = 500 * 1000,
 	NAP_NS = 1000 * 1000,
-	SYNC_SECONDS_MAX = 10,
+	SYNC_US_MAX = 10 * 1000 * 1000,
 };
 
 static uint64_t clock_us(void)
@@ -73,53 +72,39 @@ void rack_leave(struct rack *r)
 
 /* ---- a sync that is waited for ---- */
 
-/* Whoever of the worker and the disk lets go last frees it. */
 struct sync_call {
 	struct disk_request io;        /* first */
-	sem_t done;
-	_Atomic int holders;
+	struct await done;
 };
 
 static void sync_let_go(struct sync_call *y)
 {
-	if (atomic_fetch_sub_explicit(&y->holders, 1, memory_order_acq_rel) > 1)
-		return;
-	sem_destroy(&y->done);
-	free(y);
+	if (await_let_go(&y->done))
+		free(y);
 }
 
 static void sync_done(struct disk_request *q)
 {
 	struct sync_call *y = (struct sync_call *)q;
 
-	sem_post(&y->done);
+	await_answer(&y->done);
 	sync_let_go(y);
 }
 
-/* Without the lock. DEADLINE: the disk has not answered in time. */
-static enum status disk_sync_wait(struct disk *d)
+enum status tier_sync_wait(struct disk *d, uint64_t wait_us)
 {
 	struct sync_call *y = calloc(1, sizeof(*y));
-	struct timespec until;
 	enum status s;
-	int error;
 
 	if (!y)
 		return STATUS_EXHAUSTED;
 	y->io.done = sync_done;
-	atomic_init(&y->holders, 2);
-	sem_init(&y->done, 0, 0);
+	await_init(&y->done);
 	s = disk_sync(d, &y->io);
-	if (s) {
+	if (s)
 		sync_let_go(y); /* the disk's hold */
-	} else {
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_sec += SYNC_SECONDS_MAX;
-		do
-			error = sem_timedwait(&y->done, &until) ? errno : 0;
-		while (error == EINTR);
-		s = error ? STATUS_DEADLINE : y->io.ring.status;
-	}
+	else
+		s = await_came(&y->done, wait_us) ? y->io.ring.status : STATUS_DEADLINE;
 	sync_let_go(y);
 	return s;
 }
@@ -221,7 +206,7 @@ static enum status copies_land(struct cache *c, struct rack *r)
 		return STATUS_OK;
 	CRASH_POINT("compact_sync");
 	for (uint32_t i = 0; i < t->unit_count; i++) {
-		enum status one = t->units[i].failed ? STATUS_OK : disk_sync_wait(t->units[i].disk);
+		enum status one = t->units[i].failed ? STATUS_OK : tier_sync_wait(t->units[i].disk, SYNC_US_MAX);
 
 		s = one ? one : s;
 	}

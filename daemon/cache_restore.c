@@ -12,10 +12,10 @@
  * over what was put meanwhile: it may have been flushed. Of two copies on disk the higher generation wins, the other is buried. Bytes are
  * checked when they are loaded.
  */
+#include "daemon/cache_await.h"
 #include "daemon/cache_tier.h"
 #include "store/crash_point.h"
 
-#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -40,7 +40,7 @@ _Static_assert(4 + KV_FINGERPRINT_BYTES + 14 * 4 <= LAYOUT_BYTES, "room for all 
 enum {
 	LAYOUT_FORM = 1,
 	AGAIN_NS = 100 * 1000 * 1000,
-	COMMIT_WAITS = 100,            /* of AGAIN_NS, for the catalog */
+	COMMIT_WAITS = 100,            /* each as long, for the catalog */
 };
 
 void layout_pack(const struct kv_layout *l, uint8_t out[LAYOUT_BYTES])
@@ -478,19 +478,16 @@ static void run_begins(const struct restore *x)
 		}
 }
 
-/* A commit that is waited for. Whoever of the restorer and the catalog lets go last frees it. */
+/* A commit that is waited for. */
 struct commit {
-	sem_t done;
-	_Atomic int holders;
+	struct await done;
 	enum status status;
 };
 
 static void commit_let_go(struct commit *m)
 {
-	if (atomic_fetch_sub_explicit(&m->holders, 1, memory_order_acq_rel) > 1)
-		return;
-	sem_destroy(&m->done);
-	free(m);
+	if (await_let_go(&m->done))
+		free(m);
 }
 
 static void committed(void *arg, enum status s)
@@ -498,22 +495,16 @@ static void committed(void *arg, enum status s)
 	struct commit *m = arg;
 
 	m->status = s;
-	sem_post(&m->done);
+	await_answer(&m->done);
 	commit_let_go(m);
 }
 
 /* DEADLINE: it has not come in time, or the restorer is to stop. */
 static enum status commit_wait(const struct restore *x, struct commit *m)
 {
-	for (int i = 0; i < COMMIT_WAITS && restorer_goes_on(x); i++) {
-		struct timespec until;
-
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_sec += (until.tv_nsec += AGAIN_NS) >= 1000000000;
-		until.tv_nsec %= 1000000000;
-		if (!sem_timedwait(&m->done, &until))
+	for (int i = 0; i < COMMIT_WAITS && restorer_goes_on(x); i++)
+		if (await_came(&m->done, AGAIN_NS / 1000))
 			return m->status;
-	}
 	return STATUS_DEADLINE;
 }
 
@@ -525,8 +516,7 @@ static enum status unclean_once(const struct restore *x)
 
 	if (!m)
 		return STATUS_EXHAUSTED;
-	sem_init(&m->done, 0, 0);
-	atomic_init(&m->holders, 2);
+	await_init(&m->done);
 	s = catalog_drop(catalog, CATALOG_META, "clean", 5);
 	if (!s)
 		s = catalog_flush(catalog, committed, m);
@@ -597,5 +587,6 @@ void *restore_main(void *arg)
 	}
 	cache_unlock(c);
 	cache_thread_leave();
+	await_answer(&t->restorer_end);
 	return NULL;
 }

@@ -1,32 +1,27 @@
 /* The scrub of the disks: each copy is read into memory of its own and checked like a load. Waits for the disk, so it runs on a
  * worker, one block at a time; the pin keeps the copy from being displaced meanwhile.
  */
-#include <errno.h>
-#include <semaphore.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "daemon/cache_await.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 #include "store/crash_point.h"
 
-enum { SCRUB_BLOCKS = 64, SCRUB_SLOTS = 16384, READ_SECONDS_MAX = 10 };
+enum { SCRUB_BLOCKS = 64, SCRUB_SLOTS = 16384, READ_US_MAX = 10 * 1000 * 1000 };
 
-/* A read and its memory. Whoever of the reader and the disk lets go last frees it: a disk that hangs keeps the memory, not the worker. */
+/* A read and its memory: a disk that hangs keeps that, not the worker. */
 struct scrub_read {
 	struct disk_request io;        /* first */
-	sem_t done;
-	_Atomic int holders;
+	struct await done;
 	void *at;                      /* aligned */
 };
 
 static void scrub_let_go(struct scrub_read *r)
 {
-	if (atomic_fetch_sub_explicit(&r->holders, 1, memory_order_acq_rel) > 1)
+	if (!await_let_go(&r->done))
 		return;
-	sem_destroy(&r->done);
 	free(r->at);
 	free(r);
 }
@@ -35,7 +30,7 @@ static void scrub_done(struct disk_request *q)
 {
 	struct scrub_read *r = (struct scrub_read *)q;
 
-	sem_post(&r->done);
+	await_answer(&r->done);
 	scrub_let_go(r);
 }
 
@@ -51,8 +46,7 @@ static struct scrub_read *scrub_read_create(uint64_t bytes)
 		return NULL;
 	}
 	r->io.done = scrub_done;
-	atomic_init(&r->holders, 2);
-	sem_init(&r->done, 0, 0);
+	await_init(&r->done);
 	return r;
 }
 
@@ -60,19 +54,12 @@ static struct scrub_read *scrub_read_create(uint64_t bytes)
 static enum status read_wait(const struct scrub_target *t, struct scrub_read *r, uint32_t bytes)
 {
 	enum status s = disk_read(t->disk, t->place, r->at, bytes, RING_NONE, RING_IDLE, &r->io);
-	struct timespec until;
-	int error;
 
 	if (s) {
 		scrub_let_go(r); /* the disk's hold */
 		return s;
 	}
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += READ_SECONDS_MAX;
-	do
-		error = sem_timedwait(&r->done, &until) ? errno : 0;
-	while (error == EINTR);
-	return error ? STATUS_DEADLINE : r->io.ring.status;
+	return await_came(&r->done, READ_US_MAX) ? r->io.ring.status : STATUS_DEADLINE;
 }
 
 enum status scrub_copy(struct cache *c, const struct block *b, const struct scrub_target *t, struct slot_header *h)

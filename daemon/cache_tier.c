@@ -211,6 +211,7 @@ enum status tier_create(struct cache *c, const char **why)
 	t = c->tier = calloc(1, sizeof(*t));
 	if (!t)
 		return STATUS_EXHAUSTED;
+	await_init(&t->restorer_end);
 	t->hungry_end = &t->hungry;
 	t->unburied_end = &t->unburied;
 	t->policy = policy_find(c->options.disk_policy);
@@ -265,35 +266,42 @@ enum status tier_start(struct cache *c, const char **why)
 /* Reachable for those who look for lost memory. */
 static struct cache *left_behind;
 
-static uint64_t us_until(const struct timespec *until)
+static uint64_t clock_us(void)
 {
-	struct timespec now;
-	int64_t us;
+	struct timespec t;
 
-	clock_gettime(CLOCK_REALTIME, &now);
-	us = (int64_t)(until->tv_sec - now.tv_sec) * 1000000 + (until->tv_nsec - now.tv_nsec) / 1000;
-	return us > 0 ? (uint64_t)us : 0;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+static uint64_t us_until(uint64_t until_us)
+{
+	const uint64_t now_us = clock_us();
+
+	return until_us > now_us ? until_us - now_us : 0;
 }
 
 /* True: it runs no more. */
-static bool restorer_ends(struct tier *t, const struct timespec *until)
+static bool restorer_ends(struct tier *t, uint64_t until_us)
 {
 	atomic_store(&t->restorer_stop, true);
-	if (!t->restorer_started || !pthread_timedjoin_np(t->restorer, NULL, until))
+	if (!t->restorer_started)
 		return true;
+	if (await_came(&t->restorer_end, us_until(until_us)))
+		return !pthread_join(t->restorer, NULL);
 	pthread_detach(t->restorer);
 	return false;
 }
 
 /* What the restorer waits for does not come: it is in one of the disks, perhaps in all. */
-static bool disks_end(struct tier *t, bool restorer_ended, const struct timespec *until)
+static bool disks_end(struct tier *t, bool restorer_ended, uint64_t until_us)
 {
 	bool ended = restorer_ended;
 
 	for (uint32_t i = 0; i < t->unit_count; i++) {
 		if (!restorer_ended)
 			disk_leave(t->units[i].disk);
-		else if (!disk_close_by(t->units[i].disk, us_until(until)))
+		else if (!disk_close_by(t->units[i].disk, us_until(until_us)))
 			ended = false;
 	}
 	return ended;
@@ -302,17 +310,12 @@ static bool disks_end(struct tier *t, bool restorer_ended, const struct timespec
 bool tier_stop(struct cache *c, bool read)
 {
 	const uint32_t wait_ms = c->options.disk_close_ms ? c->options.disk_close_ms : CLOSE_MS;
+	const uint64_t until_us = clock_us() + wait_ms * 1000ull;
 	struct tier *t = c->tier;
-	struct timespec until;
 	bool restorer_ended, ended;
 
 	CRASH_POINT("tier_stop");
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += wait_ms / 1000;
-	until.tv_nsec += (long)(wait_ms % 1000) * 1000000;
-	until.tv_sec += until.tv_nsec / 1000000000;
-	until.tv_nsec %= 1000000000;
-	restorer_ended = restorer_ends(t, &until);
+	restorer_ended = restorer_ends(t, until_us);
 	cache_lock(c);
 	/* The catalog says of every header what it is. */
 	const bool clean = t->restored && !t->lagging && !t->renewing && !t->move_count;
@@ -322,7 +325,7 @@ bool tier_stop(struct cache *c, bool read)
 	cache_unlock(c);
 	/* Loads that are being checked end while the disks are there; those that come now are checked on the disks' threads. */
 	sums_stop(c);
-	ended = disks_end(t, restorer_ended, &until);
+	ended = disks_end(t, restorer_ended, until_us);
 	if (ended) {
 		cache_lock(c);
 		burials_feed(c);
@@ -336,7 +339,7 @@ bool tier_stop(struct cache *c, bool read)
 	if (!restorer_ended || read)
 		ended = false;
 	else
-		ended = catalog_close_by(t->catalog, us_until(&until) + CATALOG_CLOSE_MS * 1000ull) && ended;
+		ended = catalog_close_by(t->catalog, us_until(until_us) + CATALOG_CLOSE_MS * 1000ull) && ended;
 	if (!ended) {
 		t->left_next = left_behind;
 		left_behind = c;
@@ -348,6 +351,7 @@ void tier_destroy(struct cache *c)
 {
 	for (uint32_t i = 0; i < c->tier->unit_count; i++)
 		racks_free(c, &c->tier->units[i]);
+	await_fini(&c->tier->restorer_end);
 	free(c->tier);
 	c->tier = NULL;
 }
@@ -518,14 +522,6 @@ void tier_buffers_drop(struct cache *c, const uint32_t *buffer)
 {
 	for (uint32_t i = 0; i < c->tier->unit_count; i++)
 		disk_buffer_remove(c->tier->units[i].disk, buffer[i]);
-}
-
-static uint64_t clock_us(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
 /* With the lock: how much is on its way to the disks, or will be; *left: blocks that GPUs alone have, and that do not come down now. */

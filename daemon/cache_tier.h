@@ -24,6 +24,7 @@
 #ifndef TERRACE_DAEMON_CACHE_TIER_H
 #define TERRACE_DAEMON_CACHE_TIER_H
 
+#include "daemon/cache_await.h"
 #include "daemon/cache_private.h"
 #include "daemon/workers.h"
 #include "store/block_record.h"
@@ -160,6 +161,7 @@ struct tier {
 	bool graves_lost;              /* for lack of memory a header may name a dead block: deletes are not sure any more */
 	bool lagging;                  /* the catalog could not be told of something: only a scan finds all */
 	pthread_t restorer;
+	struct await restorer_end;
 	bool restorer_started;
 	struct cache *left_next;       /* of the caches whose disks were left behind */
 	_Atomic bool restorer_stop;
@@ -267,6 +269,8 @@ void rack_leave(struct rack *r);
 /* Without the lock, on a worker, of a rack that is leaving: copies elsewhere what memory has too, then deletes the slab with what is
  * left in it, counted as `why`. Not OK: the rack stays, and is leaving no more. May last half a second, and a sync. */
 enum status rack_give_up(struct cache *c, struct rack *r, enum counter why);
+/* Without the lock: a sync, waited for. DEADLINE: the disk has not answered in time. */
+enum status tier_sync_wait(struct disk *d, uint64_t wait_us);
 
 /* ---- cache_scrub.c ---- */
 

@@ -1,14 +1,12 @@
 /* Where a lease finds its blocks, with GPUs; the marks that tell how far copies are that it need not wait for; what brings blocks to host memory
  * for others. */
-#include <errno.h>
-#include <semaphore.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "daemon/cache_await.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
-enum { BRING_SECONDS_MAX = 10 };
+enum { BRING_US_MAX = 10 * 1000 * 1000 };
 
 /* Its slot there, if what the lease's holder knows is enough to use it. */
 static const struct vram_slot *place_on(const struct block *b, const struct vram_want *want)
@@ -192,31 +190,28 @@ bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint3
 
 static void bring_ready(void *arg)
 {
-	sem_post(arg);
+	await_answer(arg);
 }
 
 bool vram_bring(struct cache *c, struct block *b)
 {
 	struct cache_wait w = { .ready = bring_ready };
-	struct timespec until;
-	sem_t came;
+	struct await came;
 	bool there;
 
-	sem_init(&came, 0, 0);
+	await_init(&came);
 	w.arg = &came;
 	cache_lock(c);
 	there = b->shelf || (c->vram && vram_down(c, b, &w) == STATUS_OK);
 	const bool waits = w.outstanding;
 
 	cache_unlock(c);
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += BRING_SECONDS_MAX;
-	while (there && waits && sem_timedwait(&came, &until) && errno == EINTR)
-		continue;
+	if (there && waits)
+		await_came(&came, BRING_US_MAX);
 	cache_wait_end(c, &w);
 	cache_lock(c);
 	there = b->shelf;
 	cache_unlock(c);
-	sem_destroy(&came);
+	await_fini(&came);
 	return there;
 }

@@ -320,6 +320,10 @@ static void *run(void *arg)
 			pthread_mutex_unlock(&c->mutex);
 		}
 	} while (!last);
+	pthread_mutex_lock(&c->mutex);
+	c->ended = true;
+	pthread_cond_broadcast(&c->wake);
+	pthread_mutex_unlock(&c->mutex);
 	return NULL;
 }
 
@@ -487,20 +491,20 @@ void catalog_close(struct catalog *c)
 }
 
 /* True: it has ended in time. */
-static bool thread_ends(pthread_t thread, uint64_t wait_us)
+static bool thread_ends(struct catalog *c, uint64_t wait_us)
 {
-	struct timespec until;
+	const uint64_t now = now_ns(), until = wait_us < (UINT64_MAX - now) / 1000 ? now + wait_us * 1000 : UINT64_MAX;
+	const struct timespec ts = { (time_t)(until / 1000000000ull), (long)(until % 1000000000ull) };
+	bool ended;
 
-	if (wait_us == UINT64_MAX)
-		return pthread_join(thread, NULL) == 0;
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += (time_t)(wait_us / 1000000);
-	until.tv_nsec += (long)(wait_us % 1000000 * 1000);
-	until.tv_sec += until.tv_nsec / 1000000000;
-	until.tv_nsec %= 1000000000;
-	if (!pthread_timedjoin_np(thread, NULL, &until))
-		return true;
-	pthread_detach(thread);
+	pthread_mutex_lock(&c->mutex);
+	while (!c->ended && now_ns() < until)
+		pthread_cond_timedwait(&c->wake, &c->mutex, &ts);
+	ended = c->ended;
+	pthread_mutex_unlock(&c->mutex);
+	if (ended)
+		return !pthread_join(c->thread, NULL);
+	pthread_detach(c->thread);
 	return false;
 }
 
@@ -513,7 +517,7 @@ bool catalog_close_by(struct catalog *c, uint64_t wait_us)
 	pthread_mutex_unlock(&c->mutex);
 	pthread_cond_signal(&c->wake);
 	CRASH_POINT("catalog_close");
-	if (!thread_ends(c->thread, wait_us))
+	if (!thread_ends(c, wait_us))
 		return false;
 	fini(c);
 	return true;

@@ -53,7 +53,7 @@ struct catalog {
 
 	pthread_mutex_t mutex;
 	pthread_cond_t wake;
-	bool closing, flush_wanted;
+	bool closing, flush_wanted, ended; /* ended: the thread */
 	uint64_t oldest_ns;             /* when the first change of `filling` came; 0: it is empty */
 	struct change_queue *filling;   /* callers append here */
 	struct catalog_view view;

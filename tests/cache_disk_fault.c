@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -47,6 +48,15 @@ static int inject(void *arg, const struct ring_request *q, uint32_t *most)
 }
 
 static const struct ring_calls calls = { .fault = inject, .arg = &fault };
+
+/* The day's time goes an hour ahead of what the kernel waits by, as if it was set back whenever it has been read: no wait may go by it. */
+int clock_gettime(clockid_t which, struct timespec *t)
+{
+	const long failed = syscall(SYS_clock_gettime, which, t);
+
+	t->tv_sec += which == CLOCK_REALTIME ? 3600 : 0;
+	return (int)failed;
+}
 
 static void fault_none(void)
 {
