@@ -91,16 +91,29 @@ static void sync_done(struct disk_request *q)
 	sync_let_go(y);
 }
 
-enum status tier_sync_wait(struct disk *d, uint64_t wait_us)
+static bool has_failed(struct cache *c, const struct unit *u)
 {
-	struct sync_call *y = calloc(1, sizeof(*y));
+	bool failed;
+
+	cache_lock(c);
+	failed = u->failed;
+	cache_unlock(c);
+	return failed;
+}
+
+enum status unit_sync(struct cache *c, struct unit *u, uint64_t wait_us)
+{
+	struct sync_call *y = NULL;
 	enum status s;
 
+	if (has_failed(c, u))
+		return STATUS_OK;
+	y = calloc(1, sizeof(*y));
 	if (!y)
 		return STATUS_EXHAUSTED;
 	y->io.done = sync_done;
 	await_init(&y->done);
-	s = disk_sync(d, &y->io);
+	s = disk_sync(u->disk, &y->io);
 	if (s)
 		sync_let_go(y); /* the disk's hold */
 	else
@@ -206,7 +219,7 @@ static enum status copies_land(struct cache *c, struct rack *r)
 		return STATUS_OK;
 	CRASH_POINT("compact_sync");
 	for (uint32_t i = 0; i < t->unit_count; i++) {
-		enum status one = t->units[i].failed ? STATUS_OK : tier_sync_wait(t->units[i].disk, SYNC_US_MAX);
+		enum status one = unit_sync(c, &t->units[i], SYNC_US_MAX);
 
 		s = one ? one : s;
 	}

@@ -1,6 +1,7 @@
 /* Delete: out of sight at once, in every layout; the slot comes back with the last release. With disks, the answer waits until no
- * restart and no scan could bring the block back: for the tombstone over its header, or the write that displaces it, for the sync of
- * its disk, and for the commit of the catalog that forgets it.
+ * restart and no scan could bring the block back: for the tombstone over its header, or the write that displaces it, for a sync of the
+ * disks, and for the commit of the catalog that forgets it. All disks are synced, whatever lay there: a header may have been overwritten
+ * long ago, since the block was displaced or was a second copy, and that write still be none after a power cut.
  */
 #include "daemon/cache_tier.h"
 #include "store/crash_point.h"
@@ -85,6 +86,15 @@ static bool marks_missing(const struct tier *t)
 	return false;
 }
 
+/* One that has failed is wiped before it is used again; but what was to be buried there is not. */
+static void sync_unit(struct cache *c, struct cache_wait *w, struct unit *u)
+{
+	const bool named = w->units >> u->number & 1;
+
+	if (u->failed ? named : wait_sync(c, w, u) != STATUS_OK)
+		w->worst = STATUS_IO;
+}
+
 /* With the lock. OK: nothing is left to wait for. */
 static enum status delete_wait(struct cache *c, struct cache_wait *w)
 {
@@ -97,8 +107,7 @@ static enum status delete_wait(struct cache *c, struct cache_wait *w)
 		CRASH_POINT("delete_buried");
 		w->stage = DELETE_SYNCING;
 		for (uint32_t i = 0; i < c->tier->unit_count; i++)
-			if (w->units >> i & 1 && (c->tier->units[i].failed || wait_sync(c, w, &c->tier->units[i])))
-				w->worst = STATUS_IO;
+			sync_unit(c, w, &c->tier->units[i]);
 		if (w->outstanding)
 			return STATUS_BUSY;
 	}

@@ -293,6 +293,16 @@ static bool restorer_ends(struct tier *t, uint64_t until_us)
 	return false;
 }
 
+/* The catalog's word of an orderly stop says of every slot what is in it, and is believed: so that must be durable first. */
+static bool disks_sync(struct cache *c, uint64_t until_us)
+{
+	bool synced = true;
+
+	for (uint32_t i = 0; i < c->tier->unit_count && synced; i++)
+		synced = !unit_sync(c, &c->tier->units[i], us_until(until_us));
+	return synced;
+}
+
 /* What the restorer waits for does not come: it is in one of the disks, perhaps in all. */
 static bool disks_end(struct tier *t, bool restorer_ended, uint64_t until_us)
 {
@@ -318,13 +328,14 @@ bool tier_stop(struct cache *c, bool read)
 	restorer_ended = restorer_ends(t, until_us);
 	cache_lock(c);
 	/* The catalog says of every header what it is. */
-	const bool clean = t->restored && !t->lagging && !t->renewing && !t->move_count;
+	bool clean = t->restored && !t->lagging && !t->renewing && !t->move_count;
 
 	t->stopping = true;
 	loads_feed(c);
 	cache_unlock(c);
 	/* Loads that are being checked end while the disks are there; those that come now are checked on the disks' threads. */
 	sums_stop(c);
+	clean = clean && disks_sync(c, until_us);
 	ended = disks_end(t, restorer_ended, until_us);
 	if (ended) {
 		cache_lock(c);

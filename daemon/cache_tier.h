@@ -269,8 +269,8 @@ void rack_leave(struct rack *r);
 /* Without the lock, on a worker, of a rack that is leaving: copies elsewhere what memory has too, then deletes the slab with what is
  * left in it, counted as `why`. Not OK: the rack stays, and is leaving no more. May last half a second, and a sync. */
 enum status rack_give_up(struct cache *c, struct rack *r, enum counter why);
-/* Without the lock: a sync, waited for. DEADLINE: the disk has not answered in time. */
-enum status tier_sync_wait(struct disk *d, uint64_t wait_us);
+/* Without the lock: a sync, waited for; of a disk that has failed, none. DEADLINE: the disk has not answered in time. */
+enum status unit_sync(struct cache *c, struct unit *u, uint64_t wait_us);
 
 /* ---- cache_scrub.c ---- */
 

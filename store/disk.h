@@ -152,7 +152,7 @@ enum status disk_write(struct disk *d, struct disk_place p, const void *at, uint
 /* Writes a tombstone over the slot's header: `page` is SLOT_HEADER_BYTES, 4 KiB aligned, the caller's
  * until done, sealed by slot_tombstone. Urgent, and also on a full disk. */
 enum status disk_tombstone(struct disk *d, struct disk_place p, const void *page, struct disk_request *q);
-/* Makes all writes that were done before durable, slab headers and file sizes too. Urgent. One at a
+/* Makes all writes that were done before durable, those of earlier runs, slab headers and file sizes too. Urgent. One at a
  * time reaches the kernel; callers that come meanwhile share the next. Its failure, whatever the errno,
  * is the disk's end: nobody can know what is durable. */
 enum status disk_sync(struct disk *d, struct disk_request *q);

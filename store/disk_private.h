@@ -62,7 +62,7 @@ struct slab {
 	struct disk_class *class;
 	struct slab *prev, *next;  /* in the class's list while listed: not closed, not full */
 	bool listed, closed;
-	bool dirty;                /* written since the last sync */
+	bool dirty;                /* written since the last sync, or found */
 	bool syncing;              /* of the round that runs: waiting in sync_first or with the ring */
 	uint32_t used, hint;       /* no free slot below word `hint` of taken */
 	uint32_t ring_file, under_way;

@@ -154,6 +154,7 @@ static struct slab *slab_new(struct disk *d, const struct disk_slab_file *file, 
 		return NULL;
 	}
 	if (found) {
+		s->dirty = true; /* a run that was killed may have left it so */
 		memset(s->taken, 0xff, n * sizeof(*s->taken));
 		s->used = file->slots;
 		s->hint = n;
