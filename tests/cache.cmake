@@ -2,11 +2,12 @@
 add_library(cache_rig STATIC cache_chain.c cache_rig.c cache_rig_disk.c)
 target_link_libraries(cache_rig PUBLIC terrace_cache PkgConfig::CHECK)
 
-set(cache_tests session lookup lease put ghost watch room admin threads model disk_compact disk_power disk_threads spill)
+set(cache_tests session lookup lease put ghost watch room admin threads model disk_compact disk_threads spill)
 foreach(name ${cache_tests})
   terrace_test(cache_${name} LIBS cache_rig)
 endforeach()
 terrace_test(cache_disk LIBS cache_rig DISK)
+terrace_test(cache_disk_power SOURCES cache_disk_power.c power_log.c LIBS cache_rig)
 terrace_test(cache_disk_fault LIBS cache_rig DISK)
 terrace_test(cache_disk_loads LIBS cache_rig)
 terrace_test(cache_cost LIBS cache_rig terrace_cache_seed)

@@ -1,96 +1,21 @@
-/* Power cuts: what the kernel, or a disk, has taken and not made durable is gone.
- *
- * A life is a process with a cache. Its writes go through a log of what they replaced, which outlives it; a sync of a file makes those
- * to it durable. A cut gives the files back what was replaced and not synced, the latest first.
- */
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdio.h>
+/* Power cuts: what the kernel, or a disk, has taken and not made durable is gone. */
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/cache_rig.h"
+#include "tests/power_log.h"
 
-enum { HOST = 16, DISK = 7, WRITES = 512, PATH = 160 };
+enum { HOST = 16, DISK = 7 };
 
-struct replaced {
-	char path[PATH];               /* "": it is durable */
-	off_t offset;
-	size_t bytes;
-	_Alignas(4096) uint8_t was[RIG_SLOT_BYTES];
-};
-
-static struct {
-	uint32_t count;
-	struct replaced at[WRITES];
-} *log_;
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-static void path_of(int fd, char path[PATH])
-{
-	char link[32];
-	ssize_t n;
-
-	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	n = readlink(link, path, PATH - 1);
-	ck_assert(n > 0 && n < PATH - 1);
-	path[n] = 0;
-}
-
-static ssize_t write_noted(int fd, const void *at, size_t bytes, off_t offset)
-{
-	struct replaced *r;
-	ssize_t n;
-
-	pthread_mutex_lock(&lock);
-	ck_assert_uint_lt(log_->count, WRITES);
-	r = &log_->at[log_->count++];
-	r->offset = offset;
-	r->bytes = bytes;
-	ck_assert_uint_le(bytes, sizeof(r->was));
-	ck_assert_int_eq(pread(fd, r->was, bytes, offset), (ssize_t)bytes);
-	path_of(fd, r->path);
-	n = pwrite(fd, at, bytes, offset);
-	pthread_mutex_unlock(&lock);
-	return n;
-}
-
-static int sync_noted(int fd)
-{
-	char path[PATH];
-
-	path_of(fd, path);
-	pthread_mutex_lock(&lock);
-	for (uint32_t i = 0; i < log_->count; i++)
-		if (!strcmp(log_->at[i].path, path))
-			log_->at[i].path[0] = 0;
-	pthread_mutex_unlock(&lock);
-	return fdatasync(fd);
-}
-
-static void power_cut(void)
-{
-	while (log_->count) {
-		const struct replaced *r = &log_->at[--log_->count];
-		int fd = r->path[0] ? open(r->path, O_WRONLY | O_CLOEXEC) : -1;
-
-		if (fd < 0)
-			continue;
-		ck_assert_int_eq(pwrite(fd, r->was, r->bytes, r->offset), (ssize_t)r->bytes);
-		close(fd);
-	}
-}
-
-static const struct ring_calls calls = { .pwrite = write_noted, .fdatasync = sync_noted };
+static struct power_log *power;
 
 static void open_on(struct rig *r, const struct rig_disks *d, uint32_t disks)
 {
+	static struct ring_calls calls;
 	struct cache_options o = rig_disk_options(d, disks, HOST);
 
+	power_log_use(power, &calls);
 	o.io = CACHE_IO_THREADS;
 	o.io_calls = &calls;
 	o.slab_bytes = d->disk[0].bytes;
@@ -117,8 +42,8 @@ static void live(const struct rig_disks *d, uint32_t disks, void (*work)(struct 
 
 static void setup(void)
 {
-	log_ = mmap(NULL, sizeof(*log_), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ck_assert_ptr_ne(log_, MAP_FAILED);
+	power = power_log_make();
+	ck_assert_ptr_nonnull(power);
 }
 
 static void put_slowly(struct rig *r, uint64_t first, uint32_t count)
@@ -158,7 +83,7 @@ START_TEST(test_a_flush_is_of_what_an_earlier_run_wrote)
 	rig_disks_make(&d, NULL, 1, DISK);
 	live(&d, 1, put_eight);
 	live(&d, 1, flush_eight);
-	power_cut();
+	power_log_cut(power);
 	open_on(&r, &d, 1);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 8), 8);
 	rig_close(&r);
@@ -188,7 +113,7 @@ START_TEST(test_a_delete_is_of_what_was_displaced_too)
 
 	rig_disks_make(&d, NULL, 1, DISK);
 	live(&d, 1, displace_and_delete);
-	power_cut();
+	power_log_cut(power);
 	open_on(&r, &d, 1);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 1), 0);
 	rig_close(&r);
@@ -210,7 +135,7 @@ START_TEST(test_an_orderly_stop_leaves_what_its_catalog_says)
 
 	rig_disks_make(&d, NULL, 1, DISK);
 	live(&d, 1, stop_in_order);
-	power_cut();
+	power_log_cut(power);
 	open_on(&r, &d, 1);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 8), 8);
 	ck_assert_double_eq(rig_stat(&r, "terrace_corrupt_blocks_total", ""), 0);

@@ -132,7 +132,7 @@ else()
   target_link_libraries(terrace_crash PRIVATE PkgConfig::ISAL PkgConfig::XXHASH PkgConfig::URING PkgConfig::LMDB PUBLIC terrace_cache)
 endif()
 
-add_executable(crash_core fault/crash_core.c fault/crash_life.c fault/crash_shadow.c)
+add_executable(crash_core fault/crash_core.c fault/crash_life.c fault/crash_shadow.c power_log.c)
 target_link_libraries(crash_core PRIVATE terrace_crash m)
 # What was written stays when a process is killed, on a disk or not: most are killed where a sync costs nothing.
 if(TERRACE_SANITIZE MATCHES thread)

@@ -2,7 +2,8 @@
  *
  * A campaign is a set of folders on which life follows life, each a process of its own that first checks what the lives before it had
  * promised (crash_life.h). A life is killed at a named point (store/crash_point.h), each in its turn, or at any time; before the next
- * the catalog may be cut, zeroed or deleted. Exit code 0: every promise was kept, and every point was reached.
+ * the catalog may be cut, zeroed or deleted, and in some campaigns the power as well: what was not synced is not there (tests/power_log.h).
+ * Exit code 0: every promise was kept, and every point was reached.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -43,6 +44,8 @@ struct run {
 	struct crash_setting setting;
 	struct crash_shadow *shadow;
 	uint64_t seed;
+	struct power_log *power;
+	uint32_t cuts, forgotten;      /* of the power, and writes */
 	uint32_t kills, wanted, lives, by_graph, named, ended, tries[CRASH_SITES_MAX], killed[CRASH_SITES_MAX];
 	uint32_t campaign, life;       /* at present */
 };
@@ -194,6 +197,7 @@ struct plan {
 	int point;                     /* -1: any time */
 	uint32_t passage;
 	enum mischief mischief;
+	bool cut;                      /* of the power, before it */
 	bool early;                    /* counted from the start, not from the first work */
 	uint32_t after_us;
 };
@@ -227,6 +231,7 @@ static void make_plan(struct run *r, struct plan *p)
 		}
 		r->tries[p->point]++;
 	}
+	p->cut = r->setting.power && crash_below(&r->random, 2);
 	p->life.rebuild = p->mischief == REBUILD;
 	p->life.graph = crash_below(&(struct crash_random){ p->life.seed * 31 }, 2);
 }
@@ -235,9 +240,9 @@ static void make_plan(struct run *r, struct plan *p)
 
 static void report(const struct run *r, const struct plan *p, const char *what)
 {
-	fprintf(stderr, "seed %llu campaign %u life %u (%u in all), killed at %s:%u, mischief %d, fault %d@%u, rebuild %d, graph %d: %s\n",
+	fprintf(stderr, "seed %llu campaign %u life %u (%u in all), killed at %s:%u, mischief %d, power cut %d, fault %d@%u, rebuild %d, graph %d: %s\n",
 		(unsigned long long)r->seed, r->campaign, r->life, r->lives, p->point < 0 ? "any time" : crash_point_name((uint32_t)p->point),
-		p->passage, (int)p->mischief, p->life.fault, p->life.fault_at, p->life.rebuild, p->life.graph, what);
+		p->passage, (int)p->mischief, p->cut, p->life.fault, p->life.fault_at, p->life.rebuild, p->life.graph, what);
 	fprintf(stderr, "the folders are left in %s\n", r->setting.root);
 }
 
@@ -323,6 +328,8 @@ static void campaign_begin(struct run *r)
 	*s = (struct crash_setting){ .flush_kept = kind % 2 == 0, .disks = kind < 2 ? 1 : 2,
 				     .threads = crash_below(&r->random, 2), .host_slots = 64 + crash_below(&r->random, 64),
 				     .depth = kind == 0 ? 1 : 2 + crash_below(&r->random, 15) };
+	power_log_forget(r->power);
+	s->power = s->threads ? r->power : NULL;
 	s->disk_slots = s->flush_kept ? 2000 : 80 + crash_below(&r->random, 80);
 	snprintf(s->root, sizeof(s->root), "%s/terrace-crash-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 	if (!mkdtemp(s->root)) {
@@ -366,6 +373,9 @@ static bool campaign(struct run *r)
 	campaign_begin(r);
 	for (r->life = 0; kept && r->life < LIVES && goes_on(r); r->life++) {
 		make_plan(r, &p);
+		if (p.cut)
+			r->forgotten += power_log_cut(r->power);
+		r->cuts += p.cut;
 		damage_catalog(r, p.mischief);
 		if (p.mischief == MARKED)
 			mark_disk(r);
@@ -398,10 +408,10 @@ static int summary(const struct run *r, uint64_t began)
 		if (!atomic_load(&s->passed[i]))
 			fprintf(stderr, "never reached: %s\n", crash_point_name(i));
 	}
-	printf("%u kills in %.0f s (%u at points), %u of the lives with the graph, %u ended by themselves; %u of %u points reached, %u of them killed at; "
+	printf("%u kills in %.0f s (%u at points), %u power cuts that took %u writes, %u of the lives with the graph, %u ended by themselves; %u of %u points reached, %u of them killed at; "
 	       "%llu blocks, %llu flushed ones and %llu deleted ones checked; %llu puts, %llu flushes, %llu deletes; "
 	       "%llu flushes and %llu deletes not acknowledged; back after at most %llu ms\n",
-	       r->kills, (double)(now_ms() - began) / 1000, r->named, r->by_graph, r->ended, reached, n, killed,
+	       r->kills, (double)(now_ms() - began) / 1000, r->named, r->cuts, r->forgotten, r->by_graph, r->ended, reached, n, killed,
 	       (unsigned long long)s->blocks_checked, (unsigned long long)s->flushes_checked,
 	       (unsigned long long)s->deletes_checked, (unsigned long long)s->puts, (unsigned long long)s->flushes,
 	       (unsigned long long)s->deletes, (unsigned long long)s->odd_flushes, (unsigned long long)s->odd_deletes,
@@ -426,7 +436,8 @@ int main(int argc, char **argv)
 	r->seed = argc > 2 ? strtoull(argv[2], NULL, 0) : 1;
 	r->random.state = r->seed;
 	r->shadow = mmap(NULL, sizeof(*r->shadow), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (r->shadow == MAP_FAILED)
+	r->power = power_log_make();
+	if (r->shadow == MAP_FAILED || !r->power)
 		return 2;
 	for (; goes_on(r); r->campaign++)
 		if (!campaign(r))

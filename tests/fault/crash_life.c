@@ -99,6 +99,8 @@ static void open_cache(struct life *l)
 	enum status st;
 
 	calls = (struct ring_calls){ .fault = fault, .arg = l };
+	if (s->power)
+		power_log_use(s->power, &calls);
 	for (uint32_t i = 0; i < s->disks; i++) {
 		snprintf(folder[i], sizeof(folder[i]), "%s/disk%u", s->root, i);
 		disk[i] = (struct cache_disk_options){ folder[i], (uint64_t)s->disk_slots * SLOT };

@@ -4,11 +4,13 @@
 #define TERRACE_TESTS_FAULT_CRASH_LIFE_H
 
 #include "tests/fault/crash_shadow.h"
+#include "tests/power_log.h"
 
 struct crash_setting {
 	char root[96];                 /* with the folders disk0, disk1, catalog */
 	uint32_t disks, disk_slots, host_slots, depth;
 	bool threads;                  /* for I/O, not io_uring */
+	struct power_log *power;       /* what it writes may be lost; NULL: it is not */
 	bool flush_kept;               /* the disks are large: what was flushed must be there */
 };
 
