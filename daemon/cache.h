@@ -169,7 +169,7 @@ struct cache_wait {
 	enum status worst, refused;
 	uint64_t since_us;             /* of a flush: what was stored later is not its business */
 	uint32_t layout, extent, slot; /* where its walk goes on */
-	uint32_t units;                /* of a delete: disks that had something to bury, a bit each */
+	uint32_t units;                /* a bit each; of a delete: disks that had something to bury; of a flush: that had failed when it began */
 	uint32_t warmed, warmed_links; /* of a Warm: its answer if all comes, and as many blocks */
 	struct block *adopts;          /* pinned already, for the next link of it */
 	struct vram_move *mark;        /* of a lease on a GPU: stands behind its copies once all of them have their place; then: */

@@ -1,5 +1,6 @@
 /* Flush: what only memory has is written, the disks are synced, and the catalog is committed, in that order. Each step is begun for all
- * blocks and then waited for; the caller comes back by the wait.
+ * blocks and then waited for; the caller comes back by the wait. When a disk fails meanwhile all begins anew, since what it had is to be
+ * written to those that are left, and synced there.
  */
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
@@ -130,7 +131,27 @@ static bool flush_commit(struct flush *f)
 	return f->wait->outstanding;
 }
 
-/* A failed spill is begun again on what disks are left; a failed sync or commit is the end. */
+/* A bit for each. */
+static uint32_t failed_units(const struct tier *t)
+{
+	uint32_t failed = 0;
+
+	for (uint32_t i = 0; i < t->unit_count; i++)
+		failed |= (uint32_t)t->units[i].failed << i;
+	return failed;
+}
+
+static void flush_anew(struct flush *f)
+{
+	struct cache_wait *w = f->wait;
+
+	w->stage = FLUSH_WRITING;
+	w->units = failed_units(f->cache->tier);
+	w->worst = w->refused = STATUS_OK;
+	w->layout = w->extent = w->slot = 0;
+}
+
+/* A failed spill is begun again on what disks are left; a failed commit is the end. */
 static enum status flush_step(struct flush *f)
 {
 	struct cache_wait *w = f->wait;
@@ -139,15 +160,11 @@ static enum status flush_step(struct flush *f)
 		return STATUS_BUSY;
 	if (w->stage == FLUSH_NEW)
 		w->since_us = f->cache->now_us;
-	if (w->stage <= FLUSH_WRITING && w->worst) {
-		w->worst = STATUS_OK;
-		w->layout = w->extent = w->slot = 0;
-	}
-	if (w->stage <= FLUSH_WRITING && flush_write(f)) {
-		w->stage = FLUSH_WRITING;
+	if (w->stage == FLUSH_NEW || (w->stage == FLUSH_WRITING && w->worst) || failed_units(f->cache->tier) != w->units)
+		flush_anew(f);
+	if (w->stage == FLUSH_WRITING && flush_write(f))
 		return STATUS_BUSY;
-	}
-	if (w->stage <= FLUSH_WRITING) {
+	if (w->stage == FLUSH_WRITING) {
 		CRASH_POINT("flush_sync");
 		w->stage = FLUSH_SYNCING;
 		w->worst = STATUS_OK;

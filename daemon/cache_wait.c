@@ -183,10 +183,9 @@ static void sync_done(struct disk_request *q)
 	enum status s = q->ring.status;
 
 	cache_lock(c);
-	if (s == STATUS_IO || s == STATUS_UNAVAILABLE)
-		for (uint32_t i = 0; i < c->tier->unit_count; i++)
-			if (c->tier->units[i].disk == q->disk)
-				unit_failed(c, &c->tier->units[i]);
+	for (uint32_t i = 0; s && i < c->tier->unit_count; i++)
+		if (c->tier->units[i].disk == q->disk)
+			unit_failed(c, &c->tier->units[i]);
 	wait_link_done(c, &e->link, s);
 	cache_unlock(c);
 }

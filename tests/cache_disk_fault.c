@@ -228,6 +228,36 @@ START_TEST(test_failed_sync_is_not_acknowledged)
 }
 END_TEST
 
+/* Blocks of which the copies are written when their disk fails, and not synced yet: a flush that has begun is not acknowledged for that. */
+START_TEST(test_a_disk_that_fails_during_a_flush)
+{
+	struct cache_wait w = { .ready = ignore };
+	struct rig_disks d;
+	struct rig r;
+	enum status s;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	open_on(&r, &d, 1, _i);
+	put_slowly(&r, 0, 2 * HOST - 16); /* the slab has room for more */
+	rig_put(&r, 1000, 8);
+	ck_assert_int_eq(cache_flush(r.c, r.s.id, NULL, r.now, &w, NULL, &r.why), STATUS_BUSY);
+	rig_quiet(&r);
+	fault.read_errno = EIO;
+	ck_assert_uint_eq(rig_read_all(&r, 0, 1), 0);
+	fault_none();
+	ck_assert_double_eq(rig_stat(&r, "terrace_disk_health_info", "disk=0,health=quarantined"), 1);
+	while ((s = cache_flush(r.c, r.s.id, NULL, r.now, &w, NULL, &r.why)) == STATUS_BUSY) {
+		usleep(1000);
+		ticks(&r, 1);
+	}
+	ck_assert_int_eq(s, STATUS_UNAVAILABLE);
+	cache_wait_end(r.c, &w);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 START_TEST(test_full_disk_stops_spills_and_reads_go_on)
 {
 	struct rig_disks d;
@@ -583,6 +613,7 @@ int main(void)
 	tcase_add_loop_test(tc, test_write_error_moves_to_the_other_disk, 0, 2);
 	tcase_add_loop_test(tc, test_failed_write_is_not_acknowledged, 0, 2);
 	tcase_add_loop_test(tc, test_failed_sync_is_not_acknowledged, 0, 2);
+	tcase_add_loop_test(tc, test_a_disk_that_fails_during_a_flush, 0, 2);
 	tcase_add_loop_test(tc, test_full_disk_stops_spills_and_reads_go_on, 0, 2);
 	tcase_add_loop_test(tc, test_short_transfers_are_whole_in_the_end, 0, 2);
 	tcase_add_test(tc, test_slow_disk_sheds);
