@@ -121,7 +121,7 @@ template <class S> struct feed {
 		args = &a;
 		run = (uint32_t)(lane < 4 && lane % 2 ? of_lane >> 32 : of_lane);
 		atoms = n;
-		/* A step begins at an even atom. */
+		/* A step begins at an even atom then. */
 		whole = S::STEP == 1 || a.block_atoms % S::STEP == 0;
 		second = whole ? S::ATOM : S::ATOM_STRIDE;
 		address = address_of(lane, table, head_at, first_atom);

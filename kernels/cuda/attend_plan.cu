@@ -30,6 +30,7 @@ struct plan_args {
 	uint32_t sequences, heads, tiles, ctas;
 	uint32_t queries, window, ranges_max;
 	uint32_t segment_cost; /* in atoms */
+	uint32_t odd; /* 1 if the two atoms of a step may be of two blocks */
 };
 
 /* The lengths in atoms that some query sees, and where each sequence's rows begin on a line of cost (or
@@ -40,7 +41,8 @@ struct batch {
 	uint32_t shortest, longest, equal_part, spare;
 };
 
-/* The first atom that a query of the sequence sees: an even one, since atoms are read in pairs. */
+/* The first atom that a query of the sequence sees; an even one, since atoms are read in pairs, where the one before it is of the same
+ * block: of others there may be no address. */
 __device__ uint32_t first_atom_of(const plan_args &a, uint32_t sequence, uint32_t tokens)
 {
 	const int32_t query = (int32_t)(tokens - a.queries); /* the earliest */
@@ -54,7 +56,7 @@ __device__ uint32_t first_atom_of(const plan_args &a, uint32_t sequence, uint32_
 		if (range[0] <= range[1] && range[1] >= query && range[0] < (int32_t)tokens)
 			first = min(first, range[0]);
 	}
-	return (uint32_t)max(first, 0) / (2 * KV_ATOM_TOKENS) * 2;
+	return (uint32_t)max(first, 0) / KV_ATOM_TOKENS & (0xfffffffe | a.odd);
 }
 
 __device__ uint32_t atoms_of(const plan_args &a, uint32_t sequence, uint32_t tokens)
@@ -423,6 +425,7 @@ extern "C" enum status kv_cuda_attend_plan(const struct kv_cuda_attend *a, cudaS
 	args.ranges = a->features.ranges;
 	args.ranges_max = a->features.ranges_max;
 	args.segment_cost = segment_cost_of(a);
+	args.odd = a->geometry->atoms % 2;
 	if (cudaFuncSetAttribute(plan_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
 				 sizeof(batch)) != cudaSuccess)
 		return STATUS_INTERNAL;

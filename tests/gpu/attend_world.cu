@@ -139,7 +139,7 @@ void world::fill_table(std::vector<uint8_t> &host, random_source &r)
 				break;
 			first++;
 		}
-		first = first / 32 * 32 / c.block_tokens;
+		first /= c.block_tokens;
 		for (uint32_t i = first; i < count; i++)
 			table[(size_t)s * stride + i] = (uint64_t)(uintptr_t)regions[mine[i] / region_blocks]->device +
 							mine[i] % region_blocks * geometry.block_bytes;
