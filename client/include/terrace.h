@@ -720,7 +720,7 @@ TERRACE_API enum terrace_status terrace_cuda_attend(const struct terrace_layout 
 struct terrace_cuda_extend_options {
 	size_t size;
 	uint32_t layer, sequences;     /* at most 4096 sequences */
-	uint32_t total_queries, q_heads; /* new tokens of all sequences; as above */
+	uint32_t total_queries, q_heads; /* new tokens of all sequences; a multiple of the layout's heads; their product below 2^28 */
 	float scale;                   /* 0: 1/sqrt(head_dim_k) */
 	const uint32_t *query_starts;  /* [sequences + 1], ascending from 0 */
 	const uint32_t *prefix_tokens; /* [sequences] */

@@ -53,6 +53,16 @@ static inline bool dtype_written(const enum kv_dtype &t)
 	return dtype_read(t) || dtype_number(t) == KV_DTYPE_E4M3;
 }
 
+/* True if the build has kernels for vectors of d elements. */
+static inline bool head_dim_built(uint32_t d)
+{
+#ifdef TERRACE_CUDA_ALL
+	return d == 64 || d == 96 || d == 128 || d == 192 || d == 256;
+#else
+	return d == 128;
+#endif
+}
+
 /* True if a layout and its geometry are there and sound. */
 static inline bool layout_sound(const struct kv_layout *l, const struct kv_geometry *g)
 {

@@ -299,15 +299,6 @@ size_t aligned(size_t n)
 	return (n + 255) / 256 * 256;
 }
 
-bool head_dim_built(uint32_t d)
-{
-#ifdef TERRACE_CUDA_ALL
-	return d == 64 || d == 96 || d == 128 || d == 192 || d == 256;
-#else
-	return d == 128;
-#endif
-}
-
 bool shape_sound(const struct kv_cuda_attend *a)
 {
 	return layout_sound(a->layout, a->geometry) && a->queries > 0 && a->queries <= 16 && a->q_heads > 0 &&

@@ -209,6 +209,9 @@ static enum status codec_launch(const struct kv_cuda_codec *c, cudaStream_t stre
 		return STATUS_INVALID;
 	if (c->tokens == 0)
 		return STATUS_OK;
+	/* Before a side is written. */
+	if (!head_dim_built(l->head_dim_k) || (l->v_format != KV_NONE && !head_dim_built(l->head_dim_v)))
+		return STATUS_UNSUPPORTED;
 	codec_work w = {{c->slots, c->blocks, c->layer * g->layer_bytes, c->tokens, l->heads,
 			 c->block_count, l->block_tokens, g->chunk_bytes, g->atom_bytes, c->dtype, c->rows},
 			{{g->k_codes_at, g->k_scales_at, c->k, c->k_stride},

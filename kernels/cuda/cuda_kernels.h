@@ -96,7 +96,7 @@ struct kv_cuda_codec {
 	const struct kv_layout *layout;     /* host; any formats */
 	const struct kv_geometry *geometry; /* host; of that layout */
 	uint32_t layer;
-	uint32_t tokens;
+	uint32_t tokens;        /* times layout->heads fewer than 2^32 */
 	const int64_t *slots;   /* [tokens]; for encode no slot twice */
 	const uint64_t *blocks; /* [block_count] addresses, each 16-byte aligned */
 	uint32_t block_count;   /* at most 2^32 - 1 atoms in all of them, of one head and layer */
@@ -171,7 +171,7 @@ struct kv_cuda_extend {
 	uint32_t layer;                     /* 0 .. layout->layers - 1 */
 	uint32_t sequences;                 /* at most 4096 */
 	uint32_t total_queries;       /* new tokens of all sequences, at least query_starts[sequences] */
-	uint32_t q_heads;             /* a multiple of layout->heads */
+	uint32_t q_heads;             /* a multiple of layout->heads; times total_queries fewer than 2^28 */
 	float scale;                  /* usually 1 / sqrt(head_dim); finite */
 	const uint32_t *query_starts; /* [sequences + 1], ascending, the first is 0 */
 	const uint32_t *prefix_tokens; /* [sequences]; any number, 0 too */

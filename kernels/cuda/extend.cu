@@ -44,15 +44,6 @@ launcher launcher_of(enum kv_format k, enum kv_format v, bool portable)
 	return nullptr;
 }
 
-bool head_dim_built(uint32_t d)
-{
-#ifdef TERRACE_CUDA_ALL
-	return d == 64 || d == 96 || d == 128 || d == 192 || d == 256;
-#else
-	return d == 128;
-#endif
-}
-
 /* What is where in the workspace. */
 struct extend_plan {
 	uint32_t tile_count, own_tiles, tokens, rows, ctas;
