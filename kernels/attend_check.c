@@ -18,7 +18,7 @@ void kv_attend_sees(const struct kv_attend *a, uint64_t i, int64_t *from, int64_
 	int64_t low = window ? p - window + 1 : -KV_POSITION_MAX, high = a->causal ? p + 1 : n;
 	const int32_t *range = a->features.ranges;
 
-	for (uint32_t r = 0; range && r < a->features.ranges_max; r++) {
+	for (uint32_t r = 0; r < a->features.ranges_max; r++) {
 		int64_t first = range[2 * r], last = range[2 * r + 1];
 
 		if (p < first || p > last)
@@ -63,6 +63,8 @@ static const char *features_problem(const struct kv_attend *a)
 		return "tree_bias is NaN, infinite or not aligned";
 	if (f->ranges_max > KV_RANGES_MAX)
 		return "more than 64 ranges";
+	if (f->ranges_max && !f->ranges)
+		return "ranges are null";
 	if ((uintptr_t)f->ranges % sizeof(*f->ranges))
 		return "ranges are not aligned";
 	if (f->out_scale && (!sound(f->out_scale, 1, false) || *f->out_scale <= 0))

@@ -240,6 +240,7 @@ START_TEST(bad_features_are_refused)
 	REFUSED(softcap, NAN);
 	REFUSED(ranges_max, 65);
 	REFUSED(ranges, (const int32_t *)((uintptr_t)b.ranges + 2));
+	REFUSED(ranges, NULL);
 	REFUSED(sinks, (const float *)((uintptr_t)b.sinks + 1));
 	REFUSED(out_scale, &bad_number);
 	REFUSED(out_scale, &infinite);
