@@ -60,6 +60,8 @@ static enum terrace_status span_read(struct span *s, const struct terrace_layout
 /* Vectors of one side must not overlap: decode writes them. */
 static enum terrace_status stride_check(const struct span *s, const void *vectors, size_t stride, uint32_t dim)
 {
+	if ((uintptr_t)vectors % kv_dtype_bytes(s->dtype))
+		return client_fail(TERRACE_INVALID, "k or v is not aligned to its elements");
 	if (vectors && s->n > 1 && stride < dim)
 		return client_fail(TERRACE_INVALID, "stride %zu is less than the head dim %u", stride, dim);
 	return TERRACE_OK;

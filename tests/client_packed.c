@@ -132,6 +132,9 @@ START_TEST(codec_arguments)
 	ck_assert_int_eq(terrace_encode(&l, NULL, 0, 0, 0, 1, x, DIM, x, DIM, TERRACE_F32), TERRACE_INVALID);
 	ck_assert_int_eq(terrace_encode(&l, block + 8, 0, 0, 0, 1, x, DIM, x, DIM, TERRACE_F32), TERRACE_INVALID);
 	ck_assert_int_eq(terrace_encode(NULL, block, 0, 0, 0, 1, x, DIM, x, DIM, TERRACE_F32), TERRACE_INVALID);
+	ck_assert_int_eq(terrace_encode(&l, block, 0, 0, 0, 1, x, DIM, (uint8_t *)x + 2, DIM, TERRACE_F32), TERRACE_INVALID);
+	ck_assert_int_eq(terrace_decode(&l, block, 0, 0, 0, 1, (uint8_t *)x + 1, DIM, NULL, 0, TERRACE_F16), TERRACE_INVALID);
+	ck_assert_int_eq(terrace_encode(&l, block, 0, 0, 0, 1, (uint8_t *)x + 2, DIM, NULL, 0, TERRACE_BF16), TERRACE_OK);
 	ck_assert_str_ne(terrace_error(), "");
 	free(block);
 }
