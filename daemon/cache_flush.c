@@ -158,6 +158,7 @@ static enum status flush_step(struct flush *f)
 
 	if (w->outstanding)
 		return STATUS_BUSY;
+	wait_links_drop(f->cache, w); /* what has been written need not stay */
 	if (w->stage == FLUSH_NEW)
 		w->since_us = f->cache->now_us;
 	if (w->stage == FLUSH_NEW || (w->stage == FLUSH_WRITING && w->worst) || failed_units(f->cache->tier) != w->units)

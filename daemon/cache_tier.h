@@ -313,6 +313,8 @@ static inline bool wait_goes_on(const struct cache_wait *w)
 bool wait_pin(struct cache *c, struct cache_wait *w, struct block *b);
 bool wait_pin_on(struct cache *c, struct cache_wait *w, struct block *b, struct gpu *gpu);
 void wait_spares_free(struct vram *v);
+/* What it waits for is not told to it any more, and what it pins may go. */
+void wait_links_drop(struct cache *c, struct cache_wait *w);
 /* From now on it pins the copy on that GPU, where there is one, alone. */
 void wait_link_apart(struct cache_wait_link *l, struct gpu *gpu);
 /* It is of that block instead, of all its copies. */

@@ -204,14 +204,10 @@ enum status wait_sync(struct cache *c, struct cache_wait *w, struct unit *u)
 	return s;
 }
 
-void cache_wait_end(struct cache *c, struct cache_wait *w)
+void wait_links_drop(struct cache *c, struct cache_wait *w)
 {
 	struct cache_wait_link *l, *next;
 
-	if (!w->links && !w->mark)
-		goto out;
-	cache_lock(c);
-	vram_mark_drop(w);
 	for (l = w->links; l; l = next) {
 		next = l->next;
 		if (next && next->pinned)
@@ -225,6 +221,16 @@ void cache_wait_end(struct cache *c, struct cache_wait *w)
 		if (l->done)
 			link_free(c->vram, l);
 	}
+	w->links = NULL;
+}
+
+void cache_wait_end(struct cache *c, struct cache_wait *w)
+{
+	if (!w->links && !w->mark)
+		goto out;
+	cache_lock(c);
+	vram_mark_drop(w);
+	wait_links_drop(c, w);
 	cache_unlock(c);
 out:
 	*w = (struct cache_wait){ .ready = w->ready, .arg = w->arg };

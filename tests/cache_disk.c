@@ -69,6 +69,43 @@ START_TEST(test_a_restart_finds_what_was_flushed)
 }
 END_TEST
 
+static void came(void *arg)
+{
+	atomic_store((_Atomic bool *)arg, true);
+}
+
+/* A long flush holds what it is writing, not what it has written. */
+START_TEST(test_a_flush_lets_go)
+{
+	enum { BLOCKS = 16 * HOST, WAITED = 256 }; /* spills of a step, at most */
+	_Atomic bool called = false;
+	struct cache_wait w = { .ready = came, .arg = &called };
+	struct cache_options o;
+	double pinned = 0;
+	struct rig_disks d;
+	struct rig r;
+	enum status s;
+
+	rig_disks_make(&d, NULL, 1, 2 * BLOCKS);
+	o = rig_disk_options(&d, 1, BLOCKS);
+	o.spill_share_milli = 1;
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	ck_assert_uint_eq(rig_put(&r, 0, BLOCKS), BLOCKS);
+	while ((s = cache_flush(r.c, r.s.id, NULL, r.now, &w, NULL, &r.why)) == STATUS_BUSY) {
+		if (pinned < rig_stat(&r, "terrace_pinned_bytes", "tier=host"))
+			pinned = rig_stat(&r, "terrace_pinned_bytes", "tier=host");
+		RIG_AWAIT((rig_tick(r.c, r.now), w.poll || atomic_exchange(&called, false)));
+	}
+	cache_wait_end(r.c, &w);
+	ck_assert_int_eq(s, STATUS_OK);
+	ck_assert_double_gt(pinned, 0);
+	ck_assert_double_le(pinned, (WAITED + o.disk_depth) * RIG_SLOT_BYTES);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 START_TEST(test_a_full_disk_displaces_its_coldest)
 {
 	struct rig_disks d;
@@ -599,7 +636,7 @@ int main(void)
 		int times;
 	} tests[] = {
 		{ test_spilled_blocks_come_back, 1 }, { test_a_restart_finds_what_was_flushed, 1 },
-		{ test_a_restart_keeps_the_order, 1 }, { test_a_restart_remembers_uses, 1 }, { test_a_full_disk_displaces_its_coldest, 1 }, { test_deleted_blocks_stay_dead, 1 },
+		{ test_a_flush_lets_go, 1 }, { test_a_restart_keeps_the_order, 1 }, { test_a_restart_remembers_uses, 1 }, { test_a_full_disk_displaces_its_coldest, 1 }, { test_deleted_blocks_stay_dead, 1 },
 		{ test_two_disks_share_the_work, 1 }, { test_warm_brings_ahead, 1 }, { test_rotten_bits_are_misses, 2 },
 		{ test_the_catalog_can_be_renewed, 2 }, { test_an_orderly_start_reads_no_header, 1 },
 		{ test_a_catalog_of_another_is_not_believed, 1 }, { test_an_older_catalog_is_not_believed, 1 }, { test_a_disk_that_was_away_is_wiped, 1 },
