@@ -139,7 +139,7 @@ struct leaving {
 static void fall_begin(struct cache *c, struct leaving *l, struct block *b)
 {
 	l->busy = true;
-	if (l->may_fall && vram_down(c, b, NULL) == STATUS_EXHAUSTED)
+	if (l->may_fall && vram_down(c, b, false, NULL) == STATUS_EXHAUSTED)
 		l->full = true;
 }
 

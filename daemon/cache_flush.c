@@ -27,19 +27,29 @@ static bool on_sound_disk(const struct block *b)
 	return b->rack && !b->rack->leaving && !b->rack->class->unit->failed;
 }
 
+/* It comes down first, and is then written. Nothing goes for it that this flush has to write yet. */
+static void flush_down(struct flush *f, struct block *b)
+{
+	enum status s = STATUS_BUSY;
+
+	if (f->wait->outstanding < WAITED_SPILLS)
+		s = vram_down(f->cache, b, f->more || f->wait->outstanding, f->wait);
+	f->more |= s == STATUS_OK || s == STATUS_BUSY;
+	if (s && s != STATUS_BUSY)
+		f->refused = f->wait->refused = s;
+}
+
+static bool on_gpus_alone(const struct block *b)
+{
+	return !b->rack && !b->shelf && b->vram;
+}
+
 static void flush_block(struct flush *f, struct block *b)
 {
 	enum status s;
 
 	if (on_sound_disk(b))
 		return;
-	if (!b->rack && !b->shelf && b->vram && f->wait->outstanding < WAITED_SPILLS) { /* down first; then to a disk */
-		s = vram_down(f->cache, b, f->wait);
-		f->more |= s == STATUS_OK;
-		if (s)
-			f->refused = f->wait->refused = s;
-		return;
-	}
 	if (b->rack || !b->shelf) {
 		f->more |= b->rack != NULL;
 		return;
@@ -55,19 +65,37 @@ static void flush_block(struct flush *f, struct block *b)
 		f->more = true;
 }
 
-/* In a read section, with the lock. */
-static void flush_keys(struct flush *f)
+static void flush_found(struct flush *f, bool on_gpus, void (*one)(struct flush *f, struct block *b))
 {
 	struct block *found[CACHE_LAYOUTS_MAX];
 
 	for (uint32_t i = 0; i < f->keys->count; i++) {
-		const struct cache_keys one = { f->keys->bytes + (size_t)i * f->keys->key_bytes, 1, f->keys->key_bytes };
+		const struct cache_keys key = { f->keys->bytes + (size_t)i * f->keys->key_bytes, 1, f->keys->key_bytes };
 
-		blocks_find(f->cache, f->pools, f->layouts, &one, found);
+		blocks_find(f->cache, f->pools, f->layouts, &key, found);
 		for (uint32_t l = 0; l < f->layouts; l++)
-			if (found[l] && block_live(found[l]))
-				flush_block(f, found[l]);
+			if (found[l] && block_live(found[l]) && on_gpus_alone(found[l]) == on_gpus)
+				one(f, found[l]);
 	}
+}
+
+/* In a read section, with the lock. */
+static void flush_keys(struct flush *f)
+{
+	flush_found(f, false, flush_block);
+	if (f->cache->vram)
+		flush_found(f, true, flush_down);
+}
+
+/* Begins to bring down what is on GPUs alone, as far as nothing goes for it that is to be written yet. True: some is left. */
+static bool flush_settle(struct flush *f)
+{
+	struct cache_wait *w = f->wait;
+	bool left = false;
+
+	for (uint32_t i = 0; f->cache->vram && i < f->layouts; i++)
+		left |= vram_settle(f->cache, f->pools[i], w->since_us, w->outstanding ? WAITED_SPILLS : 1, w->outstanding, w, &w->refused);
+	return left;
 }
 
 /* A walk that goes on where the step before it stopped: at a block that could not be begun, or at its bound. */
@@ -76,9 +104,10 @@ static void flush_pools(struct flush *f)
 	struct cache_wait *w = f->wait;
 	uint32_t budget = WALK_SLOTS;
 
-	/* What is on GPUs alone comes down before the walk, as it may come to where that has been. */
+	/* What is on GPUs alone comes down before the walk, as it may come to where that has been, */
 	for (uint32_t i = 0; f->cache->vram && w->layout == 0 && w->extent == 0 && i < f->layouts; i++)
-		f->more |= vram_settle(f->cache, f->pools[i], w->since_us, WAITED_SPILLS, w, &w->refused);
+		vram_settle(f->cache, f->pools[i], w->since_us, WAITED_SPILLS, true, w, &w->refused);
+	f->more = w->outstanding;
 	if (f->more)
 		return;
 	for (; w->layout < f->layouts; w->layout++, w->extent = w->slot = 0) {
@@ -98,6 +127,9 @@ static void flush_pools(struct flush *f)
 			return;
 		}
 	}
+	f->more = flush_settle(f); /* or after it, if memory had no place: then there is another */
+	if (f->more)
+		w->layout = w->extent = w->slot = 0;
 }
 
 /* True: something is to be waited for. */

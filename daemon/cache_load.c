@@ -166,7 +166,7 @@ enum status load_begin(struct cache *c, struct block *b, enum ring_priority prio
 	enum status s;
 
 	if (b->vram && vram_falling(c, b))
-		return vram_down(c, b, w);
+		return vram_down(c, b, false, w);
 	if (b->moving) {
 		struct move *there = move_of(c, b);
 

@@ -547,7 +547,7 @@ static uint64_t settle_step(struct cache *c, uint64_t *left)
 
 		dirty += c->pools[i]->dirty;
 		if (c->vram)
-			vram_settle(c, c->pools[i], UINT64_MAX, SETTLE_DOWNS, NULL, &refused);
+			vram_settle(c, c->pools[i], UINT64_MAX, SETTLE_DOWNS, true, NULL, &refused);
 		*left += vram_only_blocks(c, c->pools[i]);
 	}
 	return dirty + c->tier->move_count + (c->vram ? c->vram->move_count : 0);

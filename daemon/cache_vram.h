@@ -124,6 +124,7 @@ struct vram_move {
 	struct cache_wait_link *placed, *done; /* who waits for its slot to be known; for its end */
 	uint32_t sums;                 /* down: of what came */
 	uint8_t wrong;                 /* up: times that what was there to be copied was not the block */
+	bool spare;                    /* down: takes only what memory can spare */
 	bool checked;                  /* up: its bytes were looked at when they came to memory for it */
 	bool bad;                      /* up, down: its bytes are not the block's */
 };
@@ -410,8 +411,9 @@ void vram_drain_reap(struct cache *c, struct gpu *g);
  * waiting for anything: BUSY if it would have to. */
 enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_priority priority, struct cache_wait *w, bool wait_end,
 		    bool now);
-/* Of a block that is on a GPU and not in host memory. BUSY: while all is being written, before a stop, memory has no place yet. */
-enum status vram_down(struct cache *c, struct block *b, struct cache_wait *w);
+/* Of a block that is on a GPU and not in host memory. spare: nothing that is nowhere else goes for it: BUSY, memory has no other place. It may be
+ * told so as its end, too. */
+enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
 /* It is being brought down. */
 bool vram_falling(struct cache *c, const struct block *b);
 /* The end of a load, whatever it was: ups that wait for it go on. */
@@ -508,8 +510,8 @@ uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts);
 /* To memory, from wherever it is; as load_begin. */
 enum status block_fetch(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
 /* Begins to bring down what of the layout is on GPUs alone and was stored by then; `most` at a time. True: something is left that can
- * come. w may be NULL. *refused: why something cannot. */
-bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint32_t most, struct cache_wait *w, enum status *refused);
+ * come. w may be NULL. spare: as of vram_down. *refused: why something cannot. */
+bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint32_t most, bool spare, struct cache_wait *w, enum status *refused);
 /* Without the lock, on a worker: brings a pinned block to host memory; false if that cannot be done within some seconds. */
 bool vram_bring(struct cache *c, struct block *b);
 

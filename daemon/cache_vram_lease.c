@@ -72,7 +72,7 @@ uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts)
 
 enum status block_fetch(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w)
 {
-	if (b->vram && (vram_ready(b) || vram_falling(c, b)) && vram_down(c, b, w) == STATUS_OK)
+	if (b->vram && (vram_ready(b) || vram_falling(c, b)) && vram_down(c, b, false, w) == STATUS_OK)
 		return STATUS_OK;
 	return b->rack ? load_begin(c, b, priority, w) : STATUS_UNAVAILABLE;
 }
@@ -165,7 +165,7 @@ void vram_marks_fail(struct gpu *g)
 
 /* ---- for those that need it in host memory ---- */
 
-bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint32_t most, struct cache_wait *w, enum status *refused)
+bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint32_t most, bool spare, struct cache_wait *w, enum status *refused)
 {
 	uint32_t extent = 0, slot = 0, budget = UINT32_MAX, begun = 0;
 	bool left = false;
@@ -176,7 +176,7 @@ bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint3
 
 		if (b->stored_us > since_us)
 			continue;
-		s = vram_down(c, b, w);
+		s = vram_down(c, b, spare, w);
 		if (s == STATUS_BUSY) /* so is it for those behind it */
 			return true;
 		if (s)
@@ -202,7 +202,7 @@ bool vram_bring(struct cache *c, struct block *b)
 	await_init(&came);
 	w.arg = &came;
 	cache_lock(c);
-	there = b->shelf || (c->vram && vram_down(c, b, &w) == STATUS_OK);
+	there = b->shelf || (c->vram && vram_down(c, b, false, &w) == STATUS_OK);
 	const bool waits = w.outstanding;
 
 	cache_unlock(c);

@@ -241,7 +241,7 @@ static bool memory_comes_free(struct gpu *g)
 static enum status fetch_begin(struct cache *c, struct vram_move *m)
 {
 	struct block *b = m->block;
-	enum status s = vram_ready(b) ? vram_down(c, b, NULL) : load_begin(c, b, m->priority, NULL);
+	enum status s = vram_ready(b) ? vram_down(c, b, false, NULL) : load_begin(c, b, m->priority, NULL);
 
 	if (s == STATUS_EXHAUSTED && memory_comes_free(m->gpu)) {
 		wait_for_room(m);
@@ -497,8 +497,7 @@ static void host_slot_back(struct vram_move *m)
 static enum status host_slot_get(struct cache *c, struct vram_move *m)
 {
 	struct pool *p = m->block->pool;
-	const bool spare = c->tier && c->tier->all; /* before a stop all is to be written */
-	enum status s = spare ? room_take_spare(c, p, &m->host) : room_take(c, p, &m->host);
+	enum status s = m->spare ? room_take_spare(c, p, &m->host) : room_take(c, p, &m->host);
 
 	if (s)
 		return s;
@@ -598,7 +597,7 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 	move_leave(c, m, s);
 }
 
-enum status vram_down(struct cache *c, struct block *b, struct cache_wait *w)
+enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
 {
 	struct vram_slot *from = vram_ready(b);
 	struct vram_move *m;
@@ -607,8 +606,10 @@ enum status vram_down(struct cache *c, struct block *b, struct cache_wait *w)
 	if (b->shelf)
 		return STATUS_OK;
 	m = down_of(c, b);
-	if (m)
+	if (m) {
+		m->spare &= spare;
 		return move_join(c, m, w, true);
+	}
 	if (b->moving) /* a load: it comes from its disk */
 		return load_begin(c, b, RING_URGENT, w);
 	if (!from)
@@ -617,6 +618,7 @@ enum status vram_down(struct cache *c, struct block *b, struct cache_wait *w)
 	if (!m)
 		return STATUS_EXHAUSTED;
 	m->slot = from;
+	m->spare = spare || (c->tier && c->tier->all); /* before a stop all is to be written */
 	s = down_go_on(c, m);
 	if (!s) {
 		vram_sync(b);

@@ -189,7 +189,7 @@ static void drain_slot(struct cache *c, struct vram_slot *s)
 {
 	if (s->state != VRAM_READY || vram_slot_pins(s))
 		return;
-	if (!vram_clean(s) && vram_down(c, s->block, NULL) == STATUS_OK)
+	if (!vram_clean(s) && vram_down(c, s->block, false, NULL) == STATUS_OK)
 		return;
 	vram_evict(c, s, COUNTER_EVICTED_GPU_DRAIN);
 }
@@ -242,7 +242,7 @@ static bool send_down(struct cache *c, struct gpu *g, const struct met *met)
 	uint32_t begun = 0;
 
 	for (uint32_t i = 0; i < met->dirty_count && begun < DOWNS_AT_ONCE; i++)
-		begun += vram_down(c, met->dirty[i]->block, NULL) == STATUS_OK;
+		begun += vram_down(c, met->dirty[i]->block, false, NULL) == STATUS_OK;
 	return begun || g->downs;
 }
 
@@ -459,7 +459,7 @@ static void pump(struct cache *c, struct gpu *g)
 	for (uint32_t tries = 0; g->through && g->downs < DOWNS_MAX && tries < THROUGH_TRIES;) {
 		struct vram_slot *s = g->through;
 
-		if (vram_down(c, s->block, NULL) == STATUS_OK && !s->through)
+		if (vram_down(c, s->block, false, NULL) == STATUS_OK && !s->through)
 			continue;
 		/* Behind the others, whose layout may have room. */
 		vram_unqueue_through(s);

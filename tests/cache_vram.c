@@ -582,6 +582,31 @@ START_TEST(settles_through_a_full_memory)
 }
 END_TEST
 
+/* Nor for what is flushed: all of the session, or (_i) by keys. */
+START_TEST(flushes_through_a_full_memory)
+{
+	enum { BLOCKS = 16 };
+	enum status st[2 * BLOCKS];
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 64);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS, .host_slots = BLOCKS, .write_back = true, .disks = &d,
+						.spill_milli = 1 });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, 0, 0, BLOCKS), BLOCKS);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, BLOCKS, BLOCKS), BLOCKS);
+	ck_assert_int_eq(rig_flush(&v.r, 0, _i ? 2 * BLOCKS : 0, st), STATUS_OK);
+	for (uint32_t k = 0; _i && k < 2 * BLOCKS; k++)
+		ck_assert_int_eq(st[k], STATUS_OK);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	for (uint64_t n = 0; n < 2 * BLOCKS; n++)
+		ck_assert_msg(strstr(vr_tier(&v, n), "disk"), "block %u", (unsigned)n);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 /* What cannot come down, as leases have all of memory, is left: that is said. */
 START_TEST(settles_in_part)
 {
@@ -637,9 +662,9 @@ START_TEST(two_ways_to_memory_at_once)
 	b = block_of(index_find(v.r.c->index, &ident));
 	if (_i) {
 		ck_assert_int_eq(load_begin(v.r.c, b, RING_URGENT, NULL), STATUS_OK);
-		ck_assert_int_eq(vram_down(v.r.c, b, NULL), STATUS_OK);
+		ck_assert_int_eq(vram_down(v.r.c, b, false, NULL), STATUS_OK);
 	} else {
-		ck_assert_int_eq(vram_down(v.r.c, b, NULL), STATUS_OK);
+		ck_assert_int_eq(vram_down(v.r.c, b, false, NULL), STATUS_OK);
 		ck_assert_int_eq(load_begin(v.r.c, b, RING_URGENT, NULL), STATUS_OK);
 	}
 	ck_assert_uint_eq(v.r.c->vram->move_count + v.r.c->tier->move_count, 1);
@@ -714,6 +739,7 @@ int main(void)
 	tcase_add_test(t, the_holder_goes_while_it_is_copied);
 	tcase_add_test(t, an_orderly_stop_keeps_it);
 	tcase_add_test(t, settles_through_a_full_memory);
+	tcase_add_loop_test(t, flushes_through_a_full_memory, 0, 2);
 	tcase_add_test(t, settles_in_part);
 	tcase_add_loop_test(t, two_ways_to_memory_at_once, 0, 2);
 	tcase_add_test(t, watched);
