@@ -472,7 +472,7 @@ TERRACE_API enum terrace_status terrace_commit_open(struct terrace_reservation *
 TERRACE_API void terrace_abort(struct terrace_reservation *reservation);
 
 /* Stores one packed block by stream. block: block_bytes of layout l; an asynchronous put reads it until it has completed.
- * TERRACE_EXISTS if the key is stored already. */
+ * TERRACE_EXISTS (it is stored already), TERRACE_BUSY (somebody is writing it), TERRACE_EXHAUSTED (there is no room now). */
 TERRACE_API enum terrace_status terrace_put(struct terrace_session *session, uint32_t l, const uint8_t *key, uint32_t key_bytes,
 					    const struct terrace_block_info *info, const void *block, uint64_t timeout_us);
 TERRACE_API enum terrace_status terrace_put_async(struct terrace_session *session, uint32_t l, const uint8_t *key,

@@ -450,7 +450,7 @@ class Session(_Handle):
         return self._statuses(_lib.terrace_delete, keys, timeout)
 
     def flush(self, keys=None, timeout=None):
-        """Makes blocks durable; None: all of the session's layouts. A Status a key, or one."""
+        """Makes blocks durable; None: all of the session's layouts. A Status a key, or one: OK or MISS, any other is raised."""
         return self._statuses(_lib.terrace_flush, keys, timeout)
 
     def warm(self, keys, wait=False, gpu=None, timeout=None):
