@@ -1,20 +1,12 @@
 /* Prompt in, tokens out; see generate.h. */
 #include "generate.h"
 
+#include "clock.h"
 #include "unicode.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* splitmix64, as a number in [0, 1). */
 static double draw(uint64_t *state)
@@ -87,9 +79,9 @@ static bool run_sequence(struct sequence *s, const uint32_t *prompt, uint32_t n,
 
 	if (!sequence_prefill(s, prompt, n, logits, fault))
 		return false;
-	begin = now();
+	begin = clock_s();
 	ok = decode(s, options, logits, out, fault);
-	out->decode_seconds = now() - begin;
+	out->decode_seconds = clock_s() - begin;
 	out->stats = s->stats;
 	return ok;
 }

@@ -2,6 +2,7 @@
  * the model and the counter of windows. */
 #include "ppl.h"
 
+#include "clock.h"
 #include "file.h"
 #include "forward.h"
 
@@ -9,7 +10,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { LOGIT_ROWS = 32 }; /* rows of logits at a time, which bounds the memory for a large vocabulary */
 
@@ -170,18 +170,10 @@ static void lane_run(void *arg, uint32_t part)
 	lane_fini(&lane);
 }
 
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* Runs the lanes and gathers what they found. */
 static bool run_lanes(struct ppl *p, struct workers *lanes, struct ppl_result *result, struct fault *fault)
 {
-	double begin = now(), nats = 0;
+	double begin = clock_s(), nats = 0;
 
 	workers_run(lanes, lanes->count, lane_run, p);
 	for (uint32_t i = 0; i < lanes->count; i++) {
@@ -195,7 +187,7 @@ static bool run_lanes(struct ppl *p, struct workers *lanes, struct ppl_result *r
 	result->tokens = (uint64_t)p->options->windows * p->options->window;
 	result->nats = nats / (double)result->tokens;
 	result->perplexity = exp(result->nats);
-	result->seconds = now() - begin;
+	result->seconds = clock_s() - begin;
 	return true;
 }
 

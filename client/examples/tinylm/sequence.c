@@ -1,17 +1,10 @@
 /* Blocks of a sequence: borrowed, reserved or private; see sequence.h. */
 #include "sequence.h"
 
+#include "clock.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 bool sequence_open(struct sequence *s, struct forward *forward, const struct terrace_layout *layout,
 		   struct prefix_cache *cache, struct fault *fault)
@@ -429,7 +422,7 @@ static bool place_prompt(struct sequence *s, struct fault *fault)
 
 bool sequence_prefill(struct sequence *s, const uint32_t *tokens, uint32_t n, float *logits, struct fault *fault)
 {
-	double begin = now();
+	double begin = clock_s();
 
 	if (s->count > 0 || n == 0)
 		return fault_set(fault, "a prompt of no tokens, or not the first");
@@ -443,7 +436,7 @@ bool sequence_prefill(struct sequence *s, const uint32_t *tokens, uint32_t n, fl
 		return false;
 	if (s->filling && !publish_prompt(s, fault))
 		return false;
-	s->stats.prefill_seconds = now() - begin;
+	s->stats.prefill_seconds = clock_s() - begin;
 	return true;
 }
 
