@@ -574,7 +574,21 @@ static const char *env_value(char *const env[], const char *name)
 	return NULL;
 }
 
-/* A variable of ours that sets nothing is a spelling mistake. TERRACE_ADDRESS is the clients'. */
+/* Behind TERRACE_, n characters: ours, the clients', or what Kubernetes tells its pods of a service named "terrace". */
+static bool is_no_option(const char *name, size_t n)
+{
+	static const char *const words[] = { "CONFIG", "ADDRESS", "PORT", NULL }, *const begins[] = { "PORT_", "SERVICE_", NULL };
+
+	for (size_t i = 0; words[i]; i++)
+		if (n == strlen(words[i]) && !strncmp(name, words[i], n))
+			return true;
+	for (size_t i = 0; begins[i]; i++)
+		if (!strncmp(name, begins[i], strlen(begins[i])))
+			return true;
+	return false;
+}
+
+/* A variable of ours that sets nothing is a spelling mistake. */
 static void refuse_unknown(char *const env[], struct config_errors *errors)
 {
 	for (; env && *env; env++) {
@@ -584,7 +598,7 @@ static void refuse_unknown(char *const env[], struct config_errors *errors)
 		size_t n = strcspn(name, "=");
 		char lower[64];
 
-		if ((n == 6 && !strncmp(name, "CONFIG", n)) || (n == 7 && !strncmp(name, "ADDRESS", n)))
+		if (is_no_option(name, n))
 			continue;
 		for (size_t i = 0; i < n && i < sizeof lower; i++)
 			lower[i] = (char)tolower((unsigned char)name[i]);

@@ -275,6 +275,10 @@ START_TEST(bad_flags_are_refused_all_at_once)
 	ck_assert_int_eq(load((char *[]){ "TERRACE_HOST_BYTEZ=5", NULL }, 0, NULL), STATUS_INVALID);
 	ck_assert_ptr_nonnull(strstr(errors.text, "unknown variable TERRACE_HOST_BYTEZ"));
 	ck_assert_int_eq(load((char *[]){ "TERRACE_ADDRESS=unix:/x", "TERRACE=1", NULL }, 0, NULL), STATUS_OK);
+	/* of a service "terrace", in each pod beside it */
+	ck_assert_int_eq(load((char *[]){ "TERRACE_SERVICE_HOST=10.0.0.1", "TERRACE_SERVICE_PORT_GRPC=1", "TERRACE_PORT=tcp://10.0.0.1:1",
+					  "TERRACE_PORT_1_TCP_ADDR=10.0.0.1", NULL }, 0, NULL), STATUS_OK);
+	ck_assert_int_eq(load((char *[]){ "TERRACE_PORTS=5", NULL }, 0, NULL), STATUS_INVALID);
 	ck_assert_int_eq(load((char *[]){ "TERRACE_WORKERS=\033[2J", NULL }, 0, NULL), STATUS_INVALID);
 	ck_assert_ptr_null(strchr(errors.text, '\033'));
 	ck_assert_int_eq(load((char *[]){ "TERRACE_WORKERS=x", NULL }, 0, NULL), STATUS_INVALID);
