@@ -44,10 +44,11 @@ template <int FK, int FV, int D, bool FINE> struct producer {
 		return S::BOTH_SIDES ? S::K_SIDE + S::V_SIDE : does_k() ? S::K_SIDE : S::V_SIDE;
 	}
 
-	/* Lanes 0 and 1 have an atom each. */
-	DEVICE void look_up(const extend_part &p, uint32_t prefix_tile)
+	/* Lanes 0 and 1 have an atom each. `least`, of a unit's first tile: the first atom that a query sees, which comes in the place of those before
+	 * it: they are masked, and so finite. */
+	DEVICE void look_up(const extend_part &p, uint32_t prefix_tile, uint32_t least = 0)
 	{
-		const uint32_t atom = (prefix_tile * S::PAIRS + pair()) * 2 + lane;
+		const uint32_t atom = max((prefix_tile * S::PAIRS + pair()) * 2 + lane, least);
 
 		block = 0;
 		if (lane >= 2 || atom * KV_ATOM_TOKENS >= p.span.prefix)
@@ -58,6 +59,14 @@ template <int FK, int FV, int D, bool FINE> struct producer {
 			   (atom - index * a.block_atoms) * (S::K_SIDE + S::V_SIDE) +
 			   (does_k() ? 0 : S::K_SIDE);
 		block = a.blocks[(size_t)p.tile.sequence * a.blocks_stride + index];
+	}
+
+	/* The span's, made anew: kept for the producers, it costs the kernel registers. */
+	DEVICE uint32_t first_atom(const extend_part &p) const
+	{
+		const uint32_t first = p.span.prefix + p.span.first_query + 1;
+
+		return a.window >= first ? 0 : (first - a.window) / KV_ATOM_TOKENS;
 	}
 
 	/* Starts to load what was looked up into the stage of load number `number`. */
@@ -188,7 +197,7 @@ template <int FK, int FV, int D, bool FINE> struct producer {
 				    inverse_v = 1 / side_unit(a, p.tile.sequence, p.head, KV_SIDE_V);
 			uint32_t loaded = p.from;
 
-			look_up(p, first + loaded);
+			look_up(p, first + loaded, first_atom(p));
 			for (uint32_t i = 0; i < S::RING_STAGES && loaded < prefix_to; i++) {
 				load(taken + i);
 				loaded++;

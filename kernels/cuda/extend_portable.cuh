@@ -44,7 +44,8 @@ template <int FK, int FV, int D, bool FINE> struct portable_rows : extend_block<
 	using rows::begin, rows::refine, rows::weigh, rows::write;
 	uint32_t base;
 
-	/* Asks for one side of a tile's atoms; where there are none the bytes stay what they are. */
+	/* Asks for one side of a tile's atoms; where there are none the bytes stay what they are. In the place of one that no query sees comes
+	 * the first that one does: it is masked, and finite. */
 	template <enum kv_side SIDE> DEVICE void fetch_atoms(const extend_part &x, uint32_t step) const
 	{
 		constexpr uint32_t BYTES = SIDE == KV_SIDE_K ? S::K_SIDE : S::V_SIDE, PIECES = BYTES / 16;
@@ -53,7 +54,7 @@ template <int FK, int FV, int D, bool FINE> struct portable_rows : extend_block<
 		const uint64_t head_at = a.layer_at + (uint64_t)x.head * a.chunk_bytes + (SIDE == KV_SIDE_K ? 0 : S::K_SIDE);
 
 		for (uint32_t i = threadIdx.x; i < P::ATOMS * PIECES; i += PORTABLE_THREADS) {
-			const uint32_t atom = first + i / PIECES;
+			const uint32_t atom = max(first + i / PIECES, x.span.first_atom);
 			const uint32_t block = block_of(a, atom);
 
 			if (atom * KV_ATOM_TOKENS < x.span.prefix)

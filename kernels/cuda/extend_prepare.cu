@@ -60,7 +60,8 @@ DEVICE float2 largest_scale(const extend_args &a, uint32_t sequence, uint32_t he
 	return largest;
 }
 
-/* The same of what the queries of a sequence see of its prefix, of this part of it. */
+/* The same of what the queries of a sequence see of its prefix, of this part of it; and of the tokens that come with that in an atom, whose
+ * values are masked, but must not be infinite. */
 template <int D> DEVICE float2 prefix_scale(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t part, bool v)
 {
 	const uint32_t format = v ? a.v_format : a.k_format, prefix = a.prefix_tokens[sequence];
@@ -69,10 +70,10 @@ template <int D> DEVICE float2 prefix_scale(const extend_args &a, uint32_t seque
 	const uint32_t end = prefix + a.query_starts[sequence + 1] - a.query_starts[sequence];
 	uint32_t first_seen = prefix + 1 > a.window ? prefix + 1 - a.window : 0, last_seen = end;
 
-	if (format_scale_bytes(format) == 0)
+	if (format_scale_bytes(format) == 0 || end == prefix)
 		return {0, 0};
-	if (end > prefix)
-		see_ranges(a, sequence, prefix, end - 1, end, &first_seen, &last_seen);
+	see_ranges(a, sequence, prefix, end - 1, end, &first_seen, &last_seen);
+	first_seen -= first_seen % KV_ATOM_TOKENS;
 	return largest_scale(a, sequence, head, format, scales_at, atom_bytes, first_seen + part * THREADS + threadIdx.x,
 			     BOUND_PARTS * THREADS, prefix);
 }

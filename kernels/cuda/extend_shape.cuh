@@ -340,7 +340,8 @@ DEVICE float reach_of(const extend_args &a, uint32_t sequence, uint32_t head)
 /* Which tokens a unit's queries see, in tiles. */
 struct extend_span {
 	uint32_t prefix, own;              /* tokens of the prefix, new tokens of the sequence */
-	uint32_t first_query, last_query;  /* of the row tile */
+	uint32_t first_query;              /* of the row tile */
+	uint32_t first_atom;               /* of the prefix, that one of its queries sees: there may be no address of those before it */
 	uint32_t first_tile, prefix_steps; /* of the prefix */
 	uint32_t first_own, own_steps;
 };
@@ -370,17 +371,19 @@ DEVICE extend_span span_of(const extend_args &a, uint32_t sequence, uint32_t fir
 	s.prefix = a.prefix_tokens[sequence];
 	s.own = a.query_starts[sequence + 1] - a.query_starts[sequence];
 	s.first_query = first_row / a.group;
-	s.last_query = min((first_row + rows - 1) / a.group, s.own - 1);
+	const uint32_t last_query = min((first_row + rows - 1) / a.group, s.own - 1);
+
 	from = a.window > s.prefix + s.first_query ? 0 : s.prefix + s.first_query + 1 - a.window;
-	last_own = s.last_query;
+	last_own = last_query;
 	if constexpr (ALL) {
-		uint32_t to = s.prefix + s.last_query;
+		uint32_t to = s.prefix + last_query;
 
 		see_ranges(a, sequence, s.prefix + s.first_query, to, s.prefix + s.own, &from, &to);
 		last_own = to - s.prefix;
 	}
 	from_own = from > s.prefix ? from - s.prefix : 0;
 	from = min(from, s.prefix);
+	s.first_atom = from / KV_ATOM_TOKENS;
 	s.first_tile = from / tokens;
 	s.prefix_steps = from == s.prefix ? 0 : (s.prefix + tokens - 1) / tokens - s.first_tile;
 	s.first_own = from_own / own_tokens;

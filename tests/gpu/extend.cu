@@ -31,6 +31,7 @@ struct test_case {
 	uint32_t window = 0;
 	float softcap = 0;
 	bool sinks = false, alibi = false, alibi_sqrt = false, tree = false, ranges = false, no_blocks = false;
+	bool layout_window = false; /* the window is the layout's, and the call's a longer one */
 };
 
 /* Values of 16-bit elements; x becomes what they hold. */
@@ -143,6 +144,7 @@ struct world {
 	    : c(tc), r(tc.d * 31 + tc.heads * 7 + tc.group + tc.sequences[0].prefix + tc.k * 1000)
 	{
 		layout = layout_of(c.k, c.v, c.d, LAYERS, c.heads, c.block_tokens);
+		layout.window = c.layout_window ? c.window : 0;
 		kv_geometry_of(&layout, &geometry);
 		starts.push_back(0);
 		uint32_t blocks = 0;
@@ -192,6 +194,17 @@ struct world {
 				tree_bias.push_back(own_at[i] + j != position[i] && r.next() % 3 == 0 ? -INFINITY : r.bell());
 	}
 
+	/* The first token that a query of the sequence sees, if there is one; those before it have values a thousand times as long, and blocks of
+	 * nothing else no address. */
+	uint32_t first_seen(const lengths &s) const
+	{
+		if (s.own == 0)
+			return s.prefix + c.block_tokens;
+		const uint32_t first = c.window && s.prefix + 1 > c.window ? s.prefix + 1 - c.window : 0;
+
+		return c.ranges && s.prefix - s.prefix / 3 < first ? s.prefix - s.prefix / 3 : first;
+	}
+
 	/* One vector of the case's kind of data, the last `own` ones rounded to their type. */
 	void make(std::vector<float> &x, enum kv_side side, uint32_t token, uint32_t head, const lengths &s,
 		  const float *query)
@@ -208,6 +221,8 @@ struct world {
 			size = 1.5f;
 		if ((c.data == GROWING || c.data == RISING) && side == KV_SIDE_K)
 			along = (c.data == GROWING ? 3.0f : 1.1f) * (float)token / (float)(s.prefix + s.own);
+		if (token < first_seen(s))
+			size = 1000;
 		for (uint32_t i = 0; i < c.d; i++)
 			x[i] = size * r.bell() + along * query[i];
 		if (token >= s.prefix)
@@ -228,9 +243,9 @@ struct world {
 			const lengths &s = c.sequences[i];
 			const uint32_t base = next, all = s.prefix + s.own;
 
-			for (uint32_t b = 0; b < (s.prefix + c.block_tokens - 1) / c.block_tokens; b++)
-				table[i * stride + b] = (uint64_t)(uintptr_t)bytes->data +
-							order[next++] * geometry.block_bytes;
+			for (uint32_t b = 0; b < (s.prefix + c.block_tokens - 1) / c.block_tokens; b++, next++)
+				if (b >= first_seen(s) / c.block_tokens)
+					table[i * stride + b] = (uint64_t)(uintptr_t)bytes->data + order[next] * geometry.block_bytes;
 			k.resize((size_t)(tokens + all) * c.heads * c.d);
 			v.resize(k.size());
 			for (uint32_t side = 0; side < 2; side++)
@@ -410,7 +425,7 @@ bool run_case(const test_case &c)
 	e.blocks = c.no_blocks ? nullptr : table.data;
 	e.blocks_stride = c.no_blocks ? 0 : w.stride;
 	e.features.out_scale = out_scale.data; /* looked at for E4M3 alone */
-	e.features.window = c.window;
+	e.features.window = c.layout_window ? c.window + 100 : c.window;
 	e.features.softcap = c.softcap;
 	e.features.sinks = c.sinks ? sinks.data : nullptr;
 	e.features.alibi = c.alibi ? slopes.data : nullptr;
@@ -502,6 +517,7 @@ std::vector<test_case> cases(bool small)
 			t.push_back({k, v, 128, 1, 2, 16, PLAIN, h, h, KV_DTYPE_E4M3, {{33, 9}}, 0, 3.0e38f, true});
 			t.push_back({k, v, 128, 1, 2, 16, SHARP, h, h, w, {{0, 40}, {0, 3}}, 0, 1e5f, false, false, false, false, false, true});
 			t.push_back({k, v, 128, 1, 2, 16, PLAIN, h, h, w, {{33, 9}}, 0, 1e-45f});
+			t.push_back({k, v, 128, 1, 2, 16, PLAIN, h, h, w, {{150, 40}, {90, 9}}, 30, 0, false, false, false, false, false, false, true});
 		}
 		if (small)
 			continue;
