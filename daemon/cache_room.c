@@ -12,7 +12,8 @@
  * two pools could take it from one another for nothing.
  *
  * One drain at a time makes progress; one that only waits for its holders (5 s without an end) does not
- * keep others from starting.
+ * keep others from starting. What is nowhere else is spilled first; a disk that takes nothing so long (it hangs, or has no
+ * place) is not waited for: memory is never short for a disk's sake.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -448,6 +449,17 @@ void room_drain_tell(struct cache *c, struct drain *d)
 				retire_note(c, a->number, d->extent);
 }
 
+/* It is on its way to a disk, or is to be. */
+static bool spills_first(struct cache *c, const struct drain *d, struct block *b)
+{
+	enum status s;
+
+	if (!c->tier || b->rack || b->unworthy)
+		return false;
+	s = spill_begin(c, b, RING_IDLE, NULL);
+	return s == STATUS_OK || (s != STATUS_UNAVAILABLE && c->now_us - d->since_us < DRAIN_STUCK_US);
+}
+
 /* Evicts what can go; goes round again while something pinned, or on its way to disk, was left. */
 static void drain_sweep(struct cache *c, struct drain *d)
 {
@@ -458,9 +470,7 @@ static void drain_sweep(struct cache *c, struct drain *d)
 	for (uint32_t n = 0; n < SWEEP_SLOTS && n < s->slots; n++, d->sweep++) {
 		struct block *b = s->at[d->sweep % s->slots];
 
-		if (!b || block_memory_pins(b))
-			continue;
-		if (c->tier && !b->rack && !b->unworthy && spill_begin(c, b, RING_IDLE, NULL) != STATUS_UNAVAILABLE)
+		if (!b || block_memory_pins(b) || spills_first(c, d, b))
 			continue;
 		room_evict(c, b, COUNTER_EVICTED_DRAIN);
 	}

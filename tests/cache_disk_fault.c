@@ -96,6 +96,15 @@ static void put_slowly(struct rig *r, uint64_t first, uint32_t count)
 	}
 }
 
+/* Until the kernel is asked for something that it does not answer. */
+static void until_it_hangs(void)
+{
+	for (int i = 0; !fault.hanging; i++) {
+		ck_assert_int_lt(i, 60000);
+		usleep(1000);
+	}
+}
+
 static void ignore(void *arg)
 {
 	(void)arg;
@@ -285,6 +294,81 @@ START_TEST(test_full_disk_stops_spills_and_reads_go_on)
 }
 END_TEST
 
+/* Block n is on a disk, too. */
+static bool is_on_disk(struct rig *r, uint64_t n)
+{
+	const struct block *b;
+	uint8_t key[RIG_KEY_BYTES];
+	bool is;
+
+	rig_key(key, n);
+	cache_lock(r->c);
+	b = by_id_find(r->c, policy_id(key_name(key, sizeof(key)), r->c->pools[0]->layout_id));
+	is = b && b->rack;
+	cache_unlock(r->c);
+	return is;
+}
+
+/* A disk that hangs; or one whose blocks are all leased, so that it has no place for others. */
+static void keep_spills_off(struct rig *r, bool full)
+{
+	struct cache_leased leased;
+	struct cache_place place;
+	uint32_t there = 0;
+	enum status st;
+
+	rig_put(r, 1000, 1);
+	ck_assert_int_eq(rig_flush(r, 1000, 1, &st), STATUS_OK); /* it has a slab */
+	fault.hangs = !full;
+	ck_assert_uint_eq(rig_put(r, 0, HOST), HOST);
+	rig_tick(r->c, r->now);
+	if (!full)
+		until_it_hangs();
+	else
+		rig_quiet(r);
+	for (uint64_t n = 0; n < HOST && full; n++)
+		if (is_on_disk(r, n)) {
+			ck_assert_int_eq(rig_lease(r, n, 1, true, &place, &leased), STATUS_OK);
+			there++;
+		}
+	ck_assert_uint_lt(there, HOST / 8);
+}
+
+/* Memory that another layout is to get has blocks that are nowhere else, and the disk takes none of them, since it hangs or has no place: they
+ * are waited for, but not for ever. */
+START_TEST(test_memory_does_not_wait_for_a_disk_to_move)
+{
+	const struct kv_layout l = rig_layout(40, 0);
+	struct cache_options o;
+	struct rig_disks d;
+	struct rig a, b = { .why = NULL };
+	uint64_t session, waited_us = 0;
+
+	rig_disks_make(&d, NULL, 1, _i ? 0 : DISK);
+	o = rig_disk_options(&d, 1, HOST);
+	o.io_calls = &calls;
+	o.io = CACHE_IO_THREADS;
+	fault_none();
+	rig_open(&a, &o, 1);
+	rig_restored(&a);
+	keep_spills_off(&a, _i);
+	b.c = a.c;
+	b.now = a.now;
+	ck_assert_int_eq(cache_session_open(b.c, "", &l, 1, "", b.now, &b.s, &b.why), STATUS_OK);
+	ck_assert_int_eq(cache_attach(b.c, b.s.token, 1, b.now, &b.attachment, &session, &b.why), STATUS_OK);
+	for (; rig_put(&b, 0, 1) == 0; waited_us += 50000) {
+		ck_assert_uint_lt(waited_us, 20000000);
+		rig_tick(b.c, b.now += 50000);
+	}
+	ck_assert_uint_ge(waited_us, 1000000);
+	fault_none();
+	a.now = b.now;
+	rig_quiet(&a);
+	rig_close(&a);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 START_TEST(test_short_transfers_are_whole_in_the_end)
 {
 	struct rig_disks d;
@@ -382,15 +466,6 @@ START_TEST(test_verify_counts_what_it_did_not_read)
 	rig_disks_remove(&d);
 }
 END_TEST
-
-/* Until the kernel is asked for something that it does not answer. */
-static void until_it_hangs(void)
-{
-	for (int i = 0; !fault.hanging; i++) {
-		ck_assert_int_lt(i, 60000);
-		usleep(1000);
-	}
-}
 
 /* The cache is left behind in time, its folder stays locked, and what the disk does later meets memory that is still there. */
 static void destroy_in_time(struct rig *r, const struct cache_options *o)
@@ -615,6 +690,7 @@ int main(void)
 	tcase_add_loop_test(tc, test_failed_sync_is_not_acknowledged, 0, 2);
 	tcase_add_loop_test(tc, test_a_disk_that_fails_during_a_flush, 0, 2);
 	tcase_add_loop_test(tc, test_full_disk_stops_spills_and_reads_go_on, 0, 2);
+	tcase_add_loop_test(tc, test_memory_does_not_wait_for_a_disk_to_move, 0, 2);
 	tcase_add_loop_test(tc, test_short_transfers_are_whole_in_the_end, 0, 2);
 	tcase_add_test(tc, test_slow_disk_sheds);
 	tcase_add_loop_test(tc, test_close_does_not_wait_for_a_hung_disk, 0, 2);
