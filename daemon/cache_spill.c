@@ -96,8 +96,9 @@ static struct block *coldest_dirty(struct cache *c, struct pool *p, uint32_t sca
 	return NULL;
 }
 
-/* At most disk_depth of them: `excess` of whatever is dirty, and the dirty ones of the coldest `cold`. False: the disks take no more now. */
-static bool spill_some(struct cache *c, struct pool *p, uint64_t excess, uint64_t cold)
+/* At most disk_depth of them: `excess` of whatever is dirty, and the dirty ones of the coldest `cold`. BUSY: the disks take no more now;
+ * else what is not OK: they have no place for its blocks. */
+static enum status spill_some(struct cache *c, struct pool *p, uint64_t excess, uint64_t cold)
 {
 	uint32_t budget = LOOK_SLOTS, most = c->options.disk_depth;
 	bool round = false;
@@ -131,12 +132,12 @@ static bool spill_some(struct cache *c, struct pool *p, uint64_t excess, uint64_
 		if (s) {
 			p->spill_slot -= !is_cold && p->spill_slot > 0; /* it is the next one again */
 			p->cold_at -= is_cold;
-			return false;
+			return s;
 		}
 		most--;
 		excess -= excess > 0;
 	}
-	return true;
+	return STATUS_OK;
 }
 
 static bool room_for_spills(const struct tier *t, uint32_t depth)
@@ -147,8 +148,10 @@ static bool room_for_spills(const struct tier *t, uint32_t depth)
 	return false;
 }
 
+/* When the disks have enough, who got nothing is the first to be served next time; else who comes behind him who got the last. */
 void spill_pump(struct cache *c)
 {
+	const uint32_t first = c->tier ? c->tier->spill_first : 0;
 	struct host_usage u;
 
 	if (!c->tier || c->tier->stopping || !c->tier->restored || !room_for_spills(c->tier, c->options.disk_depth))
@@ -156,11 +159,15 @@ void spill_pump(struct cache *c)
 	CRASH_POINT("spill_pump");
 	host_usage(c->host, &u);
 	for (uint32_t i = 0; i < c->pool_count; i++) {
-		struct pool *p = c->pools[i];
+		const uint32_t at = (first + i) % c->pool_count;
+		struct pool *p = c->pools[at];
 		const uint64_t total = p->dirty ? slots_of(p, &u) : 0;
 		const uint64_t over = p->dirty ? excess(c, p, total) : 0, cold = p->dirty ? coldest_wanted(c, p, total) : 0;
+		const uint32_t before = c->tier->move_count;
 
-		if ((over || cold) && !spill_some(c, p, over, cold))
+		if ((over || cold) && spill_some(c, p, over, cold) == STATUS_BUSY) {
+			c->tier->spill_first = at + (c->tier->move_count > before);
 			return;
+		}
 	}
 }

@@ -149,6 +149,7 @@ struct tier {
 	uint64_t moving_bytes;         /* slots that spills and loads pin */
 	uint32_t move_count;
 	uint32_t turn;                 /* the unit that spills next */
+	uint32_t spill_first;          /* the pool whose blocks do */
 	uint64_t first_generation;     /* of this run's takes */
 	uint64_t highest_generation;   /* seen on the disks */
 	uint64_t generation_lift;      /* added to those of takes: a lost catalog had promised higher ones */

@@ -155,10 +155,65 @@ START_TEST(the_disk_gives_up_what_memory_gave_up_first)
 }
 END_TEST
 
+enum { ONE = 24, OTHER = 8 };
+
+static struct {
+	uint64_t layout_id[ONE + OTHER];
+	_Atomic uint32_t count;
+} written;
+
+static int note(void *arg, const struct ring_request *q, uint32_t *most)
+{
+	const struct slot_header *h = q->at;
+	uint32_t n;
+
+	(void)arg;
+	(void)most;
+	if (q->op != RING_WRITE)
+		return 0;
+	n = atomic_fetch_add(&written.count, 1);
+	if (n < ONE + OTHER)
+		written.layout_id[n] = h->layout_id;
+	return 0;
+}
+
+/* A disk takes of each layout in turn, whoever has most for it. */
+START_TEST(layouts_take_turns)
+{
+	static const struct ring_calls calls = { .fault = note };
+	const struct kv_layout l = rig_layout(40, 0);
+	struct rig other = { .why = NULL };
+	uint64_t session, others = 0;
+	struct cache_options o;
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, 128);
+	o = rig_disk_options(&d, 1, HOST);
+	o.disk_depth = 1;
+	o.io_calls = &calls;
+	o.spill_share_milli = 1000;
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	other.c = r.c;
+	other.now = r.now;
+	ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &other.s, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_attach(r.c, other.s.token, 1, r.now, &other.attachment, &session, &r.why), STATUS_OK);
+	ck_assert_uint_eq(rig_put(&r, 0, ONE), ONE);
+	ck_assert_uint_eq(rig_put(&other, 0, OTHER), OTHER);
+	rig_quiet(&r);
+	ck_assert_uint_eq(written.count, ONE + OTHER);
+	for (uint32_t i = 0; i < 2 * OTHER + 1; i++)
+		others += written.layout_id[i] == other.s.layout_id[0];
+	ck_assert_uint_ge(others, OTHER - 1);
+	close_on(&r, &d);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = { the_coldest_are_clean, what_no_disk_wants_goes_in_its_turn,
-				       the_disk_gives_up_what_memory_gave_up_first };
+				       the_disk_gives_up_what_memory_gave_up_first, layouts_take_turns };
 
 	return rig_main("cache_spill", tests, sizeof(tests) / sizeof(tests[0]));
 }
