@@ -168,12 +168,23 @@ struct broom {
 	uint32_t last;             /* older .gone files go */
 };
 
+/* Who dropped it may have been cut off before its bytes were. What is no file keeps what it has. */
+static void drain(const struct disk_folder *f, const char *name)
+{
+	int fd = openat(f->fd, name, O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+
+	if (fd >= 0)
+		close(fd);
+}
+
 static int sweep(void *arg, const char *name)
 {
 	struct broom *b = arg;
 	uint32_t gone = name_number(name, "gone");
 	bool rubbish = name_number(name, "tmp") > 0 || (gone > 0 && (b->all || gone < b->last));
 
+	if (gone > 0 && !rubbish)
+		drain(b->folder, name);
 	if (!rubbish && !(b->all && name_number(name, "trc") > 0))
 		return 0;
 	return unlinkat(b->folder->fd, name, 0) == 0 || errno == ENOENT ? 0 : errno;

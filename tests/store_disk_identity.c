@@ -416,6 +416,34 @@ START_TEST(a_killed_maker_leaves_whole_slabs)
 }
 END_TEST
 
+/* Killed after the slab with the highest number lost its name, and before it lost its bytes: they count in no budget. */
+START_TEST(a_killed_dropper_leaves_no_bytes)
+{
+	char slab[256], gone[256], name[40];
+	struct disk_place p;
+	struct stat st;
+	struct rig r;
+
+	rig_begin(&r, RING_THREADS, NULL);
+	rig_open(&r);
+	p = rig_take(&r, RIG_SLOT);
+	rig_close(&r);
+	snprintf(name, sizeof(name), "slab-%06u.trc", p.slab);
+	snprintf(slab, sizeof(slab), "%s", rig_path(&r, name));
+	snprintf(name, sizeof(name), "slab-%06u.gone", p.slab);
+	snprintf(gone, sizeof(gone), "%s", rig_path(&r, name));
+	ck_assert_int_eq(rename(slab, gone), 0);
+	ck_assert_int_eq(stat(gone, &st), 0);
+	ck_assert_int_gt(st.st_size, 0);
+	rig_open(&r);
+	ck_assert_uint_eq(rig_look(&r).slabs, 0);
+	ck_assert_int_eq(stat(gone, &st), 0);
+	ck_assert_int_eq(st.st_size, 0);
+	ck_assert_uint_gt(rig_take(&r, RIG_SLOT).slab, p.slab);
+	rig_end(&r);
+}
+END_TEST
+
 START_TEST(a_quarantined_disk_is_wiped_at_its_next_open)
 {
 	struct disk_place p;
@@ -559,6 +587,7 @@ int main(void)
 	tcase_add_test(tc, a_damaged_slab_is_left_alone);
 	tcase_add_test(tc, strange_files_are_left_alone);
 	tcase_add_loop_test(tc, a_killed_maker_leaves_whole_slabs, rig_engine_first(), 2);
+	tcase_add_test(tc, a_killed_dropper_leaves_no_bytes);
 	tcase_add_test(tc, a_quarantined_disk_is_wiped_at_its_next_open);
 	tcase_add_test(tc, the_last_run_is_known_until_there_is_doubt);
 	tcase_add_test(tc, a_run_that_cannot_be_noted);
