@@ -64,7 +64,7 @@ struct rack *rack_get(struct cache *c, struct unit *u, uint32_t slab)
 
 	if (r)
 		return r;
-	if (!slab || !disk_slab_next(u->disk, slab - 1, &v) || v.slab != slab)
+	if (!slab || !disk_slab_next(u->disk, slab - 1, &v) || v.slab != slab || v.slots >= RACK_SLOTS_MAX)
 		return NULL;
 	k = class_get(c, u, v.slot_bytes);
 	r = k ? calloc(1, sizeof(*r) + v.slots * sizeof(r->at[0])) : NULL;
@@ -301,8 +301,8 @@ bool rack_refuses(struct cache *c, const struct block *b)
 
 /* ---- walks ---- */
 
-/* A cursor: unit (8 bits), slab (32), slot (24). Racks of all classes by rising slab. */
-static struct rack *rack_after(struct unit *u, uint32_t slab)
+/* Racks of all classes by rising slab. */
+static struct rack *rack_after(struct unit *u, uint64_t slab)
 {
 	struct rack *best = NULL;
 
@@ -318,14 +318,14 @@ static struct rack *rack_after(struct unit *u, uint32_t slab)
 
 struct block *unit_next_block(struct unit *u, uint64_t *cursor, uint32_t *budget)
 {
-	uint32_t slab = (uint32_t)(*cursor >> 24), slot = *cursor & 0xffffff;
+	uint32_t slab = (uint32_t)(*cursor >> RACK_CURSOR_BITS), slot = *cursor & (RACK_SLOTS_MAX - 1);
 	struct rack *r = rack_after(u, slab);
 
 	if (r && r->slab != slab)
 		slot = 0;
-	for (; r; r = rack_after(u, r->slab + 1), slot = 0) {
+	for (; r; r = rack_after(u, r->slab + 1ull), slot = 0) {
 		for (; slot < r->slots; slot++) {
-			*cursor = (uint64_t)u->number << 56 | (uint64_t)r->slab << 24 | slot;
+			*cursor = rack_cursor(u->number, r->slab, slot);
 			if (!*budget)
 				return NULL;
 			--*budget;
@@ -340,11 +340,11 @@ struct block *unit_next_block(struct unit *u, uint64_t *cursor, uint32_t *budget
 
 struct block *tier_next_block(struct cache *c, uint64_t *cursor, uint32_t *budget)
 {
-	for (uint32_t n = c->tier ? (uint32_t)(*cursor >> 56) : 0; c->tier && n < c->tier->unit_count; n++) {
+	for (uint32_t n = c->tier ? rack_cursor_unit(*cursor) : 0; c->tier && n < c->tier->unit_count; n++) {
 		struct block *b;
 
-		if (*cursor >> 56 != n)
-			*cursor = (uint64_t)n << 56;
+		if (rack_cursor_unit(*cursor) != n)
+			*cursor = rack_cursor(n, 0, 0);
 		b = unit_next_block(&c->tier->units[n], cursor, budget);
 		if (b || !*budget)
 			return b;

@@ -35,6 +35,8 @@ enum {
 	RACK_BUCKETS = 256,
 	MOVE_BUCKETS = 1024,
 	CLASS_COLD = 64,
+	RACK_CURSOR_BITS = 27,         /* of a walk over the disks */
+	RACK_SLOTS_MAX = 1 << RACK_CURSOR_BITS, /* more than the smallest ones in a slab of a TiB, the largest that can be configured */
 };
 
 struct rack_slot {
@@ -81,7 +83,7 @@ struct unit {
 	bool failed;                   /* its blocks are being given up */
 	bool banned;                   /* the catalog has been told */
 	bool scan;                     /* look at its headers: the catalog's last word is not of its last run */
-	uint64_t sweep;                /* where that is: cursor_of() */
+	uint64_t sweep;                /* where that is: rack_cursor() */
 	bool swept;
 };
 
@@ -217,6 +219,16 @@ enum status rack_take(struct cache *c, struct unit *u, uint64_t slot_bytes, bool
 		      struct block **victim);
 /* Whether every disk is full, and none's policy would give the block the place of another. */
 bool rack_refuses(struct cache *c, const struct block *b);
+/* Where a walk over the disks is. */
+static inline uint64_t rack_cursor(uint32_t unit, uint32_t slab, uint32_t slot)
+{
+	_Static_assert(CACHE_DISKS_MAX <= 16, "a unit has four bits: the highest is the callers' to use");
+	return (uint64_t)unit << (32 + RACK_CURSOR_BITS) | (uint64_t)slab << RACK_CURSOR_BITS | slot;
+}
+static inline uint32_t rack_cursor_unit(uint64_t cursor)
+{
+	return (uint32_t)(cursor >> (32 + RACK_CURSOR_BITS));
+}
 /* The next block on any disk from the cursor on (0: the first), looking at no more than *budget slots; NULL with *budget 0: go on;
  * NULL with some left: no more. */
 struct block *tier_next_block(struct cache *c, uint64_t *cursor, uint32_t *budget);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
@@ -254,6 +255,37 @@ START_TEST(test_deleted_blocks_stay_dead)
 		rig_close(&r);
 		rig_disks_remove(&d);
 	}
+}
+END_TEST
+
+/* A slab of a TiB has more of the smallest slots than 24 bits count. */
+START_TEST(test_a_walk_goes_through_the_largest_slab)
+{
+	const uint32_t slots = (1u << 27) - 1, places[] = { 1000, (1u << 24) - 1, (1u << 24) + 50, slots - 1 };
+	const size_t bytes = sizeof(struct rack) + slots * sizeof(struct rack_slot);
+	struct rack *r = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	struct disk_class k = { .racks = r };
+	struct unit u = { .number = CACHE_DISKS_MAX - 1, .classes = &k };
+	struct block b[4];
+	uint64_t cursor;
+
+	ck_assert_ptr_ne(r, MAP_FAILED);
+	r->slab = UINT32_MAX;
+	r->slots = slots;
+	for (int i = 0; i < 4; i++)
+		r->at[places[i]].block = &b[i];
+	for (int i = 0; i < 4; i++) {
+		uint32_t budget = 8;
+
+		cursor = rack_cursor(u.number, r->slab, places[i] - 2);
+		ck_assert_ptr_eq(unit_next_block(&u, &cursor, &budget), &b[i]);
+		ck_assert_uint_eq(cursor, rack_cursor(u.number, r->slab, places[i] + 1));
+		ck_assert_uint_eq(rack_cursor_unit(cursor), u.number);
+		budget = 8;
+		ck_assert_ptr_null(unit_next_block(&u, &cursor, &budget));
+		ck_assert_uint_eq(budget, i < 3 ? 0 : 8);
+	}
+	munmap(r, bytes);
 }
 END_TEST
 
@@ -637,7 +669,7 @@ int main(void)
 	} tests[] = {
 		{ test_spilled_blocks_come_back, 1 }, { test_a_restart_finds_what_was_flushed, 1 },
 		{ test_a_flush_lets_go, 1 }, { test_a_restart_keeps_the_order, 1 }, { test_a_restart_remembers_uses, 1 }, { test_a_full_disk_displaces_its_coldest, 1 }, { test_deleted_blocks_stay_dead, 1 },
-		{ test_two_disks_share_the_work, 1 }, { test_warm_brings_ahead, 1 }, { test_rotten_bits_are_misses, 2 },
+		{ test_a_walk_goes_through_the_largest_slab, 1 }, { test_two_disks_share_the_work, 1 }, { test_warm_brings_ahead, 1 }, { test_rotten_bits_are_misses, 2 },
 		{ test_the_catalog_can_be_renewed, 2 }, { test_an_orderly_start_reads_no_header, 1 },
 		{ test_a_catalog_of_another_is_not_believed, 1 }, { test_an_older_catalog_is_not_believed, 1 }, { test_a_disk_that_was_away_is_wiped, 1 },
 		{ test_all_who_are_away_are_banned, 1 }, { test_tmpfs_does_too, 1 },
