@@ -436,6 +436,11 @@ struct cache_lent {
 	uint64_t layout_id;
 };
 enum status cache_attach_lend(struct cache *c, uint64_t attachment, uint32_t extent, bool write, struct cache_lent *out);
+/* From now on it is to be offered the extents of its session's layouts on that GPU (CACHE_HOST: in host memory). INVALID: no such GPU.
+ * DENIED: the attachment or its session is gone. EXHAUSTED. */
+enum status cache_attach_ahead(struct cache *c, uint64_t attachment, int32_t gpu);
+/* Extents there that are to be offered and have not been, `max` at most: how many. *more: there are others. None is lent by it. */
+uint32_t cache_attach_offers(struct cache *c, uint64_t attachment, int32_t gpu, uint32_t *extents, uint32_t max, bool *more);
 /* Its own word, verified with the kernel. */
 void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent);
 /* Its process has exited, or its socket was closed. Unknown ones, and those told of before, are ignored. */

@@ -92,6 +92,7 @@ void attachment_free(struct cache *c, struct attachment *a)
 	if (a->board)
 		board_let_go(c, a->board);
 	free(a->lent);
+	offers_free(a->offers);
 	free(a);
 }
 

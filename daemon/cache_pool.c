@@ -123,6 +123,8 @@ struct shelf *shelf_get(struct cache *c, struct pool *p, uint32_t extent)
 	for (uint32_t i = 0; i < CACHE_DISKS_MAX; i++)
 		s->buffer[i] = RING_NONE;
 	shelf_link(c, p, s);
+	if (extent > p->newest)
+		p->newest = extent;
 	p->free_slots += slots;
 	return s;
 }

@@ -185,6 +185,7 @@ struct pool {
 	struct host_pool *host;
 	struct policy *policy;
 	struct shelf *shelves;
+	uint32_t newest;               /* of these and of earlier ones, the highest extent id */
 	uint32_t watches;              /* that want its events */
 	uint64_t blocks;               /* published, in memory */
 	uint64_t evictable;            /* of these not pinned */
@@ -304,6 +305,7 @@ struct attachment {
 	uint32_t boarding;             /* the same of its board, for which GPUs' drivers may take their time */
 	uint32_t lent_count, lent_cap;
 	uint32_t *lent;                /* extents, those with LENT_TOLD (cache_attach.c) by the process's word no more */
+	struct offers *offers;         /* NULL: it has not asked for any (cache_offer.c) */
 };
 
 /* Leases and reservations wait in a queue in order of birth until they are overdue. */
@@ -693,6 +695,10 @@ const char *attachment_problem(struct cache *c, const struct session *s, uint64_
 bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes);
 bool attachment_has_lent(const struct attachment *a, uint32_t extent);
 void attachment_free(struct cache *c, struct attachment *a);
+
+/* ---- cache_offer.c ---- */
+
+void offers_free(struct offers *o); /* NULL allowed */
 
 /* ---- cache_lease.c ---- */
 

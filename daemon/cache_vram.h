@@ -82,6 +82,7 @@ struct vram_pool {
 	struct host_pool *arena;
 	struct policy *policy;
 	struct vram_shelf *shelves;
+	uint32_t newest;               /* of these and of earlier ones, the highest extent id */
 	uint64_t stride;               /* bytes from slot to slot */
 	int64_t free_slots;            /* on shelves that do not drain */
 	uint64_t blocks;               /* ready copies */

@@ -78,6 +78,8 @@ struct vram_shelf *vram_shelf_get(struct vram_pool *vp, uint32_t extent)
 		s->at[i].index = i;
 	}
 	shelf_link_in(vp, s);
+	if (extent > vp->newest)
+		vp->newest = extent;
 	vp->free_slots += slots;
 	return s;
 }

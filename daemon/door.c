@@ -41,6 +41,7 @@ enum {
 	MAILBOX = 256,
 	EVENTS = 64,
 	PACKETS_A_TURN = 64,       /* of one connection, before others get theirs */
+	OFFERS_A_TURN = 4,         /* packets, of one tier to one connection: a few KiB of what its socket holds */
 };
 
 enum watched { WATCH_STOP, WATCH_TICK, WATCH_LISTENER, WATCH_SOCKET, WATCH_PROCESS };
@@ -52,6 +53,7 @@ struct connection {
 	uint64_t accepted_us, attachment, session; /* attachment 0: no HELLO yet */
 	bool gone;                 /* to be freed after this round of events */
 	bool known;                /* the cache has the pidfd, too */
+	uint32_t ahead;            /* tiers of which it is offered extents, a bit each: GPUs by number, then host memory */
 	struct watch_key {
 		enum watched what;
 		struct connection *c;
@@ -86,7 +88,7 @@ struct door {
 	uint32_t retired;
 
 	atomic_uint connections;
-	atomic_ullong packets, refused, releases, retire_lost;
+	atomic_ullong packets, refused, releases, retire_lost, offers;
 };
 
 _Static_assert(CACHE_EXTENT_BOARD == FDSOCK_EXTENT_BOARD, "the door hands the number on");
@@ -112,6 +114,8 @@ int door_packet_type(const void *packet, size_t n)
 		return n == sizeof(struct fdsock_map) ? h.type : 0;
 	case FDSOCK_UNMAPPED:
 		return n == sizeof(struct fdsock_unmapped) ? h.type : 0;
+	case FDSOCK_AHEAD:
+		return n == sizeof(struct fdsock_ahead) ? h.type : 0;
 	case FDSOCK_RELEASE:
 		if (n < offsetof(struct fdsock_release, leases))
 			return 0;
@@ -260,7 +264,7 @@ static void accept_all(struct door *d)
 
 static bool on_hello(struct door *d, struct connection *c, const struct fdsock_hello *m)
 {
-	struct fdsock_welcome w = { .head = door_head(FDSOCK_WELCOME) };
+	struct fdsock_welcome w = { .head = door_head(FDSOCK_WELCOME), .knows = FDSOCK_KNOWS_AHEAD };
 	const char *why = NULL;
 	enum status s;
 
@@ -334,6 +338,48 @@ static bool on_map(struct door *d, struct connection *c, const struct fdsock_map
 	return !is_deaf(door_lend(&d->lender, c->fd, c->attachment, m));
 }
 
+/* As the cache counts; a number that is no GPU's is none of the cache's either. */
+static int32_t tier_of(uint32_t gpu)
+{
+	return gpu == FDSOCK_NO_GPU ? CACHE_HOST : gpu < DEVICES_MAX ? (int32_t)gpu : DEVICES_MAX;
+}
+
+/* `answer`: also if there is nothing to be offered. */
+static bool offer(struct door *d, struct connection *c, uint32_t gpu, bool answer)
+{
+	struct fdsock_offer m = { .head = door_head(FDSOCK_OFFER), .gpu = gpu, .more = 1 };
+	const int32_t tier = tier_of(gpu);
+	int error = 0;
+
+	for (int i = 0; i < OFFERS_A_TURN && m.more && !error; i++) {
+		bool more;
+
+		m.count = cache_attach_offers(d->daemon->cache, c->attachment, tier, m.extents, FDSOCK_OFFERS_MAX, &more);
+		m.more = more;
+		if (m.count || (answer && i == 0))
+			error = door_send(c->fd, &m, offsetof(struct fdsock_offer, extents) + m.count * sizeof(m.extents[0]), NULL, 0);
+		atomic_fetch_add_explicit(&d->offers, error ? 0 : m.count, memory_order_relaxed);
+	}
+	return !is_deaf(error);
+}
+
+static bool on_ahead(struct door *d, struct connection *c, const struct fdsock_ahead *m)
+{
+	const int32_t tier = tier_of(m->gpu);
+
+	if (cache_attach_ahead(d->daemon->cache, c->attachment, tier) == STATUS_OK)
+		c->ahead |= 1u << (tier < 0 ? DEVICES_MAX : tier);
+	return offer(d, c, m->gpu, true);
+}
+
+static void send_offers(struct door *d)
+{
+	for (struct connection *c = d->all.next; c != &d->all; c = c->next)
+		for (uint32_t t = 0; t <= DEVICES_MAX && c->ahead >> t; t++)
+			if (!c->gone && c->ahead >> t & 1 && !offer(d, c, t < DEVICES_MAX ? t : FDSOCK_NO_GPU, false))
+				hang_up(d, c, "answers not read");
+}
+
 static bool on_release(struct door *d, struct connection *c, const struct fdsock_release *m)
 {
 	for (uint32_t i = 0; i < m->count; i++)
@@ -347,6 +393,7 @@ union packet {
 	struct fdsock_hello hello;
 	struct fdsock_map map;
 	struct fdsock_unmapped unmapped;
+	struct fdsock_ahead ahead;
 	struct fdsock_release release;
 	char over[sizeof(struct fdsock_release) + 1]; /* so that a longer packet is seen as too long */
 };
@@ -364,6 +411,7 @@ static const char *on_packet(struct door *d, struct connection *c, const union p
 	case FDSOCK_HELLO: return on_hello(d, c, &p->hello) ? NULL : "hello refused";
 	case FDSOCK_CALLER: return on_caller(d, c, &p->hello) ? NULL : "caller refused";
 	case FDSOCK_MAP: return on_map(d, c, &p->map) ? NULL : "answers not read";
+	case FDSOCK_AHEAD: return on_ahead(d, c, &p->ahead) ? NULL : "answers not read";
 	case FDSOCK_RELEASE: return on_release(d, c, &p->release) ? NULL : "";
 	default:
 		cache_attach_unmapped(d->daemon->cache, c->attachment, p->unmapped.extent);
@@ -474,6 +522,7 @@ static void on_tick(struct door *d)
 	if (cache_tick(d->daemon->cache, daemon_now_us()))
 		start_chores(d);
 	send_retirements(d);
+	send_offers(d);
 	if (d->resting)
 		d->resting = !watch(d, d->listener, &d->listener_key, WATCH_LISTENER, NULL);
 }
@@ -654,6 +703,7 @@ void door_stats(struct door *d, cache_stat_fn *emit, void *arg)
 	     "connections refused because there were too many");
 	emit(arg, "terrace_door_descriptors_total", "", (double)atomic_load(&d->lender.descriptors), true,
 	     "memory descriptors handed out");
+	emit(arg, "terrace_door_offers_total", "", (double)atomic_load(&d->offers), true, "extents offered to engines that map ahead");
 	emit(arg, "terrace_door_releases_total", "", (double)atomic_load(&d->releases), true, "leases given back");
 	emit(arg, "terrace_door_retirements_lost_total", "", (double)atomic_load(&d->retire_lost), true,
 	     "retirements that found the mailbox full");

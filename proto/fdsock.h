@@ -7,6 +7,13 @@
  *     client UNMAPPED(extent)       no answer: the mapping and the descriptor are gone
  *     client RELEASE(leases)        no answer
  *     daemon RETIRE(extent)         please unmap when the last lease in it is back
+ *     client AHEAD(gpu)          -> daemon OFFER(extents), and more of them as there are more
+ *
+ * AHEAD asks to be told which extents of the session's layouts there are on a GPU, or in host memory, so that they can be mapped before a
+ * lease names them: at once those that there are, and from then on each new one, some tenths of a second after it was made. An offer lends
+ * nothing: what is wanted of it is asked for by MAP, which may be refused, as the extent may be draining by then. Nothing has to be mapped, and
+ * what is offered too late, or never, is mapped by the lease that names it. It is for clients that read RETIRE also while they lease nothing: an
+ * extent that is mapped is not freed. A daemon says in WELCOME that it knows AHEAD; another would hang up.
  *
  * A connection whose first packet is CALLER carries *near calls* and nothing else: the requests and replies of terrace.proto, by the same
  * handlers, without gRPC's way. It makes no attachment, is served by a thread of its own, and is one session's: a request that names
@@ -56,6 +63,8 @@ enum {
 	FDSOCK_BOARD_FAILED = 512,     /* and those that tell of failures so far */
 	FDSOCK_NO_GPU = 0xffffffffu,
 	FDSOCK_BY_GRPC = 0xffffffffu,
+	FDSOCK_OFFERS_MAX = 256,       /* in one packet */
+	FDSOCK_KNOWS_AHEAD = 1,        /* fdsock_welcome.knows */
 	FDSOCK_CALL_BYTES_MAX = 192 * 1024, /* of a CALL or REPLY, head and all: what a socket takes in one packet by the kernel's defaults */
 };
 
@@ -70,6 +79,8 @@ enum fdsock_type {
 	FDSOCK_CALLER = 8,
 	FDSOCK_CALL = 9,
 	FDSOCK_REPLY = 10,
+	FDSOCK_AHEAD = 11,
+	FDSOCK_OFFER = 12,
 };
 
 /* What can be called near; named as in the service Cache. */
@@ -101,7 +112,7 @@ struct fdsock_hello {
 struct fdsock_welcome {
 	struct fdsock_head head;
 	uint32_t status; /* enum status */
-	uint32_t pad;
+	uint32_t knows;  /* of an attachment: FDSOCK_KNOWS_..., bits; 0 from a daemon that knows none of that */
 	uint64_t epoch, session, attachment;
 };
 
@@ -131,6 +142,21 @@ struct fdsock_unmapped {
 	struct fdsock_head head;
 	uint32_t extent;
 	uint32_t write;
+};
+
+struct fdsock_ahead {
+	struct fdsock_head head;
+	uint32_t gpu; /* number, as in OpenSessionReply; FDSOCK_NO_GPU: host memory */
+	uint32_t pad;
+};
+
+struct fdsock_offer {
+	struct fdsock_head head;
+	uint32_t gpu;   /* as in AHEAD */
+	uint32_t more;  /* 1: another one of what there is already follows */
+	uint32_t count; /* extents[count] follow, none of them FDSOCK_EXTENT_BOARD or NONE; the packet is cut there */
+	uint32_t pad;
+	uint32_t extents[FDSOCK_OFFERS_MAX];
 };
 
 struct fdsock_release {

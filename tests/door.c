@@ -1,12 +1,11 @@
 /* The fd door against a real cache: the conversation of proto/fdsock.h, hostile packets, bounds, and the
  * end of processes. */
-#include "daemon/door.h"
+#include "tests/door_rig.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -15,156 +14,17 @@
 #include <sys/wait.h>
 
 #include "daemon/cache_private.h"
-#include "daemon/workers.h"
-#include "proto/fdsock.h"
-#include "tests/shell.h"
-#include "tests/sim_device.h"
-
-enum { NET_S = 30 }; /* ends a wait for what does not come */
-
-static struct shell s;
-static struct door *door;
-
-/* A driver that may hold up whoever has memory registered. */
-static struct device_ops driver;
-static atomic_bool driver_shut;
-static atomic_int driver_holds;
-
-static enum status register_slowly(struct device *d, void *memory, uint64_t bytes, bool write, uint64_t *address, const char **why)
-{
-	atomic_fetch_add(&driver_holds, 1);
-	for (int ms = 0; driver_shut && ms < NET_S * 1000; ms++)
-		usleep(1000);
-	atomic_fetch_sub(&driver_holds, 1);
-	return terrace_device_ops()->host_register(d, memory, bytes, write, address, why);
-}
-
-static void setup_over(const struct device_ops *ops)
-{
-	char why[256] = "";
-
-	shell_open_all(&s, NULL, ops);
-	ck_assert_int_eq(workers_create(1, 4, &s.daemon.workers), STATUS_OK);
-	ck_assert_msg(door_create(&s.daemon, s.config.fd_socket, 0600, 4, &door, why, sizeof why) == STATUS_OK, "%s", why);
-}
 
 static void setup(void)
 {
-	setup_over(NULL);
-}
-
-static void setup_gpu(void)
-{
-	setenv("SIM_GPU_DEVICES", "1", 1);
-	driver = *terrace_device_ops();
-	driver.host_register = register_slowly;
-	driver_shut = false;
-	setup_over(&driver);
-}
-
-static void teardown(void)
-{
-	door_destroy(door);
-	ck_assert_int_eq(driver_holds, 0);
-	workers_destroy(s.daemon.workers);
-	ck_assert_int_ne(access(s.config.fd_socket, F_OK), 0);
-	shell_close(&s);
-}
-
-static int dial(void)
-{
-	struct sockaddr_un to = { .sun_family = AF_UNIX };
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
-
-	strcpy(to.sun_path, s.config.fd_socket);
-	ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
-	return fd;
-}
-
-#define HEAD(kind) { FDSOCK_MAGIC, FDSOCK_VERSION, kind }
-
-/* Receives one packet: its bytes, 0 at the end of the connection. got: descriptors that came
- * along, or -1: two of them. */
-static ssize_t hear_two(int fd, void *packet, size_t size, int *got)
-{
-	char room[CMSG_SPACE(2 * sizeof(int))];
-	struct iovec iov = { packet, size };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room };
-	struct pollfd p = { fd, POLLIN, 0 };
-
-	ck_assert_int_eq(poll(&p, 1, NET_S * 1000), 1);
-	ssize_t n = recvmsg(fd, &m, 0);
-	struct cmsghdr *c = n < 0 ? NULL : CMSG_FIRSTHDR(&m);
-
-	got[0] = got[1] = -1;
-	if (c)
-		memcpy(got, CMSG_DATA(c), c->cmsg_len - CMSG_LEN(0));
-	return n < 0 && errno == ECONNRESET ? 0 : n;
-}
-
-static ssize_t hear(int fd, void *packet, size_t size, int *got)
-{
-	int two[2];
-	ssize_t n = hear_two(fd, packet, size, two);
-
-	ck_assert_int_eq(two[1], -1);
-	if (got)
-		*got = two[0];
-	return n;
-}
-
-static int greet(struct fdsock_welcome *w)
-{
-	struct fdsock_hello h = { HEAD(FDSOCK_HELLO), { 0 } };
-	int fd = dial();
-
-	memcpy(h.token, s.session.token, sizeof h.token);
-	ck_assert_int_eq(send(fd, &h, sizeof h, 0), sizeof h);
-	ck_assert_int_eq(hear(fd, w, sizeof *w, NULL), sizeof *w);
-	ck_assert_uint_eq(w->status, STATUS_OK);
-	return fd;
-}
-
-static double stat_of(const char *name);
-
-static void until(const char *name, double value)
-{
-	const uint64_t end = daemon_now_us() + NET_S * 1000000ull;
-
-	while (stat_of(name) != value && daemon_now_us() < end)
-		usleep(5000);
-	ck_assert_msg(stat_of(name) == value, "%s is %g, not %g", name, stat_of(name), value);
-}
-
-struct wanted {
-	const char *name;
-	double value;
-};
-
-static void find_stat(void *arg, const char *name, const char *labels, double value, bool counter, const char *help)
-{
-	struct wanted *w = arg;
-
-	(void)counter;
-	ck_assert_ptr_nonnull(labels);
-	ck_assert_ptr_nonnull(help);
-	if (!strcmp(name, w->name))
-		w->value = value;
-}
-
-static double stat_of(const char *name)
-{
-	struct wanted w = { name, -1 };
-
-	door_stats(door, find_stat, &w);
-	return w.value;
+	door_rig_open(NULL);
 }
 
 static uint64_t leases(void)
 {
 	struct cache_load load;
 
-	cache_load(s.daemon.cache, &load);
+	cache_load(shell.daemon.cache, &load);
 	return load.leases;
 }
 
@@ -184,7 +44,7 @@ static uint64_t lease_one(uint64_t attachment, uint32_t *extent)
 	struct cache_keys k = { (const uint8_t *)"key1", 1, 4 };
 	const char *why = "";
 
-	ck_assert_msg(cache_lease(s.daemon.cache, s.session.id, &k, true, attachment, daemon_now_us(), places, 2, &leased, NULL,
+	ck_assert_msg(cache_lease(shell.daemon.cache, shell.session.id, &k, true, attachment, daemon_now_us(), places, 2, &leased, NULL,
 				  &why) == STATUS_OK,
 		      "%s", why);
 	*extent = places[0].extent;
@@ -200,9 +60,9 @@ START_TEST(conversation)
 	uint32_t extent;
 	struct stat st;
 
-	shell_store(&s, "key1");
-	ck_assert_uint_eq(w.session, s.session.id);
-	ck_assert_uint_eq(w.epoch, cache_epoch(s.daemon.cache));
+	shell_store(&shell, "key1");
+	ck_assert_uint_eq(w.session, shell.session.id);
+	ck_assert_uint_eq(w.epoch, cache_epoch(shell.daemon.cache));
 	r.leases[0] = lease_one(w.attachment, &extent);
 
 	struct fdsock_map m = { HEAD(FDSOCK_MAP), extent, 0 };
@@ -234,245 +94,6 @@ START_TEST(conversation)
 	until("terrace_door_packets_total", 5);
 	close(fd);
 	until("terrace_door_connections", 0);
-}
-END_TEST
-
-/* The second layout's extent of the GPU that the reservation is on. */
-static uint32_t reserve_one(const struct cache_on *on)
-{
-	struct cache_keys k = { (const uint8_t *)"key1", 1, 4 };
-	struct cache_place places[2];
-	uint64_t reservation;
-	enum status status;
-	const char *why = "";
-
-	ck_assert_int_eq(cache_reserve_on(s.daemon.cache, s.session.id, &k, NULL, false, on, true, daemon_now_us(), &status,
-					  &reservation, places, 2, &why), STATUS_OK);
-	ck_assert_int_eq(status, STATUS_OK);
-	return places[1].extent;
-}
-
-/* A GPU's memory comes with a hold, and there is a board; without GPUs there is none. */
-START_TEST(memory_of_a_gpu)
-{
-	struct fdsock_welcome w;
-	struct fdsock_extent e;
-	int fd = greet(&w), got[2];
-	struct stat st;
-
-	struct fdsock_map m = { HEAD(FDSOCK_MAP), FDSOCK_EXTENT_BOARD, 1 };
-
-	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
-	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
-	ck_assert_uint_eq(e.status, STATUS_OK);
-	ck_assert_uint_eq(e.gpu, FDSOCK_NO_GPU);
-	ck_assert_uint_eq(e.bytes, FDSOCK_BOARD_WORDS * sizeof(uint32_t));
-	ck_assert_int_ge(got[0], 0);
-	ck_assert_int_eq(got[1], -1);
-	uint32_t *board = mmap(NULL, e.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, got[0], 0);
-
-	ck_assert_ptr_ne(board, MAP_FAILED);
-	ck_assert_uint_eq(board[0], 0);
-	close(got[0]);
-	m.extent = reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
-	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
-	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
-	ck_assert_uint_eq(e.status, STATUS_OK);
-	ck_assert_uint_eq(e.gpu, 0);
-	ck_assert_uint_eq(e.bytes, SIM_GRANULARITY);
-	ck_assert_uint_eq(e.layout_id, s.session.layout_id[1]);
-	ck_assert_uint_le(e.at + e.bytes, e.range);
-	ck_assert_int_ge(got[0], 0);
-	ck_assert_int_ge(got[1], 0);
-	ck_assert_int_eq(fstat(got[0], &st), 0);
-	ck_assert_int_eq(st.st_size, 4096);
-	ck_assert_int_eq(fstat(got[1], &st), 0);
-	ck_assert_int_eq(st.st_size, SIM_GRANULARITY);
-	close(got[0]);
-	close(got[1]);
-	munmap(board, 4096);
-	close(fd);
-	until("terrace_door_connections", 0);
-}
-END_TEST
-
-static bool is_watched(uint64_t number)
-{
-	const struct attachment *a;
-
-	cache_lock(s.daemon.cache);
-	a = attachment_find(s.daemon.cache, number);
-	cache_unlock(s.daemon.cache);
-	return a && a->pidfd >= 0;
-}
-
-/* When there was no descriptor to watch a process with, it gets no memory of a GPU, and the next MAP tries again. */
-START_TEST(who_borrows_of_a_gpu_is_watched)
-{
-	struct fdsock_map m = { HEAD(FDSOCK_MAP), 0, 1 };
-	struct fdsock_welcome w;
-	struct fdsock_extent e;
-	struct rlimit limit, low;
-	int fd = greet(&w), got[2];
-
-	m.extent = reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
-	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
-	low = (struct rlimit){ 3, limit.rlim_max };
-	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
-	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
-	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
-	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-	ck_assert_uint_eq(e.status, STATUS_EXHAUSTED);
-	ck_assert(!is_watched(w.attachment));
-	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
-	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
-	ck_assert_uint_eq(e.status, STATUS_OK);
-	ck_assert(is_watched(w.attachment));
-	close(got[0]);
-	close(got[1]);
-	close(fd);
-	until("terrace_door_connections", 0);
-}
-END_TEST
-
-static uint32_t lent_to(uint64_t number)
-{
-	const struct attachment *a;
-	uint32_t n;
-
-	cache_lock(s.daemon.cache);
-	a = attachment_find(s.daemon.cache, number);
-	ck_assert_ptr_nonnull(a);
-	n = a->lent_count;
-	cache_unlock(s.daemon.cache);
-	return n;
-}
-
-static void lent_becomes(uint64_t number, uint32_t n)
-{
-	const uint64_t end = daemon_now_us() + NET_S * 1000000ull;
-
-	while (lent_to(number) != n && daemon_now_us() < end)
-		usleep(1000);
-	ck_assert_uint_eq(lent_to(number), n);
-}
-
-static uint64_t cache_now_us(void)
-{
-	uint64_t now_us;
-
-	cache_lock(s.daemon.cache);
-	now_us = s.daemon.cache->now_us;
-	cache_unlock(s.daemon.cache);
-	return now_us;
-}
-
-static void a_tick(void)
-{
-	const uint64_t end = daemon_now_us() + NET_S * 1000000ull, last_us = cache_now_us();
-
-	while (cache_now_us() == last_us && daemon_now_us() < end)
-		usleep(1000);
-	ck_assert_uint_ne(cache_now_us(), last_us);
-}
-
-/* Who closes reads no more, and may take his time with a GPU's memory: neither what is wanted back nor an answer that cannot reach him keeps what
- * he says of it from being heard. What an answer would have lent he does not have. */
-START_TEST(who_reads_no_more_is_still_heard)
-{
-	struct fdsock_unmapped u = { .head = HEAD(FDSOCK_UNMAPPED), .write = 1 };
-	struct fdsock_map m = { HEAD(FDSOCK_MAP), 0, 1 };
-	struct drain wanted_back = { .extent = 0 };
-	struct fdsock_welcome w;
-	struct fdsock_extent e;
-	int fd = greet(&w), got[2];
-
-	u.extent = wanted_back.extent = m.extent = reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
-	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
-	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
-	ck_assert_uint_eq(e.status, STATUS_OK);
-	close(got[0]);
-	close(got[1]);
-	ck_assert_uint_eq(lent_to(w.attachment), 1);
-	ck_assert_int_eq(shutdown(fd, SHUT_RD), 0);
-	cache_lock(s.daemon.cache);
-	room_drain_tell(s.daemon.cache, &wanted_back);
-	cache_unlock(s.daemon.cache);
-	for (int i = 0; i < 3; i++)
-		a_tick();
-	ck_assert_int_eq(send(fd, &u, sizeof u, MSG_NOSIGNAL), sizeof u);
-	lent_becomes(w.attachment, 0);
-	ck_assert_int_eq(send(fd, &m, sizeof m, MSG_NOSIGNAL), sizeof m);
-	until("terrace_door_packets_total", 4);
-	lent_becomes(w.attachment, 0);
-	ck_assert_double_eq(stat_of("terrace_door_connections"), 1);
-	close(fd);
-	until("terrace_door_connections", 0);
-}
-END_TEST
-
-/* Asks for a board, which the driver holds up. */
-static void board_is_held_up(int fd)
-{
-	const struct fdsock_map m = { HEAD(FDSOCK_MAP), FDSOCK_EXTENT_BOARD, 1 };
-	const uint64_t end = daemon_now_us() + NET_S * 1000000ull;
-
-	driver_shut = true;
-	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
-	while (driver_holds != 1 && daemon_now_us() < end)
-		usleep(1000);
-	ck_assert_int_eq(driver_holds, 1);
-}
-
-/* A GPU's driver that takes long over a board keeps the one who asked for it waiting, and nobody else: 0, who gets it in the end; 1, who has hung
- * up meanwhile; 2, whose session has been closed. */
-START_TEST(a_slow_driver_keeps_no_others_waiting)
-{
-	struct fdsock_welcome w, v;
-	struct fdsock_extent e;
-	const char *why = "";
-	int fd = greet(&w), other, got = -1;
-
-	board_is_held_up(fd);
-	other = greet(&v);
-	a_tick();
-	if (_i == 1) {
-		close(fd);
-		until("terrace_door_connections", 1);
-	} else if (_i == 2) {
-		ck_assert_int_eq(cache_session_close(s.daemon.cache, s.session.id, daemon_now_us(), &why), STATUS_OK);
-		a_tick();
-		ck_assert_uint_eq(lent_to(w.attachment), 0); /* it lasts until its board is made */
-	}
-	driver_shut = false;
-	if (_i != 1) {
-		ck_assert_int_eq(hear(fd, &e, sizeof e, &got), sizeof e);
-		ck_assert_uint_eq(e.status, _i ? STATUS_DENIED : STATUS_OK);
-		ck_assert_int_eq(got >= 0, !_i);
-		close(fd);
-	}
-	if (got >= 0)
-		close(got);
-	close(other);
-	until("terrace_door_connections", 0);
-}
-END_TEST
-
-/* The socket is gone all the same, and so are the engines. */
-START_TEST(a_stop_while_a_board_is_lent)
-{
-	struct fdsock_welcome w;
-	int fd = greet(&w);
-
-	board_is_held_up(fd);
-	ck_assert(!door_stop(door, 50 * 1000));
-	ck_assert(!workers_stop(s.daemon.workers, 0));
-	ck_assert_int_ne(access(s.config.fd_socket, F_OK), 0);
-	until("terrace_door_connections", 0);
-	driver_shut = false;
-	ck_assert(door_stop(door, NET_S * 1000000ull));
-	ck_assert(workers_stop(s.daemon.workers, NET_S * 1000000ull));
-	close(fd);
 }
 END_TEST
 
@@ -521,6 +142,9 @@ static const struct {
 	{ HEAD(FDSOCK_WELCOME), sizeof(struct fdsock_welcome), 0 },
 	{ HEAD(FDSOCK_EXTENT), sizeof(struct fdsock_extent), 0 },
 	{ HEAD(FDSOCK_RETIRE), sizeof(struct fdsock_unmapped), 0 },
+	{ HEAD(FDSOCK_AHEAD), sizeof(struct fdsock_ahead) - 1, 0 },
+	{ HEAD(FDSOCK_AHEAD), sizeof(struct fdsock_ahead) + 1, 0 },
+	{ HEAD(FDSOCK_OFFER), offsetof(struct fdsock_offer, extents), 0 },
 	{ HEAD(0), 16, 0 },
 	{ HEAD(77), 16, 0 },
 	{ HEAD(FDSOCK_UNMAPPED), 8, 0 },
@@ -574,23 +198,23 @@ START_TEST(a_late_door_has_heard_the_hello)
 	uint64_t began;
 	int fd;
 
-	memcpy(h.token, s.session.token, sizeof h.token);
+	memcpy(h.token, shell.session.token, sizeof h.token);
 	for (;;) {
 		began = daemon_now_us();
 		fd = dial();
 		while (stat_of("terrace_door_connections") != 1 && daemon_now_us() - began < 1000000)
 			usleep(5000);
-		cache_lock(s.daemon.cache);
+		cache_lock(shell.daemon.cache);
 		usleep(200000); /* its tick waits for the lock */
 		if (daemon_now_us() - began < 1300000)
 			break; /* else it may have been for too long without a HELLO */
-		cache_unlock(s.daemon.cache);
+		cache_unlock(shell.daemon.cache);
 		close(fd);
 		until("terrace_door_connections", 0);
 	}
 	ck_assert_int_eq(send(fd, &h, sizeof h, 0), sizeof h);
 	usleep(2000000);
-	cache_unlock(s.daemon.cache);
+	cache_unlock(shell.daemon.cache);
 	ck_assert_int_eq(hear(fd, &w, sizeof w, NULL), sizeof w);
 	ck_assert_uint_eq(w.status, STATUS_OK);
 	close(fd);
@@ -713,7 +337,7 @@ START_TEST(sent_descriptors_are_not_kept)
 	int fd = dial();
 	struct stat sent;
 
-	memcpy(h.token, s.session.token, sizeof h.token);
+	memcpy(h.token, shell.session.token, sizeof h.token);
 	control.head = (struct cmsghdr){ CMSG_LEN(16 * sizeof(int)), SOL_SOCKET, SCM_RIGHTS };
 	for (int i = 0; i < 16; i++)
 		memcpy(CMSG_DATA(&control.head) + i * sizeof(int), &fd, sizeof fd);
@@ -749,7 +373,7 @@ START_TEST(a_lack_of_descriptors_is_waited_out)
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
 
-	strcpy(to.sun_path, s.config.fd_socket);
+	strcpy(to.sun_path, shell.config.fd_socket);
 	ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
 	began = cpu_us();
 	usleep(600000);
@@ -766,7 +390,7 @@ int main(void)
 	TCase *t = tcase_create("door");
 	SRunner *r;
 
-	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_add_checked_fixture(t, setup, door_rig_close);
 	tcase_set_timeout(t, 100);
 	tcase_add_test(t, conversation);
 	tcase_add_test(t, without_a_gpu_there_is_no_board);
@@ -780,15 +404,6 @@ int main(void)
 	tcase_add_test(t, random_packets_are_classified);
 	tcase_add_test(t, sent_descriptors_are_not_kept);
 	tcase_add_test(t, a_lack_of_descriptors_is_waited_out);
-	suite_add_tcase(suite, t);
-	t = tcase_create("gpu");
-	tcase_add_checked_fixture(t, setup_gpu, teardown);
-	tcase_set_timeout(t, 100);
-	tcase_add_test(t, memory_of_a_gpu);
-	tcase_add_test(t, who_borrows_of_a_gpu_is_watched);
-	tcase_add_test(t, who_reads_no_more_is_still_heard);
-	tcase_add_loop_test(t, a_slow_driver_keeps_no_others_waiting, 0, 3);
-	tcase_add_test(t, a_stop_while_a_board_is_lent);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);
 	srunner_run_all(r, CK_NORMAL);

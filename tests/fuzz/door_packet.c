@@ -37,6 +37,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		if (size != sizeof(struct fdsock_map))
 			abort();
 		return 0;
+	case FDSOCK_AHEAD:
+		if (size != sizeof(struct fdsock_ahead))
+			abort();
+		return 0;
 	case FDSOCK_UNMAPPED:
 		if (size != sizeof(struct fdsock_unmapped))
 			abort();
