@@ -62,17 +62,19 @@ static enum terrace_status lease_read(struct client_committing *g, const Terrace
 {
 	struct terrace_reservation *r = g->reservation;
 	/* What another has put first may lie in host memory. */
-	enum terrace_status status = client_lease_create(r->view, reply->lease,
-							 &(struct client_placing){.view = r->view,
-										  .reply = reply->places,
-										  .keys = g->items,
-										  .wanted = stored,
-										  .sparse = true,
-										  .gpu = r->places.gpu,
-										  .host_too = true,
-										  .deadline_us = g->deadline_us},
-							 &g->lease);
+	const struct client_placing placing = {.view = r->view,
+					       .reply = reply->places,
+					       .keys = g->items,
+					       .wanted = stored,
+					       .sparse = true,
+					       .gpu = r->places.gpu,
+					       .host_too = true,
+					       .deadline_us = g->deadline_us};
+	enum terrace_status status;
 
+	if (placing.gpu >= 0)
+		client_fds_use(r->view->attachment, CLIENT_USE_LEASE, (uint32_t)placing.gpu);
+	status = client_lease_create(r->view, reply->lease, &placing, &g->lease);
 	if (!status && g->items != r->count)
 		status = lease_spread(g->lease, r);
 	if (status && g->lease) {

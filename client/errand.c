@@ -6,16 +6,22 @@
 #include "client/status.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
-enum { LOOK_US = 10 * 1000 };
+enum { LOOK_MS = 10, HEARD_MAX = 64 };
 
 static struct {
 	pthread_once_t once;
 	bool works;
+	int bell; /* an eventfd */
+	atomic_bool busy;
 	pthread_mutex_t lock; /* guards what follows; never held while an errand runs */
-	pthread_cond_t more, ran; /* by CLOCK_MONOTONIC */
+	pthread_cond_t ran; /* by CLOCK_MONOTONIC */
 	struct client_errand *first, **last; /* that the thread has not seen yet */
 	uint32_t fresh;       /* that have not been run */
 	bool watched;         /* GPUs are asked */
@@ -42,17 +48,33 @@ bool client_thread_start(void *(*main)(void *))
 
 /* ---- the thread's side --------------------------------------------------------------------------------------------- */
 
-/* Waits for something to do, and puts what is new behind what is to be run again. Whether GPUs are to be asked. */
-static bool errands_take(struct client_errand **todo)
+/* Waits until the bell is rung, or one of these can be read, or it is time. What is one too many to be heard is looked at. */
+static void wait_for(const struct client_errand *todo, bool watched)
 {
-	struct timespec until = client_time_of(client_deadline_us(LOOK_US));
-	bool watched;
-	int waited = 0;
+	struct pollfd heard[1 + HEARD_MAX] = {{.fd = errands.bell, .events = POLLIN}};
+	bool soon = watched;
+	uint64_t times;
+	nfds_t n = 1;
 
+	for (; todo; todo = todo->next) {
+		if (todo->fd >= 0 && n <= HEARD_MAX)
+			heard[n++] = (struct pollfd){.fd = todo->fd, .events = POLLIN};
+		else
+			soon = true;
+	}
+	errands.busy = false;
+	poll(heard, n, soon ? LOOK_MS : -1);
+	errands.busy = true;
+	if (heard[0].revents)
+		while (read(errands.bell, &times, sizeof(times)) < 0 && errno == EINTR)
+			;
+}
+
+/* Waits for something to do, and puts what is new behind what is to be run again. Whether GPUs are to be asked. */
+static bool errands_take(struct client_errand **todo, bool watched)
+{
+	wait_for(*todo, watched);
 	pthread_mutex_lock(&errands.lock);
-	while (!errands.first && waited != ETIMEDOUT)
-		waited = *todo || errands.watched ? pthread_cond_timedwait(&errands.more, &errands.lock, &until)
-						  : pthread_cond_wait(&errands.more, &errands.lock);
 	while (*todo)
 		todo = &(*todo)->next;
 	*todo = errands.first;
@@ -90,12 +112,12 @@ static void errands_run(struct client_errand **todo)
 static void *errands_main(void *arg)
 {
 	struct client_errand *todo = NULL;
+	bool watched = false;
 
 	(void)arg;
 	inside = true;
 	for (;;) {
-		bool watched = errands_take(&todo);
-
+		watched = errands_take(&todo, watched);
 		errands_run(&todo);
 		if (watched)
 			client_gpus_ask();
@@ -105,16 +127,24 @@ static void *errands_main(void *arg)
 
 /* ---- the others' --------------------------------------------------------------------------------------------------- */
 
+void client_errands_wake(void)
+{
+	const uint64_t one = 1;
+
+	while (write(errands.bell, &one, sizeof(one)) < 0 && errno == EINTR)
+		;
+}
+
 static void start_once(void)
 {
 	pthread_condattr_t attributes;
 
 	pthread_condattr_init(&attributes);
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-	pthread_cond_init(&errands.more, &attributes);
 	pthread_cond_init(&errands.ran, &attributes);
 	pthread_condattr_destroy(&attributes);
-	errands.works = client_thread_start(errands_main);
+	errands.bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	errands.works = errands.bell >= 0 && client_thread_start(errands_main);
 }
 
 static enum terrace_status start(void)
@@ -130,13 +160,14 @@ enum terrace_status client_errand_start(struct client_errand *e)
 	if (status)
 		return status;
 	e->next = NULL;
+	e->fd = -1;
 	e->ran = false;
 	pthread_mutex_lock(&errands.lock);
 	*errands.last = e;
 	errands.last = &e->next;
 	errands.fresh++;
-	pthread_cond_signal(&errands.more);
 	pthread_mutex_unlock(&errands.lock);
+	client_errands_wake();
 	return TERRACE_OK;
 }
 
@@ -148,9 +179,14 @@ enum terrace_status client_errand_watch(bool watch)
 		return status;
 	pthread_mutex_lock(&errands.lock);
 	errands.watched = watch;
-	pthread_cond_signal(&errands.more);
 	pthread_mutex_unlock(&errands.lock);
+	client_errands_wake();
 	return TERRACE_OK;
+}
+
+bool client_errands_busy(void)
+{
+	return errands.busy;
 }
 
 void client_errands_settle(uint64_t deadline_us)

@@ -1,4 +1,5 @@
-/* A thread of the library for what a GPU's driver takes long over: memory is unmapped there, and GPUs are asked whether they are lost.
+/* A thread of the library for what a GPU's driver takes long over: memory is mapped ahead and unmapped there, and GPUs are asked whether
+ * they are lost. It also hears what the daemon says while nobody else listens, since that is mostly what it is to do then.
  *
  * Unmapping may last until all of a GPU's streams are done, and other calls of the driver's until the unmapping is. So nobody else who may
  * not stand still does either: not the thread on which streams depend (after.h), nor one that holds a lock which that thread takes. It
@@ -11,8 +12,10 @@
 /* Embedded in what it is about. Zeroed but for `run` will do. */
 struct client_errand {
 	struct client_errand *next;
-	/* On the thread. True: it is over, and the struct gone or its owner's again. False: once more, some milliseconds later. */
+	/* On the thread. True: it is over, and the struct gone or its owner's again. False: once more, when `fd` can be read or, if that is
+	 * -1, some milliseconds later; perhaps earlier, too. */
 	bool (*run)(struct client_errand *errand);
+	int fd; /* -1 at the start; run may set it. Open for as long as it is waited for, or closed by an errand */
 	bool ran;
 };
 
@@ -21,6 +24,12 @@ enum terrace_status client_errand_start(struct client_errand *errand);
 
 /* Has the process's GPUs asked, again and again, whether they are lost (client_gpu_was_lost), or no more. TERRACE_EXHAUSTED: no thread. */
 enum terrace_status client_errand_watch(bool watch);
+
+/* Has all that wait for something run now. */
+void client_errands_wake(void);
+
+/* True while the thread is at something, which may be a driver's call that lasts. */
+bool client_errands_busy(void);
 
 /* Waits until every errand has been run once. */
 void client_errands_settle(uint64_t deadline_us);

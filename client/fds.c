@@ -26,12 +26,28 @@ static void head_fill(struct fdsock_head *head, enum fdsock_type type)
 
 /* ---- the table; with the lock held -------------------------------------------------------------------------------- */
 
-static struct client_mapping *mapping_find(struct client_attachment *a, uint32_t extent, bool writable)
+/* The first place that is not before such a mapping's. */
+static uint32_t table_place(const struct client_attachment *a, uint32_t extent, bool writable)
 {
-	for (uint32_t i = 0; i < a->count; i++)
-		if (a->mappings[i]->extent == extent && a->mappings[i]->writable == writable)
-			return a->mappings[i];
-	return NULL;
+	uint32_t from = 0, to = a->count;
+
+	while (from < to) {
+		const uint32_t middle = (from + to) / 2;
+		const struct client_mapping *m = a->mappings[middle];
+
+		if (m->extent < extent || (m->extent == extent && m->writable < writable))
+			from = middle + 1;
+		else
+			to = middle;
+	}
+	return from;
+}
+
+struct client_mapping *client_fds_find(const struct client_attachment *a, uint32_t extent, bool writable)
+{
+	const uint32_t i = table_place(a, extent, writable);
+
+	return i < a->count && a->mappings[i]->extent == extent && a->mappings[i]->writable == writable ? a->mappings[i] : NULL;
 }
 
 static bool table_grow(struct client_attachment *a)
@@ -51,23 +67,25 @@ static bool table_grow(struct client_attachment *a)
 	return true;
 }
 
-/* Takes over the mapped memory. */
-static struct client_mapping *table_add(struct client_attachment *a, const struct client_mapping *mapping)
+struct client_mapping *client_fds_add(struct client_attachment *a, const struct client_mapping *mapping)
 {
-	struct client_mapping *m = table_grow(a) ? malloc(sizeof(*m)) : NULL;
+	struct client_mapping *m = table_grow(a) ? malloc(sizeof(*m)) : NULL, **at;
 
 	if (!m)
 		return NULL;
 	*m = *mapping;
-	a->mappings[a->count++] = m;
+	at = a->mappings + table_place(a, m->extent, m->writable);
+	memmove(at + 1, at, (size_t)(a->mappings + a->count++ - at) * sizeof(*at));
+	*at = m;
 	return m;
 }
 
 static void table_remove(struct client_attachment *a, struct client_mapping *m)
 {
-	for (uint32_t i = 0; i < a->count; i++)
-		if (a->mappings[i] == m)
-			a->mappings[i] = a->mappings[--a->count];
+	struct client_mapping **at = a->mappings + table_place(a, m->extent, m->writable);
+
+	a->retiring -= m->retiring;
+	memmove(at, at + 1, (size_t)(a->mappings + --a->count - at) * sizeof(*at));
 	free(m->registered);
 	free(m);
 }
@@ -100,7 +118,7 @@ static bool is_over(const struct client_mapping *m)
 /* The next that is over and that this thread may unmap, or tell of. */
 static struct client_mapping *sweep_next(struct client_attachment *a, bool by_driver)
 {
-	for (uint32_t i = 0; i < a->count && !a->closed; i++)
+	for (uint32_t i = 0; i < a->count && a->retiring && !a->closed; i++)
 		if (is_over(a->mappings[i]) &&
 		    (by_driver || !a->mappings[i]->base || !client_fds_of_driver(a->mappings[i])))
 			return a->mappings[i];
@@ -136,7 +154,7 @@ static void sweep_ask(struct client_attachment *a)
 {
 	struct client_mapping *m = NULL;
 
-	for (uint32_t i = 0; i < a->count && !m && !a->closed && !a->sweep_asked; i++)
+	for (uint32_t i = 0; i < a->count && a->retiring && !m && !a->closed && !a->sweep_asked; i++)
 		if (is_over(a->mappings[i]) && a->mappings[i]->base && client_fds_of_driver(a->mappings[i]))
 			m = a->mappings[i];
 	if (!m)
@@ -154,7 +172,7 @@ static void sweep_ask(struct client_attachment *a)
 	pthread_cond_broadcast(&a->idle);
 }
 
-static void talk_end(struct client_attachment *a, bool broken)
+void client_fds_talk_end(struct client_attachment *a, bool broken)
 {
 	a->broken |= broken;
 	turn_sweep(a, false);
@@ -164,17 +182,21 @@ static void talk_end(struct client_attachment *a, bool broken)
 	client_fds_end(a);
 }
 
-/* Who talks does it at the end of his turn. */
-static void table_sweep(struct client_attachment *a)
+bool client_fds_unswept(const struct client_attachment *a)
 {
 	bool over = false;
 
-	for (uint32_t i = 0; i < a->count; i++)
-		over = over || is_over(a->mappings[i]);
-	if (!over || a->talking || a->closed)
+	for (uint32_t i = 0; i < a->count && a->retiring && !a->closed && !over; i++)
+		over = is_over(a->mappings[i]);
+	return over;
+}
+
+void client_fds_sweep(struct client_attachment *a)
+{
+	if (a->talking || !client_fds_unswept(a))
 		return;
 	a->talking = true;
-	talk_end(a, false);
+	client_fds_talk_end(a, false);
 }
 
 /* A daemon that reads nothing is tried again by and by, which keeps the lock free for others. */
@@ -199,57 +221,94 @@ static bool sweeping_run(struct client_errand *errand)
 	return over;
 }
 
+void client_fds_retire(struct client_attachment *a, struct client_mapping *m)
+{
+	a->retiring += !m->retiring;
+	m->retiring = true;
+}
+
 static void retire(struct client_attachment *a, uint32_t extent)
 {
-	for (uint32_t i = 0; i < a->count; i++)
-		if (a->mappings[i]->extent == extent)
-			a->mappings[i]->retiring = true;
+	for (uint32_t i = table_place(a, extent, false); i < a->count && a->mappings[i]->extent == extent; i++)
+		client_fds_retire(a, a->mappings[i]);
+	client_fds_offer_end(a, extent);
 }
 
 /* ---- incoming packets --------------------------------------------------------------------------------------------- */
 
-/* A packet that answers no question: RETIRE, or the late answer to a MAP whose asker had given up. */
+/* A packet that answers no question: RETIRE, OFFER, or the late answer to a MAP whose asker had given up. */
 static void packet_unasked(struct client_attachment *a, struct client_packet *p)
 {
 	if (p->body.head.type == FDSOCK_RETIRE) {
 		retire(a, p->body.unmapped.extent);
+	} else if (p->body.head.type == FDSOCK_OFFER) {
+		client_fds_offered(a, &p->body.offer);
 	} else if (p->body.head.type == FDSOCK_EXTENT && p->descriptors[0] >= 0) {
 		client_packet_fini(p);
-		if (!mapping_find(a, p->body.extent.extent, p->body.extent.write))
+		if (!client_fds_find(a, p->body.extent.extent, p->body.extent.write))
 			unmapped_tell(a, p->body.extent.extent, p->body.extent.write);
 	}
 	client_packet_fini(p);
 }
 
-void client_fds_listen(struct client_attachment *a)
+void client_fds_hear(struct client_attachment *a)
 {
 	struct client_packet packet;
 	enum terrace_status status = TERRACE_OK;
 
+	for (int i = 0; !status && i < LISTEN_PACKETS_MAX; i++) {
+		status = client_packet_receive(a->socket, 0, &packet);
+		if (!status)
+			packet_unasked(a, &packet);
+	}
+	if (status && status != TERRACE_DEADLINE)
+		a->broken = true;
+}
+
+void client_fds_listen(struct client_attachment *a)
+{
+	if (a->ahead.hears && !client_errands_busy())
+		return;
 	pthread_mutex_lock(&a->lock);
 	if (!a->talking && !a->broken && !a->closed) {
-		for (int i = 0; !status && i < LISTEN_PACKETS_MAX; i++) {
-			status = client_packet_receive(a->socket, 0, &packet);
-			if (!status)
-				packet_unasked(a, &packet);
-		}
-		if (status && status != TERRACE_DEADLINE)
-			a->broken = true;
-		table_sweep(a);
+		client_fds_hear(a);
+		client_fds_sweep(a);
 	}
 	pthread_mutex_unlock(&a->lock);
 }
 
+enum terrace_status client_fds_hear_one(struct client_attachment *a, uint64_t deadline_us)
+{
+	struct client_packet packet;
+	enum terrace_status status = client_packet_receive(a->socket, deadline_us, &packet);
+
+	if (status)
+		return status;
+	pthread_mutex_lock(&a->lock);
+	packet_unasked(a, &packet);
+	pthread_mutex_unlock(&a->lock);
+	return TERRACE_OK;
+}
+
 /* ---- mapping ------------------------------------------------------------------------------------------------------ */
 
-/* Waits for the turn to talk; the lock is held before and after. */
-static enum terrace_status talk_begin(struct client_attachment *a, uint64_t deadline_us)
+/* Waits until the flag, which is the lock's, is down, or the deadline. */
+static bool await_down(struct client_attachment *a, const bool *flag, uint64_t deadline_us)
 {
 	struct timespec until = client_time_of(deadline_us);
+	int waited = 0;
 
-	while (a->talking && !a->closed)
-		if (pthread_cond_timedwait(&a->idle, &a->lock, &until) == ETIMEDOUT)
-			return client_fail(TERRACE_DEADLINE, "another thread's mapping took all the time");
+	a->waiting++;
+	while (*flag && !a->closed && waited != ETIMEDOUT)
+		waited = pthread_cond_timedwait(&a->idle, &a->lock, &until);
+	a->waiting--;
+	return !*flag || a->closed;
+}
+
+enum terrace_status client_fds_talk_begin(struct client_attachment *a, uint64_t deadline_us)
+{
+	if (!await_down(a, &a->talking, deadline_us))
+		return client_fail(TERRACE_DEADLINE, "another thread's mapping took all the time");
 	if (a->closed)
 		return client_fail(TERRACE_CANCELLED, "the session is closed");
 	if (a->broken)
@@ -258,7 +317,7 @@ static enum terrace_status talk_begin(struct client_attachment *a, uint64_t dead
 	return TERRACE_OK;
 }
 
-/* Sends MAP and reads until its answer is there. Without the lock, but for unasked packets. */
+/* Without the lock, but for unasked packets. */
 static enum terrace_status extent_ask(struct client_attachment *a, uint32_t extent, bool writable,
 				      uint64_t deadline_us, struct client_packet *answer)
 {
@@ -300,24 +359,48 @@ static bool extent_overlaps(struct client_attachment *a, const struct fdsock_ext
 	return overlaps;
 }
 
+enum terrace_status client_fds_ask(struct client_attachment *a, uint32_t extent, bool writable, uint64_t deadline_us,
+				   struct client_packet *answer, bool *broken)
+{
+	enum terrace_status status = extent_ask(a, extent, writable, deadline_us, answer);
+
+	*broken = status && status != TERRACE_DEADLINE;
+	return status;
+}
+
+enum terrace_status client_fds_prepare(struct client_attachment *a, const struct client_packet *answer, struct client_mapping *mapping)
+{
+	const struct fdsock_extent *e = &answer->body.extent;
+	enum terrace_status status;
+
+	*mapping = (struct client_mapping){.extent = e->extent, .writable = e->write};
+	if (e->gpu != FDSOCK_NO_GPU && extent_overlaps(a, e, e->write))
+		status = client_fail(TERRACE_INTERNAL, "extent %u: it lies where another is", e->extent);
+	else
+		status = client_mapping_prepare(&a->memory, answer, mapping);
+	if (status && !e->status)
+		unmapped_tell(a, e->extent, e->write);
+	return status;
+}
+
 /* Asks for an extent and maps it whole; the descriptors are closed at once, since the mapping holds the memory. */
 static enum terrace_status extent_map(struct client_attachment *a, uint32_t extent, bool writable, uint64_t deadline_us,
 				      struct client_mapping *mapping, bool *broken)
 {
 	struct client_packet answer;
-	enum terrace_status status = extent_ask(a, extent, writable, deadline_us, &answer);
+	enum terrace_status status = client_fds_ask(a, extent, writable, deadline_us, &answer, broken);
 
-	*broken = status && status != TERRACE_DEADLINE;
 	if (status)
 		return status;
-	*mapping = (struct client_mapping){.extent = extent, .writable = writable};
-	if (answer.body.extent.gpu != FDSOCK_NO_GPU && extent_overlaps(a, &answer.body.extent, writable))
-		status = client_fail(TERRACE_INTERNAL, "extent %u: it lies where another is", extent);
-	else
-		status = client_mapping_make(&a->memory, &answer, mapping);
+	status = client_fds_prepare(a, &answer, mapping);
+	if (!status) {
+		status = client_mapping_import(&a->memory, &answer, mapping);
+		if (status) {
+			client_mapping_forget(mapping);
+			unmapped_tell(a, extent, writable);
+		}
+	}
 	client_packet_fini(&answer);
-	if (status && !answer.body.extent.status)
-		unmapped_tell(a, extent, writable);
 	return status;
 }
 
@@ -329,14 +412,14 @@ static enum terrace_status mapping_make(struct client_attachment *a, uint32_t ex
 	enum terrace_status status;
 
 	turn_sweep(a, false);
-	if (mapping_find(a, extent, writable)) /* unmapped, but the daemon has not heard so yet: it would not understand the question */
+	if (client_fds_find(a, extent, writable)) /* unmapped, but the daemon has not heard so yet: it would not understand the question */
 		return client_fail(TERRACE_UNAVAILABLE, "the daemon's fd socket takes nothing");
 	pthread_mutex_unlock(&a->lock);
 	status = extent_map(a, extent, writable, deadline_us, &made, broken);
 	pthread_mutex_lock(&a->lock);
 	if (status)
 		return status;
-	*out = a->closed ? NULL : table_add(a, &made);
+	*out = a->closed ? NULL : client_fds_add(a, &made);
 	if (*out)
 		return TERRACE_OK;
 	pthread_mutex_unlock(&a->lock);
@@ -347,21 +430,41 @@ static enum terrace_status mapping_make(struct client_attachment *a, uint32_t ex
 			 : client_fail(TERRACE_EXHAUSTED, "no room for another mapping");
 }
 
+/* With the lock held: waits while it is being imported ahead, which may come to nothing. It may be gone after. */
+static enum terrace_status coming_await(struct client_attachment *a, uint32_t extent, bool writable, uint64_t deadline_us)
+{
+	struct timespec until = client_time_of(deadline_us);
+	const struct client_mapping *m;
+
+	while (!a->closed && (m = client_fds_find(a, extent, writable)) && m->coming)
+		if (pthread_cond_timedwait(&a->idle, &a->lock, &until) == ETIMEDOUT)
+			return client_fail(TERRACE_DEADLINE, "the GPU's driver took all the time to map an extent");
+	return TERRACE_OK;
+}
+
 /* With the lock held: finds it mapped, or maps it, and counts one use. */
 static enum terrace_status mapping_want(struct client_attachment *a, uint32_t extent, bool writable,
 					uint64_t deadline_us, struct client_mapping **out)
 {
-	enum terrace_status status = talk_begin(a, deadline_us);
-	bool broken = false;
+	bool broken = false, comes;
+	enum terrace_status status;
 
-	if (status)
-		return status;
-	*out = mapping_find(a, extent, writable); /* another thread may have made it */
+	do {
+		status = coming_await(a, extent, writable, deadline_us);
+		if (!status)
+			status = client_fds_talk_begin(a, deadline_us);
+		if (status)
+			return status;
+		*out = client_fds_find(a, extent, writable); /* another thread may have made it */
+		comes = *out && (*out)->coming;
+		if (comes)
+			client_fds_talk_end(a, false);
+	} while (comes);
 	if (!*out || !(*out)->base)
 		status = mapping_make(a, extent, writable, deadline_us, out, &broken);
 	if (!status)
 		(*out)->uses++;
-	talk_end(a, broken);
+	client_fds_talk_end(a, broken);
 	return status;
 }
 
@@ -372,8 +475,8 @@ enum terrace_status client_fds_map(struct client_attachment *a, uint32_t extent,
 	struct client_mapping *m;
 
 	pthread_mutex_lock(&a->lock);
-	m = a->closed ? NULL : mapping_find(a, extent, writable);
-	if (m && m->base)
+	m = a->closed ? NULL : client_fds_find(a, extent, writable);
+	if (m && m->base && !m->coming)
 		m->uses++;
 	else
 		status = mapping_want(a, extent, writable, deadline_us, &m);
@@ -398,6 +501,21 @@ static enum terrace_status mapping_register(struct client_attachment *a, struct 
 	return status;
 }
 
+/* With the lock held: the turn to talk, while nobody else registers the mapping. */
+static enum terrace_status register_begin(struct client_attachment *a, const struct client_mapping *m, uint64_t deadline_us)
+{
+	enum terrace_status status;
+
+	do {
+		if (!await_down(a, &m->registering, deadline_us))
+			return client_fail(TERRACE_DEADLINE, "the GPU's driver took all the time to register memory");
+		status = client_fds_talk_begin(a, deadline_us);
+		if (!status && m->registering)
+			client_fds_talk_end(a, false);
+	} while (!status && m->registering);
+	return status;
+}
+
 enum terrace_status client_fds_register(struct client_attachment *a, struct client_mapping *m, uint32_t g,
 					uint64_t deadline_us)
 {
@@ -405,10 +523,10 @@ enum terrace_status client_fds_register(struct client_attachment *a, struct clie
 
 	pthread_mutex_lock(&a->lock);
 	if (a->closed || !(m->ready >> g & 1)) {
-		status = talk_begin(a, deadline_us);
+		status = register_begin(a, m, deadline_us);
 		if (!status) {
 			status = mapping_register(a, m, g);
-			talk_end(a, false);
+			client_fds_talk_end(a, false);
 		}
 	}
 	pthread_mutex_unlock(&a->lock);
@@ -453,7 +571,7 @@ void client_fds_unmap(struct client_attachment *a, struct client_mapping *m)
 	if (!a->closed) { /* else it is gone already */
 		m->uses--;
 		if (m->retiring && !m->uses)
-			table_sweep(a);
+			client_fds_sweep(a);
 	}
 	pthread_mutex_unlock(&a->lock);
 }
@@ -469,6 +587,14 @@ bool client_fds_release(struct client_attachment *a, uint64_t lease)
 	sent = !a->closed && !a->broken && client_packet_send(a->socket, &release, bytes);
 	pthread_mutex_unlock(&a->lock);
 	return sent;
+}
+
+bool client_fds_ask_offers(struct client_attachment *a, uint32_t tier)
+{
+	struct fdsock_ahead ahead = {.gpu = tier == DEVICES_MAX ? FDSOCK_NO_GPU : tier};
+
+	head_fill(&ahead.head, FDSOCK_AHEAD);
+	return client_packet_send(a->socket, &ahead, sizeof(ahead));
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------------------- */
@@ -496,6 +622,7 @@ static enum terrace_status hello(struct client_attachment *a, const uint8_t toke
 	if (welcome->epoch != epoch || welcome->session != session)
 		return client_fail(TERRACE_STALE, "the fd socket speaks for another session or epoch");
 	a->id = welcome->attachment;
+	a->ahead.known = welcome->knows & FDSOCK_KNOWS_AHEAD;
 	return TERRACE_OK;
 }
 

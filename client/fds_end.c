@@ -53,7 +53,7 @@ static void end_note(struct client_attachment *a)
 
 static bool has_gpus(const struct client_attachment *a)
 {
-	bool has = a->memory.range_count > 0;
+	bool has = a->memory.range_count > 0 || a->ahead.hears; /* who hears the socket closes it */
 
 	for (uint32_t i = 0; i < a->count; i++)
 		has = has || client_fds_of_driver(a->mappings[i]);
@@ -64,7 +64,7 @@ static bool unmapping_run(struct client_errand *errand);
 
 void client_fds_end(struct client_attachment *a)
 {
-	if (!a->closed || a->ending || a->talking || a->streams)
+	if (!a->closed || a->ending || a->talking || a->streams || a->ahead.apart)
 		return;
 	a->ending = true;
 	if (has_gpus(a)) {
@@ -111,11 +111,13 @@ void client_fds_close(struct client_attachment *a)
 		return;
 	}
 	a->closed = true;
+	if (a->ahead.hears)
+		client_fds_hold(a); /* until it has heard of this */
 	if (a->socket >= 0)
 		shutdown(a->socket, SHUT_RD); /* wakes the thread that talks; the daemon is still told what is unmapped */
 	pthread_cond_broadcast(&a->idle);
 	a->board_stays = client_board_close(&a->board);
-	while ((a->talking || a->streams) && !client_after_inside() && waited != ETIMEDOUT)
+	while ((a->talking || a->streams || a->ahead.apart) && !client_after_inside() && waited != ETIMEDOUT)
 		waited = pthread_cond_timedwait(&a->idle, &a->lock, &until);
 	client_fds_end(a);
 	pthread_mutex_unlock(&a->lock);
@@ -141,6 +143,7 @@ void client_fds_drop(struct client_attachment *a)
 		free(a->mappings[i]);
 	}
 	free(a->mappings);
+	free(a->ahead.offers);
 	client_board_fini(&a->board);
 	pthread_cond_destroy(&a->idle);
 	pthread_mutex_destroy(&a->lock);

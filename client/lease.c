@@ -169,7 +169,7 @@ static void gpu_ask(void *arg)
 	const struct client_leasing *g = arg;
 
 	if (g->device)
-		client_gpu_lost(g->device);
+		client_gpu_lost_lately(g->device);
 }
 
 static enum terrace_status async_take(void *arg, const struct client_message *message)
@@ -225,6 +225,8 @@ static enum terrace_status leasing_begin(struct client_leasing *g, struct terrac
 					 const struct terrace_keys *keys, const struct terrace_lease_options *o,
 					 uint64_t timeout_us, bool asked)
 {
+	enum terrace_status status;
+
 	*g = (struct client_leasing){
 		.view = session->view,
 		.count = keys->count,
@@ -236,8 +238,14 @@ static enum terrace_status leasing_begin(struct client_leasing *g, struct terrac
 	};
 	if (o->gpu < 0)
 		return TERRACE_OK;
-	return asked ? client_view_use_gpu(g->view, (uint32_t)o->gpu, g->deadline_us)
-		     : client_view_use_gpu_unasked(g->view, (uint32_t)o->gpu, g->deadline_us, &g->device);
+	status = asked ? client_view_use_gpu(g->view, (uint32_t)o->gpu, g->deadline_us)
+		       : client_view_use_gpu_unasked(g->view, (uint32_t)o->gpu, g->deadline_us, &g->device);
+	if (!status) {
+		client_fds_use(g->view->attachment, CLIENT_USE_LEASE, (uint32_t)o->gpu);
+		if (g->gpu_or_host)
+			client_fds_use(g->view->attachment, CLIENT_USE_HOST, (uint32_t)o->gpu);
+	}
+	return status;
 }
 
 /* It was lost while the daemon did not know. */

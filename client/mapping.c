@@ -111,15 +111,14 @@ static enum terrace_status range_of(struct client_lent_memory *memory, const str
 	return TERRACE_OK;
 }
 
-static enum terrace_status device_make(struct client_lent_memory *memory, const struct client_packet *p,
+static enum terrace_status device_prepare(struct client_lent_memory *memory, const struct client_packet *p,
 				       struct client_mapping *m)
 {
 	const struct fdsock_extent *e = &p->body.extent;
-	const char *problem, *why = "";
 	struct client_gpu *gpu;
 	uint64_t address = 0;
 	enum terrace_status status;
-	enum status s;
+	const char *problem;
 
 	if (e->gpu >= memory->lent.gpu_count)
 		return extent_fail(e, "it is of no GPU of the session");
@@ -134,17 +133,10 @@ static enum terrace_status device_make(struct client_lent_memory *memory, const 
 	status = range_of(memory, gpu, e, m->writable, &address);
 	if (!status)
 		status = file_map(p, 0, HOLD_BYTES, false, &m->base);
-	if (status)
-		return status;
-	s = gpu->ops->extent_import(gpu->device, p->descriptors[1], address + e->at, e->bytes, m->writable, &m->device, &why);
-	if (s != STATUS_OK) {
-		munmap(m->base, HOLD_BYTES);
-		m->base = NULL;
-		return s == STATUS_INVALID ? extent_fail(e, why) : client_gpu_fail(s, "cannot import the GPU's memory", why);
-	}
 	m->layout_id = e->layout_id;
 	m->at = e->at;
-	return TERRACE_OK;
+	m->device.address = address + e->at;
+	return status;
 }
 
 /* ---- host memory --------------------------------------------------------------------------------------------------- */
@@ -188,8 +180,8 @@ enum terrace_status client_mapping_register(struct client_lent_memory *memory, s
 
 /* ---- both ---------------------------------------------------------------------------------------------------------- */
 
-enum terrace_status client_mapping_make(struct client_lent_memory *memory, const struct client_packet *p,
-					struct client_mapping *m)
+enum terrace_status client_mapping_prepare(struct client_lent_memory *memory, const struct client_packet *p,
+					   struct client_mapping *m)
 {
 	const struct fdsock_extent *e = &p->body.extent;
 	enum terrace_status status;
@@ -198,8 +190,30 @@ enum terrace_status client_mapping_make(struct client_lent_memory *memory, const
 		return client_fail(client_packet_status(e->status), "extent %u: the daemon does not give it", e->extent);
 	m->gpu = e->gpu;
 	m->bytes = e->bytes;
-	status = e->gpu == FDSOCK_NO_GPU ? host_make(p, m) : device_make(memory, p, m);
+	status = e->gpu == FDSOCK_NO_GPU ? host_make(p, m) : device_prepare(memory, p, m);
 	return status;
+}
+
+enum terrace_status client_mapping_import(struct client_lent_memory *memory, const struct client_packet *p,
+					  struct client_mapping *m)
+{
+	const struct client_gpu *gpu;
+	const char *why = "";
+	enum status s;
+
+	if (m->gpu == FDSOCK_NO_GPU)
+		return TERRACE_OK;
+	gpu = memory->gpus[m->gpu];
+	s = gpu->ops->extent_import(gpu->device, p->descriptors[1], m->device.address, m->bytes, m->writable, &m->device, &why);
+	if (s == STATUS_OK)
+		return TERRACE_OK;
+	return s == STATUS_INVALID ? extent_fail(&p->body.extent, why) : client_gpu_fail(s, "cannot import the GPU's memory", why);
+}
+
+void client_mapping_forget(struct client_mapping *m)
+{
+	munmap(m->base, m->gpu == FDSOCK_NO_GPU ? m->bytes : HOLD_BYTES);
+	m->base = NULL;
 }
 
 void client_mapping_drop(struct client_lent_memory *memory, const struct client_mapping *m)

@@ -25,6 +25,8 @@ struct client_mapping {
 	uint32_t extent;
 	bool writable;
 	bool retiring;  /* the daemon wants it back */
+	bool coming;    /* it is being imported, by one who uses it once: `device` is his yet */
+	bool registering; /* it is being registered with a GPU, by one who uses it once */
 	uint32_t uses;  /* leases and reservations of this process */
 	uint8_t *base;  /* of a GPU's memory: the hold. NULL: being unmapped, or the daemon has not been told yet; unchanged while in use */
 	uint64_t bytes; /* of the extent */
@@ -57,11 +59,19 @@ struct client_lent_memory {
  * number). Any thread. */
 enum terrace_status client_lent_gpu(struct client_lent_memory *memory, uint32_t g, struct client_gpu **out);
 
-/* Maps the extent of an EXTENT packet into *mapping, whose `extent` and `writable` are set. The packet keeps its descriptors. What the
- * daemon says; TERRACE_INTERNAL for nonsense; TERRACE_EXHAUSTED, TERRACE_UNSUPPORTED, TERRACE_UNAVAILABLE (the GPU is lost). One thread
- * at a time. */
-enum terrace_status client_mapping_make(struct client_lent_memory *memory, const struct client_packet *packet,
-					struct client_mapping *mapping);
+/* Maps the extent of an EXTENT packet into *mapping, whose `extent` and `writable` are set, but for a GPU's memory, whose hold alone is
+ * mapped. The packet keeps its descriptors. What the daemon says; TERRACE_INTERNAL for nonsense; TERRACE_EXHAUSTED, TERRACE_UNSUPPORTED,
+ * TERRACE_UNAVAILABLE (the GPU is lost). One thread at a time. */
+enum terrace_status client_mapping_prepare(struct client_lent_memory *memory, const struct client_packet *packet,
+					   struct client_mapping *mapping);
+
+/* Imports a GPU's memory after that, by the same packet; nothing is left to be done for host memory. Writes `device` alone. As above; if it
+ * fails, client_mapping_forget is next. Any threads, each its mapping. */
+enum terrace_status client_mapping_import(struct client_lent_memory *memory, const struct client_packet *packet,
+					  struct client_mapping *mapping);
+
+/* Unmaps what was prepared and is not to be imported. */
+void client_mapping_forget(struct client_mapping *mapping);
 
 /* Registers host memory with GPU g, if it is not. One thread at a time a mapping. */
 enum terrace_status client_mapping_register(struct client_lent_memory *memory, struct client_mapping *mapping, uint32_t g);

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -104,6 +105,12 @@ static void descriptors_take(struct msghdr *message, struct client_packet *packe
 	}
 }
 
+static bool offer_sound(const struct fdsock_offer *o, size_t bytes)
+{
+	return bytes >= offsetof(struct fdsock_offer, extents) && o->count <= FDSOCK_OFFERS_MAX &&
+	       bytes == offsetof(struct fdsock_offer, extents) + o->count * sizeof(o->extents[0]);
+}
+
 static bool packet_sound(const struct client_packet *packet, size_t bytes)
 {
 	const struct fdsock_head *head = &packet->body.head;
@@ -117,6 +124,8 @@ static bool packet_sound(const struct client_packet *packet, size_t bytes)
 		return bytes == sizeof(packet->body.extent);
 	case FDSOCK_RETIRE:
 		return bytes == sizeof(packet->body.unmapped);
+	case FDSOCK_OFFER:
+		return offer_sound(&packet->body.offer, bytes);
 	default:
 		return false;
 	}
@@ -138,7 +147,6 @@ static ssize_t packet_read(int socket, struct client_packet *packet, bool *cut)
 	};
 	ssize_t n;
 
-	memset(packet, 0, sizeof(*packet));
 	packet->descriptors[0] = packet->descriptors[1] = -1;
 	n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (n >= 0)

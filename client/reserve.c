@@ -253,6 +253,8 @@ static enum terrace_status reserve_check(struct terrace_session *session, const 
 static enum terrace_status reserving_begin(struct client_reserving *g, struct terrace_session *session, uint32_t count,
 					   bool open, const struct terrace_reserve_options *o, uint64_t timeout_us)
 {
+	enum terrace_status status;
+
 	*g = (struct client_reserving){
 		.view = session->view,
 		.count = count,
@@ -261,7 +263,12 @@ static enum terrace_status reserving_begin(struct client_reserving *g, struct te
 		.deadline_us = client_call_deadline(session->view->client, timeout_us),
 		.call = client_recall_number(session->view),
 	};
-	return o->gpu < 0 ? TERRACE_OK : client_view_use_gpu(g->view, (uint32_t)o->gpu, g->deadline_us);
+	if (o->gpu < 0)
+		return TERRACE_OK;
+	status = client_view_use_gpu(g->view, (uint32_t)o->gpu, g->deadline_us);
+	if (!status)
+		client_fds_use(g->view->attachment, CLIENT_USE_RESERVE, (uint32_t)o->gpu);
+	return status;
 }
 
 static enum terrace_status reserve_run(struct client_reserving *reserving, const struct reserve_request *request)

@@ -38,7 +38,7 @@ enum terrace_status client_view_use_gpu(const struct client_view *view, uint32_t
 	struct client_gpu *gpu;
 	enum terrace_status status = client_view_use_gpu_unasked(view, g, deadline_us, &gpu);
 
-	if (!status && client_gpu_lost(gpu))
+	if (!status && client_gpu_lost_lately(gpu))
 		status = client_fail(TERRACE_UNAVAILABLE, "the GPU is lost");
 	return status;
 }
@@ -428,6 +428,45 @@ enum terrace_status terrace_session_attach(struct terrace_client *client, const 
 	}
 	*out = session;
 	return TERRACE_OK;
+}
+
+/* ---- a GPU made ready ---------------------------------------------------------------------------------------------- */
+
+static enum terrace_status gpu_ready(const struct client_view *view, uint32_t g, uint32_t uses, uint64_t deadline_us)
+{
+	static const struct {
+		enum terrace_gpu_use bit;
+		enum client_use use;
+	} known[] = {
+		{TERRACE_GPU_LEASES, CLIENT_USE_LEASE},
+		{TERRACE_GPU_RESERVATIONS, CLIENT_USE_RESERVE},
+		{TERRACE_GPU_HOST_BLOCKS, CLIENT_USE_HOST},
+	};
+	enum terrace_status status;
+	uint32_t unknown = uses;
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+		unknown &= ~(uint32_t)known[i].bit;
+	if (!uses || unknown)
+		return client_fail(TERRACE_INVALID, "uses 0x%x are none, or not known", uses);
+	status = client_borrow_check(view);
+	if (!status)
+		status = client_view_use_gpu(view, g, deadline_us);
+	if (status)
+		return status;
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+		if (uses & known[i].bit)
+			client_fds_use(view->attachment, known[i].use, g);
+	return client_fds_use_await(view->attachment, deadline_us);
+}
+
+enum terrace_status terrace_session_gpu_ready(struct terrace_session *session, uint32_t g, uint32_t uses, uint64_t timeout_us)
+{
+	enum terrace_status status = client_session_check(session);
+
+	if (!status)
+		status = gpu_ready(session->view, g, uses, client_call_deadline(session->view->client, timeout_us));
+	return status ? client_fail_in(status, "session_gpu_ready") : TERRACE_OK;
 }
 
 /* ---- closing and opening again ------------------------------------------------------------------------------------ */

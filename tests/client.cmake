@@ -12,7 +12,7 @@ foreach(name calls async hostile threads)
 endforeach()
 
 # Leases on a GPU, which is the simulated device.
-foreach(name gpu gpu_ends gpu_driver)
+foreach(name gpu gpu_ahead gpu_ends gpu_driver)
   if(TARGET sim_plugin AND EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/client_${name}.c)
     terrace_test(client_${name} SOURCES client_${name}.c client_gpu_rig.c sim_stream.c LIBS client_fake ${CMAKE_DL_LIBS})
     target_compile_definitions(client_${name} PRIVATE SIM_PLUGIN="$<TARGET_FILE:sim_plugin>")

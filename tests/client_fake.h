@@ -101,6 +101,9 @@ struct fake {
 	struct fake_gpu gpu;
 	Terrace__V1__OpenSessionRequest *opened;
 	struct fake_block blocks[FAKE_BLOCKS];
+	bool offers;            /* it knows AHEAD; before sessions are opened */
+	bool offers_late;       /* but answers with nothing, and that more is to come */
+	unsigned asked_ahead;
 	unsigned maps, unmapped, released, aborted, calls, closed_sessions, recalled;
 	uint64_t stalled_call, recalled_call; /* the numbers of the last granting call that was stalled, and recalled */
 	uint32_t warmed_gpu;    /* as the last Warm named it */
@@ -130,6 +133,10 @@ uint8_t *fake_gpu_at(struct fake *fake, const struct fake_block *b, uint32_t lay
 void fake_restart(struct fake *fake);
 /* Asks the client to unmap an extent. */
 void fake_retire(struct fake *fake, uint32_t extent);
+/* Offers an extent of GPU 0, or of host memory. */
+void fake_offer(struct fake *fake, bool gpu, uint32_t extent);
+/* Sends a packet as it is. */
+void fake_fd_send(struct fake *fake, const void *packet, size_t bytes);
 unsigned fake_count(struct fake *fake, const unsigned *counter);
 /* Waits up to 30 s until a counter is at least `least`; its value. */
 unsigned fake_await(struct fake *fake, const unsigned *counter, unsigned least);

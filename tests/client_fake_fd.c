@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -82,11 +83,24 @@ static void map_answer(struct fake *f, int socket, const struct fdsock_map *map)
 	close(pipe_fds[1]);
 }
 
+/* What the session's layouts have on the GPU, or in host memory. */
+static void ahead_answer(struct fake *f, int socket, const struct fdsock_ahead *ahead)
+{
+	struct fdsock_offer o = {.head = head_of(FDSOCK_OFFER), .gpu = ahead->gpu, .more = f->offers_late};
+	const uint32_t first = ahead->gpu == FDSOCK_NO_GPU ? 1 : FAKE_GPU_EXTENT,
+		       count = ahead->gpu == FDSOCK_NO_GPU ? FAKE_EXTENTS : f->layouts * FAKE_EXTENTS;
+
+	f->asked_ahead++;
+	for (uint32_t i = 0; i < count && !f->offers_late; i++)
+		o.extents[o.count++] = first + i;
+	packet_send(socket, &o, offsetof(struct fdsock_offer, extents) + o.count * sizeof(o.extents[0]), NULL, 0);
+}
+
 static void packet_answer(struct fake *f, int socket, const void *packet, size_t bytes)
 {
 	const struct fdsock_head *head = packet;
 	struct fdsock_welcome welcome = {.head = head_of(FDSOCK_WELCOME), .epoch = f->epoch, .session = f->session,
-					 .attachment = 7};
+					 .attachment = 7, .knows = f->offers ? FDSOCK_KNOWS_AHEAD : 0};
 
 	MUST(bytes >= sizeof(*head) && head->magic == FDSOCK_MAGIC && head->version == FDSOCK_VERSION);
 	switch (head->type) {
@@ -97,6 +111,10 @@ static void packet_answer(struct fake *f, int socket, const void *packet, size_t
 	case FDSOCK_MAP:
 		MUST(bytes == sizeof(struct fdsock_map));
 		map_answer(f, socket, packet);
+		break;
+	case FDSOCK_AHEAD:
+		MUST(bytes == sizeof(struct fdsock_ahead) && f->offers);
+		ahead_answer(f, socket, packet);
 		break;
 	case FDSOCK_UNMAPPED:
 		f->unmapped++;
@@ -152,8 +170,20 @@ void fake_retire(struct fake *f, uint32_t extent)
 {
 	struct fdsock_unmapped retire = {.head = head_of(FDSOCK_RETIRE), .extent = extent};
 
+	fake_fd_send(f, &retire, sizeof(retire));
+}
+
+void fake_offer(struct fake *f, bool gpu, uint32_t extent)
+{
+	struct fdsock_offer o = {.head = head_of(FDSOCK_OFFER), .gpu = gpu ? 0 : FDSOCK_NO_GPU, .count = 1, .extents = {extent}};
+
+	fake_fd_send(f, &o, offsetof(struct fdsock_offer, extents) + sizeof(o.extents[0]));
+}
+
+void fake_fd_send(struct fake *f, const void *packet, size_t bytes)
+{
 	pthread_mutex_lock(&f->lock);
 	for (unsigned i = 0; i < f->socket_count; i++)
-		packet_send(f->sockets[i], &retire, sizeof(retire), NULL, 0);
+		packet_send(f->sockets[i], packet, bytes, NULL, 0);
 	pthread_mutex_unlock(&f->lock);
 }

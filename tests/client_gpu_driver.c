@@ -17,7 +17,6 @@
 
 enum { SETTLE_MS = 60, STUCK_MS = 2000, WORD = 5, BASE = 7 };
 
-static char stuck_file[96];
 static struct sim_stream *other;
 
 static void open_rig(void)
@@ -31,12 +30,7 @@ static void open_rig(void)
 /* The driver can be held up. */
 static void open_stuck(void)
 {
-	char begin[80];
-
-	snprintf(begin, sizeof(begin), "/tmp/terrace-stuck-%d", (int)getpid());
-	setenv("SIM_GPU_STUCK_FILE", begin, 1);
-	snprintf(stuck_file, sizeof(stuck_file), "%s.0", begin);
-	unlink(stuck_file); /* of a process that had the number before, and was killed */
+	rig_stuck_begin();
 	open_rig();
 }
 
@@ -49,19 +43,9 @@ static void open_waiting(void)
 
 static void close_all(void)
 {
-	unlink(stuck_file);
+	rig_unstick();
 	sim_stream_destroy(other);
 	rig_close();
-}
-
-static void stick(void)
-{
-	close(open(stuck_file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-}
-
-static bool is_stuck(void)
-{
-	return access(stuck_file, F_OK) == 0;
 }
 
 /* Lets the driver go on after a while: what waits for it fails a test, and does not hang it. */
@@ -72,7 +56,7 @@ static void *unstick(void *arg)
 
 	while (!atomic_load(over) && client_now_us() < until)
 		poll(NULL, 0, 1);
-	unlink(stuck_file);
+	rig_unstick();
 	return NULL;
 }
 
@@ -118,11 +102,6 @@ static void wait_and_note(struct terrace_lease *lease, atomic_int *noted)
 	ck_assert(sim_stream_put(rig.stream, note, noted));
 }
 
-static struct client_attachment *attachment(void)
-{
-	return rig.session->view->attachment;
-}
-
 /* For rig_close, after a close. The fake may be starting. */
 static void open_again(void)
 {
@@ -133,19 +112,6 @@ static void open_again(void)
 		status = terrace_session_open(rig.client, rig.layouts, 1, NULL, &rig.session);
 	} while (status && client_now_us() < until);
 	ck_assert_int_eq(status, TERRACE_OK);
-}
-
-/* Extents of the GPU that are mapped. */
-static unsigned mapped(void)
-{
-	struct client_attachment *a = attachment();
-	unsigned n = 0;
-
-	pthread_mutex_lock(&a->lock);
-	for (uint32_t i = 0; i < a->count; i++)
-		n += a->mappings[i]->gpu != FDSOCK_NO_GPU;
-	pthread_mutex_unlock(&a->lock);
-	return n;
 }
 
 /* ---- a driver that takes long -------------------------------------------------------------------------------------- */
@@ -201,14 +167,14 @@ START_TEST(deadlines_are_kept_meanwhile)
 
 	rig_hold();
 	fake_retire(&rig.fake, FAKE_GPU_EXTENT);
-	stick();
+	rig_stick();
 	OK(terrace_release_after(gone, other));
 	poll(NULL, 0, SETTLE_MS);
 	OK(terrace_commit_after(r, rig.stream, 50000, NULL, &op));
 	RIG_AWAIT(terrace_op_done(op));
 	ck_assert_int_eq(terrace_commit_finish(op, NULL), TERRACE_DEADLINE);
-	ck_assert(is_stuck());
-	unlink(stuck_file);
+	ck_assert(rig_is_stuck());
+	rig_unstick();
 	rig.gate = true;
 	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.aborted, 2), 2);
 }
@@ -222,13 +188,13 @@ START_TEST(leases_go_on_meanwhile)
 	pthread_t thread;
 
 	fake_retire(&rig.fake, FAKE_GPU_EXTENT);
-	stick();
+	rig_stick();
 	ck_assert_int_eq(pthread_create(&thread, NULL, unstick, &over), 0);
 	terrace_release(gone);
 	poll(NULL, 0, SETTLE_MS);
 	terrace_release(lease);
 	lease = lease_one(1, 0);
-	ck_assert(is_stuck());
+	ck_assert(rig_is_stuck());
 	atomic_store(&over, true);
 	pthread_join(thread, NULL);
 	terrace_release(lease);
@@ -244,7 +210,7 @@ START_TEST(leases_wait_for_what_is_unmapped)
 	pthread_t thread;
 
 	fake_retire(&rig.fake, FAKE_GPU_EXTENT);
-	stick();
+	rig_stick();
 	terrace_release(lease);
 	poll(NULL, 0, SETTLE_MS);
 	ck_assert_int_eq(pthread_create(&thread, NULL, unstick, &over), 0);
@@ -260,15 +226,15 @@ END_TEST
 START_TEST(closes_do_not_wait_for_the_driver)
 {
 	struct terrace_lease *lease = rig_lease(0, false);
-	unsigned extents = mapped();
+	unsigned extents = rig_mapped();
 	atomic_bool over = false;
 	pthread_t thread;
 
 	terrace_release(lease);
-	stick();
+	rig_stick();
 	ck_assert_int_eq(pthread_create(&thread, NULL, unstick, &over), 0);
 	terrace_session_close(rig.session);
-	ck_assert(is_stuck());
+	ck_assert(rig_is_stuck());
 	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.unmapped), 0);
 	atomic_store(&over, true);
 	pthread_join(thread, NULL);
@@ -289,13 +255,13 @@ START_TEST(closes_have_an_end)
 
 	terrace_release(lease_one(0, 0)); /* the GPU is open, and the board mapped */
 	o.gpu = 0;
-	attachment()->close_wait_us = 100000;
-	stick();
+	rig_attachment()->close_wait_us = 100000;
+	rig_stick();
 	OK(terrace_lease_with_async(rig.session, &rig.keys, &o, 0, NULL, &op));
 	RIG_AWAIT(fake_count(&rig.fake, &rig.fake.maps) == 2 + 1 + 2); /* those of rig_put, the board, two of the GPU */
 	ck_assert_int_eq(pthread_create(&thread, NULL, unstick, &over), 0);
 	terrace_session_close(rig.session);
-	ck_assert(is_stuck());
+	ck_assert(rig_is_stuck());
 	atomic_store(&over, true);
 	pthread_join(thread, NULL);
 	ck_assert_int_eq(terrace_lease_finish(op, &lease), TERRACE_CANCELLED);
@@ -343,11 +309,11 @@ END_TEST
 START_TEST(late_streams_end_it)
 {
 	struct terrace_lease *kept = lease_one(0, 0), *lease = rig_lease(0, false);
-	unsigned extents = mapped();
+	unsigned extents = rig_mapped();
 
 	rig_hold();
 	OK(terrace_release_after(lease, rig.stream));
-	attachment()->close_wait_us = 50000;
+	rig_attachment()->close_wait_us = 50000;
 	terrace_session_close(rig.session);
 	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.unmapped), 0);
 	rig.gate = true;
@@ -372,10 +338,10 @@ START_TEST(words_wait_for_a_slow_daemon)
 
 	terrace_abort(reserve_fresh());
 	terrace_release(rig_lease(0, false));
-	extents = mapped();
+	extents = rig_mapped();
 	ck_assert_uint_eq(extents, 4);
 	RIG_FAULT(deaf, true);
-	fill(attachment()->socket);
+	fill(rig_attachment()->socket);
 	terrace_session_close(rig.session);
 	poll(NULL, 0, 2 * SETTLE_MS);
 	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.unmapped), 0);
@@ -492,6 +458,7 @@ START_TEST(a_full_socket_is_tried_by_and_by)
 	ck_assert_ptr_nonnull(a->mappings);
 	for (a->capacity = EXTENTS; a->count < EXTENTS; a->count++)
 		a->mappings[a->count] = wanted_back(1 + a->count);
+	a->retiring = EXTENTS;
 	client_fds_listen(a);
 	client_errands_settle(until);
 	ck_assert_uint_lt(client_now_us(), until); /* every errand has been run once, and none begins anew and anew */

@@ -2,8 +2,11 @@
 #include "client_gpu_rig.h"
 
 #include "client/clock.h"
+#include "client/session.h"
+#include "proto/fdsock.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,12 +26,13 @@ const struct device_ops *rig_plugin(void)
 	return get();
 }
 
-void rig_open(uint32_t layouts, bool no_gpu)
+static void open_as(uint32_t layouts, bool no_gpu, bool offers)
 {
 	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
 
 	memset(&rig, 0, sizeof(rig));
 	fake_start(&rig.fake);
+	rig.fake.offers = offers;
 	snprintf(rig.lost_file, sizeof(rig.lost_file), "%s/lost", rig.fake.folder);
 	setenv("SIM_GPU_LOST_FILE", rig.lost_file, 1);
 	strcat(rig.lost_file, ".0");
@@ -49,6 +53,16 @@ void rig_open(uint32_t layouts, bool no_gpu)
 	rig.keys = (struct terrace_keys){rig.bytes, RIG_KEYS, RIG_KEY_BYTES};
 	rig.stream = sim_stream_create();
 	ck_assert_ptr_nonnull(rig.stream);
+}
+
+void rig_open(uint32_t layouts, bool no_gpu)
+{
+	open_as(layouts, no_gpu, false);
+}
+
+void rig_open_offered(uint32_t layouts)
+{
+	open_as(layouts, false, true);
 }
 
 void rig_close(void)
@@ -105,6 +119,50 @@ void rig_check(const struct terrace_lease *lease)
 			ck_assert_msg(!wrong, "%llu bytes of key %u in layout %u are wrong", (unsigned long long)wrong, i, l);
 		}
 	}
+}
+
+static char stuck_file[96];
+
+void rig_stuck_begin(void)
+{
+	char begin[80];
+
+	snprintf(begin, sizeof(begin), "/tmp/terrace-stuck-%d", (int)getpid());
+	setenv("SIM_GPU_STUCK_FILE", begin, 1);
+	snprintf(stuck_file, sizeof(stuck_file), "%s.0", begin);
+	unlink(stuck_file); /* of a process that had the number before, and was killed */
+}
+
+void rig_stick(void)
+{
+	close(open(stuck_file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+}
+
+void rig_unstick(void)
+{
+	unlink(stuck_file);
+}
+
+bool rig_is_stuck(void)
+{
+	return access(stuck_file, F_OK) == 0;
+}
+
+struct client_attachment *rig_attachment(void)
+{
+	return rig.session->view->attachment;
+}
+
+unsigned rig_mapped(void)
+{
+	struct client_attachment *a = rig_attachment();
+	unsigned n = 0;
+
+	pthread_mutex_lock(&a->lock);
+	for (uint32_t i = 0; i < a->count; i++)
+		n += a->mappings[i]->gpu != FDSOCK_NO_GPU && !a->mappings[i]->coming;
+	pthread_mutex_unlock(&a->lock);
+	return n;
 }
 
 static enum status gate_wait(void *arg, bool failed)

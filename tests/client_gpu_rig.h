@@ -41,6 +41,8 @@ extern struct rig rig;
 
 /* Starts the fake, with its GPU, and a session of so many layouts; no_gpu: without it. */
 void rig_open(uint32_t layouts, bool no_gpu);
+/* With the GPU, by a daemon that offers extents. */
+void rig_open_offered(uint32_t layouts);
 void rig_close(void);
 /* Loads the plugin and gives its table. */
 const struct device_ops *rig_plugin(void);
@@ -51,6 +53,17 @@ void rig_put(void);
 struct terrace_lease *rig_lease(int32_t gpu, bool gpu_or_host);
 /* The bytes at the lease's addresses are those of rig_put. */
 void rig_check(const struct terrace_lease *lease);
+
+/* Has the driver held up by a file, from the next rig_open... on; and unlinks it. */
+void rig_stuck_begin(void);
+/* From now on who maps, unmaps or pins does not come back, until rig_unstick. */
+void rig_stick(void);
+void rig_unstick(void);
+bool rig_is_stuck(void);
+
+/* The session's attachment, and how many extents of the GPU it has mapped. */
+struct client_attachment *rig_attachment(void);
+unsigned rig_mapped(void);
 
 /* Holds the stream up until rig.gate is true, a minute at most. */
 void rig_hold(void);

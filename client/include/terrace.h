@@ -172,7 +172,6 @@ TERRACE_API void terrace_disconnect(struct terrace_client *client);
 /* ---- sessions ---------------------------------------------------------------------------------------------------- */
 
 struct terrace_session;
-
 struct terrace_token {
 	uint8_t bytes[16];
 };
@@ -223,8 +222,7 @@ TERRACE_API bool terrace_session_borrows(const struct terrace_session *session);
 /* The session's layouts: how many, and a copy of one into a struct begun with TERRACE_LAYOUT_INIT (TERRACE_INVALID without it, or
  * for l out of range). For processes that attached. */
 TERRACE_API uint32_t terrace_session_layout_count(const struct terrace_session *session);
-TERRACE_API enum terrace_status terrace_session_layout(const struct terrace_session *session, uint32_t l,
-						       struct terrace_layout *layout);
+TERRACE_API enum terrace_status terrace_session_layout(const struct terrace_session *session, uint32_t l, struct terrace_layout *layout);
 
 /* A GPU whose memory the daemon lends. The session's calls name it by its number, 0 to terrace_session_gpu_count() - 1. */
 struct terrace_gpu_info {
@@ -237,12 +235,19 @@ struct terrace_gpu_info {
 /* How many; 0: none. */
 TERRACE_API uint32_t terrace_session_gpu_count(const struct terrace_session *session);
 /* One of them, into a struct begun with TERRACE_GPU_INFO_INIT. TERRACE_INVALID without it, or for a number out of range. */
-TERRACE_API enum terrace_status terrace_session_gpu(const struct terrace_session *session, uint32_t g,
-						    struct terrace_gpu_info *info);
+TERRACE_API enum terrace_status terrace_session_gpu(const struct terrace_session *session, uint32_t g, struct terrace_gpu_info *info);
 /* The number of the GPU that this process counts as `ordinal` (as cudaSetDevice does), which is not opened for it. TERRACE_NOT_FOUND (the
  * daemon lends none of its memory), TERRACE_INVALID (the process has no such GPU), TERRACE_UNSUPPORTED (no CUDA plugin, or one
  * without GPU memory), TERRACE_UNAVAILABLE (the driver has lost it). */
 TERRACE_API enum terrace_status terrace_session_gpu_of(const struct terrace_session *session, uint32_t ordinal, int32_t *g);
+
+/* What a process does with a GPU: leases there, reservations there, leases with gpu_or_host, which read host memory. Or'ed. */
+enum terrace_gpu_use { TERRACE_GPU_LEASES = 1, TERRACE_GPU_RESERVATIONS = 2, TERRACE_GPU_HOST_BLOCKS = 4 };
+/* For when an engine starts: does what such uses of GPU g need of its driver, so that calls need not wait for it. Opens the GPU, and maps what
+ * the daemon has there of the session's layouts, or registers it; a thread of the library goes on with what comes later, and begins by itself
+ * at the first such call. What is not leased goes when the daemon wants it back. On a failure calls still map what they need: TERRACE_DEADLINE
+ * (the rest follows), TERRACE_EXHAUSTED (of the driver), TERRACE_CANCELLED (the session is closed), or as terrace_lease_with. */
+TERRACE_API enum terrace_status terrace_session_gpu_ready(struct terrace_session *session, uint32_t g, uint32_t uses, uint64_t timeout_us);
 
 /* ---- completion of asynchronous calls ---------------------------------------------------------------------------- */
 
@@ -321,10 +326,10 @@ struct terrace_lease_options {
 /* terrace_lease with options (NULL: a prefix, in host memory). With a GPU the lease comes as soon as all its blocks are in host memory
  * or on the GPU: copies to the GPU may be under way then, a layer after the other, and terrace_lease_wait_layer() makes a stream wait for
  * them. Such a lease gives addresses (terrace_lease_addresses) and may be released behind a stream (terrace_release_after). A process's
- * first lease or reservation on a GPU opens it, and the first block in host memory that a GPU is to read has the memory around it
- * registered with the GPU: both are done by the calling thread, or, what a reply names, on the library's thread, and take as long as
- * the driver does. Besides what terrace_lease returns: TERRACE_UNSUPPORTED (the daemon lends no GPU; no CUDA plugin; this
- * process does not see that GPU), TERRACE_INVALID (no such number), TERRACE_UNAVAILABLE (the GPU is lost, here or at the daemon). */
+ * first lease or reservation on a GPU opens it, and from then on a thread of the library maps what the daemon has there ahead of leases, and
+ * registers host memory (terrace_session_gpu_ready does it at once). What is not done when a reply names it is done by the calling thread, or,
+ * for asynchronous calls, on the library's, and takes as long as the driver does. Besides what terrace_lease returns: TERRACE_UNSUPPORTED (the
+ * daemon lends no GPU; no CUDA plugin; this process does not see that GPU), TERRACE_INVALID (no such number), TERRACE_UNAVAILABLE (the GPU is lost, here or at the daemon). */
 TERRACE_API enum terrace_status terrace_lease_with(struct terrace_session *session, const struct terrace_keys *keys,
 						   const struct terrace_lease_options *options, uint64_t timeout_us,
 						   struct terrace_lease **lease);
@@ -540,8 +545,7 @@ TERRACE_API enum terrace_status terrace_delete(struct terrace_session *session, 
 					       uint64_t timeout_us, enum terrace_status *statuses);
 
 /* Counts as use of blocks that the engine served from a cache of its own. */
-TERRACE_API enum terrace_status terrace_touch(struct terrace_session *session, const struct terrace_keys *keys,
-					      uint64_t timeout_us);
+TERRACE_API enum terrace_status terrace_touch(struct terrace_session *session, const struct terrace_keys *keys, uint64_t timeout_us);
 
 enum terrace_event {
 	TERRACE_EVENT_NONE = 0,
@@ -577,13 +581,11 @@ struct terrace_watch;
 
 /* Watches the session's layouts. With from_now false it begins with what is stored already. Does not wait for the daemon: one that
  * is not there is told by the first terrace_watch_next(). */
-TERRACE_API enum terrace_status terrace_watch_open(struct terrace_session *session, bool from_now,
-						   struct terrace_watch **watch);
+TERRACE_API enum terrace_status terrace_watch_open(struct terrace_session *session, bool from_now, struct terrace_watch **watch);
 /* The next event, into a struct begun with TERRACE_WATCH_EVENT_INIT; TERRACE_DEADLINE if none came in time (the watch goes on).
  * Otherwise it has ended, and every further call says so: TERRACE_UNAVAILABLE (the daemon is gone), TERRACE_STALE (it does not know
  * the session), TERRACE_CANCELLED (terrace_disconnect). Threads that read one watch take turns. */
-TERRACE_API enum terrace_status terrace_watch_next(struct terrace_watch *watch, uint64_t timeout_us,
-						   struct terrace_watch_event *event);
+TERRACE_API enum terrace_status terrace_watch_next(struct terrace_watch *watch, uint64_t timeout_us, struct terrace_watch_event *event);
 /* Ends a watch; it may outlive its session and connection. NULL is allowed. */
 TERRACE_API void terrace_watch_close(struct terrace_watch *watch);
 
@@ -648,12 +650,10 @@ struct terrace_attend_options {
 
 /* Softmax attention straight from packed blocks, on the calling thread, with scratch memory of its own: threads may share the blocks
  * of one lease. A query that sees no token gets out 0 and lse -INFINITY (or its sink). TERRACE_INVALID, TERRACE_EXHAUSTED (no scratch). */
-TERRACE_API enum terrace_status terrace_attend(const struct terrace_layout *layout,
-					       const struct terrace_attend_options *options);
+TERRACE_API enum terrace_status terrace_attend(const struct terrace_layout *layout, const struct terrace_attend_options *options);
 
 /* Merges partial attention results by their LSE: rows of d floats. (out_a, lse_a) <- merge of both. */
-TERRACE_API enum terrace_status terrace_merge(uint32_t rows, uint32_t d, float *out_a, float *lse_a, const float *out_b,
-					      const float *lse_b);
+TERRACE_API enum terrace_status terrace_merge(uint32_t rows, uint32_t d, float *out_a, float *lse_a, const float *out_b, const float *lse_b);
 
 /* ---- packed blocks on a GPU ---------------------------------------------------------------------------------------- */
 

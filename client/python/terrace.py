@@ -360,21 +360,22 @@ class Session(_Handle):
     @property
     def gpus(self):
         """The GPUs whose memory the daemon lends, [(uuid, bytes)]; their places in the list are their numbers."""
-        out = []
-        for g in range(_lib.terrace_session_gpu_count(self._use())):
-            info = abi.GpuInfo()
+        infos = [abi.GpuInfo() for _ in range(_lib.terrace_session_gpu_count(self._use()))]
+        for g, info in enumerate(infos):
             _check(_lib.terrace_session_gpu(self._use(), g, info))
-            out.append((bytes(info.uuid), info.bytes))
-        return out
+        return [(bytes(info.uuid), info.bytes) for info in infos]
 
     def gpu_of(self, ordinal):
         """The number of this process's CUDA device `ordinal` among them; None: the daemon lends none of its memory."""
         out = ctypes.c_int32()
         status = _lib.terrace_session_gpu_of(self._use(), ordinal, out)
-        if status == Status.NOT_FOUND:
-            return None
-        _check(status)
-        return out.value
+        if status != Status.NOT_FOUND:
+            _check(status)
+        return None if status == Status.NOT_FOUND else out.value
+
+    def gpu_ready(self, gpu, reservations=False, host_blocks=False, timeout=None):
+        """Maps what the daemon has on a GPU ahead of leases; also of reservations; and of leases of blocks in host memory."""
+        _check(_lib.terrace_session_gpu_ready(self._use(), gpu, 1 | 2 * reservations | 4 * host_blocks, _us(timeout)))
 
     def reopen(self, timeout=None):
         """After Stale or Unavailable: waits for the daemon and begins anew, with an empty view. Leases stay until released."""

@@ -143,6 +143,7 @@ _FUNCTIONS = {
     "session_gpu_count": (c_uint32, c_void_p),
     "session_gpu": (c_int, c_void_p, c_uint32, POINTER(GpuInfo)),
     "session_gpu_of": (c_int, c_void_p, c_uint32, POINTER(c_int32)),
+    "session_gpu_ready": (c_int, c_void_p, c_uint32, c_uint32, c_uint64),
     "op_done": (c_bool, c_void_p),
     "op_cancel": (None, c_void_p),
     "lookup": (c_int, c_void_p, POINTER(Keys), c_uint64, POINTER(c_uint32), c_void_p),

@@ -172,9 +172,12 @@ static void read_packets(int socket)
 		struct client_mapping mapping = {0};
 
 		lent_fill(&lent);
-		if (packet.body.head.type == FDSOCK_EXTENT && !client_mapping_make(&lent, &packet, &mapping)) {
+		if (packet.body.head.type == FDSOCK_EXTENT && !client_mapping_prepare(&lent, &packet, &mapping)) {
 			mapping_touch(&mapping);
-			client_mapping_drop(&lent, &mapping);
+			if (client_mapping_import(&lent, &packet, &mapping))
+				client_mapping_forget(&mapping);
+			else
+				client_mapping_drop(&lent, &mapping);
 		}
 		client_lent_memory_fini(&lent);
 		client_packet_fini(&packet);
@@ -192,6 +195,7 @@ static struct client_attachment *attachment_of(int socket)
 	pthread_cond_init(&a->idle, NULL);
 	a->close_wait_us = WAIT_US;
 	lent_fill(&a->memory);
+	a->ahead.asked = 1 | 1u << DEVICES_MAX;
 	return a;
 }
 
@@ -210,6 +214,8 @@ static void attachment_run(struct client_attachment *a, bool ask)
 	}
 	client_fds_listen(a);
 	client_errands_settle(client_deadline_us(WAIT_US));
+	for (uint32_t i = 0; i < a->ahead.count; i++)
+		must(a->ahead.offers[i].tier == 0 || a->ahead.offers[i].tier == DEVICES_MAX);
 	for (uint32_t i = 0; i < a->count; i++)
 		must(a->mappings[i]->uses == 0);
 }
