@@ -1,15 +1,11 @@
 /* GPUs of the process, found by uuid. An open GPU costs its memory: none is opened that is not used. */
 #include "client/gpu.h"
 
-#include "client/clock.h"
 #include "client/cuda.h"
-#include "client/errand.h"
 #include "client/status.h"
 
 #include <pthread.h>
 #include <string.h>
-
-enum { ASK_US = 10 * 1000 };
 
 /* By the process's own count. */
 static struct {
@@ -37,15 +33,12 @@ bool client_gpu_lost(struct client_gpu *gpu)
 {
 	if (!gpu->lost && gpu->ops->lost(gpu->device))
 		gpu->lost = true;
-	gpu->asked_us = client_now_us();
 	return gpu->lost;
 }
 
-bool client_gpu_lost_lately(struct client_gpu *gpu)
+bool client_gpu_lost_at_once(struct client_gpu *gpu)
 {
-	if (client_now_us() - gpu->asked_us >= ASK_US && !client_errands_busy())
-		return client_gpu_lost(gpu);
-	return gpu->lost;
+	return gpu->lasting ? gpu->lost : client_gpu_lost(gpu);
 }
 
 bool client_gpu_was_lost(const struct client_gpu *gpu)

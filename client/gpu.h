@@ -13,7 +13,7 @@ struct client_gpu {
 	struct device *device;
 	uint64_t granularity;
 	atomic_bool lost; /* that it is has been seen */
-	_Atomic uint64_t asked_us; /* when the driver last was, whether it is */
+	atomic_uint lasting; /* calls that last, under way in the driver: while it maps, unmaps or pins, it may keep others waiting */
 };
 
 /* The GPU with that uuid. TERRACE_UNSUPPORTED: there is no plugin, or this process does not see that GPU. Takes as long as the driver
@@ -30,9 +30,8 @@ enum terrace_status client_gpu_fail(enum status s, const char *what, const char 
 /* True once the GPU is lost. Asks the driver, which may take its time while another thread is in a call that lasts. */
 bool client_gpu_lost(struct client_gpu *gpu);
 
-/* The same, but asks only if it has been some milliseconds since, and the library's own thread (errand.h) is not in the driver, which would
- * keep this one waiting. */
-bool client_gpu_lost_lately(struct client_gpu *gpu);
+/* The same, but while the driver is in a call that lasts it is not asked: what has been seen. */
+bool client_gpu_lost_at_once(struct client_gpu *gpu);
 
 /* True once that has been seen, by whoever asked. Asks nobody. */
 bool client_gpu_was_lost(const struct client_gpu *gpu);

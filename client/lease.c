@@ -169,7 +169,7 @@ static void gpu_ask(void *arg)
 	const struct client_leasing *g = arg;
 
 	if (g->device)
-		client_gpu_lost_lately(g->device);
+		client_gpu_lost_at_once(g->device);
 }
 
 static enum terrace_status async_take(void *arg, const struct client_message *message)

@@ -171,7 +171,9 @@ enum terrace_status client_mapping_register(struct client_lent_memory *memory, s
 		return client_fail(TERRACE_EXHAUSTED, "no memory for a mapping");
 	if (m->registered[g])
 		return TERRACE_OK;
+	gpu->lasting++;
 	s = gpu->ops->host_register(gpu->device, m->base, m->bytes, m->writable, &address, &why);
+	gpu->lasting--;
 	if (s != STATUS_OK)
 		return client_gpu_fail(s, "cannot register the daemon's host memory with the GPU", why);
 	m->registered[g] = address;
@@ -197,14 +199,16 @@ enum terrace_status client_mapping_prepare(struct client_lent_memory *memory, co
 enum terrace_status client_mapping_import(struct client_lent_memory *memory, const struct client_packet *p,
 					  struct client_mapping *m)
 {
-	const struct client_gpu *gpu;
+	struct client_gpu *gpu;
 	const char *why = "";
 	enum status s;
 
 	if (m->gpu == FDSOCK_NO_GPU)
 		return TERRACE_OK;
 	gpu = memory->gpus[m->gpu];
+	gpu->lasting++;
 	s = gpu->ops->extent_import(gpu->device, p->descriptors[1], m->device.address, m->bytes, m->writable, &m->device, &why);
+	gpu->lasting--;
 	if (s == STATUS_OK)
 		return TERRACE_OK;
 	return s == STATUS_INVALID ? extent_fail(&p->body.extent, why) : client_gpu_fail(s, "cannot import the GPU's memory", why);
@@ -216,13 +220,27 @@ void client_mapping_forget(struct client_mapping *m)
 	m->base = NULL;
 }
 
+static void host_unregister(struct client_gpu *gpu, void *base)
+{
+	gpu->lasting++;
+	gpu->ops->host_unregister(gpu->device, base);
+	gpu->lasting--;
+}
+
+static void extent_drop(struct client_gpu *gpu, const struct device_extent *e)
+{
+	gpu->lasting++;
+	gpu->ops->extent_drop(gpu->device, e);
+	gpu->lasting--;
+}
+
 void client_mapping_drop(struct client_lent_memory *memory, const struct client_mapping *m)
 {
 	for (uint32_t g = 0; m->registered && g < DEVICES_MAX; g++)
 		if (m->registered[g])
-			memory->gpus[g]->ops->host_unregister(memory->gpus[g]->device, m->base);
+			host_unregister(memory->gpus[g], m->base);
 	if (m->gpu != FDSOCK_NO_GPU)
-		memory->gpus[m->gpu]->ops->extent_drop(memory->gpus[m->gpu]->device, &m->device);
+		extent_drop(memory->gpus[m->gpu], &m->device);
 	/* The hold last: it tells the daemon that the memory is out of reach. */
 	munmap(m->base, m->gpu == FDSOCK_NO_GPU ? m->bytes : HOLD_BYTES);
 }

@@ -38,7 +38,7 @@ enum terrace_status client_view_use_gpu(const struct client_view *view, uint32_t
 	struct client_gpu *gpu;
 	enum terrace_status status = client_view_use_gpu_unasked(view, g, deadline_us, &gpu);
 
-	if (!status && client_gpu_lost_lately(gpu))
+	if (!status && client_gpu_lost_at_once(gpu))
 		status = client_fail(TERRACE_UNAVAILABLE, "the GPU is lost");
 	return status;
 }

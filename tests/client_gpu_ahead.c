@@ -323,6 +323,21 @@ START_TEST(leases_wait_for_one)
 }
 END_TEST
 
+/* A driver that maps may keep all others waiting, too: who leases what is mapped asks it for nothing. */
+START_TEST(leases_ask_no_driver_that_maps)
+{
+	use_nothing();
+	fake_offer(&rig.fake, true, FAKE_GPU_EXTENT + 1);
+	RIG_AWAIT(rig_mapped() == 1);
+	rig_stick();
+	fake_offer(&rig.fake, true, FAKE_GPU_EXTENT);
+	RIG_AWAIT(apart() == 1);
+	rig_stick_all();
+	terrace_release(lease_one(1));
+	ck_assert(rig_is_stuck());
+}
+END_TEST
+
 /* The same of host memory that is being registered. */
 static void *host_lease_thread(void *arg)
 {
@@ -565,6 +580,7 @@ int main(void)
 	tcase_add_test(one, host_memory_is_given_back);
 	tcase_add_test(one, what_is_coming_is_given_back);
 	tcase_add_loop_test(one, leases_wait_for_one, 0, 2);
+	tcase_add_test(one, leases_ask_no_driver_that_maps);
 	tcase_add_test(one, leases_wait_for_registering);
 	tcase_add_test(one, ready_has_a_deadline);
 	tcase_add_test(one, closes_do_not_wait);

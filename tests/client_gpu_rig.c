@@ -138,6 +138,14 @@ void rig_stick(void)
 	close(open(stuck_file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
 }
 
+void rig_stick_all(void)
+{
+	int fd = open(stuck_file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+	ck_assert(fd >= 0 && write(fd, "all", 3) == 3);
+	close(fd);
+}
+
 void rig_unstick(void)
 {
 	unlink(stuck_file);

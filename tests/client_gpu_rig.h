@@ -58,6 +58,8 @@ void rig_check(const struct terrace_lease *lease);
 void rig_stuck_begin(void);
 /* From now on who maps, unmaps or pins does not come back, until rig_unstick. */
 void rig_stick(void);
+/* Nor does who asks whether the GPU is lost. */
+void rig_stick_all(void);
 void rig_unstick(void);
 bool rig_is_stuck(void);
 
