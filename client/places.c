@@ -1,7 +1,8 @@
 /* Places: from extents and offsets of a reply to addresses, of this process and of a GPU.
  *
- * A reply has four parallel arrays, an entry a (key, layout), keys outer. Neighbours mostly lie in one extent, so the mapping
- * of the entry before is tried first, then those of this handle; only a new extent goes to the table. */
+ * A reply has four parallel arrays, an entry a (key, layout), keys outer. Neighbours mostly lie in one extent, so what
+ * depends on the extent alone is kept from a layout's block before; of another extent the mappings of this handle are tried first, and only
+ * a new one goes to the table. */
 #include "client/places.h"
 
 #include "client/status.h"
@@ -15,10 +16,18 @@ static enum terrace_status place_fail(uint32_t key, const char *what)
 	return client_fail(TERRACE_INTERNAL, "the daemon's place of key %u %s", key, what);
 }
 
-/* A reply being read, and the mapping that the place before was in. */
+/* Where a layout's last block was, for the next: its mapping (NULL: there was none yet), and what depends on that alone. */
+struct spot {
+	const struct client_mapping *mapping;
+	uint64_t align, last; /* offsets are multiples of the one, and at most the other */
+	uint8_t *base;        /* of offset 0's block in this process; NULL: on a GPU */
+	uint64_t address;     /* the same on the GPU, if there is one */
+};
+
+/* A reply being read. */
 struct reading {
 	const struct client_placing *p;
-	struct client_mapping *last;
+	struct spot spots[CLIENT_LAYOUTS_MAX]; /* a layout each, as many as there are */
 };
 
 /* NULL, or why the blocks cannot be in such memory. */
@@ -56,22 +65,31 @@ static enum terrace_status mapping_of(struct client_places *p, const struct clie
 	return status;
 }
 
-/* The block at `offset` of a mapping, known to be of the right kind. */
-static enum terrace_status block_place(struct client_places *p, const struct client_mapping *m, uint32_t key, uint32_t l,
-				       uint64_t offset, const struct client_layout *layout)
+/* Goes over to another extent. */
+static enum terrace_status spot_move(struct client_places *p, struct reading *r, uint32_t key, uint32_t l, uint32_t extent)
 {
-	const bool host = m->gpu == FDSOCK_NO_GPU;
+	const struct client_layout *layout = &r->p->view->layouts[l];
+	struct client_mapping *m;
+	enum terrace_status status = mapping_of(p, r->p, extent, &m);
+	const bool host = !status && m->gpu == FDSOCK_NO_GPU;
 	const uint64_t header = host ? KV_SLOT_ALIGN : 0, need = header + layout->geometry.block_bytes;
-	const size_t i = (size_t)key * p->layouts + l;
+	const char *problem;
 
-	if (offset % (host ? (uint64_t)KV_SLOT_ALIGN : DEVICE_SLOT_ALIGN) || need > m->bytes || offset > m->bytes - need)
-		return place_fail(key, "is not inside its extent");
-	if (!host && m->layout_id != layout->id)
-		return place_fail(key, "is in another layout's memory");
-	if (host)
-		p->blocks[i] = m->base + offset + header;
+	if (status)
+		return status;
+	problem = memory_problem(r->p, m);
+	if (!problem && need > m->bytes)
+		problem = "is not inside its extent";
+	if (!problem && !host && m->layout_id != layout->id)
+		problem = "is in another layout's memory";
+	if (problem)
+		return place_fail(key, problem);
+	r->spots[l] = (struct spot){.mapping = m,
+				    .align = host ? (uint64_t)KV_SLOT_ALIGN : DEVICE_SLOT_ALIGN,
+				    .last = m->bytes - need,
+				    .base = host ? m->base + header : NULL};
 	if (p->addresses)
-		p->addresses[i] = (host ? m->registered[p->gpu] : m->device.address) + offset + header;
+		r->spots[l].address = (host ? m->registered[p->gpu] : m->device.address) + header;
 	return TERRACE_OK;
 }
 
@@ -79,38 +97,30 @@ static enum terrace_status block_place(struct client_places *p, const struct cli
 static enum terrace_status place_one(struct client_places *p, struct reading *r, uint32_t key, uint32_t l)
 {
 	const struct client_placing *g = r->p;
-	const struct client_layout *layout = &g->view->layouts[l];
 	const size_t i = (size_t)key * p->layouts + l;
 	const uint32_t extent = g->reply->extent[i], tokens = g->reply->tokens[i];
-	enum terrace_status status;
-	const char *problem;
+	const uint64_t offset = g->reply->offset[i];
+	const struct spot *spot = &r->spots[l];
 
 	if (extent == FDSOCK_EXTENT_NONE)
 		return TERRACE_OK;
-	if (!r->last || r->last->extent != extent) {
-		status = mapping_of(p, g, extent, &r->last);
+	if (!spot->mapping || spot->mapping->extent != extent) {
+		enum terrace_status status = spot_move(p, r, key, l, extent);
+
 		if (status)
 			return status;
-		problem = memory_problem(g, r->last);
-		if (problem)
-			return place_fail(key, problem);
 	}
-	status = block_place(p, r->last, key, l, g->reply->offset[i], layout);
-	if (status)
-		return status;
-	if (!g->writable && (tokens < 1 || tokens > layout->layout.block_tokens))
+	if (offset & (spot->align - 1) || offset > spot->last)
+		return place_fail(key, "is not inside its extent");
+	if (spot->base)
+		p->blocks[i] = spot->base + offset;
+	if (p->addresses)
+		p->addresses[i] = spot->address + offset;
+	if (!g->writable && (tokens < 1 || tokens > g->view->layouts[l].layout.block_tokens))
 		return place_fail(key, "has a wrong number of tokens");
 	if (!p->tokens[key] || tokens < p->tokens[key])
 		p->tokens[key] = tokens;
 	return TERRACE_OK;
-}
-
-/* True if the key has a block in the layout. */
-static bool placed(const struct client_places *p, uint32_t key, uint32_t l)
-{
-	const size_t i = (size_t)key * p->layouts + l;
-
-	return p->blocks[i] || (p->addresses && p->addresses[i]);
 }
 
 /* A key's blocks: in all layouts, or in none of them; windowed layouts may lack it. */
@@ -123,7 +133,7 @@ static enum terrace_status place_key(struct client_places *p, struct reading *r,
 
 		if (status)
 			return status;
-		if (placed(p, key, l))
+		if (r->p->reply->extent[(size_t)key * p->layouts + l] != FDSOCK_EXTENT_NONE)
 			present++;
 		else if (r->p->writable || !r->p->view->layouts[l].layout.window)
 			missing++;
