@@ -387,6 +387,9 @@ class WithGpu(unittest.TestCase):
                 terrace.connect(daemon.address) as client, client.session([LAYOUT], gpu=True) as session:
             self.assertEqual(len(session.gpus), 1)
             self.assertEqual(session.gpu_of(0), 0)
+            session.gpu_ready(0)
+            with self.assertRaisesRegex(terrace.Error, "session_gpu_ready: the daemon lends 1 GPUs, none of number 1"):
+                session.gpu_ready(1)
             slots = session.reserve(KEYS, gpu=0)
             self.assertIsNone(slots.block(0))
             for i, address in enumerate(slots.addresses()):
@@ -398,6 +401,8 @@ class WithGpu(unittest.TestCase):
                     self.assertEqual(gpu.get(address, LAYOUT.block_bytes), bytes_of(i))
                 lease.check()
             self.assertEqual(bytes(session.get(KEYS[1])[0]), bytes_of(1))  # the same bytes by stream
+            session.gpu_ready(0, reservations=True, host_blocks=True)
+            wait_for(lambda: daemon.stats()["terrace_door_offers_total"] >= 2, 60, "the GPU's extent, and the one behind it, are offered")
             fill(session, [b"on the host only", b"warmed up there."])
             self.assertEqual(session.warm([b"warmed up there."], wait=True, gpu=0), 1)
             self.assertEqual(daemon.stats()["terrace_gpu_blocks{gpu=0}"], 5)

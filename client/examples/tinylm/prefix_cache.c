@@ -48,6 +48,8 @@ void prefix_cache_use_gpu(struct prefix_cache *cache)
 	/* CUDA's current device is its first, unless a program says otherwise, which this one does not. */
 	if (terrace_session_gpu_count(cache->session) && terrace_session_gpu_of(cache->session, 0, &cache->gpu) != TERRACE_OK)
 		cache->gpu = -1;
+	if (cache->gpu >= 0) /* if it fails, leases map what they need */
+		terrace_session_gpu_ready(cache->session, (uint32_t)cache->gpu, TERRACE_GPU_LEASES | TERRACE_GPU_RESERVATIONS, 0);
 }
 
 enum terrace_status prefix_cache_lease(struct prefix_cache *cache, const struct terrace_keys *keys, enum terrace_lease_mode mode,
