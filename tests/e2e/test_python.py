@@ -381,6 +381,23 @@ class WithGpu(unittest.TestCase):
         terrace.cuda_load(os.path.join(SIM, "libterrace_cuda.so.0"))
         self.gpu = Gpu()
 
+    def test_idle_engines_give_room(self):
+        """All of the GPU's memory is one layout's, and mapped by an engine that does nothing: another layout gets its share all the same."""
+        wide, other = [terrace.Layout(name, layers=32, heads=8, head_dim=128, k_format="fp8") for name in ("wide", "other")]
+        with running(TERRACED, *self.FLAGS, env={"LD_LIBRARY_PATH": SIM}) as daemon, \
+                terrace.connect(daemon.address) as client, client.session([wide], gpu=True) as idle:
+            keys = terrace.chain(list(range(16 * 8)), 16)  # an extent each
+            with idle.reserve(keys, gpu=0, timeout=20) as slots:
+                self.assertEqual(slots.statuses, [terrace.Status.OK] * 8)
+                slots.commit()
+            idle.gpu_ready(0, reservations=True)
+            with client.session([other], gpu=True) as late:
+                def has_room():
+                    with late.reserve(keys[:1], gpu=0) as slots:
+                        return slots.statuses == [terrace.Status.OK]
+
+                wait_for(has_room, 60, "an extent is given back")
+
     def test_blocks_on_the_gpu(self):
         gpu = self.gpu
         with running(TERRACED, *self.FLAGS, env={"LD_LIBRARY_PATH": SIM}) as daemon, \
