@@ -90,7 +90,8 @@ struct vram_pool {
 	uint64_t dirty;                /* ready copies that are the block's only one, and not on their way down */
 	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
 	uint64_t balance_us;           /* when balance last looked around for it */
-	bool wanted;                   /* an extent, by the keeper */
+	uint64_t ahead_refused;        /* the same, at which the budget had none to be made ahead */
+	uint32_t wanted;               /* free slots, of an extent that the keeper is to make if there are fewer; 0: none */
 };
 
 /* What a lease's copies are watched by: a page of an attachment's, registered with the GPUs. */

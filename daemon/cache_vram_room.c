@@ -263,6 +263,25 @@ static bool cannot_grow(const struct cache *c, struct vram_pool *vp)
 	return vp->grow_refused == c->room_epoch;
 }
 
+/* A pool that is being filled gets its next extent before it has no slot left, as in host memory: neither the daemon nor an engine that maps it
+ * ahead makes a lease wait for its driver then. But not the last of the budget, which two pools could take from one another for nothing. */
+static void grow_ahead(struct cache *c, struct vram_pool *vp)
+{
+	const uint32_t slots = vp->shelves ? vp->shelves->slots : 0;
+	struct host_usage u;
+
+	if (vp->wanted || vp->free_slots > slots / 4 || slots < 4 || vp->gpu->drain_count || vp->grow_refused == c->room_epoch ||
+	    vp->ahead_refused == c->room_epoch)
+		return;
+	host_usage(vp->gpu->arena, &u);
+	if (u.budget_bytes - u.extent_bytes < 2 * slots * vp->stride) {
+		vp->ahead_refused = c->room_epoch;
+		return;
+	}
+	vp->wanted = slots / 4 + 1;
+	vram_keeper_wake(vp->gpu);
+}
+
 enum status vram_room_take(struct cache *c, struct vram_pool *vp, struct host_slot *out)
 {
 	struct gpu *g = vp->gpu;
@@ -272,10 +291,12 @@ enum status vram_room_take(struct cache *c, struct vram_pool *vp, struct host_sl
 	met.dirty_count = 0;
 	if (g->lost || c->vram->stopping)
 		return STATUS_UNAVAILABLE;
-	if (vp->free_slots > 0)
+	if (vp->free_slots > 0) {
+		grow_ahead(c, vp);
 		return host_slot_try(vp->arena, out) ? STATUS_EXHAUSTED : STATUS_OK;
+	}
 	if (!cannot_grow(c, vp)) {
-		vp->wanted = true;
+		vp->wanted = vp->wanted ? vp->wanted : 1;
 		vram_keeper_wake(g);
 		return STATUS_BUSY;
 	}
@@ -317,7 +338,7 @@ bool vram_room_spare(struct cache *c, struct vram_pool *vp, uint64_t idle_us)
 	if (vp->free_slots > 0)
 		return true;
 	if (!cannot_grow(c, vp)) {
-		vp->wanted = true;
+		vp->wanted = vp->wanted ? vp->wanted : 1;
 		vram_keeper_wake(vp->gpu);
 		return false;
 	}
@@ -392,13 +413,17 @@ void vram_room_ahead(struct cache *c, struct vram_pool *vp, uint32_t slots)
 
 void vram_room_grow(struct cache *c, struct vram_pool *vp)
 {
-	uint32_t extent;
-	enum status s = host_pool_prepare(vp->arena, 1, &extent);
+	uint32_t extent, slots;
+	enum status s;
 
+	cache_lock(c);
+	slots = vp->wanted;
+	cache_unlock(c);
+	s = host_pool_prepare(vp->arena, slots, &extent);
 	cache_lock(c);
 	if (s || !vram_shelf_get(vp, extent))
 		vp->grow_refused = c->room_epoch;
-	vp->wanted = false;
+	vp->wanted = 0;
 	pthread_cond_broadcast(&c->vram->room);
 	cache_unlock(c);
 }
