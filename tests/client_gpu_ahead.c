@@ -217,13 +217,18 @@ START_TEST(no_offers)
 }
 END_TEST
 
-/* Another use of what has been offered is no less one. */
+/* Another use of what has been offered is no less one, for what it does not name itself. */
 START_TEST(uses_come_one_by_one)
 {
+	struct terrace_reserve_options o = TERRACE_RESERVE_OPTIONS_INIT;
+	struct terrace_reservation *r;
+
 	terrace_release(lease_one(0));
 	RIG_AWAIT(rig_mapped() == 2);
-	terrace_abort(reserve_fresh());
+	o.gpu = 0;
+	OK(terrace_reserve_open_with(rig.session, NULL, &o, 0, &r));
 	RIG_AWAIT(rig_mapped() == 4);
+	terrace_abort(r);
 }
 END_TEST
 
@@ -319,7 +324,7 @@ START_TEST(leases_wait_for_one)
 	rig_unstick();
 	pthread_join(thread, NULL);
 	ck_assert_uint_eq(maps(), before + 1 + (key == 1));
-	ck_assert_uint_eq(rig_mapped(), 1 + (key == 1));
+	RIG_AWAIT(rig_mapped() == 1u + (key == 1));
 }
 END_TEST
 
@@ -435,6 +440,24 @@ START_TEST(what_fails_is_left_to_leases)
 	lease = rig_lease(0, false);
 	rig_check(lease);
 	terrace_release(lease);
+}
+END_TEST
+
+/* Host memory that was offered as the GPU's, or the other way round, is not kept. */
+START_TEST(what_is_elsewhere_is_refused)
+{
+	const uint32_t extent = _i ? FAKE_GPU_EXTENT : 1;
+	bool found;
+
+	use_nothing();
+	if (_i)
+		client_fds_use(rig_attachment(), CLIENT_USE_HOST, 0);
+	fake_offer(&rig.fake, !_i, extent);
+	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.unmapped, 1), 1);
+	pthread_mutex_lock(&rig_attachment()->lock);
+	found = client_fds_find(rig_attachment(), extent, false);
+	pthread_mutex_unlock(&rig_attachment()->lock);
+	ck_assert(!found);
 }
 END_TEST
 
@@ -585,6 +608,7 @@ int main(void)
 	tcase_add_test(one, ready_has_a_deadline);
 	tcase_add_test(one, closes_do_not_wait);
 	tcase_add_loop_test(one, what_fails_is_left_to_leases, 0, sizeof(faults) / sizeof(faults[0]));
+	tcase_add_loop_test(one, what_is_elsewhere_is_refused, 0, 2);
 	tcase_add_test(one, odd_offers_are_ignored);
 	tcase_add_loop_test(one, garbage_ends_it, 0, 3);
 	tcase_add_test(one, a_dead_daemons_memory_is_let_go);
