@@ -593,9 +593,8 @@ TERRACE_API void terrace_watch_close(struct terrace_watch *watch);
 
 /* Packs `n` tokens, from token first_token of the block on, of one layer and KV head. layer and head count from the layout's
  * first. block: block_bytes bytes, 16-byte aligned (slots are). k, v: n vectors of head_dim elements, k_stride and v_stride
- * elements apart, aligned to them; either may be NULL to leave that side alone. Writes only those tokens' bytes, so a block can grow token by
- * token, one writer a (layer, head). NaN is stored as 0, infinities as the largest number; v is not looked at if V is a view of K.
- * TERRACE_INVALID. */
+ * elements apart, aligned to them; NULL: that side is left alone. Writes only those tokens' bytes, so a block can grow token by token, one
+ * writer a (layer, head). NaN is stored as 0, infinities as the largest number; v is not looked at if V is a view of K. TERRACE_INVALID. */
 TERRACE_API enum terrace_status terrace_encode(const struct terrace_layout *layout, void *block, uint32_t layer, uint32_t head,
 					       uint32_t first_token, uint32_t n, const void *k, size_t k_stride, const void *v,
 					       size_t v_stride, enum terrace_dtype dtype);
