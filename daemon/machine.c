@@ -6,7 +6,16 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
+
+#include "daemon/log.h"
+#include "store/disk.h"
+
+enum {
+	FILES_OTHER = 128,    /* logs, rings, the catalog, GPUs */
+	FILES_CONNECTION = 5, /* of connections_max: a socket and a pidfd each, twice, and one by gRPC */
+};
 
 /* The bound of one cgroup, or `none`. */
 static uint64_t bound_of(const char *root, const char *group, uint64_t none)
@@ -57,4 +66,50 @@ uint64_t machine_memory(const char *root)
 		*strrchr(group, '/') = 0;
 	}
 	return bound_of(root, "", memory); /* a container's own, which it sees as the root */
+}
+
+uint64_t machine_files(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return UINT64_MAX;
+	if (limit.rlim_cur < limit.rlim_max) {
+		const rlim_t before = limit.rlim_cur;
+
+		limit.rlim_cur = limit.rlim_max;
+		if (setrlimit(RLIMIT_NOFILE, &limit))
+			limit.rlim_cur = before;
+	}
+	return limit.rlim_cur;
+}
+
+/* Warns of a disk that is larger than its slab files can be. How many files there may be of all disks. */
+static uint64_t slabs_wanted(const struct config *c)
+{
+	struct config_disk disks[CONFIG_DISKS_MAX];
+	const char *problem;
+	const uint32_t n = c->disks[0] ? config_disks(c->disks, disks, &problem) : 0;
+	uint64_t wanted = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const uint64_t slabs = disks[i].bytes / c->slab_bytes + 1;
+
+		wanted += slabs < DISK_SLABS_MAX ? slabs : DISK_SLABS_MAX;
+		if (slabs > DISK_SLABS_MAX)
+			log_warn("disk_slabs", LOG_NUM("disk", i), LOG_NUM("wanted", slabs), LOG_NUM("most", DISK_SLABS_MAX),
+				 LOG_TEXT("reason", "the disk will not be filled: slab_bytes is too small for it"));
+	}
+	return wanted;
+}
+
+void machine_warn(const struct config *c, uint64_t files)
+{
+	const uint64_t wanted = FILES_OTHER + FILES_CONNECTION * c->connections_max + slabs_wanted(c) + 8 + c->host_bytes / c->extent_bytes;
+
+	if (c->host_bytes > machine_memory(""))
+		log_warn("host_bytes", LOG_TEXT("reason", "more than the machine has, or its cgroup leaves: the kernel may end processes"));
+	if (files < wanted)
+		log_warn("files", LOG_NUM("wanted", wanted), LOG_NUM("limit", files),
+			 LOG_TEXT("reason", "without descriptors nobody can connect, and disks are not filled: ulimit -n, LimitNOFILE"));
 }

@@ -1,11 +1,19 @@
-/* What of the machine this process may use. */
+/* What of the machine this process may use, and whether that is enough. */
 #ifndef TERRACE_DAEMON_MACHINE_H
 #define TERRACE_DAEMON_MACHINE_H
 
 #include <stdint.h>
 
+#include "daemon/config.h"
+
 /* Bytes of memory: the machine's, or what the process's cgroups (version 2: a container's, a unit's) leave of it. root: "", or a folder in the
  * place of "/". */
 uint64_t machine_memory(const char *root);
+
+/* Descriptors that the process may have, raised to what it may raise them to: what a shell or systemd gives is for programs that use select(). */
+uint64_t machine_files(void);
+
+/* Logs what the configuration wants, and the machine does not have: memory, descriptors (`files` of them), slab files of a disk. */
+void machine_warn(const struct config *c, uint64_t files);
 
 #endif

@@ -72,6 +72,8 @@ static int run(const struct config *c)
 	char why[512] = "";
 	int lock = -1, code = EXIT_SUCCESS;
 
+	const uint64_t files = machine_files();
+
 	cache_config(c, &options);
 	if (claim_folder(c->data_dir, &lock, why, sizeof why) || claim_socket(c->socket, why, sizeof why) ||
 	    (c->fd_socket[0] && claim_socket(c->fd_socket, why, sizeof why)))
@@ -95,8 +97,7 @@ static int run(const struct config *c)
 			 LOG_TEXT("socket", c->socket), LOG_TEXT("fd_socket", c->fd_socket),
 			 LOG_TEXT("listen", c->listen), LOG_NUM("port", rpc_server_port(d.rpc)),
 			 LOG_NUM("host_bytes", c->host_bytes), LOG_TEXT("disks", c->disks[0] ? c->disks : "off"));
-		if (c->host_bytes > machine_memory(""))
-			log_warn("host_bytes", LOG_TEXT("reason", "more than the machine has, or its cgroup leaves: the kernel may end processes"));
+		machine_warn(c, files);
 		serve_and_drain(&d, &disks);
 	}
 	const bool ended = stop_daemon(&d, !code, &signals);

@@ -2,7 +2,10 @@
 
 import os
 import random
+import resource
+import shutil
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -206,6 +209,27 @@ class Grpcio(unittest.TestCase):
             self.assertEqual(other.get(opened.session, keys(1))[0][0], pb.OK)
             other.admin.Drain(pb.DrainRequest(undo=True), timeout=CALL_S)
             self.assertTrue(other.open().session)
+
+    def test_more_clients_than_a_shell_gives_descriptors(self):
+        """gRPC's server that has once run out of them never accepts again."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        disk = tempfile.mkdtemp(prefix="terrace-disk-")
+        self.addCleanup(shutil.rmtree, disk)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+        try:
+            other = running(TERRACED, *SMALL, "--disks", disk + ":8GiB", "--slab-bytes", "1MiB")
+            daemon = other.__enter__()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        try:
+            channels = [grpc.insecure_channel(daemon.address, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(100)]
+            for channel in channels:
+                grpc.channel_ready_future(channel).result(timeout=CALL_S)
+            for channel in channels:
+                channel.close()
+            self.assertIn("event=disk_slabs disk=0 wanted=8193 most=4095", daemon.log())
+        finally:
+            other.__exit__(None, None, None)
 
     def test_a_new_start_is_a_new_epoch(self):
         with running(TERRACED, *SMALL) as other:
