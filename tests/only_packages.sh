@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 command -v dpkg-query >/dev/null || { echo "skipped: no dpkg here"; exit 77; }
 tools=$(mktemp -d)
 trap 'rm -rf "$tools"' EXIT
+trap 'exit 1' INT TERM
 
 mkdir "$tools/bin"
 {
@@ -24,4 +25,9 @@ xargs -d '\n' readlink -m <"$tools/there" | paste "$tools/there" - |
 	awk -F '\t' 'NR == FNR { listed[$1]; next } { name = $1; sub("^/usr", "", $1); sub("^/usr", "", $2) } $1 in listed || $2 in listed { print name }' \
 		"$tools/files" - | xargs -d '\n' ln -s -t "$tools/bin"
 cd /
-setsid --wait env -i PATH="$tools/bin" HOME="${HOME:-/root}" "$@" </dev/null
+setsid env -i PATH="$tools/bin" HOME="${HOME:-/root}" "$@" </dev/null &
+command=$!
+trap 'kill -- "-$command" 2>/dev/null; exit 1' INT TERM
+code=0
+wait "$command" || code=$?
+exit "$code"
