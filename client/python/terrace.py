@@ -375,7 +375,7 @@ class Session(_Handle):
 
     def gpu_ready(self, gpu, reservations=False, host_blocks=False, timeout=None):
         """Maps what the daemon has on a GPU ahead of leases; also of reservations; and of leases of blocks in host memory."""
-        _check(_lib.terrace_session_gpu_ready(self._use(), gpu, 1 | 2 * reservations | 4 * host_blocks, _us(timeout)))
+        _check(_lib.terrace_session_gpu_ready(self._use(), gpu, 1 | 2 * reservations | 4 * host_blocks, microseconds(timeout)))
 
     def reopen(self, timeout=None):
         """After Stale or Unavailable: waits for the daemon and begins anew, with an empty view. Leases stay until released."""
