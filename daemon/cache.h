@@ -441,6 +441,9 @@ enum status cache_attach_lend(struct cache *c, uint64_t attachment, uint32_t ext
 enum status cache_attach_ahead(struct cache *c, uint64_t attachment, int32_t gpu);
 /* Extents there that are to be offered and have not been, `max` at most: how many. *more: there are others. None is lent by it. */
 uint32_t cache_attach_offers(struct cache *c, uint64_t attachment, int32_t gpu, uint32_t *extents, uint32_t max, bool *more);
+/* `call` is called from any thread, under the cache's lock, when there is an extent more to be offered; it must only wake somebody. NULL: no
+ * more. */
+void cache_on_extent(struct cache *c, void (*call)(void *arg), void *arg);
 /* Its own word, verified with the kernel. */
 void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent);
 /* Its process has exited, or its socket was closed. Unknown ones, and those told of before, are ignored. */

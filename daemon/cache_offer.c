@@ -50,6 +50,20 @@ enum status cache_attach_ahead(struct cache *c, uint64_t attachment, int32_t gpu
 	return s;
 }
 
+void cache_on_extent(struct cache *c, void (*call)(void *arg), void *arg)
+{
+	cache_lock(c);
+	c->on_extent = call;
+	c->on_extent_arg = arg;
+	cache_unlock(c);
+}
+
+void offers_tell(const struct cache *c)
+{
+	if (c->on_extent)
+		c->on_extent(c->on_extent_arg);
+}
+
 struct list {
 	uint32_t *extents, count, max;
 	bool more;

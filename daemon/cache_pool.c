@@ -125,6 +125,7 @@ struct shelf *shelf_get(struct cache *c, struct pool *p, uint32_t extent)
 	shelf_link(c, p, s);
 	if (extent > p->newest)
 		p->newest = extent;
+	offers_tell(c);
 	p->free_slots += slots;
 	return s;
 }

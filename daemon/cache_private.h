@@ -440,6 +440,8 @@ struct cache {
 	bool gpu_busy;                 /* so did a GPU's: see vram_room_wait */
 	void (*wake_chores)(void *arg);
 	void *wake_chores_arg;
+	void (*on_extent)(void *arg);  /* there is one more */
+	void *on_extent_arg;
 	struct retire *retired;        /* to tell once the lock is off */
 	uint32_t retired_count, retired_cap;
 	void (*retire)(void *arg, uint64_t attachment, uint32_t extent);
@@ -699,6 +701,8 @@ void attachment_free(struct cache *c, struct attachment *a);
 /* ---- cache_offer.c ---- */
 
 void offers_free(struct offers *o); /* NULL allowed */
+/* There is an extent more. */
+void offers_tell(const struct cache *c);
 
 /* ---- cache_lease.c ---- */
 

@@ -80,6 +80,7 @@ struct vram_shelf *vram_shelf_get(struct vram_pool *vp, uint32_t extent)
 	shelf_link_in(vp, s);
 	if (extent > vp->newest)
 		vp->newest = extent;
+	offers_tell(vp->gpu->cache);
 	vp->free_slots += slots;
 	return s;
 }

@@ -44,7 +44,7 @@ enum {
 	OFFERS_A_TURN = 4,         /* packets, of one tier to one connection: a few KiB of what its socket holds */
 };
 
-enum watched { WATCH_STOP, WATCH_TICK, WATCH_LISTENER, WATCH_SOCKET, WATCH_PROCESS };
+enum watched { WATCH_STOP, WATCH_TICK, WATCH_NEWS, WATCH_LISTENER, WATCH_SOCKET, WATCH_PROCESS };
 
 struct connection {
 	struct connection *prev, *next;
@@ -68,11 +68,11 @@ struct retirement {
 struct door {
 	const struct daemon *daemon;
 	char path[sizeof((struct sockaddr_un *)0)->sun_path];
-	int epoll, listener, timer, stop;
+	int epoll, listener, timer, stop, news;
 	uint32_t connections_max;
 	pthread_t thread;
 	bool thread_started, stopping;
-	struct watch_key stop_key, tick_key, listener_key;
+	struct watch_key stop_key, tick_key, news_key, listener_key;
 	struct connection all;     /* ring; its links alone are used */
 	uint32_t count;
 
@@ -87,6 +87,7 @@ struct door {
 	struct retirement mailbox[MAILBOX];
 	uint32_t retired;
 
+	atomic_bool offering;          /* somebody has asked for offers */
 	atomic_uint connections;
 	atomic_ullong packets, refused, releases, retire_lost, offers;
 };
@@ -369,6 +370,7 @@ static bool on_ahead(struct door *d, struct connection *c, const struct fdsock_a
 
 	if (cache_attach_ahead(d->daemon->cache, c->attachment, tier) == STATUS_OK)
 		c->ahead |= 1u << (tier < 0 ? DEVICES_MAX : tier);
+	d->offering = true;
 	return offer(d, c, m->gpu, true);
 }
 
@@ -378,6 +380,24 @@ static void send_offers(struct door *d)
 		for (uint32_t t = 0; t <= DEVICES_MAX && c->ahead >> t; t++)
 			if (!c->gone && c->ahead >> t & 1 && !offer(d, c, t < DEVICES_MAX ? t : FDSOCK_NO_GPU, false))
 				hang_up(d, c, "answers not read");
+}
+
+/* An extent has been made. Under the cache's lock. */
+static void news(void *door)
+{
+	const uint64_t one = 1;
+	const struct door *d = door;
+
+	if (d->offering && write(d->news, &one, sizeof one) < 0)
+		return; /* the tick looks, too */
+}
+
+static void on_news(struct door *d)
+{
+	uint64_t extents;
+
+	if (read(d->news, &extents, sizeof extents) > 0)
+		send_offers(d);
 }
 
 static bool on_release(struct door *d, struct connection *c, const struct fdsock_release *m)
@@ -536,6 +556,9 @@ static void on_watched(struct door *d, const struct watch_key *key)
 	case WATCH_TICK:
 		on_tick(d);
 		break;
+	case WATCH_NEWS:
+		on_news(d);
+		break;
 	case WATCH_LISTENER:
 		accept_all(d);
 		break;
@@ -603,8 +626,10 @@ static bool start_clock(struct door *d)
 	d->epoll = epoll_create1(EPOLL_CLOEXEC);
 	d->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
 	d->stop = eventfd(0, EFD_CLOEXEC);
-	return d->epoll >= 0 && d->timer >= 0 && d->stop >= 0 && !timerfd_settime(d->timer, 0, &every, NULL) &&
-	       watch(d, d->timer, &d->tick_key, WATCH_TICK, NULL) && watch(d, d->stop, &d->stop_key, WATCH_STOP, NULL);
+	d->news = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	return d->epoll >= 0 && d->timer >= 0 && d->stop >= 0 && d->news >= 0 && !timerfd_settime(d->timer, 0, &every, NULL) &&
+	       watch(d, d->timer, &d->tick_key, WATCH_TICK, NULL) && watch(d, d->stop, &d->stop_key, WATCH_STOP, NULL) &&
+	       watch(d, d->news, &d->news_key, WATCH_NEWS, NULL);
 }
 
 enum status door_create(const struct daemon *daemon, const char *path, unsigned mode, uint32_t connections_max,
@@ -618,7 +643,7 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 	d->daemon = daemon;
 	d->connections_max = connections_max;
 	d->all.next = d->all.prev = &d->all;
-	d->epoll = d->listener = d->timer = d->stop = -1;
+	d->epoll = d->listener = d->timer = d->stop = d->news = -1;
 	d->chores.run = run_chores;
 	door_lender_init(&d->lender, daemon->cache, daemon->workers);
 	pthread_mutex_init(&d->lock, NULL);
@@ -632,6 +657,7 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 	if (s == STATUS_OK) {
 		cache_on_retire(daemon->cache, retire, d);
 		cache_on_chores(daemon->cache, start_chores, d);
+		cache_on_extent(daemon->cache, news, d);
 		if (pthread_create(&d->thread, NULL, door_main, d)) {
 			snprintf(why, size, "cannot start the door's thread");
 			s = STATUS_INTERNAL;
@@ -653,13 +679,14 @@ static void thread_end(struct door *d)
 		log_error("door_stop", LOG_NUM("errno", errno));
 	pthread_join(d->thread, NULL);
 	d->thread_started = false;
+	cache_on_extent(d->daemon->cache, NULL, NULL);
 	cache_on_chores(d->daemon->cache, NULL, NULL);
 	cache_on_retire(d->daemon->cache, NULL, NULL);
 }
 
 static void sockets_close(struct door *d)
 {
-	int *const fds[] = { &d->listener, &d->timer, &d->stop, &d->epoll };
+	int *const fds[] = { &d->listener, &d->timer, &d->stop, &d->news, &d->epoll };
 
 	for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++) {
 		if (*fds[i] >= 0)

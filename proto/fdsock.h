@@ -10,7 +10,7 @@
  *     client AHEAD(gpu)          -> daemon OFFER(extents), and more of them as there are more
  *
  * AHEAD asks to be told which extents of the session's layouts there are on a GPU, or in host memory, so that they can be mapped before a
- * lease names them: at once those that there are, and from then on each new one, some tenths of a second after it was made. An offer lends
+ * lease names them: at once those that there are, and from then on each new one, when it has been made. An offer lends
  * nothing: what is wanted of it is asked for by MAP, which may be refused, as the extent may be draining by then. Nothing has to be mapped, and
  * what is offered too late, or never, is mapped by the lease that names it. It is for clients that read RETIRE also while they lease nothing: an
  * extent that is mapped is not freed. A daemon says in WELCOME that it knows AHEAD; another would hang up.

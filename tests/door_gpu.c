@@ -256,6 +256,36 @@ START_TEST(extents_are_offered)
 }
 END_TEST
 
+/* As soon as it is made, and not by the next tick, which comes some 50 ms after the one that the offer before would have waited for. */
+START_TEST(new_extents_are_offered_at_once)
+{
+	uint64_t least_us = UINT64_MAX;
+	struct fdsock_welcome w;
+	struct fdsock_offer o;
+	int fd = greet(&w);
+
+	ask_ahead(fd, FDSOCK_NO_GPU);
+	ck_assert_uint_eq(hear_offer(fd, FDSOCK_NO_GPU, &o), 0);
+	for (uint32_t i = 0; i < 6; i++) {
+		const uint64_t began = daemon_now_us();
+		uint32_t extent;
+		enum status status = host_pool_prepare(shell.daemon.cache->pools[0]->host, 1000000, &extent);
+
+		ck_assert_int_eq(status, STATUS_OK);
+		cache_lock(shell.daemon.cache);
+		ck_assert_ptr_nonnull(shelf_get(shell.daemon.cache, shell.daemon.cache->pools[0], extent));
+		cache_unlock(shell.daemon.cache);
+		ck_assert_uint_eq(hear_offer(fd, FDSOCK_NO_GPU, &o), 1);
+		ck_assert_uint_eq(o.extents[0], extent);
+		if (daemon_now_us() - began < least_us)
+			least_us = daemon_now_us() - began;
+	}
+	ck_assert_uint_lt(least_us, 20000);
+	close(fd);
+	until("terrace_door_connections", 0);
+}
+END_TEST
+
 /* What is being freed is not offered; and what is too much at a time comes in parts. */
 START_TEST(offers_come_in_parts)
 {
@@ -404,6 +434,7 @@ int main(void)
 	tcase_set_timeout(t, 100);
 	tcase_add_test(t, memory_of_a_gpu);
 	tcase_add_loop_test(t, extents_are_offered, 0, 2);
+	tcase_add_test(t, new_extents_are_offered_at_once);
 	tcase_add_test(t, offers_come_in_parts);
 	tcase_add_test(t, who_borrows_of_a_gpu_is_watched);
 	tcase_add_test(t, who_reads_no_more_is_still_heard);
