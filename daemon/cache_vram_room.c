@@ -236,13 +236,13 @@ void vram_drain_reap(struct cache *c, struct gpu *g)
 
 /* ---- slots ---- */
 
-/* Begins to bring down what a search met. True: some of it is on its way. */
+/* Begins to bring down what a search met: until memory has no place for one, as it then has none for the others. True: some of it is on its way. */
 static bool send_down(struct cache *c, struct gpu *g, const struct met *met)
 {
 	uint32_t begun = 0;
 
-	for (uint32_t i = 0; i < met->dirty_count && begun < DOWNS_AT_ONCE; i++)
-		begun += vram_down(c, met->dirty[i]->block, false, NULL) == STATUS_OK;
+	while (begun < met->dirty_count && begun < DOWNS_AT_ONCE && vram_down(c, met->dirty[begun]->block, false, NULL) == STATUS_OK)
+		begun++;
 	return begun || g->downs;
 }
 

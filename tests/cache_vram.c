@@ -637,6 +637,33 @@ START_TEST(flushes_through_a_full_memory)
 }
 END_TEST
 
+/* Where memory takes nothing, as leases have it, one that asks for it is enough: what is dropped then on a full GPU is not asked for one by one, with
+ * the cache's lock. */
+START_TEST(memory_is_asked_once)
+{
+	enum { BLOCKS = 32, UPS = 8 };
+	struct cache_leased l, up;
+	struct cache_place p[BLOCKS];
+	struct vram_rig v;
+	double asked;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS, .host_slots = BLOCKS, .write_back = true });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, BLOCKS), BLOCKS);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, BLOCKS, true, false, p, &l), STATUS_OK);
+	ck_assert_uint_eq(vr_put(&v, 0, 100, BLOCKS), BLOCKS);
+	asked = rig_stat(&v.r, "terrace_gpu_moves_failed_total", "to=host"); /* as it was written back */
+	vr_hold(&v, 0, 0);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, UPS, true, false, p, &up), STATUS_OK);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_total", "tier=gpu,reason=shed"), UPS);
+	ck_assert_double_le(rig_stat(&v.r, "terrace_gpu_moves_failed_total", "to=host") - asked, BLOCKS + UPS); /* all have waited for another extent */
+	vr_go(&v, 0);
+	vr_wait_layers(&v, &up);
+	vr_release(&v, &up);
+	vr_release(&v, &l);
+	vr_close(&v);
+}
+END_TEST
+
 /* What cannot come down, as leases have all of memory, is left: that is said. */
 START_TEST(settles_in_part)
 {
@@ -771,6 +798,7 @@ int main(void)
 	tcase_add_test(t, an_orderly_stop_keeps_it);
 	tcase_add_test(t, settles_through_a_full_memory);
 	tcase_add_loop_test(t, flushes_through_a_full_memory, 0, 2);
+	tcase_add_test(t, memory_is_asked_once);
 	tcase_add_test(t, settles_in_part);
 	tcase_add_loop_test(t, two_ways_to_memory_at_once, 0, 2);
 	tcase_add_test(t, watched);
