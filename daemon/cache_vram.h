@@ -1,5 +1,5 @@
 /* The VRAM tier behind the cache: what its files ask of each other (cache_vram.c, cache_vram_end.c, cache_vram_slot.c, cache_vram_room.c,
- * cache_vram_move.c, cache_vram_heir.c, cache_vram_sums.c, cache_vram_copy.c, cache_vram_lease.c, cache_vram_stats.c) and the rest of the cache of them. Without GPUs none of it
+ * cache_vram_move.c, cache_vram_heir.c, cache_vram_sums.c, cache_vram_copy.c, cache_vram_ahead.c, cache_vram_lease.c, cache_vram_stats.c) and the rest of the cache of them. Without GPUs none of it
  * exists: cache.vram is NULL, and no block has a copy on one.
  *
  * A block may have a *copy* on each GPU, in a slot there, beside the one in host memory and the one on a disk. Its copies hang in a
@@ -423,7 +423,7 @@ void vram_host_came(struct cache *c, struct block *b, enum status s);
 /* Moves that wait for memory, on a GPU, of the host. */
 void vram_feed(struct cache *c, struct gpu *g);
 void vram_feed_host(struct cache *c);
-/* Those of a lost GPU end, and those that would come from it. */
+/* Those of a lost GPU end, and those that stand in a queue to come from it. */
 void vram_moves_fail(struct cache *c, struct gpu *g);
 void vram_spares_free(struct vram *v);
 /* With the lock, which it leaves: a list has ended. */

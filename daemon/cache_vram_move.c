@@ -736,13 +736,13 @@ static void fail_each(struct cache *c, struct vram_move *doomed)
 	}
 }
 
-/* Takes the GPU's of those that wait, and ends them. */
+/* Takes the GPU's of those that wait, and ends them. Those of others that would come from it look for another copy when they go on. */
 static void fail_waiting(struct cache *c, struct vram_move **first, struct vram_move ***end, const struct gpu *g)
 {
 	struct vram_move *doomed = NULL, **doomed_end = &doomed, **at = first, *m;
 
 	while ((m = *at)) {
-		if (m->gpu != g && !(m->from && m->from->shelf->pool->gpu == g)) {
+		if (m->gpu != g) {
 			at = &m->next;
 			continue;
 		}
