@@ -92,6 +92,7 @@ struct vram_pool {
 	uint64_t balance_us;           /* when balance last looked around for it */
 	uint64_t ahead_refused;        /* the same, at which the budget had none to be made ahead */
 	uint32_t wanted;               /* free slots, of an extent that the keeper is to make if there are fewer; 0: none */
+	bool pressed;                  /* too little of it is free or clean, as the pump has seen last */
 };
 
 /* What a lease's copies are watched by: a page of an attachment's, registered with the GPUs. */

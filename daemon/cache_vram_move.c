@@ -576,7 +576,8 @@ static void down_corrupt(struct cache *c, struct vram_move *m)
 static void down_end(struct cache *c, struct vram_move *m, enum status s)
 {
 	struct block *b = m->block;
-	const uint64_t position = m->slot->position;
+	struct vram_slot *from = m->slot;
+	const uint64_t position = from->position;
 
 	if (!s && m->bad && block_live(b)) {
 		down_corrupt(c, m);
@@ -595,6 +596,8 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 	if (b->awaited)
 		vram_host_came(c, b, s);
 	move_leave(c, m, s);
+	if (s == STATUS_BUSY && from->dirty) /* when memory can spare a place */
+		vram_queue_through(from);
 }
 
 enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w)

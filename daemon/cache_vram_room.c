@@ -3,7 +3,7 @@
  * lack of a slot of host memory, is dropped.
  *
  * So that there mostly is a victim that just goes, what is put on a GPU is copied down at once, or, of a session that does not want that,
- * when less than spill_share of the GPU's slots are free or clean.
+ * when less than spill_share of the GPU's slots are free or clean. Until then, with disks, nothing goes for it in memory that is nowhere else.
  */
 #include <errno.h>
 #include <time.h>
@@ -465,6 +465,7 @@ static void pick_through(struct cache *c, struct vram_pool *vp, const struct hos
 	const uint64_t wanted = total * c->options.spill_share_milli / 1000, ready = total > vp->dirty ? total - vp->dirty : 0;
 
 	p.most = wanted > ready ? wanted - ready : 0;
+	vp->pressed = p.most;
 	if (p.most > VICTIM_SCAN)
 		p.most = VICTIM_SCAN;
 	if (p.most)
@@ -475,6 +476,7 @@ static void pick_through(struct cache *c, struct vram_pool *vp, const struct hos
 
 static void pump(struct cache *c, struct gpu *g)
 {
+	const struct vram_pool *full = NULL;
 	struct host_usage u;
 
 	host_usage(g->arena, &u);
@@ -483,9 +485,12 @@ static void pump(struct cache *c, struct gpu *g)
 			pick_through(c, g->pools[i], &u);
 	for (uint32_t tries = 0; g->through && g->downs < DOWNS_MAX && tries < THROUGH_TRIES;) {
 		struct vram_slot *s = g->through;
+		const struct vram_pool *vp = s->shelf->pool;
+		const enum status down = vp == full ? STATUS_BUSY : vram_down(c, s->block, c->tier && !vp->pressed, NULL);
 
-		if (vram_down(c, s->block, false, NULL) == STATUS_OK && !s->through)
+		if (!down && !s->through)
 			continue;
+		full = down == STATUS_BUSY ? vp : full;
 		/* Behind the others, whose layout may have room. */
 		vram_unqueue_through(s);
 		vram_queue_through(s);

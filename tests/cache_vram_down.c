@@ -1,0 +1,157 @@
+/* What comes down from GPUs to a memory that is full: before a stop, for a flush, to be written through, for room. */
+#include "tests/cache_vram_rig.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Nothing is lost for what comes down to be written. */
+START_TEST(settles_through_a_full_memory)
+{
+	enum { BLOCKS = 16 };
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 64);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS, .host_slots = BLOCKS, .write_back = true, .disks = &d,
+						.spill_milli = 1 });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, 0, 0, BLOCKS), BLOCKS);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 100, BLOCKS), BLOCKS);
+	v.r.served = true;
+	for (int i = 0; i < 100 && !cache_settle(v.r.c, 100000); i++)
+		rig_tick(v.r.c, v.r.now);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	vr_close(&v);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 16, .disks = &d });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, BLOCKS), BLOCKS);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 100, BLOCKS), BLOCKS);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Nor for what is flushed: all of the session, or (_i) by keys. */
+START_TEST(flushes_through_a_full_memory)
+{
+	enum { BLOCKS = 16 };
+	enum status st[2 * BLOCKS];
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 64);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS, .host_slots = BLOCKS, .write_back = true, .disks = &d,
+						.spill_milli = 1 });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, 0, 0, BLOCKS), BLOCKS);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, BLOCKS, BLOCKS), BLOCKS);
+	ck_assert_int_eq(rig_flush(&v.r, 0, _i ? 2 * BLOCKS : 0, st), STATUS_OK);
+	for (uint32_t k = 0; _i && k < 2 * BLOCKS; k++)
+		ck_assert_int_eq(st[k], STATUS_OK);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	for (uint64_t n = 0; n < 2 * BLOCKS; n++)
+		ck_assert_msg(strstr(vr_tier(&v, n), "disk"), "block %u", (unsigned)n);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* A second copy of what a GPU has costs memory nothing that is nowhere else, while the GPU has room: it comes down when a disk has some of that. */
+START_TEST(written_through_to_what_memory_spares)
+{
+	enum { BLOCKS = 16 };
+	struct rig_disks d;
+	struct vram_rig v;
+	enum status st[BLOCKS];
+
+	vr_disks_make(&d, 1, 64);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 2 * BLOCKS, .host_slots = BLOCKS, .disks = &d, .spill_milli = 1 });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, BLOCKS), BLOCKS);
+	ck_assert_uint_eq(vr_put(&v, 0, 100, BLOCKS / 2), BLOCKS / 2);
+	rig_quiet(&v.r);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	ck_assert_int_eq(rig_flush(&v.r, 0, BLOCKS, st), STATUS_OK);
+	for (uint64_t n = 100; n < 100 + BLOCKS / 2; n++)
+		RIG_AWAIT((rig_tick(v.r.c, v.r.now), !strcmp(vr_tier(&v, n), "gpu+host")));
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, BLOCKS), BLOCKS);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Where memory takes nothing, as leases have it, one that asks for it is enough: what is dropped then on a full GPU is not asked for one by one, with
+ * the cache's lock. */
+START_TEST(memory_is_asked_once)
+{
+	enum { BLOCKS = 32, UPS = 8 };
+	struct cache_leased l, up;
+	struct cache_place p[BLOCKS];
+	struct vram_rig v;
+	double asked;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS, .host_slots = BLOCKS, .write_back = true });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, BLOCKS), BLOCKS);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, BLOCKS, true, false, p, &l), STATUS_OK);
+	ck_assert_uint_eq(vr_put(&v, 0, 100, BLOCKS), BLOCKS);
+	asked = rig_stat(&v.r, "terrace_gpu_moves_failed_total", "to=host"); /* as it was written back */
+	vr_hold(&v, 0, 0);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, UPS, true, false, p, &up), STATUS_OK);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_total", "tier=gpu,reason=shed"), UPS);
+	ck_assert_double_le(rig_stat(&v.r, "terrace_gpu_moves_failed_total", "to=host") - asked, BLOCKS + UPS); /* all have waited for another extent */
+	vr_go(&v, 0);
+	vr_wait_layers(&v, &up);
+	vr_release(&v, &up);
+	vr_release(&v, &l);
+	vr_close(&v);
+}
+END_TEST
+
+/* What cannot come down, as leases have all of memory, is left: that is said. */
+START_TEST(settles_in_part)
+{
+	enum { BLOCKS = 16 };
+	struct cache_place p[BLOCKS];
+	struct cache_leased l;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 64);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS, .host_slots = BLOCKS, .write_back = true, .disks = &d });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 100, BLOCKS), BLOCKS);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 100, BLOCKS, true, false, p, &l), STATUS_OK);
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 4), 4);
+	v.r.served = true;
+	for (int i = 0; i < 20; i++) {
+		ck_assert(!cache_settle(v.r.c, 10000));
+		rig_tick(v.r.c, v.r.now);
+	}
+	vr_release(&v, &l);
+	v.r.served = false;
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("cache_vram_down");
+	TCase *t = tcase_create("cache_vram_down");
+	SRunner *runner;
+	int failed;
+
+	tcase_set_timeout(t, 120);
+	tcase_add_test(t, settles_through_a_full_memory);
+	tcase_add_test(t, settles_in_part);
+	tcase_add_loop_test(t, flushes_through_a_full_memory, 0, 2);
+	tcase_add_test(t, written_through_to_what_memory_spares);
+	tcase_add_test(t, memory_is_asked_once);
+	suite_add_tcase(suite, t);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
