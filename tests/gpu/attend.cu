@@ -213,6 +213,9 @@ static const feature_set all_features = {200, 30, true, true, false, true, true,
 static const feature_set falling_features = {700, 0, true, true, false, true, false, false},
 			 capped_features = {700, 30, true, true, false, false, false, false};
 
+/* As of models whose layers have both; 128 is the smaller window. */
+static const feature_set sinks_in_window = {128, 0, true, false, false, false, false, false};
+
 static void add_features(std::vector<test_case> &t, pair_of_formats f, uint32_t d)
 {
 	const enum kv_dtype h = KV_DTYPE_F16, w = KV_DTYPE_F32, e = KV_DTYPE_E4M3;
@@ -272,6 +275,10 @@ static std::vector<test_case> more_small_cases(pair_of_formats f)
 		{f.k, f.v, 128, 1, 16, 1, 16, SHARP, h, w, {4000}, {}, 0},
 		{f.k, f.v, 128, 1, 4, 1, 16, PLAIN, h, w, {200}, huge_cap, 0},
 		{f.k, f.v, 128, 1, 4, 1, 16, PLAIN, h, w, {200}, least_cap, 0},
+		/* A window that begins in an odd atom, of blocks of one, three and four. */
+		{f.k, f.v, 128, 1, 4, 1, 16, PLAIN, h, w, {177}, sinks_in_window, 0},
+		{f.k, f.v, 128, 1, 4, 1, 48, PLAIN, h, w, {177}, sinks_in_window, 0},
+		{f.k, f.v, 128, 1, 4, 1, 64, PLAIN, h, w, {177}, sinks_in_window, 0},
 	};
 }
 
@@ -295,6 +302,7 @@ static std::vector<test_case> dim_cases(pair_of_formats f)
 		t.push_back({f.k, f.v, d, 1, 4, 3, 16, PLAIN, h, w, {700, 3, 17}, all_features, 0});
 		t.push_back({f.k, f.v, d, 1, 12, 1, 16, PLAIN, h, w, {500, 40}, all_features, 0});
 		t.push_back({f.k, f.v, d, 1, 8, 1, 16, WIDE, h, w, {600}, {}, 0});
+		t.push_back({f.k, f.v, d, 1, 20, 1, 128, PLAIN, h, w, {700, 131}, sinks_in_window, 300});
 	}
 	return t;
 }
