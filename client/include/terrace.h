@@ -691,7 +691,7 @@ struct terrace_cuda_attend_options {
 	float scale;                /* 0: 1/sqrt(head_dim_k) */
 	const void *q;              /* [sequences][queries][q_heads][head_dim], 16-byte aligned */
 	enum terrace_dtype q_dtype;
-	const uint64_t *blocks;     /* [sequences][blocks_stride] addresses of blocks in order of position, each 16-byte aligned */
+	const uint64_t *blocks;     /* [sequences][blocks_stride] addresses of blocks by position, each 16-byte aligned; 0 will do before all windows */
 	uint32_t blocks_stride;     /* few enough: sequences * queries * q_heads * blocks_stride * block_tokens below 2^35 */
 	const uint32_t *kv_tokens;  /* [sequences], the queries' own tokens included */
 	const struct terrace_cuda_features *features; /* on the host; NULL: none */

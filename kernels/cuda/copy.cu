@@ -217,7 +217,7 @@ enum status fill_shape(const struct kv_cuda_copy *c, copy_args *a)
 	a->block_pieces = (uint32_t)((c->block_bytes + PIECE_BYTES - 1) / PIECE_BYTES);
 	if (!c->tokens)
 		return STATUS_OK;
-	if (!c->layout || !c->geometry || c->geometry->block_bytes != c->block_bytes)
+	if (!layout_sound(c->layout, c->geometry) || c->geometry->block_bytes != c->block_bytes)
 		return STATUS_INVALID;
 	a->tokens = c->tokens;
 	a->block_tokens = c->layout->block_tokens;

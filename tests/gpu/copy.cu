@@ -170,9 +170,12 @@ static bool run_parts(uint32_t count, uint32_t parts, uint64_t bytes, bool from_
 
 static bool refuses()
 {
+	struct kv_layout l = layout_of(KV_TQ4, 128, 1, 2, 16);
+	struct kv_geometry g;
 	struct kv_cuda_copy c = {};
 	bool ok = kv_cuda_copy(&c, nullptr) == STATUS_OK; /* an empty list */
 
+	kv_geometry_of(&l, &g);
 	c.count = 1;
 	ok = ok && kv_cuda_copy(&c, nullptr) == STATUS_INVALID;
 	c.from = c.to = (const uint64_t *)16;
@@ -180,6 +183,15 @@ static bool refuses()
 	ok = ok && kv_cuda_copy(&c, nullptr) == STATUS_INVALID;
 	c.block_bytes = 48;
 	c.to = (const uint64_t *)20;
+	ok = ok && kv_cuda_copy(&c, nullptr) == STATUS_INVALID;
+	c.to = c.from;
+	c.tokens = (const uint32_t *)16;
+	ok = ok && kv_cuda_copy(&c, nullptr) == STATUS_INVALID; /* nobody says of what layout */
+	c.layout = &l;
+	c.geometry = &g;
+	ok = ok && kv_cuda_copy(&c, nullptr) == STATUS_INVALID; /* blocks of 48 bytes are not of this one */
+	c.block_bytes = g.block_bytes;
+	l.heads = 0;
 	return ok && kv_cuda_copy(&c, nullptr) == STATUS_INVALID;
 }
 
