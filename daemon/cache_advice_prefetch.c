@@ -107,8 +107,7 @@ void ahead_end(struct cache *c, struct block *b, enum counter how)
 
 void ahead_wanted(struct cache *c, struct block *b)
 {
-	/* One that is not under way any more did not come: its load failed. */
-	ahead_end(c, b, b->moving ? COUNTER_AHEAD_LATE : COUNTER_AHEAD_WASTED);
+	ahead_end(c, b, COUNTER_AHEAD_LATE);
 }
 
 /* A Lookup's Lease comes soon; to see that nobody wants what was expected takes seconds, in which memory could be filled with it. */
@@ -287,7 +286,6 @@ static enum status load_ahead(struct cache *c, struct block *b, enum ahead_kind 
 		cache_count(c, COUNTER_AHEAD_NO_BUDGET, 1);
 		return STATUS_EXHAUSTED;
 	}
-	ahead_end(c, b, COUNTER_AHEAD_WASTED); /* of a load that had failed */
 	if (load_begin(c, b, RING_AHEAD, NULL)) {
 		cache_count(c, COUNTER_AHEAD_NO_DISK, 1);
 		return STATUS_BUSY;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/cache_advice.h"
 #include "daemon/cache_sums.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
@@ -82,6 +83,7 @@ static void load_end(struct cache *c, struct move *m, enum status s, const struc
 			load_give_slot(m);
 		if (s)
 			load_lost(c, m, s);
+		ahead_end(c, b, COUNTER_AHEAD_WASTED);
 	}
 	if (b->awaited)
 		vram_host_came(c, b, s);

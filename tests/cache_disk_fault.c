@@ -369,6 +369,39 @@ START_TEST(test_memory_does_not_wait_for_a_disk_to_move)
 }
 END_TEST
 
+/* What is read ahead and does not come has no part of what may be. */
+START_TEST(test_what_fails_to_come_ahead_takes_no_room)
+{
+	struct cache_options o;
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	o = rig_disk_options(&d, 1, HOST);
+	o.io_calls = &calls;
+	o.graph_nodes = 1024;
+	o.prefetch_bytes = 1 << 30;
+	fault_none();
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	put_slowly(&r, 0, 2 * HOST);
+	fault.read_errno = ENOMEM; /* the machine's lack, not the disk's */
+	ck_assert_uint_eq(rig_prefix(&r, 0, 8), 8);
+	ticks(&r, 2);
+	rig_quiet(&r);
+	ck_assert_double_gt(rig_stat(&r, "terrace_prefetch_bytes_total", "result=loaded"), 0);
+	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_bytes_total", "result=wasted"),
+			    rig_stat(&r, "terrace_prefetch_bytes_total", "result=loaded"));
+	cache_lock(r.c);
+	ck_assert_uint_eq(r.c->advice->ahead.held_bytes, 0);
+	cache_unlock(r.c);
+	fault_none();
+	ck_assert_uint_eq(rig_read_all(&r, 0, 8), 8);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 START_TEST(test_short_transfers_are_whole_in_the_end)
 {
 	struct rig_disks d;
@@ -691,6 +724,7 @@ int main(void)
 	tcase_add_loop_test(tc, test_a_disk_that_fails_during_a_flush, 0, 2);
 	tcase_add_loop_test(tc, test_full_disk_stops_spills_and_reads_go_on, 0, 2);
 	tcase_add_loop_test(tc, test_memory_does_not_wait_for_a_disk_to_move, 0, 2);
+	tcase_add_test(tc, test_what_fails_to_come_ahead_takes_no_room);
 	tcase_add_loop_test(tc, test_short_transfers_are_whole_in_the_end, 0, 2);
 	tcase_add_test(tc, test_slow_disk_sheds);
 	tcase_add_loop_test(tc, test_close_does_not_wait_for_a_hung_disk, 0, 2);
