@@ -56,7 +56,8 @@ static const char *options_problem(const struct cache_options *o)
 /* ---- disks that must not be believed ----
  *
  * What is deleted while a disk is gone (it failed, or it is not configured) cannot be tombstoned there. So the catalog bans such a disk,
- * at the latest with the commit that the delete waits for; when it is opened again its slabs are wiped first. */
+ * at the latest with the commit that the delete waits for; when it is opened again its slabs are wiped first. Of one that is not configured
+ * the others are told, too, in case the catalog is lost before it comes back. */
 
 enum { BAN_KEY_BYTES = 12 };
 
@@ -146,7 +147,26 @@ static enum status unit_wipe(struct cache *c, struct unit *u, const struct cache
 struct absent {
 	const struct tier *tier;
 	bool untold;                   /* the catalog did not take a ban */
+	uint64_t ids[DISK_ABSENT_MAX]; /* the first of them */
+	uint32_t count;
 };
+
+static bool id_in(uint64_t id, const uint64_t *ids, uint32_t count)
+{
+	uint32_t i = 0;
+
+	while (i < count && ids[i] != id)
+		i++;
+	return i < count;
+}
+
+static bool id_of_unit(const struct tier *t, uint64_t id)
+{
+	for (uint32_t i = 0; i < t->unit_count; i++)
+		if (t->units[i].id == id || t->units[i].wiped_id == id)
+			return true;
+	return false;
+}
 
 static bool on_known_disk(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes)
 {
@@ -156,11 +176,40 @@ static bool on_known_disk(void *arg, const void *key, size_t key_bytes, const vo
 
 	if (disk_record_decode(key, key_bytes, value, value_bytes, &d))
 		return true;
-	for (uint32_t i = 0; i < t->unit_count; i++)
-		if (t->units[i].id == d.disk_id || t->units[i].wiped_id == d.disk_id)
-			return true;
+	if (id_of_unit(t, d.disk_id))
+		return true;
+	if (absent->count < DISK_ABSENT_MAX)
+		absent->ids[absent->count++] = d.disk_id;
 	absent->untold = !disk_ban(t->catalog, d.disk_id);
 	return !absent->untold;
+}
+
+/* The disks that are here know of those too, as the catalog may be lost: what they knew already, but for those that are back and were
+ * wiped. One that cannot note it leaves it to the others, and to the catalog. */
+static void note_absent(const struct unit *u, const struct absent *absent)
+{
+	uint64_t known[DISK_ABSENT_MAX], ids[2 * DISK_ABSENT_MAX];
+	const uint32_t before = disk_absent(u->disk, known);
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < absent->count; i++)
+		ids[count++] = absent->ids[i];
+	for (uint32_t i = 0; i < before; i++)
+		if (!id_of_unit(absent->tier, known[i]) && !id_in(known[i], ids, count))
+			ids[count++] = known[i];
+	if (count != before || memcmp(ids, known, count * sizeof(ids[0])) != 0)
+		disk_absent_set(u->disk, ids, count);
+}
+
+/* Another disk was in use while this one was not. */
+static bool noted_absent(const struct tier *t, const struct unit *u)
+{
+	uint64_t ids[DISK_ABSENT_MAX];
+
+	for (uint32_t i = 0; i < t->unit_count; i++)
+		if (&t->units[i] != u && id_in(u->id, ids, disk_absent(t->units[i].disk, ids)))
+			return true;
+	return false;
 }
 
 /* Disks that earlier runs had and this one has not. */
@@ -169,6 +218,8 @@ static enum status ban_absent(struct tier *t)
 	struct absent absent = { .tier = t };
 	enum status s = catalog_walk(t->catalog, CATALOG_SLABS, on_known_disk, &absent, NULL);
 
+	for (uint32_t i = 0; i < t->unit_count && !s; i++)
+		note_absent(&t->units[i], &absent);
 	if (!s && absent.untold) {
 		snprintf(why_text, sizeof(why_text), "the catalog does not take which disks are absent: their blocks might be believed later");
 		return STATUS_EXHAUSTED;
@@ -196,6 +247,9 @@ static enum status parts_open(struct cache *c)
 			s = unit_wipe(c, u, &o->disks[i]);
 		c->tier->unit_count += !s;
 	}
+	for (uint32_t i = 0; i < o->disk_count && !s; i++)
+		if (noted_absent(c->tier, &c->tier->units[i]))
+			s = unit_wipe(c, &c->tier->units[i], &o->disks[i]);
 	return s ? s : ban_absent(c->tier);
 }
 

@@ -6,6 +6,7 @@
  *     FOLDER/slab-000018.gone   empty: the highest number once used, when that slab was dropped
  *     FOLDER/quarantine         why the disk was given up; the slabs are wiped at the next open
  *     FOLDER/run                the run that used the disk last, as its owner names it
+ *     FOLDER/absent             which disks were not in use while this one was, as its owner told it
  *
  * A slab's slots have one size (a size class); slots of several layouts of that size share it. Slabs
  * are made when they are needed, preallocated, until the budget is used; a disk slot has the bytes of a
@@ -91,6 +92,13 @@ uint64_t disk_run(const struct disk *d);
  * is `run`, or could not be made and is 0. UNAVAILABLE: the old one could not even be taken away: the disk is quarantined. One
  * thread at a time. Lasts. */
 enum status disk_run_set(struct disk *d, uint64_t run);
+
+/* Disks that were not in use while this one was, by their ids, as disk_absent_set noted them; how many. Who keeps elsewhere what happened
+ * to them, and has lost that, knows by it. None: no list, or a damaged one. */
+enum { DISK_ABSENT_MAX = 1024 };
+uint32_t disk_absent(const struct disk *d, uint64_t ids[DISK_ABSENT_MAX]);
+/* Notes durably that these are (the first DISK_ABSENT_MAX), and no others. IO: the list is as it was. One thread at a time. Lasts. */
+enum status disk_absent_set(struct disk *d, const uint64_t *ids, uint32_t count);
 
 /* ---- slots ---- */
 

@@ -1,5 +1,5 @@
 /* What the files of store/disk.h share: disk.c (open, close), disk_folder.c (files by name),
- * disk_run.c, disk_slab.c (slots and slabs), disk_transfer.c, disk_health.c, disk_scan.c. Nobody else
+ * disk_run.c, disk_absent.c, disk_slab.c (slots and slabs), disk_transfer.c, disk_health.c, disk_scan.c. Nobody else
  * includes it.
  *
  * Locks: grow (one slab made or dropped at a time) before mutex. The ring's functions that wait for its

@@ -521,6 +521,49 @@ START_TEST(the_last_run_is_known_until_there_is_doubt)
 }
 END_TEST
 
+/* A list of absent disks is as it was set, also after a wipe; what is none is empty. */
+START_TEST(absent_disks_are_known)
+{
+	static uint64_t ids[DISK_ABSENT_MAX + 1], back[DISK_ABSENT_MAX];
+	static const struct {
+		off_t at;              /* a byte that is changed, or where the file is cut */
+		bool cut;
+	} damage[] = { { 0, false }, { 8, false }, { 12, false }, { 16 + 8, false }, { 15, true }, { 40, true } };
+	struct rig r;
+	FILE *f;
+
+	for (uint32_t i = 0; i <= DISK_ABSENT_MAX; i++)
+		ids[i] = 1000 + i;
+	rig_begin(&r, RING_THREADS, NULL);
+	rig_open(&r);
+	ck_assert_uint_eq(disk_absent(r.disk, back), 0);
+	ck_assert_int_eq(disk_absent_set(r.disk, ids, DISK_ABSENT_MAX + 1), STATUS_OK);
+	ck_assert_uint_eq(disk_absent(r.disk, back), DISK_ABSENT_MAX);
+	ck_assert_mem_eq(back, ids, sizeof(back));
+	disk_quarantine(r.disk, "a test");
+	rig_close(&r);
+	rig_open(&r);
+	ck_assert(rig_look(&r).wiped);
+	ck_assert_uint_eq(disk_absent(r.disk, back), DISK_ABSENT_MAX);
+	for (size_t i = 0; i < sizeof(damage) / sizeof(damage[0]); i++) {
+		ck_assert_int_eq(disk_absent_set(r.disk, ids, 7), STATUS_OK);
+		ck_assert_uint_eq(disk_absent(r.disk, back), 7);
+		f = fopen(rig_path(&r, "absent"), "r+");
+		if (damage[i].cut) {
+			ck_assert_int_eq(ftruncate(fileno(f), damage[i].at), 0);
+		} else {
+			ck_assert_int_eq(fseek(f, damage[i].at, SEEK_SET), 0);
+			ck_assert_int_eq(fputc(0xee, f), 0xee);
+		}
+		fclose(f);
+		ck_assert_uint_eq(disk_absent(r.disk, back), 0);
+	}
+	ck_assert_int_eq(disk_absent_set(r.disk, ids, 0), STATUS_OK);
+	ck_assert_uint_eq(disk_absent(r.disk, back), 0);
+	rig_end(&r);
+}
+END_TEST
+
 START_TEST(a_run_that_cannot_be_noted)
 {
 	struct rig r;
@@ -590,6 +633,7 @@ int main(void)
 	tcase_add_test(tc, a_killed_dropper_leaves_no_bytes);
 	tcase_add_test(tc, a_quarantined_disk_is_wiped_at_its_next_open);
 	tcase_add_test(tc, the_last_run_is_known_until_there_is_doubt);
+	tcase_add_test(tc, absent_disks_are_known);
 	tcase_add_test(tc, a_run_that_cannot_be_noted);
 	if (access("/dev/shm", W_OK) == 0)
 		tcase_add_loop_test(tc, a_folder_in_memory_works_without_o_direct, rig_engine_first(), 2);
