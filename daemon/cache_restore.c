@@ -2,7 +2,7 @@
  *
  *   1. the catalog's layouts become pools, its blocks become blocks on disk: about a microsecond each;
  *   2. if the last run did not end in order, or the catalog was lost, every slot's header is read as well. It may name a block whose
- *      record was not committed any more, or be a tombstone, or another block's than the record says: the header is the truth.
+ *      record was not committed any more, or be a tombstone, or another block's than the record says, or there is none: the header is the truth.
  *      The same of a disk that was last used by another run than the one whose end the catalog tells of: another daemon's, or a later one
  *      than the catalog's, if that was put back. (A version that notes no run on disks is seen by what its stop leaves in the catalog:
  *      only if it used this one.);
@@ -372,9 +372,26 @@ static void on_tombstone(struct restore *x, const struct found *f)
 		block_remove(x->cache, there, CACHE_REASON_DELETED);
 }
 
-static bool on_header(void *arg, struct disk_place place, uint64_t slot_bytes, const struct slot_header *h)
+/* A slot without a header: a record that names it was committed, and its write was not durable when the power went. To keep the block until it is
+ * loaded would let a flush promise it. */
+static void on_none(struct restore *x, struct disk_place place)
 {
-	struct restore *x = arg;
+	struct cache *c = x->cache;
+	struct rack *r;
+	struct block *there;
+
+	index_read_lock();
+	cache_lock(c);
+	r = rack_find(x->unit, place.slab);
+	there = r && place.slot < r->slots ? r->at[place.slot].block : NULL;
+	if (there && !there->moving)
+		block_remove(c, there, CACHE_REASON_CORRUPT);
+	cache_unlock(c);
+	index_read_unlock();
+}
+
+static bool on_header(struct restore *x, struct disk_place place, uint64_t slot_bytes, const struct slot_header *h)
+{
 	struct cache *c = x->cache;
 	struct found f = { .ident = { .layout_id = h->layout_id, .tenant = c->tenant.number, .key_bytes = h->key_bytes },
 			   .unit = x->unit, .place = place, .generation = h->generation, .position = h->position,
@@ -399,6 +416,16 @@ static bool on_header(void *arg, struct disk_place place, uint64_t slot_bytes, c
 	return restorer_goes_on(x);
 }
 
+static bool on_slot(void *arg, struct disk_place place, uint64_t slot_bytes, const struct slot_header *h)
+{
+	struct restore *x = arg;
+
+	if (h)
+		return on_header(x, place, slot_bytes, h);
+	on_none(x, place);
+	return restorer_goes_on(x);
+}
+
 /* ---- the thread ---- */
 
 static void scan_all(struct restore *x)
@@ -411,7 +438,7 @@ static void scan_all(struct restore *x)
 		if (!t->scan && !t->units[i].scan)
 			continue;
 		x->unit = &t->units[i];
-		while ((s = disk_scan(x->unit->disk, on_header, x, NULL)) && restorer_goes_on(x)) {
+		while ((s = disk_scan(x->unit->disk, on_slot, x, NULL)) && restorer_goes_on(x)) {
 			cache_lock(x->cache);
 			unit_failed(x->cache, x->unit);
 			cache_unlock(x->cache);

@@ -174,8 +174,8 @@ void disk_buffer_remove(struct disk *d, uint32_t buffer);
 /* ---- scan ---- */
 
 /* Reads the header of every slot, in the order of the files, several at a time, and calls visit(arg,
- * place, slot_bytes, header) for each that is sound or a tombstone, on the calling thread (damaged and
- * never written ones are passed over; *damaged, may be NULL, counts damaged ones, and is written
+ * place, slot_bytes, header) for each, on the calling thread: with NULL for one that is neither sound nor
+ * a tombstone (damaged or never written; *damaged, may be NULL, counts damaged ones, and is written
  * whatever comes back; a header whose block does not fit its slot is damaged). visit may call the disk.
  * Idle priority, but not refused on a slow disk. CANCELLED: visit returned false. IO: the disk failed.
  * UNAVAILABLE: quarantined, or being closed. EXHAUSTED: no memory. Lasts: about 4 KiB a slot. */

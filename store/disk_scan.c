@@ -120,11 +120,11 @@ static enum status show(struct scan *s, const struct scan_cell *c,
 
 	if (c->request.ring.status != STATUS_OK)
 		return c->request.ring.status == STATUS_CANCELLED ? STATUS_UNAVAILABLE : STATUS_IO;
-	if (is_sound(h, c->slot_bytes))
-		return visit(arg, c->request.place, c->slot_bytes, h) ? STATUS_OK : STATUS_CANCELLED;
-	if (!never_written(h))
-		s->damaged++;
-	return STATUS_OK;
+	if (!is_sound(h, c->slot_bytes)) {
+		s->damaged += !never_written(h);
+		h = NULL;
+	}
+	return visit(arg, c->request.place, c->slot_bytes, h) ? STATUS_OK : STATUS_CANCELLED;
 }
 
 static struct scan *scan_new(struct disk *d)

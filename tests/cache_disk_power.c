@@ -92,6 +92,35 @@ START_TEST(test_a_flush_is_of_what_an_earlier_run_wrote)
 }
 END_TEST
 
+/* The catalog is told, and committed, of what no sync has made durable. */
+static void put_eight_recorded(struct rig *r)
+{
+	put_eight(r);
+	RIG_AWAIT(rig_stat(r, "terrace_catalog_records", "") == 8 && rig_stat(r, "terrace_catalog_queued_bytes", "") == 0);
+}
+
+/* What the catalog names, and the power has taken, is not there: no flush promises it. */
+START_TEST(test_a_record_without_a_slot_is_none)
+{
+	struct rig_disks d;
+	enum status st[8];
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	live(&d, 1, put_eight_recorded);
+	ck_assert_uint_ge(power_log_cut(power), 8);
+	open_on(&r, &d, 1);
+	ck_assert_double_eq(rig_stat(&r, "terrace_disk_blocks", "disk=0"), 0);
+	ck_assert_int_eq(rig_flush(&r, 0, 8, st), STATUS_OK);
+	for (int i = 0; i < 8; i++)
+		ck_assert_int_eq(st[i], STATUS_MISS);
+	ck_assert_uint_eq(rig_put(&r, 0, 8), 8);
+	ck_assert_uint_eq(rig_read_all(&r, 0, 8), 8);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 /* Block 0 is durable, then displaced by what is not; then it is deleted. */
 static void displace_and_delete(struct rig *r)
 {
@@ -156,6 +185,7 @@ int main(void)
 	tcase_set_timeout(tc, 120);
 	tcase_add_checked_fixture(tc, setup, NULL);
 	tcase_add_test(tc, test_a_flush_is_of_what_an_earlier_run_wrote);
+	tcase_add_test(tc, test_a_record_without_a_slot_is_none);
 	tcase_add_test(tc, test_a_delete_is_of_what_was_displaced_too);
 	tcase_add_test(tc, test_an_orderly_stop_leaves_what_its_catalog_says);
 	suite_add_tcase(suite, tc);

@@ -355,7 +355,7 @@ struct census {
 	struct rig *rig;
 	struct disk_place *places;
 	struct disk_place last;
-	uint64_t alive, dead, stop_at;
+	uint64_t alive, dead, none, stop_at;
 };
 
 static bool count_one(void *arg, struct disk_place p, uint64_t slot_bytes, const struct slot_header *h)
@@ -363,6 +363,10 @@ static bool count_one(void *arg, struct disk_place p, uint64_t slot_bytes, const
 	struct census *c = arg;
 	uint64_t n;
 
+	if (!h) {
+		c->none++;
+		return true;
+	}
 	memcpy(&n, h->key, sizeof(n));
 	ck_assert_uint_lt(n, SCAN_SLOTS);
 	ck_assert_uint_eq(slot_bytes, SCAN_BYTES);
@@ -434,6 +438,7 @@ START_TEST(a_scan_finds_what_is_there_and_nothing_else)
 	ck_assert_uint_eq(c.alive, expected[ALIVE]);
 	ck_assert_uint_eq(c.dead, expected[DEAD]);
 	ck_assert_uint_eq(damaged, expected[DAMAGED] + expected[TOO_LARGE]);
+	ck_assert_uint_ge(c.none, damaged + expected[NEVER]);
 	disk_slot_free_unmarked(r.disk);
 	ck_assert_uint_eq(rig_look(&r).slots_used, expected[ALIVE]);
 	rig_close(&r);

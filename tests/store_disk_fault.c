@@ -228,8 +228,7 @@ static bool count(void *arg, struct disk_place p, uint64_t slot_bytes, const str
 {
 	(void)p;
 	(void)slot_bytes;
-	(void)h;
-	++*(uint32_t *)arg;
+	*(uint32_t *)arg += h != NULL;
 	return true;
 }
 
