@@ -291,7 +291,7 @@ static void room_balance(struct cache *c, struct pool *p, const struct block *ow
 	}
 }
 
-enum status room_take(struct cache *c, struct pool *p, struct host_slot *out)
+static enum status take(struct cache *c, struct pool *p, struct block *(*next)(struct cache *c, struct pool *p), struct host_slot *out)
 {
 	enum status s = STATUS_EXHAUSTED;
 	struct block *b;
@@ -302,11 +302,11 @@ enum status room_take(struct cache *c, struct pool *p, struct host_slot *out)
 		c->grow = p;
 		return s;
 	}
-	b = victim_to_evict(c, p);
+	b = next(c, p);
 	room_balance(c, p, b);
 	/* The slot of a victim in a draining extent does not come back to the pool: take the next. */
 	for (int tries = 0; s == STATUS_EXHAUSTED && tries < SWEEP_SLOTS; tries++) {
-		b = victim_to_evict(c, p);
+		b = next(c, p);
 		if (!b)
 			break;
 		room_evict(c, b, COUNTER_EVICTED_FULL);
@@ -316,9 +316,18 @@ enum status room_take(struct cache *c, struct pool *p, struct host_slot *out)
 	return s;
 }
 
+enum status room_take(struct cache *c, struct pool *p, struct host_slot *out)
+{
+	return take(c, p, victim_to_evict, out);
+}
+
 enum status room_take_spare(struct cache *c, struct pool *p, struct host_slot *out)
 {
-	return p->grow_refused != c->room_epoch || room_spares(c, p) ? room_take(c, p, out) : STATUS_BUSY;
+	enum status s = STATUS_BUSY;
+
+	if (p->grow_refused != c->room_epoch || room_spares(c, p))
+		s = take(c, p, victim_to_spare, out);
+	return s == STATUS_EXHAUSTED && !c->grow ? STATUS_BUSY : s;
 }
 
 void room_clear(struct cache *c, struct pool *p, uint32_t slots)
