@@ -1,7 +1,7 @@
 /* Attention by decoding a tile of tokens into floats, for the formats and machines that attend_lanes.h does not
  * serve. Both products are one small matrix kernel whose inner loop runs along contiguous
- * floats (K's tile is transposed for it; with fewer rows than MATRIX_ROWS the transposition costs more than it
- * saves and plain dot products are taken).
+ * floats. K's tile is transposed for it, of few rows too, for which plain dot products would be up to a tenth quicker: they add
+ * up in another order, and a row's result would depend on how many there are.
  */
 #include "kernels/attend_pass.h"
 #include "kernels/simd.h"
@@ -10,7 +10,6 @@
 
 enum {
 	LANES = 8,         /* floats of a vec8 */
-	MATRIX_ROWS = 4,
 	MATRIX_COLS = 32,  /* columns of the matrix kernel come in multiples of it; so do head dims */
 };
 
@@ -85,21 +84,6 @@ KV_CLONES static void transpose_tile(uint32_t tokens, uint32_t dk, const float *
 		}
 }
 
-/* s[tokens] = k q, tokens a multiple of LANES. */
-KV_CLONES static void dot_products(uint32_t tokens, uint32_t dk, const float *q, const float *k, float *s)
-{
-	for (uint32_t t = 0; t < tokens; t += LANES) {
-		const float *row = k + (size_t)t * dk;
-		vec8 x[LANES] = {{0}};
-
-		for (uint32_t i = 0; i < dk; i += LANES)
-			for (unsigned r = 0; r < LANES; r++)
-				x[r] += *(const vec8 *)(q + i) * *(const vec8 *)(row + (size_t)r * dk + i);
-		transpose8(x);
-		*(vec8 *)(s + t) = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
-	}
-}
-
 void kv_matrix_load(struct kv_pass *p, int64_t at, int64_t from, int64_t end)
 {
 	const struct kv_attend *a = p->a;
@@ -123,8 +107,7 @@ void kv_matrix_load(struct kv_pass *p, int64_t at, int64_t from, int64_t end)
 		memset(p->k, 0, (size_t)(from - at) * p->dk * sizeof(*p->k));
 		memset(p->v, 0, (size_t)(from - at) * p->wide * sizeof(*p->v));
 	}
-	if (p->rows >= MATRIX_ROWS)
-		transpose_tile((n + LANES - 1) / LANES * LANES, p->dk, p->k, p->kt);
+	transpose_tile((n + LANES - 1) / LANES * LANES, p->dk, p->k, p->kt);
 }
 
 void kv_matrix_score(struct kv_pass *p, uint32_t first, uint32_t n, uint32_t tokens)
@@ -132,12 +115,6 @@ void kv_matrix_score(struct kv_pass *p, uint32_t first, uint32_t n, uint32_t tok
 	uint32_t cols = (tokens + MATRIX_COLS - 1) / MATRIX_COLS * MATRIX_COLS;
 	const float *q = p->q + (size_t)first * p->dk;
 
-	if (p->rows < MATRIX_ROWS) {
-		for (uint32_t r = 0; r < n; r++)
-			dot_products(cols, p->dk, q + (size_t)r * p->dk, p->k,
-				     p->s + (size_t)r * KV_TILE_TOKENS);
-		return;
-	}
 	memset(p->s, 0, (size_t)n * KV_TILE_TOKENS * sizeof(*p->s));
 	multiply_add(n, cols, p->dk, q, p->dk, p->kt, KV_TILE_TOKENS, p->s, KV_TILE_TOKENS);
 }

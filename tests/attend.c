@@ -275,7 +275,7 @@ END_TEST
 START_TEST(rows_do_not_matter)
 {
 	for (size_t f = 0; f < COUNT(formats) * 4; f++) {
-		struct spec s = {.k = formats[f / 4], .v = formats[f / 4], .dk = f % 4 == 3 ? 96 : 128, .group = 4,
+		struct spec s = {.k = formats[f / 4], .v = formats[f / 4], .dk = f % 4 == 3 ? 96 : 128, .group = f % 4 == 2 ? 4 : 1 + f % 3,
 				 .tokens = 2200, .block_tokens = 32, .queries = ROW_QUERIES, .causal = true,
 				 .first_pos = 2188 - ROW_QUERIES, .window = f % 4 == 1 ? 77 : 0, .seed = 750 + f};
 		struct bed b;
@@ -288,7 +288,7 @@ START_TEST(rows_do_not_matter)
 		poison(&b);
 		for (uint32_t i = 0; i < s.queries; i++) {
 			struct kv_attend one = b.a;
-			size_t floats = 4 * (size_t)s.dk;
+			size_t floats = s.group * (size_t)s.dk;
 
 			one.queries = 1;
 			one.q = (const float *)b.q + i * floats;
