@@ -60,8 +60,9 @@ struct kv_cuda_attend {
 	const uint64_t *blocks; /* [sequences][blocks_stride] addresses of blocks, each 16-byte aligned;
 				 * the first ceil(n / block_tokens) of a sequence are read, but none
 				 * that lies before what its queries see */
-	uint32_t blocks_stride; /* the atoms that the table has room for, times layout->heads and a KV head's
-				 * tiles of 4 to 16 queries, are fewer than 2^32 (else INVALID) */
+	uint32_t blocks_stride; /* the atoms that the table has room for, with up to 128 more a sequence, times
+				 * layout->heads and a KV head's tiles of 4 to 16 queries, are fewer than
+				 * 2^32 (else INVALID) */
 	const uint32_t *kv_tokens; /* [sequences] */
 	struct kv_attend_features features; /* device pointers; all zeroes: none */
 	void *out;                 /* [sequences][queries][q_heads][head_dim], dense, 16-byte aligned */
