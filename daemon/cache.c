@@ -151,6 +151,7 @@ static enum status create_parts(struct cache *c, const char **why)
 		if (s)
 			return s;
 		host.first_generation = tier_first_generation(c);
+		learned_load(c);
 	}
 	*why = "no threads for checksums";
 	if (!sums_create(c))

@@ -76,6 +76,7 @@ void advice_destroy(struct cache *c)
 		return;
 	advisor_destroy(c);
 	mailbox_fini(&c->advice->mail);
+	learned_free(c);
 	free(c->advice->by_id);
 	free(c->advice);
 	c->advice = NULL;

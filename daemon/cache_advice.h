@@ -135,6 +135,8 @@ struct advice {
 	struct trace_recorder *recorder; /* NULL: not recording */
 	struct advisor *advisor;       /* NULL: none */
 	struct ahead ahead;
+	struct learned *learned;       /* by earlier runs, by rising keys; what was taken up has no bytes any more */
+	size_t learned_count;
 };
 
 /* Without the lock. create before everything else; false: no memory. stop ends its threads; false: one is in the catalog, and has not come back
@@ -212,6 +214,9 @@ struct learner {
 	const struct policy_ops *ops;  /* none of conversations */
 	struct policy *policy;
 };
+/* Before there are other threads: reads what earlier runs had learned, so that nobody waits for the catalog's disk later. */
+void learned_load(struct cache *c);
+void learned_free(struct cache *c);
 /* With the lock, of a policy that was just made: tells it what an earlier run had learned. Some ms. */
 void learned_recall(struct cache *c, const struct learner *l);
 

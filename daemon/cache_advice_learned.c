@@ -6,9 +6,10 @@
  *
  * Of whom: 'm' a layout's blocks in memory (0, layout), 'g' on a GPU (its number, layout), 'd' a disk's slots of a size (disk, bytes), 'k' the
  * conversations. Numbers in keys are big-endian. A piece that is there no more is dropped at the end of its owner's round; those of an
- * owner that has not come back for a month, at a start. A policy takes its pieces up when it is made, before it is told of anything. What it
- * refuses is passed over: it learns that again.
+ * owner that has not come back for a month, at a start. All are read at the start; a policy takes its own up when it is made, before it is
+ * told of anything. What it refuses is passed over: it learns that again.
  */
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -18,7 +19,7 @@
 
 enum {
 	VERSION = 1,
-	KEY = 22, HEAD = 16,
+	KEY = 22, OWNER = 18, HEAD = 16, /* of KEY what is before the number; of a record before the piece */
 	CONVERSATION_VERSION = 1, CONVERSATION_HEAD = 4, CONVERSATION_BYTES = 16,
 };
 #define ROUND_US (30 * 1000 * 1000ull)
@@ -256,24 +257,98 @@ static void take_up(struct cache *c, const struct learner *l, const uint8_t *val
 		l->ops->recall(l->policy, c->now_us, now_ms > ms && now_ms - ms < MONTH_MS ? (now_ms - ms) * 1000 : 0, value + HEAD, bytes - HEAD);
 }
 
+/* A piece that an earlier run has left. */
+struct learned {
+	uint8_t key[KEY];
+	uint32_t bytes;
+	uint8_t *value;                /* NULL: it was taken up */
+};
+
+struct loading {
+	struct advice *a;
+	size_t room;
+};
+
+/* For lack of memory the rest is learned again. */
+static bool load_piece(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes)
+{
+	struct loading *x = arg;
+	struct advice *a = x->a;
+	struct learned *p;
+
+	if (*(const uint8_t *)key != 'c')
+		return false;
+	if (key_bytes != KEY)
+		return true;
+	if (a->learned_count == x->room) {
+		const size_t room = x->room ? 2 * x->room : 256;
+		struct learned *more = realloc(a->learned, room * sizeof(*more));
+
+		if (!more)
+			return false;
+		a->learned = more;
+		x->room = room;
+	}
+	p = &a->learned[a->learned_count];
+	*p = (struct learned){ .bytes = (uint32_t)value_bytes, .value = malloc(value_bytes + 1) };
+	if (!p->value)
+		return false;
+	memcpy(p->key, key, KEY);
+	memcpy(p->value, value, value_bytes);
+	a->learned_count++;
+	return true;
+}
+
+void learned_load(struct cache *c)
+{
+	struct loading x = { .a = c->advice };
+
+	if (c->advice->advisor)
+		catalog_walk_from(c->tier->catalog, CATALOG_EDGES, "c", 1, load_piece, &x, NULL);
+}
+
+void learned_free(struct cache *c)
+{
+	for (size_t i = 0; i < c->advice->learned_count; i++)
+		free(c->advice->learned[i].value);
+	free(c->advice->learned);
+}
+
+/* The first that is not before the key. */
+static size_t learned_place(const struct advice *a, const uint8_t key[KEY])
+{
+	size_t low = 0, high = a->learned_count;
+
+	while (low < high) {
+		const size_t middle = low + (high - low) / 2;
+
+		if (memcmp(a->learned[middle].key, key, KEY) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
 static void recall_all(struct cache *c, const struct learner *l)
 {
-	uint8_t key[KEY], value[CATALOG_VALUE_MAX];
-	enum status s = STATUS_OK;
+	struct advice *a = c->advice;
+	uint8_t key[KEY];
 
-	for (uint32_t number = 0; s == STATUS_OK || s == STATUS_CORRUPT; number++) {
-		size_t bytes = sizeof(value);
+	key_of(l, 0, key);
+	for (size_t i = learned_place(a, key); i < a->learned_count && !memcmp(a->learned[i].key, key, OWNER); i++) {
+		struct learned *p = &a->learned[i];
 
-		key_of(l, number, key);
-		s = catalog_get(c->tier->catalog, CATALOG_EDGES, key, sizeof(key), value, &bytes);
-		if (s == STATUS_OK)
-			take_up(c, l, value, bytes);
+		if (p->value)
+			take_up(c, l, p->value, p->bytes);
+		free(p->value);
+		p->value = NULL;
 	}
 }
 
 void learned_recall(struct cache *c, const struct learner *l)
 {
-	if (c->advice->advisor && c->tier && c->tier->catalog && l->ops->recall)
+	if (c->advice->advisor && l->ops->recall)
 		recall_all(c, l);
 }
 
@@ -281,8 +356,7 @@ void learned_conversations(struct cache *c)
 {
 	const struct learner l = { .whom = 'k' };
 
-	if (c->tier && c->tier->catalog)
-		recall_all(c, &l);
+	recall_all(c, &l);
 }
 
 bool learned_is_old(const uint8_t *key, size_t key_bytes, const uint8_t *value, size_t value_bytes)

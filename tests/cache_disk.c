@@ -584,6 +584,51 @@ static struct told disks_told(const struct rig_disks *d, uint64_t more)
 }
 
 /* What was deleted while it was away could not be tombstoned there: it is wiped when it comes back. */
+/* Its pages can be read, or not: as if their disk hung. */
+static void catalog_readable(bool is)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[512];
+	uint32_t n = 0;
+
+	ck_assert_ptr_nonnull(maps);
+	while (fgets(line, sizeof(line), maps)) {
+		unsigned long from, to;
+
+		if (!strstr(line, "/data.mdb") || sscanf(line, "%lx-%lx", &from, &to) != 2)
+			continue;
+		ck_assert_int_eq(mprotect((void *)from, to - from, is ? PROT_READ : PROT_NONE), 0);
+		n++;
+	}
+	fclose(maps);
+	ck_assert_uint_gt(n, 0);
+}
+
+/* What policies have learned is at hand: who needs a new one holds the cache's lock, and waits for no disk. */
+START_TEST(test_a_new_layout_does_not_wait_for_the_catalog)
+{
+	const struct kv_layout l = rig_layout(40, 0);
+	struct cache_session_view s;
+	struct cache_options o;
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	o = rig_disk_options(&d, 1, HOST);
+	o.policy = o.disk_policy = "graph";
+	o.graph_nodes = 4096;
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	put_slowly(&r, 0, 8);
+	flush_all(&r);
+	catalog_readable(false);
+	ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &s, &r.why), STATUS_OK);
+	catalog_readable(true);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 /* _i 1: and the catalog, which knew of it, is lost before it comes back. */
 START_TEST(test_a_disk_that_was_away_is_wiped)
 {
@@ -677,7 +722,7 @@ int main(void)
 		{ test_a_walk_goes_through_the_largest_slab, 1 }, { test_two_disks_share_the_work, 1 }, { test_warm_brings_ahead, 1 }, { test_rotten_bits_are_misses, 2 },
 		{ test_the_catalog_can_be_renewed, 2 }, { test_an_orderly_start_reads_no_header, 1 },
 		{ test_a_catalog_of_another_is_not_believed, 1 }, { test_an_older_catalog_is_not_believed, 1 }, { test_a_disk_that_was_away_is_wiped, 2 },
-		{ test_all_who_are_away_are_banned, 1 }, { test_tmpfs_does_too, 1 },
+		{ test_all_who_are_away_are_banned, 1 }, { test_a_new_layout_does_not_wait_for_the_catalog, 1 }, { test_tmpfs_does_too, 1 },
 	};
 	Suite *suite = suite_create("cache_disk");
 	TCase *tc = tcase_create("disk");
