@@ -1,7 +1,7 @@
 /* Slabs that are given up: for compaction, or because slots of another size need their bytes.
  *
  * What lies there and nowhere else is evicted. What memory or a GPU has too is not: whoever flushed it takes it for durable as long as it
- * is served. So it is copied first, from memory to free slots or in the place of colder blocks, without a new slab; then the disks are
+ * is served. So it is copied first, from memory to free slots or in the place of colder blocks, without a new slab; then the copies' disks are
  * synced; then the blocks change racks; and only then the file is deleted. A crash at any moment finds one of the two copies whole.
  * What finds no other place on any disk is evicted from memory and GPUs as well. What a GPU alone has beside the rack is brought down,
  * after what was in memory is on its way, so that it costs none of that; as long as memory has no room for it the rack stays.
@@ -204,22 +204,34 @@ static enum status copies_write(struct cache *c, struct leaving *l, uint64_t unt
 	return STATUS_BUSY;
 }
 
+/* With the lock: takes the rack's copies, and says in which disks they are, a bit each. */
+static struct move *copies_take(struct rack *r, uint32_t *units)
+{
+	struct move *copied = r->copied;
+
+	*units = 0;
+	for (const struct move *m = copied; m; m = m->hungry_next)
+		*units |= 1u << m->unit->number;
+	r->copied = NULL; /* what is written from now on is not in these syncs */
+	return copied;
+}
+
 /* Without the lock: the blocks are where their copies are, once those are durable. */
 static enum status copies_land(struct cache *c, struct rack *r)
 {
 	struct tier *t = c->tier;
 	enum status s = STATUS_OK;
 	struct move *copied;
+	uint32_t units;
 
 	cache_lock(c);
-	copied = r->copied;
-	r->copied = NULL; /* what is written from now on is not in these syncs */
+	copied = copies_take(r, &units);
 	cache_unlock(c);
 	if (!copied)
 		return STATUS_OK;
 	CRASH_POINT("compact_sync");
 	for (uint32_t i = 0; i < t->unit_count; i++) {
-		enum status one = unit_sync(c, &t->units[i], SYNC_US_MAX);
+		enum status one = units >> i & 1 ? unit_sync(c, &t->units[i], SYNC_US_MAX) : STATUS_OK;
 
 		s = one ? one : s;
 	}

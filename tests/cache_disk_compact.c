@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -25,16 +26,41 @@ static int slowly(void *arg, const struct ring_request *q, uint32_t *most)
 	return 0;
 }
 
-static const struct ring_calls calls = { .fault = slowly };
+/* Syncs of disk 1, where the kernel is called as it is (the engine with threads). */
+static _Atomic bool sync_hangs;
+static _Atomic uint32_t hanging;
 
-static void open_on(struct rig *r, const struct rig_disks *d, uint32_t disks)
+static int sync_file(int fd)
+{
+	char link[32], path[256] = "";
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	if (readlink(link, path, sizeof(path) - 1) > 0 && strstr(path, "/disk1/") && sync_hangs) {
+		hanging++;
+		while (sync_hangs)
+			nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+		hanging--;
+	}
+	return fdatasync(fd);
+}
+
+static const struct ring_calls calls = { .fault = slowly, .fdatasync = sync_file };
+
+static void open_with(struct rig *r, const struct rig_disks *d, uint32_t disks, enum cache_io io, uint32_t slow_ms)
 {
 	struct cache_options o = rig_disk_options(d, disks, HOST);
 
 	delay_ms = 0;
 	o.io_calls = &calls;
+	o.io = io;
+	o.disk_slow_ms = slow_ms ? slow_ms : o.disk_slow_ms;
 	rig_open(r, &o, 1);
 	rig_restored(r);
+}
+
+static void open_on(struct rig *r, const struct rig_disks *d, uint32_t disks)
+{
+	open_with(r, d, disks, CACHE_IO_AUTO, 0);
 }
 
 static void put_slowly(struct rig *r, uint64_t first, uint32_t count)
@@ -124,6 +150,51 @@ START_TEST(test_another_disk_takes_them)
 	rig_close(&r);
 	open_on(&r, &d, 2);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 48), (uint32_t)kept);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+static void ignore(void *arg)
+{
+	(void)arg;
+}
+
+static bool is_slow(struct rig *r, uint32_t disk)
+{
+	struct cache_disk_state disks[2];
+
+	return cache_disks(r->c, disks, 2) == 2 && !strcmp(disks[disk].health, "slow");
+}
+
+/* A disk that hangs, and has none of the copies, is not waited for. */
+START_TEST(test_a_disk_without_copies_is_not_synced)
+{
+	struct cache_wait w = { .ready = ignore };
+	struct timespec began, ended;
+	struct rig_disks d;
+	uint64_t freed;
+	enum status s;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 2, DISK);
+	open_with(&r, &d, 2, CACHE_IO_THREADS, 100);
+	fill(&r, 120);
+	sync_hangs = true;
+	ck_assert_int_eq(cache_flush(r.c, r.s.id, NULL, r.now, &w, NULL, &r.why), STATUS_BUSY);
+	RIG_AWAIT(hanging && is_slow(&r, 1)); /* from now on it gets no copies */
+	clock_gettime(CLOCK_MONOTONIC, &began);
+	s = cache_compact_step(r.c, 0, 1, &freed);
+	clock_gettime(CLOCK_MONOTONIC, &ended);
+	ck_assert(s == STATUS_OK || s == STATUS_BUSY);
+	ck_assert_int_lt(ended.tv_sec - began.tv_sec, 8);
+	sync_hangs = false;
+	while ((s = cache_flush(r.c, r.s.id, NULL, r.now, &w, NULL, &r.why)) == STATUS_BUSY)
+		rig_tick(r.c, r.now);
+	ck_assert_int_eq(s, STATUS_OK);
+	cache_wait_end(r.c, &w);
+	rig_quiet(&r);
+	rig_check_books(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -266,6 +337,7 @@ int main(void)
 	tcase_set_timeout(tc, 120);
 	tcase_add_test(tc, test_what_memory_has_stays_durable);
 	tcase_add_test(tc, test_another_disk_takes_them);
+	tcase_add_test(tc, test_a_disk_without_copies_is_not_synced);
 	tcase_add_test(tc, test_without_a_place_they_are_evicted);
 	tcase_add_loop_test(tc, test_deletes_beside_a_compaction, 0, 2);
 	tcase_add_loop_test(tc, test_a_kill_loses_nothing_that_memory_has, 0, 20);
