@@ -5,7 +5,7 @@
  * function may be called by any thread that has called cache_thread_enter(). Lookups take no lock. What
  * changes sessions, leases or the order of eviction takes the cache's one mutex, briefly: never across a
  * copy or a checksum of block bytes, the making of an extent or its unmapping. cache_commit and
- * cache_write_end compute checksums, and cache_write_begin, cache_chores and, if told that it may,
+ * cache_write_end compute checksums, and cache_write_begin, cache_chores, cache_disk_chores and, if told that it may,
  * cache_reserve make or unmap extents: call them off the rpc thread.
  *
  * Time: the cache has no clock. Callers pass now_us from one monotonic clock; a time before the latest one
@@ -134,11 +134,13 @@ void cache_thread_leave(void);
 uint64_t cache_epoch(const struct cache *c);
 
 /* Ages sessions and leases, probes the ghosts' extents, goes on with drains. Call about every 50 ms, by one
- * thread. True: cache_chores has something to do. */
+ * thread. True: cache_chores has something to do, or cache_disk_chores. */
 bool cache_tick(struct cache *c, uint64_t now_us);
 /* What may take the kernel a while: frees drained extents, and makes the next one of a pool that fills up.
  * Off the rpc thread and the door's. */
 void cache_chores(struct cache *c);
+/* The same of disks' files: with a disk that hangs it may not come back. Not by whoever is to do cache_chores. */
+void cache_disk_chores(struct cache *c);
 /* call(arg): there are chores that should not wait for the next tick. From any thread, under the cache's lock. Set it
  * before other threads call. */
 void cache_on_chores(struct cache *c, void (*call)(void *arg), void *arg);

@@ -1,5 +1,6 @@
 /* The disk tier as a whole: disks and catalog are opened before anything else runs, and closed after everything else has stopped.
- * What may last (making slab files, deleting them, registering memory) is done by the chores, on a worker, without the lock.
+ * What may last (making slab files, deleting them, registering memory) is done by the chores, on a worker, without the lock; what a disk that
+ * hangs may keep for ever, by chores of its own.
  */
 #include "daemon/cache_sums.h"
 #include "daemon/cache_tier.h"
@@ -553,17 +554,27 @@ static void class_feed(struct cache *c, struct disk_class *k)
 	cache_unlock(c);
 }
 
-void tier_chores(struct cache *c)
+void cache_disk_chores(struct cache *c)
 {
 	struct disk_class *k;
-	struct pool *hungry;
 
+	if (!c->tier)
+		return;
 	cache_lock(c);
 	while ((k = class_wanting(c->tier))) {
 		cache_unlock(c);
 		class_feed(c, k);
 		cache_lock(c);
 	}
+	spill_pump(c);
+	cache_unlock(c);
+}
+
+void tier_chores(struct cache *c)
+{
+	struct pool *hungry;
+
+	cache_lock(c);
 	hungry = c->tier->hungry ? c->tier->hungry->block->pool : NULL;
 	cache_unlock(c);
 	if (hungry)

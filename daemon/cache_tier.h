@@ -183,10 +183,10 @@ enum status tier_start(struct cache *c, const char **why);
 bool tier_stop(struct cache *c, bool read);
 void tier_destroy(struct cache *c); /* after the blocks are gone */
 void tier_tick(struct cache *c);
-/* True: there is something for tier_chores. */
+/* True: there is something for tier_chores, or cache_disk_chores. */
 bool tier_wants(struct cache *c);
 void tier_wake(struct cache *c);
-/* Without the lock. */
+/* Without the lock: memory for loads that wait for it. */
 void tier_chores(struct cache *c);
 /* Without the lock: registers an extent's memory with the disks, into buffer[CACHE_DISKS_MAX]. */
 void tier_buffers_add(struct cache *c, const struct extent *e, uint32_t *buffer);

@@ -5,7 +5,7 @@
  * disconnected. Retirements come from cache_on_retire on any thread: they go through a bounded mailbox, and
  * if that overflows they are lost, which costs time (the cache asks again) and no correctness.
  *
- * The tick is the door's; the chores that it finds go to a worker, one lot at a time, so that nobody at the
+ * The tick is the door's; the chores that it finds go to workers, one lot of a kind at a time, so that nobody at the
  * door waits for the kernel. Without descriptors to accept with, the listener rests until the next tick.
  */
 #include "daemon/door.h"
@@ -65,6 +65,16 @@ struct retirement {
 	uint32_t extent;
 };
 
+/* Chores of a kind, one lot at a time. */
+struct lot {
+	struct work work;
+	struct door *door;
+	void (*run)(struct cache *c);
+	bool under_way;            /* under the door's lock, as is: */
+	bool again;                /* some came up while they were */
+};
+enum { LOTS = 2 };                 /* memory's; disks', one of which may hang */
+
 struct door {
 	const struct daemon *daemon;
 	char path[sizeof((struct sockaddr_un *)0)->sun_path];
@@ -77,13 +87,11 @@ struct door {
 	uint32_t count;
 
 	struct door_lender lender;
-	struct work chores;
+	struct lot lots[LOTS];
 	bool resting;              /* the listener is not watched */
 
 	pthread_mutex_t lock;      /* what follows */
 	pthread_cond_t chores_done;
-	bool chores_under_way;
-	bool chores_again;             /* some came up while they were */
 	struct retirement mailbox[MAILBOX];
 	uint32_t retired;
 
@@ -496,12 +504,13 @@ static void send_retirements(struct door *d)
 
 static void run_chores(struct work *work)
 {
-	struct door *d = (struct door *)((char *)work - offsetof(struct door, chores));
+	struct lot *lot = (struct lot *)work;
+	struct door *d = lot->door;
 
-	cache_chores(d->daemon->cache);
+	lot->run(d->daemon->cache);
 	pthread_mutex_lock(&d->lock);
-	d->chores_under_way = d->chores_again && workers_submit(d->daemon->workers, work) == STATUS_OK;
-	d->chores_again = false;
+	lot->under_way = lot->again && workers_submit(d->daemon->workers, work) == STATUS_OK;
+	lot->again = false;
 	pthread_cond_signal(&d->chores_done);
 	pthread_mutex_unlock(&d->lock);
 }
@@ -512,11 +521,22 @@ static void start_chores(void *door)
 	struct door *d = door;
 
 	pthread_mutex_lock(&d->lock);
-	if (d->chores_under_way)
-		d->chores_again = true;
-	else
-		d->chores_under_way = workers_submit(d->daemon->workers, &d->chores) == STATUS_OK;
+	for (struct lot *lot = d->lots; lot < d->lots + LOTS; lot++) {
+		if (lot->under_way)
+			lot->again = true;
+		else
+			lot->under_way = workers_submit(d->daemon->workers, &lot->work) == STATUS_OK;
+	}
 	pthread_mutex_unlock(&d->lock);
+}
+
+static bool chores_under_way(const struct door *d)
+{
+	bool is = false;
+
+	for (int i = 0; i < LOTS; i++)
+		is |= d->lots[i].under_way;
+	return is;
 }
 
 static bool chores_end(struct door *d, const struct timespec *until)
@@ -524,9 +544,9 @@ static bool chores_end(struct door *d, const struct timespec *until)
 	bool ended;
 
 	pthread_mutex_lock(&d->lock);
-	while (d->chores_under_way && !pthread_cond_timedwait(&d->chores_done, &d->lock, until))
+	while (chores_under_way(d) && !pthread_cond_timedwait(&d->chores_done, &d->lock, until))
 		continue;
-	ended = !d->chores_under_way;
+	ended = !chores_under_way(d);
 	pthread_mutex_unlock(&d->lock);
 	return ended;
 }
@@ -644,7 +664,8 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 	d->connections_max = connections_max;
 	d->all.next = d->all.prev = &d->all;
 	d->epoll = d->listener = d->timer = d->stop = d->news = -1;
-	d->chores.run = run_chores;
+	d->lots[0] = (struct lot){ .work.run = run_chores, .door = d, .run = cache_chores };
+	d->lots[1] = (struct lot){ .work.run = run_chores, .door = d, .run = cache_disk_chores };
 	door_lender_init(&d->lender, daemon->cache, daemon->workers);
 	pthread_mutex_init(&d->lock, NULL);
 	deadline_cond_init(&d->chores_done);

@@ -13,6 +13,9 @@
 
 #include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
+#define disk_class stored_class /* the cache has one of that name, too */
+#include "store/disk_private.h"
+#undef disk_class
 #include "tests/cache_rig.h"
 
 enum { HOST = 64, DISK = 512, SLOW_MS = 500 };
@@ -365,6 +368,27 @@ START_TEST(test_memory_does_not_wait_for_a_disk_to_move)
 	a.now = b.now;
 	rig_quiet(&a);
 	rig_close(&a);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* A disk that does not come back from making a slab keeps memory's chores no longer. */
+START_TEST(test_a_slab_that_is_not_made_keeps_no_chores)
+{
+	struct rig_disks d;
+	enum status st[8];
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	open_on(&r, &d, 1, 1);
+	pthread_mutex_lock(&r.c->tier->units[0].disk->grow);
+	rig_put(&r, 0, HOST);
+	ck_assert(cache_tick(r.c, r.now)); /* it wants a slab */
+	cache_chores(r.c);
+	pthread_mutex_unlock(&r.c->tier->units[0].disk->grow);
+	rig_flush(&r, 0, 8, st);
+	all_ok(st, 8);
+	rig_close(&r);
 	rig_disks_remove(&d);
 }
 END_TEST
@@ -724,6 +748,7 @@ int main(void)
 	tcase_add_loop_test(tc, test_a_disk_that_fails_during_a_flush, 0, 2);
 	tcase_add_loop_test(tc, test_full_disk_stops_spills_and_reads_go_on, 0, 2);
 	tcase_add_loop_test(tc, test_memory_does_not_wait_for_a_disk_to_move, 0, 2);
+	tcase_add_test(tc, test_a_slab_that_is_not_made_keeps_no_chores);
 	tcase_add_test(tc, test_what_fails_to_come_ahead_takes_no_room);
 	tcase_add_loop_test(tc, test_short_transfers_are_whole_in_the_end, 0, 2);
 	tcase_add_test(tc, test_slow_disk_sheds);

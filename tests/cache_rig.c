@@ -216,8 +216,10 @@ static void stat_pick(void *arg, const char *name, const char *labels, double va
 
 void rig_tick(struct cache *c, uint64_t now_us)
 {
-	if (cache_tick(c, now_us))
-		cache_chores(c);
+	if (!cache_tick(c, now_us))
+		return;
+	cache_disk_chores(c);
+	cache_chores(c);
 }
 
 double rig_stat(struct rig *r, const char *name, const char *labels)

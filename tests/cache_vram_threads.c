@@ -34,8 +34,10 @@ static void *background(void *arg)
 	cache_thread_enter();
 	while (!atomic_load(&stop)) {
 		now += 5000;
-		if (cache_tick(base.r.c, now))
+		if (cache_tick(base.r.c, now)) {
+			cache_disk_chores(base.r.c);
 			cache_chores(base.r.c);
+		}
 		nanosleep(&(struct timespec){ .tv_nsec = 500000 }, NULL);
 	}
 	cache_thread_leave();

@@ -90,6 +90,7 @@ START_TEST(start_and_changes)
 		cache_flush(s.daemon.cache, s.session.id, &k, daemon_now_us(), &wait, &status, &why);
 		cache_wait_end(s.daemon.cache, &wait);
 		cache_tick(s.daemon.cache, daemon_now_us());
+		cache_disk_chores(s.daemon.cache);
 		cache_chores(s.daemon.cache);
 		cache_disks(s.daemon.cache, &disk, 1);
 		usleep(1000);

@@ -58,8 +58,10 @@ static enum status ask_on(const char *name, const void *message, uint64_t deadli
 	do {
 		call.now_us = daemon_now_us();
 		status = m->unary(&call, message, reply);
-		if (cache_tick(s.daemon.cache, daemon_now_us()))
+		if (cache_tick(s.daemon.cache, daemon_now_us())) {
+			cache_disk_chores(s.daemon.cache);
 			cache_chores(s.daemon.cache);
+		}
 		usleep(1000);
 	} while (status == STATUS_BUSY);
 	rpc_wait_end(&call);

@@ -137,8 +137,10 @@ static void *background(void *arg)
 	cache_thread_enter();
 	while (!atomic_load(&l->over)) {
 		pthread_mutex_lock(&l->pause);
-		if (cache_tick(l->c, now_us()))
+		if (cache_tick(l->c, now_us())) {
+			cache_disk_chores(l->c);
 			cache_chores(l->c);
+		}
 		pthread_mutex_unlock(&l->pause);
 		nap_us(1000);
 	}
