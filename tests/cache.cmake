@@ -29,8 +29,12 @@ endif()
 # The VRAM tier, over simulated GPUs.
 add_library(cache_vram_rig STATIC cache_vram_rig.c)
 target_link_libraries(cache_vram_rig PUBLIC cache_rig sim_device)
-foreach(name vram vram_ahead vram_compact vram_corrupt vram_cost vram_down vram_fault vram_heir vram_layers vram_long vram_model vram_pipeline vram_policy vram_stop vram_sums vram_threads)
+foreach(name vram vram_ahead vram_compact vram_corrupt vram_down vram_fault vram_heir vram_layers vram_long vram_model vram_pipeline vram_policy vram_stop vram_sums vram_threads)
   terrace_test(cache_${name} LIBS cache_vram_rig)
+endforeach()
+terrace_test(cache_vram_cost SOURCES cache_vram_cost.c cache_vram_stages.c LIBS cache_vram_rig)
+foreach(name cache_lock vram_expect vram_room_ahead vram_up vram_tail vram_publish vram_flight_enter)
+  target_link_options(cache_vram_cost PRIVATE LINKER:--wrap=${name})
 endforeach()
 if(TERRACE_SANITIZE) # it compares costs, of what the others do too
   set_tests_properties(cache_vram_cost PROPERTIES LABELS long)

@@ -1,8 +1,10 @@
 /* What the daemon itself costs a block on its way to a GPU, and from it: over a device whose copies cost nothing. With --measure [POLICY [KIB]]:
  * blocks of several sizes, calls of several lengths; each figure is the best of ROUNDS, on a GPU that is full of clean copies, each of
- * which makes place for another. Without: a block of a long call costs about what one of a short call does. */
+ * which makes place for another. With --stages [BLOCKS [ROUNDS]]: how far a lease from memory is on its way to the device, and when, with warm caches
+ * and with cold ones, medians of ROUNDS. Without: a block of a long call costs about what one of a short call does. */
 #include "tests/cache_vram_rig.h"
 
+#include <sched.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +15,9 @@
 #include <unistd.h>
 
 #include "daemon/cache_vram.h"
+#include "tests/cache_vram_stages.h"
 
+enum { STAGE_ROUNDS = 48, STAGE_ROUNDS_MAX = 1024, STAGE_KIB = 544, SUM_THREADS = 2, COLD_BYTES = 64 << 20 };
 enum { ROUNDS = 24, PUT_KEYS = 128, EXTENT_BYTES = 64 << 20, FEW = 256, MANY = 4096, TURNS = 4, DEARER = 3 };
 #define SET 10000ull            /* keys from one set to the next */
 #define BYTES_MAX (1ull << 30) /* of all blocks of a call */
@@ -38,6 +42,8 @@ static enum status copy_nothing(struct device *d, struct device_copy *c, const c
 
 	(void)d;
 	(void)why;
+	if (c->progress)
+		stage_reached(STAGE_DEVICE);
 	atomic_compare_exchange_strong(&first_copy_ns, &none, now_ns());
 	if (c->progress)
 		atomic_store((_Atomic uint32_t *)sim_at(c->progress), c->progress_base + c->parts);
@@ -68,12 +74,13 @@ struct bench {
 	struct vram_rig v;
 	struct device_ops ops;
 	uint32_t blocks, sets, next;    /* the set of the next call */
+	bool as_daemon;                 /* what goes up is summed, and policies are told of a lease when it has been granted */
 	struct cache_place *places;
 	sem_t ready;
 };
 
-/* Memory has room for all sets, the GPU for one less. */
-static void bench_open(struct bench *b, uint32_t kib, uint32_t blocks, const char *policy)
+/* Memory has room for all sets, the GPU for so few of them that nothing of the next one is there any more. */
+static void bench_open(struct bench *b, uint32_t kib, uint32_t blocks, const char *policy, bool as_daemon)
 {
 	static const uint32_t ordinals[1] = { 0 };
 	const struct kv_layout l = layout_of(kib);
@@ -87,15 +94,18 @@ static void bench_open(struct bench *b, uint32_t kib, uint32_t blocks, const cha
 	b->ops = *terrace_device_ops();
 	b->ops.copy = copy_nothing;
 	b->blocks = blocks;
+	b->as_daemon = as_daemon;
 	c.extent_bytes = EXTENT_BYTES;
 	c.gpu_bytes = (blocks * g.block_bytes * 5 / 4 + SIM_GRANULARITY - 1) / SIM_GRANULARITY * SIM_GRANULARITY;
-	b->sets = (uint32_t)(c.gpu_bytes / g.block_bytes / blocks) + 1;
+	b->sets = (uint32_t)(c.gpu_bytes / g.block_bytes / blocks) + 2;
 	c.host_bytes = (b->sets + 1) * blocks * g.slot_bytes * 5 / 4 + 2 * EXTENT_BYTES;
 	c.policy = policy;
 	c.device_ops = &b->ops;
 	c.gpus = ordinals;
 	c.gpu_count = 1;
 	c.gpu_pinned_milli = 4000;
+	c.gpu_verify_up = as_daemon;
+	c.sum_threads = as_daemon ? SUM_THREADS : 0;
 	rig_open_layouts(&b->v.r, &c, &l, 1);
 	ck_assert_int_eq(cache_session_write_back(b->v.r.c, b->v.r.s.id), STATUS_OK);
 	cache_attach_watch(b->v.r.c, b->v.r.attachment, pidfd_open(getpid(), 0)); /* as the door does */
@@ -156,7 +166,7 @@ static void least(double *best, uint64_t since_ns, uint64_t until_ns)
 static void lease(struct bench *b, double *call, double *to_copy)
 {
 	const uint64_t first = (uint64_t)(b->next++ % b->sets) * SET;
-	const struct cache_on on = { .attachment = b->v.r.attachment, .gpu = 0 };
+	const struct cache_on on = { .attachment = b->v.r.attachment, .gpu = 0, .late = b->as_daemon };
 	struct cache_keys k = rig_keys(first, b->blocks);
 	struct cache_wait w = { .ready = on_ready, .arg = &b->ready };
 	struct cache_leased l;
@@ -164,12 +174,15 @@ static void lease(struct bench *b, double *call, double *to_copy)
 	uint64_t since;
 
 	atomic_store(&first_copy_ns, 0);
+	stages_begin(b->blocks);
 	since = now_ns();
 	while ((s = cache_lease_on(b->v.r.c, b->v.r.s.id, &k, true, &on, b->v.r.now, b->places, b->blocks, &l, &w, &b->v.r.why)) ==
 	       STATUS_BUSY)
 		wait_step(b);
+	stage_reached(STAGE_GRANTED);
 	cache_wait_end(b->v.r.c, &w);
 	least(call, since, now_ns());
+	cache_leases_tell(b->v.r.c);
 	ck_assert_int_eq(s, STATUS_OK);
 	ck_assert_uint_eq(l.blocks, b->blocks);
 	vr_release(&b->v, &l);
@@ -197,6 +210,15 @@ static void warm(struct bench *b, int32_t gpu, uint64_t first, double *call)
 	free((void *)k.bytes);
 }
 
+/* All sets are in memory, and the GPU is full of what went up last. */
+static void bench_fill(struct bench *b)
+{
+	for (uint32_t i = 0; i < b->sets; i++)
+		store(b, CACHE_HOST, i * SET);
+	for (uint32_t i = 0; i < b->sets; i++)
+		warm(b, 0, (b->next++ % b->sets) * SET, &(double){ 1e9 });
+}
+
 struct costs {
 	double lease, to_copy, warm, down;
 };
@@ -206,11 +228,8 @@ static void measure_one(uint32_t kib, uint32_t blocks, const char *policy, int r
 	struct bench b;
 
 	*out = (struct costs){ 1e9, 1e9, 1e9, 1e9 };
-	bench_open(&b, kib, blocks, policy);
-	for (uint32_t i = 0; i < b.sets; i++)
-		store(&b, CACHE_HOST, i * SET);
-	for (uint32_t i = 0; i < b.sets; i++)
-		warm(&b, 0, (b.next++ % b.sets) * SET, &(double){ 1e9 });
+	bench_open(&b, kib, blocks, policy, false);
+	bench_fill(&b);
 	for (int i = 0; i < rounds; i++) {
 		lease(&b, &out->lease, &out->to_copy);
 		warm(&b, 0, (b.next++ % b.sets) * SET, &out->warm);
@@ -260,6 +279,79 @@ START_TEST(measure)
 }
 END_TEST
 
+/* No cache of any processor has anything of the daemon's. */
+static void caches_cool(uint8_t *bytes)
+{
+	cpu_set_t before, one;
+
+	ck_assert_int_eq(sched_getaffinity(0, sizeof(before), &before), 0);
+	for (int i = 0; i < CPU_SETSIZE; i++) {
+		if (!CPU_ISSET(i, &before))
+			continue;
+		CPU_ZERO(&one);
+		CPU_SET(i, &one);
+		ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
+		for (size_t at = 0; at < COLD_BYTES; at += 64)
+			bytes[at]++;
+	}
+	ck_assert_int_eq(sched_setaffinity(0, sizeof(before), &before), 0);
+}
+
+static uint32_t stage_rounds = STAGE_ROUNDS, stage_blocks; /* 0: several */
+
+static int by_size(const void *a, const void *b)
+{
+	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static void stages_print(uint32_t blocks, bool cold, uint64_t (*ns)[STAGE_ROUNDS_MAX])
+{
+#define STAGE_WORD(name, word) word,
+	static const char *const words[] = { STAGE_MAP(STAGE_WORD) };
+#undef STAGE_WORD
+
+	printf("{\"blocks\": %4u, \"caches\": \"%s\"", blocks, cold ? "cold" : "warm");
+	for (int s = 0; s < STAGE_COUNT; s++) {
+		qsort(ns[s], stage_rounds, sizeof(ns[s][0]), by_size);
+		printf(", \"%s_us\": %5.1f", words[s], (double)ns[s][stage_rounds / 2] / 1e3);
+	}
+	printf("}\n");
+	fflush(stdout);
+}
+
+static void measure_stages(uint32_t blocks, bool cold)
+{
+	static uint64_t ns[STAGE_COUNT][STAGE_ROUNDS_MAX];
+	uint8_t *const bytes = calloc(1, COLD_BYTES);
+	struct bench b;
+
+	bench_open(&b, STAGE_KIB, blocks, policy_wanted, true);
+	bench_fill(&b);
+	for (uint32_t i = 0; i < stage_rounds; i++) {
+		if (cold)
+			caches_cool(bytes);
+		lease(&b, &(double){ 1e9 }, &(double){ 1e9 });
+		for (int s = 0; s < STAGE_COUNT; s++)
+			ns[s][i] = stage_ns((enum stage)s);
+	}
+	stages_print(blocks, cold, ns);
+	bench_close(&b);
+	free(bytes);
+}
+
+START_TEST(stages)
+{
+	static const uint32_t blocks[] = { 128, 1024 };
+
+	ck_assert(stage_rounds && stage_rounds <= STAGE_ROUNDS_MAX);
+	for (int i = 0; i < (stage_blocks ? 1 : 2); i++)
+		for (int cold = 0; cold < 2; cold++)
+			measure_stages(stage_blocks ? stage_blocks : blocks[i], cold);
+}
+END_TEST
+
 /* The best of so many turns, of which both sizes have the same, one after the other. What costs a block more for each other block of its call
  * costs MANY / FEW times as much. */
 START_TEST(it_does_not_rise_with_their_number)
@@ -292,12 +384,20 @@ int main(int argc, char **argv)
 	int failed;
 
 	tcase_set_timeout(t, 240);
-	if (argc > 2)
+	const bool measures = argc > 1 && !strcmp(argv[1], "--measure"), tells = argc > 1 && !strcmp(argv[1], "--stages");
+
+	if (measures && argc > 2)
 		policy_wanted = argv[2];
-	if (argc > 3)
+	if (measures && argc > 3)
 		kib_wanted = (uint32_t)atoi(argv[3]);
-	if (argc > 1 && !strcmp(argv[1], "--measure"))
+	if (tells && argc > 2)
+		stage_blocks = (uint32_t)atoi(argv[2]);
+	if (tells && argc > 3)
+		stage_rounds = (uint32_t)atoi(argv[3]);
+	if (measures)
 		tcase_add_test(t, measure);
+	else if (tells)
+		tcase_add_test(t, stages);
 	else
 		tcase_add_test(t, it_does_not_rise_with_their_number);
 	suite_add_tcase(suite, t);
