@@ -2,6 +2,7 @@
 #include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
+#include "eviction/table.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +55,8 @@ bool advice_create(struct cache *c)
 		return false;
 	a->by_id_mask = buckets_for(&c->options) - 1;
 	a->by_id = calloc(a->by_id_mask + 1, sizeof(*a->by_id));
-	return a->by_id && mailbox_init(&a->mail, MAIL_WORDS);
+	a->gone = table_take(GONE_SETS, sizeof(*a->gone));
+	return a->by_id && a->gone && mailbox_init(&a->mail, MAIL_WORDS);
 }
 
 bool advice_stop(struct cache *c)
@@ -78,6 +80,7 @@ void advice_destroy(struct cache *c)
 	mailbox_fini(&c->advice->mail);
 	learned_free(c);
 	free(c->advice->by_id);
+	table_give(c->advice->gone, GONE_SETS, sizeof(*c->advice->gone));
 	free(c->advice);
 	c->advice = NULL;
 }

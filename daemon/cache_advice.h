@@ -99,6 +99,7 @@ struct gone {
 	uint8_t tier;                  /* enum gone_tier: whose copy it was */
 	bool regretted;
 };
+_Static_assert(sizeof(struct gone) == 32, "two in a cache line");
 enum gone_tier { GONE_HOST, GONE_DISK, GONE_GPU, GONE_TIERS };
 enum gone_reason { GONE_FULL, GONE_DRAIN, GONE_SHED, GONE_REFUSED, GONE_LOST, GONE_COMPACT, GONE_REASONS };
 
@@ -128,7 +129,7 @@ struct advice {
 	struct expected expected;
 	struct conversation conversation[CONVERSATIONS];
 	uint64_t conversations;
-	struct gone gone[GONE_SETS][GONE_WAYS];
+	struct gone (*gone)[GONE_WAYS]; /* GONE_SETS of them: a table (eviction/table.h), as they are noted and looked for at random */
 	uint64_t gone_by_age[GONE_TIERS][GONE_AGES]; /* not cumulative */
 	struct block **by_id;          /* published blocks */
 	uint64_t by_id_mask;

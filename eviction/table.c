@@ -1,5 +1,5 @@
-/* Small tables are the allocator's. Large ones are mapped, a huge page more than needed, and what is before and behind the aligned part is
- * given back at once. */
+/* Tables smaller than a huge page are the allocator's. Others are mapped, a huge page more than needed, and what is before and behind the aligned
+ * part is given back at once. */
 #include "eviction/table.h"
 
 #include <stdlib.h>
@@ -7,13 +7,14 @@
 
 #define HUGE ((uint64_t)2 << 20)
 
+/* 0: it is not mapped. */
 static uint64_t mapped_bytes(uint64_t count, size_t bytes)
 {
 	uint64_t all;
 
 	if (__builtin_mul_overflow(count, (uint64_t)bytes, &all) || all > SIZE_MAX / 2)
 		return UINT64_MAX;
-	return (all + HUGE - 1) / HUGE * HUGE;
+	return all < HUGE ? 0 : (all + HUGE - 1) / HUGE * HUGE;
 }
 
 static void *map(uint64_t bytes)
@@ -38,14 +39,14 @@ void *table_take(uint64_t count, size_t bytes)
 
 	if (all == UINT64_MAX)
 		return NULL;
-	return all > HUGE ? map(all) : calloc(count, bytes);
+	return all ? map(all) : calloc(count, bytes);
 }
 
 void table_give(void *table, uint64_t count, size_t bytes)
 {
 	const uint64_t all = mapped_bytes(count, bytes);
 
-	if (all <= HUGE)
+	if (!all)
 		free(table);
 	else if (table)
 		munmap(table, all);
