@@ -320,14 +320,14 @@ void block_pin(struct block *b)
 		block_books(b, true);
 }
 
-void block_pin_on(struct block *b, const struct gpu *gpu)
+void block_pin_on(struct block *b, struct vram_slot *copy)
 {
 	const bool changes = b->vram && !block_held_beyond(b, 0);
 
 	if (changes)
 		block_books(b, false);
-	if (gpu)
-		vram_slot_pin(vram_slot_of(b, gpu));
+	if (copy)
+		vram_slot_pin(copy);
 	else
 		b->memory_pins++;
 	pin(b);
@@ -335,15 +335,13 @@ void block_pin_on(struct block *b, const struct gpu *gpu)
 		block_books(b, true);
 }
 
-void block_pin_apart(struct block *b, const struct gpu *gpu)
+void block_pin_apart(struct block *b, struct vram_slot *copy)
 {
-	struct vram_slot *s = gpu ? vram_slot_of(b, gpu) : NULL;
-
 	if (!b->vram || !block_held_beyond(b, 1)) {
-		block_pin_on(b, gpu);
+		block_pin_on(b, copy);
 		block_unpin(b);
-	} else if (s) {
-		vram_slot_pin(s);
+	} else if (copy) {
+		vram_slot_pin(copy);
 	} else {
 		b->memory_pins++;
 	}
@@ -587,13 +585,11 @@ const char *block_tiers(uint8_t where)
 	return words[where & 7];
 }
 
-void block_place_on(const struct block *b, const struct gpu *gpu, struct cache_place *out)
+void block_place_on(const struct block *b, const struct vram_slot *copy, struct cache_place *out)
 {
-	const struct vram_slot *s = gpu && b->vram ? vram_slot_on(b, gpu) : NULL;
-
-	if (s)
-		*out = (struct cache_place){ .extent = s->shelf->extent, .tokens = b->tokens,
-					     .offset = s->index * s->shelf->pool->stride, .generation = b->generation };
+	if (copy)
+		*out = (struct cache_place){ .extent = copy->shelf->extent, .tokens = b->tokens,
+					     .offset = copy->index * copy->shelf->pool->stride, .generation = b->generation };
 	else
 		block_place(b, out);
 }

@@ -93,18 +93,18 @@ static void lease_gather(struct commit *m, const struct reservation *from, struc
 		if (!r)
 			continue;
 		b = block_of(r);
-		if (!b->shelf && !vram_leasable(b, from->gpu)) /* the winner is on disk only, or on another GPU */
-			continue;
-		struct gpu *gpu = vram_leasable(b, from->gpu) ? from->gpu : NULL;
+		struct vram_slot *copy = vram_leasable(b, from->gpu);
 
-		if (!gpu && !lease_fits(m->cache, block_pin_bytes(b))) {
+		if (!b->shelf && !copy) /* the winner is on disk only, or on another GPU */
+			continue;
+		if (!copy && !lease_fits(m->cache, block_pin_bytes(b))) {
 			lease_give_up(m);
 			return;
 		}
-		lease_pin(m->lease, b, gpu);
+		lease_pin(m->lease, b, copy, false);
 		if (b != published[l])
-			block_use_on(m->cache, b, gpu);
-		block_place_on(b, gpu, &places[l]);
+			block_use_on(m->cache, b, copy ? from->gpu : NULL);
+		block_place_on(b, copy, &places[l]);
 	}
 }
 

@@ -72,12 +72,15 @@ enum status lease_record(struct cache *c, struct session *s, struct lease *l, ui
 	return STATUS_OK;
 }
 
-void lease_pin(struct lease *l, struct block *b, struct gpu *gpu)
+void lease_pin(struct lease *l, struct block *b, struct vram_slot *copy, bool pinned)
 {
-	block_pin_on(b, gpu);
-	if (gpu)
-		l->gpu = gpu;
-	lease_on_gpu(l)[l->count] = gpu != NULL;
+	if (pinned)
+		block_pin_apart(b, copy);
+	else
+		block_pin_on(b, copy);
+	if (copy)
+		l->gpu = copy->shelf->pool->gpu;
+	lease_on_gpu(l)[l->count] = copy ? LEASE_ON_GPU : LEASE_IN_MEMORY;
 	l->block[l->count++] = b;
 }
 
@@ -199,18 +202,19 @@ static uint64_t admit_trim(struct pool *const *pools, uint32_t layouts, uint32_t
 }
 
 /* Pins, writes the places, and packs l->block. */
-static void admit_pin(uint32_t blocks, const struct vram_want *want, struct lease *l, struct cache_place *places)
+static void admit_pin(uint32_t blocks, const struct vram_want *want, bool pinned, struct lease *l, struct cache_place *places)
 {
 	for (uint32_t i = 0; i < blocks; i++) {
 		struct block *b = l->block[i];
+		struct vram_slot *copy = b ? vram_place_slot(b, want) : NULL;
 
 		if (!b) {
 			place_none(&places[i]);
 			continue;
 		}
-		lease_pin(l, b, vram_place_gpu(b, want));
-		block_place_on(b, lease_on_gpu(l)[l->count - 1] ? want->gpu : NULL, &places[i]);
-		if (lease_on_gpu(l)[l->count - 1] && vram_used_coming(b, want->gpu))
+		lease_pin(l, b, copy, pinned);
+		block_place_on(b, copy, &places[i]);
+		if (copy && vram_used_coming(copy))
 			lease_on_gpu(l)[l->count - 1] = LEASE_COMING;
 	}
 }
@@ -280,6 +284,7 @@ struct admission {
 	struct vram_want want;
 	struct cache_wait *wait;
 	bool late;                     /* the policies are told by late_tell */
+	bool pinned;                   /* all of its blocks, to be pinned where they are leased: lease_pin */
 };
 
 /* Begins what brings a block to its place. */
@@ -316,6 +321,13 @@ static void pin_all(uint32_t blocks, struct block *const *block)
 			block_pin(block[i]);
 }
 
+static void unpin_all(uint32_t blocks, struct block *const *block)
+{
+	for (uint32_t i = 0; i < blocks; i++)
+		if (block[i])
+			block_unpin(block[i]);
+}
+
 /* Of a call that waits for its end: the block's pin becomes its link's. */
 static void bring(struct admission *a, struct block *b, enum ring_priority priority)
 {
@@ -331,18 +343,12 @@ static void bring(struct admission *a, struct block *b, enum ring_priority prior
 	w->adopts = NULL;
 }
 
-/* The same as fetch_gpu for a call that waits for the end: what makes place for its first blocks, and their copies, begin before it is at
- * its later ones. */
+/* The same on a GPU, of blocks that are pinned, some without a place, for a call that waits for the end: what makes place for its first blocks,
+ * and their copies, begin before it is at its later ones. */
 static bool fetch_whole(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority)
 {
-	const uint32_t blocks = n * a->layouts;
-	uint32_t absent = 0, order[CACHE_LAYOUTS_MAX];
+	uint32_t order[CACHE_LAYOUTS_MAX];
 
-	for (uint32_t i = 0; i < blocks; i++)
-		absent += block[i] && !vram_placed(block[i], &a->want);
-	if (!absent)
-		return false;
-	pin_all(blocks, block);
 	vram_order(a->pools, a->layouts, order);
 	for (uint32_t j = 0; j < a->layouts; j++) {
 		const uint32_t publish = vram_list_blocks(a->pools[order[j]], PUBLISH_KEYS);
@@ -363,21 +369,15 @@ static bool fetch_whole(struct admission *a, uint32_t n, struct block **block, e
 	return true;
 }
 
-/* The same on a GPU. False: each has its place, some by this. All are pinned meanwhile: making room for one must not cost another. After
- * that those that have their place are pinned there; the others by what brings them, so that memory that they have passed is free for the
- * next. */
+/* The same for one that does not. False: each has its place by this, and they stay pinned, for the lease. Else those that have it are pinned
+ * there; the others by what brings them, so that memory that they have passed is free for the next. */
 static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority)
 {
 	const uint32_t blocks = n * a->layouts;
 	struct cache_wait *w = a->wait;
-	uint32_t absent = 0, refused = 0, order[CACHE_LAYOUTS_MAX];
-	bool waits;
+	uint32_t refused = 0, order[CACHE_LAYOUTS_MAX];
+	bool placed = true;
 
-	for (uint32_t i = 0; i < blocks; i++)
-		absent += block[i] && !vram_placed(block[i], &a->want);
-	if (!absent)
-		return false;
-	pin_all(blocks, block);
 	vram_order(a->pools, a->layouts, order);
 	for (uint32_t j = 0; j < a->layouts; j++)
 		room_for_ups(a, j, 0, n, block);
@@ -385,29 +385,37 @@ static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enu
 		for (uint32_t i = 0; i < n; i++) {
 			struct block *b = block[(size_t)i * a->layouts + order[j]];
 
-			if (b && !vram_placed(b, &a->want))
-				refused += place_begin(a, b, priority, false) != STATUS_OK;
+			if (!b || vram_placed(b, &a->want))
+				continue;
+			refused += place_begin(a, b, priority, false) != STATUS_OK;
+			placed = placed && vram_placed(b, &a->want);
 		}
+	a->pinned = placed && !refused && !w->outstanding;
+	if (a->pinned)
+		return false;
 	w->shed += refused;
-	waits = refused || w->outstanding;
-	for (uint32_t i = 0; waits && i < blocks; i++)
+	for (uint32_t i = 0; i < blocks; i++)
 		if (block[i] && vram_placed(block[i], &a->want))
 			w->shed += !wait_pin_on(a->cache, w, block[i], vram_place_gpu(block[i], &a->want));
-	for (uint32_t i = 0; i < blocks; i++)
-		if (block[i]) {
-			waits |= !vram_placed(block[i], &a->want);
-			block_unpin(block[i]);
-		}
+	unpin_all(blocks, block);
 	if (w->outstanding)
 		vram_mark_ahead(a->want.gpu, a->want.board, vram_layers_most(a->pools, a->layouts), w);
-	return waits;
+	return true;
 }
 
 /* Wherever it is wanted. False: each has its place. */
 static bool fetch_any(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority, bool wait_end)
 {
+	const uint32_t blocks = n * a->layouts;
+	uint32_t placed = 0;
+
 	if (!a->want.gpu)
-		return fetch(a->cache, n * a->layouts, block, priority, a->wait);
+		return fetch(a->cache, blocks, block, priority, a->wait);
+	while (placed < blocks && (!block[placed] || vram_placed(block[placed], &a->want)))
+		placed++;
+	if (placed == blocks)
+		return false;
+	pin_all(blocks, block); /* making room for one must not cost another */
 	return wait_end ? fetch_whole(a, n, block, priority) : fetch_gpu(a, n, block, priority);
 }
 
@@ -422,9 +430,7 @@ static uint32_t place_now(struct admission *a, uint32_t n, struct block *const *
 		if (block[i] && !vram_placed(block[i], &a->want) &&
 		    (vram_up(a->cache, a->want.gpu, block[i], RING_URGENT, NULL, false, true) || !vram_placed(block[i], &a->want)))
 			break;
-	for (uint32_t k = 0; k < blocks; k++)
-		if (block[k])
-			block_unpin(block[k]);
+	unpin_all(blocks, block);
 	return i / a->layouts;
 }
 
@@ -440,7 +446,7 @@ static bool tell_progress(struct admission *a, const struct lease *l, struct cac
 	if (g)
 		vram_tail(g, &from, &to);
 	for (uint32_t i = 0; g && i < l->count; i++) {
-		const struct vram_slot *s = vram_place_gpu(l->block[i], &a->want) ? vram_slot_on(l->block[i], g) : NULL;
+		const struct vram_slot *s = vram_place_slot(l->block[i], &a->want);
 
 		if (!s || s->state != VRAM_COMING)
 			continue;
@@ -506,7 +512,7 @@ static enum status admit(struct admission *a, struct session *s, bool all, struc
 	if (wait && fetch_any(a, n, l->block, RING_URGENT, !a->want.board))
 		return STATUS_BUSY;
 	*out = (struct cache_leased){ .blocks = n, .layouts = a->layouts };
-	admit_pin(n * a->layouts, &a->want, l, places);
+	admit_pin(n * a->layouts, &a->want, a->pinned, l, places);
 	*why = "no memory for the lease";
 	if (!tell_progress(a, l, out)) {
 		lease_unpin(l);

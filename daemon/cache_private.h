@@ -582,12 +582,13 @@ uint64_t block_pin_bytes(const struct block *b);
 /* A pin of all copies that it has or gets. */
 void block_pin(struct block *b);
 void block_unpin(struct block *b);
-/* Of one copy: on that GPU, where it has a slot, or in memory (NULL). The others may go meanwhile. */
-void block_pin_on(struct block *b, const struct gpu *gpu);
+/* Of one copy: in that slot of a GPU, or in memory (NULL). The others may go meanwhile. */
+void block_pin_on(struct block *b, struct vram_slot *copy);
 /* Whether more than so many pins of all its copies hold it: what else holds any of them then makes no difference to the books. */
 bool block_held_beyond(const struct block *b, uint32_t pins);
 /* A pin that block_pin set becomes one of that copy alone. */
-void block_pin_apart(struct block *b, const struct gpu *gpu);
+void block_pin_apart(struct block *b, struct vram_slot *copy);
+/* Of its copy on that GPU, or in memory (NULL). */
 void block_unpin_on(struct block *b, const struct gpu *gpu);
 /* A pin becomes another block's. In the hands of who has both out of the books. */
 void block_pin_over(struct block *b, struct block *heir);
@@ -613,9 +614,9 @@ void block_use(struct cache *c, struct block *b); /* deepest first, too */
 void block_use_on(struct cache *c, struct block *b, const struct gpu *gpu);
 /* No disk is to have it, or not any more so. */
 void block_unworthy(struct block *b, bool is);
-/* In memory; on that GPU if it has a slot there, else in memory. */
+/* In memory; in that slot of a GPU, or (NULL) in memory. */
 void block_place(const struct block *b, struct cache_place *out);
-void block_place_on(const struct block *b, const struct gpu *gpu, struct cache_place *out);
+void block_place_on(const struct block *b, const struct vram_slot *copy, struct cache_place *out);
 /* What a policy knows of a published block: memory's, else a GPU's, else a disk's. */
 const struct policy_node *block_node(const struct block *b);
 /* A fixed word of where it is: "gpu+host+disk", ... */
@@ -707,8 +708,9 @@ void offers_tell(const struct cache *c);
 /* ---- cache_lease.c ---- */
 
 struct lease *lease_alloc(uint32_t blocks); /* NULL: no memory */
-/* Puts a block into it, pinned where it is leased: on that GPU, or in memory (NULL). */
-void lease_pin(struct lease *l, struct block *b, struct gpu *gpu);
+/* Puts a block into it, pinned where it is leased: in that slot of a GPU, or in memory (NULL). pinned: a pin of the caller's, of all copies, is
+ * the lease's now. */
+void lease_pin(struct lease *l, struct block *b, struct vram_slot *copy, bool pinned);
 /* Gives up all of them. */
 void lease_unpin(struct lease *l);
 /* Takes the lease over, with its pinned blocks. EXHAUSTED: too many leases; it stays the caller's. */

@@ -296,7 +296,7 @@ static enum status reserve_one(struct cache *c, struct session *s, struct gpu *g
 	for (uint32_t l = 0; l < layouts; l++) {
 		if (!r->part[l].block)
 			continue;
-		block_place_on(r->part[l].block, gpu, &places[l]);
+		block_place_on(r->part[l].block, gpu ? vram_slot_on(r->part[l].block, gpu) : NULL, &places[l]);
 		places[l].tokens = info.tokens;
 	}
 	return STATUS_OK;

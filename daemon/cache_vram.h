@@ -367,8 +367,8 @@ void vram_sync(struct block *b);
 /* The GPUs' part of block_books, `all`: pins of all its copies; it was used, on that GPU or (NULL) on all. Cold, since most blocks are on no GPU, and each passes here. */
 __attribute__((cold)) void vram_books(struct block *b, uint32_t all, bool on);
 __attribute__((cold)) void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const struct policy_event *e);
-/* Its slot there is told of a use while it is coming; false: it is not, and its policy has to be told. */
-bool vram_used_coming(struct block *b, const struct gpu *gpu);
+/* The slot is told of a use while its block is coming; false: it is there, and the policy has to be told. */
+bool vram_used_coming(struct vram_slot *s);
 /* A published block is removed: its copies are dead. In the hands of who has it out of the books. */
 void vram_removed(struct cache *c, struct block *b);
 /* Out of its block's chain. */
@@ -500,12 +500,13 @@ struct vram_want {
 };
 /* The block has its place: on the GPU or, with or_host, in memory. */
 bool vram_placed(const struct block *b, const struct vram_want *want);
-/* The GPU where it has it; NULL: in memory. */
+/* Its slot there, if what the lease's holder knows is enough to use it; the GPU then. NULL: its place is in memory, or nowhere yet. */
+struct vram_slot *vram_place_slot(const struct block *b, const struct vram_want *want);
 struct gpu *vram_place_gpu(const struct block *b, const struct vram_want *want);
 /* Bytes that a lease of it there would add to what the GPU's holders hold. */
 uint64_t vram_pin_bytes(const struct block *b, const struct gpu *g);
-/* It is on that GPU, whole. */
-bool vram_leasable(const struct block *b, const struct gpu *g);
+/* Its slot on that GPU, if it is there whole; NULL. */
+struct vram_slot *vram_leasable(const struct block *b, const struct gpu *g);
 /* The numbers of the layouts, those with the fewest layers first. */
 void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order);
 /* Layers of the one with the most. */

@@ -8,10 +8,9 @@
 
 enum { BRING_US_MAX = 10 * 1000 * 1000 };
 
-/* Its slot there, if what the lease's holder knows is enough to use it. */
-static const struct vram_slot *place_on(const struct block *b, const struct vram_want *want)
+struct vram_slot *vram_place_slot(const struct block *b, const struct vram_want *want)
 {
-	const struct vram_slot *s = want->gpu && b->vram ? vram_slot_on(b, want->gpu) : NULL;
+	struct vram_slot *s = want->gpu && b->vram ? vram_slot_on(b, want->gpu) : NULL;
 
 	if (s && (s->state == VRAM_READY || (s->state == VRAM_COMING && !s->across && !s->failed && want->board)))
 		return s;
@@ -22,12 +21,12 @@ bool vram_placed(const struct block *b, const struct vram_want *want)
 {
 	if (!want->gpu)
 		return b->shelf;
-	return place_on(b, want) || (want->or_host && b->shelf);
+	return vram_place_slot(b, want) || (want->or_host && b->shelf);
 }
 
 struct gpu *vram_place_gpu(const struct block *b, const struct vram_want *want)
 {
-	return place_on(b, want) ? want->gpu : NULL;
+	return vram_place_slot(b, want) ? want->gpu : NULL;
 }
 
 uint64_t vram_pin_bytes(const struct block *b, const struct gpu *g)
@@ -42,11 +41,11 @@ bool lease_fits_gpu(const struct cache *c, const struct gpu *g, uint64_t more_by
 	return g->lent_bytes + more_bytes <= g->budget / 1000 * c->options.gpu_pinned_milli;
 }
 
-bool vram_leasable(const struct block *b, const struct gpu *g)
+struct vram_slot *vram_leasable(const struct block *b, const struct gpu *g)
 {
-	const struct vram_slot *s = g && b->vram ? vram_slot_on(b, g) : NULL;
+	struct vram_slot *s = g && b->vram ? vram_slot_on(b, g) : NULL;
 
-	return s && s->state == VRAM_READY;
+	return s && s->state == VRAM_READY ? s : NULL;
 }
 
 void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order)

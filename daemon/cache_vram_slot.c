@@ -396,10 +396,8 @@ void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const st
 	}
 }
 
-bool vram_used_coming(struct block *b, const struct gpu *gpu)
+bool vram_used_coming(struct vram_slot *s)
 {
-	struct vram_slot *s = vram_slot_of(b, gpu);
-
 	if (s->state != VRAM_COMING)
 		return false;
 	if (s->ahead)

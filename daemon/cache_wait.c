@@ -118,7 +118,7 @@ void wait_link_apart(struct cache_wait_link *l, struct gpu *gpu)
 {
 	if (!l->pinned || l->apart)
 		return;
-	block_pin_apart(l->pinned, gpu);
+	block_pin_apart(l->pinned, gpu ? vram_slot_of(l->pinned, gpu) : NULL);
 	l->apart = true;
 	l->gpu = gpu;
 }
