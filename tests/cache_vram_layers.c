@@ -734,8 +734,7 @@ START_TEST(what_lists_take_is_told)
 	ck_assert_double_eq(lists_of(&v, "terrace_gpu_lists_total", "lease"), 0);
 	vr_hold(&v, 0, 1);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
-	while (!vr_layer_there(&v, &l, 0))
-		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+	RIG_AWAIT(vr_layer_there(&v, &l, 0));
 	for (until = vram_clock_us() + 20000; vram_clock_us() < until;)
 		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
 	vr_go(&v, 0);

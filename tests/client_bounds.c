@@ -5,6 +5,7 @@
 #include "client/clock.h"
 #include "client/packet.h"
 #include "client/rpc_address.h"
+#include "tests/held_folder.h"
 
 #include <check.h>
 #include <stdatomic.h>
@@ -126,11 +127,11 @@ END_TEST
 /* A daemon that is not there, one that died, one that others may not speak to, and one that says nothing. */
 START_TEST(why_nobody_answers)
 {
-	char folder[] = "/tmp/terrace-client-XXXXXX", address[128];
+	char folder[64], address[128];
 	struct sockaddr_un at = {.sun_family = AF_UNIX};
 	const int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	ck_assert_ptr_nonnull(mkdtemp(folder));
+	ck_assert(held_folder_make("/tmp", folder, sizeof(folder)));
 	snprintf(at.sun_path, sizeof(at.sun_path), "%s/s", folder);
 	snprintf(address, sizeof(address), "unix:%s", at.sun_path);
 	ck_assert_str_eq(client_address_problem(address), "No such file or directory");

@@ -143,18 +143,6 @@ START_TEST(what_is_used_is_mapped)
 }
 END_TEST
 
-static struct terrace_reservation *reserve_fresh(void)
-{
-	static uint8_t fresh[2 * RIG_KEY_BYTES] = "fresh keys";
-	struct terrace_reserve_options o = TERRACE_RESERVE_OPTIONS_INIT;
-	struct terrace_keys keys = {fresh, 2, RIG_KEY_BYTES};
-	struct terrace_reservation *r;
-
-	o.gpu = 0;
-	OK(terrace_reserve_with(rig.session, &keys, NULL, &o, 0, NULL, &r));
-	return r;
-}
-
 /* All of it at once, when that is asked for: the first lease, the first reservation and the first block in host memory find all done. */
 START_TEST(ready_is_ready)
 {
@@ -174,7 +162,7 @@ START_TEST(ready_is_ready)
 	lease = rig_lease(0, false);
 	rig_check(lease);
 	terrace_release(lease);
-	terrace_abort(reserve_fresh());
+	terrace_abort(rig_reserve_fresh());
 	ready(ALL_USES);
 	ck_assert(rig_is_stuck() && maps() == before);
 }

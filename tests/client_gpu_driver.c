@@ -77,18 +77,6 @@ static struct terrace_lease *lease_one(int i, uint32_t layers)
 	return lease;
 }
 
-static struct terrace_reservation *reserve_fresh(void)
-{
-	static uint8_t fresh[2 * RIG_KEY_BYTES] = "fresh keys";
-	struct terrace_reserve_options o = TERRACE_RESERVE_OPTIONS_INIT;
-	struct terrace_keys keys = {fresh, 2, RIG_KEY_BYTES};
-	struct terrace_reservation *r;
-
-	o.gpu = 0;
-	OK(terrace_reserve_with(rig.session, &keys, NULL, &o, 0, NULL, &r));
-	return r;
-}
-
 static enum status note(void *arg, bool failed)
 {
 	atomic_store((atomic_int *)arg, failed ? -1 : 1);
@@ -162,7 +150,7 @@ END_TEST
 START_TEST(deadlines_are_kept_meanwhile)
 {
 	struct terrace_lease *gone = lease_one(0, 0);
-	struct terrace_reservation *r = reserve_fresh();
+	struct terrace_reservation *r = rig_reserve_fresh();
 	struct terrace_op *op;
 
 	rig_hold();
@@ -336,7 +324,7 @@ START_TEST(words_wait_for_a_slow_daemon)
 {
 	unsigned extents;
 
-	terrace_abort(reserve_fresh());
+	terrace_abort(rig_reserve_fresh());
 	terrace_release(rig_lease(0, false));
 	extents = rig_mapped();
 	ck_assert_uint_eq(extents, 4);

@@ -101,6 +101,18 @@ struct terrace_lease *rig_lease(int32_t gpu, bool gpu_or_host)
 	return lease;
 }
 
+struct terrace_reservation *rig_reserve_fresh(void)
+{
+	static uint8_t fresh[2 * RIG_KEY_BYTES] = "fresh keys";
+	struct terrace_reserve_options o = TERRACE_RESERVE_OPTIONS_INIT;
+	struct terrace_keys keys = {fresh, 2, RIG_KEY_BYTES};
+	struct terrace_reservation *r;
+
+	o.gpu = 0;
+	OK(terrace_reserve_with(rig.session, &keys, NULL, &o, 0, NULL, &r));
+	return r;
+}
+
 void rig_check(const struct terrace_lease *lease)
 {
 	uint64_t addresses[RIG_KEYS];

@@ -51,6 +51,8 @@ const struct device_ops *rig_plugin(void);
 void rig_put(void);
 /* Leases all keys. */
 struct terrace_lease *rig_lease(int32_t gpu, bool gpu_or_host);
+/* Reserves two keys on the GPU that nothing else names. */
+struct terrace_reservation *rig_reserve_fresh(void);
 /* The bytes at the lease's addresses are those of rig_put. */
 void rig_check(const struct terrace_lease *lease);
 

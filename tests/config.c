@@ -1,6 +1,7 @@
 /* The option table: every option by flag, variable and file; precedence; everything that must be refused. */
 #include "daemon/config.h"
 #include "daemon/machine.h"
+#include "tests/held_folder.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -188,9 +189,9 @@ static uint64_t memory_with(const char *group, const char *bounds[3])
 {
 	static const char *const files[] = { "/sys/fs/cgroup/a/b/memory.max", "/sys/fs/cgroup/a/memory.max", "/sys/fs/cgroup/memory.max",
 					     "/proc/self/cgroup" };
-	char root[] = "/tmp/terrace-config-XXXXXX", path[128], remove[64];
+	char root[32], path[128], remove[64];
 
-	ck_assert_ptr_nonnull(mkdtemp(root));
+	ck_assert(held_folder_make("/tmp", root, sizeof root));
 	snprintf(path, sizeof path, "mkdir -p %s/proc/self %s/sys/fs/cgroup/a/b", root, root);
 	ck_assert_int_eq(system(path), 0);
 	for (int i = 0; i < 4; i++) {
