@@ -652,6 +652,14 @@ static bool start_clock(struct door *d)
 	       watch(d, d->news, &d->news_key, WATCH_NEWS, NULL);
 }
 
+/* The cache calls it no more. */
+static void callbacks_end(struct cache *c)
+{
+	cache_on_extent(c, NULL, NULL);
+	cache_on_chores(c, NULL, NULL);
+	cache_on_retire(c, NULL, NULL);
+}
+
 enum status door_create(const struct daemon *daemon, const char *path, unsigned mode, uint32_t connections_max,
 			struct door **out, char *why, size_t size)
 {
@@ -680,6 +688,7 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 		cache_on_chores(daemon->cache, start_chores, d);
 		cache_on_extent(daemon->cache, news, d);
 		if (pthread_create(&d->thread, NULL, door_main, d)) {
+			callbacks_end(daemon->cache);
 			snprintf(why, size, "cannot start the door's thread");
 			s = STATUS_INTERNAL;
 		}
@@ -700,9 +709,7 @@ static void thread_end(struct door *d)
 		log_error("door_stop", LOG_NUM("errno", errno));
 	pthread_join(d->thread, NULL);
 	d->thread_started = false;
-	cache_on_extent(d->daemon->cache, NULL, NULL);
-	cache_on_chores(d->daemon->cache, NULL, NULL);
-	cache_on_retire(d->daemon->cache, NULL, NULL);
+	callbacks_end(d->daemon->cache);
 }
 
 static void sockets_close(struct door *d)
