@@ -241,21 +241,29 @@ uint32_t device_ctas()
 
 } // namespace
 
+/* That the kernel may be launched so. */
+static enum status prepare(bool *plain)
+{
+	const enum status code = code_is_portable(plain);
+
+	if (code != STATUS_OK || *plain)
+		return code;
+	return cudaFuncSetAttribute(copy_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BULK_SHARED) == cudaSuccess ? STATUS_OK : STATUS_INTERNAL;
+}
+
 /* With at most so many CTAs; 0: as many as fill the device. */
 static enum status launch(const copy_args &a, uint32_t ctas, cudaStream_t stream)
 {
 	uint64_t grid = ctas ? ctas : device_ctas(), needed = a.pieces;
 	bool plain;
-	const enum status code = code_is_portable(&plain);
+	const enum status prepared = prepare(&plain);
 
 	if (grid == 0)
 		return STATUS_INTERNAL;
-	if (code != STATUS_OK)
-		return code;
+	if (prepared != STATUS_OK)
+		return prepared;
 	if (plain)
 		needed = (a.pieces - 1) / (PLAIN_THREADS / 32) + 1;
-	else if (cudaFuncSetAttribute(copy_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BULK_SHARED) != cudaSuccess)
-		return STATUS_INTERNAL;
 	grid = grid < needed ? grid : needed;
 	launch_kernel(copy_kernel, (uint32_t)grid, plain ? PLAIN_THREADS : BULK_THREADS, plain ? 0 : BULK_SHARED, stream, a);
 	return launched();
@@ -299,5 +307,18 @@ extern "C" enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *c, cudaStr
 
 	if (status != STATUS_OK)
 		cudaGetLastError(); /* nobody asks, and the next list is not to be blamed for it */
+	return status;
+}
+
+extern "C" enum status kv_cuda_copy_load(void)
+{
+	cudaFuncAttributes attributes;
+	bool plain;
+	enum status status = prepare(&plain);
+
+	if (status == STATUS_OK && cudaFuncGetAttributes(&attributes, copy_kernel) != cudaSuccess)
+		status = STATUS_INTERNAL;
+	if (status != STATUS_OK)
+		cudaGetLastError(); /* as above */
 	return status;
 }

@@ -24,6 +24,10 @@ extern "C" {
  * INTERNAL: CUDA does not launch it. */
 enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *c, struct CUstream_st *stream);
 
+/* Brings the kernel's code to the current context's GPU, which else the first launch waits for. UNSUPPORTED, INTERNAL: CUDA has no such code for
+ * the GPU, or no memory there for it. */
+enum status kv_cuda_copy_load(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -165,7 +165,7 @@ static enum status examine(struct device *d, const char **why)
 	if (r != CUDA_SUCCESS)
 		return device_failed(d, r, "the GPU cannot be used", why);
 	d->granularity = granularity;
-	d->kernels = major >= 9 && major < 12; /* code_is_portable: it copies in bulk */
+	d->kernels = major >= 9 && major < 12 && kv_cuda_copy_load() == STATUS_OK; /* code_is_portable: it copies in bulk */
 	d->read_only_host = has(d, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED);
 	return STATUS_OK;
 }
@@ -199,6 +199,7 @@ static void device_free(struct device *d)
 	for (uint32_t i = 0; i < DEVICE_WAYS; i++)
 		pthread_cond_destroy(&d->lanes[i].more);
 	pthread_mutex_destroy(&d->mutex);
+	device_spans_free(&d->spans);
 	delete d;
 }
 
@@ -282,6 +283,20 @@ static bool is_lost(struct device *d)
 
 /* ---- the list of regions ----------------------------------------------------------------------------------------- */
 
+enum region_sort { SORT_RANGE, SORT_EXTENT, SORT_HOST };
+
+static enum region_sort sort_of(const struct device_region *r)
+{
+	return r->kind == device_region::REGION_RANGE ? SORT_RANGE : r->kind == device_region::REGION_HOST ? SORT_HOST : SORT_EXTENT;
+}
+
+static struct device_span span_of(const struct device_region *r)
+{
+	const uint64_t at = sort_of(r) == SORT_HOST ? r->address : r->at;
+
+	return {at, at + r->bytes};
+}
+
 static struct device_region *region_add(struct device *d, const struct device_region &as)
 {
 	struct device_region *r = new (std::nothrow) device_region(as);
@@ -289,17 +304,17 @@ static struct device_region *region_add(struct device *d, const struct device_re
 	if (!r)
 		return nullptr;
 	pthread_mutex_lock(&d->mutex);
-	r->next = d->regions;
-	d->regions = r;
+	const bool added = sort_of(r) == SORT_RANGE || device_spans_add(&d->spans, span_of(r));
+
+	if (added) {
+		r->next = d->regions;
+		d->regions = r;
+	}
 	pthread_mutex_unlock(&d->mutex);
-	return r;
-}
-
-enum region_sort { SORT_RANGE, SORT_EXTENT, SORT_HOST };
-
-static enum region_sort sort_of(const struct device_region *r)
-{
-	return r->kind == device_region::REGION_RANGE ? SORT_RANGE : r->kind == device_region::REGION_HOST ? SORT_HOST : SORT_EXTENT;
+	if (added)
+		return r;
+	delete r;
+	return nullptr;
 }
 
 /* Takes the region of this sort that begins there out of the list. */
@@ -312,6 +327,8 @@ static struct device_region *region_take(struct device *d, uint64_t at, enum reg
 		if ((*place)->at == at && sort_of(*place) == sort) {
 			r = *place;
 			*place = r->next;
+			if (sort != SORT_RANGE)
+				device_spans_remove(&d->spans, span_of(r));
 			break;
 		}
 	}
@@ -342,17 +359,12 @@ static bool place_free(struct device *d, uint64_t at, uint64_t bytes)
 
 void device_place(struct device *d, uint64_t address, uint64_t *begin, uint64_t *end)
 {
-	*begin = *end = 0;
 	pthread_mutex_lock(&d->mutex);
-	for (const struct device_region *r = d->regions; r && !*end; r = r->next) {
-		const uint64_t at = sort_of(r) == SORT_HOST ? r->address : r->at;
+	const struct device_span span = device_spans_find(&d->spans, address);
 
-		if (sort_of(r) != SORT_RANGE && address >= at && address - at < r->bytes) {
-			*begin = at;
-			*end = at + r->bytes;
-		}
-	}
 	pthread_mutex_unlock(&d->mutex);
+	*begin = span.begin;
+	*end = span.end;
 }
 
 static bool whole(const struct device *d, uint64_t bytes)

@@ -1,5 +1,5 @@
 /* The table of store/device.h for NVIDIA GPUs, by CUDA's driver: device_memory.cu has memory and streams, device_copy.cu the lists of
- * copies, device_issue.cu how each is put to the GPU. Inside libterrace_cuda, but for kv_cuda_device_ops, which plugin.cu exports as terrace_device_ops.
+ * copies, device_issue.cu how each is put to the GPU, device_span.cu where memory lies. Inside libterrace_cuda, but for kv_cuda_device_ops, which plugin.cu exports as terrace_device_ops.
  */
 #ifndef TERRACE_KERNELS_CUDA_DEVICE_MEMORY_H
 #define TERRACE_KERNELS_CUDA_DEVICE_MEMORY_H
@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "kernels/cuda/copy_pairs.h"
+#include "kernels/cuda/device_span.h"
 #include "kernels/cuda/driver.h"
 #include "store/device.h"
 
@@ -106,6 +107,7 @@ struct device {
 
 	pthread_mutex_t mutex;    /* guards the rest */
 	struct device_region *regions;
+	struct device_spans spans; /* of the regions but for ranges: lists are looked up there */
 	bool closing;
 	struct timespec close_by;
 	struct device_lane lanes[DEVICE_WAYS];

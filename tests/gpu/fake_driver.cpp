@@ -6,7 +6,7 @@
  * FAKE_DRIVER_DEVICES: how many GPUs there are; memory of one is for those others that have been given access to it, and a copy that touches
  * what its context's GPU has no access to is refused, but for cuMemcpyPeerAsync. FAKE_DRIVER_PEERS=no: none reaches another; refused: the
  * driver does not copy between them either. FAKE_DRIVER_ROWS=refused: no 2D copies. FAKE_DRIVER_KERNEL=refused: the kernel is
- * not launched.
+ * not launched; none: its code is not loaded.
  * FAKE_DRIVER_LATE_MS: how long every list took, by its events.
  * fake_driver.h has what is asked of it in between. */
 #include <atomic>
@@ -273,6 +273,13 @@ static CUresult host_func(CUstream s, CUhostFn call, void *arg)
 	return put(s, [=] { call(arg); });
 }
 
+extern "C" enum status kv_cuda_copy_load(void)
+{
+	const char *how = getenv("FAKE_DRIVER_KERNEL");
+
+	return how && strcmp(how, "none") == 0 ? STATUS_INTERNAL : STATUS_OK;
+}
+
 extern "C" enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *given, struct CUstream_st *s)
 {
 	const struct kv_cuda_pairs k = *given;
@@ -280,6 +287,8 @@ extern "C" enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *given, str
 
 	if (how && strcmp(how, "refused") == 0)
 		return STATUS_INTERNAL;
+	if (how && strcmp(how, "none") == 0)
+		abort();
 	kernels++;
 	CUresult r = put(s, [k] {
 		const struct device_pair *p = (const struct device_pair *)memory_at((CUdeviceptr)k.pairs);

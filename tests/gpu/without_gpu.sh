@@ -14,17 +14,19 @@ flags="-D_GNU_SOURCE -I. -O1 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror 
 for source in sim_stream sim_runtime gpu/device gpu/device_rows gpu/device_rig gpu/two_gpus gpu/driver_faults; do
 	gcc -std=gnu11 $flags -c "tests/$source.c" -o "$build/$(basename $source).o"
 done
-for source in kernels/cuda/device_memory.cu kernels/cuda/device_copy.cu kernels/cuda/device_issue.cu tests/gpu/fake_driver.cpp; do
+for source in kernels/cuda/device_memory.cu kernels/cuda/device_copy.cu kernels/cuda/device_issue.cu kernels/cuda/device_span.cu tests/gpu/fake_driver.cpp; do
 	g++ -std=c++17 $flags -Wno-missing-field-initializers -isystem "$include" -x c++ -c "$source" -o "$build/$(basename "$source").o"
 done
 link="g++ ${SANITIZE:+-fsanitize=$SANITIZE}"
 $link -shared -o "$build/libcudart.so.13" "$build/sim_runtime.o" "$build/sim_stream.o" -lpthread
-$link -shared -o "$build/libterrace_cuda.so.0" "$build/device_memory.cu.o" "$build/device_copy.cu.o" "$build/device_issue.cu.o" "$build/fake_driver.cpp.o" \
+$link -shared -o "$build/libterrace_cuda.so.0" "$build/device_memory.cu.o" "$build/device_copy.cu.o" "$build/device_issue.cu.o" "$build/device_span.cu.o" "$build/fake_driver.cpp.o" \
 	"$build/sim_stream.o" -lpthread
 $link -o "$build/device" "$build/device.o" "$build/device_rows.o" "$build/device_rig.o" -ldl -lpthread
 $link -o "$build/two_gpus" "$build/two_gpus.o" "$build/device_rig.o" -ldl -lpthread
 $link -o "$build/driver_faults" "$build/driver_faults.o" "$build/device_rig.o" -ldl -lpthread
 export LD_LIBRARY_PATH="$build"
+$link -std=c++17 $flags -o "$build/device_span" tests/gpu/device_span.cpp "$build/device_span.cu.o"
+"$build/device_span"
 FAKE_DRIVER_MAJOR=8 "$build/driver_faults" starved & # they mostly wait
 starved=$!
 "$build/driver_faults" rests &
@@ -39,6 +41,8 @@ echo "by a kernel that waits for its turns"
 FAKE_DRIVER_LATE_MS=99 "$build/device"
 echo "by a kernel that is not launched"
 FAKE_DRIVER_KERNEL=refused "$build/device"
+echo "by copy engines, the kernel's code is not loaded"
+FAKE_DRIVER_KERNEL=none "$build/device"
 echo "by copy engines, rows refused"
 FAKE_DRIVER_MAJOR=8 FAKE_DRIVER_ROWS=refused "$build/device"
 echo "two GPUs"
