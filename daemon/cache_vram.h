@@ -35,6 +35,8 @@ enum {
 	VRAM_SHELF_BUCKETS = 256,
 	VRAM_MOVE_BUCKETS = 4096,
 	VRAM_SPARES_MAX = 8192,
+	VRAM_AHEAD = 8,                /* moves that the mover asks for at a time */
+	VRAM_LINE = 64,
 	VRAM_EXTENT_BITS = 24,         /* extents of GPU g have ids from (g + 1) << 24 on */
 	VRAM_DRAINS_MAX = 4,           /* a GPU */
 };
@@ -107,11 +109,16 @@ struct board {
 
 enum move_step { STEP_NEW, STEP_HOST, STEP_ROOM, STEP_QUEUED };
 
+/* The mover goes through queues that other processors have filled: what it needs of a move is on the move's first cache line, and it asks for
+ * the line of `ahead` before it comes there. */
 struct vram_move {
 	struct vram_move *next;        /* of the queue, the list or those that wait */
 	struct block *block;           /* pinned; NULL: a mark */
 	struct device_pair pair;       /* in a queue: what is to be copied */
+	const struct pool *pool;       /* the block's */
+	struct vram_move *ahead;       /* some way behind it in the queue when it was put there: a guess, not to be followed */
 	enum device_way way;
+	bool checked;                  /* up: its bytes were looked at when they came to memory for it */
 	uint32_t base, layers;         /* of a mark */
 	uint64_t enqueued_us;          /* the same */
 	bool overtakes;                /* the same: nothing that it tells of stands in the tail */
@@ -128,7 +135,6 @@ struct vram_move {
 	uint32_t sums;                 /* down: of what came */
 	uint8_t wrong;                 /* up: times that what was there to be copied was not the block */
 	bool spare;                    /* down: takes only what memory can spare */
-	bool checked;                  /* up: its bytes were looked at when they came to memory for it */
 	bool bad;                      /* up, down: its bytes are not the block's */
 };
 
@@ -159,6 +165,8 @@ struct flight {
  * them, and those of a long call that waits for the end begin to be copied while it is still at its later ones. */
 struct vram_queue {
 	struct vram_move *staged, **staged_end;
+	struct vram_move *lately[VRAM_AHEAD]; /* put there: the last ones, in turns */
+	uint32_t put;
 	struct vram_move *staged_mark; /* the last one; */
 	uint32_t staged_marks;         /* how many */
 	/* With the GPU's queue_lock: */

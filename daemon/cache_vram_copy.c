@@ -46,12 +46,30 @@ static struct device_pair pair_of(const struct vram_move *m)
 	}
 }
 
+/* So that the mover has asked for it by the time that it is at it. Only of what is staged with it: that is still there. */
+static void foretell(struct vram_queue *q, struct vram_move *m)
+{
+	struct vram_move **before = &q->lately[q->put % VRAM_AHEAD];
+
+	if (q->put++ >= VRAM_AHEAD)
+		(*before)->ahead = m;
+	*before = m;
+}
+
+/* The one behind it, in a queue or a list. */
+static struct vram_move *following(const struct vram_move *m)
+{
+	__builtin_prefetch(m->ahead);
+	return m->next;
+}
+
 void vram_enqueue(struct gpu *g, struct vram_move *m)
 {
 	struct vram_queue *q = &g->queue[m->way];
 
 	if (m->block)
 		m->pair = pair_of(m);
+	foretell(q, m);
 	m->next = NULL;
 	*q->staged_end = m;
 	q->staged_end = &m->next;
@@ -90,6 +108,7 @@ static void publish_one(struct vram_queue *q)
 	}
 	q->marks += q->staged_marks;
 	q->staged_marks = 0;
+	q->put = 0;
 	q->staged = NULL;
 	q->staged_end = &q->staged;
 }
@@ -263,7 +282,7 @@ static void mover_wait(struct gpu *g)
 
 static bool same_shape(const struct vram_move *a, const struct vram_move *b)
 {
-	const struct pool *p = a->block->pool, *q = b->block->pool;
+	const struct pool *p = a->pool, *q = b->pool;
 
 	return p == q || (p->layout.layers == q->layout.layers && p->geometry.layer_bytes == q->geometry.layer_bytes);
 }
@@ -279,7 +298,7 @@ static bool is_watched(const struct vram_queue *q, const struct vram_move *first
 	const struct vram_move *m = first;
 
 	for (uint32_t i = 0; q->marks && m && m->block && i < LIST_MAX && same_shape(m, first); i++)
-		m = m->next;
+		m = following(m);
 	return q->marks && m && !m->block;
 }
 
@@ -291,14 +310,14 @@ uint32_t vram_list_blocks(const struct pool *p, uint32_t most)
 /* Blocks of the list that begins with this one, at most. */
 static uint32_t list_max(const struct vram_queue *q, const struct vram_move *first)
 {
-	const uint64_t bytes = first->block->pool->geometry.block_bytes, most = vram_list_blocks(first->block->pool, LIST_MAX);
+	const uint64_t bytes = first->pool->geometry.block_bytes, most = vram_list_blocks(first->pool, LIST_MAX);
 	uint64_t queued = 0;
 
 	if (first->way == DEVICE_UP)
 		return is_watched(q, first) ? LIST_MAX : (uint32_t)most;
 	if (first->way == DEVICE_ACROSS)
 		return LIST_MAX;
-	for (const struct vram_move *m = first; m && queued < 2 * most; m = m->next)
+	for (const struct vram_move *m = first; m && queued < 2 * most; m = following(m))
 		queued++;
 	return within(queued / 2, within(DOWN_BYTES_MIN / bytes, 1, most), most);
 }
@@ -357,7 +376,7 @@ static void flight_mark(struct flight *f, struct vram_move *mark)
 
 static struct flight *flight_of(struct gpu *g, enum device_way way, const struct vram_move *first, uint32_t count)
 {
-	const struct pool *p = count ? first->block->pool : NULL;
+	const struct pool *p = count ? first->pool : NULL;
 	const uint32_t pairs = count ? count : 1, parts = count ? p->layout.layers : 1;
 	struct flight *f = malloc(sizeof(*f) + pairs * (sizeof(f->pairs[0]) + sizeof(f->each[0])) + parts * sizeof(f->left[0]));
 
@@ -378,7 +397,7 @@ static bool much_comes(const struct vram_move *m, uint32_t blocks)
 {
 	uint32_t come = 0;
 
-	for (; m && 2 * come < blocks; m = m->next)
+	for (; m && 2 * come < blocks; m = following(m))
 		come += m->block != NULL;
 	return come && 2 * come >= blocks;
 }
@@ -394,7 +413,7 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 	if (!first || q->under_way >= FLIGHTS_MAX)
 		return NULL;
 	most = first->block ? list_max(q, first) : 0;
-	for (; m && m->block && count < most && same_shape(m, first); m = m->next, count++)
+	for (; m && m->block && count < most && same_shape(m, first); m = following(m), count++)
 		last = m;
 	f = flight_of(g, way, first, count);
 	if (!f)

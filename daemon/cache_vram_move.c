@@ -48,7 +48,7 @@ static struct vram_move *move_alloc(struct vram *v)
 	struct vram_move *m = v->spare;
 
 	if (!m)
-		return malloc(sizeof(*m));
+		return aligned_alloc(VRAM_LINE, (sizeof(*m) + VRAM_LINE - 1) / VRAM_LINE * VRAM_LINE);
 	v->spare = m->next;
 	v->spare_count--;
 	__builtin_prefetch(v->spare, 1);
@@ -82,7 +82,7 @@ static struct vram_move *move_create(struct cache *c, struct gpu *g, struct bloc
 
 	if (!m)
 		return NULL;
-	*m = (struct vram_move){ .way = way, .gpu = g, .block = b, .hash_next = *bucket };
+	*m = (struct vram_move){ .way = way, .gpu = g, .block = b, .pool = b->pool, .hash_next = *bucket };
 	*bucket = m;
 	block_pin(b);
 	c->vram->moving_bytes += b->pool->geometry.slot_bytes;
