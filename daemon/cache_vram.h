@@ -119,12 +119,12 @@ struct vram_move {
 	struct vram_move *ahead;       /* some way behind it in the queue when it was put there: a guess, not to be followed */
 	enum device_way way;
 	bool checked;                  /* up: its bytes were looked at when they came to memory for it */
+	struct vram_slot *slot;        /* on gpu; NULL: none yet */
 	uint32_t base, layers;         /* of a mark */
 	uint64_t enqueued_us;          /* the same */
 	bool overtakes;                /* the same: nothing that it tells of stands in the tail */
 	struct board *board;           /* the same */
 	struct gpu *gpu;               /* up, across: to; down: from */
-	struct vram_slot *slot;        /* on gpu; NULL: none yet */
 	struct vram_move *hash_next;   /* of the bucket by block */
 	enum ring_priority priority;   /* up: of a load for it */
 	enum move_step step;           /* waits for the block's copy in host memory; for a slot; for its turn, or is copied */
@@ -491,10 +491,10 @@ void vram_mover_halt(struct gpu *g, bool over);
 /* Any thread. */
 void vram_mover_wake(struct gpu *g);
 void vram_keeper_wake(struct gpu *g);
-/* Without the lock, in a read section: a new call for that GPU (CACHE_HOST: none) has found these blocks. If some of them are to be copied there, as
- * it seems, its mover comes awake, and makes the device ready, while the call is still at its work, since to be woken takes as long as half of
- * that. What this says is told when it is over: NULL: nothing. */
-struct gpu *vram_expect(struct cache *c, int32_t gpu, uint32_t count, struct block *const *found);
+/* Without the lock, in a read section: blocks_find for a new call for that GPU (CACHE_HOST: none). If some of them are to be copied there, as it
+ * seems, its mover comes awake, and makes the device ready, while the call is still at its work, since to be woken takes as long as half of that:
+ * so the last one is looked for before the others. What this returns is told when it is over: NULL: nothing. */
+struct gpu *vram_find(struct cache *c, int32_t gpu, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k, struct block **found);
 void vram_brought(struct gpu *expecting);
 
 /* ---- cache_vram_lease.c ---- */

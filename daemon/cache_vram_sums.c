@@ -22,6 +22,7 @@ enum {
 	PIECE_BYTES = 64 << 10,
 	HEADERS = 16,
 	PAGE = 4096, LINE = 64,
+	MOVE_AHEAD = 6, BLOCK_AHEAD = 3, /* of the one that is looked at */
 	STALL_US = 20 * 1000,          /* a layer takes a tenth of that to be copied, or the list has not begun */
 };
 
@@ -146,13 +147,28 @@ static void found_add(struct found *f, struct vram_move *m)
 		found_tell(f);
 }
 
-/* All of it is to be read next. */
-static void fetch_header(const struct vram_move *m)
+/* What a look at a header touches lies on one cache line behind another: the move, then its block and the GPU's slot, then the header, all of which is
+ * read. Each is asked for while those before it are looked at. */
+static void fetch_header(struct flight *f, uint32_t k)
 {
-	const uint8_t *slot = block_slot_at(m->block);
+	const uint32_t count = f->copy.count;
+	const struct vram_move *m;
 
-	for (uint32_t at = 0; at < SLOT_HEADER_BYTES; at += LINE)
-		__builtin_prefetch(slot + at);
+	if (k + MOVE_AHEAD < count)
+		__builtin_prefetch(f->each[k + MOVE_AHEAD]);
+	if (k + BLOCK_AHEAD < count) {
+		m = f->each[k + BLOCK_AHEAD];
+		block_fetch_ahead(m->block);
+		__builtin_prefetch(&m->block->generation);
+		__builtin_prefetch(&m->slot->position, 1);
+		__builtin_prefetch(&m->slot->state, 1);
+	}
+	if (k + 1 < count) {
+		const uint8_t *slot = block_slot_at(f->each[k + 1]->block);
+
+		for (uint32_t at = 0; at < SLOT_HEADER_BYTES; at += LINE)
+			__builtin_prefetch(slot + at);
+	}
 }
 
 /* A processor brings what follows by itself, but only to the page's end. */
@@ -167,15 +183,22 @@ static void fetch_layer(const struct vram_move *m, uint32_t layer)
 	}
 }
 
-/* The header is copied, since an engine may write to it at any time. */
-static bool header_sound(const struct vram_move *m, struct slot_header *h)
+static struct slot_ident ident_of(const struct vram_move *m)
 {
 	const struct block *b = m->block;
 	struct slot_ident ident;
 
 	block_slot_ident(b->pool, m->gpu->cache->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
-	memcpy(h, block_slot_at(b), sizeof(*h));
-	return slot_header_match(h, &ident, b->generation) == STATUS_OK;
+	return ident;
+}
+
+/* The header is copied, since an engine may write to it at any time. */
+static bool header_sound(const struct vram_move *m, struct slot_header *h)
+{
+	const struct slot_ident ident = ident_of(m);
+
+	memcpy(h, block_slot_at(m->block), sizeof(*h));
+	return slot_header_match(h, &ident, m->block->generation) == STATUS_OK;
 }
 
 static void header_look(struct vram_move *m, struct found *f)
@@ -188,6 +211,14 @@ static void header_look(struct vram_move *m, struct found *f)
 		found_add(f, m);
 }
 
+/* Of what may be another block, with sums that are right. */
+static bool is_named(const struct vram_move *m)
+{
+	const struct slot_ident ident = ident_of(m);
+
+	return slot_header_names((const struct slot_header *)block_slot_at(m->block), &ident, m->block->generation);
+}
+
 static void layer_look(struct vram_move *m, uint32_t layer, struct found *f)
 {
 	const uint64_t bytes = m->block->pool->geometry.layer_bytes;
@@ -195,7 +226,7 @@ static void layer_look(struct vram_move *m, uint32_t layer, struct found *f)
 	uint32_t sum;
 
 	memcpy(&sum, slot + offsetof(struct slot_header, layer_crc) + layer * sizeof(sum), sizeof(sum));
-	if (slot_crc32c(0, slot + SLOT_HEADER_BYTES + layer * bytes, bytes) != sum)
+	if (slot_crc32c(0, slot + SLOT_HEADER_BYTES + layer * bytes, bytes) != sum || (!layer && !is_named(m)))
 		found_add(f, m);
 }
 
@@ -273,13 +304,19 @@ static uint32_t layer_pieces(const struct flight *f)
 	return (f->summed_blocks + f->piece - 1) / f->piece;
 }
 
+/* Headers are looked at behind the first layer's sums, which somebody may wait for and which have a glance at the names: they are a page each, a
+ * fifth of what a layer has, and count for the next layer. */
+static uint32_t header_layer(const struct flight *f)
+{
+	return f->copy.parts > 1;
+}
+
 static void look_headers(struct flight *f, uint32_t from)
 {
 	struct found found = { .count = 0 };
 
 	for (uint32_t k = from; k < from + HEADERS && k < f->copy.count; k++) {
-		if (k + 1 < f->copy.count)
-			fetch_header(f->each[k + 1]);
+		fetch_header(f, k);
 		header_look(f->each[k], &found);
 	}
 	found_tell(&found);
@@ -297,28 +334,40 @@ static void look_layer(struct flight *f, uint32_t layer, uint32_t from)
 	found_tell(&found);
 }
 
-/* Some blocks' headers, or a layer of theirs: the headers, then the first layer of all before the second of any. */
+/* The layer that piece i of the work counts for: the first layer of all blocks, from the last block on, since the GPU, which reads what a processor
+ * has just read more slowly, comes from the other end; then the headers; then the second layer of all before the third of any. */
+static uint32_t piece_layer(const struct flight *f, uint32_t i)
+{
+	const uint32_t headers = header_pieces(f), pieces = layer_pieces(f);
+
+	if (i < pieces)
+		return 0;
+	return i < pieces + headers ? header_layer(f) : (i - headers) / pieces;
+}
+
 static void look_piece(void *arg, uint32_t i)
 {
 	struct flight *f = arg;
-	const uint32_t headers = header_pieces(f), pieces = layer_pieces(f), layer = i < headers ? 0 : (i - headers) / pieces;
+	const uint32_t headers = header_pieces(f), pieces = layer_pieces(f), layer = piece_layer(f, i);
 
-	if (i < headers)
-		look_headers(f, i * HEADERS);
+	if (i < pieces)
+		look_layer(f, 0, (pieces - 1 - i) * f->piece);
+	else if (i < pieces + headers)
+		look_headers(f, (i - pieces) * HEADERS);
 	else
 		look_layer(f, layer, (i - headers) % pieces * f->piece);
 	if (f->summing && atomic_fetch_sub_explicit(&f->left[layer], 1, memory_order_acq_rel) == 1 && f->mark)
 		layer_summed(f);
 }
 
-/* Its layer has been copied; or it is the first, or none is waited for any more. */
+/* Its layer has been copied; or it is the first, or a header, or none is waited for any more. */
 static bool look_due(void *arg, uint32_t i)
 {
 	struct flight *f = arg;
-	const uint32_t headers = header_pieces(f), layer = i < headers ? 0 : (i - headers) / layer_pieces(f);
+	const uint32_t layer = piece_layer(f, i);
 	uint64_t now, since = 0;
 
-	if (!layer || atomic_load_explicit(&f->all_due, memory_order_relaxed))
+	if (i < layer_pieces(f) + header_pieces(f) || atomic_load_explicit(&f->all_due, memory_order_relaxed))
 		return true;
 	if (board_copied(f->mark->board, f->gpu, f->copy.progress_base + layer + 1)) {
 		if (atomic_load_explicit(&f->stalled_us, memory_order_relaxed))
@@ -345,7 +394,7 @@ static void look_prepare(struct flight *f)
 		f->each[m->checked ? rest++ : first++] = m;
 	f->piece = bytes < PIECE_BYTES ? (uint32_t)(PIECE_BYTES / bytes) : 1;
 	for (uint32_t i = 0; f->summing && i < f->copy.parts; i++)
-		atomic_init(&f->left[i], layer_pieces(f) + (i ? 0 : header_pieces(f)));
+		atomic_init(&f->left[i], layer_pieces(f) + (i == header_layer(f) ? header_pieces(f) : 0));
 }
 
 void vram_flight_enter(struct flight *f)

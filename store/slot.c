@@ -185,20 +185,19 @@ const char *slot_header_problem(const struct slot_header *h)
 	return NULL;
 }
 
+bool slot_header_names(const struct slot_header *h, const struct slot_ident *ident, uint64_t generation)
+{
+	return !h->tombstone && (generation == 0 || h->generation == generation) && h->layout_id == ident->layout_id && h->layers == ident->layers &&
+	       h->layer_bytes == ident->layer_bytes && h->block_bytes == ident->block_bytes && h->key_bytes == ident->key_bytes &&
+	       memcmp(h->key, ident->key, ident->key_bytes) == 0 && strncmp(h->tenant, ident->tenant, sizeof(h->tenant)) == 0;
+}
+
 enum status slot_header_match(const struct slot_header *h, const struct slot_ident *ident,
 			      uint64_t generation)
 {
 	if (slot_header_problem(h))
 		return STATUS_CORRUPT;
-	if (h->tombstone || (generation != 0 && h->generation != generation))
-		return STATUS_STALE;
-	if (h->layout_id != ident->layout_id || h->layers != ident->layers ||
-	    h->layer_bytes != ident->layer_bytes || h->block_bytes != ident->block_bytes)
-		return STATUS_STALE;
-	if (h->key_bytes != ident->key_bytes || memcmp(h->key, ident->key, h->key_bytes) != 0 ||
-	    strcmp(h->tenant, ident->tenant) != 0)
-		return STATUS_STALE;
-	return STATUS_OK;
+	return slot_header_names(h, ident, generation) ? STATUS_OK : STATUS_STALE;
 }
 
 enum status slot_layers_check(const void *slot, uint32_t first, uint32_t n)

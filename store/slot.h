@@ -8,6 +8,7 @@
 #ifndef TERRACE_STORE_SLOT_H
 #define TERRACE_STORE_SLOT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -87,6 +88,9 @@ void slot_seal(void *slot, const struct slot_ident *ident, const struct slot_inf
 /* Checks a header alone: magic, version, CRC, every size within its bound. NULL or a fixed sentence. A
  * tombstone is sound. */
 const char *slot_header_problem(const struct slot_header *h);
+
+/* Whether the header names ident and generation (0: any), sound or not: a glance that reads its first lines alone. */
+bool slot_header_names(const struct slot_header *h, const struct slot_ident *ident, uint64_t generation);
 
 /* OK: the header is sound and belongs to ident and generation (0: any). STALE: it is sound, but another
  * block's, of another generation, or a tombstone. CORRUPT: it is not sound. */

@@ -393,6 +393,14 @@ static void run_gate(struct work *w)
 	pthread_mutex_unlock(&g->lock);
 }
 
+static void await_copies(const struct vram_rig *v, const struct cache_leased *l)
+{
+	for (int i = 0; (int32_t)(v->board[0] - l->board_base - VR_LAYERS) < 0; i++) {
+		ck_assert_int_lt(i, 10000);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+}
+
 /* A layer is there when it is copied and summed. The copies wait for no sums. */
 START_TEST(copied_and_not_summed)
 {
@@ -408,10 +416,7 @@ START_TEST(copied_and_not_summed)
 	pthread_mutex_lock(&gate.lock);
 	ck_assert(sums_submit(v.r.c, &gate.work));
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 2, true, false, p, &l), STATUS_OK);
-	for (int i = 0; (int32_t)(v.board[0] - l.board_base - VR_LAYERS) < 0; i++) { /* all is copied */
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	await_copies(&v, &l);
 	nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
 	ck_assert(!vr_layer_there(&v, &l, 0));
 	ck_assert_str_eq(vr_tier(&v, 0), "host");
@@ -420,6 +425,41 @@ START_TEST(copied_and_not_summed)
 	ck_assert_uint_eq(failed(&v), 0);
 	ck_assert(vr_matches(&v, &p[0], 0, 0) && vr_matches(&v, &p[1], 1, 0));
 	vr_release(&v, &l);
+	vr_close(&v);
+}
+END_TEST
+
+/* What lies there is another block, with its own header and sums: its first layer is not there before the lease is void, though headers are looked at
+ * with the second. */
+START_TEST(another_block_in_its_place)
+{
+	struct gate gate = { .work = { .run = run_gate }, .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct cache_place p[2];
+	struct cache_leased l;
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = SLOTS, .host_slots = SLOTS, .sum_threads = 1 });
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 2), 2);
+	rig_quiet(&v.r);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 2, true, false, p, &l), STATUS_OK);
+	memcpy(vr_bytes(&v, &p[0]) - SLOT_HEADER_BYTES, vr_bytes(&v, &p[1]) - SLOT_HEADER_BYTES, VR_SLOT_BYTES);
+	vr_release(&v, &l);
+	pthread_mutex_lock(&gate.lock);
+	ck_assert(sums_submit(v.r.c, &gate.work));
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 2, true, false, p, &l), STATUS_OK);
+	await_copies(&v, &l);
+	cache_lock(v.r.c); /* without which nobody is told that a lease is void */
+	pthread_mutex_unlock(&gate.lock);
+	nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+	ck_assert(!vr_layer_there(&v, &l, 0));
+	cache_unlock(v.r.c);
+	vr_wait_layers(&v, &l);
+	ck_assert_uint_eq(failed(&v), 1);
+	ck_assert_double_eq(vr_corrupt(&v, "to=gpu"), 1);
+	vr_release(&v, &l);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 2), 1);
+	vr_sound(&v);
 	vr_close(&v);
 }
 END_TEST
@@ -699,6 +739,7 @@ int main(void)
 	tcase_add_test(t, summed_behind_its_copy);
 	tcase_add_test(t, summed_though_copies_stand_still);
 	tcase_add_test(t, copied_and_not_summed);
+	tcase_add_test(t, another_block_in_its_place);
 	tcase_add_test(t, summed_once);
 	tcase_add_test(t, not_verified_up);
 	tcase_add_test(t, lost_while_it_is_summed);

@@ -197,6 +197,7 @@ START_TEST(another_blocks_slot_is_stale)
 	struct slot_header *h = sealed();
 	struct slot_ident other;
 
+	ck_assert(slot_header_names(h, &ident, 42) && slot_header_names(h, &ident, 0) && !slot_header_names(h, &ident, 43));
 	ck_assert_int_eq(slot_header_match(h, &ident, 43), STATUS_STALE);
 	other = ident, other.tenant = "defaul";
 	ck_assert_int_eq(slot_header_match(h, &other, 0), STATUS_STALE);
