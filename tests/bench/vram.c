@@ -314,15 +314,15 @@ static char *mib(char *text, size_t room, double bytes)
 
 static void start(struct vram_bench *b)
 {
-	const double slot = (double)b->block_bytes + 4096, set = slot * b->set_blocks, extent = (bench_options.quick ? 2 : 32) * MIB;
+	const double slot = (double)b->block_bytes + 4096, set = slot * b->set_blocks, extent = (bench_options.quick ? 2 : 64) * MIB;
 	char host[32], gpu[32], disk[128], bytes[32];
 
-	/* Extents are not filled to the end. */
+	/* Extents, as long as the daemon makes them by itself, are not filled to the end. */
 	mib(host, sizeof(host), SETS_IN_MEMORY * set * 1.2 + extent);
 	mib(gpu, sizeof(gpu), SETS_ON_GPU * set * 1.2 + extent);
 	snprintf(disk, sizeof(disk), "%s/disk:%s", bench_options.folder, mib(bytes, sizeof(bytes), (SETS + 2) * set * 1.2 + 128 * MIB));
 	service_start_with(&b->service, host, (const char *const[]){ "--disks", disk, "--slab-bytes", "64MiB", "--extent-bytes",
-								     bench_options.quick ? "2MiB" : "32MiB", "--gpus", "all", "--gpu-bytes", gpu, "--prefetch-bytes", "0", NULL });
+								     bench_options.quick ? "2MiB" : "64MiB", "--gpus", "all", "--gpu-bytes", gpu, "--prefetch-bytes", "0", NULL });
 }
 
 static void open_sessions(struct vram_bench *b)
