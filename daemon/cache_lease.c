@@ -606,10 +606,11 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 		return STATUS_EXHAUSTED;
 	l->call = on->call;
 	index_read_lock();
-	blocks_find(c, pools, layouts, k, l->block);
 	if (!w || !w->stage) {
-		expecting = vram_expect(c, on->gpu, k->count * layouts, l->block);
+		expecting = vram_find(c, on->gpu, pools, layouts, k, l->block);
 		lease_ask(c, session, pools, layouts, k, l->block);
+	} else {
+		blocks_find(c, pools, layouts, k, l->block);
 	}
 	cache_lock(c);
 	s = session_call(c, session, now_us, why);
@@ -710,10 +711,10 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 	if (!l)
 		return STATUS_EXHAUSTED;
 	index_read_lock();
-	if (found)
-		blocks_find(c, pools, layouts, k, l->block);
 	if (!w || !w->stage)
-		expecting = vram_expect(c, gpu, k->count * layouts, l->block);
+		expecting = vram_find(c, gpu, pools, layouts, k, l->block);
+	else if (found)
+		blocks_find(c, pools, layouts, k, l->block);
 	cache_lock(c);
 	cache_time(c, now_us);
 	s = session_get(c, session, why);

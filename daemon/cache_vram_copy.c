@@ -5,7 +5,7 @@
  * What is enqueued is the cache's until the lock is left, then the mover's, under a lock of the GPU's queues.
  *
  * A call that will have work for it says so before it has: the mover wakes up beside it, and looks at some counts until something comes or the
- * call is over (vram_expect, vram_brought). The counts say nothing of the queues, which are looked at with their lock.
+ * call is over (vram_find, vram_brought). The counts say nothing of the queues, which are looked at with their lock.
  */
 #include <errno.h>
 #include <sched.h>
@@ -227,7 +227,8 @@ static bool some_come(const struct cache *c, uint32_t count, struct block *const
 	return false;
 }
 
-struct gpu *vram_expect(struct cache *c, int32_t gpu, uint32_t count, struct block *const *found)
+/* The GPU, whose mover comes awake if some of these are to be copied there, as it seems. NULL: none. */
+static struct gpu *expect(struct cache *c, int32_t gpu, uint32_t count, struct block *const *found)
 {
 	struct gpu *g = gpu < 0 ? NULL : vram_gpu(c, (uint32_t)gpu);
 
@@ -236,6 +237,20 @@ struct gpu *vram_expect(struct cache *c, int32_t gpu, uint32_t count, struct blo
 	atomic_fetch_add_explicit(&g->expected, 1, memory_order_relaxed);
 	pthread_cond_signal(&g->mover_work);
 	return g;
+}
+
+/* Of most calls whose blocks are to be copied the last one is. */
+struct gpu *vram_find(struct cache *c, int32_t gpu, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k, struct block **found)
+{
+	const struct cache_keys last = { k->bytes + (size_t)(k->count - 1) * k->key_bytes, 1, k->key_bytes };
+	struct gpu *expecting = NULL;
+
+	if (gpu >= 0 && k->count > 1) {
+		blocks_find(c, pools, layouts, &last, found);
+		expecting = expect(c, gpu, layouts, found);
+	}
+	blocks_find(c, pools, layouts, k, found);
+	return expecting ? expecting : expect(c, gpu, k->count * layouts, found);
 }
 
 void vram_brought(struct gpu *expecting)

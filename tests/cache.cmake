@@ -33,7 +33,7 @@ foreach(name vram vram_ahead vram_compact vram_corrupt vram_down vram_fault vram
   terrace_test(cache_${name} LIBS cache_vram_rig)
 endforeach()
 terrace_test(cache_vram_cost SOURCES cache_vram_cost.c cache_vram_stages.c LIBS cache_vram_rig)
-foreach(name cache_lock vram_expect vram_room_ahead vram_up vram_tail vram_publish vram_flight_enter)
+foreach(name cache_lock vram_find vram_room_ahead vram_up vram_tail vram_publish vram_flight_enter)
   target_link_options(cache_vram_cost PRIVATE LINKER:--wrap=${name})
 endforeach()
 if(TERRACE_SANITIZE) # it compares costs, of what the others do too

@@ -52,12 +52,12 @@ static void leaser_reached(enum stage s)
 	type __wrap_##name(__VA_ARGS__); \
 	type __wrap_##name(__VA_ARGS__)
 
-IN_PLACE_OF(struct gpu *, vram_expect, struct cache *c, int32_t gpu, uint32_t count, struct block *const *found)
+IN_PLACE_OF(struct gpu *, vram_find, struct cache *c, int32_t gpu, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
+	    struct block **found)
 {
-	leaser_reached(STAGE_FOUND);
-	struct gpu *const g = __real_vram_expect(c, gpu, count, found);
+	struct gpu *const g = __real_vram_find(c, gpu, pools, layouts, k, found);
 
-	leaser_reached(STAGE_WOKEN);
+	leaser_reached(STAGE_FOUND);
 	return g;
 }
 

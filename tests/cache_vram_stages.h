@@ -7,8 +7,7 @@
 
 /* In this order, but for the mover's and the grant. */
 #define STAGE_MAP(X)                                              \
-	X(FOUND, "found")       /* its blocks, by their keys */   \
-	X(WOKEN, "woken")       /* the mover will be */           \
+	X(FOUND, "found")       /* its blocks, by their keys; the mover will be awake */ \
 	X(ASKED, "asked")       /* the policies will be told */   \
 	X(LOCKED, "locked")     /* the one admission step begins */ \
 	X(ADMITTED, "admitted") /* the prefix is known, and pinned */ \
