@@ -29,6 +29,11 @@ void cache_unlock(struct cache *c)
 	pthread_mutex_unlock(&c->lock);
 }
 
+void cache_called(struct cache *c)
+{
+	vram_stir(c);
+}
+
 uint64_t cache_time(struct cache *c, uint64_t now_us)
 {
 	if (now_us > c->now_us)

@@ -106,6 +106,7 @@ struct cache_options {
 	uint32_t gpu_pinned_milli;       /* of that, what leases and reservations may hold, and calls that wait for their copies; beyond: EXHAUSTED */
 	uint64_t gpu_prefetch_bytes;     /* a second, brought up to GPUs ahead of leases; 0: none */
 	bool gpu_verify_up;              /* what goes up from memory is summed beside the copy */
+	uint64_t gpu_poll_us;            /* so long after a call (cache_called) the threads that begin copies up look for the next without sleeping; 0: they sleep */
 	uint32_t gpu_close_ms;           /* cache_destroy waits so long for what GPUs are asked, then for each call that gives back; 0: ten seconds */
 };
 
@@ -278,6 +279,8 @@ enum status cache_flush(struct cache *c, uint64_t session, const struct cache_ke
 /* Tells the policies what leases that were granted `late` have asked for and used. Any thread; costs nothing if there are none. They are told
  * without it when such a lease ends, when the first of its copies has come to its GPU, and before the next that is not `late`. */
 void cache_leases_tell(struct cache *c);
+/* A call, or a part of one, has come: see gpu_poll_us. */
+void cache_called(struct cache *c);
 /* NOT_FOUND; DENIED if it is another session's (session 0: trusted caller, not checked). */
 enum status cache_release(struct cache *c, uint64_t session, uint64_t lease);
 /* Gives back the leases and the reservations that this call of the session was granted: its caller will never know of them. call: not 0. */

@@ -46,6 +46,7 @@ void cache_config(const struct config *c, struct cache_config *out)
 		.gpu_bytes = c->gpu_bytes,
 		.gpu_prefetch_bytes = c->gpu_prefetch_bytes,
 		.gpu_verify_up = c->gpu_verify_up == CONFIG_VERIFY_ON,
+		.gpu_poll_us = c->busy_poll_ms * 1000,
 		.gpu_pinned_milli = (uint32_t)c->pinned_share_milli,
 		.gpu_close_ms = (uint32_t)c->stop_timeout_ms,
 	};

@@ -209,7 +209,8 @@ struct gpu {
 	uint32_t fetching;             /* ups in STEP_HOST */
 	pthread_mutex_t queue_lock;    /* of the queues, of what has ended, of what mover and keeper wait for; nothing is locked in it */
 	struct flight *ended, **ended_end; /* with it */
-	bool halted, over;             /* with it: no list begins any more; the mover is to end */
+	bool halted, over;             /* with it: no list is made any more; the mover is to end */
+	struct flight *taken;          /* with it: made, and the mover's to begin. NULL: none */
 	bool keeper_due;               /* with it */
 	pthread_mutex_t summing_lock;  /* of the list of those being summed, and of how far they are; nothing is locked in it */
 	struct flight *summing, **summing_end;
@@ -228,6 +229,8 @@ struct gpu {
 	bool mover_started, keeper_started;
 	_Atomic uint32_t expected, brought; /* calls that may have work for it: begun, over */
 	_Atomic uint32_t published;    /* times that something came to its queues */
+	_Atomic uint64_t stirred_us;   /* when a call came last, where the mover is to be awake for the next */
+	_Atomic bool sleeps;           /* the mover does, it seems */
 	uint32_t passed, readied;      /* the mover's: as many were over when it had waited long enough, had begun when it last made ready */
 	pthread_cond_t mover_work, keeper_work; /* with queue_lock */
 	struct list_times times[LIST_KINDS];
@@ -496,6 +499,8 @@ void vram_keeper_wake(struct gpu *g);
  * so the last one is looked for before the others. What this returns is told when it is over: NULL: nothing. */
 struct gpu *vram_find(struct cache *c, int32_t gpu, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k, struct block **found);
 void vram_brought(struct gpu *expecting);
+/* A call has come: with options.gpu_poll_us movers are awake for so long after it. Any thread, without the lock. */
+void vram_stir(struct cache *c);
 
 /* ---- cache_vram_lease.c ---- */
 

@@ -79,6 +79,8 @@ void vram_enqueue(struct gpu *g, struct vram_move *m)
 	g->cache->vram->staged = true;
 }
 
+static struct flight *flight_take(struct gpu *g, enum device_way way);
+
 static bool is_staged(const struct gpu *g)
 {
 	return g->queue[DEVICE_UP].staged || g->queue[DEVICE_DOWN].staged || g->queue[DEVICE_ACROSS].staged;
@@ -113,10 +115,23 @@ static void publish_one(struct vram_queue *q)
 	q->staged_end = &q->staged;
 }
 
+/* What a lease waits for, if the mover can begin it at once, is made a list here: its moves are in this processor's cache. */
+static void publish_up(struct gpu *g)
+{
+	struct vram_queue *q = &g->queue[DEVICE_UP];
+	const bool at_once = q->staged_marks && !q->first && !g->taken && !g->halted;
+
+	publish_one(q);
+	if (at_once)
+		g->taken = flight_take(g, DEVICE_UP);
+}
+
 static void publish(struct gpu *g)
 {
 	pthread_mutex_lock(&g->queue_lock);
-	for (int way = 0; way < 3; way++)
+	if (g->queue[DEVICE_UP].staged)
+		publish_up(g);
+	for (int way = DEVICE_UP + 1; way < 3; way++)
 		if (g->queue[way].staged)
 			publish_one(&g->queue[way]);
 	atomic_fetch_add_explicit(&g->published, 1, memory_order_relaxed);
@@ -197,6 +212,7 @@ void vram_mover_halt(struct gpu *g, bool over)
 	pthread_mutex_lock(&g->queue_lock);
 	g->halted = true;
 	g->over |= over;
+	atomic_fetch_add_explicit(&g->published, 1, memory_order_relaxed);
 	pthread_cond_signal(&g->mover_work);
 	pthread_mutex_unlock(&g->queue_lock);
 }
@@ -260,15 +276,32 @@ void vram_brought(struct gpu *expecting)
 }
 
 /* Once a call that is expected to have work. */
-static void make_ready(struct gpu *g)
+static void make_ready(struct gpu *g, uint32_t expected)
 {
-	const uint32_t expected = atomic_load_explicit(&g->expected, memory_order_relaxed);
-
 	if (g->readied == expected)
 		return;
 	g->readied = expected;
 	g->cache->vram->ops->ready(g->device, DEVICE_UP);
 	vram_came_back(g->cache);
+}
+
+/* Calls come one after the other, and the operator wants the mover awake for the next. */
+static bool is_stirred(struct gpu *g, uint64_t now_us)
+{
+	const uint64_t poll_us = g->cache->options.gpu_poll_us;
+
+	return poll_us && now_us < atomic_load_explicit(&g->stirred_us, memory_order_relaxed) + poll_us;
+}
+
+/* For what is expected until some has come, the call that was to bring it is over, or it has been waited for long enough; else for as long as calls
+ * come. */
+static bool looks_on(struct gpu *g, uint32_t brought, uint64_t since_us)
+{
+	const uint64_t now_us = vram_clock_us();
+	const bool expecting = atomic_load_explicit(&g->expected, memory_order_relaxed) != brought && g->passed != brought;
+
+	return (expecting && now_us < since_us + EXPECT_US && atomic_load_explicit(&g->brought, memory_order_relaxed) == brought) ||
+	       is_stirred(g, now_us);
 }
 
 /* With the lock of the queues. Where work is expected the mover stays awake, without the lock, until some has come or the next call is over. All
@@ -277,22 +310,43 @@ static void mover_wait(struct gpu *g)
 {
 	const uint32_t brought = atomic_load_explicit(&g->brought, memory_order_relaxed),
 		       published = atomic_load_explicit(&g->published, memory_order_relaxed);
-	uint64_t until;
+	uint64_t since_us = vram_clock_us();
+	uint32_t seen = atomic_load_explicit(&g->expected, memory_order_relaxed);
 
-	if (g->halted || atomic_load_explicit(&g->expected, memory_order_relaxed) == brought || g->passed == brought) {
+	if (g->halted || !looks_on(g, brought, since_us)) {
+		atomic_store_explicit(&g->sleeps, true, memory_order_relaxed);
 		pthread_cond_wait(&g->mover_work, &g->queue_lock);
+		atomic_store_explicit(&g->sleeps, false, memory_order_relaxed);
 		return;
 	}
 	pthread_mutex_unlock(&g->queue_lock);
-	make_ready(g);
-	until = vram_clock_us() + EXPECT_US;
-	while (atomic_load_explicit(&g->brought, memory_order_relaxed) == brought &&
-	       atomic_load_explicit(&g->published, memory_order_relaxed) == published && vram_clock_us() < until)
+	do {
+		const uint32_t expected = atomic_load_explicit(&g->expected, memory_order_relaxed);
+
+		if (expected != seen)
+			since_us = vram_clock_us();
+		seen = expected;
+		if (expected != atomic_load_explicit(&g->brought, memory_order_relaxed))
+			make_ready(g, expected);
 		sched_yield();
+	} while (atomic_load_explicit(&g->published, memory_order_relaxed) == published && looks_on(g, brought, since_us));
 	pthread_mutex_lock(&g->queue_lock);
-	if (atomic_load_explicit(&g->brought, memory_order_relaxed) == brought &&
-	    atomic_load_explicit(&g->published, memory_order_relaxed) == published)
+	if (seen != brought && atomic_load_explicit(&g->brought, memory_order_relaxed) == brought &&
+	    atomic_load_explicit(&g->published, memory_order_relaxed) == published && vram_clock_us() >= since_us + EXPECT_US)
 		g->passed = brought;
+}
+
+void vram_stir(struct cache *c)
+{
+	const uint64_t now_us = c->vram && c->options.gpu_poll_us ? vram_clock_us() : 0;
+
+	for (uint32_t i = 0; now_us && i < c->vram->count; i++) {
+		struct gpu *g = c->vram->gpu[i];
+
+		atomic_store_explicit(&g->stirred_us, now_us, memory_order_relaxed);
+		if (atomic_load_explicit(&g->sleeps, memory_order_relaxed))
+			pthread_cond_signal(&g->mover_work);
+	}
 }
 
 static bool same_shape(const struct vram_move *a, const struct vram_move *b)
@@ -508,25 +562,32 @@ static void up_begin(struct gpu *g, struct flight *f)
 		vram_flight_look_here(f);
 }
 
-/* With the lock of the queues, which it leaves: begins one list of those that may be. `way`: is looked at first. False: there is none. */
+/* With the lock of the queues. One that has been taken already begins in any case; else `way` is looked at first. NULL: there is none. */
+static struct flight *next_flight(struct gpu *g, uint32_t way)
+{
+	struct flight *f = g->taken;
+
+	g->taken = NULL;
+	for (uint32_t i = 0; i < 3 && !f && !g->halted; i++)
+		f = flight_take(g, (enum device_way)((way + i) % 3));
+	return f;
+}
+
+/* With the lock of the queues, which it leaves: begins one list of those that may be. `way`: of these. False: there is none. */
 static bool send_next(struct gpu *g, uint32_t *way)
 {
-	for (uint32_t i = 0; i < 3 && !g->halted; i++) {
-		const enum device_way next = (enum device_way)((*way + i) % 3);
-		struct flight *f = flight_take(g, next);
+	struct flight *f = next_flight(g, *way);
 
-		if (!f)
-			continue;
-		*way = next + 1;
-		pthread_mutex_unlock(&g->queue_lock);
-		if (next == DEVICE_UP)
-			up_begin(g, f);
-		else
-			flight_begin(g, f);
-		pthread_mutex_lock(&g->queue_lock);
-		return true;
-	}
-	return false;
+	if (!f)
+		return false;
+	*way = f->copy.way + 1;
+	pthread_mutex_unlock(&g->queue_lock);
+	if (f->copy.way == DEVICE_UP)
+		up_begin(g, f);
+	else
+		flight_begin(g, f);
+	pthread_mutex_lock(&g->queue_lock);
+	return true;
 }
 
 void *gpu_mover(void *arg)
@@ -537,7 +598,7 @@ void *gpu_mover(void *arg)
 
 	cache_thread_enter();
 	pthread_mutex_lock(&g->queue_lock);
-	while (!g->over)
+	while (!g->over || g->taken)
 		if (!send_next(g, &way))
 			mover_wait(g);
 	pthread_mutex_unlock(&g->queue_lock);

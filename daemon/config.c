@@ -120,7 +120,7 @@ static const struct option options[] = {
 	{ "stop_timeout", T_MS, AT(stop_timeout_ms), "10s", 100, HOUR_MS, NULL,
 	  "how long the stop then waits for what hangs, as in a GPU's driver, before the daemon ends without it, with exit status 3" },
 	{ "busy_poll", T_MS, AT(busy_poll_ms), "0ms", 0, 1000, NULL,
-	  "after each event the serving thread looks for the next one for so long without sleeping: calls that follow are answered sooner, for a processor" },
+	  "after each event the serving threads, and each GPU's that begins copies, look for the next one for so long without sleeping, a processor each" },
 	{ "log_level", T_CHOICE, AT(log_level), "info", 0, 0, level_words, "least level that is logged" },
 	{ "log_format", T_CHOICE, AT(log_format), "logfmt", 0, 0, format_words, "form of the lines on stderr" },
 };

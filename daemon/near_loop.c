@@ -475,8 +475,10 @@ void *near_main(void *arg)
 		int count = epoll_wait(n->epoll, events, EVENTS, wait_ms(n, poll_until_us));
 		const uint64_t now = daemon_now_us();
 
-		if (count > 0)
+		if (count > 0) {
 			poll_until_us = now + poll_us;
+			cache_called(n->daemon->cache);
+		}
 		for (int i = 0; i < count; i++)
 			on_event(events[i].data.ptr, now);
 		if (atomic_load_explicit(&n->posted, memory_order_relaxed))

@@ -401,8 +401,10 @@ void *rpc_loop_main(void *arg)
 		grpc_event e = next_event(s, s->tick_at_us > now ? s->tick_at_us - now : 0, poll_until_us);
 
 		now = daemon_now_us();
-		if (e.type == GRPC_OP_COMPLETE)
+		if (e.type == GRPC_OP_COMPLETE) {
 			poll_until_us = now + poll_us;
+			cache_called(s->daemon->cache);
+		}
 		if (e.type == GRPC_OP_COMPLETE && e.tag == s)
 			s->shut_down = true;
 		else if (e.type == GRPC_OP_COMPLETE)

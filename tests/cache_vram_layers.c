@@ -376,6 +376,41 @@ START_TEST(what_is_expected_is_made_ready_for)
 }
 END_TEST
 
+static void await_mover(const struct gpu *g, bool asleep)
+{
+	for (int i = 0; g->sleeps != asleep; i++) {
+		ck_assert_int_lt(i, 50000);
+		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+	}
+}
+
+/* Where the operator wants that, a call finds the mover awake whom one before it has woken, and it does its work and ends as if it slept. */
+START_TEST(a_mover_that_is_kept_awake)
+{
+	for (int on = 0; on < 2; on++) {
+		struct cache_place p[4];
+		struct cache_leased l;
+		struct vram_rig v;
+		const struct gpu *gpu;
+
+		vr_open_filled(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .sum_threads = 2,
+							       .poll_us = on ? 3600ull * 1000000 : 0 }, 8);
+		ck_assert_uint_eq(vr_warm(&v, 0, 0, 4), 4);
+		rig_quiet(&v.r);
+		gpu = vram_gpu(v.r.c, 0);
+		await_mover(gpu, true);
+		cache_called(v.r.c);
+		if (on)
+			await_mover(gpu, false);
+		ck_assert(gpu->sleeps == !on);
+		ck_assert_int_eq(vr_lease(&v, 0, 4, 4, true, false, p, &l), STATUS_OK);
+		vr_wait_layers(&v, &l);
+		vr_release(&v, &l);
+		vr_close(&v); /* it waits for no hour */
+	}
+}
+END_TEST
+
 /* A session over small blocks, so that a lease may have thousands of them: 4 KiB each, in four layers. */
 static void join_small(struct vram_rig *v, const struct vram_rig *of)
 {
@@ -771,6 +806,7 @@ int main(void)
 	tcase_add_test(t, a_share_of_the_gpu);
 	tcase_add_test(t, a_long_warm_comes_in_pieces);
 	tcase_add_test(t, what_is_expected_is_made_ready_for);
+	tcase_add_test(t, a_mover_that_is_kept_awake);
 	tcase_add_test(t, layers_of_thousands);
 	tcase_add_test(t, a_long_queue_before_a_full_gpu);
 	tcase_add_test(t, a_full_gpu_keeps_no_lease_waiting);

@@ -37,6 +37,7 @@ struct vram_rig_options {
 	uint32_t gpu_close_ms;          /* 0: the cache's */
 	uint64_t gpu_prefetch_bytes;    /* with a graph then */
 	bool no_verify;                 /* of what goes up */
+	uint64_t poll_us;               /* gpu_poll_us */
 	uint32_t gpu_pinned_milli;      /* 0: all, as slots are what bounds them */
 };
 
