@@ -170,6 +170,19 @@ static bool lent_holds(struct cache *c, const struct attachment *a, uint32_t *le
 	return held || (vram_gpu_of_extent(c, extent) && !(*lent & LENT_TOLD) && process_lives(a));
 }
 
+/* The process has unmapped the extent, or never had it. */
+static void lent_told(struct cache *c, struct attachment *a, uint32_t extent)
+{
+	for (uint32_t i = 0; !a->lending && i < a->lent_count; i++) {
+		if ((a->lent[i] & ~LENT_TOLD) != extent)
+			continue;
+		a->lent[i] = extent | LENT_TOLD;
+		if (!lent_holds(c, a, &a->lent[i]))
+			a->lent[i] = a->lent[--a->lent_count];
+		break;
+	}
+}
+
 bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes)
 {
 	if (a->lending || a->boarding) /* whoever lends comes back to it */
@@ -333,6 +346,8 @@ enum status cache_attach_lend(struct cache *c, uint64_t attachment, uint32_t ext
 		lent_close(&lent);
 		s = STATUS_DENIED;
 	}
+	if (s) /* nor will it be unmapped by anybody */
+		lent_told(c, a, extent);
 	cache_unlock(c);
 	if (!s)
 		*out = lent;
@@ -378,14 +393,8 @@ void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent
 
 	cache_lock(c);
 	a = attachment_find(c, attachment);
-	for (uint32_t i = 0; a && !a->lending && i < a->lent_count; i++) {
-		if ((a->lent[i] & ~LENT_TOLD) != extent)
-			continue;
-		a->lent[i] = extent | LENT_TOLD;
-		if (!lent_holds(c, a, &a->lent[i]))
-			a->lent[i] = a->lent[--a->lent_count];
-		break;
-	}
+	if (a)
+		lent_told(c, a, extent);
 	cache_unlock(c);
 }
 

@@ -556,6 +556,58 @@ START_TEST(who_is_not_watched_gets_nothing_of_a_gpu)
 }
 END_TEST
 
+struct lending {
+	struct vram_rig *v;
+	uint32_t extent;
+	enum status got;
+};
+
+static void *lend_one(void *arg)
+{
+	struct lending *l = arg;
+	struct cache_lent lent;
+
+	cache_thread_enter();
+	l->got = cache_attach_lend(l->v->r.c, l->v->r.attachment, l->extent, false, &lent);
+	cache_thread_leave();
+	return NULL;
+}
+
+/* Its process, which lives on, gets nothing of the GPU any more, so it has nothing to unmap, and the session ends. */
+START_TEST(a_session_that_ends_while_it_is_lent_to)
+{
+	struct vram_rig keeper, v;
+	struct cache_place p;
+	struct cache_leased l;
+	struct lending lending;
+	pthread_t t;
+
+	vr_open(&keeper, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 64 });
+	vr_join(&v, &keeper, 0, "ends");
+	cache_attach_watch(v.r.c, v.r.attachment, pidfd_open(getpid(), 0));
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 1), 1);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &l), STATUS_OK);
+	vr_release(&v, &l);
+	rig_quiet(&v.r);
+	lending = (struct lending){ &v, p.extent, STATUS_OK };
+	pthread_mutex_lock(&v.r.c->extents); /* where it is made */
+	ck_assert_int_eq(pthread_create(&t, NULL, lend_one, &lending), 0);
+	for (bool begun = false; !begun;) {
+		cache_lock(v.r.c);
+		begun = attachment_find(v.r.c, v.r.attachment)->lending;
+		cache_unlock(v.r.c);
+	}
+	ck_assert_int_eq(cache_session_close(v.r.c, v.r.s.id, v.r.now, &v.r.why), STATUS_OK);
+	pthread_mutex_unlock(&v.r.c->extents);
+	pthread_join(t, NULL);
+	ck_assert_int_eq(lending.got, STATUS_DENIED);
+	cache_attach_gone(v.r.c, v.r.attachment, v.r.now);
+	ticks(&v, 10);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_ghost_sessions", ""), 0);
+	vr_close(&keeper);
+}
+END_TEST
+
 /* A ghost's slots are not reused while its hold lives, nor, if it did not say that it unmapped, while its process does. */
 START_TEST(a_ghost_keeps_its_slots)
 {
@@ -708,6 +760,7 @@ int main(void)
 	tcase_add_test(t, copies_that_have_failed_and_not_ended);
 	tcase_add_test(t, a_gpu_that_cannot_be_opened);
 	tcase_add_test(t, who_is_not_watched_gets_nothing_of_a_gpu);
+	tcase_add_test(t, a_session_that_ends_while_it_is_lent_to);
 	tcase_add_loop_test(t, a_ghost_keeps_its_slots, 0, 3);
 	tcase_add_test(t, an_extent_is_drained_for_another_layout);
 	tcase_add_test(t, memory_is_registered_anew);
