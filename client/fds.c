@@ -265,6 +265,14 @@ void client_fds_hear(struct client_attachment *a)
 		a->broken = true;
 }
 
+void client_fds_hear_out(struct client_attachment *a)
+{
+	struct client_packet packet;
+
+	while (a->socket >= 0 && !client_packet_receive(a->socket, 0, &packet))
+		packet_unasked(a, &packet);
+}
+
 void client_fds_listen(struct client_attachment *a)
 {
 	if (a->ahead.hears && !client_errands_busy())

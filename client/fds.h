@@ -118,6 +118,8 @@ struct client_mapping *client_fds_find(const struct client_attachment *attachmen
 struct client_mapping *client_fds_add(struct client_attachment *attachment, const struct client_mapping *mapping);
 /* Reads what has come. Nobody talks. */
 void client_fds_hear(struct client_attachment *attachment);
+/* The same to the last packet, when the socket takes no more: of what it lends the daemon is told that it is not mapped. */
+void client_fds_hear_out(struct client_attachment *attachment);
 /* Ends the turn of a thread that has set `talking`, and does what was left to be done at its end. */
 void client_fds_talk_end(struct client_attachment *attachment, bool broken);
 /* Waits for the turn. As client_fds_map. */

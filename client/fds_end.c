@@ -67,6 +67,7 @@ void client_fds_end(struct client_attachment *a)
 	if (!a->closed || a->ending || a->talking || a->streams || a->ahead.apart)
 		return;
 	a->ending = true;
+	client_fds_hear_out(a);
 	if (has_gpus(a)) {
 		client_fds_hold(a);
 		a->unmapping.run = unmapping_run;

@@ -133,6 +133,8 @@ uint8_t *fake_gpu_at(struct fake *fake, const struct fake_block *b, uint32_t lay
 void fake_restart(struct fake *fake);
 /* Asks the client to unmap an extent. */
 void fake_retire(struct fake *fake, uint32_t extent);
+/* Lends an extent of host memory, asked or not. */
+void fake_lend(struct fake *fake, uint32_t extent);
 /* Offers an extent of GPU 0, or of host memory. */
 void fake_offer(struct fake *fake, bool gpu, uint32_t extent);
 /* Sends a packet as it is. */

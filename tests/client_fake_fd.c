@@ -173,6 +173,16 @@ void fake_retire(struct fake *f, uint32_t extent)
 	fake_fd_send(f, &retire, sizeof(retire));
 }
 
+void fake_lend(struct fake *f, uint32_t extent)
+{
+	const struct fdsock_map map = {.head = head_of(FDSOCK_MAP), .extent = extent};
+
+	pthread_mutex_lock(&f->lock);
+	for (unsigned i = 0; i < f->socket_count; i++)
+		map_answer(f, f->sockets[i], &map);
+	pthread_mutex_unlock(&f->lock);
+}
+
 void fake_offer(struct fake *f, bool gpu, uint32_t extent)
 {
 	struct fdsock_offer o = {.head = head_of(FDSOCK_OFFER), .gpu = gpu ? 0 : FDSOCK_NO_GPU, .count = 1, .extents = {extent}};

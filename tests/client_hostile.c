@@ -384,6 +384,25 @@ START_TEST(fd_socket)
 }
 END_TEST
 
+/* Somebody has asked for it and given up, and the session is closed before anybody hears of it: the daemon is told that it is not mapped. */
+START_TEST(an_answer_that_nobody_waits_for)
+{
+	const unsigned before = descriptors_once();
+
+	ck_assert_uint_eq(fake_count(&fake, &fake.unmapped), 0);
+	FAULT(fd_fault, FAKE_FD_SILENT);
+	lease_timeout_us = 100000;
+	ck_assert_int_eq(call_lease(), TERRACE_DEADLINE);
+	lease_timeout_us = 0;
+	FAULT(fd_fault, FAKE_FD_SOUND);
+	fake_lend(&fake, 1);
+	terrace_session_close(session);
+	ck_assert_uint_eq(fake_await(&fake, &fake.unmapped, 1), 1);
+	ck_assert_uint_le(descriptors(before), before);
+	ck_assert_int_eq(terrace_session_open(client, layouts, 1, NULL, &session), TERRACE_OK);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("client_hostile");
@@ -395,6 +414,7 @@ int main(void)
 	tcase_set_timeout(c, 100);
 	tcase_add_loop_test(c, twisted, 0, sizeof(twists) / sizeof(twists[0]));
 	tcase_add_test(c, garbage);
+	tcase_add_test(c, an_answer_that_nobody_waits_for);
 	tcase_add_loop_test(c, fd_socket, 0, sizeof(fd_faults) / sizeof(fd_faults[0]));
 	suite_add_tcase(suite, c);
 	runner = srunner_create(suite);
