@@ -57,6 +57,8 @@ void client_fds_offered(struct client_attachment *a, const struct fdsock_offer *
 			h->offers[h->count++] = (struct client_offer){o->extents[i], tier};
 	if (!o->more)
 		h->answered |= 1u << tier;
+	if (o->count) /* who waits for the socket does not hear of what another has read */
+		client_errands_wake();
 }
 
 void client_fds_offer_end(struct client_attachment *a, uint32_t extent)

@@ -98,11 +98,6 @@ START_TEST(known_on_another_gpu)
 }
 END_TEST
 
-static void ready(void *arg)
-{
-	atomic_fetch_add((_Atomic int *)arg, 1);
-}
-
 /* All who wait for it get it from the disk, with nothing shed. */
 START_TEST(several_wait_for_it)
 {
@@ -125,7 +120,7 @@ START_TEST(several_wait_for_it)
 		struct cache_place p;
 		struct cache_leased l;
 
-		w[i] = (struct cache_wait){ .ready = ready, .arg = &called };
+		w[i] = (struct cache_wait){ .ready = vr_count, .arg = &called };
 		ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w[i], &v.r.why), STATUS_BUSY);
 	}
 	vr_go(&v, 0);
@@ -639,7 +634,7 @@ START_TEST(lost_while_it_is_summed)
 	struct gate gate = { .work = { .run = run_gate }, .lock = PTHREAD_MUTEX_INITIALIZER };
 	struct device_ops ops = *terrace_device_ops();
 	_Atomic int called = 0;
-	struct cache_wait w = { .ready = ready, .arg = &called };
+	struct cache_wait w = { .ready = vr_count, .arg = &called };
 	struct cache_keys k = rig_keys(0, 2);
 	struct cache_on on = { .gpu = CACHE_HOST };
 	struct cache_place p[2];

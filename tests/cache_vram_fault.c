@@ -173,11 +173,6 @@ START_TEST(while_memory_is_awaited)
 }
 END_TEST
 
-static void ready(void *arg)
-{
-	atomic_fetch_add((_Atomic int *)arg, 1);
-}
-
 static bool has_queue(struct vram_rig *v, uint32_t gpu, enum device_way way)
 {
 	cache_lock(v->r.c);
@@ -390,7 +385,7 @@ START_TEST(copies_that_have_failed_and_not_ended)
 {
 	struct device_ops ops = *terrace_device_ops();
 	_Atomic int called = 0;
-	struct cache_wait w = { .ready = ready, .arg = &called };
+	struct cache_wait w = { .ready = vr_count, .arg = &called };
 	struct cache_keys k = rig_keys(0, 4);
 	struct cache_on on = { .gpu = 0 };
 	struct cache_place p[4];

@@ -23,11 +23,6 @@ static void open_with(struct vram_rig *v, const struct rig_disks *d, int threads
 	rig_restored(&v->r);
 }
 
-static void ready(void *arg)
-{
-	atomic_fetch_add((_Atomic int *)arg, 1);
-}
-
 /* A byte in each 64 KiB of every slab. */
 static void rot(const struct rig_disks *d)
 {
@@ -211,7 +206,7 @@ static enum status warm_step(struct vram_rig *v, int32_t gpu, struct cache_wait 
 START_TEST(wrong_for_two_gpus)
 {
 	_Atomic int called = 0;
-	struct cache_wait w[2] = { { .ready = ready, .arg = &called }, { .ready = ready, .arg = &called } };
+	struct cache_wait w[2] = { { .ready = vr_count, .arg = &called }, { .ready = vr_count, .arg = &called } };
 	uint32_t blocks[2] = { 0, 0 };
 	struct rig_disks d;
 	struct vram_rig v;
@@ -301,7 +296,7 @@ START_TEST(sound_on_its_way)
 	const bool by_lease = _i == 12; /* and Verify */
 	const bool waits = _i & 1, by_verify = _i & 2 || by_lease, to_lost = _i & 4 && !by_lease, from_lost = _i & 8 && !by_lease;
 	_Atomic int called = 0;
-	struct cache_wait w = { .ready = ready, .arg = &called };
+	struct cache_wait w = { .ready = vr_count, .arg = &called };
 	struct cache_keys k = rig_keys(0, 1);
 	struct cache_place p;
 	struct cache_leased l;
@@ -367,7 +362,7 @@ static int wait_for_writes(void *arg, const struct ring_request *r, uint32_t *mo
 /* Begins to write key 0 to the disk, whose writes wait. */
 static void spill(struct vram_rig *v)
 {
-	struct cache_wait w = { .ready = ready, .arg = &(_Atomic int){ 0 } };
+	struct cache_wait w = { .ready = vr_count, .arg = &(_Atomic int){ 0 } };
 	struct cache_keys k = rig_keys(0, 1);
 	enum status st;
 	bool is = false;
@@ -435,7 +430,7 @@ START_TEST(deleted_while_it_is_spilled)
 {
 	static const struct ring_calls calls = { .fault = wait_for_writes };
 	_Atomic int called = 0;
-	struct cache_wait w = { .ready = ready, .arg = &called };
+	struct cache_wait w = { .ready = vr_count, .arg = &called };
 	struct cache_keys k = rig_keys(0, 1);
 	struct cache_place p;
 	struct cache_leased l;

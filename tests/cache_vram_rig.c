@@ -337,6 +337,11 @@ bool vr_layer_there(const struct vram_rig *v, const struct cache_leased *l, uint
 	       (!l->board_summed || (int32_t)(atomic_load(&v->board[l->board_word + FDSOCK_BOARD_SUMMED]) - value) >= 0);
 }
 
+void vr_count(void *arg)
+{
+	atomic_fetch_add((_Atomic int *)arg, 1);
+}
+
 void vr_wait_layers(const struct vram_rig *v, const struct cache_leased *l)
 {
 	if (!l->board_layers)
