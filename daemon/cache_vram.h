@@ -228,7 +228,7 @@ struct gpu {
 	pthread_t mover, keeper;
 	bool mover_started, keeper_started;
 	_Atomic uint32_t expected, brought; /* calls that may have work for it: begun, over */
-	_Atomic uint32_t published;    /* times that something came to its queues */
+	_Atomic uint32_t rung;         /* times that there may have been something to be begun */
 	_Atomic uint64_t stirred_us;   /* when a call came last, where the mover is to be awake for the next */
 	_Atomic bool sleeps;           /* the mover does, it seems */
 	uint32_t passed, readied;      /* the mover's: as many were over when it had waited long enough, had begun when it last made ready */

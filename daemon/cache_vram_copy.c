@@ -81,6 +81,13 @@ void vram_enqueue(struct gpu *g, struct vram_move *m)
 
 static struct flight *flight_take(struct gpu *g, enum device_way way);
 
+/* With the lock of the queues: there may be something to be begun. The mover may be asleep, or look on without the lock. */
+static void mover_ring(struct gpu *g)
+{
+	atomic_fetch_add_explicit(&g->rung, 1, memory_order_relaxed);
+	pthread_cond_signal(&g->mover_work);
+}
+
 static bool is_staged(const struct gpu *g)
 {
 	return g->queue[DEVICE_UP].staged || g->queue[DEVICE_DOWN].staged || g->queue[DEVICE_ACROSS].staged;
@@ -134,8 +141,7 @@ static void publish(struct gpu *g)
 	for (int way = DEVICE_UP + 1; way < 3; way++)
 		if (g->queue[way].staged)
 			publish_one(&g->queue[way]);
-	atomic_fetch_add_explicit(&g->published, 1, memory_order_relaxed);
-	pthread_cond_signal(&g->mover_work);
+	mover_ring(g);
 	pthread_mutex_unlock(&g->queue_lock);
 }
 
@@ -212,15 +218,14 @@ void vram_mover_halt(struct gpu *g, bool over)
 	pthread_mutex_lock(&g->queue_lock);
 	g->halted = true;
 	g->over |= over;
-	atomic_fetch_add_explicit(&g->published, 1, memory_order_relaxed);
-	pthread_cond_signal(&g->mover_work);
+	mover_ring(g);
 	pthread_mutex_unlock(&g->queue_lock);
 }
 
 void vram_mover_wake(struct gpu *g)
 {
 	pthread_mutex_lock(&g->queue_lock);
-	pthread_cond_signal(&g->mover_work);
+	mover_ring(g);
 	pthread_mutex_unlock(&g->queue_lock);
 }
 
@@ -309,7 +314,7 @@ static bool looks_on(struct gpu *g, uint32_t brought, uint64_t since_us)
 static void mover_wait(struct gpu *g)
 {
 	const uint32_t brought = atomic_load_explicit(&g->brought, memory_order_relaxed),
-		       published = atomic_load_explicit(&g->published, memory_order_relaxed);
+		       rung = atomic_load_explicit(&g->rung, memory_order_relaxed);
 	uint64_t since_us = vram_clock_us();
 	uint32_t seen = atomic_load_explicit(&g->expected, memory_order_relaxed);
 
@@ -329,10 +334,10 @@ static void mover_wait(struct gpu *g)
 		if (expected != atomic_load_explicit(&g->brought, memory_order_relaxed))
 			make_ready(g, expected);
 		sched_yield();
-	} while (atomic_load_explicit(&g->published, memory_order_relaxed) == published && looks_on(g, brought, since_us));
+	} while (atomic_load_explicit(&g->rung, memory_order_relaxed) == rung && looks_on(g, brought, since_us));
 	pthread_mutex_lock(&g->queue_lock);
 	if (seen != brought && atomic_load_explicit(&g->brought, memory_order_relaxed) == brought &&
-	    atomic_load_explicit(&g->published, memory_order_relaxed) == published && vram_clock_us() >= since_us + EXPECT_US)
+	    atomic_load_explicit(&g->rung, memory_order_relaxed) == rung && vram_clock_us() >= since_us + EXPECT_US)
 		g->passed = brought;
 }
 
@@ -410,7 +415,7 @@ void vram_flight_ended(void *flight)
 	*g->ended_end = f;
 	g->ended_end = &f->next;
 	g->queue[f->copy.way].under_way--;
-	pthread_cond_signal(&g->mover_work);
+	mover_ring(g);
 	g->keeper_due = true;
 	pthread_cond_signal(&g->keeper_work);
 	pthread_mutex_unlock(&g->queue_lock);

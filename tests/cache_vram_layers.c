@@ -269,15 +269,15 @@ START_TEST(a_long_warm_comes_in_pieces)
 	struct cache_leased l;
 	struct cache_place p;
 	struct vram_rig v;
-	uint32_t warmed, published;
+	uint32_t warmed, rung;
 
 	setenv("SIM_GPU_US_PER_MIB", "8000", 1);
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS + VR_EXTENT_SLOTS, .host_slots = BLOCKS + 16 });
 	grow(&v, BLOCKS + VR_EXTENT_SLOTS);
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, BLOCKS + 1), BLOCKS + 1);
-	published = vram_gpu(v.r.c, 0)->published;
+	rung = vram_gpu(v.r.c, 0)->rung;
 	ck_assert_int_eq(cache_warm_on(v.r.c, v.r.s.id, &k, 0, v.r.now, &w, &warmed, &v.r.why), STATUS_BUSY);
-	ck_assert_uint_ge(vram_gpu(v.r.c, 0)->published - published, BLOCKS / LIST_BLOCKS); /* each as soon as it was a list */
+	ck_assert_uint_ge(vram_gpu(v.r.c, 0)->rung - rung, BLOCKS / LIST_BLOCKS); /* each as soon as it was a list */
 	for (int i = 0; !on_gpu(&v, 0); i++) {
 		ck_assert_int_lt(i, 50000);
 		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
@@ -388,8 +388,8 @@ START_TEST(a_mover_that_is_kept_awake)
 		struct vram_rig v;
 		const struct gpu *gpu;
 
-		vr_open_filled(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .sum_threads = 2,
-							       .poll_us = on ? 3600ull * 1000000 : 0 }, 8);
+		vr_open_filled(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 256, .host_slots = 256, .sum_threads = 2,
+							       .poll_us = on ? 3600ull * 1000000 : 0 }, 200);
 		ck_assert_uint_eq(vr_warm(&v, 0, 0, 4), 4);
 		rig_quiet(&v.r);
 		gpu = vram_gpu(v.r.c, 0);
@@ -401,6 +401,15 @@ START_TEST(a_mover_that_is_kept_awake)
 		ck_assert_int_eq(vr_lease(&v, 0, 4, 4, true, false, p, &l), STATUS_OK);
 		vr_wait_layers(&v, &l);
 		vr_release(&v, &l);
+		/* More lists than may be under way: it hears that one has ended, too. */
+		vr_hold(&v, 0, 0);
+		vr_warm_begin(&v, 0, 8, 190);
+		await_count(&gpu->queue[DEVICE_UP].flights, 4);
+		vr_go(&v, 0);
+		for (int i = 0; !on_gpu(&v, 197); i++) {
+			ck_assert_int_lt(i, 50000);
+			nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+		}
 		vr_close(&v); /* it waits for no hour */
 	}
 }

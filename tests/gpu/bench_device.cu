@@ -311,44 +311,6 @@ void report_first_calls(const struct world &w, uint32_t count, bool batch, cudaS
 		cudaGetLastError();
 }
 
-/* The same by the device, as a list of all layers: until it has taken the list, and the word is there. */
-void report_first_list(const struct world &w, uint32_t count, bool ready)
-{
-	const std::vector<run_of_rows> runs = runs_of(w, count);
-	std::vector<device_pair> pairs;
-	std::vector<float> made, there;
-	struct counted n;
-
-	for (const run_of_rows &r : runs)
-		for (uint32_t i = 0; i < r.rows; i++)
-			pairs.push_back({r.host + i * FIRST_HOST_STEP, r.gpu + i * FIRST_BLOCK_BYTES});
-	for (uint32_t round = 0; round < FIRST_ROUNDS + 1; round++) {
-		struct device_copy c = {};
-
-		c.pairs = pairs.data();
-		c.count = FIRST_BLOCKS;
-		c.parts = FIRST_LAYERS;
-		c.part_bytes = FIRST_LAYER_BYTES;
-		c.way = DEVICE_UP;
-		c.progress = w.host_address + BYTES;
-		c.progress_base = *(const volatile uint32_t *)(w.host + BYTES);
-		c.done = end_list;
-		c.arg = &n;
-		n.left = 1;
-		idle();
-		if (ready)
-			w.ops->ready(w.device, DEVICE_UP);
-		const double begin = now_us();
-
-		DEVICE(w.ops->copy(w.device, &c, &why));
-		made.push_back((float)(now_us() - begin));
-		there.push_back(word_us(w, c.progress_base + 1, begin));
-		await(&n);
-	}
-	printf("{\"bench\":\"device_first_list\",\"ready\":%s,\"runs\":%u,\"made_us\":%.0f,\"there_us\":%.0f}\n", ready ? "true" : "false",
-	       count, median(made), median(there));
-}
-
 void report_first(cudaStream_t stream)
 {
 	world w(AS_IS);
@@ -356,8 +318,6 @@ void report_first(cudaStream_t stream)
 	for (uint32_t count : {1u, 4u, 10u, 20u}) {
 		report_first_calls(w, count, false, stream);
 		report_first_calls(w, count, true, stream);
-		report_first_list(w, count, false);
-		report_first_list(w, count, true);
 	}
 }
 
