@@ -268,9 +268,12 @@ void client_fds_hear(struct client_attachment *a)
 void client_fds_hear_out(struct client_attachment *a)
 {
 	struct client_packet packet;
+	char words[CLIENT_ERROR_MAX];
 
+	strcpy(words, terrace_error()); /* whoever ends it may be on its way out with a failure of its own */
 	while (a->socket >= 0 && !client_packet_receive(a->socket, 0, &packet))
 		packet_unasked(a, &packet);
+	client_fail(TERRACE_CANCELLED, "%s", words);
 }
 
 void client_fds_listen(struct client_attachment *a)

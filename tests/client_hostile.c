@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { KEYS = 2 };
@@ -388,6 +389,7 @@ END_TEST
 START_TEST(an_answer_that_nobody_waits_for)
 {
 	const unsigned before = descriptors_once();
+	char words[256];
 
 	ck_assert_uint_eq(fake_count(&fake, &fake.unmapped), 0);
 	FAULT(fd_fault, FAKE_FD_SILENT);
@@ -396,7 +398,9 @@ START_TEST(an_answer_that_nobody_waits_for)
 	lease_timeout_us = 0;
 	FAULT(fd_fault, FAKE_FD_SOUND);
 	fake_lend(&fake, 1);
+	snprintf(words, sizeof(words), "%s", terrace_error());
 	terrace_session_close(session);
+	ck_assert_str_eq(terrace_error(), words);
 	ck_assert_uint_eq(fake_await(&fake, &fake.unmapped, 1), 1);
 	ck_assert_uint_le(descriptors(before), before);
 	ck_assert_int_eq(terrace_session_open(client, layouts, 1, NULL, &session), TERRACE_OK);
