@@ -136,8 +136,9 @@ class Short(Trace):
         """By the clock, and most of it is waiting: all rows at a time."""
         # What is read ahead has the least room in the smallest memory. There the order of four sessions moves what `graph` learns, and a
         # slow disk what is dropped for want of a spill, so much that hits differ by a point from run to run: those are of twice as much.
-        # For `graph` to hit more than its replay is no fault: it is not bounded above. `lru` has nothing to learn.
-        sizes = {("lru", 1024): 1, ("lru", 2048): 1, ("graph", 1024): 1, ("graph", 2048): 2}
+        # There, too, a run of `graph` may be a point below its replay (46 runs: .2 below in the mean, a deviation of .43, the same on busy
+        # processors), so four are judged together. For it to hit more is no fault: it is not bounded above. `lru` has nothing to learn.
+        sizes = {("lru", 1024): 1, ("lru", 2048): 1, ("graph", 1024): 1, ("graph", 2048): 4}
         parent = in_memory(sum(4 * host * runs for (_, host), runs in sizes.items()) * SLOT)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             begun = {(policy, host): [pool.submit(row, policy, host, 4 * host, 20, 0, 1200, LEAD_MS, "64MiB", parent) for _ in range(runs)]
