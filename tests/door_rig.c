@@ -78,27 +78,11 @@ int greet(struct fdsock_welcome *w)
 	return fd;
 }
 
-struct wanted {
-	const char *name;
-	double value;
-};
-
-static void find_stat(void *arg, const char *name, const char *labels, double value, bool counter, const char *help)
-{
-	struct wanted *w = arg;
-
-	(void)counter;
-	ck_assert_ptr_nonnull(labels);
-	ck_assert_ptr_nonnull(help);
-	if (!strcmp(name, w->name))
-		w->value = value;
-}
-
 double stat_of(const char *name)
 {
-	struct wanted w = { name, -1 };
+	struct shell_stat w = { name, "", -1 };
 
-	door_stats(door, find_stat, &w);
+	door_stats(door, shell_find_stat, &w);
 	return w.value;
 }
 

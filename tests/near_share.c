@@ -110,26 +110,11 @@ static void teardown(void)
 	shell_close(&s);
 }
 
-struct wanted {
-	const char *name, *labels;
-	double value;
-};
-
-static void find_stat(void *arg, const char *name, const char *labels, double value, bool counter, const char *help)
-{
-	struct wanted *w = arg;
-
-	(void)counter;
-	(void)help;
-	if (!strcmp(name, w->name) && !strcmp(labels, w->labels))
-		w->value = value;
-}
-
 static double stat_of(const char *name, const char *labels)
 {
-	struct wanted w = { name, labels, -1 };
+	struct shell_stat w = { name, labels, -1 };
 
-	near_stats(s.daemon.near, find_stat, &w);
+	near_stats(s.daemon.near, shell_find_stat, &w);
 	return w.value;
 }
 

@@ -129,4 +129,20 @@ static inline void shell_store(struct shell *s, const char *key)
 	}
 }
 
+/* For near_stats and its like: the value of one figure, which stays as it was if there is none of that name and labels. */
+struct shell_stat {
+	const char *name, *labels;
+	double value;
+};
+
+static inline void shell_find_stat(void *arg, const char *name, const char *labels, double value, bool counter, const char *help)
+{
+	struct shell_stat *w = arg;
+
+	(void)counter;
+	ck_assert_ptr_nonnull(help);
+	if (!strcmp(name, w->name) && !strcmp(labels, w->labels))
+		w->value = value;
+}
+
 #endif
