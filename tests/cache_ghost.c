@@ -144,12 +144,12 @@ START_TEST(an_heir_keeps_the_slots_quarantined)
 	}
 	ck_assert_uint_eq(rig_prefix(&keeper, 0, 2), 2);
 	kill(e.heir, SIGKILL); /* init's child now: wait for the kernel to drop its mapping */
-	for (int i = 0; i < 1000 && rig_stat(&r, "terrace_ghost_sessions", ""); i++) {
+	for (int ms = 0; rig_stat(&r, "terrace_ghost_sessions", ""); ms++) {
+		ck_assert_int_lt(ms, 10000);
 		usleep(1000);
 		r.now += 50000;
 		rig_tick(r.c, r.now);
 	}
-	ck_assert_double_eq(rig_stat(&r, "terrace_ghost_sessions", ""), 0);
 	ck_assert_double_eq(rig_stat(&r, "terrace_quarantined_slots", "tier=host"), 0);
 	ck_assert_uint_eq(rig_put(&keeper, 1000, 1), 1);
 	rig_close(&keeper);

@@ -666,6 +666,7 @@ static double cpu_ms_in(long ms)
 	return (double)(after.tv_sec - before.tv_sec) * 1e3 + (double)(after.tv_nsec - before.tv_nsec) * 1e-6;
 }
 
+/* On a busy machine others may run all the time that it would poll, or all that it would sleep: again. */
 START_TEST(polls_after_an_event_and_then_sleeps)
 {
 	Terrace__V1__LookupRequest q;
@@ -676,8 +677,10 @@ START_TEST(polls_after_an_event_and_then_sleeps)
 	start(64, 60000);
 	shell_store(&s, "k1");
 	q = lookup_of(s.session.id);
-	ck_assert(unary("/terrace.v1.Cache/Lookup", &q.base, &status));
-	ck_assert(cpu_ms_in(400) >= 20);
+	do {
+		ck_assert_int_lt(tries++, 50);
+		ck_assert(unary("/terrace.v1.Cache/Lookup", &q.base, &status));
+	} while (cpu_ms_in(400) < 20);
 	while (cpu_ms_in(400) > 100)
 		ck_assert_int_lt(tries++, 50);
 	stop();
