@@ -264,26 +264,35 @@ static double ms_of_lease(struct vram_rig *v, uint64_t first, uint32_t count)
 	return (double)(t1.tv_sec - t0.tv_sec) * 1e3 + (double)(t1.tv_nsec - t0.tv_nsec) * 1e-6;
 }
 
-/* What it is for: a Lease 150 ms after its Lookup waits for the copies of 16 blocks, 10 ms a MiB, or for none. */
+/* Of a GPU that has nothing of it yet. */
+static double ms_of_first_lease(bool ahead)
+{
+	struct vram_rig v;
+	double ms;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 256, .host_slots = 64, .gpu_prefetch_bytes = ahead ? PLENTY : 0 });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 16), 16);
+	ck_assert_uint_eq(vr_put(&v, GPU, 1000, 32), 32);
+	rig_quiet(&v.r);
+	ms = ms_of_lease(&v, 0, 16);
+	vr_close(&v);
+	return ms;
+}
+
+/* What it is for: a Lease 150 ms after its Lookup waits for the copies of 16 blocks, 10 ms a MiB, or for none. A busy machine may have it wait for
+ * something else: the least of a few counts. */
 START_TEST(a_lease_that_waits_less)
 {
-	double without, with;
+	enum { COPIES_MS = 40 };
+	double without, with = 1e9;
 
 	setenv("SIM_GPU_US_PER_MIB", "10000", 1);
-	for (int on = 0; on < 2; on++) {
-		struct vram_rig v;
-
-		vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 256, .host_slots = 64,
-							.gpu_prefetch_bytes = on ? PLENTY : 0 });
-		ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 16), 16);
-		ck_assert_uint_eq(vr_put(&v, GPU, 1000, 32), 32);
-		rig_quiet(&v.r);
-		*(on ? &with : &without) = ms_of_lease(&v, 0, 16);
-		vr_close(&v);
-	}
+	without = ms_of_first_lease(false);
+	for (int tries = 0; tries < 10 && with >= COPIES_MS / 2; tries++)
+		with = ms_of_first_lease(true);
 	printf("until all of 16 blocks are there: %.1f ms, brought up ahead %.1f ms\n", without, with);
-	ck_assert_double_ge(without, 40);
-	ck_assert_double_lt(with, 0.5 * without);
+	ck_assert_double_ge(without, COPIES_MS);
+	ck_assert_double_lt(with, COPIES_MS / 2);
 }
 END_TEST
 

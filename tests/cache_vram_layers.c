@@ -259,8 +259,8 @@ START_TEST(a_share_of_the_gpu)
 }
 END_TEST
 
-/* Of a long Warm the first blocks are there while the last are still copied, and a lease that comes meanwhile does not wait for all. */
-START_TEST(a_long_warm_comes_in_pieces)
+/* A lease beside a long Warm, of which the first block has come. False: when its first layer was seen to be there, the Warm was over. */
+static bool lease_beside_a_long_warm(void)
 {
 	enum { BLOCKS = 40 * VR_EXTENT_SLOTS, LIST_BLOCKS = (8 << 20) / VR_BLOCK_BYTES }; /* 80 MiB, and 8 */
 	_Atomic int called = 0;
@@ -270,6 +270,7 @@ START_TEST(a_long_warm_comes_in_pieces)
 	struct cache_place p;
 	struct vram_rig v;
 	uint32_t warmed, rung;
+	bool in_time;
 
 	setenv("SIM_GPU_US_PER_MIB", "8000", 1);
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS + VR_EXTENT_SLOTS, .host_slots = BLOCKS + 16 });
@@ -282,15 +283,13 @@ START_TEST(a_long_warm_comes_in_pieces)
 		ck_assert_int_lt(i, 50000);
 		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
 	}
-	ck_assert(!on_gpu(&v, BLOCKS - 1));
 	ck_assert_int_eq(vr_lease(&v, 0, BLOCKS, 1, true, false, &p, &l), STATUS_OK);
 	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
 	for (int i = 0; !vr_layer_there(&v, &l, 0); i++) {
 		ck_assert_int_lt(i, 50000);
 		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
 	}
-	ck_assert_int_eq(called, 0);
-	ck_assert(!on_gpu(&v, BLOCKS - 1));
+	in_time = !called && !on_gpu(&v, BLOCKS - 1);
 	vr_wait_layers(&v, &l);
 	ck_assert(vr_matches(&v, &p, BLOCKS, 0));
 	vr_release(&v, &l);
@@ -299,6 +298,18 @@ START_TEST(a_long_warm_comes_in_pieces)
 	ck_assert_double_eq(moved(&v, "host", "gpu"), BLOCKS + 1);
 	free((void *)k.bytes);
 	vr_close(&v);
+	return in_time;
+}
+
+/* Of a long Warm the first blocks are there while the last are still copied, and a lease that comes meanwhile does not wait for all. Again, if a busy
+ * machine looked too late. */
+START_TEST(a_long_warm_comes_in_pieces)
+{
+	bool in_time = false;
+
+	for (int tries = 0; tries < 10 && !in_time; tries++)
+		in_time = lease_beside_a_long_warm();
+	ck_assert(in_time);
 }
 END_TEST
 

@@ -1,6 +1,7 @@
 /* Lists of copies up to a GPU: in which order leases and Warms have them, and what they took. */
 #include "tests/cache_vram_rig.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,29 +60,50 @@ static void came(struct vram_rig *v, const struct cache_place *p, const struct c
 	vr_release(v, l);
 }
 
-/* What is leased comes before what is left of a Warm; not if that has waited for long. */
+/* When a list of the Warm last began: so long after that a lease overtakes what is left of it (cache_vram_copy.c). */
+enum { OVERTAKE_US = 100 * 1000 };
+
+static uint64_t tail_us(const struct vram_rig *v)
+{
+	struct gpu *g = vram_gpu(v->r.c, 0);
+	uint64_t us;
+
+	pthread_mutex_lock(&g->queue_lock);
+	us = g->queue[DEVICE_UP].tail_us;
+	pthread_mutex_unlock(&g->queue_lock);
+	return us;
+}
+
+/* What is leased comes before what is left of a Warm; not if that has waited for long (_i). Again, if a busy machine let it wait for that long. */
 START_TEST(a_lease_overtakes_a_warm)
 {
 	struct cache_place p[4], q[4];
 	struct cache_leased l, second;
 	struct device_ops ops;
+	bool in_time = false;
 	struct vram_rig v;
+	uint64_t since_us;
 	uint32_t rest;
 
-	rest = open_with_a_warm(&v, &ops);
-	if (_i) /* it is never to wait for ever */
-		nanosleep(&(struct timespec){ .tv_nsec = 150000000 }, NULL);
-	ck_assert_int_eq(vr_lease(&v, 0, 190, 4, true, false, p, &l), STATUS_OK);
-	ck_assert_int_eq(vr_lease(&v, 0, 194, 4, true, false, q, &second), STATUS_OK);
-	vr_go(&v, 0);
-	came(&v, p, &l, 190, 4);
-	came(&v, q, &second, 194, 4);
-	rig_quiet(&v.r);
+	for (int tries = 0; !in_time; tries++) {
+		ck_assert_int_lt(tries, 50);
+		rest = open_with_a_warm(&v, &ops);
+		since_us = tail_us(&v);
+		if (_i) /* it is never to wait for ever */
+			nanosleep(&(struct timespec){ .tv_nsec = 150000000 }, NULL);
+		ck_assert_int_eq(vr_lease(&v, 0, 190, 4, true, false, p, &l), STATUS_OK);
+		ck_assert_int_eq(vr_lease(&v, 0, 194, 4, true, false, q, &second), STATUS_OK);
+		in_time = _i || vram_clock_us() - since_us < OVERTAKE_US;
+		vr_go(&v, 0);
+		came(&v, p, &l, 190, 4);
+		came(&v, q, &second, 194, 4);
+		rig_quiet(&v.r);
+		vr_close(&v);
+	}
 	ck_assert(_i ? list_count == 6 : list_count > 6);
 	ck_assert_uint_eq(lists[4].blocks, _i ? rest + 4 : 4); /* of one shape, they come layer by layer for the lease */
 	ck_assert(lists[4].watched && lists[5].watched);
 	ck_assert_uint_eq(lists[5].blocks, 4);
-	vr_close(&v);
 }
 END_TEST
 

@@ -75,9 +75,9 @@ uint32_t vr_warm(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count
 void vr_warm_begin(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count);
 /* Whether the board says that this layer is there. */
 bool vr_layer_there(const struct vram_rig *v, const struct cache_leased *l, uint32_t layer);
-/* Waits for the last layer. */
 /* For waits: counts up the _Atomic int. */
 void vr_count(void *arg);
+/* Waits for the last layer. */
 void vr_wait_layers(const struct vram_rig *v, const struct cache_leased *l);
 bool vr_matches(struct vram_rig *v, const struct cache_place *p, uint64_t n, uint32_t layout);
 /* Leases each key by itself on the GPU (CACHE_HOST: in memory), compares, releases; how many were there. */
