@@ -9,7 +9,7 @@
 
 #include "daemon/cache_vram.h"
 
-enum { CLOSE_MS = 500 };
+enum { CLOSE_MS = 500, SLOW_CLOSE_MS = 1500 };
 
 static void sleep_ms(long ms)
 {
@@ -110,12 +110,12 @@ static void ops_make(struct device_ops *ops, int hangs)
 }
 
 /* Blocks in memory and on a disk, and one that is on the GPU alone. */
-static void begin(struct stopped *t, int hangs, bool no_board)
+static void begin(struct stopped *t, int hangs, bool no_board, uint32_t close_ms)
 {
 	ops_make(&t->ops, hangs);
 	vr_disks_make(&t->disks, 1, 96);
 	vr_open_filled(&t->v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .write_back = true, .ops = &t->ops,
-							  .disks = &t->disks, .spill_milli = 1000, .gpu_close_ms = CLOSE_MS,
+							  .disks = &t->disks, .spill_milli = 1000, .gpu_close_ms = close_ms,
 							  .no_board = no_board }, 4);
 	alarm(100); /* else it would wait to the end of the test's time */
 }
@@ -160,6 +160,7 @@ static void goes_on(void)
 {
 	hang.on = false;
 	hang.goes_on = true;
+	RIG_AWAIT(hang.back == hang.inside);
 	sleep_ms(300); /* what it does then would be seen */
 }
 
@@ -168,7 +169,7 @@ START_TEST(a_stop_while_the_driver_hangs)
 {
 	struct stopped t;
 
-	begin(&t, _i, false);
+	begin(&t, _i, false, CLOSE_MS);
 	hang_begins(&t.v, _i);
 	ck_assert(!cache_destroy(t.v.r.c));
 	ck_assert_str_eq(cache_left(t.v.r.c), "a GPU's driver does not answer");
@@ -176,23 +177,22 @@ START_TEST(a_stop_while_the_driver_hangs)
 	ck_assert(hang.inside == (_i != COPIES_HANG) && !hang.back);
 	check_end(&t);
 	goes_on();
-	ck_assert(hang.back == hang.inside);
 }
 END_TEST
 
-/* Many calls, each within its time. */
+/* Many calls, each within its time, though the machine stalls for most of that. */
 START_TEST(a_driver_that_is_slow)
 {
 	struct stopped t;
 
-	begin(&t, UNREGISTER_HANGS, false);
+	begin(&t, UNREGISTER_HANGS, false, SLOW_CLOSE_MS);
 	ck_assert_uint_eq(vr_put(&t.v, CACHE_HOST, 10, 20), 20); /* more extents */
 	rig_quiet(&t.v.r);
-	unregister_ms = CLOSE_MS / 4;
+	unregister_ms = SLOW_CLOSE_MS / 8;
 	clock_gettime(CLOCK_MONOTONIC, &began);
 	ck_assert(cache_destroy(t.v.r.c));
 	cache_thread_leave();
-	ck_assert_int_gt(ms_since(&began), CLOSE_MS);
+	ck_assert_int_gt(ms_since(&began), SLOW_CLOSE_MS);
 	unregister_ms = 0;
 	check_end(&t);
 }
@@ -242,7 +242,7 @@ START_TEST(memory_that_is_not_registered)
 	enum status st;
 	uint64_t id;
 
-	begin(&t, HANGS, true);
+	begin(&t, HANGS, true, CLOSE_MS);
 	vr_join(&other, &t.v, 1, "other");
 	grows.v = &t.v;
 	hang.on = true;
@@ -260,7 +260,7 @@ START_TEST(memory_that_is_not_registered)
 	hang.on = false;
 	check_end(&t);
 	goes_on();
-	ck_assert(hang.back && !grows.over);
+	ck_assert(!grows.over);
 }
 END_TEST
 
@@ -270,7 +270,7 @@ START_TEST(a_cache_is_left_with_a_worker)
 	struct stopped t;
 	pthread_t worker;
 
-	begin(&t, HANGS, true);
+	begin(&t, HANGS, true, CLOSE_MS);
 	lent.c = t.v.r.c;
 	lent.attachment = t.v.r.attachment;
 	hang.on = true;
@@ -284,7 +284,7 @@ START_TEST(a_cache_is_left_with_a_worker)
 	hang.on = false;
 	check_end(&t);
 	goes_on();
-	ck_assert(hang.back && !lent.over);
+	ck_assert(!lent.over);
 }
 END_TEST
 

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HELD_MS = 3000, ALL_USES = TERRACE_GPU_LEASES | TERRACE_GPU_RESERVATIONS | TERRACE_GPU_HOST_BLOCKS };
+enum { HELD_MS = 20000, ALL_USES = TERRACE_GPU_LEASES | TERRACE_GPU_RESERVATIONS | TERRACE_GPU_HOST_BLOCKS };
 
 static void open_one(void)
 {

@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { SETTLE_MS = 60, STUCK_MS = 2000, WORD = 5, BASE = 7 };
+enum { SETTLE_MS = 60, STUCK_MS = 20000, WORD = 5, BASE = 7 };
 
 static struct sim_stream *other;
 
