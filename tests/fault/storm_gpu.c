@@ -2,7 +2,8 @@
  * memory, by work on a stream, and are killed at any moment.
  *
  *     storm_gpu victim ADDRESS SEED   all that, for ever; "ready" once it has begun
- *     storm_gpu reader ADDRESS SEED   leases and checks for ever; at SIGTERM prints how many blocks it checked
+ *     storm_gpu reader ADDRESS SEED   leases and checks for ever; "checked" once it has checked a block; at SIGTERM prints how many
+ *                                   blocks it checked
  *
  * Every block describes itself (storm_blocks.h); the work on the stream looks at every word.
  * Exit 1: a wrong byte, told on stderr. 3: a call failed, or a lease's copies never came, which the daemon's death is a reason for.
@@ -303,6 +304,10 @@ static void reader(void)
 	while (!ended) {
 		uint64_t got = lease_and_check();
 
+		if (got && !checked) {
+			puts("checked");
+			fflush(stdout);
+		}
 		checked += got;
 		if (!got)
 			nanosleep(&(struct timespec){0, 1000000}, NULL);
