@@ -83,10 +83,7 @@ static void read_ahead(struct rig *r, uint64_t first, uint32_t count)
 
 static void until_one_waits(void)
 {
-	for (int ms = 0; !atomic_load(&gate.count); ms++) {
-		ck_assert_int_lt(ms, 60000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	RIG_AWAIT(atomic_load(&gate.count));
 }
 
 /* A lease by a call that waits. */
@@ -118,10 +115,7 @@ static void begin(struct rig *r, struct call *x, uint64_t n)
 
 static void until_ready(struct call *x)
 {
-	for (int ms = 0; !atomic_load(&x->ready); ms++) {
-		ck_assert_int_lt(ms, 60000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	RIG_AWAIT(atomic_load(&x->ready));
 }
 
 static void end(struct rig *r, struct call *x, uint64_t n)

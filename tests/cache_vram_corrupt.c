@@ -124,11 +124,7 @@ START_TEST(several_wait_for_it)
 		ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w[i], &v.r.why), STATUS_BUSY);
 	}
 	vr_go(&v, 0);
-	for (int i = 0; called < 3; i++) {
-		ck_assert_int_lt(i, 10000);
-		rig_tick(v.r.c, v.r.now);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	vr_await_called(&v, &called, 3);
 	for (int i = 0; i < 3; i++) {
 		struct cache_place p;
 		struct cache_leased l;
@@ -198,10 +194,8 @@ START_TEST(held_to_the_end)
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
 	if (_i)
 		vr_lose(&v, 0);
-	for (int i = 0; _i && !cache_degraded(v.r.c); i++) {
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	if (_i)
+		RIG_AWAIT(cache_degraded(v.r.c));
 	ck_assert_int_eq(rig_delete(&v.r, 0, 1, &st), STATUS_OK);
 	vr_release(&v, &l);
 	rig_quiet(&v.r);
@@ -321,10 +315,7 @@ START_TEST(others_are_not_told)
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &wrong), STATUS_OK);
 	ck_assert_int_eq(vr_lease(&other, 0, 1, 1, true, false, &q, &right), STATUS_OK);
 	ck_assert_uint_eq(right.board_layers, VR_LAYERS);
-	for (int i = 0; !failed(&v); i++) {
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	RIG_AWAIT(failed(&v));
 	ck_assert(!vr_layer_there(&other, &right, 1));
 	vr_go(&v, 0);
 	vr_wait_layers(&other, &right);
@@ -388,30 +379,35 @@ static void run_gate(struct work *w)
 	pthread_mutex_unlock(&g->lock);
 }
 
-static void await_copies(const struct vram_rig *v, const struct cache_leased *l)
+/* Two blocks are in memory, and leased on the GPU. They are copied, and their sums wait for the gate. `other`: instead of the first one lies the second
+ * there, with its own header and sums. */
+static void open_unsummed(struct vram_rig *v, struct gate *gate, bool other, struct cache_place *p, struct cache_leased *l)
 {
-	for (int i = 0; (int32_t)(v->board[0] - l->board_base - VR_LAYERS) < 0; i++) {
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	*gate = (struct gate){ .work = { .run = run_gate }, .lock = PTHREAD_MUTEX_INITIALIZER };
+	vr_open(v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = SLOTS, .host_slots = SLOTS, .sum_threads = 1 });
+	ck_assert_uint_eq(vr_put(v, 0, 50, 1), 1);
+	ck_assert_uint_eq(vr_put(v, CACHE_HOST, 0, 2), 2);
+	rig_quiet(&v->r);
+	if (other) {
+		ck_assert_int_eq(vr_lease(v, CACHE_HOST, 0, 2, true, false, p, l), STATUS_OK);
+		memcpy(vr_bytes(v, &p[0]) - SLOT_HEADER_BYTES, vr_bytes(v, &p[1]) - SLOT_HEADER_BYTES, VR_SLOT_BYTES);
+		vr_release(v, l);
 	}
+	pthread_mutex_lock(&gate->lock);
+	ck_assert(sums_submit(v->r.c, &gate->work));
+	ck_assert_int_eq(vr_lease(v, 0, 0, 2, true, false, p, l), STATUS_OK);
+	RIG_AWAIT((int32_t)(v->board[0] - l->board_base - VR_LAYERS) >= 0);
 }
 
 /* A layer is there when it is copied and summed. The copies wait for no sums. */
 START_TEST(copied_and_not_summed)
 {
-	struct gate gate = { .work = { .run = run_gate }, .lock = PTHREAD_MUTEX_INITIALIZER };
 	struct cache_place p[2];
 	struct cache_leased l;
 	struct vram_rig v;
+	struct gate gate;
 
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = SLOTS, .host_slots = SLOTS, .sum_threads = 1 });
-	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1);
-	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 2), 2);
-	rig_quiet(&v.r);
-	pthread_mutex_lock(&gate.lock);
-	ck_assert(sums_submit(v.r.c, &gate.work));
-	ck_assert_int_eq(vr_lease(&v, 0, 0, 2, true, false, p, &l), STATUS_OK);
-	await_copies(&v, &l);
+	open_unsummed(&v, &gate, false, p, &l);
 	nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
 	ck_assert(!vr_layer_there(&v, &l, 0));
 	ck_assert_str_eq(vr_tier(&v, 0), "host");
@@ -424,26 +420,15 @@ START_TEST(copied_and_not_summed)
 }
 END_TEST
 
-/* What lies there is another block, with its own header and sums: its first layer is not there before the lease is void, though headers are looked at
- * with the second. */
+/* The first layer of what is another block is not there before the lease is void, though headers are looked at with the second. */
 START_TEST(another_block_in_its_place)
 {
-	struct gate gate = { .work = { .run = run_gate }, .lock = PTHREAD_MUTEX_INITIALIZER };
 	struct cache_place p[2];
 	struct cache_leased l;
 	struct vram_rig v;
+	struct gate gate;
 
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = SLOTS, .host_slots = SLOTS, .sum_threads = 1 });
-	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1);
-	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 2), 2);
-	rig_quiet(&v.r);
-	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 2, true, false, p, &l), STATUS_OK);
-	memcpy(vr_bytes(&v, &p[0]) - SLOT_HEADER_BYTES, vr_bytes(&v, &p[1]) - SLOT_HEADER_BYTES, VR_SLOT_BYTES);
-	vr_release(&v, &l);
-	pthread_mutex_lock(&gate.lock);
-	ck_assert(sums_submit(v.r.c, &gate.work));
-	ck_assert_int_eq(vr_lease(&v, 0, 0, 2, true, false, p, &l), STATUS_OK);
-	await_copies(&v, &l);
+	open_unsummed(&v, &gate, true, p, &l);
 	cache_lock(v.r.c); /* without which nobody is told that a lease is void */
 	pthread_mutex_unlock(&gate.lock);
 	nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
@@ -466,14 +451,6 @@ static enum status gated_copy(struct device *d, struct device_copy *c, const cha
 	while (gate_shut)
 		usleep(200);
 	return terrace_device_ops()->copy(d, c, why);
-}
-
-static void await_flights(const struct vram_rig *v, uint32_t flights)
-{
-	for (int i = 0; gpu_flights(vram_gpu(v->r.c, 0), DEVICE_UP) != flights; i++) {
-		ck_assert_int_lt(i, 50000);
-		usleep(200);
-	}
 }
 
 /* A list that nobody watches is summed when it is copied, if enough comes behind it: so bytes that change until then are found. */
@@ -499,11 +476,11 @@ START_TEST(summed_behind_its_copy)
 		ck_assert_int_eq(cache_abort(v.r.c, v.r.s.id, id[i]), STATUS_OK);
 	gate_shut = true;
 	vr_warm_begin(&v, 0, LIST + NEXT, 1); /* the mover is busy with it while the others queue */
-	await_flights(&v, 1);
+	RIG_AWAIT(gpu_flights(vram_gpu(v.r.c, 0), DEVICE_UP) == 1);
 	vr_warm_begin(&v, 0, 0, LIST + NEXT);
 	vr_hold(&v, 0, 0);
 	gate_shut = false;
-	await_flights(&v, 3);
+	RIG_AWAIT(gpu_flights(vram_gpu(v.r.c, 0), DEVICE_UP) == 3);
 	usleep(10000); /* so long it would have been found sound */
 	vr_bytes(&v, &p)[100000] ^= 1;
 	vr_go(&v, 0);
@@ -526,10 +503,7 @@ START_TEST(summed_though_copies_stand_still)
 	rig_quiet(&v.r);
 	vr_hold(&v, 0, 1);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 2, true, false, p, &l), STATUS_OK);
-	for (int i = 0; v.board[FDSOCK_BOARD_SUMMED] != l.board_base + VR_LAYERS; i++) {
-		ck_assert_int_lt(i, 50000);
-		usleep(200);
-	}
+	RIG_AWAIT(v.board[FDSOCK_BOARD_SUMMED] == l.board_base + VR_LAYERS);
 	ck_assert(!vr_layer_there(&v, &l, 1));
 	vr_go(&v, 0);
 	vr_wait_layers(&v, &l);
@@ -592,19 +566,13 @@ END_TEST
 static void lose(struct vram_rig *v)
 {
 	vr_lose(v, 0);
-	for (int i = 0; !cache_degraded(v->r.c); i++) {
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	RIG_AWAIT(cache_degraded(v->r.c));
 }
 
 /* Until the sweep has taken all copies off it. */
 static void swept(struct vram_rig *v)
 {
-	for (int i = 0; rig_stat(&v->r, "terrace_gpu_blocks", "gpu=0") > 0; i++) {
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	RIG_AWAIT(rig_stat(&v->r, "terrace_gpu_blocks", "gpu=0") == 0);
 }
 
 /* How many blocks' copies down have ended, as the device says it. */
@@ -659,19 +627,12 @@ START_TEST(lost_while_it_is_summed)
 	ck_assert(sums_submit(v.r.c, &gate.work));
 	atomic_store(&copied_down, 0);
 	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 2, &l, &w, &v.r.why), STATUS_BUSY);
-	for (int i = 0; atomic_load(&copied_down) < 2; i++) {
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	RIG_AWAIT(copied_down >= 2);
 	lose(&v);
 	swept(&v);
 	ck_assert_int_eq(atomic_load(&called), 0);
 	pthread_mutex_unlock(&gate.lock);
-	for (int i = 0; called < 1; i++) {
-		ck_assert_int_lt(i, 10000);
-		rig_tick(v.r.c, v.r.now);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	vr_await_called(&v, &called, 1);
 	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 2, &l, &w, &v.r.why), STATUS_OK);
 	ck_assert(vr_matches(&v, &p[0], 0, 0) && vr_matches(&v, &p[1], 1, 0));
 	vr_release(&v, &l);
@@ -697,10 +658,7 @@ START_TEST(known_wrong_and_lost)
 	vr_flip(&v, CACHE_HOST, 0, LAYER_BYTES);
 	vr_hold(&v, 0, 1);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 2, true, false, p, &l), STATUS_OK);
-	for (int i = 0; !failed(&v); i++) {
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	RIG_AWAIT(failed(&v));
 	lose(&v);
 	vr_go(&v, 0);
 	vr_release(&v, &l);

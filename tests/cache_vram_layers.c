@@ -33,10 +33,7 @@ START_TEST(layers_come_in_their_order)
 		vr_hold(&v, 0, 1);
 		ck_assert_int_eq(vr_lease(&v, 0, round * 2, 2, true, false, p, &l), STATUS_OK);
 		ck_assert_uint_eq(l.board_layers, VR_LAYERS);
-		for (int i = 0; !vr_layer_there(&v, &l, 0); i++) {
-			ck_assert_int_lt(i, 50000);
-			nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
-		}
+		RIG_AWAIT(vr_layer_there(&v, &l, 0));
 		ck_assert(!vr_layer_there(&v, &l, 1));
 		for (uint64_t n = 0; n < 2; n++) { /* the first layer of each block, and of the others nothing */
 			uint8_t *whole = calloc(1, VR_BLOCK_BYTES);
@@ -93,10 +90,7 @@ START_TEST(layers_come_while_extents_are_made)
 	if (_i)
 		vr_go(&v, 0);
 	for (uint32_t layer = 0; layer < VR_LAYERS; layer++) {
-		for (int i = 0; !vr_layer_there(&v, &l, layer); i++) {
-			ck_assert_int_lt(i, 50000);
-			nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
-		}
+		RIG_AWAIT(vr_layer_there(&v, &l, layer));
 		ck_assert(_i || layer == VR_LAYERS - 1 || !vr_layer_there(&v, &l, layer + 1));
 		layer_matches(&v, p, count, layer);
 		if (!_i)
@@ -128,11 +122,8 @@ START_TEST(a_lease_that_is_given_up)
 	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 4, &l, &w, &v.r.why), STATUS_BUSY);
 	if (_i == 1)
 		vr_lose(&v, 0);
-	for (int i = 0; _i && !called; i++) {
-		ck_assert_int_lt(i, 10000);
-		rig_tick(v.r.c, v.r.now);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	if (_i)
+		vr_await_called(&v, &called, 1);
 	cache_wait_end(v.r.c, &w);
 	if (_i != 1) {
 		ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
@@ -193,10 +184,7 @@ START_TEST(granted_when_it_is_there)
 		ck_assert_int_eq(called, 0);
 	}
 	vr_go(&v, across);
-	for (int i = 0; called < 2; i++) {
-		ck_assert_int_lt(i, 10000);
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	RIG_AWAIT(called == 2);
 	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 2, &l, &w, &v.r.why), STATUS_OK);
 	cache_wait_end(v.r.c, &w);
 	cache_wait_end(v.r.c, &second);
@@ -279,16 +267,10 @@ static bool lease_beside_a_long_warm(void)
 	rung = vram_gpu(v.r.c, 0)->rung;
 	ck_assert_int_eq(cache_warm_on(v.r.c, v.r.s.id, &k, 0, v.r.now, &w, &warmed, &v.r.why), STATUS_BUSY);
 	ck_assert_uint_ge(vram_gpu(v.r.c, 0)->rung - rung, BLOCKS / LIST_BLOCKS); /* each as soon as it was a list */
-	for (int i = 0; !on_gpu(&v, 0); i++) {
-		ck_assert_int_lt(i, 50000);
-		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
-	}
+	RIG_AWAIT(on_gpu(&v, 0));
 	ck_assert_int_eq(vr_lease(&v, 0, BLOCKS, 1, true, false, &p, &l), STATUS_OK);
 	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
-	for (int i = 0; !vr_layer_there(&v, &l, 0); i++) {
-		ck_assert_int_lt(i, 50000);
-		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
-	}
+	RIG_AWAIT(vr_layer_there(&v, &l, 0));
 	in_time = !called && !on_gpu(&v, BLOCKS - 1);
 	vr_wait_layers(&v, &l);
 	ck_assert(vr_matches(&v, &p, BLOCKS, 0));
@@ -340,14 +322,6 @@ static void *lease_four(void *arg)
 	return NULL;
 }
 
-static void await_count(const _Atomic uint32_t *count, uint32_t value)
-{
-	for (int i = 0; *count != value; i++) {
-		ck_assert_int_lt(i, 50000);
-		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
-	}
-}
-
 /* A call that is to bring something up has the mover and the device made ready while it is still at its work (here it waits for the lock), one
  * that finds all of it there has not. */
 START_TEST(what_is_expected_is_made_ready_for)
@@ -370,8 +344,8 @@ START_TEST(what_is_expected_is_made_ready_for)
 		cache_lock(v.r.c);
 		ck_assert_int_eq(pthread_create(&t, NULL, lease_four, &g), 0);
 		if (more) {
-			await_count(&gpu->expected, expected + 1);
-			await_count(&made_ready, ready + 1);
+			RIG_AWAIT(gpu->expected == expected + 1);
+			RIG_AWAIT(made_ready == ready + 1);
 		}
 		cache_unlock(v.r.c);
 		pthread_join(t, NULL);
@@ -381,14 +355,6 @@ START_TEST(what_is_expected_is_made_ready_for)
 	vr_close(&v);
 }
 END_TEST
-
-static void await_mover(const struct gpu *g, bool asleep)
-{
-	for (int i = 0; g->sleeps != asleep; i++) {
-		ck_assert_int_lt(i, 50000);
-		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
-	}
-}
 
 /* Where the operator wants that, a call finds the mover awake whom one before it has woken, and it does its work and ends as if it slept. */
 START_TEST(a_mover_that_is_kept_awake)
@@ -404,10 +370,10 @@ START_TEST(a_mover_that_is_kept_awake)
 		ck_assert_uint_eq(vr_warm(&v, 0, 0, 4), 4);
 		rig_quiet(&v.r);
 		gpu = vram_gpu(v.r.c, 0);
-		await_mover(gpu, true);
+		RIG_AWAIT(gpu->sleeps);
 		cache_called(v.r.c);
 		if (on)
-			await_mover(gpu, false);
+			RIG_AWAIT(!gpu->sleeps);
 		ck_assert(gpu->sleeps == !on);
 		ck_assert_int_eq(vr_lease(&v, 0, 4, 4, true, false, p, &l), STATUS_OK);
 		vr_wait_layers(&v, &l);
@@ -415,12 +381,9 @@ START_TEST(a_mover_that_is_kept_awake)
 		/* More lists than may be under way: it hears that one has ended, too. */
 		vr_hold(&v, 0, 0);
 		vr_warm_begin(&v, 0, 8, 190);
-		await_count(&gpu->queue[DEVICE_UP].flights, 4);
+		RIG_AWAIT(gpu->queue[DEVICE_UP].flights == 4);
 		vr_go(&v, 0);
-		for (int i = 0; !on_gpu(&v, 197); i++) {
-			ck_assert_int_lt(i, 50000);
-			nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
-		}
+		RIG_AWAIT(on_gpu(&v, 197));
 		vr_close(&v); /* it waits for no hour */
 	}
 }
@@ -473,10 +436,7 @@ START_TEST(layers_of_thousands)
 	vr_hold(&v, 0, 1);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, BLOCKS, true, false, p, &l), STATUS_OK);
 	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
-	for (int i = 0; !vr_layer_there(&v, &l, 0); i++) {
-		ck_assert_int_lt(i, 50000);
-		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
-	}
+	RIG_AWAIT(vr_layer_there(&v, &l, 0));
 	ck_assert(!vr_layer_there(&v, &l, 1));
 	vr_go(&v, 0);
 	vr_wait_layers(&v, &l);

@@ -43,10 +43,7 @@ static uint32_t open_with_a_warm(struct vram_rig *v, struct device_ops *ops)
 	list_count = 0;
 	vr_hold(v, 0, 0);
 	vr_warm_begin(v, 0, 0, 190);
-	for (int i = 0; list_count < 4; i++) {
-		ck_assert_int_lt(i, 50000);
-		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
-	}
+	RIG_AWAIT(list_count >= 4);
 	for (int i = 0; i < 4; i++)
 		rest -= lists[i].blocks;
 	return rest;
@@ -153,10 +150,7 @@ START_TEST(a_lease_waits_before_a_warm)
 	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why), STATUS_BUSY);
 	list_count = 0;
 	vr_go(&v, 0);
-	for (int i = 0; !called; i++) {
-		ck_assert_int_lt(i, 50000);
-		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
-	}
+	RIG_AWAIT(called);
 	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why), STATUS_OK);
 	cache_wait_end(v.r.c, &w);
 	came(&v, &p, &l, 190, 1);

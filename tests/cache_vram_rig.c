@@ -342,6 +342,11 @@ void vr_count(void *arg)
 	atomic_fetch_add((_Atomic int *)arg, 1);
 }
 
+void vr_await_called(struct vram_rig *v, const _Atomic int *called, int times)
+{
+	RIG_AWAIT((rig_tick(v->r.c, v->r.now), atomic_load(called) >= times));
+}
+
 void vr_wait_layers(const struct vram_rig *v, const struct cache_leased *l)
 {
 	if (!l->board_layers)

@@ -77,6 +77,8 @@ void vr_warm_begin(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t cou
 bool vr_layer_there(const struct vram_rig *v, const struct cache_leased *l, uint32_t layer);
 /* For waits: counts up the _Atomic int. */
 void vr_count(void *arg);
+/* Until so many of these were ready, with the background's turns. */
+void vr_await_called(struct vram_rig *v, const _Atomic int *called, int times);
 /* Waits for the last layer. */
 void vr_wait_layers(const struct vram_rig *v, const struct cache_leased *l);
 bool vr_matches(struct vram_rig *v, const struct cache_place *p, uint64_t n, uint32_t layout);

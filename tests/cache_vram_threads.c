@@ -83,10 +83,7 @@ static void lease_some(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t
 
 	if (vr_lease(v, gpu, first, count, false, rand_r(seed) % 3 == 0, p, &l))
 		return;
-	for (int i = 0; l.board_layers && !vr_layer_there(v, &l, VR_LAYERS - 1) && !is_lost(gpu); i++) {
-		ck_assert_int_lt(i, 50000);
-		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
-	}
+	RIG_AWAIT(!l.board_layers || vr_layer_there(v, &l, VR_LAYERS - 1) || is_lost(gpu));
 	/* Whose board has failed believes no copy of the lease on that GPU, of which some may have come before and some not: so its reader does,
 	 * who cannot tell them apart. What the lease has in memory is no business of the board's. */
 	for (uint32_t i = 0; i < l.blocks; i++) {
