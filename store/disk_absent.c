@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "store/disk_private.h"
 
@@ -27,17 +26,10 @@ static size_t record_bytes(uint32_t count)
 uint32_t disk_absent(const struct disk *d, uint64_t ids[DISK_ABSENT_MAX])
 {
 	struct absent_record r = { .magic = 0 };
-	int fd = openat(d->folder.fd, "absent", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	ssize_t got;
+	const size_t got = disk_folder_read(&d->folder, "absent", &r, sizeof(r));
 
-	if (fd < 0)
-		return 0;
-	do
-		got = pread(fd, &r, sizeof(r), 0);
-	while (got < 0 && errno == EINTR);
-	close(fd);
-	if (got < (ssize_t)record_bytes(0) || r.magic != ABSENT_MAGIC || r.count > DISK_ABSENT_MAX ||
-	    (size_t)got != record_bytes(r.count) || r.crc != slot_crc32c(0, r.ids, r.count * sizeof(r.ids[0])))
+	if (got < record_bytes(0) || r.magic != ABSENT_MAGIC || r.count > DISK_ABSENT_MAX ||
+	    got != record_bytes(r.count) || r.crc != slot_crc32c(0, r.ids, r.count * sizeof(r.ids[0])))
 		return 0;
 	memcpy(ids, r.ids, r.count * sizeof(ids[0]));
 	return r.count;
@@ -46,19 +38,8 @@ uint32_t disk_absent(const struct disk *d, uint64_t ids[DISK_ABSENT_MAX])
 /* Returns an errno. */
 static int record_write(const struct disk_folder *f, const struct absent_record *r)
 {
-	int fd = openat(f->fd, "absent.new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600), error = 0;
-	ssize_t put;
+	int error = disk_folder_write(f, "absent.new", O_TRUNC, r, record_bytes(r->count));
 
-	if (fd < 0)
-		return errno;
-	do
-		put = pwrite(fd, r, record_bytes(r->count), 0);
-	while (put < 0 && errno == EINTR);
-	if (put != (ssize_t)record_bytes(r->count))
-		error = put < 0 ? errno : ENOSPC;
-	else if (fsync(fd) != 0)
-		error = errno;
-	close(fd);
 	if (error == 0 && renameat(f->fd, "absent.new", f->fd, "absent") != 0)
 		error = errno;
 	return error != 0 ? error : disk_folder_sync(f);

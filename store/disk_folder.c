@@ -263,6 +263,32 @@ static int read_whole(int fd, void *at, size_t bytes, size_t *got)
 	return 0;
 }
 
+size_t disk_folder_read(const struct disk_folder *f, const char *name, void *at, size_t bytes)
+{
+	int fd = openat(f->fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), error;
+	size_t got;
+
+	if (fd < 0)
+		return 0;
+	error = read_whole(fd, at, bytes, &got);
+	close(fd);
+	return error == 0 ? got : 0;
+}
+
+int disk_folder_write(const struct disk_folder *f, const char *name, int flags, const void *at, size_t bytes)
+{
+	int fd = openat(f->fd, name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | flags, 0600), error;
+
+	if (fd < 0)
+		return errno;
+	error = write_whole(fd, at, bytes);
+	CRASH_POINT("record_written");
+	if (error == 0 && fsync(fd) != 0)
+		error = errno;
+	close(fd);
+	return error;
+}
+
 static int id_write(struct disk_folder *f, uint64_t id)
 {
 	struct id_record r = { .magic = ID_MAGIC, .version = DISK_VERSION, .id = id, .made_unix_ms = unix_ms() };

@@ -31,6 +31,10 @@ enum status disk_folder_open(struct disk_folder *f, const char *path, char *why,
 void disk_folder_close(struct disk_folder *f);
 /* Names that came or went are durable. Returns an errno. */
 int disk_folder_sync(const struct disk_folder *f);
+/* A small file's first bytes: how many there are of them; 0: it cannot be read, or there is none. */
+size_t disk_folder_read(const struct disk_folder *f, const char *name, void *at, size_t bytes);
+/* Writes them there, in place (flags: 0) or into an emptied file (O_TRUNC), and syncs it, but not its name. Returns an errno. */
+int disk_folder_write(const struct disk_folder *f, const char *name, int flags, const void *at, size_t bytes);
 /* Leaves the marker; as far as the disk allows. */
 void disk_folder_mark(const struct disk_folder *f, const char *why);
 

@@ -2,12 +2,10 @@
  * whoever asks a scan and nothing else.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "store/crash_point.h"
 #include "store/disk_private.h"
 
 #define RUN_MAGIC 0x314e555244435254ull /* "TRCDRUN1" */
@@ -28,36 +26,9 @@ static uint32_t record_crc(const struct run_record *r)
 uint64_t disk_run(const struct disk *d)
 {
 	struct run_record r = { .magic = 0 };
-	int fd = openat(d->folder.fd, "run", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	ssize_t got;
+	const size_t got = disk_folder_read(&d->folder, "run", &r, sizeof(r));
 
-	if (fd < 0)
-		return 0;
-	do
-		got = pread(fd, &r, sizeof(r), 0);
-	while (got < 0 && errno == EINTR);
-	close(fd);
 	return got == sizeof(r) && r.magic == RUN_MAGIC && r.disk_id == d->folder.id && r.crc == record_crc(&r) ? r.run : 0;
-}
-
-/* Returns an errno. */
-static int record_write(const struct disk_folder *f, const struct run_record *r)
-{
-	int fd = openat(f->fd, "run", O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600), error = 0;
-	ssize_t put;
-
-	if (fd < 0)
-		return errno;
-	do
-		put = pwrite(fd, r, sizeof(*r), 0);
-	while (put < 0 && errno == EINTR);
-	CRASH_POINT("run_written");
-	if (put != sizeof(*r))
-		error = put < 0 ? errno : ENOSPC;
-	else if (fsync(fd) != 0)
-		error = errno;
-	close(fd);
-	return error != 0 ? error : disk_folder_sync(f);
 }
 
 enum status disk_run_set(struct disk *d, uint64_t run)
@@ -67,7 +38,7 @@ enum status disk_run_set(struct disk *d, uint64_t run)
 	int error;
 
 	r.crc = record_crc(&r);
-	if (record_write(&d->folder, &r) == 0)
+	if (disk_folder_write(&d->folder, "run", 0, &r, sizeof(r)) == 0 && disk_folder_sync(&d->folder) == 0)
 		return STATUS_OK;
 	error = unlinkat(d->folder.fd, "run", 0) == 0 || errno == ENOENT ? disk_folder_sync(&d->folder) : errno;
 	if (error == 0)
