@@ -287,36 +287,6 @@ static void slot_pop(struct host_extent *e, struct host_slot *out)
 		out->at = e->memory.extent.base + out->offset;
 }
 
-static struct timespec growth_deadline(void)
-{
-	struct timespec until;
-
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += HOST_GROWTH_WAIT_S;
-	return until;
-}
-
-enum status host_slot_take(struct host_pool *p, struct host_slot *out)
-{
-	struct host_tier *t = p->tier;
-	struct timespec until = growth_deadline();
-	enum status s = STATUS_OK;
-
-	pthread_mutex_lock(&t->mutex);
-	while (!p->first && s == STATUS_OK) {
-		if (!p->growing)
-			s = pool_grow(p);
-		else if (pthread_cond_timedwait(&t->grown, &t->mutex, &until) != 0 && !p->first)
-			s = STATUS_EXHAUSTED;
-	}
-	if (p->first) {
-		slot_pop(p->first, out);
-		s = STATUS_OK;
-	}
-	pthread_mutex_unlock(&t->mutex);
-	return s;
-}
-
 uint64_t host_generation(struct host_tier *t)
 {
 	uint64_t generation;
@@ -353,9 +323,11 @@ static bool has_free(const struct host_pool *p, uint32_t slots)
 enum status host_pool_prepare(struct host_pool *p, uint32_t slots, uint32_t *extent)
 {
 	struct host_tier *t = p->tier;
-	struct timespec until = growth_deadline();
 	enum status s = STATUS_OK;
+	struct timespec until;
 
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += HOST_GROWTH_WAIT_S;
 	pthread_mutex_lock(&t->mutex);
 	while (p->growing && s == STATUS_OK)
 		if (pthread_cond_timedwait(&t->grown, &t->mutex, &until) != 0)
@@ -467,11 +439,6 @@ uint32_t host_doomed_free(struct host_tier *t, struct host_extent *doomed)
 	return n;
 }
 
-uint32_t host_drain_poll(struct host_tier *t)
-{
-	return host_doomed_free(t, host_doomed_take(t));
-}
-
 struct extent *host_extent(struct host_tier *t, uint32_t id)
 {
 	struct host_extent *e;
@@ -519,25 +486,6 @@ bool host_extent_owner(struct host_tier *t, uint32_t id, uint32_t *tenant, uint6
 		*draining = e->draining;
 	pthread_mutex_unlock(&t->mutex);
 	return e != NULL;
-}
-
-uint32_t host_pool_extents(struct host_pool *p, uint32_t *ids, uint32_t max)
-{
-	struct host_tier *t = p->tier;
-	uint32_t n = 0;
-
-	pthread_mutex_lock(&t->mutex);
-	for (uint32_t i = 0; i < t->extent_count; i++) {
-		const struct host_extent *e = t->extents[i];
-
-		if (e->pool != p || e->draining)
-			continue;
-		if (n < max)
-			ids[n] = e->memory.extent.id;
-		n++;
-	}
-	pthread_mutex_unlock(&t->mutex);
-	return n;
 }
 
 void host_usage(struct host_tier *t, struct host_usage *out)

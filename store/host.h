@@ -70,19 +70,14 @@ void host_destroy(struct host_tier *t);
 enum status host_pool_get(struct host_tier *t, uint32_t tenant, uint64_t layout_id, uint64_t slot_bytes,
 			  struct host_pool **out);
 
-/* A free slot of the pool: the first of one of its extents, else of a new extent if the budget allows. The bytes
- * of a slot are whatever was there before (of the same tenant and layout, or zeroes). EXHAUSTED: no
- * slot, and no budget, memory or descriptor for an extent: evict something of this pool, or start a
- * drain elsewhere, and try again. IO: the kernel refused an extent for another reason (host_usage
- * has the errno). UNAVAILABLE, UNSUPPORTED, INTERNAL: so did the device (host_usage has its words). */
-enum status host_slot_take(struct host_pool *p, struct host_slot *out);
-
-/* The same without ever making an extent, so it does not last. MISS: no slot is free. */
+/* A free slot of the pool: the first of one of its extents. Its bytes are whatever was there before (of the same tenant and layout, or
+ * zeroes). It does not last. MISS: no slot is free. */
 enum status host_slot_try(struct host_pool *p, struct host_slot *out);
 
-/* Makes one extent, with all its slots free, unless the pool has `slots` (at least 1) free ones
- * already; waits for one that is being made. Lasts as host_slot_take does. *extent: one that has a
- * free slot. EXHAUSTED, IO and a device's: as above. */
+/* Makes one extent, with all its slots free, unless the pool has `slots` (at least 1) free ones already; waits for one that is being made.
+ * *extent: one that has a free slot. EXHAUSTED: no budget, memory or descriptor for an extent: evict something of this pool, or start a
+ * drain elsewhere, and try again. IO: the kernel refused it for another reason (host_usage has the errno). UNAVAILABLE, UNSUPPORTED,
+ * INTERNAL: so did the device (host_usage has its words). */
 enum status host_pool_prepare(struct host_pool *p, uint32_t slots, uint32_t *extent);
 
 /* A generation as the next take would have it, for something that is to be taken elsewhere: no take has it. */
@@ -92,7 +87,7 @@ uint64_t host_generation(struct host_tier *t);
  * taken is a programmer's error: asserted, and without asserts ignored. */
 void host_slot_give(const struct host_slot *s);
 
-/* Begins to drain an extent: no slot of it is taken any more. It is freed by host_drain_poll when
+/* Begins to drain an extent: no slot of it is taken any more. It is freed by host_doomed_free when
  * its last slot is back and nobody holds it. OK also if it drains already. NOT_FOUND: no such
  * extent (any more). */
 enum status host_extent_drain(struct host_tier *t, uint32_t extent);
@@ -104,11 +99,9 @@ struct host_extent *host_doomed_take(struct host_tier *t);
 /* Frees them, which lasts (unmapping), and only then gives their bytes back to the budget. Any
  * thread, without that lock. Returns the number freed. NULL allowed. */
 uint32_t host_doomed_free(struct host_tier *t, struct host_extent *doomed);
-/* Both. */
-uint32_t host_drain_poll(struct host_tier *t);
 
 /* The extent by id, for lending and probing, on a device its hold; NULL if unknown. The pointer stays valid until the
- * extent is taken out, which happens only in host_doomed_take, host_drain_poll and host_destroy. */
+ * extent is taken out, which happens only in host_doomed_take and host_destroy. */
 struct extent *host_extent(struct host_tier *t, uint32_t id);
 
 struct host_device_extent {
@@ -121,10 +114,6 @@ enum status host_extent_device(struct host_tier *t, uint32_t id, struct host_dev
 /* The pool's owner, to check who may map an extent: false if unknown. Each output may be NULL. */
 bool host_extent_owner(struct host_tier *t, uint32_t id, uint32_t *tenant, uint64_t *layout_id,
 		       bool *draining);
-
-/* Ids of a pool's extents that are not draining, oldest first; returns how many there are, writes
- * at most `max`. */
-uint32_t host_pool_extents(struct host_pool *p, uint32_t *ids, uint32_t max);
 
 struct host_usage {
 	uint64_t budget_bytes, extent_bytes, draining_bytes; /* extent_bytes includes draining ones */

@@ -376,14 +376,6 @@ uint32_t index_unpin(struct index_record *r)
 	return before - 1;
 }
 
-bool index_kill_idle(struct index_record *r)
-{
-	uint32_t idle = 0;
-
-	return atomic_compare_exchange_strong_explicit(&r->pins, &idle, INDEX_DEAD, memory_order_acq_rel,
-						       memory_order_relaxed);
-}
-
 uint32_t index_kill(struct index_record *r)
 {
 	return atomic_fetch_or_explicit(&r->pins, INDEX_DEAD, memory_order_acq_rel);
@@ -432,20 +424,4 @@ uint64_t index_count(const struct index *x)
 uint64_t index_buckets(const struct index *x)
 {
 	return atomic_load_explicit(&x->buckets, memory_order_relaxed);
-}
-
-void index_walk(struct index *x, bool (*visit)(struct index_record *, void *), void *arg)
-{
-	struct cds_lfht_iter iter;
-	struct cds_lfht_node *node;
-
-	index_read_lock();
-	cds_lfht_for_each(x->table, &iter, node) {
-		struct index_record *r = record_of(node);
-
-		tsan_acquire(r);
-		if (is_live(r) && !visit(r, arg))
-			break;
-	}
-	index_read_unlock();
 }

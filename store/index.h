@@ -6,14 +6,13 @@
  * Readers never lock and never wait. Pinning is one compare-and-swap on a word whose top bit says
  * *dead*: a record that is dead cannot be pinned any more, and one that is pinned cannot be freed.
  *
- *     insert -> live -> index_kill_idle / index_kill -> dead -> index_remove -> index_reclaim -> free
+ *     insert -> live -> index_kill -> dead -> index_remove -> index_reclaim -> free
  *
  * A dead record may still be in the table when a live one of the same ident is inserted: finds pass
  * over it. Whoever killed the record removes it, and only then may anybody reclaim it: else a
- * reader that comes between reclaim and remove is not waited for. index_kill_idle leaves both to
- * the killer. index_kill of a record that others may unpin at the same time is called with a pin of
- * one's own: kill, remove, unpin; the last unpin, whosever it is, then reclaims. (Under a lock that
- * covers kill, remove and unpin no pin is needed.)
+ * reader that comes between reclaim and remove is not waited for. Who kills a record that others may
+ * unpin at the same time has a pin of his own: kill, remove, unpin; the last unpin, whosever it is,
+ * then reclaims. (Under a lock that covers kill, remove and unpin no pin is needed.)
  *
  * Threads: any thread that has called index_thread_enter(); a reader brackets its finds with
  * index_read_lock/unlock (they nest). Inserts and removals may race with everything.
@@ -88,10 +87,7 @@ bool index_pin(struct index_record *r, bool *first);
  * last of a dead one (the caller then frees it). */
 uint32_t index_unpin(struct index_record *r);
 
-/* Kills a record only if it is live and has no pins (eviction). True: dead now, and the caller
- * removes it. */
-bool index_kill_idle(struct index_record *r);
-/* Kills a record whatever its pins (delete). Returns the word before: if it was dead already
+/* Kills a record whatever its pins. Returns the word before: if it was dead already
  * INDEX_DEAD is set; else the caller removes it, and reclaims it if there were no pins. See above
  * for the pin to hold. */
 uint32_t index_kill(struct index_record *r);
@@ -112,9 +108,5 @@ uint64_t index_count(const struct index *x);
 /* Buckets in use, 16 bytes each: as many as there ever were records at a time, or more, once growth
  * has caught up. */
 uint64_t index_buckets(const struct index *x);
-
-/* Calls visit for each live record, inside a read section of its own; stops when visit returns
- * false. A record that is inserted or killed meanwhile may or may not be seen. */
-void index_walk(struct index *x, bool (*visit)(struct index_record *, void *), void *arg);
 
 #endif

@@ -541,11 +541,6 @@ bool ring_destroy_by(struct ring *r, uint64_t wait_us)
 	return true;
 }
 
-void ring_destroy(struct ring *r)
-{
-	ring_destroy_by(r, UINT64_MAX);
-}
-
 const char *ring_refusal(const struct ring *r)
 {
 	return r ? r->refusal : last_refusal;

@@ -86,10 +86,8 @@ struct ring;
  * (ring_refusal(NULL) says why). EXHAUSTED: no memory, thread or descriptor. The ring's threads have all
  * signals blocked. */
 enum status ring_create(const struct ring_options *o, struct ring **out);
-/* Cancels what waits, waits for what is under way, ends the threads. No submit may come any more but
- * from `done`, which is refused UNAVAILABLE. NULL allowed. */
-void ring_destroy(struct ring *r);
-/* The same, but waits no longer than wait_us (UINT64_MAX: as long as it takes). False: the kernel still has requests. Then they, their
+/* Cancels what waits, waits for what is under way, no longer than wait_us (UINT64_MAX: as long as it takes), ends the threads. No submit
+ * may come any more but from `done`, which is refused UNAVAILABLE. NULL allowed. False: the kernel still has requests. Then they, their
  * memory, files and buffers and the ring itself must stay as they are to the end of the process; nobody may touch the ring any more.
  * Should the kernel answer after all, `done` is called, on the ring's threads, which then end. */
 bool ring_destroy_by(struct ring *r, uint64_t wait_us);

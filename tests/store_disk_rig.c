@@ -23,7 +23,7 @@ int rig_engine_first(void)
 	enum status s = ring_create(&o, &ring);
 
 	if (s == STATUS_OK) {
-		ring_destroy(ring);
+		ring_destroy_by(ring, UINT64_MAX);
 		return 0;
 	}
 	printf("without io_uring: %s\n", ring_refusal(NULL));

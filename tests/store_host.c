@@ -88,15 +88,15 @@ START_TEST(extents_have_the_promised_size)
 	uint64_t n = 0;
 
 	ck_assert_uint_eq(usage_of(t).extents, 0);
-	ck_assert_int_eq(host_slot_take(p, &s), STATUS_OK);
+	ck_assert_int_eq(slot_take(p, &s), STATUS_OK);
 	ck_assert_uint_eq(usage_of(t).slots, sizes[_i].first_slots);
 	do
 		n++;
-	while (host_slot_take(p, &s) == STATUS_OK);
+	while (slot_take(p, &s) == STATUS_OK);
 	ck_assert_uint_eq(n, sizes[_i].all_slots);
 	ck_assert_uint_le(usage_of(t).extent_bytes, usage_of(t).budget_bytes);
 	ck_assert_uint_eq(usage_of(t).slots_used, n);
-	ck_assert_int_eq(host_slot_take(p, &s), STATUS_EXHAUSTED);
+	ck_assert_int_eq(slot_take(p, &s), STATUS_EXHAUSTED);
 	ck_assert_uint_eq(usage_of(t).open_failures, 0);
 	host_destroy(t);
 }
@@ -111,7 +111,7 @@ START_TEST(a_slot_says_where_it_is)
 	uint32_t tenant;
 	bool draining;
 
-	ck_assert_int_eq(host_slot_take(p, &s), STATUS_OK);
+	ck_assert_int_eq(slot_take(p, &s), STATUS_OK);
 	ck_assert_ptr_eq(s.pool, p);
 	ck_assert_uint_eq(s.offset, s.index * 12 * KIB);
 	ck_assert_ptr_eq(s.at, host_extent(t, s.extent)->base + s.offset);
@@ -126,7 +126,7 @@ START_TEST(a_slot_says_where_it_is)
 	ck_assert_ptr_null(host_extent(t, s.extent + 1));
 	ck_assert_ptr_null(host_extent(t, 0));
 	host_slot_give(&s);
-	ck_assert_int_eq(host_slot_take(p, &again), STATUS_OK);
+	ck_assert_int_eq(slot_take(p, &again), STATUS_OK);
 	ck_assert_uint_eq(again.index, s.index);
 	ck_assert_uint_gt(again.generation, s.generation);
 	host_destroy(t);
@@ -145,7 +145,7 @@ START_TEST(generations_begin_where_the_caller_says)
 	ck_assert_int_eq(host_create(&o, &t), STATUS_OK);
 	p = pool_of(t, 1, 4096);
 	for (uint64_t i = 0; i < 3; i++) {
-		ck_assert_int_eq(host_slot_take(p, &s), STATUS_OK);
+		ck_assert_int_eq(slot_take(p, &s), STATUS_OK);
 		ck_assert_uint_eq(s.generation, first + i);
 	}
 	host_destroy(t);
@@ -160,24 +160,24 @@ START_TEST(a_lent_extent_stays_in_the_budget_until_let_go)
 	uint32_t id;
 	int fd;
 
-	ck_assert_int_eq(host_slot_take(p, &s), STATUS_OK);
+	ck_assert_int_eq(slot_take(p, &s), STATUS_OK);
 	ck_assert_int_eq(extent_lend(host_extent(t, s.extent), 5, false, &fd), STATUS_OK);
 	ck_assert_int_eq(host_extent_drain(t, s.extent), STATUS_OK);
 	ck_assert_int_eq(host_extent_drain(t, s.extent), STATUS_OK);
 	ck_assert_int_eq(host_extent_drain(t, s.extent + 1), STATUS_NOT_FOUND);
-	ck_assert_uint_eq(host_pool_extents(p, &id, 1), 0);
-	ck_assert_uint_eq(host_drain_poll(t), 0);
+	ck_assert_uint_eq(extents_of(p, &id, 1), 0);
+	ck_assert_uint_eq(drain_poll(t), 0);
 	host_slot_give(&s);
-	ck_assert_uint_eq(host_drain_poll(t), 0);
+	ck_assert_uint_eq(drain_poll(t), 0);
 	ck_assert_uint_eq(usage_of(t).draining_bytes, 64 * KIB);
-	ck_assert_int_eq(host_slot_take(p, &other), STATUS_EXHAUSTED);
-	ck_assert_int_eq(host_slot_take(q, &other), STATUS_EXHAUSTED);
+	ck_assert_int_eq(slot_take(p, &other), STATUS_EXHAUSTED);
+	ck_assert_int_eq(slot_take(q, &other), STATUS_EXHAUSTED);
 	close(fd);
-	ck_assert_uint_eq(host_drain_poll(t), 1);
-	ck_assert_uint_eq(host_drain_poll(t), 0);
+	ck_assert_uint_eq(drain_poll(t), 1);
+	ck_assert_uint_eq(drain_poll(t), 0);
 	ck_assert_ptr_null(host_extent(t, s.extent));
 	ck_assert_uint_eq(usage_of(t).extent_bytes, 0);
-	ck_assert_int_eq(host_slot_take(q, &other), STATUS_OK);
+	ck_assert_int_eq(slot_take(q, &other), STATUS_OK);
 	ck_assert_uint_gt(other.extent, s.extent);
 	host_destroy(t);
 }
@@ -194,12 +194,12 @@ START_TEST(a_refusal_of_the_kernel_is_told)
 	limit = before;
 	limit.rlim_cur = 3;
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-	ck_assert_int_eq(host_slot_take(p, &s), STATUS_EXHAUSTED);
+	ck_assert_int_eq(slot_take(p, &s), STATUS_EXHAUSTED);
 	ck_assert_uint_eq(usage_of(t).open_failures, 1);
 	ck_assert_int_eq(usage_of(t).open_error, EMFILE);
 	ck_assert_uint_eq(usage_of(t).extent_bytes, 0);
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
-	ck_assert_int_eq(host_slot_take(p, &s), STATUS_OK);
+	ck_assert_int_eq(slot_take(p, &s), STATUS_OK);
 	host_destroy(t);
 }
 END_TEST
@@ -208,7 +208,7 @@ static struct host_slot given_twice(struct host_pool *p)
 {
 	struct host_slot s;
 
-	ck_assert_int_eq(host_slot_take(p, &s), STATUS_OK);
+	ck_assert_int_eq(slot_take(p, &s), STATUS_OK);
 	host_slot_give(&s);
 	return s;
 }
@@ -221,11 +221,11 @@ START_TEST(a_slot_given_twice_changes_nothing)
 	struct host_slot s = given_twice(p), heir, other;
 
 	host_slot_give(&s);
-	ck_assert_int_eq(host_slot_take(p, &heir), STATUS_OK);
+	ck_assert_int_eq(slot_take(p, &heir), STATUS_OK);
 	ck_assert_uint_eq(heir.index, s.index);
 	host_slot_give(&s); /* somebody else has it by now */
 	ck_assert_uint_eq(usage_of(t).slots_used, 1);
-	ck_assert_int_eq(host_slot_take(p, &other), STATUS_OK);
+	ck_assert_int_eq(slot_take(p, &other), STATUS_OK);
 	ck_assert_ptr_ne(other.at, heir.at);
 	host_destroy(t);
 }
@@ -237,7 +237,7 @@ START_TEST(a_slot_given_twice_aborts)
 	struct host_slot s = given_twice(pool_of(t, 1, 64 * KIB)), heir;
 
 	if (_i == 1)
-		ck_assert_int_eq(host_slot_take(s.pool, &heir), STATUS_OK);
+		ck_assert_int_eq(slot_take(s.pool, &heir), STATUS_OK);
 	host_slot_give(&s);
 	host_destroy(t);
 }
@@ -297,7 +297,7 @@ static void model_take(struct model *m, uint64_t dice)
 
 	if (m->held_count == HELD_MAX)
 		return;
-	status = host_slot_take(m->pools[dice % POOLS], &s);
+	status = slot_take(m->pools[dice % POOLS], &s);
 	if (status != STATUS_OK) {
 		ck_assert_int_eq(status, STATUS_EXHAUSTED);
 		return;
@@ -326,7 +326,7 @@ static void model_give(struct model *m, uint64_t dice)
 
 static void model_drain(struct model *m, uint64_t dice)
 {
-	uint32_t ids[64], n = host_pool_extents(m->pools[dice % POOLS], ids, 64);
+	uint32_t ids[64], n = extents_of(m->pools[dice % POOLS], ids, 64);
 
 	ck_assert_uint_le(n, 64);
 	for (uint32_t i = 0; i < n; i++)
@@ -375,7 +375,7 @@ static void model_poll(struct model *m)
 			expected++;
 	}
 	m->draining_count = kept;
-	ck_assert_uint_eq(host_drain_poll(m->t), expected);
+	ck_assert_uint_eq(drain_poll(m->t), expected);
 	for (uint32_t i = 0; i < kept; i++)
 		ck_assert_ptr_nonnull(host_extent(m->t, m->draining[i]));
 }
@@ -401,7 +401,7 @@ START_TEST(slots_are_taken_by_rising_address)
 	uint64_t rng = 1;
 
 	for (uint32_t i = 0; i < SLOTS; i++) {
-		ck_assert_int_eq(host_slot_take(p, &all[i]), STATUS_OK);
+		ck_assert_int_eq(slot_take(p, &all[i]), STATUS_OK);
 		ck_assert_uint_eq(all[i].index, i);
 		taken[i] = true;
 	}
@@ -422,7 +422,7 @@ START_TEST(slots_are_taken_by_rising_address)
 		for (uint32_t n = 0; n < given; n++) {
 			struct host_slot s;
 
-			ck_assert_int_eq(host_slot_take(p, &s), STATUS_OK);
+			ck_assert_int_eq(slot_take(p, &s), STATUS_OK);
 			while (taken[at])
 				at++;
 			ck_assert_uint_eq(s.index, at);
@@ -496,7 +496,7 @@ static void *churn(void *arg)
 	for (int step = 0; step < 20000 / SCALE; step++) {
 		uint64_t dice = next(&rng);
 
-		if (n < EACH && dice % 2 == 0 && host_slot_take(w->pool, &held[n]) == STATUS_OK) {
+		if (n < EACH && dice % 2 == 0 && slot_take(w->pool, &held[n]) == STATUS_OK) {
 			memcpy(held[n].at + 4096, &held[n].generation, 8);
 			n++;
 			w->taken++;
@@ -509,7 +509,7 @@ static void *churn(void *arg)
 		}
 		if (dice % 512 == 0 && n > 0) {
 			host_extent_drain(w->t, held[0].extent);
-			host_drain_poll(w->t);
+			drain_poll(w->t);
 		}
 	}
 	while (n > 0)
@@ -535,7 +535,7 @@ START_TEST(threads_never_share_a_slot)
 	}
 	/* One pool may have had the whole budget for a while: nobody evicts here. */
 	ck_assert_uint_gt(taken, 1000 / SCALE);
-	host_drain_poll(t);
+	drain_poll(t);
 	u = usage_of(t);
 	ck_assert_uint_eq(u.slots_used, 0);
 	ck_assert_uint_eq(u.draining_bytes, 0);
@@ -554,7 +554,7 @@ START_TEST(huge_pages_stay_within_the_budget)
 	ck_assert_int_eq(host_create(&o, &t), STATUS_OK);
 	p = pool_of(t, 1, 64 * KIB);
 	ck_assert(!usage_of(t).huge_pages);
-	while (host_slot_take(p, &s) == STATUS_OK)
+	while (slot_take(p, &s) == STATUS_OK)
 		n++;
 	/* One extent of 2 MiB, huge if the machine has such pages; the rest in extents that are not
 	 * rounded up. */
@@ -599,7 +599,7 @@ START_TEST(doomed_extents_stay_in_the_budget)
 	struct host_extent *doomed;
 	struct host_slot slot;
 
-	ck_assert_int_eq(host_slot_take(p, &slot), STATUS_OK);
+	ck_assert_int_eq(slot_take(p, &slot), STATUS_OK);
 	ck_assert_int_eq(host_extent_drain(t, slot.extent), STATUS_OK);
 	ck_assert_ptr_null(host_doomed_take(t));
 	host_slot_give(&slot);

@@ -56,7 +56,7 @@ static struct host_slot taken(struct host_pool *p)
 {
 	struct host_slot s;
 
-	ck_assert_int_eq(host_slot_take(p, &s), STATUS_OK);
+	ck_assert_int_eq(slot_take(p, &s), STATUS_OK);
 	return s;
 }
 
@@ -111,7 +111,7 @@ START_TEST(slots_have_addresses)
 			ck_assert_uint_ge(s.extent, last);
 			last = s.extent;
 		}
-		ck_assert_uint_eq(host_pool_extents(pools[k], ids, EXTENTS + 1), EXTENTS);
+		ck_assert_uint_eq(extents_of(pools[k], ids, EXTENTS + 1), EXTENTS);
 	}
 	ck_assert_uint_eq(ids[0], GPU_IDS + EXTENTS);
 	range = first[0] < first[1] ? first[1] - first[0] : first[0] - first[1];
@@ -139,10 +139,10 @@ START_TEST(the_budget_is_kept)
 	t = tier_of(21 * MIB, 1 * MIB); /* an extent is 2 MiB all the same */
 	p = pool_of(t, 1, SLOT);
 	other = pool_of(t, 2, 3 * MIB);
-	while (host_slot_take(p, &s) == STATUS_OK)
+	while (slot_take(p, &s) == STATUS_OK)
 		n++;
 	ck_assert_uint_eq(n, 10 * (2 * MIB / SLOT));
-	ck_assert_int_eq(host_slot_take(other, &again), STATUS_EXHAUSTED);
+	ck_assert_int_eq(slot_take(other, &again), STATUS_EXHAUSTED);
 	ck_assert_uint_eq(usage_of(t).extent_bytes, 20 * MIB);
 	ck_assert_uint_eq(usage_of(t).slots_used, n);
 	ck_assert_uint_eq(before - free_bytes(), 20 * MIB);
@@ -182,14 +182,14 @@ START_TEST(holds_keep_extents)
 	close(e.fd);
 	host_slot_give(&s);
 	ck_assert_int_eq(host_extent_drain(t, s.extent), STATUS_OK);
-	ck_assert_uint_eq(host_drain_poll(t), 0);
+	ck_assert_uint_eq(drain_poll(t), 0);
 	ck_assert_uint_eq(usage_of(t).draining_bytes, 4 * MIB);
 	s = taken(p);
 	ck_assert_int_eq(host_extent_device(t, s.extent, &later), STATUS_OK);
 	close(later.fd);
 	ck_assert_uint_eq(later.at, 4 * MIB);
 	close(lent);
-	ck_assert_uint_eq(host_drain_poll(t), 1);
+	ck_assert_uint_eq(drain_poll(t), 1);
 	ck_assert_ptr_null(host_extent(t, s.extent - 1));
 	ck_assert_int_eq(host_extent_device(t, s.extent - 1, &later), STATUS_NOT_FOUND);
 	ck_assert_uint_eq(usage_of(t).extent_bytes, 4 * MIB);
@@ -267,7 +267,7 @@ START_TEST(a_device_without_memory_is_exhausted)
 	open_before = descriptors();
 	other = pool_of(t, 2, MIB);
 	for (int i = 0; i < 3; i++)
-		ck_assert_int_eq(host_slot_take(other, &s), STATUS_EXHAUSTED);
+		ck_assert_int_eq(slot_take(other, &s), STATUS_EXHAUSTED);
 	ck_assert_uint_eq(descriptors(), open_before);
 	u = usage_of(t);
 	ck_assert_uint_eq(u.extent_bytes, 8 * MIB);
@@ -277,7 +277,7 @@ START_TEST(a_device_without_memory_is_exhausted)
 	ck_assert_int_eq(host_extent_drain(t, slots[0].extent), STATUS_OK);
 	for (int i = 0; i < 4; i++)
 		host_slot_give(&slots[i]);
-	ck_assert_uint_eq(host_drain_poll(t), 1);
+	ck_assert_uint_eq(drain_poll(t), 1);
 	s = taken(other);
 	ck_assert_uint_eq(s.extent, GPU_IDS + 2);
 	ck_assert_int_eq(host_extent_device(t, s.extent, &e), STATUS_OK);
@@ -298,7 +298,7 @@ START_TEST(a_device_that_cannot_share_is_unsupported)
 	device_begin();
 	t = tier_of(64 * MIB, 4 * MIB);
 	p = pool_of(t, 1, MIB);
-	ck_assert_int_eq(host_slot_take(p, &s), STATUS_UNSUPPORTED);
+	ck_assert_int_eq(slot_take(p, &s), STATUS_UNSUPPORTED);
 	ck_assert_int_eq(host_pool_prepare(p, 1, &id), STATUS_UNSUPPORTED);
 	ck_assert_uint_eq(usage_of(t).extent_bytes, 0);
 	ck_assert_str_ne(usage_of(t).open_why, "");
@@ -339,15 +339,15 @@ START_TEST(a_lost_device_is_unavailable)
 		slots[i] = taken(p);
 	lose();
 	rmdir(folder);
-	ck_assert_int_eq(host_slot_take(p, &s), STATUS_UNAVAILABLE);
-	ck_assert_int_eq(host_slot_take(pool_of(t, 2, MIB), &s), STATUS_UNAVAILABLE);
+	ck_assert_int_eq(slot_take(p, &s), STATUS_UNAVAILABLE);
+	ck_assert_int_eq(slot_take(pool_of(t, 2, MIB), &s), STATUS_UNAVAILABLE);
 	ck_assert_int_eq(host_create(&o, &another), STATUS_UNAVAILABLE);
 	host_slot_give(&slots[7]);
-	ck_assert_int_eq(host_slot_take(p, &s), STATUS_OK);
+	ck_assert_int_eq(slot_take(p, &s), STATUS_OK);
 	ck_assert_int_eq(host_extent_drain(t, slots[0].extent), STATUS_OK);
 	for (int i = 0; i < 4; i++)
 		host_slot_give(&slots[i]);
-	ck_assert_uint_eq(host_drain_poll(t), 1);
+	ck_assert_uint_eq(drain_poll(t), 1);
 	end(t);
 }
 END_TEST
@@ -384,12 +384,12 @@ static void *work(void *arg)
 		uint64_t r = next(&w->rng);
 		struct host_pool *p = w->pools[r / 64 % 3];
 
-		if (r % 64 == 0 && host_pool_extents(p, &id, 1) > 0) {
+		if (r % 64 == 0 && extents_of(p, &id, 1) > 0) {
 			ck_assert_int_ne(host_extent_drain(w->tier, id), STATUS_INVALID);
 		} else if (r % 64 == 1) {
-			host_drain_poll(w->tier);
+			drain_poll(w->tier);
 		} else if (r % 64 < 33 && count < MODEL_SLOTS) {
-			if (host_slot_take(p, &held[count]) == STATUS_OK)
+			if (slot_take(p, &held[count]) == STATUS_OK)
 				stamp(&held[count++]);
 		} else if (count > 0) {
 			uint32_t k = (uint32_t)(r >> 32) % count;
@@ -426,9 +426,9 @@ START_TEST(threads_take_and_drain)
 	for (uint32_t i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
 	for (uint32_t k = 0; k < 3; k++)
-		for (uint32_t n = host_pool_extents(workers[0].pools[k], ids, 64); n > 0; n--)
+		for (uint32_t n = extents_of(workers[0].pools[k], ids, 64); n > 0; n--)
 			host_extent_drain(t, ids[n - 1]);
-	host_drain_poll(t);
+	drain_poll(t);
 	u = usage_of(t);
 	ck_assert_uint_eq(u.slots_used, 0);
 	ck_assert_uint_eq(u.extent_bytes, 0);

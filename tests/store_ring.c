@@ -20,7 +20,7 @@ START_TEST(options_out_of_bounds_are_refused)
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		ck_assert_int_eq(ring_create(&bad[i], &r), STATUS_INVALID);
 	ck_assert_ptr_null(r);
-	ring_destroy(NULL);
+	ring_destroy_by(NULL, UINT64_MAX);
 }
 END_TEST
 
@@ -422,7 +422,7 @@ static void *destroy_run(void *arg)
 {
 	struct rig *g = arg;
 
-	ring_destroy(g->ring);
+	ring_destroy_by(g->ring, UINT64_MAX);
 	return NULL;
 }
 
@@ -483,7 +483,7 @@ START_TEST(rings_come_and_go)
 		ck_assert_int_eq(ring_create(&o, &r), STATUS_OK);
 		if (i % 2)
 			sleep_ms(1);
-		ring_destroy(r);
+		ring_destroy_by(r, UINT64_MAX);
 	}
 }
 END_TEST

@@ -55,7 +55,7 @@ void rig_open(struct rig *g, const struct ring_options *o)
 
 void rig_close(struct rig *g)
 {
-	ring_destroy(g->ring);
+	ring_destroy_by(g->ring, UINT64_MAX);
 	close(g->fd);
 	free(g->memory);
 }

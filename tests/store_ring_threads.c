@@ -61,7 +61,7 @@ START_TEST(done_may_submit_again)
 	}
 	for (int i = 0; i < CHAINS; i++)
 		chain_wait(&chains[i]);
-	ring_destroy(g.ring);
+	ring_destroy_by(g.ring, UINT64_MAX);
 	for (int i = 0; i < CHAINS; i++)
 		ck_assert_int_eq(atomic_load(&chains[i].job.done), LINKS / SCALE);
 	close(g.fd);

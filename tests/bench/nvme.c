@@ -202,7 +202,7 @@ static struct measure ours(struct nvme_bench *b, const struct nvme_case *c, enum
 	run->end_ns = run->begin_ns + b->ms * 1000000ull;
 	run_slots(run, b, file, buffer);
 	cpu = cpu_seconds() - cpu;
-	ring_destroy(run->ring);
+	ring_destroy_by(run->ring, UINT64_MAX);
 	m.rate = (double)run->bytes / (double)(run->last_ns - run->begin_ns);
 	m.cpu = cpu / ((double)run->all_bytes * 1e-9);
 	free(run);
@@ -364,7 +364,7 @@ static void find_what_works(struct nvme_bench *b)
 	memory_make(b, (uint64_t)DEPTH * SLOT_MAX);
 	ring_buffer_add(r, b->memory, b->memory_bytes, &buffer);
 	b->fixed = buffer != RING_NONE;
-	ring_destroy(r);
+	ring_destroy_by(r, UINT64_MAX);
 	memory_drop(b);
 }
 
