@@ -297,6 +297,23 @@ START_TEST(a_header_that_is_wrong)
 }
 END_TEST
 
+/* Blocks in memory, and two sessions; the GPU has an extent. */
+static void open_two(struct vram_rig *v, struct vram_rig *other, int threads, uint32_t blocks)
+{
+	open_with(v, NULL, threads);
+	vr_join(other, v, 0, "other");
+	vr_board(other);
+	ck_assert_uint_eq(vr_put(v, 0, 50, 1), 1);
+	ck_assert_uint_eq(vr_put(v, CACHE_HOST, 0, blocks), blocks);
+	rig_quiet(&v->r);
+}
+
+static void close_two(struct vram_rig *v, struct vram_rig *other)
+{
+	munmap((void *)other->board, EXTENT_PAGE_BYTES);
+	vr_close(v);
+}
+
 /* Other leases' copies are under way, some of them behind it: they are as they were. */
 START_TEST(others_are_not_told)
 {
@@ -304,12 +321,7 @@ START_TEST(others_are_not_told)
 	struct cache_leased wrong, right;
 	struct vram_rig v, other;
 
-	open_with(&v, NULL, _i);
-	vr_join(&other, &v, 0, "other");
-	vr_board(&other);
-	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
-	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 2), 2);
-	rig_quiet(&v.r);
+	open_two(&v, &other, _i, 2);
 	vr_flip(&v, CACHE_HOST, 0, LAYER_BYTES);
 	vr_hold(&v, 0, 1);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &wrong), STATUS_OK);
@@ -324,8 +336,7 @@ START_TEST(others_are_not_told)
 	vr_release(&other, &right);
 	vr_release(&v, &wrong);
 	rig_quiet(&v.r);
-	munmap((void *)other.board, EXTENT_PAGE_BYTES);
-	vr_close(&v);
+	close_two(&v, &other);
 }
 END_TEST
 
@@ -336,12 +347,7 @@ START_TEST(all_are_told)
 	struct cache_leased one, two;
 	struct vram_rig v, other;
 
-	open_with(&v, NULL, _i);
-	vr_join(&other, &v, 0, "other");
-	vr_board(&other);
-	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
-	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
-	rig_quiet(&v.r);
+	open_two(&v, &other, _i, 4);
 	for (uint64_t n = 0; n < 3; n++)
 		vr_flip(&v, CACHE_HOST, n, LAYER_BYTES);
 	vr_hold(&v, 0, 1);
@@ -361,8 +367,7 @@ START_TEST(all_are_told)
 	ck_assert_double_eq(vr_corrupt(&v, "to=gpu"), 3);
 	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 4), 1);
 	rig_check_books(v.r.c);
-	munmap((void *)other.board, EXTENT_PAGE_BYTES);
-	vr_close(&v);
+	close_two(&v, &other);
 }
 END_TEST
 

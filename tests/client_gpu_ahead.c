@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HELD_MS = 20000, ALL_USES = TERRACE_GPU_LEASES | TERRACE_GPU_RESERVATIONS | TERRACE_GPU_HOST_BLOCKS };
+enum { ALL_USES = TERRACE_GPU_LEASES | TERRACE_GPU_RESERVATIONS | TERRACE_GPU_HOST_BLOCKS };
 
 static void open_one(void)
 {
@@ -98,23 +98,6 @@ static void use_nothing(void)
 	ck_assert_int_eq(terrace_lease_with(rig.session, &key, &o, 0, &lease), TERRACE_MISS);
 	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.asked_ahead, 1), 1);
 	ck_assert_uint_eq(rig_mapped(), 0);
-}
-
-static void *unstick(void *arg)
-{
-	const atomic_bool *over = arg;
-	uint64_t until = client_deadline_us(HELD_MS * 1000);
-
-	while (!atomic_load(over) && client_now_us() < until)
-		poll(NULL, 0, 1);
-	rig_unstick();
-	return NULL;
-}
-
-/* For rig_close, after a close. */
-static void open_again(void)
-{
-	OK(terrace_session_open(rig.client, rig.layouts, rig.layout_count, NULL, &rig.session));
 }
 
 /* ---- when and what ------------------------------------------------------------------------------------------------- */
@@ -384,14 +367,14 @@ START_TEST(closes_do_not_wait)
 	fake_offer(&rig.fake, true, FAKE_GPU_EXTENT);
 	RIG_AWAIT(apart() == 1);
 	rig_attachment()->close_wait_us = 50000;
-	ck_assert_int_eq(pthread_create(&thread, NULL, unstick, &over), 0);
+	ck_assert_int_eq(pthread_create(&thread, NULL, rig_unstick_when, &over), 0);
 	terrace_session_close(rig.session);
 	ck_assert(rig_is_stuck());
 	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.unmapped), 0);
 	atomic_store(&over, true);
 	pthread_join(thread, NULL);
 	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.unmapped, 1), 1);
-	open_again();
+	rig_open_again();
 }
 END_TEST
 
@@ -535,7 +518,7 @@ START_TEST(a_reopen_lets_go)
 	ck_assert_uint_eq(rig_mapped(), 2);
 	terrace_session_close(rig.session);
 	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.unmapped, 4), 4);
-	open_again();
+	rig_open_again();
 }
 END_TEST
 

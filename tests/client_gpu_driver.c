@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { SETTLE_MS = 60, STUCK_MS = 20000, WORD = 5, BASE = 7 };
+enum { SETTLE_MS = 60, WORD = 5, BASE = 7 };
 
 static struct sim_stream *other;
 
@@ -48,18 +48,6 @@ static void close_all(void)
 	rig_close();
 }
 
-/* Lets the driver go on after a while: what waits for it fails a test, and does not hang it. */
-static void *unstick(void *arg)
-{
-	const atomic_bool *over = arg;
-	uint64_t until = client_deadline_us(STUCK_MS * 1000);
-
-	while (!atomic_load(over) && client_now_us() < until)
-		poll(NULL, 0, 1);
-	rig_unstick();
-	return NULL;
-}
-
 /* Key i alone: keys 0 and 1 are in different extents. */
 static struct terrace_lease *lease_one(int i, uint32_t layers)
 {
@@ -88,18 +76,6 @@ static void wait_and_note(struct terrace_lease *lease, atomic_int *noted)
 	atomic_store(noted, 0);
 	OK(terrace_lease_wait_layer(lease, 0, rig.stream));
 	ck_assert(sim_stream_put(rig.stream, note, noted));
-}
-
-/* For rig_close, after a close. The fake may be starting. */
-static void open_again(void)
-{
-	uint64_t until = client_deadline_us(RIG_TIMEOUT_US);
-	enum terrace_status status;
-
-	do {
-		status = terrace_session_open(rig.client, rig.layouts, 1, NULL, &rig.session);
-	} while (status && client_now_us() < until);
-	ck_assert_int_eq(status, TERRACE_OK);
 }
 
 /* ---- a driver that takes long -------------------------------------------------------------------------------------- */
@@ -143,7 +119,7 @@ START_TEST(closes_let_streams_go_on)
 	ck_assert_uint_lt(client_now_us() - began, 5000000);
 	RIG_AWAIT(atomic_load(&noted) == 1);
 	terrace_release(late);
-	open_again();
+	rig_open_again();
 }
 END_TEST
 
@@ -177,7 +153,7 @@ START_TEST(leases_go_on_meanwhile)
 
 	fake_retire(&rig.fake, FAKE_GPU_EXTENT);
 	rig_stick();
-	ck_assert_int_eq(pthread_create(&thread, NULL, unstick, &over), 0);
+	ck_assert_int_eq(pthread_create(&thread, NULL, rig_unstick_when, &over), 0);
 	terrace_release(gone);
 	poll(NULL, 0, SETTLE_MS);
 	terrace_release(lease);
@@ -201,7 +177,7 @@ START_TEST(leases_wait_for_what_is_unmapped)
 	rig_stick();
 	terrace_release(lease);
 	poll(NULL, 0, SETTLE_MS);
-	ck_assert_int_eq(pthread_create(&thread, NULL, unstick, &over), 0);
+	ck_assert_int_eq(pthread_create(&thread, NULL, rig_unstick_when, &over), 0);
 	atomic_store(&over, true);
 	lease = lease_one(0, 0);
 	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.maps), maps + 1);
@@ -220,7 +196,7 @@ START_TEST(closes_do_not_wait_for_the_driver)
 
 	terrace_release(lease);
 	rig_stick();
-	ck_assert_int_eq(pthread_create(&thread, NULL, unstick, &over), 0);
+	ck_assert_int_eq(pthread_create(&thread, NULL, rig_unstick_when, &over), 0);
 	terrace_session_close(rig.session);
 	ck_assert(rig_is_stuck());
 	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.unmapped), 0);
@@ -228,7 +204,7 @@ START_TEST(closes_do_not_wait_for_the_driver)
 	pthread_join(thread, NULL);
 	ck_assert_uint_eq(extents, 2);
 	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.unmapped, extents), extents);
-	open_again();
+	rig_open_again();
 }
 END_TEST
 
@@ -247,14 +223,14 @@ START_TEST(closes_have_an_end)
 	rig_stick();
 	OK(terrace_lease_with_async(rig.session, &rig.keys, &o, 0, NULL, &op));
 	RIG_AWAIT(fake_count(&rig.fake, &rig.fake.maps) == 2 + 1 + 2); /* those of rig_put, the board, two of the GPU */
-	ck_assert_int_eq(pthread_create(&thread, NULL, unstick, &over), 0);
+	ck_assert_int_eq(pthread_create(&thread, NULL, rig_unstick_when, &over), 0);
 	terrace_session_close(rig.session);
 	ck_assert(rig_is_stuck());
 	atomic_store(&over, true);
 	pthread_join(thread, NULL);
 	ck_assert_int_eq(terrace_lease_finish(op, &lease), TERRACE_CANCELLED);
 	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.unmapped, 2), 2);
-	open_again();
+	rig_open_again();
 }
 END_TEST
 
@@ -307,7 +283,7 @@ START_TEST(late_streams_end_it)
 	rig.gate = true;
 	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.unmapped, extents), extents);
 	terrace_release(kept);
-	open_again();
+	rig_open_again();
 }
 END_TEST
 
@@ -338,7 +314,7 @@ START_TEST(words_wait_for_a_slow_daemon)
 	RIG_FAULT(deaf, false);
 	if (!_i)
 		ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.unmapped, extents), extents);
-	open_again();
+	rig_open_again();
 }
 END_TEST
 

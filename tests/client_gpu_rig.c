@@ -168,6 +168,28 @@ bool rig_is_stuck(void)
 	return access(stuck_file, F_OK) == 0;
 }
 
+void *rig_unstick_when(void *over)
+{
+	const atomic_bool *is_over = over;
+	uint64_t until = client_deadline_us(20000000);
+
+	while (!atomic_load(is_over) && client_now_us() < until)
+		poll(NULL, 0, 1);
+	rig_unstick();
+	return NULL;
+}
+
+void rig_open_again(void)
+{
+	uint64_t until = client_deadline_us(RIG_TIMEOUT_US);
+	enum terrace_status status;
+
+	do
+		status = terrace_session_open(rig.client, rig.layouts, rig.layout_count, NULL, &rig.session);
+	while (status && client_now_us() < until);
+	ck_assert_int_eq(status, TERRACE_OK);
+}
+
 struct client_attachment *rig_attachment(void)
 {
 	return rig.session->view->attachment;

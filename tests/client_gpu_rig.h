@@ -64,10 +64,15 @@ void rig_stick(void);
 void rig_stick_all(void);
 void rig_unstick(void);
 bool rig_is_stuck(void);
+/* A thread's: rig_unstick once the atomic_bool that is its argument is set, or after 20 s: what waits for the driver fails a test, and does not hang it. */
+void *rig_unstick_when(void *over);
 
 /* The session's attachment, and how many extents of the GPU it has mapped. */
 struct client_attachment *rig_attachment(void);
 unsigned rig_mapped(void);
+
+/* Another session, for rig_close, after a close. The fake may be starting. */
+void rig_open_again(void);
 
 /* Holds the stream up until rig.gate is true, a minute at most. */
 void rig_hold(void);
