@@ -372,8 +372,10 @@ static void await_books(struct vram_rig *v, int32_t gpu)
 {
 	const struct gpu *g = gpu < 0 ? NULL : vram_gpu(v->r.c, (uint32_t)gpu);
 
-	for (int i = 0; g && atomic_load(&g->queue[DEVICE_UP].flights) && i < 500; i++)
+	for (int i = 0; g && gpu_flights(g, DEVICE_UP); i++) {
+		ck_assert_msg(i < 300000, "a minute has passed");
 		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+	}
 }
 
 uint32_t vr_read_all(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count)
