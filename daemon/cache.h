@@ -600,6 +600,7 @@ struct cache_gpu_view {
 	uint64_t bytes;             /* budget */
 	bool lost;                  /* until the next start */
 	char why[160];
+	char no_kernel[DEVICE_WORDS_MAX]; /* as in struct device_info */
 	uint64_t corrupt_up, corrupt_down; /* copies that were found so on their way, ever */
 };
 uint32_t cache_gpus(struct cache *c, struct cache_gpu_view *out, uint32_t max); /* max 0: how many there are */

@@ -98,6 +98,7 @@ uint32_t cache_gpus(struct cache *c, struct cache_gpu_view *out, uint32_t max)
 		memcpy(out[n].uuid, g->info.uuid, sizeof(out[n].uuid));
 		snprintf(out[n].name, sizeof(out[n].name), "%.*s", (int)sizeof(out[n].name) - 1, g->info.name);
 		snprintf(out[n].why, sizeof(out[n].why), "%s", g->why);
+		snprintf(out[n].no_kernel, sizeof(out[n].no_kernel), "%.*s", (int)sizeof(out[n].no_kernel) - 1, g->info.no_kernel);
 	}
 	cache_unlock(c);
 	return n;

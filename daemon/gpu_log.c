@@ -11,6 +11,16 @@ static void log_corrupt(uint32_t gpu, const char *way, uint64_t *known, uint64_t
 	*known = now;
 }
 
+/* At the start, of one that is not lost. */
+static void log_found(uint32_t gpu, const struct cache_gpu_view *g)
+{
+	log_info("gpu", LOG_NUM("gpu", gpu), LOG_NUM("ordinal", g->ordinal), LOG_TEXT("name", g->name), LOG_NUM("budget_bytes", g->bytes));
+	if (*g->no_kernel)
+		log_warn("gpu_no_copy_kernel", LOG_NUM("gpu", gpu), LOG_NUM("ordinal", g->ordinal), LOG_TEXT("name", g->name),
+			 LOG_TEXT("reason", g->no_kernel),
+			 LOG_TEXT("remedy", "copies of small blocks are slower, by copy engines alone; when the reason is mended, restart the daemon"));
+}
+
 void gpu_log_look(struct gpu_log *log, struct cache *c)
 {
 	struct cache_gpu_view gpus[DEVICES_MAX];
@@ -18,8 +28,7 @@ void gpu_log_look(struct gpu_log *log, struct cache *c)
 
 	for (uint32_t i = 0; i < n; i++) {
 		if (!log->begun && !gpus[i].lost)
-			log_info("gpu", LOG_NUM("gpu", i), LOG_NUM("ordinal", gpus[i].ordinal), LOG_TEXT("name", gpus[i].name),
-				 LOG_NUM("budget_bytes", gpus[i].bytes));
+			log_found(i, &gpus[i]);
 		if (gpus[i].lost && !log->lost[i])
 			log_error("gpu_lost", LOG_NUM("gpu", i), LOG_NUM("ordinal", gpus[i].ordinal), LOG_TEXT("name", gpus[i].name),
 				  LOG_TEXT("reason", gpus[i].why),

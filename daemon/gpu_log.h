@@ -1,4 +1,4 @@
-/* What the log says of the GPUs: at the start each of them, and then the loss of one, once, and copies whose
+/* What the log says of the GPUs: at the start each of them, with what it has to do without, and then the loss of one, once, and copies whose
  * checksums were wrong; see disk_log.h. */
 #ifndef TERRACE_DAEMON_GPU_LOG_H
 #define TERRACE_DAEMON_GPU_LOG_H

@@ -25,13 +25,14 @@
 
 #include "store/status.h"
 
-#define DEVICE_OPS_VERSION 4
+#define DEVICE_OPS_VERSION 5
 #define DEVICE_OPS_SYMBOL "terrace_device_ops" /* const struct device_ops *terrace_device_ops(void), of a plugin */
 
 enum {
 	DEVICES_MAX = 16,
 	DEVICE_UUID_BYTES = 16,
 	DEVICE_NAME_MAX = 64,
+	DEVICE_WORDS_MAX = 128,
 	DEVICE_COPY_ALIGN = 16,
 };
 
@@ -43,6 +44,7 @@ struct device_info {
 	uint64_t bytes;                  /* of memory, in all */
 	uint64_t free_bytes;             /* now */
 	uint64_t granularity;            /* extents and ranges are multiples of it */
+	char no_kernel[DEVICE_WORDS_MAX]; /* why all its lists go by copy engines, though a kernel is for this GPU; empty: they do not, or none is */
 };
 
 /* A piece of the GPU's memory, mapped into this process. */

@@ -152,6 +152,39 @@ START_TEST(one_that_is_not_there)
 }
 END_TEST
 
+/* Nobody would know else why copies of small blocks are slow: said once, with the reason, and only of the GPU that it is so of. */
+START_TEST(lists_by_engines_alone)
+{
+	struct gpu_log log = { .begun = false };
+	struct cache_gpu_view view;
+	const char *line;
+	struct cache *c;
+
+	setenv("SIM_GPU_DEVICES", "1", 1);
+	if (_i)
+		setenv("SIM_GPU_NO_KERNEL", "1", 1);
+	load("0", SIM_PLUGIN);
+	log_setup(LOG_WARN, LOG_LOGFMT);
+	cache_thread_enter();
+	c = make();
+	ck_assert_uint_eq(cache_gpus(c, &view, 1), 1);
+	ck_assert(!view.lost && !cache_degraded(c));
+	line = logged(&log, c);
+	if (_i) {
+		ck_assert_ptr_nonnull(strstr(line, "gpu_no_copy_kernel"));
+		ck_assert_ptr_nonnull(strstr(line, "ordinal=0"));
+		ck_assert_ptr_nonnull(strstr(line, view.no_kernel));
+		ck_assert_ptr_nonnull(strstr(line, "no such code"));
+		ck_assert_ptr_eq(strchr(line, '\n'), line + strlen(line) - 1);
+	} else {
+		ck_assert_str_eq(line, "");
+	}
+	ck_assert_str_eq(logged(&log, c), "");
+	cache_destroy(c);
+	cache_thread_leave();
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("daemon_gpus");
@@ -163,6 +196,7 @@ int main(void)
 	tcase_add_test(t, those_that_are_named);
 	tcase_add_loop_test(t, named_and_no_cuda, 0, 3);
 	tcase_add_test(t, one_that_is_not_there);
+	tcase_add_loop_test(t, lists_by_engines_alone, 0, 2);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);
 	srunner_run_all(r, CK_NORMAL);

@@ -121,6 +121,7 @@ static void read_environment(struct device *d)
 	d->no_export = getenv("SIM_GPU_NO_EXPORT") != NULL;
 	d->no_register = getenv("SIM_GPU_NO_REGISTER") != NULL;
 	d->no_peers = getenv("SIM_GPU_NO_PEERS") != NULL;
+	d->no_kernel = getenv("SIM_GPU_NO_KERNEL") != NULL;
 	file_of("SIM_GPU_HOLD_FILE", d->ordinal, d->hold_file, sizeof(d->hold_file));
 	d->drop_waits = getenv("SIM_GPU_DROP_WAITS") != NULL;
 	file_of("SIM_GPU_LOST_FILE", d->ordinal, d->lost_file, sizeof(d->lost_file));
@@ -231,6 +232,7 @@ static enum status info(struct device *d, struct device_info *out, const char **
 		return refuse_lost(why);
 	uuid_of(d->ordinal, i.uuid);
 	snprintf(i.name, sizeof(i.name), "simulated device %u", d->ordinal);
+	strcpy(i.no_kernel, d->no_kernel ? "the simulated device has no such code" : "");
 	pthread_mutex_lock(&d->mutex);
 	i.free_bytes = d->limit - d->used;
 	pthread_mutex_unlock(&d->mutex);

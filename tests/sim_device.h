@@ -17,6 +17,7 @@
  *   SIM_GPU_SHUT        N: device N is not to be opened: that ends the process
  *   SIM_GPU_NO_EXPORT   device memory cannot be shared: extent_make is UNSUPPORTED
  *   SIM_GPU_NO_REGISTER host memory cannot be pinned: host_register is EXHAUSTED
+ *   SIM_GPU_NO_KERNEL   lists go by copy engines alone, as the device says of itself: they are no slower
  *   SIM_GPU_NO_PEERS    no device reaches another: copies across are made all the same
  *   SIM_GPU_STUCK_FILE  P: while P.N exists, calls on device N that map, unmap or pin do not return; if it is not empty, nor do those that make
  *                       memory, ask whether the device is lost, or close it

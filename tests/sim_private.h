@@ -31,7 +31,7 @@ struct sim_way {
 struct device {
 	uint32_t ordinal;
 	uint64_t bytes, limit, us_per_mib, lost_after; /* limit: what this process may take; lost_after 0: never */
-	bool no_export, no_register, no_peers;
+	bool no_export, no_register, no_peers, no_kernel;
 	bool drop_waits;
 	char hold_file[128], lost_file[128], stuck_file[128]; /* empty: none */
 

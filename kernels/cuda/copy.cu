@@ -310,7 +310,7 @@ extern "C" enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *c, cudaStr
 	return status;
 }
 
-extern "C" enum status kv_cuda_copy_load(void)
+extern "C" enum status kv_cuda_copy_load(const char **why)
 {
 	cudaFuncAttributes attributes;
 	bool plain;
@@ -318,7 +318,9 @@ extern "C" enum status kv_cuda_copy_load(void)
 
 	if (status == STATUS_OK && cudaFuncGetAttributes(&attributes, copy_kernel) != cudaSuccess)
 		status = STATUS_INTERNAL;
+	const cudaError_t said = status != STATUS_OK ? cudaGetLastError() : cudaSuccess; /* taken, as above */
+
 	if (status != STATUS_OK)
-		cudaGetLastError(); /* as above */
+		*why = said != cudaSuccess ? cudaGetErrorString(said) : "CUDA has no code for the GPU, or no memory there for it";
 	return status;
 }

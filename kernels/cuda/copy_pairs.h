@@ -25,8 +25,8 @@ extern "C" {
 enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *c, struct CUstream_st *stream);
 
 /* Brings the kernel's code to the current context's GPU, which else the first launch waits for. UNSUPPORTED, INTERNAL: CUDA has no such code for
- * the GPU, or no memory there for it. */
-enum status kv_cuda_copy_load(void);
+ * the GPU, or no memory there for it: *why, which stays. */
+enum status kv_cuda_copy_load(const char **why);
 
 #ifdef __cplusplus
 }

@@ -165,7 +165,7 @@ static enum status examine(struct device *d, const char **why)
 	if (r != CUDA_SUCCESS)
 		return device_failed(d, r, "the GPU cannot be used", why);
 	d->granularity = granularity;
-	d->kernels = major >= 9 && major < 12 && kv_cuda_copy_load() == STATUS_OK; /* code_is_portable: it copies in bulk */
+	d->kernels = major >= 9 && major < 12 && kv_cuda_copy_load(&d->no_kernel) == STATUS_OK; /* code_is_portable: it copies in bulk */
 	d->read_only_host = has(d, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED);
 	return STATUS_OK;
 }
@@ -263,6 +263,7 @@ static enum status info(struct device *d, struct device_info *out, const char **
 	i.bytes = bytes;
 	i.free_bytes = free_bytes;
 	i.granularity = d->granularity;
+	snprintf(i.no_kernel, sizeof i.no_kernel, "%s", d->no_kernel ? d->no_kernel : "");
 	*out = i;
 	return STATUS_OK;
 }

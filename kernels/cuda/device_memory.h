@@ -102,6 +102,7 @@ struct device {
 	CUstream zeroing;         /* and asked whether the GPU still lives */
 	uint64_t granularity;
 	bool read_only_host, kernels; /* it has READ_ONLY host memory; the copy kernel runs on it */
+	const char *no_kernel;    /* why it does not, where it should; NULL: it does, or is for others */
 	uint64_t engine_bytes;    /* see DEVICE_ENGINE_BYTES */
 	std::atomic<bool> lost;
 

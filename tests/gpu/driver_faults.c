@@ -408,6 +408,19 @@ static void test_rests(void)
 	rig_close(&r);
 }
 
+/* What is to know why lists go by the engines alone is told; a GPU that no kernel is for has no reason to give. */
+static void test_no_kernel(void)
+{
+	const char *how = getenv("FAKE_DRIVER_KERNEL"), *major = getenv("FAKE_DRIVER_MAJOR");
+	struct device_rig r;
+
+	rig_open(&r, ops, 0);
+	CHECK((*r.info.no_kernel != 0) == (how && !major));
+	expect_sound(&r);
+	CHECK(kernels() == 0 || (!how && !major));
+	rig_close(&r);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
@@ -438,6 +451,11 @@ int main(int argc, char **argv)
 	if (argc > 1 && strcmp(argv[1], "beside") == 0) { /* where the kernel runs */
 		test_beside();
 		printf("ok   beside\n");
+		return 0;
+	}
+	if (argc > 1 && strcmp(argv[1], "kernel") == 0) { /* as FAKE_DRIVER_KERNEL and FAKE_DRIVER_MAJOR say */
+		test_no_kernel();
+		printf("ok   kernel\n");
 		return 0;
 	}
 	for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {

@@ -43,6 +43,9 @@ echo "by a kernel that is not launched"
 FAKE_DRIVER_KERNEL=refused "$build/device"
 echo "by copy engines, the kernel's code is not loaded"
 FAKE_DRIVER_KERNEL=none "$build/device"
+FAKE_DRIVER_KERNEL=none "$build/driver_faults" kernel
+FAKE_DRIVER_KERNEL=none FAKE_DRIVER_MAJOR=8 "$build/driver_faults" kernel
+"$build/driver_faults" kernel
 echo "by copy engines, rows refused"
 FAKE_DRIVER_MAJOR=8 FAKE_DRIVER_ROWS=refused "$build/device"
 echo "two GPUs"
