@@ -537,27 +537,19 @@ static enum status down_go_on(struct cache *c, struct vram_move *m)
 	return STATUS_OK;
 }
 
-/* Its copy was not the block's any more. Who waits gets another, if there is one. */
-static void down_corrupt(struct cache *c, struct vram_move *m)
+/* The move ends so; who waits for the block in memory gets it from another copy, if there is one. */
+static void down_from_another(struct cache *c, struct vram_move *m, enum status s)
 {
 	struct cache_wait_link *waiting = m->done, **end;
 	struct block *b = m->block;
-	enum status s = STATUS_CORRUPT;
 	struct vram_move *down;
 
-	cache_count(c, COUNTER_CORRUPT, 1);
-	cache_count(c, COUNTER_GPU_DOWN_CORRUPT, 1);
-	cache_count(c, COUNTER_GPU_DOWN_FAILED, 1);
-	m->gpu->corrupt_down++;
-	if (m->slot->block == b) /* else the GPU is lost, and was swept meanwhile */
-		vram_condemn(c, m->slot);
-	host_slot_back(m);
 	block_pin(b);
 	m->done = NULL;
 	move_leave(c, m, s);
-	if (!b->rack && !vram_ready(b))
+	if (!b->rack && !vram_ready(b) && s == STATUS_CORRUPT)
 		block_remove(c, b, CACHE_REASON_CORRUPT);
-	else if (waiting || b->awaited)
+	else if ((b->rack || vram_ready(b)) && (waiting || b->awaited))
 		s = block_fetch(c, b, RING_URGENT, NULL);
 	down = s ? NULL : down_of(c, b);
 	if (!s) {
@@ -571,6 +563,19 @@ static void down_corrupt(struct cache *c, struct vram_move *m)
 			vram_host_came(c, b, s);
 	}
 	block_unpin(b);
+}
+
+/* Its copy was not the block's any more. */
+static void down_corrupt(struct cache *c, struct vram_move *m)
+{
+	cache_count(c, COUNTER_CORRUPT, 1);
+	cache_count(c, COUNTER_GPU_DOWN_CORRUPT, 1);
+	cache_count(c, COUNTER_GPU_DOWN_FAILED, 1);
+	m->gpu->corrupt_down++;
+	if (m->slot->block == m->block) /* else the GPU is lost, and was swept meanwhile */
+		vram_condemn(c, m->slot);
+	host_slot_back(m);
+	down_from_another(c, m, STATUS_CORRUPT);
 }
 
 static void down_end(struct cache *c, struct vram_move *m, enum status s)
@@ -592,6 +597,10 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 		host_slot_back(m);
 		if (s && s != STATUS_BUSY)
 			cache_count(c, COUNTER_GPU_DOWN_FAILED, 1);
+	}
+	if (s && m->gpu->lost && block_live(b) && !c->vram->stopping) {
+		down_from_another(c, m, s);
+		return;
 	}
 	if (b->awaited)
 		vram_host_came(c, b, s);

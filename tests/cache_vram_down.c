@@ -1,8 +1,10 @@
-/* What comes down from GPUs to a memory that is full: before a stop, for a flush, to be written through, for room. */
+/* What comes down from GPUs to a memory that is full: before a stop, for a flush, to be written through, for room;
+ * from one that is lost meanwhile. */
 #include "tests/cache_vram_rig.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Nothing is lost for what comes down to be written. */
 START_TEST(settles_through_a_full_memory)
@@ -135,6 +137,53 @@ START_TEST(settles_in_part)
 }
 END_TEST
 
+/* The GPU that it comes down from is lost, and a disk, or another GPU, has it too: who waits gets it from there, in the same call. */
+START_TEST(lost_on_its_way_down)
+{
+	struct vram_rig_options o = { .gpus = 2, .gpu_slots = 16, .host_slots = 16, .spill_milli = 900, .write_back = true };
+	struct cache_keys k = rig_keys(0, 1);
+	_Atomic int called = 0;
+	struct cache_wait w = { .ready = vr_count, .arg = &called };
+	struct cache_on on = { .gpu = CACHE_HOST };
+	struct cache_leased l;
+	struct cache_place p;
+	struct rig_disks d;
+	struct vram_rig v;
+	enum status st;
+
+	vr_disks_make(&d, 1, 96);
+	o.disks = _i ? NULL : &d;
+	vr_open(&v, &o);
+	if (!_i)
+		rig_restored(&v.r);
+	on.attachment = v.r.attachment;
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 1), 1);
+	if (_i)
+		ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
+	else
+		ck_assert_int_eq(rig_flush(&v.r, 0, 1, &st), STATUS_OK);
+	vr_push_out(&v, 48);
+	ck_assert_str_eq(vr_tier(&v, 0), _i ? "gpu" : "gpu+disk");
+	vr_hold(&v, 0, 0);
+	vr_hold(&v, 1, 0);
+	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why), STATUS_BUSY);
+	vr_lose(&v, rig_stat(&v.r, "terrace_gpu_downs", "gpu=1") == 1);
+	RIG_AWAIT(cache_degraded(v.r.c));
+	vr_go(&v, 0);
+	vr_go(&v, 1);
+	RIG_AWAIT(called);
+	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why), STATUS_OK);
+	ck_assert(vr_matches(&v, &p, 0, 0));
+	vr_release(&v, &l);
+	cache_wait_end(v.r.c, &w);
+	free((void *)k.bytes);
+	rig_quiet(&v.r);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_vram_down");
@@ -148,6 +197,7 @@ int main(void)
 	tcase_add_loop_test(t, flushes_through_a_full_memory, 0, 2);
 	tcase_add_test(t, written_through_to_what_memory_spares);
 	tcase_add_test(t, memory_is_asked_once);
+	tcase_add_loop_test(t, lost_on_its_way_down, 0, 2);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);
