@@ -717,7 +717,6 @@ void vram_flight_end(struct cache *c, struct flight *f)
 	}
 	if (f->status == STATUS_UNAVAILABLE && gpu_asks(c, g))
 		gpu_lost(g, "a list of copies was lost with it");
-	atomic_fetch_sub_explicit(&g->queue[f->copy.way].flights, 1, memory_order_relaxed);
 	for (m = f->moves; m; m = next) {
 		next = m->next;
 		ends_fetch(c, f, ended);
@@ -729,6 +728,8 @@ void vram_flight_end(struct cache *c, struct flight *f)
 	}
 	if (f->mark)
 		move_end(c, f->mark, f->status);
+	/* Not before: what the last of its blocks hold comes free with it, and who finds no memory waits for lists alone. */
+	atomic_fetch_sub_explicit(&g->queue[f->copy.way].flights, 1, memory_order_relaxed);
 	free(f);
 	pthread_cond_broadcast(&c->vram->room); /* who stops the tier waits for the last list */
 	vram_feed_host(c);

@@ -36,6 +36,8 @@ static struct {
 	struct gpu *gpu;
 	uint64_t ups;
 	_Atomic bool waits, came;       /* for a list, in the middle of a call */
+	struct cache *cache;
+	_Atomic uint32_t inserted, alone; /* blocks that came to the GPU; of these, while others were on their way in no list */
 } watched;
 
 static bool until(const _Atomic uint32_t *lists)
@@ -56,6 +58,14 @@ static bool walk_watched(struct policy *p, bool (*visit)(const struct policy_nod
 		watched.came = until(&device.up);
 	}
 	return watched.own->walk(p, visit, arg, max);
+}
+
+/* With the lock. */
+static void insert_watched(struct policy *p, struct policy_node *n, const struct policy_event *e)
+{
+	watched.inserted++;
+	watched.alone += watched.cache->vram->move_count > 1 && !vram_queued(watched.gpu, DEVICE_UP) && !gpu_flights(watched.gpu, DEVICE_UP);
+	watched.own->insert(p, n, e);
 }
 
 static enum status copy(struct device *d, struct device_copy *c, const char **why)
@@ -225,8 +235,10 @@ static void watch(struct long_rig *l)
 	struct cache *c = l->v.r.c;
 
 	cache_lock(c);
+	watched.cache = c;
 	watched.own = c->policy;
 	watched.ops = *c->policy;
+	watched.ops.insert = insert_watched;
 	watched.ops.walk = walk_watched;
 	watched.gpu = vram_gpu(c, 0);
 	watched.ups = watched.gpu->ups;
@@ -255,6 +267,9 @@ START_TEST(first_copies_begin_before_the_last_have_a_place)
 	ck_assert_uint_eq(warm(&l, 0, 0), BLOCKS);
 	ck_assert(!watched.waits); /* the call came there */
 	ck_assert(watched.came);
+	/* A list is under way until all of its blocks are in the books: who wants memory meanwhile waits for what they hold of it. */
+	ck_assert_uint_gt(watched.inserted, BLOCKS / 2);
+	ck_assert_uint_eq(watched.alone, 0);
 	ck_assert_uint_eq(read_all(&l, 0, 0), BLOCKS);
 	close_all(&l);
 }
