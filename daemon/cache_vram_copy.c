@@ -456,7 +456,7 @@ static struct flight *flight_of(struct gpu *g, enum device_way way, const struct
 
 	if (!f)
 		return NULL;
-	*f = (struct flight){ .gpu = g, .begun_us = vram_clock_us() };
+	*f = (struct flight){ .gpu = g };
 	f->copy = (struct device_copy){ .pairs = f->pairs, .count = pairs, .parts = parts, .way = way, .done = flight_done,
 					.part_bytes = count ? p->geometry.layer_bytes : MARK_BYTES };
 	f->each = (struct vram_move **)&f->pairs[pairs];
@@ -587,6 +587,7 @@ static bool send_next(struct gpu *g, uint32_t *way)
 		return false;
 	*way = f->copy.way + 1;
 	pthread_mutex_unlock(&g->queue_lock);
+	f->begun_us = vram_clock_us();
 	if (f->copy.way == DEVICE_UP)
 		up_begin(g, f);
 	else

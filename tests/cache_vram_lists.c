@@ -207,6 +207,48 @@ START_TEST(what_lists_take_is_told)
 }
 END_TEST
 
+static struct {
+	_Atomic bool shut, down;       /* lists down wait at the driver; one does */
+} driver;
+
+static enum status shut_copy(struct device *d, struct device_copy *c, const char **why)
+{
+	while (c->way == DEVICE_DOWN && driver.shut) {
+		driver.down = true;
+		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+	}
+	return terrace_device_ops()->copy(d, c, why);
+}
+
+/* A lease's list, which its call has made, waits for the mover, which is in the driver with another: that is not its copying. */
+START_TEST(a_list_that_is_made_waits)
+{
+	const char *seconds = "terrace_gpu_list_seconds_total";
+	struct device_ops ops = *terrace_device_ops();
+	struct cache_place p[4];
+	struct cache_leased l;
+	struct vram_rig v;
+	uint64_t until;
+
+	ops.copy = shut_copy;
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .ops = &ops });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
+	ck_assert_uint_eq(vr_put(&v, 0, 100, 1), 1);
+	rig_quiet(&v.r);
+	driver.shut = true;
+	ck_assert_uint_eq(vr_put(&v, 0, 101, 1), 1);
+	RIG_AWAIT(driver.down);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
+	for (until = vram_clock_us() + 20000; vram_clock_us() < until;)
+		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+	driver.shut = false;
+	came(&v, p, &l, 0, 4);
+	rig_quiet(&v.r);
+	ck_assert_double_ge(lists_of(&v, seconds, "lease,stage=queued"), 0.02);
+	vr_close(&v);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_vram_lists");
@@ -219,6 +261,7 @@ int main(void)
 	tcase_add_test(t, a_lease_of_what_is_warmed);
 	tcase_add_test(t, a_lease_waits_before_a_warm);
 	tcase_add_test(t, what_lists_take_is_told);
+	tcase_add_test(t, a_list_that_is_made_waits);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);
