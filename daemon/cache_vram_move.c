@@ -91,9 +91,10 @@ static struct vram_move *move_create(struct cache *c, struct gpu *g, struct bloc
 	return m;
 }
 
+/* Of one in its place already nothing but the end is to come: its copy is known to be wrong. */
 static enum status move_join(struct cache *c, struct vram_move *m, struct cache_wait *w, bool wait_end)
 {
-	struct cache_wait_link *l, **list = wait_end || m->way != DEVICE_UP ? &m->done : &m->placed;
+	struct cache_wait_link *l, **list = wait_end || m->way != DEVICE_UP || m->step == STEP_QUEUED ? &m->done : &m->placed;
 
 	if (!w)
 		return STATUS_OK;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -529,6 +530,57 @@ START_TEST(memory_that_is_bad)
 }
 END_TEST
 
+/* A copy is known to be wrong, and its list has not ended yet: who comes now and would be granted ahead waits for it, and has the block from the disk
+ * in the same call. */
+START_TEST(who_comes_when_it_is_known)
+{
+	_Atomic int called = 0;
+	struct cache_wait w = { .ready = vr_count, .arg = &called };
+	struct cache_keys k = rig_keys(0, 1);
+	struct cache_on on = { .gpu = 0 };
+	struct cache_leased wrong, l;
+	struct vram_rig v, other;
+	struct cache_place p;
+	struct rig_disks d;
+	enum status s;
+
+	vr_disks_make(&d, 1, 96);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 16, .disks = &d, .sum_threads = 2 * (uint32_t)_i });
+	rig_restored(&v.r);
+	vr_join(&other, &v, 0, "other");
+	vr_board(&other);
+	on.attachment = other.r.attachment;
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	rig_quiet(&v.r);
+	vr_flip(&v, CACHE_HOST, 0, 9);
+	vr_hold(&v, 0, 1);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &wrong), STATUS_OK);
+	RIG_AWAIT(v.board[FDSOCK_BOARD_FAILED]);
+	s = cache_lease_on(v.r.c, other.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why);
+	ck_assert_int_eq(s, STATUS_BUSY);
+	vr_go(&v, 0);
+	for (int seen = 0; s == STATUS_BUSY; seen = called) {
+		RIG_AWAIT((rig_tick(v.r.c, v.r.now), called > seen));
+		s = cache_lease_on(v.r.c, other.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why);
+	}
+	ck_assert_int_eq(s, STATUS_OK);
+	vr_wait_layers(&other, &l);
+	ck_assert(vr_matches(&v, &p, 0, 0));
+	ck_assert_uint_eq(other.board[FDSOCK_BOARD_FAILED], 0);
+	vr_release(&other, &l);
+	vr_release(&v, &wrong);
+	cache_wait_end(v.r.c, &w);
+	free((void *)k.bytes);
+	rig_quiet(&v.r);
+	rig_check_books(v.r.c);
+	munmap((void *)other.board, EXTENT_PAGE_BYTES);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_vram_heir");
@@ -547,6 +599,7 @@ int main(void)
 	tcase_add_loop_test(t, deleted_while_it_is_spilled, 0, 2);
 	tcase_add_test(t, verified_wrong_in_memory);
 	tcase_add_loop_test(t, memory_that_is_bad, 0, 2);
+	tcase_add_loop_test(t, who_comes_when_it_is_known, 0, 2);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);
