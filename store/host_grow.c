@@ -26,7 +26,8 @@ void host_extent_discard(struct host_extent *e)
 bool host_extent_plan(const struct host_pool *p, uint64_t *bytes, bool *huge)
 {
 	const struct host_options *o = &p->tier->options;
-	uint64_t left = o->budget_bytes - p->tier->extent_bytes, granularity = p->tier->granularity;
+	const uint64_t granularity = p->tier->granularity, unused = o->budget_bytes - p->tier->extent_bytes;
+	uint64_t left = granularity ? unused - unused % granularity : unused; /* what is rounded up fits, too */
 	uint64_t wished = min_u64(min_u64(o->extent_bytes, o->budget_bytes / 8), left);
 	uint64_t slots = wished / p->slot_bytes;
 	uint64_t exact = (slots > 0 ? slots : 1) * p->slot_bytes;

@@ -126,6 +126,26 @@ START_TEST(slots_have_addresses)
 }
 END_TEST
 
+/* A budget that is no multiple of the granularity, as half of what a GPU has free may be: the last extent is as large as fits. */
+START_TEST(the_budget_is_used)
+{
+	struct host_pool *p;
+	struct host_tier *t;
+	struct host_slot s;
+	uint32_t n = 0;
+
+	device_begin();
+	t = tier_of(67 * MIB, 8 * MIB);
+	p = pool_of(t, 1, 1 * MIB);
+	while (slot_take(p, &s) == STATUS_OK)
+		n++;
+	ck_assert_uint_eq(n, 66);
+	ck_assert_uint_eq(usage_of(t).extent_bytes, 66 * MIB);
+	ck_assert_uint_eq(usage_of(t).open_failures, 0);
+	end(t);
+}
+END_TEST
+
 START_TEST(the_budget_is_kept)
 {
 	struct host_pool *p, *other;
@@ -450,6 +470,7 @@ int main(void)
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, options_and_slots_have_bounds);
 	tcase_add_test(tc, slots_have_addresses);
+	tcase_add_test(tc, the_budget_is_used);
 	tcase_add_test(tc, the_budget_is_kept);
 	tcase_add_test(tc, holds_keep_extents);
 	tcase_add_test(tc, host_memory_is_no_device);
