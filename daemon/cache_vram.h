@@ -135,6 +135,7 @@ struct vram_move {
 	uint32_t sums;                 /* down: of what came */
 	uint8_t wrong;                 /* up: times that what was there to be copied was not the block */
 	bool spare;                    /* down: takes only what memory can spare */
+	bool through;                  /* down: of a copy that is to go down in any case */
 	bool bad;                      /* up, down: its bytes are not the block's */
 };
 
@@ -203,6 +204,7 @@ struct gpu {
 	struct vram_move *waiting, **waiting_end; /* for a slot here */
 	struct vram_move *marks;       /* in the queue of ups or under way, by hash_next */
 	struct vram_slot *through, *through_last; /* copies that are to go down, oldest first */
+	uint64_t through_us;           /* not before that, by the machine's clock */
 	uint32_t downs;                /* moves down that have begun */
 	struct vram_slot *ahead_first, *ahead_last; /* copies that came ahead, oldest first */
 	uint64_t ahead_bytes;          /* of these */

@@ -15,7 +15,7 @@
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
-enum { ENDS_A_HOLD = 128, ENDS_AHEAD = 4, WRONG_MAX = 3 };
+enum { ENDS_A_HOLD = 128, ENDS_AHEAD = 4, WRONG_MAX = 3, THROUGH_AGAIN_US = 100 * 1000 };
 
 /* ---- who moves ---- */
 
@@ -579,11 +579,20 @@ static void down_corrupt(struct cache *c, struct vram_move *m)
 	down_from_another(c, m, STATUS_CORRUPT);
 }
 
+/* When memory can spare a place; when the driver can again, which is not asked at once. */
+static void through_again(struct vram_slot *s, enum status why)
+{
+	if (why != STATUS_BUSY)
+		s->shelf->pool->gpu->through_us = vram_clock_us() + THROUGH_AGAIN_US;
+	vram_queue_through(s);
+}
+
 static void down_end(struct cache *c, struct vram_move *m, enum status s)
 {
 	struct block *b = m->block;
 	struct vram_slot *from = m->slot;
 	const uint64_t position = from->position;
+	const bool again = s == STATUS_BUSY || (s && m->through && !from->through);
 
 	if (!s && m->bad && block_live(b)) {
 		down_corrupt(c, m);
@@ -606,8 +615,8 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 	if (b->awaited)
 		vram_host_came(c, b, s);
 	move_leave(c, m, s);
-	if (s == STATUS_BUSY && from->dirty) /* when memory can spare a place */
-		vram_queue_through(from);
+	if (again && from->dirty)
+		through_again(from, s);
 }
 
 enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
@@ -631,6 +640,7 @@ enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache
 	if (!m)
 		return STATUS_EXHAUSTED;
 	m->slot = from;
+	m->through = from->through;
 	m->spare = spare || (c->tier && c->tier->all); /* before a stop all is to be written */
 	s = down_go_on(c, m);
 	if (!s) {

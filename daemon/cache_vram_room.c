@@ -483,6 +483,8 @@ static void pump(struct cache *c, struct gpu *g)
 	for (uint32_t i = 0; i < c->pool_count; i++)
 		if (g->pools[i] && g->pools[i]->dirty)
 			pick_through(c, g->pools[i], &u);
+	if (g->through && vram_clock_us() < g->through_us)
+		return;
 	for (uint32_t tries = 0; g->through && g->downs < DOWNS_MAX && tries < THROUGH_TRIES;) {
 		struct vram_slot *s = g->through;
 		const struct vram_pool *vp = s->shelf->pool;

@@ -137,6 +137,41 @@ START_TEST(settles_in_part)
 }
 END_TEST
 
+static _Atomic uint32_t lists_down;
+
+/* The driver has no memory for the first list down. */
+static enum status copy_starved(struct device *d, struct device_copy *c, const char **why)
+{
+	if (c->way != DEVICE_DOWN || atomic_fetch_add(&lists_down, 1) > 0)
+		return terrace_device_ops()->copy(d, c, why);
+	c->done(c, STATUS_EXHAUSTED);
+	return STATUS_OK;
+}
+
+/* What was to be written through, and came to nothing, is written through when the driver can again; what a session writes back is not for that. */
+START_TEST(written_through_after_all)
+{
+	struct device_ops ops = *terrace_device_ops();
+	struct vram_rig v;
+
+	ops.copy = copy_starved;
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 16, .write_back = _i, .ops = &ops });
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 1), 1);
+	if (_i)
+		vr_warm_begin(&v, CACHE_HOST, 0, 1);
+	RIG_AWAIT((rig_tick(v.r.c, v.r.now), rig_stat(&v.r, "terrace_gpu_moves_failed_total", "to=host") == 1));
+	rig_quiet(&v.r);
+	if (_i)
+		ck_assert_str_eq(vr_tier(&v, 0), "gpu");
+	else
+		RIG_AWAIT((rig_tick(v.r.c, v.r.now), !strcmp(vr_tier(&v, 0), "gpu+host")));
+	rig_quiet(&v.r);
+	ck_assert_uint_eq(lists_down, 2 - (uint32_t)_i);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+}
+END_TEST
+
 /* The GPU that it comes down from is lost, and a disk, or another GPU, has it too: who waits gets it from there, in the same call. */
 START_TEST(lost_on_its_way_down)
 {
@@ -197,6 +232,7 @@ int main(void)
 	tcase_add_loop_test(t, flushes_through_a_full_memory, 0, 2);
 	tcase_add_test(t, written_through_to_what_memory_spares);
 	tcase_add_test(t, memory_is_asked_once);
+	tcase_add_loop_test(t, written_through_after_all, 0, 2);
 	tcase_add_loop_test(t, lost_on_its_way_down, 0, 2);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
