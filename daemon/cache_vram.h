@@ -434,6 +434,8 @@ enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache
 bool vram_falling(struct cache *c, const struct block *b);
 /* The end of a load, whatever it was: ups that wait for it go on. */
 void vram_host_came(struct cache *c, struct block *b, enum status s);
+/* Its move to that GPU; NULL. */
+struct vram_move *vram_up_of(const struct cache *c, const struct block *b, const struct gpu *g);
 /* Moves that wait for memory, on a GPU, of the host. */
 void vram_feed(struct cache *c, struct gpu *g);
 void vram_feed_host(struct cache *c);
@@ -454,6 +456,10 @@ static inline struct vram_move **vram_moves_of(const struct cache *c, const stru
 /* Ready copies become another block's, with the pins of leases, and the moves from them to other GPUs, with who waits for these: all but what a way
  * down is of. In the hands of who has both blocks out of the books. */
 void vram_hand_over(struct cache *c, struct block *b, struct block *heir);
+/* An up has found that what memory has is not the block, whatever became of the copy (s): what is elsewhere goes on without it. Leases of the copy
+ * that were granted ahead know. What was found so by another GPU's move, or is deleted, has been dealt with: who waits for this one looks again.
+ * The move's end. */
+enum status vram_up_corrupt(struct cache *c, struct vram_move *m, enum status s);
 
 /* ---- cache_vram_sums.c: checksums beside the copies ---- */
 

@@ -1,7 +1,10 @@
 /* What is sound of a block whose copy in memory is not (block_succeed): its copies on GPUs become another block's, the heir's, as they are: in the
- * hands of leases, and being read. A move from one GPU to another reads nothing of memory, and goes on as the heir's. */
+ * hands of leases, and being read. A move from one GPU to another reads nothing of memory, and goes on as the heir's. Who waited for a copy of
+ * memory's gets one of the heir's. */
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
+
+enum { WRONG_MAX = 3 }; /* finds of an up; then a miss */
 
 /* The pins of one lease. */
 static uint32_t lease_follow(struct lease *l, const struct vram_slot *s, struct block *b, struct block *heir)
@@ -90,4 +93,40 @@ void vram_hand_over(struct cache *c, struct block *b, struct block *heir)
 		if (s->state == VRAM_READY && !s->shelf->pool->gpu->lost && !is_moved(c, s))
 			slot_follow(c, s, heir);
 	}
+}
+
+/* Who waits for the end of a move that found memory's copy wrong waits for another's, of the block that has what is left: a few times, since it
+ * may be the memory that is bad. */
+static void wait_for_heir(struct cache *c, struct vram_move *m, struct block *heir)
+{
+	struct vram_move *up;
+
+	if (!m->done || m->wrong >= WRONG_MAX || vram_up(c, m->gpu, heir, m->priority, NULL, true, false))
+		return;
+	up = vram_up_of(c, heir, m->gpu);
+	if (!up)
+		return;
+	up->wrong = m->wrong;
+	for (struct cache_wait_link *l; (l = m->done);) {
+		m->done = l->move_next;
+		wait_link_follow(l, heir);
+		l->move_next = up->done;
+		up->done = l;
+	}
+}
+
+enum status vram_up_corrupt(struct cache *c, struct vram_move *m, enum status s)
+{
+	struct block *heir;
+
+	if (!block_live(m->block))
+		return STATUS_OK;
+	cache_count(c, COUNTER_CORRUPT, 1);
+	cache_count(c, COUNTER_GPU_UP_CORRUPT, 1);
+	m->gpu->corrupt_up++;
+	m->wrong++;
+	heir = block_succeed(c, m->block);
+	if (heir && !s && !m->gpu->lost)
+		wait_for_heir(c, m, heir);
+	return STATUS_CORRUPT;
 }

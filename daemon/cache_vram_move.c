@@ -15,11 +15,11 @@
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
-enum { ENDS_A_HOLD = 128, ENDS_AHEAD = 4, WRONG_MAX = 3, THROUGH_AGAIN_US = 100 * 1000 };
+enum { ENDS_A_HOLD = 128, ENDS_AHEAD = 4, THROUGH_AGAIN_US = 100 * 1000 };
 
 /* ---- who moves ---- */
 
-static struct vram_move *up_of(const struct cache *c, const struct block *b, const struct gpu *g)
+struct vram_move *vram_up_of(const struct cache *c, const struct block *b, const struct gpu *g)
 {
 	struct vram_move *m = *vram_moves_of(c, b);
 
@@ -308,44 +308,6 @@ static void up_end(struct cache *c, struct vram_move *m, enum status s)
 	move_leave(c, m, s);
 }
 
-/* Who waits for the end of a move that found memory's copy wrong waits for another's, of the block that has what is left: a few times, since it
- * may be the memory that is bad. */
-static void wait_for_heir(struct cache *c, struct vram_move *m, struct block *heir)
-{
-	struct vram_move *up;
-
-	if (!m->done || m->wrong >= WRONG_MAX || vram_up(c, m->gpu, heir, m->priority, NULL, true, false))
-		return;
-	up = up_of(c, heir, m->gpu);
-	if (!up)
-		return;
-	up->wrong = m->wrong;
-	for (struct cache_wait_link *l; (l = m->done);) {
-		m->done = l->move_next;
-		wait_link_follow(l, heir);
-		l->move_next = up->done;
-		up->done = l;
-	}
-}
-
-/* What memory has is not the block, whatever became of the copy: what is elsewhere goes on without it. Leases of the copy that were granted ahead
- * know. What was found so by another GPU's move, or is deleted, has been dealt with: who waits for this one looks again. */
-static enum status up_corrupt(struct cache *c, struct vram_move *m, enum status s)
-{
-	struct block *heir;
-
-	if (!block_live(m->block))
-		return STATUS_OK;
-	cache_count(c, COUNTER_CORRUPT, 1);
-	cache_count(c, COUNTER_GPU_UP_CORRUPT, 1);
-	m->gpu->corrupt_up++;
-	m->wrong++;
-	heir = block_succeed(c, m->block);
-	if (heir && !s && !m->gpu->lost)
-		wait_for_heir(c, m, heir);
-	return STATUS_CORRUPT;
-}
-
 /* What the GPUs cannot do among themselves goes by host memory. */
 static bool again_by_host(struct cache *c, struct vram_move *m, enum status s)
 {
@@ -385,7 +347,7 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 		return STATUS_OK;
 	if (there && there->state == VRAM_DEAD)
 		return STATUS_UNAVAILABLE; /* it was wrong, and somebody holds it still */
-	m = up_of(c, b, g);
+	m = vram_up_of(c, b, g);
 	if (m)
 		up_hurry(c, m, priority);
 	if (m && now)
@@ -541,6 +503,7 @@ static enum status down_go_on(struct cache *c, struct vram_move *m)
 /* The move ends so; who waits for the block in memory gets it from another copy, if there is one. */
 static void down_from_another(struct cache *c, struct vram_move *m, enum status s)
 {
+	const bool gone = s == STATUS_CORRUPT || m->gpu->lost; /* else the next try would be of the same copy, or come back to it */
 	struct cache_wait_link *waiting = m->done, **end;
 	struct block *b = m->block;
 	struct vram_move *down;
@@ -550,8 +513,10 @@ static void down_from_another(struct cache *c, struct vram_move *m, enum status 
 	move_leave(c, m, s);
 	if (!b->rack && !vram_ready(b) && s == STATUS_CORRUPT)
 		block_remove(c, b, CACHE_REASON_CORRUPT);
-	else if ((b->rack || vram_ready(b)) && (waiting || b->awaited))
+	else if ((waiting || b->awaited) && gone && (b->rack || vram_ready(b)))
 		s = block_fetch(c, b, RING_URGENT, NULL);
+	else if ((waiting || b->awaited) && b->rack)
+		s = load_begin(c, b, RING_URGENT, NULL);
 	down = s ? NULL : down_of(c, b);
 	if (!s) {
 		end = down ? &down->done : &move_of(c, b)->links;
@@ -608,7 +573,7 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 		if (s && s != STATUS_BUSY)
 			cache_count(c, COUNTER_GPU_DOWN_FAILED, 1);
 	}
-	if (s && m->gpu->lost && block_live(b) && !c->vram->stopping) {
+	if (s && (m->gpu->lost || b->rack) && block_live(b) && !c->vram->stopping) {
 		down_from_another(c, m, s);
 		return;
 	}
@@ -683,7 +648,7 @@ static void move_end(struct cache *c, struct vram_move *m, enum status s)
 	} else if (m->way == DEVICE_DOWN) {
 		down_end(c, m, s);
 	} else if (m->bad) {
-		up_end(c, m, up_corrupt(c, m, s));
+		up_end(c, m, vram_up_corrupt(c, m, s));
 	} else if (!s && from_condemned(m)) {
 		if (!again_by_host(c, m, STATUS_CORRUPT))
 			up_end(c, m, STATUS_CORRUPT);

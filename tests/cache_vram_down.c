@@ -137,12 +137,12 @@ START_TEST(settles_in_part)
 }
 END_TEST
 
-static _Atomic uint32_t lists_down;
+static _Atomic uint32_t lists_down, starves_at;
 
-/* The driver has no memory for the first list down. */
+/* The driver has no memory for one list down. */
 static enum status copy_starved(struct device *d, struct device_copy *c, const char **why)
 {
-	if (c->way != DEVICE_DOWN || atomic_fetch_add(&lists_down, 1) > 0)
+	if (c->way != DEVICE_DOWN || atomic_fetch_add(&lists_down, 1) != starves_at)
 		return terrace_device_ops()->copy(d, c, why);
 	c->done(c, STATUS_EXHAUSTED);
 	return STATUS_OK;
@@ -169,6 +169,37 @@ START_TEST(written_through_after_all)
 	ck_assert_uint_eq(lists_down, 2 - (uint32_t)_i);
 	rig_check_books(v.r.c);
 	vr_close(&v);
+}
+END_TEST
+
+/* The same of what a disk has too: who waits for it in memory gets it from there, in the same call. */
+START_TEST(starved_on_its_way_down)
+{
+	struct device_ops ops = *terrace_device_ops();
+	struct cache_leased l;
+	struct cache_place p;
+	struct rig_disks d;
+	struct vram_rig v;
+	enum status st;
+
+	ops.copy = copy_starved;
+	vr_disks_make(&d, 1, 96);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 16, .spill_milli = 900, .disks = &d, .ops = &ops });
+	rig_restored(&v.r);
+	starves_at = UINT32_MAX;
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 1), 1);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 1, &st), STATUS_OK);
+	vr_push_out(&v, 48);
+	ck_assert_str_eq(vr_tier(&v, 0), "gpu+disk");
+	starves_at = lists_down;
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
+	ck_assert_uint_gt(lists_down, starves_at);
+	ck_assert(vr_matches(&v, &p, 0, 0));
+	vr_release(&v, &l);
+	rig_quiet(&v.r);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
 }
 END_TEST
 
@@ -233,6 +264,7 @@ int main(void)
 	tcase_add_test(t, written_through_to_what_memory_spares);
 	tcase_add_test(t, memory_is_asked_once);
 	tcase_add_loop_test(t, written_through_after_all, 0, 2);
+	tcase_add_test(t, starved_on_its_way_down);
 	tcase_add_loop_test(t, lost_on_its_way_down, 0, 2);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
