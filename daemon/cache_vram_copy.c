@@ -319,7 +319,7 @@ static void mover_wait(struct gpu *g)
 	uint32_t seen = atomic_load_explicit(&g->expected, memory_order_relaxed);
 
 	if (g->halted || !looks_on(g, brought, since_us)) {
-		atomic_store_explicit(&g->sleeps, true, memory_order_relaxed);
+		atomic_store_explicit(&g->sleeps, !g->halted, memory_order_relaxed); /* else each call would wake it for nothing */
 		pthread_cond_wait(&g->mover_work, &g->queue_lock);
 		atomic_store_explicit(&g->sleeps, false, memory_order_relaxed);
 		return;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "daemon/cache_vram.h"
 
@@ -389,6 +390,24 @@ START_TEST(a_mover_that_is_kept_awake)
 }
 END_TEST
 
+/* A lost GPU has nothing to be awake for: calls do not wake its mover, each of them. */
+START_TEST(a_lost_gpu_is_not_kept_awake)
+{
+	struct vram_rig v;
+	const struct gpu *gpu;
+
+	vr_open_filled(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .poll_us = 1000 }, 4);
+	gpu = vram_gpu(v.r.c, 0);
+	RIG_AWAIT(gpu->sleeps);
+	vr_lose(&v, 0);
+	RIG_AWAIT(cache_degraded(v.r.c));
+	RIG_AWAIT(!gpu->sleeps);
+	cache_called(v.r.c);
+	ck_assert(!gpu->sleeps);
+	vr_close(&v);
+}
+END_TEST
+
 /* A session over small blocks, so that a lease may have thousands of them: 4 KiB each, in four layers. */
 static void join_small(struct vram_rig *v, const struct vram_rig *of)
 {
@@ -599,6 +618,7 @@ int main(void)
 	tcase_add_test(t, a_long_warm_comes_in_pieces);
 	tcase_add_test(t, what_is_expected_is_made_ready_for);
 	tcase_add_test(t, a_mover_that_is_kept_awake);
+	tcase_add_test(t, a_lost_gpu_is_not_kept_awake);
 	tcase_add_test(t, layers_of_thousands);
 	tcase_add_test(t, a_long_queue_before_a_full_gpu);
 	tcase_add_test(t, a_full_gpu_keeps_no_lease_waiting);
