@@ -87,6 +87,7 @@ static struct gpu *gpu_create(struct cache *c, uint32_t number)
 		return NULL;
 	g->cache = c;
 	g->number = number;
+	g->passed = UINT32_MAX; /* no call has been waited for */
 	for (int way = 0; way < 3; way++) {
 		g->queue[way].end = g->queue[way].tail = &g->queue[way].first;
 		g->queue[way].staged_end = &g->queue[way].staged;
