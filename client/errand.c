@@ -48,22 +48,29 @@ bool client_thread_start(void *(*main)(void *))
 
 /* ---- the thread's side --------------------------------------------------------------------------------------------- */
 
+/* The less of two times; -1: none. */
+static int sooner(int ms, int other_ms)
+{
+	return ms < 0 || (other_ms >= 0 && other_ms < ms) ? other_ms : ms;
+}
+
 /* Waits until the bell is rung, or one of these can be read, or it is time. What is one too many to be heard is looked at. */
 static void wait_for(const struct client_errand *todo, bool watched)
 {
 	struct pollfd heard[1 + HEARD_MAX] = {{.fd = errands.bell, .events = POLLIN}};
-	bool soon = watched;
+	int ms = watched ? LOOK_MS : -1;
 	uint64_t times;
 	nfds_t n = 1;
 
 	for (; todo; todo = todo->next) {
-		if (todo->fd >= 0 && n <= HEARD_MAX)
+		const bool hears = todo->fd >= 0 && n <= HEARD_MAX;
+
+		if (hears)
 			heard[n++] = (struct pollfd){.fd = todo->fd, .events = POLLIN};
-		else
-			soon = true;
+		ms = sooner(ms, !hears ? LOOK_MS : todo->until_us ? client_left_ms(todo->until_us) : -1);
 	}
 	errands.busy = false;
-	poll(heard, n, soon ? LOOK_MS : -1);
+	poll(heard, n, ms);
 	errands.busy = true;
 	if (heard[0].revents)
 		while (read(errands.bell, &times, sizeof(times)) < 0 && errno == EINTR)
@@ -161,6 +168,7 @@ enum terrace_status client_errand_start(struct client_errand *e)
 		return status;
 	e->next = NULL;
 	e->fd = -1;
+	e->until_us = 0;
 	e->ran = false;
 	pthread_mutex_lock(&errands.lock);
 	*errands.last = e;

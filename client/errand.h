@@ -16,6 +16,7 @@ struct client_errand {
 	 * -1, some milliseconds later; perhaps earlier, too. */
 	bool (*run)(struct client_errand *errand);
 	int fd; /* -1 at the start; run may set it. Open for as long as it is waited for, or closed by an errand */
+	uint64_t until_us; /* with an fd: run then at the latest; 0, as at the start: no such time */
 	bool ran;
 };
 

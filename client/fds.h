@@ -36,6 +36,7 @@ struct client_ahead {
 	struct client_offer *offers;  /* [count] that have not been taken back */
 	uint32_t count, capacity;
 	uint32_t next;                /* there is nothing to do for those before, as long as the uses are these */
+	uint64_t again_us;            /* not before: the daemon has not answered */
 	uint32_t apart;               /* mappings that are `coming` or `registering` */
 	enum terrace_status failed;   /* the last that could not be mapped or registered, since somebody last asked */
 	struct client_errand hearing; /* without a reference, until it is closed */

@@ -8,7 +8,7 @@
  * others do: the same thread waits for the socket. When the daemon is gone, what is not in use is unmapped.
  *
  * What cannot be mapped is left to the leases that name it, with all that has been offered so far: a driver without memory is asked again
- * when there is something new. */
+ * when there is something new. What the daemon has not answered in time is asked for again, once a second. */
 #include "client/fds.h"
 
 #include "client/clock.h"
@@ -22,6 +22,7 @@
 enum {
 	AHEAD_MAX = 4096,      /* mappings of an attachment beyond which nothing is mapped ahead */
 	ASK_US = 200 * 1000,   /* for the daemon's answer to MAP; the turn is kept for it */
+	AGAIN_US = 1000 * 1000, /* after one that did not come */
 	SLICE_US = 2 * 1000,   /* then the thread rests, some milliseconds */
 	LISTEN_US = 20 * 1000, /* at a time, by who waits for offers: others may want the turn */
 };
@@ -82,6 +83,7 @@ struct work {
 	bool writable;
 	struct client_mapping *mapping; /* to be registered with `gpu`; NULL: the extent is to be mapped */
 	uint32_t gpu;
+	uint64_t ask_until_us;
 };
 
 static bool work_on_gpu(const struct client_attachment *a, uint64_t uses, struct work *w)
@@ -164,7 +166,7 @@ static enum terrace_status register_apart(struct client_attachment *a, const str
 static enum terrace_status extent_get(struct client_attachment *a, const struct work *w, struct client_packet *answer,
 				      struct client_mapping *made, bool *refused, bool *broken)
 {
-	enum terrace_status status = client_fds_ask(a, w->offer.extent, w->writable, client_deadline_us(ASK_US), answer, broken);
+	enum terrace_status status = client_fds_ask(a, w->offer.extent, w->writable, w->ask_until_us, answer, broken);
 	const struct fdsock_extent *e = &answer->body.extent;
 
 	if (status)
@@ -232,19 +234,27 @@ static enum terrace_status map_apart(struct client_attachment *a, const struct w
 	return status;
 }
 
+static uint64_t earlier(uint64_t one_us, uint64_t other_us)
+{
+	return one_us < other_us ? one_us : other_us;
+}
+
 /* Maps or registers one. False: there is nothing to be done, or not by this thread, now. */
-static bool step(struct client_attachment *a)
+static bool step(struct client_attachment *a, uint64_t deadline_us)
 {
 	struct client_ahead *h = &a->ahead;
 	enum terrace_status status;
 	bool refused = false;
 	struct work w;
 
-	if (a->closed || a->broken || a->talking || a->waiting || !work_next(a, &w))
+	if (a->closed || a->broken || a->talking || a->waiting || client_now_us() < h->again_us || !work_next(a, &w))
 		return false;
+	w.ask_until_us = earlier(client_deadline_us(ASK_US), deadline_us);
 	status = w.mapping ? register_apart(a, &w) : map_apart(a, &w, &refused);
 	if (refused) {
 		client_fds_offer_end(a, w.offer.extent);
+	} else if (status == TERRACE_DEADLINE) { /* nothing else has one */
+		h->again_us = client_deadline_us(AGAIN_US);
 	} else if (status) {
 		h->failed = status;
 		h->next = h->count;
@@ -262,27 +272,35 @@ static void retire_all(struct client_attachment *a)
 	client_fds_sweep(a);
 }
 
-/* Who talks hears for himself, but may have left something: it is looked at again soon. */
+/* When the thread is to look again. Who talks hears for himself, but may have left something: that is soon. */
+static void hearing_rest(struct client_attachment *a, struct client_errand *errand)
+{
+	struct work w;
+	const bool more = work_next(a, &w), due = more && client_now_us() >= a->ahead.again_us;
+
+	errand->fd = a->talking || a->broken || client_fds_unswept(a) || due ? -1 : a->socket;
+	errand->until_us = more ? a->ahead.again_us : 0;
+}
+
 static bool hearing_run(struct client_errand *errand)
 {
 	struct client_attachment *a = (struct client_attachment *)((char *)errand - offsetof(struct client_attachment, ahead.hearing));
 	const uint64_t until = client_now_us() + SLICE_US;
 	bool over, closed;
-	struct work w;
 
 	pthread_mutex_lock(&a->lock);
 	if (!a->talking && !a->broken && !a->closed) {
 		client_fds_hear(a);
 		client_fds_sweep(a);
 	}
-	while (step(a) && client_now_us() < until)
+	while (step(a, UINT64_MAX) && client_now_us() < until)
 		continue;
 	if (a->broken && !a->talking && !a->closed)
 		retire_all(a);
 	closed = a->closed;
 	over = closed || (a->broken && !a->talking);
 	a->ahead.hears = !over;
-	errand->fd = a->talking || a->broken || client_fds_unswept(a) || work_next(a, &w) ? -1 : a->socket;
+	hearing_rest(a, errand);
 	pthread_mutex_unlock(&a->lock);
 	if (closed) /* else it may be gone: there is no reference */
 		client_fds_drop(a);
@@ -321,8 +339,7 @@ void client_fds_use(struct client_attachment *a, enum client_use use, uint32_t g
 /* With the lock. Until something has changed, or for a while. */
 static void idle_await(struct client_attachment *a, uint64_t deadline_us)
 {
-	const uint64_t soon_us = client_deadline_us(LISTEN_US);
-	struct timespec until = client_time_of(soon_us < deadline_us ? soon_us : deadline_us);
+	struct timespec until = client_time_of(earlier(client_deadline_us(LISTEN_US), deadline_us));
 
 	pthread_cond_timedwait(&a->idle, &a->lock, &until);
 }
@@ -330,13 +347,13 @@ static void idle_await(struct client_attachment *a, uint64_t deadline_us)
 /* With the lock. Hears offers for a while, with the turn. */
 static enum terrace_status offers_await(struct client_attachment *a, uint64_t deadline_us)
 {
-	const uint64_t soon_us = client_deadline_us(LISTEN_US);
+	const uint64_t soon_us = earlier(client_deadline_us(LISTEN_US), deadline_us);
 	enum terrace_status status = client_fds_talk_begin(a, deadline_us);
 
 	if (status)
 		return status;
 	pthread_mutex_unlock(&a->lock);
-	status = client_fds_hear_one(a, soon_us < deadline_us ? soon_us : deadline_us);
+	status = client_fds_hear_one(a, soon_us);
 	pthread_mutex_lock(&a->lock);
 	client_fds_talk_end(a, status && status != TERRACE_DEADLINE);
 	return status == TERRACE_DEADLINE && client_left_ms(deadline_us) ? TERRACE_OK : status;
@@ -360,7 +377,7 @@ enum terrace_status client_fds_use_await(struct client_attachment *a, uint64_t d
 			status = offers_await(a, deadline_us);
 		else if (!client_left_ms(deadline_us))
 			status = client_fail(TERRACE_DEADLINE, "not all that the daemon has was mapped in time");
-		else if (step(a))
+		else if (step(a, deadline_us))
 			continue;
 		else if (h->apart || work_next(a, &w))
 			idle_await(a, deadline_us);

@@ -414,6 +414,29 @@ START_TEST(what_fails_is_left_to_leases)
 }
 END_TEST
 
+/* What the daemon does not answer is asked for again, also when nothing more is offered. Nobody waits for that longer than he would, nor does a
+ * close; and leases ask for themselves. */
+START_TEST(silence_is_not_for_ever)
+{
+	unsigned before;
+
+	use_nothing();
+	RIG_FAULT(fd_fault, FAKE_FD_SILENT);
+	before = maps();
+	fake_offer(&rig.fake, true, FAKE_GPU_EXTENT);
+	fake_offer(&rig.fake, true, FAKE_GPU_EXTENT + 1);
+	RIG_AWAIT(maps() > before);
+	ck_assert_int_eq(terrace_session_gpu_ready(rig.session, 0, TERRACE_GPU_LEASES, 20000), TERRACE_DEADLINE);
+	RIG_FAULT(fd_fault, FAKE_FD_SOUND);
+	if (_i) {
+		terrace_release(lease_one(1));
+		ck_assert_uint_eq(rig_mapped(), 1);
+	}
+	RIG_AWAIT(rig_mapped() == 2);
+	ready(TERRACE_GPU_LEASES);
+}
+END_TEST
+
 /* Host memory that was offered as the GPU's, or the other way round, is not kept. */
 START_TEST(what_is_elsewhere_is_refused)
 {
@@ -579,6 +602,7 @@ int main(void)
 	tcase_add_test(one, ready_has_a_deadline);
 	tcase_add_test(one, closes_do_not_wait);
 	tcase_add_loop_test(one, what_fails_is_left_to_leases, 0, sizeof(faults) / sizeof(faults[0]));
+	tcase_add_loop_test(one, silence_is_not_for_ever, 0, 2);
 	tcase_add_loop_test(one, what_is_elsewhere_is_refused, 0, 2);
 	tcase_add_test(one, odd_offers_are_ignored);
 	tcase_add_loop_test(one, garbage_ends_it, 0, 3);
