@@ -90,11 +90,18 @@ static void table_remove(struct client_attachment *a, struct client_mapping *m)
 	free(m);
 }
 
-static bool unmapped_tell(struct client_attachment *a, uint32_t extent, bool writable)
+static struct fdsock_unmapped unmapped_of(uint32_t extent, bool writable)
 {
 	struct fdsock_unmapped told = {.extent = extent, .write = writable};
 
 	head_fill(&told.head, FDSOCK_UNMAPPED);
+	return told;
+}
+
+static bool unmapped_tell(struct client_attachment *a, uint32_t extent, bool writable)
+{
+	const struct fdsock_unmapped told = unmapped_of(extent, writable);
+
 	return client_packet_send(a->socket, &told, sizeof(told));
 }
 
@@ -125,8 +132,8 @@ static struct client_mapping *sweep_next(struct client_attachment *a, bool by_dr
 	return NULL;
 }
 
-/* With the turn to talk: the lock is let go meanwhile. A mapping stays in the table until the daemon could be told, except that a broken
- * socket has nobody to tell. False: the socket is full, the rest is for later. */
+/* With the turn to talk: the lock is let go meanwhile. A mapping stays in the table until the daemon could be told, except that on a broken
+ * socket there may be nobody to tell. False: the socket is full, the rest is for later. */
 static bool turn_sweep(struct client_attachment *a, bool by_driver)
 {
 	struct client_mapping *m;
@@ -140,7 +147,7 @@ static bool turn_sweep(struct client_attachment *a, bool by_driver)
 			client_mapping_drop(&a->memory, &dropped);
 			pthread_mutex_lock(&a->lock);
 		}
-		if (!a->broken && !client_fds_tell(a, m))
+		if (!client_fds_tell(a, m) && !a->broken)
 			return false;
 		table_remove(a, m);
 	}
@@ -336,12 +343,11 @@ static enum terrace_status extent_ask(struct client_attachment *a, uint32_t exte
 	enum terrace_status status;
 
 	head_fill(&map.head, FDSOCK_MAP);
-	if (!client_packet_send(a->socket, &map, sizeof(map)))
-		return client_fail(TERRACE_UNAVAILABLE, "the daemon's fd socket takes nothing");
-	for (;;) {
+	status = client_packet_send_until(a->socket, &map, sizeof(map), deadline_us);
+	while (!status) {
 		status = client_packet_receive(a->socket, deadline_us, answer);
 		if (status)
-			return status;
+			break;
 		if (answer->body.head.type == FDSOCK_EXTENT && answer->body.extent.extent == extent &&
 		    answer->body.extent.write == (uint32_t)writable)
 			return TERRACE_OK;
@@ -350,8 +356,9 @@ static enum terrace_status extent_ask(struct client_attachment *a, uint32_t exte
 		pthread_mutex_unlock(&a->lock);
 		/* What is there is read without waiting, so the clock has to be asked. */
 		if (!client_left_ms(deadline_us))
-			return client_fail(TERRACE_DEADLINE, "no answer on the fd socket");
+			status = client_fail(TERRACE_DEADLINE, "no answer on the fd socket");
 	}
+	return status;
 }
 
 /* True if the extent of a packet would lie where another is imported already. */
@@ -415,16 +422,34 @@ static enum terrace_status extent_map(struct client_attachment *a, uint32_t exte
 	return status;
 }
 
+/* With the lock held and the turn to talk: says of what is unmapped that it is, which the daemon has not heard so far. */
+static enum terrace_status untold_tell(struct client_attachment *a, struct client_mapping *m, uint64_t deadline_us, bool *broken)
+{
+	const struct fdsock_unmapped told = unmapped_of(m->extent, m->writable);
+	enum terrace_status status;
+
+	pthread_mutex_unlock(&a->lock);
+	status = client_packet_send_until(a->socket, &told, sizeof(told), deadline_us);
+	pthread_mutex_lock(&a->lock);
+	*broken = status && status != TERRACE_DEADLINE;
+	if (!status)
+		table_remove(a, m);
+	return status;
+}
+
 /* With the lock held and the turn to talk. *broken: the socket is of no more use. */
 static enum terrace_status mapping_make(struct client_attachment *a, uint32_t extent, bool writable,
 					uint64_t deadline_us, struct client_mapping **out, bool *broken)
 {
-	struct client_mapping made;
-	enum terrace_status status;
+	struct client_mapping made, *untold;
+	enum terrace_status status = TERRACE_OK;
 
 	turn_sweep(a, false);
-	if (client_fds_find(a, extent, writable)) /* unmapped, but the daemon has not heard so yet: it would not understand the question */
-		return client_fail(TERRACE_UNAVAILABLE, "the daemon's fd socket takes nothing");
+	untold = client_fds_find(a, extent, writable);
+	if (untold) /* the daemon would not understand the question */
+		status = untold_tell(a, untold, deadline_us, broken);
+	if (status)
+		return status;
 	pthread_mutex_unlock(&a->lock);
 	status = extent_map(a, extent, writable, deadline_us, &made, broken);
 	pthread_mutex_lock(&a->lock);

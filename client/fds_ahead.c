@@ -368,11 +368,13 @@ enum terrace_status client_fds_use_await(struct client_attachment *a, uint64_t d
 	pthread_mutex_lock(&a->lock);
 	h->failed = TERRACE_OK;
 	h->next = 0;
-	while (!status && !h->failed && h->hears) {
+	while (!status && !h->failed) {
 		if (a->closed)
 			status = client_fail(TERRACE_CANCELLED, "the session is closed");
 		else if (a->broken)
 			status = client_fail(TERRACE_UNAVAILABLE, "the daemon's fd socket is gone");
+		else if (!h->hears)
+			break;
 		else if (h->asked & ~h->answered)
 			status = offers_await(a, deadline_us);
 		else if (!client_left_ms(deadline_us))

@@ -83,6 +83,21 @@ bool client_packet_send(int socket, const void *packet, size_t bytes)
 	return false;
 }
 
+enum terrace_status client_packet_send_until(int socket, const void *packet, size_t bytes, uint64_t deadline_us)
+{
+	struct pollfd ready = {.fd = socket, .events = POLLOUT | POLLRDHUP};
+
+	while (send(socket, packet, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)bytes) {
+		if (errno != EAGAIN && errno != EINTR)
+			return status_of_errno(errno, "fd socket");
+		if (!client_left_ms(deadline_us))
+			return client_fail(TERRACE_DEADLINE, "the daemon's fd socket takes nothing");
+		if (poll(&ready, 1, client_left_ms(deadline_us)) > 0 && ready.revents & POLLRDHUP)
+			return client_fail(TERRACE_UNAVAILABLE, "the daemon's fd socket is closed");
+	}
+	return TERRACE_OK;
+}
+
 /* Keeps the first descriptors that came and closes the others. */
 static void descriptors_take(struct msghdr *message, struct client_packet *packet)
 {

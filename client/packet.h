@@ -21,6 +21,9 @@ enum terrace_status client_packet_connect(const char *path, uint64_t deadline_us
 
 /* Sends one packet, trying for a few milliseconds at most. False: it was not sent. */
 bool client_packet_send(int socket, const void *packet, size_t bytes);
+/* The same until the deadline. TERRACE_DEADLINE: the socket is full, since the other end reads nothing; TERRACE_UNAVAILABLE: that has gone,
+ * or this one was shut down. */
+enum terrace_status client_packet_send_until(int socket, const void *packet, size_t bytes, uint64_t deadline_us);
 
 /* The next packet, of known type and right size. deadline_us 0: without waiting. TERRACE_DEADLINE: none came;
  * TERRACE_UNAVAILABLE: the other end has gone; TERRACE_INTERNAL: garbage. */

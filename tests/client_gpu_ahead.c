@@ -496,7 +496,8 @@ START_TEST(odd_offers_are_ignored)
 }
 END_TEST
 
-/* Packets that are no offers end the conversation, as all garbage does; and the session begins anew. */
+/* Packets that are no offers end the conversation, as all garbage does; the daemon still hears what is unmapped, since a GPU's memory
+ * would else be this process's to its end; and the session begins anew. */
 START_TEST(garbage_ends_it)
 {
 	struct fdsock_offer o = offer_of(0, _i == 0 ? 3 : _i == 1 ? FDSOCK_OFFERS_MAX + 1 : 2);
@@ -506,6 +507,8 @@ START_TEST(garbage_ends_it)
 	ready(TERRACE_GPU_LEASES);
 	fake_fd_send(&rig.fake, &o, bytes[_i]);
 	RIG_AWAIT(rig_mapped() == 0 && !rig_attachment()->ahead.hears);
+	ck_assert_int_eq(terrace_session_gpu_ready(rig.session, 0, TERRACE_GPU_LEASES, 0), TERRACE_UNAVAILABLE);
+	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.unmapped, 4), 4); /* with those that rig_put wrote */
 	OK(terrace_session_reopen(rig.session, 0));
 	terrace_release(rig_lease(0, false));
 }

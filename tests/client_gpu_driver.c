@@ -318,6 +318,89 @@ START_TEST(words_wait_for_a_slow_daemon)
 }
 END_TEST
 
+struct leasing {
+	uint64_t timeout_us;
+	enum terrace_status status;
+	atomic_bool over;
+};
+
+/* Of blocks in host memory, which is not mapped to be read yet. */
+static void *lease_to_map(void *arg)
+{
+	struct leasing *l = arg;
+	struct terrace_lease *lease = NULL;
+
+	l->status = terrace_lease(rig.session, &rig.keys, TERRACE_LEASE_ALL, l->timeout_us, &lease);
+	if (!l->status)
+		terrace_release(lease);
+	atomic_store(&l->over, true);
+	return NULL;
+}
+
+static bool is_talking(void)
+{
+	struct client_attachment *a = rig_attachment();
+	bool is;
+
+	pthread_mutex_lock(&a->lock);
+	is = a->talking;
+	pthread_mutex_unlock(&a->lock);
+	return is;
+}
+
+/* The daemon reads nothing for a while: who wants something mapped waits for as long as his call may last, and nothing is broken by it; or (1)
+ * until the session is closed. */
+START_TEST(a_full_socket_is_waited_for)
+{
+	struct leasing l = {.timeout_us = 60000};
+	struct terrace_lease *lease;
+	pthread_t thread;
+
+	RIG_FAULT(deaf, true);
+	fill(rig_attachment()->socket);
+	lease_to_map(&l);
+	ck_assert_int_eq(l.status, TERRACE_DEADLINE);
+	l = (struct leasing){.timeout_us = RIG_TIMEOUT_US};
+	ck_assert_int_eq(pthread_create(&thread, NULL, lease_to_map, &l), 0);
+	RIG_AWAIT(is_talking() || atomic_load(&l.over));
+	if (_i)
+		terrace_session_close(rig.session);
+	RIG_FAULT(deaf, _i);
+	pthread_join(thread, NULL);
+	if (!_i) {
+		OK(l.status);
+		OK(terrace_lease(rig.session, &rig.keys, TERRACE_LEASE_ALL, 0, &lease));
+		terrace_release(lease);
+		return;
+	}
+	ck_assert(l.status && l.status != TERRACE_DEADLINE);
+	RIG_FAULT(deaf, false);
+	rig_open_again();
+}
+END_TEST
+
+/* The same of what the daemon wanted back and has not heard of. */
+START_TEST(what_is_not_told_is_told_first)
+{
+	struct leasing l = {.timeout_us = RIG_TIMEOUT_US};
+	pthread_t thread;
+
+	lease_to_map(&l);
+	OK(l.status);
+	l.over = false;
+	fake_retire(&rig.fake, 1);
+	RIG_FAULT(deaf, true);
+	fill(rig_attachment()->socket);
+	client_fds_listen(rig_attachment());
+	ck_assert_int_eq(pthread_create(&thread, NULL, lease_to_map, &l), 0);
+	RIG_AWAIT(is_talking() || atomic_load(&l.over));
+	RIG_FAULT(deaf, false);
+	pthread_join(thread, NULL);
+	OK(l.status);
+	ck_assert_uint_gt(fake_count(&rig.fake, &rig.fake.unmapped), 0);
+}
+END_TEST
+
 /* ---- promises ------------------------------------------------------------------------------------------------------ */
 
 static atomic_int watch; /* 1: the next call of client_after_watch fails; 2: it is in it */
@@ -460,6 +543,8 @@ int main(void)
 	tcase_add_test(stuck, closes_have_an_end);
 	tcase_add_test(stuck, late_streams_end_it);
 	tcase_add_loop_test(stuck, words_wait_for_a_slow_daemon, 0, 2);
+	tcase_add_loop_test(stuck, a_full_socket_is_waited_for, 0, 2);
+	tcase_add_test(stuck, what_is_not_told_is_told_first);
 	tcase_add_test(stuck, each_promise_is_watched);
 	tcase_add_test(alone, a_full_socket_is_tried_by_and_by);
 	tcase_set_timeout(alone, 100);
