@@ -129,16 +129,22 @@ void client_fds_hold(struct client_attachment *a)
 	atomic_fetch_add_explicit(&a->references, 1, memory_order_relaxed);
 }
 
+/* The last reference closes before it goes: while it is open the thread that hears has none, and may take one. After that it has ended, or an
+ * errand has it. */
 void client_fds_drop(struct client_attachment *a)
 {
-	if (atomic_fetch_sub_explicit(&a->references, 1, memory_order_acq_rel) != 1)
+	unsigned n = atomic_load(&a->references);
+	bool closed = false;
+
+	do {
+		if (n == 1 && !closed) {
+			client_fds_close(a);
+			closed = true;
+			n = atomic_load(&a->references);
+		}
+	} while (!atomic_compare_exchange_weak(&a->references, &n, n - 1));
+	if (n != 1)
 		return;
-	if (!a->ended) { /* never closed: after that it has ended, or an errand has it */
-		atomic_store(&a->references, 1);
-		client_fds_close(a);
-		if (atomic_fetch_sub_explicit(&a->references, 1, memory_order_acq_rel) != 1)
-			return;
-	}
 	for (uint32_t i = 0; i < a->count; i++) {
 		free(a->mappings[i]->registered);
 		free(a->mappings[i]);

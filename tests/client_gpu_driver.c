@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -524,6 +525,63 @@ START_TEST(a_full_socket_is_tried_by_and_by)
 }
 END_TEST
 
+enum { ATTACHMENTS = 4000 };
+
+static struct client_attachment *_Atomic heard;
+static atomic_int ended;
+
+/* As the library's thread that hears an attachment, which has no reference until it is closed, but takes some for its errands. */
+static void *hear(void *arg)
+{
+	(void)arg;
+	for (int i = 0; i < ATTACHMENTS; i++) {
+		struct client_attachment *a;
+		bool closed = false;
+
+		while (!(a = atomic_exchange(&heard, NULL)))
+			sched_yield();
+		while (!closed) {
+			pthread_mutex_lock(&a->lock);
+			closed = a->closed;
+			if (!closed)
+				client_fds_hold(a);
+			a->ahead.hears = !closed;
+			pthread_mutex_unlock(&a->lock);
+			client_fds_drop(a);
+			sched_yield();
+		}
+		atomic_fetch_add(&ended, 1);
+	}
+	return NULL;
+}
+
+/* The last reference goes while that thread takes another: it is freed once, and at the end. */
+START_TEST(who_hears_holds)
+{
+	pthread_t thread;
+
+	ck_assert_int_eq(pthread_create(&thread, NULL, hear, NULL), 0);
+	for (int i = 0; i < ATTACHMENTS; i++) {
+		struct client_attachment *a = calloc(1, sizeof(*a));
+
+		ck_assert_ptr_nonnull(a);
+		atomic_init(&a->references, 1);
+		a->socket = -1;
+		a->ahead.hears = true;
+		pthread_mutex_init(&a->lock, NULL);
+		pthread_cond_init(&a->idle, NULL);
+		client_board_init(&a->board);
+		atomic_store(&heard, a);
+		while (atomic_load(&heard))
+			sched_yield();
+		client_fds_drop(a);
+		while (atomic_load(&ended) <= i)
+			sched_yield();
+	}
+	pthread_join(thread, NULL);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("client_gpu_driver");
@@ -547,6 +605,7 @@ int main(void)
 	tcase_add_test(stuck, what_is_not_told_is_told_first);
 	tcase_add_test(stuck, each_promise_is_watched);
 	tcase_add_test(alone, a_full_socket_is_tried_by_and_by);
+	tcase_add_test(alone, who_hears_holds);
 	tcase_set_timeout(alone, 100);
 	tcase_set_timeout(waiting, 100);
 	tcase_set_timeout(stuck, 100);
