@@ -257,6 +257,19 @@ bool client_call_await_status(struct client_rpc_call *c)
 	return batch_start(c, ops, n);
 }
 
+/* The daemon has ended the call before it was told all: its answer, if it has sent one, and the status. */
+static bool await_answer(struct client_rpc_call *c)
+{
+	grpc_op ops[3];
+	size_t n = 0;
+
+	add_listening(c, ops, &n);
+	add_receive(c, ops, &n);
+	add_status(c, ops, &n);
+	c->phase = CALL_ANSWER;
+	return batch_start(c, ops, n);
+}
+
 void client_call_take(struct client_rpc_call *c)
 {
 	if (c->received && !c->taken) {
@@ -291,7 +304,7 @@ bool client_call_step(struct client_rpc_call *c, bool success)
 		grpc_byte_buffer_destroy(c->sent);
 		c->sent = NULL;
 		if (!success)
-			return client_call_await_status(c);
+			return await_answer(c);
 		c->job.more(c->job.arg, &out);
 		return client_call_send(c, &out);
 	case CALL_RECEIVING:

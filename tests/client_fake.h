@@ -119,6 +119,7 @@ struct fake {
 	enum fake_fd_fault fd_fault;
 	bool deaf;              /* what comes on the fd socket is not read */
 	bool corrupt_get, short_get;
+	bool hasty_put;         /* answered at its first message */
 };
 
 void fake_start(struct fake *fake);

@@ -407,6 +407,32 @@ START_TEST(an_answer_that_nobody_waits_for)
 }
 END_TEST
 
+/* A daemon that ends the call well before it has heard all of it may have said what became of the block, or not. */
+START_TEST(a_put_that_is_cut_short)
+{
+	struct terrace_layout large = fake_layout();
+	struct terrace_session *s;
+	uint8_t *put;
+
+	large.layers = 512;
+	large.heads = large.total_heads = 8;
+	put = calloc(1, terrace_block_bytes(&large));
+	ck_assert_ptr_nonnull(put);
+	ck_assert_int_eq(terrace_session_open(client, &large, 1, NULL, &s), TERRACE_OK);
+	FAULT(fail_method, "Put");
+	FAULT(fail_code, GRPC_STATUS_OK);
+	for (int i = 0; i < 10; i++)
+		ck_assert_int_eq(terrace_put(s, 0, bytes, KEY_BYTES, NULL, put, 0), TERRACE_INTERNAL);
+	FAULT(fail_method, NULL);
+	FAULT(hasty_put, true);
+	for (int i = 0; i < 10; i++)
+		ck_assert_int_eq(terrace_put(s, 0, bytes, KEY_BYTES, NULL, put, 0), TERRACE_EXISTS); /* which the rig has stored */
+	FAULT(hasty_put, false);
+	terrace_session_close(s);
+	free(put);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("client_hostile");
@@ -418,6 +444,7 @@ int main(void)
 	tcase_set_timeout(c, 100);
 	tcase_add_loop_test(c, twisted, 0, sizeof(twists) / sizeof(twists[0]));
 	tcase_add_test(c, garbage);
+	tcase_add_test(c, a_put_that_is_cut_short);
 	tcase_add_test(c, an_answer_that_nobody_waits_for);
 	tcase_add_loop_test(c, fd_socket, 0, sizeof(fd_faults) / sizeof(fd_faults[0]));
 	suite_add_tcase(suite, c);
