@@ -262,14 +262,18 @@ void client_fds_hear(struct client_attachment *a)
 {
 	struct client_packet packet;
 	enum terrace_status status = TERRACE_OK;
+	char words[CLIENT_ERROR_MAX];
 
+	strcpy(words, terrace_error()); /* nobody has asked */
 	for (int i = 0; !status && i < LISTEN_PACKETS_MAX; i++) {
 		status = client_packet_receive(a->socket, 0, &packet);
 		if (!status)
 			packet_unasked(a, &packet);
 	}
-	if (status && status != TERRACE_DEADLINE)
+	if (status && status != TERRACE_DEADLINE) {
+		client_fail(status, "%s", words);
 		a->broken = true;
+	}
 }
 
 void client_fds_hear_out(struct client_attachment *a)

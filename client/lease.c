@@ -25,24 +25,26 @@ void client_lease_return(struct client_view *view, uint64_t id)
 {
 	Terrace__V1__ReleaseRequest request = TERRACE__V1__RELEASE_REQUEST__INIT;
 	struct client_rpc_call *call;
-	enum terrace_status status;
+	char words[CLIENT_ERROR_MAX];
 
 	if (view->attachment && client_fds_release(view->attachment, id))
 		return;
+	strcpy(words, terrace_error());
 	request.session = view->id;
 	request.leases = &id;
 	request.n_leases = 1;
 	client_view_hold(view);
-	status = client_rpc_start(view->client->rpc,
-				  &(struct client_job){
-					  .method = CLIENT_RELEASE,
-					  .deadline_us = client_deadline_us(RETURN_TIMEOUT_US),
-					  .first = {.message = &request.base, .last = true},
-					  .arg = view,
-				  },
-				  return_done, &call);
-	if (status)
-		client_view_drop(view);
+	if (!client_rpc_start(view->client->rpc,
+			      &(struct client_job){
+				      .method = CLIENT_RELEASE,
+				      .deadline_us = client_deadline_us(RETURN_TIMEOUT_US),
+				      .first = {.message = &request.base, .last = true},
+				      .arg = view,
+			      },
+			      return_done, &call))
+		return;
+	client_view_drop(view);
+	client_fail(TERRACE_UNAVAILABLE, "%s", words);
 }
 
 void terrace_release(struct terrace_lease *lease)

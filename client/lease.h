@@ -35,7 +35,7 @@ enum terrace_status client_lease_read(struct client_leasing *leasing, const stru
 enum terrace_status client_lease_create(struct client_view *view, uint64_t id, const struct client_placing *placing,
 					struct terrace_lease **lease);
 
-/* Gives a lease back, one way: over the fd socket, or, when that is gone, by a call nobody waits for. */
+/* Gives a lease back, one way: over the fd socket, or, when that is gone, by a call nobody waits for. The words of a failure stay. */
 void client_lease_return(struct client_view *view, uint64_t id);
 
 #endif

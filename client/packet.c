@@ -188,7 +188,9 @@ enum terrace_status client_packet_receive(int socket, uint64_t deadline_us, stru
 			return client_fail(TERRACE_UNAVAILABLE, "the daemon has closed the fd socket");
 		if (errno != EAGAIN && errno != EINTR)
 			return status_of_errno(errno, "fd socket");
-		if (!deadline_us || !client_left_ms(deadline_us))
+		if (!deadline_us)
+			return TERRACE_DEADLINE;
+		if (!client_left_ms(deadline_us))
 			return client_fail(TERRACE_DEADLINE, "no answer on the fd socket");
 		poll(&ready, 1, client_left_ms(deadline_us));
 	}

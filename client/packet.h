@@ -25,7 +25,7 @@ bool client_packet_send(int socket, const void *packet, size_t bytes);
  * or this one was shut down. */
 enum terrace_status client_packet_send_until(int socket, const void *packet, size_t bytes, uint64_t deadline_us);
 
-/* The next packet, of known type and right size. deadline_us 0: without waiting. TERRACE_DEADLINE: none came;
+/* The next packet, of known type and right size. deadline_us 0: without waiting, nor words of that. TERRACE_DEADLINE: none came;
  * TERRACE_UNAVAILABLE: the other end has gone; TERRACE_INTERNAL: garbage. */
 enum terrace_status client_packet_receive(int socket, uint64_t deadline_us, struct client_packet *packet);
 

@@ -67,6 +67,7 @@ void client_reservation_abort(struct terrace_reservation *r, bool wait)
 		.first = {.message = &request.base, .last = true},
 		.arg = r->view,
 	};
+	char words[CLIENT_ERROR_MAX];
 
 	/* The ids of keys that got a slot, moved to the front. */
 	for (uint32_t i = 0; i < r->count; i++)
@@ -76,13 +77,15 @@ void client_reservation_abort(struct terrace_reservation *r, bool wait)
 		return;
 	request.session = r->view->id;
 	request.reservations = r->ids;
+	strcpy(words, terrace_error());
 	if (wait) {
 		client_view_call(r->view, &job);
-		return;
+	} else {
+		client_view_hold(r->view);
+		if (client_rpc_start(r->view->client->rpc, &job, abort_done, &call))
+			client_view_drop(r->view);
 	}
-	client_view_hold(r->view);
-	if (client_rpc_start(r->view->client->rpc, &job, abort_done, &call))
-		client_view_drop(r->view);
+	client_fail(TERRACE_UNAVAILABLE, "%s", words);
 }
 
 void terrace_abort(struct terrace_reservation *reservation)

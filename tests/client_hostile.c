@@ -433,6 +433,41 @@ START_TEST(a_put_that_is_cut_short)
 }
 END_TEST
 
+/* What cleans up behind a failure leaves its words, also when the daemon has gone meanwhile. */
+START_TEST(cleaning_up_keeps_words)
+{
+	static uint8_t fresh[KEYS * KEY_BYTES] = "never committed";
+	struct terrace_keys others = {fresh, KEYS, KEY_BYTES};
+	struct terrace_reservation *r[2];
+	struct terrace_lease *leases[3];
+	char words[256];
+
+	for (int i = 0; i < 3; i++)
+		ck_assert_int_eq(terrace_lease(session, &keys, TERRACE_LEASE_ALL, 0, &leases[i]), TERRACE_OK);
+	for (int i = 0; i < 2; i++, fresh[0]++)
+		ck_assert_int_eq(terrace_reserve(session, &others, NULL, 0, NULL, &r[i]), TERRACE_OK);
+	ck_assert_int_eq(terrace_get(session, 0, bytes, 33, block, NULL, 0), TERRACE_INVALID);
+	snprintf(words, sizeof(words), "%s", terrace_error());
+	terrace_release(leases[0]);
+	terrace_abort(r[0]);
+	ck_assert_str_eq(terrace_error(), words);
+	fake_restart(&fake);
+	FAULT(fail_method, "Abort");
+	FAULT(fail_code, GRPC_STATUS_NOT_FOUND);
+	terrace_release(leases[1]);
+	ck_assert_str_eq(terrace_error(), words);
+	terrace_abort(r[1]);
+	ck_assert_str_eq(terrace_error(), words);
+	FAULT(fail_method, "CloseSession");
+	terrace_session_close(session);
+	terrace_disconnect(client);
+	terrace_release(leases[2]);
+	ck_assert_str_eq(terrace_error(), words);
+	fake_stop(&fake);
+	open_session();
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("client_hostile");
@@ -445,6 +480,7 @@ int main(void)
 	tcase_add_loop_test(c, twisted, 0, sizeof(twists) / sizeof(twists[0]));
 	tcase_add_test(c, garbage);
 	tcase_add_test(c, a_put_that_is_cut_short);
+	tcase_add_test(c, cleaning_up_keeps_words);
 	tcase_add_test(c, an_answer_that_nobody_waits_for);
 	tcase_add_loop_test(c, fd_socket, 0, sizeof(fd_faults) / sizeof(fd_faults[0]));
 	suite_add_tcase(suite, c);

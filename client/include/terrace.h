@@ -82,7 +82,7 @@ enum terrace_status {
 /* Fixed English text of a status. */
 TERRACE_API const char *terrace_status_text(enum terrace_status status);
 
-/* What went wrong in the calling thread's last call that did not return TERRACE_OK; "" before the first. Valid until the thread's next call. */
+/* What went wrong in the thread's last call that did not return TERRACE_OK; "" before the first. Valid until its next call that returns a status. */
 TERRACE_API const char *terrace_error(void);
 
 /* "0.1.0", of the library at run time. */
