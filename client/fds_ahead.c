@@ -98,9 +98,15 @@ static bool work_on_gpu(const struct client_attachment *a, uint64_t uses, struct
 	return false;
 }
 
+/* The GPUs that read host memory, a bit each. */
+static uint32_t host_readers(uint64_t uses)
+{
+	return (uint32_t)(uses >> (CLIENT_USE_HOST * DEVICES_MAX) & of_each_gpu);
+}
+
 static bool work_on_host(const struct client_attachment *a, uint64_t uses, struct work *w)
 {
-	uint32_t with = (uint32_t)(uses >> (CLIENT_USE_HOST * DEVICES_MAX) & of_each_gpu);
+	uint32_t with = host_readers(uses);
 	struct client_mapping *m = with ? client_fds_find(a, w->offer.extent, false) : NULL;
 
 	if (!m)
@@ -157,6 +163,8 @@ static enum terrace_status register_apart(struct client_attachment *a, const str
 	m->registering = false;
 	if (!status)
 		m->ready |= 1u << w->gpu;
+	if (host_readers(a->ahead.uses) & ~m->ready)
+		a->ahead.next = 0; /* who looked meanwhile passed it over */
 	apart_end(a, m);
 	return status;
 }

@@ -342,6 +342,54 @@ START_TEST(leases_wait_for_registering)
 }
 END_TEST
 
+/* A session that lends two GPUs. */
+static void lend_two(struct fake *f, const char *method, ProtobufCMessage *message)
+{
+	static Terrace__V1__Gpu second = TERRACE__V1__GPU__INIT, *both[2] = {NULL, &second};
+	static uint8_t uuid[DEVICE_UUID_BYTES];
+	Terrace__V1__OpenSessionReply *reply = (Terrace__V1__OpenSessionReply *)message;
+	const char *why;
+
+	if (strcmp(method, "OpenSession") != 0)
+		return;
+	ck_assert_int_eq(f->gpu.ops->uuid(1, uuid, &why), STATUS_OK);
+	second.uuid = (ProtobufCBinaryData){sizeof(uuid), uuid};
+	both[0] = reply->gpus[0];
+	reply->gpus = both;
+	reply->n_gpus = 2;
+}
+
+static void open_pair(void)
+{
+	setenv("SIM_GPU_DEVICES", "2", 1);
+	open_one();
+	RIG_FAULT(twist, lend_two);
+	OK(terrace_session_reopen(rig.session, 0));
+}
+
+/* Host memory that one thread registers with a GPU, while another passes it over, is registered with the other GPU as well. */
+START_TEST(each_gpu_has_host_memory)
+{
+	struct client_attachment *a = rig_attachment();
+	const struct client_mapping *m;
+
+	RIG_FAULT(offers_late, true);
+	terrace_release(rig_lease(-1, false));
+	rig_stick();
+	client_fds_use(a, CLIENT_USE_HOST, 0);
+	client_fds_use(a, CLIENT_USE_HOST, 1);
+	fake_offer(&rig.fake, false, 1);
+	RIG_AWAIT(apart() == 1);
+	ck_assert_int_eq(client_fds_use_await(a, client_deadline_us(20000)), TERRACE_DEADLINE);
+	rig_unstick();
+	pthread_mutex_lock(&a->lock);
+	m = client_fds_find(a, 1, false);
+	pthread_mutex_unlock(&a->lock);
+	ck_assert_ptr_nonnull(m);
+	RIG_AWAIT(read_locked(&m->ready) == 3);
+}
+END_TEST
+
 START_TEST(ready_has_a_deadline)
 {
 	use_nothing();
@@ -586,7 +634,7 @@ END_TEST
 int main(void)
 {
 	Suite *suite = suite_create("client_gpu_ahead");
-	TCase *one = tcase_create("one"), *two = tcase_create("two"), *old = tcase_create("unoffered");
+	TCase *one = tcase_create("one"), *two = tcase_create("two"), *old = tcase_create("unoffered"), *pair = tcase_create("pair");
 	SRunner *runner;
 	int failed;
 
@@ -617,12 +665,16 @@ int main(void)
 	tcase_add_test(two, ready_is_ready);
 	tcase_add_checked_fixture(old, open_unoffered, close_all);
 	tcase_add_test(old, no_offers);
+	tcase_add_checked_fixture(pair, open_pair, close_all);
+	tcase_add_test(pair, each_gpu_has_host_memory);
 	tcase_set_timeout(one, 100);
 	tcase_set_timeout(two, 100);
 	tcase_set_timeout(old, 100);
+	tcase_set_timeout(pair, 100);
 	suite_add_tcase(suite, one);
 	suite_add_tcase(suite, two);
 	suite_add_tcase(suite, old);
+	suite_add_tcase(suite, pair);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);
