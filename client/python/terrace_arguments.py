@@ -82,6 +82,8 @@ def pointer(memory, write=False):
 
 def sized(memory, name, count, size, write=False):
     """pointer() of memory of the CPU that has room for `count` elements of `size` bytes; ValueError if it has not. A number is believed."""
+    if count < 0:  # ctypes would make a large number of it
+        raise ValueError("%s: %d elements" % (name, count))
     if memory is None or isinstance(memory, int):
         return pointer(memory)
     if hasattr(memory, "data_ptr"):

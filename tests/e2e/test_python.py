@@ -118,6 +118,7 @@ class Values(unittest.TestCase):
                 ("blocks: 16 bytes", lambda: terrace.attend(LAYOUT, **{**query, "blocks": [block[:16]]})),
                 ("block_count: 2 of 1", lambda: terrace.attend(LAYOUT, block_count=2, **query)),
                 ("sinks: 4 bytes", lambda: terrace.attend(LAYOUT, features=sinks, **query)),
+                ("lse_a: -1 elements", lambda: terrace.merge(-1, -64, out, out[:1], out[:64], out[:1])),
                 ("out_b: 4 bytes", lambda: terrace.merge(2, 64, out, out[:2], out[:1], out[:2]))):
             with self.subTest(wrong), self.assertRaisesRegex(ValueError, wrong):
                 call()
