@@ -73,7 +73,7 @@ enum terrace_status client_fds_open(const char *path, const uint8_t token[16], u
 				    struct client_attachment **attachment);
 
 void client_fds_hold(struct client_attachment *attachment);
-/* The last drop unmaps and closes. */
+/* The last drop closes without waiting. */
 void client_fds_drop(struct client_attachment *attachment);
 
 /* Lets streams that wait for the board go on, and waits some seconds until no stream holds memory and no thread maps any. Then, or, if it

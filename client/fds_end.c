@@ -100,17 +100,9 @@ static bool unmapping_run(struct client_errand *errand)
 	return over;
 }
 
-/* The thread that ends the streams' waits does not wait for itself. */
-void client_fds_close(struct client_attachment *a)
+/* With the lock. */
+static void close_begin(struct client_attachment *a)
 {
-	struct timespec until = client_time_of(client_deadline_us(a->close_wait_us));
-	int waited = 0;
-
-	pthread_mutex_lock(&a->lock);
-	if (a->closed) {
-		pthread_mutex_unlock(&a->lock);
-		return;
-	}
 	a->closed = true;
 	if (a->ahead.hears)
 		client_fds_hold(a); /* until it has heard of this */
@@ -118,10 +110,29 @@ void client_fds_close(struct client_attachment *a)
 		shutdown(a->socket, SHUT_RD); /* wakes the thread that talks; the daemon is still told what is unmapped */
 	pthread_cond_broadcast(&a->idle);
 	a->board_stays = client_board_close(&a->board);
+}
+
+/* The thread that ends the streams' waits does not wait for itself. */
+static void close_once(struct client_attachment *a, uint64_t wait_us)
+{
+	struct timespec until = client_time_of(client_deadline_us(wait_us));
+	int waited = 0;
+
+	pthread_mutex_lock(&a->lock);
+	if (a->closed) {
+		pthread_mutex_unlock(&a->lock);
+		return;
+	}
+	close_begin(a);
 	while ((a->talking || a->streams || a->ahead.apart) && !client_after_inside() && waited != ETIMEDOUT)
 		waited = pthread_cond_timedwait(&a->idle, &a->lock, &until);
 	client_fds_end(a);
 	pthread_mutex_unlock(&a->lock);
+}
+
+void client_fds_close(struct client_attachment *a)
+{
+	close_once(a, a->close_wait_us);
 }
 
 void client_fds_hold(struct client_attachment *a)
@@ -130,7 +141,7 @@ void client_fds_hold(struct client_attachment *a)
 }
 
 /* The last reference closes before it goes: while it is open the thread that hears has none, and may take one. After that it has ended, or an
- * errand has it. */
+ * errand has it, or that thread, whom nobody waits for: who lets go of a lease, or opens anew, has no time for a driver. */
 void client_fds_drop(struct client_attachment *a)
 {
 	unsigned n = atomic_load(&a->references);
@@ -138,7 +149,7 @@ void client_fds_drop(struct client_attachment *a)
 
 	do {
 		if (n == 1 && !closed) {
-			client_fds_close(a);
+			close_once(a, 0);
 			closed = true;
 			n = atomic_load(&a->references);
 		}

@@ -426,6 +426,27 @@ START_TEST(closes_do_not_wait)
 }
 END_TEST
 
+/* Nor does who opens anew, or (1) releases the last lease of what was open before. */
+START_TEST(nobody_waits_who_lets_go)
+{
+	struct terrace_lease *lease = _i ? rig_lease(-1, false) : NULL;
+	atomic_bool over = false;
+	pthread_t thread;
+
+	use_nothing();
+	rig_stick();
+	fake_offer(&rig.fake, true, FAKE_GPU_EXTENT);
+	RIG_AWAIT(apart() == 1);
+	ck_assert_int_eq(pthread_create(&thread, NULL, rig_unstick_when, &over), 0);
+	OK(terrace_session_reopen(rig.session, 0));
+	terrace_release(lease);
+	ck_assert(rig_is_stuck());
+	atomic_store(&over, true);
+	pthread_join(thread, NULL);
+	ck_assert_uint_ge(fake_await(&rig.fake, &rig.fake.unmapped, 1), 1);
+}
+END_TEST
+
 /* ---- failures ------------------------------------------------------------------------------------------------------ */
 
 static const struct {
@@ -652,6 +673,7 @@ int main(void)
 	tcase_add_test(one, leases_wait_for_registering);
 	tcase_add_test(one, ready_has_a_deadline);
 	tcase_add_test(one, closes_do_not_wait);
+	tcase_add_loop_test(one, nobody_waits_who_lets_go, 0, 2);
 	tcase_add_loop_test(one, what_fails_is_left_to_leases, 0, sizeof(faults) / sizeof(faults[0]));
 	tcase_add_loop_test(one, silence_is_not_for_ever, 0, 2);
 	tcase_add_loop_test(one, what_is_elsewhere_is_refused, 0, 2);
