@@ -383,13 +383,13 @@ enum terrace_status client_fds_use_await(struct client_attachment *a, uint64_t d
 			status = client_fail(TERRACE_UNAVAILABLE, "the daemon's fd socket is gone");
 		else if (!h->hears)
 			break;
-		else if (h->asked & ~h->answered)
+		else if (h->asked & ~h->answered && !a->waiting)
 			status = offers_await(a, deadline_us);
 		else if (!client_left_ms(deadline_us))
 			status = client_fail(TERRACE_DEADLINE, "not all that the daemon has was mapped in time");
 		else if (step(a, deadline_us))
 			continue;
-		else if (h->apart || work_next(a, &w))
+		else if (h->apart || h->asked & ~h->answered || work_next(a, &w))
 			idle_await(a, deadline_us);
 		else
 			break;

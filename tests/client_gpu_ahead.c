@@ -404,6 +404,41 @@ START_TEST(ready_has_a_deadline)
 }
 END_TEST
 
+static void *ready_thread(void *arg)
+{
+	*(enum terrace_status *)arg = terrace_session_gpu_ready(rig.session, 0, TERRACE_GPU_LEASES, 0);
+	return NULL;
+}
+
+static bool is_talking(void)
+{
+	struct client_attachment *a = rig_attachment();
+	bool is;
+
+	pthread_mutex_lock(&a->lock);
+	is = a->talking;
+	pthread_mutex_unlock(&a->lock);
+	return is;
+}
+
+/* Who waits for the daemon to offer all that it has lets others have the socket. */
+START_TEST(leases_go_before_offers)
+{
+	struct terrace_lease *lease;
+	enum terrace_status status;
+	pthread_t thread;
+
+	use_nothing();
+	ck_assert_int_eq(pthread_create(&thread, NULL, ready_thread, &status), 0);
+	RIG_AWAIT(is_talking());
+	ck_assert_msg(!terrace_lease(rig.session, &rig.keys, TERRACE_LEASE_ALL, 2000000, &lease), "%s", terrace_error());
+	terrace_release(lease);
+	fake_offer(&rig.fake, true, FAKE_GPU_EXTENT);
+	pthread_join(thread, NULL);
+	OK(status);
+}
+END_TEST
+
 /* A close does not wait for ever, and what comes then goes. */
 START_TEST(closes_do_not_wait)
 {
@@ -672,6 +707,7 @@ int main(void)
 	tcase_add_test(one, leases_ask_no_driver_that_maps);
 	tcase_add_test(one, leases_wait_for_registering);
 	tcase_add_test(one, ready_has_a_deadline);
+	tcase_add_test(one, leases_go_before_offers);
 	tcase_add_test(one, closes_do_not_wait);
 	tcase_add_loop_test(one, nobody_waits_who_lets_go, 0, 2);
 	tcase_add_loop_test(one, what_fails_is_left_to_leases, 0, sizeof(faults) / sizeof(faults[0]));
