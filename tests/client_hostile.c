@@ -464,6 +464,7 @@ START_TEST(cleaning_up_keeps_words)
 	terrace_release(leases[2]);
 	ck_assert_str_eq(terrace_error(), words);
 	fake_stop(&fake);
+	free(block);
 	open_session();
 }
 END_TEST
