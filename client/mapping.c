@@ -190,6 +190,8 @@ enum terrace_status client_mapping_prepare(struct client_lent_memory *memory, co
 
 	if (e->status)
 		return client_fail(client_packet_status(e->status), "extent %u: the daemon does not give it", e->extent);
+	if (p->lost)
+		return client_fail(TERRACE_EXHAUSTED, "extent %u: this process can have no more descriptors", e->extent);
 	m->gpu = e->gpu;
 	m->bytes = e->bytes;
 	status = e->gpu == FDSOCK_NO_GPU ? host_make(p, m) : device_prepare(memory, p, m);

@@ -166,6 +166,7 @@ static ssize_t packet_read(int socket, struct client_packet *packet, bool *cut)
 	n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (n >= 0)
 		descriptors_take(&message, packet);
+	packet->lost = message.msg_flags & MSG_CTRUNC;
 	*cut = message.msg_flags & MSG_TRUNC;
 	return n;
 }

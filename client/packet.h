@@ -14,6 +14,7 @@ struct client_packet {
 		struct fdsock_offer offer;
 	} body;
 	int descriptors[2]; /* the first that came; -1: none */
+	bool lost;          /* some did not come: this process can have no more */
 };
 
 /* A non-blocking, close-on-exec SEQPACKET socket connected to `path`. TERRACE_UNAVAILABLE, TERRACE_DENIED, TERRACE_INVALID. */

@@ -42,7 +42,8 @@ static void map_answer(struct fake *f, int socket, const struct fdsock_map *map)
 {
 	struct fdsock_extent e = {.head = head_of(FDSOCK_EXTENT), .extent = map->extent, .write = map->write,
 				  .page_bytes = 4096, .bytes = f->extent_bytes, .gpu = FDSOCK_NO_GPU};
-	int fds[2] = {-1, -1}, pipe_fds[2];
+	const bool twice = f->fd_fault == FAKE_FD_TWO_DESCRIPTORS;
+	int fds[2] = {-1, -1}, pipe_fds[2] = {-1, -1};
 	size_t count;
 
 	f->maps++;
@@ -75,10 +76,11 @@ static void map_answer(struct fake *f, int socket, const struct fdsock_map *map)
 		e.page_bytes = 5000;
 	if (f->fd_fault == FAKE_FD_HOST_IS_GPU)
 		e.gpu = 0;
-	MUST(!pipe(pipe_fds));
+	if (twice || f->fd_fault == FAKE_FD_PIPE)
+		MUST(!pipe(pipe_fds));
 	fds[0] = f->fd_fault == FAKE_FD_PIPE ? pipe_fds[0] : f->memory[map->extent - 1];
 	fds[1] = pipe_fds[1];
-	packet_send(socket, &e, sizeof(e), fds, f->fd_fault == FAKE_FD_TWO_DESCRIPTORS ? 2 : 1);
+	packet_send(socket, &e, sizeof(e), fds, twice ? 2 : 1);
 	close(pipe_fds[0]);
 	close(pipe_fds[1]);
 }

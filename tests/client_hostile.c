@@ -4,10 +4,13 @@
 #include "client/clock.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 enum { KEYS = 2 };
 
@@ -385,6 +388,25 @@ START_TEST(fd_socket)
 }
 END_TEST
 
+/* This process can have no more descriptors: no fault of the daemon's. */
+START_TEST(no_room_for_a_descriptor)
+{
+	const int least = open("/dev/null", O_RDONLY | O_CLOEXEC); /* all below are taken */
+	struct rlimit limit, none;
+
+	ck_assert_int_eq(call_lookup(), TERRACE_OK); /* as above */
+	ck_assert(least >= 0 && !getrlimit(RLIMIT_NOFILE, &limit));
+	close(least);
+	none = limit;
+	none.rlim_cur = (rlim_t)least;
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+	ck_assert_int_eq(call_lease(), TERRACE_EXHAUSTED);
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	ck_assert_uint_eq(fake_await(&fake, &fake.unmapped, 1), 1);
+	ck_assert_int_eq(call_lease(), TERRACE_OK);
+}
+END_TEST
+
 /* Somebody has asked for it and given up, and the session is closed before anybody hears of it: the daemon is told that it is not mapped. */
 START_TEST(an_answer_that_nobody_waits_for)
 {
@@ -481,6 +503,7 @@ int main(void)
 	tcase_add_loop_test(c, twisted, 0, sizeof(twists) / sizeof(twists[0]));
 	tcase_add_test(c, garbage);
 	tcase_add_test(c, a_put_that_is_cut_short);
+	tcase_add_test(c, no_room_for_a_descriptor);
 	tcase_add_test(c, cleaning_up_keeps_words);
 	tcase_add_test(c, an_answer_that_nobody_waits_for);
 	tcase_add_loop_test(c, fd_socket, 0, sizeof(fd_faults) / sizeof(fd_faults[0]));
