@@ -20,7 +20,7 @@ enum {
 	CATALOG_CLOSE_MS = 2000,       /* its own share, whatever the disks took */
 };
 
-static _Thread_local char why_text[320];
+static _Thread_local char why_text[1024];
 
 static void thread_begin(void *arg)
 {

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -67,24 +66,27 @@ enum status claim_folder(const char *path, int *fd, char *why, size_t size)
 	return STATUS_OK;
 }
 
-/* Does anybody answer there? A listener whose backlog is full counts. */
-static bool is_answered(const char *path)
+/* 1: somebody answers there; a listener whose backlog is full counts. 0: nobody does. -1: there is no telling, and errno says why. */
+static int is_answered(const char *path)
 {
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
 	const int types[] = { SOCK_STREAM, SOCK_SEQPACKET };
-	bool answered = false;
 
 	strncpy(to.sun_path, path, sizeof to.sun_path - 1);
-	for (size_t i = 0; i < sizeof types / sizeof types[0] && !answered; i++) {
-		int s = socket(AF_UNIX, types[i] | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+		int s = socket(AF_UNIX, types[i] | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error;
 
 		if (s < 0)
-			return true; /* cannot tell: leave it alone */
-		answered = !connect(s, (struct sockaddr *)&to, sizeof to) || (errno != ECONNREFUSED && errno != EPROTOTYPE &&
-									 errno != ENOENT);
+			return -1;
+		error = connect(s, (struct sockaddr *)&to, sizeof to) ? errno : 0;
 		close(s);
+		if (!error || error == EAGAIN)
+			return 1;
+		errno = error;
+		if (error != ECONNREFUSED && error != EPROTOTYPE && error != ENOENT)
+			return -1;
 	}
-	return answered;
+	return 0;
 }
 
 enum status claim_socket(const char *path, char *why, size_t size)
@@ -108,9 +110,15 @@ enum status claim_socket(const char *path, char *why, size_t size)
 		snprintf(why, size, "%s exists and is no socket", path);
 		return STATUS_BUSY;
 	}
-	if (is_answered(path)) {
+	switch (is_answered(path)) {
+	case 0:
+		break;
+	case 1:
 		snprintf(why, size, "another daemon answers at %s", path);
 		return STATUS_BUSY;
+	default:
+		snprintf(why, size, "cannot tell if a daemon answers at %s: %s", path, strerror(errno));
+		return STATUS_IO;
 	}
 	if (unlink(path) && errno != ENOENT) {
 		snprintf(why, size, "cannot remove the stale socket %s: %s", path, strerror(errno));

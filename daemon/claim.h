@@ -6,6 +6,8 @@
 
 #include "store/status.h"
 
+enum { CLAIM_WHY_MAX = 1024 }; /* a sentence with any path of the configuration, and the reason behind it */
+
 /* Makes the folder (0700, with its parents) and locks PATH/lock; the lock lasts as long as *fd is open.
  * BUSY: another process has it. IO. why[size]: a sentence for people, on anything but OK. */
 enum status claim_folder(const char *path, int *fd, char *why, size_t size);

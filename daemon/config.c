@@ -1,4 +1,4 @@
-/* The option table and what is driven by it. See config.h. The only file that knows libinih.
+/* The option table and what is driven by it. See config.h.
  *
  * Every value is a uint64_t or a text inside struct config, found by its offset; a row's type says how
  * words become that value and back. Errors are collected, so that one run of --check-config shows them all.
@@ -8,8 +8,8 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ini.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +23,8 @@
 #define MIB (1024 * KIB)
 #define GIB (1024 * MIB)
 #define HOUR_MS 3600000ull
+
+enum { FILE_WAIT_MS = 5000 };
 
 enum type { T_PATH, T_SOCKET, T_LISTEN, T_DISKS, T_GPUS, T_PLUGIN, T_POLICY, T_BYTES, T_MS, T_COUNT, T_MILLI, T_MODE, T_CHOICE };
 
@@ -152,10 +154,19 @@ static void __attribute__((format(printf, 2, 3))) complain(struct config_errors 
 	for (char *at = e->text + used; *at; at++)
 		if ((unsigned char)*at < ' ' || *at == 0x7f)
 			*at = '?'; /* what it quotes may be any bytes, and a terminal obeys some */
-	if (n < 0 || used + (size_t)n + 2 > sizeof e->text)
+	if (n < 0 || used + (size_t)n + 2 > sizeof e->text) {
 		e->text[used] = 0; /* no half lines */
-	else
+		e->untold++;
+	} else {
 		strcpy(e->text + used + n, "\n");
+	}
+}
+
+void config_errors_print(const struct config_errors *e, FILE *to)
+{
+	fputs(e->text, to);
+	if (e->untold)
+		fprintf(to, "and %u more\n", e->untold);
 }
 
 static uint64_t *number_of(struct config *c, const struct option *o)
@@ -440,73 +451,19 @@ void config_defaults(struct config *c)
 struct reading {
 	struct config *c;
 	struct config_errors *errors;
-	const char *name, *at, *end;
-	unsigned line;
+	const char *name;
 	bool seen[OPTIONS];
 };
 
-static const char *where_is(const struct reading *r, char out[CONFIG_TEXT_MAX + 16])
-{
-	snprintf(out, CONFIG_TEXT_MAX + 16, "%s:%u", r->name, r->line);
-	return out;
-}
-
-/* Blanks around the first '=' say nothing: without them a line is as long however it was set. How many bytes it takes, at most `room`;
- * or more than `room`. */
-static size_t copy_line(char *out, size_t room, const char *line, size_t n)
-{
-	const char *equals = memchr(line, '=', n);
-	size_t name = equals ? (size_t)(equals - line) : n, value = equals ? name + 1 : n;
-
-	while (equals && name && (line[name - 1] == ' ' || line[name - 1] == '\t'))
-		name--;
-	while (equals && value < n && (line[value] == ' ' || line[value] == '\t'))
-		value++;
-	const size_t whole = name + (equals ? 1 : 0) + (n - value);
-
-	if (whole > room)
-		return whole;
-	memcpy(out, line, name);
-	if (equals)
-		out[name] = '=';
-	memcpy(out + whole - (n - value), line + value, n - value);
-	return whole;
-}
-
-/* inih's fgets: one line a call. A line that inih's buffer would split, or that hides bytes behind a NUL,
- * is refused and read as empty. */
-static char *read_line(char *out, int room, void *arg)
+static void take_pair(void *arg, unsigned line, const char *problem, const char *name, const char *value)
 {
 	struct reading *r = arg;
 	char where[CONFIG_TEXT_MAX + 16];
+	const struct option *o = name ? find(name, strlen(name), false) : NULL;
 
-	if (r->at == r->end)
-		return NULL;
-	const char *newline = memchr(r->at, '\n', (size_t)(r->end - r->at));
-	const char *stop = newline ? newline : r->end;
-	size_t length = (size_t)(stop - r->at), n = copy_line(out, (size_t)room - 3, r->at, length);
-
-	r->line++;
-	if (n + 3 > (size_t)room || memchr(r->at, 0, length)) {
-		complain(r->errors, "%s: %s", where_is(r, where), n + 3 > (size_t)room ? "the line is too long" :
-										    "the line has a NUL byte");
-		n = 0;
-	}
-	out[n] = '\n';
-	out[n + 1] = 0;
-	r->at = newline ? newline + 1 : r->end;
-	return out;
-}
-
-static int take_pair(void *arg, const char *section, const char *name, const char *value)
-{
-	struct reading *r = arg;
-	char where[CONFIG_TEXT_MAX + 16];
-	const struct option *o = find(name, strlen(name), false);
-
-	where_is(r, where);
-	if (*section)
-		complain(r->errors, "%s: sections such as [%.64s] are not used", where, section);
+	snprintf(where, sizeof where, "%s:%u", r->name, line);
+	if (problem)
+		complain(r->errors, "%s: %s", where, problem);
 	else if (!o)
 		complain(r->errors, "%s: unknown option \"%.64s\"", where, name);
 	else if (r->seen[o - options])
@@ -515,22 +472,26 @@ static int take_pair(void *arg, const char *section, const char *name, const cha
 		set_option(r->c, o, value, CONFIG_FILE, where, r->errors);
 	if (o)
 		r->seen[o - options] = true;
-	return 1;
 }
 
 enum status config_parse(struct config *c, const char *name, const char *bytes, size_t n, struct config_errors *errors)
 {
-	struct reading r = { .c = c, .errors = errors, .name = name, .at = bytes, .end = bytes + n };
+	struct reading r = { .c = c, .errors = errors, .name = name };
 	uint32_t before = errors->count;
 
-	ini_allow_multiline = false; /* an indented line is a line like any other */
-	int bad = ini_parse_stream(read_line, &r, take_pair, &r);
-
-	if (bad > 0)
-		complain(errors, "%s:%d: not of the form name = value", name, bad);
-	else if (bad < 0)
-		complain(errors, "%s: out of memory", name);
+	config_lines(bytes, n, take_pair, &r);
 	return errors->count == before ? STATUS_OK : STATUS_INVALID;
+}
+
+/* A pipe may have nothing yet. */
+static ssize_t read_some(int fd, char *to, size_t n)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	if (poll(&p, 1, FILE_WAIT_MS))
+		return read(fd, to, n);
+	errno = ETIMEDOUT;
+	return -1;
 }
 
 static void read_file(struct config *c, const char *path, bool must_exist, struct config_errors *errors)
@@ -546,10 +507,10 @@ static void read_file(struct config *c, const char *path, bool must_exist, struc
 		return;
 	}
 	bytes = malloc(CONFIG_FILE_MAX + 1);
-	while (bytes && n <= CONFIG_FILE_MAX && (got = read(fd, bytes + n, CONFIG_FILE_MAX + 1 - n)) > 0)
+	while (bytes && n <= CONFIG_FILE_MAX && (got = read_some(fd, bytes + n, CONFIG_FILE_MAX + 1 - n)) > 0)
 		n += (size_t)got;
 	if (!bytes || got < 0)
-		complain(errors, "%s: %s", path, strerror(bytes ? errno : ENOMEM));
+		complain(errors, "%s: %s", path, bytes && errno == ETIMEDOUT ? "nothing came for 5 s" : strerror(bytes ? errno : ENOMEM));
 	else if (n > CONFIG_FILE_MAX)
 		complain(errors, "%s: larger than 1 MiB", path);
 	else
@@ -621,7 +582,7 @@ static void read_environment(struct config *c, char *const env[], struct config_
 /* --config is read before the others, since the file comes first in order. */
 static void read_flags(struct config *c, int argc, char *const argv[], const char **file, struct config_errors *errors)
 {
-	bool seen[OPTIONS] = { false };
+	bool seen[OPTIONS] = { false }, named = false;
 
 	for (int i = 1; i < argc; i++) {
 		const char *flag = argv[i], *equals = strchr(flag, '=');
@@ -652,12 +613,15 @@ static void read_flags(struct config *c, int argc, char *const argv[], const cha
 			complain(errors, "command line: %.64s needs a value", flag);
 		else if (config && file)
 			*file = value;
+		else if (config && named)
+			complain(errors, "command line: config is set twice");
 		else if (o && !file && seen[o - options])
 			complain(errors, "command line: %s is set twice", o->name);
 		else if (o && !file)
 			set_option(c, o, value, CONFIG_FLAG, "command line", errors);
 		if (o)
 			seen[o - options] = true;
+		named = named || config;
 	}
 }
 
@@ -711,7 +675,9 @@ enum status config_load(struct config *c, int argc, char *const argv[], char *co
 	config_defaults(c);
 	if (!named)
 		named = env_value(env, "config");
-	if (named || default_file)
+	if (named && !*named)
+		complain(errors, "--config, or TERRACE_CONFIG: empty");
+	else if (named || default_file)
 		read_file(c, named ? named : default_file, named != NULL, errors);
 	read_environment(c, env, errors);
 	read_flags(c, argc, argv, NULL, errors);

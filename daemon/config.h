@@ -57,9 +57,12 @@ struct config {
 
 /* What went wrong, a line each: `PLACE: sentence`. Lines beyond the room are counted, not kept. */
 struct config_errors {
-	uint32_t count;
+	uint32_t count, untold; /* untold: those that are not in the text */
 	char text[4096];
 };
+
+/* The lines, and how many more there are. */
+void config_errors_print(const struct config_errors *e, FILE *to);
 
 /* Everything from its default. */
 void config_defaults(struct config *c);
@@ -73,6 +76,11 @@ enum status config_load(struct config *c, int argc, char *const argv[], char *co
 
 /* Parses the bytes of a file, named `name` in errors. Fuzzed. */
 enum status config_parse(struct config *c, const char *name, const char *bytes, size_t n, struct config_errors *errors);
+
+/* Reads `name = value` lines, n bytes of them, and hands each to `take`, NUL-terminated and without blanks at their ends; or what is wrong
+ * with the line, with name and value NULL. Lines count from 1. */
+typedef void config_take_fn(void *arg, unsigned line, const char *problem, const char *name, const char *value);
+void config_lines(const char *bytes, size_t n, config_take_fn *take, void *arg);
 
 /* A size such as 512GiB, a whole number: false for anything else, or an overflow. */
 bool config_bytes(const char *value, uint64_t *out);

@@ -395,7 +395,7 @@ static enum status id_open(struct disk_folder *f, bool slabs, char *why, size_t 
 	if (f->id_fd < 0)
 		return tell_error(errno, why, bytes, f, "/disk.id");
 	if (flock(f->id_fd, LOCK_EX | LOCK_NB) != 0)
-		return errno == EWOULDBLOCK ? tell(STATUS_BUSY, why, bytes, f, "", "another process has it") :
+		return errno == EWOULDBLOCK ? tell(STATUS_BUSY, why, bytes, f, "", "it is in use, by another process or as another of the disks") :
 					      tell_error(errno, why, bytes, f, "/disk.id");
 	return STATUS_OK;
 }

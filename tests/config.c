@@ -1,11 +1,16 @@
 /* The option table: every option by flag, variable and file; precedence; everything that must be refused. */
 #include "daemon/config.h"
+#include "daemon/claim.h"
 #include "daemon/machine.h"
 #include "tests/held_folder.h"
 
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static struct config c;
@@ -174,14 +179,11 @@ static const struct {
 	{ "listen = [::]:50051\n", "no mutual TLS" },
 	{ "listen = 127.0.0.1\n", "not of the form" },
 	{ "listen = 127.0.0.1:99999\n", "the port" },
-	{ "[daemon]\nworkers = 1\n", "f.conf:2: sections such as [daemon]" },
+	{ "[daemon]\nworkers = 1\n", "f.conf:1: sections are not used" },
 	{ "workers\n", "f.conf:1: not of the form name = value" },
 	{ "  workers 4\n", "f.conf:1: not of the form name = value" },
 	{ "socket = /2345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901"
 	  "23456789\n", "at most 107 bytes" },
-	{ "data_dir = /aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-	  "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n",
-	  "f.conf:1: the line is too long" },
 };
 
 /* What machine_memory() reads, under a folder. NULL: there is no such file. */
@@ -237,23 +239,131 @@ START_TEST(memory_that_cgroups_leave)
 }
 END_TEST
 
-/* As long as a line may be without blanks around its '=', and one byte more. */
-START_TEST(blanks_take_no_room)
+/* As many disks as there may be, each with a name of some length: a line of 500 bytes, and a comment of any length. */
+START_TEST(long_lines)
 {
-	enum { ROOM = 200 - 3, VALUE = ROOM - (int)sizeof "data_dir=" + 1 };
-	char value[VALUE + 2], text[ROOM + 64];
+	char disks[CONFIG_TEXT_MAX] = "", text[8192] = "# ";
+	struct config_disk list[CONFIG_DISKS_MAX];
+	const char *problem;
 
-	memset(value, 'a', sizeof value);
-	value[0] = '/';
-	value[VALUE] = 0;
-	snprintf(text, sizeof text, "data_dir  =\t %s\n", value);
-	ck_assert_int_eq(parse(text), STATUS_OK);
-	ck_assert_str_eq(c.data_dir, value);
-	value[VALUE] = 'a';
-	value[VALUE + 1] = 0;
-	snprintf(text, sizeof text, "data_dir=%s\n", value);
+	memset(text + 2, '-', 4000);
+	for (int i = 0; i < CONFIG_DISKS_MAX; i++)
+		snprintf(disks + strlen(disks), sizeof disks - strlen(disks), "%s/mnt/nvme%02d/terrace:3500GiB", i ? "," : "", i);
+	snprintf(text + strlen(text), sizeof text - strlen(text), "\n disks =\t %s \t; all of them\r\n", disks);
+	ck_assert_msg(parse(text) == STATUS_OK, "%s", errors.text);
+	ck_assert_str_eq(c.disks, disks);
+	ck_assert_uint_eq(config_disks(c.disks, list, &problem), CONFIG_DISKS_MAX);
+
+	strcpy(text, "data_dir = /");
+	memset(text + strlen(text), 'a', CONFIG_TEXT_MAX - 1);
 	ck_assert_int_eq(parse(text), STATUS_INVALID);
-	ck_assert_ptr_nonnull(strstr(errors.text, "the line is too long"));
+	ck_assert_ptr_nonnull(strstr(errors.text, "too long"));
+	memset(text + strlen(text), 'a', 2000);
+	ck_assert_int_eq(parse(text), STATUS_INVALID);
+	ck_assert_ptr_nonnull(strstr(errors.text, "f.conf:1: the line is too long"));
+}
+END_TEST
+
+START_TEST(every_bad_line_is_told)
+{
+	ck_assert_int_eq(parse("workers\nqueue_max 4\n[a]\ncalls_max = 1\n[b\n"), STATUS_INVALID);
+	ck_assert_str_eq(errors.text, "f.conf:1: not of the form name = value\nf.conf:2: not of the form name = value\n"
+				      "f.conf:3: sections are not used\nf.conf:4: calls_max: 1 is not within 16 and 65536\n"
+				      "f.conf:5: sections are not used\n");
+}
+END_TEST
+
+START_TEST(good_lines)
+{
+	ck_assert_msg(parse("\xef\xbb\xbfworkers = 3 ; three\n; c\n\t#c\n\n queue_max: 7 \r\ndata_dir=/a;b") == STATUS_OK, "%s", errors.text);
+	ck_assert_uint_eq(c.workers, 3);
+	ck_assert_uint_eq(c.queue_max, 7);
+	ck_assert_str_eq(c.data_dir, "/a;b");
+}
+END_TEST
+
+/* As `--config <(command)`: what the command prints comes later than the daemon looks. */
+START_TEST(file_is_a_pipe)
+{
+	const char text[] = "workers = 5\n";
+	char path[32];
+	int ends[2];
+
+	ck_assert_int_eq(pipe(ends), 0);
+	snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
+	pid_t writer = fork();
+
+	if (!writer) {
+		usleep(50000);
+		_exit(write(ends[1], text, sizeof text - 1) != sizeof text - 1);
+	}
+	close(ends[1]);
+	ck_assert_msg(LOAD(NULL, "--config", path) == STATUS_OK, "%s", errors.text);
+	ck_assert_uint_eq(c.workers, 5);
+	waitpid(writer, NULL, 0);
+}
+END_TEST
+
+static void leave(const char *folder)
+{
+	ck_assert_int_eq(chdir("/"), 0);
+	ck_assert_int_eq(rmdir(folder), 0);
+}
+
+/* A stale socket that this user may not connect to: nobody can tell that it is stale, and nobody says that a daemon answers. */
+START_TEST(socket_of_another_user)
+{
+	struct sockaddr_un at = { .sun_family = AF_UNIX };
+	char folder[] = "/tmp/terrace-claim-XXXXXX", why[CLAIM_WHY_MAX];
+	int s = socket(AF_UNIX, SOCK_STREAM, 0);
+
+	ck_assert_ptr_nonnull(mkdtemp(folder));
+	chmod(folder, 0755);
+	snprintf(at.sun_path, sizeof at.sun_path, "%s/s", folder);
+	ck_assert_int_eq(bind(s, (struct sockaddr *)&at, sizeof at), 0);
+	chmod(at.sun_path, 0);
+	const bool root = !geteuid();
+
+	if (root)
+		ck_assert_int_eq(seteuid(65534), 0);
+	ck_assert_int_eq(claim_socket(at.sun_path, why, sizeof why), STATUS_IO);
+	ck_assert_ptr_nonnull(strstr(why, "cannot tell if a daemon answers at /tmp/"));
+	ck_assert_ptr_nonnull(strstr(why, "Permission denied"));
+	if (root)
+		ck_assert_int_eq(seteuid(0), 0);
+	chmod(at.sun_path, 0600);
+	ck_assert_int_eq(claim_socket(at.sun_path, why, sizeof why), STATUS_OK); /* it was stale */
+	ck_assert_int_ne(access(at.sun_path, F_OK), 0);
+	ck_assert_int_eq(bind(s = socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr *)&at, sizeof at), 0);
+	ck_assert_int_eq(listen(s, 0), 0);
+	ck_assert_int_eq(claim_socket(at.sun_path, why, sizeof why), STATUS_BUSY);
+	unlink(at.sun_path);
+	leave(folder);
+}
+END_TEST
+
+START_TEST(claims_say_why)
+{
+	char folder[] = "/tmp/terrace-claim-XXXXXX", path[CONFIG_TEXT_MAX], why[CLAIM_WHY_MAX], file[64];
+	int first = -1, second = -1;
+
+	memset(path, 'a', sizeof path);
+	memcpy(path, "/proc/", 6);
+	for (size_t i = 100; i < sizeof path; i += 100)
+		path[i] = '/';
+	path[sizeof path - 1] = 0;
+	ck_assert_int_eq(claim_folder(path, &first, why, sizeof why), STATUS_IO);
+	ck_assert_ptr_nonnull(strstr(why, "No such file"));
+
+	ck_assert_ptr_nonnull(mkdtemp(folder));
+	ck_assert_int_eq(claim_folder(folder, &first, why, sizeof why), STATUS_OK);
+	ck_assert_int_eq(claim_folder(folder, &second, why, sizeof why), STATUS_BUSY);
+	ck_assert_ptr_nonnull(strstr(why, "another terraced uses the data folder /tmp/"));
+	snprintf(file, sizeof file, "%s/lock", folder);
+	ck_assert_int_eq(claim_socket(file, why, sizeof why), STATUS_BUSY);
+	ck_assert_ptr_nonnull(strstr(why, "exists and is no socket"));
+	unlink(file);
+	leave(folder);
 }
 END_TEST
 
@@ -272,6 +382,10 @@ START_TEST(bad_flags_are_refused_all_at_once)
 	ck_assert_ptr_nonnull(strstr(errors.text, "unknown argument \"stray\""));
 	ck_assert_ptr_nonnull(strstr(errors.text, "--calls-max needs a value"));
 	ck_assert_int_eq(LOAD(NULL, "--workers=1", "--workers=2"), STATUS_INVALID);
+	ck_assert_int_eq(LOAD(NULL, "--config", "/dev/null", "--config=/dev/null"), STATUS_INVALID);
+	ck_assert_str_eq(errors.text, "command line: config is set twice\n");
+	ck_assert_int_eq(LOAD(NULL, "--config="), STATUS_INVALID);
+	ck_assert_ptr_nonnull(strstr(errors.text, "TERRACE_CONFIG: empty"));
 	ck_assert_int_eq(LOAD(NULL, "--socket=/a/b", "--fd-socket=/a/b"), STATUS_INVALID);
 	ck_assert_int_eq(load((char *[]){ "TERRACE_HOST_BYTEZ=5", NULL }, 0, NULL), STATUS_INVALID);
 	ck_assert_ptr_nonnull(strstr(errors.text, "unknown variable TERRACE_HOST_BYTEZ"));
@@ -289,7 +403,9 @@ END_TEST
 
 START_TEST(many_errors_do_not_overflow)
 {
-	char text[40000] = "";
+	char text[40000] = "", *told = NULL, more[32];
+	uint32_t lines = 0;
+	size_t n = 0;
 
 	for (int i = 0; i < 1500; i++)
 		strcat(text, "nonsense = 1\n");
@@ -297,6 +413,15 @@ START_TEST(many_errors_do_not_overflow)
 	ck_assert_uint_eq(errors.count, 1500);
 	ck_assert_uint_lt(strlen(errors.text), sizeof errors.text);
 	ck_assert_int_eq(errors.text[strlen(errors.text) - 1], '\n');
+	for (const char *p = errors.text; (p = strchr(p, '\n')); p++)
+		lines++;
+	FILE *to = open_memstream(&told, &n);
+
+	config_errors_print(&errors, to);
+	fclose(to);
+	snprintf(more, sizeof more, "\nand %u more\n", 1500 - lines);
+	ck_assert_ptr_nonnull(strstr(told, more));
+	free(told);
 }
 END_TEST
 
@@ -366,7 +491,12 @@ int main(void)
 	tcase_add_loop_test(t, every_option_every_way, 0, OTHERS);
 	tcase_add_test(t, table_is_covered);
 	tcase_add_test(t, precedence);
-	tcase_add_test(t, blanks_take_no_room);
+	tcase_add_test(t, long_lines);
+	tcase_add_test(t, every_bad_line_is_told);
+	tcase_add_test(t, good_lines);
+	tcase_add_test(t, file_is_a_pipe);
+	tcase_add_test(t, socket_of_another_user);
+	tcase_add_test(t, claims_say_why);
 	tcase_add_test(t, memory_that_cgroups_leave);
 	tcase_add_loop_test(t, bad_file_is_refused, 0, sizeof bad_files / sizeof bad_files[0]);
 	tcase_add_test(t, bad_flags_are_refused_all_at_once);

@@ -3,7 +3,6 @@ owned 'grpc/' daemon/rpc.c daemon/rpc_engine.h daemon/rpc_loop.c daemon/rpc_step
 owned 'urcu' store/index.h store/index.c
 owned 'isa-l' store/slot.c client/stream.c
 owned 'xxhash' kernels/layout_id.c store/index.c client/keys.c client/layout.c
-owned 'ini\.h' daemon/config.c
 owned 'jansson' client/ctl/output.c client/ctl/layouts.c eviction/replay/parse.c
 owned 'lzma' eviction/replay/read.c
 owned 'liburing' store/ring_uring.c
