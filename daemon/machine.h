@@ -6,6 +6,10 @@
 
 #include "daemon/config.h"
 
+/* Opens /dev/null where there is no standard input, output or error, so that nothing opened later gets their numbers, and with them what is
+ * printed and logged; a write there fails. To be called first. */
+void machine_streams(void);
+
 /* Bytes of memory: the machine's, or what the process's cgroups (version 2: a container's, a unit's) leave of it. root: "", or a folder in the
  * place of "/". */
 uint64_t machine_memory(const char *root);

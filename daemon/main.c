@@ -1,7 +1,9 @@
 /* terraced: configuration, claims, parts started in order; a signal; drain; parts stopped in reverse (stop.c). */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "daemon/cache_config.h"
@@ -69,7 +71,7 @@ static int run(const struct config *c)
 	struct cache_config options;
 	struct disk_log disks = { .begun = false };
 	const char *cache_why = "";
-	char why[512] = "";
+	char why[CLAIM_WHY_MAX] = "";
 	int lock = -1, code = EXIT_SUCCESS;
 
 	const uint64_t files = machine_files();
@@ -110,28 +112,41 @@ static int run(const struct config *c)
 	return code;
 }
 
+/* The exit status of what only prints, or of a mistake; -1: the daemon is to run. */
+static int answer(const struct config *c, enum status s, const struct config_errors *errors)
+{
+	if (s != STATUS_OK && !c->version && !c->help && !c->print) {
+		config_errors_print(errors, stderr);
+		return EXIT_CONFIG;
+	}
+	if (c->version)
+		puts("terraced " TERRACE_VERSION);
+	else if (c->help || c->print)
+		(c->help ? config_help : config_sample)(stdout);
+	else if (c->check)
+		puts("ok");
+	else
+		return -1;
+	if (!fflush(stdout) && !ferror(stdout))
+		return EXIT_SUCCESS;
+	fprintf(stderr, "terraced: standard output: %s\n", strerror(errno));
+	return EXIT_FAILURE;
+}
+
 int main(int argc, char **argv)
 {
 	static struct config config;
 	struct config_errors errors;
 	int code;
 
+	machine_streams();
 	if (catalog_child(argc, argv, &code))
 		return code;
 	enum status s = config_load(&config, argc, argv, environ, "/etc/terrace/terraced.conf", &errors);
 
-	if (config.version)
-		return puts("terraced " TERRACE_VERSION) < 0;
-	if (config.help || config.print) {
-		(config.help ? config_help : config_sample)(stdout);
-		return EXIT_SUCCESS;
-	}
-	if (s != STATUS_OK) {
-		fprintf(stderr, "%s", errors.text);
-		return EXIT_CONFIG;
-	}
-	if (config.check)
-		return puts("ok") < 0;
+	code = answer(&config, s, &errors);
+	if (code >= 0)
+		return code;
 	log_setup((enum log_level)config.log_level, (enum log_format)config.log_format);
 	for (const int *sig = (const int[]){ SIGTERM, SIGINT, SIGHUP, 0 }; *sig; sig++)
 		sigaddset(&signals, *sig);

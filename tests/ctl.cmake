@@ -7,6 +7,8 @@ endfunction()
 
 terrace_ctl_test(ctl_codec LIBS terrace_kernels)
 terrace_ctl_test(ctl_usage)
+target_compile_definitions(ctl_usage PRIVATE TERRACED="$<TARGET_FILE:terraced>")
+add_dependencies(ctl_usage terraced)
 if(TERRACE_SANITIZE MATCHES thread) # what has one thread; ctl_daemon talks to a daemon
   set_tests_properties(ctl_codec ctl_usage PROPERTIES LABELS long)
 endif()

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/ctl_run.h"
@@ -203,6 +205,51 @@ START_TEST(bad_tokens_are_refused)
 }
 END_TEST
 
+static const struct {
+	const char *line; /* a shell's, behind a program */
+	const char *program;
+} unprinted[] = {
+	{"--version >/dev/full", TERRACECTL},	{"--version >&-", TERRACECTL},	    {"--help >/dev/full", TERRACECTL},
+	{"help stat >&-", TERRACECTL},		{"--version >/dev/full", TERRACED}, {"--help >&-", TERRACED},
+	{"--print-config >/dev/full", TERRACED}, {"--check-config >&-", TERRACED},
+};
+
+/* What could not be printed is a failure, and said. */
+START_TEST(unprinted_is_failed)
+{
+	char line[1024], said[256] = "";
+	FILE *run;
+	int status;
+
+	snprintf(line, sizeof(line), "{ %s %s; } 2>&1", unprinted[_i].program, unprinted[_i].line);
+	run = popen(line, "r");
+	ck_assert_ptr_nonnull(run);
+	ck_assert_uint_gt(fread(said, 1, sizeof(said) - 1, run), 0);
+	status = pclose(run);
+	ck_assert_int_eq(WEXITSTATUS(status), 1);
+	ck_assert_msg(strstr(said, ": standard output: ") != NULL, "%s", said);
+}
+END_TEST
+
+/* A daemon without a standard error does not log into the first file that it opens, which is the lock of its data folder. */
+START_TEST(log_goes_nowhere_else)
+{
+	char folder[] = "/tmp/terrace-usage-XXXXXX", line[1024], lock[64];
+	struct stat st;
+	int status;
+
+	ck_assert_ptr_nonnull(mkdtemp(folder));
+	snprintf(lock, sizeof(lock), "%s/lock", folder);
+	snprintf(line, sizeof(line), "exec %s --data-dir %s --socket %s 2>&-", TERRACED, folder, lock);
+	status = system(line); /* the lock is no socket: logged, and the end */
+	ck_assert_int_eq(WEXITSTATUS(status), 1);
+	ck_assert_int_eq(stat(lock, &st), 0);
+	ck_assert_int_eq(st.st_size, 0);
+	unlink(lock);
+	ck_assert_int_eq(rmdir(folder), 0);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("ctl_usage");
@@ -217,6 +264,8 @@ int main(void)
 	tcase_add_test(tests, overview_names_all);
 	tcase_add_loop_test(tests, bad_layouts_are_refused, 0, COUNT(layouts));
 	tcase_add_loop_test(tests, bad_tokens_are_refused, 0, COUNT(bad_tokens));
+	tcase_add_test(tests, log_goes_nowhere_else);
+	tcase_add_loop_test(tests, unprinted_is_failed, 0, COUNT(unprinted));
 	suite_add_tcase(suite, tests);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);

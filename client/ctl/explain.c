@@ -154,7 +154,7 @@ static int graph_dot(const Terrace__V1__GraphRequest *q, const Terrace__V1__Grap
 		       e->tier[0] ? "" : ", style=dashed");
 	}
 	printf("}\n");
-	return fflush(stdout) ? ctl_failed("graph: writing failed") : CTL_OK;
+	return out_flush() ? CTL_OK : CTL_FAILED;
 }
 
 static int graph_print(const struct ctl_args *args, const Terrace__V1__GraphRequest *q, const Terrace__V1__GraphReply *reply)

@@ -2,17 +2,35 @@
  * commands, and each command a function of a file named after it; daemon.c calls the daemon, output.c prints
  * text or JSON from one tree.
  */
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include "client/ctl/args.h"
+#include "client/ctl/output.h"
+
+/* No file or socket gets the number of a standard stream that is not there, and what is printed with it: a write to this fails. */
+static void fill_streams(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDONLY);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd >= 0)
+		close(fd);
+}
 
 int main(int argc, char **argv)
 {
 	struct ctl_args args;
 	int code;
 
+	fill_streams();
 	signal(SIGPIPE,
 	       SIG_IGN); /* a reader that goes away is a write error with its message and exit code */
 	code = ctl_args_parse(argc, argv, &args);
-	return code >= 0 ? code : args.command->run(&args);
+	if (code == CTL_OK) /* help, or the version */
+		return out_flush() ? CTL_OK : CTL_FAILED;
+	return code > 0 ? code : args.command->run(&args);
 }

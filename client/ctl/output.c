@@ -256,6 +256,11 @@ bool out_print(struct json_t *tree, bool json, bool one_line)
 		print_object(tree, 0);
 	}
 	json_decref(tree);
+	return out_flush();
+}
+
+bool out_flush(void)
+{
 	if (fflush(stdout) == 0 && !ferror(stdout))
 		return true;
 	fprintf(stderr, "terracectl: standard output: %s\n", strerror(errno));

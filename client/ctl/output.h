@@ -35,4 +35,7 @@ void out_put_id(struct json_t *object, const char *name, uint64_t id);
  * says so. */
 bool out_print(struct json_t *tree, bool json, bool one_line);
 
+/* Flushes what was printed otherwise. False: as out_print. */
+bool out_flush(void);
+
 #endif
