@@ -26,6 +26,18 @@ static void log_health(uint32_t i, const struct cache_disk_state *d)
 			 LOG_TEXT("reason", d->why));
 }
 
+static void look_at_health(struct disk_log *log, uint32_t i, const struct cache_disk_state *d)
+{
+	const bool healthy = !strcmp(d->health, "healthy");
+
+	log->well[i] = healthy ? log->well[i] + 1 : 0;
+	if (log->health[i] == d->health || (healthy && log->health[i] && log->well[i] < DISK_LOG_WELL))
+		return;
+	if (log->health[i] || !healthy)
+		log_health(i, d);
+	log->health[i] = d->health;
+}
+
 static void look_at_disks(struct disk_log *log, struct cache *c)
 {
 	struct cache_disk_state disks[CACHE_DISKS_MAX];
@@ -34,9 +46,7 @@ static void look_at_disks(struct disk_log *log, struct cache *c)
 	for (uint32_t i = 0; i < n; i++) {
 		if (!log->begun)
 			log_disk_found(i, &disks[i]);
-		if (log->health[i] ? log->health[i] != disks[i].health : strcmp(disks[i].health, "healthy") != 0)
-			log_health(i, &disks[i]);
-		log->health[i] = disks[i].health;
+		look_at_health(log, i, &disks[i]);
 	}
 }
 
@@ -56,10 +66,11 @@ static void look_at_catalog(struct disk_log *log, const struct cache_catalog_sta
 		log_info("disks_restored", LOG_NUM("blocks", s->restored_blocks), LOG_NUM("ms", s->restored_us / 1000));
 	if (s->failing && !log->failing)
 		log_error("catalog_failing", LOG_TEXT("reason", s->why));
-	if (!s->failing && log->failing)
+	log->works = s->failing ? 0 : log->works + 1;
+	if (log->failing && log->works == DISK_LOG_WELL)
 		log_info("catalog_works_again");
 	log->restored = s->restored;
-	log->failing = s->failing;
+	log->failing = s->failing || (log->failing && log->works < DISK_LOG_WELL);
 }
 
 void disk_log_look(struct disk_log *log, struct cache *c)

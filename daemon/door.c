@@ -89,6 +89,7 @@ struct door {
 	struct door_lender lender;
 	struct lot lots[LOTS];
 	bool resting;              /* the listener is not watched */
+	struct log_again full, not_accepted, unwatched;
 
 	pthread_mutex_t lock;      /* what follows */
 	pthread_cond_t chores_done;
@@ -226,10 +227,12 @@ static int peer_process(int fd, pid_t *pid)
 static void accept_one(struct door *d, int fd)
 {
 	struct connection *c = d->count < d->connections_max ? calloc(1, sizeof *c) : NULL;
+	uint64_t held;
 
 	if (!c) {
 		atomic_fetch_add_explicit(&d->refused, 1, memory_order_relaxed);
-		log_warn("door_full", LOG_NUM("connections", d->count));
+		if (log_again(&d->full, daemon_now_us(), &held))
+			log_warn("door_full", LOG_NUM("connections", d->count), LOG_NUM("held_back", held));
 		close(fd);
 		return;
 	}
@@ -253,6 +256,8 @@ static void accept_one(struct door *d, int fd)
 
 static void accept_all(struct door *d)
 {
+	uint64_t held;
+
 	for (int i = 0; i < BACKLOG; i++) {
 		int fd = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
@@ -262,8 +267,11 @@ static void accept_all(struct door *d)
 			return;
 		else if (errno != EINTR && errno != ECONNABORTED) {
 			/* Readable it stays, and would keep the thread busy for nothing. */
+			const int error = errno;
+
 			d->resting = !epoll_ctl(d->epoll, EPOLL_CTL_DEL, d->listener, NULL);
-			log_warn("door_accept", LOG_NUM("errno", errno));
+			if (log_again(&d->not_accepted, daemon_now_us(), &held))
+				log_warn("door_accept", LOG_TEXT("reason", strerror(error)), LOG_NUM("held_back", held));
 			return;
 		}
 	}
@@ -326,12 +334,14 @@ static bool on_caller(struct door *d, struct connection *c, const struct fdsock_
 static void make_known(struct door *d, struct connection *c)
 {
 	int pidfd = c->known ? -1 : fcntl(c->pidfd, F_DUPFD_CLOEXEC, 0);
+	uint64_t held;
 
 	if (pidfd >= 0) {
 		cache_attach_watch(d->daemon->cache, c->attachment, pidfd);
 		c->known = true;
-	} else if (!c->known) {
-		log_warn("process_unwatched", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session), LOG_NUM("errno", errno));
+	} else if (!c->known && log_again(&d->unwatched, daemon_now_us(), &held)) {
+		log_warn("process_unwatched", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session), LOG_TEXT("reason", strerror(errno)),
+			 LOG_NUM("held_back", held));
 	}
 }
 

@@ -148,6 +148,17 @@ bool log_on(enum log_level level)
 	return level >= level_least;
 }
 
+bool log_again(struct log_again *a, uint64_t now_us, uint64_t *held)
+{
+	if (a->last_us && now_us - a->last_us < LOG_AGAIN_US) {
+		a->held++;
+		return false;
+	}
+	*held = a->held;
+	*a = (struct log_again){ .last_us = now_us };
+	return true;
+}
+
 void log_write(enum log_level level, const char *event, const struct log_field *fields)
 {
 	char line[LOG_LINE_MAX];

@@ -36,6 +36,14 @@ bool log_on(enum log_level level);
 /* fields: ended by one without a name. */
 void log_write(enum log_level level, const char *event, const struct log_field *fields);
 
+/* Of a line that a fault repeats: whether to write it now, which is once in LOG_AGAIN_US; *held then says how many were held back since. One
+ * thread, and one of these, zeroed, a line. */
+enum { LOG_AGAIN_US = 10000000 };
+struct log_again {
+	uint64_t last_us, held;
+};
+bool log_again(struct log_again *a, uint64_t now_us, uint64_t *held);
+
 #define LOG_AT(level, event, ...)                                                                  \
 	do {                                                                                       \
 		if (log_on(level))                                                                 \

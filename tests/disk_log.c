@@ -9,13 +9,13 @@
 
 static struct shell s;
 static struct disk_log seen;
-static atomic_bool failing;
+static atomic_int failing; /* what writes fail with */
 
 static int fault(void *arg, const struct ring_request *r, uint32_t *most)
 {
 	(void)arg;
 	(void)most;
-	return r->op == RING_WRITE && atomic_load(&failing) ? EIO : 0;
+	return r->op == RING_WRITE ? atomic_load(&failing) : 0;
 }
 
 static const struct ring_calls calls = { .fault = fault };
@@ -49,7 +49,7 @@ static const char *look(void)
 static void open_shell(const struct ring_calls *disk)
 {
 	memset(&seen, 0, sizeof seen);
-	atomic_store(&failing, false);
+	atomic_store(&failing, 0);
 	shell_open_with(&s, disk);
 	log_setup(LOG_INFO, LOG_LOGFMT);
 }
@@ -61,6 +61,28 @@ START_TEST(without_disks_nothing)
 	shell_close(&s);
 }
 END_TEST
+
+/* Tries to make a block durable until the disk is of that health. */
+static void flush_until(const char *key, const char *health)
+{
+	const struct cache_keys k = { (const uint8_t *)key, 1, 2 };
+	struct cache_wait wait = { .ready = nobody_sleeps };
+	struct cache_disk_state disk = { .health = "" };
+	enum status status;
+	const char *why;
+
+	shell_store(&s, key);
+	for (int i = 0; i < 5000 && strcmp(disk.health, health); i++) {
+		cache_flush(s.daemon.cache, s.session.id, &k, daemon_now_us(), &wait, &status, &why);
+		cache_wait_end(s.daemon.cache, &wait);
+		cache_tick(s.daemon.cache, daemon_now_us());
+		cache_disk_chores(s.daemon.cache);
+		cache_chores(s.daemon.cache);
+		cache_disks(s.daemon.cache, &disk, 1);
+		usleep(1000);
+	}
+	ck_assert_str_eq(disk.health, health);
+}
 
 START_TEST(start_and_changes)
 {
@@ -78,27 +100,45 @@ START_TEST(start_and_changes)
 	ck_assert_ptr_null(strstr(text, "level=warn"));
 	ck_assert_str_eq(look(), "");
 
-	atomic_store(&failing, true);
-	shell_store(&s, "k1");
-	const struct cache_keys k = { (const uint8_t *)"k1", 1, 2 };
-	struct cache_wait wait = { .ready = nobody_sleeps };
-	struct cache_disk_state disk = { .health = "" };
-	enum status status;
-	const char *why;
-
-	for (int i = 0; i < 5000 && strcmp(disk.health, "quarantined"); i++) {
-		cache_flush(s.daemon.cache, s.session.id, &k, daemon_now_us(), &wait, &status, &why);
-		cache_wait_end(s.daemon.cache, &wait);
-		cache_tick(s.daemon.cache, daemon_now_us());
-		cache_disk_chores(s.daemon.cache);
-		cache_chores(s.daemon.cache);
-		cache_disks(s.daemon.cache, &disk, 1);
-		usleep(1000);
-	}
+	atomic_store(&failing, EIO);
+	flush_until("k1", "quarantined");
 	text = look();
 	ck_assert_ptr_nonnull(strstr(text, "level=warn event=disk_health disk=0"));
 	ck_assert_ptr_nonnull(strstr(text, "health=quarantined"));
 	ck_assert_ptr_null(strstr(text, "reason=\"\""));
+	ck_assert_str_eq(look(), "");
+	shell_close(&s);
+}
+END_TEST
+
+/* A disk without room is full and healthy by turns, as it is tried again each second: that is told once, and its end when it has lasted. */
+START_TEST(what_comes_and_goes_is_told_once)
+{
+	open_shell(&calls);
+	while (!cache_restored(s.daemon.cache))
+		usleep(1000);
+	look();
+	atomic_store(&failing, ENOSPC);
+	flush_until("k1", "full");
+	ck_assert_ptr_nonnull(strstr(look(), "level=warn event=disk_health disk=0"));
+	atomic_store(&failing, 0);
+	flush_until("k2", "healthy");
+	for (int i = 1; i < DISK_LOG_WELL; i++)
+		ck_assert_str_eq(look(), "");
+	atomic_store(&failing, ENOSPC);
+	flush_until("k3", "full");
+	ck_assert_str_eq(look(), "");
+	atomic_store(&failing, 0);
+	flush_until("k4", "healthy");
+	for (int i = 1; i < DISK_LOG_WELL; i++)
+		ck_assert_str_eq(look(), "");
+	ck_assert_ptr_nonnull(strstr(look(), "health=healthy"));
+	ck_assert_str_eq(look(), "");
+	seen.failing = true; /* the catalog, in the look before */
+	seen.works = 0;
+	for (int i = 1; i < DISK_LOG_WELL; i++)
+		ck_assert_str_eq(look(), "");
+	ck_assert_ptr_nonnull(strstr(look(), "event=catalog_works_again"));
 	ck_assert_str_eq(look(), "");
 	shell_close(&s);
 }
@@ -113,6 +153,7 @@ int main(void)
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, without_disks_nothing);
 	tcase_add_test(t, start_and_changes);
+	tcase_add_test(t, what_comes_and_goes_is_told_once);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);
 	srunner_run_all(r, CK_NORMAL);

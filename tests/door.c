@@ -221,19 +221,48 @@ START_TEST(a_late_door_has_heard_the_hello)
 }
 END_TEST
 
+static int logged; /* a file for what is logged from now on */
+
+static void log_here(void)
+{
+	logged = memfd_create("log", 0);
+	ck_assert_int_ge(logged, 0);
+	ck_assert_int_ge(dup2(logged, STDERR_FILENO), 0);
+}
+
+static int lines_of(const char *event)
+{
+	char text[65536];
+	ssize_t n = pread(logged, text, sizeof text - 1, 0);
+	int lines = 0;
+
+	text[n > 0 ? n : 0] = 0;
+	for (const char *at = text; (at = strstr(at, event)); at++)
+		lines++;
+	return lines;
+}
+
 START_TEST(connections_are_bounded)
 {
 	struct fdsock_welcome w;
 	int fd[4];
 	char byte;
 
+	log_here();
 	for (int i = 0; i < 4; i++)
 		fd[i] = greet(&w);
 	int over = dial();
 
 	ck_assert_int_eq(hear(over, &byte, 1, NULL), 0);
 	close(over);
-	until("terrace_door_refused_total", 1);
+	for (int i = 0; i < 3; i++) { /* who comes again and again is logged once */
+		over = dial();
+		ck_assert_int_eq(hear(over, &byte, 1, NULL), 0);
+		close(over);
+	}
+	until("terrace_door_refused_total", 4);
+	ck_assert_int_eq(lines_of("event=door_full connections=4 held_back=0\n"), 1);
+	ck_assert_int_eq(lines_of("event=door_full"), 1);
 	close(fd[3]);
 	until("terrace_door_connections", 3);
 	fd[3] = greet(&w);
@@ -366,6 +395,7 @@ START_TEST(a_lack_of_descriptors_is_waited_out)
 	uint64_t began;
 	int fd;
 
+	log_here();
 	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 	low = limit;
@@ -378,6 +408,8 @@ START_TEST(a_lack_of_descriptors_is_waited_out)
 	began = cpu_us();
 	usleep(600000);
 	ck_assert_uint_lt(cpu_us() - began, 300000);
+	ck_assert_int_eq(lines_of("event=door_accept reason=\"Too many open files\" held_back=0\n"), 1);
+	ck_assert_int_eq(lines_of("event=door_accept"), 1);
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
 	close(fd);
 	close(greet(&w));

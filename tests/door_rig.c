@@ -16,6 +16,7 @@ void door_rig_open(const struct device_ops *ops)
 	char why[256] = "";
 
 	shell_open_all(&shell, NULL, ops);
+	log_setup(LOG_WARN, LOG_LOGFMT);
 	ck_assert_int_eq(workers_create(1, 4, &shell.daemon.workers), STATUS_OK);
 	ck_assert_msg(door_create(&shell.daemon, shell.config.fd_socket, 0600, 4, &door, why, sizeof why) == STATUS_OK, "%s", why);
 }

@@ -64,6 +64,24 @@ START_TEST(long_lines_are_cut_whole)
 }
 END_TEST
 
+START_TEST(repeats_are_held_back)
+{
+	struct log_again a = { 0 };
+	const uint64_t begin = 50;
+	uint64_t held = 7;
+
+	ck_assert(log_again(&a, begin, &held));
+	ck_assert_uint_eq(held, 0);
+	for (uint64_t i = 0; i < 5; i++)
+		ck_assert(!log_again(&a, begin + i * (LOG_AGAIN_US / 5), &held));
+	ck_assert(log_again(&a, begin + LOG_AGAIN_US, &held));
+	ck_assert_uint_eq(held, 5);
+	ck_assert(!log_again(&a, begin + LOG_AGAIN_US + 1, &held));
+	ck_assert(log_again(&a, begin + 3 * (uint64_t)LOG_AGAIN_US, &held));
+	ck_assert_uint_eq(held, 1);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("log_line");
@@ -73,6 +91,7 @@ int main(void)
 	tcase_add_test(t, logfmt_quotes_what_needs_it);
 	tcase_add_test(t, json_is_json);
 	tcase_add_test(t, long_lines_are_cut_whole);
+	tcase_add_test(t, repeats_are_held_back);
 	suite_add_tcase(s, t);
 	r = srunner_create(s);
 	srunner_run_all(r, CK_NORMAL);
