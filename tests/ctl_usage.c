@@ -37,6 +37,7 @@ static const struct {
 	{{"status", "--address", "10.1.2.3:80"}, 2, "10.1.2.3:80"},
 	{{"status", "--address", "rubbish"}, 2, "rubbish"},
 	{{"help", "frobnicate"}, 2, "no command"},
+	{{"help", "stat", "now"}, 2, "too many arguments, 'now'"},
 	{{"stat", "--watch", "soon"}, 2, "--watch soon"},
 	{{"stat", "--count", "3"}, 2, "--count needs --watch"},
 	{{"stat", "--watch", "1", "--count", "0"}, 2, "--count 0"},
@@ -53,7 +54,9 @@ static const struct {
 	{{"lookup", "--layout", "1", "--layouts", "a.json", KEY}, 2, "not both"},
 	{{"lookup", "--tokens", "/nonexistent/tokens"}, 1, "No such file"},
 	{{"lookup", "--tokens", "-"}, 1, "no whole block"},
-	{{"lookup", "--layouts", "/nonexistent/l.json", KEY}, 1, "/nonexistent/l.json"},
+	{{"lookup", "--layouts", "/nonexistent/l.json", KEY}, 1, "/nonexistent/l.json: No such file"},
+	{{"lookup", "--layouts", "/", KEY}, 1, "/: Is a directory"},
+	{{"lookup", "--tokens", "/"}, 1, "/: Is a directory"},
 	{{"inspect"}, 2, "an argument is missing"},
 	{{"inspect", KEY, KEY}, 2, "too many"},
 	{{"inspect", "0g"}, 2, "'0g' is no key"},
@@ -191,13 +194,18 @@ START_TEST(bad_layouts_are_refused)
 }
 END_TEST
 
-static const char *const bad_tokens[] = {"1 2 x", "1 2 -3", "4294967296", "1.5",
-					 "99999999999999999999999999"};
+static const struct {
+	const char *text;
+	size_t bytes;
+} bad_tokens[] = {
+	{"1 2 x", 5}, {"1 2 -3", 6}, {"4294967296", 10}, {"1.5", 3}, {"99999999999999999999999999", 26},
+	{"1 2\0 3 4 5 6 7 8 9 10 11 12 13 14 15 16", 40}, {"\0", 1},
+};
 
 START_TEST(bad_tokens_are_refused)
 {
-	struct ctl_run run = ctl_run((const char *const[]){"lookup", "--tokens", "-", NULL}, bad_tokens[_i],
-				     strlen(bad_tokens[_i]));
+	struct ctl_run run = ctl_run((const char *const[]){"lookup", "--tokens", "-", NULL}, bad_tokens[_i].text,
+				     bad_tokens[_i].bytes);
 
 	ck_assert_int_eq(run.code, 1);
 	ck_assert_msg(strstr(run.err, "not a list of decimal token ids") != NULL, "%s", run.err);
@@ -213,6 +221,28 @@ static const struct {
 	{"help stat >&-", TERRACECTL},		{"--version >/dev/full", TERRACED}, {"--help >&-", TERRACED},
 	{"--print-config >/dev/full", TERRACED}, {"--check-config >&-", TERRACED},
 };
+
+/* Whichever way a command takes to the daemon: what is no address is a mistake of the line. */
+START_TEST(no_address_is_usage)
+{
+	static const char sound[] = "{\"fingerprint\": \"0000000000000000000000000000000000000000000000000000000000000000\", \"layers\": 1, "
+				    "\"heads\": 1, \"head_dim_k\": 64, \"block_tokens\": 16, \"k_format\": \"tq4\", \"v_format\": \"tq4\"}";
+	static const char *const through[] = {"lookup", "warm", "flush"};
+	char path[] = "/tmp/terrace-layouts-XXXXXX";
+	int fd = mkstemp(path);
+
+	ck_assert_int_eq(write(fd, sound, sizeof(sound) - 1), sizeof(sound) - 1);
+	close(fd);
+	for (size_t i = 0; i < COUNT(through); i++) {
+		struct ctl_run run = CTL_RUN(through[i], "--address", "rubbish", "--layouts", path, KEY);
+
+		ck_assert_msg(run.code == 2, "exit code %d: %s", run.code, run.err);
+		ck_assert_ptr_nonnull(strstr(run.err, "rubbish"));
+		ctl_run_free(&run);
+	}
+	unlink(path);
+}
+END_TEST
 
 /* What could not be printed is a failure, and said. */
 START_TEST(unprinted_is_failed)
@@ -264,6 +294,7 @@ int main(void)
 	tcase_add_test(tests, overview_names_all);
 	tcase_add_loop_test(tests, bad_layouts_are_refused, 0, COUNT(layouts));
 	tcase_add_loop_test(tests, bad_tokens_are_refused, 0, COUNT(bad_tokens));
+	tcase_add_test(tests, no_address_is_usage);
 	tcase_add_test(tests, log_goes_nowhere_else);
 	tcase_add_loop_test(tests, unprinted_is_failed, 0, COUNT(unprinted));
 	suite_add_tcase(suite, tests);

@@ -134,8 +134,10 @@ static int run_help(int argc, char **argv)
 {
 	const struct ctl_command *command = argc > 1 ? find_command(argv[1]) : NULL;
 
-	if (argc > 2 || (argc == 2 && !command))
+	if (argc > 1 && !command)
 		return ctl_usage(NULL, "help: no command '%s'", argv[1]);
+	if (argc > 2)
+		return ctl_usage(NULL, "help: too many arguments, '%s'", argv[2]);
 	if (command)
 		ctl_help_command(command);
 	else

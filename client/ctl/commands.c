@@ -106,7 +106,8 @@ const struct ctl_command ctl_commands[] = {
 		.summary = "print what a block is tied to",
 		.text = "Prints the edges that lead from the block of KEY in the graph of what is asked for, type by type, the "
 			"strongest first: prefix_share to the next block of a chain, temporal to where the conversation's next "
-			"request ended. Weights halve every half hour. Of a block that is nowhere now only the name is known, a "
+			"request ended, co_attend to chains that a session held at the same time, semantic to blocks with keys "
+			"alike, spill_link to its own copies, by tier. Weights halve every half hour. Of a block that is nowhere now only the name is known, a "
 			"hash of its key.\n"
 			"Example:\n"
 			"  terracectl graph --dot 5f0c6b1d2e3f405162738495a6b7c8d9 | dot -Tsvg > graph.svg",

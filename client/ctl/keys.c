@@ -36,6 +36,11 @@ int keys_from_words(const struct ctl_args *args, struct terrace_keys *keys)
 	return CTL_OK;
 }
 
+static bool is_between(int c)
+{
+	return c > 0 && strchr(" \t\r\n,[]", c);
+}
+
 /* The next token id: 1, 0 at the end, -1 for anything that is not a number of 32 bits. Lists with commas and
  * brackets pass. */
 static int next_token(FILE *file, uint32_t *token)
@@ -43,13 +48,13 @@ static int next_token(FILE *file, uint32_t *token)
 	uint64_t v = 0;
 	int c = getc(file), digits = 0;
 
-	while (c != EOF && strchr(" \t\r\n,[]", c))
+	while (is_between(c))
 		c = getc(file);
 	for (; c >= '0' && c <= '9' && v <= UINT32_MAX; c = getc(file), digits++)
 		v = v * 10 + (unsigned)(c - '0');
 	if (c == EOF && !digits)
 		return 0;
-	if (!digits || v > UINT32_MAX || (c != EOF && !strchr(" \t\r\n,[]", c)))
+	if (!digits || v > UINT32_MAX || (c != EOF && !is_between(c)))
 		return -1;
 	*token = (uint32_t)v;
 	return 1;

@@ -1,7 +1,9 @@
 /* Layouts to and from JSON, field by field from one table, so that what inspect prints can be read back. */
 #include "client/ctl/layouts.h"
 
+#include <errno.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "client/ctl/args.h"
@@ -139,10 +141,17 @@ static int read_layout(const char *path, size_t index, json_t *object, struct te
 int layouts_load(const char *path, struct terrace_layout *out, uint32_t *count)
 {
 	json_error_t error;
-	json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+	FILE *file = fopen(path, "re");
+	json_t *root = file ? json_loadf(file, JSON_REJECT_DUPLICATES, &error) : NULL;
 	size_t n = json_is_array(root) ? json_array_size(root) : 1;
 	int code = CTL_OK;
 
+	if (!file || (!root && ferror(file)))
+		code = ctl_failed("%s: %s", path, strerror(errno));
+	if (file)
+		fclose(file);
+	if (code)
+		return code;
 	if (!root)
 		return ctl_failed("%s: line %d: %s", path, error.line, error.text);
 	if (n == 0 || n > CTL_LAYOUTS_MAX)

@@ -112,6 +112,10 @@ static int ask_session(struct lookup *l)
 	session_options.engine = "terracectl";
 	if (states)
 		status = terrace_connect(&options, &client);
+	if (status == TERRACE_INVALID || status == TERRACE_UNSUPPORTED) { /* no address */
+		free(states);
+		return ctl_usage(l->args->command, "%s", terrace_error());
+	}
 	if (status == TERRACE_OK)
 		status =
 			terrace_session_open(client, l->layouts, l->layout_count, &session_options, &session);

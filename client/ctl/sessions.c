@@ -58,6 +58,8 @@ int ctl_sessions_open(const struct ctl_args *args, const char *file, uint64_t ti
 	options.timeout_us = args->timeout_us ? args->timeout_us : CTL_TIMEOUT_US;
 	options.no_borrow = true;
 	status = terrace_connect(&options, &s->client);
+	if (status == TERRACE_INVALID || status == TERRACE_UNSUPPORTED) /* no address */
+		return ctl_usage(args->command, "%s", terrace_error());
 	return status == TERRACE_OK ? CTL_OK : ctl_status_failed(args->command->name, status);
 }
 
