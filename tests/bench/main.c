@@ -1,5 +1,6 @@
 /* terrace-bench NAME [--json] [--check] [--quick] [--busy-poll] [--terraced PATH] [--redis PATH]; README.md says what each
  * bench means. */
+#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,7 +125,7 @@ static int parse(int argc, char **argv)
 	return -1;
 }
 
-int main(int argc, char **argv)
+static int run_named(int argc, char **argv)
 {
 	bool all, known = false;
 	int code, skipped = 0, run = 0;
@@ -153,4 +154,14 @@ int main(int argc, char **argv)
 	if (skipped == run)
 		return BENCH_SKIPPED;
 	return bench_options.check && bench_missed() ? 1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+	const int code = run_named(argc, argv);
+
+	if (!fflush(stdout) && !ferror(stdout))
+		return code;
+	fprintf(stderr, "terrace-bench: standard output: %s\n", strerror(errno));
+	return 1;
 }

@@ -12,8 +12,8 @@ memory=$(awk '/^MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo)
 huge=$(awk '/^HugePages_Total/ { print $2 }' /proc/meminfo)
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
-printf '{"machine":"%s, %s cores, %s, Linux %s, %s huge pages","command":"terrace-bench all --json"}\n' \
-	"$processor" "$(nproc)" "$memory" "$(uname -r)" "$huge" >"$out"
+printf '{"machine":"%s, %s cores, %s, Linux %s, %s huge pages","command":"%s"}\n' \
+	"$processor" "$(nproc)" "$memory" "$(uname -r)" "$huge" "terrace-bench all --json${*:+ $*}" >"$out"
 "$program" all --json "$@" >>"$out"
 mkdir -p "$folder"
 cat "$out" >"$folder/$name.jsonl"
