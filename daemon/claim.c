@@ -9,9 +9,10 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4096 };
+enum { PATH_BYTES = 4096, TURN_MS = 5000, TURN_LOOK_MS = 10 };
 
 /* mkdir -p; the folders made get `mode` whatever the umask. */
 static int make_folders(const char *path, mode_t mode)
@@ -89,13 +90,19 @@ static int is_answered(const char *path)
 	return 0;
 }
 
+static void folder_of(const char *path, char folder[PATH_BYTES])
+{
+	const char *slash = strrchr(path, '/');
+
+	snprintf(folder, PATH_BYTES, "%.*s", slash ? (int)(slash - path) : 0, path);
+}
+
 enum status claim_socket(const char *path, char *why, size_t size)
 {
 	char folder[PATH_BYTES];
-	const char *slash = strrchr(path, '/');
 	struct stat st;
 
-	snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 0, path);
+	folder_of(path, folder);
 	if (folder[0] && make_folders(folder, 0755)) {
 		snprintf(why, size, "cannot make the folder %s: %s", folder, strerror(errno));
 		return STATUS_IO;
@@ -125,4 +132,29 @@ enum status claim_socket(const char *path, char *why, size_t size)
 		return STATUS_IO;
 	}
 	return STATUS_OK;
+}
+
+enum status claim_turn(const char *path, int *turn, char *why, size_t size)
+{
+	const struct timespec look = { .tv_nsec = TURN_LOOK_MS * 1000000l };
+	char folder[PATH_BYTES];
+	enum status s;
+
+	folder_of(path, folder);
+	int lock = open(folder[0] ? folder : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	for (int ms = 0; lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; ms += TURN_LOOK_MS) {
+		if (ms >= TURN_MS) {
+			snprintf(why, size, "another process keeps the folder %s locked", folder);
+			close(lock);
+			return STATUS_BUSY;
+		}
+		nanosleep(&look, NULL);
+	}
+	s = claim_socket(path, why, size);
+	if (!s)
+		*turn = lock;
+	else if (lock >= 0)
+		close(lock);
+	return s;
 }

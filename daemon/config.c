@@ -24,7 +24,7 @@
 #define GIB (1024 * MIB)
 #define HOUR_MS 3600000ull
 
-enum { FILE_WAIT_MS = 5000 };
+enum { FILE_WAIT_MS = 5000, EXIT_CONFIG = 2 };
 
 enum type { T_PATH, T_SOCKET, T_LISTEN, T_DISKS, T_GPUS, T_PLUGIN, T_POLICY, T_BYTES, T_MS, T_COUNT, T_MILLI, T_MODE, T_CHOICE };
 
@@ -747,4 +747,24 @@ void config_sample(FILE *to)
 		words_of(o, words);
 		fprintf(to, *words ? " (%s)\n# %s = %s\n" : "%s\n# %s = %s\n", words, o->name, o->standard);
 	}
+}
+
+int config_answer(const struct config *c, enum status s, const struct config_errors *errors)
+{
+	if (s != STATUS_OK && !c->version && !c->help && !c->print) {
+		config_errors_print(errors, stderr);
+		return EXIT_CONFIG;
+	}
+	if (c->version)
+		puts("terraced " TERRACE_VERSION);
+	else if (c->help || c->print)
+		(c->help ? config_help : config_sample)(stdout);
+	else if (c->check)
+		puts("ok");
+	else
+		return -1;
+	if (!fflush(stdout) && !ferror(stdout))
+		return EXIT_SUCCESS;
+	fprintf(stderr, "terraced: standard output: %s\n", strerror(errno));
+	return EXIT_FAILURE;
 }

@@ -114,4 +114,8 @@ void config_help(FILE *to);
 /* The sample file: every option at its default, as comments. */
 void config_sample(FILE *to);
 
+/* Of what config_load gave: the program's exit status, after it has printed what is wrong or what was asked for (1: that could not be printed);
+ * -1: the daemon is to run. */
+int config_answer(const struct config *c, enum status s, const struct config_errors *errors);
+
 #endif

@@ -1,9 +1,7 @@
 /* terraced: configuration, claims, parts started in order; a signal; drain; parts stopped in reverse (stop.c). */
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "daemon/cache_config.h"
@@ -21,7 +19,7 @@
 #include "daemon/stop.h"
 #include "daemon/workers.h"
 
-enum { EXIT_CONFIG = 2, EXIT_LEFT = 3, DRAIN_POLL_MS = 50 };
+enum { EXIT_LEFT = 3, DRAIN_POLL_MS = 50 };
 
 static sigset_t signals;
 
@@ -72,7 +70,7 @@ static int run(const struct config *c)
 	struct disk_log disks = { .begun = false };
 	const char *cache_why = "";
 	char why[CLAIM_WHY_MAX] = "";
-	int lock = -1, code = EXIT_SUCCESS;
+	int lock = -1, turn = -1, code = EXIT_SUCCESS;
 
 	const uint64_t files = machine_files();
 
@@ -92,8 +90,12 @@ static int run(const struct config *c)
 	else if (door_create(&d, c->fd_socket, (unsigned)c->socket_mode, (uint32_t)c->connections_max, &d.door, why,
 			     sizeof why))
 		code = fail("door", why);
+	else if (claim_turn(c->socket, &turn, why, sizeof why))
+		code = fail("claim", why);
 	else if (rpc_server_create(&d, why, sizeof why))
 		code = fail("rpc", why);
+	if (turn >= 0)
+		close(turn);
 	if (!code) {
 		log_info("ready", LOG_TEXT("version", TERRACE_VERSION), LOG_NUM("pid", getpid()),
 			 LOG_TEXT("socket", c->socket), LOG_TEXT("fd_socket", c->fd_socket),
@@ -112,27 +114,6 @@ static int run(const struct config *c)
 	return code;
 }
 
-/* The exit status of what only prints, or of a mistake; -1: the daemon is to run. */
-static int answer(const struct config *c, enum status s, const struct config_errors *errors)
-{
-	if (s != STATUS_OK && !c->version && !c->help && !c->print) {
-		config_errors_print(errors, stderr);
-		return EXIT_CONFIG;
-	}
-	if (c->version)
-		puts("terraced " TERRACE_VERSION);
-	else if (c->help || c->print)
-		(c->help ? config_help : config_sample)(stdout);
-	else if (c->check)
-		puts("ok");
-	else
-		return -1;
-	if (!fflush(stdout) && !ferror(stdout))
-		return EXIT_SUCCESS;
-	fprintf(stderr, "terraced: standard output: %s\n", strerror(errno));
-	return EXIT_FAILURE;
-}
-
 int main(int argc, char **argv)
 {
 	static struct config config;
@@ -144,7 +125,7 @@ int main(int argc, char **argv)
 		return code;
 	enum status s = config_load(&config, argc, argv, environ, "/etc/terrace/terraced.conf", &errors);
 
-	code = answer(&config, s, &errors);
+	code = config_answer(&config, s, &errors);
 	if (code >= 0)
 		return code;
 	log_setup((enum log_level)config.log_level, (enum log_format)config.log_format);

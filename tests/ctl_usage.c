@@ -2,10 +2,12 @@
  * message; help; and what is said when there is no daemon.
  */
 #include <check.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -222,6 +224,49 @@ static const struct {
 	{"--print-config >/dev/full", TERRACED}, {"--check-config >&-", TERRACED},
 };
 
+/* Daemons that start at the same time with one socket: one gets it. gRPC takes the path from whoever has it. */
+START_TEST(one_daemon_a_socket)
+{
+	enum { DAEMONS = 4 };
+	char folder[] = "/tmp/terrace-usage-XXXXXX", data[DAEMONS][48], path[64];
+	pid_t pids[DAEMONS];
+	int ended = 0, status;
+
+	ck_assert_ptr_nonnull(mkdtemp(folder));
+	snprintf(path, sizeof(path), "%s/s", folder);
+	for (int i = 0; i < DAEMONS; i++) {
+		snprintf(data[i], sizeof(data[i]), "%s/%d", folder, i);
+		pids[i] = fork();
+		if (pids[i])
+			continue;
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		execl(TERRACED, TERRACED, "--data-dir", data[i], "--socket", path, "--fd-socket", "off", "--host-bytes", "1MiB",
+		      "--log-level", "error", (char *)NULL);
+		_exit(127);
+	}
+	while (ended < DAEMONS - 1) { /* those that end by themselves: the suite's time limit is the bound */
+		pid_t gone = waitpid(-1, &status, 0);
+
+		ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+		for (int i = 0; i < DAEMONS; i++)
+			pids[i] = pids[i] == gone ? 0 : pids[i];
+		ended++;
+	}
+	for (int i = 0; i < DAEMONS; i++) {
+		if (pids[i])
+			kill(pids[i], SIGTERM);
+	}
+	ck_assert_int_gt(waitpid(-1, &status, 0), 0);
+	ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	for (int i = 0; i < DAEMONS; i++) {
+		snprintf(path, sizeof(path), "%s/%d/lock", folder, i);
+		unlink(path);
+		rmdir(data[i]);
+	}
+	ck_assert_int_eq(rmdir(folder), 0);
+}
+END_TEST
+
 /* Whichever way a command takes to the daemon: what is no address is a mistake of the line. */
 START_TEST(no_address_is_usage)
 {
@@ -294,6 +339,7 @@ int main(void)
 	tcase_add_test(tests, overview_names_all);
 	tcase_add_loop_test(tests, bad_layouts_are_refused, 0, COUNT(layouts));
 	tcase_add_loop_test(tests, bad_tokens_are_refused, 0, COUNT(bad_tokens));
+	tcase_add_test(tests, one_daemon_a_socket);
 	tcase_add_test(tests, no_address_is_usage);
 	tcase_add_test(tests, log_goes_nowhere_else);
 	tcase_add_loop_test(tests, unprinted_is_failed, 0, COUNT(unprinted));
