@@ -398,17 +398,19 @@ void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent
 	cache_unlock(c);
 }
 
-void cache_attach_gone(struct cache *c, uint64_t attachment, uint64_t now_us)
+bool cache_attach_gone(struct cache *c, uint64_t attachment, uint64_t now_us)
 {
 	uint32_t probes = PROBES_AT_EXIT;
 	struct attachment *a;
 	struct session *s;
+	bool last = false;
 
 	cache_lock(c);
 	cache_time(c, now_us);
 	a = attachment_find(c, attachment);
 	if (a && !a->gone) {
 		s = a->session;
+		last = s->state != SESSION_GHOST && s->attached == 1;
 		a->gone = true;
 		s->attached--;
 		if (s->state == SESSION_GHOST)
@@ -419,4 +421,5 @@ void cache_attach_gone(struct cache *c, uint64_t attachment, uint64_t now_us)
 			attachment_free(c, a);
 	}
 	cache_unlock(c);
+	return last;
 }

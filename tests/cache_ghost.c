@@ -202,13 +202,13 @@ START_TEST(one_of_two_processes_dies)
 	ck_assert_int_eq(cache_attach(r.c, r.s.token, 2, r.now, &second, &session, &r.why), STATUS_OK);
 	e = engine_start(&r, &places[0], false);
 	reap(e.pid);
-	cache_attach_gone(r.c, r.attachment, r.now);
+	ck_assert(!cache_attach_gone(r.c, r.attachment, r.now));
 	rig_tick(r.c, r.now);
 	/* The session lives, and so do its leases: the other process may be using them. */
 	ck_assert_double_eq(rig_stat(&r, "terrace_leases", ""), 1);
 	ck_assert_double_eq(rig_stat(&r, "terrace_attachments", ""), 1);
 	ck_assert_uint_eq(cache_session_layouts(r.c, r.s.id), 1);
-	cache_attach_gone(r.c, second, r.now);
+	ck_assert(cache_attach_gone(r.c, second, r.now));
 	ck_assert_double_eq(rig_stat(&r, "terrace_leases", ""), 0);
 	ck_assert_uint_eq(cache_session_layouts(r.c, r.s.id), 0);
 	rig_close(&r);

@@ -114,8 +114,8 @@ START_TEST(idle_sessions_end_unless_attached_or_called)
 	ck_assert_uint_eq(cache_session_layouts(r.c, idle.id), 0);
 	ck_assert_uint_eq(cache_session_layouts(r.c, r.s.id), 1);
 	/* The last attachment of the other takes its session along. */
-	cache_attach_gone(r.c, r.attachment, r.now);
-	cache_attach_gone(r.c, r.attachment, r.now);
+	ck_assert(cache_attach_gone(r.c, r.attachment, r.now));
+	ck_assert(!cache_attach_gone(r.c, r.attachment, r.now));
 	ck_assert_uint_eq(cache_session_layouts(r.c, r.s.id), 0);
 	rig_close(&r);
 	free((void *)k.bytes);

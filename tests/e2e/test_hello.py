@@ -7,7 +7,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from daemon import CALL_S, running  # noqa: E402
+from daemon import CALL_S, running, wait_for  # noqa: E402
 
 TERRACED, HELLO = os.environ.get("TERRACED", "terraced"), os.environ.get("HELLO", "hello")
 SMALL = ("--host-bytes", "16MiB", "--extent-bytes", "1MiB")
@@ -34,6 +34,9 @@ class Hello(unittest.TestCase):
             self.assertNotIn("found", first.stdout)
             self.assertIn("found in the cache", second.stdout)
             self.assertEqual(self.attended(first), self.attended(second))
+            for session in re.findall(r"event=session_opened session=(\d+)", daemon.log()):
+                closed = r"event=session_closed session=%s\b" % session
+                wait_for(lambda closed=closed: re.search(closed, daemon.log()), CALL_S, closed)
 
     def test_no_daemon(self):
         done = hello("unix:/nonexistent/terraced.sock")
