@@ -90,19 +90,13 @@ static int is_answered(const char *path)
 	return 0;
 }
 
-static void folder_of(const char *path, char folder[PATH_BYTES])
-{
-	const char *slash = strrchr(path, '/');
-
-	snprintf(folder, PATH_BYTES, "%.*s", slash ? (int)(slash - path) : 0, path);
-}
-
 enum status claim_socket(const char *path, char *why, size_t size)
 {
 	char folder[PATH_BYTES];
+	const char *slash = strrchr(path, '/');
 	struct stat st;
 
-	folder_of(path, folder);
+	snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 0, path);
 	if (folder[0] && make_folders(folder, 0755)) {
 		snprintf(why, size, "cannot make the folder %s: %s", folder, strerror(errno));
 		return STATUS_IO;
@@ -134,27 +128,55 @@ enum status claim_socket(const char *path, char *why, size_t size)
 	return STATUS_OK;
 }
 
+/* PATH.lock, open and locked; -1, and errno EWOULDBLOCK: somebody has it, or has just removed it. */
+static int turn_try(const char *file)
+{
+	struct stat st;
+	int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600), error;
+
+	if (fd < 0)
+		return -1;
+	if (!flock(fd, LOCK_EX | LOCK_NB)) {
+		if (!fstat(fd, &st) && st.st_nlink)
+			return fd;
+		errno = EWOULDBLOCK;
+	}
+	error = errno;
+	close(fd);
+	errno = error;
+	return -1;
+}
+
 enum status claim_turn(const char *path, int *turn, char *why, size_t size)
 {
 	const struct timespec look = { .tv_nsec = TURN_LOOK_MS * 1000000l };
-	char folder[PATH_BYTES];
+	char file[PATH_BYTES];
 	enum status s;
+	int fd;
 
-	folder_of(path, folder);
-	int lock = open(folder[0] ? folder : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	for (int ms = 0; lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; ms += TURN_LOOK_MS) {
-		if (ms >= TURN_MS) {
-			snprintf(why, size, "another process keeps the folder %s locked", folder);
-			close(lock);
-			return STATUS_BUSY;
-		}
+	snprintf(file, sizeof file, "%s.lock", path);
+	for (int ms = 0; (fd = turn_try(file)) < 0 && errno == EWOULDBLOCK && ms < TURN_MS; ms += TURN_LOOK_MS)
 		nanosleep(&look, NULL);
+	if (fd < 0) {
+		s = errno == EWOULDBLOCK ? STATUS_BUSY : STATUS_IO;
+		snprintf(why, size, s == STATUS_BUSY ? "another daemon keeps %s locked" : "cannot lock %s: %s", file, strerror(errno));
+		return s;
 	}
 	s = claim_socket(path, why, size);
-	if (!s)
-		*turn = lock;
-	else if (lock >= 0)
-		close(lock);
+	if (s)
+		claim_turn_end(path, fd);
+	else
+		*turn = fd;
 	return s;
+}
+
+void claim_turn_end(const char *path, int turn)
+{
+	char file[PATH_BYTES];
+
+	if (turn < 0)
+		return;
+	snprintf(file, sizeof file, "%s.lock", path);
+	unlink(file);
+	close(turn);
 }

@@ -16,8 +16,11 @@ enum status claim_folder(const char *path, int *fd, char *why, size_t size);
  * removed. BUSY: somebody answers, or what is there is no socket. IO. */
 enum status claim_socket(const char *path, char *why, size_t size);
 
-/* The same, when the socket is about to be made: whoever makes one in that folder this way does it while he has its lock, that is until he closes
- * *turn (-1: there is no lock to be had), so that no two find the path free. BUSY also: the lock was not free for five seconds. */
+/* The same, when the socket is about to be made: daemons of one path look and bind by turns, so that no two find it free. A turn is a lock on
+ * PATH.lock, and *turn its descriptor. BUSY also: it did not come in five seconds. */
 enum status claim_turn(const char *path, int *turn, char *why, size_t size);
+
+/* Ends it, and removes the file. turn -1: there was none. */
+void claim_turn_end(const char *path, int turn);
 
 #endif

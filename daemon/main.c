@@ -94,8 +94,7 @@ static int run(const struct config *c)
 		code = fail("claim", why);
 	else if (rpc_server_create(&d, why, sizeof why))
 		code = fail("rpc", why);
-	if (turn >= 0)
-		close(turn);
+	claim_turn_end(c->socket, turn);
 	if (!code) {
 		log_info("ready", LOG_TEXT("version", TERRACE_VERSION), LOG_NUM("pid", getpid()),
 			 LOG_TEXT("socket", c->socket), LOG_TEXT("fd_socket", c->fd_socket),
