@@ -97,7 +97,7 @@ static int write_files(const struct options *o, const struct row *rows)
 	return 0;
 }
 
-int main(int argc, char **argv)
+static int replay(int argc, char **argv)
 {
 	static struct row rows[OPTIONS_POLICIES_MAX * OPTIONS_SIZES_MAX];
 	struct options o;
@@ -129,4 +129,14 @@ int main(int argc, char **argv)
 		code = write_files(&o, rows);
 	trace_fini(&t);
 	return code;
+}
+
+int main(int argc, char **argv)
+{
+	const int code = replay(argc, argv);
+
+	if (!fflush(stdout) && !ferror(stdout))
+		return code;
+	fprintf(stderr, "terrace-replay: standard output: %s\n", strerror(errno));
+	return 1;
 }
