@@ -6,9 +6,9 @@ set -eu
 cd "$(dirname "$0")/.."
 
 keep=no
-case ${1-} in
-'') ;;
---keep) keep=yes ;;
+case "$# ${1-}" in
+'0 ') ;;
+'1 --keep') keep=yes ;;
 *) echo "usage: sh deploy/quickstart.sh [--keep]" >&2; exit 2 ;;
 esac
 
