@@ -462,7 +462,7 @@ void cache_on_retire(struct cache *c, void (*retire)(void *arg, uint64_t attachm
 
 /* ---- administration ---- */
 
-/* Calls emit for each counter and gauge: name as in metrics ("terrace_lookup_keys_total"), labels
+/* Calls emit for each counter and gauge: name ("terrace_lookup_keys_total"), labels
  * "tier=host" or "", several separated by commas. Rows of one name are next to each other. Up to 64
  * sessions that hold memory have a row each, with engine, pid of the process that attached last, and state.
  * Not under the lock. */

@@ -20,7 +20,7 @@ const struct ctl_command ctl_commands[] = {
 		.name = "stat",
 		.synopsis = "[--watch SECONDS] [--count N] [--describe] [PATTERN]...",
 		.summary = "print counters and gauges",
-		.text = "Prints the daemon's counters and gauges under the names they have in its metrics, and then "
+		.text = "Prints the daemon's counters and gauges, each under its name and labels, and then "
 			"a line for each of its disks: number, in the order of the configuration; health (healthy, "
 			"full, slow, quarantined); engine (io_uring or threads); blocks; bytes of slab files and the "
 			"budget; blocks whose bytes proved wrong. "
