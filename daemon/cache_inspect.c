@@ -137,23 +137,18 @@ enum status cache_inspect(struct cache *c, const char *tenant, uint64_t layout_i
 
 /* ---- scrub ---- */
 
-/* Where a scrub is: pool (12 bits), extent (31), slot (20); UINT64_MAX is the end. The highest bit is the callers' to use. */
-static uint64_t cursor_of(uint32_t pool, uint32_t extent, uint32_t slot)
-{
-	return (uint64_t)pool << 51 | (uint64_t)extent << 20 | slot;
-}
-
 /* The next block from the cursor on, pinned; NULL at the end, or with *slots 0. */
 static struct block *verify_next(struct cache *c, uint64_t *cursor, uint32_t *slots)
 {
-	uint32_t pool = *cursor >> 51, extent = *cursor >> 20 & 0x7fffffff, slot = *cursor & 0xfffff;
+	uint32_t pool, extent, slot;
 
+	verify_cursor_read(*cursor, &pool, &extent, &slot);
 	for (; pool < c->pool_count; pool++, extent = slot = 0) {
 		struct block *b = shelf_next_block(c->pools[pool], &extent, &slot, slots);
 
 		if (!b && *slots) /* extents of GPUs have higher ids */
 			b = vram_next_only(c, c->pools[pool], &extent, &slot, slots);
-		*cursor = cursor_of(pool, extent, slot);
+		*cursor = verify_cursor(pool, extent, slot);
 		if (b)
 			block_pin(b);
 		if (b || !*slots)

@@ -336,6 +336,21 @@ void vram_shelf_free(struct vram_shelf *s);
 struct vram_slot *vram_next(struct vram_pool *vp, uint32_t *extent, uint32_t *slot, uint32_t *budget);
 /* The next block of the layout whose only copies are on GPUs. */
 struct block *vram_next_only(struct cache *c, const struct pool *p, uint32_t *extent, uint32_t *slot, uint32_t *budget);
+/* Where a walk over memory, then GPUs, is: pool (12 bits), extent (29), slot (22). The highest bit is the callers' to use. */
+enum { VERIFY_EXTENT_BITS = 29, VERIFY_SLOT_BITS = 22 };
+static inline uint64_t verify_cursor(uint32_t pool, uint32_t extent, uint32_t slot)
+{
+	_Static_assert(POOLS_MAX <= 1 << (63 - VERIFY_EXTENT_BITS - VERIFY_SLOT_BITS), "every pool has its number there");
+	_Static_assert((DEVICES_MAX + 1) << VRAM_EXTENT_BITS <= 1 << VERIFY_EXTENT_BITS, "and every extent");
+	_Static_assert(EXTENT_BYTES_MAX / HOST_DEVICE_SLOT_ALIGN <= 1 << VERIFY_SLOT_BITS, "and every slot of a GPU's");
+	return (uint64_t)pool << (VERIFY_EXTENT_BITS + VERIFY_SLOT_BITS) | (uint64_t)extent << VERIFY_SLOT_BITS | slot;
+}
+static inline void verify_cursor_read(uint64_t cursor, uint32_t *pool, uint32_t *extent, uint32_t *slot)
+{
+	*pool = (uint32_t)(cursor >> (VERIFY_EXTENT_BITS + VERIFY_SLOT_BITS));
+	*extent = (uint32_t)(cursor >> VERIFY_SLOT_BITS) & ((1u << VERIFY_EXTENT_BITS) - 1);
+	*slot = (uint32_t)cursor & ((1u << VERIFY_SLOT_BITS) - 1);
+}
 /* How many there are, but for those on their way down. */
 uint64_t vram_only_blocks(const struct cache *c, const struct pool *p);
 /* Its slot on that GPU, coming or ready (reserved, if it is unpublished); NULL. */
