@@ -274,6 +274,26 @@ uint32_t ring_transfer_bytes(const struct ring_live *cell)
 	return cell->most && !q->progress && cell->most < left ? cell->most : left;
 }
 
+int64_t ring_transfer_here(struct ring *r, const struct ring_live *cell)
+{
+	struct ring_request *q = cell->request;
+	int fd = r->files[q->file] - 1;
+	uint8_t *at = q->at;
+	int64_t n;
+
+	if (q->op == RING_SYNC) {
+		n = r->calls.fdatasync(fd);
+	} else {
+		uint32_t bytes = ring_transfer_bytes(cell);
+		off_t offset = (off_t)(q->offset + q->progress);
+
+		at += q->progress;
+		n = q->op == RING_READ ? r->calls.pread(fd, at, bytes, offset) :
+					 r->calls.pwrite(fd, at, bytes, offset);
+	}
+	return n < 0 ? -errno : n;
+}
+
 bool ring_progress(struct ring_live *cell, int64_t result, int *error)
 {
 	struct ring_request *q = cell->request;

@@ -11,7 +11,8 @@
  *
  * A short read or write is continued by the ring; a read past the end of the file is IO with error
  * ENODATA. EINTR and EAGAIN are tried again, a thousand times at most. Every other errno is handed up:
- * the ring never repeats what failed.
+ * the ring never repeats what failed. What io_uring cancels of itself, because it may have no worker thread (RLIMIT_NPROC, a
+ * cgroup's pids.max), has not been begun: the ring's thread does it by a call of its own, and others wait meanwhile.
  *
  * Threads: ring_submit, ring_cancel and ring_promote from any thread, completions included. `done` runs
  * on the ring's thread (uring) or on one of its pool (threads; then several may run at a time), exactly

@@ -108,6 +108,8 @@ void ring_complete_cancelled(struct ring_request *first);
 int ring_begin(struct ring *r, struct ring_live *cell, struct ring_request *q);
 /* Bytes of the next transfer. */
 uint32_t ring_transfer_bytes(const struct ring_live *cell);
+/* The next transfer (or the sync) by the calling thread: bytes or -errno. */
+int64_t ring_transfer_here(struct ring *r, const struct ring_live *cell);
 /* A transfer returned `result` (bytes or -errno). True: again, from request->progress on. False:
  * complete the request with *error (0: well). */
 bool ring_progress(struct ring_live *cell, int64_t result, int *error);

@@ -2,7 +2,6 @@
  * calls and calls `done`. There are no more threads than the depth, so that needs no count of its own: a
  * thread's cell of `live` is its number.
  */
-#include <errno.h>
 #include <stdlib.h>
 
 #include "store/ring_private.h"
@@ -22,26 +21,6 @@ struct ring_pool {
 	struct ring_worker workers[];
 };
 
-static int64_t transfer(struct ring *r, const struct ring_live *cell)
-{
-	struct ring_request *q = cell->request;
-	int fd = r->files[q->file] - 1;
-	uint8_t *at = q->at;
-	int64_t n;
-
-	if (q->op == RING_SYNC) {
-		n = r->calls.fdatasync(fd);
-	} else {
-		uint32_t bytes = ring_transfer_bytes(cell);
-		off_t offset = (off_t)(q->offset + q->progress);
-
-		at += q->progress;
-		n = q->op == RING_READ ? r->calls.pread(fd, at, bytes, offset) :
-					 r->calls.pwrite(fd, at, bytes, offset);
-	}
-	return n < 0 ? -errno : n;
-}
-
 static void serve(struct ring *r, struct ring_live *cell, struct ring_request *q)
 {
 	int error = ring_begin(r, cell, q);
@@ -49,7 +28,7 @@ static void serve(struct ring *r, struct ring_live *cell, struct ring_request *q
 	if (!error) {
 		do
 			atomic_fetch_add_explicit(&r->counters.submits, 1, memory_order_relaxed);
-		while (ring_progress(cell, transfer(r, cell), &error));
+		while (ring_progress(cell, ring_transfer_here(r, cell), &error));
 	}
 	ring_complete(r, cell, error);
 }

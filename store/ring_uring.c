@@ -337,6 +337,13 @@ static uint32_t give(struct ring *r, struct ring_request *q)
 	return ended;
 }
 
+/* Nothing of ours is ever cancelled in the kernel: it says so of what wants one of its worker threads when it may make none (a limit of the
+ * process, or of its cgroup). That was not begun, and says nothing of the disk: it is done here, so long as that takes. */
+static int64_t outcome(struct ring *r, const struct ring_live *cell, int result)
+{
+	return result == -ECANCELED ? ring_transfer_here(r, cell) : result;
+}
+
 static void reap(struct ring *r)
 {
 	struct ring_uring *u = r->uring;
@@ -349,7 +356,7 @@ static void reap(struct ring *r)
 		io_uring_cqe_seen(&u->ring, cqe);
 		if (data == DATA_WAKE)
 			u->wake_armed = false;
-		else if (ring_progress(&r->live[data], result, &error))
+		else if (ring_progress(&r->live[data], outcome(r, &r->live[data], result), &error))
 			prepare(r, (uint32_t)data);
 		else
 			end(r, (uint32_t)data, error);
@@ -388,6 +395,14 @@ static bool round_take(struct ring *r, struct round *w)
 	return w->orders || w->cancelled || w->given;
 }
 
+/* It looks at the queues before it sleeps again: what completions submit meanwhile, and others, need no wake. */
+static void awake(struct ring *r)
+{
+	pthread_mutex_lock(&r->lock);
+	r->uring->rest = RUNS;
+	pthread_mutex_unlock(&r->lock);
+}
+
 /* The kernel's refusals here are passing ones (no memory just now); what was to be submitted stays
  * prepared. */
 static void submit(struct ring *r, bool wait)
@@ -403,6 +418,8 @@ static void submit(struct ring *r, bool wait)
 	n = wait ? io_uring_submit_and_wait(&u->ring, 1) : io_uring_submit_and_get_events(&u->ring);
 	if (n < 0 && n != -EINTR)
 		nanosleep(&pause, NULL);
+	if (wait)
+		awake(r);
 }
 
 static void work(struct ring *r)

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 START_TEST(options_out_of_bounds_are_refused)
@@ -488,6 +489,36 @@ START_TEST(rings_come_and_go)
 }
 END_TEST
 
+static _Atomic int wakes; /* of the ring's thread */
+
+int eventfd_write(int fd, eventfd_t value)
+{
+	wakes++;
+	return write(fd, &value, sizeof(value)) == sizeof(value) ? 0 : -1;
+}
+
+/* What completions submit is met by the thread that runs them: it is not asleep. */
+START_TEST(a_chain_wakes_nobody)
+{
+	enum { LINKS = 500, FEW = 10 };
+	struct ring_options o = options_of(0, 4);
+	struct chain c;
+	struct rig g;
+	int before;
+
+	rig_open(&g, &o);
+	memset(&c, 0, sizeof(c));
+	job_make(&c.job, &g, RING_SYNC, 0, 0);
+	c.job.then = chain_on;
+	atomic_store(&c.left, LINKS);
+	before = wakes;
+	job_start(&c.job);
+	chain_wait(&c);
+	ck_assert_int_lt(wakes - before, FEW);
+	rig_close(&g);
+}
+END_TEST
+
 static void add(TCase *c, int first)
 {
 	tcase_add_test(c, options_out_of_bounds_are_refused);
@@ -502,6 +533,8 @@ static void add(TCase *c, int first)
 	tcase_add_loop_test(c, a_waiting_request_can_be_promoted, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, destroy_cancels_what_waits_and_awaits_the_rest, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, rings_come_and_go, first, ENGINE_COUNT);
+	if (first == 0)
+		tcase_add_test(c, a_chain_wakes_nobody);
 }
 
 int main(void)

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -334,6 +335,48 @@ START_TEST(io_uring_refused_falls_back)
 }
 END_TEST
 
+/* Where the process may have no more threads the kernel makes no workers, and cancels what wants one, as each sync does: that is the machine's
+ * fault and no disk's. In a process of its own, as above. */
+static int no_workers_child(void)
+{
+	static const enum ring_op ops[] = {RING_WRITE, RING_SYNC, RING_READ};
+	const struct rlimit limit = {1, 1};
+	struct ring_options o = {.engine = RING_URING, .depth = 4, .queue_max = 16};
+	struct rig g;
+	struct job j;
+
+	rig_open(&g, &o);
+	memset(g.memory, 0x5a, 8 * PAGE);
+	if ((!getuid() && setresuid(65534, 65534, 65534)) || setrlimit(RLIMIT_NPROC, &limit))
+		return 2;
+	for (int i = 0; i < 3; i++) {
+		job_make(&j, &g, ops[i], 0, 8);
+		if (ops[i] == RING_READ)
+			j.ring.at = g.memory + 8 * PAGE;
+		job_start(&j);
+		job_wait(&j);
+		if (j.ring.status)
+			return 3 + i;
+	}
+	if (memcmp(g.memory, g.memory + 8 * PAGE, 8 * PAGE))
+		return 6;
+	rig_close(&g);
+	return 0;
+}
+
+START_TEST(no_worker_threads_is_no_fault_of_the_disk)
+{
+	pid_t pid = fork();
+	int state;
+
+	if (pid == 0)
+		_exit(no_workers_child());
+	ck_assert_int_eq(waitpid(pid, &state, 0), pid);
+	ck_assert(WIFEXITED(state));
+	ck_assert_int_eq(WEXITSTATUS(state), 0);
+}
+END_TEST
+
 static void add(TCase *c, int first)
 {
 	tcase_add_loop_test(c, a_fault_is_handed_up, first, ENGINE_COUNT);
@@ -346,6 +389,8 @@ static void add(TCase *c, int first)
 	tcase_add_loop_test(c, what_the_kernel_does_not_register_is_counted, first, ENGINE_COUNT);
 	if (first == 0)
 		tcase_add_loop_test(c, io_uring_refused_falls_back, 0, sizeof(refusals) / sizeof(refusals[0]));
+	if (first == 0)
+		tcase_add_test(c, no_worker_threads_is_no_fault_of_the_disk);
 }
 
 int main(void)
