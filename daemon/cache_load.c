@@ -137,7 +137,7 @@ static enum status load_start(struct cache *c, struct move *m)
 	enum status s;
 
 	b->refused = room_refuses(c, p, &e);
-	s = room_take(c, p, &m->slot);
+	s = m->priority == RING_URGENT || m->links ? room_take(c, p, &m->slot) : room_take_spare(c, p, &m->slot);
 	if (s)
 		return s;
 	m->shelf = shelf_get(c, p, m->slot.extent);

@@ -449,6 +449,7 @@ static void spill_end(struct move *m, enum status s)
 	grave_leave(m);
 	tier_move_tell(m, s);
 	block_unpin(b);
+	vram_memory_spares(c);
 	free(m->old);
 	free(m);
 }

@@ -14,6 +14,7 @@ enum {
 	LOOK_SLOTS = 2048,             /* at a time, in one pool */
 	COLD_SCAN = 2048,              /* nodes */
 	COLD_EVERY_US = 50 * 1000,
+	HURRIED = 64,                  /* spills that somebody waits for, at a time */
 };
 
 /* Slots of this pool: those that it has, and those that it could still get. */
@@ -170,4 +171,16 @@ void spill_pump(struct cache *c)
 			return;
 		}
 	}
+}
+
+bool spill_hurry(struct cache *c, struct pool *p)
+{
+	bool under_way;
+
+	if (!c->tier || c->tier->stopping || !c->tier->restored)
+		return false;
+	under_way = spill_some(c, p, HURRIED, 0) == STATUS_MISS; /* a slab is being made for them */
+	for (uint32_t i = 0; i < c->tier->unit_count; i++)
+		under_way |= c->tier->units[i].spilling && !c->tier->units[i].failed;
+	return under_way || room_spares(c, p);
 }

@@ -119,6 +119,7 @@ struct vram_move {
 	struct vram_move *ahead;       /* some way behind it in the queue when it was put there: a guess, not to be followed */
 	enum device_way way;
 	bool checked;                  /* up: its bytes were looked at when they came to memory for it */
+	bool fetched;                  /* up: they came there for it, or will, and it has not entered its queue: in vram->fetched_bytes */
 	struct vram_slot *slot;        /* on gpu; NULL: none yet */
 	uint32_t base, layers;         /* of a mark */
 	uint64_t enqueued_us;          /* the same */
@@ -255,6 +256,7 @@ struct vram {
 	struct vram_move *moves[VRAM_MOVE_BUCKETS];
 	struct vram_move *waiting_host, **waiting_host_end; /* downs that wait for a slot of host memory */
 	uint64_t moving_bytes;         /* slots that moves pin */
+	uint64_t fetched_bytes;        /* of these, slots of memory that ups have on their way from a disk, until they have one on their GPU */
 	uint32_t move_count;
 	struct vram_move *spare;       /* ended moves, for new ones */
 	uint32_t spare_count;
@@ -416,8 +418,9 @@ void vram_published(struct cache *c, struct block *b, uint64_t position);
 
 /* ---- cache_vram_room.c: who makes place for whom on a GPU ---- */
 
-/* A free slot, evicting clean copies as needed. BUSY: something is under way that makes room. EXHAUSTED: nothing is. */
-enum status vram_room_take(struct cache *c, struct vram_pool *vp, struct host_slot *out);
+/* A free slot, evicting clean copies as needed. BUSY: something is under way that makes room. EXHAUSTED: nothing is. spare: nothing that is
+ * nowhere else goes for it, neither here nor in memory. */
+enum status vram_room_take(struct cache *c, struct vram_pool *vp, bool spare, struct host_slot *out);
 /* Evicts what so many slots cost at once, as far as nothing has to go down for it: taken one by one, they then lie side by side. */
 void vram_room_ahead(struct cache *c, struct vram_pool *vp, uint32_t slots);
 /* A slot is free, or is made free by a copy that is elsewhere too and that nobody has used for so long. */
@@ -465,6 +468,22 @@ static inline struct vram_move **vram_moves_of(const struct cache *c, const stru
 {
 	return &c->vram->moves[((uintptr_t)b >> 6) % VRAM_MOVE_BUCKETS];
 }
+
+/* ---- cache_vram_fetch.c: memory on the way up ---- */
+
+/* Nothing that is nowhere else goes for it. */
+bool vram_only_spare(const struct cache *c, const struct vram_move *m);
+/* It has a slot of memory for its way, or will have; no more, in its queue or at its end. */
+void vram_fetched(struct cache *c, struct vram_move *m, bool is);
+/* Others that wait for a GPU that is full have as much as they may. */
+bool vram_fetched_enough(struct cache *c, const struct vram_move *m);
+/* Memory has no place for it but those of blocks that are nowhere else. */
+bool vram_memory_short(struct cache *c, const struct vram_move *m);
+/* Something under way makes room there: copies up that are queued, under way, or to come by memory, as they end; what it may wait for besides. */
+bool vram_memory_comes_free(struct gpu *g);
+bool vram_memory_comes(struct cache *c, const struct vram_move *m);
+/* Memory has something to spare: who waits for it looks again, soon. */
+void vram_memory_spares(struct cache *c);
 
 /* ---- cache_vram_heir.c ---- */
 

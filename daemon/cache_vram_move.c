@@ -153,11 +153,16 @@ static void wait_in(struct vram_move ***end, struct vram_move *m, enum move_step
 	*end = &m->next;
 }
 
+static const struct vram_move *last_waiting(const struct gpu *g)
+{
+	return g->waiting ? (const struct vram_move *)((char *)g->waiting_end - offsetof(struct vram_move, next)) : NULL;
+}
+
 /* For a slot on its GPU, or of memory on the way there: before what nobody waits for, and behind what came before it. */
 static void wait_for_room(struct vram_move *m)
 {
 	struct gpu *g = m->gpu;
-	const struct vram_move *last = g->waiting ? (struct vram_move *)((char *)g->waiting_end - offsetof(struct vram_move, next)) : NULL;
+	const struct vram_move *last = last_waiting(g);
 	struct vram_move **at = &g->waiting;
 
 	if (!last || last->priority <= m->priority) {
@@ -214,7 +219,7 @@ static enum status slot_take(struct cache *c, struct vram_move *m)
 {
 	struct vram_pool *vp = vram_pool_get(c, m->gpu, m->block->pool);
 	struct host_slot slot;
-	enum status s = vp ? vram_room_take(c, vp, &slot) : STATUS_EXHAUSTED;
+	enum status s = vp ? vram_room_take(c, vp, vram_only_spare(c, m), &slot) : STATUS_EXHAUSTED;
 
 	if (s)
 		return s;
@@ -233,23 +238,27 @@ static bool needs_memory(const struct vram_move *m)
 	return !m->block->shelf && !source_across(m);
 }
 
-/* Memory has no slot for it: the copies before it give theirs up as they end. */
-static bool memory_comes_free(struct gpu *g)
+/* Those before it wait for the same. */
+static bool stands_behind(const struct vram_move *m)
 {
-	return g->fetching || vram_queued(g, DEVICE_UP) || gpu_flights(g, DEVICE_UP);
+	const struct vram_move *last = last_waiting(m->gpu);
+
+	return last && last->priority <= m->priority && last->pool == m->pool && needs_memory(last);
 }
 
 static enum status fetch_begin(struct cache *c, struct vram_move *m)
 {
 	struct block *b = m->block;
-	enum status s = vram_ready(b) ? vram_down(c, b, false, NULL) : load_begin(c, b, m->priority, NULL);
+	const bool waits = !b->moving && !vram_ready(b) && (stands_behind(m) || vram_fetched_enough(c, m) || vram_memory_short(c, m));
+	enum status s = waits ? STATUS_EXHAUSTED : vram_ready(b) ? vram_down(c, b, false, NULL) : load_begin(c, b, m->priority, NULL);
 
-	if (s == STATUS_EXHAUSTED && memory_comes_free(m->gpu)) {
+	if ((s == STATUS_EXHAUSTED || (s == STATUS_BUSY && vram_memory_short(c, m))) && (stands_behind(m) || vram_memory_comes(c, m))) {
 		wait_for_room(m);
 		return STATUS_OK;
 	}
 	if (s)
 		return s;
+	vram_fetched(c, m, true);
 	m->step = STEP_HOST;
 	m->gpu->fetching++;
 	b->awaited = true;
@@ -282,6 +291,7 @@ static enum status up_go_on(struct cache *c, struct vram_move *m)
 		return s;
 	if (m->from)
 		take_along(m);
+	vram_fetched(c, m, false);
 	m->step = STEP_QUEUED;
 	if (m->way == DEVICE_UP)
 		m->slot->order = ++m->gpu->ups;
@@ -295,6 +305,7 @@ static void up_end(struct cache *c, struct vram_move *m, enum status s)
 {
 	struct block *b = m->block;
 
+	vram_fetched(c, m, false);
 	if (m->slot && !s && block_live(b) && !m->gpu->lost) {
 		cache_count(c, m->way == DEVICE_UP ? COUNTER_MOVED_UP : COUNTER_MOVED_ACROSS, b->pool->geometry.block_bytes);
 		vram_ready_now(c, m->slot);
@@ -401,7 +412,8 @@ void vram_host_came(struct cache *c, struct block *b, enum status s)
 
 		m->step = STEP_ROOM;
 		m->gpu->fetching--;
-		if (one == STATUS_EXHAUSTED && memory_comes_free(m->gpu)) {
+		vram_fetched(c, m, !one);
+		if ((one == STATUS_EXHAUSTED || (one == STATUS_BUSY && vram_memory_short(c, m))) && vram_memory_comes(c, m)) {
 			wait_for_room(m);
 			continue;
 		}

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "daemon/cache_advice.h"
+#include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
 enum {
@@ -237,11 +238,11 @@ void vram_drain_reap(struct cache *c, struct gpu *g)
 /* ---- slots ---- */
 
 /* Begins to bring down what a search met: until memory has no place for one, as it then has none for the others. True: some of it is on its way. */
-static bool send_down(struct cache *c, struct gpu *g, const struct met *met)
+static bool send_down(struct cache *c, struct gpu *g, bool spare, const struct met *met)
 {
 	uint32_t begun = 0;
 
-	while (begun < met->dirty_count && begun < DOWNS_AT_ONCE && vram_down(c, met->dirty[begun]->block, false, NULL) == STATUS_OK)
+	while (begun < met->dirty_count && begun < DOWNS_AT_ONCE && vram_down(c, met->dirty[begun]->block, spare, NULL) == STATUS_OK)
 		begun++;
 	return begun || g->downs;
 }
@@ -282,7 +283,7 @@ static void grow_ahead(struct cache *c, struct vram_pool *vp)
 	vram_keeper_wake(vp->gpu);
 }
 
-enum status vram_room_take(struct cache *c, struct vram_pool *vp, struct host_slot *out)
+enum status vram_room_take(struct cache *c, struct vram_pool *vp, bool spare, struct host_slot *out)
 {
 	struct gpu *g = vp->gpu;
 	struct met met;
@@ -307,8 +308,10 @@ enum status vram_room_take(struct cache *c, struct vram_pool *vp, struct host_sl
 		if (vp->free_slots > 0)
 			return host_slot_try(vp->arena, out) ? STATUS_EXHAUSTED : STATUS_OK;
 	}
-	if (send_down(c, g, &met))
+	if (send_down(c, g, spare, &met))
 		return STATUS_BUSY;
+	if (spare)
+		return vram_memory_comes_free(g) || spill_hurry(c, vp->pool) ? STATUS_BUSY : STATUS_EXHAUSTED;
 	for (uint32_t i = 0; i < met.dirty_count; i++) {
 		vram_evict(c, met.dirty[i], COUNTER_EVICTED_GPU_SHED);
 		if (vp->free_slots > 0)

@@ -250,6 +250,38 @@ START_TEST(lost_on_its_way_down)
 }
 END_TEST
 
+/* What a disk has goes up through a small memory to a GPU that is full of what is nowhere else: all of that goes down to the disk by the same memory. */
+START_TEST(warms_through_a_small_memory_to_a_full_gpu)
+{
+	enum { BLOCKS = 24 };
+	const uint32_t memory[] = { 4, 8, 2 * BLOCKS };
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 4 * BLOCKS);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 8, .host_slots = 2 * BLOCKS, .disks = &d });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, BLOCKS), BLOCKS);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	vr_close(&v);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS, .host_slots = memory[_i], .write_back = true, .disks = &d,
+						.spill_milli = _i < 2 ? 1 : 250 });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, 0, 100, BLOCKS), BLOCKS);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, BLOCKS), BLOCKS);
+	rig_quiet(&v.r);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	for (uint64_t n = 0; n < BLOCKS; n++) {
+		ck_assert_msg(!strncmp(vr_tier(&v, n), "gpu", 3), "block %u", (unsigned)n);
+		ck_assert_msg(vr_tier(&v, 100 + n)[0], "block %u", (unsigned)n + 100);
+	}
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 100, BLOCKS), BLOCKS);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_vram_down");
@@ -266,6 +298,7 @@ int main(void)
 	tcase_add_loop_test(t, written_through_after_all, 0, 2);
 	tcase_add_test(t, starved_on_its_way_down);
 	tcase_add_loop_test(t, lost_on_its_way_down, 0, 2);
+	tcase_add_loop_test(t, warms_through_a_small_memory_to_a_full_gpu, 0, 3);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

@@ -1,0 +1,57 @@
+/* What an up may take of memory on its way from a disk. Somebody waits to read what a lease wants: it takes whoever's place it must. A Warm can
+ * wait: with disks nothing that is nowhere else goes for it, neither on the GPU, from where that goes down first, nor in memory, from where it
+ * is spilled. Both go by the same memory: so what has come for a GPU that is full, and waits there, takes half of it at most.
+ */
+#include "daemon/cache_tier.h"
+#include "daemon/cache_vram.h"
+
+bool vram_only_spare(const struct cache *c, const struct vram_move *m)
+{
+	return c->tier && m->priority != RING_URGENT;
+}
+
+bool vram_memory_comes_free(struct gpu *g)
+{
+	return g->fetching || vram_queued(g, DEVICE_UP) || gpu_flights(g, DEVICE_UP);
+}
+
+void vram_memory_spares(struct cache *c)
+{
+	for (uint32_t i = 0; c->vram && i < c->vram->count; i++) {
+		struct gpu *g = c->vram->gpu[i];
+
+		if (!g->waiting)
+			continue;
+		g->freed = true;
+		vram_keeper_wake(g);
+	}
+}
+
+void vram_fetched(struct cache *c, struct vram_move *m, bool is)
+{
+	if (m->fetched != is)
+		c->vram->fetched_bytes += is ? m->pool->geometry.slot_bytes : -m->pool->geometry.slot_bytes;
+	m->fetched = is;
+}
+
+bool vram_fetched_enough(struct cache *c, const struct vram_move *m)
+{
+	const uint64_t slot_bytes = m->pool->geometry.slot_bytes, bytes = c->vram->fetched_bytes + slot_bytes;
+	const struct vram_pool *vp = vram_pool_get(c, m->gpu, m->block->pool);
+	const uint64_t room = vp && vp->free_slots > 0 ? (uint64_t)vp->free_slots * slot_bytes : 0;
+
+	return vram_only_spare(c, m) && c->vram->fetched_bytes && bytes > room && bytes > c->options.host_bytes / 2;
+}
+
+bool vram_memory_short(struct cache *c, const struct vram_move *m)
+{
+	struct pool *p = m->block->pool;
+
+	return vram_only_spare(c, m) && p->grow_refused == c->room_epoch && !room_spares(c, p);
+}
+
+bool vram_memory_comes(struct cache *c, const struct vram_move *m)
+{
+	return vram_memory_comes_free(m->gpu) ||
+	       (vram_only_spare(c, m) && (c->vram->fetched_bytes || m->gpu->downs || spill_hurry(c, m->block->pool)));
+}
