@@ -88,13 +88,16 @@ enum terrace_status terrace_flush(struct terrace_session *session, const struct 
 		return client_fail_in(status, "flush");
 	flushing = (struct client_flushing){.view = session->view, .count = count_of(keys), .statuses = statuses};
 	request_fill(&request, &names, session->view, keys);
-	return client_view_call(session->view, &(struct client_job){
-						       .method = CLIENT_FLUSH,
-						       .deadline_us = client_call_deadline(session->view->client, timeout_us),
-						       .first = {.message = &request.base, .last = true},
-						       .take = sync_take,
-						       .arg = &flushing,
-					       });
+	status = client_view_call(session->view, &(struct client_job){
+							 .method = CLIENT_FLUSH,
+							 .deadline_us = client_call_deadline(session->view->client, timeout_us),
+							 .first = {.message = &request.base, .last = true},
+							 .take = sync_take,
+							 .arg = &flushing,
+						 });
+	if (status == TERRACE_DEADLINE && !flushing.answered)
+		client_statuses_late(statuses, flushing.count);
+	return status;
 }
 
 static void flush_dispose(struct terrace_op *op)
@@ -142,6 +145,8 @@ enum terrace_status terrace_flush_finish(struct terrace_op *op, enum terrace_sta
 		return status;
 	if (o->flushing.answered && statuses)
 		memcpy(statuses, o->statuses, o->flushing.count * sizeof(*statuses));
+	else if (status == TERRACE_DEADLINE)
+		client_statuses_late(statuses, o->flushing.count);
 	client_op_end(op);
 	return status;
 }

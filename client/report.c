@@ -41,7 +41,7 @@ static enum terrace_status simple_call(struct terrace_session *session, enum cli
 
 enum terrace_status client_delete_read(struct client_deleting *g, const struct client_message *message)
 {
-	enum terrace_status status = TERRACE_INTERNAL;
+	enum terrace_status status = TERRACE_INTERNAL, failed = TERRACE_OK;
 	Terrace__V1__DeleteReply *reply;
 	struct client_arena arena;
 
@@ -52,8 +52,17 @@ enum terrace_status client_delete_read(struct client_deleting *g, const struct c
 						     : client_fail(TERRACE_INTERNAL,
 								   "the daemon answers %u keys with %zu statuses", g->count,
 								   reply->n_status);
-	for (uint32_t i = 0; !status && g->statuses && i < g->count; i++)
-		g->statuses[i] = client_status_of_wire((int)reply->status[i]);
+	for (uint32_t i = 0; !status && i < g->count; i++) {
+		const enum terrace_status one = client_status_of_wire((int)reply->status[i]);
+
+		if (g->statuses)
+			g->statuses[i] = one;
+		if (!failed && one != TERRACE_MISS)
+			failed = one;
+	}
+	g->answered = !status;
+	if (!status && failed)
+		status = client_fail(failed, "delete: a disk did not answer in time: a restart may bring blocks back");
 	client_arena_fini(&arena);
 	return status;
 }
@@ -67,15 +76,20 @@ enum terrace_status terrace_delete(struct terrace_session *session, const struct
 				   enum terrace_status *statuses)
 {
 	Terrace__V1__DeleteRequest request = TERRACE__V1__DELETE_REQUEST__INIT;
+	struct client_deleting deleting = {.statuses = statuses};
 	Terrace__V1__Keys names;
 	enum terrace_status status = keys_begin(session, keys, "delete", &names);
 
 	if (status)
 		return status;
+	deleting.count = keys->count;
 	request.session = session->view->id;
 	request.keys = &names;
-	return simple_call(session, CLIENT_DELETE, &request.base, timeout_us, delete_take,
-			   &(struct client_deleting){keys->count, statuses});
+	request.in_part = true;
+	status = simple_call(session, CLIENT_DELETE, &request.base, timeout_us, delete_take, &deleting);
+	if (status == TERRACE_DEADLINE && !deleting.answered)
+		client_statuses_late(statuses, keys->count);
+	return status;
 }
 
 /* The replies of touch and report say nothing that the caller is told. */

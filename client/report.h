@@ -7,6 +7,7 @@
 struct client_deleting {
 	uint32_t count;                /* keys asked for */
 	enum terrace_status *statuses; /* [count], where to put the answer; may be NULL */
+	bool answered;                 /* statuses are written */
 };
 
 /* Reads a DeleteReply. */

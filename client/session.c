@@ -76,6 +76,12 @@ enum terrace_status client_epoch_check(const struct client_view *view, uint64_t 
 			   (unsigned long long)epoch, (unsigned long long)view->epoch);
 }
 
+void client_statuses_late(enum terrace_status *statuses, uint32_t count)
+{
+	for (uint32_t i = 0; statuses && i < count; i++)
+		statuses[i] = TERRACE_DEADLINE;
+}
+
 enum terrace_status client_status_of_wire(int number)
 {
 	return number >= TERRACE_OK && number <= TERRACE_INTERNAL ? (enum terrace_status)number : TERRACE_INTERNAL;

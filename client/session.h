@@ -63,6 +63,8 @@ enum terrace_status client_epoch_check(const struct client_view *view, uint64_t 
 
 /* A status number from the wire. */
 enum terrace_status client_status_of_wire(int number);
+/* A call's time was up without an answer: DEADLINE for each of `count`. statuses NULL: nothing. */
+void client_statuses_late(enum terrace_status *statuses, uint32_t count);
 
 /* Bytes that protobuf-c may point at; it does not write them. */
 #define CLIENT_BINARY(bytes, size) ((ProtobufCBinaryData){(size), (uint8_t *)(uintptr_t)(bytes)})

@@ -166,6 +166,7 @@ struct cache_wait {
 	void *arg;
 	bool last;
 	bool poll;
+	uint64_t again_us;             /* after BUSY, not 0: and call after so long */
 	/* The cache's: */
 	struct cache_wait_link *links;
 	uint32_t outstanding, stage, shed;
@@ -173,6 +174,9 @@ struct cache_wait {
 	uint64_t since_us;             /* of a flush: what was stored later is not its business */
 	uint32_t layout, extent, slot; /* where its walk goes on */
 	uint32_t units;                /* a bit each; of a delete: disks that had something to bury; of a flush: that had failed when it began */
+	uint32_t pending, begun;       /* the same, of a delete: disks that are to be synced yet, whose sync has begun; */
+	uint32_t committed;            /* and `pending` as its last commit began */
+	uint32_t of_unit[CACHE_DISKS_MAX + 1]; /* of `outstanding` what each disk is to end; the last: the catalog */
 	uint32_t warmed, warmed_links; /* of a Warm: its answer if all comes, and as many blocks */
 	struct block *adopts;          /* pinned already, for the next link of it */
 	struct vram_move *mark;        /* of a lease on a GPU: stands behind its copies once all of them have their place; then: */
@@ -273,7 +277,7 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 			  struct cache_wait *w, uint32_t *blocks, const char **why);
 /* Makes blocks durable: on a disk, synced, and in the synced catalog. k NULL: every block of the session's layouts, statuses
  * NULL. statuses[count], when it ends: OK; MISS (in no layout); EXHAUSTED (no place on a disk); IO; UNAVAILABLE (no
- * disk tier, or none that is sound). With k NULL these are the call's own status. BUSY: as above. */
+ * disk tier, or none that is sound); with w->last also DEADLINE: not in time. With k NULL these are the call's own status. BUSY: as above. */
 enum status cache_flush(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
 			struct cache_wait *w, enum status *statuses, const char **why);
 /* Tells the policies what leases that were granted `late` have asked for and used. Any thread; costs nothing if there are none. They are told
@@ -378,8 +382,9 @@ enum status cache_report(struct cache *c, uint64_t session, const struct cache_k
 			 const char **why);
 /* statuses[count]: OK if at least one layout had it, else MISS. Out of sight at once; the slot of a pinned
  * block is reused after the last release. Reservations of the key go on. BUSY (with a wait): the statuses are kept by the caller
- * for the calls that follow, and no restart brings the blocks back once the answer is OK. w NULL: not waited for. IO:
- * they are out of sight, but a disk that failed may still have them. */
+ * for the calls that follow, and no restart brings the blocks back once the answer is OK; but with w->last a status may be DEADLINE: a disk that
+ * did not answer in time may still have that block. w NULL: not waited for. IO: they are out of sight, but a disk that failed may still have
+ * them. */
 enum status cache_delete(struct cache *c, uint64_t session, const struct cache_keys *k, enum status *statuses,
 			 struct cache_wait *w, const char **why);
 

@@ -146,14 +146,54 @@ static bool flush_write(struct flush *f)
 	return f->more || f->wait->outstanding;
 }
 
-static bool flush_sync(struct flush *f)
+static bool unsynced(const struct block *b)
+{
+	return b->rack && unit_unsynced(b->rack->class->unit, &b->record.ident);
+}
+
+/* In a read section. A bit for each disk that has what is flushed, and may not have it durably. */
+static uint32_t units_to_sync(struct flush *f)
+{
+	struct block *found[CACHE_LAYOUTS_MAX];
+	const struct tier *t = f->cache->tier;
+	uint32_t units = 0;
+
+	for (uint32_t i = 0; !f->keys && i < t->unit_count; i++)
+		units |= (uint32_t)(t->units[i].written > t->units[i].synced) << i;
+	for (uint32_t i = 0; f->keys && i < f->keys->count; i++) {
+		const struct cache_keys key = { f->keys->bytes + (size_t)i * f->keys->key_bytes, 1, f->keys->key_bytes };
+
+		blocks_find(f->cache, f->pools, f->layouts, &key, found);
+		for (uint32_t l = 0; l < f->layouts; l++)
+			if (found[l] && block_live(found[l]) && unsynced(found[l]))
+				units |= 1u << found[l]->rack->class->unit->number;
+	}
+	return units;
+}
+
+static bool flush_sync(struct flush *f, uint32_t units)
 {
 	struct tier *t = f->cache->tier;
 
 	for (uint32_t i = 0; i < t->unit_count; i++)
-		if (!t->units[i].failed && wait_sync(f->cache, f->wait, &t->units[i]))
+		if (units >> i & 1 && !t->units[i].failed && wait_sync(f->cache, f->wait, &t->units[i]))
 			f->wait->worst = STATUS_IO;
 	return f->wait->outstanding;
+}
+
+/* Something takes longer than a sound disk: what is written to others is synced there meanwhile, once. */
+static void flush_beside(struct flush *f)
+{
+	struct cache_wait *w = f->wait;
+	const uint64_t slow_us = f->cache->options.disk_slow_ms * 1000ull;
+	uint32_t units;
+
+	w->again_us = slow_us;
+	if (!f->keys || w->stage != FLUSH_WRITING || f->cache->now_us - w->since_us < slow_us)
+		return;
+	units = units_to_sync(f) & ~w->begun;
+	w->begun |= units;
+	flush_sync(f, units);
 }
 
 static bool flush_commit(struct flush *f)
@@ -180,6 +220,7 @@ static void flush_anew(struct flush *f)
 	w->stage = FLUSH_WRITING;
 	w->units = failed_units(f->cache->tier);
 	w->worst = w->refused = STATUS_OK;
+	w->begun = 0;
 	w->layout = w->extent = w->slot = 0;
 }
 
@@ -188,8 +229,10 @@ static enum status flush_step(struct flush *f)
 {
 	struct cache_wait *w = f->wait;
 
-	if (w->outstanding)
+	if (w->outstanding) {
+		flush_beside(f);
 		return STATUS_BUSY;
+	}
 	wait_links_drop(f->cache, w); /* what has been written need not stay */
 	if (w->stage == FLUSH_NEW)
 		w->since_us = f->cache->now_us;
@@ -201,7 +244,7 @@ static enum status flush_step(struct flush *f)
 		CRASH_POINT("flush_sync");
 		w->stage = FLUSH_SYNCING;
 		w->worst = STATUS_OK;
-		if (flush_sync(f))
+		if (flush_sync(f, units_to_sync(f)))
 			return STATUS_BUSY;
 	}
 	if (w->stage == FLUSH_SYNCING && !w->worst) {
@@ -227,6 +270,27 @@ static enum status key_status(struct flush *f, const struct cache_keys *one)
 		s = f->wait->worst;
 	}
 	return s;
+}
+
+/* At the deadline: each key by itself. What is synced is found again whatever the catalog has of it, as no run that did not end in order is
+ * believed to be in it. False: nothing is durable. */
+static bool flush_in_part(struct flush *f, enum status *statuses)
+{
+	const struct cache_keys *k = f->keys;
+	struct block *found[CACHE_LAYOUTS_MAX];
+	bool durable = false;
+
+	for (uint32_t i = 0; i < k->count; i++) {
+		const struct cache_keys one = { k->bytes + (size_t)i * k->key_bytes, 1, k->key_bytes };
+
+		statuses[i] = STATUS_MISS;
+		blocks_find(f->cache, f->pools, f->layouts, &one, found);
+		for (uint32_t l = 0; l < f->layouts && statuses[i] != STATUS_DEADLINE; l++)
+			if (found[l] && block_live(found[l]))
+				statuses[i] = on_sound_disk(found[l]) && !unsynced(found[l]) ? STATUS_OK : STATUS_DEADLINE;
+		durable |= statuses[i] == STATUS_OK;
+	}
+	return durable;
 }
 
 static enum status flush_answer(struct flush *f, enum status s, enum status *statuses)
@@ -273,6 +337,8 @@ enum status cache_flush(struct cache *c, uint64_t session, const struct cache_ke
 		if (k)
 			flush_write(&f); /* what memory still has alone, and why; nothing is begun that is waited for */
 		s = flush_answer(&f, s, statuses);
+	} else if (k && w->last && flush_in_part(&f, statuses)) {
+		s = STATUS_OK;
 	}
 	cache_unlock(c);
 	index_read_unlock();

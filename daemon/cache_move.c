@@ -102,6 +102,7 @@ static void grave_leave(struct move *m)
 		at = &(*at)->grave_next;
 	*at = m->grave_next;
 	m->grave = false;
+	unit_wrote(m->unit, &m->dead);
 }
 
 enum status tier_move_join(struct move *m, struct cache_wait *w)
@@ -433,6 +434,7 @@ static void spill_end(struct move *m, enum status s)
 	CRASH_POINT("spill_leave");
 	tier_move_leave(m);
 	orphan_leave(m);
+	unit_wrote(m->unit, &b->record.ident);
 	if (!s && m->grave)
 		displaced(c, m);
 	if (!s && block_live(b) && !m->unit->failed) {

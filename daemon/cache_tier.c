@@ -243,6 +243,7 @@ static enum status parts_open(struct cache *c)
 		struct unit *u = &c->tier->units[i];
 
 		u->number = i;
+		u->written = 1;
 		s = unit_open(c, u, &o->disks[i]);
 		if (!s && disk_banned(c->tier->catalog, u->id))
 			s = unit_wipe(c, u, &o->disks[i]);

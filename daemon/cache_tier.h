@@ -35,6 +35,7 @@ enum {
 	RACK_BUCKETS = 256,
 	MOVE_BUCKETS = 1024,
 	CLASS_COLD = 64,
+	UNSYNCED_BUCKETS = 1 << 15,
 	RACK_CURSOR_BITS = 27,         /* of a walk over the disks */
 	RACK_SLOTS_MAX = 1 << RACK_CURSOR_BITS, /* more than the smallest ones in a slab of a TiB, the largest that can be configured */
 };
@@ -85,6 +86,8 @@ struct unit {
 	bool scan;                     /* look at its headers: the catalog's last word is not of its last run */
 	uint64_t sweep;                /* where that is: rack_cursor() */
 	bool swept;
+	uint64_t written, synced;      /* writes of headers, numbered from 1 on, which are all those of earlier runs; so many are durable */
+	uint64_t unsynced[UNSYNCED_BUCKETS]; /* the last of them that concerns a name of the bucket: its header was written, or overwritten */
 };
 
 #define GENERATIONS_RESERVED (1ull << 32) /* at each start */
@@ -128,6 +131,7 @@ struct cache_wait_link {
 	bool apart;                    /* one copy of it alone is */
 	bool done;
 	bool errand;                   /* it is of a struct wait_errand */
+	uint8_t part;                  /* 1 + of_unit's index; 0: none */
 };
 
 /* A link that is a request of its own. */
@@ -135,6 +139,7 @@ struct wait_errand {
 	struct cache_wait_link link;   /* first */
 	struct cache *cache;
 	struct disk_request sync;
+	uint64_t covers;               /* the unit's `written` when it began */
 };
 
 struct tier {
@@ -329,6 +334,9 @@ static inline bool wait_goes_on(const struct cache_wait *w)
 bool wait_pin(struct cache *c, struct cache_wait *w, struct block *b);
 bool wait_pin_on(struct cache *c, struct cache_wait *w, struct block *b, struct gpu *gpu);
 void wait_spares_free(struct vram *v);
+/* It is that disk's to end (a number), or the catalog's (WAIT_CATALOG). */
+enum { WAIT_CATALOG = CACHE_DISKS_MAX };
+void wait_link_part(struct cache_wait *w, struct cache_wait_link *l, uint32_t part);
 /* What it waits for is not told to it any more, and what it pins may go. */
 void wait_links_drop(struct cache *c, struct cache_wait *w);
 /* From now on it pins the copy on that GPU, where there is one, alone. */
@@ -340,6 +348,11 @@ void wait_link_over(struct cache_wait_link *l, struct block *heir);
 /* Waits for a commit of all that the catalog was told; for a sync of a unit. */
 enum status wait_catalog(struct cache *c, struct cache_wait *w);
 enum status wait_sync(struct cache *c, struct cache_wait *w, struct unit *u);
+
+/* A header of that name on the disk has been written, or overwritten. */
+void unit_wrote(struct unit *u, const struct index_ident *ident);
+/* Such a write may not be durable there. */
+bool unit_unsynced(const struct unit *u, const struct index_ident *ident);
 
 /* ---- cache_restore.c ---- */
 

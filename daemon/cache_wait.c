@@ -63,6 +63,12 @@ struct cache_wait_link *wait_link(struct cache *c, struct cache_wait *w, struct 
 	return l;
 }
 
+void wait_link_part(struct cache_wait *w, struct cache_wait_link *l, uint32_t part)
+{
+	l->part = (uint8_t)(part + 1);
+	w->of_unit[part]++;
+}
+
 static struct wait_errand *wait_errand(struct cache *c, struct cache_wait *w)
 {
 	struct wait_errand *e = calloc(1, sizeof(*e));
@@ -80,12 +86,14 @@ static void errand_drop(struct cache_wait *w, struct wait_errand *e)
 {
 	w->links = e->link.next;
 	w->outstanding--;
+	w->of_unit[e->link.part - 1]--;
 	free(e);
 }
 
 void wait_link_done(struct cache *c, struct cache_wait_link *l, enum status s)
 {
 	struct cache_wait *w = l->wait;
+	bool part_over = false;
 
 	l->done = true;
 	if (!w) {
@@ -96,8 +104,13 @@ void wait_link_done(struct cache *c, struct cache_wait_link *l, enum status s)
 		w->worst = s;
 		w->shed++;
 	}
-	if (--w->outstanding)
+	if (l->part)
+		part_over = --w->of_unit[l->part - 1] == 0;
+	if (--w->outstanding) {
+		if (part_over)
+			w->ready(w->arg);
 		return;
+	}
 	if (w->mark)
 		vram_mark_place(w);
 	w->ready(w->arg);
@@ -170,6 +183,7 @@ enum status wait_catalog(struct cache *c, struct cache_wait *w)
 
 	if (!e)
 		return STATUS_EXHAUSTED;
+	wait_link_part(w, &e->link, WAIT_CATALOG);
 	s = catalog_flush(c->tier->catalog, catalog_done, e);
 	if (s)
 		errand_drop(w, e);
@@ -183,9 +197,16 @@ static void sync_done(struct disk_request *q)
 	enum status s = q->ring.status;
 
 	cache_lock(c);
-	for (uint32_t i = 0; s && i < c->tier->unit_count; i++)
-		if (c->tier->units[i].disk == q->disk)
-			unit_failed(c, &c->tier->units[i]);
+	for (uint32_t i = 0; i < c->tier->unit_count; i++) {
+		struct unit *u = &c->tier->units[i];
+
+		if (u->disk != q->disk)
+			continue;
+		if (s)
+			unit_failed(c, u);
+		else if (u->synced < e->covers)
+			u->synced = e->covers;
+	}
 	wait_link_done(c, &e->link, s);
 	cache_unlock(c);
 }
@@ -198,10 +219,31 @@ enum status wait_sync(struct cache *c, struct cache_wait *w, struct unit *u)
 	if (!e)
 		return STATUS_EXHAUSTED;
 	e->sync.done = sync_done;
+	e->covers = u->written;
+	wait_link_part(w, &e->link, u->number);
 	s = disk_sync(u->disk, &e->sync);
 	if (s)
 		errand_drop(w, e);
 	return s;
+}
+
+/* ---- what is durable ---- */
+
+static uint64_t *unsynced_bucket(const struct unit *u, const struct index_ident *ident)
+{
+	return (uint64_t *)&u->unsynced[ident_hash(ident, 0) % UNSYNCED_BUCKETS];
+}
+
+void unit_wrote(struct unit *u, const struct index_ident *ident)
+{
+	*unsynced_bucket(u, ident) = ++u->written;
+}
+
+bool unit_unsynced(const struct unit *u, const struct index_ident *ident)
+{
+	const uint64_t last = *unsynced_bucket(u, ident);
+
+	return (last ? last : 1) > u->synced;
 }
 
 void wait_links_drop(struct cache *c, struct cache_wait *w)

@@ -171,7 +171,9 @@ struct cache_wait *rpc_wait(struct rpc_call *c)
 
 enum status rpc_wait_busy(struct rpc_call *c)
 {
-	c->resume_us = c->wait.poll ? c->now_us + POLL_US : wait_until_us(c);
+	const uint64_t again_us = c->wait.poll ? POLL_US : c->wait.again_us, until_us = wait_until_us(c);
+
+	c->resume_us = again_us && c->now_us + again_us < until_us ? c->now_us + again_us : until_us;
 	return STATUS_BUSY;
 }
 

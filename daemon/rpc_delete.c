@@ -1,6 +1,15 @@
-/* Delete. */
+/* Delete. Clients that do not know of answers in part take any answer for the whole. */
 #include "daemon/rpc_methods.h"
 #include "daemon/rpc_reply.h"
+
+static bool is_in_part(const enum status *statuses, uint32_t count)
+{
+	uint32_t i = 0;
+
+	while (i < count && statuses[i] != STATUS_DEADLINE)
+		i++;
+	return i < count;
+}
 
 enum status rpc_delete(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
@@ -21,7 +30,7 @@ enum status rpc_delete(struct rpc_call *c, const ProtobufCMessage *request, Prot
 	c->step.statuses = statuses; /* of the first step: they hold for those that follow */
 	if (s == STATUS_BUSY && !c->wait.last)
 		return rpc_wait_busy(c);
-	if (s == STATUS_BUSY)
+	if (s == STATUS_BUSY || (s == STATUS_OK && !q->in_part && is_in_part(statuses, keys.count)))
 		return rpc_fail(c, STATUS_DEADLINE, "the disks did not answer in time: until they do, a restart may bring blocks back");
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);

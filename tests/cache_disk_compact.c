@@ -181,8 +181,8 @@ START_TEST(test_a_disk_without_copies_is_not_synced)
 	open_with(&r, &d, 2, CACHE_IO_THREADS, 100);
 	fill(&r, 120);
 	sync_hangs = true;
-	ck_assert_int_eq(cache_flush(r.c, r.s.id, NULL, r.now, &w, NULL, &r.why), STATUS_BUSY);
-	RIG_AWAIT(hanging && is_slow(&r, 1)); /* from now on it gets no copies */
+	rig_put(&r, 1000, 8); /* some of it to that disk, which has nothing else to be synced */
+	RIG_AWAIT((cache_flush(r.c, r.s.id, NULL, r.now, &w, NULL, &r.why), hanging && is_slow(&r, 1))); /* from now on it gets no copies */
 	clock_gettime(CLOCK_MONOTONIC, &began);
 	s = cache_compact_step(r.c, 0, 1, &freed);
 	clock_gettime(CLOCK_MONOTONIC, &ended);

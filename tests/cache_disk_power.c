@@ -1,6 +1,7 @@
 /* Power cuts: what the kernel, or a disk, has taken and not made durable is gone. */
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -151,6 +152,76 @@ START_TEST(test_a_delete_is_of_what_was_displaced_too)
 }
 END_TEST
 
+/* ---- whatever is done ---- */
+
+enum { KEYS = 24, STEPS = 60, SEEDS = 6, ROOM = 2 * KEYS };
+enum told { NOTHING, DURABLE, GONE };
+
+static _Atomic uint8_t *told;      /* of each key, what was acknowledged last; shared with the process that is killed */
+static uint64_t seed;
+
+static uint32_t draw(uint32_t below)
+{
+	seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+	return (uint32_t)(seed >> 33) % below;
+}
+
+static void flush_some(struct rig *r, uint32_t n, uint32_t count)
+{
+	enum status st[4];
+
+	ck_assert_int_eq(rig_flush(r, n, count, st), STATUS_OK);
+	for (uint32_t i = 0; i < count; i++)
+		if (st[i] == STATUS_OK)
+			told[n + i] = DURABLE;
+}
+
+static void do_anything(struct rig *r)
+{
+	for (int i = 0; i < STEPS; i++) {
+		const uint32_t n = draw(KEYS - 3), what = draw(5);
+		enum status st;
+
+		if (what < 2) {
+			told[n] = told[n] == GONE ? NOTHING : told[n];
+			rig_put(r, n, 1);
+		} else if (what == 2) {
+			flush_some(r, n, 1 + draw(4));
+		} else if (what == 3) {
+			told[n] = NOTHING;
+			ck_assert_int_eq(rig_delete(r, n, 1, &st), STATUS_OK);
+			told[n] = GONE;
+		} else {
+			rig_quiet(r);
+		}
+	}
+}
+
+/* One disk or two, with room for all, or for some: what was flushed is there, unless it was displaced, and what was deleted is not. A disk is
+ * synced only for what may not be durable on it. */
+START_TEST(test_what_was_acknowledged_holds)
+{
+	const uint32_t disks = 1 + (uint32_t)_i % 2;
+	const bool roomy = _i < SEEDS;
+	struct rig_disks d;
+	struct rig r;
+
+	told = mmap(NULL, KEYS, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ck_assert_ptr_ne(told, MAP_FAILED);
+	seed = (uint64_t)_i + 1;
+	rig_disks_make(&d, NULL, disks, roomy ? ROOM : 1);
+	live(&d, disks, do_anything);
+	power_log_cut(power);
+	open_on(&r, &d, disks);
+	for (uint32_t n = 0; n < KEYS; n++)
+		if (told[n] == GONE || (told[n] == DURABLE && roomy))
+			ck_assert_msg(rig_read_all(&r, n, 1) == (told[n] == DURABLE), "key %u, %s", n, told[n] == GONE ? "deleted" : "flushed");
+	rig_close(&r);
+	rig_disks_remove(&d);
+	munmap((void *)told, KEYS);
+}
+END_TEST
+
 static void stop_in_order(struct rig *r)
 {
 	put_eight(r);
@@ -188,6 +259,7 @@ int main(void)
 	tcase_add_test(tc, test_a_record_without_a_slot_is_none);
 	tcase_add_test(tc, test_a_delete_is_of_what_was_displaced_too);
 	tcase_add_test(tc, test_an_orderly_stop_leaves_what_its_catalog_says);
+	tcase_add_loop_test(tc, test_what_was_acknowledged_holds, 0, 2 * SEEDS);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

@@ -529,7 +529,7 @@ TERRACE_API enum terrace_status terrace_warm_finish(struct terrace_op *op, uint3
  * whoever put them. statuses (may be NULL) gets one a key, or one in all without keys: OK, MISS (there is no such block),
  * EXHAUSTED (the disks have no place), IO, UNAVAILABLE (the daemon has no disks, or no sound one). The call's own status is
  * the first of them that is neither OK nor MISS; statuses is then written too. TERRACE_DEADLINE: not all was durable in
- * time, nobody knows what was; what was begun goes on, so another flush has less to do. */
+ * time; DEADLINE stands for the keys that may not be; what was begun goes on, so another flush has less to do. */
 TERRACE_API enum terrace_status terrace_flush(struct terrace_session *session, const struct terrace_keys *keys,
 					      uint64_t timeout_us, enum terrace_status *statuses);
 TERRACE_API enum terrace_status terrace_flush_async(struct terrace_session *session, const struct terrace_keys *keys,
@@ -539,8 +539,8 @@ TERRACE_API enum terrace_status terrace_flush_finish(struct terrace_op *op, enum
 
 /* ---- other calls ------------------------------------------------------------------------------------------------- */
 
-/* Removes blocks from every layout of the session. statuses (may be NULL): OK or MISS a key. After TERRACE_OK no restart brings
- * them back; after TERRACE_DEADLINE or TERRACE_IO they are out of sight, but a disk may still have them. */
+/* Removes blocks from every layout of the session. statuses (may be NULL): OK or MISS a key. After TERRACE_OK no restart brings them back;
+ * after TERRACE_DEADLINE (then a status, too, of keys of which nobody knows) or TERRACE_IO they are out of sight, but a disk may have them. */
 TERRACE_API enum terrace_status terrace_delete(struct terrace_session *session, const struct terrace_keys *keys,
 					       uint64_t timeout_us, enum terrace_status *statuses);
 
