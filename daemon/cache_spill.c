@@ -173,14 +173,26 @@ void spill_pump(struct cache *c)
 	}
 }
 
+/* And may be waited for. */
+static bool is_spilling(const struct unit *u)
+{
+	struct disk_view v;
+
+	if (!u->spilling || u->failed)
+		return false;
+	disk_look(u->disk, &v);
+	return v.health != DISK_SLOW;
+}
+
 bool spill_hurry(struct cache *c, struct pool *p)
 {
+	const uint64_t unworthy = p->unworthy;
 	bool under_way;
 
 	if (!c->tier || c->tier->stopping || !c->tier->restored)
 		return false;
 	under_way = spill_some(c, p, HURRIED, 0) == STATUS_MISS; /* a slab is being made for them */
 	for (uint32_t i = 0; i < c->tier->unit_count; i++)
-		under_way |= c->tier->units[i].spilling && !c->tier->units[i].failed;
-	return under_way || room_spares(c, p);
+		under_way |= is_spilling(&c->tier->units[i]);
+	return under_way || p->unworthy > unworthy;
 }

@@ -310,7 +310,7 @@ enum status scrub_copy(struct cache *c, const struct block *b, const struct scru
 /* Starts as many spills as the watermark asks for and the disks take. */
 void spill_pump(struct cache *c);
 /* Begins more of this pool's, the coldest first, because somebody waits for memory that they would spare. False: none is under way, and there
- * is nothing to spare. */
+ * is nothing more to spare. */
 bool spill_hurry(struct cache *c, struct pool *p);
 
 /* ---- cache_wait.c ---- */

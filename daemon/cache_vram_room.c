@@ -310,8 +310,8 @@ enum status vram_room_take(struct cache *c, struct vram_pool *vp, bool spare, st
 	}
 	if (send_down(c, g, spare, &met))
 		return STATUS_BUSY;
-	if (spare)
-		return vram_memory_comes_free(g) || spill_hurry(c, vp->pool) ? STATUS_BUSY : STATUS_EXHAUSTED;
+	if (spare) /* what leases hold does not make room */
+		return met.dirty_count && (vram_memory_comes_free(g) || spill_hurry(c, vp->pool)) ? STATUS_BUSY : STATUS_EXHAUSTED;
 	for (uint32_t i = 0; i < met.dirty_count; i++) {
 		vram_evict(c, met.dirty[i], COUNTER_EVICTED_GPU_SHED);
 		if (vp->free_slots > 0)

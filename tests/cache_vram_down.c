@@ -282,6 +282,35 @@ START_TEST(warms_through_a_small_memory_to_a_full_gpu)
 }
 END_TEST
 
+/* A Warm waits for nothing that does not come: what leases hold, on the GPU or (_i) in memory, does not make room. */
+START_TEST(a_warm_ends_where_nothing_makes_room)
+{
+	enum { BLOCKS = 16 };
+	struct cache_place p[BLOCKS];
+	struct cache_leased l;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 4 * BLOCKS);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS, .host_slots = BLOCKS, .write_back = true, .disks = &d });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 8), 8);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	vr_push_out(&v, BLOCKS);
+	rig_quiet(&v.r);
+	for (uint64_t n = 0; n < BLOCKS; n += 4) {
+		ck_assert_uint_eq(vr_put(&v, _i ? CACHE_HOST : 0, 100 + n, 4), 4);
+		rig_quiet(&v.r);
+	}
+	ck_assert_int_eq(vr_lease(&v, _i ? CACHE_HOST : 0, 100, BLOCKS, true, false, p, &l), STATUS_OK);
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, 8), 0);
+	vr_release(&v, &l);
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, 8), 8);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_vram_down");
@@ -299,6 +328,7 @@ int main(void)
 	tcase_add_test(t, starved_on_its_way_down);
 	tcase_add_loop_test(t, lost_on_its_way_down, 0, 2);
 	tcase_add_loop_test(t, warms_through_a_small_memory_to_a_full_gpu, 0, 3);
+	tcase_add_loop_test(t, a_warm_ends_where_nothing_makes_room, 0, 2);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);
