@@ -91,7 +91,7 @@ static enum status remove_key(struct cache *c, struct pool *const *pools, uint32
 }
 
 /* A disk that fails is marked on a thread of its own. Until then a crash, and the loss of the catalog, would make it trusted again, with
- * all that is deleted now. */
+ * all that is deleted now; and so would the crash alone until the catalog, whose queue may have been full, has been told. */
 static bool marks_missing(const struct tier *t)
 {
 	struct disk_view v;
@@ -100,7 +100,7 @@ static bool marks_missing(const struct tier *t)
 		if (!t->units[i].failed)
 			continue;
 		disk_look(t->units[i].disk, &v);
-		if (!v.marked)
+		if (!v.marked || !t->units[i].banned)
 			return true;
 	}
 	return false;

@@ -152,6 +152,35 @@ START_TEST(one_hung_disk_keeps_no_other_key_waiting)
 }
 END_TEST
 
+/* One has failed, and the catalog's queue had no room for the word of it: until it has, what is deleted might come back with that disk. */
+START_TEST(a_delete_waits_for_the_ban_of_a_failed_disk)
+{
+	struct cache_wait w = { .ready = ignore };
+	const uint64_t n = 9999;
+	struct rig_disks d;
+	enum status st;
+	struct unit *u;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 2, DISK);
+	open_on(&r, &d, 0);
+	u = &r.c->tier->units[0];
+	disk_quarantine(u->disk, "for the test");
+	cache_lock(r.c);
+	unit_failed(r.c, u);
+	ck_assert(u->failed && u->banned);
+	u->banned = false;
+	cache_unlock(r.c);
+	for (int i = 0; i < 50; i++, usleep(1000))
+		ck_assert_int_eq(delete_step(&r, &n, 1, &w, false, &st), STATUS_BUSY);
+	RIG_AWAIT((rig_tick(r.c, r.now), delete_step(&r, &n, 1, &w, false, &st) == STATUS_OK));
+	ck_assert(u->banned);
+	cache_wait_end(r.c, &w);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_disk_hung");
@@ -161,6 +190,7 @@ int main(void)
 
 	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, one_hung_disk_keeps_no_other_key_waiting, 0, 2);
+	tcase_add_test(t, a_delete_waits_for_the_ban_of_a_failed_disk);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

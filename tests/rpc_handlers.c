@@ -2,6 +2,7 @@
  * each; and random bytes. */
 #include "daemon/rpc_methods.h"
 
+#include "daemon/cache_private.h"
 #include "health.pb-c.h"
 #include "proto/layout_message.h"
 #include "tests/shell.h"
@@ -584,6 +585,51 @@ START_TEST(warm_flush_delete_compact_on_a_disk)
 }
 END_TEST
 
+static _Atomic bool writes_hang;
+
+static int hang(void *arg, const struct ring_request *q, uint32_t *most)
+{
+	(void)arg;
+	(void)most;
+	while (writes_hang && q->op == RING_WRITE)
+		usleep(1000);
+	return 0;
+}
+
+/* Beside a disk that hangs; but a client that does not know of that takes it for the whole. */
+START_TEST(a_delete_is_answered_in_part)
+{
+	static const struct ring_calls calls = { .fault = hang };
+	Terrace__V1__Keys k = keys_of((const uint8_t *)"k1k2k3", 6, 2);
+	Terrace__V1__FlushRequest flush = TERRACE__V1__FLUSH_REQUEST__INIT;
+	Terrace__V1__DeleteRequest delete = TERRACE__V1__DELETE_REQUEST__INIT;
+	const Terrace__V1__DeleteReply *d;
+	ProtobufCMessage *reply;
+
+	shell_close(&s);
+	shell_open_with(&s, &calls);
+	s.daemon.cache->options.disk_slow_ms = 20;
+	shell_store(&s, "k1");
+	shell_store(&s, "k2");
+	flush.session = delete.session = s.session.id;
+	flush.keys = delete.keys = &k;
+	ck_assert_int_eq(ask_on("Cache.Flush", &flush, 10000000, &reply), STATUS_OK);
+	writes_hang = true;
+	ck_assert_int_eq(ask_on("Cache.Delete", &delete, 200000, &reply), STATUS_DEADLINE);
+	delete.in_part = true;
+	for (uint64_t us = 200000; ask_on("Cache.Delete", &delete, us, &reply) != STATUS_OK; us *= 2)
+		ck_assert_uint_lt(us, 20000000); /* a busy machine commits late */
+	d = (const Terrace__V1__DeleteReply *)reply;
+	ck_assert_uint_eq(d->n_status, 3);
+	ck_assert_int_eq(d->status[0], TERRACE__V1__STATUS__DEADLINE);
+	ck_assert_int_eq(d->status[1], TERRACE__V1__STATUS__DEADLINE);
+	ck_assert_int_eq(d->status[2], TERRACE__V1__STATUS__MISS);
+	writes_hang = false;
+	ck_assert_int_eq(ask_on("Cache.Delete", &delete, 10000000, &reply), STATUS_OK);
+	ck_assert_int_eq(((const Terrace__V1__DeleteReply *)reply)->status[0], TERRACE__V1__STATUS__MISS);
+}
+END_TEST
+
 /* Requests that unpack to far more than their bytes are refused, not served with memory. */
 START_TEST(inflated_request)
 {
@@ -655,6 +701,7 @@ int main(void)
 	tcase_add_test(t, verify_in_pieces);
 	tcase_add_test(t, no_disks);
 	tcase_add_test(t, warm_flush_delete_compact_on_a_disk);
+	tcase_add_test(t, a_delete_is_answered_in_part);
 	tcase_add_test(t, inflated_request);
 	tcase_add_loop_test(t, random_requests, 0, 3);
 	tcase_add_test(t, every_status_has_a_grpc_status);
