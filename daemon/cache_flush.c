@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum { FLUSH_NEW, FLUSH_WRITING, FLUSH_SYNCING, FLUSH_COMMITTING };
-enum { WAITED_SPILLS = 256, WALK_SLOTS = 16384 }; /* at a time, in one flush; looked at in one step */
+enum { WAITED_SPILLS = 256, WAITED_LOOKS = 4, WALK_SLOTS = 16384 }; /* at a time, in one flush; looked at in one step */
 
 struct flush {
 	struct cache *cache;
@@ -21,10 +21,11 @@ struct flush {
 	bool more;                     /* blocks are left that the disks did not take now */
 };
 
-/* Not where a disk has failed, or a slab is being deleted: then memory's copy is soon the only one, or there is none. */
+/* Not where a disk has failed, or a slab is being deleted: then memory's copy is soon the only one, or there is none. Nor what a crash left, before
+ * it was looked at: a write that was cut off may have left the header and not the bytes. */
 static bool on_sound_disk(const struct block *b)
 {
-	return b->rack && !b->rack->leaving && !b->rack->class->unit->failed;
+	return b->rack && !b->rack->leaving && !b->rack->class->unit->failed && !b->doubted;
 }
 
 /* It comes down first, and is then written. Nothing goes for it that this flush has to write yet. */
@@ -51,6 +52,8 @@ static void flush_block(struct flush *f, struct block *b)
 	if (on_sound_disk(b))
 		return;
 	if (b->rack || !b->shelf) {
+		if (b->doubted && b->rack && !b->moving && f->wait->outstanding < WAITED_LOOKS)
+			scrub_begin(f->cache, b, f->wait);
 		f->more |= b->rack != NULL;
 		return;
 	}

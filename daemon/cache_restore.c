@@ -223,6 +223,7 @@ static struct block *found_block(const struct restore *x, const struct found *f)
 	b->pool = f->pool;
 	b->generation = f->generation;
 	b->tokens = (uint16_t)f->tokens;
+	b->doubted = x->header;
 	b->stored_us = x->now_us > age_us ? x->now_us - age_us : 0;
 	return b;
 }
@@ -260,8 +261,10 @@ static void take_up(struct restore *x, const struct found *f)
 
 	if (!r || f->place.slot >= r->slots || r->class->slot_bytes != f->pool->geometry.slot_bytes)
 		return;
-	if (there && there->generation == f->generation)
+	if (there && there->generation == f->generation) {
+		there->doubted |= x->header && !there->shelf;
 		return; /* the record was right */
+	}
 	/* Two records of one slot: its header tells. */
 	x->cache->tier->scan |= there && !x->header;
 	if (there) {

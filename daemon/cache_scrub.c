@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/cache_await.h"
+#include "daemon/cache_sums.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 #include "store/crash_point.h"
@@ -108,6 +109,86 @@ static bool same_target(const struct block *b, const struct scrub_target *t)
 	return now.disk == t->disk && now.place.slab == t->place.slab && now.place.slot == t->place.slot;
 }
 
+/* A read that a call waits for, in memory of its own. */
+struct scrub_look {
+	struct disk_request io;        /* first */
+	struct work check;
+	struct cache *cache;
+	struct block *block;           /* pinned */
+	struct scrub_target target;
+	struct cache_wait_link *link;
+	void *at;                      /* aligned */
+};
+
+static void look_free(struct scrub_look *k)
+{
+	free(k->at);
+	free(k);
+}
+
+static void look_check(struct work *w)
+{
+	struct scrub_look *k = (struct scrub_look *)((char *)w - offsetof(struct scrub_look, check));
+	struct cache *c = k->cache;
+	struct block *b = k->block;
+	const struct pool *p = b->pool;
+	enum status s = k->io.ring.status, sound = s;
+	struct slot_ident ident;
+
+	block_slot_ident(p, c->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
+	if (!s)
+		sound = slot_header_match(k->at, &ident, b->generation);
+	if (!sound)
+		sound = slot_layers_check(k->at, 0, p->layout.layers);
+	cache_lock(c);
+	if (!s && block_live(b) && b->rack && !b->rack->sealed && same_target(b, &k->target)) {
+		b->doubted &= sound != STATUS_OK;
+		if (sound)
+			copy_lost(c, b);
+	}
+	wait_link_done(c, k->link, s);
+	block_unpin(b);
+	cache_unlock(c);
+	look_free(k);
+}
+
+static void look_done(struct disk_request *q)
+{
+	struct scrub_look *k = (struct scrub_look *)q;
+
+	k->check.run = look_check;
+	if (q->ring.status || !sums_submit(k->cache, &k->check))
+		look_check(&k->check);
+}
+
+enum status scrub_begin(struct cache *c, struct block *b, struct cache_wait *w)
+{
+	const uint64_t bytes = b->pool->geometry.slot_bytes;
+	struct scrub_look *k = calloc(1, sizeof(*k));
+	enum status s = STATUS_EXHAUSTED;
+
+	if (!k)
+		return s;
+	*k = (struct scrub_look){ .io = { .done = look_done }, .cache = c, .block = b, .target = scrub_target_of(b),
+				  .at = aligned_alloc(SLOT_HEADER_BYTES, bytes) };
+	k->link = k->at ? wait_link(c, w, NULL) : NULL;
+	if (!k->link)
+		goto fail;
+	/* Its end waits for the lock. */
+	s = disk_read(k->target.disk, k->target.place, k->at, (uint32_t)bytes, RING_NONE, RING_AHEAD, &k->io);
+	if (s)
+		goto fail;
+	block_pin(b);
+	return STATUS_OK;
+fail:
+	if (k->link) {
+		k->link->done = true;
+		w->outstanding--;
+	}
+	look_free(k);
+	return s;
+}
+
 static enum status scrub_block(struct cache *c, struct block *b, const struct scrub_target *t, struct cache_verified *sum)
 {
 	const struct slot_header unknown = { .magic = 0 };
@@ -120,6 +201,7 @@ static enum status scrub_block(struct cache *c, struct block *b, const struct sc
 	const bool there = block_live(b) && b->rack && !b->rack->sealed && same_target(b, t);
 
 	bad = bad && there;
+	b->doubted &= !there || s;
 	if (there && !bad && c->tier->renewing)
 		catalog_tell(c, b, s ? &unknown : &h);
 	if (!s || bad) {

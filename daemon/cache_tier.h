@@ -305,6 +305,9 @@ static inline struct scrub_target scrub_target_of(const struct block *b)
  * the disk did not give it. Waits for the disk. */
 enum status scrub_copy(struct cache *c, const struct block *b, const struct scrub_target *t, struct slot_header *h);
 
+/* The same by a call that waits, with the lock: one whose bytes are sound is doubted no more, and one whose bytes are wrong is removed when w hears of it. */
+enum status scrub_begin(struct cache *c, struct block *b, struct cache_wait *w);
+
 /* ---- cache_spill.c ---- */
 
 /* Starts as many spills as the watermark asks for and the disks take. */

@@ -1,10 +1,14 @@
 /* Power cuts: what the kernel, or a disk, has taken and not made durable is gone. */
+#include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "store/disk.h"
 #include "tests/cache_rig.h"
 #include "tests/power_log.h"
 
@@ -117,6 +121,52 @@ START_TEST(test_a_record_without_a_slot_is_none)
 		ck_assert_int_eq(st[i], STATUS_MISS);
 	ck_assert_uint_eq(rig_put(&r, 0, 8), 8);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 8), 8);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Of the last write of a slot that has been taken the first page came through, and not the rest. */
+static void tear_one(const struct rig_disks *d)
+{
+	uint8_t page[SLOT_HEADER_BYTES];
+	char path[160];
+	off_t at = DISK_SLAB_HEADER_BYTES + 3 * RIG_SLOT_BYTES;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/slab-000001.trc", d->folder[0]);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	ck_assert_int_ge(fd, 0);
+	ck_assert_int_eq(pread(fd, page, sizeof(page), at), sizeof(page));
+	ck_assert_ptr_null(slot_header_problem((const struct slot_header *)page));
+	memset(page, 0, sizeof(page));
+	ck_assert_int_eq(pwrite(fd, page, sizeof(page), at + SLOT_HEADER_BYTES), sizeof(page));
+	close(fd);
+}
+
+/* No flush promises what a crash has left before it was looked at. */
+START_TEST(test_a_torn_write_is_not_flushed)
+{
+	uint32_t durable = 0, missing = 0;
+	struct rig_disks d;
+	enum status st[8];
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	live(&d, 1, put_eight);
+	power_log_forget(power);
+	tear_one(&d);
+	open_on(&r, &d, 1);
+	ck_assert_double_eq(rig_stat(&r, "terrace_disk_blocks", "disk=0"), 8);
+	ck_assert_int_eq(rig_flush(&r, 0, 8, st), STATUS_OK);
+	for (int i = 0; i < 8; i++) {
+		durable += st[i] == STATUS_OK;
+		missing += st[i] == STATUS_MISS;
+	}
+	ck_assert_uint_eq(durable, 7);
+	ck_assert_uint_eq(missing, 1);
+	ck_assert_uint_eq(rig_read_all(&r, 0, 8), 7);
+	rig_check_books(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -257,6 +307,7 @@ int main(void)
 	tcase_add_checked_fixture(tc, setup, NULL);
 	tcase_add_test(tc, test_a_flush_is_of_what_an_earlier_run_wrote);
 	tcase_add_test(tc, test_a_record_without_a_slot_is_none);
+	tcase_add_test(tc, test_a_torn_write_is_not_flushed);
 	tcase_add_test(tc, test_a_delete_is_of_what_was_displaced_too);
 	tcase_add_test(tc, test_an_orderly_stop_leaves_what_its_catalog_says);
 	tcase_add_loop_test(tc, test_what_was_acknowledged_holds, 0, 2 * SEEDS);
