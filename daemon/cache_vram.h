@@ -90,6 +90,7 @@ struct vram_pool {
 	uint64_t blocks;               /* ready copies */
 	uint64_t evictable;            /* of these not pinned */
 	uint64_t dirty;                /* ready copies that are the block's only one, and not on their way down */
+	uint32_t coming;               /* moves here that have a slot */
 	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
 	uint64_t balance_us;           /* when balance last looked around for it */
 	uint64_t ahead_refused;        /* the same, at which the budget had none to be made ahead */
@@ -418,9 +419,12 @@ void vram_published(struct cache *c, struct block *b, uint64_t position);
 
 /* ---- cache_vram_room.c: who makes place for whom on a GPU ---- */
 
-/* A free slot, evicting clean copies as needed. BUSY: something is under way that makes room. EXHAUSTED: nothing is. spare: nothing that is
- * nowhere else goes for it, neither here nor in memory. */
-enum status vram_room_take(struct cache *c, struct vram_pool *vp, bool spare, struct host_slot *out);
+/* Who wants a slot: somebody who waits for it, and rather waits for copies that are coming, and may go when they have come, than be refused;
+ * somebody who can do without; and the same, where nothing that is nowhere else is to go for it, neither here nor in memory. */
+enum vram_need { NEED_NOW, NEED_AHEAD, NEED_SPARE };
+
+/* A free slot, evicting clean copies as needed. BUSY: something is under way that makes room. EXHAUSTED: nothing is. */
+enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need need, struct host_slot *out);
 /* Evicts what so many slots cost at once, as far as nothing has to go down for it: taken one by one, they then lie side by side. */
 void vram_room_ahead(struct cache *c, struct vram_pool *vp, uint32_t slots);
 /* A slot is free, or is made free by a copy that is elsewhere too and that nobody has used for so long. */

@@ -215,11 +215,16 @@ static void take_along(const struct vram_move *m)
 	s->summed = from->summed;
 }
 
+static enum vram_need need_of(const struct cache *c, const struct vram_move *m)
+{
+	return m->priority == RING_URGENT ? NEED_NOW : vram_only_spare(c, m) ? NEED_SPARE : NEED_AHEAD;
+}
+
 static enum status slot_take(struct cache *c, struct vram_move *m)
 {
 	struct vram_pool *vp = vram_pool_get(c, m->gpu, m->block->pool);
 	struct host_slot slot;
-	enum status s = vp ? vram_room_take(c, vp, vram_only_spare(c, m), &slot) : STATUS_EXHAUSTED;
+	enum status s = vp ? vram_room_take(c, vp, need_of(c, m), &slot) : STATUS_EXHAUSTED;
 
 	if (s)
 		return s;
@@ -229,7 +234,15 @@ static enum status slot_take(struct cache *c, struct vram_move *m)
 		return STATUS_EXHAUSTED;
 	}
 	m->slot->across = m->way == DEVICE_ACROSS;
+	vp->coming++;
 	return STATUS_OK;
+}
+
+/* If it has one, its copy has come there, or will not. */
+static void slot_leave(const struct vram_move *m)
+{
+	if (m->slot)
+		m->gpu->pools[m->block->pool->number]->coming--;
 }
 
 /* Its way begins on a disk, or on a GPU that cannot copy it across. */
@@ -306,6 +319,7 @@ static void up_end(struct cache *c, struct vram_move *m, enum status s)
 	struct block *b = m->block;
 
 	vram_fetched(c, m, false);
+	slot_leave(m);
 	if (m->slot && !s && block_live(b) && !m->gpu->lost) {
 		cache_count(c, m->way == DEVICE_UP ? COUNTER_MOVED_UP : COUNTER_MOVED_ACROSS, b->pool->geometry.block_bytes);
 		vram_ready_now(c, m->slot);
@@ -324,6 +338,7 @@ static bool again_by_host(struct cache *c, struct vram_move *m, enum status s)
 {
 	if (m->way != DEVICE_ACROSS || s == STATUS_OK || !block_live(m->block) || m->gpu->lost || c->vram->stopping)
 		return false;
+	slot_leave(m);
 	vram_detach(m->slot);
 	m->slot = NULL;
 	m->from = NULL;

@@ -1,6 +1,6 @@
 /* Who makes place for whom on a GPU: as cache_room.c does it for host memory, but that here a block has somewhere to go. A victim that is
  * elsewhere too just goes; one that is on this GPU alone goes down first, and who wanted its slot waits for that. What cannot go down, for
- * lack of a slot of host memory, is dropped.
+ * lack of a slot of host memory, is dropped. Where nothing may go, copies that are coming may, when they have come: who needs a slot waits for them.
  *
  * So that there mostly is a victim that just goes, what is put on a GPU is copied down at once, or, of a session that does not want that,
  * when less than spill_share of the GPU's slots are free or clean. Until then, with disks, nothing goes for it in memory that is nowhere else.
@@ -283,7 +283,7 @@ static void grow_ahead(struct cache *c, struct vram_pool *vp)
 	vram_keeper_wake(vp->gpu);
 }
 
-enum status vram_room_take(struct cache *c, struct vram_pool *vp, bool spare, struct host_slot *out)
+enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need need, struct host_slot *out)
 {
 	struct gpu *g = vp->gpu;
 	struct met met;
@@ -308,16 +308,16 @@ enum status vram_room_take(struct cache *c, struct vram_pool *vp, bool spare, st
 		if (vp->free_slots > 0)
 			return host_slot_try(vp->arena, out) ? STATUS_EXHAUSTED : STATUS_OK;
 	}
-	if (send_down(c, g, spare, &met))
+	if (send_down(c, g, need == NEED_SPARE, &met))
 		return STATUS_BUSY;
-	if (spare) /* what leases hold does not make room */
+	if (need == NEED_SPARE) /* what leases hold does not make room */
 		return met.dirty_count && (vram_memory_comes_free(g) || spill_hurry(c, vp->pool)) ? STATUS_BUSY : STATUS_EXHAUSTED;
 	for (uint32_t i = 0; i < met.dirty_count; i++) {
 		vram_evict(c, met.dirty[i], COUNTER_EVICTED_GPU_SHED);
 		if (vp->free_slots > 0)
 			return host_slot_try(vp->arena, out) ? STATUS_EXHAUSTED : STATUS_OK;
 	}
-	return STATUS_EXHAUSTED;
+	return need == NEED_NOW && vp->coming ? STATUS_BUSY : STATUS_EXHAUSTED;
 }
 
 struct cold {

@@ -507,7 +507,7 @@ enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, st
 	if (!b)
 		return STATUS_EXHAUSTED;
 	b->pool = p;
-	s = vram_room_take(c, vp, false, &slot);
+	s = vram_room_take(c, vp, NEED_NOW, &slot);
 	if (!s && !vram_attach(b, vp, &slot, VRAM_RESERVED)) {
 		host_slot_give(&slot);
 		s = STATUS_EXHAUSTED;

@@ -162,6 +162,51 @@ START_TEST(a_lease_waits_before_a_warm)
 }
 END_TEST
 
+/* All of a GPU is taken by copies that a Warm has begun: a lease waits until they have come, and may go. Another Warm does not, or it would undo the first. */
+START_TEST(a_lease_waits_for_what_may_go)
+{
+	struct cache_on on = { .gpu = 0 };
+	struct cache_keys k = rig_keys(16, 1);
+	_Atomic int called = 0;
+	struct cache_wait w = { .ready = vr_count, .arg = &called };
+	struct cache_leased l, all;
+	struct cache_place p, q[8];
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 8, .host_slots = 64 });
+	on.attachment = v.r.attachment;
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 17), 17);
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, 8), 8);
+	rig_quiet(&v.r);
+	vr_hold(&v, 0, 0);
+	vr_warm_begin(&v, 0, 8, 8);
+	ck_assert_uint_eq(vr_warm(&v, 0, 16, 1), 0);
+	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why), STATUS_BUSY);
+	vr_go(&v, 0);
+	RIG_AWAIT(called);
+	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why), STATUS_OK);
+	cache_wait_end(v.r.c, &w);
+	ck_assert(vr_on_gpu(&p, 0));
+	came(&v, &p, &l, 16, 1);
+	/* What a lease holds does not go: it is waited for while it comes, and no longer. */
+	rig_quiet(&v.r);
+	vr_hold(&v, 0, 0);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 8, true, false, q, &all), STATUS_OK);
+	called = 0;
+	w = (struct cache_wait){ .ready = vr_count, .arg = &called };
+	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why), STATUS_BUSY);
+	vr_go(&v, 0);
+	RIG_AWAIT(called);
+	ck_assert_int_ne(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why), STATUS_OK);
+	cache_wait_end(v.r.c, &w);
+	came(&v, q, &all, 0, 8);
+	rig_quiet(&v.r);
+	rig_check_books(v.r.c);
+	free((void *)k.bytes);
+	vr_close(&v);
+}
+END_TEST
+
 static double lists_of(struct vram_rig *v, const char *name, const char *labels)
 {
 	char whole[64];
@@ -260,6 +305,7 @@ int main(void)
 	tcase_add_loop_test(t, a_lease_overtakes_a_warm, 0, 2);
 	tcase_add_test(t, a_lease_of_what_is_warmed);
 	tcase_add_test(t, a_lease_waits_before_a_warm);
+	tcase_add_test(t, a_lease_waits_for_what_may_go);
 	tcase_add_test(t, what_lists_take_is_told);
 	tcase_add_test(t, a_list_that_is_made_waits);
 	suite_add_tcase(suite, t);

@@ -367,17 +367,6 @@ void vr_release(struct vram_rig *v, const struct cache_leased *l)
 	ck_assert_int_eq(cache_release(v->r.c, v->r.s.id, l->lease), STATUS_OK);
 }
 
-/* Copies up that have come are in the books soon; until then they hold their slots, which may be all that the GPU has, and the next lease is refused. */
-static void await_books(struct vram_rig *v, int32_t gpu)
-{
-	const struct gpu *g = gpu < 0 ? NULL : vram_gpu(v->r.c, (uint32_t)gpu);
-
-	for (int i = 0; g && gpu_flights(g, DEVICE_UP); i++) {
-		ck_assert_msg(i < 300000, "a minute has passed");
-		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
-	}
-}
-
 uint32_t vr_read_all(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count)
 {
 	struct cache_place places[CACHE_LAYOUTS_MAX];
@@ -394,7 +383,6 @@ uint32_t vr_read_all(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t c
 			ck_assert_msg(vr_matches(v, &places[l], n, l), "block %u, layout %u", (unsigned)n, l);
 		}
 		vr_release(v, &leased);
-		await_books(v, gpu);
 	}
 	return found;
 }
