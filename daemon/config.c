@@ -731,7 +731,10 @@ void config_help(FILE *to)
 	      to);
 	for (size_t i = 0; i < OPTIONS; i++)
 		print_help_row(to, &options[i]);
-	fputs("\nSizes take KiB, MiB, GiB, TiB; times take ms, s, m, h.\n", to);
+	fputs("\nSizes take KiB, MiB, GiB, TiB; times take ms, s, m, h.\n\n"
+	      "Exit status: 0 it was stopped, or printed what was asked for; 1 it did not start, or could not print; 2 the configuration is\n"
+	      "wrong; 3 it was stopped, and something that hung was left behind (see stop_timeout).\n",
+	      to);
 }
 
 void config_sample(FILE *to)

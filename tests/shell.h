@@ -40,8 +40,8 @@ static inline struct kv_layout shell_layout(uint8_t name)
 static inline void shell_open_all(struct shell *s, const struct ring_calls *disk, const struct device_ops *ops)
 {
 	static const uint32_t first_gpu = 0;
-	char folder[80], catalog[80];
-	struct cache_disk_options disks = { .folder = folder, .bytes = 8 << 20 };
+	static char folder[80], catalog[80];
+	static struct cache_disk_options disks; /* the cache goes on looking at it */
 
 	struct cache_options o = {
 		.host_bytes = 16 << 20, .extent_bytes = 1 << 20, .policy = "lru", .pinned_bytes_max = 12 << 20,
@@ -61,6 +61,7 @@ static inline void shell_open_all(struct shell *s, const struct ring_calls *disk
 	s->config.listen[0] = 0;
 	snprintf(folder, sizeof folder, "%s/disk", s->folder);
 	snprintf(catalog, sizeof catalog, "%s/catalog", s->folder);
+	disks = (struct cache_disk_options){ .folder = folder, .bytes = 8 << 20 };
 	if (disk) {
 		o.io_calls = disk;
 		o.disks = &disks;
