@@ -262,16 +262,16 @@ void client_fds_hear(struct client_attachment *a)
 {
 	struct client_packet packet;
 	enum terrace_status status = TERRACE_OK;
-	char words[CLIENT_ERROR_MAX];
+	struct client_words words;
 
-	strcpy(words, terrace_error()); /* nobody has asked */
+	client_words_keep(&words); /* nobody has asked */
 	for (int i = 0; !status && i < LISTEN_PACKETS_MAX; i++) {
 		status = client_packet_receive(a->socket, 0, &packet);
 		if (!status)
 			packet_unasked(a, &packet);
 	}
 	if (status && status != TERRACE_DEADLINE) {
-		client_fail(status, "%s", words);
+		client_words_back(&words);
 		a->broken = true;
 	}
 }
@@ -279,12 +279,12 @@ void client_fds_hear(struct client_attachment *a)
 void client_fds_hear_out(struct client_attachment *a)
 {
 	struct client_packet packet;
-	char words[CLIENT_ERROR_MAX];
+	struct client_words words;
 
-	strcpy(words, terrace_error()); /* whoever ends it may be on its way out with a failure of its own */
+	client_words_keep(&words); /* whoever ends it may be on its way out with a failure of its own */
 	while (a->socket >= 0 && !client_packet_receive(a->socket, 0, &packet))
 		packet_unasked(a, &packet);
-	client_fail(TERRACE_CANCELLED, "%s", words);
+	client_words_back(&words);
 }
 
 void client_fds_listen(struct client_attachment *a)

@@ -9,7 +9,6 @@
 #include "client/wire.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { RETURN_TIMEOUT_US = 2000000 };
 
@@ -25,11 +24,11 @@ void client_lease_return(struct client_view *view, uint64_t id)
 {
 	Terrace__V1__ReleaseRequest request = TERRACE__V1__RELEASE_REQUEST__INIT;
 	struct client_rpc_call *call;
-	char words[CLIENT_ERROR_MAX];
+	struct client_words words;
 
 	if (view->attachment && client_fds_release(view->attachment, id))
 		return;
-	strcpy(words, terrace_error());
+	client_words_keep(&words);
 	request.session = view->id;
 	request.leases = &id;
 	request.n_leases = 1;
@@ -44,7 +43,7 @@ void client_lease_return(struct client_view *view, uint64_t id)
 			      return_done, &call))
 		return;
 	client_view_drop(view);
-	client_fail(TERRACE_UNAVAILABLE, "%s", words);
+	client_words_back(&words);
 }
 
 void terrace_release(struct terrace_lease *lease)
@@ -129,12 +128,8 @@ static enum terrace_status reply_read(struct client_leasing *g, const Terrace__V
 	if (!status)
 		status = promise_read(g, reply);
 	if (status && g->lease) {
-		char words[CLIENT_ERROR_MAX];
-
-		strcpy(words, terrace_error());
 		terrace_release(g->lease);
 		g->lease = NULL;
-		client_fail(status, "%s", words);
 	}
 	return status;
 }

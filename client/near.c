@@ -199,10 +199,10 @@ static bool settle(int fd)
 static int dial(const struct client_near *near, uint64_t deadline_us, bool *never)
 {
 	const uint64_t now = client_now_us(), half_us = deadline_us > now ? (deadline_us - now) / 2 : 0;
-	char words[CLIENT_ERROR_MAX];
+	struct client_words words;
 	int fd;
 
-	strcpy(words, terrace_error());
+	client_words_keep(&words);
 	deadline_us = now + (half_us < DIAL_US ? half_us : DIAL_US);
 	if (client_packet_connect(near->path, deadline_us, &fd)) {
 		fd = -1;
@@ -210,7 +210,7 @@ static int dial(const struct client_near *near, uint64_t deadline_us, bool *neve
 		close(fd);
 		fd = -1;
 	}
-	client_fail(TERRACE_UNAVAILABLE, "%s", words);
+	client_words_back(&words);
 	return fd;
 }
 

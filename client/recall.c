@@ -6,8 +6,6 @@
 #include "client/status.h"
 #include "client/wire.h"
 
-#include <string.h>
-
 enum { RECALL_TIMEOUT_US = 10 * 1000 * 1000 };
 
 uint64_t client_recall_number(struct client_view *view)
@@ -30,12 +28,12 @@ static bool may_be_granted(enum terrace_status status)
 void client_recall(struct client_view *view, uint64_t number, enum terrace_status status)
 {
 	Terrace__V1__ReleaseRequest request = TERRACE__V1__RELEASE_REQUEST__INIT;
-	char words[CLIENT_ERROR_MAX];
+	struct client_words words;
 	struct client_rpc_call *call;
 
 	if (!number || !may_be_granted(status))
 		return;
-	strcpy(words, terrace_error());
+	client_words_keep(&words);
 	request.session = view->id;
 	request.calls = &number;
 	request.n_calls = 1;
@@ -49,5 +47,5 @@ void client_recall(struct client_view *view, uint64_t number, enum terrace_statu
 			     },
 			     recall_done, &call))
 		client_view_drop(view);
-	client_fail(status, "%s", words);
+	client_words_back(&words);
 }

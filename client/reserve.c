@@ -67,7 +67,7 @@ void client_reservation_abort(struct terrace_reservation *r, bool wait)
 		.first = {.message = &request.base, .last = true},
 		.arg = r->view,
 	};
-	char words[CLIENT_ERROR_MAX];
+	struct client_words words;
 
 	/* The ids of keys that got a slot, moved to the front. */
 	for (uint32_t i = 0; i < r->count; i++)
@@ -77,7 +77,7 @@ void client_reservation_abort(struct terrace_reservation *r, bool wait)
 		return;
 	request.session = r->view->id;
 	request.reservations = r->ids;
-	strcpy(words, terrace_error());
+	client_words_keep(&words);
 	if (wait) {
 		client_view_call(r->view, &job);
 	} else {
@@ -85,7 +85,7 @@ void client_reservation_abort(struct terrace_reservation *r, bool wait)
 		if (client_rpc_start(r->view->client->rpc, &job, abort_done, &call))
 			client_view_drop(r->view);
 	}
-	client_fail(TERRACE_UNAVAILABLE, "%s", words);
+	client_words_back(&words);
 }
 
 void terrace_abort(struct terrace_reservation *reservation)

@@ -481,16 +481,16 @@ enum terrace_status terrace_session_gpu_ready(struct terrace_session *session, u
 static void view_end(struct client_view *view)
 {
 	Terrace__V1__CloseSessionRequest request = TERRACE__V1__CLOSE_SESSION_REQUEST__INIT;
-	char words[CLIENT_ERROR_MAX];
+	struct client_words words;
 
-	strcpy(words, terrace_error());
+	client_words_keep(&words);
 	request.session = view->id;
 	client_rpc_call(view->client->rpc, &(struct client_job){
 						   .method = CLIENT_CLOSE_SESSION,
 						   .deadline_us = client_deadline_us(CLOSE_TIMEOUT_US),
 						   .first = {.message = &request.base, .last = true},
 					   });
-	client_fail(TERRACE_UNAVAILABLE, "%s", words);
+	client_words_back(&words);
 }
 
 void terrace_session_close(struct terrace_session *session)

@@ -62,3 +62,13 @@ enum terrace_status client_fail_in(enum terrace_status status, const char *where
 {
 	return client_fail(status, "%s: %s", where, last_error[0] ? last_error : terrace_status_text(status));
 }
+
+void client_words_keep(struct client_words *words)
+{
+	memcpy(words->text, last_error, sizeof(words->text));
+}
+
+void client_words_back(const struct client_words *words)
+{
+	memcpy(last_error, words->text, sizeof(last_error));
+}

@@ -12,4 +12,11 @@ enum terrace_status client_fail(enum terrace_status status, const char *format, 
 /* Puts words before the calling thread's text ("lease: " + what was there) and returns `status`. */
 enum terrace_status client_fail_in(enum terrace_status status, const char *where);
 
+/* The calling thread's text as it was before something whose failures are nobody's business, and back again. */
+struct client_words {
+	char text[CLIENT_ERROR_MAX];
+};
+void client_words_keep(struct client_words *words);
+void client_words_back(const struct client_words *words);
+
 #endif
