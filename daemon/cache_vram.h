@@ -427,7 +427,9 @@ enum vram_need { NEED_NOW, NEED_AHEAD, NEED_SPARE };
 enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need need, struct host_slot *out);
 /* Evicts what so many slots cost at once, as far as nothing has to go down for it: taken one by one, they then lie side by side. */
 void vram_room_ahead(struct cache *c, struct vram_pool *vp, uint32_t slots);
-/* A slot is free, or is made free by a copy that is elsewhere too and that nobody has used for so long. */
+/* Of each layout that has all that the GPU has for it a few slots are to be free before a lease or a put asks for them. Leaves the lock. */
+void vram_room_keep(struct cache *c, struct gpu *g);
+/* A slot is free beyond those, or is made free by a copy that is elsewhere too and that nobody has used for so long. */
 bool vram_room_spare(struct cache *c, struct vram_pool *vp, uint64_t idle_us);
 /* Without the lock, of BUSY: until something came free, 100 ms at most. */
 void vram_room_wait(struct cache *c);

@@ -738,6 +738,7 @@ void vram_flight_end(struct cache *c, struct flight *f)
 	vram_feed_host(c);
 	if (g->waiting) /* what has come down may go from there */
 		vram_feed(c, g);
+	vram_room_keep(c, g);
 	vram_pump(c);
 	spill_pump(c);
 	if (c->vram->ahead)

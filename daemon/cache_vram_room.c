@@ -2,6 +2,7 @@
  * elsewhere too just goes; one that is on this GPU alone goes down first, and who wanted its slot waits for that. What cannot go down, for
  * lack of a slot of host memory, is dropped. Where nothing may go, copies that are coming may, when they have come: who needs a slot waits for them.
  *
+ * A few slots are free before anybody asks, for what just goes went for them when lists had ended: a lease begins its copies so much sooner.
  * So that there mostly is a victim that just goes, what is put on a GPU is copied down at once, or, of a session that does not want that,
  * when less than spill_share of the GPU's slots are free or clean. Until then, with disks, nothing goes for it in memory that is nowhere else.
  */
@@ -18,6 +19,9 @@ enum {
 	VICTIM_ROUNDS = 64,
 	WALK_MAX = 2048,               /* nodes looked at for so many victims */
 	DOWNS_AT_ONCE = 64,            /* begun by one that needs a slot */
+	KEPT_SHARE = 64,               /* of a layout's slots one in so many is kept free, */
+	KEPT_MAX = 1024,               /* and no more; */
+	KEPT_A_HOLD = 128,             /* of these so many are made at a time */
 	DOWNS_MAX = 512,               /* under way, a GPU: the pump begins no more */
 	THROUGH_TRIES = 8,             /* that found no host memory, in one go */
 	BALANCE_EVERY_US = 100 * 1000,
@@ -320,6 +324,16 @@ enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need
 	return need == NEED_NOW && vp->coming ? STATUS_BUSY : STATUS_EXHAUSTED;
 }
 
+/* Slots that it keeps free. */
+static int64_t kept(const struct vram_pool *vp)
+{
+	uint64_t slots = 0;
+
+	for (const struct vram_shelf *s = vp->shelves; s; s = s->next)
+		slots += s->draining ? 0 : s->slots;
+	return (int64_t)(slots / KEPT_SHARE < KEPT_MAX ? slots / KEPT_SHARE : KEPT_MAX);
+}
+
 struct cold {
 	const struct cache *cache;
 	uint64_t idle_us;
@@ -338,9 +352,11 @@ bool vram_room_spare(struct cache *c, struct vram_pool *vp, uint64_t idle_us)
 	struct cold cold = { c, idle_us };
 	struct policy_node *n;
 
-	if (vp->free_slots > 0)
+	if (vp->free_slots > kept(vp))
 		return true;
 	if (!cannot_grow(c, vp)) {
+		if (vp->free_slots > 0)
+			return true;
 		vp->wanted = vp->wanted ? vp->wanted : 1;
 		vram_keeper_wake(vp->gpu);
 		return false;
@@ -348,7 +364,7 @@ bool vram_room_spare(struct cache *c, struct vram_pool *vp, uint64_t idle_us)
 	n = c->policy->victim(vp->policy, is_cold, &cold, VICTIM_SCAN);
 	if (n)
 		vram_evict(c, slot_of_node(n), COUNTER_EVICTED_GPU_FULL);
-	return vp->free_slots > 0;
+	return n && vp->free_slots > 0;
 }
 
 /* Victims, in their order. What is to be known of one is in its block, mostly no cache's: the last few that were met are on their way there. */
@@ -408,10 +424,31 @@ void vram_room_ahead(struct cache *c, struct vram_pool *vp, uint32_t slots)
 
 	if (vp->gpu->lost || c->vram->stopping || vp->free_slots >= (int64_t)slots || !cannot_grow(c, vp))
 		return;
+	balance(c, vp);
 	while (vp->free_slots < (int64_t)slots && tries < slots && (evicted = evict_next(c, vp, slots)))
 		tries += evicted;
 	for (; vp->free_slots < (int64_t)slots && tries < slots && (s = victim(c, vp, &met)); tries++)
 		vram_evict(c, s, COUNTER_EVICTED_GPU_FULL);
+}
+
+/* Some of what is missing. True: more is. What has nowhere else to go, or is held, is not looked through for it at each list's end. */
+static bool keep_some(struct cache *c, struct vram_pool *vp)
+{
+	const int64_t slots = kept(vp), before = vp->free_slots;
+
+	if (before >= slots || (int64_t)vp->evictable - (int64_t)vp->dirty < slots - before)
+		return false;
+	vram_room_ahead(c, vp, (uint32_t)(slots - before < KEPT_A_HOLD ? slots : before + KEPT_A_HOLD));
+	return vp->free_slots > before && vp->free_slots < slots;
+}
+
+void vram_room_keep(struct cache *c, struct gpu *g)
+{
+	for (uint32_t i = 0; i < c->pool_count; i++)
+		while (g->pools[i] && keep_some(c, g->pools[i])) {
+			cache_unlock(c);
+			cache_lock(c);
+		}
 }
 
 void vram_room_grow(struct cache *c, struct vram_pool *vp)

@@ -143,13 +143,13 @@ START_TEST(only_what_is_cold_goes_for_it)
 {
 	struct vram_rig v;
 
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 64, .host_slots = 128, .gpu_prefetch_bytes = PLENTY });
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 56, .host_slots = 128, .gpu_prefetch_bytes = PLENTY });
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, BLOCKS), BLOCKS);
 	rig_quiet(&v.r);
-	ck_assert_uint_eq(vr_put(&v, GPU, 100, 64), 64);
+	ck_assert_uint_eq(vr_put(&v, GPU, 100, 56), 56);
 	rig_quiet(&v.r);
 	v.r.now += 11 * 1000 * 1000;
-	ck_assert_uint_eq(vr_read_all(&v, GPU, 100, 62), 62); /* two are cold */
+	ck_assert_uint_eq(vr_read_all(&v, GPU, 100, 54), 54); /* two are cold */
 	look_up(&v, 0, BLOCKS);
 	for (int i = 0; i < 8; i++) {
 		rig_tick(v.r.c, v.r.now += 1000);
@@ -158,8 +158,29 @@ START_TEST(only_what_is_cold_goes_for_it)
 	ck_assert_double_eq(ahead(&v, "result=copied"), 2);
 	ck_assert_double_ge(refused(&v, "reason=room"), 1);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_total", "tier=gpu,reason=full"), 2);
-	ck_assert_str_eq(vr_tier(&v, 162), "host");
-	ck_assert_str_eq(vr_tier(&v, 161), "gpu+host");
+	ck_assert_str_eq(vr_tier(&v, 154), "host");
+	ck_assert_str_eq(vr_tier(&v, 153), "gpu+host");
+	vr_close(&v);
+}
+END_TEST
+
+/* Nor do the slots that are kept free for leases: of 64 one. */
+START_TEST(what_is_kept_free_is_not_for_it)
+{
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 64, .host_slots = 128, .gpu_prefetch_bytes = PLENTY });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, BLOCKS), BLOCKS);
+	rig_quiet(&v.r);
+	ck_assert_uint_eq(vr_put(&v, GPU, 100, 64), 64);
+	rig_quiet(&v.r);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_total", "tier=gpu,reason=full"), 1);
+	look_up(&v, 0, BLOCKS);
+	rig_tick(v.r.c, v.r.now += 1000);
+	rig_quiet(&v.r);
+	ck_assert_double_eq(ahead(&v, "result=copied"), 0);
+	ck_assert_double_ge(refused(&v, "reason=room"), 1);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_total", "tier=gpu,reason=full"), 1);
 	vr_close(&v);
 }
 END_TEST
@@ -309,6 +330,7 @@ int main(void)
 	tcase_add_test(t, what_is_late);
 	tcase_add_test(t, the_budget);
 	tcase_add_test(t, only_what_is_cold_goes_for_it);
+	tcase_add_test(t, what_is_kept_free_is_not_for_it);
 	tcase_add_test(t, what_nobody_wants);
 	tcase_add_test(t, what_the_graph_expects);
 	tcase_add_test(t, deleted_before_it_is_used);

@@ -8,8 +8,8 @@
  *                      200 us
  *   two leases         of the same blocks by two sessions, until both have all layers, beside one: the copies are shared
  *
- * Warm with waiting is what is timed, but for the leases. All blocks are stored and flushed once, in SETS sets, of which memory has room
- * for a few and the GPU for fewer. A turn takes the next sets, which were pushed out by those in between, so that what is to be on the
+ * Warm with waiting is what is timed, but for the leases. All blocks are stored and flushed once, in sets, of which memory has room for a few,
+ * and the GPU for some, so many slots that those that the daemon keeps free are enough for a lease, as on a GPU in use. A turn takes the next sets, which were pushed out by those in between, so that what is to be on the
  * disk alone is; Lookup says so before each turn, or the bench ends.
  */
 #include <stdio.h>
@@ -21,8 +21,8 @@
 #include "tests/gpu/device_rig.h"
 
 enum {
-	SETS = 12, SETS_IN_MEMORY = 4, SETS_ON_GPU = 2, SET_BLOCKS = 256, SET_BLOCKS_QUICK = 48, TURNS = 15, TURNS_QUICK = 2, LISTS_MAX = 5,
-	LONG_LIST = 64,
+	SETS = 68, SETS_QUICK = 12, SETS_ON_GPU = 32, SETS_ON_GPU_QUICK = 2, SETS_IN_MEMORY = 4, SET_BLOCKS = 256, SET_BLOCKS_QUICK = 48,
+	TURNS = 15, TURNS_QUICK = 2, FILL_TURNS = 8, LISTS_MAX = 5, LONG_LIST = 64,
 };
 #define MIB 1048576.0
 
@@ -37,7 +37,7 @@ struct vram_bench {
 	struct terrace_layout layout;
 	struct terrace_session *session, *write_back;
 	uint64_t block_bytes;
-	uint32_t set_blocks, next;     /* the set of the next turn */
+	uint32_t set_blocks, sets, sets_on_gpu, next; /* next: the set of the next turn */
 	struct terrace_keys keys;      /* of all sets */
 	struct device_rig rig;         /* as much memory on both sides as the longest list */
 	struct device_pair *pairs;
@@ -67,7 +67,7 @@ static double seconds_since(uint64_t start_ns)
 
 static struct terrace_keys next_set(struct vram_bench *b)
 {
-	uint32_t set = b->next++ % SETS;
+	uint32_t set = b->next++ % b->sets;
 
 	return service_key(&b->keys, set * b->set_blocks, b->set_blocks);
 }
@@ -319,8 +319,8 @@ static void start(struct vram_bench *b)
 
 	/* Extents, as long as the daemon makes them by itself, are not filled to the end. */
 	mib(host, sizeof(host), SETS_IN_MEMORY * set * 1.2 + extent);
-	mib(gpu, sizeof(gpu), SETS_ON_GPU * set * 1.2 + extent);
-	snprintf(disk, sizeof(disk), "%s/disk:%s", bench_options.folder, mib(bytes, sizeof(bytes), (SETS + 2) * set * 1.2 + 128 * MIB));
+	mib(gpu, sizeof(gpu), b->sets_on_gpu * set + 2 * extent);
+	snprintf(disk, sizeof(disk), "%s/disk:%s", bench_options.folder, mib(bytes, sizeof(bytes), (b->sets + 2) * set * 1.2 + 128 * MIB));
 	service_start_with(&b->service, host, (const char *const[]){ "--disks", disk, "--slab-bytes", "64MiB", "--extent-bytes",
 								     bench_options.quick ? "2MiB" : "64MiB", "--gpus", "all", "--gpu-bytes", gpu, "--prefetch-bytes", "0", NULL });
 }
@@ -340,19 +340,19 @@ static void open_sessions(struct vram_bench *b)
 /* All sets go to the disk, and the GPU is full and its memory mapped by this process before anything is timed. */
 static void fill(struct vram_bench *b)
 {
-	b->keys = service_keys(SETS * b->set_blocks, 16, 5);
-	for (uint32_t s = 0; s < SETS; s++) {
+	b->keys = service_keys(b->sets * b->set_blocks, 16, 5);
+	for (uint32_t s = 0; s < b->sets; s++) {
 		struct terrace_keys set = service_key(&b->keys, s * b->set_blocks, b->set_blocks);
 
 		service_fill(b->session, &set, b->block_bytes);
 		service_check(terrace_flush(b->session, &set, 0, NULL), "flush");
 	}
-	for (uint32_t s = 0; s < SETS_ON_GPU + 1; s++) {
+	for (uint32_t s = 0; s < b->sets_on_gpu + 2; s++) {
 		struct terrace_keys set = next_set(b);
 
 		warm(b, &set, 0);
 	}
-	for (uint32_t i = 0; i < 4 * SETS_ON_GPU; i++) {
+	for (uint32_t i = 0; i < FILL_TURNS; i++) {
 		layer_turn(b);
 		shared_turn(b);
 		b->granted.turns = b->layers.turns = b->first.turns = b->shared.turns = 0;
@@ -373,7 +373,9 @@ static void run_turns(struct vram_bench *b)
 int bench_vram(void)
 {
 	uint32_t layers = bench_options.quick ? 8 : 32;
-	struct vram_bench b = { .set_blocks = bench_options.quick ? SET_BLOCKS_QUICK : SET_BLOCKS };
+	struct vram_bench b = { .set_blocks = bench_options.quick ? SET_BLOCKS_QUICK : SET_BLOCKS,
+				.sets = bench_options.quick ? SETS_QUICK : SETS,
+				.sets_on_gpu = bench_options.quick ? SETS_ON_GPU_QUICK : SETS_ON_GPU };
 	const char *words = "";
 	uint64_t bytes;
 

@@ -1,0 +1,105 @@
+/* Who makes place on a GPU, and when: memory that goes from one layout to another for what is leased there, and slots that are free before
+ * anybody asks. */
+#include "tests/cache_vram_rig.h"
+
+#include "daemon/cache_vram.h"
+
+/* Leases eight of each in turn, a second apart, until the GPU has drained so many extents; false: it never did. */
+static bool lease_until_drained(struct vram_rig *w, uint32_t sets, double drains)
+{
+	struct cache_place p[8];
+	struct cache_leased l;
+
+	for (uint32_t i = 0; i < 200 && rig_stat(&w->r, "terrace_extent_drains_total", "") < drains; i++) {
+		w->r.now += 1100000;
+		rig_tick(w->r.c, w->r.now);
+		if (vr_lease(w, 0, 8ull * (i % sets), 8, true, false, p, &l) == STATUS_OK)
+			vr_release(w, &l);
+		rig_quiet(&w->r);
+	}
+	return rig_stat(&w->r, "terrace_extent_drains_total", "") >= drains;
+}
+
+/* Nothing is ever put there: what makes place for a whole lease asks for others' memory as who makes place for one block does. */
+START_TEST(leases_get_memory_of_a_colder_layout)
+{
+	struct vram_rig v, w;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 32, .host_slots = 96 });
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 32), 32);
+	rig_quiet(&v.r);
+	vr_join(&w, &v, 7, "other");
+	ck_assert_uint_eq(vr_put(&w, CACHE_HOST, 0, 24), 24);
+	ck_assert(lease_until_drained(&w, 3, 3));
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 32), 32);
+	v.r.now = w.r.now;
+	vr_close(&v);
+}
+END_TEST
+
+static int64_t free_slots(struct vram_rig *v)
+{
+	int64_t n;
+
+	cache_lock(v->r.c);
+	n = v->r.c->vram->gpu[0]->pools[0]->free_slots;
+	cache_unlock(v->r.c);
+	return n;
+}
+
+static double evicted(struct vram_rig *v)
+{
+	return rig_stat(&v->r, "terrace_evictions_total", "tier=gpu,reason=full");
+}
+
+/* Of 192 slots three are free when nothing is on its way, on a GPU that is full: a lease finds them, and no block goes for it before its copies
+ * have come. */
+START_TEST(slots_are_free_before_a_lease)
+{
+	struct cache_place p[3];
+	struct cache_leased l;
+	struct vram_rig v;
+	double before;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 192, .host_slots = 256 });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 1000, 8), 8);
+	for (uint64_t n = 0; n < 192; n += 32, rig_quiet(&v.r))
+		ck_assert_uint_eq(vr_put(&v, 0, n, 32), 32);
+	ck_assert_int_eq(free_slots(&v), 3);
+	before = evicted(&v);
+	ck_assert_double_eq(before, 3);
+	vr_hold(&v, 0, 0);
+	ck_assert_int_eq(vr_lease(&v, 0, 1000, 3, true, false, p, &l), STATUS_OK);
+	ck_assert_int_eq(free_slots(&v), 0);
+	ck_assert_double_eq(evicted(&v), before);
+	vr_go(&v, 0);
+	rig_quiet(&v.r);
+	ck_assert_int_eq(free_slots(&v), 3);
+	ck_assert_double_eq(evicted(&v), before + 3);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	vr_release(&v, &l);
+	vr_close(&v);
+}
+END_TEST
+
+/* Nothing goes down, or is dropped, for slots that nobody has asked for. */
+START_TEST(none_are_where_all_is_dirty)
+{
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 128, .host_slots = 64, .write_back = true, .spill_milli = 1 });
+	for (uint64_t n = 0; n < 128; n += 32, rig_quiet(&v.r))
+		ck_assert_uint_eq(vr_put(&v, 0, n, 32), 32);
+	ck_assert_int_eq(free_slots(&v), 0);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 128), 128);
+	vr_close(&v);
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = { leases_get_memory_of_a_colder_layout, slots_are_free_before_a_lease, none_are_where_all_is_dirty };
+
+	return rig_main("cache_vram_room", tests, sizeof(tests) / sizeof(tests[0]));
+}
