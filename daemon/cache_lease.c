@@ -14,17 +14,12 @@
  * ends, before the first of its copies counts as ready, and before another lease tells of its own. Until then the blocks are pinned,
  * so that no policy is asked about them.
  */
+#include "daemon/cache_admit.h"
 #include "daemon/cache_advice_graph.h"
 #include "daemon/cache_tier.h"
-#include "daemon/cache_vram.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum {
-	FETCH_KEYS = 512,              /* that make place together, in a call that waits for all of its blocks, */
-	PUBLISH_KEYS = 256,            /* and, on their way to a GPU, whose copies begin together, if these are no more than a list's */
-};
 
 struct lease *lease_alloc(uint32_t blocks)
 {
@@ -155,10 +150,8 @@ static bool usable(const struct block *b, bool wait, const struct vram_want *wan
 	return wait && (b->rack || vram_ready(b) || (want->gpu && vram_slot_on(b, want->gpu)));
 }
 
-/* l->block holds what was found, [key][layout]; dead ones become NULL, and those that are on disk only unless they may be
- * waited for. */
-static uint32_t admit_prefix(struct pool *const *pools, uint32_t layouts, uint32_t keys, bool wait, const struct vram_want *want,
-			     struct lease *l)
+uint32_t admit_prefix(struct pool *const *pools, uint32_t layouts, uint32_t keys, bool wait, const struct vram_want *want,
+		      struct lease *l)
 {
 	struct prefix_run run;
 	struct prefix p;
@@ -177,9 +170,8 @@ static uint32_t admit_prefix(struct pool *const *pools, uint32_t layouts, uint32
 	return prefix_longest(&p);
 }
 
-/* Leaves only what a lease of the first n keys uses; the bytes that pinning it would add in memory, and on the GPU. */
-static uint64_t admit_trim(struct pool *const *pools, uint32_t layouts, uint32_t n, const struct vram_want *want, struct lease *l,
-			   uint64_t *gpu_bytes)
+uint64_t admit_trim(struct pool *const *pools, uint32_t layouts, uint32_t n, const struct vram_want *want, struct lease *l,
+		    uint64_t *gpu_bytes)
 {
 	struct prefix_run run;
 	uint64_t bytes = 0;
@@ -228,210 +220,6 @@ static struct lease *admit_shrink(struct lease *l)
 	l->room = l->count;
 	smaller = realloc(l, sizeof(*l) + l->count * (sizeof(l->block[0]) + 1));
 	return smaller ? smaller : l;
-}
-
-/* In memory, for those that it has not. */
-static void room_for_loads(struct cache *c, uint32_t n, struct block *const *block)
-{
-	uint32_t loads[POOLS_MAX] = { 0 };
-
-	for (uint32_t i = 0; i < n; i++)
-		if (block[i] && !block[i]->shelf && !block[i]->moving)
-			loads[block_pool(block[i])->number]++;
-	for (uint32_t i = 0; i < c->pool_count; i++)
-		if (loads[i])
-			room_clear(c, c->pools[i], loads[i]);
-}
-
-static void fetch_some(struct cache *c, uint32_t n, struct block **block, enum ring_priority priority, struct cache_wait *w)
-{
-	for (uint32_t i = 0; i < n; i++) {
-		if (block[i] && !block[i]->shelf) {
-			ahead_wanted(c, block[i]);
-			w->shed += block_fetch(c, block[i], priority, w) != STATUS_OK;
-		}
-	}
-	if (c->vram)
-		vram_publish(c);
-}
-
-/* Pins in w's name what memory has of n blocks, then begins the loads of the others. False: all of them are in memory. */
-static bool fetch(struct cache *c, uint32_t n, struct block **block, enum ring_priority priority, struct cache_wait *w)
-{
-	uint32_t absent = 0;
-
-	for (uint32_t i = 0; i < n; i++)
-		absent += block[i] && !block[i]->shelf;
-	if (!absent)
-		return false;
-	for (uint32_t i = 0; i < n; i++)
-		if (block[i] && block[i]->shelf && !wait_pin(c, w, block[i]))
-			w->shed++;
-	for (uint32_t from = 0, to; from < n; from = to) {
-		to = n - from > FETCH_KEYS ? from + FETCH_KEYS : n;
-		room_for_loads(c, to - from, block + from);
-		fetch_some(c, to - from, block + from, priority, w);
-	}
-	return true;
-}
-
-/* One Lease, or Warm. */
-struct admission {
-	struct cache *cache;
-	struct pool *const *pools;
-	uint32_t layouts;
-	const struct cache_keys *keys;
-	struct vram_want want;
-	struct cache_wait *wait;
-	bool late;                     /* the policies are told by late_tell */
-	bool pinned;                   /* all of its blocks, to be pinned where they are leased: lease_pin */
-};
-
-/* Begins what brings a block to its place. */
-static enum status place_begin(struct admission *a, struct block *b, enum ring_priority priority, bool wait_end)
-{
-	struct cache *c = a->cache;
-
-	if (!b->shelf)
-		ahead_wanted(c, b);
-	if (a->want.or_host && !b->shelf && !vram_ready(b))
-		return load_begin(c, b, priority, a->wait);
-	return vram_up(c, a->want.gpu, b, priority, a->wait, wait_end, false);
-}
-
-/* On the GPU, for those of a layout that memory has. */
-static void room_for_ups(struct admission *a, uint32_t layout, uint32_t from, uint32_t to, struct block *const *block)
-{
-	struct vram_pool *vp = vram_pool_get(a->cache, a->want.gpu, a->pools[layout]);
-	uint32_t ups = 0;
-
-	for (uint32_t i = from; i < to; i++) {
-		const struct block *b = block[(size_t)i * a->layouts + layout];
-
-		ups += b && b->shelf && !vram_slot_on(b, a->want.gpu);
-	}
-	if (vp && ups)
-		vram_room_ahead(a->cache, vp, ups);
-}
-
-static void pin_all(uint32_t blocks, struct block *const *block)
-{
-	for (uint32_t i = 0; i < blocks; i++)
-		if (block[i])
-			block_pin(block[i]);
-}
-
-static void unpin_all(uint32_t blocks, struct block *const *block)
-{
-	for (uint32_t i = 0; i < blocks; i++)
-		if (block[i])
-			block_unpin(block[i]);
-}
-
-/* Of a call that waits for its end: the block's pin becomes its link's. */
-static void bring(struct admission *a, struct block *b, enum ring_priority priority)
-{
-	struct cache_wait *w = a->wait;
-
-	w->adopts = b;
-	if (!vram_placed(b, &a->want) && place_begin(a, b, priority, true) != STATUS_OK)
-		w->shed++;
-	else if (w->adopts && vram_placed(b, &a->want))
-		w->shed += !wait_pin_on(a->cache, w, b, vram_place_gpu(b, &a->want));
-	if (w->adopts)
-		block_unpin(b);
-	w->adopts = NULL;
-}
-
-/* The same on a GPU, of blocks that are pinned, some without a place, for a call that waits for the end: what makes place for its first blocks,
- * and their copies, begin before it is at its later ones. */
-static bool fetch_whole(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority)
-{
-	uint32_t order[CACHE_LAYOUTS_MAX];
-
-	vram_order(a->pools, a->layouts, order);
-	for (uint32_t j = 0; j < a->layouts; j++) {
-		const uint32_t publish = vram_list_blocks(a->pools[order[j]], PUBLISH_KEYS);
-
-		for (uint32_t from = 0, to; from < n; from = to) {
-			to = n - from > FETCH_KEYS ? from + FETCH_KEYS : n;
-			room_for_ups(a, order[j], from, to, block);
-			for (uint32_t i = from; i < to; i++) {
-				struct block *b = block[(size_t)i * a->layouts + order[j]];
-
-				if (b)
-					bring(a, b, priority);
-				if ((i + 1) % publish == 0)
-					vram_publish(a->cache);
-			}
-		}
-	}
-	return true;
-}
-
-/* The same for one that does not. False: each has its place by this, and they stay pinned, for the lease. Else those that have it are pinned
- * there; the others by what brings them, so that memory that they have passed is free for the next. */
-static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority)
-{
-	const uint32_t blocks = n * a->layouts;
-	struct cache_wait *w = a->wait;
-	uint32_t refused = 0, order[CACHE_LAYOUTS_MAX];
-	bool placed = true;
-
-	vram_order(a->pools, a->layouts, order);
-	for (uint32_t j = 0; j < a->layouts; j++)
-		room_for_ups(a, j, 0, n, block);
-	for (uint32_t j = 0; j < a->layouts; j++)
-		for (uint32_t i = 0; i < n; i++) {
-			struct block *b = block[(size_t)i * a->layouts + order[j]];
-
-			if (!b || vram_placed(b, &a->want))
-				continue;
-			refused += place_begin(a, b, priority, false) != STATUS_OK;
-			placed = placed && vram_placed(b, &a->want);
-		}
-	a->pinned = placed && !refused && !w->outstanding;
-	if (a->pinned)
-		return false;
-	w->shed += refused;
-	for (uint32_t i = 0; i < blocks; i++)
-		if (block[i] && vram_placed(block[i], &a->want))
-			w->shed += !wait_pin_on(a->cache, w, block[i], vram_place_gpu(block[i], &a->want));
-	unpin_all(blocks, block);
-	if (w->outstanding)
-		vram_mark_ahead(a->want.gpu, a->want.board, vram_layers_most(a->pools, a->layouts), w);
-	return true;
-}
-
-/* Wherever it is wanted. False: each has its place. */
-static bool fetch_any(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority, bool wait_end)
-{
-	const uint32_t blocks = n * a->layouts;
-	uint32_t placed = 0;
-
-	if (!a->want.gpu)
-		return fetch(a->cache, blocks, block, priority, a->wait);
-	while (placed < blocks && (!block[placed] || vram_placed(block[placed], &a->want)))
-		placed++;
-	if (placed == blocks)
-		return false;
-	pin_all(blocks, block); /* making room for one must not cost another */
-	return wait_end ? fetch_whole(a, n, block, priority) : fetch_gpu(a, n, block, priority);
-}
-
-/* Without waiting: how many of the first n keys have their place, or could be given it. */
-static uint32_t place_now(struct admission *a, uint32_t n, struct block *const *block)
-{
-	const uint32_t blocks = n * a->layouts;
-	uint32_t i;
-
-	pin_all(blocks, block);
-	for (i = 0; i < blocks; i++)
-		if (block[i] && !vram_placed(block[i], &a->want) &&
-		    (vram_up(a->cache, a->want.gpu, block[i], RING_URGENT, NULL, false, true) || !vram_placed(block[i], &a->want)))
-			break;
-	unpin_all(blocks, block);
-	return i / a->layouts;
 }
 
 /* How far the copies are that are still under way is told at the board. False: no memory. */
@@ -501,7 +289,7 @@ static enum status admit(struct admission *a, struct session *s, bool all, struc
 	uint32_t n, fit = a->keys->count;
 	enum status status = admit_find(a, fit, all, wait, l, &n, why);
 
-	while (!status && a->want.gpu && !wait && (fit = place_now(a, n, l->block)) < n) {
+	while (!status && a->want.gpu && !wait && (fit = bring_now(a, n, l->block)) < n) {
 		const struct cache_keys first = { a->keys->bytes, fit, a->keys->key_bytes };
 
 		blocks_find(c, a->pools, a->layouts, &first, l->block);
@@ -509,7 +297,7 @@ static enum status admit(struct admission *a, struct session *s, bool all, struc
 	}
 	if (status)
 		return status;
-	if (wait && fetch_any(a, n, l->block, RING_URGENT, !a->want.board))
+	if (wait && bring_begin(a, n, l->block, RING_URGENT, !a->want.board))
 		return STATUS_BUSY;
 	*out = (struct cache_leased){ .blocks = n, .layouts = a->layouts };
 	admit_pin(n * a->layouts, &a->want, a->pinned, l, places);
@@ -530,8 +318,7 @@ static enum status admit(struct admission *a, struct session *s, bool all, struc
 	return STATUS_OK;
 }
 
-/* With the lock. */
-static enum status want_begin(struct cache *c, const struct cache_on *on, struct vram_want *want, const char **why)
+enum status admit_want(struct cache *c, const struct cache_on *on, struct vram_want *want, const char **why)
 {
 	const struct attachment *a;
 
@@ -625,7 +412,7 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 		status = STATUS_PRECONDITION;
 		*why = attachment_problem(c, s, on->attachment);
 		if (!*why)
-			status = want_begin(c, on, &a.want, why);
+			status = admit_want(c, on, &a.want, why);
 		if (!status)
 			status = wait_goes_on(w) ? STATUS_BUSY : admit(&a, s, all, &l, places, out, why);
 		/* Nothing of what was begun is under way: no event would come. */
@@ -641,102 +428,6 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 	index_read_unlock();
 	if (status)
 		free(l);
-	return status;
-}
-
-/* All that an earlier step began has come, and is there still: nobody need be looked for again. */
-static bool warm_came(const struct admission *a)
-{
-	const struct cache_wait *w = a->wait;
-	uint32_t there = 0;
-
-	if (!w || !w->warmed || w->shed || w->worst || w->outstanding)
-		return false;
-	for (const struct cache_wait_link *l = w->links; l; l = l->next) {
-		if (l->next && l->next->pinned)
-			block_fetch_ahead(l->next->pinned);
-		if (!l->pinned || !block_live(l->pinned) || !vram_placed(l->pinned, &a->want))
-			return false;
-		there++;
-	}
-	return there == w->warmed_links;
-}
-
-/* One look at what was found: the keys of the prefix; BUSY if loads of some of it are under way. */
-static enum status warm_step(struct admission *a, struct lease *l, uint32_t *blocks)
-{
-	struct cache *c = a->cache;
-	struct cache_wait *w = a->wait;
-	const bool first = w && !w->stage, wait = (c->tier || c->vram) && wait_wanted(w);
-	uint64_t gpu_bytes;
-
-	*blocks = admit_prefix(a->pools, a->layouts, a->keys->count, wait, &a->want, l);
-	admit_trim(a->pools, a->layouts, *blocks, &a->want, l, &gpu_bytes);
-	if (!wait || !fetch_any(a, *blocks, l->block, RING_AHEAD, true))
-		return STATUS_OK;
-	w->warmed = first ? *blocks : 0;
-	w->warmed_links = 0;
-	for (uint32_t i = 0; i < *blocks * a->layouts; i++)
-		w->warmed_links += l->block[i] != NULL;
-	return STATUS_BUSY;
-}
-
-enum status cache_warm(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
-		       struct cache_wait *w, uint32_t *blocks, const char **why)
-{
-	return cache_warm_on(c, session, k, CACHE_HOST, now_us, w, blocks, why);
-}
-
-enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_keys *k, int32_t gpu, uint64_t now_us,
-			  struct cache_wait *w, uint32_t *blocks, const char **why)
-{
-	const struct cache_on on = { .gpu = gpu };
-	struct pool *pools[CACHE_LAYOUTS_MAX];
-	uint32_t layouts = session_pools(c, session, pools);
-	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = k, .wait = w };
-	enum status status = STATUS_BUSY, refused;
-	bool found = !w || !w->warmed;
-	struct gpu *expecting = NULL;
-	struct session *s;
-	struct lease *l;
-
-	*why = "no such session: it was never opened, or it has ended";
-	if (!layouts)
-		return STATUS_NOT_FOUND;
-	*why = cache_keys_problem(k, layouts);
-	if (*why)
-		return STATUS_INVALID;
-	*why = "no memory for the call";
-	l = lease_alloc(k->count * layouts);
-	if (!l)
-		return STATUS_EXHAUSTED;
-	index_read_lock();
-	if (!w || !w->stage)
-		expecting = vram_find(c, gpu, pools, layouts, k, l->block);
-	else if (found)
-		blocks_find(c, pools, layouts, k, l->block);
-	cache_lock(c);
-	cache_time(c, now_us);
-	s = session_get(c, session, why);
-	if (s)
-		session_on_gpu(s, gpu);
-	refused = want_begin(c, &on, &a.want, why);
-	if (refused)
-		status = refused;
-	a.want.may_begin = false;
-	if (status == STATUS_BUSY && warm_came(&a)) {
-		*blocks = w->warmed;
-		status = STATUS_OK;
-	}
-	for (; status == STATUS_BUSY && !wait_goes_on(w); found = false) {
-		if (!found)
-			blocks_find(c, pools, layouts, k, l->block);
-		status = warm_step(&a, l, blocks);
-	}
-	cache_unlock(c);
-	vram_brought(expecting);
-	index_read_unlock();
-	free(l);
 	return status;
 }
 

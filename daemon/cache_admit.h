@@ -1,0 +1,40 @@
+/* What a Lease and a Warm have in common: what is found, of which the longest prefix counts, and what brings it to where it is wanted. For
+ * cache_lease.c, cache_warm.c and cache_bring.c. All with the lock. */
+#ifndef TERRACE_DAEMON_CACHE_ADMIT_H
+#define TERRACE_DAEMON_CACHE_ADMIT_H
+
+#include "daemon/cache_vram.h"
+
+/* One Lease, or Warm. */
+struct admission {
+	struct cache *cache;
+	struct pool *const *pools;
+	uint32_t layouts;
+	const struct cache_keys *keys;
+	struct vram_want want;
+	struct cache_wait *wait;
+	bool late;                     /* the policies are told by late_tell */
+	bool pinned;                   /* all of its blocks, to be pinned where they are leased: lease_pin */
+};
+
+/* ---- cache_lease.c ---- */
+
+/* l->block holds what was found, [key][layout]; dead ones become NULL, and those that are on disk only unless they may be
+ * waited for. The keys of the longest prefix. */
+uint32_t admit_prefix(struct pool *const *pools, uint32_t layouts, uint32_t keys, bool wait, const struct vram_want *want,
+		      struct lease *l);
+/* Leaves only what a lease of the first n keys uses; the bytes that pinning it would add in memory, and on the GPU. */
+uint64_t admit_trim(struct pool *const *pools, uint32_t layouts, uint32_t n, const struct vram_want *want, struct lease *l,
+		    uint64_t *gpu_bytes);
+/* Where the call wants them. INVALID: there is no such GPU. UNAVAILABLE: it is lost. */
+enum status admit_want(struct cache *c, const struct cache_on *on, struct vram_want *want, const char **why);
+
+/* ---- cache_bring.c: [n][a->layouts] blocks, NULL for those that nobody needs ---- */
+
+/* Begins what brings them to their places, in the name of the call's wait; wait_end: it waits until they are there, and not for their places alone.
+ * False: all have theirs. */
+bool bring_begin(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority, bool wait_end);
+/* Without waiting: how many of the first n keys have their place, or could be given it. */
+uint32_t bring_now(struct admission *a, uint32_t n, struct block *const *block);
+
+#endif
