@@ -468,7 +468,8 @@ void cache_on_retire(struct cache *c, void (*retire)(void *arg, uint64_t attachm
 /* ---- administration ---- */
 
 /* Calls emit for each counter and gauge: name ("terrace_lookup_keys_total"), labels
- * "tier=host" or "", several separated by commas. Rows of one name are next to each other. Up to 64
+ * "tier=host" or "", several separated by commas; in a value a backslash stands before a comma or a backslash that belongs to it. Rows of one
+ * name are next to each other. Up to 64
  * sessions that hold memory have a row each, with engine, pid of the process that attached last, and state.
  * Not under the lock. */
 typedef void cache_stat_fn(void *arg, const char *name, const char *labels, double value, bool counter,

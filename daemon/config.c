@@ -26,7 +26,7 @@
 
 enum { FILE_WAIT_MS = 5000, EXIT_CONFIG = 2 };
 
-enum type { T_PATH, T_SOCKET, T_LISTEN, T_DISKS, T_GPUS, T_PLUGIN, T_POLICY, T_BYTES, T_MS, T_COUNT, T_MILLI, T_MODE, T_CHOICE };
+enum type { T_PATH, T_SOCKET, T_LISTEN, T_METRICS, T_DISKS, T_GPUS, T_PLUGIN, T_POLICY, T_BYTES, T_MS, T_COUNT, T_MILLI, T_MODE, T_CHOICE };
 
 struct option {
 	const char *name;
@@ -56,6 +56,8 @@ static const struct option options[] = {
 	{ "socket_mode", T_MODE, AT(socket_mode), "0660", 0, 0777, NULL, "permissions of both sockets" },
 	{ "listen", T_LISTEN, AT(listen), "off", 0, 0, NULL,
 	  "also serve gRPC on a loopback address, as 127.0.0.1:PORT or [::1]:PORT, without any authentication" },
+	{ "metrics_address", T_METRICS, AT(metrics_address), "off", 0, 0, NULL,
+	  "where HTTP answers /metrics (Prometheus) and /healthz: HOST:PORT, as 127.0.0.1:9464 or [::1]:9464, or unix:PATH; whoever reaches it may read; off: nowhere" },
 	{ "host_bytes", T_BYTES, AT(host_bytes), "auto", MIB, 1ull << 46, NULL,
 	  "memory of the host tier; auto: a quarter of the machine's, or of what cgroups leave of it, at most 64GiB" },
 	{ "extent_bytes", T_BYTES, AT(extent_bytes), "64MiB", MIB, GIB, NULL,
@@ -274,6 +276,13 @@ static const char *text_problem(const struct option *o, const char *value)
 			return "has a control character";
 	if (o->type == T_LISTEN)
 		return config_listen_problem(value);
+	if (o->type == T_METRICS) {
+		struct config_socket at;
+		const char *problem;
+
+		config_metrics(value, &at, &problem);
+		return problem;
+	}
 	if (o->type == T_DISKS) {
 		struct config_disk disks[CONFIG_DISKS_MAX];
 		const char *problem;
@@ -655,12 +664,16 @@ static void derive(struct config *c, struct config_errors *errors)
 		c->fd_socket[0] = 0;
 	if (!strcmp(c->listen, "off"))
 		c->listen[0] = 0;
+	if (!strcmp(c->metrics_address, "off"))
+		c->metrics_address[0] = 0;
 	if (!strcmp(c->disks, "off"))
 		c->disks[0] = 0;
 	if (!strcmp(c->gpus, "off"))
 		c->gpus[0] = 0;
 	if (!strcmp(c->fd_socket, c->socket))
 		complain(errors, "fd_socket: the same path as socket");
+	if (!strncmp(c->metrics_address, "unix:", 5) && (!strcmp(c->metrics_address + 5, c->socket) || !strcmp(c->metrics_address + 5, c->fd_socket)))
+		complain(errors, "metrics_address: the same path as socket or fd_socket");
 }
 
 enum status config_load(struct config *c, int argc, char *const argv[], char *const env[], const char *default_file,

@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/socket.h>
 
 #include "store/status.h"
 
@@ -36,6 +37,7 @@ enum config_catalog { CONFIG_CATALOG_KEEP, CONFIG_CATALOG_REBUILD };
 struct config {
 	/* In the table's order. */
 	char data_dir[CONFIG_TEXT_MAX], socket[CONFIG_TEXT_MAX], fd_socket[CONFIG_TEXT_MAX], listen[CONFIG_TEXT_MAX];
+	char metrics_address[CONFIG_TEXT_MAX];
 	char policy[CONFIG_TEXT_MAX], disks[CONFIG_TEXT_MAX], disk_policy[CONFIG_TEXT_MAX];
 	char gpus[CONFIG_TEXT_MAX], cuda_plugin[CONFIG_TEXT_MAX];
 	uint64_t gpu_bytes;
@@ -102,6 +104,15 @@ uint32_t config_gpus(const char *value, uint32_t out[CONFIG_GPUS_MAX], bool *all
 
 /* NULL if `value` is an address that this version may listen on. Numbers only: a name could resolve to anything. */
 const char *config_listen_problem(const char *value);
+
+/* Where /metrics is served: true and *out; false with *problem NULL: off; with *problem: what is wrong with it. Numbers only, as above, and
+ * any of them. Fuzzed with config_parse. */
+struct config_socket {
+	struct sockaddr_storage address;
+	socklen_t bytes;
+	bool loopback; /* this machine alone reaches it; of a Unix socket too */
+};
+bool config_metrics(const char *value, struct config_socket *out, const char **problem);
 
 /* Row i of the table: false past its end. value: in the form the file takes, as in force. */
 struct config_row {

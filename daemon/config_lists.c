@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/un.h>
 
 #define MIB (1024ull * 1024)
 
@@ -79,28 +80,78 @@ uint32_t config_gpus(const char *value, uint32_t out[CONFIG_GPUS_MAX], bool *all
 	}
 }
 
-const char *config_listen_problem(const char *value)
+/* HOST:PORT or [HOST]:PORT, in numbers. NULL, or what is wrong. */
+static const char *host_port(const char *value, struct config_socket *out)
 {
-	char host[64];
+	struct sockaddr_in *v4 = (struct sockaddr_in *)&out->address;
+	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&out->address;
 	const char *colon = strrchr(value, ':');
+	char host[64];
 	uint64_t port;
-	struct in_addr v4;
-	struct in6_addr v6;
 
-	if (!strcmp(value, "off"))
-		return NULL;
+	*out = (struct config_socket){ .bytes = 0 };
 	if (!colon || (size_t)(colon - value) >= sizeof host)
 		return "not of the form 127.0.0.1:PORT";
 	memcpy(host, value, (size_t)(colon - value));
 	host[colon - value] = 0;
 	if (!config_count(colon + 1, &port) || port > 65535)
 		return "the port is not a number from 0 to 65535";
-	size_t n = strlen(host);
-	bool loopback = inet_pton(AF_INET, host, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127;
+	const size_t n = strlen(host);
 
+	if (inet_pton(AF_INET, host, &v4->sin_addr) == 1) {
+		v4->sin_family = AF_INET;
+		v4->sin_port = htons((uint16_t)port);
+		out->bytes = sizeof *v4;
+		out->loopback = ntohl(v4->sin_addr.s_addr) >> 24 == 127;
+		return NULL;
+	}
 	if (n > 2 && host[0] == '[' && host[n - 1] == ']') {
 		host[n - 1] = 0;
-		loopback = inet_pton(AF_INET6, host + 1, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+		if (inet_pton(AF_INET6, host + 1, &v6->sin6_addr) == 1) {
+			v6->sin6_family = AF_INET6;
+			v6->sin6_port = htons((uint16_t)port);
+			out->bytes = sizeof *v6;
+			out->loopback = IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+			return NULL;
+		}
 	}
-	return loopback ? NULL : "only a loopback address: this version has no mutual TLS, so nothing else may be served";
+	return "the host is not an address in numbers, as 127.0.0.1 or [::1]";
+}
+
+const char *config_listen_problem(const char *value)
+{
+	static const char form[] = "only a loopback address: this version has no mutual TLS, so nothing else may be served";
+	struct config_socket at;
+	const char *problem;
+
+	if (!strcmp(value, "off"))
+		return NULL;
+	problem = host_port(value, &at);
+	if (problem)
+		return !strncmp(problem, "the host", 8) ? form : problem;
+	return at.loopback ? NULL : form;
+}
+
+bool config_metrics(const char *value, struct config_socket *out, const char **problem)
+{
+	struct sockaddr_un *local = (struct sockaddr_un *)&out->address;
+
+	*problem = NULL;
+	if (!strcmp(value, "off") || !*value)
+		return false;
+	if (strncmp(value, "unix:", 5) != 0) {
+		*problem = host_port(value, out);
+		return !*problem;
+	}
+	value += 5;
+	if (*value != '/')
+		*problem = "not an absolute path";
+	else if (strlen(value) >= sizeof local->sun_path)
+		*problem = "a socket's path has at most 107 bytes";
+	if (*problem)
+		return false;
+	*out = (struct config_socket){ .bytes = sizeof *local, .loopback = true };
+	local->sun_family = AF_UNIX;
+	strcpy(local->sun_path, value);
+	return true;
 }

@@ -9,6 +9,7 @@
 struct cache;
 struct config;
 struct door;
+struct metrics;
 struct near;
 struct rpc_server;
 struct workers;
@@ -20,6 +21,7 @@ struct daemon {
 	struct door *door;       /* NULL: no borrowing */
 	struct near *near;       /* NULL: no near calls */
 	struct rpc_server *rpc;  /* NULL while handlers run without a server, as in tests */
+	struct metrics *metrics; /* NULL: no metrics_address */
 	uint64_t started_us;
 };
 

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <systemd/sd-daemon.h>
+
 #include "daemon/cache_config.h"
 #include "daemon/catalog_child.h"
 #include "daemon/claim.h"
@@ -14,6 +16,7 @@
 #include "daemon/gpu_plugin.h"
 #include "daemon/log.h"
 #include "daemon/machine.h"
+#include "daemon/metrics.h"
 #include "daemon/near.h"
 #include "daemon/rpc.h"
 #include "daemon/stop.h"
@@ -51,6 +54,7 @@ static void serve_and_drain(struct daemon *d, struct disk_log *disks)
 	}
 	uint64_t until = daemon_now_us() + d->config->drain_timeout_ms * 1000;
 
+	sd_notify(false, "STOPPING=1\nSTATUS=draining");
 	cache_drain(d->cache, true);
 	cache_load(d->cache, &load);
 	log_info("draining", LOG_NUM("sessions", load.sessions), LOG_NUM("leases", load.leases),
@@ -90,6 +94,8 @@ static int run(const struct config *c)
 	else if (door_create(&d, c->fd_socket, (unsigned)c->socket_mode, (uint32_t)c->connections_max, &d.door, why,
 			     sizeof why))
 		code = fail("door", why);
+	else if (c->metrics_address[0] && metrics_create(&d, METRICS_LIFE_US, &d.metrics, why, sizeof why))
+		code = fail("metrics", why);
 	else if (claim_turn(c->socket, &turn, why, sizeof why))
 		code = fail("claim", why);
 	else if (rpc_server_create(&d, why, sizeof why))
@@ -99,8 +105,11 @@ static int run(const struct config *c)
 		log_info("ready", LOG_TEXT("version", TERRACE_VERSION), LOG_NUM("pid", getpid()),
 			 LOG_TEXT("socket", c->socket), LOG_TEXT("fd_socket", c->fd_socket),
 			 LOG_TEXT("listen", c->listen), LOG_NUM("port", rpc_server_port(d.rpc)),
+			 LOG_TEXT("metrics_address", c->metrics_address), LOG_NUM("metrics_port", metrics_port(d.metrics)),
 			 LOG_NUM("host_bytes", c->host_bytes), LOG_TEXT("disks", c->disks[0] ? c->disks : "off"));
 		machine_warn(c, files);
+		metrics_serve(d.metrics);
+		sd_notify(false, "READY=1\nSTATUS=serving");
 		serve_and_drain(&d, &disks);
 	}
 	const bool ended = stop_daemon(&d, !code, &signals);

@@ -2,17 +2,13 @@
 #include <string.h>
 
 #include "daemon/config.h"
-#include "daemon/door.h"
 #include "daemon/log.h"
-#include "daemon/near.h"
-#include "daemon/rpc.h"
 #include "daemon/rpc_methods.h"
 #include "daemon/rpc_reply.h"
-#include "daemon/workers.h"
+#include "daemon/stats.h"
 #include "proto/layout_message.h"
 
 enum {
-	STATS_MAX = 4096,
 	INSPECT_MAX = 64,
 	LAYOUTS_MAX = 4096,           /* more than there can be */
 	DRAIN_POLL_US = 20000,
@@ -57,21 +53,6 @@ static void stats_row(void *arg, const char *name, const char *labels, double va
 		s->full = true;
 }
 
-static void stats_workers(struct stats *s, struct workers *workers)
-{
-	struct workers_view v;
-
-	if (!workers)
-		return;
-	workers_look(workers, &v);
-	stats_row(s, "terrace_worker_threads", "", v.threads, false, "worker threads");
-	stats_row(s, "terrace_worker_running", "", v.running, false, "worker threads at work");
-	stats_row(s, "terrace_worker_queued", "", v.queued, false, "steps of calls that wait for a worker");
-	stats_row(s, "terrace_worker_queue_max", "", v.queue_max, false, "bound of that queue");
-	stats_row(s, "terrace_worker_done_total", "", (double)v.done, true, "steps done by workers");
-	stats_row(s, "terrace_worker_refused_total", "", (double)v.refused, true, "steps refused because the queue was full");
-}
-
 enum status rpc_stats(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const struct daemon *d = c->daemon;
@@ -81,19 +62,13 @@ enum status rpc_stats(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	(void)request;
 	if (!r || !s.rows)
 		return rpc_too_big(c);
-	cache_stats(d->cache, c->now_us, stats_row, &s);
-	stats_workers(&s, d->workers);
-	if (d->rpc)
-		rpc_server_stats(d->rpc, stats_row, &s);
-	if (d->door)
-		door_stats(d->door, stats_row, &s);
-	near_stats(d->near, stats_row, &s);
+	daemon_stats(d, c->now_us, stats_row, &s);
 	if (s.full)
 		return rpc_too_big(c);
 	terrace__v1__stats_reply__init(r);
 	r->epoch = cache_epoch(d->cache);
 	r->version = (char *)TERRACE_VERSION;
-	r->state = (char *)(cache_draining(d->cache) ? "draining" : cache_degraded(d->cache) ? "degraded" : "serving");
+	r->state = (char *)daemon_state(d);
 	r->uptime_ms = (c->now_us - d->started_us) / 1000;
 	r->n_stats = s.n;
 	r->stats = s.rows;

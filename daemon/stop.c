@@ -13,6 +13,7 @@
 #include "daemon/daemon.h"
 #include "daemon/door.h"
 #include "daemon/log.h"
+#include "daemon/metrics.h"
 #include "daemon/near.h"
 #include "daemon/rpc.h"
 #include "daemon/workers.h"
@@ -72,7 +73,12 @@ bool stop_daemon(struct daemon *d, bool served, const sigset_t *signals)
 			log_warn("not_settled", LOG_TEXT("reason", "some blocks were in memory only; they are gone"));
 	}
 	ended = workers_end(d, ended) && ended;
+	if (!metrics_stop(d->metrics, timeout_us(d))) {
+		log_error("left_behind", LOG_TEXT("what", "metrics"), LOG_TEXT("reason", "an answer to /metrics does not end"));
+		ended = false;
+	}
 	if (ended) {
+		metrics_destroy(d->metrics);
 		rpc_server_destroy(d->rpc);
 		door_destroy(d->door);
 		near_destroy(d->near);

@@ -56,7 +56,7 @@ static const char *origin_of(const char *name)
 /* A value of each option that is not its default. */
 static const char *const other[][2] = {
 	{ "data_dir", "/x/y" }, { "socket", "/x/s.sock" }, { "fd_socket", "/x/d.fd" }, { "socket_mode", "0600" },
-	{ "listen", "127.0.0.1:7070" }, { "host_bytes", "3GiB" }, { "extent_bytes", "8MiB" }, { "huge_pages", "off" },
+	{ "listen", "127.0.0.1:7070" }, { "metrics_address", "[::]:9464" }, { "host_bytes", "3GiB" }, { "extent_bytes", "8MiB" }, { "huge_pages", "off" },
 	{ "policy", "fifo" }, { "pinned_share", "0.5" }, { "disks", "/a:2MiB,/b:1TiB" }, { "disk_policy", "sieve" },
 	{ "recompute_growth", "30600" },
 	{ "slab_bytes", "4MiB" }, { "disk_depth", "9" }, { "disk_slow", "3s" }, { "spill_share", "0.5" },
@@ -179,6 +179,13 @@ static const struct {
 	{ "listen = [::]:50051\n", "no mutual TLS" },
 	{ "listen = 127.0.0.1\n", "not of the form" },
 	{ "listen = 127.0.0.1:99999\n", "the port" },
+	{ "metrics_address = localhost:9464\n", "not an address in numbers" },
+	{ "metrics_address = [::1\n", "not an address in numbers" },
+	{ "metrics_address = ::1:9464\n", "not an address in numbers" },
+	{ "metrics_address = []:9464\n", "not an address in numbers" },
+	{ "metrics_address = 127.0.0.1\n", "not of the form" },
+	{ "metrics_address = 127.0.0.1:65536\n", "the port" },
+	{ "metrics_address = unix:m.sock\n", "not an absolute path" },
 	{ "[daemon]\nworkers = 1\n", "f.conf:1: sections are not used" },
 	{ "workers\n", "f.conf:1: not of the form name = value" },
 	{ "  workers 4\n", "f.conf:1: not of the form name = value" },
@@ -435,6 +442,10 @@ START_TEST(derived_values)
 	ck_assert_int_eq(LOAD(NULL, "--socket=/a/b", "--fd-socket=off", "--listen=[::1]:0"), STATUS_OK);
 	ck_assert_str_eq(c.fd_socket, "");
 	ck_assert_str_eq(c.listen, "[::1]:0");
+	ck_assert_str_eq(c.metrics_address, "");
+	ck_assert_int_eq(LOAD(NULL, "--socket=/a/b", "--metrics-address=unix:/a/b"), STATUS_INVALID);
+	ck_assert_ptr_nonnull(strstr(errors.text, "metrics_address: the same path"));
+	ck_assert_int_eq(LOAD(NULL, "--socket=/a/b.sock", "--metrics-address=unix:/a/b.fd"), STATUS_INVALID);
 	ck_assert_int_eq(LOAD(NULL, "--check-config", "--print-config", "-h"), STATUS_OK);
 	ck_assert(c.check && c.print && c.help);
 }

@@ -6,4 +6,6 @@ owned 'xxhash' kernels/layout_id.c store/index.c client/keys.c client/layout.c
 owned 'jansson' client/ctl/output.c client/ctl/layouts.c eviction/replay/parse.c
 owned 'lzma' eviction/replay/read.c
 owned 'liburing' store/ring_uring.c
+owned 'microhttpd' daemon/metrics.c
+owned 'systemd/' daemon/main.c
 owned 'lmdb' store/catalog_file.h

@@ -1,0 +1,364 @@
+/* See metrics.h. The only file with libmicrohttpd.
+ *
+ * libmicrohttpd has threads for its own, but joins them without a bound: so it is driven from a thread of ours, which sleeps on its epoll and
+ * on an eventfd. It knows a time for idle connections and none for slow ones: a connection whose time is over is shut down, which it takes for
+ * the peer's end.
+ */
+#include "daemon/metrics.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <microhttpd.h>
+
+#include "daemon/cache.h"
+#include "daemon/claim.h"
+#include "daemon/config.h"
+#include "daemon/daemon.h"
+#include "daemon/deadline.h"
+#include "daemon/log.h"
+#include "daemon/metrics_text.h"
+#include "daemon/stats.h"
+
+enum { REQUEST_BYTES = 8192, LOOK_MS = 250 };
+
+enum phase { WAITING, SERVING, STOPPING };
+
+struct guest {
+	int fd; /* -1: none */
+	uint64_t until_us;
+};
+
+struct metrics {
+	const struct daemon *daemon;
+	uint64_t life_us;
+	struct MHD_Daemon *http;
+	int listener, wake;
+	uint16_t port;
+	char path[CONFIG_SOCKET_MAX]; /* of a Unix socket */
+	_Atomic enum phase phase;
+	pthread_t thread;
+	bool thread_started;
+	pthread_mutex_t lock;
+	pthread_cond_t done_changed;
+	bool done;
+	/* the thread's */
+	struct guest guests[METRICS_CONNECTIONS];
+	uint32_t guest_count;
+};
+
+/* ---- answers ---- */
+
+static enum MHD_Result answer(struct MHD_Connection *c, unsigned code, const char *type, char *text, size_t bytes,
+			      enum MHD_ResponseMemoryMode owner)
+{
+	struct MHD_Response *r = MHD_create_response_from_buffer(bytes, text, owner);
+	enum MHD_Result done;
+
+	if (!r) {
+		if (owner == MHD_RESPMEM_MUST_FREE)
+			free(text);
+		return MHD_NO;
+	}
+	MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+	MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
+	if (code == MHD_HTTP_METHOD_NOT_ALLOWED)
+		MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+	done = MHD_queue_response(c, code, r);
+	MHD_destroy_response(r);
+	return done;
+}
+
+static enum MHD_Result say(struct MHD_Connection *c, unsigned code, const char *text)
+{
+	return answer(c, code, "text/plain; charset=utf-8", (char *)text, strlen(text), MHD_RESPMEM_PERSISTENT);
+}
+
+static enum MHD_Result on_metrics(struct metrics *m, struct MHD_Connection *c)
+{
+	struct metrics_text t = { .count = 0 };
+	size_t bytes;
+	char *text;
+
+	daemon_stats(m->daemon, daemon_now_us(), metrics_text_row, &t);
+	text = metrics_text_make(&t, &bytes);
+	metrics_text_fini(&t);
+	if (!text)
+		return say(c, MHD_HTTP_INTERNAL_SERVER_ERROR, "no memory for the metrics\n");
+	return answer(c, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", text, bytes, MHD_RESPMEM_MUST_FREE);
+}
+
+static enum MHD_Result on_healthz(struct metrics *m, struct MHD_Connection *c)
+{
+	const char *state = daemon_state(m->daemon);
+
+	if (!strcmp(state, "draining"))
+		return say(c, MHD_HTTP_SERVICE_UNAVAILABLE, "draining\n");
+	return say(c, MHD_HTTP_OK, !strcmp(state, "degraded") ? "degraded\n" : "serving\n");
+}
+
+static const struct page {
+	const char *path;
+	enum MHD_Result (*get)(struct metrics *m, struct MHD_Connection *c);
+} pages[] = { { "/metrics", on_metrics }, { "/healthz", on_healthz } };
+
+/* Answered before a body has come: there is none to read. */
+static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const char *url, const char *method, const char *version,
+				  const char *body, size_t *body_bytes, void **state)
+{
+	(void)version;
+	(void)body;
+	(void)body_bytes;
+	(void)state;
+	for (size_t i = 0; i < sizeof pages / sizeof pages[0]; i++) {
+		if (strcmp(url, pages[i].path) != 0)
+			continue;
+		if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
+			return say(c, MHD_HTTP_METHOD_NOT_ALLOWED, "GET or HEAD\n");
+		return pages[i].get(arg, c);
+	}
+	return say(c, MHD_HTTP_NOT_FOUND, "there are /metrics and /healthz\n");
+}
+
+/* ---- connections ---- */
+
+static struct guest *guest_of(struct metrics *m, int fd)
+{
+	for (uint32_t i = 0; i < METRICS_CONNECTIONS; i++)
+		if (m->guests[i].fd == fd)
+			return &m->guests[i];
+	return NULL;
+}
+
+static void on_connection(void *arg, struct MHD_Connection *c, void **socket_state, enum MHD_ConnectionNotificationCode what)
+{
+	const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+	const bool begins = what == MHD_CONNECTION_NOTIFY_STARTED;
+	struct metrics *m = arg;
+	struct guest *g = info ? guest_of(m, begins ? -1 : info->connect_fd) : NULL;
+
+	(void)socket_state;
+	if (!g)
+		return;
+	*g = begins ? (struct guest){ info->connect_fd, daemon_now_us() + m->life_us } : (struct guest){ .fd = -1 };
+	m->guest_count += begins ? 1u : -1u;
+}
+
+static void late_guests_end(struct metrics *m)
+{
+	const uint64_t now_us = daemon_now_us();
+
+	for (uint32_t i = 0; i < METRICS_CONNECTIONS && m->guest_count; i++)
+		if (m->guests[i].fd >= 0 && now_us >= m->guests[i].until_us)
+			shutdown(m->guests[i].fd, SHUT_RDWR);
+}
+
+/* ---- the thread ---- */
+
+/* until: what libmicrohttpd has to do at once, a guest's end, the stop. One that has gone leaves its place to one in the kernel, of which
+ * nothing tells: then at once, too. */
+static int wait_ms(struct metrics *m, bool gone)
+{
+	MHD_UNSIGNED_LONG_LONG own;
+
+	if (gone || (MHD_get_timeout(m->http, &own) == MHD_YES && !own))
+		return 0;
+	return m->guest_count ? LOOK_MS : -1;
+}
+
+static void serve(struct metrics *m)
+{
+	const union MHD_DaemonInfo *info = MHD_get_daemon_info(m->http, MHD_DAEMON_INFO_EPOLL_FD);
+	struct pollfd p[] = { { .fd = m->wake, .events = POLLIN }, { .fd = info->epoll_fd, .events = POLLIN } };
+	uint32_t before = 0;
+	enum phase phase;
+	uint64_t pokes;
+
+	while ((phase = atomic_load(&m->phase)) != STOPPING) {
+		const bool begun = phase == SERVING;
+
+		poll(p, begun ? 2 : 1, begun ? wait_ms(m, m->guest_count < before) : -1);
+		if (read(m->wake, &pokes, sizeof pokes) == sizeof pokes)
+			continue;
+		before = m->guest_count;
+		MHD_run(m->http);
+		late_guests_end(m);
+	}
+}
+
+static void *metrics_main(void *arg)
+{
+	struct metrics *m = arg;
+
+	cache_thread_enter();
+	serve(m);
+	MHD_stop_daemon(m->http); /* cuts what is left, and closes the listener */
+	cache_thread_leave();
+	pthread_mutex_lock(&m->lock);
+	m->done = true;
+	pthread_cond_signal(&m->done_changed);
+	pthread_mutex_unlock(&m->lock);
+	return NULL;
+}
+
+static void enter_phase(struct metrics *m, enum phase phase)
+{
+	const uint64_t one = 1;
+
+	atomic_store(&m->phase, phase);
+	if (write(m->wake, &one, sizeof one) != sizeof one)
+		log_error("metrics_wake", LOG_NUM("errno", errno));
+}
+
+/* ---- the outside ---- */
+
+static uint16_t port_of(int fd)
+{
+	struct sockaddr_storage at = { .ss_family = AF_UNSPEC };
+	socklen_t n = sizeof at;
+
+	getsockname(fd, (struct sockaddr *)&at, &n);
+	return at.ss_family == AF_INET	? ntohs(((struct sockaddr_in *)&at)->sin_port) :
+	       at.ss_family == AF_INET6 ? ntohs(((struct sockaddr_in6 *)&at)->sin6_port) :
+					  0;
+}
+
+static enum status listen_at(struct metrics *m, const struct config *c, char *why, size_t size)
+{
+	struct config_socket at;
+	const char *problem;
+	const int on = 1;
+
+	if (!config_metrics(c->metrics_address, &at, &problem)) {
+		snprintf(why, size, "%s", problem ? problem : "no address");
+		return STATUS_INVALID;
+	}
+	const int family = at.address.ss_family;
+	const char *path = ((const struct sockaddr_un *)&at.address)->sun_path;
+
+	if (family == AF_UNIX && claim_socket(path, why, size))
+		return STATUS_IO;
+	m->listener = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (m->listener >= 0 && family != AF_UNIX)
+		setsockopt(m->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+	const mode_t mask = umask(~(mode_t)c->socket_mode & 0777);
+	const bool bound = m->listener >= 0 && !bind(m->listener, (const struct sockaddr *)&at.address, at.bytes);
+
+	umask(mask);
+	if (bound && family == AF_UNIX)
+		strcpy(m->path, path);
+	if (!bound || listen(m->listener, SOMAXCONN)) {
+		snprintf(why, size, "cannot listen on %s: %s", c->metrics_address, strerror(errno));
+		return STATUS_IO;
+	}
+	m->port = port_of(m->listener);
+	if (!at.loopback)
+		log_warn("metrics_open", LOG_TEXT("address", c->metrics_address),
+			 LOG_TEXT("reason", "whoever reaches it may read how the daemon does: there is no authentication"));
+	return STATUS_OK;
+}
+
+static enum status http_create(struct metrics *m, char *why, size_t size)
+{
+	m->http = MHD_start_daemon(MHD_USE_EPOLL, 0, NULL, NULL, on_request, m, MHD_OPTION_LISTEN_SOCKET, m->listener,
+				   MHD_OPTION_CONNECTION_LIMIT, (unsigned)METRICS_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+				   (size_t)REQUEST_BYTES, MHD_OPTION_NOTIFY_CONNECTION, on_connection, m, MHD_OPTION_END);
+	m->listener = -1; /* libmicrohttpd's, also when it fails */
+	if (m->http)
+		return STATUS_OK;
+	snprintf(why, size, "cannot start HTTP");
+	return STATUS_INTERNAL;
+}
+
+enum status metrics_create(const struct daemon *d, uint64_t life_us, struct metrics **out, char *why, size_t size)
+{
+	struct metrics *m = calloc(1, sizeof *m);
+	enum status s;
+
+	if (!m) {
+		snprintf(why, size, "no memory");
+		return STATUS_EXHAUSTED;
+	}
+	m->daemon = d;
+	m->life_us = life_us;
+	for (uint32_t i = 0; i < METRICS_CONNECTIONS; i++)
+		m->guests[i].fd = -1;
+	pthread_mutex_init(&m->lock, NULL);
+	deadline_cond_init(&m->done_changed);
+	m->listener = -1;
+	m->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (m->wake < 0)
+		snprintf(why, size, "cannot make an eventfd: %s", strerror(errno));
+	s = m->wake < 0 ? STATUS_IO : listen_at(m, d->config, why, size);
+	if (s == STATUS_OK)
+		s = http_create(m, why, size);
+	if (s == STATUS_OK && pthread_create(&m->thread, NULL, metrics_main, m)) {
+		snprintf(why, size, "cannot start the thread for HTTP");
+		s = STATUS_INTERNAL;
+	}
+	m->thread_started = s == STATUS_OK;
+	if (s == STATUS_OK)
+		*out = m;
+	else
+		metrics_destroy(m);
+	return s;
+}
+
+void metrics_serve(struct metrics *m)
+{
+	if (m)
+		enter_phase(m, SERVING);
+}
+
+uint16_t metrics_port(const struct metrics *m)
+{
+	return m ? m->port : 0;
+}
+
+bool metrics_stop(struct metrics *m, uint64_t wait_us)
+{
+	const struct timespec until = deadline_in(wait_us);
+	bool done;
+
+	if (!m)
+		return true;
+	enter_phase(m, STOPPING);
+	pthread_mutex_lock(&m->lock);
+	while (!m->done && pthread_cond_timedwait(&m->done_changed, &m->lock, &until) != ETIMEDOUT)
+		;
+	done = m->done;
+	pthread_mutex_unlock(&m->lock);
+	if (m->path[0])
+		unlink(m->path);
+	m->path[0] = 0;
+	return done;
+}
+
+void metrics_destroy(struct metrics *m)
+{
+	if (!m)
+		return;
+	if (m->thread_started)
+		pthread_join(m->thread, NULL);
+	else if (m->http)
+		MHD_stop_daemon(m->http);
+	if (m->listener >= 0)
+		close(m->listener);
+	if (m->wake >= 0)
+		close(m->wake);
+	if (m->path[0])
+		unlink(m->path);
+	pthread_cond_destroy(&m->done_changed);
+	pthread_mutex_destroy(&m->lock);
+	free(m);
+}

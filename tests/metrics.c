@@ -1,0 +1,400 @@
+/* /metrics and /healthz: the text, by names and labels that want to break it; over real sockets, the methods and pages, who asks slowly, who
+ * takes all connections, and the stop meanwhile. */
+#include "daemon/metrics.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "daemon/metrics_text.h"
+#include "daemon/stats.h"
+#include "tests/shell.h"
+
+enum { LIFE_US = 300000, WAIT_MS = 60000, STOP_US = 60000000 };
+
+/* ---- the text ---- */
+
+static char *text_of(const char *labels, double value)
+{
+	struct metrics_text t = { .count = 0 };
+	size_t n;
+
+	metrics_text_row(&t, "m", labels, value, false, "h");
+	char *text = metrics_text_make(&t, &n);
+
+	ck_assert_ptr_nonnull(text);
+	ck_assert_uint_eq(strlen(text), n);
+	metrics_text_fini(&t);
+	return text;
+}
+
+static const struct {
+	const char *labels;
+	double value;
+	const char *sample;
+} samples[] = {
+	{ "", 0, "m 0\n" },
+	{ "tier=host", 1, "m{tier=\"host\"} 1\n" },
+	{ "disk=0,health=healthy", -2.5, "m{disk=\"0\",health=\"healthy\"} -2.5\n" },
+	{ "a=,b=", 3, "m{a=\"\",b=\"\"} 3\n" },
+	{ "a=b=c", 1, "m{a=\"b=c\"} 1\n" },
+	{ "a=x\\,y=z,b=1", 1, "m{a=\"x,y=z\",b=\"1\"} 1\n" },
+	{ "a=\"} 7,b=1", 1, "m{a=\"\\\"} 7\",b=\"1\"} 1\n" },
+	{ "a=\\\\,b=1", 1, "m{a=\"\\\\\",b=\"1\"} 1\n" },
+	{ "a=\\\\\\,,b=1", 1, "m{a=\"\\\\,\",b=\"1\"} 1\n" },
+	{ "a=\\", 1, "m{a=\"\\\\\"} 1\n" },
+	{ "a=1\nm 2", 1, "m{a=\"1\\nm 2\"} 1\n" },
+	{ "a=\r\t\x1b\x7f\xff\xc3\xa4", 1, "m{a=\"???????\"} 1\n" },
+	{ "", 1e-6, "m 1e-06\n" },
+	{ "", 0.1 + 0.2, "m 0.30000000000000004\n" },
+	{ "", 9007199254740992.0, "m 9007199254740992\n" },
+	{ "", 281474976710655.0, "m 281474976710655\n" },
+	{ "", (double)UINT64_MAX, "m 1.8446744073709552e+19\n" },
+	{ "", __builtin_nan(""), "" },
+	{ "", __builtin_inf(), "" },
+};
+
+START_TEST(sample)
+{
+	char *text = text_of(samples[_i].labels, samples[_i].value);
+	static const char head[] = "# HELP m h\n# TYPE m gauge\n";
+
+	ck_assert_int_eq(strncmp(text, head, strlen(head)), 0);
+	ck_assert_str_eq(text + strlen(head), samples[_i].sample);
+	free(text);
+}
+END_TEST
+
+START_TEST(samples_of_a_metric_are_together)
+{
+	struct metrics_text t = { .count = 0 };
+	size_t n;
+
+	metrics_text_row(&t, "a_total", "way=near", 1, true, "calls \\ with\na \"line\"");
+	metrics_text_row(&t, "b", "", 2, false, "b");
+	metrics_text_row(&t, "a_total", "", 3, true, "said before");
+	char *text = metrics_text_make(&t, &n);
+
+	ck_assert_str_eq(text, "# HELP a_total calls \\\\ with\\na \"line\"\n# TYPE a_total counter\na_total{way=\"near\"} 1\na_total 3\n"
+			       "# HELP b b\n# TYPE b gauge\nb 2\n");
+	free(text);
+	metrics_text_fini(&t);
+}
+END_TEST
+
+/* What does not fit is told as a whole, not cut. */
+START_TEST(too_much)
+{
+	struct metrics_text t = { .count = 0 };
+	char name[120];
+	size_t n;
+
+	for (uint32_t i = 0; i < STATS_MAX; i++) {
+		snprintf(name, sizeof name, "m_%u", i % 700);
+		metrics_text_row(&t, name, "", i, false, "h");
+	}
+	char *text = metrics_text_make(&t, &n);
+
+	ck_assert_ptr_nonnull(text);
+	free(text);
+	metrics_text_row(&t, "m_0", "", 1, false, "h");
+	ck_assert_ptr_null(metrics_text_make(&t, &n));
+	metrics_text_fini(&t);
+	memset(name, 'm', sizeof name - 1);
+	name[sizeof name - 1] = 0;
+	metrics_text_row(&t, name, "", 1, false, "h");
+	ck_assert_ptr_null(metrics_text_make(&t, &n));
+	metrics_text_fini(&t);
+}
+END_TEST
+
+/* ---- over sockets ---- */
+
+static struct shell s;
+static struct metrics *m;
+
+static void open_at(const char *address)
+{
+	char why[256] = "";
+
+	shell_open(&s);
+	snprintf(s.config.metrics_address, sizeof s.config.metrics_address, "%s", address);
+	ck_assert_msg(metrics_create(&s.daemon, LIFE_US, &m, why, sizeof why) == STATUS_OK, "%s", why);
+}
+
+static void serve(void)
+{
+	open_at("127.0.0.1:0");
+	metrics_serve(m);
+}
+
+static void stop(void)
+{
+	ck_assert(metrics_stop(m, STOP_US));
+	metrics_destroy(m);
+	shell_close(&s);
+}
+
+static int reach(void)
+{
+	const struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(metrics_port(m)), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	const int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	ck_assert_int_eq(connect(fd, (const struct sockaddr *)&at, sizeof at), 0);
+	return fd;
+}
+
+static void say(int fd, const char *text)
+{
+	ck_assert_int_eq(send(fd, text, strlen(text), MSG_NOSIGNAL), (ssize_t)strlen(text));
+}
+
+/* All that comes until the other side ends it. */
+static const char *hear(int fd)
+{
+	static char text[1 << 20];
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	size_t n = 0;
+	ssize_t got = 0;
+
+	do {
+		ck_assert_int_eq(poll(&p, 1, WAIT_MS), 1);
+		got = recv(fd, text + n, sizeof text - 1 - n, 0);
+		n += got > 0 ? (size_t)got : 0;
+	} while (got > 0);
+	text[n] = 0;
+	close(fd);
+	return text;
+}
+
+static const char *ask(const char *request)
+{
+	const int fd = reach();
+
+	say(fd, request);
+	return hear(fd);
+}
+
+#define REST " HTTP/1.1\r\nHost: x\r\n\r\n"
+
+static const struct {
+	const char *request, *status, *has;
+} asked[] = {
+	{ "GET /metrics" REST, "HTTP/1.1 200 ", "\r\n\r\n# HELP terrace_build_info" },
+	{ "GET /metrics?name=x" REST, "HTTP/1.1 200 ", "\nterrace_sessions 1\n" },
+	{ "GET /metrics HTTP/1.0\r\n\r\n", "HTTP/1.", "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n" },
+	{ "GET /healthz" REST, "HTTP/1.1 200 ", "\r\n\r\nserving\n" },
+	{ "GET /" REST, "HTTP/1.1 404 ", "/metrics" },
+	{ "GET /metrics/" REST, "HTTP/1.1 404 ", "" },
+	{ "PUT /other" REST, "HTTP/1.1 404 ", "" },
+	{ "DELETE /metrics" REST, "HTTP/1.1 405 ", "\r\nAllow: GET, HEAD\r\n" },
+	{ "get /metrics" REST, "HTTP/1.1 405 ", "" },
+	{ "POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\nabc", "HTTP/1.1 405 ", "" },
+};
+
+START_TEST(pages)
+{
+	serve();
+	for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
+		const char *answer = ask(asked[i].request);
+
+		ck_assert_msg(!strncmp(answer, asked[i].status, strlen(asked[i].status)), "%s: %.60s", asked[i].request, answer);
+		ck_assert_msg(strstr(answer, asked[i].has) != NULL, "%s: %s", asked[i].request, answer);
+	}
+	stop();
+}
+END_TEST
+
+START_TEST(head_has_no_body)
+{
+	size_t bytes = 0;
+	const char *answer;
+
+	serve();
+	answer = ask("HEAD /metrics" REST);
+	ck_assert_int_eq(strncmp(answer, "HTTP/1.1 200 ", 13), 0);
+	ck_assert_str_eq(strstr(answer, "\r\n\r\n"), "\r\n\r\n");
+	ck_assert_int_eq(sscanf(strstr(answer, "Content-Length: "), "Content-Length: %zu", &bytes), 1);
+	ck_assert_uint_gt(bytes, 1000);
+	stop();
+}
+END_TEST
+
+START_TEST(health)
+{
+	serve();
+	cache_drain(s.daemon.cache, true);
+	ck_assert_int_eq(strncmp(ask("GET /healthz" REST), "HTTP/1.1 503 ", 13), 0);
+	ck_assert_ptr_nonnull(strstr(ask("GET /metrics" REST), "\nterrace_draining 1\n"));
+	cache_drain(s.daemon.cache, false);
+	ck_assert_int_eq(strncmp(ask("HEAD /healthz" REST), "HTTP/1.1 200 ", 13), 0);
+	stop();
+}
+END_TEST
+
+/* Random bytes, and requests that are too long: an answer or none, and the next is served. */
+START_TEST(nonsense)
+{
+	static char bytes[64 << 10];
+
+	serve();
+	srand(7);
+	for (int round = 0; round < 20; round++) {
+		const int fd = reach();
+
+		for (size_t i = 0; i < sizeof bytes; i++)
+			bytes[i] = (char)(round % 2 ? rand() : 'a');
+		memcpy(bytes, "GET /metrics HTTP/1.1\r\nX: ", round % 3 * 13);
+		(void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+		hear(fd);
+	}
+	ck_assert_int_eq(strncmp(ask("GET /healthz" REST), "HTTP/1.1 200 ", 13), 0);
+	stop();
+}
+END_TEST
+
+/* Who takes all connections and says nothing, or a byte now and then, has them for a while. */
+START_TEST(slow_ones_are_cut)
+{
+	int slow[METRICS_CONNECTIONS];
+	uint64_t begun;
+
+	serve();
+	begun = daemon_now_us();
+	for (int i = 0; i < METRICS_CONNECTIONS; i++) {
+		slow[i] = reach();
+		if (i % 2)
+			say(slow[i], "GET /metrics HTTP/1.1\r\n");
+	}
+	const int last = reach();
+
+	say(last, "GET /healthz" REST);
+	while (daemon_now_us() < begun + LIFE_US / 2) {
+		(void)!send(slow[0], "G", 1, MSG_NOSIGNAL);
+		usleep(1000);
+	}
+	ck_assert_int_eq(poll(&(struct pollfd){ .fd = last, .events = POLLIN }, 1, 0), 0);
+	ck_assert_int_eq(strncmp(hear(last), "HTTP/1.1 200 ", 13), 0);
+	ck_assert_uint_ge(daemon_now_us() - begun, LIFE_US);
+	for (int i = 0; i < METRICS_CONNECTIONS; i++)
+		ck_assert_str_eq(hear(slow[i]), "");
+	stop();
+}
+END_TEST
+
+/* One that leaves makes room at once, though nothing else happens. */
+START_TEST(who_waits_comes_next)
+{
+	int idle[METRICS_CONNECTIONS], waiting[3];
+
+	serve();
+	for (int i = 0; i < METRICS_CONNECTIONS; i++)
+		idle[i] = reach();
+	for (int i = 0; i < 3; i++) {
+		waiting[i] = reach();
+		say(waiting[i], "GET /healthz" REST);
+	}
+	close(idle[3]);
+	for (int i = 0; i < 3; i++)
+		ck_assert_int_eq(strncmp(hear(waiting[i]), "HTTP/1.1 200 ", 13), 0);
+	for (int i = 0; i < METRICS_CONNECTIONS; i++)
+		if (i != 3)
+			close(idle[i]);
+	stop();
+}
+END_TEST
+
+/* The stop waits for nobody: not for slow ones, not for those in the kernel, not if nobody was served ever. */
+START_TEST(stops_at_once)
+{
+	int fds[2 * METRICS_CONNECTIONS];
+	uint64_t begun;
+
+	if (_i)
+		serve();
+	else
+		open_at("[::1]:0");
+	for (int i = 0; i < 2 * METRICS_CONNECTIONS && _i; i++) {
+		fds[i] = reach();
+		say(fds[i], "GET /metrics HTTP/1.1\r\n");
+	}
+	begun = daemon_now_us();
+	ck_assert(metrics_stop(m, STOP_US));
+	if (_i)
+		ck_assert_uint_lt(daemon_now_us() - begun, STOP_US / 2);
+	for (int i = 0; i < 2 * METRICS_CONNECTIONS && _i; i++)
+		close(fds[i]);
+	metrics_destroy(m);
+	shell_close(&s);
+}
+END_TEST
+
+START_TEST(unix_socket)
+{
+	struct sockaddr_un at = { .sun_family = AF_UNIX };
+	char why[256];
+	struct metrics *other = NULL;
+	struct stat st;
+
+	shell_open(&s);
+	snprintf(at.sun_path, sizeof at.sun_path, "%s/m.sock", s.folder);
+	snprintf(s.config.metrics_address, sizeof s.config.metrics_address, "unix:%s", at.sun_path);
+	ck_assert_int_eq(metrics_create(&s.daemon, LIFE_US, &m, why, sizeof why), STATUS_OK);
+	metrics_serve(m);
+	ck_assert_int_eq(stat(at.sun_path, &st), 0);
+	ck_assert_uint_eq(st.st_mode & 0777, 0660);
+	ck_assert_uint_eq(metrics_port(m), 0);
+	const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+	ck_assert_int_eq(connect(fd, (const struct sockaddr *)&at, sizeof at), 0);
+	say(fd, "GET /metrics" REST);
+	ck_assert_int_eq(strncmp(hear(fd), "HTTP/1.1 200 ", 13), 0);
+	ck_assert_int_eq(metrics_create(&s.daemon, LIFE_US, &other, why, sizeof why), STATUS_IO);
+	ck_assert_msg(strstr(why, "another daemon answers at") != NULL, "%s", why);
+	ck_assert(metrics_stop(m, STOP_US));
+	ck_assert_int_eq(stat(at.sun_path, &st), -1);
+	metrics_destroy(m);
+	shell_close(&s);
+}
+END_TEST
+
+START_TEST(port_is_taken)
+{
+	struct metrics *other = NULL;
+	char why[256];
+
+	serve();
+	snprintf(s.config.metrics_address, sizeof s.config.metrics_address, "127.0.0.1:%u", metrics_port(m));
+	ck_assert_int_eq(metrics_create(&s.daemon, LIFE_US, &other, why, sizeof why), STATUS_IO);
+	ck_assert_msg(strstr(why, "cannot listen on 127.0.0.1:") != NULL, "%s", why);
+	stop();
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("metrics");
+	TCase *t = tcase_create("metrics");
+
+	tcase_add_loop_test(t, sample, 0, (int)(sizeof samples / sizeof samples[0]));
+	tcase_add_test(t, samples_of_a_metric_are_together);
+	tcase_add_test(t, too_much);
+	tcase_add_test(t, pages);
+	tcase_add_test(t, head_has_no_body);
+	tcase_add_test(t, health);
+	tcase_add_test(t, nonsense);
+	tcase_add_test(t, slow_ones_are_cut);
+	tcase_add_test(t, who_waits_comes_next);
+	tcase_add_loop_test(t, stops_at_once, 0, 2);
+	tcase_add_test(t, unix_socket);
+	tcase_add_test(t, port_is_taken);
+	suite_add_tcase(suite, t);
+	SRunner *runner = srunner_create(suite);
+
+	srunner_run_all(runner, CK_NORMAL);
+	int failed = srunner_ntests_failed(runner);
+
+	srunner_free(runner);
+	return failed != 0;
+}
