@@ -1,8 +1,8 @@
 /* See metrics.h. The only file with libmicrohttpd.
  *
  * libmicrohttpd has threads for its own, but joins them without a bound: so it is driven from a thread of ours, which sleeps on its epoll and
- * on an eventfd. It knows a time for idle connections and none for slow ones: a connection whose time is over is shut down, which it takes for
- * the peer's end.
+ * on an eventfd. It knows a time for idle connections and none for slow ones, and does not see that a peer has gone if its end came with the last
+ * bytes of half a request: a connection whose time is over, or whose question will not come, is shut down, which it sees.
  */
 #include "daemon/metrics.h"
 
@@ -30,13 +30,14 @@
 #include "daemon/metrics_text.h"
 #include "daemon/stats.h"
 
-enum { REQUEST_BYTES = 8192, LOOK_MS = 250 };
+enum { REQUEST_BYTES = 8192, LOOK_MS = 100, HUNG_UP_US = 50000 };
 
 enum phase { WAITING, SERVING, STOPPING };
 
 struct guest {
 	int fd; /* -1: none */
 	uint64_t until_us;
+	bool answered;
 };
 
 struct metrics {
@@ -56,6 +57,19 @@ struct metrics {
 	struct guest guests[METRICS_CONNECTIONS];
 	uint32_t guest_count;
 };
+
+static struct guest *guest_of(struct metrics *m, int fd)
+{
+	for (uint32_t i = 0; i < METRICS_CONNECTIONS; i++)
+		if (m->guests[i].fd == fd)
+			return &m->guests[i];
+	return NULL;
+}
+
+static int fd_of(struct MHD_Connection *c)
+{
+	return MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+}
 
 /* ---- answers ---- */
 
@@ -116,10 +130,14 @@ static const struct page {
 static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const char *url, const char *method, const char *version,
 				  const char *body, size_t *body_bytes, void **state)
 {
+	struct guest *g = guest_of(arg, fd_of(c));
+
 	(void)version;
 	(void)body;
 	(void)body_bytes;
 	(void)state;
+	if (g)
+		g->answered = true;
 	for (size_t i = 0; i < sizeof pages / sizeof pages[0]; i++) {
 		if (strcmp(url, pages[i].path) != 0)
 			continue;
@@ -132,35 +150,39 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
 
 /* ---- connections ---- */
 
-static struct guest *guest_of(struct metrics *m, int fd)
-{
-	for (uint32_t i = 0; i < METRICS_CONNECTIONS; i++)
-		if (m->guests[i].fd == fd)
-			return &m->guests[i];
-	return NULL;
-}
-
 static void on_connection(void *arg, struct MHD_Connection *c, void **socket_state, enum MHD_ConnectionNotificationCode what)
 {
-	const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
 	const bool begins = what == MHD_CONNECTION_NOTIFY_STARTED;
 	struct metrics *m = arg;
-	struct guest *g = info ? guest_of(m, begins ? -1 : info->connect_fd) : NULL;
+	struct guest *g = guest_of(m, begins ? -1 : fd_of(c));
 
 	(void)socket_state;
 	if (!g)
 		return;
-	*g = begins ? (struct guest){ info->connect_fd, daemon_now_us() + m->life_us } : (struct guest){ .fd = -1 };
+	*g = begins ? (struct guest){ .fd = fd_of(c), .until_us = daemon_now_us() + m->life_us } : (struct guest){ .fd = -1 };
 	m->guest_count += begins ? 1u : -1u;
 }
 
-static void late_guests_end(struct metrics *m)
+/* Of one who has asked nothing; what came before its end is to be read first. */
+static void look_if_hung_up(struct guest *g, uint64_t now_us)
+{
+	struct pollfd p = { .fd = g->answered ? -1 : g->fd, .events = POLLRDHUP };
+
+	if (poll(&p, 1, 0) > 0 && g->until_us > now_us + HUNG_UP_US)
+		g->until_us = now_us + HUNG_UP_US;
+}
+
+static void guests_cut(struct metrics *m)
 {
 	const uint64_t now_us = daemon_now_us();
 
-	for (uint32_t i = 0; i < METRICS_CONNECTIONS && m->guest_count; i++)
-		if (m->guests[i].fd >= 0 && now_us >= m->guests[i].until_us)
-			shutdown(m->guests[i].fd, SHUT_RDWR);
+	for (struct guest *g = m->guests; g < m->guests + METRICS_CONNECTIONS; g++) {
+		if (g->fd < 0)
+			continue;
+		look_if_hung_up(g, now_us);
+		if (now_us >= g->until_us)
+			shutdown(g->fd, SHUT_RDWR);
+	}
 }
 
 /* ---- the thread ---- */
@@ -192,7 +214,7 @@ static void serve(struct metrics *m)
 			continue;
 		before = m->guest_count;
 		MHD_run(m->http);
-		late_guests_end(m);
+		guests_cut(m);
 	}
 }
 

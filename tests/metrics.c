@@ -11,7 +11,7 @@
 #include "daemon/stats.h"
 #include "tests/shell.h"
 
-enum { LIFE_US = 300000, WAIT_MS = 60000, STOP_US = 60000000 };
+enum { LIFE_US = 300000, LONG_US = 600000000, WAIT_MS = 60000, STOP_US = 60000000 };
 
 /* ---- the text ---- */
 
@@ -114,18 +114,18 @@ END_TEST
 static struct shell s;
 static struct metrics *m;
 
-static void open_at(const char *address)
+static void open_at(const char *address, uint64_t life_us)
 {
 	char why[256] = "";
 
 	shell_open(&s);
 	snprintf(s.config.metrics_address, sizeof s.config.metrics_address, "%s", address);
-	ck_assert_msg(metrics_create(&s.daemon, LIFE_US, &m, why, sizeof why) == STATUS_OK, "%s", why);
+	ck_assert_msg(metrics_create(&s.daemon, life_us, &m, why, sizeof why) == STATUS_OK, "%s", why);
 }
 
-static void serve(void)
+static void serve(uint64_t life_us)
 {
-	open_at("127.0.0.1:0");
+	open_at("127.0.0.1:0", life_us);
 	metrics_serve(m);
 }
 
@@ -178,6 +178,16 @@ static const char *ask(const char *request)
 
 #define REST " HTTP/1.1\r\nHost: x\r\n\r\n"
 
+/* With the end of what is said behind it, too. */
+static const char *ask_and_end(const char *request)
+{
+	const int fd = reach();
+
+	say(fd, request);
+	shutdown(fd, SHUT_WR);
+	return hear(fd);
+}
+
 static const struct {
 	const char *request, *status, *has;
 } asked[] = {
@@ -195,7 +205,7 @@ static const struct {
 
 START_TEST(pages)
 {
-	serve();
+	serve(LONG_US);
 	for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
 		const char *answer = ask(asked[i].request);
 
@@ -211,7 +221,7 @@ START_TEST(head_has_no_body)
 	size_t bytes = 0;
 	const char *answer;
 
-	serve();
+	serve(LONG_US);
 	answer = ask("HEAD /metrics" REST);
 	ck_assert_int_eq(strncmp(answer, "HTTP/1.1 200 ", 13), 0);
 	ck_assert_str_eq(strstr(answer, "\r\n\r\n"), "\r\n\r\n");
@@ -223,7 +233,7 @@ END_TEST
 
 START_TEST(health)
 {
-	serve();
+	serve(LONG_US);
 	cache_drain(s.daemon.cache, true);
 	ck_assert_int_eq(strncmp(ask("GET /healthz" REST), "HTTP/1.1 503 ", 13), 0);
 	ck_assert_ptr_nonnull(strstr(ask("GET /metrics" REST), "\nterrace_draining 1\n"));
@@ -238,7 +248,7 @@ START_TEST(nonsense)
 {
 	static char bytes[64 << 10];
 
-	serve();
+	serve(LONG_US);
 	srand(7);
 	for (int round = 0; round < 20; round++) {
 		const int fd = reach();
@@ -260,7 +270,7 @@ START_TEST(slow_ones_are_cut)
 	int slow[METRICS_CONNECTIONS];
 	uint64_t begun;
 
-	serve();
+	serve(LIFE_US);
 	begun = daemon_now_us();
 	for (int i = 0; i < METRICS_CONNECTIONS; i++) {
 		slow[i] = reach();
@@ -288,7 +298,7 @@ START_TEST(who_waits_comes_next)
 {
 	int idle[METRICS_CONNECTIONS], waiting[3];
 
-	serve();
+	serve(LONG_US);
 	for (int i = 0; i < METRICS_CONNECTIONS; i++)
 		idle[i] = reach();
 	for (int i = 0; i < 3; i++) {
@@ -305,6 +315,21 @@ START_TEST(who_waits_comes_next)
 }
 END_TEST
 
+/* Who goes in the middle of a question leaves no connection behind; who says that it has asked all is answered. */
+START_TEST(half_a_question)
+{
+	serve(LONG_US);
+	for (int i = 0; i < 2 * METRICS_CONNECTIONS; i++) {
+		const int fd = reach();
+
+		say(fd, "GET /metrics HTTP/1.1\r\n");
+		close(fd);
+	}
+	ck_assert_int_eq(strncmp(ask_and_end("GET /metrics" REST), "HTTP/1.1 200 ", 13), 0);
+	stop();
+}
+END_TEST
+
 /* The stop waits for nobody: not for slow ones, not for those in the kernel, not if nobody was served ever. */
 START_TEST(stops_at_once)
 {
@@ -312,9 +337,9 @@ START_TEST(stops_at_once)
 	uint64_t begun;
 
 	if (_i)
-		serve();
+		serve(LONG_US);
 	else
-		open_at("[::1]:0");
+		open_at("[::1]:0", LIFE_US);
 	for (int i = 0; i < 2 * METRICS_CONNECTIONS && _i; i++) {
 		fds[i] = reach();
 		say(fds[i], "GET /metrics HTTP/1.1\r\n");
@@ -364,7 +389,7 @@ START_TEST(port_is_taken)
 	struct metrics *other = NULL;
 	char why[256];
 
-	serve();
+	serve(LONG_US);
 	snprintf(s.config.metrics_address, sizeof s.config.metrics_address, "127.0.0.1:%u", metrics_port(m));
 	ck_assert_int_eq(metrics_create(&s.daemon, LIFE_US, &other, why, sizeof why), STATUS_IO);
 	ck_assert_msg(strstr(why, "cannot listen on 127.0.0.1:") != NULL, "%s", why);
@@ -386,6 +411,7 @@ int main(void)
 	tcase_add_test(t, nonsense);
 	tcase_add_test(t, slow_ones_are_cut);
 	tcase_add_test(t, who_waits_comes_next);
+	tcase_add_test(t, half_a_question);
 	tcase_add_loop_test(t, stops_at_once, 0, 2);
 	tcase_add_test(t, unix_socket);
 	tcase_add_test(t, port_is_taken);
