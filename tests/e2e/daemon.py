@@ -85,6 +85,7 @@ class Daemon:
         self.address = "unix:" + os.path.join(self.folder, "t.sock")
         self.flags = flags
         self.env = env or {}
+        self.before = None  # to be run in the child, before it is terraced
         self.process = None
         self.log_path = os.path.join(self.folder, "log")
         if start:
@@ -94,7 +95,8 @@ class Daemon:
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 [self.terraced, "--data-dir", os.path.join(self.folder, "data"), "--socket", self.address[len("unix:"):],
-                 *self.flags], stdout=log, stderr=log, env={**os.environ, **self.env}, pass_fds=(self.hold,))
+                 *self.flags], stdout=log, stderr=log, env={**os.environ, **self.env}, pass_fds=(self.hold,),
+                preexec_fn=self.before)
         # A connection of its own, and soon again: gRPC shares those of an earlier channel to the same address, with the pauses, which
         # grow to many seconds, that the daemon's death left them.
         self.channel = grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1),

@@ -108,7 +108,7 @@ def borrow(daemon, opened, *numbers):
     assert status == 0
     reply = daemon.cache.Lease(pb.LeaseRequest(session=opened.session, keys=keys(*numbers), attachment=attachment), timeout=CALL_S)
     assert reply.status == pb.OK
-    return reply.lease, attached
+    return reply, attached
 
 
 class Everything(unittest.TestCase):
@@ -229,7 +229,7 @@ class Stops(unittest.TestCase):
             families = scrape(port)
             self.assertEqual(families["terrace_draining"][1][frozenset()], 1)
             self.assertEqual(families["terrace_leases"][1][frozenset()], 1)
-            d.cache.Release(pb.ReleaseRequest(session=opened.session, leases=[lease]), timeout=CALL_S)
+            d.cache.Release(pb.ReleaseRequest(session=opened.session, leases=[lease.lease]), timeout=CALL_S)
             d.stop()
             attached.close()
 
