@@ -10,6 +10,7 @@
 #include "daemon/metrics_text.h"
 #include "daemon/stats.h"
 #include "tests/shell.h"
+#include "tests/sim_device.h"
 
 enum { LIFE_US = 300000, LONG_US = 600000000, WAIT_MS = 60000, STOP_US = 60000000 };
 
@@ -397,8 +398,98 @@ START_TEST(port_is_taken)
 }
 END_TEST
 
-int main(void)
+/* ---- what a scrape costs: --measure ---- */
+
+enum { FULL_GPUS = 8, ROUNDS = 1000 };
+
+static void ignore(void *arg, const char *name, const char *labels, double value, bool counter, const char *help)
 {
+	(void)name;
+	(void)labels;
+	(void)value;
+	(void)counter;
+	(void)help;
+	++*(uint32_t *)arg;
+}
+
+static int by_size(const void *a, const void *b)
+{
+	return *(const uint64_t *)a < *(const uint64_t *)b ? -1 : *(const uint64_t *)a > *(const uint64_t *)b;
+}
+
+static void tell(const char *what, uint64_t us[ROUNDS])
+{
+	qsort(us, ROUNDS, sizeof us[0], by_size);
+	printf("%-40s median %4llu us, 99 %% %4llu, most %4llu\n", what, (unsigned long long)us[ROUNDS / 2],
+	       (unsigned long long)us[ROUNDS * 99 / 100], (unsigned long long)us[ROUNDS - 1]);
+}
+
+static int cannot(const char *why)
+{
+	fprintf(stderr, "metrics: %s\n", why);
+	return 1;
+}
+
+/* Sessions of four layouts each; eight GPUs, one disk. The cache's lock is held for less than the rows take. */
+static int measure(uint32_t sessions)
+{
+	static uint64_t rows_us[ROUNDS], text_us[ROUNDS];
+	static const uint32_t gpus[FULL_GPUS] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+	struct kv_layout layouts[4] = { shell_layout(1), shell_layout(2), shell_layout(3), shell_layout(4) };
+	struct cache_session_view session;
+	struct metrics_text t = { .count = 0 };
+	struct cache_disk_options disk = { .bytes = 64 << 20 };
+	struct cache_options o = {
+		.host_bytes = 64 << 20, .extent_bytes = 1 << 20, .policy = "lru", .pinned_bytes_max = 48 << 20, .sessions_max = 1024,
+		.leases_max = 1024, .open_blocks_max = 64, .session_idle_ms = 600000, .lease_ttl_ms = 60000, .reservation_ttl_ms = 60000,
+		.watch_queue = 64, .disks = &disk, .disk_count = 1, .slab_bytes = 1 << 20, .disk_depth = 8, .disk_slow_ms = 60000,
+		.disk_policy = "lru", .device_ops = terrace_device_ops(), .gpus = gpus, .gpu_count = FULL_GPUS, .gpu_bytes = 32 << 20,
+	};
+	char catalog[80], folder[80];
+	const char *why = "";
+	uint32_t rows = 0;
+	size_t bytes = 0;
+
+	setenv("SIM_GPU_DEVICES", "8", 1);
+	strcpy(s.folder, "/tmp/terrace-test-XXXXXX");
+	if (!mkdtemp(s.folder))
+		return cannot("make a folder");
+	snprintf(catalog, sizeof catalog, "%s/catalog", s.folder);
+	snprintf(folder, sizeof folder, "%s/disk", s.folder);
+	o.catalog_folder = catalog;
+	disk.folder = folder;
+	log_setup(LOG_ERROR, LOG_LOGFMT);
+	cache_thread_enter();
+	if (cache_create(&o, daemon_now_us(), &s.daemon.cache, &why))
+		return cannot(why);
+	for (uint32_t i = 0; i < sessions; i++) {
+		for (int k = 0; k < 4; k++)
+			memcpy(layouts[k].fingerprint, &i, sizeof i);
+		if (cache_session_open(s.daemon.cache, "", layouts, 4, "test", daemon_now_us(), &session, &why))
+			return cannot(why);
+	}
+	for (int i = 0; i < ROUNDS; i++) {
+		const uint64_t begun = daemon_now_us();
+
+		rows = 0;
+		daemon_stats(&s.daemon, begun, ignore, &rows);
+		rows_us[i] = daemon_now_us() - begun;
+		daemon_stats(&s.daemon, begun, metrics_text_row, &t);
+		free(metrics_text_make(&t, &bytes));
+		metrics_text_fini(&t);
+		text_us[i] = daemon_now_us() - begun - rows_us[i];
+	}
+	printf("%u sessions, %u layouts, %d GPUs: %u rows, %zu bytes\n", sessions, 4 * sessions, FULL_GPUS, rows, bytes);
+	tell("the rows", rows_us);
+	tell("the rows and their text", text_us);
+	shell_close(&s);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 1 && !strcmp(argv[1], "--measure"))
+		return measure(16) || measure(1024); /* as many sessions as by default, as many layouts as there may be */
 	Suite *suite = suite_create("metrics");
 	TCase *t = tcase_create("metrics");
 
