@@ -30,7 +30,7 @@
 #include "daemon/metrics_text.h"
 #include "daemon/stats.h"
 
-enum { REQUEST_BYTES = 8192, LOOK_MS = 100, HUNG_UP_US = 50000 };
+enum { REQUEST_BYTES = 8192, BACKLOG = 64, LOOK_MS = 100, NAP_MS = 10, HUNG_UP_US = 50000 };
 
 enum phase { WAITING, SERVING, STOPPING };
 
@@ -214,6 +214,8 @@ static void serve(struct metrics *m)
 			continue;
 		before = m->guest_count;
 		MHD_run(m->http);
+		if (!before && !m->guest_count) /* perhaps somebody who cannot be accepted, for want of a descriptor */
+			poll(p, 1, NAP_MS);
 		guests_cut(m);
 	}
 }
@@ -279,7 +281,7 @@ static enum status listen_at(struct metrics *m, const struct config *c, char *wh
 	umask(mask);
 	if (bound && family == AF_UNIX)
 		strcpy(m->path, path);
-	if (!bound || listen(m->listener, SOMAXCONN)) {
+	if (!bound || listen(m->listener, BACKLOG)) {
 		snprintf(why, size, "cannot listen on %s: %s", c->metrics_address, strerror(errno));
 		return STATUS_IO;
 	}

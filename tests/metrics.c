@@ -3,7 +3,9 @@
 #include "daemon/metrics.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -137,13 +139,17 @@ static void stop(void)
 	shell_close(&s);
 }
 
-static int reach(void)
+static int reach_by(int fd)
 {
 	const struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(metrics_port(m)), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	const int fd = socket(AF_INET, SOCK_STREAM, 0);
 
 	ck_assert_int_eq(connect(fd, (const struct sockaddr *)&at, sizeof at), 0);
 	return fd;
+}
+
+static int reach(void)
+{
+	return reach_by(socket(AF_INET, SOCK_STREAM, 0));
 }
 
 static void say(int fd, const char *text)
@@ -265,13 +271,23 @@ START_TEST(nonsense)
 }
 END_TEST
 
+static double cpu_s(void)
+{
+	struct rusage u;
+
+	getrusage(RUSAGE_SELF, &u);
+	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
 /* Who takes all connections and says nothing, or a byte now and then, has them for a while. */
 START_TEST(slow_ones_are_cut)
 {
 	int slow[METRICS_CONNECTIONS];
+	double cpu;
 	uint64_t begun;
 
 	serve(LIFE_US);
+	cpu = cpu_s();
 	begun = daemon_now_us();
 	for (int i = 0; i < METRICS_CONNECTIONS; i++) {
 		slow[i] = reach();
@@ -288,6 +304,7 @@ START_TEST(slow_ones_are_cut)
 	ck_assert_int_eq(poll(&(struct pollfd){ .fd = last, .events = POLLIN }, 1, 0), 0);
 	ck_assert_int_eq(strncmp(hear(last), "HTTP/1.1 200 ", 13), 0);
 	ck_assert_uint_ge(daemon_now_us() - begun, LIFE_US);
+	ck_assert_double_lt(cpu_s() - cpu, LIFE_US / 2e6);
 	for (int i = 0; i < METRICS_CONNECTIONS; i++)
 		ck_assert_str_eq(hear(slow[i]), "");
 	stop();
@@ -327,6 +344,32 @@ START_TEST(half_a_question)
 		close(fd);
 	}
 	ck_assert_int_eq(strncmp(ask_and_end("GET /metrics" REST), "HTTP/1.1 200 ", 13), 0);
+	stop();
+}
+END_TEST
+
+/* Who cannot be accepted waits, and no processor is busy with him; then he is answered. */
+START_TEST(no_descriptors)
+{
+	static int taken[4096];
+	const struct rlimit few = { 256, 256 };
+	double cpu;
+	int n = 0, fd;
+
+	serve(LONG_US);
+	fd = socket(AF_INET, SOCK_STREAM, 0);
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+	while ((taken[n] = dup(0)) >= 0)
+		n++;
+	ck_assert_int_eq(errno, EMFILE);
+	reach_by(fd);
+	say(fd, "GET /healthz" REST);
+	cpu = cpu_s();
+	ck_assert_int_eq(poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 300), 0);
+	ck_assert_double_lt(cpu_s() - cpu, 0.15);
+	while (n)
+		close(taken[--n]);
+	ck_assert_int_eq(strncmp(hear(fd), "HTTP/1.1 200 ", 13), 0);
 	stop();
 }
 END_TEST
@@ -503,6 +546,7 @@ int main(int argc, char **argv)
 	tcase_add_test(t, slow_ones_are_cut);
 	tcase_add_test(t, who_waits_comes_next);
 	tcase_add_test(t, half_a_question);
+	tcase_add_test(t, no_descriptors);
 	tcase_add_loop_test(t, stops_at_once, 0, 2);
 	tcase_add_test(t, unix_socket);
 	tcase_add_test(t, port_is_taken);

@@ -159,8 +159,13 @@ class Everything(unittest.TestCase):
             self.assertTrue(samples, name)
 
     def test_who_holds_memory(self):
-        rows = scrape(self.port)["terrace_session_held_bytes"][1]
-        self.assertEqual([dict(labels)["engine"] for labels in rows], ["e2e"])
+        """Also of an engine whose name wants to be more than a label."""
+        opened = self.daemon.cache.OpenSession(pb.OpenSessionRequest(layouts=[layout(fingerprint=b"a" * 32)], engine='x"} 1,pid=2\\'), timeout=CALL_S)
+        _, attached = borrow(self.daemon, opened, 0)
+        rows = [dict(labels) for labels in scrape(self.port)["terrace_session_held_bytes"][1]]
+        attached.close()
+        self.assertEqual(sorted(row["engine"] for row in rows), ["e2e", "x___1_pid_2_"])
+        self.assertEqual({row["pid"] for row in rows}, {str(os.getpid())})
 
     def test_pages(self):
         status, headers, body = ask(self.port, method="HEAD")
