@@ -4,11 +4,14 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "daemon/cache_private.h"
 #include "daemon/metrics_text.h"
 #include "daemon/stats.h"
 #include "tests/shell.h"
@@ -399,32 +402,63 @@ START_TEST(stops_at_once)
 }
 END_TEST
 
-START_TEST(unix_socket)
+static struct sockaddr_un serve_unix(void)
 {
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
 	char why[256];
-	struct metrics *other = NULL;
-	struct stat st;
 
 	shell_open(&s);
 	snprintf(at.sun_path, sizeof at.sun_path, "%s/m.sock", s.folder);
 	snprintf(s.config.metrics_address, sizeof s.config.metrics_address, "unix:%s", at.sun_path);
-	ck_assert_int_eq(metrics_create(&s.daemon, LIFE_US, &m, why, sizeof why), STATUS_OK);
+	ck_assert_msg(metrics_create(&s.daemon, LONG_US, &m, why, sizeof why) == STATUS_OK, "%s", why);
 	metrics_serve(m);
+	return at;
+}
+
+static int reach_unix(const struct sockaddr_un *at)
+{
+	const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+	ck_assert_int_eq(connect(fd, (const struct sockaddr *)at, sizeof *at), 0);
+	say(fd, "GET /metrics" REST);
+	return fd;
+}
+
+START_TEST(unix_socket)
+{
+	const struct sockaddr_un at = serve_unix();
+	struct metrics *other = NULL;
+	char why[256];
+	struct stat st;
+
 	ck_assert_int_eq(stat(at.sun_path, &st), 0);
 	ck_assert_uint_eq(st.st_mode & 0777, 0660);
 	ck_assert_uint_eq(metrics_port(m), 0);
-	const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
-
-	ck_assert_int_eq(connect(fd, (const struct sockaddr *)&at, sizeof at), 0);
-	say(fd, "GET /metrics" REST);
-	ck_assert_int_eq(strncmp(hear(fd), "HTTP/1.1 200 ", 13), 0);
-	ck_assert_int_eq(metrics_create(&s.daemon, LIFE_US, &other, why, sizeof why), STATUS_IO);
+	ck_assert_int_eq(strncmp(hear(reach_unix(&at)), "HTTP/1.1 200 ", 13), 0);
+	ck_assert_int_eq(metrics_create(&s.daemon, LONG_US, &other, why, sizeof why), STATUS_IO);
 	ck_assert_msg(strstr(why, "another daemon answers at") != NULL, "%s", why);
 	ck_assert(metrics_stop(m, STOP_US));
 	ck_assert_int_eq(stat(at.sun_path, &st), -1);
 	metrics_destroy(m);
 	shell_close(&s);
+}
+END_TEST
+
+/* An answer that hangs keeps the stop no longer than that waits for it. */
+START_TEST(hangs)
+{
+	const struct sockaddr_un at = serve_unix();
+	int fd, unread;
+
+	cache_lock(s.daemon.cache);
+	fd = reach_unix(&at);
+	do
+		ck_assert_int_eq(ioctl(fd, SIOCOUTQ, &unread), 0);
+	while (unread);
+	ck_assert(!metrics_stop(m, 20000));
+	cache_unlock(s.daemon.cache);
+	stop();
+	close(fd);
 }
 END_TEST
 
@@ -548,6 +582,7 @@ int main(int argc, char **argv)
 	tcase_add_test(t, half_a_question);
 	tcase_add_test(t, no_descriptors);
 	tcase_add_loop_test(t, stops_at_once, 0, 2);
+	tcase_add_test(t, hangs);
 	tcase_add_test(t, unix_socket);
 	tcase_add_test(t, port_is_taken);
 	suite_add_tcase(suite, t);
