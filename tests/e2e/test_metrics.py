@@ -200,11 +200,7 @@ class Everything(unittest.TestCase):
         self.assertEqual(len(expressions), len(re.findall(r"^ +- alert: ", text, re.M)))
         self.assertGreater(len(expressions), 10)
         for expression in expressions:
-            asked = re.findall(r"\b(terrace_\w+|up\b)(?:\{([^}]*)\})?", expression)
-            self.assertTrue(asked, expression)
-            for name, selector in asked:
-                if name != "up":
-                    self.selects(families, sources, name, selector)
+            self.asks(families, sources, expression)
         for name, labels in re.findall(r"\b(terrace_\w+)(?:\{([^}]*)\})?", re.sub(r"(?m)^ +expr: .*$", "", text)):
             self.selects(families, sources, name, labels)
         for event in re.findall(r"event=(\w+)", text):
@@ -212,10 +208,33 @@ class Everything(unittest.TestCase):
         for label in re.findall(r"\$labels\.(\w+)", text):
             self.assertTrue(label == "instance" or any(label in dict(row) for _, rows in families.values() for row in rows), label)
 
+    def test_dashboard(self):
+        board, families, places = json.loads(read("deploy", "grafana.json")), scrape(self.port), set()
+        for panel in board["panels"]:
+            at = panel["gridPos"]
+            places.add((at["x"], at["y"], at["w"], at["h"]))
+            for target in panel["targets"]:
+                self.asks(families, '"$instance"', target["expr"])
+                labels = re.findall(r"{{(\w+)}}", target["legendFormat"])
+                names = re.findall(r"terrace_\w+", target["expr"])
+                there = {label for name in names for row in families[name][1] for label in dict(row)}
+                self.assertLessEqual(set(labels), there | {"instance"}, panel["title"])
+        self.assertEqual({(12 * (i % 2), 8 * (i // 2), 12, 8) for i in range(len(places))}, places)
+        self.assertEqual([panel["id"] for panel in board["panels"]], list(range(1, len(places) + 1)))
+
+    def asks(self, families, sources, expression):
+        asked = re.findall(r"\b(terrace_\w+|up\b)(?:\{([^}]*)\})?", expression)
+        self.assertTrue(asked, expression)
+        for name, selector in asked:
+            if name != "up":
+                self.selects(families, sources, name, selector)
+
     def selects(self, families, sources, name, selector):
         """There are rows of that name with those labels; a value that none of them has now, as of a health, is a word of the sources."""
         self.assertIn(name, families)
-        for label, _, value in re.findall(r'(\w+)(=~?)"([^"]*)"', selector):
+        for label, _, value in re.findall(r'(\w+)(=~?|!=)"([^"]*)"', selector):
+            if label == "instance":  # Prometheus's own
+                continue
             there = {dict(row).get(label) for row in families[name][1]}
             self.assertNotEqual(there, {None}, "%s has no %s" % (name, label))
             for word in value.split("|"):

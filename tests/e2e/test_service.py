@@ -115,7 +115,7 @@ class Service(unittest.TestCase):
         self.assertGreaterEqual(seconds(self.unit["TimeoutStopSec"]), 2 * (2 * drain + stop + 20))
         self.assertEqual(subprocess.run([TERRACED, "--no-such"], stderr=subprocess.DEVNULL, check=False).returncode,
                          int(self.unit["RestartPreventExitStatus"]))
-        for name in ("terraced.conf", "alerts.yml", "prometheus.yml"):
+        for name in ("terraced.conf", "alerts.yml", "prometheus.yml", "grafana.json"):
             self.assertTrue(os.path.exists(os.path.join(self.unit.prefix, "share/terrace", name)), name)
 
     def test_notifies(self):
