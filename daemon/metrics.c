@@ -210,7 +210,7 @@ static void serve(struct metrics *m)
 		const bool begun = phase == SERVING;
 
 		poll(p, begun ? 2 : 1, begun ? wait_ms(m, m->guest_count < before) : -1);
-		if (read(m->wake, &pokes, sizeof pokes) == sizeof pokes)
+		if (read(m->wake, &pokes, sizeof pokes) == sizeof pokes || !begun)
 			continue;
 		before = m->guest_count;
 		MHD_run(m->http);
