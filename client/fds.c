@@ -662,6 +662,7 @@ static enum terrace_status hello(struct client_attachment *a, const uint8_t toke
 	if (welcome->epoch != epoch || welcome->session != session)
 		return client_fail(TERRACE_STALE, "the fd socket speaks for another session or epoch");
 	a->id = welcome->attachment;
+	a->knows_callers = welcome->knows & FDSOCK_KNOWS_CALLER;
 	a->ahead.known = welcome->knows & FDSOCK_KNOWS_AHEAD;
 	return TERRACE_OK;
 }

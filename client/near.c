@@ -41,10 +41,11 @@ struct client_near {
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	uint8_t token[16];
 	uint64_t epoch, session, busy_poll_us;
+	bool known;           /* the daemon has said that it knows near calls */
 	/* Under the list's lock: */
 	struct slot slots[SLOTS];
 	bool closed, cancelled;
-	bool off;             /* the daemon knows no near calls, or not this session */
+	bool off;             /* the daemon has refused this session, or knows no near calls */
 	uint64_t dial_at_us;  /* not before */
 };
 
@@ -75,7 +76,7 @@ void client_near_list_fini(struct client_near_list *list)
 }
 
 struct client_near *client_near_create(struct client_near_list *list, const char *path, const uint8_t token[16], uint64_t epoch,
-				       uint64_t session, uint64_t busy_poll_us)
+				       uint64_t session, bool known, uint64_t busy_poll_us)
 {
 	struct client_near *near = strlen(path) < sizeof(near->path) ? calloc(1, sizeof(*near)) : NULL;
 
@@ -85,6 +86,7 @@ struct client_near *client_near_create(struct client_near_list *list, const char
 	memcpy(near->token, token, sizeof(near->token));
 	near->epoch = epoch;
 	near->session = session;
+	near->known = known;
 	near->busy_poll_us = busy_poll_us;
 	for (int i = 0; i < SLOTS; i++)
 		near->slots[i].fd = -1;
@@ -177,7 +179,7 @@ static enum terrace_status greet(const struct client_near *near, int fd, uint64_
 	if (!client_packet_send(fd, &caller, sizeof(caller)))
 		return TERRACE_UNAVAILABLE;
 	status = client_packet_receive(fd, deadline_us, &answer);
-	*never = status == TERRACE_UNAVAILABLE; /* a daemon that does not know the packet hangs up */
+	*never = status == TERRACE_UNAVAILABLE && !near->known; /* a daemon that does not know the packet hangs up */
 	if (status)
 		return status;
 	client_packet_fini(&answer);

@@ -284,7 +284,7 @@ static void accept_all(struct door *d)
 
 static bool on_hello(struct door *d, struct connection *c, const struct fdsock_hello *m)
 {
-	struct fdsock_welcome w = { .head = door_head(FDSOCK_WELCOME), .knows = FDSOCK_KNOWS_AHEAD };
+	struct fdsock_welcome w = { .head = door_head(FDSOCK_WELCOME), .knows = FDSOCK_KNOWS_AHEAD | FDSOCK_KNOWS_CALLER };
 	const char *why = NULL;
 	enum status s;
 

@@ -25,7 +25,8 @@
  * A WELCOME with EXHAUSTED: there is no room for one more such connection, or the process or the session has as many as it leaves to others; later
  * there may be.
  *
- * A daemon that does not know the type hangs up: its clients go by gRPC. The next CALL says that the reply before it was read. A caller
+ * A daemon that does not know the type hangs up: its clients go by gRPC. One that knows it says so in the WELCOME of an attachment; if it hangs up
+ * all the same, that has another reason, and a caller may come again. The next CALL says that the reply before it was read. A caller
  * that hangs up without having read its reply, or whose process ends so, gives back what the reply grants; so a caller whose time is up
  * closes the connection. FDSOCK_BY_GRPC for a status: nothing was done, the same request is to be made by gRPC (its reply would be too
  * long for a packet).
@@ -64,7 +65,8 @@ enum {
 	FDSOCK_NO_GPU = 0xffffffffu,
 	FDSOCK_BY_GRPC = 0xffffffffu,
 	FDSOCK_OFFERS_MAX = 256,       /* in one packet */
-	FDSOCK_KNOWS_AHEAD = 1,        /* fdsock_welcome.knows */
+	FDSOCK_KNOWS_AHEAD = 1,        /* fdsock_welcome.knows: bits */
+	FDSOCK_KNOWS_CALLER = 2,
 	FDSOCK_CALL_BYTES_MAX = 192 * 1024, /* of a CALL or REPLY, head and all: what a socket takes in one packet by the kernel's defaults */
 };
 

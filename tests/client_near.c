@@ -21,7 +21,7 @@ enum { NET_US = 30000000, PREFIX = 7, EPOCH = 5, SESSION = 9, SOCKETS = 64, THRE
 
 enum fault {
 	SOUND,
-	OLD,            /* hangs up on CALLER */
+	OLD,            /* hangs up on CALLER, as one does that knows no near calls, or has other reasons */
 	FULL,           /* has no room for one more */
 	DENIES,
 	OTHER_SESSION,
@@ -158,7 +158,7 @@ static void *fake_main(void *arg)
 	return NULL;
 }
 
-static void open_near(uint64_t busy_poll_us)
+static void open_near(bool known, uint64_t busy_poll_us)
 {
 	struct sockaddr_un at = {.sun_family = AF_UNIX};
 
@@ -173,13 +173,13 @@ static void open_near(uint64_t busy_poll_us)
 	ck_assert_int_eq(pipe(fake.stop), 0);
 	ck_assert_int_eq(pthread_create(&fake.thread, NULL, fake_main, NULL), 0);
 	client_near_list_init(&list);
-	near = client_near_create(&list, fake.path, token, EPOCH, SESSION, busy_poll_us);
+	near = client_near_create(&list, fake.path, token, EPOCH, SESSION, known, busy_poll_us);
 	ck_assert_ptr_nonnull(near);
 }
 
 static void setup(void)
 {
-	open_near(0);
+	open_near(true, 0);
 }
 
 static void fake_end(void)
@@ -284,10 +284,12 @@ START_TEST(without_a_connection_it_goes_by_grpc)
 {
 	static const struct {
 		enum fault fault;
-		bool for_good;
-	} cases[] = {{OLD, true}, {DENIES, true}, {OTHER_SESSION, true}, {FULL, false}};
+		bool known, for_good;
+	} cases[] = {{OLD, false, true}, {OLD, true, false}, {DENIES, true, true}, {OTHER_SESSION, true, true}, {FULL, true, false}};
 	char words[64];
 
+	teardown();
+	open_near(cases[_i].known, 0);
 	fake.fault = cases[_i].fault;
 	client_fail(TERRACE_INVALID, "words of case %d", _i);
 	strcpy(words, terrace_error());
@@ -411,7 +413,7 @@ START_TEST(a_disconnect_ends_calls_and_their_number_is_bounded)
 
 	if (_i) {
 		teardown();
-		open_near(NET_US);
+		open_near(true, NET_US);
 	}
 	fake.fault = SILENT;
 	for (int i = 0; i < THREADS; i++) {
@@ -438,7 +440,7 @@ START_TEST(busy_polling)
 	uint64_t began;
 
 	teardown();
-	open_near(50000);
+	open_near(true, 50000);
 	for (int i = 0; i < 20; i++)
 		is_answered();
 	fake.fault = SILENT;
@@ -460,7 +462,7 @@ int main(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, one_connection_serves_calls_in_turn);
-	tcase_add_loop_test(t, without_a_connection_it_goes_by_grpc, 0, 4);
+	tcase_add_loop_test(t, without_a_connection_it_goes_by_grpc, 0, 5);
 	tcase_add_loop_test(t, answers_of_each_kind, 0, sizeof(answers) / sizeof(answers[0]));
 	tcase_add_test(t, a_stale_connection_is_replaced);
 	tcase_add_test(t, no_daemon_any_more);

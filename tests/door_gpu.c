@@ -220,7 +220,7 @@ START_TEST(extents_are_offered)
 	uint32_t extents[2], n = 0;
 	int fd = greet(&w), quiet = greet(&other), late;
 
-	ck_assert_uint_eq(w.knows, FDSOCK_KNOWS_AHEAD);
+	ck_assert_uint_eq(w.knows, FDSOCK_KNOWS_AHEAD | FDSOCK_KNOWS_CALLER);
 	ask_ahead(fd, 7); /* which it has not */
 	ck_assert_uint_eq(hear_offer(fd, 7, &o), 0);
 	ask_ahead(fd, DEVICES_MAX);
