@@ -14,7 +14,8 @@ with a buffer; memory of a GPU is a number, or a tensor (what has data_ptr()), a
 torch.cuda.Stream. Nothing but the standard library is imported.
 
 A call that fails raises Error, with the status and the library's words; what callers branch on has classes of its own (Miss, Busy, Stale...).
-Handles are safe to use from several threads as far as terrace.h says so: nothing catches one that is closed while a call uses it. What is
+Handles are safe to use from several threads as far as terrace.h says so: nothing catches one that is closed while a call uses it. Views may be
+taken while another thread gives the blocks back: they are ended with the others, or there are none to be had. What is
 leased or reserved is given back by the context manager, by release() or abort(), or when the last reference goes; a block that somebody
 still has a view of is not: BufferError.
 After a fork handles are of no use to the child, as terrace.h says, and it is ended if it looks at a view.
@@ -27,6 +28,7 @@ import ctypes
 import dataclasses
 import enum
 import functools
+import threading
 import weakref
 from typing import Optional
 
@@ -201,12 +203,13 @@ def _format(name):
 
 def chain_hash(parent, tokens, salt=b""):
     """The key, 16 bytes, of the block of `tokens` (numbers) behind the block with key `parent`, as long (None: the first)."""
+    parent, salt = None if parent is None else bytes_of(parent), bytes_of(salt)
     if parent is not None and len(parent) != 16:
         raise ValueError("a parent's key has 16 bytes")
     ids = array.array("I", tokens)
     out = ctypes.create_string_buffer(16)
     address, _ = ids.buffer_info()
-    _lib.terrace_chain_hash(bytes_of(parent) if parent else None, address, len(ids), bytes_of(salt) if salt else None, len(salt), out)
+    _lib.terrace_chain_hash(parent, address, len(ids), salt, len(salt), out)
     return out.raw
 
 
@@ -252,6 +255,7 @@ class _Handle:
     _end = None
 
     def __init__(self, pointer):
+        self._lock = threading.RLock()  # not held while the library ends it
         self._pointer = pointer
 
     def _use(self):
@@ -261,13 +265,22 @@ class _Handle:
 
     def _take(self):
         """The pointer, for a call that ends it."""
-        pointer, self._pointer = self._use(), None
+        with self._lock:
+            pointer, self._pointer = self._use(), None
         return pointer
+
+    def _taken(self, pointer, status):
+        """That call's end: after a failure all is as it was."""
+        if status:
+            self._pointer = pointer
+        _check(status)
 
     def close(self):
         """Gives it back. Twice is once."""
-        if self._pointer:
-            self._end(self._take())
+        with self._lock:
+            pointer = self._take() if self._pointer else None
+        if pointer:
+            self._end(pointer)
 
     def __enter__(self):
         return self
@@ -296,7 +309,7 @@ class Client(_Handle):
 
     def attach(self, token):
         """Joins the session of another process, by its token (16 bytes)."""
-        out = ctypes.c_void_p()
+        out, token = ctypes.c_void_p(), bytes_of(token)
         if len(token) != 16:
             raise ValueError("a token has 16 bytes")
         _check(_lib.terrace_session_attach(self._use(), abi.Token((ctypes.c_uint8 * 16)(*token)), out))
@@ -419,9 +432,10 @@ class Session(_Handle):
     def put(self, key, block, layout=0, info=None, timeout=None):
         """Stores one packed block by stream. False: it is stored already."""
         address, kept = pointer(block)
+        key = bytes_of(key)
         if memoryview(block).nbytes != self._bytes_of(layout):
             raise ValueError("a block has %d bytes" % self._bytes_of(layout))
-        status = _lib.terrace_put(self._use(), layout, bytes_of(key), len(key), _infos([info] if info else None, 1), address,
+        status = _lib.terrace_put(self._use(), layout, key, len(key), _infos([info] if info else None, 1), address,
                                   microseconds(timeout))
         del kept
         if status == Status.EXISTS:
@@ -431,9 +445,9 @@ class Session(_Handle):
 
     def get(self, key, layout=0, timeout=None):
         """Reads one packed block by stream: (bytearray, valid tokens); None: it is not there."""
-        block, tokens = bytearray(self._bytes_of(layout)), ctypes.c_uint32()
+        key, block, tokens = bytes_of(key), bytearray(self._bytes_of(layout)), ctypes.c_uint32()
         address, kept = pointer(block, write=True)
-        status = _lib.terrace_get(self._use(), layout, bytes_of(key), len(key), address, tokens, microseconds(timeout))
+        status = _lib.terrace_get(self._use(), layout, key, len(key), address, tokens, microseconds(timeout))
         del kept
         if status == Status.MISS:
             return None
@@ -489,31 +503,32 @@ class _Blocks(_Handle):
         self._views_most = 16  # before those that are gone are left out
         session._parts.add(self)
 
-    def _view(self, address, layout, write):
-        if not address:
-            return None
-        block = _block_kind(self._session._block_bytes[layout]).from_address(address)
-        block.owner = self  # whoever has the view keeps the lease
-        view = memoryview(block).cast("B")
-        view = view if write else view.toreadonly()
-        if len(self._views) >= self._views_most:
-            self._views = [pair for pair in self._views if pair[0]() is not None]
-            self._views_most = max(self._views_most, 2 * len(self._views))
-        self._views.append((weakref.ref(block), weakref.ref(view)))
-        return view
+    def _view(self, function, i, layout, write):
+        """Of the block at the address that the function gives: taken and noted at once, so that no other thread gives it back between."""
+        with self._lock:
+            address = function(self._use(), i, layout)
+            if not address:
+                return None
+            block = _block_kind(self._session._block_bytes[layout]).from_address(address)
+            block.owner = self  # whoever has the view keeps the lease
+            view = memoryview(block).cast("B")
+            view = view if write else view.toreadonly()
+            if len(self._views) >= self._views_most:
+                self._views = [pair for pair in self._views if pair[0]() is not None]
+                self._views_most = max(self._views_most, 2 * len(self._views))
+            self._views.append((weakref.ref(block), weakref.ref(view)))
+            return view
 
-    def _let_go(self):
-        for block, view in self._views:
-            if view() is not None:
-                view().release()  # BufferError: something was made of it
-            if block() is not None:
-                raise BufferError("a piece of a block is still in use")
-        self._views = []
-
-    def close(self):
-        if self._pointer:
-            self._let_go()
-        super().close()
+    def _take(self):
+        with self._lock:
+            self._use()
+            for block, view in self._views:
+                if view() is not None:
+                    view().release()  # BufferError: something was made of it
+                if block() is not None:
+                    raise BufferError("a piece of a block is still in use")
+            self._views = []
+            return super()._take()
 
     def _list(self, function, layout):
         out = (ctypes.c_uint64 * max(1, len(self)))()
@@ -530,7 +545,7 @@ class Lease(_Blocks):
 
     def block(self, i, layout=0):
         """The packed block of key i, a read-only view, good until release; None for what is on a GPU, or outside a window."""
-        return self._view(_lib.terrace_lease_block(self._use(), i, layout), layout, False)
+        return self._view(_lib.terrace_lease_block, i, layout, False)
 
     def tokens(self, i):
         """Valid tokens of key i's block."""
@@ -554,9 +569,8 @@ class Lease(_Blocks):
 
     def release_after(self, stream):
         """The same once the stream has done what is in it now."""
-        self._let_go()
-        _check(_lib.terrace_release_after(self._use(), _stream(stream)))
-        self._pointer = None
+        stream, pointer = _stream(stream), self._take()
+        self._taken(pointer, _lib.terrace_release_after(pointer, stream))
 
 
 class Reservation(_Blocks):
@@ -572,7 +586,7 @@ class Reservation(_Blocks):
 
     def block(self, i, layout=0):
         """The slot of key i, a writable view; None if it got none, or one on a GPU."""
-        return self._view(_lib.terrace_reservation_block(self._use(), i, layout), layout, True)
+        return self._view(_lib.terrace_reservation_block, i, layout, True)
 
     def addresses(self, layout=0):
         """Of a reservation on a GPU: the device address of each key's slot, 0 if it got none."""
@@ -580,7 +594,6 @@ class Reservation(_Blocks):
 
     def commit(self, lease=False, timeout=None):
         """Publishes the slots: a Status a key. With lease: (statuses, Lease or None)."""
-        self._let_go()
         statuses, out, us = (ctypes.c_int * len(self))(), ctypes.c_void_p(), microseconds(timeout)
         _check(_lib.terrace_commit(self._take(), us, statuses, out if lease else None))
         self.statuses = [Status(s) for s in statuses]
@@ -591,14 +604,13 @@ class Reservation(_Blocks):
     def commit_after(self, stream, timeout=None):
         """Of slots on a GPU: publishes them once the stream has done what is in it now. An Operation."""
         count, out = len(self), ctypes.c_void_p()
-        nothing = abi.Completion(eventfd=-1)
-        _check(_lib.terrace_commit_after(self._use(), _stream(stream), microseconds(timeout), nothing, out))
-        self._pointer = None
+        nothing, stream, us = abi.Completion(eventfd=-1), _stream(stream), microseconds(timeout)
+        pointer = self._take()
+        self._taken(pointer, _lib.terrace_commit_after(pointer, stream, us, nothing, out))
         return Operation(out.value, count)
 
     def commit_open(self, key, tokens, timeout=None):
         """Turns an open block of `tokens` tokens into a stored one. False: another was first."""
-        self._let_go()
         key, tokens, us = bytes_of(key), int(tokens), microseconds(timeout)
         status = _lib.terrace_commit_open(self._take(), key, len(key), tokens, us)
         if status == Status.EXISTS:

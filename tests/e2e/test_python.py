@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 import sys
+import threading
 import time
 import unittest
 import unittest.mock
@@ -135,10 +136,16 @@ class Values(unittest.TestCase):
         for error, call in (
                 (ValueError, lambda: terrace.chain_hash(b"short", [1])),
                 (ValueError, lambda: terrace.chain_hash(b"longer than the 16 bytes that count", [1])),
+                (ValueError, lambda: terrace.chain_hash(array.array("H", range(16)), [1])),
                 (TypeError, lambda: terrace.Layout(5, layers=2, heads=2, head_dim=64)),
                 (ValueError, lambda: terrace.connect("unix:/nonexistent/terraced.sock", timeout=-1))):
             with self.assertRaises(error):
                 call()
+
+    def test_bytes_of_wider_elements(self):
+        """A key, or a salt, of numbers is all of its bytes."""
+        salt = array.array("I", [1, 2, 3])
+        self.assertEqual(terrace.chain_hash(None, [1], salt), terrace.chain_hash(None, [1], bytes(salt)))
 
     def test_no_cuda(self):
         """In a process of its own: this one may have a plugin by now."""
@@ -182,6 +189,8 @@ class WithDaemon(unittest.TestCase):
             self.assertTrue(session.put(KEYS[3], bytes_of(3), info=terrace.BlockInfo(parent=KEYS[2], position=48, tokens=9)))
             self.assertFalse(session.put(KEYS[3], bytes_of(3)))
             self.assertEqual(session.get(KEYS[3]), (bytearray(bytes_of(3)), 9))
+            self.assertEqual(session.get(array.array("I", KEYS[3]))[1], 9)
+            self.assertFalse(session.put(array.array("I", KEYS[3]), bytes_of(3)))
             self.assertEqual(session.warm(KEYS, wait=True), 4)
             session.touch(KEYS)
             session.report(KEYS, terrace.Event.TURN_END)
@@ -233,6 +242,54 @@ class WithDaemon(unittest.TestCase):
             del view
             gc.collect()
             wait_for(lambda: daemon.stats()["terrace_leases"] == 0, 60, "the lease is back")
+
+    def test_views_that_another_thread_takes(self):
+        """While one notes a view that it has taken, forgets those that are gone, or gives the blocks back."""
+        class Other(threading.Thread):
+            """Is given time to do what it should not get to."""
+            def start(self):
+                super().start()
+                self.join(0.1)
+
+        with running(TERRACED, *SMALL) as daemon, terrace.connect(daemon.address) as client, \
+                client.session([LAYOUT]) as session:
+            fill(session)
+            lease, kept = session.lease(KEYS), []
+            other = Other(target=lambda: kept.append(lease.block(1)[:8]))
+            lease._views_most = 1
+            lease._views.append((other.start, None))  # gone, and asked when another view is noted
+            view = lease.block(0)
+            other.join()
+            with self.assertRaises(BufferError):
+                lease.release()
+            self.assertEqual(bytes(kept[0]), bytes_of(1)[:8])
+            kept.clear()
+
+            def block(*arguments):
+                address = real(*arguments)
+                other.start()
+                return address
+
+            real, other = terrace._lib.terrace_lease_block, Other(target=lease.release)
+            with unittest.mock.patch.object(terrace._lib, "terrace_lease_block", block):
+                view = lease.block(1)
+            other.join()
+            with self.assertRaisesRegex(ValueError, "released"):
+                view[0]
+            lease, ended = session.lease(KEYS), []
+
+            def use():
+                pointer = terrace.Lease._use(lease)
+                if not ended:
+                    ended.append(None)
+                    other.start()
+                return pointer
+
+            other = Other(target=lease.close)
+            lease._use, lease._end = use, lambda pointer: (ended.append(pointer), terrace.Lease._end(pointer))
+            lease.close()
+            other.join()
+            self.assertEqual(len(ended), 2)  # once
 
     def test_processes_share(self):
         with running(TERRACED, *SMALL) as daemon, terrace.connect(daemon.address) as client, \
