@@ -13,12 +13,10 @@
 #include "health.pb-c.h"
 
 #include <pthread.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <time.h>
 
 enum { DEFAULT_TIMEOUT_US = 5000000, SETTLE_TIMEOUT_US = 10000000, ASK_AGAIN_US = 5000 };
-#define OPTIONS_BYTES_1 offsetof(struct terrace_connect_options, no_near_calls) /* the struct's first version */
 
 static atomic_uint process_generation;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
@@ -121,7 +119,7 @@ enum terrace_status terrace_connect(const struct terrace_connect_options *option
 
 	if (!out)
 		return client_fail(TERRACE_INVALID, "connect: no place for the client");
-	if (options && !client_options_copy(&o, sizeof(o), options, OPTIONS_BYTES_1))
+	if (options && !client_options_copy(&o, sizeof(o), options, sizeof(o)))
 		return client_fail(TERRACE_INVALID, "connect: begin options with TERRACE_CONNECT_OPTIONS_INIT");
 	pthread_once(&fork_once, fork_watch);
 	client = calloc(1, sizeof(*client));

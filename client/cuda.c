@@ -11,7 +11,6 @@
 #include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
-#include <stddef.h>
 
 #define PLUGIN_FILE "libterrace_cuda.so.0"
 
@@ -323,7 +322,7 @@ static enum terrace_status codec_read(struct call *c, const struct terrace_layou
 
 	if (status)
 		return status;
-	if (!options || !client_options_copy(&o, sizeof(o), options, offsetof(struct terrace_cuda_codec_options, rows)))
+	if (!options || !client_options_copy(&o, sizeof(o), options, sizeof(o)))
 		return wrong_size(what);
 	*out = (struct kv_cuda_codec){.layout = &c->layout,
 				      .geometry = &c->geometry,

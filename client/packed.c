@@ -7,7 +7,6 @@
 #include "kernels/codec.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 
 _Static_assert((int)TERRACE_F32 == (int)KV_DTYPE_F32 && (int)TERRACE_F16 == (int)KV_DTYPE_F16 &&
@@ -186,7 +185,6 @@ static enum terrace_status attend_run(const struct kv_attend *a)
 
 enum terrace_status terrace_attend(const struct terrace_layout *layout, const struct terrace_attend_options *options)
 {
-	const size_t least = offsetof(struct terrace_attend_options, features); /* the first version's */
 	struct terrace_attend_options o;
 	struct kv_attend_features features;
 	struct kv_layout l;
@@ -197,7 +195,7 @@ enum terrace_status terrace_attend(const struct terrace_layout *layout, const st
 
 	if (problem)
 		return client_fail(TERRACE_INVALID, "attend: %s", problem);
-	if (!options || !client_options_copy(&o, sizeof(o), options, least))
+	if (!options || !client_options_copy(&o, sizeof(o), options, sizeof(o)))
 		return client_fail(TERRACE_INVALID, "attend: begin options with TERRACE_ATTEND_OPTIONS_INIT");
 	status = attend_check(&l, &o);
 	if (!status)

@@ -9,13 +9,11 @@
 #include "proto/layout_message.h"
 
 #include <errno.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { ENGINE_MAX = 64, TENANT_MAX = 64, CLOSE_TIMEOUT_US = 1000000 };
-#define OPTIONS_BYTES_1 offsetof(struct terrace_session_options, gpu) /* the struct's first version */
 
 /* ---- checks that every call makes --------------------------------------------------------------------------------- */
 
@@ -369,7 +367,7 @@ enum terrace_status terrace_session_open(struct terrace_client *client, const st
 
 	if (status)
 		return client_fail_in(status, "session_open");
-	if (options && !client_options_copy(&o, sizeof(o), options, OPTIONS_BYTES_1))
+	if (options && !client_options_copy(&o, sizeof(o), options, sizeof(o)))
 		return client_fail(TERRACE_INVALID, "session_open: begin options with TERRACE_SESSION_OPTIONS_INIT");
 	if (o.tenant && strlen(o.tenant) > TENANT_MAX)
 		return client_fail(TERRACE_INVALID, "session_open: the tenant's name is longer than %d bytes", TENANT_MAX);

@@ -1,14 +1,16 @@
-/* Bounds that need no daemon: a socket whose other end never stops talking, a mapping table that is closed under its reader, and more
- * asynchronous calls than are allowed. */
+/* Bounds that need no daemon: structs of other versions, a socket whose other end never stops talking, a mapping table that is closed under its
+ * reader, and more asynchronous calls than are allowed. */
 #include "client_view.h"
 
 #include "client/clock.h"
+#include "client/layout.h"
 #include "client/packet.h"
 #include "client/rpc_address.h"
 #include "tests/held_folder.h"
 
 #include <check.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -26,6 +28,44 @@ static unsigned retires_send(int socket, unsigned most)
 		n++;
 	return n;
 }
+
+/* Structs of callers that know less than this version, or more; the first version ended with `b`. */
+START_TEST(stamped_structs)
+{
+	struct stamped {
+		size_t size;
+		uint32_t a, b, c, d;
+	} out, in = {sizeof(in), 1, 2, 3, 4};
+	const size_t first = offsetof(struct stamped, c);
+
+	for (size_t size = 0; size < first; size++) {
+		in.size = size;
+		ck_assert(!client_options_copy(&out, sizeof(out), &in, first));
+		ck_assert(!client_options_give(&in, &out, sizeof(out), first));
+	}
+	for (in.size = first; in.size <= sizeof(in); in.size += sizeof(in.c)) {
+		memset(&out, 0xff, sizeof(out));
+		ck_assert(client_options_copy(&out, sizeof(out), &in, first));
+		ck_assert_uint_eq(out.size, in.size);
+		ck_assert(out.a == 1 && out.b == 2);
+		ck_assert_uint_eq(out.c, in.size > first ? 3 : 0);
+		ck_assert_uint_eq(out.d, in.size == sizeof(in) ? 4 : 0);
+	}
+	in.size = sizeof(in);
+	memset(&out, 0xff, sizeof(out));
+	ck_assert(client_options_copy(&out, first, &in, first)); /* this library's is the first one */
+	ck_assert(out.b == 2 && out.c == UINT32_MAX);
+	out = (struct stamped){sizeof(out), 5, 6, 7, 8};
+	in.size = first;
+	ck_assert(client_options_give(&in, &out, sizeof(out), first));
+	ck_assert(in.size == first && in.a == 5 && in.b == 6 && in.c == 3 && in.d == 4);
+	in.size = sizeof(in);
+	ck_assert(client_options_give(&in, &out, first, first));
+	ck_assert(in.size == sizeof(in) && in.b == 6 && !in.c && !in.d);
+	in.size = (size_t)1 << 40;
+	ck_assert(!client_options_copy(&out, sizeof(out), &in, first));
+}
+END_TEST
 
 static unsigned packets_left(int socket)
 {
@@ -175,6 +215,7 @@ int main(void)
 	int failed;
 
 	tcase_set_timeout(c, 60);
+	tcase_add_test(c, stamped_structs);
 	tcase_add_test(c, talkative);
 	tcase_add_test(c, closed_under_a_reader);
 	tcase_add_test(c, too_many_calls);

@@ -140,11 +140,14 @@ START_TEST(sessions_for_a_gpu)
 	OK(terrace_session_open(rig.client, rig.layouts, 1, &o, &other));
 	ck_assert(rig.fake.opened->gpu_write_back);
 	terrace_session_close(other);
+	o.size--;
+	ck_assert_int_eq(terrace_session_open(rig.client, rig.layouts, 1, &o, &other), TERRACE_INVALID);
+	o.size++;
 	mixed.v_format = TERRACE_FORMAT_TQ2;
 	ck_assert_int_eq(terrace_session_open(rig.client, &mixed, 1, &o, &other), TERRACE_UNSUPPORTED);
 	ck_assert_str_eq(terrace_error(),
 			 "session_open: no CUDA kernel attends fp8 keys with tq2 values of head dims 64 and 64");
-	o.size = offsetof(struct terrace_session_options, gpu); /* an older caller's */
+	o = (struct terrace_session_options)TERRACE_SESSION_OPTIONS_INIT;
 	OK(terrace_session_open(rig.client, &mixed, 1, &o, &other));
 	ck_assert(!rig.fake.opened->gpu_write_back);
 	terrace_session_close(other);

@@ -11,17 +11,17 @@
  *
  * A client that is not on the daemon's node, or has no use for borrowed memory, moves bytes with terrace_put() and terrace_get() instead.
  *
- * Conventions. Handles are opaque and belong to the caller until their close/free function; NULL is one only where that is said. Every
- * function is safe to call from any thread, unless said otherwise; closing a handle while another thread uses it is the caller's mistake.
- * Structs that may grow begin with `size`, set by their TERRACE_..._INIT: a library of another version reads and writes only what the
- * caller knows of, and the elements of an array stand as far apart as the caller's struct is long. NULL options mean the defaults, but
- * where a struct is the call's subject. Functions return a terrace_status; outputs are written only on TERRACE_OK unless said otherwise;
- * terrace_error() has the words for the calling thread's last failure. Calls that talk to the daemon take a timeout in microseconds: 0
- * is the connection's default, more than a day counts as a day, and nothing waits for ever. Besides what is said of each they return
- * TERRACE_INVALID (arguments), TERRACE_UNAVAILABLE, TERRACE_STALE (see below), TERRACE_DEADLINE, TERRACE_CANCELLED (terrace_disconnect),
- * TERRACE_EXHAUSTED (no memory, too many calls) and TERRACE_INTERNAL (gRPC, or a daemon that answers nonsense). After fork() a handle must
- * not be used in the child: calls there return TERRACE_PRECONDITION or do nothing, blocks are NULL, and the mappings are not
- * inherited. A child that wants to use the library should call exec() first: gRPC promises nothing after a bare fork().
+ * Conventions. Handles are opaque and belong to the caller until their close/free function; NULL is one only where that is said. Every function is
+ * safe to call from any thread, unless said otherwise; closing a handle while another thread uses it is the caller's mistake. Structs that may grow
+ * begin with `size`, set by their TERRACE_..._INIT: a library of another version reads and writes only what the caller knows of, and the elements of
+ * an array stand as far apart as the caller's struct is long. They grow at their ends and have no padding; a `reserved` member means nothing, and
+ * stays zero. NULL options mean the defaults, but where a struct is the call's subject. Functions return a terrace_status; outputs are written only
+ * on TERRACE_OK unless said otherwise; terrace_error() has the words for the calling thread's last failure. Calls that talk to the daemon take a
+ * timeout in microseconds: 0 is the connection's default, more than a day counts as a day, and nothing waits for ever. Besides what is said of each
+ * they return TERRACE_INVALID (arguments), TERRACE_UNAVAILABLE, TERRACE_STALE (see below), TERRACE_DEADLINE, TERRACE_CANCELLED (terrace_disconnect),
+ * TERRACE_EXHAUSTED (no memory, too many calls) and TERRACE_INTERNAL (gRPC, or a daemon that answers nonsense). After fork() a handle must not be
+ * used in the child: calls there return TERRACE_PRECONDITION or do nothing, blocks are NULL, and nothing is mapped. A child that wants to use the
+ * library should call exec() first: gRPC promises nothing after a bare fork().
  *
  * When the daemon restarts or goes away, calls return TERRACE_STALE or TERRACE_UNAVAILABLE; blocks still leased stay
  * readable until they are released. terrace_session_reopen() then starts again with an empty cache view.
@@ -118,6 +118,7 @@ struct terrace_layout {
 	uint32_t block_tokens;                   /* a multiple of 16, at most 256 */
 	enum terrace_format k_format, v_format;
 	uint32_t window;                         /* sliding window in tokens, 0: full attention */
+	uint32_t reserved;
 };
 #define TERRACE_LAYOUT_INIT TERRACE_SIZED_(struct terrace_layout)
 
@@ -155,9 +156,10 @@ struct terrace_connect_options {
 	size_t size;
 	const char *address;     /* "unix:PATH" or "127.0.0.1:7421"; NULL: $TERRACE_ADDRESS, else unix:/run/terrace/terraced.sock */
 	uint64_t timeout_us;     /* default deadline of a call; 0: 5 s */
-	bool no_borrow;          /* do not attach to the fd socket even on the same node */
 	uint64_t busy_poll_us;   /* a call looks for its answer for so long before its thread sleeps; 0: it sleeps at once */
+	bool no_borrow;          /* do not attach to the fd socket even on the same node */
 	bool no_near_calls;      /* every call by gRPC. Else synchronous ones that are made often go over the fd socket: several times faster */
+	uint8_t reserved[6];
 };
 #define TERRACE_CONNECT_OPTIONS_INIT TERRACE_SIZED_(struct terrace_connect_options)
 
@@ -184,6 +186,7 @@ struct terrace_session_options {
 			     * loaded, the current device will not do, or a layout's formats or head dims have no kernel */
 	bool gpu_write_back; /* blocks put on a GPU get their copy in host memory when the GPU needs the room, not at once: what has none
 			      * yet is lost with the GPU or the daemon */
+	uint8_t reserved[6];
 };
 #define TERRACE_SESSION_OPTIONS_INIT TERRACE_SIZED_(struct terrace_session_options)
 
@@ -192,9 +195,8 @@ struct terrace_session_options {
  * works by stream alone: terrace_session_borrows() tells, and the first lease or reservation says why. Besides what `gpu` says:
  * TERRACE_INVALID (a layout, a name too long), TERRACE_DENIED (the tenant), TERRACE_EXHAUSTED, TERRACE_UNAVAILABLE,
  * TERRACE_DEADLINE, TERRACE_UNSUPPORTED (a daemon of another version), TERRACE_INTERNAL. */
-TERRACE_API enum terrace_status terrace_session_open(struct terrace_client *client, const struct terrace_layout *layouts,
-						     uint32_t count, const struct terrace_session_options *options,
-						     struct terrace_session **session);
+TERRACE_API enum terrace_status terrace_session_open(struct terrace_client *client, const struct terrace_layout *layouts, uint32_t count,
+						     const struct terrace_session_options *options, struct terrace_session **session);
 
 /* Joins the session of another process of the same engine, by its token. TERRACE_NOT_FOUND: it is nobody's. Else as terrace_session_open. */
 TERRACE_API enum terrace_status terrace_session_attach(struct terrace_client *client, const struct terrace_token *token,
@@ -263,9 +265,10 @@ struct terrace_completion {
 	void (*done)(struct terrace_op *op, void *arg); /* may be NULL */
 	void *arg;
 	int eventfd;                                    /* -1: none; open until the operation has been finished */
+	uint32_t reserved;
 };
 #ifdef __cplusplus
-#define TERRACE_COMPLETION_INIT { nullptr, nullptr, -1 }
+#define TERRACE_COMPLETION_INIT { nullptr, nullptr, -1, 0 }
 #else
 #define TERRACE_COMPLETION_INIT { .eventfd = -1 }
 #endif
@@ -290,9 +293,8 @@ enum terrace_state {
  * states (may be NULL) gets one byte a (key, layout), keys outer: an enum terrace_state. A miss is prefix 0, not a status. */
 TERRACE_API enum terrace_status terrace_lookup(struct terrace_session *session, const struct terrace_keys *keys,
 					       uint64_t timeout_us, uint32_t *prefix, uint8_t *states);
-TERRACE_API enum terrace_status terrace_lookup_async(struct terrace_session *session, const struct terrace_keys *keys,
-						     uint64_t timeout_us, const struct terrace_completion *completion,
-						     struct terrace_op **op);
+TERRACE_API enum terrace_status terrace_lookup_async(struct terrace_session *session, const struct terrace_keys *keys, uint64_t timeout_us,
+						     const struct terrace_completion *completion, struct terrace_op **op);
 TERRACE_API enum terrace_status terrace_lookup_finish(struct terrace_op *op, uint32_t *prefix, uint8_t *states);
 
 /* A protected set of blocks: `count` keys by the session's layouts, mapped read-only. */
@@ -309,9 +311,8 @@ enum terrace_lease_mode {
  * TERRACE_PRECONDITION without borrow. The lease ends with terrace_release(). */
 TERRACE_API enum terrace_status terrace_lease(struct terrace_session *session, const struct terrace_keys *keys,
 					      enum terrace_lease_mode mode, uint64_t timeout_us, struct terrace_lease **lease);
-TERRACE_API enum terrace_status terrace_lease_async(struct terrace_session *session, const struct terrace_keys *keys,
-						    enum terrace_lease_mode mode, uint64_t timeout_us,
-						    const struct terrace_completion *completion, struct terrace_op **op);
+TERRACE_API enum terrace_status terrace_lease_async(struct terrace_session *session, const struct terrace_keys *keys, enum terrace_lease_mode mode,
+						    uint64_t timeout_us, const struct terrace_completion *completion, struct terrace_op **op);
 TERRACE_API enum terrace_status terrace_lease_finish(struct terrace_op *op, struct terrace_lease **lease);
 
 /* How terrace_lease_with is to lease. */
@@ -320,19 +321,18 @@ struct terrace_lease_options {
 	enum terrace_lease_mode mode;
 	int32_t gpu;      /* -1: the blocks are to be in host memory; else in that GPU's, as terrace_session_gpu counts */
 	bool gpu_or_host; /* with a GPU: blocks that only host memory has may stay there, to be attended from there by address */
+	uint8_t reserved[7];
 };
 #define TERRACE_LEASE_OPTIONS_INIT TERRACE_SIZED_ON_HOST_(struct terrace_lease_options)
 
 /* terrace_lease with options (NULL: a prefix, in host memory). With a GPU the lease comes as soon as all its blocks are in host memory
  * or on the GPU: copies to the GPU may be under way then, a layer after the other, and terrace_lease_wait_layer() makes a stream wait for
- * them. Such a lease gives addresses (terrace_lease_addresses) and may be released behind a stream (terrace_release_after). A process's
- * first lease or reservation on a GPU opens it, and from then on a thread of the library maps what the daemon has there ahead of leases, and
- * registers host memory (terrace_session_gpu_ready does it at once). What is not done when a reply names it is done by the calling thread, or,
- * for asynchronous calls, on the library's, and takes as long as the driver does. Besides what terrace_lease returns: TERRACE_UNSUPPORTED (the
- * daemon lends no GPU; no CUDA plugin; this process does not see that GPU), TERRACE_INVALID (no such number), TERRACE_UNAVAILABLE (the GPU is lost, here or at the daemon). */
+ * them. Such a lease gives addresses (terrace_lease_addresses) and may be released behind a stream (terrace_release_after). What
+ * terrace_session_gpu_ready does, and has not done when a reply names it, is done by the calling thread, or, for asynchronous calls, on the
+ * library's, and takes as long as the driver does. Besides what terrace_lease returns: TERRACE_UNSUPPORTED (the daemon lends no GPU; no CUDA
+ * plugin; this process does not see that GPU), TERRACE_INVALID (no such number), TERRACE_UNAVAILABLE (the GPU is lost, here or at the daemon). */
 TERRACE_API enum terrace_status terrace_lease_with(struct terrace_session *session, const struct terrace_keys *keys,
-						   const struct terrace_lease_options *options, uint64_t timeout_us,
-						   struct terrace_lease **lease);
+						   const struct terrace_lease_options *options, uint64_t timeout_us, struct terrace_lease **lease);
 /* Ended by terrace_lease_finish. */
 TERRACE_API enum terrace_status terrace_lease_with_async(struct terrace_session *session, const struct terrace_keys *keys,
 							 const struct terrace_lease_options *options, uint64_t timeout_us,
@@ -420,6 +420,7 @@ TERRACE_API enum terrace_status terrace_reserve_open(struct terrace_session *ses
 struct terrace_reserve_options {
 	size_t size;
 	int32_t gpu; /* -1: in host memory; else in that GPU's, as terrace_session_gpu counts */
+	uint32_t reserved;
 };
 #define TERRACE_RESERVE_OPTIONS_INIT TERRACE_SIZED_ON_HOST_(struct terrace_reserve_options)
 
@@ -427,14 +428,12 @@ struct terrace_reserve_options {
  * terrace_reservation_addresses(), and are to be committed or aborted when that work is done: terrace_commit_after() commits them behind
  * the stream. A key for whose slots the GPU has no room is EXHAUSTED. Besides what those return: as terrace_lease_with. */
 TERRACE_API enum terrace_status terrace_reserve_with(struct terrace_session *session, const struct terrace_keys *keys,
-						     const struct terrace_block_info *info,
-						     const struct terrace_reserve_options *options, uint64_t timeout_us,
-						     enum terrace_status *statuses, struct terrace_reservation **reservation);
+						     const struct terrace_block_info *info, const struct terrace_reserve_options *options,
+						     uint64_t timeout_us, enum terrace_status *statuses, struct terrace_reservation **reservation);
 /* Ended by terrace_reserve_finish. */
 TERRACE_API enum terrace_status terrace_reserve_with_async(struct terrace_session *session, const struct terrace_keys *keys,
-							   const struct terrace_block_info *info,
-							   const struct terrace_reserve_options *options, uint64_t timeout_us,
-							   const struct terrace_completion *completion, struct terrace_op **op);
+							   const struct terrace_block_info *info, const struct terrace_reserve_options *options,
+							   uint64_t timeout_us, const struct terrace_completion *completion, struct terrace_op **op);
 TERRACE_API enum terrace_status terrace_reserve_open_with(struct terrace_session *session, const struct terrace_block_info *info,
 							  const struct terrace_reserve_options *options, uint64_t timeout_us,
 							  struct terrace_reservation **reservation);
@@ -446,8 +445,7 @@ TERRACE_API uint32_t terrace_reservation_count(const struct terrace_reservation 
 TERRACE_API void *terrace_reservation_block(const struct terrace_reservation *reservation, uint32_t i, uint32_t l);
 /* A reservation on a GPU: the device address of each key's slot in layout l, addresses[terrace_reservation_count()], 256-byte aligned;
  * 0 if the key got none. They are what the `blocks` of terrace_cuda_encode want. As terrace_lease_addresses. */
-TERRACE_API enum terrace_status terrace_reservation_addresses(const struct terrace_reservation *reservation, uint32_t l,
-							      uint64_t *addresses);
+TERRACE_API enum terrace_status terrace_reservation_addresses(const struct terrace_reservation *reservation, uint32_t l, uint64_t *addresses);
 
 /* Publishes every slot of the reservation and frees the handle, also on failure (the slots are then aborted or, if the daemon
  * could not be told, freed by it when this process or session ends). statuses (may be NULL) gets one a key: OK, EXISTS (another
@@ -463,9 +461,8 @@ TERRACE_API enum terrace_status terrace_commit_finish(struct terrace_op *op, enu
 /* Publishes the slots of a reservation on a GPU once everything that is in `stream` now is done; then as terrace_commit_async, ended by
  * terrace_commit_finish. The timeout covers both: TERRACE_DEADLINE if the stream took too long, TERRACE_UNAVAILABLE if the GPU was
  * lost, and then nothing is published; slots are given back only when the stream cannot write them any more. Not while the
- * stream is being captured. On TERRACE_OK the handle is gone; on a failure it is as it was: TERRACE_PRECONDITION (not on a GPU),
- * TERRACE_INVALID (an open block; no stream of the GPU), TERRACE_UNAVAILABLE (the GPU is lost), TERRACE_CANCELLED (the session is closed),
- * TERRACE_EXHAUSTED. */
+ * stream is being captured. On TERRACE_OK the handle is gone; on a failure it is as it was: as terrace_release_after, and TERRACE_INVALID for
+ * an open block. */
 TERRACE_API enum terrace_status terrace_commit_after(struct terrace_reservation *reservation, void *stream, uint64_t timeout_us,
 						     const struct terrace_completion *completion, struct terrace_op **op);
 
@@ -480,9 +477,8 @@ TERRACE_API void terrace_abort(struct terrace_reservation *reservation);
  * TERRACE_EXISTS (it is stored already), TERRACE_BUSY (somebody is writing it), TERRACE_EXHAUSTED (there is no room now). */
 TERRACE_API enum terrace_status terrace_put(struct terrace_session *session, uint32_t l, const uint8_t *key, uint32_t key_bytes,
 					    const struct terrace_block_info *info, const void *block, uint64_t timeout_us);
-TERRACE_API enum terrace_status terrace_put_async(struct terrace_session *session, uint32_t l, const uint8_t *key,
-						  uint32_t key_bytes, const struct terrace_block_info *info,
-						  const void *block, uint64_t timeout_us,
+TERRACE_API enum terrace_status terrace_put_async(struct terrace_session *session, uint32_t l, const uint8_t *key, uint32_t key_bytes,
+						  const struct terrace_block_info *info, const void *block, uint64_t timeout_us,
 						  const struct terrace_completion *completion, struct terrace_op **op);
 TERRACE_API enum terrace_status terrace_put_finish(struct terrace_op *op);
 
@@ -490,9 +486,8 @@ TERRACE_API enum terrace_status terrace_put_finish(struct terrace_op *op);
  * asynchronous get writes it until it has completed). *tokens (may be NULL) gets its valid tokens. The bytes' checksum is verified before TERRACE_OK. TERRACE_MISS. */
 TERRACE_API enum terrace_status terrace_get(struct terrace_session *session, uint32_t l, const uint8_t *key,
 					    uint32_t key_bytes, void *block, uint32_t *tokens, uint64_t timeout_us);
-TERRACE_API enum terrace_status terrace_get_async(struct terrace_session *session, uint32_t l, const uint8_t *key,
-						  uint32_t key_bytes, void *block, uint64_t timeout_us,
-						  const struct terrace_completion *completion, struct terrace_op **op);
+TERRACE_API enum terrace_status terrace_get_async(struct terrace_session *session, uint32_t l, const uint8_t *key, uint32_t key_bytes, void *block,
+						  uint64_t timeout_us, const struct terrace_completion *completion, struct terrace_op **op);
 TERRACE_API enum terrace_status terrace_get_finish(struct terrace_op *op, uint32_t *tokens);
 
 /* ---- disks -------------------------------------------------------------------------------------------------------- */
@@ -502,14 +497,14 @@ TERRACE_API enum terrace_status terrace_get_finish(struct terrace_op *op, uint32
  * timeout is over; without, the answer comes at once and counts those on their way too. Needs no borrowing. */
 TERRACE_API enum terrace_status terrace_warm(struct terrace_session *session, const struct terrace_keys *keys, bool wait,
 					     uint64_t timeout_us, uint32_t *blocks);
-TERRACE_API enum terrace_status terrace_warm_async(struct terrace_session *session, const struct terrace_keys *keys,
-						   bool wait, uint64_t timeout_us,
+TERRACE_API enum terrace_status terrace_warm_async(struct terrace_session *session, const struct terrace_keys *keys, bool wait, uint64_t timeout_us,
 						   const struct terrace_completion *completion, struct terrace_op **op);
 /* How terrace_warm_with is to warm. */
 struct terrace_warm_options {
 	size_t size;
-	bool wait;
 	int32_t gpu; /* -1: to host memory; else to that GPU's, from host memory or a disk, as terrace_session_gpu counts */
+	bool wait;
+	uint8_t reserved[3];
 };
 #define TERRACE_WARM_OPTIONS_INIT TERRACE_SIZED_ON_HOST_(struct terrace_warm_options)
 
@@ -532,9 +527,8 @@ TERRACE_API enum terrace_status terrace_warm_finish(struct terrace_op *op, uint3
  * time; DEADLINE stands for the keys that may not be; what was begun goes on, so another flush has less to do. */
 TERRACE_API enum terrace_status terrace_flush(struct terrace_session *session, const struct terrace_keys *keys,
 					      uint64_t timeout_us, enum terrace_status *statuses);
-TERRACE_API enum terrace_status terrace_flush_async(struct terrace_session *session, const struct terrace_keys *keys,
-						    uint64_t timeout_us, const struct terrace_completion *completion,
-						    struct terrace_op **op);
+TERRACE_API enum terrace_status terrace_flush_async(struct terrace_session *session, const struct terrace_keys *keys, uint64_t timeout_us,
+						    const struct terrace_completion *completion, struct terrace_op **op);
 TERRACE_API enum terrace_status terrace_flush_finish(struct terrace_op *op, enum terrace_status *statuses);
 
 /* ---- other calls ------------------------------------------------------------------------------------------------- */
@@ -595,9 +589,8 @@ TERRACE_API void terrace_watch_close(struct terrace_watch *watch);
  * first. block: block_bytes bytes, 16-byte aligned (slots are). k, v: n vectors of head_dim elements, k_stride and v_stride
  * elements apart, aligned to them; NULL: that side is left alone. Writes only those tokens' bytes, so a block can grow token by token, one
  * writer a (layer, head). NaN is stored as 0, infinities as the largest number; v is not looked at if V is a view of K. TERRACE_INVALID. */
-TERRACE_API enum terrace_status terrace_encode(const struct terrace_layout *layout, void *block, uint32_t layer, uint32_t head,
-					       uint32_t first_token, uint32_t n, const void *k, size_t k_stride, const void *v,
-					       size_t v_stride, enum terrace_dtype dtype);
+TERRACE_API enum terrace_status terrace_encode(const struct terrace_layout *layout, void *block, uint32_t layer, uint32_t head, uint32_t first_token,
+					       uint32_t n, const void *k, size_t k_stride, const void *v, size_t v_stride, enum terrace_dtype dtype);
 
 /* The inverse: n vectors to k and v (NULL: not wanted), which must not overlap. TERRACE_INVALID. */
 TERRACE_API enum terrace_status terrace_decode(const struct terrace_layout *layout, const void *block, uint32_t layer,
@@ -618,12 +611,13 @@ struct terrace_attend_features {
 	float softcap;           /* 0: none */
 	const float *sinks;      /* [q_heads] logits, finite or -INFINITY; NULL: none */
 	const float *alibi;      /* [q_heads] slopes; NULL: none */
-	bool alibi_sqrt;
 	const float *tree_bias;  /* [queries][queries], finite or -INFINITY (masked), for drafts whose tokens end the sequence; NULL */
 	const int32_t *ranges;   /* [range_count][2] first and last position of spans whose tokens all see each other, such as images;
 				  * last < first: none */
 	uint32_t range_count;    /* at most 64; 0 where ranges is NULL */
 	float out_scale;         /* TERRACE_E4M3 outputs hold out / out_scale, saturated at 448; 0: 1 */
+	bool alibi_sqrt;
+	uint8_t reserved[7];
 };
 #define TERRACE_ATTEND_FEATURES_INIT TERRACE_SIZED_(struct terrace_attend_features)
 
@@ -631,19 +625,20 @@ struct terrace_attend_options {
 	size_t size;
 	uint32_t layer;            /* counted from the layout's first */
 	uint32_t queries, q_heads; /* q_heads: a multiple of the layout's heads */
-	const void *q;             /* [queries][q_heads][head_dim_k] */
 	enum terrace_dtype q_dtype;
-	float scale;               /* 0: 1/sqrt(head_dim_k) */
+	const void *q;             /* [queries][q_heads][head_dim_k] */
 	const void *const *blocks; /* [block_count] packed blocks in order of position, 16-byte aligned; those before every
 				    * query's window may be NULL */
 	uint32_t block_count;
 	uint32_t kv_tokens;        /* valid tokens over all blocks; the rest is never looked at */
-	bool causal;               /* query i sees tokens up to first_pos + i */
 	int64_t first_pos;         /* position of query 0, counted from token 0 of the first block */
 	void *out;                 /* [queries][q_heads][head_dim_v] */
 	enum terrace_dtype out_dtype;
+	float scale;               /* 0: 1/sqrt(head_dim_k) */
 	float *lse;                /* [queries][q_heads], natural log of the sum of exponentials; may be NULL */
 	const struct terrace_attend_features *features; /* NULL: none */
+	bool causal;               /* query i sees tokens up to first_pos + i */
+	uint8_t reserved[7];
 };
 #define TERRACE_ATTEND_OPTIONS_INIT TERRACE_SIZED_(struct terrace_attend_options)
 
@@ -673,11 +668,12 @@ struct terrace_cuda_features {
 	uint32_t window;
 	float softcap;
 	const float *sinks, *alibi;
-	bool alibi_sqrt;
 	const float *tree_bias;  /* [sequences][queries][queries] */
 	const int32_t *ranges;   /* [sequences][range_count][2] */
-	uint32_t range_count;
 	const float *out_scale;  /* one float; NULL: 1 */
+	uint32_t range_count;
+	bool alibi_sqrt;
+	uint8_t reserved[3];
 };
 #define TERRACE_CUDA_FEATURES_INIT TERRACE_SIZED_(struct terrace_cuda_features)
 
@@ -689,19 +685,19 @@ struct terrace_cuda_attend_options {
 	uint32_t queries;           /* a sequence */
 	uint32_t q_heads;           /* a multiple of the layout's heads, at most 65536 */
 	float scale;                /* 0: 1/sqrt(head_dim_k) */
-	const void *q;              /* [sequences][queries][q_heads][head_dim], 16-byte aligned */
-	enum terrace_dtype q_dtype;
-	const uint64_t *blocks;     /* [sequences][blocks_stride] addresses of blocks by position, each 16-byte aligned; 0 will do before all windows */
+	enum terrace_dtype q_dtype, out_dtype;
 	uint32_t blocks_stride;     /* few enough: sequences * queries * q_heads * blocks_stride * block_tokens below 2^35 */
+	const void *q;              /* [sequences][queries][q_heads][head_dim], 16-byte aligned */
+	const uint64_t *blocks;     /* [sequences][blocks_stride] addresses of blocks by position, each 16-byte aligned; 0 will do before all windows */
 	const uint32_t *kv_tokens;  /* [sequences], the queries' own tokens included */
 	const struct terrace_cuda_features *features; /* on the host; NULL: none */
 	void *out;                  /* [sequences][queries][q_heads][head_dim], 16-byte aligned */
-	enum terrace_dtype out_dtype;
 	float *lse;                 /* [sequences][queries][q_heads]; may be NULL */
 	void *workspace;            /* 256-byte aligned */
 	size_t workspace_bytes;
 	bool settled;               /* a promise: all that is read was complete before the kernel that precedes this one in the
 				     * stream began, but q and what is encoded of the queries' own tokens */
+	uint8_t reserved[7];
 };
 #define TERRACE_CUDA_ATTEND_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_attend_options)
 
@@ -722,22 +718,20 @@ struct terrace_cuda_extend_options {
 	uint32_t layer, sequences;     /* at most 4096 sequences */
 	uint32_t total_queries, q_heads; /* new tokens of all sequences; a multiple of the layout's heads; their product below 2^28 */
 	float scale;                   /* 0: 1/sqrt(head_dim_k) */
+	enum terrace_dtype q_dtype, out_dtype, kv_dtype; /* kv_dtype: TERRACE_F16 or TERRACE_BF16 */
 	const uint32_t *query_starts;  /* [sequences + 1], ascending from 0 */
 	const uint32_t *prefix_tokens; /* [sequences] */
 	const void *q;                 /* [total_queries][q_heads][head_dim], 16-byte aligned */
-	enum terrace_dtype q_dtype;
 	const void *k, *v;             /* [total_queries][heads][head_dim], 16-byte aligned: the new tokens' */
 	size_t k_stride, v_stride;     /* elements between tokens, multiples of 8, at least those of one token */
-	enum terrace_dtype kv_dtype;   /* TERRACE_F16 or TERRACE_BF16 */
 	const uint64_t *blocks;        /* [sequences][blocks_stride], as above, of the prefix; NULL with a stride of 0: no prefixes */
 	uint32_t blocks_stride;
+	uint32_t tree_stride;          /* with a tree_bias, of new token i to new token c of its sequence: at least the most of one */
 	const struct terrace_cuda_features *features; /* on the host; tree_bias: [total_queries][tree_stride]; NULL: none */
 	void *out;                     /* [total_queries][q_heads][head_dim], 16-byte aligned */
-	enum terrace_dtype out_dtype;
 	float *lse;                    /* [total_queries][q_heads]; may be NULL */
 	void *workspace;               /* 256-byte aligned */
 	size_t workspace_bytes;
-	uint32_t tree_stride;          /* with a tree_bias, of new token i to new token c of its sequence: at least the most of one */
 };
 #define TERRACE_CUDA_EXTEND_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_extend_options)
 
@@ -754,9 +748,9 @@ struct terrace_cuda_codec_options {
 	const int64_t *slots;      /* [tokens]; encode: no slot twice */
 	const uint64_t *blocks;    /* [block_count] addresses, each 16-byte aligned */
 	uint32_t block_count;
+	enum terrace_dtype dtype;  /* of k and v */
 	void *k, *v;               /* [tokens][heads][head_dim]; encode only reads them */
 	size_t k_stride, v_stride; /* elements between tokens, at least those of one */
-	enum terrace_dtype dtype;
 	const int64_t *rows;       /* [tokens], decode alone: token i's row of k and v, as in an engine's pages; -1: none. NULL: row i */
 };
 #define TERRACE_CUDA_CODEC_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_codec_options)
@@ -771,10 +765,10 @@ TERRACE_API enum terrace_status terrace_cuda_decode(const struct terrace_layout 
 struct terrace_cuda_merge_options {
 	size_t size;
 	uint32_t parts;            /* 1 to 16 */
+	uint32_t rows, d, reserved;
+	enum terrace_dtype in_dtype, out_dtype;
 	const void *const *out;    /* [parts], the array on the host: each [rows][d] */
 	const float *const *lse;   /* [parts], the array on the host: each [rows] */
-	uint32_t rows, d;
-	enum terrace_dtype in_dtype, out_dtype;
 	void *merged;              /* [rows][d]; may be out[0] if the dtypes are equal, else overlaps no part */
 	float *merged_lse;         /* [rows]; may be lse[0]; may be NULL */
 };
@@ -786,13 +780,12 @@ TERRACE_API enum terrace_status terrace_cuda_merge(const struct terrace_cuda_mer
 struct terrace_cuda_copy_options {
 	size_t size;
 	uint32_t count;
+	uint32_t ctas;             /* at most so many thread blocks; 0: as many as fill the device */
 	const uint64_t *from, *to; /* [count] addresses, each 16-byte aligned; no destination overlaps another or any source */
 	const uint32_t *tokens;    /* [count]: only the groups of 16 that hold a block's first so many tokens; NULL: whole blocks */
-	uint32_t ctas;             /* at most so many thread blocks; 0: as many as fill the device */
 };
 #define TERRACE_CUDA_COPY_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_copy_options)
-TERRACE_API enum terrace_status terrace_cuda_copy(const struct terrace_layout *layout,
-						  const struct terrace_cuda_copy_options *options, void *stream);
+TERRACE_API enum terrace_status terrace_cuda_copy(const struct terrace_layout *layout, const struct terrace_cuda_copy_options *options, void *stream);
 
 #ifdef __cplusplus
 }

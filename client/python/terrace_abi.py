@@ -20,8 +20,8 @@ class Sized(Structure):
 class Layout(Sized):
     _fields_ = [("size", c_size_t), ("fingerprint", c_uint8 * 32), ("first_layer", c_uint32), ("layers", c_uint32),
                 ("first_head", c_uint32), ("heads", c_uint32), ("total_heads", c_uint32), ("head_dim_k", c_uint32),
-                ("head_dim_v", c_uint32), ("block_tokens", c_uint32), ("k_format", c_int), ("v_format", c_int),
-                ("window", c_uint32)]
+                ("head_dim_v", c_uint32), ("block_tokens", c_uint32), ("k_format", c_int), ("v_format", c_int), ("window", c_uint32),
+                ("reserved", c_uint32)]
 
 
 class Keys(Structure):
@@ -29,8 +29,8 @@ class Keys(Structure):
 
 
 class ConnectOptions(Sized):
-    _fields_ = [("size", c_size_t), ("address", c_char_p), ("timeout_us", c_uint64), ("no_borrow", c_bool),
-                ("busy_poll_us", c_uint64), ("no_near_calls", c_bool)]
+    _fields_ = [("size", c_size_t), ("address", c_char_p), ("timeout_us", c_uint64), ("busy_poll_us", c_uint64),
+                ("no_borrow", c_bool), ("no_near_calls", c_bool), ("reserved", c_uint8 * 6)]
 
 
 class Token(Structure):
@@ -38,7 +38,8 @@ class Token(Structure):
 
 
 class SessionOptions(Sized):
-    _fields_ = [("size", c_size_t), ("tenant", c_char_p), ("engine", c_char_p), ("gpu", c_bool), ("gpu_write_back", c_bool)]
+    _fields_ = [("size", c_size_t), ("tenant", c_char_p), ("engine", c_char_p), ("gpu", c_bool), ("gpu_write_back", c_bool),
+                ("reserved", c_uint8 * 6)]
 
 
 class GpuInfo(Sized):
@@ -46,15 +47,15 @@ class GpuInfo(Sized):
 
 
 class Completion(Structure):
-    _fields_ = [("done", CFUNCTYPE(None, c_void_p, c_void_p)), ("arg", c_void_p), ("eventfd", c_int)]
+    _fields_ = [("done", CFUNCTYPE(None, c_void_p, c_void_p)), ("arg", c_void_p), ("eventfd", c_int), ("reserved", c_uint32)]
 
 
 class LeaseOptions(Sized):
-    _fields_ = [("size", c_size_t), ("mode", c_int), ("gpu", c_int32), ("gpu_or_host", c_bool)]
+    _fields_ = [("size", c_size_t), ("mode", c_int), ("gpu", c_int32), ("gpu_or_host", c_bool), ("reserved", c_uint8 * 7)]
 
 
 class WarmOptions(Sized):
-    _fields_ = [("size", c_size_t), ("wait", c_bool), ("gpu", c_int32)]
+    _fields_ = [("size", c_size_t), ("gpu", c_int32), ("wait", c_bool), ("reserved", c_uint8 * 3)]
 
 
 class BlockInfo(Sized):
@@ -63,48 +64,47 @@ class BlockInfo(Sized):
 
 
 class ReserveOptions(Sized):
-    _fields_ = [("size", c_size_t), ("gpu", c_int32)]
+    _fields_ = [("size", c_size_t), ("gpu", c_int32), ("reserved", c_uint32)]
 
 
 class AttendFeatures(Sized):
     _fields_ = [("size", c_size_t), ("window", c_uint32), ("softcap", c_float), ("sinks", c_void_p), ("alibi", c_void_p),
-                ("alibi_sqrt", c_bool), ("tree_bias", c_void_p), ("ranges", c_void_p), ("range_count", c_uint32),
-                ("out_scale", c_float)]
+                ("tree_bias", c_void_p), ("ranges", c_void_p), ("range_count", c_uint32), ("out_scale", c_float),
+                ("alibi_sqrt", c_bool), ("reserved", c_uint8 * 7)]
 
 
 class AttendOptions(Sized):
-    _fields_ = [("size", c_size_t), ("layer", c_uint32), ("queries", c_uint32), ("q_heads", c_uint32), ("q", c_void_p),
-                ("q_dtype", c_int), ("scale", c_float), ("blocks", c_void_p), ("block_count", c_uint32),
-                ("kv_tokens", c_uint32), ("causal", c_bool), ("first_pos", c_int64), ("out", c_void_p), ("out_dtype", c_int),
-                ("lse", c_void_p), ("features", c_void_p)]
+    _fields_ = [("size", c_size_t), ("layer", c_uint32), ("queries", c_uint32), ("q_heads", c_uint32), ("q_dtype", c_int),
+                ("q", c_void_p), ("blocks", c_void_p), ("block_count", c_uint32), ("kv_tokens", c_uint32), ("first_pos", c_int64),
+                ("out", c_void_p), ("out_dtype", c_int), ("scale", c_float), ("lse", c_void_p), ("features", c_void_p),
+                ("causal", c_bool), ("reserved", c_uint8 * 7)]
 
 
 class CudaFeatures(Sized):
     _fields_ = [("size", c_size_t), ("window", c_uint32), ("softcap", c_float), ("sinks", c_void_p), ("alibi", c_void_p),
-                ("alibi_sqrt", c_bool), ("tree_bias", c_void_p), ("ranges", c_void_p), ("range_count", c_uint32),
-                ("out_scale", c_void_p)]
+                ("tree_bias", c_void_p), ("ranges", c_void_p), ("out_scale", c_void_p), ("range_count", c_uint32),
+                ("alibi_sqrt", c_bool), ("reserved", c_uint8 * 3)]
 
 
 class CudaAttendOptions(Sized):
     _fields_ = [("size", c_size_t), ("layer", c_uint32), ("sequences", c_uint32), ("queries", c_uint32), ("q_heads", c_uint32),
-                ("scale", c_float), ("q", c_void_p), ("q_dtype", c_int), ("blocks", c_void_p), ("blocks_stride", c_uint32),
-                ("kv_tokens", c_void_p), ("features", c_void_p), ("out", c_void_p), ("out_dtype", c_int), ("lse", c_void_p),
-                ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("settled", c_bool)]
+                ("scale", c_float), ("q_dtype", c_int), ("out_dtype", c_int), ("blocks_stride", c_uint32), ("q", c_void_p),
+                ("blocks", c_void_p), ("kv_tokens", c_void_p), ("features", c_void_p), ("out", c_void_p), ("lse", c_void_p),
+                ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("settled", c_bool), ("reserved", c_uint8 * 7)]
 
 
 class CudaExtendOptions(Sized):
-    _fields_ = [("size", c_size_t), ("layer", c_uint32), ("sequences", c_uint32), ("total_queries", c_uint32),
-                ("q_heads", c_uint32), ("scale", c_float), ("query_starts", c_void_p), ("prefix_tokens", c_void_p),
-                ("q", c_void_p), ("q_dtype", c_int), ("k", c_void_p), ("v", c_void_p), ("k_stride", c_size_t),
-                ("v_stride", c_size_t), ("kv_dtype", c_int), ("blocks", c_void_p), ("blocks_stride", c_uint32),
-                ("features", c_void_p), ("out", c_void_p), ("out_dtype", c_int), ("lse", c_void_p), ("workspace", c_void_p),
-                ("workspace_bytes", c_size_t), ("tree_stride", c_uint32)]
+    _fields_ = [("size", c_size_t), ("layer", c_uint32), ("sequences", c_uint32), ("total_queries", c_uint32), ("q_heads", c_uint32),
+                ("scale", c_float), ("q_dtype", c_int), ("out_dtype", c_int), ("kv_dtype", c_int), ("query_starts", c_void_p),
+                ("prefix_tokens", c_void_p), ("q", c_void_p), ("k", c_void_p), ("v", c_void_p), ("k_stride", c_size_t),
+                ("v_stride", c_size_t), ("blocks", c_void_p), ("blocks_stride", c_uint32), ("tree_stride", c_uint32),
+                ("features", c_void_p), ("out", c_void_p), ("lse", c_void_p), ("workspace", c_void_p), ("workspace_bytes", c_size_t)]
 
 
 class CudaCodecOptions(Sized):
     _fields_ = [("size", c_size_t), ("layer", c_uint32), ("tokens", c_uint32), ("slots", c_void_p), ("blocks", c_void_p),
-                ("block_count", c_uint32), ("k", c_void_p), ("v", c_void_p), ("k_stride", c_size_t), ("v_stride", c_size_t),
-                ("dtype", c_int), ("rows", c_void_p)]
+                ("block_count", c_uint32), ("dtype", c_int), ("k", c_void_p), ("v", c_void_p), ("k_stride", c_size_t),
+                ("v_stride", c_size_t), ("rows", c_void_p)]
 
 
 # C's names of these structs.

@@ -110,7 +110,7 @@ def fill(options, values, sizes=None):
         return sized(value, name, *sizes[name]) if sizes and name in sizes else pointer(value)
 
     for name, value in values.items():
-        if name not in kinds or name == "size":
+        if name not in kinds or name in ("size", "reserved"):
             raise TypeError("no option %r" % name)
         if isinstance(value, abi.Sized):
             kept.append(value)

@@ -19,37 +19,42 @@ int main(void)
 	LIST(terrace_layout, M(terrace_layout, size) M(terrace_layout, fingerprint) M(terrace_layout, first_layer)
 		M(terrace_layout, layers) M(terrace_layout, first_head) M(terrace_layout, heads) M(terrace_layout, total_heads)
 		M(terrace_layout, head_dim_k) M(terrace_layout, head_dim_v) M(terrace_layout, block_tokens)
-		M(terrace_layout, k_format) M(terrace_layout, v_format) M(terrace_layout, window));
+		M(terrace_layout, k_format) M(terrace_layout, v_format) M(terrace_layout, window) M(terrace_layout, reserved));
 	LIST(terrace_keys, M(terrace_keys, bytes) M(terrace_keys, count) M(terrace_keys, key_bytes));
 	LIST(terrace_connect_options, M(terrace_connect_options, size) M(terrace_connect_options, address)
 		M(terrace_connect_options, timeout_us) M(terrace_connect_options, no_borrow)
-		M(terrace_connect_options, busy_poll_us) M(terrace_connect_options, no_near_calls));
+		M(terrace_connect_options, busy_poll_us) M(terrace_connect_options, no_near_calls)
+		M(terrace_connect_options, reserved));
 	LIST(terrace_token, M(terrace_token, bytes));
 	LIST(terrace_session_options, M(terrace_session_options, size) M(terrace_session_options, tenant)
-		M(terrace_session_options, engine) M(terrace_session_options, gpu) M(terrace_session_options, gpu_write_back));
+		M(terrace_session_options, engine) M(terrace_session_options, gpu) M(terrace_session_options, gpu_write_back)
+		M(terrace_session_options, reserved));
 	LIST(terrace_gpu_info, M(terrace_gpu_info, size) M(terrace_gpu_info, uuid) M(terrace_gpu_info, bytes));
-	LIST(terrace_completion, M(terrace_completion, done) M(terrace_completion, arg) M(terrace_completion, eventfd));
+	LIST(terrace_completion, M(terrace_completion, done) M(terrace_completion, arg) M(terrace_completion, eventfd)
+		M(terrace_completion, reserved));
 	LIST(terrace_lease_options, M(terrace_lease_options, size) M(terrace_lease_options, mode)
-		M(terrace_lease_options, gpu) M(terrace_lease_options, gpu_or_host));
-	LIST(terrace_warm_options, M(terrace_warm_options, size) M(terrace_warm_options, wait) M(terrace_warm_options, gpu));
+		M(terrace_lease_options, gpu) M(terrace_lease_options, gpu_or_host) M(terrace_lease_options, reserved));
+	LIST(terrace_warm_options, M(terrace_warm_options, size) M(terrace_warm_options, wait) M(terrace_warm_options, gpu)
+		M(terrace_warm_options, reserved));
 	LIST(terrace_block_info, M(terrace_block_info, size) M(terrace_block_info, parent) M(terrace_block_info, position)
 		M(terrace_block_info, tokens) M(terrace_block_info, role) M(terrace_block_info, turn)
 		M(terrace_block_info, parent_bytes));
-	LIST(terrace_reserve_options, M(terrace_reserve_options, size) M(terrace_reserve_options, gpu));
+	LIST(terrace_reserve_options, M(terrace_reserve_options, size) M(terrace_reserve_options, gpu)
+		M(terrace_reserve_options, reserved));
 	LIST(terrace_attend_features, M(terrace_attend_features, size) M(terrace_attend_features, window)
 		M(terrace_attend_features, softcap) M(terrace_attend_features, sinks) M(terrace_attend_features, alibi)
 		M(terrace_attend_features, alibi_sqrt) M(terrace_attend_features, tree_bias) M(terrace_attend_features, ranges)
-		M(terrace_attend_features, range_count) M(terrace_attend_features, out_scale));
+		M(terrace_attend_features, range_count) M(terrace_attend_features, out_scale) M(terrace_attend_features, reserved));
 	LIST(terrace_attend_options, M(terrace_attend_options, size) M(terrace_attend_options, layer)
 		M(terrace_attend_options, queries) M(terrace_attend_options, q_heads) M(terrace_attend_options, q)
 		M(terrace_attend_options, q_dtype) M(terrace_attend_options, scale) M(terrace_attend_options, blocks)
 		M(terrace_attend_options, block_count) M(terrace_attend_options, kv_tokens) M(terrace_attend_options, causal)
 		M(terrace_attend_options, first_pos) M(terrace_attend_options, out) M(terrace_attend_options, out_dtype)
-		M(terrace_attend_options, lse) M(terrace_attend_options, features));
+		M(terrace_attend_options, lse) M(terrace_attend_options, features) M(terrace_attend_options, reserved));
 	LIST(terrace_cuda_features, M(terrace_cuda_features, size) M(terrace_cuda_features, window)
 		M(terrace_cuda_features, softcap) M(terrace_cuda_features, sinks) M(terrace_cuda_features, alibi)
 		M(terrace_cuda_features, alibi_sqrt) M(terrace_cuda_features, tree_bias) M(terrace_cuda_features, ranges)
-		M(terrace_cuda_features, range_count) M(terrace_cuda_features, out_scale));
+		M(terrace_cuda_features, range_count) M(terrace_cuda_features, out_scale) M(terrace_cuda_features, reserved));
 	LIST(terrace_cuda_attend_options, M(terrace_cuda_attend_options, size) M(terrace_cuda_attend_options, layer)
 		M(terrace_cuda_attend_options, sequences) M(terrace_cuda_attend_options, queries)
 		M(terrace_cuda_attend_options, q_heads) M(terrace_cuda_attend_options, scale) M(terrace_cuda_attend_options, q)
@@ -58,7 +63,7 @@ int main(void)
 		M(terrace_cuda_attend_options, features) M(terrace_cuda_attend_options, out)
 		M(terrace_cuda_attend_options, out_dtype) M(terrace_cuda_attend_options, lse)
 		M(terrace_cuda_attend_options, workspace) M(terrace_cuda_attend_options, workspace_bytes)
-		M(terrace_cuda_attend_options, settled));
+		M(terrace_cuda_attend_options, settled) M(terrace_cuda_attend_options, reserved));
 	LIST(terrace_cuda_extend_options, M(terrace_cuda_extend_options, size) M(terrace_cuda_extend_options, layer)
 		M(terrace_cuda_extend_options, sequences) M(terrace_cuda_extend_options, total_queries)
 		M(terrace_cuda_extend_options, q_heads) M(terrace_cuda_extend_options, scale)
