@@ -1,9 +1,9 @@
 /* Operations: their life from start to finish.
  *
- *     RUNNING --(the call is done)--> TELLING --(the callback has returned, the eventfd is written)--> DONE
+ *     RUNNING --(the call is done)--> TELLING --(the eventfd is written, the callback has returned)--> DONE
  *
  * The first step makes terrace_op_done true. finish waits for the second, so that after it the callback is not running and its
- * argument may go; a finish from inside the callback does not wait for itself. */
+ * argument may go; a finish from inside the callback does not wait for itself, and the eventfd may be closed after that one too. */
 #include "client/op.h"
 
 #include "client/after.h"
@@ -67,9 +67,9 @@ static void op_done(void *arg, enum terrace_status status)
 	op->call = NULL;
 	pthread_mutex_unlock(&op->lock);
 	op_state(op, CLIENT_OP_TELLING);
+	eventfd_add(op->completion.eventfd);
 	if (op->completion.done)
 		op->completion.done(op, op->completion.arg);
-	eventfd_add(op->completion.eventfd);
 	op_state(op, CLIENT_OP_DONE);
 	op_drop(op);
 }

@@ -3,6 +3,7 @@
 
 #include "client/clock.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -135,6 +136,32 @@ START_TEST(by_eventfd)
 	}
 	ck_assert_int_eq(poll(&ready, 1, 20), 0);
 	close(fd);
+}
+END_TEST
+
+/* Its number is another file's when the callback returns. */
+static void close_eventfd(struct terrace_op *op, void *arg)
+{
+	const int *fds = arg;
+
+	ck_assert_int_eq(terrace_lookup_finish(op, NULL, NULL), TERRACE_OK);
+	ck_assert_int_eq(dup2(fds[1], fds[0]), fds[0]);
+}
+
+START_TEST(an_eventfd_is_closed_in_the_callback)
+{
+	int fds[2] = {eventfd(0, EFD_CLOEXEC), eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+	struct terrace_completion completion = {close_eventfd, fds, fds[0], 0};
+	struct terrace_op *op;
+	uint64_t value;
+
+	ck_assert_int_eq(terrace_lookup_async(session, &keys, 0, &completion, &op), TERRACE_OK);
+	client_rig_close(); /* after the operation */
+	ck_assert_int_eq(read(fds[1], &value, sizeof(value)), -1);
+	ck_assert_int_eq(errno, EAGAIN);
+	close(fds[0]);
+	close(fds[1]);
+	client_rig_open(1);
 }
 END_TEST
 
@@ -485,6 +512,7 @@ int main(void)
 	tcase_set_timeout(c, 100);
 	tcase_add_test(c, everything);
 	tcase_add_test(c, by_eventfd);
+	tcase_add_test(c, an_eventfd_is_closed_in_the_callback);
 	tcase_add_test(c, cancel);
 	tcase_add_test(c, cancel_races);
 	tcase_add_test(c, granted_and_not_heard);
