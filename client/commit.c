@@ -71,7 +71,9 @@ static enum terrace_status lease_read(struct client_committing *g, const Terrace
 					       .host_too = true,
 					       .deadline_us = g->deadline_us};
 	enum terrace_status status;
+	struct client_words words;
 
+	client_words_keep(&words);
 	if (placing.gpu >= 0)
 		client_fds_use(r->view->attachment, CLIENT_USE_LEASE, (uint32_t)placing.gpu);
 	status = client_lease_create(r->view, reply->lease, &placing, &g->lease);
@@ -81,8 +83,10 @@ static enum terrace_status lease_read(struct client_committing *g, const Terrace
 		terrace_release(g->lease);
 		g->lease = NULL;
 	}
-	/* The blocks are stored; that this process could not map them is no failure of the commit. */
-	return status == TERRACE_INTERNAL ? status : TERRACE_OK;
+	if (status == TERRACE_INTERNAL)
+		return status;
+	client_words_back(&words); /* the blocks are stored; that this process could not map them is no failure of the commit */
+	return TERRACE_OK;
 }
 
 static enum terrace_status reply_read(struct client_committing *g, const Terrace__V1__CommitReply *reply,

@@ -90,13 +90,18 @@ static enum terrace_status health_ask(struct terrace_client *client, uint64_t de
 
 enum terrace_status client_await_daemon(struct terrace_client *client, uint64_t deadline_us)
 {
-	enum terrace_status status = health_ask(client, deadline_us);
+	struct client_words words;
+	enum terrace_status status;
 
+	client_words_keep(&words);
+	status = health_ask(client, deadline_us);
 	/* The first to use a connection after the daemon's death is told of that, and does not wait for the next one. */
 	while (status == TERRACE_UNAVAILABLE && client_now_us() + ASK_AGAIN_US < deadline_us) {
 		nanosleep(&(struct timespec){ .tv_nsec = ASK_AGAIN_US * 1000 }, NULL);
 		status = health_ask(client, deadline_us);
 	}
+	if (!status)
+		client_words_back(&words);
 	if (status == TERRACE_DEADLINE && !client_rpc_connected(client->rpc))
 		return client_fail(TERRACE_UNAVAILABLE, "no daemon has answered at the address");
 	return status;

@@ -371,8 +371,10 @@ enum terrace_status client_fds_use_await(struct client_attachment *a, uint64_t d
 {
 	enum terrace_status status = TERRACE_OK;
 	struct client_ahead *h = &a->ahead;
+	struct client_words words;
 	struct work w;
 
+	client_words_keep(&words);
 	pthread_mutex_lock(&a->lock);
 	h->failed = TERRACE_OK;
 	h->next = 0;
@@ -396,6 +398,8 @@ enum terrace_status client_fds_use_await(struct client_attachment *a, uint64_t d
 	}
 	if (!status && h->failed)
 		status = client_fail(h->failed, "something that the daemon has cannot be mapped");
+	else if (!status)
+		client_words_back(&words);
 	pthread_mutex_unlock(&a->lock);
 	return status;
 }

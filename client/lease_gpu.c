@@ -29,6 +29,16 @@ static enum terrace_status gpu_of(const struct terrace_lease *lease, struct clie
 	return client_lent_gpu(&lease->view->attachment->memory, (uint32_t)lease->places.gpu, out);
 }
 
+static uint32_t layers_of(const struct client_view *view)
+{
+	uint32_t most = 0;
+
+	for (uint32_t l = 0; l < view->layout_count; l++)
+		if (view->layouts[l].layout.layers > most)
+			most = view->layouts[l].layout.layers;
+	return most;
+}
+
 static enum terrace_status wait_layer(const struct terrace_lease *lease, uint32_t layer, void *stream)
 {
 	const struct client_promise *p = &lease->promise;
@@ -38,10 +48,10 @@ static enum terrace_status wait_layer(const struct terrace_lease *lease, uint32_
 	uint64_t sums;
 	enum status s;
 
+	if (!status && (layer >= layers_of(lease->view) || (p->layers && layer >= p->layers)))
+		status = client_fail(TERRACE_INVALID, "there is no layer %u", layer);
 	if (status || !p->layers)
 		return status;
-	if (layer >= p->layers)
-		return client_fail(TERRACE_INVALID, "layer %u of %u", layer, p->layers);
 	if (client_board_closed(&lease->view->attachment->board))
 		return client_fail(TERRACE_CANCELLED, "the session is closed");
 	if (client_board_kept(&lease->view->attachment->board, p))

@@ -232,8 +232,10 @@ static enum terrace_status opening_take(void *arg, const struct client_message *
 /* Attaches to the daemon's memory if that is wanted and possible. Without it the session still works, by stream. */
 static void view_attach(struct client_view *view, const char *fd_socket, uint64_t deadline_us)
 {
+	struct client_words words;
 	const char *why = NULL;
 
+	client_words_keep(&words); /* of the attachment's failure the first lease will say */
 	if (view->client->no_borrow)
 		why = "the connection was made with no_borrow";
 	else if (!*fd_socket)
@@ -246,6 +248,7 @@ static void view_attach(struct client_view *view, const char *fd_socket, uint64_
 	else if (!view->client->no_near_calls)
 		view->near = client_near_create(&view->client->nears, fd_socket, view->token.bytes, view->epoch, view->id,
 						view->attachment->knows_callers, view->client->busy_poll_us);
+	client_words_back(&words);
 }
 
 /* Sends OpenSession or Attach and attaches. On failure o->view is dropped. */

@@ -173,6 +173,7 @@ START_TEST(leases_have_addresses)
 	ck_assert_int_eq(terrace_lease_addresses(lease, rig.layout_count, addresses), TERRACE_INVALID);
 	OK(terrace_lease_check(lease));
 	OK(terrace_lease_wait_layer(lease, 0, rig.stream));
+	ck_assert_int_eq(terrace_lease_wait_layer(lease, rig.layouts[0].layers, rig.stream), TERRACE_INVALID);
 	again = rig_lease(0, false);
 	terrace_release(lease);
 	rig_check(again);

@@ -151,11 +151,21 @@ START_TEST(ready_is_ready)
 }
 END_TEST
 
+static void *offer_later(void *arg)
+{
+	(void)arg;
+	poll(NULL, 0, 60); /* who waits has looked in vain more than once by then */
+	fake_offer(&rig.fake, true, FAKE_GPU_EXTENT);
+	return NULL;
+}
+
 START_TEST(ready_refuses)
 {
 	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
 	struct terrace_session *session;
 	struct terrace_client *client;
+	pthread_t thread;
+	char words[256];
 
 	ck_assert_int_eq(terrace_session_gpu_ready(NULL, 0, TERRACE_GPU_LEASES, 0), TERRACE_INVALID);
 	ck_assert_int_eq(terrace_session_gpu_ready(rig.session, 0, 0, 0), TERRACE_INVALID);
@@ -171,8 +181,11 @@ START_TEST(ready_refuses)
 	terrace_disconnect(client);
 	RIG_FAULT(offers_late, true);
 	ck_assert_int_eq(terrace_session_gpu_ready(rig.session, 0, TERRACE_GPU_LEASES, 60000), TERRACE_DEADLINE);
-	fake_offer(&rig.fake, true, FAKE_GPU_EXTENT);
+	snprintf(words, sizeof(words), "%s", terrace_error());
+	ck_assert_int_eq(pthread_create(&thread, NULL, offer_later, NULL), 0);
 	ready(TERRACE_GPU_LEASES);
+	pthread_join(thread, NULL);
+	ck_assert_str_eq(terrace_error(), words); /* it came out well */
 	ck_assert_uint_eq(rig_mapped(), 1);
 }
 END_TEST

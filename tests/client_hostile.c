@@ -491,6 +491,52 @@ START_TEST(cleaning_up_keeps_words)
 }
 END_TEST
 
+static void *health_comes(void *arg)
+{
+	const unsigned *asked = arg;
+
+	fake_await(&fake, &fake.calls, *asked + 1);
+	FAULT(fail_method, NULL);
+	return NULL;
+}
+
+/* Nor do calls that come out well, whatever has failed on their way. */
+START_TEST(success_keeps_words)
+{
+	static uint8_t fresh[KEYS * KEY_BYTES] = "another commit";
+	struct terrace_keys others = {fresh, KEYS, KEY_BYTES};
+	struct terrace_reservation *r;
+	struct terrace_session *other;
+	struct terrace_lease *lease;
+	char words[256], moved[sizeof(fake.fd_path) + 2];
+	pthread_t thread;
+	unsigned asked;
+
+	ck_assert_int_eq(terrace_reserve(session, &others, NULL, 0, NULL, &r), TERRACE_OK);
+	ck_assert_int_eq(terrace_get(session, 0, bytes, 33, block, NULL, 0), TERRACE_INVALID);
+	snprintf(words, sizeof(words), "%s", terrace_error());
+	FAULT(fd_fault, FAKE_FD_REFUSES);
+	ck_assert_int_eq(terrace_commit(r, 0, NULL, &lease), TERRACE_OK);
+	ck_assert_ptr_null(lease); /* it cannot be mapped */
+	ck_assert_str_eq(terrace_error(), words);
+	FAULT(fd_fault, FAKE_FD_SOUND);
+	snprintf(moved, sizeof(moved), "%s.1", fake.fd_path);
+	ck_assert_int_eq(rename(fake.fd_path, moved), 0);
+	ck_assert_int_eq(terrace_session_open(client, layouts, 1, NULL, &other), TERRACE_OK);
+	ck_assert_int_eq(rename(moved, fake.fd_path), 0);
+	ck_assert(!terrace_session_borrows(other));
+	ck_assert_str_eq(terrace_error(), words);
+	terrace_session_close(other);
+	asked = fake_count(&fake, &fake.calls);
+	FAULT(fail_code, GRPC_STATUS_UNAVAILABLE);
+	FAULT(fail_method, "Check");
+	ck_assert_int_eq(pthread_create(&thread, NULL, health_comes, &asked), 0);
+	ck_assert_int_eq(terrace_session_reopen(session, 0), TERRACE_OK);
+	pthread_join(thread, NULL);
+	ck_assert_str_eq(terrace_error(), words);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("client_hostile");
@@ -505,6 +551,7 @@ int main(void)
 	tcase_add_test(c, a_put_that_is_cut_short);
 	tcase_add_test(c, no_room_for_a_descriptor);
 	tcase_add_test(c, cleaning_up_keeps_words);
+	tcase_add_test(c, success_keeps_words);
 	tcase_add_test(c, an_answer_that_nobody_waits_for);
 	tcase_add_loop_test(c, fd_socket, 0, sizeof(fd_faults) / sizeof(fd_faults[0]));
 	suite_add_tcase(suite, c);
