@@ -233,6 +233,8 @@ enum terrace_status terrace_cuda_attend_workspace(const struct terrace_layout *l
 	struct call c;
 	enum terrace_status status = attend_read(&c, layout, options, &a);
 
+	if (!status && !bytes)
+		status = client_fail(TERRACE_INVALID, "cuda attend: no place for the bytes");
 	return status ? status : answer(c.plugin, c.plugin->attend_workspace(&a, bytes), "cuda attend");
 }
 
@@ -300,6 +302,8 @@ enum terrace_status terrace_cuda_extend_workspace(const struct terrace_layout *l
 	struct call c;
 	enum terrace_status status = extend_read(&c, layout, options, &e);
 
+	if (!status && !bytes)
+		status = client_fail(TERRACE_INVALID, "cuda extend: no place for the bytes");
 	return status ? status : answer(c.plugin, c.plugin->extend_workspace(&e, bytes), "cuda extend");
 }
 

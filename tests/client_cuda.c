@@ -109,6 +109,7 @@ START_TEST(test_attend_arrives)
 	o.workspace_bytes = 512;
 	o.settled = true;
 	ck_assert_int_eq(terrace_cuda_attend_workspace(&l, &o, &bytes), TERRACE_OK);
+	ck_assert_int_eq(terrace_cuda_attend_workspace(&l, &o, NULL), TERRACE_INVALID);
 	ck_assert_uint_eq(bytes, 4096);
 	ck_assert_int_eq(terrace_cuda_attend_plan(&l, &o, (void *)17), TERRACE_OK);
 	ck_assert_int_eq(terrace_cuda_attend(&l, &o, (void *)18), TERRACE_OK);
@@ -176,6 +177,7 @@ START_TEST(test_extend_arrives)
 	o.workspace_bytes = 512;
 	o.tree_stride = 60;
 	ck_assert_int_eq(terrace_cuda_extend_workspace(&l, &o, &bytes), TERRACE_OK);
+	ck_assert_int_eq(terrace_cuda_extend_workspace(&l, &o, NULL), TERRACE_INVALID);
 	ck_assert_uint_eq(bytes, 4096);
 	ck_assert_int_eq(terrace_cuda_extend(&l, &o, NULL), TERRACE_OK);
 	const struct kv_cuda_extend *e = &noted->extend;
