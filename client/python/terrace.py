@@ -689,7 +689,7 @@ def attend(layout, **options):
     kept = fill(c, options, {
         "q": (rows * shape.head_dim_k, _SIZES.get(options.get("q_dtype", Dtype.F32), 1)),
         "out": (rows * shape.head_dim_v, _SIZES.get(options.get("out_dtype", Dtype.F32), 1), True),
-        "lse": (rows, 4, True), "blocks": (_lib.terrace_block_bytes(shape), 1)})
+        "lse": (rows, 4, True), "blocks": (_lib.terrace_block_bytes(shape), 1)}, lists=("blocks",))
     if features:
         arrays = {"sinks": q_heads, "alibi": q_heads, "tree_bias": queries * queries, "ranges": 2 * features.range_count}
         for name, count in arrays.items():

@@ -100,9 +100,9 @@ def sized(memory, name, count, size, write=False):
     return pointer(memory, write)
 
 
-def fill(options, values, sizes=None):
-    """Sets fields of a struct from keyword arguments; returns what must live as long. Arrays of pointers are lists.
-    sizes: what sized() wants to know of fields of which it is known, or of each in such a list."""
+def fill(options, values, sizes=None, lists=()):
+    """Sets fields of a struct from keyword arguments; returns what must live as long. lists: fields that are arrays of pointers, which may be
+    given so. sizes: what sized() wants to know of fields of which it is known, or of each in such a list."""
     kept = []
     kinds = dict(options._fields_)
 
@@ -115,7 +115,9 @@ def fill(options, values, sizes=None):
         if isinstance(value, abi.Sized):
             kept.append(value)
             value = ctypes.addressof(value)
-        elif kinds[name] is ctypes.c_void_p and isinstance(value, (list, tuple)):
+        elif isinstance(value, (list, tuple)):
+            if name not in lists:  # its numbers would be taken for addresses
+                raise TypeError("%s: memory, not a list" % name)
             pointers = [address(name, v) for v in value]
             value = (ctypes.c_void_p * len(pointers))(*[p for p, _ in pointers])
             kept += [value, pointers]

@@ -140,6 +140,9 @@ class Values(unittest.TestCase):
                 (ValueError, lambda: terrace.chain_hash(b"longer than the 16 bytes that count", [1])),
                 (ValueError, lambda: terrace.chain_hash(array.array("H", range(16)), [1])),
                 (TypeError, lambda: terrace.Layout(5, layers=2, heads=2, head_dim=64)),
+                (TypeError, lambda: terrace.attend(LAYOUT, layer=0, queries=1, q_heads=2, q=[0] * 128, blocks=[], kv_tokens=0, out=bytearray(512))),
+                (TypeError, lambda: terrace.attend_features(sinks=(0, 0))),
+                (TypeError, lambda: terrace.cuda_features(sinks=[0, 0])),
                 (ValueError, lambda: terrace.connect("unix:/nonexistent/terraced.sock", timeout=-1))):
             with self.assertRaises(error):
                 call()
