@@ -161,6 +161,13 @@ class Values(unittest.TestCase):
                               check=False)
         self.assertRegex(done.stdout, "^no CUDA: /nowhere", done.stderr)
 
+    def test_it_stays_loaded(self):
+        """It has threads without an end, whoever unloads it."""
+        done = subprocess.run([sys.executable, "-c", "import _ctypes, ctypes, sys\n"
+                               "_ctypes.dlclose(ctypes.CDLL(sys.argv[1])._handle)\n"
+                               "print(sys.argv[1] in open('/proc/self/maps').read())", LIBRARY], capture_output=True, text=True, check=True)
+        self.assertEqual(done.stdout, "True\n")
+
     def test_no_daemon(self):
         with self.assertRaises(terrace.Unavailable) as caught:
             terrace.connect("unix:/nonexistent/terraced.sock", timeout=0.5)
