@@ -212,7 +212,8 @@ TERRACE_API void terrace_session_token(const struct terrace_session *session, st
 TERRACE_API void terrace_session_close(struct terrace_session *session);
 
 /* After TERRACE_STALE or TERRACE_UNAVAILABLE: waits for the daemon and opens the session anew, with the same layouts, as an
- * empty view. Leases made before stay readable until released, but protect nothing. Not while other calls run on it. */
+ * empty view. Leases made before stay readable until released, but protect nothing. Not while other calls run on it. Of the process that
+ * opened it alone: others attach by its new token (TERRACE_PRECONDITION). */
 TERRACE_API enum terrace_status terrace_session_reopen(struct terrace_session *session, uint64_t timeout_us);
 
 /* The daemon's boot epoch this session belongs to. */
