@@ -10,6 +10,7 @@
 #include "client/clock.h"
 #include "client/rpc_address.h"
 #include "client/rpc_call.h"
+#include "client/rpc_room.h"
 
 #include <grpc/grpc_security.h>
 #include <pthread.h>
@@ -33,6 +34,8 @@ struct client_rpc {
 	pthread_t background;
 	unsigned background_calls;
 };
+
+static atomic_uint channels; /* of the process */
 
 /* ---- channel ------------------------------------------------------------------------------------------------------ */
 
@@ -74,12 +77,28 @@ static void signals_block(sigset_t *before)
 	pthread_sigmask(SIG_SETMASK, &all, before);
 }
 
+/* Starts gRPC, if this is the first connection. Its threads last as long as there is one. */
+static enum terrace_status start(struct client_rpc *rpc, const char *target)
+{
+	enum terrace_status status;
+	sigset_t before;
+
+	signals_block(&before);
+	status = channels ? TERRACE_OK : client_rpc_room();
+	if (!status) {
+		channels++;
+		grpc_init();
+		rpc->channel = channel_create(target);
+	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return status;
+}
+
 enum terrace_status client_rpc_open(const char *address, uint64_t busy_poll_us, struct client_rpc **out)
 {
 	char target[CLIENT_ADDRESS_MAX];
 	enum terrace_status status = client_address_read(address, target);
 	struct client_rpc *rpc;
-	sigset_t before;
 
 	if (status)
 		return status;
@@ -89,10 +108,11 @@ enum terrace_status client_rpc_open(const char *address, uint64_t busy_poll_us, 
 	rpc->busy_poll_us = busy_poll_us;
 	pthread_mutex_init(&rpc->lock, NULL);
 	pthread_cond_init(&rpc->changed, NULL);
-	signals_block(&before);
-	grpc_init();
-	rpc->channel = channel_create(target);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	status = start(rpc, target);
+	if (status) {
+		client_rpc_destroy(rpc);
+		return status;
+	}
 	for (int i = 0; i < CLIENT_METHOD_COUNT; i++)
 		rpc->handles[i] = grpc_channel_register_call(rpc->channel, client_call_path((enum client_method)i), NULL, NULL);
 	*out = rpc;
@@ -142,6 +162,7 @@ void client_rpc_close(struct client_rpc *rpc)
 		queue_destroy(rpc->idle[--rpc->idle_count], true);
 	grpc_channel_destroy(rpc->channel);
 	grpc_shutdown();
+	channels--;
 }
 
 void client_rpc_destroy(struct client_rpc *rpc)

@@ -13,9 +13,11 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* Queues RETIREs for the attachment, `most` or as many as the socket takes. */
@@ -133,6 +135,45 @@ static void count(void *arg, enum terrace_status status)
 }
 
 /* Calls that wait for a daemon that never comes: one too many is refused, and every other one ends. */
+/* Where the process has no room for gRPC a connect says so: gRPC itself would end the process, or not come back. In a process of its own. */
+static int connect_without(int resource, rlim_t most)
+{
+	const struct rlimit limit = {most, most};
+	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
+	struct terrace_client *client;
+	enum terrace_status status;
+
+	o.address = "unix:/nonexistent/terraced.sock";
+	o.timeout_us = 50000;
+	if ((!getuid() && setresuid(65534, 65534, 65534)) || setrlimit(resource, &limit))
+		return 100;
+	status = terrace_connect(&o, &client);
+	return status == TERRACE_EXHAUSTED && !strstr(terrace_error(), "for gRPC") ? 101 : (int)status;
+}
+
+START_TEST(no_room_for_grpc)
+{
+	static const struct {
+		int resource;
+		rlim_t most;
+		int want;
+	} cases[] = {
+		{RLIMIT_NOFILE, 3, TERRACE_EXHAUSTED}, {RLIMIT_NOFILE, 6, TERRACE_EXHAUSTED}, {RLIMIT_NOFILE, 64, TERRACE_UNAVAILABLE},
+		{RLIMIT_NPROC, 1, TERRACE_EXHAUSTED},  {RLIMIT_NPROC, 5, TERRACE_EXHAUSTED},
+	};
+	pid_t pid = fork();
+	int state;
+
+	if (pid == 0) {
+		alarm(20); /* else it is there for ever */
+		_exit(connect_without(cases[_i].resource, cases[_i].most));
+	}
+	ck_assert_int_eq(waitpid(pid, &state, 0), pid);
+	ck_assert(WIFEXITED(state));
+	ck_assert_int_eq(WEXITSTATUS(state), cases[_i].want);
+}
+END_TEST
+
 START_TEST(too_many_calls)
 {
 	Terrace__V1__LookupRequest request = TERRACE__V1__LOOKUP_REQUEST__INIT;
@@ -219,6 +260,7 @@ int main(void)
 	tcase_add_test(c, talkative);
 	tcase_add_test(c, closed_under_a_reader);
 	tcase_add_test(c, too_many_calls);
+	tcase_add_loop_test(c, no_room_for_grpc, 0, 5);
 	tcase_add_test(c, why_nobody_answers);
 	tcase_add_test(c, connect_says_why);
 	suite_add_tcase(suite, c);
