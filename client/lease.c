@@ -267,19 +267,21 @@ enum terrace_status terrace_lease_with(struct terrace_session *session, const st
 		status = leasing_begin(&leasing, session, keys, &o, timeout_us, false);
 	if (status)
 		return client_fail_in(status, "lease");
-	client_fds_listen(session->view->attachment);
-	status = client_view_call(session->view, &(struct client_job){
-							 .method = CLIENT_LEASE,
-							 .deadline_us = leasing.deadline_us,
-							 .first = {.message = request_fill(&request, &leasing, keys), .last = true},
-							 .take = sync_take,
-							 .meanwhile = gpu_ask,
-							 .arg = &leasing,
-						 });
-	client_recall(session->view, leasing.call, status);
+	client_view_hold(leasing.view); /* a close of the session ends a wait for a mapping, and does not wait for what follows */
+	client_fds_listen(leasing.view->attachment);
+	status = client_view_call(leasing.view, &(struct client_job){
+							.method = CLIENT_LEASE,
+							.deadline_us = leasing.deadline_us,
+							.first = {.message = request_fill(&request, &leasing, keys), .last = true},
+							.take = sync_take,
+							.meanwhile = gpu_ask,
+							.arg = &leasing,
+						});
+	client_recall(leasing.view, leasing.call, status);
 	status = lost_refuse(&leasing, status);
 	if (!status)
 		*out = leasing.lease;
+	client_view_drop(leasing.view);
 	return status;
 }
 

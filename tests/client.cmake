@@ -21,7 +21,7 @@ foreach(name gpu gpu_ahead gpu_ends gpu_driver)
 endforeach()
 
 if(TARGET client_gpu_driver)
-  target_link_options(client_gpu_driver PRIVATE -Wl,--wrap=client_after_watch) # which it has fail
+  target_link_options(client_gpu_driver PRIVATE -Wl,--wrap=client_after_watch,--wrap=client_places_init) # which it has fail, and wait
 endif()
 
 # A plugin without a GPU, in the place of libterrace_cuda.so.
