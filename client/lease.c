@@ -218,20 +218,20 @@ static const ProtobufCMessage *request_fill(struct lease_request *r, const struc
 }
 
 /* Fills *g from checked arguments, and makes the GPU ready if it is one's. asked: whether that is lost is asked now. */
-static enum terrace_status leasing_begin(struct client_leasing *g, struct terrace_session *session,
+static enum terrace_status leasing_begin(struct client_leasing *g, struct client_view *view,
 					 const struct terrace_keys *keys, const struct terrace_lease_options *o,
 					 uint64_t timeout_us, bool asked)
 {
 	enum terrace_status status;
 
 	*g = (struct client_leasing){
-		.view = session->view,
+		.view = view,
 		.count = keys->count,
 		.mode = o->mode,
 		.gpu = o->gpu,
 		.gpu_or_host = o->gpu >= 0 && o->gpu_or_host,
-		.deadline_us = client_call_deadline(session->view->client, timeout_us),
-		.call = client_recall_number(session->view),
+		.deadline_us = client_call_deadline(view->client, timeout_us),
+		.call = client_recall_number(view),
 	};
 	if (o->gpu < 0)
 		return TERRACE_OK;
@@ -254,34 +254,45 @@ static enum terrace_status lost_refuse(struct client_leasing *g, enum terrace_st
 	return client_fail(TERRACE_UNAVAILABLE, "lease: the GPU is lost");
 }
 
+static enum terrace_status lease_run(struct client_view *view, const struct terrace_keys *keys, const struct terrace_lease_options *o,
+				     uint64_t timeout_us, struct terrace_lease **out)
+{
+	struct client_leasing leasing;
+	struct lease_request request;
+	enum terrace_status status = leasing_begin(&leasing, view, keys, o, timeout_us, false);
+
+	if (status)
+		return client_fail_in(status, "lease");
+	client_fds_listen(view->attachment);
+	status = client_view_call(view, &(struct client_job){
+						.method = CLIENT_LEASE,
+						.deadline_us = leasing.deadline_us,
+						.first = {.message = request_fill(&request, &leasing, keys), .last = true},
+						.take = sync_take,
+						.meanwhile = gpu_ask,
+						.arg = &leasing,
+					});
+	client_recall(view, leasing.call, status);
+	status = lost_refuse(&leasing, status);
+	if (!status)
+		*out = leasing.lease;
+	return status;
+}
+
 enum terrace_status terrace_lease_with(struct terrace_session *session, const struct terrace_keys *keys,
 				       const struct terrace_lease_options *options, uint64_t timeout_us,
 				       struct terrace_lease **out)
 {
 	struct terrace_lease_options o;
 	enum terrace_status status = lease_check(session, keys, options, out, &o);
-	struct client_leasing leasing;
-	struct lease_request request;
+	struct client_view *view;
 
-	if (!status)
-		status = leasing_begin(&leasing, session, keys, &o, timeout_us, false);
 	if (status)
 		return client_fail_in(status, "lease");
-	client_view_hold(leasing.view); /* a close of the session ends a wait for a mapping, and does not wait for what follows */
-	client_fds_listen(leasing.view->attachment);
-	status = client_view_call(leasing.view, &(struct client_job){
-							.method = CLIENT_LEASE,
-							.deadline_us = leasing.deadline_us,
-							.first = {.message = request_fill(&request, &leasing, keys), .last = true},
-							.take = sync_take,
-							.meanwhile = gpu_ask,
-							.arg = &leasing,
-						});
-	client_recall(leasing.view, leasing.call, status);
-	status = lost_refuse(&leasing, status);
-	if (!status)
-		*out = leasing.lease;
-	client_view_drop(leasing.view);
+	view = session->view;
+	client_view_hold(view); /* a close of the session ends a wait for a mapping, and does not wait for what follows */
+	status = lease_run(view, keys, &o, timeout_us, out);
+	client_view_drop(view);
 	return status;
 }
 
@@ -303,33 +314,45 @@ static void lease_dispose(struct terrace_op *op)
 	free(o);
 }
 
+static enum terrace_status lease_start(struct client_view *view, const struct terrace_keys *keys, const struct terrace_lease_options *o,
+				       uint64_t timeout_us, const struct terrace_completion *completion, struct terrace_op **op)
+{
+	struct lease_op *l = calloc(1, sizeof(*l));
+	enum terrace_status status = l ? leasing_begin(&l->leasing, view, keys, o, timeout_us, true)
+				       : client_fail(TERRACE_EXHAUSTED, "no memory");
+	struct lease_request request;
+
+	if (status) {
+		free(l);
+		return client_fail_in(status, "lease");
+	}
+	client_op_init(&l->op, CLIENT_OP_LEASE, view, completion, lease_dispose);
+	return client_op_start(&l->op,
+			       &(struct client_job){
+				       .method = CLIENT_LEASE,
+				       .deadline_us = l->leasing.deadline_us,
+				       .first = {.message = request_fill(&request, &l->leasing, keys), .last = true},
+				       .take = async_take,
+				       .arg = l,
+			       },
+			       op);
+}
+
 enum terrace_status terrace_lease_with_async(struct terrace_session *session, const struct terrace_keys *keys,
 					     const struct terrace_lease_options *options, uint64_t timeout_us,
 					     const struct terrace_completion *completion, struct terrace_op **op)
 {
-	struct terrace_lease_options checked;
-	enum terrace_status status = lease_check(session, keys, options, op, &checked);
-	struct lease_request request;
-	struct lease_op *o = status ? NULL : calloc(1, sizeof(*o));
+	struct terrace_lease_options o;
+	enum terrace_status status = lease_check(session, keys, options, op, &o);
+	struct client_view *view;
 
-	if (!status && !o)
-		status = client_fail(TERRACE_EXHAUSTED, "no memory");
-	if (!status)
-		status = leasing_begin(&o->leasing, session, keys, &checked, timeout_us, true);
-	if (status) {
-		free(o);
+	if (status)
 		return client_fail_in(status, "lease");
-	}
-	client_op_init(&o->op, CLIENT_OP_LEASE, session->view, completion, lease_dispose);
-	return client_op_start(&o->op,
-			       &(struct client_job){
-				       .method = CLIENT_LEASE,
-				       .deadline_us = o->leasing.deadline_us,
-				       .first = {.message = request_fill(&request, &o->leasing, keys), .last = true},
-				       .take = async_take,
-				       .arg = o,
-			       },
-			       op);
+	view = session->view;
+	client_view_hold(view);
+	status = lease_start(view, keys, &o, timeout_us, completion, op);
+	client_view_drop(view);
+	return status;
 }
 
 enum terrace_status terrace_lease_async(struct terrace_session *session, const struct terrace_keys *keys,

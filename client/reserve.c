@@ -253,18 +253,18 @@ static enum terrace_status reserve_check(struct terrace_session *session, const 
 }
 
 /* Fills *g from checked arguments, and makes the GPU ready if it is one's. */
-static enum terrace_status reserving_begin(struct client_reserving *g, struct terrace_session *session, uint32_t count,
+static enum terrace_status reserving_begin(struct client_reserving *g, struct client_view *view, uint32_t count,
 					   bool open, const struct terrace_reserve_options *o, uint64_t timeout_us)
 {
 	enum terrace_status status;
 
 	*g = (struct client_reserving){
-		.view = session->view,
+		.view = view,
 		.count = count,
 		.open = open,
 		.gpu = o->gpu,
-		.deadline_us = client_call_deadline(session->view->client, timeout_us),
-		.call = client_recall_number(session->view),
+		.deadline_us = client_call_deadline(view->client, timeout_us),
+		.call = client_recall_number(view),
 	};
 	if (o->gpu < 0)
 		return TERRACE_OK;
@@ -290,28 +290,56 @@ static enum terrace_status reserve_run(struct client_reserving *reserving, const
 	return status;
 }
 
+/* keys NULL: an open block. name: of the call. */
+static enum terrace_status slots_run(struct client_view *view, const struct terrace_keys *keys, const struct terrace_block_info *info,
+				     const struct terrace_reserve_options *o, uint64_t timeout_us, const char *name,
+				     struct terrace_reservation **out)
+{
+	struct client_reserving reserving;
+	struct reserve_request request;
+	enum terrace_status status = reserving_begin(&reserving, view, keys ? keys->count : 1, !keys, o, timeout_us);
+
+	if (!status)
+		status = request_init(&request, &reserving, keys, info);
+	if (status)
+		return client_fail_in(status, name);
+	status = reserve_run(&reserving, &request);
+	client_infos_fini(&request.infos);
+	if (!status)
+		*out = reserving.reservation;
+	return status;
+}
+
+/* The same of a session, which may be closed meanwhile: that ends a wait for a mapping, and does not wait for what follows. */
+static enum terrace_status slots_reserve(struct terrace_session *session, const struct terrace_keys *keys,
+					 const struct terrace_block_info *info, const struct terrace_reserve_options *o,
+					 uint64_t timeout_us, const char *name, struct terrace_reservation **out)
+{
+	struct client_view *view = session->view;
+	enum terrace_status status;
+
+	client_view_hold(view);
+	status = slots_run(view, keys, info, o, timeout_us, name, out);
+	client_view_drop(view);
+	return status;
+}
+
 enum terrace_status terrace_reserve_with(struct terrace_session *session, const struct terrace_keys *keys,
 					 const struct terrace_block_info *info, const struct terrace_reserve_options *options,
 					 uint64_t timeout_us, enum terrace_status *statuses, struct terrace_reservation **out)
 {
 	struct terrace_reserve_options o;
 	enum terrace_status status = reserve_check(session, keys, false, options, out, &o);
-	struct client_reserving reserving;
-	struct reserve_request request;
+	struct terrace_reservation *r;
 
-	if (!status)
-		status = reserving_begin(&reserving, session, keys->count, false, &o, timeout_us);
-	if (!status)
-		status = request_init(&request, &reserving, keys, info);
 	if (status)
 		return client_fail_in(status, "reserve");
-	status = reserve_run(&reserving, &request);
-	client_infos_fini(&request.infos);
+	status = slots_reserve(session, keys, info, &o, timeout_us, "reserve", &r);
 	if (status)
 		return status;
-	*out = reserving.reservation;
+	*out = r;
 	if (statuses)
-		memcpy(statuses, reserving.reservation->statuses, keys->count * sizeof(*statuses));
+		memcpy(statuses, r->statuses, r->count * sizeof(*statuses));
 	return TERRACE_OK;
 }
 
@@ -334,37 +362,50 @@ static void reserve_dispose(struct terrace_op *op)
 	free(o);
 }
 
+static enum terrace_status reserve_start(struct client_view *view, const struct terrace_keys *keys, const struct terrace_block_info *info,
+					 const struct terrace_reserve_options *o, uint64_t timeout_us,
+					 const struct terrace_completion *completion, struct terrace_op **op)
+{
+	struct reserve_op *r = calloc(1, sizeof(*r));
+	enum terrace_status status = r ? reserving_begin(&r->reserving, view, keys->count, false, o, timeout_us)
+				       : client_fail(TERRACE_EXHAUSTED, "no memory");
+	struct reserve_request request;
+
+	if (!status)
+		status = request_init(&request, &r->reserving, keys, info);
+	if (status) {
+		free(r);
+		return client_fail_in(status, "reserve");
+	}
+	client_op_init(&r->op, CLIENT_OP_RESERVE, view, completion, reserve_dispose);
+	status = client_op_start(&r->op,
+				 &(struct client_job){
+					 .method = CLIENT_RESERVE,
+					 .deadline_us = r->reserving.deadline_us,
+					 .first = {.message = &request.request.base, .last = true},
+					 .take = async_take,
+					 .arg = r,
+				 },
+				 op);
+	client_infos_fini(&request.infos);
+	return status;
+}
+
 enum terrace_status terrace_reserve_with_async(struct terrace_session *session, const struct terrace_keys *keys,
 					       const struct terrace_block_info *info,
 					       const struct terrace_reserve_options *options, uint64_t timeout_us,
 					       const struct terrace_completion *completion, struct terrace_op **op)
 {
-	struct terrace_reserve_options checked;
-	enum terrace_status status = reserve_check(session, keys, false, options, op, &checked);
-	struct reserve_op *o = status ? NULL : calloc(1, sizeof(*o));
-	struct reserve_request request;
+	struct terrace_reserve_options o;
+	enum terrace_status status = reserve_check(session, keys, false, options, op, &o);
+	struct client_view *view;
 
-	if (!status && !o)
-		status = client_fail(TERRACE_EXHAUSTED, "no memory");
-	if (!status)
-		status = reserving_begin(&o->reserving, session, keys->count, false, &checked, timeout_us);
-	if (!status)
-		status = request_init(&request, &o->reserving, keys, info);
-	if (status) {
-		free(o);
+	if (status)
 		return client_fail_in(status, "reserve");
-	}
-	client_op_init(&o->op, CLIENT_OP_RESERVE, session->view, completion, reserve_dispose);
-	status = client_op_start(&o->op,
-				 &(struct client_job){
-					 .method = CLIENT_RESERVE,
-					 .deadline_us = o->reserving.deadline_us,
-					 .first = {.message = &request.request.base, .last = true},
-					 .take = async_take,
-					 .arg = o,
-				 },
-				 op);
-	client_infos_fini(&request.infos);
+	view = session->view;
+	client_view_hold(view);
+	status = reserve_start(view, keys, info, &o, timeout_us, completion, op);
+	client_view_drop(view);
 	return status;
 }
 
@@ -403,26 +444,20 @@ enum terrace_status terrace_reserve_open_with(struct terrace_session *session, c
 	static const struct terrace_block_info nothing = TERRACE_BLOCK_INFO_INIT;
 	struct terrace_reserve_options o;
 	enum terrace_status status = reserve_check(session, NULL, true, options, out, &o);
-	struct client_reserving reserving;
-	struct reserve_request request;
+	struct terrace_reservation *r;
 
-	if (!status)
-		status = reserving_begin(&reserving, session, 1, true, &o, timeout_us);
-	/* The daemon counts open blocks by their infos. */
-	if (!status)
-		status = request_init(&request, &reserving, NULL, info ? info : &nothing);
 	if (status)
 		return client_fail_in(status, "reserve_open");
-	status = reserve_run(&reserving, &request);
-	client_infos_fini(&request.infos);
+	/* The daemon counts open blocks by their infos. */
+	status = slots_reserve(session, NULL, info ? info : &nothing, &o, timeout_us, "reserve_open", &r);
 	if (status)
 		return status;
-	status = reserving.reservation->statuses[0];
+	status = r->statuses[0];
 	if (status) {
-		client_reservation_free(reserving.reservation);
+		client_reservation_free(r);
 		return client_fail(status, "reserve_open: %s", terrace_status_text(status));
 	}
-	*out = reserving.reservation;
+	*out = r;
 	return TERRACE_OK;
 }
 

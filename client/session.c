@@ -470,9 +470,14 @@ static enum terrace_status gpu_ready(const struct client_view *view, uint32_t g,
 enum terrace_status terrace_session_gpu_ready(struct terrace_session *session, uint32_t g, uint32_t uses, uint64_t timeout_us)
 {
 	enum terrace_status status = client_session_check(session);
+	struct client_view *view;
 
-	if (!status)
-		status = gpu_ready(session->view, g, uses, client_call_deadline(session->view->client, timeout_us));
+	if (!status) {
+		view = session->view;
+		client_view_hold(view); /* a close of the session ends it, and does not wait for it */
+		status = gpu_ready(view, g, uses, client_call_deadline(view->client, timeout_us));
+		client_view_drop(view);
+	}
 	return status ? client_fail_in(status, "session_gpu_ready") : TERRACE_OK;
 }
 

@@ -20,6 +20,9 @@ foreach(name gpu gpu_ahead gpu_ends gpu_driver)
   endif()
 endforeach()
 
+if(TARGET client_gpu_ends)
+  target_link_options(client_gpu_ends PRIVATE -Wl,--wrap=client_board_open) # which it has wait
+endif()
 if(TARGET client_gpu_driver)
   target_link_options(client_gpu_driver PRIVATE -Wl,--wrap=client_after_watch,--wrap=client_places_init) # which it has fail, and wait
 endif()

@@ -3,11 +3,13 @@
 #include "client_gpu_rig.h"
 
 #include "client/clock.h"
+#include "client/errand.h"
 #include "client/lease.h"
 #include "proto/fdsock.h"
 
 #include <fcntl.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -222,6 +224,61 @@ START_TEST(the_session_is_closed)
 	terrace_release(early);
 	terrace_release(late);
 	OK(terrace_session_open(rig.client, rig.layouts, 1, NULL, &rig.session));
+}
+END_TEST
+
+enum terrace_status __real_client_board_open(struct client_attachment *a, uint32_t g, uint64_t deadline_us);
+enum terrace_status __wrap_client_board_open(struct client_attachment *a, uint32_t g, uint64_t deadline_us);
+
+static atomic_bool delayed, arrived, closed_meanwhile;
+
+enum terrace_status __wrap_client_board_open(struct client_attachment *a, uint32_t g, uint64_t deadline_us)
+{
+	if (atomic_exchange(&delayed, false)) {
+		atomic_store(&arrived, true);
+		RIG_AWAIT(atomic_load(&closed_meanwhile));
+	}
+	return __real_client_board_open(a, g, deadline_us);
+}
+
+static void *use_thread(void *arg)
+{
+	struct terrace_reserve_options slots = TERRACE_RESERVE_OPTIONS_INIT;
+	struct terrace_lease_options o = TERRACE_LEASE_OPTIONS_INIT;
+	struct terrace_reservation *r;
+	struct terrace_lease *lease;
+	struct terrace_op *op;
+
+	slots.gpu = o.gpu = 0;
+	switch (*(int *)arg) {
+	case 0: return (void *)(uintptr_t)terrace_session_gpu_ready(rig.session, 0, TERRACE_GPU_LEASES, 0);
+	case 1: return (void *)(uintptr_t)terrace_lease_with(rig.session, &rig.keys, &o, 0, &lease);
+	case 2: return (void *)(uintptr_t)terrace_lease_with_async(rig.session, &rig.keys, &o, 0, NULL, &op);
+	case 3: return (void *)(uintptr_t)terrace_reserve_with(rig.session, &rig.keys, NULL, &slots, 0, NULL, &r);
+	case 4: return (void *)(uintptr_t)terrace_reserve_with_async(rig.session, &rig.keys, NULL, &slots, 0, NULL, &op);
+	default: return (void *)(uintptr_t)terrace_reserve_open_with(rig.session, NULL, &slots, 0, &r);
+	}
+}
+
+/* A close of the session ends what waits for a mapping, and does not wait for it: it has what it needs of the session yet. */
+START_TEST(a_close_ends_what_maps)
+{
+	void *status, *there[8];
+	pthread_t thread;
+
+	atomic_store(&delayed, true);
+	ck_assert_int_eq(pthread_create(&thread, NULL, use_thread, &_i), 0);
+	RIG_AWAIT(atomic_load(&arrived));
+	terrace_session_close(rig.session);
+	client_errands_settle(client_deadline_us(RIG_TIMEOUT_US));
+	for (int i = 0; i < 8; i++)
+		there[i] = calloc(1, sizeof(struct client_attachment));
+	atomic_store(&closed_meanwhile, true);
+	pthread_join(thread, &status);
+	ck_assert_int_eq((int)(uintptr_t)status, TERRACE_CANCELLED);
+	for (int i = 0; i < 8; i++)
+		free(there[i]);
+	rig_open_again();
 }
 END_TEST
 
@@ -452,6 +509,7 @@ int main(void)
 	tcase_add_test(one, sums_take_too_long);
 	tcase_add_test(one, the_daemon_goes);
 	tcase_add_test(one, the_session_is_closed);
+	tcase_add_loop_test(one, a_close_ends_what_maps, 0, 6);
 	tcase_add_test(one, copies_take_too_long);
 	tcase_add_test(one, the_gpu_is_lost);
 	tcase_add_test(one, the_daemon_loses_the_gpu);
