@@ -38,6 +38,12 @@ class Hello(unittest.TestCase):
                 closed = r"event=session_closed session=%s\b" % session
                 wait_for(lambda closed=closed: re.search(closed, daemon.log()), CALL_S, closed)
 
+    def test_nothing_to_borrow(self):
+        with running(TERRACED, *SMALL, "--fd-socket", "off") as daemon:
+            done = hello(daemon.address)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertRegex(done.stderr, "^hello: lease: .*switched off")
+
     def test_no_daemon(self):
         done = hello("unix:/nonexistent/terraced.sock")
         self.assertEqual((done.returncode, done.stdout), (1, ""))

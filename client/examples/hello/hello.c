@@ -86,7 +86,7 @@ int main(void)
 	if (status == TERRACE_MISS) { /* not a failure: compute, and store for the next request */
 		store(session, &layout, &keys);
 		status = terrace_lease(session, &keys, TERRACE_LEASE_PREFIX, 0, &lease);
-	} else {
+	} else if (status == TERRACE_OK) {
 		printf("found in the cache\n");
 	}
 	must(status, "lease");
