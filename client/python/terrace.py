@@ -14,6 +14,7 @@ with a buffer; memory of a GPU is a number, or a tensor (what has data_ptr()), a
 torch.cuda.Stream. Nothing but the standard library is imported.
 
 A call that fails raises Error, with the status and the library's words; what callers branch on has classes of its own (Miss, Busy, Stale...).
+What the library could not see, memory that is too small or a number that does not fit, is a ValueError, or ctypes.ArgumentError.
 Handles are safe to use from several threads as far as terrace.h says so: nothing catches one that is closed while a call uses it. Views may be
 taken while another thread gives the blocks back: they are ended with the others, or there are none to be had. What is
 leased or reserved is given back by the context manager, by release() or abort(), or when the last reference goes; a block that somebody
@@ -150,6 +151,13 @@ def _check(status):
         raise _ERRORS.get(status, Error)(Status(status), words)
 
 
+def _gpu(gpu):
+    """A GPU's number, of the session's; None: host memory."""
+    if gpu is not None and gpu < 0:
+        raise ValueError("there is no GPU of number %d" % gpu)
+    return -1 if gpu is None else gpu
+
+
 def _stream(stream):
     return getattr(stream, "cuda_stream", stream)
 
@@ -240,7 +248,8 @@ def _infos(infos, count):
     out.kept = []
     for c, info in zip(out, infos):
         c.size = ctypes.sizeof(abi.BlockInfo)
-        c.position, c.tokens, c.role, c.turn = info.position, info.tokens, info.role, info.turn
+        for name, kind in abi.BlockInfo._fields_[2:-1]:
+            setattr(c, name, abi.fitting(kind, getattr(info, name)))
         if info.parent:
             parent = ctypes.create_string_buffer(info.parent, len(info.parent))
             out.kept.append(parent)
@@ -407,7 +416,7 @@ class Session(_Handle):
     def lease(self, keys, all=False, gpu=None, gpu_or_host=False, timeout=None):
         """Protects the longest prefix of keys, or all of them, in host memory or on a GPU: a Lease; None if they are not there."""
         keys, out = keys_of(keys), ctypes.c_void_p()
-        options = abi.LeaseOptions(mode=int(all), gpu=-1 if gpu is None else gpu, gpu_or_host=gpu_or_host)
+        options = abi.LeaseOptions(mode=int(all), gpu=_gpu(gpu), gpu_or_host=gpu_or_host)
         status = _lib.terrace_lease_with(self._use(), keys, options, microseconds(timeout), out)
         if status == Status.MISS:
             return None
@@ -419,14 +428,14 @@ class Session(_Handle):
         keys, out = keys_of(keys), ctypes.c_void_p()
         statuses = (ctypes.c_int * keys.count)()
         _check(_lib.terrace_reserve_with(self._use(), keys, _infos(infos, keys.count),
-                                         abi.ReserveOptions(gpu=-1 if gpu is None else gpu), microseconds(timeout), statuses, out))
+                                         abi.ReserveOptions(gpu=_gpu(gpu)), microseconds(timeout), statuses, out))
         return Reservation(self, out.value, [Status(s) for s in statuses])
 
     def reserve_open(self, info=None, gpu=None, timeout=None):
         """One open block, the growing tail of a sequence: a Reservation, to be ended by commit_open()."""
         out = ctypes.c_void_p()
         _check(_lib.terrace_reserve_open_with(self._use(), _infos([info or BlockInfo()], 1),
-                                              abi.ReserveOptions(gpu=-1 if gpu is None else gpu), microseconds(timeout), out))
+                                              abi.ReserveOptions(gpu=_gpu(gpu)), microseconds(timeout), out))
         return Reservation(self, out.value, [Status.OK])
 
     def put(self, key, block, layout=0, info=None, timeout=None):
@@ -470,7 +479,7 @@ class Session(_Handle):
 
     def warm(self, keys, wait=False, gpu=None, timeout=None):
         """Brings the longest prefix to host memory, or a GPU's, ahead of its use: how many keys are there, or on their way."""
-        options = abi.WarmOptions(wait=wait, gpu=-1 if gpu is None else gpu)
+        options = abi.WarmOptions(wait=wait, gpu=_gpu(gpu))
         out = ctypes.c_uint32()
         _check(_lib.terrace_warm_with(self._use(), keys_of(keys), options, microseconds(timeout), out))
         return out.value

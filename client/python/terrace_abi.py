@@ -5,16 +5,42 @@ Struct fields stand in the header's order; tests/e2e/test_python.py compares eve
 
 import ctypes
 import ctypes.util
+import operator
 import os
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8,
                     c_uint32, c_uint64, c_void_p)
+
+
+# Of numbers; ctypes itself cuts off what does not fit.
+_RANGES = {kind: range(-bool(signed) << bits - bool(signed), 1 << bits - bool(signed))
+           for kind, bits, signed in ((c_int, 32, True), (c_int32, 32, True), (c_int64, 64, True), (c_uint32, 32, False), (c_uint64, 64, False))}
+
+
+def fitting(kind, value):
+    """The value; ValueError if it is a number that such a member or argument cannot have."""
+    if kind in _RANGES:
+        value = operator.index(value)
+        if value not in _RANGES[kind]:
+            raise ValueError("%d does not fit" % value)
+    return value
+
+
+class _Argument:
+    """An argument's type, for ctypes: a number that fits."""
+
+    def __init__(self, kind):
+        self._kind = kind
+
+    def from_param(self, value):
+        return self._kind(fitting(self._kind, value))
 
 
 class Sized(Structure):
     """A struct that begins with its size."""
 
     def __init__(self, **values):
-        super().__init__(ctypes.sizeof(type(self)), **values)
+        kinds = dict(self._fields_)
+        super().__init__(ctypes.sizeof(type(self)), **{name: fitting(kinds[name], value) for name, value in values.items()})
 
 
 class Layout(Sized):
@@ -196,5 +222,5 @@ def load():
     for name, (result, *arguments) in _FUNCTIONS.items():
         function = getattr(library, "terrace_" + name)
         function.restype = result
-        function.argtypes = arguments
+        function.argtypes = [_Argument(kind) if kind in _RANGES else kind for kind in arguments]
     return library

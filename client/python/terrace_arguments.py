@@ -125,5 +125,5 @@ def fill(options, values, sizes=None, lists=()):
         elif kinds[name] is ctypes.c_void_p:
             value, keep = address(name, value)
             kept.append(keep)
-        setattr(options, name, value)
+        setattr(options, name, abi.fitting(kinds[name], value))
     return kept

@@ -142,6 +142,11 @@ class Values(unittest.TestCase):
                 (TypeError, lambda: terrace.Layout(5, layers=2, heads=2, head_dim=64)),
                 (TypeError, lambda: terrace.attend(LAYOUT, layer=0, queries=1, q_heads=2, q=[0] * 128, blocks=[], kv_tokens=0, out=bytearray(512))),
                 (TypeError, lambda: terrace.attend_features(sinks=(0, 0))),
+                (ValueError, lambda: terrace.attend_features(window=1 << 32)),
+                (ValueError, lambda: terrace.attend_features(window=-1)),
+                (TypeError, lambda: terrace.attend_features(window=1.5)),
+                (ValueError, lambda: terrace.Layout("x", layers=2 + (1 << 32), heads=2, head_dim=64)),
+                (ctypes.ArgumentError, lambda: terrace.encode(LAYOUT, bytearray(LAYOUT.block_bytes), 1 << 32, 0, 0, 0)),
                 (TypeError, lambda: terrace.cuda_features(sinks=[0, 0])),
                 (ValueError, lambda: terrace.connect("unix:/nonexistent/terraced.sock", timeout=-1))):
             with self.assertRaises(error):
@@ -395,6 +400,11 @@ class WithDaemon(unittest.TestCase):
                 with self.assertRaises(ValueError):
                     wrong()
             slots = session.reserve(KEYS)
+            for wrong in (lambda: session.lease(KEYS, gpu=-1), lambda: session.lease(KEYS, gpu=1 << 32), lambda: session.warm(KEYS, gpu=-1),
+                          lambda: slots.block(1 << 32), lambda: session.reserve([b"open"], [terrace.BlockInfo(position=-1)]),
+                          lambda: session.reserve_open(terrace.BlockInfo(tokens=1 << 32)), lambda: session.report(KEYS, 1 << 32)):
+                with self.assertRaises((ValueError, ctypes.ArgumentError)):
+                    wrong()
             with self.assertRaises(ValueError):
                 slots.commit(timeout=-1)
             self.assertEqual(len(slots), len(KEYS))  # it is still there
