@@ -258,7 +258,7 @@ TERRACE_API enum terrace_status terrace_session_gpu_ready(struct terrace_session
 /* An asynchronous call returns an operation, completes exactly once, never from inside the call that starts it, and is
  * ended by its ..._finish() function, which waits if it must (at most the call's deadline), gives the results and frees the
  * operation. Completion is told by a callback (on a thread of the library: it must not block, and may start further calls and
- * finish its own operation but none that is not done), or by adding 1 to an eventfd, or both. *op is set before the
+ * finish its own operation but none that is not done), or by adding 1 to an eventfd, or both, the eventfd first. *op is set before the
  * callback can run. What the keys, infos and completion point at is the caller's again when the call has returned. 4096 operations of
  * a connection can be under way; then the call returns TERRACE_EXHAUSTED. */
 struct terrace_op;
