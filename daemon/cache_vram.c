@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SWEEP_SLOTS = 1024, ASK_EVERY_US = 50 * 1000 };
+enum { ASK_EVERY_US = 50 * 1000 };
 
 /* ---- birth ---- */
 
@@ -139,40 +139,6 @@ enum status vram_create(struct cache *c, const char **why)
 	return STATUS_OK;
 }
 
-/* ---- loss ---- */
-
-void gpu_lost(struct gpu *g, const char *why)
-{
-	if (g->lost)
-		return;
-	g->lost = true;
-	snprintf(g->why, sizeof(g->why), "%s", why && *why ? why : "the driver says so");
-	while (g->through)
-		vram_unqueue_through(g->through);
-	vram_mover_halt(g, false);
-	vram_marks_fail(g); /* those of lists under way, too, which the device may take its time to end */
-	vram_moves_fail(g->cache, g);
-	vram_keeper_wake(g);
-	pthread_cond_broadcast(&g->cache->vram->room);
-}
-
-/* Some of the copies that a lost GPU had: those of a layout after the other. */
-static void sweep(struct cache *c, struct gpu *g)
-{
-	uint32_t budget = SWEEP_SLOTS;
-
-	for (; g->sweep_pool < c->pool_count; g->sweep_pool++, g->sweep_extent = g->sweep_slot = 0) {
-		struct vram_pool *vp = g->pools[g->sweep_pool];
-		struct vram_slot *s;
-
-		while (vp && (s = vram_next(vp, &g->sweep_extent, &g->sweep_slot, &budget)))
-			vram_evict(c, s, COUNTER_EVICTED_GPU_LOST);
-		if (!budget)
-			return;
-	}
-	g->swept = true;
-}
-
 /* ---- the keeper ---- */
 
 /* The keeper leaves the lock for a call that a driver may take long over. */
@@ -216,7 +182,7 @@ static bool keep_once(struct cache *c, struct gpu *g)
 	} else if (g->freed && g->waiting) {
 		vram_feed(c, g);
 	} else if (g->lost && !g->swept) {
-		sweep(c, g);
+		vram_sweep(c, g);
 		cache_unlock(c);
 		cache_lock(c);
 	} else {

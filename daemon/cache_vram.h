@@ -1,5 +1,5 @@
 /* The VRAM tier behind the cache: what its files ask of each other (cache_vram.c, cache_vram_end.c, cache_vram_slot.c, cache_vram_room.c,
- * cache_vram_move.c, cache_vram_heir.c, cache_vram_sums.c, cache_vram_copy.c, cache_vram_ahead.c, cache_vram_lease.c, cache_vram_stats.c) and the rest of the cache of them. Without GPUs none of it
+ * cache_vram_move.c, cache_vram_loss.c, cache_vram_heir.c, cache_vram_sums.c, cache_vram_copy.c, cache_vram_ahead.c, cache_vram_lease.c, cache_vram_stats.c) and the rest of the cache of them. Without GPUs none of it
  * exists: cache.vram is NULL, and no block has a copy on one.
  *
  * A block may have a *copy* on each GPU, in a slot there, beside the one in host memory and the one on a disk. Its copies hang in a
@@ -287,8 +287,6 @@ void vram_tick(struct cache *c);
 /* True: there is something for vram_chores, which is called without the lock. */
 bool vram_wants(struct cache *c);
 void vram_chores(struct cache *c);
-/* The GPU gives nothing any more. */
-void gpu_lost(struct gpu *g, const char *why);
 /* By its keeper: leaves the lock, as the driver may take its time. True: the device says that it is lost. From vram_stop on it
  * is not asked any more: g->lost. */
 bool gpu_asks(struct cache *c, struct gpu *g);
@@ -312,6 +310,17 @@ void vram_register(struct cache *c, const struct extent *e, uint64_t *address);
 void vram_unregister(struct cache *c, void *memory, const uint64_t *address);
 /* The same for a shelf, which frees them; NULL: no GPU, or no memory. */
 uint64_t *vram_addresses(struct cache *c, const struct extent *e);
+
+/* ---- cache_vram_loss.c ---- */
+
+/* The GPU gives nothing any more. */
+void gpu_lost(struct gpu *g, const char *why);
+/* All of its moves that wait or stand in a queue end, and those that stand in one to come from it. */
+void vram_moves_fail(struct cache *c, struct gpu *g);
+/* By its keeper, of a lost one: takes some of its copies off the books; `swept` when there are no more. */
+void vram_sweep(struct cache *c, struct gpu *g);
+/* A move of a list ends so; if its source was lost meanwhile, that goes with it. */
+void vram_read_ended(struct cache *c, struct vram_move *m, enum status s);
 
 /* ---- cache_vram_stats.c ---- */
 
@@ -465,8 +474,9 @@ struct vram_move *vram_up_of(const struct cache *c, const struct block *b, const
 /* Moves that wait for memory, on a GPU, of the host. */
 void vram_feed(struct cache *c, struct gpu *g);
 void vram_feed_host(struct cache *c);
-/* Those of a lost GPU end, and those that stand in a queue to come from it. */
-void vram_moves_fail(struct cache *c, struct gpu *g);
+/* It ends so, with who waits for it; the same of an up that has not been copied. */
+void vram_move_end(struct cache *c, struct vram_move *m, enum status s);
+void vram_up_end(struct cache *c, struct vram_move *m, enum status s);
 void vram_spares_free(struct vram *v);
 /* With the lock, which it leaves: a list has ended. */
 void vram_flight_end(struct cache *c, struct flight *f);
@@ -507,6 +517,8 @@ enum status vram_up_corrupt(struct cache *c, struct vram_move *m, enum status s)
 
 /* What is kept of the checksums in a slot's header: one over all of them. */
 uint32_t vram_sums_of(const void *header, uint32_t layers);
+/* It is down, and its bytes are to be summed, as they may have come. */
+bool vram_flight_sums(const struct flight *f);
 /* Without the lock: headers and checksums of what has come down, by the threads for that; ended(f) when they are done. False: not begun. */
 bool vram_flight_seal(struct flight *f, void (*ended)(void *flight));
 /* Without the lock, on the caller's thread and those for that. */

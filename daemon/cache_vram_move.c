@@ -314,7 +314,7 @@ static enum status up_go_on(struct cache *c, struct vram_move *m)
 	return STATUS_OK;
 }
 
-static void up_end(struct cache *c, struct vram_move *m, enum status s)
+void vram_up_end(struct cache *c, struct vram_move *m, enum status s)
 {
 	struct block *b = m->block;
 
@@ -402,7 +402,7 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 		}
 	}
 	if (s)
-		up_end(c, m, s);
+		vram_up_end(c, m, s);
 	return s;
 }
 
@@ -436,7 +436,7 @@ void vram_host_came(struct cache *c, struct block *b, enum status s)
 		if (!one)
 			one = up_go_on(c, m);
 		if (one)
-			up_end(c, m, one);
+			vram_up_end(c, m, one);
 	}
 }
 
@@ -462,7 +462,7 @@ void vram_feed(struct cache *c, struct gpu *g)
 		}
 		s = up_go_on(c, m);
 		if (s)
-			up_end(c, m, s);
+			vram_up_end(c, m, s);
 		else if (m->step == STEP_ROOM && needs_memory(m))
 			memory_full = true;
 		else if (m->step == STEP_ROOM && g->downs == downs)
@@ -668,19 +668,19 @@ static bool from_condemned(const struct vram_move *m)
 	return m->from && m->from->state == VRAM_DEAD && block_live(m->block);
 }
 
-static void move_end(struct cache *c, struct vram_move *m, enum status s)
+void vram_move_end(struct cache *c, struct vram_move *m, enum status s)
 {
 	if (!m->block) {
 		vram_mark_end(m, s);
 	} else if (m->way == DEVICE_DOWN) {
 		down_end(c, m, s);
 	} else if (m->bad) {
-		up_end(c, m, vram_up_corrupt(c, m, s));
+		vram_up_end(c, m, vram_up_corrupt(c, m, s));
 	} else if (!s && from_condemned(m)) {
 		if (!again_by_host(c, m, STATUS_CORRUPT))
-			up_end(c, m, STATUS_CORRUPT);
+			vram_up_end(c, m, STATUS_CORRUPT);
 	} else if (!again_by_host(c, m, s)) {
-		up_end(c, m, s);
+		vram_up_end(c, m, s);
 	}
 }
 
@@ -706,6 +706,12 @@ static void ends_fetch(const struct cache *c, const struct flight *f, uint32_t a
 	gone_fetch(c, m->block->node.id, f->copy.way != DEVICE_DOWN);
 }
 
+/* With a GPU that is lost the device may not know what has come: the sums do. */
+static enum status came(const struct flight *f, const struct vram_move *m)
+{
+	return f->copy.way == DEVICE_DOWN && f->status == STATUS_UNAVAILABLE && !m->bad ? STATUS_OK : f->status;
+}
+
 void vram_flight_end(struct cache *c, struct flight *f)
 {
 	struct gpu *g = f->gpu;
@@ -713,7 +719,7 @@ void vram_flight_end(struct cache *c, struct flight *f)
 	uint32_t ended = 0;
 
 	late_tell(c);
-	if (f->copy.way == DEVICE_DOWN && !f->status && !f->sealed) {
+	if (vram_flight_sums(f) && !f->sealed) {
 		cache_unlock(c);
 		vram_flight_seal_here(c, f);
 		cache_lock(c);
@@ -723,14 +729,14 @@ void vram_flight_end(struct cache *c, struct flight *f)
 	for (m = f->moves; m; m = next) {
 		next = m->next;
 		ends_fetch(c, f, ended);
-		move_end(c, m, f->status);
+		vram_read_ended(c, m, came(f, m));
 		if (++ended % ENDS_A_HOLD)
 			continue;
 		cache_unlock(c);
 		cache_lock(c);
 	}
 	if (f->mark)
-		move_end(c, f->mark, f->status);
+		vram_move_end(c, f->mark, f->status);
 	/* Not before: what the last of its blocks hold comes free with it, and who finds no memory waits for lists alone. */
 	atomic_fetch_sub_explicit(&g->queue[f->copy.way].flights, 1, memory_order_relaxed);
 	free(f);
@@ -743,51 +749,4 @@ void vram_flight_end(struct cache *c, struct flight *f)
 	spill_pump(c);
 	if (c->vram->ahead)
 		vram_ahead_pump(c);
-}
-
-static void fail_each(struct cache *c, struct vram_move *doomed)
-{
-	for (struct vram_move *m; (m = doomed);) {
-		doomed = m->next;
-		move_end(c, m, STATUS_UNAVAILABLE);
-	}
-}
-
-/* Takes the GPU's of those that wait, and ends them. Those of others that would come from it look for another copy when they go on. */
-static void fail_waiting(struct cache *c, struct vram_move **first, struct vram_move ***end, const struct gpu *g)
-{
-	struct vram_move *doomed = NULL, **doomed_end = &doomed, **at = first, *m;
-
-	while ((m = *at)) {
-		if (m->gpu != g) {
-			at = &m->next;
-			continue;
-		}
-		*at = m->next;
-		m->next = NULL;
-		*doomed_end = m;
-		doomed_end = &m->next;
-	}
-	*end = at;
-	fail_each(c, doomed);
-}
-
-void vram_moves_fail(struct cache *c, struct gpu *g)
-{
-	struct vram *v = c->vram;
-
-	fail_waiting(c, &g->waiting, &g->waiting_end, g);
-	fail_waiting(c, &v->waiting_host, &v->waiting_host_end, g);
-	for (int way = 0; way < 3; way++)
-		fail_each(c, vram_queue_take(g, (enum device_way)way, g));
-	for (uint32_t i = 0; i < v->count; i++)
-		fail_each(c, vram_queue_take(v->gpu[i], DEVICE_ACROSS, g));
-	for (uint32_t i = 0; i < VRAM_MOVE_BUCKETS; i++)
-		for (struct vram_move *m = v->moves[i], *next; m; m = next) {
-			next = m->hash_next;
-			if (m->gpu != g || m->step != STEP_HOST || m->way == DEVICE_DOWN || m->slot)
-				continue;
-			g->fetching--;
-			up_end(c, m, STATUS_UNAVAILABLE);
-		}
 }

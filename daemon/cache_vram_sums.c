@@ -33,8 +33,8 @@ uint32_t vram_sums_of(const void *slot, uint32_t layers)
 
 /* ---- down ---- */
 
-/* Its slot's description stands still while it is pinned. */
-static void seal(const struct cache *c, struct vram_move *m)
+/* Its slot's description stands still while it is pinned. `whole`: all of it has come; else it has if its sum says so. */
+static void seal(const struct cache *c, struct vram_move *m, bool whole)
 {
 	const struct vram_slot *s = m->slot;
 	const struct block *b = m->block;
@@ -44,6 +44,9 @@ static void seal(const struct cache *c, struct vram_move *m)
 	struct slot_info info = { .parent_bytes = s->parent_bytes, .role = s->role, .turn = s->turn, .tokens = b->tokens,
 				  .position = s->position };
 
+	m->bad = !whole && !s->summed;
+	if (m->bad)
+		return;
 	memcpy(info.parent, s->parent, sizeof(info.parent));
 	layout_pack(&p->layout, layout);
 	block_slot_ident(p, c->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
@@ -58,12 +61,17 @@ static void seal_one(void *arg, uint32_t i)
 {
 	const struct flight *f = arg;
 
-	seal(f->gpu->cache, f->each[i]);
+	seal(f->gpu->cache, f->each[i], !f->status);
+}
+
+bool vram_flight_sums(const struct flight *f)
+{
+	return f->copy.way == DEVICE_DOWN && (!f->status || f->status == STATUS_UNAVAILABLE);
 }
 
 bool vram_flight_seal(struct flight *f, void (*ended)(void *flight))
 {
-	if (f->copy.way != DEVICE_DOWN)
+	if (!vram_flight_sums(f))
 		return false;
 	f->sealed = true; /* by the time that anybody looks */
 	if (sums_begin(f->gpu->cache, f->copy.count, seal_one, ended, f))

@@ -30,7 +30,7 @@ endif()
 # The VRAM tier, over simulated GPUs.
 add_library(cache_vram_rig STATIC cache_vram_rig.c)
 target_link_libraries(cache_vram_rig PUBLIC cache_rig sim_device)
-foreach(name vram vram_ahead vram_compact vram_corrupt vram_down vram_fault vram_heir vram_layers vram_lists vram_long vram_model vram_pipeline vram_policy vram_room vram_stop vram_sums vram_threads)
+foreach(name vram vram_ahead vram_compact vram_corrupt vram_down vram_fault vram_heir vram_layers vram_lists vram_long vram_loss vram_model vram_pipeline vram_policy vram_room vram_stop vram_sums vram_threads)
   terrace_test(cache_${name} LIBS cache_vram_rig)
 endforeach()
 terrace_test(cache_vram_cost SOURCES cache_vram_cost.c cache_vram_stages.c LIBS cache_vram_rig)
