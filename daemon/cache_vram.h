@@ -138,7 +138,8 @@ struct vram_move {
 	uint8_t wrong;                 /* up: times that what was there to be copied was not the block */
 	bool spare;                    /* down: takes only what memory can spare */
 	bool through;                  /* down: of a copy that is to go down in any case */
-	bool bad;                      /* up, down: its bytes are not the block's */
+	bool bad;                      /* up, down: its bytes are not the block's, or, down with a GPU that was lost, not known to be */
+	bool found;                    /* up: and it was the first to find that */
 };
 
 /* One list of copies under way. */
@@ -508,10 +509,9 @@ void vram_memory_spares(struct cache *c);
 /* Ready copies become another block's, with the pins of leases, and the moves from them to other GPUs, with who waits for these: all but what a way
  * down is of. In the hands of who has both blocks out of the books. */
 void vram_hand_over(struct cache *c, struct block *b, struct block *heir);
-/* An up has found that what memory has is not the block, whatever became of the copy (s): what is elsewhere goes on without it. Leases of the copy
- * that were granted ahead know. What was found so by another GPU's move, or is deleted, has been dealt with: who waits for this one looks again.
- * The move's end. */
-enum status vram_up_corrupt(struct cache *c, struct vram_move *m, enum status s);
+/* An up has found that what memory has is not the block: at once, what is elsewhere goes on without it, also for who waits for the move's end. Leases
+ * of the copy that were granted ahead know. What was found so by another GPU's move, or is deleted, has been dealt with. */
+void vram_up_wrong(struct cache *c, struct vram_move *m);
 
 /* ---- cache_vram_sums.c: checksums beside the copies ---- */
 

@@ -115,18 +115,18 @@ static void wait_for_heir(struct cache *c, struct vram_move *m, struct block *he
 	}
 }
 
-enum status vram_up_corrupt(struct cache *c, struct vram_move *m, enum status s)
+void vram_up_wrong(struct cache *c, struct vram_move *m)
 {
 	struct block *heir;
 
 	if (!block_live(m->block))
-		return STATUS_OK;
+		return;
 	cache_count(c, COUNTER_CORRUPT, 1);
 	cache_count(c, COUNTER_GPU_UP_CORRUPT, 1);
 	m->gpu->corrupt_up++;
 	m->wrong++;
+	m->found = true;
 	heir = block_succeed(c, m->block);
-	if (heir && !s && !m->gpu->lost)
+	if (heir && !m->gpu->lost)
 		wait_for_heir(c, m, heir);
-	return STATUS_CORRUPT;
 }

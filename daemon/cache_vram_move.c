@@ -91,7 +91,7 @@ static struct vram_move *move_create(struct cache *c, struct gpu *g, struct bloc
 	return m;
 }
 
-/* Of one in its place already nothing but the end is to come: its copy is known to be wrong. */
+/* Of one in its place already nothing but the end is to come: its copy has come to nothing. */
 static enum status move_join(struct cache *c, struct vram_move *m, struct cache_wait *w, bool wait_end)
 {
 	struct cache_wait_link *l, **list = wait_end || m->way != DEVICE_UP || m->step == STEP_QUEUED ? &m->done : &m->placed;
@@ -318,6 +318,8 @@ void vram_up_end(struct cache *c, struct vram_move *m, enum status s)
 {
 	struct block *b = m->block;
 
+	if (!block_live(b) && !m->found) /* what is elsewhere may have gone on without it: who waits looks again */
+		s = STATUS_OK;
 	vram_fetched(c, m, false);
 	slot_leave(m);
 	if (m->slot && !s && block_live(b) && !m->gpu->lost) {
@@ -675,7 +677,7 @@ void vram_move_end(struct cache *c, struct vram_move *m, enum status s)
 	} else if (m->way == DEVICE_DOWN) {
 		down_end(c, m, s);
 	} else if (m->bad) {
-		vram_up_end(c, m, vram_up_corrupt(c, m, s));
+		vram_up_end(c, m, STATUS_CORRUPT);
 	} else if (!s && from_condemned(m)) {
 		if (!again_by_host(c, m, STATUS_CORRUPT))
 			vram_up_end(c, m, STATUS_CORRUPT);

@@ -125,7 +125,8 @@ struct found {
 	uint32_t count;
 };
 
-/* Whoever has a lease of such a copy already is told, before he is told that it is there. What calls alone wait for is nobody's yet. */
+/* Whoever has a lease of such a copy already is told, before he is told that it is there. What calls alone wait for is nobody's yet. From then on
+ * nobody gets memory's copy either, nor relies on it. */
 static void found_tell(struct found *f)
 {
 	struct gpu *g = f->count ? f->move[0]->gpu : NULL;
@@ -134,6 +135,7 @@ static void found_tell(struct found *f)
 
 	if (!f->count)
 		return;
+	cache_thread_enter(); /* it may be the device's */
 	cache_lock(c);
 	for (uint32_t i = 0; i < f->count; i++) {
 		struct vram_move *m = f->move[i];
@@ -144,7 +146,10 @@ static void found_tell(struct found *f)
 	for (uint32_t i = 0; held && i < c->options.sessions_max; i++)
 		if (c->sessions[i].state != SESSION_FREE)
 			leases_tell(&c->sessions[i], g);
+	for (uint32_t i = 0; i < f->count; i++)
+		vram_up_wrong(c, f->move[i]);
 	cache_unlock(c);
+	cache_thread_leave();
 	f->count = 0;
 }
 

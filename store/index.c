@@ -240,14 +240,18 @@ void index_destroy(struct index *x, void (*free_record)(struct index_record *))
 	free(x);
 }
 
+static _Thread_local uint32_t entered;
+
 void index_thread_enter(void)
 {
-	urcu_memb_register_thread();
+	if (entered++ == 0)
+		urcu_memb_register_thread();
 }
 
 void index_thread_leave(void)
 {
-	urcu_memb_unregister_thread();
+	if (--entered == 0)
+		urcu_memb_unregister_thread();
 }
 
 void index_read_lock(void)

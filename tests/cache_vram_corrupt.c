@@ -458,7 +458,33 @@ static enum status gated_copy(struct device *d, struct device_copy *c, const cha
 	return terrace_device_ops()->copy(d, c, why);
 }
 
-/* A list that nobody watches is summed when it is copied, if enough comes behind it: so bytes that change until then are found. */
+static _Atomic bool pool_shut;
+static _Atomic uint32_t at_gate;
+
+static void wait_at_gate(struct work *w)
+{
+	(void)w;
+	at_gate++;
+	while (pool_shut)
+		usleep(200);
+}
+
+/* So many that none is taken any more. */
+static void pool_fill(struct vram_rig *v, uint32_t threads)
+{
+	static struct work work[1024];
+	uint32_t i = 0;
+
+	pool_shut = true;
+	do {
+		RIG_AWAIT(at_gate == (i < threads ? i : threads));
+		ck_assert_uint_lt(i, 1024);
+		work[i].run = wait_at_gate;
+	} while (sums_submit(v->r.c, &work[i++]));
+}
+
+/* A list that nobody watches is summed when it is copied, if enough comes behind it: so bytes that change until then are found; where the threads for
+ * that have enough to do (_i), by the device's. */
 START_TEST(summed_behind_its_copy)
 {
 	enum { LIST = (8 << 20) / VR_BLOCK_BYTES, NEXT = LIST / 2 + 1, SPACE = 2 * LIST };
@@ -488,7 +514,11 @@ START_TEST(summed_behind_its_copy)
 	RIG_AWAIT(gpu_flights(vram_gpu(v.r.c, 0), DEVICE_UP) == 3);
 	usleep(10000); /* so long it would have been found sound */
 	vr_bytes(&v, &p)[100000] ^= 1;
+	if (_i)
+		pool_fill(&v, 2);
 	vr_go(&v, 0);
+	RIG_AWAIT(rig_stat(&v.r, "terrace_gpu_corrupt_blocks_total", "to=gpu") == 1);
+	pool_shut = false;
 	ck_assert_double_eq(vr_corrupt(&v, "to=gpu"), 1);
 	ck_assert_str_eq(vr_tier(&v, 0), "");
 	vr_close(&v);
@@ -694,7 +724,7 @@ int main(void)
 	tcase_add_loop_test(t, a_header_that_is_wrong, 0, 2);
 	tcase_add_loop_test(t, others_are_not_told, 0, 2);
 	tcase_add_loop_test(t, all_are_told, 0, 2);
-	tcase_add_test(t, summed_behind_its_copy);
+	tcase_add_loop_test(t, summed_behind_its_copy, 0, 2);
 	tcase_add_test(t, summed_though_copies_stand_still);
 	tcase_add_test(t, copied_and_not_summed);
 	tcase_add_test(t, another_block_in_its_place);

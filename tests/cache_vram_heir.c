@@ -203,29 +203,39 @@ static enum status warm_step(struct vram_rig *v, int32_t gpu, struct cache_wait 
 	return s;
 }
 
+static _Atomic bool gate_shut;
+
+static enum status gated_copy(struct device *d, struct device_copy *c, const char **why)
+{
+	while (gate_shut)
+		usleep(200);
+	return terrace_device_ops()->copy(d, c, why);
+}
+
 /* Two GPUs want it at once: both find it wrong, and both get the disk's, in the same calls. */
 START_TEST(wrong_for_two_gpus)
 {
+	struct device_ops ops = *terrace_device_ops();
 	_Atomic int called = 0;
 	struct cache_wait w[2] = { { .ready = vr_count, .arg = &called }, { .ready = vr_count, .arg = &called } };
 	uint32_t blocks[2] = { 0, 0 };
 	struct rig_disks d;
 	struct vram_rig v;
 
+	ops.copy = gated_copy; /* a list that nobody watches is looked at when it has begun */
 	vr_disks_make(&d, 1, 96);
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = SLOTS, .host_slots = SLOTS, .disks = &d, .spill_milli = 900,
-						.sum_threads = 2 * (uint32_t)_i });
+						.sum_threads = 2 * (uint32_t)_i, .ops = &ops });
 	rig_restored(&v.r);
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
 	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
 	vr_flip(&v, CACHE_HOST, 0, 5);
+	gate_shut = true;
 	for (uint32_t g = 0; g < 2; g++) {
-		vr_hold(&v, g, 0);
 		ck_assert_int_eq(warm_step(&v, (int32_t)g, &w[g], &blocks[g]), STATUS_BUSY);
 		RIG_AWAIT(rig_stat(&v.r, "terrace_gpu_slots_used", g ? "gpu=1" : "gpu=0") == 1);
 	}
-	vr_go(&v, 0);
-	vr_go(&v, 1);
+	gate_shut = false;
 	for (uint32_t g = 0; g < 2; g++)
 		RIG_AWAIT(warm_step(&v, (int32_t)g, &w[g], &blocks[g]) == STATUS_OK);
 	for (uint32_t g = 0; g < 2; g++) {
@@ -581,6 +591,84 @@ START_TEST(who_comes_when_it_is_known)
 }
 END_TEST
 
+/* Memory's copy is known to be wrong, and the list that found it has not ended: from then on nobody gets it, and the sound one, on another GPU, is the
+ * block's only one. With (_i & 2) the lease that found it is given back before that. */
+START_TEST(known_wrong_at_once)
+{
+	struct cache_leased wrong, l;
+	struct cache_place p, q;
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = SLOTS, .host_slots = 4 * SLOTS, .sum_threads = 2 * (_i & 1), .write_back = true });
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
+	rig_quiet(&v.r);
+	vr_flip(&v, CACHE_HOST, 0, 9);
+	vr_hold(&v, 0, 1);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &wrong), STATUS_OK);
+	RIG_AWAIT(v.board[FDSOCK_BOARD_FAILED]);
+	if (_i & 2)
+		vr_release(&v, &wrong);
+	ck_assert_str_eq(vr_tier(&v, 0), "gpu");
+	for (uint64_t n = 1000; n < 1000 + 2 * SLOTS; n++) /* nothing is lost for these */
+		ck_assert_uint_eq(vr_put(&v, 1, n, 1), 1);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &q, &l), STATUS_OK);
+	ck_assert(vr_matches(&v, &q, 0, 0));
+	vr_release(&v, &l);
+	vr_go(&v, 0);
+	rig_quiet(&v.r);
+	ck_assert_double_eq(vr_corrupt(&v, "to=gpu"), 1);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	if (!(_i & 2))
+		vr_release(&v, &wrong);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), 1);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+}
+END_TEST
+
+/* Memory's copy is found to be wrong while a call for a full GPU waits for room there, to be copied from it: the call gets the sound one (_i: from a disk,
+ * or another GPU). */
+START_TEST(found_while_it_waits_for_room)
+{
+	_Atomic int called = 0;
+	struct cache_wait w = { .ready = vr_count, .arg = &called };
+	struct cache_keys k = rig_keys(0, 1);
+	uint32_t blocks = 0;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	setenv("SIM_GPU_NO_PEERS", "1", 1);
+	vr_disks_make(&d, 1, 96);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 3, .gpu_slots = SLOTS, .host_slots = 4 * SLOTS, .disks = _i ? &d : NULL });
+	if (_i)
+		rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	if (_i)
+		ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	else
+		ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
+	rig_quiet(&v.r);
+	vr_flip(&v, CACHE_HOST, 0, 9);
+	vr_hold(&v, 2, 1);
+	ck_assert_uint_eq(vr_put(&v, 2, 500, SLOTS), SLOTS);
+	ck_assert_int_eq(cache_warm_on(v.r.c, v.r.s.id, &k, 2, v.r.now, &w, &blocks, &v.r.why), STATUS_BUSY);
+	find(&v, true);
+	ck_assert_int_eq(called, 0);
+	vr_go(&v, 2);
+	RIG_AWAIT((rig_tick(v.r.c, v.r.now), cache_warm_on(v.r.c, v.r.s.id, &k, 2, v.r.now, &w, &blocks, &v.r.why)) == STATUS_OK);
+	ck_assert_uint_eq(blocks, 1);
+	cache_wait_end(v.r.c, &w);
+	free((void *)k.bytes);
+	ck_assert_uint_eq(vr_read_all(&v, 2, 0, 1), 1);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_vram_heir");
@@ -600,6 +688,8 @@ int main(void)
 	tcase_add_test(t, verified_wrong_in_memory);
 	tcase_add_loop_test(t, memory_that_is_bad, 0, 2);
 	tcase_add_loop_test(t, who_comes_when_it_is_known, 0, 2);
+	tcase_add_loop_test(t, known_wrong_at_once, 0, 4);
+	tcase_add_loop_test(t, found_while_it_waits_for_room, 0, 2);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);
