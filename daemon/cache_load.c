@@ -138,7 +138,7 @@ static enum status load_start(struct cache *c, struct move *m)
 	enum status s;
 
 	b->refused = room_refuses(c, p, &e);
-	s = m->priority == RING_URGENT || m->links ? room_take(c, p, &m->slot) : room_take_spare(c, p, &m->slot);
+	s = (m->priority == RING_URGENT && !m->spare) || m->links ? room_take(c, p, &m->slot) : room_take_spare(c, p, &m->slot);
 	if (s)
 		return s;
 	m->shelf = shelf_get(c, p, m->slot.extent);
@@ -162,19 +162,20 @@ static void hungry_add(struct cache *c, struct move *m)
 	c->tier->hungry_end = &m->hungry_next;
 }
 
-enum status load_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w)
+static enum status begin(struct cache *c, struct block *b, enum ring_priority priority, bool spare, struct cache_wait *w)
 {
 	struct unit *u;
 	struct move *m;
 	enum status s;
 
 	if (b->vram && vram_falling(c, b))
-		return vram_down(c, b, false, w);
+		return vram_down(c, b, spare, w);
 	if (b->moving) {
 		struct move *there = move_of(c, b);
 
 		cache_count(c, COUNTER_LOAD_JOINED, 1);
 		s = tier_move_join(there, w);
+		there->spare &= spare;
 		if (!s)
 			load_hurry(there, priority);
 		return s;
@@ -189,6 +190,7 @@ enum status load_begin(struct cache *c, struct block *b, enum ring_priority prio
 	m = tier_move_create(c, MOVE_LOAD, u, priority);
 	if (!m)
 		return STATUS_EXHAUSTED;
+	m->spare = spare;
 	m->rack = b->rack;
 	m->rack_slot = b->rack_slot;
 	tier_move_enter(m, b);
@@ -215,6 +217,16 @@ enum status load_begin(struct cache *c, struct block *b, enum ring_priority prio
 		load_end(c, m, s, NULL);
 	}
 	return s;
+}
+
+enum status load_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w)
+{
+	return begin(c, b, priority, false, w);
+}
+
+enum status load_begin_spare(struct cache *c, struct block *b, enum ring_priority priority)
+{
+	return begin(c, b, priority, true, NULL);
 }
 
 void loads_feed(struct cache *c)

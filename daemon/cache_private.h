@@ -493,6 +493,9 @@ struct block *shelf_next_block(struct pool *p, uint32_t *extent, uint32_t *slot,
 enum status room_take(struct cache *c, struct pool *p, struct host_slot *out);
 /* The same, but nothing goes for it that is nowhere else: BUSY. */
 enum status room_take_spare(struct cache *c, struct pool *p, struct host_slot *out);
+/* For what comes down from a GPU, nobody waiting for it: nothing goes for it that a GPU alone has beside, and that would have to come down again; and with
+ * `drops` alone what is nowhere else. Else BUSY. */
+enum status room_take_below(struct cache *c, struct pool *p, bool drops, struct host_slot *out);
 /* Evicts what so many slots cost at once, if nothing is lost with it: taken one by one, they then lie side by side. */
 void room_clear(struct cache *c, struct pool *p, uint32_t slots);
 /* Whether the policy would rather keep what it has than give a place to the block of this event, in a pool that is full. What

@@ -169,6 +169,41 @@ static struct block *victim_to_evict(struct cache *c, struct pool *p)
 	return b ? b : victim(c, p, VICTIM_ROUNDS);
 }
 
+/* What a GPU alone has beside would have to come down in its turn. */
+static bool may_depart_for_good(const struct policy_node *n, void *arg)
+{
+	const struct block *b = block_of_node(n);
+
+	(void)arg;
+	return block_memory_pins(b) == 0 && (b->rack || (b->unworthy && !(b->vram && vram_ready(b)))) && !b->wanted;
+}
+
+static bool may_leave_for_good(const struct policy_node *n, void *arg)
+{
+	const struct block *b = block_of_node(n);
+
+	(void)arg;
+	return block_memory_pins(b) == 0 && (b->rack || !(b->vram && vram_ready(b)));
+}
+
+/* The same for what comes down from a GPU without anybody waiting for it. */
+static struct block *victim_below(struct cache *c, struct pool *p)
+{
+	struct block *b = ahead_victim(c, p, false);
+	struct policy_node *n = b ? NULL : c->policy->victim(p->policy, may_depart_for_good, NULL, CLEAN_SCAN);
+
+	return n ? (struct block *)block_of_node(n) : b;
+}
+
+/* And if there is none, any. */
+static struct block *victim_to_drop_below(struct cache *c, struct pool *p)
+{
+	struct block *b = victim_below(c, p);
+	struct policy_node *n = b ? NULL : c->policy->victim(p->policy, may_leave_for_good, NULL, CLEAN_SCAN);
+
+	return n ? (struct block *)block_of_node(n) : b;
+}
+
 bool room_spares(struct cache *c, struct pool *p)
 {
 	return p->free_slots > 0 || victim_to_spare(c, p);
@@ -327,6 +362,16 @@ enum status room_take_spare(struct cache *c, struct pool *p, struct host_slot *o
 
 	if (p->grow_refused != c->room_epoch || room_spares(c, p))
 		s = take(c, p, victim_to_spare, out);
+	return s == STATUS_EXHAUSTED && !c->grow ? STATUS_BUSY : s;
+}
+
+enum status room_take_below(struct cache *c, struct pool *p, bool drops, struct host_slot *out)
+{
+	struct block *(*next)(struct cache *c, struct pool *p) = drops ? victim_to_drop_below : victim_below;
+	enum status s = STATUS_BUSY;
+
+	if (p->free_slots > 0 || p->grow_refused != c->room_epoch || next(c, p))
+		s = take(c, p, next, out);
 	return s == STATUS_EXHAUSTED && !c->grow ? STATUS_BUSY : s;
 }
 

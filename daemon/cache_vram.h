@@ -90,6 +90,7 @@ struct vram_pool {
 	uint64_t blocks;               /* ready copies */
 	uint64_t evictable;            /* of these not pinned */
 	uint64_t dirty;                /* ready copies that are the block's only one, and not on their way down */
+	uint64_t through;              /* of these, that are to go down: in the GPU's list */
 	uint32_t coming;               /* moves here that have a slot */
 	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
 	uint64_t balance_us;           /* when balance last looked around for it */
@@ -135,8 +136,11 @@ struct vram_move {
 	struct shelf *shelf;
 	struct cache_wait_link *placed, *done; /* who waits for its slot to be known; for its end */
 	uint32_t sums;                 /* down: of what came */
+	uint64_t waits_us;             /* up: for room, since then; 0: it has not */
+	bool hasty;                    /* up: it waits for no disk that writes */
 	uint8_t wrong;                 /* up: times that what was there to be copied was not the block */
 	bool spare;                    /* down: takes only what memory can spare */
+	bool idle;                     /* down: nobody waits for it */
 	bool through;                  /* down: of a copy that is to go down in any case */
 	bool bad;                      /* up, down: its bytes are not the block's, or, down with a GPU that was lost, not known to be */
 	bool found;                    /* up: and it was the first to find that */
@@ -222,6 +226,7 @@ struct gpu {
 	struct flight *summing, **summing_end;
 	uint64_t corrupt_up, corrupt_down; /* copies found so */
 	bool freed;                    /* a slot, since those that wait were looked at */
+	uint64_t placed_us;            /* when an up last got one, while others waited */
 	bool lost, swept;
 	uint64_t asked_us;             /* when last, by the machine's clock */
 	uint32_t sweep_pool, sweep_extent, sweep_slot;
@@ -432,8 +437,9 @@ void vram_published(struct cache *c, struct block *b, uint64_t position);
 /* ---- cache_vram_room.c: who makes place for whom on a GPU ---- */
 
 /* Who wants a slot: somebody who waits for it, and rather waits for copies that are coming, and may go when they have come, than be refused;
- * somebody who can do without; and the same, where nothing that is nowhere else is to go for it, neither here nor in memory. */
-enum vram_need { NEED_NOW, NEED_AHEAD, NEED_SPARE };
+ * the same, who rather waits for what is being written to a disk, too, than that something goes that is nowhere else; somebody who can do without; and
+ * the same, where nothing that is nowhere else is to go for it, neither here nor in memory. */
+enum vram_need { NEED_NOW, NEED_SOON, NEED_AHEAD, NEED_SPARE };
 
 /* A free slot, evicting clean copies as needed. BUSY: something is under way that makes room. EXHAUSTED: nothing is. */
 enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need need, struct host_slot *out);
@@ -466,6 +472,8 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 /* Of a block that is on a GPU and not in host memory. spare: nothing that is nowhere else goes for it: BUSY, memory has no other place. It may be
  * told so as its end, too. */
 enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
+/* The same of a copy that is to go down, though nobody waits for it: room_take_below. */
+enum status vram_through(struct cache *c, struct block *b, bool spare);
 /* It is being brought down. */
 bool vram_falling(struct cache *c, const struct block *b);
 /* The end of a load, whatever it was: ups that wait for it go on. */
@@ -490,8 +498,10 @@ static inline struct vram_move **vram_moves_of(const struct cache *c, const stru
 
 /* ---- cache_vram_fetch.c: memory on the way up ---- */
 
-/* Nothing that is nowhere else goes for it. */
+/* Nothing that is nowhere else goes for it, or not yet. */
 bool vram_only_spare(const struct cache *c, const struct vram_move *m);
+/* Its way begins with a load, or it has joined one that has begun. */
+enum status vram_load(struct cache *c, const struct vram_move *m);
 /* It has a slot of memory for its way, or will have; no more, in its queue or at its end. */
 void vram_fetched(struct cache *c, struct vram_move *m, bool is);
 /* Others that wait for a GPU that is full have as much as they may. */

@@ -1,13 +1,28 @@
-/* What an up may take of memory on its way from a disk. Somebody waits to read what a lease wants: it takes whoever's place it must. A Warm can
- * wait: with disks nothing that is nowhere else goes for it, neither on the GPU, from where that goes down first, nor in memory, from where it
- * is spilled. Both go by the same memory: so what has come for a GPU that is full, and waits there, takes half of it at most.
+/* What an up may take of memory on its way from a disk, and of its GPU. With disks nothing that is nowhere else goes for it, neither on the GPU, from
+ * where that goes down first, nor in memory, from where it is spilled. Both go by the same memory: so what has come for a GPU that is full, and waits
+ * there, takes half of it at most. A Warm waits for that as long as disks write. A lease is waited for by somebody: it waits as long as ups get their
+ * places there one soon after the other, and then takes whoever's place it must.
  */
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
+enum { PATIENCE_US = 100 * 1000 };
+
+static bool is_patient(const struct vram_move *m)
+{
+	const uint64_t since = m->waits_us > m->gpu->placed_us ? m->waits_us : m->gpu->placed_us;
+
+	return !m->hasty && (!m->waits_us || vram_clock_us() < since + PATIENCE_US);
+}
+
 bool vram_only_spare(const struct cache *c, const struct vram_move *m)
 {
-	return c->tier && m->priority != RING_URGENT;
+	return c->tier && (m->priority != RING_URGENT || is_patient(m));
+}
+
+enum status vram_load(struct cache *c, const struct vram_move *m)
+{
+	return vram_only_spare(c, m) ? load_begin_spare(c, m->block, m->priority) : load_begin(c, m->block, m->priority, NULL);
 }
 
 bool vram_memory_comes_free(struct gpu *g)

@@ -165,6 +165,7 @@ static void wait_for_room(struct vram_move *m)
 	const struct vram_move *last = last_waiting(g);
 	struct vram_move **at = &g->waiting;
 
+	m->waits_us = m->waits_us ? m->waits_us : vram_clock_us();
 	if (!last || last->priority <= m->priority) {
 		wait_in(&g->waiting_end, m, STEP_ROOM);
 		return;
@@ -217,7 +218,9 @@ static void take_along(const struct vram_move *m)
 
 static enum vram_need need_of(const struct cache *c, const struct vram_move *m)
 {
-	return m->priority == RING_URGENT ? NEED_NOW : vram_only_spare(c, m) ? NEED_SPARE : NEED_AHEAD;
+	if (m->priority == RING_URGENT)
+		return vram_only_spare(c, m) ? NEED_SOON : NEED_NOW;
+	return c->tier ? NEED_SPARE : NEED_AHEAD;
 }
 
 static enum status slot_take(struct cache *c, struct vram_move *m)
@@ -259,22 +262,39 @@ static bool stands_behind(const struct vram_move *m)
 	return last && last->priority <= m->priority && last->pool == m->pool && needs_memory(last);
 }
 
+/* It has to wait for memory that it may take. */
+static bool fetch_waits(struct cache *c, const struct vram_move *m)
+{
+	const struct block *b = m->block;
+
+	return !b->moving && !vram_ready(b) && (stands_behind(m) || vram_fetched_enough(c, m) || vram_memory_short(c, m));
+}
+
+static enum status fetch(struct cache *c, const struct vram_move *m)
+{
+	if (fetch_waits(c, m))
+		return STATUS_EXHAUSTED;
+	return vram_ready(m->block) ? vram_down(c, m->block, vram_only_spare(c, m), NULL) : vram_load(c, m);
+}
+
 static enum status fetch_begin(struct cache *c, struct vram_move *m)
 {
-	struct block *b = m->block;
-	const bool waits = !b->moving && !vram_ready(b) && (stands_behind(m) || vram_fetched_enough(c, m) || vram_memory_short(c, m));
-	enum status s = waits ? STATUS_EXHAUSTED : vram_ready(b) ? vram_down(c, b, false, NULL) : load_begin(c, b, m->priority, NULL);
+	enum status s = fetch(c, m);
 
 	if ((s == STATUS_EXHAUSTED || (s == STATUS_BUSY && vram_memory_short(c, m))) && (stands_behind(m) || vram_memory_comes(c, m))) {
 		wait_for_room(m);
 		return STATUS_OK;
+	}
+	if ((s == STATUS_EXHAUSTED || s == STATUS_BUSY) && !m->hasty && m->priority == RING_URGENT) {
+		m->hasty = true; /* there is nothing to be waited for */
+		s = fetch(c, m);
 	}
 	if (s)
 		return s;
 	vram_fetched(c, m, true);
 	m->step = STEP_HOST;
 	m->gpu->fetching++;
-	b->awaited = true;
+	m->block->awaited = true;
 	return STATUS_OK;
 }
 
@@ -305,6 +325,8 @@ static enum status up_go_on(struct cache *c, struct vram_move *m)
 	if (m->from)
 		take_along(m);
 	vram_fetched(c, m, false);
+	if (m->gpu->waiting)
+		m->gpu->placed_us = vram_clock_us();
 	m->step = STEP_QUEUED;
 	if (m->way == DEVICE_UP)
 		m->slot->order = ++m->gpu->ups;
@@ -354,8 +376,9 @@ static void up_hurry(struct cache *c, struct vram_move *m, enum ring_priority pr
 	if (priority >= m->priority)
 		return;
 	m->priority = priority;
+	m->waits_us = 0;
 	if (m->step == STEP_HOST && m->block->moving)
-		load_begin(c, m->block, priority, NULL);
+		vram_load(c, m);
 }
 
 /* It has its place in the order of the ups, and is copied or will be. */
@@ -388,6 +411,7 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 	if (!m)
 		return STATUS_EXHAUSTED;
 	m->priority = priority;
+	m->hasty = now;
 	s = up_go_on(c, m);
 	if (!s && (m->step < STEP_QUEUED || m->way == DEVICE_ACROSS || wait_end)) {
 		if (now) { /* nothing of it was begun but to make room */
@@ -432,6 +456,12 @@ void vram_host_came(struct cache *c, struct block *b, enum status s)
 		vram_fetched(c, m, !one);
 		if ((one == STATUS_EXHAUSTED || (one == STATUS_BUSY && vram_memory_short(c, m))) && vram_memory_comes(c, m)) {
 			wait_for_room(m);
+			continue;
+		}
+		if (one == STATUS_BUSY && m->priority == RING_URGENT && !m->hasty) { /* whoever's place it was spared: it takes that now */
+			m->hasty = m->gpu->freed = true;
+			wait_for_room(m);
+			vram_keeper_wake(m->gpu);
 			continue;
 		}
 		m->checked = !s;
@@ -489,8 +519,12 @@ static void host_slot_back(struct vram_move *m)
 static enum status host_slot_get(struct cache *c, struct vram_move *m)
 {
 	struct pool *p = m->block->pool;
-	enum status s = m->spare ? room_take_spare(c, p, &m->host) : room_take(c, p, &m->host);
+	enum status s;
 
+	if (m->idle)
+		s = room_take_below(c, p, !m->spare, &m->host);
+	else
+		s = m->spare ? room_take_spare(c, p, &m->host) : room_take(c, p, &m->host);
 	if (s)
 		return s;
 	m->shelf = shelf_get(c, p, m->host.extent);
@@ -613,7 +647,7 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 		through_again(from, s);
 }
 
-enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
+static enum status down(struct cache *c, struct block *b, bool spare, bool idle, struct cache_wait *w)
 {
 	struct vram_slot *from = vram_ready(b);
 	struct vram_move *m;
@@ -624,6 +658,7 @@ enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache
 	m = down_of(c, b);
 	if (m) {
 		m->spare &= spare;
+		m->idle &= idle;
 		return move_join(c, m, w, true);
 	}
 	if (b->moving) /* a load: it comes from its disk */
@@ -636,6 +671,7 @@ enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache
 	m->slot = from;
 	m->through = from->through;
 	m->spare = spare || (c->tier && c->tier->all); /* before a stop all is to be written */
+	m->idle = idle;
 	s = down_go_on(c, m);
 	if (!s) {
 		vram_sync(b);
@@ -643,6 +679,16 @@ enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache
 	}
 	down_end(c, m, s);
 	return s;
+}
+
+enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
+{
+	return down(c, b, spare, false, w);
+}
+
+enum status vram_through(struct cache *c, struct block *b, bool spare)
+{
+	return down(c, b, spare, true, NULL);
 }
 
 void vram_feed_host(struct cache *c)

@@ -4,7 +4,8 @@
  *
  * A few slots are free before anybody asks, for what just goes went for them when lists had ended: a lease begins its copies so much sooner.
  * So that there mostly is a victim that just goes, what is put on a GPU is copied down at once, or, of a session that does not want that,
- * when less than spill_share of the GPU's slots are free or clean. Until then, with disks, nothing goes for it in memory that is nowhere else.
+ * when less than spill_share of the GPU's slots are free or clean. Until then, and while disks write, nothing goes for it in memory that is nowhere
+ * else; and never what a GPU alone has beside.
  */
 #include <errno.h>
 #include <time.h>
@@ -289,6 +290,7 @@ static void grow_ahead(struct cache *c, struct vram_pool *vp)
 
 enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need need, struct host_slot *out)
 {
+	const bool spare = need == NEED_SPARE || need == NEED_SOON;
 	struct gpu *g = vp->gpu;
 	struct met met;
 	struct vram_slot *s;
@@ -312,16 +314,20 @@ enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need
 		if (vp->free_slots > 0)
 			return host_slot_try(vp->arena, out) ? STATUS_EXHAUSTED : STATUS_OK;
 	}
-	if (send_down(c, g, need == NEED_SPARE, &met))
+	if (send_down(c, g, spare, &met))
+		return STATUS_BUSY;
+	if (spare && met.dirty_count && (vram_memory_comes_free(g) || spill_hurry(c, vp->pool)))
 		return STATUS_BUSY;
 	if (need == NEED_SPARE) /* what leases hold does not make room */
-		return met.dirty_count && (vram_memory_comes_free(g) || spill_hurry(c, vp->pool)) ? STATUS_BUSY : STATUS_EXHAUSTED;
+		return STATUS_EXHAUSTED;
+	if (spare && send_down(c, g, false, &met))
+		return STATUS_BUSY;
 	for (uint32_t i = 0; i < met.dirty_count; i++) {
 		vram_evict(c, met.dirty[i], COUNTER_EVICTED_GPU_SHED);
 		if (vp->free_slots > 0)
 			return host_slot_try(vp->arena, out) ? STATUS_EXHAUSTED : STATUS_OK;
 	}
-	return need == NEED_NOW && vp->coming ? STATUS_BUSY : STATUS_EXHAUSTED;
+	return (need == NEED_NOW || need == NEED_SOON) && vp->coming ? STATUS_BUSY : STATUS_EXHAUSTED;
 }
 
 /* Slots that it keeps free. */
@@ -504,14 +510,23 @@ static void pick_through(struct cache *c, struct vram_pool *vp, const struct hos
 		total += s->draining ? 0 : s->slots;
 	const uint64_t wanted = total * c->options.spill_share_milli / 1000, ready = total > vp->dirty ? total - vp->dirty : 0;
 
-	p.most = wanted > ready ? wanted - ready : 0;
-	vp->pressed = p.most;
+	vp->pressed = wanted > ready;
+	p.most = wanted > ready + vp->through ? wanted - ready - vp->through : 0;
 	if (p.most > VICTIM_SCAN)
 		p.most = VICTIM_SCAN;
 	if (p.most)
 		c->policy->victim(vp->policy, pick_dirty, &p, 4 * VICTIM_SCAN);
 	for (uint64_t i = 0; i < p.count; i++)
 		vram_queue_through(p.slot[i]);
+}
+
+/* What memory has and no disk yet does not go for it while disks write. */
+static enum status through(struct cache *c, const struct vram_slot *s)
+{
+	const struct vram_pool *vp = s->shelf->pool;
+	const enum status down = vram_through(c, s->block, c->tier);
+
+	return down == STATUS_BUSY && c->tier && vp->pressed && !spill_hurry(c, vp->pool) ? vram_through(c, s->block, false) : down;
 }
 
 static void pump(struct cache *c, struct gpu *g)
@@ -528,7 +543,7 @@ static void pump(struct cache *c, struct gpu *g)
 	for (uint32_t tries = 0; g->through && g->downs < DOWNS_MAX && tries < THROUGH_TRIES;) {
 		struct vram_slot *s = g->through;
 		const struct vram_pool *vp = s->shelf->pool;
-		const enum status down = vp == full ? STATUS_BUSY : vram_down(c, s->block, c->tier && !vp->pressed, NULL);
+		const enum status down = vp == full ? STATUS_BUSY : through(c, s);
 
 		if (!down && !s->through)
 			continue;

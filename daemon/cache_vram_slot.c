@@ -462,6 +462,7 @@ void vram_queue_through(struct vram_slot *s)
 	if (s->through)
 		return;
 	s->through = true;
+	s->shelf->pool->through++;
 	s->through_next = NULL;
 	s->through_prev = g->through_last;
 	if (g->through_last)
@@ -493,6 +494,7 @@ void vram_unqueue_through(struct vram_slot *s)
 		g->through_last = s->through_prev;
 	s->through_prev = s->through_next = NULL;
 	s->through = false;
+	s->shelf->pool->through--;
 }
 
 /* ---- puts ---- */

@@ -2,6 +2,7 @@
  * from one that is lost meanwhile. */
 #include "tests/cache_vram_rig.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -78,6 +79,33 @@ START_TEST(written_through_to_what_memory_spares)
 		RIG_AWAIT((rig_tick(v.r.c, v.r.now), !strcmp(vr_tier(&v, n), "gpu+host")));
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, BLOCKS), BLOCKS);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* A GPU of which more is to be clean than memory holds: what has come down stays, and does not make place for the next, for ever; with a disk (_i) it goes
+ * on to there. */
+START_TEST(a_memory_smaller_than_what_is_to_be_clean)
+{
+	enum { BLOCKS = 32, MEMORY = 4, CLEAN = BLOCKS / 4 };
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 64);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS, .host_slots = MEMORY, .write_back = true, .disks = _i ? &d : NULL,
+						.spill_milli = 250 });
+	if (_i)
+		rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, 0, 0, BLOCKS), BLOCKS);
+	rig_quiet(&v.r);
+	for (int i = 0; i < 20; i++)
+		rig_tick(v.r.c, v.r.now += 50000);
+	rig_quiet(&v.r);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_moved_bytes_total", "from=gpu,to=host") / VR_BLOCK_BYTES, _i ? CLEAN : MEMORY);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, BLOCKS), BLOCKS);
+	rig_check_books(v.r.c);
 	vr_close(&v);
 	rig_disks_remove(&d);
 }
@@ -282,6 +310,127 @@ START_TEST(warms_through_a_small_memory_to_a_full_gpu)
 }
 END_TEST
 
+static pthread_mutex_t writes = PTHREAD_MUTEX_INITIALIZER;
+
+static int wait_for_writes(void *arg, const struct ring_request *r, uint32_t *most)
+{
+	(void)arg;
+	(void)most;
+	if (r->op == RING_WRITE) {
+		pthread_mutex_lock(&writes);
+		pthread_mutex_unlock(&writes);
+	}
+	return 0;
+}
+
+/* A GPU that is full of what was written back, and beside it a disk with others and a small memory. */
+static void open_full(struct vram_rig *v, struct rig_disks *d, uint32_t blocks, struct vram_rig_options *o)
+{
+	vr_disks_make(d, 1, 4 * blocks);
+	vr_open(v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 8, .host_slots = 2 * blocks, .disks = d });
+	rig_restored(&v->r);
+	ck_assert_uint_eq(vr_put(v, CACHE_HOST, 0, blocks), blocks);
+	ck_assert_int_eq(rig_flush(&v->r, 0, 0, NULL), STATUS_OK);
+	vr_close(v);
+	o->gpus = 1;
+	o->gpu_slots = blocks;
+	o->write_back = true;
+	o->disks = d;
+	vr_open(v, o);
+	rig_restored(&v->r);
+	ck_assert_uint_eq(vr_put(v, 0, 100, blocks), blocks);
+	rig_quiet(&v->r);
+	ck_assert_double_eq(rig_stat(&v->r, "terrace_dropped_blocks_total", ""), 0);
+}
+
+/* The same of a lease, with a board or without one (_i & 2), of what a disk has, or (_i > 3) of what memory has. */
+START_TEST(leases_through_a_small_memory_on_a_full_gpu)
+{
+	enum { BLOCKS = 24, IN_MEMORY = 2 };
+	const uint32_t memory = _i & 1 ? 8 : 4, count = _i > 3 ? IN_MEMORY : BLOCKS;
+	struct vram_rig_options o = { .host_slots = memory, .spill_milli = 250, .no_board = _i & 2 };
+	struct cache_place p[BLOCKS];
+	struct cache_leased l;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	open_full(&v, &d, BLOCKS, &o);
+	if (_i > 3)
+		ck_assert_uint_eq(vr_warm(&v, CACHE_HOST, 0, IN_MEMORY), IN_MEMORY);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, count, true, false, p, &l), STATUS_OK);
+	vr_wait_layers(&v, &l);
+	for (uint64_t n = 0; n < count; n++)
+		ck_assert(vr_on_gpu(&p[n], 0) && vr_matches(&v, &p[n], n, 0));
+	vr_release(&v, &l);
+	rig_quiet(&v.r);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 100, BLOCKS), BLOCKS);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* But a disk that does not write keeps no lease waiting for long. */
+START_TEST(leases_beside_a_disk_that_hangs)
+{
+	static const struct ring_calls calls = { .fault = wait_for_writes };
+	enum { BLOCKS = 16, LEASED = 4 };
+	struct vram_rig_options o = { .host_slots = 2 * LEASED, .spill_milli = 1, .disk_depth = 2, .io_calls = &calls };
+	struct cache_place p[LEASED];
+	struct cache_leased l;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	open_full(&v, &d, BLOCKS, &o);
+	ck_assert_uint_eq(vr_warm(&v, CACHE_HOST, 0, LEASED), LEASED);
+	pthread_mutex_lock(&writes);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 1000, LEASED), LEASED);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, LEASED, true, false, p, &l), STATUS_OK);
+	vr_wait_layers(&v, &l);
+	for (uint64_t n = 0; n < LEASED; n++)
+		ck_assert(vr_on_gpu(&p[n], 0) && vr_matches(&v, &p[n], n, 0));
+	ck_assert_double_ge(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 1);
+	pthread_mutex_unlock(&writes);
+	vr_release(&v, &l);
+	rig_quiet(&v.r);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* What comes up by way of memory from another GPU, which cannot copy it across, takes nobody's only place there: not a Warm's, nor a lease's (_i). */
+START_TEST(by_a_full_memory_from_another_gpu)
+{
+	enum { BLOCKS = 8 };
+	struct cache_place p[BLOCKS];
+	struct cache_leased l;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	setenv("SIM_GPU_NO_PEERS", "1", 1);
+	vr_disks_make(&d, 1, 64);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = 16, .host_slots = BLOCKS, .write_back = true, .disks = &d, .spill_milli = 1 });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, 0, 0, BLOCKS), BLOCKS);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 100, BLOCKS), BLOCKS);
+	if (_i)
+		ck_assert_int_eq(vr_lease(&v, 1, 0, BLOCKS, true, false, p, &l), STATUS_OK);
+	else
+		ck_assert_uint_eq(vr_warm(&v, 1, 0, BLOCKS), BLOCKS);
+	if (_i)
+		vr_release(&v, &l);
+	rig_quiet(&v.r);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 100, BLOCKS), BLOCKS);
+	ck_assert_uint_eq(vr_read_all(&v, 1, 0, BLOCKS), BLOCKS);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 /* A Warm waits for nothing that does not come: what leases hold, on the GPU or (_i) in memory, does not make room. */
 START_TEST(a_warm_ends_where_nothing_makes_room)
 {
@@ -323,11 +472,15 @@ int main(void)
 	tcase_add_test(t, settles_in_part);
 	tcase_add_loop_test(t, flushes_through_a_full_memory, 0, 2);
 	tcase_add_test(t, written_through_to_what_memory_spares);
+	tcase_add_loop_test(t, a_memory_smaller_than_what_is_to_be_clean, 0, 2);
 	tcase_add_test(t, memory_is_asked_once);
 	tcase_add_loop_test(t, written_through_after_all, 0, 2);
 	tcase_add_test(t, starved_on_its_way_down);
 	tcase_add_loop_test(t, lost_on_its_way_down, 0, 2);
 	tcase_add_loop_test(t, warms_through_a_small_memory_to_a_full_gpu, 0, 3);
+	tcase_add_loop_test(t, leases_through_a_small_memory_on_a_full_gpu, 0, 8);
+	tcase_add_test(t, leases_beside_a_disk_that_hangs);
+	tcase_add_loop_test(t, by_a_full_memory_from_another_gpu, 0, 2);
 	tcase_add_loop_test(t, a_warm_ends_where_nothing_makes_room, 0, 2);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
