@@ -400,18 +400,28 @@ START_TEST(leases_beside_a_disk_that_hangs)
 }
 END_TEST
 
+static enum status copy_not_across(struct device *d, struct device_copy *c, const char **why)
+{
+	if (c->way != DEVICE_ACROSS)
+		return terrace_device_ops()->copy(d, c, why);
+	c->done(c, STATUS_UNSUPPORTED);
+	return STATUS_OK;
+}
+
 /* What comes up by way of memory from another GPU, which cannot copy it across, takes nobody's only place there: not a Warm's, nor a lease's (_i). */
 START_TEST(by_a_full_memory_from_another_gpu)
 {
+	struct device_ops ops = *terrace_device_ops();
 	enum { BLOCKS = 8 };
 	struct cache_place p[BLOCKS];
 	struct cache_leased l;
 	struct rig_disks d;
 	struct vram_rig v;
 
-	setenv("SIM_GPU_NO_PEERS", "1", 1);
+	ops.copy = copy_not_across;
 	vr_disks_make(&d, 1, 64);
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = 16, .host_slots = BLOCKS, .write_back = true, .disks = &d, .spill_milli = 1 });
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = 16, .host_slots = BLOCKS, .write_back = true, .disks = &d, .spill_milli = 1,
+						.ops = &ops });
 	rig_restored(&v.r);
 	ck_assert_uint_eq(vr_put(&v, 0, 0, BLOCKS), BLOCKS);
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 100, BLOCKS), BLOCKS);
