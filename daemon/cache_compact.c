@@ -138,9 +138,10 @@ struct leaving {
 /* On a GPU and in the rack, not in memory. */
 static void fall_begin(struct cache *c, struct leaving *l, struct block *b)
 {
+	const enum status s = l->may_fall && !l->full ? vram_down_soon(c, b, NULL) : STATUS_OK;
+
 	l->busy = true;
-	if (l->may_fall && vram_down(c, b, false, NULL) == STATUS_EXHAUSTED)
-		l->full = true;
+	l->full |= s == STATUS_EXHAUSTED || s == STATUS_BUSY;
 }
 
 static void copy_begin(struct cache *c, struct leaving *l, struct block *b)

@@ -28,13 +28,13 @@ static bool on_sound_disk(const struct block *b)
 	return b->rack && !b->rack->leaving && !b->rack->class->unit->failed && !b->doubted;
 }
 
-/* It comes down first, and is then written. Nothing goes for it that this flush has to write yet. */
+/* It comes down first, and is then written. Nothing goes for it that this flush, or any disk, has to write yet. */
 static void flush_down(struct flush *f, struct block *b)
 {
 	enum status s = STATUS_BUSY;
 
 	if (f->wait->outstanding < WAITED_SPILLS)
-		s = vram_down(f->cache, b, f->more || f->wait->outstanding, f->wait);
+		s = f->more || f->wait->outstanding ? vram_down(f->cache, b, true, f->wait) : vram_down_soon(f->cache, b, f->wait);
 	f->more |= s == STATUS_OK || s == STATUS_BUSY;
 	if (s && s != STATUS_BUSY)
 		f->refused = f->wait->refused = s;
@@ -94,10 +94,12 @@ static void flush_keys(struct flush *f)
 static bool flush_settle(struct flush *f)
 {
 	struct cache_wait *w = f->wait;
-	bool left = false;
+	bool left = false, waits;
 
-	for (uint32_t i = 0; f->cache->vram && i < f->layouts; i++)
-		left |= vram_settle(f->cache, f->pools[i], w->since_us, w->outstanding ? WAITED_SPILLS : 1, w->outstanding, w, &w->refused);
+	for (uint32_t i = 0; f->cache->vram && i < f->layouts; i++) {
+		waits = w->outstanding || spill_hurry(f->cache, f->pools[i]);
+		left |= vram_settle(f->cache, f->pools[i], w->since_us, waits ? WAITED_SPILLS : 1, waits, w, &w->refused);
+	}
 	return left;
 }
 

@@ -62,7 +62,7 @@ static void view_header(struct cache *c, const struct block *b, const struct scr
 	if (copy->disk)
 		v->checksum_ok = scrub_copy(c, b, copy, &h) == STATUS_OK;
 	else
-		v->checksum_ok = (!c->vram || vram_bring(c, (struct block *)b)) && block_sound(b, c->tenant.name, &h);
+		v->checksum_ok = (!c->vram || vram_bring(c, (struct block *)b, false)) && block_sound(b, c->tenant.name, &h);
 	if (slot_header_problem(&h))
 		return;
 	v->position = h.position;
@@ -162,8 +162,9 @@ static void verify_block(struct cache *c, struct block *b, struct cache_verified
 {
 	struct slot_header h;
 
-	if (c->vram && !vram_bring(c, b)) { /* it was on a GPU alone, and cannot be looked at */
+	if (c->vram && !vram_bring(c, b, c->tier)) { /* it was on a GPU alone, and cannot be looked at */
 		cache_lock(c);
+		sum->unread += block_live(b);
 		block_unpin(b);
 		cache_unlock(c);
 		return;

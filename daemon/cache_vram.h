@@ -601,8 +601,11 @@ enum status block_fetch(struct cache *c, struct block *b, enum ring_priority pri
 /* Begins to bring down what of the layout is on GPUs alone and was stored by then; `most` at a time. True: something is left that can
  * come. w may be NULL. spare: as of vram_down. *refused: why something cannot. */
 bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint32_t most, bool spare, struct cache_wait *w, enum status *refused);
-/* Without the lock, on a worker: brings a pinned block to host memory; false if that cannot be done within some seconds. */
-bool vram_bring(struct cache *c, struct block *b);
+/* As vram_down, for who is in no hurry: while disks write nothing that is nowhere else goes for it: BUSY. */
+enum status vram_down_soon(struct cache *c, struct block *b, struct cache_wait *w);
+/* Without the lock, on a worker: brings a pinned block to host memory; false if that cannot be done within some seconds, or, with `spare`, without that
+ * something goes that is nowhere else. */
+bool vram_bring(struct cache *c, struct block *b, bool spare);
 
 /* Copies up came to nothing, though the GPU is not lost: no mark that stands behind them may be believed. Before the device goes on. */
 void vram_marks_fail(struct gpu *g);

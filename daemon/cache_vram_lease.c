@@ -6,7 +6,7 @@
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
-enum { BRING_US_MAX = 10 * 1000 * 1000 };
+enum { BRING_US_MAX = 10 * 1000 * 1000, BRING_SPARE_US = 100 * 1000, BRING_PAUSE_NS = 2 * 1000 * 1000 };
 
 struct vram_slot *vram_place_slot(const struct block *b, const struct vram_want *want)
 {
@@ -187,25 +187,48 @@ bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint3
 	return left;
 }
 
+enum status vram_down_soon(struct cache *c, struct block *b, struct cache_wait *w)
+{
+	const enum status s = vram_down(c, b, c->tier, w);
+
+	return s == STATUS_BUSY && !spill_hurry(c, b->pool) ? vram_down(c, b, false, w) : s;
+}
+
 static void bring_ready(void *arg)
 {
 	await_answer(arg);
 }
 
-bool vram_bring(struct cache *c, struct block *b)
+/* Begun; BUSY: with `spare`, memory has no place now, but will have one, as disks write. */
+static enum status bring_begin(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
 {
+	enum status s = STATUS_UNAVAILABLE;
+
+	cache_lock(c);
+	if (b->shelf)
+		s = STATUS_OK;
+	else if (c->vram)
+		s = vram_down(c, b, spare, w);
+	if (s == STATUS_BUSY && !spill_hurry(c, b->pool))
+		s = STATUS_EXHAUSTED;
+	cache_unlock(c);
+	return s;
+}
+
+bool vram_bring(struct cache *c, struct block *b, bool spare)
+{
+	const struct timespec pause = { .tv_nsec = BRING_PAUSE_NS };
+	const uint64_t until_us = vram_clock_us() + BRING_SPARE_US;
 	struct cache_wait w = { .ready = bring_ready };
 	struct await came;
+	enum status s;
 	bool there;
 
 	await_init(&came);
 	w.arg = &came;
-	cache_lock(c);
-	there = b->shelf || (c->vram && vram_down(c, b, false, &w) == STATUS_OK);
-	const bool waits = w.outstanding;
-
-	cache_unlock(c);
-	if (there && waits)
+	while ((s = bring_begin(c, b, spare, &w)) == STATUS_BUSY && vram_clock_us() < until_us)
+		nanosleep(&pause, NULL);
+	if (s == STATUS_OK && w.links)
 		await_came(&came, BRING_US_MAX);
 	cache_wait_end(c, &w);
 	cache_lock(c);

@@ -191,13 +191,18 @@ static void balance(struct cache *c, struct vram_pool *vp)
 		drain_begin(c, g, s);
 }
 
-static void drain_slot(struct cache *c, struct vram_slot *s)
+/* True: memory has no place now, for others no more than for it. */
+static bool drain_slot(struct cache *c, const struct drain *d, struct vram_slot *s, bool full)
 {
-	if (s->state != VRAM_READY || vram_slot_pins(s))
-		return;
-	if (!vram_clean(s) && vram_down(c, s->block, false, NULL) == STATUS_OK)
-		return;
-	vram_evict(c, s, COUNTER_EVICTED_GPU_DRAIN);
+	const bool may_wait = c->now_us - d->since_us < DRAIN_STUCK_US;
+	enum status down;
+
+	if (s->state != VRAM_READY || vram_slot_pins(s) || (full && !vram_clean(s)))
+		return full;
+	down = vram_clean(s) ? STATUS_MISS : may_wait ? vram_down_soon(c, s->block, NULL) : vram_down(c, s->block, false, NULL);
+	if (down && down != STATUS_BUSY)
+		vram_evict(c, s, COUNTER_EVICTED_GPU_DRAIN);
+	return full || down == STATUS_BUSY;
 }
 
 void vram_drain_step(struct cache *c, struct gpu *g)
@@ -205,9 +210,10 @@ void vram_drain_step(struct cache *c, struct gpu *g)
 	for (uint32_t i = 0; i < g->drain_count; i++) {
 		struct drain *d = &g->drains[i];
 		struct vram_shelf *s = vram_shelf_find(g, d->extent);
+		bool full = false;
 
 		for (uint32_t n = 0; s && s->taken && n < SWEEP_SLOTS && n < s->slots; n++, d->sweep++)
-			drain_slot(c, &s->at[d->sweep % s->slots]);
+			full = drain_slot(c, d, &s->at[d->sweep % s->slots], full);
 		d->sweep = s ? d->sweep % s->slots : 0;
 		room_drain_tell(c, d);
 	}

@@ -75,6 +75,36 @@ START_TEST(what_a_gpu_has_stays_durable)
 }
 END_TEST
 
+/* Nothing goes for it that memory alone has. */
+START_TEST(what_memory_alone_has_stays)
+{
+	enum status st[GPU];
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, DISK);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = GPU, .host_slots = HOST, .disks = &d, .spill_milli = 1 });
+	rig_restored(&v.r);
+	for (uint64_t n = 0; n < GPU; n++) { /* some in each slab */
+		ck_assert_uint_eq(vr_put(&v, 0, n, 1), 1);
+		ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 100 + n, 1), 1);
+		ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	}
+	ck_assert_int_eq(rig_delete(&v.r, 100, GPU, st), STATUS_OK);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 200, HOST), HOST);
+	rig_quiet(&v.r);
+	ck_assert_str_eq(vr_tier(&v, 0), "gpu+disk");
+	ck_assert_str_eq(vr_tier(&v, 200), "host");
+	ck_assert_uint_ge(compact(&v, (uint64_t)(2 * slab_bytes(&v))), 1);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, GPU), GPU);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 200, HOST), HOST);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 /* Memory that is all leased takes none of it: the slab stays, until there is room. */
 START_TEST(without_room_in_memory_the_slab_stays)
 {
@@ -132,7 +162,7 @@ END_TEST
 
 int main(void)
 {
-	const TTest *const tests[] = { what_a_gpu_has_stays_durable, without_room_in_memory_the_slab_stays, without_a_place_it_is_evicted };
+	const TTest *const tests[] = { what_a_gpu_has_stays_durable, what_memory_alone_has_stays, without_room_in_memory_the_slab_stays, without_a_place_it_is_evicted };
 
 	return rig_main("cache_vram_compact", tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -400,6 +400,70 @@ START_TEST(leases_beside_a_disk_that_hangs)
 }
 END_TEST
 
+/* Who is in no hurry: a flush of what is on the GPU; Verify; memory of the GPU that another layout wants. */
+enum { NO_HURRY_FLUSH, NO_HURRY_VERIFY, NO_HURRY_DRAIN, NO_HURRY };
+
+static void verify_all(struct vram_rig *v, uint32_t blocks)
+{
+	struct cache_verified sum = { .blocks = 0 };
+	uint64_t cursor = 0;
+
+	v->r.served = true;
+	while (cursor != UINT64_MAX)
+		ck_assert_int_eq(cache_verify_step(v->r.c, &cursor, UINT64_MAX, &sum), STATUS_OK);
+	v->r.served = false;
+	ck_assert_uint_eq(sum.blocks, blocks);
+	ck_assert_uint_eq(sum.unread + sum.corrupt, 0);
+}
+
+static void drain_some(struct vram_rig *v)
+{
+	struct vram_rig other;
+
+	vr_join(&other, v, 7, "other");
+	for (int i = 0; i < 60 && !vr_put(&other, 0, 500, 1); i++) {
+		rig_tick(v->r.c, other.r.now = v->r.now += 50000);
+		rig_quiet(&v->r);
+	}
+	ck_assert_uint_eq(vr_read_all(&other, 0, 500, 1), 1);
+}
+
+/* Nothing in memory that no disk has yet goes for what comes down so, while a disk takes it. */
+START_TEST(nothing_goes_for_who_is_in_no_hurry)
+{
+	enum { BLOCKS = 16, MEMORY = 8, SLABS = 32 };
+	enum status st[SLABS];
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 96);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS, .host_slots = MEMORY, .write_back = true, .disks = &d,
+						.spill_milli = 1 });
+	rig_restored(&v.r);
+	for (uint64_t n = 1000; n < 1000 + SLABS; n++) /* there are slabs */
+		ck_assert(vr_put(&v, CACHE_HOST, n, 1) == 1 && rig_flush(&v.r, 0, 0, NULL) == STATUS_OK);
+	ck_assert_int_eq(rig_delete(&v.r, 1000, SLABS, st), STATUS_OK);
+	ck_assert_uint_eq(vr_put(&v, 0, 0, BLOCKS), BLOCKS);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 100, MEMORY), MEMORY);
+	rig_quiet(&v.r);
+	if (_i == NO_HURRY_FLUSH)
+		ck_assert_int_eq(rig_flush(&v.r, 0, BLOCKS, st), STATUS_OK);
+	for (uint32_t k = 0; _i == NO_HURRY_FLUSH && k < BLOCKS; k++)
+		ck_assert_int_eq(st[k], STATUS_OK);
+	if (_i == NO_HURRY_VERIFY)
+		verify_all(&v, BLOCKS + MEMORY);
+	if (_i == NO_HURRY_DRAIN)
+		drain_some(&v);
+	rig_quiet(&v.r);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 100, MEMORY), MEMORY);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, BLOCKS), BLOCKS);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 static enum status copy_not_across(struct device *d, struct device_copy *c, const char **why)
 {
 	if (c->way != DEVICE_ACROSS)
@@ -490,6 +554,7 @@ int main(void)
 	tcase_add_loop_test(t, warms_through_a_small_memory_to_a_full_gpu, 0, 3);
 	tcase_add_loop_test(t, leases_through_a_small_memory_on_a_full_gpu, 0, 8);
 	tcase_add_test(t, leases_beside_a_disk_that_hangs);
+	tcase_add_loop_test(t, nothing_goes_for_who_is_in_no_hurry, 0, NO_HURRY);
 	tcase_add_loop_test(t, by_a_full_memory_from_another_gpu, 0, 2);
 	tcase_add_loop_test(t, a_warm_ends_where_nothing_makes_room, 0, 2);
 	suite_add_tcase(suite, t);
