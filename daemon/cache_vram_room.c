@@ -104,10 +104,11 @@ static enum gone_reason gone_reason_of(enum counter why)
 void vram_evict(struct cache *c, struct vram_slot *s, enum counter why)
 {
 	struct block *b = s->block;
+	const bool clean = vram_clean(s);
 
-	cache_count(c, why, 1);
+	cache_count(c, why, clean || !s->shelf->pool->gpu->lost); /* else all that it has on lost ones are, as it is removed */
 	gone_note(c, b->node.id, &s->node, GONE_GPU, gone_reason_of(why));
-	if (vram_clean(s)) {
+	if (clean) {
 		vram_detach(s);
 		watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
 		return;

@@ -408,8 +408,8 @@ bool vram_used_coming(struct vram_slot *s)
 
 void vram_removed(struct cache *c, struct block *b)
 {
-	(void)c;
 	for (struct vram_slot *s = b->vram; s; s = s->next) {
+		cache_count(c, COUNTER_EVICTED_GPU_LOST, s->state == VRAM_READY && s->shelf->pool->gpu->lost);
 		if (s->state == VRAM_READY)
 			unready(s);
 		if (s->state == VRAM_READY || s->state == VRAM_COMING)

@@ -199,6 +199,38 @@ START_TEST(lost_on_its_way_across)
 }
 END_TEST
 
+/* Of what memory gives up before the sweep has been there the copy on the lost GPU goes, and counts, too. */
+START_TEST(given_up_before_the_sweep)
+{
+	struct index_ident ident;
+	struct index_record *r;
+	uint8_t key[RIG_KEY_BYTES];
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = SLOTS, .host_slots = SLOTS });
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 2), 2);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 2), 2);
+	rig_quiet(&v.r);
+	rig_key(key, 0);
+	index_read_lock();
+	cache_lock(v.r.c);
+	gpu_lost(vram_gpu(v.r.c, 0), NULL);
+	block_ident(v.r.c->pools[0], key, sizeof(key), &ident);
+	r = index_find(v.r.c->index, &ident);
+	ck_assert_ptr_nonnull(r);
+	room_evict(v.r.c, block_of(r), COUNTER_EVICTED_FULL);
+	cache_unlock(v.r.c);
+	index_read_unlock();
+	RIG_AWAIT(is_swept(&v, 0));
+	rig_quiet(&v.r);
+	ck_assert_str_eq(vr_tier(&v, 0), "");
+	ck_assert_str_eq(vr_tier(&v, 1), "host");
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_total", "tier=gpu,reason=lost"), 2);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_vram_loss");
@@ -210,6 +242,7 @@ int main(void)
 	tcase_add_loop_test(t, come_down_and_not_summed, 0, 12);
 	tcase_add_test(t, deleted_on_its_way);
 	tcase_add_loop_test(t, lost_on_its_way_across, 0, 2);
+	tcase_add_test(t, given_up_before_the_sweep);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);
