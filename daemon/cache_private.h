@@ -493,7 +493,7 @@ struct block *shelf_next_block(struct pool *p, uint32_t *extent, uint32_t *slot,
 enum status room_take(struct cache *c, struct pool *p, struct host_slot *out);
 /* The same, but nothing goes for it that is nowhere else: BUSY. */
 enum status room_take_spare(struct cache *c, struct pool *p, struct host_slot *out);
-/* For what comes down from a GPU, nobody waiting for it: nothing goes for it that a GPU alone has beside, and that would have to come down again; and with
+/* For what comes down from a GPU, nobody being in a hurry for it: nothing goes for it that a GPU alone has beside, and that would have to come down again; and with
  * `drops` alone what is nowhere else. Else BUSY. */
 enum status room_take_below(struct cache *c, struct pool *p, bool drops, struct host_slot *out);
 /* Evicts what so many slots cost at once, if nothing is lost with it: taken one by one, they then lie side by side. */

@@ -76,7 +76,7 @@ static struct block *victim(struct cache *c, struct pool *p, uint32_t rounds)
 /* It would not be lost with its copy in memory. */
 static bool elsewhere(const struct block *b)
 {
-	return b->rack || (b->vram && vram_ready(b));
+	return rack_serves(b) || (b->vram && vram_ready(b));
 }
 
 /* Nor would anything be lost that a disk's policy thinks worth a place. */
@@ -175,7 +175,7 @@ static bool may_depart_for_good(const struct policy_node *n, void *arg)
 	const struct block *b = block_of_node(n);
 
 	(void)arg;
-	return block_memory_pins(b) == 0 && (b->rack || (b->unworthy && !(b->vram && vram_ready(b)))) && !b->wanted;
+	return block_memory_pins(b) == 0 && (rack_serves(b) || (b->unworthy && !(b->vram && vram_ready(b)))) && !b->wanted;
 }
 
 static bool may_leave_for_good(const struct policy_node *n, void *arg)
@@ -183,10 +183,10 @@ static bool may_leave_for_good(const struct policy_node *n, void *arg)
 	const struct block *b = block_of_node(n);
 
 	(void)arg;
-	return block_memory_pins(b) == 0 && (b->rack || !(b->vram && vram_ready(b)));
+	return block_memory_pins(b) == 0 && (rack_serves(b) || !(b->vram && vram_ready(b)));
 }
 
-/* The same for what comes down from a GPU without anybody waiting for it. */
+/* The same for what comes down from a GPU without anybody being in a hurry for it. */
 static struct block *victim_below(struct cache *c, struct pool *p)
 {
 	struct block *b = ahead_victim(c, p, false);

@@ -206,6 +206,11 @@ void tier_stats(struct cache *c, cache_stat_fn *emit, void *arg);
 
 /* ---- cache_rack.c ---- */
 
+/* On a disk, and to be had there: one that has failed gives up its blocks, some at a time. */
+static inline bool rack_serves(const struct block *b)
+{
+	return b->rack && !b->rack->class->unit->failed;
+}
 struct rack *rack_find(struct unit *u, uint32_t slab);
 /* Made if new. NULL: no memory, or no such slab. */
 struct rack *rack_get(struct cache *c, struct unit *u, uint32_t slab);

@@ -140,7 +140,7 @@ struct vram_move {
 	bool hasty;                    /* up: it waits for no disk that writes */
 	uint8_t wrong;                 /* up: times that what was there to be copied was not the block */
 	bool spare;                    /* down: takes only what memory can spare */
-	bool idle;                     /* down: nobody waits for it */
+	bool idle;                     /* down: nobody is in a hurry for it */
 	bool through;                  /* down: of a copy that is to go down in any case */
 	bool bad;                      /* up, down: its bytes are not the block's, or, down with a GPU that was lost, not known to be */
 	bool found;                    /* up: and it was the first to find that */
@@ -472,8 +472,8 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 /* Of a block that is on a GPU and not in host memory. spare: nothing that is nowhere else goes for it: BUSY, memory has no other place. It may be
  * told so as its end, too. */
 enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
-/* The same of a copy that is to go down, though nobody waits for it: room_take_below. */
-enum status vram_through(struct cache *c, struct block *b, bool spare);
+/* The same of what is to go down in any case, by who is in no hurry: room_take_below. */
+enum status vram_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
 /* It is being brought down. */
 bool vram_falling(struct cache *c, const struct block *b);
 /* The end of a load, whatever it was: ups that wait for it go on. */

@@ -175,7 +175,7 @@ bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint3
 
 		if (b->stored_us > since_us)
 			continue;
-		s = vram_down(c, b, spare, w);
+		s = spare ? vram_through(c, b, true, w) : vram_down(c, b, false, w);
 		if (s == STATUS_BUSY) /* so is it for those behind it */
 			return true;
 		if (s)
@@ -189,7 +189,7 @@ bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint3
 
 enum status vram_down_soon(struct cache *c, struct block *b, struct cache_wait *w)
 {
-	const enum status s = vram_down(c, b, c->tier, w);
+	const enum status s = vram_through(c, b, c->tier, w);
 
 	return s == STATUS_BUSY && !spill_hurry(c, b->pool) ? vram_down(c, b, false, w) : s;
 }
@@ -208,7 +208,7 @@ static enum status bring_begin(struct cache *c, struct block *b, bool spare, str
 	if (b->shelf)
 		s = STATUS_OK;
 	else if (c->vram)
-		s = vram_down(c, b, spare, w);
+		s = spare ? vram_through(c, b, true, w) : vram_down(c, b, false, w);
 	if (s == STATUS_BUSY && !spill_hurry(c, b->pool))
 		s = STATUS_EXHAUSTED;
 	cache_unlock(c);

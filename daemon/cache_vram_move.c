@@ -686,9 +686,9 @@ enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache
 	return down(c, b, spare, false, w);
 }
 
-enum status vram_through(struct cache *c, struct block *b, bool spare)
+enum status vram_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
 {
-	return down(c, b, spare, true, NULL);
+	return down(c, b, spare, true, w);
 }
 
 void vram_feed_host(struct cache *c)

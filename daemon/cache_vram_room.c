@@ -42,7 +42,7 @@ bool vram_clean(const struct vram_slot *s)
 {
 	const struct block *b = s->block;
 
-	if (b->shelf || b->rack)
+	if (b->shelf || rack_serves(b))
 		return true;
 	for (const struct vram_slot *o = b->vram; o; o = o->next)
 		if (o != s && o->state == VRAM_READY && !o->shelf->pool->gpu->lost)
@@ -64,7 +64,7 @@ static bool may_go(const struct policy_node *n, void *arg)
 
 	if (vram_slot_pins(s) == 0 && vram_clean(s))
 		return true;
-	if (s->dirty && vram_slot_pins(s) == 0 && met->dirty_count < VICTIM_SCAN)
+	if (vram_slot_pins(s) == 0 && met->dirty_count < VICTIM_SCAN)
 		met->dirty[met->dirty_count++] = s;
 	else if (vram_slot_pins(s) && !vram_falling(met->cache, s->block) && met->pinned_count < VICTIM_SCAN)
 		met->pinned[met->pinned_count++] = s;
@@ -531,9 +531,9 @@ static void pick_through(struct cache *c, struct vram_pool *vp, const struct hos
 static enum status through(struct cache *c, const struct vram_slot *s)
 {
 	const struct vram_pool *vp = s->shelf->pool;
-	const enum status down = vram_through(c, s->block, c->tier);
+	const enum status down = vram_through(c, s->block, c->tier, NULL);
 
-	return down == STATUS_BUSY && c->tier && vp->pressed && !spill_hurry(c, vp->pool) ? vram_through(c, s->block, false) : down;
+	return down == STATUS_BUSY && c->tier && vp->pressed && !spill_hurry(c, vp->pool) ? vram_through(c, s->block, false, NULL) : down;
 }
 
 static void pump(struct cache *c, struct gpu *g)

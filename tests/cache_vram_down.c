@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/cache_tier.h"
+
 /* Nothing is lost for what comes down to be written. */
 START_TEST(settles_through_a_full_memory)
 {
@@ -54,6 +56,30 @@ START_TEST(flushes_through_a_full_memory)
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
 	for (uint64_t n = 0; n < 2 * BLOCKS; n++)
 		ck_assert_msg(strstr(vr_tier(&v, n), "disk"), "block %u", (unsigned)n);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Memory is full of what the GPU has, too, and of that more than memory holds: what comes down does not take the place of what would have to again. */
+START_TEST(flushes_more_than_memory_holds)
+{
+	enum { BLOCKS = 16, MEMORY = 4 };
+	enum status st[BLOCKS];
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 64);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS, .host_slots = MEMORY, .write_back = true, .disks = &d,
+						.spill_milli = 1 });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, 0, 0, BLOCKS), BLOCKS);
+	ck_assert_uint_eq(vr_warm(&v, CACHE_HOST, 0, MEMORY), MEMORY);
+	rig_quiet(&v.r);
+	ck_assert_int_eq(rig_flush(&v.r, 0, _i ? BLOCKS : 0, st), STATUS_OK);
+	for (uint64_t n = 0; n < BLOCKS; n++)
+		ck_assert_msg(strstr(vr_tier(&v, n), "disk"), "block %u", (unsigned)n);
+	ck_assert_double_le(rig_stat(&v.r, "terrace_moved_bytes_total", "from=gpu,to=host") / VR_BLOCK_BYTES, BLOCKS);
 	vr_close(&v);
 	rig_disks_remove(&d);
 }
@@ -364,6 +390,7 @@ START_TEST(leases_through_a_small_memory_on_a_full_gpu)
 	vr_release(&v, &l);
 	rig_quiet(&v.r);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK); /* a lease in memory takes whoever's place it must */
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 100, BLOCKS), BLOCKS);
 	rig_check_books(v.r.c);
 	vr_close(&v);
@@ -395,6 +422,45 @@ START_TEST(leases_beside_a_disk_that_hangs)
 	vr_release(&v, &l);
 	rig_quiet(&v.r);
 	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* What a disk that has failed still counts as its own is nowhere else by that: it comes down before its place on the GPU goes; nor does memory's (_i). */
+START_TEST(a_failed_disk_has_nothing)
+{
+	enum { BLOCKS = 16, MEMORY = 8 };
+	struct cache_place p;
+	struct rig_disks d;
+	struct vram_rig v;
+	enum status st;
+	uint64_t id;
+
+	vr_disks_make(&d, 1, 96);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS, .host_slots = MEMORY, .disks = &d, .write_back = true });
+	rig_restored(&v.r);
+	if (_i)
+		ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, MEMORY), MEMORY);
+	else
+		ck_assert_uint_eq(vr_put(&v, 0, 0, BLOCKS), BLOCKS);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	if (_i)
+		ck_assert_uint_eq(vr_read_all(&v, 0, 0, 2), 2); /* these may go */
+	else
+		vr_push_out(&v, 2 * MEMORY);
+	ck_assert_str_eq(vr_tier(&v, BLOCKS / 2 - 1), _i ? "host+disk" : "gpu+disk");
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	cache_lock(v.r.c);
+	v.r.c->tier->units[0].failed = true; /* and not swept: that is the tick's */
+	cache_unlock(v.r.c);
+	if (_i)
+		ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 500, 2), 2);
+	else
+		ck_assert_int_eq(vr_reserve(&v, 0, 500, 1, &st, &id, &p), STATUS_OK);
+	ck_assert_uint_eq(rig_prefix(&v.r, 0, _i ? MEMORY : BLOCKS), _i ? MEMORY : BLOCKS);
+	rig_tick(v.r.c, v.r.now);
+	ck_assert_uint_eq(rig_prefix(&v.r, 0, _i ? MEMORY : BLOCKS), _i ? MEMORY : BLOCKS);
 	vr_close(&v);
 	rig_disks_remove(&d);
 }
@@ -456,6 +522,7 @@ START_TEST(nothing_goes_for_who_is_in_no_hurry)
 		drain_some(&v);
 	rig_quiet(&v.r);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK); /* a lease in memory takes whoever's place it must */
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 100, MEMORY), MEMORY);
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, BLOCKS), BLOCKS);
 	rig_check_books(v.r.c);
@@ -497,6 +564,7 @@ START_TEST(by_a_full_memory_from_another_gpu)
 		vr_release(&v, &l);
 	rig_quiet(&v.r);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK); /* a lease in memory takes whoever's place it must */
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 100, BLOCKS), BLOCKS);
 	ck_assert_uint_eq(vr_read_all(&v, 1, 0, BLOCKS), BLOCKS);
 	rig_check_books(v.r.c);
@@ -545,6 +613,7 @@ int main(void)
 	tcase_add_test(t, settles_through_a_full_memory);
 	tcase_add_test(t, settles_in_part);
 	tcase_add_loop_test(t, flushes_through_a_full_memory, 0, 2);
+	tcase_add_loop_test(t, flushes_more_than_memory_holds, 0, 2);
 	tcase_add_test(t, written_through_to_what_memory_spares);
 	tcase_add_loop_test(t, a_memory_smaller_than_what_is_to_be_clean, 0, 2);
 	tcase_add_test(t, memory_is_asked_once);
@@ -554,6 +623,7 @@ int main(void)
 	tcase_add_loop_test(t, warms_through_a_small_memory_to_a_full_gpu, 0, 3);
 	tcase_add_loop_test(t, leases_through_a_small_memory_on_a_full_gpu, 0, 8);
 	tcase_add_test(t, leases_beside_a_disk_that_hangs);
+	tcase_add_loop_test(t, a_failed_disk_has_nothing, 0, 2);
 	tcase_add_loop_test(t, nothing_goes_for_who_is_in_no_hurry, 0, NO_HURRY);
 	tcase_add_loop_test(t, by_a_full_memory_from_another_gpu, 0, 2);
 	tcase_add_loop_test(t, a_warm_ends_where_nothing_makes_room, 0, 2);
