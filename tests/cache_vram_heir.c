@@ -568,6 +568,8 @@ START_TEST(who_comes_when_it_is_known)
 	vr_hold(&v, 0, 1);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &wrong), STATUS_OK);
 	RIG_AWAIT(v.board[FDSOCK_BOARD_FAILED]);
+	cache_lock(v.r.c); /* who has told of it has it for so long */
+	cache_unlock(v.r.c);
 	s = cache_lease_on(v.r.c, other.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why);
 	ck_assert_int_eq(s, STATUS_BUSY);
 	vr_go(&v, 0);
