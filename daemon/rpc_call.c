@@ -40,16 +40,31 @@ void *rpc_arena_take(struct rpc_arena *a, size_t bytes)
 	return k->bytes + k->used - bytes;
 }
 
-void rpc_arena_reset(struct rpc_arena *a)
+void rpc_arena_keep(struct rpc_arena *a)
 {
-	while (a->chunks) {
+	a->kept.chunk = a->chunks;
+	a->kept.used = a->used;
+	a->kept.chunk_used = a->chunks ? a->chunks->used : 0;
+}
+
+void rpc_arena_rewind(struct rpc_arena *a)
+{
+	while (a->chunks != a->kept.chunk) {
 		struct rpc_chunk *next = a->chunks->next;
 
+		a->total -= a->chunks->size;
 		free(a->chunks);
 		a->chunks = next;
 	}
-	a->used = 0;
-	a->total = 0;
+	if (a->chunks)
+		a->chunks->used = a->kept.chunk_used;
+	a->used = a->kept.used;
+}
+
+void rpc_arena_reset(struct rpc_arena *a)
+{
+	memset(&a->kept, 0, sizeof a->kept);
+	rpc_arena_rewind(a);
 }
 
 void *rpc_take(struct rpc_call *c, size_t bytes)
@@ -102,6 +117,7 @@ void rpc_call_init(struct rpc_call *c, const struct daemon *d, const struct rpc_
 	c->arena.used = 0;
 	c->arena.total = 0;
 	c->arena.chunks = NULL;
+	rpc_arena_keep(&c->arena);
 }
 
 void rpc_call_fini(struct rpc_call *c)
@@ -128,6 +144,7 @@ enum status rpc_call_unpack(struct rpc_call *c, const uint8_t *bytes, size_t n, 
 	if (!m)
 		return rpc_fail(c, STATUS_INVALID, "the request is no %s, or unpacks to too much",
 				c->method->request->name);
+	rpc_arena_keep(&c->arena);
 	*out = m;
 	return STATUS_OK;
 }
@@ -174,6 +191,7 @@ enum status rpc_wait_busy(struct rpc_call *c)
 	const uint64_t again_us = c->wait.poll ? POLL_US : c->wait.again_us, until_us = wait_until_us(c);
 
 	c->resume_us = again_us && c->now_us + again_us < until_us ? c->now_us + again_us : until_us;
+	rpc_arena_rewind(&c->arena);
 	return STATUS_BUSY;
 }
 

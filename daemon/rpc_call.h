@@ -24,15 +24,21 @@ enum {
 	RPC_WHY_MAX = 200,
 };
 
-/* A bump allocator; nothing is freed before rpc_arena_reset. */
+/* A bump allocator; what was taken after rpc_arena_keep is freed by rpc_arena_rewind, all by rpc_arena_reset. */
 struct rpc_chunk;
 struct rpc_arena {
 	struct rpc_chunk *chunks;
 	size_t used, total;            /* of `first`; of everything */
+	struct {
+		struct rpc_chunk *chunk;
+		size_t used, chunk_used;   /* of `first`; of that chunk */
+	} kept;
 	_Alignas(16) uint8_t first[RPC_ARENA_FIRST];
 };
 /* 16-byte aligned, not zeroed; NULL beyond RPC_ARENA_MAX. */
 void *rpc_arena_take(struct rpc_arena *a, size_t bytes);
+void rpc_arena_keep(struct rpc_arena *a);
+void rpc_arena_rewind(struct rpc_arena *a);
 void rpc_arena_reset(struct rpc_arena *a);
 
 struct rpc_method;
@@ -75,7 +81,8 @@ enum status rpc_too_big(struct rpc_call *c);
 /* The wait to hand to a function of the cache that may need the disks. Past most of the call's time it is told that this is the
  * last try. */
 struct cache_wait *rpc_wait(struct rpc_call *c);
-/* What a step returns when such a function said BUSY: it runs again when the wait is ready, or when its time is up. */
+/* What a step returns when such a function said BUSY: it runs again when the wait is ready, or when its time is up. What it has taken is
+ * gone then, but for what rpc_arena_keep was told of: a call may have thousands of steps. */
 enum status rpc_wait_busy(struct rpc_call *c);
 /* Ends the wait; the call's owner, before its end. */
 void rpc_wait_end(struct rpc_call *c);

@@ -14,20 +14,23 @@ static bool is_in_part(const enum status *statuses, uint32_t count)
 enum status rpc_delete(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const Terrace__V1__DeleteRequest *q = (const Terrace__V1__DeleteRequest *)request;
-	Terrace__V1__DeleteReply *r = rpc_take(c, sizeof *r);
 	struct cache_keys keys;
 	const char *why = NULL;
 	enum status s = rpc_keys(c, q->keys, false, &keys);
 
 	if (s != STATUS_OK)
 		return s;
-	enum status *statuses = c->step.statuses ? c->step.statuses : rpc_take_zero(c, keys.count, sizeof *statuses);
+	if (!c->step.statuses) { /* of the first step: they hold for those that follow */
+		c->step.statuses = rpc_take_zero(c, keys.count, sizeof *c->step.statuses);
+		rpc_arena_keep(&c->arena);
+	}
+	enum status *const statuses = c->step.statuses;
+	Terrace__V1__DeleteReply *r = rpc_take(c, sizeof *r);
 	Terrace__V1__Status *status = rpc_take(c, keys.count * sizeof *status);
 
 	if (!r || !statuses || !status)
 		return rpc_too_big(c);
 	s = cache_delete(c->daemon->cache, q->session, &keys, statuses, rpc_wait(c), &why);
-	c->step.statuses = statuses; /* of the first step: they hold for those that follow */
 	if (s == STATUS_BUSY && !c->wait.last)
 		return rpc_wait_busy(c);
 	if (s == STATUS_BUSY || (s == STATUS_OK && !q->in_part && is_in_part(statuses, keys.count)))

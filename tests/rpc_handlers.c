@@ -48,6 +48,15 @@ static enum status ask(const char *name, const void *message, ProtobufCMessage *
 	return status;
 }
 
+/* The door's. */
+static void tick_and_chores(void)
+{
+	if (cache_tick(s.daemon.cache, daemon_now_us())) {
+		cache_disk_chores(s.daemon.cache);
+		cache_chores(s.daemon.cache);
+	}
+}
+
 /* Steps of one call until it is done, as the server makes them; the door's tick and chores between them. */
 static enum status ask_on(const char *name, const void *message, uint64_t deadline_us, ProtobufCMessage **reply)
 {
@@ -59,10 +68,7 @@ static enum status ask_on(const char *name, const void *message, uint64_t deadli
 	do {
 		call.now_us = daemon_now_us();
 		status = m->unary(&call, message, reply);
-		if (cache_tick(s.daemon.cache, daemon_now_us())) {
-			cache_disk_chores(s.daemon.cache);
-			cache_chores(s.daemon.cache);
-		}
+		tick_and_chores();
 		usleep(1000);
 	} while (status == STATUS_BUSY);
 	rpc_wait_end(&call);
@@ -630,6 +636,54 @@ START_TEST(a_delete_is_answered_in_part)
 }
 END_TEST
 
+/* A call that looks again and again takes no more memory than one that looks once; what it has found out stays. */
+START_TEST(many_steps_take_no_memory)
+{
+	enum { KEYS = 4096, STEPS = 200 };
+	static const struct ring_calls calls = { .fault = hang };
+	static uint8_t bytes[2 * KEYS] = "k1";
+	Terrace__V1__Keys k = keys_of(bytes, sizeof bytes, 2);
+	Terrace__V1__FlushRequest flush = TERRACE__V1__FLUSH_REQUEST__INIT;
+	Terrace__V1__DeleteRequest delete = TERRACE__V1__DELETE_REQUEST__INIT;
+	const struct {
+		const char *name;
+		const void *message;
+	} all[] = { { "Cache.Flush", &flush }, { "Cache.Delete", &delete } };
+	ProtobufCMessage *reply = NULL;
+
+	shell_close(&s);
+	shell_open_with(&s, &calls);
+	s.daemon.cache->options.disk_slow_ms = 20;
+	shell_store(&s, "k1");
+	flush.session = delete.session = s.session.id;
+	flush.keys = delete.keys = &k;
+	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+		const struct rpc_method *m = method(all[i].name);
+		enum status status = STATUS_BUSY;
+
+		writes_hang = true;
+		rpc_call_fini(&call);
+		rpc_call_init(&call, &s.daemon, m, daemon_now_us(), daemon_now_us() + 60000000);
+		for (int step = 0; step < STEPS; step++) {
+			ck_assert_msg(m->unary(&call, all[i].message, &reply) == STATUS_BUSY, "%s: %s", all[i].name, call.why);
+			ck_assert_uint_le(call.arena.total, 1 << 20);
+		}
+		writes_hang = false;
+		for (; status == STATUS_BUSY; usleep(1000)) {
+			tick_and_chores();
+			status = m->unary(&call, all[i].message, &reply);
+		}
+		rpc_wait_end(&call);
+		ck_assert_msg(status == STATUS_OK, "%s: %s", all[i].name, call.why);
+	}
+	const Terrace__V1__DeleteReply *d = (const Terrace__V1__DeleteReply *)reply;
+
+	ck_assert_uint_eq(d->n_status, KEYS);
+	ck_assert_int_eq(d->status[0], TERRACE__V1__STATUS__OK);
+	ck_assert_int_eq(d->status[1], TERRACE__V1__STATUS__MISS);
+}
+END_TEST
+
 /* Requests that unpack to far more than their bytes are refused, not served with memory. */
 START_TEST(inflated_request)
 {
@@ -702,6 +756,7 @@ int main(void)
 	tcase_add_test(t, no_disks);
 	tcase_add_test(t, warm_flush_delete_compact_on_a_disk);
 	tcase_add_test(t, a_delete_is_answered_in_part);
+	tcase_add_test(t, many_steps_take_no_memory);
 	tcase_add_test(t, inflated_request);
 	tcase_add_loop_test(t, random_requests, 0, 3);
 	tcase_add_test(t, every_status_has_a_grpc_status);
