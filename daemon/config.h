@@ -113,6 +113,8 @@ struct config_socket {
 	bool loopback; /* this machine alone reaches it; of a Unix socket too */
 };
 bool config_metrics(const char *value, struct config_socket *out, const char **problem);
+/* The address of `listen`: false if it is off, or not one that this version may listen on. */
+bool config_listen(const char *value, struct config_socket *out);
 
 /* Row i of the table: false past its end. value: in the form the file takes, as in force. */
 struct config_row {

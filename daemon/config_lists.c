@@ -132,6 +132,11 @@ const char *config_listen_problem(const char *value)
 	return at.loopback ? NULL : form;
 }
 
+bool config_listen(const char *value, struct config_socket *out)
+{
+	return strcmp(value, "off") != 0 && !host_port(value, out) && out->loopback;
+}
+
 bool config_metrics(const char *value, struct config_socket *out, const char **problem)
 {
 	struct sockaddr_un *local = (struct sockaddr_un *)&out->address;

@@ -2,16 +2,17 @@
 #include "daemon/rpc.h"
 
 #include <errno.h>
+#include <grpc/grpc_posix.h>
 #include <grpc/grpc_security.h>
 #include <grpc/support/log.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 
 #include "daemon/config.h"
 #include "daemon/deadline.h"
 #include "daemon/log.h"
 #include "daemon/rpc_engine.h"
+#include "daemon/rpc_listen.h"
 
 enum { METADATA_BYTES_MAX = 16 * 1024 };
 
@@ -48,7 +49,6 @@ static grpc_arg int_arg(const char *key, uint64_t value)
 static grpc_server *make_server(const struct config *config)
 {
 	grpc_arg args[] = {
-		int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0), /* else a second daemon binds the same port */
 		int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, config->message_bytes_max),
 		int_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, config->message_bytes_max),
 		int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, config->calls_max),
@@ -57,7 +57,6 @@ static grpc_server *make_server(const struct config *config)
 		int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20000),
 		int_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
 		int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000),
-		int_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000),
 		int_arg(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE),
 	};
 	grpc_channel_args list = { sizeof args / sizeof args[0], args };
@@ -79,29 +78,12 @@ static bool register_methods(struct rpc_server *s)
 	return true;
 }
 
-/* The umask gives the Unix socket its mode from its first moment. */
-static enum status bind_addresses(struct rpc_server *s, const struct config *config, char *why, size_t size)
+/* A connection, on the listener's thread. */
+static void take(void *server, int fd)
 {
-	grpc_server_credentials *open = grpc_insecure_server_credentials_create();
-	char address[CONFIG_TEXT_MAX + 8];
-	enum status status = STATUS_OK;
-	mode_t mask = umask(~(mode_t)config->socket_mode & 0777);
+	struct rpc_server *s = server;
 
-	snprintf(address, sizeof address, "unix:%s", config->socket);
-	if (!grpc_server_add_http2_port(s->server, address, open)) {
-		snprintf(why, size, "cannot listen on %s", config->socket);
-		status = STATUS_IO;
-	}
-	umask(mask);
-	if (status == STATUS_OK && config->listen[0]) {
-		s->port = grpc_server_add_http2_port(s->server, config->listen, open);
-		if (!s->port) {
-			snprintf(why, size, "cannot listen on %s: the port is taken, or not ours to use", config->listen);
-			status = STATUS_IO;
-		}
-	}
-	grpc_server_credentials_release(open);
-	return status;
+	grpc_server_add_channel_from_fd(s->server, fd, s->open);
 }
 
 static enum status make_calls(struct rpc_server *s, uint64_t calls_max)
@@ -136,6 +118,9 @@ static void free_server(struct rpc_server *s)
 		grpc_metadata_array_destroy(&w->metadata);
 	pthread_cond_destroy(&s->done_changed);
 	pthread_mutex_destroy(&s->lock);
+	rpc_listen_destroy(s->listener);
+	if (s->open)
+		grpc_server_credentials_release(s->open);
 	free(s->calls);
 	free(s->registered);
 	free(s->posted);
@@ -147,6 +132,7 @@ static void free_server(struct rpc_server *s)
 /* Before the thread runs: there is nobody to wait for. */
 static void undo_server(struct rpc_server *s)
 {
+	rpc_listen_stop(s->listener);
 	if (s->server) {
 		grpc_server_shutdown_and_notify(s->server, s->queue, s);
 		grpc_completion_queue_next(s->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
@@ -178,29 +164,34 @@ enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 		undo_server(s);
 		return status;
 	}
+	s->open = grpc_insecure_server_credentials_create();
 	s->server = make_server(d->config);
 	s->queue = grpc_completion_queue_create_for_next(NULL);
 	grpc_server_register_completion_queue(s->server, s->queue, NULL);
-	status = register_methods(s) ? bind_addresses(s, d->config, why, size) : STATUS_INTERNAL;
+	status = register_methods(s) ? rpc_listen_create(d->config, &s->listener, why, size) : STATUS_INTERNAL;
 	if (status != STATUS_OK) {
 		undo_server(s);
 		return status;
 	}
 	grpc_server_start(s->server);
 	d->rpc = s;
-	if (pthread_create(&s->thread, NULL, rpc_loop_main, s)) {
-		d->rpc = NULL;
-		snprintf(why, size, "cannot start the rpc thread");
+	s->thread_started = !pthread_create(&s->thread, NULL, rpc_loop_main, s);
+	if (s->thread_started && rpc_listen_start(s->listener, take, s) == STATUS_OK)
+		return STATUS_OK;
+	d->rpc = NULL;
+	snprintf(why, size, "cannot start the threads of gRPC");
+	if (s->thread_started) {
+		rpc_server_stop(s, 0);
+		rpc_server_destroy(s);
+	} else {
 		undo_server(s);
-		return STATUS_INTERNAL;
 	}
-	s->thread_started = true;
-	return STATUS_OK;
+	return STATUS_INTERNAL;
 }
 
 int rpc_server_port(const struct rpc_server *s)
 {
-	return s->port;
+	return rpc_listen_port(s->listener);
 }
 
 void rpc_server_stop(struct rpc_server *s, uint64_t grace_us)
@@ -211,8 +202,10 @@ void rpc_server_stop(struct rpc_server *s, uint64_t grace_us)
 	s->stopping = s->stop_begun = true;
 	s->cancel_at_us = daemon_now_us() + grace_us;
 	pthread_mutex_unlock(&s->lock);
-	if (!begun)
-		grpc_server_shutdown_and_notify(s->server, s->queue, s);
+	if (begun)
+		return;
+	rpc_listen_stop(s->listener);
+	grpc_server_shutdown_and_notify(s->server, s->queue, s);
 }
 
 bool rpc_server_wait(struct rpc_server *s, uint64_t wait_us)
@@ -245,6 +238,7 @@ void rpc_server_stats(struct rpc_server *s, cache_stat_fn *emit, void *arg)
 	emit(arg, "terrace_rpc_calls", "", atomic_load_explicit(&s->live_gauge, memory_order_relaxed), false,
 	     "calls under way");
 	emit(arg, "terrace_rpc_calls_max", "", (double)s->daemon->config->calls_max, false, "bound of that");
+	rpc_listen_stats(s->listener, emit, arg);
 	for (uint32_t m = 0; m <= rpc_methods_count; m++) {
 		const char *name = m < rpc_methods_count ? rpc_methods[m].name : "unknown";
 		unsigned long long all = 0;

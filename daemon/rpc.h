@@ -1,4 +1,4 @@
-/* The gRPC server: one polling thread that turns completions into steps of calls. rpc.c alone includes gRPC.
+/* The gRPC server: one polling thread that turns completions into steps of calls. The sockets are rpc_listen.c's.
  *
  * Threads: rpc_server_create, _stop and _destroy by main; poke and defer by anybody; everything else inside
  * is the rpc thread's, or the worker's that owns a call at that moment.

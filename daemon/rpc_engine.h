@@ -72,9 +72,10 @@ struct rpc_server {
 	const struct daemon *daemon;
 	grpc_server *server;
 	grpc_completion_queue *queue;
+	struct rpc_listener *listener;
+	grpc_server_credentials *open; /* what it accepts is taken with: none are asked for */
 	pthread_t thread;
 	bool thread_started;
-	int port;
 	void **registered;             /* a handle a method */
 	uint32_t *posted;              /* calls that wait for an arrival, a method; the last: unknown ones */
 	struct wire_call *calls, *pool;

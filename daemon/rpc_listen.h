@@ -1,0 +1,28 @@
+/* The sockets that clients of gRPC connect to, and the thread that accepts. gRPC's own listeners (1.51) hear nobody any more once an accept has
+ * failed, as for want of a descriptor, until the daemon is started anew.
+ *
+ * Threads: all of these by main, but take, which the listener's thread calls, and stats.
+ */
+#ifndef TERRACE_DAEMON_RPC_LISTEN_H
+#define TERRACE_DAEMON_RPC_LISTEN_H
+
+#include "daemon/cache.h"
+
+struct config;
+struct rpc_listener;
+
+/* Binds `socket`, of socket_mode, and `listen`, and accepts nobody yet. IO, EXHAUSTED: why[size] has a sentence. */
+enum status rpc_listen_create(const struct config *c, struct rpc_listener **out, char *why, size_t size);
+/* Begins to accept: take has each connection, and closes it in the end. Block signals before. */
+enum status rpc_listen_start(struct rpc_listener *l, void (*take)(void *arg, int fd), void *arg);
+/* Accepts no more, and removes the socket; take is not called after it. NULL is fine, and a second time. */
+void rpc_listen_stop(struct rpc_listener *l);
+/* Stops and frees. NULL is fine. */
+void rpc_listen_destroy(struct rpc_listener *l);
+
+/* The port of `listen`, or 0. */
+int rpc_listen_port(const struct rpc_listener *l);
+
+void rpc_listen_stats(const struct rpc_listener *l, cache_stat_fn *emit, void *arg);
+
+#endif
