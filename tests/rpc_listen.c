@@ -136,32 +136,38 @@ static double stat_of(const char *name)
 	return w.value;
 }
 
-/* gRPC's own listener would hear nobody any more. */
+/* gRPC's own listener would hear nobody any more. Some numbers may be free below the limit, and be taken. */
 START_TEST(a_lack_of_descriptors_is_waited_out)
 {
+	enum { MANY = 16 };
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
 	struct rlimit limit, low;
 	char why[256] = "";
-	int fd;
+	int fd[MANY];
 
 	ck_assert_int_eq(workers_create(2, 16, &s.daemon.workers), STATUS_OK);
 	ck_assert_msg(rpc_server_create(&s.daemon, why, sizeof why) == STATUS_OK, "%s", why);
 	strcpy(to.sun_path, s.config.socket);
 	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
-	fd = socket(AF_UNIX, SOCK_STREAM, 0);
 	low = limit;
-	low.rlim_cur = (rlim_t)fd;
+	low.rlim_cur = 0;
+	for (int i = 0; i < MANY; i++) {
+		fd[i] = socket(AF_UNIX, SOCK_STREAM, 0);
+		low.rlim_cur = (rlim_t)fd[i] + 1 > low.rlim_cur ? (rlim_t)fd[i] + 1 : low.rlim_cur;
+	}
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
-	ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+	for (int i = 0; i < MANY; i++)
+		ck_assert_int_eq(connect(fd[i], (struct sockaddr *)&to, sizeof to), 0);
 	while (stat_of("terrace_rpc_accepts_failed_total") < 3) /* it asks again, now and then */
 		usleep(1000);
 	ck_assert(stat_of("terrace_rpc_accepts_failed_total") < 100);
-	ck_assert(stat_of("terrace_rpc_accepted_total") == 0);
+	ck_assert(stat_of("terrace_rpc_accepted_total") < MANY);
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
 	close(local());
-	while (stat_of("terrace_rpc_accepted_total") < 2)
+	while (stat_of("terrace_rpc_accepted_total") < MANY + 1)
 		usleep(1000);
-	close(fd);
+	for (int i = 0; i < MANY; i++)
+		close(fd[i]);
 	rpc_server_stop(s.daemon.rpc, 0);
 	ck_assert(rpc_server_wait(s.daemon.rpc, 60000000));
 	rpc_server_destroy(s.daemon.rpc);
