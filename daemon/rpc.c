@@ -18,7 +18,7 @@ enum { METADATA_BYTES_MAX = 16 * 1024 };
 
 void rpc_server_poke(struct rpc_call *c)
 {
-	rpc_step_poke((struct wire_call *)c);
+	rpc_step_wake(c);
 }
 
 void rpc_server_defer(struct rpc_server *s, struct rpc_deferred *item)

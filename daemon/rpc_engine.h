@@ -13,7 +13,8 @@
  * A worker starts the next operation itself and does not touch the call after that: the completion hands it
  * over. `state` is stored with release before and loaded with acquire after, which is the hand-over's
  * memory order (and what lets the thread sanitizer see it). POKE is an empty batch: the core completes it
- * at once, from any thread, and so wakes the polling thread.
+ * at once, from any thread, and so wakes the polling thread. Whether one is under way is a bit of the state: who puts a call aside
+ * while one is knows that it has not been heeded, and a call is not freed before it has come back.
  */
 #ifndef TERRACE_DAEMON_RPC_ENGINE_H
 #define TERRACE_DAEMON_RPC_ENGINE_H
@@ -36,6 +37,7 @@ enum {
 
 enum call_op { OP_NEW, OP_CLOSE, OP_RECV, OP_SEND, OP_FINAL, OP_POKE, OP_MASK = 7 };
 enum call_state { CALL_POSTED, CALL_WORKING, CALL_SLEEPING, CALL_SENDING, CALL_WAITING, CALL_RECEIVING, CALL_FINISHING };
+enum { CALL_POKED = 64 };              /* beside the state: an OP_POKE is under way */
 
 struct wire_call {
 	struct rpc_call c;             /* first */
@@ -43,8 +45,7 @@ struct wire_call {
 	struct rpc_server *server;
 	struct wire_call *prev, *next; /* live calls; `next` alone: the pool */
 	uint32_t method;               /* index; rpc_methods_count: an unknown one */
-	_Atomic enum call_state state;
-	atomic_bool poked;             /* an OP_POKE is under way */
+	atomic_uint state;             /* enum call_state, and CALL_POKED */
 	atomic_bool woken;             /* c.wake came and has not been heeded */
 	bool metadata_sent, close_begun, opened;
 	bool closed, finished;         /* CLOSE and FINAL have come back */
@@ -101,12 +102,38 @@ static inline void *tag_of(struct wire_call *w, enum call_op op)
 
 static inline void set_state(struct wire_call *w, enum call_state s)
 {
-	atomic_store_explicit(&w->state, s, memory_order_release);
+	unsigned was = atomic_load_explicit(&w->state, memory_order_relaxed);
+
+	while (!atomic_compare_exchange_weak_explicit(&w->state, &was, (was & CALL_POKED) | s, memory_order_acq_rel, memory_order_relaxed))
+		;
 }
 
 static inline enum call_state state_of(struct wire_call *w)
 {
-	return atomic_load_explicit(&w->state, memory_order_acquire);
+	return atomic_load_explicit(&w->state, memory_order_acquire) & ~(unsigned)CALL_POKED;
+}
+
+static inline bool is_poked(struct wire_call *w)
+{
+	return atomic_load_explicit(&w->state, memory_order_acquire) & CALL_POKED;
+}
+
+/* True: the caller is to start an OP_POKE. */
+static inline bool state_poke(struct wire_call *w)
+{
+	return !(atomic_fetch_or_explicit(&w->state, CALL_POKED, memory_order_acq_rel) & CALL_POKED);
+}
+
+/* The same of a call that is put aside, and is not touched after it: the OP_POKE, or the one that is under way, finds it so. */
+static inline bool state_put_aside(struct wire_call *w, enum call_state s)
+{
+	return !(atomic_exchange_explicit(&w->state, CALL_POKED | s, memory_order_acq_rel) & CALL_POKED);
+}
+
+/* The OP_POKE has come back. */
+static inline enum call_state state_unpoke(struct wire_call *w)
+{
+	return atomic_fetch_and_explicit(&w->state, ~(unsigned)CALL_POKED, memory_order_acq_rel) & ~(unsigned)CALL_POKED;
 }
 
 static inline bool is_stream(const struct wire_call *w)
@@ -157,7 +184,6 @@ void rpc_step_pump(struct wire_call *w, bool worker);
 void rpc_step_receive(struct wire_call *w);
 /* Hands the call to a worker. A call that has begun waits for room in the queue; a new one is refused. */
 void rpc_step_hand_over(struct wire_call *w, bool may_wait);
-void rpc_step_poke(struct wire_call *w);
 /* What workers run. */
 void rpc_step_work(struct work *work);
 

@@ -78,7 +78,7 @@ static void free_call(struct wire_call *w)
 
 static void free_if_over(struct wire_call *w)
 {
-	if (!w->finished || !w->closed || atomic_load_explicit(&w->poked, memory_order_acquire))
+	if (!w->finished || !w->closed || is_poked(w))
 		return;
 	if (w->granted && (w->was_cancelled || w->unsent))
 		w->c.method->undo(&w->c, w->request, w->granted);
@@ -220,7 +220,7 @@ static void end_idle(struct wire_call *w, enum status status)
 
 	if (state == CALL_WAITING)
 		rpc_step_finish(w, status, NULL);
-	else if (state == CALL_SLEEPING && !atomic_load_explicit(&w->poked, memory_order_acquire))
+	else if (state == CALL_SLEEPING && !is_poked(w))
 		rpc_step_finish(w, status, NULL);
 }
 
@@ -245,11 +245,11 @@ static void resume(struct wire_call *w)
 
 static void on_poke(struct wire_call *w, uint64_t now_us)
 {
-	atomic_exchange_explicit(&w->poked, false, memory_order_acq_rel);
-	switch (state_of(w)) {
+	switch (state_unpoke(w)) {
 	case CALL_WAITING:
 		w->c.now_us = now_us;
-		rpc_step_pump(w, false);
+		if (atomic_load_explicit(&w->woken, memory_order_acquire))
+			rpc_step_pump(w, false);
 		break;
 	case CALL_SLEEPING:
 		if (is_cancelled(w))
@@ -363,8 +363,8 @@ static void tick(struct rpc_server *s, uint64_t now_us)
 			rpc_fail(&w->c, STATUS_UNAVAILABLE, "shutting down");
 			end_idle(w, STATUS_UNAVAILABLE);
 		} else if (state_of(w) == CALL_WAITING && (changed || (w->c.resume_us && w->c.resume_us <= now_us))) {
-			rpc_step_poke(w);
-		} else if (state_of(w) == CALL_SLEEPING && !atomic_load_explicit(&w->poked, memory_order_acquire)) {
+			rpc_step_wake(&w->c);
+		} else if (state_of(w) == CALL_SLEEPING && !is_poked(w)) {
 			if (w->c.resume_us <= now_us)
 				resume(w);
 			else if (w->c.resume_us < s->tick_at_us)

@@ -166,21 +166,13 @@ enum status rpc_step_unpack(struct wire_call *w)
 	return s;
 }
 
-void rpc_step_poke(struct wire_call *w)
+/* By the call's owner, which lets go of it. */
+static void put_aside(struct wire_call *w, enum call_state state)
 {
 	grpc_call *call = w->call;
 
-	if (!atomic_exchange_explicit(&w->poked, true, memory_order_acq_rel))
+	if (state_put_aside(w, state))
 		start(call, NULL, 0, w, OP_POKE);
-}
-
-/* Puts a call aside until c.resume_us. By its owner, which lets go of it. */
-static void sleep_until_due(struct wire_call *w)
-{
-	if (!atomic_exchange_explicit(&w->poked, true, memory_order_acq_rel))
-		rpc_step_start(w, CALL_SLEEPING, NULL, 0, OP_POKE);
-	else
-		set_state(w, CALL_SLEEPING);
 }
 
 /* Runs a step on the rpc thread. A call that is put aside wants to know when its client is gone. */
@@ -196,7 +188,7 @@ static void step_here(struct wire_call *w)
 	if (!w->close_begun)
 		rpc_step_watch_close(w);
 	if (w->c.resume_us)
-		sleep_until_due(w);
+		put_aside(w, CALL_SLEEPING);
 	else
 		rpc_step_hand_over(w, false);
 }
@@ -223,7 +215,8 @@ void rpc_step_wake(struct rpc_call *c)
 	struct wire_call *w = (struct wire_call *)c;
 
 	atomic_store_explicit(&w->woken, true, memory_order_release);
-	rpc_step_poke(w);
+	if (state_poke(w))
+		start(w->call, NULL, 0, w, OP_POKE);
 }
 
 static void work_unary(struct wire_call *w)
@@ -235,7 +228,7 @@ static void work_unary(struct wire_call *w)
 	if (s == STATUS_OK)
 		s = w->c.method->unary(&w->c, w->request, &reply);
 	if (s == STATUS_BUSY && w->c.resume_us)
-		sleep_until_due(w);
+		put_aside(w, CALL_SLEEPING);
 	else
 		rpc_step_finish(w, s, reply);
 }
@@ -273,15 +266,13 @@ void rpc_step_pump(struct wire_call *w, bool worker)
 		rpc_step_finish(w, STATUS_CANCELLED, NULL);
 		return;
 	}
+	atomic_store_explicit(&w->woken, false, memory_order_relaxed); /* what it was woken for is seen now */
 	switch (w->c.method->out->next(&w->c, worker, &out, &failure)) {
 	case RPC_NEXT_MESSAGE:
 		send_message(w, &out);
 		return;
 	case RPC_NEXT_WAIT:
-		set_state(w, CALL_WAITING);
-		/* It may have come before the state could tell. */
-		if (atomic_exchange_explicit(&w->woken, false, memory_order_acq_rel))
-			rpc_step_poke(w);
+		put_aside(w, CALL_WAITING);
 		return;
 	case RPC_NEXT_WORKER:
 		rpc_step_hand_over(w, true);
@@ -354,7 +345,7 @@ void rpc_step_hand_over(struct wire_call *w, bool may_wait)
 		return;
 	if (may_wait && s == STATUS_EXHAUSTED) {
 		w->c.resume_us = daemon_now_us() + TICK_BUSY_US;
-		sleep_until_due(w);
+		put_aside(w, CALL_SLEEPING);
 		return;
 	}
 	rpc_fail(&w->c, s, s == STATUS_EXHAUSTED ? "all workers are busy and their queue is full" : "shutting down");
