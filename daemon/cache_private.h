@@ -752,5 +752,7 @@ struct part *claim_find(struct cache *c, const struct index_ident *ident);
 void watch_event(struct cache *c, const struct block *b, enum cache_watch_kind kind,
 		 enum cache_reason reason);
 void watch_session_ended(struct cache *c, uint64_t session);
+/* Somebody watches for that session. */
+bool watch_is_open(const struct cache *c, uint64_t session);
 
 #endif

@@ -299,9 +299,19 @@ static void session_prune(struct cache *c, struct session *s, uint32_t *probes)
 	}
 }
 
+/* A watch is a call that lasts. */
+static bool session_is_idle(const struct cache *c, struct session *s, uint64_t now_us)
+{
+	if (s->attached || now_us - s->last_call_us <= c->options.session_idle_ms * 1000ull)
+		return false;
+	if (!watch_is_open(c, s->number))
+		return true;
+	s->last_call_us = now_us;
+	return false;
+}
+
 void sessions_tick(struct cache *c, uint64_t now_us)
 {
-	uint64_t idle_us = c->options.session_idle_ms * 1000ull;
 	uint32_t probes = PROBES_A_TICK;
 
 	for (uint32_t i = 0; i < c->options.sessions_max; i++) {
@@ -311,7 +321,7 @@ void sessions_tick(struct cache *c, uint64_t now_us)
 			if (atomic_exchange_explicit(&s->called, false, memory_order_relaxed))
 				s->last_call_us = now_us;
 			session_prune(c, s, &probes);
-			if (!s->attached && now_us - s->last_call_us > idle_us)
+			if (session_is_idle(c, s, now_us))
 				session_ghost(c, s);
 		} else if (s->state == SESSION_GHOST) {
 			session_ghost_try(c, s, &probes);

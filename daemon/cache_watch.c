@@ -73,6 +73,15 @@ void watch_session_ended(struct cache *c, uint64_t session)
 		}
 }
 
+bool watch_is_open(const struct cache *c, uint64_t session)
+{
+	const struct cache_watch *w = c->watches;
+
+	while (w && w->session != session)
+		w = w->next;
+	return w;
+}
+
 enum status cache_watch_open(struct cache *c, uint64_t session, bool from_now, void (*notify)(void *),
 			     void *arg, struct cache_watch **out, const char **why)
 {

@@ -94,25 +94,37 @@ START_TEST(idle_sessions_end_unless_attached_or_called)
 {
 	const struct cache_options o = rig_options(64);
 	struct kv_layout l = rig_layout(0, 0);
-	struct cache_session_view idle, busy;
+	struct cache_session_view idle, busy, watched;
 	struct cache_load load;
 	struct cache_keys k = rig_keys(0, 1);
+	struct cache_watch *w;
 	uint32_t prefix;
 	struct rig r;
 
 	rig_open(&r, &o, 1);
 	ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &idle, &r.why), STATUS_OK);
 	ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &busy, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &watched, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_watch_open(r.c, watched.id, true, NULL, NULL, &w, &r.why), STATUS_OK);
 	for (int i = 0; i < 30; i++) {
 		r.now += 50000;
 		ck_assert_int_eq(cache_lookup(r.c, busy.id, &k, &prefix, NULL, 0, &r.why), STATUS_OK);
 		rig_tick(r.c, r.now);
 	}
 	cache_load(r.c, &load);
-	ck_assert_uint_eq(load.sessions, 2);
+	ck_assert_uint_eq(load.sessions, 3);
 	ck_assert_uint_eq(load.ghosts, 0);
 	ck_assert_uint_eq(cache_session_layouts(r.c, idle.id), 0);
 	ck_assert_uint_eq(cache_session_layouts(r.c, r.s.id), 1);
+	cache_watch_close(w); /* from then on it is idle */
+	for (int i = 0; i < 30; i++) {
+		cache_load(r.c, &load);
+		ck_assert_uint_eq(load.sessions, i < 10 ? 3 : load.sessions);
+		ck_assert_int_eq(cache_lookup(r.c, busy.id, &k, &prefix, NULL, 0, &r.why), STATUS_OK);
+		rig_tick(r.c, r.now += 50000);
+	}
+	cache_load(r.c, &load);
+	ck_assert_uint_eq(load.sessions, 2);
 	/* The last attachment of the other takes its session along. */
 	ck_assert(cache_attach_gone(r.c, r.attachment, r.now));
 	ck_assert(!cache_attach_gone(r.c, r.attachment, r.now));
