@@ -50,6 +50,7 @@ struct wire_call {
 	bool metadata_sent, close_begun, opened;
 	bool closed, finished;         /* CLOSE and FINAL have come back */
 	bool unsent;                   /* FINAL came back with a failure */
+	bool uncounted;                /* as INVALID: what it lacked may not have come since its client was gone */
 	atomic_bool overdue;           /* was cancelled for it */
 	uint64_t progress_us;
 	ProtobufCMessage *request;     /* of a unary call, once unpacked */
@@ -169,6 +170,8 @@ static inline uint32_t posts_wanted(uint32_t method)
 void rpc_step_start(struct wire_call *w, enum call_state state, const grpc_op *ops, size_t n, enum call_op op);
 /* Asks to be told when the client is gone. */
 void rpc_step_watch_close(struct wire_call *w);
+/* In the server's statistics. */
+void rpc_step_count(struct wire_call *w, enum status status);
 /* Sends what is left to send: metadata, reply, status. */
 void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMessage *reply);
 /* Unpacks the request into w->request. */

@@ -82,6 +82,8 @@ static void free_if_over(struct wire_call *w)
 		return;
 	if (w->granted && (w->was_cancelled || w->unsent))
 		w->c.method->undo(&w->c, w->request, w->granted);
+	if (w->uncounted)
+		rpc_step_count(w, w->was_cancelled ? STATUS_CANCELLED : STATUS_INVALID);
 	free_call(w);
 }
 

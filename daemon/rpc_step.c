@@ -40,7 +40,7 @@ void rpc_step_watch_close(struct wire_call *w)
 
 /* ---- the end of a call ---- */
 
-static void count_call(struct wire_call *w, enum status status)
+void rpc_step_count(struct wire_call *w, enum status status)
 {
 	struct method_stats *m = &w->server->stats[w->method];
 
@@ -86,7 +86,9 @@ void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMes
 		status = STATUS_DEADLINE;
 	if (status != STATUS_OK && !w->c.why[0])
 		rpc_fail(&w->c, status, "%s", status_text(status));
-	count_call(w, status);
+	w->uncounted = status == STATUS_INVALID;
+	if (!w->uncounted)
+		rpc_step_count(w, status);
 	if (!w->metadata_sent)
 		ops[n++].op = GRPC_OP_SEND_INITIAL_METADATA;
 	if (status == STATUS_OK && reply) {
