@@ -414,8 +414,9 @@ struct cache_watch;
  * watches. */
 enum status cache_watch_open(struct cache *c, uint64_t session, bool from_now, void (*notify)(void *),
 			     void *arg, struct cache_watch **out, const char **why);
-/* OK and an event, MISS if there is none now, UNAVAILABLE when the session has ended (after the last event).
- * One thread at a time for one watch. After opening, and after each notify, call until MISS. */
+/* OK and an event, MISS if there is none now, BUSY if the first look around goes on and has just found nothing: call again, others first.
+ * UNAVAILABLE when the session has ended (after the last event). One thread at a time for one watch. After opening, and after each notify, call
+ * until MISS. */
 enum status cache_watch_next(struct cache_watch *w, struct cache_watch_event *out);
 /* No notify comes after it. NULL allowed. */
 void cache_watch_close(struct cache_watch *w);

@@ -200,21 +200,12 @@ enum status cache_watch_next(struct cache_watch *w, struct cache_watch_event *ou
 	enum status status;
 
 	cache_lock(c);
-	while (w->dumping && !w->ended) {
-		if (dump_step(w, &item)) {
-			watch_tell(w, &item, out);
-			cache_unlock(c);
-			return STATUS_OK;
-		}
-		cache_unlock(c);
-		cache_lock(c);
-	}
-	if (watch_pop(w, &item)) {
+	if (w->dumping && !w->ended)
+		status = dump_step(w, &item) ? STATUS_OK : STATUS_BUSY;
+	else
+		status = watch_pop(w, &item) ? STATUS_OK : w->ended ? STATUS_UNAVAILABLE : STATUS_MISS;
+	if (status == STATUS_OK)
 		watch_tell(w, &item, out);
-		status = STATUS_OK;
-	} else {
-		status = w->ended ? STATUS_UNAVAILABLE : STATUS_MISS;
-	}
 	cache_unlock(c);
 	return status;
 }

@@ -51,7 +51,9 @@ static enum rpc_next watch_next(struct rpc_call *c, bool worker, struct rpc_out 
 	enum status s = cache_watch_next(w->from, &e);
 
 	(void)worker;
-	if (s == STATUS_MISS)
+	if (s == STATUS_BUSY)
+		rpc_server_poke(c); /* other calls are on this thread, too */
+	if (s == STATUS_BUSY || s == STATUS_MISS)
 		return RPC_NEXT_WAIT;
 	if (s != STATUS_OK) {
 		*failure = rpc_fail(c, STATUS_NOT_FOUND, "session: it has ended");

@@ -159,6 +159,35 @@ START_TEST(the_first_look_around_is_consistent)
 }
 END_TEST
 
+/* Nor does it keep the lock, or the thread that it is on, for long where there is little to find. */
+START_TEST(the_first_look_around_is_in_pieces)
+{
+	enum { SLOTS = 10000 }; /* of an extent, which is an eighth of memory at most */
+	struct cache_options o = rig_options(8 * SLOTS);
+	struct cache_watch_event e;
+	struct cache_watch *w;
+	enum status s;
+	uint32_t pieces = 0;
+	struct rig r;
+
+	o.extent_bytes = SLOTS * RIG_SLOT_BYTES;
+	rig_open(&r, &o, 1);
+	rig_put(&r, 1, 1);
+	ck_assert_int_eq(cache_watch_open(r.c, r.s.id, false, NULL, NULL, &w, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_watch_next(w, &e), STATUS_OK);
+	ck_assert_int_eq(e.kind, CACHE_STORED);
+	while ((s = cache_watch_next(w, &e)) == STATUS_BUSY)
+		pieces++;
+	ck_assert_int_eq(s, STATUS_OK);
+	ck_assert_int_eq(e.kind, CACHE_SYNCED);
+	ck_assert_uint_eq(e.sequence, 2);
+	ck_assert_uint_eq(pieces, 2);
+	ck_assert_int_eq(cache_watch_next(w, &e), STATUS_MISS);
+	cache_watch_close(w);
+	rig_close(&r);
+}
+END_TEST
+
 START_TEST(watches_have_a_bound)
 {
 	const struct cache_options o = rig_options(64);
@@ -179,7 +208,7 @@ END_TEST
 int main(void)
 {
 	const TTest *const tests[] = { events_come_in_order, one_that_lags_is_told_to_look_anew,
-				       the_first_look_around_is_consistent, watches_have_a_bound };
+				       the_first_look_around_is_consistent, the_first_look_around_is_in_pieces, watches_have_a_bound };
 
 	return rig_main("cache_watch", tests, sizeof(tests) / sizeof(tests[0]));
 }
