@@ -344,7 +344,10 @@ static void check_overdue(struct wire_call *w, uint64_t now_us)
 		return;
 	atomic_store_explicit(&w->overdue, true, memory_order_relaxed);
 	atomic_store_explicit(&w->c.cancelled, true, memory_order_relaxed);
-	grpc_call_cancel_with_status(w->call, GRPC_STATUS_DEADLINE_EXCEEDED, "overdue", NULL);
+	grpc_call_cancel_with_status(w->call, GRPC_STATUS_DEADLINE_EXCEEDED,
+				     stalled ? "the stream has not moved for call_deadline_max" :
+					       "the call's time is up: its own, or call_deadline_max",
+				     NULL);
 	end_idle(w, STATUS_DEADLINE);
 }
 

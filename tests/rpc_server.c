@@ -26,6 +26,7 @@ static grpc_completion_queue *queue;
 static char address[CONFIG_TEXT_MAX + 8];
 
 static uint64_t busy_poll_ms;
+static char said[128]; /* by the last status */
 
 static void dial_up(void)
 {
@@ -170,6 +171,7 @@ static grpc_status_code end(struct client *c)
 	op.data.recv_status_on_client.status_details = &c->details;
 	batch(c, &op, 1);
 	expect(c);
+	snprintf(said, sizeof said, "%.*s", (int)GRPC_SLICE_LENGTH(c->details), (const char *)GRPC_SLICE_START_PTR(c->details));
 	grpc_slice_unref(c->details);
 	grpc_metadata_array_destroy(&c->head);
 	grpc_metadata_array_destroy(&c->tail);
@@ -361,6 +363,7 @@ START_TEST(stalled_put_is_ended)
 	reservations_become(1);
 	ck_assert(!hear(&c));
 	ck_assert_int_eq(end(&c), GRPC_STATUS_DEADLINE_EXCEEDED);
+	ck_assert_msg(strstr(said, _i ? "has not moved" : "call_deadline_max") != NULL, "%s", said);
 	reservations_become(0);
 	stop();
 }
