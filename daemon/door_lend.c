@@ -79,6 +79,10 @@ static int answer(struct door_lender *l, int to, const struct fdsock_map *m, enu
 	return error;
 }
 
+static const struct cache_lent none = { .fd = -1, .device_fd = -1 };
+
+/* The kernel bounds the descriptors that are sent and not received yet, over all sockets of a user's: those who do not read their answers keep
+ * others from theirs. */
 static int lend(struct door_lender *l, int to, uint64_t attachment, const struct fdsock_map *m)
 {
 	struct cache_lent lent = { .fd = -1, .device_fd = -1 };
@@ -87,7 +91,7 @@ static int lend(struct door_lender *l, int to, uint64_t attachment, const struct
 
 	if (error && s == STATUS_OK)
 		cache_attach_unmapped(l->cache, attachment, m->extent);
-	return error;
+	return error == ETOOMANYREFS ? answer(l, to, m, STATUS_EXHAUSTED, &none) : error;
 }
 
 /* ---- boards ---- */
@@ -145,8 +149,6 @@ static bool board_submit(struct door_lender *l, int to, uint64_t attachment, con
 
 int door_lend(struct door_lender *l, int to, uint64_t attachment, const struct fdsock_map *m)
 {
-	const struct cache_lent none = { .fd = -1, .device_fd = -1 };
-
 	if (m->extent != FDSOCK_EXTENT_BOARD)
 		return lend(l, to, attachment, m);
 	return board_submit(l, to, attachment, m) ? 0 : answer(l, to, m, STATUS_EXHAUSTED, &none);

@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
@@ -379,6 +380,41 @@ START_TEST(sent_descriptors_are_not_kept)
 }
 END_TEST
 
+static _Atomic bool too_many;
+
+/* The daemon's too. A process that may all is spared this. */
+ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
+{
+	if (!too_many || !m->msg_controllen)
+		return syscall(SYS_sendmsg, fd, m, flags);
+	errno = ETOOMANYREFS;
+	return -1;
+}
+
+/* Who does not read what was sent to him keeps others from getting descriptors; not more than that. */
+START_TEST(others_leave_their_descriptors_unread)
+{
+	struct fdsock_map m = { HEAD(FDSOCK_MAP), 0, 0 };
+	struct fdsock_welcome w;
+	struct fdsock_extent e;
+	int fd = greet(&w), got;
+
+	shell_store(&shell, "key1");
+	lease_one(w.attachment, &m.extent);
+	for (int i = 0; i < 2; i++) {
+		too_many = i == 0;
+		ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+		ck_assert_int_eq(hear(fd, &e, sizeof e, &got), sizeof e);
+		ck_assert_uint_eq(e.status, too_many ? STATUS_EXHAUSTED : STATUS_OK);
+		ck_assert_uint_eq(e.extent, m.extent);
+		ck_assert((got < 0) == too_many);
+	}
+	close(got);
+	close(fd);
+	until("terrace_door_connections", 0);
+}
+END_TEST
+
 static uint64_t cpu_us(void)
 {
 	struct timespec t;
@@ -435,6 +471,7 @@ int main(void)
 	tcase_add_test(t, death_is_seen_through_a_child);
 	tcase_add_test(t, random_packets_are_classified);
 	tcase_add_test(t, sent_descriptors_are_not_kept);
+	tcase_add_test(t, others_leave_their_descriptors_unread);
 	tcase_add_test(t, a_lack_of_descriptors_is_waited_out);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);
