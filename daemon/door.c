@@ -227,6 +227,14 @@ static int peer_process(int fd, pid_t *pid)
 	return pidfd;
 }
 
+static void log_not_accepted(struct door *d, int error)
+{
+	uint64_t held;
+
+	if (log_again(&d->not_accepted, daemon_now_us(), &held))
+		log_warn("door_accept", LOG_TEXT("reason", strerror(error)), LOG_NUM("held_back", held));
+}
+
 static void accept_one(struct door *d, int fd)
 {
 	struct connection *c = d->count < d->connections_max ? calloc(1, sizeof *c) : NULL;
@@ -244,6 +252,11 @@ static void accept_one(struct door *d, int fd)
 	c->pidfd = peer_process(fd, &c->pid);
 	if (c->pidfd < 0 || !watch(d, c->pidfd, &c->process_key, WATCH_PROCESS, c) ||
 	    !watch(d, fd, &c->socket_key, WATCH_SOCKET, c)) {
+		const int error = errno;
+
+		atomic_fetch_add_explicit(&d->refused, 1, memory_order_relaxed);
+		if (error == EMFILE || error == ENFILE) /* else it is gone already */
+			log_not_accepted(d, error);
 		if (c->pidfd >= 0)
 			close(c->pidfd);
 		close(fd);
@@ -259,8 +272,6 @@ static void accept_one(struct door *d, int fd)
 
 static void accept_all(struct door *d)
 {
-	uint64_t held;
-
 	for (int i = 0; i < BACKLOG; i++) {
 		int fd = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
@@ -273,8 +284,7 @@ static void accept_all(struct door *d)
 			const int error = errno;
 
 			d->resting = !epoll_ctl(d->epoll, EPOLL_CTL_DEL, d->listener, NULL);
-			if (log_again(&d->not_accepted, daemon_now_us(), &held))
-				log_warn("door_accept", LOG_TEXT("reason", strerror(error)), LOG_NUM("held_back", held));
+			log_not_accepted(d, error);
 			return;
 		}
 	}
@@ -768,7 +778,7 @@ void door_stats(struct door *d, cache_stat_fn *emit, void *arg)
 	emit(arg, "terrace_door_connections_max", "", d->connections_max, false, "bound of that");
 	emit(arg, "terrace_door_packets_total", "", (double)atomic_load(&d->packets), true, "packets received");
 	emit(arg, "terrace_door_refused_total", "", (double)atomic_load(&d->refused), true,
-	     "connections refused because there were too many");
+	     "connections refused because there were too many, or no descriptor for their process");
 	emit(arg, "terrace_door_descriptors_total", "", (double)atomic_load(&d->lender.descriptors), true,
 	     "memory descriptors handed out");
 	emit(arg, "terrace_door_offers_total", "", (double)atomic_load(&d->offers), true, "extents offered to engines that map ahead");

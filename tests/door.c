@@ -452,6 +452,32 @@ START_TEST(a_lack_of_descriptors_is_waited_out)
 }
 END_TEST
 
+/* One for the socket, none for the process. */
+START_TEST(who_has_no_descriptor_for_his_process_is_refused)
+{
+	struct sockaddr_un to = { .sun_family = AF_UNIX };
+	struct rlimit limit, low;
+	struct fdsock_welcome w;
+	char byte;
+	int fd;
+
+	log_here();
+	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+	low = limit;
+	low.rlim_cur = (rlim_t)fd + 2;
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+	strcpy(to.sun_path, shell.config.fd_socket);
+	ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+	ck_assert_int_eq(hear(fd, &byte, 1, NULL), 0);
+	until("terrace_door_refused_total", 1);
+	ck_assert_int_eq(lines_of("event=door_accept reason=\"Too many open files\" held_back=0\n"), 1);
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	close(fd);
+	close(greet(&w));
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("door");
@@ -473,6 +499,7 @@ int main(void)
 	tcase_add_test(t, sent_descriptors_are_not_kept);
 	tcase_add_test(t, others_leave_their_descriptors_unread);
 	tcase_add_test(t, a_lack_of_descriptors_is_waited_out);
+	tcase_add_test(t, who_has_no_descriptor_for_his_process_is_refused);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);
 	srunner_run_all(r, CK_NORMAL);
