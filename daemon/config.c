@@ -113,7 +113,7 @@ static const struct option options[] = {
 	{ "queue_max", T_COUNT, AT(queue_max), "256", 1, 1 << 16, NULL,
 	  "calls that may wait for a worker; more are RESOURCE_EXHAUSTED" },
 	{ "calls_max", T_COUNT, AT(calls_max), "1024", 16, 1 << 16, NULL,
-	  "calls at a time, at most half of them streams; more are RESOURCE_EXHAUSTED" },
+	  "calls at a time, at most half of them streams, and half of these watches; more are RESOURCE_EXHAUSTED" },
 	{ "connections_max", T_COUNT, AT(connections_max), "256", 1, 1 << 16, NULL, "connections to fd_socket, and as many more for near calls; of these a process, and a session, has no more than it leaves free" },
 	{ "call_deadline_max", T_MS, AT(call_deadline_max_ms), "1m", 100, HOUR_MS, NULL,
 	  "life of a call that brings no deadline of its own, and longest stall of a stream; watches last" },

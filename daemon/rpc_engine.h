@@ -82,7 +82,7 @@ struct rpc_server {
 	uint32_t *posted;              /* calls that wait for an arrival, a method; the last: unknown ones */
 	struct wire_call *calls, *pool;
 	struct wire_call live;         /* ring of calls under way; only its links are used */
-	uint32_t live_count, stream_count, starved;
+	uint32_t live_count, stream_count, endless_count, starved;
 	uint32_t quiet_ticks;          /* in a row, of a stop: no call was under way */
 	bool was_draining, shut_down;
 	uint64_t tick_at_us;

@@ -66,6 +66,7 @@ static void free_call(struct wire_call *w)
 	w->next->prev = w->prev;
 	s->live_count--;
 	s->stream_count -= is_stream(w);
+	s->endless_count -= is_endless(w);
 	atomic_store_explicit(&s->live_gauge, s->live_count, memory_order_relaxed);
 	drop_buffer(&w->received);
 	drop_buffer(&w->sent);
@@ -172,6 +173,7 @@ static void begin(struct wire_call *w, uint64_t now_us)
 	s->live.next = w;
 	s->live_count++;
 	s->stream_count += is_stream(w);
+	s->endless_count += is_endless(w);
 	atomic_store_explicit(&s->live_gauge, s->live_count, memory_order_relaxed);
 
 	if (!m) {
@@ -181,6 +183,9 @@ static void begin(struct wire_call *w, uint64_t now_us)
 		rpc_step_finish(w, STATUS_UNSUPPORTED, NULL);
 	} else if (s->live_count > calls_max || (is_stream(w) && s->stream_count > calls_max / 2)) {
 		rpc_fail(&w->c, STATUS_EXHAUSTED, "too many calls at a time");
+		rpc_step_finish(w, STATUS_EXHAUSTED, NULL);
+	} else if (is_endless(w) && s->endless_count > calls_max / 4) { /* else nobody would put or get any more, for ever */
+		rpc_fail(&w->c, STATUS_EXHAUSTED, "too many watches at a time");
 		rpc_step_finish(w, STATUS_EXHAUSTED, NULL);
 	} else if (m->kind == RPC_INLINE) {
 		rpc_step_inline(w);

@@ -393,6 +393,7 @@ static bool calls_become(double n, uint64_t until_us)
 
 START_TEST(streams_are_bounded)
 {
+	const Terrace__V1__StatsRequest none = TERRACE__V1__STATS_REQUEST__INIT;
 	struct client c[9];
 	grpc_status_code status;
 	Terrace__V1__LookupRequest q;
@@ -412,6 +413,17 @@ START_TEST(streams_are_bounded)
 		end(&c[i]);
 	}
 	reservations_become(0);
+	ck_assert(calls_become(0, daemon_now_us() + NET_S * 1000000ull));
+	for (int i = 0; i < 5; i++) { /* those that last leave room for others */
+		dial(&c[i], "/grpc.health.v1.Health/Watch", NET_S);
+		begin(&c[i], &none.base, false);
+		ck_assert_int_eq(hear(&c[i]), i < 4);
+	}
+	ck_assert_int_eq(end(&c[4]), GRPC_STATUS_RESOURCE_EXHAUSTED);
+	for (int i = 0; i < 4; i++) {
+		grpc_call_cancel(c[i].call, NULL);
+		end(&c[i]);
+	}
 	stop();
 }
 END_TEST
