@@ -171,6 +171,7 @@ struct cache_wait {
 	struct cache_wait_link *links;
 	uint32_t outstanding, stage, shed;
 	enum status worst, refused;
+	uint64_t doubted;              /* of a flush of everything that is BUSY: all is durable but so many that a crash left and nobody has read; 0: not all is */
 	uint64_t since_us;             /* of a flush: what was stored later is not its business */
 	uint32_t layout, extent, slot; /* where its walk goes on */
 	uint32_t units;                /* a bit each; of a delete: disks that had something to bury; of a flush: that had failed when it began */
@@ -277,7 +278,8 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 			  struct cache_wait *w, uint32_t *blocks, const char **why);
 /* Makes blocks durable: on a disk, synced, and in the synced catalog. k NULL: every block of the session's layouts, statuses
  * NULL. statuses[count], when it ends: OK; MISS (in no layout); EXHAUSTED (no place on a disk); IO; UNAVAILABLE (no
- * disk tier, or none that is sound); with w->last also DEADLINE: not in time. With k NULL these are the call's own status. BUSY: as above. */
+ * disk tier, or none that is sound); with w->last also DEADLINE: not in time. With k NULL these are the call's own status. BUSY: as above;
+ * w->doubted says what for. What a crash left is durable when somebody has read it: with keys it is read; without, all of it is waited for. */
 enum status cache_flush(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
 			struct cache_wait *w, enum status *statuses, const char **why);
 /* Tells the policies what leases that were granted `late` have asked for and used. Any thread; costs nothing if there are none. They are told

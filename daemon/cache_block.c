@@ -459,6 +459,8 @@ static void hand_over(struct cache *c, struct block *b, struct block *heir)
 	if (b->rack) {
 		heir->rack = b->rack;
 		heir->rack_slot = b->rack_slot;
+		heir->doubted = b->doubted;
+		b->doubted = false;
 		b->rack->at[b->rack_slot].block = heir;
 		b->rack = NULL;
 		where_set(b, BLOCK_ON_DISK, false);

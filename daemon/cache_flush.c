@@ -1,6 +1,6 @@
 /* Flush: what only memory has is written, the disks are synced, and the catalog is committed, in that order. Each step is begun for all
  * blocks and then waited for; the caller comes back by the wait. When a disk fails meanwhile all begins anew, since what it had is to be
- * written to those that are left, and synced there.
+ * written to those that are left, and synced there. A flush of everything ends when no block is doubted any more: scrub_pump() looks at them, this waits.
  */
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
@@ -298,6 +298,17 @@ static bool flush_in_part(struct flush *f, enum status *statuses)
 	return durable;
 }
 
+/* Of everything. What an earlier run had written, the first sync of this one has made durable, whenever it is looked at. True: some are left. */
+static bool flush_doubts(struct flush *f)
+{
+	for (uint32_t i = 0; i < f->layouts; i++)
+		f->wait->doubted += f->pools[i]->doubted;
+	if (f->wait->doubted)
+		scrub_hurry(f->cache);
+	f->wait->poll = f->wait->doubted;
+	return f->wait->doubted;
+}
+
 static enum status flush_answer(struct flush *f, enum status s, enum status *statuses)
 {
 	const struct cache_keys *k = f->keys;
@@ -337,7 +348,10 @@ enum status cache_flush(struct cache *c, uint64_t session, const struct cache_ke
 	index_read_lock();
 	cache_lock(c);
 	cache_time(c, now_us);
+	w->doubted = 0;
 	s = flush_step(&f);
+	if (!s && !k && !w->refused && flush_doubts(&f))
+		s = STATUS_BUSY;
 	if (s != STATUS_BUSY) {
 		if (k)
 			flush_write(&f); /* what memory still has alone, and why; nothing is begun that is waited for */

@@ -75,7 +75,7 @@ static void load_end(struct cache *c, struct move *m, enum status s, const struc
 	if (!s && block_live(b)) {
 		CRASH_POINT("load_arrive");
 		m->shelf->held--;
-		b->doubted = false;
+		rack_doubt(b, false);
 		block_arrive(c, b, &m->slot, m->shelf, h->position);
 		cache_count(c, COUNTER_LOADED, 1);
 		cache_count(c, COUNTER_MOVED_IN, b->pool->geometry.block_bytes);

@@ -190,6 +190,7 @@ struct pool {
 	uint64_t blocks;               /* published, in memory */
 	uint64_t evictable;            /* of these not pinned */
 	uint64_t disk_blocks;          /* published, on disk; some of them in memory too */
+	uint64_t doubted;              /* of these */
 	uint64_t dirty;                /* in memory, not on disk and not on the way there; 0 without disks */
 	uint32_t spill_extent, spill_slot; /* where the search for them goes on */
 	uint64_t cold[POOL_COLD], cold_us; /* ids of some of them that are the coldest, as of a search then */
@@ -225,7 +226,7 @@ struct block {
 	bool refused : 1;              /* admission: in memory it is on the pool's list of those; before it is there, it will be */
 	bool unworthy : 1;             /* dirty, and no disk's policy would give up another block for it */
 	bool awaited : 1;              /* on its way to memory, and from there to a GPU */
-	bool doubted : 1;              /* on disk as a crash left it: the header is sound, its bytes have not been looked at */
+	bool doubted : 1;              /* on disk as a crash left it: the header is sound, its bytes have not been looked at: rack_doubt() */
 	bool condemned : 1;            /* some of its slots on GPUs is VRAM_DEAD, and held still: vram_condemn() */
 	uint8_t ahead : 2;             /* enum ahead_kind: loaded ahead of its use, which has not come yet */
 	uint8_t wanted;                /* Leases that are expected and want it, and not others' loads in its place */

@@ -154,10 +154,22 @@ void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b
 	policy_tell(c, b, position);
 }
 
+void rack_doubt(struct block *b, bool is)
+{
+	const uint64_t one = is ? 1 : -1ull;
+
+	if (b->doubted == is)
+		return;
+	b->doubted = is;
+	b->pool->doubted += one;
+	b->rack->class->unit->doubted += one;
+}
+
 void rack_detach(struct cache *c, struct block *b)
 {
 	struct rack *r = b->rack;
 
+	rack_doubt(b, false);
 	c->tier->policy->remove(r->class->policy, &slot_of(b)->node);
 	CRASH_POINT("rack_detach");
 	slot_of(b)->block = NULL;

@@ -212,6 +212,18 @@ static bool copy_wins(struct restore *x, const struct found *f)
 	return true;
 }
 
+/* A header tells that a write was begun, and whether the last run vouched for all records its mark says. */
+static void doubt(const struct restore *x, struct block *b)
+{
+	struct tier *t = x->cache->tier;
+
+	if (!x->header && b->generation > t->doubt)
+		return;
+	rack_doubt(b, true);
+	if (b->generation > t->doubt)
+		t->doubt = b->generation;
+}
+
 static struct block *found_block(const struct restore *x, const struct found *f)
 {
 	struct block *b = calloc(1, sizeof(*b));
@@ -223,7 +235,6 @@ static struct block *found_block(const struct restore *x, const struct found *f)
 	b->pool = f->pool;
 	b->generation = f->generation;
 	b->tokens = (uint16_t)f->tokens;
-	b->doubted = x->header;
 	b->stored_us = x->now_us > age_us ? x->now_us - age_us : 0;
 	return b;
 }
@@ -246,6 +257,7 @@ static void adopt(struct restore *x, const struct found *f, struct rack *r)
 		return;
 	}
 	CRASH_POINT("restore_adopted");
+	doubt(x, b);
 	restored_note(&x->notes, &(struct restored){ .id = b->node.id, .parent = f->parent, .stored_ms = f->stored_unix_ms,
 						     .position = f->position, .rack = r, .slot = f->place.slot });
 	c->tier->restored_blocks++;
@@ -262,7 +274,8 @@ static void take_up(struct restore *x, const struct found *f)
 	if (!r || f->place.slot >= r->slots || r->class->slot_bytes != f->pool->geometry.slot_bytes)
 		return;
 	if (there && there->generation == f->generation) {
-		there->doubted |= x->header && !there->shelf;
+		if (x->header && !there->shelf)
+			doubt(x, there);
 		return; /* the record was right */
 	}
 	/* Two records of one slot: its header tells. */
@@ -476,19 +489,22 @@ static uint64_t clock_us(clockid_t which)
 	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
-/* The run that ended in order, and left the catalog as it is; 0: none, or of a version that did not say which. */
-static uint64_t run_ended(struct catalog *catalog)
+/* The run that ended in order, and left the catalog as it is; 0: none, or of a version that did not say which. *doubt: as of its tier. */
+static uint64_t run_ended(struct catalog *catalog, uint64_t *doubt)
 {
-	uint64_t run;
-	size_t n = sizeof(run);
+	uint64_t mark[2] = { 0, 0 };
+	size_t n = sizeof(mark);
 
-	return catalog_get(catalog, CATALOG_META, "clean", 5, &run, &n) == STATUS_OK && n == sizeof(run) ? run : 0;
+	if (catalog_get(catalog, CATALOG_META, "clean", 5, mark, &n) || (n != sizeof(mark[0]) && n != sizeof(mark)))
+		return 0;
+	*doubt = mark[1];
+	return mark[0];
 }
 
 /* Which disks' headers are to be read. */
 static void trust(struct tier *t)
 {
-	const uint64_t run = run_ended(t->catalog);
+	const uint64_t run = run_ended(t->catalog, &t->doubt);
 
 	t->scan = t->rebuild || !run;
 	for (uint32_t i = 0; i < t->unit_count; i++)
@@ -607,6 +623,7 @@ void *restore_main(void *arg)
 	if (restorer_goes_on(&x)) {
 		for (uint32_t i = 0; i < t->unit_count; i++) {
 			disk_slot_free_unmarked(t->units[i].disk);
+			t->units[i].look_us = c->now_us;
 			unit_sweep_anew(&t->units[i]); /* of one that failed meanwhile, blocks were taken up after they were given up */
 		}
 		CRASH_POINT("restore_freed");

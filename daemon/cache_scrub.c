@@ -1,5 +1,5 @@
 /* The scrub of the disks: each copy is read into memory of its own and checked like a load. Waits for the disk, so it runs on a
- * worker, one block at a time; the pin keeps the copy from being displaced meanwhile.
+ * worker, one block at a time; the pin keeps the copy from being displaced meanwhile. And what a crash left is looked at by itself.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,17 @@
 #include "daemon/cache_vram.h"
 #include "store/crash_point.h"
 
-enum { SCRUB_BLOCKS = 64, SCRUB_SLOTS = 16384, READ_US_MAX = 10 * 1000 * 1000 };
+enum {
+	SCRUB_BLOCKS = 64,
+	SCRUB_SLOTS = 16384,
+	READ_US_MAX = 10 * 1000 * 1000,
+	LOOKS = 2,                     /* of a disk at a time */
+	LOOKS_HURRIED = 16,
+	LOOK_SLOTS = 2048,             /* searched for one, in a hold of the lock */
+	LOOK_BYTES_US = 256,           /* of a disk, a microsecond: 256 MB/s */
+	LOOK_US_MAX = 100 * 1000,      /* of which as many are saved up */
+	HURRY_US = 100 * 1000,
+};
 
 /* A read and its memory: a disk that hangs keeps that, not the worker. */
 struct scrub_read {
@@ -109,14 +119,24 @@ static bool same_target(const struct block *b, const struct scrub_target *t)
 	return now.disk == t->disk && now.place.slab == t->place.slab && now.place.slot == t->place.slot;
 }
 
-/* A read that a call waits for, in memory of its own. */
+/* ---- looks ----
+ *
+ * After a crash the header of a slot is there, and what it promises may not be. Such blocks are doubted until somebody has read them: in the
+ * background, a bounded number of bytes a second, and as fast as the disks read while a Flush of everything waits for it. No pins: a block that
+ * is displaced meanwhile is another's then, and leases are not refused for it.
+ */
+
+/* A read in memory of its own. */
 struct scrub_look {
 	struct disk_request io;        /* first */
 	struct work check;
 	struct cache *cache;
-	struct block *block;           /* pinned */
+	struct unit *unit;
+	struct pool *pool;
+	struct index_ident ident;
+	uint64_t generation;
 	struct scrub_target target;
-	struct cache_wait_link *link;
+	struct cache_wait_link *link;  /* NULL: nobody waits */
 	void *at;                      /* aligned */
 };
 
@@ -126,28 +146,48 @@ static void look_free(struct scrub_look *k)
 	free(k);
 }
 
+/* Without the lock: what the disk gave, judged. */
+static enum status look_judge(const struct scrub_look *k)
+{
+	enum status s = k->io.ring.status;
+	struct slot_ident ident;
+
+	block_slot_ident(k->pool, k->cache->tenant.name, k->ident.key, k->ident.key_bytes, &ident);
+	if (!s)
+		s = slot_header_match(k->at, &ident, k->generation);
+	return s ? s : slot_layers_check(k->at, 0, ident.layers);
+}
+
+/* With the lock: the block, if it is still where it was read. */
+static struct block *look_found(const struct scrub_look *k)
+{
+	const struct rack *r = rack_find(k->unit, k->target.place.slab);
+	struct block *b = r && !r->sealed ? r->at[k->target.place.slot].block : NULL;
+
+	return b && b->pool == k->pool && b->generation == k->generation ? b : NULL;
+}
+
 static void look_check(struct work *w)
 {
 	struct scrub_look *k = (struct scrub_look *)((char *)w - offsetof(struct scrub_look, check));
+	const enum status read = k->io.ring.status, sound = look_judge(k);
 	struct cache *c = k->cache;
-	struct block *b = k->block;
-	const struct pool *p = b->pool;
-	enum status s = k->io.ring.status, sound = s;
-	struct slot_ident ident;
+	struct block *b;
 
-	block_slot_ident(p, c->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
-	if (!s)
-		sound = slot_header_match(k->at, &ident, b->generation);
-	if (!sound)
-		sound = slot_layers_check(k->at, 0, p->layout.layers);
+	CRASH_POINT("scrub_looked");
 	cache_lock(c);
-	if (!s && block_live(b) && b->rack && !b->rack->sealed && same_target(b, &k->target)) {
-		b->doubted &= sound != STATUS_OK;
-		if (sound)
-			copy_lost(c, b);
-	}
-	wait_link_done(c, k->link, s);
-	block_unpin(b);
+	b = read ? NULL : look_found(k);
+	if (b && !sound)
+		rack_doubt(b, false);
+	else if (b)
+		copy_lost(c, b);
+	if (read && !c->tier->stopping)
+		unit_failed(c, k->unit);
+	if (k->link)
+		wait_link_done(c, k->link, read);
+	else
+		k->unit->looks--;
+	scrub_pump(c);
 	cache_unlock(c);
 	look_free(k);
 }
@@ -161,32 +201,112 @@ static void look_done(struct disk_request *q)
 		look_check(&k->check);
 }
 
+/* NULL: no memory. */
+static struct scrub_look *look_create(struct cache *c, const struct block *b)
+{
+	struct scrub_look *k = calloc(1, sizeof(*k));
+
+	if (!k)
+		return NULL;
+	*k = (struct scrub_look){ .io = { .done = look_done }, .cache = c, .unit = b->rack->class->unit, .pool = b->pool,
+				  .ident = b->record.ident, .generation = b->generation, .target = scrub_target_of(b),
+				  .at = aligned_alloc(SLOT_HEADER_BYTES, b->pool->geometry.slot_bytes) };
+	if (k->at)
+		return k;
+	free(k);
+	return NULL;
+}
+
+/* Its end waits for the lock. */
+static enum status look_read(struct scrub_look *k, enum ring_priority priority)
+{
+	return disk_read(k->target.disk, k->target.place, k->at, (uint32_t)k->pool->geometry.slot_bytes, RING_NONE, priority, &k->io);
+}
+
 enum status scrub_begin(struct cache *c, struct block *b, struct cache_wait *w)
 {
-	const uint64_t bytes = b->pool->geometry.slot_bytes;
-	struct scrub_look *k = calloc(1, sizeof(*k));
+	struct scrub_look *k = look_create(c, b);
 	enum status s = STATUS_EXHAUSTED;
 
 	if (!k)
 		return s;
-	*k = (struct scrub_look){ .io = { .done = look_done }, .cache = c, .block = b, .target = scrub_target_of(b),
-				  .at = aligned_alloc(SLOT_HEADER_BYTES, bytes) };
-	k->link = k->at ? wait_link(c, w, NULL) : NULL;
-	if (!k->link)
-		goto fail;
-	/* Its end waits for the lock. */
-	s = disk_read(k->target.disk, k->target.place, k->at, (uint32_t)bytes, RING_NONE, RING_AHEAD, &k->io);
-	if (s)
-		goto fail;
-	block_pin(b);
-	return STATUS_OK;
-fail:
+	k->link = wait_link(c, w, NULL);
+	if (k->link)
+		s = look_read(k, RING_AHEAD);
+	if (!s)
+		return s;
 	if (k->link) {
 		k->link->done = true;
 		w->outstanding--;
 	}
 	look_free(k);
 	return s;
+}
+
+/* The next doubted one of the unit from its cursor on, looking at no more than *slots. Those on their way are passed over: what loads them checks
+ * the same bytes; and so are those whose slab is to be deleted, for which a read would be in the way. */
+static struct block *look_next(struct unit *u, uint32_t *slots)
+{
+	struct block *b;
+
+	while ((b = unit_next_block(u, &u->look, slots)) && (!b->doubted || b->moving || b->rack->leaving))
+		;
+	return b;
+}
+
+static enum status look_begin(struct cache *c, struct unit *u, const struct block *b)
+{
+	struct scrub_look *k = look_create(c, b);
+	enum status s = k ? look_read(k, RING_IDLE) : STATUS_EXHAUSTED;
+
+	if (s) {
+		if (k)
+			look_free(k);
+		return s;
+	}
+	u->looks++;
+	u->look_bytes -= (int64_t)b->pool->geometry.slot_bytes;
+	return s;
+}
+
+static void unit_look(struct cache *c, struct unit *u)
+{
+	const bool hurried = c->now_us < c->tier->hurry_until_us;
+	uint32_t slots = LOOK_SLOTS;
+	struct block *b;
+
+	while (u->looks < (hurried ? LOOKS_HURRIED : LOOKS) && (hurried || u->look_bytes > 0)) {
+		b = look_next(u, &slots);
+		if (!b && slots && !u->looks)
+			u->look = 0; /* those that were passed over, or that the disk did not give */
+		if (!b || look_begin(c, u, b))
+			return;
+	}
+}
+
+void scrub_pump(struct cache *c)
+{
+	struct tier *t = c->tier;
+
+	if (!t->restored || t->stopping)
+		return;
+	for (uint32_t i = 0; i < t->unit_count; i++) {
+		struct unit *u = &t->units[i];
+		const uint64_t passed_us = c->now_us - u->look_us;
+
+		u->look_us = c->now_us;
+		u->look_bytes += (int64_t)((passed_us < LOOK_US_MAX ? passed_us : LOOK_US_MAX) * LOOK_BYTES_US);
+		if (u->look_bytes > LOOK_US_MAX * LOOK_BYTES_US)
+			u->look_bytes = LOOK_US_MAX * LOOK_BYTES_US;
+		if (u->doubted && !u->failed)
+			unit_look(c, u);
+	}
+}
+
+void scrub_hurry(struct cache *c)
+{
+	c->tier->hurry_until_us = c->now_us + HURRY_US;
+	scrub_pump(c);
 }
 
 static enum status scrub_block(struct cache *c, struct block *b, const struct scrub_target *t, struct cache_verified *sum)
@@ -201,7 +321,8 @@ static enum status scrub_block(struct cache *c, struct block *b, const struct sc
 	const bool there = block_live(b) && b->rack && !b->rack->sealed && same_target(b, t);
 
 	bad = bad && there;
-	b->doubted &= !there || s;
+	if (there && !s)
+		rack_doubt(b, false);
 	if (there && !bad && c->tier->renewing)
 		catalog_tell(c, b, s ? &unknown : &h);
 	if (!s || bad) {

@@ -359,6 +359,20 @@ static bool disks_sync(struct cache *c, uint64_t until_us)
 	return synced;
 }
 
+/* Says of which run the catalog tells the end, and, if that was not to be had by then, up to which generation blocks are not vouched for. An older
+ * version does not take that for a mark, and reads all headers. */
+static void mark_clean(struct cache *c)
+{
+	const uint64_t mark[] = { c->epoch, c->tier->doubt };
+	uint64_t doubted = 0;
+
+	cache_lock(c);
+	for (uint32_t i = 0; i < c->tier->unit_count; i++)
+		doubted += c->tier->units[i].doubted;
+	cache_unlock(c);
+	catalog_put(c->tier->catalog, CATALOG_META, "clean", 5, mark, doubted ? sizeof(mark) : sizeof(mark[0]));
+}
+
 /* What the restorer waits for does not come: it is in one of the disks, perhaps in all. */
 static bool disks_end(struct tier *t, bool restorer_ended, uint64_t until_us)
 {
@@ -400,7 +414,7 @@ bool tier_stop(struct cache *c, bool read)
 	}
 	CRASH_POINT("clean_before");
 	if (clean && ended && !read)
-		catalog_put(t->catalog, CATALOG_META, "clean", 5, &c->epoch, sizeof(c->epoch));
+		mark_clean(c);
 	CRASH_POINT("clean_mark");
 	/* A restorer that is left may be in the catalog, too. */
 	if (!restorer_ended || read)
@@ -486,6 +500,7 @@ void tier_tick(struct cache *c)
 	burials_feed(c);
 	spill_pump(c);
 	loads_feed(c);
+	scrub_pump(c);
 }
 
 /* ---- chores ---- */

@@ -86,6 +86,11 @@ struct unit {
 	bool scan;                     /* look at its headers: the catalog's last word is not of its last run */
 	uint64_t sweep;                /* where that is: rack_cursor() */
 	bool swept;
+	uint64_t doubted;              /* of its blocks; they are looked at: */
+	uint64_t look;                 /* ... where the next search for one begins: rack_cursor() */
+	uint32_t looks;                /* ... reads under way that nobody waits for */
+	int64_t look_bytes;            /* ... that may be read now, as of then: */
+	uint64_t look_us;
 	uint64_t written, synced;      /* writes of headers, numbered from 1 on, which are all those of earlier runs; so many are durable */
 	uint64_t unsynced[UNSYNCED_BUCKETS]; /* the last of them that concerns a name of the bucket: its header was written, or overwritten */
 };
@@ -160,6 +165,8 @@ struct tier {
 	uint32_t spill_first;          /* the pool whose blocks do */
 	uint64_t first_generation;     /* of this run's takes */
 	uint64_t highest_generation;   /* seen on the disks */
+	uint64_t doubt;                /* no doubted block has a higher generation; 0: there is none */
+	uint64_t hurry_until_us;       /* so long they are looked at as fast as the disks read */
 	uint64_t generation_lift;      /* added to those of takes: a lost catalog had promised higher ones */
 	bool stopping;
 	bool all;                      /* cache_settle: spill everything */
@@ -222,6 +229,8 @@ void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b
 /* It is not any more; the slot stays taken on the disk. A block that is in memory becomes dirty. */
 void rack_detach(struct cache *c, struct block *b);
 void rack_use(struct cache *c, struct block *b);
+/* Whether the block's bytes, in its rack, are only what its header promises. */
+void rack_doubt(struct block *b, bool is);
 /* It is new to the class's policy, as if it were attached now. */
 void rack_renew(struct cache *c, struct block *b, uint64_t position);
 /* A slot for a block of that size on the unit: a free one, or that of *victim, which still lies there. MISS: wait for the
@@ -315,6 +324,10 @@ enum status scrub_copy(struct cache *c, const struct block *b, const struct scru
 
 /* The same by a call that waits, with the lock: one whose bytes are sound is doubted no more, and one whose bytes are wrong is removed when w hears of it. */
 enum status scrub_begin(struct cache *c, struct block *b, struct cache_wait *w);
+/* Looks at more of the doubted blocks that way, as many as may be under way and read now. */
+void scrub_pump(struct cache *c);
+/* Somebody waits for all of them, for a while from now on. */
+void scrub_hurry(struct cache *c);
 
 /* ---- cache_spill.c ---- */
 

@@ -7,7 +7,7 @@
 struct disk_row {
 	char labels[64], health[160], io[96];
 	struct disk_view v;
-	uint64_t blocks;
+	uint64_t blocks, doubted;
 	uint32_t spilling, loading;
 };
 
@@ -24,6 +24,7 @@ struct row {
 		return (double)(expression);                                                                 \
 	}
 VALUE(blocks, r->blocks)
+VALUE(doubted, r->doubted)
 VALUE(slots, r->v.slots)
 VALUE(slots_used, r->v.slots_used)
 VALUE(budget, r->v.budget_bytes)
@@ -53,6 +54,7 @@ VALUE(loading, r->loading)
 /* Rows of one name stand next to each other. */
 static const struct row rows[] = {
 	{ "terrace_disk_blocks", blocks, false, "blocks on the disk" },
+	{ "terrace_disk_doubted_blocks", doubted, false, "of these, that a crash left and whose bytes nobody has read since" },
 	{ "terrace_disk_slots", slots, false, "slots in all slabs" },
 	{ "terrace_disk_slots_used", slots_used, false, "slots in use" },
 	{ "terrace_disk_budget_bytes", budget, false, "bytes that slabs may take" },
@@ -88,6 +90,7 @@ static void disk_read_row(struct cache *c, uint32_t i, struct disk_row *r)
 	cache_lock(c);
 	for (const struct disk_class *k = u->classes; k; k = k->next)
 		r->blocks += k->blocks;
+	r->doubted = u->doubted;
 	r->spilling = u->spilling;
 	r->loading = u->loading;
 	cache_unlock(c);

@@ -172,6 +172,101 @@ START_TEST(test_a_torn_write_is_not_flushed)
 }
 END_TEST
 
+static double doubted(struct rig *r)
+{
+	return rig_stat(r, "terrace_disk_doubted_blocks", "disk=0");
+}
+
+/* What a crash has left, a torn write in it. */
+static void torn(struct rig *r, struct rig_disks *d)
+{
+	rig_disks_make(d, NULL, 1, DISK);
+	live(d, 1, put_eight);
+	power_log_forget(power);
+	tear_one(d);
+	open_on(r, d, 1);
+	ck_assert_double_eq(doubted(r), 8);
+	rig_check_books(r->c);
+}
+
+static void torn_gone(struct rig *r, const struct rig_disks *d)
+{
+	ck_assert_double_eq(doubted(r), 0);
+	ck_assert_double_eq(rig_stat(r, "terrace_disk_blocks", "disk=0"), 7);
+	ck_assert_uint_eq(rig_read_all(r, 0, 8), 7);
+	rig_check_books(r->c);
+	rig_close(r);
+	rig_disks_remove((struct rig_disks *)d);
+}
+
+static void wake_nobody(void *arg)
+{
+	(void)arg;
+}
+
+/* A flush of everything is not over before all of it was looked at; until then it can tell how much is left. */
+START_TEST(test_a_flush_of_everything_looks_at_it)
+{
+	struct cache_wait w = { .ready = wake_nobody };
+	struct rig_disks d;
+	const char *why;
+	struct rig r;
+
+	torn(&r, &d);
+	RIG_AWAIT(cache_flush(r.c, r.s.id, NULL, r.now, &w, NULL, &why) == STATUS_BUSY && w.doubted);
+	ck_assert_uint_le(w.doubted, 8);
+	cache_wait_end(r.c, &w);
+	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
+	torn_gone(&r, &d);
+}
+END_TEST
+
+/* And without a flush, as time passes. */
+START_TEST(test_what_a_crash_left_is_looked_at)
+{
+	struct rig_disks d;
+	struct rig r;
+
+	torn(&r, &d);
+	rig_tick(r.c, r.now);
+	ck_assert_double_eq(doubted(&r), 8);
+	r.now += 1000; /* enough for 256 KB */
+	for (int i = 0; i < 60000 && doubted(&r); i++) {
+		rig_tick(r.c, r.now);
+		usleep(1000);
+	}
+	torn_gone(&r, &d);
+}
+END_TEST
+
+/* A run that ends in order has not looked at it for that. */
+START_TEST(test_doubts_outlive_an_orderly_stop)
+{
+	struct rig_disks d;
+	enum status st[8];
+	struct rig r;
+
+	torn(&r, &d);
+	ck_assert_uint_eq(rig_put(&r, 8, 4), 4);
+	flush_keys(&r, 8, 4);
+	rig_close(&r);
+	open_on(&r, &d, 1);
+	ck_assert_double_eq(rig_stat(&r, "terrace_restore_scanned_disks", ""), 0);
+	ck_assert_double_eq(doubted(&r), rig_stat(&r, "terrace_disk_blocks", "disk=0") - 4);
+	ck_assert_int_eq(rig_flush(&r, 0, 8, st), STATUS_OK);
+	for (int i = 0; i < 8; i++)
+		ck_assert(st[i] == STATUS_OK || st[i] == STATUS_MISS);
+	for (uint64_t n = 0; n < 8; n++)
+		ck_assert_uint_eq(rig_read_all(&r, n, 1), st[n] == STATUS_OK);
+	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
+	rig_close(&r);
+	open_on(&r, &d, 1);
+	ck_assert_double_eq(doubted(&r), 0);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 /* Block 0 is durable, then displaced by what is not; then it is deleted. */
 static void displace_and_delete(struct rig *r)
 {
@@ -308,6 +403,9 @@ int main(void)
 	tcase_add_test(tc, test_a_flush_is_of_what_an_earlier_run_wrote);
 	tcase_add_test(tc, test_a_record_without_a_slot_is_none);
 	tcase_add_test(tc, test_a_torn_write_is_not_flushed);
+	tcase_add_test(tc, test_a_flush_of_everything_looks_at_it);
+	tcase_add_test(tc, test_what_a_crash_left_is_looked_at);
+	tcase_add_test(tc, test_doubts_outlive_an_orderly_stop);
 	tcase_add_test(tc, test_a_delete_is_of_what_was_displaced_too);
 	tcase_add_test(tc, test_an_orderly_stop_leaves_what_its_catalog_says);
 	tcase_add_loop_test(tc, test_what_was_acknowledged_holds, 0, 2 * SEEDS);

@@ -284,7 +284,7 @@ static void recount_session(struct session *s, struct books *b)
 
 static void recount_racks(struct cache *c, struct books *b)
 {
-	uint64_t cursor = 0, on_disk = 0, dirty = 0;
+	uint64_t cursor = 0, on_disk = 0, dirty = 0, doubted = 0, of_pools = 0;
 	uint32_t budget = UINT32_MAX;
 	const struct block *at;
 
@@ -293,6 +293,7 @@ static void recount_racks(struct cache *c, struct books *b)
 		ck_assert_ptr_eq(at->rack->at[at->rack_slot].block, at);
 		b->disk_only += !at->shelf;
 		b->block_pins += at->shelf ? 0 : block_pins(at);
+		doubted += at->doubted;
 		on_disk++;
 	}
 	for (uint32_t i = 0; i < c->pool_count; i++) {
@@ -304,9 +305,14 @@ static void recount_racks(struct cache *c, struct books *b)
 				count += c->tier && s->at[k] && !s->at[k]->rack && !s->at[k]->moving;
 		ck_assert_uint_eq(count, p->dirty);
 		on_disk -= p->disk_blocks;
+		of_pools += p->doubted;
 		dirty += count;
 	}
 	ck_assert_uint_eq(on_disk, 0);
+	ck_assert_uint_eq(of_pools, doubted);
+	for (uint32_t i = 0; c->tier && i < c->tier->unit_count; i++)
+		doubted -= c->tier->units[i].doubted;
+	ck_assert_uint_eq(doubted, 0);
 }
 
 /* ---- on GPUs ---- */
