@@ -24,17 +24,19 @@ static enum status load_read(struct move *m)
 }
 
 /* Without the lock: what the disk gave, judged. */
-static enum status load_judge(const struct move *m, struct slot_header *h)
+static enum status load_judge(struct move *m)
 {
 	const struct index_ident *name = &m->block->record.ident;
-	struct slot_ident ident;
 	enum status s = m->io.ring.status;
+	struct slot_ident ident;
+	struct slot_header h;
 
 	if (s)
 		return s;
 	block_slot_ident(m->block->pool, m->cache->tenant.name, name->key, name->key_bytes, &ident);
-	memcpy(h, m->slot.at, sizeof(*h));
-	s = slot_header_match(h, &ident, m->block->generation);
+	memcpy(&h, m->slot.at, sizeof(h));
+	m->position = h.position;
+	s = slot_header_match(&h, &ident, m->block->generation);
 	if (s)
 		return s;
 	return slot_layers_check(m->slot.at, 0, ident.layers);
@@ -67,7 +69,7 @@ static void load_lost(struct cache *c, struct move *m, enum status s)
 }
 
 /* With the lock; frees the move. */
-static void load_end(struct cache *c, struct move *m, enum status s, const struct slot_header *h)
+static void load_end(struct cache *c, struct move *m, enum status s)
 {
 	struct block *b = m->block;
 
@@ -76,7 +78,7 @@ static void load_end(struct cache *c, struct move *m, enum status s, const struc
 		CRASH_POINT("load_arrive");
 		m->shelf->held--;
 		rack_doubt(b, false);
-		block_arrive(c, b, &m->slot, m->shelf, h->position);
+		block_arrive(c, b, &m->slot, m->shelf, m->position);
 		cache_count(c, COUNTER_LOADED, 1);
 		cache_count(c, COUNTER_MOVED_IN, b->pool->geometry.block_bytes);
 	} else {
@@ -103,17 +105,45 @@ static void load_hurry(struct move *m, enum ring_priority priority)
 	disk_promote(m->unit->disk, &m->io, priority);
 }
 
+/* True: somebody else is about to end it, with his own. */
+static bool checked_push(struct tier *t, struct move *m)
+{
+	struct move *before = atomic_load_explicit(&t->checked, memory_order_relaxed);
+
+	do
+		m->checked_next = before;
+	while (!atomic_compare_exchange_weak_explicit(&t->checked, &before, m, memory_order_acq_rel, memory_order_relaxed));
+	return before;
+}
+
+/* In the order in which they came. */
+static struct move *checked_take(struct tier *t)
+{
+	struct move *m = atomic_exchange_explicit(&t->checked, NULL, memory_order_acquire), *first = NULL, *next;
+
+	for (; m; m = next) {
+		next = m->checked_next;
+		m->checked_next = first;
+		first = m;
+	}
+	return first;
+}
+
 static void load_check(struct work *w)
 {
-	struct move *m = (struct move *)((char *)w - offsetof(struct move, check));
+	struct move *next, *m = (struct move *)((char *)w - offsetof(struct move, check));
 	struct cache *c = m->cache;
-	struct slot_header h;
-	enum status s = load_judge(m, &h);
 
+	m->judged = load_judge(m);
 	CRASH_POINT("load_read");
+	if (checked_push(c->tier, m))
+		return;
 	cache_lock(c);
-	m->unit->loading--;
-	load_end(c, m, s, &h);
+	for (m = checked_take(c->tier); m; m = next) {
+		next = m->checked_next;
+		m->unit->loading--;
+		load_end(c, m, m->judged);
+	}
 	spill_pump(c);
 	loads_feed(c);
 	cache_unlock(c);
@@ -214,7 +244,7 @@ static enum status begin(struct cache *c, struct block *b, enum ring_priority pr
 			l->done = true;
 			w->outstanding--;
 		}
-		load_end(c, m, s, NULL);
+		load_end(c, m, s);
 	}
 	return s;
 }
@@ -245,6 +275,6 @@ void loads_feed(struct cache *c)
 		if (!t->hungry)
 			t->hungry_end = &t->hungry;
 		if (s)
-			load_end(c, m, s == STATUS_STALE ? STATUS_CANCELLED : s, NULL);
+			load_end(c, m, s == STATUS_STALE ? STATUS_CANCELLED : s);
 	}
 }

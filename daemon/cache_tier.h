@@ -124,7 +124,10 @@ struct move {
 	struct move *also;             /* a burial's second name for the header, after a write that failed */
 	struct move *old;              /* of a spill out of a rack: the burial of the slot that the block has there */
 	bool written;                  /* ... and in rack->copied */
-	struct work check;             /* of a load */
+	struct work check;             /* of a load; what it found: */
+	enum status judged;
+	uint64_t position;             /* of the block's first token */
+	struct move *checked_next;
 };
 
 /* One thing that a wait waits for: a move, a sync, a commit of the catalog; and a pin it keeps. */
@@ -159,6 +162,7 @@ struct tier {
 	struct move *hungry, **hungry_end;
 	struct move *unburied, **unburied_end;
 	struct move *orphans;          /* spills whose block was removed: a header that names it may come yet */
+	struct move *_Atomic checked;  /* loads that are to be ended, the last first; who found none before his takes the lock, and ends all */
 	uint64_t moving_bytes;         /* slots that spills and loads pin */
 	uint32_t move_count;
 	uint32_t turn;                 /* the unit that spills next */

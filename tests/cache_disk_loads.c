@@ -39,7 +39,7 @@ static int pass_gate(void *arg, const struct ring_request *q, uint32_t *most)
 static const struct ring_calls calls = { .fault = pass_gate, .arg = &gate };
 
 /* Blocks 0 to HOST - 1 are on the disk alone. One transfer at a time. */
-static void open_full(struct rig *r, struct rig_disks *d)
+static void open_full_with(struct rig *r, struct rig_disks *d, uint32_t sum_threads)
 {
 	struct cache_options o;
 
@@ -47,6 +47,7 @@ static void open_full(struct rig *r, struct rig_disks *d)
 	o = rig_disk_options(d, 1, HOST);
 	o.disk_depth = 1;
 	o.io_calls = &calls;
+	o.sum_threads = sum_threads;
 	memset(&gate, 0, sizeof(gate));
 	rig_open(r, &o, 1);
 	rig_restored(r);
@@ -54,6 +55,11 @@ static void open_full(struct rig *r, struct rig_disks *d)
 		rig_put(r, n, 8);
 		rig_quiet(r);
 	}
+}
+
+static void open_full(struct rig *r, struct rig_disks *d)
+{
+	open_full_with(r, d, 0);
 }
 
 static struct block *block_at(struct rig *r, uint64_t n)
@@ -297,11 +303,48 @@ START_TEST(what_is_loaded_together_lies_together)
 }
 END_TEST
 
+static uint32_t checked(struct rig *r)
+{
+	uint32_t n = 0;
+
+	for (const struct move *m = atomic_load(&r->c->tier->checked); m; m = m->checked_next)
+		n++;
+	return n;
+}
+
+/* One of two threads waits for the lock; the other goes on, and the first ends all of it. */
+START_TEST(what_is_checked_meanwhile_ends_together)
+{
+	struct block *b[AHEAD];
+	struct rig_disks d;
+	struct rig r;
+
+	open_full_with(&r, &d, 2);
+	for (uint32_t i = 0; i < AHEAD; i++)
+		b[i] = block_at(&r, i);
+	cache_lock(r.c);
+	for (uint32_t i = 0; i < AHEAD; i++)
+		ck_assert_int_eq(load_begin(r.c, b[i], RING_AHEAD, NULL), STATUS_OK);
+	RIG_AWAIT(checked(&r) == AHEAD);
+	cache_unlock(r.c);
+	rig_quiet(&r);
+	ck_assert_uint_eq(checked(&r), 0);
+	ck_assert_double_eq(rig_stat(&r, "terrace_disk_loads_under_way", "disk=0"), 0);
+	for (uint32_t i = 0; i < AHEAD; i++)
+		ck_assert_ptr_nonnull(b[i]->shelf);
+	ck_assert_uint_eq(rig_read_all(&r, 0, AHEAD), AHEAD);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
 		one_read_serves_all_who_want_it, a_lease_overtakes_what_is_read_ahead, nothing_is_read_twice, who_overtakes_keeps_his_place,
 		what_was_overtaken_for_may_be_deleted, what_is_loaded_together_lies_together,
+		what_is_checked_meanwhile_ends_together,
 	};
 
 	return rig_main("cache_disk_loads", tests, sizeof(tests) / sizeof(tests[0]));
