@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "daemon/cache_sums.h"
+#include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
 enum {
@@ -25,6 +26,8 @@ enum {
 	RETRIES_MAX = 10 * 1000,       /* a driver without memory for so long is as good as lost */
 	MARK_BYTES = DEVICE_COPY_ALIGN,
 	OVERTAKE_US = 100 * 1000,      /* so long what nobody waits for layer by layer is overtaken by what somebody does */
+	GATHERED = 8,                  /* blocks from a disk that nobody waits for layer by layer, to a list, while as many are still read; */
+	GATHERED_BYTES = 4 << 20,      /* or so many of their bytes */
 	EXPECT_US = 300,               /* what is expected comes by then, or may take its time */
 };
 
@@ -134,6 +137,23 @@ static void publish_up(struct gpu *g)
 		g->taken = flight_take(g, DEVICE_UP);
 }
 
+/* With the lock of the queues: what has come one by one may wait for more, which comes soon; the tick rings in any case. Not what a lease waits for,
+ * nor while anybody waits for the memory that it holds. */
+static bool gathers(const struct gpu *g)
+{
+	const struct cache *c = g->cache;
+	const struct vram_queue *q = &g->queue[DEVICE_UP];
+	const struct vram_move *m = q->first;
+	uint64_t blocks = 0, bytes = 0;
+
+	if (!c->tier || g->fetching < GATHERED || g->waiting || c->vram->waiting_host || c->tier->hungry || q->marks ||
+	    g->queue[DEVICE_DOWN].first || g->queue[DEVICE_ACROSS].first)
+		return false;
+	for (; m && m->priority != RING_URGENT && blocks < GATHERED && bytes < GATHERED_BYTES; m = m->next, blocks++)
+		bytes += m->pool->geometry.block_bytes;
+	return !m && blocks < GATHERED && bytes < GATHERED_BYTES;
+}
+
 static void publish(struct gpu *g)
 {
 	pthread_mutex_lock(&g->queue_lock);
@@ -142,7 +162,8 @@ static void publish(struct gpu *g)
 	for (int way = DEVICE_UP + 1; way < 3; way++)
 		if (g->queue[way].staged)
 			publish_one(&g->queue[way]);
-	mover_ring(g);
+	if (!gathers(g))
+		mover_ring(g);
 	pthread_mutex_unlock(&g->queue_lock);
 }
 

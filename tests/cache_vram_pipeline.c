@@ -1,6 +1,7 @@
 /* From a disk to a GPU: reads and copies, each as slow as a test can make them, go on beside each other. */
 #include "tests/cache_vram_rig.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,6 +135,83 @@ START_TEST(reads_and_copies_overlap)
 }
 END_TEST
 
+/* One read after the other, of which so many may begin. */
+static _Atomic uint32_t reads_left;
+
+static int paced(void *arg, const struct ring_request *q, uint32_t *most)
+{
+	(void)arg;
+	(void)most;
+	if (q->op != RING_READ)
+		return 0;
+	nanosleep(&(struct timespec){ .tv_nsec = 500000 }, NULL);
+	while (!reads_left)
+		nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+	reads_left--;
+	return 0;
+}
+
+static const struct ring_calls paced_calls = { .fault = paced };
+
+/* As the daemon's door: every 50 ms. */
+static void *ticks(void *rig)
+{
+	struct vram_rig *v = rig;
+
+	cache_thread_enter();
+	while (v->r.served) {
+		rig_tick(v->r.c, v->r.now);
+		usleep(50000);
+	}
+	cache_thread_leave();
+	return NULL;
+}
+
+static void *warm_all(void *rig)
+{
+	cache_thread_enter();
+	ck_assert_uint_eq(vr_warm(rig, 0, 0, BLOCKS), BLOCKS);
+	cache_thread_leave();
+	return NULL;
+}
+
+/* Of a disk that is slower than the GPU each block would be a list of its own. But what has come is copied, whatever becomes of the rest. */
+START_TEST(blocks_of_a_disk_are_copied_together)
+{
+	enum { OTHERS = 1000, BEGIN = BLOCKS - 16 - 3 };
+	pthread_t ticker, warmer;
+	double lists, moved;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	prepare(&d);
+	unsetenv("SIM_GPU_US_PER_MIB");
+	reads_left = 1000;
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS + 16, .host_slots = BLOCKS + 16, .disks = &d, .spill_milli = 900,
+						.sum_threads = 2, .io_calls = &paced_calls, .disk_depth = 1 });
+	rig_restored(&v.r);
+	/* Memory and GPU are full, and nobody waits for either. */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, OTHERS, BLOCKS + 16), BLOCKS + 16);
+	ck_assert_uint_eq(vr_warm(&v, 0, OTHERS, BLOCKS + 16), BLOCKS + 16);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	lists = rig_stat(&v.r, "terrace_gpu_lists_total", "gpu=0,list=up");
+	moved = rig_stat(&v.r, "terrace_moved_bytes_total", "from=host,to=gpu");
+	reads_left = BEGIN;
+	v.r.served = true;
+	ck_assert_int_eq(pthread_create(&ticker, NULL, ticks, &v), 0);
+	ck_assert_int_eq(pthread_create(&warmer, NULL, warm_all, &v), 0);
+	RIG_AWAIT(rig_stat(&v.r, "terrace_moved_bytes_total", "from=host,to=gpu") == moved + BEGIN * (double)VR_BLOCK_BYTES);
+	reads_left = 1000;
+	pthread_join(warmer, NULL);
+	ck_assert_double_lt(rig_stat(&v.r, "terrace_gpu_lists_total", "gpu=0,list=up"), lists + BLOCKS * 2 / 3);
+	v.r.served = false;
+	pthread_join(ticker, NULL);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, BLOCKS), BLOCKS);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_vram_pipeline");
@@ -143,6 +221,7 @@ int main(void)
 
 	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, reads_and_copies_overlap, 0, 2);
+	tcase_add_test(t, blocks_of_a_disk_are_copied_together);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);
