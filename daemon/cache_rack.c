@@ -222,7 +222,7 @@ static struct block *displaced_next(struct cache *c, struct disk_class *k)
 	if (k->cold_at == k->cold_count && (k->cold_count >= CLASS_COLD / 8 || c->now_us - k->cold_us >= DISPLACE_DEEP_US)) {
 		k->cold_us = c->now_us;
 		k->cold_at = k->cold_count = 0;
-		p->victim(k->policy, gather_cold, k, DISPLACE_SCAN_DEEP);
+		policy_look(p, k->policy, gather_cold, k, DISPLACE_SCAN_DEEP);
 	}
 	while (k->cold_at < k->cold_count) {
 		struct block *b = by_id_find(c, k->cold[k->cold_at++]);

@@ -74,7 +74,7 @@ static void gather_cold(struct cache *c, struct pool *p, uint32_t scan)
 	for (const struct policy_node *n = p->refused; n && looked < scan && !gather_dirty(n, p); n = n->next)
 		looked++;
 	if (p->cold_count < POOL_COLD && looked < scan)
-		c->policy->victim(p->policy, gather_dirty, p, scan - looked);
+		policy_look(c->policy, p->policy, gather_dirty, p, scan - looked);
 }
 
 /* The coldest, as of a while ago: what memory gives up next had better be on a disk by then. NULL: none is known. */

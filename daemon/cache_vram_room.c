@@ -522,7 +522,7 @@ static void pick_through(struct cache *c, struct vram_pool *vp, const struct hos
 	if (p.most > VICTIM_SCAN)
 		p.most = VICTIM_SCAN;
 	if (p.most)
-		c->policy->victim(vp->policy, pick_dirty, &p, 4 * VICTIM_SCAN);
+		policy_look(c->policy, vp->policy, pick_dirty, &p, 4 * VICTIM_SCAN);
 	for (uint64_t i = 0; i < p.count; i++)
 		vram_queue_through(p.slot[i]);
 }

@@ -30,6 +30,12 @@ const struct policy_ops *policy_find(const char *name)
 	return NULL;
 }
 
+void policy_look(const struct policy_ops *ops, struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max)
+{
+	if (!ops->walk || !ops->walk(p, visit, arg, max))
+		ops->victim(p, visit, arg, max);
+}
+
 struct policy *policy_create(const struct policy_ops *ops, uint64_t capacity, uint32_t growth)
 {
 	struct policy *p = ops->create(capacity);

@@ -128,7 +128,7 @@ struct policy_ops {
 				      bool (*may)(const struct policy_node *, void *), void *arg,
 				      uint32_t scan_max);
 	/* Tells `visit` of nodes in the order in which they would go if nothing else happened, pinned ones too, until it returns true or
-	 * `max` were told of. The order stays as it is. False: for now it cannot be told without changing it. The row may be NULL: never. */
+	 * `max` were told of, or several times as many looked at. The order stays as it is. False: for now it cannot be told without changing it. The row may be NULL: never. */
 	bool (*walk)(struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max);
 	/* Whether the event's block, which is not in, deserves the place of `v`, which victim() just gave.
 	 * Advice: the owner may insert it all the same. The row may be NULL: always. */
@@ -150,6 +150,10 @@ struct policy_ops {
 /* The table, ended by a NULL; and a row by name, or NULL. Any thread. */
 extern const struct policy_ops *const policy_table[];
 const struct policy_ops *policy_find(const char *name);
+
+/* walk, or where there is none victim with `visit` as what may go: for who looks for nodes with something about them, and does not evict them. A row that
+ * moves nodes to find a victim would take those that it was told of for passed. */
+void policy_look(const struct policy_ops *ops, struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max);
 
 /* create, and weigh if growth is not 0. */
 struct policy *policy_create(const struct policy_ops *ops, uint64_t capacity, uint32_t growth);

@@ -10,6 +10,8 @@
 
 #define MARKED 1u /* node.queue */
 
+enum { WALK_LOOKS = 8 };
+
 struct policy {
 	struct queue queue;
 	struct policy_node *hand; /* the next to look at; the queue's head means the oldest */
@@ -76,6 +78,26 @@ static struct policy_node *victim(struct policy *p, bool (*may)(const struct pol
 	return NULL;
 }
 
+/* As the hand would go: what it meets unmarked in its first round, then what it would unmark in that. Where few are unmarked it stops early. */
+static bool walk(struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max)
+{
+	const struct policy_node *head = &p->queue.head, *from = p->hand == head ? head->next : p->hand, *n = from;
+	uint64_t looks = (uint64_t)max * WALK_LOOKS;
+	uint32_t marked = 0;
+
+	while (from != head && max > 0 && looks-- > 0) {
+		if (n != head && (n->queue & MARKED) == marked) {
+			if (visit(n, arg))
+				return true;
+			max--;
+		}
+		n = n->next;
+		if (n == from && marked++ == MARKED)
+			return true;
+	}
+	return true;
+}
+
 const struct policy_ops policy_sieve = {
 	.name = "sieve",
 	.help = "the oldest block not used since a hand passed it goes first",
@@ -85,4 +107,5 @@ const struct policy_ops policy_sieve = {
 	.use = use,
 	.remove = take_out,
 	.victim = victim,
+	.walk = walk,
 };

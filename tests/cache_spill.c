@@ -19,19 +19,25 @@ static bool admit(struct policy *p, const struct policy_event *e, const struct p
 	return !refuse;
 }
 
-static void open_on(struct rig *r, struct rig_disks *d, uint32_t disk)
+static void open_by(struct rig *r, struct rig_disks *d, uint32_t disk, const char *policy)
 {
 	struct cache_options o;
 
 	rig_disks_make(d, NULL, 1, disk);
 	o = rig_disk_options(d, 1, HOST);
 	o.spill_share_milli = SPILL_MILLI;
+	o.policy = policy;
 	rig_open(r, &o, 1);
 	rig_restored(r);
 	fake = *policy_find("lru");
 	fake.admit = admit;
 	refuse = false;
 	r->c->tier->policy = &fake;
+}
+
+static void open_on(struct rig *r, struct rig_disks *d, uint32_t disk)
+{
+	open_by(r, d, disk, "lru");
 }
 
 static void close_on(struct rig *r, struct rig_disks *d)
@@ -105,6 +111,22 @@ START_TEST(the_coldest_are_clean)
 	put_slowly(&r, 1000, wanted);
 	ck_assert_uint_eq(in_memory(&r, 0, 2 * wanted), 2 * wanted);
 	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_total", "tier=host,reason=shed"), 0);
+	close_on(&r, &d);
+}
+END_TEST
+
+/* To see what is cold is no passing of a hand: nobody has used anything, and the oldest go first. */
+START_TEST(a_look_moves_no_hand)
+{
+	struct rig_disks d;
+	struct rig r;
+
+	open_by(&r, &d, 1024, "sieve");
+	put_slowly(&r, 0, HOST);
+	ck_assert_uint_eq(in_memory(&r, 0, HOST), HOST);
+	put_slowly(&r, 1000, HOST / 2);
+	ck_assert_uint_eq(in_memory(&r, HOST / 2, HOST / 2), HOST / 2);
+	ck_assert_uint_eq(there(&r, 0, HOST, false), HOST);
 	close_on(&r, &d);
 }
 END_TEST
@@ -212,7 +234,7 @@ END_TEST
 
 int main(void)
 {
-	const TTest *const tests[] = { the_coldest_are_clean, what_no_disk_wants_goes_in_its_turn,
+	const TTest *const tests[] = { the_coldest_are_clean, a_look_moves_no_hand, what_no_disk_wants_goes_in_its_turn,
 				       the_disk_gives_up_what_memory_gave_up_first, layouts_take_turns };
 
 	return rig_main("cache_spill", tests, sizeof(tests) / sizeof(tests[0]));

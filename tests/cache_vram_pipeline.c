@@ -153,13 +153,15 @@ static int paced(void *arg, const struct ring_request *q, uint32_t *most)
 
 static const struct ring_calls paced_calls = { .fault = paced };
 
+static _Atomic bool ticking;
+
 /* As the daemon's door: every 50 ms. */
 static void *ticks(void *rig)
 {
 	struct vram_rig *v = rig;
 
 	cache_thread_enter();
-	while (v->r.served) {
+	while (ticking) {
 		rig_tick(v->r.c, v->r.now);
 		usleep(50000);
 	}
@@ -197,15 +199,16 @@ START_TEST(blocks_of_a_disk_are_copied_together)
 	lists = rig_stat(&v.r, "terrace_gpu_lists_total", "gpu=0,list=up");
 	moved = rig_stat(&v.r, "terrace_moved_bytes_total", "from=host,to=gpu");
 	reads_left = BEGIN;
-	v.r.served = true;
+	v.r.served = ticking = true;
 	ck_assert_int_eq(pthread_create(&ticker, NULL, ticks, &v), 0);
 	ck_assert_int_eq(pthread_create(&warmer, NULL, warm_all, &v), 0);
 	RIG_AWAIT(rig_stat(&v.r, "terrace_moved_bytes_total", "from=host,to=gpu") == moved + BEGIN * (double)VR_BLOCK_BYTES);
 	reads_left = 1000;
 	pthread_join(warmer, NULL);
 	ck_assert_double_lt(rig_stat(&v.r, "terrace_gpu_lists_total", "gpu=0,list=up"), lists + BLOCKS * 2 / 3);
-	v.r.served = false;
+	ticking = false;
 	pthread_join(ticker, NULL);
+	v.r.served = false;
 	ck_assert_uint_eq(vr_read_all(&v, 0, 0, BLOCKS), BLOCKS);
 	vr_close(&v);
 	rig_disks_remove(&d);

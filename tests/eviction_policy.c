@@ -168,7 +168,7 @@ static bool note_walked(const struct policy_node *n, void *arg)
 /* Whether a walk says in which order nodes will go; it ends when it is told to. */
 static bool walks(const struct policy_ops *ops, struct policy *p, int in, struct walked *out)
 {
-	static const char *const names[] = { "lru", "fifo", "gdsf", "graph" };
+	static const char *const names[] = { "lru", "fifo", "sieve", "gdsf", "graph" };
 	struct walked some = { .most = 7 };
 	bool known = false;
 
