@@ -2,8 +2,8 @@
  * it. Those that lead to it are not listed: they carry the node's generation, and are dropped where they are met once it
  * is another's.
  *
- * Times are kept in milliseconds modulo 2^32: after 49 days without a touch an age is wrong, and the weight
- * long nothing.
+ * Times are kept in units of a 2^17th of the half life, a millisecond at least, modulo 2^32: an age is right for 49 days, and for 32768 half
+ * lives, which is 22 months of the daemon's. After that it begins anew, and the weight with it.
  */
 #include "eviction/graph_edges.h"
 
@@ -15,6 +15,7 @@
 
 enum {
 	ITEMS_MAX = 1 << 28,
+	UNIT_LOG = 17,         /* of the half life to the unit of time */
 	HAND_STEPS = 64,
 	EDGES_LOOKED_AT = 8,   /* for one to give way */
 	SCORES = 2048,         /* a power of two, more than EDGES_ASKED_MAX * EDGES_OF_NODE */
@@ -22,7 +23,7 @@ enum {
 
 struct node {
 	uint64_t id;           /* 0: free */
-	uint32_t touched_ms;
+	uint32_t touched;      /* time_of() */
 	uint32_t next;         /* in the bucket, or free */
 	uint32_t edges;
 	uint16_t generation;
@@ -35,7 +36,7 @@ struct edge {
 	uint32_t from;         /* 0: free */
 	uint32_t to;
 	uint32_t next;         /* of the node, or free */
-	uint32_t touched_ms;
+	uint32_t touched;
 	float weight;
 	uint16_t generation;   /* of `to` */
 	uint16_t sessions, session; /* a hash of the last */
@@ -60,6 +61,7 @@ struct graph_edges {
 	struct session *sessions;
 	uint32_t *buckets;
 	uint32_t mask;
+	uint64_t unit_us;
 	uint32_t nodes_used, nodes_free, node_hand; /* used: ever */
 	uint32_t edges_used, edges_free, edge_hand;
 	struct graph_edges_counts counts;
@@ -69,23 +71,23 @@ struct graph_edges {
 
 /* ---- time ---- */
 
-static uint32_t ms_of(uint64_t us)
+static uint32_t time_of(const struct graph_edges *g, uint64_t us)
 {
-	return (uint32_t)(us / 1000);
+	return (uint32_t)(us / g->unit_us);
 }
 
-static uint64_t us_of(uint32_t ms, uint64_t now_us)
+static uint64_t us_of(const struct graph_edges *g, uint32_t time, uint64_t now_us)
 {
-	uint64_t age = (uint64_t)(uint32_t)(ms_of(now_us) - ms) * 1000;
+	uint64_t age = (uint32_t)(time_of(g, now_us) - time) * g->unit_us;
 
 	return age < now_us ? now_us - age : 0;
 }
 
 static float weight_now(const struct graph_edges *g, const struct edge *e, uint64_t now_us)
 {
-	float age_ms = (float)(uint32_t)(ms_of(now_us) - e->touched_ms);
+	float age_us = (float)(uint32_t)(time_of(g, now_us) - e->touched) * (float)g->unit_us;
 
-	return e->weight * exp2f(-1000 * age_ms / (float)g->options.half_life_us);
+	return e->weight * exp2f(-age_us / (float)g->options.half_life_us);
 }
 
 /* ---- edges ---- */
@@ -185,7 +187,7 @@ static struct edge *edge_of(struct graph_edges *g, uint32_t from, uint32_t to, u
 		return e;
 	number = edge_take(g, from, now_us);
 	e = &g->edges[number];
-	*e = (struct edge){ .from = from, .to = to, .next = g->nodes[from].edges, .touched_ms = ms_of(now_us),
+	*e = (struct edge){ .from = from, .to = to, .next = g->nodes[from].edges, .touched = time_of(g, now_us),
 			    .generation = g->nodes[to].generation, .type = type };
 	g->nodes[from].edges = number;
 	g->nodes[from].degree++;
@@ -199,7 +201,7 @@ static struct edge *strengthen(struct graph_edges *g, uint32_t from, uint32_t to
 	struct edge *e = edge_of(g, from, to, (uint8_t)type, now_us);
 
 	e->weight = fminf(weight_now(g, e, now_us) + weight, 1e30f);
-	e->touched_ms = ms_of(now_us);
+	e->touched = time_of(g, now_us);
 	return e;
 }
 
@@ -275,7 +277,7 @@ static uint32_t node_of(struct graph_edges *g, uint64_t id, uint32_t kept, uint6
 		g->counts.nodes++;
 	}
 	n = &g->nodes[number];
-	n->touched_ms = ms_of(now_us);
+	n->touched = time_of(g, now_us);
 	n->spared = false;
 	return number;
 }
@@ -296,6 +298,7 @@ struct graph_edges *graph_edges_create(const struct graph_edges_options *o)
 	while (buckets < o->nodes_max)
 		buckets *= 2;
 	g->options = *o;
+	g->unit_us = o->half_life_us / 1000 < 2 << UNIT_LOG ? 1000 : (o->half_life_us / 1000 >> UNIT_LOG) * 1000;
 	g->mask = buckets - 1;
 	g->nodes = calloc((uint64_t)o->nodes_max + 1, sizeof(g->nodes[0]));
 	g->edges = calloc((uint64_t)o->edges_max + 1, sizeof(g->edges[0]));
@@ -464,7 +467,7 @@ bool graph_edges_next_node(const struct graph_edges *g, uint64_t now_us, uint32_
 
 		if (!n->id)
 			continue;
-		*out = (struct graph_node_record){ n->id, us_of(n->touched_ms, now_us), n->live };
+		*out = (struct graph_node_record){ n->id, us_of(g, n->touched, now_us), n->live };
 		return true;
 	}
 	return false;
@@ -477,7 +480,7 @@ bool graph_edges_next_edge(const struct graph_edges *g, uint64_t now_us, uint32_
 
 		if (!e->from || !leads_on(g, e))
 			continue;
-		*out = (struct graph_edge_record){ g->nodes[e->from].id, g->nodes[e->to].id, us_of(e->touched_ms, now_us),
+		*out = (struct graph_edge_record){ g->nodes[e->from].id, g->nodes[e->to].id, us_of(g, e->touched, now_us),
 						   e->weight, e->sessions, e->type };
 		return true;
 	}
@@ -503,7 +506,7 @@ enum status graph_edges_put_edge(struct graph_edges *g, uint64_t now_us, const s
 		return STATUS_INVALID;
 	e = edge_of(g, from, to, r->type, now_us);
 	e->weight = r->weight;
-	e->touched_ms = ms_of(r->touched_us);
+	e->touched = time_of(g, r->touched_us);
 	e->sessions = r->sessions;
 	return STATUS_OK;
 }

@@ -22,7 +22,8 @@ enum {
 	HAND_STEPS = 64,
 	ADVANCE_MAX = 1 << 16,    /* samples and buckets, in a call */
 	PENDING_MS = 60 * 1000,
-	AGE_MS_MAX = INT32_MAX,   /* 24 days; times are modulo twice that */
+	AGE_MS_MAX = INT32_MAX,   /* 24 days; times are modulo twice that, */
+	BEHIND_MS = 60 * 1000,    /* of which an access may be as much later than the time of who asks */
 };
 
 _Static_assert(SAMPLES_MAX < 1 << 17, "record.sample");
@@ -263,11 +264,18 @@ static uint8_t flags_of(const struct record *r)
 			 (r->touched ? MEMORY_TOUCHED : 0) | (r->again ? MEMORY_AGAIN : 0));
 }
 
+static uint32_t age_of(uint64_t now_us, uint32_t last_ms)
+{
+	const uint32_t age_ms = (uint32_t)(now_us / 1000) - last_ms;
+
+	return age_ms > UINT32_MAX - BEHIND_MS ? 0 : age_ms > AGE_MS_MAX ? AGE_MS_MAX : age_ms;
+}
+
 bool memory_keep(const struct memory *m, uint32_t back, uint64_t now_us, struct memory_kept *out)
 {
 	const uint32_t last = m->records_used < m->records_max ? m->records_used : m->hand + m->records_max - 1;
 	const struct record *r;
-	uint32_t end, age_ms;
+	uint32_t end;
 
 	if (back >= m->records_used)
 		return false;
@@ -276,8 +284,7 @@ bool memory_keep(const struct memory *m, uint32_t back, uint64_t now_us, struct 
 		return false;
 	for (end = r->next; !(end & MEMORY_LAST);)
 		end = m->records[end].next;
-	age_ms = (uint32_t)(now_us / 1000) - r->last_ms;
-	*out = (struct memory_kept){ .tag = r->tag, .bucket = end & ~MEMORY_LAST, .age_ms = age_ms > AGE_MS_MAX ? 0 : age_ms, .class = r->class,
+	*out = (struct memory_kept){ .tag = r->tag, .bucket = end & ~MEMORY_LAST, .age_ms = age_of(now_us, r->last_ms), .class = r->class,
 				     .uses = r->uses, .children = r->children, .turn = r->turn, .hint = r->hint, .pace = { r->pace[0], r->pace[1] }, .flags = flags_of(r) };
 	if (r->sample) {
 		out->features = m->samples[r->sample].features;

@@ -180,6 +180,29 @@ START_TEST(a_request_makes_its_edges)
 }
 END_TEST
 
+/* A day after 2^32 ms, as the daemon has its half life, and a year later. */
+START_TEST(what_was_long_ago_weighs_nothing)
+{
+	const struct graph_edges_options o = { .nodes_max = 8, .edges_max = 8, .sessions_max = 1, .half_life_us = 1800ull * SECOND };
+	const uint64_t day = 86400ull * SECOND, wrapped = ((uint64_t)1 << 32) * 1000, later[] = { wrapped + SECOND, wrapped + day, 400 * day };
+	struct graph_edges *g = graph_edges_create(&o);
+	const uint64_t from = 1;
+	struct graph_near near;
+	struct graph_node_record n;
+	uint32_t cursor;
+
+	graph_edges_pair(g, SECOND, EDGE_CO_ATTEND, from, 2, 1e6f);
+	for (int i = 0; i < 3; i++) {
+		ck_assert_uint_eq(graph_edges_near(g, later[i], &from, 1, EDGE_MASK_ALL, &near, 1), 1);
+		ck_assert_float_lt(near.weight, 1e-6f);
+		cursor = 0;
+		ck_assert(graph_edges_next_node(g, later[i], &cursor, &n));
+		ck_assert_uint_lt(n.touched_us, 2 * SECOND);
+	}
+	graph_edges_destroy(g);
+}
+END_TEST
+
 START_TEST(live_nodes_stay)
 {
 	struct graph_edges *g = graph_edges_create(&small);
@@ -512,6 +535,7 @@ int main(void)
 
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, what_must_hold_holds);
+	tcase_add_test(tc, what_was_long_ago_weighs_nothing);
 	tcase_add_test(tc, sketches_find_what_is_near);
 	tcase_add_test(tc, sketches_take_their_memory_at_once);
 	tcase_add_test(tc, weights_are_the_models);

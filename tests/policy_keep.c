@@ -437,6 +437,28 @@ START_TEST(what_cannot_be_true_is_refused)
 }
 END_TEST
 
+/* Nothing was used a month ago and just now. */
+START_TEST(a_month_is_no_moment)
+{
+	static const uint64_t days[] = { 0, 1, 24, 25, 30, 49 };
+	static struct memory m;
+	struct memory_kept k;
+
+	ck_assert(memory_init(&m, 8));
+	memory_access(&m, memory_make(&m, 5), 5, 0, 1, 7000000);
+	memory_find(&m, 5)->uses = 1;
+	for (size_t i = 0; i < sizeof(days) / sizeof(days[0]); i++) {
+		const uint64_t ms = days[i] * 86400 * 1000;
+
+		ck_assert(memory_keep(&m, 0, 7000000 + ms * 1000, &k));
+		ck_assert_uint_eq(k.age_ms, ms < INT32_MAX ? ms : INT32_MAX);
+	}
+	ck_assert(memory_keep(&m, 0, 6500000, &k)); /* told by a clock that is a tick behind */
+	ck_assert_uint_eq(k.age_ms, 0);
+	memory_fini(&m);
+}
+END_TEST
+
 /* Those of a memory that was kept and taken up tell the same from then on, and an LRU cache would hold the same. */
 /* The second run's clock says so much less. */
 static void samples_over_clocks(uint64_t behind_us)
@@ -739,6 +761,7 @@ int main(void)
 	tcase_set_timeout(t, 200);
 	tcase_add_loop_test(t, what_is_kept_comes_back, 0, 2);
 	tcase_add_loop_test(t, decisions_are_the_same, 0, 2);
+	tcase_add_test(t, a_month_is_no_moment);
 	tcase_add_test(t, a_young_clock_is_as_good_as_an_old_one);
 	tcase_add_test(t, what_went_before_is_new_to_s3fifo);
 	tcase_add_test(t, damage_is_refused);
