@@ -556,16 +556,32 @@ static struct policy_node *victim_of(struct policy *p, enum duel_row row, bool (
 	return p->orders[row].ops->victim(p->orders[row].policy, may, arg, scan_max);
 }
 
+/* A search over several orders. */
+struct looks {
+	bool (*may)(const struct policy_node *, void *);
+	void *arg;
+	uint32_t left;
+};
+
+static bool look(const struct policy_node *n, void *arg)
+{
+	struct looks *l = arg;
+
+	l->left--;
+	return l->may(n, l->arg);
+}
+
 /* First what is left where nodes were before. */
 static struct policy_node *victim(struct policy *p, bool (*may)(const struct policy_node *, void *), void *arg, uint32_t scan_max)
 {
 	const enum duel_row now = is_of_lines(p->row) ? DUEL_OWN : p->row;
+	struct looks l = { may, arg, scan_max };
 	struct policy_node *n = NULL;
 
 	for (enum duel_row row = DUEL_OWN; row < DUEL_ROWS && !n; row++)
 		if (row != now)
-			n = victim_of(p, row, may, arg, scan_max);
-	return n ? n : victim_of(p, now, may, arg, scan_max);
+			n = victim_of(p, row, look, &l, l.left);
+	return n ? n : victim_of(p, now, may, arg, l.left);
 }
 
 /* s3fifo and sieve move nodes and marks to find a victim. */

@@ -337,6 +337,42 @@ START_TEST(what_went_before_is_new_to_s3fifo)
 }
 END_TEST
 
+static bool pinned(const struct policy_node *n, void *asked)
+{
+	(void)n;
+	++*(uint32_t *)asked;
+	return false;
+}
+
+/* Nodes that stand in two orders are looked at no oftener than those of one. */
+START_TEST(a_search_is_bounded_over_all_orders)
+{
+	struct policy_event e = { .now_us = 3600000000, .tokens = 16 };
+	struct policy_node node[2 * CHAIN] = { { 0 } };
+	struct policy *p;
+
+	world_init(&world, 1500);
+	keep_all(world.p, &kept);
+	choose_s3fifo(&kept);
+	graph()->destroy(world.p);
+	p = policy_create(graph(), CAPACITY, growth);
+	for (uint32_t i = 0; i < 2 * CHAIN; i++) {
+		if (i == CHAIN)
+			ck_assert(graph()->recall(p, e.now_us, 0, kept.bytes[0], kept.size[0]));
+		e.id = 1 + i;
+		graph()->insert(p, &node[i], &e);
+		ck_assert_uint_eq(node[i].queue >> 30, i < CHAIN ? DUEL_OWN : DUEL_S3FIFO);
+	}
+	for (uint32_t max = 0; max < 3 * CHAIN; max++) {
+		uint32_t asked = 0;
+
+		ck_assert_ptr_null(graph()->victim(p, pinned, &asked, max));
+		ck_assert_uint_eq(asked, max < 2 * CHAIN ? max : 2 * CHAIN);
+	}
+	graph()->destroy(p);
+}
+END_TEST
+
 static uint32_t accepted; /* counted, since each of Check's assertions takes longer than what it looks at */
 
 /* Whatever is wrong with a piece: the policy is as it was. */
@@ -434,28 +470,6 @@ START_TEST(what_cannot_be_true_is_refused)
 	ck_assert_uint_eq(accepted, 0);
 	graph()->destroy(p);
 	graph()->destroy(world.p);
-}
-END_TEST
-
-/* Nothing was used a month ago and just now. */
-START_TEST(a_month_is_no_moment)
-{
-	static const uint64_t days[] = { 0, 1, 24, 25, 30, 49 };
-	static struct memory m;
-	struct memory_kept k;
-
-	ck_assert(memory_init(&m, 8));
-	memory_access(&m, memory_make(&m, 5), 5, 0, 1, 7000000);
-	memory_find(&m, 5)->uses = 1;
-	for (size_t i = 0; i < sizeof(days) / sizeof(days[0]); i++) {
-		const uint64_t ms = days[i] * 86400 * 1000;
-
-		ck_assert(memory_keep(&m, 0, 7000000 + ms * 1000, &k));
-		ck_assert_uint_eq(k.age_ms, ms < INT32_MAX ? ms : INT32_MAX);
-	}
-	ck_assert(memory_keep(&m, 0, 6500000, &k)); /* told by a clock that is a tick behind */
-	ck_assert_uint_eq(k.age_ms, 0);
-	memory_fini(&m);
 }
 END_TEST
 
@@ -761,9 +775,9 @@ int main(void)
 	tcase_set_timeout(t, 200);
 	tcase_add_loop_test(t, what_is_kept_comes_back, 0, 2);
 	tcase_add_loop_test(t, decisions_are_the_same, 0, 2);
-	tcase_add_test(t, a_month_is_no_moment);
 	tcase_add_test(t, a_young_clock_is_as_good_as_an_old_one);
 	tcase_add_test(t, what_went_before_is_new_to_s3fifo);
+	tcase_add_test(t, a_search_is_bounded_over_all_orders);
 	tcase_add_test(t, damage_is_refused);
 	tcase_add_test(t, what_cannot_be_true_is_refused);
 	tcase_add_test(t, samples_are_kept);

@@ -1,10 +1,11 @@
-/* Lines of nodes by class and age against a naive model: the oldest node of each bucket, and all behind it. */
+/* Lines of nodes by class and age against a naive model: the oldest node of each bucket, and all behind it. And ages that a restart is told. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "eviction/hash.h"
 #include "eviction/lines.h"
+#include "eviction/memory.h"
 #include "eviction/ranks.h"
 
 enum { NODES = 6000, TEST_CLASSES = 5 };
@@ -255,6 +256,28 @@ START_TEST(a_walk_by_age_goes_as_victims_do)
 }
 END_TEST
 
+/* Nothing was used a month ago and just now. */
+START_TEST(a_month_is_no_moment)
+{
+	static const uint64_t days[] = { 0, 1, 24, 25, 30, 49 };
+	static struct memory m;
+	struct memory_kept k;
+
+	ck_assert(memory_init(&m, 8));
+	memory_access(&m, memory_make(&m, 5), 5, 0, 1, 7000000);
+	memory_find(&m, 5)->uses = 1;
+	for (size_t i = 0; i < sizeof(days) / sizeof(days[0]); i++) {
+		const uint64_t ms = days[i] * 86400 * 1000;
+
+		ck_assert(memory_keep(&m, 0, 7000000 + ms * 1000, &k));
+		ck_assert_uint_eq(k.age_ms, ms < INT32_MAX ? ms : INT32_MAX);
+	}
+	ck_assert(memory_keep(&m, 0, 6500000, &k)); /* told by a clock that is a tick behind */
+	ck_assert_uint_eq(k.age_ms, 0);
+	memory_fini(&m);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("policy_lines");
@@ -267,6 +290,7 @@ int main(void)
 	tcase_add_test(t, without_marks_enough_too);
 	tcase_add_test(t, marks_let_a_search_leap);
 	tcase_add_test(t, a_walk_by_age_goes_as_victims_do);
+	tcase_add_test(t, a_month_is_no_moment);
 	suite_add_tcase(s, t);
 	r = srunner_create(s);
 	srunner_run_all(r, CK_NORMAL);
