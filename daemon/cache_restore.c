@@ -594,6 +594,14 @@ static void read_catalog(struct restore *x)
 	t->scan |= s != STATUS_OK || blocks;
 }
 
+static bool over_budget(struct disk *d)
+{
+	struct disk_view v;
+
+	disk_look(d, &v);
+	return v.slab_bytes_used > v.budget_bytes;
+}
+
 void *restore_main(void *arg)
 {
 	struct cache *c = arg;
@@ -624,6 +632,7 @@ void *restore_main(void *arg)
 		for (uint32_t i = 0; i < t->unit_count; i++) {
 			disk_slot_free_unmarked(t->units[i].disk);
 			t->units[i].look_us = c->now_us;
+			t->units[i].over = over_budget(t->units[i].disk);
 			unit_sweep_anew(&t->units[i]); /* of one that failed meanwhile, blocks were taken up after they were given up */
 		}
 		CRASH_POINT("restore_freed");

@@ -514,9 +514,17 @@ static struct disk_class *class_wanting(struct tier *t)
 	return NULL;
 }
 
+static struct unit *unit_over(struct tier *t)
+{
+	for (uint32_t i = 0; i < t->unit_count; i++)
+		if (t->units[i].over && !t->units[i].failed)
+			return &t->units[i];
+	return NULL;
+}
+
 bool tier_wants(struct cache *c)
 {
-	return c->tier && (c->tier->hungry || class_wanting(c->tier));
+	return c->tier && (c->tier->hungry || class_wanting(c->tier) || unit_over(c->tier));
 }
 
 void tier_wake(struct cache *c)
@@ -570,9 +578,35 @@ static void class_feed(struct cache *c, struct disk_class *k)
 	cache_unlock(c);
 }
 
+static bool unit_has_racks(const struct unit *u)
+{
+	const struct disk_class *k = u->classes;
+
+	while (k && !k->racks)
+		k = k->next;
+	return k;
+}
+
+/* One slab less, if it can be now; a free one, or that with the fewest blocks. Without the lock. */
+static void unit_shrink(struct cache *c, struct unit *u)
+{
+	struct disk_view v;
+	uint64_t freed;
+
+	if (disk_slab_drop_free(u->disk, 0))
+		cache_compact_step(c, u->number, c->options.disks[u->number].bytes, &freed);
+	disk_look(u->disk, &v);
+	cache_lock(c);
+	racks_prune(c, u);
+	unit_failed(c, u);
+	u->over = v.slab_bytes_used > v.budget_bytes && unit_has_racks(u); /* damaged slabs stay */
+	cache_unlock(c);
+}
+
 void cache_disk_chores(struct cache *c)
 {
 	struct disk_class *k;
+	struct unit *over;
 
 	if (!c->tier)
 		return;
@@ -580,6 +614,12 @@ void cache_disk_chores(struct cache *c)
 	while ((k = class_wanting(c->tier))) {
 		cache_unlock(c);
 		class_feed(c, k);
+		cache_lock(c);
+	}
+	over = unit_over(c->tier);
+	if (over) {
+		cache_unlock(c);
+		unit_shrink(c, over);
 		cache_lock(c);
 	}
 	spill_pump(c);

@@ -83,6 +83,7 @@ struct unit {
 	uint32_t spilling, loading;    /* moves under way */
 	bool failed;                   /* its blocks are being given up */
 	bool banned;                   /* the catalog has been told */
+	bool over;                     /* its slabs take more than its budget, as an earlier run's was larger */
 	bool scan;                     /* look at its headers: the catalog's last word is not of its last run */
 	uint64_t sweep;                /* where that is: rack_cursor() */
 	bool swept;

@@ -327,6 +327,35 @@ START_TEST(test_a_kill_loses_nothing_that_memory_has)
 }
 END_TEST
 
+/* A run whose disk may take less than the one before: slabs go until it does, and what was on the others stays. */
+START_TEST(test_a_smaller_budget_is_kept)
+{
+	struct rig_disks d;
+	struct rig r;
+	uint32_t left;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	open_on(&r, &d, 1);
+	fill(&r, 120);
+	ck_assert_double_eq(rig_stat(&r, "terrace_disk_slabs", "disk=0"), 4);
+	rig_close(&r);
+	d.disk[0].bytes /= 4;
+	open_on(&r, &d, 1);
+	ck_assert_double_eq(rig_stat(&r, "terrace_disk_blocks", "disk=0"), 120);
+	rig_quiet(&r);
+	ck_assert_double_le(rig_stat(&r, "terrace_disk_slab_bytes", "disk=0"), (double)d.disk[0].bytes);
+	left = (uint32_t)rig_stat(&r, "terrace_disk_blocks", "disk=0");
+	ck_assert_uint_ge(left, 120 - 3 * 33);
+	ck_assert_uint_eq(rig_read_all(&r, 0, 120), left);
+	put_slowly(&r, 1000, HOST);
+	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
+	ck_assert_double_le(rig_stat(&r, "terrace_disk_slab_bytes", "disk=0"), (double)d.disk[0].bytes);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_disk_compact");
@@ -339,6 +368,7 @@ int main(void)
 	tcase_add_test(tc, test_another_disk_takes_them);
 	tcase_add_test(tc, test_a_disk_without_copies_is_not_synced);
 	tcase_add_test(tc, test_without_a_place_they_are_evicted);
+	tcase_add_test(tc, test_a_smaller_budget_is_kept);
 	tcase_add_loop_test(tc, test_deletes_beside_a_compaction, 0, 2);
 	tcase_add_loop_test(tc, test_a_kill_loses_nothing_that_memory_has, 0, 20);
 	suite_add_tcase(suite, tc);
