@@ -1,16 +1,14 @@
-/* The graph's policy: what is worth least goes first, where worth is the expected hits per second of
- * keeping a block, by its class and the time since its last use, times what a hit saves (recompute.h) if that is told.
+/* The graph's policy: what is worth least goes first, where worth is the expected hits per second of keeping a block, by its class and the time since
+ * its last use, times what a hit saves (recompute.h) if that is told.
  *
- * At an access the features of the block in the graph, and of the request, go through the model of reuse
- * (hazard.c), whose answer gives a class (survival.c); class and age give the worth. Every TICK_US the worth of all
- * pairs of class and age is computed anew and the pairs are ranked; between, only the ranks are used. Live
- * nodes stand in one line a class, oldest first (lines.c). A block is never of less worth at its
- * access than the block behind it in the chain: without it that one is of no use.
+ * At an access the features of the block in the graph, and of the request, go through the model of reuse (hazard.c), whose answer gives a class
+ * (survival.c); class and age give the worth. Every TICK_US the worth of all pairs of class and age is computed anew and the pairs are ranked;
+ * between, only the ranks are used. Live nodes stand in one line a class, oldest first (lines.c). A block is never of less worth at its access than
+ * the block behind it in the chain: without it that one is of no use.
  *
- * Two things are done only while they pay. A newcomer of less worth than what would go for it is
- * refused unless what was refused comes back much more often than what was spared by that. And when a cache that goes by a fixed policy, followed
- * on a share of the blocks (duel.c), hits more, victims are taken by that policy as long as it does; by age alone, too, when an LRU cache would
- * have missed next to nothing.
+ * Two things are done only while they pay. A newcomer of less worth than what would go for it is refused unless what was refused comes back much more
+ * often than what was spared by that. And when a cache that goes by a fixed policy, followed on a share of the blocks (duel.c), hits more, victims are
+ * taken by that policy as long as it does; by age alone, too, when an LRU cache would have missed next to nothing.
  *
  * With lru the nodes stay in their lines. s3fifo and sieve have queues of their own: a node goes there when it is inserted or used, and what is left
  * where nodes were before has not been used since, and goes first.
@@ -43,8 +41,7 @@ enum {
 	SAYING_TICKS = 8,      /* for so long */
 };
 
-/* Refusing goes on until what was refused comes back this many times as often as what was spared: what
- * is refused is the rest of a chain, which may come back in part only. */
+/* Refusing goes on until what was refused comes back this many times as often as what was spared: it is the rest of a chain, which may in part. */
 #define BYPASS_BENEFIT 2.0f
 
 /* The share of what comes back that LRU must miss: of less there is nothing to win. */
@@ -521,8 +518,7 @@ static void use(struct policy *p, struct policy_node *n, const struct policy_eve
 	n->uses = uses;
 }
 
-/* Who leaves from the front of a bucket is followed by those behind it: what will be read of them is brought near, of the third its
- * node, of the second its place in the index, of the first its record. */
+/* Who leaves from the front of a bucket is followed by those behind it: brought near is of the third its node, of the second its place, of the first its record. */
 static void look_ahead(const struct policy *p, const struct policy_node *n)
 {
 	const struct policy_node *first = n->next, *second = first->next;
@@ -561,6 +557,7 @@ struct looks {
 	bool (*may)(const struct policy_node *, void *);
 	void *arg;
 	uint32_t left;
+	bool found;
 };
 
 static bool look(const struct policy_node *n, void *arg)
@@ -568,14 +565,14 @@ static bool look(const struct policy_node *n, void *arg)
 	struct looks *l = arg;
 
 	l->left--;
-	return l->may(n, l->arg);
+	return l->found = l->may(n, l->arg);
 }
 
 /* First what is left where nodes were before. */
 static struct policy_node *victim(struct policy *p, bool (*may)(const struct policy_node *, void *), void *arg, uint32_t scan_max)
 {
 	const enum duel_row now = is_of_lines(p->row) ? DUEL_OWN : p->row;
-	struct looks l = { may, arg, scan_max };
+	struct looks l = { may, arg, scan_max, false };
 	struct policy_node *n = NULL;
 
 	for (enum duel_row row = DUEL_OWN; row < DUEL_ROWS && !n; row++)
@@ -584,12 +581,19 @@ static struct policy_node *victim(struct policy *p, bool (*may)(const struct pol
 	return n ? n : victim_of(p, now, may, arg, l.left);
 }
 
-/* s3fifo and sieve move nodes and marks to find a victim. */
+/* s3fifo moves nodes to find a victim. */
 static bool walk(struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max)
 {
-	if (p->orders[DUEL_S3FIFO].nodes || p->orders[DUEL_SIEVE].nodes)
+	struct looks l = { visit, arg, max, false };
+	struct order *sieve = &p->orders[DUEL_SIEVE];
+
+	if (p->orders[DUEL_S3FIFO].nodes)
 		return false;
-	ranked_walk(&p->live, &p->survival, visit, arg, max);
+	for (int i = 0; i < 2 && !l.found; i++)
+		if ((i == 0) != is_of_lines(p->row))
+			ranked_walk(&p->live, &p->survival, look, &l, l.left);
+		else if (sieve->nodes)
+			sieve->ops->walk(sieve->policy, look, &l, l.left);
 	return true;
 }
 
