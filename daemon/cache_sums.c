@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-enum { SUM_QUEUE = 256, SUM_THREADS_MAX = 16, TURN = 64, ASKED_AT_FIRST = 3, ASKED_BY_EACH = 2, LOOKS = 32, ROUSED_US = 1000 };
+enum { SUM_QUEUE = 256, SUM_THREADS_MAX = 16, TURN = 64, ASKED_AT_FIRST = 3, ASKED_BY_EACH = 2, LOOKS = 32 };
 
 struct sums {
 	pthread_mutex_t lock;          /* of the pointer */
@@ -88,24 +88,24 @@ bool sums_submit(struct cache *c, struct work *work)
 	return taken;
 }
 
-void sums_rouse(struct cache *c)
+static void rouse(struct cache *c, void (*how)(struct workers *w, uint32_t threads))
 {
 	if (!c->sums)
 		return;
 	pthread_mutex_lock(&c->sums->lock);
 	if (c->sums->pool)
-		workers_rouse(c->sums->pool, ASKED_AT_FIRST, ROUSED_US);
+		how(c->sums->pool, ASKED_AT_FIRST);
 	pthread_mutex_unlock(&c->sums->lock);
+}
+
+void sums_rouse(struct cache *c)
+{
+	rouse(c, workers_rouse);
 }
 
 void sums_calm(struct cache *c)
 {
-	if (!c->sums)
-		return;
-	pthread_mutex_lock(&c->sums->lock);
-	if (c->sums->pool)
-		workers_calm(c->sums->pool, ASKED_AT_FIRST);
-	pthread_mutex_unlock(&c->sums->lock);
+	rouse(c, workers_calm);
 }
 
 static void batch_let_go(struct batch *b)

@@ -15,7 +15,7 @@ bool sums_create(struct cache *c);
 void sums_stop(struct cache *c);
 void sums_destroy(struct cache *c);
 
-/* A batch will begin soon: as many threads as it asks for at first come awake, and look for it until sums_calm, or for a millisecond. */
+/* A batch will begin soon: as many threads as it asks for at first come awake, and look for it until sums_calm. */
 void sums_rouse(struct cache *c);
 void sums_calm(struct cache *c);
 /* work->run on a thread of the pool. False: it is the caller's to do. */

@@ -6,7 +6,6 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "daemon/cache.h"
 #include "daemon/deadline.h"
@@ -18,8 +17,7 @@ struct workers {
 	pthread_cond_t more, ended;
 	struct work **ring; /* queue_max of them; the oldest at `first` */
 	uint32_t queue_max, first, queued, running;
-	uint32_t roused, looking; /* threads that are to be awake, if they have no work, until roused_until_us; that are */
-	uint64_t roused_until_us;
+	uint32_t roused, looking; /* threads that are to be awake, if they have no work; that are */
 	_Atomic uint32_t news;    /* for those that look on: counts what changes any of these */
 	bool stopping;
 	uint64_t done, refused;
@@ -32,25 +30,16 @@ static void tell(struct workers *w)
 	atomic_fetch_add_explicit(&w->news, 1, memory_order_relaxed);
 }
 
-static uint64_t clock_us(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
 /* With the lock, which it leaves. */
 static void look_on(struct workers *w)
 {
 	const uint32_t news = atomic_load_explicit(&w->news, memory_order_relaxed);
-	const uint64_t until_us = w->roused_until_us;
 
 	w->looking++;
 	pthread_mutex_unlock(&w->lock);
 	do
 		sched_yield();
-	while (atomic_load_explicit(&w->news, memory_order_relaxed) == news && clock_us() < until_us);
+	while (atomic_load_explicit(&w->news, memory_order_relaxed) == news);
 	pthread_mutex_lock(&w->lock);
 	w->looking--;
 }
@@ -62,7 +51,7 @@ static struct work *take(struct workers *w)
 
 	pthread_mutex_lock(&w->lock);
 	while (!w->queued && !w->stopping) {
-		if (w->looking < w->roused && clock_us() < w->roused_until_us)
+		if (w->looking < w->roused)
 			look_on(w);
 		else
 			pthread_cond_wait(&w->more, &w->lock);
@@ -189,15 +178,10 @@ enum status workers_submit(struct workers *w, struct work *work)
 	return s;
 }
 
-void workers_rouse(struct workers *w, uint32_t threads, uint64_t us)
+void workers_rouse(struct workers *w, uint32_t threads)
 {
-	const uint64_t until_us = clock_us() + us;
-
 	pthread_mutex_lock(&w->lock);
 	w->roused += threads;
-	if (until_us > w->roused_until_us)
-		w->roused_until_us = until_us;
-	tell(w);
 	for (uint32_t i = 0; i < threads; i++)
 		pthread_cond_signal(&w->more);
 	pthread_mutex_unlock(&w->lock);

@@ -30,8 +30,8 @@ void workers_destroy(struct workers *w);
 enum status workers_submit(struct workers *w, struct work *work);
 
 /* Work is expected: so many more of the threads that have none come awake, or stay so, and look for it without sleeping, until as many are let go by
- * workers_calm, and for `us` at most. What is submitted meanwhile begins sooner, and wakes nobody while there are enough of them. Any thread. */
-void workers_rouse(struct workers *w, uint32_t threads, uint64_t us);
+ * workers_calm. What is submitted meanwhile begins sooner, and wakes nobody while there are enough of them. Any thread. */
+void workers_rouse(struct workers *w, uint32_t threads);
 void workers_calm(struct workers *w, uint32_t threads);
 
 struct workers_view {

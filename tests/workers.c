@@ -119,8 +119,6 @@ START_TEST(many_submitters)
 }
 END_TEST
 
-enum { LONG_US = 60 * 1000 * 1000 };
-
 static void until_looking(struct workers *w, uint32_t threads)
 {
 	struct workers_view v;
@@ -138,7 +136,7 @@ START_TEST(who_is_roused_looks_on)
 	struct workers *w;
 
 	ck_assert_int_eq(workers_create(3, 4, &w), STATUS_OK);
-	workers_rouse(w, 2, LONG_US);
+	workers_rouse(w, 2);
 	until_looking(w, 2);
 	for (int i = 0; i < 3; i++) {
 		jobs[i].work.run = run;
@@ -148,34 +146,17 @@ START_TEST(who_is_roused_looks_on)
 		while (!atomic_load(&jobs[i].runs))
 			sched_yield();
 	until_looking(w, 2);
-	workers_rouse(w, 9, LONG_US); /* there are three */
+	workers_rouse(w, 9); /* there are three */
 	until_looking(w, 3);
 	workers_calm(w, 10);
 	until_looking(w, 1);
 	workers_calm(w, 1);
 	until_looking(w, 0);
-	workers_rouse(w, 1, LONG_US);
+	workers_rouse(w, 1);
 	until_looking(w, 1);
 	workers_destroy(w); /* also of one that looks on */
 	for (int i = 0; i < 3; i++)
 		ck_assert_int_eq(atomic_load(&jobs[i].runs), 1);
-}
-END_TEST
-
-/* Also if nobody lets them go. */
-START_TEST(who_is_roused_sleeps_in_the_end)
-{
-	struct workers *w;
-
-	ck_assert_int_eq(workers_create(2, 4, &w), STATUS_OK);
-	workers_rouse(w, 2, 20 * 1000);
-	until_looking(w, 2);
-	until_looking(w, 0);
-	workers_rouse(w, 1, LONG_US);
-	until_looking(w, 1);
-	workers_calm(w, 3);
-	until_looking(w, 0);
-	workers_destroy(w);
 }
 END_TEST
 
@@ -188,7 +169,7 @@ static void *rouse_and_calm(void *arg)
 	while (atomic_load(&restless)) {
 		const uint32_t threads = (uint32_t)rand_r(&seed) % 4;
 
-		workers_rouse(pool, threads, LONG_US);
+		workers_rouse(pool, threads);
 		for (int i = rand_r(&seed) % 64; i > 0; i--)
 			sched_yield();
 		workers_calm(pool, threads);
@@ -241,7 +222,6 @@ int main(void)
 	tcase_add_test(t, a_stop_has_a_bound);
 	tcase_add_test(t, many_submitters);
 	tcase_add_test(t, who_is_roused_looks_on);
-	tcase_add_test(t, who_is_roused_sleeps_in_the_end);
 	tcase_add_test(t, nothing_is_left_by_who_looks_on);
 	tcase_add_test(t, bad_options);
 	suite_add_tcase(s, t);
