@@ -88,26 +88,6 @@ bool sums_submit(struct cache *c, struct work *work)
 	return taken;
 }
 
-static void rouse(struct cache *c, void (*how)(struct workers *w, uint32_t threads))
-{
-	if (!c->sums)
-		return;
-	pthread_mutex_lock(&c->sums->lock);
-	if (c->sums->pool)
-		how(c->sums->pool, ASKED_AT_FIRST);
-	pthread_mutex_unlock(&c->sums->lock);
-}
-
-void sums_rouse(struct cache *c)
-{
-	rouse(c, workers_rouse);
-}
-
-void sums_calm(struct cache *c)
-{
-	rouse(c, workers_calm);
-}
-
 static void batch_let_go(struct batch *b)
 {
 	if (atomic_fetch_sub_explicit(&b->holders, 1, memory_order_acq_rel) > 1)

@@ -15,9 +15,6 @@ bool sums_create(struct cache *c);
 void sums_stop(struct cache *c);
 void sums_destroy(struct cache *c);
 
-/* A batch will begin soon: as many threads as it asks for at first come awake, and look for it until sums_calm. */
-void sums_rouse(struct cache *c);
-void sums_calm(struct cache *c);
 /* work->run on a thread of the pool. False: it is the caller's to do. */
 bool sums_submit(struct cache *c, struct work *work);
 /* one(arg, i) for each i < count, on this thread and on those of the pool that are idle; returns when all are done. */

@@ -159,7 +159,6 @@ struct flight {
 	_Atomic uint32_t parts;        /* that have not ended: the copies; up: the look at what is copied (cache_vram_sums.c): */
 	struct flight *summing_next;   /* of the GPU's that are being summed, as they were begun */
 	_Atomic uint32_t *left;        /* up: [copy.parts] pieces of work of each layer, headers with the first */
-	uint32_t unchecked;            /* of its blocks, those that nobody has summed since they came to memory */
 	uint32_t summed_blocks, piece; /* of each; in a piece */
 	uint32_t layers_summed;        /* these and all before them */
 	bool summing;                  /* it is */
@@ -243,7 +242,6 @@ struct gpu {
 	_Atomic uint64_t stirred_us;   /* when a call came last, where the mover is to be awake for the next */
 	_Atomic bool sleeps;           /* the mover does, it seems, and may have work again */
 	uint32_t passed, readied;      /* the mover's: as many were over when it had waited long enough, had begun when it last made ready */
-	bool roused;                   /* the mover's: threads for sums are awake for it */
 	pthread_cond_t mover_work, keeper_work; /* with queue_lock */
 	struct list_times times[LIST_KINDS];
 };

@@ -13,7 +13,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "daemon/cache_sums.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
@@ -302,25 +301,12 @@ void vram_brought(struct gpu *expecting)
 		atomic_fetch_add_explicit(&expecting->brought, 1, memory_order_relaxed);
 }
 
-/* The threads that will sum what goes up: to wake them takes as long as to hand a list over. */
-static void sums_awake(struct gpu *g, bool on)
-{
-	if (g->roused == on)
-		return;
-	g->roused = on;
-	if (on)
-		sums_rouse(g->cache);
-	else
-		sums_calm(g->cache);
-}
-
 /* Once a call that is expected to have work. */
 static void make_ready(struct gpu *g, uint32_t expected)
 {
 	if (g->readied == expected)
 		return;
 	g->readied = expected;
-	sums_awake(g, g->cache->options.gpu_verify_up);
 	g->cache->vram->ops->ready(g->device, DEVICE_UP);
 	vram_came_back(g->cache);
 }
@@ -354,7 +340,6 @@ static void mover_wait(struct gpu *g)
 	uint32_t seen = atomic_load_explicit(&g->expected, memory_order_relaxed);
 
 	if (g->halted || !looks_on(g, brought, since_us)) {
-		sums_awake(g, false);
 		atomic_store_explicit(&g->sleeps, !g->halted, memory_order_relaxed); /* else each call would wake it for nothing */
 		pthread_cond_wait(&g->mover_work, &g->queue_lock);
 		atomic_store_explicit(&g->sleeps, false, memory_order_relaxed);
@@ -367,9 +352,7 @@ static void mover_wait(struct gpu *g)
 		if (expected != seen)
 			since_us = vram_clock_us();
 		seen = expected;
-		if (expected == atomic_load_explicit(&g->brought, memory_order_relaxed) || vram_clock_us() > since_us + EXPECT_US)
-			sums_awake(g, false);
-		else
+		if (expected != atomic_load_explicit(&g->brought, memory_order_relaxed))
 			make_ready(g, expected);
 		sched_yield();
 	} while (atomic_load_explicit(&g->rung, memory_order_relaxed) == rung && looks_on(g, brought, since_us));
@@ -534,7 +517,6 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 	for (uint32_t i = 0; i < count; i++, m = m->next) {
 		f->pairs[i] = m->pair;
 		f->each[i] = m;
-		f->unchecked += !m->checked;
 	}
 	if (m && !m->block && (!count || m->layers == f->copy.parts)) {
 		flight_mark(f, m);
@@ -601,7 +583,6 @@ static void up_begin(struct gpu *g, struct flight *f)
 	vram_flight_enter(f);
 	behind = f->behind;
 	looked = watched && vram_flight_look(f);
-	sums_awake(g, false);
 	flight_begin(g, f);
 	if (!looked && !behind && (watched || !vram_flight_look(f)))
 		vram_flight_look_here(f);
@@ -648,7 +629,6 @@ void *gpu_mover(void *arg)
 		if (!send_next(g, &way))
 			mover_wait(g);
 	pthread_mutex_unlock(&g->queue_lock);
-	sums_awake(g, false);
 	cache_lock(c);
 	vram_thread_ended(c);
 	cache_unlock(c);

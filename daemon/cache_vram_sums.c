@@ -399,7 +399,8 @@ static void look_prepare(struct flight *f)
 	const uint64_t bytes = f->copy.part_bytes;
 	uint32_t first = 0, rest;
 
-	f->summed_blocks = f->summing ? f->unchecked : 0;
+	for (const struct vram_move *m = f->moves; m; m = m->next)
+		f->summed_blocks += f->summing && !m->checked;
 	rest = f->summed_blocks;
 	f->mixed = f->summed_blocks && f->summed_blocks < f->copy.count;
 	for (struct vram_move *m = f->mixed ? f->moves : NULL; m; m = m->next)

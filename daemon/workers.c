@@ -2,8 +2,6 @@
 #include "daemon/workers.h"
 
 #include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
@@ -17,32 +15,11 @@ struct workers {
 	pthread_cond_t more, ended;
 	struct work **ring; /* queue_max of them; the oldest at `first` */
 	uint32_t queue_max, first, queued, running;
-	uint32_t roused, looking; /* threads that are to be awake, if they have no work; that are */
-	_Atomic uint32_t news;    /* for those that look on: counts what changes any of these */
 	bool stopping;
 	uint64_t done, refused;
 	uint32_t threads, live; /* live: those that have not ended */
 	pthread_t thread[THREADS_MAX];
 };
-
-static void tell(struct workers *w)
-{
-	atomic_fetch_add_explicit(&w->news, 1, memory_order_relaxed);
-}
-
-/* With the lock, which it leaves. */
-static void look_on(struct workers *w)
-{
-	const uint32_t news = atomic_load_explicit(&w->news, memory_order_relaxed);
-
-	w->looking++;
-	pthread_mutex_unlock(&w->lock);
-	do
-		sched_yield();
-	while (atomic_load_explicit(&w->news, memory_order_relaxed) == news);
-	pthread_mutex_lock(&w->lock);
-	w->looking--;
-}
 
 /* The oldest work, or NULL once stopping and empty. */
 static struct work *take(struct workers *w)
@@ -50,12 +27,8 @@ static struct work *take(struct workers *w)
 	struct work *work = NULL;
 
 	pthread_mutex_lock(&w->lock);
-	while (!w->queued && !w->stopping) {
-		if (w->looking < w->roused)
-			look_on(w);
-		else
-			pthread_cond_wait(&w->more, &w->lock);
-	}
+	while (!w->queued && !w->stopping)
+		pthread_cond_wait(&w->more, &w->lock);
 	if (w->queued) {
 		work = w->ring[w->first];
 		w->first = (w->first + 1) % w->queue_max;
@@ -135,7 +108,6 @@ bool workers_stop(struct workers *w, uint64_t wait_us)
 		return true;
 	pthread_mutex_lock(&w->lock);
 	w->stopping = true;
-	tell(w);
 	pthread_cond_broadcast(&w->more);
 	while (w->live && !pthread_cond_timedwait(&w->ended, &w->lock, &until))
 		continue;
@@ -170,34 +142,16 @@ enum status workers_submit(struct workers *w, struct work *work)
 		s = STATUS_EXHAUSTED;
 	} else {
 		w->ring[(w->first + w->queued) % w->queue_max] = work;
-		if (++w->queued > w->looking)
-			pthread_cond_signal(&w->more);
-		tell(w);
+		w->queued++;
+		pthread_cond_signal(&w->more);
 	}
 	pthread_mutex_unlock(&w->lock);
 	return s;
 }
 
-void workers_rouse(struct workers *w, uint32_t threads)
-{
-	pthread_mutex_lock(&w->lock);
-	w->roused += threads;
-	for (uint32_t i = 0; i < threads; i++)
-		pthread_cond_signal(&w->more);
-	pthread_mutex_unlock(&w->lock);
-}
-
-void workers_calm(struct workers *w, uint32_t threads)
-{
-	pthread_mutex_lock(&w->lock);
-	w->roused -= threads;
-	tell(w);
-	pthread_mutex_unlock(&w->lock);
-}
-
 void workers_look(struct workers *w, struct workers_view *out)
 {
 	pthread_mutex_lock(&w->lock);
-	*out = (struct workers_view){ w->queued, w->running, w->queue_max, w->threads, w->done, w->refused, w->looking };
+	*out = (struct workers_view){ w->queued, w->running, w->queue_max, w->threads, w->done, w->refused };
 	pthread_mutex_unlock(&w->lock);
 }

@@ -29,15 +29,9 @@ void workers_destroy(struct workers *w);
 /* Any thread. EXHAUSTED: the queue is full. UNAVAILABLE: being stopped. */
 enum status workers_submit(struct workers *w, struct work *work);
 
-/* Work is expected: so many more of the threads that have none come awake, or stay so, and look for it without sleeping, until as many are let go by
- * workers_calm. What is submitted meanwhile begins sooner, and wakes nobody while there are enough of them. Any thread. */
-void workers_rouse(struct workers *w, uint32_t threads);
-void workers_calm(struct workers *w, uint32_t threads);
-
 struct workers_view {
 	uint32_t queued, running, queue_max, threads;
 	uint64_t done, refused;
-	uint32_t looking;              /* threads that look for work, and do not sleep */
 };
 void workers_look(struct workers *w, struct workers_view *out);
 

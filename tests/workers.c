@@ -3,7 +3,6 @@
 
 #include <check.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -119,87 +118,6 @@ START_TEST(many_submitters)
 }
 END_TEST
 
-static void until_looking(struct workers *w, uint32_t threads)
-{
-	struct workers_view v;
-
-	do {
-		sched_yield();
-		workers_look(w, &v);
-	} while (v.looking != threads);
-}
-
-/* As many as are wanted look on, what they find runs, and they sleep again when they are let go. */
-START_TEST(who_is_roused_looks_on)
-{
-	struct job jobs[3] = { 0 };
-	struct workers *w;
-
-	ck_assert_int_eq(workers_create(3, 4, &w), STATUS_OK);
-	workers_rouse(w, 2);
-	until_looking(w, 2);
-	for (int i = 0; i < 3; i++) {
-		jobs[i].work.run = run;
-		ck_assert_int_eq(workers_submit(w, &jobs[i].work), STATUS_OK);
-	}
-	for (int i = 0; i < 3; i++)
-		while (!atomic_load(&jobs[i].runs))
-			sched_yield();
-	until_looking(w, 2);
-	workers_rouse(w, 9); /* there are three */
-	until_looking(w, 3);
-	workers_calm(w, 10);
-	until_looking(w, 1);
-	workers_calm(w, 1);
-	until_looking(w, 0);
-	workers_rouse(w, 1);
-	until_looking(w, 1);
-	workers_destroy(w); /* also of one that looks on */
-	for (int i = 0; i < 3; i++)
-		ck_assert_int_eq(atomic_load(&jobs[i].runs), 1);
-}
-END_TEST
-
-static atomic_bool restless;
-
-static void *rouse_and_calm(void *arg)
-{
-	unsigned seed = (unsigned)(uintptr_t)arg;
-
-	while (atomic_load(&restless)) {
-		const uint32_t threads = (uint32_t)rand_r(&seed) % 4;
-
-		workers_rouse(pool, threads);
-		for (int i = rand_r(&seed) % 64; i > 0; i--)
-			sched_yield();
-		workers_calm(pool, threads);
-	}
-	return NULL;
-}
-
-/* Nothing that is submitted is left lying, whether somebody looks on, sleeps, or is between the two. */
-START_TEST(nothing_is_left_by_who_looks_on)
-{
-	pthread_t t[2];
-	struct job job;
-
-	ck_assert_int_eq(workers_create(2, 4, &pool), STATUS_OK);
-	atomic_store(&restless, true);
-	for (int i = 0; i < 2; i++)
-		pthread_create(&t[i], NULL, rouse_and_calm, (void *)(uintptr_t)(i + 1));
-	for (int i = 0; i < MANY; i++) {
-		job = (struct job){ .work = { .run = run } };
-		ck_assert_int_eq(workers_submit(pool, &job.work), STATUS_OK);
-		while (!atomic_load(&job.runs)) /* with nothing else submitted that would wake somebody */
-			sched_yield();
-	}
-	atomic_store(&restless, false);
-	for (int i = 0; i < 2; i++)
-		pthread_join(t[i], NULL);
-	workers_destroy(pool);
-}
-END_TEST
-
 START_TEST(bad_options)
 {
 	struct workers *w;
@@ -221,8 +139,6 @@ int main(void)
 	tcase_add_test(t, full_queue_refuses);
 	tcase_add_test(t, a_stop_has_a_bound);
 	tcase_add_test(t, many_submitters);
-	tcase_add_test(t, who_is_roused_looks_on);
-	tcase_add_test(t, nothing_is_left_by_who_looks_on);
 	tcase_add_test(t, bad_options);
 	suite_add_tcase(s, t);
 	r = srunner_create(s);
