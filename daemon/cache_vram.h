@@ -225,6 +225,7 @@ struct gpu {
 	struct flight *summing, **summing_end;
 	uint64_t corrupt_up, corrupt_down; /* copies found so */
 	bool freed;                    /* a slot, since those that wait were looked at */
+	bool feeding;                  /* one of them is tried, and others after it, that are not in `waiting` meanwhile */
 	uint64_t placed_us;            /* when an up last got one, while others waited */
 	bool lost, swept;
 	uint64_t asked_us;             /* when last, by the machine's clock */

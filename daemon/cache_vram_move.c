@@ -325,7 +325,7 @@ static enum status up_go_on(struct cache *c, struct vram_move *m)
 	if (m->from)
 		take_along(m);
 	vram_fetched(c, m, false);
-	if (m->gpu->waiting)
+	if (m->gpu->waiting || m->gpu->feeding)
 		m->gpu->placed_us = vram_clock_us();
 	m->step = STEP_QUEUED;
 	if (m->way == DEVICE_UP)
@@ -487,7 +487,7 @@ void vram_feed(struct cache *c, struct gpu *g)
 		const uint32_t downs = g->downs;
 		enum status s;
 
-		next = m->next;
+		g->feeding = (next = m->next) != NULL;
 		if (!g->lost && (needs_memory(m) ? memory_full : gpu_full == m->block->pool)) {
 			wait_for_room(m);
 			continue;
