@@ -86,7 +86,8 @@ struct vram_pool {
 	struct vram_shelf *shelves;
 	uint32_t newest;               /* of these and of earlier ones, the highest extent id */
 	uint64_t stride;               /* bytes from slot to slot */
-	int64_t free_slots;            /* on shelves that do not drain */
+	uint64_t slots;                /* on shelves that do not drain */
+	int64_t free_slots;            /* of these */
 	uint64_t blocks;               /* ready copies */
 	uint64_t evictable;            /* of these not pinned */
 	uint64_t dirty;                /* ready copies that are the block's only one, and not on their way down */

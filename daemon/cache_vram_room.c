@@ -132,6 +132,7 @@ static void drain_begin(struct cache *c, struct gpu *g, struct vram_shelf *s)
 	if (host_extent_drain(g->arena, s->extent))
 		return;
 	s->draining = true;
+	s->pool->slots -= s->slots;
 	s->pool->free_slots -= s->slots - s->taken;
 	g->drains[g->drain_count++] = (struct drain){ .extent = s->extent, .since_us = c->now_us };
 	cache_count(c, COUNTER_DRAINS, 1);
@@ -340,11 +341,7 @@ enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need
 /* Slots that it keeps free. */
 static int64_t kept(const struct vram_pool *vp)
 {
-	uint64_t slots = 0;
-
-	for (const struct vram_shelf *s = vp->shelves; s; s = s->next)
-		slots += s->draining ? 0 : s->slots;
-	return (int64_t)(slots / KEPT_SHARE < KEPT_MAX ? slots / KEPT_SHARE : KEPT_MAX);
+	return (int64_t)(vp->slots / KEPT_SHARE < KEPT_MAX ? vp->slots / KEPT_SHARE : KEPT_MAX);
 }
 
 struct cold {
@@ -510,11 +507,8 @@ static bool pick_dirty(const struct policy_node *n, void *arg)
 /* The coldest of what was written back and is too much. */
 static void pick_through(struct cache *c, struct vram_pool *vp, const struct host_usage *u)
 {
-	uint64_t total = u->budget_bytes > u->extent_bytes ? (u->budget_bytes - u->extent_bytes) / vp->stride : 0;
+	const uint64_t total = vp->slots + (u->budget_bytes > u->extent_bytes ? (u->budget_bytes - u->extent_bytes) / vp->stride : 0);
 	struct pick p = { .count = 0 };
-
-	for (const struct vram_shelf *s = vp->shelves; s; s = s->next)
-		total += s->draining ? 0 : s->slots;
 	const uint64_t wanted = total * c->options.spill_share_milli / 1000, ready = total > vp->dirty ? total - vp->dirty : 0;
 
 	vp->pressed = wanted > ready;

@@ -81,6 +81,7 @@ struct vram_shelf *vram_shelf_get(struct vram_pool *vp, uint32_t extent)
 	if (extent > vp->newest)
 		vp->newest = extent;
 	offers_tell(vp->gpu->cache);
+	vp->slots += slots;
 	vp->free_slots += slots;
 	return s;
 }

@@ -357,13 +357,17 @@ static void recount_slot(const struct vram_slot *s, struct vram_books *v, struct
 static void recount_pool(const struct vram_pool *vp, uint64_t *taken, uint64_t *held_bytes, uint64_t *lent_bytes, struct books *b)
 {
 	struct vram_books all = { .taken = 0 };
+	uint64_t slots = 0, through = 0;
 	int64_t free_slots = 0;
 
 	for (const struct vram_shelf *s = vp->shelves; s; s = s->next) {
 		struct vram_books v = { .taken = 0 };
 
-		for (uint32_t i = 0; i < s->slots; i++)
+		for (uint32_t i = 0; i < s->slots; i++) {
 			recount_slot(&s->at[i], &v, b);
+			through += s->at[i].through;
+		}
+		slots += s->draining ? 0 : s->slots;
 		ck_assert_uint_eq(v.taken, s->taken);
 		ck_assert_uint_eq(v.held, s->held);
 		free_slots += s->draining ? 0 : s->slots - s->taken;
@@ -377,6 +381,9 @@ static void recount_pool(const struct vram_pool *vp, uint64_t *taken, uint64_t *
 	ck_assert_uint_eq(all.blocks, vp->blocks);
 	ck_assert_uint_eq(all.evictable, vp->evictable);
 	ck_assert_uint_eq(all.dirty, vp->dirty);
+	ck_assert_uint_eq(through, vp->through);
+	ck_assert_uint_eq(vp->coming, 0);
+	ck_assert_uint_eq(slots, vp->slots);
 	ck_assert_int_eq(free_slots, vp->free_slots);
 }
 
