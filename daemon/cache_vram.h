@@ -325,7 +325,7 @@ void gpu_lost(struct gpu *g, const char *why);
 void vram_moves_fail(struct cache *c, struct gpu *g);
 /* By its keeper, of a lost one: takes some of its copies off the books; `swept` when there are no more. */
 void vram_sweep(struct cache *c, struct gpu *g);
-/* A move of a list ends so; if its source was lost meanwhile, that goes with it. */
+/* A move of a list ends so; what the sweep has left for it, on GPUs that were lost meanwhile, goes with it. */
 void vram_read_ended(struct cache *c, struct vram_move *m, enum status s);
 
 /* ---- cache_vram_stats.c ---- */

@@ -119,8 +119,7 @@ static struct vram_slot *lost_copy(const struct block *b)
 
 void vram_read_ended(struct cache *c, struct vram_move *m, enum status s)
 {
-	const struct vram_slot *source = m->way == DEVICE_DOWN ? m->slot : m->from;
-	struct block *b = source && source->shelf->pool->gpu->lost && block_live(m->block) ? m->block : NULL;
+	struct block *b = m->way != DEVICE_UP && block_live(m->block) && lost_copy(m->block) ? m->block : NULL;
 	struct vram_slot *lost;
 
 	if (b)

@@ -199,6 +199,37 @@ START_TEST(lost_on_its_way_across)
 }
 END_TEST
 
+/* Of two copies one is found wrong while it is read for another GPU, and then the other one's GPU is lost: that goes when the read ends, and the key is
+ * free again. */
+START_TEST(left_for_a_copy_that_was_wrong)
+{
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 3, .gpu_slots = SLOTS, .host_slots = SLOTS, .write_back = true });
+	ck_assert_uint_eq(vr_put(&v, 2, 50, 1), 1); /* there is an extent */
+	put_alone(&v, true);
+	ck_assert_uint_eq(vr_warm(&v, 1, 0, 1), 1);
+	vr_flip(&v, 1, 0, 0);
+	vr_hold(&v, 0, 0);
+	vr_hold(&v, 2, VR_LAYERS - 1);
+	vr_warm_begin(&v, 2, 0, 1);
+	RIG_AWAIT(gpu_flights(vram_gpu(v.r.c, 2), DEVICE_ACROSS) == 1);
+	vr_warm_begin(&v, CACHE_HOST, 0, 1);
+	RIG_AWAIT(gpu_flights(vram_gpu(v.r.c, 0), DEVICE_DOWN) == 1);
+	lose(&v, 0);
+	vr_go(&v, 0);
+	RIG_AWAIT(!gpu_flights(vram_gpu(v.r.c, 0), DEVICE_DOWN));
+	vr_go(&v, 2);
+	rig_quiet(&v.r);
+	ck_assert_str_eq(vr_tier(&v, 0), "");
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_blocks", "gpu=0"), 0);
+	ck_assert_double_eq(vr_corrupt(&v, "to=host"), 1);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+}
+END_TEST
+
 /* Of what memory gives up before the sweep has been there the copy on the lost GPU goes, and counts, too. */
 START_TEST(given_up_before_the_sweep)
 {
@@ -242,6 +273,7 @@ int main(void)
 	tcase_add_loop_test(t, come_down_and_not_summed, 0, 12);
 	tcase_add_test(t, deleted_on_its_way);
 	tcase_add_loop_test(t, lost_on_its_way_across, 0, 2);
+	tcase_add_test(t, left_for_a_copy_that_was_wrong);
 	tcase_add_test(t, given_up_before_the_sweep);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
