@@ -93,6 +93,7 @@ struct vram_pool {
 	uint64_t dirty;                /* ready copies that are the block's only one, and not on their way down */
 	uint64_t through;              /* of these, that are to go down: in the GPU's list */
 	uint32_t coming;               /* moves here that have a slot */
+	uint64_t placed_us;            /* when an up last got one, while others waited for the GPU */
 	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
 	uint64_t balance_us;           /* when balance last looked around for it */
 	uint64_t ahead_refused;        /* the same, at which the budget had none to be made ahead */
@@ -227,7 +228,6 @@ struct gpu {
 	uint64_t corrupt_up, corrupt_down; /* copies found so */
 	bool freed;                    /* a slot, since those that wait were looked at */
 	bool feeding;                  /* one of them is tried, and others after it, that are not in `waiting` meanwhile */
-	uint64_t placed_us;            /* when an up last got one, while others waited */
 	bool lost, swept;
 	uint64_t asked_us;             /* when last, by the machine's clock */
 	uint32_t sweep_pool, sweep_extent, sweep_slot;

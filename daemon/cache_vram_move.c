@@ -326,7 +326,7 @@ static enum status up_go_on(struct cache *c, struct vram_move *m)
 		take_along(m);
 	vram_fetched(c, m, false);
 	if (m->gpu->waiting || m->gpu->feeding)
-		m->gpu->placed_us = vram_clock_us();
+		m->slot->shelf->pool->placed_us = vram_clock_us();
 	m->step = STEP_QUEUED;
 	if (m->way == DEVICE_UP)
 		m->slot->order = ++m->gpu->ups;

@@ -359,7 +359,7 @@ static void open_full(struct vram_rig *v, struct rig_disks *d, uint32_t blocks, 
 	ck_assert_int_eq(rig_flush(&v->r, 0, 0, NULL), STATUS_OK);
 	vr_close(v);
 	o->gpus = 1;
-	o->gpu_slots = blocks;
+	o->gpu_slots += blocks;
 	o->write_back = true;
 	o->disks = d;
 	vr_open(v, o);
@@ -420,6 +420,53 @@ START_TEST(leases_beside_a_disk_that_hangs)
 	ck_assert_double_ge(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 1);
 	pthread_mutex_unlock(&writes);
 	vr_release(&v, &l);
+	rig_quiet(&v.r);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Nor does what others get of the GPU, whose layout has copies that just go. */
+START_TEST(leases_beside_those_that_wait_for_nothing)
+{
+	static const struct ring_calls calls = { .fault = wait_for_writes };
+	enum { BLOCKS = 16, LEASED = 4, OTHERS = 12 };
+	struct vram_rig_options o = { .gpu_slots = 8, .host_slots = 48, .spill_milli = 1, .disk_depth = 2, .io_calls = &calls };
+	struct cache_place p[LEASED], q[OTHERS];
+	struct cache_leased l, held, other, others;
+	struct cache_keys k = rig_keys(0, LEASED);
+	struct cache_on on = { .gpu = 0 };
+	_Atomic int called = 0;
+	struct cache_wait wait = { .ready = vr_count, .arg = &called };
+	struct rig_disks d;
+	struct vram_rig v, w;
+
+	open_full(&v, &d, BLOCKS, &o);
+	on.attachment = v.r.attachment;
+	vr_join(&w, &v, 7, "other");
+	ck_assert_uint_eq(vr_put(&w, CACHE_HOST, 0, OTHERS), OTHERS);
+	ck_assert_int_eq(vr_lease(&w, CACHE_HOST, 0, OTHERS, true, false, q, &others), STATUS_OK);
+	ck_assert_uint_eq(vr_read_all(&w, 0, 0, OTHERS), OTHERS);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, LEASED, true, false, p, &held), STATUS_OK);
+	pthread_mutex_lock(&writes);
+	for (uint64_t n = 1000; n < 1048; n++)
+		ck_assert_uint_eq(vr_put(&v, CACHE_HOST, n, 1), 1);
+	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, LEASED, &l, &wait, &v.r.why), STATUS_BUSY);
+	for (uint64_t i = 0; !called && i < 2000; i++) {
+		ck_assert_int_eq(vr_lease(&w, 0, i % 3 * LEASED, LEASED, true, false, q, &other), STATUS_OK);
+		vr_release(&w, &other);
+		rig_tick(v.r.c, v.r.now);
+		usleep(500);
+	}
+	ck_assert(called);
+	pthread_mutex_unlock(&writes);
+	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, LEASED, &l, &wait, &v.r.why), STATUS_OK);
+	cache_wait_end(v.r.c, &wait);
+	vr_release(&v, &l);
+	vr_release(&v, &held);
+	vr_release(&w, &others);
+	free((void *)k.bytes);
 	rig_quiet(&v.r);
 	rig_check_books(v.r.c);
 	vr_close(&v);
@@ -660,6 +707,7 @@ int main(void)
 	tcase_add_loop_test(t, warms_through_a_small_memory_to_a_full_gpu, 0, 3);
 	tcase_add_loop_test(t, leases_through_a_small_memory_on_a_full_gpu, 0, 8);
 	tcase_add_test(t, leases_beside_a_disk_that_hangs);
+	tcase_add_test(t, leases_beside_those_that_wait_for_nothing);
 	tcase_add_test(t, leases_beside_a_slow_disk);
 	tcase_add_loop_test(t, a_failed_disk_has_nothing, 0, 2);
 	tcase_add_loop_test(t, nothing_goes_for_who_is_in_no_hurry, 0, NO_HURRY);
