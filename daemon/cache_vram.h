@@ -1,5 +1,5 @@
 /* The VRAM tier behind the cache: what its files ask of each other (cache_vram.c, cache_vram_end.c, cache_vram_slot.c, cache_vram_room.c,
- * cache_vram_move.c, cache_vram_loss.c, cache_vram_heir.c, cache_vram_sums.c, cache_vram_copy.c, cache_vram_ahead.c, cache_vram_lease.c, cache_vram_stats.c) and the rest of the cache of them. Without GPUs none of it
+ * cache_vram_move.c, cache_vram_loss.c, cache_vram_fetch.c, cache_vram_heir.c, cache_vram_sums.c, cache_vram_copy.c, cache_vram_ahead.c, cache_vram_lease.c, cache_vram_stats.c) and the rest of the cache of them. Without GPUs none of it
  * exists: cache.vram is NULL, and no block has a copy on one.
  *
  * A block may have a *copy* on each GPU, in a slot there, beside the one in host memory and the one on a disk. Its copies hang in a
@@ -449,7 +449,7 @@ void vram_room_ahead(struct cache *c, struct vram_pool *vp, uint32_t slots);
 void vram_room_keep(struct cache *c, struct gpu *g);
 /* A slot is free beyond those, or is made free by a copy that is elsewhere too and that nobody has used for so long. */
 bool vram_room_spare(struct cache *c, struct vram_pool *vp, uint64_t idle_us);
-/* Without the lock, of BUSY: until something came free, 100 ms at most. */
+/* Without the lock, of BUSY: until something came free, 20 ms at most. */
 void vram_room_wait(struct cache *c);
 /* Without the lock: makes an extent. */
 void vram_room_grow(struct cache *c, struct vram_pool *vp);
