@@ -186,22 +186,32 @@ static bool may_leave_for_good(const struct policy_node *n, void *arg)
 	return block_memory_pins(b) == 0 && (rack_serves(b) || !(b->vram && vram_ready(b)));
 }
 
+/* Of what was refused, then of the others. */
+static struct block *victim_for_good(struct cache *c, struct pool *p, bool (*may)(const struct policy_node *n, void *arg))
+{
+	struct policy_node *n = p->refused;
+
+	for (uint32_t looked = 0; n && !may(n, NULL); looked++)
+		n = looked < VICTIM_SCAN ? n->next : NULL;
+	if (!n)
+		n = c->policy->victim(p->policy, may, NULL, CLEAN_SCAN);
+	return n ? (struct block *)block_of_node(n) : NULL;
+}
+
 /* The same for what comes down from a GPU without anybody being in a hurry for it. */
 static struct block *victim_below(struct cache *c, struct pool *p)
 {
 	struct block *b = ahead_victim(c, p, false);
-	struct policy_node *n = b ? NULL : c->policy->victim(p->policy, may_depart_for_good, NULL, CLEAN_SCAN);
 
-	return n ? (struct block *)block_of_node(n) : b;
+	return b ? b : victim_for_good(c, p, may_depart_for_good);
 }
 
 /* And if there is none, any. */
 static struct block *victim_to_drop_below(struct cache *c, struct pool *p)
 {
 	struct block *b = victim_below(c, p);
-	struct policy_node *n = b ? NULL : c->policy->victim(p->policy, may_leave_for_good, NULL, CLEAN_SCAN);
 
-	return n ? (struct block *)block_of_node(n) : b;
+	return b ? b : victim_for_good(c, p, may_leave_for_good);
 }
 
 bool room_spares(struct cache *c, struct pool *p)

@@ -615,6 +615,48 @@ START_TEST(nothing_goes_for_who_is_in_no_hurry)
 }
 END_TEST
 
+static bool refusing;
+
+static bool refuse(struct policy *p, const struct policy_event *e, const struct policy_node *v)
+{
+	(void)p;
+	(void)e;
+	(void)v;
+	return !refusing;
+}
+
+/* What memory has refused makes place for what comes down to be written before anything else does. */
+START_TEST(what_was_refused_goes_first)
+{
+	enum { BLOCKS = 4, MEMORY = 8 };
+	struct policy_ops ops;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 64);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 8, .host_slots = MEMORY, .disks = &d, .spill_milli = 1 });
+	rig_restored(&v.r);
+	ops = *v.r.c->policy;
+	ops.admit = refuse;
+	v.r.c->policy = &ops;
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, MEMORY), MEMORY);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	refusing = true;
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 100, BLOCKS), BLOCKS);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	refusing = false;
+	ck_assert_uint_eq(vr_put(&v, 0, 200, BLOCKS), BLOCKS);
+	rig_quiet(&v.r);
+	for (uint64_t n = 0; n < BLOCKS; n++) {
+		ck_assert_str_eq(vr_tier(&v, 100 + n), "disk");
+		ck_assert_msg(strstr(vr_tier(&v, 200 + n), "host"), "block %u", (unsigned)n);
+	}
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_total", "tier=host,reason=refused"), BLOCKS);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 static enum status copy_not_across(struct device *d, struct device_copy *c, const char **why)
 {
 	if (c->way != DEVICE_ACROSS)
@@ -711,6 +753,7 @@ int main(void)
 	tcase_add_test(t, leases_beside_a_slow_disk);
 	tcase_add_loop_test(t, a_failed_disk_has_nothing, 0, 2);
 	tcase_add_loop_test(t, nothing_goes_for_who_is_in_no_hurry, 0, NO_HURRY);
+	tcase_add_test(t, what_was_refused_goes_first);
 	tcase_add_loop_test(t, by_a_full_memory_from_another_gpu, 0, 2);
 	tcase_add_loop_test(t, a_warm_ends_where_nothing_makes_room, 0, 2);
 	suite_add_tcase(suite, t);
