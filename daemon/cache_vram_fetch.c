@@ -1,19 +1,23 @@
 /* What an up may take of memory on its way from a disk, and of its GPU. With disks nothing that is nowhere else goes for it, neither on the GPU, from
  * where that goes down first, nor in memory, from where it is spilled. Both go by the same memory: so what has come for a GPU that is full, and waits
  * there, takes half of it at most. A Warm waits for that as long as disks write. A lease is waited for by somebody: it waits as long as ups of its
- * layout get their places there one soon after the other, and then takes whoever's place it must.
+ * layout get their places there one soon after the other, and not for ever, and then takes whoever's place it must.
  */
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
-enum { PATIENCE_US = 100 * 1000 };
+enum { PATIENCE_US = 100 * 1000, PATIENCE_MOST_US = 400 * 1000 };
 
 static bool is_patient(const struct vram_move *m)
 {
 	const struct vram_pool *vp = m->gpu->pools[m->pool->number];
 	const uint64_t since = vp && vp->placed_us > m->waits_us ? vp->placed_us : m->waits_us;
 
-	return !m->hasty && (!m->waits_us || vram_clock_us() < since + PATIENCE_US);
+	if (m->hasty || !m->waits_us)
+		return !m->hasty;
+	const uint64_t now = vram_clock_us();
+
+	return now < since + PATIENCE_US && now < m->waits_us + PATIENCE_MOST_US;
 }
 
 bool vram_only_spare(const struct cache *c, const struct vram_move *m)
