@@ -21,7 +21,7 @@ static const struct rpc_method *put_method(void)
 	abort();
 }
 
-static enum status send(const uint8_t *bytes, size_t n, size_t piece)
+static enum status send_piece(const uint8_t *bytes, size_t n, size_t piece)
 {
 	struct rpc_span spans[SPANS];
 	size_t count = 0;
@@ -72,7 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 
 		at += 2;
 		n = n < size - at ? n : size - at;
-		status = send(data + at, n, piece);
+		status = send_piece(data + at, n, piece);
 		at += n;
 	}
 	if (status == STATUS_OK)
