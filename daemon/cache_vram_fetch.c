@@ -6,7 +6,7 @@
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
-enum { PATIENCE_US = 100 * 1000, PATIENCE_MOST_US = 400 * 1000 };
+enum { PATIENCE_US = 100 * 1000, PATIENCE_MOST_US = 700 * 1000 };
 
 static bool is_patient(const struct vram_move *m)
 {

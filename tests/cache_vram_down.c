@@ -483,25 +483,27 @@ static int write_slowly(void *arg, const struct ring_request *r, uint32_t *most)
 	return 0;
 }
 
-/* Nor is a lease in more of a hurry because it is long: as long as a disk that is slow makes one place after the other, it waits for each. */
+/* Nor is a lease in more of a hurry because it is long: as long as a disk that is slow makes one place after the other, it waits for each.
+ * But it has an end (_i). */
 START_TEST(leases_beside_a_slow_disk)
 {
 	static const struct ring_calls calls = { .fault = write_slowly };
-	enum { BLOCKS = 16, LEASED = 8, DIRTY = 2 };
-	struct vram_rig_options o = { .host_slots = LEASED + DIRTY, .spill_milli = 1, .disk_depth = 1, .io_calls = &calls };
-	struct cache_place p[LEASED];
+	enum { LEASED_MAX = 48, DIRTY = 2 };
+	const uint32_t leased = _i ? LEASED_MAX : 8;
+	struct vram_rig_options o = { .host_slots = leased + DIRTY, .spill_milli = 1, .disk_depth = 1, .io_calls = &calls };
+	struct cache_place p[LEASED_MAX];
 	struct cache_leased l, held;
 	struct rig_disks d;
 	struct vram_rig v;
 
-	open_full(&v, &d, BLOCKS, &o);
-	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, LEASED, true, false, p, &held), STATUS_OK);
+	open_full(&v, &d, leased + 8, &o);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, leased, true, false, p, &held), STATUS_OK);
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 1000, DIRTY), DIRTY);
-	ck_assert_int_eq(vr_lease(&v, 0, 0, LEASED, true, false, p, &l), STATUS_OK);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, leased, true, false, p, &l), STATUS_OK);
 	vr_wait_layers(&v, &l);
-	for (uint64_t n = 0; n < LEASED; n++)
+	for (uint64_t n = 0; n < leased; n++)
 		ck_assert(vr_on_gpu(&p[n], 0) && vr_matches(&v, &p[n], n, 0));
-	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	ck_assert_int_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", "") > 0, _i);
 	vr_release(&v, &held);
 	vr_release(&v, &l);
 	rig_quiet(&v.r);
@@ -750,7 +752,7 @@ int main(void)
 	tcase_add_loop_test(t, leases_through_a_small_memory_on_a_full_gpu, 0, 8);
 	tcase_add_test(t, leases_beside_a_disk_that_hangs);
 	tcase_add_test(t, leases_beside_those_that_wait_for_nothing);
-	tcase_add_test(t, leases_beside_a_slow_disk);
+	tcase_add_loop_test(t, leases_beside_a_slow_disk, 0, 2);
 	tcase_add_loop_test(t, a_failed_disk_has_nothing, 0, 2);
 	tcase_add_loop_test(t, nothing_goes_for_who_is_in_no_hurry, 0, NO_HURRY);
 	tcase_add_test(t, what_was_refused_goes_first);
