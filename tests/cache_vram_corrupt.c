@@ -371,24 +371,11 @@ START_TEST(all_are_told)
 }
 END_TEST
 
-struct gate {
-	struct work work;
-	pthread_mutex_t lock;
-};
-
-static void run_gate(struct work *w)
-{
-	struct gate *g = (struct gate *)w;
-
-	pthread_mutex_lock(&g->lock);
-	pthread_mutex_unlock(&g->lock);
-}
-
 /* Two blocks are in memory, and leased on the GPU. They are copied, and their sums wait for the gate. `other`: instead of the first one lies the second
  * there, with its own header and sums. */
-static void open_unsummed(struct vram_rig *v, struct gate *gate, bool other, struct cache_place *p, struct cache_leased *l)
+static void open_unsummed(struct vram_rig *v, struct vr_gate *gate, bool other, struct cache_place *p, struct cache_leased *l)
 {
-	*gate = (struct gate){ .work = { .run = run_gate }, .lock = PTHREAD_MUTEX_INITIALIZER };
+	*gate = (struct vr_gate){ .work = { .run = vr_gate_run }, .lock = PTHREAD_MUTEX_INITIALIZER };
 	vr_open(v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = SLOTS, .host_slots = SLOTS, .sum_threads = 1 });
 	ck_assert_uint_eq(vr_put(v, 0, 50, 1), 1);
 	ck_assert_uint_eq(vr_put(v, CACHE_HOST, 0, 2), 2);
@@ -410,7 +397,7 @@ START_TEST(copied_and_not_summed)
 	struct cache_place p[2];
 	struct cache_leased l;
 	struct vram_rig v;
-	struct gate gate;
+	struct vr_gate gate;
 
 	open_unsummed(&v, &gate, false, p, &l);
 	nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
@@ -431,7 +418,7 @@ START_TEST(another_block_in_its_place)
 	struct cache_place p[2];
 	struct cache_leased l;
 	struct vram_rig v;
-	struct gate gate;
+	struct vr_gate gate;
 
 	open_unsummed(&v, &gate, true, p, &l);
 	cache_lock(v.r.c); /* without which nobody is told that a lease is void */
@@ -634,7 +621,7 @@ static enum status counted_copy(struct device *d, struct device_copy *c, const c
 /* Come down and not yet summed, when the sweep takes the copies that they are of: found wrong after that, it comes from its disk. */
 START_TEST(lost_while_it_is_summed)
 {
-	struct gate gate = { .work = { .run = run_gate }, .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct vr_gate gate = { .work = { .run = vr_gate_run }, .lock = PTHREAD_MUTEX_INITIALIZER };
 	struct device_ops ops = *terrace_device_ops();
 	_Atomic int called = 0;
 	struct cache_wait w = { .ready = vr_count, .arg = &called };

@@ -250,10 +250,7 @@ START_TEST(starved_on_its_way_down)
 	ck_assert_uint_gt(lists_down, starves_at);
 	ck_assert(vr_matches(&v, &p, 0, 0));
 	vr_release(&v, &l);
-	rig_quiet(&v.r);
-	rig_check_books(v.r.c);
-	vr_close(&v);
-	rig_disks_remove(&d);
+	vr_end(&v, &d);
 }
 END_TEST
 
@@ -297,10 +294,7 @@ START_TEST(lost_on_its_way_down)
 	vr_release(&v, &l);
 	cache_wait_end(v.r.c, &w);
 	free((void *)k.bytes);
-	rig_quiet(&v.r);
-	rig_check_books(v.r.c);
-	vr_close(&v);
-	rig_disks_remove(&d);
+	vr_end(&v, &d);
 }
 END_TEST
 
@@ -335,19 +329,6 @@ START_TEST(warms_through_a_small_memory_to_a_full_gpu)
 	rig_disks_remove(&d);
 }
 END_TEST
-
-static pthread_mutex_t writes = PTHREAD_MUTEX_INITIALIZER;
-
-static int wait_for_writes(void *arg, const struct ring_request *r, uint32_t *most)
-{
-	(void)arg;
-	(void)most;
-	if (r->op == RING_WRITE) {
-		pthread_mutex_lock(&writes);
-		pthread_mutex_unlock(&writes);
-	}
-	return 0;
-}
 
 /* A GPU that is full of what was written back, and beside it a disk with others and a small memory. */
 static void open_full(struct vram_rig *v, struct rig_disks *d, uint32_t blocks, struct vram_rig_options *o)
@@ -401,9 +382,8 @@ END_TEST
 /* But a disk that does not write keeps no lease waiting for long. */
 START_TEST(leases_beside_a_disk_that_hangs)
 {
-	static const struct ring_calls calls = { .fault = wait_for_writes };
 	enum { BLOCKS = 16, LEASED = 4 };
-	struct vram_rig_options o = { .host_slots = 2 * LEASED, .spill_milli = 1, .disk_depth = 2, .io_calls = &calls };
+	struct vram_rig_options o = { .host_slots = 2 * LEASED, .spill_milli = 1, .disk_depth = 2, .io_calls = &vr_held_writes };
 	struct cache_place p[LEASED];
 	struct cache_leased l;
 	struct rig_disks d;
@@ -411,28 +391,24 @@ START_TEST(leases_beside_a_disk_that_hangs)
 
 	open_full(&v, &d, BLOCKS, &o);
 	ck_assert_uint_eq(vr_warm(&v, CACHE_HOST, 0, LEASED), LEASED);
-	pthread_mutex_lock(&writes);
+	pthread_mutex_lock(&vr_writes);
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 1000, LEASED), LEASED);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, LEASED, true, false, p, &l), STATUS_OK);
 	vr_wait_layers(&v, &l);
 	for (uint64_t n = 0; n < LEASED; n++)
 		ck_assert(vr_on_gpu(&p[n], 0) && vr_matches(&v, &p[n], n, 0));
 	ck_assert_double_ge(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 1);
-	pthread_mutex_unlock(&writes);
+	pthread_mutex_unlock(&vr_writes);
 	vr_release(&v, &l);
-	rig_quiet(&v.r);
-	rig_check_books(v.r.c);
-	vr_close(&v);
-	rig_disks_remove(&d);
+	vr_end(&v, &d);
 }
 END_TEST
 
 /* Nor does what others get of the GPU, whose layout has copies that just go. */
 START_TEST(leases_beside_those_that_wait_for_nothing)
 {
-	static const struct ring_calls calls = { .fault = wait_for_writes };
 	enum { BLOCKS = 16, LEASED = 4, OTHERS = 12 };
-	struct vram_rig_options o = { .gpu_slots = 8, .host_slots = 48, .spill_milli = 1, .disk_depth = 2, .io_calls = &calls };
+	struct vram_rig_options o = { .gpu_slots = 8, .host_slots = 48, .spill_milli = 1, .disk_depth = 2, .io_calls = &vr_held_writes };
 	struct cache_place p[LEASED], q[OTHERS];
 	struct cache_leased l, held, other, others;
 	struct cache_keys k = rig_keys(0, LEASED);
@@ -449,7 +425,7 @@ START_TEST(leases_beside_those_that_wait_for_nothing)
 	ck_assert_int_eq(vr_lease(&w, CACHE_HOST, 0, OTHERS, true, false, q, &others), STATUS_OK);
 	ck_assert_uint_eq(vr_read_all(&w, 0, 0, OTHERS), OTHERS);
 	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, LEASED, true, false, p, &held), STATUS_OK);
-	pthread_mutex_lock(&writes);
+	pthread_mutex_lock(&vr_writes);
 	for (uint64_t n = 1000; n < 1048; n++)
 		ck_assert_uint_eq(vr_put(&v, CACHE_HOST, n, 1), 1);
 	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, LEASED, &l, &wait, &v.r.why), STATUS_BUSY);
@@ -460,17 +436,14 @@ START_TEST(leases_beside_those_that_wait_for_nothing)
 		usleep(500);
 	}
 	ck_assert(called);
-	pthread_mutex_unlock(&writes);
+	pthread_mutex_unlock(&vr_writes);
 	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, LEASED, &l, &wait, &v.r.why), STATUS_OK);
 	cache_wait_end(v.r.c, &wait);
 	vr_release(&v, &l);
 	vr_release(&v, &held);
 	vr_release(&w, &others);
 	free((void *)k.bytes);
-	rig_quiet(&v.r);
-	rig_check_books(v.r.c);
-	vr_close(&v);
-	rig_disks_remove(&d);
+	vr_end(&v, &d);
 }
 END_TEST
 
@@ -506,10 +479,7 @@ START_TEST(leases_beside_a_slow_disk)
 	ck_assert_int_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", "") > 0, _i);
 	vr_release(&v, &held);
 	vr_release(&v, &l);
-	rig_quiet(&v.r);
-	rig_check_books(v.r.c);
-	vr_close(&v);
-	rig_disks_remove(&d);
+	vr_end(&v, &d);
 }
 END_TEST
 
@@ -535,6 +505,7 @@ START_TEST(a_failed_disk_has_nothing)
 		ck_assert_uint_eq(vr_read_all(&v, 0, 0, 2), 2); /* these may go */
 	else
 		vr_push_out(&v, 2 * MEMORY);
+	rig_quiet(&v.r); /* a lease has its copies before the books do */
 	ck_assert_str_eq(vr_tier(&v, BLOCKS / 2 - 1), _i ? "host+disk" : "gpu+disk");
 	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
 	cache_lock(v.r.c);

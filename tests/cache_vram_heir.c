@@ -74,10 +74,7 @@ START_TEST(an_engine_holds_the_last)
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
 	vr_release(&v, &l);
-	rig_quiet(&v.r);
-	rig_check_books(v.r.c);
-	vr_close(&v);
-	rig_disks_remove(&d);
+	vr_end(&v, &d);
 }
 END_TEST
 
@@ -354,19 +351,6 @@ START_TEST(sound_on_its_way)
 }
 END_TEST
 
-static pthread_mutex_t writes = PTHREAD_MUTEX_INITIALIZER;
-
-static int wait_for_writes(void *arg, const struct ring_request *r, uint32_t *most)
-{
-	(void)arg;
-	(void)most;
-	if (r->op == RING_WRITE) {
-		pthread_mutex_lock(&writes);
-		pthread_mutex_unlock(&writes);
-	}
-	return 0;
-}
-
 /* Begins to write key 0 to the disk, whose writes wait. */
 static void spill(struct vram_rig *v)
 {
@@ -390,7 +374,6 @@ static void spill(struct vram_rig *v)
 /* It is being written to a disk from there: what is written is not the block's copy, and a GPU's, which is sound, is written instead. */
 START_TEST(wrong_while_it_is_spilled)
 {
-	static const struct ring_calls calls = { .fault = wait_for_writes };
 	struct cache_verified sum = { .blocks = 0 };
 	struct cache_place p, q;
 	struct cache_leased l, void_l;
@@ -400,14 +383,14 @@ START_TEST(wrong_while_it_is_spilled)
 
 	vr_disks_make(&d, 1, 96);
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = SLOTS, .host_slots = SLOTS, .disks = &d, .spill_milli = 1,
-						.sum_threads = 2, .io_calls = &calls });
+						.sum_threads = 2, .io_calls = &vr_held_writes });
 	rig_restored(&v.r);
 	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
 	ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
 	rig_quiet(&v.r);
 	ck_assert_str_eq(vr_tier(&v, 0), "gpu+host");
-	pthread_mutex_lock(&writes);
+	pthread_mutex_lock(&vr_writes);
 	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
 	vr_bytes(&v, &p)[9] ^= 1;
 	vr_release(&v, &l);
@@ -417,7 +400,7 @@ START_TEST(wrong_while_it_is_spilled)
 	vr_release(&v, &void_l);
 	until_found(&v, 1);
 	ck_assert_str_ne(vr_tier(&v, 0), "");
-	pthread_mutex_unlock(&writes);
+	pthread_mutex_unlock(&vr_writes);
 	rig_quiet(&v.r);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_tombstones_total", "status=ok"), 1);
 	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
@@ -436,7 +419,6 @@ END_TEST
 /* Deleted while what was found wrong is still being written to a disk: that is not over before its header cannot come back. */
 START_TEST(deleted_while_it_is_spilled)
 {
-	static const struct ring_calls calls = { .fault = wait_for_writes };
 	_Atomic int called = 0;
 	struct cache_wait w = { .ready = vr_count, .arg = &called };
 	struct cache_keys k = rig_keys(0, 1);
@@ -448,14 +430,14 @@ START_TEST(deleted_while_it_is_spilled)
 
 	vr_disks_make(&d, 1, 96);
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = SLOTS, .host_slots = SLOTS, .disks = &d, .spill_milli = 1,
-						.io_calls = &calls });
+						.io_calls = &vr_held_writes });
 	rig_restored(&v.r);
 	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent: what is leased comes from memory */
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
 	if (_i) /* it goes on as that copy */
 		ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
 	vr_flip(&v, CACHE_HOST, 0, 9);
-	pthread_mutex_lock(&writes);
+	pthread_mutex_lock(&vr_writes);
 	spill(&v);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &l), STATUS_OK);
 	vr_release(&v, &l);
@@ -466,7 +448,7 @@ START_TEST(deleted_while_it_is_spilled)
 		usleep(1000);
 		ck_assert_int_eq(cache_delete(v.r.c, v.r.s.id, &k, &st, &w, &v.r.why), STATUS_BUSY);
 	}
-	pthread_mutex_unlock(&writes);
+	pthread_mutex_unlock(&vr_writes);
 	RIG_AWAIT(cache_delete(v.r.c, v.r.s.id, &k, &st, &w, &v.r.why) == STATUS_OK);
 	cache_wait_end(v.r.c, &w);
 	ck_assert_int_eq(st, _i ? STATUS_OK : STATUS_MISS);

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -206,7 +205,10 @@ static void open_full(struct long_rig *l)
 	l->block_bytes = g.block_bytes;
 	ops = *terrace_device_ops();
 	ops.copy = copy;
-	snprintf(l->v.lost, sizeof(l->v.lost), "/tmp/terrace-test-long-%d", (int)getpid());
+	strcpy(l->v.folder, "/tmp/terrace-test-XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(l->v.folder));
+	snprintf(l->v.hold, sizeof(l->v.hold), "%s/hold", l->v.folder);
+	snprintf(l->v.lost, sizeof(l->v.lost), "%s/lost", l->v.folder);
 	setenv("SIM_GPU_LOST_FILE", l->v.lost, 1);
 	c.extent_bytes = 16 << 20;
 	c.gpu_bytes = GPU_BYTES;
@@ -253,8 +255,7 @@ static void close_all(struct long_rig *l)
 	rig_quiet(&l->v.r);
 	rig_check_books(l->v.r.c);
 	ck_assert_double_eq(rig_stat(&l->v.r, "terrace_pinned_bytes", "tier=host"), 0);
-	rig_close(&l->v.r);
-	munmap((void *)l->v.board, EXTENT_PAGE_BYTES);
+	vr_close(&l->v);
 	sem_destroy(&l->ready);
 }
 
@@ -338,7 +339,6 @@ START_TEST(a_gpu_lost_in_the_middle)
 	finish(&l, 0, &s);
 	ck_assert_int_eq(s, STATUS_UNAVAILABLE);
 	ck_assert_uint_eq(read_all(&l, CACHE_HOST, 0), BLOCKS);
-	unlink(l.v.lost);
 	close_all(&l);
 }
 END_TEST

@@ -10,19 +10,6 @@
 
 enum { SLOTS = 16 };
 
-struct gate {
-	struct work work;
-	pthread_mutex_t lock;
-};
-
-static void run_gate(struct work *w)
-{
-	struct gate *g = (struct gate *)w;
-
-	pthread_mutex_lock(&g->lock);
-	pthread_mutex_unlock(&g->lock);
-}
-
 /* What the device says of lists down, and whether a bit of their first block has not come. */
 static struct {
 	enum status says;
@@ -100,7 +87,7 @@ START_TEST(come_down_and_not_summed)
 		{ false, false, STATUS_UNAVAILABLE, false }, { true, true, STATUS_OK, false },
 	};
 	const bool threads = !(_i & 1), kept = row[_i / 2].kept;
-	struct gate gate = { .work = { .run = run_gate }, .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct vr_gate gate = { .work = { .run = vr_gate_run }, .lock = PTHREAD_MUTEX_INITIALIZER };
 	struct device_ops ops = *terrace_device_ops();
 	_Atomic int called = 0;
 	struct cache_wait w = { .ready = vr_count, .arg = &called };

@@ -447,3 +447,34 @@ void vr_sound(struct vram_rig *v)
 		ck_assert_int_eq(cache_verify_step(v->r.c, &cursor, UINT64_MAX, &sum), STATUS_OK);
 	ck_assert_uint_eq(sum.corrupt, 0);
 }
+
+void vr_end(struct vram_rig *v, struct rig_disks *d)
+{
+	rig_quiet(&v->r);
+	rig_check_books(v->r.c);
+	vr_close(v);
+	rig_disks_remove(d);
+}
+
+pthread_mutex_t vr_writes = PTHREAD_MUTEX_INITIALIZER;
+
+static int wait_for_writes(void *arg, const struct ring_request *r, uint32_t *most)
+{
+	(void)arg;
+	(void)most;
+	if (r->op == RING_WRITE) {
+		pthread_mutex_lock(&vr_writes);
+		pthread_mutex_unlock(&vr_writes);
+	}
+	return 0;
+}
+
+const struct ring_calls vr_held_writes = { .fault = wait_for_writes };
+
+void vr_gate_run(struct work *w)
+{
+	struct vr_gate *g = (struct vr_gate *)w;
+
+	pthread_mutex_lock(&g->lock);
+	pthread_mutex_unlock(&g->lock);
+}

@@ -2,8 +2,11 @@
 #ifndef TERRACE_TESTS_CACHE_VRAM_RIG_H
 #define TERRACE_TESTS_CACHE_VRAM_RIG_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
+#include "daemon/workers.h"
+#include "store/ring.h"
 #include "tests/cache_rig.h"
 #include "tests/sim_device.h"
 
@@ -96,6 +99,17 @@ void vr_flip(struct vram_rig *v, int32_t gpu, uint64_t n, uint32_t at);
 void vr_push_out(struct vram_rig *v, uint32_t blocks);
 /* Copies found wrong, "to=gpu" or "to=host". */
 double vr_corrupt(struct vram_rig *v, const char *to);
+/* Nothing is on its way, and the books are right; then both are gone. */
+void vr_end(struct vram_rig *v, struct rig_disks *d);
+/* Disks with these calls write nothing as long as somebody has the lock. */
+extern pthread_mutex_t vr_writes;
+extern const struct ring_calls vr_held_writes;
+/* Work that keeps its thread until its lock is free. */
+struct vr_gate {
+	struct work work; /* first: .run = vr_gate_run */
+	pthread_mutex_t lock;
+};
+void vr_gate_run(struct work *w);
 /* Verify finds nothing wrong in memory. */
 void vr_sound(struct vram_rig *v);
 
