@@ -106,6 +106,7 @@ struct cache_options {
 	uint32_t gpu_pinned_milli;       /* of that, what leases and reservations may hold, and calls that wait for their copies; beyond: EXHAUSTED */
 	uint64_t gpu_prefetch_bytes;     /* a second, brought up to GPUs ahead of leases; 0: none */
 	bool gpu_verify_up;              /* what goes up from memory is summed beside the copy */
+	uint32_t gpu_patience_ms;        /* for places in memory on the way to a GPU a lease waits so long from one to the next, seven times that in all; 0: 100 */
 	uint64_t gpu_poll_us;            /* so long after a call (cache_called) the threads that begin copies up look for the next without sleeping; 0: they sleep */
 	uint32_t gpu_close_ms;           /* cache_destroy waits so long for what GPUs are asked, then for each call that gives back; 0: ten seconds */
 };

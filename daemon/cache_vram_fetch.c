@@ -6,10 +6,11 @@
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
-enum { PATIENCE_US = 100 * 1000, PATIENCE_MOST_US = 700 * 1000 };
+enum { PATIENCE_MS = 100, PATIENCES = 7 };
 
-static bool is_patient(const struct vram_move *m)
+static bool is_patient(const struct cache *c, const struct vram_move *m)
 {
+	const uint64_t patience_us = 1000ull * (c->options.gpu_patience_ms ? c->options.gpu_patience_ms : PATIENCE_MS);
 	const struct vram_pool *vp = m->gpu->pools[m->pool->number];
 	const uint64_t since = vp && vp->placed_us > m->waits_us ? vp->placed_us : m->waits_us;
 
@@ -17,12 +18,12 @@ static bool is_patient(const struct vram_move *m)
 		return !m->hasty;
 	const uint64_t now = vram_clock_us();
 
-	return now < since + PATIENCE_US && now < m->waits_us + PATIENCE_MOST_US;
+	return now < since + patience_us && now < m->waits_us + PATIENCES * patience_us;
 }
 
 bool vram_only_spare(const struct cache *c, const struct vram_move *m)
 {
-	return c->tier && (m->priority != RING_URGENT || is_patient(m));
+	return c->tier && (m->priority != RING_URGENT || is_patient(c, m));
 }
 
 enum status vram_load(struct cache *c, const struct vram_move *m)

@@ -9,6 +9,8 @@
 
 #include "daemon/cache_tier.h"
 
+enum { PATIENT_MS = 60000 }; /* a busy machine is no slow disk */
+
 /* Nothing is lost for what comes down to be written. */
 START_TEST(settles_through_a_full_memory)
 {
@@ -355,7 +357,7 @@ START_TEST(leases_through_a_small_memory_on_a_full_gpu)
 {
 	enum { BLOCKS = 24, IN_MEMORY = 2 };
 	const uint32_t memory = _i & 1 ? 8 : 4, count = _i > 3 ? IN_MEMORY : BLOCKS;
-	struct vram_rig_options o = { .host_slots = memory, .spill_milli = 250, .no_board = _i & 2 };
+	struct vram_rig_options o = { .host_slots = memory, .spill_milli = 250, .no_board = _i & 2, .gpu_patience_ms = PATIENT_MS };
 	struct cache_place p[BLOCKS];
 	struct cache_leased l;
 	struct rig_disks d;
@@ -447,12 +449,14 @@ START_TEST(leases_beside_those_that_wait_for_nothing)
 }
 END_TEST
 
+static uint32_t write_us;
+
 static int write_slowly(void *arg, const struct ring_request *r, uint32_t *most)
 {
 	(void)arg;
 	(void)most;
 	if (r->op == RING_WRITE)
-		usleep(25000);
+		usleep(write_us);
 	return 0;
 }
 
@@ -463,12 +467,14 @@ START_TEST(leases_beside_a_slow_disk)
 	static const struct ring_calls calls = { .fault = write_slowly };
 	enum { LEASED_MAX = 48, DIRTY = 2 };
 	const uint32_t leased = _i ? LEASED_MAX : 8;
-	struct vram_rig_options o = { .host_slots = leased + DIRTY, .spill_milli = 1, .disk_depth = 1, .io_calls = &calls };
+	struct vram_rig_options o = { .host_slots = leased + DIRTY, .spill_milli = 1, .disk_depth = 1, .io_calls = &calls,
+				      .gpu_patience_ms = _i ? 0 : 400 }; /* less than all of its writes take, more than one on a busy machine */
 	struct cache_place p[LEASED_MAX];
 	struct cache_leased l, held;
 	struct rig_disks d;
 	struct vram_rig v;
 
+	write_us = _i ? 25000 : 60000;
 	open_full(&v, &d, leased + 8, &o);
 	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, leased, true, false, p, &held), STATUS_OK);
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 1000, DIRTY), DIRTY);
@@ -651,7 +657,7 @@ START_TEST(by_a_full_memory_from_another_gpu)
 	ops.copy = copy_not_across;
 	vr_disks_make(&d, 1, 64);
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = 16, .host_slots = BLOCKS, .write_back = true, .disks = &d, .spill_milli = 1,
-						.ops = &ops });
+						.ops = &ops, .gpu_patience_ms = PATIENT_MS });
 	rig_restored(&v.r);
 	ck_assert_uint_eq(vr_put(&v, 0, 0, BLOCKS), BLOCKS);
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 100, BLOCKS), BLOCKS);

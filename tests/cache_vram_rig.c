@@ -81,6 +81,7 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 	c.gpu_close_ms = o->gpu_close_ms;
 	c.gpu_prefetch_bytes = o->gpu_prefetch_bytes;
 	c.gpu_verify_up = !o->no_verify;
+	c.gpu_patience_ms = o->gpu_patience_ms;
 	c.gpu_poll_us = o->poll_us;
 	if (o->gpu_prefetch_bytes)
 		c.graph_nodes = 4096;

@@ -39,6 +39,7 @@ struct vram_rig_options {
 	const struct device_ops *ops;   /* NULL: sim_device.h's */
 	uint32_t gpu_close_ms;          /* 0: the cache's */
 	uint64_t gpu_prefetch_bytes;    /* with a graph then */
+	uint32_t gpu_patience_ms;       /* 0: the cache's */
 	bool no_verify;                 /* of what goes up */
 	uint64_t poll_us;               /* gpu_poll_us */
 	uint32_t gpu_pinned_milli;      /* 0: all, as slots are what bounds them */

@@ -194,8 +194,8 @@ static int victim(const char *folder, uint64_t seed, uint64_t from)
 
 static const char *self;
 
-/* Runs a victim for a while; the last change that it had flushed, or `from`. */
-static uint64_t kill_one(uint64_t seed, uint64_t from, unsigned after_us)
+/* Runs a victim for a while, which begins when it is open, or when it has flushed some; the last change that it had flushed, or `from`. */
+static uint64_t kill_one(uint64_t seed, uint64_t from, bool flushes, unsigned after_us)
 {
 	char seed_text[32], from_text[32];
 	uint64_t n, flushed = from;
@@ -215,6 +215,8 @@ static uint64_t kill_one(uint64_t seed, uint64_t from, unsigned after_us)
 	close(out[1]);
 	/* Its first word says that it is open. */
 	ck_assert_int_eq(read(out[0], &n, sizeof(n)), sizeof(n));
+	if (flushes && read(out[0], &n, sizeof(n)) == sizeof(n))
+		flushed = n;
 	usleep(after_us);
 	ck_assert_int_eq(kill(pid, SIGKILL), 0);
 	while (read(out[0], &n, sizeof(n)) == sizeof(n))
@@ -231,7 +233,7 @@ START_TEST(killed_at_any_moment)
 	struct model m = { 0 };
 
 	for (int i = 0; i < KILLS / 4; i++) {
-		uint64_t from = n, flushed = kill_one(seed, from, (unsigned)(rig_rnd(&rng) % 30000)), at = 0;
+		uint64_t from = n, flushed = kill_one(seed, from, i % 2, (unsigned)(rig_rnd(&rng) % 30000)), at = 0;
 		size_t bytes = sizeof(at);
 		enum status s;
 

@@ -193,7 +193,7 @@ def expect_next(service, one, sums, later):
     os.unlink(service.trap)
     service.start()
     one.do("reopen")
-    mixed.wait_for(lambda: "event=disks_restored" in service.log(), 60, "the disk is read")
+    mixed.wait_for(lambda: service.stats()["terrace_restored"] == 1, 60, "the disk is read")
     assert service.state() == "serving"
     assert one.do("take_gpu", 0, SET) == sums[0], "from the disk to the GPU"
     assert one.do("take_gpu", LATER, SET) == later
