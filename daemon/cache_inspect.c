@@ -19,7 +19,7 @@ static bool block_sound(const struct block *b, const char *tenant, struct slot_h
 	if (slot_header_match(h, &ident, b->generation))
 		return false;
 	for (uint32_t i = 0; i < ident.layers; i++, layer += ident.layer_bytes)
-		if (slot_crc32c(0, layer, ident.layer_bytes) != h->layer_crc[i])
+		if (slot_crc32c_next(0, layer, ident.layer_bytes, i + 1 < ident.layers ? layer + ident.layer_bytes : NULL) != h->layer_crc[i])
 			return false;
 	return true;
 }

@@ -5,7 +5,7 @@
  * or on the bus do not get checksums of their own.
  *
  * Up, with gpu_verify_up, threads sum a list's layers in memory as the GPU copies them: behind it, as what a processor has just read takes the
- * GPU longer to get; but the first layer of those that somebody waits for at once. A board then has a second word for each GPU, that
+ * GPU longer to get, and block by block, where nobody waits for layers; but the first layer of those that somebody waits for at once. A board then has a second word for each GPU, that
  * says how far this is. The lists that are being summed stand in the order in which they were begun, and the first of them alone moves
  * words: so a word tells of all that stands before its mark, as the copies' does. What came to memory for the copy, from a disk or another
  * GPU, was looked at then, and is not summed again.
@@ -19,9 +19,9 @@
 #include "store/slot.h"
 
 enum {
-	PIECE_BYTES = 64 << 10,
+	PIECE_BYTES = 64 << 10, RUN_BYTES = 128 << 10, /* of a layer; of blocks as they lie */
 	HEADERS = 16,
-	PAGE = 4096, LINE = 64,
+	LINE = 64,
 	MOVE_AHEAD = 6, BLOCK_AHEAD = 3, /* of the one that is looked at */
 	STALL_US = 20 * 1000,          /* a layer takes a tenth of that to be copied, or the list has not begun */
 };
@@ -161,8 +161,8 @@ static void found_add(struct found *f, struct vram_move *m)
 }
 
 /* What a look at a header touches lies on one cache line behind another: the move, then its block and the GPU's slot, then the header, all of which is
- * read. Each is asked for while those before it are looked at. */
-static void fetch_header(struct flight *f, uint32_t k)
+ * read. Each is asked for while those before it are looked at. (GCC leaves out calls of what does nothing else.) */
+static inline __attribute__((always_inline)) void fetch_header(struct flight *f, uint32_t k)
 {
 	const uint32_t count = f->copy.count;
 	const struct vram_move *m;
@@ -184,16 +184,9 @@ static void fetch_header(struct flight *f, uint32_t k)
 	}
 }
 
-/* A processor brings what follows by itself, but only to the page's end. */
-static void fetch_layer(const struct vram_move *m, uint32_t layer)
+static const uint8_t *layer_at(const struct vram_move *m, uint32_t layer)
 {
-	const uint64_t bytes = m->block->pool->geometry.layer_bytes;
-	const uint8_t *at = block_slot_at(m->block) + SLOT_HEADER_BYTES + layer * bytes, *end = at + bytes;
-
-	for (; at < end; at += PAGE - (uintptr_t)at % PAGE) {
-		__builtin_prefetch(at);
-		__builtin_prefetch(at + LINE);
-	}
+	return block_slot_at(m->block) + SLOT_HEADER_BYTES + layer * m->block->pool->geometry.layer_bytes;
 }
 
 static struct slot_ident ident_of(const struct vram_move *m)
@@ -232,14 +225,13 @@ static bool is_named(const struct vram_move *m)
 	return slot_header_names((const struct slot_header *)block_slot_at(m->block), &ident, m->block->generation);
 }
 
-static void layer_look(struct vram_move *m, uint32_t layer, struct found *f)
+/* `next`: the layer that is looked at after it, or NULL. */
+static void layer_look(struct vram_move *m, uint32_t layer, const uint8_t *next, struct found *f)
 {
-	const uint64_t bytes = m->block->pool->geometry.layer_bytes;
-	const uint8_t *slot = block_slot_at(m->block);
 	uint32_t sum;
 
-	memcpy(&sum, slot + offsetof(struct slot_header, layer_crc) + layer * sizeof(sum), sizeof(sum));
-	if (slot_crc32c(0, slot + SLOT_HEADER_BYTES + layer * bytes, bytes) != sum || (!layer && !is_named(m)))
+	memcpy(&sum, block_slot_at(m->block) + offsetof(struct slot_header, layer_crc) + layer * sizeof(sum), sizeof(sum));
+	if (slot_crc32c_next(0, layer_at(m, layer), m->block->pool->geometry.layer_bytes, next) != sum || (!layer && !is_named(m)))
 		found_add(f, m);
 }
 
@@ -312,9 +304,12 @@ static uint32_t header_pieces(const struct flight *f)
 	return f->moves ? (f->copy.count + HEADERS - 1) / HEADERS : 0;
 }
 
+/* Of the layers of a list that somebody waits for, of each; of another list, of all. */
 static uint32_t layer_pieces(const struct flight *f)
 {
-	return (f->summed_blocks + f->piece - 1) / f->piece;
+	const uint32_t layers = f->mark ? f->summed_blocks : f->summed_blocks * f->copy.parts;
+
+	return (layers + f->piece - 1) / f->piece;
 }
 
 /* Headers are looked at behind the first layer's sums, which somebody may wait for and which have a glance at the names: they are a page each, a
@@ -337,18 +332,27 @@ static void look_headers(struct flight *f, uint32_t from)
 
 static void look_layer(struct flight *f, uint32_t layer, uint32_t from)
 {
+	const uint32_t to = f->summed_blocks - from < f->piece ? f->summed_blocks : from + f->piece;
 	struct found found = { .count = 0 };
 
-	for (uint32_t k = from; k < from + f->piece && k < f->summed_blocks; k++) {
-		if (k + 1 < f->summed_blocks)
-			fetch_layer(f->each[k + 1], layer);
-		layer_look(f->each[k], layer, &found);
-	}
+	for (uint32_t k = from; k < to; k++)
+		layer_look(f->each[k], layer, k + 1 < to ? layer_at(f->each[k + 1], layer) : NULL, &found);
 	found_tell(&found);
 }
 
-/* The layer that piece i of the work counts for: the first layer of all blocks, from the last block on, since the GPU, which reads what a processor
- * has just read more slowly, comes from the other end; then the headers; then the second layer of all before the third of any. */
+/* Layers as they lie, from the one of this number on, all of a block before the next one's: memory is read faster so (terrace-bench sums). */
+static void look_run(struct flight *f, uint32_t from)
+{
+	const uint32_t layers = f->copy.parts, all = f->summed_blocks * layers, to = all - from < f->piece ? all : from + f->piece;
+	struct found found = { .count = 0 };
+
+	for (uint32_t i = from; i < to; i++)
+		layer_look(f->each[i / layers], i % layers, i + 1 < to ? layer_at(f->each[(i + 1) / layers], (i + 1) % layers) : NULL, &found);
+	found_tell(&found);
+}
+
+/* The layer that piece i of the work of a list with a mark counts for: the first layer of all blocks, from the last block on, since the GPU, which
+ * reads what a processor has just read more slowly, comes from the other end; then the headers; then the second layer of all before the third of any. */
 static uint32_t piece_layer(const struct flight *f, uint32_t i)
 {
 	const uint32_t headers = header_pieces(f), pieces = layer_pieces(f);
@@ -358,9 +362,19 @@ static uint32_t piece_layer(const struct flight *f, uint32_t i)
 	return i < pieces + headers ? header_layer(f) : (i - headers) / pieces;
 }
 
-static void look_piece(void *arg, uint32_t i)
+/* Of a list that nobody waits for layer by layer. */
+static void look_unwatched(struct flight *f, uint32_t i)
 {
-	struct flight *f = arg;
+	const uint32_t headers = header_pieces(f);
+
+	if (i < headers)
+		look_headers(f, i * HEADERS);
+	else
+		look_run(f, (i - headers) * f->piece);
+}
+
+static void look_watched(struct flight *f, uint32_t i)
+{
 	const uint32_t headers = header_pieces(f), pieces = layer_pieces(f), layer = piece_layer(f, i);
 
 	if (i < pieces)
@@ -369,8 +383,18 @@ static void look_piece(void *arg, uint32_t i)
 		look_headers(f, (i - pieces) * HEADERS);
 	else
 		look_layer(f, layer, (i - headers) % pieces * f->piece);
-	if (f->summing && atomic_fetch_sub_explicit(&f->left[layer], 1, memory_order_acq_rel) == 1 && f->mark)
+	if (f->summing && atomic_fetch_sub_explicit(&f->left[layer], 1, memory_order_acq_rel) == 1)
 		layer_summed(f);
+}
+
+static void look_piece(void *arg, uint32_t i)
+{
+	struct flight *f = arg;
+
+	if (f->mark)
+		look_watched(f, i);
+	else
+		look_unwatched(f, i);
 }
 
 /* Its layer has been copied; or it is the first, or a header, or none is waited for any more. */
@@ -396,7 +420,7 @@ static bool look_due(void *arg, uint32_t i)
 /* Those that are to be summed come first. */
 static void look_prepare(struct flight *f)
 {
-	const uint64_t bytes = f->copy.part_bytes;
+	const uint64_t bytes = f->copy.part_bytes, piece = f->mark ? PIECE_BYTES : RUN_BYTES;
 	uint32_t first = 0, rest;
 
 	for (const struct vram_move *m = f->moves; m; m = m->next)
@@ -405,8 +429,8 @@ static void look_prepare(struct flight *f)
 	f->mixed = f->summed_blocks && f->summed_blocks < f->copy.count;
 	for (struct vram_move *m = f->mixed ? f->moves : NULL; m; m = m->next)
 		f->each[m->checked ? rest++ : first++] = m;
-	f->piece = bytes < PIECE_BYTES ? (uint32_t)(PIECE_BYTES / bytes) : 1;
-	for (uint32_t i = 0; f->summing && i < f->copy.parts; i++)
+	f->piece = bytes < piece ? (uint32_t)(piece / bytes) : 1;
+	for (uint32_t i = 0; f->summing && f->mark && i < f->copy.parts; i++)
 		atomic_init(&f->left[i], layer_pieces(f) + (i == header_layer(f) ? header_pieces(f) : 0));
 }
 
@@ -427,7 +451,7 @@ void vram_flight_enter(struct flight *f)
 
 static uint32_t pieces_of(const struct flight *f)
 {
-	return header_pieces(f) + layer_pieces(f) * f->copy.parts;
+	return header_pieces(f) + layer_pieces(f) * (f->mark ? f->copy.parts : 1);
 }
 
 bool vram_flight_look(struct flight *f)

@@ -7,27 +7,42 @@
 #include "store/slot.h"
 
 #include <assert.h>
-#include <limits.h>
 #include <stdbool.h>
 #include <string.h>
 
 #include <isa-l/crc.h>
 
-uint32_t slot_crc32c(uint32_t crc, const void *data, size_t bytes)
+/* What a processor brings ahead by itself ends with a page of 4 KiB, and not much of it is under way at a time: so it is asked for by hand, far
+ * enough ahead, into the second cache (terrace-bench sums). */
+enum { STEP = 1024, AHEAD = 8 * STEP, LINE = 64 };
+
+/* From data[from] to data[to], which goes on at `next` behind data[bytes]; NULL: it ends there. (GCC leaves out calls of what does nothing else.) */
+static inline __attribute__((always_inline)) void fetch(const uint8_t *data, size_t from, size_t to, size_t bytes, const uint8_t *next)
 {
-	/* The library takes an int length and a non-const pointer that it only reads. */
-	const size_t step = INT_MAX & ~4095;
-	uint8_t *at = (uint8_t *)(uintptr_t)data;
+	for (; from < to && from < bytes; from += LINE)
+		__builtin_prefetch(data + from, 0, 2);
+	for (; next && from < to; from += LINE)
+		__builtin_prefetch(next + (from - bytes), 0, 2);
+}
+
+uint32_t slot_crc32c_next(uint32_t crc, const void *data, size_t bytes, const void *next)
+{
+	const size_t ahead = bytes < AHEAD ? bytes : AHEAD;
+	const uint8_t *at = data;
 
 	crc = ~crc;
-	while (bytes > 0) {
-		size_t n = bytes < step ? bytes : step;
+	for (size_t i = 0; i < bytes; i += STEP) {
+		const size_t n = bytes - i < STEP ? bytes - i : STEP;
 
-		crc = crc32_iscsi(at, (int)n, crc);
-		at += n;
-		bytes -= n;
+		fetch(at, i + ahead, i + ahead + n, bytes, next);
+		crc = crc32_iscsi((uint8_t *)(uintptr_t)(at + i), (int)n, crc); /* which only reads */
 	}
 	return ~crc;
+}
+
+uint32_t slot_crc32c(uint32_t crc, const void *data, size_t bytes)
+{
+	return slot_crc32c_next(crc, data, bytes, NULL);
 }
 
 static uint32_t header_crc(const struct slot_header *h)
@@ -44,6 +59,14 @@ static uint32_t header_crc(const struct slot_header *h)
 static const uint8_t *layer_at(const void *slot, uint64_t layer_bytes, uint32_t layer)
 {
 	return (const uint8_t *)slot + SLOT_HEADER_BYTES + layer_bytes * layer;
+}
+
+/* Of layers up to `end` this one comes next. */
+static uint32_t layer_sum(const void *slot, uint64_t layer_bytes, uint32_t end, uint32_t layer)
+{
+	const uint8_t *at = layer_at(slot, layer_bytes, layer);
+
+	return slot_crc32c_next(0, at, layer_bytes, layer + 1 < end ? at + layer_bytes : NULL);
 }
 
 void slot_seal(void *slot, const struct slot_ident *ident, const struct slot_info *info,
@@ -80,8 +103,7 @@ void slot_seal(void *slot, const struct slot_ident *ident, const struct slot_inf
 	if (ident->layout_bytes > 0)
 		memcpy(h->layout, ident->layout, ident->layout_bytes);
 	for (uint32_t i = 0; i < ident->layers; i++)
-		h->layer_crc[i] =
-			slot_crc32c(0, layer_at(slot, ident->layer_bytes, i), ident->layer_bytes);
+		h->layer_crc[i] = layer_sum(slot, ident->layer_bytes, ident->layers, i);
 	h->header_crc = header_crc(h);
 }
 
@@ -207,8 +229,7 @@ enum status slot_layers_check(const void *slot, uint32_t first, uint32_t n)
 	if (h->layers > SLOT_LAYERS_MAX || first > h->layers || n > h->layers - first)
 		return STATUS_CORRUPT;
 	for (uint32_t i = first; i < first + n; i++)
-		if (slot_crc32c(0, layer_at(slot, h->layer_bytes, i), h->layer_bytes) !=
-		    h->layer_crc[i])
+		if (layer_sum(slot, h->layer_bytes, first + n, i) != h->layer_crc[i])
 			return STATUS_CORRUPT;
 	return STATUS_OK;
 }

@@ -107,5 +107,7 @@ void slot_tombstone(struct slot_header *page, const struct slot_header *of, uint
 
 /* CRC-32C (Castagnoli; "123456789" gives e3069283); `crc` chains, 0 to begin. */
 uint32_t slot_crc32c(uint32_t crc, const void *data, size_t bytes);
+/* The same, where as many bytes at `next` are summed after these: they are asked for meanwhile. Nothing is read there; NULL: none. */
+uint32_t slot_crc32c_next(uint32_t crc, const void *data, size_t bytes, const void *next);
 
 #endif

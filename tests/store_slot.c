@@ -50,6 +50,27 @@ static void recrc(struct slot_header *h)
 	h->header_crc = slot_crc32c(0, h, sizeof(*h));
 }
 
+/* Of any length, from any address on, whatever is behind it: as of its bytes one by one. */
+START_TEST(crc32c_of_long_data)
+{
+	enum { MOST = 40000, TIMES = 200 };
+	static uint8_t bytes[MOST + 64];
+
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		bytes[i] = (uint8_t)rnd();
+	for (int t = 0; t < TIMES; t++) {
+		const size_t n = rnd() % (t % 2 ? MOST : 3000), from = rnd() % 64;
+		const void *const next[] = { NULL, bytes, bytes + from + n, NULL };
+		uint32_t want = 0;
+
+		for (size_t i = 0; i < n; i++)
+			want = slot_crc32c(want, bytes + from + i, 1);
+		ck_assert_uint_eq(slot_crc32c_next(0, bytes + from, n, next[t % 4]), want);
+		ck_assert_uint_eq(slot_crc32c(slot_crc32c(0, bytes + from, n / 3), bytes + from + n / 3, n - n / 3), want);
+	}
+}
+END_TEST
+
 START_TEST(crc32c_is_castagnoli_and_chains)
 {
 	const char *text = "123456789";
@@ -416,6 +437,7 @@ int main(void)
 
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, crc32c_is_castagnoli_and_chains);
+	tcase_add_test(tc, crc32c_of_long_data);
 	tcase_add_test(tc, a_sealed_slot_matches_and_tells_all);
 	tcase_add_test(tc, a_header_of_version_1_is_sound_without_a_layout);
 	tcase_add_test(tc, a_slot_may_have_no_layout);

@@ -41,6 +41,7 @@ int bench_spill(void);
 int bench_advisor(void);
 int bench_vram(void);
 int bench_lists(void);
+int bench_sums(void);
 
 /* ---- report.c ---- */
 

@@ -24,6 +24,7 @@ static const struct bench benches[] = {
 	{"advisor", "the advisor's round at a million blocks, and lookups beside it", bench_advisor},
 	{"vram", "blocks between disk, memory and a GPU against the device itself", bench_vram},
 	{"lists", "long calls to and from a GPU against the device itself", bench_lists},
+	{"sums", "checksums of blocks in memory that no cache has", bench_sums},
 };
 enum { BENCH_COUNT = sizeof(benches) / sizeof(benches[0]) };
 
