@@ -160,7 +160,7 @@ struct flight {
 	bool sealed;                   /* down: what came has its header and checksums */
 	_Atomic uint32_t parts;        /* that have not ended: the copies; up: the look at what is copied (cache_vram_sums.c): */
 	struct flight *summing_next;   /* of the GPU's that are being summed, as they were begun */
-	_Atomic uint32_t *left;        /* up, with a mark: [copy.parts] pieces of work of each layer, headers with the second */
+	_Atomic uint32_t *left;        /* up, with a mark: [copy.parts] pieces of work of each layer, headers with the second; down: [copy.count] of each block */
 	uint32_t summed_blocks, piece; /* of each; layers in a piece */
 	uint32_t layers_summed;        /* these and all before them */
 	bool summing;                  /* it is */

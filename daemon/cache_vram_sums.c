@@ -33,7 +33,13 @@ uint32_t vram_sums_of(const void *slot, uint32_t layers)
 
 /* ---- down ---- */
 
-/* Its slot's description stands still while it is pinned. `whole`: all of it has come; else it has if its sum says so. */
+static bool may_be_sound(const struct vram_move *m, bool whole)
+{
+	return whole || m->slot->summed;
+}
+
+/* Whose layers' sums stand in its header, if it may be sound. Its slot's description stands still while it is pinned. `whole`: all of it has come;
+ * else it has if its sum says so. */
 static void seal(const struct cache *c, struct vram_move *m, bool whole)
 {
 	const struct vram_slot *s = m->slot;
@@ -44,7 +50,7 @@ static void seal(const struct cache *c, struct vram_move *m, bool whole)
 	struct slot_info info = { .parent_bytes = s->parent_bytes, .role = s->role, .turn = s->turn, .tokens = b->tokens,
 				  .position = s->position };
 
-	m->bad = !whole && !s->summed;
+	m->bad = !may_be_sound(m, whole);
 	if (m->bad)
 		return;
 	memcpy(info.parent, s->parent, sizeof(info.parent));
@@ -52,16 +58,37 @@ static void seal(const struct cache *c, struct vram_move *m, bool whole)
 	block_slot_ident(p, c->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
 	ident.layout = layout;
 	ident.layout_bytes = LAYOUT_BYTES;
-	slot_seal(m->host.at, &ident, &info, b->generation, s->stored_unix_ms);
+	slot_seal_header(m->host.at, &ident, &info, b->generation, s->stored_unix_ms);
 	m->sums = vram_sums_of(m->host.at, ident.layers);
 	m->bad = s->summed && s->sums != m->sums;
 }
 
-static void seal_one(void *arg, uint32_t i)
+/* Of each block. */
+static uint32_t seal_pieces(const struct flight *f)
 {
-	const struct flight *f = arg;
+	return (f->copy.parts + f->piece - 1) / f->piece;
+}
 
-	seal(f->gpu->cache, f->each[i], !f->status);
+/* How many in all. */
+static uint32_t seal_prepare(struct flight *f)
+{
+	f->piece = f->copy.part_bytes < RUN_BYTES ? (uint32_t)(RUN_BYTES / f->copy.part_bytes) : 1;
+	for (uint32_t k = 0; k < f->copy.count; k++)
+		atomic_init(&f->left[k], seal_pieces(f));
+	return f->copy.count * seal_pieces(f);
+}
+
+/* Some layers of one block. Who has done the last of them does the header. */
+static void seal_piece(void *arg, uint32_t i)
+{
+	struct flight *f = arg;
+	const uint32_t pieces = seal_pieces(f), k = i / pieces, first = i % pieces * f->piece, rest = f->copy.parts - first;
+	struct vram_move *m = f->each[k];
+
+	if (may_be_sound(m, !f->status))
+		slot_seal_layers(m->host.at, f->copy.part_bytes, first, rest < f->piece ? rest : f->piece);
+	if (atomic_fetch_sub_explicit(&f->left[k], 1, memory_order_acq_rel) == 1)
+		seal(f->gpu->cache, m, !f->status);
 }
 
 bool vram_flight_sums(const struct flight *f)
@@ -74,7 +101,7 @@ bool vram_flight_seal(struct flight *f, void (*ended)(void *flight))
 	if (!vram_flight_sums(f))
 		return false;
 	f->sealed = true; /* by the time that anybody looks */
-	if (sums_begin(f->gpu->cache, f->copy.count, seal_one, ended, f))
+	if (sums_begin(f->gpu->cache, seal_prepare(f), seal_piece, ended, f))
 		return true; /* it may be over, and gone */
 	f->sealed = false;
 	return false;
@@ -82,7 +109,7 @@ bool vram_flight_seal(struct flight *f, void (*ended)(void *flight))
 
 void vram_flight_seal_here(struct cache *c, struct flight *f)
 {
-	sums_each(c, f->copy.count, seal_one, f);
+	sums_each(c, seal_prepare(f), seal_piece, f);
 }
 
 void vram_sums_keep(struct block *b, uint32_t sums)

@@ -69,8 +69,15 @@ static uint32_t layer_sum(const void *slot, uint64_t layer_bytes, uint32_t end, 
 	return slot_crc32c_next(0, at, layer_bytes, layer + 1 < end ? at + layer_bytes : NULL);
 }
 
-void slot_seal(void *slot, const struct slot_ident *ident, const struct slot_info *info,
-	       uint64_t generation, uint64_t unix_ms)
+void slot_seal_layers(void *slot, uint64_t layer_bytes, uint32_t first, uint32_t n)
+{
+	struct slot_header *h = slot;
+
+	for (uint32_t i = first; i < first + n; i++)
+		h->layer_crc[i] = layer_sum(slot, layer_bytes, first + n, i);
+}
+
+void slot_seal_header(void *slot, const struct slot_ident *ident, const struct slot_info *info, uint64_t generation, uint64_t unix_ms)
 {
 	struct slot_header *h = slot;
 	size_t name = strlen(ident->tenant);
@@ -81,7 +88,8 @@ void slot_seal(void *slot, const struct slot_ident *ident, const struct slot_inf
 	assert(ident->block_bytes == ident->layer_bytes * ident->layers);
 	assert(ident->layout_bytes <= SLOT_LAYOUT_MAX && (ident->layout || ident->layout_bytes == 0));
 
-	memset(h, 0, sizeof(*h));
+	memset(h, 0, offsetof(struct slot_header, layer_crc));
+	memset(h->layer_crc + ident->layers, 0, sizeof(*h) - offsetof(struct slot_header, layer_crc[ident->layers]));
 	h->magic = SLOT_MAGIC;
 	h->version = SLOT_VERSION;
 	h->generation = generation;
@@ -102,9 +110,13 @@ void slot_seal(void *slot, const struct slot_ident *ident, const struct slot_inf
 	h->layout_bytes = ident->layout_bytes;
 	if (ident->layout_bytes > 0)
 		memcpy(h->layout, ident->layout, ident->layout_bytes);
-	for (uint32_t i = 0; i < ident->layers; i++)
-		h->layer_crc[i] = layer_sum(slot, ident->layer_bytes, ident->layers, i);
 	h->header_crc = header_crc(h);
+}
+
+void slot_seal(void *slot, const struct slot_ident *ident, const struct slot_info *info, uint64_t generation, uint64_t unix_ms)
+{
+	slot_seal_layers(slot, ident->layer_bytes, 0, ident->layers);
+	slot_seal_header(slot, ident, info, generation, unix_ms);
 }
 
 void slot_tombstone(struct slot_header *page, const struct slot_header *of, uint64_t unix_ms)

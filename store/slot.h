@@ -85,6 +85,11 @@ struct slot_ident {
 void slot_seal(void *slot, const struct slot_ident *ident, const struct slot_info *info,
 	       uint64_t generation, uint64_t unix_ms);
 
+/* Its two steps, for several threads. The CRCs of these layers, which lie behind the header, into the header; each thread has its own layers. */
+void slot_seal_layers(void *slot, uint64_t layer_bytes, uint32_t first, uint32_t n);
+/* Then, once: all of a header but its layers' CRCs, which stand in it. */
+void slot_seal_header(void *slot, const struct slot_ident *ident, const struct slot_info *info, uint64_t generation, uint64_t unix_ms);
+
 /* Checks a header alone: magic, version, CRC, every size within its bound. NULL or a fixed sentence. A
  * tombstone is sound. */
 const char *slot_header_problem(const struct slot_header *h);
