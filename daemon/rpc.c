@@ -176,7 +176,7 @@ enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 	grpc_server_start(s->server);
 	d->rpc = s;
 	s->thread_started = !pthread_create(&s->thread, NULL, rpc_loop_main, s);
-	if (s->thread_started && rpc_listen_start(s->listener, take, s) == STATUS_OK)
+	if (s->thread_started && rpc_listen_start(s->listener, RPC_SILENT_US, take, s) == STATUS_OK)
 		return STATUS_OK;
 	d->rpc = NULL;
 	snprintf(why, size, "cannot start the threads of gRPC");

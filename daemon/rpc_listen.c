@@ -1,4 +1,7 @@
-/* See rpc_listen.h. Who cannot be accepted for want of a descriptor or of memory waits in the kernel, and is asked for again after REST_MS. */
+/* See rpc_listen.h. Who cannot be accepted for want of a descriptor or of memory waits in the kernel, and is asked for again after REST_MS. Who
+ * is accepted is gRPC's with its first byte, mostly at once: gRPC (1.51) gives no connection that it is handed a time to say something in, and
+ * finds out by its keepalive alone. Of those that are silent the oldest leaves when SILENT_MAX others come.
+ */
 #include "daemon/rpc_listen.h"
 
 #include <errno.h>
@@ -19,8 +22,9 @@
 #include "daemon/daemon.h"
 #include "daemon/log.h"
 
-enum { REST_MS = 50, ACCEPTS_A_TURN = 64 };
+enum { REST_MS = 50, ACCEPTS_A_TURN = 64, SILENT_MAX = 256 };
 enum { LOCAL, TCP, LISTENERS };
+enum { WATCH_STOP, WATCH_LISTENERS, WATCH_SILENT = WATCH_LISTENERS + LISTENERS, WATCHED_MAX = WATCH_SILENT + SILENT_MAX };
 
 struct rpc_listener {
 	int fd[LISTENERS], stop;       /* -1: none */
@@ -30,11 +34,80 @@ struct rpc_listener {
 	void *arg;
 	pthread_t thread;
 	bool thread_started;
+	uint64_t silent_us;            /* that they may say nothing */
+	struct pollfd watched[WATCHED_MAX];
+	uint64_t until_us[SILENT_MAX]; /* of watched[WATCH_SILENT ...], the oldest first */
+	uint32_t silent;
 	struct log_again failed;
-	atomic_ullong accepted, accepts_failed;
+	atomic_ullong accepted, accepts_failed, silent_closed;
 };
 
 /* ---- the thread ---- */
+
+/* True: it is gRPC's, or closed since its client has left. */
+static bool hand_over(struct rpc_listener *l, int fd)
+{
+	char first;
+	const ssize_t n = recv(fd, &first, sizeof first, MSG_PEEK | MSG_DONTWAIT);
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return false;
+	if (n > 0)
+		l->take(l->arg, fd);
+	else
+		close(fd);
+	return true;
+}
+
+/* The oldest ones. */
+static void close_silent(struct rpc_listener *l, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		close(l->watched[WATCH_SILENT + i].fd);
+	l->silent -= n;
+	memmove(&l->watched[WATCH_SILENT], &l->watched[WATCH_SILENT + n], l->silent * sizeof l->watched[0]);
+	memmove(&l->until_us[0], &l->until_us[n], l->silent * sizeof l->until_us[0]);
+}
+
+static void wait_for_byte(struct rpc_listener *l, int fd)
+{
+	if (l->silent == SILENT_MAX) {
+		close_silent(l, 1);
+		atomic_fetch_add_explicit(&l->silent_closed, 1, memory_order_relaxed);
+	}
+	l->watched[WATCH_SILENT + l->silent] = (struct pollfd){ .fd = fd, .events = POLLIN };
+	l->until_us[l->silent++] = daemon_now_us() + l->silent_us;
+}
+
+/* Those that have said something since, or have left, and those whose time is up. */
+static void look_at_silent(struct rpc_listener *l)
+{
+	const uint64_t now_us = daemon_now_us();
+	uint32_t left = 0, late = 0;
+
+	for (uint32_t i = 0; i < l->silent; i++) {
+		const struct pollfd p = l->watched[WATCH_SILENT + i];
+
+		if (p.revents && hand_over(l, p.fd))
+			continue;
+		l->watched[WATCH_SILENT + left] = p;
+		l->until_us[left++] = l->until_us[i];
+	}
+	l->silent = left;
+	while (late < left && l->until_us[late] <= now_us)
+		late++;
+	close_silent(l, late);
+	atomic_fetch_add_explicit(&l->silent_closed, late, memory_order_relaxed);
+}
+
+/* How long to sleep. */
+static int rest_ms(const struct rpc_listener *l, bool resting)
+{
+	const uint64_t now_us = daemon_now_us(), first = l->silent ? l->until_us[0] : UINT64_MAX;
+	const uint64_t ms = first <= now_us ? 0 : (first - now_us + 999) / 1000;
+
+	return resting && ms > REST_MS ? REST_MS : l->silent ? (int)ms : -1;
+}
 
 /* False: those that wait are to be left waiting for a while. */
 static bool accept_some(struct rpc_listener *l, int listener)
@@ -49,7 +122,8 @@ static bool accept_some(struct rpc_listener *l, int listener)
 			if (listener == l->fd[TCP])
 				setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 			atomic_fetch_add_explicit(&l->accepted, 1, memory_order_relaxed);
-			l->take(l->arg, fd);
+			if (!hand_over(l, fd))
+				wait_for_byte(l, fd);
 		} else if (errno == EAGAIN) {
 			return true;
 		} else if (errno != EINTR && errno != ECONNABORTED) {
@@ -67,19 +141,22 @@ static bool accept_some(struct rpc_listener *l, int listener)
 static void *listen_main(void *arg)
 {
 	struct rpc_listener *l = arg;
-	struct pollfd p[1 + LISTENERS] = { { .fd = l->stop, .events = POLLIN } };
+	struct pollfd *p = l->watched;
 	bool resting = false;
 
-	for (int i = 0; i < LISTENERS; i++)
-		p[1 + i] = (struct pollfd){ .fd = l->fd[i], .events = POLLIN };
-	while (!(p[0].revents & POLLIN)) {
+	p[WATCH_STOP] = (struct pollfd){ .fd = l->stop, .events = POLLIN };
+	while (!(p[WATCH_STOP].revents & POLLIN)) {
 		bool all = true;
 
-		poll(p, resting ? 1 : 1 + LISTENERS, resting ? REST_MS : -1);
-		for (int i = 0; i < LISTENERS && !resting; i++)
-			all &= !p[1 + i].revents || accept_some(l, l->fd[i]);
+		for (int i = 0; i < LISTENERS; i++)
+			p[WATCH_LISTENERS + i] = (struct pollfd){ .fd = resting ? -1 : l->fd[i], .events = POLLIN };
+		poll(p, WATCH_SILENT + l->silent, rest_ms(l, resting));
+		look_at_silent(l);
+		for (int i = 0; i < LISTENERS; i++)
+			all &= !p[WATCH_LISTENERS + i].revents || accept_some(l, l->fd[i]);
 		resting = !all;
 	}
+	close_silent(l, l->silent);
 	return NULL;
 }
 
@@ -147,8 +224,9 @@ enum status rpc_listen_create(const struct config *c, struct rpc_listener **out,
 	return STATUS_OK;
 }
 
-enum status rpc_listen_start(struct rpc_listener *l, void (*take)(void *arg, int fd), void *arg)
+enum status rpc_listen_start(struct rpc_listener *l, uint64_t silent_us, void (*take)(void *arg, int fd), void *arg)
 {
+	l->silent_us = silent_us;
 	l->take = take;
 	l->arg = arg;
 	l->thread_started = !pthread_create(&l->thread, NULL, listen_main, l);
@@ -198,4 +276,6 @@ void rpc_listen_stats(const struct rpc_listener *l, cache_stat_fn *emit, void *a
 	     "connections of gRPC's clients");
 	emit(arg, "terrace_rpc_accepts_failed_total", "", (double)atomic_load_explicit(&l->accepts_failed, memory_order_relaxed), true,
 	     "times that none could be accepted, for want of descriptors or memory; they wait");
+	emit(arg, "terrace_rpc_silent_closed_total", "", (double)atomic_load_explicit(&l->silent_closed, memory_order_relaxed), true,
+	     "connections that were closed since they said nothing");
 }

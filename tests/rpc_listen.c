@@ -1,4 +1,5 @@
-/* The sockets of gRPC's clients: where they are, who may come, what happens without descriptors; and that the server uses them. */
+/* The sockets of gRPC's clients: where they are, who may come, what happens to those who say nothing, and without descriptors; and that the server
+ * uses them. */
 #include "daemon/rpc_listen.h"
 
 #include "daemon/rpc.h"
@@ -14,6 +15,9 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+
+enum { SILENT_MS = 50, SILENT_MAX = 256 };
+#define FOREVER_US (3600 * 1000000ull)
 
 static struct shell s;
 static struct rpc_listener *listener;
@@ -38,21 +42,22 @@ static void take(void *arg, int fd)
 	struct sockaddr_storage at;
 	socklen_t n = sizeof at, size = sizeof(int);
 	int no_delay = 1;
+	char byte;
 
 	(void)arg;
 	if (!getsockname(fd, (struct sockaddr *)&at, &n) && at.ss_family == AF_INET)
 		getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &no_delay, &size);
-	if (no_delay && fcntl(fd, F_GETFL) & O_NONBLOCK && fcntl(fd, F_GETFD) & FD_CLOEXEC)
+	if (no_delay && read(fd, &byte, 1) == 1 && fcntl(fd, F_GETFL) & O_NONBLOCK && fcntl(fd, F_GETFD) & FD_CLOEXEC)
 		taken++;
 	close(fd);
 }
 
-static void start(void)
+static void start(uint64_t silent_us)
 {
 	char why[256] = "";
 
 	ck_assert_msg(rpc_listen_create(&s.config, &listener, why, sizeof why) == STATUS_OK, "%s", why);
-	ck_assert_int_eq(rpc_listen_start(listener, take, NULL), STATUS_OK);
+	ck_assert_int_eq(rpc_listen_start(listener, silent_us, take, NULL), STATUS_OK);
 }
 
 static int local(void)
@@ -79,6 +84,12 @@ static int tcp(void)
 	return fd;
 }
 
+static int spoken(int fd)
+{
+	ck_assert_int_eq(write(fd, "P", 1), 1);
+	return fd;
+}
+
 /* Until the listener has closed it. */
 static void hang_up(int fd)
 {
@@ -92,12 +103,12 @@ START_TEST(both_are_heard)
 {
 	struct stat st;
 
-	start();
+	start(FOREVER_US);
 	ck_assert_int_eq(lstat(s.config.socket, &st), 0);
 	ck_assert_int_eq(st.st_mode & 0777, 0640);
 	for (int i = 0; i < 3; i++) {
-		hang_up(local());
-		hang_up(tcp());
+		hang_up(spoken(local()));
+		hang_up(spoken(tcp()));
 	}
 	ck_assert_int_eq(taken, 6);
 	rpc_listen_stop(listener);
@@ -112,10 +123,10 @@ START_TEST(what_is_taken_is_told)
 	struct rpc_listener *second;
 	char why[256] = "";
 
-	start();
+	start(FOREVER_US);
 	ck_assert_int_eq(rpc_listen_create(&s.config, &second, why, sizeof why), STATUS_IO);
 	ck_assert_msg(strstr(why, s.config.socket) && strstr(why, strerror(EADDRINUSE)), "%s", why);
-	hang_up(local()); /* the first one's, still */
+	hang_up(spoken(local())); /* the first one's, still */
 	other = s.config;
 	snprintf(other.socket, sizeof other.socket, "%s/other.sock", s.folder);
 	snprintf(other.listen, sizeof other.listen, "127.0.0.1:%d", rpc_listen_port(listener));
@@ -125,6 +136,55 @@ START_TEST(what_is_taken_is_told)
 	memset(other.socket, 'x', 200);
 	other.socket[200] = 0;
 	ck_assert_int_eq(rpc_listen_create(&other, &second, why, sizeof why), STATUS_IO);
+}
+END_TEST
+
+static double silent_closed(void)
+{
+	struct shell_stat w = { .name = "terrace_rpc_silent_closed_total", .labels = "" };
+
+	rpc_listen_stats(listener, shell_find_stat, &w);
+	return w.value;
+}
+
+/* Nobody else is waited for, whoever is silent meanwhile. */
+START_TEST(who_says_nothing_is_closed_in_time)
+{
+	uint64_t began_us;
+	int silent[2];
+
+	start(SILENT_MS * 1000);
+	began_us = daemon_now_us();
+	silent[0] = local();
+	silent[1] = tcp();
+	hang_up(spoken(local()));
+	close(local());
+	hang_up(silent[0]);
+	hang_up(silent[1]);
+	ck_assert_uint_ge(daemon_now_us() - began_us, SILENT_MS * 1000);
+	hang_up(spoken(tcp()));
+	ck_assert_int_eq(taken, 2);
+	ck_assert(silent_closed() == 2);
+}
+END_TEST
+
+START_TEST(of_too_many_silent_ones_the_oldest_leaves)
+{
+	enum { MANY = SILENT_MAX + 8 };
+	int fd[MANY];
+
+	start(FOREVER_US);
+	for (int i = 0; i < MANY; i++)
+		fd[i] = local();
+	for (int i = 0; i < MANY - SILENT_MAX; i++)
+		hang_up(fd[i]);
+	for (int i = MANY - 1; i >= MANY - SILENT_MAX; i--)
+		hang_up(spoken(fd[i]));
+	ck_assert_int_eq(taken, SILENT_MAX);
+	ck_assert(silent_closed() == MANY - SILENT_MAX);
+	fd[0] = local();
+	rpc_listen_stop(listener);
+	hang_up(fd[0]);
 }
 END_TEST
 
@@ -185,6 +245,8 @@ int main(void)
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, both_are_heard);
 	tcase_add_test(t, what_is_taken_is_told);
+	tcase_add_test(t, who_says_nothing_is_closed_in_time);
+	tcase_add_test(t, of_too_many_silent_ones_the_oldest_leaves);
 	tcase_add_test(t, a_lack_of_descriptors_is_waited_out);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);
