@@ -128,6 +128,8 @@ int main(int argc, char **argv)
 	struct config_errors errors;
 	int code;
 
+	sigaddset(&signals, SIGHUP);
+	sigprocmask(SIG_BLOCK, &signals, NULL); /* first of all: who sends it does not mean to end a daemon that is starting */
 	machine_streams();
 	if (catalog_child(argc, argv, &code))
 		return code;
@@ -137,8 +139,8 @@ int main(int argc, char **argv)
 	if (code >= 0)
 		return code;
 	log_setup((enum log_level)config.log_level, (enum log_format)config.log_format);
-	for (const int *sig = (const int[]){ SIGTERM, SIGINT, SIGHUP, 0 }; *sig; sig++)
-		sigaddset(&signals, *sig);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGINT);
 	sigprocmask(SIG_BLOCK, &signals, NULL); /* before any thread, gRPC's own included */
 	signal(SIGPIPE, SIG_IGN);
 	return run(&config);

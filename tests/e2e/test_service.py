@@ -7,16 +7,19 @@ notifies, and starts it as a user without privileges, under the unit's filter of
 import contextlib
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import re
 import resource
 import shutil
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -133,6 +136,24 @@ class Service(unittest.TestCase):
                     s.connect(at)
             process.terminate()
             self.assertEqual(process.wait(timeout=CALL_S), 0)
+
+    def test_hangup_while_it_starts(self):
+        """It reads its configuration by then, from a pipe that goes on when the signal is sent."""
+        with running(TERRACED, *SMALL, start=False) as d:
+            listener = Listener(self, d)
+            pipe = os.path.join(d.folder, "configuration")
+            os.mkfifo(pipe)
+            write = os.open(pipe, os.O_RDWR)
+            os.write(write, b"# begins\n")
+            process = subprocess.Popen([TERRACED, "--config", pipe, "--data-dir", os.path.join(d.folder, "data"), "--socket",
+                                        d.address[len("unix:"):], *SMALL], stderr=subprocess.PIPE, env={**os.environ, **d.env})
+            wait_for(lambda: struct.unpack("i", fcntl.ioctl(write, termios.FIONREAD, bytes(4)))[0] == 0, CALL_S, "the first line is read")
+            process.send_signal(signal.SIGHUP)
+            os.close(write)
+            self.assertEqual(listener.hear()["READY"], "1")
+            process.terminate()
+            self.assertIn(b"hangup_ignored", process.communicate(timeout=CALL_S)[1])
+            self.assertEqual(process.returncode, 0)
 
     def test_never_ready(self):
         with running(TERRACED, *SMALL, start=False) as d, socket.create_server(("127.0.0.1", 0)) as taken:
