@@ -140,6 +140,7 @@ static enum status create_parts(struct cache *c, const char **why)
 	c->sessions = calloc(o->sessions_max, sizeof(*c->sessions));
 	if (!c->sessions)
 		return STATUS_EXHAUSTED;
+	sessions_init(c);
 	s = tickets_init(&c->leases, o->leases_max, c->session_generation);
 	if (!s)
 		s = tickets_init(&c->reservations, RESERVATIONS_MAX, c->session_generation);

@@ -197,12 +197,24 @@ struct cache_session_view {
 	struct kv_layout layout[CACHE_LAYOUTS_MAX];
 };
 
+/* Who opens a session, for the share of them that one client may have. */
+struct cache_peer {
+	uint64_t user[2];                /* an address of IPv6 or, with CACHE_PEER_UID, a uid; zeroes: not known */
+	uint64_t process;                /* its pid; 0: not known */
+};
+#define CACHE_PEER_UID UINT64_MAX        /* user[0]: addresses that begin so are nobody's */
+
 /* tenant: "" or "default"; anything else is DENIED. engine: for people, cut after CACHE_ENGINE_MAX. INVALID:
  * no layout, a bad or double one, unequal block_tokens, a block larger than the tier. EXHAUSTED: too many
  * sessions, or layouts since the start (4096). UNAVAILABLE: draining. */
 enum status cache_session_open(struct cache *c, const char *tenant, const struct kv_layout *layouts,
 			       uint32_t n, const char *engine, uint64_t now_us,
 			       struct cache_session_view *out, const char **why);
+/* The same for whom it may not be granted since others are to have a place, too (EXHAUSTED): a user has as many sessions, ghosts included, as it
+ * leaves free at most, alone half of them; a process as many as it leaves to its user's others, alone a third. NULL, and who is not known: no bound
+ * but that of all. */
+enum status cache_session_open_for(struct cache *c, const struct cache_peer *peer, const char *tenant, const struct kv_layout *layouts,
+				   uint32_t n, const char *engine, uint64_t now_us, struct cache_session_view *out, const char **why);
 /* NOT_FOUND (compared in constant time). */
 enum status cache_session_by_token(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES], uint64_t now_us,
 				   struct cache_session_view *out, const char **why);

@@ -137,6 +137,9 @@ enum {
 	X(EVENT_TOOL_CALL, "terrace_reports_total", "event=tool_call", "reports")                            \
 	X(EVENT_SESSION_END, "terrace_reports_total", "event=session_end", "reports")                        \
 	X(SESSIONS, "terrace_sessions_opened_total", "", "sessions opened")                                  \
+	X(SESSIONS_FULL, "terrace_sessions_refused_total", "reason=full", "sessions that were not opened")   \
+	X(SESSIONS_USER, "terrace_sessions_refused_total", "reason=user", "sessions that were not opened")   \
+	X(SESSIONS_PROCESS, "terrace_sessions_refused_total", "reason=process", "sessions that were not opened") \
 	X(GHOSTS, "terrace_ghosts_total", "", "sessions that ended")                                         \
 	X(DRAINS, "terrace_extent_drains_total", "", "extents whose drain began")                            \
 	X(RESYNCS, "terrace_watch_resyncs_total", "", "watches that fell behind")
@@ -273,6 +276,10 @@ enum session_state { SESSION_FREE, SESSION_OPEN, SESSION_GHOST };
 
 /* Atomic fields are read by lookups without the lock: a copy of pools is good if `id` was the same before
  * and after. */
+/* For want of which room a session is refused. */
+enum session_refusal { SESSION_REFUSED_FULL, SESSION_REFUSED_USER, SESSION_REFUSED_PROCESS, SESSION_REFUSALS };
+enum { SESSION_REFUSAL_MAX = 128 };
+
 struct session {
 	_Atomic uint64_t id;           /* 0 unless open */
 	_Atomic uint32_t layouts;
@@ -283,6 +290,7 @@ struct session {
 	uint64_t number;               /* its id, also when a ghost */
 	uint8_t token[CACHE_TOKEN_BYTES];
 	char engine[CACHE_ENGINE_MAX + 1]; /* for people */
+	struct cache_peer peer;        /* who opened it */
 	uint64_t last_call_us;
 	struct attachment *attachments;
 	uint32_t attached;             /* of them live */
@@ -419,6 +427,7 @@ struct cache {
 	struct session *sessions;
 	uint64_t session_generation;
 	uint32_t session_hint;         /* where to look for a free one */
+	char session_refusal[SESSION_REFUSALS][SESSION_REFUSAL_MAX]; /* the sentences */
 	uint32_t tick_hint;            /* where the last tick ran out of probes */
 	uint32_t open_sessions, ghosts;
 	struct attachment *attachment_hash[ATTACHMENT_BUCKETS];
@@ -691,6 +700,7 @@ struct session *session_with_token(struct cache *c, const uint8_t token[CACHE_TO
 void session_ghost(struct cache *c, struct session *s);
 /* Frees what a ghost holds if nobody can touch it any more, and then the ghost. *probes is counted down. */
 void session_ghost_try(struct cache *c, struct session *s, uint32_t *probes);
+void sessions_init(struct cache *c);
 void sessions_tick(struct cache *c, uint64_t now_us);
 void sessions_free(struct cache *c);
 

@@ -9,6 +9,7 @@
  */
 #include "daemon/cache_private.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -101,6 +102,54 @@ static const char *layouts_problem(const struct kv_layout *l, uint32_t n)
 	return NULL;
 }
 
+void sessions_init(struct cache *c)
+{
+	static const char *const words[SESSION_REFUSALS] = {
+		[SESSION_REFUSED_FULL] = "too many sessions: all %u (sessions_max) are taken",
+		[SESSION_REFUSED_USER] = "too many sessions: of %u (sessions_max) this user, or address, has as many as it leaves free for others",
+		[SESSION_REFUSED_PROCESS] = "too many sessions: of %u (sessions_max) this process has as many as it leaves free for its user's others",
+	};
+
+	for (int i = 0; i < SESSION_REFUSALS; i++)
+		snprintf(c->session_refusal[i], SESSION_REFUSAL_MAX, words[i], c->options.sessions_max);
+}
+
+/* SESSION_REFUSALS: there is room for one more of that peer. One client is to leave room for others, also while it holds all that it gets for
+ * session_idle. */
+static enum session_refusal session_refusal(const struct cache *c, const struct cache_peer *peer)
+{
+	const uint32_t left = c->options.sessions_max - c->open_sessions - c->ghosts;
+	uint32_t of_user = 0, of_process = 0;
+
+	if (!left)
+		return SESSION_REFUSED_FULL;
+	if (!peer || !(peer->user[0] | peer->user[1]))
+		return SESSION_REFUSALS;
+	for (uint32_t i = 0; i < c->options.sessions_max; i++) {
+		const struct session *s = &c->sessions[i];
+
+		if (s->state == SESSION_FREE || memcmp(s->peer.user, peer->user, sizeof(peer->user)))
+			continue;
+		of_user++;
+		of_process += s->peer.process == peer->process;
+	}
+	if (of_user >= left)
+		return SESSION_REFUSED_USER;
+	return peer->process && of_process >= left - of_user ? SESSION_REFUSED_PROCESS : SESSION_REFUSALS;
+}
+
+static enum status session_room(struct cache *c, const struct cache_peer *peer, const char **why)
+{
+	static const enum counter counts[SESSION_REFUSALS] = { COUNTER_SESSIONS_FULL, COUNTER_SESSIONS_USER, COUNTER_SESSIONS_PROCESS };
+	const enum session_refusal refusal = session_refusal(c, peer);
+
+	if (refusal == SESSION_REFUSALS)
+		return STATUS_OK;
+	cache_count(c, counts[refusal], 1);
+	*why = c->session_refusal[refusal];
+	return STATUS_EXHAUSTED;
+}
+
 static struct session *session_slot(struct cache *c)
 {
 	for (uint32_t i = 0; i < c->options.sessions_max; i++) {
@@ -120,14 +169,12 @@ static void session_reset(struct session *s)
 	memset(&s->state, 0, sizeof(*s) - offsetof(struct session, state));
 }
 
+/* There is a slot. */
 static enum status session_start(struct cache *c, struct pool *const *pools, uint32_t n, const char *engine,
 				 uint64_t now_us, struct session **out, const char **why)
 {
 	struct session *s = session_slot(c);
 
-	*why = "too many sessions";
-	if (!s)
-		return STATUS_EXHAUSTED;
 	session_reset(s);
 	*why = "no random numbers from the kernel";
 	if (getrandom(s->token, sizeof(s->token), 0) != sizeof(s->token))
@@ -146,13 +193,12 @@ static enum status session_start(struct cache *c, struct pool *const *pools, uin
 	return STATUS_OK;
 }
 
-enum status cache_session_open(struct cache *c, const char *tenant, const struct kv_layout *layouts,
-			       uint32_t n, const char *engine, uint64_t now_us,
-			       struct cache_session_view *out, const char **why)
+enum status cache_session_open_for(struct cache *c, const struct cache_peer *peer, const char *tenant, const struct kv_layout *layouts,
+				   uint32_t n, const char *engine, uint64_t now_us, struct cache_session_view *out, const char **why)
 {
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	struct session *s;
-	enum status status = STATUS_OK;
+	enum status status;
 
 	*why = "unknown tenant: this version has \"default\" only";
 	if (*tenant && strcmp(tenant, c->tenant.name))
@@ -164,14 +210,24 @@ enum status cache_session_open(struct cache *c, const char *tenant, const struct
 	if (cache_draining(c))
 		return STATUS_UNAVAILABLE;
 	cache_lock(c);
+	status = session_room(c, peer, why);
 	for (uint32_t i = 0; i < n && !status; i++)
 		status = pool_get(c, &layouts[i], &pools[i], why);
 	if (!status)
 		status = session_start(c, pools, n, engine, cache_time(c, now_us), &s, why);
-	if (!status)
+	if (!status) {
+		s->peer = peer ? *peer : s->peer;
 		view_fill(s, out);
+	}
 	cache_unlock(c);
 	return status;
+}
+
+enum status cache_session_open(struct cache *c, const char *tenant, const struct kv_layout *layouts,
+			       uint32_t n, const char *engine, uint64_t now_us,
+			       struct cache_session_view *out, const char **why)
+{
+	return cache_session_open_for(c, NULL, tenant, layouts, n, engine, now_us, out, why);
 }
 
 enum status cache_session_by_token(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES], uint64_t now_us,

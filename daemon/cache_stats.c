@@ -138,6 +138,7 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 		const char *help;
 	} gauge[] = {
 		{ "terrace_sessions", "", g.sessions, "open sessions" },
+		{ "terrace_sessions_max", "", c->options.sessions_max, "bound of open sessions and ghosts" },
 		{ "terrace_ghost_sessions", "", g.ghosts, "ended sessions whose memory may still be mapped" },
 		{ "terrace_attachments", "", g.attachments, "processes attached to sessions" },
 		{ "terrace_leases", "", g.leases, "leases held" },

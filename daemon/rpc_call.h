@@ -53,6 +53,7 @@ struct rpc_call {
 	bool worker;                   /* this step runs on a worker: it may last */
 	char why[RPC_WHY_MAX];         /* for people, when the call as a whole fails */
 	struct cache_wait wait;        /* of a step that returned BUSY for the disks: see rpc_wait */
+	void (*peer)(struct rpc_call *c, struct cache_peer *out); /* who calls, as far as it is known; by the call's owner. NULL: nobody in particular (tests) */
 	void (*wake)(struct rpc_call *c); /* runs the next step soon; any thread. NULL: nobody sleeps (tests) */
 	struct rpc_arena arena;
 	union {                        /* what a handler that returned BUSY remembers; zero at first */

@@ -181,6 +181,8 @@ void rpc_step_inline(struct wire_call *w);
 void rpc_step_again(struct wire_call *w);
 /* What a call's `wake` is. */
 void rpc_step_wake(struct rpc_call *c);
+/* What a call's `peer` is. */
+void rpc_step_peer(struct rpc_call *c, struct cache_peer *out);
 /* Gets and sends the next message of a server stream. */
 void rpc_step_pump(struct wire_call *w, bool worker);
 /* Waits for the next message of a client stream. */

@@ -159,6 +159,7 @@ static void begin(struct wire_call *w, uint64_t now_us)
 	rpc_call_init(&w->c, s->daemon, m, now_us, 0);
 	w->c.deadline_us = deadline_of(w, now_us);
 	w->c.wake = rpc_step_wake;
+	w->c.peer = rpc_step_peer;
 	atomic_store_explicit(&w->woken, false, memory_order_relaxed);
 	w->metadata_sent = w->close_begun = w->opened = w->closed = w->finished = false;
 	atomic_store_explicit(&w->overdue, false, memory_order_relaxed);

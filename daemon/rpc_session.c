@@ -70,6 +70,7 @@ enum status rpc_open_session(struct rpc_call *c, const ProtobufCMessage *request
 {
 	const Terrace__V1__OpenSessionRequest *q = (const Terrace__V1__OpenSessionRequest *)request;
 	struct cache_session_view *v = rpc_take(c, sizeof *v);
+	struct cache_peer peer = { .process = 0 };
 	struct kv_layout *layouts;
 	const char *why = NULL;
 	enum status s;
@@ -87,8 +88,9 @@ enum status rpc_open_session(struct rpc_call *c, const ProtobufCMessage *request
 		if (s != STATUS_OK)
 			return s;
 	}
-	s = cache_session_open(c->daemon->cache, q->tenant, layouts, (uint32_t)q->n_layouts, q->engine, c->now_us, v,
-			       &why);
+	if (c->peer)
+		c->peer(c, &peer);
+	s = cache_session_open_for(c->daemon->cache, &peer, q->tenant, layouts, (uint32_t)q->n_layouts, q->engine, c->now_us, v, &why);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
 	if (q->gpu_write_back)

@@ -1,11 +1,14 @@
 /* Steps of a call: run a handler, send, receive, finish, hand over. See rpc_engine.h. */
 #include <grpc/byte_buffer.h>
 #include <grpc/slice.h>
+#include <grpc/support/alloc.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/log.h"
 #include "daemon/rpc_engine.h"
+#include "daemon/rpc_listen.h"
 #include "daemon/rpc_reply.h"
 
 enum { SPANS_MAX = 1024 }; /* pieces of one received message */
@@ -219,6 +222,18 @@ void rpc_step_wake(struct rpc_call *c)
 	atomic_store_explicit(&w->woken, true, memory_order_release);
 	if (state_poke(w))
 		start(w->call, NULL, 0, w, OP_POKE);
+}
+
+/* gRPC names a connection that it was handed by its descriptor. Of a client that is gone the number may be another's by now: what was opened for
+ * it ends, as nobody hears of it. */
+void rpc_step_peer(struct rpc_call *c, struct cache_peer *out)
+{
+	char *name = grpc_call_get_peer(((struct wire_call *)c)->call);
+	int fd;
+
+	if (name && sscanf(name, "fd:%d", &fd) == 1)
+		rpc_listen_peer(fd, out);
+	gpr_free(name);
 }
 
 static void work_unary(struct wire_call *w)

@@ -150,6 +150,8 @@ START_TEST(tables_have_bounds)
 	for (int i = 0; i < 2; i++)
 		ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &v, &r.why), STATUS_OK);
 	ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &v, &r.why), STATUS_EXHAUSTED);
+	ck_assert_str_eq(r.why, "too many sessions: all 3 (sessions_max) are taken");
+	ck_assert(rig_stat(&r, "terrace_sessions_refused_total", "reason=full") == 1);
 	ck_assert_int_eq(cache_session_close(r.c, v.id, r.now, &r.why), STATUS_OK);
 	ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &v, &r.why), STATUS_OK);
 
@@ -168,6 +170,57 @@ START_TEST(tables_have_bounds)
 			 STATUS_EXHAUSTED);
 	cache_attach_gone(r.c, attachment, r.now);
 	ck_assert_int_eq(cache_attach(r.c, r.s.token, 1, r.now, &attachment, &session, &r.why), STATUS_OK);
+	rig_close(&r);
+}
+END_TEST
+
+/* As many as it gets; `last` is one of them. */
+static uint32_t opens(struct rig *r, const struct cache_peer *p, uint64_t *last)
+{
+	const struct kv_layout l = rig_layout(0, 0);
+	struct cache_session_view v;
+	uint32_t n = 0;
+
+	while (cache_session_open_for(r->c, p, "", &l, 1, "", r->now, &v, &r->why) == STATUS_OK) {
+		*last = v.id;
+		n++;
+	}
+	return n;
+}
+
+/* One has been opened by somebody who is not known. */
+START_TEST(one_client_leaves_sessions_to_others)
+{
+	const struct cache_peer greedy = { { CACHE_PEER_UID, 7 }, 70 }, his_other = { { CACHE_PEER_UID, 7 }, 71 };
+	const struct cache_peer second = { { CACHE_PEER_UID, 8 }, 70 }, far = { { 0x20010db8ull << 32, 1 }, 0 };
+	struct cache_options o = rig_options(64);
+	struct kv_layout l = rig_layout(0, 0);
+	uint64_t last, again;
+	struct rig r;
+
+	o.sessions_max = 61;
+	rig_open(&r, &o, 1);
+	ck_assert_uint_eq(opens(&r, &greedy, &last), 20);
+	ck_assert_str_eq(r.why, "too many sessions: of 61 (sessions_max) this process has as many as it leaves free for its user's others");
+	ck_assert_uint_eq(opens(&r, &his_other, &again), 7);
+	for (uint64_t pid = 72; opens(&r, &(struct cache_peer){ { CACHE_PEER_UID, 7 }, pid }, &again); pid++)
+		;
+	ck_assert_str_eq(r.why, "too many sessions: of 61 (sessions_max) this user, or address, has as many as it leaves free for others");
+	ck_assert(rig_stat(&r, "terrace_sessions", "") == 31);
+	ck_assert_uint_eq(opens(&r, &second, &again), 10);
+	ck_assert_uint_eq(opens(&r, &far, &again), 10);
+	ck_assert(rig_stat(&r, "terrace_sessions_refused_total", "reason=user") >= 2);
+	ck_assert(rig_stat(&r, "terrace_sessions_refused_total", "reason=process") >= 2);
+	ck_assert(rig_stat(&r, "terrace_sessions_refused_total", "reason=full") == 0);
+
+	/* A layout that a session which was refused would have brought is not known. */
+	l.layers++;
+	ck_assert_int_eq(cache_session_open_for(r.c, &greedy, "", &l, 1, "", r.now, &r.s, &r.why), STATUS_EXHAUSTED);
+	ck_assert(rig_stat(&r, "terrace_layouts", "") == 1);
+	/* What has ended gives way, to others first. */
+	ck_assert_int_eq(cache_session_close(r.c, last, r.now, &r.why), STATUS_OK);
+	ck_assert_uint_eq(opens(&r, &greedy, &last), 0);
+	ck_assert_uint_eq(opens(&r, &(struct cache_peer){ { CACHE_PEER_UID, 8 }, 71 }, &again), 1);
 	rig_close(&r);
 }
 END_TEST
@@ -264,7 +317,7 @@ int main(void)
 {
 	const TTest *const tests[] = {
 		bad_sessions_are_refused, bad_options_are_refused, others_join_by_token,
-		idle_sessions_end_unless_attached_or_called, tables_have_bounds,
+		idle_sessions_end_unless_attached_or_called, tables_have_bounds, one_client_leaves_sessions_to_others,
 		draining_refuses_new_work_and_lets_old_end, extents_go_to_their_sessions_only,
 	};
 

@@ -2,8 +2,10 @@
 
 import os
 import random
+import re
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -12,7 +14,7 @@ import unittest
 import grpc
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from daemon import CALL_S, crc32c, health_pb2, key, keys, layout, pb, running, wait_for  # noqa: E402
+from daemon import CALL_S, crc32c, health_pb2, key, keys, layout, pb, running, terrace_pb2_grpc, wait_for  # noqa: E402
 
 TERRACED = os.environ.get("TERRACED", "terraced")
 SMALL = ("--host-bytes", "64MiB", "--extent-bytes", "4MiB")
@@ -230,6 +232,33 @@ class Grpcio(unittest.TestCase):
             self.assertIn("event=disk_slabs disk=0 wanted=8193 most=4095", daemon.log())
         finally:
             other.__exit__(None, None, None)
+
+    def test_one_client_leaves_sessions_to_others(self):
+        """This process by the local socket, and its address by TCP; another process of the user, meanwhile."""
+        def opens(cache, word):
+            for n in range(100):
+                try:
+                    cache.OpenSession(pb.OpenSessionRequest(layouts=[layout()]), timeout=CALL_S)
+                except grpc.RpcError as refused:
+                    self.assertEqual(refused.code(), grpc.StatusCode.RESOURCE_EXHAUSTED)
+                    self.assertIn("of 60 (sessions_max) this " + word, refused.details())
+                    return n
+            return None
+
+        with running(TERRACED, *SMALL, "--sessions-max", "60", "--listen", "127.0.0.1:0") as other:
+            wait_for(lambda: "event=ready" in other.log(), CALL_S, "it is ready")
+            port = re.search(r"event=ready .* port=(\d+)", other.log()).group(1)
+            self.assertEqual(opens(other.cache, "process"), 20)
+            another = "import sys, grpc, terrace_pb2 as pb, terrace_pb2_grpc as s; " \
+                      "c = s.CacheStub(grpc.insecure_channel(sys.argv[1])); q = pb.OpenSessionRequest.FromString(sys.stdin.buffer.read()); " \
+                      "c.OpenSession(q, timeout=%d)" % CALL_S
+            subprocess.run([sys.executable, "-c", another, other.address], input=pb.OpenSessionRequest(layouts=[layout()]).SerializeToString(),
+                           env={**os.environ, "PYTHONPATH": os.path.dirname(pb.__file__)}, check=True)
+            with grpc.insecure_channel("127.0.0.1:" + port) as channel:
+                self.assertEqual(opens(terrace_pb2_grpc.CacheStub(channel), "user, or address"), 20)
+            stats = other.stats()
+            self.assertEqual((stats["terrace_sessions"], stats["terrace_sessions_max"]), (41, 60))
+            self.assertEqual([stats["terrace_sessions_refused_total{reason=%s}" % r] for r in ("full", "user", "process")], [0, 1, 1])
 
     def test_a_new_start_is_a_new_epoch(self):
         with running(TERRACED, *SMALL) as other:
