@@ -51,9 +51,10 @@ static uint64_t until_us(const struct rpc_call *c, uint64_t max_ms)
 	return max_ms < (last_us(c) - c->began_us) / 1000 ? c->began_us + max_ms * 1000 : last_us(c);
 }
 
-static enum status verify_answer(struct rpc_call *c, ProtobufCMessage **reply)
+static enum status verify_answer(struct rpc_call *c, uint64_t bytes_per_second, ProtobufCMessage **reply)
 {
 	const struct cache_verified *sum = &c->step.verify.sum;
+	const uint64_t now = daemon_now_us(), due = due_us(c, bytes_per_second);
 	Terrace__V1__VerifyReply *r = rpc_take(c, sizeof *r);
 
 	if (!r)
@@ -63,8 +64,9 @@ static enum status verify_answer(struct rpc_call *c, ProtobufCMessage **reply)
 	r->bytes = sum->bytes;
 	r->corrupt = sum->corrupt;
 	r->unread = sum->unread;
-	r->elapsed_ms = (daemon_now_us() - c->began_us) / 1000;
+	r->elapsed_ms = (now - c->began_us) / 1000;
 	r->next = c->step.verify.cursor;
+	r->wait_ms = r->next && due > now ? (due - now + 999) / 1000 : 0;
 	r->total_blocks = cache_verify_blocks(c->daemon->cache);
 	if (sum->corrupt)
 		log_warn("verify_found_damage", LOG_NUM("blocks", sum->corrupt));
@@ -100,11 +102,11 @@ enum status rpc_verify(struct rpc_call *c, const ProtobufCMessage *request, Prot
 		const uint64_t now = daemon_now_us(), due = due_us(c, rate);
 		enum status s;
 
-		/* What was read beyond the rate is waited for, so that the next call does not begin too early. */
-		if (c->step.verify.begun && now >= until && (due <= now || now >= last_us(c)))
+		/* What was read beyond the rate the client waits for. */
+		if (c->step.verify.begun && now >= until)
 			break;
 		if (due > now || now - c->now_us > SLICE_US) {
-			c->resume_us = q->max_ms && due > last_us(c) ? last_us(c) : due;
+			c->resume_us = due < until ? due : until;
 			return STATUS_BUSY;
 		}
 		c->step.verify.begun = true;
@@ -112,5 +114,5 @@ enum status rpc_verify(struct rpc_call *c, const ProtobufCMessage *request, Prot
 		if (s != STATUS_OK)
 			return rpc_fail_why(c, s, NULL);
 	}
-	return verify_answer(c, reply);
+	return verify_answer(c, rate, reply);
 }

@@ -10,7 +10,7 @@
 #include "terrace.pb-c.h"
 
 enum { OPTION_RATE, OPTION_REBUILD };
-enum { PIECE_MS = 500, BAR_COLUMNS = 30 };
+enum { PIECE_MS = 500, LOOK_MS = 100, BAR_COLUMNS = 30 };
 #define VERIFY_TIMEOUT_US (3600ull * 1000000)
 #define CALL_TIMEOUT_US (60ull * 1000000)
 
@@ -46,6 +46,21 @@ static void clear_bar(void)
 	fputs("\r\x1b[K", stderr);
 }
 
+/* For the rate, until then at most; an interrupt is seen soon. */
+static void rest(uint64_t wait_ms, uint64_t until_us)
+{
+	const uint64_t began_us = client_now_us(), left_ms = until_us > began_us ? (until_us - began_us) / 1000 : 0;
+
+	if (wait_ms > left_ms)
+		wait_ms = left_ms;
+	while (wait_ms && !interrupted) {
+		const uint64_t ms = wait_ms < LOOK_MS ? wait_ms : LOOK_MS;
+
+		usleep((useconds_t)ms * 1000);
+		wait_ms -= ms;
+	}
+}
+
 static int verify(const struct ctl_args *args, struct ctl_daemon *d, uint64_t rate, struct sums *s)
 {
 	const uint64_t until = s->began_us + (args->timeout_us ? args->timeout_us : VERIFY_TIMEOUT_US);
@@ -73,6 +88,7 @@ static int verify(const struct ctl_args *args, struct ctl_daemon *d, uint64_t ra
 		request.from = reply->next;
 		if (bar)
 			show_bar(s);
+		rest(reply->wait_ms, until);
 	}
 	if (bar)
 		clear_bar();
