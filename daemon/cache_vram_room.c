@@ -22,7 +22,8 @@ enum {
 	DOWNS_AT_ONCE = 64,            /* begun by one that needs a slot */
 	KEPT_SHARE = 64,               /* of a layout's slots one in so many is kept free, */
 	KEPT_MAX = 1024,               /* and no more; */
-	KEPT_A_HOLD = 128,             /* of these so many are made at a time */
+	KEPT_A_HOLD = 128,             /* of these so many are made at a time, */
+	KEPT_HOLDS = KEPT_MAX / KEPT_A_HOLD, /* so often at a list's end: others may take them as fast */
 	DOWNS_MAX = 512,               /* under way, a GPU: the pump begins no more */
 	THROUGH_TRIES = 8,             /* that found no host memory, in one go */
 	BALANCE_EVERY_US = 100 * 1000,
@@ -455,7 +456,7 @@ static bool keep_some(struct cache *c, struct vram_pool *vp)
 void vram_room_keep(struct cache *c, struct gpu *g)
 {
 	for (uint32_t i = 0; i < c->pool_count; i++)
-		while (g->pools[i] && keep_some(c, g->pools[i])) {
+		for (uint32_t holds = 1; g->pools[i] && keep_some(c, g->pools[i]) && holds < KEPT_HOLDS; holds++) {
 			cache_unlock(c);
 			cache_lock(c);
 		}

@@ -97,9 +97,64 @@ START_TEST(none_are_where_all_is_dirty)
 }
 END_TEST
 
+static const struct policy_ops *policy;
+static uint32_t walks;
+
+/* One at a time is found, and every other time none. */
+static bool find_one(struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max)
+{
+	(void)max;
+	return walks++ % 2 == 0 && policy->walk(p, visit, arg, 1);
+}
+
+static struct policy_node *find_none(struct policy *p, bool (*may)(const struct policy_node *, void *), void *arg, uint32_t max)
+{
+	(void)p;
+	(void)may;
+	(void)arg;
+	(void)max;
+	return NULL;
+}
+
+/* Eight holds of the lock make all that may be kept, and where it goes as fast as it is made the next list's end goes on. */
+START_TEST(a_lists_end_keeps_free_for_a_while)
+{
+	enum { HOLDS = 8, WANTED = 20 };
+	struct policy_ops slow;
+	struct vram_pool *vp;
+	struct vram_rig v;
+	uint64_t slots;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 64, .host_slots = 96 });
+	for (uint64_t n = 0; n < 64; n += 32, rig_quiet(&v.r))
+		ck_assert_uint_eq(vr_put(&v, 0, n, 32), 32);
+	cache_lock(v.r.c);
+	vp = v.r.c->vram->gpu[0]->pools[0];
+	ck_assert_int_eq(vp->free_slots, 1);
+	policy = v.r.c->policy;
+	slow = *policy;
+	slow.walk = find_one;
+	slow.victim = find_none;
+	slots = vp->slots;
+	v.r.c->policy = &slow;
+	vp->slots = WANTED * slots;
+	vram_room_keep(v.r.c, vp->gpu);
+	ck_assert_int_eq(vp->free_slots, 1 + HOLDS);
+	vram_room_keep(v.r.c, vp->gpu);
+	ck_assert_int_eq(vp->free_slots, 1 + 2 * HOLDS);
+	vram_room_keep(v.r.c, vp->gpu);
+	ck_assert_int_eq(vp->free_slots, WANTED);
+	v.r.c->policy = policy;
+	vp->slots = slots;
+	cache_unlock(v.r.c);
+	vr_close(&v);
+}
+END_TEST
+
 int main(void)
 {
-	const TTest *const tests[] = { leases_get_memory_of_a_colder_layout, slots_are_free_before_a_lease, none_are_where_all_is_dirty };
+	const TTest *const tests[] = { leases_get_memory_of_a_colder_layout, slots_are_free_before_a_lease, none_are_where_all_is_dirty,
+				       a_lists_end_keeps_free_for_a_while };
 
 	return rig_main("cache_vram_room", tests, sizeof(tests) / sizeof(tests[0]));
 }
