@@ -396,6 +396,61 @@ START_TEST(test_rotten_bits_are_misses)
 }
 END_TEST
 
+/* A bit of every other block that memory alone has, in the block or in its header. */
+static void rot_in_memory(struct rig *r, uint32_t count)
+{
+	uint64_t seed = 815;
+
+	for (uint32_t n = 1; n < count; n += 2) {
+		struct cache_place place;
+		struct cache_leased leased;
+
+		seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+		ck_assert_int_eq(rig_lease(r, n, 1, true, &place, &leased), STATUS_OK);
+		if (n % 4 == 1)
+			rig_block(r, &place)[(seed >> 8) % r->s.block_bytes[0]] ^= (uint8_t)(1 << (seed >> 60 & 7));
+		else
+			(rig_block(r, &place) - SLOT_HEADER_BYTES)[(seed >> 8) % SLOT_HEADER_BYTES] ^= (uint8_t)(1 << (seed >> 60 & 7));
+		ck_assert_int_eq(cache_release(r->c, r->s.id, leased.lease), STATUS_OK);
+	}
+}
+
+/* What goes to a disk is not looked at: the sums beside it are those of its put, and whoever reads it goes by them, be it in the same run, after
+ * an orderly stop, or without a catalog. */
+START_TEST(test_what_memory_damaged_is_a_miss)
+{
+	enum { BLOCKS = 32 };
+	struct cache_options o;
+	struct rig_disks d;
+	char path[256];
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	o = rig_disk_options(&d, 1, HOST);
+	o.spill_share_milli = 1;
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	ck_assert_uint_eq(rig_put(&r, 0, BLOCKS), BLOCKS);
+	ck_assert_double_eq(rig_stat(&r, "terrace_dirty_blocks", "tier=host"), BLOCKS);
+	rot_in_memory(&r, BLOCKS);
+	flush_all(&r);
+	if (_i == 0)
+		put_slowly(&r, 1000, 2 * HOST);
+	if (_i > 0)
+		rig_close(&r);
+	snprintf(path, sizeof(path), "%s/data.mdb", d.catalog);
+	if (_i == 2)
+		ck_assert_int_eq(unlink(path), 0);
+	if (_i > 0)
+		open_on(&r, &d, 1, 1);
+	for (uint32_t n = 0; n < BLOCKS; n++)
+		ck_assert_uint_eq(rig_read_all(&r, n, 1), n % 2 == 0);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 /* The catalog made anew while it serves: an orderly stop and a start that trusts it find everything. */
 START_TEST(test_the_catalog_can_be_renewed)
 {
@@ -720,6 +775,7 @@ int main(void)
 		{ test_spilled_blocks_come_back, 1 }, { test_a_restart_finds_what_was_flushed, 1 },
 		{ test_a_flush_lets_go, 1 }, { test_a_restart_keeps_the_order, 1 }, { test_a_restart_remembers_uses, 1 }, { test_a_full_disk_displaces_its_coldest, 1 }, { test_deleted_blocks_stay_dead, 1 },
 		{ test_a_walk_goes_through_the_largest_slab, 1 }, { test_two_disks_share_the_work, 1 }, { test_warm_brings_ahead, 1 }, { test_rotten_bits_are_misses, 2 },
+		{ test_what_memory_damaged_is_a_miss, 3 },
 		{ test_the_catalog_can_be_renewed, 2 }, { test_an_orderly_start_reads_no_header, 1 },
 		{ test_a_catalog_of_another_is_not_believed, 1 }, { test_an_older_catalog_is_not_believed, 1 }, { test_a_disk_that_was_away_is_wiped, 2 },
 		{ test_all_who_are_away_are_banned, 1 }, { test_a_new_layout_does_not_wait_for_the_catalog, 1 }, { test_tmpfs_does_too, 1 },
