@@ -19,10 +19,9 @@ struct admission {
 
 /* ---- cache_lease.c ---- */
 
-/* l->block holds what was found, [key][layout]; dead ones become NULL, and those that are on disk only unless they may be
- * waited for. The keys of the longest prefix. */
-uint32_t admit_prefix(struct pool *const *pools, uint32_t layouts, uint32_t keys, bool wait, const struct vram_want *want,
-		      struct lease *l);
+/* l->block holds what was found, [key][layout]; those that have ended become their heirs or NULL, and NULL those that are on disk only unless
+ * they may be waited for. The keys of the longest prefix of the first `keys`. In a read section. */
+uint32_t admit_prefix(const struct admission *a, uint32_t keys, bool wait, struct lease *l);
 /* Leaves only what a lease of the first n keys uses; the bytes that pinning it would add in memory, and on the GPU. */
 uint64_t admit_trim(struct pool *const *pools, uint32_t layouts, uint32_t n, const struct vram_want *want, struct lease *l,
 		    uint64_t *gpu_bytes);

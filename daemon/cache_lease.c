@@ -150,19 +150,20 @@ static bool usable(const struct block *b, bool wait, const struct vram_want *wan
 	return wait && (b->rack || vram_ready(b) || (want->gpu && vram_slot_on(b, want->gpu)));
 }
 
-uint32_t admit_prefix(struct pool *const *pools, uint32_t layouts, uint32_t keys, bool wait, const struct vram_want *want,
-		      struct lease *l)
+uint32_t admit_prefix(const struct admission *a, uint32_t keys, bool wait, struct lease *l)
 {
 	struct prefix_run run;
 	struct prefix p;
 
 	prefix_begin(&p, keys);
-	for (uint32_t j = 0; j < layouts; j++) {
-		prefix_layout(&run, pools[j]);
+	for (uint32_t j = 0; j < a->layouts; j++) {
+		prefix_layout(&run, a->pools[j]);
 		for (uint32_t i = 0; i < keys; i++) {
-			struct block **b = &l->block[(size_t)i * layouts + j];
+			struct block **b = &l->block[(size_t)i * a->layouts + j];
 
-			if (*b && (!block_live(*b) || !usable(*b, wait, want)))
+			if (*b && !block_live(*b))
+				*b = block_find_again(a->cache, *b);
+			if (*b && !usable(*b, wait, &a->want))
 				*b = NULL;
 			prefix_feed(&p, &run, *b);
 		}
@@ -260,7 +261,7 @@ static enum status admit_find(struct admission *a, uint32_t keys, bool all, bool
 {
 	struct cache *c = a->cache;
 	uint64_t bytes, gpu_bytes;
-	uint32_t n = admit_prefix(a->pools, a->layouts, keys, wait, &a->want, l);
+	uint32_t n = admit_prefix(a, keys, wait, l);
 
 	*why = all ? "not every key is present" : "no prefix is present";
 	if (n == 0 || (all && n < a->keys->count)) {

@@ -132,6 +132,13 @@ enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_k
 	return STATUS_OK;
 }
 
+struct block *block_find_again(struct cache *c, const struct block *b)
+{
+	struct index_record *r = index_find(c->index, &b->record.ident);
+
+	return r ? block_of(r) : NULL;
+}
+
 void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
 		 struct block **found)
 {

@@ -149,15 +149,17 @@ enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout,
 
 		cache_lock(c);
 		cache_time(c, now_us);
-		if (block_live(b) && b->shelf) {
+		if (!block_live(b))
+			b = block_find_again(c, b);
+		if (b && b->shelf) {
 			block_pin(b);
 			block_use(c, b);
 			*out = (struct cache_read){ block_slot_at(b) + SLOT_HEADER_BYTES,
 						    p->geometry.block_bytes, b->tokens, b };
 			status = STATUS_OK;
-		} else if (block_live(b) && wait_goes_on(w)) {
+		} else if (b && wait_goes_on(w)) {
 			status = STATUS_BUSY;
-		} else if (block_live(b) && wait_wanted(w) && !block_fetch(c, b, RING_URGENT, w)) {
+		} else if (b && wait_wanted(w) && !block_fetch(c, b, RING_URGENT, w)) {
 			status = STATUS_BUSY;
 		}
 		cache_unlock(c);

@@ -30,7 +30,7 @@ static enum status warm_step(struct admission *a, struct lease *l, uint32_t *blo
 	const bool first = w && !w->stage, wait = (c->tier || c->vram) && wait_wanted(w);
 	uint64_t gpu_bytes;
 
-	*blocks = admit_prefix(a->pools, a->layouts, a->keys->count, wait, &a->want, l);
+	*blocks = admit_prefix(a, a->keys->count, wait, l);
 	admit_trim(a->pools, a->layouts, *blocks, &a->want, l, &gpu_bytes);
 	if (!wait || !bring_begin(a, *blocks, l->block, RING_AHEAD, true))
 		return STATUS_OK;

@@ -1,6 +1,7 @@
 /* Loads that somebody else wants too: one read for all, at the priority of the most urgent. The order of the reads is seen, and the disk held
  * up, where the ring asks the kernel (store/ring.h). */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -62,7 +63,7 @@ static void open_full(struct rig *r, struct rig_disks *d)
 	open_full_with(r, d, 0);
 }
 
-static struct block *block_at(struct rig *r, uint64_t n)
+static struct block *block_of_key(struct rig *r, uint64_t n)
 {
 	struct index_ident ident = { .layout_id = r->c->pools[0]->layout_id, .tenant = r->c->tenant.number, .key_bytes = RIG_KEY_BYTES };
 	struct index_record *found;
@@ -72,8 +73,16 @@ static struct block *block_at(struct rig *r, uint64_t n)
 	found = index_find(r->c->index, &ident);
 	index_read_unlock();
 	ck_assert_ptr_nonnull(found);
-	ck_assert_ptr_null(block_of(found)->shelf);
 	return block_of(found);
+}
+
+/* On the disk alone. */
+static struct block *block_at(struct rig *r, uint64_t n)
+{
+	struct block *b = block_of_key(r, n);
+
+	ck_assert_ptr_null(b->shelf);
+	return b;
 }
 
 static void read_ahead(struct rig *r, uint64_t first, uint32_t count)
@@ -339,12 +348,107 @@ START_TEST(what_is_checked_meanwhile_ends_together)
 }
 END_TEST
 
+/* Looks, and answers, by a thread of its own. */
+struct looker {
+	struct rig *r;
+	bool get;
+	pthread_t thread;
+	_Atomic pid_t tid;
+	enum status said;
+};
+
+static void nobody_waits(void *arg)
+{
+	(void)arg;
+}
+
+static void *looker_main(void *arg)
+{
+	struct looker *l = arg;
+	struct cache_wait w = { .ready = nobody_waits };
+	struct cache_keys k = rig_keys(0, 1);
+	struct cache_place place;
+	struct cache_leased leased;
+	struct cache_read read;
+	const char *why;
+
+	cache_thread_enter();
+	atomic_store(&l->tid, gettid());
+	if (l->get)
+		l->said = cache_read_begin(l->r->c, l->r->s.id, 0, k.bytes, RIG_KEY_BYTES, l->r->now, &read, &w, &why);
+	else
+		l->said = cache_lease(l->r->c, l->r->s.id, &k, true, l->r->attachment, l->r->now, &place, 1, &leased, &w, &why);
+	cache_wait_end(l->r->c, &w);
+	free((void *)k.bytes);
+	cache_thread_leave();
+	return NULL;
+}
+
+/* It waits for the lock. */
+static bool sleeps(struct looker *l)
+{
+	char path[64], state = 0;
+	FILE *f;
+
+	if (!atomic_load(&l->tid))
+		return false;
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)atomic_load(&l->tid));
+	f = fopen(path, "r");
+	ck_assert_ptr_nonnull(f);
+	ck_assert_int_eq(fscanf(f, "%*d (%*[^)]) %c", &state), 1);
+	fclose(f);
+	return state == 'S';
+}
+
+/* Memory's copy is found to be wrong just then: the one on the disk is waited for. */
+static void look_while_it_ends(bool get)
+{
+	struct looker l = { .get = get };
+	struct cache_options o;
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	o = rig_disk_options(&d, 1, HOST);
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	ck_assert_uint_eq(rig_put(&r, 0, 1), 1);
+	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
+	l.r = &r;
+	cache_lock(r.c);
+	ck_assert_int_eq(pthread_create(&l.thread, NULL, looker_main, &l), 0);
+	RIG_AWAIT(sleeps(&l));
+	index_read_lock();
+	ck_assert_ptr_nonnull(block_succeed(r.c, block_of_key(&r, 0)));
+	index_read_unlock();
+	cache_unlock(r.c);
+	pthread_join(l.thread, NULL);
+	ck_assert_int_eq(l.said, STATUS_BUSY);
+	ck_assert_uint_eq(rig_read_all(&r, 0, 1), 1);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+
+START_TEST(a_lease_that_has_found_what_ends_gets_its_heir)
+{
+	look_while_it_ends(false);
+}
+END_TEST
+
+START_TEST(a_get_that_has_found_what_ends_gets_its_heir)
+{
+	look_while_it_ends(true);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
 		one_read_serves_all_who_want_it, a_lease_overtakes_what_is_read_ahead, nothing_is_read_twice, who_overtakes_keeps_his_place,
 		what_was_overtaken_for_may_be_deleted, what_is_loaded_together_lies_together,
-		what_is_checked_meanwhile_ends_together,
+		what_is_checked_meanwhile_ends_together, a_lease_that_has_found_what_ends_gets_its_heir,
+		a_get_that_has_found_what_ends_gets_its_heir,
 	};
 
 	return rig_main("cache_disk_loads", tests, sizeof(tests) / sizeof(tests[0]));
