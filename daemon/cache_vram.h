@@ -93,6 +93,7 @@ struct vram_pool {
 	uint64_t dirty;                /* ready copies that are the block's only one, and not on their way down */
 	uint64_t through;              /* of these, that are to go down: in the GPU's list */
 	uint32_t coming;               /* moves here that have a slot */
+	uint32_t full_at;              /* of the GPU's feeds, the last one that found no slot here */
 	uint64_t placed_us;            /* when an up last got one, while others waited for the GPU */
 	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
 	uint64_t balance_us;           /* when balance last looked around for it */
@@ -227,6 +228,7 @@ struct gpu {
 	struct flight *summing, **summing_end;
 	uint64_t corrupt_up, corrupt_down; /* copies found so */
 	bool freed;                    /* a slot, since those that wait were looked at */
+	uint32_t feeds;                /* times that those that wait were looked at, from 1 on */
 	bool feeding;                  /* one of them is tried, and others after it, that are not in `waiting` meanwhile */
 	bool lost, swept;
 	uint64_t asked_us;             /* when last, by the machine's clock */

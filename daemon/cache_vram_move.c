@@ -472,23 +472,23 @@ void vram_host_came(struct cache *c, struct block *b, enum status s)
 	}
 }
 
-/* What is full for one of those that wait is so for those behind it: memory; the GPU, for blocks of that layout, unless more of it has begun
- * to go down. */
+/* What is full for one of those that wait is so for those behind it: memory; the GPU, for blocks of that layout (several may be full, and their
+ * blocks stand in turn), unless more of it has begun to go down. */
 void vram_feed(struct cache *c, struct gpu *g)
 {
 	struct vram_move *m = g->waiting, *next;
-	const struct pool *gpu_full = NULL;
 	bool memory_full = false;
 
+	g->feeds++;
 	g->freed = false;
 	g->waiting = NULL;
 	g->waiting_end = &g->waiting;
 	for (; m; m = next) {
-		const uint32_t downs = g->downs;
+		const uint32_t downs = g->downs, layout = m->block->pool->number;
 		enum status s;
 
 		g->feeding = (next = m->next) != NULL;
-		if (!g->lost && (needs_memory(m) ? memory_full : gpu_full == m->block->pool)) {
+		if (!g->lost && (needs_memory(m) ? memory_full : g->pools[layout] && g->pools[layout]->full_at == g->feeds)) {
 			wait_for_room(m);
 			continue;
 		}
@@ -498,7 +498,7 @@ void vram_feed(struct cache *c, struct gpu *g)
 		else if (m->step == STEP_ROOM && needs_memory(m))
 			memory_full = true;
 		else if (m->step == STEP_ROOM && g->downs == downs)
-			gpu_full = m->block->pool;
+			g->pools[layout]->full_at = g->feeds;
 	}
 }
 

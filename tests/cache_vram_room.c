@@ -151,10 +151,79 @@ START_TEST(a_lists_end_keeps_free_for_a_while)
 }
 END_TEST
 
+static struct policy_node *find_counted(struct policy *p, bool (*may)(const struct policy_node *, void *), void *arg, uint32_t max)
+{
+	walks++;
+	return policy->victim(p, may, arg, max);
+}
+
+/* True: the lock is the caller's. */
+static bool lock_with_downs(struct vram_rig *v, uint32_t downs)
+{
+	rig_tick(v->r.c, v->r.now += 50000);
+	cache_lock(v->r.c);
+	if (v->r.c->vram->gpu[0]->downs == downs)
+		return true;
+	cache_unlock(v->r.c);
+	return false;
+}
+
+/* Moves of two layouts in turn, for a GPU that is full of what it alone has, while memory takes some of it and then no more: what has no place for one
+ * of a layout has none for those behind it, whoever stands between them. */
+START_TEST(what_is_full_is_asked_once)
+{
+	enum { WAITING = 16, MEMORY_MORE = 8, GPU_EACH = 40 };
+	struct policy_ops counted;
+	struct vram_rig v, w;
+	struct gpu *g;
+	struct cache_place p[WAITING];
+	struct cache_leased l, k;
+	uint32_t waiting = 0;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 2 * GPU_EACH, .host_slots = 2 * WAITING + MEMORY_MORE, .write_back = true, .spill_milli = 1 });
+	vr_join(&w, &v, 7, "other");
+	ck_assert_int_eq(cache_session_write_back(v.r.c, w.r.s.id), STATUS_OK);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 1000, WAITING), WAITING);
+	ck_assert_uint_eq(vr_put(&w, CACHE_HOST, 1000, WAITING), WAITING);
+	for (uint64_t n = 0; n < GPU_EACH; n += 8, rig_quiet(&v.r)) {
+		ck_assert_uint_eq(vr_put(&v, 0, n, 8), 8);
+		ck_assert_uint_eq(vr_put(&w, 0, n, 8), 8);
+	}
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 1000, WAITING, true, false, p, &l), STATUS_OK);
+	ck_assert_int_eq(vr_lease(&w, CACHE_HOST, 1000, WAITING, true, false, p, &k), STATUS_OK);
+	vr_hold(&v, 0, 0);
+	for (uint64_t n = 1000; n < 1000 + WAITING; n++) {
+		vr_warm_begin(&v, 0, n, 1);
+		vr_warm_begin(&w, 0, n, 1);
+	}
+	g = v.r.c->vram->gpu[0];
+	RIG_AWAIT(lock_with_downs(&v, MEMORY_MORE)); /* the others have found no memory */
+	for (const struct vram_move *m = g->waiting; m; m = m->next)
+		ck_assert_uint_eq(m->block->pool->number, waiting++ % 2);
+	ck_assert_uint_eq(waiting, 2 * WAITING);
+	ck_assert(g->pools[0]->evictable && g->pools[1]->evictable);
+	policy = v.r.c->policy;
+	counted = *policy;
+	counted.victim = find_counted;
+	v.r.c->policy = &counted;
+	walks = 0;
+	vram_feed(v.r.c, g);
+	v.r.c->policy = policy;
+	ck_assert_uint_gt(walks, 0);
+	ck_assert_uint_lt(walks, WAITING); /* some looks of one of each layout */
+	cache_unlock(v.r.c);
+	vr_go(&v, 0);
+	rig_quiet(&v.r);
+	vr_release(&v, &l);
+	vr_release(&w, &k);
+	vr_close(&v);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = { leases_get_memory_of_a_colder_layout, slots_are_free_before_a_lease, none_are_where_all_is_dirty,
-				       a_lists_end_keeps_free_for_a_while };
+				       a_lists_end_keeps_free_for_a_while, what_is_full_is_asked_once };
 
 	return rig_main("cache_vram_room", tests, sizeof(tests) / sizeof(tests[0]));
 }
