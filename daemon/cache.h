@@ -211,8 +211,8 @@ enum status cache_session_open(struct cache *c, const char *tenant, const struct
 			       uint32_t n, const char *engine, uint64_t now_us,
 			       struct cache_session_view *out, const char **why);
 /* The same for whom it may not be granted since others are to have a place, too (EXHAUSTED): a user has as many sessions, ghosts included, as it
- * leaves free at most, alone half of them; a process as many as it leaves to its user's others, alone a third. NULL, and who is not known: no bound
- * but that of all. */
+ * leaves free at most, alone half of them; a process as many as it leaves to its user's others, alone a third. The same of the layouts that it brings.
+ * NULL, and who is not known: no bound but that of all. */
 enum status cache_session_open_for(struct cache *c, const struct cache_peer *peer, const char *tenant, const struct kv_layout *layouts,
 				   uint32_t n, const char *engine, uint64_t now_us, struct cache_session_view *out, const char **why);
 /* NOT_FOUND (compared in constant time). */

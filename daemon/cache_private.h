@@ -137,6 +137,9 @@ enum {
 	X(EVENT_TOOL_CALL, "terrace_reports_total", "event=tool_call", "reports")                            \
 	X(EVENT_SESSION_END, "terrace_reports_total", "event=session_end", "reports")                        \
 	X(SESSIONS, "terrace_sessions_opened_total", "", "sessions opened")                                  \
+	X(LAYOUTS_FULL, "terrace_layouts_refused_total", "reason=full", "layouts that no session could bring") \
+	X(LAYOUTS_USER, "terrace_layouts_refused_total", "reason=user", "layouts that no session could bring") \
+	X(LAYOUTS_PROCESS, "terrace_layouts_refused_total", "reason=process", "layouts that no session could bring") \
 	X(SESSIONS_FULL, "terrace_sessions_refused_total", "reason=full", "sessions that were not opened")   \
 	X(SESSIONS_USER, "terrace_sessions_refused_total", "reason=user", "sessions that were not opened")   \
 	X(SESSIONS_PROCESS, "terrace_sessions_refused_total", "reason=process", "sessions that were not opened") \
@@ -185,6 +188,7 @@ struct pool {
 	uint64_t layout_id;
 	struct kv_layout layout;
 	struct kv_geometry geometry;
+	struct cache_peer peer;        /* who brought it */
 	struct host_pool *host;
 	struct policy *policy;
 	struct shelf *shelves;
@@ -276,9 +280,15 @@ enum session_state { SESSION_FREE, SESSION_OPEN, SESSION_GHOST };
 
 /* Atomic fields are read by lookups without the lock: a copy of pools is good if `id` was the same before
  * and after. */
-/* For want of which room a session is refused. */
-enum session_refusal { SESSION_REFUSED_FULL, SESSION_REFUSED_USER, SESSION_REFUSED_PROCESS, SESSION_REFUSALS };
-enum { SESSION_REFUSAL_MAX = 128 };
+/* For want of which room a session, or a layout, is refused. */
+enum refusal { REFUSED_FULL, REFUSED_USER, REFUSED_PROCESS, REFUSALS };
+enum { REFUSAL_WHY_MAX = 128 };
+
+/* What a peer has of something. */
+struct share {
+	const struct cache_peer *peer;  /* NULL: not known */
+	uint32_t of_user, of_process;
+};
 
 struct session {
 	_Atomic uint64_t id;           /* 0 unless open */
@@ -427,7 +437,7 @@ struct cache {
 	struct session *sessions;
 	uint64_t session_generation;
 	uint32_t session_hint;         /* where to look for a free one */
-	char session_refusal[SESSION_REFUSALS][SESSION_REFUSAL_MAX]; /* the sentences */
+	char session_refusal[REFUSALS][REFUSAL_WHY_MAX]; /* the sentences */
 	uint32_t tick_hint;            /* where the last tick ran out of probes */
 	uint32_t open_sessions, ghosts;
 	struct attachment *attachment_hash[ATTACHMENT_BUCKETS];
@@ -484,7 +494,8 @@ void tickets_drop(struct tickets *t, uint64_t id);
 
 /* ---- cache_pool.c ---- */
 
-enum status pool_get(struct cache *c, const struct kv_layout *l, struct pool **out, const char **why);
+/* peer: who brings it if it is new; NULL: not known. */
+enum status pool_get(struct cache *c, const struct cache_peer *peer, const struct kv_layout *l, struct pool **out, const char **why);
 struct pool *pool_by_id(struct cache *c, uint64_t layout_id);
 void pools_free(struct cache *c);
 /* Made if new; NULL: no memory. */
@@ -704,6 +715,9 @@ struct session *session_with_token(struct cache *c, const uint8_t token[CACHE_TO
 void session_ghost(struct cache *c, struct session *s);
 /* Frees what a ghost holds if nobody can touch it any more, and then the ghost. *probes is counted down. */
 void session_ghost_try(struct cache *c, struct session *s, uint32_t *probes);
+void share_add(struct share *s, const struct cache_peer *holder);
+/* REFUSALS: there is room for one more. */
+enum refusal share_refusal(const struct share *s, uint32_t left);
 void sessions_init(struct cache *c);
 void sessions_tick(struct cache *c, uint64_t now_us);
 void sessions_free(struct cache *c);

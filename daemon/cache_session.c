@@ -102,48 +102,49 @@ static const char *layouts_problem(const struct kv_layout *l, uint32_t n)
 	return NULL;
 }
 
-void sessions_init(struct cache *c)
+void share_add(struct share *s, const struct cache_peer *holder)
 {
-	static const char *const words[SESSION_REFUSALS] = {
-		[SESSION_REFUSED_FULL] = "too many sessions: all %u (sessions_max) are taken",
-		[SESSION_REFUSED_USER] = "too many sessions: of %u (sessions_max) this user, or address, has as many as it leaves free for others",
-		[SESSION_REFUSED_PROCESS] = "too many sessions: of %u (sessions_max) this process has as many as it leaves free for its user's others",
-	};
-
-	for (int i = 0; i < SESSION_REFUSALS; i++)
-		snprintf(c->session_refusal[i], SESSION_REFUSAL_MAX, words[i], c->options.sessions_max);
+	if (!s->peer || memcmp(holder->user, s->peer->user, sizeof(holder->user)))
+		return;
+	s->of_user++;
+	s->of_process += holder->process == s->peer->process;
 }
 
-/* SESSION_REFUSALS: there is room for one more of that peer. One client is to leave room for others, also while it holds all that it gets for
- * session_idle. */
-static enum session_refusal session_refusal(const struct cache *c, const struct cache_peer *peer)
+/* One client is to leave room for others, also while it holds all that it gets for session_idle. */
+enum refusal share_refusal(const struct share *s, uint32_t left)
 {
-	const uint32_t left = c->options.sessions_max - c->open_sessions - c->ghosts;
-	uint32_t of_user = 0, of_process = 0;
-
 	if (!left)
-		return SESSION_REFUSED_FULL;
-	if (!peer || !(peer->user[0] | peer->user[1]))
-		return SESSION_REFUSALS;
-	for (uint32_t i = 0; i < c->options.sessions_max; i++) {
-		const struct session *s = &c->sessions[i];
+		return REFUSED_FULL;
+	if (!s->peer || !(s->peer->user[0] | s->peer->user[1]))
+		return REFUSALS;
+	if (s->of_user >= left)
+		return REFUSED_USER;
+	return s->peer->process && s->of_process >= left - s->of_user ? REFUSED_PROCESS : REFUSALS;
+}
 
-		if (s->state == SESSION_FREE || memcmp(s->peer.user, peer->user, sizeof(peer->user)))
-			continue;
-		of_user++;
-		of_process += s->peer.process == peer->process;
-	}
-	if (of_user >= left)
-		return SESSION_REFUSED_USER;
-	return peer->process && of_process >= left - of_user ? SESSION_REFUSED_PROCESS : SESSION_REFUSALS;
+void sessions_init(struct cache *c)
+{
+	static const char *const words[REFUSALS] = {
+		[REFUSED_FULL] = "too many sessions: all %u (sessions_max) are taken",
+		[REFUSED_USER] = "too many sessions: of %u (sessions_max) this user, or address, has as many as it leaves free for others",
+		[REFUSED_PROCESS] = "too many sessions: of %u (sessions_max) this process has as many as it leaves free for its user's others",
+	};
+
+	for (int i = 0; i < REFUSALS; i++)
+		snprintf(c->session_refusal[i], REFUSAL_WHY_MAX, words[i], c->options.sessions_max);
 }
 
 static enum status session_room(struct cache *c, const struct cache_peer *peer, const char **why)
 {
-	static const enum counter counts[SESSION_REFUSALS] = { COUNTER_SESSIONS_FULL, COUNTER_SESSIONS_USER, COUNTER_SESSIONS_PROCESS };
-	const enum session_refusal refusal = session_refusal(c, peer);
+	static const enum counter counts[REFUSALS] = { COUNTER_SESSIONS_FULL, COUNTER_SESSIONS_USER, COUNTER_SESSIONS_PROCESS };
+	struct share share = { .peer = peer };
+	enum refusal refusal;
 
-	if (refusal == SESSION_REFUSALS)
+	for (uint32_t i = 0; i < c->options.sessions_max; i++)
+		if (c->sessions[i].state != SESSION_FREE)
+			share_add(&share, &c->sessions[i].peer);
+	refusal = share_refusal(&share, c->options.sessions_max - c->open_sessions - c->ghosts);
+	if (refusal == REFUSALS)
 		return STATUS_OK;
 	cache_count(c, counts[refusal], 1);
 	*why = c->session_refusal[refusal];
@@ -212,7 +213,7 @@ enum status cache_session_open_for(struct cache *c, const struct cache_peer *pee
 	cache_lock(c);
 	status = session_room(c, peer, why);
 	for (uint32_t i = 0; i < n && !status; i++)
-		status = pool_get(c, &layouts[i], &pools[i], why);
+		status = pool_get(c, peer, &layouts[i], &pools[i], why);
 	if (!status)
 		status = session_start(c, pools, n, engine, cache_time(c, now_us), &s, why);
 	if (!status) {

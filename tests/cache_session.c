@@ -225,6 +225,41 @@ START_TEST(one_client_leaves_sessions_to_others)
 }
 END_TEST
 
+/* They stay when their session has ended. */
+static enum status bring_layouts(struct rig *r, const struct cache_peer *p, uint32_t *first, uint32_t n)
+{
+	struct kv_layout l[CACHE_LAYOUTS_MAX];
+	struct cache_session_view v;
+	enum status s;
+
+	for (uint32_t i = 0; i < n; i++)
+		l[i] = rig_layout(++*first, 0);
+	s = cache_session_open_for(r->c, p, "", l, n, "", r->now, &v, &r->why);
+	if (!s)
+		ck_assert_int_eq(cache_session_close(r->c, v.id, r->now, &r->why), STATUS_OK);
+	return s;
+}
+
+START_TEST(one_client_leaves_layouts_to_others)
+{
+	const struct cache_peer greedy = { { CACHE_PEER_UID, 7 }, 70 }, second = { { CACHE_PEER_UID, 8 }, 70 };
+	const struct cache_options o = rig_options(64);
+	uint32_t n = 0;
+	struct rig r;
+
+	rig_open(&r, &o, 1);
+	while (bring_layouts(&r, &greedy, &n, CACHE_LAYOUTS_MAX) == STATUS_OK)
+		;
+	ck_assert_ptr_nonnull(strstr(r.why, "of 4096 this process has brought"));
+	ck_assert(rig_stat(&r, "terrace_layouts", "") == 1 + 1365);
+	ck_assert(rig_stat(&r, "terrace_layouts_refused_total", "reason=process") == 1);
+	ck_assert_int_eq(bring_layouts(&r, &second, &n, CACHE_LAYOUTS_MAX), STATUS_OK);
+	n = 0;
+	ck_assert_int_eq(bring_layouts(&r, &greedy, &n, CACHE_LAYOUTS_MAX), STATUS_OK); /* known ones */
+	rig_close(&r);
+}
+END_TEST
+
 START_TEST(draining_refuses_new_work_and_lets_old_end)
 {
 	const struct cache_options o = rig_options(64);
@@ -318,6 +353,7 @@ int main(void)
 	const TTest *const tests[] = {
 		bad_sessions_are_refused, bad_options_are_refused, others_join_by_token,
 		idle_sessions_end_unless_attached_or_called, tables_have_bounds, one_client_leaves_sessions_to_others,
+		one_client_leaves_layouts_to_others,
 		draining_refuses_new_work_and_lets_old_end, extents_go_to_their_sessions_only,
 	};
 
