@@ -278,8 +278,6 @@ struct tickets {
 
 enum session_state { SESSION_FREE, SESSION_OPEN, SESSION_GHOST };
 
-/* Atomic fields are read by lookups without the lock: a copy of pools is good if `id` was the same before
- * and after. */
 /* For want of which room a session, or a layout, is refused. */
 enum refusal { REFUSED_FULL, REFUSED_USER, REFUSED_PROCESS, REFUSALS };
 enum { REFUSAL_WHY_MAX = 128 };
@@ -290,6 +288,8 @@ struct share {
 	uint32_t of_user, of_process;
 };
 
+/* Atomic fields are read by lookups without the lock: a copy of pools is good if `id` was the same before
+ * and after. */
 struct session {
 	_Atomic uint64_t id;           /* 0 unless open */
 	_Atomic uint32_t layouts;
