@@ -1,7 +1,8 @@
 /* What the daemon itself costs a block on its way to a GPU, and from it: over a device whose copies cost nothing. With --measure [POLICY [KIB]]:
  * blocks of several sizes, calls of several lengths; each figure is the best of ROUNDS, on a GPU that is full of clean copies, each of
  * which makes place for another. With --stages [BLOCKS [ROUNDS]]: how far a lease from memory is on its way to the device, and when, with warm caches
- * and with cold ones, medians of ROUNDS. Without: a block of a long call costs about what one of a short call does. */
+ * and with cold ones, medians of ROUNDS. With --bus GB_S [BLOCKS [THREADS]]: what share of a bus that is so fast a Warm of blocks of 544 KiB gets, up
+ * and down, with so many threads for sums, medians of ROUNDS. Without: a block of a long call costs about what one of a short call does. */
 #include "tests/cache_vram_rig.h"
 
 #include <sched.h>
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 #include "daemon/cache_vram.h"
+#include "tests/cache_vram_bus.h"
 #include "tests/cache_vram_stages.h"
 
 enum { STAGE_ROUNDS = 48, STAGE_ROUNDS_MAX = 1024, STAGE_KIB = 544, SUM_THREADS = 2, COLD_BYTES = 64 << 20 };
@@ -23,6 +25,8 @@ enum { ROUNDS = 24, PUT_KEYS = 128, EXTENT_BYTES = 64 << 20, FEW = 256, MANY = 4
 #define BYTES_MAX (1ull << 30) /* of all blocks of a call */
 
 static _Atomic uint64_t first_copy_ns;
+static uint32_t sum_threads = SUM_THREADS;
+static double bus_gb_s;         /* 0: copies cost nothing */
 
 /* What a call takes, or, where others share the machine, the work of all threads for it. */
 static clockid_t cost_clock = CLOCK_MONOTONIC;
@@ -92,7 +96,7 @@ static void bench_open(struct bench *b, uint32_t kib, uint32_t blocks, const cha
 	setenv("SIM_GPU_BYTES", "4294967296", 1);
 	kv_geometry_of(&l, &g);
 	b->ops = *terrace_device_ops();
-	b->ops.copy = copy_nothing;
+	b->ops.copy = bus_gb_s > 0 ? bus_copy : copy_nothing;
 	b->blocks = blocks;
 	b->as_daemon = as_daemon;
 	c.extent_bytes = EXTENT_BYTES;
@@ -105,7 +109,7 @@ static void bench_open(struct bench *b, uint32_t kib, uint32_t blocks, const cha
 	c.gpu_count = 1;
 	c.gpu_pinned_milli = 4000;
 	c.gpu_verify_up = as_daemon;
-	c.sum_threads = as_daemon ? SUM_THREADS : 0;
+	c.sum_threads = as_daemon ? sum_threads : 0;
 	rig_open_layouts(&b->v.r, &c, &l, 1);
 	ck_assert_int_eq(cache_session_write_back(b->v.r.c, b->v.r.s.id), STATUS_OK);
 	cache_attach_watch(b->v.r.c, b->v.r.attachment, pidfd_open(getpid(), 0)); /* as the door does */
@@ -219,6 +223,15 @@ static void bench_fill(struct bench *b)
 		warm(b, 0, (b->next++ % b->sets) * SET, &(double){ 1e9 });
 }
 
+static void forget(struct bench *b, uint64_t first)
+{
+	for (uint32_t at = 0; at < b->blocks; at += PUT_KEYS) {
+		enum status statuses[PUT_KEYS];
+
+		ck_assert_int_eq(rig_delete(&b->v.r, first + at, b->blocks - at < PUT_KEYS ? b->blocks - at : PUT_KEYS, statuses), STATUS_OK);
+	}
+}
+
 struct costs {
 	double lease, to_copy, warm, down;
 };
@@ -239,11 +252,7 @@ static void measure_one(uint32_t kib, uint32_t blocks, const char *policy, int r
 
 		store(&b, 0, first);
 		warm(&b, CACHE_HOST, first, &out->down);
-		for (uint32_t at = 0; at < blocks; at += PUT_KEYS) {
-			enum status statuses[PUT_KEYS];
-
-			ck_assert_int_eq(rig_delete(&b.v.r, first + at, blocks - at < PUT_KEYS ? blocks - at : PUT_KEYS, statuses), STATUS_OK);
-		}
+		forget(&b, first);
 	}
 	bench_close(&b);
 }
@@ -352,6 +361,47 @@ START_TEST(stages)
 }
 END_TEST
 
+static void share_print(const char *way, uint32_t blocks, double ideal_us, const double *us)
+{
+	uint64_t ns[ROUNDS];
+
+	for (int i = 0; i < ROUNDS; i++)
+		ns[i] = (uint64_t)(1e3 * us[i]);
+	qsort(ns, ROUNDS, sizeof(ns[0]), by_size);
+	printf("{\"way\": \"%s\", \"blocks\": %u, \"gb_s\": %.1f, \"threads\": %u, \"bus_us\": %.0f, \"median_us\": %.0f, \"best_us\": %.0f, \"ratio\": %.3f}\n", way,
+	       blocks, bus_gb_s, sum_threads, ideal_us, (double)ns[ROUNDS / 2] / 1e3, (double)ns[0] / 1e3, ideal_us / ((double)ns[ROUNDS / 2] / 1e3));
+	fflush(stdout);
+}
+
+START_TEST(share_of_a_bus)
+{
+	const uint32_t blocks = stage_blocks ? stage_blocks : 128;
+	double up[ROUNDS], down[ROUNDS];
+	struct kv_geometry g;
+	const struct kv_layout l = layout_of(STAGE_KIB);
+	struct bench b;
+
+	ck_assert(bus_gb_s > 0);
+	kv_geometry_of(&l, &g);
+	bus_open(bus_gb_s);
+	bench_open(&b, STAGE_KIB, blocks, policy_wanted, true);
+	bench_fill(&b);
+	for (int i = 0; i < ROUNDS; i++) {
+		const uint64_t first = (uint64_t)(b.sets + (uint32_t)i) * SET;
+
+		up[i] = down[i] = 1e9;
+		warm(&b, 0, (b.next++ % b.sets) * SET, &up[i]);
+		store(&b, 0, first);
+		warm(&b, CACHE_HOST, first, &down[i]);
+		forget(&b, first);
+	}
+	share_print("up", blocks, (double)(blocks * g.block_bytes) / bus_gb_s / 1e3, up);
+	share_print("down", blocks, (double)(blocks * g.block_bytes) / bus_gb_s / 1e3, down);
+	bench_close(&b);
+	bus_close();
+}
+END_TEST
+
 /* The best of so many turns, of which both sizes have the same, one after the other. What costs a block more for each other block of its call
  * costs MANY / FEW times as much. */
 START_TEST(it_does_not_rise_with_their_number)
@@ -384,7 +434,8 @@ int main(int argc, char **argv)
 	int failed;
 
 	tcase_set_timeout(t, 240);
-	const bool measures = argc > 1 && !strcmp(argv[1], "--measure"), tells = argc > 1 && !strcmp(argv[1], "--stages");
+	const bool measures = argc > 1 && !strcmp(argv[1], "--measure"), tells = argc > 1 && !strcmp(argv[1], "--stages"),
+		   shares = argc > 2 && !strcmp(argv[1], "--bus");
 
 	if (measures && argc > 2)
 		policy_wanted = argv[2];
@@ -394,8 +445,16 @@ int main(int argc, char **argv)
 		stage_blocks = (uint32_t)atoi(argv[2]);
 	if (tells && argc > 3)
 		stage_rounds = (uint32_t)atoi(argv[3]);
+	if (shares)
+		bus_gb_s = atof(argv[2]);
+	if (shares && argc > 3)
+		stage_blocks = (uint32_t)atoi(argv[3]);
+	if (shares && argc > 4)
+		sum_threads = (uint32_t)atoi(argv[4]);
 	if (measures)
 		tcase_add_test(t, measure);
+	else if (shares)
+		tcase_add_test(t, share_of_a_bus);
 	else if (tells)
 		tcase_add_test(t, stages);
 	else
