@@ -5,6 +5,7 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <lmdb.h>
 #include <pthread.h>
 #include <sched.h>
@@ -417,6 +418,50 @@ START_TEST(a_file_that_may_not_grow_recovers)
 }
 END_TEST
 
+#ifndef TERRACE_SANITIZED /* sanitizers live on address space */
+static void address_space_leave(uint64_t bytes)
+{
+	struct rlimit limit;
+	uint64_t pages = 0;
+	FILE *f = fopen("/proc/self/statm", "re");
+
+	ck_assert_ptr_nonnull(f);
+	ck_assert_int_eq(fscanf(f, "%" SCNu64, &pages), 1);
+	fclose(f);
+	ck_assert_int_eq(getrlimit(RLIMIT_AS, &limit), 0);
+	limit.rlim_cur = bytes == RLIM_INFINITY ? limit.rlim_max : pages * (uint64_t)sysconf(_SC_PAGESIZE) + bytes;
+	ck_assert_int_eq(setrlimit(RLIMIT_AS, &limit), 0);
+}
+
+/* LMDB unmaps the file before it maps more of it. */
+START_TEST(a_map_that_finds_no_address_space_recovers)
+{
+	static char value[3000];
+	size_t bytes = sizeof(value);
+	enum status s = STATUS_OK, got;
+	int i = 0;
+
+	rig.options.map_bytes = 1 << 20;
+	rig.options.queue_bytes_max = 2 << 20;
+	commit_by_flushes_alone();
+	rig_open(&rig, CATALOG_FRESH);
+	address_space_leave(6 << 20);
+	for (; s == STATUS_OK && i < 20000; i++) {
+		ck_assert_int_eq(catalog_put(rig.c, CATALOG_EDGES, &i, sizeof(i), value, sizeof(value)), STATUS_OK);
+		s = i % 200 == 199 ? rig_flush(&rig) : STATUS_OK;
+	}
+	ck_assert_int_eq(s, STATUS_IO);
+	got = catalog_get(rig.c, CATALOG_EDGES, "none", 4, value, &bytes);
+	ck_assert_msg(got == STATUS_MISS || got == STATUS_IO, "%s", status_name(got));
+	address_space_leave(RLIM_INFINITY);
+	ck_assert_int_eq(rig_flush(&rig), STATUS_OK); /* after the next retry */
+	bytes = sizeof(value);
+	i--;
+	ck_assert_int_eq(catalog_get(rig.c, CATALOG_EDGES, &i, sizeof(i), value, &bytes), STATUS_OK);
+}
+END_TEST
+#endif
+
 START_TEST(a_full_file_system_recovers)
 {
 	char path[128];
@@ -680,6 +725,9 @@ int main(int argc, char **argv)
 		tcase_add_test(tc, the_map_grows);
 		tcase_add_test(tc, a_map_that_may_not_grow);
 		tcase_add_test(tc, a_file_that_may_not_grow_recovers);
+#ifndef TERRACE_SANITIZED
+		tcase_add_test(tc, a_map_that_finds_no_address_space_recovers);
+#endif
 		tcase_add_test(tc, the_queue_is_bounded);
 		tcase_add_test(tc, done_may_queue);
 		tcase_add_test(tc, a_walker_reads_while_the_map_wants_to_grow);
