@@ -145,6 +145,18 @@ static enum status unit_wipe(struct cache *c, struct unit *u, const struct cache
 	return s;
 }
 
+/* A folder that is a copy of another: what is deleted would be tombstoned in one of them alone. */
+static enum status refuse_twin(const struct cache *c, const struct unit *u)
+{
+	for (const struct unit *o = c->tier->units; o < u; o++)
+		if (o->id == u->id) {
+			snprintf(why_text, sizeof(why_text), "%s: it has the same disk.id as %s, of which it is a copy: empty one of them",
+				 c->options.disks[u->number].folder, c->options.disks[o->number].folder);
+			return STATUS_INVALID;
+		}
+	return STATUS_OK;
+}
+
 struct absent {
 	const struct tier *tier;
 	bool untold;                   /* the catalog did not take a ban */
@@ -248,6 +260,8 @@ static enum status parts_open(struct cache *c)
 		if (!s && disk_banned(c->tier->catalog, u->id))
 			s = unit_wipe(c, u, &o->disks[i]);
 		c->tier->unit_count += !s;
+		if (!s)
+			s = refuse_twin(c, u);
 	}
 	for (uint32_t i = 0; i < o->disk_count && !s; i++)
 		if (noted_absent(c->tier, &c->tier->units[i]))

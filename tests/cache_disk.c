@@ -748,6 +748,36 @@ START_TEST(test_all_who_are_away_are_banned)
 }
 END_TEST
 
+/* What is deleted would be buried in one of the two. */
+START_TEST(test_a_copy_of_a_disk_is_refused)
+{
+	struct cache_options o;
+	char command[256];
+	const char *why;
+	struct cache *c;
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 2, DISK);
+	open_on(&r, &d, 1, 1);
+	put_slowly(&r, 0, 8);
+	flush_all(&r);
+	rig_close(&r);
+	snprintf(command, sizeof(command), "cp -a '%s' '%s'", d.folder[0], d.folder[1]);
+	ck_assert_int_eq(system(command), 0);
+	o = rig_disk_options(&d, 2, HOST);
+	cache_thread_enter();
+	ck_assert_int_eq(cache_create(&o, 1, &c, &why), STATUS_INVALID);
+	cache_thread_leave();
+	ck_assert_ptr_nonnull(strstr(why, d.folder[0]));
+	ck_assert_ptr_nonnull(strstr(why, d.folder[1]));
+	open_on(&r, &d, 1, 1);
+	ck_assert_uint_eq(rig_read_all(&r, 0, 8), 8);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 START_TEST(test_tmpfs_does_too)
 {
 	struct rig_disks d;
@@ -779,6 +809,7 @@ int main(void)
 		{ test_the_catalog_can_be_renewed, 2 }, { test_an_orderly_start_reads_no_header, 1 },
 		{ test_a_catalog_of_another_is_not_believed, 1 }, { test_an_older_catalog_is_not_believed, 1 }, { test_a_disk_that_was_away_is_wiped, 2 },
 		{ test_all_who_are_away_are_banned, 1 }, { test_a_new_layout_does_not_wait_for_the_catalog, 1 }, { test_tmpfs_does_too, 1 },
+		{ test_a_copy_of_a_disk_is_refused, 1 },
 	};
 	Suite *suite = suite_create("cache_disk");
 	TCase *tc = tcase_create("disk");
