@@ -526,6 +526,9 @@ bool room_refuses(struct cache *c, struct pool *p, const struct policy_event *e)
 bool room_keeps_out(struct cache *c, struct pool *p, const struct policy_event *e);
 /* Whether the pool has a slot, or one of a block that is on a disk or a GPU too and that no call is expected to want. */
 bool room_spares(struct cache *c, struct pool *p);
+/* What a pool, or a size of slots on a disk, would give up next has been idle so much longer than what another would that its room goes there; own NULL:
+ * that one has nothing to give up. */
+bool room_much_colder(const struct cache *c, const struct policy_node *other, const struct policy_node *own);
 /* Takes what room_take left in c->grow. */
 static inline struct pool *room_wants(struct cache *c)
 {

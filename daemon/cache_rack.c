@@ -3,6 +3,9 @@
  * A slot of a disk is found for a spill in this order: a free one; one of a new slab, which the chores make, since that takes
  * the file system its time; the slot of the coldest block of the same size on that disk. That block's header is overwritten by
  * the spill itself, so displacing costs no write of its own.
+ *
+ * Slabs go from one size to another when a size has none, and when what another one would give up has been idle much longer (rack_colder):
+ * else a disk that one model has filled would be closed to the next.
  */
 #include <stdlib.h>
 
@@ -231,6 +234,20 @@ static struct block *displaced_next(struct cache *c, struct disk_class *k)
 			return b;
 	}
 	return NULL;
+}
+
+struct rack *rack_colder(struct cache *c, const struct disk_class *mine)
+{
+	const struct policy_ops *p = c->tier->policy;
+	const struct policy_node *own = p->victim(mine->policy, may_displace, NULL, DISPLACE_SCAN), *coldest = NULL;
+
+	for (const struct disk_class *k = mine->unit->classes; k; k = k->next) {
+		const struct policy_node *n = k == mine ? NULL : p->victim(k->policy, may_displace, NULL, DISPLACE_SCAN);
+
+		if (n && (!coldest || (int64_t)(n->last_use_us - coldest->last_use_us) < 0))
+			coldest = n;
+	}
+	return coldest && room_much_colder(c, coldest, own) ? block_of_rack_node(coldest)->rack : NULL;
 }
 
 static enum status take_free(struct cache *c, struct unit *u, uint64_t slot_bytes, struct rack **rack, uint32_t *slot)

@@ -288,10 +288,10 @@ static struct block *coldest_elsewhere(struct cache *c, const struct pool *mine)
 	return coldest;
 }
 
-static bool much_colder(const struct cache *c, const struct block *other, const struct block *own)
+bool room_much_colder(const struct cache *c, const struct policy_node *other, const struct policy_node *own)
 {
-	uint64_t idle_other = c->now_us - other->node.last_use_us;
-	uint64_t idle_own = c->now_us - own->node.last_use_us;
+	uint64_t idle_other = c->now_us - other->last_use_us;
+	uint64_t idle_own = own ? c->now_us - own->last_use_us : 0;
 
 	return idle_other > COLDER_FACTOR * idle_own && idle_other - idle_own > COLDER_MIN_US;
 }
@@ -326,7 +326,7 @@ static void room_balance(struct cache *c, struct pool *p, const struct block *ow
 	s = shelf_idle(c, p);
 	if (!s) {
 		other = coldest_elsewhere(c, p);
-		if (!other || (own && !much_colder(c, other, own)))
+		if (!other || (own && !room_much_colder(c, &other->node, &own->node)))
 			return;
 		s = shelf_to_drain(block_pool(other), other);
 	}

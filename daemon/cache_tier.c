@@ -566,7 +566,7 @@ static void class_feed(struct cache *c, struct disk_class *k)
 {
 	struct disk *d = k->unit->disk;
 	enum status s = disk_slab_prepare(d, k->slot_bytes);
-	struct rack *poorest = NULL;
+	struct rack *given = NULL;
 
 	CRASH_POINT("class_feed");
 	if (s == STATUS_EXHAUSTED && !disk_slab_drop_free(d, k->slot_bytes))
@@ -574,13 +574,12 @@ static void class_feed(struct cache *c, struct disk_class *k)
 	if (s == STATUS_EXHAUSTED) {
 		cache_lock(c);
 		racks_prune(c, k->unit);
-		if (!k->racks)
-			poorest = rack_least(k->unit->classes, k, true);
+		given = k->racks ? rack_colder(c, k) : rack_least(k->unit->classes, k, true);
 		CRASH_POINT("class_poorest");
-		if (poorest)
-			rack_leave(poorest);
+		if (given)
+			rack_leave(given);
 		cache_unlock(c);
-		if (poorest && !rack_give_up(c, poorest, COUNTER_EVICTED_DISK))
+		if (given && !rack_give_up(c, given, COUNTER_EVICTED_DISK))
 			s = disk_slab_prepare(d, k->slot_bytes);
 	}
 	cache_lock(c);

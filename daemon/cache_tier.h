@@ -242,6 +242,9 @@ void rack_renew(struct cache *c, struct block *b, uint64_t position);
  * chores, which make a slab; without `grow` none is made. EXHAUSTED; UNAVAILABLE. */
 enum status rack_take(struct cache *c, struct unit *u, uint64_t slot_bytes, bool grow, struct rack **rack, uint32_t *slot,
 		      struct block **victim);
+/* Where the block lies that a disk would give up for one of another size: of those that it would give up next the one that has been idle longest, and much longer
+ * than what this size would (room_much_colder); NULL: there is none. */
+struct rack *rack_colder(struct cache *c, const struct disk_class *mine);
 /* Whether every disk is full, and none's policy would give the block the place of another. */
 bool rack_refuses(struct cache *c, const struct block *b);
 /* Where a walk over the disks is. */

@@ -1,4 +1,4 @@
-/* Slabs that are given up: what memory has too keeps a copy on disk all along. */
+/* Slabs that are given up, for compaction, for a smaller budget, and for slots of another size: what memory has too keeps a copy on disk all along. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/cache_tier.h"
 #include "tests/cache_rig.h"
 
 enum { HOST = 64, DISK = 256, SLAB = 32 };
@@ -362,6 +363,57 @@ START_TEST(test_a_smaller_budget_is_kept)
 }
 END_TEST
 
+static uint32_t slabs_of(const struct rig *r, const struct kv_layout *l)
+{
+	struct kv_geometry g;
+	uint32_t n = 0;
+
+	kv_geometry_of(l, &g);
+	cache_lock(r->c);
+	for (const struct disk_class *k = r->c->tier->units[0].classes; k; k = k->next)
+		for (const struct rack *rack = k->slot_bytes == g.slot_bytes ? k->racks : NULL; rack; rack = rack->next)
+			n++;
+	cache_unlock(r->c);
+	return n;
+}
+
+/* A model comes in the place of another one, whose blocks have another size and fill the disk. */
+START_TEST(test_idle_slabs_go_to_another_size)
+{
+	struct kv_layout after = rig_layout(2, 0);
+	const struct kv_layout before = rig_layout(1, 0);
+	struct cache_options o;
+	struct rig_disks d;
+	uint32_t slabs;
+	struct rig r;
+
+	after.layers *= 4;
+	after.total_heads = after.heads *= 4;
+	rig_disks_make(&d, NULL, 1, 128);
+	o = rig_disk_options(&d, 1, HOST);
+	rig_open_layouts(&r, &o, &before, 1);
+	rig_restored(&r);
+	put_slowly(&r, 0, 256);
+	rig_close(&r);
+
+	rig_open_layouts(&r, &o, &after, 1);
+	rig_restored(&r);
+	slabs = slabs_of(&r, &before);
+	ck_assert_uint_ge(slabs, 7);
+	for (uint32_t i = 0; i < 4; i++, r.now += 2000 * 1000) /* without any it gets one; what has not been idle long stays */
+		put_slowly(&r, 1000 + 8 * i, 8);
+	ck_assert_uint_eq(slabs_of(&r, &before), slabs - 1);
+	ck_assert_uint_eq(slabs_of(&r, &after), 1);
+	r.now += 600 * 1000 * 1000ull;
+	for (uint32_t i = 0; i < 16; i++, r.now += 2000 * 1000)
+		put_slowly(&r, 2000 + 8 * i, 8);
+	ck_assert_uint_ge(slabs_of(&r, &after), slabs / 2);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_disk_compact");
@@ -375,6 +427,7 @@ int main(void)
 	tcase_add_test(tc, test_a_disk_without_copies_is_not_synced);
 	tcase_add_test(tc, test_without_a_place_they_are_evicted);
 	tcase_add_test(tc, test_a_smaller_budget_is_kept);
+	tcase_add_test(tc, test_idle_slabs_go_to_another_size);
 	tcase_add_loop_test(tc, test_deletes_beside_a_compaction, 0, 2);
 	tcase_add_loop_test(tc, test_a_kill_loses_nothing_that_memory_has, 0, 20);
 	suite_add_tcase(suite, tc);
