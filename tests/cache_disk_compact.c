@@ -348,7 +348,7 @@ START_TEST(test_a_smaller_budget_is_kept)
 	rig_close(&r);
 	d.disk[0].bytes /= 4;
 	open_on(&r, &d, 1);
-	ck_assert_double_eq(rig_stat(&r, "terrace_disk_blocks", "disk=0"), 120);
+	ck_assert_double_eq(rig_stat(&r, "terrace_restored_blocks", ""), 120);
 	rig_quiet(&r);
 	ck_assert_double_le(rig_stat(&r, "terrace_disk_slab_bytes", "disk=0"), (double)d.disk[0].bytes);
 	left = (uint32_t)rig_stat(&r, "terrace_disk_blocks", "disk=0");
