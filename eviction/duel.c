@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "eviction/hash.h"
 #include "eviction/lru.h"
@@ -20,6 +21,8 @@ enum {
 	EVENTS_DUE = 512,
 	EVENTS_MIN = 16384,       /* followed, then the sums are halved; or */
 	EVENTS_TURNOVERS = 8,     /* so many times the capacity */
+	STUCK_HITS = 128,         /* of the shadow, then the cache must have had */
+	STUCK_PART = 4,           /* a fourth */
 };
 
 #define SURE 3.0f                 /* standard deviations */
@@ -43,9 +46,11 @@ struct duel {
 	uint32_t unseen;          /* events since the last choice */
 	struct policy_event told[TOLD_MAX]; /* of a request, the deepest block first */
 	float told_cost[TOLD_MAX];
+	bool told_live[TOLD_MAX];
 	uint32_t told_at[TOLD_MAX]; /* their entries */
 	uint32_t told_count;
 	float hits[DUEL_ROWS];    /* of it */
+	uint32_t blocks[DUEL_ROWS], live; /* that hit since it was last asked whether the cache is stuck; in the cache */
 	bool full;                /* all were once: before, they do not differ */
 };
 
@@ -188,7 +193,7 @@ static float row_request(struct duel *d, int r)
 	uint32_t refused = 0;
 	float saved = 0;
 
-	for (uint32_t i = d->told_count; i-- > 0 && d->entries[d->told_at[i]].node[r].prev;)
+	for (uint32_t i = d->told_count; i-- > 0 && d->entries[d->told_at[i]].node[r].prev; d->blocks[r]++)
 		saved += d->told_cost[i];
 	for (uint32_t i = d->told_count; i-- > 0;) {
 		if (d->entries[d->told_at[i]].node[r].prev)
@@ -259,14 +264,25 @@ static void pin(struct duel *d)
 		e->pinned = true;
 		d->told[count] = d->told[i];
 		d->told_cost[count] = d->told_cost[i];
+		d->told_live[count] = d->told_live[i];
 		d->told_at[count++] = (uint32_t)(e - d->entries);
 	}
 	d->told_count = count;
 }
 
+static void blocks_forget(struct duel *d)
+{
+	memset(d->blocks, 0, sizeof(d->blocks));
+	d->live = 0;
+}
+
 static void request_finish(struct duel *d)
 {
 	pin(d);
+	if (!d->full)
+		blocks_forget(d);
+	for (uint32_t i = d->told_count; i-- > 0 && d->told_live[i];)
+		d->live++;
 	for (int r = 0; r < DUEL_ROWS; r++)
 		d->hits[r] = row_request(d, r);
 	for (uint32_t i = 0; i < d->told_count; i++)
@@ -288,11 +304,12 @@ void duel_request_end(struct duel *d)
 		request_finish(d);
 }
 
-void duel_access(struct duel *d, const struct policy_event *e, float cost)
+void duel_access(struct duel *d, const struct policy_event *e, float cost, bool live)
 {
 	if (d->told_count && (e->now_us != d->told[0].now_us || d->told_count == TOLD_MAX))
 		request_finish(d);
 	d->told_cost[d->told_count] = cost;
+	d->told_live[d->told_count] = live;
 	d->told[d->told_count++] = *e;
 }
 
@@ -310,18 +327,41 @@ bool duel_is_due(const struct duel *d)
 	return d->unseen >= EVENTS_DUE;
 }
 
-enum duel_row duel_choose(struct duel *d, enum duel_row now, enum duel_row rest)
+/* What its shadow hits says nothing of it then. */
+static void drop_if_stuck(struct duel *d, enum duel_row now)
+{
+	struct duel_standing *s = &d->standing;
+
+	if (d->blocks[now] < STUCK_HITS)
+		return;
+	if (now == DUEL_SIEVE && d->live < d->blocks[now] / STUCK_PART)
+		s->lead[now] = fminf(s->lead[now], 0);
+	blocks_forget(d);
+}
+
+static enum duel_row choice(const struct duel *d, enum duel_row now, enum duel_row rest)
 {
 	const struct duel_standing *s = &d->standing;
 	enum duel_row best = rest;
 
-	d->unseen = 0;
 	for (enum duel_row r = DUEL_LRU; r < DUEL_ROWS; r++)
 		if (s->lead[r] > s->lead[best])
 			best = r;
 	if (is_better(s, best, now))
 		return best;
 	return s->lead[now] > s->lead[rest] ? now : rest;
+}
+
+enum duel_row duel_choose(struct duel *d, enum duel_row now, enum duel_row rest)
+{
+	enum duel_row chosen;
+
+	d->unseen = 0;
+	drop_if_stuck(d, now);
+	chosen = choice(d, now, rest);
+	if (chosen != now)
+		blocks_forget(d);
+	return chosen;
 }
 
 const struct duel_standing *duel_standing(const struct duel *d)

@@ -37,8 +37,9 @@ uint32_t duel_capacity(const struct duel *d);
 /* Whether the block is one of those that are followed. */
 bool duel_follows(const struct duel *d, uint64_t id);
 
-/* An access to such a block, a hit of which saves so much. Those of one request have one time; two requests may have the same. */
-void duel_access(struct duel *d, const struct policy_event *e, float cost);
+/* An access to such a block, a hit of which saves so much; live: the cache itself has it. Those of one request have one time; two requests may have the
+ * same. */
+void duel_access(struct duel *d, const struct policy_event *e, float cost, bool live);
 
 /* What comes is of another request than what was told so far, whatever its time. */
 void duel_request_end(struct duel *d);
@@ -46,7 +47,8 @@ void duel_request_end(struct duel *d);
 /* Whether so much has happened since the last choice that another is worth a look. */
 bool duel_is_due(const struct duel *d);
 
-/* What to go by now, of `now`: `rest` unless another is better. */
+/* What to go by now, of `now`: `rest` unless another is better. By sieve the cache must hit, too: its hand may stand where whatever is new goes at once,
+ * and as long as nothing else is asked for it stays there, while the shadow's hand stands elsewhere. */
 enum duel_row duel_choose(struct duel *d, enum duel_row now, enum duel_row rest);
 
 const struct duel_standing *duel_standing(const struct duel *d);

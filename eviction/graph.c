@@ -334,7 +334,7 @@ static struct record *note(struct policy *p, uint64_t id, uint32_t position, uin
 	r->uses = f.uses;
 	if (duel_follows(p->duel, id))
 		duel_access(p->duel, &(struct policy_event){ .now_us = now_us, .id = id, .position = position, .tokens = tokens },
-			    recompute_cost_bounded((double)position * tokens, p->growth));
+			    recompute_cost_bounded((double)position * tokens, p->growth), r->live);
 	return r;
 }
 

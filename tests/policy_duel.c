@@ -55,7 +55,7 @@ START_TEST(shadows_are_the_policies)
 		bool hit[DUEL_ROWS];
 
 		ck_assert(duel_follows(d, id));
-		duel_access(d, &e, 1);
+		duel_access(d, &e, 1, true);
 		for (int r = 0; r < DUEL_ROWS; r++) {
 			const struct policy_ops *ops = policy_find(names[r]);
 			struct policy_node *n = &node[r][id];
@@ -75,7 +75,7 @@ START_TEST(shadows_are_the_policies)
 			hits[r] += hit[r];
 		full = full || used[0] == CAPACITY;
 	}
-	duel_access(d, &(struct policy_event){ .now_us = (ACCESSES + 1) * 1000ull, .id = 1 }, 1); /* the last request is over */
+	duel_access(d, &(struct policy_event){ .now_us = (ACCESSES + 1) * 1000ull, .id = 1 }, 1, true); /* the last request is over */
 	ck_assert_float_eq(duel_standing(d)->hits, (float)hits[DUEL_OWN]);
 	for (int r = DUEL_LRU; r < DUEL_ROWS; r++) {
 		ck_assert_float_eq(duel_standing(d)->lead[r], (float)(hits[r] - hits[DUEL_OWN]));
@@ -106,7 +106,7 @@ static struct duel_standing stood(uint32_t at_a_time, float cost)
 
 		duel_request_end(d);
 		for (uint32_t b = count; b-- > 0;)
-			duel_access(d, &(struct policy_event){ .now_us = 1 + i / at_a_time, .id = first + b, .position = b }, first == 1 ? cost : 1);
+			duel_access(d, &(struct policy_event){ .now_us = 1 + i / at_a_time, .id = first + b, .position = b }, first == 1 ? cost : 1, true);
 	}
 	duel_request_end(d);
 	duel_request_end(d); /* nothing was told */
@@ -156,7 +156,7 @@ START_TEST(shadows_are_bounded)
 		if (asked * duel_capacity(d) / capacity > 100)
 			ck_assert_double_eq_tol((double)followed / (double)asked, (double)duel_capacity(d) / (double)capacity, 0.3 * (double)duel_capacity(d) / (double)capacity);
 		for (uint64_t i = 0; i < 20000; i++)
-			duel_access(d, &(struct policy_event){ .now_us = i / 20, .id = 1 + (hash_mix(i / 20) + i % 17) % 9000 }, 1); /* some twice */
+			duel_access(d, &(struct policy_event){ .now_us = i / 20, .id = 1 + (hash_mix(i / 20) + i % 17) % 9000 }, 1, true); /* some twice */
 		for (int r = 0; r < DUEL_ROWS; r++)
 			ck_assert(r != DUEL_LRU || duel_standing(d)->lead[r] == 0); /* lru against lru */
 		duel_destroy(d);
@@ -197,6 +197,30 @@ START_TEST(the_choice_has_hysteresis)
 		duel_set_standing(d, &s);
 		ck_assert_msg(duel_choose(d, table[i].now, table[i].rest) == table[i].chosen, "row %zu", i);
 	}
+	duel_destroy(d);
+	policy_find("lru")->destroy(own);
+}
+END_TEST
+
+/* With sieve's hand where whatever is new goes at once, a cache hits nothing, and its shadow as much as before. */
+START_TEST(a_stuck_sieve_is_left)
+{
+	struct policy *own = policy_find("lru")->create(10);
+	struct duel *d = duel_create(10, policy_find("lru"), own);
+	const struct duel_standing best = { .hits = 1000, .lead = { [DUEL_SIEVE] = 1000 } };
+	enum duel_row row = DUEL_SIEVE;
+
+	for (uint64_t i = 1; i <= 4000; i++) {
+		const bool filling = i <= 100, stuck = i > 2000;
+
+		if (filling)
+			duel_set_standing(d, &best);
+		duel_access(d, &(struct policy_event){ .now_us = i, .id = filling ? i : 1 + i % 5 }, 1, !filling && !stuck);
+		if (duel_is_due(d))
+			row = duel_choose(d, row, DUEL_OWN);
+		ck_assert(row == DUEL_SIEVE || (row == DUEL_OWN && stuck));
+	}
+	ck_assert_int_eq(row, DUEL_OWN);
 	duel_destroy(d);
 	policy_find("lru")->destroy(own);
 }
@@ -532,6 +556,7 @@ int main(void)
 	tcase_add_test(tc, hits_count_by_what_they_save);
 	tcase_add_test(tc, shadows_are_bounded);
 	tcase_add_test(tc, the_choice_has_hysteresis);
+	tcase_add_test(tc, a_stuck_sieve_is_left);
 	tcase_add_loop_test(tc, graph_follows_the_best, 0, (int)(sizeof(worlds) / sizeof(worlds[0])));
 	tcase_add_test(tc, graph_follows_the_turns);
 	tcase_add_test(tc, graph_follows_the_best_of_crowds);
