@@ -58,8 +58,9 @@ enum status host_create(const struct host_options *o, struct host_tier **out)
 	t->options = *o;
 	t->granularity = granularity;
 	t->generation = o->first_generation > 0 ? o->first_generation - 1 : 0;
-	t->last_id = o->first_extent_id > 0 ? o->first_extent_id - 1 : 0;
-	t->ids_end = o->first_extent_id + (HOST_EXTENT_IDS - 1);
+	t->ids_first = o->first_extent_id > 0 ? o->first_extent_id : 1;
+	t->last_id = t->ids_first - 1;
+	t->ids_end = o->first_extent_id + ((o->extent_ids > 1 ? o->extent_ids : HOST_EXTENT_IDS) - 1);
 	pthread_mutex_init(&t->mutex, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -181,7 +182,7 @@ static void list_remove(struct host_extent *e)
 	e->listed = false;
 }
 
-/* The place of the extent `id`, or extent_count; mutex held. */
+/* The place of the first extent with an id of at least `id`; mutex held. */
 static uint32_t extent_place(const struct host_tier *t, uint32_t id)
 {
 	uint32_t low = 0, high = t->extent_count;
@@ -194,20 +195,31 @@ static uint32_t extent_place(const struct host_tier *t, uint32_t id)
 		else
 			high = middle;
 	}
-	return low < t->extent_count && t->extents[low]->memory.extent.id == id ? low : t->extent_count;
+	return low;
 }
 
 static struct host_extent *extent_find(const struct host_tier *t, uint32_t id)
 {
 	uint32_t place = extent_place(t, id);
 
-	return place < t->extent_count ? t->extents[place] : NULL;
+	return place < t->extent_count && t->extents[place]->memory.extent.id == id ? t->extents[place] : NULL;
+}
+
+/* An id comes again only after all others, and when its extent is gone; mutex held. */
+static uint32_t id_next(struct host_tier *t)
+{
+	do
+		t->last_id = t->last_id == t->ids_end ? t->ids_first : t->last_id + 1;
+	while (extent_find(t, t->last_id));
+	return t->last_id;
 }
 
 /* Gives a new extent its id and makes it known; mutex held. */
 static enum status extent_publish(struct host_tier *t, struct host_extent *e)
 {
-	if (t->last_id == t->ids_end)
+	uint32_t place;
+
+	if (t->extent_count > t->ids_end - t->ids_first)
 		return STATUS_EXHAUSTED;
 	if (t->extent_count == t->extent_room) {
 		uint32_t room = t->extent_room ? 2 * t->extent_room : 16;
@@ -218,8 +230,11 @@ static enum status extent_publish(struct host_tier *t, struct host_extent *e)
 		t->extents = more;
 		t->extent_room = room;
 	}
-	e->memory.extent.id = ++t->last_id;
-	t->extents[t->extent_count++] = e;
+	e->memory.extent.id = id_next(t);
+	place = extent_place(t, e->memory.extent.id);
+	memmove(&t->extents[place + 1], &t->extents[place], (t->extent_count - place) * sizeof(*t->extents));
+	t->extents[place] = e;
+	t->extent_count++;
 	list_append(e);
 	return STATUS_OK;
 }

@@ -29,7 +29,7 @@
 enum {
 	HOST_POOLS_MAX = 4096,
 	HOST_GROWTH_WAIT_S = 10,
-	HOST_EXTENT_IDS = 1 << 24, /* a tier has so many in its life */
+	HOST_EXTENT_IDS = 1 << 24, /* a tier has so many at a time; then they come again */
 	HOST_DEVICE_SLOT_ALIGN = 256,
 	HOST_WHY_MAX = 160,
 };
@@ -42,7 +42,8 @@ struct host_options {
 	uint64_t extent_bytes;   /* wished size of an extent, 4096 .. EXTENT_BYTES_MAX */
 	bool huge_pages;         /* of host memory */
 	uint64_t first_generation; /* of the first take, 0 for 1: above all of earlier runs, if their slots are kept */
-	uint32_t first_extent_id; /* of HOST_EXTENT_IDS from there on; 0 for 1 */
+	uint32_t first_extent_id; /* of extent_ids from there on; 0 for 1 */
+	uint32_t extent_ids;     /* at least 2; 0 for HOST_EXTENT_IDS */
 	const struct device_ops *ops; /* NULL: host memory */
 	struct device *device;   /* the caller's; with ops */
 };

@@ -36,7 +36,7 @@ struct host_tier {
 	uint64_t extent_bytes;           /* of all extents and of those being made */
 	uint64_t generation, open_failures;
 	struct host_failure failure;     /* the last */
-	uint32_t last_id, ids_end;
+	uint32_t last_id, ids_first, ids_end;
 	uint32_t extent_count, extent_room, pool_count;
 	struct host_extent **extents;    /* ids ascend */
 	struct host_pool *pools[HOST_POOLS_MAX];

@@ -152,6 +152,31 @@ START_TEST(generations_begin_where_the_caller_says)
 }
 END_TEST
 
+/* A tier that makes and frees extents for years comes to the end of their ids. */
+START_TEST(ids_come_again_when_their_extents_are_gone)
+{
+	struct host_tier *t = tier_with(&(struct host_options){ .budget_bytes = 128 * KIB, .extent_bytes = 64 * KIB, .first_extent_id = 7, .extent_ids = 4 });
+	struct host_pool *p = pool_of(t, 1, 64 * KIB);
+	struct host_slot stays, s;
+	uint32_t last = 7;
+
+	ck_assert_int_eq(slot_take(p, &stays), STATUS_OK);
+	ck_assert_uint_eq(stays.extent, 7);
+	for (int i = 0; i < 20; i++) {
+		ck_assert_int_eq(slot_take(p, &s), STATUS_OK);
+		ck_assert_uint_eq(s.extent, last == 10 ? 8 : last + 1);
+		last = s.extent;
+		for (uint32_t id = 6; id < 12; id++)
+			ck_assert(!host_extent(t, id) == (id != 7 && id != last));
+		host_slot_give(&s);
+		ck_assert_int_eq(host_extent_drain(t, s.extent), STATUS_OK);
+		ck_assert_uint_eq(drain_poll(t), 1);
+	}
+	host_slot_give(&stays);
+	host_destroy(t);
+}
+END_TEST
+
 START_TEST(a_lent_extent_stays_in_the_budget_until_let_go)
 {
 	struct host_tier *t = tier_of(64 * KIB, 64 * KIB);
@@ -628,6 +653,7 @@ int main(void)
 	tcase_add_test(tc, a_slot_says_where_it_is);
 	tcase_add_test(tc, slots_are_taken_by_rising_address);
 	tcase_add_loop_test(tc, generations_begin_where_the_caller_says, 0, 5);
+	tcase_add_test(tc, ids_come_again_when_their_extents_are_gone);
 	tcase_add_test(tc, a_lent_extent_stays_in_the_budget_until_let_go);
 	tcase_add_test(tc, a_refusal_of_the_kernel_is_told);
 #ifdef NDEBUG
