@@ -63,7 +63,8 @@ static enum status pool_create(struct cache *c, const struct cache_peer *peer, c
 		goto fail;
 	}
 	s = STATUS_EXHAUSTED;
-	p->policy = policy_create(c->policy, c->options.host_bytes / p->geometry.slot_bytes, c->options.recompute_growth);
+	p->policy_room = c->options.host_bytes / p->geometry.slot_bytes;
+	p->policy = policy_create(c->policy, p->policy_room, c->options.recompute_growth);
 	if (!p->policy)
 		goto fail;
 	learned_recall(c, &(struct learner){ 'm', 0, p->layout_id, c->policy, p->policy });
@@ -149,6 +150,7 @@ struct shelf *shelf_get(struct cache *c, struct pool *p, uint32_t extent)
 	if (extent > p->newest)
 		p->newest = extent;
 	offers_tell(c);
+	p->slots += slots;
 	p->free_slots += slots;
 	return s;
 }

@@ -191,6 +191,7 @@ struct pool {
 	struct cache_peer peer;        /* who brought it */
 	struct host_pool *host;
 	struct policy *policy;
+	uint64_t policy_room;          /* slots that it was told of last */
 	struct shelf *shelves;
 	uint32_t newest;               /* of these and of earlier ones, the highest extent id */
 	uint32_t watches;              /* that want its events */
@@ -202,7 +203,8 @@ struct pool {
 	uint32_t spill_extent, spill_slot; /* where the search for them goes on */
 	uint64_t cold[POOL_COLD], cold_us; /* ids of some of them that are the coldest, as of a search then */
 	uint32_t cold_at, cold_count, cold_scan; /* and how many nodes that was to look at */
-	int64_t free_slots;            /* on its shelves that do not drain */
+	uint64_t slots;                /* on its shelves that do not drain */
+	int64_t free_slots;            /* of these */
 	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
 	uint64_t balance_us;           /* when room_balance last looked around for it: one that has much to evict must not keep others from it */
 	bool taken_lately;             /* a slot, since room_ahead last looked */
@@ -529,6 +531,8 @@ bool room_spares(struct cache *c, struct pool *p);
 /* What a pool, or a size of slots on a disk, would give up next has been idle so much longer than what another would that its room goes there; own NULL:
  * that one has nothing to give up. */
 bool room_much_colder(const struct cache *c, const struct policy_node *other, const struct policy_node *own);
+/* Tells a policy of the room that its nodes have, if that is another by an eighth than *told. */
+void room_tell(const struct policy_ops *ops, struct policy *policy, uint64_t slots, uint64_t *told);
 /* Takes what room_take left in c->grow. */
 static inline struct pool *room_wants(struct cache *c)
 {

@@ -309,6 +309,7 @@ static void drain_begin(struct cache *c, struct shelf *s)
 	if (host_extent_drain(c->host, s->extent))
 		return;
 	s->draining = true;
+	s->pool->slots -= s->slots;
 	s->pool->free_slots -= s->slots - s->taken;
 	c->drains[c->drain_count++] = (struct drain){ .extent = s->extent, .since_us = c->now_us };
 	cache_count(c, COUNTER_DRAINS, 1);
@@ -480,12 +481,37 @@ struct pool *room_ahead(struct cache *c, uint32_t *slots)
 	return NULL;
 }
 
+void room_tell(const struct policy_ops *ops, struct policy *policy, uint64_t slots, uint64_t *told)
+{
+	const uint64_t change = slots > *told ? slots - *told : *told - slots;
+
+	if (!ops->resize || change <= *told / 8)
+		return;
+	ops->resize(policy, slots);
+	*told = slots;
+}
+
+/* What a layout has, and may have yet: others have the rest. */
+static void rooms_tell(struct cache *c)
+{
+	const uint64_t unused = host_unused(c->host);
+
+	for (uint32_t i = 0; i < c->pool_count; i++) {
+		struct pool *p = c->pools[i];
+
+		room_tell(c->policy, p->policy, p->slots + unused / p->geometry.slot_bytes, &p->policy_room);
+	}
+}
+
 void room_tick(struct cache *c)
 {
 	if (c->now_us - c->room_epoch_us < GROW_AGAIN_US)
 		return;
 	c->room_epoch++;
 	c->room_epoch_us = c->now_us;
+	rooms_tell(c);
+	if (c->vram)
+		vram_rooms_tell(c);
 }
 
 static void retire_note(struct cache *c, uint32_t attachment, uint32_t extent)

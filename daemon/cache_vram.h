@@ -83,6 +83,7 @@ struct vram_pool {
 	struct pool *pool;
 	struct host_pool *arena;
 	struct policy *policy;
+	uint64_t policy_room;          /* slots that it was told of last */
 	struct vram_shelf *shelves;
 	uint32_t newest;               /* of these and of earlier ones, the highest extent id */
 	uint64_t stride;               /* bytes from slot to slot */
@@ -445,6 +446,8 @@ enum vram_need { NEED_NOW, NEED_SOON, NEED_AHEAD, NEED_SPARE };
 
 /* A free slot, evicting clean copies as needed. BUSY: something is under way that makes room. EXHAUSTED: nothing is. */
 enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need need, struct host_slot *out);
+/* Tells policies what room their layouts have now. */
+void vram_rooms_tell(struct cache *c);
 /* Evicts what so many slots cost at once, as far as nothing has to go down for it: taken one by one, they then lie side by side. */
 void vram_room_ahead(struct cache *c, struct vram_pool *vp, uint32_t slots);
 /* Of each layout that has all that the GPU has for it a few slots are to be free before a lease or a put asks for them. Leaves the lock. */

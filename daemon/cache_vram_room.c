@@ -427,6 +427,21 @@ static uint64_t evict_next(struct cache *c, struct vram_pool *vp, uint32_t slots
 	return p.count;
 }
 
+void vram_rooms_tell(struct cache *c)
+{
+	for (uint32_t n = 0; n < c->vram->count; n++) {
+		const struct gpu *g = c->vram->gpu[n];
+		const uint64_t unused = host_unused(g->arena);
+
+		for (uint32_t i = 0; i < c->pool_count && !g->lost; i++) {
+			struct vram_pool *vp = g->pools[i];
+
+			if (vp)
+				room_tell(c->policy, vp->policy, vp->slots + unused / vp->stride, &vp->policy_room);
+		}
+	}
+}
+
 void vram_room_ahead(struct cache *c, struct vram_pool *vp, uint32_t slots)
 {
 	struct vram_slot *s;

@@ -24,7 +24,8 @@ struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct pool *p)
 	vp->gpu = g;
 	vp->pool = p;
 	vp->stride = (p->geometry.block_bytes + STRIDE_ALIGN - 1) / STRIDE_ALIGN * STRIDE_ALIGN;
-	vp->policy = policy_create(c->policy, g->budget / vp->stride, c->options.recompute_growth);
+	vp->policy_room = g->budget / vp->stride;
+	vp->policy = policy_create(c->policy, vp->policy_room, c->options.recompute_growth);
 	if (!vp->policy || host_pool_get(g->arena, p->tenant->number, p->layout_id, vp->stride, &vp->arena)) {
 		c->policy->destroy(vp->policy);
 		free(vp);

@@ -38,7 +38,7 @@ struct entry {
 struct duel {
 	const struct policy_ops *ops[DUEL_ROWS];
 	struct policy *policy[DUEL_ROWS];
-	uint32_t used[DUEL_ROWS], capacity;
+	uint32_t used[DUEL_ROWS], capacity, most; /* most: of the capacity */
 	uint64_t mask;            /* of the hash: 0 there, and the block is followed */
 	struct entry *entries;    /* 0 is nobody's */
 	uint32_t *buckets, buckets_mask, free_entry;
@@ -76,7 +76,7 @@ struct duel *duel_create(uint64_t capacity, const struct policy_ops *own, struct
 		return NULL;
 	while (capacity / (d->mask + 1) > CAPACITY_MAX)
 		d->mask = 2 * d->mask + 1;
-	d->capacity = (uint32_t)(capacity / (d->mask + 1));
+	d->capacity = d->most = (uint32_t)(capacity / (d->mask + 1));
 	d->ops[DUEL_OWN] = own;
 	d->policy[DUEL_OWN] = own_policy;
 	entries = DUEL_ROWS * d->capacity + TOLD_MAX;
@@ -104,6 +104,13 @@ void duel_destroy(struct duel *d)
 	free(d->entries);
 	free(d->buckets);
 	free(d);
+}
+
+void duel_resize(struct duel *d, uint64_t capacity)
+{
+	const uint64_t wanted = capacity / (d->mask + 1);
+
+	d->capacity = wanted < d->most ? (wanted ? (uint32_t)wanted : 1) : d->most;
 }
 
 uint32_t duel_capacity(const struct duel *d)
@@ -171,19 +178,18 @@ static bool unpinned(const struct policy_node *n, void *row)
 	return !entry_of(n, *(int *)row)->pinned;
 }
 
-/* Whether there is room for the block, or it is worth another's place. */
+/* Whether there is room for the block, or it is worth another's place, or those of several, if there was more room before. */
 static bool make_room(struct duel *d, int r, const struct policy_event *e)
 {
-	struct policy_node *v;
+	while (d->used[r] >= d->capacity) {
+		struct policy_node *v = d->ops[r]->victim(d->policy[r], unpinned, &r, SCAN_MAX);
 
-	if (d->used[r] < d->capacity)
-		return true;
-	v = d->ops[r]->victim(d->policy[r], unpinned, &r, SCAN_MAX);
-	if (!v || (d->ops[r]->admit && !d->ops[r]->admit(d->policy[r], e, v)))
-		return false;
-	d->ops[r]->remove(d->policy[r], v);
-	d->used[r]--;
-	entry_drop(d, entry_of(v, r));
+		if (!v || (d->ops[r]->admit && !d->ops[r]->admit(d->policy[r], e, v)))
+			return false;
+		d->ops[r]->remove(d->policy[r], v);
+		d->used[r]--;
+		entry_drop(d, entry_of(v, r));
+	}
 	return true;
 }
 

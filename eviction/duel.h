@@ -31,6 +31,9 @@ struct duel;
 struct duel *duel_create(uint64_t capacity, const struct policy_ops *own, struct policy *own_policy);
 void duel_destroy(struct duel *d);
 
+/* The cache has room for so many now; of more than duel_create was told the rest counts for nothing. */
+void duel_resize(struct duel *d, uint64_t capacity);
+
 /* The capacity of a shadow. */
 uint32_t duel_capacity(const struct duel *d);
 

@@ -65,6 +65,11 @@ uint8_t features_pace(uint8_t pace, uint32_t ms)
 	return (uint8_t)lrintf(pace ? (float)pace + PACE_RATE * (now - (float)pace) : now);
 }
 
+uint8_t *features_pace_after(uint8_t pace[2], uint32_t hint)
+{
+	return hint == POLICY_HINT_TOOL || hint == POLICY_HINT_TURN ? &pace[hint - POLICY_HINT_TOOL] : NULL;
+}
+
 /* Three quarters of an octave a step, the first up to five seconds, the last from eight minutes on. */
 static uint32_t step_of_pace(uint8_t pace)
 {

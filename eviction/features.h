@@ -44,6 +44,10 @@ uint32_t features_pack(const struct features *f);
  * of an octave from a quarter of a second on; 0: none yet. Returns it after one more time. */
 uint8_t features_pace(uint8_t pace, uint32_t ms);
 
+/* What is told of the pace of a chain, one of two, by the hint that the wait begins with; NULL: nothing. Without hints it told no more than the last wait
+ * does. */
+uint8_t *features_pace_after(uint8_t pace[2], uint32_t hint);
+
 /* Of packed features, one's step, less than features_steps[] of it. */
 uint32_t features_step(uint32_t packed, enum feature which);
 

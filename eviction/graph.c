@@ -183,13 +183,6 @@ static void tick(struct policy *p, uint64_t now_us)
 
 /* ---- accesses ---- */
 
-static uint8_t gap_of(const struct record *r, uint64_t now_us)
-{
-	uint32_t ms = (uint32_t)(now_us / 1000) - r->last_ms;
-
-	return (uint8_t)(survival_bucket((uint64_t)ms * 1000) + 1);
-}
-
 static bool is_told(const struct policy *p, uint64_t now_us)
 {
 	return p->telling.known && p->telling.now_us == now_us;
@@ -199,7 +192,7 @@ static bool is_told(const struct policy *p, uint64_t now_us)
 static struct features features_of(const struct policy *p, const struct record *r, struct features f, uint64_t now_us)
 {
 	if (!is_told(p, now_us) && r->uses)
-		f.gap = gap_of(r, now_us);
+		f.gap = memory_gap(r, now_us);
 	f.uses = r->uses < UINT8_MAX ? r->uses + 1 : UINT8_MAX;
 	f.children = r->children;
 	return f;
@@ -286,17 +279,10 @@ static uint32_t class_at(struct policy *p, uint64_t id, uint32_t features, uint3
 	return p->model_told ? class_that(p, hazard, cost) : class_of(p, features, cost);
 }
 
-/* What is told of the pace of a chain, by the hint that the wait begins with; NULL: nothing. Without hints it told no more than
- * the last wait does. */
-static uint8_t *pace_after(uint8_t pace[2], uint32_t hint)
-{
-	return hint == POLICY_HINT_TOOL || hint == POLICY_HINT_TURN ? &pace[hint - POLICY_HINT_TOOL] : NULL;
-}
-
 /* A chain that is begun again from its middle, in other words, still has its pace; what many have in common has none. */
 static void pace_go_on(struct telling *t, const struct record *deepest, uint64_t now_us)
 {
-	uint8_t *pace = pace_after(t->pace, deepest->hint);
+	uint8_t *pace = features_pace_after(t->pace, deepest->hint);
 
 	memcpy(t->pace, deepest->pace, sizeof(t->pace));
 	if (pace)
@@ -344,7 +330,7 @@ static void go_on(struct policy *p, struct record *deepest, const struct policy_
 {
 	struct features *f = &p->telling.features;
 
-	f->gap = gap_of(deepest, r->now_us);
+	f->gap = memory_gap(deepest, r->now_us);
 	if (deepest->children == 0)
 		f->turn = deepest->turn + 1;
 	if (deepest->children <= 1)
@@ -377,8 +363,8 @@ static void request(struct policy *p, const struct policy_request *r)
 	memset(t->pace, 0, sizeof(t->pace));
 	if (deepest)
 		go_on(p, deepest, r);
-	if (pace_after(t->pace, r->hint))
-		t->features.pace = *pace_after(t->pace, r->hint);
+	if (features_pace_after(t->pace, r->hint))
+		t->features.pace = *features_pace_after(t->pace, r->hint);
 	if (r->turn)
 		t->features.turn = r->turn < UINT8_MAX ? (uint8_t)r->turn : UINT8_MAX;
 	t->now_us = r->now_us;
@@ -705,6 +691,15 @@ static void weigh(struct policy *p, uint32_t growth)
 	p->growth = growth;
 }
 
+static void resize(struct policy *p, uint64_t capacity)
+{
+	p->capacity = capacity ? capacity : 1;
+	if (p->begins_until > p->inserted + BEGIN_TURNOVERS * p->capacity)
+		p->begins_until = p->inserted + BEGIN_TURNOVERS * p->capacity;
+	memory_resize(&p->memory, p->capacity);
+	duel_resize(p->duel, p->capacity);
+}
+
 void graph_set_model(struct policy *p, const struct graph_model *m)
 {
 	p->model = *m;
@@ -785,6 +780,7 @@ const struct policy_ops policy_graph = {
 	.help = "what is expected to be worth least goes first, by what the graph knows of it",
 	.create = create,
 	.weigh = weigh,
+	.resize = resize,
 	.destroy = destroy,
 	.request = request,
 	.insert = insert,

@@ -20,6 +20,7 @@ enum {
 	SAMPLE_LEAST = 4,         /* one in so many at most: blocks of a request share their fate */
 	SAMPLE_ALL = 1 << 13,     /* below so many records */
 	HAND_STEPS = 64,
+	LRU_STEPS = 64,           /* what an LRU cache that has become smaller gives up at a time */
 	ADVANCE_MAX = 1 << 16,    /* samples and buckets, in a call */
 	PENDING_MS = 60 * 1000,
 	AGE_MS_MAX = INT32_MAX,   /* 24 days; times are modulo twice that, */
@@ -63,6 +64,11 @@ void memory_fini(struct memory *m)
 	memset(m, 0, sizeof(*m));
 }
 
+void memory_resize(struct memory *m, uint64_t capacity)
+{
+	m->lru_max = (uint32_t)(capacity / m->sample_every);
+}
+
 /* ---- samples ---- */
 
 static void sample_unlink(struct memory *m, uint32_t i)
@@ -97,7 +103,7 @@ static void sample_link(struct memory *m, uint32_t i)
 	if (!m->lru_oldest)
 		m->lru_oldest = i;
 	m->lru_count++;
-	while (m->lru_count > m->lru_max) {
+	for (int step = 0; m->lru_count > m->lru_max && step < LRU_STEPS; step++) {
 		m->samples[m->lru_oldest].in_lru = false;
 		m->lru_oldest = m->samples[m->lru_oldest].younger;
 		m->lru_count--;
@@ -419,4 +425,11 @@ struct memory_access memory_access(struct memory *m, struct record *r, uint64_t 
 bool memory_is_pending(const struct record *r, uint64_t now_us)
 {
 	return r->pending && (uint32_t)(now_us / 1000) - r->last_ms < PENDING_MS;
+}
+
+uint8_t memory_gap(const struct record *r, uint64_t now_us)
+{
+	const uint32_t ms = (uint32_t)(now_us / 1000) - r->last_ms;
+
+	return (uint8_t)(survival_bucket((uint64_t)ms * 1000) + 1);
 }

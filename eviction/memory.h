@@ -77,6 +77,8 @@ struct memory_access {
 /* For a cache of `capacity` blocks; everything is taken now. False: no memory. fini accepts zeroed memory. */
 bool memory_init(struct memory *m, uint64_t capacity);
 void memory_fini(struct memory *m);
+/* The cache has room for so many blocks now; what is remembered stays. */
+void memory_resize(struct memory *m, uint64_t capacity);
 
 /* Has what memory_find() of the ids will read brought near, all at once. Or of one id in two steps: the second reads what the first
  * has brought. */
@@ -117,5 +119,8 @@ void memory_settle(struct memory *m, uint64_t now_us);
 
 /* Counts what outgrew its bucket up to now; what is too much for one call, as after a pause, is left to the next ones. */
 void memory_advance(struct memory *m, uint64_t now_us);
+
+/* The time since the record's last access, an age bucket of survival.h + 1. */
+uint8_t memory_gap(const struct record *r, uint64_t now_us);
 
 #endif

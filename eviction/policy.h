@@ -109,6 +109,9 @@ struct policy_ops {
 	/* From now on, which is before the first node and the first piece, blocks are worth what they cost to compute again: a token with `growth` others
 	 * before it twice what the first one does (recompute.h). growth: above 0. The row may be NULL: cost plays no part. */
 	void (*weigh)(struct policy *p, uint32_t growth);
+	/* The owner has room for so many nodes now; of more than create() was told the rest counts for nothing. Nodes stay. The row may be NULL: it does not
+	 * matter. */
+	void (*resize)(struct policy *p, uint64_t capacity);
 	/* Frees the policy, not the nodes; those still in it keep dangling links and must not be used
 	 * with a policy again before they are zeroed. NULL allowed. */
 	void (*destroy)(struct policy *p);

@@ -503,6 +503,16 @@ bool host_extent_owner(struct host_tier *t, uint32_t id, uint32_t *tenant, uint6
 	return e != NULL;
 }
 
+uint64_t host_unused(struct host_tier *t)
+{
+	uint64_t bytes;
+
+	pthread_mutex_lock(&t->mutex);
+	bytes = t->options.budget_bytes - t->extent_bytes;
+	pthread_mutex_unlock(&t->mutex);
+	return bytes;
+}
+
 void host_usage(struct host_tier *t, struct host_usage *out)
 {
 	struct host_usage u = { .budget_bytes = t->options.budget_bytes, .huge_pages = true };

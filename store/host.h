@@ -127,5 +127,7 @@ struct host_usage {
 	bool huge_pages;         /* there are extents and all are on huge pages */
 };
 void host_usage(struct host_tier *t, struct host_usage *out);
+/* The bytes of the budget that no extent has, draining ones included. It does not last. */
+uint64_t host_unused(struct host_tier *t);
 
 #endif

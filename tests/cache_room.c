@@ -1,4 +1,5 @@
 /* Memory that moves between layouts: extents are drained, holders delay that, and are told. */
+#include "daemon/cache_private.h"
 #include "tests/cache_rig.h"
 
 #include <stdlib.h>
@@ -27,6 +28,35 @@ static void retire(void *arg, uint64_t attachment, uint32_t extent)
 	told_attachment = attachment;
 	told_extent = extent;
 }
+
+/* The slots that the policy of a session's layout was told of. */
+static uint64_t room_of(const struct rig *r)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+
+	ck_assert_uint_eq(session_pools(r->c, r->s.id, pools), 1);
+	return pools[0]->policy_room;
+}
+
+START_TEST(policies_are_told_what_others_leave)
+{
+	struct cache_options o = rig_options(64); /* 8 extents of 8 slots */
+	struct rig a, b;
+
+	o.policy = "graph";
+	rig_open(&a, &o, 1);
+	b = other_pool(&a);
+	ck_assert_uint_eq(rig_put(&a, 0, 16), 16);
+	ck_assert_uint_eq(room_of(&a), 64);
+	rig_put(&b, 0, 48); /* all that is left */
+	rig_tick(a.c, a.now += 2000 * 1000);
+	ck_assert_uint_ge(room_of(&a), 16);
+	ck_assert_uint_le(room_of(&a), 24); /* the next extent is made ahead */
+	ck_assert_uint_ge(room_of(&b), 40);
+	ck_assert_uint_le(room_of(&b), 48);
+	rig_close(&a);
+}
+END_TEST
 
 START_TEST(a_new_layout_gets_memory_of_a_full_one)
 {
@@ -233,7 +263,7 @@ END_TEST
 
 int main(void)
 {
-	const TTest *const tests[] = { a_new_layout_gets_memory_of_a_full_one, a_pinned_block_delays_a_drain,
+	const TTest *const tests[] = { a_new_layout_gets_memory_of_a_full_one, policies_are_told_what_others_leave, a_pinned_block_delays_a_drain,
 				       holders_are_told_and_waited_for, an_unused_extent_goes_first,
 				       a_pool_that_fills_gets_its_next_extent_ahead,
 				       a_tick_leaves_chores_to_others, who_has_nothing_need_not_wait_for_who_has };

@@ -37,6 +37,32 @@ START_TEST(leases_get_memory_of_a_colder_layout)
 }
 END_TEST
 
+/* A GPU's layouts share it, too: each policy hears what the others leave. */
+START_TEST(policies_are_told_what_others_leave)
+{
+	struct vram_rig v, w;
+	uint64_t room[2];
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 64, .host_slots = 96, .policy = "graph" });
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 16), 16);
+	rig_quiet(&v.r);
+	vr_join(&w, &v, 7, "other");
+	vr_put(&w, 0, 0, 48);
+	rig_quiet(&w.r);
+	rig_tick(w.r.c, w.r.now += 2000 * 1000);
+	cache_lock(w.r.c);
+	for (uint32_t i = 0; i < 2; i++)
+		room[i] = w.r.c->vram->gpu[0]->pools[i]->policy_room;
+	cache_unlock(w.r.c);
+	ck_assert_uint_ge(room[0], 16);
+	ck_assert_uint_le(room[0], 24);
+	ck_assert_uint_ge(room[1], 40);
+	ck_assert_uint_le(room[1], 48);
+	v.r.now = w.r.now;
+	vr_close(&v);
+}
+END_TEST
+
 static int64_t free_slots(struct vram_rig *v)
 {
 	int64_t n;
@@ -222,8 +248,8 @@ END_TEST
 
 int main(void)
 {
-	const TTest *const tests[] = { leases_get_memory_of_a_colder_layout, slots_are_free_before_a_lease, none_are_where_all_is_dirty,
-				       a_lists_end_keeps_free_for_a_while, what_is_full_is_asked_once };
+	const TTest *const tests[] = { leases_get_memory_of_a_colder_layout, policies_are_told_what_others_leave, slots_are_free_before_a_lease,
+				       none_are_where_all_is_dirty, a_lists_end_keeps_free_for_a_while, what_is_full_is_asked_once };
 
 	return rig_main("cache_vram_room", tests, sizeof(tests) / sizeof(tests[0]));
 }

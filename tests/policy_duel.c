@@ -416,6 +416,44 @@ START_TEST(the_clock_may_begin_anywhere)
 }
 END_TEST
 
+/* ---- room ---- */
+
+static bool told_of_room;
+
+static struct policy *create_for_eight(uint64_t capacity)
+{
+	struct policy *p = policy_find("graph")->create(8 * capacity);
+
+	if (p && told_of_room)
+		policy_find("graph")->resize(p, capacity);
+	return p;
+}
+
+/* A layout's policy is made for all memory there is, and gets what others leave. */
+START_TEST(room_for_less_is_no_loss)
+{
+	struct replay_options o = { .capacity = 320, .from = REQUESTS / 4 };
+	struct policy_ops eight = *policy_find("graph");
+	double exact, hits[2];
+	struct replay_result r;
+	struct trace t;
+
+	every_us = 1000;
+	make(&t, loop);
+	exact = rate(&t, "graph", o.capacity, o.from);
+	eight.create = create_for_eight;
+	for (int i = 0; i < 2; i++) {
+		told_of_room = i;
+		ck_assert_int_eq(replay_run(&t, &eight, &o, &r), STATUS_OK);
+		hits[i] = replay_hit_tokens(&r);
+	}
+	printf("loop, room for an eighth: graph %.2f, told of it %.2f, made for it %.2f\n", hits[0], hits[1], exact);
+	ck_assert_double_ge(hits[1], 0.96 * exact);
+	ck_assert_double_lt(hits[0], hits[1]);
+	trace_fini(&t);
+}
+END_TEST
+
 /* ---- asking ---- */
 
 static uint64_t victims, told, untold;
@@ -561,6 +599,7 @@ int main(void)
 	tcase_add_test(tc, graph_follows_the_turns);
 	tcase_add_test(tc, graph_follows_the_best_of_crowds);
 	tcase_add_test(tc, the_clock_may_begin_anywhere);
+	tcase_add_test(tc, room_for_less_is_no_loss);
 	tcase_add_test(tc, asking_changes_nothing);
 	tcase_add_test(tc, nodes_go_from_order_to_order);
 	suite_add_tcase(suite, tc);
