@@ -34,7 +34,7 @@ bool memory_init(struct memory *m, uint64_t capacity)
 	uint64_t records = capacity < RECORDS_MAX / REMEMBER ? capacity * REMEMBER : RECORDS_MAX;
 
 	memset(m, 0, sizeof(*m));
-	m->records_max = records < RECORDS_MIN ? RECORDS_MIN : (uint32_t)records;
+	m->records_max = m->records_limit = records < RECORDS_MIN ? RECORDS_MIN : (uint32_t)records;
 	m->buckets_count = (uint32_t)((uint64_t)m->records_max * 3 / 4);
 	m->sample_every = m->records_max < SAMPLE_ALL ? 1 : SAMPLE_LEAST;
 	while (m->records_max / m->sample_every > SAMPLES_MAX / 2)
@@ -66,6 +66,9 @@ void memory_fini(struct memory *m)
 
 void memory_resize(struct memory *m, uint64_t capacity)
 {
+	const uint64_t records = capacity < RECORDS_MAX / REMEMBER ? capacity * REMEMBER : RECORDS_MAX;
+
+	m->records_limit = records < RECORDS_MIN ? RECORDS_MIN : records < m->records_max ? (uint32_t)records : m->records_max;
 	m->lru_max = (uint32_t)(capacity / m->sample_every);
 }
 
@@ -239,7 +242,7 @@ static uint32_t forget(struct memory *m)
 
 	for (int step = 0;; step++) {
 		number = m->hand;
-		m->hand = m->hand < m->records_max ? m->hand + 1 : 1;
+		m->hand = m->hand < m->records_used ? m->hand + 1 : 1;
 		r = &m->records[number];
 		if ((!r->live && !r->touched) || step == HAND_STEPS)
 			break;
@@ -252,7 +255,7 @@ static uint32_t forget(struct memory *m)
 
 struct record *memory_make(struct memory *m, uint64_t id)
 {
-	uint32_t number = m->records_used < m->records_max ? ++m->records_used : forget(m);
+	uint32_t number = m->records_used < m->records_limit ? ++m->records_used : forget(m);
 	uint64_t hash = hash_mix(id);
 	const uint32_t at = bucket_of(m, hash);
 	uint32_t *bucket = &m->buckets[at];
@@ -279,13 +282,13 @@ static uint32_t age_of(uint64_t now_us, uint32_t last_ms)
 
 bool memory_keep(const struct memory *m, uint32_t back, uint64_t now_us, struct memory_kept *out)
 {
-	const uint32_t last = m->records_used < m->records_max ? m->records_used : m->hand + m->records_max - 1;
+	const uint32_t last = m->hand + m->records_used - 1; /* before anything was forgotten the hand is at the first */
 	const struct record *r;
 	uint32_t end;
 
 	if (back >= m->records_used)
 		return false;
-	r = &m->records[(last - back - 1) % m->records_max + 1];
+	r = &m->records[(last - back - 1) % m->records_used + 1];
 	if (!r->uses)
 		return false;
 	for (end = r->next; !(end & MEMORY_LAST);)

@@ -58,6 +58,7 @@ struct memory {
 	struct record *records;      /* 0 is nobody's */
 	uint32_t *buckets;           /* the first record, 0: none */
 	uint32_t buckets_count, records_max, records_used, hand;
+	uint32_t records_limit;      /* so many at most, for the room that the cache has now */
 	struct sample *samples;      /* 0 heads the ring by age */
 	uint32_t samples_max, free_sample;
 	uint32_t sample_every;       /* a power of two */
@@ -77,7 +78,7 @@ struct memory_access {
 /* For a cache of `capacity` blocks; everything is taken now. False: no memory. fini accepts zeroed memory. */
 bool memory_init(struct memory *m, uint64_t capacity);
 void memory_fini(struct memory *m);
-/* The cache has room for so many blocks now; what is remembered stays. */
+/* The cache has room for so many blocks now: what is remembered stays, and gives way where it is more than goes with that. */
 void memory_resize(struct memory *m, uint64_t capacity);
 
 /* Has what memory_find() of the ids will read brought near, all at once. Or of one id in two steps: the second reads what the first

@@ -8,6 +8,7 @@
 
 #include "eviction/duel.h"
 #include "eviction/hash.h"
+#include "eviction/memory.h"
 #include "eviction/replay.h"
 
 #ifdef TERRACE_SANITIZED
@@ -454,6 +455,31 @@ START_TEST(room_for_less_is_no_loss)
 }
 END_TEST
 
+/* Nor is it remembered then what is gone as if there were room for all: what each of many layouts remembers adds up. */
+START_TEST(less_is_remembered_with_less_room)
+{
+	enum { ALL = 16000, LESS = 2000, TIMES = 11 };
+	struct memory m;
+
+	ck_assert(memory_init(&m, ALL));
+	memory_resize(&m, LESS);
+	for (uint64_t id = 1; id <= ALL * TIMES; id++) {
+		memory_access(&m, memory_make(&m, id), id, 0, 1, id * 1000);
+		if (id == 1)
+			memory_find(&m, id)->live = true;
+	}
+	ck_assert_uint_eq(m.records_used, LESS * TIMES);
+	ck_assert_ptr_nonnull(memory_find(&m, 1));
+	for (uint64_t id = 2; id <= ALL * TIMES; id++)
+		ck_assert_int_eq(memory_find(&m, id) != NULL, id > ALL * TIMES + 1 - LESS * TIMES);
+	memory_resize(&m, ALL);
+	for (uint64_t id = 1; id <= LESS * TIMES; id++)
+		memory_make(&m, 1000000 + id);
+	ck_assert_uint_eq(m.records_used, 2 * LESS * TIMES);
+	memory_fini(&m);
+}
+END_TEST
+
 /* ---- asking ---- */
 
 static uint64_t victims, told, untold;
@@ -600,6 +626,7 @@ int main(void)
 	tcase_add_test(tc, graph_follows_the_best_of_crowds);
 	tcase_add_test(tc, the_clock_may_begin_anywhere);
 	tcase_add_test(tc, room_for_less_is_no_loss);
+	tcase_add_test(tc, less_is_remembered_with_less_room);
 	tcase_add_test(tc, asking_changes_nothing);
 	tcase_add_test(tc, nodes_go_from_order_to_order);
 	suite_add_tcase(suite, tc);
