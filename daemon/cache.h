@@ -50,6 +50,7 @@ enum {
 	CACHE_LAYOUTS_MAX = 64,      /* a session */
 	CACHE_BLOCKS_MAX = 16384,    /* a call: keys times layouts */
 	CACHE_ENGINE_MAX = 64,
+	CACHE_IDLED_MAX = 16,
 	CACHE_TOKEN_BYTES = 16,
 	CACHE_DISKS_MAX = 16,
 	CACHE_EXTENT_NONE = -1,      /* 0xffffffff: no place */
@@ -138,6 +139,8 @@ uint64_t cache_epoch(const struct cache *c);
 /* Ages sessions and leases, probes the ghosts' extents, goes on with drains. Call about every 50 ms, by one
  * thread. True: cache_chores has something to do, or cache_disk_chores. */
 bool cache_tick(struct cache *c, uint64_t now_us);
+/* Sessions that the last tick has ended since they idled, CACHE_IDLED_MAX at most; the others end in later ones. By the thread that ticks. */
+uint32_t cache_idled(const struct cache *c, const uint64_t **sessions);
 /* What may take the kernel a while: frees drained extents, and makes the next one of a pool that fills up.
  * Off the rpc thread and the door's. */
 void cache_chores(struct cache *c);
@@ -611,6 +614,7 @@ struct cache_disk_state {
 	char refusal[160];          /* why io_uring is not the engine; "" */
 	bool direct, wiped;         /* O_DIRECT is in use; its folder had been given up, and was emptied at the start */
 	uint64_t blocks, budget_bytes, slab_bytes;
+	uint64_t corrupt;           /* blocks whose bytes proved wrong, in this run */
 	uint32_t slabs, slabs_damaged;
 };
 uint32_t cache_disks(struct cache *c, struct cache_disk_state *out, uint32_t max);
@@ -654,9 +658,13 @@ struct cache_trace_result {
 enum status cache_trace_stop(struct cache *c, struct cache_trace_result *out, const char **why);
 bool cache_tracing(struct cache *c);
 
-/* Writes what only memory has to the disks, until all is there or wait_us are over: before the daemon stops. False: something
- * remained. */
-bool cache_settle(struct cache *c, uint64_t wait_us);
+/* Writes what only memory has to the disks, until all is there, wait_us are over, or the disks have no place for the rest,
+ * also when they have been tried again: before the daemon stops. False: something remained, and *unsettled (may be NULL) tells what. */
+struct cache_unsettled {
+	uint64_t blocks;            /* in memory or on GPUs alone, or not written yet */
+	bool no_place;              /* the disks are full or have failed, and nothing goes to them any more */
+};
+bool cache_settle(struct cache *c, uint64_t wait_us, struct cache_unsettled *unsettled);
 
 /* Draining: OpenSession, Lease, Reserve and puts by stream are refused with UNAVAILABLE; commits, reads by
  * stream and releases go on. */

@@ -441,6 +441,8 @@ struct cache {
 	uint32_t session_hint;         /* where to look for a free one */
 	char session_refusal[REFUSALS][REFUSAL_WHY_MAX]; /* the sentences */
 	uint32_t tick_hint;            /* where the last tick ran out of probes */
+	uint64_t idled[CACHE_IDLED_MAX]; /* whom it has ended for that; the ticking thread's */
+	uint32_t idled_count;
 	uint32_t open_sessions, ghosts;
 	struct attachment *attachment_hash[ATTACHMENT_BUCKETS];
 	uint32_t last_attachment, attachment_total;

@@ -371,6 +371,7 @@ void sessions_tick(struct cache *c, uint64_t now_us)
 {
 	uint32_t probes = PROBES_A_TICK;
 
+	c->idled_count = 0;
 	for (uint32_t i = 0; i < c->options.sessions_max; i++) {
 		struct session *s = &c->sessions[(c->tick_hint + i) % c->options.sessions_max];
 
@@ -378,8 +379,10 @@ void sessions_tick(struct cache *c, uint64_t now_us)
 			if (atomic_exchange_explicit(&s->called, false, memory_order_relaxed))
 				s->last_call_us = now_us;
 			session_prune(c, s, &probes);
-			if (session_is_idle(c, s, now_us))
+			if (c->idled_count < CACHE_IDLED_MAX && session_is_idle(c, s, now_us)) {
+				c->idled[c->idled_count++] = s->number;
 				session_ghost(c, s);
+			}
 		} else if (s->state == SESSION_GHOST) {
 			session_ghost_try(c, s, &probes);
 		}
@@ -389,6 +392,12 @@ void sessions_tick(struct cache *c, uint64_t now_us)
 			return;
 		}
 	}
+}
+
+uint32_t cache_idled(const struct cache *c, const uint64_t **sessions)
+{
+	*sessions = c->idled;
+	return c->idled_count;
 }
 
 void sessions_free(struct cache *c)

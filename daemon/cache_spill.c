@@ -149,14 +149,25 @@ static bool room_for_spills(const struct tier *t, uint32_t depth)
 	return false;
 }
 
+static bool any_sound(const struct tier *t)
+{
+	for (uint32_t i = 0; i < t->unit_count; i++)
+		if (!t->units[i].failed)
+			return true;
+	return false;
+}
+
 /* When the disks have enough, who got nothing is the first to be served next time; else who comes behind him who got the last. */
-void spill_pump(struct cache *c)
+bool spill_pump(struct cache *c)
 {
 	const uint32_t first = c->tier ? c->tier->spill_first : 0;
 	struct host_usage u;
+	bool place = false;
 
-	if (!c->tier || c->tier->stopping || !c->tier->restored || !room_for_spills(c->tier, c->options.disk_depth))
-		return;
+	if (!c->tier || c->tier->stopping || !c->tier->restored)
+		return true;
+	if (!room_for_spills(c->tier, c->options.disk_depth))
+		return any_sound(c->tier);
 	CRASH_POINT("spill_pump");
 	host_usage(c->host, &u);
 	for (uint32_t i = 0; i < c->pool_count; i++) {
@@ -165,12 +176,15 @@ void spill_pump(struct cache *c)
 		const uint64_t total = p->dirty ? slots_of(p, &u) : 0;
 		const uint64_t over = p->dirty ? excess(c, p, total) : 0, cold = p->dirty ? coldest_wanted(c, p, total) : 0;
 		const uint32_t before = c->tier->move_count;
+		const enum status s = over || cold ? spill_some(c, p, over, cold) : STATUS_EXHAUSTED;
 
-		if ((over || cold) && spill_some(c, p, over, cold) == STATUS_BUSY) {
+		if (s == STATUS_BUSY) {
 			c->tier->spill_first = at + (c->tier->move_count > before);
-			return;
+			return true;
 		}
+		place |= s != STATUS_EXHAUSTED && s != STATUS_UNAVAILABLE;
 	}
+	return place;
 }
 
 /* And may be waited for. */

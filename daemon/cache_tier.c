@@ -16,6 +16,8 @@ enum {
 	SWEEP_SLOTS = 8192,
 	QUEUE_PER_DEPTH = 64,
 	SETTLE_DOWNS = 256,
+	SETTLE_LEAST_US = 1500 * 1000, /* a full disk is tried again after a second */
+	SETTLE_FULL_US = 400 * 1000,
 	CLOSE_MS = 10000,              /* unless options say else */
 	CATALOG_CLOSE_MS = 2000,       /* its own share, whatever the disks took */
 };
@@ -669,13 +671,14 @@ void tier_buffers_drop(struct cache *c, const uint32_t *buffer)
 		disk_buffer_remove(c->tier->units[i].disk, buffer[i]);
 }
 
-/* With the lock: how much is on its way to the disks, or will be; *left: blocks that GPUs alone have, and that do not come down now. */
-static uint64_t settle_step(struct cache *c, uint64_t *left)
+/* With the lock: how much is on its way to the disks, or will be; *left: blocks that GPUs alone have, and that do not come down now; *no_place:
+ * nothing is on its way, and no disk has a place. */
+static uint64_t settle_step(struct cache *c, uint64_t *left, bool *no_place)
 {
-	uint64_t dirty = 0;
+	uint64_t dirty = 0, moves;
 
 	*left = 0;
-	spill_pump(c);
+	*no_place = !spill_pump(c);
 	for (uint32_t i = 0; i < c->pool_count; i++) {
 		enum status refused;
 
@@ -684,29 +687,36 @@ static uint64_t settle_step(struct cache *c, uint64_t *left)
 			vram_settle(c, c->pools[i], UINT64_MAX, SETTLE_DOWNS, true, NULL, &refused);
 		*left += vram_only_blocks(c, c->pools[i]);
 	}
-	return dirty + c->tier->move_count + (c->vram ? c->vram->move_count : 0);
+	moves = c->tier->move_count + (c->vram ? c->vram->move_count : 0);
+	*no_place &= !moves;
+	return dirty + moves;
 }
 
-bool cache_settle(struct cache *c, uint64_t wait_us)
+bool cache_settle(struct cache *c, uint64_t wait_us, struct cache_unsettled *unsettled)
 {
 	const uint64_t began_us = clock_us();
-	uint64_t dirty, left, passed_us;
+	uint64_t dirty, left, passed_us = 0, place_us = 0; /* the latter: when there was one last */
+	bool no_place;
 
 	if (!c->tier)
 		return true;
 	do {
 		cache_lock(c);
 		c->tier->all = true;
-		dirty = settle_step(c, &left);
+		dirty = settle_step(c, &left, &no_place);
 		cache_unlock(c);
-		if (!dirty)
+		if (!no_place)
+			place_us = passed_us;
+		if (!dirty || (passed_us > SETTLE_LEAST_US && passed_us - place_us > SETTLE_FULL_US))
 			break;
-		passed_us = clock_us() - began_us;
 		nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
+		passed_us = clock_us() - began_us;
 	} while (passed_us < wait_us);
 	cache_lock(c);
 	CRASH_POINT("settle");
 	c->tier->all = false;
 	cache_unlock(c);
+	if (unsettled && (dirty || left))
+		*unsettled = (struct cache_unsettled){ dirty + left, no_place };
 	return !dirty && !left;
 }

@@ -159,7 +159,7 @@ uint32_t cache_disks(struct cache *c, struct cache_disk_state *out, uint32_t max
 			.folder = r.v.folder, .health = disk_health_name(r.v.health),
 			.engine = r.v.ring.engine == RING_URING ? "io_uring" : "threads", .direct = r.v.direct,
 			.wiped = r.v.wiped, .blocks = r.blocks, .budget_bytes = r.v.budget_bytes,
-			.slab_bytes = r.v.slab_bytes_used, .slabs = r.v.slabs, .slabs_damaged = r.v.slabs_damaged,
+			.slab_bytes = r.v.slab_bytes_used, .corrupt = r.v.corrupt, .slabs = r.v.slabs, .slabs_damaged = r.v.slabs_damaged,
 		};
 		memcpy(out[i].why, r.v.why, sizeof(out[i].why));
 		memcpy(out[i].refusal, r.v.refusal, sizeof(out[i].refusal));

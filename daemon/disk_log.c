@@ -38,6 +38,14 @@ static void look_at_health(struct disk_log *log, uint32_t i, const struct cache_
 	log->health[i] = d->health;
 }
 
+static void look_at_bytes(struct disk_log *log, uint32_t i, const struct cache_disk_state *d)
+{
+	if (d->corrupt != log->corrupt[i])
+		log_warn("disk_corrupt", LOG_NUM("disk", i), LOG_TEXT("folder", d->folder), LOG_NUM("blocks", d->corrupt - log->corrupt[i]),
+			 LOG_TEXT("remedy", "what no other tier has of them is a miss; after a crash some writes were cut off, else look for errors of the disk"));
+	log->corrupt[i] = d->corrupt;
+}
+
 static void look_at_disks(struct disk_log *log, struct cache *c)
 {
 	struct cache_disk_state disks[CACHE_DISKS_MAX];
@@ -47,6 +55,7 @@ static void look_at_disks(struct disk_log *log, struct cache *c)
 		if (!log->begun)
 			log_disk_found(i, &disks[i]);
 		look_at_health(log, i, &disks[i]);
+		look_at_bytes(log, i, &disks[i]);
 	}
 }
 

@@ -1,5 +1,5 @@
 /* What the log says of the disk tier: at the start what was found and how the disks are driven, then each change, once: a disk's
- * health, the catalog's, and that what earlier runs left has been taken up. Found by comparing what the core says with what
+ * health, blocks there whose bytes proved wrong, the catalog's health, and that what earlier runs left has been taken up. Found by comparing what the core says with what
  * was said last, about once a second; that a disk or the catalog is well again is said when it has been for half a minute. So is what there is to say of GPUs (gpu_log.h); what comes and goes between two looks is in the statistics alone.
  */
 #ifndef TERRACE_DAEMON_DISK_LOG_H
@@ -14,6 +14,7 @@ enum {
 
 struct disk_log {
 	const char *health[CACHE_DISKS_MAX]; /* the word said last; NULL: none yet */
+	uint64_t corrupt[CACHE_DISKS_MAX];   /* blocks told of */
 	uint32_t well[CACHE_DISKS_MAX];      /* looks in a row that found it healthy, though the last word was another */
 	bool failing, restored, begun;       /* said of the catalog */
 	uint32_t works;                      /* as well[], of the catalog */

@@ -576,6 +576,15 @@ static bool chores_end(struct door *d, const struct timespec *until)
 
 /* ---- the thread ---- */
 
+static void log_idled(const struct door *d)
+{
+	const uint64_t *sessions;
+	const uint32_t count = cache_idled(d->daemon->cache, &sessions);
+
+	for (uint32_t i = 0; i < count; i++)
+		log_info("session_closed", LOG_NUM("session", sessions[i]), LOG_TEXT("reason", "no process and no call for session_idle"));
+}
+
 static void on_tick(struct door *d)
 {
 	uint64_t expired;
@@ -584,6 +593,7 @@ static void on_tick(struct door *d)
 		return;
 	if (cache_tick(d->daemon->cache, daemon_now_us()))
 		start_chores(d);
+	log_idled(d);
 	send_retirements(d);
 	send_offers(d);
 	if (d->resting)

@@ -65,6 +65,9 @@ static void serve_and_drain(struct daemon *d, struct disk_log *disks)
 			break;
 		cache_load(d->cache, &load);
 	}
+	if (load.leases || load.reservations)
+		log_warn("not_drained", LOG_NUM("leases", load.leases), LOG_NUM("reservations", load.reservations),
+			 LOG_TEXT("reason", daemon_now_us() < until ? "a second signal" : "drain_timeout is over"));
 }
 
 static int run(const struct config *c)

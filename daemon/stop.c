@@ -63,14 +63,23 @@ static bool workers_end(const struct daemon *d, bool ended)
 	return false;
 }
 
+static void settle(const struct daemon *d)
+{
+	struct cache_unsettled left;
+
+	if (!cache_settle(d->cache, d->config->drain_timeout_ms * 1000, &left))
+		log_warn("not_settled", LOG_NUM("blocks", left.blocks),
+			 LOG_TEXT("reason", left.no_place ? "the disks have no place for them, or have failed: they were in memory only, and are gone" :
+							    "drain_timeout is over: they were in memory only, and are gone"));
+}
+
 bool stop_daemon(struct daemon *d, bool served, const sigset_t *signals)
 {
 	bool ended = true;
 
 	if (served) {
 		ended = calls_end(d, signals);
-		if (!cache_settle(d->cache, d->config->drain_timeout_ms * 1000))
-			log_warn("not_settled", LOG_TEXT("reason", "some blocks were in memory only; they are gone"));
+		settle(d);
 	}
 	ended = workers_end(d, ended) && ended;
 	if (!metrics_stop(d->metrics, timeout_us(d))) {

@@ -187,7 +187,7 @@ START_TEST(a_stop_waits_for_room_in_the_queue)
 	make(&k, 1, 4096);
 	converse(&k, 320);
 	advisor_pass(k.r.c);
-	ck_assert(cache_settle(k.r.c, 10000000));
+	ck_assert(cache_settle(k.r.c, 10000000, NULL));
 	catalog = k.r.c->tier->catalog;
 	ck_assert_int_eq(catalog_empty(catalog, CATALOG_EDGES), STATUS_OK);
 	commit_all(&k);

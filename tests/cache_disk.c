@@ -476,7 +476,7 @@ START_TEST(test_the_catalog_can_be_renewed)
 	while (cursor != UINT64_MAX && !_i)
 		cache_verify_disk_step(r.c, &cursor, UINT64_MAX, &sum);
 	rig_quiet(&r);
-	ck_assert(cache_settle(r.c, UINT64_MAX));
+	ck_assert(cache_settle(r.c, UINT64_MAX, NULL));
 	rig_close(&r);
 	/* With _i the second was not finished: the start scans, and finds the same. */
 	open_on(&r, &d, 2, 2);

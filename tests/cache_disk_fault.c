@@ -294,6 +294,33 @@ START_TEST(test_full_disk_stops_spills_and_reads_go_on)
 }
 END_TEST
 
+/* The stop does not wait for a disk that has failed, or is too small for what memory has. */
+START_TEST(test_settling_ends_when_disks_have_no_place)
+{
+	struct cache_unsettled left = { 0, false };
+	struct rig_disks d;
+	struct rig r;
+	enum status st;
+
+	rig_disks_make(&d, NULL, 1, _i ? DISK : HOST / 2);
+	open_on(&r, &d, 1, 1);
+	rig_put(&r, 1000, 1);
+	ck_assert_int_eq(rig_flush(&r, 1000, 1, &st), STATUS_OK); /* it has a slab */
+	fault.write_errno = _i ? EIO : 0;
+	ck_assert_uint_eq(rig_put(&r, 0, HOST - 1), HOST - 1);
+	rig_quiet(&r);
+	const double began = now_s();
+
+	ck_assert(!cache_settle(r.c, 60000000, &left));
+	ck_assert_double_lt(now_s() - began, 50);
+	ck_assert(left.no_place);
+	ck_assert_uint_ge(left.blocks, HOST / 4);
+	ck_assert_uint_le(left.blocks, HOST);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 /* Block n is on a disk, too. */
 static bool is_on_disk(struct rig *r, uint64_t n)
 {
@@ -744,6 +771,7 @@ int main(void)
 	tcase_add_loop_test(tc, test_failed_sync_is_not_acknowledged, 0, 2);
 	tcase_add_loop_test(tc, test_a_disk_that_fails_during_a_flush, 0, 2);
 	tcase_add_loop_test(tc, test_full_disk_stops_spills_and_reads_go_on, 0, 2);
+	tcase_add_loop_test(tc, test_settling_ends_when_disks_have_no_place, 0, 2);
 	tcase_add_loop_test(tc, test_memory_does_not_wait_for_a_disk_to_move, 0, 2);
 	tcase_add_test(tc, test_a_slab_that_is_not_made_keeps_no_chores);
 	tcase_add_test(tc, test_what_fails_to_come_ahead_takes_no_room);

@@ -43,7 +43,7 @@ static void close_(struct driver *d)
 {
 	int tries = 5000;
 
-	while (!cache_settle(d->r.c, 0)) {
+	while (!cache_settle(d->r.c, 0, NULL)) {
 		ck_assert_int_gt(tries--, 0);
 		rig_tick(d->r.c, d->r.now += 50000);
 	}

@@ -97,8 +97,9 @@ START_TEST(idle_sessions_end_unless_attached_or_called)
 	struct cache_session_view idle, busy, watched;
 	struct cache_load load;
 	struct cache_keys k = rig_keys(0, 1);
+	const uint64_t *ended;
 	struct cache_watch *w;
-	uint32_t prefix;
+	uint32_t prefix, told = 0;
 	struct rig r;
 
 	rig_open(&r, &o, 1);
@@ -110,7 +111,10 @@ START_TEST(idle_sessions_end_unless_attached_or_called)
 		r.now += 50000;
 		ck_assert_int_eq(cache_lookup(r.c, busy.id, &k, &prefix, NULL, 0, &r.why), STATUS_OK);
 		rig_tick(r.c, r.now);
+		for (uint32_t n = cache_idled(r.c, &ended); n > 0; n--, told++)
+			ck_assert_uint_eq(ended[n - 1], idle.id);
 	}
+	ck_assert_uint_eq(told, 1);
 	cache_load(r.c, &load);
 	ck_assert_uint_eq(load.sessions, 3);
 	ck_assert_uint_eq(load.ghosts, 0);

@@ -183,7 +183,7 @@ static void stop(struct driver *v)
 	o->used += rig_stat(&v->r, "terrace_prefetch_bytes_total", "result=used");
 	o->wasted += rig_stat(&v->r, "terrace_prefetch_bytes_total", "result=wasted");
 	o->late += rig_stat(&v->r, "terrace_prefetch_bytes_total", "result=late");
-	while (!cache_settle(v->r.c, 0)) {
+	while (!cache_settle(v->r.c, 0, NULL)) {
 		ck_assert_msg(clock_us() - began < MINUTE_US, "it does not settle");
 		rig_tick(v->r.c, v->r.now += 50000);
 	}

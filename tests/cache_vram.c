@@ -597,7 +597,7 @@ START_TEST(an_orderly_stop_keeps_it)
 	rig_restored(&v.r);
 	ck_assert_uint_eq(vr_put(&v, 0, 0, 12), 12);
 	v.r.served = true;
-	for (int i = 0; i < 100 && !cache_settle(v.r.c, 100000); i++)
+	for (int i = 0; i < 100 && !cache_settle(v.r.c, 100000, NULL); i++)
 		rig_tick(v.r.c, v.r.now);
 	vr_close(&v);
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 16, .disks = &d });

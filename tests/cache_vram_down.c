@@ -25,7 +25,7 @@ START_TEST(settles_through_a_full_memory)
 	ck_assert_uint_eq(vr_put(&v, 0, 0, BLOCKS), BLOCKS);
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 100, BLOCKS), BLOCKS);
 	v.r.served = true;
-	for (int i = 0; i < 100 && !cache_settle(v.r.c, 100000); i++)
+	for (int i = 0; i < 100 && !cache_settle(v.r.c, 100000, NULL); i++)
 		rig_tick(v.r.c, v.r.now);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
 	vr_close(&v);
@@ -183,7 +183,7 @@ START_TEST(settles_in_part)
 	ck_assert_uint_eq(vr_put(&v, 0, 0, 4), 4);
 	v.r.served = true;
 	for (int i = 0; i < 20; i++) {
-		ck_assert(!cache_settle(v.r.c, 10000));
+		ck_assert(!cache_settle(v.r.c, 10000, NULL));
 		rig_tick(v.r.c, v.r.now);
 	}
 	vr_release(&v, &l);

@@ -144,6 +144,55 @@ START_TEST(what_comes_and_goes_is_told_once)
 }
 END_TEST
 
+static void flush_all_of_it(const char *key)
+{
+	const struct cache_keys k = { (const uint8_t *)key, 1, 2 };
+	struct cache_wait wait = { .ready = nobody_sleeps };
+	enum status status = STATUS_BUSY;
+	const char *why;
+
+	shell_store(&s, key);
+	for (int i = 0; i < 5000 && cache_flush(s.daemon.cache, s.session.id, &k, daemon_now_us(), &wait, &status, &why) == STATUS_BUSY; i++) {
+		cache_tick(s.daemon.cache, daemon_now_us());
+		cache_disk_chores(s.daemon.cache);
+		cache_chores(s.daemon.cache);
+		usleep(1000);
+	}
+	cache_wait_end(s.daemon.cache, &wait);
+	ck_assert_int_eq(status, STATUS_OK);
+}
+
+/* Both layouts' blocks are spoilt on the disk, and read there: that is told once. */
+START_TEST(wrong_bytes_are_told_of)
+{
+	struct cache_verified sum = { 0 };
+	uint64_t cursor = 0;
+	const char *text;
+	char path[120];
+	int fd;
+
+	open_shell(&calls);
+	while (!cache_restored(s.daemon.cache))
+		usleep(1000);
+	flush_all_of_it("k1");
+	look();
+	snprintf(path, sizeof path, "%s/disk/slab-000001.trc", s.folder);
+	fd = open(path, O_RDWR);
+	ck_assert_int_ge(fd, 0);
+	for (off_t at = 5000; at < lseek(fd, 0, SEEK_END); at += 4096)
+		ck_assert_int_eq(pwrite(fd, "rotten", 6, at), 6);
+	close(fd);
+	while (cursor != UINT64_MAX)
+		cache_verify_disk_step(s.daemon.cache, &cursor, UINT64_MAX, &sum);
+	ck_assert_uint_eq(sum.corrupt, 2);
+	text = look();
+	ck_assert_ptr_nonnull(strstr(text, "level=warn event=disk_corrupt disk=0"));
+	ck_assert_ptr_nonnull(strstr(text, " blocks=2 "));
+	ck_assert_str_eq(look(), "");
+	shell_close(&s);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("disk_log");
@@ -154,6 +203,7 @@ int main(void)
 	tcase_add_test(t, without_disks_nothing);
 	tcase_add_test(t, start_and_changes);
 	tcase_add_test(t, what_comes_and_goes_is_told_once);
+	tcase_add_test(t, wrong_bytes_are_told_of);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);
 	srunner_run_all(r, CK_NORMAL);

@@ -141,7 +141,7 @@ static void fill(struct restart *b)
 			catalog_look(c->tier->catalog, &v);
 		while (v.queued_bytes > 8 << 20 && !nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL));
 	}
-	cache_settle(c, UINT64_MAX);
+	cache_settle(c, UINT64_MAX, NULL);
 	cache_destroy(c);
 }
 
@@ -164,7 +164,7 @@ static void restart(struct restart *b, double *serves_s, double *restored_s)
 	check(cache_lookup(c, session, &one, &prefix, NULL, 0, &why), "lookup", why);
 	if (prefix != (b->blocks > 0))
 		bench_die("the last block is not there after the restart");
-	cache_settle(c, UINT64_MAX);
+	cache_settle(c, UINT64_MAX, NULL);
 	cache_destroy(c);
 }
 

@@ -257,6 +257,18 @@ class Stops(unittest.TestCase):
             d.stop()
             attached.close()
 
+    def test_what_ends_unasked_is_told(self):
+        """In the log: a session that nobody calls in, and a lease that outlasts the drain."""
+        with running(TERRACED, *SMALL, "--drain-timeout", "100ms", "--session-idle", "1s") as d:
+            idle, opened = d.open(layout()), d.open(layout())
+            d.put(opened.session, [(key(0), bytes(opened.layouts[0].block_bytes))])
+            _, attached = borrow(d, opened, 0)
+            line = "event=session_closed session=%d reason=" % idle.session
+            wait_for(lambda: line in d.log(), CALL_S, "it ends for idleness, and the log says so")
+            d.stop()
+            self.assertIn('event=not_drained leases=1 reservations=0 reason="drain_timeout is over"', d.log())
+            attached.close()
+
     def test_while_others_ask(self):
         """Each answer is whole, or none; those who say nothing keep it from nothing."""
         with running(TERRACED, *SMALL) as d:

@@ -580,7 +580,7 @@ void crash_live(const struct crash_setting *s, const struct crash_life *plan, st
 		step(&l);
 	atomic_store(&shadow->phase, CRASH_ENDING);
 	if (plan->settle)
-		cache_settle(l.c, 2000000);
+		cache_settle(l.c, 2000000, NULL);
 	check_books(&l);
 	atomic_store(&l.over, true);
 	pthread_join(l.background, NULL);
