@@ -9,6 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char *words(enum terrace_status status)
+{
+	return status == TERRACE_UNAVAILABLE ? "the daemon has no disks, or no sound one" :
+	       status == TERRACE_EXHAUSTED   ? "the disks have no place" :
+					       terrace_status_text(status);
+}
+
 static enum terrace_status reply_read(struct client_flushing *g, const Terrace__V1__FlushReply *reply)
 {
 	enum terrace_status status = client_epoch_check(g->view, reply->epoch), failed = TERRACE_OK;
@@ -25,7 +32,7 @@ static enum terrace_status reply_read(struct client_flushing *g, const Terrace__
 			failed = status;
 	}
 	g->answered = true;
-	return failed ? client_fail(failed, "flush: not every block is durable: %s", terrace_status_text(failed)) : TERRACE_OK;
+	return failed ? client_fail(failed, "flush: not every block is durable: %s", words(failed)) : TERRACE_OK;
 }
 
 enum terrace_status client_flush_read(struct client_flushing *flushing, const struct client_message *message)

@@ -139,8 +139,9 @@ struct unit {
 };
 static const struct unit byte_units[] = { { "TiB", 1024 * GIB }, { "GiB", GIB }, { "MiB", MIB }, { "KiB", KIB },
 					  { "B", 1 },		 { "", 1 },	 { NULL, 0 } };
+/* Without a unit 0 alone is a time: who writes 30 means seconds. */
 static const struct unit time_units[] = { { "h", HOUR_MS }, { "m", 60000 }, { "s", 1000 }, { "ms", 1 },
-					  { "", 1 },	    { NULL, 0 } };
+					  { "", 0 },	    { NULL, 0 } };
 static const struct unit no_units[] = { { "", 1 }, { NULL, 0 } };
 
 static void __attribute__((format(printf, 2, 3))) complain(struct config_errors *e, const char *format, ...)
@@ -191,7 +192,7 @@ static const struct unit *units_of(enum type type)
 	return type == T_BYTES ? byte_units : type == T_MS ? time_units : no_units;
 }
 
-/* "64MiB" -> number; false for anything but digits and a known unit, or an overflow. */
+/* "64MiB" -> number; false for anything but digits and a known unit, or an overflow. A unit of factor 0 is of 0 alone. */
 static bool parse_number(const char *value, const struct unit *units, uint64_t *out)
 {
 	char *end;
@@ -207,7 +208,7 @@ static bool parse_number(const char *value, const struct unit *units, uint64_t *
 		end++;
 	for (; units->word; units++)
 		if (!strcmp(end, units->word))
-			return !__builtin_mul_overflow((uint64_t)n, units->factor, out);
+			return (units->factor || !n) && !__builtin_mul_overflow((uint64_t)n, units->factor, out);
 	return false;
 }
 
@@ -315,7 +316,7 @@ static void format_number(char *out, size_t size, uint64_t n, const struct unit 
 {
 	while (units->word[0] && (n % units->factor || !n))
 		units++;
-	snprintf(out, size, "%" PRIu64 "%s", n / units->factor, units->word);
+	snprintf(out, size, "%" PRIu64 "%s", n ? n / units->factor : 0, units->word);
 }
 
 static void format_value(char *out, size_t size, const struct option *o, uint64_t n)

@@ -62,6 +62,8 @@ static const char *shape_problem(const struct kv_layout *l)
 	return NULL;
 }
 
+_Static_assert(KV_ROTATION_VERSION == 1 && KV_CODEBOOK_VERSION == 1 && KV_LAYOUT_VERSION == 1, "they are told below");
+
 const char *kv_layout_problem(const struct kv_layout *l)
 {
 	const char *problem = shape_problem(l);
@@ -75,11 +77,11 @@ const char *kv_layout_problem(const struct kv_layout *l)
 	if (l->v_format == KV_NONE && l->head_dim_v > l->head_dim_k)
 		return "V of format none is a view of K, so head_dim_v must not exceed head_dim_k";
 	if (l->rotation_version != KV_ROTATION_VERSION)
-		return "rotation_version is not the one of this build";
+		return "rotation_version is not the one of this build, 1";
 	if (l->codebook_version != KV_CODEBOOK_VERSION)
-		return "codebook_version is not the one of this build";
+		return "codebook_version is not the one of this build, 1";
 	if (l->layout_version != KV_LAYOUT_VERSION)
-		return "layout_version is not the one of this build";
+		return "layout_version is not the one of this build, 1";
 	return NULL;
 }
 

@@ -1,4 +1,5 @@
 /* terracectl flush: in each layout's session, and what they say of a key taken together. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "client/ctl/args.h"
@@ -16,6 +17,7 @@ struct flush {
 	int *statuses;             /* [keys, at least 1] enum terrace_status, or STATUS_UNSAID */
 	enum terrace_status *said; /* as many, of one call */
 	uint32_t count;
+	char why[200];             /* the words of the first call that said no */
 };
 
 /* A block that is not durable anywhere counts more than one that is, and that more than none. */
@@ -38,13 +40,15 @@ static int flush_in(void *arg, struct ctl_sessions *s, struct terrace_session *s
 		return ctl_status_failed("flush", status);
 	for (uint32_t i = 0; i < f->count; i++)
 		merge(&f->statuses[i], f->said[i]);
+	if (status && !f->why[0])
+		snprintf(f->why, sizeof(f->why), "%s", terrace_error());
 	return CTL_OK;
 }
 
 static int print(const struct ctl_args *args, const struct flush *f, uint32_t layouts)
 {
 	struct json_t *tree = out_object(), *rows = out_array();
-	int code = CTL_OK, failed = TERRACE_OK;
+	int code = CTL_OK;
 	uint32_t durable = 0;
 
 	for (uint32_t i = 0; i < f->count; i++) {
@@ -58,10 +62,8 @@ static int print(const struct ctl_args *args, const struct flush *f, uint32_t la
 		durable += status == TERRACE_OK;
 		if (status == TERRACE_MISS && !code)
 			code = CTL_NO;
-		if (status != TERRACE_OK && status != TERRACE_MISS) {
+		if (status != TERRACE_OK && status != TERRACE_MISS)
 			code = CTL_FAILED;
-			failed = failed ? failed : status;
-		}
 	}
 	out_put_uint(tree, "layouts", layouts);
 	out_put_bool(tree, "durable", durable == f->count);
@@ -71,7 +73,7 @@ static int print(const struct ctl_args *args, const struct flush *f, uint32_t la
 		out_free(rows);
 	if (!out_print(tree, args->json, false))
 		return CTL_FAILED;
-	return failed ? ctl_failed("flush: not every block is durable: %s", terrace_status_text((enum terrace_status)failed)) : code;
+	return code == CTL_FAILED ? ctl_failed("%s", f->why) : code;
 }
 
 static int prepare(const struct ctl_args *args, struct flush *f)

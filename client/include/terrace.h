@@ -9,7 +9,8 @@
  *     terrace_commit()    publishes them whole
  *     terrace_release()   gives the lease back
  *
- * A client that is not on the daemon's node, or has no use for borrowed memory, moves bytes with terrace_put() and terrace_get() instead.
+ * A client that has no use for borrowed memory, or cannot have it, moves bytes with terrace_put() and terrace_get() instead. One on another machine
+ * needs a tunnel to the daemon's socket or loopback address: no daemon of this version serves a network.
  *
  * Conventions. Handles are opaque and belong to the caller until their close/free function; NULL is one only where that is said. Every function is
  * safe to call from any thread, unless said otherwise; closing a handle while another thread uses it is the caller's mistake. Structs that may grow
@@ -24,7 +25,8 @@
  * library should call exec() first: gRPC promises nothing after a bare fork().
  *
  * When the daemon restarts or goes away, calls return TERRACE_STALE or TERRACE_UNAVAILABLE; blocks still leased stay
- * readable until they are released. terrace_session_reopen() then starts again with an empty cache view.
+ * readable until they are released. terrace_session_reopen() then starts again with an empty cache view. A session that works by stream alone and
+ * makes no call for five minutes (the daemon's session_idle) is closed by it: TERRACE_STALE, too, and the remedy is the same.
  */
 #ifndef TERRACE_H
 #define TERRACE_H
@@ -74,7 +76,7 @@ enum terrace_status {
 	TERRACE_DENIED = 11,
 	TERRACE_CORRUPT = 12,
 	TERRACE_UNSUPPORTED = 13,
-	TERRACE_STALE = 14,        /* the daemon has restarted since */
+	TERRACE_STALE = 14,        /* the daemon has restarted since, or has closed the session */
 	TERRACE_IO = 15,
 	TERRACE_INTERNAL = 16
 };
