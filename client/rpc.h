@@ -75,6 +75,8 @@ struct client_job {
 	void (*more)(void *arg, struct client_out *out);
 	/* Takes a message, NULL: it says nothing. What is not OK ends the call with that status; TLS error text is kept with it. */
 	enum terrace_status (*take)(void *arg, const struct client_message *message);
+	/* Of a stream that ends, NULL: nobody knows. True: all has come that was to come. */
+	bool (*whole)(const void *arg);
 	/* Of client_rpc_call, NULL: none. What the caller has to do anyway, done when the call is on its way. */
 	void (*meanwhile)(void *arg);
 	void *arg;

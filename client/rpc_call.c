@@ -1,6 +1,8 @@
 /* One call, see rpc_call.h. A call with one message out and one in is a single batch, so its cost is gRPC's own. */
 #include "client/rpc_call.h"
 
+#include "client/clock.h"
+
 #include <grpc/byte_buffer.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,12 +153,23 @@ static enum terrace_status status_of_code(const struct client_rpc_call *c)
 	}
 }
 
+/* A call that ends here, by its time or a cancel, loses what has come and was not taken yet; but gRPC tells the daemon's OK if that has come,
+ * too. TERRACE_OK: it did not end here. */
+static enum terrace_status ended_here(const struct client_rpc_call *c)
+{
+	if (atomic_load_explicit(&c->cancelled, memory_order_relaxed))
+		return TERRACE_CANCELLED;
+	return c->job.deadline_us && client_now_us() >= c->job.deadline_us ? TERRACE_DEADLINE : TERRACE_OK;
+}
+
 enum terrace_status client_call_status(const struct client_rpc_call *c)
 {
 	enum terrace_status status = status_of_code(c);
 
 	if (c->taken)
 		return client_fail(c->taken, "%s", c->error);
+	if (!status && c->job.whole && !c->job.whole(c->job.arg) && (status = ended_here(c)))
+		return client_fail(status, "%s: the call ended before all of the answer had come", strrchr(methods[c->job.method].path, '/') + 1);
 	if (status)
 		return client_fail(status, "%s: %.*s", strrchr(methods[c->job.method].path, '/') + 1,
 				   (int)GRPC_SLICE_LENGTH(c->details), (const char *)GRPC_SLICE_START_PTR(c->details));
@@ -287,8 +300,9 @@ static void call_answered(struct client_rpc_call *c)
 	if (c->received)
 		c->code = GRPC_STATUS_OK;
 	if (c->code == GRPC_STATUS_OK && !c->received) {
-		c->taken = TERRACE_INTERNAL;
-		strcpy(c->error, "the daemon answered without a message");
+		c->taken = ended_here(c);
+		strcpy(c->error, c->taken ? "the call ended before its answer had come" : "the daemon answered without a message");
+		c->taken = c->taken ? c->taken : TERRACE_INTERNAL;
 	}
 	client_call_take(c);
 	c->phase = CALL_DONE;

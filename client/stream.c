@@ -294,9 +294,14 @@ enum terrace_status client_get_read(struct client_getting *g, const struct clien
 	return cursor.bad ? client_fail(TERRACE_INTERNAL, "the daemon sends garbage for a chunk") : TERRACE_OK;
 }
 
+static bool get_is_whole(const struct client_getting *g)
+{
+	return g->headed && g->got == g->block_bytes;
+}
+
 enum terrace_status client_get_check(const struct client_getting *g)
 {
-	if (!g->headed || g->got != g->block_bytes)
+	if (!get_is_whole(g))
 		return client_fail(TERRACE_CORRUPT, "get: the stream ended after %llu of %llu bytes",
 				   (unsigned long long)g->got, (unsigned long long)g->block_bytes);
 	if (g->crc != g->want_crc)
@@ -335,6 +340,11 @@ static enum terrace_status get_take_sync(void *arg, const struct client_message 
 	return client_get_read(arg, message);
 }
 
+static bool get_whole_sync(const void *arg)
+{
+	return get_is_whole(arg);
+}
+
 enum terrace_status terrace_get(struct terrace_session *session, uint32_t l, const uint8_t *key, uint32_t key_bytes,
 				void *block, uint32_t *tokens, uint64_t timeout_us)
 {
@@ -353,6 +363,7 @@ enum terrace_status terrace_get(struct terrace_session *session, uint32_t l, con
 					  .first = {.message = get_request_fill(&request, session->view, &target),
 						    .last = true},
 					  .take = get_take_sync,
+					  .whole = get_whole_sync,
 					  .arg = &getting,
 				  });
 	if (!status)
@@ -370,6 +381,11 @@ struct get_op {
 static enum terrace_status get_take_async(void *arg, const struct client_message *message)
 {
 	return client_get_read(&((struct get_op *)arg)->getting, message);
+}
+
+static bool get_whole_async(const void *arg)
+{
+	return get_is_whole(&((const struct get_op *)arg)->getting);
 }
 
 static void get_dispose(struct terrace_op *op)
@@ -400,6 +416,7 @@ enum terrace_status terrace_get_async(struct terrace_session *session, uint32_t 
 				       .first = {.message = get_request_fill(&request, session->view, &target),
 						 .last = true},
 				       .take = get_take_async,
+				       .whole = get_whole_async,
 				       .arg = o,
 			       },
 			       op);

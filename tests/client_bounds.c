@@ -6,6 +6,7 @@
 #include "client/layout.h"
 #include "client/packet.h"
 #include "client/rpc_address.h"
+#include "client/rpc_call.h"
 #include "tests/held_folder.h"
 
 #include <check.h>
@@ -248,6 +249,33 @@ START_TEST(connect_says_why)
 }
 END_TEST
 
+static bool never_whole(const void *arg)
+{
+	(void)arg;
+	return false;
+}
+
+/* gRPC drops a message that has come when the call's time is up, or it is cancelled, and says the daemon's OK all the same: that is no breach of
+ * the daemon's, and no damage. */
+START_TEST(answers_that_were_dropped)
+{
+	const enum terrace_status expected[] = {TERRACE_DEADLINE, TERRACE_CANCELLED, TERRACE_OK};
+	struct client_rpc_call c = {.job = {.whole = never_whole}, .code = GRPC_STATUS_OK};
+
+	for (int i = 0; i < 3; i++) {
+		c.job.deadline_us = i ? client_deadline_us(600000000) : 1;
+		c.cancelled = i == 1;
+		c.job.method = CLIENT_GET;
+		c.taken = TERRACE_OK;
+		ck_assert_int_eq(client_call_status(&c), expected[i]);
+		c.job.method = CLIENT_LEASE;
+		c.phase = CALL_ANSWER;
+		ck_assert(!client_call_step(&c, true));
+		ck_assert_int_eq(client_call_status(&c), expected[i] ? expected[i] : TERRACE_INTERNAL);
+	}
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("client_bounds");
@@ -263,6 +291,7 @@ int main(void)
 	tcase_add_loop_test(c, no_room_for_grpc, 0, 5);
 	tcase_add_test(c, why_nobody_answers);
 	tcase_add_test(c, connect_says_why);
+	tcase_add_test(c, answers_that_were_dropped);
 	suite_add_tcase(suite, c);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);

@@ -487,7 +487,8 @@ TERRACE_API enum terrace_status terrace_put_async(struct terrace_session *sessio
 TERRACE_API enum terrace_status terrace_put_finish(struct terrace_op *op);
 
 /* Reads one packed block by stream into `block` (block_bytes of layout l, whose content is undefined after a failure; an
- * asynchronous get writes it until it has completed). *tokens (may be NULL) gets its valid tokens. The bytes' checksum is verified before TERRACE_OK. TERRACE_MISS. */
+ * asynchronous get writes it until it has completed). *tokens (may be NULL) gets its valid tokens. The bytes' checksum is verified before TERRACE_OK. TERRACE_MISS,
+ * TERRACE_CORRUPT (it does not match, or the daemon sent too few bytes). */
 TERRACE_API enum terrace_status terrace_get(struct terrace_session *session, uint32_t l, const uint8_t *key,
 					    uint32_t key_bytes, void *block, uint32_t *tokens, uint64_t timeout_us);
 TERRACE_API enum terrace_status terrace_get_async(struct terrace_session *session, uint32_t l, const uint8_t *key, uint32_t key_bytes, void *block,
