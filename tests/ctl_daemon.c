@@ -200,6 +200,34 @@ START_TEST(status_and_stat)
 }
 END_TEST
 
+START_TEST(config_and_layouts)
+{
+	json_t *tree = ASK(0, "config", "data_dir", "policy"), *rows = json_object_get(tree, "options"), *shown;
+	char path[128], id[17];
+
+	ck_assert_uint_eq(json_array_size(rows), 3);
+	ck_assert_str_eq(text(json_array_get(rows, 0), "name"), "data_dir");
+	ck_assert_str_eq(text(json_array_get(rows, 0), "origin"), "flag");
+	ck_assert_str_eq(text(json_array_get(rows, 1), "value"), "lru");
+	ck_assert_str_eq(text(json_array_get(rows, 2), "name"), "disk_policy");
+	json_decref(tree);
+	json_decref(ASK(3, "config", "no_such_option"));
+
+	tree = ASK(0, "layouts");
+	rows = json_object_get(tree, "layouts");
+	ck_assert_uint_eq(json_array_size(rows), 1);
+	ck_assert_int_eq(number(json_array_get(rows, 0), "host_blocks"), BLOCKS);
+	ck_assert_int_eq(number(json_array_get(rows, 0), "block_bytes"), (json_int_t)terrace_block_bytes(&layout));
+	snprintf(id, sizeof(id), "%s", text(json_array_get(rows, 0), "layout_id"));
+	shown = json_object_get(json_array_get(rows, 0), "layout");
+	snprintf(path, sizeof(path), "%s/known.json", folder);
+	ck_assert_int_eq(json_dump_file(shown, path, 0), 0);
+	json_decref(tree);
+	json_decref(ASK(0, "lookup", "--layouts", path, hex[0]));
+	json_decref(ASK(0, "lookup", "--layout", id, hex[0]));
+}
+END_TEST
+
 START_TEST(lookup_by_key)
 {
 	json_t *tree = ASK(0, "lookup", hex[0], hex[1], hex[2]);
@@ -368,6 +396,7 @@ int main(void)
 	tcase_set_timeout(tests, 120);
 	tcase_add_checked_fixture(tests, set_up, tear_down);
 	tcase_add_test(tests, status_and_stat);
+	tcase_add_test(tests, config_and_layouts);
 	tcase_add_test(tests, lookup_by_key);
 	tcase_add_test(tests, lookup_by_tokens_and_layout);
 	tcase_add_test(tests, inspect_and_damage);

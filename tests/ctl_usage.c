@@ -40,6 +40,7 @@ static const struct {
 	{{"status", "--address", "rubbish"}, 2, "rubbish"},
 	{{"help", "frobnicate"}, 2, "no command"},
 	{{"help", "stat", "now"}, 2, "too many arguments, 'now'"},
+	{{"layouts", "now"}, 2, "too many arguments, 'now'"},
 	{{"stat", "--watch", "soon"}, 2, "--watch soon"},
 	{{"stat", "--count", "3"}, 2, "--count needs --watch"},
 	{{"stat", "--watch", "1", "--count", "0"}, 2, "--count 0"},
@@ -126,7 +127,7 @@ START_TEST(line_is_refused)
 }
 END_TEST
 
-static const char *const commands[] = {"status", "stat", "lookup", "inspect", "explain", "graph", "trace", "warm", "flush", "compact", "verify", "drain", "codec"};
+static const char *const commands[] = {"status", "stat", "config", "layouts", "lookup", "inspect", "explain", "graph", "trace", "warm", "flush", "compact", "verify", "drain", "codec"};
 
 /* --help anywhere prints the command's page and does nothing; "help COMMAND" is the same. */
 START_TEST(help_is_a_page)

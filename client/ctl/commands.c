@@ -37,6 +37,26 @@ const struct ctl_command ctl_commands[] = {
 		.run = ctl_run_stat,
 	},
 	{
+		.name = "config",
+		.synopsis = "[NAME]...",
+		.summary = "print the configuration in force",
+		.text = "Prints the daemon's options, each with its value and where that came from: default, file, environment or flag. "
+			"With NAMEs only those whose name has one of them in it. What they mean: terraced --help.",
+		.exits = "0 printed, 3 no such option, " EXITS_DAEMON,
+		.words_max = -1,
+		.run = ctl_run_config,
+	},
+	{
+		.name = "layouts",
+		.synopsis = "",
+		.summary = "print the layouts that the daemon knows",
+		.text = "Prints what sessions or disks have brought: each layout's id and fields, the bytes of a block, and how many blocks "
+			"are in memory, on a disk, and in memory alone (dirty). Two engines share blocks if they have the same id. With --json "
+			"its layout objects are what --layouts of 'lookup', 'warm' and 'flush' reads.",
+		.exits = "0 printed, " EXITS_DAEMON,
+		.run = ctl_run_layouts,
+	},
+	{
 		.name = "lookup",
 		.synopsis = "[--layout ID | --layouts FILE] {KEY... | --tokens FILE}",
 		.summary = "tell which blocks are in the cache",

@@ -20,8 +20,10 @@ static struct json_t *block_to_json(const Terrace__V1__InspectBlock *b)
 	out_put_id(o, "layout_id", b->layout_id);
 	out_put_text(o, "state", b->state);
 	out_put_text(o, "tier", b->tier);
-	out_put_uint(o, "extent", b->extent);
-	out_put_uint(o, "offset", b->offset);
+	if (b->extent != UINT32_MAX) { /* in memory */
+		out_put_uint(o, "extent", b->extent);
+		out_put_uint(o, "offset", b->offset);
+	}
 	out_put_uint(o, "generation", b->generation);
 	out_put_uint(o, "block_bytes", b->block_bytes);
 	out_put_uint(o, "tokens", b->tokens);

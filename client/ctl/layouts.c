@@ -1,4 +1,4 @@
-/* Layouts to and from JSON, field by field from one table, so that what inspect prints can be read back. */
+/* terracectl layouts; and layouts to and from JSON, field by field from one table, so that what it and inspect print can be read back. */
 #include "client/ctl/layouts.h"
 
 #include <errno.h>
@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "client/ctl/args.h"
+#include "client/ctl/daemon.h"
 #include "client/ctl/output.h"
 #include "kernels/format.h"
 
@@ -161,5 +162,42 @@ int layouts_load(const char *path, struct terrace_layout *out, uint32_t *count)
 	if (code == CTL_OK)
 		*count = (uint32_t)n;
 	json_decref(root);
+	return code;
+}
+
+static struct json_t *row_of(const Terrace__V1__LayoutRow *r)
+{
+	struct json_t *row = out_object();
+
+	out_put_id(row, "layout_id", r->layout_id);
+	out_put_uint(row, "block_bytes", r->block_bytes);
+	out_put_uint(row, "host_blocks", r->host_blocks);
+	out_put_uint(row, "disk_blocks", r->disk_blocks);
+	out_put_uint(row, "dirty_blocks", r->dirty_blocks);
+	if (r->layout)
+		out_put(row, "layout", layout_to_json(r->layout));
+	return row;
+}
+
+int ctl_run_layouts(const struct ctl_args *args)
+{
+	Terrace__V1__LayoutsRequest request = TERRACE__V1__LAYOUTS_REQUEST__INIT;
+	Terrace__V1__LayoutsReply *reply;
+	struct json_t *rows, *tree;
+	struct ctl_daemon d;
+	int code = ctl_daemon_open(args, &d);
+
+	if (!code)
+		code = ctl_daemon_call(&d, CLIENT_ADMIN_LAYOUTS, &request.base, &terrace__v1__layouts_reply__descriptor,
+				       args->timeout_us, &reply);
+	if (!code) {
+		tree = out_object();
+		rows = out_array();
+		for (size_t i = 0; i < reply->n_rows; i++)
+			out_append(rows, row_of(reply->rows[i]));
+		out_put(tree, "layouts", rows);
+		code = out_print(tree, args->json, false) ? CTL_OK : CTL_FAILED;
+	}
+	ctl_daemon_close(&d);
 	return code;
 }
