@@ -88,6 +88,14 @@ static enum terrace_status health_ask(struct terrace_client *client, uint64_t de
 					    });
 }
 
+bool client_ask_again(uint64_t deadline_us)
+{
+	if (client_now_us() + ASK_AGAIN_US >= deadline_us)
+		return false;
+	nanosleep(&(struct timespec){ .tv_nsec = ASK_AGAIN_US * 1000 }, NULL);
+	return true;
+}
+
 enum terrace_status client_await_daemon(struct terrace_client *client, uint64_t deadline_us)
 {
 	struct client_words words;
@@ -96,10 +104,8 @@ enum terrace_status client_await_daemon(struct terrace_client *client, uint64_t 
 	client_words_keep(&words);
 	status = health_ask(client, deadline_us);
 	/* The first to use a connection after the daemon's death is told of that, and does not wait for the next one. */
-	while (status == TERRACE_UNAVAILABLE && client_now_us() + ASK_AGAIN_US < deadline_us) {
-		nanosleep(&(struct timespec){ .tv_nsec = ASK_AGAIN_US * 1000 }, NULL);
+	while (status == TERRACE_UNAVAILABLE && client_ask_again(deadline_us))
 		status = health_ask(client, deadline_us);
-	}
 	if (!status)
 		client_words_back(&words);
 	if (status == TERRACE_DEADLINE && !client_rpc_connected(client->rpc))

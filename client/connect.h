@@ -31,5 +31,7 @@ uint64_t client_call_deadline(const struct terrace_client *client, uint64_t time
 
 /* Waits for the connection and an answer of the daemon. TERRACE_UNAVAILABLE, TERRACE_DEADLINE. */
 enum terrace_status client_await_daemon(struct terrace_client *client, uint64_t deadline_us);
+/* Sleeps some milliseconds before a daemon that was UNAVAILABLE is asked again. False: there is no time left for that. */
+bool client_ask_again(uint64_t deadline_us);
 
 #endif

@@ -512,6 +512,25 @@ void terrace_session_close(struct terrace_session *session)
 	session_free(session);
 }
 
+/* A daemon that drains has answered, but opens no session: before an orderly restart it is the next one that is waited for. */
+static enum terrace_status view_reopen(const struct terrace_session *session, const struct client_view *old, uint64_t deadline_us,
+				       struct client_view **view)
+{
+	enum terrace_status status;
+
+	do {
+		status = client_await_daemon(old->client, deadline_us);
+		if (status)
+			return status;
+		*view = view_create(old->client, old->layout_count);
+		if (!*view)
+			return TERRACE_EXHAUSTED;
+		memcpy((*view)->layouts, old->layouts, old->layout_count * sizeof(old->layouts[0]));
+		status = view_open(*view, session, deadline_us);
+	} while (status == TERRACE_UNAVAILABLE && client_ask_again(deadline_us));
+	return status;
+}
+
 enum terrace_status terrace_session_reopen(struct terrace_session *session, uint64_t timeout_us)
 {
 	enum terrace_status status = client_session_check(session);
@@ -525,15 +544,7 @@ enum terrace_status terrace_session_reopen(struct terrace_session *session, uint
 				   "that opened it; attach with its new token");
 	old = session->view;
 	deadline_us = client_call_deadline(old->client, timeout_us);
-	status = client_await_daemon(old->client, deadline_us);
-	if (!status) {
-		view = view_create(old->client, old->layout_count);
-		status = view ? TERRACE_OK : TERRACE_EXHAUSTED;
-	}
-	if (!status) {
-		memcpy(view->layouts, old->layouts, old->layout_count * sizeof(view->layouts[0]));
-		status = view_open(view, session, deadline_us);
-	}
+	status = view_reopen(session, old, deadline_us, &view);
 	if (status)
 		return client_fail_in(status, "session_reopen");
 	session->view = view;

@@ -214,8 +214,8 @@ TERRACE_API void terrace_session_token(const struct terrace_session *session, st
  * complete, and are to be finished. NULL is allowed. */
 TERRACE_API void terrace_session_close(struct terrace_session *session);
 
-/* After TERRACE_STALE or TERRACE_UNAVAILABLE: waits for the daemon and opens the session anew, with the same layouts, as an
- * empty view. Leases made before stay readable until released, but protect nothing. Not while other calls run on it. Of the process that
+/* After TERRACE_STALE or TERRACE_UNAVAILABLE: waits for the daemon, for the next one if this one is draining, and opens the session anew, with the same
+ * layouts, as an empty view. Leases made before stay readable until released, but protect nothing. Not while other calls run on it. Of the process that
  * opened it alone: others attach by its new token (TERRACE_PRECONDITION). */
 TERRACE_API enum terrace_status terrace_session_reopen(struct terrace_session *session, uint64_t timeout_us);
 
