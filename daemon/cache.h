@@ -642,6 +642,8 @@ struct cache_catalog_state {
 	bool failing;               /* commits fail now */
 	bool restored;              /* what earlier runs left has been taken up: so many blocks, in so long */
 	uint64_t restored_blocks, restored_us;
+	char left_out[160];         /* folder of the first of the disks that the run before had and this one has not */
+	uint32_t left_out_count;
 };
 bool cache_catalog(struct cache *c, struct cache_catalog_state *out);
 

@@ -160,10 +160,11 @@ static enum status refuse_twin(const struct cache *c, const struct unit *u)
 }
 
 struct absent {
-	const struct tier *tier;
+	struct tier *tier;
 	bool untold;                   /* the catalog did not take a ban */
 	uint64_t ids[DISK_ABSENT_MAX]; /* the first of them */
-	uint32_t count;
+	uint64_t known[DISK_ABSENT_MAX]; /* those that the first disk here knows to be absent already */
+	uint32_t count, known_count;
 };
 
 static bool id_in(uint64_t id, const uint64_t *ids, uint32_t count)
@@ -186,7 +187,7 @@ static bool id_of_unit(const struct tier *t, uint64_t id)
 static bool on_known_disk(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes)
 {
 	struct absent *absent = arg;
-	const struct tier *t = absent->tier;
+	struct tier *t = absent->tier;
 	struct disk_record d;
 
 	if (disk_record_decode(key, key_bytes, value, value_bytes, &d))
@@ -195,6 +196,8 @@ static bool on_known_disk(void *arg, const void *key, size_t key_bytes, const vo
 		return true;
 	if (absent->count < DISK_ABSENT_MAX)
 		absent->ids[absent->count++] = d.disk_id;
+	if (!id_in(d.disk_id, absent->known, absent->known_count) && !t->left_out_count++)
+		snprintf(t->left_out, sizeof(t->left_out), "%.*s", (int)sizeof(t->left_out) - 1, d.folder);
 	absent->untold = !disk_ban(t->catalog, d.disk_id);
 	return !absent->untold;
 }
@@ -231,8 +234,10 @@ static bool noted_absent(const struct tier *t, const struct unit *u)
 static enum status ban_absent(struct tier *t)
 {
 	struct absent absent = { .tier = t };
-	enum status s = catalog_walk(t->catalog, CATALOG_SLABS, on_known_disk, &absent, NULL);
+	enum status s;
 
+	absent.known_count = t->unit_count ? disk_absent(t->units[0].disk, absent.known) : 0;
+	s = catalog_walk(t->catalog, CATALOG_SLABS, on_known_disk, &absent, NULL);
 	for (uint32_t i = 0; i < t->unit_count && !s; i++)
 		note_absent(&t->units[i], &absent);
 	if (!s && absent.untold) {

@@ -158,6 +158,8 @@ struct tier {
 	struct catalog *catalog;
 	enum catalog_state catalog_state;
 	char catalog_why[160];         /* if it was damaged */
+	char left_out[160];            /* for the log: folder of the first disk that the run before had and this one has not */
+	uint32_t left_out_count;
 	const struct policy_ops *policy;
 	struct move *moves[MOVE_BUCKETS], *graves[MOVE_BUCKETS];
 	struct move *hungry, **hungry_end;

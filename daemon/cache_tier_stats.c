@@ -179,8 +179,9 @@ bool cache_catalog(struct cache *c, struct cache_catalog_state *out)
 	cache_lock(c);
 	*out = (struct cache_catalog_state){ .found = found[t->catalog_state], .rebuilding = t->rebuild, .failing = v.failed != STATUS_OK,
 					     .restored = t->restored, .restored_blocks = t->restored_blocks,
-					     .restored_us = t->restored_us };
+					     .restored_us = t->restored_us, .left_out_count = t->left_out_count };
 	cache_unlock(c);
+	memcpy(out->left_out, t->left_out, sizeof(out->left_out));
 	memcpy(out->why, out->failing ? v.why : t->catalog_why, sizeof(out->why));
 	return true;
 }

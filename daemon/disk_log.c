@@ -12,7 +12,7 @@ static void log_disk_found(uint32_t i, const struct cache_disk_state *d)
 		 LOG_NUM("slabs", d->slabs), LOG_NUM("slab_bytes", d->slab_bytes));
 	if (d->wiped)
 		log_warn("disk_wiped", LOG_NUM("disk", i), LOG_TEXT("folder", d->folder),
-			 LOG_TEXT("reason", "it was given up in an earlier run, so its blocks were not to be trusted"));
+			 LOG_TEXT("reason", "it was given up in an earlier run, or left out of one, so its blocks were not to be trusted"));
 	if (d->slabs_damaged)
 		log_warn("disk_slabs_damaged", LOG_NUM("disk", i), LOG_TEXT("folder", d->folder), LOG_NUM("slabs", d->slabs_damaged));
 }
@@ -65,6 +65,9 @@ static void log_catalog_found(const struct cache_catalog_state *s)
 		log_warn("catalog", LOG_TEXT("found", s->found), LOG_TEXT("reason", s->why), LOG_NUM("rebuilding", s->rebuilding));
 	else
 		log_info("catalog", LOG_TEXT("found", s->found), LOG_NUM("rebuilding", s->rebuilding));
+	if (s->left_out_count)
+		log_warn("disk_left_out", LOG_TEXT("folder", s->left_out), LOG_NUM("disks", s->left_out_count),
+			 LOG_TEXT("reason", "the run before had it, and disks does not name it now: its blocks are given up, and it is wiped when it comes back"));
 }
 
 static void look_at_catalog(struct disk_log *log, const struct cache_catalog_state *s)

@@ -741,8 +741,15 @@ START_TEST(test_all_who_are_away_are_banned)
 	open_on(&r, &d, 1, 1);
 	rig_close(&r);
 	disks_told(&d, AWAY);
-	open_on(&r, &d, 1, 1);
-	rig_close(&r);
+	for (int i = 0; i < 2; i++) {
+		struct cache_catalog_state s;
+
+		open_on(&r, &d, 1, 1);
+		ck_assert(cache_catalog(r.c, &s));
+		ck_assert_uint_eq(s.left_out_count, i ? 0 : AWAY); /* that is told once */
+		ck_assert_str_eq(s.left_out, i ? "" : "/gone");
+		rig_close(&r);
+	}
 	ck_assert_uint_eq(disks_told(&d, 0).bans, AWAY);
 	rig_disks_remove(&d);
 }
