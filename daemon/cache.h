@@ -89,6 +89,7 @@ struct cache_options {
 	const char *catalog_folder;      /* made if missing */
 	const char *catalog_child;       /* as catalog_options.child; NULL: a plain fork, before other threads exist */
 	bool rebuild;                    /* distrust the catalog: make it anew from the slots' headers */
+	bool distrust_disks;             /* blocks may have been deleted while they were not in use: they are wiped */
 	uint64_t slab_bytes;             /* wished size of a slab file */
 	uint32_t disk_depth;             /* transfers under way, a disk */
 	uint32_t disk_slow_ms;           /* a transfer that takes longer makes its disk slow: it sheds spills */

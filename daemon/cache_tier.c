@@ -159,6 +159,14 @@ static enum status refuse_twin(const struct cache *c, const struct unit *u)
 	return STATUS_OK;
 }
 
+static bool unit_used(const struct unit *u)
+{
+	struct disk_view v;
+
+	disk_look(u->disk, &v);
+	return v.slabs > 0;
+}
+
 struct absent {
 	struct tier *tier;
 	bool untold;                   /* the catalog did not take a ban */
@@ -264,7 +272,7 @@ static enum status parts_open(struct cache *c)
 		u->number = i;
 		u->written = 1;
 		s = unit_open(c, u, &o->disks[i]);
-		if (!s && disk_banned(c->tier->catalog, u->id))
+		if (!s && (disk_banned(c->tier->catalog, u->id) || (o->distrust_disks && unit_used(u))))
 			s = unit_wipe(c, u, &o->disks[i]);
 		c->tier->unit_count += !s;
 		if (!s)

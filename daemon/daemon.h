@@ -8,6 +8,7 @@
 
 struct cache;
 struct config;
+struct diskless;
 struct door;
 struct metrics;
 struct near;
@@ -23,6 +24,7 @@ struct daemon {
 	struct rpc_server *rpc;  /* NULL while handlers run without a server, as in tests */
 	struct metrics *metrics; /* NULL: no metrics_address */
 	uint64_t started_us;
+	struct diskless *diskless; /* told of deletes; NULL while handlers run without a server */
 };
 
 /* What earlier runs remember is up to a month old, and has its time on this one's clock, which begins at zero when the machine does:

@@ -12,6 +12,7 @@
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/disk_log.h"
+#include "daemon/diskless.h"
 #include "daemon/door.h"
 #include "daemon/gpu_plugin.h"
 #include "daemon/log.h"
@@ -22,7 +23,7 @@
 #include "daemon/stop.h"
 #include "daemon/workers.h"
 
-enum { EXIT_LEFT = 3, DRAIN_POLL_MS = 50 };
+enum { EXIT_LEFT = 3 };
 
 static sigset_t signals;
 
@@ -41,10 +42,9 @@ static int fail(const char *what, const char *why)
 	return EXIT_FAILURE;
 }
 
-/* Until SIGTERM or SIGINT; then until nothing is held, the time is up, or a second signal comes. */
-static void serve_and_drain(struct daemon *d, struct disk_log *disks)
+/* Until SIGTERM or SIGINT. */
+static void serve(struct daemon *d, struct disk_log *disks)
 {
-	struct cache_load load;
 	int s;
 
 	while ((s = next_signal(DISK_LOG_EVERY_MS)) != SIGTERM && s != SIGINT) {
@@ -52,27 +52,12 @@ static void serve_and_drain(struct daemon *d, struct disk_log *disks)
 		if (s == SIGHUP)
 			log_info("hangup_ignored", LOG_TEXT("reason", "the configuration is read at start"));
 	}
-	uint64_t until = daemon_now_us() + d->config->drain_timeout_ms * 1000;
-
-	sd_notify(false, "STOPPING=1\nSTATUS=draining");
-	cache_drain(d->cache, true);
-	cache_load(d->cache, &load);
-	log_info("draining", LOG_NUM("sessions", load.sessions), LOG_NUM("leases", load.leases),
-		 LOG_NUM("reservations", load.reservations));
-	while ((load.leases || load.reservations) && daemon_now_us() < until) {
-		s = next_signal(DRAIN_POLL_MS);
-		if (s == SIGTERM || s == SIGINT)
-			break;
-		cache_load(d->cache, &load);
-	}
-	if (load.leases || load.reservations)
-		log_warn("not_drained", LOG_NUM("leases", load.leases), LOG_NUM("reservations", load.reservations),
-			 LOG_TEXT("reason", daemon_now_us() < until ? "a second signal" : "drain_timeout is over"));
 }
 
 static int run(const struct config *c)
 {
-	struct daemon d = { .config = c, .started_us = daemon_now_us() };
+	struct diskless diskless = { .distrust = false };
+	struct daemon d = { .config = c, .started_us = daemon_now_us(), .diskless = &diskless };
 	struct cache_config options;
 	struct disk_log disks = { .begun = false };
 	const char *cache_why = "";
@@ -83,11 +68,13 @@ static int run(const struct config *c)
 
 	cache_config(c, &options);
 	if (claim_folder(c->data_dir, &lock, why, sizeof why) || claim_socket(c->socket, why, sizeof why) ||
-	    (c->fd_socket[0] && claim_socket(c->fd_socket, why, sizeof why)))
+	    (c->fd_socket[0] && claim_socket(c->fd_socket, why, sizeof why)) || diskless_begin(&diskless, c, why, sizeof why))
 		return fail("claim", why);
+	options.options.distrust_disks = diskless.distrust;
 	gpu_plugin_load(c, &options);
 	if (cache_create(&options.options, d.started_us, &d.cache, &cache_why))
 		return fail("cache", cache_why);
+	diskless_opened(&diskless);
 	cache_thread_enter();
 	disk_log_look(&disks, d.cache);
 	if (workers_create((uint32_t)c->workers, (uint32_t)c->queue_max, &d.workers))
@@ -113,10 +100,13 @@ static int run(const struct config *c)
 		machine_warn(c, files);
 		metrics_serve(d.metrics);
 		sd_notify(false, "READY=1\nSTATUS=serving");
-		serve_and_drain(&d, &disks);
+		serve(&d, &disks);
+		sd_notify(false, "STOPPING=1\nSTATUS=draining");
+		stop_drain(&d, &signals);
 	}
 	const bool ended = stop_daemon(&d, !code, &signals);
 
+	diskless_end(&diskless, ended);
 	close(lock);
 	code = code ? code : ended ? EXIT_SUCCESS : EXIT_LEFT;
 	log_info("stopped", LOG_NUM("pid", getpid()), LOG_NUM("code", code));

@@ -1,4 +1,6 @@
 /* Delete. Clients that do not know of answers in part take any answer for the whole. */
+#include "daemon/daemon.h"
+#include "daemon/diskless.h"
 #include "daemon/rpc_methods.h"
 #include "daemon/rpc_reply.h"
 
@@ -30,6 +32,8 @@ enum status rpc_delete(struct rpc_call *c, const ProtobufCMessage *request, Prot
 
 	if (!r || !statuses || !status)
 		return rpc_too_big(c);
+	if (c->daemon->diskless)
+		atomic_store_explicit(&c->daemon->diskless->deleted, true, memory_order_relaxed);
 	s = cache_delete(c->daemon->cache, q->session, &keys, statuses, rpc_wait(c), &why);
 	if (s == STATUS_BUSY && !c->wait.last)
 		return rpc_wait_busy(c);

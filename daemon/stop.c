@@ -25,6 +25,27 @@ static uint64_t timeout_us(const struct daemon *d)
 	return d->config->stop_timeout_ms * 1000;
 }
 
+void stop_drain(const struct daemon *d, const sigset_t *signals)
+{
+	const uint64_t until = daemon_now_us() + d->config->drain_timeout_ms * 1000;
+	struct cache_load load;
+
+	cache_drain(d->cache, true);
+	cache_load(d->cache, &load);
+	log_info("draining", LOG_NUM("sessions", load.sessions), LOG_NUM("leases", load.leases),
+		 LOG_NUM("reservations", load.reservations));
+	while ((load.leases || load.reservations) && daemon_now_us() < until) {
+		const int s = sigtimedwait(signals, NULL, &(struct timespec){ .tv_nsec = LOOK_US * 1000 });
+
+		if (s == SIGTERM || s == SIGINT)
+			break;
+		cache_load(d->cache, &load);
+	}
+	if (load.leases || load.reservations)
+		log_warn("not_drained", LOG_NUM("leases", load.leases), LOG_NUM("reservations", load.reservations),
+			 LOG_TEXT("reason", daemon_now_us() < until ? "a second signal" : "drain_timeout is over"));
+}
+
 /* False: a call has not ended though it was cancelled: a worker is in it. */
 static bool calls_end(const struct daemon *d, const sigset_t *signals)
 {

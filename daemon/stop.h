@@ -1,4 +1,4 @@
-/* The daemon's stop, after its drain: what is of worth first, and no wait without an end. */
+/* The daemon's drain and stop: what is of worth first, and no wait without an end. */
 #ifndef TERRACE_DAEMON_STOP_H
 #define TERRACE_DAEMON_STOP_H
 
@@ -6,6 +6,9 @@
 #include <signal.h>
 
 struct daemon;
+
+/* Admits nothing any more and waits until nothing is held, drain_timeout is over, or another SIGTERM or SIGINT comes, which are blocked. */
+void stop_drain(const struct daemon *d, const sigset_t *signals);
 
 /* Ends the calls, writes to the disks what only memory has, and ends and frees all parts of d that there are, cache last. The calling thread
  * leaves the cache (cache_thread_leave). served: the daemon was ready, so that there are calls, and blocks to write. By SIGTERM or SIGINT,

@@ -91,6 +91,37 @@ class Disk(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stderr)
         return done.stderr
 
+    def test_what_a_run_without_disks_deletes(self):
+        """Stays deleted: the next run with disks wipes them, once. One that deletes nothing costs nothing; one that is killed may have."""
+        disks = self.disks("a")
+
+        def stored(daemon, n):
+            session = self.open(daemon)
+            daemon.put(session, [(key(n), block(n, self.size))], chunk=1 << 19)
+            self.assertEqual(self.flush(daemon, session, n), [pb.OK])
+
+        def started_with(daemon, *flags):
+            daemon.flags = SMALL + flags
+            daemon.start()
+            if flags:
+                self.restored(daemon)
+            return self.open(daemon)
+
+        with running(TERRACED, *SMALL, *disks) as daemon:
+            for end in ("stop", "delete", "kill"):
+                stored(daemon, 0)
+                daemon.stop()
+                session = started_with(daemon)
+                if end == "delete":
+                    request = pb.DeleteRequest(session=session, keys=keys(0))
+                    self.assertEqual(list(daemon.cache.Delete(request, timeout=CALL_S).status), [pb.MISS])
+                daemon.kill() if end == "kill" else daemon.stop()
+                session = started_with(daemon, *disks)
+                self.assertEqual(self.there(daemon, session, [0]), {0} if end == "stop" else set(), end)
+                stored(daemon, 1)
+                daemon.kill()
+                self.assertEqual(self.there(daemon, started_with(daemon, *disks), [1]), {1})
+
     def survives_a_kill(self, *flags):
         with running(TERRACED, *SMALL, *flags) as daemon:
             session = self.open(daemon)
