@@ -35,12 +35,41 @@ static bool put_text(struct cursor *c, const char *text)
 	return put(c, text, strlen(text));
 }
 
-/* The same escapes serve both formats: JSON's. Bytes that are not printable ASCII become \u00xx, so that a
+/* The character at p, and its length in UTF-8; of a byte that begins none in its shortest form, the byte itself, and 1. */
+static uint32_t character(const unsigned char *p, size_t *length)
+{
+	const size_t n = *p >= 0xf0 ? 4 : *p >= 0xe0 ? 3 : *p >= 0xc0 ? 2 : 1;
+	uint32_t code = n > 1 ? *p & (0x7fu >> n) : *p;
+	size_t i = 1;
+
+	for (; i < n && (p[i] & 0xc0) == 0x80; i++)
+		code = code << 6 | (p[i] & 0x3f);
+	*length = n;
+	if (n == 1 || (i == n && *p < 0xf8 && code <= 0x10ffff && code >> 11 != 0x1b && code >= (uint32_t[]){ 0x80, 0x800, 0x10000 }[n - 2]))
+		return code;
+	*length = 1;
+	return *p;
+}
+
+/* \uXXXX, or two of them. */
+static bool put_code(struct cursor *c, uint32_t code)
+{
+	char hex[16];
+
+	if (code < 0x10000)
+		return put(c, hex, (size_t)snprintf(hex, sizeof hex, "\\u%04x", code));
+	code -= 0x10000;
+	return put(c, hex, (size_t)snprintf(hex, sizeof hex, "\\u%04x\\u%04x", 0xd800 | code >> 10, 0xdc00 | (code & 0x3ff)));
+}
+
+/* The same escapes serve both formats: JSON's. What is not printable ASCII becomes \uXXXX, a byte that is no UTF-8 \u00xx, so that a
  * line is valid whatever a client sent. */
 static bool put_escaped(struct cursor *c, const char *text)
 {
-	for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-		char hex[8];
+	size_t length;
+
+	for (const unsigned char *p = (const unsigned char *)text; *p; p += length) {
+		const uint32_t code = character(p, &length);
 		bool ok;
 
 		if (*p == '"' || *p == '\\')
@@ -50,7 +79,7 @@ static bool put_escaped(struct cursor *c, const char *text)
 		else if (*p == '\t')
 			ok = put(c, "\\t", 2);
 		else if (*p < 0x20 || *p >= 0x7f)
-			ok = put(c, hex, (size_t)snprintf(hex, sizeof hex, "\\u%04x", *p));
+			ok = put_code(c, code);
 		else
 			ok = put(c, (const char *)p, 1);
 		if (!ok)

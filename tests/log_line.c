@@ -24,6 +24,32 @@ START_TEST(logfmt_quotes_what_needs_it)
 }
 END_TEST
 
+/* Names in UTF-8 are what they are to whoever reads the JSON; what is none is told byte by byte, each as the character of its number. */
+START_TEST(characters)
+{
+	static const char *const sound[] = { "k\u00e4se", "\u65e5\u672c", "\U0001f600!", "\xc2\x85" };
+	static const char *const broken[] = { "\xc3", "\xc3(", "\xc0\xaf", "\xed\xa0\x80", "\xe0\x80\xaf", "\xf4\x90\x80\x80", "\xff\x80",
+					      "\xf0\x9f\x98", "\xf0\x80\x80\xaf", "\x80" };
+	enum { SOUND = sizeof sound / sizeof sound[0], ALL = SOUND + sizeof broken / sizeof broken[0] };
+
+	for (size_t i = 0; i < ALL; i++) {
+		const char *text = i < SOUND ? sound[i] : broken[i - SOUND];
+		const struct log_field f[] = { LOG_TEXT("t", text), { 0 } };
+		const size_t n = make(sizeof line, LOG_JSON, f);
+		json_t *j = json_loadb(line, n, 0, NULL);
+		char want[32] = "";
+
+		for (const unsigned char *p = (const unsigned char *)text; *p && i >= SOUND; p++)
+			snprintf(want + strlen(want), 3, *p < 0x80 ? "%c" : "%c%c", *p < 0x80 ? *p : 0xc0 | *p >> 6, 0x80 | (*p & 0x3f));
+		ck_assert_msg(j != NULL, "%s", line);
+		ck_assert_str_eq(json_string_value(json_object_get(j, "t")), i < SOUND ? text : want);
+		for (size_t at = 0; at < n - 1; at++)
+			ck_assert(line[at] >= ' ' && line[at] < 0x7f);
+		json_decref(j);
+	}
+}
+END_TEST
+
 START_TEST(json_is_json)
 {
 	const struct log_field f[] = { LOG_TEXT("t", "q\"\\\n\x01\xc3 }"), LOG_NUM("n", INT64_MIN), { 0 } };
@@ -89,6 +115,7 @@ int main(void)
 	SRunner *r;
 
 	tcase_add_test(t, logfmt_quotes_what_needs_it);
+	tcase_add_test(t, characters);
 	tcase_add_test(t, json_is_json);
 	tcase_add_test(t, long_lines_are_cut_whole);
 	tcase_add_test(t, repeats_are_held_back);

@@ -211,7 +211,7 @@ TERRACE_API void terrace_session_token(const struct terrace_session *session, st
  * by a GPU neither, and their handles still are to be freed (terrace_release, terrace_abort). What terrace_release_after and
  * terrace_commit_after still wait for is waited for, 10 s at most, as are threads that map or unmap: if these take longer, the memory stays mapped
  * until they are done. Leases, reservations and terrace_session_gpu_ready that wait for a mapping end with TERRACE_CANCELLED. Operations under way
- * complete, and are to be finished. NULL is allowed. */
+ * complete, mostly with TERRACE_CANCELLED or, by the daemon's word, TERRACE_STALE, and are to be finished. NULL is allowed. */
 TERRACE_API void terrace_session_close(struct terrace_session *session);
 
 /* After TERRACE_STALE or TERRACE_UNAVAILABLE: waits for the daemon, for the next one if this one is draining, and opens the session anew, with the same
