@@ -53,7 +53,8 @@ if(TARGET terrace AND TARGET sim_plugin AND NOT TERRACE_SANITIZE)
   set(installed ${CMAKE_CURRENT_BINARY_DIR}/installed)
   add_test(NAME python_installed COMMAND sh -c "'${CMAKE_COMMAND}' --install '${CMAKE_BINARY_DIR}' --component python --prefix '${installed}' &&
            cd / && PYTHONPATH='${installed}/${CMAKE_INSTALL_DATADIR}/terrace/python' LIBTERRACE='$<TARGET_FILE:terrace>' \
-           ${SYSTEM_PYTHON} -c 'import terrace, sys; sys.exit(not terrace.__file__.startswith(\"${installed}\") or terrace.version() != \"${PROJECT_VERSION}\")'")
+           ${SYSTEM_PYTHON} -c 'import terrace, sys; sys.exit(not terrace.__file__.startswith(\"${installed}\") or terrace.version() != \"${PROJECT_VERSION}\")' &&
+           PYTHONPATH='${installed}/${CMAKE_INSTALL_DATADIR}/terrace/python' LIBTERRACE=/nonexistent ${SYSTEM_PYTHON} -c 'import terrace' 2>&1 | grep -q 'OSError: .*nonexistent.*LIBTERRACE'")
 endif()
 
 set_tests_properties(e2e_hello e2e_grpcio PROPERTIES PROCESSORS 2)

@@ -218,7 +218,10 @@ _FUNCTIONS = {
 
 def load():
     """The library: $LIBTERRACE, else libterrace where the loader looks. OSError if there is none."""
-    library = ctypes.CDLL(os.environ.get("LIBTERRACE") or ctypes.util.find_library("terrace") or "libterrace.so.0")
+    try:
+        library = ctypes.CDLL(os.environ.get("LIBTERRACE") or ctypes.util.find_library("terrace") or "libterrace.so.0")
+    except OSError as e:
+        raise OSError("%s (LIBTERRACE names the library's file where the loader does not look)" % e) from None
     for name, (result, *arguments) in _FUNCTIONS.items():
         function = getattr(library, "terrace_" + name)
         function.restype = result
