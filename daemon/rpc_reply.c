@@ -118,6 +118,15 @@ enum status rpc_gpu(struct rpc_call *c, uint32_t gpu, int32_t *out)
 	return STATUS_OK;
 }
 
+/* Who forgets it would share blocks with all who forget it, whatever their model. */
+static bool is_named(const struct kv_layout *l)
+{
+	for (size_t i = 0; i < KV_FINGERPRINT_BYTES; i++)
+		if (l->fingerprint[i])
+			return true;
+	return false;
+}
+
 enum status rpc_layout_in(struct rpc_call *c, size_t index, const Terrace__V1__Layout *in, struct kv_layout *out)
 {
 	struct kv_layout l;
@@ -125,6 +134,8 @@ enum status rpc_layout_in(struct rpc_call *c, size_t index, const Terrace__V1__L
 	if (!layout_message_read(in, &l))
 		return rpc_fail(c, STATUS_INVALID, "layouts[%zu].fingerprint: %zu bytes, must be %d", index,
 				in->fingerprint.len, KV_FINGERPRINT_BYTES);
+	if (!is_named(&l))
+		return rpc_fail(c, STATUS_INVALID, "layouts[%zu].fingerprint: not set, and it is what keeps models apart", index);
 	if ((unsigned)l.k_format >= KV_FORMAT_COUNT || (unsigned)l.v_format >= KV_FORMAT_COUNT)
 		return rpc_fail(c, STATUS_INVALID, "layouts[%zu]: unknown format", index);
 	const char *problem = kv_layout_problem(&l);

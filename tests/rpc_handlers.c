@@ -159,6 +159,10 @@ START_TEST(open_session)
 	ck_assert_int_eq(ask("Cache.OpenSession", &q, &reply), STATUS_INVALID);
 	ck_assert_ptr_nonnull(strstr(call.why, "31 bytes, must be 32"));
 	fill_layout(&l[0]);
+	l[0].fingerprint.data = (uint8_t[KV_FINGERPRINT_BYTES]){ 0 };
+	ck_assert_int_eq(ask("Cache.OpenSession", &q, &reply), STATUS_INVALID);
+	ck_assert_ptr_nonnull(strstr(call.why, "layouts[0].fingerprint: not set"));
+	fill_layout(&l[0]);
 	l[0].head_dim_k = 65;
 	ck_assert_int_eq(ask("Cache.OpenSession", &q, &reply), STATUS_INVALID);
 	fill_layout(&l[0]);

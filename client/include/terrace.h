@@ -113,7 +113,7 @@ enum terrace_dtype {
 /* One KV group of a model: some of its layers and KV heads, packed in given formats. */
 struct terrace_layout {
 	size_t size;             /* sizeof(struct terrace_layout) */
-	uint8_t fingerprint[32]; /* whatever must not be mixed: model, weights revision, rope settings */
+	uint8_t fingerprint[32]; /* whatever must not be mixed: model, weights revision, rope settings. A session wants it set */
 	uint32_t first_layer, layers;
 	uint32_t first_head, heads, total_heads; /* KV heads */
 	uint32_t head_dim_k, head_dim_v;         /* 64, 96, 128, 192 or 256 */
