@@ -477,8 +477,8 @@ void cache_on_extent(struct cache *c, void (*call)(void *arg), void *arg);
 /* Its own word, verified with the kernel. */
 void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent);
 /* Its process has exited, or its socket was closed. Unknown ones, and those told of before, are ignored. True: its session had no other, and
- * has ended with it. */
-bool cache_attach_gone(struct cache *c, uint64_t attachment, uint64_t now_us);
+ * has ended with it, while its leases and reservations held *held_bytes (may be NULL). */
+bool cache_attach_gone(struct cache *c, uint64_t attachment, uint64_t now_us, uint64_t *held_bytes);
 /* `retire` is called from cache_tick, cache_reserve or cache_write_begin, not under the lock, for each live
  * attachment that may hold an extent that is to be freed: when that begins, and once a second until it lets
  * go. Set it before other threads call. */

@@ -398,7 +398,7 @@ void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent
 	cache_unlock(c);
 }
 
-bool cache_attach_gone(struct cache *c, uint64_t attachment, uint64_t now_us)
+bool cache_attach_gone(struct cache *c, uint64_t attachment, uint64_t now_us, uint64_t *held_bytes)
 {
 	uint32_t probes = PROBES_AT_EXIT;
 	struct attachment *a;
@@ -411,6 +411,8 @@ bool cache_attach_gone(struct cache *c, uint64_t attachment, uint64_t now_us)
 	if (a && !a->gone) {
 		s = a->session;
 		last = s->state != SESSION_GHOST && s->attached == 1;
+		if (last && held_bytes)
+			*held_bytes = s->held_bytes;
 		a->gone = true;
 		s->attached--;
 		if (s->state == SESSION_GHOST)

@@ -162,11 +162,12 @@ static void hang_up(struct door *d, struct connection *c, const char *reason)
 	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->pidfd, NULL);
 	close(c->pidfd);
 	if (c->attachment) {
-		const bool last = cache_attach_gone(d->daemon->cache, c->attachment, daemon_now_us());
+		uint64_t held = 0;
+		const bool last = cache_attach_gone(d->daemon->cache, c->attachment, daemon_now_us(), &held);
 
 		log_info("detached", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session), LOG_TEXT("reason", reason));
 		if (last)
-			log_info("session_closed", LOG_NUM("session", c->session), LOG_TEXT("reason", "its last process is gone"));
+			log_info("session_closed", LOG_NUM("session", c->session), LOG_TEXT("reason", "its last process is gone"), LOG_NUM("held_bytes", held));
 	} else {
 		log_debug("door_closed", LOG_NUM("pid", c->pid), LOG_TEXT("reason", reason));
 	}

@@ -96,7 +96,7 @@ START_TEST(slots_of_the_killed_come_back)
 		reserve(&r, 1000, &half);
 		e = engine_start(&r, &half, false);
 		reap(e.pid);
-		cache_attach_gone(r.c, r.attachment, r.now);
+		cache_attach_gone(r.c, r.attachment, r.now, NULL);
 		/* No tick was needed; nothing half-written is visible, nothing is held. */
 		ck_assert_double_eq(rig_stat(&r, "terrace_ghost_sessions", ""), 0);
 		ck_assert_double_eq(rig_stat(&r, "terrace_leases", ""), 0);
@@ -123,7 +123,7 @@ START_TEST(an_heir_keeps_the_slots_quarantined)
 	reserve(&r, 1000, &half);
 	e = engine_start(&r, &half, true);
 	reap(e.pid);
-	cache_attach_gone(r.c, r.attachment, r.now);
+	cache_attach_gone(r.c, r.attachment, r.now, NULL);
 	for (int i = 0; i < 20; i++) {
 		r.now += 50000;
 		rig_tick(r.c, r.now);
@@ -181,7 +181,7 @@ START_TEST(a_closed_session_waits_for_its_living_process)
 	ck_assert_double_eq(rig_stat(&r, "terrace_quarantined_slots", "tier=host"), 0);
 	ck_assert_double_eq(rig_stat(&r, "terrace_slots_used", "tier=host"), 0);
 	reap(e.pid);
-	cache_attach_gone(r.c, r.attachment, r.now);
+	cache_attach_gone(r.c, r.attachment, r.now, NULL);
 	ck_assert_double_eq(rig_stat(&r, "terrace_ghost_sessions", ""), 0);
 	rig_close(&r);
 }
@@ -192,7 +192,7 @@ START_TEST(one_of_two_processes_dies)
 	const struct cache_options o = rig_options(16);
 	struct cache_place places[2];
 	struct cache_leased leased;
-	uint64_t second, session;
+	uint64_t second, session, held = 0;
 	struct engine e;
 	struct rig r;
 
@@ -202,13 +202,15 @@ START_TEST(one_of_two_processes_dies)
 	ck_assert_int_eq(cache_attach(r.c, r.s.token, 2, r.now, &second, &session, &r.why), STATUS_OK);
 	e = engine_start(&r, &places[0], false);
 	reap(e.pid);
-	ck_assert(!cache_attach_gone(r.c, r.attachment, r.now));
+	ck_assert(!cache_attach_gone(r.c, r.attachment, r.now, &held));
+	ck_assert_uint_eq(held, 0);
 	rig_tick(r.c, r.now);
 	/* The session lives, and so do its leases: the other process may be using them. */
 	ck_assert_double_eq(rig_stat(&r, "terrace_leases", ""), 1);
 	ck_assert_double_eq(rig_stat(&r, "terrace_attachments", ""), 1);
 	ck_assert_uint_eq(cache_session_layouts(r.c, r.s.id), 1);
-	ck_assert(cache_attach_gone(r.c, second, r.now));
+	ck_assert(cache_attach_gone(r.c, second, r.now, &held));
+	ck_assert_uint_eq(held, 2 * RIG_SLOT_BYTES);
 	ck_assert_double_eq(rig_stat(&r, "terrace_leases", ""), 0);
 	ck_assert_uint_eq(cache_session_layouts(r.c, r.s.id), 0);
 	rig_close(&r);

@@ -298,7 +298,7 @@ static void reincarnate(struct model *m)
 {
 	learn(m);
 	cache_watch_close(m->w);
-	cache_attach_gone(m->r.c, m->r.attachment, m->r.now);
+	cache_attach_gone(m->r.c, m->r.attachment, m->r.now, NULL);
 	memset(m->lease, 0, sizeof(m->lease));
 	memset(m->reservation, 0, sizeof(m->reservation));
 	ck_assert_double_eq(rig_stat(&m->r, "terrace_pinned_bytes", "tier=host"), 0);

@@ -130,8 +130,8 @@ START_TEST(idle_sessions_end_unless_attached_or_called)
 	cache_load(r.c, &load);
 	ck_assert_uint_eq(load.sessions, 2);
 	/* The last attachment of the other takes its session along. */
-	ck_assert(cache_attach_gone(r.c, r.attachment, r.now));
-	ck_assert(!cache_attach_gone(r.c, r.attachment, r.now));
+	ck_assert(cache_attach_gone(r.c, r.attachment, r.now, NULL));
+	ck_assert(!cache_attach_gone(r.c, r.attachment, r.now, NULL));
 	ck_assert_uint_eq(cache_session_layouts(r.c, r.s.id), 0);
 	rig_close(&r);
 	free((void *)k.bytes);
@@ -172,7 +172,7 @@ START_TEST(tables_have_bounds)
 				 STATUS_OK);
 	ck_assert_int_eq(cache_attach(r.c, r.s.token, 1, r.now, &attachment, &session, &r.why),
 			 STATUS_EXHAUSTED);
-	cache_attach_gone(r.c, attachment, r.now);
+	cache_attach_gone(r.c, attachment, r.now, NULL);
 	ck_assert_int_eq(cache_attach(r.c, r.s.token, 1, r.now, &attachment, &session, &r.why), STATUS_OK);
 	rig_close(&r);
 }

@@ -70,7 +70,7 @@ static void reopen(struct worker *w)
 	if (rand_r(&w->seed) % 2)
 		cache_session_close(old.c, old.s.id, clock_us(), &old.why);
 	else
-		cache_attach_gone(old.c, old.attachment, clock_us());
+		cache_attach_gone(old.c, old.attachment, clock_us(), NULL);
 }
 
 static void *work(void *arg)

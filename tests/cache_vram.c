@@ -574,7 +574,7 @@ START_TEST(the_holder_goes_while_it_is_copied)
 	vr_hold(&v, 0, 1);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
 	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
-	cache_attach_gone(v.r.c, v.r.attachment, v.r.now);
+	cache_attach_gone(v.r.c, v.r.attachment, v.r.now, NULL);
 	for (int i = 0; i < 5; i++)
 		rig_tick(v.r.c, v.r.now += 50000);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_leases", ""), 0);

@@ -596,7 +596,7 @@ START_TEST(a_session_that_ends_while_it_is_lent_to)
 	pthread_mutex_unlock(&v.r.c->extents);
 	pthread_join(t, NULL);
 	ck_assert_int_eq(lending.got, STATUS_DENIED);
-	cache_attach_gone(v.r.c, v.r.attachment, v.r.now);
+	cache_attach_gone(v.r.c, v.r.attachment, v.r.now, NULL);
 	ticks(&v, 10);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_ghost_sessions", ""), 0);
 	vr_close(&keeper);
@@ -618,7 +618,7 @@ START_TEST(a_ghost_keeps_its_slots)
 	e = engine_start(&v, mine.extent, _i);
 	if (_i == 2)
 		cache_attach_unmapped(v.r.c, v.r.attachment, mine.extent);
-	cache_attach_gone(v.r.c, v.r.attachment, v.r.now);
+	cache_attach_gone(v.r.c, v.r.attachment, v.r.now, NULL);
 	ticks(&v, 10);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_ghost_sessions", ""), _i == 2 ? 0 : 1);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_held_bytes", "gpu=0"), _i == 2 ? 0 : VR_BLOCK_BYTES);

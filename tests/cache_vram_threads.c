@@ -133,7 +133,7 @@ static void *engine(void *arg)
 		else
 			rig_flush(&v.r, n, 1, &st);
 	}
-	cache_attach_gone(v.r.c, v.r.attachment, v.r.now);
+	cache_attach_gone(v.r.c, v.r.attachment, v.r.now, NULL);
 	munmap(v.board, EXTENT_PAGE_BYTES);
 	cache_thread_leave();
 	return NULL;
