@@ -207,7 +207,7 @@ void run_block(unsigned threads)
 
 	while (contexts.size() < threads)
 		contexts.emplace_back(new context);
-	running.threads.assign(threads, thread());
+	running.threads.resize(threads);
 	running.warps.assign((threads + LANES - 1) / LANES, warp());
 	running.left = running.current = 0;
 	running.copies.clear();
@@ -218,6 +218,10 @@ void run_block(unsigned threads)
 
 		t.index = {i, 0, 0};
 		t.left = contexts[i].get();
+		t.meetings = 0;
+		t.loads.clear();
+		t.stores.clear();
+		t.products.clear();
 		context_begin(t.left, thread_main);
 		running.warps[i / LANES].count++;
 		make_ready(i);

@@ -10,11 +10,9 @@
 extern "C" {
 #include "kernels/int4.h"
 }
+#include "tests/cuda_cpu/product.h"
 
 #define DEVICE inline
-
-/* Arithmetic on what has been checked: without AddressSanitizer, which would double the time of the tests. */
-#define CUDA_CPU_UNCHECKED __attribute__((no_sanitize_address))
 
 #if __CUDA_ARCH__ < 900
 #define TERRACE_CUDA_BULK 0
@@ -232,83 +230,17 @@ DEVICE float exp2_fast(float x)
 	return y < 0x1p-126f ? 0 : y;
 }
 
-/* What a lane gives to m16n8k*: operands A and B. */
-struct cuda_cpu_operands {
-	uint32_t a[4], b[2];
-};
-
-/* c[4] of a lane += sums over a row of A and a column of B; PARTS elements a word, `element` says which number one is. Word k of a row
- * (of a column) is lane k % 4's, of those of the row (column), in register 2 (k / 4) (k / 4). */
-template <int PARTS, class Sum, class A, class B>
-CUDA_CPU_UNCHECKED DEVICE void cuda_cpu_product(const char *what, Sum (&c)[4], const cuda_cpu_operands &mine, A element_a, B element_b)
-{
-	using wide = std::conditional_t<std::is_integral_v<Sum>, int64_t, double>;
-	const cuda_cpu::exchange<cuda_cpu_operands> all(what, mine);
-	const uint32_t g = cuda_cpu::lane() / 4, t = cuda_cpu::lane() % 4;
-	Sum a[2][8 * PARTS], b[2][8 * PARTS];
-
-	for (uint32_t k = 0; k < 8; k++) {
-		const cuda_cpu_operands row = all[4 * g + k % 4];
-
-		for (uint32_t i = 0; i < 2; i++) {
-			const cuda_cpu_operands column = all[(2 * t + i) * 4 + k % 4];
-
-			for (int e = 0; e < PARTS; e++) {
-				a[i][k * PARTS + (uint32_t)e] = element_a(row.a[k / 4 * 2 + i], e);
-				b[i][k * PARTS + (uint32_t)e] = element_b(column.b[k / 4], e);
-			}
-		}
-	}
-	for (uint32_t i = 0; i < 4; i++) {
-		wide sum = (wide)c[i];
-
-		for (uint32_t k = 0; k < 8 * PARTS; k++)
-			sum += (wide)a[i / 2][k] * (wide)b[i % 2][k];
-		if (std::is_integral_v<Sum> && (wide)(Sum)sum != sum)
-			cuda_cpu::fail("overflows a sum of %s", what);
-		c[i] = (Sum)sum;
-	}
-}
-
-struct cuda_cpu_s8 {
-	int32_t operator()(uint32_t w, int e) const
-	{
-		return (int8_t)(w >> (8 * e));
-	}
-};
-
-struct cuda_cpu_u8 {
-	int32_t operator()(uint32_t w, int e) const
-	{
-		return (uint8_t)(w >> (8 * e));
-	}
-};
-
-struct cuda_cpu_f16 {
-	float operator()(uint32_t w, int e) const
-	{
-		return float_from_half((uint16_t)(w >> (16 * e)));
-	}
-};
-
-struct cuda_cpu_bf16 {
-	float operator()(uint32_t w, int e) const
-	{
-		return float_from_bf16((uint16_t)(w >> (16 * e)));
-	}
-};
-
-#define MMA(name, sum_type, parts, element_a, element_b)                                                                                \
-	DEVICE void name(sum_type(&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)                 \
+#define MMA(kind, sum_type)                                                                                                             \
+	DEVICE void mma_##kind(sum_type(&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)           \
 	{                                                                                                                               \
-		cuda_cpu_product<parts>(#name, c, {{a0, a1, a2, a3}, {b0, b1}}, element_a(), element_b());                                  \
+		cuda_cpu::product_##kind("mma_" #kind, c, {{a0, a1, a2, a3}, {b0, b1}});                                                 \
 	}
-MMA(mma_us, int32_t, 4, cuda_cpu_u8, cuda_cpu_s8)
-MMA(mma_ss, int32_t, 4, cuda_cpu_s8, cuda_cpu_s8)
-MMA(mma_uu, int32_t, 4, cuda_cpu_u8, cuda_cpu_u8)
-MMA(mma_su, int32_t, 4, cuda_cpu_s8, cuda_cpu_u8)
-MMA(mma_f16, float, 2, cuda_cpu_f16, cuda_cpu_f16)
-MMA(mma_bf16, float, 2, cuda_cpu_bf16, cuda_cpu_bf16)
+MMA(us, int32_t)
+MMA(ss, int32_t)
+MMA(uu, int32_t)
+MMA(su, int32_t)
+MMA(f16, float)
+MMA(bf16, float)
 #undef MMA
 
 /* ---- asynchronous copies of a thread, in groups ---- */
