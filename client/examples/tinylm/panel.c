@@ -1,72 +1,123 @@
-/* The arithmetic of panel.h in plain C with GCC's vector types: 8 rows by one 16-float panel is 8 accumulators, which AVX-512
- * holds in 8 registers. */
+/* The arithmetic of panel.h in plain C with GCC's vector types. A product is made of tiles of a few rows by one 16-float panel, whose sums stay
+ * in registers: 8 rows in vectors of 16 floats with AVX-512, 4 in pairs of vectors of 8 with AVX2, 2 in fours of 4 elsewhere. (Vectors wider than a
+ * machine's go through memory.) What is added to a sum, and in which order, is the same in all. */
 #include "panel.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 8 };
-
 typedef float vector __attribute__((vector_size(PANEL_WIDTH * sizeof(float)), aligned(4), may_alias));
+typedef float vector_8 __attribute__((vector_size(8 * sizeof(float)), aligned(4), may_alias));
+typedef float vector_4 __attribute__((vector_size(4 * sizeof(float)), aligned(4), may_alias));
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-/* `rows` is a constant in every copy that is inlined, so that the accumulators stay in registers. */
-static inline __attribute__((always_inline)) void tile_rows(const uint32_t rows, const float *x, size_t x_stride,
-							    const float *w, size_t w_stride, size_t depth, float *y,
-							    size_t y_stride, uint32_t width, bool add)
+/* y[rows][outs] (+)= x[rows][depth] * w, panels of [depth][PANEL_WIDTH] whose rows are w_stride apart, one after the other. */
+struct product {
+	const float *x, *w;
+	float *y;
+	size_t x_stride, w_stride, y_stride, depth;
+	uint32_t rows, outs;
+	bool add;
+};
+
+#ifdef __SANITIZE_ADDRESS__ /* is shown the ends of what a product reads and writes, and not every float of it again and again */
+#define UNCHECKED __attribute__((no_sanitize("address", "undefined")))
+
+static void look_at_ends(const struct product *p)
 {
-	vector sum[ROWS];
+	const volatile float *x = p->x, *w = p->w, *y = p->y;
+	const size_t panel = (p->outs - 1) / PANEL_WIDTH * PANEL_WIDTH * p->depth;
 
-	for (uint32_t r = 0; r < rows; r++)
-		sum[r] = (vector){ 0 };
-	for (size_t k = 0; k < depth; k++) {
-		vector column = *(const vector *)(w + k * w_stride);
+	if (p->rows == 0 || p->outs == 0 || p->depth == 0)
+		return;
+	(void)(x[0] + w[0] + y[0]);
+	(void)(x[(p->rows - 1) * p->x_stride + p->depth - 1] + w[panel + (p->depth - 1) * p->w_stride + PANEL_WIDTH - 1]);
+	(void)y[(p->rows - 1) * p->y_stride + p->outs - 1];
+}
+#else
+#define UNCHECKED
+#define look_at_ends(p) (void)(p)
+#endif
 
-#pragma GCC unroll 8
-		for (uint32_t r = 0; r < rows; r++)
-			sum[r] += x[r * x_stride + k] * column;
+/* multiply_NAME(). `rows` is a constant in every copy of the tile, so that the sums stay in registers. */
+#define PRODUCTS(name, attributes, part, most)												\
+	attributes static inline __attribute__((always_inline)) void tile_##name(const struct product *p, const uint32_t rows,		\
+										 const float *x, const float *w, float *y,		\
+										 uint32_t width)					\
+	{																\
+		enum { LANES = sizeof(part) / sizeof(float), PARTS = PANEL_WIDTH / LANES };						\
+		const size_t x_stride = p->x_stride, w_stride = p->w_stride, depth = p->depth;						\
+		part sum[most][PARTS];													\
+																	\
+		for (uint32_t r = 0; r < rows; r++)											\
+			for (uint32_t i = 0; i < PARTS; i++)										\
+				sum[r][i] = (part){ 0 };										\
+		for (size_t k = 0; k < depth; k++) {											\
+			const part *column = (const part *)(w + k * w_stride);								\
+																	\
+			_Pragma("GCC unroll 8") for (uint32_t r = 0; r < rows; r++)							\
+				_Pragma("GCC unroll 4") for (uint32_t i = 0; i < PARTS; i++)						\
+					sum[r][i] += x[r * x_stride + k] * column[i];							\
+		}															\
+		_Pragma("GCC unroll 8") for (uint32_t r = 0; r < rows; r++) {								\
+			float *to = y + r * p->y_stride, total[PANEL_WIDTH];								\
+																	\
+			memcpy(total, sum[r], sizeof(total));										\
+			for (uint32_t i = 0; i < width; i++)										\
+				to[i] = p->add ? to[i] + total[i] : total[i];								\
+		}															\
+	}																\
+																	\
+	attributes static void multiply_##name(const struct product *p)									\
+	{																\
+		for (uint32_t at = 0; at < p->outs; at += PANEL_WIDTH) {								\
+			const uint32_t width = p->outs - at < PANEL_WIDTH ? p->outs - at : PANEL_WIDTH;					\
+			const float *w = p->w + (size_t)at * p->depth;									\
+			uint32_t row = 0;												\
+																	\
+			for (; row + (most) <= p->rows; row += (most))									\
+				tile_##name(p, most, p->x + row * p->x_stride, w, p->y + row * p->y_stride + at, width);		\
+			for (; row < p->rows; row++)											\
+				tile_##name(p, 1, p->x + row * p->x_stride, w, p->y + row * p->y_stride + at, width);			\
+		}															\
 	}
-	for (uint32_t r = 0; r < rows; r++) {
-		float *to = y + r * y_stride;
 
-		for (uint32_t i = 0; i < width; i++)
-			to[i] = add ? to[i] + sum[r][i] : sum[r][i];
-	}
+#ifdef PANEL_WIDE
+PRODUCTS(16, __attribute__((target("arch=x86-64-v4"))), vector, 8)
+PRODUCTS(8, __attribute__((target("arch=x86-64-v3"))), vector_8, 4)
+#endif
+#ifdef __SANITIZE_THREAD__ /* looks at a vector as a whole */
+PRODUCTS(any, , vector, 8)
+#else
+PRODUCTS(any, UNCHECKED, vector_4, 2)
+#endif
+
+static void multiply(const struct product *p)
+{
+	look_at_ends(p);
+#ifdef PANEL_WIDE
+	if (__builtin_cpu_supports("x86-64-v4"))
+		multiply_16(p);
+	else if (__builtin_cpu_supports("x86-64-v3"))
+		multiply_8(p);
+	else
+#endif
+		multiply_any(p);
 }
 
-static inline __attribute__((always_inline)) void tile_any(uint32_t rows, const float *x, size_t x_stride, const float *w,
-							   size_t w_stride, size_t depth, float *y, size_t y_stride,
-							   uint32_t width, bool add)
+void panel_tile(uint32_t rows, const float *x, size_t x_stride, const float *w, size_t w_stride, size_t depth, float *y, size_t y_stride)
 {
-	while (rows >= ROWS) {
-		tile_rows(ROWS, x, x_stride, w, w_stride, depth, y, y_stride, width, add);
-		x += ROWS * x_stride;
-		y += ROWS * y_stride;
-		rows -= ROWS;
-	}
-	for (; rows > 0; rows--, x += x_stride, y += y_stride)
-		tile_rows(1, x, x_stride, w, w_stride, depth, y, y_stride, width, add);
+	multiply(&(struct product){ x, w, y, x_stride, w_stride, y_stride, depth, rows, PANEL_WIDTH, false });
 }
 
-PANEL_CLONES void panel_tile(uint32_t rows, const float *x, size_t x_stride, const float *w, size_t w_stride, size_t depth,
-			     float *y, size_t y_stride)
+void panel_multiply(const struct panel_matrix *m, uint32_t first_out, uint32_t outs, uint32_t rows, const float *x, size_t x_stride,
+		    float *y, size_t y_stride, bool add)
 {
-	tile_any(rows, x, x_stride, w, w_stride, depth, y, y_stride, PANEL_WIDTH, false);
-}
+	const float *w = m->w + (size_t)first_out * m->in;
 
-PANEL_CLONES void panel_multiply(const struct panel_matrix *m, uint32_t first_out, uint32_t outs, uint32_t rows,
-				 const float *x, size_t x_stride, float *y, size_t y_stride, bool add)
-{
-	for (uint32_t at = 0; at < outs; at += PANEL_WIDTH) {
-		const float *w = m->w + (size_t)(first_out + at) * m->in;
-
-		if (outs - at >= PANEL_WIDTH)
-			tile_any(rows, x, x_stride, w, PANEL_WIDTH, m->in, y + at, y_stride, PANEL_WIDTH, add);
-		else
-			tile_any(rows, x, x_stride, w, PANEL_WIDTH, m->in, y + at, y_stride, outs - at, add);
-	}
+	multiply(&(struct product){ x, w, y, x_stride, PANEL_WIDTH, y_stride, m->in, rows, outs, add });
 }
 
 static float from_bf16(const uint8_t *bytes)

@@ -14,6 +14,7 @@
 /* Functions marked so are compiled for AVX-512, AVX2 and the baseline, and chosen when the program is loaded; sanitizers
  * and clang cannot take such an ifunc and get the baseline. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__) && !defined(TERRACE_SANITIZED)
+#define PANEL_WIDE
 #define PANEL_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define PANEL_CLONES
