@@ -46,7 +46,8 @@ struct disk_class *class_get(struct cache *c, struct unit *u, uint64_t slot_byte
 	k = calloc(1, sizeof(*k));
 	if (!k)
 		return NULL;
-	k->policy = policy_create(c->tier->policy, c->options.disks[u->number].bytes / slot_bytes, c->options.recompute_growth);
+	k->policy_room = c->options.disks[u->number].bytes / slot_bytes;
+	k->policy = policy_create(c->tier->policy, k->policy_room, c->options.recompute_growth);
 	if (!k->policy) {
 		free(k);
 		return NULL;
@@ -76,6 +77,7 @@ struct rack *rack_get(struct cache *c, struct unit *u, uint32_t slab)
 	r->class = k;
 	r->slab = slab;
 	r->slots = v.slots;
+	k->slots += v.slots;
 	for (at = &k->racks; *at && (*at)->slab < slab;)
 		at = &(*at)->next;
 	r->next = *at;
@@ -90,6 +92,7 @@ void rack_free(struct cache *c, struct rack *r)
 	struct rack **at = &r->class->racks;
 
 	(void)c;
+	r->class->slots -= r->slots;
 	while (*at != r)
 		at = &(*at)->next;
 	*at = r->next;
@@ -326,6 +329,20 @@ bool rack_refuses(struct cache *c, const struct block *b)
 		refused = true;
 	}
 	return refused;
+}
+
+void rack_rooms_tell(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->tier->unit_count; i++) {
+		struct unit *u = &c->tier->units[i];
+		struct disk_view v;
+		uint64_t unused;
+
+		disk_look(u->disk, &v);
+		unused = v.budget_bytes > v.slab_bytes_used ? v.budget_bytes - v.slab_bytes_used : 0;
+		for (struct disk_class *k = u->classes; k; k = k->next)
+			room_tell(c->tier->policy, k->policy, k->slots + unused / k->slot_bytes, &k->policy_room);
+	}
 }
 
 /* ---- walks ---- */

@@ -512,6 +512,8 @@ void room_tick(struct cache *c)
 	rooms_tell(c);
 	if (c->vram)
 		vram_rooms_tell(c);
+	if (c->tier && c->tier->restored) /* until then not all slabs are known */
+		rack_rooms_tell(c);
 }
 
 static void retire_note(struct cache *c, uint32_t attachment, uint32_t extent)

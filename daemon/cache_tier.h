@@ -65,8 +65,9 @@ struct disk_class {
 	struct disk_class *next;
 	uint64_t slot_bytes;
 	struct policy *policy;
+	uint64_t policy_room;          /* slots that it was told of last */
 	struct rack *racks;
-	uint64_t blocks;
+	uint64_t slots, blocks;        /* in these */
 	bool wanted;                   /* a slab, by the chores */
 	bool full;                     /* the budget has no slab for it: displace */
 	uint64_t full_us;              /* since when */
@@ -247,6 +248,8 @@ enum status rack_take(struct cache *c, struct unit *u, uint64_t slot_bytes, bool
 /* Where the block lies that a disk would give up for one of another size: of those that it would give up next the one that has been idle longest, and much longer
  * than what this size would (room_much_colder); NULL: there is none. */
 struct rack *rack_colder(struct cache *c, const struct disk_class *mine);
+/* Tells policies what room their sizes have now. */
+void rack_rooms_tell(struct cache *c);
 /* Whether every disk is full, and none's policy would give the block the place of another. */
 bool rack_refuses(struct cache *c, const struct block *b);
 /* Where a walk over the disks is. */

@@ -185,9 +185,14 @@ START_TEST(test_a_disk_without_copies_is_not_synced)
 	for (uint64_t next = 1000; !hanging; next += 8) { /* until some of it goes to that disk, which may be passed over for its own slowness */
 		ck_assert_uint_lt(next, 9000);
 		rig_put(&r, next, 8);
-		cache_flush(r.c, r.s.id, NULL, r.now, &w, NULL, &r.why);
-		for (int ms = 0; ms < 100 && !hanging; ms++)
+		for (int ms = 0; ms < 100 && !hanging; ms++) {
+			rig_tick(r.c, r.now); /* it may have no slab yet, or none with a free slot */
+			if (cache_flush(r.c, r.s.id, NULL, r.now, &w, NULL, &r.why) != STATUS_BUSY) { /* all was on the other */
+				cache_wait_end(r.c, &w);
+				w = (struct cache_wait){ .ready = ignore };
+			}
 			usleep(1000);
+		}
 	}
 	RIG_AWAIT((cache_flush(r.c, r.s.id, NULL, r.now, &w, NULL, &r.why), is_slow(&r, 1))); /* from now on it gets no copies */
 	clock_gettime(CLOCK_MONOTONIC, &began);
@@ -363,16 +368,26 @@ START_TEST(test_a_smaller_budget_is_kept)
 }
 END_TEST
 
-static uint32_t slabs_of(const struct rig *r, const struct kv_layout *l)
+static const struct disk_class *class_of(const struct rig *r, const struct kv_layout *l)
 {
+	const struct disk_class *k = r->c->tier->units[0].classes;
 	struct kv_geometry g;
-	uint32_t n = 0;
 
 	kv_geometry_of(l, &g);
+	while (k && k->slot_bytes != g.slot_bytes)
+		k = k->next;
+	return k;
+}
+
+static uint32_t slabs_of(const struct rig *r, const struct kv_layout *l)
+{
+	const struct disk_class *k;
+	uint32_t n = 0;
+
 	cache_lock(r->c);
-	for (const struct disk_class *k = r->c->tier->units[0].classes; k; k = k->next)
-		for (const struct rack *rack = k->slot_bytes == g.slot_bytes ? k->racks : NULL; rack; rack = rack->next)
-			n++;
+	k = class_of(r, l);
+	for (const struct rack *rack = k ? k->racks : NULL; rack; rack = rack->next)
+		n++;
 	cache_unlock(r->c);
 	return n;
 }
@@ -391,6 +406,7 @@ START_TEST(test_idle_slabs_go_to_another_size)
 	after.total_heads = after.heads *= 4;
 	rig_disks_make(&d, NULL, 1, 128);
 	o = rig_disk_options(&d, 1, HOST);
+	o.disk_policy = "graph";
 	rig_open_layouts(&r, &o, &before, 1);
 	rig_restored(&r);
 	put_slowly(&r, 0, 256);
@@ -408,6 +424,10 @@ START_TEST(test_idle_slabs_go_to_another_size)
 	for (uint32_t i = 0; i < 16; i++, r.now += 2000 * 1000)
 		put_slowly(&r, 2000 + 8 * i, 8);
 	ck_assert_uint_ge(slabs_of(&r, &after), slabs / 2);
+	rig_tick(r.c, r.now += 2000 * 1000);
+	cache_lock(r.c);
+	ck_assert_uint_le(class_of(&r, &before)->policy_room, 128 / 2 * 9 / 8); /* its policy knows */
+	cache_unlock(r.c);
 	rig_check_books(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
