@@ -7,10 +7,12 @@
 #include "store/catalog.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,6 +22,7 @@
 #include "store/crash_point.h"
 
 enum {
+	CHECK_MS_A_MIB = 50, CHECK_MORE_MS = 3 * 60 * 1000,
 	FLUSH_ROOM = 64 << 10,          /* of a queue, for flushes that come when it is full */
 	QUEUE_PAGES_KEPT = 4 << 20,     /* pages of an empty queue that are not given back */
 	QUEUE_BYTES_LEAST = 64 << 10,
@@ -397,6 +400,19 @@ static struct catalog *create(const struct catalog_options *o)
 	return NULL;
 }
 
+/* A cold file of gigabytes takes a slow disk minutes. */
+static uint32_t check_ms(const struct catalog *c)
+{
+	char path[PATH_MAX];
+	struct stat st;
+
+	if (snprintf(path, sizeof(path), "%s/data.mdb", c->folder) >= (int)sizeof(path) || stat(path, &st) || st.st_size < 0)
+		return c->options.check_timeout_ms;
+	const uint64_t more = (uint64_t)(st.st_size >> 20) * CHECK_MS_A_MIB;
+
+	return c->options.check_timeout_ms + (uint32_t)(more < CHECK_MORE_MS ? more : CHECK_MORE_MS);
+}
+
 /* Judges the file that is there, and sees that a sound one is there afterwards. */
 static enum status settle(struct catalog *c, enum catalog_state *state, char *why, size_t why_bytes)
 {
@@ -408,8 +424,7 @@ static enum status settle(struct catalog *c, enum catalog_state *state, char *wh
 		return s;
 	*state = CATALOG_FRESH;
 	if (s == STATUS_OK) {
-		switch (catalog_guard_check(c->folder, c->options.child, c->options.check_timeout_ms, why,
-					    why_bytes)) {
+		switch (catalog_guard_check(c->folder, c->options.child, check_ms(c), why, why_bytes)) {
 		case CATALOG_SOUND:
 			*state = CATALOG_FOUND;
 			return STATUS_OK;

@@ -41,7 +41,7 @@ struct catalog_options {
 	uint64_t map_bytes_max;     /* 0: 64 GiB */
 	uint64_t queue_bytes_max;   /* waiting at most, 16 bytes a change included; beyond: EXHAUSTED. 0: 64 MiB */
 	uint32_t batch_ms;          /* a change waits at most so long for company. 0: 100 */
-	uint32_t check_timeout_ms;  /* for the child. 0: 60 s */
+	uint32_t check_timeout_ms;  /* for the child, and 50 ms more for each MiB of the file, 3 minutes at most. 0: 60 s */
 	const char *child;          /* a program that is run as `child catalog-check FOLDER` by posix_spawn, NULL: a plain fork (only
 				     * while the process has one thread) */
 };

@@ -438,17 +438,32 @@ static int folder_wipe(struct disk_folder *f)
 	return error;
 }
 
+/* A folder that was made outlasts a power cut with what is in it, where its parent may be opened. */
+static void parent_sync(int folder)
+{
+	const int parent = openat(folder, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (parent < 0)
+		return;
+	(void)fsync(parent);
+	close(parent);
+}
+
 static enum status folder_begin(struct disk_folder *f, char *why, size_t bytes)
 {
 	uint32_t *numbers, count, last;
 	enum status s;
 	int error;
 
-	if (mkdir(f->path, 0700) != 0 && errno != EEXIST)
+	const bool made = mkdir(f->path, 0700) == 0;
+
+	if (!made && errno != EEXIST)
 		return tell_error(errno, why, bytes, f, "");
 	f->fd = open(f->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (f->fd < 0)
 		return tell_error(errno, why, bytes, f, "");
+	if (made)
+		parent_sync(f->fd);
 	error = disk_folder_slabs(f, &numbers, &count, &last);
 	if (error != 0)
 		return tell_error(error, why, bytes, f, "");

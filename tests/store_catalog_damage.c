@@ -383,7 +383,7 @@ END_TEST
 
 START_TEST(a_child_that_hangs_or_cannot_start)
 {
-	char path[128];
+	char path[128], data[128];
 
 	rig_path(&rig, "hang.sh", path);
 	rig_write(path, "#!/bin/sh\nexec sleep 100\n", 25);
@@ -392,6 +392,13 @@ START_TEST(a_child_that_hangs_or_cannot_start)
 	rig.options.check_timeout_ms = 300;
 	rig_open(&rig, CATALOG_DAMAGED);
 	ck_assert_ptr_nonnull(strstr(rig.why, "300 ms"));
+	rig_close(&rig);
+
+	/* A long file is given longer. */
+	rig_path(&rig, "data.mdb", data);
+	ck_assert_int_eq(truncate(data, 4 << 20), 0);
+	rig_open(&rig, CATALOG_DAMAGED);
+	ck_assert_ptr_nonnull(strstr(rig.why, "500 ms"));
 	rig_close(&rig);
 
 	rig.options.child = "/nonexistent/program";
