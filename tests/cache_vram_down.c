@@ -468,13 +468,13 @@ START_TEST(leases_beside_a_slow_disk)
 	enum { LEASED_MAX = 48, DIRTY = 2 };
 	const uint32_t leased = _i ? LEASED_MAX : 8;
 	struct vram_rig_options o = { .host_slots = leased + DIRTY, .spill_milli = 1, .disk_depth = 1, .io_calls = &calls,
-				      .gpu_patience_ms = _i ? 0 : 400 }; /* less than all of its writes take, more than one on a busy machine */
+				      .gpu_patience_ms = _i ? 0 : 1000 }; /* less than all of its writes take, more than one on a busy machine */
 	struct cache_place p[LEASED_MAX];
 	struct cache_leased l, held;
 	struct rig_disks d;
 	struct vram_rig v;
 
-	write_us = _i ? 25000 : 60000;
+	write_us = _i ? 25000 : 150000;
 	open_full(&v, &d, leased + 8, &o);
 	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, leased, true, false, p, &held), STATUS_OK);
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 1000, DIRTY), DIRTY);
