@@ -449,7 +449,7 @@ START_TEST(leases_beside_those_that_wait_for_nothing)
 }
 END_TEST
 
-static uint32_t write_us;
+static _Atomic uint32_t write_us;
 
 static int write_slowly(void *arg, const struct ring_request *r, uint32_t *most)
 {
@@ -474,8 +474,8 @@ START_TEST(leases_beside_a_slow_disk)
 	struct rig_disks d;
 	struct vram_rig v;
 
-	write_us = _i ? 25000 : 150000;
 	open_full(&v, &d, leased + 8, &o);
+	write_us = _i ? 25000 : 150000;
 	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, leased, true, false, p, &held), STATUS_OK);
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 1000, DIRTY), DIRTY);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, leased, true, false, p, &l), STATUS_OK);
@@ -483,6 +483,7 @@ START_TEST(leases_beside_a_slow_disk)
 	for (uint64_t n = 0; n < leased; n++)
 		ck_assert(vr_on_gpu(&p[n], 0) && vr_matches(&v, &p[n], n, 0));
 	ck_assert_int_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", "") > 0, _i);
+	write_us = 0;
 	vr_release(&v, &held);
 	vr_release(&v, &l);
 	vr_end(&v, &d);
