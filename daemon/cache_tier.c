@@ -730,6 +730,6 @@ bool cache_settle(struct cache *c, uint64_t wait_us, struct cache_unsettled *uns
 	c->tier->all = false;
 	cache_unlock(c);
 	if (unsettled && (dirty || left))
-		*unsettled = (struct cache_unsettled){ dirty + left, no_place };
+		*unsettled = (struct cache_unsettled){ dirty + left, no_place && dirty };
 	return !dirty && !left;
 }

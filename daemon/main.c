@@ -72,8 +72,10 @@ static int run(const struct config *c)
 		return fail("claim", why);
 	options.options.distrust_disks = diskless.distrust;
 	gpu_plugin_load(c, &options);
-	if (cache_create(&options.options, d.started_us, &d.cache, &cache_why))
+	if (cache_create(&options.options, d.started_us, &d.cache, &cache_why)) {
+		diskless_end(&diskless, true);
 		return fail("cache", cache_why);
+	}
 	diskless_opened(&diskless);
 	cache_thread_enter();
 	disk_log_look(&disks, d.cache);

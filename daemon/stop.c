@@ -91,7 +91,7 @@ static void settle(const struct daemon *d)
 	if (!cache_settle(d->cache, d->config->drain_timeout_ms * 1000, &left))
 		log_warn("not_settled", LOG_NUM("blocks", left.blocks),
 			 LOG_TEXT("reason", left.no_place ? "the disks have no place for them, or have failed: they were in memory only, and are gone" :
-							    "drain_timeout is over: they were in memory only, and are gone"));
+							    "drain_timeout is over, or what GPUs alone have did not come down: they are gone"));
 }
 
 bool stop_daemon(struct daemon *d, bool served, const sigset_t *signals)

@@ -118,6 +118,8 @@ void catalog_view_refresh(struct catalog *c)
 	MDB_txn *txn;
 	bool counted;
 
+	if (!c->file.env) /* it could not be opened again: the writer tries that with each batch */
+		return;
 	mdb_env_info(c->file.env, &info);
 	mdb_env_stat(c->file.env, &stat);
 	counted = mdb_txn_begin(c->file.env, NULL, MDB_RDONLY, &txn) == MDB_SUCCESS;

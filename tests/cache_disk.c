@@ -20,15 +20,6 @@ static void open_on(struct rig *r, const struct rig_disks *d, uint32_t disks, ui
 	rig_restored(r);
 }
 
-/* Puts that leave the spills time. */
-static void put_slowly(struct rig *r, uint64_t first, uint32_t count)
-{
-	for (uint32_t i = 0; i < count; i += 8) {
-		ck_assert_uint_eq(rig_put(r, first + i, 8), 8);
-		rig_quiet(r);
-	}
-}
-
 static void flush_all(struct rig *r)
 {
 	ck_assert_int_eq(rig_flush(r, 0, 0, NULL), STATUS_OK);
@@ -41,7 +32,7 @@ START_TEST(test_spilled_blocks_come_back)
 
 	rig_disks_make(&d, NULL, 1, DISK);
 	open_on(&r, &d, 1, 1);
-	put_slowly(&r, 0, 4 * HOST);
+	rig_put_slowly(&r, 0, 4 * HOST);
 	ck_assert_uint_eq(rig_prefix(&r, 0, 4 * HOST), 4 * HOST);
 	ck_assert_double_eq(rig_stat(&r, "terrace_dropped_blocks_total", ""), 0);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 4 * HOST), 4 * HOST);
@@ -59,7 +50,7 @@ START_TEST(test_a_restart_finds_what_was_flushed)
 
 	rig_disks_make(&d, NULL, 1, DISK);
 	open_on(&r, &d, 1, 2);
-	put_slowly(&r, 0, HOST);
+	rig_put_slowly(&r, 0, HOST);
 	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
 	rig_close(&r);
 	open_on(&r, &d, 1, 2);
@@ -114,7 +105,7 @@ START_TEST(test_a_full_disk_displaces_its_coldest)
 
 	rig_disks_make(&d, NULL, 1, 128);
 	open_on(&r, &d, 1, 1);
-	put_slowly(&r, 0, 512);
+	rig_put_slowly(&r, 0, 512);
 	ck_assert_double_gt(rig_stat(&r, "terrace_evictions_total", "tier=disk,reason=full"), 200);
 	ck_assert_uint_eq(rig_read_all(&r, 512 - 96, 96), 96);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 256), 0);
@@ -133,13 +124,13 @@ START_TEST(test_a_restart_keeps_the_order)
 	rig_disks_make(&d, NULL, 1, 128);
 	open_on(&r, &d, 1, 1);
 	for (uint64_t first = 96; first > 0; first -= 8) {
-		put_slowly(&r, first - 8, 8);
+		rig_put_slowly(&r, first - 8, 8);
 		r.now += 10000;
 	}
 	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
 	rig_close(&r);
 	open_on(&r, &d, 1, 1);
-	put_slowly(&r, 1000, HOST);
+	rig_put_slowly(&r, 1000, HOST);
 	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
 	ck_assert_double_ge(rig_stat(&r, "terrace_evictions_total", "tier=disk,reason=full"), 24);
 	ck_assert_uint_eq(rig_read_all(&r, 96 - 24, 24), 0);
@@ -214,7 +205,7 @@ START_TEST(test_a_restart_remembers_uses)
 	open_remembering(&r, &d, DAEMON_CLOCK_BASE_US + MINUTE_US);
 	for (uint64_t i = 0; i < CHAINS; i++)
 		ck_assert_double_eq_tol(idle_minutes(&r, 100 * i), 10, 0.5);
-	put_slowly(&r, 5000, HOST);
+	rig_put_slowly(&r, 5000, HOST);
 	flush_all(&r);
 	ck_assert_double_ge(rig_stat(&r, "terrace_evictions_total", "tier=disk,reason=full"), 3 * CHAIN);
 	ck_assert_double_lt(rig_stat(&r, "terrace_evictions_total", "tier=disk,reason=full"), 6 * CHAIN);
@@ -239,7 +230,7 @@ START_TEST(test_deleted_blocks_stay_dead)
 
 		rig_disks_make(&d, NULL, 1, DISK);
 		open_on(&r, &d, 1, 1);
-		put_slowly(&r, 0, HOST);
+		rig_put_slowly(&r, 0, HOST);
 		ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
 		ck_assert_int_eq(rig_delete(&r, 16, 16, st), STATUS_OK);
 		for (int i = 0; i < 16; i++)
@@ -296,7 +287,7 @@ START_TEST(test_two_disks_share_the_work)
 
 	rig_disks_make(&d, NULL, 2, DISK);
 	open_on(&r, &d, 2, 1);
-	put_slowly(&r, 0, 4 * HOST);
+	rig_put_slowly(&r, 0, 4 * HOST);
 	ck_assert_double_gt(rig_stat(&r, "terrace_disk_blocks", "disk=0"), HOST);
 	ck_assert_double_gt(rig_stat(&r, "terrace_disk_blocks", "disk=1"), HOST);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 4 * HOST), 4 * HOST);
@@ -314,7 +305,7 @@ START_TEST(test_warm_brings_ahead)
 
 	rig_disks_make(&d, NULL, 1, DISK);
 	open_on(&r, &d, 1, 1);
-	put_slowly(&r, 0, 4 * HOST);
+	rig_put_slowly(&r, 0, 4 * HOST);
 	ck_assert_int_eq(rig_lease(&r, 0, 32, true, places, &leased), STATUS_MISS);
 	ck_assert_uint_eq(rig_warm(&r, 0, 32), 32);
 	ck_assert_int_eq(rig_lease(&r, 0, 32, true, places, &leased), STATUS_OK);
@@ -371,7 +362,7 @@ START_TEST(test_rotten_bits_are_misses)
 
 	rig_disks_make(&d, NULL, 1, DISK);
 	open_on(&r, &d, 1, 1);
-	put_slowly(&r, 0, 4 * HOST);
+	rig_put_slowly(&r, 0, 4 * HOST);
 	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
 	const uint64_t block_bytes = r.s.block_bytes[0];
 
@@ -386,7 +377,7 @@ START_TEST(test_rotten_bits_are_misses)
 	}
 	ck_assert_uint_eq(rig_read_all(&r, 0, 4 * HOST), 0);
 	/* Their names can be put anew, and last. */
-	put_slowly(&r, 0, HOST);
+	rig_put_slowly(&r, 0, HOST);
 	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
 	rig_close(&r);
 	open_on(&r, &d, 1, 1);
@@ -435,7 +426,7 @@ START_TEST(test_what_memory_damaged_is_a_miss)
 	rot_in_memory(&r, BLOCKS);
 	flush_all(&r);
 	if (_i == 0)
-		put_slowly(&r, 1000, 2 * HOST);
+		rig_put_slowly(&r, 1000, 2 * HOST);
 	if (_i > 0)
 		rig_close(&r);
 	snprintf(path, sizeof(path), "%s/data.mdb", d.catalog);
@@ -462,12 +453,12 @@ START_TEST(test_the_catalog_can_be_renewed)
 
 	rig_disks_make(&d, NULL, 2, DISK);
 	open_on(&r, &d, 2, 2);
-	put_slowly(&r, 0, 2 * HOST);
+	rig_put_slowly(&r, 0, 2 * HOST);
 	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
 	ck_assert_int_eq(cache_catalog_renew(r.c), STATUS_OK);
 	ck_assert_int_eq(cache_catalog_renew(r.c), STATUS_BUSY);
 	rig_delete(&r, 0, 8, st);
-	put_slowly(&r, 1000, 8);
+	rig_put_slowly(&r, 1000, 8);
 	while (cursor != UINT64_MAX)
 		cache_verify_disk_step(r.c, &cursor, 8192, &sum);
 	ck_assert_uint_eq(sum.corrupt, 0);
@@ -495,7 +486,7 @@ START_TEST(test_tmpfs_does_too)
 
 	rig_disks_make(&d, "/dev/shm", 1, DISK);
 	open_on(&r, &d, 1, 1);
-	put_slowly(&r, 0, 2 * HOST);
+	rig_put_slowly(&r, 0, 2 * HOST);
 	ck_assert_double_eq(rig_stat(&r, "terrace_disk_direct", "disk=0"), 0);
 	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
 	rig_close(&r);

@@ -17,15 +17,6 @@ static void open_on(struct rig *r, const struct rig_disks *d, uint32_t disks, ui
 	rig_restored(r);
 }
 
-/* Puts that leave the spills time. */
-static void put_slowly(struct rig *r, uint64_t first, uint32_t count)
-{
-	for (uint32_t i = 0; i < count; i += 8) {
-		ck_assert_uint_eq(rig_put(r, first + i, 8), 8);
-		rig_quiet(r);
-	}
-}
-
 static void flush_all(struct rig *r)
 {
 	ck_assert_int_eq(rig_flush(r, 0, 0, NULL), STATUS_OK);
@@ -57,7 +48,7 @@ START_TEST(test_an_orderly_start_reads_no_header)
 
 	rig_disks_make(&d, NULL, 2, DISK);
 	open_on(&r, &d, 1, 1);
-	put_slowly(&r, 0, HOST);
+	rig_put_slowly(&r, 0, HOST);
 	flush_all(&r);
 	rig_close(&r);
 	/* A disk more: the other is believed. */
@@ -81,11 +72,11 @@ START_TEST(test_a_catalog_of_another_is_not_believed)
 	rig_disks_make(&d, NULL, 1, DISK);
 	rig_disks_make(&other, NULL, 1, DISK);
 	open_on(&r, &other, 1, 1);
-	put_slowly(&r, 5000, HOST);
+	rig_put_slowly(&r, 5000, HOST);
 	flush_all(&r);
 	rig_close(&r);
 	open_on(&r, &d, 1, 1);
-	put_slowly(&r, 0, HOST);
+	rig_put_slowly(&r, 0, HOST);
 	flush_all(&r);
 	rig_close(&r);
 	memcpy(d.catalog, other.catalog, sizeof(d.catalog));
@@ -120,13 +111,13 @@ START_TEST(test_an_older_catalog_is_not_believed)
 	snprintf(now, sizeof(now), "%s/data.mdb", d.catalog);
 	snprintf(then, sizeof(then), "%s/then", d.root);
 	open_on(&r, &d, 1, 1);
-	put_slowly(&r, 0, HOST);
+	rig_put_slowly(&r, 0, HOST);
 	flush_all(&r);
 	rig_close(&r);
 	copy_file(now, then);
 	open_on(&r, &d, 1, 1);
 	ck_assert_int_eq(rig_delete(&r, 0, 16, st), STATUS_OK);
-	put_slowly(&r, 1000, HOST);
+	rig_put_slowly(&r, 1000, HOST);
 	flush_all(&r);
 	rig_close(&r);
 	copy_file(then, now);
@@ -216,7 +207,7 @@ START_TEST(test_a_new_layout_does_not_wait_for_the_catalog)
 	o.graph_nodes = 4096;
 	rig_open(&r, &o, 1);
 	rig_restored(&r);
-	put_slowly(&r, 0, 8);
+	rig_put_slowly(&r, 0, 8);
 	flush_all(&r);
 	catalog_readable(false);
 	ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &s, &r.why), STATUS_OK);
@@ -239,7 +230,7 @@ START_TEST(test_a_disk_that_was_away_is_wiped)
 
 	rig_disks_make(&d, NULL, 2, DISK);
 	open_on(&r, &d, 2, 1);
-	put_slowly(&r, 0, 2 * HOST);
+	rig_put_slowly(&r, 0, 2 * HOST);
 	flush_all(&r);
 	ck_assert_double_ge(rig_stat(&r, "terrace_disk_blocks", "disk=1"), HOST / 2);
 	rig_close(&r);
@@ -310,7 +301,7 @@ START_TEST(test_a_copy_of_a_disk_is_refused)
 
 	rig_disks_make(&d, NULL, 2, DISK);
 	open_on(&r, &d, 1, 1);
-	put_slowly(&r, 0, 8);
+	rig_put_slowly(&r, 0, 8);
 	flush_all(&r);
 	rig_close(&r);
 	snprintf(command, sizeof(command), "cp -a '%s' '%s'", d.folder[0], d.folder[1]);

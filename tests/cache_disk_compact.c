@@ -64,14 +64,6 @@ static void open_on(struct rig *r, const struct rig_disks *d, uint32_t disks)
 	open_with(r, d, disks, CACHE_IO_AUTO, 0);
 }
 
-static void put_slowly(struct rig *r, uint64_t first, uint32_t count)
-{
-	for (uint32_t i = 0; i < count; i += 8) {
-		ck_assert_uint_eq(rig_put(r, first + i, 8), 8);
-		rig_quiet(r);
-	}
-}
-
 static uint64_t dirty(struct rig *r)
 {
 	struct cache_layout_view v[4];
@@ -83,7 +75,7 @@ static uint64_t dirty(struct rig *r)
 /* Flushed blocks of which memory has the last HOST, on more slabs than one. */
 static void fill(struct rig *r, uint32_t count)
 {
-	put_slowly(r, 0, count);
+	rig_put_slowly(r, 0, count);
 	ck_assert_int_eq(rig_flush(r, 0, 0, NULL), STATUS_OK);
 	ck_assert_uint_eq(dirty(r), 0);
 }
@@ -226,7 +218,7 @@ START_TEST(test_without_a_place_they_are_evicted)
 	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_total", "tier=disk,reason=compact"), 24);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 24), 0);
 	rig_check_books(r.c);
-	put_slowly(&r, 0, 24);
+	rig_put_slowly(&r, 0, 24);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 24), 24);
 	rig_close(&r);
 	rig_disks_remove(&d);
@@ -359,7 +351,7 @@ START_TEST(test_a_smaller_budget_is_kept)
 	left = (uint32_t)rig_stat(&r, "terrace_disk_blocks", "disk=0");
 	ck_assert_uint_ge(left, 120 - 3 * 33);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 120), left);
-	put_slowly(&r, 1000, HOST);
+	rig_put_slowly(&r, 1000, HOST);
 	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
 	ck_assert_double_le(rig_stat(&r, "terrace_disk_slab_bytes", "disk=0"), (double)d.disk[0].bytes);
 	rig_check_books(r.c);
@@ -409,7 +401,7 @@ START_TEST(test_idle_slabs_go_to_another_size)
 	o.disk_policy = "graph";
 	rig_open_layouts(&r, &o, &before, 1);
 	rig_restored(&r);
-	put_slowly(&r, 0, 256);
+	rig_put_slowly(&r, 0, 256);
 	rig_close(&r);
 
 	rig_open_layouts(&r, &o, &after, 1);
@@ -417,12 +409,12 @@ START_TEST(test_idle_slabs_go_to_another_size)
 	slabs = slabs_of(&r, &before);
 	ck_assert_uint_ge(slabs, 7);
 	for (uint32_t i = 0; i < 4; i++, r.now += 2000 * 1000) /* without any it gets one; what has not been idle long stays */
-		put_slowly(&r, 1000 + 8 * i, 8);
+		rig_put_slowly(&r, 1000 + 8 * i, 8);
 	ck_assert_uint_eq(slabs_of(&r, &before), slabs - 1);
 	ck_assert_uint_eq(slabs_of(&r, &after), 1);
 	r.now += 600 * 1000 * 1000ull;
 	for (uint32_t i = 0; i < 16; i++, r.now += 2000 * 1000)
-		put_slowly(&r, 2000 + 8 * i, 8);
+		rig_put_slowly(&r, 2000 + 8 * i, 8);
 	ck_assert_uint_ge(slabs_of(&r, &after), slabs / 2);
 	rig_tick(r.c, r.now += 2000 * 1000);
 	cache_lock(r.c);

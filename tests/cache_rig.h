@@ -88,6 +88,8 @@ struct cache_options rig_disk_options(const struct rig_disks *d, uint32_t disks,
 void rig_restored(struct rig *r);
 /* The same until nothing is on its way between the tiers. */
 void rig_quiet(struct rig *r);
+/* Puts, of a multiple of 8 blocks, that leave the spills time. */
+void rig_put_slowly(struct rig *r, uint64_t first, uint32_t count);
 
 /* Calls that wait, until they answer something else than BUSY; fails the test after a minute. */
 enum status rig_lease_wait(struct rig *r, uint64_t first, uint32_t count, bool all, struct cache_place *places,

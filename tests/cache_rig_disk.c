@@ -98,6 +98,14 @@ void rig_quiet(struct rig *r)
 		background(r, began);
 }
 
+void rig_put_slowly(struct rig *r, uint64_t first, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i += 8) {
+		ck_assert_uint_eq(rig_put(r, first + i, 8), 8);
+		rig_quiet(r);
+	}
+}
+
 struct rig_wait {
 	struct cache_wait wait;
 	sem_t ready;

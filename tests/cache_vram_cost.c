@@ -2,7 +2,7 @@
  * blocks of several sizes, calls of several lengths; each figure is the best of ROUNDS, on a GPU that is full of clean copies, each of
  * which makes place for another. With --stages [BLOCKS [ROUNDS]]: how far a lease from memory is on its way to the device, and when, with warm caches
  * and with cold ones, medians of ROUNDS. With --bus GB_S [BLOCKS [THREADS]]: what share of a bus that is so fast a Warm of blocks of 544 KiB gets, up
- * and down, with so many threads for sums, medians of ROUNDS. Without: a block of a long call costs about what one of a short call does. */
+ * and down, with so many threads for sums, median and best of ROUNDS. Without: a block of a long call costs about what one of a short call does. */
 #include "tests/cache_vram_rig.h"
 
 #include <sched.h>

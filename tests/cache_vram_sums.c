@@ -343,7 +343,7 @@ int main(int argc, char **argv)
 		tcase_add_loop_test(t, each_once, 0, 4);
 		tcase_add_loop_test(t, begun_and_told, 0, 4);
 		tcase_add_test(t, begun_when_due);
-	tcase_add_test(t, a_full_queue);
+		tcase_add_test(t, a_full_queue);
 		tcase_add_test(t, what_comes_down_is_summed);
 	}
 	suite_add_tcase(suite, t);

@@ -13,15 +13,15 @@
 
 #include "store/slot.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/service.h"
 
-enum { LAYERS = 32, LAYER_BYTES = 17408, LIST = 15, THREADS_MAX = 16, TURNS = 9, BYTES_SHIFT = 30, BYTES_SHIFT_QUICK = 25 };
-#define BLOCK_BYTES ((size_t)LAYERS * LAYER_BYTES)
-#define SLOT_BYTES (SLOT_HEADER_BYTES + BLOCK_BYTES)
+enum { LAYERS = 32, LIST = 15, THREADS_MAX = 16, TURNS = 9, BYTES_SHIFT = 30, BYTES_SHIFT_QUICK = 25 };
 
 enum order { AS_THEY_LIE, BY_LAYERS, ORDERS };
 
 struct sums_bench {
 	uint8_t *memory;
+	size_t layer_bytes, slot_bytes;
 	uint32_t lists;
 	enum order order;
 	bool plain;
@@ -31,7 +31,7 @@ struct sums_bench {
 
 static const uint8_t *layer_at(const struct sums_bench *b, uint32_t list, uint32_t block, uint32_t layer)
 {
-	return b->memory + ((size_t)list * LIST + block) * SLOT_BYTES + SLOT_HEADER_BYTES + (size_t)layer * LAYER_BYTES;
+	return b->memory + ((size_t)list * LIST + block) * b->slot_bytes + SLOT_HEADER_BYTES + layer * b->layer_bytes;
 }
 
 /* Number i of the list's layers, in the bench's order. */
@@ -51,9 +51,9 @@ static void *sum_lists(void *arg)
 			const uint8_t *at = layer_of(b, list, i);
 
 			if (b->plain)
-				sum += ~crc32_iscsi((uint8_t *)(uintptr_t)at, LAYER_BYTES, ~0u);
+				sum += ~crc32_iscsi((uint8_t *)(uintptr_t)at, (int)b->layer_bytes, ~0u);
 			else
-				sum += slot_crc32c_next(0, at, LAYER_BYTES, i + 1 < ALL ? layer_of(b, list, i + 1) : NULL);
+				sum += slot_crc32c_next(0, at, b->layer_bytes, i + 1 < ALL ? layer_of(b, list, i + 1) : NULL);
 		}
 	atomic_fetch_add(&b->sum, sum);
 	return NULL;
@@ -74,7 +74,7 @@ static double turn(struct sums_bench *b, enum order order, bool plain, uint32_t 
 			bench_die("sums: no thread");
 	for (uint32_t i = 0; i < threads; i++)
 		pthread_join(thread[i], NULL);
-	return (double)b->lists * LIST * (double)BLOCK_BYTES / (double)(bench_now_ns() - start);
+	return (double)b->lists * LIST * LAYERS * (double)b->layer_bytes / (double)(bench_now_ns() - start);
 }
 
 static void measure(struct sums_bench *b, enum order order, uint32_t threads)
@@ -106,8 +106,11 @@ int bench_sums(void)
 	const size_t bytes = (size_t)1 << (bench_options.quick ? BYTES_SHIFT_QUICK : BYTES_SHIFT);
 	const long processors = sysconf(_SC_NPROCESSORS_ONLN);
 	const int fd = memfd_create("terrace-bench", MFD_CLOEXEC); /* as the daemon's host memory */
-	struct sums_bench b = { .lists = (uint32_t)(bytes / (LIST * SLOT_BYTES)) };
+	const struct terrace_layout layout = service_layout("bench sums", TERRACE_FORMAT_INT4_PTH, LAYERS, 8, 128);
+	const size_t block_bytes = terrace_block_bytes(&layout);
+	struct sums_bench b = { .layer_bytes = block_bytes / LAYERS, .slot_bytes = SLOT_HEADER_BYTES + block_bytes };
 
+	b.lists = (uint32_t)(bytes / (LIST * b.slot_bytes));
 	if (fd < 0 || ftruncate(fd, (off_t)bytes))
 		bench_die("sums: no memory");
 	b.memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
