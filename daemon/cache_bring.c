@@ -6,8 +6,7 @@
 
 enum {
 	FETCH_KEYS = 512,              /* that make place together, in a call that waits for all of its blocks, */
-	FETCH_KEYS_FIRST = 32,         /* the first of them, which a bus waits for, */
-	PUBLISH_KEYS = 256,            /* and, on their way to or from a GPU, whose copies begin together, if these are no more than a list's */
+	PUBLISH_KEYS = 256,            /* and, on their way to a GPU, whose copies begin together, if these are no more than a list's */
 };
 
 /* In memory, for those that it has not. */
@@ -25,32 +24,14 @@ static void room_for_loads(struct cache *c, uint32_t n, struct block *const *blo
 
 static void fetch_some(struct cache *c, uint32_t n, struct block **block, enum ring_priority priority, struct cache_wait *w)
 {
-	uint32_t unpublished = 0;
-
 	for (uint32_t i = 0; i < n; i++) {
-		struct block *b = block[i];
-		uint32_t list;
-
-		if (!b || b->shelf)
-			continue;
-		list = vram_list_blocks(block_pool(b), PUBLISH_KEYS);
-		ahead_wanted(c, b);
-		w->shed += block_fetch(c, b, priority, w) != STATUS_OK;
-		if (c->vram && ++unpublished >= list) {
-			vram_publish(c);
-			unpublished = 0;
+		if (block[i] && !block[i]->shelf) {
+			ahead_wanted(c, block[i]);
+			w->shed += block_fetch(c, block[i], priority, w) != STATUS_OK;
 		}
 	}
 	if (c->vram)
 		vram_publish(c);
-}
-
-/* Where those that make place together with the one at `from` end. */
-static uint32_t together_end(uint32_t from, uint32_t n)
-{
-	const uint32_t most = from ? FETCH_KEYS : FETCH_KEYS_FIRST;
-
-	return n - from > most ? from + most : n;
 }
 
 /* Pins in w's name what memory has of n blocks, then begins the loads of the others. False: all of them are in memory. */
@@ -66,7 +47,7 @@ static bool fetch(struct cache *c, uint32_t n, struct block **block, enum ring_p
 		if (block[i] && block[i]->shelf && !wait_pin(c, w, block[i]))
 			w->shed++;
 	for (uint32_t from = 0, to; from < n; from = to) {
-		to = together_end(from, n);
+		to = n - from > FETCH_KEYS ? from + FETCH_KEYS : n;
 		room_for_loads(c, to - from, block + from);
 		fetch_some(c, to - from, block + from, priority, w);
 	}
@@ -140,7 +121,7 @@ static bool fetch_whole(struct admission *a, uint32_t n, struct block **block, e
 		const uint32_t publish = vram_list_blocks(a->pools[order[j]], PUBLISH_KEYS);
 
 		for (uint32_t from = 0, to; from < n; from = to) {
-			to = together_end(from, n);
+			to = n - from > FETCH_KEYS ? from + FETCH_KEYS : n;
 			room_for_ups(a, order[j], from, to, block);
 			for (uint32_t i = from; i < to; i++) {
 				struct block *b = block[(size_t)i * a->layouts + order[j]];

@@ -98,7 +98,6 @@ static struct gpu *gpu_create(struct cache *c, uint32_t number)
 	pthread_mutex_init(&g->queue_lock, NULL);
 	pthread_mutex_init(&g->summing_lock, NULL);
 	g->summing_end = &g->summing;
-	g->unlooked_end = &g->unlooked;
 	deadline_cond_init(&g->keeper_work);
 	gpu_open(g, &c->options);
 	return g;

@@ -154,7 +154,7 @@ struct vram_move {
 struct flight {
 	struct device_copy copy;       /* first */
 	struct gpu *gpu;
-	struct flight *next;           /* of the ended; before that, up: of those whose look waits */
+	struct flight *next;           /* of the ended */
 	struct vram_move *moves, *mark;
 	struct vram_move **each;       /* [copy.count], the moves again; up: those to be summed first */
 	enum status status;
@@ -166,6 +166,7 @@ struct flight {
 	uint32_t summed_blocks, piece; /* of each; layers in a piece */
 	uint32_t layers_summed;        /* these and all before them */
 	bool summing;                  /* it is */
+	bool behind;                   /* up: looked at when it is copied, beside the copies of the next list */
 	_Atomic bool all_due;          /* no layer is waited for any more, with the look at it */
 	_Atomic uint64_t stalled_us;   /* since when one is; 0: none is */
 	bool mixed;                    /* `each` is in another order than `moves` */
@@ -226,8 +227,6 @@ struct gpu {
 	bool keeper_due;               /* with it */
 	pthread_mutex_t summing_lock;  /* of the list of those being summed, and of how far they are; nothing is locked in it */
 	struct flight *summing, **summing_end;
-	struct flight *unlooked, **unlooked_end; /* with it: begun, and looked at when what is before them is copied */
-	uint32_t uncopied;             /* with it: lists up */
 	uint64_t corrupt_up, corrupt_down; /* copies found so */
 	bool freed;                    /* a slot, since those that wait were looked at */
 	uint32_t feeds;                /* times that those that wait were looked at, from 1 on */
@@ -541,13 +540,12 @@ bool vram_flight_seal(struct flight *f, void (*ended)(void *flight));
 void vram_flight_seal_here(struct cache *c, struct flight *f);
 /* It came down: so its copies' sums are known. */
 void vram_sums_keep(struct block *b, uint32_t sums);
-/* By the mover, without the lock, in the order of the lists up: before the list is begun. False: the look at what is copied comes by itself, when
- * what is before it has been copied. True: it is the mover's to begin, then, or before, as the threads for it take their time to be woken. */
-bool vram_flight_enter(struct flight *f);
-/* What headers say is kept, and layers are summed. False: no thread takes it, and it is to be done here. */
+/* By the mover, without the lock, in the order of the lists up: before the list is begun; then, or before, as the threads for it take their time
+ * to be woken, the look at what is copied: what headers say is kept, and layers are summed. False: no thread takes it, and it is to be done here.
+ * Of what is `behind` the end of the copies is told instead, by the device's thread. */
+void vram_flight_enter(struct flight *f);
 bool vram_flight_look(struct flight *f);
 void vram_flight_look_here(struct flight *f);
-/* By the device's thread, of each list up that has been entered. */
 void vram_flight_copied(struct flight *f);
 /* Without the lock: its copies, or its sums, have ended. */
 void vram_flight_part_ended(struct flight *f);

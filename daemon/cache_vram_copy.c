@@ -487,6 +487,16 @@ static struct flight *flight_of(struct gpu *g, enum device_way way, const struct
 	return f;
 }
 
+/* Of a list of so many blocks the sums have copies to be beside when it is copied: at least half as many come next. */
+static bool much_comes(const struct vram_move *m, uint32_t blocks)
+{
+	uint32_t come = 0;
+
+	for (; m && 2 * come < blocks; m = following(m))
+		come += m->block != NULL;
+	return come && 2 * come >= blocks;
+}
+
 /* With the lock of the queues, from one of them: blocks of one shape, with the mark behind them; or a mark. NULL: nothing, or not now. */
 static struct flight *flight_take(struct gpu *g, enum device_way way)
 {
@@ -519,6 +529,7 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 	}
 	if (f->mark)
 		f->mark->next = NULL;
+	f->behind = way == DEVICE_UP && !f->mark && g->cache->options.gpu_verify_up && g->cache->sums && much_comes(m, count);
 	q->first = m;
 	if (!m)
 		q->end = &q->first;
@@ -566,11 +577,14 @@ static void flight_begin(struct gpu *g, struct flight *f)
  * keep their copies waiting. */
 static void up_begin(struct gpu *g, struct flight *f)
 {
-	const bool watched = f->mark && g->cache->options.gpu_verify_up, at_once = vram_flight_enter(f),
-		   looked = watched && vram_flight_look(f);
+	const bool watched = f->mark && g->cache->options.gpu_verify_up;
+	bool looked, behind;
 
-	flight_begin(g, f); /* it may be gone, if its look waits, or has begun */
-	if (at_once && !looked && (watched || !vram_flight_look(f)))
+	vram_flight_enter(f);
+	behind = f->behind;
+	looked = watched && vram_flight_look(f);
+	flight_begin(g, f);
+	if (!looked && !behind && (watched || !vram_flight_look(f)))
 		vram_flight_look_here(f);
 }
 

@@ -4,9 +4,8 @@
  * outside of GPUs. A GPU's copy keeps one sum over them: what comes down again is compared with that, so that bytes which went wrong on a GPU
  * or on the bus do not get checksums of their own.
  *
- * Up, with gpu_verify_up, threads sum a list's layers in memory as the GPU copies them. Where nobody waits for layers they go block by block, as the
- * GPU does, and are at one list with it: the next one's turn comes when this one is copied, and when all are copied not much is left. Where somebody
- * does they go behind it, as what a processor has just read takes the GPU longer to get, but for the first layer. A board then has a second word for each GPU, that
+ * Up, with gpu_verify_up, threads sum a list's layers in memory as the GPU copies them: behind it, as what a processor has just read takes the
+ * GPU longer to get, and block by block, where nobody waits for layers; but the first layer of those that somebody waits for at once. A board then has a second word for each GPU, that
  * says how far this is. The lists that are being summed stand in the order in which they were begun, and the first of them alone moves
  * words: so a word tells of all that stands before its mark, as the copies' does. What came to memory for the copy, from a disk or another
  * GPU, was looked at then, and is not summed again.
@@ -462,43 +461,19 @@ static void look_prepare(struct flight *f)
 		atomic_init(&f->left[i], layer_pieces(f) + (i == header_layer(f) ? header_pieces(f) : 0));
 }
 
-bool vram_flight_enter(struct flight *f)
+void vram_flight_enter(struct flight *f)
 {
 	struct gpu *g = f->gpu;
-	const struct cache *c = g->cache;
-	bool waits;
 
 	atomic_store_explicit(&f->parts, 2, memory_order_relaxed);
-	f->summing = c->options.gpu_verify_up;
+	if (!g->cache->options.gpu_verify_up)
+		return;
+	f->summing = true;
 	pthread_mutex_lock(&g->summing_lock);
-	waits = f->summing && !f->mark && c->sums && g->uncopied;
-	g->uncopied++;
-	if (waits) {
-		*g->unlooked_end = f;
-		g->unlooked_end = &f->next;
-	}
-	if (f->summing) {
-		*g->summing_end = f;
-		g->summing_end = &f->summing_next;
-	}
+	f->summing_next = NULL;
+	*g->summing_end = f;
+	g->summing_end = &f->summing_next;
 	pthread_mutex_unlock(&g->summing_lock);
-	return !waits;
-}
-
-/* A list has been copied: the look that was to wait for that. NULL: none was. */
-static struct flight *look_next(struct gpu *g)
-{
-	struct flight *f;
-
-	pthread_mutex_lock(&g->summing_lock);
-	g->uncopied--;
-	f = g->unlooked;
-	if (f)
-		g->unlooked = f->next;
-	if (!g->unlooked)
-		g->unlooked_end = &g->unlooked;
-	pthread_mutex_unlock(&g->summing_lock);
-	return f;
 }
 
 static uint32_t pieces_of(const struct flight *f)
@@ -527,11 +502,11 @@ void vram_flight_look_here(struct flight *f)
 
 void vram_flight_copied(struct flight *f)
 {
-	struct flight *next = look_next(f->gpu);
-
 	atomic_store_explicit(&f->all_due, true, memory_order_relaxed);
-	if (next && !vram_flight_look(next))
-		vram_flight_look_here(next);
+	if (f->behind && f->status)
+		looked(f); /* nobody gets it */
+	else if (f->behind && !vram_flight_look(f))
+		vram_flight_look_here(f);
 }
 
 void vram_flight_part_ended(struct flight *f)
