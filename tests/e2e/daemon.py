@@ -91,12 +91,13 @@ class Daemon:
         if start:
             self.start()
 
+    def command(self):
+        return [self.terraced, "--data-dir", os.path.join(self.folder, "data"), "--socket", self.address[len("unix:"):], *self.flags]
+
     def start(self):
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(
-                [self.terraced, "--data-dir", os.path.join(self.folder, "data"), "--socket", self.address[len("unix:"):],
-                 *self.flags], stdout=log, stderr=log, env={**os.environ, **self.env}, pass_fds=(self.hold,),
-                preexec_fn=self.before)
+            self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, env={**os.environ, **self.env},
+                                            pass_fds=(self.hold,), preexec_fn=self.before)
         # A connection of its own, and soon again: gRPC shares those of an earlier channel to the same address, with the pauses, which
         # grow to many seconds, that the daemon's death left them.
         self.channel = grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1),

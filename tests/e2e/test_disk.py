@@ -10,6 +10,7 @@ import os
 import pty
 import random
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -121,6 +122,23 @@ class Disk(unittest.TestCase):
                 stored(daemon, 1)
                 daemon.kill()
                 self.assertEqual(self.there(daemon, started_with(daemon, *disks), [1]), {1})
+
+    def test_a_start_without_disks_that_fails(self):
+        """Has deleted nothing, so that it costs nothing."""
+        disks = self.disks("a")
+        with socket.create_server(("127.0.0.1", 0)) as taken, running(TERRACED, *SMALL, *disks) as daemon:
+            session = self.open(daemon)
+            self.put(daemon, session, range(8))
+            self.assertEqual(self.flush(daemon, session, *range(8)), [pb.OK] * 8)
+            daemon.stop()
+            daemon.flags = (*SMALL, "--metrics-address", "127.0.0.1:%d" % taken.getsockname()[1])
+            done = subprocess.run(daemon.command(), capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("event=metrics", done.stderr)
+            daemon.flags = (*SMALL, *disks)
+            daemon.start()
+            self.restored(daemon)
+            self.assertEqual(self.there(daemon, self.open(daemon), range(8)), set(range(8)))
 
     def survives_a_kill(self, *flags):
         with running(TERRACED, *SMALL, *flags) as daemon:
