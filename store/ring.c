@@ -337,7 +337,7 @@ static void count(struct ring_counters *c, const struct ring_request *q)
 	}
 }
 
-void ring_complete(struct ring *r, struct ring_live *cell, int error)
+struct ring_request *ring_end(struct ring *r, struct ring_live *cell, int error)
 {
 	struct ring_request *q = cell->request;
 
@@ -349,7 +349,7 @@ void ring_complete(struct ring *r, struct ring_live *cell, int error)
 	cell->request = NULL;
 	atomic_store_explicit(&cell->started_us, 0, memory_order_relaxed);
 	atomic_fetch_sub_explicit(&r->under_way, 1, memory_order_relaxed);
-	q->done(q);
+	return q;
 }
 
 /* ---- files and buffers ---- */

@@ -64,7 +64,7 @@ struct ring_calls {
 	 * errno that it is to fail with (EINTR, EAGAIN: asked again); and, for a read or write, a positive
 	 * *most makes the first transfer at most so many bytes (with O_DIRECT: a multiple of the block). The
 	 * request is already under way for ring_look. NULL: no faults. Sleeping in it delays (a slow disk;
-	 * with uring also all that come behind it). */
+	 * with uring also all that come behind it, and the `done` of what has ended and is not told yet). */
 	int (*fault)(void *arg, const struct ring_request *r, uint32_t *most);
 	void *arg;
 };

@@ -1,6 +1,5 @@
 /* What the ring's queues (ring.c) and its two engines share. An engine takes requests with ring_take,
- * gives them to the kernel, tells each transfer's end to ring_progress and ends each request with
- * ring_complete.
+ * gives them to the kernel, tells each transfer's end to ring_progress, ends each request with ring_end and then calls its `done`.
  *
  * A request under way has a cell (struct ring_live), so that others can see its age without touching the
  * request, which is its submitter's again the moment `done` is called. A cell belongs to one thread of
@@ -113,8 +112,8 @@ int64_t ring_transfer_here(struct ring *r, const struct ring_live *cell);
 /* A transfer returned `result` (bytes or -errno). True: again, from request->progress on. False:
  * complete the request with *error (0: well). */
 bool ring_progress(struct ring_live *cell, int64_t result, int *error);
-/* Frees the cell, counts, calls `done`. */
-void ring_complete(struct ring *r, struct ring_live *cell, int error);
+/* Frees the cell, counts. The request, whose `done` is to be called. */
+struct ring_request *ring_end(struct ring *r, struct ring_live *cell, int error);
 
 /* Starts a thread of the ring with all signals blocked. The last that it does is ring_thread_ended. */
 enum status ring_thread_start(struct ring *r, pthread_t *thread, void *(*run)(void *), void *arg);

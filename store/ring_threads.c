@@ -30,7 +30,7 @@ static void serve(struct ring *r, struct ring_live *cell, struct ring_request *q
 			atomic_fetch_add_explicit(&r->counters.submits, 1, memory_order_relaxed);
 		while (ring_progress(cell, ring_transfer_here(r, cell), &error));
 	}
-	ring_complete(r, cell, error);
+	ring_end(r, cell, error)->done(q);
 }
 
 static void *worker_run(void *arg)

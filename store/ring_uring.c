@@ -1,7 +1,8 @@
 /* The ring's engine on io_uring: one thread owns the kernel's ring; nobody else touches it.
  *
  * The thread takes requests until the depth is full or none waits, then submits them all and sleeps, in
- * one system call. Others wake it through an eventfd on which a read is always under way, and only if it
+ * one system call. A disk may end many at a time: what takes their place is submitted before their submitters are told, who have work of their
+ * own with it. Others wake it through an eventfd on which a read is always under way, and only if it
  * sleeps and what they bring is for it: while the depth is full the next completion finds new requests
  * anyway. A change of the kernel's tables of files and buffers is an order that the thread carries out
  * between two submissions.
@@ -46,6 +47,7 @@ struct ring_uring {
 	uint32_t free_count;
 	uint16_t free_cells[RING_DEPTH_MAX];
 	bool wake_armed;
+	struct ring_request *ended, **ended_end; /* their `done` is to be called */
 	/* Constant after the start: */
 	int wake_fd;
 	pthread_t thread;
@@ -310,8 +312,25 @@ static void wake_arm(struct ring_uring *u)
 
 static void end(struct ring *r, uint32_t index, int error)
 {
-	r->uring->free_cells[r->uring->free_count++] = (uint16_t)index;
-	ring_complete(r, &r->live[index], error);
+	struct ring_uring *u = r->uring;
+	struct ring_request *q = ring_end(r, &r->live[index], error);
+
+	u->free_cells[u->free_count++] = (uint16_t)index;
+	q->next = NULL;
+	*u->ended_end = q;
+	u->ended_end = &q->next;
+}
+
+static void tell(struct ring_uring *u)
+{
+	struct ring_request *q = u->ended, *next;
+
+	u->ended = NULL;
+	u->ended_end = &u->ended;
+	for (; q; q = next) {
+		next = q->next;
+		q->done(q);
+	}
 }
 
 /* Returns how many ended at once, by a fault. */
@@ -370,7 +389,7 @@ struct round {
 	bool closing;
 };
 
-/* With nothing to do the thread is marked as asleep under the same lock, so that nothing can come
+/* With nothing to do, and nobody to tell, the thread is marked as asleep under the same lock, so that nothing can come
  * unseen. */
 static bool round_take(struct ring *r, struct round *w)
 {
@@ -387,12 +406,12 @@ static bool round_take(struct ring *r, struct round *w)
 		tail = &(*tail)->next;
 	*tail = NULL;
 	w->closing = r->closing;
-	if (w->orders || w->cancelled || w->given)
+	if (w->orders || w->cancelled || w->given || u->ended)
 		u->rest = RUNS;
 	else
 		u->rest = room ? SLEEPS : SLEEPS_FULL;
 	pthread_mutex_unlock(&r->lock);
-	return w->orders || w->cancelled || w->given;
+	return w->orders || w->cancelled || w->given || u->ended;
 }
 
 /* It looks at the queues before it sleeps again: what completions submit meanwhile, and others, need no wake. */
@@ -428,17 +447,18 @@ static void work(struct ring *r)
 	struct round w;
 
 	for (;;) {
-		bool found = round_take(r, &w), ended;
+		bool found = round_take(r, &w), failed;
 
 		if (!found && w.closing && u->free_count == r->options.depth)
 			return;
 		orders_run(r, w.orders);
 		ring_complete_cancelled(w.cancelled);
-		ended = give(r, w.given) > 0;
+		failed = give(r, w.given) > 0;
 		/* Found some: look once more before sleeping. But an endless row of faults must not keep
 		 * others waiting. */
-		if (!found || ended)
+		if (!found || failed || (u->ended && io_uring_sq_ready(&u->ring)))
 			submit(r, !found);
+		tell(u);
 		reap(r);
 	}
 }
@@ -515,6 +535,7 @@ static enum status uring_start(struct ring *r)
 		return STATUS_EXHAUSTED;
 	}
 	pthread_cond_init(&u->answered, NULL);
+	u->ended_end = &u->ended;
 	r->uring = u;
 	if (ring_thread_start(r, &u->thread, thread_run, r)) {
 		uring_free(r);
