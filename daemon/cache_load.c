@@ -39,7 +39,7 @@ static enum status load_judge(struct move *m)
 	s = slot_header_match(&h, &ident, m->block->generation);
 	if (s)
 		return s;
-	return slot_layers_check(m->slot.at, 0, ident.layers);
+	return m->for_gpu ? slot_layers_check_leave(m->slot.at, 0, ident.layers) : slot_layers_check(m->slot.at, 0, ident.layers);
 }
 
 static void load_give_slot(struct move *m)
@@ -192,7 +192,7 @@ static void hungry_add(struct cache *c, struct move *m)
 	c->tier->hungry_end = &m->hungry_next;
 }
 
-static enum status begin(struct cache *c, struct block *b, enum ring_priority priority, bool spare, struct cache_wait *w)
+static enum status begin(struct cache *c, struct block *b, enum ring_priority priority, bool for_gpu, bool spare, struct cache_wait *w)
 {
 	struct unit *u;
 	struct move *m;
@@ -220,6 +220,7 @@ static enum status begin(struct cache *c, struct block *b, enum ring_priority pr
 	m = tier_move_create(c, MOVE_LOAD, u, priority);
 	if (!m)
 		return STATUS_EXHAUSTED;
+	m->for_gpu = for_gpu;
 	m->spare = spare;
 	m->rack = b->rack;
 	m->rack_slot = b->rack_slot;
@@ -251,12 +252,12 @@ static enum status begin(struct cache *c, struct block *b, enum ring_priority pr
 
 enum status load_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w)
 {
-	return begin(c, b, priority, false, w);
+	return begin(c, b, priority, false, false, w);
 }
 
-enum status load_begin_spare(struct cache *c, struct block *b, enum ring_priority priority)
+enum status load_begin_for_gpu(struct cache *c, struct block *b, enum ring_priority priority, bool spare)
 {
-	return begin(c, b, priority, true, NULL);
+	return begin(c, b, priority, true, spare, NULL);
 }
 
 void loads_feed(struct cache *c)

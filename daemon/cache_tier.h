@@ -118,6 +118,7 @@ struct move {
 	struct host_slot slot;         /* of a load */
 	struct shelf *shelf;
 	bool spare;                    /* of a load: takes only what memory can spare, unless somebody else waits for it */
+	bool for_gpu;                  /* of a load: a GPU reads it next; constant */
 	bool grave;                    /* the header in the slot names `dead` until this is done */
 	struct index_ident dead;
 	uint64_t dead_generation;
@@ -303,8 +304,8 @@ struct disk_place tier_move_place(const struct move *m);
 
 /* As spill_begin. Joins what is under way, which is then as urgent as this. */
 enum status load_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
-/* However urgent, it takes what memory can spare: BUSY, as its end too. */
-enum status load_begin_spare(struct cache *c, struct block *b, enum ring_priority priority);
+/* On its way to a GPU. spare: however urgent, it takes what memory can spare: BUSY, as its end too. */
+enum status load_begin_for_gpu(struct cache *c, struct block *b, enum ring_priority priority, bool spare);
 /* Loads that waited for memory. */
 void loads_feed(struct cache *c);
 

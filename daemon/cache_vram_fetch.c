@@ -28,7 +28,7 @@ bool vram_only_spare(const struct cache *c, const struct vram_move *m)
 
 enum status vram_load(struct cache *c, const struct vram_move *m)
 {
-	return vram_only_spare(c, m) ? load_begin_spare(c, m->block, m->priority) : load_begin(c, m->block, m->priority, NULL);
+	return load_begin_for_gpu(c, m->block, m->priority, vram_only_spare(c, m));
 }
 
 bool vram_memory_comes_free(struct gpu *g)

@@ -11,6 +11,9 @@
 #include <string.h>
 
 #include <isa-l/crc.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 /* What a processor brings ahead by itself ends with a page of 4 KiB, and not much of it is under way at a time: so it is asked for by hand, far
  * enough ahead, into the second cache (terrace-bench sums). */
@@ -44,6 +47,20 @@ uint32_t slot_crc32c(uint32_t crc, const void *data, size_t bytes)
 {
 	return slot_crc32c_next(crc, data, bytes, NULL);
 }
+
+#if defined(__x86_64__)
+__attribute__((target("cldemote"))) void slot_leave_caches(const void *at, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i += LINE)
+		_cldemote((uint8_t *)(uintptr_t)at + i); /* to a processor that does not have it, no operation */
+}
+#else
+void slot_leave_caches(const void *at, size_t bytes)
+{
+	(void)at;
+	(void)bytes;
+}
+#endif
 
 static uint32_t header_crc(const struct slot_header *h)
 {
@@ -234,14 +251,29 @@ enum status slot_header_match(const struct slot_header *h, const struct slot_ide
 	return slot_header_names(h, ident, generation) ? STATUS_OK : STATUS_STALE;
 }
 
-enum status slot_layers_check(const void *slot, uint32_t first, uint32_t n)
+static enum status layers_check(const void *slot, uint32_t first, uint32_t n, bool leave)
 {
 	const struct slot_header *h = slot;
 
 	if (h->layers > SLOT_LAYERS_MAX || first > h->layers || n > h->layers - first)
 		return STATUS_CORRUPT;
-	for (uint32_t i = first; i < first + n; i++)
-		if (layer_sum(slot, h->layer_bytes, first + n, i) != h->layer_crc[i])
+	for (uint32_t i = first; i < first + n; i++) {
+		const uint32_t sum = layer_sum(slot, h->layer_bytes, first + n, i);
+
+		if (leave)
+			slot_leave_caches(layer_at(slot, h->layer_bytes, i), h->layer_bytes);
+		if (sum != h->layer_crc[i])
 			return STATUS_CORRUPT;
+	}
 	return STATUS_OK;
+}
+
+enum status slot_layers_check(const void *slot, uint32_t first, uint32_t n)
+{
+	return layers_check(slot, first, n, false);
+}
+
+enum status slot_layers_check_leave(const void *slot, uint32_t first, uint32_t n)
+{
+	return layers_check(slot, first, n, true);
 }

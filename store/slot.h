@@ -105,6 +105,8 @@ enum status slot_header_match(const struct slot_header *h, const struct slot_ide
 /* Recomputes the CRCs of layers `first` .. `first + n - 1` of a slot whose header matched: OK, or
  * CORRUPT (also when the header has fewer layers). */
 enum status slot_layers_check(const void *slot, uint32_t first, uint32_t n);
+/* The same of bytes that a device is to read next: slot_leave_caches of them. */
+enum status slot_layers_check_leave(const void *slot, uint32_t first, uint32_t n);
 
 /* Makes in `page` (SLOT_HEADER_BYTES) the tombstone of the block whose sound header `of` is: the same
  * names and generation, no layers' checksums. `of` may be `page`. */
@@ -114,5 +116,8 @@ void slot_tombstone(struct slot_header *page, const struct slot_header *of, uint
 uint32_t slot_crc32c(uint32_t crc, const void *data, size_t bytes);
 /* The same, where as many bytes at `next` are summed after these: they are asked for meanwhile. Nothing is read there; NULL: none. */
 uint32_t slot_crc32c_next(uint32_t crc, const void *data, size_t bytes, const void *next);
+/* What a processor has read lies in its own caches, from where a device gets it at a part of the bus's speed (terrace-bench caches): it is to go to the
+ * cache that all share. A hint; no effect where there is no CLDEMOTE. Nothing is read or written; reads of the range stay correct. */
+void slot_leave_caches(const void *at, size_t bytes);
 
 #endif

@@ -3,7 +3,7 @@
 add_executable(terrace-bench
   bench/main.c bench/report.c bench/child.c bench/service.c bench/redis.c bench/echo.c
   bench/rpc.c bench/lease.c bench/index.c bench/kernels.c bench/put.c bench/nvme.c bench/restart.c bench/spill.c bench/advisor.c
-  bench/vram.c bench/lists.c bench/sums.c gpu/device_rig.c)
+  bench/vram.c bench/lists.c bench/sums.c bench/caches.c gpu/device_rig.c)
 target_compile_options(terrace-bench PRIVATE ${TERRACE_FASTEST})
 target_link_libraries(terrace-bench
   PRIVATE terrace_static terrace_cache_seed terrace_kernels PkgConfig::GRPC Threads::Threads m ${CMAKE_DL_LIBS})
@@ -18,8 +18,9 @@ if(TERRACE_SANITIZE) # what it measures is in tests that look at what is done
 endif()
 # Over the simulated GPU: that it runs; figures are the real one's (gpu/run.sh).
 add_test(NAME bench_vram COMMAND terrace-bench vram --quick --json --terraced $<TARGET_FILE:terraced>)
+add_test(NAME bench_caches COMMAND terrace-bench caches --quick --json)
 add_test(NAME bench_lists COMMAND terrace-bench lists --quick --json --terraced $<TARGET_FILE:terraced>)
-set_tests_properties(bench_vram bench_lists PROPERTIES TIMEOUT 120
+set_tests_properties(bench_vram bench_caches bench_lists PROPERTIES TIMEOUT 120
                      ENVIRONMENT "LD_LIBRARY_PATH=${SIM_DEVICE_FOLDER}")
 if(TERRACE_SANITIZE MATCHES thread) # figures; leases of many blocks on a GPU are in client_gpu* and cache_vram_* too
   set_tests_properties(bench_lists PROPERTIES LABELS long)

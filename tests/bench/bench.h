@@ -42,6 +42,7 @@ int bench_advisor(void);
 int bench_vram(void);
 int bench_lists(void);
 int bench_sums(void);
+int bench_caches(void);
 
 /* ---- report.c ---- */
 

@@ -25,6 +25,7 @@ static const struct bench benches[] = {
 	{"vram", "blocks between disk, memory and a GPU against the device itself", bench_vram},
 	{"lists", "long calls to and from a GPU against the device itself", bench_lists},
 	{"sums", "checksums of blocks in memory that no cache has", bench_sums},
+	{"caches", "copies to a GPU of what processors have just read", bench_caches},
 };
 enum { BENCH_COUNT = sizeof(benches) / sizeof(benches[0]) };
 
