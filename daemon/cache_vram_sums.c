@@ -19,7 +19,8 @@
 #include "store/slot.h"
 
 enum {
-	PIECE_BYTES = 64 << 10,        /* of one layer of several blocks, or of blocks as they lie: more are too few for a short list's threads */
+	PIECE_BYTES = 64 << 10, RUN_BYTES = 128 << 10, /* of a layer, of blocks as they lie; of these */
+	SHORT_BYTES = 4 << 20,         /* in smaller pieces, too: a list that is shorter has few for the threads otherwise */
 	HEADERS = 16,
 	LINE = 64,
 	MOVE_AHEAD = 6, BLOCK_AHEAD = 3, /* of the one that is looked at */
@@ -72,7 +73,7 @@ static uint32_t seal_pieces(const struct flight *f)
 /* How many in all. */
 static uint32_t seal_prepare(struct flight *f)
 {
-	f->piece = f->copy.part_bytes < PIECE_BYTES ? (uint32_t)(PIECE_BYTES / f->copy.part_bytes) : 1;
+	f->piece = f->copy.part_bytes < RUN_BYTES ? (uint32_t)(RUN_BYTES / f->copy.part_bytes) : 1;
 	for (uint32_t k = 0; k < f->copy.count; k++)
 		atomic_init(&f->left[k], seal_pieces(f));
 	return f->copy.count * seal_pieces(f);
@@ -447,7 +448,7 @@ static bool look_due(void *arg, uint32_t i)
 /* Those that are to be summed come first. */
 static void look_prepare(struct flight *f)
 {
-	const uint64_t bytes = f->copy.part_bytes;
+	const uint64_t bytes = f->copy.part_bytes, piece = f->mark || bytes * f->copy.parts * f->copy.count < SHORT_BYTES ? PIECE_BYTES : RUN_BYTES;
 	uint32_t first = 0, rest;
 
 	for (const struct vram_move *m = f->moves; m; m = m->next)
@@ -456,7 +457,7 @@ static void look_prepare(struct flight *f)
 	f->mixed = f->summed_blocks && f->summed_blocks < f->copy.count;
 	for (struct vram_move *m = f->mixed ? f->moves : NULL; m; m = m->next)
 		f->each[m->checked ? rest++ : first++] = m;
-	f->piece = bytes < PIECE_BYTES ? (uint32_t)(PIECE_BYTES / bytes) : 1;
+	f->piece = bytes < piece ? (uint32_t)(piece / bytes) : 1;
 	for (uint32_t i = 0; f->summing && f->mark && i < f->copy.parts; i++)
 		atomic_init(&f->left[i], layer_pieces(f) + (i == header_layer(f) ? header_pieces(f) : 0));
 }
