@@ -114,7 +114,7 @@ static void commit_lease(struct commit *m, uint32_t count)
 	const char *why;
 	struct session *s = session_get(m->cache, m->session_number, &why);
 
-	if (m->lease && (!s || !m->lease->count || lease_record(m->cache, s, m->lease, m->cache->now_us)))
+	if (m->lease && (!s || !m->lease->count || share_lease(m->cache, s, &why) || lease_record(m->cache, s, m->lease, m->cache->now_us)))
 		lease_give_up(m);
 	if (m->lease)
 		m->leased = (struct cache_leased){ m->lease->id, count, m->layouts };

@@ -59,6 +59,7 @@ enum status lease_record(struct cache *c, struct session *s, struct lease *l, ui
 		l->gpu_slots += lease_on_gpu(l)[i] != LEASE_IN_MEMORY;
 		l->gpu_bytes += lease_on_gpu(l)[i] ? bytes : 0;
 	}
+	s->lease_count++;
 	s->held_slots += l->count;
 	s->held_bytes += l->bytes;
 	aging_add(&c->lease_age, &l->aging, now_us);
@@ -132,6 +133,7 @@ void lease_end(struct cache *c, struct lease *l)
 		s->leases = l->next;
 	if (l->next)
 		l->next->prev = l->prev;
+	s->lease_count--;
 	s->held_slots -= l->count;
 	s->held_bytes -= l->bytes;
 	aging_remove(&c->lease_age, &l->aging);
@@ -257,11 +259,12 @@ static bool tell_progress(struct admission *a, const struct lease *l, struct cac
 }
 
 /* The blocks of the longest prefix of the first `keys` are left in l. */
-static enum status admit_find(struct admission *a, uint32_t keys, bool all, bool wait, struct lease *l, uint32_t *out, const char **why)
+static enum status admit_find(struct admission *a, const struct session *s, uint32_t keys, bool all, bool wait, struct lease *l, uint32_t *out, const char **why)
 {
 	struct cache *c = a->cache;
 	uint64_t bytes, gpu_bytes;
 	uint32_t n = admit_prefix(a, keys, wait, l);
+	enum status status;
 
 	*why = all ? "not every key is present" : "no prefix is present";
 	if (n == 0 || (all && n < a->keys->count)) {
@@ -269,12 +272,14 @@ static enum status admit_find(struct admission *a, uint32_t keys, bool all, bool
 		return STATUS_MISS;
 	}
 	bytes = admit_trim(a->pools, a->layouts, n, &a->want, l, &gpu_bytes);
-	*why = c->leases.used == c->leases.max ? "too many leases"
-					       : "too many pinned bytes: release some leases";
-	if (c->leases.used == c->leases.max || !lease_fits(c, bytes) ||
-	    (a->want.gpu && !lease_fits_gpu(c, a->want.gpu, gpu_bytes))) {
+	status = share_lease(c, s, why);
+	if (!status && (!lease_fits(c, bytes) || (a->want.gpu && !lease_fits_gpu(c, a->want.gpu, gpu_bytes)))) {
+		*why = "too many pinned bytes: release some leases";
+		status = STATUS_EXHAUSTED;
+	}
+	if (status) {
 		cache_count(c, COUNTER_LEASE_EXHAUSTED, 1);
-		return STATUS_EXHAUSTED;
+		return status;
 	}
 	*out = n;
 	return STATUS_OK;
@@ -288,13 +293,13 @@ static enum status admit(struct admission *a, struct session *s, bool all, struc
 	const bool wait = (c->tier || c->vram) && wait_wanted(a->wait);
 	struct lease *l = *lp;
 	uint32_t n, fit = a->keys->count;
-	enum status status = admit_find(a, fit, all, wait, l, &n, why);
+	enum status status = admit_find(a, s, fit, all, wait, l, &n, why);
 
 	while (!status && a->want.gpu && !wait && (fit = bring_now(a, n, l->block)) < n) {
 		const struct cache_keys first = { a->keys->bytes, fit, a->keys->key_bytes };
 
 		blocks_find(c, a->pools, a->layouts, &first, l->block);
-		status = admit_find(a, fit, all, wait, l, &n, why);
+		status = admit_find(a, s, fit, all, wait, l, &n, why);
 	}
 	if (status)
 		return status;

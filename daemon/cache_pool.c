@@ -25,17 +25,11 @@ static enum status pool_room(struct cache *c, const struct cache_peer *peer, con
 		[REFUSED_PROCESS] = "too many layouts since the daemon started: of 4096 this process has brought as many as it leaves to its user's others",
 	};
 	struct share share = { .peer = peer };
-	enum refusal refusal;
 
 	_Static_assert(POOLS_MAX == 4096, "the words say so");
 	for (uint32_t i = 0; i < c->pool_count; i++)
-		share_add(&share, &c->pools[i]->peer);
-	refusal = share_refusal(&share, POOLS_MAX - c->pool_count);
-	if (refusal == REFUSALS)
-		return STATUS_OK;
-	cache_count(c, counts[refusal], 1);
-	*why = words[refusal];
-	return STATUS_EXHAUSTED;
+		share_add(&share, &c->pools[i]->peer, 1);
+	return share_refused(c, share_refusal(&share, POOLS_MAX - c->pool_count), counts, words, why);
 }
 
 static enum status pool_create(struct cache *c, const struct cache_peer *peer, const struct kv_layout *l, struct pool **out,

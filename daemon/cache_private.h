@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 
 #include "daemon/cache.h"
+#include "daemon/cache_ticket.h"
 #include "eviction/policy.h"
 #include "store/host.h"
 #include "store/index.h"
@@ -29,8 +30,6 @@ enum {
 	WATCHES_MAX = 64,
 	DRAINS_MAX = 8,
 	RESERVATIONS_MAX = 1 << 16,
-	TICKET_SLOT_BITS = 20,
-	TICKET_SLOTS_MAX = 1 << TICKET_SLOT_BITS,
 	POOL_COLD = 64,
 	CHUNK_KEYS = 64,               /* keys handled in one go under the lock */
 	LEASES_LATE = 16,
@@ -140,6 +139,12 @@ enum {
 	X(LAYOUTS_FULL, "terrace_layouts_refused_total", "reason=full", "layouts that no session could bring") \
 	X(LAYOUTS_USER, "terrace_layouts_refused_total", "reason=user", "layouts that no session could bring") \
 	X(LAYOUTS_PROCESS, "terrace_layouts_refused_total", "reason=process", "layouts that no session could bring") \
+	X(LEASES_FULL, "terrace_leases_refused_total", "reason=full", "leases beyond what there may be of them, or its client's share") \
+	X(LEASES_USER, "terrace_leases_refused_total", "reason=user", "leases beyond what there may be of them, or its client's share") \
+	X(LEASES_PROCESS, "terrace_leases_refused_total", "reason=process", "leases beyond what there may be of them, or its client's share") \
+	X(WATCHES_FULL, "terrace_watches_refused_total", "reason=full", "watches beyond what there may be of them, or its client's share") \
+	X(WATCHES_USER, "terrace_watches_refused_total", "reason=user", "watches beyond what there may be of them, or its client's share") \
+	X(WATCHES_PROCESS, "terrace_watches_refused_total", "reason=process", "watches beyond what there may be of them, or its client's share") \
 	X(SESSIONS_FULL, "terrace_sessions_refused_total", "reason=full", "sessions that were not opened")   \
 	X(SESSIONS_USER, "terrace_sessions_refused_total", "reason=user", "sessions that were not opened")   \
 	X(SESSIONS_PROCESS, "terrace_sessions_refused_total", "reason=process", "sessions that were not opened") \
@@ -266,21 +271,9 @@ static inline void block_fetch_ahead(const struct block *b)
 	__builtin_prefetch(&b->id_next);
 }
 
-/* Names of leases and reservations: generation << 20 | slot, never 0, never used twice. */
-struct ticket {
-	uint64_t id;                   /* 0: free */
-	void *item;
-	uint32_t next_free;
-};
-struct tickets {
-	struct ticket *slots;
-	uint64_t generation;
-	uint32_t max, free, used;
-};
-
 enum session_state { SESSION_FREE, SESSION_OPEN, SESSION_GHOST };
 
-/* For want of which room a session, or a layout, is refused. */
+/* For want of which room something is refused that one client is to leave to others, too. */
 enum refusal { REFUSED_FULL, REFUSED_USER, REFUSED_PROCESS, REFUSALS };
 enum { REFUSAL_WHY_MAX = 128 };
 
@@ -309,6 +302,7 @@ struct session {
 	uint32_t attachment_count;
 	struct lease *leases;
 	struct reservation *reservations;
+	uint32_t lease_count, watch_count;
 	uint32_t open_blocks;
 	bool write_back;               /* what it puts on GPUs goes down when there is need, not at once */
 	uint32_t gpus;                 /* it has worked on, a bit each */
@@ -487,14 +481,6 @@ uint64_t cache_time(struct cache *c, uint64_t now_us);
 const char *cache_keys_problem(const struct cache_keys *k, uint32_t layouts);
 void aging_add(struct aging_queue *q, struct aging *a, uint64_t now_us);
 void aging_remove(struct aging_queue *q, struct aging *a);
-
-/* ---- cache_ticket.c ---- */
-
-enum status tickets_init(struct tickets *t, uint32_t max, uint64_t generation);
-void tickets_fini(struct tickets *t);
-uint64_t tickets_give(struct tickets *t, void *item); /* 0: none free */
-void *tickets_find(const struct tickets *t, uint64_t id);
-void tickets_drop(struct tickets *t, uint64_t id);
 
 /* ---- cache_pool.c ---- */
 
@@ -701,6 +687,7 @@ void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, c
 
 /* ---- cache_session.c ---- */
 
+struct session *session_numbered(struct cache *c, uint64_t id); /* open, or a ghost; else NULL */
 struct session *session_get(struct cache *c, uint64_t id, const char **why); /* open ones only */
 /* The same, and it notes the call. */
 struct session *session_call(struct cache *c, uint64_t id, uint64_t now_us, const char **why);
@@ -724,12 +711,22 @@ struct session *session_with_token(struct cache *c, const uint8_t token[CACHE_TO
 void session_ghost(struct cache *c, struct session *s);
 /* Frees what a ghost holds if nobody can touch it any more, and then the ghost. *probes is counted down. */
 void session_ghost_try(struct cache *c, struct session *s, uint32_t *probes);
-void share_add(struct share *s, const struct cache_peer *holder);
-/* REFUSALS: there is room for one more. */
-enum refusal share_refusal(const struct share *s, uint32_t left);
 void sessions_init(struct cache *c);
 void sessions_tick(struct cache *c, uint64_t now_us);
 void sessions_free(struct cache *c);
+
+/* ---- cache_share.c ---- */
+
+/* A holder has n of them. */
+void share_add(struct share *s, const struct cache_peer *holder, uint32_t n);
+/* REFUSALS: there is room for one more. */
+enum refusal share_refusal(const struct share *s, uint32_t left);
+/* Counts a refusal and says why: EXHAUSTED. OK: it is none. */
+enum status share_refused(struct cache *c, enum refusal refusal, const enum counter counts[REFUSALS], const char *const words[REFUSALS],
+			  const char **why);
+/* For one more lease, or watch, of a session. */
+enum status share_lease(struct cache *c, const struct session *s, const char **why);
+enum status share_watch(struct cache *c, const struct session *s, const char **why);
 
 /* ---- cache_attach.c ---- */
 

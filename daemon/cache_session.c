@@ -19,12 +19,19 @@ enum {
 	PROBES_A_CALL = 256,
 };
 
-struct session *session_get(struct cache *c, uint64_t id, const char **why)
+struct session *session_numbered(struct cache *c, uint64_t id)
 {
 	uint64_t slot = id & (TICKET_SLOTS_MAX - 1);
 	struct session *s = slot < c->options.sessions_max ? &c->sessions[slot] : NULL;
 
-	if (s && s->state == SESSION_OPEN && s->number == id)
+	return s && s->state != SESSION_FREE && s->number == id ? s : NULL;
+}
+
+struct session *session_get(struct cache *c, uint64_t id, const char **why)
+{
+	struct session *s = session_numbered(c, id);
+
+	if (s && s->state == SESSION_OPEN)
 		return s;
 	*why = "no such session: it was never opened, or it has ended";
 	return NULL;
@@ -102,26 +109,6 @@ static const char *layouts_problem(const struct kv_layout *l, uint32_t n)
 	return NULL;
 }
 
-void share_add(struct share *s, const struct cache_peer *holder)
-{
-	if (!s->peer || memcmp(holder->user, s->peer->user, sizeof(holder->user)))
-		return;
-	s->of_user++;
-	s->of_process += holder->process == s->peer->process;
-}
-
-/* One client is to leave room for others, also while it holds all that it gets for session_idle. */
-enum refusal share_refusal(const struct share *s, uint32_t left)
-{
-	if (!left)
-		return REFUSED_FULL;
-	if (!s->peer || !(s->peer->user[0] | s->peer->user[1]))
-		return REFUSALS;
-	if (s->of_user >= left)
-		return REFUSED_USER;
-	return s->peer->process && s->of_process >= left - s->of_user ? REFUSED_PROCESS : REFUSALS;
-}
-
 void sessions_init(struct cache *c)
 {
 	static const char *const words[REFUSALS] = {
@@ -137,18 +124,15 @@ void sessions_init(struct cache *c)
 static enum status session_room(struct cache *c, const struct cache_peer *peer, const char **why)
 {
 	static const enum counter counts[REFUSALS] = { COUNTER_SESSIONS_FULL, COUNTER_SESSIONS_USER, COUNTER_SESSIONS_PROCESS };
+	const char *words[REFUSALS];
 	struct share share = { .peer = peer };
-	enum refusal refusal;
 
+	for (int i = 0; i < REFUSALS; i++)
+		words[i] = c->session_refusal[i];
 	for (uint32_t i = 0; i < c->options.sessions_max; i++)
 		if (c->sessions[i].state != SESSION_FREE)
-			share_add(&share, &c->sessions[i].peer);
-	refusal = share_refusal(&share, c->options.sessions_max - c->open_sessions - c->ghosts);
-	if (refusal == REFUSALS)
-		return STATUS_OK;
-	cache_count(c, counts[refusal], 1);
-	*why = c->session_refusal[refusal];
-	return STATUS_EXHAUSTED;
+			share_add(&share, &c->sessions[i].peer, 1);
+	return share_refused(c, share_refusal(&share, c->options.sessions_max - c->open_sessions - c->ghosts), counts, words, why);
 }
 
 static struct session *session_slot(struct cache *c)

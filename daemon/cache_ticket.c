@@ -1,9 +1,9 @@
 /* Names of leases and reservations: a slot of a fixed table and a generation that never comes again, so
  * that a name kept too long finds nothing rather than somebody else's.
  */
-#include <stdlib.h>
+#include "daemon/cache_ticket.h"
 
-#include "daemon/cache_private.h"
+#include <stdlib.h>
 
 enum { NONE_FREE = 0xffffffff };
 

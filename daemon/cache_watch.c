@@ -95,10 +95,9 @@ enum status cache_watch_open(struct cache *c, uint64_t session, bool from_now, v
 		return STATUS_EXHAUSTED;
 	cache_lock(c);
 	s = session_get(c, session, why);
-	if (s && c->watch_count == WATCHES_MAX) {
-		*why = "too many watches";
-		status = STATUS_EXHAUSTED;
-	} else if (s) {
+	if (s)
+		status = share_watch(c, s, why);
+	if (!status) {
 		w->cache = c;
 		w->session = session;
 		w->layouts = session_layouts(s);
@@ -113,9 +112,9 @@ enum status cache_watch_open(struct cache *c, uint64_t session, bool from_now, v
 		w->next = c->watches;
 		c->watches = w;
 		c->watch_count++;
+		s->watch_count++;
 		atomic_store_explicit(&s->called, true, memory_order_relaxed);
 		*out = w;
-		status = STATUS_OK;
 	}
 	cache_unlock(c);
 	if (status)
@@ -213,6 +212,7 @@ enum status cache_watch_next(struct cache_watch *w, struct cache_watch_event *ou
 void cache_watch_close(struct cache_watch *w)
 {
 	struct cache_watch **at;
+	struct session *s;
 	struct cache *c;
 
 	if (!w)
@@ -223,6 +223,9 @@ void cache_watch_close(struct cache_watch *w)
 		at = &(*at)->next;
 	*at = w->next;
 	c->watch_count--;
+	s = session_numbered(c, w->session);
+	if (s)
+		s->watch_count--;
 	for (uint32_t l = 0; l < w->layouts; l++)
 		w->pool[l]->watches--;
 	cache_unlock(c);

@@ -98,7 +98,7 @@ static const struct option options[] = {
 	{ "gpu_verify_up", T_CHOICE, AT(gpu_verify_up), "on", 0, 0, verify_words,
 	  "look at checksums of what goes from memory to a GPU, beside the copies: a layer is there when that is done too" },
 	{ "sessions_max", T_COUNT, AT(sessions_max), "1024", 1, 1 << 20, NULL, "sessions; one user has as many as it leaves free for others, at most" },
-	{ "leases_max", T_COUNT, AT(leases_max), "65536", 1, 1 << 24, NULL, "leases over all sessions" },
+	{ "leases_max", T_COUNT, AT(leases_max), "131072", 1, 1 << 20, NULL, "leases over all sessions; one process has a third at most, a user half" },
 	{ "open_blocks_max", T_COUNT, AT(open_blocks_max), "4096", 1, 1 << 20, NULL, "open blocks of one session" },
 	{ "session_idle", T_MS, AT(session_idle_ms), "5m", 1000, 24 * HOUR_MS, NULL,
 	  "a session with no attached process and no call for so long is closed" },

@@ -24,6 +24,7 @@ struct caches_bench {
 	bool leave;
 	const uint8_t *list;
 	_Atomic uint32_t block;
+	_Atomic uint64_t sum;
 	struct device_pair pairs[BLOCKS];
 };
 
@@ -40,7 +41,7 @@ static void *read_blocks(void *arg)
 			if (b->leave)
 				slot_leave_caches(layer, b->layer_bytes);
 		}
-	bench_keep(sum);
+	atomic_fetch_add(&b->sum, sum);
 	return NULL;
 }
 
@@ -54,6 +55,7 @@ static void read_list(struct caches_bench *b)
 			bench_die("caches: no thread");
 	for (uint32_t i = 0; i < THREADS; i++)
 		pthread_join(thread[i], NULL);
+	bench_keep(b->sum);
 }
 
 /* GB/s of the copies alone. */
