@@ -259,7 +259,8 @@ static bool tell_progress(struct admission *a, const struct lease *l, struct cac
 }
 
 /* The blocks of the longest prefix of the first `keys` are left in l. */
-static enum status admit_find(struct admission *a, const struct session *s, uint32_t keys, bool all, bool wait, struct lease *l, uint32_t *out, const char **why)
+static enum status admit_find(struct admission *a, const struct session *s, uint32_t keys, bool all, bool wait, struct lease *l, uint32_t *out,
+			      const char **why)
 {
 	struct cache *c = a->cache;
 	uint64_t bytes, gpu_bytes;

@@ -19,8 +19,8 @@
 #include "store/slot.h"
 
 enum {
-	PIECE_BYTES = 64 << 10, RUN_BYTES = 128 << 10, /* of a layer, of blocks as they lie; of these */
-	SHORT_BYTES = 4 << 20,         /* in smaller pieces, too: a list that is shorter has few for the threads otherwise */
+	PIECE_BYTES = 64 << 10, RUN_BYTES = 128 << 10, /* of one layer of several blocks; of blocks as they lie */
+	SHORT_BYTES = 4 << 20,         /* a list of less has too few of the large pieces for the threads: it is in small ones in any case */
 	HEADERS = 16,
 	LINE = 64,
 	MOVE_AHEAD = 6, BLOCK_AHEAD = 3, /* of the one that is looked at */

@@ -71,6 +71,9 @@ uint64_t bench_random(uint64_t *state);
 uint64_t bench_sum(const void *data, size_t bytes);
 /* Keeps a result from being optimised away. */
 void bench_keep(uint64_t value);
+/* So many threads, BENCH_THREADS_MAX at most, that do the same, until all have. */
+enum { BENCH_THREADS_MAX = 16 };
+void bench_together(uint32_t threads, void *(*run)(void *arg), void *arg);
 
 /* ---- child.c ---- */
 

@@ -1,12 +1,9 @@
 /* Lists of copies to a GPU of what processors have just read, as a load's sums have: from where it lies then, and after slot_leave_caches. The baseline is the
  * same list of what no processor's caches have. Each list takes the next pairs of a memory that is larger than the caches.
  */
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "store/slot.h"
 #include "tests/bench/bench.h"
@@ -47,14 +44,8 @@ static void *read_blocks(void *arg)
 
 static void read_list(struct caches_bench *b)
 {
-	pthread_t thread[THREADS];
-
 	b->block = 0;
-	for (uint32_t i = 0; i < THREADS; i++)
-		if (pthread_create(&thread[i], NULL, read_blocks, b))
-			bench_die("caches: no thread");
-	for (uint32_t i = 0; i < THREADS; i++)
-		pthread_join(thread[i], NULL);
+	bench_together(THREADS, read_blocks, b);
 	bench_keep(b->sum);
 }
 

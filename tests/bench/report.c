@@ -1,5 +1,6 @@
 /* Figures beside their baselines, as a table for people or one JSON object a line. */
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +72,19 @@ void bench_keep(uint64_t value)
 	static volatile uint64_t kept;
 
 	kept = kept + value;
+}
+
+void bench_together(uint32_t threads, void *(*run)(void *arg), void *arg)
+{
+	pthread_t thread[BENCH_THREADS_MAX];
+
+	if (threads > BENCH_THREADS_MAX)
+		bench_die("%u threads at a time", threads);
+	for (uint32_t i = 0; i < threads; i++)
+		if (pthread_create(&thread[i], NULL, run, arg))
+			bench_die("no thread");
+	for (uint32_t i = 0; i < threads; i++)
+		pthread_join(thread[i], NULL);
 }
 
 unsigned bench_missed(void)

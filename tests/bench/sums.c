@@ -2,7 +2,6 @@
  * next layer, as a lease that waits layer by layer has it. The baseline is one call of the library's for each layer, in the same order, which leaves
  * it to the processor to ask for memory ahead.
  */
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +14,7 @@
 #include "tests/bench/bench.h"
 #include "tests/bench/service.h"
 
-enum { LAYERS = 32, LIST = 15, THREADS_MAX = 16, TURNS = 9, BYTES_SHIFT = 30, BYTES_SHIFT_QUICK = 25 };
+enum { LAYERS = 32, LIST = 15, TURNS = 9, BYTES_SHIFT = 30, BYTES_SHIFT_QUICK = 25 };
 
 enum order { AS_THEY_LIE, BY_LAYERS, ORDERS };
 
@@ -62,18 +61,13 @@ static void *sum_lists(void *arg)
 /* GB/s. */
 static double turn(struct sums_bench *b, enum order order, bool plain, uint32_t threads)
 {
-	pthread_t thread[THREADS_MAX];
 	const uint64_t start = bench_now_ns();
 
 	b->order = order;
 	b->plain = plain;
 	b->next = 0;
 	b->sum = 0;
-	for (uint32_t i = 0; i < threads; i++)
-		if (pthread_create(&thread[i], NULL, sum_lists, b))
-			bench_die("sums: no thread");
-	for (uint32_t i = 0; i < threads; i++)
-		pthread_join(thread[i], NULL);
+	bench_together(threads, sum_lists, b);
 	return (double)b->lists * LIST * LAYERS * (double)b->layer_bytes / (double)(bench_now_ns() - start);
 }
 
@@ -117,7 +111,7 @@ int bench_sums(void)
 	if (b.memory == MAP_FAILED)
 		bench_die("sums: no memory");
 	memset(b.memory, 0x5a, bytes);
-	for (uint32_t threads = 1; threads <= THREADS_MAX && threads <= processors; threads *= 2)
+	for (uint32_t threads = 1; threads <= BENCH_THREADS_MAX && threads <= processors; threads *= 2)
 		for (enum order o = AS_THEY_LIE; o < ORDERS; o++)
 			measure(&b, o, threads);
 	munmap(b.memory, bytes);
