@@ -244,7 +244,7 @@ struct gpu {
 	bool mover_started, keeper_started;
 	_Atomic uint32_t expected, brought; /* calls that may have work for it: begun, over */
 	_Atomic uint32_t rung;         /* times that there may have been something to be begun */
-	_Atomic uint64_t stirred_us;   /* when a call came last, where the mover is to be awake for the next */
+	_Atomic uint64_t stirred_us;   /* when a call came last, where the mover is to be awake for the next; 0: none has */
 	_Atomic bool sleeps;           /* the mover does, it seems, and may have work again */
 	uint32_t passed, readied;      /* the mover's: as many were over when it had waited long enough, had begun when it last made ready */
 	pthread_cond_t mover_work, keeper_work; /* with queue_lock */

@@ -314,9 +314,9 @@ static void make_ready(struct gpu *g, uint32_t expected)
 /* Calls come one after the other, and the operator wants the mover awake for the next. */
 static bool is_stirred(struct gpu *g, uint64_t now_us)
 {
-	const uint64_t poll_us = g->cache->options.gpu_poll_us;
+	const uint64_t stirred_us = atomic_load_explicit(&g->stirred_us, memory_order_relaxed);
 
-	return poll_us && now_us < atomic_load_explicit(&g->stirred_us, memory_order_relaxed) + poll_us;
+	return stirred_us && now_us < stirred_us + g->cache->options.gpu_poll_us;
 }
 
 /* For what is expected until some has come, the call that was to bring it is over, or it has been waited for long enough; else for as long as calls
