@@ -68,14 +68,17 @@ static bool too_late(const struct near_connection *k)
 	return k->c.deadline_us <= daemon_now_us() || atomic_load_explicit(&k->c.cancelled, memory_order_relaxed);
 }
 
-/* Packs the reply and sends it, or says why there is none. */
+/* Packs the reply and sends it, or says why there is none. What the call waited for may be thousands of blocks, which stay pinned until nobody waits
+ * for the reply, unless that grants something. */
 static void answer(struct near_connection *k, enum status status, const ProtobufCMessage *reply)
 {
+	const bool grants = k->c.method->undo;
 	uint8_t *body = NULL;
 	size_t bytes = 0;
 
-	rpc_wait_end(&k->c);
-	if (status == STATUS_OK && k->c.method->undo)
+	if (grants)
+		rpc_wait_end(&k->c);
+	if (status == STATUS_OK && grants)
 		k->granted = reply;
 	if (k->granted && too_late(k))
 		status = atomic_load_explicit(&k->c.cancelled, memory_order_relaxed) ? STATUS_CANCELLED : STATUS_DEADLINE;
@@ -100,6 +103,8 @@ static void answer(struct near_connection *k, enum status status, const Protobuf
 	k->broken = !send_reply(k, status, body, bytes);
 	if (k->broken)
 		undo(k);
+	if (!grants)
+		rpc_wait_end(&k->c);
 }
 
 /* ---- connections ---- */
