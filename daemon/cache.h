@@ -183,7 +183,9 @@ struct cache_wait {
 	uint32_t pending, begun;       /* the same, of a delete: disks that are to be synced yet, whose sync has begun; */
 	uint32_t committed;            /* and `pending` as its last commit began */
 	uint32_t of_unit[CACHE_DISKS_MAX + 1]; /* of `outstanding` what each disk is to end; the last: the catalog */
-	uint32_t warmed, warmed_links; /* of a Warm: its answer if all comes, and as many blocks */
+	uint32_t warmed, warmed_links; /* of a Warm: its answer if all comes, and as many blocks; */
+	uint64_t warmed_since;         /* the cache's pinned_lost when it began */
+	uint32_t linked;               /* links that there are */
 	struct block *adopts;          /* pinned already, for the next link of it */
 	struct vram_move *mark;        /* of a lease on a GPU: stands behind its copies once all of them have their place; then: */
 	uint64_t marked;               /* the ups before it, 0: there is none */

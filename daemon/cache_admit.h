@@ -15,6 +15,8 @@ struct admission {
 	struct cache_wait *wait;
 	bool late;                     /* the policies are told by late_tell */
 	bool pinned;                   /* all of its blocks, to be pinned where they are leased: lease_pin */
+	uint32_t ahead;                /* keys whose copies bring_ahead has begun, */
+	bool coming;                   /* and of which the GPU's mover knows that more comes */
 };
 
 /* ---- cache_lease.c ---- */
@@ -33,6 +35,9 @@ enum status admit_want(struct cache *c, const struct cache_on *on, struct vram_w
 /* Begins what brings them to their places, in the name of the call's wait; wait_end: it waits until they are there, and not for their places alone.
  * False: all have theirs. */
 bool bring_begin(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority, bool wait_end);
+/* The same of the first n keys of a call that waits for the end and has not looked for its others yet: if all that they need is copies, which begin at
+ * once. bring_begin leaves them out from then on. False: it is not, or the prefix ends among them; nothing has begun. */
+bool bring_ahead(struct admission *a, uint32_t n, struct lease *l);
 /* Without waiting: how many of the first n keys have their place, or could be given it. */
 uint32_t bring_now(struct admission *a, uint32_t n, struct block *const *block);
 

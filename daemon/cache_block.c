@@ -426,6 +426,7 @@ static void leave_rack(struct cache *c, struct block *b, enum cache_reason reaso
 
 void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 {
+	c->pinned_lost += block_pins(b) != 0;
 	block_books(b, false);
 	index_kill(&b->record);
 	by_id_remove(c, b);
@@ -497,6 +498,7 @@ struct block *block_succeed(struct cache *c, struct block *b)
 		block_remove(c, b, CACHE_REASON_CORRUPT);
 		return NULL;
 	}
+	c->pinned_lost++;
 	block_books(b, false);
 	index_kill(&b->record);
 	by_id_remove(c, b);

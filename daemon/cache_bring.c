@@ -110,9 +110,9 @@ static void bring(struct admission *a, struct block *b, enum ring_priority prior
 	w->adopts = NULL;
 }
 
-/* The same on a GPU, of blocks that are pinned, some without a place, for a call that waits for the end: what makes place for its first blocks,
- * and their copies, begin before it is at its later ones. */
-static bool fetch_whole(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority)
+/* The same on a GPU, of keys first..n, whose blocks are pinned, some without a place, for a call that waits for the end: what makes place for its
+ * first blocks, and their copies, begin before it is at its later ones. */
+static void fetch_whole(struct admission *a, uint32_t first, uint32_t n, struct block **block, enum ring_priority priority)
 {
 	uint32_t order[CACHE_LAYOUTS_MAX];
 
@@ -120,7 +120,7 @@ static bool fetch_whole(struct admission *a, uint32_t n, struct block **block, e
 	for (uint32_t j = 0; j < a->layouts; j++) {
 		const uint32_t publish = vram_list_blocks(a->pools[order[j]], PUBLISH_KEYS);
 
-		for (uint32_t from = 0, to; from < n; from = to) {
+		for (uint32_t from = first, to; from < n; from = to) {
 			to = n - from > FETCH_KEYS ? from + FETCH_KEYS : n;
 			room_for_ups(a, order[j], from, to, block);
 			for (uint32_t i = from; i < to; i++) {
@@ -133,6 +133,16 @@ static bool fetch_whole(struct admission *a, uint32_t n, struct block **block, e
 			}
 		}
 	}
+}
+
+/* The mover knows that more comes until all that is to come is staged. */
+static bool fetch_rest(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority)
+{
+	if (!a->coming)
+		vram_more_comes(a->want.gpu);
+	fetch_whole(a, a->ahead, n, block, priority);
+	vram_more_came(a->want.gpu);
+	a->coming = false;
 	return true;
 }
 
@@ -172,7 +182,7 @@ static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enu
 
 bool bring_begin(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority, bool wait_end)
 {
-	const uint32_t blocks = n * a->layouts;
+	const uint32_t blocks = n * a->layouts, ahead = a->ahead < n ? a->ahead : n;
 	uint32_t placed = 0;
 
 	if (!a->want.gpu)
@@ -181,8 +191,33 @@ bool bring_begin(struct admission *a, uint32_t n, struct block **block, enum rin
 		placed++;
 	if (placed == blocks)
 		return false;
-	pin_all(blocks, block); /* making room for one must not cost another */
-	return wait_end ? fetch_whole(a, n, block, priority) : fetch_gpu(a, n, block, priority);
+	pin_all((n - ahead) * a->layouts, block + (size_t)ahead * a->layouts); /* making room for one must not cost another */
+	return wait_end ? fetch_rest(a, n, block, priority) : fetch_gpu(a, n, block, priority);
+}
+
+/* What has no place there yet is only to be copied. */
+static bool all_at_hand(const struct admission *a, uint32_t blocks, struct block *const *block)
+{
+	uint32_t i = 0;
+
+	while (i < blocks && block[i] && (block[i]->shelf || vram_placed(block[i], &a->want)))
+		i++;
+	return i == blocks;
+}
+
+bool bring_ahead(struct admission *a, uint32_t n, struct lease *l)
+{
+	const uint32_t blocks = n * a->layouts;
+
+	if (admit_prefix(a, n, true, l) < n || !all_at_hand(a, blocks, l->block))
+		return false;
+	a->ahead = n;
+	a->coming = true;
+	vram_more_comes(a->want.gpu);
+	pin_all(blocks, l->block);
+	fetch_whole(a, 0, n, l->block, RING_AHEAD);
+	vram_publish(a->cache);
+	return true;
 }
 
 uint32_t bring_now(struct admission *a, uint32_t n, struct block *const *block)

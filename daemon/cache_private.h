@@ -453,6 +453,7 @@ struct cache {
 	uint32_t ahead_slots;
 	struct drain drains[DRAINS_MAX];
 	uint32_t drain_count;
+	uint64_t pinned_lost;          /* rises when a block ends, or a copy on a GPU is found bad, that may be pinned */
 	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */
 	struct advice *advice;         /* cache_advice.h */
 	struct pool *grow;             /* room_take gave up for it: see there */

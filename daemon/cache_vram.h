@@ -243,6 +243,7 @@ struct gpu {
 	pthread_t mover, keeper;
 	bool mover_started, keeper_started;
 	_Atomic uint32_t expected, brought; /* calls that may have work for it: begun, over */
+	_Atomic uint32_t more_comes;   /* calls that have begun to fill its queue of ups, and go on to */
 	_Atomic uint32_t rung;         /* times that there may have been something to be begun */
 	_Atomic uint64_t stirred_us;   /* when a call came last, where the mover is to be awake for the next; 0: none has */
 	_Atomic bool sleeps;           /* the mover does, it seems, and may have work again */
@@ -575,6 +576,22 @@ void vram_keeper_wake(struct gpu *g);
  * seems, its mover comes awake, and makes the device ready, while the call is still at its work, since to be woken takes as long as half of that:
  * so the last one is looked for before the others. What this returns is told when it is over: NULL: nothing. */
 struct gpu *vram_find(struct cache *c, int32_t gpu, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k, struct block **found);
+/* The same in two steps; between them the first `from` may be found. */
+struct gpu *vram_find_last(struct cache *c, int32_t gpu, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
+			   struct block **found);
+struct gpu *vram_find_rest(struct cache *c, struct gpu *expecting, int32_t gpu, struct pool *const *pools, uint32_t layouts,
+			   const struct cache_keys *k, uint32_t from, struct block **found);
+/* A call has begun to fill the GPU's queue of ups, and goes on to; it has published all. Any thread. */
+static inline void vram_more_comes(struct gpu *g)
+{
+	atomic_fetch_add_explicit(&g->more_comes, 1, memory_order_relaxed);
+}
+static inline void vram_more_came(struct gpu *g)
+{
+	atomic_fetch_sub_explicit(&g->more_comes, 1, memory_order_relaxed);
+}
+/* Some of these seem to be in memory and not on a GPU. */
+bool vram_some_come(const struct cache *c, uint32_t count, struct block *const *found);
 void vram_brought(struct gpu *expecting);
 /* A call has come: with options.gpu_poll_us movers are awake for so long after it. Any thread, without the lock. */
 void vram_stir(struct cache *c);

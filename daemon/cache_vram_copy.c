@@ -259,7 +259,7 @@ void vram_keeper_wake(struct gpu *g)
 }
 
 /* What lookups may know of a block does not say on which of several GPUs it is. */
-static bool some_come(const struct cache *c, uint32_t count, struct block *const *found)
+bool vram_some_come(const struct cache *c, uint32_t count, struct block *const *found)
 {
 	const uint8_t mask = c->vram->count > 1 ? BLOCK_IN_MEMORY : BLOCK_IN_MEMORY | BLOCK_ON_GPU;
 
@@ -274,7 +274,7 @@ static struct gpu *expect(struct cache *c, int32_t gpu, uint32_t count, struct b
 {
 	struct gpu *g = gpu < 0 ? NULL : vram_gpu(c, (uint32_t)gpu);
 
-	if (!g || !some_come(c, count, found))
+	if (!g || !vram_some_come(c, count, found))
 		return NULL;
 	atomic_fetch_add_explicit(&g->expected, 1, memory_order_relaxed);
 	pthread_cond_signal(&g->mover_work);
@@ -282,17 +282,29 @@ static struct gpu *expect(struct cache *c, int32_t gpu, uint32_t count, struct b
 }
 
 /* Of most calls whose blocks are to be copied the last one is. */
-struct gpu *vram_find(struct cache *c, int32_t gpu, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k, struct block **found)
+struct gpu *vram_find_last(struct cache *c, int32_t gpu, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
+			   struct block **found)
 {
 	const struct cache_keys last = { k->bytes + (size_t)(k->count - 1) * k->key_bytes, 1, k->key_bytes };
-	struct gpu *expecting = NULL;
 
-	if (gpu >= 0 && k->count > 1) {
-		blocks_find(c, pools, layouts, &last, found);
-		expecting = expect(c, gpu, layouts, found);
-	}
-	blocks_find(c, pools, layouts, k, found);
+	if (gpu < 0 || k->count < 2)
+		return NULL;
+	blocks_find(c, pools, layouts, &last, found);
+	return expect(c, gpu, layouts, found);
+}
+
+struct gpu *vram_find_rest(struct cache *c, struct gpu *expecting, int32_t gpu, struct pool *const *pools, uint32_t layouts,
+			   const struct cache_keys *k, uint32_t from, struct block **found)
+{
+	const struct cache_keys rest = { k->bytes + (size_t)from * k->key_bytes, k->count - from, k->key_bytes };
+
+	blocks_find(c, pools, layouts, &rest, found + (size_t)from * layouts);
 	return expecting ? expecting : expect(c, gpu, k->count * layouts, found);
+}
+
+struct gpu *vram_find(struct cache *c, int32_t gpu, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k, struct block **found)
+{
+	return vram_find_rest(c, vram_find_last(c, gpu, pools, layouts, k, found), gpu, pools, layouts, k, 0, found);
 }
 
 void vram_brought(struct gpu *expecting)
@@ -487,11 +499,13 @@ static struct flight *flight_of(struct gpu *g, enum device_way way, const struct
 	return f;
 }
 
-/* Of a list of so many blocks the sums have copies to be beside when it is copied: at least half as many come next. */
-static bool much_comes(const struct vram_move *m, uint32_t blocks)
+/* Of a list of so many blocks the sums have copies to be beside when it is copied: at least half as many come next, or a call is still at it. */
+static bool much_comes(const struct gpu *g, const struct vram_move *m, uint32_t blocks)
 {
 	uint32_t come = 0;
 
+	if (atomic_load_explicit(&g->more_comes, memory_order_relaxed))
+		return true;
 	for (; m && 2 * come < blocks; m = following(m))
 		come += m->block != NULL;
 	return come && 2 * come >= blocks;
@@ -529,7 +543,7 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 	}
 	if (f->mark)
 		f->mark->next = NULL;
-	f->behind = way == DEVICE_UP && !f->mark && g->cache->options.gpu_verify_up && g->cache->sums && much_comes(m, count);
+	f->behind = way == DEVICE_UP && !f->mark && g->cache->options.gpu_verify_up && g->cache->sums && much_comes(g, m, count);
 	q->first = m;
 	if (!m)
 		q->end = &q->first;

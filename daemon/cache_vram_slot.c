@@ -424,6 +424,7 @@ void vram_condemn(struct cache *c, struct vram_slot *s)
 {
 	struct block *b = s->block;
 
+	s->shelf->pool->gpu->cache->pinned_lost++;
 	block_books(b, false);
 	if (s->state == VRAM_READY)
 		unready(s);

@@ -45,6 +45,7 @@ static void link_in(struct cache_wait *w, struct cache_wait_link *l)
 	l->wait = w;
 	l->next = w->links;
 	w->links = l;
+	w->linked++;
 	w->outstanding++;
 }
 
@@ -85,6 +86,7 @@ static struct wait_errand *wait_errand(struct cache *c, struct cache_wait *w)
 static void errand_drop(struct cache_wait *w, struct wait_errand *e)
 {
 	w->links = e->link.next;
+	w->linked--;
 	w->outstanding--;
 	w->of_unit[e->link.part - 1]--;
 	free(e);
@@ -264,6 +266,7 @@ void wait_links_drop(struct cache *c, struct cache_wait *w)
 			link_free(c->vram, l);
 	}
 	w->links = NULL;
+	w->linked = 0;
 }
 
 void cache_wait_end(struct cache *c, struct cache_wait *w)

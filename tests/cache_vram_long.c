@@ -11,7 +11,7 @@
 
 #include "daemon/cache_vram.h"
 
-enum { BLOCKS = 1024, SECONDS_MAX = 10, PUT_KEYS = 128, GPU_BYTES = 10 << 20 };
+enum { BLOCKS = 1024, SECONDS_MAX = 10, PUT_KEYS = 128, GPU_BYTES = 8 << 20 };
 
 struct long_rig {
 	struct vram_rig v;
@@ -33,7 +33,7 @@ static struct {
 	struct policy_ops ops;
 	const struct policy_ops *own;
 	struct gpu *gpu;
-	uint64_t ups;
+	uint64_t ups, first;            /* that had a place before the call made place for others */
 	_Atomic bool waits, came;       /* for a list, in the middle of a call */
 	struct cache *cache;
 	_Atomic uint32_t inserted, alone; /* blocks that came to the GPU; of these, while others were on their way in no list */
@@ -52,7 +52,8 @@ static bool until(const _Atomic uint32_t *lists)
 /* Place is made for the later blocks of the call: those before them are to be on their way. */
 static bool walk_watched(struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max)
 {
-	if (watched.waits && watched.gpu->ups - watched.ups >= BLOCKS / 2) {
+	if (watched.waits && watched.gpu->ups > watched.ups) {
+		watched.first = watched.gpu->ups - watched.ups;
 		watched.waits = false;
 		watched.came = until(&device.up);
 	}
@@ -79,6 +80,32 @@ static enum status copy(struct device *d, struct device_copy *c, const char **wh
 	device.blocks_failed = c->count;
 	c->done(c, STATUS_EXHAUSTED);
 	return STATUS_OK;
+}
+
+/* What has begun ends before a call looks for its later blocks. */
+static struct {
+	struct cache *cache;            /* there; NULL: it may go on */
+	sem_t *ready;
+	int told;                       /* times that the call was told by then */
+} idles;
+
+struct gpu *__real_vram_find_rest(struct cache *c, struct gpu *expecting, int32_t gpu, struct pool *const *pools, uint32_t layouts,
+				  const struct cache_keys *k, uint32_t from, struct block **found);
+struct gpu *__wrap_vram_find_rest(struct cache *c, struct gpu *expecting, int32_t gpu, struct pool *const *pools, uint32_t layouts,
+				  const struct cache_keys *k, uint32_t from, struct block **found);
+
+struct gpu *__wrap_vram_find_rest(struct cache *c, struct gpu *expecting, int32_t gpu, struct pool *const *pools, uint32_t layouts,
+				  const struct cache_keys *k, uint32_t from, struct block **found)
+{
+	for (int ms = 0, moving = 1; c == idles.cache && moving && ms < SECONDS_MAX * 1000; ms++) {
+		usleep(1000);
+		cache_lock(c);
+		moving = (int)c->vram->move_count;
+		cache_unlock(c);
+	}
+	if (c == idles.cache)
+		sem_getvalue(idles.ready, &idles.told);
+	return __real_vram_find_rest(c, expecting, gpu, pools, layouts, k, from, found);
 }
 
 static void on_ready(void *arg)
@@ -190,7 +217,7 @@ static uint32_t read_all(struct long_rig *l, int32_t gpu, uint64_t first)
 	return there;
 }
 
-/* Two sets in memory, of which the GPU has room for one and a quarter, and is full: the first is to come up next, a block in another's place. */
+/* Two sets in memory, of which the GPU has room for one, and is full of the second: the first is to come up next, a block in another's place. */
 static void open_full(struct long_rig *l)
 {
 	static const uint32_t ordinals[1] = { 0 };
@@ -245,6 +272,7 @@ static void watch(struct long_rig *l)
 	watched.gpu = vram_gpu(c, 0);
 	watched.ups = watched.gpu->ups;
 	watched.came = false;
+	watched.inserted = watched.alone = 0;
 	watched.waits = true;
 	c->policy = &watched.ops;
 	cache_unlock(c);
@@ -268,11 +296,35 @@ START_TEST(first_copies_begin_before_the_last_have_a_place)
 	ck_assert_uint_eq(warm(&l, 0, 0), BLOCKS);
 	ck_assert(!watched.waits); /* the call came there */
 	ck_assert(watched.came);
+	ck_assert_uint_eq(watched.first, BLOCKS / 4); /* and had not looked for all of them */
 	/* A list is under way until all of its blocks are in the books: who wants memory meanwhile waits for what they hold of it. */
 	ck_assert_uint_gt(watched.inserted, BLOCKS / 2);
 	ck_assert_uint_eq(watched.alone, 0);
 	ck_assert_uint_eq(read_all(&l, 0, 0), BLOCKS);
 	close_all(&l);
+}
+END_TEST
+
+/* Those that are there already are not what it begins with; what is there of its end is not to leave for its beginning. */
+START_TEST(some_are_there)
+{
+	static const struct {
+		uint64_t there, first;
+	} of[] = { { 0, BLOCKS / 4 }, { 3 * BLOCKS / 4, BLOCKS / 2 } };
+
+	for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++) {
+		struct long_rig l;
+
+		open_full(&l);
+		ck_assert_uint_eq(vr_warm(&l.v, 0, of[i].there, BLOCKS / 4), BLOCKS / 4);
+		rig_quiet(&l.v.r);
+		watch(&l);
+		ck_assert_uint_eq(warm(&l, 0, 0), BLOCKS);
+		ck_assert_uint_eq(watched.first, of[i].first);
+		ck_assert_uint_eq(watched.inserted, BLOCKS - BLOCKS / 4);
+		ck_assert_uint_eq(read_all(&l, 0, 0), BLOCKS);
+		close_all(&l);
+	}
 }
 END_TEST
 
@@ -297,6 +349,54 @@ START_TEST(a_list_that_fails_in_the_middle)
 	ck_assert_double_eq(rig_stat(&l.v.r, "terrace_gpu_moves_failed_total", "to=gpu"), device.blocks_failed);
 	device.failing = 0;
 	ck_assert_uint_eq(read_all(&l, CACHE_HOST, 0), BLOCKS);
+	ck_assert_uint_eq(warm(&l, 0, 0), BLOCKS);
+	ck_assert_uint_eq(read_all(&l, 0, 0), BLOCKS);
+	close_all(&l);
+}
+END_TEST
+
+static void idle_first(struct long_rig *l)
+{
+	idles.cache = l->v.r.c;
+	idles.ready = &l->ready;
+	idles.told = -1;
+}
+
+/* The first ones are there before the call goes on: it is not told until all are. */
+START_TEST(the_first_come_at_once)
+{
+	struct long_rig l;
+	enum status s;
+
+	open_full(&l);
+	idle_first(&l);
+	begin(&l, 0, 0);
+	idles.cache = NULL;
+	ck_assert_uint_ge(device.up, 1);
+	ck_assert_int_eq(idles.told, 0);
+	ck_assert_uint_eq(finish(&l, 0, &s), BLOCKS);
+	ck_assert_int_eq(s, STATUS_OK);
+	close_all(&l);
+}
+END_TEST
+
+/* The same when they come to nothing: nor is it told then, as it ends at once. */
+START_TEST(one_of_the_first_fails_at_once)
+{
+	uint32_t blocks = UINT32_MAX;
+	struct long_rig l;
+
+	open_full(&l);
+	idle_first(&l);
+	device.failing = 1;
+	l.wait = (struct cache_wait){ .ready = on_ready, .arg = &l.ready };
+	l.keys = rig_keys(0, BLOCKS);
+	ck_assert_int_eq(step(&l, 0, &blocks), STATUS_OK);
+	ck_assert_uint_eq(blocks, 0);
+	ck_assert_int_eq(idles.told, 0);
+	idles.cache = NULL;
+	device.failing = 0;
+	end(&l);
 	ck_assert_uint_eq(warm(&l, 0, 0), BLOCKS);
 	ck_assert_uint_eq(read_all(&l, 0, 0), BLOCKS);
 	close_all(&l);
@@ -413,6 +513,9 @@ int main(void)
 {
 	const TTest *const tests[] = {
 		first_copies_begin_before_the_last_have_a_place,
+		some_are_there,
+		the_first_come_at_once,
+		one_of_the_first_fails_at_once,
 		a_list_that_fails_in_the_middle,
 		given_up_in_the_middle,
 		a_gpu_lost_in_the_middle,
