@@ -180,12 +180,13 @@ struct vram_queue {
 	struct vram_move *lately[VRAM_AHEAD]; /* put there: the last ones, in turns */
 	uint32_t put;
 	struct vram_move *staged_mark; /* the last one; */
-	uint32_t staged_marks;         /* how many */
+	uint32_t staged_marks;         /* how many, */
+	uint32_t staged_count;         /* and in all */
 	/* With the GPU's queue_lock: */
 	struct vram_move *first, **end;
 	struct vram_move **tail;       /* what stands behind the last mark: nobody waits for its layers, and a lease may overtake it, */
 	uint64_t tail_us;              /* for a while from when a list of it last began */
-	uint32_t marks;                /* in it */
+	uint32_t count, marks;         /* in it; marks among them */
 	uint32_t under_way;            /* lists that are being copied, or summed */
 	_Atomic uint32_t flights;      /* lists that have not ended, which is the keeper's to say */
 };

@@ -19,7 +19,8 @@
 enum {
 	LIST_MAX = 8192,               /* blocks */
 	BYTES_MAX = 8 << 20,           /* of a list whose layers nobody waits for: what comes after it is done while the next is copied, */
-	DOWN_BYTES_MIN = 2 << 20,      /* and the last ones down are short, as nothing is copied beside the last's sums */
+	DOWN_BYTES_MAX = 16 << 20, DOWN_BLOCKS = 128, /* down, where each list's sums wake their threads anew, twice as much if it is few blocks; */
+	DOWN_BYTES_MIN = 2 << 20,      /* the last ones down are short, as nothing is copied beside the last's sums */
 	FLIGHTS_MAX = 4,               /* lists under way, each way, their sums included: the next is being prepared while the first runs */
 	RETRY_NS = 1000 * 1000,
 	RETRIES_MAX = 10 * 1000,       /* a driver without memory for so long is as good as lost */
@@ -79,6 +80,7 @@ void vram_enqueue(struct gpu *g, struct vram_move *m)
 	if (!m->block)
 		q->staged_mark = m;
 	q->staged_marks += !m->block;
+	q->staged_count++;
 	g->cache->vram->staged = true;
 }
 
@@ -119,7 +121,8 @@ static void publish_one(struct vram_queue *q)
 			q->tail = &q->staged_mark->next;
 	}
 	q->marks += q->staged_marks;
-	q->staged_marks = 0;
+	q->count += q->staged_count;
+	q->staged_marks = q->staged_count = 0;
 	q->put = 0;
 	q->staged = NULL;
 	q->staged_end = &q->staged;
@@ -225,6 +228,7 @@ struct vram_move *vram_queue_take(struct gpu *g, enum device_way way, const stru
 		}
 		*at = m->next;
 		q->marks -= !m->block;
+		q->count--;
 		m->next = NULL;
 		*end = m;
 		end = &m->next;
@@ -417,16 +421,16 @@ uint32_t vram_list_blocks(const struct pool *p, uint32_t most)
 /* Blocks of the list that begins with this one, at most. */
 static uint32_t list_max(const struct vram_queue *q, const struct vram_move *first)
 {
-	const uint64_t bytes = first->pool->geometry.block_bytes, most = vram_list_blocks(first->pool, LIST_MAX);
-	uint64_t queued = 0;
+	const uint64_t bytes = first->pool->geometry.block_bytes;
+	uint32_t most = vram_list_blocks(first->pool, LIST_MAX);
 
 	if (first->way == DEVICE_UP)
-		return is_watched(q, first) ? LIST_MAX : (uint32_t)most;
+		return is_watched(q, first) ? LIST_MAX : most;
 	if (first->way == DEVICE_ACROSS)
 		return LIST_MAX;
-	for (const struct vram_move *m = first; m && queued < 2 * most; m = following(m))
-		queued++;
-	return within(queued / 2, within(DOWN_BYTES_MIN / bytes, 1, most), most);
+	if (most < DOWN_BLOCKS)
+		most = within(DOWN_BYTES_MAX / bytes, 1, DOWN_BLOCKS);
+	return within(q->count / 2, within(DOWN_BYTES_MIN / bytes, 1, most), most);
 }
 
 /* What is leased from now on may not rely on these: a mark behind them would be reached without them. */
@@ -537,6 +541,7 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 		q->marks--;
 		m = m->next;
 	}
+	q->count -= count + (f->mark != NULL);
 	if (count) {
 		f->moves = first;
 		last->next = NULL;

@@ -388,6 +388,21 @@ static void recount_pool(const struct vram_pool *vp, uint64_t *taken, uint64_t *
 }
 
 /* Without moves. */
+/* With the lock; movers still have what is queued. */
+static void recount_queues(struct gpu *g)
+{
+	pthread_mutex_lock(&g->queue_lock);
+	for (int way = 0; way < 3; way++) {
+		uint32_t count = 0, marks = 0;
+
+		for (const struct vram_move *m = g->queue[way].first; m; m = m->next, count++)
+			marks += !m->block;
+		ck_assert_uint_eq(g->queue[way].count, count);
+		ck_assert_uint_eq(g->queue[way].marks, marks);
+	}
+	pthread_mutex_unlock(&g->queue_lock);
+}
+
 static void recount_gpus(struct cache *c, struct books *b)
 {
 	for (uint32_t i = 0; c->vram && i < c->vram->count; i++) {
@@ -436,6 +451,8 @@ void rig_check_books(struct cache *c)
 	ck_assert_uint_eq(u.slots_used, taken);
 	ck_assert_uint_eq(b.blocks, published);
 	recount_racks(c, &b);
+	for (uint32_t i = 0; c->vram && i < c->vram->count; i++)
+		recount_queues(c->vram->gpu[i]);
 	if (!c->vram || !c->vram->move_count) {
 		recount_gpus(c, &b);
 		ck_assert_uint_eq(index_count(c->index), published + b.disk_only + b.gpu_only);
