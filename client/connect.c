@@ -142,6 +142,7 @@ enum terrace_status terrace_connect(const struct terrace_connect_options *option
 	client->busy_poll_us = o.busy_poll_us;
 	client->no_borrow = o.no_borrow;
 	client->no_near_calls = o.no_near_calls;
+	client->no_adaptive_poll = o.no_adaptive_poll;
 	status = client_rpc_open(address_of(&o), o.busy_poll_us, &client->rpc);
 	if (status) {
 		free(client);

@@ -13,7 +13,7 @@ struct terrace_client {
 	struct client_rpc *rpc;
 	uint64_t timeout_us;
 	uint64_t busy_poll_us;
-	bool no_borrow, no_near_calls;
+	bool no_borrow, no_near_calls, no_adaptive_poll;
 	struct client_near_list nears;
 };
 

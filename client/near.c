@@ -8,6 +8,7 @@
 #include "client/clock.h"
 #include "client/packet.h"
 #include "client/status.h"
+#include "proto/adaptive_poll.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -41,6 +42,8 @@ struct client_near {
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	uint8_t token[16];
 	uint64_t epoch, session, busy_poll_us;
+	bool adapts;          /* it looks for answers for as long as they usually take */
+	struct adaptive_poll usual[CLIENT_METHOD_COUNT];
 	bool known;           /* the daemon has said that it knows near calls */
 	/* Under the list's lock: */
 	struct slot slots[SLOTS];
@@ -76,7 +79,7 @@ void client_near_list_fini(struct client_near_list *list)
 }
 
 struct client_near *client_near_create(struct client_near_list *list, const char *path, const uint8_t token[16], uint64_t epoch,
-				       uint64_t session, bool known, uint64_t busy_poll_us)
+				       uint64_t session, bool known, uint64_t busy_poll_us, bool adapts)
 {
 	struct client_near *near = strlen(path) < sizeof(near->path) ? calloc(1, sizeof(*near)) : NULL;
 
@@ -88,6 +91,7 @@ struct client_near *client_near_create(struct client_near_list *list, const char
 	near->session = session;
 	near->known = known;
 	near->busy_poll_us = busy_poll_us;
+	near->adapts = adapts && !busy_poll_us && adaptive_poll_may();
 	for (int i = 0; i < SLOTS; i++)
 		near->slots[i].fd = -1;
 	near->list = list;
@@ -313,10 +317,11 @@ static ssize_t packet_look(const struct slot *slot, int flags)
 	return recv(slot->fd, slot->packet, FDSOCK_CALL_BYTES_MAX, MSG_TRUNC | flags);
 }
 
-/* The reply's bytes, 0 if the daemon has hung up, -1 with errno; EAGAIN: none came in time. */
-static ssize_t reply_await(const struct client_near *near, const struct slot *slot, uint64_t deadline_us)
+/* `usual`: what it goes by that calls like this one take. The reply's bytes, 0 if the daemon has hung up, -1 with errno; EAGAIN: none came in time. */
+static ssize_t reply_await(const struct client_near *near, const struct slot *slot, struct adaptive_poll *usual, uint64_t deadline_us)
 {
-	const uint64_t poll_until_us = near->busy_poll_us ? client_now_us() + near->busy_poll_us : 0;
+	const uint64_t began_us = client_now_us();
+	const uint64_t poll_until_us = began_us + (near->busy_poll_us ? near->busy_poll_us : adaptive_poll_us(usual));
 	struct pollfd ready = {.fd = slot->fd, .events = POLLIN};
 
 	for (;;) {
@@ -324,6 +329,8 @@ static ssize_t reply_await(const struct client_near *near, const struct slot *sl
 		const bool sleep = now >= poll_until_us && now + 2 * SLEEP_US < deadline_us;
 		ssize_t got = packet_look(slot, sleep ? 0 : MSG_DONTWAIT);
 
+		if (got >= 0 && near->adapts)
+			adaptive_poll_learn(usual, client_now_us() - began_us);
 		if (got >= 0 || (errno != EAGAIN && errno != EINTR))
 			return got;
 		if (now >= deadline_us) {
@@ -332,6 +339,8 @@ static ssize_t reply_await(const struct client_near *near, const struct slot *sl
 		}
 		if (!sleep && now >= poll_until_us)
 			poll(&ready, 1, client_left_ms(deadline_us));
+		else if (!sleep && near->adapts)
+			sched_yield();
 	}
 }
 
@@ -404,7 +413,7 @@ bool client_near_call(struct client_near *near, struct client_job *job, enum ter
 	if (job->meanwhile)
 		job->meanwhile(job->arg);
 	job->meanwhile = NULL;
-	got = reply_await(near, slot, job->deadline_us);
+	got = reply_await(near, slot, &near->usual[job->method], job->deadline_us);
 	answered = got > 0;
 	*status = answered ? reply_read(slot, (size_t)got, job, &by_grpc) : no_reply(near, got, job);
 	slot_leave(near, slot, answered && (*status != TERRACE_INTERNAL || by_grpc));

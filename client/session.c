@@ -247,7 +247,7 @@ static void view_attach(struct client_view *view, const char *fd_socket, uint64_
 		snprintf(view->why_not, sizeof(view->why_not), "%s", why);
 	else if (!view->client->no_near_calls)
 		view->near = client_near_create(&view->client->nears, fd_socket, view->token.bytes, view->epoch, view->id,
-						view->attachment->knows_callers, view->client->busy_poll_us);
+						view->attachment->knows_callers, view->client->busy_poll_us, !view->client->no_adaptive_poll);
 	client_words_back(&words);
 }
 

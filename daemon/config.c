@@ -39,7 +39,7 @@ struct option {
 };
 
 static const char *const huge_words[] = { "auto", "off", NULL };
-static const char *const verify_words[] = { "off", "on", NULL };
+static const char *const switch_words[] = { "off", "on", NULL };
 static const char *const io_words[] = { "auto", "io_uring", "threads", NULL };
 static const char *const catalog_words[] = { "keep", "rebuild", NULL };
 static const char *const level_words[] = { "debug", "info", "warn", "error", NULL };
@@ -95,7 +95,7 @@ static const struct option options[] = {
 	  "read ahead from the disks at most so much a second; 0: nothing" },
 	{ "gpu_prefetch_bytes", T_BYTES, AT(gpu_prefetch_bytes), "0", 0, 1ull << 40, NULL,
 	  "bring up to a GPU ahead of leases there at most so much a second; 0: nothing" },
-	{ "gpu_verify_up", T_CHOICE, AT(gpu_verify_up), "on", 0, 0, verify_words,
+	{ "gpu_verify_up", T_CHOICE, AT(gpu_verify_up), "on", 0, 0, switch_words,
 	  "look at checksums of what goes from memory to a GPU, beside the copies: a layer is there when that is done too" },
 	{ "sessions_max", T_COUNT, AT(sessions_max), "1024", 1, 1 << 20, NULL, "sessions; one user has as many as it leaves free for others, at most" },
 	{ "leases_max", T_COUNT, AT(leases_max), "131072", 1, 1 << 20, NULL, "leases over all sessions; one process has a third at most, a user half" },
@@ -125,6 +125,8 @@ static const struct option options[] = {
 	  "how long the stop then waits for what hangs, as in a GPU's driver, before the daemon ends without it, with exit status 3" },
 	{ "busy_poll", T_MS, AT(busy_poll_ms), "0ms", 0, 1000, NULL,
 	  "after each event the serving threads, and each GPU's that begins copies, look for the next one for so long without sleeping, a processor each" },
+	{ "adaptive_poll", T_CHOICE, AT(adaptive_poll), "on", 0, 0, switch_words,
+	  "without busy_poll: the thread of near calls looks for the next one for as long as those have been taking, 200us at most, if the daemon may use 4 processors or more" },
 	{ "log_level", T_CHOICE, AT(log_level), "info", 0, 0, level_words, "least level that is logged" },
 	{ "log_format", T_CHOICE, AT(log_format), "logfmt", 0, 0, format_words, "form of the lines on stderr" },
 };

@@ -49,7 +49,7 @@ struct config {
 	uint64_t sessions_max, leases_max, open_blocks_max;
 	uint64_t session_idle_ms, lease_ttl_ms, reservation_ttl_ms;
 	uint64_t watch_queue, workers, sum_threads, queue_max, calls_max, connections_max;
-	uint64_t call_deadline_max_ms, message_bytes_max, drain_timeout_ms, stop_timeout_ms, busy_poll_ms;
+	uint64_t call_deadline_max_ms, message_bytes_max, drain_timeout_ms, stop_timeout_ms, busy_poll_ms, adaptive_poll;
 	uint64_t log_level, log_format;
 
 	enum config_origin origin[CONFIG_OPTIONS_MAX];

@@ -12,6 +12,7 @@
 #include "daemon/daemon.h"
 #include "daemon/log.h"
 #include "daemon/near_engine.h"
+#include "proto/adaptive_poll.h"
 
 #define CALL_MOST_US 3600000000ull /* whatever a client asks for */
 
@@ -472,8 +473,10 @@ void *near_main(void *arg)
 {
 	struct near *n = arg;
 	const uint64_t poll_us = n->daemon->config->busy_poll_ms * 1000;
+	const bool adapts = n->daemon->config->adaptive_poll && !poll_us && adaptive_poll_may();
 	struct epoll_event events[EVENTS];
-	uint64_t poll_until_us = 0;
+	struct adaptive_poll usual = { 0 };
+	uint64_t poll_until_us = 0, waits_since_us = daemon_now_us();
 
 	cache_thread_enter();
 	while (!atomic_load(&n->stopping) || n->all.next != &n->all || atomic_load(&n->posted)) {
@@ -483,6 +486,10 @@ void *near_main(void *arg)
 		if (count > 0) {
 			poll_until_us = now + poll_us;
 			cache_called(n->daemon->cache);
+			if (adapts)
+				adaptive_poll_learn(&usual, now - waits_since_us);
+		} else if (adapts && now < poll_until_us) {
+			sched_yield();
 		}
 		for (int i = 0; i < count; i++)
 			on_event(events[i].data.ptr, now);
@@ -492,6 +499,10 @@ void *near_main(void *arg)
 			look(n, now);
 		cache_leases_tell(n->daemon->cache); /* their replies are on their way */
 		sweep(n);
+		if (adapts && count > 0) {
+			waits_since_us = daemon_now_us();
+			poll_until_us = waits_since_us + adaptive_poll_us(&usual);
+		}
 	}
 	cache_thread_leave();
 	pthread_mutex_lock(&n->lock);

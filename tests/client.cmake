@@ -6,6 +6,7 @@ terrace_test(layout_message LIBS terrace_proto ONE_THREAD) # of both ends
 terrace_test(client_packed LIBS terrace_static ONE_THREAD)
 terrace_test(client_wire LIBS terrace_static)
 terrace_test(client_bounds LIBS terrace_static)
+terrace_test(adaptive_poll LIBS terrace_proto ONE_THREAD) # of both ends
 terrace_test(client_near LIBS terrace_static)
 foreach(name calls async hostile threads)
   terrace_test(client_${name} SOURCES client_${name}.c client_rig.c LIBS client_fake)

@@ -158,7 +158,7 @@ static void *fake_main(void *arg)
 	return NULL;
 }
 
-static void open_near(bool known, uint64_t busy_poll_us)
+static void open_near(bool known, uint64_t busy_poll_us, bool adapts)
 {
 	struct sockaddr_un at = {.sun_family = AF_UNIX};
 
@@ -173,13 +173,13 @@ static void open_near(bool known, uint64_t busy_poll_us)
 	ck_assert_int_eq(pipe(fake.stop), 0);
 	ck_assert_int_eq(pthread_create(&fake.thread, NULL, fake_main, NULL), 0);
 	client_near_list_init(&list);
-	near = client_near_create(&list, fake.path, token, EPOCH, SESSION, known, busy_poll_us);
+	near = client_near_create(&list, fake.path, token, EPOCH, SESSION, known, busy_poll_us, adapts);
 	ck_assert_ptr_nonnull(near);
 }
 
 static void setup(void)
 {
-	open_near(true, 0);
+	open_near(true, 0, false);
 }
 
 static void fake_end(void)
@@ -289,7 +289,7 @@ START_TEST(without_a_connection_it_goes_by_grpc)
 	char words[64];
 
 	teardown();
-	open_near(cases[_i].known, 0);
+	open_near(cases[_i].known, 0, false);
 	fake.fault = cases[_i].fault;
 	client_fail(TERRACE_INVALID, "words of case %d", _i);
 	strcpy(words, terrace_error());
@@ -413,7 +413,7 @@ START_TEST(a_disconnect_ends_calls_and_their_number_is_bounded)
 
 	if (_i) {
 		teardown();
-		open_near(true, NET_US);
+		open_near(true, NET_US, false);
 	}
 	fake.fault = SILENT;
 	for (int i = 0; i < THREADS; i++) {
@@ -440,7 +440,7 @@ START_TEST(busy_polling)
 	uint64_t began;
 
 	teardown();
-	open_near(true, 50000);
+	open_near(true, 50000, false);
 	for (int i = 0; i < 20; i++)
 		is_answered();
 	fake.fault = SILENT;
@@ -449,6 +449,26 @@ START_TEST(busy_polling)
 	ck_assert(a.went);
 	ck_assert_int_eq(a.status, TERRACE_DEADLINE);
 	ck_assert_uint_ge(client_now_us() - began, 300000);
+}
+END_TEST
+
+/* Answers that come soon are looked for; for one that does not come it sleeps. */
+START_TEST(adaptive_polling)
+{
+	struct timespec before, after;
+	struct asked a;
+
+	teardown();
+	open_near(true, 0, true);
+	for (int i = 0; i < 100; i++)
+		is_answered();
+	fake.fault = SILENT;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+	a = ask(500000);
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+	ck_assert(a.went);
+	ck_assert_int_eq(a.status, TERRACE_DEADLINE);
+	ck_assert_int_lt((after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000, 100);
 }
 END_TEST
 
@@ -469,6 +489,7 @@ int main(void)
 	tcase_add_test(t, what_does_not_go_near);
 	tcase_add_loop_test(t, a_disconnect_ends_calls_and_their_number_is_bounded, 0, 2);
 	tcase_add_test(t, busy_polling);
+	tcase_add_test(t, adaptive_polling);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);
 	srunner_run_all(r, CK_NORMAL);

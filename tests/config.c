@@ -66,7 +66,7 @@ static const char *const other[][2] = {
 	{ "open_blocks_max", "9" }, { "session_idle", "2s" }, { "lease_ttl", "150ms" }, { "reservation_ttl", "2h" },
 	{ "watch_queue", "17" }, { "workers", "3" }, { "sum_threads", "6" }, { "queue_max", "5" }, { "calls_max", "99" },
 	{ "connections_max", "4" }, { "call_deadline_max", "7s" }, { "message_bytes_max", "8MiB" },
-	{ "drain_timeout", "1s" }, { "stop_timeout", "2s" }, { "busy_poll", "3ms" }, { "log_level", "debug" }, { "log_format", "json" },
+	{ "drain_timeout", "1s" }, { "stop_timeout", "2s" }, { "busy_poll", "3ms" }, { "adaptive_poll", "off" }, { "log_level", "debug" }, { "log_format", "json" },
 };
 enum { OTHERS = sizeof other / sizeof other[0] };
 

@@ -158,10 +158,12 @@ struct terrace_connect_options {
 	size_t size;
 	const char *address;     /* "unix:PATH" or "127.0.0.1:7421"; NULL: $TERRACE_ADDRESS, else unix:/run/terrace/terraced.sock */
 	uint64_t timeout_us;     /* default deadline of a call; 0: 5 s */
-	uint64_t busy_poll_us;   /* a call looks for its answer for so long before its thread sleeps; 0: it sleeps at once */
+	uint64_t busy_poll_us;   /* a call looks for its answer for so long before its thread sleeps; 0: see no_adaptive_poll */
 	bool no_borrow;          /* do not attach to the fd socket even on the same node */
 	bool no_near_calls;      /* every call by gRPC. Else synchronous ones that are made often go over the fd socket: several times faster */
-	uint8_t reserved[6];
+	bool no_adaptive_poll;   /* its thread sleeps at once. Else those over the fd socket, where the process may use 4 processors or more, look for as long
+				  * as answers of their kind have been taking, .2 ms at most */
+	uint8_t reserved[5];
 };
 #define TERRACE_CONNECT_OPTIONS_INIT TERRACE_SIZED_(struct terrace_connect_options)
 
