@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -63,6 +64,14 @@ static const struct {
 	[CLIENT_WARM] = {FDSOCK_WARM, "Warm"},
 };
 
+/* Whether this process may run on so many processors that one of them may look for answers. */
+static bool has_processors(void)
+{
+	cpu_set_t set;
+
+	return sched_getaffinity(0, sizeof(set), &set) || CPU_COUNT(&set) >= ADAPTIVE_POLL_PROCESSORS; /* fails with more than it has room for */
+}
+
 /* ---- the list ------------------------------------------------------------------------------------------------------ */
 
 void client_near_list_init(struct client_near_list *list)
@@ -91,7 +100,7 @@ struct client_near *client_near_create(struct client_near_list *list, const char
 	near->session = session;
 	near->known = known;
 	near->busy_poll_us = busy_poll_us;
-	near->adapts = adapts && !busy_poll_us && adaptive_poll_may();
+	near->adapts = adapts && !busy_poll_us && has_processors();
 	for (int i = 0; i < SLOTS; i++)
 		near->slots[i].fd = -1;
 	near->list = list;

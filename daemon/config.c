@@ -109,7 +109,7 @@ static const struct option options[] = {
 	  "events a watcher may lag behind before it is told to look anew" },
 	{ "workers", T_COUNT, AT(workers), "2", 1, 64, NULL, "threads for checksums, copies and scrubs of calls" },
 	{ "sum_threads", T_COUNT, AT(sum_threads), "auto", 1, 16, NULL,
-	  "threads for checksums of what comes from disks and GPUs; auto: half as many as there are processors, 2 at least and 12 at most" },
+	  "threads for checksums of what comes from disks and GPUs; auto: half as many as the daemon may use processors, 2 at least and 12 at most" },
 	{ "queue_max", T_COUNT, AT(queue_max), "256", 1, 1 << 16, NULL,
 	  "calls that may wait for a worker; more are RESOURCE_EXHAUSTED" },
 	{ "calls_max", T_COUNT, AT(calls_max), "1024", 16, 1 << 16, NULL,
@@ -651,9 +651,9 @@ static void derive(struct config *c, struct config_errors *errors)
 			c->host_bytes = MIB;
 	}
 	if (!c->sum_threads) {
-		const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+		const uint32_t processors = machine_processors("");
 
-		c->sum_threads = processors < 4 ? 2 : processors > 24 ? 12 : (uint64_t)processors / 2;
+		c->sum_threads = processors < 4 ? 2 : processors > 24 ? 12 : processors / 2;
 	}
 	if (!strcmp(c->fd_socket, "auto")) {
 		if (n > 5 && !strcmp(c->socket + n - 5, ".sock"))

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,19 +19,38 @@ enum {
 	FILES_CONNECTION = 5, /* of connections_max: a socket and a pidfd each, twice, and one by gRPC */
 };
 
+/* What a cgroup's file says, or `none`. */
+typedef uint64_t bound_read(FILE *f, uint64_t none);
+
+static uint64_t memory_read(FILE *f, uint64_t none)
+{
+	uint64_t bytes;
+
+	return fscanf(f, "%" SCNu64, &bytes) == 1 ? bytes : none; /* or "max" */
+}
+
+/* Whole processors: two that have half of their time each are one. */
+static uint64_t processors_read(FILE *f, uint64_t none)
+{
+	uint64_t quota, period;
+
+	if (fscanf(f, "%" SCNu64 " %" SCNu64, &quota, &period) != 2 || !period) /* or "max" */
+		return none;
+	return quota < period ? 1 : quota / period;
+}
+
 /* The bound of one cgroup, or `none`. */
-static uint64_t bound_of(const char *root, const char *group, uint64_t none)
+static uint64_t bound_of(const char *root, const char *group, const char *file, bound_read *read, uint64_t none)
 {
 	char path[2 * PATH_MAX];
 	uint64_t bound;
 	FILE *f;
 
-	snprintf(path, sizeof path, "%s/sys/fs/cgroup%s/memory.max", root, group);
+	snprintf(path, sizeof path, "%s/sys/fs/cgroup%s/%s", root, group, file);
 	f = fopen(path, "re");
 	if (!f)
 		return none;
-	if (fscanf(f, "%" SCNu64, &bound) != 1) /* "max" */
-		bound = none;
+	bound = read(f, none);
 	fclose(f);
 	return bound < none ? bound : none;
 }
@@ -55,18 +75,34 @@ static bool group_of(const char *root, char group[PATH_MAX])
 	return true;
 }
 
-uint64_t machine_memory(const char *root)
+/* What cgroups leave of `all`. */
+static uint64_t left_of(const char *root, const char *file, bound_read *read, uint64_t all)
 {
-	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 	char group[PATH_MAX];
 
 	if (!group_of(root, group))
-		return memory;
+		return all;
 	while (*group) {
-		memory = bound_of(root, group, memory);
+		all = bound_of(root, group, file, read, all);
 		*strrchr(group, '/') = 0;
 	}
-	return bound_of(root, "", memory); /* a container's own, which it sees as the root */
+	return bound_of(root, "", file, read, all); /* a container's own, which it sees as the root */
+}
+
+uint64_t machine_memory(const char *root)
+{
+	return left_of(root, "memory.max", memory_read, (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE));
+}
+
+uint32_t machine_processors(const char *root)
+{
+	const long online = sysconf(_SC_NPROCESSORS_ONLN);
+	cpu_set_t set;
+	uint64_t all = online > 0 ? (uint64_t)online : 1;
+
+	if (!sched_getaffinity(0, sizeof set, &set)) /* fails with more than it has room for */
+		all = (uint64_t)CPU_COUNT(&set);
+	return (uint32_t)left_of(root, "cpu.max", processors_read, all);
 }
 
 void machine_streams(void)

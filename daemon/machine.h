@@ -14,6 +14,9 @@ void machine_streams(void);
  * place of "/". */
 uint64_t machine_memory(const char *root);
 
+/* Processors that it may use at a time: those that it may run on, or what its cgroups leave of their time, at least 1. root: as above. */
+uint32_t machine_processors(const char *root);
+
 /* Descriptors that the process may have, raised to what it may raise them to: what a shell or systemd gives is for programs that use select(). */
 uint64_t machine_files(void);
 

@@ -11,6 +11,7 @@
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/log.h"
+#include "daemon/machine.h"
 #include "daemon/near_engine.h"
 #include "proto/adaptive_poll.h"
 
@@ -473,7 +474,7 @@ void *near_main(void *arg)
 {
 	struct near *n = arg;
 	const uint64_t poll_us = n->daemon->config->busy_poll_ms * 1000;
-	const bool adapts = n->daemon->config->adaptive_poll && !poll_us && adaptive_poll_may();
+	const bool adapts = n->daemon->config->adaptive_poll && !poll_us && machine_processors("") >= ADAPTIVE_POLL_PROCESSORS;
 	struct epoll_event events[EVENTS];
 	struct adaptive_poll usual = { 0 };
 	uint64_t poll_until_us = 0, waits_since_us = daemon_now_us();

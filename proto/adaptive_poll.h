@@ -4,9 +4,7 @@
 #ifndef TERRACE_PROTO_ADAPTIVE_POLL_H
 #define TERRACE_PROTO_ADAPTIVE_POLL_H
 
-#include <sched.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 enum {
@@ -19,14 +17,6 @@ enum {
 struct adaptive_poll {
 	_Atomic uint32_t us;
 };
-
-/* Whether this process has the processors for it. */
-static inline bool adaptive_poll_may(void)
-{
-	cpu_set_t set;
-
-	return sched_getaffinity(0, sizeof(set), &set) || CPU_COUNT(&set) >= ADAPTIVE_POLL_PROCESSORS;
-}
 
 /* So long from when the wait begins. */
 static inline uint64_t adaptive_poll_us(const struct adaptive_poll *p)

@@ -5,6 +5,7 @@
 #include "tests/held_folder.h"
 
 #include <check.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -194,11 +195,20 @@ static const struct {
 	  "23456789\n", "at most 107 bytes" },
 };
 
-/* What machine_memory() reads, under a folder. NULL: there is no such file. */
-static uint64_t memory_with(const char *group, const char *bounds[3])
+static uint64_t memory_of(const char *root)
 {
-	static const char *const files[] = { "/sys/fs/cgroup/a/b/memory.max", "/sys/fs/cgroup/a/memory.max", "/sys/fs/cgroup/memory.max",
-					     "/proc/self/cgroup" };
+	return machine_memory(root);
+}
+
+static uint64_t processors_of(const char *root)
+{
+	return machine_processors(root);
+}
+
+/* What `of` reads, under a folder: its bounds are in files of this name. NULL: there is no such file. */
+static uint64_t left_with(uint64_t (*of)(const char *root), const char *name, const char *group, const char *const bounds[3])
+{
+	static const char *const files[] = { "/sys/fs/cgroup/a/b/", "/sys/fs/cgroup/a/", "/sys/fs/cgroup/", "/proc/self/cgroup" };
 	char root[32], path[128], remove[64];
 
 	ck_assert(held_folder_make("/tmp", root, sizeof root));
@@ -209,18 +219,18 @@ static uint64_t memory_with(const char *group, const char *bounds[3])
 
 		if (!text)
 			continue;
-		snprintf(path, sizeof path, "%s%s", root, files[i]);
+		snprintf(path, sizeof path, "%s%s%s", root, files[i], i < 3 ? name : "");
 		FILE *f = fopen(path, "w");
 
 		ck_assert_ptr_nonnull(f);
 		fprintf(f, "%s\n", text);
 		fclose(f);
 	}
-	uint64_t memory = machine_memory(root);
+	uint64_t left = of(root);
 
 	snprintf(remove, sizeof remove, "rm -r %s", root);
 	ck_assert_int_eq(system(remove), 0);
-	return memory;
+	return left;
 }
 
 /* The least of the bounds of a process's cgroup and of those above it; those of others do not count. */
@@ -243,7 +253,43 @@ START_TEST(memory_that_cgroups_leave)
 	};
 
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-		ck_assert_msg(memory_with(cases[i].group, (const char **)cases[i].bounds) == (cases[i].memory ? cases[i].memory : all), "case %zu", i);
+		ck_assert_msg(left_with(memory_of, "memory.max", cases[i].group, cases[i].bounds) == (cases[i].memory ? cases[i].memory : all), "case %zu", i);
+}
+END_TEST
+
+START_TEST(processors_that_cgroups_leave)
+{
+	static const struct {
+		const char *group, *bounds[3];
+		uint64_t processors; /* 0: all */
+	} cases[] = {
+		{ NULL, { "100000 100000", "100000 100000", "100000 100000" }, 0 },
+		{ "0::/", { "max 100000", "max 100000", "100000 100000" }, 1 },
+		{ "0::/a/b", { "max 100000", "150000 100000", NULL }, 1 },
+		{ "0::/a/b", { "200000 100000", "100000 100000", NULL }, 1 },
+		{ "0::/a/b", { "50000 100000", "max 100000", "max 100000" }, 1 },
+		{ "0::/a/b", { "max 100000", "max 100000", NULL }, 0 },
+		{ "0::/a/b", { "999999999999 1", "100000", "100000 0" }, 0 },
+		{ "0::/a/gone", { "100000 100000", NULL, NULL }, 0 },
+	};
+	const long online = sysconf(_SC_NPROCESSORS_ONLN);
+	cpu_set_t mine, one;
+	uint64_t all;
+
+	ck_assert_int_eq(sched_getaffinity(0, sizeof mine, &mine), 0);
+	all = (uint64_t)CPU_COUNT(&mine);
+	ck_assert_uint_ge(all, 1);
+	ck_assert_int_ge(online, (long)all);
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+		ck_assert_msg(left_with(processors_of, "cpu.max", cases[i].group, cases[i].bounds) == (cases[i].processors ? cases[i].processors : all),
+			      "case %zu", i);
+	CPU_ZERO(&one);
+	for (int i = 0; i < CPU_SETSIZE && !CPU_COUNT(&one); i++)
+		if (CPU_ISSET(i, &mine))
+			CPU_SET(i, &one);
+	ck_assert_int_eq(sched_setaffinity(0, sizeof one, &one), 0);
+	ck_assert_uint_eq(left_with(processors_of, "cpu.max", NULL, (const char *const[3]){ NULL }), 1);
+	ck_assert_int_eq(sched_setaffinity(0, sizeof mine, &mine), 0);
 }
 END_TEST
 
@@ -510,6 +556,7 @@ int main(void)
 	tcase_add_test(t, socket_of_another_user);
 	tcase_add_test(t, claims_say_why);
 	tcase_add_test(t, memory_that_cgroups_leave);
+	tcase_add_test(t, processors_that_cgroups_leave);
 	tcase_add_loop_test(t, bad_file_is_refused, 0, sizeof bad_files / sizeof bad_files[0]);
 	tcase_add_test(t, bad_flags_are_refused_all_at_once);
 	tcase_add_test(t, many_errors_do_not_overflow);
