@@ -82,9 +82,10 @@ static enum status copy(struct device *d, struct device_copy *c, const char **wh
 	return STATUS_OK;
 }
 
-/* What has begun ends before a call looks for its later blocks. */
+/* What has begun ends, or some of it fails, before a call looks for its later blocks. */
 static struct {
 	struct cache *cache;            /* there; NULL: it may go on */
+	const struct cache_wait *fails; /* this one's is to fail; NULL: to end */
 	sem_t *ready;
 	int told;                       /* times that the call was told by then */
 } idles;
@@ -100,7 +101,7 @@ struct gpu *__wrap_vram_find_rest(struct cache *c, struct gpu *expecting, int32_
 	for (int ms = 0, moving = 1; c == idles.cache && moving && ms < SECONDS_MAX * 1000; ms++) {
 		usleep(1000);
 		cache_lock(c);
-		moving = (int)c->vram->move_count;
+		moving = idles.fails ? !idles.fails->shed : (int)c->vram->move_count;
 		cache_unlock(c);
 	}
 	if (c == idles.cache)
@@ -358,6 +359,7 @@ END_TEST
 static void idle_first(struct long_rig *l)
 {
 	idles.cache = l->v.r.c;
+	idles.fails = NULL;
 	idles.ready = &l->ready;
 	idles.told = -1;
 }
@@ -399,6 +401,44 @@ START_TEST(one_of_the_first_fails_at_once)
 	end(&l);
 	ck_assert_uint_eq(warm(&l, 0, 0), BLOCKS);
 	ck_assert_uint_eq(read_all(&l, 0, 0), BLOCKS);
+	close_all(&l);
+}
+END_TEST
+
+/* The second of their lists, while the first is under way: that is waited for, and is the answer. */
+START_TEST(one_of_the_first_fails_while_another_comes)
+{
+	enum { KEYS = 256, LIST = (8 << 20) / VR_BLOCK_BYTES };
+	struct device_ops ops = *terrace_device_ops();
+	struct long_rig l = { .block_bytes = VR_BLOCK_BYTES };
+	struct cache_place p[KEYS];
+	enum status s, st[KEYS];
+	uint64_t ids[KEYS];
+
+	memset(&device, 0, sizeof(device));
+	sem_init(&l.ready, 0, 0);
+	ops.copy = copy;
+	vr_open(&l.v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = KEYS, .host_slots = KEYS, .no_verify = true, .ops = &ops });
+	ck_assert_uint_eq(vr_put(&l.v, CACHE_HOST, 0, KEYS), KEYS);
+	for (uint32_t i = 0; i < KEYS; i++) /* there are extents */
+		ck_assert_int_eq(vr_reserve(&l.v, 0, 1000 + i, 1, &st[i], &ids[i], &p[i]), STATUS_OK);
+	for (uint32_t i = 0; i < KEYS; i++)
+		ck_assert_int_eq(cache_abort(l.v.r.c, l.v.r.s.id, ids[i]), STATUS_OK);
+	rig_quiet(&l.v.r);
+	idle_first(&l);
+	idles.fails = &l.wait;
+	device.failing = 2;
+	vr_hold(&l.v, 0, 0);
+	l.wait = (struct cache_wait){ .ready = on_ready, .arg = &l.ready };
+	l.keys = rig_keys(0, KEYS);
+	ck_assert_int_eq(step(&l, 0, &(uint32_t){ 0 }), STATUS_BUSY);
+	idles.cache = NULL;
+	ck_assert_uint_gt(l.wait.shed, 0);
+	device.failing = 0;
+	vr_go(&l.v, 0);
+	ck_assert_uint_eq(finish(&l, 0, &s), LIST);
+	ck_assert_int_eq(s, STATUS_OK);
+	ck_assert_uint_eq(device.blocks_failed, LIST);
 	close_all(&l);
 }
 END_TEST
@@ -516,6 +556,7 @@ int main(void)
 		some_are_there,
 		the_first_come_at_once,
 		one_of_the_first_fails_at_once,
+		one_of_the_first_fails_while_another_comes,
 		a_list_that_fails_in_the_middle,
 		given_up_in_the_middle,
 		a_gpu_lost_in_the_middle,
