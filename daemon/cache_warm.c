@@ -103,6 +103,36 @@ static uint32_t warm_ahead(struct admission *a, uint64_t session, struct gpu *gp
 	return n;
 }
 
+/* The same: finds all. The GPU whose mover expects some of them, or NULL. */
+static struct gpu *warm_begin(struct admission *a, uint64_t session, int32_t gpu, uint64_t now_us, struct lease *l)
+{
+	struct gpu *g = vram_find_last(a->cache, gpu, a->pools, a->layouts, a->keys, l->block);
+	const uint32_t found = g ? warm_ahead(a, session, g, now_us, l) : 0;
+
+	return vram_find_rest(a->cache, g, gpu, a->pools, a->layouts, a->keys, found, l->block);
+}
+
+/* Until what it has begun is to be waited for; found: what is there has just been looked for. If some of what warm_ahead has begun has failed
+ * already, all of that is waited for first. */
+static enum status warm_steps(struct admission *a, struct lease *l, bool found, uint32_t *blocks)
+{
+	struct cache_wait *w = a->wait;
+	enum status s = STATUS_BUSY;
+
+	if (warm_came(a)) {
+		*blocks = w->warmed;
+		return STATUS_OK;
+	}
+	if (a->ahead)
+		*blocks = a->ahead;
+	for (; s == STATUS_BUSY && (!wait_goes_on(w) || (a->ahead && !w->shed)); a->ahead = 0, found = false) {
+		if (!found)
+			blocks_find(a->cache, a->pools, a->layouts, a->keys, l->block);
+		s = warm_step(a, l, blocks);
+	}
+	return s;
+}
+
 enum status cache_warm(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
 		       struct cache_wait *w, uint32_t *blocks, const char **why)
 {
@@ -116,10 +146,9 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts = session_pools(c, session, pools);
 	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = k, .wait = w };
-	enum status status = STATUS_BUSY, refused;
-	bool found = !w || !w->warmed;
-	uint32_t ahead = 0;
+	const bool found = !w || !w->warmed;
 	struct gpu *expecting = NULL;
+	enum status status;
 	struct session *s;
 	struct lease *l;
 
@@ -134,13 +163,10 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 	if (!l)
 		return STATUS_EXHAUSTED;
 	index_read_lock();
-	if (!w || !w->stage) {
-		expecting = vram_find_last(c, gpu, pools, layouts, k, l->block);
-		ahead = expecting ? warm_ahead(&a, session, expecting, now_us, l) : 0;
-		expecting = vram_find_rest(c, expecting, gpu, pools, layouts, k, ahead, l->block);
-	} else if (found) {
+	if (!w || !w->stage)
+		expecting = warm_begin(&a, session, gpu, now_us, l);
+	else if (found)
 		blocks_find(c, pools, layouts, k, l->block);
-	}
 	cache_lock(c);
 	cache_time(c, now_us);
 	if (a.ahead)
@@ -148,20 +174,10 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 	s = session_get(c, session, why);
 	if (s)
 		session_on_gpu(s, gpu);
-	refused = admit_want(c, &on, &a.want, why);
-	if (refused)
-		status = refused;
+	status = admit_want(c, &on, &a.want, why);
 	a.want.may_begin = false;
-	if (status == STATUS_BUSY && warm_came(&a)) {
-		*blocks = w->warmed;
-		status = STATUS_OK;
-	}
-	/* If some of what has begun has failed already, all of it is waited for first. */
-	for (; status == STATUS_BUSY && (!wait_goes_on(w) || (a.ahead && !w->shed)); a.ahead = 0, found = false) {
-		if (!found)
-			blocks_find(c, pools, layouts, k, l->block);
-		status = warm_step(&a, l, blocks);
-	}
+	if (!status)
+		status = warm_steps(&a, l, found, blocks);
 	if (a.coming)
 		vram_more_came(expecting);
 	cache_unlock(c);
