@@ -166,6 +166,27 @@ static void list_append(struct host_extent *e)
 	e->listed = true;
 }
 
+/* Before those at the end that nobody has taken a slot of yet: who has had them made is the first to. */
+static void list_return(struct host_extent *e)
+{
+	struct host_extent *next = NULL, *prev = e->pool->last;
+
+	for (; prev && prev->fresh; prev = prev->prev)
+		next = prev;
+	if (!next) {
+		list_append(e);
+		return;
+	}
+	e->prev = prev;
+	e->next = next;
+	next->prev = e;
+	if (prev)
+		prev->next = e;
+	else
+		e->pool->first = e;
+	e->listed = true;
+}
+
 static void list_remove(struct host_extent *e)
 {
 	struct host_pool *p = e->pool;
@@ -235,6 +256,7 @@ static enum status extent_publish(struct host_tier *t, struct host_extent *e)
 	memmove(&t->extents[place + 1], &t->extents[place], (t->extent_count - place) * sizeof(*t->extents));
 	t->extents[place] = e;
 	t->extent_count++;
+	e->fresh = true;
 	list_append(e);
 	return STATUS_OK;
 }
@@ -283,6 +305,7 @@ static void slot_pop(struct host_extent *e, struct host_slot *out)
 		word++;
 	const uint32_t i = word * 64 + (uint32_t)__builtin_ctzll(~e->taken[word]);
 
+	e->fresh = false;
 	e->free_first = i + 1;
 	e->cell[i] = (uint32_t)generation;
 	e->taken[word] |= 1ull << (i % 64);
@@ -380,7 +403,7 @@ void host_slot_give(const struct host_slot *s)
 			e->free_first = s->index;
 		e->used--;
 		if (!e->draining && !e->listed)
-			list_append(e);
+			list_return(e);
 		if (e->pool->growing)
 			pthread_cond_broadcast(&t->grown);
 	}

@@ -71,7 +71,7 @@ void host_destroy(struct host_tier *t);
 enum status host_pool_get(struct host_tier *t, uint32_t tenant, uint64_t layout_id, uint64_t slot_bytes,
 			  struct host_pool **out);
 
-/* A free slot of the pool: the first of one of its extents. Its bytes are whatever was there before (of the same tenant and layout, or
+/* A free slot of the pool: the first of one of its extents, of one of which nobody has had any only if all others are full. Its bytes are whatever was there before (of the same tenant and layout, or
  * zeroes). It does not last. MISS: no slot is free. */
 enum status host_slot_try(struct host_pool *p, struct host_slot *out);
 

@@ -15,6 +15,7 @@ struct host_extent {
 	uint32_t slots, used;
 	uint32_t free_first;             /* none before it is free */
 	bool listed, draining;
+	bool fresh;                      /* no slot of it has been taken yet */
 	uint64_t *taken;                 /* a bit a slot */
 	uint32_t cell[];                 /* of each slot that is taken, its generation */
 };

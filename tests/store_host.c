@@ -617,6 +617,43 @@ START_TEST(a_pool_can_be_prepared)
 END_TEST
 
 /* The bytes count until they are back. */
+/* A new extent's slots are not taken before those who had it made have been told of it, as long as any other is free: also when that comes back
+ * meanwhile, of an extent that was full. */
+START_TEST(a_prepared_extent_comes_last)
+{
+	struct host_slot slot[64], more;
+	uint32_t id[3], taken = 0;
+	struct host_tier *t;
+	struct host_pool *p;
+
+	t = tier_of(64 * KIB, 16 * KIB);
+	p = pool_of(t, 1, 4096);
+	ck_assert_int_eq(host_pool_prepare(p, 1, &id[0]), STATUS_OK);
+	while (!host_slot_try(p, &slot[taken]))
+		taken++;
+	ck_assert_uint_ge(taken, 2);
+	ck_assert_int_eq(host_pool_prepare(p, 1, &id[1]), STATUS_OK);
+	ck_assert_int_eq(host_pool_prepare(p, taken + 1, &id[2]), STATUS_OK);
+	ck_assert_uint_ne(id[1], id[0]);
+	ck_assert_uint_ne(id[2], id[1]);
+	host_slot_give(&slot[1]);
+	ck_assert_int_eq(host_slot_try(p, &more), STATUS_OK);
+	ck_assert_uint_eq(more.extent, id[0]);
+	ck_assert_int_eq(host_slot_try(p, &slot[1]), STATUS_OK);
+	ck_assert_uint_eq(slot[1].extent, id[1]);
+	host_slot_give(&slot[0]); /* before the one that is left, behind the one that has been used */
+	for (uint32_t i = 1; i < taken; i++) {
+		ck_assert_int_eq(host_slot_try(p, &more), STATUS_OK);
+		ck_assert_uint_eq(more.extent, id[1]);
+	}
+	ck_assert_int_eq(host_slot_try(p, &more), STATUS_OK);
+	ck_assert_uint_eq(more.extent, id[0]);
+	ck_assert_int_eq(host_slot_try(p, &more), STATUS_OK);
+	ck_assert_uint_eq(more.extent, id[2]);
+	host_destroy(t);
+}
+END_TEST
+
 START_TEST(doomed_extents_stay_in_the_budget)
 {
 	struct host_tier *t = tier_of(64 * KIB, 16 * KIB);
@@ -663,6 +700,7 @@ int main(void)
 #endif
 	tcase_add_loop_test(tc, random_histories_agree_with_the_model, 0, 5);
 	tcase_add_test(tc, a_pool_can_be_prepared);
+	tcase_add_test(tc, a_prepared_extent_comes_last);
 	tcase_add_test(tc, doomed_extents_stay_in_the_budget);
 	tcase_add_test(tc, threads_never_share_a_slot);
 	tcase_add_test(tc, huge_pages_stay_within_the_budget);
