@@ -170,7 +170,12 @@ static bool fits(const struct run *r, const char *name)
 	return !r->setting.flush_kept || (wants[w].mischief != MARKED && !wants[w].write_fails);
 }
 
-/* The point that was tried least, of those that this life can pass. */
+static bool reached(const struct run *r, uint32_t point)
+{
+	return atomic_load(&r->shadow->passed[point]) > 0;
+}
+
+/* The point that was tried least, of those that this life can pass; -1: none. Behind the kills that are wanted, one that was not reached. */
 static int choose_point(struct run *r)
 {
 	uint32_t n = crash_point_count(), from = crash_below(&r->random, n);
@@ -179,7 +184,9 @@ static int choose_point(struct run *r)
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t k = (from + i) % n;
 
-		if (fits(r, crash_point_name(k)) && (best < 0 || r->tries[k] < r->tries[best]))
+		if (!fits(r, crash_point_name(k)) || (r->kills >= r->wanted && reached(r, k)))
+			continue;
+		if (best < 0 || r->tries[k] < r->tries[best])
 			best = (int)k;
 	}
 	return best;
@@ -212,7 +219,7 @@ static void make_plan(struct run *r, struct plan *p)
 		p->life.fault = crash_below(&r->random, 2) ? ENOSPC : EIO;
 		p->life.fault_at = 1 + crash_below(&r->random, 60);
 	}
-	if (crash_below(&r->random, 10) < 7)
+	if (crash_below(&r->random, 10) < 7 || r->kills >= r->wanted)
 		p->point = choose_point(r);
 	if (p->point >= 0) {
 		const char *name = crash_point_name((uint32_t)p->point);
@@ -352,11 +359,11 @@ static int point_named(const char *name)
 
 static uint32_t points_reached(const struct run *r)
 {
-	uint32_t reached = 0;
+	uint32_t count = 0;
 
 	for (uint32_t i = 0; i < crash_point_count(); i++)
-		reached += atomic_load(&r->shadow->passed[i]) > 0;
-	return reached;
+		count += reached(r, i);
+	return count;
 }
 
 /* The kills that are wanted; up to twice as many, until every point was reached. */
@@ -401,22 +408,22 @@ static bool campaign(struct run *r)
 static int summary(const struct run *r, uint64_t began)
 {
 	const struct crash_shadow *s = r->shadow;
-	uint32_t n = crash_point_count(), reached = points_reached(r), killed = 0;
+	uint32_t n = crash_point_count(), passed = points_reached(r), killed = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
 		killed += r->killed[i] > 0;
-		if (!atomic_load(&s->passed[i]))
+		if (!reached(r, i))
 			fprintf(stderr, "never reached: %s\n", crash_point_name(i));
 	}
 	printf("%u kills in %.0f s (%u at points), %u power cuts that took %u writes, %u of the lives with the graph, %u ended by themselves; %u of %u points reached, %u of them killed at; "
 	       "%llu blocks, %llu flushed ones and %llu deleted ones checked; %llu puts, %llu flushes, %llu deletes; "
 	       "%llu flushes and %llu deletes not acknowledged; back after at most %llu ms\n",
-	       r->kills, (double)(now_ms() - began) / 1000, r->named, r->cuts, r->forgotten, r->by_graph, r->ended, reached, n, killed,
+	       r->kills, (double)(now_ms() - began) / 1000, r->named, r->cuts, r->forgotten, r->by_graph, r->ended, passed, n, killed,
 	       (unsigned long long)s->blocks_checked, (unsigned long long)s->flushes_checked,
 	       (unsigned long long)s->deletes_checked, (unsigned long long)s->puts, (unsigned long long)s->flushes,
 	       (unsigned long long)s->deletes, (unsigned long long)s->odd_flushes, (unsigned long long)s->odd_deletes,
 	       (unsigned long long)s->reopened_ms_max);
-	return reached == n ? 0 : 1;
+	return passed == n ? 0 : 1;
 }
 
 int main(int argc, char **argv)
