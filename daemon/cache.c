@@ -231,10 +231,10 @@ bool cache_destroy(struct cache *c)
 	if (!ended)
 		return false;
 	sums_destroy(c);
-	if (c->index) {
+	if (c->index && !c->options.leaves_records)
 		index_destroy(c->index, block_free_record);
+	if (c->index)
 		index_barrier();
-	}
 	if (c->tier)
 		tier_destroy(c);
 	if (c->vram && !vram_destroy(c))

@@ -77,6 +77,7 @@ struct cache_options {
 	uint32_t lease_ttl_ms;           /* after it a lease counts as overdue */
 	uint32_t reservation_ttl_ms;     /* the same for reservations */
 	uint32_t watch_queue;            /* events a watcher may lag behind before RESYNC; at most 1 << 20 */
+	bool leaves_records;             /* cache_destroy leaves what it knows of blocks to the end of the process: to free each takes a microsecond */
 
 	/* The advisor, which keeps a graph of what is asked for and expects by it what comes next. */
 	uint32_t graph_nodes;            /* blocks it remembers, some 210 bytes each; 0: no advisor */
@@ -119,7 +120,7 @@ struct cache_options {
  * cannot be opened, as in store/disk.h and store/catalog.h. *why: good until the thread's next cache_create. */
 enum status cache_create(const struct cache_options *o, uint64_t now_us, struct cache **out,
 			 const char **why);
-/* No other thread may be inside. Frees everything, watches included, whoever still maps it. NULL allowed. False: a disk, or the one with
+/* No other thread may be inside. Frees everything (but records, with leaves_records), watches included, whoever still maps it. NULL allowed. False: a disk, or the one with
  * the catalog, has not answered in time, or a GPU's driver has not: cache_left says which. The kernel may still write to the memory of its
  * requests, and a thread come back from the driver, so all memory stays mapped to the end of the process, the disk's folder stays locked, and
  * nobody is told of anything any more; after a disk, the next start reads all headers. */
