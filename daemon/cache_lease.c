@@ -115,6 +115,7 @@ void late_tell(struct cache *c)
 
 void cache_leases_tell(struct cache *c)
 {
+	vram_brought_told(c);
 	if (!atomic_load_explicit(&c->late_count, memory_order_relaxed))
 		return;
 	cache_lock(c);

@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-enum { SUM_QUEUE = 256, SUM_THREADS_MAX = 16, TURN = 64, ASKED_AT_FIRST = 3, ASKED_BY_EACH = 2, LOOKS = 32 };
+enum { SUM_QUEUE = 256, SUM_THREADS_MAX = 16, TURN = 64, ASKED_AT_FIRST = 3, ASKED_IN_A_HURRY = 6, ASKED_BY_EACH = 2, LOOKS = 32 };
 
 struct sums {
 	pthread_mutex_t lock;          /* of the pointer */
@@ -202,7 +202,7 @@ static struct batch *batch_create(struct cache *c, uint32_t count, uint32_t want
 }
 
 bool sums_begin_due(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), bool (*due)(void *arg, uint32_t i),
-		    void (*over)(void *arg), void *arg)
+		    void (*over)(void *arg), void *arg, bool hurry)
 {
 	struct batch *b = batch_create(c, count, count, one, over, arg);
 	bool begun;
@@ -210,14 +210,14 @@ bool sums_begin_due(struct cache *c, uint32_t count, void (*one)(void *arg, uint
 	if (!b)
 		return false;
 	b->due = due;
-	begun = ask_for_help(b, ASKED_AT_FIRST);
+	begun = ask_for_help(b, hurry ? ASKED_IN_A_HURRY : ASKED_AT_FIRST);
 	batch_let_go(b);
 	return begun;
 }
 
 bool sums_begin(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void (*over)(void *arg), void *arg)
 {
-	return sums_begin_due(c, count, one, NULL, over, arg);
+	return sums_begin_due(c, count, one, NULL, over, arg, false);
 }
 
 void sums_each(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void *arg)

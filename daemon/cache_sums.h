@@ -22,8 +22,9 @@ void sums_each(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t 
 /* The same on threads of the pool alone, count > 0: over(arg) on the one that did the last. False: nothing was begun, it is the caller's to
  * do. */
 bool sums_begin(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void (*over)(void *arg), void *arg);
-/* The same of what comes due by and by: number i not before due(arg, i), which is not far from it when it is asked. */
+/* The same of what comes due by and by: number i not before due(arg, i), which is not far from it when it is asked. `hurry`: the caller has time to wake
+ * several threads, so that they need not wait for each other to do it. */
 bool sums_begin_due(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), bool (*due)(void *arg, uint32_t i),
-		    void (*over)(void *arg), void *arg);
+		    void (*over)(void *arg), void *arg, bool hurry);
 
 #endif

@@ -154,7 +154,7 @@ struct vram_move {
 struct flight {
 	struct device_copy copy;       /* first */
 	struct gpu *gpu;
-	struct flight *next;           /* of the ended */
+	struct flight *next;           /* of the ended; of those that are to be looked at */
 	struct vram_move *moves, *mark;
 	struct vram_move **each;       /* [copy.count], the moves again; up: those to be summed first */
 	enum status status;
@@ -167,6 +167,7 @@ struct flight {
 	uint32_t layers_summed;        /* these and all before them */
 	bool summing;                  /* it is */
 	bool behind;                   /* up: looked at when it is copied, beside the copies of the next list */
+	bool elsewhere;                /* it was one of the GPU's to_look: whoever takes it from there has it looked at */
 	_Atomic bool all_due;          /* no layer is waited for any more, with the look at it */
 	_Atomic uint64_t stalled_us;   /* since when one is; 0: none is */
 	bool mixed;                    /* `each` is in another order than `moves` */
@@ -225,6 +226,7 @@ struct gpu {
 	struct flight *ended, **ended_end; /* with it */
 	bool halted, over;             /* with it: no list is made any more; the mover is to end */
 	struct flight *taken;          /* with it: made, and the mover's to begin. NULL: none */
+	_Atomic(struct flight *) to_look; /* with it: lists that are to be looked at (cache_vram_sums.c) beside their copies, by who has brought them or the mover */
 	bool keeper_due;               /* with it */
 	pthread_mutex_t summing_lock;  /* of the list of those being summed, and of how far they are; nothing is locked in it */
 	struct flight *summing, **summing_end;
@@ -594,6 +596,8 @@ static inline void vram_more_came(struct gpu *g)
 /* Some of these seem to be in memory and not on a GPU. */
 bool vram_some_come(const struct cache *c, uint32_t count, struct block *const *found);
 void vram_brought(struct gpu *expecting);
+/* Without the lock: the caller's reply is on its way, so that there is time to wake those that sum what it has brought. */
+void vram_brought_told(struct cache *c);
 /* A call has come: with options.gpu_poll_us movers are awake for so long after it. Any thread, without the lock. */
 void vram_stir(struct cache *c);
 

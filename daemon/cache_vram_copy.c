@@ -86,6 +86,12 @@ void vram_enqueue(struct gpu *g, struct vram_move *m)
 
 static struct flight *flight_take(struct gpu *g, enum device_way way);
 
+/* Its layers are summed as they come. */
+static bool is_summed_watched(const struct flight *f)
+{
+	return f->mark && f->gpu->cache->options.gpu_verify_up;
+}
+
 /* With the lock of the queues: there may be something to be begun. The mover may be asleep, or look on without the lock. */
 static void mover_ring(struct gpu *g)
 {
@@ -128,15 +134,38 @@ static void publish_one(struct vram_queue *q)
 	q->staged_end = &q->staged;
 }
 
-/* What a lease waits for, if the mover can begin it at once, is made a list here: its moves are in this processor's cache. */
+/* With the lock of the queues. */
+static void to_look_put(struct gpu *g, struct flight *f)
+{
+	f->next = atomic_load_explicit(&g->to_look, memory_order_relaxed);
+	atomic_store_explicit(&g->to_look, f, memory_order_relaxed);
+}
+
+/* The same. NULL: there is none. */
+static struct flight *to_look_take(struct gpu *g)
+{
+	struct flight *f = atomic_load_explicit(&g->to_look, memory_order_relaxed);
+
+	if (f)
+		atomic_store_explicit(&g->to_look, f->next, memory_order_relaxed);
+	return f;
+}
+
+/* What a lease waits for, if the mover can begin it at once, is made a list here: its moves are in this processor's cache. Then the mover has it copied, and
+ * whoever has brought it wakes those that sum it, when his reply is on its way: that takes as long as the copies' first calls. */
 static void publish_up(struct gpu *g)
 {
 	struct vram_queue *q = &g->queue[DEVICE_UP];
 	const bool at_once = q->staged_marks && !q->first && !g->taken && !g->halted;
 
 	publish_one(q);
-	if (at_once)
-		g->taken = flight_take(g, DEVICE_UP);
+	if (!at_once)
+		return;
+	g->taken = flight_take(g, DEVICE_UP);
+	if (!g->taken || !is_summed_watched(g->taken))
+		return;
+	g->taken->elsewhere = true;
+	to_look_put(g, g->taken);
 }
 
 /* With the lock of the queues: what has come one by one may wait for more, which comes soon; the tick rings in any case. Not what a lease waits for,
@@ -558,6 +587,8 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 		q->tail = &q->first;
 	q->under_way++;
 	atomic_fetch_add_explicit(&q->flights, 1, memory_order_release);
+	if (way == DEVICE_UP)
+		vram_flight_enter(f);
 	return f;
 }
 
@@ -592,17 +623,50 @@ static void flight_begin(struct gpu *g, struct flight *f)
 	flight_done(&f->copy, s == STATUS_EXHAUSTED ? STATUS_UNAVAILABLE : s);
 }
 
+/* What nobody has taken by the time that its copies have begun. With the lock, which it leaves. False: there is none. */
+static bool look_at_left(struct gpu *g)
+{
+	struct flight *f = to_look_take(g);
+
+	if (!f)
+		return false;
+	pthread_mutex_unlock(&g->queue_lock);
+	if (!vram_flight_look(f))
+		vram_flight_look_here(f);
+	pthread_mutex_lock(&g->queue_lock);
+	return true;
+}
+
+static void look_at_brought(struct gpu *g)
+{
+	struct flight *f;
+
+	pthread_mutex_lock(&g->queue_lock);
+	f = to_look_take(g);
+	pthread_mutex_unlock(&g->queue_lock);
+	if (!f || vram_flight_look(f))
+		return;
+	pthread_mutex_lock(&g->queue_lock); /* nobody to be woken: it is the mover's */
+	to_look_put(g, f);
+	mover_ring(g);
+	pthread_mutex_unlock(&g->queue_lock);
+}
+
+void vram_brought_told(struct cache *c)
+{
+	for (uint32_t i = 0; c->vram && c->sums && i < c->vram->count; i++)
+		if (atomic_load_explicit(&c->vram->gpu[i]->to_look, memory_order_relaxed))
+			look_at_brought(c->vram->gpu[i]);
+}
+
 /* The first layer of those that somebody waits for layer by layer is to be summed as soon as it is copied; what sums of others cost is not to
  * keep their copies waiting. */
 static void up_begin(struct gpu *g, struct flight *f)
 {
-	const bool watched = f->mark && g->cache->options.gpu_verify_up;
-	bool looked, behind;
+	const bool watched = is_summed_watched(f), elsewhere = f->elsewhere, behind = f->behind;
+	bool looked = elsewhere || (watched && vram_flight_look(f));
 
-	vram_flight_enter(f);
-	behind = f->behind;
-	looked = watched && vram_flight_look(f);
-	flight_begin(g, f);
+	flight_begin(g, f); /* the list may be gone, if it was looked at */
 	if (!looked && !behind && (watched || !vram_flight_look(f)))
 		vram_flight_look_here(f);
 }
@@ -644,9 +708,12 @@ void *gpu_mover(void *arg)
 
 	cache_thread_enter();
 	pthread_mutex_lock(&g->queue_lock);
-	while (!g->over || g->taken)
-		if (!send_next(g, &way))
+	while (!g->over || g->taken || atomic_load_explicit(&g->to_look, memory_order_relaxed)) {
+		const bool sent = send_next(g, &way);
+
+		if (!look_at_left(g) && !sent)
 			mover_wait(g);
+	}
 	pthread_mutex_unlock(&g->queue_lock);
 	cache_lock(c);
 	vram_thread_ended(c);

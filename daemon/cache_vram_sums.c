@@ -489,7 +489,8 @@ bool vram_flight_look(struct flight *f)
 	look_prepare(f);
 	if (f->summed_blocks)
 		cache_count(c, COUNTER_GPU_UP_SUMMED, f->summed_blocks * f->copy.parts * f->copy.part_bytes);
-	return pieces_of(f) && sums_begin_due(c, pieces_of(f), look_piece, f->summing && f->mark ? look_due : NULL, looked, f); /* it may be gone */
+	return pieces_of(f) && sums_begin_due(c, pieces_of(f), look_piece, f->summing && f->mark ? look_due : NULL, looked, f,
+						f->elsewhere); /* it may be gone */
 }
 
 void vram_flight_look_here(struct flight *f)

@@ -78,6 +78,7 @@ struct near {
 	_Atomic(struct near_connection *) posted;
 	uint64_t due_us;                 /* of the first call that waits, or earlier */
 	bool sweep;                      /* a connection is gone */
+	bool slept_for;                  /* an answer that took so long that its caller has gone to sleep is on its way */
 	uint8_t *packet;                 /* [FDSOCK_CALL_BYTES_MAX] */
 
 	atomic_uint connections, calls;

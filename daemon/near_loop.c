@@ -17,7 +17,7 @@
 
 #define CALL_MOST_US 3600000000ull /* whatever a client asks for */
 
-enum { EVENTS = 64, QUEUE_FULL_US = 10000 };
+enum { EVENTS = 64, QUEUE_FULL_US = 10000, CALLER_WAKES_US = 100 };
 
 static void on_wake(struct rpc_call *c)
 {
@@ -162,6 +162,7 @@ static void hang_up(struct near_connection *k, bool unread)
 static void to_idle(struct near_connection *k)
 {
 	k->state = NEAR_IDLE;
+	k->near->slept_for |= daemon_now_us() - k->c.began_us > ADAPTIVE_POLL_US_MAX;
 	if (!k->granted)
 		release_call(k);
 	if (k->hung_up)
@@ -460,6 +461,17 @@ static int wait_ms(const struct near *n, uint64_t poll_until_us)
 	return ms < 1000000 ? (int)ms : 1000000;
 }
 
+/* How long the thread looks for what comes next. Whose answer has taken long has slept, and must wake up before it can ask for more: what it has
+ * waited for, mostly. */
+static uint64_t looks_us(struct near *n, const struct adaptive_poll *usual)
+{
+	const uint64_t us = adaptive_poll_us(usual);
+	const bool wakes = n->slept_for;
+
+	n->slept_for = false;
+	return wakes && us < CALLER_WAKES_US ? CALLER_WAKES_US : us;
+}
+
 static void on_event(const struct near_key *key, uint64_t now_us)
 {
 	if (key->what == NEAR_SOCKET && !key->k->gone)
@@ -502,7 +514,7 @@ void *near_main(void *arg)
 		sweep(n);
 		if (adapts && count > 0) {
 			waits_since_us = daemon_now_us();
-			poll_until_us = waits_since_us + adaptive_poll_us(&usual);
+			poll_until_us = waits_since_us + looks_us(n, &usual);
 		}
 	}
 	cache_thread_leave();

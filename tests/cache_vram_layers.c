@@ -600,6 +600,54 @@ START_TEST(reads_for_a_gpu_have_their_priority)
 }
 END_TEST
 
+static _Atomic bool telling;
+
+static void *tell(void *arg)
+{
+	while (atomic_load(&telling))
+		cache_leases_tell(arg);
+	return NULL;
+}
+
+/* What a lease has brought is summed once, be its summers woken by the mover (0), by who has told of the lease (1), or by who comes first (2); also
+ * without any (3), by the mover itself. */
+START_TEST(summed_by_whoever_is_there)
+{
+	enum { ROUNDS = 20, BLOCKS = 6 };
+	const uint64_t bytes = (uint64_t)BLOCKS * VR_BLOCK_BYTES;
+	struct cache_place p[BLOCKS];
+	enum status statuses[BLOCKS];
+	struct cache_leased l;
+	struct vram_rig v;
+	pthread_t thread;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 2 * VR_EXTENT_SLOTS, .host_slots = 32, .sum_threads = _i == 3 ? 0 : 2 });
+	atomic_store(&telling, _i == 2);
+	if (_i == 2)
+		ck_assert_int_eq(pthread_create(&thread, NULL, tell, v.r.c), 0);
+	for (uint64_t round = 0; round < ROUNDS; round++) {
+		double before = rig_stat(&v.r, "terrace_gpu_verified_bytes_total", "");
+
+		ck_assert_uint_eq(vr_put(&v, CACHE_HOST, round * BLOCKS, BLOCKS), BLOCKS);
+		ck_assert_int_eq(vr_lease(&v, 0, round * BLOCKS, BLOCKS, true, false, p, &l), STATUS_OK);
+		ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+		if (_i == 1)
+			cache_leases_tell(v.r.c);
+		vr_wait_layers(&v, &l);
+		for (uint64_t n = 0; n < BLOCKS; n++)
+			ck_assert(vr_matches(&v, &p[n], round * BLOCKS + n, 0));
+		ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_verified_bytes_total", ""), before + (double)bytes);
+		vr_release(&v, &l);
+		ck_assert_int_eq(rig_delete(&v.r, round * BLOCKS, BLOCKS, statuses), STATUS_OK);
+		rig_quiet(&v.r);
+	}
+	atomic_store(&telling, false);
+	if (_i == 2)
+		pthread_join(thread, NULL);
+	vr_close(&v);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_vram_layers");
@@ -622,6 +670,7 @@ int main(void)
 	tcase_add_test(t, a_long_queue_before_a_full_gpu);
 	tcase_add_test(t, a_full_gpu_keeps_no_lease_waiting);
 	tcase_add_test(t, reads_for_a_gpu_have_their_priority);
+	tcase_add_loop_test(t, summed_by_whoever_is_there, 0, 4);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

@@ -164,7 +164,7 @@ START_TEST(begun_when_due)
 	atomic_store(&b.left, ITEMS);
 	sem_init(&b.over, 0, 0);
 	due_below = FIRST;
-	ck_assert(sums_begin_due(v.r.c, ITEMS, count_begun, is_due, begun_over, &b));
+	ck_assert(sums_begin_due(v.r.c, ITEMS, count_begun, is_due, begun_over, &b, false));
 	RIG_AWAIT(b.left <= ITEMS - FIRST);
 	for (int i = 0; i < 3; i++) {
 		static struct begun short_one;

@@ -13,8 +13,8 @@ enum { SCATTERED = 900, PIECE = 4096, SETTLE_MS = 40 };
 
 static const struct device_ops *ops;
 static void (*memory)(int64_t copies, int64_t things);
-static uint32_t (*copier)(void), (*kernels)(void);
-static void (*late)(uint32_t ms);
+static uint32_t (*copier)(void), (*kernels)(void), (*kernel_pairs)(void), (*rows)(void);
+static void (*late)(uint32_t ms), (*copy_ns)(uint32_t ns);
 
 static void load(void)
 {
@@ -28,7 +28,10 @@ static void load(void)
 	*(void **)&copier = dlsym(plugin, "fake_driver_copier");
 	*(void **)&kernels = dlsym(plugin, "fake_driver_kernels");
 	*(void **)&late = dlsym(plugin, "fake_driver_late");
-	CHECK(memory && copier && kernels && late);
+	*(void **)&kernel_pairs = dlsym(plugin, "fake_driver_pairs");
+	*(void **)&rows = dlsym(plugin, "fake_driver_rows");
+	*(void **)&copy_ns = dlsym(plugin, "fake_driver_copy_ns");
+	CHECK(memory && copier && kernels && late && kernel_pairs && rows && copy_ns);
 }
 
 static void sleep_ms(long ms)
@@ -191,23 +194,32 @@ static void test_in_part(void)
 	rig_close(&r);
 }
 
-/* The same of a list that the kernel and the engines share: what the kernel copies of it has ended, too. */
+enum { SHARED = 1024, SHARED_BYTES = 16 << 10 };
+
+/* So long a list that the kernel and the engines share it. */
+static struct rig_copy shared(const struct device_rig *r, struct device_pair *pairs)
+{
+	struct rig_copy c = scattered(r, pairs, SHARED);
+
+	for (uint32_t i = 0; i < SHARED; i++)
+		pairs[i] = (struct device_pair){ r->host_address + (pairs[i].from - r->host_address) / PIECE * SHARED_BYTES,
+						 r->range + (pairs[i].to - r->range) / PIECE * SHARED_BYTES };
+	c.list.part_bytes = SHARED_BYTES;
+	return c;
+}
+
+/* The same of such a list: what the kernel copies of it has ended, too. */
 static void test_beside(void)
 {
-	enum { PIECES = 1024, BYTES = 16 << 10 };
-	static struct device_pair pairs[PIECES];
+	static struct device_pair pairs[SHARED];
 	struct device_rig r;
 	int failed = 0;
 	enum status s = STATUS_EXHAUSTED;
 
-	rig_open(&r, ops, PIECES * BYTES);
+	rig_open(&r, ops, SHARED * SHARED_BYTES);
 	for (; failed < 10 && s != STATUS_OK; failed++) {
-		struct rig_copy c = scattered(&r, pairs, PIECES);
+		struct rig_copy c = shared(&r, pairs);
 
-		for (uint32_t i = 0; i < PIECES; i++)
-			pairs[i] = (struct device_pair){ r.host_address + (pairs[i].from - r.host_address) / PIECE * BYTES,
-							 r.range + (pairs[i].to - r.range) / PIECE * BYTES };
-		c.list.part_bytes = BYTES;
 		memory(failed, FAKE_DRIVER_ALWAYS);
 		rig_begin(&r, &c);
 		if (failed == 0)
@@ -222,6 +234,39 @@ static void test_beside(void)
 		expect_sound(&r);
 	}
 	CHECK(s == STATUS_OK && failed > 2);
+	rig_close(&r);
+}
+
+/* How many of a shared list's pairs the kernel has when some have shown what copies take. */
+static uint32_t kernel_has(struct device_rig *r, uint32_t ns)
+{
+	static struct device_pair pairs[SHARED];
+
+	copy_ns(ns);
+	for (int i = 0; i < 30; i++) {
+		struct rig_copy c = shared(r, pairs);
+
+		rig_begin(r, &c);
+		CHECK(rig_end(&c) == STATUS_OK);
+	}
+	copy_ns(0);
+	return kernel_pairs();
+}
+
+/* The engines have as much of a list as they can be asked for meanwhile, but not more than is good, and more again when that changes. */
+static void test_share(void)
+{
+	struct device_rig r;
+	uint32_t slow, slower;
+
+	rig_open(&r, ops, SHARED * SHARED_BYTES);
+	slow = kernel_has(&r, 2000);
+	CHECK(slow > SHARED * 3 / 4 && slow < SHARED);
+	slower = kernel_has(&r, 8000);
+	CHECK(slower > slow && slower < SHARED);
+	CHECK(kernel_has(&r, 0) < slow);
+	CHECK(kernel_pairs() > SHARED / 2);
+	expect_sound(&r);
 	rig_close(&r);
 }
 
@@ -366,6 +411,33 @@ static void test_who_puts_in(void)
 	rig_close(&r);
 }
 
+/* Neighbours that come in another order, some at a time, are one copy of rows all the same; those apart from them are not. */
+static void test_joins(void)
+{
+	enum { CHUNK = 16, CHUNKS = 4 };
+	static const uint32_t orders[][CHUNKS] = { { 0, 1, 2, 3 }, { 3, 2, 1, 0 }, { 2, 3, 0, 1 }, { 1, 3, 0, 2 }, { 0, 2, 3, 4 } };
+	struct device_pair pairs[CHUNK * CHUNKS];
+	struct device_rig r;
+
+	rig_open(&r, ops, 0);
+	for (size_t k = 0; k < sizeof(orders) / sizeof(orders[0]); k++) {
+		struct rig_copy c = neighbours(&r, pairs, CHUNK * CHUNKS, 1);
+		const uint32_t before = rows();
+
+		for (uint32_t i = 0; i < CHUNK * CHUNKS; i++) {
+			const uint64_t at = (orders[k][i / CHUNK] * CHUNK + i % CHUNK) * PIECE;
+
+			pairs[i] = (struct device_pair){ r.host_address + at, r.range + at };
+		}
+		rig_fill(r.host, r.bytes / 2);
+		rig_begin(&r, &c);
+		CHECK(rig_end(&c) == STATUS_OK);
+		CHECK(getenv("FAKE_DRIVER_ROWS") || rows() - before == (orders[k][CHUNKS - 1] < CHUNKS ? 1u : 2u));
+	}
+	expect_sound(&r);
+	rig_close(&r);
+}
+
 /* ---- a kernel that waits for its turns ----------------------------------------------------------------------------- */
 
 /* Whether the list goes by the kernel; with a word, if somebody waits for its parts. */
@@ -434,6 +506,7 @@ int main(int argc, char **argv)
 		{ "in part", test_in_part },
 		{ "none passes", test_none_passes },
 		{ "who puts in", test_who_puts_in },
+		{ "joins", test_joins },
 	};
 
 	load();
@@ -450,6 +523,7 @@ int main(int argc, char **argv)
 	}
 	if (argc > 1 && strcmp(argv[1], "beside") == 0) { /* where the kernel runs */
 		test_beside();
+		test_share();
 		printf("ok   beside\n");
 		return 0;
 	}
