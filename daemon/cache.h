@@ -305,6 +305,8 @@ enum status cache_flush(struct cache *c, uint64_t session, const struct cache_ke
 /* Tells the policies what leases that were granted `late` have asked for and used. Any thread; costs nothing if there are none. They are told
  * without it when such a lease ends, when the first of its copies has come to its GPU, and before the next that is not `late`. */
 void cache_leases_tell(struct cache *c);
+/* A lease has been asked for, and is about to be read: who begins its copies wakes up meanwhile, if the one before it had some. Any thread. */
+void cache_lease_comes(struct cache *c);
 /* A call, or a part of one, has come: see gpu_poll_us. */
 void cache_called(struct cache *c);
 /* NOT_FOUND; DENIED if it is another session's (session 0: trusted caller, not checked). */

@@ -363,6 +363,11 @@ static void lease_ask(struct cache *c, uint64_t session, struct pool *const *poo
 	advice_ask(c, &q, pools, layouts, k);
 }
 
+void cache_lease_comes(struct cache *c)
+{
+	vram_lease_comes(c);
+}
+
 enum status cache_lease(struct cache *c, uint64_t session, const struct cache_keys *k, bool all,
 			uint64_t attachment, uint64_t now_us, struct cache_place *places, uint32_t places_max,
 			struct cache_leased *out, struct cache_wait *w, const char **why)
@@ -403,6 +408,7 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 	index_read_lock();
 	if (!w || !w->stage) {
 		expecting = vram_find(c, on->gpu, pools, layouts, k, l->block);
+		vram_lease_brings(c, on->gpu, expecting);
 		lease_ask(c, session, pools, layouts, k, l->block);
 	} else {
 		blocks_find(c, pools, layouts, k, l->block);

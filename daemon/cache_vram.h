@@ -250,6 +250,8 @@ struct gpu {
 	_Atomic uint32_t rung;         /* times that there may have been something to be begun */
 	_Atomic uint64_t stirred_us;   /* when a call came last, where the mover is to be awake for the next; 0: none has */
 	_Atomic bool sleeps;           /* the mover does, it seems, and may have work again */
+	_Atomic bool brings;           /* the last lease here had something to be copied: so may the next */
+	_Atomic uint64_t comes_until_us; /* one was about to come: the mover is awake so long */
 	uint32_t passed, readied;      /* the mover's: as many were over when it had waited long enough, had begun when it last made ready */
 	pthread_cond_t mover_work, keeper_work; /* with queue_lock */
 	struct list_times times[LIST_KINDS];
@@ -600,6 +602,10 @@ void vram_brought(struct gpu *expecting);
 void vram_brought_told(struct cache *c);
 /* A call has come: with options.gpu_poll_us movers are awake for so long after it. Any thread, without the lock. */
 void vram_stir(struct cache *c);
+/* A lease on that GPU (CACHE_HOST: on none) has something to be copied, or not. */
+void vram_lease_brings(struct cache *c, int32_t gpu, const struct gpu *expecting);
+/* See cache_lease_comes. */
+void vram_lease_comes(struct cache *c);
 
 /* ---- cache_vram_lease.c ---- */
 

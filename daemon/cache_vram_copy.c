@@ -29,6 +29,7 @@ enum {
 	GATHERED = 8,                  /* blocks from a disk that nobody waits for layer by layer, to a list, while as many are still read; */
 	GATHERED_BYTES = 4 << 20,      /* or so many of their bytes */
 	EXPECT_US = 300,               /* what is expected comes by then, or may take its time */
+	COMES_US = 150,                /* from a lease's packet until it is known what it has to be copied */
 };
 
 static uint64_t host_address(const struct shelf *s, uint32_t index, const struct gpu *g)
@@ -372,7 +373,7 @@ static bool looks_on(struct gpu *g, uint32_t brought, uint64_t since_us)
 	const bool expecting = atomic_load_explicit(&g->expected, memory_order_relaxed) != brought && g->passed != brought;
 
 	return (expecting && now_us < since_us + EXPECT_US && atomic_load_explicit(&g->brought, memory_order_relaxed) == brought) ||
-	       is_stirred(g, now_us);
+	       is_stirred(g, now_us) || now_us < atomic_load_explicit(&g->comes_until_us, memory_order_relaxed);
 }
 
 /* With the lock of the queues. Where work is expected the mover stays awake, without the lock, until some has come or the next call is over. All
@@ -417,6 +418,26 @@ void vram_stir(struct cache *c)
 		atomic_store_explicit(&g->stirred_us, now_us, memory_order_relaxed);
 		if (atomic_load_explicit(&g->sleeps, memory_order_relaxed))
 			pthread_cond_signal(&g->mover_work);
+	}
+}
+
+void vram_lease_brings(struct cache *c, int32_t gpu, const struct gpu *expecting)
+{
+	struct gpu *g = gpu < 0 ? NULL : vram_gpu(c, (uint32_t)gpu);
+
+	if (g)
+		atomic_store_explicit(&g->brings, expecting != NULL, memory_order_relaxed);
+}
+
+void vram_lease_comes(struct cache *c)
+{
+	for (uint32_t i = 0; c->vram && i < c->vram->count; i++) {
+		struct gpu *g = c->vram->gpu[i];
+
+		if (!atomic_load_explicit(&g->brings, memory_order_relaxed) || !atomic_load_explicit(&g->sleeps, memory_order_relaxed))
+			continue;
+		atomic_store_explicit(&g->comes_until_us, vram_clock_us() + COMES_US, memory_order_relaxed);
+		pthread_cond_signal(&g->mover_work);
 	}
 }
 

@@ -301,6 +301,8 @@ static void begin(struct near_connection *k, const struct near_asked *asked, uin
 	uint64_t left = asked->left_us ? asked->left_us : n->daemon->config->call_deadline_max_ms * 1000;
 	enum status s;
 
+	if (asked->method == FDSOCK_LEASE)
+		cache_lease_comes(n->daemon->cache);
 	rpc_call_init(&k->c, n->daemon, n->methods[asked->method], now_us, now_us + (left < CALL_MOST_US ? left : CALL_MOST_US));
 	k->c.wake = on_wake;
 	k->calling = true;

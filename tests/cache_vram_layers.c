@@ -389,6 +389,35 @@ START_TEST(a_mover_that_is_kept_awake)
 }
 END_TEST
 
+/* A lease that is about to come has the mover awake for a moment, if the one before it had something to be copied. */
+START_TEST(a_lease_that_comes)
+{
+	struct cache_place p[4];
+	struct cache_leased l;
+	struct vram_rig v;
+	const struct gpu *gpu;
+
+	vr_open_filled(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .sum_threads = 2 }, 8);
+	gpu = vram_gpu(v.r.c, 0);
+	for (int round = 0; round < 4; round++) { /* copied, there, copied, in memory */
+		const uint64_t first = round == 2 ? 4 : 0;
+		uint64_t before;
+
+		ck_assert_int_eq(vr_lease(&v, round == 3 ? CACHE_HOST : 0, first, 4, true, false, p, &l), STATUS_OK);
+		if (round < 3)
+			vr_wait_layers(&v, &l);
+		vr_release(&v, &l);
+		rig_quiet(&v.r);
+		RIG_AWAIT(gpu->sleeps);
+		before = gpu->comes_until_us;
+		cache_lease_comes(v.r.c);
+		ck_assert(round == 1 ? gpu->comes_until_us == before : gpu->comes_until_us > before);
+		RIG_AWAIT(gpu->sleeps && vram_clock_us() > gpu->comes_until_us);
+	}
+	vr_close(&v);
+}
+END_TEST
+
 /* A lost GPU has nothing to be awake for: calls do not wake its mover, each of them. */
 START_TEST(a_lost_gpu_is_not_kept_awake)
 {
@@ -665,6 +694,7 @@ int main(void)
 	tcase_add_test(t, a_long_warm_comes_in_pieces);
 	tcase_add_test(t, what_is_expected_is_made_ready_for);
 	tcase_add_test(t, a_mover_that_is_kept_awake);
+	tcase_add_test(t, a_lease_that_comes);
 	tcase_add_test(t, a_lost_gpu_is_not_kept_awake);
 	tcase_add_test(t, layers_of_thousands);
 	tcase_add_test(t, a_long_queue_before_a_full_gpu);

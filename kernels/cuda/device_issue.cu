@@ -7,8 +7,7 @@
  * The kernel takes pieces of any size as they come; but where another process has the GPU busy it gets the GPU in turns with it, and both
  * are slow. So it is for lists whose pieces are small and lie apart, and not while one of them has been seen to wait for its turns; after
  * that one that nobody waits for part by part tries it first. By itself it does not fill the bus, whose packets are smaller for it than for
- * an engine: of a long list without parts the engines take a share meanwhile, in a stream beside, as much as the CPU can ask them for in the time, which
- * differs from host to host by a factor of two: batches show it.
+ * an engine: of a long list without parts the engines take a share meanwhile, in a stream beside, as much as they can begin in the time.
  *
  * Lists without a word have one part: nobody sees the difference.
  */
@@ -16,7 +15,6 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 
 namespace
 {
@@ -33,13 +31,10 @@ constexpr uint32_t RUNS_FEW = 16;          /* of a list as it comes */
 constexpr uint32_t LAYERED = 4;            /* calls to a part, about, for which a list in parts must have as many bytes */
 /* CTAs that fill the bus, and leave the rest of the GPU to others: see README.md. */
 constexpr uint32_t CTAS = 4, CTAS_SMALL = 8, SMALL_BYTES = 16384;
-/* How many in a hundred are the engines', at most, of pieces below 16 KiB, below 32, below 64 and of larger ones, in a list of so many bytes. */
+/* How many in a hundred are the engines' of pieces below 16 KiB, below 32, below 64 and of larger ones, in a list of so many bytes. */
 constexpr uint64_t BESIDE_LEAST = 8 << 20, BESIDE_FROM = 16 << 10;
 constexpr uint32_t BESIDE_SIZES = 3, BESIDE_ALL = 100;
-constexpr uint32_t BESIDE_UP[BESIDE_SIZES + 1] = {0, 45, 45, BESIDE_ALL}, BESIDE_DOWN[BESIDE_SIZES + 1] = {0, 35, 35, 30};
-/* What a copy of a batch takes the CPU: until one has shown it; in a call of so many; a tenth more is left for what comes in between. */
-constexpr uint32_t COPY_NS = 950, COPY_NS_MOST = 10000, TIMED_LEAST = 32, COPY_NS_TENTHS = 11;
-constexpr uint64_t BUS_BYTES_A_US = 52000;
+constexpr uint32_t BESIDE_UP[BESIDE_SIZES + 1] = {0, 30, 40, BESIDE_ALL}, BESIDE_DOWN[BESIDE_SIZES + 1] = {0, 20, 30, 30};
 
 uint32_t parts_of(const struct device_copy *c)
 {
@@ -92,23 +87,6 @@ bool has_batch(const struct device_lane *l)
 	return l->device->driver->cuMemcpyBatchAsync && !l->no_batch;
 }
 
-uint64_t clock_ns()
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
-
-/* A batch of so many copies has taken the CPU so long; one alone, in which the thread has stood still, does not change much. */
-void copies_took(struct device_lane *l, uint32_t count, uint64_t ns)
-{
-	const uint64_t each = ns / count < COPY_NS_MOST ? ns / count : COPY_NS_MOST, before = l->copy_ns ? l->copy_ns : COPY_NS;
-
-	if (count >= TIMED_LEAST)
-		l->copy_ns = (uint32_t)((7 * before + each) / 8);
-}
-
 /* The copies that have been gathered: l->from, to and sizes, all of one size. */
 CUresult batch_call(struct device_lane *l)
 {
@@ -124,12 +102,8 @@ CUresult batch_call(struct device_lane *l)
 		l->gather_most *= 2;
 	attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
 	attributes.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
-	if (batch) {
-		const uint64_t began_ns = clock_ns();
-
+	if (batch)
 		r = said(l, d->driver->cuMemcpyBatchAsync(l->to, l->from, l->sizes, count, &attributes, &first, 1, l->into));
-		copies_took(l, count, clock_ns() - began_ns);
-	}
 	if (r == CUDA_SUCCESS || cuda_error_sticks(r))
 		return r;
 	l->no_batch = l->no_batch || (batch && r != CUDA_ERROR_OUT_OF_MEMORY); /* refused: one by one from now on */
@@ -427,29 +401,18 @@ CUresult list_by_kernel(struct device_lane *l, struct device_flight *f, const st
 
 /* ---- both at once ------------------------------------------------------------------------------------------------ */
 
-/* How many pairs the CPU can ask engines for while so many bytes are copied; enough to show whether that has changed, at least. */
-uint64_t pairs_askable(const struct device_lane *l, uint64_t bytes)
-{
-	const uint64_t copy_ns = l->copy_ns ? l->copy_ns : COPY_NS, n = bytes * 1000 / BUS_BYTES_A_US * 10 / (copy_ns * COPY_NS_TENTHS);
-
-	return n > TIMED_LEAST ? n : TIMED_LEAST;
-}
-
 /* How many of the list's pairs the engines take beside the kernel. */
 uint32_t pairs_beside(const struct device_lane *l, const struct device_copy *c)
 {
 	const uint64_t bytes = part_bytes_of(c);
 	const uint32_t *percent = l->way == DEVICE_UP ? BESIDE_UP : BESIDE_DOWN;
-	uint64_t most, askable;
 	uint32_t size = 0;
 
 	if (c->progress || !has_batch(l) || l->device->engine_bytes == UINT64_MAX || c->count * bytes < BESIDE_LEAST)
 		return 0;
 	while (size < BESIDE_SIZES && bytes >= (uint64_t)BESIDE_FROM << size)
 		size++;
-	most = (uint64_t)c->count * percent[size] / BESIDE_ALL;
-	askable = pairs_askable(l, c->count * bytes);
-	return (uint32_t)(percent[size] == BESIDE_ALL || most < askable ? most : askable);
+	return (uint32_t)((uint64_t)c->count * percent[size] / BESIDE_ALL);
 }
 
 /* The first pairs by the engines, in a stream beside the list's. What is begun of them is waited for in this one, whatever comes. */

@@ -77,7 +77,6 @@ struct device_lane {
 	/* The issuer's: */
 	CUdeviceptr from[DEVICE_BATCH], to[DEVICE_BATCH]; /* a call */
 	size_t sizes[DEVICE_BATCH];
-	uint32_t copy_ns;         /* what a copy of a batch takes the CPU, lately; 0: not known */
 	uint32_t gathered, gather_most; /* of it: how many now, and when it is made */
 	CUstream into;            /* where it goes */
 	struct device_pair *sorted;

@@ -13,8 +13,8 @@ enum { SCATTERED = 900, PIECE = 4096, SETTLE_MS = 40 };
 
 static const struct device_ops *ops;
 static void (*memory)(int64_t copies, int64_t things);
-static uint32_t (*copier)(void), (*kernels)(void), (*kernel_pairs)(void), (*rows)(void);
-static void (*late)(uint32_t ms), (*copy_ns)(uint32_t ns);
+static uint32_t (*copier)(void), (*kernels)(void), (*rows)(void);
+static void (*late)(uint32_t ms);
 
 static void load(void)
 {
@@ -28,10 +28,8 @@ static void load(void)
 	*(void **)&copier = dlsym(plugin, "fake_driver_copier");
 	*(void **)&kernels = dlsym(plugin, "fake_driver_kernels");
 	*(void **)&late = dlsym(plugin, "fake_driver_late");
-	*(void **)&kernel_pairs = dlsym(plugin, "fake_driver_pairs");
 	*(void **)&rows = dlsym(plugin, "fake_driver_rows");
-	*(void **)&copy_ns = dlsym(plugin, "fake_driver_copy_ns");
-	CHECK(memory && copier && kernels && late && kernel_pairs && rows && copy_ns);
+	CHECK(memory && copier && kernels && late && rows);
 }
 
 static void sleep_ms(long ms)
@@ -194,32 +192,23 @@ static void test_in_part(void)
 	rig_close(&r);
 }
 
-enum { SHARED = 1024, SHARED_BYTES = 16 << 10 };
-
-/* So long a list that the kernel and the engines share it. */
-static struct rig_copy shared(const struct device_rig *r, struct device_pair *pairs)
-{
-	struct rig_copy c = scattered(r, pairs, SHARED);
-
-	for (uint32_t i = 0; i < SHARED; i++)
-		pairs[i] = (struct device_pair){ r->host_address + (pairs[i].from - r->host_address) / PIECE * SHARED_BYTES,
-						 r->range + (pairs[i].to - r->range) / PIECE * SHARED_BYTES };
-	c.list.part_bytes = SHARED_BYTES;
-	return c;
-}
-
-/* The same of such a list: what the kernel copies of it has ended, too. */
+/* The same of a list that the kernel and the engines share: what the kernel copies of it has ended, too. */
 static void test_beside(void)
 {
-	static struct device_pair pairs[SHARED];
+	enum { PIECES = 1024, BYTES = 16 << 10 };
+	static struct device_pair pairs[PIECES];
 	struct device_rig r;
 	int failed = 0;
 	enum status s = STATUS_EXHAUSTED;
 
-	rig_open(&r, ops, SHARED * SHARED_BYTES);
+	rig_open(&r, ops, PIECES * BYTES);
 	for (; failed < 10 && s != STATUS_OK; failed++) {
-		struct rig_copy c = shared(&r, pairs);
+		struct rig_copy c = scattered(&r, pairs, PIECES);
 
+		for (uint32_t i = 0; i < PIECES; i++)
+			pairs[i] = (struct device_pair){ r.host_address + (pairs[i].from - r.host_address) / PIECE * BYTES,
+							 r.range + (pairs[i].to - r.range) / PIECE * BYTES };
+		c.list.part_bytes = BYTES;
 		memory(failed, FAKE_DRIVER_ALWAYS);
 		rig_begin(&r, &c);
 		if (failed == 0)
@@ -234,39 +223,6 @@ static void test_beside(void)
 		expect_sound(&r);
 	}
 	CHECK(s == STATUS_OK && failed > 2);
-	rig_close(&r);
-}
-
-/* How many of a shared list's pairs the kernel has when some have shown what copies take. */
-static uint32_t kernel_has(struct device_rig *r, uint32_t ns)
-{
-	static struct device_pair pairs[SHARED];
-
-	copy_ns(ns);
-	for (int i = 0; i < 30; i++) {
-		struct rig_copy c = shared(r, pairs);
-
-		rig_begin(r, &c);
-		CHECK(rig_end(&c) == STATUS_OK);
-	}
-	copy_ns(0);
-	return kernel_pairs();
-}
-
-/* The engines have as much of a list as they can be asked for meanwhile, but not more than is good, and more again when that changes. */
-static void test_share(void)
-{
-	struct device_rig r;
-	uint32_t slow, slower;
-
-	rig_open(&r, ops, SHARED * SHARED_BYTES);
-	slow = kernel_has(&r, 2000);
-	CHECK(slow > SHARED * 3 / 4 && slow < SHARED);
-	slower = kernel_has(&r, 8000);
-	CHECK(slower > slow && slower < SHARED);
-	CHECK(kernel_has(&r, 0) < slow);
-	CHECK(kernel_pairs() > SHARED / 2);
-	expect_sound(&r);
 	rig_close(&r);
 }
 
@@ -523,7 +479,6 @@ int main(int argc, char **argv)
 	}
 	if (argc > 1 && strcmp(argv[1], "beside") == 0) { /* where the kernel runs */
 		test_beside();
-		test_share();
 		printf("ok   beside\n");
 		return 0;
 	}

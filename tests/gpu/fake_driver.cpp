@@ -94,7 +94,7 @@ ASKED uint32_t fake_driver_copier(void)
 	return copier;
 }
 
-static std::atomic<uint32_t> kernels, late_ms, rows_calls, copy_ns, kernel_pairs;
+static std::atomic<uint32_t> kernels, late_ms, rows_calls;
 
 ASKED uint32_t fake_driver_kernels(void)
 {
@@ -106,19 +106,9 @@ ASKED uint32_t fake_driver_rows(void)
 	return rows_calls;
 }
 
-ASKED uint32_t fake_driver_pairs(void)
-{
-	return kernel_pairs;
-}
-
 ASKED void fake_driver_late(uint32_t ms)
 {
 	late_ms = ms;
-}
-
-ASKED void fake_driver_copy_ns(uint32_t ns)
-{
-	copy_ns = ns;
 }
 
 /* Whether there is memory for one more. */
@@ -244,16 +234,6 @@ static CUresult copy_peer_async(CUdeviceptr to, CUcontext to_context, CUdevicept
 	return put(s, [=] { copied(memory_at(to), memory_at(from), bytes); });
 }
 
-static void spend_ns(uint64_t ns)
-{
-	struct timespec t, now;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	do
-		clock_gettime(CLOCK_MONOTONIC, &now);
-	while ((uint64_t)(now.tv_sec - t.tv_sec) * 1000000000 + (uint64_t)now.tv_nsec - (uint64_t)t.tv_nsec < ns);
-}
-
 static CUresult batch_async(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t n, CUmemcpyAttributes *, size_t *first, size_t attributes,
 			    CUstream s)
 {
@@ -268,7 +248,6 @@ static CUresult batch_async(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, s
 			return CUDA_ERROR_INVALID_VALUE;
 	if (copy_may_begin() != CUDA_SUCCESS)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	spend_ns(n * copy_ns);
 	return put(s, [=] {
 		for (size_t i = n; i-- > 0;) /* a batch has no order */
 			copied(memory_at(t[i]), memory_at(f[i]), b[i]);
@@ -320,7 +299,6 @@ extern "C" enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *given, str
 	if (how && strcmp(how, "none") == 0)
 		abort();
 	kernels++;
-	kernel_pairs = k.count;
 	CUresult r = put(s, [k] {
 		const struct device_pair *p = (const struct device_pair *)memory_at((CUdeviceptr)k.pairs);
 		const uint32_t *counts = k.counts ? (const uint32_t *)memory_at((CUdeviceptr)k.counts) : nullptr;

@@ -16,13 +16,9 @@ void fake_driver_memory(int64_t copies, int64_t things);
 /* The thread that has put the last copy into a stream, as gettid() says. */
 uint32_t fake_driver_copier(void);
 
-/* How many kernels have been launched, how many pairs the last one had; how long the events say that lists took, from now on. */
+/* How many kernels have been launched; how long the events say that lists took, from now on. */
 uint32_t fake_driver_kernels(void);
-uint32_t fake_driver_pairs(void);
 void fake_driver_late(uint32_t ms);
-
-/* A copy of a batch takes the caller so long at least, from now on. */
-void fake_driver_copy_ns(uint32_t ns);
 
 /* How many copies of rows have been asked for. */
 uint32_t fake_driver_rows(void);
