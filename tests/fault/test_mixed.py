@@ -98,7 +98,8 @@ class Service:
         self.command = [o.terraced, "--data-dir", os.path.join(folder, "data"), "--socket", self.address[5:],
                         "--gpus", ",".join(str(g) for g in range(o.gpus)),
                         "--gpu-bytes", "%dMiB" % o.gpu_mib, "--host-bytes", "%dMiB" % o.host_mib, "--extent-bytes", "%dMiB" % extent,
-                        "--disks", "%s/disk:%dMiB" % (folder, disk), "--slab-bytes", "16MiB"]
+                        "--disks", "%s/disk:%dMiB" % (folder, disk), "--slab-bytes", "16MiB",
+                        "--session-idle", "20s"] # an engine killed between opening its session and attaching to it leaves it for so long
         self.seen = {}                     # what stats() said last
         self.start()
 
