@@ -30,7 +30,7 @@ owned() {
 . tests/owners.sh
 
 git -c safe.directory="$PWD" ls-files 2>/dev/null | cut -d/ -f1 | sort -u | while read -r top; do
-	case " CMakeLists.txt README.md LICENSE CHANGELOG.md proto daemon client kernels store eviction tests deploy .ci .gitignore .clang-format " in
+	case " CMakeLists.txt README.md LICENSE CHANGELOG.md findings proto daemon client kernels store eviction tests deploy .ci .gitignore .clang-format " in
 	*" $top "*) ;;
 	*) echo "$top   <- not of the top level" ;;
 	esac
@@ -39,7 +39,7 @@ done >>"$breaches"
 find kernels store eviction daemon client tests deploy -name '*.[ch]' -o -name '*.sh' -o -name '*.py' -o -name '*.cu' |
 	while read -r file; do
 		lines=$(wc -l <"$file")
-		[ "$lines" -le 800 ] || echo "$file: $lines lines   <- over 800: two things in one file?"
+		[ "$lines" -le 1000 ] || echo "$file: $lines lines   <- over 1000: two things in one file?"
 	done >>"$breaches"
 
 grep -rnE '\b(TODO|FIXME|XXX|HACK)\b' kernels store eviction daemon client proto tests deploy \
