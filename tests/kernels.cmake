@@ -11,6 +11,7 @@ if(TEST attend)
   set_tests_properties(attend_long attend_features_long PROPERTIES TIMEOUT 3600 LABELS long ENVIRONMENT CK_DEFAULT_TIMEOUT=3600)
 endif()
 terrace_test(attend_public LIBS terrace_static)
+terrace_test(float_mode LIBS terrace_static)
 set_source_files_properties(attend_rig.c PROPERTIES COMPILE_OPTIONS "-O3") # the reference, in float64: most of the time
 if(TERRACE_SANITIZE)
   set_property(SOURCE attend_rig.c APPEND PROPERTY COMPILE_OPTIONS "-fno-sanitize=all")

@@ -24,6 +24,9 @@
  * used in the child: calls there return TERRACE_PRECONDITION or do nothing, blocks are NULL, and nothing is mapped. A child that wants to use the
  * library should call exec() first: gRPC promises nothing after a bare fork().
  *
+ * No result depends on the mode of floating-point arithmetic that the calling thread has set (rounding, subnormals as zero: FTZ and DAZ,
+ * unmasked exceptions). A call that computes with floats sets the default mode and, before it returns, the caller's again.
+ *
  * When the daemon restarts or goes away, calls return TERRACE_STALE or TERRACE_UNAVAILABLE; blocks still leased stay
  * readable until they are released. terrace_session_reopen() then starts again with an empty cache view. A session that works by stream alone and
  * makes no call for five minutes (the daemon's session_idle) is closed by it: TERRACE_STALE, too, and the remedy is the same.
