@@ -41,18 +41,16 @@ LANES_FN words sign_of(floats x)
 	return words_and(words_of(x), words_all(0x80000000));
 }
 
-/* Infinities become KV_FINITE_MAX, what is beyond the limit becomes it, NaN 0. */
+/* What is beyond the limit becomes it, infinities too. A NaN, which the second operand of a minimum and a maximum passes on, stays one. */
+LANES_FN floats within(floats x, float limit)
+{
+	return floats_min(floats_all(limit), floats_max(floats_all(-limit), x));
+}
+
+/* The same, and NaN becomes 0. */
 LANES_FN floats cleaned(floats x, float limit)
 {
-	floats most = floats_all(limit), least = floats_all(-limit);
-	words infinite = words_of(floats_all(INFINITY)), bits = words_of(magnitude_of(x));
-	words finite = words_or(words_of(floats_all(KV_FINITE_MAX)), sign_of(x));
-	chosen number = floats_same(x, x);
-
-	if (limit != KV_FINITE_MAX)
-		x = floats_of(words_choose(words_below(bits, infinite), words_choose(number, words_of(x), finite),
-					   words_of(x)));
-	return floats_keep(number, floats_min(floats_max(x, least), most));
+	return floats_keep(floats_same(x, x), within(x, limit));
 }
 
 LANES_FN words bf16_of(floats x)
@@ -93,10 +91,10 @@ LANES_FN void element_store(enum kv_dtype dtype, void *p, size_t i, floats x)
 {
 	switch (dtype) {
 	case KV_DTYPE_F16:
-		floats_store_half((uint16_t *)p + i, x);
+		floats_store_half((uint16_t *)p + i, within(x, KV_FINITE_MAX));
 		break;
 	case KV_DTYPE_BF16:
-		words_store_halves((uint16_t *)p + i, bf16_of(x));
+		words_store_halves((uint16_t *)p + i, bf16_of(within(x, KV_BF16_MAX)));
 		break;
 	case KV_DTYPE_E4M3:
 		words_store_bytes((uint8_t *)p + i, e4m3_of(x));
@@ -421,7 +419,7 @@ static void quantise(enum kv_format f, uint32_t d, uint32_t n, const void *src, 
 {
 	struct rows rows;
 
-	load_rows(dtype, d, n, src, stride, f == KV_BF16 ? 0x1.fep127f : KV_FINITE_MAX, &rows);
+	load_rows(dtype, d, n, src, stride, f == KV_BF16 ? KV_BF16_MAX : KV_FINITE_MAX, &rows);
 	if (kv_format_info(f)->rotated)
 		rotate_rows(d, n, false, &rows);
 	switch (f) {
