@@ -17,11 +17,9 @@
  * keeps the rotated vector in fp16. */
 static float limit_of(enum kv_format f)
 {
-	const struct kv_format_info *info = kv_format_info(f);
-
 	if (f == KV_BF16)
 		return KV_BF16_MAX;
-	return info->rotated && f != KV_INT4_PTH ? KV_FINITE_MAX * KV_HEAD_DIM_MAX : KV_FINITE_MAX;
+	return kv_format_info(f)->codes == KV_CODES_CODEBOOK ? KV_FINITE_MAX * KV_HEAD_DIM_MAX : KV_FINITE_MAX;
 }
 
 KV_CLONES static void clean(uint32_t d, const float *restrict x, float limit, float *restrict out)

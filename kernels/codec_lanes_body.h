@@ -325,9 +325,9 @@ static void codebook_rows(enum kv_format f, uint32_t d, uint32_t n, const struct
 		floats limits = floats_mul(floats_load(between), floats_all(step[t]));
 		uint8_t *to = codes + t * d;
 
-		sum[t] = (float)(f == KV_TQ4   ? pick(8, d, x, limits, square, to)
-				 : f == KV_TQ3 ? pick(4, d, x, limits, square, to)
-					       : pick(2, d, x, limits, square, to));
+		sum[t] = (float)(c->magnitudes == 8   ? pick(8, d, x, limits, square, to)
+				 : c->magnitudes == 4 ? pick(4, d, x, limits, square, to)
+						      : pick(2, d, x, limits, square, to));
 	}
 	floats_store(scale, floats_div(floats_load(length),
 				       floats_div(floats_sqrt(floats_load(sum)), floats_all(2))));
@@ -434,8 +434,14 @@ static void quantise(enum kv_format f, uint32_t d, uint32_t n, const void *src, 
 		half_rows(d, n, &rows);
 		int4_rows(d, n, &rows, codes, scales);
 		break;
-	default:
+	case KV_TQ4:
+	case KV_TQ3:
+	case KV_TQ2:
 		codebook_rows(f, d, n, &rows, codes, scales);
+		break;
+	case KV_NONE:
+	case KV_FORMAT_COUNT:
+		break;
 	}
 }
 
@@ -479,8 +485,14 @@ static void row_values(enum kv_format f, uint32_t d, const void *codes, uint32_t
 			floats_store(x + i,
 				     floats_mul(floats_converted(words_sub(words_load_bytes(bytes + i), zero)), by));
 		break;
-	default:
+	case KV_TQ4:
+	case KV_TQ3:
+	case KV_TQ2:
 		codebook_values(f, d, codes, scale, x);
+		break;
+	case KV_NONE:
+	case KV_FORMAT_COUNT:
+		break;
 	}
 }
 

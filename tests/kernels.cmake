@@ -12,6 +12,23 @@ if(TEST attend)
 endif()
 terrace_test(attend_public LIBS terrace_static)
 terrace_test(float_mode LIBS terrace_static)
+
+# The kernels but attention with one format more in their table, for the tests of what that changes: none of the code there is for it.
+get_target_property(format_added_sources terrace_kernels SOURCES)
+list(FILTER format_added_sources EXCLUDE REGEX "^(attend|merge|layout_id)")
+list(TRANSFORM format_added_sources PREPEND ${CMAKE_SOURCE_DIR}/kernels/)
+foreach(source ${format_added_sources})
+  get_source_file_property(options ${source} TARGET_DIRECTORY terrace_kernels COMPILE_OPTIONS)
+  if(options)
+    set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${options}")
+  endif()
+endforeach()
+add_library(kernels_format_added STATIC ${format_added_sources})
+target_compile_definitions(kernels_format_added PUBLIC TERRACE_TEST_FORMAT)
+target_compile_options(kernels_format_added PRIVATE -O1 -Wno-switch)
+target_link_libraries(kernels_format_added PUBLIC Threads::Threads m)
+terrace_test(format_added LIBS kernels_format_added)
+
 set_source_files_properties(attend_rig.c PROPERTIES COMPILE_OPTIONS "-O3") # the reference, in float64: most of the time
 if(TERRACE_SANITIZE)
   set_property(SOURCE attend_rig.c APPEND PROPERTY COMPILE_OPTIONS "-fno-sanitize=all")

@@ -21,7 +21,7 @@ DEVICE float clean(float v, float limit)
 __host__ __device__ constexpr float limit_of(int format)
 {
 	return format == KV_BF16                                 ? KV_BF16_MAX
-	       : format_rotated(format) && format != KV_INT4_PTH ? FINITE_MAX * KV_HEAD_DIM_MAX
+	       : format_codes(format) == KV_CODES_CODEBOOK     ? FINITE_MAX * KV_HEAD_DIM_MAX
 								 : FINITE_MAX;
 }
 
