@@ -749,7 +749,8 @@ struct terrace_cuda_extend_options {
 	const uint32_t *query_starts;  /* [sequences + 1], ascending from 0 */
 	const uint32_t *prefix_tokens; /* [sequences] */
 	const void *q;                 /* [total_queries][q_heads][head_dim], 16-byte aligned */
-	const void *k, *v;             /* [total_queries][heads][head_dim], 16-byte aligned: the new tokens' */
+	const void *k, *v;             /* [total_queries][heads][head_dim], 16-byte aligned: the new tokens'. A NaN counts as 0, and here and in
+					* blocks of bf16 what passes 65504 as 65504 */
 	size_t k_stride, v_stride;     /* elements between tokens, multiples of 8, at least those of one token */
 	const uint64_t *blocks;        /* [sequences][blocks_stride], as above, of the prefix; NULL with a stride of 0: no prefixes */
 	uint32_t blocks_stride;

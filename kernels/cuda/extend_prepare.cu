@@ -78,6 +78,12 @@ template <int D> DEVICE float2 prefix_scale(const extend_args &a, uint32_t seque
 			     BOUND_PARTS * THREADS, prefix);
 }
 
+/* An element as encode stores it: NaN as 0, what passes the largest fp16, infinities too, as that. */
+DEVICE float as_stored(float x)
+{
+	return x == x ? fminf(fmaxf(x, -KV_FINITE_MAX), KV_FINITE_MAX) : 0;
+}
+
 /* {largest magnitude, greatest length} of vectors `rows` of a sequence's head, at(row); a warp a row. */
 template <int D, class At>
 DEVICE float2 extent(enum kv_dtype dtype, const void *x, uint32_t rows, uint32_t part, At at)
@@ -98,6 +104,7 @@ DEVICE float2 extent(enum kv_dtype dtype, const void *x, uint32_t rows, uint32_t
 			elements_of<D>(dtype, raw[i], y);
 #pragma unroll
 			for (int k = 0; k < D / 32; k++) {
+				y[k] = as_stored(y[k]);
 				sum += y[k] * y[k];
 				e.x = fmaxf(e.x, fabsf(y[k]));
 			}
@@ -430,7 +437,7 @@ DEVICE void prepare_tile(const extend_args &a, bool v, uint32_t head, uint32_t f
 			elements_of<D>(a.own_dtype, raw[j], x);
 #pragma unroll
 			for (int e = 0; e < E; e++)
-				x[e] = present ? x[e] : 0;
+				x[e] = present ? as_stored(x[e]) : 0;
 			if (rotated)
 				rotate<D>(order, room, lane, x);
 			if (v)
