@@ -35,7 +35,11 @@ static const char *const formats[] = {"fp16", "bf16", "fp8", "int4_pth", "tq4", 
 static const char *const machines[] = {"plain", "AVX2", "AVX-512", "VNNI"};
 /* Of vectors: fp8's smallest steps, fp16 scales that are subnormal or none, subnormal floats, saturation. */
 static const float sizes[] = {1, 1e-2f, 1e-3f, 1e-4f, 3e-6f, 1e-10f, 1e-38f, 1e-42f, 6e4f, 1e30f};
-static const uint32_t dims[] = {64, 96, 128, 256};
+#ifdef TERRACE_TESTS_SMALL
+static const uint32_t dims[] = {96, 128};
+#else
+static const uint32_t dims[] = {64, 96, 128, 192, 256};
+#endif
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 

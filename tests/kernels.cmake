@@ -23,11 +23,11 @@ foreach(source ${format_added_sources})
     set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${options}")
   endif()
 endforeach()
-add_library(kernels_format_added STATIC ${format_added_sources})
+add_library(kernels_format_added STATIC EXCLUDE_FROM_ALL ${format_added_sources})
 target_compile_definitions(kernels_format_added PUBLIC TERRACE_TEST_FORMAT)
 target_compile_options(kernels_format_added PRIVATE -O1 -Wno-switch)
 target_link_libraries(kernels_format_added PUBLIC Threads::Threads m)
-terrace_test(format_added LIBS kernels_format_added)
+terrace_test(format_added LIBS kernels_format_added ONE_THREAD)
 
 set_source_files_properties(attend_rig.c PROPERTIES COMPILE_OPTIONS "-O3") # the reference, in float64: most of the time
 if(TERRACE_SANITIZE)
