@@ -1,12 +1,14 @@
 /* CUDA, loaded at run time: the public face of kernels/cuda.
  *
  * The plugin is looked for once, by the first call that wants it (or by terrace_cuda_load with a path), and stays loaded. Arguments
- * that lie on the host are checked here; device pointers are the caller's word. */
+ * that lie on the host are checked here; device pointers are the caller's word. Where the library or the plugin computes with floats on
+ * the host (scales, soft caps), it does so in the default mode (kernels/float_mode.h), whatever mode the caller's thread has set. */
 #include "client/cuda.h"
 
 #include "client/layout.h"
 #include "client/status.h"
 #include "kernels/cuda/plugin.h"
+#include "kernels/float_mode.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -229,33 +231,45 @@ static enum terrace_status attend_read(struct call *c, const struct terrace_layo
 enum terrace_status terrace_cuda_attend_workspace(const struct terrace_layout *layout,
 						  const struct terrace_cuda_attend_options *options, size_t *bytes)
 {
+	const struct kv_float_mode mode = kv_float_mode_enter();
 	struct kv_cuda_attend a;
 	struct call c;
 	enum terrace_status status = attend_read(&c, layout, options, &a);
 
 	if (!status && !bytes)
 		status = client_fail(TERRACE_INVALID, "cuda attend: no place for the bytes");
-	return status ? status : answer(c.plugin, c.plugin->attend_workspace(&a, bytes), "cuda attend");
+	if (!status)
+		status = answer(c.plugin, c.plugin->attend_workspace(&a, bytes), "cuda attend");
+	kv_float_mode_leave(mode);
+	return status;
 }
 
 enum terrace_status terrace_cuda_attend_plan(const struct terrace_layout *layout,
 					     const struct terrace_cuda_attend_options *options, void *stream)
 {
+	const struct kv_float_mode mode = kv_float_mode_enter();
 	struct kv_cuda_attend a;
 	struct call c;
 	enum terrace_status status = attend_read(&c, layout, options, &a);
 
-	return status ? status : answer(c.plugin, c.plugin->attend_plan(&a, stream), "cuda attend");
+	if (!status)
+		status = answer(c.plugin, c.plugin->attend_plan(&a, stream), "cuda attend");
+	kv_float_mode_leave(mode);
+	return status;
 }
 
 enum terrace_status terrace_cuda_attend(const struct terrace_layout *layout,
 					const struct terrace_cuda_attend_options *options, void *stream)
 {
+	const struct kv_float_mode mode = kv_float_mode_enter();
 	struct kv_cuda_attend a;
 	struct call c;
 	enum terrace_status status = attend_read(&c, layout, options, &a);
 
-	return status ? status : answer(c.plugin, c.plugin->attend_run(&a, stream), "cuda attend");
+	if (!status)
+		status = answer(c.plugin, c.plugin->attend_run(&a, stream), "cuda attend");
+	kv_float_mode_leave(mode);
+	return status;
 }
 
 static enum terrace_status extend_read(struct call *c, const struct terrace_layout *layout,
@@ -298,23 +312,31 @@ static enum terrace_status extend_read(struct call *c, const struct terrace_layo
 enum terrace_status terrace_cuda_extend_workspace(const struct terrace_layout *layout,
 						  const struct terrace_cuda_extend_options *options, size_t *bytes)
 {
+	const struct kv_float_mode mode = kv_float_mode_enter();
 	struct kv_cuda_extend e;
 	struct call c;
 	enum terrace_status status = extend_read(&c, layout, options, &e);
 
 	if (!status && !bytes)
 		status = client_fail(TERRACE_INVALID, "cuda extend: no place for the bytes");
-	return status ? status : answer(c.plugin, c.plugin->extend_workspace(&e, bytes), "cuda extend");
+	if (!status)
+		status = answer(c.plugin, c.plugin->extend_workspace(&e, bytes), "cuda extend");
+	kv_float_mode_leave(mode);
+	return status;
 }
 
 enum terrace_status terrace_cuda_extend(const struct terrace_layout *layout,
 					const struct terrace_cuda_extend_options *options, void *stream)
 {
+	const struct kv_float_mode mode = kv_float_mode_enter();
 	struct kv_cuda_extend e;
 	struct call c;
 	enum terrace_status status = extend_read(&c, layout, options, &e);
 
-	return status ? status : answer(c.plugin, c.plugin->extend_run(&e, stream), "cuda extend");
+	if (!status)
+		status = answer(c.plugin, c.plugin->extend_run(&e, stream), "cuda extend");
+	kv_float_mode_leave(mode);
+	return status;
 }
 
 static enum terrace_status codec_read(struct call *c, const struct terrace_layout *layout,

@@ -1,10 +1,12 @@
 /* Packed blocks: the public face of the kernels' codec and attention.
  *
- * All arguments are checked here, since the kernels assert theirs; then the work happens in place, on the calling thread. */
+ * All arguments are checked here, since the kernels assert theirs; then the work happens in place, on the calling thread, in the default
+ * mode of floating-point arithmetic: no result depends on the mode that the caller's thread has set (kernels/float_mode.h). */
 #include "client/layout.h"
 #include "client/status.h"
 #include "kernels/attend.h"
 #include "kernels/codec.h"
+#include "kernels/float_mode.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -79,15 +81,18 @@ enum terrace_status terrace_encode(const struct terrace_layout *layout, void *bl
 {
 	struct span s = {.layer = layer, .head = head, .first_token = first_token, .n = n};
 	enum terrace_status status = span_read(&s, layout, block, dtype);
+	struct kv_float_mode mode;
 
 	if (!status)
 		status = strides_check(&s, k, k_stride, v, v_stride);
 	if (status)
 		return client_fail_in(status, "encode");
+	mode = kv_float_mode_enter();
 	if (k)
 		kv_encode(&s.layout, &s.geometry, block, layer, head, KV_SIDE_K, first_token, n, k, s.dtype, k_stride);
 	if (v)
 		kv_encode(&s.layout, &s.geometry, block, layer, head, KV_SIDE_V, first_token, n, v, s.dtype, v_stride);
+	kv_float_mode_leave(mode);
 	return TERRACE_OK;
 }
 
@@ -97,17 +102,20 @@ enum terrace_status terrace_decode(const struct terrace_layout *layout, const vo
 {
 	struct span s = {.layer = layer, .head = head, .first_token = first_token, .n = n};
 	enum terrace_status status = span_read(&s, layout, block, dtype);
+	struct kv_float_mode mode;
 
 	if (!status)
 		status = strides_check(&s, k, k_stride, v, v_stride);
 	if (status)
 		return client_fail_in(status, "decode");
+	mode = kv_float_mode_enter();
 	if (k)
 		kv_decode(&s.layout, &s.geometry, block, layer, head, KV_SIDE_K, first_token, n, false, k, s.dtype,
 			  k_stride);
 	if (v)
 		kv_decode(&s.layout, &s.geometry, block, layer, head, KV_SIDE_V, first_token, n, false, v, s.dtype,
 			  v_stride);
+	kv_float_mode_leave(mode);
 	return TERRACE_OK;
 }
 
@@ -183,7 +191,8 @@ static enum terrace_status attend_run(const struct kv_attend *a)
 	return TERRACE_OK;
 }
 
-enum terrace_status terrace_attend(const struct terrace_layout *layout, const struct terrace_attend_options *options)
+/* terrace_attend, in the default mode. It looks at floats before attention begins: a scale may be subnormal. */
+__attribute__((noinline)) static enum terrace_status attend(const struct terrace_layout *layout, const struct terrace_attend_options *options)
 {
 	struct terrace_attend_options o;
 	struct kv_attend_features features;
@@ -226,12 +235,25 @@ enum terrace_status terrace_attend(const struct terrace_layout *layout, const st
 	return status ? client_fail_in(status, "attend") : TERRACE_OK;
 }
 
+enum terrace_status terrace_attend(const struct terrace_layout *layout, const struct terrace_attend_options *options)
+{
+	const struct kv_float_mode mode = kv_float_mode_enter();
+	const enum terrace_status status = attend(layout, options);
+
+	kv_float_mode_leave(mode);
+	return status;
+}
+
 enum terrace_status terrace_merge(uint32_t rows, uint32_t d, float *out_a, float *lse_a, const float *out_b,
 				  const float *lse_b)
 {
 	if (rows && d && (!out_a || !lse_a || !out_b || !lse_b))
 		return client_fail(TERRACE_INVALID, "merge: an argument is NULL");
-	if (rows && d)
+	if (rows && d) {
+		const struct kv_float_mode mode = kv_float_mode_enter();
+
 		kv_merge(rows, d, out_a, lse_a, out_b, lse_b);
+		kv_float_mode_leave(mode);
+	}
 	return TERRACE_OK;
 }

@@ -14,6 +14,7 @@
  * grow with the number of tokens.
  */
 #include "kernels/attend_pass.h"
+#include "kernels/half.h"
 #include "kernels/order.h"
 
 #include <math.h>
@@ -47,7 +48,7 @@ static void store(const struct kv_attend *a, size_t at, uint32_t n, const float 
 		break;
 	default:
 		for (uint32_t i = 0; i < n; i++)
-			h[at + i] = a->out_dtype == KV_DTYPE_F16 ? kv_half_from(x[i]) : kv_bf16_from(x[i]);
+			h[at + i] = a->out_dtype == KV_DTYPE_F16 ? half_saturated(x[i]) : bf16_saturated(x[i]);
 	}
 }
 
@@ -87,6 +88,17 @@ static void row_init(const struct kv_pass *p, uint32_t r)
 	kv_attend_sees(p->a, row->query, &row->from, &row->to);
 }
 
+/* A query that holds a NaN or an infinity is all NaN, whatever a format or a soft cap would make of one such element. */
+static void spread_nan(uint32_t d, float *q)
+{
+	float zero = 0;
+
+	for (uint32_t i = 0; i < d; i++)
+		zero += q[i] * 0;
+	for (uint32_t i = 0; i < d && isnan(zero); i++)
+		q[i] = zero;
+}
+
 static void load_queries(struct kv_pass *p)
 {
 	const struct kv_attend *a = p->a;
@@ -98,6 +110,7 @@ static void load_queries(struct kv_pass *p)
 
 		row_init(p, r);
 		load(a->q, a->q_dtype, row_vector(p, r) * p->dk, p->dk, scale, q);
+		spread_nan(p->dk, q);
 		if (p->k_rotated)
 			kv_rotate(q, p->dk);
 	}

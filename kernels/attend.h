@@ -8,7 +8,8 @@
  * rows, into the core's cache; q is rotated once and the output rotated back once. Tokens past kv_tokens and
  * tokens that no query of the call sees are masked by position: their bytes may be read with those beside
  * them, but never reach a result, whatever they hold. A query that sees no token gets out = 0 and
- * lse = -INFINITY.
+ * lse = -INFINITY. One that holds a NaN or an infinity, or has a score that is NaN, gets NaN for both. Outputs of
+ * 16 and 8 bits saturate at their type's largest number; a NaN stays one.
  *
  * Sums are fp32 and blocked: the result is within about 1e-5 (relative, of a row's norm) of the exact one
  * on the decoded values, however many tokens there are. On a machine with AVX-512 VNNI the formats of 4, 3 and
@@ -52,8 +53,9 @@ size_t kv_attend_scratch(const struct kv_attend *a);
 const char *kv_attend_run(const struct kv_attend *a, void *scratch);
 
 /* Merges a second partial result into the first by log-sum-exp: rows of d floats with one lse each.
- * out_a/lse_a <- merge(a, b). A row whose lse is -INFINITY counts for nothing, whatever its
- * floats; if both are, the result is zeros and -INFINITY. */
+ * out_a/lse_a <- merge(a, b). A row whose lse is infinite, with either sign, has seen nothing: it counts for
+ * nothing, whatever its floats; if both have, the result is zeros and -INFINITY. A NaN as an lse makes
+ * the row and its lse NaN. */
 void kv_merge(uint32_t rows, uint32_t d, float *out_a, float *lse_a, const float *out_b, const float *lse_b);
 
 #endif

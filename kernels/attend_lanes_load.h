@@ -88,14 +88,14 @@ LANES_FN floats scales_of(enum kv_format f, const uint8_t *scales, floats *zero)
 		bits = words_load(scales);
 		*zero = floats_sub(floats_all(INT4_CENTRE), floats_converted(words_and(bits, words_all(15))));
 		return floats_of(words_and(bits, words_all(~15u)));
-	default:
+	default: /* the codebooks'; only formats with fields come here (lane_order.h) */
 		return floats_half(scales);
 	}
 }
 
 LANES_FN bool scaled(enum kv_format f)
 {
-	return f != KV_F16 && f != KV_BF16;
+	return kv_format_info(f)->scale_bytes > 0;
 }
 
 /* Rows in groups of at most `most` (4, 2 or 1). */

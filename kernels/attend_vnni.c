@@ -27,7 +27,9 @@ struct pair {
 
 LANES_FN bool by_bytes(enum kv_format f)
 {
-	return kv_format_info(f)->code_bits <= 4;
+	const enum kv_codes codes = kv_format_info(f)->codes;
+
+	return codes == KV_CODES_ZERO_POINT || codes == KV_CODES_CODEBOOK;
 }
 
 /* Words of nibbles that a load has, and the nibbles' two fields: low, high. */

@@ -71,11 +71,11 @@ KV_CLONES static void vector_store(enum kv_dtype dtype, uint32_t d, const float 
 		break;
 	case KV_DTYPE_F16:
 		for (uint32_t i = 0; i < d; i++)
-			((uint16_t *)dst)[at + i] = half_from_float(x[i]);
+			((uint16_t *)dst)[at + i] = half_saturated(x[i]);
 		break;
 	case KV_DTYPE_BF16:
 		for (uint32_t i = 0; i < d; i++)
-			((uint16_t *)dst)[at + i] = bf16_from_float(x[i]);
+			((uint16_t *)dst)[at + i] = bf16_saturated(x[i]);
 		break;
 	case KV_DTYPE_E4M3:
 		for (uint32_t i = 0; i < d; i++)

@@ -36,7 +36,7 @@ static const struct kv_codebook tq2 = {
 
 const struct kv_codebook *kv_codebook(enum kv_format f)
 {
-	return f == KV_TQ4 ? &tq4 : f == KV_TQ3 ? &tq3 : &tq2;
+	return f == KV_TQ4 ? &tq4 : f == KV_TQ3 ? &tq3 : f == KV_TQ2 ? &tq2 : NULL;
 }
 
 const float *kv_codebook_values(enum kv_format f)

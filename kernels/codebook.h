@@ -19,7 +19,7 @@ struct kv_codebook {
 	float values[2 * KV_MAGNITUDES_MAX];
 };
 
-/* The codebook of a tq format. */
+/* The codebook of a tq format; NULL for a format that has none. */
 const struct kv_codebook *kv_codebook(enum kv_format f);
 
 /* The values of all 1 << code_bits codes of a tq format, by code. */

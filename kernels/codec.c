@@ -12,16 +12,14 @@
 
 #define E4M3_MAX 448.0f
 
-/* Largest magnitude that a format is given: beyond it values saturate. A rotated vector of fp16
+/* Largest magnitude that a format is given: beyond it values saturate, infinities too. A rotated vector of fp16
  * numbers may be head_dim times as large as they are, and its fp16 scale still holds; vLLM's INT4
  * keeps the rotated vector in fp16. */
 static float limit_of(enum kv_format f)
 {
-	const struct kv_format_info *info = kv_format_info(f);
-
 	if (f == KV_BF16)
-		return 0x1.fep127f;
-	return info->rotated && f != KV_INT4_PTH ? KV_FINITE_MAX * KV_HEAD_DIM_MAX : KV_FINITE_MAX;
+		return KV_BF16_MAX;
+	return kv_format_info(f)->codes == KV_CODES_CODEBOOK ? KV_FINITE_MAX * KV_HEAD_DIM_MAX : KV_FINITE_MAX;
 }
 
 KV_CLONES static void clean(uint32_t d, const float *restrict x, float limit, float *restrict out)
@@ -29,7 +27,6 @@ KV_CLONES static void clean(uint32_t d, const float *restrict x, float limit, fl
 	for (uint32_t i = 0; i < d; i++) {
 		float v = x[i];
 
-		v = fabsf(v) == INFINITY ? copysignf(KV_FINITE_MAX, v) : v;
 		v = v > limit ? limit : v;
 		v = v < -limit ? -limit : v;
 		out[i] = v == v ? v : 0;
@@ -69,11 +66,6 @@ KV_CLONES static void raw_quantise(enum kv_format f, uint32_t d, const float *re
 		for (uint32_t i = 0; i < d; i++)
 			codes[i] = bf16_from_float(x[i]);
 	}
-}
-
-static uint32_t half_saturated(float s)
-{
-	return half_from_float(s > KV_FINITE_MAX ? KV_FINITE_MAX : s);
 }
 
 void kv_quantise(enum kv_format f, uint32_t d, const float *x, uint16_t *codes, uint32_t *scale)

@@ -12,7 +12,8 @@
 
 enum { KV_HEAD_DIM_MAX = 256 };
 
-#define KV_FINITE_MAX 65504.0f /* the largest finite fp16; what infinities are taken as */
+#define KV_FINITE_MAX 65504.0f   /* the largest finite fp16 */
+#define KV_BF16_MAX 0x1.fep127f  /* the largest finite bf16 */
 
 /* Element types of unpacked vectors. Values are public (terrace.h) and never renumbered. */
 enum kv_dtype {
@@ -40,9 +41,9 @@ int kv_rotation_sign(uint32_t d, uint32_t i);
  *   fp8       fp16, not below max|x| / 448:                      x = e4m3(code) * scale
  *   int4_pth  fp32 with the zero point in its 4 low bits:        x = (code - zero) * float(bits & ~15)
  *   tq*       fp16, ||x|| / ||values||, times half-integers:     x = value(code) * scale   (codebook.h)
- * NaN is taken as 0, infinities as +-KV_FINITE_MAX; larger finite values saturate there (bf16: at
- * its own largest number; tq*: at 256 times that, for rotation makes values larger), so no code is
- * undefined and none decodes to a non-finite number. A zero vector has scale 0 and decodes to zeros
+ * NaN is taken as 0. What is beyond +-KV_FINITE_MAX, infinities too, saturates there (bf16: at its own largest
+ * number; tq*: at 256 times KV_FINITE_MAX, for rotation makes values larger), so no code is undefined and none
+ * decodes to a non-finite float. A zero vector has scale 0 and decodes to zeros
  * (int4_pth: scale 1e-6, as in vLLM). Vectors so short that their fp16 scale is subnormal (tq4: ||x||
  * below 2.6e-3 before the rotation) lose precision, and below 1.2e-6 become zeros. */
 void kv_quantise(enum kv_format f, uint32_t d, const float *x, uint16_t *codes, uint32_t *scale);
@@ -75,7 +76,7 @@ void kv_encode(const struct kv_layout *l, const struct kv_geometry *g, void *blo
 	       uint32_t head, enum kv_side side, uint32_t first_token, uint32_t n, const void *src,
 	       enum kv_dtype dtype, size_t stride);
 
-/* The inverse, to the original (unrotated) domain unless `rotated`. V of KV_NONE is decoded as K's
+/* The inverse, to the original (unrotated) domain unless `rotated`. Elements of fp16 and bf16 saturate at their largest number. V of KV_NONE is decoded as K's
  * first head_dim_v dims. */
 void kv_decode(const struct kv_layout *l, const struct kv_geometry *g, const void *block,
 	       uint32_t layer, uint32_t head, enum kv_side side, uint32_t first_token, uint32_t n,

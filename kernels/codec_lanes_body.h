@@ -41,18 +41,16 @@ LANES_FN words sign_of(floats x)
 	return words_and(words_of(x), words_all(0x80000000));
 }
 
-/* Infinities become KV_FINITE_MAX, what is beyond the limit becomes it, NaN 0. */
+/* What is beyond the limit becomes it, infinities too. A NaN, which the second operand of a minimum and a maximum passes on, stays one. */
+LANES_FN floats within(floats x, float limit)
+{
+	return floats_min(floats_all(limit), floats_max(floats_all(-limit), x));
+}
+
+/* The same, and NaN becomes 0. */
 LANES_FN floats cleaned(floats x, float limit)
 {
-	floats most = floats_all(limit), least = floats_all(-limit);
-	words infinite = words_of(floats_all(INFINITY)), bits = words_of(magnitude_of(x));
-	words finite = words_or(words_of(floats_all(KV_FINITE_MAX)), sign_of(x));
-	chosen number = floats_same(x, x);
-
-	if (limit != KV_FINITE_MAX)
-		x = floats_of(words_choose(words_below(bits, infinite), words_choose(number, words_of(x), finite),
-					   words_of(x)));
-	return floats_keep(number, floats_min(floats_max(x, least), most));
+	return floats_keep(floats_same(x, x), within(x, limit));
 }
 
 LANES_FN words bf16_of(floats x)
@@ -93,10 +91,10 @@ LANES_FN void element_store(enum kv_dtype dtype, void *p, size_t i, floats x)
 {
 	switch (dtype) {
 	case KV_DTYPE_F16:
-		floats_store_half((uint16_t *)p + i, x);
+		floats_store_half((uint16_t *)p + i, within(x, KV_FINITE_MAX));
 		break;
 	case KV_DTYPE_BF16:
-		words_store_halves((uint16_t *)p + i, bf16_of(x));
+		words_store_halves((uint16_t *)p + i, bf16_of(within(x, KV_BF16_MAX)));
 		break;
 	case KV_DTYPE_E4M3:
 		words_store_bytes((uint8_t *)p + i, e4m3_of(x));
@@ -327,9 +325,9 @@ static void codebook_rows(enum kv_format f, uint32_t d, uint32_t n, const struct
 		floats limits = floats_mul(floats_load(between), floats_all(step[t]));
 		uint8_t *to = codes + t * d;
 
-		sum[t] = (float)(f == KV_TQ4   ? pick(8, d, x, limits, square, to)
-				 : f == KV_TQ3 ? pick(4, d, x, limits, square, to)
-					       : pick(2, d, x, limits, square, to));
+		sum[t] = (float)(c->magnitudes == 8   ? pick(8, d, x, limits, square, to)
+				 : c->magnitudes == 4 ? pick(4, d, x, limits, square, to)
+						      : pick(2, d, x, limits, square, to));
 	}
 	floats_store(scale, floats_div(floats_load(length),
 				       floats_div(floats_sqrt(floats_load(sum)), floats_all(2))));
@@ -421,7 +419,7 @@ static void quantise(enum kv_format f, uint32_t d, uint32_t n, const void *src, 
 {
 	struct rows rows;
 
-	load_rows(dtype, d, n, src, stride, f == KV_BF16 ? 0x1.fep127f : KV_FINITE_MAX, &rows);
+	load_rows(dtype, d, n, src, stride, f == KV_BF16 ? KV_BF16_MAX : KV_FINITE_MAX, &rows);
 	if (kv_format_info(f)->rotated)
 		rotate_rows(d, n, false, &rows);
 	switch (f) {
@@ -436,8 +434,14 @@ static void quantise(enum kv_format f, uint32_t d, uint32_t n, const void *src, 
 		half_rows(d, n, &rows);
 		int4_rows(d, n, &rows, codes, scales);
 		break;
-	default:
+	case KV_TQ4:
+	case KV_TQ3:
+	case KV_TQ2:
 		codebook_rows(f, d, n, &rows, codes, scales);
+		break;
+	case KV_NONE:
+	case KV_FORMAT_COUNT:
+		break;
 	}
 }
 
@@ -481,8 +485,14 @@ static void row_values(enum kv_format f, uint32_t d, const void *codes, uint32_t
 			floats_store(x + i,
 				     floats_mul(floats_converted(words_sub(words_load_bytes(bytes + i), zero)), by));
 		break;
-	default:
+	case KV_TQ4:
+	case KV_TQ3:
+	case KV_TQ2:
 		codebook_values(f, d, codes, scale, x);
+		break;
+	case KV_NONE:
+	case KV_FORMAT_COUNT:
+		break;
 	}
 }
 

@@ -7,14 +7,9 @@
 #include <string.h>
 
 static const struct kv_format_info formats[KV_FORMAT_COUNT] = {
-	[KV_NONE] = {"none", 0, 0, false},
-	[KV_F16] = {"fp16", 16, 0, false},
-	[KV_BF16] = {"bf16", 16, 0, false},
-	[KV_FP8] = {"fp8", 8, 2, false},
-	[KV_INT4_PTH] = {"int4_pth", 4, 4, true},
-	[KV_TQ4] = {"tq4", 4, 2, true},
-	[KV_TQ3] = {"tq3", 3, 2, true},
-	[KV_TQ2] = {"tq2", 2, 2, true},
+#define ROW(format, name, code_bits, scale_bytes, rotated, codes) [format] = {name, code_bits, scale_bytes, rotated, codes},
+	KV_FORMAT_ROWS(ROW)
+#undef ROW
 };
 
 const struct kv_format_info *kv_format_info(enum kv_format f)

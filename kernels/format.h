@@ -43,8 +43,40 @@ enum kv_format {
 	KV_TQ4 = 5,      /* TurboQuant, sign + 3-bit magnitude, fp16 scale */
 	KV_TQ3 = 6,      /* sign + 2-bit magnitude */
 	KV_TQ2 = 7,      /* sign + 1-bit magnitude */
+#ifdef TERRACE_TEST_FORMAT
+	KV_TEST_FORMAT = 8, /* of tests alone, which add a format and see what that changes */
+#endif
 	KV_FORMAT_COUNT
 };
+
+/* What a format's codes are. */
+enum kv_codes {
+	KV_CODES_NONE = 0,   /* there are none */
+	KV_CODES_RAW,        /* the elements, as 16-bit floats */
+	KV_CODES_FLOAT,      /* small floats, times the scale */
+	KV_CODES_ZERO_POINT, /* integers less the scale's zero point, times the scale */
+	KV_CODES_CODEBOOK,   /* sign and rank of a magnitude (codebook.h), times the scale */
+};
+
+#ifdef TERRACE_TEST_FORMAT
+#define KV_TEST_ROW(row) row(KV_TEST_FORMAT, "test", 4, 2, false, KV_CODES_FLOAT)
+#else
+#define KV_TEST_ROW(row)
+#endif
+
+/* The format table, as row(FORMAT, NAME, CODE_BITS, SCALE_BYTES, ROTATED, CODES) for each: a macro, since code for a GPU and constant
+ * expressions cannot read the array of kv_format_info. Which formats share a property is asked here, never told by the order of their
+ * numbers; a `switch` over formats takes none for another (in C it names all, so that the compiler tells where a new one is missing). */
+#define KV_FORMAT_ROWS(row)                                             \
+	row(KV_NONE, "none", 0, 0, false, KV_CODES_NONE)                \
+	row(KV_F16, "fp16", 16, 0, false, KV_CODES_RAW)                 \
+	row(KV_BF16, "bf16", 16, 0, false, KV_CODES_RAW)                \
+	row(KV_FP8, "fp8", 8, 2, false, KV_CODES_FLOAT)                 \
+	row(KV_INT4_PTH, "int4_pth", 4, 4, true, KV_CODES_ZERO_POINT)   \
+	row(KV_TQ4, "tq4", 4, 2, true, KV_CODES_CODEBOOK)               \
+	row(KV_TQ3, "tq3", 3, 2, true, KV_CODES_CODEBOOK)               \
+	row(KV_TQ2, "tq2", 2, 2, true, KV_CODES_CODEBOOK)               \
+	KV_TEST_ROW(row)
 
 enum kv_side { KV_SIDE_K = 0, KV_SIDE_V = 1 };
 
@@ -54,6 +86,7 @@ struct kv_format_info {
 	uint8_t code_bits;    /* bits a code */
 	uint8_t scale_bytes;  /* bytes of scale a vector: 0, 2 or 4 */
 	bool rotated;         /* codes are of the randomized-Hadamard-rotated vector */
+	enum kv_codes codes;
 };
 
 /* The row of a format; NULL for a number that is not a format. */

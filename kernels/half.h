@@ -48,6 +48,14 @@ static inline uint16_t half_from_float(float f)
 	return (uint16_t)(sign | h);
 }
 
+/* The same of results: what passes the largest number, infinities too, is the largest number; NaN stays NaN. */
+static inline uint16_t half_saturated(float f)
+{
+	uint16_t h = half_from_float(f);
+
+	return (uint16_t)(h - ((h & 0x7fff) == 0x7c00));
+}
+
 static inline float float_from_half(uint16_t h)
 {
 	uint32_t sign = (uint32_t)(h & 0x8000) << 16, magnitude = (uint32_t)(h & 0x7fff) << 13;
@@ -62,6 +70,13 @@ static inline uint16_t bf16_from_float(float f)
 	uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
 
 	return (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? u >> 16 | 0x40 : rounded);
+}
+
+static inline uint16_t bf16_saturated(float f)
+{
+	uint16_t h = bf16_from_float(f);
+
+	return (uint16_t)(h - ((h & 0x7fff) == 0x7f80));
 }
 
 static inline float float_from_bf16(uint16_t h)

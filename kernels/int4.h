@@ -6,6 +6,8 @@
  * round(x / scale + zero point) in 0 .. 15, halves up. The scale's bits carry the zero point in the
  * four low ones:
  *     bits = (bits of scale & ~15) | zero point,      x = (code - zero point) * float(bits & ~15)
+ * A zero point outside 0 .. 15 is clamped: a vector whose rotated elements all have one sign, and are far from 0, is stored badly. That
+ * is part of the format.
  * The codes are chosen with the whole scale, and read back with the masked one. A vector whose
  * rotated elements are all equal has no range, and decodes to within 15e-6 of zero.
  */

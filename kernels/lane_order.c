@@ -73,7 +73,7 @@ const struct kv_lane_order *kv_lane_order(enum kv_format f, enum kv_side side, u
 	unsigned i = dim_index(d);
 	struct kv_lane_order *o = &tables[f][side][i];
 
-	if (f == KV_NONE || lane_bytes(f, d) % 16)
+	if (kv_lane_fields(f) == 0 || lane_bytes(f, d) % 16)
 		return NULL;
 	if (!atomic_load_explicit(&ready[f][side][i], memory_order_acquire)) {
 		pthread_mutex_lock(&filling);

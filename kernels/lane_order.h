@@ -32,7 +32,7 @@ struct kv_lane_order {
 };
 
 /* NULL where the format's planes have no whole vectors at this head dim (d = 96: all of 4 bits and less;
- * 2 and 3 bits: 64 and 192 as well). */
+ * 2 and 3 bits: 64 and 192 as well), and for a format without fields: attention then decodes it. */
 const struct kv_lane_order *kv_lane_order(enum kv_format f, enum kv_side side, uint32_t d);
 
 /* The numbers of sums and classes of V and, of a field, which it belongs to. */
@@ -41,9 +41,14 @@ static inline unsigned kv_lane_sums(enum kv_format f)
 	return f == KV_TQ4 || f == KV_INT4_PTH ? 2 : f == KV_TQ3 || f == KV_TQ2 ? 4 : 1;
 }
 
+/* 0: a format that the code for lanes does not know. */
 static inline unsigned kv_lane_fields(enum kv_format f)
 {
-	return f == KV_F16 || f == KV_BF16 ? 2 : f == KV_FP8 ? 4 : f == KV_TQ3 || f == KV_TQ2 ? 16 : 8;
+	return f == KV_F16 || f == KV_BF16        ? 2
+	       : f == KV_FP8                      ? 4
+	       : f == KV_INT4_PTH || f == KV_TQ4 ? 8
+	       : f == KV_TQ3 || f == KV_TQ2       ? 16
+						  : 0;
 }
 
 static inline unsigned kv_lane_sum(enum kv_format f, unsigned field)

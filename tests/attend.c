@@ -254,18 +254,65 @@ START_TEST(merged_parts_equal_the_whole)
 }
 END_TEST
 
-/* A query that is not finite spoils its own rows and no other. */
+/* A query that is not finite makes its own rows NaN, lse too, and no other; with a soft cap, and where it sees nothing it is as any other. */
 START_TEST(bad_queries_stay_alone)
 {
-	for (size_t f = 0; f < COUNT(formats); f++) {
-		struct spec s = {.k = formats[f], .v = formats[f], .dk = 128, .group = 4, .tokens = 50, .seed = 740 + f};
+	static const float bad[] = {NAN, INFINITY, -INFINITY};
+
+	for (size_t f = 0; f < COUNT(formats) * COUNT(bad) * 2; f++) {
+		const enum kv_format format = formats[f / 2 / COUNT(bad)];
+		struct spec s = {.k = format, .v = format, .dk = 128, .group = 4, .tokens = 50, .softcap = f % 2 ? 20 : 0, .seed = 740 + f};
 		struct bed b;
 
 		bed_init(&b, &s);
-		((float *)b.q)[128 + 3] = f % 2 ? NAN : INFINITY;
+		((float *)b.q)[128 + 3] = bad[f / 2 % COUNT(bad)];
 		ck_assert_ptr_null(kv_attend_run(&b.a, b.scratch));
-		for (size_t r = 0; r < b.rows; r++)
-			ck_assert((r == 1) == !isfinite(((float *)b.out)[r * 128]));
+		for (size_t r = 0; r < b.rows; r++) {
+			ck_assert((r == 1) == isnan(((float *)b.out)[r * 128]));
+			ck_assert((r == 1) == isnan(b.lse[r]));
+		}
+		b.a.kv_tokens = 0;
+		ck_assert_ptr_null(kv_attend_run(&b.a, b.scratch));
+		ck_assert(((float *)b.out)[128] == 0 && b.lse[1] == -INFINITY);
+		bed_fini(&b);
+	}
+}
+END_TEST
+
+/* V near fp16's largest number, all of one sign: results of 16 bits are those of 32, saturated. */
+START_TEST(outputs_saturate)
+{
+	enum { D = 128, TOKENS = 40 };
+
+	for (size_t f = 0; f < COUNT(formats); f++) {
+		struct spec s = {.k = formats[f], .v = formats[f], .dk = D, .tokens = TOKENS, .block_tokens = 48, .queries = 3, .seed = 790 + f};
+		uint16_t halves[3 * D], others[3 * D];
+		float v[D];
+		struct bed b;
+		size_t wrong = 0, largest = 0;
+
+		bed_init(&b, &s);
+		for (uint32_t t = 0; t < TOKENS; t++) {
+			for (uint32_t i = 0; i < D; i++)
+				v[i] = (i % 3 ? 65504.0f : 65000.0f) * (i % 5 ? 1 : -1);
+			kv_encode(&b.layout, &b.geometry, b.block[0], 0, 0, KV_SIDE_V, t, 1, v, KV_DTYPE_F32, D);
+		}
+		ck_assert_ptr_null(kv_attend_run(&b.a, b.scratch));
+		for (int type = KV_DTYPE_F16; type <= KV_DTYPE_BF16; type++) {
+			struct kv_attend a = b.a;
+
+			a.out = type == KV_DTYPE_F16 ? halves : others;
+			a.out_dtype = (enum kv_dtype)type;
+			ck_assert_ptr_null(kv_attend_run(&a, b.scratch));
+		}
+		for (uint32_t i = 0; i < 3 * D; i++) {
+			const float x = ((float *)b.out)[i], most = fmaxf(fminf(x, KV_FINITE_MAX), -KV_FINITE_MAX);
+
+			wrong += halves[i] != kv_half_from(most) || others[i] != kv_bf16_from(x);
+			largest += (halves[i] & 0x7fff) == 0x7bff;
+		}
+		ck_assert_uint_eq(wrong, 0);
+		ck_assert(largest > 0 || formats[f] == KV_INT4_PTH); /* which keeps the rotated vector in fp16: nothing so large comes back */
 		bed_fini(&b);
 	}
 }
@@ -439,6 +486,7 @@ static void tests_add(TCase *tc)
 	tcase_add_test(tc, random_cases);
 	tcase_add_test(tc, masked_tail_is_never_read);
 	tcase_add_test(tc, unseen_tokens_are_never_read);
+	tcase_add_test(tc, outputs_saturate);
 	tcase_add_test(tc, merged_parts_equal_the_whole);
 	tcase_add_test(tc, bad_queries_stay_alone);
 	tcase_add_test(tc, rows_do_not_matter);

@@ -5,6 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 #include "client/include/terrace.h"
 #include "tests/client_cuda_plugin.h"
 
@@ -281,6 +285,40 @@ START_TEST(test_codec_merge_and_copy_arrive)
 }
 END_TEST
 
+#if defined(__x86_64__)
+/* What computes with floats on the host does so in the default mode, whatever the caller's is: a subnormal scale is a scale. */
+START_TEST(test_the_callers_float_mode)
+{
+	enum { USUAL = 0x1f80, FLUSH_AND_ROUND_UP = 0x8040 | 0x4000 };
+	struct terrace_layout l = layout_of(TERRACE_FORMAT_TQ4);
+	struct terrace_cuda_attend_options a = TERRACE_CUDA_ATTEND_OPTIONS_INIT;
+	struct terrace_cuda_extend_options e = TERRACE_CUDA_EXTEND_OPTIONS_INIT;
+	size_t bytes;
+
+	load();
+	a.scale = e.scale = 1e-40f;
+	for (int i = 0; i < 5; i++) {
+		enum terrace_status status;
+		unsigned after;
+
+		noted->float_mode = 0;
+		_mm_setcsr(USUAL | FLUSH_AND_ROUND_UP);
+		status = i == 0	  ? terrace_cuda_attend_workspace(&l, &a, &bytes)
+			 : i == 1 ? terrace_cuda_attend_plan(&l, &a, NULL)
+			 : i == 2 ? terrace_cuda_attend(&l, &a, NULL)
+			 : i == 3 ? terrace_cuda_extend_workspace(&l, &e, &bytes)
+				  : terrace_cuda_extend(&l, &e, NULL);
+		after = _mm_getcsr();
+		_mm_setcsr(USUAL);
+		ck_assert_int_eq(status, TERRACE_OK);
+		ck_assert_uint_eq(after, USUAL | FLUSH_AND_ROUND_UP);
+		ck_assert_uint_eq(noted->float_mode, USUAL);
+		ck_assert(i < 3 ? noted->attend.scale == 1e-40f : noted->extend.scale == 1e-40f);
+	}
+}
+END_TEST
+#endif
+
 START_TEST(test_refusals_have_words)
 {
 	struct terrace_layout l = layout_of(TERRACE_FORMAT_TQ4), bad = l;
@@ -325,6 +363,9 @@ int main(void)
 	SRunner *runner;
 	int failed;
 
+#if defined(__x86_64__)
+	tcase_add_test(tc, test_the_callers_float_mode);
+#endif
 	tcase_add_test(tc, test_no_plugin_is_unsupported);
 	tcase_add_test(tc, test_no_device_is_unsupported);
 	tcase_add_test(tc, test_attend_arrives);

@@ -1,5 +1,8 @@
 /* A plugin without a GPU: notes what it is called with, and answers what the test wants. */
 #include <string.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #include "tests/client_cuda_plugin.h"
 
@@ -25,9 +28,19 @@ static bool attend_supported(enum kv_format k, enum kv_format v)
 	return k == v;
 }
 
+static unsigned float_mode(void)
+{
+#if defined(__x86_64__)
+	return _mm_getcsr() & ~0x3fu;
+#else
+	return 0;
+#endif
+}
+
 static void note(const struct kv_layout *l, const struct kv_geometry *g, struct CUstream_st *stream)
 {
 	noted.calls++;
+	noted.float_mode = float_mode();
 	noted.layout = *l;
 	noted.geometry = *g;
 	noted.stream = stream;
@@ -35,6 +48,7 @@ static void note(const struct kv_layout *l, const struct kv_geometry *g, struct 
 
 static enum status workspace(size_t *bytes)
 {
+	noted.float_mode = float_mode();
 	if (noted.answer == STATUS_OK)
 		*bytes = noted.workspace;
 	return noted.answer;

@@ -11,6 +11,7 @@ struct client_cuda_noted {
 	enum status answer;
 	/* Noted: */
 	unsigned calls;
+	unsigned float_mode; /* MXCSR on x86, but for its flags; else 0 */
 	struct kv_layout layout;
 	struct kv_geometry geometry;
 	struct CUstream_st *stream;

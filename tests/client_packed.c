@@ -48,14 +48,16 @@ START_TEST(formats_and_layouts)
 {
 	struct terrace_layout l = layout_of(TERRACE_FORMAT_TQ4, TERRACE_FORMAT_TQ4);
 	enum terrace_format f = TERRACE_FORMAT_TQ2;
+	int count = 0;
 
-	for (int i = TERRACE_FORMAT_NONE; i <= TERRACE_FORMAT_TQ2; i++) {
+	for (int i = 0; terrace_format_name((enum terrace_format)i); i++, count++) {
 		ck_assert_int_eq(terrace_format_parse(terrace_format_name((enum terrace_format)i), &f), TERRACE_OK);
 		ck_assert_int_eq((int)f, i);
 	}
+	ck_assert_int_eq(count, 8);
 	ck_assert_ptr_null(terrace_format_name((enum terrace_format)77));
 	ck_assert_int_eq(terrace_format_parse("zip", &f), TERRACE_INVALID);
-	ck_assert_int_eq((int)f, TERRACE_FORMAT_TQ2);
+	ck_assert_int_eq((int)f, count - 1);
 
 	ck_assert_ptr_null(terrace_layout_problem(&l));
 	ck_assert_uint_eq(terrace_block_bytes(&l), 2 * 2 * 2 * TOKENS * 2 * (DIM / 2 + 2));
@@ -267,6 +269,32 @@ START_TEST(merge)
 }
 END_TEST
 
+/* Parts that have seen nothing, marked in either way, and parts that are no numbers, in both places and twice in a row. */
+START_TEST(merge_of_odd_parts)
+{
+	static const float odd[] = {1.5f, -INFINITY, INFINITY, NAN};
+
+	for (int i = 0; i < 16; i++) {
+		const float la = odd[i / 4], lb = odd[i % 4];
+		const bool nan = isnan(la) || isnan(lb), no_a = isinf(la), no_b = isinf(lb);
+		/* Numbers where nothing was seen must not be looked at, nor what is no number. */
+		float a[2] = {no_a ? NAN : 2, no_a ? INFINITY : 4}, b[2] = {no_b ? 1e30f : 6, no_b ? NAN : 8}, lse_a = la, lse_b = lb;
+		const float want = no_a && no_b ? 0 : no_a ? 6 : no_b ? 2 : 4, lse = no_a && no_b ? -INFINITY : no_a || no_b ? 1.5f : 1.5f + logf(2);
+
+		for (int times = 0; times < 2; times++) {
+			ck_assert_int_eq(terrace_merge(1, 2, a, &lse_a, b, &lse_b), TERRACE_OK);
+			if (nan)
+				ck_assert(isnan(a[0]) && isnan(a[1]) && isnan(lse_a));
+			else
+				ck_assert_msg(fabsf(a[0] - want) < 1e-6f && (lse_a == lse || fabsf(lse_a - lse) < 1e-6f),
+					      "merge of %g and %g: %g, %g", (double)la, (double)lb, (double)a[0], (double)lse_a);
+			b[0] = b[1] = NAN; /* another part that has seen nothing */
+			lse_b = times ? -INFINITY : INFINITY;
+		}
+	}
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("client_packed");
@@ -281,6 +309,7 @@ int main(void)
 	tcase_add_test(c, attend_means);
 	tcase_add_test(c, attend_arguments);
 	tcase_add_test(c, merge);
+	tcase_add_test(c, merge_of_odd_parts);
 	suite_add_tcase(suite, c);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);

@@ -293,7 +293,9 @@ START_TEST(length_is_kept)
 {
 	uint32_t d = dims[_i];
 
-	for (unsigned f = KV_TQ4; f <= KV_TQ2; f++) {
+	for (unsigned f = 0; f < KV_FORMAT_COUNT; f++) {
+		if (kv_format_info((enum kv_format)f)->codes != KV_CODES_CODEBOOK)
+			continue;
 		const float *values = kv_codebook_values((enum kv_format)f);
 
 		for (int n = 0; n < 50; n++) {
@@ -319,7 +321,9 @@ END_TEST
 
 START_TEST(codebooks_are_half_integers)
 {
-	for (unsigned f = KV_TQ4; f <= KV_TQ2; f++) {
+	for (unsigned f = 0; f < KV_FORMAT_COUNT; f++) {
+		if (kv_format_info((enum kv_format)f)->codes != KV_CODES_CODEBOOK)
+			continue;
 		const float *v = kv_codebook_values((enum kv_format)f);
 		unsigned half = 1u << (kv_format_info((enum kv_format)f)->code_bits - 1);
 
@@ -377,7 +381,42 @@ START_TEST(odd_input)
 	through(KV_F16, d, x, y);
 	ck_assert(y[0] == KV_FINITE_MAX);
 	through(KV_BF16, d, x, y);
-	ck_assert(y[0] == 65536); /* fp16's largest number in bfloat16 */
+	ck_assert(y[0] == KV_BF16_MAX);
+	x[0] = 1e6f;
+	through(KV_BF16, d, x, y);
+	ck_assert(y[0] == 999424); /* its nearest bf16 */
+}
+END_TEST
+
+/* The figures that terrace.h and README.md give for int4_pth where the first of 128 dims dominates, and for what to use instead. */
+START_TEST(int4_of_one_sided_vectors)
+{
+	static const struct {
+		float first;
+		double int4, tq4, fp8;
+	} rows[] = {{40, .05, .09, .007}, {100, .43, .09, .003}, {500, .88, .02, .0006}};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		const enum kv_format formats[] = {KV_INT4_PTH, KV_TQ4, KV_FP8};
+		const double want[] = {rows[i].int4, rows[i].tq4, rows[i].fp8};
+
+		for (int f = 0; f < 3; f++) {
+			double sum = 0;
+
+			for (int n = 0; n < 200; n++) {
+				float x[128], y[128];
+				double error = 0;
+
+				for (int j = 0; j < 128; j++)
+					x[j] = j ? gaussian() : n % 2 ? rows[i].first : -rows[i].first;
+				through(formats[f], 128, x, y);
+				for (int j = 0; j < 128; j++)
+					error += (double)(x[j] - y[j]) * (x[j] - y[j]);
+				sum += sqrt(error / squares(128, x)) / 200;
+			}
+			ck_assert_msg(sum > .8 * want[f] && sum < 1.2 * want[f], "%s: %g", kv_format_info(formats[f])->name, sum);
+		}
+	}
 }
 END_TEST
 
@@ -698,6 +737,7 @@ static TCase *vector_case(void)
 	tcase_add_loop_test(t, length_is_kept, 0, DIMS);
 	tcase_add_test(t, codebooks_are_half_integers);
 	tcase_add_loop_test(t, odd_input, 0, DIMS);
+	tcase_add_test(t, int4_of_one_sided_vectors);
 	tcase_add_test(t, fp8_scale);
 	tcase_add_test(t, linear_order);
 	return t;

@@ -1,7 +1,9 @@
 /* Every kind of machine packs the same bytes and unpacks the same floats: what the code for AVX2 and for AVX-512
- * makes of a block against what the code for one vector does, to the bit, odd input and all.
+ * makes of a block against what the code for one vector does, to the bit, odd input and all. And what the public header says of
+ * 16-bit elements, on every kind of machine that this one can be: blocks keep them, outputs saturate.
  */
 #include "kernels/codec.h"
+#include "kernels/half.h"
 #include "kernels/machine.h"
 
 #include <check.h>
@@ -16,6 +18,7 @@ enum { ROUNDS = 8 };
 enum { ROUNDS = 80 };
 #endif
 
+enum { FORMATS = KV_FORMAT_COUNT - KV_F16 };
 enum { TOKENS = 32, GAP = 7, ROW_MAX = KV_HEAD_DIM_MAX + GAP, BLOCK_MAX = 2 * TOKENS * KV_HEAD_DIM_MAX * 2 };
 
 static const uint32_t dims[] = {64, 96, 128, 192, 256};
@@ -141,6 +144,71 @@ START_TEST(same_bytes)
 }
 END_TEST
 
+/* The bits that a 16-bit block gives back for those that it was given: of finite numbers the same. */
+static uint16_t kept_bits(enum kv_format f, uint16_t bits)
+{
+	const uint16_t infinity = f == KV_F16 ? 0x7c00 : 0x7f80, magnitude = bits & 0x7fff;
+
+	return magnitude < infinity ? bits : magnitude > infinity ? 0 : bits - 1;
+}
+
+/* _i: fp16 or bf16 on a kind of machine; all 65536 elements there are. */
+START_TEST(blocks_keep_16_bits)
+{
+	enum { D = 256, ALL = 0x10000 };
+	static uint8_t block[BLOCK_MAX];
+	static uint16_t given[TOKENS * D], got[TOKENS * D];
+	const enum kv_format f = _i % 2 ? KV_BF16 : KV_F16;
+	const enum kv_dtype type = _i % 2 ? KV_DTYPE_BF16 : KV_DTYPE_F16;
+	struct work w;
+	size_t wrong = 0;
+
+	make_work(&w, f, D, 1);
+	kv_machine_limit((enum kv_machine)(_i / 2));
+	for (uint32_t first = 0; first < ALL; first += TOKENS * D) {
+		for (uint32_t i = 0; i < TOKENS * D; i++)
+			given[i] = (uint16_t)(first + i);
+		kv_encode(&w.layout, &w.geometry, block, 0, 0, KV_SIDE_K, 0, TOKENS, given, type, D);
+		kv_decode(&w.layout, &w.geometry, block, 0, 0, KV_SIDE_K, 0, TOKENS, false, got, type, D);
+		for (uint32_t i = 0; i < TOKENS * D; i++)
+			wrong += got[i] != kept_bits(f, given[i]);
+	}
+	ck_assert_uint_eq(wrong, 0);
+}
+END_TEST
+
+/* _i: a format on a kind of machine. Vectors that pass what 16 bits hold, decoded as fp16 and bf16, are the floats saturated. */
+START_TEST(outputs_saturate)
+{
+	enum { D = 128 };
+	static const float sizes[] = {6e4f, 65504, 1e30f, 3.38e38f, INFINITY};
+	static uint8_t block[BLOCK_MAX];
+	static float x[TOKENS * D], y[TOKENS * D];
+	static uint16_t h[TOKENS * D], b[TOKENS * D];
+	const enum kv_format f = (enum kv_format)(KV_F16 + _i % FORMATS);
+	struct work w;
+	size_t wrong = 0, largest = 0;
+
+	make_work(&w, f, D, 2);
+	kv_machine_limit((enum kv_machine)(_i / FORMATS));
+	for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+		for (uint32_t i = 0; i < TOKENS * D; i++)
+			x[i] = below(3) ? sizes[s] * (below(2) ? 1 : -1) : gaussian();
+		kv_encode(&w.layout, &w.geometry, block, 0, 0, KV_SIDE_V, 0, TOKENS, x, KV_DTYPE_F32, D);
+		kv_decode(&w.layout, &w.geometry, block, 0, 0, KV_SIDE_V, 0, TOKENS, false, y, KV_DTYPE_F32, D);
+		kv_decode(&w.layout, &w.geometry, block, 0, 0, KV_SIDE_V, 0, TOKENS, false, h, KV_DTYPE_F16, D);
+		kv_decode(&w.layout, &w.geometry, block, 0, 0, KV_SIDE_V, 0, TOKENS, false, b, KV_DTYPE_BF16, D);
+		for (uint32_t i = 0; i < TOKENS * D; i++) {
+			wrong += h[i] != half_saturated(y[i]) || b[i] != bf16_saturated(y[i]);
+			wrong += (h[i] & 0x7fff) > 0x7bff || (b[i] & 0x7fff) > 0x7f7f || !isfinite(y[i]);
+			largest += (h[i] & 0x7fff) == 0x7bff;
+		}
+	}
+	ck_assert_uint_eq(wrong, 0);
+	ck_assert(largest > 0 || f == KV_INT4_PTH); /* which keeps the rotated vector in fp16, so that nothing so large comes back */
+}
+END_TEST
+
 /* The machine's best is what runs, and a limit is kept. */
 START_TEST(limits)
 {
@@ -162,7 +230,9 @@ int main(void)
 	int failed;
 
 	tcase_set_timeout(t, 120);
-	tcase_add_loop_test(t, same_bytes, 0, 2 * (KV_FORMAT_COUNT - KV_F16));
+	tcase_add_loop_test(t, same_bytes, 0, 2 * FORMATS);
+	tcase_add_loop_test(t, blocks_keep_16_bits, 0, 2 * (1 + (int)kv_machine()));
+	tcase_add_loop_test(t, outputs_saturate, 0, FORMATS * (1 + (int)kv_machine()));
 	tcase_add_test(t, limits);
 	suite_add_tcase(s, t);
 	r = srunner_create(s);

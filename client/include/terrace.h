@@ -24,6 +24,9 @@
  * used in the child: calls there return TERRACE_PRECONDITION or do nothing, blocks are NULL, and nothing is mapped. A child that wants to use the
  * library should call exec() first: gRPC promises nothing after a bare fork().
  *
+ * No result depends on the mode of floating-point arithmetic that the calling thread has set (rounding, subnormals as zero: FTZ and DAZ,
+ * unmasked exceptions). A call that computes with floats sets the default mode and, before it returns, the caller's again.
+ *
  * When the daemon restarts or goes away, calls return TERRACE_STALE or TERRACE_UNAVAILABLE; blocks still leased stay
  * readable until they are released. terrace_session_reopen() then starts again with an empty cache view. A session that works by stream alone and
  * makes no call for five minutes (the daemon's session_idle) is closed by it: TERRACE_STALE, too, and the remedy is the same.
@@ -97,7 +100,7 @@ enum terrace_format {
 	TERRACE_FORMAT_FP16 = 1,
 	TERRACE_FORMAT_BF16 = 2,
 	TERRACE_FORMAT_FP8 = 3,
-	TERRACE_FORMAT_INT4_PTH = 4,
+	TERRACE_FORMAT_INT4_PTH = 4, /* bit for bit vLLM's; not for vectors of which one dim dominates, see below */
 	TERRACE_FORMAT_TQ4 = 5,
 	TERRACE_FORMAT_TQ3 = 6,
 	TERRACE_FORMAT_TQ2 = 7
@@ -123,6 +126,12 @@ struct terrace_layout {
 	uint32_t reserved;
 };
 #define TERRACE_LAYOUT_INIT TERRACE_SIZED_(struct terrace_layout)
+
+/* int4_pth keeps vLLM's rules, and with them a limit: its zero point is clamped to 0 .. 15, so that a vector is stored well only if its elements,
+ * once rotated, lie on both sides of 0. Those of a vector whose first dim dominates all have one sign (head dims 64, 128 and 256; at 96 and 192
+ * it is another direction). At d 128 the relative error is .05 as long as the first dim is at most 40 times the standard deviation of the others,
+ * .43 at 100 times and .88 at 500 times, where tq4 has .09 and .02, and fp8 .003 and .0006. K and V like that want tq4, which is nearly as small,
+ * or fp8. */
 
 /* The name of a format ("tq4"), or NULL; and back: TERRACE_INVALID for an unknown name. */
 TERRACE_API const char *terrace_format_name(enum terrace_format format);
@@ -595,11 +604,14 @@ TERRACE_API void terrace_watch_close(struct terrace_watch *watch);
 /* Packs `n` tokens, from token first_token of the block on, of one layer and KV head. layer and head count from the layout's
  * first. block: block_bytes bytes, 16-byte aligned (slots are). k, v: n vectors of head_dim elements, k_stride and v_stride
  * elements apart, aligned to them; NULL: that side is left alone. Writes only those tokens' bytes, so a block can grow token by token, one
- * writer a (layer, head). NaN is stored as 0, infinities as the largest number; v is not looked at if V is a view of K. TERRACE_INVALID. */
+ * writer a (layer, head). NaN is stored as 0. What passes the largest number that the format is given, infinities too, is stored as that number:
+ * 65504, and in a bf16 block 3.39e38. An fp16 or bf16 block keeps every finite element of its own type to the bit, and rounds others to the
+ * nearest (1e6 is 999424 in bf16). v is not looked at if V is a view of K. TERRACE_INVALID. */
 TERRACE_API enum terrace_status terrace_encode(const struct terrace_layout *layout, void *block, uint32_t layer, uint32_t head, uint32_t first_token,
 					       uint32_t n, const void *k, size_t k_stride, const void *v, size_t v_stride, enum terrace_dtype dtype);
 
-/* The inverse: n vectors to k and v (NULL: not wanted), which must not overlap. TERRACE_INVALID. */
+/* The inverse: n vectors to k and v (NULL: not wanted), which must not overlap. fp16 and bf16 elements saturate as those of terrace_attend() do:
+ * a block may hold what an fp16 element does not, such as a bf16 number, or 65504 that rounding has made a little larger. TERRACE_INVALID. */
 TERRACE_API enum terrace_status terrace_decode(const struct terrace_layout *layout, const void *block, uint32_t layer,
 					       uint32_t head, uint32_t first_token, uint32_t n, void *k, size_t k_stride,
 					       void *v, size_t v_stride, enum terrace_dtype dtype);
@@ -650,10 +662,18 @@ struct terrace_attend_options {
 #define TERRACE_ATTEND_OPTIONS_INIT TERRACE_SIZED_(struct terrace_attend_options)
 
 /* Softmax attention straight from packed blocks, on the calling thread, with scratch memory of its own: threads may share the blocks
- * of one lease. A query that sees no token gets out 0 and lse -INFINITY (or its sink). TERRACE_INVALID, TERRACE_EXHAUSTED (no scratch). */
+ * of one lease. A query that sees no token gets out 0 and lse -INFINITY (or its sink). A query that sees one, and holds a NaN or an infinity or
+ * has a score that is NaN, gets NaN in out and lse, and no other query does. fp16 and bf16 outputs saturate: what passes their largest number
+ * (65504, 3.39e38), infinities too, is that number; a NaN stays one (as E4M3 it is 0x7f). TERRACE_INVALID, TERRACE_EXHAUSTED (no scratch). */
 TERRACE_API enum terrace_status terrace_attend(const struct terrace_layout *layout, const struct terrace_attend_options *options);
 
-/* Merges partial attention results by their LSE: rows of d floats. (out_a, lse_a) <- merge of both. */
+/* Merges partial attention results by their LSE: rows of d floats. (out_a, lse_a) <- merge of both. An LSE is the natural logarithm of a sum of
+ * exponentials of scores; it says what its row weighs.
+ *   -INFINITY or +INFINITY: the row saw no token. It weighs nothing, and its floats are not looked at. Two such rows give 0 and -INFINITY.
+ *   NaN: the row and its LSE become NaN. A NaN never counts as a row that saw nothing.
+ * What PyTorch 2.11 gives for a row that is masked altogether: its flash attention +inf and cuDNN's -inf, which may be merged as they are; its
+ * memory-efficient kernel 0.0, which is a weight like any other: the caller must put -INFINITY in its place. An LSE to the base 2 is to be
+ * multiplied by ln 2 first. terrace_cuda_merge has the same rules. */
 TERRACE_API enum terrace_status terrace_merge(uint32_t rows, uint32_t d, float *out_a, float *lse_a, const float *out_b, const float *lse_b);
 
 /* ---- packed blocks on a GPU ---------------------------------------------------------------------------------------- */
@@ -729,7 +749,8 @@ struct terrace_cuda_extend_options {
 	const uint32_t *query_starts;  /* [sequences + 1], ascending from 0 */
 	const uint32_t *prefix_tokens; /* [sequences] */
 	const void *q;                 /* [total_queries][q_heads][head_dim], 16-byte aligned */
-	const void *k, *v;             /* [total_queries][heads][head_dim], 16-byte aligned: the new tokens' */
+	const void *k, *v;             /* [total_queries][heads][head_dim], 16-byte aligned: the new tokens'. A NaN counts as 0, and here and in
+					* blocks of bf16 what passes 65504 as 65504 */
 	size_t k_stride, v_stride;     /* elements between tokens, multiples of 8, at least those of one token */
 	const uint64_t *blocks;        /* [sequences][blocks_stride], as above, of the prefix; NULL with a stride of 0: no prefixes */
 	uint32_t blocks_stride;
@@ -768,7 +789,8 @@ TERRACE_API enum terrace_status terrace_cuda_encode(const struct terrace_layout 
 TERRACE_API enum terrace_status terrace_cuda_decode(const struct terrace_layout *layout,
 						    const struct terrace_cuda_codec_options *options, void *stream);
 
-/* Partial results of the same queries over disjoint tokens, merged by their LSE. */
+/* Partial results of the same queries over disjoint tokens, merged by their LSE: an infinite one, of either sign, is of a row that saw no
+ * token, and a NaN makes the row NaN, as for terrace_merge(), which says what to do with the LSEs of other libraries. */
 struct terrace_cuda_merge_options {
 	size_t size;
 	uint32_t parts;            /* 1 to 16 */

@@ -716,7 +716,8 @@ def attend_features(**options):
 
 
 def merge(rows, d, out_a, lse_a, out_b, lse_b):
-    """Merges attention over other tokens into that of the same queries: (out_a, lse_a) of rows of d floats, by (out_b, lse_b)."""
+    """Merges attention over other tokens into that of the same queries: (out_a, lse_a) of rows of d floats, by (out_b, lse_b). An infinite LSE, of
+    either sign, is of a row that saw no token, and a NaN makes the row NaN: terrace.h says what to do with the LSEs of PyTorch."""
     arrays = [sized(memory, name, count, 4, name[-1] == "a") for name, memory, count in
               (("out_a", out_a, rows * d), ("lse_a", lse_a, rows), ("out_b", out_b, rows * d), ("lse_b", lse_b, rows))]
     _check(_lib.terrace_merge(rows, d, *[address for address, _ in arrays]))

@@ -12,6 +12,7 @@
  */
 #include "kernels/cuda/arguments.cuh"
 #include "kernels/cuda/attend_shape.cuh"
+#include "kernels/cuda/format.cuh"
 #include "kernels/cuda/fragments_float.cuh"
 #include "kernels/cuda/fragments_int4.cuh"
 #include "kernels/cuda/fragments_tq.cuh"
@@ -50,7 +51,7 @@ launcher launcher_of(enum kv_format k, enum kv_format v)
 attend_args args_of(const struct kv_cuda_attend *a, const struct attend_plan &plan)
 {
 	uint8_t *workspace = (uint8_t *)a->workspace;
-	const bool rotated = a->layout->k_format >= KV_INT4_PTH;
+	const bool rotated = format_rotated(a->layout->k_format);
 	attend_args args = {};
 
 	args.blocks = a->blocks;

@@ -28,15 +28,15 @@ DEVICE float sink_of(const attend_args &a, const segment &s, uint32_t column, ui
 template <class V, int D>
 DEVICE void write_column(const attend_args &a, size_t row, float *x, float2 total, float sink, uint32_t lane)
 {
-	/* H is orthogonal up to D, and codes stand for rotated vectors. */
-	float factor = total.y > 0 ? 1 / (total.y * (V::ROTATED ? D : 1)) : 0;
+	/* H is orthogonal up to D, and codes stand for rotated vectors. A sum that is NaN is not one of nothing: the row is NaN. */
+	float factor = total.y == 0 ? 0 : 1 / (total.y * (V::ROTATED ? D : 1));
 
 	if (a.features.sinks) {
 		float of_values, of_sink;
 		const float values = total.y * (V::ROTATED ? D : 1);
 
 		total = join(total, {sink * 1.44269504f, 1}, &of_values, &of_sink);
-		factor = total.y > 0 && values > 0 ? of_values / (total.y * (V::ROTATED ? D : 1)) : 0;
+		factor = total.y == 0 || values == 0 ? 0 : of_values / (total.y * (V::ROTATED ? D : 1));
 	}
 	if (a.out_dtype == KV_DTYPE_E4M3 && a.features.out_scale)
 		factor /= *a.features.out_scale;
@@ -46,12 +46,12 @@ DEVICE void write_column(const attend_args &a, size_t row, float *x, float2 tota
 		__syncwarp();
 #pragma unroll
 	for (uint32_t dim = lane; dim < D; dim += 32) {
-		float v = factor > 0 ? x[dim] * factor : 0;
+		float v = factor == 0 ? 0 : x[dim] * factor;
 
 		store_element(a.out_dtype, a.out, row * D + dim, V::ROTATED && rotation_negative(dim) ? -v : v);
 	}
 	if (lane == 0 && a.lse)
-		a.lse[row] = total.y > 0 ? (total.x + log2f(total.y)) * 0.693147181f : -INFINITY;
+		a.lse[row] = total.y == 0 ? -INFINITY : (total.x + log2f(total.y)) * 0.693147181f;
 }
 
 /* {max, sum} of a warp's column. */

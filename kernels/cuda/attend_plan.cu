@@ -7,6 +7,7 @@
  * Every CTA works its own share out, by a thread of one block.
  */
 #include "kernels/cuda/arguments.cuh"
+#include "kernels/cuda/format.cuh"
 #include "kernels/cuda/machine.cuh"
 #include "kernels/cuda/plan.cuh"
 
@@ -345,10 +346,10 @@ enum status attend_plan_of(const struct kv_cuda_attend *a, struct attend_plan *p
 	p.window = !window || (l->window && l->window < window) ? l->window : window;
 	p.window = p.window < WINDOW_MAX ? p.window : WINDOW_MAX;
 	p.columns = a->queries * (a->q_heads / l->heads);
-	const bool integer_v = l->v_format >= KV_INT4_PTH, integer_k = l->k_format >= KV_INT4_PTH;
+	const bool integer_v = format_integer(l->v_format), integer_k = format_integer(l->k_format);
 
 	p.sizes = attend_sizes_of(a->geometry->atom_bytes, integer_v,
-				  integer_v && (l->v_format == KV_INT4_PTH || !integer_k), l->head_dim_k,
+				  integer_v && (format_codes(l->v_format) == KV_CODES_ZERO_POINT || !integer_k), l->head_dim_k,
 				  p.columns <= 4 ? 4
 				  : p.columns > 8 && wide_tiles(integer_k, integer_v, l->head_dim_k) ? 16
 												     : 8,

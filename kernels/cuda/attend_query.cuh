@@ -160,13 +160,14 @@ DEVICE told_column seen_by_column(const attend_args &a, const segment &s, uint32
 }
 
 /* The warp's query column i, column `column` of the tile, by the warp: rotates it if K is rotated and leaves it as operand B wants
- * it; and what else is told of it. */
+ * it; and what else is told of it. One that holds a NaN or an infinity is handed out as zeroes with a unit of NaN, so that its scores are
+ * NaN. */
 template <class S, bool FEATURES>
 DEVICE void hand_out_query(const attend_args &a, const segment &s, const query_bits<S, FEATURES> &bits, uint32_t i,
 			   uint32_t column, float *x, uint32_t *words, told_column *told, uint32_t lane)
 {
 	using K = typename S::K;
-	float largest = 1e-20f;
+	uint32_t largest_bits = __float_as_uint(1e-20f);
 	int32_t total = 0;
 
 #pragma unroll
@@ -182,11 +183,12 @@ DEVICE void hand_out_query(const attend_args &a, const segment &s, const query_b
 		__syncwarp();
 #pragma unroll
 	for (uint32_t dim = lane; dim < S::D; dim += 32)
-		largest = fmaxf(largest, fabsf(x[dim]));
+		largest_bits = max(largest_bits, __float_as_uint(x[dim]) & 0x7fffffff); /* as integers infinity and NaN are above all */
 #pragma unroll
 	for (int j = 1; j < 32; j *= 2)
-		largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, j));
-	const float unit = K::query_unit(largest);
+		largest_bits = max(largest_bits, __shfl_xor_sync(ALL_LANES, largest_bits, j));
+	const bool finite = largest_bits < 0x7f800000;
+	const float unit = finite ? K::query_unit(__uint_as_float(largest_bits)) : NAN;
 
 	/* Word of k step k / 8, register k / 4 % 2, lane column k % 4. */
 	for (uint32_t k = lane; k < S::PLANE; k += 32) {
@@ -194,7 +196,7 @@ DEVICE void hand_out_query(const attend_args &a, const segment &s, const query_b
 
 #pragma unroll
 		for (int e = 0; e < K::ELEMENTS; e++)
-			v[e] = x[K::query_dim(k / 8, k / 4 % 2, k % 4, e)] * unit;
+			v[e] = finite ? x[K::query_dim(k / 8, k / 4 % 2, k % 4, e)] * unit : 0;
 		total += K::query_word(v, &words[query_word_at<S>(column, 0, k)], &words[query_word_at<S>(column, 1, k)]);
 	}
 #pragma unroll

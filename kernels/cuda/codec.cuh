@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/arguments.cuh"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/format.cuh"
 #include "kernels/cuda/hadamard.cuh"
 #include "kernels/places.h"
 
@@ -42,25 +43,6 @@ struct codec_side {
 	void *vectors;
 	size_t stride;
 };
-
-__host__ __device__ constexpr uint32_t format_bits(int f)
-{
-	return f == KV_F16 || f == KV_BF16       ? 16
-	       : f == KV_FP8                     ? 8
-	       : f == KV_INT4_PTH || f == KV_TQ4 ? 4
-	       : f == KV_TQ3                     ? 3
-						 : 2;
-}
-
-__host__ __device__ constexpr uint32_t format_scale_bytes(int f)
-{
-	return f == KV_F16 || f == KV_BF16 ? 0 : f == KV_INT4_PTH ? 4 : 2;
-}
-
-__host__ __device__ constexpr bool format_rotated(int f)
-{
-	return f >= KV_INT4_PTH;
-}
 
 struct codec_args {
 	const int64_t *slots;
@@ -154,8 +136,8 @@ static enum status codec_launch_format(enum kv_format f, const codec_work &w)
 	case KV_TQ2:
 		Kernel::template launch<D, KV_TQ2>(grid, w);
 		break;
-	default:
-		return STATUS_INVALID;
+	default: /* a format without kernels */
+		return STATUS_UNSUPPORTED;
 	}
 	return launched();
 }

@@ -81,11 +81,11 @@ template <uint32_t N> DEVICE void load_lane_words(const uint8_t *plane, uint32_t
 			w[i] = *(const uint32_t *)(plane + lane_word_at<N>(lane, i));
 }
 
-/* Two floats as fp16, or bf16. */
+/* Two floats as fp16, saturated, or as bf16, which no packed value passes. */
 template <bool F16> DEVICE uint32_t pack_two(float a, float b)
 {
 	if (F16) {
-		const __half2 h = __floats2half2_rn(a, b);
+		const __half2 h = saturated(__floats2half2_rn(a, b));
 
 		return *(const uint32_t *)&h;
 	}

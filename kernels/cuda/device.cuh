@@ -22,12 +22,23 @@ DEVICE float load_element(enum kv_dtype dtype, const void *p, size_t i)
 	return ((const float *)p)[i];
 }
 
+/* Results as fp16 and bf16: what passes the largest number, infinities too, is the largest number; a NaN stays one. */
+DEVICE __half2 saturated(__half2 h)
+{
+	return __hmin2_nan(__hmax2_nan(h, __float2half2_rn(-KV_FINITE_MAX)), __float2half2_rn(KV_FINITE_MAX));
+}
+
+DEVICE __nv_bfloat162 saturated(__nv_bfloat162 h)
+{
+	return __hmin2_nan(__hmax2_nan(h, __float2bfloat162_rn(-KV_BF16_MAX)), __float2bfloat162_rn(KV_BF16_MAX));
+}
+
 DEVICE void store_element(enum kv_dtype dtype, void *p, size_t i, float x)
 {
 	if (dtype == KV_DTYPE_F16)
-		((__half *)p)[i] = __float2half_rn(x);
+		((__half *)p)[i] = __low2half(saturated(__float2half2_rn(x)));
 	else if (dtype == KV_DTYPE_BF16)
-		((__nv_bfloat16 *)p)[i] = __float2bfloat16_rn(x);
+		((__nv_bfloat16 *)p)[i] = __low2bfloat16(saturated(__float2bfloat162_rn(x)));
 	else if (dtype == KV_DTYPE_E4M3)
 		((uint8_t *)p)[i] = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
 	else

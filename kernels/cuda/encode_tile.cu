@@ -187,7 +187,7 @@ DEVICE void encode_tile(const encode_launch &l, uint32_t tile, const tile_target
 		store_rows<D, BITS, KV_SIDE_K>(t, s, lane, words, shared);
 	else
 		store_rows<D, BITS, KV_SIDE_V>(t, s, lane, words, shared);
-	if (FORMAT >= KV_TQ4 && again)
+	if (format_codes(FORMAT) == KV_CODES_CODEBOOK && again)
 		encode_again<D, FORMAT>(l, tile, side, again, lane, shared);
 }
 
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(32 * WARPS, 1) encode_tiles_kernel(const __gri
 		fetch_rows<D>(l, tile, lane, shared_address(mine));
 	}
 	for (uint32_t first = 0; first < l.tiles; first += step, tile += step, slot = next_slot, buffer ^= 1) {
-		if (FORMAT >= KV_TQ4)
+		if (format_codes(FORMAT) == KV_CODES_CODEBOOK)
 			__syncthreads(); /* codebooks' code is longer than the caches for it: fetch it once for all */
 		if (tile >= l.tiles)
 			continue;

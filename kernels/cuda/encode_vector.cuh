@@ -8,13 +8,11 @@
 #include "kernels/cuda/codec.cuh"
 #include "kernels/cuda/codec_row.cuh"
 
-constexpr float FINITE_MAX = 65504.0f; /* KV_FINITE_MAX */
-constexpr float BF16_MAX = 0x1.fep127f;
+constexpr float FINITE_MAX = KV_FINITE_MAX;
 
-/* NaN is 0, infinities are the largest fp16, what is beyond `limit` is `limit`. */
+/* NaN is 0, what is beyond `limit`, infinities too, is `limit`. */
 DEVICE float clean(float v, float limit)
 {
-	v = isinf(v) ? copysignf(FINITE_MAX, v) : v;
 	v = v > limit ? limit : v;
 	v = v < -limit ? -limit : v;
 	return v == v ? v : 0;
@@ -22,8 +20,8 @@ DEVICE float clean(float v, float limit)
 
 __host__ __device__ constexpr float limit_of(int format)
 {
-	return format == KV_BF16                                 ? BF16_MAX
-	       : format_rotated(format) && format != KV_INT4_PTH ? FINITE_MAX * KV_HEAD_DIM_MAX
+	return format == KV_BF16                                 ? KV_BF16_MAX
+	       : format_codes(format) == KV_CODES_CODEBOOK     ? FINITE_MAX * KV_HEAD_DIM_MAX
 								 : FINITE_MAX;
 }
 

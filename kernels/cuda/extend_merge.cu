@@ -68,8 +68,8 @@ template <int D> DEVICE void store_dims(enum kv_dtype dtype, void *out, size_t a
 	if (dtype == KV_DTYPE_F16 || dtype == KV_DTYPE_BF16) {
 #pragma unroll
 		for (uint32_t i = 2 * lane; i < D; i += 64) {
-			const __half2 halves = __floats2half2_rn(from[i], from[i + 1]);
-			const __nv_bfloat162 others = __floats2bfloat162_rn(from[i], from[i + 1]);
+			const __half2 halves = saturated(__floats2half2_rn(from[i], from[i + 1]));
+			const __nv_bfloat162 others = saturated(__floats2bfloat162_rn(from[i], from[i + 1]));
 
 			((uint32_t *)out)[(at + i) / 2] =
 				dtype == KV_DTYPE_F16 ? *(const uint32_t *)&halves : *(const uint32_t *)&others;
@@ -97,7 +97,7 @@ DEVICE void finish_row(const extend_args &a, const extend_tile &t, uint32_t kv_h
 		factor *= exp2_fast(total.x - top);
 		total = {top, total.y * exp2_fast(total.x - top) + exp2_fast(sink - top)};
 	}
-	factor = total.y > 0 ? factor / total.y : 0;
+	factor = total.y == 0 ? 0 : factor / total.y; /* a sum that is NaN is not one of nothing: the row is NaN */
 	if (a.out_scale)
 		factor /= *a.out_scale;
 	if (rotated) /* the order of dims inside eight commutes with the rotation */
@@ -112,7 +112,7 @@ DEVICE void finish_row(const extend_args &a, const extend_tile &t, uint32_t kv_h
 	store_dims<D>(a.out_dtype, a.out, at * D, room, lane);
 	__syncwarp();
 	if (lane == 0 && a.lse)
-		a.lse[at] = total.y > 0 ? (total.x + log2f(total.y)) * 0.693147181f : -INFINITY;
+		a.lse[at] = total.y == 0 ? -INFINITY : (total.x + log2f(total.y)) * 0.693147181f;
 }
 
 template <int D>

@@ -78,6 +78,12 @@ template <int D> DEVICE float2 prefix_scale(const extend_args &a, uint32_t seque
 			     BOUND_PARTS * THREADS, prefix);
 }
 
+/* An element as encode stores it: NaN as 0, what passes the largest fp16, infinities too, as that. */
+DEVICE float as_stored(float x)
+{
+	return x == x ? fminf(fmaxf(x, -KV_FINITE_MAX), KV_FINITE_MAX) : 0;
+}
+
 /* {largest magnitude, greatest length} of vectors `rows` of a sequence's head, at(row); a warp a row. */
 template <int D, class At>
 DEVICE float2 extent(enum kv_dtype dtype, const void *x, uint32_t rows, uint32_t part, At at)
@@ -98,6 +104,7 @@ DEVICE float2 extent(enum kv_dtype dtype, const void *x, uint32_t rows, uint32_t
 			elements_of<D>(dtype, raw[i], y);
 #pragma unroll
 			for (int k = 0; k < D / 32; k++) {
+				y[k] = as_stored(y[k]);
 				sum += y[k] * y[k];
 				e.x = fmaxf(e.x, fabsf(y[k]));
 			}
@@ -368,25 +375,27 @@ template <int D> DEVICE void prepare_queries(const extend_args &a, uint32_t bloc
 		});
 #pragma unroll
 		for (uint32_t j = 0; j < AT_ONCE; j++) {
-			float x[D / 32], largest = 0;
+			float x[D / 32];
+			uint32_t largest = 0;
 
 			elements_of<D>(a.q_dtype, raw[j], x);
 			if (rotated)
 				rotate<D>(order, room, lane, x);
 #pragma unroll
 			for (int e = 0; e < D / 32; e++)
-				largest = fmaxf(largest, fabsf(x[e]));
+				largest = max(largest, __float_as_uint(x[e]) & 0x7fffffff); /* as integers infinity and NaN are above all */
 			largest = max_of_warp(largest);
 			/* Magnitudes end up below 2. */
-			const uint32_t exponent = min(max(__float_as_uint(largest) >> 23, 2), 252);
+			const uint32_t exponent = min(max(largest >> 23, 2), 252);
 			const float unit_q = __uint_as_float(exponent << 23),
 				    inverse = copysignf(__uint_as_float((254 - exponent) << 23), a.scale_log2);
 
 			write_row<D>(order, x, inverse, room, a.q_images + image, 64, i + j * WARPS, lane);
 			if (rests)
 				write_row<D, true>(order, x, inverse, room, a.q_rests + image, 64, i + j * WARPS, lane);
-			if (lane == 0)
-				a.q_units[(size_t)unit * ROWS + in_unit + i + j * WARPS] = fminf(fmaxf(factor * unit_q, 1e-30f), 1e30f);
+			if (lane == 0) /* of a query that is not finite NaN, and so are its scores */
+				a.q_units[(size_t)unit * ROWS + in_unit + i + j * WARPS] =
+					largest < 0x7f800000 ? fminf(fmaxf(factor * unit_q, 1e-30f), 1e30f) : NAN;
 		}
 	}
 }
@@ -428,7 +437,7 @@ DEVICE void prepare_tile(const extend_args &a, bool v, uint32_t head, uint32_t f
 			elements_of<D>(a.own_dtype, raw[j], x);
 #pragma unroll
 			for (int e = 0; e < E; e++)
-				x[e] = present ? x[e] : 0;
+				x[e] = present ? as_stored(x[e]) : 0;
 			if (rotated)
 				rotate<D>(order, room, lane, x);
 			if (v)

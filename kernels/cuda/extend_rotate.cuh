@@ -109,6 +109,14 @@ DEVICE float sum_of_warp(float x)
 	return x;
 }
 
+DEVICE uint32_t max_of_warp(uint32_t x)
+{
+#pragma unroll
+	for (int i = 1; i < 32; i *= 2)
+		x = max(x, __shfl_xor_sync(ALL_LANES, x, i));
+	return x;
+}
+
 DEVICE float max_of_warp(float x)
 {
 #pragma unroll

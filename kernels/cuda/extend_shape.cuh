@@ -73,7 +73,7 @@ struct extend_args {
  * New tokens take the same order. */
 __host__ __device__ constexpr bool format_crossed(int v_format)
 {
-	return v_format != KV_F16 && v_format != KV_BF16 && v_format != KV_INT4_PTH;
+	return format_codes(v_format) == KV_CODES_FLOAT || format_codes(v_format) == KV_CODES_CODEBOOK;
 }
 
 __host__ __device__ constexpr uint32_t token_of_column(bool crossed, uint32_t column)

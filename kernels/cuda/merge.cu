@@ -1,5 +1,5 @@
-/* Merging partial attentions over disjoint tokens by log-sum-exp: what kv_merge (kernels/merge.c) does, for any
- * number of parts at once. A thread takes 8 elements of a row (one where the row is no multiple of 8) of every
+/* Merging partial attentions over disjoint tokens by log-sum-exp: what kv_merge (kernels/attend.h) does, for any
+ * number of parts at once; an infinite lse is an empty part's, a NaN makes the row NaN. A thread takes 8 elements of a row (one where the row is no multiple of 8) of every
  * part in turn, so that loads are 16 bytes wide; a row's weights are worked out again by each of its threads,
  * which costs less than handing them round. */
 #include "kernels/cuda/arguments.cuh"
@@ -61,6 +61,23 @@ template <uint32_t N> DEVICE void store_elements(enum kv_dtype dtype, void *p, s
 	}
 }
 
+/* False of a part that has seen nothing: its lse is infinite, and its elements may be anything. A NaN is no such mark. */
+DEVICE bool part_counts(float lse)
+{
+	return fabsf(lse) != INFINITY;
+}
+
+/* The largest lse of the parts that count, which may be none, nor numbers. */
+DEVICE float largest_lse(const merge_args &a, size_t row)
+{
+	float max = -INFINITY;
+
+	for (uint32_t p = 0; p < a.parts; p++)
+		if (part_counts(a.lse[p][row]))
+			max = fmaxf(max, a.lse[p][row]);
+	return max;
+}
+
 /* An element is read by the thread that writes it, so that merged may be part 0's own memory. A row's lse is read by
  * many threads, so that the merged one is left to merge_lse_kernel. */
 template <uint32_t N> __global__ void __launch_bounds__(MERGE_THREADS) merge_kernel(const merge_args a)
@@ -70,15 +87,14 @@ template <uint32_t N> __global__ void __launch_bounds__(MERGE_THREADS) merge_ker
 	if (at >= (size_t)a.rows * a.d)
 		return;
 	const size_t row = at / a.d;
-	float max = -INFINITY, total = 0;
+	const float max = largest_lse(a, row);
+	float total = 0;
 	elements<N> sum = {};
 
-	for (uint32_t p = 0; p < a.parts; p++)
-		max = fmaxf(max, a.lse[p][row]);
 	for (uint32_t p = 0; p < a.parts; p++) {
 		const float lse = a.lse[p][row];
 
-		if (lse == -INFINITY)
+		if (!part_counts(lse))
 			continue;
 		const float weight = expf(lse - max);
 		const elements<N> e = load_elements<N>(a.in_dtype, a.out[p], at);
@@ -88,7 +104,7 @@ template <uint32_t N> __global__ void __launch_bounds__(MERGE_THREADS) merge_ker
 		for (uint32_t i = 0; i < N; i++)
 			sum.x[i] += weight * e.x[i];
 	}
-	const float share = total > 0 ? 1 / total : 0;
+	const float share = total == 0 ? 0 : 1 / total; /* of a NaN a NaN */
 
 #pragma unroll
 	for (uint32_t i = 0; i < N; i++)
@@ -99,15 +115,15 @@ template <uint32_t N> __global__ void __launch_bounds__(MERGE_THREADS) merge_ker
 __global__ void __launch_bounds__(MERGE_THREADS) merge_lse_kernel(const merge_args a)
 {
 	const uint32_t row = blockIdx.x * MERGE_THREADS + threadIdx.x;
-	float max = -INFINITY, total = 0;
+	float total = 0;
 
 	if (row >= a.rows)
 		return;
+	const float max = largest_lse(a, row);
+
 	for (uint32_t p = 0; p < a.parts; p++)
-		max = fmaxf(max, a.lse[p][row]);
-	for (uint32_t p = 0; p < a.parts; p++)
-		total += a.lse[p][row] == -INFINITY ? 0 : expf(a.lse[p][row] - max);
-	a.merged_lse[row] = total > 0 ? max + logf(total) : -INFINITY;
+		total += part_counts(a.lse[p][row]) ? expf(a.lse[p][row] - max) : 0;
+	a.merged_lse[row] = total == 0 ? -INFINITY : max + logf(total);
 }
 
 bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)

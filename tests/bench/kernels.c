@@ -1,12 +1,14 @@
 /* The CPU kernels, on one core. Encode and decode, in bytes of fp16 K and V a second, against memcpy of those bytes;
  * attention (one query of 32 heads over 8 KV heads, d = 128, over a long context) against attention over blocks
- * of plain fp16, and in packed bytes a second against reading these bytes.
+ * of plain fp16, and in packed bytes a second against reading these bytes. And what a call pays so that its results do not depend on the
+ * caller's mode of floating-point arithmetic, against the shortest call there is.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/include/terrace.h"
+#include "kernels/float_mode.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/service.h"
 
@@ -202,6 +204,35 @@ static void report_format(const struct kernel_bench *b, enum terrace_format f, c
 	       fp16 ? ATTEND_FP16_LEAST : 0);
 }
 
+enum { MODE_CALLS = 100000 };
+
+/* The mode set and set back, and a merge of one float, which does so; in nanoseconds. */
+static void bench_float_mode(void)
+{
+	double mode_ns = INFINITY, merge_ns = INFINITY;
+	float out[2] = {1, 2}, lse[2] = {0, 0};
+
+	for (unsigned round = 0; round < bench_options.rounds; round++) {
+		uint64_t start = bench_now_ns(), middle;
+
+		for (int i = 0; i < MODE_CALLS; i++)
+			kv_float_mode_leave(kv_float_mode_enter());
+		middle = bench_now_ns();
+		for (int i = 0; i < MODE_CALLS; i++)
+			service_check(terrace_merge(1, 1, &out[0], &lse[0], &out[1], &lse[1]), "merge");
+		mode_ns = fmin(mode_ns, (double)(middle - start) / MODE_CALLS);
+		merge_ns = fmin(merge_ns, (double)(bench_now_ns() - middle) / MODE_CALLS);
+	}
+	bench_report(&(struct bench_figure){
+		.bench = "kernels",
+		.name = "float mode / merge of one float",
+		.unit = "ns",
+		.value = mode_ns,
+		.baseline = merge_ns,
+		.goal = BENCH_NONE,
+	});
+}
+
 int bench_kernels(void)
 {
 	struct kernel_bench b = {0};
@@ -222,6 +253,7 @@ int bench_kernels(void)
 		report_format(&b, formats[f], best_ns);
 		sequence_free(&b.other);
 	}
+	bench_float_mode();
 	sequence_free(&b.fp16);
 	free(b.source);
 	free(b.target);

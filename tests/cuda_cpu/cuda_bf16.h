@@ -53,6 +53,11 @@ inline float __low2float(__nv_bfloat162 h)
 	return __bfloat162float(h.x);
 }
 
+inline __nv_bfloat16 __low2bfloat16(__nv_bfloat162 h)
+{
+	return h.x;
+}
+
 inline __nv_bfloat162 __lowhigh2highlow(__nv_bfloat162 h)
 {
 	return {h.y, h.x};
@@ -74,6 +79,18 @@ inline __nv_bfloat16 cuda_cpu_max_nan(__nv_bfloat16 x, __nv_bfloat16 y)
 inline __nv_bfloat162 __hmax2_nan(__nv_bfloat162 a, __nv_bfloat162 b)
 {
 	return {cuda_cpu_max_nan(a.x, b.x), cuda_cpu_max_nan(a.y, b.y)};
+}
+
+inline __nv_bfloat16 cuda_cpu_min_nan(__nv_bfloat16 x, __nv_bfloat16 y)
+{
+	const float p = __bfloat162float(x), q = __bfloat162float(y);
+
+	return p != p || q != q ? __nv_bfloat16{0x7fff} : p > q ? y : x;
+}
+
+inline __nv_bfloat162 __hmin2_nan(__nv_bfloat162 a, __nv_bfloat162 b)
+{
+	return {cuda_cpu_min_nan(a.x, b.x), cuda_cpu_min_nan(a.y, b.y)};
 }
 
 #endif

@@ -185,6 +185,15 @@ inline __half2 __hmax2_nan(__half2 a, __half2 b)
 	});
 }
 
+inline __half2 __hmin2_nan(__half2 a, __half2 b)
+{
+	return cuda_cpu_each(a, b, [](__half x, __half y) {
+		const float p = __half2float(x), q = __half2float(y);
+
+		return p != p || q != q ? __ushort_as_half(0x7fff) : __half(fminf(p, q));
+	});
+}
+
 inline __half2 __heq2(__half2 a, __half2 b)
 {
 	return cuda_cpu_each(a, b, [](__half x, __half y) { return __half(__half2float(x) == __half2float(y) ? 1.0f : 0.0f); });

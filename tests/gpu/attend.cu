@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "tests/gpu/attend_graph.h"
+#include "tests/gpu/attend_numbers.h"
 #include "tests/gpu/attend_world.h"
 
 static const char *const data_names[] = {"plain", "growing", "wide", "sink", "zeros", "sharp"};
@@ -444,6 +445,9 @@ int main(int argc, char **argv)
 
 	if (!dims)
 		ok = run_graphs(only, small, least, graphs) && ok;
+	for (pair_of_formats f : pairs)
+		if (!dims && !graphs && (!only || pair_name(f.k, f.v) == only))
+			ok = run_odd_numbers(f.k, f.v) && ok;
 	const std::vector<test_case> cases = graphs ? std::vector<test_case>() : chosen_cases(only, small, least, dims);
 
 	ok = run_cases(cases, small ? 1 : std::min(12u, std::max(1u, std::thread::hardware_concurrency()))) && ok;

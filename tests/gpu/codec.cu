@@ -201,8 +201,10 @@ static double decoded_error(const struct kv_cuda_codec *c, enum kv_side side,
 					return INFINITY;
 				if (skipped)
 					continue;
-				length += isinf(right) ? pow(KV_FINITE_MAX, 2) : pow(right, 2);
-				difference += was == right ? 0 : pow(was - right, 2); /* both may be infinite */
+				if (isinf(was) || isinf(right)) /* what does not fit saturates */
+					return INFINITY;
+				length += pow(right, 2);
+				difference += pow(was - right, 2);
 			}
 			double error = length > 0 ? sqrt(difference / length) : sqrt(difference);
 
