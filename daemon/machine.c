@@ -1,16 +1,14 @@
-/* See machine.h. A cgroup's bound is that of the least of it and those above it. */
+/* See machine.h. */
 #include "daemon/machine.h"
 
 #include <fcntl.h>
-#include <inttypes.h>
-#include <limits.h>
 #include <sched.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "daemon/cgroup.h"
 #include "daemon/log.h"
 #include "store/disk.h"
 
@@ -19,79 +17,19 @@ enum {
 	FILES_CONNECTION = 5, /* of connections_max: a socket and a pidfd each, twice, and one by gRPC */
 };
 
-/* What a cgroup's file says, or `none`. */
-typedef uint64_t bound_read(FILE *f, uint64_t none);
-
-static uint64_t memory_read(FILE *f, uint64_t none)
+uint64_t machine_memory(const char *root, char why[MACHINE_WHY_MAX])
 {
-	uint64_t bytes;
+	const uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	char where[CGROUP_WHERE_MAX];
+	uint64_t left = cgroup_memory(root, all, where);
+	struct rlimit space;
 
-	return fscanf(f, "%" SCNu64, &bytes) == 1 ? bytes : none; /* or "max" */
-}
-
-/* Whole processors: two that have half of their time each are one. */
-static uint64_t processors_read(FILE *f, uint64_t none)
-{
-	uint64_t quota, period;
-
-	if (fscanf(f, "%" SCNu64 " %" SCNu64, &quota, &period) != 2 || !period) /* or "max" */
-		return none;
-	return quota < period ? 1 : quota / period;
-}
-
-/* The bound of one cgroup, or `none`. */
-static uint64_t bound_of(const char *root, const char *group, const char *file, bound_read *read, uint64_t none)
-{
-	char path[2 * PATH_MAX];
-	uint64_t bound;
-	FILE *f;
-
-	snprintf(path, sizeof path, "%s/sys/fs/cgroup%s/%s", root, group, file);
-	f = fopen(path, "re");
-	if (!f)
-		return none;
-	bound = read(f, none);
-	fclose(f);
-	return bound < none ? bound : none;
-}
-
-/* The process's cgroup: "" or "/a/b". False: it has none. */
-static bool group_of(const char *root, char group[PATH_MAX])
-{
-	char path[PATH_MAX], line[PATH_MAX];
-	bool found = false;
-	FILE *f;
-
-	snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-	f = fopen(path, "re");
-	while (f && !found && fgets(line, sizeof line, f))
-		found = !strncmp(line, "0::/", 4);
-	if (f)
-		fclose(f);
-	if (!found)
-		return false;
-	line[strcspn(line, "\n")] = 0;
-	strcpy(group, line[4] ? line + 3 : "");
-	return true;
-}
-
-/* What cgroups leave of `all`. */
-static uint64_t left_of(const char *root, const char *file, bound_read *read, uint64_t all)
-{
-	char group[PATH_MAX];
-
-	if (!group_of(root, group))
-		return all;
-	while (*group) {
-		all = bound_of(root, group, file, read, all);
-		*strrchr(group, '/') = 0;
+	snprintf(why, MACHINE_WHY_MAX, "%s", where[0] ? where : "the machine's memory");
+	if (!getrlimit(RLIMIT_AS, &space) && space.rlim_cur < left) {
+		left = space.rlim_cur;
+		snprintf(why, MACHINE_WHY_MAX, "the limit on address space (ulimit -v, LimitAS)");
 	}
-	return bound_of(root, "", file, read, all); /* a container's own, which it sees as the root */
-}
-
-uint64_t machine_memory(const char *root)
-{
-	return left_of(root, "memory.max", memory_read, (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE));
+	return left;
 }
 
 uint32_t machine_processors(const char *root)
@@ -102,7 +40,7 @@ uint32_t machine_processors(const char *root)
 
 	if (!sched_getaffinity(0, sizeof set, &set)) /* fails with more than it has room for */
 		all = (uint64_t)CPU_COUNT(&set);
-	return (uint32_t)left_of(root, "cpu.max", processors_read, all);
+	return (uint32_t)cgroup_processors(root, all);
 }
 
 void machine_streams(void)
@@ -151,12 +89,21 @@ static uint64_t slabs_wanted(const struct config *c)
 	return wanted;
 }
 
+static void warn_of_memory(const struct config *c)
+{
+	char bound[MACHINE_WHY_MAX];
+	const uint64_t memory = machine_memory("", bound);
+
+	if (c->host_bytes > memory)
+		log_warn("host_bytes", LOG_NUM("host_bytes", c->host_bytes), LOG_NUM("memory", memory), LOG_TEXT("bound", bound),
+			 LOG_TEXT("reason", "host_bytes is more than this process may use: the kernel may end it: lower host_bytes, or raise the bound"));
+}
+
 void machine_warn(const struct config *c, uint64_t files)
 {
 	const uint64_t wanted = FILES_OTHER + FILES_CONNECTION * c->connections_max + slabs_wanted(c) + 8 + c->host_bytes / c->extent_bytes;
 
-	if (c->host_bytes > machine_memory(""))
-		log_warn("host_bytes", LOG_TEXT("reason", "more than the machine has, or its cgroup leaves: the kernel may end processes"));
+	warn_of_memory(c);
 	if (files < wanted)
 		log_warn("files", LOG_NUM("wanted", wanted), LOG_NUM("limit", files),
 			 LOG_TEXT("reason", "without descriptors nobody can connect, and disks are not filled: ulimit -n, LimitNOFILE"));

@@ -4,15 +4,17 @@
 
 #include <stdint.h>
 
+#include "daemon/cgroup.h"
 #include "daemon/config.h"
 
 /* Opens /dev/null where there is no standard input, output or error, so that nothing opened later gets their numbers, and with them what is
  * printed and logged; a write there fails. To be called first. */
 void machine_streams(void);
 
-/* Bytes of memory: the machine's, or what the process's cgroups (version 2: a container's, a unit's) leave of it. root: "", or a folder in the
- * place of "/". */
-uint64_t machine_memory(const char *root);
+/* Bytes of memory that the process may use: the machine's, or what its cgroups (a container's, a unit's; daemon/cgroup.h) or its limit on
+ * address space leave of it. why: which of them it is. root: "", or a folder in the place of "/". */
+enum { MACHINE_WHY_MAX = CGROUP_WHERE_MAX };
+uint64_t machine_memory(const char *root, char why[MACHINE_WHY_MAX]);
 
 /* Processors that it may use at a time: those that it may run on, or what its cgroups leave of their time, at least 1. root: as above. */
 uint32_t machine_processors(const char *root);

@@ -197,7 +197,9 @@ static const struct {
 
 static uint64_t memory_of(const char *root)
 {
-	return machine_memory(root);
+	char why[MACHINE_WHY_MAX];
+
+	return machine_memory(root, why);
 }
 
 static uint64_t processors_of(const char *root)
