@@ -140,10 +140,8 @@ uint64_t disk_now_us(void);
 bool disk_is_slow(struct disk *d);
 /* Notes that a transfer or a file operation failed with that errno. */
 void disk_failed(struct disk *d, int error, const char *what, uint32_t slab);
-void disk_full_grow(struct disk *d, uint32_t slab);
-void disk_full_write(struct disk *d, uint32_t slab);
+void disk_full_grow(struct disk *d, int error, uint32_t slab);
+void disk_full_write(struct disk *d, int error, uint32_t slab);
 void disk_give_up(struct disk *d, const char *why);
-/* The errnos of a full file system. */
-bool disk_error_is_full(int error);
 
 #endif

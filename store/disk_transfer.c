@@ -45,7 +45,7 @@ static void judge(struct disk *d, const struct disk_request *q, struct slab *s)
 		if (write)
 			s->dirty = true;
 	} else if (q->ring.status == STATUS_EXHAUSTED && write) {
-		disk_full_write(d, q->place.slab);
+		disk_full_write(d, q->ring.error, q->place.slab);
 	} else if (q->ring.status != STATUS_CANCELLED) {
 		disk_failed(d, q->ring.error, write ? "writing" : "reading", q->place.slab);
 	}
