@@ -2,10 +2,15 @@
 #include "daemon/machine.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
+#include <linux/capability.h>
 #include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "daemon/cgroup.h"
@@ -70,12 +75,18 @@ uint64_t machine_files(void)
 	return limit.rlim_cur;
 }
 
+static uint32_t disks_read(const struct config *c, struct config_disk disks[CONFIG_DISKS_MAX])
+{
+	const char *problem;
+
+	return c->disks[0] ? config_disks(c->disks, disks, &problem) : 0;
+}
+
 /* Warns of a disk that is larger than its slab files can be. How many files there may be of all disks. */
 static uint64_t slabs_wanted(const struct config *c)
 {
 	struct config_disk disks[CONFIG_DISKS_MAX];
-	const char *problem;
-	const uint32_t n = c->disks[0] ? config_disks(c->disks, disks, &problem) : 0;
+	const uint32_t n = disks_read(c, disks);
 	uint64_t wanted = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
@@ -87,6 +98,75 @@ static uint64_t slabs_wanted(const struct config *c)
 				 LOG_TEXT("reason", "the disk will not be filled: slab_bytes is too small for it"));
 	}
 	return wanted;
+}
+
+/* Of a file, and RLIM_INFINITY if there is no limit. */
+static uint64_t file_bytes_max(void)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_FSIZE, &limit) ? RLIM_INFINITY : limit.rlim_cur;
+}
+
+enum status machine_problem(const struct config *c, char *why, size_t size)
+{
+	const uint64_t most = file_bytes_max();
+
+	if (most >= (c->host_bytes < c->extent_bytes ? c->host_bytes : c->extent_bytes))
+		return STATUS_OK;
+	snprintf(why, size,
+		 "the limit on the size of files is %" PRIu64 " bytes, and memory is taken as files of extent_bytes = %" PRIu64
+		 ": raise the limit (ulimit -f, LimitFSIZE), or lower extent_bytes",
+		 most, c->extent_bytes);
+	return STATUS_IO;
+}
+
+/* The largest slab file that the disks are to have. 0: there are no disks. */
+static uint64_t slab_bytes_most(const struct config *c)
+{
+	struct config_disk disks[CONFIG_DISKS_MAX];
+	const uint32_t n = disks_read(c, disks);
+	uint64_t most = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const uint64_t slab = disks[i].bytes < c->slab_bytes ? disks[i].bytes : c->slab_bytes;
+
+		most = slab > most ? slab : most;
+	}
+	return most;
+}
+
+static void warn_of_file_size(const struct config *c)
+{
+	const uint64_t most = file_bytes_max(), slab = slab_bytes_most(c);
+
+	if (most < slab)
+		log_warn("file_size", LOG_NUM("limit", most), LOG_NUM("slab_bytes", slab),
+			 LOG_TEXT("reason", "slab files may not be that large, so disks take nothing: raise the limit (ulimit -f, LimitFSIZE), or lower slab_bytes"));
+	else if (slab && most != RLIM_INFINITY)
+		log_warn("file_size", LOG_NUM("limit", most), LOG_TEXT("folder", c->data_dir),
+			 LOG_TEXT("reason", "the catalog may not grow beyond the limit on the size of files (ulimit -f, LimitFSIZE): flushes fail then"));
+}
+
+static bool may_lock(void)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = { { .effective = 0 } };
+
+	return !syscall(SYS_capget, &head, data) && data[0].effective >> CAP_IPC_LOCK & 1;
+}
+
+/* io_uring counts what is registered with it against the limit, for each disk, unless the process has CAP_IPC_LOCK. */
+static void warn_of_locked(const struct config *c)
+{
+	struct config_disk disks[CONFIG_DISKS_MAX];
+	const uint64_t wanted = disks_read(c, disks) * c->host_bytes;
+	struct rlimit limit;
+
+	if (c->disk_io == CONFIG_IO_THREADS || getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur >= wanted || may_lock())
+		return;
+	log_warn("locked_memory", LOG_NUM("limit", limit.rlim_cur), LOG_NUM("wanted", wanted),
+		 LOG_TEXT("reason", "memory is not all registered with the disks, which are slower then: ulimit -l, LimitMEMLOCK"));
 }
 
 static void warn_of_memory(const struct config *c)
@@ -104,6 +184,8 @@ void machine_warn(const struct config *c, uint64_t files)
 	const uint64_t wanted = FILES_OTHER + FILES_CONNECTION * c->connections_max + slabs_wanted(c) + 8 + c->host_bytes / c->extent_bytes;
 
 	warn_of_memory(c);
+	warn_of_file_size(c);
+	warn_of_locked(c);
 	if (files < wanted)
 		log_warn("files", LOG_NUM("wanted", wanted), LOG_NUM("limit", files),
 			 LOG_TEXT("reason", "without descriptors nobody can connect, and disks are not filled: ulimit -n, LimitNOFILE"));

@@ -22,7 +22,11 @@ uint32_t machine_processors(const char *root);
 /* Descriptors that the process may have, raised to what it may raise them to: what a shell or systemd gives is for programs that use select(). */
 uint64_t machine_files(void);
 
-/* Logs what the configuration wants, and the machine does not have: memory, descriptors (`files` of them), slab files of a disk. */
+/* What keeps a daemon of this configuration from serving at all: IO, and why[size] says it for people. */
+enum status machine_problem(const struct config *c, char *why, size_t size);
+
+/* Logs what the configuration wants, and the machine does not have: memory, descriptors (`files` of them), slab files of a disk, the size
+ * of files, memory that may be locked. */
 void machine_warn(const struct config *c, uint64_t files);
 
 #endif
