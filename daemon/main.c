@@ -48,7 +48,7 @@ static int run(const struct config *c)
 	struct disk_log disks = { .begun = false };
 	const char *cache_why = "";
 	char why[CLAIM_WHY_MAX] = "";
-	int lock = -1, turn = -1, code = EXIT_SUCCESS;
+	int lock = -1, code = EXIT_SUCCESS;
 
 	const uint64_t files = machine_files();
 
@@ -76,11 +76,8 @@ static int run(const struct config *c)
 		code = fail("door", why);
 	else if (c->metrics_address[0] && metrics_create(&d, METRICS_LIFE_US, &d.metrics, why, sizeof why))
 		code = fail("metrics", why);
-	else if (claim_turn(c->socket, &turn, why, sizeof why))
-		code = fail("claim", why);
 	else if (rpc_server_create(&d, why, sizeof why))
 		code = fail("rpc", why);
-	claim_turn_end(c->socket, turn);
 	if (!code) {
 		log_info("ready", LOG_TEXT("version", TERRACE_VERSION), LOG_NUM("pid", getpid()),
 			 LOG_TEXT("socket", c->socket), LOG_TEXT("fd_socket", c->fd_socket),
