@@ -650,6 +650,9 @@ struct cache_catalog_state {
 	uint64_t restored_blocks, restored_us;
 	char left_out[160];         /* folder of the first of the disks that the run before had and this one has not */
 	uint32_t left_out_count;
+	uint64_t readers_cleared;   /* as in struct catalog_view */
+	int reader_pid;
+	uint64_t reader_us, reader_grown_bytes;
 };
 bool cache_catalog(struct cache *c, struct cache_catalog_state *out);
 

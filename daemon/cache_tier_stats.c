@@ -122,6 +122,10 @@ static void stats_catalog(struct cache *c, cache_stat_fn *emit, void *arg)
 	emit(arg, "terrace_catalog_commit_seconds_max", "", v.commit_us_max / 1e6, false, "longest commit");
 	emit(arg, "terrace_catalog_map_bytes", "", v.map_bytes, false, "size of the map");
 	emit(arg, "terrace_catalog_used_bytes", "", v.used_bytes, false, "of it in use");
+	emit(arg, "terrace_catalog_readers_cleared_total", "", v.readers_cleared, true,
+	     "readers of the catalog in other processes that died, and whose pages were kept from reuse");
+	emit(arg, "terrace_catalog_reader_seconds", "", v.reader_us / 1e6, false,
+	     "for how long a reader in another process has kept changed pages from reuse, once it is ten minutes; 0: none does");
 	emit(arg, "terrace_restored", "", done, false, "1 when all that earlier runs left is taken up");
 	emit(arg, "terrace_restored_blocks", "", restored, false, "blocks taken up");
 	emit(arg, "terrace_restore_seconds", "", us / 1e6, false, "how long that took");
@@ -179,7 +183,9 @@ bool cache_catalog(struct cache *c, struct cache_catalog_state *out)
 	cache_lock(c);
 	*out = (struct cache_catalog_state){ .found = found[t->catalog_state], .rebuilding = t->rebuild, .failing = v.failed != STATUS_OK,
 					     .restored = t->restored, .restored_blocks = t->restored_blocks,
-					     .restored_us = t->restored_us, .left_out_count = t->left_out_count };
+					     .restored_us = t->restored_us, .left_out_count = t->left_out_count,
+					     .readers_cleared = v.readers_cleared, .reader_pid = v.reader_pid, .reader_us = v.reader_us,
+					     .reader_grown_bytes = v.reader_grown_bytes };
 	cache_unlock(c);
 	memcpy(out->left_out, t->left_out, sizeof(out->left_out));
 	memcpy(out->why, out->failing ? v.why : t->catalog_why, sizeof(out->why));

@@ -70,6 +70,22 @@ static void log_catalog_found(const struct cache_catalog_state *s)
 			 LOG_TEXT("reason", "the run before had it, and disks does not name it now: its blocks are given up, and it is wiped when it comes back"));
 }
 
+static void look_at_readers(struct disk_log *log, const struct cache_catalog_state *s)
+{
+	if (s->readers_cleared != log->readers_cleared)
+		log_warn("catalog_readers_cleared", LOG_NUM("readers", s->readers_cleared - log->readers_cleared),
+			 LOG_TEXT("reason", "processes that read the catalog have died in the middle of it; the pages that they kept are used again"));
+	if (s->reader_pid && s->reader_grown_bytes && s->reader_pid != log->reader_pid) {
+		log_warn("catalog_reader", LOG_NUM("pid", s->reader_pid), LOG_NUM("seconds", s->reader_us / 1000000),
+			 LOG_NUM("grown_bytes", s->reader_grown_bytes),
+			 LOG_TEXT("reason", "this process has read the catalog for so long, which grows with every change meanwhile: end it if it hangs"));
+		log->reader_pid = s->reader_pid;
+	}
+	if (!s->reader_pid)
+		log->reader_pid = 0;
+	log->readers_cleared = s->readers_cleared;
+}
+
 static void look_at_catalog(struct disk_log *log, const struct cache_catalog_state *s)
 {
 	if (!log->begun)
@@ -81,6 +97,7 @@ static void look_at_catalog(struct disk_log *log, const struct cache_catalog_sta
 	log->works = s->failing ? 0 : log->works + 1;
 	if (log->failing && log->works == DISK_LOG_WELL)
 		log_info("catalog_works_again");
+	look_at_readers(log, s);
 	log->restored = s->restored;
 	log->failing = s->failing || (log->failing && log->works < DISK_LOG_WELL);
 }

@@ -264,19 +264,17 @@ static bool drain(struct catalog *c)
 	return true;
 }
 
-/* Sleeps until a batch is due; mutex held. */
+/* Sleeps until a batch or a look at the readers is due; mutex held. */
 static void wait_due(struct catalog *c)
 {
 	while (!c->closing && !c->flush_wanted) {
-		uint64_t due = c->oldest_ns + c->options.batch_ms * MS_NS;
-		struct timespec ts = { (time_t)(due / 1000000000ull), (long)(due % 1000000000ull) };
+		const uint64_t batch = c->oldest_ns + c->options.batch_ms * MS_NS, look = c->readers.due_ns;
+		const uint64_t due = c->filling->used > 0 && batch < look ? batch : look;
+		const struct timespec ts = { (time_t)(due / 1000000000ull), (long)(due % 1000000000ull) };
 
-		if (c->filling->used == 0)
-			pthread_cond_wait(&c->wake, &c->mutex);
-		else if (now_ns() >= due)
+		if (now_ns() >= due)
 			return;
-		else
-			pthread_cond_timedwait(&c->wake, &c->mutex, &ts);
+		pthread_cond_timedwait(&c->wake, &c->mutex, &ts);
 	}
 }
 
@@ -315,6 +313,8 @@ static void *run(void *arg)
 		if (c->draining->used == 0)
 			queues_swap(c);
 		pthread_mutex_unlock(&c->mutex);
+		if (now_ns() >= c->readers.due_ns)
+			catalog_readers_look(c, now_ns());
 		sound = drain(c);
 		/* What came before closing may be in both queues. */
 		if (last && sound) {
@@ -381,6 +381,9 @@ static struct catalog *create(const struct catalog_options *o)
 		c->options.queue_bytes_max = QUEUE_BYTES_LEAST;
 	c->options.batch_ms = (uint32_t)or_default(o->batch_ms, 100);
 	c->options.check_timeout_ms = (uint32_t)or_default(o->check_timeout_ms, 60000);
+	c->readers.every_ns = or_default(o->reader_look_ms, 60000) * MS_NS;
+	c->readers.old_ns = or_default(o->reader_old_ms, 600000) * MS_NS;
+	c->readers.due_ns = now_ns() + c->readers.every_ns;
 	pthread_rwlock_init(&c->map, NULL);
 	pthread_condattr_init(&clock);
 	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);

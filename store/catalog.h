@@ -14,7 +14,7 @@
  *     FOLDER/new.mdb                one in the making, renamed to data.mdb when it is whole
  *     FOLDER/damaged-1.mdb          what catalog_open has put aside; the last three are kept, the newest has the highest number
  *
- * The map grows by itself when it is full; stale readers are cleared at open.
+ * The map grows by itself when it is full. Readers in other processes (mdb_copy) that have died are cleared at open and every minute.
  *
  * Threads: any but for create and destroy. Completions on the catalog's thread.
  */
@@ -42,6 +42,8 @@ struct catalog_options {
 	uint64_t queue_bytes_max;   /* waiting at most, 16 bytes a change included; beyond: EXHAUSTED. 0: 64 MiB */
 	uint32_t batch_ms;          /* a change waits at most so long for company. 0: 100 */
 	uint32_t check_timeout_ms;  /* for the child, and 50 ms more for each MiB of the file, 3 minutes at most. 0: 60 s */
+	uint32_t reader_look_ms;    /* how often readers in other processes are looked at. 0: a minute */
+	uint32_t reader_old_ms;     /* how long one of them may see the same state before the view tells of it. 0: 10 minutes */
 	const char *child;          /* a program that is run as `child catalog-check FOLDER` by posix_spawn, NULL: a plain fork (only
 				     * while the process has one thread) */
 };
@@ -109,6 +111,10 @@ struct catalog_view {
 	uint64_t queued_bytes, batches, changes, commit_us_max, map_bytes, map_grown;
 	uint64_t used_bytes;        /* of the file, pages that are free again included */
 	uint64_t records[CATALOG_TABLES]; /* committed */
+	uint64_t readers_cleared;   /* places of readers that had died, so that their pages could be used again */
+	int reader_pid;             /* of a process that has read for reader_old_ms a state that is not the last one: no page that has changed
+				     * since is used again. 0: none. For how long, and by how much the file has grown meanwhile: */
+	uint64_t reader_us, reader_grown_bytes;
 };
 void catalog_look(struct catalog *c, struct catalog_view *out);
 
