@@ -177,6 +177,7 @@ struct cache_wait {
 	struct cache_wait_link *links;
 	uint32_t outstanding, stage, shed;
 	enum status worst, refused;
+	enum status uncommitted;       /* not OK: the catalog's word on a commit of this wait */
 	uint64_t doubted;              /* of a flush of everything that is BUSY: all is durable but so many that a crash left and nobody has read; 0: not all is */
 	uint64_t since_us;             /* of a flush: what was stored later is not its business */
 	uint32_t layout, extent, slot; /* where its walk goes on */
@@ -641,9 +642,10 @@ uint32_t cache_gpus(struct cache *c, struct cache_gpu_view *out, uint32_t max); 
 bool cache_degraded(struct cache *c);
 
 /* The same of the catalog. False: there is no disk tier. */
+enum { CACHE_CATALOG_WHY_MAX = 400 };
 struct cache_catalog_state {
 	const char *found;          /* at the start, a fixed word: "sound", "none" or "damaged" */
-	char why[160];              /* of "damaged", and then of failing */
+	char why[CACHE_CATALOG_WHY_MAX]; /* of "damaged", and then of failing */
 	bool rebuilding;            /* at the start it was made anew from the slots' headers */
 	bool failing;               /* commits fail now */
 	bool restored;              /* what earlier runs left has been taken up: so many blocks, in so long */
@@ -655,6 +657,9 @@ struct cache_catalog_state {
 	uint64_t reader_us, reader_grown_bytes;
 };
 bool cache_catalog(struct cache *c, struct cache_catalog_state *out);
+/* For people, after a flush or a delete by this wait that has not done all: the catalog or the disk that keeps it from that, by its folder, the
+ * cause, and what to do about it. "": there is no more to say than the status. Before cache_wait_end. */
+void cache_durable_problem(struct cache *c, const struct cache_wait *w, char *text, size_t bytes);
 
 /* Records requests into fd, as text that terrace-replay reads, until it is stopped or bytes_max (0: no bound) are written; what
  * comes after is counted as dropped. Nothing of a prompt is in it: blocks are named by salted hashes. A request is a Lookup or

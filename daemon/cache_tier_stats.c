@@ -188,6 +188,36 @@ bool cache_catalog(struct cache *c, struct cache_catalog_state *out)
 					     .reader_grown_bytes = v.reader_grown_bytes };
 	cache_unlock(c);
 	memcpy(out->left_out, t->left_out, sizeof(out->left_out));
-	memcpy(out->why, out->failing ? v.why : t->catalog_why, sizeof(out->why));
+	snprintf(out->why, sizeof(out->why), "%s", out->failing ? v.why : t->catalog_why);
 	return true;
+}
+
+_Static_assert((int)CACHE_CATALOG_WHY_MAX == (int)CATALOG_WHY_MAX, "a sentence is handed on whole");
+
+/* Of the disks that take nothing now, the first. */
+static void disk_problem(struct cache *c, char *text, size_t bytes)
+{
+	struct cache_disk_state disks[CACHE_DISKS_MAX];
+	const uint32_t n = cache_disks(c, disks, CACHE_DISKS_MAX);
+	uint32_t i = 0;
+
+	while (i < n && !strcmp(disks[i].health, "healthy"))
+		i++;
+	if (i < n)
+		snprintf(text, bytes, "the disk %.200s is %s: %s", disks[i].folder, disks[i].health, disks[i].why);
+}
+
+void cache_durable_problem(struct cache *c, const struct cache_wait *w, char *text, size_t bytes)
+{
+	struct catalog_view v;
+
+	text[0] = 0;
+	if (!c->tier)
+		return;
+	if (!w->uncommitted) {
+		disk_problem(c, text, bytes);
+		return;
+	}
+	catalog_look(c->tier->catalog, &v);
+	snprintf(text, bytes, "%s", v.failed ? v.why : "the catalog could not be written, and can be again: call again");
 }

@@ -13,13 +13,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "store/catalog_guard.h"
 #include "store/catalog_inner.h"
 #include "store/crash_point.h"
+#include "store/shortage.h"
 
 enum {
 	CHECK_MS_A_MIB = 50, CHECK_MORE_MS = 3 * 60 * 1000,
@@ -184,24 +184,19 @@ static void flushes_tell(struct change_flush *f, enum status s)
 	}
 }
 
-/* A full file system is EIO too when a write of LMDB was cut short by it. */
-static enum status failure_status(struct catalog *c, int code)
-{
-	struct statvfs fs;
-
-	if (code == EIO && statvfs(c->folder, &fs) == 0 && fs.f_bavail == 0)
-		return STATUS_EXHAUSTED;
-	return catalog_file_status(code) == STATUS_EXHAUSTED ? STATUS_EXHAUSTED : STATUS_IO;
-}
-
 static void batch_failed(struct catalog *c, int code)
 {
-	enum status s = failure_status(c, code);
+	char words[SHORTAGE_WORDS_MAX];
 	struct change_flush *waiting;
+	enum status s;
 
+	if (code == EIO)
+		code = catalog_file_cut_short(c->folder);
+	catalog_file_words(code, words, sizeof(words));
+	s = catalog_file_status(code) == STATUS_EXHAUSTED ? STATUS_EXHAUSTED : STATUS_IO;
 	pthread_mutex_lock(&c->mutex);
 	c->view.failed = s;
-	snprintf(c->view.why, sizeof(c->view.why), "catalog: a batch cannot be written: %s", mdb_strerror(code));
+	snprintf(c->view.why, sizeof(c->view.why), "the catalog in %.200s cannot be written: %s; it is tried again each second", c->folder, words);
 	waiting = flushes_take(c->filling, SIZE_MAX);
 	pthread_mutex_unlock(&c->mutex);
 	flushes_tell(flushes_take(c->draining, SIZE_MAX), s);
@@ -416,11 +411,16 @@ static uint32_t check_ms(const struct catalog *c)
 	return c->options.check_timeout_ms + (uint32_t)(more < CHECK_MORE_MS ? more : CHECK_MORE_MS);
 }
 
+static const char *open_words(const struct catalog *c, int code, char *words, size_t bytes)
+{
+	return catalog_file_words(code == EIO ? catalog_file_cut_short(c->folder) : code, words, bytes);
+}
+
 /* Judges the file that is there, and sees that a sound one is there afterwards. */
 static enum status settle(struct catalog *c, enum catalog_state *state, char *why, size_t why_bytes)
 {
 	enum status s = catalog_guard_present(c->folder, why, why_bytes);
-	char aside[160];
+	char aside[160], words[SHORTAGE_WORDS_MAX];
 	int rc;
 
 	if (s == STATUS_IO)
@@ -449,12 +449,13 @@ static enum status settle(struct catalog *c, enum catalog_state *state, char *wh
 	rc = catalog_file_make(c->folder);
 	if (rc == MDB_SUCCESS)
 		return STATUS_OK;
-	snprintf(why, why_bytes, "catalog %s: cannot make a file: %s", c->folder, mdb_strerror(rc));
+	snprintf(why, why_bytes, "catalog %s: cannot make a file: %s", c->folder, open_words(c, rc, words, sizeof(words)));
 	return STATUS_IO;
 }
 
 static enum status map(struct catalog *c, char *why, size_t why_bytes)
 {
+	char words[SHORTAGE_WORDS_MAX];
 	int rc = catalog_file_open(c->folder, c->options.map_bytes, &c->file);
 
 	if (rc == MDB_SUCCESS && c->file.version < CATALOG_VERSION) {
@@ -465,7 +466,7 @@ static enum status map(struct catalog *c, char *why, size_t why_bytes)
 	}
 	if (rc == MDB_SUCCESS)
 		return STATUS_OK;
-	snprintf(why, why_bytes, "catalog %s: cannot open it: %s", c->folder, mdb_strerror(rc));
+	snprintf(why, why_bytes, "catalog %s: cannot open it: %s", c->folder, open_words(c, rc, words, sizeof(words)));
 	return STATUS_IO;
 }
 

@@ -31,6 +31,7 @@ enum {
 	CATALOG_VERSION = 2,        /* opens 1 too (records without their checksum), and rewrites it as 2 at open */
 	CATALOG_KEY_MAX = 128,
 	CATALOG_VALUE_MAX = 4096,
+	CATALOG_WHY_MAX = 400,      /* a sentence with the folder, the cause and the next step */
 };
 
 enum catalog_table { CATALOG_BLOCKS, CATALOG_EDGES, CATALOG_LAYOUTS, CATALOG_TENANTS, CATALOG_SLABS, CATALOG_META, CATALOG_TABLES };
@@ -83,7 +84,7 @@ enum status catalog_drop(struct catalog *c, enum catalog_table t, const void *ke
 enum status catalog_empty(struct catalog *c, enum catalog_table t);
 
 /* Calls done(arg, status) when everything queued before is committed and synced: OK, or IO, EXHAUSTED
- * (disk or map full): it is not. done runs on the catalog's thread and may queue, but not wait. Starts
+ * (the file system, a quota, a limit on the size of files or the map is full): it is not, and the view's `why` says why. done runs on the catalog's thread and may queue, but not wait. Starts
  * a batch at once; while the catalog has failed, done comes with the next try. What failed stays
  * queued. EXHAUSTED, UNAVAILABLE: as above, but only beyond 64 KiB of flushes on top of a full queue;
  * done will not come. */
@@ -107,7 +108,7 @@ enum status catalog_walk_from(struct catalog *c, enum catalog_table t, const voi
 
 struct catalog_view {
 	enum status failed;         /* not OK: commits fail since; `why` says why. Retried each second; puts go on until the queue is full */
-	char why[160];
+	char why[CATALOG_WHY_MAX];
 	uint64_t queued_bytes, batches, changes, commit_us_max, map_bytes, map_grown;
 	uint64_t used_bytes;        /* of the file, pages that are free again included */
 	uint64_t records[CATALOG_TABLES]; /* committed */
