@@ -668,11 +668,14 @@ enum status cache_trace_start(struct cache *c, int fd, uint64_t bytes_max, const
 struct cache_trace_result {
 	uint64_t requests, blocks, bytes;
 	uint64_t dropped;           /* requests for which there was no room, or of another block size than the first */
+	int error;                  /* errno of the write that failed; 0: none */
 };
-/* Writes what is left, and closes the file. NOT_FOUND: nothing is recorded. IO: the file is not whole; *out is written then too, with
+/* Writes what is left, and closes the file. NOT_FOUND: nothing is recorded. IO, EXHAUSTED (no room): the file is not whole; *out is written then too, with
  * zeros if the file does not take what is left within disk_close_ms: then it is closed when it does, if ever. Waits for the file: on a worker. */
 enum status cache_trace_stop(struct cache *c, struct cache_trace_result *out, const char **why);
 bool cache_tracing(struct cache *c);
+/* errno of the write by which the recording that is under way has failed: what comes now is not in it. 0: none has. */
+int cache_trace_error(struct cache *c);
 
 /* Writes what only memory has to the disks, until all is there, wait_us are over, or the disks have no place for the rest,
  * also when they have been tried again: before the daemon stops. False: something remained, and *unsettled (may be NULL) tells what. */

@@ -115,6 +115,8 @@ static void stats_catalog(struct cache *c, cache_stat_fn *emit, void *arg)
 		scanned += c->tier->scan || c->tier->units[i].scan;
 	cache_unlock(c);
 	emit(arg, "terrace_catalog_failed", "", v.failed != STATUS_OK, false, "1 while commits fail");
+	emit(arg, "terrace_catalog_full", "", v.failed == STATUS_EXHAUSTED, false,
+	     "1 while they fail for want of room: the file system of data_dir, a quota or a limit is full");
 	emit(arg, "terrace_catalog_records", "", v.records[CATALOG_BLOCKS], false, "blocks in the catalog");
 	emit(arg, "terrace_catalog_queued_bytes", "", v.queued_bytes, false, "changes that wait for a commit");
 	emit(arg, "terrace_catalog_batches_total", "", v.batches, true, "commits");

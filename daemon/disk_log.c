@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "daemon/log.h"
+#include "store/shortage.h"
 
 static void log_disk_found(uint32_t i, const struct cache_disk_state *d)
 {
@@ -102,11 +103,23 @@ static void look_at_catalog(struct disk_log *log, const struct cache_catalog_sta
 	log->failing = s->failing || (log->failing && log->works < DISK_LOG_WELL);
 }
 
+static void look_at_trace(struct disk_log *log, struct cache *c)
+{
+	const int error = cache_trace_error(c);
+	char words[SHORTAGE_WORDS_MAX];
+
+	if (error && error != log->trace_error)
+		log_warn("trace_failing", LOG_TEXT("reason", shortage_words(error, words, sizeof words)),
+			 LOG_TEXT("remedy", "the trace ends here: stop it, and start another when there is room"));
+	log->trace_error = error;
+}
+
 void disk_log_look(struct disk_log *log, struct cache *c)
 {
 	struct cache_catalog_state catalog;
 
 	gpu_log_look(&log->gpus, c);
+	look_at_trace(log, c);
 	if (!cache_catalog(c, &catalog))
 		return;
 	look_at_catalog(log, &catalog);

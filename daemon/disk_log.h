@@ -21,6 +21,7 @@ struct disk_log {
 	uint64_t readers_cleared;            /* told of */
 	int reader_pid;                      /* told of; 0: none */
 	struct gpu_log gpus;                 /* said with the rest */
+	int trace_error;                     /* said of the trace that is being recorded */
 };
 
 /* Logs what has changed since the last look; the first one of a zeroed struct logs the state at the start. One thread. */
