@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/capability.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -19,6 +20,14 @@
 
 enum {
 	FILES_OTHER = 128,    /* logs, rings, the catalog, GPUs */
+	THREADS_OTHER = 14,   /* index, advisor, catalog, restorer, door, near calls, gRPC's loop and listener, metrics, traces, the stop */
+	THREADS_GRPC = 6,     /* 1.51 starts four, one more a core, of so many at least and at most, and another when it has work */
+	GRPC_CORES_LEAST = 2,
+	GRPC_CORES_MOST = 32,
+	THREADS_DISK = 4,
+	THREADS_DISK_POOL = 18,
+	THREADS_GPU = 3,
+	THREADS_TRIED_MAX = 512,
 	FILES_CONNECTION = 5, /* of connections_max: a socket and a pidfd each, twice, and one by gRPC */
 };
 
@@ -108,7 +117,7 @@ static uint64_t file_bytes_max(void)
 	return getrlimit(RLIMIT_FSIZE, &limit) ? RLIM_INFINITY : limit.rlim_cur;
 }
 
-enum status machine_problem(const struct config *c, char *why, size_t size)
+static enum status file_problem(const struct config *c, char *why, size_t size)
 {
 	const uint64_t most = file_bytes_max();
 
@@ -119,6 +128,66 @@ enum status machine_problem(const struct config *c, char *why, size_t size)
 		 ": raise the limit (ulimit -f, LimitFSIZE), or lower extent_bytes",
 		 most, c->extent_bytes);
 	return STATUS_IO;
+}
+
+static uint32_t threads_wanted(const struct config *c)
+{
+	struct config_disk disks[CONFIG_DISKS_MAX];
+	uint32_t gpus[CONFIG_GPUS_MAX];
+	const long cores = sysconf(_SC_NPROCESSORS_CONF);
+	const char *problem;
+	bool all;
+	const uint32_t n = c->gpus[0] ? config_gpus(c->gpus, gpus, &all, &problem) : 0;
+
+	return THREADS_OTHER + THREADS_GRPC + (uint32_t)(cores < GRPC_CORES_LEAST ? GRPC_CORES_LEAST : cores > GRPC_CORES_MOST ? GRPC_CORES_MOST : cores) +
+	       (uint32_t)c->workers + (uint32_t)c->sum_threads + n * THREADS_GPU +
+	       disks_read(c, disks) * (c->disk_io == CONFIG_IO_THREADS ? THREADS_DISK_POOL : THREADS_DISK);
+}
+
+static void *wait_main(void *gate)
+{
+	pthread_mutex_lock(gate);
+	pthread_mutex_unlock(gate);
+	return NULL;
+}
+
+/* How many of so many threads the process may have at once. Each waits for the gate to be opened. */
+static uint32_t threads_had(uint32_t wanted)
+{
+	pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+	pthread_t threads[THREADS_TRIED_MAX];
+	uint32_t n = 0, had;
+
+	pthread_mutex_lock(&gate);
+	while (n < wanted && n < THREADS_TRIED_MAX && !pthread_create(&threads[n], NULL, wait_main, &gate))
+		n++;
+	had = n;
+	pthread_mutex_unlock(&gate);
+	while (n)
+		pthread_join(threads[--n], NULL);
+	pthread_mutex_destroy(&gate);
+	return had;
+}
+
+/* gRPC and liburcu end the process, or hang, where a thread of theirs cannot be started: so the daemon finds out before. */
+static enum status threads_problem(const struct config *c, char *why, size_t size)
+{
+	const uint32_t all = threads_wanted(c), wanted = all < THREADS_TRIED_MAX ? all : THREADS_TRIED_MAX, had = threads_had(wanted);
+
+	if (had == wanted)
+		return STATUS_OK;
+	snprintf(why, size,
+		 "the process may start %" PRIu32 " more threads, and wants %" PRIu32
+		 ": raise the limit (ulimit -u, TasksMax, pids.max of its cgroup), or that on address space (ulimit -v)",
+		 had, wanted);
+	return STATUS_EXHAUSTED;
+}
+
+enum status machine_problem(const struct config *c, char *why, size_t size)
+{
+	const enum status s = file_problem(c, why, size);
+
+	return s ? s : threads_problem(c, why, size);
 }
 
 /* The largest slab file that the disks are to have. 0: there are no disks. */
