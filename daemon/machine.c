@@ -1,6 +1,7 @@
 /* See machine.h. */
 #include "daemon/machine.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/capability.h>
@@ -8,8 +9,9 @@
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -28,6 +30,7 @@ enum {
 	THREADS_DISK_POOL = 18,
 	THREADS_GPU = 3,
 	THREADS_TRIED_MAX = 512,
+	FILES_LEAST = 48,     /* a daemon of one disk that is connected to by few */
 	FILES_CONNECTION = 5, /* of connections_max: a socket and a pidfd each, twice, and one by gRPC */
 };
 
@@ -109,6 +112,9 @@ static uint64_t slabs_wanted(const struct config *c)
 	return wanted;
 }
 
+#define ADDRESS_OTHER (384ull << 20)  /* the catalog's map and queues, calls */
+#define ADDRESS_THREAD (20ull << 20)  /* a stack, and what malloc reserves for a thread */
+
 /* Of a file, and RLIM_INFINITY if there is no limit. */
 static uint64_t file_bytes_max(void)
 {
@@ -178,15 +184,63 @@ static enum status threads_problem(const struct config *c, char *why, size_t siz
 		return STATUS_OK;
 	snprintf(why, size,
 		 "the process may start %" PRIu32 " more threads, and wants %" PRIu32
-		 ": raise the limit (ulimit -u, TasksMax, pids.max of its cgroup), or that on address space (ulimit -v)",
+		 ": raise the limit (ulimit -u, TasksMax, pids.max of its cgroup)",
 		 had, wanted);
+	return STATUS_EXHAUSTED;
+}
+
+/* gRPC ends the process, too, if it finds no descriptor for a pipe of its own. */
+static enum status descriptors_problem(char *why, size_t size)
+{
+	int fds[FILES_LEAST], n = 0, error = 0;
+
+	while (n < FILES_LEAST && !error) {
+		fds[n] = eventfd(0, EFD_CLOEXEC);
+		if (fds[n] < 0)
+			error = errno;
+		else
+			n++;
+	}
+	const int had = n;
+
+	while (n)
+		close(fds[--n]);
+	if (!error)
+		return STATUS_OK;
+	snprintf(why, size, "the process may open %d more files, and wants %d at least (%s): raise the limit (ulimit -n, LimitNOFILE)", had, FILES_LEAST,
+		 strerror(error));
+	return STATUS_EXHAUSTED;
+}
+
+/* Where address space runs out in the middle of the start some library hangs. */
+static enum status address_problem(const struct config *c, char *why, size_t size)
+{
+	const uint64_t wanted = c->host_bytes + ADDRESS_OTHER + threads_wanted(c) * ADDRESS_THREAD;
+	struct rlimit space;
+	void *at;
+
+	if (getrlimit(RLIMIT_AS, &space) || space.rlim_cur == RLIM_INFINITY)
+		return STATUS_OK;
+	at = mmap(NULL, wanted, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (at != MAP_FAILED) {
+		munmap(at, wanted);
+		return STATUS_OK;
+	}
+	snprintf(why, size,
+		 "the process wants %" PRIu64 " bytes more of address space, host_bytes among them, and the limit on it is %" PRIu64
+		 ": raise the limit (ulimit -v, LimitAS), or lower host_bytes",
+		 wanted, (uint64_t)space.rlim_cur);
 	return STATUS_EXHAUSTED;
 }
 
 enum status machine_problem(const struct config *c, char *why, size_t size)
 {
-	const enum status s = file_problem(c, why, size);
+	enum status s = file_problem(c, why, size);
 
+	if (!s)
+		s = address_problem(c, why, size);
+	if (!s)
+		s = descriptors_problem(why, size);
 	return s ? s : threads_problem(c, why, size);
 }
 

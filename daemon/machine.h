@@ -22,8 +22,8 @@ uint32_t machine_processors(const char *root);
 /* Descriptors that the process may have, raised to what it may raise them to: what a shell or systemd gives is for programs that use select(). */
 uint64_t machine_files(void);
 
-/* What keeps a daemon of this configuration from serving at all: the size of files, the number of threads (tried). IO,
- * EXHAUSTED: why[size] says it for people. Before other threads are started. */
+/* What keeps a daemon of this configuration from serving at all: the size of files, address space, descriptors, threads. All but the first are
+ * tried. IO, EXHAUSTED: why[size] says it for people. Before other threads are started. */
 enum status machine_problem(const struct config *c, char *why, size_t size);
 
 /* Logs what the configuration wants, and the machine does not have: memory, descriptors (`files` of them), slab files of a disk, the size

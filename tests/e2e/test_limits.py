@@ -203,6 +203,18 @@ class Limits(unittest.TestCase):
         self.assertEqual(code, 1, words)
         self.assertIn("ulimit -f", words)
 
+    # ---- descriptors, address space ----
+
+    def test_too_few_of_either(self):
+        """With as few as gRPC ends the process for, or hangs with, among others."""
+        for what, bounds, words in ((resource.RLIMIT_NOFILE, (10, 24, 26, 40), "more files, and wants"),
+                                    (resource.RLIMIT_AS, (400 << 20, 700 << 20), "more of address space, host_bytes among them")):
+            for most in bounds:
+                code, said = self.refused(*self.disk(), before=lambda of=what, most=most: resource.setrlimit(of, (most, most)))
+                self.assertEqual(code, 1, said)
+                self.assertIn(words, said)
+                self.assertIn("ulimit -", said)
+
     # ---- threads ----
 
     @staticmethod
