@@ -618,6 +618,7 @@ struct cache_disk_state {
 	const char *health;         /* a fixed word: "healthy", "full", "slow" or "quarantined" */
 	const char *engine;         /* "io_uring" or "threads" */
 	char why[160];              /* of the health; "" */
+	char shortage[160];         /* as in struct disk_view */
 	char refusal[160];          /* why io_uring is not the engine; "" */
 	bool direct, wiped;         /* O_DIRECT is in use; its folder had been given up, and was emptied at the start */
 	uint64_t blocks, budget_bytes, slab_bytes;

@@ -168,6 +168,7 @@ uint32_t cache_disks(struct cache *c, struct cache_disk_state *out, uint32_t max
 			.slab_bytes = r.v.slab_bytes_used, .corrupt = r.v.corrupt, .slabs = r.v.slabs, .slabs_damaged = r.v.slabs_damaged,
 		};
 		memcpy(out[i].why, r.v.why, sizeof(out[i].why));
+		memcpy(out[i].shortage, r.v.shortage, sizeof(out[i].shortage));
 		memcpy(out[i].refusal, r.v.refusal, sizeof(out[i].refusal));
 	}
 	return n < max ? n : max;
@@ -203,10 +204,14 @@ static void disk_problem(struct cache *c, char *text, size_t bytes)
 	const uint32_t n = cache_disks(c, disks, CACHE_DISKS_MAX);
 	uint32_t i = 0;
 
-	while (i < n && !strcmp(disks[i].health, "healthy"))
+	while (i < n && !strcmp(disks[i].health, "healthy") && !disks[i].shortage[0])
 		i++;
-	if (i < n)
+	if (i == n)
+		return;
+	if (strcmp(disks[i].health, "healthy"))
 		snprintf(text, bytes, "the disk %.200s is %s: %s", disks[i].folder, disks[i].health, disks[i].why);
+	else
+		snprintf(text, bytes, "the disk %.200s is full: %s", disks[i].folder, disks[i].shortage);
 }
 
 void cache_durable_problem(struct cache *c, const struct cache_wait *w, char *text, size_t bytes)

@@ -202,7 +202,7 @@ enum status claim_socket(const char *path, char *why, size_t size)
 {
 	bool stale;
 	int turn;
-	enum status s = path_look(path, &stale, why, size); /* who may not lock beside the path is told of the daemon that answers there, too */
+	enum status s = path_look(path, &stale, why, size); /* before the lock: a user without rights to that is told of the daemon that answers */
 
 	if (s || !stale)
 		return s ? s : folder_of(path, why, size);

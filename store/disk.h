@@ -197,6 +197,7 @@ struct disk_view {
 	const char *folder;
 	enum disk_health health;
 	char why[160];             /* of the health, for people; "" if healthy */
+	char shortage[160];        /* what kept a slab or a write from room last, also while it is not tried; "" once there was some since */
 	bool direct;               /* O_DIRECT is in use */
 	bool space_promised;       /* every slab has its space; false: ENOSPC may come to a write */
 	bool wiped;                /* the folder carried a quarantine marker when it was opened */

@@ -79,13 +79,15 @@ static void full(struct disk *d, uint64_t until, const char *what, int error, ui
 
 	d->health.full_events++;
 	d->health.grow_until_us = until;
+	snprintf(d->health.shortage, sizeof(d->health.shortage), "%s slab-%06u: %s", what, slab, shortage_words(error, words, sizeof(words)));
 	if (!d->health.quarantined)
-		snprintf(d->health.why, sizeof(d->health.why), "%s slab-%06u: %s", what, slab, shortage_words(error, words, sizeof(words)));
+		memcpy(d->health.why, d->health.shortage, sizeof(d->health.why));
 }
 
 void disk_full_grow(struct disk *d, int error, uint32_t slab)
 {
 	full(d, disk_now_us() + FULL_US, "making", error, slab);
+	d->health.shortage_in_write = false;
 }
 
 void disk_full_write(struct disk *d, int error, uint32_t slab)
@@ -94,6 +96,7 @@ void disk_full_write(struct disk *d, int error, uint32_t slab)
 
 	d->health.write_until_us = until;
 	full(d, until, "writing", error, slab);
+	d->health.shortage_in_write = true;
 }
 
 bool disk_is_slow(struct disk *d)
@@ -172,5 +175,6 @@ void disk_look(struct disk *d, struct disk_view *out)
 	out->corrupt = d->health.corrupt;
 	out->refused_slow = d->health.refused_slow;
 	out->full_events = d->health.full_events;
+	memcpy(out->shortage, d->health.shortage, sizeof(out->shortage));
 	pthread_mutex_unlock(&d->mutex);
 }

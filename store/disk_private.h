@@ -111,6 +111,8 @@ struct disk {
 	struct {
 		bool quarantined, marking;
 		char why[160];
+		char shortage[160];    /* the last one that kept a slab or a write from room; "" once there was some since */
+		bool shortage_in_write;
 		uint64_t grow_until_us, write_until_us; /* full until then */
 		uint64_t slow_look_us, slow_oldest_us;
 		uint64_t corrupt, refused_slow, full_events;

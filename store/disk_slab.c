@@ -257,6 +257,8 @@ static enum status slab_make(struct disk *d, uint64_t slot_bytes, uint32_t slots
 	pthread_mutex_lock(&d->mutex);
 	if (error != 0)
 		s = grow_failed(d, error, file.number);
+	else if (s == STATUS_OK)
+		d->health.shortage[0] = 0;
 	if (s != STATUS_OK)
 		d->slab_bytes -= bytes;
 	pthread_mutex_unlock(&d->mutex);

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The errnos of a write that finds no room: ENOSPC, EDQUOT, EFBIG. It may succeed later, when somebody has made room. */
+/* The errnos of a write that finds no room: ENOSPC, EDQUOT, EFBIG. It may succeed later, when there is room again. */
 bool shortage_is(int error);
 
 /* For people, at most `bytes` of it: of a full file system, a quota, a limit on the size of files, a read-only file system: the cause and the

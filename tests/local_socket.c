@@ -158,7 +158,7 @@ static void *stop_main(void *arg)
 }
 
 /* A daemon that starts is just looking at the path: until that is over the path stays, and answers, so that what the starter sees stays true. */
-START_TEST(who_stops_waits_for_who_looks)
+START_TEST(a_stop_waits_for_another_ones_turn)
 {
 	struct stopping st = { .part = &parts[_i], .which = parts[_i].start() };
 	char why[CLAIM_WHY_MAX];
@@ -179,7 +179,7 @@ START_TEST(who_stops_waits_for_who_looks)
 }
 END_TEST
 
-/* What a lock that is not to be had does to a stop: nothing is left behind all the same. */
+/* The lock cannot be made: the stop leaves nothing behind all the same. */
 START_TEST(a_turn_that_cannot_be_had)
 {
 	void *part = parts[_i].start();
@@ -261,7 +261,7 @@ int main(void)
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_loop_test(tc, a_path_comes_and_goes_with_its_part, 0, PARTS);
 	tcase_add_loop_test(tc, a_successor_keeps_its_path, 0, PARTS);
-	tcase_add_loop_test(tc, who_stops_waits_for_who_looks, 0, PARTS);
+	tcase_add_loop_test(tc, a_stop_waits_for_another_ones_turn, 0, PARTS);
 	tcase_add_loop_test(tc, a_turn_that_cannot_be_had, 0, PARTS);
 	tcase_add_test(tc, handed_over_again_and_again);
 	tcase_add_test(tc, what_cannot_be_bound);

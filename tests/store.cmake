@@ -1,4 +1,5 @@
 terrace_test(store_status LIBS terrace_status ONE_THREAD)
+terrace_test(store_shortage LIBS terrace_store ONE_THREAD)
 terrace_test(store_slot LIBS terrace_store ONE_THREAD)
 terrace_test(store_extent LIBS terrace_store)
 # The same on huge pages: exits 77 (skipped) where the machine has none to give.

@@ -277,7 +277,7 @@ class Limits(unittest.TestCase):
     # ---- one daemon after another ----
 
     def test_sockets_are_handed_over(self):
-        """Daemons of two data folders with one path: whoever is ready has the sockets, however closely it follows the one that stops."""
+        """Daemons of two data folders with one path: the daemon that is ready has the sockets, however closely it follows the one that stops."""
         path, files = os.path.join(self.folder, "s.sock"), ("s.sock", "s.fd", "m")
         flags = ["--socket", path, "--metrics-address", "unix:" + os.path.join(self.folder, "m"), *SMALL]
         logs = [os.path.join(self.folder, "log%d" % i) for i in range(2)]
