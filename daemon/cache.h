@@ -177,6 +177,7 @@ struct cache_wait {
 	struct cache_wait_link *links;
 	uint32_t outstanding, stage, shed;
 	enum status worst, refused;
+	enum status uncommitted;       /* not OK: the catalog's word on a commit of this wait */
 	uint64_t doubted;              /* of a flush of everything that is BUSY: all is durable but so many that a crash left and nobody has read; 0: not all is */
 	uint64_t since_us;             /* of a flush: what was stored later is not its business */
 	uint32_t layout, extent, slot; /* where its walk goes on */
@@ -617,6 +618,7 @@ struct cache_disk_state {
 	const char *health;         /* a fixed word: "healthy", "full", "slow" or "quarantined" */
 	const char *engine;         /* "io_uring" or "threads" */
 	char why[160];              /* of the health; "" */
+	char shortage[160];         /* as in struct disk_view */
 	char refusal[160];          /* why io_uring is not the engine; "" */
 	bool direct, wiped;         /* O_DIRECT is in use; its folder had been given up, and was emptied at the start */
 	uint64_t blocks, budget_bytes, slab_bytes;
@@ -641,17 +643,24 @@ uint32_t cache_gpus(struct cache *c, struct cache_gpu_view *out, uint32_t max); 
 bool cache_degraded(struct cache *c);
 
 /* The same of the catalog. False: there is no disk tier. */
+enum { CACHE_CATALOG_WHY_MAX = 400 };
 struct cache_catalog_state {
 	const char *found;          /* at the start, a fixed word: "sound", "none" or "damaged" */
-	char why[160];              /* of "damaged", and then of failing */
+	char why[CACHE_CATALOG_WHY_MAX]; /* of "damaged", and then of failing */
 	bool rebuilding;            /* at the start it was made anew from the slots' headers */
 	bool failing;               /* commits fail now */
 	bool restored;              /* what earlier runs left has been taken up: so many blocks, in so long */
 	uint64_t restored_blocks, restored_us;
 	char left_out[160];         /* folder of the first of the disks that the run before had and this one has not */
 	uint32_t left_out_count;
+	uint64_t readers_cleared;   /* as in struct catalog_view */
+	int reader_pid;
+	uint64_t reader_us, reader_grown_bytes;
 };
 bool cache_catalog(struct cache *c, struct cache_catalog_state *out);
+/* For people, after a flush or a delete by this wait that has not done all: the catalog or the disk that keeps it from that, by its folder, the
+ * cause, and what to do about it. "": there is no more to say than the status. Before cache_wait_end. */
+void cache_durable_problem(struct cache *c, const struct cache_wait *w, char *text, size_t bytes);
 
 /* Records requests into fd, as text that terrace-replay reads, until it is stopped or bytes_max (0: no bound) are written; what
  * comes after is counted as dropped. Nothing of a prompt is in it: blocks are named by salted hashes. A request is a Lookup or
@@ -660,11 +669,14 @@ enum status cache_trace_start(struct cache *c, int fd, uint64_t bytes_max, const
 struct cache_trace_result {
 	uint64_t requests, blocks, bytes;
 	uint64_t dropped;           /* requests for which there was no room, or of another block size than the first */
+	int error;                  /* errno of the write that failed; 0: none */
 };
-/* Writes what is left, and closes the file. NOT_FOUND: nothing is recorded. IO: the file is not whole; *out is written then too, with
+/* Writes what is left, and closes the file. NOT_FOUND: nothing is recorded. IO, EXHAUSTED (no room): the file is not whole; *out is written then too, with
  * zeros if the file does not take what is left within disk_close_ms: then it is closed when it does, if ever. Waits for the file: on a worker. */
 enum status cache_trace_stop(struct cache *c, struct cache_trace_result *out, const char **why);
 bool cache_tracing(struct cache *c);
+/* errno of the write by which the recording that is under way has failed: what comes now is not in it. 0: none has. */
+int cache_trace_error(struct cache *c);
 
 /* Writes what only memory has to the disks, until all is there, wait_us are over, or the disks have no place for the rest,
  * also when they have been tried again: before the daemon stops. False: something remained, and *unsettled (may be NULL) tells what. */

@@ -203,8 +203,10 @@ static void flush_beside(struct flush *f)
 
 static bool flush_commit(struct flush *f)
 {
-	if (wait_catalog(f->cache, f->wait))
-		f->wait->worst = STATUS_IO;
+	const enum status s = wait_catalog(f->cache, f->wait);
+
+	if (s)
+		f->wait->worst = s == STATUS_UNAVAILABLE ? STATUS_IO : s; /* its queue is full, as it fails */
 	return f->wait->outstanding;
 }
 
@@ -224,7 +226,7 @@ static void flush_anew(struct flush *f)
 
 	w->stage = FLUSH_WRITING;
 	w->units = failed_units(f->cache->tier);
-	w->worst = w->refused = STATUS_OK;
+	w->worst = w->refused = w->uncommitted = STATUS_OK;
 	w->begun = 0;
 	w->layout = w->extent = w->slot = 0;
 }

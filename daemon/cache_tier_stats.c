@@ -115,6 +115,8 @@ static void stats_catalog(struct cache *c, cache_stat_fn *emit, void *arg)
 		scanned += c->tier->scan || c->tier->units[i].scan;
 	cache_unlock(c);
 	emit(arg, "terrace_catalog_failed", "", v.failed != STATUS_OK, false, "1 while commits fail");
+	emit(arg, "terrace_catalog_full", "", v.failed == STATUS_EXHAUSTED, false,
+	     "1 while they fail for want of room: the file system of data_dir, a quota or a limit is full");
 	emit(arg, "terrace_catalog_records", "", v.records[CATALOG_BLOCKS], false, "blocks in the catalog");
 	emit(arg, "terrace_catalog_queued_bytes", "", v.queued_bytes, false, "changes that wait for a commit");
 	emit(arg, "terrace_catalog_batches_total", "", v.batches, true, "commits");
@@ -122,6 +124,10 @@ static void stats_catalog(struct cache *c, cache_stat_fn *emit, void *arg)
 	emit(arg, "terrace_catalog_commit_seconds_max", "", v.commit_us_max / 1e6, false, "longest commit");
 	emit(arg, "terrace_catalog_map_bytes", "", v.map_bytes, false, "size of the map");
 	emit(arg, "terrace_catalog_used_bytes", "", v.used_bytes, false, "of it in use");
+	emit(arg, "terrace_catalog_readers_cleared_total", "", v.readers_cleared, true,
+	     "readers of the catalog in other processes that died, and whose pages were kept from reuse");
+	emit(arg, "terrace_catalog_reader_seconds", "", v.reader_us / 1e6, false,
+	     "for how long a reader in another process has kept changed pages from reuse, once it is ten minutes; 0: none does");
 	emit(arg, "terrace_restored", "", done, false, "1 when all that earlier runs left is taken up");
 	emit(arg, "terrace_restored_blocks", "", restored, false, "blocks taken up");
 	emit(arg, "terrace_restore_seconds", "", us / 1e6, false, "how long that took");
@@ -162,6 +168,7 @@ uint32_t cache_disks(struct cache *c, struct cache_disk_state *out, uint32_t max
 			.slab_bytes = r.v.slab_bytes_used, .corrupt = r.v.corrupt, .slabs = r.v.slabs, .slabs_damaged = r.v.slabs_damaged,
 		};
 		memcpy(out[i].why, r.v.why, sizeof(out[i].why));
+		memcpy(out[i].shortage, r.v.shortage, sizeof(out[i].shortage));
 		memcpy(out[i].refusal, r.v.refusal, sizeof(out[i].refusal));
 	}
 	return n < max ? n : max;
@@ -179,9 +186,45 @@ bool cache_catalog(struct cache *c, struct cache_catalog_state *out)
 	cache_lock(c);
 	*out = (struct cache_catalog_state){ .found = found[t->catalog_state], .rebuilding = t->rebuild, .failing = v.failed != STATUS_OK,
 					     .restored = t->restored, .restored_blocks = t->restored_blocks,
-					     .restored_us = t->restored_us, .left_out_count = t->left_out_count };
+					     .restored_us = t->restored_us, .left_out_count = t->left_out_count,
+					     .readers_cleared = v.readers_cleared, .reader_pid = v.reader_pid, .reader_us = v.reader_us,
+					     .reader_grown_bytes = v.reader_grown_bytes };
 	cache_unlock(c);
 	memcpy(out->left_out, t->left_out, sizeof(out->left_out));
-	memcpy(out->why, out->failing ? v.why : t->catalog_why, sizeof(out->why));
+	snprintf(out->why, sizeof(out->why), "%s", out->failing ? v.why : t->catalog_why);
 	return true;
+}
+
+_Static_assert((int)CACHE_CATALOG_WHY_MAX == (int)CATALOG_WHY_MAX, "a sentence is handed on whole");
+
+/* Of the disks that take nothing now, the first. */
+static void disk_problem(struct cache *c, char *text, size_t bytes)
+{
+	struct cache_disk_state disks[CACHE_DISKS_MAX];
+	const uint32_t n = cache_disks(c, disks, CACHE_DISKS_MAX);
+	uint32_t i = 0;
+
+	while (i < n && !strcmp(disks[i].health, "healthy") && !disks[i].shortage[0])
+		i++;
+	if (i == n)
+		return;
+	if (strcmp(disks[i].health, "healthy"))
+		snprintf(text, bytes, "the disk %.200s is %s: %s", disks[i].folder, disks[i].health, disks[i].why);
+	else
+		snprintf(text, bytes, "the disk %.200s is full: %s", disks[i].folder, disks[i].shortage);
+}
+
+void cache_durable_problem(struct cache *c, const struct cache_wait *w, char *text, size_t bytes)
+{
+	struct catalog_view v;
+
+	text[0] = 0;
+	if (!c->tier)
+		return;
+	if (!w->uncommitted) {
+		disk_problem(c, text, bytes);
+		return;
+	}
+	catalog_look(c->tier->catalog, &v);
+	snprintf(text, bytes, "%s", v.failed ? v.why : "the catalog could not be written, and can be again: call again");
 }

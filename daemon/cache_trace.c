@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 #include "daemon/cache_advice.h"
 #include "daemon/deadline.h"
 #include "eviction/hash.h"
+#include "store/shortage.h"
 
 enum {
 	MAIL_WORDS = 1 << 17,
@@ -37,7 +39,7 @@ struct trace_recorder {
 	pthread_cond_t wake, over;
 	bool stop, ended, left;        /* `lock`; left: its thread closes and frees it */
 	int fd;
-	enum status failed;            /* no more is written */
+	atomic_int failed;             /* errno: no more is written */
 	uint64_t salt, start_us, bytes_max;
 	uint32_t block_tokens;         /* of the first request; 0: none has come */
 	uint64_t dropped_told;         /* by a comment */
@@ -73,7 +75,7 @@ static void put(struct trace_recorder *t, const char *bytes, size_t n)
 		if (put < 0 && errno == EINTR)
 			continue;
 		if (put <= 0) {
-			t->failed = STATUS_IO;
+			t->failed = put < 0 ? errno : EIO;
 			return;
 		}
 		bytes += put;
@@ -182,8 +184,9 @@ static void finish(struct trace_recorder *t)
 	comment(t);
 	n = head(t, line);
 	/* A pipe keeps the zeros it got. */
+	errno = EIO;
 	if (!t->failed && pwrite(t->fd, line, (size_t)n, 0) != n && errno != ESPIPE)
-		t->failed = STATUS_IO;
+		t->failed = errno;
 }
 
 static void recorder_free(struct trace_recorder *t)
@@ -320,13 +323,24 @@ enum status cache_trace_stop(struct cache *c, struct cache_trace_result *out, co
 	*out = (struct cache_trace_result){ .requests = 0 };
 	if (!recorder_ends(t, (c->options.disk_close_ms ? c->options.disk_close_ms : CLOSE_MS) * 1000ull))
 		return STATUS_IO;
-	s = t->failed;
-	if (close(t->fd) && !s)
-		s = STATUS_IO;
 	*out = t->done;
+	out->error = t->failed;
+	if (close(t->fd) && !out->error)
+		out->error = errno;
+	s = !out->error ? STATUS_OK : shortage_is(out->error) ? STATUS_EXHAUSTED : STATUS_IO;
 	out->dropped += atomic_load(&t->mail.dropped);
 	recorder_free(t);
 	return s;
+}
+
+int cache_trace_error(struct cache *c)
+{
+	int error;
+
+	cache_lock(c);
+	error = c->advice->recorder ? c->advice->recorder->failed : 0;
+	cache_unlock(c);
+	return error;
 }
 
 bool cache_tracing(struct cache *c)

@@ -105,6 +105,8 @@ void wait_link_done(struct cache *c, struct cache_wait_link *l, enum status s)
 	if (s) {
 		w->worst = s;
 		w->shed++;
+		if (l->part == WAIT_CATALOG + 1)
+			w->uncommitted = s;
 	}
 	if (l->part)
 		part_over = --w->of_unit[l->part - 1] == 0;
@@ -187,8 +189,10 @@ enum status wait_catalog(struct cache *c, struct cache_wait *w)
 		return STATUS_EXHAUSTED;
 	wait_link_part(w, &e->link, WAIT_CATALOG);
 	s = catalog_flush(c->tier->catalog, catalog_done, e);
-	if (s)
+	if (s) {
 		errand_drop(w, e);
+		w->uncommitted = s;
+	}
 	return s;
 }
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -11,6 +12,8 @@
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "store/shortage.h"
 
 enum { PATH_BYTES = 4096, TURN_MS = 5000, TURN_LOOK_MS = 10 };
 
@@ -39,10 +42,10 @@ static int make_folders(const char *path, mode_t mode)
 
 enum status claim_folder(const char *path, int *fd, char *why, size_t size)
 {
-	char file[PATH_BYTES];
+	char file[PATH_BYTES], words[SHORTAGE_WORDS_MAX];
 
 	if (make_folders(path, 0700)) {
-		snprintf(why, size, "cannot make the data folder %s: %s", path, strerror(errno));
+		snprintf(why, size, "cannot make the data folder %s: %s", path, shortage_words(errno, words, sizeof words));
 		return STATUS_IO;
 	}
 	if ((size_t)snprintf(file, sizeof file, "%s/lock", path) >= sizeof file) {
@@ -52,7 +55,7 @@ enum status claim_folder(const char *path, int *fd, char *why, size_t size)
 	int lock = open(file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 
 	if (lock < 0) {
-		snprintf(why, size, "cannot open %s: %s", file, strerror(errno));
+		snprintf(why, size, "cannot open %s: %s", file, shortage_words(errno, words, sizeof words));
 		return STATUS_IO;
 	}
 	if (flock(lock, LOCK_EX | LOCK_NB)) {
@@ -90,17 +93,12 @@ static int is_answered(const char *path)
 	return 0;
 }
 
-enum status claim_socket(const char *path, char *why, size_t size)
+/* OK: nothing is there, or (*stale) a socket at which no daemon answers. */
+static enum status path_look(const char *path, bool *stale, char *why, size_t size)
 {
-	char folder[PATH_BYTES];
-	const char *slash = strrchr(path, '/');
 	struct stat st;
 
-	snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 0, path);
-	if (folder[0] && make_folders(folder, 0755)) {
-		snprintf(why, size, "cannot make the folder %s: %s", folder, strerror(errno));
-		return STATUS_IO;
-	}
+	*stale = false;
 	if (lstat(path, &st)) {
 		if (errno == ENOENT)
 			return STATUS_OK;
@@ -113,7 +111,8 @@ enum status claim_socket(const char *path, char *why, size_t size)
 	}
 	switch (is_answered(path)) {
 	case 0:
-		break;
+		*stale = true;
+		return STATUS_OK;
 	case 1:
 		snprintf(why, size, "another daemon answers at %s", path);
 		return STATUS_BUSY;
@@ -121,11 +120,17 @@ enum status claim_socket(const char *path, char *why, size_t size)
 		snprintf(why, size, "cannot tell if a daemon answers at %s: %s", path, strerror(errno));
 		return STATUS_IO;
 	}
-	if (unlink(path) && errno != ENOENT) {
-		snprintf(why, size, "cannot remove the stale socket %s: %s", path, strerror(errno));
-		return STATUS_IO;
-	}
-	return STATUS_OK;
+}
+
+enum status claim_path(const char *path, char *why, size_t size)
+{
+	bool stale;
+	const enum status s = path_look(path, &stale, why, size);
+
+	if (s || !stale || !unlink(path) || errno == ENOENT)
+		return s;
+	snprintf(why, size, "cannot remove the stale socket %s: %s", path, strerror(errno));
+	return STATUS_IO;
 }
 
 /* PATH.lock, open and locked; -1, and errno EWOULDBLOCK: somebody has it, or has just removed it. */
@@ -147,27 +152,39 @@ static int turn_try(const char *file)
 	return -1;
 }
 
+static enum status folder_of(const char *path, char *why, size_t size)
+{
+	char folder[PATH_BYTES], words[SHORTAGE_WORDS_MAX];
+	const char *slash = strrchr(path, '/');
+
+	snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 0, path);
+	if (!folder[0] || !make_folders(folder, 0755))
+		return STATUS_OK;
+	snprintf(why, size, "cannot make the folder %s: %s", folder, shortage_words(errno, words, sizeof words));
+	return STATUS_IO;
+}
+
 enum status claim_turn(const char *path, int *turn, char *why, size_t size)
 {
 	const struct timespec look = { .tv_nsec = TURN_LOOK_MS * 1000000l };
-	char file[PATH_BYTES];
-	enum status s;
+	char file[PATH_BYTES], words[SHORTAGE_WORDS_MAX];
 	int fd;
 
+	if (folder_of(path, why, size))
+		return STATUS_IO;
 	snprintf(file, sizeof file, "%s.lock", path);
 	for (int ms = 0; (fd = turn_try(file)) < 0 && errno == EWOULDBLOCK && ms < TURN_MS; ms += TURN_LOOK_MS)
 		nanosleep(&look, NULL);
-	if (fd < 0) {
-		s = errno == EWOULDBLOCK ? STATUS_BUSY : STATUS_IO;
-		snprintf(why, size, s == STATUS_BUSY ? "another daemon keeps %s locked" : "cannot lock %s: %s", file, strerror(errno));
-		return s;
-	}
-	s = claim_socket(path, why, size);
-	if (s)
-		claim_turn_end(path, fd);
-	else
+	if (fd >= 0) {
 		*turn = fd;
-	return s;
+		return STATUS_OK;
+	}
+	if (errno == EWOULDBLOCK) {
+		snprintf(why, size, "another daemon keeps %s locked", file);
+		return STATUS_BUSY;
+	}
+	snprintf(why, size, "cannot lock %s: %s", file, shortage_words(errno, words, sizeof words));
+	return STATUS_IO;
 }
 
 void claim_turn_end(const char *path, int turn)
@@ -179,4 +196,20 @@ void claim_turn_end(const char *path, int turn)
 	snprintf(file, sizeof file, "%s.lock", path);
 	unlink(file);
 	close(turn);
+}
+
+enum status claim_socket(const char *path, char *why, size_t size)
+{
+	bool stale;
+	int turn;
+	enum status s = path_look(path, &stale, why, size); /* before the lock: a user without rights to that is told of the daemon that answers */
+
+	if (s || !stale)
+		return s ? s : folder_of(path, why, size);
+	s = claim_turn(path, &turn, why, size);
+	if (s)
+		return s;
+	s = claim_path(path, why, size);
+	claim_turn_end(path, turn);
+	return s;
 }

@@ -644,7 +644,8 @@ static void derive(struct config *c, struct config_errors *errors)
 	size_t n = strlen(c->socket);
 
 	if (!c->host_bytes) {
-		const uint64_t memory = machine_memory("");
+		char bound[MACHINE_WHY_MAX];
+		const uint64_t memory = machine_memory("", bound);
 
 		c->host_bytes = memory / 4 < 64 * GIB ? memory / 4 / MIB * MIB : 64 * GIB;
 		if (c->host_bytes < MIB)

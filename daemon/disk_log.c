@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "daemon/log.h"
+#include "store/shortage.h"
 
 static void log_disk_found(uint32_t i, const struct cache_disk_state *d)
 {
@@ -70,6 +71,22 @@ static void log_catalog_found(const struct cache_catalog_state *s)
 			 LOG_TEXT("reason", "the run before had it, and disks does not name it now: its blocks are given up, and it is wiped when it comes back"));
 }
 
+static void look_at_readers(struct disk_log *log, const struct cache_catalog_state *s)
+{
+	if (s->readers_cleared != log->readers_cleared)
+		log_warn("catalog_readers_cleared", LOG_NUM("readers", s->readers_cleared - log->readers_cleared),
+			 LOG_TEXT("reason", "processes that read the catalog have died in the middle of it; the pages that they kept are used again"));
+	if (s->reader_pid && s->reader_grown_bytes && s->reader_pid != log->reader_pid) {
+		log_warn("catalog_reader", LOG_NUM("pid", s->reader_pid), LOG_NUM("seconds", s->reader_us / 1000000),
+			 LOG_NUM("grown_bytes", s->reader_grown_bytes),
+			 LOG_TEXT("reason", "this process has read the catalog for so long, which grows with every change meanwhile: end it if it hangs"));
+		log->reader_pid = s->reader_pid;
+	}
+	if (!s->reader_pid)
+		log->reader_pid = 0;
+	log->readers_cleared = s->readers_cleared;
+}
+
 static void look_at_catalog(struct disk_log *log, const struct cache_catalog_state *s)
 {
 	if (!log->begun)
@@ -81,8 +98,20 @@ static void look_at_catalog(struct disk_log *log, const struct cache_catalog_sta
 	log->works = s->failing ? 0 : log->works + 1;
 	if (log->failing && log->works == DISK_LOG_WELL)
 		log_info("catalog_works_again");
+	look_at_readers(log, s);
 	log->restored = s->restored;
 	log->failing = s->failing || (log->failing && log->works < DISK_LOG_WELL);
+}
+
+static void look_at_trace(struct disk_log *log, struct cache *c)
+{
+	const int error = cache_trace_error(c);
+	char words[SHORTAGE_WORDS_MAX];
+
+	if (error && error != log->trace_error)
+		log_warn("trace_failing", LOG_TEXT("reason", shortage_words(error, words, sizeof words)),
+			 LOG_TEXT("remedy", "the trace ends here: stop it, and start another when there is room"));
+	log->trace_error = error;
 }
 
 void disk_log_look(struct disk_log *log, struct cache *c)
@@ -90,6 +119,7 @@ void disk_log_look(struct disk_log *log, struct cache *c)
 	struct cache_catalog_state catalog;
 
 	gpu_log_look(&log->gpus, c);
+	look_at_trace(log, c);
 	if (!cache_catalog(c, &catalog))
 		return;
 	look_at_catalog(log, &catalog);

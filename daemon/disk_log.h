@@ -18,7 +18,10 @@ struct disk_log {
 	uint32_t well[CACHE_DISKS_MAX];      /* looks in a row that found it healthy, though the last word was another */
 	bool failing, restored, begun;       /* said of the catalog */
 	uint32_t works;                      /* as well[], of the catalog */
+	uint64_t readers_cleared;            /* told of */
+	int reader_pid;                      /* told of; 0: none */
 	struct gpu_log gpus;                 /* said with the rest */
+	int trace_error;                     /* said of the trace that is being recorded */
 };
 
 /* Logs what has changed since the last look; the first one of a zeroed struct logs the state at the start. One thread. */

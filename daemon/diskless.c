@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "store/shortage.h"
+
 enum { PATH_BYTES = CONFIG_TEXT_MAX + 16 };
 
 static bool is_there(const struct config *c, const char *name, char path[PATH_BYTES])
@@ -38,7 +40,7 @@ static void unmark(const struct diskless *l)
 
 enum status diskless_begin(struct diskless *l, const struct config *c, char *why, size_t size)
 {
-	char path[PATH_BYTES];
+	char path[PATH_BYTES], words[SHORTAGE_WORDS_MAX];
 	const bool disks_before = is_there(c, "catalog", path), marked = is_there(c, "diskless", path);
 	int fd;
 
@@ -48,7 +50,7 @@ enum status diskless_begin(struct diskless *l, const struct config *c, char *why
 	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	l->made = fd >= 0 && !fsync(fd) && folder_sync(c->data_dir);
 	if (!l->made)
-		snprintf(why, size, "cannot note in %s that this run has no disks: %s", path, strerror(errno));
+		snprintf(why, size, "cannot note in %s that this run has no disks: %s", path, shortage_words(errno, words, sizeof words));
 	if (fd >= 0)
 		close(fd);
 	return l->made ? STATUS_OK : STATUS_IO;

@@ -29,6 +29,7 @@
 #include "daemon/daemon.h"
 #include "daemon/deadline.h"
 #include "daemon/door_lend.h"
+#include "daemon/local_socket.h"
 #include "daemon/log.h"
 #include "daemon/near.h"
 #include "daemon/workers.h"
@@ -77,7 +78,7 @@ enum { LOTS = 2 };                 /* memory's; disks', one of which may hang */
 
 struct door {
 	const struct daemon *daemon;
-	char path[sizeof((struct sockaddr_un *)0)->sun_path];
+	struct local_socket local; /* its descriptor is `listener` too */
 	int epoll, listener, timer, stop, news;
 	uint32_t connections_max;
 	pthread_t thread;
@@ -652,25 +653,13 @@ static void *door_main(void *arg)
 
 static enum status listen_at(struct door *d, const char *path, unsigned mode, char *why, size_t size)
 {
-	struct sockaddr_un at = { .sun_family = AF_UNIX };
+	const enum status s = local_socket_open(&d->local, path, SOCK_SEQPACKET, mode, BACKLOG, why, size);
 
-	if (strlen(path) >= sizeof at.sun_path) {
-		snprintf(why, size, "%s: too long for a socket", path);
-		return STATUS_IO;
-	}
-	strcpy(at.sun_path, path);
-	d->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	mode_t mask = umask(~(mode_t)mode & 0777);
-	bool bound = d->listener >= 0 && !bind(d->listener, (struct sockaddr *)&at, sizeof at);
-
-	umask(mask);
-	if (bound)
-		strcpy(d->path, path);
-	if (!bound || listen(d->listener, BACKLOG) || !watch(d, d->listener, &d->listener_key, WATCH_LISTENER, NULL)) {
-		snprintf(why, size, "cannot listen on %s: %s", path, strerror(errno));
-		return STATUS_IO;
-	}
-	return STATUS_OK;
+	d->listener = d->local.fd;
+	if (s || watch(d, d->listener, &d->listener_key, WATCH_LISTENER, NULL))
+		return s;
+	snprintf(why, size, "cannot watch %s: %s", path, strerror(errno));
+	return STATUS_IO;
 }
 
 static bool start_clock(struct door *d)
@@ -706,6 +695,7 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 	d->connections_max = connections_max;
 	d->all.next = d->all.prev = &d->all;
 	d->epoll = d->listener = d->timer = d->stop = d->news = -1;
+	d->local = LOCAL_SOCKET_NONE;
 	d->lots[0] = (struct lot){ .work.run = run_chores, .door = d, .run = cache_chores };
 	d->lots[1] = (struct lot){ .work.run = run_chores, .door = d, .run = cache_disk_chores };
 	door_lender_init(&d->lender, daemon->cache, daemon->workers);
@@ -748,16 +738,15 @@ static void thread_end(struct door *d)
 
 static void sockets_close(struct door *d)
 {
-	int *const fds[] = { &d->listener, &d->timer, &d->stop, &d->news, &d->epoll };
+	int *const fds[] = { &d->timer, &d->stop, &d->news, &d->epoll };
 
+	local_socket_close(&d->local);
+	d->listener = -1;
 	for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++) {
 		if (*fds[i] >= 0)
 			close(*fds[i]);
 		*fds[i] = -1;
 	}
-	if (d->path[0])
-		unlink(d->path);
-	d->path[0] = 0;
 }
 
 bool door_stop(struct door *d, uint64_t wait_us)

@@ -14,7 +14,7 @@
 struct daemon;
 struct door;
 
-/* path "": no socket, only the ticks. Binds with `mode` and starts the thread. IO: why[size] has a
+/* path "": no socket, only the ticks. Binds with `mode` and starts the thread. BUSY: another daemon has the path. IO: why[size] has a
  * sentence. */
 enum status door_create(const struct daemon *d, const char *path, unsigned mode, uint32_t connections_max,
 			struct door **out, char *why, size_t size);

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -14,6 +15,8 @@
 
 static enum log_level level_least = LOG_INFO;
 static enum log_format format_now = LOG_LOGFMT;
+static atomic_ullong lost, lost_told; /* lines */
+static atomic_bool torn;              /* the last one that was written was not written to its end */
 
 static const char *const level_names[] = { "debug", "info", "warn", "error" };
 
@@ -188,18 +191,63 @@ bool log_again(struct log_again *a, uint64_t now_us, uint64_t *held)
 	return true;
 }
 
+/* True: all of it. A line of which only the beginning was written is ended before the next one. */
+static bool write_whole(const char *bytes, size_t n)
+{
+	size_t done = 0;
+
+	while (done < n) {
+		const ssize_t put = write(STDERR_FILENO, bytes + done, n - done);
+
+		if (put < 0 && errno == EINTR)
+			continue;
+		if (put <= 0)
+			break;
+		done += (size_t)put;
+	}
+	if (done > 0 && done < n)
+		atomic_store(&torn, true);
+	return done == n;
+}
+
+static uint64_t unix_us(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+/* Of lines that were lost since the last one that was not: in the log itself, now that it can be written. */
+static void tell_lost(void)
+{
+	const uint64_t count = atomic_load(&lost) - atomic_load(&lost_told);
+	const struct log_field fields[] = { LOG_NUM("lines", count), LOG_TEXT("reason", "they could not be written"), { 0 } };
+	char line[256];
+
+	if (!count)
+		return;
+	atomic_fetch_add(&lost_told, count);
+	if (!write_whole(line, log_line(line, sizeof line, format_now, unix_us(), LOG_WARN, "log_lost", fields)))
+		atomic_fetch_sub(&lost_told, count);
+}
+
+uint64_t log_lost(void)
+{
+	return atomic_load(&lost);
+}
+
 void log_write(enum log_level level, const char *event, const struct log_field *fields)
 {
 	char line[LOG_LINE_MAX];
-	struct timespec now;
 	int saved = errno;
+	size_t n = log_line(line, sizeof line, format_now, unix_us(), level, event, fields);
 
-	clock_gettime(CLOCK_REALTIME, &now);
-	size_t n = log_line(line, sizeof line, format_now,
-			    (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000, level, event, fields);
-
-	/* A log that cannot be written has nowhere to say so. */
-	while (write(STDERR_FILENO, line, n) < 0 && errno == EINTR)
-		;
+	if (atomic_exchange(&torn, false) && !write_whole("\n", 1))
+		atomic_store(&torn, true);
+	if (write_whole(line, n))
+		tell_lost();
+	else
+		atomic_fetch_add(&lost, 1);
 	errno = saved;
 }

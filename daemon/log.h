@@ -2,7 +2,7 @@
  *
  * Only daemon/ logs, once, where a thing is handled. Prompt contents and keys never appear above debug. Any
  * thread: a line is built on the stack and written with one write(2); lines longer than LOG_LINE_MAX are
- * cut, still well formed.
+ * cut, still well formed. A line that cannot be written is counted.
  */
 #ifndef TERRACE_DAEMON_LOG_H
 #define TERRACE_DAEMON_LOG_H
@@ -32,6 +32,10 @@ static inline struct log_field log_text(const char *name, const char *text)
 /* Before other threads start. */
 void log_setup(enum log_level least, enum log_format format);
 bool log_on(enum log_level level);
+
+/* Lines that could not be written, as to a full file system or a pipe that nothing reads. The first line that can be written again is followed by
+ * one that says how many were lost (event=log_lost). Any thread. */
+uint64_t log_lost(void);
 
 /* fields: ended by one without a name. */
 void log_write(enum log_level level, const char *event, const struct log_field *fields);

@@ -1,97 +1,52 @@
-/* See machine.h. A cgroup's bound is that of the least of it and those above it. */
+/* See machine.h. */
 #include "daemon/machine.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
+#include <linux/capability.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "daemon/cgroup.h"
 #include "daemon/log.h"
 #include "store/disk.h"
 
 enum {
 	FILES_OTHER = 128,    /* logs, rings, the catalog, GPUs */
+	THREADS_OTHER = 14,   /* index, advisor, catalog, restorer, door, near calls, gRPC's loop and listener, metrics, traces, the stop */
+	THREADS_GRPC = 6,     /* 1.51 starts four, one more a core, of so many at least and at most, and another when it has work */
+	GRPC_CORES_LEAST = 2,
+	GRPC_CORES_MOST = 32,
+	THREADS_DISK = 4,
+	THREADS_DISK_POOL = 18,
+	THREADS_GPU = 3,
+	THREADS_TRIED_MAX = 512,
+	FILES_LEAST = 48,     /* a daemon of one disk that is connected to by few */
 	FILES_CONNECTION = 5, /* of connections_max: a socket and a pidfd each, twice, and one by gRPC */
 };
 
-/* What a cgroup's file says, or `none`. */
-typedef uint64_t bound_read(FILE *f, uint64_t none);
-
-static uint64_t memory_read(FILE *f, uint64_t none)
+uint64_t machine_memory(const char *root, char why[MACHINE_WHY_MAX])
 {
-	uint64_t bytes;
+	const uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	char where[CGROUP_WHERE_MAX];
+	uint64_t left = cgroup_memory(root, all, where);
+	struct rlimit space;
 
-	return fscanf(f, "%" SCNu64, &bytes) == 1 ? bytes : none; /* or "max" */
-}
-
-/* Whole processors: two that have half of their time each are one. */
-static uint64_t processors_read(FILE *f, uint64_t none)
-{
-	uint64_t quota, period;
-
-	if (fscanf(f, "%" SCNu64 " %" SCNu64, &quota, &period) != 2 || !period) /* or "max" */
-		return none;
-	return quota < period ? 1 : quota / period;
-}
-
-/* The bound of one cgroup, or `none`. */
-static uint64_t bound_of(const char *root, const char *group, const char *file, bound_read *read, uint64_t none)
-{
-	char path[2 * PATH_MAX];
-	uint64_t bound;
-	FILE *f;
-
-	snprintf(path, sizeof path, "%s/sys/fs/cgroup%s/%s", root, group, file);
-	f = fopen(path, "re");
-	if (!f)
-		return none;
-	bound = read(f, none);
-	fclose(f);
-	return bound < none ? bound : none;
-}
-
-/* The process's cgroup: "" or "/a/b". False: it has none. */
-static bool group_of(const char *root, char group[PATH_MAX])
-{
-	char path[PATH_MAX], line[PATH_MAX];
-	bool found = false;
-	FILE *f;
-
-	snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-	f = fopen(path, "re");
-	while (f && !found && fgets(line, sizeof line, f))
-		found = !strncmp(line, "0::/", 4);
-	if (f)
-		fclose(f);
-	if (!found)
-		return false;
-	line[strcspn(line, "\n")] = 0;
-	strcpy(group, line[4] ? line + 3 : "");
-	return true;
-}
-
-/* What cgroups leave of `all`. */
-static uint64_t left_of(const char *root, const char *file, bound_read *read, uint64_t all)
-{
-	char group[PATH_MAX];
-
-	if (!group_of(root, group))
-		return all;
-	while (*group) {
-		all = bound_of(root, group, file, read, all);
-		*strrchr(group, '/') = 0;
+	snprintf(why, MACHINE_WHY_MAX, "%s", where[0] ? where : "the machine's memory");
+	if (!getrlimit(RLIMIT_AS, &space) && space.rlim_cur < left) {
+		left = space.rlim_cur;
+		snprintf(why, MACHINE_WHY_MAX, "the limit on address space (ulimit -v, LimitAS)");
 	}
-	return bound_of(root, "", file, read, all); /* a container's own, which it sees as the root */
-}
-
-uint64_t machine_memory(const char *root)
-{
-	return left_of(root, "memory.max", memory_read, (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE));
+	return left;
 }
 
 uint32_t machine_processors(const char *root)
@@ -102,7 +57,7 @@ uint32_t machine_processors(const char *root)
 
 	if (!sched_getaffinity(0, sizeof set, &set)) /* fails with more than it has room for */
 		all = (uint64_t)CPU_COUNT(&set);
-	return (uint32_t)left_of(root, "cpu.max", processors_read, all);
+	return (uint32_t)cgroup_processors(root, all);
 }
 
 void machine_streams(void)
@@ -132,12 +87,18 @@ uint64_t machine_files(void)
 	return limit.rlim_cur;
 }
 
+static uint32_t disks_read(const struct config *c, struct config_disk disks[CONFIG_DISKS_MAX])
+{
+	const char *problem;
+
+	return c->disks[0] ? config_disks(c->disks, disks, &problem) : 0;
+}
+
 /* Warns of a disk that is larger than its slab files can be. How many files there may be of all disks. */
 static uint64_t slabs_wanted(const struct config *c)
 {
 	struct config_disk disks[CONFIG_DISKS_MAX];
-	const char *problem;
-	const uint32_t n = c->disks[0] ? config_disks(c->disks, disks, &problem) : 0;
+	const uint32_t n = disks_read(c, disks);
 	uint64_t wanted = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
@@ -151,12 +112,203 @@ static uint64_t slabs_wanted(const struct config *c)
 	return wanted;
 }
 
+#define ADDRESS_OTHER (384ull << 20)  /* the catalog's map and queues, calls */
+#define ADDRESS_THREAD (20ull << 20)  /* a stack, and what malloc reserves for a thread */
+
+/* Of a file, and RLIM_INFINITY if there is no limit. */
+static uint64_t file_bytes_max(void)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_FSIZE, &limit) ? RLIM_INFINITY : limit.rlim_cur;
+}
+
+static enum status file_problem(const struct config *c, char *why, size_t size)
+{
+	const uint64_t most = file_bytes_max();
+
+	if (most >= (c->host_bytes < c->extent_bytes ? c->host_bytes : c->extent_bytes))
+		return STATUS_OK;
+	snprintf(why, size,
+		 "the limit on the size of files is %" PRIu64 " bytes, and memory is taken as files of extent_bytes = %" PRIu64
+		 ": raise the limit (ulimit -f, LimitFSIZE), or lower extent_bytes",
+		 most, c->extent_bytes);
+	return STATUS_IO;
+}
+
+static uint32_t threads_wanted(const struct config *c)
+{
+	struct config_disk disks[CONFIG_DISKS_MAX];
+	uint32_t gpus[CONFIG_GPUS_MAX];
+	const long cores = sysconf(_SC_NPROCESSORS_CONF);
+	const char *problem;
+	bool all;
+	const uint32_t n = c->gpus[0] ? config_gpus(c->gpus, gpus, &all, &problem) : 0;
+
+	return THREADS_OTHER + THREADS_GRPC + (uint32_t)(cores < GRPC_CORES_LEAST ? GRPC_CORES_LEAST : cores > GRPC_CORES_MOST ? GRPC_CORES_MOST : cores) +
+	       (uint32_t)c->workers + (uint32_t)c->sum_threads + n * THREADS_GPU +
+	       disks_read(c, disks) * (c->disk_io == CONFIG_IO_THREADS ? THREADS_DISK_POOL : THREADS_DISK);
+}
+
+static void *wait_main(void *gate)
+{
+	pthread_mutex_lock(gate);
+	pthread_mutex_unlock(gate);
+	return NULL;
+}
+
+/* How many of so many threads the process may have at once. Each waits for the gate to be opened. */
+static uint32_t threads_had(uint32_t wanted)
+{
+	pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+	pthread_t threads[THREADS_TRIED_MAX];
+	uint32_t n = 0, had;
+
+	pthread_mutex_lock(&gate);
+	while (n < wanted && n < THREADS_TRIED_MAX && !pthread_create(&threads[n], NULL, wait_main, &gate))
+		n++;
+	had = n;
+	pthread_mutex_unlock(&gate);
+	while (n)
+		pthread_join(threads[--n], NULL);
+	pthread_mutex_destroy(&gate);
+	return had;
+}
+
+/* gRPC and liburcu end the process, or hang, where a thread of theirs cannot be started: so the daemon finds out before. */
+static enum status threads_problem(const struct config *c, char *why, size_t size)
+{
+	const uint32_t all = threads_wanted(c), wanted = all < THREADS_TRIED_MAX ? all : THREADS_TRIED_MAX, had = threads_had(wanted);
+
+	if (had == wanted)
+		return STATUS_OK;
+	snprintf(why, size,
+		 "the process may start %" PRIu32 " more threads, and wants %" PRIu32
+		 ": raise the limit (ulimit -u, TasksMax, pids.max of its cgroup)",
+		 had, wanted);
+	return STATUS_EXHAUSTED;
+}
+
+/* gRPC ends the process, too, if it finds no descriptor for a pipe of its own. */
+static enum status descriptors_problem(char *why, size_t size)
+{
+	int fds[FILES_LEAST], n = 0, error = 0;
+
+	while (n < FILES_LEAST && !error) {
+		fds[n] = eventfd(0, EFD_CLOEXEC);
+		if (fds[n] < 0)
+			error = errno;
+		else
+			n++;
+	}
+	const int had = n;
+
+	while (n)
+		close(fds[--n]);
+	if (!error)
+		return STATUS_OK;
+	snprintf(why, size, "the process may open %d more files, and wants %d at least (%s): raise the limit (ulimit -n, LimitNOFILE)", had, FILES_LEAST,
+		 strerror(error));
+	return STATUS_EXHAUSTED;
+}
+
+/* Where address space runs out in the middle of the start some library hangs. */
+static enum status address_problem(const struct config *c, char *why, size_t size)
+{
+	const uint64_t wanted = c->host_bytes + ADDRESS_OTHER + threads_wanted(c) * ADDRESS_THREAD;
+	struct rlimit space;
+	void *at;
+
+	if (getrlimit(RLIMIT_AS, &space) || space.rlim_cur == RLIM_INFINITY)
+		return STATUS_OK;
+	at = mmap(NULL, wanted, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (at != MAP_FAILED) {
+		munmap(at, wanted);
+		return STATUS_OK;
+	}
+	snprintf(why, size,
+		 "the process wants %" PRIu64 " bytes more of address space, host_bytes among them, and the limit on it is %" PRIu64
+		 ": raise the limit (ulimit -v, LimitAS), or lower host_bytes",
+		 wanted, (uint64_t)space.rlim_cur);
+	return STATUS_EXHAUSTED;
+}
+
+enum status machine_problem(const struct config *c, char *why, size_t size)
+{
+	enum status s = file_problem(c, why, size);
+
+	if (!s)
+		s = address_problem(c, why, size);
+	if (!s)
+		s = descriptors_problem(why, size);
+	return s ? s : threads_problem(c, why, size);
+}
+
+/* The largest slab file that the disks are to have. 0: there are no disks. */
+static uint64_t slab_bytes_most(const struct config *c)
+{
+	struct config_disk disks[CONFIG_DISKS_MAX];
+	const uint32_t n = disks_read(c, disks);
+	uint64_t most = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const uint64_t slab = disks[i].bytes < c->slab_bytes ? disks[i].bytes : c->slab_bytes;
+
+		most = slab > most ? slab : most;
+	}
+	return most;
+}
+
+static void warn_of_file_size(const struct config *c)
+{
+	const uint64_t most = file_bytes_max(), slab = slab_bytes_most(c);
+
+	if (most < slab)
+		log_warn("file_size", LOG_NUM("limit", most), LOG_NUM("slab_bytes", slab),
+			 LOG_TEXT("reason", "slab files may not be that large, so disks take nothing: raise the limit (ulimit -f, LimitFSIZE), or lower slab_bytes"));
+	else if (slab && most != RLIM_INFINITY)
+		log_warn("file_size", LOG_NUM("limit", most), LOG_TEXT("folder", c->data_dir),
+			 LOG_TEXT("reason", "the catalog may not grow beyond the limit on the size of files (ulimit -f, LimitFSIZE): flushes fail then"));
+}
+
+static bool may_lock(void)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = { { .effective = 0 } };
+
+	return !syscall(SYS_capget, &head, data) && data[0].effective >> CAP_IPC_LOCK & 1;
+}
+
+/* io_uring counts what is registered with it against the limit, for each disk, unless the process has CAP_IPC_LOCK. */
+static void warn_of_locked(const struct config *c)
+{
+	struct config_disk disks[CONFIG_DISKS_MAX];
+	const uint64_t wanted = disks_read(c, disks) * c->host_bytes;
+	struct rlimit limit;
+
+	if (c->disk_io == CONFIG_IO_THREADS || getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur >= wanted || may_lock())
+		return;
+	log_warn("locked_memory", LOG_NUM("limit", limit.rlim_cur), LOG_NUM("wanted", wanted),
+		 LOG_TEXT("reason", "memory is not all registered with the disks, which are slower then: ulimit -l, LimitMEMLOCK"));
+}
+
+static void warn_of_memory(const struct config *c)
+{
+	char bound[MACHINE_WHY_MAX];
+	const uint64_t memory = machine_memory("", bound);
+
+	if (c->host_bytes > memory)
+		log_warn("host_bytes", LOG_NUM("host_bytes", c->host_bytes), LOG_NUM("memory", memory), LOG_TEXT("bound", bound),
+			 LOG_TEXT("reason", "host_bytes is more than this process may use: the kernel may end it: lower host_bytes, or raise the bound"));
+}
+
 void machine_warn(const struct config *c, uint64_t files)
 {
 	const uint64_t wanted = FILES_OTHER + FILES_CONNECTION * c->connections_max + slabs_wanted(c) + 8 + c->host_bytes / c->extent_bytes;
 
-	if (c->host_bytes > machine_memory(""))
-		log_warn("host_bytes", LOG_TEXT("reason", "more than the machine has, or its cgroup leaves: the kernel may end processes"));
+	warn_of_memory(c);
+	warn_of_file_size(c);
+	warn_of_locked(c);
 	if (files < wanted)
 		log_warn("files", LOG_NUM("wanted", wanted), LOG_NUM("limit", files),
 			 LOG_TEXT("reason", "without descriptors nobody can connect, and disks are not filled: ulimit -n, LimitNOFILE"));

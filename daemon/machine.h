@@ -4,15 +4,17 @@
 
 #include <stdint.h>
 
+#include "daemon/cgroup.h"
 #include "daemon/config.h"
 
 /* Opens /dev/null where there is no standard input, output or error, so that nothing opened later gets their numbers, and with them what is
  * printed and logged; a write there fails. To be called first. */
 void machine_streams(void);
 
-/* Bytes of memory: the machine's, or what the process's cgroups (version 2: a container's, a unit's) leave of it. root: "", or a folder in the
- * place of "/". */
-uint64_t machine_memory(const char *root);
+/* Bytes of memory that the process may use: the machine's, or what its cgroups (a container's, a unit's; daemon/cgroup.h) or its limit on
+ * address space leave of it. why: which of them it is. root: "", or a folder in the place of "/". */
+enum { MACHINE_WHY_MAX = CGROUP_WHERE_MAX };
+uint64_t machine_memory(const char *root, char why[MACHINE_WHY_MAX]);
 
 /* Processors that it may use at a time: those that it may run on, or what its cgroups leave of their time, at least 1. root: as above. */
 uint32_t machine_processors(const char *root);
@@ -20,7 +22,12 @@ uint32_t machine_processors(const char *root);
 /* Descriptors that the process may have, raised to what it may raise them to: what a shell or systemd gives is for programs that use select(). */
 uint64_t machine_files(void);
 
-/* Logs what the configuration wants, and the machine does not have: memory, descriptors (`files` of them), slab files of a disk. */
+/* What keeps a daemon of this configuration from serving at all: the size of files, address space, descriptors, threads. All but the first are
+ * tried. IO, EXHAUSTED: why[size] says it for people. Before other threads are started. */
+enum status machine_problem(const struct config *c, char *why, size_t size);
+
+/* Logs what the configuration wants, and the machine does not have: memory, descriptors (`files` of them), slab files of a disk, the size
+ * of files, memory that may be locked. */
 void machine_warn(const struct config *c, uint64_t files);
 
 #endif

@@ -1,5 +1,4 @@
 /* terraced: configuration, claims, parts started in order; a signal; drain; parts stopped in reverse (stop.c). */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -20,6 +19,7 @@
 #include "daemon/metrics.h"
 #include "daemon/near.h"
 #include "daemon/rpc.h"
+#include "daemon/signals.h"
 #include "daemon/stop.h"
 #include "daemon/workers.h"
 
@@ -27,31 +27,17 @@ enum { EXIT_LEFT = 3 };
 
 static sigset_t signals;
 
-/* The signal that came within wait_ms, or 0. */
-static int next_signal(long wait_ms)
-{
-	struct timespec t = { wait_ms / 1000, wait_ms % 1000 * 1000000 };
-	int s = sigtimedwait(&signals, NULL, &t);
-
-	return s > 0 ? s : 0;
-}
-
 static int fail(const char *what, const char *why)
 {
 	log_error(what, LOG_TEXT("reason", why));
 	return EXIT_FAILURE;
 }
 
-/* Until SIGTERM or SIGINT. */
+/* Until a signal ends it. */
 static void serve(struct daemon *d, struct disk_log *disks)
 {
-	int s;
-
-	while ((s = next_signal(DISK_LOG_EVERY_MS)) != SIGTERM && s != SIGINT) {
+	while (!signals_ends(signals_wait(&signals, DISK_LOG_EVERY_MS)))
 		disk_log_look(disks, d->cache);
-		if (s == SIGHUP)
-			log_info("hangup_ignored", LOG_TEXT("reason", "the configuration is read at start"));
-	}
 }
 
 static int run(const struct config *c)
@@ -62,11 +48,13 @@ static int run(const struct config *c)
 	struct disk_log disks = { .begun = false };
 	const char *cache_why = "";
 	char why[CLAIM_WHY_MAX] = "";
-	int lock = -1, turn = -1, code = EXIT_SUCCESS;
+	int lock = -1, code = EXIT_SUCCESS;
 
 	const uint64_t files = machine_files();
 
 	cache_config(c, &options);
+	if (machine_problem(c, why, sizeof why))
+		return fail("limits", why);
 	if (claim_folder(c->data_dir, &lock, why, sizeof why) || claim_socket(c->socket, why, sizeof why) ||
 	    (c->fd_socket[0] && claim_socket(c->fd_socket, why, sizeof why)) || diskless_begin(&diskless, c, why, sizeof why))
 		return fail("claim", why);
@@ -88,11 +76,8 @@ static int run(const struct config *c)
 		code = fail("door", why);
 	else if (c->metrics_address[0] && metrics_create(&d, METRICS_LIFE_US, &d.metrics, why, sizeof why))
 		code = fail("metrics", why);
-	else if (claim_turn(c->socket, &turn, why, sizeof why))
-		code = fail("claim", why);
 	else if (rpc_server_create(&d, why, sizeof why))
 		code = fail("rpc", why);
-	claim_turn_end(c->socket, turn);
 	if (!code) {
 		log_info("ready", LOG_TEXT("version", TERRACE_VERSION), LOG_NUM("pid", getpid()),
 			 LOG_TEXT("socket", c->socket), LOG_TEXT("fd_socket", c->fd_socket),
@@ -123,8 +108,7 @@ int main(int argc, char **argv)
 	struct config_errors errors;
 	int code;
 
-	sigaddset(&signals, SIGHUP);
-	sigprocmask(SIG_BLOCK, &signals, NULL); /* first of all: who sends it does not mean to end a daemon that is starting */
+	signals_spare();
 	machine_streams();
 	if (catalog_child(argc, argv, &code))
 		return code;
@@ -134,9 +118,6 @@ int main(int argc, char **argv)
 	if (code >= 0)
 		return code;
 	log_setup((enum log_level)config.log_level, (enum log_format)config.log_format);
-	sigaddset(&signals, SIGTERM);
-	sigaddset(&signals, SIGINT);
-	sigprocmask(SIG_BLOCK, &signals, NULL); /* before any thread, gRPC's own included */
-	signal(SIGPIPE, SIG_IGN);
+	signals_block(&signals); /* before any thread, gRPC's own included */
 	return run(&config);
 }

@@ -22,10 +22,10 @@
 #include <microhttpd.h>
 
 #include "daemon/cache.h"
-#include "daemon/claim.h"
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/deadline.h"
+#include "daemon/local_socket.h"
 #include "daemon/log.h"
 #include "daemon/metrics_text.h"
 #include "daemon/stats.h"
@@ -46,7 +46,7 @@ struct metrics {
 	struct MHD_Daemon *http;
 	int listener, wake;
 	uint16_t port;
-	char path[CONFIG_SOCKET_MAX]; /* of a Unix socket */
+	struct local_socket local; /* of a Unix address; its descriptor is the listener */
 	_Atomic enum phase phase;
 	pthread_t thread;
 	bool thread_started;
@@ -270,18 +270,17 @@ static enum status listen_at(struct metrics *m, const struct config *c, char *wh
 	const int family = at.address.ss_family;
 	const char *path = ((const struct sockaddr_un *)&at.address)->sun_path;
 
-	if (family == AF_UNIX && claim_socket(path, why, size))
-		return STATUS_IO;
-	m->listener = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (m->listener >= 0 && family != AF_UNIX)
-		setsockopt(m->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-	const mode_t mask = umask(~(mode_t)c->socket_mode & 0777);
-	const bool bound = m->listener >= 0 && !bind(m->listener, (const struct sockaddr *)&at.address, at.bytes);
+	if (family == AF_UNIX) {
+		const enum status s = local_socket_open(&m->local, path, SOCK_STREAM, (unsigned)c->socket_mode, BACKLOG, why, size);
 
-	umask(mask);
-	if (bound && family == AF_UNIX)
-		strcpy(m->path, path);
-	if (!bound || listen(m->listener, BACKLOG)) {
+		m->listener = m->local.fd;
+		m->local.fd = -1;
+		return s;
+	}
+	m->listener = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (m->listener >= 0)
+		setsockopt(m->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+	if (m->listener < 0 || bind(m->listener, (const struct sockaddr *)&at.address, at.bytes) || listen(m->listener, BACKLOG)) {
 		snprintf(why, size, "cannot listen on %s: %s", c->metrics_address, strerror(errno));
 		return STATUS_IO;
 	}
@@ -320,6 +319,7 @@ enum status metrics_create(const struct daemon *d, uint64_t life_us, struct metr
 	pthread_mutex_init(&m->lock, NULL);
 	deadline_cond_init(&m->done_changed);
 	m->listener = -1;
+	m->local = LOCAL_SOCKET_NONE;
 	m->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (m->wake < 0)
 		snprintf(why, size, "cannot make an eventfd: %s", strerror(errno));
@@ -356,15 +356,13 @@ bool metrics_stop(struct metrics *m, uint64_t wait_us)
 
 	if (!m)
 		return true;
+	local_socket_remove(&m->local); /* before the listener is closed */
 	enter_phase(m, STOPPING);
 	pthread_mutex_lock(&m->lock);
 	while (!m->done && pthread_cond_timedwait(&m->done_changed, &m->lock, &until) != ETIMEDOUT)
 		;
 	done = m->done;
 	pthread_mutex_unlock(&m->lock);
-	if (m->path[0])
-		unlink(m->path);
-	m->path[0] = 0;
 	return done;
 }
 
@@ -372,6 +370,7 @@ void metrics_destroy(struct metrics *m)
 {
 	if (!m)
 		return;
+	local_socket_remove(&m->local);
 	if (m->thread_started)
 		pthread_join(m->thread, NULL);
 	else if (m->http)
@@ -380,8 +379,6 @@ void metrics_destroy(struct metrics *m)
 		close(m->listener);
 	if (m->wake >= 0)
 		close(m->wake);
-	if (m->path[0])
-		unlink(m->path);
 	pthread_cond_destroy(&m->done_changed);
 	pthread_mutex_destroy(&m->lock);
 	free(m);

@@ -20,7 +20,7 @@ struct metrics;
 enum { METRICS_CONNECTIONS = 8, METRICS_LIFE_US = 10000000 };
 
 /* Listens at the configuration's metrics_address, which is not off, and answers nobody yet. A Unix socket has the mode of the others. Block
- * signals before. life_us: of a connection. IO, EXHAUSTED, INTERNAL: why[size] has a sentence. */
+ * signals before. life_us: of a connection. BUSY: another daemon has the path. IO, EXHAUSTED, INTERNAL: why[size] has a sentence. */
 enum status metrics_create(const struct daemon *d, uint64_t life_us, struct metrics **out, char *why, size_t size);
 
 /* Begins to answer: all parts of the daemon are there. NULL is fine. */

@@ -21,7 +21,7 @@
 enum {
 	RPC_ARENA_FIRST = 12 * 1024,   /* part of the call: enough for hot calls */
 	RPC_ARENA_MAX = 32 << 20,      /* a request that unpacks to more is refused */
-	RPC_WHY_MAX = 200,
+	RPC_WHY_MAX = 512,
 };
 
 /* A bump allocator; what was taken after rpc_arena_keep is freed by rpc_arena_rewind, all by rpc_arena_reset. */

@@ -13,6 +13,16 @@ static bool is_in_part(const enum status *statuses, uint32_t count)
 	return i < count;
 }
 
+/* Of a call that made sense: the blocks are out of sight, but not known to be gone for good. */
+static enum status not_done(struct rpc_call *c, enum status s, const char *why)
+{
+	char problem[RPC_WHY_MAX] = "";
+
+	if (s == STATUS_IO)
+		cache_durable_problem(c->daemon->cache, &c->wait, problem, sizeof problem);
+	return problem[0] ? rpc_fail(c, s, "the blocks are out of sight, but a restart may bring them back: %s", problem) : rpc_fail_why(c, s, why);
+}
+
 enum status rpc_delete(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const Terrace__V1__DeleteRequest *q = (const Terrace__V1__DeleteRequest *)request;
@@ -40,7 +50,7 @@ enum status rpc_delete(struct rpc_call *c, const ProtobufCMessage *request, Prot
 	if (s == STATUS_BUSY || (s == STATUS_OK && !q->in_part && is_in_part(statuses, keys.count)))
 		return rpc_fail(c, STATUS_DEADLINE, "the disks did not answer in time: until they do, a restart may bring blocks back");
 	if (s != STATUS_OK)
-		return rpc_fail_why(c, s, why);
+		return not_done(c, s, why);
 	terrace__v1__delete_reply__init(r);
 	r->n_status = keys.count;
 	r->status = status;

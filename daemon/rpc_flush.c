@@ -21,6 +21,25 @@ static bool is_outcome(enum status s)
 	return s == STATUS_OK || s == STATUS_EXHAUSTED || s == STATUS_IO || s == STATUS_UNAVAILABLE;
 }
 
+static bool is_failed(enum status s)
+{
+	return s != STATUS_OK && s != STATUS_MISS;
+}
+
+/* What keeps blocks from being durable; "" without memory for it, or words. */
+static char *reason(struct rpc_call *c, const Terrace__V1__FlushReply *r)
+{
+	char *text = rpc_take(c, RPC_WHY_MAX);
+
+	for (size_t i = 0; text && i < r->n_status; i++) {
+		if (!is_failed((enum status)r->status[i]))
+			continue;
+		cache_durable_problem(c->daemon->cache, &c->wait, text, RPC_WHY_MAX);
+		return text;
+	}
+	return (char *)protobuf_c_empty_string;
+}
+
 enum status rpc_flush(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const Terrace__V1__FlushRequest *q = (const Terrace__V1__FlushRequest *)request;
@@ -48,6 +67,7 @@ enum status rpc_flush(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	r->status = status;
 	for (uint32_t i = 0; i < count; i++)
 		status[i] = (Terrace__V1__Status)(s == STATUS_OK ? statuses[i] : s);
+	r->reason = reason(c, r);
 	*reply = &r->base;
 	return STATUS_OK;
 }

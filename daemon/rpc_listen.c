@@ -20,6 +20,7 @@
 
 #include "daemon/config.h"
 #include "daemon/daemon.h"
+#include "daemon/local_socket.h"
 #include "daemon/log.h"
 
 enum { REST_MS = 50, ACCEPTS_A_TURN = 64, SILENT_MAX = 256 };
@@ -28,7 +29,7 @@ enum { WATCH_STOP, WATCH_LISTENERS, WATCH_SILENT = WATCH_LISTENERS + LISTENERS, 
 
 struct rpc_listener {
 	int fd[LISTENERS], stop;       /* -1: none */
-	struct sockaddr_un at;         /* of the local one; "": not bound */
+	struct local_socket local;     /* its descriptor is fd[LOCAL] too */
 	int port;
 	void (*take)(void *arg, int fd);
 	void *arg;
@@ -162,25 +163,6 @@ static void *listen_main(void *arg)
 
 /* ---- the outside ---- */
 
-static bool bind_local(struct rpc_listener *l, const struct config *c)
-{
-	struct sockaddr_un at = { .sun_family = AF_UNIX };
-
-	errno = ENAMETOOLONG;
-	if (strlen(c->socket) >= sizeof at.sun_path)
-		return false;
-	strcpy(at.sun_path, c->socket);
-	l->fd[LOCAL] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	/* The umask gives it its mode from its first moment. */
-	const mode_t mask = umask(~(mode_t)c->socket_mode & 0777);
-	const bool bound = l->fd[LOCAL] >= 0 && !bind(l->fd[LOCAL], (const struct sockaddr *)&at, sizeof at);
-
-	umask(mask);
-	if (bound)
-		l->at = at;
-	return bound && !listen(l->fd[LOCAL], SOMAXCONN);
-}
-
 static bool bind_tcp(struct rpc_listener *l, const struct config *c)
 {
 	struct sockaddr_storage got = { .ss_family = AF_UNSPEC };
@@ -200,25 +182,32 @@ static bool bind_tcp(struct rpc_listener *l, const struct config *c)
 	return true;
 }
 
+static enum status no_listener(const char *at, char *why, size_t size)
+{
+	snprintf(why, size, "cannot listen on %s: %s", at, strerror(errno));
+	return STATUS_IO;
+}
+
 enum status rpc_listen_create(const struct config *c, struct rpc_listener **out, char *why, size_t size)
 {
 	struct rpc_listener *l = calloc(1, sizeof *l);
-	const char *failed = NULL;
+	enum status status;
 
 	if (!l) {
 		snprintf(why, size, "no memory");
 		return STATUS_EXHAUSTED;
 	}
 	l->fd[LOCAL] = l->fd[TCP] = -1;
+	l->local = LOCAL_SOCKET_NONE;
 	l->stop = eventfd(0, EFD_CLOEXEC);
-	if (l->stop < 0 || !bind_local(l, c))
-		failed = c->socket;
-	else if (c->listen[0] && !bind_tcp(l, c))
-		failed = c->listen;
-	if (failed) {
-		snprintf(why, size, "cannot listen on %s: %s", failed, strerror(errno));
+	status = l->stop < 0 ? no_listener(c->socket, why, size) :
+			       local_socket_open(&l->local, c->socket, SOCK_STREAM, (unsigned)c->socket_mode, SOMAXCONN, why, size);
+	l->fd[LOCAL] = l->local.fd;
+	if (status == STATUS_OK && c->listen[0] && !bind_tcp(l, c))
+		status = no_listener(c->listen, why, size);
+	if (status) {
 		rpc_listen_destroy(l);
-		return STATUS_IO;
+		return status;
 	}
 	*out = l;
 	return STATUS_OK;
@@ -245,14 +234,10 @@ void rpc_listen_stop(struct rpc_listener *l)
 		pthread_join(l->thread, NULL);
 	}
 	l->thread_started = false;
-	for (int i = 0; i < LISTENERS; i++) {
-		if (l->fd[i] >= 0)
-			close(l->fd[i]);
-		l->fd[i] = -1;
-	}
-	if (l->at.sun_path[0])
-		unlink(l->at.sun_path);
-	l->at.sun_path[0] = 0;
+	local_socket_close(&l->local);
+	if (l->fd[TCP] >= 0)
+		close(l->fd[TCP]);
+	l->fd[LOCAL] = l->fd[TCP] = -1;
 }
 
 void rpc_listen_destroy(struct rpc_listener *l)

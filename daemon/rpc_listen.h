@@ -11,7 +11,7 @@
 struct config;
 struct rpc_listener;
 
-/* Binds `socket`, of socket_mode, and `listen`, and accepts nobody yet. IO, EXHAUSTED: why[size] has a sentence. */
+/* Binds `socket`, of socket_mode, and `listen`, and accepts nobody yet. BUSY: another daemon has the path. IO, EXHAUSTED: why[size] has a sentence. */
 enum status rpc_listen_create(const struct config *c, struct rpc_listener **out, char *why, size_t size);
 /* Begins to accept: take has each connection that has said something, and closes it in the end. Those that say nothing for silent_us are closed.
  * Block signals before. */

@@ -10,6 +10,7 @@
 #include "daemon/log.h"
 #include "daemon/rpc_methods.h"
 #include "daemon/rpc_reply.h"
+#include "store/shortage.h"
 
 enum { NAME_MAX_BYTES = 64 };
 
@@ -20,15 +21,23 @@ static bool name_good(const char *name)
 	return n && n <= NAME_MAX_BYTES && !name[n] && name[0] != '.';
 }
 
+static enum status not_made(struct rpc_call *c, const char *path, int error)
+{
+	char words[SHORTAGE_WORDS_MAX];
+
+	return rpc_fail(c, error == EEXIST ? STATUS_EXISTS : shortage_is(error) ? STATUS_EXHAUSTED : STATUS_IO, "%s: %s", path,
+			shortage_words(error, words, sizeof words));
+}
+
 static enum status file_make(struct rpc_call *c, const char *name, char *path, size_t room, int *fd)
 {
 	snprintf(path, room, "%s/traces", c->daemon->config->data_dir);
 	if (mkdir(path, 0700) && errno != EEXIST)
-		return rpc_fail(c, STATUS_IO, "%s: %s", path, strerror(errno));
+		return not_made(c, path, errno);
 	snprintf(path, room, "%s/traces/%s", c->daemon->config->data_dir, name);
 	*fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (*fd < 0)
-		return rpc_fail(c, errno == EEXIST ? STATUS_EXISTS : STATUS_IO, "%s: %s", path, strerror(errno));
+		return not_made(c, path, errno);
 	return STATUS_OK;
 }
 
@@ -62,10 +71,21 @@ enum status rpc_trace_start(struct rpc_call *c, const ProtobufCMessage *request,
 	return STATUS_OK;
 }
 
+/* What was written before is there. */
+static enum status not_whole(struct rpc_call *c, enum status s, const struct cache_trace_result *result, const char *why)
+{
+	char words[SHORTAGE_WORDS_MAX];
+
+	if (s == STATUS_NOT_FOUND || !result->error)
+		return rpc_fail_why(c, s, why);
+	return rpc_fail(c, s, "the trace in %s/traces could not be written in full: %s", c->daemon->config->data_dir,
+			shortage_words(result->error, words, sizeof words));
+}
+
 enum status rpc_trace_stop(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	Terrace__V1__TraceStopReply *r = rpc_take(c, sizeof *r);
-	struct cache_trace_result result;
+	struct cache_trace_result result = { .error = 0 };
 	const char *why = NULL;
 	enum status s;
 
@@ -74,7 +94,7 @@ enum status rpc_trace_stop(struct rpc_call *c, const ProtobufCMessage *request, 
 		return rpc_too_big(c);
 	s = cache_trace_stop(c->daemon->cache, &result, &why);
 	if (s != STATUS_OK)
-		return rpc_fail_why(c, s, why);
+		return not_whole(c, s, &result, why);
 	log_info("trace_stopped", LOG_NUM("requests", result.requests), LOG_NUM("dropped", result.dropped), LOG_NUM("bytes", result.bytes));
 	terrace__v1__trace_stop_reply__init(r);
 	r->requests = result.requests;

@@ -6,6 +6,7 @@
 
 #include "daemon/daemon.h"
 #include "daemon/door.h"
+#include "daemon/log.h"
 #include "daemon/near.h"
 #include "daemon/rpc.h"
 #include "daemon/workers.h"
@@ -18,6 +19,7 @@ static void own_stats(const struct daemon *d, uint64_t now_us, cache_stat_fn *em
 	emit(arg, "terrace_build_info", "version=" TERRACE_VERSION, 1, false, "the daemon's version");
 	emit(arg, "terrace_epoch_info", epoch, 1, false, "this run of the daemon, as its replies name it");
 	emit(arg, "terrace_uptime_seconds", "", (double)(now_us - d->started_us) / 1e6, false, "time since the start");
+	emit(arg, "terrace_log_lines_lost_total", "", (double)log_lost(), true, "lines of the log that could not be written");
 }
 
 static void workers_stats(struct workers *workers, cache_stat_fn *emit, void *arg)

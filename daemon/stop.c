@@ -86,12 +86,20 @@ static bool workers_end(const struct daemon *d, bool ended)
 
 static void settle(const struct daemon *d)
 {
+	const struct cache_wait none = { .outstanding = 0 };
+	char problem[CACHE_CATALOG_WHY_MAX];
+	struct cache_catalog_state catalog;
 	struct cache_unsettled left;
 
-	if (!cache_settle(d->cache, d->config->drain_timeout_ms * 1000, &left))
-		log_warn("not_settled", LOG_NUM("blocks", left.blocks),
+	if (!cache_settle(d->cache, d->config->drain_timeout_ms * 1000, &left)) {
+		cache_durable_problem(d->cache, &none, problem, sizeof problem);
+		log_warn("not_settled", LOG_NUM("blocks", left.blocks), LOG_TEXT("disks", problem),
 			 LOG_TEXT("reason", left.no_place ? "the disks have no place for them, or have failed: they were in memory only, and are gone" :
 							    "drain_timeout is over, or what GPUs alone have did not come down: they are gone"));
+	}
+	if (cache_catalog(d->cache, &catalog) && catalog.failing)
+		log_warn("catalog_not_written", LOG_TEXT("reason", catalog.why),
+			 LOG_TEXT("remedy", "the next start finds the blocks by the headers on the disks, which takes longer"));
 }
 
 bool stop_daemon(struct daemon *d, bool served, const sigset_t *signals)

@@ -13,13 +13,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "store/catalog_guard.h"
 #include "store/catalog_inner.h"
 #include "store/crash_point.h"
+#include "store/shortage.h"
 
 enum {
 	CHECK_MS_A_MIB = 50, CHECK_MORE_MS = 3 * 60 * 1000,
@@ -184,24 +184,19 @@ static void flushes_tell(struct change_flush *f, enum status s)
 	}
 }
 
-/* A full file system is EIO too when a write of LMDB was cut short by it. */
-static enum status failure_status(struct catalog *c, int code)
-{
-	struct statvfs fs;
-
-	if (code == EIO && statvfs(c->folder, &fs) == 0 && fs.f_bavail == 0)
-		return STATUS_EXHAUSTED;
-	return catalog_file_status(code) == STATUS_EXHAUSTED ? STATUS_EXHAUSTED : STATUS_IO;
-}
-
 static void batch_failed(struct catalog *c, int code)
 {
-	enum status s = failure_status(c, code);
+	char words[SHORTAGE_WORDS_MAX];
 	struct change_flush *waiting;
+	enum status s;
 
+	if (code == EIO)
+		code = catalog_file_cut_short(c->folder);
+	catalog_file_words(code, words, sizeof(words));
+	s = catalog_file_status(code) == STATUS_EXHAUSTED ? STATUS_EXHAUSTED : STATUS_IO;
 	pthread_mutex_lock(&c->mutex);
 	c->view.failed = s;
-	snprintf(c->view.why, sizeof(c->view.why), "catalog: a batch cannot be written: %s", mdb_strerror(code));
+	snprintf(c->view.why, sizeof(c->view.why), "the catalog in %.200s cannot be written: %s; it is tried again each second", c->folder, words);
 	waiting = flushes_take(c->filling, SIZE_MAX);
 	pthread_mutex_unlock(&c->mutex);
 	flushes_tell(flushes_take(c->draining, SIZE_MAX), s);
@@ -264,19 +259,17 @@ static bool drain(struct catalog *c)
 	return true;
 }
 
-/* Sleeps until a batch is due; mutex held. */
+/* Sleeps until a batch or a look at the readers is due; mutex held. */
 static void wait_due(struct catalog *c)
 {
 	while (!c->closing && !c->flush_wanted) {
-		uint64_t due = c->oldest_ns + c->options.batch_ms * MS_NS;
-		struct timespec ts = { (time_t)(due / 1000000000ull), (long)(due % 1000000000ull) };
+		const uint64_t batch = c->oldest_ns + c->options.batch_ms * MS_NS, look = c->readers.due_ns;
+		const uint64_t due = c->filling->used > 0 && batch < look ? batch : look;
+		const struct timespec ts = { (time_t)(due / 1000000000ull), (long)(due % 1000000000ull) };
 
-		if (c->filling->used == 0)
-			pthread_cond_wait(&c->wake, &c->mutex);
-		else if (now_ns() >= due)
+		if (now_ns() >= due)
 			return;
-		else
-			pthread_cond_timedwait(&c->wake, &c->mutex, &ts);
+		pthread_cond_timedwait(&c->wake, &c->mutex, &ts);
 	}
 }
 
@@ -315,6 +308,8 @@ static void *run(void *arg)
 		if (c->draining->used == 0)
 			queues_swap(c);
 		pthread_mutex_unlock(&c->mutex);
+		if (now_ns() >= c->readers.due_ns)
+			catalog_readers_look(c, now_ns());
 		sound = drain(c);
 		/* What came before closing may be in both queues. */
 		if (last && sound) {
@@ -381,6 +376,9 @@ static struct catalog *create(const struct catalog_options *o)
 		c->options.queue_bytes_max = QUEUE_BYTES_LEAST;
 	c->options.batch_ms = (uint32_t)or_default(o->batch_ms, 100);
 	c->options.check_timeout_ms = (uint32_t)or_default(o->check_timeout_ms, 60000);
+	c->readers.every_ns = or_default(o->reader_look_ms, 60000) * MS_NS;
+	c->readers.old_ns = or_default(o->reader_old_ms, 600000) * MS_NS;
+	c->readers.due_ns = now_ns() + c->readers.every_ns;
 	pthread_rwlock_init(&c->map, NULL);
 	pthread_condattr_init(&clock);
 	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
@@ -413,11 +411,16 @@ static uint32_t check_ms(const struct catalog *c)
 	return c->options.check_timeout_ms + (uint32_t)(more < CHECK_MORE_MS ? more : CHECK_MORE_MS);
 }
 
+static const char *open_words(const struct catalog *c, int code, char *words, size_t bytes)
+{
+	return catalog_file_words(code == EIO ? catalog_file_cut_short(c->folder) : code, words, bytes);
+}
+
 /* Judges the file that is there, and sees that a sound one is there afterwards. */
 static enum status settle(struct catalog *c, enum catalog_state *state, char *why, size_t why_bytes)
 {
 	enum status s = catalog_guard_present(c->folder, why, why_bytes);
-	char aside[160];
+	char aside[160], words[SHORTAGE_WORDS_MAX];
 	int rc;
 
 	if (s == STATUS_IO)
@@ -446,12 +449,13 @@ static enum status settle(struct catalog *c, enum catalog_state *state, char *wh
 	rc = catalog_file_make(c->folder);
 	if (rc == MDB_SUCCESS)
 		return STATUS_OK;
-	snprintf(why, why_bytes, "catalog %s: cannot make a file: %s", c->folder, mdb_strerror(rc));
+	snprintf(why, why_bytes, "catalog %s: cannot make a file: %s", c->folder, open_words(c, rc, words, sizeof(words)));
 	return STATUS_IO;
 }
 
 static enum status map(struct catalog *c, char *why, size_t why_bytes)
 {
+	char words[SHORTAGE_WORDS_MAX];
 	int rc = catalog_file_open(c->folder, c->options.map_bytes, &c->file);
 
 	if (rc == MDB_SUCCESS && c->file.version < CATALOG_VERSION) {
@@ -462,7 +466,7 @@ static enum status map(struct catalog *c, char *why, size_t why_bytes)
 	}
 	if (rc == MDB_SUCCESS)
 		return STATUS_OK;
-	snprintf(why, why_bytes, "catalog %s: cannot open it: %s", c->folder, mdb_strerror(rc));
+	snprintf(why, why_bytes, "catalog %s: cannot open it: %s", c->folder, open_words(c, rc, words, sizeof(words)));
 	return STATUS_IO;
 }
 

@@ -14,7 +14,7 @@
  *     FOLDER/new.mdb                one in the making, renamed to data.mdb when it is whole
  *     FOLDER/damaged-1.mdb          what catalog_open has put aside; the last three are kept, the newest has the highest number
  *
- * The map grows by itself when it is full; stale readers are cleared at open.
+ * The map grows by itself when it is full. Readers in other processes (mdb_copy) that have died are cleared at open and every minute.
  *
  * Threads: any but for create and destroy. Completions on the catalog's thread.
  */
@@ -31,6 +31,7 @@ enum {
 	CATALOG_VERSION = 2,        /* opens 1 too (records without their checksum), and rewrites it as 2 at open */
 	CATALOG_KEY_MAX = 128,
 	CATALOG_VALUE_MAX = 4096,
+	CATALOG_WHY_MAX = 400,      /* a sentence with the folder, the cause and the next step */
 };
 
 enum catalog_table { CATALOG_BLOCKS, CATALOG_EDGES, CATALOG_LAYOUTS, CATALOG_TENANTS, CATALOG_SLABS, CATALOG_META, CATALOG_TABLES };
@@ -42,6 +43,8 @@ struct catalog_options {
 	uint64_t queue_bytes_max;   /* waiting at most, 16 bytes a change included; beyond: EXHAUSTED. 0: 64 MiB */
 	uint32_t batch_ms;          /* a change waits at most so long for company. 0: 100 */
 	uint32_t check_timeout_ms;  /* for the child, and 50 ms more for each MiB of the file, 3 minutes at most. 0: 60 s */
+	uint32_t reader_look_ms;    /* how often readers in other processes are looked at. 0: a minute */
+	uint32_t reader_old_ms;     /* how long one of them may see the same state before the view tells of it. 0: 10 minutes */
 	const char *child;          /* a program that is run as `child catalog-check FOLDER` by posix_spawn, NULL: a plain fork (only
 				     * while the process has one thread) */
 };
@@ -81,7 +84,7 @@ enum status catalog_drop(struct catalog *c, enum catalog_table t, const void *ke
 enum status catalog_empty(struct catalog *c, enum catalog_table t);
 
 /* Calls done(arg, status) when everything queued before is committed and synced: OK, or IO, EXHAUSTED
- * (disk or map full): it is not. done runs on the catalog's thread and may queue, but not wait. Starts
+ * (the file system, a quota, a limit on the size of files or the map is full): it is not, and the view's `why` says why. done runs on the catalog's thread and may queue, but not wait. Starts
  * a batch at once; while the catalog has failed, done comes with the next try. What failed stays
  * queued. EXHAUSTED, UNAVAILABLE: as above, but only beyond 64 KiB of flushes on top of a full queue;
  * done will not come. */
@@ -105,10 +108,14 @@ enum status catalog_walk_from(struct catalog *c, enum catalog_table t, const voi
 
 struct catalog_view {
 	enum status failed;         /* not OK: commits fail since; `why` says why. Retried each second; puts go on until the queue is full */
-	char why[160];
+	char why[CATALOG_WHY_MAX];
 	uint64_t queued_bytes, batches, changes, commit_us_max, map_bytes, map_grown;
 	uint64_t used_bytes;        /* of the file, pages that are free again included */
 	uint64_t records[CATALOG_TABLES]; /* committed */
+	uint64_t readers_cleared;   /* places of readers that had died, so that their pages could be used again */
+	int reader_pid;             /* of a process that has read for reader_old_ms a state that is not the last one: no page that has changed
+				     * since is used again. 0: none. For how long, and by how much the file has grown meanwhile: */
+	uint64_t reader_us, reader_grown_bytes;
 };
 void catalog_look(struct catalog *c, struct catalog_view *out);
 

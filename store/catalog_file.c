@@ -6,13 +6,15 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "store/slot.h"
 #include "store/crash_point.h"
+#include "store/shortage.h"
 
-enum { MIGRATE_RECORDS = 50000, FILE_BYTES_LEAST = 1 << 20 };
+enum { MIGRATE_RECORDS = 50000, FILE_BYTES_LEAST = 1 << 20, PROBE_PAGE = 4096, PROBE_PAGES = 16, LOCK_BYTES = 64 << 10 };
 
 const char *const catalog_table_name[CATALOG_TABLES] = { "blocks", "edges", "layouts", "tenants", "slabs", "meta" };
 
@@ -35,6 +37,66 @@ enum status catalog_file_status(int code)
 	default:
 		return STATUS_IO;
 	}
+}
+
+static int path_in(const char *folder, const char *name, char path[PATH_MAX])
+{
+	int n = snprintf(path, PATH_MAX, "%s/%s", folder, name);
+
+	return n > 0 && n < PATH_MAX ? 0 : ENAMETOOLONG;
+}
+
+/* Whether data.mdb has come as far as the limit on the size of files lets it. */
+static bool is_limited(const char *folder)
+{
+	struct rlimit limit;
+	char path[PATH_MAX];
+	struct stat st;
+
+	return !getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur != RLIM_INFINITY && !path_in(folder, "data.mdb", path) && !stat(path, &st) &&
+	       (uint64_t)st.st_size + PROBE_PAGE > limit.rlim_cur;
+}
+
+static int probe(int fd)
+{
+	static const char bytes[PROBE_PAGE] = "not zeroes, which a file system may leave out";
+
+	for (int i = 0; i < PROBE_PAGES; i++) {
+		const ssize_t n = write(fd, bytes, sizeof(bytes));
+
+		if (n < 0)
+			return errno;
+	}
+	return fsync(fd) ? errno : 0;
+}
+
+int catalog_file_cut_short(const char *folder)
+{
+	char path[PATH_MAX];
+	int fd, error;
+
+	if (is_limited(folder))
+		return EFBIG;
+	if (path_in(folder, "probe", path))
+		return EIO;
+	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	error = fd < 0 ? errno : probe(fd);
+	if (fd >= 0) {
+		unlink(path);
+		close(fd);
+	}
+	return shortage_is(error) || error == EROFS ? error : EIO;
+}
+
+const char *catalog_file_words(int code, char *text, size_t bytes)
+{
+	if (code > 0)
+		return shortage_words(code, text, bytes);
+	if (code == MDB_MAP_FULL)
+		snprintf(text, bytes, "it is as large as it may be: store fewer or larger blocks on the disks");
+	else
+		snprintf(text, bytes, "%s", mdb_strerror(code));
+	return text;
 }
 
 uint32_t catalog_record_crc(enum catalog_table t, const MDB_val *key, const void *value, size_t value_bytes)
@@ -140,13 +202,6 @@ static int env_open(const char *path, unsigned flags, uint64_t map_bytes, MDB_en
 	}
 	*out = env;
 	return MDB_SUCCESS;
-}
-
-static int path_in(const char *folder, const char *name, char path[PATH_MAX])
-{
-	int n = snprintf(path, PATH_MAX, "%s/%s", folder, name);
-
-	return n > 0 && n < PATH_MAX ? 0 : ENAMETOOLONG;
 }
 
 /* FOLDER/new.mdb with empty tables, not committed yet. */
@@ -299,12 +354,32 @@ int catalog_file_migrate(const char *folder)
 	return rc == MDB_SUCCESS ? draft_publish(folder, draft) : rc;
 }
 
+/* LMDB maps lock.mdb and writes to it: a page that finds no room on a full file system would end the process with SIGBUS. */
+static int lock_file_fill(const char *folder)
+{
+	char path[PATH_MAX];
+	int fd, rc = path_in(folder, "lock.mdb", path);
+
+	if (rc != 0)
+		return rc;
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return errno;
+	do
+		rc = fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, LOCK_BYTES) ? errno : 0;
+	while (rc == EINTR);
+	close(fd);
+	return shortage_is(rc) ? rc : 0; /* else the file system has no such call */
+}
+
 int catalog_file_open(const char *folder, uint64_t map_bytes, struct catalog_file *out)
 {
 	struct catalog_file f = { 0 };
 	MDB_txn *txn;
-	int dead, rc = env_open(folder, 0, map_bytes, &f.env);
+	int dead, rc = lock_file_fill(folder);
 
+	if (rc == 0)
+		rc = env_open(folder, 0, map_bytes, &f.env);
 	if (rc != MDB_SUCCESS)
 		return rc;
 	mdb_reader_check(f.env, &dead);

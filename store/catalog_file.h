@@ -69,4 +69,11 @@ void catalog_file_close(struct catalog_file *f);
  * understand. IO: the rest. */
 enum status catalog_file_status(int code);
 
+/* LMDB says EIO of a write that was cut short, whatever cut it. The errno of the shortage that did, as a probe finds it now (a small file, written
+ * and removed), else EIO. */
+int catalog_file_cut_short(const char *folder);
+
+/* For people: the cause, and what to do about it. Returns text. */
+const char *catalog_file_words(int code, char *text, size_t bytes);
+
 #endif

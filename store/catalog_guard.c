@@ -19,12 +19,15 @@
 
 #include "store/catalog.h"
 #include "store/crash_point.h"
+#include "store/shortage.h"
 
 extern char **environ;
 
 static enum status io(char *why, size_t why_bytes, const char *folder, const char *what)
 {
-	snprintf(why, why_bytes, "catalog %s: %s: %s", folder, what, strerror(errno));
+	char words[SHORTAGE_WORDS_MAX];
+
+	snprintf(why, why_bytes, "catalog %s: %s: %s", folder, what, shortage_words(errno, words, sizeof(words)));
 	return STATUS_IO;
 }
 

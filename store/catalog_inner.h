@@ -43,6 +43,20 @@ struct change_queue {
 	struct change_flush *first, *last; /* flushes not told yet */
 };
 
+/* Of other processes' readers; the catalog's thread alone. */
+enum { CATALOG_LOOKS_KEPT = 16 };
+struct catalog_readers {
+	uint64_t every_ns, old_ns, due_ns;
+	struct catalog_look_at {
+		uint64_t ns;
+		size_t state;           /* the last commit's number */
+		uint64_t used;          /* bytes of the file */
+	} looks[CATALOG_LOOKS_KEPT], since; /* the earliest first; since: that showed the reader to see an older state */
+	uint32_t count;
+	int pid;                        /* of the reader that sees the oldest state, if that is not the last one; 0: none */
+	size_t state;
+};
+
 struct catalog {
 	char *folder;
 	int lock_fd;
@@ -63,6 +77,7 @@ struct catalog {
 	struct change_queue *draining;  /* being applied */
 	const struct change **order;    /* CATALOG_BATCH_MOST, for sorting */
 	uint64_t pages;                 /* of the tables, at the last look */
+	struct catalog_readers readers;
 	struct change_queue queues[2];
 };
 
@@ -86,6 +101,9 @@ int catalog_map_grow(struct catalog *c);
 
 /* Opens the file anew after LMDB has given up its environment. The catalog's thread. */
 int catalog_map_reopen(struct catalog *c);
+
+/* Clears the places of readers that are dead, and tells the view of one that holds pages back. Due at readers.due_ns. The catalog's thread. */
+void catalog_readers_look(struct catalog *c, uint64_t now_ns);
 
 /* Brings the figures of the file into the view. The catalog's thread, or before it runs. */
 void catalog_view_refresh(struct catalog *c);

@@ -10,6 +10,7 @@
 
 #include "store/disk_private.h"
 #include "store/crash_point.h"
+#include "store/shortage.h"
 
 enum { NAP_NS = 1000 * 1000 };
 
@@ -27,12 +28,12 @@ static enum status load_slab(struct disk *d, uint32_t number, char *why, size_t 
 	struct disk_slab_file file = { .number = number, .fd = -1 };
 	const char *problem = NULL;
 	enum status s = STATUS_EXHAUSTED;
-	char text[100];
+	char text[SHORTAGE_WORDS_MAX];
 	int error = disk_slab_file_open(&d->folder, &file, &problem);
 
 	if (error != 0) {
 		snprintf(why, why_bytes, "%s/slab-%06u.trc: %s", d->folder.path, number,
-			 strerror_r(error, text, sizeof(text)));
+			 shortage_words(error, text, sizeof(text)));
 		return error == EMFILE || error == ENFILE || error == ENOMEM ? STATUS_EXHAUSTED : STATUS_IO;
 	}
 	CRASH_POINT("disk_slab_load");

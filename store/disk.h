@@ -25,7 +25,7 @@
  * (FOLDER/quarantine, on a thread of its own), with which the next disk_open wipes the slabs and takes
  * a new id before the folder is used again: what was deleted meanwhile could not be tombstoned there.
  * SLOW: the oldest transfer the kernel has is older than slow_us: idle and ahead requests are refused
- * BUSY until it is younger. FULL: for a second after ENOSPC: a new slab met it: no slab is made; a
+ * BUSY until it is younger. FULL: for a second after ENOSPC, EDQUOT or EFBIG: a new slab met it: no slab is made; a
  * write met it: nor is a slot taken or written. Then it is tried again. Reads and tombstones go on.
  *
  * O_DIRECT where the file system has it (else plain, and disk_look says so).
@@ -197,6 +197,7 @@ struct disk_view {
 	const char *folder;
 	enum disk_health health;
 	char why[160];             /* of the health, for people; "" if healthy */
+	char shortage[160];        /* what kept a slab or a write from room last, also while it is not tried; "" once there was some since */
 	bool direct;               /* O_DIRECT is in use */
 	bool space_promised;       /* every slab has its space; false: ENOSPC may come to a write */
 	bool wiped;                /* the folder carried a quarantine marker when it was opened */

@@ -21,6 +21,7 @@
 
 #include "store/disk_private.h"
 #include "store/crash_point.h"
+#include "store/shortage.h"
 
 #define ID_MAGIC 0x3144444945435254ull   /* "TRCEIDD1" */
 #define SLAB_MAGIC 0x3142414c45435254ull /* "TRCELAB1" */
@@ -351,9 +352,9 @@ static enum status tell_error(int error, char *why, size_t bytes, const struct d
 			      const char *file)
 {
 	bool scarce = error == EMFILE || error == ENFILE || error == ENOMEM;
-	char text[100];
+	char text[SHORTAGE_WORDS_MAX];
 
-	return tell(scarce ? STATUS_EXHAUSTED : STATUS_IO, why, bytes, f, file, strerror_r(error, text, sizeof(text)));
+	return tell(scarce ? STATUS_EXHAUSTED : STATUS_IO, why, bytes, f, file, shortage_words(error, text, sizeof(text)));
 }
 
 static enum status id_read(struct disk_folder *f, bool slabs, char *why, size_t bytes)

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "store/disk_private.h"
+#include "store/shortage.h"
 
 enum { FULL_US = 1000000, SLOW_LOOK_US = 1000 };
 
@@ -27,11 +28,6 @@ uint64_t disk_now_us(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
-bool disk_error_is_full(int error)
-{
-	return error == ENOSPC || error == EDQUOT;
 }
 
 static void *leave_marker(void *arg)
@@ -77,25 +73,30 @@ void disk_failed(struct disk *d, int error, const char *what, uint32_t slab)
 	disk_give_up(d, why);
 }
 
-static void full(struct disk *d, uint64_t until, const char *what, uint32_t slab)
+static void full(struct disk *d, uint64_t until, const char *what, int error, uint32_t slab)
 {
+	char words[SHORTAGE_WORDS_MAX];
+
 	d->health.full_events++;
 	d->health.grow_until_us = until;
+	snprintf(d->health.shortage, sizeof(d->health.shortage), "%s slab-%06u: %s", what, slab, shortage_words(error, words, sizeof(words)));
 	if (!d->health.quarantined)
-		snprintf(d->health.why, sizeof(d->health.why), "%s slab-%06u: no space left on the file system", what, slab);
+		memcpy(d->health.why, d->health.shortage, sizeof(d->health.why));
 }
 
-void disk_full_grow(struct disk *d, uint32_t slab)
+void disk_full_grow(struct disk *d, int error, uint32_t slab)
 {
-	full(d, disk_now_us() + FULL_US, "making", slab);
+	full(d, disk_now_us() + FULL_US, "making", error, slab);
+	d->health.shortage_in_write = false;
 }
 
-void disk_full_write(struct disk *d, uint32_t slab)
+void disk_full_write(struct disk *d, int error, uint32_t slab)
 {
 	uint64_t until = disk_now_us() + FULL_US;
 
 	d->health.write_until_us = until;
-	full(d, until, "writing", slab);
+	full(d, until, "writing", error, slab);
+	d->health.shortage_in_write = true;
 }
 
 bool disk_is_slow(struct disk *d)
@@ -174,5 +175,6 @@ void disk_look(struct disk *d, struct disk_view *out)
 	out->corrupt = d->health.corrupt;
 	out->refused_slow = d->health.refused_slow;
 	out->full_events = d->health.full_events;
+	memcpy(out->shortage, d->health.shortage, sizeof(out->shortage));
 	pthread_mutex_unlock(&d->mutex);
 }

@@ -111,6 +111,8 @@ struct disk {
 	struct {
 		bool quarantined, marking;
 		char why[160];
+		char shortage[160];    /* the last one that kept a slab or a write from room; "" once there was some since */
+		bool shortage_in_write;
 		uint64_t grow_until_us, write_until_us; /* full until then */
 		uint64_t slow_look_us, slow_oldest_us;
 		uint64_t corrupt, refused_slow, full_events;
@@ -140,10 +142,8 @@ uint64_t disk_now_us(void);
 bool disk_is_slow(struct disk *d);
 /* Notes that a transfer or a file operation failed with that errno. */
 void disk_failed(struct disk *d, int error, const char *what, uint32_t slab);
-void disk_full_grow(struct disk *d, uint32_t slab);
-void disk_full_write(struct disk *d, uint32_t slab);
+void disk_full_grow(struct disk *d, int error, uint32_t slab);
+void disk_full_write(struct disk *d, int error, uint32_t slab);
 void disk_give_up(struct disk *d, const char *why);
-/* The errnos of a full file system. */
-bool disk_error_is_full(int error);
 
 #endif

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "store/disk_private.h"
+#include "store/shortage.h"
 
 #define RUN_MAGIC 0x314e555244435254ull /* "TRCDRUN1" */
 
@@ -34,7 +35,7 @@ uint64_t disk_run(const struct disk *d)
 enum status disk_run_set(struct disk *d, uint64_t run)
 {
 	struct run_record r = { .magic = RUN_MAGIC, .disk_id = d->folder.id, .run = run };
-	char why[96];
+	char why[160], words[SHORTAGE_WORDS_MAX];
 	int error;
 
 	r.crc = record_crc(&r);
@@ -43,7 +44,7 @@ enum status disk_run_set(struct disk *d, uint64_t run)
 	error = unlinkat(d->folder.fd, "run", 0) == 0 || errno == ENOENT ? disk_folder_sync(&d->folder) : errno;
 	if (error == 0)
 		return STATUS_OK;
-	snprintf(why, sizeof(why), "the run that uses it cannot be noted: %s", strerror(error));
+	snprintf(why, sizeof(why), "the run that uses it cannot be noted: %s", shortage_words(error, words, sizeof(words)));
 	disk_quarantine(d, why);
 	return STATUS_UNAVAILABLE;
 }

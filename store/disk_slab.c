@@ -14,6 +14,7 @@
 
 #include "store/disk_private.h"
 #include "store/crash_point.h"
+#include "store/shortage.h"
 
 static bool bit_get(const uint64_t *bits, uint32_t i)
 {
@@ -222,8 +223,8 @@ static uint32_t plan_slots(const struct disk *d, uint64_t slot_bytes)
 /* What a failure to make a slab means; mutex held. */
 static enum status grow_failed(struct disk *d, int error, uint32_t slab)
 {
-	if (disk_error_is_full(error) || error == EFBIG) {
-		disk_full_grow(d, slab);
+	if (shortage_is(error)) {
+		disk_full_grow(d, error, slab);
 		return STATUS_EXHAUSTED;
 	}
 	if (error == EMFILE || error == ENFILE || error == ENOMEM)
@@ -256,6 +257,8 @@ static enum status slab_make(struct disk *d, uint64_t slot_bytes, uint32_t slots
 	pthread_mutex_lock(&d->mutex);
 	if (error != 0)
 		s = grow_failed(d, error, file.number);
+	else if (s == STATUS_OK)
+		d->health.shortage[0] = 0;
 	if (s != STATUS_OK)
 		d->slab_bytes -= bytes;
 	pthread_mutex_unlock(&d->mutex);

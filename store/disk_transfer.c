@@ -44,8 +44,10 @@ static void judge(struct disk *d, const struct disk_request *q, struct slab *s)
 	if (q->ring.status == STATUS_OK) {
 		if (write)
 			s->dirty = true;
+		if (write && q->ring.bytes > SLOT_HEADER_BYTES && d->health.shortage_in_write) /* a tombstone has its room */
+			d->health.shortage[0] = 0;
 	} else if (q->ring.status == STATUS_EXHAUSTED && write) {
-		disk_full_write(d, q->place.slab);
+		disk_full_write(d, q->ring.error, q->place.slab);
 	} else if (q->ring.status != STATUS_CANCELLED) {
 		disk_failed(d, q->ring.error, write ? "writing" : "reading", q->place.slab);
 	}

@@ -30,6 +30,7 @@ static enum status translate(int error)
 	case ENFILE:
 	case ENOLCK:
 	case EDQUOT:
+	case EFBIG: /* a limit on the size of files */
 	case EFAULT: /* MADV_POPULATE_WRITE for "this page would be SIGBUS" */
 		return STATUS_EXHAUSTED;
 	default:

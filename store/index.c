@@ -171,6 +171,9 @@ static bool start_grower(struct index *x)
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	started = pthread_create(&x->grower, NULL, grow, x) == 0;
+	/* liburcu starts its own thread with the first record that it is to free, and ends the process if it cannot: not in the middle of the work. */
+	if (started)
+		(void)urcu_memb_get_default_call_rcu_data();
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return started;
 }

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "store/ring_private.h"
+#include "store/shortage.h"
 
 #define BYTES_MAX (1u << 30)
 
@@ -343,8 +344,8 @@ struct ring_request *ring_end(struct ring *r, struct ring_live *cell, int error)
 
 	q->error = error;
 	q->status = !error				   ? STATUS_OK
-		    : error == ENOSPC || error == EDQUOT ? STATUS_EXHAUSTED
-							   : STATUS_IO;
+		    : shortage_is(error) ? STATUS_EXHAUSTED
+					   : STATUS_IO;
 	count(&r->counters, q);
 	cell->request = NULL;
 	atomic_store_explicit(&cell->started_us, 0, memory_order_relaxed);

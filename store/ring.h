@@ -44,7 +44,7 @@ struct ring_request {
 	uint32_t bytes;             /* at most 1 GiB */
 	void *at;
 	void (*done)(struct ring_request *r);
-	/* When done: OK; IO or EXHAUSTED (ENOSPC, EDQUOT) with `error`; CANCELLED. */
+	/* When done: OK; IO or EXHAUSTED (ENOSPC, EDQUOT, EFBIG) with `error`; CANCELLED. */
 	enum status status;
 	int error;
 	uint64_t started_us;        /* CLOCK_MONOTONIC when it was given to the kernel; 0: never was */

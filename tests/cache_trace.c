@@ -1,5 +1,6 @@
 /* The recorder: what was asked of a cache, replayed, gives the same hits; a bounded file; no names. And a public trace, driven
  * through a cache, hits as the replay says. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -275,9 +276,15 @@ START_TEST(a_disk_that_takes_nothing_is_told)
 
 	rig_open(&r, &o, 1);
 	ck_assert_int_eq(cache_trace_start(r.c, open("/dev/full", O_WRONLY), 0, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_trace_error(r.c), 0);
 	converse(&r, 50, &asked);
-	ck_assert_int_eq(cache_trace_stop(r.c, &result, &r.why), STATUS_IO);
+	for (int i = 0; !cache_trace_error(r.c) && i < 60000; i++)
+		usleep(1000);
+	ck_assert_int_eq(cache_trace_error(r.c), ENOSPC);
+	ck_assert_int_eq(cache_trace_stop(r.c, &result, &r.why), STATUS_EXHAUSTED);
+	ck_assert_int_eq(result.error, ENOSPC);
 	ck_assert_uint_eq(result.bytes, 0);
+	ck_assert_int_eq(cache_trace_error(r.c), 0);
 	rig_close(&r);
 }
 END_TEST

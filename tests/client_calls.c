@@ -388,6 +388,16 @@ static void flush_fails(struct fake *f, const char *method, ProtobufCMessage *re
 		r->status[0] = r->n_status > 1 ? TERRACE__V1__STATUS__IO : TERRACE__V1__STATUS__UNAVAILABLE;
 }
 
+/* The same, and the daemon says what keeps it. */
+static void flush_fails_with_words(struct fake *f, const char *method, ProtobufCMessage *reply)
+{
+	Terrace__V1__FlushReply *r = (Terrace__V1__FlushReply *)reply;
+
+	flush_fails(f, method, reply);
+	if (f && !strcmp(method, "Flush"))
+		r->reason = "the catalog is full of it";
+}
+
 START_TEST(disks)
 {
 	enum terrace_status statuses[KEYS];
@@ -412,6 +422,9 @@ START_TEST(disks)
 	ck_assert_int_eq(statuses[0], TERRACE_IO); /* written though the call failed */
 	ck_assert_int_eq(statuses[1], TERRACE_OK);
 	ck_assert(terrace_flush(session, NULL, 0, NULL) == TERRACE_UNAVAILABLE && strstr(terrace_error(), "no disks"));
+	FAULT(twist, flush_fails_with_words);
+	ck_assert(terrace_flush(session, &keys, 0, NULL) == TERRACE_IO &&
+		  strstr(terrace_error(), "not every block is durable: the catalog is full of it"));
 	FAULT(twist, NULL);
 	FAULT(stall_method, "Flush");
 	statuses[0] = TERRACE_INTERNAL;

@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -197,7 +198,9 @@ static const struct {
 
 static uint64_t memory_of(const char *root)
 {
-	return machine_memory(root);
+	char why[MACHINE_WHY_MAX];
+
+	return machine_memory(root, why);
 }
 
 static uint64_t processors_of(const char *root)
@@ -256,6 +259,28 @@ START_TEST(memory_that_cgroups_leave)
 		ck_assert_msg(left_with(memory_of, "memory.max", cases[i].group, cases[i].bounds) == (cases[i].memory ? cases[i].memory : all), "case %zu", i);
 }
 END_TEST
+
+#ifndef TERRACE_SANITIZED /* sanitizers live on address space */
+START_TEST(memory_that_a_limit_leaves)
+{
+	char why[MACHINE_WHY_MAX];
+	struct rlimit before, less;
+	uint64_t memory;
+
+	ck_assert_int_eq(getrlimit(RLIMIT_AS, &before), 0);
+	less = before;
+	less.rlim_cur = 300 << 20;
+	ck_assert_int_eq(setrlimit(RLIMIT_AS, &less), 0);
+	memory = machine_memory("/nowhere", why);
+	ck_assert_int_eq(setrlimit(RLIMIT_AS, &before), 0);
+	ck_assert_uint_eq(memory, 300 << 20);
+	ck_assert_ptr_nonnull(strstr(why, "ulimit -v"));
+	memory = machine_memory("/nowhere", why);
+	ck_assert_uint_gt(memory, 300 << 20);
+	ck_assert_str_eq(why, "the machine's memory");
+}
+END_TEST
+#endif
 
 START_TEST(processors_that_cgroups_leave)
 {
@@ -556,6 +581,9 @@ int main(void)
 	tcase_add_test(t, socket_of_another_user);
 	tcase_add_test(t, claims_say_why);
 	tcase_add_test(t, memory_that_cgroups_leave);
+#ifndef TERRACE_SANITIZED
+	tcase_add_test(t, memory_that_a_limit_leaves);
+#endif
 	tcase_add_test(t, processors_that_cgroups_leave);
 	tcase_add_loop_test(t, bad_file_is_refused, 0, sizeof bad_files / sizeof bad_files[0]);
 	tcase_add_test(t, bad_flags_are_refused_all_at_once);

@@ -1,8 +1,10 @@
 # The shell of the daemon. The core behind it is tested by cache.cmake.
 terrace_test(config LIBS terrace_daemon ONE_THREAD)
+terrace_test(cgroup LIBS terrace_daemon ONE_THREAD)
 terrace_test(log_line LIBS terrace_daemon PkgConfig::JANSSON ONE_THREAD)
 terrace_test(workers LIBS terrace_daemon)
 terrace_test(disk_log LIBS terrace_daemon)
+terrace_test(local_socket LIBS terrace_daemon)
 terrace_test(door SOURCES door.c door_rig.c LIBS terrace_daemon)
 terrace_test(door_gpu SOURCES door_gpu.c door_rig.c LIBS terrace_daemon sim_device)
 terrace_test(near SOURCES near.c near_rig.c LIBS terrace_daemon sim_device)

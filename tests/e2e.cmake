@@ -11,6 +11,9 @@ function(terrace_python_test name script)
 endfunction()
 
 terrace_python_test(e2e_grpcio test_grpcio.py)
+terrace_python_test(e2e_limits test_limits.py)
+terrace_python_test(e2e_limits_long test_limits.py --long) # it waits for a minute
+set_tests_properties(e2e_limits_long PROPERTIES TIMEOUT 900 LABELS long)
 if(TARGET terracectl)
   terrace_python_test(e2e_disk test_disk.py $<TARGET_FILE:terracectl>)
   set_tests_properties(e2e_disk PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}")

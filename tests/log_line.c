@@ -2,9 +2,14 @@
 #include "daemon/log.h"
 
 #include <check.h>
+#include <fcntl.h>
 #include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 static char line[LOG_LINE_MAX];
 
@@ -108,6 +113,52 @@ START_TEST(repeats_are_held_back)
 }
 END_TEST
 
+static char *read_back(const char *path)
+{
+	static char text[4096];
+	FILE *f = fopen(path, "r");
+
+	ck_assert_ptr_nonnull(f);
+	text[fread(text, 1, sizeof text - 1, f)] = 0;
+	fclose(f);
+	return text;
+}
+
+/* To a full file system first, then to a file that is full before the line's end, then with room. */
+START_TEST(lines_that_cannot_be_written_are_told_of)
+{
+	char path[] = "/tmp/terrace-log-XXXXXX", *text, *at;
+	const int before = dup(STDERR_FILENO), file = mkstemp(path), full = open("/dev/full", O_WRONLY);
+	const uint64_t lost = log_lost();
+	struct rlimit limit, small;
+
+	ck_assert(before >= 0 && file >= 0 && full >= 0);
+	ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
+	small = limit;
+	small.rlim_cur = 40;
+	signal(SIGXFSZ, SIG_IGN);
+	dup2(full, STDERR_FILENO);
+	log_error("nowhere", LOG_NUM("n", 1));
+	log_error("nowhere", LOG_NUM("n", 2));
+	dup2(file, STDERR_FILENO);
+	ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &small), 0);
+	log_error("cut_short", LOG_TEXT("text", "as the file may not be that large"));
+	ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+	ck_assert_uint_eq(log_lost() - lost, 3);
+	log_error("whole", LOG_NUM("n", 4));
+	log_error("whole", LOG_NUM("n", 5));
+	dup2(before, STDERR_FILENO);
+	text = read_back(path);
+	unlink(path);
+	ck_assert_ptr_null(strstr(text, "nowhere"));
+	ck_assert_ptr_eq(strchr(text, '\n'), text + 40); /* what there was room for, as a line of its own */
+	ck_assert_ptr_nonnull(at = strstr(text, "event=whole n=4\n"));
+	ck_assert_ptr_nonnull(at = strstr(at, "level=warn event=log_lost lines=3 "));
+	ck_assert_ptr_nonnull(at = strstr(at, "event=whole n=5\n"));
+	ck_assert_ptr_null(strstr(at, "log_lost"));
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("log_line");
@@ -119,6 +170,7 @@ int main(void)
 	tcase_add_test(t, json_is_json);
 	tcase_add_test(t, long_lines_are_cut_whole);
 	tcase_add_test(t, repeats_are_held_back);
+	tcase_add_test(t, lines_that_cannot_be_written_are_told_of);
 	suite_add_tcase(s, t);
 	r = srunner_create(s);
 	srunner_run_all(r, CK_NORMAL);

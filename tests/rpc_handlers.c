@@ -593,6 +593,7 @@ START_TEST(warm_flush_delete_compact_on_a_disk)
 	ck_assert_uint_eq(f->n_status, 3);
 	ck_assert_int_eq(f->status[0], TERRACE__V1__STATUS__OK);
 	ck_assert_int_eq(f->status[2], TERRACE__V1__STATUS__MISS);
+	ck_assert_str_eq(f->reason, "");
 	flush.keys = NULL;
 	ck_assert_int_eq(ask_on("Cache.Flush", &flush, 10000000, &reply), STATUS_OK);
 	ck_assert_int_eq(((const Terrace__V1__FlushReply *)reply)->status[0], TERRACE__V1__STATUS__OK);

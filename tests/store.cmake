@@ -1,4 +1,5 @@
 terrace_test(store_status LIBS terrace_status ONE_THREAD)
+terrace_test(store_shortage LIBS terrace_store ONE_THREAD)
 terrace_test(store_slot LIBS terrace_store ONE_THREAD)
 terrace_test(store_extent LIBS terrace_store)
 # The same on huge pages: exits 77 (skipped) where the machine has none to give.
@@ -14,7 +15,7 @@ endforeach()
 # The catalog. liblmdb is not instrumented.
 add_library(store_catalog_rig STATIC store_catalog_rig.c)
 target_link_libraries(store_catalog_rig PUBLIC terrace_store PkgConfig::LMDB PkgConfig::CHECK)
-foreach(name store_catalog store_catalog_model store_catalog_damage store_catalog_speed)
+foreach(name store_catalog store_catalog_model store_catalog_damage store_catalog_readers store_catalog_speed)
   terrace_test(${name} LIBS store_catalog_rig)
 endforeach()
 if(TERRACE_SANITIZE MATCHES thread) # files that one thread reads

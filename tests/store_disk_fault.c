@@ -26,6 +26,7 @@ static const struct {
 	{ RING_WRITE, EROFS, STATUS_IO, DISK_QUARANTINED },
 	{ RING_WRITE, ENOSPC, STATUS_EXHAUSTED, DISK_FULL },
 	{ RING_WRITE, EDQUOT, STATUS_EXHAUSTED, DISK_FULL },
+	{ RING_WRITE, EFBIG, STATUS_EXHAUSTED, DISK_FULL }, /* a limit of the process, not a fault of the disk */
 	{ RING_SYNC, ENOSPC, STATUS_EXHAUSTED, DISK_QUARANTINED }, /* what was acknowledged may be lost */
 	{ RING_READ, ENOMEM, STATUS_IO, DISK_HEALTHY },
 	{ RING_WRITE, ENOMEM, STATUS_IO, DISK_HEALTHY },
@@ -179,8 +180,10 @@ START_TEST(a_full_disk_reads_buries_and_tries_again)
 	ck_assert_uint_eq(rig_look(&r).full_events, tries);
 	full_ends(&r);
 	ck_assert_uint_ge(rig_now_ms() - before, 1000);
+	ck_assert_ptr_nonnull(strstr(rig_look(&r).shortage, "the file system is full")); /* still told: nothing was written since */
 	ck_assert_int_eq(disk_slot_take(r.disk, RIG_SLOT, &q), STATUS_OK);
 	ck_assert_int_eq(rig_write(&r, q, slot, RIG_SLOT), STATUS_OK);
+	ck_assert_str_eq(rig_look(&r).shortage, "");
 	rig_end(&r);
 	free(slot);
 }

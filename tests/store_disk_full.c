@@ -46,7 +46,7 @@ START_TEST(a_full_file_system_stops_growth_and_nothing_else)
 		ck_assert_int_eq(disk_slab_prepare(r.disk, RIG_SLOT), STATUS_EXHAUSTED);
 	ck_assert_int_eq(health, DISK_FULL);
 	ck_assert_uint_eq(rig_look(&r).full_events, 1 + tries);
-	ck_assert_ptr_nonnull(strstr(rig_look(&r).why, "no space"));
+	ck_assert_ptr_nonnull(strstr(rig_look(&r).why, "the file system is full (No space left on device)"));
 	ck_assert(rig_look(&r).space_promised);
 	/* Its own slots are read, written again, synced. */
 	ck_assert_int_eq(rig_read(&r, p, slot, RIG_SLOT), STATUS_OK);

@@ -17,7 +17,7 @@ struct flush {
 	int *statuses;             /* [keys, at least 1] enum terrace_status, or STATUS_UNSAID */
 	enum terrace_status *said; /* as many, of one call */
 	uint32_t count;
-	char why[200];             /* the words of the first call that said no */
+	char why[512];             /* the words of the first call that said no */
 };
 
 /* A block that is not durable anywhere counts more than one that is, and that more than none. */

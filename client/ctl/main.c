@@ -27,8 +27,8 @@ int main(int argc, char **argv)
 	int code;
 
 	fill_streams();
-	signal(SIGPIPE,
-	       SIG_IGN); /* a reader that goes away is a write error with its message and exit code */
+	signal(SIGPIPE, SIG_IGN); /* a reader that goes away is a write error with its message and exit code, */
+	signal(SIGXFSZ, SIG_IGN); /* and so is a file that may not grow */
 	code = ctl_args_parse(argc, argv, &args);
 	if (code == CTL_OK) /* help, or the version */
 		return out_flush() ? CTL_OK : CTL_FAILED;
