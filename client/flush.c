@@ -32,7 +32,7 @@ static enum terrace_status reply_read(struct client_flushing *g, const Terrace__
 			failed = status;
 	}
 	g->answered = true;
-	return failed ? client_fail(failed, "flush: not every block is durable: %s", words(failed)) : TERRACE_OK;
+	return failed ? client_fail(failed, "flush: not every block is durable: %s", *reply->reason ? reply->reason : words(failed)) : TERRACE_OK;
 }
 
 enum terrace_status client_flush_read(struct client_flushing *flushing, const struct client_message *message)

@@ -265,14 +265,56 @@ static void adopt(struct restore *x, const struct found *f, struct rack *r)
 		catalog_tell(c, b, x->header);
 }
 
+/* With the lock. NULL: no more of them are told apart. */
+static struct cache_lost_slab *lost_slab(struct tier *t, struct unit *u, uint32_t slab)
+{
+	struct cache_lost_slab *l = t->found.lost, *const end = l + (t->found.slabs_lost < CACHE_LOST_SLABS_MAX ? t->found.slabs_lost : CACHE_LOST_SLABS_MAX);
+
+	while (l < end && (l->disk != u->configured || l->slab != slab))
+		l++;
+	if (l < end)
+		return l;
+	u->slabs_lost++;
+	if (t->found.slabs_lost++ >= CACHE_LOST_SLABS_MAX)
+		return NULL;
+	*l = (struct cache_lost_slab){ .disk = u->configured, .slab = slab, .sure = !t->scan && !u->scan };
+	return l;
+}
+
+/* With the lock: a record names a slot that no slab in use has. It is forgotten: the number may be another slab's one day. */
+static void record_lost(struct restore *x, const struct found *f, const struct rack *r)
+{
+	struct tier *t = x->cache->tier;
+	struct cache_lost_slab *l = lost_slab(t, f->unit, f->place.slab);
+
+	CRASH_POINT("restore_lost");
+	catalog_untell(x->cache, &f->ident);
+	f->unit->blocks_lost++;
+	t->found.blocks_lost++;
+	if (!l)
+		return;
+	l->blocks++;
+	l->problem = r ? "has other slots than the catalog says" : NULL; /* lost_judge() */
+}
+
+static bool slab_in_use(struct unit *u, uint32_t slab)
+{
+	struct disk_slab_view v;
+
+	return slab && disk_slab_next(u->disk, slab - 1, &v) && v.slab == slab;
+}
+
 /* In a read section, with the lock: a copy of the name f->ident lies in the place. */
 static void take_up(struct restore *x, const struct found *f)
 {
 	struct rack *r = rack_get(x->cache, f->unit, f->place.slab);
 	struct block *there = r && f->place.slot < r->slots ? r->at[f->place.slot].block : NULL;
 
-	if (!r || f->place.slot >= r->slots || r->class->slot_bytes != f->pool->geometry.slot_bytes)
+	if (!r || f->place.slot >= r->slots || r->class->slot_bytes != f->pool->geometry.slot_bytes) {
+		if (!x->header && (r || !slab_in_use(f->unit, f->place.slab)))
+			record_lost(x, f, r);
 		return;
+	}
 	if (there && there->generation == f->generation) {
 		if (x->header && !there->shelf)
 			doubt(x, there);
@@ -354,6 +396,7 @@ static bool on_record(void *arg, const void *key, size_t key_bytes, const void *
 		take_up(x, &f);
 	} else {
 		c->tier->scan |= f.unit != NULL; /* its layout is lost: the header has it */
+		c->tier->found.blocks_absent += !f.unit;
 		catalog_untell(c, &f.ident);
 	}
 	cache_unlock(c);
@@ -545,33 +588,37 @@ static void committed(void *arg, enum status s)
 	commit_let_go(m);
 }
 
-/* DEADLINE: it has not come in time, or the restorer is to stop. */
-static enum status commit_wait(const struct restore *x, struct commit *m)
+enum status tier_commit(struct tier *t, bool (*goes_on)(const void *arg), const void *arg)
 {
-	for (int i = 0; i < COMMIT_WAITS && restorer_goes_on(x); i++)
-		if (await_came(&m->done, AGAIN_NS / 1000))
-			return m->status;
-	return STATUS_DEADLINE;
-}
-
-static enum status unclean_once(const struct restore *x)
-{
-	struct catalog *catalog = x->cache->tier->catalog;
 	struct commit *m = calloc(1, sizeof(*m));
 	enum status s;
 
 	if (!m)
 		return STATUS_EXHAUSTED;
 	await_init(&m->done);
-	s = catalog_drop(catalog, CATALOG_META, "clean", 5);
-	if (!s)
-		s = catalog_flush(catalog, committed, m);
+	s = catalog_flush(t->catalog, committed, m);
 	if (s)
 		commit_let_go(m); /* the catalog's hold */
-	else
-		s = commit_wait(x, m);
+	for (int i = 0; !s && i < COMMIT_WAITS && (!goes_on || goes_on(arg)); i++)
+		if (await_came(&m->done, AGAIN_NS / 1000)) {
+			s = m->status;
+			commit_let_go(m);
+			return s;
+		}
 	commit_let_go(m);
-	return s;
+	return s ? s : STATUS_DEADLINE;
+}
+
+static bool goes_on(const void *x)
+{
+	return restorer_goes_on(x);
+}
+
+static enum status unclean_once(const struct restore *x)
+{
+	enum status s = catalog_drop(x->cache->tier->catalog, CATALOG_META, "clean", 5);
+
+	return s ? s : tier_commit(x->cache->tier, goes_on, x);
 }
 
 /* This run is not over in order before it has ended: that is on disk before anything is spilled. A catalog that does not take it is asked
@@ -592,6 +639,21 @@ static void read_catalog(struct restore *x)
 	t->scan |= s != STATUS_OK || layouts;
 	s = catalog_walk(t->catalog, CATALOG_BLOCKS, on_record, x, &blocks);
 	t->scan |= s != STATUS_OK || blocks;
+}
+
+/* What is wrong with the slab files that records named in vain: each is looked at once, without the lock. */
+static void lost_judge(struct restore *x)
+{
+	struct tier *t = x->cache->tier;
+
+	for (uint32_t i = 0; i < t->found.slabs_lost && i < CACHE_LOST_SLABS_MAX && restorer_goes_on(x); i++) {
+		struct cache_lost_slab *l = &t->found.lost[i];
+		const char *problem = l->problem ? l->problem : disk_slab_problem(unit_configured(t, l->disk)->disk, l->slab);
+
+		cache_lock(x->cache);
+		l->problem = problem ? problem : "was not in use";
+		cache_unlock(x->cache);
+	}
 }
 
 static bool over_budget(struct disk *d)
@@ -618,10 +680,12 @@ void *restore_main(void *arg)
 	CRASH_POINT("restore_dirty");
 	unclean(&x);
 	run_begins(&x);
-	if (t->rebuild)
+	/* One that is to stop may have left the word of the run before, which the catalog must go on to fit. */
+	if (restorer_goes_on(&x) && t->rebuild)
 		t->lagging |= catalog_empty(t->catalog, CATALOG_BLOCKS) != STATUS_OK;
-	else
+	else if (restorer_goes_on(&x))
 		read_catalog(&x);
+	lost_judge(&x);
 	CRASH_POINT("restore_walked");
 	scan_all(&x);
 	CRASH_POINT("restore_scanned");

@@ -47,7 +47,7 @@ static void serve(struct daemon *d, struct disk_log *disks)
 {
 	int s;
 
-	while ((s = next_signal(DISK_LOG_EVERY_MS)) != SIGTERM && s != SIGINT) {
+	while ((s = next_signal(disk_log_due_ms(disks))) != SIGTERM && s != SIGINT) {
 		disk_log_look(disks, d->cache);
 		if (s == SIGHUP)
 			log_info("hangup_ignored", LOG_TEXT("reason", "the configuration is read at start"));

@@ -3,6 +3,8 @@
 #include "daemon/rpc_reply.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 /* The words for a flush that cannot go on, or is out of time: no status of a key says that. */
 static enum status not_done(struct rpc_call *c, enum status s, const char *why)
@@ -13,6 +15,19 @@ static enum status not_done(struct rpc_call *c, enum status s, const char *why)
 	if (s == STATUS_BUSY)
 		return rpc_fail(c, STATUS_DEADLINE, "the blocks were not all durable in time; what was begun goes on");
 	return rpc_fail_why(c, s, why);
+}
+
+/* For people: why all is UNAVAILABLE. */
+static char *reason_of(struct rpc_call *c, enum status s, const char *why)
+{
+	struct cache_fault *fault = s == STATUS_UNAVAILABLE ? rpc_take(c, sizeof *fault) : NULL;
+	const bool disk = fault && cache_faults(c->daemon->cache, fault, 1) && !strncmp(fault->text, "disk", 4);
+	char *text = fault ? rpc_take(c, sizeof *fault + strlen(why) + 3) : NULL;
+
+	if (!text)
+		return (char *)protobuf_c_empty_string;
+	sprintf(text, "%s%s%s", why, disk ? ": " : "", disk ? fault->text : "");
+	return rpc_text(text);
 }
 
 /* What a flush of everything says is its own outcome, unless the call made no sense. */
@@ -46,6 +61,7 @@ enum status rpc_flush(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	r->epoch = cache_epoch(c->daemon->cache);
 	r->n_status = count;
 	r->status = status;
+	r->reason = reason_of(c, s, why);
 	for (uint32_t i = 0; i < count; i++)
 		status[i] = (Terrace__V1__Status)(s == STATUS_OK ? statuses[i] : s);
 	*reply = &r->base;
