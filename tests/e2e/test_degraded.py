@@ -1,7 +1,7 @@
 """A real terraced that starts without parts of its configuration: `test_degraded.py TERRACED TERRACECTL`.
 
 Disks that cannot be used, GPUs that are not there, slab files that are gone. The daemon serves with what is left, and says in its status, its
-metrics and its log what is missing, why, and what to do. What is deleted meanwhile stays deleted.
+metrics and its log what is missing, why, and what to do. What is deleted meanwhile stays deleted. What --check-config says of folders.
 """
 
 import contextlib
@@ -322,6 +322,69 @@ class Degraded(unittest.TestCase):
             daemon.cache.Warm(pb.WarmRequest(session=session, keys=keys(*range(8)), wait=True, gpu=1), timeout=CALL_S)
         self.assertEqual(caught.exception.code(), grpc.StatusCode.UNAVAILABLE)
         self.assertIn("GPU is lost", caught.exception.details())
+
+    # ---- --check-config ----
+
+    def check(self, *flags, before=None):
+        done = subprocess.run([TERRACED, "--check-config", "--data-dir", os.path.join(self.folder, "data"), *flags], capture_output=True, text=True,
+                              timeout=CALL_S, check=False, preexec_fn=before)
+        return done.returncode, done.stdout + done.stderr
+
+    def disks(self, *folders):
+        return "--disks", ",".join("%s/%s:32MiB" % (self.folder, name) for name in folders)
+
+    def test_folders_that_overlap(self):
+        """Are refused by the check, and by the start with the same words."""
+        for name in ("x/in/deep", "y", "data"):
+            os.makedirs(os.path.join(self.folder, name))
+        os.symlink("x", os.path.join(self.folder, "link"))
+        cases = [(("x", "x/"), "the same folder twice"), (("x", "./x//"), "the same folder twice"), (("x", "y/../x"), "same folder as"), (("x", "link"), "same folder as"),
+                 (("new", "y/../new"), "same folder as"), (("new", "gone/../new"), "same folder as"), (("x", "x/in"), "is inside"), (("x/in", "x"), "is inside"),
+                 (("x", "link/in/deep/new"), "is inside"), (("new", "new/in"), "is inside"), (("data",), "same folder as data_dir"),
+                 (("data/disk",), "is inside data_dir"), (("",), "is inside disks: disk 0"), (("y", "data/../data/in"), "is inside data_dir")]
+        for folders, wanted in cases:
+            with self.subTest(str(folders)):
+                code, said = self.check(*self.disks(*folders))
+                self.assertEqual(code, 2, said)
+                self.assertIn(wanted, said)
+                self.assertRegex(said, "disks|data_dir")
+                done = subprocess.run([TERRACED, "--data-dir", os.path.join(self.folder, "data"), "--socket", os.path.join(self.folder, "s"), *SMALL,
+                                       *self.disks(*folders)], capture_output=True, text=True, timeout=CALL_S, check=False)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertIn(wanted, done.stderr)
+        self.assertEqual(os.listdir(os.path.join(self.folder, "data")), [])
+        for folders in (("x", "y"), ("x", "xx"), ("x/in", "x/on"), ("new",), ("data.disk", "dat")):
+            self.assertEqual(self.check(*self.disks(*folders)), (0, "ok\n"), folders)
+
+    def test_folders_that_cannot_be_used(self):
+        open(os.path.join(self.folder, "file"), "wb").close()
+        os.mkdir(os.path.join(self.folder, "shut"), 0o500)
+        os.mkdir(os.path.join(self.folder, "ro"))
+        for folder, wanted in (("gone/x", "the folder above it is not there: mount the disk"), ("file", "is not a folder"), ("file/x", "is not a folder"),
+                               ("shut", "may not write there"), ("shut/x", "may not write there")):
+            code, said = self.check(*self.disks(folder), before=obeys_modes)
+            self.assertEqual(code, 2, said)
+            self.assertRegex(said, "disks: disk 0: %s/%s: .*%s.*without this disk, degraded" % (self.folder, folder, wanted))
+        if may_mount(os.path.join(self.folder, "ro")):
+            code, said = self.check(*self.disks("ro"), before=lambda: read_only(os.path.join(self.folder, "ro")))
+            self.assertEqual(code, 2, said)
+            self.assertIn("is mounted read-only", said)
+        code, said = self.check("--data-dir=%s/shut/data" % self.folder, before=obeys_modes)
+        self.assertEqual(code, 2, said)
+
+    def test_disks_larger_than_their_file_system(self):
+        size = os.statvfs(self.folder)
+        mib = size.f_blocks * size.f_frsize >> 20
+        code, said = self.check("--disks", "%s/x:%dMiB" % (self.folder, mib + 1024))
+        self.assertEqual(code, 2, said)
+        self.assertRegex(said, "disks: disk 0: .* more than its file system has, %d MiB: give a smaller size" % mib)
+        code, said = self.check("--disks", "%s/x:%dMiB,%s/y:%dMiB" % (self.folder, mib // 2 + 512, self.folder, mib // 2 + 512))
+        self.assertEqual(code, 2, said)
+        self.assertEqual(said.count("\n"), 1, said)
+        self.assertRegex(said, "disks: disk 0: .* with 1 more disks on its file system")
+        with running(TERRACED, *SMALL, "--disks", "%s/x:%dMiB" % (self.folder, mib + 1024)) as daemon:
+            wait_for(lambda: "event=disk_small" in daemon.log(), CALL_S, "the log warns")
+            self.store(daemon, self.open(daemon), range(4))
 
 
 if __name__ == "__main__":
