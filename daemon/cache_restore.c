@@ -265,45 +265,6 @@ static void adopt(struct restore *x, const struct found *f, struct rack *r)
 		catalog_tell(c, b, x->header);
 }
 
-/* With the lock. NULL: no more of them are told apart. */
-static struct cache_lost_slab *lost_slab(struct tier *t, struct unit *u, uint32_t slab)
-{
-	struct cache_lost_slab *l = t->found.lost, *const end = l + (t->found.slabs_lost < CACHE_LOST_SLABS_MAX ? t->found.slabs_lost : CACHE_LOST_SLABS_MAX);
-
-	while (l < end && (l->disk != u->configured || l->slab != slab))
-		l++;
-	if (l < end)
-		return l;
-	u->slabs_lost++;
-	if (t->found.slabs_lost++ >= CACHE_LOST_SLABS_MAX)
-		return NULL;
-	*l = (struct cache_lost_slab){ .disk = u->configured, .slab = slab, .sure = !t->scan && !u->scan };
-	return l;
-}
-
-/* With the lock: a record names a slot that no slab in use has. It is forgotten: the number may be another slab's one day. */
-static void record_lost(struct restore *x, const struct found *f, const struct rack *r)
-{
-	struct tier *t = x->cache->tier;
-	struct cache_lost_slab *l = lost_slab(t, f->unit, f->place.slab);
-
-	CRASH_POINT("restore_lost");
-	catalog_untell(x->cache, &f->ident);
-	f->unit->blocks_lost++;
-	t->found.blocks_lost++;
-	if (!l)
-		return;
-	l->blocks++;
-	l->problem = r ? "has other slots than the catalog says" : NULL; /* lost_judge() */
-}
-
-static bool slab_in_use(struct unit *u, uint32_t slab)
-{
-	struct disk_slab_view v;
-
-	return slab && disk_slab_next(u->disk, slab - 1, &v) && v.slab == slab;
-}
-
 /* In a read section, with the lock: a copy of the name f->ident lies in the place. */
 static void take_up(struct restore *x, const struct found *f)
 {
@@ -311,8 +272,8 @@ static void take_up(struct restore *x, const struct found *f)
 	struct block *there = r && f->place.slot < r->slots ? r->at[f->place.slot].block : NULL;
 
 	if (!r || f->place.slot >= r->slots || r->class->slot_bytes != f->pool->geometry.slot_bytes) {
-		if (!x->header && (r || !slab_in_use(f->unit, f->place.slab)))
-			record_lost(x, f, r);
+		if (!x->header && (r || !unit_has_slab(f->unit, f->place.slab)))
+			lost_record(x->cache, f->unit, f->place.slab, &f->ident, r != NULL);
 		return;
 	}
 	if (there && there->generation == f->generation) {
@@ -634,26 +595,14 @@ static void read_catalog(struct restore *x)
 {
 	struct tier *t = x->cache->tier;
 	uint64_t layouts = 0, blocks = 0;
-	enum status s = catalog_walk(t->catalog, CATALOG_LAYOUTS, on_layout, x, &layouts);
+	enum status s;
+
+	lost_return(x->cache);
+	s = catalog_walk(t->catalog, CATALOG_LAYOUTS, on_layout, x, &layouts);
 
 	t->scan |= s != STATUS_OK || layouts;
 	s = catalog_walk(t->catalog, CATALOG_BLOCKS, on_record, x, &blocks);
 	t->scan |= s != STATUS_OK || blocks;
-}
-
-/* What is wrong with the slab files that records named in vain: each is looked at once, without the lock. */
-static void lost_judge(struct restore *x)
-{
-	struct tier *t = x->cache->tier;
-
-	for (uint32_t i = 0; i < t->found.slabs_lost && i < CACHE_LOST_SLABS_MAX && restorer_goes_on(x); i++) {
-		struct cache_lost_slab *l = &t->found.lost[i];
-		const char *problem = l->problem ? l->problem : disk_slab_problem(unit_configured(t, l->disk)->disk, l->slab);
-
-		cache_lock(x->cache);
-		l->problem = problem ? problem : "was not in use";
-		cache_unlock(x->cache);
-	}
 }
 
 static bool over_budget(struct disk *d)
@@ -685,7 +634,7 @@ void *restore_main(void *arg)
 		t->lagging |= catalog_empty(t->catalog, CATALOG_BLOCKS) != STATUS_OK;
 	else if (restorer_goes_on(&x))
 		read_catalog(&x);
-	lost_judge(&x);
+	lost_judge(c);
 	CRASH_POINT("restore_walked");
 	scan_all(&x);
 	CRASH_POINT("restore_scanned");

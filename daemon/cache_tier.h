@@ -456,6 +456,16 @@ void restored_note(struct restored_notes *n, const struct restored *one);
 void restored_order(struct cache *c, struct restored_notes *n);
 void restored_notes_free(struct restored_notes *n);
 
+/* ---- cache_lost.c ---- */
+
+bool unit_has_slab(const struct unit *u, uint32_t slab);
+/* With the lock: a record names a slot of a slab that is not in use, or (in_use) that has no such slot. It is forgotten and counted. */
+void lost_record(struct cache *c, struct unit *u, uint32_t slab, const struct index_ident *ident, bool in_use);
+/* Without the lock, after all records: what is wrong with each of those files. */
+void lost_judge(struct cache *c);
+/* Without the lock, before any: files that were lost in earlier runs and are back are deleted. */
+void lost_return(struct cache *c);
+
 /* ---- cache_restore.c, again ---- */
 
 /* Tells the catalog of a block that is on disk now, or no more. */

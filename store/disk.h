@@ -137,6 +137,8 @@ struct disk_slab_view {
 };
 /* Slabs by rising number, beginning after `after`; false at the end. */
 bool disk_slab_next(struct disk *d, uint32_t after, struct disk_slab_view *out);
+/* No new slab file gets that number, or a lower one: it is known elsewhere. */
+void disk_slab_skip(struct disk *d, uint32_t slab);
 /* Why slab file `slab` is not in use, a fixed sentence about the file ("is missing", "is too short"). NULL: it is in use. */
 const char *disk_slab_problem(struct disk *d, uint32_t slab);
 

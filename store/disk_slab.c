@@ -431,6 +431,14 @@ bool disk_slab_next(struct disk *d, uint32_t after, struct disk_slab_view *out)
 	return found;
 }
 
+void disk_slab_skip(struct disk *d, uint32_t slab)
+{
+	pthread_mutex_lock(&d->mutex);
+	if (d->last_number < slab)
+		d->last_number = slab;
+	pthread_mutex_unlock(&d->mutex);
+}
+
 const char *disk_slab_problem(struct disk *d, uint32_t slab)
 {
 	struct disk_slab_file file = { .number = slab, .fd = -1 };

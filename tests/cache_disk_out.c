@@ -398,6 +398,56 @@ START_TEST(test_a_slab_that_is_lost)
 }
 END_TEST
 
+/* A file that was lost, and comes back after something was deleted: it is deleted before it is believed, also by a start that reads all headers; and
+ * no other file has its number meanwhile. _i 1: nothing was deleted either; it is deleted all the same, once. */
+START_TEST(test_a_slab_that_comes_back)
+{
+	char path[128], aside[128];
+	enum status st[BLOCKS];
+	struct cache_catalog_state s;
+	uint32_t slab = 0, left;
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 2, DISK);
+	fill(&d);
+	do
+		snprintf(path, sizeof(path), "%s/slab-%06u.trc", d.folder[1], ++slab);
+	while (!access(path, F_OK));
+	snprintf(path, sizeof(path), "%s/slab-%06u.trc", d.folder[1], --slab); /* the last: its number would be the next new one's */
+	ck_assert_uint_gt(slab, 0);
+	snprintf(aside, sizeof(aside), "%s/aside", d.root);
+	shell("mv '%s' '%s'", path, aside);
+	open_both(&r, &d);
+	ck_assert(cache_catalog(r.c, &s));
+	ck_assert_uint_eq(s.slabs_lost, 1);
+	ck_assert_uint_gt(s.blocks_lost, 0);
+	if (!_i)
+		ck_assert_int_eq(rig_delete(&r, 0, BLOCKS, st), STATUS_OK);
+	left = _i ? BLOCKS - (uint32_t)s.blocks_lost : 0;
+	rig_close(&r);
+	open_both(&r, &d); /* another start, that knows it by the catalog alone */
+	rig_put_slowly(&r, 1000, BLOCKS);
+	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
+	rig_close(&r);
+	ck_assert(access(path, F_OK));
+	shell("cp '%2$s' '%1$s'", path, aside);
+	shell("rm '%s/run'", d.folder[1], ""); /* all headers are read */
+	for (int run = 0; run < 2; run++) {
+		open_both(&r, &d);
+		ck_assert(cache_catalog(r.c, &s));
+		ck_assert_uint_eq(s.slabs_lost, !run);
+		ck_assert(run || (s.lost[0].disk == 1 && s.lost[0].slab == slab && strstr(s.lost[0].problem, "was deleted")));
+		ck_assert_uint_eq(rig_read_all(&r, 0, BLOCKS), left);
+		ck_assert_uint_eq(rig_read_all(&r, 1000, BLOCKS), BLOCKS);
+		rig_check_books(r.c);
+		rig_close(&r);
+	}
+	ck_assert(access(path, F_OK));
+	rig_disks_remove(&d);
+}
+END_TEST
+
 int main(void)
 {
 	const struct {
@@ -406,7 +456,7 @@ int main(void)
 	} tests[] = {
 		{ test_without_one_disk, BREAKAGES }, { test_what_is_deleted_meanwhile, BREAKAGES + 4 }, { test_a_disk_that_nobody_knew, 1 },
 		{ test_numbers_are_those_of_the_options, 1 }, { test_without_any_disk, 1 }, { test_required, 1 }, { test_a_new_disk_in_the_folder, 1 },
-		{ test_a_slab_that_is_lost, 2 * LOSSES },
+		{ test_a_slab_that_is_lost, 2 * LOSSES }, { test_a_slab_that_comes_back, 2 },
 	};
 	Suite *suite = suite_create("cache_disk_out");
 	TCase *tc = tcase_create("out");
