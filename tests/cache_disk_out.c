@@ -411,11 +411,12 @@ START_TEST(test_a_slab_that_comes_back)
 
 	rig_disks_make(&d, NULL, 2, DISK);
 	fill(&d);
-	do
-		snprintf(path, sizeof(path), "%s/slab-%06u.trc", d.folder[1], ++slab);
-	while (!access(path, F_OK));
-	snprintf(path, sizeof(path), "%s/slab-%06u.trc", d.folder[1], --slab); /* the last: its number would be the next new one's */
+	open_both(&r, &d);
+	for (struct disk_slab_view v = { .slab = 0 }; disk_slab_next(r.c->tier->units[1].disk, v.slab, &v);)
+		slab = v.used ? v.slab : slab;
+	rig_close(&r);
 	ck_assert_uint_gt(slab, 0);
+	snprintf(path, sizeof(path), "%s/slab-%06u.trc", d.folder[1], slab); /* the last: its number would be the next new one's */
 	snprintf(aside, sizeof(aside), "%s/aside", d.root);
 	shell("mv '%s' '%s'", path, aside);
 	open_both(&r, &d);
