@@ -5,7 +5,6 @@
  * it is believed. Its number is not given to another file meanwhile.
  */
 #include "daemon/cache_tier.h"
-#include "store/crash_point.h"
 
 #include <string.h>
 
@@ -48,7 +47,6 @@ void lost_record(struct cache *c, struct unit *u, uint32_t slab, const struct in
 	struct cache_lost_slab *l;
 	uint8_t key[KEY_BYTES];
 
-	CRASH_POINT("lost_record");
 	/* Of a file that is in use the record alone is false. Else the file's number goes to the catalog before its record leaves it. */
 	key_of(u->id, slab, key);
 	if (!in_use && catalog_put(t->catalog, CATALOG_META, key, sizeof(key), "1", 1))
@@ -86,7 +84,6 @@ static void drop(struct cache *c, struct unit *u, uint32_t slab)
 	const bool dropped = !disk_slab_drop(u->disk, slab);
 	uint8_t key[KEY_BYTES];
 
-	CRASH_POINT("lost_drop");
 	key_of(u->id, slab, key);
 	cache_lock(c);
 	unit_failed(c, u);

@@ -12,7 +12,6 @@
  * on the file system of the mount point.
  */
 #include "daemon/cache_tier.h"
-#include "store/crash_point.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -455,12 +454,15 @@ static void pardon_on(struct tier *t, const struct unit *u)
 void tier_pardon(struct cache *c)
 {
 	struct tier *t = c->tier;
+	bool deleted;
 
-	if (t->deleted || c->options.distrust_disks)
+	cache_lock(c);
+	deleted = t->deleted;
+	cache_unlock(c);
+	if (deleted || c->options.distrust_disks)
 		return;
 	for (uint32_t i = 0; t->pardon_count && i < t->unit_count; i++)
 		pardon_on(t, &t->units[i]);
-	CRASH_POINT("pardon_disks");
 	for (uint32_t i = 0; i < t->pardon_count; i++)
 		unnote(t->catalog, WIPE_ID, t->pardon[i]);
 	for (uint32_t i = 0; t->pardon_folders && i < t->out_count; i++)

@@ -102,7 +102,7 @@ static void log_slab_lost(struct cache *c, const struct cache_lost_slab *l)
 		 LOG_NUM("blocks", (int64_t)l->blocks), LOG_TEXT("reason", l->problem),
 		 LOG_TEXT("effect", l->sure ? "so many blocks that were on the disk are misses" :
 					      "so many blocks are misses, unless others have a copy: the run before did not end in order, and may have given the file up"),
-		 LOG_TEXT("remedy", l->sure ? "look for who removed or changed the file; nothing else is to write to the folder of a disk" : ""));
+		 LOG_TEXT("remedy", l->sure ? "find out what removed or changed the file: only the daemon is to write to the folder of a disk" : ""));
 }
 
 static void log_restored(struct cache *c, const struct cache_catalog_state *s)

@@ -126,24 +126,22 @@ START_TEST(test_without_one_disk)
 		rig_close(&r);
 	}
 	mend_disk(&d, 1, b);
-	for (int run = 0; run < 2; run++) {
-		open_both(&r, &d);
-		ck_assert(!cache_degraded(r.c));
-		ck_assert_uint_eq(rig_read_all(&r, 0, BLOCKS), BLOCKS);
-		ck_assert_uint_eq(rig_read_all(&r, 1000, 32), 32);
-		rig_check_books(r.c);
-		rig_close(&r);
-	}
+	open_both(&r, &d);
+	ck_assert(!cache_degraded(r.c));
+	ck_assert_uint_eq(rig_read_all(&r, 0, BLOCKS), BLOCKS);
+	ck_assert_uint_eq(rig_read_all(&r, 1000, 32), 32);
+	rig_check_books(r.c);
+	rig_close(&r);
 	rig_disks_remove(&d);
 }
 END_TEST
 
-/* A delete while a disk is out: it is wiped when it comes back, once. From BREAKAGES on, of two kinds of breakage, 1: the catalog is lost before;
- * 2: the delete was in an earlier run than the last without the disk. */
+/* A delete while a disk is out: it is wiped when it comes back, once. From 3 on, of two kinds of breakage, 1: the catalog is lost before; 2: the
+ * delete was in an earlier run than the last without the disk. */
 START_TEST(test_what_is_deleted_meanwhile)
 {
-	const struct breakage *b = &breakages[_i < BREAKAGES ? _i : 3 * (_i % 2)];
-	const int kind = _i < BREAKAGES ? 0 : 1 + (_i - BREAKAGES) / 2;
+	const struct breakage *b = &breakages[(const int[]){ 0, 1, 3, 0, 3, 0, 3 }[_i]];
+	const int kind = _i < 3 ? 0 : 1 + (_i - 3) / 2;
 	enum status st[HOST];
 	char catalog[128];
 	uint32_t left;
@@ -183,7 +181,7 @@ START_TEST(test_what_is_deleted_meanwhile)
 END_TEST
 
 /* Neither catalog nor other disks know the id of a disk that is out: what lies in its folder is wiped all the same. */
-START_TEST(test_a_disk_that_nobody_knew)
+START_TEST(test_a_disk_of_unknown_id)
 {
 	enum status st[HOST];
 	char aside[128];
@@ -455,9 +453,9 @@ int main(void)
 		const TTest *test;
 		int times;
 	} tests[] = {
-		{ test_without_one_disk, BREAKAGES }, { test_what_is_deleted_meanwhile, BREAKAGES + 4 }, { test_a_disk_that_nobody_knew, 1 },
+		{ test_without_one_disk, BREAKAGES }, { test_what_is_deleted_meanwhile, 7 }, { test_a_disk_of_unknown_id, 1 },
 		{ test_numbers_are_those_of_the_options, 1 }, { test_without_any_disk, 1 }, { test_required, 1 }, { test_a_new_disk_in_the_folder, 1 },
-		{ test_a_slab_that_is_lost, 2 * LOSSES }, { test_a_slab_that_comes_back, 2 },
+		{ test_a_slab_that_is_lost, LOSSES + 1 }, { test_a_slab_that_comes_back, 2 },
 	};
 	Suite *suite = suite_create("cache_disk_out");
 	TCase *tc = tcase_create("out");

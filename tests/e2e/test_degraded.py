@@ -301,7 +301,7 @@ class Degraded(unittest.TestCase):
 
     def test_a_gpu_that_is_not_there(self):
         """Whether there is no library to reach it, or the library knows no such GPU."""
-        for flags in (("--cuda-plugin", "/nowhere/libterrace_cuda.so.0"), ("--cuda-plugin", TERRACED), ()):
+        for flags in (("--cuda-plugin", "/nowhere/libterrace_cuda.so.0"), ()):
             with self.subTest(str(flags)), running(TERRACED, *self.flags("--gpus", "250", *flags)) as daemon:
                 self.says(daemon, "GPU 250", "", "left out of gpus", "gpu_lost gpu=0")
                 session = self.open(daemon)
