@@ -53,6 +53,9 @@ enum {
 	CACHE_IDLED_MAX = 16,
 	CACHE_TOKEN_BYTES = 16,
 	CACHE_DISKS_MAX = 16,
+	CACHE_WHY_MAX = 640,         /* a sentence that may name a folder */
+	CACHE_LEFT_OUT_MAX = 8,
+	CACHE_LOST_SLABS_MAX = 32,
 	CACHE_EXTENT_NONE = -1,      /* 0xffffffff: no place */
 	CACHE_HOST = -1,             /* no GPU */
 };
@@ -87,6 +90,7 @@ struct cache_options {
 	/* The disk tier. Without disks what memory cannot hold is dropped, and a restart begins with nothing. */
 	const struct cache_disk_options *disks;
 	uint32_t disk_count;             /* at most CACHE_DISKS_MAX */
+	enum cache_disks_required { CACHE_REQUIRE_NONE, CACHE_REQUIRE_ONE, CACHE_REQUIRE_ALL } disks_required; /* that can be used at the start */
 	const char *catalog_folder;      /* made if missing */
 	const char *catalog_child;       /* as catalog_options.child; NULL: a plain fork, before other threads exist */
 	bool rebuild;                    /* distrust the catalog: make it anew from the slots' headers */
@@ -116,8 +120,9 @@ struct cache_options {
 
 /* Registers nothing: the calling thread has entered already. INVALID: an option out of its bounds. What the
  * catalog knows of the disks is taken up by a thread of its own: until that is done (cache_restored) blocks
- * on disk are misses, and deletes and flushes wait. BUSY, UNSUPPORTED, CORRUPT, IO: a disk or the catalog
- * cannot be opened, as in store/disk.h and store/catalog.h. *why: good until the thread's next cache_create. */
+ * on disk are misses, and deletes and flushes wait. A disk that cannot be used is left out, and cache_disks says why. BUSY: another process
+ * has a disk or the catalog. UNSUPPORTED, IO: the catalog cannot be opened, as in store/catalog.h; or the kernel refuses `io`. UNAVAILABLE:
+ * disks_required. *why: good until the thread's next cache_create. */
 enum status cache_create(const struct cache_options *o, uint64_t now_us, struct cache **out,
 			 const char **why);
 /* No other thread may be inside. Frees everything (but records, with leaves_records), watches included, whoever still maps it. NULL allowed. False: a disk, or the one with
@@ -615,9 +620,10 @@ uint32_t cache_layouts(struct cache *c, struct cache_layout_view *out, uint32_t 
 /* What there is to tell of each disk: how many were written to out[max], in the order of the options. */
 struct cache_disk_state {
 	const char *folder;         /* as in the options */
-	const char *health;         /* a fixed word: "healthy", "full", "slow" or "quarantined" */
-	const char *engine;         /* "io_uring" or "threads" */
-	char why[160];              /* of the health; "" */
+	const char *health;         /* a fixed word: "healthy", "full", "slow", "quarantined"; "unusable": not in use since the start */
+	const char *engine;         /* "io_uring" or "threads"; "" if it is unusable, as are all numbers */
+	const char *remedy;         /* of "unusable"; "" */
+	char why[CACHE_WHY_MAX];    /* of the health; "" */
 	char shortage[160];         /* as in struct disk_view */
 	char refusal[160];          /* why io_uring is not the engine; "" */
 	bool direct, wiped;         /* O_DIRECT is in use; its folder had been given up, and was emptied at the start */
@@ -639,7 +645,14 @@ struct cache_gpu_view {
 	uint64_t corrupt_up, corrupt_down; /* copies that were found so on their way, ever */
 };
 uint32_t cache_gpus(struct cache *c, struct cache_gpu_view *out, uint32_t max); /* max 0: how many there are */
-/* One of them is lost. */
+
+/* What the cache goes on without: GPUs that are lost, disks that have failed or could not be used at the start. A sentence each, with the number, the
+ * name and the reason, disks first: how many there are, of which out[max] are written. */
+struct cache_fault {
+	char text[CACHE_WHY_MAX + 64];
+};
+uint32_t cache_faults(struct cache *c, struct cache_fault *out, uint32_t max);
+/* There are such. */
 bool cache_degraded(struct cache *c);
 
 /* The same of the catalog. False: there is no disk tier. */
@@ -651,11 +664,24 @@ struct cache_catalog_state {
 	bool failing;               /* commits fail now */
 	bool restored;              /* what earlier runs left has been taken up: so many blocks, in so long */
 	uint64_t restored_blocks, restored_us;
-	char left_out[160];         /* folder of the first of the disks that the run before had and this one has not */
+	struct {
+		char folder[160];
+		const char *why;
+	} left_out[CACHE_LEFT_OUT_MAX]; /* the first of the disks that an earlier run had and this one has not, but for unusable ones */
 	uint32_t left_out_count;
 	uint64_t readers_cleared;   /* as in struct catalog_view */
 	int reader_pid;
 	uint64_t reader_us, reader_grown_bytes;
+	/* What the catalog named and could not be taken up: blocks on disks that are not in use; and blocks in slab files that are missing or damaged,
+	 * the first of which are in lost[]. */
+	uint64_t blocks_absent, blocks_lost;
+	struct cache_lost_slab {
+		uint32_t disk, slab;        /* of the options; as in the file's name */
+		uint64_t blocks;
+		const char *problem;        /* a fixed sentence about the file: "is missing" */
+		bool sure;                  /* the run before ended in order: nothing has given the slab up after the catalog's last word */
+	} lost[CACHE_LOST_SLABS_MAX];
+	uint32_t slabs_lost;
 };
 bool cache_catalog(struct cache *c, struct cache_catalog_state *out);
 /* For people, after a flush or a delete by this wait that has not done all: the catalog or the disk that keeps it from that, by its folder, the

@@ -342,9 +342,9 @@ enum status cache_compact_step(struct cache *c, uint32_t disk, uint64_t bytes_ma
 	enum status s;
 
 	*freed = 0;
-	if (!c->tier || disk >= c->tier->unit_count)
+	u = c->tier ? unit_configured(c->tier, disk) : NULL;
+	if (!u)
 		return STATUS_NOT_FOUND;
-	u = &c->tier->units[disk];
 	disk_look(u->disk, &view);
 	cache_lock(c);
 	if (view.slab_bytes_used > bytes_max)

@@ -39,6 +39,7 @@ void cache_config(const struct config *c, struct cache_config *out)
 		.prefetch_bytes = c->prefetch_bytes,
 		.disks = out->disks,
 		.disk_count = n,
+		.disks_required = (enum cache_disks_required)c->require_disks,
 		.catalog_folder = out->catalog,
 		.catalog_child = CATALOG_CHILD_PROGRAM,
 		.rebuild = c->catalog == CONFIG_CATALOG_REBUILD,

@@ -327,6 +327,8 @@ static enum status flush_answer(struct flush *f, enum status s, enum status *sta
 	return STATUS_OK;
 }
 
+static const char no_disk[] = "no disk is in use";
+
 enum status cache_flush(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
 			struct cache_wait *w, enum status *statuses, const char **why)
 {
@@ -343,6 +345,9 @@ enum status cache_flush(struct cache *c, uint64_t session, const struct cache_ke
 	*why = "there is no disk tier";
 	if (!c->tier)
 		return STATUS_UNAVAILABLE;
+	*why = no_disk;
+	if (!c->tier->unit_count)
+		return STATUS_UNAVAILABLE;
 	w->poll = !cache_restored(c);
 	if (w->poll)
 		return STATUS_BUSY;
@@ -358,6 +363,7 @@ enum status cache_flush(struct cache *c, uint64_t session, const struct cache_ke
 		if (k)
 			flush_write(&f); /* what memory still has alone, and why; nothing is begun that is waited for */
 		s = flush_answer(&f, s, statuses);
+		*why = s == STATUS_UNAVAILABLE ? no_disk : *why;
 	} else if (k && w->last && flush_in_part(&f, statuses)) {
 		s = STATUS_OK;
 	}

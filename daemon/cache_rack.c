@@ -46,7 +46,7 @@ struct disk_class *class_get(struct cache *c, struct unit *u, uint64_t slot_byte
 	k = calloc(1, sizeof(*k));
 	if (!k)
 		return NULL;
-	k->policy_room = c->options.disks[u->number].bytes / slot_bytes;
+	k->policy_room = u->options->bytes / slot_bytes;
 	k->policy = policy_create(c->tier->policy, k->policy_room, c->options.recompute_growth);
 	if (!k->policy) {
 		free(k);

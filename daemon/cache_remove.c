@@ -77,6 +77,7 @@ static enum status remove_key(struct cache *c, struct pool *const *pools, uint32
 		}
 		if (!c->tier)
 			continue;
+		c->tier->deleted = true;
 		block_ident(pools[l], one->bytes, one->key_bytes, &ident);
 		CRASH_POINT("delete_untell");
 		catalog_untell(c, &ident);

@@ -271,8 +271,11 @@ static void take_up(struct restore *x, const struct found *f)
 	struct rack *r = rack_get(x->cache, f->unit, f->place.slab);
 	struct block *there = r && f->place.slot < r->slots ? r->at[f->place.slot].block : NULL;
 
-	if (!r || f->place.slot >= r->slots || r->class->slot_bytes != f->pool->geometry.slot_bytes)
+	if (!r || f->place.slot >= r->slots || r->class->slot_bytes != f->pool->geometry.slot_bytes) {
+		if (!x->header && (r || !unit_has_slab(f->unit, f->place.slab)))
+			lost_record(x->cache, f->unit, f->place.slab, &f->ident, r != NULL);
 		return;
+	}
 	if (there && there->generation == f->generation) {
 		if (x->header && !there->shelf)
 			doubt(x, there);
@@ -354,6 +357,7 @@ static bool on_record(void *arg, const void *key, size_t key_bytes, const void *
 		take_up(x, &f);
 	} else {
 		c->tier->scan |= f.unit != NULL; /* its layout is lost: the header has it */
+		c->tier->found.blocks_absent += !f.unit;
 		catalog_untell(c, &f.ident);
 	}
 	cache_unlock(c);
@@ -545,33 +549,37 @@ static void committed(void *arg, enum status s)
 	commit_let_go(m);
 }
 
-/* DEADLINE: it has not come in time, or the restorer is to stop. */
-static enum status commit_wait(const struct restore *x, struct commit *m)
+enum status tier_commit(struct tier *t, bool (*goes_on)(const void *arg), const void *arg)
 {
-	for (int i = 0; i < COMMIT_WAITS && restorer_goes_on(x); i++)
-		if (await_came(&m->done, AGAIN_NS / 1000))
-			return m->status;
-	return STATUS_DEADLINE;
-}
-
-static enum status unclean_once(const struct restore *x)
-{
-	struct catalog *catalog = x->cache->tier->catalog;
 	struct commit *m = calloc(1, sizeof(*m));
 	enum status s;
 
 	if (!m)
 		return STATUS_EXHAUSTED;
 	await_init(&m->done);
-	s = catalog_drop(catalog, CATALOG_META, "clean", 5);
-	if (!s)
-		s = catalog_flush(catalog, committed, m);
+	s = catalog_flush(t->catalog, committed, m);
 	if (s)
 		commit_let_go(m); /* the catalog's hold */
-	else
-		s = commit_wait(x, m);
+	for (int i = 0; !s && i < COMMIT_WAITS && (!goes_on || goes_on(arg)); i++)
+		if (await_came(&m->done, AGAIN_NS / 1000)) {
+			s = m->status;
+			commit_let_go(m);
+			return s;
+		}
 	commit_let_go(m);
-	return s;
+	return s ? s : STATUS_DEADLINE;
+}
+
+static bool goes_on(const void *x)
+{
+	return restorer_goes_on(x);
+}
+
+static enum status unclean_once(const struct restore *x)
+{
+	enum status s = catalog_drop(x->cache->tier->catalog, CATALOG_META, "clean", 5);
+
+	return s ? s : tier_commit(x->cache->tier, goes_on, x);
 }
 
 /* This run is not over in order before it has ended: that is on disk before anything is spilled. A catalog that does not take it is asked
@@ -587,7 +595,10 @@ static void read_catalog(struct restore *x)
 {
 	struct tier *t = x->cache->tier;
 	uint64_t layouts = 0, blocks = 0;
-	enum status s = catalog_walk(t->catalog, CATALOG_LAYOUTS, on_layout, x, &layouts);
+	enum status s;
+
+	lost_return(x->cache);
+	s = catalog_walk(t->catalog, CATALOG_LAYOUTS, on_layout, x, &layouts);
 
 	t->scan |= s != STATUS_OK || layouts;
 	s = catalog_walk(t->catalog, CATALOG_BLOCKS, on_record, x, &blocks);
@@ -618,10 +629,12 @@ void *restore_main(void *arg)
 	CRASH_POINT("restore_dirty");
 	unclean(&x);
 	run_begins(&x);
-	if (t->rebuild)
+	/* One that is to stop may have left the word of the run before, which the catalog must go on to fit. */
+	if (restorer_goes_on(&x) && t->rebuild)
 		t->lagging |= catalog_empty(t->catalog, CATALOG_BLOCKS) != STATUS_OK;
-	else
+	else if (restorer_goes_on(&x))
 		read_catalog(&x);
+	lost_judge(c);
 	CRASH_POINT("restore_walked");
 	scan_all(&x);
 	CRASH_POINT("restore_scanned");

@@ -14,32 +14,12 @@
 
 enum {
 	SWEEP_SLOTS = 8192,
-	QUEUE_PER_DEPTH = 64,
 	SETTLE_DOWNS = 256,
 	SETTLE_LEAST_US = 1500 * 1000, /* a full disk is tried again after a second */
 	SETTLE_FULL_US = 400 * 1000,
 	CLOSE_MS = 10000,              /* unless options say else */
 	CATALOG_CLOSE_MS = 2000,       /* its own share, whatever the disks took */
 };
-
-static _Thread_local char why_text[1024];
-
-static void thread_begin(void *arg)
-{
-	(void)arg;
-	cache_thread_enter();
-}
-
-static void thread_end(void *arg)
-{
-	(void)arg;
-	cache_thread_leave();
-}
-
-static enum ring_engine engine_of(enum cache_io io)
-{
-	return io == CACHE_IO_URING ? RING_URING : io == CACHE_IO_THREADS ? RING_THREADS : RING_AUTO;
-}
 
 static const char *options_problem(const struct cache_options *o)
 {
@@ -54,234 +34,6 @@ static const char *options_problem(const struct cache_options *o)
 	if (!o->disk_policy || !policy_find(o->disk_policy))
 		return "unknown eviction policy for the disks";
 	return NULL;
-}
-
-/* ---- disks that must not be believed ----
- *
- * What is deleted while a disk is gone (it failed, or it is not configured) cannot be tombstoned there. So the catalog bans such a disk,
- * at the latest with the commit that the delete waits for; when it is opened again its slabs are wiped first. Of one that is not configured
- * the others are told, too, in case the catalog is lost before it comes back. */
-
-enum { BAN_KEY_BYTES = 12 };
-
-static void ban_key(uint64_t id, uint8_t key[BAN_KEY_BYTES])
-{
-	memcpy(key, "wipe", 4);
-	memcpy(key + 4, &id, sizeof(id));
-}
-
-static bool disk_ban(struct catalog *catalog, uint64_t id)
-{
-	uint8_t key[BAN_KEY_BYTES];
-
-	ban_key(id, key);
-	return catalog_put(catalog, CATALOG_META, key, sizeof(key), "1", 1) == STATUS_OK;
-}
-
-static bool disk_banned(struct catalog *catalog, uint64_t id)
-{
-	uint8_t key[BAN_KEY_BYTES], value[8];
-	size_t n = sizeof(value);
-
-	ban_key(id, key);
-	return catalog_get(catalog, CATALOG_META, key, sizeof(key), value, &n) == STATUS_OK;
-}
-
-/* Nothing of it is left. */
-static void disk_forget(struct catalog *catalog, uint64_t id)
-{
-	const struct disk_record d = { .disk_id = id, .folder = "-" };
-	uint8_t key[BAN_KEY_BYTES];
-	struct record r;
-
-	ban_key(id, key);
-	catalog_drop(catalog, CATALOG_META, key, sizeof(key));
-	if (!disk_record_encode(&d, &r))
-		catalog_drop(catalog, CATALOG_SLABS, r.key, r.key_bytes);
-}
-
-static enum status unit_open(struct cache *c, struct unit *u, const struct cache_disk_options *o)
-{
-	const struct cache_options *all = &c->options;
-	const struct disk_options disk = {
-		.folder = o->folder,
-		.budget_bytes = o->bytes,
-		.slab_bytes = all->slab_bytes < o->bytes ? all->slab_bytes : o->bytes,
-		.slow_us = all->disk_slow_ms * 1000ull,
-		.ring = { .engine = engine_of(all->io),
-			  .depth = all->disk_depth,
-			  .queue_max = all->disk_depth * QUEUE_PER_DEPTH,
-			  .thread_begin = thread_begin,
-			  .thread_end = thread_end,
-			  .calls = all->io_calls },
-	};
-	enum status s = disk_open(&disk, &u->disk, why_text, sizeof(why_text));
-	struct disk_view v;
-
-	if (s)
-		return s;
-	u->id = disk_id(u->disk);
-	disk_look(u->disk, &v);
-	u->wiped_id = v.wiped_id;
-	if (u->wiped_id)
-		disk_forget(c->tier->catalog, u->wiped_id);
-	return STATUS_OK;
-}
-
-/* Of a banned disk: wiped, and open again under a new id. */
-static enum status unit_wipe(struct cache *c, struct unit *u, const struct cache_disk_options *o)
-{
-	const uint64_t id = u->id;
-	enum status s;
-
-	disk_quarantine(u->disk, "blocks may have been deleted while this disk was not in use");
-	disk_close(u->disk);
-	u->disk = NULL;
-	s = unit_open(c, u, o);
-	if (!s && u->id == id) {
-		snprintf(why_text, sizeof(why_text), "%s: the disk was not in use for a while and cannot be wiped", o->folder);
-		disk_close(u->disk);
-		u->disk = NULL;
-		s = STATUS_IO;
-	}
-	return s;
-}
-
-/* A folder that is a copy of another: what is deleted would be tombstoned in one of them alone. */
-static enum status refuse_twin(const struct cache *c, const struct unit *u)
-{
-	for (const struct unit *o = c->tier->units; o < u; o++)
-		if (o->id == u->id) {
-			snprintf(why_text, sizeof(why_text), "%s: it has the same disk.id as %s, of which it is a copy: empty one of them",
-				 c->options.disks[u->number].folder, c->options.disks[o->number].folder);
-			return STATUS_INVALID;
-		}
-	return STATUS_OK;
-}
-
-static bool unit_used(const struct unit *u)
-{
-	struct disk_view v;
-
-	disk_look(u->disk, &v);
-	return v.slabs > 0;
-}
-
-struct absent {
-	struct tier *tier;
-	bool untold;                   /* the catalog did not take a ban */
-	uint64_t ids[DISK_ABSENT_MAX]; /* the first of them */
-	uint64_t known[DISK_ABSENT_MAX]; /* those that the first disk here knows to be absent already */
-	uint32_t count, known_count;
-};
-
-static bool id_in(uint64_t id, const uint64_t *ids, uint32_t count)
-{
-	uint32_t i = 0;
-
-	while (i < count && ids[i] != id)
-		i++;
-	return i < count;
-}
-
-static bool id_of_unit(const struct tier *t, uint64_t id)
-{
-	for (uint32_t i = 0; i < t->unit_count; i++)
-		if (t->units[i].id == id || t->units[i].wiped_id == id)
-			return true;
-	return false;
-}
-
-static bool on_known_disk(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes)
-{
-	struct absent *absent = arg;
-	struct tier *t = absent->tier;
-	struct disk_record d;
-
-	if (disk_record_decode(key, key_bytes, value, value_bytes, &d))
-		return true;
-	if (id_of_unit(t, d.disk_id))
-		return true;
-	if (absent->count < DISK_ABSENT_MAX)
-		absent->ids[absent->count++] = d.disk_id;
-	if (!id_in(d.disk_id, absent->known, absent->known_count) && !t->left_out_count++)
-		snprintf(t->left_out, sizeof(t->left_out), "%.*s", (int)sizeof(t->left_out) - 1, d.folder);
-	absent->untold = !disk_ban(t->catalog, d.disk_id);
-	return !absent->untold;
-}
-
-/* The disks that are here know of those too, as the catalog may be lost: what they knew already, but for those that are back and were
- * wiped. One that cannot note it leaves it to the others, and to the catalog. */
-static void note_absent(const struct unit *u, const struct absent *absent)
-{
-	uint64_t known[DISK_ABSENT_MAX], ids[2 * DISK_ABSENT_MAX];
-	const uint32_t before = disk_absent(u->disk, known);
-	uint32_t count = 0;
-
-	for (uint32_t i = 0; i < absent->count; i++)
-		ids[count++] = absent->ids[i];
-	for (uint32_t i = 0; i < before; i++)
-		if (!id_of_unit(absent->tier, known[i]) && !id_in(known[i], ids, count))
-			ids[count++] = known[i];
-	if (count != before || memcmp(ids, known, count * sizeof(ids[0])) != 0)
-		disk_absent_set(u->disk, ids, count);
-}
-
-/* Another disk was in use while this one was not. */
-static bool noted_absent(const struct tier *t, const struct unit *u)
-{
-	uint64_t ids[DISK_ABSENT_MAX];
-
-	for (uint32_t i = 0; i < t->unit_count; i++)
-		if (&t->units[i] != u && id_in(u->id, ids, disk_absent(t->units[i].disk, ids)))
-			return true;
-	return false;
-}
-
-/* Disks that earlier runs had and this one has not. */
-static enum status ban_absent(struct tier *t)
-{
-	struct absent absent = { .tier = t };
-	enum status s;
-
-	absent.known_count = t->unit_count ? disk_absent(t->units[0].disk, absent.known) : 0;
-	s = catalog_walk(t->catalog, CATALOG_SLABS, on_known_disk, &absent, NULL);
-	for (uint32_t i = 0; i < t->unit_count && !s; i++)
-		note_absent(&t->units[i], &absent);
-	if (!s && absent.untold) {
-		snprintf(why_text, sizeof(why_text), "the catalog does not take which disks are absent: their blocks might be believed later");
-		return STATUS_EXHAUSTED;
-	}
-	if (s)
-		snprintf(why_text, sizeof(why_text), "%s: cannot tell which disks are absent", status_text(s));
-	return s;
-}
-
-/* The catalog first: its check wants a process without other threads, and a disk brings one. */
-static enum status parts_open(struct cache *c)
-{
-	const struct cache_options *o = &c->options;
-	const struct catalog_options catalog = { .folder = o->catalog_folder, .child = o->catalog_child };
-	enum status s = catalog_open(&catalog, &c->tier->catalog, &c->tier->catalog_state, why_text, sizeof(why_text));
-
-	if (!s)
-		snprintf(c->tier->catalog_why, sizeof(c->tier->catalog_why), "%.*s", (int)sizeof(c->tier->catalog_why) - 1, why_text);
-	for (uint32_t i = 0; i < o->disk_count && !s; i++) {
-		struct unit *u = &c->tier->units[i];
-
-		u->number = i;
-		u->written = 1;
-		s = unit_open(c, u, &o->disks[i]);
-		if (!s && (disk_banned(c->tier->catalog, u->id) || (o->distrust_disks && unit_used(u))))
-			s = unit_wipe(c, u, &o->disks[i]);
-		c->tier->unit_count += !s;
-		if (!s)
-			s = refuse_twin(c, u);
-	}
-	for (uint32_t i = 0; i < o->disk_count && !s; i++)
-		if (noted_absent(c->tier, &c->tier->units[i]))
-			s = unit_wipe(c, &c->tier->units[i], &o->disks[i]);
-	return s ? s : ban_absent(c->tier);
 }
 
 enum status tier_create(struct cache *c, const char **why)
@@ -300,8 +52,7 @@ enum status tier_create(struct cache *c, const char **why)
 	t->hungry_end = &t->hungry;
 	t->unburied_end = &t->unburied;
 	t->policy = policy_find(c->options.disk_policy);
-	*why = why_text;
-	s = parts_open(c);
+	s = tier_open(c, why);
 	t->rebuild = c->options.rebuild || t->catalog_state == CATALOG_DAMAGED;
 	return s;
 }
@@ -330,7 +81,7 @@ uint64_t tier_first_generation(struct cache *c)
 	for (uint32_t i = 0; i < c->tier->unit_count; i++) {
 		struct disk_record d = { .disk_id = c->tier->units[i].id };
 
-		snprintf(d.folder, sizeof(d.folder), "%s", c->options.disks[i].folder);
+		snprintf(d.folder, sizeof(d.folder), "%s", c->tier->units[i].options->folder);
 		if (!disk_record_encode(&d, &r))
 			catalog_put(c->tier->catalog, CATALOG_SLABS, r.key, r.key_bytes, r.value, r.value_bytes);
 	}
@@ -434,7 +185,11 @@ bool tier_stop(struct cache *c, bool read)
 	cache_unlock(c);
 	/* Loads that are being checked end while the disks are there; those that come now are checked on the disks' threads. */
 	sums_stop(c);
-	clean = clean && disks_sync(c, until_us);
+	const bool asked = clean || (restorer_ended && t->out_count), answers = asked && disks_sync(c, until_us);
+
+	clean = clean && answers;
+	if (answers && !read)
+		tier_pardon(c);
 	ended = disks_end(t, restorer_ended, until_us);
 	if (ended) {
 		cache_lock(c);
@@ -489,7 +244,7 @@ void unit_failed(struct cache *c, struct unit *u)
 	if (u->failed || v.health != DISK_QUARANTINED)
 		return;
 	u->failed = true;
-	u->banned = disk_ban(c->tier->catalog, u->id);
+	u->banned = unit_ban(c->tier, u);
 }
 
 /* Some of the blocks of a disk that failed. */
@@ -525,7 +280,7 @@ void tier_tick(struct cache *c)
 			unit_sweep(c, &c->tier->units[i]);
 	for (uint32_t i = 0; i < c->tier->unit_count; i++) /* its queue was full then */
 		if (c->tier->units[i].failed && !c->tier->units[i].banned)
-			c->tier->units[i].banned = disk_ban(c->tier->catalog, c->tier->units[i].id);
+			c->tier->units[i].banned = unit_ban(c->tier, &c->tier->units[i]);
 	burials_feed(c);
 	spill_pump(c);
 	loads_feed(c);
@@ -622,7 +377,7 @@ static void unit_shrink(struct cache *c, struct unit *u)
 	uint64_t freed;
 
 	if (disk_slab_drop_free(u->disk, 0))
-		cache_compact_step(c, u->number, c->options.disks[u->number].bytes, &freed);
+		cache_compact_step(c, u->configured, u->options->bytes, &freed);
 	disk_look(u->disk, &v);
 	cache_lock(c);
 	racks_prune(c, u);

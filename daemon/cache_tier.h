@@ -1,7 +1,8 @@
 /* The disk tier behind the cache: what its files ask of each other (cache_tier.c, cache_rack.c, cache_move.c,
  * cache_load.c, cache_compact.c, cache_spill.c, cache_flush.c, cache_wait.c, cache_restore.c) and the rest of the cache of them.
  *
- * A *unit* is a disk. Its slabs are *racks* here: whose block is in which slot. Racks of one slot size on one unit are a *class*,
+ * A *unit* is a disk that is in use. A disk of the options that could not be used at the start is no unit: it is in tier->out, with the reason,
+ * until the next start (cache_tier_open.c). A unit's slabs are *racks* here: whose block is in which slot. Racks of one slot size on one unit are a *class*,
  * with an eviction policy of its own, for what leaves a disk is not what leaves memory.
  *
  * A *move* is one transfer: a spill (memory to disk), a load (disk to memory) or a burial (a tombstone over a header). It holds a
@@ -78,7 +79,9 @@ struct disk_class {
 struct unit {
 	struct disk *disk;
 	uint64_t id, wiped_id;         /* wiped_id: of what it was before this open; 0: the same */
-	uint32_t number;
+	uint32_t number;               /* among the units */
+	uint32_t configured;           /* among the options' disks: the number that people know it by */
+	const struct cache_disk_options *options;
 	struct disk_class *classes;
 	struct rack *rack_hash[RACK_BUCKETS];
 	uint32_t spilling, loading;    /* moves under way */
@@ -86,6 +89,7 @@ struct unit {
 	bool banned;                   /* the catalog has been told */
 	bool over;                     /* its slabs take more than its budget, as an earlier run's was larger */
 	bool scan;                     /* look at its headers: the catalog's last word is not of its last run */
+	uint64_t slabs_lost, blocks_lost; /* as the catalog named them at the start */
 	uint64_t sweep;                /* where that is: rack_cursor() */
 	bool swept;
 	uint64_t doubted;              /* of its blocks; they are looked at: */
@@ -154,14 +158,26 @@ struct wait_errand {
 	uint64_t covers;               /* the unit's `written` when it began */
 };
 
+/* A disk of the options that could not be used at the start. */
+struct disk_out {
+	uint32_t configured;
+	char why[CACHE_WHY_MAX];
+	const char *remedy;
+};
+
 struct tier {
 	struct unit units[CACHE_DISKS_MAX];
 	uint32_t unit_count;
+	struct disk_out out[CACHE_DISKS_MAX];
+	uint32_t out_count;
+	bool deleted;                  /* a block: it may lie on a disk that is out */
+	uint64_t pardon[CACHE_DISKS_MAX]; /* disks that this run banned since they are out: without a delete its end takes that back */
+	uint32_t pardon_count;
+	bool pardon_folders;           /* the same of the folders of those that are out */
 	struct catalog *catalog;
 	enum catalog_state catalog_state;
 	char catalog_why[160];         /* if it was damaged */
-	char left_out[160];            /* for the log: folder of the first disk that the run before had and this one has not */
-	uint32_t left_out_count;
+	struct cache_catalog_state found; /* of it: left_out (disks that are neither units nor out), blocks_absent, and what is lost */
 	const struct policy_ops *policy;
 	struct move *moves[MOVE_BUCKETS], *graves[MOVE_BUCKETS];
 	struct move *hungry, **hungry_end;
@@ -196,7 +212,7 @@ struct tier {
 
 /* ---- cache_tier.c: birth, death, chores ---- */
 
-/* Without the lock. create opens disks and catalog; start takes up what is there, once the host tier exists. */
+/* Without the lock. create opens catalog and disks; start takes up what is there, once the host tier exists. */
 enum status tier_create(struct cache *c, const char **why);
 uint64_t tier_first_generation(struct cache *c);
 enum status tier_start(struct cache *c, const char **why);
@@ -204,6 +220,21 @@ enum status tier_start(struct cache *c, const char **why);
  * requests touch, which is the whole cache, must stay as it is. read: somebody may be in the catalog still, which then stays open. */
 bool tier_stop(struct cache *c, bool read);
 void tier_destroy(struct cache *c); /* after the blocks are gone */
+
+/* ---- cache_tier_open.c: what a start finds, and believes ---- */
+
+/* Opens the catalog and the disks of the options: those that can be used are units, the others are out. Not OK: *why says what the daemon is not to
+ * start with; what was opened stays open. */
+enum status tier_open(struct cache *c, const char **why);
+/* By the disk's number among the options; NULL: it is out, or there is none. */
+struct unit *unit_configured(struct tier *t, uint32_t configured);
+/* Of a disk that has failed: the catalog is told that it is to be wiped before it is used again. False: its queue is full. */
+bool unit_ban(struct tier *t, const struct unit *u);
+/* At the end, when nothing can be deleted any more: if nothing was, disks that are out keep their blocks. Lasts: the disks write. */
+void tier_pardon(struct cache *c);
+
+/* ---- cache_tier.c, again ---- */
+
 void tier_tick(struct cache *c);
 /* True: there is something for tier_chores, or cache_disk_chores. */
 bool tier_wants(struct cache *c);
@@ -396,6 +427,9 @@ bool unit_unsynced(const struct unit *u, const struct index_ident *ident);
 
 /* The restorer's thread. */
 void *restore_main(void *cache);
+/* Without the lock: all that the catalog was told is committed. Asks goes_on (NULL: always) from time to time whether to wait on. DEADLINE: it has not
+ * come in ten seconds, or was not to be waited for. */
+enum status tier_commit(struct tier *t, bool (*goes_on)(const void *arg), const void *arg);
 /* The bytes by which a layout is known again: at most SLOT_LAYOUT_MAX. */
 enum { LAYOUT_BYTES = 96 };
 void layout_pack(const struct kv_layout *l, uint8_t out[LAYOUT_BYTES]);
@@ -421,6 +455,16 @@ void restored_note(struct restored_notes *n, const struct restored *one);
 /* Without the lock: tells the disks' policies of all that is still where it was noted, coldest first. */
 void restored_order(struct cache *c, struct restored_notes *n);
 void restored_notes_free(struct restored_notes *n);
+
+/* ---- cache_lost.c ---- */
+
+bool unit_has_slab(const struct unit *u, uint32_t slab);
+/* With the lock: a record names a slot of a slab that is not in use, or (in_use) that has no such slot. It is forgotten and counted. */
+void lost_record(struct cache *c, struct unit *u, uint32_t slab, const struct index_ident *ident, bool in_use);
+/* Without the lock, after all records: what is wrong with each of those files. */
+void lost_judge(struct cache *c);
+/* Without the lock, before any: files that were lost in earlier runs and are back are deleted. */
+void lost_return(struct cache *c);
 
 /* ---- cache_restore.c, again ---- */
 

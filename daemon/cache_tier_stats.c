@@ -4,10 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#define DISK_UNUSABLE "unusable"
+
 struct disk_row {
 	char labels[64], health[160], io[96];
 	struct disk_view v;
 	uint64_t blocks, doubted;
+	uint64_t slabs_lost, blocks_lost;
 	uint32_t spilling, loading;
 };
 
@@ -31,6 +34,8 @@ VALUE(budget, r->v.budget_bytes)
 VALUE(slab_bytes, r->v.slab_bytes_used)
 VALUE(slabs, r->v.slabs)
 VALUE(slabs_damaged, r->v.slabs_damaged)
+VALUE(slabs_lost, r->slabs_lost)
+VALUE(blocks_lost, r->blocks_lost)
 VALUE(direct, r->v.direct)
 VALUE(corrupt, r->v.corrupt)
 VALUE(refused_slow, r->v.refused_slow)
@@ -61,6 +66,8 @@ static const struct row rows[] = {
 	{ "terrace_disk_slab_bytes", slab_bytes, false, "bytes of slab files" },
 	{ "terrace_disk_slabs", slabs, false, "slab files" },
 	{ "terrace_disk_slabs_damaged", slabs_damaged, false, "slab files with a damaged header, left alone" },
+	{ "terrace_disk_lost_slabs", slabs_lost, false, "slab files that the catalog named at the start, and that were missing or damaged" },
+	{ "terrace_disk_lost_blocks", blocks_lost, false, "blocks that the catalog named in them" },
 	{ "terrace_disk_direct", direct, false, "1 if O_DIRECT is in use" },
 	{ "terrace_disk_corrupt_total", corrupt, true, "blocks whose bytes proved wrong" },
 	{ "terrace_disk_refused_slow_total", refused_slow, true, "transfers refused because the disk was slow" },
@@ -91,19 +98,21 @@ static void disk_read_row(struct cache *c, uint32_t i, struct disk_row *r)
 	for (const struct disk_class *k = u->classes; k; k = k->next)
 		r->blocks += k->blocks;
 	r->doubted = u->doubted;
+	r->slabs_lost = u->slabs_lost;
+	r->blocks_lost = u->blocks_lost;
 	r->spilling = u->spilling;
 	r->loading = u->loading;
 	cache_unlock(c);
 	disk_look(u->disk, &r->v);
-	snprintf(r->labels, sizeof(r->labels), "disk=%u", i);
-	snprintf(r->health, sizeof(r->health), "disk=%u,health=%s", i, disk_health_name(r->v.health));
-	snprintf(r->io, sizeof(r->io), "disk=%u,engine=%s", i, r->v.ring.engine == RING_URING ? "io_uring" : "threads");
+	snprintf(r->labels, sizeof(r->labels), "disk=%u", u->configured);
+	snprintf(r->health, sizeof(r->health), "disk=%u,health=%s", u->configured, disk_health_name(r->v.health));
+	snprintf(r->io, sizeof(r->io), "disk=%u,engine=%s", u->configured, r->v.ring.engine == RING_URING ? "io_uring" : "threads");
 }
 
 static void stats_catalog(struct cache *c, cache_stat_fn *emit, void *arg)
 {
 	struct catalog_view v;
-	uint64_t restored, us, scanned = 0;
+	uint64_t restored, us, absent, scanned = 0;
 	bool done;
 
 	catalog_look(c->tier->catalog, &v);
@@ -111,6 +120,7 @@ static void stats_catalog(struct cache *c, cache_stat_fn *emit, void *arg)
 	done = c->tier->restored;
 	restored = c->tier->restored_blocks;
 	us = c->tier->restored_us;
+	absent = c->tier->found.blocks_absent;
 	for (uint32_t i = 0; done && i < c->tier->unit_count; i++)
 		scanned += c->tier->scan || c->tier->units[i].scan;
 	cache_unlock(c);
@@ -130,8 +140,20 @@ static void stats_catalog(struct cache *c, cache_stat_fn *emit, void *arg)
 	     "for how long a reader in another process has kept changed pages from reuse, once it is ten minutes; 0: none does");
 	emit(arg, "terrace_restored", "", done, false, "1 when all that earlier runs left is taken up");
 	emit(arg, "terrace_restored_blocks", "", restored, false, "blocks taken up");
+	emit(arg, "terrace_restore_absent_blocks", "", absent, false, "blocks that the catalog named on disks that are not in use");
 	emit(arg, "terrace_restore_seconds", "", us / 1e6, false, "how long that took");
 	emit(arg, "terrace_restore_scanned_disks", "", scanned, false, "disks whose headers were all read for it, as after a crash");
+}
+
+/* Of a disk that could not be used at the start the health is all that there is. */
+static void stats_out(struct cache *c, cache_stat_fn *emit, void *arg)
+{
+	for (uint32_t i = 0; i < c->tier->out_count; i++) {
+		char labels[64];
+
+		snprintf(labels, sizeof(labels), "disk=%u,health=" DISK_UNUSABLE, c->tier->out[i].configured);
+		emit(arg, "terrace_disk_health_info", labels, 1, false, "the disk's health");
+	}
 }
 
 void tier_stats(struct cache *c, cache_stat_fn *emit, void *arg)
@@ -143,6 +165,7 @@ void tier_stats(struct cache *c, cache_stat_fn *emit, void *arg)
 		disk_read_row(c, i, &r[i]);
 	for (uint32_t i = 0; i < n; i++)
 		emit(arg, "terrace_disk_health_info", r[i].health, 1, false, "the disk's health");
+	stats_out(c, emit, arg);
 	for (uint32_t i = 0; i < n; i++)
 		emit(arg, "terrace_disk_engine_info", r[i].io, 1, false, "how the disk is read and written");
 	for (size_t k = 0; k < sizeof(rows) / sizeof(rows[0]); k++)
@@ -153,25 +176,39 @@ void tier_stats(struct cache *c, cache_stat_fn *emit, void *arg)
 
 /* ---- for logs and operators ---- */
 
+static void state_of_unit(struct cache *c, uint32_t i, struct cache_disk_state *out)
+{
+	struct disk_row r;
+
+	disk_read_row(c, i, &r);
+	*out = (struct cache_disk_state){
+		.folder = r.v.folder, .health = disk_health_name(r.v.health), .remedy = "",
+		.engine = r.v.ring.engine == RING_URING ? "io_uring" : "threads", .direct = r.v.direct,
+		.wiped = r.v.wiped, .blocks = r.blocks, .budget_bytes = r.v.budget_bytes,
+		.slab_bytes = r.v.slab_bytes_used, .corrupt = r.v.corrupt, .slabs = r.v.slabs, .slabs_damaged = r.v.slabs_damaged,
+	};
+	snprintf(out->why, sizeof(out->why), "%s", r.v.why);
+	memcpy(out->shortage, r.v.shortage, sizeof(out->shortage));
+	memcpy(out->refusal, r.v.refusal, sizeof(out->refusal));
+}
+
+static void state_of_out(const struct cache *c, const struct disk_out *o, struct cache_disk_state *out)
+{
+	*out = (struct cache_disk_state){ .folder = c->options.disks[o->configured].folder, .health = DISK_UNUSABLE, .engine = "", .remedy = o->remedy };
+	memcpy(out->why, o->why, sizeof(out->why));
+}
+
 uint32_t cache_disks(struct cache *c, struct cache_disk_state *out, uint32_t max)
 {
-	uint32_t n = c->tier ? c->tier->unit_count : 0;
+	const struct tier *t = c->tier;
 
-	for (uint32_t i = 0; i < n && i < max; i++) {
-		struct disk_row r;
-
-		disk_read_row(c, i, &r);
-		out[i] = (struct cache_disk_state){
-			.folder = r.v.folder, .health = disk_health_name(r.v.health),
-			.engine = r.v.ring.engine == RING_URING ? "io_uring" : "threads", .direct = r.v.direct,
-			.wiped = r.v.wiped, .blocks = r.blocks, .budget_bytes = r.v.budget_bytes,
-			.slab_bytes = r.v.slab_bytes_used, .corrupt = r.v.corrupt, .slabs = r.v.slabs, .slabs_damaged = r.v.slabs_damaged,
-		};
-		memcpy(out[i].why, r.v.why, sizeof(out[i].why));
-		memcpy(out[i].shortage, r.v.shortage, sizeof(out[i].shortage));
-		memcpy(out[i].refusal, r.v.refusal, sizeof(out[i].refusal));
-	}
-	return n < max ? n : max;
+	for (uint32_t i = 0; t && i < t->unit_count; i++)
+		if (t->units[i].configured < max)
+			state_of_unit(c, i, &out[t->units[i].configured]);
+	for (uint32_t i = 0; t && i < t->out_count; i++)
+		if (t->out[i].configured < max)
+			state_of_out(c, &t->out[i], &out[t->out[i].configured]);
+	return !t ? 0 : c->options.disk_count < max ? c->options.disk_count : max;
 }
 
 bool cache_catalog(struct cache *c, struct cache_catalog_state *out)
@@ -184,13 +221,18 @@ bool cache_catalog(struct cache *c, struct cache_catalog_state *out)
 		return false;
 	catalog_look(t->catalog, &v);
 	cache_lock(c);
-	*out = (struct cache_catalog_state){ .found = found[t->catalog_state], .rebuilding = t->rebuild, .failing = v.failed != STATUS_OK,
-					     .restored = t->restored, .restored_blocks = t->restored_blocks,
-					     .restored_us = t->restored_us, .left_out_count = t->left_out_count,
-					     .readers_cleared = v.readers_cleared, .reader_pid = v.reader_pid, .reader_us = v.reader_us,
-					     .reader_grown_bytes = v.reader_grown_bytes };
+	*out = t->found;
+	out->found = found[t->catalog_state];
+	out->rebuilding = t->rebuild;
+	out->failing = v.failed != STATUS_OK;
+	out->restored = t->restored;
+	out->restored_blocks = t->restored_blocks;
+	out->restored_us = t->restored_us;
+	out->readers_cleared = v.readers_cleared;
+	out->reader_pid = v.reader_pid;
+	out->reader_us = v.reader_us;
+	out->reader_grown_bytes = v.reader_grown_bytes;
 	cache_unlock(c);
-	memcpy(out->left_out, t->left_out, sizeof(out->left_out));
 	snprintf(out->why, sizeof(out->why), "%s", out->failing ? v.why : t->catalog_why);
 	return true;
 }

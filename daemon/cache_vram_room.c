@@ -427,18 +427,23 @@ static uint64_t evict_next(struct cache *c, struct vram_pool *vp, uint32_t slots
 	return p.count;
 }
 
+static void gpu_rooms_tell(struct cache *c, const struct gpu *g, uint64_t unused)
+{
+	for (uint32_t i = 0; i < c->pool_count; i++) {
+		struct vram_pool *vp = g->pools[i];
+
+		if (vp)
+			room_tell(c->policy, vp->policy, vp->slots + unused / vp->stride, &vp->policy_room);
+	}
+}
+
 void vram_rooms_tell(struct cache *c)
 {
 	for (uint32_t n = 0; n < c->vram->count; n++) {
 		const struct gpu *g = c->vram->gpu[n];
-		const uint64_t unused = host_unused(g->arena);
 
-		for (uint32_t i = 0; i < c->pool_count && !g->lost; i++) {
-			struct vram_pool *vp = g->pools[i];
-
-			if (vp)
-				room_tell(c->policy, vp->policy, vp->slots + unused / vp->stride, &vp->policy_room);
-		}
+		if (!g->lost) /* a GPU that could not be opened has no arena */
+			gpu_rooms_tell(c, g, host_unused(g->arena));
 	}
 }
 

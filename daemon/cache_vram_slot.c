@@ -16,7 +16,7 @@ struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct pool *p)
 {
 	struct vram_pool *vp = g->pools[p->number];
 
-	if (vp)
+	if (vp || !g->arena) /* a GPU that could not be opened has no memory to divide */
 		return vp;
 	vp = calloc(1, sizeof(*vp));
 	if (!vp)

@@ -104,17 +104,6 @@ uint32_t cache_gpus(struct cache *c, struct cache_gpu_view *out, uint32_t max)
 	return n;
 }
 
-bool cache_degraded(struct cache *c)
-{
-	bool lost = false;
-
-	cache_lock(c);
-	for (uint32_t i = 0; c->vram && i < c->vram->count; i++)
-		lost |= c->vram->gpu[i]->lost;
-	cache_unlock(c);
-	return lost;
-}
-
 struct gpu_gauges {
 	struct host_usage use;
 	uint64_t blocks, dirty, held_bytes, downs, lost;

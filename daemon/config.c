@@ -42,6 +42,7 @@ static const char *const huge_words[] = { "auto", "off", NULL };
 static const char *const switch_words[] = { "off", "on", NULL };
 static const char *const io_words[] = { "auto", "io_uring", "threads", NULL };
 static const char *const catalog_words[] = { "keep", "rebuild", NULL };
+static const char *const required_words[] = { "none", "one", "all", NULL };
 static const char *const level_words[] = { "debug", "info", "warn", "error", NULL };
 static const char *const format_words[] = { "logfmt", "json", NULL };
 
@@ -68,6 +69,8 @@ static const struct option options[] = {
 	  "share of host_bytes that leases and reservations may pin" },
 	{ "disks", T_DISKS, AT(disks), "off", 0, 0, NULL,
 	  "disk tier: FOLDER:SIZE of each disk, separated by commas, as /nvme0/terrace:512GiB; off: what memory cannot hold is dropped" },
+	{ "require_disks", T_CHOICE, AT(require_disks), "none", 0, 0, required_words,
+	  "disks that must be usable when the daemon starts, or it does not: all, at least one, or none of them; those that are not usable are left out, and the daemon is degraded" },
 	{ "disk_policy", T_POLICY, AT(disk_policy), "lru", 0, 0, NULL, "who leaves a disk that is full" },
 	{ "recompute_growth", T_COUNT, AT(recompute_growth), "0", 0, UINT32_MAX, NULL,
 	  "tokens before a token that double what it costs to compute (parameters / 2 / layers / hidden size), by which graph and gdsf then weigh "
@@ -146,7 +149,7 @@ static const struct unit time_units[] = { { "h", HOUR_MS }, { "m", 60000 }, { "s
 					  { "", 0 },	    { NULL, 0 } };
 static const struct unit no_units[] = { { "", 1 }, { NULL, 0 } };
 
-static void __attribute__((format(printf, 2, 3))) complain(struct config_errors *e, const char *format, ...)
+void config_complain(struct config_errors *e, const char *format, ...)
 {
 	size_t used = strlen(e->text);
 	va_list args;
@@ -376,7 +379,7 @@ static void complain_choice(const struct option *o, const char *value, const cha
 	char words[WORDS_MAX];
 
 	words_of(o, words);
-	complain(e, "%s: %s: \"%.64s\" is not one of %s", where, o->name, value, words);
+	config_complain(e, "%s: %s: \"%.64s\" is not one of %s", where, o->name, value, words);
 }
 
 static bool set_number(struct config *c, const struct option *o, const char *value, const char *where,
@@ -399,11 +402,11 @@ static bool set_number(struct config *c, const struct option *o, const char *val
 		     o->type == T_MODE	? parse_mode(value, &n) :
 					  parse_number(value, units_of(o->type), &n);
 		if (!ok)
-			complain(e, "%s: %s: \"%.64s\" is not %s", where, o->name, value, form_of(o));
+			config_complain(e, "%s: %s: \"%.64s\" is not %s", where, o->name, value, form_of(o));
 		else if (n < o->min || n > o->max) {
 			format_value(least, sizeof least, o, o->min);
 			format_value(most, sizeof most, o, o->max);
-			complain(e, "%s: %s: %.64s is not within %s and %s", where, o->name, value, least, most);
+			config_complain(e, "%s: %s: %.64s is not within %s and %s", where, o->name, value, least, most);
 			ok = false;
 		}
 	}
@@ -423,7 +426,7 @@ static bool set_option(struct config *c, const struct option *o, const char *val
 		const char *problem = text_problem(o, value);
 
 		if (problem) {
-			complain(e, "%s: %s: \"%.64s\": %s", where, o->name, value, problem);
+			config_complain(e, "%s: %s: \"%.64s\": %s", where, o->name, value, problem);
 			return false;
 		}
 		strcpy(text_of(c, o), value);
@@ -475,11 +478,11 @@ static void take_pair(void *arg, unsigned line, const char *problem, const char 
 
 	snprintf(where, sizeof where, "%s:%u", r->name, line);
 	if (problem)
-		complain(r->errors, "%s: %s", where, problem);
+		config_complain(r->errors, "%s: %s", where, problem);
 	else if (!o)
-		complain(r->errors, "%s: unknown option \"%.64s\"", where, name);
+		config_complain(r->errors, "%s: unknown option \"%.64s\"", where, name);
 	else if (r->seen[o - options])
-		complain(r->errors, "%s: %s is set twice", where, name);
+		config_complain(r->errors, "%s: %s is set twice", where, name);
 	else
 		set_option(r->c, o, value, CONFIG_FILE, where, r->errors);
 	if (o)
@@ -515,16 +518,16 @@ static void read_file(struct config *c, const char *path, bool must_exist, struc
 
 	if (fd < 0) {
 		if (must_exist || errno != ENOENT)
-			complain(errors, "%s: %s", path, strerror(errno));
+			config_complain(errors, "%s: %s", path, strerror(errno));
 		return;
 	}
 	bytes = malloc(CONFIG_FILE_MAX + 1);
 	while (bytes && n <= CONFIG_FILE_MAX && (got = read_some(fd, bytes + n, CONFIG_FILE_MAX + 1 - n)) > 0)
 		n += (size_t)got;
 	if (!bytes || got < 0)
-		complain(errors, "%s: %s", path, bytes && errno == ETIMEDOUT ? "nothing came for 5 s" : strerror(bytes ? errno : ENOMEM));
+		config_complain(errors, "%s: %s", path, bytes && errno == ETIMEDOUT ? "nothing came for 5 s" : strerror(bytes ? errno : ENOMEM));
 	else if (n > CONFIG_FILE_MAX)
-		complain(errors, "%s: larger than 1 MiB", path);
+		config_complain(errors, "%s: larger than 1 MiB", path);
 	else
 		config_parse(c, path, bytes, n, errors);
 	snprintf(c->file, sizeof c->file, "%s", path);
@@ -576,7 +579,7 @@ static void refuse_unknown(char *const env[], struct config_errors *errors)
 		for (size_t i = 0; i < n && i < sizeof lower; i++)
 			lower[i] = (char)tolower((unsigned char)name[i]);
 		if (n >= sizeof lower || !find(lower, n, false))
-			complain(errors, "environment: unknown variable TERRACE_%.*s", (int)(n < 64 ? n : 64), name);
+			config_complain(errors, "environment: unknown variable TERRACE_%.*s", (int)(n < 64 ? n : 64), name);
 	}
 }
 
@@ -616,19 +619,19 @@ static void read_flags(struct config *c, int argc, char *const argv[], const cha
 		const struct option *o = dashed && !config ? find(flag + 2, n - 2, true) : NULL;
 
 		if (!o && !config) {
-			complain(errors, "command line: unknown argument \"%.64s\" (see --help)", flag);
+			config_complain(errors, "command line: unknown argument \"%.64s\" (see --help)", flag);
 			continue;
 		}
 		const char *value = equals ? equals + 1 : i + 1 < argc ? argv[++i] : NULL;
 
 		if (!value)
-			complain(errors, "command line: %.64s needs a value", flag);
+			config_complain(errors, "command line: %.64s needs a value", flag);
 		else if (config && file)
 			*file = value;
 		else if (config && named)
-			complain(errors, "command line: config is set twice");
+			config_complain(errors, "command line: config is set twice");
 		else if (o && !file && seen[o - options])
-			complain(errors, "command line: %s is set twice", o->name);
+			config_complain(errors, "command line: %s is set twice", o->name);
 		else if (o && !file)
 			set_option(c, o, value, CONFIG_FLAG, "command line", errors);
 		if (o)
@@ -660,7 +663,7 @@ static void derive(struct config *c, struct config_errors *errors)
 		if (n > 5 && !strcmp(c->socket + n - 5, ".sock"))
 			n -= 5;
 		if (n + 3 >= CONFIG_SOCKET_MAX)
-			complain(errors, "socket: too long for a second socket next to it");
+			config_complain(errors, "socket: too long for a second socket next to it");
 		else
 			snprintf(c->fd_socket, sizeof c->fd_socket, "%.*s.fd", (int)n, c->socket);
 	}
@@ -675,9 +678,9 @@ static void derive(struct config *c, struct config_errors *errors)
 	if (!strcmp(c->gpus, "off"))
 		c->gpus[0] = 0;
 	if (!strcmp(c->fd_socket, c->socket))
-		complain(errors, "fd_socket: the same path as socket");
+		config_complain(errors, "fd_socket: the same path as socket");
 	if (!strncmp(c->metrics_address, "unix:", 5) && (!strcmp(c->metrics_address + 5, c->socket) || !strcmp(c->metrics_address + 5, c->fd_socket)))
-		complain(errors, "metrics_address: the same path as socket or fd_socket");
+		config_complain(errors, "metrics_address: the same path as socket or fd_socket");
 }
 
 enum status config_load(struct config *c, int argc, char *const argv[], char *const env[], const char *default_file,
@@ -693,7 +696,7 @@ enum status config_load(struct config *c, int argc, char *const argv[], char *co
 	if (!named)
 		named = env_value(env, "config");
 	if (named && !*named)
-		complain(errors, "--config, or TERRACE_CONFIG: empty");
+		config_complain(errors, "--config, or TERRACE_CONFIG: empty");
 	else if (named || default_file)
 		read_file(c, named ? named : default_file, named != NULL, errors);
 	read_environment(c, env, errors);

@@ -21,7 +21,7 @@
 
 enum {
 	CONFIG_TEXT_MAX = 512,    /* of a text value, with its NUL */
-	CONFIG_OPTIONS_MAX = 48,
+	CONFIG_OPTIONS_MAX = 64,
 	CONFIG_SOCKET_MAX = 108,  /* sun_path */
 	CONFIG_FILE_MAX = 1 << 20,
 };
@@ -32,6 +32,7 @@ enum config_origin { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_ENVIRONMENT, CONFIG_FLA
 enum config_huge { CONFIG_HUGE_AUTO, CONFIG_HUGE_OFF };
 enum config_verify { CONFIG_VERIFY_OFF, CONFIG_VERIFY_ON };
 enum config_disk_io { CONFIG_IO_AUTO, CONFIG_IO_URING, CONFIG_IO_THREADS };
+enum config_require { CONFIG_REQUIRE_NONE, CONFIG_REQUIRE_ONE, CONFIG_REQUIRE_ALL };
 enum config_catalog { CONFIG_CATALOG_KEEP, CONFIG_CATALOG_REBUILD };
 
 struct config {
@@ -45,7 +46,7 @@ struct config {
 	uint64_t host_bytes, extent_bytes, huge_pages;
 	uint64_t pinned_share_milli;
 	uint64_t graph_nodes, advisor_every_ms, prefetch_bytes, gpu_prefetch_bytes, gpu_verify_up;
-	uint64_t recompute_growth, slab_bytes, disk_depth, disk_slow_ms, spill_share_milli, disk_io, catalog;
+	uint64_t recompute_growth, slab_bytes, disk_depth, disk_slow_ms, spill_share_milli, disk_io, catalog, require_disks;
 	uint64_t sessions_max, leases_max, open_blocks_max;
 	uint64_t session_idle_ms, lease_ttl_ms, reservation_ttl_ms;
 	uint64_t watch_queue, workers, sum_threads, queue_max, calls_max, connections_max;
@@ -63,6 +64,8 @@ struct config_errors {
 	char text[4096];
 };
 
+/* Adds one: a line. */
+void config_complain(struct config_errors *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The lines, and how many more there are. */
 void config_errors_print(const struct config_errors *e, FILE *to);
 

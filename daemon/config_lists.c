@@ -8,6 +8,25 @@
 
 #define MIB (1024ull * 1024)
 
+/* One name a folder: without a slash at the end, doubled slashes and "/." in between. */
+static void folder_plain(char *folder)
+{
+	char *to = folder;
+
+	for (const char *at = folder; *at;) {
+		const size_t n = strcspn(at + 1, "/") + 1;
+
+		if (n > 1 && !(n == 2 && at[1] == '.')) {
+			memmove(to, at, n);
+			to += n;
+		}
+		at += n;
+	}
+	if (to == folder)
+		*to++ = '/';
+	*to = 0;
+}
+
 /* One FOLDER:SIZE of n bytes. */
 static const char *disk_parse(const char *at, size_t n, struct config_disk *out)
 {
@@ -24,6 +43,7 @@ static const char *disk_parse(const char *at, size_t n, struct config_disk *out)
 		return "too long";
 	memcpy(out->folder, at, folder);
 	out->folder[folder] = 0;
+	folder_plain(out->folder);
 	memcpy(size, colon + 1, digits);
 	size[digits] = 0;
 	if (!config_bytes(size, &out->bytes))
@@ -42,7 +62,7 @@ uint32_t config_disks(const char *value, struct config_disk out[CONFIG_DISKS_MAX
 		*problem = n == CONFIG_DISKS_MAX ? "more than 16 disks" : disk_parse(at, strcspn(at, ","), &out[n]);
 		for (uint32_t i = 0; i < n && !*problem; i++)
 			if (!strcmp(out[i].folder, out[n].folder))
-				*problem = "the same folder twice";
+				*problem = "the same folder twice: name each disk once";
 		if (*problem)
 			return 0;
 		n++;

@@ -1,13 +1,31 @@
 /* See disk_log.h. */
 #include "daemon/disk_log.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "daemon/log.h"
 #include "store/shortage.h"
 
+/* Said once, at the start. */
+static bool is_unusable(const struct cache_disk_state *d)
+{
+	return !*d->engine;
+}
+
+static void log_unusable(uint32_t i, const struct cache_disk_state *d)
+{
+	log_error("disk_unusable", LOG_NUM("disk", i), LOG_TEXT("folder", d->folder), LOG_TEXT("reason", d->why),
+		  LOG_TEXT("effect", "the daemon goes on without the disk, degraded; its blocks are misses, and are given up if anything is deleted meanwhile"),
+		  LOG_TEXT("remedy", d->remedy));
+}
+
 static void log_disk_found(uint32_t i, const struct cache_disk_state *d)
 {
+	if (is_unusable(d)) {
+		log_unusable(i, d);
+		return;
+	}
 	log_info("disk", LOG_NUM("disk", i), LOG_TEXT("folder", d->folder), LOG_TEXT("engine", d->engine),
 		 LOG_TEXT("engine_reason", d->refusal), LOG_NUM("direct", d->direct), LOG_NUM("budget_bytes", d->budget_bytes),
 		 LOG_NUM("slabs", d->slabs), LOG_NUM("slab_bytes", d->slab_bytes));
@@ -55,6 +73,8 @@ static void look_at_disks(struct disk_log *log, struct cache *c)
 	for (uint32_t i = 0; i < n; i++) {
 		if (!log->begun)
 			log_disk_found(i, &disks[i]);
+		if (is_unusable(&disks[i]))
+			continue;
 		look_at_health(log, i, &disks[i]);
 		look_at_bytes(log, i, &disks[i]);
 	}
@@ -66,9 +86,10 @@ static void log_catalog_found(const struct cache_catalog_state *s)
 		log_warn("catalog", LOG_TEXT("found", s->found), LOG_TEXT("reason", s->why), LOG_NUM("rebuilding", s->rebuilding));
 	else
 		log_info("catalog", LOG_TEXT("found", s->found), LOG_NUM("rebuilding", s->rebuilding));
-	if (s->left_out_count)
-		log_warn("disk_left_out", LOG_TEXT("folder", s->left_out), LOG_NUM("disks", s->left_out_count),
-			 LOG_TEXT("reason", "the run before had it, and disks does not name it now: its blocks are given up, and it is wiped when it comes back"));
+	for (uint32_t i = 0; i < s->left_out_count && i < CACHE_LEFT_OUT_MAX; i++)
+		log_warn("disk_left_out", LOG_TEXT("folder", s->left_out[i].folder), LOG_NUM("disks", s->left_out_count),
+			 LOG_TEXT("reason", s->left_out[i].why),
+			 LOG_TEXT("effect", "its blocks are given up, and it is wiped when it comes back"));
 }
 
 static void look_at_readers(struct disk_log *log, const struct cache_catalog_state *s)
@@ -87,12 +108,34 @@ static void look_at_readers(struct disk_log *log, const struct cache_catalog_sta
 	log->readers_cleared = s->readers_cleared;
 }
 
-static void look_at_catalog(struct disk_log *log, const struct cache_catalog_state *s)
+static void log_slab_lost(struct cache *c, const struct cache_lost_slab *l)
+{
+	struct cache_disk_state disks[CACHE_DISKS_MAX];
+	const uint32_t n = cache_disks(c, disks, CACHE_DISKS_MAX);
+	char file[32];
+
+	snprintf(file, sizeof file, "slab-%06u.trc", l->slab);
+	log_warn("slab_lost", LOG_NUM("disk", l->disk), LOG_TEXT("folder", l->disk < n ? disks[l->disk].folder : ""), LOG_TEXT("file", file),
+		 LOG_NUM("blocks", (int64_t)l->blocks), LOG_TEXT("reason", l->problem),
+		 LOG_TEXT("effect", l->sure ? "so many blocks that were on the disk are misses" :
+					      "so many blocks are misses, unless others have a copy: the run before did not end in order, and may have given the file up"),
+		 LOG_TEXT("remedy", l->sure ? "find out what removed or changed the file: only the daemon is to write to the folder of a disk" : ""));
+}
+
+static void log_restored(struct cache *c, const struct cache_catalog_state *s)
+{
+	log_info("disks_restored", LOG_NUM("blocks", s->restored_blocks), LOG_NUM("ms", s->restored_us / 1000), LOG_NUM("lost_slabs", s->slabs_lost),
+		 LOG_NUM("lost_blocks", s->blocks_lost), LOG_NUM("absent_blocks", s->blocks_absent));
+	for (uint32_t i = 0; i < s->slabs_lost && i < CACHE_LOST_SLABS_MAX; i++)
+		log_slab_lost(c, &s->lost[i]);
+}
+
+static void look_at_catalog(struct disk_log *log, struct cache *c, const struct cache_catalog_state *s)
 {
 	if (!log->begun)
 		log_catalog_found(s);
 	if (s->restored && !log->restored)
-		log_info("disks_restored", LOG_NUM("blocks", s->restored_blocks), LOG_NUM("ms", s->restored_us / 1000));
+		log_restored(c, s);
 	if (s->failing && !log->failing)
 		log_error("catalog_failing", LOG_TEXT("reason", s->why));
 	log->works = s->failing ? 0 : log->works + 1;
@@ -122,7 +165,8 @@ void disk_log_look(struct disk_log *log, struct cache *c)
 	look_at_trace(log, c);
 	if (!cache_catalog(c, &catalog))
 		return;
-	look_at_catalog(log, &catalog);
+	look_at_catalog(log, c, &catalog);
 	look_at_disks(log, c);
 	log->begun = true;
+	log->looks++;
 }

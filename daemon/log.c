@@ -38,8 +38,7 @@ static bool put_text(struct cursor *c, const char *text)
 	return put(c, text, strlen(text));
 }
 
-/* The character at p, and its length in UTF-8; of a byte that begins none in its shortest form, the byte itself, and 1. */
-static uint32_t character(const unsigned char *p, size_t *length)
+uint32_t log_character(const unsigned char *p, size_t *length)
 {
 	const size_t n = *p >= 0xf0 ? 4 : *p >= 0xe0 ? 3 : *p >= 0xc0 ? 2 : 1;
 	uint32_t code = n > 1 ? *p & (0x7fu >> n) : *p;
@@ -72,7 +71,7 @@ static bool put_escaped(struct cursor *c, const char *text)
 	size_t length;
 
 	for (const unsigned char *p = (const unsigned char *)text; *p; p += length) {
-		const uint32_t code = character(p, &length);
+		const uint32_t code = log_character(p, &length);
 		bool ok;
 
 		if (*p == '"' || *p == '\\')

@@ -18,6 +18,7 @@
 #include "daemon/machine.h"
 #include "daemon/metrics.h"
 #include "daemon/near.h"
+#include "daemon/places.h"
 #include "daemon/rpc.h"
 #include "daemon/signals.h"
 #include "daemon/stop.h"
@@ -36,7 +37,7 @@ static int fail(const char *what, const char *why)
 /* Until a signal ends it. */
 static void serve(struct daemon *d, struct disk_log *disks)
 {
-	while (!signals_ends(signals_wait(&signals, DISK_LOG_EVERY_MS)))
+	while (!signals_ends(signals_wait(&signals, disk_log_due_ms(disks))))
 		disk_log_look(disks, d->cache);
 }
 
@@ -85,6 +86,7 @@ static int run(const struct config *c)
 			 LOG_TEXT("metrics_address", c->metrics_address), LOG_NUM("metrics_port", metrics_port(d.metrics)),
 			 LOG_NUM("host_bytes", c->host_bytes), LOG_TEXT("disks", c->disks[0] ? c->disks : "off"));
 		machine_warn(c, files);
+		places_warn(c);
 		metrics_serve(d.metrics);
 		sd_notify(false, "READY=1\nSTATUS=serving");
 		serve(&d, &disks);
@@ -114,7 +116,7 @@ int main(int argc, char **argv)
 		return code;
 	enum status s = config_load(&config, argc, argv, environ, "/etc/terrace/terraced.conf", &errors);
 
-	code = config_answer(&config, s, &errors);
+	code = config_answer(&config, places_refuse(&config, s, &errors), &errors);
 	if (code >= 0)
 		return code;
 	log_setup((enum log_level)config.log_level, (enum log_format)config.log_format);

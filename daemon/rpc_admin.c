@@ -10,6 +10,7 @@
 
 enum {
 	INSPECT_MAX = 64,
+	FAULTS_MAX = CACHE_DISKS_MAX + DEVICES_MAX,
 	LAYOUTS_MAX = 4096,           /* more than there can be */
 	DRAIN_POLL_US = 20000,
 	DRAIN_MARGIN_US = 100000,     /* before the call's own deadline: the answer must still arrive */
@@ -53,6 +54,19 @@ static void stats_row(void *arg, const char *name, const char *labels, double va
 		s->full = true;
 }
 
+/* False: too much was asked for. */
+static bool faults_keep(struct rpc_call *c, Terrace__V1__StatsReply *r)
+{
+	struct cache_fault *faults = rpc_take(c, FAULTS_MAX * sizeof *faults);
+	const uint32_t n = faults ? cache_faults(c->daemon->cache, faults, FAULTS_MAX) : 0;
+
+	r->n_faults = n < FAULTS_MAX ? n : FAULTS_MAX;
+	r->faults = rpc_take(c, FAULTS_MAX * sizeof *r->faults);
+	for (uint32_t i = 0; r->faults && i < r->n_faults; i++)
+		r->faults[i] = rpc_text(faults[i].text);
+	return faults && r->faults;
+}
+
 enum status rpc_stats(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const struct daemon *d = c->daemon;
@@ -72,6 +86,8 @@ enum status rpc_stats(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	r->uptime_ms = (c->now_us - d->started_us) / 1000;
 	r->n_stats = s.n;
 	r->stats = s.rows;
+	if (!faults_keep(c, r))
+		return rpc_too_big(c);
 	*reply = &r->base;
 	return STATUS_OK;
 }
@@ -222,7 +238,7 @@ enum status rpc_config(struct rpc_call *c, const ProtobufCMessage *request, Prot
 	for (; config_row(c->daemon->config, n, &row); n++) {
 		terrace__v1__config_row__init(&rows[n]);
 		rows[n].name = (char *)row.name;
-		rows[n].value = keep(c, row.value);
+		rows[n].value = rpc_text(keep(c, row.value));
 		rows[n].origin = (char *)row.origin;
 		rows[n].help = (char *)row.help;
 		if (!rows[n].value)

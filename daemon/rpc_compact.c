@@ -15,6 +15,8 @@ static enum status target(struct rpc_call *c, const Terrace__V1__CompactRequest 
 		return rpc_fail(c, STATUS_UNAVAILABLE, "there is no disk tier");
 	if (q->disk >= n)
 		return rpc_fail(c, STATUS_NOT_FOUND, "disk: no number %u, there are %u", q->disk, n);
+	if (!*disks[q->disk].engine)
+		return rpc_fail(c, STATUS_UNAVAILABLE, "disk %u is not in use: %s", q->disk, disks[q->disk].why);
 	*bytes = q->max_bytes ? q->max_bytes : disks[q->disk].budget_bytes;
 	return STATUS_OK;
 }

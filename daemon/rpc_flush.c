@@ -3,6 +3,8 @@
 #include "daemon/rpc_reply.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 /* The words for a flush that cannot go on, or is out of time: no status of a key says that. */
 static enum status not_done(struct rpc_call *c, enum status s, const char *why)
@@ -13,6 +15,19 @@ static enum status not_done(struct rpc_call *c, enum status s, const char *why)
 	if (s == STATUS_BUSY)
 		return rpc_fail(c, STATUS_DEADLINE, "the blocks were not all durable in time; what was begun goes on");
 	return rpc_fail_why(c, s, why);
+}
+
+/* Why all is UNAVAILABLE: what the cache says, and which disk it is about. "" without memory for it. */
+static char *reason_without_disk(struct rpc_call *c, const char *why)
+{
+	struct cache_fault *fault = rpc_take(c, sizeof *fault);
+	const bool disk = fault && cache_faults(c->daemon->cache, fault, 1) && !strncmp(fault->text, "disk", 4);
+	char *text = fault ? rpc_take(c, sizeof *fault + strlen(why) + 3) : NULL;
+
+	if (!text)
+		return (char *)protobuf_c_empty_string;
+	sprintf(text, "%s%s%s", why, disk ? ": " : "", disk ? fault->text : "");
+	return rpc_text(text);
 }
 
 /* What a flush of everything says is its own outcome, unless the call made no sense. */
@@ -26,16 +41,19 @@ static bool is_failed(enum status s)
 	return s != STATUS_OK && s != STATUS_MISS;
 }
 
-/* What keeps blocks from being durable; "" without memory for it, or words. */
-static char *reason(struct rpc_call *c, const Terrace__V1__FlushReply *r)
+/* What keeps blocks from being durable. "" without memory for it, or words. */
+static char *reason(struct rpc_call *c, enum status s, const char *why, const Terrace__V1__FlushReply *r)
 {
-	char *text = rpc_take(c, RPC_WHY_MAX);
+	char *text;
 
+	if (s == STATUS_UNAVAILABLE)
+		return reason_without_disk(c, why);
+	text = rpc_take(c, RPC_WHY_MAX);
 	for (size_t i = 0; text && i < r->n_status; i++) {
 		if (!is_failed((enum status)r->status[i]))
 			continue;
 		cache_durable_problem(c->daemon->cache, &c->wait, text, RPC_WHY_MAX);
-		return text;
+		return rpc_text(text);
 	}
 	return (char *)protobuf_c_empty_string;
 }
@@ -67,7 +85,7 @@ enum status rpc_flush(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	r->status = status;
 	for (uint32_t i = 0; i < count; i++)
 		status[i] = (Terrace__V1__Status)(s == STATUS_OK ? statuses[i] : s);
-	r->reason = reason(c, r);
+	r->reason = reason(c, s, why, r);
 	*reply = &r->base;
 	return STATUS_OK;
 }

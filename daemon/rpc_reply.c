@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "daemon/log.h"
 #include "proto/layout_message.h"
 
 #define SAME(name, value, text) _Static_assert((int)TERRACE__V1__STATUS__##name == value, "wire status " #name);
@@ -65,6 +66,18 @@ int rpc_grpc_status(enum status s)
 enum status rpc_fail_why(struct rpc_call *c, enum status s, const char *why)
 {
 	return rpc_fail(c, s, "%s", why && *why ? why : status_text(s));
+}
+
+char *rpc_text(char *text)
+{
+	size_t length;
+
+	for (unsigned char *p = (unsigned char *)text; p && *p; p += length) {
+		log_character(p, &length);
+		if (length == 1 && *p >= 0x80)
+			*p = '?';
+	}
+	return text;
 }
 
 enum status rpc_keys(struct rpc_call *c, const Terrace__V1__Keys *keys, bool none_ok, struct cache_keys *out)

@@ -11,6 +11,9 @@ int rpc_grpc_status(enum status s);
 /* Fails the call with the core's sentence, or the status's own text if it gave none. */
 enum status rpc_fail_why(struct rpc_call *c, enum status s, const char *why);
 
+/* A message's strings are UTF-8, or others cannot read the message: bytes of `text` that are not become '?'. Returns text. */
+char *rpc_text(char *text);
+
 /* Checks a request's keys: NULL, sizes, and at most CACHE_KEYS_MAX. none_ok: no keys at all is fine. */
 enum status rpc_keys(struct rpc_call *c, const Terrace__V1__Keys *keys, bool none_ok, struct cache_keys *out);
 

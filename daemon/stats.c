@@ -18,6 +18,8 @@ static void own_stats(const struct daemon *d, uint64_t now_us, cache_stat_fn *em
 	snprintf(epoch, sizeof epoch, "epoch=%016" PRIx64, cache_epoch(d->cache));
 	emit(arg, "terrace_build_info", "version=" TERRACE_VERSION, 1, false, "the daemon's version");
 	emit(arg, "terrace_epoch_info", epoch, 1, false, "this run of the daemon, as its replies name it");
+	emit(arg, "terrace_degraded", "", cache_faults(d->cache, NULL, 0), false,
+	     "disks and GPUs of the configuration that are not in use: they could not be used at the start, or have failed");
 	emit(arg, "terrace_uptime_seconds", "", (double)(now_us - d->started_us) / 1e6, false, "time since the start");
 	emit(arg, "terrace_log_lines_lost_total", "", (double)log_lost(), true, "lines of the log that could not be written");
 }

@@ -11,7 +11,7 @@ enum { STATS_MAX = 4096 }; /* rows, more than there can be: GPUs, disks, methods
 /* Every row there is, as cache_stats says. Rows of one name may stand in several places. */
 void daemon_stats(const struct daemon *d, uint64_t now_us, cache_stat_fn *emit, void *arg);
 
-/* "draining"; "degraded": serving, but a GPU is lost; "serving". */
+/* "draining"; "degraded": serving, but without parts that the configuration names (cache_faults); "serving". */
 const char *daemon_state(const struct daemon *d);
 
 #endif

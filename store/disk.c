@@ -70,7 +70,7 @@ static enum status load_slabs(struct disk *d, char *why, size_t why_bytes)
 
 static enum status disk_begin(struct disk *d, char *why, size_t why_bytes)
 {
-	enum status s = disk_folder_open(&d->folder, d->options.folder, why, why_bytes);
+	enum status s = disk_folder_open(&d->folder, d->options.folder, d->options.must_exist, why, why_bytes);
 
 	if (s != STATUS_OK)
 		return s;

@@ -53,7 +53,8 @@ enum {
 };
 
 struct disk_options {
-	const char *folder;        /* made (0700) if it is missing; its parent must exist */
+	const char *folder;        /* made (0700) if it is missing, unless must_exist; its parent must exist */
+	bool must_exist;           /* the folder has been a disk: where its disk.id is missing, nothing is made */
 	uint64_t budget_bytes;     /* over all slab files */
 	uint64_t slab_bytes;       /* wished size of a slab file; at least one slot, at most the budget */
 	uint64_t slow_us;          /* 0: never slow; looked at once a millisecond at most */
@@ -69,10 +70,11 @@ struct disk_place {
 
 /* INVALID, EXHAUSTED as elsewhere. BUSY: another process has the folder (flock on disk.id).
  * UNSUPPORTED: of a newer version. CORRUPT: disk.id is damaged, is no disk.id, or is missing though
- * there are slabs: nothing was touched. IO: the folder cannot be made, read or written (no marker is
+ * there are slabs: nothing was touched. NOT_FOUND: must_exist, and there is no disk.id (an empty one in a folder without
+ * slabs stands for a new disk): nothing was made. IO: the folder cannot be made, read or written (no marker is
  * left: who goes on without the disk must know that its old slots are still there). Otherwise as
  * ring_create. why (never NULL) gets a sentence with the file and the reason, at most why_bytes long.
- * Slab files with a damaged header are left alone, counted in disk_look and not used. Slots of existing
+ * Slab files with a damaged header are left alone, counted in disk_look, told by disk_slab_problem and not used. Slots of existing
  * slabs are all taken at first: after the catalog or a scan has spoken, call disk_slot_free_unmarked. */
 enum status disk_open(const struct disk_options *o, struct disk **out, char *why, size_t why_bytes);
 /* Waits for what is under way, cancels the rest, syncs nothing. NULL allowed. */
@@ -135,6 +137,10 @@ struct disk_slab_view {
 };
 /* Slabs by rising number, beginning after `after`; false at the end. */
 bool disk_slab_next(struct disk *d, uint32_t after, struct disk_slab_view *out);
+/* No new slab file gets that number, or a lower one: it is known elsewhere. */
+void disk_slab_skip(struct disk *d, uint32_t slab);
+/* Why slab file `slab` is not in use, a fixed sentence about the file ("is missing", "is too short"). NULL: it is in use. */
+const char *disk_slab_problem(struct disk *d, uint32_t slab);
 
 /* ---- transfers ---- */
 

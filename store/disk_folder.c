@@ -384,13 +384,22 @@ static enum status id_read(struct disk_folder *f, bool slabs, char *why, size_t 
 
 /* ---- opening ---- */
 
-static enum status id_open(struct disk_folder *f, bool slabs, char *why, size_t bytes)
+/* A folder where earlier runs had a disk, and where none is now. A new disk there would hide the old one, or take its bytes from the file
+ * system of the mount point. */
+static enum status tell_gone(char *why, size_t bytes, const struct disk_folder *f, const char *file)
+{
+	return tell(STATUS_NOT_FOUND, why, bytes, f, file, "is missing: earlier runs had a disk here, which is not mounted now, or was emptied");
+}
+
+static enum status id_open(struct disk_folder *f, bool slabs, bool must_exist, char *why, size_t bytes)
 {
 	int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW;
 
 	f->id_fd = openat(f->fd, "disk.id", flags);
 	if (f->id_fd < 0 && errno == ENOENT && slabs)
 		return tell(STATUS_CORRUPT, why, bytes, f, "/disk.id", "is missing, and there are slabs");
+	if (f->id_fd < 0 && errno == ENOENT && must_exist)
+		return tell_gone(why, bytes, f, "/disk.id");
 	if (f->id_fd < 0 && errno == ENOENT)
 		f->id_fd = openat(f->fd, "disk.id", flags | O_CREAT, 0600);
 	if (f->id_fd < 0)
@@ -450,26 +459,34 @@ static void parent_sync(int folder)
 	close(parent);
 }
 
-static enum status folder_begin(struct disk_folder *f, char *why, size_t bytes)
+/* Opens the folder, which is made if it may be. */
+static enum status path_open(struct disk_folder *f, bool must_exist, char *why, size_t bytes)
 {
-	uint32_t *numbers, count, last;
-	enum status s;
-	int error;
+	const bool made = !must_exist && mkdir(f->path, 0700) == 0;
 
-	const bool made = mkdir(f->path, 0700) == 0;
-
-	if (!made && errno != EEXIST)
+	if (!must_exist && !made && errno != EEXIST)
 		return tell_error(errno, why, bytes, f, "");
 	f->fd = open(f->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (f->fd < 0)
-		return tell_error(errno, why, bytes, f, "");
+		return must_exist && errno == ENOENT ? tell_gone(why, bytes, f, "") : tell_error(errno, why, bytes, f, "");
 	if (made)
 		parent_sync(f->fd);
+	return STATUS_OK;
+}
+
+static enum status folder_begin(struct disk_folder *f, bool must_exist, char *why, size_t bytes)
+{
+	uint32_t *numbers, count, last;
+	enum status s = path_open(f, must_exist, why, bytes);
+	int error;
+
+	if (s != STATUS_OK)
+		return s;
 	error = disk_folder_slabs(f, &numbers, &count, &last);
 	if (error != 0)
 		return tell_error(error, why, bytes, f, "");
 	free(numbers);
-	s = id_open(f, count > 0, why, bytes);
+	s = id_open(f, count > 0, must_exist, why, bytes);
 	if (s == STATUS_OK)
 		s = id_read(f, count > 0, why, bytes);
 	if (s != STATUS_OK)
@@ -485,12 +502,12 @@ static enum status folder_begin(struct disk_folder *f, char *why, size_t bytes)
 	return error == 0 ? STATUS_OK : tell_error(error, why, bytes, f, "");
 }
 
-enum status disk_folder_open(struct disk_folder *f, const char *path, char *why, size_t why_bytes)
+enum status disk_folder_open(struct disk_folder *f, const char *path, bool must_exist, char *why, size_t why_bytes)
 {
 	enum status s;
 
 	*f = (struct disk_folder){ .path = path, .fd = -1, .id_fd = -1, .sync_fd = -1 };
-	s = folder_begin(f, why, why_bytes);
+	s = folder_begin(f, must_exist, why, why_bytes);
 	if (s != STATUS_OK)
 		disk_folder_close(f);
 	return s;

@@ -27,7 +27,7 @@ struct disk_folder {
 
 /* Makes or opens the folder, takes its lock, reads disk.id, wipes a quarantined one, removes half-made
  * slabs. On failure nothing stays open. Statuses and why of disk_open. */
-enum status disk_folder_open(struct disk_folder *f, const char *path, char *why, size_t why_bytes);
+enum status disk_folder_open(struct disk_folder *f, const char *path, bool must_exist, char *why, size_t why_bytes);
 void disk_folder_close(struct disk_folder *f);
 /* Names that came or went are durable. Returns an errno. */
 int disk_folder_sync(const struct disk_folder *f);

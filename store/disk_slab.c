@@ -434,6 +434,34 @@ bool disk_slab_next(struct disk *d, uint32_t after, struct disk_slab_view *out)
 	return found;
 }
 
+void disk_slab_skip(struct disk *d, uint32_t slab)
+{
+	pthread_mutex_lock(&d->mutex);
+	if (d->last_number < slab)
+		d->last_number = slab;
+	pthread_mutex_unlock(&d->mutex);
+}
+
+const char *disk_slab_problem(struct disk *d, uint32_t slab)
+{
+	struct disk_slab_file file = { .number = slab, .fd = -1 };
+	const char *problem = NULL;
+	int error;
+	bool used;
+
+	pthread_mutex_lock(&d->mutex);
+	used = disk_slab_find(d, slab);
+	pthread_mutex_unlock(&d->mutex);
+	if (used)
+		return NULL;
+	error = disk_slab_file_open(&d->folder, &file, &problem);
+	if (file.fd >= 0)
+		close(file.fd);
+	if (error)
+		return error == ENOENT ? "is missing" : "cannot be opened";
+	return problem ? problem : "is one more than can be used";
+}
+
 /* ---- slots ---- */
 
 /* Takes the lowest free slot of a slab that has one; mutex held. */

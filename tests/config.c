@@ -59,7 +59,7 @@ static const char *origin_of(const char *name)
 static const char *const other[][2] = {
 	{ "data_dir", "/x/y" }, { "socket", "/x/s.sock" }, { "fd_socket", "/x/d.fd" }, { "socket_mode", "0600" },
 	{ "listen", "127.0.0.1:7070" }, { "metrics_address", "[::]:9464" }, { "host_bytes", "3GiB" }, { "extent_bytes", "8MiB" }, { "huge_pages", "off" },
-	{ "policy", "fifo" }, { "pinned_share", "0.5" }, { "disks", "/a:2MiB,/b:1TiB" }, { "disk_policy", "sieve" },
+	{ "policy", "fifo" }, { "pinned_share", "0.5" }, { "disks", "/a:2MiB,/b:1TiB" }, { "require_disks", "all" }, { "disk_policy", "sieve" },
 	{ "recompute_growth", "30600" },
 	{ "slab_bytes", "4MiB" }, { "disk_depth", "9" }, { "disk_slow", "3s" }, { "spill_share", "0.5" },
 	{ "disk_io", "threads" }, { "catalog", "rebuild" }, { "gpus", "1,0" }, { "gpu_bytes", "2GiB" },
@@ -343,6 +343,29 @@ START_TEST(long_lines)
 }
 END_TEST
 
+START_TEST(a_folder_has_one_name)
+{
+	static const struct {
+		const char *value, *folder, *problem;
+	} cases[] = {
+		{ "/x:1GiB", "/x", NULL }, { "/x/:1GiB", "/x", NULL }, { "//x//y///:1GiB", "/x/y", NULL }, { "/./x/./y/.:1GiB", "/x/y", NULL },
+		{ "/x/.y/..z:1GiB", "/x/.y/..z", NULL }, { "/x/../y:1GiB", "/x/../y", NULL }, { "/:1GiB", "/", NULL }, { "///.//:1GiB", "/", NULL },
+		{ "/x:1GiB,/x/:1GiB", NULL, "the same folder twice: name each disk once" }, { "/a/b:1GiB,/a/./b:2GiB", NULL, "the same folder twice: name each disk once" },
+		{ "x:1GiB", NULL, "a disk's folder is not an absolute path" },
+	};
+	struct config_disk list[CONFIG_DISKS_MAX];
+	const char *problem;
+
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		ck_assert_uint_eq(config_disks(cases[i].value, list, &problem), cases[i].folder != NULL);
+		if (cases[i].folder)
+			ck_assert_str_eq(list[0].folder, cases[i].folder);
+		else
+			ck_assert_str_eq(problem, cases[i].problem);
+	}
+}
+END_TEST
+
 START_TEST(every_bad_line_is_told)
 {
 	ck_assert_int_eq(parse("workers\nqueue_max 4\n[a]\ncalls_max = 1\n[b\n"), STATUS_INVALID);
@@ -575,6 +598,7 @@ int main(void)
 	tcase_add_test(t, table_is_covered);
 	tcase_add_test(t, precedence);
 	tcase_add_test(t, long_lines);
+	tcase_add_test(t, a_folder_has_one_name);
 	tcase_add_test(t, every_bad_line_is_told);
 	tcase_add_test(t, good_lines);
 	tcase_add_test(t, file_is_a_pipe);

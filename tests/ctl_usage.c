@@ -222,7 +222,7 @@ static const struct {
 } unprinted[] = {
 	{"--version >/dev/full", TERRACECTL},	{"--version >&-", TERRACECTL},	    {"--help >/dev/full", TERRACECTL},
 	{"help stat >&-", TERRACECTL},		{"--version >/dev/full", TERRACED}, {"--help >&-", TERRACED},
-	{"--print-config >/dev/full", TERRACED}, {"--check-config >&-", TERRACED},
+	{"--print-config >/dev/full", TERRACED}, {"--check-config --data-dir /tmp >&-", TERRACED},
 };
 
 /* Daemons that start at the same time with one socket: one gets it. gRPC takes the path from whoever has it. */

@@ -84,6 +84,76 @@ static const char *logged(struct gpu_log *log, struct cache *c)
 	return text;
 }
 
+static void no_wake(void *arg)
+{
+	(void)arg;
+}
+
+static void count_row(void *arg, const char *name, const char *labels, double value, bool counter, const char *help)
+{
+	(void)counter;
+	(void)help;
+	*(uint32_t *)arg += !strcmp(name, "terrace_gpu_lost") && !strncmp(labels, "gpu=", 4) && value == 1;
+}
+
+/* Every call that names a GPU that was not opened is refused with the reason, and changes nothing. */
+static void calls_on_gpu(struct cache *c, uint64_t session, const struct cache_on *on, uint64_t now)
+{
+	const struct cache_keys key = { (const uint8_t *)"key", 1, 3 };
+	struct cache_wait wait = { .ready = no_wake };
+	struct cache_leased leased;
+	struct cache_place place;
+	struct cache_lent lent;
+	enum status status;
+	uint64_t reservation;
+	uint32_t blocks = 0, extent;
+	const char *why = "";
+	bool more = true;
+
+	ck_assert_int_eq(cache_lease_on(c, session, &key, true, on, now, &place, 1, &leased, NULL, &why), STATUS_UNAVAILABLE);
+	ck_assert_str_eq(why, "the GPU is lost");
+	ck_assert_int_eq(cache_warm_on(c, session, &key, on->gpu, now, &wait, &blocks, &why), STATUS_UNAVAILABLE);
+	cache_wait_end(c, &wait);
+	ck_assert_int_eq(cache_reserve_on(c, session, &key, NULL, false, on, true, now, &status, &reservation, &place, 1, &why),
+			 STATUS_UNAVAILABLE);
+	ck_assert_int_eq(cache_attach_ahead(c, on->attachment, on->gpu), STATUS_OK);
+	ck_assert_uint_eq(cache_attach_offers(c, on->attachment, on->gpu, &extent, 1, &more), 0);
+	ck_assert(!more);
+	ck_assert_int_ne(cache_attach_lend(c, on->attachment, ((uint32_t)on->gpu + 1) << 24, false, &lent), STATUS_OK);
+}
+
+/* What needs no GPU is served, and what looks after all GPUs passes over those. */
+static void lives_on(struct cache *c, const struct cache_session_view *session)
+{
+	const struct cache_keys key = { (const uint8_t *)"key", 1, 3 };
+	struct cache_explained explained;
+	struct cache_leased leased;
+	struct cache_place place;
+	struct cache_lent board;
+	struct cache_on on = { .gpu = 1 };
+	const char *why = "";
+	uint32_t rows = 0, n;
+	uint64_t own;
+
+	ck_assert_int_eq(cache_attach(c, session->token, getpid(), 1, &on.attachment, &own, &why), STATUS_OK);
+	ck_assert_int_eq(cache_attach_lend(c, on.attachment, CACHE_EXTENT_BOARD, false, &board), STATUS_OK);
+	close(board.fd);
+	for (uint64_t now = 100000; now < 5000000; now += 250000) {
+		cache_tick(c, now);
+		cache_chores(c);
+		cache_disk_chores(c);
+		calls_on_gpu(c, session->id, &on, now);
+	}
+	on.or_host = true;
+	ck_assert_int_eq(cache_lease_on(c, session->id, &key, true, &on, 6000000, &place, 1, &leased, NULL, &why), STATUS_OK);
+	ck_assert_int_eq(cache_release(c, session->id, leased.lease), STATUS_OK);
+	ck_assert_int_eq(cache_explain(c, "", 0, key.bytes, 3, 6000000, &explained, 1, &n, &why), STATUS_OK);
+	ck_assert_uint_eq(n, 1);
+	cache_stats(c, 6000000, count_row, &rows);
+	ck_assert_uint_eq(rows, 2);
+	ck_assert(cache_settle(c, 0, NULL));
+}
+
 /* Why there is no CUDA, and who is named: all of them are lost from the beginning, and memory serves. */
 START_TEST(named_and_no_cuda)
 {
@@ -122,8 +192,7 @@ START_TEST(named_and_no_cuda)
 	ck_assert_int_eq(cache_session_open(c, "", &layout, 1, "test", 1, &session, &why), STATUS_OK);
 	ck_assert_int_eq(cache_write_begin(c, session.id, 0, (const uint8_t *)"key", 3, NULL, 1, &w, &why), STATUS_OK);
 	ck_assert_int_eq(cache_write_end(c, session.id, &w, true, 1, 1), STATUS_OK);
-	cache_tick(c, 100000);
-	cache_chores(c);
+	lives_on(c, &session);
 	cache_destroy(c);
 	cache_thread_leave();
 }

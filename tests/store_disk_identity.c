@@ -222,6 +222,59 @@ START_TEST(a_start_that_was_cut_off_is_begun_again)
 }
 END_TEST
 
+/* A mount point without its disk, or an emptied folder: no disk is made there, and the word for it says how it is asked for. */
+START_TEST(a_disk_that_must_exist_is_not_made)
+{
+	uint64_t id;
+	struct rig r;
+
+	one_block(&r);
+	rig_open(&r);
+	id = disk_id(r.disk);
+	rig_close(&r);
+	r.options.must_exist = true;
+	rig_open(&r);
+	ck_assert_uint_eq(disk_id(r.disk), id);
+	rig_close(&r);
+	ck_assert_int_eq(unlink(rig_path(&r, "disk.id")), 0);
+	ck_assert_int_eq(rig_try(&r), STATUS_CORRUPT); /* there are slabs */
+	ck_assert_int_eq(unlink(rig_path(&r, "slab-000001.trc")), 0);
+	ck_assert_int_eq(rig_try(&r), STATUS_NOT_FOUND);
+	ck_assert_ptr_nonnull(strstr(r.why, "/disk.id: is missing"));
+	ck_assert(!exists(&r, "disk.id"));
+	ck_assert_int_eq(rmdir(r.folder), 0);
+	ck_assert_int_eq(rig_try(&r), STATUS_NOT_FOUND);
+	ck_assert_ptr_nonnull(strstr(r.why, r.folder));
+	ck_assert(access(r.folder, F_OK));
+	ck_assert_int_eq(mkdir(r.folder, 0700), 0);
+	file_write(&r, "disk.id", "", 0);
+	rig_open(&r);
+	ck_assert_uint_ne(disk_id(r.disk), id);
+	rig_end(&r);
+}
+END_TEST
+
+START_TEST(a_slab_file_has_its_problem_told)
+{
+	struct rig r;
+
+	one_block(&r);
+	rig_open(&r);
+	ck_assert_ptr_null(disk_slab_problem(r.disk, 1));
+	ck_assert_str_eq(disk_slab_problem(r.disk, 2), "is missing");
+	rig_close(&r);
+	ck_assert_int_eq(truncate(rig_path(&r, "slab-000001.trc"), 5000), 0);
+	rig_open(&r);
+	ck_assert_str_eq(disk_slab_problem(r.disk, 1), "has not the size that its header tells");
+	ck_assert_int_eq(truncate(rig_path(&r, "slab-000001.trc"), 50), 0);
+	ck_assert_str_eq(disk_slab_problem(r.disk, 1), "is too short");
+	ck_assert_int_eq(unlink(rig_path(&r, "slab-000001.trc")), 0);
+	ck_assert_int_eq(symlink("slab-000009.trc", rig_path(&r, "slab-000001.trc")), 0);
+	ck_assert_str_eq(disk_slab_problem(r.disk, 1), "cannot be opened");
+	rig_end(&r);
+}
+END_TEST
+
 START_TEST(a_newer_disk_is_refused)
 {
 	const uint32_t three = 3;
@@ -625,6 +678,8 @@ int main(void)
 	tcase_add_test(tc, a_lock_ends_with_its_process);
 	tcase_add_test(tc, a_damaged_identity_is_refused_and_nothing_touched);
 	tcase_add_test(tc, a_start_that_was_cut_off_is_begun_again);
+	tcase_add_test(tc, a_disk_that_must_exist_is_not_made);
+	tcase_add_test(tc, a_slab_file_has_its_problem_told);
 	tcase_add_test(tc, a_newer_disk_is_refused);
 	tcase_add_test(tc, version_1_is_opened_and_made_version_2);
 	tcase_add_test(tc, a_damaged_slab_is_left_alone);

@@ -11,7 +11,7 @@ const struct ctl_command ctl_commands[] = {
 		.synopsis = "",
 		.summary = "tell whether the daemon serves",
 		.text = "Asks the daemon's health service and prints its state (serving; degraded: "
-			"serving, but a GPU is lost; or draining), version, uptime and boot epoch. A "
+			"serving, but without a disk or a GPU of the configuration; or draining), the reasons if it is degraded, version, uptime and boot epoch. A "
 			"script that waits for a daemon calls it until it returns 0.",
 		.exits = "0 serving, 3 it answers but does not serve, " EXITS_DAEMON,
 		.run = ctl_run_status,
@@ -22,7 +22,7 @@ const struct ctl_command ctl_commands[] = {
 		.summary = "print counters and gauges",
 		.text = "Prints the daemon's counters and gauges, each under its name and labels, and then "
 			"a line for each of its disks: number, in the order of the configuration; health (healthy, "
-			"full, slow, quarantined); engine (io_uring or threads); blocks; bytes of slab files and the "
+			"full, slow, quarantined, unusable: not in use since the start); engine (io_uring or threads); blocks; bytes of slab files and the "
 			"budget; blocks whose bytes proved wrong. "
 			"With PATTERNs only those that match one: a shell pattern ('terrace_lookup_*'), or, "
 			"without * ? [, any part of the name or labels.\n"

@@ -11,7 +11,8 @@ enum { OPTION_DISK, OPTION_MAX };
 enum { PAUSE_MS = 100, TRIES_IDLE = 20 };
 #define COMPACT_TIMEOUT_US (600ull * 1000000)
 
-static int ask_count(struct ctl_daemon *d, uint64_t timeout_us, uint32_t *count)
+/* unusable: a bit each of those that the daemon does not use. */
+static int ask_count(struct ctl_daemon *d, uint64_t timeout_us, uint32_t *count, uint64_t *unusable)
 {
 	Terrace__V1__StatsRequest request = TERRACE__V1__STATS_REQUEST__INIT;
 	Terrace__V1__StatsReply *reply;
@@ -20,6 +21,8 @@ static int ask_count(struct ctl_daemon *d, uint64_t timeout_us, uint32_t *count)
 	if (code)
 		return code;
 	*count = disks_count(reply);
+	for (uint32_t i = 0; i < *count && i < 64; i++)
+		*unusable |= (uint64_t)disk_is_unusable(reply, i) << i;
 	return *count ? CTL_OK : ctl_failed("compact: the daemon has no disks");
 }
 
@@ -57,7 +60,8 @@ static int compact(const struct ctl_args *args, struct ctl_daemon *d, uint64_t o
 	Terrace__V1__CompactRequest request = TERRACE__V1__COMPACT_REQUEST__INIT;
 	struct json_t *rows, *tree;
 	uint32_t count = 0;
-	int code = ask_count(d, args->timeout_us, &count);
+	uint64_t unusable = 0;
+	int code = ask_count(d, args->timeout_us, &count, &unusable);
 
 	if (code)
 		return code;
@@ -67,7 +71,7 @@ static int compact(const struct ctl_args *args, struct ctl_daemon *d, uint64_t o
 	rows = out_array();
 	for (uint32_t i = 0; i < count && !code; i++) {
 		request.disk = i;
-		if (!args->value[OPTION_DISK] || i == only)
+		if (args->value[OPTION_DISK] ? i == only : !(unusable >> i & 1))
 			code = compact_disk(args, d, &request, rows);
 	}
 	if (code) {

@@ -47,6 +47,11 @@ uint32_t disks_count(const Terrace__V1__StatsReply *stats)
 	return n;
 }
 
+bool disk_is_unusable(const Terrace__V1__StatsReply *stats, uint32_t disk)
+{
+	return !strcmp(word(find(stats, "terrace_disk_health_info", disk), "health="), "unusable");
+}
+
 struct json_t *disks_to_json(const Terrace__V1__StatsReply *stats)
 {
 	struct json_t *rows = out_array();

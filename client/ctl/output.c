@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COLUMNS_MAX = 16, VALUE_MAX = 512 };
+enum { COLUMNS_MAX = 16, VALUE_MAX = 768 };
 
 static struct json_t *need(struct json_t *v)
 {

@@ -18,6 +18,21 @@ static const char *serving_text(Grpc__Health__V1__HealthCheckResponse__ServingSt
 	}
 }
 
+/* What the daemon goes on without, if it does. */
+static void put_faults(struct json_t *tree, const Terrace__V1__StatsReply *stats)
+{
+	struct json_t *rows = stats->n_faults ? out_array() : NULL;
+
+	for (size_t i = 0; i < stats->n_faults; i++) {
+		struct json_t *row = out_object();
+
+		out_put_text(row, "reason", stats->faults[i]);
+		out_append(rows, row);
+	}
+	if (rows)
+		out_put(tree, "degraded", rows);
+}
+
 /* The first reply lies in memory of the second call: only its number is kept. */
 static int ask(struct ctl_daemon *d, uint64_t timeout_us, bool *serving, struct json_t *tree)
 {
@@ -42,6 +57,7 @@ static int ask(struct ctl_daemon *d, uint64_t timeout_us, bool *serving, struct 
 	out_put_text(tree, "version", stats->version);
 	out_put_number(tree, "uptime_seconds", (double)stats->uptime_ms / 1000);
 	out_put_id(tree, "epoch", stats->epoch);
+	put_faults(tree, stats);
 	return CTL_OK;
 }
 

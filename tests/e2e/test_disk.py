@@ -245,7 +245,7 @@ class Disk(unittest.TestCase):
             self.assertIn("another process", said)
 
     def test_a_folder_that_cannot_be_made(self):
-        said = self.refused("--disks", "/proc/terrace/a:32MiB")
+        said = self.refused("--disks", "/proc/terrace/a:32MiB", "--require-disks", "one")
         self.assertRegex(said, r"/proc/terrace/a.*No such file or directory")
 
     def test_warm_states_and_moves(self):
