@@ -4,7 +4,7 @@
 
 #include "client/include/terrace.h"
 
-enum { CLIENT_ERROR_MAX = 256 }; /* longer texts are cut */
+enum { CLIENT_ERROR_MAX = 512 }; /* longer texts are cut */
 
 /* Sets the calling thread's text from a printf format and returns `status`, so that a failure is one return statement. */
 enum terrace_status client_fail(enum terrace_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -167,8 +167,9 @@ struct terrace_connect_options {
 };
 #define TERRACE_CONNECT_OPTIONS_INIT TERRACE_SIZED_(struct terrace_connect_options)
 
-/* Connects; waits until the daemon answers, at most the timeout. TERRACE_UNAVAILABLE (nobody there), TERRACE_DEADLINE,
- * TERRACE_INVALID (not an address), TERRACE_UNSUPPORTED (TCP to another machine). */
+/* Connects; waits until the daemon answers, at most the timeout. TERRACE_UNAVAILABLE (no daemon there), TERRACE_DEADLINE,
+ * TERRACE_INVALID (not an address), TERRACE_UNSUPPORTED (TCP to another machine), TERRACE_DENIED (this user may not use the daemon's
+ * socket), the last three at once. */
 TERRACE_API enum terrace_status terrace_connect(const struct terrace_connect_options *options, struct terrace_client **client);
 
 /* Closes the connection, after its sessions. Calls still running end with TERRACE_CANCELLED. Waits, 10 s at most, until what sessions had
