@@ -655,7 +655,7 @@ static enum status listen_at(struct door *d, const char *path, unsigned mode, ch
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
 
 	if (strlen(path) >= sizeof at.sun_path) {
-		snprintf(why, size, "%s: too long for a socket", path);
+		snprintf(why, size, "%s: its name is too long for a socket: name another place with fd_socket", path);
 		return STATUS_IO;
 	}
 	strcpy(at.sun_path, path);
@@ -667,7 +667,7 @@ static enum status listen_at(struct door *d, const char *path, unsigned mode, ch
 	if (bound)
 		strcpy(d->path, path);
 	if (!bound || listen(d->listener, BACKLOG) || !watch(d, d->listener, &d->listener_key, WATCH_LISTENER, NULL)) {
-		snprintf(why, size, "cannot listen on %s: %s", path, strerror(errno));
+		snprintf(why, size, "cannot listen on %s: %s: name another place with fd_socket", path, strerror(errno));
 		return STATUS_IO;
 	}
 	return STATUS_OK;
@@ -712,7 +712,7 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 	pthread_mutex_init(&d->lock, NULL);
 	deadline_cond_init(&d->chores_done);
 	if (!start_clock(d)) {
-		snprintf(why, size, "cannot make the door's timer: %s", strerror(errno));
+		snprintf(why, size, "cannot make the timer of fd_socket: %s: raise the limit of descriptors (LimitNOFILE)", strerror(errno));
 		s = STATUS_IO;
 	} else if (*path) {
 		s = listen_at(d, path, mode, why, size);
@@ -723,7 +723,7 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 		cache_on_extent(daemon->cache, news, d);
 		if (pthread_create(&d->thread, NULL, door_main, d)) {
 			callbacks_end(daemon->cache);
-			snprintf(why, size, "cannot start the door's thread");
+			snprintf(why, size, "cannot start the thread of fd_socket: raise the limit of threads (ulimit -u, TasksMax, pids.max)");
 			s = STATUS_INTERNAL;
 		}
 	}

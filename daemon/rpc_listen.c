@@ -206,7 +206,7 @@ enum status rpc_listen_create(const struct config *c, struct rpc_listener **out,
 	const char *failed = NULL;
 
 	if (!l) {
-		snprintf(why, size, "no memory");
+		snprintf(why, size, "no memory for connections");
 		return STATUS_EXHAUSTED;
 	}
 	l->fd[LOCAL] = l->fd[TCP] = -1;
@@ -216,7 +216,7 @@ enum status rpc_listen_create(const struct config *c, struct rpc_listener **out,
 	else if (c->listen[0] && !bind_tcp(l, c))
 		failed = c->listen;
 	if (failed) {
-		snprintf(why, size, "cannot listen on %s: %s", failed, strerror(errno));
+		snprintf(why, size, "cannot listen on %s: %s: name another place with socket or listen", failed, strerror(errno));
 		rpc_listen_destroy(l);
 		return STATUS_IO;
 	}

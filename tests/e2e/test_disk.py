@@ -134,7 +134,7 @@ class Disk(unittest.TestCase):
             daemon.flags = (*SMALL, "--metrics-address", "127.0.0.1:%d" % taken.getsockname()[1])
             done = subprocess.run(daemon.command(), capture_output=True, text=True, timeout=60, check=False)
             self.assertEqual(done.returncode, 1, done.stderr)
-            self.assertIn("event=metrics", done.stderr)
+            self.assertIn("event=start_failed part=metrics", done.stderr)
             daemon.flags = (*SMALL, *disks)
             daemon.start()
             self.restored(daemon)
