@@ -602,7 +602,7 @@ static struct longest pass_while(struct kept *k, const bool *wanted, bool is)
 		double ms;
 
 		advisor_pass(k->r.c);
-		ms = rig_stat(&k->r, "terrace_advisor_pass_us", "") / 1000;
+		ms = rig_stat(&k->r, "terrace_advisor_pass_seconds", "") * 1e3;
 		l.ms = ms > l.ms ? ms : l.ms;
 		l.sum_ms += ms;
 	}
