@@ -562,9 +562,9 @@ TERRACE_API enum terrace_status terrace_report(struct terrace_session *session, 
 
 enum terrace_watch_kind {
 	TERRACE_WATCH_STORED = 0,
-	TERRACE_WATCH_REMOVED = 1,
-	TERRACE_WATCH_MOVED = 2,
-	TERRACE_WATCH_RESYNC = 3, /* events were lost: look anew */
+	TERRACE_WATCH_REMOVED = 1, /* take the key out of the set that is kept; of a key that was never told: nothing to do */
+	TERRACE_WATCH_MOVED = 2,   /* as STORED, also of a key that was never told: put it into the set, with where it is now */
+	TERRACE_WATCH_RESYNC = 3,  /* events were lost: drop the set, and open another watch with from_now false */
 	TERRACE_WATCH_SYNCED = 4  /* the blocks that were present have all been told */
 };
 
