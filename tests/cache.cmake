@@ -42,4 +42,3 @@ endforeach()
 if(TERRACE_SANITIZE) # it counts steps of what the others do too
   set_tests_properties(cache_vram_cost PROPERTIES LABELS long)
 endif()
-set_tests_properties(cache_vram_pipeline PROPERTIES RUN_SERIAL TRUE) # it compares times
