@@ -5,7 +5,6 @@
 #include "client/rpc_address.h"
 
 #include <grpc/byte_buffer.h>
-#include <grpc/support/alloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -165,10 +164,16 @@ static enum terrace_status ended_here(const struct client_rpc_call *c)
 	return c->job.deadline_us && client_now_us() >= c->job.deadline_us ? TERRACE_DEADLINE : TERRACE_OK;
 }
 
-/* The daemon has sent the status and its words, rather than gRPC here found one. */
-static bool is_daemons(const struct client_rpc_call *c)
+/* The daemon has sent the status and its words, rather than gRPC found one, here or there: the daemon's are marked. gRPC makes a few alone. */
+static bool is_daemons(const struct client_rpc_call *c, enum terrace_status status)
 {
-	return !c->origin || strstr(c->origin, "Error received from");
+	if (status != TERRACE_UNAVAILABLE && status != TERRACE_DEADLINE && status != TERRACE_CANCELLED && status != TERRACE_UNSUPPORTED &&
+	    status != TERRACE_INTERNAL)
+		return true;
+	for (size_t i = 0; i < c->trailing.count; i++)
+		if (grpc_slice_str_cmp(c->trailing.metadata[i].key, "terrace-status") == 0)
+			return true;
+	return false;
 }
 
 /* The connection does not work: because there is no daemon any more, or another one. A call that waits for the daemon asks again anyway. */
@@ -198,6 +203,9 @@ static enum terrace_status fail_here(const struct client_rpc_call *c, enum terra
 				   "(terracectl status)", name, client_rpc_address(c->rpc));
 	case TERRACE_CANCELLED:
 		return client_fail(status, "%s: this process cancelled the call", name);
+	case TERRACE_UNSUPPORTED:
+		return client_fail(status, "%s: what answers at %.200s does not know this call: is it a terraced, and of this version?", name,
+				   client_rpc_address(c->rpc));
 	default:
 		return client_fail(status, "%s: gRPC cannot carry the call: %.*s", name, (int)GRPC_SLICE_LENGTH(c->details),
 				   (const char *)GRPC_SLICE_START_PTR(c->details));
@@ -213,7 +221,7 @@ enum terrace_status client_call_status(const struct client_rpc_call *c)
 		return client_fail(c->taken, "%s", c->error);
 	if (!status && c->job.whole && !c->job.whole(c->job.arg) && (status = ended_here(c)))
 		return client_fail(status, "%s: the call ended before all of the answer had come: give it more time", name);
-	if (status && (!is_daemons(c) || !GRPC_SLICE_LENGTH(c->details)))
+	if (status && (!is_daemons(c, status) || !GRPC_SLICE_LENGTH(c->details)))
 		return fail_here(c, status, name);
 	if (status)
 		return client_fail(status, "%s: %.*s", name, (int)GRPC_SLICE_LENGTH(c->details), 
@@ -259,7 +267,6 @@ static void add_status(struct client_rpc_call *c, grpc_op *ops, size_t *n)
 	ops[*n - 1].data.recv_status_on_client.trailing_metadata = &c->trailing;
 	ops[*n - 1].data.recv_status_on_client.status = &c->code;
 	ops[*n - 1].data.recv_status_on_client.status_details = &c->details;
-	ops[*n - 1].data.recv_status_on_client.error_string = &c->origin;
 }
 
 /* False if gRPC refuses the batch: a mistake in this file, answered like a broken call. */
@@ -417,6 +424,5 @@ void client_call_fini(struct client_rpc_call *c)
 	grpc_metadata_array_destroy(&c->initial);
 	grpc_metadata_array_destroy(&c->trailing);
 	grpc_slice_unref(c->details);
-	gpr_free((void *)c->origin);
 	grpc_call_unref(c->call);
 }

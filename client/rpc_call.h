@@ -32,7 +32,6 @@ struct client_rpc_call {
 	grpc_byte_buffer *sent, *received;
 	grpc_status_code code;
 	grpc_slice details;
-	const char *origin; /* gRPC's account of a failure, which says whether the daemon sent it; NULL: none */
 	enum terrace_status taken; /* what job.take said, when not OK, and its words */
 	char error[CLIENT_ERROR_MAX];
 	void (*done)(void *arg, enum terrace_status status); /* asynchronous calls */
