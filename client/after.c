@@ -206,7 +206,8 @@ static void start_once(void)
 static enum terrace_status start(void)
 {
 	pthread_once(&after.once, start_once);
-	return after.works ? TERRACE_OK : client_fail(TERRACE_EXHAUSTED, "no thread to wait for the GPU");
+	return after.works ? TERRACE_OK : client_fail(TERRACE_EXHAUSTED, "no thread to wait for the GPU: "
+						      "this process may have no more (ulimit -u)");
 }
 
 static void reached(void *arg)
@@ -232,7 +233,7 @@ enum terrace_status client_after_start(struct client_after *t, struct client_att
 		return client_fail(TERRACE_EXHAUSTED, "no memory to wait for the GPU");
 	if (!client_fds_stream_begin(a)) {
 		token_give(t->token);
-		return client_fail(TERRACE_CANCELLED, "the session is closed");
+		return client_fail(TERRACE_CANCELLED, "the session is closed: open another one");
 	}
 	s = gpu->ops->stream_then(gpu->device, stream, reached, t->token, &why);
 	if (s != STATUS_OK) {

@@ -23,11 +23,11 @@ static enum terrace_status info_read(const struct client_view *view, const struc
 	struct terrace_block_info i;
 
 	if (!client_options_copy(&i, sizeof(i), in, sizeof(i)))
-		return client_fail(TERRACE_INVALID, "begin a block info with TERRACE_BLOCK_INFO_INIT");
+		return client_fail(TERRACE_INVALID, "its size is not set: begin a block info with TERRACE_BLOCK_INFO_INIT");
 	if (i.tokens > block_tokens)
-		return client_fail(TERRACE_INVALID, "%u tokens in a block of %u", i.tokens, block_tokens);
+		return client_fail(TERRACE_INVALID, "tokens is %u, more than the %u that a block has", i.tokens, block_tokens);
 	if ((int)i.role < TERRACE_ROLE_UNKNOWN || (int)i.role > TERRACE_ROLE_TOOL)
-		return client_fail(TERRACE_INVALID, "role %d is not a role", (int)i.role);
+		return client_fail(TERRACE_INVALID, "role %d is not one of enum terrace_role", (int)i.role);
 	if (i.parent_bytes)
 		key_bytes = i.parent_bytes;
 	if (i.parent && (key_bytes < 1 || key_bytes > CLIENT_KEY_BYTES_MAX))

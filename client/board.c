@@ -35,7 +35,8 @@ enum terrace_status client_board_open(struct client_attachment *a, uint32_t g, u
 			return client_fail_in(status, "the board");
 		if (m->gpu != FDSOCK_NO_GPU || m->bytes < FDSOCK_BOARD_WORDS * sizeof(uint32_t)) {
 			client_fds_unmap(a, m);
-			return client_fail(TERRACE_INTERNAL, "the daemon's board is no page of host memory");
+			return client_fail(TERRACE_INTERNAL, "the daemon's board is no page of host memory: "
+					   "daemon and library are of different versions");
 		}
 		pthread_mutex_lock(&a->board.lock);
 		first = !a->board.mapping;
@@ -114,12 +115,13 @@ enum terrace_status client_board_promise(struct client_attachment *a, uint32_t g
 	if (status)
 		return status;
 	if (p->word >= (p->summed ? FDSOCK_BOARD_SUMMED : FDSOCK_BOARD_FAILED))
-		return client_fail(TERRACE_INTERNAL, "the daemon's board has no word %u", p->word);
+		return client_fail(TERRACE_INTERNAL, "the daemon's board has no word %u: "
+				   "daemon and library are of different versions", p->word);
 	p->until_us = client_deadline_us(PROMISE_WAIT_US);
 	pthread_mutex_lock(&b->lock);
 	if (b->closed) {
 		pthread_mutex_unlock(&b->lock);
-		return client_fail(TERRACE_CANCELLED, "the session is closed");
+		return client_fail(TERRACE_CANCELLED, "the session is closed: open another one");
 	}
 	if (kept(b, p)) {
 		pthread_mutex_unlock(&b->lock);
@@ -266,12 +268,13 @@ enum terrace_status client_board_state(struct client_attachment *a, struct clien
 	pthread_mutex_unlock(&a->board.lock);
 	switch (broken) {
 	case TERRACE_OK:
-		return listed ? client_fail(TERRACE_BUSY, "copies to the GPU are under way") : TERRACE_OK;
+		return listed ? client_fail(TERRACE_BUSY, "copies to the GPU are under way: wait for them, or ask again") : TERRACE_OK;
 	case TERRACE_STALE:
-		return client_fail(broken, "the daemon went away before the copies to the GPU were complete");
+		return client_fail(broken, "the daemon ended before the copies to the GPU were complete: open the session and lease again");
 	case TERRACE_CANCELLED:
-		return client_fail(broken, "the session was closed before the copies to the GPU were complete");
+		return client_fail(broken, "the session was closed before the copies to the GPU were complete: release leases first");
 	default:
-		return client_fail(broken, "the GPU was lost, or its copies failed, were wrong or took too long");
+		return client_fail(broken, "the GPU was lost, or its copies failed, were wrong or took too long: "
+				   "compute those blocks (the daemon's log says which it was)");
 	}
 }

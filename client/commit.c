@@ -202,7 +202,7 @@ enum terrace_status client_commit_check(struct terrace_reservation *r, bool open
 	if (!status && r->open != open) {
 		status = TERRACE_INVALID;
 		client_commit_end(r, status);
-		client_fail(status, "%s", open ? "the reservation is not an open block"
+		client_fail(status, "%s", open ? "the reservation is not an open block: it wants terrace_commit"
 					       : "the reservation is an open block: it wants terrace_commit_open");
 	}
 	return status ? client_fail_in(status, "commit") : TERRACE_OK;
@@ -298,7 +298,7 @@ enum terrace_status terrace_commit_async(struct terrace_reservation *r, uint64_t
 		return status;
 	if (!op) {
 		client_commit_end(r, TERRACE_INVALID);
-		return client_fail(TERRACE_INVALID, "commit: no place for the operation");
+		return client_fail(TERRACE_INVALID, "commit: the pointer for the operation is NULL");
 	}
 	status = client_commit_op_create(r, client_call_deadline(r->view->client, timeout_us), completion, &o);
 	if (status) {
@@ -336,7 +336,7 @@ enum terrace_status terrace_commit_open(struct terrace_reservation *r, const uin
 		return status;
 	status = client_keys_check(&(struct terrace_keys){key, 1, key_bytes});
 	if (!status && (tokens < 1 || tokens > r->view->layouts[0].layout.block_tokens))
-		status = client_fail(TERRACE_INVALID, "%u tokens, not 1 to %u", tokens, r->view->layouts[0].layout.block_tokens);
+		status = client_fail(TERRACE_INVALID, "tokens is %u, not 1 to %u", tokens, r->view->layouts[0].layout.block_tokens);
 	if (status)
 		client_fail_in(status, "commit_open");
 	if (!status)

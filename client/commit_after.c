@@ -30,7 +30,7 @@ static void late(struct client_after *after, enum terrace_status status)
 
 	w->op = NULL;
 	op->committing.reservation = NULL;
-	client_fail(status, "commit: the stream has not got there");
+	client_fail(status, "commit: the stream has not got so far in the call's time: commit again, or give it more");
 	client_op_complete(&op->op, status);
 }
 
@@ -41,7 +41,8 @@ static void run(struct client_after *after, bool lost)
 	if (!w->op) {
 		client_commit_end(w->reservation, TERRACE_CANCELLED);
 	} else if (lost) {
-		client_fail(TERRACE_UNAVAILABLE, "commit: the GPU is lost");
+		client_fail(TERRACE_UNAVAILABLE, "commit: the GPU is lost, and with it what was written there: "
+			    "put the blocks into host memory");
 		client_op_complete(&w->op->op, TERRACE_UNAVAILABLE);
 	} else {
 		struct client_job job = client_commit_op_job(w->op);
@@ -56,9 +57,9 @@ static enum terrace_status after_check(struct terrace_reservation *r, struct ter
 	enum terrace_status status = client_reservation_check(r);
 
 	if (!status && (r->open || !op))
-		status = client_fail(TERRACE_INVALID, "an open block, or no place for the operation");
+		status = client_fail(TERRACE_INVALID, "the reservation is an open block, or the pointer for the operation is NULL");
 	if (!status && r->places.gpu < 0)
-		status = client_fail(TERRACE_PRECONDITION, "the reservation was not made for a GPU");
+		status = client_fail(TERRACE_PRECONDITION, "the reservation was not made for a GPU: set gpu in terrace_reserve_options");
 	return status ? status : client_lent_gpu(&r->view->attachment->memory, (uint32_t)r->places.gpu, gpu);
 }
 

@@ -12,11 +12,12 @@
 #include "client/wire.h"
 #include "health.pb-c.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
-enum { DEFAULT_TIMEOUT_US = 5000000, SETTLE_TIMEOUT_US = 10000000, ASK_AGAIN_US = 5000 };
+enum { DEFAULT_TIMEOUT_US = 5000000, SETTLE_TIMEOUT_US = 10000000, ASK_AGAIN_US = 5000, FORBIDDEN_AGAIN_US = 100000 };
 
 static atomic_uint process_generation;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
@@ -39,7 +40,7 @@ bool client_forked(unsigned generation)
 enum terrace_status client_process_check(unsigned generation)
 {
 	if (client_forked(generation))
-		return client_fail(TERRACE_PRECONDITION, "the handle was made before fork() and is not for the child");
+		return client_fail(TERRACE_PRECONDITION, "the handle was made before fork() and is not for the child: connect there anew");
 	return TERRACE_OK;
 }
 
@@ -109,7 +110,8 @@ enum terrace_status client_await_daemon(struct terrace_client *client, uint64_t 
 	if (!status)
 		client_words_back(&words);
 	if (status == TERRACE_DEADLINE && !client_rpc_connected(client->rpc))
-		return client_fail(TERRACE_UNAVAILABLE, "no daemon has answered at the address");
+		return client_fail(TERRACE_UNAVAILABLE, "%.200s: no daemon has answered in time: see if it starts, or give it more time",
+				   client_rpc_address(client->rpc));
 	return status;
 }
 
@@ -122,6 +124,30 @@ static const char *address_of(const struct terrace_connect_options *options)
 	return address && *address ? address : CLIENT_ADDRESS_DEFAULT;
 }
 
+/* A daemon that starts soon is waited for, but leave to use its socket does not come by itself. It is asked twice, since a daemon that starts may be
+ * making the folder of its socket just now. */
+static bool forbidden(const char *address)
+{
+	for (int i = 0; i < 2; i++) {
+		const int error = client_address_error(address);
+
+		if (error != EACCES && error != EPERM)
+			return false;
+		if (!i)
+			nanosleep(&(struct timespec){ .tv_nsec = FORBIDDEN_AGAIN_US * 1000 }, NULL);
+	}
+	return true;
+}
+
+static enum terrace_status connect_refused(struct terrace_client *client, const char *address, int error, enum terrace_status status)
+{
+	char words[CLIENT_ADDRESS_WORDS_MAX];
+
+	terrace_disconnect(client);
+	client_address_words(address, error, words);
+	return client_fail(status, "connect: %s", words);
+}
+
 enum terrace_status terrace_connect(const struct terrace_connect_options *options, struct terrace_client **out)
 {
 	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
@@ -129,9 +155,9 @@ enum terrace_status terrace_connect(const struct terrace_connect_options *option
 	enum terrace_status status;
 
 	if (!out)
-		return client_fail(TERRACE_INVALID, "connect: no place for the client");
+		return client_fail(TERRACE_INVALID, "connect: the pointer for the client is NULL");
 	if (options && !client_options_copy(&o, sizeof(o), options, sizeof(o)))
-		return client_fail(TERRACE_INVALID, "connect: begin options with TERRACE_CONNECT_OPTIONS_INIT");
+		return client_fail(TERRACE_INVALID, "connect: the options' size is not set: begin them with TERRACE_CONNECT_OPTIONS_INIT");
 	pthread_once(&fork_once, fork_watch);
 	client = calloc(1, sizeof(*client));
 	if (!client)
@@ -149,13 +175,14 @@ enum terrace_status terrace_connect(const struct terrace_connect_options *option
 		return client_fail_in(status, "connect");
 	}
 	client_near_list_init(&client->nears);
+	if (forbidden(address_of(&o)))
+		return connect_refused(client, address_of(&o), EACCES, TERRACE_DENIED);
 	status = client_await_daemon(client, client_call_deadline(client, 0));
 	if (status) {
-		const char *why = client_address_problem(address_of(&o));
+		const int error = client_address_error(address_of(&o));
 
-		if (why)
-			client_fail(status, "%s: %s", terrace_error(), why);
-		client_fail_in(status, address_of(&o));
+		if (error)
+			return connect_refused(client, address_of(&o), error, status);
 		terrace_disconnect(client);
 		return client_fail_in(status, "connect");
 	}
@@ -168,7 +195,7 @@ void terrace_disconnect(struct terrace_client *client)
 	if (!client || client_forked(client->generation))
 		return;
 	if (client_rpc_in_background(client->rpc) || client_after_inside()) {
-		client_fail(TERRACE_PRECONDITION, "disconnect: a callback would wait for itself");
+		client_fail(TERRACE_PRECONDITION, "disconnect: a callback would wait for itself: call it from another thread");
 		return;
 	}
 	client_near_list_cancel(&client->nears);

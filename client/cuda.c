@@ -37,7 +37,8 @@ static enum terrace_status open_plugin(const char *path, const struct kv_cuda_pl
 	kv_cuda_plugin_fn *get;
 
 	if (!library)
-		return client_fail(TERRACE_UNSUPPORTED, "no CUDA: %s", dlerror());
+		return client_fail(TERRACE_UNSUPPORTED, "no CUDA: %s: install libterrace_cuda.so.0 where the loader finds it, or "
+				   "do without a GPU", dlerror());
 	get = (kv_cuda_plugin_fn *)dlsym(library, KV_CUDA_PLUGIN_SYMBOL);
 	*out = get ? get() : NULL;
 	if (*out && (*out)->version == KV_CUDA_PLUGIN_VERSION && (*out)->bytes == sizeof(**out)) {
@@ -45,7 +46,7 @@ static enum terrace_status open_plugin(const char *path, const struct kv_cuda_pl
 		return TERRACE_OK;
 	}
 	dlclose(library);
-	return client_fail(TERRACE_UNSUPPORTED, "no CUDA: %s is not of this version", path);
+	return client_fail(TERRACE_UNSUPPORTED, "no CUDA: %s is not of this library's version: install both from one build", path);
 }
 
 static enum terrace_status load(const char *path, const struct kv_cuda_plugin **out)
@@ -66,7 +67,7 @@ static enum terrace_status device_will_do(const struct kv_cuda_plugin *p)
 {
 	const char *problem = p->problem();
 
-	return problem ? client_fail(TERRACE_UNSUPPORTED, "no CUDA device: %s", problem) : TERRACE_OK;
+	return problem ? client_fail(TERRACE_UNSUPPORTED, "no CUDA device: %s: see nvidia-smi, or do without a GPU", problem) : TERRACE_OK;
 }
 
 enum terrace_status terrace_cuda_load(const char *path)
@@ -85,7 +86,8 @@ enum terrace_status client_cuda_devices(const struct device_ops **out)
 	if (status)
 		return status;
 	if (!loaded.devices)
-		return client_fail(TERRACE_UNSUPPORTED, "no GPU memory: the CUDA plugin has no table for it of this version");
+		return client_fail(TERRACE_UNSUPPORTED, "no GPU memory: the CUDA plugin is not of this library's version: "
+				   "install both from one build");
 	*out = loaded.devices;
 	return TERRACE_OK;
 }
@@ -115,11 +117,11 @@ static enum terrace_status answer(const struct kv_cuda_plugin *p, enum status s,
 	case STATUS_OK:
 		return TERRACE_OK;
 	case STATUS_INVALID:
-		return client_fail(TERRACE_INVALID, "%s: an argument is out of its bounds or not aligned", what);
+		return client_fail(TERRACE_INVALID, "%s: an argument is out of its bounds or not aligned: terrace.h gives both", what);
 	case STATUS_UNSUPPORTED:
 		return client_fail(TERRACE_UNSUPPORTED, "%s: no kernel for these formats, this head dim or this device", what);
 	case STATUS_EXHAUSTED:
-		return client_fail(TERRACE_EXHAUSTED, "%s: the workspace is too small", what);
+		return client_fail(TERRACE_EXHAUSTED, "%s: the workspace is too small: ask for its size with the call's _workspace", what);
 	default:
 		return client_fail(TERRACE_INTERNAL, "%s: CUDA refuses the launch: %s", what, p->last_error());
 	}
@@ -168,7 +170,7 @@ static enum terrace_status begin(struct call *c, const struct terrace_layout *la
 
 static enum terrace_status wrong_size(const char *what)
 {
-	return client_fail(TERRACE_INVALID, "%s: options are NULL, or their size is not set by their INIT", what);
+	return client_fail(TERRACE_INVALID, "%s: options are NULL, or their size is not set: begin them with their INIT", what);
 }
 
 static bool features_read(const struct terrace_cuda_features *in, struct kv_attend_features *out)
@@ -237,7 +239,7 @@ enum terrace_status terrace_cuda_attend_workspace(const struct terrace_layout *l
 	enum terrace_status status = attend_read(&c, layout, options, &a);
 
 	if (!status && !bytes)
-		status = client_fail(TERRACE_INVALID, "cuda attend: no place for the bytes");
+		status = client_fail(TERRACE_INVALID, "cuda attend: the pointer for the bytes is NULL");
 	if (!status)
 		status = answer(c.plugin, c.plugin->attend_workspace(&a, bytes), "cuda attend");
 	kv_float_mode_leave(mode);
@@ -318,7 +320,7 @@ enum terrace_status terrace_cuda_extend_workspace(const struct terrace_layout *l
 	enum terrace_status status = extend_read(&c, layout, options, &e);
 
 	if (!status && !bytes)
-		status = client_fail(TERRACE_INVALID, "cuda extend: no place for the bytes");
+		status = client_fail(TERRACE_INVALID, "cuda extend: the pointer for the bytes is NULL");
 	if (!status)
 		status = answer(c.plugin, c.plugin->extend_workspace(&e, bytes), "cuda extend");
 	kv_float_mode_leave(mode);

@@ -157,7 +157,8 @@ static void start_once(void)
 static enum terrace_status start(void)
 {
 	pthread_once(&errands.once, start_once);
-	return errands.works ? TERRACE_OK : client_fail(TERRACE_EXHAUSTED, "no thread to wait for the GPU's driver");
+	return errands.works ? TERRACE_OK : client_fail(TERRACE_EXHAUSTED, "no thread to wait for the GPU's driver: "
+							"this process may have no more (ulimit -u)");
 }
 
 enum terrace_status client_errand_start(struct client_errand *e)

@@ -330,11 +330,12 @@ static bool await_down(struct client_attachment *a, const bool *flag, uint64_t d
 enum terrace_status client_fds_talk_begin(struct client_attachment *a, uint64_t deadline_us)
 {
 	if (!await_down(a, &a->talking, deadline_us))
-		return client_fail(TERRACE_DEADLINE, "another thread's mapping took all the time");
+		return client_fail(TERRACE_DEADLINE, "another thread's mapping took all of the call's time: give it more");
 	if (a->closed)
-		return client_fail(TERRACE_CANCELLED, "the session is closed");
+		return client_fail(TERRACE_CANCELLED, "the session is closed: open another one");
 	if (a->broken)
-		return client_fail(TERRACE_UNAVAILABLE, "the daemon's fd socket is gone");
+		return client_fail(TERRACE_UNAVAILABLE, "the daemon's fd socket is closed: "
+				   "the daemon has restarted or is stopping: open the session again (terrace_session_reopen)");
 	a->talking = true;
 	return TERRACE_OK;
 }
@@ -360,7 +361,8 @@ static enum terrace_status extent_ask(struct client_attachment *a, uint32_t exte
 		pthread_mutex_unlock(&a->lock);
 		/* What is there is read without waiting, so the clock has to be asked. */
 		if (!client_left_ms(deadline_us))
-			status = client_fail(TERRACE_DEADLINE, "no answer on the fd socket");
+			status = client_fail(TERRACE_DEADLINE, "the daemon's fd socket did not answer in the call's time: "
+					     "give it more, or see if the daemon is busy (terracectl status)");
 	}
 	return status;
 }
@@ -397,7 +399,8 @@ enum terrace_status client_fds_prepare(struct client_attachment *a, const struct
 
 	*mapping = (struct client_mapping){.extent = e->extent, .writable = e->write};
 	if (e->gpu != FDSOCK_NO_GPU && extent_overlaps(a, e, e->write))
-		status = client_fail(TERRACE_INTERNAL, "extent %u: it lies where another is", e->extent);
+		status = client_fail(TERRACE_INTERNAL, "extent %u: the daemon says that it lies where another is: "
+				     "a mistake of the daemon's", e->extent);
 	else
 		status = client_mapping_prepare(&a->memory, answer, mapping);
 	if (status && !e->status)
@@ -466,8 +469,8 @@ static enum terrace_status mapping_make(struct client_attachment *a, uint32_t ex
 	client_mapping_drop(&a->memory, &made);
 	pthread_mutex_lock(&a->lock);
 	unmapped_tell(a, extent, writable);
-	return a->closed ? client_fail(TERRACE_CANCELLED, "the session is closed")
-			 : client_fail(TERRACE_EXHAUSTED, "no room for another mapping");
+	return a->closed ? client_fail(TERRACE_CANCELLED, "the session is closed: open another one")
+			 : client_fail(TERRACE_EXHAUSTED, "no memory to keep another mapping of the daemon's memory");
 }
 
 /* With the lock held: waits while it is being imported ahead, which may come to nothing. It may be gone after. */
@@ -478,7 +481,7 @@ static enum terrace_status coming_await(struct client_attachment *a, uint32_t ex
 
 	while (!a->closed && (m = client_fds_find(a, extent, writable)) && m->coming)
 		if (pthread_cond_timedwait(&a->idle, &a->lock, &until) == ETIMEDOUT)
-			return client_fail(TERRACE_DEADLINE, "the GPU's driver took all the time to map an extent");
+			return client_fail(TERRACE_DEADLINE, "the GPU's driver took all of the call's time to map an extent: give it more");
 	return TERRACE_OK;
 }
 
@@ -548,7 +551,8 @@ static enum terrace_status register_begin(struct client_attachment *a, const str
 
 	do {
 		if (!await_down(a, &m->registering, deadline_us))
-			return client_fail(TERRACE_DEADLINE, "the GPU's driver took all the time to register memory");
+			return client_fail(TERRACE_DEADLINE, "the GPU's driver took all of the call's time to register memory: "
+					   "give it more");
 		status = client_fds_talk_begin(a, deadline_us);
 		if (!status && m->registering)
 			client_fds_talk_end(a, false);
@@ -650,17 +654,21 @@ static enum terrace_status hello(struct client_attachment *a, const uint8_t toke
 	head_fill(&greeting.head, FDSOCK_HELLO);
 	memcpy(greeting.token, token, sizeof(greeting.token));
 	if (!client_packet_send(a->socket, &greeting, sizeof(greeting)))
-		return client_fail(TERRACE_UNAVAILABLE, "the daemon's fd socket takes nothing");
+		return client_fail(TERRACE_UNAVAILABLE, "the daemon's fd socket took nothing in the call's time: "
+				   "give it more, or see if the daemon is busy (terracectl status)");
 	status = client_packet_receive(a->socket, deadline_us, &answer);
 	if (status)
 		return status;
 	client_packet_fini(&answer);
 	if (welcome->head.type != FDSOCK_WELCOME)
-		return client_fail(TERRACE_INTERNAL, "the daemon's first packet is of type %u", welcome->head.type);
+		return client_fail(TERRACE_INTERNAL, "the daemon's first packet is of type %u: "
+				   "daemon and library are of different versions", welcome->head.type);
 	if (welcome->status)
-		return client_fail(client_packet_status(welcome->status), "the daemon refuses to attach this process");
+		return client_fail(client_packet_status(welcome->status), "the daemon refuses to attach this process: "
+				   "its share of attachments is used (terracectl stat terrace_door), or the session has ended");
 	if (welcome->epoch != epoch || welcome->session != session)
-		return client_fail(TERRACE_STALE, "the fd socket speaks for another session or epoch");
+		return client_fail(TERRACE_STALE, "the fd socket is that of another daemon or session: "
+				   "open the session again (terrace_session_reopen)");
 	a->id = welcome->attachment;
 	a->knows_callers = welcome->knows & FDSOCK_KNOWS_CALLER;
 	a->ahead.known = welcome->knows & FDSOCK_KNOWS_AHEAD;

@@ -182,7 +182,8 @@ static enum terrace_status extent_get(struct client_attachment *a, const struct 
 	*refused = e->status;
 	if (!e->status && e->gpu != (w->offer.tier < DEVICES_MAX ? w->offer.tier : FDSOCK_NO_GPU)) {
 		client_fds_tell(a, &(struct client_mapping){.extent = e->extent, .writable = e->write});
-		status = client_fail(TERRACE_INTERNAL, "extent %u: it is not where it was offered", e->extent);
+		status = client_fail(TERRACE_INTERNAL, "extent %u: it is not where the daemon offered it: "
+				     "a mistake of the daemon's", e->extent);
 	} else {
 		status = client_fds_prepare(a, answer, made);
 	}
@@ -204,7 +205,7 @@ static struct client_mapping *coming_add(struct client_attachment *a, struct cli
 	}
 	client_mapping_forget(made);
 	client_fds_tell(a, made);
-	client_fail(a->closed ? TERRACE_CANCELLED : TERRACE_EXHAUSTED, "no room for another mapping");
+	client_fail(a->closed ? TERRACE_CANCELLED : TERRACE_EXHAUSTED, "no memory to keep another mapping of the daemon's memory");
 	return NULL;
 }
 
@@ -380,15 +381,17 @@ enum terrace_status client_fds_use_await(struct client_attachment *a, uint64_t d
 	h->next = 0;
 	while (!status && !h->failed) {
 		if (a->closed)
-			status = client_fail(TERRACE_CANCELLED, "the session is closed");
+			status = client_fail(TERRACE_CANCELLED, "the session is closed: open another one");
 		else if (a->broken)
-			status = client_fail(TERRACE_UNAVAILABLE, "the daemon's fd socket is gone");
+			status = client_fail(TERRACE_UNAVAILABLE, "the daemon's fd socket is closed: "
+					     "the daemon has restarted or is stopping: open the session again (terrace_session_reopen)");
 		else if (!h->hears)
 			break;
 		else if (h->asked & ~h->answered && !a->waiting)
 			status = offers_await(a, deadline_us);
 		else if (!client_left_ms(deadline_us))
-			status = client_fail(TERRACE_DEADLINE, "not all that the daemon has was mapped in time");
+			status = client_fail(TERRACE_DEADLINE, "not all memory of the daemon was mapped in the call's time: "
+					     "give it more; leases map what is left");
 		else if (step(a, deadline_us))
 			continue;
 		else if (h->apart || h->asked & ~h->answered || work_next(a, &w))
@@ -397,7 +400,7 @@ enum terrace_status client_fds_use_await(struct client_attachment *a, uint64_t d
 			break;
 	}
 	if (!status && h->failed)
-		status = client_fail(h->failed, "something that the daemon has cannot be mapped");
+		status = client_fail(h->failed, "memory of the daemon cannot be mapped: leases on it will say why");
 	else if (!status)
 		client_words_back(&words);
 	pthread_mutex_unlock(&a->lock);

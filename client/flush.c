@@ -125,7 +125,7 @@ enum terrace_status terrace_flush_async(struct terrace_session *session, const s
 	if (!status && keys)
 		status = client_keys_check(keys);
 	if (!status && !op)
-		status = client_fail(TERRACE_INVALID, "no place for the operation");
+		status = client_fail(TERRACE_INVALID, "the pointer for the operation is NULL");
 	if (status)
 		return client_fail_in(status, "flush");
 	o = calloc(1, sizeof(*o) + count_of(keys) * sizeof(o->statuses[0]));

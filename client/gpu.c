@@ -94,7 +94,8 @@ enum terrace_status client_gpu_uuid(uint32_t ordinal, uint8_t uuid[DEVICE_UUID_B
 	if (status)
 		return status;
 	if (ordinal >= count_of(ops))
-		return client_fail(TERRACE_INVALID, "this process has %u GPUs, none of number %u", count_of(ops), ordinal);
+		return client_fail(TERRACE_INVALID, "this process has %u GPUs, and none of number %u: "
+				   "CUDA_VISIBLE_DEVICES decides which", count_of(ops), ordinal);
 	s = ops->uuid(ordinal, uuid, &why);
 	return s == STATUS_OK ? TERRACE_OK : client_gpu_fail(s, "a GPU is not known", why);
 }
@@ -115,7 +116,8 @@ static enum terrace_status find(const struct device_ops *ops, const uint8_t uuid
 			*out = &gpus.seen[i].gpu;
 		return status;
 	}
-	return failed ? failed : client_fail(TERRACE_UNSUPPORTED, "this process does not see the daemon's GPU");
+	return failed ? failed : client_fail(TERRACE_UNSUPPORTED, "this process does not see the daemon's GPU: "
+					     "see CUDA_VISIBLE_DEVICES, or lease in host memory");
 }
 
 enum terrace_status client_gpu_open(const uint8_t uuid[DEVICE_UUID_BYTES], struct client_gpu **out)

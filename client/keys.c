@@ -81,12 +81,13 @@ void terrace_fingerprint(const void *text, size_t bytes, uint8_t fingerprint[32]
 enum terrace_status client_keys_check(const struct terrace_keys *keys)
 {
 	if (!keys)
-		return client_fail(TERRACE_INVALID, "no keys given");
+		return client_fail(TERRACE_INVALID, "the keys are NULL");
 	if (keys->key_bytes < 1 || keys->key_bytes > CLIENT_KEY_BYTES_MAX)
 		return client_fail(TERRACE_INVALID, "key_bytes is %u, not 1 to %d", keys->key_bytes,
 				   CLIENT_KEY_BYTES_MAX);
 	if (keys->count < 1 || keys->count > CLIENT_KEYS_MAX)
-		return client_fail(TERRACE_INVALID, "%u keys in one call, not 1 to %d", keys->count, CLIENT_KEYS_MAX);
+		return client_fail(TERRACE_INVALID, "%u keys in one call, not 1 to %d: "
+				   "split them over several calls", keys->count, CLIENT_KEYS_MAX);
 	if (!keys->bytes)
 		return client_fail(TERRACE_INVALID, "the keys' bytes are NULL");
 	return TERRACE_OK;

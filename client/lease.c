@@ -185,13 +185,14 @@ static enum terrace_status lease_check(struct terrace_session *session, const st
 	if (!status)
 		status = client_keys_check(keys);
 	if (!status && options && !client_options_copy(o, sizeof(*o), options, sizeof(*o)))
-		status = client_fail(TERRACE_INVALID, "begin options with TERRACE_LEASE_OPTIONS_INIT");
+		status = client_fail(TERRACE_INVALID, "the options' size is not set: begin them with TERRACE_LEASE_OPTIONS_INIT");
 	if (!status && !place)
-		status = client_fail(TERRACE_INVALID, "no place for the result");
+		status = client_fail(TERRACE_INVALID, "the pointer for the result is NULL");
 	if (!status && o->mode != TERRACE_LEASE_PREFIX && o->mode != TERRACE_LEASE_ALL)
-		status = client_fail(TERRACE_INVALID, "mode %d is not a mode", (int)o->mode);
+		status = client_fail(TERRACE_INVALID, "mode %d is not one of enum terrace_lease_mode", (int)o->mode);
 	if (!status && o->gpu < -1)
-		status = client_fail(TERRACE_INVALID, "there is no GPU of number %d", o->gpu);
+		status = client_fail(TERRACE_INVALID, "gpu %d: none has that number: "
+				     "give one of terrace_session_gpu_of, or -1 for host memory", o->gpu);
 	if (!status)
 		status = client_borrow_check(session->view);
 	return status;
@@ -251,7 +252,7 @@ static enum terrace_status lost_refuse(struct client_leasing *g, enum terrace_st
 	if (status || !g->device || !client_gpu_was_lost(g->device))
 		return status;
 	terrace_release(g->lease);
-	return client_fail(TERRACE_UNAVAILABLE, "lease: the GPU is lost");
+	return client_fail(TERRACE_UNAVAILABLE, "lease: the GPU is lost: lease in host memory; a restart of the daemon takes the GPU back");
 }
 
 static enum terrace_status lease_run(struct client_view *view, const struct terrace_keys *keys, const struct terrace_lease_options *o,

@@ -8,7 +8,7 @@
 static enum terrace_status check(const struct terrace_lease *lease)
 {
 	if (!lease)
-		return client_fail(TERRACE_INVALID, "no lease given");
+		return client_fail(TERRACE_INVALID, "the lease is NULL");
 	return client_process_check(lease->generation);
 }
 
@@ -25,7 +25,7 @@ enum terrace_status terrace_lease_addresses(const struct terrace_lease *lease, u
 static enum terrace_status gpu_of(const struct terrace_lease *lease, struct client_gpu **out)
 {
 	if (lease->places.gpu < 0)
-		return client_fail(TERRACE_PRECONDITION, "the lease was not made for a GPU");
+		return client_fail(TERRACE_PRECONDITION, "the lease was not made for a GPU: set gpu in terrace_lease_options");
 	return client_lent_gpu(&lease->view->attachment->memory, (uint32_t)lease->places.gpu, out);
 }
 
@@ -53,7 +53,7 @@ static enum terrace_status wait_layer(const struct terrace_lease *lease, uint32_
 	if (status || !p->layers)
 		return status;
 	if (client_board_closed(&lease->view->attachment->board))
-		return client_fail(TERRACE_CANCELLED, "the session is closed");
+		return client_fail(TERRACE_CANCELLED, "the session is closed: open another one");
 	if (client_board_kept(&lease->view->attachment->board, p))
 		return TERRACE_OK;
 	s = gpu->ops->stream_wait(gpu->device, stream,
@@ -82,7 +82,7 @@ enum terrace_status terrace_lease_check(struct terrace_lease *lease)
 	if (!status && lease->places.gpu >= 0)
 		status = gpu_of(lease, &gpu);
 	if (!status && lease->places.gpu >= 0 && client_gpu_lost(gpu))
-		status = client_fail(TERRACE_UNAVAILABLE, "the GPU is lost");
+		status = client_fail(TERRACE_UNAVAILABLE, "the GPU is lost: use host memory; a restart of the daemon takes the GPU back");
 	if (!status)
 		status = client_board_state(lease->view->attachment, &lease->promise);
 	return status ? client_fail_in(status, "lease") : TERRACE_OK;

@@ -75,7 +75,7 @@ enum terrace_status terrace_lookup(struct terrace_session *session, const struct
 	if (!status)
 		status = client_keys_check(keys);
 	if (!status && !prefix)
-		status = client_fail(TERRACE_INVALID, "no place for the prefix");
+		status = client_fail(TERRACE_INVALID, "the pointer for the prefix is NULL");
 	if (status)
 		return client_fail_in(status, "lookup");
 	lookup = (struct client_lookup){.view = session->view, .count = keys->count, .states = states};
@@ -112,7 +112,7 @@ enum terrace_status terrace_lookup_async(struct terrace_session *session, const 
 	if (!status)
 		status = client_keys_check(keys);
 	if (!status && !op)
-		status = client_fail(TERRACE_INVALID, "no place for the operation");
+		status = client_fail(TERRACE_INVALID, "the pointer for the operation is NULL");
 	if (status)
 		return client_fail_in(status, "lookup");
 	o = calloc(1, sizeof(*o));

@@ -42,9 +42,11 @@ enum terrace_status client_lent_gpu(struct client_lent_memory *memory, uint32_t 
 	struct client_gpu *gpu;
 
 	if (!memory->lent.gpu_count)
-		return client_fail(TERRACE_UNSUPPORTED, "the daemon lends no GPU's memory");
+		return client_fail(TERRACE_UNSUPPORTED, "the daemon lends no GPU's memory: "
+				   "it was started without --gpus, or has lost them (terracectl status)");
 	if (g >= memory->lent.gpu_count)
-		return client_fail(TERRACE_INVALID, "the daemon lends %u GPUs, none of number %u", memory->lent.gpu_count, g);
+		return client_fail(TERRACE_INVALID, "the daemon lends %u GPUs, and none of number %u: "
+				   "terrace_session_gpu_of tells them", memory->lent.gpu_count, g);
 	gpu = memory->gpus[g];
 	if (!gpu) {
 		status = client_gpu_open(memory->lent.gpus[g].uuid, &gpu);
@@ -189,9 +191,11 @@ enum terrace_status client_mapping_prepare(struct client_lent_memory *memory, co
 	enum terrace_status status;
 
 	if (e->status)
-		return client_fail(client_packet_status(e->status), "extent %u: the daemon does not give it", e->extent);
+		return client_fail(client_packet_status(e->status), "extent %u: the daemon does not hand it out: %s: lease again", e->extent,
+				   terrace_status_text(client_packet_status(e->status)));
 	if (p->lost)
-		return client_fail(TERRACE_EXHAUSTED, "extent %u: this process can have no more descriptors", e->extent);
+		return client_fail(TERRACE_EXHAUSTED, "extent %u: this process can have no more descriptors: "
+				   "raise its limit (ulimit -n)", e->extent);
 	m->gpu = e->gpu;
 	m->bytes = e->bytes;
 	status = e->gpu == FDSOCK_NO_GPU ? host_make(p, m) : device_prepare(memory, p, m);

@@ -364,7 +364,8 @@ static enum terrace_status reply_read(const struct slot *slot, size_t bytes, con
 		memcpy(&reply, slot->packet, sizeof(reply));
 	if (bytes < sizeof(reply) || bytes > FDSOCK_CALL_BYTES_MAX || reply.head.magic != FDSOCK_MAGIC ||
 	    reply.head.version != FDSOCK_VERSION || reply.head.type != FDSOCK_REPLY)
-		return client_fail(TERRACE_INTERNAL, "%s: the fd socket sent garbage (%zu bytes)", name, bytes);
+		return client_fail(TERRACE_INTERNAL, "%s: the daemon's fd socket sent garbage (%zu bytes): "
+				   "is it of another version?", name, bytes);
 	*by_grpc = reply.status == FDSOCK_BY_GRPC;
 	if (*by_grpc)
 		return TERRACE_OK;
@@ -380,12 +381,14 @@ static enum terrace_status no_reply(struct client_near *near, ssize_t got, const
 	bool cancelled;
 
 	if (got < 0 && errno == EAGAIN)
-		return client_fail(TERRACE_DEADLINE, "%s: no answer in time", name);
+		return client_fail(TERRACE_DEADLINE, "%s: the daemon did not answer in the call's time: "
+				   "give it more, or see if the daemon is busy (terracectl status)", name);
 	pthread_mutex_lock(&near->list->lock);
 	cancelled = near->cancelled;
 	pthread_mutex_unlock(&near->list->lock);
-	return cancelled ? client_fail(TERRACE_CANCELLED, "%s: the client is disconnected", name)
-			 : client_fail(TERRACE_UNAVAILABLE, "%s: the daemon has hung up", name);
+	return cancelled ? client_fail(TERRACE_CANCELLED, "%s: the client is disconnected: connect another one", name)
+			 : client_fail(TERRACE_UNAVAILABLE, "%s: the daemon has closed the connection: "
+				       "it has restarted or is stopping: try again, and open sessions again (terrace_session_reopen)", name);
 }
 
 /* A connected slot that has taken the call, or NULL. Connections that a daemon has closed meanwhile are found out by this. */

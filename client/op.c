@@ -102,7 +102,7 @@ void client_op_launch(struct terrace_op *op, const struct client_job *job)
 
 	pthread_mutex_lock(&op->lock);
 	if (atomic_load(&op->cancelled))
-		client_fail(status, "cancelled before it began");
+		client_fail(status, "the operation was cancelled before it began");
 	else
 		status = client_rpc_start(op->view->client->rpc, job, op_done, &op->call);
 	pthread_mutex_unlock(&op->lock);
@@ -122,7 +122,7 @@ enum terrace_status client_op_await(struct terrace_op *op, enum client_op_kind k
 
 	*ended = false;
 	if (!op || op->kind != kind)
-		return client_fail(TERRACE_INVALID, "finish: not an operation of this kind");
+		return client_fail(TERRACE_INVALID, "finish: not an operation of this kind: each has a finish of its own");
 	status = client_process_check(op->generation);
 	if (status)
 		return status;
@@ -130,7 +130,8 @@ enum terrace_status client_op_await(struct terrace_op *op, enum client_op_kind k
 	pthread_mutex_lock(&op->lock);
 	if (inside && atomic_load_explicit(&op->state, memory_order_relaxed) == CLIENT_OP_RUNNING) {
 		pthread_mutex_unlock(&op->lock);
-		return client_fail(TERRACE_PRECONDITION, "finish: a callback would wait for itself");
+		return client_fail(TERRACE_PRECONDITION, "finish: a callback would wait for itself: "
+				   "call it when the operation is complete");
 	}
 	/* The call ends at its deadline at the latest. */
 	while (!inside && atomic_load_explicit(&op->state, memory_order_relaxed) != CLIENT_OP_DONE)

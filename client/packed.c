@@ -44,7 +44,7 @@ static enum terrace_status span_read(struct span *s, const struct terrace_layout
 	if (problem)
 		return client_fail(TERRACE_INVALID, "%s", problem);
 	if (!block || (uintptr_t)block % BLOCK_ALIGN)
-		return client_fail(TERRACE_INVALID, "the block is NULL or not aligned to %d bytes", BLOCK_ALIGN);
+		return client_fail(TERRACE_INVALID, "the block is NULL, or not aligned to %d bytes", BLOCK_ALIGN);
 	if (s->layer >= s->layout.layers || s->head >= s->layout.heads)
 		return client_fail(TERRACE_INVALID, "layer %u, head %u: the layout has %u and %u", s->layer, s->head,
 				   s->layout.layers, s->layout.heads);
@@ -125,7 +125,7 @@ static enum terrace_status blocks_check(const struct kv_layout *l, const struct 
 	uint64_t used = ((uint64_t)o->kv_tokens + l->block_tokens - 1) / l->block_tokens;
 
 	if (o->block_count > BLOCKS_MAX || used > o->block_count)
-		return client_fail(TERRACE_INVALID, "%u tokens do not fit in %u blocks", o->kv_tokens, o->block_count);
+		return client_fail(TERRACE_INVALID, "kv_tokens is %u, which does not fit in %u blocks", o->kv_tokens, o->block_count);
 	if (used && !o->blocks)
 		return client_fail(TERRACE_INVALID, "blocks is NULL");
 	return TERRACE_OK;
@@ -138,7 +138,7 @@ static enum terrace_status features_read(const struct terrace_attend_features *f
 	struct terrace_attend_features in = TERRACE_ATTEND_FEATURES_INIT;
 
 	if (f && !client_options_copy(&in, sizeof(in), f, sizeof(in)))
-		return client_fail(TERRACE_INVALID, "begin features with TERRACE_ATTEND_FEATURES_INIT");
+		return client_fail(TERRACE_INVALID, "the features' size is not set: begin them with TERRACE_ATTEND_FEATURES_INIT");
 	*out_scale = in.out_scale;
 	*out = (struct kv_attend_features){
 		.window = in.window,
@@ -205,7 +205,7 @@ __attribute__((noinline)) static enum terrace_status attend(const struct terrace
 	if (problem)
 		return client_fail(TERRACE_INVALID, "attend: %s", problem);
 	if (!options || !client_options_copy(&o, sizeof(o), options, sizeof(o)))
-		return client_fail(TERRACE_INVALID, "attend: begin options with TERRACE_ATTEND_OPTIONS_INIT");
+		return client_fail(TERRACE_INVALID, "attend: the options' size is not set: begin them with TERRACE_ATTEND_OPTIONS_INIT");
 	status = attend_check(&l, &o);
 	if (!status)
 		status = features_read(o.features, &out_scale, &features);

@@ -91,9 +91,11 @@ enum terrace_status client_packet_send_until(int socket, const void *packet, siz
 		if (errno != EAGAIN && errno != EINTR)
 			return status_of_errno(errno, "fd socket");
 		if (!client_left_ms(deadline_us))
-			return client_fail(TERRACE_DEADLINE, "the daemon's fd socket takes nothing");
+			return client_fail(TERRACE_DEADLINE, "the daemon's fd socket took nothing in the call's time: "
+					   "give it more, or see if the daemon is busy (terracectl status)");
 		if (poll(&ready, 1, client_left_ms(deadline_us)) > 0 && ready.revents & POLLRDHUP)
-			return client_fail(TERRACE_UNAVAILABLE, "the daemon's fd socket is closed");
+			return client_fail(TERRACE_UNAVAILABLE, "the daemon's fd socket is closed: "
+					   "the daemon has restarted or is stopping: open the session again (terrace_session_reopen)");
 	}
 	return TERRACE_OK;
 }
@@ -183,16 +185,19 @@ enum terrace_status client_packet_receive(int socket, uint64_t deadline_us, stru
 			return TERRACE_OK;
 		if (n > 0) {
 			client_packet_fini(packet);
-			return client_fail(TERRACE_INTERNAL, "the fd socket sent garbage (%zd bytes)", n);
+			return client_fail(TERRACE_INTERNAL, "the daemon's fd socket sent garbage (%zd bytes): "
+					   "is it of another version?", n);
 		}
 		if (!n)
-			return client_fail(TERRACE_UNAVAILABLE, "the daemon has closed the fd socket");
+			return client_fail(TERRACE_UNAVAILABLE, "the daemon has closed the fd socket: "
+					   "it has restarted or is stopping, or the session has ended: open it again (terrace_session_reopen)");
 		if (errno != EAGAIN && errno != EINTR)
 			return status_of_errno(errno, "fd socket");
 		if (!deadline_us)
 			return TERRACE_DEADLINE;
 		if (!client_left_ms(deadline_us))
-			return client_fail(TERRACE_DEADLINE, "no answer on the fd socket");
+			return client_fail(TERRACE_DEADLINE, "the daemon's fd socket did not answer in the call's time: "
+					   "give it more, or see if the daemon is busy (terracectl status)");
 		poll(&ready, 1, client_left_ms(deadline_us));
 	}
 }

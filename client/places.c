@@ -198,9 +198,9 @@ void client_places_fini(struct client_places *places)
 enum terrace_status client_places_addresses(const struct client_places *places, uint32_t layout, uint64_t *addresses)
 {
 	if (places->gpu < 0)
-		return client_fail(TERRACE_PRECONDITION, "addresses: it was not made for a GPU");
+		return client_fail(TERRACE_PRECONDITION, "addresses: the lease was not made for a GPU: set gpu in terrace_lease_options");
 	if (layout >= places->layouts || !addresses)
-		return client_fail(TERRACE_INVALID, "addresses: no layout %u, or no place for them", layout);
+		return client_fail(TERRACE_INVALID, "addresses: the session has no layout %u, or the pointer for them is NULL", layout);
 	for (uint32_t i = 0; i < places->keys; i++)
 		addresses[i] = places->addresses[(size_t)i * places->layouts + layout];
 	return TERRACE_OK;

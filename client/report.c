@@ -62,7 +62,7 @@ enum terrace_status client_delete_read(struct client_deleting *g, const struct c
 	}
 	g->answered = !status;
 	if (!status && failed)
-		status = client_fail(failed, "delete: a disk did not answer in time: a restart may bring blocks back");
+		status = client_fail(failed, "delete: a disk did not answer in time: a restart may bring blocks back: delete them again");
 	client_arena_fini(&arena);
 	return status;
 }
@@ -116,7 +116,7 @@ enum terrace_status terrace_report(struct terrace_session *session, const struct
 	if (status)
 		return status;
 	if ((int)event < TERRACE_EVENT_NONE || (int)event > TERRACE_EVENT_SESSION_END)
-		return client_fail(TERRACE_INVALID, "report: event %d is not an event", (int)event);
+		return client_fail(TERRACE_INVALID, "report: event %d is not one of enum terrace_event", (int)event);
 	request.session = session->view->id;
 	request.keys = &names;
 	request.event = (Terrace__V1__Event)event;

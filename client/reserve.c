@@ -47,7 +47,7 @@ void client_reservation_free(struct terrace_reservation *r)
 enum terrace_status client_reservation_check(const struct terrace_reservation *r)
 {
 	if (!r)
-		return client_fail(TERRACE_INVALID, "no reservation given");
+		return client_fail(TERRACE_INVALID, "the reservation is NULL");
 	return client_process_check(r->generation);
 }
 
@@ -242,11 +242,12 @@ static enum terrace_status reserve_check(struct terrace_session *session, const 
 	if (!status && !open)
 		status = client_keys_check(keys);
 	if (!status && options && !client_options_copy(o, sizeof(*o), options, sizeof(*o)))
-		status = client_fail(TERRACE_INVALID, "begin options with TERRACE_RESERVE_OPTIONS_INIT");
+		status = client_fail(TERRACE_INVALID, "the options' size is not set: begin them with TERRACE_RESERVE_OPTIONS_INIT");
 	if (!status && !place)
-		status = client_fail(TERRACE_INVALID, "no place for the result");
+		status = client_fail(TERRACE_INVALID, "the pointer for the result is NULL");
 	if (!status && o->gpu < -1)
-		status = client_fail(TERRACE_INVALID, "there is no GPU of number %d", o->gpu);
+		status = client_fail(TERRACE_INVALID, "gpu %d: none has that number: "
+				     "give one of terrace_session_gpu_of, or -1 for host memory", o->gpu);
 	if (!status)
 		status = client_borrow_check(session->view);
 	return status;

@@ -15,12 +15,14 @@
 #include <grpc/grpc_security.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { QUEUES_IDLE_MAX = 32, BACKGROUND_CALLS_MAX = 4096 };
 
 struct client_rpc {
+	char address[CLIENT_ADDRESS_MAX]; /* for messages */
 	grpc_channel *channel;
 	void *handles[CLIENT_METHOD_COUNT];
 	pthread_mutex_t lock;
@@ -105,6 +107,7 @@ enum terrace_status client_rpc_open(const char *address, uint64_t busy_poll_us, 
 	rpc = calloc(1, sizeof(*rpc));
 	if (!rpc)
 		return client_fail(TERRACE_EXHAUSTED, "no memory for a connection");
+	snprintf(rpc->address, sizeof(rpc->address), "%s", address);
 	rpc->busy_poll_us = busy_poll_us;
 	pthread_mutex_init(&rpc->lock, NULL);
 	pthread_cond_init(&rpc->changed, NULL);
@@ -117,6 +120,11 @@ enum terrace_status client_rpc_open(const char *address, uint64_t busy_poll_us, 
 		rpc->handles[i] = grpc_channel_register_call(rpc->channel, client_call_path((enum client_method)i), NULL, NULL);
 	*out = rpc;
 	return TERRACE_OK;
+}
+
+const char *client_rpc_address(const struct client_rpc *rpc)
+{
+	return rpc->address;
 }
 
 bool client_rpc_connected(struct client_rpc *rpc)
@@ -204,7 +212,7 @@ static enum terrace_status call_begin(struct client_rpc_call *c, struct client_r
 
 static enum terrace_status closing_fail(void)
 {
-	return client_fail(TERRACE_PRECONDITION, "the client is disconnected");
+	return client_fail(TERRACE_PRECONDITION, "the client is disconnected: connect another one");
 }
 
 /* ---- synchronous calls -------------------------------------------------------------------------------------------- */
@@ -344,7 +352,7 @@ static enum terrace_status background_begin(struct client_rpc *rpc)
 		return TERRACE_OK;
 	queue_destroy(rpc->background_queue, false);
 	rpc->background_queue = NULL;
-	return client_fail(TERRACE_EXHAUSTED, "no thread for asynchronous calls: %s", strerror(error));
+	return client_fail(TERRACE_EXHAUSTED, "no thread for asynchronous calls: %s: raise the limit (ulimit -u)", strerror(error));
 }
 
 enum terrace_status client_rpc_start(struct client_rpc *rpc, const struct client_job *job,
@@ -358,7 +366,8 @@ enum terrace_status client_rpc_start(struct client_rpc *rpc, const struct client
 	pthread_mutex_lock(&rpc->lock);
 	status = rpc->closing ? closing_fail() : background_begin(rpc);
 	if (!status && rpc->background_calls == BACKGROUND_CALLS_MAX)
-		status = client_fail(TERRACE_EXHAUSTED, "%d asynchronous calls are under way", BACKGROUND_CALLS_MAX);
+		status = client_fail(TERRACE_EXHAUSTED, "%d asynchronous calls are under way, and there are no more: "
+				     "finish some first", BACKGROUND_CALLS_MAX);
 	if (!status)
 		status = call_begin(c, rpc, job, rpc->background_queue, &rpc->calls);
 	if (!status) {
@@ -371,7 +380,7 @@ enum terrace_status client_rpc_start(struct client_rpc *rpc, const struct client
 			rpc->background_calls--;
 			call_unlink(c);
 			client_call_fini(c);
-			status = client_fail(TERRACE_INTERNAL, "gRPC refused a batch");
+			status = client_fail(TERRACE_INTERNAL, "gRPC refused a batch: a mistake of this library");
 		}
 	}
 	pthread_mutex_unlock(&rpc->lock);
@@ -436,7 +445,7 @@ enum terrace_status client_rpc_stream_next(struct client_rpc_call *c, uint64_t d
 	while (c->pending) {
 		event = grpc_completion_queue_pluck(c->queue, c, client_call_time(deadline_us), NULL);
 		if (event.type == GRPC_QUEUE_TIMEOUT)
-			return client_fail(TERRACE_DEADLINE, "no event in time");
+			return client_fail(TERRACE_DEADLINE, "no event came in the call's time");
 		TAG_ACQUIRE(c);
 		if (c->phase == CALL_RECEIVING && c->received) {
 			client_call_take(c);
@@ -449,7 +458,7 @@ enum terrace_status client_rpc_stream_next(struct client_rpc_call *c, uint64_t d
 		c->pending = client_call_step(c, event.success);
 	}
 	status = client_call_status(c);
-	return status ? status : client_fail(TERRACE_UNAVAILABLE, "the stream has ended");
+	return status ? status : client_fail(TERRACE_UNAVAILABLE, "the stream has ended: open another one");
 }
 
 void client_rpc_stream_close(struct client_rpc_call *c)

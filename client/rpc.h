@@ -89,6 +89,9 @@ struct client_rpc_call;
  * TERRACE_INVALID, TERRACE_UNSUPPORTED for an address, TERRACE_EXHAUSTED. */
 enum terrace_status client_rpc_open(const char *address, uint64_t busy_poll_us, struct client_rpc **rpc);
 
+/* The address that it was opened with. */
+const char *client_rpc_address(const struct client_rpc *rpc);
+
 /* Ends all calls with TERRACE_CANCELLED, waits for them, stops the thread, closes the channel. The struct lives on for late
  * callers, who get TERRACE_PRECONDITION, until client_rpc_destroy. Not from a callback. */
 void client_rpc_close(struct client_rpc *rpc);

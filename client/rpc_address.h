@@ -12,8 +12,12 @@ enum { CLIENT_ADDRESS_MAX = 160 };
  * else would send session tokens in the clear over a network (TERRACE_UNSUPPORTED). TERRACE_INVALID: not an address. */
 enum terrace_status client_address_read(const char *address, char target[CLIENT_ADDRESS_MAX]);
 
-/* Why nobody answers there, in the kernel's words, by trying it once more; NULL if it does not say: somebody listens, or it is no Unix
- * socket. Does not wait. */
-const char *client_address_problem(const char *address);
+/* Why no daemon can be reached there: an errno, by a connection that is tried once more; 0 if one listens, or if that cannot be told at once.
+ * Does not wait, but for some ms for the answer of a loopback address. */
+int client_address_error(const char *address);
+
+/* The whole sentence for such an error: the address, the cause, and what to do. */
+enum { CLIENT_ADDRESS_WORDS_MAX = 400 };
+void client_address_words(const char *address, int error, char words[CLIENT_ADDRESS_WORDS_MAX]);
 
 #endif

@@ -2,6 +2,7 @@
 #include "client/rpc_call.h"
 
 #include "client/clock.h"
+#include "client/rpc_address.h"
 
 #include <grpc/byte_buffer.h>
 #include <stdlib.h>
@@ -94,7 +95,8 @@ static enum terrace_status message_take(struct client_rpc_call *c)
 	enum terrace_status status;
 
 	if (c->received->type != GRPC_BB_RAW || c->received->data.raw.compression != GRPC_COMPRESS_NONE)
-		return client_fail(TERRACE_INTERNAL, "a compressed message came");
+		return client_fail(TERRACE_INTERNAL, "the daemon sent a compressed message, which it never does: "
+				   "is it another program's address?");
 	if (!c->job.take)
 		return TERRACE_OK;
 	if (slices->count > SEGMENTS_INLINE) {
@@ -162,17 +164,68 @@ static enum terrace_status ended_here(const struct client_rpc_call *c)
 	return c->job.deadline_us && client_now_us() >= c->job.deadline_us ? TERRACE_DEADLINE : TERRACE_OK;
 }
 
+/* The daemon has sent the status and its words, rather than gRPC found one, here or there: the daemon's are marked. gRPC makes a few alone. */
+static bool is_daemons(const struct client_rpc_call *c, enum terrace_status status)
+{
+	if (status != TERRACE_UNAVAILABLE && status != TERRACE_DEADLINE && status != TERRACE_CANCELLED && status != TERRACE_UNSUPPORTED &&
+	    status != TERRACE_INTERNAL)
+		return true;
+	for (size_t i = 0; i < c->trailing.count; i++)
+		if (grpc_slice_str_cmp(c->trailing.metadata[i].key, "terrace-status") == 0)
+			return true;
+	return false;
+}
+
+/* The connection does not work: because there is no daemon any more, or another one. A call that waits for the daemon asks again anyway. */
+static enum terrace_status lost(const struct client_rpc_call *c, const char *name)
+{
+	const char *address = client_rpc_address(c->rpc);
+	const int error = c->job.wait_for_ready ? 0 : client_address_error(address);
+	char words[CLIENT_ADDRESS_WORDS_MAX];
+
+	if (!error)
+		return client_fail(TERRACE_UNAVAILABLE,
+				   "%s: the connection to the daemon at %.200s broke: it has restarted or is stopping: try again, and open sessions again "
+				   "(terrace_session_reopen)", name, address);
+	client_address_words(address, error, words);
+	return client_fail(TERRACE_UNAVAILABLE, "%s: %s", name, words);
+}
+
+/* What gRPC found here, in words of ours. */
+static enum terrace_status fail_here(const struct client_rpc_call *c, enum terrace_status status, const char *name)
+{
+	switch (status) {
+	case TERRACE_UNAVAILABLE:
+		return lost(c, name);
+	case TERRACE_DEADLINE:
+		return client_fail(status, "%s: the daemon at %.200s did not answer in the call's time: "
+				   "give it more, or see if the daemon is busy "
+				   "(terracectl status)", name, client_rpc_address(c->rpc));
+	case TERRACE_CANCELLED:
+		return client_fail(status, "%s: this process cancelled the call", name);
+	case TERRACE_UNSUPPORTED:
+		return client_fail(status, "%s: what answers at %.200s does not know this call: is it a terraced, and of this version?", name,
+				   client_rpc_address(c->rpc));
+	default:
+		return client_fail(status, "%s: gRPC cannot carry the call: %.*s", name, (int)GRPC_SLICE_LENGTH(c->details),
+				   (const char *)GRPC_SLICE_START_PTR(c->details));
+	}
+}
+
 enum terrace_status client_call_status(const struct client_rpc_call *c)
 {
+	const char *name = strrchr(methods[c->job.method].path, '/') + 1;
 	enum terrace_status status = status_of_code(c);
 
 	if (c->taken)
 		return client_fail(c->taken, "%s", c->error);
 	if (!status && c->job.whole && !c->job.whole(c->job.arg) && (status = ended_here(c)))
-		return client_fail(status, "%s: the call ended before all of the answer had come", strrchr(methods[c->job.method].path, '/') + 1);
+		return client_fail(status, "%s: the call ended before all of the answer had come: give it more time", name);
+	if (status && (!is_daemons(c, status) || !GRPC_SLICE_LENGTH(c->details)))
+		return fail_here(c, status, name);
 	if (status)
-		return client_fail(status, "%s: %.*s", strrchr(methods[c->job.method].path, '/') + 1,
-				   (int)GRPC_SLICE_LENGTH(c->details), (const char *)GRPC_SLICE_START_PTR(c->details));
+		return client_fail(status, "%s: %.*s", name, (int)GRPC_SLICE_LENGTH(c->details), 
+				   (const char *)GRPC_SLICE_START_PTR(c->details));
 	return TERRACE_OK;
 }
 
@@ -223,7 +276,7 @@ static bool batch_start(struct client_rpc_call *c, const grpc_op *ops, size_t n)
 	if (grpc_call_start_batch(c->call, ops, n, c, NULL) == GRPC_CALL_OK)
 		return true;
 	c->taken = TERRACE_INTERNAL;
-	strcpy(c->error, "gRPC refused a batch");
+	strcpy(c->error, "gRPC refused a batch: a mistake of this library");
 	return false;
 }
 
@@ -301,7 +354,7 @@ static void call_answered(struct client_rpc_call *c)
 		c->code = GRPC_STATUS_OK;
 	if (c->code == GRPC_STATUS_OK && !c->received) {
 		c->taken = ended_here(c);
-		strcpy(c->error, c->taken ? "the call ended before its answer had come" : "the daemon answered without a message");
+		strcpy(c->error, c->taken ? "the call ended before its answer had come: give it more time" : "the daemon answered without a message: is it of another version?");
 		c->taken = c->taken ? c->taken : TERRACE_INTERNAL;
 	}
 	client_call_take(c);
@@ -360,7 +413,7 @@ enum terrace_status client_call_init(struct client_rpc_call *c, struct client_rp
 	c->call = grpc_channel_create_registered_call(channel, NULL, GRPC_PROPAGATE_DEFAULTS, queue, handle,
 						      client_call_time(job->deadline_us), NULL);
 	if (!c->call)
-		return client_fail(TERRACE_INTERNAL, "gRPC made no call");
+		return client_fail(TERRACE_INTERNAL, "gRPC made no call: a mistake of this library");
 	return TERRACE_OK;
 }
 

@@ -62,7 +62,8 @@ enum terrace_status client_rpc_room(void)
 	int error = descriptors_lack();
 
 	if (error)
-		return client_fail(TERRACE_EXHAUSTED, "no descriptors for gRPC: %s", strerror(error));
+		return client_fail(TERRACE_EXHAUSTED, "no descriptors for gRPC: %s: raise the limit (ulimit -n)", strerror(error));
 	error = threads_lack();
-	return error ? client_fail(TERRACE_EXHAUSTED, "no threads for gRPC: %s", strerror(error)) : TERRACE_OK;
+	return error ? client_fail(TERRACE_EXHAUSTED, "no threads for gRPC: %s: "
+				   "raise the limit (ulimit -u, or the cgroup's pids.max)", strerror(error)) : TERRACE_OK;
 }

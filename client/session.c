@@ -20,7 +20,7 @@ enum { ENGINE_MAX = 64, TENANT_MAX = 64, CLOSE_TIMEOUT_US = 1000000 };
 enum terrace_status client_session_check(const struct terrace_session *session)
 {
 	if (!session)
-		return client_fail(TERRACE_INVALID, "no session given");
+		return client_fail(TERRACE_INVALID, "the session is NULL");
 	return client_process_check(session->generation);
 }
 
@@ -37,7 +37,7 @@ enum terrace_status client_view_use_gpu(const struct client_view *view, uint32_t
 	enum terrace_status status = client_view_use_gpu_unasked(view, g, deadline_us, &gpu);
 
 	if (!status && client_gpu_lost_at_once(gpu))
-		status = client_fail(TERRACE_UNAVAILABLE, "the GPU is lost");
+		status = client_fail(TERRACE_UNAVAILABLE, "the GPU is lost: use host memory; a restart of the daemon takes the GPU back");
 	return status;
 }
 
@@ -46,13 +46,14 @@ enum terrace_status client_view_use_gpu_unasked(const struct client_view *view, 
 	enum terrace_status status = client_lent_gpu(&view->attachment->memory, g, gpu);
 
 	if (!status && client_gpu_was_lost(*gpu))
-		status = client_fail(TERRACE_UNAVAILABLE, "the GPU is lost");
+		status = client_fail(TERRACE_UNAVAILABLE, "the GPU is lost: use host memory; a restart of the daemon takes the GPU back");
 	return status ? status : client_board_open(view->attachment, g, deadline_us);
 }
 
 enum terrace_status client_view_status(enum terrace_status status)
 {
-	return status == TERRACE_NOT_FOUND ? client_fail_in(TERRACE_STALE, "the daemon has no such session any more")
+	return status == TERRACE_NOT_FOUND ? client_fail_in(TERRACE_STALE, "the daemon has no such session any more: "
+							    "open it again (terrace_session_reopen)")
 					   : status;
 }
 
@@ -70,7 +71,8 @@ enum terrace_status client_epoch_check(const struct client_view *view, uint64_t 
 {
 	if (epoch == view->epoch)
 		return TERRACE_OK;
-	return client_fail(TERRACE_STALE, "the daemon has restarted: its epoch is %llu, the session's %llu",
+	return client_fail(TERRACE_STALE, "the daemon has restarted (its epoch is %llu, the session's %llu): "
+			   "open the session again (terrace_session_reopen)",
 			   (unsigned long long)epoch, (unsigned long long)view->epoch);
 }
 
@@ -132,7 +134,8 @@ static enum terrace_status layout_of_wire(const Terrace__V1__Layout *in, struct 
 	const char *problem;
 
 	if (!layout_message_read(in, out))
-		return client_fail(TERRACE_INTERNAL, "a layout of the daemon has no fingerprint");
+		return client_fail(TERRACE_INTERNAL, "a layout of the daemon has no fingerprint: "
+				   "daemon and library are of different versions");
 	problem = kv_layout_problem(out);
 	if (problem)
 		return client_fail(TERRACE_UNSUPPORTED, "a layout of the session: %s", problem);
@@ -303,7 +306,7 @@ static enum terrace_status layouts_read(struct client_view *view, const struct t
 		if (problem)
 			return client_fail(TERRACE_INVALID, "layout %u: %s", i, problem);
 		if (l->layout.block_tokens != view->layouts[0].layout.block_tokens)
-			return client_fail(TERRACE_INVALID, "layout %u: block_tokens differs from layout 0's", i);
+			return client_fail(TERRACE_INVALID, "layout %u: block_tokens differs from layout 0's: open a session for each", i);
 		kv_geometry_of(&l->layout, &l->geometry);
 		l->id = kv_layout_id(&l->layout);
 	}
@@ -371,9 +374,11 @@ enum terrace_status terrace_session_open(struct terrace_client *client, const st
 	if (status)
 		return client_fail_in(status, "session_open");
 	if (options && !client_options_copy(&o, sizeof(o), options, sizeof(o)))
-		return client_fail(TERRACE_INVALID, "session_open: begin options with TERRACE_SESSION_OPTIONS_INIT");
+		return client_fail(TERRACE_INVALID, "session_open: the options' size is not set: "
+				   "begin them with TERRACE_SESSION_OPTIONS_INIT");
 	if (o.tenant && strlen(o.tenant) > TENANT_MAX)
-		return client_fail(TERRACE_INVALID, "session_open: the tenant's name is longer than %d bytes", TENANT_MAX);
+		return client_fail(TERRACE_INVALID, "session_open: the tenant's name is longer than the %d bytes that it may "
+				   "have", TENANT_MAX);
 	session = session_create(o.tenant ? o.tenant : "", o.engine ? o.engine : program_invocation_short_name, true);
 	view = session ? view_create(client, count) : NULL;
 	if (!view) {
@@ -455,7 +460,7 @@ static enum terrace_status gpu_ready(const struct client_view *view, uint32_t g,
 	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
 		unknown &= ~(uint32_t)known[i].bit;
 	if (!uses || unknown)
-		return client_fail(TERRACE_INVALID, "uses 0x%x are none, or not known", uses);
+		return client_fail(TERRACE_INVALID, "uses 0x%x are none, or not known: give TERRACE_GPU_LEASES and the like", uses);
 	status = client_borrow_check(view);
 	if (!status)
 		status = client_view_use_gpu(view, g, deadline_us);

@@ -31,10 +31,10 @@ enum terrace_status terrace_session_layout(const struct terrace_session *session
 	struct terrace_layout out;
 
 	if (!session || !layout || l >= session->view->layout_count)
-		return client_fail(TERRACE_INVALID, "session_layout: no such layout");
+		return client_fail(TERRACE_INVALID, "session_layout: the session has no layout of that number");
 	client_layout_write(&session->view->layouts[l].layout, &out);
 	if (!client_options_give(layout, &out, sizeof(out), sizeof(out)))
-		return client_fail(TERRACE_INVALID, "session_layout: begin the layout with TERRACE_LAYOUT_INIT");
+		return client_fail(TERRACE_INVALID, "session_layout: the layout's size is not set: begin it with TERRACE_LAYOUT_INIT");
 	return TERRACE_OK;
 }
 
@@ -49,12 +49,12 @@ enum terrace_status terrace_session_gpu(const struct terrace_session *session, u
 	const struct client_lent *lent;
 
 	if (!session || !info || g >= session->view->lent.gpu_count)
-		return client_fail(TERRACE_INVALID, "session_gpu: the daemon lends no such GPU");
+		return client_fail(TERRACE_INVALID, "session_gpu: the daemon lends no GPU of that number");
 	lent = &session->view->lent;
 	memcpy(out.uuid, lent->gpus[g].uuid, sizeof(out.uuid));
 	out.bytes = lent->gpus[g].bytes;
 	if (!client_options_give(info, &out, sizeof(out), sizeof(out)))
-		return client_fail(TERRACE_INVALID, "session_gpu: begin the info with TERRACE_GPU_INFO_INIT");
+		return client_fail(TERRACE_INVALID, "session_gpu: the info's size is not set: begin it with TERRACE_GPU_INFO_INIT");
 	return TERRACE_OK;
 }
 
@@ -65,7 +65,7 @@ enum terrace_status terrace_session_gpu_of(const struct terrace_session *session
 	uint8_t uuid[DEVICE_UUID_BYTES];
 
 	if (!status && !g)
-		status = client_fail(TERRACE_INVALID, "no place for the result");
+		status = client_fail(TERRACE_INVALID, "the pointer for the result is NULL");
 	if (!status)
 		status = client_gpu_uuid(ordinal, uuid);
 	if (status)
@@ -77,5 +77,6 @@ enum terrace_status terrace_session_gpu_of(const struct terrace_session *session
 		*g = (int32_t)i;
 		return TERRACE_OK;
 	}
-	return client_fail(TERRACE_NOT_FOUND, "session_gpu_of: the daemon lends no memory of this process's GPU %u", ordinal);
+	return client_fail(TERRACE_NOT_FOUND, "session_gpu_of: the daemon lends no memory of this process's GPU %u: "
+			   "it takes it with --gpus", ordinal);
 }

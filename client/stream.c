@@ -60,7 +60,7 @@ static enum terrace_status target_check(struct terrace_session *session, const s
 static enum terrace_status op_fail(struct terrace_op **place, const char *call)
 {
 	return place ? client_fail(TERRACE_EXHAUSTED, "%s: no memory", call)
-		     : client_fail(TERRACE_INVALID, "%s: no place for the operation", call);
+		     : client_fail(TERRACE_INVALID, "%s: the pointer for the operation is NULL", call);
 }
 
 /* ---- put ----------------------------------------------------------------------------------------------------------- */
@@ -302,10 +302,10 @@ static bool get_is_whole(const struct client_getting *g)
 enum terrace_status client_get_check(const struct client_getting *g)
 {
 	if (!get_is_whole(g))
-		return client_fail(TERRACE_CORRUPT, "get: the stream ended after %llu of %llu bytes",
+		return client_fail(TERRACE_CORRUPT, "get: the stream ended after %llu of %llu bytes: get it again, or compute the block",
 				   (unsigned long long)g->got, (unsigned long long)g->block_bytes);
 	if (g->crc != g->want_crc)
-		return client_fail(TERRACE_CORRUPT, "get: the checksum is wrong");
+		return client_fail(TERRACE_CORRUPT, "get: the checksum is wrong: get it again, or compute the block");
 	return TERRACE_OK;
 }
 

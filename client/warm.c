@@ -59,11 +59,13 @@ static enum terrace_status warm_check(struct terrace_session *session, const str
 	if (!status)
 		status = client_keys_check(keys);
 	if (!status && options && !client_options_copy(o, sizeof(*o), options, sizeof(*o)))
-		status = client_fail(TERRACE_INVALID, "begin options with TERRACE_WARM_OPTIONS_INIT");
+		status = client_fail(TERRACE_INVALID, "the options' size is not set: begin them with TERRACE_WARM_OPTIONS_INIT");
 	if (!status && o->gpu >= 0 && !session->view->lent.gpu_count)
-		status = client_fail(TERRACE_UNSUPPORTED, "the daemon lends no GPU's memory");
+		status = client_fail(TERRACE_UNSUPPORTED, "the daemon lends no GPU's memory: "
+				     "it was started without --gpus, or has lost them (terracectl status)");
 	if (!status && (o->gpu < -1 || o->gpu >= (int32_t)session->view->lent.gpu_count))
-		status = client_fail(TERRACE_INVALID, "the daemon lends %u GPUs, none of number %d", session->view->lent.gpu_count,
+		status = client_fail(TERRACE_INVALID, "the daemon lends %u GPUs, and none of number %d: "
+				     "terrace_session_gpu_of tells them", session->view->lent.gpu_count,
 				     o->gpu);
 	return status;
 }
@@ -133,7 +135,7 @@ enum terrace_status terrace_warm_with_async(struct terrace_session *session, con
 	struct warm_op *o;
 
 	if (!status && !op)
-		status = client_fail(TERRACE_INVALID, "no place for the operation");
+		status = client_fail(TERRACE_INVALID, "the pointer for the operation is NULL");
 	if (status)
 		return client_fail_in(status, "warm");
 	o = calloc(1, sizeof(*o));

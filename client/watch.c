@@ -56,7 +56,8 @@ static enum terrace_status event_read(uint32_t layouts, struct terrace_watch_eve
 				      const Terrace__V1__WatchEvent *in)
 {
 	if ((int)in->kind < TERRACE_WATCH_STORED || (int)in->kind > TERRACE_WATCH_SYNCED)
-		return client_fail(TERRACE_INTERNAL, "watch: event kind %d is unknown", (int)in->kind);
+		return client_fail(TERRACE_INTERNAL, "watch: event kind %d is unknown: "
+				   "the daemon is newer than this library", (int)in->kind);
 	if (in->key.len > sizeof(event->key) || in->layout >= layouts)
 		return client_fail(TERRACE_INTERNAL, "watch: a key of %zu bytes in layout %u", in->key.len, in->layout);
 	*event = (struct terrace_watch_event){
@@ -112,7 +113,7 @@ enum terrace_status terrace_watch_open(struct terrace_session *session, bool fro
 	struct terrace_watch *watch;
 
 	if (!status && !out)
-		status = client_fail(TERRACE_INVALID, "no place for the watch");
+		status = client_fail(TERRACE_INVALID, "the pointer for the watch is NULL");
 	if (status)
 		return client_fail_in(status, "watch_open");
 	watch = calloc(1, sizeof(*watch));
@@ -149,7 +150,7 @@ static enum terrace_status read_begin(struct terrace_watch *watch, uint64_t dead
 	pthread_mutex_lock(&watch->lock);
 	while (!status && watch->reading)
 		if (pthread_cond_timedwait(&watch->idle, &watch->lock, &until) == ETIMEDOUT && watch->reading)
-			status = client_fail(TERRACE_DEADLINE, "watch_next: another thread is reading");
+			status = client_fail(TERRACE_DEADLINE, "watch_next: another thread is reading: a watch has one reader");
 	if (!status)
 		watch->reading = true;
 	pthread_mutex_unlock(&watch->lock);
@@ -174,7 +175,7 @@ enum terrace_status terrace_watch_next(struct terrace_watch *watch, uint64_t tim
 	if (!watch || !event)
 		return client_fail(TERRACE_INVALID, "watch_next: an argument is NULL");
 	if (!client_options_copy(&sized, sizeof(sized), event, sizeof(sized)))
-		return client_fail(TERRACE_INVALID, "watch_next: begin the event with TERRACE_WATCH_EVENT_INIT");
+		return client_fail(TERRACE_INVALID, "watch_next: the event's size is not set: begin it with TERRACE_WATCH_EVENT_INIT");
 	status = client_process_check(watch->generation);
 	if (status)
 		return client_fail_in(status, "watch_next");

@@ -93,7 +93,8 @@ void *client_wire_unpack(struct client_arena *arena, const ProtobufCMessageDescr
 	}
 	unpacked = protobuf_c_message_unpack(type, &arena->allocator, message->bytes, data);
 	if (!unpacked)
-		client_fail(TERRACE_INTERNAL, "the daemon's reply of %zu bytes is not a %s", message->bytes,
+		client_fail(TERRACE_INTERNAL, "the daemon's reply of %zu bytes is not a %s: "
+			    "daemon and library are of different versions", message->bytes,
 			    type->short_name);
 	return unpacked;
 }

@@ -136,7 +136,7 @@ static enum status create_parts(struct cache *c, const char **why)
 	/* Names that a client kept from an earlier daemon must not fit by chance. */
 	c->session_generation = (uint32_t)random[1] | 1;
 
-	*why = "no memory for the cache's tables";
+	*why = "no memory for the cache's tables: set a smaller host_bytes, sessions_max or leases_max";
 	c->sessions = calloc(o->sessions_max, sizeof(*c->sessions));
 	if (!c->sessions)
 		return STATUS_EXHAUSTED;
@@ -159,10 +159,10 @@ static enum status create_parts(struct cache *c, const char **why)
 		host.first_generation = tier_first_generation(c);
 		learned_load(c);
 	}
-	*why = "no threads for checksums";
+	*why = "no threads for checksums: raise the limit of threads (ulimit -u, TasksMax, pids.max)";
 	if (!sums_create(c))
 		return STATUS_EXHAUSTED;
-	*why = "the host tier cannot be made";
+	*why = "host memory cannot be had: set a smaller host_bytes, or huge_pages = off";
 	s = host_create(&host, &c->host);
 	if (!s && o->gpu_count)
 		s = vram_create(c, why);

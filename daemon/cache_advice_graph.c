@@ -385,9 +385,9 @@ void advisor_stats(struct cache *c, cache_stat_fn *emit, void *arg)
 	emit(arg, "terrace_advisor_passes_total", "", (double)atomic_load(&a->passes), true, "rounds of the advisor");
 	emit(arg, "terrace_advisor_mail_dropped_total", "", (double)graph_mail_dropped(a->mail), true,
 	     "events that the advisor's mailbox had no room for");
-	emit(arg, "terrace_advisor_pass_us", "", (double)atomic_load(&a->pass_us), false, "time of its last round");
-	emit(arg, "terrace_advisor_pass_us_max", "", (double)atomic_load(&a->pass_us_max), false, "time of its longest round");
-	emit(arg, "terrace_advisor_pass_now_us", "", began_us ? (double)(clock_us() - began_us) : 0, false,
+	emit(arg, "terrace_advisor_pass_seconds", "", (double)atomic_load(&a->pass_us) / 1e6, false, "time of its last round");
+	emit(arg, "terrace_advisor_pass_seconds_max", "", (double)atomic_load(&a->pass_us_max) / 1e6, false, "time of its longest round");
+	emit(arg, "terrace_advisor_pass_now_seconds", "", began_us ? (double)(clock_us() - began_us) / 1e6 : 0, false,
 	     "time that the round under way has taken; 0: none is");
 	emit(arg, "terrace_graph_nodes", "", (double)atomic_load(&a->nodes), false, "blocks in the graph, those that are gone too");
 	emit(arg, "terrace_graph_edges", "", (double)atomic_load(&a->edges), false, "edges in the graph");

@@ -45,23 +45,25 @@ enum status claim_folder(const char *path, int *fd, char *why, size_t size)
 	char file[PATH_BYTES], words[SHORTAGE_WORDS_MAX];
 
 	if (make_folders(path, 0700)) {
-		snprintf(why, size, "cannot make the data folder %s: %s", path, shortage_words(errno, words, sizeof words));
+		snprintf(why, size, "cannot make the data folder %s: %s: make it, or name another with data_dir", path, shortage_words(errno, words, sizeof words));
 		return STATUS_IO;
 	}
 	if ((size_t)snprintf(file, sizeof file, "%s/lock", path) >= sizeof file) {
-		snprintf(why, size, "the data folder's name is too long");
+		snprintf(why, size, "the data folder %s: its name is too long: name another with data_dir", path);
 		return STATUS_IO;
 	}
 	int lock = open(file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 
 	if (lock < 0) {
-		snprintf(why, size, "cannot open %s: %s", file, shortage_words(errno, words, sizeof words));
+		snprintf(why, size, "cannot open %s: %s: it must be a file of this user's, in the data folder (data_dir)", file,
+			 shortage_words(errno, words, sizeof words));
 		return STATUS_IO;
 	}
 	if (flock(lock, LOCK_EX | LOCK_NB)) {
 		enum status s = errno == EWOULDBLOCK ? STATUS_BUSY : STATUS_IO;
 
-		snprintf(why, size, s == STATUS_BUSY ? "another terraced uses the data folder %s" : "cannot lock %s",
+		snprintf(why, size, s == STATUS_BUSY ? "another terraced uses the data folder %s: stop that one, or give this one another data_dir"
+						: "cannot lock the data folder %s (data_dir): does its file system have locks?",
 			 path);
 		close(lock);
 		return s;
@@ -102,11 +104,11 @@ static enum status path_look(const char *path, bool *stale, char *why, size_t si
 	if (lstat(path, &st)) {
 		if (errno == ENOENT)
 			return STATUS_OK;
-		snprintf(why, size, "cannot look at %s: %s", path, strerror(errno));
+		snprintf(why, size, "cannot look at %s: %s: name another place with socket or fd_socket", path, strerror(errno));
 		return STATUS_IO;
 	}
 	if (!S_ISSOCK(st.st_mode)) {
-		snprintf(why, size, "%s exists and is no socket", path);
+		snprintf(why, size, "%s exists and is no socket: remove it, or name another place with socket or fd_socket", path);
 		return STATUS_BUSY;
 	}
 	switch (is_answered(path)) {
@@ -114,10 +116,10 @@ static enum status path_look(const char *path, bool *stale, char *why, size_t si
 		*stale = true;
 		return STATUS_OK;
 	case 1:
-		snprintf(why, size, "another daemon answers at %s", path);
+		snprintf(why, size, "another daemon answers at %s: stop that one, or give this one another socket", path);
 		return STATUS_BUSY;
 	default:
-		snprintf(why, size, "cannot tell if a daemon answers at %s: %s", path, strerror(errno));
+		snprintf(why, size, "cannot tell if a daemon answers at %s: %s: run as its user, or name another place with socket", path, strerror(errno));
 		return STATUS_IO;
 	}
 }
@@ -129,7 +131,7 @@ enum status claim_path(const char *path, char *why, size_t size)
 
 	if (s || !stale || !unlink(path) || errno == ENOENT)
 		return s;
-	snprintf(why, size, "cannot remove the stale socket %s: %s", path, strerror(errno));
+	snprintf(why, size, "cannot remove the stale socket %s: %s: remove it, or name another place with socket", path, strerror(errno));
 	return STATUS_IO;
 }
 
@@ -160,7 +162,7 @@ static enum status folder_of(const char *path, char *why, size_t size)
 	snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 0, path);
 	if (!folder[0] || !make_folders(folder, 0755))
 		return STATUS_OK;
-	snprintf(why, size, "cannot make the folder %s: %s", folder, shortage_words(errno, words, sizeof words));
+	snprintf(why, size, "cannot make the folder %s: %s: make it, or name another place with socket", folder, shortage_words(errno, words, sizeof words));
 	return STATUS_IO;
 }
 
@@ -180,7 +182,7 @@ enum status claim_turn(const char *path, int *turn, char *why, size_t size)
 		return STATUS_OK;
 	}
 	if (errno == EWOULDBLOCK) {
-		snprintf(why, size, "another daemon keeps %s locked", file);
+		snprintf(why, size, "another daemon that starts or ends keeps %s locked: try again", file);
 		return STATUS_BUSY;
 	}
 	snprintf(why, size, "cannot lock %s: %s", file, shortage_words(errno, words, sizeof words));

@@ -274,12 +274,12 @@ static const char *text_problem(const struct option *o, const char *value)
 	bool word = o->type == T_SOCKET && (!strcmp(value, "auto") || !strcmp(value, "off"));
 
 	if (!n)
-		return "empty";
+		return "it is empty: give a value, or leave the option out";
 	if (n >= CONFIG_TEXT_MAX)
-		return "too long";
+		return "it is too long: at most 511 bytes";
 	for (const char *p = value; *p; p++)
 		if ((unsigned char)*p < 0x20)
-			return "has a control character";
+			return "it has a control character: a value is of one line of text";
 	if (o->type == T_LISTEN)
 		return config_listen_problem(value);
 	if (o->type == T_METRICS) {
@@ -311,9 +311,9 @@ static const char *text_problem(const struct option *o, const char *value)
 	if (word && o->offset == AT(fd_socket))
 		return NULL;
 	if (value[0] != '/')
-		return "not an absolute path";
+		return "not an absolute path: begin it with /";
 	if (o->type == T_SOCKET && n >= CONFIG_SOCKET_MAX)
-		return "a socket's path has at most 107 bytes";
+		return "too long: a socket's path has at most 107 bytes";
 	return NULL;
 }
 
@@ -480,9 +480,9 @@ static void take_pair(void *arg, unsigned line, const char *problem, const char 
 	if (problem)
 		config_complain(r->errors, "%s: %s", where, problem);
 	else if (!o)
-		config_complain(r->errors, "%s: unknown option \"%.64s\"", where, name);
+		config_complain(r->errors, "%s: unknown option \"%.64s\": --help lists all", where, name);
 	else if (r->seen[o - options])
-		config_complain(r->errors, "%s: %s is set twice", where, name);
+		config_complain(r->errors, "%s: %s is set twice: leave one line", where, name);
 	else
 		set_option(r->c, o, value, CONFIG_FILE, where, r->errors);
 	if (o)
@@ -518,16 +518,16 @@ static void read_file(struct config *c, const char *path, bool must_exist, struc
 
 	if (fd < 0) {
 		if (must_exist || errno != ENOENT)
-			config_complain(errors, "%s: %s", path, strerror(errno));
+			config_complain(errors, "%s: %s: make the configuration file readable, or name another with --config", path, strerror(errno));
 		return;
 	}
 	bytes = malloc(CONFIG_FILE_MAX + 1);
 	while (bytes && n <= CONFIG_FILE_MAX && (got = read_some(fd, bytes + n, CONFIG_FILE_MAX + 1 - n)) > 0)
 		n += (size_t)got;
 	if (!bytes || got < 0)
-		config_complain(errors, "%s: %s", path, bytes && errno == ETIMEDOUT ? "nothing came for 5 s" : strerror(bytes ? errno : ENOMEM));
+		config_complain(errors, "%s: %s", path, bytes && errno == ETIMEDOUT ? "nothing came for 5 s: is it a pipe that is not written to?" : strerror(bytes ? errno : ENOMEM));
 	else if (n > CONFIG_FILE_MAX)
-		config_complain(errors, "%s: larger than 1 MiB", path);
+		config_complain(errors, "%s: larger than the 1 MiB that a configuration may have: is it another file?", path);
 	else
 		config_parse(c, path, bytes, n, errors);
 	snprintf(c->file, sizeof c->file, "%s", path);
@@ -579,7 +579,7 @@ static void refuse_unknown(char *const env[], struct config_errors *errors)
 		for (size_t i = 0; i < n && i < sizeof lower; i++)
 			lower[i] = (char)tolower((unsigned char)name[i]);
 		if (n >= sizeof lower || !find(lower, n, false))
-			config_complain(errors, "environment: unknown variable TERRACE_%.*s", (int)(n < 64 ? n : 64), name);
+			config_complain(errors, "environment: unknown variable TERRACE_%.*s: each option has one, --help lists them; unset this one", (int)(n < 64 ? n : 64), name);
 	}
 }
 
@@ -625,13 +625,13 @@ static void read_flags(struct config *c, int argc, char *const argv[], const cha
 		const char *value = equals ? equals + 1 : i + 1 < argc ? argv[++i] : NULL;
 
 		if (!value)
-			config_complain(errors, "command line: %.64s needs a value", flag);
+			config_complain(errors, "command line: %.64s needs a value: as the next word, or behind =", flag);
 		else if (config && file)
 			*file = value;
 		else if (config && named)
-			config_complain(errors, "command line: config is set twice");
+			config_complain(errors, "command line: config is set twice: leave one");
 		else if (o && !file && seen[o - options])
-			config_complain(errors, "command line: %s is set twice", o->name);
+			config_complain(errors, "command line: %s is set twice: leave one", o->name);
 		else if (o && !file)
 			set_option(c, o, value, CONFIG_FLAG, "command line", errors);
 		if (o)
@@ -663,7 +663,7 @@ static void derive(struct config *c, struct config_errors *errors)
 		if (n > 5 && !strcmp(c->socket + n - 5, ".sock"))
 			n -= 5;
 		if (n + 3 >= CONFIG_SOCKET_MAX)
-			config_complain(errors, "socket: too long for a second socket next to it");
+			config_complain(errors, "socket: too long for a second socket next to it: shorten it, or set fd_socket");
 		else
 			snprintf(c->fd_socket, sizeof c->fd_socket, "%.*s.fd", (int)n, c->socket);
 	}
@@ -678,9 +678,9 @@ static void derive(struct config *c, struct config_errors *errors)
 	if (!strcmp(c->gpus, "off"))
 		c->gpus[0] = 0;
 	if (!strcmp(c->fd_socket, c->socket))
-		config_complain(errors, "fd_socket: the same path as socket");
+		config_complain(errors, "fd_socket: the same path as socket: give it one of its own, or leave it out");
 	if (!strncmp(c->metrics_address, "unix:", 5) && (!strcmp(c->metrics_address + 5, c->socket) || !strcmp(c->metrics_address + 5, c->fd_socket)))
-		config_complain(errors, "metrics_address: the same path as socket or fd_socket");
+		config_complain(errors, "metrics_address: the same path as socket or fd_socket: give it one of its own");
 }
 
 enum status config_load(struct config *c, int argc, char *const argv[], char *const env[], const char *default_file,
@@ -696,7 +696,7 @@ enum status config_load(struct config *c, int argc, char *const argv[], char *co
 	if (!named)
 		named = env_value(env, "config");
 	if (named && !*named)
-		config_complain(errors, "--config, or TERRACE_CONFIG: empty");
+		config_complain(errors, "--config, or TERRACE_CONFIG: it is empty: name a file, or leave it out");
 	else if (named || default_file)
 		read_file(c, named ? named : default_file, named != NULL, errors);
 	read_environment(c, env, errors);

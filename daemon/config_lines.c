@@ -36,7 +36,7 @@ static void take_line(const char *at, size_t n, unsigned line, config_take_fn *t
 	size_t name = 0;
 
 	if (memchr(at, 0, n)) {
-		take(arg, line, "the line has a NUL byte", NULL, NULL);
+		take(arg, line, "the line has a NUL byte: a configuration is text", NULL, NULL);
 		return;
 	}
 	at = strip(at, &n);
@@ -49,7 +49,7 @@ static void take_line(const char *at, size_t n, unsigned line, config_take_fn *t
 	while (name < n && at[name] != '=' && at[name] != ':')
 		name++;
 	if (*at == '[' || name == n || n >= sizeof pair) {
-		take(arg, line, *at == '[' ? "sections are not used" : name == n ? "not of the form name = value" : "the line is too long", NULL, NULL);
+		take(arg, line, *at == '[' ? "sections are not used: leave the line out" : name == n ? "not of the form name = value" : "the line is too long: at most 1023 bytes", NULL, NULL);
 		return;
 	}
 	n -= name + 1;

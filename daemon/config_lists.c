@@ -34,13 +34,13 @@ static const char *disk_parse(const char *at, size_t n, struct config_disk *out)
 	char size[32];
 
 	if (!colon || colon == at)
-		return "not of the form /FOLDER:SIZE";
+		return "not of the form /FOLDER:SIZE, as /nvme0/terrace:512GiB";
 	if (at[0] != '/')
-		return "a disk's folder is not an absolute path";
+		return "a disk's folder is not an absolute path: begin it with /";
 	const size_t folder = (size_t)(colon - at), digits = n - folder - 1;
 
 	if (folder >= sizeof out->folder || digits >= sizeof size)
-		return "too long";
+		return "too long for a disk's folder and size";
 	memcpy(out->folder, at, folder);
 	out->folder[folder] = 0;
 	folder_plain(out->folder);
@@ -86,12 +86,12 @@ uint32_t config_gpus(const char *value, uint32_t out[CONFIG_GPUS_MAX], bool *all
 
 		snprintf(number, sizeof number, "%.*s", (int)digits, at);
 		if (digits >= sizeof number || !config_count(number, &gpu) || gpu > 255)
-			*problem = "not of the form 0,1,...";
+			*problem = "not of the form 0,1,... or all";
 		else if (n == CONFIG_GPUS_MAX)
 			*problem = "more than 16 GPUs";
 		for (uint32_t i = 0; i < n && !*problem; i++)
 			if (out[i] == gpu)
-				*problem = "the same GPU twice";
+				*problem = "the same GPU twice: give each once";
 		if (*problem)
 			return 0;
 		out[n++] = (uint32_t)gpu;
@@ -170,9 +170,9 @@ bool config_metrics(const char *value, struct config_socket *out, const char **p
 	}
 	value += 5;
 	if (*value != '/')
-		*problem = "not an absolute path";
+		*problem = "not an absolute path: begin it with /";
 	else if (strlen(value) >= sizeof local->sun_path)
-		*problem = "a socket's path has at most 107 bytes";
+		*problem = "too long: a socket's path has at most 107 bytes";
 	if (*problem)
 		return false;
 	*out = (struct config_socket){ .bytes = sizeof *local, .loopback = true };

@@ -50,7 +50,7 @@ enum status diskless_begin(struct diskless *l, const struct config *c, char *why
 	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	l->made = fd >= 0 && !fsync(fd) && folder_sync(c->data_dir);
 	if (!l->made)
-		snprintf(why, size, "cannot note in %s that this run has no disks: %s", path, shortage_words(errno, words, sizeof words));
+		snprintf(why, size, "cannot note in %s that this run has no disks: %s: make data_dir writable", path, shortage_words(errno, words, sizeof words));
 	if (fd >= 0)
 		close(fd);
 	return l->made ? STATUS_OK : STATUS_IO;

@@ -702,7 +702,7 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 	pthread_mutex_init(&d->lock, NULL);
 	deadline_cond_init(&d->chores_done);
 	if (!start_clock(d)) {
-		snprintf(why, size, "cannot make the door's timer: %s", strerror(errno));
+		snprintf(why, size, "cannot make the timer of fd_socket: %s: raise the limit of descriptors (LimitNOFILE)", strerror(errno));
 		s = STATUS_IO;
 	} else if (*path) {
 		s = listen_at(d, path, mode, why, size);
@@ -713,7 +713,7 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 		cache_on_extent(daemon->cache, news, d);
 		if (pthread_create(&d->thread, NULL, door_main, d)) {
 			callbacks_end(daemon->cache);
-			snprintf(why, size, "cannot start the door's thread");
+			snprintf(why, size, "cannot start the thread of fd_socket: raise the limit of threads (ulimit -u, TasksMax, pids.max)");
 			s = STATUS_INTERNAL;
 		}
 	}

@@ -36,7 +36,7 @@ static enum status listen_at(struct local_socket *s, const char *path, int type,
 	s->fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (s->fd >= 0 && bind_at(s, &at, mode) && !listen(s->fd, backlog))
 		return STATUS_OK;
-	snprintf(why, size, "cannot listen on %s: %s", path, shortage_words(errno, words, sizeof words));
+	snprintf(why, size, "cannot listen on %s: %s: name another place for this socket in the configuration", path, shortage_words(errno, words, sizeof words));
 	if (s->path[0])
 		unlink(s->path);
 	if (s->fd >= 0)
@@ -52,7 +52,7 @@ enum status local_socket_open(struct local_socket *s, const char *path, int type
 
 	*s = LOCAL_SOCKET_NONE;
 	if (strlen(path) >= sizeof s->path) {
-		snprintf(why, size, "%s: too long for a socket", path);
+		snprintf(why, size, "%s: its name is too long for a socket: name a shorter place", path);
 		return STATUS_IO;
 	}
 	status = claim_turn(path, &turn, why, size);

@@ -28,9 +28,10 @@ enum { EXIT_LEFT = 3 };
 
 static sigset_t signals;
 
-static int fail(const char *what, const char *why)
+/* part: whose start it was. The reason names the thing, the cause and what to do. */
+static int fail(const char *part, const char *why)
 {
-	log_error(what, LOG_TEXT("reason", why));
+	log_error("start_failed", LOG_TEXT("part", part), LOG_TEXT("reason", why));
 	return EXIT_FAILURE;
 }
 
@@ -63,13 +64,13 @@ static int run(const struct config *c)
 	gpu_plugin_load(c, &options);
 	if (cache_create(&options.options, d.started_us, &d.cache, &cache_why)) {
 		diskless_end(&diskless, true);
-		return fail("cache", cache_why);
+		return fail("storage", cache_why);
 	}
 	diskless_opened(&diskless);
 	cache_thread_enter();
 	disk_log_look(&disks, d.cache);
 	if (workers_create((uint32_t)c->workers, (uint32_t)c->queue_max, &d.workers))
-		code = fail("workers", "cannot start the worker threads");
+		code = fail("workers", "cannot start the worker threads: raise the limit of threads (ulimit -u, TasksMax, pids.max)");
 	else if (c->fd_socket[0] && near_create(&d, &d.near, why, sizeof why))
 		code = fail("near", why);
 	else if (door_create(&d, c->fd_socket, (unsigned)c->socket_mode, (uint32_t)c->connections_max, &d.door, why,

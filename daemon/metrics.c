@@ -281,7 +281,7 @@ static enum status listen_at(struct metrics *m, const struct config *c, char *wh
 	if (m->listener >= 0)
 		setsockopt(m->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
 	if (m->listener < 0 || bind(m->listener, (const struct sockaddr *)&at.address, at.bytes) || listen(m->listener, BACKLOG)) {
-		snprintf(why, size, "cannot listen on %s: %s", c->metrics_address, strerror(errno));
+		snprintf(why, size, "cannot listen on %s: %s: name another address with metrics_address", c->metrics_address, strerror(errno));
 		return STATUS_IO;
 	}
 	m->port = port_of(m->listener);
@@ -299,7 +299,7 @@ static enum status http_create(struct metrics *m, char *why, size_t size)
 	m->listener = -1; /* libmicrohttpd's, also when it fails */
 	if (m->http)
 		return STATUS_OK;
-	snprintf(why, size, "cannot start HTTP");
+	snprintf(why, size, "cannot start HTTP: no memory or descriptors (LimitNOFILE)");
 	return STATUS_INTERNAL;
 }
 
@@ -309,7 +309,7 @@ enum status metrics_create(const struct daemon *d, uint64_t life_us, struct metr
 	enum status s;
 
 	if (!m) {
-		snprintf(why, size, "no memory");
+		snprintf(why, size, "no memory for metrics");
 		return STATUS_EXHAUSTED;
 	}
 	m->daemon = d;
@@ -322,12 +322,12 @@ enum status metrics_create(const struct daemon *d, uint64_t life_us, struct metr
 	m->local = LOCAL_SOCKET_NONE;
 	m->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (m->wake < 0)
-		snprintf(why, size, "cannot make an eventfd: %s", strerror(errno));
+		snprintf(why, size, "cannot make an eventfd for metrics: %s: raise the limit of descriptors (LimitNOFILE)", strerror(errno));
 	s = m->wake < 0 ? STATUS_IO : listen_at(m, d->config, why, size);
 	if (s == STATUS_OK)
 		s = http_create(m, why, size);
 	if (s == STATUS_OK && pthread_create(&m->thread, NULL, metrics_main, m)) {
-		snprintf(why, size, "cannot start the thread for HTTP");
+		snprintf(why, size, "cannot start the thread for HTTP: raise the limit of threads (ulimit -u, TasksMax, pids.max)");
 		s = STATUS_INTERNAL;
 	}
 	m->thread_started = s == STATUS_OK;

@@ -85,7 +85,7 @@ enum status near_create(const struct daemon *daemon, struct near **out, char *wh
 	if (s == STATUS_OK) {
 		*out = n;
 	} else {
-		snprintf(why, size, "cannot start the thread of near calls: %s", strerror(errno));
+		snprintf(why, size, "cannot start the thread of near calls: %s: raise the limit of threads (ulimit -u, TasksMax, pids.max)", strerror(errno));
 		near_destroy(n);
 	}
 	return s;

@@ -160,7 +160,7 @@ enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 	deadline_cond_init(&s->done_changed);
 	status = make_calls(s, d->config->calls_max);
 	if (status != STATUS_OK) {
-		snprintf(why, size, "no memory for %llu calls", (unsigned long long)d->config->calls_max);
+		snprintf(why, size, "no memory for %llu calls: set a smaller calls_max", (unsigned long long)d->config->calls_max);
 		undo_server(s);
 		return status;
 	}
@@ -179,7 +179,7 @@ enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 	if (s->thread_started && rpc_listen_start(s->listener, RPC_SILENT_US, take, s) == STATUS_OK)
 		return STATUS_OK;
 	d->rpc = NULL;
-	snprintf(why, size, "cannot start the threads of gRPC");
+	snprintf(why, size, "cannot start the threads of gRPC: raise the limit of threads (ulimit -u, TasksMax, pids.max)");
 	if (s->thread_started) {
 		rpc_server_stop(s, 0);
 		rpc_server_destroy(s);

@@ -62,6 +62,7 @@ struct wire_call {
 	grpc_call_details details;     /* of an unknown method */
 	grpc_byte_buffer *received, *sent;
 	grpc_slice why;
+	grpc_metadata mark; /* that the status is the daemon's, by its name */
 };
 _Static_assert(_Alignof(struct wire_call) > OP_MASK, "tags hold the operation in their low bits");
 

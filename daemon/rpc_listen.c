@@ -184,7 +184,7 @@ static bool bind_tcp(struct rpc_listener *l, const struct config *c)
 
 static enum status no_listener(const char *at, char *why, size_t size)
 {
-	snprintf(why, size, "cannot listen on %s: %s", at, strerror(errno));
+	snprintf(why, size, "cannot listen on %s: %s: name another place with socket or listen", at, strerror(errno));
 	return STATUS_IO;
 }
 
@@ -194,7 +194,7 @@ enum status rpc_listen_create(const struct config *c, struct rpc_listener **out,
 	enum status status;
 
 	if (!l) {
-		snprintf(why, size, "no memory");
+		snprintf(why, size, "no memory for connections");
 		return STATUS_EXHAUSTED;
 	}
 	l->fd[LOCAL] = l->fd[TCP] = -1;

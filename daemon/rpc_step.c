@@ -105,6 +105,10 @@ void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMes
 	if (status != STATUS_OK) {
 		w->why = grpc_slice_from_copied_string(w->c.why);
 		ops[n].data.send_status_from_server.status_details = &w->why;
+		w->mark = (grpc_metadata){ .key = grpc_slice_from_static_string("terrace-status"),
+					   .value = grpc_slice_from_static_string(status_name(status)) };
+		ops[n].data.send_status_from_server.trailing_metadata_count = 1;
+		ops[n].data.send_status_from_server.trailing_metadata = &w->mark;
 	}
 	n++;
 	if (!w->close_begun) {

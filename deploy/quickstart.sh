@@ -1,14 +1,15 @@
 #!/bin/sh
 # Terrace on a machine with nothing but a CPU, in one command: installs what is missing, builds, starts the daemon in a data folder of
 # its own, lets a small language model serve a second prompt out of the packed KV blocks that the first one left, and stops.
-# Leaves the build in build/default and nothing else. `sh deploy/quickstart.sh [--keep]`: --keep leaves the daemon running.
+# Leaves the build in build/default, which `cmake --install build/default` installs from, and nothing else.
+# `sh deploy/quickstart.sh [--keep]`: --keep leaves the daemon running.
 set -eu
 cd "$(dirname "$0")/.."
 
 keep=no
 case "$# ${1-}" in
 '0 ') ;;
-'1 --keep') keep=yes ;;
+'1 --keep') keep=yes; shift ;;
 *) echo "usage: sh deploy/quickstart.sh [--keep]" >&2; exit 2 ;;
 esac
 
@@ -17,10 +18,11 @@ sh deploy/packages.sh build
 bin=build/default
 echo "Building..."
 log=$(mktemp)
-if ! { cmake -G Ninja -S . -B "$bin" -DBUILD_TESTING=OFF && cmake --build "$bin" -j "$(nproc)" \
-	--target terraced terracectl tinylm; } >"$log" 2>&1; then
+# A folder that was configured for tests stays so.
+[ -e "$bin/CMakeCache.txt" ] || set -- -DBUILD_TESTING=OFF
+if ! { cmake -G Ninja -S . -B "$bin" "$@" && cmake --build "$bin" -j "$(nproc)" --target installed tinylm; } >"$log" 2>&1; then
 	tail -n 40 "$log" >&2
-	echo "The build failed; the whole log is in $log" >&2
+	echo "The build failed; the whole log is in $log. A build folder of another version may be in the way: rm -r $bin, and try again." >&2
 	exit 1
 fi
 rm -f "$log"

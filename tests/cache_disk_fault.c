@@ -631,7 +631,7 @@ static void *advises(void *rig)
 	pthread_mutex_t *lock = &r->c->advice->advisor->lock;
 
 	pthread_mutex_lock(lock);
-	while (rig_stat(r, "terrace_advisor_pass_now_us", "") == 0)
+	while (rig_stat(r, "terrace_advisor_pass_now_seconds", "") == 0)
 		usleep(1000);
 	fault.hanging = 1;
 	while (fault.hangs)

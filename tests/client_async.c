@@ -402,20 +402,20 @@ START_TEST(words_of_mistakes)
 #define WORDS(call, words) \
 	ck_assert_int_eq(call, TERRACE_INVALID); \
 	ck_assert_str_eq(terrace_error(), words)
-	WORDS(terrace_lease(session, &keys, TERRACE_LEASE_PREFIX, 0, NULL), "lease: no place for the result");
-	WORDS(terrace_lease(session, &keys, (enum terrace_lease_mode)7, 0, &l), "lease: mode 7 is not a mode");
+	WORDS(terrace_lease(session, &keys, TERRACE_LEASE_PREFIX, 0, NULL), "lease: the pointer for the result is NULL");
+	WORDS(terrace_lease(session, &keys, (enum terrace_lease_mode)7, 0, &l), "lease: mode 7 is not one of enum terrace_lease_mode");
 	lease.gpu = -2;
-	WORDS(terrace_lease_with(session, &keys, &lease, 0, &l), "lease: there is no GPU of number -2");
-	WORDS(terrace_reserve(session, &keys, NULL, 0, NULL, NULL), "reserve: no place for the result");
+	WORDS(terrace_lease_with(session, &keys, &lease, 0, &l), "lease: gpu -2: none has that number: give one of terrace_session_gpu_of, or -1 for host memory");
+	WORDS(terrace_reserve(session, &keys, NULL, 0, NULL, NULL), "reserve: the pointer for the result is NULL");
 	reserve.gpu = -2;
-	WORDS(terrace_reserve_with(session, &keys, NULL, &reserve, 0, NULL, &r), "reserve: there is no GPU of number -2");
-	WORDS(terrace_reserve(session, &two, infos, 0, NULL, &r), "reserve: info 1: begin a block info with TERRACE_BLOCK_INFO_INIT");
+	WORDS(terrace_reserve_with(session, &keys, NULL, &reserve, 0, NULL, &r), "reserve: gpu -2: none has that number: give one of terrace_session_gpu_of, or -1 for host memory");
+	WORDS(terrace_reserve(session, &two, infos, 0, NULL, &r), "reserve: info 1: its size is not set: begin a block info with TERRACE_BLOCK_INFO_INIT");
 	ck_assert_int_eq(terrace_reserve_open(session, NULL, 0, &r), TERRACE_OK);
-	WORDS(terrace_commit_open(r, bytes, KEY_BYTES, 17, 0), "commit_open: 17 tokens, not 1 to 16");
+	WORDS(terrace_commit_open(r, bytes, KEY_BYTES, 17, 0), "commit_open: tokens is 17, not 1 to 16");
 	ck_assert_int_eq(terrace_reserve_open(session, NULL, 0, &r), TERRACE_OK);
 	WORDS(terrace_commit_open(r, NULL, KEY_BYTES, 9, 0), "commit_open: the keys' bytes are NULL");
-	WORDS(terrace_put_async(session, 0, bytes, KEY_BYTES, NULL, bytes, 0, NULL, NULL), "put: no place for the operation");
-	WORDS(terrace_get_async(session, 0, bytes, KEY_BYTES, bytes, 0, NULL, NULL), "get: no place for the operation");
+	WORDS(terrace_put_async(session, 0, bytes, KEY_BYTES, NULL, bytes, 0, NULL, NULL), "put: the pointer for the operation is NULL");
+	WORDS(terrace_get_async(session, 0, bytes, KEY_BYTES, bytes, 0, NULL, NULL), "get: the pointer for the operation is NULL");
 #undef WORDS
 }
 END_TEST
@@ -437,7 +437,7 @@ static void chain_step(struct terrace_op *op, void *arg)
 		atomic_fetch_add(&chain->refused, 1);
 	ck_assert_int_eq(terrace_lookup_finish(op, NULL, NULL), TERRACE_OK);
 	terrace_disconnect(client); /* does nothing here */
-	ck_assert_str_eq(terrace_error(), "disconnect: a callback would wait for itself");
+	ck_assert_str_eq(terrace_error(), "disconnect: a callback would wait for itself: call it from another thread");
 	if (atomic_fetch_sub(&chain->left, 1) > 1)
 		ck_assert_int_eq(terrace_lookup_async(session, &keys, 0, &completion, &next), TERRACE_OK);
 }

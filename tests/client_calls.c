@@ -568,6 +568,15 @@ START_TEST(busy_polling)
 }
 END_TEST
 
+/* In words of the library's own: those of gRPC ("Broken pipe", "Socket closed") do not say what has happened. */
+static void says_what_to_do(const char *words)
+{
+	const bool gone = strstr(words, "no daemon is there: ") && strstr(words, "start terraced");
+	const bool broke = strstr(words, "it has restarted or is stopping") && strstr(words, "terrace_session_reopen");
+
+	ck_assert_msg(gone || broke, "%s", words);
+}
+
 START_TEST(daemon_restart)
 {
 	struct terrace_lease *lease, *none;
@@ -582,9 +591,13 @@ START_TEST(daemon_restart)
 	fake_restart(&fake);
 	/* Whatever comes first: the broken connection, then the other epoch. */
 	until = client_deadline_us(30000000);
-	while ((status = terrace_lookup(session, &keys, 0, &prefix, NULL)) == TERRACE_UNAVAILABLE && client_now_us() < until)
+	while ((status = terrace_lookup(session, &keys, 0, &prefix, NULL)) == TERRACE_UNAVAILABLE && client_now_us() < until) {
+		says_what_to_do(terrace_error());
 		poll(NULL, 0, 10);
+	}
 	ck_assert_int_eq(status, TERRACE_STALE);
+	ck_assert_ptr_nonnull(strstr(terrace_error(), "has restarted"));
+	ck_assert_ptr_nonnull(strstr(terrace_error(), "terrace_session_reopen"));
 	ck_assert_int_eq(terrace_lease(session, &keys, TERRACE_LEASE_PREFIX, 0, &none), TERRACE_STALE);
 	ck_assert_uint_eq(block[7], 2);
 	ck_assert_msg(!terrace_session_reopen(session, 0), "%s", terrace_error());

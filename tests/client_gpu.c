@@ -41,7 +41,7 @@ START_TEST(no_gpu_lent)
 	lease.gpu = reserve.gpu = warm.gpu = 0;
 	ck_assert_int_eq(terrace_warm_with(rig.session, &rig.keys, &warm, 0, NULL), TERRACE_UNSUPPORTED);
 	ck_assert_int_eq(terrace_lease_with(rig.session, &rig.keys, &lease, 0, &l), TERRACE_UNSUPPORTED);
-	ck_assert_str_eq(terrace_error(), "lease: the daemon lends no GPU's memory");
+	ck_assert_str_eq(terrace_error(), "lease: the daemon lends no GPU's memory: it was started without --gpus, or has lost them (terracectl status)");
 	ck_assert_int_eq(terrace_lease_with_async(rig.session, &rig.keys, &lease, 0, NULL, &op), TERRACE_UNSUPPORTED);
 	ck_assert_int_eq(terrace_reserve_with(rig.session, &rig.keys, NULL, &reserve, 0, NULL, &r), TERRACE_UNSUPPORTED);
 	ck_assert_int_eq(terrace_reserve_open_with(rig.session, NULL, &reserve, 0, &r), TERRACE_UNSUPPORTED);
@@ -82,7 +82,7 @@ START_TEST(no_gpu_here)
 	OK(terrace_session_open(client, &layout, 1, NULL, &session));
 	o.gpu = 0;
 	ck_assert_int_eq(terrace_lease_with(session, &rig.keys, &o, 0, &l), TERRACE_UNSUPPORTED);
-	ck_assert_str_eq(terrace_error(), "lease: this process does not see the daemon's GPU");
+	ck_assert_str_eq(terrace_error(), "lease: this process does not see the daemon's GPU: see CUDA_VISIBLE_DEVICES, or lease in host memory");
 	if (_i == 1)
 		ck_assert_int_eq(terrace_session_gpu_of(session, 0, &g), TERRACE_NOT_FOUND);
 	ck_assert_int_eq(g, 7);

@@ -328,7 +328,7 @@ START_TEST(the_gpu_is_lost)
 	ck_assert_int_eq(terrace_lease_check(late), TERRACE_UNAVAILABLE);
 	ck_assert_int_eq(terrace_release_after(late, rig.stream), TERRACE_UNAVAILABLE);
 	ck_assert_int_eq(terrace_lease_with(rig.session, &rig.keys, &o, 0, &other), TERRACE_UNAVAILABLE);
-	ck_assert_str_eq(terrace_error(), "lease: the GPU is lost");
+	ck_assert_str_eq(terrace_error(), "lease: the GPU is lost: use host memory; a restart of the daemon takes the GPU back");
 	terrace_release(late);
 }
 END_TEST
@@ -404,7 +404,7 @@ static const struct {
 	{FAKE_FD_GPU_SIZE, TERRACE_INTERNAL, "extent"},
 	{FAKE_FD_GPU_IS_HOST, TERRACE_INTERNAL, "its memory is smaller than said"},
 	{FAKE_FD_BOARD_EMPTY, TERRACE_INTERNAL, "its memory is smaller than said"},
-	{FAKE_FD_REFUSES, TERRACE_EXHAUSTED, "does not give it"},
+	{FAKE_FD_REFUSES, TERRACE_EXHAUSTED, "does not hand it out: resource exhausted"},
 };
 
 /* Refused with words, nothing is left mapped, and the next lease is as good as ever. */

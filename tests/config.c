@@ -370,8 +370,8 @@ START_TEST(every_bad_line_is_told)
 {
 	ck_assert_int_eq(parse("workers\nqueue_max 4\n[a]\ncalls_max = 1\n[b\n"), STATUS_INVALID);
 	ck_assert_str_eq(errors.text, "f.conf:1: not of the form name = value\nf.conf:2: not of the form name = value\n"
-				      "f.conf:3: sections are not used\nf.conf:4: calls_max: 1 is not within 16 and 65536\n"
-				      "f.conf:5: sections are not used\n");
+				      "f.conf:3: sections are not used: leave the line out\nf.conf:4: calls_max: 1 is not within 16 and 65536\n"
+				      "f.conf:5: sections are not used: leave the line out\n");
 }
 END_TEST
 
@@ -485,9 +485,9 @@ START_TEST(bad_flags_are_refused_all_at_once)
 	ck_assert_ptr_nonnull(strstr(errors.text, "--calls-max needs a value"));
 	ck_assert_int_eq(LOAD(NULL, "--workers=1", "--workers=2"), STATUS_INVALID);
 	ck_assert_int_eq(LOAD(NULL, "--config", "/dev/null", "--config=/dev/null"), STATUS_INVALID);
-	ck_assert_str_eq(errors.text, "command line: config is set twice\n");
+	ck_assert_str_eq(errors.text, "command line: config is set twice: leave one\n");
 	ck_assert_int_eq(LOAD(NULL, "--config="), STATUS_INVALID);
-	ck_assert_ptr_nonnull(strstr(errors.text, "TERRACE_CONFIG: empty"));
+	ck_assert_ptr_nonnull(strstr(errors.text, "TERRACE_CONFIG: it is empty"));
 	ck_assert_int_eq(LOAD(NULL, "--socket=/a/b", "--fd-socket=/a/b"), STATUS_INVALID);
 	ck_assert_int_eq(load((char *[]){ "TERRACE_HOST_BYTEZ=5", NULL }, 0, NULL), STATUS_INVALID);
 	ck_assert_ptr_nonnull(strstr(errors.text, "unknown variable TERRACE_HOST_BYTEZ"));

@@ -6,7 +6,7 @@ function(terrace_ctl_test name)
 endfunction()
 
 terrace_ctl_test(ctl_codec LIBS terrace_kernels)
-terrace_ctl_test(ctl_usage)
+terrace_ctl_test(ctl_usage LIBS PkgConfig::JANSSON)
 target_compile_definitions(ctl_usage PRIVATE TERRACED="$<TARGET_FILE:terraced>")
 add_dependencies(ctl_usage terraced)
 if(TERRACE_SANITIZE MATCHES thread) # what has one thread; ctl_daemon talks to a daemon

@@ -228,6 +228,38 @@ START_TEST(config_and_layouts)
 }
 END_TEST
 
+static void refused_line(const char *const *words, const char *says)
+{
+	struct ctl_run run = ctl_run(words, NULL, 0);
+
+	ck_assert_int_eq(run.code, 1);
+	ck_assert_msg(strstr(run.err, says) != NULL, "'%s' is not in: %s", says, run.err);
+	ctl_run_free(&run);
+}
+
+/* What `layouts --json` prints goes to --layouts as it is, and so does what `inspect --json` prints; not a row whose id is another's. */
+START_TEST(printed_layouts_are_read)
+{
+	char path[128], says[256];
+
+	snprintf(path, sizeof(path), "%s/printed.json", folder);
+	for (size_t i = 0; i < 2; i++) {
+		json_t *tree = i ? ASK(0, "inspect", hex[0]) : ASK(0, "layouts");
+
+		ck_assert_int_eq(json_dump_file(tree, path, 0), 0);
+		json_decref(ASK(0, "lookup", "--layouts", path, hex[0]));
+		json_decref(ASK(0, "warm", "--layouts", path, hex[0]));
+		refused_line((const char *const[]){"--address", address, "flush", "--layouts", path, hex[0], NULL}, "disk");
+		ck_assert_int_eq(json_object_set_new(json_array_get(json_object_get(tree, i ? "blocks" : "layouts"), 0), "layout_id",
+						     json_string("00000000000000ff")), 0);
+		ck_assert_int_eq(json_dump_file(tree, path, 0), 0);
+		snprintf(says, sizeof(says), "%s: layout 0: 'layout_id': not the id of the layout beside it", path);
+		refused_line((const char *const[]){"--address", address, "lookup", "--layouts", path, hex[0], NULL}, says);
+		json_decref(tree);
+	}
+}
+END_TEST
+
 START_TEST(lookup_by_key)
 {
 	json_t *tree = ASK(0, "lookup", hex[0], hex[1], hex[2]);
@@ -397,6 +429,7 @@ int main(void)
 	tcase_add_checked_fixture(tests, set_up, tear_down);
 	tcase_add_test(tests, status_and_stat);
 	tcase_add_test(tests, config_and_layouts);
+	tcase_add_test(tests, printed_layouts_are_read);
 	tcase_add_test(tests, lookup_by_key);
 	tcase_add_test(tests, lookup_by_tokens_and_layout);
 	tcase_add_test(tests, inspect_and_damage);

@@ -2,6 +2,7 @@
  * message; help; and what is said when there is no daemon.
  */
 #include <check.h>
+#include <jansson.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -23,19 +24,21 @@ static const struct {
 	int code;
 	const char *says; /* on standard error */
 } lines[] = {
-	{{NULL}, 2, "which command"},
+	{{NULL}, 2, "which command? There are status, stat,"},
 	{{"--json"}, 2, "which command"},
-	{{"frobnicate"}, 2, "no command 'frobnicate'"},
+	{{"frobnicate"}, 2, "no command 'frobnicate': there are status, stat,"},
 	{{"--frobnicate", "status"}, 2, "frobnicate"},
 	{{"status", "--frobnicate"}, 2, "frobnicate"},
 	{{"status", "now"}, 2, "too many arguments, 'now'"},
-	{{"status", "--timeout"}, 2, "timeout"},
+	{{"status", "-q"}, 2, "-q: no such option"},
+	{{"status", "--json=1"}, 2, "--json=1"},
+	{{"status", "--timeout"}, 2, "--timeout: it wants a value"},
 	{{"status", "--timeout", "0"}, 2, "--timeout 0"},
 	{{"status", "--timeout", "-1"}, 2, "--timeout -1"},
 	{{"status", "--timeout", "inf"}, 2, "--timeout inf"},
 	{{"status", "--timeout", "5s"}, 2, "--timeout 5s"},
 	{{"status", "--timeout", "86401"}, 2, "--timeout 86401"},
-	{{"status", "--address", ""}, 2, "--address is empty"},
+	{{"status", "--address", ""}, 2, "--address: it is empty"},
 	{{"status", "--address", "10.1.2.3:80"}, 2, "10.1.2.3:80"},
 	{{"status", "--address", "rubbish"}, 2, "rubbish"},
 	{{"help", "frobnicate"}, 2, "no command"},
@@ -82,8 +85,8 @@ static const struct {
 	{{"graph", "0g"}, 2, "'0g' is no key"},
 	{{"--json", "graph", "--dot", KEY}, 2, "not both"},
 	{{"trace", "play"}, 2, "not 'play'"},
-	{{"trace", "record"}, 2, "name is missing"},
-	{{"trace", "stop", "t"}, 2, "takes no name"},
+	{{"trace", "record"}, 2, "the name is missing"},
+	{{"trace", "stop", "t"}, 2, "it takes no name"},
 	{{"trace", "record", "--seconds", "0", "t"}, 2, "--seconds 0"},
 	{{"trace", "record", "--max", "0", "t"}, 2, "--max 0"},
 	{{"compact", "all"}, 2, "too many arguments"},
@@ -100,7 +103,7 @@ static const struct {
 	{{"codec", "encode", "--format", "tq4"}, 2, "--dim is missing"},
 	{{"codec", "encode", "--format", "tq4", "--dim", "100"}, 2, "--dim 100"},
 	{{"codec", "encode", "--format", "tq4", "--dim", "4294967360"}, 2, "--dim 4294967360"},
-	{{"--address", NOWHERE, "status"}, 5, NOWHERE},
+	{{"--address", NOWHERE, "status"}, 5, NOWHERE ": no daemon is there: No such file or directory: start terraced, or give its address"},
 	{{"--address", NOWHERE, "stat"}, 5, NOWHERE},
 	{{"--address", NOWHERE, "lookup", KEY}, 5, NOWHERE},
 	{{"--address", NOWHERE, "inspect", KEY}, 5, NOWHERE},
@@ -112,6 +115,9 @@ static const struct {
 	{{"--address", NOWHERE, "trace", "stop"}, 5, NOWHERE},
 	{{"--address", NOWHERE, "compact"}, 5, NOWHERE},
 	{{"--address", NOWHERE, "drain"}, 5, NOWHERE},
+	{{"--address", "127.0.0.1:1", "drain"}, 5, "127.0.0.1:1: no daemon is there: Connection refused: start terraced"},
+	{{"--address", NOWHERE, "config"}, 5, NOWHERE},
+	{{"--address", NOWHERE, "layouts"}, 5, NOWHERE},
 };
 
 START_TEST(line_is_refused)
@@ -121,8 +127,31 @@ START_TEST(line_is_refused)
 	ck_assert_msg(run.code == lines[_i].code, "exit code %d, not %d: %s", run.code, lines[_i].code,
 		      run.err);
 	ck_assert_msg(strstr(run.err, lines[_i].says) != NULL, "'%s' is not in: %s", lines[_i].says, run.err);
-	ck_assert_msg(run.code != 2 || strstr(run.err, "--help") != NULL, "no way to help: %s", run.err);
+	ck_assert_msg(run.code != 2 || run.err[0] == '{' || strstr(run.err, "--help") != NULL, "no way to help: %s", run.err);
 	ck_assert_msg(run.out_bytes == 0, "on standard output: %s", run.out);
+	ctl_run_free(&run);
+}
+END_TEST
+
+/* The same lines with --json: one JSON object on standard error says it all, for every command. */
+START_TEST(line_is_refused_in_json)
+{
+	const char *words[12] = {"--json"};
+	json_error_t problem;
+	struct ctl_run run;
+	json_t *tree;
+
+	for (int i = 0; lines[_i].words[i]; i++)
+		words[i + 1] = lines[_i].words[i];
+	run = ctl_run(words, NULL, 0);
+	ck_assert_msg(run.code == lines[_i].code, "exit code %d, not %d: %s", run.code, lines[_i].code, run.err);
+	tree = json_loads(run.err, 0, &problem);
+	ck_assert_msg(tree != NULL, "%s: %s", problem.text, run.err);
+	ck_assert_int_eq(json_integer_value(json_object_get(tree, "exit")), run.code);
+	ck_assert_msg(strstr(json_string_value(json_object_get(tree, "error")), lines[_i].says) != NULL, "'%s' is not in: %s", lines[_i].says, run.err);
+	ck_assert_int_eq(json_object_get(tree, "status") != NULL, run.code == 5);
+	ck_assert_msg(run.out_bytes == 0, "on standard output: %s", run.out);
+	json_decref(tree);
 	ctl_run_free(&run);
 }
 END_TEST
@@ -165,7 +194,7 @@ static const struct {
 	const char *json, *says;
 } layouts[] = {
 	{"", "line 1"},
-	{"[]", "0 layouts"},
+	{"[]", "it has no layouts"}, {"{\"layouts\": []}", "it has no layouts"}, {"{\"layouts\": [{\"layout\": 1}]}", "'layout': not an object"},
 	{"[1]", "not an object"},
 	{"{\"layers\": \"many\"}", "'layers'"},
 	{"{\"layers\": -1}", "'layers'"},
@@ -211,7 +240,7 @@ START_TEST(bad_tokens_are_refused)
 				     bad_tokens[_i].bytes);
 
 	ck_assert_int_eq(run.code, 1);
-	ck_assert_msg(strstr(run.err, "not a list of decimal token ids") != NULL, "%s", run.err);
+	ck_assert_msg(strstr(run.err, "is no token id") != NULL, "%s", run.err);
 	ctl_run_free(&run);
 }
 END_TEST
@@ -336,6 +365,7 @@ int main(void)
 	unsetenv("TERRACE_ADDRESS");
 	tcase_set_timeout(tests, 60);
 	tcase_add_loop_test(tests, line_is_refused, 0, COUNT(lines));
+	tcase_add_loop_test(tests, line_is_refused_in_json, 0, COUNT(lines));
 	tcase_add_loop_test(tests, help_is_a_page, 0, COUNT(commands));
 	tcase_add_test(tests, overview_names_all);
 	tcase_add_loop_test(tests, bad_layouts_are_refused, 0, COUNT(layouts));

@@ -1,6 +1,7 @@
 /* /metrics and /healthz: the text, by names and labels that want to break it; over real sockets, the methods and pages, who asks slowly, who
  * takes all connections, and the stop meanwhile. */
 #include "daemon/metrics.h"
+#include "tests/asleep.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -274,23 +275,21 @@ START_TEST(nonsense)
 }
 END_TEST
 
-static double cpu_s(void)
+static bool is_answered(int fd)
 {
-	struct rusage u;
-
-	getrusage(RUSAGE_SELF, &u);
-	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+	return poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 0) > 0;
 }
 
-/* Who takes all connections and says nothing, or a byte now and then, has them for a while. */
-START_TEST(slow_ones_are_cut)
+/* Who takes all connections and says nothing, or a byte now and then, has them for so long. False: nobody was seen asleep meanwhile. */
+static bool slow_ones_have_their_time(uint64_t life_us)
 {
 	int slow[METRICS_CONNECTIONS];
-	double cpu;
+	struct asleep threads;
 	uint64_t begun;
+	bool slept;
 
-	serve(LIFE_US);
-	cpu = cpu_s();
+	serve(life_us);
+	asleep_begin(&threads);
 	begun = daemon_now_us();
 	for (int i = 0; i < METRICS_CONNECTIONS; i++) {
 		slow[i] = reach();
@@ -300,17 +299,29 @@ START_TEST(slow_ones_are_cut)
 	const int last = reach();
 
 	say(last, "GET /healthz" REST);
-	while (daemon_now_us() < begun + LIFE_US / 2) {
+	for (int i = 0; i < 100; i++) {
 		(void)!send(slow[0], "G", 1, MSG_NOSIGNAL);
 		usleep(1000);
 	}
-	ck_assert_int_eq(poll(&(struct pollfd){ .fd = last, .events = POLLIN }, 1, 0), 0);
+	slept = asleep_within(&threads, (int)(life_us / 2000)) && !is_answered(last);
 	ck_assert_int_eq(strncmp(hear(last), "HTTP/1.1 200 ", 13), 0);
-	ck_assert_uint_ge(daemon_now_us() - begun, LIFE_US);
-	ck_assert_double_lt(cpu_s() - cpu, LIFE_US / 2e6);
+	ck_assert_uint_ge(daemon_now_us() - begun, life_us);
+	asleep_end(&threads);
 	for (int i = 0; i < METRICS_CONNECTIONS; i++)
 		ck_assert_str_eq(hear(slow[i]), "");
 	stop();
+	return slept;
+}
+
+/* And no processor is busy with them. Again with more time, if a busy machine did not let that be seen. */
+START_TEST(slow_ones_are_cut)
+{
+	uint64_t life_us = LIFE_US;
+
+	while (!slow_ones_have_their_time(life_us)) {
+		life_us *= 2;
+		ck_assert_uint_lt(life_us, WAIT_MS * 1000ull);
+	}
 }
 END_TEST
 
@@ -356,10 +367,11 @@ START_TEST(no_descriptors)
 {
 	static int taken[4096];
 	const struct rlimit few = { 256, 256 };
-	double cpu;
+	struct asleep threads;
 	int n = 0, fd;
 
 	serve(LONG_US);
+	asleep_begin(&threads);
 	fd = socket(AF_INET, SOCK_STREAM, 0);
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
 	while ((taken[n] = dup(0)) >= 0)
@@ -367,9 +379,9 @@ START_TEST(no_descriptors)
 	ck_assert_int_eq(errno, EMFILE);
 	reach_by(fd);
 	say(fd, "GET /healthz" REST);
-	cpu = cpu_s();
 	ck_assert_int_eq(poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 300), 0);
-	ck_assert_double_lt(cpu_s() - cpu, 0.15);
+	ck_assert(asleep_within(&threads, WAIT_MS));
+	asleep_end(&threads);
 	while (n)
 		close(taken[--n]);
 	ck_assert_int_eq(strncmp(hear(fd), "HTTP/1.1 200 ", 13), 0);

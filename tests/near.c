@@ -6,6 +6,8 @@
 
 #include "tests/near_rig.h"
 
+#include "tests/asleep.h"
+
 START_TEST(calls_of_each_kind)
 {
 	Terrace__V1__LookupRequest lookup = lookup_k1();
@@ -70,28 +72,21 @@ START_TEST(calls_of_each_kind)
 }
 END_TEST
 
-static double cpu_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 /* Between calls that come soon its thread looks for the next; when none comes it sleeps. */
 START_TEST(sleeps_when_no_call_comes)
 {
 	Terrace__V1__LookupRequest lookup = lookup_k1();
 	int keeper = attach(), fd = caller();
-	double before;
+	struct asleep threads;
 
 	for (int i = 0; i < 200; i++) {
 		say(fd, FDSOCK_LOOKUP, &lookup, 0);
 		ck_assert_uint_eq(answer(fd, NULL, NULL), STATUS_OK);
 	}
-	before = cpu_ms();
-	usleep(500000);
-	ck_assert_double_lt(cpu_ms() - before, 100);
+	asleep_begin(&threads);
+	ck_assert_int_gt(threads.count, 0);
+	ck_assert(asleep_within(&threads, NET_S * 1000));
+	asleep_end(&threads);
 	close(fd);
 	close(keeper);
 }

@@ -5,11 +5,11 @@
 #include "client/ctl/args.h"
 
 #include <getopt.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/ctl/errors.h"
 #include "client/ctl/help.h"
 #include "client/include/terrace.h"
 
@@ -25,30 +25,6 @@ static const struct option global_options[GLOBAL_COUNT] = {
 	{"version", no_argument, NULL, OPT_VERSION},
 };
 
-int ctl_usage(const struct ctl_command *command, const char *format, ...)
-{
-	va_list list;
-
-	fprintf(stderr, "terracectl: ");
-	va_start(list, format);
-	vfprintf(stderr, format, list);
-	va_end(list);
-	fprintf(stderr, "\nTry 'terracectl %s%s--help'.\n", command ? command->name : "", command ? " " : "");
-	return CTL_USAGE;
-}
-
-int ctl_failed(const char *format, ...)
-{
-	va_list list;
-
-	fprintf(stderr, "terracectl: ");
-	va_start(list, format);
-	vfprintf(stderr, format, list);
-	va_end(list);
-	fputc('\n', stderr);
-	return CTL_FAILED;
-}
-
 static int print_version(void)
 {
 	printf("terracectl %s\n", terrace_version());
@@ -61,7 +37,7 @@ static int take_global(int option, const char *value, struct ctl_args *args)
 	switch (option) {
 	case OPT_ADDRESS:
 		if (!*value)
-			return ctl_usage(args->command, "--address is empty");
+			return ctl_usage(args->command, "--address: it is empty: give unix:PATH or HOST:PORT, or leave it out");
 		args->address = value;
 		return -1;
 	case OPT_TIMEOUT:
@@ -70,7 +46,8 @@ static int take_global(int option, const char *value, struct ctl_args *args)
 					 "--timeout %s: not a number of seconds above 0, at most 86400",
 					 value);
 		return -1;
-	case OPT_JSON:
+	case OPT_JSON: /* also as --js, which the look before did not know */
+		ctl_errors_as_json();
 		args->json = true;
 		return -1;
 	case OPT_HELP:
@@ -81,11 +58,32 @@ static int take_global(int option, const char *value, struct ctl_args *args)
 		return CTL_OK;
 	case OPT_VERSION:
 		return print_version();
-	default: /* getopt has said what is wrong */
-		fprintf(stderr, "Try 'terracectl %s%s--help'.\n", args->command ? args->command->name : "",
-			args->command ? " " : "");
+	default:
 		return CTL_USAGE;
 	}
+}
+
+/* What getopt would have said itself. `word`: what it looked at last. */
+static int refuse_option(int answer, const char *word, const struct ctl_command *command)
+{
+	if (optopt > ' ' && optopt < 0x7f)
+		return ctl_usage(command, "-%c: no such option: all but -h begin with --", optopt);
+	if (answer == ':')
+		return ctl_usage(command, "%s: it wants a value, and stands at the end", word);
+	if (word[0] == '-' && word[1] == '-' && strchr(word, '='))
+		return ctl_usage(command, "%s: no such option, or one that takes no value", word);
+	return ctl_usage(command, "%s: no such option%s", word, command ? "" : " before a command");
+}
+
+/* "status, stat, config, ..." */
+static const char *command_list(void)
+{
+	static char list[256];
+
+	list[0] = '\0';
+	for (const struct ctl_command *c = ctl_commands; c->name; c++)
+		snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s%s", *list ? ", " : "", c->name);
+	return list;
 }
 
 static int option_count(const struct ctl_command *command)
@@ -109,7 +107,10 @@ static int parse_options(int argc, char **argv, const char *order, struct ctl_ar
 		options[i] = (struct option){o->name, o->value ? required_argument : no_argument, NULL, i};
 	}
 	memcpy(options + own, global_options, sizeof(global_options));
+	opterr = 0;
 	while ((c = getopt_long(argc, argv, order, options, NULL)) != -1) {
+		if (c == '?' || c == ':')
+			return refuse_option(c, argv[optind - 1], args->command);
 		if (c < own) {
 			args->value[c] = optarg ? optarg : "";
 			continue;
@@ -135,9 +136,9 @@ static int run_help(int argc, char **argv)
 	const struct ctl_command *command = argc > 1 ? find_command(argv[1]) : NULL;
 
 	if (argc > 1 && !command)
-		return ctl_usage(NULL, "help: no command '%s'", argv[1]);
+		return ctl_usage(NULL, "help: no command '%s': there are %s", argv[1], command_list());
 	if (argc > 2)
-		return ctl_usage(NULL, "help: too many arguments, '%s'", argv[2]);
+		return ctl_usage(NULL, "help: too many arguments, '%s': it takes one command", argv[2]);
 	if (command)
 		ctl_help_command(command);
 	else
@@ -150,28 +151,30 @@ int ctl_args_parse(int argc, char **argv, struct ctl_args *args)
 	int done;
 
 	*args = (struct ctl_args){0};
-	argv[0] = (char[]){"terracectl"}; /* getopt's messages begin with it */
-	done = parse_options(argc, argv, "+h", args);
+	for (int i = 1; i < argc; i++)
+		if (!strcmp(argv[i], "--json"))
+			ctl_errors_as_json();
+	done = parse_options(argc, argv, "+:h", args);
 	if (done >= 0)
 		return done;
 	argc -= optind;
 	argv += optind;
 	if (argc == 0)
-		return ctl_usage(NULL, "which command?");
+		return ctl_usage(NULL, "which command? There are %s", command_list());
 	if (!strcmp(argv[0], "help"))
 		return run_help(argc, argv);
 	args->command = find_command(argv[0]);
 	if (!args->command)
-		return ctl_usage(NULL, "no command '%s'", argv[0]);
-	argv[0] = (char[]){"terracectl"};
+		return ctl_usage(NULL, "no command '%s': there are %s", argv[0], command_list());
+	ctl_errors_of(args->command);
 	optind = 0; /* glibc: start anew */
-	done = parse_options(argc, argv, "h", args);
+	done = parse_options(argc, argv, ":h", args);
 	if (done >= 0)
 		return done;
 	args->words = argv + optind;
 	args->word_count = argc - optind;
 	if (args->word_count < args->command->words_min)
-		return ctl_usage(args->command, "%s: an argument is missing", args->command->name);
+		return ctl_usage(args->command, "%s: an argument is missing behind it", args->command->name);
 	if (args->command->words_max >= 0 && args->word_count > args->command->words_max)
 		return ctl_usage(args->command, "%s: too many arguments, '%s'", args->command->name,
 				 args->words[args->command->words_max]);

@@ -3,18 +3,12 @@
 #define TERRACE_CTL_ARGS_H
 
 #include "client/ctl/ctl.h"
+#include "client/ctl/errors.h"
 
 /* Parses argv. -1: *args is filled and its command is to be run; else an exit code: help or the version was
  * printed (CTL_OK), or the line made no sense and stderr says why (CTL_USAGE). args->words points into argv,
  * whose order may change. */
 int ctl_args_parse(int argc, char **argv, struct ctl_args *args);
-
-/* Says on stderr what is wrong with the command line and where help is. Returns CTL_USAGE. */
-int ctl_usage(const struct ctl_command *command, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
-
-/* Says on stderr what failed. Returns CTL_FAILED. */
-int ctl_failed(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* A decimal number of at most `max`. */
 bool ctl_parse_uint(const char *text, uint64_t max, uint64_t *out);

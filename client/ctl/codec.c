@@ -98,7 +98,7 @@ static int convert(const struct codec *c, uint8_t *in, uint8_t *out)
 	} while (n == BATCH_VECTORS);
 	if (got % c->in_bytes)
 		return ctl_failed("codec: the input ends inside a vector: %zu of %zu bytes after %" PRIu64
-				  " whole ones",
+				  " whole ones: is --dim that of the input?",
 				  got % c->in_bytes, c->in_bytes, vectors);
 	if (close(STDOUT_FILENO))
 		return ctl_failed("codec: standard output: %s", strerror(errno));
@@ -115,13 +115,13 @@ static int parse(const struct ctl_args *args, struct codec *c)
 	if (strcmp(verb, "encode") && strcmp(verb, "decode"))
 		return ctl_usage(args->command, "codec: encode or decode, not '%s'", verb);
 	if (!format)
-		return ctl_usage(args->command, "codec: --format is missing");
+		return ctl_usage(args->command, "codec: --format is missing: fp16, bf16, fp8, int4_pth, tq4, tq3 or tq2");
 	if (!kv_format_parse(format, &c->format) || c->format == KV_NONE)
-		return ctl_usage(args->command, "codec: no format '%s'", format);
+		return ctl_usage(args->command, "codec: no format '%s': fp16, bf16, fp8, int4_pth, tq4, tq3 or tq2", format);
 	if (!dim)
-		return ctl_usage(args->command, "codec: --dim is missing");
+		return ctl_usage(args->command, "codec: --dim is missing: 64, 96, 128, 192 or 256");
 	if (!ctl_parse_uint(dim, KV_HEAD_DIM_MAX, &d) || !kv_head_dim_ok((uint32_t)d))
-		return ctl_usage(args->command, "codec: --dim %s: 64, 96, 128, 192 or 256", dim);
+		return ctl_usage(args->command, "codec: --dim %s: not a head dim: 64, 96, 128, 192 or 256", dim);
 	c->dim = (uint32_t)d;
 	c->rotated = args->value[OPTION_ROTATED] != NULL;
 	c->decode = verb[0] == 'd';
@@ -139,10 +139,10 @@ int ctl_run_codec(const struct ctl_args *args)
 	if (code)
 		return code;
 	if (isatty(STDOUT_FILENO))
-		return ctl_usage(args->command, "codec: standard output is a terminal, the result is binary");
+		return ctl_usage(args->command, "codec: standard output is a terminal, and the result is binary: send it to a file or a pipe");
 	in = malloc(BATCH_VECTORS * c.in_bytes);
 	out = malloc(BATCH_VECTORS * c.out_bytes);
-	code = in && out ? convert(&c, in, out) : ctl_failed("codec: out of memory");
+	code = in && out ? convert(&c, in, out) : ctl_failed("codec: no memory for a batch");
 	free(in);
 	free(out);
 	return code;

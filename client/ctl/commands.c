@@ -51,8 +51,9 @@ const struct ctl_command ctl_commands[] = {
 		.synopsis = "",
 		.summary = "print the layouts that the daemon knows",
 		.text = "Prints what sessions or disks have brought: each layout's id and fields, the bytes of a block, and how many blocks "
-			"are in memory, on a disk, and in memory alone (dirty). Two engines share blocks if they have the same id. With --json "
-			"its layout objects are what --layouts of 'lookup', 'warm' and 'flush' reads.",
+			"are in memory, on a disk, and in memory alone (dirty). Two engines share blocks if they have the same id. What it prints "
+			"with --json is what --layouts of 'lookup', 'warm' and 'flush' reads. Those open one session over all layouts of the file: "
+			"if the daemon serves several models, leave the rows of one in it.",
 		.exits = "0 printed, " EXITS_DAEMON,
 		.run = ctl_run_layouts,
 	},
@@ -70,13 +71,13 @@ const struct ctl_command ctl_commands[] = {
 			"other, over every layout there is (or --layout), and the prefix ends before the "
 			"first key that is in none. With --layouts it is what an engine with a session over "
 			"those layouts is told: the prefix that is valid in all of them, windows counted "
-			"in. FILE is JSON, one layout or an array of them, each with the fields of Layout "
-			"in terrace.proto (fingerprint in hex, formats by name); 'terracectl inspect "
-			"--json' prints such objects.\n"
+			"in. FILE is JSON: what 'terracectl layouts --json' or 'inspect --json' prints, or one layout or an array of them, each with "
+			"the fields of Layout in terrace.proto (fingerprint in hex, formats by name).\n"
 			"Examples:\n"
 			"  terracectl lookup 5f0c6b1d2e3f405162738495a6b7c8d9\n"
 			"  terracectl lookup --tokens prompt.ids --block-tokens 16\n"
-			"  terracectl lookup --layouts llama.json --tokens prompt.ids",
+			"  terracectl layouts --json > all.json\n"
+			"  terracectl lookup --layouts all.json --tokens prompt.ids",
 		.exits = "0 all keys are there, 3 some are not, " EXITS_DAEMON,
 		.words_max = 4096,
 		.options = {{"layout", "ID", "look at one layout only: its id, up to 16 hex digits"},

@@ -23,7 +23,7 @@ static int ask_count(struct ctl_daemon *d, uint64_t timeout_us, uint32_t *count,
 	*count = disks_count(reply);
 	for (uint32_t i = 0; i < *count && i < 64; i++)
 		*unusable |= (uint64_t)disk_is_unusable(reply, i) << i;
-	return *count ? CTL_OK : ctl_failed("compact: the daemon has no disks");
+	return *count ? CTL_OK : ctl_failed("compact: the daemon has no disks: it was started without --disks");
 }
 
 /* Until there is nothing more, or what is left is in use all the time. */
@@ -66,7 +66,7 @@ static int compact(const struct ctl_args *args, struct ctl_daemon *d, uint64_t o
 	if (code)
 		return code;
 	if (args->value[OPTION_DISK] && only >= count)
-		return ctl_failed("compact: no disk %s, the daemon has %u", args->value[OPTION_DISK], count);
+		return ctl_failed("compact: no disk %s: the daemon has %u, and their numbers begin with 0", args->value[OPTION_DISK], count);
 	request.max_bytes = max_bytes;
 	rows = out_array();
 	for (uint32_t i = 0; i < count && !code; i++) {
@@ -94,9 +94,9 @@ int ctl_run_compact(const struct ctl_args *args)
 	int code;
 
 	if (disk && !ctl_parse_uint(disk, UINT32_MAX, &only))
-		return ctl_usage(args->command, "compact: --disk %s: not a number", disk);
+		return ctl_usage(args->command, "compact: --disk %s: not the number of a disk, as 'terracectl stat' shows it", disk);
 	if (max && (!ctl_parse_bytes(max, &max_bytes) || !max_bytes))
-		return ctl_usage(args->command, "compact: --max %s: not a number of bytes above 0", max);
+		return ctl_usage(args->command, "compact: --max %s: not a number of bytes above 0, as 100GiB", max);
 	code = ctl_daemon_open(args, &d);
 	if (!code)
 		code = compact(args, &d, only, max_bytes);

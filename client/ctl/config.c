@@ -40,8 +40,7 @@ static int print_rows(const struct ctl_args *args, const Terrace__V1__ConfigRepl
 		return CTL_FAILED;
 	if (any)
 		return CTL_OK;
-	ctl_failed("config: no option matches");
-	return CTL_NO;
+	return ctl_failed_with(CTL_NO, "config: no option has '%s' in its name: 'terracectl config' prints all", args->words[0]);
 }
 
 int ctl_run_config(const struct ctl_args *args)

@@ -2,6 +2,7 @@
 #include "client/ctl/daemon.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "client/clock.h"
 #include "client/ctl/args.h"
@@ -13,13 +14,13 @@ struct reply {
 	void *message;
 };
 
-int ctl_status_failed(const char *address, enum terrace_status status)
+int ctl_status_failed(const char *what, enum terrace_status status)
 {
-	bool away = status == TERRACE_UNAVAILABLE || status == TERRACE_DEADLINE;
 	const char *words = terrace_error();
 
-	ctl_failed("%s: %s%s%s", address, terrace_status_text(status), *words ? ": " : "", words);
-	return away ? CTL_UNREACHABLE : CTL_FAILED;
+	if (strstr(words, what))
+		return ctl_failed_status(status, "%s", words);
+	return ctl_failed_status(status, "%s: %s", what, *words ? words : terrace_status_text(status));
 }
 
 /* As terrace_connect does it. */
@@ -30,16 +31,33 @@ static const char *address_of(const struct ctl_args *args)
 	return address && *address ? address : CLIENT_ADDRESS_DEFAULT;
 }
 
+int ctl_daemon_check(const struct ctl_args *args)
+{
+	const char *address = address_of(args);
+	char target[CLIENT_ADDRESS_MAX], words[CLIENT_ADDRESS_WORDS_MAX];
+	int error;
+
+	if (client_address_read(address, target))
+		return ctl_usage(args->command, "%s", terrace_error());
+	error = client_address_error(address);
+	if (!error)
+		return CTL_OK;
+	client_address_words(address, error, words);
+	return ctl_failed_status(TERRACE_UNAVAILABLE, "%s", words);
+}
+
 int ctl_daemon_open(const struct ctl_args *args, struct ctl_daemon *d)
 {
 	enum terrace_status status;
+	int code;
 
 	d->rpc = NULL;
 	d->replied = false;
 	d->address = address_of(args);
+	code = ctl_daemon_check(args);
+	if (code)
+		return code;
 	status = client_rpc_open(d->address, 0, &d->rpc);
-	if (status == TERRACE_INVALID || status == TERRACE_UNSUPPORTED)
-		return ctl_usage(args->command, "address %s: %s", d->address, terrace_error());
 	return status == TERRACE_OK ? CTL_OK : ctl_status_failed(d->address, status);
 }
 
@@ -84,7 +102,7 @@ int ctl_daemon_call(struct ctl_daemon *d, enum client_method method, const Proto
 	if (status != TERRACE_OK)
 		return ctl_status_failed(d->address, status);
 	if (!r.message)
-		return ctl_failed("%s: the daemon sent no reply", d->address);
+		return ctl_failed("%s: the daemon sent no reply: is it of another version?", d->address);
 	*(void **)reply = r.message;
 	return CTL_OK;
 }

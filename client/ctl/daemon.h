@@ -15,7 +15,7 @@ struct ctl_daemon {
 	bool replied;
 };
 
-/* Makes the channel. An exit code; *d needs ctl_daemon_close even if it fails. */
+/* Makes the channel, if a daemon can be reached at the address: else it says why at once. An exit code; *d needs ctl_daemon_close even if it fails. */
 int ctl_daemon_open(const struct ctl_args *args, struct ctl_daemon *d);
 void ctl_daemon_close(struct ctl_daemon *d);
 
@@ -24,7 +24,11 @@ void ctl_daemon_close(struct ctl_daemon *d);
 int ctl_daemon_call(struct ctl_daemon *d, enum client_method method, const ProtobufCMessage *request,
 		    const ProtobufCMessageDescriptor *type, uint64_t timeout_us, void *reply);
 
-/* The exit code for a status of libterrace, told on stderr with the words of terrace_error(). */
-int ctl_status_failed(const char *address, enum terrace_status status);
+/* For what connects by terrace_connect, which would wait for a daemon: says at once if none can be reached, and that the address is none. An exit
+ * code. */
+int ctl_daemon_check(const struct ctl_args *args);
+
+/* The exit code for a status of libterrace, told on stderr with the words of terrace_error(). what: the command, or the address. */
+int ctl_status_failed(const char *what, enum terrace_status status);
 
 #endif

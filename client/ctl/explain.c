@@ -92,8 +92,7 @@ static int explain_print(const struct ctl_args *args, const Terrace__V1__Explain
 	struct json_t *tree, *blocks;
 
 	if (!args->json && reply->n_blocks == 0) {
-		ctl_failed("explain: no block has that key, and none is remembered");
-		return CTL_NO;
+		return ctl_failed_with(CTL_NO, "explain: no block has that key, and none that left is remembered: an engine computes it");
 	}
 	tree = out_object();
 	blocks = out_array();
@@ -116,9 +115,9 @@ int ctl_run_explain(const struct ctl_args *args)
 	int code;
 
 	if (!ctl_parse_key(args->words[0], key, &key_bytes))
-		return ctl_usage(args->command, "'%s' is no key: 2 to 64 hex digits, two a byte", args->words[0]);
+		return ctl_usage(args->command, "'%s' is no key: it has 2 to 64 hex digits, two a byte", args->words[0]);
 	if (args->value[EXPLAIN_LAYOUT] && !ctl_parse_id(args->value[EXPLAIN_LAYOUT], &request.layout_id))
-		return ctl_usage(args->command, "--layout %s: not an id of up to 16 hex digits", args->value[EXPLAIN_LAYOUT]);
+		return ctl_usage(args->command, "--layout %s: not an id of up to 16 hex digits, as 'terracectl layouts' prints it", args->value[EXPLAIN_LAYOUT]);
 	request.key = (ProtobufCBinaryData){.len = key_bytes, .data = key};
 	code = ask(args, &d, CLIENT_ADMIN_EXPLAIN, &request.base, &terrace__v1__explain_reply__descriptor, &reply);
 	if (!code)
@@ -187,9 +186,9 @@ int ctl_run_graph(const struct ctl_args *args)
 	int code;
 
 	if (!ctl_parse_key(args->words[0], key, &key_bytes))
-		return ctl_usage(args->command, "'%s' is no key: 2 to 64 hex digits, two a byte", args->words[0]);
+		return ctl_usage(args->command, "'%s' is no key: it has 2 to 64 hex digits, two a byte", args->words[0]);
 	if (args->value[GRAPH_DOT] && args->json)
-		return ctl_usage(args->command, "--dot and --json: not both");
+		return ctl_usage(args->command, "graph: --dot or --json, not both");
 	request.key = (ProtobufCBinaryData){.len = key_bytes, .data = key};
 	code = ask(args, &d, CLIENT_ADMIN_GRAPH, &request.base, &terrace__v1__graph_reply__descriptor, &reply);
 	if (!code) {

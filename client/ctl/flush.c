@@ -73,7 +73,7 @@ static int print(const struct ctl_args *args, const struct flush *f, uint32_t la
 		out_free(rows);
 	if (!out_print(tree, args->json, false))
 		return CTL_FAILED;
-	return code == CTL_FAILED ? ctl_failed("%s", f->why) : code;
+	return code == CTL_FAILED ? ctl_failed("%s: not all blocks are durable", *f->why ? f->why : "flush") : code;
 }
 
 static int prepare(const struct ctl_args *args, struct flush *f)
@@ -86,7 +86,7 @@ static int prepare(const struct ctl_args *args, struct flush *f)
 	f->statuses = malloc(f->count * sizeof(*f->statuses));
 	f->said = malloc(f->count * sizeof(*f->said));
 	if (!f->statuses || !f->said)
-		return ctl_failed("out of memory");
+		return ctl_failed("flush: no memory for %u keys", f->count);
 	for (uint32_t i = 0; i < f->count; i++)
 		f->statuses[i] = STATUS_UNSAID;
 	return CTL_OK;

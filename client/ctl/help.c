@@ -57,7 +57,9 @@ static void print_globals(void)
 		   "Without it 5, "
 		   "and for verify, flush, warm, compact and drain what their work may need.");
 	print_term("--", "json", NULL,
-		   "print one JSON object instead of text. 64-bit ids and keys are strings of hex digits.");
+		   "print one JSON object instead of text. 64-bit ids and keys are strings of hex digits. An error is "
+		   "a JSON object too, in one line on standard error: error, a sentence; exit, the exit status; command; "
+		   "usage, if the line makes no sense; and status, if a call to the daemon failed.");
 	print_term("--", "help", NULL, "print help, of a command if there is one, and do nothing else.");
 	print_term("--", "version", NULL, "print the version and do nothing else.");
 }

@@ -48,8 +48,7 @@ static int print_blocks(const struct ctl_args *args, const uint8_t *key, uint32_
 	bool sound = true;
 
 	if (!args->json && reply->n_blocks == 0) {
-		ctl_failed("inspect: no block has that key");
-		return CTL_NO;
+		return ctl_failed_with(CTL_NO, "inspect: no block has that key: 'terracectl explain' tells if one had it");
 	}
 	tree = out_object();
 	blocks = out_array();
@@ -74,10 +73,10 @@ int ctl_run_inspect(const struct ctl_args *args)
 	int code;
 
 	if (!ctl_parse_key(args->words[0], key, &key_bytes))
-		return ctl_usage(args->command, "'%s' is no key: 2 to 64 hex digits, two a byte",
+		return ctl_usage(args->command, "'%s' is no key: it has 2 to 64 hex digits, two a byte",
 				 args->words[0]);
 	if (args->value[OPTION_LAYOUT] && !ctl_parse_id(args->value[OPTION_LAYOUT], &request.layout_id))
-		return ctl_usage(args->command, "--layout %s: not an id of up to 16 hex digits",
+		return ctl_usage(args->command, "--layout %s: not an id of up to 16 hex digits, as 'terracectl layouts' prints it",
 				 args->value[OPTION_LAYOUT]);
 	request.key = (ProtobufCBinaryData){.len = key_bytes, .data = key};
 	code = ctl_daemon_open(args, &d);

@@ -17,16 +17,16 @@ int keys_from_words(const struct ctl_args *args, struct terrace_keys *keys)
 	uint8_t key[32];
 
 	if (!bytes)
-		return ctl_failed("out of memory");
+		return ctl_failed("keys: no memory for %u of them", count);
 	for (uint32_t i = 0; i < count; i++) {
 		if (!ctl_parse_key(args->words[i], key, &n)) {
 			free(bytes);
-			return ctl_usage(args->command, "'%s' is no key: 2 to 64 hex digits, two a byte",
+			return ctl_usage(args->command, "'%s' is no key: it has 2 to 64 hex digits, two a byte",
 					 args->words[i]);
 		}
 		if (key_bytes && n != key_bytes) {
 			free(bytes);
-			return ctl_usage(args->command, "'%s': keys must have the same length",
+			return ctl_usage(args->command, "'%s': it is not as long as the keys before it: those of a call have the same length",
 					 args->words[i]);
 		}
 		key_bytes = n;
@@ -71,7 +71,7 @@ static int chain(FILE *file, const char *path, uint32_t block_tokens, const char
 		if (++n < block_tokens)
 			continue;
 		if (*count == KEYS_MAX)
-			return ctl_failed("%s: more than %d blocks", path, KEYS_MAX);
+			return ctl_failed("%s: it has more than %d blocks: split it", path, KEYS_MAX);
 		terrace_chain_hash(*count ? bytes - CHAIN_KEY_BYTES : NULL, block, n, salt,
 				   salt ? strlen(salt) : 0, bytes);
 		bytes += CHAIN_KEY_BYTES;
@@ -79,11 +79,11 @@ static int chain(FILE *file, const char *path, uint32_t block_tokens, const char
 		n = 0;
 	}
 	if (got < 0)
-		return ctl_failed("%s: not a list of decimal token ids, after %u of them", path,
+		return ctl_failed("%s: what stands behind token %u is no token id: the file is a list of decimal numbers of 32 bits", path,
 				  *count * block_tokens + n);
 	if (ferror(file))
-		return ctl_failed("%s: %s", path, strerror(errno));
-	return *count ? CTL_OK : ctl_failed("%s: %u tokens are no whole block of %u", path, n, block_tokens);
+		return ctl_failed("%s: %s: --tokens wants a readable file of token ids, or -", path, strerror(errno));
+	return *count ? CTL_OK : ctl_failed("%s: its %u tokens are no whole block of %u: give a longer prompt, or another --block-tokens", path, n, block_tokens);
 }
 
 int keys_from_tokens(const char *path, uint32_t block_tokens, const char *salt, struct terrace_keys *keys)
@@ -95,9 +95,9 @@ int keys_from_tokens(const char *path, uint32_t block_tokens, const char *salt, 
 	int code;
 
 	if (!file)
-		return ctl_failed("%s: %s", path, strerror(errno));
+		return ctl_failed("%s: %s: --tokens wants a readable file of token ids, or -", path, strerror(errno));
 	bytes = malloc((size_t)KEYS_MAX * CHAIN_KEY_BYTES);
-	code = bytes ? chain(file, path, block_tokens, salt, bytes, &count) : ctl_failed("out of memory");
+	code = bytes ? chain(file, path, block_tokens, salt, bytes, &count) : ctl_failed("%s: no memory for its keys", path);
 	if (!standard)
 		fclose(file);
 	if (code) {

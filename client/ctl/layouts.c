@@ -9,6 +9,7 @@
 #include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/output.h"
+#include "client/layout.h"
 #include "kernels/format.h"
 
 /* The number fields. at: in struct terrace_layout; NO_PLACE: a version, which the library has but does not
@@ -107,15 +108,25 @@ static bool read_fingerprint(const json_t *value, struct terrace_layout *l)
 	return true;
 }
 
-static int read_layout(const char *path, size_t index, json_t *object, struct terrace_layout *l)
+/* "4 of F", for a message. */
+struct place {
+	const char *path;
+	size_t index;
+};
+
+static int wrong(const struct place *at, const char *name, const char *why)
+{
+	return ctl_failed("%s: layout %zu%s%s%s: %s: give what 'terracectl layouts --json' prints, or layouts of that form", at->path, at->index,
+			  name ? ": '" : "", name ? name : "", name ? "'" : "", why);
+}
+
+static int read_fields(const struct place *at, json_t *object, struct terrace_layout *l)
 {
 	const char *name, *problem;
 	json_t *value;
 	bool good;
 
 	*l = (struct terrace_layout)TERRACE_LAYOUT_INIT;
-	if (!json_is_object(object))
-		return ctl_failed("%s: layout %zu is not an object", path, index);
 	json_object_foreach(object, name, value)
 	{
 		if (!strcmp(name, "fingerprint"))
@@ -127,16 +138,67 @@ static int read_layout(const char *path, size_t index, json_t *object, struct te
 		else
 			good = read_number(name, value, l);
 		if (!good)
-			return ctl_failed("%s: layout %zu: '%s' is no field of a layout, or not a value that "
-					  "it can have",
-					  path, index, name);
+			return wrong(at, name, "no field of a layout, or not a value that it can have in this version");
 	}
 	if (!json_object_get(object, "total_heads"))
 		l->total_heads = l->heads;
 	if (!json_object_get(object, "head_dim_v"))
 		l->head_dim_v = l->head_dim_k;
 	problem = terrace_layout_problem(l);
-	return problem ? ctl_failed("%s: layout %zu: %s", path, index, problem) : CTL_OK;
+	return problem ? wrong(at, NULL, problem) : CTL_OK;
+}
+
+/* A row of 'layouts' or 'inspect' says which id the layout has: a layout that this library reads differently is not the daemon's. */
+static bool has_id(const json_t *row, const struct terrace_layout *l)
+{
+	const json_t *id = json_object_get(row, "layout_id");
+	struct kv_layout kv;
+	uint64_t wanted;
+
+	if (!id)
+		return true;
+	return json_is_string(id) && ctl_parse_id(json_string_value(id), &wanted) && !client_layout_read(l, &kv) && kv_layout_id(&kv) == wanted;
+}
+
+/* A layout, or a row that has one in its field "layout". */
+static int read_layout(const struct place *at, json_t *object, struct terrace_layout *l)
+{
+	json_t *inner = json_object_get(object, "layout");
+	int code;
+
+	if (!json_is_object(object) || (inner && !json_is_object(inner)))
+		return wrong(at, inner ? "layout" : NULL, "not an object");
+	code = read_fields(at, inner ? inner : object, l);
+	if (!code && inner && !has_id(object, l))
+		return wrong(at, "layout_id", "not the id of the layout beside it");
+	return code;
+}
+
+/* The layouts of a document: it is one, or an array of them, or an object with such an array, as 'layouts' and 'inspect' print it. */
+static json_t *rows_of(json_t *root)
+{
+	json_t *rows = json_object_get(root, "layouts");
+
+	if (!rows)
+		rows = json_object_get(root, "blocks");
+	return json_is_array(rows) ? rows : root;
+}
+
+static int read_rows(const char *path, json_t *rows, struct terrace_layout *out, uint32_t *count)
+{
+	const size_t n = json_is_array(rows) ? json_array_size(rows) : 1;
+	int code = CTL_OK;
+
+	if (n == 0)
+		return ctl_failed("%s: it has no layouts: the daemon knew none when it was written, or the file is another one", path);
+	if (n > CTL_LAYOUTS_MAX)
+		return ctl_failed("%s: %zu layouts are too many for one session, which has %d at most: leave in the file those of one model", path, n,
+				  CTL_LAYOUTS_MAX);
+	for (size_t i = 0; i < n && !code; i++)
+		code = read_layout(&(struct place){path, i}, json_is_array(rows) ? json_array_get(rows, i) : rows, &out[i]);
+	if (!code)
+		*count = (uint32_t)n;
+	return code;
 }
 
 int layouts_load(const char *path, struct terrace_layout *out, uint32_t *count)
@@ -144,23 +206,17 @@ int layouts_load(const char *path, struct terrace_layout *out, uint32_t *count)
 	json_error_t error;
 	FILE *file = fopen(path, "re");
 	json_t *root = file ? json_loadf(file, JSON_REJECT_DUPLICATES, &error) : NULL;
-	size_t n = json_is_array(root) ? json_array_size(root) : 1;
-	int code = CTL_OK;
+	const int number = errno;
+	int code;
 
 	if (!file || (!root && ferror(file)))
-		code = ctl_failed("%s: %s", path, strerror(errno));
+		code = ctl_failed("%s: %s: --layouts wants a JSON file, such as 'terracectl layouts --json' prints", path, strerror(number));
+	else if (!root)
+		code = ctl_failed("%s: line %d: %s: --layouts wants a JSON file, such as 'terracectl layouts --json' prints", path, error.line, error.text);
+	else
+		code = read_rows(path, rows_of(root), out, count);
 	if (file)
 		fclose(file);
-	if (code)
-		return code;
-	if (!root)
-		return ctl_failed("%s: line %d: %s", path, error.line, error.text);
-	if (n == 0 || n > CTL_LAYOUTS_MAX)
-		code = ctl_failed("%s: %zu layouts, not 1 to %d", path, n, CTL_LAYOUTS_MAX);
-	for (size_t i = 0; i < n && code == CTL_OK; i++)
-		code = read_layout(path, i, json_is_array(root) ? json_array_get(root, i) : root, &out[i]);
-	if (code == CTL_OK)
-		*count = (uint32_t)n;
 	json_decref(root);
 	return code;
 }

@@ -112,10 +112,6 @@ static int ask_session(struct lookup *l)
 	session_options.engine = "terracectl";
 	if (states)
 		status = terrace_connect(&options, &client);
-	if (status == TERRACE_INVALID || status == TERRACE_UNSUPPORTED) { /* no address */
-		free(states);
-		return ctl_usage(l->args->command, "%s", terrace_error());
-	}
 	if (status == TERRACE_OK)
 		status =
 			terrace_session_open(client, l->layouts, l->layout_count, &session_options, &session);
@@ -136,7 +132,7 @@ static int read_keys(struct lookup *l)
 	bool chained = value[OPTION_TOKENS] != NULL;
 
 	if (chained == (l->args->word_count > 0))
-		return ctl_usage(l->args->command, "lookup: give keys or --tokens, one of them");
+		return ctl_usage(l->args->command, "lookup: give either keys or --tokens, and one of them");
 	if (!chained && (value[OPTION_BLOCK_TOKENS] || value[OPTION_SALT]))
 		return ctl_usage(l->args->command, "lookup: --block-tokens and --salt need --tokens");
 	if (!chained)
@@ -160,7 +156,7 @@ static int prepare(struct lookup *l)
 	if (value[OPTION_LAYOUT] && value[OPTION_LAYOUTS])
 		return ctl_usage(l->args->command, "lookup: --layout or --layouts, not both");
 	if (value[OPTION_LAYOUT] && !ctl_parse_id(value[OPTION_LAYOUT], &l->layout_id))
-		return ctl_usage(l->args->command, "--layout %s: not an id of up to 16 hex digits",
+		return ctl_usage(l->args->command, "--layout %s: not an id of up to 16 hex digits, as 'terracectl layouts' prints it",
 				 value[OPTION_LAYOUT]);
 	if (value[OPTION_LAYOUTS])
 		code = layouts_load(value[OPTION_LAYOUTS], l->layouts, &l->layout_count);
@@ -187,7 +183,9 @@ int ctl_run_lookup(const struct ctl_args *args)
 
 	if (!code) {
 		l.rows = out_array();
-		code = l.layout_count ? ask_session(&l) : ask_index(&l);
+		code = ctl_daemon_check(args);
+		if (!code)
+			code = l.layout_count ? ask_session(&l) : ask_index(&l);
 		if (code)
 			out_free(l.rows);
 		else

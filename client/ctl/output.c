@@ -1,6 +1,8 @@
 /* One tree of values for both forms: printed as JSON, or walked and aligned as text. */
 #include "client/ctl/output.h"
 
+#include "client/ctl/errors.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -14,8 +16,7 @@ enum { COLUMNS_MAX = 16, VALUE_MAX = 768 };
 static struct json_t *need(struct json_t *v)
 {
 	if (!v) {
-		fprintf(stderr, "terracectl: out of memory\n");
-		exit(1);
+		exit(ctl_failed("what is to be printed: no memory for it"));
 	}
 	return v;
 }
@@ -263,6 +264,6 @@ bool out_flush(void)
 {
 	if (fflush(stdout) == 0 && !ferror(stdout))
 		return true;
-	fprintf(stderr, "terracectl: standard output: %s\n", strerror(errno));
+	ctl_failed("standard output: %s: what was printed is not complete", strerror(errno));
 	return false;
 }

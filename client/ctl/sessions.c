@@ -34,7 +34,8 @@ static int ask_layouts(const struct ctl_args *args, struct ctl_sessions *s)
 		if (layout_read(reply->rows[i], &s->layouts[s->layout_count]))
 			s->layout_count++;
 		else
-			ctl_failed("layout %016llx is of another version: passed over", (unsigned long long)reply->rows[i]->layout_id);
+			ctl_failed("layout %016llx: it is of another version, and is passed over: a terracectl of the daemon's version reaches it",
+				   (unsigned long long)reply->rows[i]->layout_id);
 	}
 	ctl_daemon_close(&d);
 	return code;
@@ -50,16 +51,16 @@ int ctl_sessions_open(const struct ctl_args *args, const char *file, uint64_t ti
 	s->timeout_us = args->timeout_us ? args->timeout_us : timeout_us;
 	s->layouts = calloc(CTL_LAYOUTS_KNOWN_MAX, sizeof(*s->layouts));
 	if (!s->layouts)
-		return ctl_failed("out of memory");
+		return ctl_failed("layouts: no memory for them");
 	code = file ? layouts_load(file, s->layouts, &s->layout_count) : ask_layouts(args, s);
+	if (!code)
+		code = ctl_daemon_check(args);
 	if (code)
 		return code;
 	options.address = args->address;
 	options.timeout_us = args->timeout_us ? args->timeout_us : CTL_TIMEOUT_US;
 	options.no_borrow = true;
 	status = terrace_connect(&options, &s->client);
-	if (status == TERRACE_INVALID || status == TERRACE_UNSUPPORTED) /* no address */
-		return ctl_usage(args->command, "%s", terrace_error());
 	return status == TERRACE_OK ? CTL_OK : ctl_status_failed(args->command->name, status);
 }
 

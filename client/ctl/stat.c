@@ -148,7 +148,7 @@ static int print_round(const struct ctl_args *args, struct ctl_daemon *d, struct
 	if (args->value[OPTION_WATCH])
 		watch_keep(w, reply, now_us);
 	if (!shown && !args->json)
-		ctl_failed("stat: no statistic matches");
+		ctl_failed_with(CTL_NO, "stat: no statistic matches '%s': 'terracectl stat' prints all", args->words[0]);
 	if (!out_print(tree, args->json, args->value[OPTION_WATCH] != NULL))
 		return CTL_FAILED;
 	if (disks && !args->json) {
@@ -199,9 +199,9 @@ int ctl_run_stat(const struct ctl_args *args)
 	int code;
 
 	if (watch && !ctl_parse_seconds(watch, &every_us))
-		return ctl_usage(args->command, "stat: --watch %s: not a number of seconds above 0", watch);
+		return ctl_usage(args->command, "stat: --watch %s: not a number of seconds above 0, at most 86400", watch);
 	if (count && !watch)
-		return ctl_usage(args->command, "stat: --count needs --watch");
+		return ctl_usage(args->command, "stat: --count needs --watch: without it there is one round");
 	if (count && (!ctl_parse_uint(count, UINT32_MAX, &rounds) || !rounds))
 		return ctl_usage(args->command, "stat: --count %s: not a number above 0", count);
 	code = ctl_daemon_open(args, &d);

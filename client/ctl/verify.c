@@ -108,9 +108,9 @@ static int print_sums(const struct ctl_args *args, const struct sums *s)
 	if (!out_print(tree, args->json, false))
 		return CTL_FAILED;
 	if (!s->complete)
-		return ctl_failed("verify: interrupted before the end");
+		return ctl_failed("verify: it was interrupted before the end: what was printed is of a part; run it again for all");
 	if (s->unread)
-		ctl_failed("verify: %llu blocks were not read: their disk is slow or has failed", (unsigned long long)s->unread);
+		ctl_failed("verify: %llu blocks were not read: their disk is slow or has failed: see its health in 'terracectl stat'", (unsigned long long)s->unread);
 	return s->corrupt ? CTL_DAMAGED : s->unread ? CTL_FAILED : CTL_OK;
 }
 
@@ -124,7 +124,7 @@ int ctl_run_verify(const struct ctl_args *args)
 	int code;
 
 	if (rate && (!ctl_parse_bytes(rate, &bytes_per_second) || !bytes_per_second))
-		return ctl_usage(args->command, "verify: --rate %s: not a number of bytes above 0", rate);
+		return ctl_usage(args->command, "verify: --rate %s: not a number of bytes above 0, as 100MiB", rate);
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
 	code = ctl_daemon_open(args, &d);

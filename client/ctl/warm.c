@@ -98,7 +98,7 @@ int ctl_run_warm(const struct ctl_args *args)
 	w.states = malloc((size_t)w.keys.count * (s.together && s.layout_count ? s.layout_count : 1));
 	w.found = calloc(w.keys.count, sizeof(*w.found));
 	if (!code && (!w.some || !w.states || !w.found))
-		code = ctl_failed("out of memory");
+		code = ctl_failed("warm: no memory for %u keys", w.keys.count);
 	if (!code)
 		code = ctl_sessions_each(&s, warm_in, &w);
 	if (!code)

@@ -176,8 +176,9 @@ struct terrace_connect_options {
 };
 #define TERRACE_CONNECT_OPTIONS_INIT TERRACE_SIZED_(struct terrace_connect_options)
 
-/* Connects; waits until the daemon answers, at most the timeout. TERRACE_UNAVAILABLE (nobody there), TERRACE_DEADLINE,
- * TERRACE_INVALID (not an address), TERRACE_UNSUPPORTED (TCP to another machine). */
+/* Connects; waits until the daemon answers, at most the timeout. TERRACE_UNAVAILABLE (no daemon there), TERRACE_DEADLINE,
+ * TERRACE_INVALID (not an address), TERRACE_UNSUPPORTED (TCP to another machine), TERRACE_DENIED (this user may not use the daemon's
+ * socket), the last three at once. */
 TERRACE_API enum terrace_status terrace_connect(const struct terrace_connect_options *options, struct terrace_client **client);
 
 /* Closes the connection, after its sessions. Calls still running end with TERRACE_CANCELLED. Waits, 10 s at most, until what sessions had
@@ -570,9 +571,9 @@ TERRACE_API enum terrace_status terrace_report(struct terrace_session *session, 
 
 enum terrace_watch_kind {
 	TERRACE_WATCH_STORED = 0,
-	TERRACE_WATCH_REMOVED = 1,
-	TERRACE_WATCH_MOVED = 2,
-	TERRACE_WATCH_RESYNC = 3, /* events were lost: look anew */
+	TERRACE_WATCH_REMOVED = 1, /* take the key out of the set that is kept; of a key that was never told: nothing to do */
+	TERRACE_WATCH_MOVED = 2,   /* as STORED, also of a key that was never told: put it into the set, with where it is now */
+	TERRACE_WATCH_RESYNC = 3,  /* events were lost: drop the set, and open another watch with from_now false */
 	TERRACE_WATCH_SYNCED = 4  /* the blocks that were present have all been told */
 };
 

@@ -154,7 +154,7 @@ def _check(status):
 def _gpu(gpu):
     """A GPU's number, of the session's; None: host memory."""
     if gpu is not None and gpu < 0:
-        raise ValueError("there is no GPU of number %d" % gpu)
+        raise ValueError("gpu %d: none has that number: give one of session.gpu_of(), or None for host memory" % gpu)
     return -1 if gpu is None else gpu
 
 
@@ -213,7 +213,7 @@ def chain_hash(parent, tokens, salt=b""):
     """The key, 16 bytes, of the block of `tokens` (numbers) behind the block with key `parent`, as long (None: the first)."""
     parent, salt = None if parent is None else bytes_of(parent), bytes_of(salt)
     if parent is not None and len(parent) != 16:
-        raise ValueError("a parent's key has 16 bytes")
+        raise ValueError("parent: not the 16 bytes of a key of chain_hash()")
     ids = array.array("I", tokens)
     out = ctypes.create_string_buffer(16)
     address, _ = ids.buffer_info()
@@ -243,7 +243,7 @@ def _infos(infos, count):
     if infos is None:
         return None
     if len(infos) != count:
-        raise ValueError("one info a key")
+        raise ValueError("infos: not as many as keys: give one for each, or None")
     out = (abi.BlockInfo * count)()
     out.kept = []
     for c, info in zip(out, infos):
@@ -269,7 +269,7 @@ class _Handle:
 
     def _use(self):
         if not self._pointer:
-            raise Error(Status.PRECONDITION, "the handle has been given back")
+            raise Error(Status.PRECONDITION, "the handle has been given back: it was closed, released or committed before")
         return self._pointer
 
     def _take(self):
@@ -320,7 +320,7 @@ class Client(_Handle):
         """Joins the session of another process, by its token (16 bytes)."""
         out, token = ctypes.c_void_p(), bytes_of(token)
         if len(token) != 16:
-            raise ValueError("a token has 16 bytes")
+            raise ValueError("token: not the 16 bytes of session.token")
         _check(_lib.terrace_session_attach(self._use(), abi.Token((ctypes.c_uint8 * 16)(*token)), out))
         return Session(self, out.value)
 
@@ -355,7 +355,7 @@ class Session(_Handle):
 
     def _bytes_of(self, layout):
         if not 0 <= layout < len(self._block_bytes):
-            raise ValueError("layout %d: the session has %d" % (layout, len(self._block_bytes)))
+            raise ValueError("layout %d: the session has %d, and their numbers begin with 0" % (layout, len(self._block_bytes)))
         return self._block_bytes[layout]
 
     def close(self):
@@ -444,7 +444,7 @@ class Session(_Handle):
         address, kept = pointer(block)
         key = bytes_of(key)
         if memoryview(block).nbytes != self._bytes_of(layout):
-            raise ValueError("a block has %d bytes" % self._bytes_of(layout))
+            raise ValueError("data: not the %d bytes of a block of that layout" % self._bytes_of(layout))
         status = _lib.terrace_put(self._use(), layout, key, len(key), _infos([info] if info else None, 1), address,
                                   microseconds(timeout))
         del kept
@@ -493,7 +493,7 @@ class Session(_Handle):
         """Tells the cache what is known of blocks: hints, never orders. priority: above 0 they are worth more, below less. ttl: for how long
         they will be wanted; 0: nobody knows."""
         if ttl < 0:
-            raise ValueError("a time is not negative")
+            raise ValueError("ttl: a time is not negative")
         _check(_lib.terrace_report(self._use(), keys_of(keys), event, (priority > 0) - (priority < 0), int(ttl * 1000),
                                    microseconds(timeout)))
 
@@ -536,7 +536,7 @@ class _Blocks(_Handle):
                 if view() is not None:
                     view().release()  # BufferError: something was made of it
                 if block() is not None:
-                    raise BufferError("a piece of a block is still in use")
+                    raise BufferError("a piece of a block is still in use: delete the views of it first")
             self._views = []
             return super()._take()
 
@@ -694,7 +694,7 @@ def attend(layout, **options):
     if isinstance(blocks, (list, tuple)):
         options.setdefault("block_count", len(blocks))
         if options["block_count"] > len(blocks):
-            raise ValueError("block_count: %d of %d blocks" % (options["block_count"], len(blocks)))
+            raise ValueError("block_count: %d of %d blocks that were given" % (options["block_count"], len(blocks)))
     rows = queries * q_heads
     kept = fill(c, options, {
         "q": (rows * shape.head_dim_k, _SIZES.get(options.get("q_dtype", Dtype.F32), 1)),

@@ -21,7 +21,7 @@ def fitting(kind, value):
     if kind in _RANGES:
         value = operator.index(value)
         if value not in _RANGES[kind]:
-            raise ValueError("%d does not fit" % value)
+            raise ValueError("%d does not fit: it is not within %d and %d" % (value, _RANGES[kind][0], _RANGES[kind][-1]))
     return value
 
 

@@ -16,7 +16,7 @@ def microseconds(seconds):
     if seconds is None:
         return 0
     if seconds < 0:
-        raise ValueError("a time is not negative")
+        raise ValueError("timeout: a time is not negative")
     return max(1, int(min(seconds, _DAY) * 1e6))
 
 
@@ -28,10 +28,10 @@ def bytes_of(value):
 def keys_of(keys):
     """terrace_keys, which keeps its memory."""
     if isinstance(keys, (bytes, bytearray, memoryview)):
-        raise TypeError("keys: a list of them, not one")
+        raise TypeError("keys: a list of them, not one: put it into a list")
     keys = [bytes_of(k) for k in keys]
     if not keys or len({len(k) for k in keys}) != 1:
-        raise ValueError("keys: at least one, all of one length")
+        raise ValueError("keys: at least one, and all of one length")
     memory = ctypes.create_string_buffer(b"".join(keys), len(keys) * len(keys[0]))
     out = abi.Keys(ctypes.addressof(memory), len(keys), len(keys[0]))
     out.kept = memory
@@ -70,7 +70,7 @@ def pointer(memory, write=False):
         return memory.data_ptr(), memory
     view = memoryview(memory)
     if not view.c_contiguous or (write and view.readonly):
-        raise ValueError("memory that is not in one piece, or cannot be written")
+        raise ValueError("memory that is not in one piece, or cannot be written: give a contiguous, writable one")
     if view.readonly:
         # ctypes lends no address of what it may not write; PyObject_GetBuffer does.
         return _readonly_address(view)
@@ -83,13 +83,13 @@ def pointer(memory, write=False):
 def sized(memory, name, count, size, write=False):
     """pointer() of memory of the CPU that has room for `count` elements of `size` bytes; ValueError if it has not. A number is believed."""
     if count < 0:  # ctypes would make a large number of it
-        raise ValueError("%s: %d elements" % (name, count))
+        raise ValueError("%s: %d elements: a count is not negative" % (name, count))
     if memory is None or isinstance(memory, int):
         return pointer(memory)
     if hasattr(memory, "data_ptr"):
         item, have = memory.element_size(), memory.numel() * memory.element_size()
         if not memory.is_contiguous() or memory.device.type != "cpu":
-            raise ValueError("%s: a tensor that is not in one piece, or not the CPU's" % name)
+            raise ValueError("%s: a tensor that is not in one piece, or not the CPU's: .contiguous().cpu() makes one" % name)
     else:
         view = memoryview(memory)
         item, have = view.itemsize, view.nbytes
@@ -111,7 +111,7 @@ def fill(options, values, sizes=None, lists=()):
 
     for name, value in values.items():
         if name not in kinds or name in ("size", "reserved"):
-            raise TypeError("no option %r" % name)
+            raise TypeError("no option %r: terrace.h has the names" % name)
         if isinstance(value, abi.Sized):
             kept.append(value)
             value = ctypes.addressof(value)

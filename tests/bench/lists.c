@@ -3,6 +3,7 @@
  *
  *   memory to GPU      a Warm that waits; several Warms at a time
  *   GPU to memory      the same, with the checksums that are made on the way
+ *   a block of a call  of 4096 small blocks beside one of calls of 256: what a block costs is not to rise with their number
  *
  * Memory has room for SETS sets of blocks and what comes down, the GPU for GPU_SETS: a set is brought up when all the others were after it, so
  * that by the order of their uses none of it is there any more.
@@ -14,7 +15,7 @@
 #include "tests/bench/service.h"
 #include "tests/gpu/device_rig.h"
 
-enum { SETS = 4, GPU_SETS = 2, TURNS = 9, TURNS_QUICK = 1, TOGETHER = 4, QUICK_MIB = 9, PUT_KEYS = 256, GPU_MIB_MIN = 16 };
+enum { SETS = 4, GPU_SETS = 2, TURNS = 9, TURNS_QUICK = 1, TOGETHER = 4, QUICK_MIB = 9, PUT_KEYS = 256, FEW = 256, GPU_MIB_MIN = 16 };
 #define MIB 1048576.0
 
 /* Blocks of `layers` layers of `heads` heads; of a call. */
@@ -23,7 +24,7 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-	{ 32, 8, 512, 1 }, { 32, 8, 2048, 1 }, { 32, 1, 4096, 1 }, { 32, 1, 4096, TOGETHER }, { 8, 1, 4096, 1 }, { 8, 1, 4096, TOGETHER },
+	{ 32, 8, 512, 1 }, { 32, 8, 2048, 1 }, { 32, 1, 4096, 1 }, { 32, 1, 4096, TOGETHER }, { 8, 1, 4096, TOGETHER }, { 8, 1, 4096, 1 },
 };
 #define SHAPES (sizeof(shapes) / sizeof(shapes[0]))
 
@@ -153,6 +154,54 @@ static void report(const struct lists_bench *b, const char *way, double value[2]
 					     .ratio = bench_median(ratios, b->turns) });
 }
 
+/* Nanoseconds of one call after the other, of `piece` keys each. */
+static uint64_t pieces_ns(struct lists_bench *b, const struct terrace_keys *keys, uint32_t piece, int32_t gpu)
+{
+	uint64_t ns = 0;
+
+	for (uint32_t at = 0; at < keys->count; at += piece) {
+		const struct terrace_keys some = service_key(keys, at, keys->count - at < piece ? keys->count - at : piece);
+
+		ns += warm_ns(b, &some, gpu);
+	}
+	return ns;
+}
+
+static void lengths_report(const struct lists_bench *b, const char *way, double us[2][TURNS])
+{
+	double ratios[TURNS];
+	char name[128];
+
+	for (unsigned i = 0; i < b->turns; i++)
+		ratios[i] = us[0][i] / us[1][i];
+	snprintf(name, sizeof(name), "%s, a block of a call of %u of %u KiB / of calls of %u", way, b->blocks, (unsigned)(b->block_bytes / 1024), FEW);
+	bench_report(&(struct bench_figure){ .bench = "lists", .name = name, .unit = "us", .value = bench_median(us[0], b->turns),
+					     .baseline = bench_median(us[1], b->turns), .goal = BENCH_AT_MOST, .target = 1.5,
+					     .ratio = bench_median(ratios, b->turns) });
+}
+
+/* Whole sets and sets in pieces take turns, in memory and put on the GPU. */
+static void lengths_run(struct lists_bench *b, unsigned turns)
+{
+	double up[2][TURNS], down[2][TURNS];
+	uint32_t set = 0;
+
+	for (b->turns = 0; b->turns < turns; b->turns++)
+		for (int side = 0; side < 2; side++) {
+			const uint32_t piece = side ? FEW : b->blocks;
+			const struct terrace_keys there = service_key(&b->keys, set++ % SETS * b->blocks, b->blocks);
+			const struct terrace_keys fresh = service_keys(b->blocks, 16, 2000 + 2 * b->turns + (unsigned)side);
+
+			up[side][b->turns] = (double)pieces_ns(b, &there, piece, 0) / 1e3 / b->blocks;
+			put_on_gpu(b, &fresh);
+			down[side][b->turns] = (double)pieces_ns(b, &fresh, piece, -1) / 1e3 / b->blocks;
+			service_check(terrace_delete(b->session, &fresh, 0, NULL), "delete");
+			free((void *)(uintptr_t)fresh.bytes);
+		}
+	lengths_report(b, "memory to GPU", up);
+	lengths_report(b, "GPU to memory", down);
+}
+
 static void start(struct lists_bench *b)
 {
 	const double set = ((double)b->block_bytes + 4096) * b->blocks * 1.2, extent = (bench_options.quick ? 2 : 32) * MIB;
@@ -200,6 +249,8 @@ static void shape_run(const struct device_ops *ops, const struct shape *s)
 	}
 	report(&b, "memory to GPU", b.up);
 	report(&b, "GPU to memory", b.down);
+	if (b.calls == 1 && s == &shapes[SHAPES - 1])
+		lengths_run(&b, turns);
 	rig_close(&b.rig);
 	terrace_session_close(b.write_back);
 	terrace_session_close(b.session);

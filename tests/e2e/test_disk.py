@@ -134,7 +134,7 @@ class Disk(unittest.TestCase):
             daemon.flags = (*SMALL, "--metrics-address", "127.0.0.1:%d" % taken.getsockname()[1])
             done = subprocess.run(daemon.command(), capture_output=True, text=True, timeout=60, check=False)
             self.assertEqual(done.returncode, 1, done.stderr)
-            self.assertIn("event=metrics", done.stderr)
+            self.assertIn("event=start_failed part=metrics", done.stderr)
             daemon.flags = (*SMALL, *disks)
             daemon.start()
             self.restored(daemon)
@@ -207,6 +207,39 @@ class Disk(unittest.TestCase):
             self.assertEqual(self.there(daemon, session, range(40)), set(range(40)))
             self.assertNotIn("not_settled", daemon.log())
             wait_for(lambda: "event=disks_restored blocks=40" in daemon.log(), 60, "the log says what was taken up")
+
+    def test_older_copies_that_are_put_back(self):
+        """As README's table has it: of data_dir it costs nothing; of a disk what was put since is gone, and what was deleted since is back."""
+        early, later, deleted = range(4), range(100, 104), range(4, 8)
+        with running(TERRACED, *SMALL, *self.disks("a")) as daemon:
+            places = {"disk": os.path.join(self.folder, "a"), "data": os.path.join(daemon.folder, "data")}
+
+            def keep(name):
+                for place in places.values():
+                    shutil.copytree(place, place + name)
+
+            session = self.open(daemon)
+            self.put(daemon, session, (*early, *deleted))
+            self.assertEqual(self.flush(daemon, session, *early, *deleted), [pb.OK] * 8)
+            daemon.stop()
+            keep(".old")
+            daemon.start()
+            self.restored(daemon)
+            session = self.open(daemon)
+            self.assertEqual(list(daemon.cache.Delete(pb.DeleteRequest(session=session, keys=keys(*deleted)), timeout=CALL_S).status), [pb.OK] * 4)
+            self.put(daemon, session, later)
+            self.assertEqual(self.flush(daemon, session, *later), [pb.OK] * 4)
+            daemon.stop()
+            keep(".new")
+            for disk, data in ((".new", ".old"), (".old", ".new"), (".old", ".old")):
+                for place, name in ((places["disk"], disk), (places["data"], data)):
+                    shutil.rmtree(place)
+                    shutil.copytree(place + name, place)
+                daemon.start()
+                self.restored(daemon)
+                told = {*early, *later} if disk == ".new" else {*early, *deleted}
+                self.assertEqual(self.there(daemon, self.open(daemon), (*early, *later, *deleted)), told, (disk, data))
+                daemon.stop()
 
     def test_a_truncated_catalog_is_made_anew(self):
         with running(TERRACED, *SMALL, *self.disks("a")) as daemon:

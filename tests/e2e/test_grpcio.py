@@ -143,6 +143,9 @@ class Grpcio(unittest.TestCase):
                       pb.Keys(key_bytes=16, keys=b"a" * 17), pb.Keys(key_bytes=1, keys=b"a" * 4097)):
             self.fails(invalid, cache.Lookup, pb.LookupRequest(session=opened.session, keys=wrong), word="key")
         self.fails(grpc.StatusCode.NOT_FOUND, cache.Lookup, pb.LookupRequest(session=12345, keys=keys(1)))
+        with self.assertRaises(grpc.RpcError) as caught:  # what the daemon fails is told from what gRPC does
+            cache.Lookup(pb.LookupRequest(session=12345, keys=keys(1)), timeout=CALL_S)
+        self.assertIn(("terrace-status", "NOT_FOUND"), [tuple(pair) for pair in caught.exception.trailing_metadata()])
         self.fails(grpc.StatusCode.FAILED_PRECONDITION, cache.Lease,
                    pb.LeaseRequest(session=opened.session, keys=keys(1)), word="attach")
         self.fails(grpc.StatusCode.NOT_FOUND, cache.Attach, pb.AttachRequest(token=b"0" * 16))

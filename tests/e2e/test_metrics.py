@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import socket
 import struct
 import subprocess
@@ -207,6 +208,19 @@ class Everything(unittest.TestCase):
             self.assertIn('"%s"' % event, sources)
         for label in re.findall(r"\$labels\.(\w+)", text):
             self.assertTrue(label == "instance" or any(label in dict(row) for _, rows in families.values() for row in rows), label)
+
+    @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed (package prometheus)")
+    def test_promtool(self):
+        """What Prometheus's own tool says of the metrics, of the rules, and of what the rules make of series (alerts_test.yml)."""
+        here = os.path.dirname(os.path.abspath(__file__))
+        for words, text in ((("check", "metrics"), ask(self.port)[2]), (("check", "rules", os.path.join(ROOT, "deploy", "alerts.yml")), ""),
+                            (("test", "rules", os.path.join(here, "alerts_test.yml")), "")):
+            done = subprocess.run(("promtool", *words), input=text.encode(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+            self.assertEqual(done.returncode, 0, done.stdout.decode())
+            if not words[2:]:
+                self.assertEqual(done.stdout.decode(), "")
+        alerts, tested = (re.findall(r"alert(?:name)?: (\w+)", read(*path)) for path in (("deploy", "alerts.yml"), ("tests", "e2e", "alerts_test.yml")))
+        self.assertLessEqual(set(alerts), set(tested))
 
     def test_dashboard(self):
         board, families, places = json.loads(read("deploy", "grafana.json")), scrape(self.port), set()

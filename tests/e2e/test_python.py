@@ -485,7 +485,7 @@ class WithGpu(unittest.TestCase):
             self.assertEqual(len(session.gpus), 1)
             self.assertEqual(session.gpu_of(0), 0)
             session.gpu_ready(0)
-            with self.assertRaisesRegex(terrace.Error, "session_gpu_ready: the daemon lends 1 GPUs, none of number 1"):
+            with self.assertRaisesRegex(terrace.Error, "session_gpu_ready: the daemon lends 1 GPUs, and none of number 1"):
                 session.gpu_ready(1)
             slots = session.reserve(KEYS, gpu=0)
             self.assertIsNone(slots.block(0))
@@ -503,7 +503,7 @@ class WithGpu(unittest.TestCase):
             fill(session, [b"on the host only", b"warmed up there."])
             self.assertEqual(session.warm([b"warmed up there."], wait=True, gpu=0), 1)
             self.assertEqual(daemon.stats()["terrace_gpu_blocks{gpu=0}"], 5)
-            with self.assertRaisesRegex(terrace.Error, "lends 1 GPUs, none of number 1"):
+            with self.assertRaisesRegex(terrace.Error, "lends 1 GPUs, and none of number 1"):
                 session.warm(KEYS, gpu=1)
             with session.lease([b"on the host only"], gpu=0) as lease:  # goes up, a layer after the other
                 for layer in range(LAYOUT.layers):

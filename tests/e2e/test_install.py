@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""The first hour, as README tells it: what the quickstart builds is all that `cmake --install` copies, what is installed runs, and the commands
+of "Develop" give tests even where the quickstart has configured the same folder before.
+
+    test_install.py TERRACED CMAKE BUILD
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TERRACED, CMAKE, BUILD = sys.argv[1:4]
+
+
+def read(*path):
+    with open(os.path.join(*path), encoding="utf-8") as f:
+        return f.read()
+
+
+def run(*command, **more):
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **more)
+
+
+def ninja(*words):
+    told = run("ninja", "-C", BUILD, *words)
+    assert told.returncode == 0, told.stdout.decode()
+    return told.stdout.decode().splitlines()
+
+
+def copied():
+    """Files of the build folder that the install step copies."""
+    for where, _, names in os.walk(BUILD):
+        if "cmake_install.cmake" in names:
+            for rule in re.findall(r"file\(INSTALL (.*?)\)\n", read(where, "cmake_install.cmake"), re.S):
+                yield from re.findall(r'"(%s/[^"]+)"' % re.escape(BUILD), rule)
+
+
+class Install(unittest.TestCase):
+    @unittest.skipUnless(os.path.exists(os.path.join(BUILD, "build.ninja")), "this build is not one of ninja")
+    def test_target_has_all_that_is_copied(self):
+        made = {line.split(":")[0] for line in ninja("-t", "targets", "all")}
+        commands = " ".join(ninja("-t", "commands", "installed")).split()
+        wanted = {os.path.relpath(path, BUILD) for path in copied()} & made
+        self.assertGreater(len(wanted), 3)
+        self.assertEqual(sorted(wanted - set(commands)), [])
+
+    def test_quickstart_builds_that_target(self):
+        script = read(ROOT, "deploy", "quickstart.sh").replace("\\\n", " ")
+        targets = re.search(r"cmake --build .*--target ([\w -]+)", script).group(1).split()
+        self.assertIn("installed", targets)
+
+    def test_develop_has_tests_after_the_quickstart(self):
+        """BUILD_TESTING=OFF stays in the cache of a folder until a command says otherwise."""
+        text = read(ROOT, "README.md").split("\n## Develop\n")[1].split("\n## ")[0]
+        configures = re.findall(r"cmake [^\n&]*-S \.[^\n&]*", text)
+        self.assertTrue(configures)
+        for command in configures:
+            self.assertIn("-DBUILD_TESTING=ON", command)
+
+    def test_what_is_installed_runs(self):
+        prefix = tempfile.mkdtemp(prefix="terrace-held-")
+        self.addCleanup(shutil.rmtree, prefix)
+        told = run(CMAKE, "--install", BUILD, "--prefix", prefix)
+        self.assertEqual(told.returncode, 0, told.stdout.decode())
+        for words in (("sbin/terraced", "--version"), ("bin/terracectl", "--version"), ("bin/terrace-replay", "--help")):
+            told = run(os.path.join(prefix, words[0]), *words[1:])
+            self.assertEqual(told.returncode, 0, told.stdout.decode())
+        self.assertTrue(os.path.exists(os.path.join(prefix, "include/terrace.h")))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
