@@ -97,9 +97,9 @@ static void aging_tick(struct aging_queue *q, uint64_t now_us, uint64_t ttl_us)
 
 static const char *options_problem(const struct cache_options *o)
 {
-	if (o->sessions_max == 0 || o->sessions_max > TICKET_SLOTS_MAX)
+	if (o->sessions_max == 0 || o->sessions_max > HANDLES_MAX)
 		return "sessions_max must be 1 to 1048576";
-	if (o->leases_max == 0 || o->leases_max > TICKET_SLOTS_MAX)
+	if (o->leases_max == 0 || o->leases_max > HANDLES_MAX)
 		return "leases_max must be 1 to 1048576";
 	if (o->watch_queue == 0 || o->watch_queue > 1 << 20)
 		return "watch_queue must be 1 to 1048576";
@@ -133,17 +133,17 @@ static enum status create_parts(struct cache *c, const char **why)
 		return STATUS_INTERNAL;
 	c->epoch = random[0] ? random[0] : 1;
 	c->claim_seed = random[1];
-	/* Names that a client kept from an earlier daemon must not fit by chance. */
-	c->session_generation = (uint32_t)random[1] | 1;
 
 	*why = "no memory for the cache's tables";
 	c->sessions = calloc(o->sessions_max, sizeof(*c->sessions));
 	if (!c->sessions)
 		return STATUS_EXHAUSTED;
 	sessions_init(c);
-	s = tickets_init(&c->leases, o->leases_max, c->session_generation);
+	s = handle_places_init(&c->session_places, o->sessions_max);
 	if (!s)
-		s = tickets_init(&c->reservations, RESERVATIONS_MAX, c->session_generation);
+		s = handles_init(&c->leases, o->leases_max);
+	if (!s)
+		s = handles_init(&c->reservations, RESERVATIONS_MAX);
 	if (!s)
 		s = advice_create(c) ? STATUS_OK : STATUS_EXHAUSTED;
 	if (!s)
@@ -243,8 +243,9 @@ bool cache_destroy(struct cache *c)
 	advice_destroy(c);
 	if (c->host)
 		host_destroy(c->host);
-	tickets_fini(&c->leases);
-	tickets_fini(&c->reservations);
+	handle_places_fini(&c->session_places);
+	handles_fini(&c->leases);
+	handles_fini(&c->reservations);
 	free(c->retired);
 	free(c->sessions);
 	pthread_mutex_destroy(&c->extents);

@@ -357,7 +357,7 @@ static void on_readable(struct near_connection *k, uint64_t now_us)
 	if (near_call_read(n->packet, (size_t)got, &asked)) {
 		begin(k, &asked, now_us);
 	} else {
-		log_debug("near_breach", LOG_NUM("session", k->session));
+		log_debug("near_breach", LOG_NUM("session", cache_session_number(n->daemon->cache, k->session)));
 		hang_up(k, false);
 	}
 }
