@@ -234,6 +234,8 @@ enum status cache_session_close(struct cache *c, uint64_t session, uint64_t now_
 enum status cache_session_write_back(struct cache *c, uint64_t session);
 /* The public number of a session that is open or a ghost; 0: there is none of that handle. */
 uint64_t cache_session_number(struct cache *c, uint64_t session);
+/* The ids of a session's layouts: how many were written; 0: no open session has that handle, or, with handle 0, that public number. */
+uint32_t cache_session_layout_ids(struct cache *c, uint64_t handle, uint64_t number, uint64_t ids[CACHE_LAYOUTS_MAX]);
 /* Number of layouts of a session, 0 if unknown. */
 uint32_t cache_session_layouts(struct cache *c, uint64_t session);
 
@@ -501,6 +503,7 @@ void cache_on_retire(struct cache *c, void (*retire)(void *arg, uint64_t attachm
  * name are next to each other. Up to 64
  * sessions that hold memory have a row each, with engine, pid of the process that attached last, and state.
  * Not under the lock. */
+#define CACHE_STAT_OF_SESSIONS "terrace_session_held_bytes"
 typedef void cache_stat_fn(void *arg, const char *name, const char *labels, double value, bool counter,
 			   const char *help);
 void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *arg);

@@ -281,6 +281,30 @@ uint64_t cache_session_number(struct cache *c, uint64_t session)
 	return number;
 }
 
+/* Open. */
+static struct session *session_of_number(struct cache *c, uint64_t number)
+{
+	for (uint32_t i = 0; i < c->options.sessions_max; i++)
+		if (c->sessions[i].state == SESSION_OPEN && c->sessions[i].number == number)
+			return &c->sessions[i];
+	return NULL;
+}
+
+uint32_t cache_session_layout_ids(struct cache *c, uint64_t handle, uint64_t number, uint64_t ids[CACHE_LAYOUTS_MAX])
+{
+	const char *why;
+	struct session *s;
+	uint32_t n;
+
+	cache_lock(c);
+	s = handle ? session_get(c, handle, &why) : session_of_number(c, number);
+	n = s ? session_layouts(s) : 0;
+	for (uint32_t i = 0; i < n; i++)
+		ids[i] = session_pool(s, i)->layout_id;
+	cache_unlock(c);
+	return n;
+}
+
 uint32_t cache_session_layouts(struct cache *c, uint64_t session)
 {
 	struct pool *pools[CACHE_LAYOUTS_MAX];

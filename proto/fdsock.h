@@ -83,6 +83,7 @@ enum fdsock_type {
 	FDSOCK_REPLY = 10,
 	FDSOCK_AHEAD = 11,
 	FDSOCK_OFFER = 12,
+	FDSOCK_TYPES_END
 };
 
 /* What can be called near; named as in the service Cache. */

@@ -12,6 +12,8 @@ endfunction()
 
 terrace_python_test(e2e_grpcio test_grpcio.py)
 if(TARGET terracectl)
+  terrace_python_test(e2e_rights test_rights.py $<TARGET_FILE:terracectl>)
+  set_tests_properties(e2e_rights PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}") # other users may not enter a TMPDIR of root's
   terrace_python_test(e2e_disk test_disk.py $<TARGET_FILE:terracectl>)
   set_tests_properties(e2e_disk PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}")
 endif()

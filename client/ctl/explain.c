@@ -7,7 +7,7 @@
 #include "client/ctl/output.h"
 #include "terrace.pb-c.h"
 
-enum { EXPLAIN_LAYOUT };
+enum { EXPLAIN_LAYOUT, EXPLAIN_SESSION };
 enum { GRAPH_DOT };
 
 static struct json_t *tier_to_json(const Terrace__V1__ExplainTier *t)
@@ -119,6 +119,10 @@ int ctl_run_explain(const struct ctl_args *args)
 		return ctl_usage(args->command, "'%s' is no key: 2 to 64 hex digits, two a byte", args->words[0]);
 	if (args->value[EXPLAIN_LAYOUT] && !ctl_parse_id(args->value[EXPLAIN_LAYOUT], &request.layout_id))
 		return ctl_usage(args->command, "--layout %s: not an id of up to 16 hex digits", args->value[EXPLAIN_LAYOUT]);
+	if (args->value[EXPLAIN_SESSION] && 
+	    (!ctl_parse_uint(args->value[EXPLAIN_SESSION], UINT64_MAX, &request.number) || !request.number))
+		return ctl_usage(args->command, "--session %s: not a session's public number, as 'terracectl stat session' prints it",
+				 args->value[EXPLAIN_SESSION]);
 	request.key = (ProtobufCBinaryData){.len = key_bytes, .data = key};
 	code = ask(args, &d, CLIENT_ADMIN_EXPLAIN, &request.base, &terrace__v1__explain_reply__descriptor, &reply);
 	if (!code)
