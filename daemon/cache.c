@@ -284,9 +284,24 @@ uint64_t cache_epoch(const struct cache *c)
 	return c->epoch;
 }
 
+/* Without the lock: it takes ten microseconds for so many. */
+static void handles_restock(struct cache *c)
+{
+	uint64_t fresh[HANDLE_FRESH];
+	bool wants = true;
+
+	while (wants && random_bytes(fresh, sizeof(fresh))) {
+		cache_lock(c);
+		handle_source_add(&c->random, fresh);
+		wants = handle_source_wants(&c->random);
+		cache_unlock(c);
+	}
+	explicit_bzero(fresh, sizeof(fresh));
+}
+
 bool cache_tick(struct cache *c, uint64_t now_us)
 {
-	bool chores;
+	bool chores, handles;
 
 	index_read_lock();
 	cache_lock(c);
@@ -306,8 +321,11 @@ bool cache_tick(struct cache *c, uint64_t now_us)
 	if (!c->ahead)
 		c->ahead = room_ahead(c, &c->ahead_slots);
 	chores = c->ahead || room_drained(c) || tier_wants(c) || (c->vram && vram_wants(c));
+	handles = handle_source_wants(&c->random);
 	cache_unlock(c);
 	index_read_unlock();
+	if (handles)
+		handles_restock(c);
 	room_retire_flush(c);
 	return chores;
 }

@@ -20,13 +20,26 @@ static uint64_t draw(struct handle_source *from)
 
 	if (!from->left) {
 		/* Up to 256 bytes come whole, whatever signals do. */
-		if (getrandom(from->batch, sizeof(from->batch), 0) != sizeof(from->batch))
+		if (getrandom(from->stock, HANDLE_BATCH * sizeof(from->stock[0]), 0) != HANDLE_BATCH * sizeof(from->stock[0]))
 			return 0;
 		from->left = HANDLE_BATCH;
 	}
-	number = from->batch[--from->left];
-	from->batch[from->left] = 0;
+	number = from->stock[--from->left];
+	from->stock[from->left] = 0;
 	return number ? number : draw(from);
+}
+
+bool handle_source_wants(const struct handle_source *s)
+{
+	return s->left + HANDLE_FRESH <= HANDLE_STOCK;
+}
+
+void handle_source_add(struct handle_source *s, const uint64_t fresh[HANDLE_FRESH])
+{
+	if (!handle_source_wants(s))
+		return;
+	memcpy(&s->stock[s->left], fresh, HANDLE_FRESH * sizeof(fresh[0]));
+	s->left += HANDLE_FRESH;
 }
 
 /* ---- places ---- */

@@ -8,6 +8,7 @@
 #define TERRACE_DAEMON_CACHE_HANDLE_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "store/status.h"
@@ -15,13 +16,19 @@
 enum {
 	HANDLES_MAX = 1 << 20,         /* of a kind, alive at a time */
 	HANDLE_BATCH = 32,             /* 256 bytes: the kernel gives so many at once, or none */
+	HANDLE_STOCK = 4096,
+	HANDLE_FRESH = 512,
 };
 
 /* Random numbers of the kernel. Begins as zeroes. */
 struct handle_source {
-	uint64_t batch[HANDLE_BATCH];
+	uint64_t stock[HANDLE_STOCK];
 	uint32_t left;
 };
+/* The kernel takes 20 to 40 ns for each, which a lease need not wait for: what the calls have used is filled up beside them, HANDLE_FRESH at a
+ * time, as long as there is room for so many. A call that finds none draws a batch itself. */
+bool handle_source_wants(const struct handle_source *s);
+void handle_source_add(struct handle_source *s, const uint64_t fresh[HANDLE_FRESH]);
 
 /* Which slot of some table a handle may mean: by its low bits. */
 struct handle_places {

@@ -432,7 +432,6 @@ struct cache {
 	uint32_t pool_count;
 	struct shelf *shelf_hash[SHELF_BUCKETS];
 	struct session *sessions;
-	struct handle_source random;   /* for handles */
 	struct handle_places session_places;
 	uint64_t last_session;         /* public number */
 	uint32_t session_hint;         /* where to look for a free one */
@@ -469,6 +468,7 @@ struct cache {
 	uint32_t retired_count, retired_cap;
 	void (*retire)(void *arg, uint64_t attachment, uint32_t extent);
 	void *retire_arg;
+	struct handle_source random;   /* for handles */
 };
 
 /* ---- cache.c ---- */

@@ -45,7 +45,7 @@ END_TEST
 /* The kernel's numbers are made to be 0, equal, and of a place that is taken: the batch is used from its end. */
 START_TEST(what_cannot_stand_is_drawn_again)
 {
-	struct handle_source from = { .batch = { 0x77, 0x5500000000000003, 0x33, 0x4400000000000003, 0, 0x1100000000000003 }, .left = 6 };
+	struct handle_source from = { .stock = { 0x77, 0x5500000000000003, 0x33, 0x4400000000000003, 0, 0x1100000000000003 }, .left = 6 };
 	struct handles h;
 	char item[4];
 
@@ -59,7 +59,37 @@ START_TEST(what_cannot_stand_is_drawn_again)
 	ck_assert_uint_ne(handles_give(&h, &from, &item[2]), 0); /* from the kernel again */
 	ck_assert_uint_lt(from.left, HANDLE_BATCH);
 	for (uint32_t i = from.left; i < HANDLE_BATCH; i++)
-		ck_assert_uint_eq(from.batch[i], 0); /* no copy of what was granted */
+		ck_assert_uint_eq(from.stock[i], 0); /* no copy of what was granted */
+	handles_fini(&h);
+}
+END_TEST
+
+START_TEST(what_is_used_is_filled_up)
+{
+	static struct handle_source from;
+	uint64_t fresh[HANDLE_FRESH], sum = 0;
+	struct handles h;
+	char item;
+
+	ck_assert_int_eq(handles_init(&h, 4), STATUS_OK);
+	for (uint64_t n = 0; handle_source_wants(&from); n++) {
+		for (uint32_t i = 0; i < HANDLE_FRESH; i++)
+			fresh[i] = 1 + n * HANDLE_FRESH + i;
+		handle_source_add(&from, fresh);
+	}
+	ck_assert_uint_eq(from.left, HANDLE_STOCK);
+	handle_source_add(&from, fresh); /* there is no room */
+	ck_assert_uint_eq(from.left, HANDLE_STOCK);
+	for (uint32_t i = 0; i < HANDLE_STOCK; i++) {
+		const uint64_t handle = handles_give(&h, &from, &item);
+
+		sum += handle;
+		handles_drop(&h, handle);
+	}
+	ck_assert_uint_eq(sum, (uint64_t)HANDLE_STOCK * (HANDLE_STOCK + 1) / 2); /* each once */
+	for (uint32_t i = 0; i < HANDLE_STOCK; i++)
+		ck_assert_uint_eq(from.stock[i], 0);
+	ck_assert_uint_ne(handles_give(&h, &from, &item), 0);
 	handles_fini(&h);
 }
 END_TEST
@@ -339,7 +369,7 @@ END_TEST
 int main(void)
 {
 	const TTest *const tests[] = {
-		found_until_dropped, what_cannot_stand_is_drawn_again, every_bit_is_random, a_stranger_has_no_use_of_numbers,
+		found_until_dropped, what_cannot_stand_is_drawn_again, what_is_used_is_filled_up, every_bit_is_random, a_stranger_has_no_use_of_numbers,
 		a_call_number_is_of_its_session, statistics_show_public_numbers, a_lookup_finds_its_session_and_no_ended_one,
 	};
 
