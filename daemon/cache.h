@@ -239,7 +239,7 @@ uint32_t cache_session_layout_ids(struct cache *c, uint64_t handle, uint64_t num
 /* Number of layouts of a session, 0 if unknown. */
 uint32_t cache_session_layouts(struct cache *c, uint64_t session);
 
-/* Keys back to back. count <= CACHE_KEYS_MAX, 1 <= key_bytes <= 32, count times the session's layouts <=
+/* Keys back to back. count <= CACHE_KEYS_MAX, 1 <= key_bytes <= SLOT_KEY_MAX, count times the session's layouts <=
  * CACHE_BLOCKS_MAX: the cache checks, INVALID. */
 struct cache_keys {
 	const uint8_t *bytes;

@@ -60,6 +60,7 @@ const char *slot_info_problem(const struct slot_info *info, uint32_t block_token
 		return "more tokens than the layout has in a block";
 	if (info->parent_bytes > SLOT_KEY_MAX)
 		return "a parent key has at most 32 bytes";
+	_Static_assert(SLOT_KEY_MAX == 32, "the words say so");
 	return NULL;
 }
 
