@@ -7,11 +7,11 @@
 
 enum {
 	CLIENT_KEYS_MAX = 4096,    /* keys a call */
-	CLIENT_KEY_BYTES_MAX = 32,
+	CLIENT_KEY_BYTES_MAX = TERRACE_KEY_BYTES_MAX,
 	CLIENT_LAYOUTS_MAX = 64,   /* layouts a session */
 };
 
-/* TERRACE_OK, or TERRACE_INVALID with words: a call takes 1 to 4096 keys of 1 to 32 bytes. */
+/* TERRACE_OK, or TERRACE_INVALID with words: a call takes 1 to 4096 keys of 1 to TERRACE_KEY_BYTES_MAX bytes. */
 enum terrace_status client_keys_check(const struct terrace_keys *keys);
 
 /* Fills a message that points at the keys. */

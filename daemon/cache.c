@@ -45,6 +45,7 @@ const char *cache_keys_problem(const struct cache_keys *k, uint32_t layouts)
 {
 	if (k->key_bytes == 0 || k->key_bytes > SLOT_KEY_MAX)
 		return "a key has 1 to 32 bytes";
+	_Static_assert(SLOT_KEY_MAX == 32, "the words say so");
 	if (k->count > CACHE_KEYS_MAX)
 		return "at most 4096 keys a call";
 	if ((uint64_t)k->count * layouts > CACHE_BLOCKS_MAX)
@@ -97,9 +98,9 @@ static void aging_tick(struct aging_queue *q, uint64_t now_us, uint64_t ttl_us)
 
 static const char *options_problem(const struct cache_options *o)
 {
-	if (o->sessions_max == 0 || o->sessions_max > TICKET_SLOTS_MAX)
+	if (o->sessions_max == 0 || o->sessions_max > HANDLES_MAX)
 		return "sessions_max must be 1 to 1048576";
-	if (o->leases_max == 0 || o->leases_max > TICKET_SLOTS_MAX)
+	if (o->leases_max == 0 || o->leases_max > HANDLES_MAX)
 		return "leases_max must be 1 to 1048576";
 	if (o->watch_queue == 0 || o->watch_queue > 1 << 20)
 		return "watch_queue must be 1 to 1048576";
@@ -133,17 +134,17 @@ static enum status create_parts(struct cache *c, const char **why)
 		return STATUS_INTERNAL;
 	c->epoch = random[0] ? random[0] : 1;
 	c->claim_seed = random[1];
-	/* Names that a client kept from an earlier daemon must not fit by chance. */
-	c->session_generation = (uint32_t)random[1] | 1;
 
 	*why = "no memory for the cache's tables: set a smaller host_bytes, sessions_max or leases_max";
 	c->sessions = calloc(o->sessions_max, sizeof(*c->sessions));
 	if (!c->sessions)
 		return STATUS_EXHAUSTED;
 	sessions_init(c);
-	s = tickets_init(&c->leases, o->leases_max, c->session_generation);
+	s = handle_places_init(&c->session_places, o->sessions_max);
 	if (!s)
-		s = tickets_init(&c->reservations, RESERVATIONS_MAX, c->session_generation);
+		s = handles_init(&c->leases, o->leases_max);
+	if (!s)
+		s = handles_init(&c->reservations, RESERVATIONS_MAX);
 	if (!s)
 		s = advice_create(c) ? STATUS_OK : STATUS_EXHAUSTED;
 	if (!s)
@@ -243,8 +244,9 @@ bool cache_destroy(struct cache *c)
 	advice_destroy(c);
 	if (c->host)
 		host_destroy(c->host);
-	tickets_fini(&c->leases);
-	tickets_fini(&c->reservations);
+	handle_places_fini(&c->session_places);
+	handles_fini(&c->leases);
+	handles_fini(&c->reservations);
 	free(c->retired);
 	free(c->sessions);
 	pthread_mutex_destroy(&c->extents);
@@ -283,9 +285,24 @@ uint64_t cache_epoch(const struct cache *c)
 	return c->epoch;
 }
 
+/* Without the lock: it takes ten microseconds for so many. */
+static void handles_restock(struct cache *c)
+{
+	uint64_t fresh[HANDLE_FRESH];
+	bool wants = true;
+
+	while (wants && random_bytes(fresh, sizeof(fresh))) {
+		cache_lock(c);
+		handle_source_add(&c->random, fresh);
+		wants = handle_source_wants(&c->random);
+		cache_unlock(c);
+	}
+	explicit_bzero(fresh, sizeof(fresh));
+}
+
 bool cache_tick(struct cache *c, uint64_t now_us)
 {
-	bool chores;
+	bool chores, handles;
 
 	index_read_lock();
 	cache_lock(c);
@@ -305,8 +322,11 @@ bool cache_tick(struct cache *c, uint64_t now_us)
 	if (!c->ahead)
 		c->ahead = room_ahead(c, &c->ahead_slots);
 	chores = c->ahead || room_drained(c) || tier_wants(c) || (c->vram && vram_wants(c));
+	handles = handle_source_wants(&c->random);
 	cache_unlock(c);
 	index_read_unlock();
+	if (handles)
+		handles_restock(c);
 	room_retire_flush(c);
 	return chores;
 }

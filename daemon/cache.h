@@ -146,7 +146,7 @@ uint64_t cache_epoch(const struct cache *c);
 /* Ages sessions and leases, probes the ghosts' extents, goes on with drains. Call about every 50 ms, by one
  * thread. True: cache_chores has something to do, or cache_disk_chores. */
 bool cache_tick(struct cache *c, uint64_t now_us);
-/* Sessions that the last tick has ended since they idled, CACHE_IDLED_MAX at most; the others end in later ones. By the thread that ticks. */
+/* Public numbers of the sessions that the last tick has ended since they idled, CACHE_IDLED_MAX at most; the others end in later ones. By the thread that ticks. */
 uint32_t cache_idled(const struct cache *c, const uint64_t **sessions);
 /* What may take the kernel a while: frees drained extents, and makes the next one of a pool that fills up.
  * Off the rpc thread and the door's. */
@@ -200,10 +200,13 @@ struct cache_wait {
 };
 void cache_wait_end(struct cache *c, struct cache_wait *w);
 
-/* ---- sessions ---- */
+/* ---- sessions ----
+ *
+ * A session, a lease and a reservation are named by handles: 64 random bits, known to whom they were granted (cache_handle.h). */
 
 struct cache_session_view {
-	uint64_t id;
+	uint64_t id;                     /* its handle: for its holder alone, as the token is */
+	uint64_t number;                 /* public: for logs, statistics and people; no call takes it but cache_explain */
 	uint8_t token[CACHE_TOKEN_BYTES];
 	uint32_t layouts;
 	uint64_t layout_id[CACHE_LAYOUTS_MAX], block_bytes[CACHE_LAYOUTS_MAX], slot_bytes[CACHE_LAYOUTS_MAX];
@@ -235,10 +238,14 @@ enum status cache_session_by_token(struct cache *c, const uint8_t token[CACHE_TO
 enum status cache_session_close(struct cache *c, uint64_t session, uint64_t now_us, const char **why);
 /* What it puts on GPUs from now on is copied to host memory when a GPU needs the room, not at once. */
 enum status cache_session_write_back(struct cache *c, uint64_t session);
+/* The public number of a session that is open or a ghost; 0: there is none of that handle. */
+uint64_t cache_session_number(struct cache *c, uint64_t session);
+/* The ids of a session's layouts: how many were written; 0: no open session has that handle, or, with handle 0, that public number. */
+uint32_t cache_session_layout_ids(struct cache *c, uint64_t handle, uint64_t number, uint64_t ids[CACHE_LAYOUTS_MAX]);
 /* Number of layouts of a session, 0 if unknown. */
 uint32_t cache_session_layouts(struct cache *c, uint64_t session);
 
-/* Keys back to back. count <= CACHE_KEYS_MAX, 1 <= key_bytes <= 32, count times the session's layouts <=
+/* Keys back to back. count <= CACHE_KEYS_MAX, 1 <= key_bytes <= SLOT_KEY_MAX, count times the session's layouts <=
  * CACHE_BLOCKS_MAX: the cache checks, INVALID. */
 struct cache_keys {
 	const uint8_t *bytes;
@@ -315,7 +322,7 @@ void cache_leases_tell(struct cache *c);
 void cache_lease_comes(struct cache *c);
 /* A call, or a part of one, has come: see gpu_poll_us. */
 void cache_called(struct cache *c);
-/* NOT_FOUND; DENIED if it is another session's (session 0: trusted caller, not checked). */
+/* NOT_FOUND: no lease of this session has that handle; another session's is as unknown as none. */
 enum status cache_release(struct cache *c, uint64_t session, uint64_t lease);
 /* Gives back the leases and the reservations that this call of the session was granted: its caller will never know of them. call: not 0. */
 void cache_recall(struct cache *c, uint64_t session, uint64_t call);
@@ -349,7 +356,7 @@ struct cache_commit_item {
 };
 
 /* Publishes: seals the headers, then makes all layouts of all items visible. statuses[count]: OK; EXISTS:
- * every layout had one already, first commit wins, the slots are given back; NOT_FOUND, DENIED; BUSY: it is
+ * every layout had one already, first commit wins, the slots are given back; NOT_FOUND: no reservation of this session; BUSY: it is
  * being committed already; INVALID: tokens, key or info do not fit, and the reservation stays; UNAVAILABLE: its GPU is lost, and
  * the reservation with it. Of slots on a GPU no byte is read: whoever commits has seen to it that they are written. Of a
  * reservation that won in some layouts only, the other slots are given back and it is OK. want_lease: also
@@ -365,8 +372,8 @@ enum status cache_commit(struct cache *c, uint64_t session, const struct cache_c
 enum status cache_commit_on(struct cache *c, uint64_t session, const struct cache_commit_item *items, uint32_t count, bool want_lease,
 			    const struct cache_on *on, uint64_t now_us, uint64_t unix_ms, enum status *statuses,
 			    struct cache_place *places, uint32_t places_max, struct cache_leased *leased, const char **why);
-/* Says that nobody writes to the slots any more: they are reused at once. NOT_FOUND; DENIED (session 0: not
- * checked); BUSY: it is being committed. */
+/* Says that nobody writes to the slots any more: they are reused at once. NOT_FOUND: no reservation of this session has
+ * that handle; BUSY: it is being committed. */
 enum status cache_abort(struct cache *c, uint64_t session, uint64_t reservation);
 
 /* Put by stream: a slot in one layout that the daemon itself writes. EXISTS, BUSY, EXHAUSTED, INVALID,
@@ -380,8 +387,7 @@ enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout
 			      uint32_t key_bytes, const struct slot_info *info, uint64_t now_us,
 			      struct cache_write *out, const char **why);
 /* Publishes (OK or EXISTS), or with `whole` false gives the slot back (CANCELLED). Ends the write either way,
- * and must be called, also when the session has ended. NOT_FOUND: no such write of that session (0: not
- * checked). */
+ * and must be called, also when the session has ended. NOT_FOUND: no such write of that session. */
 enum status cache_write_end(struct cache *c, uint64_t session, const struct cache_write *w, bool whole,
 			    uint64_t now_us, uint64_t unix_ms);
 
@@ -503,6 +509,7 @@ void cache_on_retire(struct cache *c, void (*retire)(void *arg, uint64_t attachm
  * name are next to each other. Up to 64
  * sessions that hold memory have a row each, with engine, pid of the process that attached last, and state.
  * Not under the lock. */
+#define CACHE_STAT_OF_SESSIONS "terrace_session_held_bytes"
 typedef void cache_stat_fn(void *arg, const char *name, const char *labels, double value, bool counter,
 			   const char *help);
 void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *arg);

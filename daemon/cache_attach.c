@@ -64,7 +64,7 @@ enum status cache_attach(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES]
 		s->attached++;
 		s->last_call_us = now_us;
 		*attachment = a->number;
-		*session = s->number;
+		*session = s->handle;
 		status = STATUS_OK;
 	}
 	cache_unlock(c);

@@ -12,7 +12,7 @@
 
 struct commit {
 	struct cache *cache;
-	uint64_t session_number, now_us;
+	uint64_t session, now_us;
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts;
 	struct lease *lease;           /* NULL: none wanted, or it did not fit */
@@ -46,15 +46,13 @@ static enum status item_check(const struct reservation *r, const struct cache_co
 static enum status item_begin(struct commit *m, const struct cache_commit_item *item,
 			      struct reservation **out)
 {
-	struct reservation *r = tickets_find(&m->cache->reservations, item->reservation);
+	struct reservation *r = handles_find(&m->cache->reservations, item->reservation);
 	struct slot_info info;
 	enum status s;
 
 	*out = NULL;
-	if (!r || r->stream)
+	if (!r || r->stream || r->session->handle != m->session)
 		return STATUS_NOT_FOUND;
-	if (r->session_number != m->session_number)
-		return STATUS_DENIED;
 	if (r->committing)
 		return STATUS_BUSY;
 	s = item_check(r, item, m->pools[0]->layout.block_tokens, &info);
@@ -112,12 +110,12 @@ static void lease_gather(struct commit *m, const struct reservation *from, struc
 static void commit_lease(struct commit *m, uint32_t count)
 {
 	const char *why;
-	struct session *s = session_get(m->cache, m->session_number, &why);
+	struct session *s = session_get(m->cache, m->session, &why);
 
 	if (m->lease && (!s || !m->lease->count || share_lease(m->cache, s, &why) || lease_record(m->cache, s, m->lease, m->cache->now_us)))
 		lease_give_up(m);
 	if (m->lease)
-		m->leased = (struct cache_leased){ m->lease->id, count, m->layouts };
+		m->leased = (struct cache_leased){ m->lease->handle, count, m->layouts };
 }
 
 static void commit_begin_items(struct commit *m, const struct cache_commit_item *items, uint32_t count,
@@ -178,7 +176,7 @@ static enum status commit_begin(struct commit *m, bool want_lease, const struct 
 	struct session *s;
 
 	cache_lock(c);
-	s = session_call(c, m->session_number, m->now_us, why);
+	s = session_call(c, m->session, m->now_us, why);
 	if (!s) {
 		status = STATUS_NOT_FOUND;
 	} else if (want_lease) {
@@ -217,7 +215,7 @@ enum status cache_commit_on(struct cache *c, uint64_t session, const struct cach
 			    const struct cache_on *on, uint64_t now_us, uint64_t unix_ms, enum status *statuses,
 			    struct cache_place *places, uint32_t places_max, struct cache_leased *leased, const char **why)
 {
-	struct commit m = { .cache = c, .session_number = session, .now_us = now_us,
+	struct commit m = { .cache = c, .session = session, .now_us = now_us,
 			    .places = places, .leased = { .lease = 0 } };
 	const struct cache_keys nameless = { NULL, count, 1 };
 	enum status status;

@@ -42,11 +42,10 @@ bool lease_fits(const struct cache *c, uint64_t more_bytes)
 
 enum status lease_record(struct cache *c, struct session *s, struct lease *l, uint64_t now_us)
 {
-	l->id = tickets_give(&c->leases, l);
-	if (!l->id)
+	l->handle = handles_give(&c->leases, &c->random, l);
+	if (!l->handle)
 		return STATUS_EXHAUSTED;
 	l->session = s;
-	l->session_number = s->number;
 	l->prev = NULL;
 	l->next = s->leases;
 	if (s->leases)
@@ -105,10 +104,8 @@ void late_tell(struct cache *c)
 	index_read_lock();
 	advice_read(c, READ_A_CALL);
 	for (uint32_t i = 0; i < count; i++) {
-		struct lease *l = tickets_find(&c->leases, c->late[i]);
-
-		lease_use(c, l);
-		ties_lease(c, l->session, l);
+		lease_use(c, c->late[i]);
+		ties_lease(c, c->late[i]->session, c->late[i]);
 	}
 	index_read_unlock();
 }
@@ -138,7 +135,7 @@ void lease_end(struct cache *c, struct lease *l)
 	s->held_slots -= l->count;
 	s->held_bytes -= l->bytes;
 	aging_remove(&c->lease_age, &l->aging);
-	tickets_drop(&c->leases, l->id);
+	handles_drop(&c->leases, l->handle);
 	lease_unpin(l);
 	free(l);
 }
@@ -315,10 +312,14 @@ static enum status admit(struct admission *a, struct session *s, bool all, struc
 		return STATUS_EXHAUSTED;
 	}
 	l = *lp = admit_shrink(l);
-	lease_record(c, s, l, c->now_us);
-	out->lease = l->id;
+	*why = "no random numbers from the kernel for the lease's handle";
+	if (lease_record(c, s, l, c->now_us)) { /* there is room: admit_find has looked */
+		lease_unpin(l);
+		return STATUS_EXHAUSTED;
+	}
+	out->lease = l->handle;
 	if (a->late) {
-		c->late[atomic_fetch_add_explicit(&c->late_count, 1, memory_order_relaxed)] = l->id;
+		c->late[atomic_fetch_add_explicit(&c->late_count, 1, memory_order_relaxed)] = l;
 	} else {
 		lease_use(c, l);
 		ties_lease(c, s, l);
@@ -451,11 +452,9 @@ enum status cache_release(struct cache *c, uint64_t session, uint64_t lease)
 	struct lease *l;
 
 	cache_lock(c);
-	l = tickets_find(&c->leases, lease);
-	if (!l) {
+	l = handles_find(&c->leases, lease);
+	if (!l || l->session->handle != session) {
 		status = STATUS_NOT_FOUND;
-	} else if (session && l->session_number != session) {
-		status = STATUS_DENIED;
 	} else {
 		atomic_store_explicit(&l->session->called, true, memory_order_relaxed);
 		lease_end(c, l);

@@ -15,7 +15,7 @@
 #include <stdatomic.h>
 
 #include "daemon/cache.h"
-#include "daemon/cache_ticket.h"
+#include "daemon/cache_handle.h"
 #include "eviction/policy.h"
 #include "store/host.h"
 #include "store/index.h"
@@ -286,13 +286,14 @@ struct share {
 /* Atomic fields are read by lookups without the lock: a copy of pools is good if `id` was the same before
  * and after. */
 struct session {
-	_Atomic uint64_t id;           /* 0 unless open */
+	_Atomic uint64_t id;           /* its handle; 0 unless open */
 	_Atomic uint32_t layouts;
 	struct pool *_Atomic pool[CACHE_LAYOUTS_MAX];
 	_Atomic bool called;           /* since the last tick, by calls that bring no time */
 
 	enum session_state state;
-	uint64_t number;               /* its id, also when a ghost */
+	uint64_t handle;               /* also when a ghost (cache_handle.h) */
+	uint64_t number;               /* public: what people see of it */
 	uint8_t token[CACHE_TOKEN_BYTES];
 	char engine[CACHE_ENGINE_MAX + 1]; /* for people */
 	struct cache_peer peer;        /* who opened it */
@@ -340,7 +341,7 @@ struct lease {
 	struct lease *prev, *next;     /* of the session */
 	struct session *session;
 	struct gpu *gpu;               /* where some of its blocks are; NULL: all in memory */
-	uint64_t id, session_number, bytes;
+	uint64_t handle, bytes;
 	uint64_t call;                 /* that it was granted to, by the caller's number; 0: it has none */
 	uint32_t count;
 	uint32_t gpu_slots;            /* of the blocks, on the GPU */
@@ -364,7 +365,7 @@ struct reservation {
 	struct aging aging;            /* first */
 	struct reservation *prev, *next; /* of the session */
 	struct session *session;
-	uint64_t id, session_number, bytes;
+	uint64_t handle, bytes;
 	uint64_t call;                 /* as of a lease */
 	struct slot_info info;
 	struct gpu *gpu;               /* where its slots are; NULL: in memory */
@@ -431,7 +432,8 @@ struct cache {
 	uint32_t pool_count;
 	struct shelf *shelf_hash[SHELF_BUCKETS];
 	struct session *sessions;
-	uint64_t session_generation;
+	struct handle_places session_places;
+	uint64_t last_session;         /* public number */
 	uint32_t session_hint;         /* where to look for a free one */
 	char session_refusal[REFUSALS][REFUSAL_WHY_MAX]; /* the sentences */
 	uint32_t tick_hint;            /* where the last tick ran out of probes */
@@ -440,9 +442,9 @@ struct cache {
 	uint32_t open_sessions, ghosts;
 	struct attachment *attachment_hash[ATTACHMENT_BUCKETS];
 	uint32_t last_attachment, attachment_total;
-	struct tickets leases, reservations;
+	struct handles leases, reservations;
 	struct aging_queue lease_age, reservation_age;
-	uint64_t late[LEASES_LATE];    /* leases of which the policies have not been told yet */
+	struct lease *late[LEASES_LATE]; /* leases of which the policies have not been told yet */
 	_Atomic uint32_t late_count;   /* written under the lock */
 	struct part *claims[CLAIM_BUCKETS];
 	struct cache_watch *watches;
@@ -466,6 +468,7 @@ struct cache {
 	uint32_t retired_count, retired_cap;
 	void (*retire)(void *arg, uint64_t attachment, uint32_t extent);
 	void *retire_arg;
+	struct handle_source random;   /* for handles */
 };
 
 /* ---- cache.c ---- */
@@ -688,8 +691,8 @@ void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, c
 
 /* ---- cache_session.c ---- */
 
-struct session *session_numbered(struct cache *c, uint64_t id); /* open, or a ghost; else NULL */
-struct session *session_get(struct cache *c, uint64_t id, const char **why); /* open ones only */
+struct session *session_find(struct cache *c, uint64_t handle); /* open, or a ghost; else NULL */
+struct session *session_get(struct cache *c, uint64_t handle, const char **why); /* open ones only */
 /* The same, and it notes the call. */
 struct session *session_call(struct cache *c, uint64_t id, uint64_t now_us, const char **why);
 static inline struct pool *session_pool(struct session *s, uint32_t layout)

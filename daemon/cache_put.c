@@ -60,6 +60,7 @@ const char *slot_info_problem(const struct slot_info *info, uint32_t block_token
 		return "more tokens than the layout has in a block";
 	if (info->parent_bytes > SLOT_KEY_MAX)
 		return "a parent key has at most 32 bytes";
+	_Static_assert(SLOT_KEY_MAX == 32, "the words say so");
 	return NULL;
 }
 
@@ -90,7 +91,6 @@ static enum status key_state(struct cache *c, struct pool *const *pools, uint32_
 static void reservation_link(struct cache *c, struct session *s, struct reservation *r, uint64_t now_us)
 {
 	r->session = s;
-	r->session_number = s->number;
 	r->next = s->reservations;
 	if (s->reservations)
 		s->reservations->prev = r;
@@ -175,11 +175,11 @@ enum status reservation_create(struct cache *c, struct session *s, struct gpu *g
 	r->key_bytes = key_bytes;
 	if (key)
 		memcpy(r->key, key, key_bytes);
-	r->id = tickets_give(&c->reservations, r);
-	status = r->id ? reservation_fill(c, r, pools, wanted) : STATUS_EXHAUSTED;
+	r->handle = handles_give(&c->reservations, &c->random, r);
+	status = r->handle ? reservation_fill(c, r, pools, wanted) : STATUS_EXHAUSTED;
 	if (status) {
 		reservation_empty(c, r);
-		tickets_drop(&c->reservations, r->id);
+		handles_drop(&c->reservations, r->handle);
 		free(r);
 		return status;
 	}
@@ -212,7 +212,7 @@ void reservation_end(struct cache *c, struct reservation *r)
 	s->open_blocks -= r->open;
 	reservation_shed(c, r, r->slots, r->bytes);
 	aging_remove(&c->reservation_age, &r->aging);
-	tickets_drop(&c->reservations, r->id);
+	handles_drop(&c->reservations, r->handle);
 	reservation_empty(c, r);
 	free(r);
 }
@@ -292,7 +292,7 @@ static enum status reserve_one(struct cache *c, struct session *s, struct gpu *g
 	if (status)
 		return status;
 	r->call = call;
-	*reservation = r->id;
+	*reservation = r->handle;
 	for (uint32_t l = 0; l < layouts; l++) {
 		if (!r->part[l].block)
 			continue;
@@ -376,7 +376,7 @@ static const char *reserve_problem(const struct cache_keys *k, bool open, uint32
 static void reserve_undo(struct cache *c, const struct reserve *v)
 {
 	for (uint32_t i = 0; i < v->done; i++) {
-		struct reservation *r = tickets_find(&c->reservations, v->reservations[i]);
+		struct reservation *r = handles_find(&c->reservations, v->reservations[i]);
 
 		if (r && !r->committing)
 			reservation_end(c, r);
@@ -472,11 +472,9 @@ enum status cache_abort(struct cache *c, uint64_t session, uint64_t reservation)
 	struct reservation *r;
 
 	cache_lock(c);
-	r = tickets_find(&c->reservations, reservation);
-	if (!r || r->stream) {
+	r = handles_find(&c->reservations, reservation);
+	if (!r || r->stream || r->session->handle != session) {
 		status = STATUS_NOT_FOUND;
-	} else if (session && r->session_number != session) {
-		status = STATUS_DENIED;
 	} else if (r->committing) {
 		status = STATUS_BUSY;
 	} else {

@@ -19,17 +19,24 @@ enum {
 	PROBES_A_CALL = 256,
 };
 
-struct session *session_numbered(struct cache *c, uint64_t id)
+/* The one that may have this handle; NULL: none. */
+static struct session *session_at(struct cache *c, uint64_t handle)
 {
-	uint64_t slot = id & (TICKET_SLOTS_MAX - 1);
-	struct session *s = slot < c->options.sessions_max ? &c->sessions[slot] : NULL;
+	const uint32_t slot = handle_place_slot(&c->session_places, handle);
 
-	return s && s->state != SESSION_FREE && s->number == id ? s : NULL;
+	return slot == HANDLE_NO_SLOT ? NULL : &c->sessions[slot];
 }
 
-struct session *session_get(struct cache *c, uint64_t id, const char **why)
+struct session *session_find(struct cache *c, uint64_t handle)
 {
-	struct session *s = session_numbered(c, id);
+	struct session *s = session_at(c, handle);
+
+	return s && s->state != SESSION_FREE && s->handle == handle ? s : NULL;
+}
+
+struct session *session_get(struct cache *c, uint64_t handle, const char **why)
+{
+	struct session *s = session_find(c, handle);
 
 	if (s && s->state == SESSION_OPEN)
 		return s;
@@ -75,7 +82,8 @@ struct session *session_with_token(struct cache *c, const uint8_t token[CACHE_TO
 static void view_fill(struct session *s, struct cache_session_view *out)
 {
 	memset(out, 0, sizeof(*out));
-	out->id = s->number;
+	out->id = s->handle;
+	out->number = s->number;
 	memcpy(out->token, s->token, sizeof(out->token));
 	out->layouts = session_layouts(s);
 	for (uint32_t i = 0; i < out->layouts; i++) {
@@ -162,17 +170,21 @@ static enum status session_start(struct cache *c, struct pool *const *pools, uin
 
 	session_reset(s);
 	*why = "no random numbers from the kernel";
-	if (getrandom(s->token, sizeof(s->token), 0) != sizeof(s->token))
+	if (getrandom(s->token, sizeof(s->token), 0) == sizeof(s->token))
+		s->handle = handle_places_give(&c->session_places, &c->random, (uint32_t)(s - c->sessions));
+	if (!s->handle) {
+		session_reset(s);
 		return STATUS_INTERNAL;
+	}
 	for (uint32_t i = 0; i < n; i++)
 		atomic_store_explicit(&s->pool[i], pools[i], memory_order_release);
 	atomic_store_explicit(&s->layouts, n, memory_order_release);
 	strncpy(s->engine, engine, CACHE_ENGINE_MAX);
 	s->state = SESSION_OPEN;
-	s->number = c->session_generation++ << TICKET_SLOT_BITS | (uint64_t)(s - c->sessions);
+	s->number = ++c->last_session;
 	s->last_call_us = now_us;
 	c->open_sessions++;
-	atomic_store_explicit(&s->id, s->number, memory_order_release);
+	atomic_store_explicit(&s->id, s->handle, memory_order_release);
 	cache_count(c, COUNTER_SESSIONS, 1);
 	*out = s;
 	return STATUS_OK;
@@ -257,6 +269,42 @@ enum status cache_session_write_back(struct cache *c, uint64_t session)
 	return s ? STATUS_OK : STATUS_NOT_FOUND;
 }
 
+uint64_t cache_session_number(struct cache *c, uint64_t session)
+{
+	const struct session *s;
+	uint64_t number;
+
+	cache_lock(c);
+	s = session_find(c, session);
+	number = s ? s->number : 0;
+	cache_unlock(c);
+	return number;
+}
+
+/* Open. */
+static struct session *session_of_number(struct cache *c, uint64_t number)
+{
+	for (uint32_t i = 0; i < c->options.sessions_max; i++)
+		if (c->sessions[i].state == SESSION_OPEN && c->sessions[i].number == number)
+			return &c->sessions[i];
+	return NULL;
+}
+
+uint32_t cache_session_layout_ids(struct cache *c, uint64_t handle, uint64_t number, uint64_t ids[CACHE_LAYOUTS_MAX])
+{
+	const char *why;
+	struct session *s;
+	uint32_t n;
+
+	cache_lock(c);
+	s = handle ? session_get(c, handle, &why) : session_of_number(c, number);
+	n = s ? session_layouts(s) : 0;
+	for (uint32_t i = 0; i < n; i++)
+		ids[i] = session_pool(s, i)->layout_id;
+	cache_unlock(c);
+	return n;
+}
+
 uint32_t cache_session_layouts(struct cache *c, uint64_t session)
 {
 	struct pool *pools[CACHE_LAYOUTS_MAX];
@@ -266,8 +314,7 @@ uint32_t cache_session_layouts(struct cache *c, uint64_t session)
 
 uint32_t session_pools(struct cache *c, uint64_t id, struct pool **pools)
 {
-	uint64_t slot = id & (TICKET_SLOTS_MAX - 1);
-	struct session *s = slot < c->options.sessions_max ? &c->sessions[slot] : NULL;
+	struct session *s = session_at(c, id);
 	uint32_t n;
 
 	if (!id || !s || atomic_load_explicit(&s->id, memory_order_acquire) != id)
@@ -292,7 +339,7 @@ void session_ghost(struct cache *c, struct session *s)
 	c->open_sessions--;
 	c->ghosts++;
 	cache_count(c, COUNTER_GHOSTS, 1);
-	watch_session_ended(c, s->number);
+	watch_session_ended(c, s->handle);
 	session_ghost_try(c, s, &probes);
 }
 
@@ -312,6 +359,7 @@ static void session_free(struct cache *c, struct session *s)
 {
 	while (s->attachments)
 		attachment_free(c, s->attachments);
+	handle_places_drop(&c->session_places, s->handle);
 	session_reset(s);
 	c->ghosts--;
 }
@@ -345,7 +393,7 @@ static bool session_is_idle(const struct cache *c, struct session *s, uint64_t n
 {
 	if (s->attached || now_us - s->last_call_us <= c->options.session_idle_ms * 1000ull)
 		return false;
-	if (!watch_is_open(c, s->number))
+	if (!watch_is_open(c, s->handle))
 		return true;
 	s->last_call_us = now_us;
 	return false;

@@ -178,7 +178,7 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 	for (size_t i = 0; i < sizeof(gauge) / sizeof(gauge[0]); i++)
 		emit(arg, gauge[i].name, gauge[i].labels, gauge[i].value, false, gauge[i].help);
 	for (uint32_t i = 0; i < held; i++)
-		emit(arg, "terrace_session_held_bytes", holders[i].labels, holders[i].bytes, false,
+		emit(arg, CACHE_STAT_OF_SESSIONS, holders[i].labels, holders[i].bytes, false,
 		     "bytes that a session's leases and reservations hold");
 	gone_stats(c, emit, arg);
 	advisor_stats(c, emit, arg);

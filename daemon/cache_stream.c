@@ -69,7 +69,7 @@ enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout
 			*why = write_refusal(status);
 		}
 		if (!status)
-			*out = (struct cache_write){ r->id,
+			*out = (struct cache_write){ r->handle,
 						     block_slot_at(r->part[0].block) + SLOT_HEADER_BYTES,
 						     p->geometry.block_bytes };
 		grow = room_wants(c);
@@ -102,8 +102,8 @@ enum status cache_write_end(struct cache *c, uint64_t session, const struct cach
 
 	cache_lock(c);
 	cache_time(c, now_us);
-	r = tickets_find(&c->reservations, w->reservation);
-	if (!r || !r->stream || r->committing || (session && r->session_number != session)) {
+	r = handles_find(&c->reservations, w->reservation);
+	if (!r || !r->stream || r->committing || r->session->handle != session) {
 		cache_unlock(c);
 		return STATUS_NOT_FOUND;
 	}

@@ -223,7 +223,7 @@ void cache_watch_close(struct cache_watch *w)
 		at = &(*at)->next;
 	*at = w->next;
 	c->watch_count--;
-	s = session_numbered(c, w->session);
+	s = session_find(c, w->session);
 	if (s)
 		s->watch_count--;
 	for (uint32_t l = 0; l < w->layouts; l++)

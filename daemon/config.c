@@ -26,7 +26,7 @@
 
 enum { FILE_WAIT_MS = 5000, EXIT_CONFIG = 2 };
 
-enum type { T_PATH, T_SOCKET, T_LISTEN, T_METRICS, T_DISKS, T_GPUS, T_PLUGIN, T_POLICY, T_BYTES, T_MS, T_COUNT, T_MILLI, T_MODE, T_CHOICE };
+enum type { T_PATH, T_SOCKET, T_LISTEN, T_METRICS, T_DISKS, T_GPUS, T_PLUGIN, T_GROUP, T_POLICY, T_BYTES, T_MS, T_COUNT, T_MILLI, T_MODE, T_CHOICE };
 
 struct option {
 	const char *name;
@@ -55,8 +55,10 @@ static const struct option options[] = {
 	{ "fd_socket", T_SOCKET, AT(fd_socket), "auto", 0, 0, NULL,
 	  "Unix socket that hands memory to engines; auto: next to `socket`, with .fd for .sock; off: no borrowing" },
 	{ "socket_mode", T_MODE, AT(socket_mode), "0660", 0, 0777, NULL, "permissions of both sockets" },
+	{ "admin_group", T_GROUP, AT(admin_group), "off", 0, 0, NULL,
+	  "group, by name or number, whose members may administer the daemon over `socket`, as root and the daemon's own user may; off: these two alone" },
 	{ "listen", T_LISTEN, AT(listen), "off", 0, 0, NULL,
-	  "also serve gRPC on a loopback address, as 127.0.0.1:PORT or [::1]:PORT, without any authentication" },
+	  "also serve gRPC on a loopback address, as 127.0.0.1:PORT or [::1]:PORT, without any authentication: for engines, as administration wants `socket`" },
 	{ "metrics_address", T_METRICS, AT(metrics_address), "off", 0, 0, NULL,
 	  "where HTTP answers /metrics (Prometheus) and /healthz: HOST:PORT, as 127.0.0.1:9464 or [::1]:9464, or unix:PATH; whoever reaches it may read; off: nowhere" },
 	{ "host_bytes", T_BYTES, AT(host_bytes), "auto", MIB, 1ull << 46, NULL,
@@ -306,7 +308,7 @@ static const char *text_problem(const struct option *o, const char *value)
 	}
 	if (o->type == T_PLUGIN && !strcmp(value, "auto"))
 		return NULL;
-	if (o->type == T_POLICY)
+	if (o->type == T_POLICY || o->type == T_GROUP) /* that there is such a group is looked at when the machine is */
 		return NULL;
 	if (word && o->offset == AT(fd_socket))
 		return NULL;
@@ -677,6 +679,10 @@ static void derive(struct config *c, struct config_errors *errors)
 		c->disks[0] = 0;
 	if (!strcmp(c->gpus, "off"))
 		c->gpus[0] = 0;
+	if (!strcmp(c->admin_group, "off"))
+		c->admin_group[0] = 0;
+	else if (!(c->admin_gid_known = config_group(c->admin_group, &c->admin_gid)))
+		complain(errors, "admin_group: \"%.64s\": this machine has no group of that name; name one that it has, or give a number, or off", c->admin_group);
 	if (!strcmp(c->fd_socket, c->socket))
 		config_complain(errors, "fd_socket: the same path as socket: give it one of its own, or leave it out");
 	if (!strncmp(c->metrics_address, "unix:", 5) && (!strcmp(c->metrics_address + 5, c->socket) || !strcmp(c->metrics_address + 5, c->fd_socket)))

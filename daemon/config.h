@@ -38,7 +38,7 @@ enum config_catalog { CONFIG_CATALOG_KEEP, CONFIG_CATALOG_REBUILD };
 struct config {
 	/* In the table's order. */
 	char data_dir[CONFIG_TEXT_MAX], socket[CONFIG_TEXT_MAX], fd_socket[CONFIG_TEXT_MAX], listen[CONFIG_TEXT_MAX];
-	char metrics_address[CONFIG_TEXT_MAX];
+	char metrics_address[CONFIG_TEXT_MAX], admin_group[CONFIG_TEXT_MAX];
 	char policy[CONFIG_TEXT_MAX], disks[CONFIG_TEXT_MAX], disk_policy[CONFIG_TEXT_MAX];
 	char gpus[CONFIG_TEXT_MAX], cuda_plugin[CONFIG_TEXT_MAX];
 	uint64_t gpu_bytes;
@@ -52,6 +52,9 @@ struct config {
 	uint64_t watch_queue, workers, sum_threads, queue_max, calls_max, connections_max;
 	uint64_t call_deadline_max_ms, message_bytes_max, drain_timeout_ms, stop_timeout_ms, busy_poll_ms, adaptive_poll;
 	uint64_t log_level, log_format;
+
+	bool admin_gid_known;         /* admin_group is on, and is: */
+	uint64_t admin_gid;
 
 	enum config_origin origin[CONFIG_OPTIONS_MAX];
 	char file[CONFIG_TEXT_MAX];   /* that was read; empty: none */
@@ -116,6 +119,8 @@ struct config_socket {
 	bool loopback; /* this machine alone reaches it; of a Unix socket too */
 };
 bool config_metrics(const char *value, struct config_socket *out, const char **problem);
+/* The group that `admin_group` names, or whose number it is. False: this machine has none of that name. Asks the machine's list of groups. */
+bool config_group(const char *value, uint64_t *gid);
 /* The address of `listen`: false if it is off, or not one that this version may listen on. */
 bool config_listen(const char *value, struct config_socket *out);
 

@@ -1,7 +1,8 @@
-/* Options with a form of their own: lists of disks and of GPUs, an address. See config.h. */
+/* Options with a form of their own: lists of disks and of GPUs, an address, a group. See config.h. */
 #include "daemon/config.h"
 
 #include <arpa/inet.h>
+#include <grp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/un.h>
@@ -179,4 +180,16 @@ bool config_metrics(const char *value, struct config_socket *out, const char **p
 	local->sun_family = AF_UNIX;
 	strcpy(local->sun_path, value);
 	return true;
+}
+
+bool config_group(const char *value, uint64_t *gid)
+{
+	const struct group *group;
+
+	if (config_count(value, gid))
+		return *gid < UINT32_MAX; /* which stands for none */
+	group = getgrnam(value);
+	if (group)
+		*gid = group->gr_gid;
+	return group;
 }

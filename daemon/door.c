@@ -51,7 +51,8 @@ struct connection {
 	struct connection *prev, *next;
 	int fd, pidfd;
 	pid_t pid;
-	uint64_t accepted_us, attachment, session; /* attachment 0: no HELLO yet */
+	uint64_t accepted_us, attachment, session; /* attachment 0: no HELLO yet; session: its handle */
+	uint64_t session_number;   /* its public number, for logs */
 	bool gone;                 /* to be freed after this round of events */
 	bool known;                /* the cache has the pidfd, too */
 	uint32_t ahead;            /* tiers of which it is offered extents, a bit each: GPUs by number, then host memory */
@@ -166,9 +167,9 @@ static void hang_up(struct door *d, struct connection *c, const char *reason)
 		uint64_t held = 0;
 		const bool last = cache_attach_gone(d->daemon->cache, c->attachment, daemon_now_us(), &held);
 
-		log_info("detached", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session), LOG_TEXT("reason", reason));
+		log_info("detached", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session_number), LOG_TEXT("reason", reason));
 		if (last)
-			log_info("session_closed", LOG_NUM("session", c->session), LOG_TEXT("reason", "its last process is gone"), LOG_NUM("held_bytes", held));
+			log_info("session_closed", LOG_NUM("session", c->session_number), LOG_TEXT("reason", "its last process is gone"), LOG_NUM("held_bytes", held));
 	} else {
 		log_debug("door_closed", LOG_NUM("pid", c->pid), LOG_TEXT("reason", reason));
 	}
@@ -308,7 +309,8 @@ static bool on_hello(struct door *d, struct connection *c, const struct fdsock_h
 	if (s == STATUS_OK) {
 		c->attachment = w.attachment;
 		c->session = w.session;
-		log_info("attached", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session));
+		c->session_number = cache_session_number(d->daemon->cache, w.session);
+		log_info("attached", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session_number));
 	} else {
 		w.attachment = w.session = 0;
 		log_info("attach_refused", LOG_NUM("pid", c->pid), LOG_TEXT("reason", why ? why : status_text(s)));
@@ -317,13 +319,13 @@ static bool on_hello(struct door *d, struct connection *c, const struct fdsock_h
 }
 
 /* The connection becomes one for near calls: no longer the door's. */
-static void give_away(struct door *d, struct connection *c, uint64_t session)
+static void give_away(struct door *d, struct connection *c, const struct cache_session_view *session)
 {
 	c->gone = true;
 	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->fd, NULL);
 	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->pidfd, NULL);
-	log_debug("caller", LOG_NUM("pid", c->pid), LOG_NUM("session", session));
-	near_take(d->daemon->near, c->fd, c->pidfd, c->pid, session);
+	log_debug("caller", LOG_NUM("pid", c->pid), LOG_NUM("session", session->number));
+	near_take(d->daemon->near, c->fd, c->pidfd, c->pid, session->id);
 }
 
 static bool on_caller(struct door *d, struct connection *c, const struct fdsock_hello *m)
@@ -341,7 +343,7 @@ static bool on_caller(struct door *d, struct connection *c, const struct fdsock_
 	}
 	if (door_send(c->fd, &w, sizeof w, NULL, 0) || w.status != STATUS_OK)
 		return false;
-	give_away(d, c, session.id);
+	give_away(d, c, &session);
 	return true;
 }
 
@@ -355,7 +357,7 @@ static void make_known(struct door *d, struct connection *c)
 		cache_attach_watch(d->daemon->cache, c->attachment, pidfd);
 		c->known = true;
 	} else if (!c->known && log_again(&d->unwatched, daemon_now_us(), &held)) {
-		log_warn("process_unwatched", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session), LOG_TEXT("reason", strerror(errno)),
+		log_warn("process_unwatched", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session_number), LOG_TEXT("reason", strerror(errno)),
 			 LOG_NUM("held_back", held));
 	}
 }

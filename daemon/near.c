@@ -102,7 +102,7 @@ bool near_has_room(struct near *n, pid_t pid, uint64_t session)
 	atomic_fetch_add_explicit(&n->refused_full, full, memory_order_relaxed);
 	atomic_fetch_add_explicit(&n->refused_share, !full && !allowed, memory_order_relaxed);
 	if (!allowed)
-		log_debug("near_refused", LOG_NUM("pid", pid), LOG_NUM("session", session), LOG_TEXT("reason", full ? "full" : "share"));
+		log_debug("near_refused", LOG_NUM("pid", pid), LOG_NUM("session", cache_session_number(n->daemon->cache, session)), LOG_TEXT("reason", full ? "full" : "share"));
 	return allowed;
 }
 

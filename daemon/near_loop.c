@@ -295,6 +295,13 @@ static void resume(struct near_connection *k, uint64_t now_us)
 
 /* ---- packets ---- */
 
+/* Of any process: the methods that are called near are for engines. */
+static void engine_calls(struct rpc_call *c, struct who *out)
+{
+	(void)c;
+	*out = (struct who){ .role = ROLE_ENGINE };
+}
+
 static void begin(struct near_connection *k, const struct near_asked *asked, uint64_t now_us)
 {
 	struct near *n = k->near;
@@ -305,6 +312,7 @@ static void begin(struct near_connection *k, const struct near_asked *asked, uin
 		cache_lease_comes(n->daemon->cache);
 	rpc_call_init(&k->c, n->daemon, n->methods[asked->method], now_us, now_us + (left < CALL_MOST_US ? left : CALL_MOST_US));
 	k->c.wake = on_wake;
+	k->c.who = engine_calls;
 	k->calling = true;
 	k->method = asked->method;
 	k->asleep = k->broken = false;
@@ -357,7 +365,7 @@ static void on_readable(struct near_connection *k, uint64_t now_us)
 	if (near_call_read(n->packet, (size_t)got, &asked)) {
 		begin(k, &asked, now_us);
 	} else {
-		log_debug("near_breach", LOG_NUM("session", k->session));
+		log_debug("near_breach", LOG_NUM("session", cache_session_number(n->daemon->cache, k->session)));
 		hang_up(k, false);
 	}
 }

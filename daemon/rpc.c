@@ -7,6 +7,7 @@
 #include <grpc/support/log.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/config.h"
 #include "daemon/deadline.h"
@@ -83,7 +84,11 @@ static void take(void *server, int fd)
 {
 	struct rpc_server *s = server;
 
-	grpc_server_add_channel_from_fd(s->server, fd, s->open);
+	fd = rpc_peers_settle(&s->peers, fd);
+	if (fd >= 0)
+		grpc_server_add_channel_from_fd(s->server, fd, s->open);
+	else
+		log_warn("rpc_accept", LOG_TEXT("reason", strerror(errno)));
 }
 
 static enum status make_calls(struct rpc_server *s, uint64_t calls_max)
@@ -96,8 +101,11 @@ static enum status make_calls(struct rpc_server *s, uint64_t calls_max)
 	s->registered = calloc(rpc_methods_count, sizeof *s->registered);
 	s->posted = calloc(rpc_methods_count + 1, sizeof *s->posted);
 	s->stats = calloc(rpc_methods_count + 1, sizeof *s->stats);
-	if (!s->calls || !s->registered || !s->posted || !s->stats)
+	s->needed = calloc(rpc_methods_count + 1, sizeof *s->needed);
+	if (!s->calls || !s->registered || !s->posted || !s->stats || !s->needed || rpc_peers_init(&s->peers, s->daemon->config))
 		return STATUS_EXHAUSTED;
+	for (uint32_t m = 0; m < rpc_methods_count; m++)
+		s->needed[m] = right_role(rpc_methods[m].name);
 	for (size_t i = n; i--;) {
 		struct wire_call *w = &s->calls[i];
 
@@ -124,6 +132,8 @@ static void free_server(struct rpc_server *s)
 	free(s->calls);
 	free(s->registered);
 	free(s->posted);
+	free(s->needed);
+	rpc_peers_fini(&s->peers);
 	free(s->stats);
 	free(s);
 	grpc_shutdown();

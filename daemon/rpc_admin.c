@@ -23,6 +23,7 @@ struct stats {
 	Terrace__V1__Stat **rows;
 	size_t n;
 	bool full;
+	bool names;                    /* also who the sessions are: their engines and processes */
 };
 
 static char *keep(struct rpc_call *c, const char *text)
@@ -36,6 +37,9 @@ static char *keep(struct rpc_call *c, const char *text)
 static void stats_row(void *arg, const char *name, const char *labels, double value, bool counter, const char *help)
 {
 	struct stats *s = arg;
+
+	if (!s->names && !strcmp(name, CACHE_STAT_OF_SESSIONS))
+		return;
 	Terrace__V1__Stat *row = s->n < STATS_MAX ? rpc_take(s->c, sizeof *row) : NULL;
 
 	if (!row) {
@@ -76,6 +80,7 @@ enum status rpc_stats(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	(void)request;
 	if (!r || !s.rows)
 		return rpc_too_big(c);
+	s.names = rpc_is_admin(c);
 	daemon_stats(d, c->now_us, stats_row, &s);
 	if (s.full)
 		return rpc_too_big(c);

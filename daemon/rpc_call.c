@@ -100,6 +100,30 @@ enum status rpc_too_big(struct rpc_call *c)
 	return rpc_fail(c, STATUS_EXHAUSTED, "the call needs more memory than one call may have");
 }
 
+static void who_calls(struct rpc_call *c, struct who *out)
+{
+	*out = (struct who){ .role = ROLE_ADMIN };
+	if (c->who)
+		c->who(c, out);
+}
+
+bool rpc_is_admin(struct rpc_call *c)
+{
+	struct who who;
+
+	who_calls(c, &who);
+	return who.role == ROLE_ADMIN;
+}
+
+enum status rpc_denied(struct rpc_call *c, const char *what)
+{
+	struct who who;
+
+	who_calls(c, &who);
+	rights_refusal(c->daemon->config, what, &who, c->why, sizeof c->why);
+	return STATUS_DENIED;
+}
+
 void rpc_call_init(struct rpc_call *c, const struct daemon *d, const struct rpc_method *m, uint64_t now_us,
 		   uint64_t deadline_us)
 {

@@ -16,6 +16,7 @@
 
 #include "daemon/cache.h"
 #include "daemon/daemon.h"
+#include "daemon/rights.h"
 #include "store/status.h"
 
 enum {
@@ -54,6 +55,7 @@ struct rpc_call {
 	char why[RPC_WHY_MAX];         /* for people, when the call as a whole fails */
 	struct cache_wait wait;        /* of a step that returned BUSY for the disks: see rpc_wait */
 	void (*peer)(struct rpc_call *c, struct cache_peer *out); /* who calls, as far as it is known; by the call's owner. NULL: nobody in particular (tests) */
+	void (*who)(struct rpc_call *c, struct who *out); /* the same for its rights. NULL: an administrator (tests) */
 	void (*wake)(struct rpc_call *c); /* runs the next step soon; any thread. NULL: nobody sleeps (tests) */
 	struct rpc_arena arena;
 	union {                        /* what a handler that returned BUSY remembers; zero at first */
@@ -78,6 +80,11 @@ void *rpc_take_zero(struct rpc_call *c, size_t count, size_t bytes);
 /* Notes the sentence and returns s. */
 enum status rpc_fail(struct rpc_call *c, enum status s, const char *format, ...) __attribute__((format(printf, 3, 4)));
 enum status rpc_too_big(struct rpc_call *c);
+
+/* True: an administrator calls. By the call's owner. */
+bool rpc_is_admin(struct rpc_call *c);
+/* DENIED, with a sentence that says who may, and who calls. */
+enum status rpc_denied(struct rpc_call *c, const char *what);
 
 /* The wait to hand to a function of the cache that may need the disks. Past most of the call's time it is told that this is the
  * last try. */

@@ -23,7 +23,9 @@
 #include <grpc/slice.h>
 #include <pthread.h>
 
+#include "daemon/log.h"
 #include "daemon/rpc.h"
+#include "daemon/rpc_peers.h"
 #include "daemon/workers.h"
 
 enum {
@@ -80,6 +82,9 @@ struct rpc_server {
 	pthread_t thread;
 	bool thread_started;
 	void **registered;             /* a handle a method */
+	enum role *needed;             /* a role a method; unknown ones: ROLE_ENGINE */
+	struct rpc_peers peers;
+	struct log_again denied;
 	uint32_t *posted;              /* calls that wait for an arrival, a method; the last: unknown ones */
 	struct wire_call *calls, *pool;
 	struct wire_call live;         /* ring of calls under way; only its links are used */
@@ -184,6 +189,10 @@ void rpc_step_again(struct wire_call *w);
 void rpc_step_wake(struct rpc_call *c);
 /* What a call's `peer` is. */
 void rpc_step_peer(struct rpc_call *c, struct cache_peer *out);
+/* What a call's `who` is. */
+void rpc_step_who(struct rpc_call *c, struct who *out);
+/* False: the call's client has no right to its method, and c->why says so. */
+bool rpc_step_allowed(struct wire_call *w);
 /* Gets and sends the next message of a server stream. */
 void rpc_step_pump(struct wire_call *w, bool worker);
 /* Waits for the next message of a client stream. */

@@ -3,7 +3,7 @@
 #include "daemon/rpc_reply.h"
 
 enum {
-	EXPLAIN_MAX = 64,
+	EXPLAIN_MAX = CACHE_LAYOUTS_MAX,
 	EDGES_MAX = 128,
 };
 
@@ -74,6 +74,61 @@ static void explain_row(const struct cache_explained *v, Terrace__V1__ExplainBlo
 	b->tiers = rows->list;
 }
 
+/* Other blocks' keys are other engines', perhaps. */
+static void rivals_hide(struct cache_explained *v)
+{
+	v->rival_bytes = 0;
+	v->rival_idle_ms = v->rival_uses = 0;
+	for (uint32_t i = 0; i < v->tiers; i++) {
+		v->at[i].rival_bytes = 0;
+		v->at[i].rival_score = 0;
+	}
+}
+
+/* Over the layouts of one session: an engine's own, by its handle, or, for an administrator, that of a public number. */
+static enum status explain_session(struct rpc_call *c, const Terrace__V1__ExplainRequest *q, struct cache_explained *views, uint32_t *n)
+{
+	uint64_t ids[CACHE_LAYOUTS_MAX];
+	const uint32_t layouts = cache_session_layout_ids(c->daemon->cache, q->session, q->number, ids);
+	const bool hide = !rpc_is_admin(c);
+	const char *why = NULL;
+
+	*n = 0;
+	if (!layouts)
+		return rpc_fail(c, STATUS_NOT_FOUND, "%s: no open session has it", q->session ? "session" : "number");
+	for (uint32_t i = 0; i < layouts; i++) {
+		uint32_t got = 0;
+
+		if (q->layout_id && q->layout_id != ids[i])
+			continue;
+		enum status s = cache_explain(c->daemon->cache, q->tenant, ids[i], q->key.data, (uint32_t)q->key.len, c->now_us,
+					      &views[*n], 1, &got, &why);
+
+		if (s != STATUS_OK)
+			return rpc_fail_why(c, s, why);
+		if (got && hide)
+			rivals_hide(&views[*n]);
+		*n += got;
+	}
+	return STATUS_OK;
+}
+
+static enum status explain_views(struct rpc_call *c, const Terrace__V1__ExplainRequest *q, struct cache_explained *views, uint32_t *n)
+{
+	const char *why = NULL;
+	enum status s;
+
+	if (!q->session && !rpc_is_admin(c))
+		return rpc_denied(c, "Explain without the handle of one's session");
+	if (q->session && q->number)
+		return rpc_fail(c, STATUS_INVALID, "session and number: one of them");
+	if (q->session || q->number)
+		return explain_session(c, q, views, n);
+	s = cache_explain(c->daemon->cache, q->tenant, q->layout_id, q->key.data, (uint32_t)q->key.len, c->now_us, views,
+			  EXPLAIN_MAX, n, &why);
+	return s == STATUS_OK ? s : rpc_fail_why(c, s, why);
+}
+
 enum status rpc_explain(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const Terrace__V1__ExplainRequest *q = (const Terrace__V1__ExplainRequest *)request;
@@ -81,7 +136,6 @@ enum status rpc_explain(struct rpc_call *c, const ProtobufCMessage *request, Pro
 	struct cache_explained *views = rpc_take(c, EXPLAIN_MAX * sizeof *views);
 	Terrace__V1__ExplainBlock *blocks = rpc_take(c, EXPLAIN_MAX * sizeof *blocks), **rows = rpc_take(c, EXPLAIN_MAX * sizeof *rows);
 	struct tier_rows *tiers = rpc_take(c, EXPLAIN_MAX * sizeof *tiers);
-	const char *why = NULL;
 	uint32_t n = 0;
 	enum status s = rpc_key(c, "key", &q->key);
 
@@ -89,10 +143,9 @@ enum status rpc_explain(struct rpc_call *c, const ProtobufCMessage *request, Pro
 		return s;
 	if (!r || !views || !blocks || !rows || !tiers)
 		return rpc_too_big(c);
-	s = cache_explain(c->daemon->cache, q->tenant, q->layout_id, q->key.data, (uint32_t)q->key.len, c->now_us, views,
-			  EXPLAIN_MAX, &n, &why);
+	s = explain_views(c, q, views, &n);
 	if (s != STATUS_OK)
-		return rpc_fail_why(c, s, why);
+		return s;
 	for (uint32_t i = 0; i < n; i++) {
 		explain_row(&views[i], &blocks[i], &tiers[i]);
 		rows[i] = &blocks[i];

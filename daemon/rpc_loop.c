@@ -160,6 +160,7 @@ static void begin(struct wire_call *w, uint64_t now_us)
 	w->c.deadline_us = deadline_of(w, now_us);
 	w->c.wake = rpc_step_wake;
 	w->c.peer = rpc_step_peer;
+	w->c.who = rpc_step_who;
 	atomic_store_explicit(&w->woken, false, memory_order_relaxed);
 	w->metadata_sent = w->close_begun = w->opened = w->closed = w->finished = false;
 	atomic_store_explicit(&w->overdue, false, memory_order_relaxed);
@@ -188,6 +189,8 @@ static void begin(struct wire_call *w, uint64_t now_us)
 	} else if (is_endless(w) && s->endless_count > calls_max / 4) { /* else nobody would put or get any more, for ever */
 		rpc_fail(&w->c, STATUS_EXHAUSTED, "too many watches at a time");
 		rpc_step_finish(w, STATUS_EXHAUSTED, NULL);
+	} else if (!rpc_step_allowed(w)) {
+		rpc_step_finish(w, STATUS_DENIED, NULL);
 	} else if (m->kind == RPC_INLINE) {
 		rpc_step_inline(w);
 	} else if (is_stream(w) && is_stopping(s)) {

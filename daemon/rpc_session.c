@@ -53,6 +53,7 @@ static enum status session_reply(struct rpc_call *c, const struct cache_session_
 	}
 	r->epoch = cache_epoch(c->daemon->cache);
 	r->session = v->id;
+	r->number = v->number;
 	r->token = (ProtobufCBinaryData){ CACHE_TOKEN_BYTES, (uint8_t *)v->token };
 	r->n_layouts = v->layouts;
 	r->layouts = row_list;
@@ -95,7 +96,7 @@ enum status rpc_open_session(struct rpc_call *c, const ProtobufCMessage *request
 		return rpc_fail_why(c, s, why);
 	if (q->gpu_write_back)
 		cache_session_write_back(c->daemon->cache, v->id);
-	log_info("session_opened", LOG_NUM("session", v->id), LOG_NUM("layouts", v->layouts),
+	log_info("session_opened", LOG_NUM("session", v->number), LOG_NUM("layouts", v->layouts),
 		 LOG_TEXT("engine", q->engine));
 	s = session_reply(c, v, false, reply);
 	if (s != STATUS_OK)
@@ -110,7 +111,7 @@ void rpc_open_session_undo(struct rpc_call *c, const ProtobufCMessage *request, 
 
 	(void)request;
 	if (cache_session_close(c->daemon->cache, r->session, daemon_now_us(), &why) == STATUS_OK)
-		log_info("session_closed", LOG_NUM("session", r->session), LOG_TEXT("reason", "its opener is gone"));
+		log_info("session_closed", LOG_NUM("session", r->number), LOG_TEXT("reason", "its opener is gone"));
 }
 
 enum status rpc_attach(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
@@ -136,11 +137,12 @@ enum status rpc_close_session(struct rpc_call *c, const ProtobufCMessage *reques
 
 	if (!r)
 		return rpc_too_big(c);
+	const uint64_t number = cache_session_number(c->daemon->cache, q->session);
 	enum status s = cache_session_close(c->daemon->cache, q->session, c->now_us, &why);
 
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
-	log_info("session_closed", LOG_NUM("session", q->session));
+	log_info("session_closed", LOG_NUM("session", number));
 	terrace__v1__close_session_reply__init(r);
 	*reply = &r->base;
 	return STATUS_OK;

@@ -228,16 +228,48 @@ void rpc_step_wake(struct rpc_call *c)
 		start(w->call, NULL, 0, w, OP_POKE);
 }
 
-/* gRPC names a connection that it was handed by its descriptor. Of a client that is gone the number may be another's by now: what was opened for
- * it ends, as nobody hears of it. */
-void rpc_step_peer(struct rpc_call *c, struct cache_peer *out)
+/* gRPC names a connection that it was handed by its descriptor. -1: not known. */
+static int peer_number(struct rpc_call *c)
 {
 	char *name = grpc_call_get_peer(((struct wire_call *)c)->call);
 	int fd;
 
-	if (name && sscanf(name, "fd:%d", &fd) == 1)
-		rpc_listen_peer(fd, out);
+	if (!name || sscanf(name, "fd:%d", &fd) != 1)
+		fd = -1;
 	gpr_free(name);
+	return fd;
+}
+
+/* Of a client that is gone the number may be another's by now: what was opened for it ends, as nobody hears of it. */
+void rpc_step_peer(struct rpc_call *c, struct cache_peer *out)
+{
+	const int fd = peer_number(c);
+
+	if (fd >= 0)
+		rpc_listen_peer(fd, out);
+}
+
+/* The role is the number's for ever. For people alone the rest is asked of who has the number now. */
+void rpc_step_who(struct rpc_call *c, struct who *out)
+{
+	const struct rpc_peers *peers = &((struct wire_call *)c)->server->peers;
+	const int fd = peer_number(c);
+
+	rights_identify(peers->config, fd, out);
+	out->role = fd < 0 ? ROLE_ENGINE : rpc_peers_role(peers, fd);
+}
+
+bool rpc_step_allowed(struct wire_call *w)
+{
+	struct rpc_server *s = w->server;
+	uint64_t held;
+
+	if (s->needed[w->method] < ROLE_ADMIN || rpc_is_admin(&w->c))
+		return true;
+	rpc_denied(&w->c, w->c.method->name);
+	if (log_again(&s->denied, w->c.now_us, &held))
+		log_warn("rpc_denied", LOG_TEXT("reason", w->c.why), LOG_NUM("held_back", held));
+	return false;
 }
 
 static void work_unary(struct wire_call *w)

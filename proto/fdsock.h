@@ -83,6 +83,7 @@ enum fdsock_type {
 	FDSOCK_REPLY = 10,
 	FDSOCK_AHEAD = 11,
 	FDSOCK_OFFER = 12,
+	FDSOCK_TYPES_END
 };
 
 /* What can be called near; named as in the service Cache. */
@@ -115,7 +116,7 @@ struct fdsock_welcome {
 	struct fdsock_head head;
 	uint32_t status; /* enum status */
 	uint32_t knows;  /* of an attachment: FDSOCK_KNOWS_..., bits; 0 from a daemon that knows none of that */
-	uint64_t epoch, session, attachment;
+	uint64_t epoch, session, attachment; /* session: its handle, 64 random bits; attachment: a small number, of use in that session alone */
 };
 
 struct fdsock_map {
@@ -165,7 +166,7 @@ struct fdsock_release {
 	struct fdsock_head head;
 	uint32_t count; /* leases[count] follow; the packet is cut there */
 	uint32_t pad;
-	uint64_t leases[FDSOCK_LEASES_MAX];
+	uint64_t leases[FDSOCK_LEASES_MAX]; /* handles, of leases of the connection's session; others are passed over */
 };
 
 struct fdsock_call {

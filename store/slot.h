@@ -18,7 +18,7 @@ enum {
 	SLOT_HEADER_BYTES = 4096, /* also the alignment of slots */
 	SLOT_VERSION = 2,         /* 1, without a layout, is read too */
 	SLOT_LAYOUT_MAX = 256,
-	SLOT_KEY_MAX = 32,
+	SLOT_KEY_MAX = 32,        /* of every key of the daemon; another one is a new header */
 	SLOT_TENANT_MAX = 63,     /* bytes of a tenant's name, NUL not counted */
 	SLOT_LAYERS_MAX = 512,
 	SLOT_BYTES_MAX = 1 << 30, /* header included: a slot lies in one extent */

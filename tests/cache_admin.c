@@ -153,7 +153,7 @@ START_TEST(statistics_are_named_once)
 	ck_assert_int_eq(rig_lease(&r, 0, 2, true, places, &leased), STATUS_OK);
 	cache_stats(r.c, r.now, collect, &seen);
 	snprintf(labels, sizeof(labels), "session=%llu,engine=test,pid=1,state=open",
-		 (unsigned long long)r.s.id);
+		 (unsigned long long)r.s.number);
 	ck_assert_double_eq(rig_stat(&r, "terrace_session_held_bytes", labels), 2 * RIG_SLOT_BYTES);
 	ck_assert_int_gt(seen.count, 40);
 	ck_assert_double_eq(rig_stat(&r, "terrace_blocks", "tier=host"), 3);

@@ -170,7 +170,7 @@ START_TEST(commits_are_checked)
 		0);
 	ck_assert_int_eq(st[0], STATUS_OK);
 	ck_assert_uint_eq(place.tokens, 5);
-	ck_assert_int_eq(commit_one(&b, &(struct cache_commit_item){ .reservation = id }), STATUS_DENIED);
+	ck_assert_int_eq(commit_one(&b, &(struct cache_commit_item){ .reservation = id }), STATUS_NOT_FOUND);
 	ck_assert_int_eq(commit_one(&a, &(struct cache_commit_item){ .reservation = id, .tokens = 99 }),
 			 STATUS_INVALID);
 	ck_assert_int_eq(commit_one(&a, &(struct cache_commit_item){ .reservation = 12 }), STATUS_NOT_FOUND);

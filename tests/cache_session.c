@@ -112,7 +112,7 @@ START_TEST(idle_sessions_end_unless_attached_or_called)
 		ck_assert_int_eq(cache_lookup(r.c, busy.id, &k, &prefix, NULL, 0, &r.why), STATUS_OK);
 		rig_tick(r.c, r.now);
 		for (uint32_t n = cache_idled(r.c, &ended); n > 0; n--, told++)
-			ck_assert_uint_eq(ended[n - 1], idle.id);
+			ck_assert_uint_eq(ended[n - 1], idle.number);
 	}
 	ck_assert_uint_eq(told, 1);
 	cache_load(r.c, &load);

@@ -58,7 +58,7 @@ static const char *origin_of(const char *name)
 /* A value of each option that is not its default. */
 static const char *const other[][2] = {
 	{ "data_dir", "/x/y" }, { "socket", "/x/s.sock" }, { "fd_socket", "/x/d.fd" }, { "socket_mode", "0600" },
-	{ "listen", "127.0.0.1:7070" }, { "metrics_address", "[::]:9464" }, { "host_bytes", "3GiB" }, { "extent_bytes", "8MiB" }, { "huge_pages", "off" },
+	{ "admin_group", "4242" }, { "listen", "127.0.0.1:7070" }, { "metrics_address", "[::]:9464" }, { "host_bytes", "3GiB" }, { "extent_bytes", "8MiB" }, { "huge_pages", "off" },
 	{ "policy", "fifo" }, { "pinned_share", "0.5" }, { "disks", "/a:2MiB,/b:1TiB" }, { "require_disks", "all" }, { "disk_policy", "sieve" },
 	{ "recompute_growth", "30600" },
 	{ "slab_bytes", "4MiB" }, { "disk_depth", "9" }, { "disk_slow", "3s" }, { "spill_share", "0.5" },
@@ -541,6 +541,19 @@ START_TEST(derived_values)
 	ck_assert_int_eq(LOAD(NULL, "--socket=/a/b", "--metrics-address=unix:/a/b"), STATUS_INVALID);
 	ck_assert_ptr_nonnull(strstr(errors.text, "metrics_address: the same path"));
 	ck_assert_int_eq(LOAD(NULL, "--socket=/a/b.sock", "--metrics-address=unix:/a/b.fd"), STATUS_INVALID);
+	ck_assert(!c.admin_gid_known);
+	ck_assert_str_eq(value_of("admin_group"), "off");
+	ck_assert_int_eq(LOAD(NULL, "--admin-group=0"), STATUS_OK);
+	ck_assert(c.admin_gid_known);
+	ck_assert_uint_eq(c.admin_gid, 0);
+	ck_assert_int_eq(LOAD(NULL, "--admin-group=root"), STATUS_OK);
+	ck_assert_uint_eq(c.admin_gid, 0);
+	ck_assert_int_eq(LOAD(NULL, "--admin-group=4294967294"), STATUS_OK);
+	ck_assert_uint_eq(c.admin_gid, 4294967294);
+	ck_assert_int_eq(LOAD(NULL, "--admin-group=4294967295"), STATUS_INVALID); /* which stands for no group */
+	ck_assert_int_eq(LOAD(NULL, "--admin-group=-1"), STATUS_INVALID);
+	ck_assert_int_eq(LOAD(NULL, "--admin-group=no such group"), STATUS_INVALID);
+	ck_assert_ptr_nonnull(strstr(errors.text, "admin_group: \"no such group\": this machine has no group of that name"));
 	ck_assert_int_eq(LOAD(NULL, "--check-config", "--print-config", "-h"), STATUS_OK);
 	ck_assert(c.check && c.print && c.help);
 }

@@ -100,6 +100,47 @@ START_TEST(conversation)
 }
 END_TEST
 
+/* One way, so nobody hears of it: the answer to a MAP says that the packet before it has been dealt with. */
+static void release_and_wait(int fd, const uint64_t *leases, uint32_t count)
+{
+	struct fdsock_release r = { .head = HEAD(FDSOCK_RELEASE), .count = count };
+	const size_t size = offsetof(struct fdsock_release, leases) + count * sizeof leases[0];
+	struct fdsock_map m = { HEAD(FDSOCK_MAP), 9999, 0 };
+	struct fdsock_extent e;
+
+	memcpy(r.leases, leases, count * sizeof leases[0]);
+	ck_assert_int_eq(send(fd, &r, size, 0), (ssize_t)size);
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	ck_assert_int_eq(hear(fd, &e, sizeof e, NULL), sizeof e);
+}
+
+START_TEST(a_release_is_of_ones_own_leases)
+{
+	struct fdsock_hello h = { HEAD(FDSOCK_HELLO), { 0 } };
+	const struct kv_layout layout = shell_layout(1);
+	struct cache_session_view other;
+	struct fdsock_welcome w;
+	const char *why = "";
+	uint32_t extent;
+	int fd = greet(&w), stranger = dial();
+	uint64_t lease;
+
+	shell_store(&shell, "key1");
+	lease = lease_one(w.attachment, &extent);
+	ck_assert_int_eq(cache_session_open(shell.daemon.cache, "", &layout, 1, "other", daemon_now_us(), &other, &why), STATUS_OK);
+	memcpy(h.token, other.token, sizeof h.token);
+	ck_assert_int_eq(send(stranger, &h, sizeof h, 0), sizeof h);
+	ck_assert_int_eq(hear(stranger, &w, sizeof w, NULL), sizeof w);
+	ck_assert_uint_eq(w.session, other.id);
+	release_and_wait(stranger, (const uint64_t[]){ lease, shell.session.id, 0, 1, lease }, 5);
+	ck_assert_uint_eq(leases(), 1);
+	release_and_wait(fd, (const uint64_t[]){ 0, lease + 1, lease }, 3);
+	ck_assert_uint_eq(leases(), 0);
+	close(stranger);
+	close(fd);
+}
+END_TEST
+
 START_TEST(without_a_gpu_there_is_no_board)
 {
 	struct fdsock_map m = { HEAD(FDSOCK_MAP), FDSOCK_EXTENT_BOARD, 1 };
@@ -490,6 +531,7 @@ int main(void)
 	tcase_add_checked_fixture(t, setup, door_rig_close);
 	tcase_set_timeout(t, 100);
 	tcase_add_test(t, conversation);
+	tcase_add_test(t, a_release_is_of_ones_own_leases);
 	tcase_add_test(t, without_a_gpu_there_is_no_board);
 	tcase_add_test(t, unknown_token_is_refused);
 	tcase_add_loop_test(t, hostile_packets_hang_up, 0, sizeof hostile / sizeof hostile[0]);

@@ -243,11 +243,13 @@ static int hex_digit(char c)
 	return -1;
 }
 
-bool ctl_parse_key(const char *text, uint8_t key[32], uint32_t *bytes)
+_Static_assert(TERRACE_KEY_BYTES_MAX == 32, "the texts of the commands say that a key has 2 to 64 hex digits");
+
+bool ctl_parse_key(const char *text, uint8_t key[TERRACE_KEY_BYTES_MAX], uint32_t *bytes)
 {
 	size_t n = strlen(text);
 
-	if (n == 0 || n % 2 || n > 64)
+	if (n == 0 || n % 2 || n > 2 * TERRACE_KEY_BYTES_MAX)
 		return false;
 	for (size_t i = 0; i < n; i++)
 		if (hex_digit(text[i]) < 0)

@@ -104,7 +104,7 @@ const struct ctl_command ctl_commands[] = {
 	},
 	{
 		.name = "explain",
-		.synopsis = "[--layout ID] KEY",
+		.synopsis = "[--layout ID] [--session N] KEY",
 		.summary = "tell why a block is where it is, or is not",
 		.text = "Prints, for every layout that has a block under KEY or remembers that one left: its tier, age and use; "
 			"rank, the number of blocks that would leave memory before it (policies lru, fifo, gdsf and graph; among "
@@ -118,7 +118,8 @@ const struct ctl_command ctl_commands[] = {
 		.exits = "0 printed, 3 nothing is known of that key, " EXITS_DAEMON,
 		.words_min = 1,
 		.words_max = 1,
-		.options = {{"layout", "ID", "look at one layout only: its id, up to 16 hex digits"}},
+		.options = {{"layout", "ID", "look at one layout only: its id, up to 16 hex digits"},
+			    {"session", "N", "look at the layouts of one session only: its public number, as 'terracectl stat session' prints it"}},
 		.run = ctl_run_explain,
 	},
 	{

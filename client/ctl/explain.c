@@ -7,7 +7,7 @@
 #include "client/ctl/output.h"
 #include "terrace.pb-c.h"
 
-enum { EXPLAIN_LAYOUT };
+enum { EXPLAIN_LAYOUT, EXPLAIN_SESSION };
 enum { GRAPH_DOT };
 
 static struct json_t *tier_to_json(const Terrace__V1__ExplainTier *t)
@@ -111,13 +111,17 @@ int ctl_run_explain(const struct ctl_args *args)
 	Terrace__V1__ExplainReply *reply;
 	struct ctl_daemon d;
 	uint32_t key_bytes;
-	uint8_t key[32];
+	uint8_t key[TERRACE_KEY_BYTES_MAX];
 	int code;
 
 	if (!ctl_parse_key(args->words[0], key, &key_bytes))
 		return ctl_usage(args->command, "'%s' is no key: it has 2 to 64 hex digits, two a byte", args->words[0]);
 	if (args->value[EXPLAIN_LAYOUT] && !ctl_parse_id(args->value[EXPLAIN_LAYOUT], &request.layout_id))
 		return ctl_usage(args->command, "--layout %s: not an id of up to 16 hex digits, as 'terracectl layouts' prints it", args->value[EXPLAIN_LAYOUT]);
+	if (args->value[EXPLAIN_SESSION] &&
+	    (!ctl_parse_uint(args->value[EXPLAIN_SESSION], UINT64_MAX, &request.number) || !request.number))
+		return ctl_usage(args->command, "--session %s: not a session's public number, as 'terracectl stat session' prints it",
+				 args->value[EXPLAIN_SESSION]);
 	request.key = (ProtobufCBinaryData){.len = key_bytes, .data = key};
 	code = ask(args, &d, CLIENT_ADMIN_EXPLAIN, &request.base, &terrace__v1__explain_reply__descriptor, &reply);
 	if (!code)
@@ -128,17 +132,19 @@ int ctl_run_explain(const struct ctl_args *args)
 
 /* ---- graph ---- */
 
-static void hex_text(const uint8_t *bytes, size_t n, char out[65])
+enum { HEX_TEXT = 2 * TERRACE_KEY_BYTES_MAX + 1 };
+
+static void hex_text(const uint8_t *bytes, size_t n, char out[HEX_TEXT])
 {
-	for (size_t i = 0; i < n && i < 32; i++)
+	for (size_t i = 0; i < n && i < TERRACE_KEY_BYTES_MAX; i++)
 		snprintf(out + 2 * i, 3, "%02x", bytes[i]);
-	out[n < 32 ? 2 * n : 64] = 0;
+	out[n < TERRACE_KEY_BYTES_MAX ? 2 * n : HEX_TEXT - 1] = 0;
 }
 
 /* For Graphviz. A block that is nowhere has its name in the graph for a label. */
 static int graph_dot(const Terrace__V1__GraphRequest *q, const Terrace__V1__GraphReply *reply)
 {
-	char from[65], to[65];
+	char from[HEX_TEXT], to[HEX_TEXT];
 
 	hex_text(q->key.data, q->key.len, from);
 	printf("digraph terrace {\n\t\"%s\" [style=bold];\n", from);
@@ -182,7 +188,7 @@ int ctl_run_graph(const struct ctl_args *args)
 	Terrace__V1__GraphReply *reply;
 	struct ctl_daemon d;
 	uint32_t key_bytes;
-	uint8_t key[32];
+	uint8_t key[TERRACE_KEY_BYTES_MAX];
 	int code;
 
 	if (!ctl_parse_key(args->words[0], key, &key_bytes))

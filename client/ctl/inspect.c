@@ -68,7 +68,7 @@ int ctl_run_inspect(const struct ctl_args *args)
 	Terrace__V1__InspectRequest request = TERRACE__V1__INSPECT_REQUEST__INIT;
 	Terrace__V1__InspectReply *reply;
 	struct ctl_daemon d;
-	uint8_t key[32];
+	uint8_t key[TERRACE_KEY_BYTES_MAX];
 	uint32_t key_bytes;
 	int code;
 

@@ -13,8 +13,8 @@ enum { KEYS_MAX = 4096, CHAIN_KEY_BYTES = 16 };
 int keys_from_words(const struct ctl_args *args, struct terrace_keys *keys)
 {
 	uint32_t count = (uint32_t)args->word_count, key_bytes = 0, n;
-	uint8_t *bytes = malloc((size_t)count * 32);
-	uint8_t key[32];
+	uint8_t *bytes = malloc((size_t)count * TERRACE_KEY_BYTES_MAX);
+	uint8_t key[TERRACE_KEY_BYTES_MAX];
 
 	if (!bytes)
 		return ctl_failed("keys: no memory for %u of them", count);

@@ -148,11 +148,14 @@ TERRACE_API uint64_t terrace_block_bytes(const struct terrace_layout *layout);
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
 
+/* Of one key. A later version may take longer ones. */
+#define TERRACE_KEY_BYTES_MAX 32
+
 /* Keys of a call stand back to back, all of the same length. */
 struct terrace_keys {
 	const uint8_t *bytes; /* [count][key_bytes] */
 	uint32_t count;       /* at most 4096, and times the session's layouts at most 16384 */
-	uint32_t key_bytes;   /* 1 to 32 */
+	uint32_t key_bytes;   /* 1 to TERRACE_KEY_BYTES_MAX */
 };
 
 /* The chained hash of a block for engines that have none of their own: of the parent's key (NULL for the first block), the

@@ -277,7 +277,7 @@ class Stops(unittest.TestCase):
             idle, opened = d.open(layout()), d.open(layout())
             d.put(opened.session, [(key(0), bytes(opened.layouts[0].block_bytes))])
             _, attached = borrow(d, opened, 0)
-            line = "event=session_closed session=%d reason=" % idle.session
+            line = "event=session_closed session=%d reason=" % idle.number
             wait_for(lambda: line in d.log(), CALL_S, "it ends for idleness, and the log says so")
             d.stop()
             self.assertIn('event=not_drained leases=1 reservations=0 reason="drain_timeout is over"', d.log())

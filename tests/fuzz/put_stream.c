@@ -1,5 +1,5 @@
 /* Any bytes as the messages of a Put stream: byte 0 says how long the pieces are in which gRPC would have received them; each message is
- * two bytes of length and its bytes. The largest number stands for the live session's, which no input could guess. Whatever the stream
+ * two bytes of length and its bytes. The largest number stands for the live session's handle, which no input could guess. Whatever the stream
  * said, afterwards no reservation is left.
  */
 #include "daemon/rpc_methods.h"
@@ -8,7 +8,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { SPANS = 64, VARINT_BYTES = 10, INPUT_MAX = 1 << 20 };
+enum { SPANS = 64, INPUT_MAX = 1 << 20 };
 
 static struct fuzz_daemon fuzz;
 static struct rpc_call call;
@@ -35,18 +35,14 @@ static enum status send_piece(const uint8_t *bytes, size_t n, size_t piece)
 	return rpc_put_stream.message(&call, spans, count);
 }
 
-/* Writes the session's number, as a varint of the same length, where the input has 2^64 - 1. */
+/* Writes the session's handle where the input has 2^64 - 1. */
 static void session_fill(uint8_t *bytes, size_t size)
 {
-	static const uint8_t largest[VARINT_BYTES] = { 255, 255, 255, 255, 255, 255, 255, 255, 255, 1 };
+	const uint64_t largest = UINT64_MAX;
 	uint8_t *at;
 
-	while ((at = memmem(bytes, size, largest, VARINT_BYTES)) != NULL) {
-		uint64_t v = fuzz.session.id;
-
-		for (int i = 0; i < VARINT_BYTES; i++, v >>= 7)
-			at[i] = (uint8_t)(v & 0x7f) | (i + 1 < VARINT_BYTES ? 0x80 : 0);
-	}
+	while ((at = memmem(bytes, size, &largest, sizeof largest)) != NULL)
+		memcpy(at, &fuzz.session.id, sizeof largest);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)

@@ -1,5 +1,5 @@
 /* Any bytes as the request of any unary method, against a real cache: an answer or a status with words, and never a crash. The first byte
- * chooses the method, and by its top bit whether the number of a live session stands before the bytes as field 1, which no input could
+ * chooses the method, and by its top bit whether the handle of a live session stands before the bytes as field 1, which no input could
  * guess. The cache is made anew now and then, so that what one input leaves does not pile up.
  */
 #include "daemon/rpc_methods.h"
@@ -22,15 +22,12 @@ static void renew(void)
 	fuzz_daemon_open(&fuzz);
 }
 
-/* Field 1 as a varint; a later field 1 of the input's own would win. Returns its length. */
+/* Field 1 as a fixed64; a later field 1 of the input's own would win. Returns its length. */
 static size_t session_field(uint8_t *out)
 {
-	size_t n = 0;
-
-	out[n++] = 1 << 3;
-	for (uint64_t v = fuzz.session.id; v != 0; v >>= 7)
-		out[n++] = (uint8_t)(v & 0x7f) | (v > 0x7f ? 0x80 : 0);
-	return n;
+	out[0] = 1 << 3 | 1;
+	memcpy(out + 1, &fuzz.session.id, sizeof fuzz.session.id);
+	return 1 + sizeof fuzz.session.id;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
