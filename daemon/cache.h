@@ -455,7 +455,8 @@ enum status cache_attach(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES]
  * first counts. */
 void cache_attach_watch(struct cache *c, uint64_t attachment, int pidfd);
 /* A descriptor of an extent of the session's layouts; the caller sends and closes it. DENIED (not of its
- * layouts, or the attachment or its session is gone), NOT_FOUND (no such extent, or draining), EXHAUSTED. */
+ * layouts, or the attachment or its session is gone), NOT_FOUND (no such extent, or draining), EXHAUSTED. write, of host memory: PRECONDITION
+ * unless the attachment has a reservation in the extent. */
 enum status cache_attach_map(struct cache *c, uint64_t attachment, uint32_t extent, bool write, int *fd,
 			     uint64_t *bytes, uint32_t *page_bytes);
 /* The same, also of an extent of GPU memory, which comes as two descriptors, or, of CACHE_EXTENT_BOARD, of the attachment's board.

@@ -203,8 +203,21 @@ static enum status still_open(const struct attachment *a)
 	return !a || a->gone || a->session->state != SESSION_OPEN ? STATUS_DENIED : STATUS_OK;
 }
 
-/* May this attachment have this extent? Notes that it has. */
-static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t extent)
+/* Whether the attachment has a slot of host memory to write there: the newest reservations come first, and it is about one of them as a rule. */
+static bool reserves_in(const struct attachment *a, uint32_t extent)
+{
+	for (const struct reservation *r = a->session->reservations; r; r = r->next) {
+		if (r->attachment != a->number)
+			continue;
+		for (uint32_t l = 0; l < r->parts; l++)
+			if (r->part[l].block && r->part[l].block->shelf && r->part[l].block->shelf->extent == extent)
+				return true;
+	}
+	return false;
+}
+
+/* May this attachment have this extent? Notes that it has. Memory of a GPU has one form only, which may be written. */
+static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t extent, bool write)
 {
 	struct attachment *a = attachment_find(c, attachment);
 	const struct gpu *g = vram_gpu_of_extent(c, extent);
@@ -225,6 +238,8 @@ static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t exte
 		return STATUS_DENIED;
 	if (draining)
 		return STATUS_NOT_FOUND;
+	if (write && !g && !reserves_in(a, extent))
+		return STATUS_PRECONDITION;
 	if (g && a->pidfd < 0) /* nobody would see the end of its work there */
 		return STATUS_EXHAUSTED;
 	s = lent_add(a, extent);
@@ -334,7 +349,7 @@ enum status cache_attach_lend(struct cache *c, uint64_t attachment, uint32_t ext
 	if (extent == CACHE_EXTENT_BOARD)
 		return board_lend(c, attachment, out);
 	cache_lock(c);
-	s = map_begin(c, attachment, extent);
+	s = map_begin(c, attachment, extent, write);
 	cache_unlock(c);
 	if (s)
 		return s;

@@ -372,6 +372,7 @@ struct reservation {
 	bool stream;                   /* written by the daemon itself */
 	bool committing;               /* being sealed outside the lock: hands off */
 	uint32_t slots, parts;
+	uint64_t attachment;           /* whose process writes it; 0: the daemon itself */
 	uint8_t key_bytes, key[SLOT_KEY_MAX];
 	struct part part[];
 };

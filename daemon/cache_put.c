@@ -274,7 +274,7 @@ enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t
 
 static enum status reserve_one(struct cache *c, struct session *s, struct gpu *gpu, struct pool *const *pools,
 			       uint32_t layouts, const uint8_t *key, uint32_t key_bytes,
-			       const struct slot_info *given, uint64_t call, uint64_t *reservation,
+			       const struct slot_info *given, uint64_t call, uint64_t attachment, uint64_t *reservation,
 			       struct cache_place *places)
 {
 	uint32_t block_tokens = pools[0]->layout.block_tokens;
@@ -292,6 +292,7 @@ static enum status reserve_one(struct cache *c, struct session *s, struct gpu *g
 	if (status)
 		return status;
 	r->call = call;
+	r->attachment = attachment;
 	*reservation = r->id;
 	for (uint32_t l = 0; l < layouts; l++) {
 		if (!r->part[l].block)
@@ -351,7 +352,7 @@ static enum status reserve_chunk(struct cache *c, struct reserve *v, const char 
 
 		if (!v->exhausted)
 			status = reserve_one(c, s, v->gpu, v->pools, v->layouts, key, key ? k->key_bytes : 0,
-					     v->info ? &v->info[v->done] : NULL, v->call, &v->reservations[v->done],
+					     v->info ? &v->info[v->done] : NULL, v->call, v->attachment, &v->reservations[v->done],
 					     &v->places[(size_t)v->done * v->layouts]);
 		if (c->grow || c->gpu_busy)
 			break;
