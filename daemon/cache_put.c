@@ -220,7 +220,7 @@ void reservation_end(struct cache *c, struct reservation *r)
 void reservation_seal(const struct reservation *r, const char *tenant, uint64_t unix_ms)
 {
 	for (uint32_t l = 0; l < r->parts; l++) {
-		const struct block *b = r->part[l].block;
+		struct block *b = r->part[l].block;
 		const struct pool *p = b ? block_pool(b) : NULL;
 
 		if (!b)
@@ -236,7 +236,7 @@ void reservation_seal(const struct reservation *r, const char *tenant, uint64_t 
 		block_slot_ident(p, tenant, r->key, r->key_bytes, &ident);
 		ident.layout = layout;
 		ident.layout_bytes = LAYOUT_BYTES;
-		slot_seal(block_slot_at(b), &ident, &r->info, b->generation, unix_ms);
+		block_header_keep(b, slot_seal(block_slot_at(b), &ident, &r->info, b->generation, unix_ms));
 	}
 }
 
@@ -257,7 +257,7 @@ enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t
 			claim_drop(c, p);
 		block_ident(block_pool(p->block), r->key, r->key_bytes, &p->block->record.ident);
 		p->block->tokens = r->info.tokens;
-		p->block->role = r->info.role;
+		p->block->role = r->info.role < POLICY_ROLES ? r->info.role : POLICY_ROLE_UNKNOWN;
 		p->block->turn = r->info.turn < UINT16_MAX ? r->info.turn : UINT16_MAX;
 		if (block_publish(c, p->block, now_us))
 			continue;

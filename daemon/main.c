@@ -17,6 +17,7 @@
 #include "daemon/gpu_plugin.h"
 #include "daemon/log.h"
 #include "daemon/machine.h"
+#include "daemon/memory_log.h"
 #include "daemon/metrics.h"
 #include "daemon/near.h"
 #include "daemon/rpc.h"
@@ -49,6 +50,7 @@ static void serve(struct daemon *d, struct disk_log *disks)
 
 	while ((s = next_signal(DISK_LOG_EVERY_MS)) != SIGTERM && s != SIGINT) {
 		disk_log_look(disks, d->cache);
+		memory_log_look(d->cache);
 		if (s == SIGHUP)
 			log_info("hangup_ignored", LOG_TEXT("reason", "the configuration is read at start"));
 	}
@@ -105,6 +107,7 @@ static int run(const struct config *c)
 		serve(&d, &disks);
 		sd_notify(false, "STOPPING=1\nSTATUS=draining");
 		stop_drain(&d, &signals);
+		memory_log_look(d.cache);
 	}
 	const bool ended = stop_daemon(&d, !code, &signals);
 

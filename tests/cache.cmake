@@ -2,7 +2,7 @@
 add_library(cache_rig STATIC cache_chain.c cache_rig.c cache_rig_disk.c)
 target_link_libraries(cache_rig PUBLIC terrace_cache PkgConfig::CHECK)
 
-set(cache_tests session lookup lease put ghost watch room admin threads model disk_compact disk_threads spill)
+set(cache_tests session lookup lease put ghost watch room admin threads model disk_compact disk_threads spill scribble)
 foreach(name ${cache_tests})
   terrace_test(cache_${name} LIBS cache_rig)
 endforeach()
