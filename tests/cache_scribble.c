@@ -3,38 +3,18 @@
  * Each test that loops does so over the rows of `damages`: what a stray write may hit, from a bit of the block to a header that was made anew with
  * right checksums, which the daemon alone can tell from the one that was committed.
  */
-#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "daemon/cache_tier.h"
 #include "tests/cache_rig.h"
+#include "tests/scribble_rig.h"
 
 enum { HOST = 64, DISK = 512, HALF = RIG_TOKENS / 2 };
 
 /* ---- what is written ---- */
-
-static struct slot_ident ident_of(const struct slot_header *h)
-{
-	return (struct slot_ident){ .tenant = h->tenant, .layout_id = h->layout_id, .key = h->key, .key_bytes = h->key_bytes,
-				    .block_bytes = h->block_bytes, .layer_bytes = h->layer_bytes, .layers = h->layers,
-				    .layout = h->layout, .layout_bytes = h->layout_bytes };
-}
-
-/* A slot that is sound by itself, and not what was committed. */
-static void forge(uint8_t *slot, uint64_t generation)
-{
-	struct slot_header h;
-
-	memcpy(&h, slot, sizeof(h));
-	const struct slot_ident ident = ident_of(&h);
-	const struct slot_info info = { .tokens = h.tokens, .position = h.position };
-
-	slot_seal(slot, &ident, &info, generation, h.stored_unix_ms);
-}
 
 static void hit_first(uint8_t *slot, uint64_t block_bytes)
 {
@@ -81,28 +61,28 @@ static void hit_tokens(uint8_t *slot, uint64_t block_bytes)
 
 	(void)block_bytes;
 	h->tokens = 1;
-	forge(slot, h->generation);
+	scribble_reseal(slot, h->generation);
 }
 
-static void hit_and_forge(uint8_t *slot, uint64_t block_bytes)
+static void hit_and_reseal(uint8_t *slot, uint64_t block_bytes)
 {
 	hit_first(slot, block_bytes);
-	forge(slot, ((struct slot_header *)slot)->generation);
+	scribble_reseal(slot, ((struct slot_header *)slot)->generation);
 }
 
 static void hit_generation(uint8_t *slot, uint64_t block_bytes)
 {
 	(void)block_bytes;
-	forge(slot, ((struct slot_header *)slot)->generation + 1);
+	scribble_reseal(slot, ((struct slot_header *)slot)->generation + 1);
 }
 
 static const struct damage {
 	const char *name;
-	void (*hit)(uint8_t *slot, uint64_t block_bytes);
+	scribble_fn *hit;
 } damages[] = {
 	{ "the tail", hit_tail },
 	{ "a layer's sum", hit_sum },
-	{ "the block, resealed", hit_and_forge },
+	{ "the block, resealed", hit_and_reseal },
 	{ "all of the slot", hit_all },
 	{ "the first byte", hit_first },
 	{ "the key", hit_key },
@@ -310,7 +290,7 @@ END_TEST
 
 /* What happens to memory around a write, once: before the disk reads it, and after that, before the write's end is told. */
 static struct around {
-	void (*before)(uint8_t *slot, uint64_t block_bytes), (*after)(uint8_t *slot, uint64_t block_bytes);
+	scribble_fn *before, *after;
 	uint64_t key;                  /* of the block; writes of others go on */
 	uint64_t block_bytes;
 	_Atomic int done;
@@ -544,35 +524,9 @@ END_TEST
 
 /* ---- loads ---- */
 
-/* Does it to the slot of key n in the slab files; how many there are. */
-static int on_disk(const struct rig_disks *d, uint64_t n, void (*hit)(uint8_t *slot, uint64_t block_bytes), uint64_t block_bytes)
+static int on_disk(const struct rig_disks *d, uint64_t n, scribble_fn *hit, uint64_t block_bytes)
 {
-	_Alignas(SLOT_HEADER_BYTES) static uint8_t slot[RIG_SLOT_BYTES];
-	int hits = 0;
-
-	for (int slab = 1; slab < 32; slab++) {
-		char path[160];
-		struct stat st;
-		int fd;
-
-		snprintf(path, sizeof(path), "%s/slab-%06d.trc", d->folder[0], slab);
-		fd = open(path, O_RDWR);
-		if (fd < 0)
-			continue;
-		ck_assert_int_eq(fstat(fd, &st), 0);
-		for (off_t at = SLOT_HEADER_BYTES; at + RIG_SLOT_BYTES <= st.st_size; at += RIG_SLOT_BYTES) {
-			const struct slot_header *h = (const struct slot_header *)slot;
-
-			ck_assert_int_eq(pread(fd, slot, sizeof(slot), at), sizeof(slot));
-			if (h->magic != SLOT_MAGIC || h->tombstone || memcmp(h->key, &n, sizeof(n)))
-				continue;
-			hit(slot, block_bytes);
-			ck_assert_int_eq(pwrite(fd, slot, sizeof(slot), at), sizeof(slot));
-			hits++;
-		}
-		close(fd);
-	}
-	return hits;
+	return scribble_on_disk(d->folder[0], RIG_SLOT_BYTES, n, hit, block_bytes);
 }
 
 /* Out of memory, which keeps the others. */
@@ -604,22 +558,6 @@ START_TEST(other_bytes_on_the_disk)
 }
 END_TEST
 
-/* Of the first version: without a layout. */
-static void make_old(uint8_t *slot, uint64_t block_bytes)
-{
-	static const uint8_t zero[4];
-	struct slot_header *h = (struct slot_header *)slot;
-	uint32_t crc;
-
-	(void)block_bytes;
-	h->version = 1;
-	h->layout_bytes = 0;
-	memset(h->layout, 0, sizeof(h->layout));
-	crc = slot_crc32c(0, slot, 12);
-	crc = slot_crc32c(crc, zero, 4);
-	h->header_crc = slot_crc32c(crc, slot + 16, SLOT_HEADER_BYTES - 16);
-}
-
 /* A disk of an earlier version is read, and what comes from it is held against what it had. */
 START_TEST(disks_of_before_open)
 {
@@ -632,7 +570,7 @@ START_TEST(disks_of_before_open)
 	check_flushed(&r, UINT64_MAX, 8);
 	rig_close(&r);
 	for (uint64_t n = 0; n < 8; n++)
-		ck_assert_int_eq(on_disk(&d, n, make_old, 0), 1);
+		ck_assert_int_eq(on_disk(&d, n, scribble_old, 0), 1);
 	open_on(&r, &d, true);
 	for (uint64_t n = 0; n < 8; n++)
 		ck_assert_int_eq(get(&r, n), STATUS_OK);
