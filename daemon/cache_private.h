@@ -315,6 +315,10 @@ struct session {
 	uint32_t read_kib;             /* of copies of its reads, the same as in struct cache */
 };
 
+struct written {
+	uint32_t extent, slots;
+};
+
 struct attachment {
 	struct attachment *next, *hash_next;
 	struct session *session;
@@ -327,6 +331,8 @@ struct attachment {
 	uint32_t boarding;             /* the same of its board, for which GPUs' drivers may take their time */
 	uint32_t lent_count, lent_cap;
 	uint32_t *lent;                /* extents, those with LENT_TOLD (cache_attach.c) by the process's word no more */
+	struct written *written;       /* [written_count] host extents in which its reservations have slots */
+	uint32_t written_count, written_cap, written_at; /* the last: where it was last looked */
 	struct offers *offers;         /* NULL: it has not asked for any (cache_offer.c) */
 };
 
@@ -364,6 +370,7 @@ struct part {
 	struct block *block;           /* NULL: stored already when reserved, or published */
 	struct part *claim_next;
 	bool claimed;
+	uint32_t written;              /* 1 + the host extent that the reservation's attachment may map writable for it; 0: none */
 };
 
 struct reservation {
@@ -766,6 +773,8 @@ const char *attachment_problem(struct cache *c, const struct session *s, uint64_
 /* True while it holds an extent, or may: forgets those it does not hold. */
 bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes);
 bool attachment_has_lent(const struct attachment *a, uint32_t extent);
+/* Its process has a slot more of that extent of host memory to write, or one less. False: no memory to note it. */
+bool attachment_writes(struct attachment *a, uint32_t extent, bool more);
 void attachment_free(struct cache *c, struct attachment *a);
 
 /* ---- cache_offer.c ---- */

@@ -189,6 +189,21 @@ enum status reservation_create(struct cache *c, struct session *s, struct gpu *g
 	return STATUS_OK;
 }
 
+/* The process that writes it may have the memory of its slots mapped writable from now on, or (on false) not for its sake any more. */
+static void reservation_writes(struct cache *c, struct reservation *r, bool on)
+{
+	struct attachment *a = r->attachment && !r->gpu ? attachment_find(c, r->attachment) : NULL;
+
+	for (uint32_t l = 0; a && l < r->parts; l++) {
+		struct part *p = &r->part[l];
+
+		if (on && p->block && attachment_writes(a, p->block->shelf->extent, true))
+			p->written = 1 + p->block->shelf->extent;
+		else if (!on && p->written)
+			attachment_writes(a, p->written - 1, false);
+	}
+}
+
 /* It owns so much less. */
 static void reservation_shed(struct cache *c, struct reservation *r, uint32_t slots, uint64_t bytes)
 {
@@ -210,6 +225,7 @@ void reservation_end(struct cache *c, struct reservation *r)
 	if (r->next)
 		r->next->prev = r->prev;
 	s->open_blocks -= r->open;
+	reservation_writes(c, r, false);
 	reservation_shed(c, r, r->slots, r->bytes);
 	aging_remove(&c->reservation_age, &r->aging);
 	tickets_drop(&c->reservations, r->id);
@@ -293,6 +309,7 @@ static enum status reserve_one(struct cache *c, struct session *s, struct gpu *g
 		return status;
 	r->call = call;
 	r->attachment = attachment;
+	reservation_writes(c, r, true);
 	*reservation = r->id;
 	for (uint32_t l = 0; l < layouts; l++) {
 		if (!r->part[l].block)

@@ -720,6 +720,43 @@ START_TEST(memory_is_writable_with_a_reservation_there)
 }
 END_TEST
 
+/* Over several extents, in any order: an extent is writable exactly as long as one of the reservations is there. */
+START_TEST(each_extent_for_itself)
+{
+	enum { KEYS = 40 };
+	const struct cache_options o = rig_options(HOST);
+	struct cache_keys k = rig_keys(0, KEYS);
+	struct cache_place places[KEYS];
+	enum status st[KEYS];
+	uint64_t id[KEYS];
+	uint32_t extents = 0;
+	struct rig r;
+
+	rig_open(&r, &o, 1);
+	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, st, id, places, KEYS, &r.why), STATUS_OK);
+	for (int i = 0; i < KEYS; i++) {
+		ck_assert_int_eq(st[i], STATUS_OK);
+		extents += !i || places[i].extent != places[i - 1].extent;
+	}
+	ck_assert_uint_ge(extents, 3);
+	for (int n = 0; n < KEYS; n++) {
+		const int out = n * 7 % KEYS;
+
+		ck_assert_int_eq(cache_abort(r.c, r.s.id, id[out]), STATUS_OK);
+		id[out] = 0;
+		for (int i = 0; i < KEYS; i++) {
+			bool any = false;
+
+			for (int j = 0; j < KEYS; j++)
+				any |= id[j] && places[j].extent == places[i].extent;
+			ck_assert_int_eq(map(&r, r.attachment, places[i].extent, true), any ? STATUS_OK : STATUS_PRECONDITION);
+		}
+	}
+	free((void *)k.bytes);
+	rig_close(&r);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("cache_scribble");
@@ -733,6 +770,7 @@ int main(void)
 	const TTest *const once[] = {
 		more_than_the_log_has_room_for, written_over_and_undone, disks_of_before_open, a_put_is_what_its_client_sent,
 		reads_leave_room_for_others, memory_is_writable_with_a_reservation_there,
+		each_extent_for_itself,
 	};
 
 	tcase_set_timeout(t, 120);
