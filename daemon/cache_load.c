@@ -111,30 +111,6 @@ static void load_hurry(struct move *m, enum ring_priority priority)
 	disk_promote(m->unit->disk, &m->io, priority);
 }
 
-/* True: somebody else is about to end it, with his own. */
-static bool checked_push(struct tier *t, struct move *m)
-{
-	struct move *before = atomic_load_explicit(&t->checked, memory_order_relaxed);
-
-	do
-		m->checked_next = before;
-	while (!atomic_compare_exchange_weak_explicit(&t->checked, &before, m, memory_order_acq_rel, memory_order_relaxed));
-	return before;
-}
-
-/* In the order in which they came. */
-static struct move *checked_take(struct tier *t)
-{
-	struct move *m = atomic_exchange_explicit(&t->checked, NULL, memory_order_acquire), *first = NULL, *next;
-
-	for (; m; m = next) {
-		next = m->checked_next;
-		m->checked_next = first;
-		first = m;
-	}
-	return first;
-}
-
 static void load_check(struct work *w)
 {
 	struct move *next, *m = (struct move *)((char *)w - offsetof(struct move, check));
@@ -142,10 +118,10 @@ static void load_check(struct work *w)
 
 	m->judged = load_judge(m);
 	CRASH_POINT("load_read");
-	if (checked_push(c->tier, m))
-		return;
+	if (moves_push(&c->tier->checked, m))
+		return; /* another thread is about to end it, with its own */
 	cache_lock(c);
-	for (m = checked_take(c->tier); m; m = next) {
+	for (m = moves_take(&c->tier->checked); m; m = next) {
 		next = m->checked_next;
 		m->unit->loading--;
 		load_end(c, m, m->judged);

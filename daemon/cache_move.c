@@ -18,6 +18,8 @@
 #include "daemon/cache_vram.h"
 #include "store/crash_point.h"
 
+enum { ALONE_BYTES = 512 << 10 }; /* slots of more are checked one by one, by several threads */
+
 /* ---- who moves ---- */
 
 static struct move **block_bucket(struct cache *c, const struct block *b)
@@ -145,6 +147,28 @@ void tier_move_judge(struct move *m, enum status s)
 struct disk_place tier_move_place(const struct move *m)
 {
 	return (struct disk_place){ .slab = m->rack->slab, .slot = m->rack_slot };
+}
+
+bool moves_push(struct move *_Atomic *list, struct move *m)
+{
+	struct move *before = atomic_load_explicit(list, memory_order_relaxed);
+
+	do
+		m->checked_next = before;
+	while (!atomic_compare_exchange_weak_explicit(list, &before, m, memory_order_acq_rel, memory_order_relaxed));
+	return before;
+}
+
+struct move *moves_take(struct move *_Atomic *list)
+{
+	struct move *m = atomic_exchange_explicit(list, NULL, memory_order_acquire), *first = NULL, *next;
+
+	for (; m; m = next) {
+		next = m->checked_next;
+		m->checked_next = first;
+		first = m;
+	}
+	return first;
 }
 
 /* ---- burials ---- */
@@ -489,17 +513,19 @@ void spills_land(struct cache *c, struct move *copied, enum status s)
 }
 
 /* Without the lock: whether memory still has what was committed, now that the disk has read it. */
-static void spill_check(struct work *w)
+static void spill_judge(struct move *m)
 {
-	struct move *m = (struct move *)((char *)w - offsetof(struct move, check));
-	struct cache *c = m->cache;
-	const enum status s = m->io.ring.status;
 	struct slot_header h;
 
-	if (!s && !memory_sound(m->block, &h))
+	if (!m->io.ring.status && !memory_sound(m->block, &h))
 		m->judged = STATUS_CORRUPT;
-	CRASH_POINT("spill_checked");
-	cache_lock(c);
+}
+
+/* With the lock. */
+static void spill_over(struct cache *c, struct move *m)
+{
+	const enum status s = m->io.ring.status;
+
 	tier_move_judge(m, s);
 	m->unit->spilling--;
 	if (!s && !m->judged && m->old && m->old->rack->leaving) {
@@ -509,25 +535,59 @@ static void spill_check(struct work *w)
 		m->written = true;
 		m->hungry_next = r->copied;
 		r->copied = m;
-	} else {
-		/* A copy out of a rack that stays after all is not wanted. */
-		spill_end(m, !s && !m->judged && m->old ? STATUS_CANCELLED : s);
-		burials_feed(c);
+		return;
+	}
+	/* A copy out of a rack that stays after all is not wanted. */
+	spill_end(m, !s && !m->judged && m->old ? STATUS_CANCELLED : s);
+	burials_feed(c);
+}
+
+/* Checks these, by checked_next, and ends them in one hold of the lock. */
+static void spills_over(struct cache *c, struct move *first)
+{
+	struct move *next;
+
+	for (struct move *m = first; m; m = m->checked_next)
+		spill_judge(m);
+	CRASH_POINT("spill_checked");
+	cache_lock(c);
+	for (struct move *m = first; m; m = next) {
+		next = m->checked_next;
+		spill_over(c, m);
 	}
 	spill_pump(c);
 	loads_feed(c);
 	cache_unlock(c);
 }
 
-/* A disk's thread has its ring to look after: others sum the bytes, as far as they keep up. */
+static void spill_check(struct work *w)
+{
+	struct move *m = (struct move *)((char *)w - offsetof(struct move, check));
+
+	m->checked_next = NULL;
+	spills_over(m->cache, m);
+}
+
+static void spills_check(struct work *w)
+{
+	struct cache *c = ((struct move *)((char *)w - offsetof(struct move, check)))->cache;
+
+	spills_over(c, moves_take(&c->tier->written));
+}
+
+/* A disk's thread has its ring to look after: others sum the bytes, as far as they keep up. To wake one of them for a small block costs more than its
+ * sums: while one is on its way, what comes next is its too. */
 static void spill_done(struct disk_request *q)
 {
 	struct move *m = (struct move *)q;
+	const bool small = m->block->pool->geometry.slot_bytes <= ALONE_BYTES;
 
 	CRASH_POINT("spill_written");
-	m->check.run = spill_check;
-	if (q->ring.status || !sums_submit(m->cache, &m->check))
-		spill_check(&m->check);
+	m->check.run = small ? spills_check : spill_check;
+	if (small && moves_push(&m->cache->tier->written, m))
+		return;
+	if (!sums_submit(m->cache, &m->check))
+		m->check.run(&m->check);
 }
 
 static enum status spill_submit(struct cache *c, struct move *m, struct block *b, struct block *victim)

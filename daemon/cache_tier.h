@@ -170,6 +170,7 @@ struct tier {
 	struct move *unburied, **unburied_end;
 	struct move *orphans;          /* spills whose block was removed: a header that names it may come yet */
 	struct move *_Atomic checked;  /* loads that are to be ended, the last first; who found none before his takes the lock, and ends all */
+	struct move *_Atomic written;  /* spills that are to be checked, the last first; the thread that found none before its own has all of them checked */
 	uint64_t moving_bytes;         /* slots that spills and loads pin */
 	uint32_t move_count;
 	uint32_t turn;                 /* the unit that spills next */
@@ -300,6 +301,10 @@ void tier_move_leave(struct move *m);
 enum status tier_move_join(struct move *m, struct cache_wait *w);
 void tier_move_tell(struct move *m, enum status s);
 void tier_move_judge(struct move *m, enum status s);
+/* Lists that need no lock. push: true if there was one before it, so that another thread is about to take both. take: all, in the order in which they
+ * came, by checked_next. */
+bool moves_push(struct move *_Atomic *list, struct move *m);
+struct move *moves_take(struct move *_Atomic *list);
 struct disk_place tier_move_place(const struct move *m);
 
 /* ---- cache_load.c ---- */
