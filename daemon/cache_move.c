@@ -457,7 +457,6 @@ static void displace(struct cache *c, struct move *m, struct block *old)
 /* With the lock. What was written is not, or need not be, what was committed. The slot is buried, by a block that is dead or has no such copy. */
 static void spill_damaged(struct cache *c, struct block *b)
 {
-	CRASH_POINT("spill_damaged");
 	cache_count(c, COUNTER_SPILL_FAILED, 1);
 	if (!block_live(b))
 		return;
