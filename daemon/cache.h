@@ -390,19 +390,39 @@ enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout
  * and must be called, also when the session has ended. NOT_FOUND: no such write of that session. */
 enum status cache_write_end(struct cache *c, uint64_t session, const struct cache_write *w, bool whole,
 			    uint64_t now_us, uint64_t unix_ms);
+/* The same of a whole block whose CRC-32C the caller knows: CORRUPT if what the commit sums is not that, and the slot goes back. */
+enum status cache_write_end_summed(struct cache *c, uint64_t session, const struct cache_write *w, uint32_t crc32c, uint64_t now_us,
+				   uint64_t unix_ms);
 
-/* Read by stream: pins one block, and counts as use. MISS. Ends with cache_read_end, which may be called
- * twice. From disk: BUSY, as in cache_lease. */
+/* Read by stream: pins one block, and counts as use. MISS. From disk: BUSY, as in cache_lease. EXHAUSTED: copies of other reads take the memory
+ * that there is for them, or the client's share of it; soon there may be room. Ends with cache_read_end, which may be called twice: not before
+ * the copy is done with. */
+enum { CACHE_READ_KIB_MAX = 256 * 1024 };
 struct cache_read {
-	const uint8_t *block;
+	const uint8_t *block;       /* engines may write there: for cache_read_copy, and for tests */
 	uint64_t block_bytes;
 	uint32_t tokens;
 	void *pin;
+	uint64_t session;
+	uint32_t room_kib;
 };
 enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout, const uint8_t *key,
 			     uint32_t key_bytes, uint64_t now_us, struct cache_read *out, struct cache_wait *w,
 			     const char **why);
+/* Copies the block to `to`, and ends the pin. OK: what is in `to` is what was committed, whatever engines write to the slot meanwhile; *crc32c is
+ * its sum. CORRUPT: the slot was written over after the commit, and memory's copy is dropped: whoever begins again gets the block from
+ * another tier, or a miss. Lasts; not on the rpc thread. */
+enum status cache_read_copy(struct cache *c, struct cache_read *r, uint8_t *to, uint32_t *crc32c);
 void cache_read_end(struct cache *c, struct cache_read *r);
+
+/* The next copy in memory that was found not to be what was committed, since the last call; false: none, and of *untold there was no room to tell. */
+struct cache_damage {
+	uint64_t layout_id;
+	uint8_t key_bytes, key[SLOT_KEY_MAX];
+	const char *finder;         /* a fixed word: "get", "spill", "verify", "gpu" */
+	const char *left;           /* the tiers that still have the block, as "gpu+disk"; "": it is gone */
+};
+bool cache_damage_next(struct cache *c, struct cache_damage *out, uint64_t *untold);
 
 /* ---- other calls ---- */
 
@@ -467,7 +487,8 @@ enum status cache_attach(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES]
  * first counts. */
 void cache_attach_watch(struct cache *c, uint64_t attachment, int pidfd);
 /* A descriptor of an extent of the session's layouts; the caller sends and closes it. DENIED (not of its
- * layouts, or the attachment or its session is gone), NOT_FOUND (no such extent, or draining), EXHAUSTED. */
+ * layouts, or the attachment or its session is gone), NOT_FOUND (no such extent, or draining), EXHAUSTED. write, of host memory: PRECONDITION
+ * unless the attachment has a reservation in the extent. */
 enum status cache_attach_map(struct cache *c, uint64_t attachment, uint32_t extent, bool write, int *fd,
 			     uint64_t *bytes, uint32_t *page_bytes);
 /* The same, also of an extent of GPU memory, which comes as two descriptors, or, of CACHE_EXTENT_BOARD, of the attachment's board.

@@ -92,6 +92,7 @@ void attachment_free(struct cache *c, struct attachment *a)
 	if (a->board)
 		board_let_go(c, a->board);
 	free(a->lent);
+	free(a->written);
 	offers_free(a->offers);
 	free(a);
 }
@@ -203,8 +204,52 @@ static enum status still_open(const struct attachment *a)
 	return !a || a->gone || a->session->state != SESSION_OPEN ? STATUS_DENIED : STATUS_OK;
 }
 
-/* May this attachment have this extent? Notes that it has. */
-static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t extent)
+/* Reservations of a process lie in few extents at a time, and the next is mostly where the last one was. NULL: it has none there. */
+static struct written *written_find(struct attachment *a, uint32_t extent)
+{
+	for (uint32_t i = 0; i < a->written_count; i++) {
+		const uint32_t at = (a->written_at + i) % a->written_count;
+
+		if (a->written[at].extent != extent)
+			continue;
+		a->written_at = at;
+		return &a->written[at];
+	}
+	return NULL;
+}
+
+static struct written *written_add(struct attachment *a, uint32_t extent)
+{
+	if (a->written_count == a->written_cap) {
+		const uint32_t cap = a->written_cap ? 2 * a->written_cap : 8;
+		struct written *more = realloc(a->written, cap * sizeof(*more));
+
+		if (!more)
+			return NULL;
+		a->written = more;
+		a->written_cap = cap;
+	}
+	a->written_at = a->written_count++;
+	a->written[a->written_at] = (struct written){ extent, 0 };
+	return &a->written[a->written_at];
+}
+
+bool attachment_writes(struct attachment *a, uint32_t extent, bool more)
+{
+	struct written *w = written_find(a, extent);
+
+	if (!w && more)
+		w = written_add(a, extent);
+	if (!w)
+		return false;
+	w->slots += more ? 1 : -1u;
+	if (!w->slots)
+		*w = a->written[--a->written_count];
+	return true;
+}
+
+/* May this attachment have this extent? Notes that it has. Memory of a GPU has one form only, which may be written. */
+static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t extent, bool write)
 {
 	struct attachment *a = attachment_find(c, attachment);
 	const struct gpu *g = vram_gpu_of_extent(c, extent);
@@ -225,6 +270,8 @@ static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t exte
 		return STATUS_DENIED;
 	if (draining)
 		return STATUS_NOT_FOUND;
+	if (write && !g && !written_find(a, extent))
+		return STATUS_PRECONDITION;
 	if (g && a->pidfd < 0) /* nobody would see the end of its work there */
 		return STATUS_EXHAUSTED;
 	s = lent_add(a, extent);
@@ -334,7 +381,7 @@ enum status cache_attach_lend(struct cache *c, uint64_t attachment, uint32_t ext
 	if (extent == CACHE_EXTENT_BOARD)
 		return board_lend(c, attachment, out);
 	cache_lock(c);
-	s = map_begin(c, attachment, extent);
+	s = map_begin(c, attachment, extent, write);
 	cache_unlock(c);
 	if (s)
 		return s;

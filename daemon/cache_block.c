@@ -452,6 +452,7 @@ static void hand_over(struct cache *c, struct block *b, struct block *heir)
 	heir->node.id = b->node.id;
 	heir->pool = b->pool;
 	heir->generation = b->generation;
+	block_header_keep(heir, block_header_crc(b));
 	heir->stored_us = b->stored_us;
 	heir->tokens = b->tokens;
 	heir->role = b->role;
@@ -460,6 +461,7 @@ static void hand_over(struct cache *c, struct block *b, struct block *heir)
 	if (b->rack) {
 		heir->rack = b->rack;
 		heir->rack_slot = b->rack_slot;
+		heir->rack_known = b->rack_known;
 		heir->doubted = b->doubted;
 		b->doubted = false;
 		b->rack->at[b->rack_slot].block = heir;

@@ -1,28 +1,12 @@
 /* For operators: one block in detail, and the scrub. Both pin a block, check it without the lock, and let
  * go of it again. */
+#include "daemon/cache_memory.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
 #include <string.h>
 
 enum { VERIFY_BLOCKS = 256, VERIFY_SLOTS = 16384 };
-
-/* Of a pinned block, without the lock. Engines can write to that memory at any time: the header is copied
- * once (*h), and nothing in it says how much is read. */
-static bool block_sound(const struct block *b, const char *tenant, struct slot_header *h)
-{
-	const uint8_t *layer = block_slot_at(b) + SLOT_HEADER_BYTES;
-	struct slot_ident ident;
-
-	block_slot_ident(b->pool, tenant, b->record.ident.key, b->record.ident.key_bytes, &ident);
-	memcpy(h, block_slot_at(b), sizeof(*h));
-	if (slot_header_match(h, &ident, b->generation))
-		return false;
-	for (uint32_t i = 0; i < ident.layers; i++, layer += ident.layer_bytes)
-		if (slot_crc32c_next(0, layer, ident.layer_bytes, i + 1 < ident.layers ? layer + ident.layer_bytes : NULL) != h->layer_crc[i])
-			return false;
-	return true;
-}
 
 static void view_common(const struct block *b, struct cache_block_view *v)
 {
@@ -62,8 +46,8 @@ static void view_header(struct cache *c, const struct block *b, const struct scr
 	if (copy->disk)
 		v->checksum_ok = scrub_copy(c, b, copy, &h) == STATUS_OK;
 	else
-		v->checksum_ok = (!c->vram || vram_bring(c, (struct block *)b, false)) && block_sound(b, c->tenant.name, &h);
-	if (slot_header_problem(&h))
+		v->checksum_ok = (!c->vram || vram_bring(c, (struct block *)b, false)) && memory_sound(b, &h);
+	if (copy->disk ? slot_header_problem(&h) != NULL : !slot_header_is(&h, block_header_crc(b)))
 		return;
 	v->position = h.position;
 	v->turn = h.turn;
@@ -169,17 +153,14 @@ static void verify_block(struct cache *c, struct block *b, struct cache_verified
 		cache_unlock(c);
 		return;
 	}
-	const bool sound = block_sound(b, c->tenant.name, &h);
+	const bool sound = memory_sound(b, &h);
 
 	sum->blocks++;
 	sum->bytes += block_pool(b)->geometry.block_bytes;
 	sum->corrupt += !sound;
 	cache_lock(c);
-	if (!sound) {
-		cache_count(c, COUNTER_CORRUPT, 1);
-		if (block_live(b))
-			block_succeed(c, b);
-	}
+	if (!sound && block_live(b))
+		memory_damaged(c, b, COUNTER_MEMORY_WRONG_VERIFY);
 	block_unpin(b);
 	cache_unlock(c);
 }

@@ -37,9 +37,13 @@ static enum status load_judge(struct move *m)
 	memcpy(&h, m->slot.at, sizeof(h));
 	m->position = h.position;
 	s = slot_header_match(&h, &ident, m->block->generation);
+	if (!s && m->known && h.header_crc != m->header_crc)
+		s = STATUS_CORRUPT; /* sound, but not the one that was written */
 	if (s)
 		return s;
-	return m->for_gpu ? slot_layers_check_leave(m->slot.at, 0, ident.layers) : slot_layers_check(m->slot.at, 0, ident.layers);
+	m->header_crc = h.header_crc;
+	return m->for_gpu ? slot_block_check_leave(&h, (const uint8_t *)m->slot.at + SLOT_HEADER_BYTES)
+			  : slot_block_check(&h, (const uint8_t *)m->slot.at + SLOT_HEADER_BYTES);
 }
 
 static void load_give_slot(struct move *m)
@@ -78,6 +82,8 @@ static void load_end(struct cache *c, struct move *m, enum status s)
 		CRASH_POINT("load_arrive");
 		m->shelf->held--;
 		rack_doubt(b, false);
+		block_header_keep(b, m->header_crc);
+		b->rack_known = b->rack != NULL;
 		block_arrive(c, b, &m->slot, m->shelf, m->position);
 		cache_count(c, COUNTER_LOADED, 1);
 		cache_count(c, COUNTER_MOVED_IN, b->pool->geometry.block_bytes);
@@ -105,30 +111,6 @@ static void load_hurry(struct move *m, enum ring_priority priority)
 	disk_promote(m->unit->disk, &m->io, priority);
 }
 
-/* True: somebody else is about to end it, with his own. */
-static bool checked_push(struct tier *t, struct move *m)
-{
-	struct move *before = atomic_load_explicit(&t->checked, memory_order_relaxed);
-
-	do
-		m->checked_next = before;
-	while (!atomic_compare_exchange_weak_explicit(&t->checked, &before, m, memory_order_acq_rel, memory_order_relaxed));
-	return before;
-}
-
-/* In the order in which they came. */
-static struct move *checked_take(struct tier *t)
-{
-	struct move *m = atomic_exchange_explicit(&t->checked, NULL, memory_order_acquire), *first = NULL, *next;
-
-	for (; m; m = next) {
-		next = m->checked_next;
-		m->checked_next = first;
-		first = m;
-	}
-	return first;
-}
-
 static void load_check(struct work *w)
 {
 	struct move *next, *m = (struct move *)((char *)w - offsetof(struct move, check));
@@ -136,10 +118,10 @@ static void load_check(struct work *w)
 
 	m->judged = load_judge(m);
 	CRASH_POINT("load_read");
-	if (checked_push(c->tier, m))
-		return;
+	if (moves_push(&c->tier->checked, m))
+		return; /* another thread is about to end it, with its own */
 	cache_lock(c);
-	for (m = checked_take(c->tier); m; m = next) {
+	for (m = moves_take(&c->tier->checked); m; m = next) {
 		next = m->checked_next;
 		m->unit->loading--;
 		load_end(c, m, m->judged);
@@ -224,6 +206,8 @@ static enum status begin(struct cache *c, struct block *b, enum ring_priority pr
 	m->spare = spare;
 	m->rack = b->rack;
 	m->rack_slot = b->rack_slot;
+	m->known = b->rack_known;
+	m->header_crc = block_header_crc(b);
 	tier_move_enter(m, b);
 	s = tier_move_join(m, w);
 	if (!s)

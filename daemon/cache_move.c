@@ -3,14 +3,22 @@
  *
  * What an end does, it does in one hold of the lock: the books, the catalog's queue, the links of those who wait, and what can be started
  * next.
+ *
+ * A write reads the memory that engines may write. So a spill is compared with the commit's sums when the write has completed, before anything
+ * is told of it: whoever wrote to the block before or while the disk read it, and did not undo that, is found. One who did undo it in time
+ * has left a copy on disk whose own checksums are wrong: a miss when it is read.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "daemon/cache_memory.h"
+#include "daemon/cache_sums.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 #include "store/crash_point.h"
+
+enum { ALONE_BYTES = 512 << 10 }; /* slots of more are checked one by one, by several threads */
 
 /* ---- who moves ---- */
 
@@ -139,6 +147,28 @@ void tier_move_judge(struct move *m, enum status s)
 struct disk_place tier_move_place(const struct move *m)
 {
 	return (struct disk_place){ .slab = m->rack->slab, .slot = m->rack_slot };
+}
+
+bool moves_push(struct move *_Atomic *list, struct move *m)
+{
+	struct move *before = atomic_load_explicit(list, memory_order_relaxed);
+
+	do
+		m->checked_next = before;
+	while (!atomic_compare_exchange_weak_explicit(list, &before, m, memory_order_acq_rel, memory_order_relaxed));
+	return before;
+}
+
+struct move *moves_take(struct move *_Atomic *list)
+{
+	struct move *m = atomic_exchange_explicit(list, NULL, memory_order_acquire), *first = NULL, *next;
+
+	for (; m; m = next) {
+		next = m->checked_next;
+		m->checked_next = first;
+		first = m;
+	}
+	return first;
 }
 
 /* ---- burials ---- */
@@ -347,7 +377,7 @@ static void leave_behind(struct cache *c, struct move *m)
 	m->old = NULL;
 }
 
-/* With the lock. The header was the engine's to write until it was written out: what it says now is looked at as any bytes. */
+/* With the lock. The header was looked at beside the block, but an engine may have written to it since: then the catalog is told less. */
 static void spill_keep(struct move *m)
 {
 	struct cache *c = m->cache;
@@ -356,8 +386,10 @@ static void spill_keep(struct move *m)
 
 	if (m->old)
 		leave_behind(c, m);
-	memcpy(&h, block_slot_at(b), sizeof(h));
-	rack_attach(c, m->rack, m->rack_slot, b, slot_header_problem(&h) ? 0 : h.position);
+	if (!memory_header(b, &h))
+		h = (struct slot_header){ .magic = 0 };
+	rack_attach(c, m->rack, m->rack_slot, b, h.position);
+	b->rack_known = true;
 	catalog_tell(c, b, &h);
 	cache_count(c, COUNTER_SPILLED, 1);
 	cache_count(c, COUNTER_MOVED_OUT, b->pool->geometry.block_bytes);
@@ -422,11 +454,22 @@ static void displace(struct cache *c, struct move *m, struct block *old)
 	block_remove(c, old, CACHE_REASON_EVICTED); /* memory has no copy: may_displace */
 }
 
+/* With the lock. What was written is not, or need not be, what was committed. The slot is buried, by a block that is dead or has no such copy. */
+static void spill_damaged(struct cache *c, struct block *b)
+{
+	cache_count(c, COUNTER_SPILL_FAILED, 1);
+	if (!block_live(b))
+		return;
+	b->pool->dirty += !b->rack; /* as leave_shelf wants it */
+	memory_damaged(c, b, COUNTER_MEMORY_WRONG_SPILL);
+}
+
 /* With the lock; frees the move. s: of the write, and of the sync of a copy out of a rack. */
 static void spill_end(struct move *m, enum status s)
 {
 	struct cache *c = m->cache;
 	struct block *b = m->block;
+	const bool damaged = !s && m->judged;
 
 	m->rack->moves--;
 	if (m->old)
@@ -437,19 +480,21 @@ static void spill_end(struct move *m, enum status s)
 	unit_wrote(m->unit, &b->record.ident);
 	if (!s && m->grave)
 		displaced(c, m);
-	if (!s && block_live(b) && !m->unit->failed) {
+	if (!s && !damaged && block_live(b) && !m->unit->failed) {
 		spill_keep(m);
 		CRASH_POINT("spill_kept");
 	} else {
+		if (damaged)
+			spill_damaged(c, b);
 		if (s && s != STATUS_CANCELLED)
 			cache_count(c, COUNTER_SPILL_FAILED, 1);
-		if (block_live(b) && !b->rack)
+		if (!damaged && block_live(b) && !b->rack)
 			b->pool->dirty++;
 		if (!m->unit->failed && !c->tier->stopping)
 			spill_undo(m, b, s);
 	}
 	grave_leave(m);
-	tier_move_tell(m, s);
+	tier_move_tell(m, damaged ? m->judged : s);
 	block_unpin(b);
 	vram_memory_spares(c);
 	free(m->old);
@@ -466,31 +511,82 @@ void spills_land(struct cache *c, struct move *copied, enum status s)
 	burials_feed(c);
 }
 
-static void spill_done(struct disk_request *q)
+/* Without the lock: whether memory still has what was committed, now that the disk has read it. */
+static void spill_judge(struct move *m)
 {
-	struct move *m = (struct move *)q;
-	struct cache *c = m->cache;
-	enum status s = q->ring.status;
+	struct slot_header h;
 
-	CRASH_POINT("spill_written");
-	cache_lock(c); /* the move was entered under the lock, after the write was submitted */
+	if (!m->io.ring.status && !memory_sound(m->block, &h))
+		m->judged = STATUS_CORRUPT;
+}
+
+/* With the lock. */
+static void spill_over(struct cache *c, struct move *m)
+{
+	const enum status s = m->io.ring.status;
+
 	tier_move_judge(m, s);
 	m->unit->spilling--;
-	if (!s && m->old && m->old->rack->leaving) {
+	if (!s && !m->judged && m->old && m->old->rack->leaving) {
 		struct rack *r = m->old->rack;
 
 		CRASH_POINT("spill_copied");
 		m->written = true;
 		m->hungry_next = r->copied;
 		r->copied = m;
-	} else {
-		/* A copy out of a rack that stays after all is not wanted. */
-		spill_end(m, !s && m->old ? STATUS_CANCELLED : s);
-		burials_feed(c);
+		return;
+	}
+	/* A copy out of a rack that stays after all is not wanted. */
+	spill_end(m, !s && !m->judged && m->old ? STATUS_CANCELLED : s);
+	burials_feed(c);
+}
+
+/* Checks these, by checked_next, and ends them in one hold of the lock. */
+static void spills_over(struct cache *c, struct move *first)
+{
+	struct move *next;
+
+	for (struct move *m = first; m; m = m->checked_next)
+		spill_judge(m);
+	CRASH_POINT("spill_checked");
+	cache_lock(c);
+	for (struct move *m = first; m; m = next) {
+		next = m->checked_next;
+		spill_over(c, m);
 	}
 	spill_pump(c);
 	loads_feed(c);
 	cache_unlock(c);
+}
+
+static void spill_check(struct work *w)
+{
+	struct move *m = (struct move *)((char *)w - offsetof(struct move, check));
+
+	m->checked_next = NULL;
+	spills_over(m->cache, m);
+}
+
+static void spills_check(struct work *w)
+{
+	struct cache *c = ((struct move *)((char *)w - offsetof(struct move, check)))->cache;
+
+	spills_over(c, moves_take(&c->tier->written));
+}
+
+/* A disk's thread has its ring to look after: others sum the bytes, as far as they keep up. To wake one of them for a small block costs more than its
+ * sums: while one is on its way, what comes next is its too. */
+static void spill_done(struct disk_request *q)
+{
+	struct move *m = (struct move *)q;
+	const bool small = m->block->pool->geometry.slot_bytes <= ALONE_BYTES;
+
+	CRASH_POINT("spill_written");
+	m->check.run = small ? spills_check : spill_check;
+	if (small && moves_push(&m->cache->tier->written, m))
+		return;
+	if (!sums_submit(m->cache, &m->check))
+		m->check.run(&m->check);
 }
 
 static enum status spill_submit(struct cache *c, struct move *m, struct block *b, struct block *victim)
@@ -500,6 +596,7 @@ static enum status spill_submit(struct cache *c, struct move *m, struct block *b
 
 	CRASH_POINT("spill_begin");
 	m->io.done = spill_done;
+	m->block = b; /* the check may come before it is entered, but not before the lock is let go */
 	s = disk_write(m->unit->disk, tier_move_place(m), block_slot_at(b), (uint32_t)p->geometry.slot_bytes,
 		       b->shelf->buffer[m->unit->number], m->priority, &m->io);
 	if (s)

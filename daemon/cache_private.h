@@ -130,6 +130,10 @@ enum {
 	X(FLUSHES, "terrace_flushes_total", "", "flushes that were acknowledged")                            \
 	X(DELETED, "terrace_deleted_blocks_total", "", "blocks deleted by a client")                         \
 	X(CORRUPT, "terrace_corrupt_blocks_total", "", "blocks whose checksum was wrong")                    \
+	X(MEMORY_WRONG_GET, "terrace_memory_corrupt_blocks_total", "found=get", "copies in memory that were not what was committed") \
+	X(MEMORY_WRONG_SPILL, "terrace_memory_corrupt_blocks_total", "found=spill", "copies in memory that were not what was committed") \
+	X(MEMORY_WRONG_VERIFY, "terrace_memory_corrupt_blocks_total", "found=verify", "copies in memory that were not what was committed") \
+	X(MEMORY_WRONG_GPU, "terrace_memory_corrupt_blocks_total", "found=gpu", "copies in memory that were not what was committed") \
 	X(TOUCHED, "terrace_touched_blocks_total", "", "uses told by Touch and Report")                      \
 	X(EVENT_NONE, "terrace_reports_total", "event=none", "reports")                                      \
 	X(EVENT_TURN_END, "terrace_reports_total", "event=turn_end", "reports")                              \
@@ -223,9 +227,9 @@ struct pool {
 
 /* A block: unpublished (of a reservation, in memory or on a GPU), published (in the index; in memory with shelf and policy, on disk
  * with rack, on GPUs with slots there, or several of these) or dead (removed while pinned). What the slot's header says besides is
- * not repeated here: a million of these should cost little. */
+ * not repeated here: a million of these should cost little. But the CRC of the header is: header and block lie in memory that engines may write. */
 struct block {
-	struct index_record record;    /* first: block_of() */
+	struct index_record record;    /* first: block_of(); its `word`: block_header_crc() */
 	struct policy_node node;       /* of memory's policy, while it is in memory */
 	struct pool *pool;
 	struct shelf *shelf;           /* NULL: not in memory */
@@ -245,7 +249,8 @@ struct block {
 	uint8_t ahead : 2;             /* enum ahead_kind: loaded ahead of its use, which has not come yet */
 	uint8_t wanted;                /* Leases that are expected and want it, and not others' loads in its place */
 	_Atomic uint8_t where;         /* what lookups may know of it: BLOCK_IN_MEMORY | BLOCK_ON_DISK | BLOCK_ON_GPU */
-	uint8_t role;                  /* of its put: enum policy_role has the same numbers */
+	uint8_t role : 7;              /* of its put: enum policy_role has the same numbers */
+	uint8_t rack_known : 1;        /* its copy on disk has the header of block_header_crc(), too */
 	_Atomic uint16_t turn;         /* of its put; 0: not known. Lookups read it */
 	uint32_t memory_pins;          /* of its pins those that are of its copy in memory alone */
 	struct block *id_next;         /* of the bucket by id (cache_advice.h) */
@@ -308,6 +313,11 @@ struct session {
 	bool write_back;               /* what it puts on GPUs goes down when there is need, not at once */
 	uint32_t gpus;                 /* it has worked on, a bit each */
 	uint64_t held_slots, held_bytes; /* by its leases and reservations */
+	uint32_t read_kib;             /* of copies of its reads, the same as in struct cache */
+};
+
+struct written {
+	uint32_t extent, slots;
 };
 
 struct attachment {
@@ -322,6 +332,8 @@ struct attachment {
 	uint32_t boarding;             /* the same of its board, for which GPUs' drivers may take their time */
 	uint32_t lent_count, lent_cap;
 	uint32_t *lent;                /* extents, those with LENT_TOLD (cache_attach.c) by the process's word no more */
+	struct written *written;       /* [written_count] host extents in which its reservations have slots */
+	uint32_t written_count, written_cap, written_at; /* the last: where it was last looked */
 	struct offers *offers;         /* NULL: it has not asked for any (cache_offer.c) */
 };
 
@@ -359,6 +371,7 @@ struct part {
 	struct block *block;           /* NULL: stored already when reserved, or published */
 	struct part *claim_next;
 	bool claimed;
+	uint32_t written;              /* 1 + the host extent that the reservation's attachment may map writable for it; 0: none */
 };
 
 struct reservation {
@@ -367,6 +380,7 @@ struct reservation {
 	struct session *session;
 	uint64_t handle, bytes;
 	uint64_t call;                 /* as of a lease */
+	uint64_t attachment;           /* whose process writes it; 0: the daemon itself */
 	struct slot_info info;
 	struct gpu *gpu;               /* where its slots are; NULL: in memory */
 	bool open;                     /* without a key */
@@ -407,6 +421,14 @@ struct drain {
 
 struct retire {
 	uint32_t attachment, extent;
+};
+
+/* What the log is to say of copies in memory that were wrong. */
+enum { DAMAGES_MAX = 64 };
+struct damage_notes {
+	struct cache_damage at[DAMAGES_MAX];
+	uint32_t first, count;
+	uint64_t untold;               /* there was no room for */
 };
 
 struct cache {
@@ -457,6 +479,8 @@ struct cache {
 	uint32_t drain_count;
 	uint64_t pinned_lost;          /* rises when a block ends, or a copy on a GPU is found bad, that may be pinned */
 	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */
+	struct damage_notes damages;   /* cache_memory.c */
+	uint64_t read_kib;             /* of copies that reads have made and not given back (cache_stream.c) */
 	struct advice *advice;         /* cache_advice.h */
 	struct pool *grow;             /* room_take gave up for it: see there */
 	bool gpu_busy;                 /* so did a GPU's: see vram_room_wait */
@@ -568,6 +592,16 @@ __attribute__((cold)) uint32_t vram_pins(const struct block *b);
 static inline uint32_t block_memory_pins(const struct block *b)
 {
 	return b->vram ? block_pins(b) - vram_pins(b) : block_pins(b);
+}
+/* Of the header of its copy in memory, once that is sealed; of one that has left memory, of the last copy there. Kept by the daemon alone: it tells
+ * whether the header, and by the header's sums the block, are still what was committed. */
+static inline uint32_t block_header_crc(const struct block *b)
+{
+	return b->record.word;
+}
+static inline void block_header_keep(struct block *b, uint32_t crc)
+{
+	b->record.word = crc;
 }
 static inline bool block_live(const struct block *b)
 {
@@ -731,6 +765,8 @@ enum status share_refused(struct cache *c, enum refusal refusal, const enum coun
 /* For one more lease, or watch, of a session. */
 enum status share_lease(struct cache *c, const struct session *s, const char **why);
 enum status share_watch(struct cache *c, const struct session *s, const char **why);
+/* For a copy of one more block that a read by stream makes. s NULL: nobody's share is looked at. */
+enum status share_read(const struct cache *c, const struct session *s, const char **why);
 
 /* ---- cache_attach.c ---- */
 
@@ -740,6 +776,8 @@ const char *attachment_problem(struct cache *c, const struct session *s, uint64_
 /* True while it holds an extent, or may: forgets those it does not hold. */
 bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes);
 bool attachment_has_lent(const struct attachment *a, uint32_t extent);
+/* Its process has a slot more of that extent of host memory to write, or one less. False: no memory to note it. */
+bool attachment_writes(struct attachment *a, uint32_t extent, bool more);
 void attachment_free(struct cache *c, struct attachment *a);
 
 /* ---- cache_offer.c ---- */

@@ -189,6 +189,21 @@ enum status reservation_create(struct cache *c, struct session *s, struct gpu *g
 	return STATUS_OK;
 }
 
+/* The process that writes it may have the memory of its slots mapped writable from now on, or (on false) not for its sake any more. */
+static void reservation_writes(struct cache *c, struct reservation *r, bool on)
+{
+	struct attachment *a = r->attachment && !r->gpu ? attachment_find(c, r->attachment) : NULL;
+
+	for (uint32_t l = 0; a && l < r->parts; l++) {
+		struct part *p = &r->part[l];
+
+		if (on && p->block && attachment_writes(a, p->block->shelf->extent, true))
+			p->written = 1 + p->block->shelf->extent;
+		else if (!on && p->written)
+			attachment_writes(a, p->written - 1, false);
+	}
+}
+
 /* It owns so much less. */
 static void reservation_shed(struct cache *c, struct reservation *r, uint32_t slots, uint64_t bytes)
 {
@@ -210,6 +225,7 @@ void reservation_end(struct cache *c, struct reservation *r)
 	if (r->next)
 		r->next->prev = r->prev;
 	s->open_blocks -= r->open;
+	reservation_writes(c, r, false);
 	reservation_shed(c, r, r->slots, r->bytes);
 	aging_remove(&c->reservation_age, &r->aging);
 	handles_drop(&c->reservations, r->handle);
@@ -220,7 +236,7 @@ void reservation_end(struct cache *c, struct reservation *r)
 void reservation_seal(const struct reservation *r, const char *tenant, uint64_t unix_ms)
 {
 	for (uint32_t l = 0; l < r->parts; l++) {
-		const struct block *b = r->part[l].block;
+		struct block *b = r->part[l].block;
 		const struct pool *p = b ? block_pool(b) : NULL;
 
 		if (!b)
@@ -236,7 +252,7 @@ void reservation_seal(const struct reservation *r, const char *tenant, uint64_t 
 		block_slot_ident(p, tenant, r->key, r->key_bytes, &ident);
 		ident.layout = layout;
 		ident.layout_bytes = LAYOUT_BYTES;
-		slot_seal(block_slot_at(b), &ident, &r->info, b->generation, unix_ms);
+		block_header_keep(b, slot_seal(block_slot_at(b), &ident, &r->info, b->generation, unix_ms));
 	}
 }
 
@@ -257,7 +273,7 @@ enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t
 			claim_drop(c, p);
 		block_ident(block_pool(p->block), r->key, r->key_bytes, &p->block->record.ident);
 		p->block->tokens = r->info.tokens;
-		p->block->role = r->info.role;
+		p->block->role = r->info.role < POLICY_ROLES ? r->info.role : POLICY_ROLE_UNKNOWN;
 		p->block->turn = r->info.turn < UINT16_MAX ? r->info.turn : UINT16_MAX;
 		if (block_publish(c, p->block, now_us))
 			continue;
@@ -274,7 +290,7 @@ enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t
 
 static enum status reserve_one(struct cache *c, struct session *s, struct gpu *gpu, struct pool *const *pools,
 			       uint32_t layouts, const uint8_t *key, uint32_t key_bytes,
-			       const struct slot_info *given, uint64_t call, uint64_t *reservation,
+			       const struct slot_info *given, uint64_t call, uint64_t attachment, uint64_t *reservation,
 			       struct cache_place *places)
 {
 	uint32_t block_tokens = pools[0]->layout.block_tokens;
@@ -292,6 +308,8 @@ static enum status reserve_one(struct cache *c, struct session *s, struct gpu *g
 	if (status)
 		return status;
 	r->call = call;
+	r->attachment = attachment;
+	reservation_writes(c, r, true);
 	*reservation = r->handle;
 	for (uint32_t l = 0; l < layouts; l++) {
 		if (!r->part[l].block)
@@ -351,7 +369,7 @@ static enum status reserve_chunk(struct cache *c, struct reserve *v, const char 
 
 		if (!v->exhausted)
 			status = reserve_one(c, s, v->gpu, v->pools, v->layouts, key, key ? k->key_bytes : 0,
-					     v->info ? &v->info[v->done] : NULL, v->call, &v->reservations[v->done],
+					     v->info ? &v->info[v->done] : NULL, v->call, v->attachment, &v->reservations[v->done],
 					     &v->places[(size_t)v->done * v->layouts]);
 		if (c->grow || c->gpu_busy)
 			break;

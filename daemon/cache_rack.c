@@ -150,6 +150,7 @@ void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b
 	CRASH_POINT("rack_attach");
 	b->rack = r;
 	b->rack_slot = slot;
+	b->rack_known = false;
 	r->at[slot].block = b;
 	r->blocks++;
 	r->class->blocks++;

@@ -89,6 +89,8 @@ enum status scrub_copy(struct cache *c, const struct block *b, const struct scru
 		memcpy(h, r->at, sizeof(*h));
 		s = slot_header_match(h, &ident, b->generation);
 	}
+	if (!s && t->known && h->header_crc != t->header_crc)
+		s = STATUS_CORRUPT;
 	if (!s)
 		s = slot_layers_check(r->at, 0, p->layout.layers);
 	scrub_let_go(r);
@@ -155,6 +157,8 @@ static enum status look_judge(const struct scrub_look *k)
 	block_slot_ident(k->pool, k->cache->tenant.name, k->ident.key, k->ident.key_bytes, &ident);
 	if (!s)
 		s = slot_header_match(k->at, &ident, k->generation);
+	if (!s && k->target.known && ((const struct slot_header *)k->at)->header_crc != k->target.header_crc)
+		s = STATUS_CORRUPT;
 	return s ? s : slot_layers_check(k->at, 0, ident.layers);
 }
 

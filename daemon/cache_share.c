@@ -78,3 +78,18 @@ enum status share_watch(struct cache *c, const struct session *s, const char **w
 	_Static_assert(WATCHES_MAX == 64, "the words say so");
 	return share_refused(c, refusal_of(c, s, offsetof(struct session, watch_count), c->watch_count, WATCHES_MAX), counts, words, why);
 }
+
+enum status share_read(const struct cache *c, const struct session *s, const char **why)
+{
+	const uint64_t used = c->read_kib < CACHE_READ_KIB_MAX ? c->read_kib : CACHE_READ_KIB_MAX;
+	enum refusal refusal = used < CACHE_READ_KIB_MAX ? REFUSALS : REFUSED_FULL;
+
+	if (s && refusal == REFUSALS)
+		refusal = refusal_of(c, s, offsetof(struct session, read_kib), (uint32_t)used, CACHE_READ_KIB_MAX);
+	_Static_assert(CACHE_READ_KIB_MAX == 256 * 1024, "the words say so");
+	if (refusal == REFUSED_FULL)
+		*why = "too much is being read by stream: blocks of 256 MiB are on their way to clients that have not taken them";
+	else if (refusal != REFUSALS)
+		*why = "too much is being read by stream: of 256 MiB this client's blocks, which it has not taken, are as much as it leaves free for others";
+	return refusal == REFUSALS ? STATUS_OK : STATUS_EXHAUSTED;
+}

@@ -1,7 +1,10 @@
 /* Puts and gets by stream: the daemon itself writes and reads. A write is a reservation that no client
- * sees; it ends only with cache_write_end, also when its session has ended meanwhile. A read is a pin.
+ * sees; it ends only with cache_write_end, also when its session has ended meanwhile. A read is a pin, until the block
+ * is copied: what leaves the daemon is the copy, which nobody else can write, and which is compared with the commit's sums.
+ * Copies stay until a client has taken them, so they have a bound over all reads, and each client its share of it.
  */
 #include "daemon/cache_advice_graph.h"
+#include "daemon/cache_memory.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
@@ -93,8 +96,17 @@ static void write_over(struct cache *c, struct reservation *r)
 		session_ghost_try(c, s, &probes);
 }
 
-enum status cache_write_end(struct cache *c, uint64_t session, const struct cache_write *w, bool whole,
-			    uint64_t now_us, uint64_t unix_ms)
+/* Of one that is sealed. What was summed is what is published; what lies in the slot now need not be. */
+static bool sealed_as(const struct reservation *r, const uint32_t *crc32c)
+{
+	struct slot_header h;
+
+	return !crc32c || (memory_header(r->part[0].block, &h) && slot_block_crc(&h) == *crc32c);
+}
+
+/* crc32c: of a whole block, NULL if it is not known. */
+static enum status write_end(struct cache *c, uint64_t session, const struct cache_write *w, bool whole, const uint32_t *crc32c, uint64_t now_us,
+			     uint64_t unix_ms)
 {
 	enum status status = STATUS_CANCELLED;
 	struct block *published;
@@ -111,8 +123,11 @@ enum status cache_write_end(struct cache *c, uint64_t session, const struct cach
 	cache_unlock(c);
 	if (whole) {
 		reservation_seal(r, c->tenant.name, unix_ms);
-		ties_commit(c, r);
+		whole = sealed_as(r, crc32c);
+		status = whole ? status : STATUS_CORRUPT;
 	}
+	if (whole)
+		ties_commit(c, r);
 	cache_lock(c);
 	if (whole) {
 		index_read_lock();
@@ -126,6 +141,43 @@ enum status cache_write_end(struct cache *c, uint64_t session, const struct cach
 	write_over(c, r);
 	cache_unlock(c);
 	return status;
+}
+
+enum status cache_write_end(struct cache *c, uint64_t session, const struct cache_write *w, bool whole, uint64_t now_us, uint64_t unix_ms)
+{
+	return write_end(c, session, w, whole, NULL, now_us, unix_ms);
+}
+
+enum status cache_write_end_summed(struct cache *c, uint64_t session, const struct cache_write *w, uint32_t crc32c, uint64_t now_us,
+				   uint64_t unix_ms)
+{
+	return write_end(c, session, w, true, &crc32c, now_us, unix_ms);
+}
+
+/* With the lock: room for the copy. One read alone has room for any block. */
+static enum status read_room(struct cache *c, uint64_t session, struct cache_read *r, const char **why)
+{
+	const uint32_t kib = (uint32_t)((r->block_bytes + 1023) / 1024);
+	struct session *s = session_numbered(c, session);
+
+	if (c->read_kib && share_read(c, s, why))
+		return STATUS_EXHAUSTED;
+	r->session = session;
+	r->room_kib = kib;
+	c->read_kib += kib;
+	if (s)
+		s->read_kib += kib;
+	return STATUS_OK;
+}
+
+/* With the lock. */
+static void read_room_back(struct cache *c, const struct cache_read *r)
+{
+	struct session *s = r->room_kib ? session_numbered(c, r->session) : NULL;
+
+	c->read_kib -= r->room_kib;
+	if (s)
+		s->read_kib -= r->room_kib;
 }
 
 enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout, const uint8_t *key,
@@ -152,11 +204,14 @@ enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout,
 		if (!block_live(b))
 			b = block_find_again(c, b);
 		if (b && b->shelf) {
-			block_pin(b);
-			block_use(c, b);
-			*out = (struct cache_read){ block_slot_at(b) + SLOT_HEADER_BYTES,
-						    p->geometry.block_bytes, b->tokens, b };
-			status = STATUS_OK;
+			*out = (struct cache_read){ .block = block_slot_at(b) + SLOT_HEADER_BYTES, .block_bytes = p->geometry.block_bytes,
+						    .tokens = b->tokens };
+			status = read_room(c, session, out, why);
+			if (!status) {
+				block_pin(b);
+				block_use(c, b);
+				out->pin = b;
+			}
 		} else if (b && wait_goes_on(w)) {
 			status = STATUS_BUSY;
 		} else if (b && wait_wanted(w) && !block_fetch(c, b, RING_URGENT, w)) {
@@ -165,18 +220,32 @@ enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout,
 		cache_unlock(c);
 	}
 	index_read_unlock();
-	if (status == STATUS_BUSY)
+	if (status == STATUS_BUSY || status == STATUS_EXHAUSTED)
 		return status;
 	cache_count(c, status ? COUNTER_READ_MISSES : COUNTER_READS, 1);
 	return status;
 }
 
+enum status cache_read_copy(struct cache *c, struct cache_read *r, uint8_t *to, uint32_t *crc32c)
+{
+	struct block *b = r->pin;
+	const bool sound = memory_copy(b, to, crc32c);
+
+	cache_lock(c);
+	if (!sound && block_live(b))
+		memory_damaged(c, b, COUNTER_MEMORY_WRONG_GET);
+	block_unpin(b);
+	r->pin = NULL;
+	cache_unlock(c);
+	return sound ? STATUS_OK : STATUS_CORRUPT;
+}
+
 void cache_read_end(struct cache *c, struct cache_read *r)
 {
-	if (!r->pin)
-		return;
 	cache_lock(c);
-	block_unpin(r->pin);
+	if (r->pin)
+		block_unpin(r->pin);
+	read_room_back(c, r);
 	cache_unlock(c);
 	*r = (struct cache_read){ .pin = NULL };
 }

@@ -8,7 +8,7 @@
  * A *move* is one transfer: a spill (memory to disk), a load (disk to memory) or a burial (a tombstone over a header). It holds a
  * pin on its block. A block has one move at a time; whoever wants the same waits for it through a link.
  *
- *     spill:  dirty block -> slot (free, or a victim's) -> write -> rack, catalog     block stays readable in memory all along
+ *     spill:  dirty block -> slot (free, or a victim's) -> write -> checksums -> rack, catalog     block stays readable in memory all along
  *     load:   block on disk -> slot in memory -> read -> checksums -> shelf, policy
  *     bury:   slot whose header names a removed block -> tombstone -> free
  *
@@ -131,8 +131,10 @@ struct move {
 	struct move *also;             /* a burial's second name for the header, after a write that failed */
 	struct move *old;              /* of a spill out of a rack: the burial of the slot that the block has there */
 	bool written;                  /* ... and in rack->copied */
-	struct work check;             /* of a load; what it found: */
+	struct work check;             /* of a load, and of a spill that has been written; what it found: */
 	enum status judged;
+	bool known;                    /* of a load: header_crc is that of the header which was written there, */
+	uint32_t header_crc;           /* ... and in the end that of the one which was read */
 	uint64_t position;             /* of the block's first token */
 	struct move *checked_next;
 };
@@ -184,6 +186,7 @@ struct tier {
 	struct move *unburied, **unburied_end;
 	struct move *orphans;          /* spills whose block was removed: a header that names it may come yet */
 	struct move *_Atomic checked;  /* loads that are to be ended, the last first; who found none before his takes the lock, and ends all */
+	struct move *_Atomic written;  /* spills that are to be checked, the last first; the thread that found none before its own has all of them checked */
 	uint64_t moving_bytes;         /* slots that spills and loads pin */
 	uint32_t move_count;
 	uint32_t turn;                 /* the unit that spills next */
@@ -329,6 +332,10 @@ void tier_move_leave(struct move *m);
 enum status tier_move_join(struct move *m, struct cache_wait *w);
 void tier_move_tell(struct move *m, enum status s);
 void tier_move_judge(struct move *m, enum status s);
+/* Lists that need no lock. push: true if there was one before it, so that another thread is about to take both. take: all, in the order in which they
+ * came, by checked_next. */
+bool moves_push(struct move *_Atomic *list, struct move *m);
+struct move *moves_take(struct move *_Atomic *list);
 struct disk_place tier_move_place(const struct move *m);
 
 /* ---- cache_load.c ---- */
@@ -358,10 +365,12 @@ enum status unit_sync(struct cache *c, struct unit *u, uint64_t wait_us);
 struct scrub_target {
 	struct disk *disk;
 	struct disk_place place;
+	bool known;                    /* header_crc is that of the header there */
+	uint32_t header_crc;
 };
 static inline struct scrub_target scrub_target_of(const struct block *b)
 {
-	return (struct scrub_target){ b->rack->class->unit->disk, { b->rack->slab, b->rack_slot } };
+	return (struct scrub_target){ b->rack->class->unit->disk, { b->rack->slab, b->rack_slot }, b->rack_known, block_header_crc(b) };
 }
 /* Without the lock, of a pinned block: reads and checks its copy. *h: its header, on OK. STALE, CORRUPT: it is not there. Else
  * the disk did not give it. Waits for the disk. */

@@ -139,7 +139,7 @@ struct vram_move {
 	struct host_slot host;         /* down: to */
 	struct shelf *shelf;
 	struct cache_wait_link *placed, *done; /* who waits for its slot to be known; for its end */
-	uint32_t sums;                 /* down: of what came */
+	uint32_t sums, header_crc;     /* down: of what came */
 	uint64_t waits_us;             /* up: for room, since then; 0: it has not */
 	bool hasty;                    /* up: it waits for no disk that writes */
 	uint8_t wrong;                 /* up: times that what was there to be copied was not the block */

@@ -1,6 +1,7 @@
 /* What is sound of a block whose copy in memory is not (block_succeed): its copies on GPUs become another block's, the heir's, as they are: in the
  * hands of leases, and being read. A move from one GPU to another reads nothing of memory, and goes on as the heir's. Who waited for a copy of
  * memory's gets one of the heir's. */
+#include "daemon/cache_memory.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
 
@@ -121,12 +122,11 @@ void vram_up_wrong(struct cache *c, struct vram_move *m)
 
 	if (!block_live(m->block))
 		return;
-	cache_count(c, COUNTER_CORRUPT, 1);
 	cache_count(c, COUNTER_GPU_UP_CORRUPT, 1);
 	m->gpu->corrupt_up++;
 	m->wrong++;
 	m->found = true;
-	heir = block_succeed(c, m->block);
+	heir = memory_damaged(c, m->block, COUNTER_MEMORY_WRONG_GPU);
 	if (heir && !m->gpu->lost)
 		wait_for_heir(c, m, heir);
 }

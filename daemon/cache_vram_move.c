@@ -630,6 +630,8 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 		cache_count(c, COUNTER_MOVED_DOWN, b->pool->geometry.block_bytes);
 		m->shelf->held--;
 		vram_sums_keep(b, m->sums);
+		b->rack_known = b->rack_known && m->header_crc == block_header_crc(b);
+		block_header_keep(b, m->header_crc);
 		block_arrive(c, b, &m->host, m->shelf, position);
 	} else {
 		host_slot_back(m);

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/cache_memory.h"
 #include "daemon/cache_sums.h"
 #include "daemon/cache_tier.h"
 #include "daemon/cache_vram.h"
@@ -59,7 +60,7 @@ static void seal(const struct cache *c, struct vram_move *m, bool whole)
 	block_slot_ident(p, c->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
 	ident.layout = layout;
 	ident.layout_bytes = LAYOUT_BYTES;
-	slot_seal_header(m->host.at, &ident, &info, b->generation, s->stored_unix_ms);
+	m->header_crc = slot_seal_header(m->host.at, &ident, &info, b->generation, s->stored_unix_ms);
 	m->sums = vram_sums_of(m->host.at, ident.layers);
 	m->bad = s->summed && s->sums != m->sums;
 }
@@ -226,20 +227,11 @@ static struct slot_ident ident_of(const struct vram_move *m)
 	return ident;
 }
 
-/* The header is copied, since an engine may write to it at any time. */
-static bool header_sound(const struct vram_move *m, struct slot_header *h)
-{
-	const struct slot_ident ident = ident_of(m);
-
-	memcpy(h, block_slot_at(m->block), sizeof(*h));
-	return slot_header_match(h, &ident, m->block->generation) == STATUS_OK;
-}
-
 static void header_look(struct vram_move *m, struct found *f)
 {
 	struct slot_header h;
 
-	if (header_sound(m, &h))
+	if (memory_header(m->block, &h))
 		vram_remember(m->slot, &h);
 	else
 		found_add(f, m);

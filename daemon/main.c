@@ -16,6 +16,7 @@
 #include "daemon/gpu_plugin.h"
 #include "daemon/log.h"
 #include "daemon/machine.h"
+#include "daemon/memory_log.h"
 #include "daemon/metrics.h"
 #include "daemon/near.h"
 #include "daemon/places.h"
@@ -38,8 +39,10 @@ static int fail(const char *part, const char *why)
 /* Until a signal ends it. */
 static void serve(struct daemon *d, struct disk_log *disks)
 {
-	while (!signals_ends(signals_wait(&signals, disk_log_due_ms(disks))))
+	while (!signals_ends(signals_wait(&signals, disk_log_due_ms(disks)))) {
 		disk_log_look(disks, d->cache);
+		memory_log_look(d->cache);
+	}
 }
 
 static int run(const struct config *c)
@@ -93,6 +96,7 @@ static int run(const struct config *c)
 		serve(&d, &disks);
 		sd_notify(false, "STOPPING=1\nSTATUS=draining");
 		stop_drain(&d, &signals);
+		memory_log_look(d.cache);
 	}
 	const bool ended = stop_daemon(&d, !code, &signals);
 

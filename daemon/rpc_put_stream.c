@@ -162,11 +162,12 @@ static enum status put_open(struct rpc_call *c)
 
 static void block_finish(struct rpc_call *c, struct put *p)
 {
-	bool sound = !p->has_crc || slot_crc32c(0, p->write.block, p->write.block_bytes) == p->crc;
-	enum status s = cache_write_end(c->daemon->cache, p->session, &p->write, sound, c->now_us, daemon_unix_ms());
+	struct cache *cache = c->daemon->cache;
+	const enum status s = p->has_crc ? cache_write_end_summed(cache, p->session, &p->write, p->crc, c->now_us, daemon_unix_ms())
+					 : cache_write_end(cache, p->session, &p->write, true, c->now_us, daemon_unix_ms());
 
 	p->writing = false;
-	p->status[p->blocks - 1] = (Terrace__V1__Status)(sound ? s : STATUS_CORRUPT);
+	p->status[p->blocks - 1] = (Terrace__V1__Status)s;
 }
 
 static enum status header_check(struct rpc_call *c, const Terrace__V1__PutHeader *h, struct slot_info *info)

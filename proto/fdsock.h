@@ -9,6 +9,11 @@
  *     daemon RETIRE(extent)         please unmap when the last lease in it is back
  *     client AHEAD(gpu)          -> daemon OFFER(extents), and more of them as there are more
  *
+ * Host memory is lent to be written (MAP with write 1) to an attachment that has a reservation in that extent, made by a Reserve that named the
+ * attachment; before, the answer is PRECONDITION. What is mapped then may stay mapped, for later reservations. To be read it is lent to any
+ * attachment of a session with the extent's layout. A GPU's driver exports its memory in one form, which can be written, so `write` says there only
+ * how the client means to map it.
+ *
  * AHEAD asks to be told which extents of the session's layouts there are on a GPU, or in host memory, so that they can be mapped before a
  * lease names them: at once those that there are, and from then on each new one, when it has been made. An offer lends
  * nothing: what is wanted of it is asked for by MAP, which may be refused, as the extent may be draining by then. Nothing has to be mapped, and
@@ -122,7 +127,7 @@ struct fdsock_welcome {
 struct fdsock_map {
 	struct fdsock_head head;
 	uint32_t extent;
-	uint32_t write; /* 1: writable (for reservations), 0: read-only */
+	uint32_t write; /* 1: writable (after the reservation of a slot there), 0: read-only */
 };
 
 struct fdsock_extent {

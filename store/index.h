@@ -44,6 +44,7 @@ struct index_record {
 	struct rcu_head rcu;
 	struct index_ident ident;      /* not changed after index_insert */
 	_Atomic uint32_t pins;         /* pins | INDEX_DEAD */
+	uint32_t word;                 /* the owner's: it takes no room that the record would not have */
 };
 
 _Static_assert(sizeof(struct index_record) <= 96, "one a block");

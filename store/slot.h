@@ -81,14 +81,16 @@ struct slot_ident {
 
 /* Writes the header of a slot whose block bytes stand behind it: computes the layers' CRCs and the
  * header's. `slot` is 8-byte aligned and holds SLOT_HEADER_BYTES + block_bytes. Reads every byte of the
- * block once (10 GB/s and more). */
-void slot_seal(void *slot, const struct slot_ident *ident, const struct slot_info *info,
-	       uint64_t generation, uint64_t unix_ms);
+ * block once (10 GB/s and more). Returns the header's CRC: an owner that keeps it elsewhere knows the header,
+ * and by its sums the block, again (slot_header_is). */
+uint32_t slot_seal(void *slot, const struct slot_ident *ident, const struct slot_info *info,
+		   uint64_t generation, uint64_t unix_ms);
 
 /* Its two steps, for several threads. The CRCs of these layers, which lie behind the header, into the header; each thread has its own layers. */
 void slot_seal_layers(void *slot, uint64_t layer_bytes, uint32_t first, uint32_t n);
-/* Then, once: all of a header but its layers' CRCs, which stand in it. */
-void slot_seal_header(void *slot, const struct slot_ident *ident, const struct slot_info *info, uint64_t generation, uint64_t unix_ms);
+/* Then, once: all of a header but its layers' CRCs, which stand in it. The header is made in memory of the function's own and copied to the slot,
+ * so that the CRC that is returned is of nothing that another process wrote there meanwhile, the layers' CRCs excepted. */
+uint32_t slot_seal_header(void *slot, const struct slot_ident *ident, const struct slot_info *info, uint64_t generation, uint64_t unix_ms);
 
 /* Checks a header alone: magic, version, CRC, every size within its bound. NULL or a fixed sentence. A
  * tombstone is sound. */
@@ -108,13 +110,31 @@ enum status slot_layers_check(const void *slot, uint32_t first, uint32_t n);
 /* The same of bytes that a device is to read next: slot_leave_caches of them. */
 enum status slot_layers_check_leave(const void *slot, uint32_t first, uint32_t n);
 
+/* ---- of memory that other processes may write ----
+ *
+ * `h` is a copy of the slot's header in the caller's own memory, and the caller keeps the header's CRC: what these compare with cannot change
+ * under them. */
+
+/* Whether the copy is, byte for byte, the header of that CRC. */
+bool slot_header_is(const struct slot_header *h, uint32_t crc);
+/* Recomputes the CRCs of all layers of the block whose bytes stand at `block`: OK or CORRUPT. `h` is sound. */
+enum status slot_block_check(const struct slot_header *h, const void *block);
+/* The same of bytes that a device is to read next: slot_leave_caches of them. */
+enum status slot_block_check_leave(const struct slot_header *h, const void *block);
+/* Copies the block to `to` and compares the CRCs of the copy: what is in `to` upon OK is the block, whoever writes to `block` meanwhile. CORRUPT. */
+enum status slot_block_copy(const struct slot_header *h, const void *block, void *to);
+/* The CRC-32C of all bytes of the block, by its layers' CRCs alone. */
+uint32_t slot_block_crc(const struct slot_header *h);
+
 /* Makes in `page` (SLOT_HEADER_BYTES) the tombstone of the block whose sound header `of` is: the same
  * names and generation, no layers' checksums. `of` may be `page`. */
 void slot_tombstone(struct slot_header *page, const struct slot_header *of, uint64_t unix_ms);
 
 /* CRC-32C (Castagnoli; "123456789" gives e3069283); `crc` chains, 0 to begin. */
 uint32_t slot_crc32c(uint32_t crc, const void *data, size_t bytes);
-/* The same, where as many bytes at `next` are summed after these: they are asked for meanwhile. Nothing is read there; NULL: none. */
+/* The CRC of A and then B, by the CRC of each and the length of B. */
+uint32_t slot_crc32c_join(uint32_t crc_a, uint32_t crc_b, uint64_t bytes_b);
+/* The same as slot_crc32c, where as many bytes at `next` are summed after these: they are asked for meanwhile. Nothing is read there; NULL: none. */
 uint32_t slot_crc32c_next(uint32_t crc, const void *data, size_t bytes, const void *next);
 /* What a processor has read lies in its own caches, from where a device gets it at a part of the bus's speed (terrace-bench caches): it is to go to the
  * cache that all share. A hint; no effect where there is no CLDEMOTE. Nothing is read or written; reads of the range stay correct. */

@@ -1,8 +1,8 @@
 # The cache without its shell.
-add_library(cache_rig STATIC cache_chain.c cache_rig.c cache_rig_disk.c)
+add_library(cache_rig STATIC cache_chain.c cache_rig.c cache_rig_disk.c scribble_rig.c)
 target_link_libraries(cache_rig PUBLIC terrace_cache PkgConfig::CHECK)
 
-set(cache_tests handle session lookup lease put ghost watch room admin threads model disk_compact disk_threads spill)
+set(cache_tests handle session lookup lease put ghost watch room admin threads model disk_compact disk_threads spill scribble)
 foreach(name ${cache_tests})
   terrace_test(cache_${name} LIBS cache_rig)
 endforeach()
@@ -32,7 +32,7 @@ endif()
 # The VRAM tier, over simulated GPUs.
 add_library(cache_vram_rig STATIC cache_vram_rig.c)
 target_link_libraries(cache_vram_rig PUBLIC cache_rig sim_device)
-foreach(name vram vram_ahead vram_compact vram_corrupt vram_down vram_fault vram_heir vram_layers vram_lists vram_long vram_loss vram_model vram_pipeline vram_policy vram_room vram_stop vram_sums vram_threads)
+foreach(name vram vram_ahead vram_compact vram_corrupt vram_down vram_fault vram_heir vram_layers vram_lists vram_long vram_loss vram_model vram_pipeline vram_policy vram_room vram_scribble vram_stop vram_sums vram_threads)
   terrace_test(cache_${name} LIBS cache_vram_rig)
 endforeach()
 target_link_options(cache_vram_long PRIVATE LINKER:--wrap=vram_find_rest)

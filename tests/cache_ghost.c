@@ -190,9 +190,9 @@ END_TEST
 START_TEST(one_of_two_processes_dies)
 {
 	const struct cache_options o = rig_options(16);
-	struct cache_place places[2];
+	struct cache_place half, places[2];
 	struct cache_leased leased;
-	uint64_t second, session, held = 0;
+	uint64_t second, session, id, held = 0;
 	struct engine e;
 	struct rig r;
 
@@ -200,7 +200,9 @@ START_TEST(one_of_two_processes_dies)
 	rig_put(&r, 0, 2);
 	ck_assert_int_eq(rig_lease(&r, 0, 2, true, places, &leased), STATUS_OK);
 	ck_assert_int_eq(cache_attach(r.c, r.s.token, 2, r.now, &second, &session, &r.why), STATUS_OK);
-	e = engine_start(&r, &places[0], false);
+	id = reserve(&r, 1000, &half); /* without one it could not write */
+	e = engine_start(&r, &half, false);
+	ck_assert_int_eq(cache_abort(r.c, r.s.id, id), STATUS_OK);
 	reap(e.pid);
 	ck_assert(!cache_attach_gone(r.c, r.attachment, r.now, &held));
 	ck_assert_uint_eq(held, 0);

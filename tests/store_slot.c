@@ -80,6 +80,23 @@ START_TEST(crc32c_of_long_data)
 }
 END_TEST
 
+/* Two CRCs and a length are enough for that of both. */
+START_TEST(crc32c_of_two_is_joined)
+{
+	static uint8_t bytes[9000];
+
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		bytes[i] = (uint8_t)rnd();
+	for (int t = 0; t < 200; t++) {
+		const size_t n = rnd() % sizeof(bytes), first = n ? rnd() % n : 0;
+		const uint32_t a = slot_crc32c(0, bytes, first), b = slot_crc32c(0, bytes + first, n - first);
+
+		ck_assert_uint_eq(slot_crc32c_join(a, b, n - first), slot_crc32c(0, bytes, n));
+	}
+	ck_assert_uint_eq(slot_crc32c_join(0x12345678, 0, 0), 0x12345678);
+}
+END_TEST
+
 START_TEST(crc32c_is_castagnoli_and_chains)
 {
 	const char *text = "123456789";
@@ -420,6 +437,49 @@ START_TEST(a_false_field_under_a_right_crc_is_refused)
 }
 END_TEST
 
+/* By a header in the caller's memory: whatever the slot's own says. */
+START_TEST(a_block_is_held_against_a_header_elsewhere)
+{
+	static uint8_t copy[BLOCK_BYTES];
+	struct slot_header *h = sealed(), mine = *h;
+	uint8_t *block = slot + SLOT_HEADER_BYTES;
+
+	ck_assert(slot_header_is(&mine, mine.header_crc));
+	ck_assert(!slot_header_is(&mine, mine.header_crc + 1));
+	ck_assert_uint_eq(slot_block_crc(&mine), slot_crc32c(0, block, BLOCK_BYTES));
+	h->layers = UINT32_MAX;
+	h->layer_bytes = UINT64_MAX;
+	recrc(h);
+	ck_assert(!slot_header_is(h, mine.header_crc));
+	ck_assert_int_eq(slot_block_copy(&mine, block, copy), STATUS_OK);
+	ck_assert_mem_eq(copy, block, BLOCK_BYTES);
+	for (size_t i = 0; i < BLOCK_BYTES; i += 97) {
+		block[i] ^= 4;
+		ck_assert_int_eq(slot_block_check(&mine, block), STATUS_CORRUPT);
+		ck_assert_int_eq(slot_block_check_leave(&mine, block), STATUS_CORRUPT);
+		ck_assert_int_eq(slot_block_copy(&mine, block, copy), STATUS_CORRUPT);
+		block[i] ^= 4;
+	}
+	ck_assert_int_eq(slot_block_check(&mine, block), STATUS_OK);
+	ck_assert_int_eq(slot_block_check_leave(&mine, block), STATUS_OK);
+}
+END_TEST
+
+/* A bit of the copy makes another header of it, its CRC's own bits too. */
+START_TEST(a_header_is_known_by_its_crc)
+{
+	const uint32_t crc = sealed()->header_crc;
+	struct slot_header *h = (struct slot_header *)slot;
+
+	for (size_t bit = 0; bit < 8 * SLOT_HEADER_BYTES; bit += 1 + rnd() % 7) {
+		slot[bit / 8] ^= (uint8_t)(1u << bit % 8);
+		ck_assert_msg(!slot_header_is(h, crc), "bit %zu", bit);
+		slot[bit / 8] ^= (uint8_t)(1u << bit % 8);
+	}
+	ck_assert(slot_header_is(h, crc));
+}
+END_TEST
+
 START_TEST(garbage_under_a_right_crc_never_crashes)
 {
 	struct slot_header *h = (struct slot_header *)slot;
@@ -446,6 +506,9 @@ int main(void)
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, crc32c_is_castagnoli_and_chains);
 	tcase_add_test(tc, crc32c_of_long_data);
+	tcase_add_test(tc, crc32c_of_two_is_joined);
+	tcase_add_test(tc, a_block_is_held_against_a_header_elsewhere);
+	tcase_add_test(tc, a_header_is_known_by_its_crc);
 	tcase_add_test(tc, a_sealed_slot_matches_and_tells_all);
 	tcase_add_test(tc, a_header_of_version_1_is_sound_without_a_layout);
 	tcase_add_test(tc, a_slot_may_have_no_layout);

@@ -541,7 +541,8 @@ TERRACE_API enum terrace_status terrace_warm_finish(struct terrace_op *op, uint3
 /* Makes blocks durable: after TERRACE_OK every block of the keys that was stored before the call is on a disk, synced, and in the
  * daemon's synced catalog, so that it is there, bit for bit, after a crash of the daemon or the machine; until somebody deletes
  * it or it is evicted as the least worth keeping, which a flush does not prevent. keys NULL: all blocks of the session's layouts,
- * whoever put them. statuses (may be NULL) gets one a key, or one in all without keys: OK, MISS (there is no such block),
+ * whoever put them. statuses (may be NULL) gets one a key, or one in all without keys: OK, MISS (there is no such block, or an engine wrote to it after
+ * its commit: what would have been written is not what was committed, and is dropped),
  * EXHAUSTED (the disks have no place), IO, UNAVAILABLE (the daemon has no disks, or no sound one). The call's own status is the first of
  * them that is neither OK nor MISS; statuses is then written too. TERRACE_DEADLINE: not all was durable in time; DEADLINE stands for the keys that
  * may not be; what was begun goes on, so another flush has less to do. After a crash it waits, keys NULL, until all that is on the disks is read. */

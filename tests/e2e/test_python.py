@@ -322,6 +322,27 @@ class WithDaemon(unittest.TestCase):
                     streams.lease(KEYS)
                 self.assertEqual(caught.exception.status, terrace.Status.PRECONDITION)
 
+    def test_memory_is_mapped_writable_for_puts_alone(self):
+        """Who reads has nothing to write by; who puts has from the first reservation on, and keeps it."""
+        def mapped(rights):
+            with open("/proc/self/maps", encoding="utf-8") as maps:
+                lines = [line.split() for line in maps if "memfd:terrace-extent" in line]
+            return sorted(line[0] for line in lines if line[1] == rights)
+        with running(TERRACED, *SMALL) as daemon:
+            with terrace.connect(daemon.address) as other, other.session([LAYOUT]) as writer:
+                self.assertEqual(fill(writer), [terrace.Status.OK] * len(KEYS))
+            others = mapped("rw-s")  # of the sessions that are closed
+            with terrace.connect(daemon.address) as client, client.session([LAYOUT]) as session:
+                with session.lease(KEYS) as lease:
+                    self.assertEqual(bytes(lease.block(0)), bytes_of(0))
+                    self.assertEqual(mapped("rw-s"), others)
+                    self.assertTrue(mapped("r--s"))
+                fill(session, terrace.chain(list(range(100, 164)), 16))
+                writable = mapped("rw-s")
+                self.assertGreater(len(writable), len(others))
+                fill(session, terrace.chain(list(range(200, 264)), 16))
+                self.assertEqual(mapped("rw-s"), writable)
+
     def test_near_and_by_grpc(self):
         def near(stats, method):
             return stats.get("terrace_rpc_calls_total{method=Cache.%s,status=OK,way=near}" % method, 0)
