@@ -12,6 +12,7 @@ terrace_test(cache_disk_power SOURCES cache_disk_power.c power_log.c LIBS cache_
 terrace_test(cache_disk_fault LIBS cache_rig DISK)
 terrace_test(cache_disk_hung LIBS cache_rig DISK)
 terrace_test(cache_disk_loads LIBS cache_rig)
+terrace_test(quota LIBS cache_rig)
 terrace_test(cache_cost LIBS cache_rig terrace_cache_seed)
 terrace_test(cache_advice LIBS cache_rig)
 terrace_test(cache_advice_graph LIBS cache_rig)
