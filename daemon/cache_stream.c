@@ -65,8 +65,9 @@ enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout
 		s = session_call(c, session, now_us, why);
 		status = STATUS_NOT_FOUND;
 		if (s) {
-			status = reservation_create(c, s, NULL, &p, 1, key, key_bytes, &full, true, c->now_us, &r);
-			*why = write_refusal(status);
+			status = reservation_create(c, s, NULL, &p, 1, key, key_bytes, &full, true, c->now_us, &r, why);
+			if (status != STATUS_EXHAUSTED)
+				*why = write_refusal(status);
 		}
 		if (!status)
 			*out = (struct cache_write){ r->id,
@@ -128,6 +129,26 @@ enum status cache_write_end(struct cache *c, uint64_t session, const struct cach
 	return status;
 }
 
+/* A block in memory. The session's holder is charged, also when the session ends meanwhile. */
+static enum status read_pin(struct cache *c, uint64_t session, struct block *b, struct cache_read *out, const char **why)
+{
+	const uint64_t bytes = b->pool->geometry.slot_bytes;
+	struct session *s = session_get(c, session, why);
+	enum status status = STATUS_NOT_FOUND;
+
+	if (s)
+		status = pins_ask(c, s, block_pin_bytes(b), NULL, 0, why);
+	if (status)
+		return status;
+	block_pin(b);
+	block_use(c, b);
+	quota_add(s->holder, QUOTA_PINNED, bytes);
+	c->read_bytes += bytes;
+	*out = (struct cache_read){ block_slot_at(b) + SLOT_HEADER_BYTES, b->pool->geometry.block_bytes, b->tokens, b,
+				    quota_join_again(s->holder) };
+	return STATUS_OK;
+}
+
 enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout, const uint8_t *key,
 			     uint32_t key_bytes, uint64_t now_us, struct cache_read *out, struct cache_wait *w,
 			     const char **why)
@@ -152,11 +173,7 @@ enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout,
 		if (!block_live(b))
 			b = block_find_again(c, b);
 		if (b && b->shelf) {
-			block_pin(b);
-			block_use(c, b);
-			*out = (struct cache_read){ block_slot_at(b) + SLOT_HEADER_BYTES,
-						    p->geometry.block_bytes, b->tokens, b };
-			status = STATUS_OK;
+			status = read_pin(c, session, b, out, why);
 		} else if (b && wait_goes_on(w)) {
 			status = STATUS_BUSY;
 		} else if (b && wait_wanted(w) && !block_fetch(c, b, RING_URGENT, w)) {
@@ -165,7 +182,7 @@ enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout,
 		cache_unlock(c);
 	}
 	index_read_unlock();
-	if (status == STATUS_BUSY)
+	if (status == STATUS_BUSY || status == STATUS_EXHAUSTED)
 		return status;
 	cache_count(c, status ? COUNTER_READ_MISSES : COUNTER_READS, 1);
 	return status;
@@ -176,6 +193,11 @@ void cache_read_end(struct cache *c, struct cache_read *r)
 	if (!r->pin)
 		return;
 	cache_lock(c);
+	const uint64_t bytes = ((struct block *)r->pin)->pool->geometry.slot_bytes;
+
+	quota_give(r->holder, QUOTA_PINNED, bytes);
+	quota_leave(r->holder);
+	c->read_bytes -= bytes;
 	block_unpin(r->pin);
 	cache_unlock(c);
 	*r = (struct cache_read){ .pin = NULL };

@@ -32,7 +32,7 @@ endif()
 # The VRAM tier, over simulated GPUs.
 add_library(cache_vram_rig STATIC cache_vram_rig.c)
 target_link_libraries(cache_vram_rig PUBLIC cache_rig sim_device)
-foreach(name vram vram_ahead vram_compact vram_corrupt vram_down vram_fault vram_heir vram_layers vram_lists vram_long vram_loss vram_model vram_pipeline vram_policy vram_room vram_stop vram_sums vram_threads)
+foreach(name quota vram vram_ahead vram_compact vram_corrupt vram_down vram_fault vram_heir vram_layers vram_lists vram_long vram_loss vram_model vram_pipeline vram_policy vram_room vram_stop vram_sums vram_threads)
   terrace_test(cache_${name} LIBS cache_vram_rig)
 endforeach()
 target_link_options(cache_vram_long PRIVATE LINKER:--wrap=vram_find_rest)
