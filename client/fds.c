@@ -658,7 +658,10 @@ static enum terrace_status hello(struct client_attachment *a, const uint8_t toke
 	if (welcome->head.type != FDSOCK_WELCOME)
 		return client_fail(TERRACE_INTERNAL, "the daemon's first packet is of type %u", welcome->head.type);
 	if (welcome->status)
-		return client_fail(client_packet_status(welcome->status), "the daemon refuses to attach this process");
+		return client_fail(client_packet_status(welcome->status), "the daemon refuses to attach this process%s",
+				   welcome->status == TERRACE_EXHAUSTED ? ": this process, its user, or all together hold as many connections "
+									  "to fd_socket as they may: close some, or raise connections_max"
+									: "");
 	if (welcome->epoch != epoch || welcome->session != session)
 		return client_fail(TERRACE_STALE, "the fd socket speaks for another session or epoch");
 	a->id = welcome->attachment;
