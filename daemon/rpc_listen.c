@@ -21,15 +21,18 @@
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/log.h"
+#include "daemon/rpc_peers.h"
 
 enum { REST_MS = 50, ACCEPTS_A_TURN = 64, SILENT_MAX = 256 };
 enum { LOCAL, TCP, LISTENERS };
-enum { WATCH_STOP, WATCH_LISTENERS, WATCH_SILENT = WATCH_LISTENERS + LISTENERS, WATCHED_MAX = WATCH_SILENT + SILENT_MAX };
+enum { WATCH_STOP, WATCH_PEERS, WATCH_LISTENERS, WATCH_SILENT = WATCH_LISTENERS + LISTENERS, WATCHED_MAX = WATCH_SILENT + SILENT_MAX };
 
 struct rpc_listener {
 	int fd[LISTENERS], stop;       /* -1: none */
 	struct sockaddr_un at;         /* of the local one; "": not bound */
 	int port;
+	struct rpc_peers *peers;
+	uint64_t peers_us;             /* when they are to be looked at */
 	void (*take)(void *arg, int fd);
 	void *arg;
 	pthread_t thread;
@@ -47,15 +50,18 @@ struct rpc_listener {
 /* True: it is gRPC's, or closed since its client has left. */
 static bool hand_over(struct rpc_listener *l, int fd)
 {
+	struct cache_peer peer;
 	char first;
 	const ssize_t n = recv(fd, &first, sizeof first, MSG_PEEK | MSG_DONTWAIT);
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return false;
-	if (n > 0)
+	rpc_listen_peer(fd, &peer);
+	if (n > 0 && rpc_peers_add(l->peers, fd, &peer, daemon_now_us()))
 		l->take(l->arg, fd);
 	else
 		close(fd);
+	l->peers_us = 0; /* there may be one more to look at */
 	return true;
 }
 
@@ -103,10 +109,11 @@ static void look_at_silent(struct rpc_listener *l)
 /* How long to sleep. */
 static int rest_ms(const struct rpc_listener *l, bool resting)
 {
-	const uint64_t now_us = daemon_now_us(), first = l->silent ? l->until_us[0] : UINT64_MAX;
+	const uint64_t now_us = daemon_now_us(), silent = l->silent ? l->until_us[0] : UINT64_MAX;
+	const uint64_t first = silent < l->peers_us ? silent : l->peers_us;
 	const uint64_t ms = first <= now_us ? 0 : (first - now_us + 999) / 1000;
 
-	return resting && ms > REST_MS ? REST_MS : l->silent ? (int)ms : -1;
+	return resting && ms > REST_MS ? REST_MS : first != UINT64_MAX ? (int)ms : -1;
 }
 
 /* False: those that wait are to be left waiting for a while. */
@@ -145,6 +152,7 @@ static void *listen_main(void *arg)
 	bool resting = false;
 
 	p[WATCH_STOP] = (struct pollfd){ .fd = l->stop, .events = POLLIN };
+	p[WATCH_PEERS] = (struct pollfd){ .fd = rpc_peers_fd(l->peers), .events = POLLIN };
 	while (!(p[WATCH_STOP].revents & POLLIN)) {
 		bool all = true;
 
@@ -152,6 +160,8 @@ static void *listen_main(void *arg)
 			p[WATCH_LISTENERS + i] = (struct pollfd){ .fd = resting ? -1 : l->fd[i], .events = POLLIN };
 		poll(p, WATCH_SILENT + l->silent, rest_ms(l, resting));
 		look_at_silent(l);
+		if (p[WATCH_PEERS].revents || daemon_now_us() >= l->peers_us)
+			l->peers_us = rpc_peers_look(l->peers, daemon_now_us());
 		for (int i = 0; i < LISTENERS; i++)
 			all &= !p[WATCH_LISTENERS + i].revents || accept_some(l, l->fd[i]);
 		resting = !all;
@@ -224,8 +234,10 @@ enum status rpc_listen_create(const struct config *c, struct rpc_listener **out,
 	return STATUS_OK;
 }
 
-enum status rpc_listen_start(struct rpc_listener *l, uint64_t silent_us, void (*take)(void *arg, int fd), void *arg)
+enum status rpc_listen_start(struct rpc_listener *l, struct rpc_peers *peers, uint64_t silent_us, void (*take)(void *arg, int fd), void *arg)
 {
+	l->peers = peers;
+	l->peers_us = UINT64_MAX;
 	l->silent_us = silent_us;
 	l->take = take;
 	l->arg = arg;
