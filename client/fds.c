@@ -664,8 +664,10 @@ static enum terrace_status hello(struct client_attachment *a, const uint8_t toke
 		return client_fail(TERRACE_INTERNAL, "the daemon's first packet is of type %u: "
 				   "daemon and library are of different versions", welcome->head.type);
 	if (welcome->status)
-		return client_fail(client_packet_status(welcome->status), "the daemon refuses to attach this process: "
-				   "its share of attachments is used (terracectl stat terrace_door), or the session has ended");
+		return client_fail(client_packet_status(welcome->status), "the daemon refuses to attach this process: %s",
+				   welcome->status == TERRACE_EXHAUSTED ? "this process, its user, or all together hold as many connections to fd_socket as they may "
+									  "(terracectl stat terrace_quota): close some, or raise connections_max"
+									: "the session has ended: open it again");
 	if (welcome->epoch != epoch || welcome->session != session)
 		return client_fail(TERRACE_STALE, "the fd socket is that of another daemon or session: "
 				   "open the session again (terrace_session_reopen)");

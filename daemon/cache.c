@@ -122,6 +122,23 @@ static bool random_bytes(void *out, size_t bytes)
 	return getrandom(out, bytes, 0) == (ssize_t)bytes;
 }
 
+/* Of what the cache itself has; a GPU's is told once its budget is known. */
+static void quota_bounds(struct cache *c)
+{
+	quota_bound(c->quota, QUOTA_SESSIONS, c->options.sessions_max);
+	quota_bound(c->quota, QUOTA_LAYOUTS, POOLS_MAX);
+	quota_bound(c->quota, QUOTA_LEASES, c->options.leases_max);
+	quota_bound(c->quota, QUOTA_RESERVATIONS, RESERVATIONS_MAX);
+	quota_bound(c->quota, QUOTA_WATCHES, WATCHES_MAX);
+	quota_bound(c->quota, QUOTA_PINNED, c->options.pinned_bytes_max);
+	quota_bound(c->quota, QUOTA_COPIES, CACHE_READ_BYTES_MAX);
+}
+
+struct quota *cache_quota(const struct cache *c)
+{
+	return c->quota;
+}
+
 static enum status create_parts(struct cache *c, const char **why)
 {
 	const struct cache_options *o = &c->options;
@@ -139,7 +156,10 @@ static enum status create_parts(struct cache *c, const char **why)
 	c->sessions = calloc(o->sessions_max, sizeof(*c->sessions));
 	if (!c->sessions)
 		return STATUS_EXHAUSTED;
-	sessions_init(c);
+	c->quota = quota_create();
+	if (!c->quota)
+		return STATUS_EXHAUSTED;
+	quota_bounds(c);
 	s = handle_places_init(&c->session_places, o->sessions_max);
 	if (!s)
 		s = handles_init(&c->leases, o->leases_max);
@@ -249,6 +269,7 @@ bool cache_destroy(struct cache *c)
 	handles_fini(&c->reservations);
 	free(c->retired);
 	free(c->sessions);
+	quota_destroy(c->quota);
 	pthread_mutex_destroy(&c->extents);
 	pthread_cond_destroy(&c->growth);
 	pthread_mutex_destroy(&c->lock);

@@ -140,6 +140,10 @@ const char *cache_left(const struct cache *c);
 void cache_thread_enter(void);
 void cache_thread_leave(void);
 
+/* Shares of what is countable, of the cache and of what the daemon has around it (quota.h). Lives as long as the cache. */
+struct quota;
+struct quota *cache_quota(const struct cache *c);
+
 /* Random, new at each start, never 0. */
 uint64_t cache_epoch(const struct cache *c);
 
@@ -213,7 +217,7 @@ struct cache_session_view {
 	struct kv_layout layout[CACHE_LAYOUTS_MAX];
 };
 
-/* Who opens a session, for the share of them that one client may have. */
+/* The other end of a connection, for its share of what is countable (quota.h). */
 struct cache_peer {
 	uint64_t user[2];                /* an address of IPv6 or, with CACHE_PEER_UID, a uid; zeroes: not known */
 	uint64_t process;                /* its pid; 0: not known */
@@ -226,9 +230,8 @@ struct cache_peer {
 enum status cache_session_open(struct cache *c, const char *tenant, const struct kv_layout *layouts,
 			       uint32_t n, const char *engine, uint64_t now_us,
 			       struct cache_session_view *out, const char **why);
-/* The same for whom it may not be granted since others are to have a place, too (EXHAUSTED): a user has as many sessions, ghosts included, as it
- * leaves free at most, alone half of them; a process as many as it leaves to its user's others, alone a third. The same of the layouts that it brings.
- * NULL, and who is not known: no bound but that of all. */
+/* The same for a process that may hold no more than its share (quota.h: EXHAUSTED): of sessions, ended ones included whose memory may still be
+ * mapped; of the layouts that it brings; and of all that the session holds. NULL, and a peer that is not known: no bound but that of all. */
 enum status cache_session_open_for(struct cache *c, const struct cache_peer *peer, const char *tenant, const struct kv_layout *layouts,
 				   uint32_t n, const char *engine, uint64_t now_us, struct cache_session_view *out, const char **why);
 /* NOT_FOUND (compared in constant time). */
@@ -394,17 +397,17 @@ enum status cache_write_end(struct cache *c, uint64_t session, const struct cach
 enum status cache_write_end_summed(struct cache *c, uint64_t session, const struct cache_write *w, uint32_t crc32c, uint64_t now_us,
 				   uint64_t unix_ms);
 
-/* Read by stream: pins one block, and counts as use. MISS. From disk: BUSY, as in cache_lease. EXHAUSTED: copies of other reads take the memory
- * that there is for them, or the client's share of it; soon there may be room. Ends with cache_read_end, which may be called twice: not before
+/* Read by stream: pins one block, and counts as use. MISS. From disk: BUSY, as in cache_lease. EXHAUSTED: pinned bytes; or copies of other reads take the
+ * memory that there is for them, or the client's share of it: soon there may be room. Ends with cache_read_end, which may be called twice: not before
  * the copy is done with. */
-enum { CACHE_READ_KIB_MAX = 256 * 1024 };
+enum { CACHE_READ_BYTES_MAX = 256 << 20 };
 struct cache_read {
 	const uint8_t *block;       /* engines may write there: for cache_read_copy, and for tests */
 	uint64_t block_bytes;
 	uint32_t tokens;
 	void *pin;
-	uint64_t session;
-	uint32_t room_kib;
+	struct quota_holder *holder; /* that is charged for it */
+	uint64_t copy_bytes;         /* of QUOTA_COPIES */
 };
 enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout, const uint8_t *key,
 			     uint32_t key_bytes, uint64_t now_us, struct cache_read *out, struct cache_wait *w,

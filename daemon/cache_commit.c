@@ -95,7 +95,7 @@ static void lease_gather(struct commit *m, const struct reservation *from, struc
 
 		if (!b->shelf && !copy) /* the winner is on disk only, or on another GPU */
 			continue;
-		if (!copy && !lease_fits(m->cache, block_pin_bytes(b))) {
+		if (!copy && block_pin_bytes(b) > pins_free(m->cache)) {
 			lease_give_up(m);
 			return;
 		}
@@ -106,13 +106,30 @@ static void lease_gather(struct commit *m, const struct reservation *from, struc
 	}
 }
 
+/* Its blocks are pinned by now: what is free is without them. */
+static enum status commit_lease_ask(struct commit *m, const struct session *s)
+{
+	struct lease *l = m->lease;
+	uint64_t bytes = 0, gpu_bytes = 0;
+	const char *why;
+	enum status status = lease_ask(m->cache, s, &why);
+
+	for (uint32_t i = 0; i < l->count; i++)
+		*(lease_on_gpu(l)[i] ? &gpu_bytes : &bytes) += block_pool(l->block[i])->geometry.slot_bytes;
+	if (!status && bytes)
+		status = quota_ask(s->holder, QUOTA_PINNED, bytes, pins_free(m->cache) + bytes, &why);
+	if (!status && gpu_bytes)
+		status = quota_ask(s->holder, QUOTA_GPU_PINNED + l->gpu->number, gpu_bytes, pins_free_gpu(m->cache, l->gpu) + gpu_bytes, &why);
+	return status;
+}
+
 /* With the lock. */
 static void commit_lease(struct commit *m, uint32_t count)
 {
 	const char *why;
 	struct session *s = session_get(m->cache, m->session, &why);
 
-	if (m->lease && (!s || !m->lease->count || share_lease(m->cache, s, &why) || lease_record(m->cache, s, m->lease, m->cache->now_us)))
+	if (m->lease && (!s || !m->lease->count || commit_lease_ask(m, s) || lease_record(m->cache, s, m->lease, m->cache->now_us)))
 		lease_give_up(m);
 	if (m->lease)
 		m->leased = (struct cache_leased){ m->lease->handle, count, m->layouts };

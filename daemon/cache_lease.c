@@ -30,14 +30,41 @@ struct lease *lease_alloc(uint32_t blocks)
 	return l;
 }
 
-bool lease_fits(const struct cache *c, uint64_t more_bytes)
+uint64_t pins_free(const struct cache *c)
 {
 	const struct tenant *t = &c->tenant;
-
 	/* Moves pin blocks too; that is not the tenant's doing. */
-	return t->pinned_bytes + t->reserved_bytes + more_bytes <=
-	       c->options.pinned_bytes_max + (c->tier ? c->tier->moving_bytes : 0) +
-		       (c->vram ? c->vram->moving_bytes : 0) + t->beside_bytes;
+	const uint64_t max = c->options.pinned_bytes_max + (c->tier ? c->tier->moving_bytes : 0) +
+			     (c->vram ? c->vram->moving_bytes : 0) + t->beside_bytes;
+	const uint64_t used = t->pinned_bytes + t->reserved_bytes;
+
+	return max > used ? max - used : 0;
+}
+
+enum status lease_ask(struct cache *c, const struct session *s, const char **why)
+{
+	return quota_ask(s->holder, QUOTA_LEASES, 1, c->leases.max - c->leases.used, why);
+}
+
+enum status pins_ask(struct cache *c, const struct session *s, uint64_t bytes, const struct gpu *g, uint64_t gpu_bytes, const char **why)
+{
+	enum status status = quota_ask(s->holder, QUOTA_PINNED, bytes, pins_free(c), why);
+
+	if (!status && g)
+		status = quota_ask(s->holder, QUOTA_GPU_PINNED + g->number, gpu_bytes, pins_free_gpu(c, g), why);
+	return status;
+}
+
+/* The holder has them, or (on false) has given them back. */
+static void lease_charge(const struct lease *l, bool on)
+{
+	struct quota_holder *h = l->session->holder;
+	void (*const charge)(struct quota_holder *, enum quota_thing, uint64_t) = on ? quota_add : quota_give;
+
+	charge(h, QUOTA_LEASES, 1);
+	charge(h, QUOTA_PINNED, l->bytes - l->gpu_bytes);
+	if (l->gpu)
+		charge(h, QUOTA_GPU_PINNED + l->gpu->number, l->gpu_bytes);
 }
 
 enum status lease_record(struct cache *c, struct session *s, struct lease *l, uint64_t now_us)
@@ -58,9 +85,9 @@ enum status lease_record(struct cache *c, struct session *s, struct lease *l, ui
 		l->gpu_slots += lease_on_gpu(l)[i] != LEASE_IN_MEMORY;
 		l->gpu_bytes += lease_on_gpu(l)[i] ? bytes : 0;
 	}
-	s->lease_count++;
 	s->held_slots += l->count;
 	s->held_bytes += l->bytes;
+	lease_charge(l, true);
 	aging_add(&c->lease_age, &l->aging, now_us);
 	cache_count(c, COUNTER_LEASES, 1);
 	cache_count(c, COUNTER_LEASED_BLOCKS, l->count);
@@ -131,9 +158,9 @@ void lease_end(struct cache *c, struct lease *l)
 		s->leases = l->next;
 	if (l->next)
 		l->next->prev = l->prev;
-	s->lease_count--;
 	s->held_slots -= l->count;
 	s->held_bytes -= l->bytes;
+	lease_charge(l, false);
 	aging_remove(&c->lease_age, &l->aging);
 	handles_drop(&c->leases, l->handle);
 	lease_unpin(l);
@@ -271,11 +298,9 @@ static enum status admit_find(struct admission *a, const struct session *s, uint
 		return STATUS_MISS;
 	}
 	bytes = admit_trim(a->pools, a->layouts, n, &a->want, l, &gpu_bytes);
-	status = share_lease(c, s, why);
-	if (!status && (!lease_fits(c, bytes) || (a->want.gpu && !lease_fits_gpu(c, a->want.gpu, gpu_bytes)))) {
-		*why = "too many pinned bytes: release some leases";
-		status = STATUS_EXHAUSTED;
-	}
+	status = lease_ask(c, s, why);
+	if (!status)
+		status = pins_ask(c, s, bytes, a->want.gpu, gpu_bytes, why);
 	if (status) {
 		cache_count(c, COUNTER_LEASE_EXHAUSTED, 1);
 		return status;
@@ -350,7 +375,7 @@ enum status admit_want(struct cache *c, const struct cache_on *on, struct vram_w
 }
 
 /* Once a lease: its first call. In a read section. */
-static void lease_ask(struct cache *c, uint64_t session, struct pool *const *pools, uint32_t layouts,
+static void lease_advise(struct cache *c, uint64_t session, struct pool *const *pools, uint32_t layouts,
 		      const struct cache_keys *k, struct block *const *found)
 {
 	uint32_t n = k->count;
@@ -410,7 +435,7 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 	if (!w || !w->stage) {
 		expecting = vram_find(c, on->gpu, pools, layouts, k, l->block);
 		vram_lease_brings(c, on->gpu, expecting);
-		lease_ask(c, session, pools, layouts, k, l->block);
+		lease_advise(c, session, pools, layouts, k, l->block);
 	} else {
 		blocks_find(c, pools, layouts, k, l->block);
 	}

@@ -15,37 +15,20 @@ struct pool *pool_by_id(struct cache *c, uint64_t layout_id)
 	return NULL;
 }
 
-/* They stay until the daemon ends: one client is to leave room for others. */
-static enum status pool_room(struct cache *c, const struct cache_peer *peer, const char **why)
-{
-	static const enum counter counts[REFUSALS] = { COUNTER_LAYOUTS_FULL, COUNTER_LAYOUTS_USER, COUNTER_LAYOUTS_PROCESS };
-	static const char *const words[REFUSALS] = {
-		[REFUSED_FULL] = "too many layouts since the daemon started: all 4096 are taken",
-		[REFUSED_USER] = "too many layouts since the daemon started: of 4096 this user, or address, has brought as many as it leaves to others",
-		[REFUSED_PROCESS] = "too many layouts since the daemon started: of 4096 this process has brought as many as it leaves to its user's others",
-	};
-	struct share share = { .peer = peer };
-
-	_Static_assert(POOLS_MAX == 4096, "the words say so");
-	for (uint32_t i = 0; i < c->pool_count; i++)
-		share_add(&share, &c->pools[i]->peer, 1);
-	return share_refused(c, share_refusal(&share, POOLS_MAX - c->pool_count), counts, words, why);
-}
-
-static enum status pool_create(struct cache *c, const struct cache_peer *peer, const struct kv_layout *l, struct pool **out,
+static enum status pool_create(struct cache *c, struct quota_holder *holder, const struct kv_layout *l, struct pool **out,
 			       const char **why)
 {
 	struct pool *p;
-	enum status s = pool_room(c, peer, why);
+	enum status s = quota_take(holder, QUOTA_LAYOUTS, 1, why);
 
 	if (s)
 		return s;
 	*why = "no memory for another layout";
+	s = STATUS_EXHAUSTED;
 	p = calloc(1, sizeof(*p));
 	if (!p)
-		return STATUS_EXHAUSTED;
+		goto fail;
 	p->number = c->pool_count;
-	p->peer = peer ? *peer : p->peer;
 	p->tenant = &c->tenant;
 	p->layout = *l;
 	p->layout_id = kv_layout_id(l);
@@ -63,19 +46,21 @@ static enum status pool_create(struct cache *c, const struct cache_peer *peer, c
 		goto fail;
 	learned_recall(c, &(struct learner){ 'm', 0, p->layout_id, c->policy, p->policy });
 	c->pools[c->pool_count++] = p;
+	p->holder = quota_join_again(holder); /* until the daemon ends */
 	*out = p;
 	return STATUS_OK;
 fail:
+	quota_give(holder, QUOTA_LAYOUTS, 1);
 	free(p);
 	return s;
 }
 
-enum status pool_get(struct cache *c, const struct cache_peer *peer, const struct kv_layout *l, struct pool **out, const char **why)
+enum status pool_get(struct cache *c, struct quota_holder *holder, const struct kv_layout *l, struct pool **out, const char **why)
 {
 	struct pool *p = pool_by_id(c, kv_layout_id(l));
 
 	if (!p)
-		return pool_create(c, peer, l, out, why);
+		return pool_create(c, holder, l, out, why);
 	if (memcmp(&p->layout, l, sizeof(*l))) {
 		*why = "another layout has the same id";
 		return STATUS_UNSUPPORTED;

@@ -16,6 +16,7 @@
 
 #include "daemon/cache.h"
 #include "daemon/cache_handle.h"
+#include "daemon/quota.h"
 #include "eviction/policy.h"
 #include "store/host.h"
 #include "store/index.h"
@@ -140,18 +141,6 @@ enum {
 	X(EVENT_TOOL_CALL, "terrace_reports_total", "event=tool_call", "reports")                            \
 	X(EVENT_SESSION_END, "terrace_reports_total", "event=session_end", "reports")                        \
 	X(SESSIONS, "terrace_sessions_opened_total", "", "sessions opened")                                  \
-	X(LAYOUTS_FULL, "terrace_layouts_refused_total", "reason=full", "layouts that no session could bring") \
-	X(LAYOUTS_USER, "terrace_layouts_refused_total", "reason=user", "layouts that no session could bring") \
-	X(LAYOUTS_PROCESS, "terrace_layouts_refused_total", "reason=process", "layouts that no session could bring") \
-	X(LEASES_FULL, "terrace_leases_refused_total", "reason=full", "leases beyond what there may be of them, or its client's share") \
-	X(LEASES_USER, "terrace_leases_refused_total", "reason=user", "leases beyond what there may be of them, or its client's share") \
-	X(LEASES_PROCESS, "terrace_leases_refused_total", "reason=process", "leases beyond what there may be of them, or its client's share") \
-	X(WATCHES_FULL, "terrace_watches_refused_total", "reason=full", "watches beyond what there may be of them, or its client's share") \
-	X(WATCHES_USER, "terrace_watches_refused_total", "reason=user", "watches beyond what there may be of them, or its client's share") \
-	X(WATCHES_PROCESS, "terrace_watches_refused_total", "reason=process", "watches beyond what there may be of them, or its client's share") \
-	X(SESSIONS_FULL, "terrace_sessions_refused_total", "reason=full", "sessions that were not opened")   \
-	X(SESSIONS_USER, "terrace_sessions_refused_total", "reason=user", "sessions that were not opened")   \
-	X(SESSIONS_PROCESS, "terrace_sessions_refused_total", "reason=process", "sessions that were not opened") \
 	X(GHOSTS, "terrace_ghosts_total", "", "sessions that ended")                                         \
 	X(DRAINS, "terrace_extent_drains_total", "", "extents whose drain began")                            \
 	X(RESYNCS, "terrace_watch_resyncs_total", "", "watches that fell behind")
@@ -197,7 +186,7 @@ struct pool {
 	uint64_t layout_id;
 	struct kv_layout layout;
 	struct kv_geometry geometry;
-	struct cache_peer peer;        /* who brought it */
+	struct quota_holder *holder;   /* who brought it */
 	struct host_pool *host;
 	struct policy *policy;
 	uint64_t policy_room;          /* slots that it was told of last */
@@ -278,16 +267,6 @@ static inline void block_fetch_ahead(const struct block *b)
 
 enum session_state { SESSION_FREE, SESSION_OPEN, SESSION_GHOST };
 
-/* For want of which room something is refused that one client is to leave to others, too. */
-enum refusal { REFUSED_FULL, REFUSED_USER, REFUSED_PROCESS, REFUSALS };
-enum { REFUSAL_WHY_MAX = 128 };
-
-/* What a peer has of something. */
-struct share {
-	const struct cache_peer *peer;  /* NULL: not known */
-	uint32_t of_user, of_process;
-};
-
 /* Atomic fields are read by lookups without the lock: a copy of pools is good if `id` was the same before
  * and after. */
 struct session {
@@ -301,19 +280,17 @@ struct session {
 	uint64_t number;               /* public: what people see of it */
 	uint8_t token[CACHE_TOKEN_BYTES];
 	char engine[CACHE_ENGINE_MAX + 1]; /* for people */
-	struct cache_peer peer;        /* who opened it */
+	struct quota_holder *holder;   /* the process that opened it: what the session holds is charged to it */
 	uint64_t last_call_us;
 	struct attachment *attachments;
 	uint32_t attached;             /* of them live */
 	uint32_t attachment_count;
 	struct lease *leases;
 	struct reservation *reservations;
-	uint32_t lease_count, watch_count;
 	uint32_t open_blocks;
 	bool write_back;               /* what it puts on GPUs goes down when there is need, not at once */
 	uint32_t gpus;                 /* it has worked on, a bit each */
 	uint64_t held_slots, held_bytes; /* by its leases and reservations */
-	uint32_t read_kib;             /* of copies of its reads, the same as in struct cache */
 };
 
 struct written {
@@ -403,6 +380,7 @@ struct cache_watch {
 	uint64_t session, sequence;
 	struct pool *pool[CACHE_LAYOUTS_MAX];
 	uint32_t layouts;
+	struct quota_holder *holder;
 	void (*notify)(void *);
 	void *arg;
 	bool ended;                    /* the session */
@@ -442,6 +420,7 @@ struct cache {
 	struct tier *tier;             /* of disks (cache_tier.h); NULL: none */
 	struct vram *vram;             /* of GPUs (cache_vram.h); NULL: none */
 	struct sums *sums;             /* threads for checksums (cache_sums.h); NULL: none */
+	struct quota *quota;           /* who may hold how much, of this cache and of the daemon around it */
 	const struct policy_ops *policy;
 
 	pthread_mutex_t lock, extents;
@@ -457,7 +436,6 @@ struct cache {
 	struct handle_places session_places;
 	uint64_t last_session;         /* public number */
 	uint32_t session_hint;         /* where to look for a free one */
-	char session_refusal[REFUSALS][REFUSAL_WHY_MAX]; /* the sentences */
 	uint32_t tick_hint;            /* where the last tick ran out of probes */
 	uint64_t idled[CACHE_IDLED_MAX]; /* whom it has ended for that; the ticking thread's */
 	uint32_t idled_count;
@@ -477,10 +455,10 @@ struct cache {
 	uint32_t ahead_slots;
 	struct drain drains[DRAINS_MAX];
 	uint32_t drain_count;
+	uint64_t read_bytes;           /* that streams which read have pinned, each block as often as it is read */
 	uint64_t pinned_lost;          /* rises when a block ends, or a copy on a GPU is found bad, that may be pinned */
 	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */
 	struct damage_notes damages;   /* cache_memory.c */
-	uint64_t read_kib;             /* of copies that reads have made and not given back (cache_stream.c) */
 	struct advice *advice;         /* cache_advice.h */
 	struct pool *grow;             /* room_take gave up for it: see there */
 	bool gpu_busy;                 /* so did a GPU's: see vram_room_wait */
@@ -513,7 +491,7 @@ void aging_remove(struct aging_queue *q, struct aging *a);
 /* ---- cache_pool.c ---- */
 
 /* peer: who brings it if it is new; NULL: not known. */
-enum status pool_get(struct cache *c, const struct cache_peer *peer, const struct kv_layout *l, struct pool **out, const char **why);
+enum status pool_get(struct cache *c, struct quota_holder *holder, const struct kv_layout *l, struct pool **out, const char **why);
 struct pool *pool_by_id(struct cache *c, uint64_t layout_id);
 void pools_free(struct cache *c);
 /* Made if new; NULL: no memory. */
@@ -749,24 +727,8 @@ struct session *session_with_token(struct cache *c, const uint8_t token[CACHE_TO
 void session_ghost(struct cache *c, struct session *s);
 /* Frees what a ghost holds if nobody can touch it any more, and then the ghost. *probes is counted down. */
 void session_ghost_try(struct cache *c, struct session *s, uint32_t *probes);
-void sessions_init(struct cache *c);
 void sessions_tick(struct cache *c, uint64_t now_us);
 void sessions_free(struct cache *c);
-
-/* ---- cache_share.c ---- */
-
-/* A holder has n of them. */
-void share_add(struct share *s, const struct cache_peer *holder, uint32_t n);
-/* REFUSALS: there is room for one more. */
-enum refusal share_refusal(const struct share *s, uint32_t left);
-/* Counts a refusal and says why: EXHAUSTED. OK: it is none. */
-enum status share_refused(struct cache *c, enum refusal refusal, const enum counter counts[REFUSALS], const char *const words[REFUSALS],
-			  const char **why);
-/* For one more lease, or watch, of a session. */
-enum status share_lease(struct cache *c, const struct session *s, const char **why);
-enum status share_watch(struct cache *c, const struct session *s, const char **why);
-/* For a copy of one more block that a read by stream makes. s NULL: nobody's share is looked at. */
-enum status share_read(const struct cache *c, const struct session *s, const char **why);
 
 /* ---- cache_attach.c ---- */
 
@@ -799,9 +761,13 @@ enum status lease_record(struct cache *c, struct session *s, struct lease *l, ui
 void lease_end(struct cache *c, struct lease *l);
 /* What leases that were granted `late` have asked for and used is told to the policies. */
 void late_tell(struct cache *c);
-/* In memory; on that GPU. */
-bool lease_fits(const struct cache *c, uint64_t more_bytes);
-bool lease_fits_gpu(const struct cache *c, const struct gpu *g, uint64_t more_bytes);
+/* Bytes that may still be pinned: in memory; on that GPU. */
+uint64_t pins_free(const struct cache *c);
+uint64_t pins_free_gpu(const struct cache *c, const struct gpu *g);
+/* Whether the session's holder may have one lease more, and whether so many bytes more may be pinned for it in memory, and on a GPU (NULL:
+ * none). EXHAUSTED. */
+enum status lease_ask(struct cache *c, const struct session *s, const char **why);
+enum status pins_ask(struct cache *c, const struct session *s, uint64_t bytes, const struct gpu *g, uint64_t gpu_bytes, const char **why);
 
 /* ---- cache_put.c ---- */
 
@@ -809,7 +775,7 @@ bool lease_fits_gpu(const struct cache *c, const struct gpu *g, uint64_t more_by
 enum status reservation_create(struct cache *c, struct session *s, struct gpu *gpu, struct pool *const *pools,
 			       uint32_t layouts, const uint8_t *key, uint32_t key_bytes,
 			       const struct slot_info *info, bool stream, uint64_t now_us,
-			       struct reservation **out);
+			       struct reservation **out, const char **why);
 void reservation_end(struct cache *c, struct reservation *r);
 /* Without the lock: writes headers and checksums of one that is `committing`. On a GPU: only notes what a header would say. */
 void reservation_seal(const struct reservation *r, const char *tenant, uint64_t unix_ms);

@@ -88,6 +88,11 @@ static enum status key_state(struct cache *c, struct pool *const *pools, uint32_
 	return s;
 }
 
+static enum quota_thing pinned_where(const struct reservation *r)
+{
+	return r->gpu ? QUOTA_GPU_PINNED + r->gpu->number : QUOTA_PINNED;
+}
+
 static void reservation_link(struct cache *c, struct session *s, struct reservation *r, uint64_t now_us)
 {
 	r->session = s;
@@ -99,6 +104,7 @@ static void reservation_link(struct cache *c, struct session *s, struct reservat
 	s->held_slots += r->slots;
 	s->held_bytes += r->bytes;
 	c->tenant.reserved_bytes += r->gpu ? 0 : r->bytes;
+	quota_add(s->holder, pinned_where(r), r->bytes);
 	aging_add(&c->reservation_age, &r->aging, now_us);
 }
 
@@ -147,10 +153,22 @@ static void reservation_empty(struct cache *c, struct reservation *r)
 	}
 }
 
+/* Whether the session's holder may have one more, of so many bytes: OK takes its place among the reservations. */
+static enum status reservation_ask(struct cache *c, const struct session *s, const struct gpu *gpu, uint64_t bytes, bool open, const char **why)
+{
+	enum status status;
+
+	*why = "too many open blocks of this session: commit or abort some, or raise open_blocks_max";
+	if (open && s->open_blocks == c->options.open_blocks_max)
+		return STATUS_EXHAUSTED;
+	status = pins_ask(c, s, gpu ? 0 : bytes, gpu, bytes, why);
+	return status ? status : quota_take(s->holder, QUOTA_RESERVATIONS, 1, why);
+}
+
 enum status reservation_create(struct cache *c, struct session *s, struct gpu *gpu, struct pool *const *pools,
 			       uint32_t layouts, const uint8_t *key, uint32_t key_bytes,
 			       const struct slot_info *info, bool stream, uint64_t now_us,
-			       struct reservation **out)
+			       struct reservation **out, const char **why)
 {
 	bool wanted[CACHE_LAYOUTS_MAX];
 	struct reservation *r;
@@ -162,11 +180,15 @@ enum status reservation_create(struct cache *c, struct session *s, struct gpu *g
 	index_read_unlock();
 	if (status)
 		return status;
-	if (!(gpu ? lease_fits_gpu(c, gpu, bytes) : lease_fits(c, bytes)) || (!key && s->open_blocks == c->options.open_blocks_max))
-		return STATUS_EXHAUSTED;
+	status = reservation_ask(c, s, gpu, bytes, !key, why);
+	if (status)
+		return status;
+	*why = "no slot can be had now";
 	r = calloc(1, sizeof(*r) + layouts * sizeof(r->part[0]));
-	if (!r)
+	if (!r) {
+		quota_give(s->holder, QUOTA_RESERVATIONS, 1);
 		return STATUS_EXHAUSTED;
+	}
 	r->info = *info;
 	r->gpu = gpu;
 	r->open = !key;
@@ -180,6 +202,7 @@ enum status reservation_create(struct cache *c, struct session *s, struct gpu *g
 	if (status) {
 		reservation_empty(c, r);
 		handles_drop(&c->reservations, r->handle);
+		quota_give(s->holder, QUOTA_RESERVATIONS, 1);
 		free(r);
 		return status;
 	}
@@ -212,6 +235,7 @@ static void reservation_shed(struct cache *c, struct reservation *r, uint32_t sl
 	r->session->held_slots -= slots;
 	r->session->held_bytes -= bytes;
 	c->tenant.reserved_bytes -= r->gpu ? 0 : bytes;
+	quota_give(r->session->holder, pinned_where(r), bytes);
 }
 
 void reservation_end(struct cache *c, struct reservation *r)
@@ -227,6 +251,7 @@ void reservation_end(struct cache *c, struct reservation *r)
 	s->open_blocks -= r->open;
 	reservation_writes(c, r, false);
 	reservation_shed(c, r, r->slots, r->bytes);
+	quota_give(s->holder, QUOTA_RESERVATIONS, 1);
 	aging_remove(&c->reservation_age, &r->aging);
 	handles_drop(&c->reservations, r->handle);
 	reservation_empty(c, r);
@@ -296,6 +321,7 @@ static enum status reserve_one(struct cache *c, struct session *s, struct gpu *g
 	uint32_t block_tokens = pools[0]->layout.block_tokens;
 	struct slot_info info = { .tokens = 0 };
 	struct reservation *r;
+	const char *why; /* a key's refusal is a number: its reason is counted */
 	enum status status;
 
 	if (given)
@@ -304,7 +330,7 @@ static enum status reserve_one(struct cache *c, struct session *s, struct gpu *g
 		return STATUS_INVALID;
 	if (!info.tokens && key)
 		info.tokens = block_tokens;
-	status = reservation_create(c, s, gpu, pools, layouts, key, key_bytes, &info, false, c->now_us, &r);
+	status = reservation_create(c, s, gpu, pools, layouts, key, key_bytes, &info, false, c->now_us, &r, &why);
 	if (status)
 		return status;
 	r->call = call;

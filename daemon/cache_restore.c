@@ -326,7 +326,7 @@ static bool on_layout(void *arg, const void *key, size_t key_bytes, const void *
 		return true;
 	cache_lock(x->cache);
 	CRASH_POINT("restore_layout");
-	pool_get(x->cache, NULL, &layout, &p, &why);
+	pool_get(x->cache, quota_join(x->cache->quota, NULL), &layout, &p, &why);
 	cache_unlock(x->cache);
 	return restorer_goes_on(x);
 }
@@ -377,7 +377,7 @@ static struct pool *pool_of_header(struct cache *c, const struct slot_header *h)
 		return NULL;
 	if (p || !layout_unpack(h->layout, h->layout_bytes, &layout) || kv_layout_id(&layout) != h->layout_id)
 		return p;
-	return pool_get(c, NULL, &layout, &p, &why) ? NULL : p;
+	return pool_get(c, quota_join(c->quota, NULL), &layout, &p, &why) ? NULL : p;
 }
 
 /* A tombstone: what a record says lies here is dead. Other copies of the name are not: an older one was buried too, or displaced,

@@ -9,7 +9,6 @@
  */
 #include "daemon/cache_private.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -117,32 +116,6 @@ static const char *layouts_problem(const struct kv_layout *l, uint32_t n)
 	return NULL;
 }
 
-void sessions_init(struct cache *c)
-{
-	static const char *const words[REFUSALS] = {
-		[REFUSED_FULL] = "too many sessions: all %u (sessions_max) are taken",
-		[REFUSED_USER] = "too many sessions: of %u (sessions_max) this user, or address, has as many as it leaves free for others",
-		[REFUSED_PROCESS] = "too many sessions: of %u (sessions_max) this process has as many as it leaves free for its user's others",
-	};
-
-	for (int i = 0; i < REFUSALS; i++)
-		snprintf(c->session_refusal[i], REFUSAL_WHY_MAX, words[i], c->options.sessions_max);
-}
-
-static enum status session_room(struct cache *c, const struct cache_peer *peer, const char **why)
-{
-	static const enum counter counts[REFUSALS] = { COUNTER_SESSIONS_FULL, COUNTER_SESSIONS_USER, COUNTER_SESSIONS_PROCESS };
-	const char *words[REFUSALS];
-	struct share share = { .peer = peer };
-
-	for (int i = 0; i < REFUSALS; i++)
-		words[i] = c->session_refusal[i];
-	for (uint32_t i = 0; i < c->options.sessions_max; i++)
-		if (c->sessions[i].state != SESSION_FREE)
-			share_add(&share, &c->sessions[i].peer, 1);
-	return share_refused(c, share_refusal(&share, c->options.sessions_max - c->open_sessions - c->ghosts), counts, words, why);
-}
-
 static struct session *session_slot(struct cache *c)
 {
 	for (uint32_t i = 0; i < c->options.sessions_max; i++) {
@@ -190,11 +163,33 @@ static enum status session_start(struct cache *c, struct pool *const *pools, uin
 	return STATUS_OK;
 }
 
-enum status cache_session_open_for(struct cache *c, const struct cache_peer *peer, const char *tenant, const struct kv_layout *layouts,
-				   uint32_t n, const char *engine, uint64_t now_us, struct cache_session_view *out, const char **why)
+/* The holder is the session's if that is OK. */
+static enum status session_of(struct cache *c, struct quota_holder *holder, const struct kv_layout *layouts, uint32_t n, const char *engine,
+			      uint64_t now_us, struct cache_session_view *out, const char **why)
 {
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	struct session *s;
+	enum status status = quota_take(holder, QUOTA_SESSIONS, 1, why);
+
+	if (status)
+		return status;
+	for (uint32_t i = 0; i < n && !status; i++)
+		status = pool_get(c, holder, &layouts[i], &pools[i], why);
+	if (!status)
+		status = session_start(c, pools, n, engine, now_us, &s, why);
+	if (status) {
+		quota_give(holder, QUOTA_SESSIONS, 1);
+		return status;
+	}
+	s->holder = holder;
+	view_fill(s, out);
+	return STATUS_OK;
+}
+
+enum status cache_session_open_for(struct cache *c, const struct cache_peer *peer, const char *tenant, const struct kv_layout *layouts,
+				   uint32_t n, const char *engine, uint64_t now_us, struct cache_session_view *out, const char **why)
+{
+	struct quota_holder *holder;
 	enum status status;
 
 	*why = "unknown tenant: this version has \"default\" only";
@@ -206,17 +201,15 @@ enum status cache_session_open_for(struct cache *c, const struct cache_peer *pee
 	*why = "the daemon is draining";
 	if (cache_draining(c))
 		return STATUS_UNAVAILABLE;
+	*why = "no memory for the session";
+	holder = quota_join(c->quota, peer);
+	if (!holder)
+		return STATUS_EXHAUSTED;
 	cache_lock(c);
-	status = session_room(c, peer, why);
-	for (uint32_t i = 0; i < n && !status; i++)
-		status = pool_get(c, peer, &layouts[i], &pools[i], why);
-	if (!status)
-		status = session_start(c, pools, n, engine, cache_time(c, now_us), &s, why);
-	if (!status) {
-		s->peer = peer ? *peer : s->peer;
-		view_fill(s, out);
-	}
+	status = session_of(c, holder, layouts, n, engine, cache_time(c, now_us), out, why);
 	cache_unlock(c);
+	if (status)
+		quota_leave(holder);
 	return status;
 }
 
@@ -360,6 +353,8 @@ static void session_free(struct cache *c, struct session *s)
 	while (s->attachments)
 		attachment_free(c, s->attachments);
 	handle_places_drop(&c->session_places, s->handle);
+	quota_give(s->holder, QUOTA_SESSIONS, 1);
+	quota_leave(s->holder);
 	session_reset(s);
 	c->ghosts--;
 }

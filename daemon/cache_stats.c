@@ -180,6 +180,7 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 	for (uint32_t i = 0; i < held; i++)
 		emit(arg, CACHE_STAT_OF_SESSIONS, holders[i].labels, holders[i].bytes, false,
 		     "bytes that a session's leases and reservations hold");
+	quota_stats(c->quota, emit, arg);
 	gone_stats(c, emit, arg);
 	advisor_stats(c, emit, arg);
 	if (c->vram)

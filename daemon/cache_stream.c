@@ -68,8 +68,9 @@ enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout
 		s = session_call(c, session, now_us, why);
 		status = STATUS_NOT_FOUND;
 		if (s) {
-			status = reservation_create(c, s, NULL, &p, 1, key, key_bytes, &full, true, c->now_us, &r);
-			*why = write_refusal(status);
+			status = reservation_create(c, s, NULL, &p, 1, key, key_bytes, &full, true, c->now_us, &r, why);
+			if (status != STATUS_EXHAUSTED)
+				*why = write_refusal(status);
 		}
 		if (!status)
 			*out = (struct cache_write){ r->handle,
@@ -154,30 +155,47 @@ enum status cache_write_end_summed(struct cache *c, uint64_t session, const stru
 	return write_end(c, session, w, true, &crc32c, now_us, unix_ms);
 }
 
-/* With the lock: room for the copy. One read alone has room for any block. */
-static enum status read_room(struct cache *c, uint64_t session, struct cache_read *r, const char **why)
+/* With the lock: room for the copy of a block. One read alone has room for any block. */
+static enum status copy_room(struct cache *c, const struct session *s, uint64_t bytes, const char **why)
 {
-	const uint32_t kib = (uint32_t)((r->block_bytes + 1023) / 1024);
-	struct session *s = session_numbered(c, session);
-
-	if (c->read_kib && share_read(c, s, why))
-		return STATUS_EXHAUSTED;
-	r->session = session;
-	r->room_kib = kib;
-	c->read_kib += kib;
-	if (s)
-		s->read_kib += kib;
+	if (quota_used(c->quota, QUOTA_COPIES))
+		return quota_take(s->holder, QUOTA_COPIES, bytes, why);
+	quota_add(s->holder, QUOTA_COPIES, bytes);
 	return STATUS_OK;
 }
 
-/* With the lock. */
-static void read_room_back(struct cache *c, const struct cache_read *r)
+/* With the lock, of a block in memory. The session's holder is charged, also when the session ends meanwhile. */
+static enum status read_pin(struct cache *c, uint64_t session, struct block *b, struct cache_read *out, const char **why)
 {
-	struct session *s = r->room_kib ? session_numbered(c, r->session) : NULL;
+	const uint64_t bytes = b->pool->geometry.slot_bytes, copy = b->pool->geometry.block_bytes;
+	struct session *s = session_get(c, session, why);
+	enum status status = STATUS_NOT_FOUND;
 
-	c->read_kib -= r->room_kib;
 	if (s)
-		s->read_kib -= r->room_kib;
+		status = pins_ask(c, s, block_pin_bytes(b), NULL, 0, why);
+	if (!status)
+		status = copy_room(c, s, copy, why);
+	if (status)
+		return status;
+	block_pin(b);
+	block_use(c, b);
+	quota_add(s->holder, QUOTA_PINNED, bytes);
+	c->read_bytes += bytes;
+	*out = (struct cache_read){ .block = block_slot_at(b) + SLOT_HEADER_BYTES, .block_bytes = copy, .tokens = b->tokens, .pin = b,
+				    .holder = quota_join_again(s->holder), .copy_bytes = copy };
+	return STATUS_OK;
+}
+
+/* With the lock: the block itself is not needed any more. */
+static void read_unpin(struct cache *c, struct cache_read *r)
+{
+	struct block *b = r->pin;
+	const uint64_t bytes = b->pool->geometry.slot_bytes;
+
+	quota_give(r->holder, QUOTA_PINNED, bytes);
+	c->read_bytes -= bytes;
+	block_unpin(b);
+	r->pin = NULL;
 }
 
 enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout, const uint8_t *key,
@@ -204,14 +222,7 @@ enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout,
 		if (!block_live(b))
 			b = block_find_again(c, b);
 		if (b && b->shelf) {
-			*out = (struct cache_read){ .block = block_slot_at(b) + SLOT_HEADER_BYTES, .block_bytes = p->geometry.block_bytes,
-						    .tokens = b->tokens };
-			status = read_room(c, session, out, why);
-			if (!status) {
-				block_pin(b);
-				block_use(c, b);
-				out->pin = b;
-			}
+			status = read_pin(c, session, b, out, why);
 		} else if (b && wait_goes_on(w)) {
 			status = STATUS_BUSY;
 		} else if (b && wait_wanted(w) && !block_fetch(c, b, RING_URGENT, w)) {
@@ -234,8 +245,7 @@ enum status cache_read_copy(struct cache *c, struct cache_read *r, uint8_t *to, 
 	cache_lock(c);
 	if (!sound && block_live(b))
 		memory_damaged(c, b, COUNTER_MEMORY_WRONG_GET);
-	block_unpin(b);
-	r->pin = NULL;
+	read_unpin(c, r);
 	cache_unlock(c);
 	return sound ? STATUS_OK : STATUS_CORRUPT;
 }
@@ -244,8 +254,11 @@ void cache_read_end(struct cache *c, struct cache_read *r)
 {
 	cache_lock(c);
 	if (r->pin)
-		block_unpin(r->pin);
-	read_room_back(c, r);
+		read_unpin(c, r);
+	if (r->holder) {
+		quota_give(r->holder, QUOTA_COPIES, r->copy_bytes);
+		quota_leave(r->holder);
+	}
 	cache_unlock(c);
 	*r = (struct cache_read){ .pin = NULL };
 }

@@ -71,6 +71,7 @@ static void gpu_open(struct gpu *g, const struct cache_options *o)
 	}
 	s = ops->info(g->device, &g->info, &why);
 	g->budget = o->gpu_bytes ? o->gpu_bytes : g->info.free_bytes / 2;
+	quota_bound(g->cache->quota, QUOTA_GPU_PINNED + g->number, g->budget / 1000 * o->gpu_pinned_milli);
 	if (!s)
 		s = arena_make(g, o, &why);
 	if (!s)

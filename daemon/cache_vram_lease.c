@@ -36,9 +36,11 @@ uint64_t vram_pin_bytes(const struct block *b, const struct gpu *g)
 	return s && s->pins ? 0 : b->pool->geometry.slot_bytes;
 }
 
-bool lease_fits_gpu(const struct cache *c, const struct gpu *g, uint64_t more_bytes)
+uint64_t pins_free_gpu(const struct cache *c, const struct gpu *g)
 {
-	return g->lent_bytes + more_bytes <= g->budget / 1000 * c->options.gpu_pinned_milli;
+	const uint64_t max = g->budget / 1000 * c->options.gpu_pinned_milli;
+
+	return max > g->lent_bytes ? max - g->lent_bytes : 0;
 }
 
 struct vram_slot *vram_leasable(const struct block *b, const struct gpu *g)

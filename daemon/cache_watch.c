@@ -96,8 +96,9 @@ enum status cache_watch_open(struct cache *c, uint64_t session, bool from_now, v
 	cache_lock(c);
 	s = session_get(c, session, why);
 	if (s)
-		status = share_watch(c, s, why);
+		status = quota_take(s->holder, QUOTA_WATCHES, 1, why);
 	if (!status) {
+		w->holder = quota_join_again(s->holder);
 		w->cache = c;
 		w->session = session;
 		w->layouts = session_layouts(s);
@@ -112,7 +113,6 @@ enum status cache_watch_open(struct cache *c, uint64_t session, bool from_now, v
 		w->next = c->watches;
 		c->watches = w;
 		c->watch_count++;
-		s->watch_count++;
 		atomic_store_explicit(&s->called, true, memory_order_relaxed);
 		*out = w;
 	}
@@ -212,7 +212,6 @@ enum status cache_watch_next(struct cache_watch *w, struct cache_watch_event *ou
 void cache_watch_close(struct cache_watch *w)
 {
 	struct cache_watch **at;
-	struct session *s;
 	struct cache *c;
 
 	if (!w)
@@ -223,11 +222,10 @@ void cache_watch_close(struct cache_watch *w)
 		at = &(*at)->next;
 	*at = w->next;
 	c->watch_count--;
-	s = session_find(c, w->session);
-	if (s)
-		s->watch_count--;
 	for (uint32_t l = 0; l < w->layouts; l++)
 		w->pool[l]->watches--;
 	cache_unlock(c);
+	quota_give(w->holder, QUOTA_WATCHES, 1);
+	quota_leave(w->holder);
 	free(w);
 }

@@ -68,7 +68,7 @@ static const struct option options[] = {
 	{ "huge_pages", T_CHOICE, AT(huge_pages), "auto", 0, 0, huge_words, "use huge pages if there are any free" },
 	{ "policy", T_POLICY, AT(policy), "lru", 0, 0, NULL, "who is evicted when memory is full" },
 	{ "pinned_share", T_MILLI, AT(pinned_share_milli), "0.75", 10, 1000, NULL,
-	  "share of host_bytes that leases and reservations may pin" },
+	  "share of host_bytes that leases, reservations and reads may pin, and of gpu_bytes; shared as sessions are" },
 	{ "disks", T_DISKS, AT(disks), "off", 0, 0, NULL,
 	  "disk tier: FOLDER:SIZE of each disk, separated by commas, as /nvme0/terrace:512GiB; off: what memory cannot hold is dropped" },
 	{ "require_disks", T_CHOICE, AT(require_disks), "none", 0, 0, required_words,
@@ -102,8 +102,8 @@ static const struct option options[] = {
 	  "bring up to a GPU ahead of leases there at most so much a second; 0: nothing" },
 	{ "gpu_verify_up", T_CHOICE, AT(gpu_verify_up), "on", 0, 0, switch_words,
 	  "look at checksums of what goes from memory to a GPU, beside the copies: a layer is there when that is done too" },
-	{ "sessions_max", T_COUNT, AT(sessions_max), "1024", 1, 1 << 20, NULL, "sessions; one user has as many as it leaves free for others, at most" },
-	{ "leases_max", T_COUNT, AT(leases_max), "131072", 1, 1 << 20, NULL, "leases over all sessions; one process has a third at most, a user half" },
+	{ "sessions_max", T_COUNT, AT(sessions_max), "1024", 1, 1 << 20, NULL, "sessions; a process holds at most seven eighths, a user fifteen sixteenths" },
+	{ "leases_max", T_COUNT, AT(leases_max), "131072", 1, 1 << 20, NULL, "leases over all sessions; shared as sessions are" },
 	{ "open_blocks_max", T_COUNT, AT(open_blocks_max), "4096", 1, 1 << 20, NULL, "open blocks of one session" },
 	{ "session_idle", T_MS, AT(session_idle_ms), "5m", 1000, 24 * HOUR_MS, NULL,
 	  "a session with no attached process and no call for so long is closed" },
@@ -118,8 +118,9 @@ static const struct option options[] = {
 	{ "queue_max", T_COUNT, AT(queue_max), "256", 1, 1 << 16, NULL,
 	  "calls that may wait for a worker; more are RESOURCE_EXHAUSTED" },
 	{ "calls_max", T_COUNT, AT(calls_max), "1024", 16, 1 << 16, NULL,
-	  "calls at a time, at most half of them streams, and half of these watches; more are RESOURCE_EXHAUSTED" },
-	{ "connections_max", T_COUNT, AT(connections_max), "256", 1, 1 << 16, NULL, "connections to fd_socket, and as many more for near calls; of these a process, and a session, has no more than it leaves free" },
+	  "calls at a time, at most half of them streams, and half of these watches; shared as sessions are; more are RESOURCE_EXHAUSTED" },
+	{ "connections_max", T_COUNT, AT(connections_max), "256", 1, 1 << 16, NULL, 
+	  "connections to fd_socket, as many more for near calls, and as many of gRPC; shared as sessions are" },
 	{ "call_deadline_max", T_MS, AT(call_deadline_max_ms), "1m", 100, HOUR_MS, NULL,
 	  "life of a call that brings no deadline of its own, and longest stall of a stream; watches last" },
 	{ "message_bytes_max", T_BYTES, AT(message_bytes_max), "4MiB", 2 * MIB, 64 * MIB, NULL,
@@ -682,7 +683,7 @@ static void derive(struct config *c, struct config_errors *errors)
 	if (!strcmp(c->admin_group, "off"))
 		c->admin_group[0] = 0;
 	else if (!(c->admin_gid_known = config_group(c->admin_group, &c->admin_gid)))
-		complain(errors, "admin_group: \"%.64s\": this machine has no group of that name; name one that it has, or give a number, or off", c->admin_group);
+		config_complain(errors, "admin_group: \"%.64s\": this machine has no group of that name; name one that it has, or give a number, or off", c->admin_group);
 	if (!strcmp(c->fd_socket, c->socket))
 		config_complain(errors, "fd_socket: the same path as socket: give it one of its own, or leave it out");
 	if (!strncmp(c->metrics_address, "unix:", 5) && (!strcmp(c->metrics_address + 5, c->socket) || !strcmp(c->metrics_address + 5, c->fd_socket)))

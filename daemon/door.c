@@ -32,6 +32,7 @@
 #include "daemon/local_socket.h"
 #include "daemon/log.h"
 #include "daemon/near.h"
+#include "daemon/quota.h"
 #include "daemon/workers.h"
 #include "proto/fdsock.h"
 
@@ -43,6 +44,7 @@ enum {
 	EVENTS = 64,
 	PACKETS_A_TURN = 64,       /* of one connection, before others get theirs */
 	OFFERS_A_TURN = 4,         /* packets, of one tier to one connection: a few KiB of what its socket holds */
+	REFUSED_MAX = 32,          /* connections that are kept to be told why they are refused; more are closed without a word */
 };
 
 enum watched { WATCH_STOP, WATCH_TICK, WATCH_NEWS, WATCH_LISTENER, WATCH_SOCKET, WATCH_PROCESS };
@@ -52,7 +54,9 @@ struct connection {
 	int fd, pidfd;
 	pid_t pid;
 	uint64_t accepted_us, attachment, session; /* attachment 0: no HELLO yet; session: its handle */
-	uint64_t session_number;   /* its public number, for logs */
+	uint64_t session_number;     /* its public number, for logs */
+	struct quota_holder *holder; /* its process */
+	bool refused;                /* it has no share left: to be told so in answer to its HELLO */
 	bool gone;                 /* to be freed after this round of events */
 	bool known;                /* the cache has the pidfd, too */
 	uint32_t ahead;            /* tiers of which it is offered extents, a bit each: GPUs by number, then host memory */
@@ -86,7 +90,7 @@ struct door {
 	bool thread_started, stopping;
 	struct watch_key stop_key, tick_key, news_key, listener_key;
 	struct connection all;     /* ring; its links alone are used */
-	uint32_t count;
+	uint32_t count, refused_count; /* the second: of those that are to be told so */
 
 	struct door_lender lender;
 	struct lot lots[LOTS];
@@ -177,6 +181,18 @@ static void hang_up(struct door *d, struct connection *c, const char *reason)
 
 static void on_readable(struct door *d, struct connection *c);
 
+static void connection_free(struct door *d, struct connection *c)
+{
+	c->prev->next = c->next;
+	c->next->prev = c->prev;
+	if (!c->refused)
+		quota_give(c->holder, QUOTA_ATTACHMENTS, 1);
+	quota_leave(c->holder);
+	d->count -= !c->refused;
+	d->refused_count -= c->refused;
+	free(c);
+}
+
 static void sweep(struct door *d, uint64_t now_us)
 {
 	for (struct connection *c = d->all.next, *next; c != &d->all; c = next) {
@@ -188,10 +204,7 @@ static void sweep(struct door *d, uint64_t now_us)
 		}
 		if (!c->gone)
 			continue;
-		c->prev->next = c->next;
-		c->next->prev = c->prev;
-		free(c);
-		d->count--;
+		connection_free(d, c);
 	}
 	atomic_store_explicit(&d->connections, d->count, memory_order_relaxed);
 }
@@ -204,7 +217,7 @@ static void sweep(struct door *d, uint64_t now_us)
  * opened by number. Had the process died and its number been given away before that, the socket of the dead
  * one would mostly have hung up; if not (somebody else holds it too), the wrong process is watched, which
  * tells us of no death that memory depends on: that is asked by locks (store/extent.h). */
-static int peer_process(int fd, pid_t *pid)
+static int peer_process(int fd, pid_t *pid, struct cache_peer *peer)
 {
 	struct ucred cred;
 	socklen_t n = sizeof cred;
@@ -214,6 +227,7 @@ static int peer_process(int fd, pid_t *pid)
 		return -1;
 	int pidfd;
 
+	*peer = (struct cache_peer){ .user = { CACHE_PEER_UID, cred.uid }, .process = (uint64_t)cred.pid };
 	n = sizeof pidfd;
 	if (!getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &n)) {
 		*pid = cred.pid;
@@ -238,21 +252,36 @@ static void log_not_accepted(struct door *d, int error)
 		log_warn("door_accept", LOG_TEXT("reason", strerror(error)), LOG_NUM("held_back", held));
 }
 
+/* One that has no share left is kept for a moment, if there are not many of these, so that its HELLO is answered by a status. */
+static bool admit(struct door *d, struct connection *c, const struct cache_peer *peer)
+{
+	const char *why = "no memory";
+	uint64_t held;
+
+	c->holder = quota_join(cache_quota(d->daemon->cache), peer);
+	c->refused = !c->holder || quota_take(c->holder, QUOTA_ATTACHMENTS, 1, &why) != STATUS_OK;
+	d->refused_count += c->refused;
+	if (!c->refused)
+		return true;
+	atomic_fetch_add_explicit(&d->refused, 1, memory_order_relaxed);
+	if (log_again(&d->full, daemon_now_us(), &held))
+		log_warn("door_full", LOG_NUM("connections", d->count), LOG_NUM("pid", c->pid), LOG_TEXT("reason", why), LOG_NUM("held_back", held));
+	return c->holder && d->refused_count <= REFUSED_MAX;
+}
+
 static void accept_one(struct door *d, int fd)
 {
-	struct connection *c = d->count < d->connections_max ? calloc(1, sizeof *c) : NULL;
-	uint64_t held;
+	struct connection *c = calloc(1, sizeof *c);
+	struct cache_peer peer;
 
 	if (!c) {
 		atomic_fetch_add_explicit(&d->refused, 1, memory_order_relaxed);
-		if (log_again(&d->full, daemon_now_us(), &held))
-			log_warn("door_full", LOG_NUM("connections", d->count), LOG_NUM("held_back", held));
 		close(fd);
 		return;
 	}
 	c->fd = fd;
 	c->accepted_us = daemon_now_us();
-	c->pidfd = peer_process(fd, &c->pid);
+	c->pidfd = peer_process(fd, &c->pid, &peer);
 	if (c->pidfd < 0 || !watch(d, c->pidfd, &c->process_key, WATCH_PROCESS, c) ||
 	    !watch(d, fd, &c->socket_key, WATCH_SOCKET, c)) {
 		const int error = errno;
@@ -270,7 +299,9 @@ static void accept_one(struct door *d, int fd)
 	c->prev = &d->all;
 	c->next->prev = c;
 	d->all.next = c;
-	d->count++;
+	if (!admit(d, c, &peer))
+		hang_up(d, c, "no share left");
+	d->count += !c->refused;
 }
 
 static void accept_all(struct door *d)
@@ -303,7 +334,10 @@ static bool on_hello(struct door *d, struct connection *c, const struct fdsock_h
 
 	if (c->attachment)
 		return false;
-	s = cache_attach(d->daemon->cache, m->token, c->pid, daemon_now_us(), &w.attachment, &w.session, &why);
+	s = STATUS_EXHAUSTED;
+	why = "this process or user has as many connections as it may have";
+	if (!c->refused)
+		s = cache_attach(d->daemon->cache, m->token, c->pid, daemon_now_us(), &w.attachment, &w.session, &why);
 	w.status = s;
 	w.epoch = cache_epoch(d->daemon->cache);
 	if (s == STATUS_OK) {
@@ -325,7 +359,7 @@ static void give_away(struct door *d, struct connection *c, const struct cache_s
 	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->fd, NULL);
 	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->pidfd, NULL);
 	log_debug("caller", LOG_NUM("pid", c->pid), LOG_NUM("session", session->number));
-	near_take(d->daemon->near, c->fd, c->pidfd, c->pid, session->id);
+	near_take(d->daemon->near, c->fd, c->pidfd, c->holder, session->id);
 }
 
 static bool on_caller(struct door *d, struct connection *c, const struct fdsock_hello *m)
@@ -338,11 +372,14 @@ static bool on_caller(struct door *d, struct connection *c, const struct fdsock_
 		return false;
 	w.epoch = cache_epoch(d->daemon->cache);
 	if (cache_session_by_token(d->daemon->cache, m->token, daemon_now_us(), &session, &why) == STATUS_OK) {
-		w.status = near_has_room(d->daemon->near, c->pid, session.id) ? STATUS_OK : STATUS_EXHAUSTED;
+		w.status = c->refused ? STATUS_EXHAUSTED : near_admit(d->daemon->near, c->holder);
 		w.session = session.id;
 	}
-	if (door_send(c->fd, &w, sizeof w, NULL, 0) || w.status != STATUS_OK)
+	if (door_send(c->fd, &w, sizeof w, NULL, 0) || w.status != STATUS_OK) {
+		if (w.status == STATUS_OK)
+			quota_give(c->holder, QUOTA_NEAR, 1);
 		return false;
+	}
 	give_away(d, c, &session);
 	return true;
 }
@@ -695,6 +732,7 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 		return STATUS_EXHAUSTED;
 	d->daemon = daemon;
 	d->connections_max = connections_max;
+	quota_bound(cache_quota(daemon->cache), QUOTA_ATTACHMENTS, connections_max);
 	d->all.next = d->all.prev = &d->all;
 	d->epoll = d->listener = d->timer = d->stop = d->news = -1;
 	d->local = LOCAL_SOCKET_NONE;

@@ -1,7 +1,10 @@
 /* See metrics.h. The only file with libmicrohttpd.
  *
- * libmicrohttpd has threads for its own, but joins them without a bound: so it is driven from a thread of ours, which sleeps on its epoll and
- * on an eventfd. It knows a time for idle connections and none for slow ones, and does not see that a peer has gone if its end came with the last
+ * libmicrohttpd has threads for its own, but joins them without a bound: so it is driven from a thread of ours, which sleeps on its epoll, on the
+ * listener and on an eventfd. The thread accepts, since libmicrohttpd's own limits know addresses and no processes, and hands it what has a
+ * place. One connection at most waits for a place, behind one that is being cut for it; the others wait in the kernel.
+ *
+ * libmicrohttpd knows a time for idle connections and none for slow ones, and does not see that a peer has gone if its end came with the last
  * bytes of half a request: a connection whose time is over, or whose question will not come, is shut down, which it sees.
  */
 #include "daemon/metrics.h"
@@ -28,16 +31,22 @@
 #include "daemon/local_socket.h"
 #include "daemon/log.h"
 #include "daemon/metrics_text.h"
+#include "daemon/quota.h"
+#include "daemon/rpc_listen.h"
 #include "daemon/stats.h"
 
-enum { REQUEST_BYTES = 8192, BACKLOG = 64, LOOK_MS = 100, NAP_MS = 10, HUNG_UP_US = 50000 };
+enum { REQUEST_BYTES = 8192, BACKLOG = 64, LOOK_MS = 100, NAP_MS = 10, HUNG_UP_US = 50000, SPARE = 8 };
 
 enum phase { WAITING, SERVING, STOPPING };
 
 struct guest {
 	int fd; /* -1: none */
+	struct cache_peer peer;
+	struct quota_holder *holder;
 	uint64_t until_us;
+	bool begun;    /* libmicrohttpd has it, and will tell of its end */
 	bool answered;
+	bool cut;      /* it has been shut down */
 };
 
 struct metrics {
@@ -56,6 +65,10 @@ struct metrics {
 	/* the thread's */
 	struct guest guests[METRICS_CONNECTIONS];
 	uint32_t guest_count;
+	uint64_t look_us;   /* when they are looked at next */
+	struct guest waits; /* for a place */
+	bool resting;       /* the listener is not listened to for a moment: there was no descriptor */
+	struct log_again said;
 };
 
 static struct guest *guest_of(struct metrics *m, int fd)
@@ -150,17 +163,27 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
 
 /* ---- connections ---- */
 
+static void guest_ends(struct metrics *m, struct guest *g)
+{
+	quota_give(g->holder, QUOTA_METRICS, 1);
+	quota_leave(g->holder);
+	*g = (struct guest){ .fd = -1 };
+	m->guest_count--;
+}
+
 static void on_connection(void *arg, struct MHD_Connection *c, void **socket_state, enum MHD_ConnectionNotificationCode what)
 {
 	const bool begins = what == MHD_CONNECTION_NOTIFY_STARTED;
 	struct metrics *m = arg;
-	struct guest *g = guest_of(m, begins ? -1 : fd_of(c));
+	struct guest *g = guest_of(m, fd_of(c));
 
 	(void)socket_state;
 	if (!g)
 		return;
-	*g = begins ? (struct guest){ .fd = fd_of(c), .until_us = daemon_now_us() + m->life_us } : (struct guest){ .fd = -1 };
-	m->guest_count += begins ? 1u : -1u;
+	if (begins)
+		g->begun = true;
+	else
+		guest_ends(m, g);
 }
 
 /* Of one who has asked nothing; what came before its end is to be read first. */
@@ -172,51 +195,161 @@ static void look_if_hung_up(struct guest *g, uint64_t now_us)
 		g->until_us = now_us + HUNG_UP_US;
 }
 
+static void guest_cut(struct guest *g)
+{
+	shutdown(g->fd, SHUT_RDWR);
+	g->cut = true;
+}
+
 static void guests_cut(struct metrics *m)
 {
 	const uint64_t now_us = daemon_now_us();
 
+	if (now_us < m->look_us)
+		return;
+	m->look_us = now_us + LOOK_MS * 1000 / 2;
 	for (struct guest *g = m->guests; g < m->guests + METRICS_CONNECTIONS; g++) {
 		if (g->fd < 0)
 			continue;
 		look_if_hung_up(g, now_us);
 		if (now_us >= g->until_us)
-			shutdown(g->fd, SHUT_RDWR);
+			guest_cut(g);
 	}
+}
+
+/* ---- who comes ---- */
+
+/* The oldest of that user's, NULL: of all. One that is being cut is on its way already. */
+static struct guest *oldest(struct metrics *m, const struct cache_peer *peer)
+{
+	struct guest *first = NULL;
+
+	for (struct guest *g = m->guests; g < m->guests + METRICS_CONNECTIONS; g++)
+		if (g->fd >= 0 && (!peer || !memcmp(g->peer.user, peer->user, sizeof peer->user)) && (!first || g->until_us < first->until_us))
+			first = g;
+	return first;
+}
+
+static bool is_cutting(const struct metrics *m)
+{
+	for (const struct guest *g = m->guests; g < m->guests + METRICS_CONNECTIONS; g++)
+		if (g->fd >= 0 && g->cut)
+			return true;
+	return false;
+}
+
+/* For one that has no place: its user's oldest leaves, or, if that user has none, the oldest of all. */
+static void make_place(struct metrics *m, const char *why)
+{
+	struct guest *g = oldest(m, &m->waits.peer);
+	uint64_t held;
+
+	if (log_again(&m->said, daemon_now_us(), &held))
+		log_warn("metrics_cut", LOG_TEXT("reason", why), LOG_NUM("held_back", held));
+	if (!g)
+		g = oldest(m, NULL);
+	if (g)
+		guest_cut(g);
+}
+
+/* libmicrohttpd closes the descriptor, also if it does not take it. */
+static void begin(struct metrics *m)
+{
+	struct guest *g = guest_of(m, -1);
+	struct sockaddr_storage at = { .ss_family = AF_UNSPEC };
+	socklen_t n = sizeof at;
+
+	getpeername(m->waits.fd, (struct sockaddr *)&at, &n);
+	*g = m->waits;
+	m->waits.fd = -1;
+	m->guest_count++;
+	if (MHD_add_connection(m->http, g->fd, (struct sockaddr *)&at, n) != MHD_YES)
+		guest_ends(m, g);
+}
+
+/* True: nothing waits for a place any more. */
+static bool place(struct metrics *m)
+{
+	const char *why = "all places are taken";
+
+	if (m->waits.fd < 0)
+		return true;
+	if (is_cutting(m))
+		return false;
+	if (m->guest_count < METRICS_CONNECTIONS && quota_take(m->waits.holder, QUOTA_METRICS, 1, &why) == STATUS_OK) {
+		begin(m);
+		return true;
+	}
+	make_place(m, why);
+	return false;
+}
+
+/* False: none that could be accepted. */
+static bool accept_one(struct metrics *m)
+{
+	const int fd = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+	m->resting = fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
+	if (fd < 0)
+		return false;
+	m->waits = (struct guest){ .fd = fd, .until_us = daemon_now_us() + m->life_us };
+	rpc_listen_peer(fd, &m->waits.peer);
+	m->waits.holder = quota_join(cache_quota(m->daemon->cache), &m->waits.peer);
+	if (m->waits.holder)
+		return true;
+	close(fd);
+	m->waits.fd = -1;
+	return false;
+}
+
+/* What libmicrohttpd has closed without ever having begun it. */
+static void forget_unbegun(struct metrics *m)
+{
+	for (struct guest *g = m->guests; g < m->guests + METRICS_CONNECTIONS; g++)
+		if (g->fd >= 0 && !g->begun)
+			guest_ends(m, g);
 }
 
 /* ---- the thread ---- */
 
-/* until: what libmicrohttpd has to do at once, a guest's end, the stop. One that has gone leaves its place to one in the kernel, of which
- * nothing tells: then at once, too. */
-static int wait_ms(struct metrics *m, bool gone)
+/* Until there is something to do: at once if libmicrohttpd has, or if one that waited for a place may have it now. */
+static int wait_ms(struct metrics *m)
 {
 	MHD_UNSIGNED_LONG_LONG own;
 
-	if (gone || (MHD_get_timeout(m->http, &own) == MHD_YES && !own))
+	if ((m->waits.fd >= 0 && !is_cutting(m)) || (MHD_get_timeout(m->http, &own) == MHD_YES && !own))
 		return 0;
-	return m->guest_count ? LOOK_MS : -1;
+	if (m->resting)
+		return NAP_MS;
+	return m->guest_count || m->waits.fd >= 0 ? LOOK_MS : -1;
+}
+
+/* Whoever waits for a place has it, or the one before it is cut. */
+static void run(struct metrics *m)
+{
+	m->resting = false;
+	for (int i = 0; i < BACKLOG && place(m) && accept_one(m); i++)
+		;
+	MHD_run(m->http);
+	forget_unbegun(m);
+	guests_cut(m);
 }
 
 static void serve(struct metrics *m)
 {
 	const union MHD_DaemonInfo *info = MHD_get_daemon_info(m->http, MHD_DAEMON_INFO_EPOLL_FD);
-	struct pollfd p[] = { { .fd = m->wake, .events = POLLIN }, { .fd = info->epoll_fd, .events = POLLIN } };
-	uint32_t before = 0;
+	struct pollfd p[] = { { .fd = m->wake, .events = POLLIN }, { .fd = info->epoll_fd, .events = POLLIN }, { .events = POLLIN } };
 	enum phase phase;
 	uint64_t pokes;
 
 	while ((phase = atomic_load(&m->phase)) != STOPPING) {
 		const bool begun = phase == SERVING;
 
-		poll(p, begun ? 2 : 1, begun ? wait_ms(m, m->guest_count < before) : -1);
+		p[2].fd = m->resting || m->waits.fd >= 0 ? -1 : m->listener;
+		poll(p, begun ? 3 : 1, begun ? wait_ms(m) : -1);
 		if (read(m->wake, &pokes, sizeof pokes) == sizeof pokes || !begun)
 			continue;
-		before = m->guest_count;
-		MHD_run(m->http);
-		if (!before && !m->guest_count) /* perhaps somebody who cannot be accepted, for want of a descriptor */
-			poll(p, 1, NAP_MS);
-		guests_cut(m);
+		run(m);
 	}
 }
 
@@ -226,7 +359,13 @@ static void *metrics_main(void *arg)
 
 	cache_thread_enter();
 	serve(m);
-	MHD_stop_daemon(m->http); /* cuts what is left, and closes the listener */
+	MHD_stop_daemon(m->http); /* cuts what is left */
+	if (m->waits.fd >= 0) {
+		close(m->waits.fd);
+		quota_leave(m->waits.holder);
+	}
+	close(m->listener);
+	m->listener = -1;
 	cache_thread_leave();
 	pthread_mutex_lock(&m->lock);
 	m->done = true;
@@ -293,10 +432,9 @@ static enum status listen_at(struct metrics *m, const struct config *c, char *wh
 
 static enum status http_create(struct metrics *m, char *why, size_t size)
 {
-	m->http = MHD_start_daemon(MHD_USE_EPOLL, 0, NULL, NULL, on_request, m, MHD_OPTION_LISTEN_SOCKET, m->listener,
-				   MHD_OPTION_CONNECTION_LIMIT, (unsigned)METRICS_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-				   (size_t)REQUEST_BYTES, MHD_OPTION_NOTIFY_CONNECTION, on_connection, m, MHD_OPTION_END);
-	m->listener = -1; /* libmicrohttpd's, also when it fails */
+	m->http = MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL, on_request, m, MHD_OPTION_CONNECTION_LIMIT,
+				   (unsigned)METRICS_CONNECTIONS + SPARE, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)REQUEST_BYTES,
+				   MHD_OPTION_NOTIFY_CONNECTION, on_connection, m, MHD_OPTION_END);
 	if (m->http)
 		return STATUS_OK;
 	snprintf(why, size, "cannot start HTTP: no memory or descriptors (LimitNOFILE)");
@@ -316,6 +454,7 @@ enum status metrics_create(const struct daemon *d, uint64_t life_us, struct metr
 	m->life_us = life_us;
 	for (uint32_t i = 0; i < METRICS_CONNECTIONS; i++)
 		m->guests[i].fd = -1;
+	m->waits.fd = -1;
 	pthread_mutex_init(&m->lock, NULL);
 	deadline_cond_init(&m->done_changed);
 	m->listener = -1;
@@ -340,8 +479,10 @@ enum status metrics_create(const struct daemon *d, uint64_t life_us, struct metr
 
 void metrics_serve(struct metrics *m)
 {
-	if (m)
-		enter_phase(m, SERVING);
+	if (!m)
+		return;
+	quota_bound(cache_quota(m->daemon->cache), QUOTA_METRICS, METRICS_CONNECTIONS);
+	enter_phase(m, SERVING);
 }
 
 uint16_t metrics_port(const struct metrics *m)

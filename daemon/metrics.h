@@ -1,8 +1,9 @@
 /* HTTP for whoever watches the daemon: /metrics for Prometheus, of the rows of Admin.Stats, and /healthz, of grpc.health.v1's truth. By
  * libmicrohttpd, in a thread of its own.
  *
- * Who asks slowly, or too often, keeps others from asking and the daemon from nothing: METRICS_CONNECTIONS at a time, a question each, and
- * life_us for question and answer; more wait in the kernel.
+ * There are METRICS_CONNECTIONS at a time, with a question each and life_us for question and answer. A connection beyond its user's or process's
+ * share (quota.h: QUOTA_METRICS) takes the place of the oldest one of the same user, so that a probe of /healthz is answered at once beside any
+ * number of slow connections.
  *
  * Threads: all of these by main. */
 #ifndef TERRACE_DAEMON_METRICS_H
@@ -17,7 +18,7 @@
 struct daemon;
 struct metrics;
 
-enum { METRICS_CONNECTIONS = 8, METRICS_LIFE_US = 10000000 };
+enum { METRICS_CONNECTIONS = 64, METRICS_LIFE_US = 10000000 };
 
 /* Listens at the configuration's metrics_address, which is not off, and answers nobody yet. A Unix socket has the mode of the others. Block
  * signals before. life_us: of a connection. BUSY: another daemon has the path. IO, EXHAUSTED, INTERNAL: why[size] has a sentence. */

@@ -80,6 +80,8 @@ enum status near_create(const struct daemon *daemon, struct near **out, char *wh
 	n->all.next = n->all.prev = &n->all;
 	pthread_mutex_init(&n->lock, NULL);
 	deadline_cond_init(&n->done_changed);
+	quota_bound(cache_quota(daemon->cache), QUOTA_NEAR, daemon->config->connections_max);
+	quota_bound(cache_quota(daemon->cache), QUOTA_WORK, daemon->config->queue_max);
 	s = prepare(n);
 	n->thread_started = s == STATUS_OK;
 	if (s == STATUS_OK) {
@@ -91,19 +93,17 @@ enum status near_create(const struct daemon *daemon, struct near **out, char *wh
 	return s;
 }
 
-bool near_has_room(struct near *n, pid_t pid, uint64_t session)
+enum status near_admit(struct near *n, struct quota_holder *holder)
 {
-	bool full, allowed;
+	const char *why = "";
+	enum status s;
 
 	if (!n || atomic_load(&n->stopping))
-		return false;
-	full = atomic_load_explicit(&n->connections, memory_order_relaxed) >= n->daemon->config->connections_max;
-	allowed = !full && near_share_allows(n, pid, session);
-	atomic_fetch_add_explicit(&n->refused_full, full, memory_order_relaxed);
-	atomic_fetch_add_explicit(&n->refused_share, !full && !allowed, memory_order_relaxed);
-	if (!allowed)
-		log_debug("near_refused", LOG_NUM("pid", pid), LOG_NUM("session", cache_session_number(n->daemon->cache, session)), LOG_TEXT("reason", full ? "full" : "share"));
-	return allowed;
+		return STATUS_EXHAUSTED;
+	s = quota_take(holder, QUOTA_NEAR, 1, &why);
+	if (s)
+		log_debug("near_refused", LOG_TEXT("reason", why));
+	return s;
 }
 
 /* What one packet to the peer may have. */
@@ -117,40 +117,38 @@ static size_t room_of(int fd)
 	return bytes - SOCKET_REST < FDSOCK_CALL_BYTES_MAX ? (size_t)bytes - SOCKET_REST : FDSOCK_CALL_BYTES_MAX;
 }
 
-static void refuse(struct near *n, int fd, int pidfd)
+static void refuse(struct near *n, int fd, int pidfd, struct quota_holder *holder)
 {
 	atomic_fetch_add_explicit(&n->refused_memory, 1, memory_order_relaxed);
+	quota_give(holder, QUOTA_NEAR, 1);
 	close(fd);
 	close(pidfd);
 }
 
-void near_take(struct near *n, int fd, int pidfd, pid_t pid, uint64_t session)
+void near_take(struct near *n, int fd, int pidfd, struct quota_holder *holder, uint64_t session)
 {
 	struct near_connection *k = calloc(1, sizeof *k);
 
 	if (!k) {
-		refuse(n, fd, pidfd);
+		refuse(n, fd, pidfd, holder);
 		return;
 	}
 	k->near = n;
 	k->fd = fd;
 	k->pidfd = pidfd;
 	k->session = session;
+	k->holder = quota_join_again(holder);
 	k->room = room_of(fd);
 	k->state = NEAR_NEW;
 	k->work.run = near_work;
 	atomic_fetch_add_explicit(&n->connections, 1, memory_order_relaxed);
-	if (near_share_take(k, pid)) {
-		near_post(k);
-	} else {
-		near_free(k);
-		refuse(n, fd, pidfd);
-	}
+	near_post(k);
 }
 
 void near_free(struct near_connection *k)
 {
-	near_share_leave(k);
+	quota_give(k->holder, QUOTA_NEAR, 1);
+	quota_leave(k->holder);
 	atomic_fetch_sub_explicit(&k->near->connections, 1, memory_order_relaxed);
 	free(k);
 }
@@ -237,10 +235,6 @@ void near_stats(struct near *n, cache_stat_fn *emit, void *arg)
 	emit(arg, "terrace_near_connections", "", atomic_load(&n->connections), false, "connections for near calls");
 	emit(arg, "terrace_near_connections_max", "", (double)n->daemon->config->connections_max, false, "bound of that");
 	emit(arg, "terrace_near_calls", "", atomic_load(&n->calls), false, "near calls under way");
-	emit(arg, "terrace_near_refused_total", "reason=full", (double)atomic_load(&n->refused_full), true,
-	     "connections for near calls that were not made: all were taken");
-	emit(arg, "terrace_near_refused_total", "reason=share", (double)atomic_load(&n->refused_share), true,
-	     "connections for near calls that were not made: their process or session had as many as it left to others");
 	emit(arg, "terrace_near_refused_total", "reason=memory", (double)atomic_load(&n->refused_memory), true,
 	     "connections for near calls that were not made: there was no memory");
 	emit(arg, "terrace_near_by_grpc_total", "", (double)atomic_load(&n->by_grpc), true,

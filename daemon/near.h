@@ -15,16 +15,17 @@
 
 struct daemon;
 struct near;
+struct quota_holder;
 
 /* The daemon's cache, config and workers must be there. Block signals before. IO, EXHAUSTED, INTERNAL: why[size] has a sentence. */
 enum status near_create(const struct daemon *d, struct near **out, char *why, size_t size);
 
-/* True if there is room for one more connection (connections_max, apart from the door's own) of that process for that session, and near_stop was
- * not called. A process, and a session, has as many at most as it leaves free, so that one which has none gets one: alone half of them, a second
- * one half of the rest. What is refused for want of room is counted. NULL is fine. */
-bool near_has_room(struct near *n, pid_t pid, uint64_t session);
-/* Has the socket and the pidfd of its peer; closes both in the end. Of a session; a CALL that names another is refused. */
-void near_take(struct near *n, int fd, int pidfd, pid_t pid, uint64_t session);
+/* Takes a place for one more connection (connections_max, apart from the door's own) of that holder's share (quota.h: QUOTA_NEAR): near_take has
+ * it, or the caller gives it back. EXHAUSTED: there is none, or near_stop was called. NULL is fine: EXHAUSTED. */
+enum status near_admit(struct near *n, struct quota_holder *holder);
+/* Has the socket and the pidfd of its peer, closes both in the end, and gives the place back. Of a session; a CALL that names another is
+ * refused. */
+void near_take(struct near *n, int fd, int pidfd, struct quota_holder *holder, uint64_t session);
 
 /* Refuses new connections and calls, waits up to grace_us for calls under way, then ends them. May be called again with less grace, from
  * the same thread. Returns at once; near_wait says when it is over. NULL is fine. */

@@ -1,5 +1,4 @@
-/* The inside of near calls, shared by near.c (start, stop, counts, posts), near_share.c (who may have how many connections)
- * and near_loop.c (the thread, and what workers do of a call).
+/* The inside of near calls, shared by near.c (start, stop, counts, posts) and near_loop.c (the thread, and what workers do of a call).
  * Nobody else includes this.
  *
  * One thread, one epoll. A connection is IDLE (the next CALL is awaited), WAITING (its handler said BUSY: it goes on at a time, or at its
@@ -16,20 +15,11 @@
 
 #include "daemon/near.h"
 #include "daemon/near_call.h"
+#include "daemon/quota.h"
 #include "daemon/workers.h"
 
-enum { NEAR_HOLDER_BUCKETS = 64 };
 enum near_state { NEAR_NEW, NEAR_IDLE, NEAR_WAITING, NEAR_WORKING };
 enum near_watched { NEAR_POST, NEAR_SOCKET, NEAR_PROCESS };
-
-/* Who has connections. */
-enum near_kind { NEAR_BY_PROCESS, NEAR_BY_SESSION, NEAR_KINDS };
-struct near_holder {
-	struct near_holder *next;        /* of the bucket */
-	enum near_kind kind;
-	uint64_t id;
-	uint32_t count;
-};
 
 struct near_connection {
 	struct rpc_call c;               /* first */
@@ -44,7 +34,7 @@ struct near_connection {
 	atomic_uint workers;             /* that may touch it still: it is not freed before they have gone */
 	int fd, pidfd;
 	uint64_t session;
-	struct near_holder *holder[NEAR_KINDS];
+	struct quota_holder *holder;     /* the process that connected */
 	size_t room;                     /* of a reply's packet */
 	enum near_state state;
 	bool unwatched;                  /* the socket is not in the epoll until the worker has returned */
@@ -83,13 +73,12 @@ struct near {
 
 	atomic_uint connections, calls;
 	atomic_bool stopping;
-	atomic_ullong cancel_at_us, refused_full, refused_share, refused_memory, by_grpc;
+	atomic_ullong cancel_at_us, refused_memory, by_grpc;
 	struct near_method stats[FDSOCK_METHODS_END];
 
 	pthread_mutex_t lock;            /* what follows */
 	pthread_cond_t done_changed;
 	bool done;
-	struct near_holder *holders[NEAR_HOLDER_BUCKETS];
 };
 
 /* ---- near.c ---- */
@@ -103,14 +92,6 @@ bool near_watch(struct near *n, int fd, uint32_t events, struct near_key *key, e
 
 /* It is closed, and in no list. */
 void near_free(struct near_connection *k);
-
-/* ---- near_share.c ---- */
-
-/* One more connection of that process for that session is no more than its share. */
-bool near_share_allows(struct near *n, pid_t pid, uint64_t session);
-/* False: no memory; it is to be left all the same. */
-bool near_share_take(struct near_connection *k, pid_t pid);
-void near_share_leave(struct near_connection *k);
 
 /* ---- near_loop.c ---- */
 

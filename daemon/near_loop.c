@@ -226,13 +226,14 @@ static void finish(struct near_connection *k, enum status status, const Protobuf
 /* A call that has begun waits for room in the queue; a new one is refused. */
 static void hand_over(struct near_connection *k, bool may_wait)
 {
+	const char *why = "";
 	enum status s;
 
 	k->state = NEAR_WORKING;
 	if (k->c.deadline_us < k->near->due_us)
 		k->near->due_us = k->c.deadline_us;
 	atomic_fetch_add_explicit(&k->workers, 1, memory_order_relaxed);
-	s = workers_submit(k->near->daemon->workers, &k->work);
+	s = workers_submit_for(k->near->daemon->workers, &k->work, k->holder, &why);
 	if (s == STATUS_OK)
 		return;
 	atomic_fetch_sub_explicit(&k->workers, 1, memory_order_relaxed);
@@ -241,7 +242,7 @@ static void hand_over(struct near_connection *k, bool may_wait)
 		wait_until(k, daemon_now_us() + QUEUE_FULL_US);
 		return;
 	}
-	rpc_fail(&k->c, s, s == STATUS_EXHAUSTED ? "all workers are busy and their queue is full" : "shutting down");
+	rpc_fail(&k->c, s, "%s", why);
 	finish(k, s, NULL);
 }
 

@@ -14,8 +14,17 @@
 #include "daemon/log.h"
 #include "daemon/rpc_engine.h"
 #include "daemon/rpc_listen.h"
+#include "daemon/rpc_peers.h"
 
-enum { METADATA_BYTES_MAX = 16 * 1024 };
+enum {
+	METADATA_BYTES_MAX = 16 * 1024,
+	STREAMS_MAX = 256,             /* calls at a time of one connection; more wait in the client */
+	IDLE_MS = 300000,              /* a connection without a call for so long is closed: its client connects anew */
+	READS_MAX = 32,                /* requests that are being received, each of which may be as large as a message */
+	REPLY_BYTES_MAX = 64 << 20,    /* of replies that have not left yet */
+	LIBRARY_BYTES_LEAST = 64 << 20, /* of the library's buffers: so much, and */
+	LIBRARY_MESSAGES = 16,         /* as many of the largest messages */
+};
 
 void rpc_server_poke(struct rpc_call *c)
 {
@@ -47,32 +56,39 @@ static grpc_arg int_arg(const char *key, uint64_t value)
 	return (grpc_arg){ .type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = (int)value };
 }
 
+/* The library's buffers have a bound of their own: what its clients send and do not finish, and what they ask for and do not read. */
 static grpc_server *make_server(const struct config *config)
 {
+	grpc_resource_quota *quota = grpc_resource_quota_create("terraced");
 	grpc_arg args[] = {
 		int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, config->message_bytes_max),
 		int_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, config->message_bytes_max),
-		int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, config->calls_max),
+		int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, config->calls_max < STREAMS_MAX ? config->calls_max : STREAMS_MAX),
 		int_arg(GRPC_ARG_MAX_METADATA_SIZE, METADATA_BYTES_MAX),
 		int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 60000),
 		int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20000),
 		int_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
 		int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000),
+		int_arg(GRPC_ARG_MAX_CONNECTION_IDLE_MS, IDLE_MS),
+		{ .type = GRPC_ARG_POINTER, .key = (char *)GRPC_ARG_RESOURCE_QUOTA,
+		  .value.pointer = { quota, grpc_resource_quota_arg_vtable() } },
 		int_arg(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE),
 	};
 	grpc_channel_args list = { sizeof args / sizeof args[0], args };
+	grpc_server *server;
 
-	return grpc_server_create(&list, NULL);
+	grpc_resource_quota_resize(quota, LIBRARY_BYTES_LEAST + LIBRARY_MESSAGES * config->message_bytes_max);
+	server = grpc_server_create(&list, NULL);
+	grpc_resource_quota_unref(quota);
+	return server;
 }
 
 static bool register_methods(struct rpc_server *s)
 {
 	for (uint32_t m = 0; m < rpc_methods_count; m++) {
-		s->registered[m] = grpc_server_register_method(
-			s->server, rpc_methods[m].path, NULL,
-			rpc_methods[m].kind == RPC_CLIENT_STREAM ? GRPC_SRM_PAYLOAD_NONE :
-								   GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER,
-			0);
+		/* A request is read when its call has been admitted: gRPC would read those of all its streams at once, and wait for ever for the
+		 * rest of one. */
+		s->registered[m] = grpc_server_register_method(s->server, rpc_methods[m].path, NULL, GRPC_SRM_PAYLOAD_NONE, 0);
 		if (!s->registered[m])
 			return false;
 	}
@@ -84,11 +100,7 @@ static void take(void *server, int fd)
 {
 	struct rpc_server *s = server;
 
-	fd = rpc_peers_settle(&s->peers, fd);
-	if (fd >= 0)
-		grpc_server_add_channel_from_fd(s->server, fd, s->open);
-	else
-		log_warn("rpc_accept", LOG_TEXT("reason", strerror(errno)));
+	grpc_server_add_channel_from_fd(s->server, fd, s->open);
 }
 
 static enum status make_calls(struct rpc_server *s, uint64_t calls_max)
@@ -102,7 +114,7 @@ static enum status make_calls(struct rpc_server *s, uint64_t calls_max)
 	s->posted = calloc(rpc_methods_count + 1, sizeof *s->posted);
 	s->stats = calloc(rpc_methods_count + 1, sizeof *s->stats);
 	s->needed = calloc(rpc_methods_count + 1, sizeof *s->needed);
-	if (!s->calls || !s->registered || !s->posted || !s->stats || !s->needed || rpc_peers_init(&s->peers, s->daemon->config))
+	if (!s->calls || !s->registered || !s->posted || !s->stats || !s->needed || rpc_roles_init(&s->roles, s->daemon->config))
 		return STATUS_EXHAUSTED;
 	for (uint32_t m = 0; m < rpc_methods_count; m++)
 		s->needed[m] = right_role(rpc_methods[m].name);
@@ -127,13 +139,14 @@ static void free_server(struct rpc_server *s)
 	pthread_cond_destroy(&s->done_changed);
 	pthread_mutex_destroy(&s->lock);
 	rpc_listen_destroy(s->listener);
+	rpc_peers_destroy(s->peers);
 	if (s->open)
 		grpc_server_credentials_release(s->open);
 	free(s->calls);
 	free(s->registered);
 	free(s->posted);
 	free(s->needed);
-	rpc_peers_fini(&s->peers);
+	rpc_roles_fini(&s->roles);
 	free(s->stats);
 	free(s);
 	grpc_shutdown();
@@ -156,6 +169,18 @@ static void undo_server(struct rpc_server *s)
 	free_server(s);
 }
 
+static void quota_bounds(const struct daemon *d)
+{
+	struct quota *q = cache_quota(d->cache);
+
+	quota_bound(q, QUOTA_CALLS, d->config->calls_max);
+	quota_bound(q, QUOTA_STREAMS, d->config->calls_max / 2);
+	quota_bound(q, QUOTA_LASTING, d->config->calls_max / 4);
+	quota_bound(q, QUOTA_READS, READS_MAX);
+	quota_bound(q, QUOTA_REPLY_BYTES, REPLY_BYTES_MAX);
+	quota_bound(q, QUOTA_WORK, d->config->queue_max);
+}
+
 enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 {
 	struct rpc_server *s = calloc(1, sizeof *s);
@@ -166,6 +191,7 @@ enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 	gpr_set_log_function(log_from_grpc);
 	grpc_init();
 	s->daemon = d;
+	quota_bounds(d);
 	pthread_mutex_init(&s->lock, NULL);
 	deadline_cond_init(&s->done_changed);
 	status = make_calls(s, d->config->calls_max);
@@ -178,7 +204,9 @@ enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 	s->server = make_server(d->config);
 	s->queue = grpc_completion_queue_create_for_next(NULL);
 	grpc_server_register_completion_queue(s->server, s->queue, NULL);
-	status = register_methods(s) ? rpc_listen_create(d->config, &s->listener, why, size) : STATUS_INTERNAL;
+	status = register_methods(s) ? rpc_peers_create(cache_quota(d->cache), d->config->connections_max, &s->peers) : STATUS_INTERNAL;
+	if (status == STATUS_OK)
+		status = rpc_listen_create(d->config, &s->listener, why, size);
 	if (status != STATUS_OK) {
 		undo_server(s);
 		return status;
@@ -186,7 +214,7 @@ enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 	grpc_server_start(s->server);
 	d->rpc = s;
 	s->thread_started = !pthread_create(&s->thread, NULL, rpc_loop_main, s);
-	if (s->thread_started && rpc_listen_start(s->listener, RPC_SILENT_US, take, s) == STATUS_OK)
+	if (s->thread_started && rpc_listen_start(s->listener, s->peers, &s->roles, RPC_SILENT_US, take, s) == STATUS_OK)
 		return STATUS_OK;
 	d->rpc = NULL;
 	snprintf(why, size, "cannot start the threads of gRPC: raise the limit of threads (ulimit -u, TasksMax, pids.max)");
@@ -249,6 +277,7 @@ void rpc_server_stats(struct rpc_server *s, cache_stat_fn *emit, void *arg)
 	     "calls under way");
 	emit(arg, "terrace_rpc_calls_max", "", (double)s->daemon->config->calls_max, false, "bound of that");
 	rpc_listen_stats(s->listener, emit, arg);
+	rpc_peers_stats(s->peers, emit, arg);
 	for (uint32_t m = 0; m <= rpc_methods_count; m++) {
 		const char *name = m < rpc_methods_count ? rpc_methods[m].name : "unknown";
 		unsigned long long all = 0;

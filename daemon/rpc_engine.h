@@ -24,8 +24,10 @@
 #include <pthread.h>
 
 #include "daemon/log.h"
+#include "daemon/quota.h"
 #include "daemon/rpc.h"
 #include "daemon/rpc_peers.h"
+#include "daemon/rpc_roles.h"
 #include "daemon/workers.h"
 
 enum {
@@ -35,6 +37,7 @@ enum {
 	TICK_US = 100000,
 	QUIET_TICKS = 1,               /* of a stop: what the last call was answered is on its way */
 	TICK_BUSY_US = 10000,          /* while a call sleeps */
+	READ_AGAIN_US = 1000,          /* while a request waits to be received */
 };
 
 enum call_op { OP_NEW, OP_CLOSE, OP_RECV, OP_SEND, OP_FINAL, OP_POKE, OP_MASK = 7 };
@@ -45,6 +48,12 @@ struct wire_call {
 	struct rpc_call c;             /* first */
 	struct work work;
 	struct rpc_server *server;
+	struct quota_holder *holder;   /* its caller */
+	bool counted, stream;          /* it has a place of QUOTA_CALLS; and of QUOTA_STREAMS */
+	bool endless;                  /* and of QUOTA_LASTING */
+	bool reading;                  /* its request is being received: a place of QUOTA_READS */
+	bool unasked;                  /* it has not been received yet, as there was no such place */
+	uint64_t reply_bytes;          /* of QUOTA_REPLY_BYTES */
 	struct wire_call *prev, *next; /* live calls; `next` alone: the pool */
 	uint32_t method;               /* index; rpc_methods_count: an unknown one */
 	atomic_uint state;             /* enum call_state, and CALL_POKED */
@@ -78,17 +87,18 @@ struct rpc_server {
 	grpc_server *server;
 	grpc_completion_queue *queue;
 	struct rpc_listener *listener;
+	struct rpc_peers *peers;
 	grpc_server_credentials *open; /* what it accepts is taken with: none are asked for */
 	pthread_t thread;
 	bool thread_started;
 	void **registered;             /* a handle a method */
 	enum role *needed;             /* a role a method; unknown ones: ROLE_ENGINE */
-	struct rpc_peers peers;
+	struct rpc_roles roles;        /* of connections, by gRPC's numbers */
 	struct log_again denied;
 	uint32_t *posted;              /* calls that wait for an arrival, a method; the last: unknown ones */
 	struct wire_call *calls, *pool;
 	struct wire_call live;         /* ring of calls under way; only its links are used */
-	uint32_t live_count, stream_count, endless_count, starved;
+	uint32_t live_count, starved;
 	uint32_t quiet_ticks;          /* in a row, of a stop: no call was under way */
 	bool was_draining, shut_down;
 	uint64_t tick_at_us;
@@ -174,12 +184,17 @@ static inline uint32_t posts_wanted(uint32_t method)
 
 /* Enters a state and starts the operation that it waits for; its completion hands the call on. */
 void rpc_step_start(struct wire_call *w, enum call_state state, const grpc_op *ops, size_t n, enum call_op op);
+/* Lets go of a call, which goes on when it is woken, or at c.resume_us. */
+void rpc_step_put_aside(struct wire_call *w, enum call_state state);
 /* Asks to be told when the client is gone. */
 void rpc_step_watch_close(struct wire_call *w);
 /* In the server's statistics. */
 void rpc_step_count(struct wire_call *w, enum status status);
 /* Sends what is left to send: metadata, reply, status. */
 void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMessage *reply);
+/* Ends a call that has not been admitted, with c.why. Nothing is waited for: a client that does not read would keep it, and with many of these
+ * every other client from its calls. */
+void rpc_step_refuse(struct wire_call *w, enum status status);
 /* Unpacks the request into w->request. */
 enum status rpc_step_unpack(struct wire_call *w);
 void rpc_step_inline(struct wire_call *w);
@@ -187,6 +202,8 @@ void rpc_step_inline(struct wire_call *w);
 void rpc_step_again(struct wire_call *w);
 /* What a call's `wake` is. */
 void rpc_step_wake(struct rpc_call *c);
+/* The number by which gRPC knows the connection of a call; -1: none. */
+int rpc_step_connection(struct wire_call *w);
 /* What a call's `peer` is. */
 void rpc_step_peer(struct rpc_call *c, struct cache_peer *out);
 /* What a call's `who` is. */

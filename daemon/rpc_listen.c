@@ -22,15 +22,20 @@
 #include "daemon/daemon.h"
 #include "daemon/local_socket.h"
 #include "daemon/log.h"
+#include "daemon/rpc_peers.h"
+#include "daemon/rpc_roles.h"
 
 enum { REST_MS = 50, ACCEPTS_A_TURN = 64, SILENT_MAX = 256 };
 enum { LOCAL, TCP, LISTENERS };
-enum { WATCH_STOP, WATCH_LISTENERS, WATCH_SILENT = WATCH_LISTENERS + LISTENERS, WATCHED_MAX = WATCH_SILENT + SILENT_MAX };
+enum { WATCH_STOP, WATCH_PEERS, WATCH_LISTENERS, WATCH_SILENT = WATCH_LISTENERS + LISTENERS, WATCHED_MAX = WATCH_SILENT + SILENT_MAX };
 
 struct rpc_listener {
 	int fd[LISTENERS], stop;       /* -1: none */
 	struct local_socket local;     /* its descriptor is fd[LOCAL] too */
 	int port;
+	struct rpc_peers *peers;
+	struct rpc_roles *roles;
+	uint64_t peers_us;             /* when they are to be looked at */
 	void (*take)(void *arg, int fd);
 	void *arg;
 	pthread_t thread;
@@ -45,18 +50,34 @@ struct rpc_listener {
 
 /* ---- the thread ---- */
 
-/* True: it is gRPC's, or closed since its client has left. */
+static void accept_failed(struct rpc_listener *l, int error)
+{
+	uint64_t held;
+
+	atomic_fetch_add_explicit(&l->accepts_failed, 1, memory_order_relaxed);
+	if (log_again(&l->failed, daemon_now_us(), &held))
+		log_warn("rpc_accept", LOG_TEXT("reason", strerror(error)), LOG_NUM("held_back", held));
+}
+
+/* True: it is gRPC's, or closed: its client has left, or it has no share or no number. */
 static bool hand_over(struct rpc_listener *l, int fd)
 {
+	struct cache_peer peer;
 	char first;
 	const ssize_t n = recv(fd, &first, sizeof first, MSG_PEEK | MSG_DONTWAIT);
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return false;
+	rpc_listen_peer(fd, &peer);
 	if (n > 0)
+		fd = rpc_roles_settle(l->roles, fd);
+	if (fd < 0)
+		accept_failed(l, errno);
+	else if (n > 0 && rpc_peers_add(l->peers, fd, &peer, daemon_now_us()))
 		l->take(l->arg, fd);
 	else
 		close(fd);
+	l->peers_us = 0; /* there may be one more to look at */
 	return true;
 }
 
@@ -104,17 +125,17 @@ static void look_at_silent(struct rpc_listener *l)
 /* How long to sleep. */
 static int rest_ms(const struct rpc_listener *l, bool resting)
 {
-	const uint64_t now_us = daemon_now_us(), first = l->silent ? l->until_us[0] : UINT64_MAX;
+	const uint64_t now_us = daemon_now_us(), silent = l->silent ? l->until_us[0] : UINT64_MAX;
+	const uint64_t first = silent < l->peers_us ? silent : l->peers_us;
 	const uint64_t ms = first <= now_us ? 0 : (first - now_us + 999) / 1000;
 
-	return resting && ms > REST_MS ? REST_MS : l->silent ? (int)ms : -1;
+	return resting && ms > REST_MS ? REST_MS : first != UINT64_MAX ? (int)ms : -1;
 }
 
 /* False: those that wait are to be left waiting for a while. */
 static bool accept_some(struct rpc_listener *l, int listener)
 {
 	const int on = 1;
-	uint64_t held;
 
 	for (int i = 0; i < ACCEPTS_A_TURN; i++) {
 		const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -128,11 +149,7 @@ static bool accept_some(struct rpc_listener *l, int listener)
 		} else if (errno == EAGAIN) {
 			return true;
 		} else if (errno != EINTR && errno != ECONNABORTED) {
-			const int error = errno;
-
-			atomic_fetch_add_explicit(&l->accepts_failed, 1, memory_order_relaxed);
-			if (log_again(&l->failed, daemon_now_us(), &held))
-				log_warn("rpc_accept", LOG_TEXT("reason", strerror(error)), LOG_NUM("held_back", held));
+			accept_failed(l, errno);
 			return false;
 		}
 	}
@@ -146,6 +163,7 @@ static void *listen_main(void *arg)
 	bool resting = false;
 
 	p[WATCH_STOP] = (struct pollfd){ .fd = l->stop, .events = POLLIN };
+	p[WATCH_PEERS] = (struct pollfd){ .fd = rpc_peers_fd(l->peers), .events = POLLIN };
 	while (!(p[WATCH_STOP].revents & POLLIN)) {
 		bool all = true;
 
@@ -153,6 +171,8 @@ static void *listen_main(void *arg)
 			p[WATCH_LISTENERS + i] = (struct pollfd){ .fd = resting ? -1 : l->fd[i], .events = POLLIN };
 		poll(p, WATCH_SILENT + l->silent, rest_ms(l, resting));
 		look_at_silent(l);
+		if (p[WATCH_PEERS].revents || daemon_now_us() >= l->peers_us)
+			l->peers_us = rpc_peers_look(l->peers, daemon_now_us());
 		for (int i = 0; i < LISTENERS; i++)
 			all &= !p[WATCH_LISTENERS + i].revents || accept_some(l, l->fd[i]);
 		resting = !all;
@@ -213,8 +233,12 @@ enum status rpc_listen_create(const struct config *c, struct rpc_listener **out,
 	return STATUS_OK;
 }
 
-enum status rpc_listen_start(struct rpc_listener *l, uint64_t silent_us, void (*take)(void *arg, int fd), void *arg)
+enum status rpc_listen_start(struct rpc_listener *l, struct rpc_peers *peers, struct rpc_roles *roles, uint64_t silent_us,
+			     void (*take)(void *arg, int fd), void *arg)
 {
+	l->peers = peers;
+	l->roles = roles;
+	l->peers_us = UINT64_MAX;
 	l->silent_us = silent_us;
 	l->take = take;
 	l->arg = arg;

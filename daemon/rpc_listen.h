@@ -10,13 +10,16 @@
 
 struct config;
 struct rpc_listener;
+struct rpc_peers;
+struct rpc_roles;
 
 /* Binds `socket`, of socket_mode, and `listen`, and accepts nobody yet. BUSY: another daemon has the path. IO, EXHAUSTED: why[size] has a sentence. */
 enum status rpc_listen_create(const struct config *c, struct rpc_listener **out, char *why, size_t size);
-/* Begins to accept: take has each connection that has said something, and closes it in the end. Those that say nothing for silent_us are closed.
- * Block signals before. */
+/* Begins to accept: take has each connection that has said something, that `roles` has a number for and `peers` has room for; it shuts it down and closes it
+ * in the end. Connections that say nothing for silent_us are closed. Block signals before. */
 enum { RPC_SILENT_US = 5 * 1000 * 1000 };
-enum status rpc_listen_start(struct rpc_listener *l, uint64_t silent_us, void (*take)(void *arg, int fd), void *arg);
+enum status rpc_listen_start(struct rpc_listener *l, struct rpc_peers *peers, struct rpc_roles *roles, uint64_t silent_us,
+			     void (*take)(void *arg, int fd), void *arg);
 /* Accepts no more, and removes the socket; take is not called after it. NULL is fine, and a second time. */
 void rpc_listen_stop(struct rpc_listener *l);
 /* Stops and frees. NULL is fine. */

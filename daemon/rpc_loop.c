@@ -6,6 +6,7 @@
 #include "daemon/config.h"
 #include "daemon/rpc_engine.h"
 #include "daemon/rpc_methods.h"
+#include "daemon/rpc_peers.h"
 
 #define DEADLINE_MOST_US 3600000000ull /* whatever a client asks for */
 
@@ -29,8 +30,7 @@ static void post(struct rpc_server *s, uint32_t method)
 		set_state(w, CALL_POSTED);
 		if (method < rpc_methods_count)
 			e = grpc_server_request_registered_call(
-				s->server, s->registered[method], &w->call, &w->deadline, &w->metadata,
-				rpc_methods[method].kind == RPC_CLIENT_STREAM ? NULL : &w->received, s->queue, s->queue,
+				s->server, s->registered[method], &w->call, &w->deadline, &w->metadata, NULL, s->queue, s->queue,
 				tag_of(w, OP_NEW));
 		else
 			e = grpc_server_request_call(s->server, &w->call, &w->details, &w->metadata, s->queue, s->queue,
@@ -57,6 +57,45 @@ static void give_to_pool(struct wire_call *w)
 	}
 }
 
+/* ---- shares ---- */
+
+/* Takes what the call needs of its caller's shares; or says why not. */
+static enum status quota_of(struct wire_call *w)
+{
+	const char *why = "its connection has ended";
+	char refusal[RPC_REFUSAL_MAX];
+	enum status s = STATUS_CANCELLED;
+
+	w->counted = w->stream = w->endless = w->reading = w->unasked = false;
+	w->reply_bytes = 0;
+	w->holder = rpc_peers_holder(w->server->peers, rpc_step_connection(w), refusal);
+	if (!w->holder)
+		return rpc_fail(&w->c, s, "%s", why);
+	if (refusal[0])
+		return rpc_fail(&w->c, STATUS_EXHAUSTED, "%s", refusal);
+	s = quota_take(w->holder, QUOTA_CALLS, 1, &why);
+	w->counted = !s;
+	if (!s && is_stream(w))
+		w->stream = !(s = quota_take(w->holder, QUOTA_STREAMS, 1, &why));
+	if (!s && is_endless(w))
+		w->endless = !(s = quota_take(w->holder, QUOTA_LASTING, 1, &why));
+	return s ? rpc_fail(&w->c, s, "%s", why) : STATUS_OK;
+}
+
+static void quota_drop(struct wire_call *w)
+{
+	if (w->counted)
+		quota_give(w->holder, QUOTA_CALLS, 1);
+	if (w->stream)
+		quota_give(w->holder, QUOTA_STREAMS, 1);
+	if (w->endless)
+		quota_give(w->holder, QUOTA_LASTING, 1);
+	if (w->reply_bytes)
+		quota_give(w->holder, QUOTA_REPLY_BYTES, w->reply_bytes);
+	quota_leave(w->holder);
+	w->holder = NULL;
+}
+
 /* Nothing of the call is under way any more. */
 static void free_call(struct wire_call *w)
 {
@@ -65,8 +104,7 @@ static void free_call(struct wire_call *w)
 	w->prev->next = w->next;
 	w->next->prev = w->prev;
 	s->live_count--;
-	s->stream_count -= is_stream(w);
-	s->endless_count -= is_endless(w);
+	quota_drop(w);
 	atomic_store_explicit(&s->live_gauge, s->live_count, memory_order_relaxed);
 	drop_buffer(&w->received);
 	drop_buffer(&w->sent);
@@ -150,10 +188,39 @@ static bool is_stopping(struct rpc_server *s)
 	return stopping;
 }
 
+/* If the caller has its share of requests being received already, this one waits: what has been sent of it stays with the client, but for a
+ * little. */
+static void receive_request(struct wire_call *w)
+{
+	w->reading = quota_try(w->holder, QUOTA_READS, 1);
+	w->unasked = !w->reading;
+	if (w->reading) {
+		rpc_step_receive(w);
+		return;
+	}
+	if (!w->close_begun)
+		rpc_step_watch_close(w);
+	w->c.resume_us = daemon_now_us() + READ_AGAIN_US;
+	rpc_step_put_aside(w, CALL_SLEEPING);
+}
+
+/* The request has come, or will not. */
+static void begin_received(struct wire_call *w)
+{
+	quota_give(w->holder, QUOTA_READS, 1);
+	w->reading = false;
+	w->c.resume_us = 0;
+	if (w->c.method->kind == RPC_INLINE)
+		rpc_step_inline(w);
+	else if (w->c.method->out)
+		open_server_stream(w);
+	else
+		rpc_step_hand_over(w, false);
+}
+
 static void begin(struct wire_call *w, uint64_t now_us)
 {
 	struct rpc_server *s = w->server;
-	uint64_t calls_max = s->daemon->config->calls_max;
 	const struct rpc_method *m = w->method < rpc_methods_count ? &rpc_methods[w->method] : NULL;
 
 	rpc_call_init(&w->c, s->daemon, m, now_us, 0);
@@ -174,36 +241,32 @@ static void begin(struct wire_call *w, uint64_t now_us)
 	w->next->prev = w;
 	s->live.next = w;
 	s->live_count++;
-	s->stream_count += is_stream(w);
-	s->endless_count += is_endless(w);
+	const enum status refused = quota_of(w);
+
 	atomic_store_explicit(&s->live_gauge, s->live_count, memory_order_relaxed);
 
 	if (!m) {
 		grpc_slice_unref(w->details.method);
 		grpc_slice_unref(w->details.host);
+	}
+	if (refused) {
+		rpc_peers_called_in_vain(s->peers, rpc_step_connection(w), now_us);
+		rpc_step_refuse(w, refused);
+	} else if (!m) {
 		rpc_fail(&w->c, STATUS_UNSUPPORTED, "no such method");
 		rpc_step_finish(w, STATUS_UNSUPPORTED, NULL);
-	} else if (s->live_count > calls_max || (is_stream(w) && s->stream_count > calls_max / 2)) {
-		rpc_fail(&w->c, STATUS_EXHAUSTED, "too many calls at a time");
-		rpc_step_finish(w, STATUS_EXHAUSTED, NULL);
-	} else if (is_endless(w) && s->endless_count > calls_max / 4) { /* else nobody would put or get any more, for ever */
-		rpc_fail(&w->c, STATUS_EXHAUSTED, "too many watches at a time");
-		rpc_step_finish(w, STATUS_EXHAUSTED, NULL);
 	} else if (!rpc_step_allowed(w)) {
 		rpc_step_finish(w, STATUS_DENIED, NULL);
-	} else if (m->kind == RPC_INLINE) {
-		rpc_step_inline(w);
 	} else if (is_stream(w) && is_stopping(s)) {
 		rpc_fail(&w->c, STATUS_UNAVAILABLE, "shutting down");
 		rpc_step_finish(w, STATUS_UNAVAILABLE, NULL);
 	} else {
-		rpc_step_watch_close(w);
-		if (m->out)
-			open_server_stream(w);
-		else if (m->in)
+		if (m->kind != RPC_INLINE)
+			rpc_step_watch_close(w);
+		if (m->in)
 			open_client_stream(w);
 		else
-			rpc_step_hand_over(w, false);
+			receive_request(w);
 	}
 }
 
@@ -248,7 +311,9 @@ static void on_close(struct wire_call *w)
 /* The next step of a call that was put aside. */
 static void resume(struct wire_call *w)
 {
-	if (w->c.method->kind == RPC_INLINE)
+	if (w->unasked)
+		receive_request(w);
+	else if (w->c.method->kind == RPC_INLINE)
 		rpc_step_again(w);
 	else
 		rpc_step_hand_over(w, true);
@@ -292,7 +357,10 @@ static void on_send(struct wire_call *w, bool ok, uint64_t now_us)
 static void on_receive(struct wire_call *w, uint64_t now_us)
 {
 	w->progress_us = now_us;
-	if (is_cancelled(w))
+	w->c.now_us = now_us;
+	if (w->reading)
+		begin_received(w);
+	else if (is_cancelled(w))
 		rpc_step_finish(w, STATUS_CANCELLED, NULL);
 	else
 		rpc_step_hand_over(w, true);

@@ -12,6 +12,7 @@
 #include "daemon/rpc_reply.h"
 
 enum { SPANS_MAX = 1024 }; /* pieces of one received message */
+enum { REPLY_COUNTED = 4096 }; /* bytes of a reply that counts */
 
 /* The core refuses a batch only for a mistake of ours, after which the call would never end. */
 static void start(grpc_call *call, const grpc_op *ops, size_t n, struct wire_call *w, enum call_op op)
@@ -72,6 +73,23 @@ static bool too_late(struct wire_call *w)
 	return true;
 }
 
+/* gRPC keeps a reply until its client has read it. Small ones are bounded as calls are. */
+static enum status take_reply_bytes(struct wire_call *w, size_t bytes)
+{
+	const char *why;
+
+	if (bytes < REPLY_COUNTED || !w->holder)
+		return STATUS_OK;
+	if (quota_take(w->holder, QUOTA_REPLY_BYTES, bytes, &why) == STATUS_OK) {
+		w->reply_bytes = bytes;
+		return STATUS_OK;
+	}
+	if (w->granted)
+		w->c.method->undo(&w->c, w->request, w->granted);
+	w->granted = NULL;
+	return rpc_fail(&w->c, STATUS_EXHAUSTED, "%s", why);
+}
+
 /* Metadata, reply and status in one batch, with CLOSE in it unless that is under way already. By the call's
  * owner; the last thing it does. */
 void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMessage *reply)
@@ -85,6 +103,8 @@ void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMes
 		if (too_late(w))
 			status = is_cancelled(w) ? STATUS_CANCELLED : STATUS_DEADLINE;
 	}
+	if (status == STATUS_OK && reply)
+		status = take_reply_bytes(w, protobuf_c_message_get_packed_size(reply));
 	if (status == STATUS_CANCELLED && atomic_load_explicit(&w->overdue, memory_order_relaxed))
 		status = STATUS_DEADLINE;
 	if (status != STATUS_OK && !w->c.why[0])
@@ -97,6 +117,10 @@ void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMes
 	if (status == STATUS_OK && reply) {
 		drop_buffer(&w->sent);
 		w->sent = pack(reply);
+		if (!w->granted && !is_stream(w)) { /* it is not looked at any more, and its client may not read the reply for long */
+			w->request = NULL;
+			rpc_arena_reset(&w->c.arena);
+		}
 		ops[n].op = GRPC_OP_SEND_MESSAGE;
 		ops[n++].data.send_message.send_message = w->sent;
 	}
@@ -116,6 +140,17 @@ void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMes
 		ops[n++].data.recv_close_on_server.cancelled = &w->was_cancelled;
 	}
 	rpc_step_start(w, CALL_FINISHING, ops, n, OP_FINAL);
+}
+
+void rpc_step_refuse(struct wire_call *w, enum status status)
+{
+	grpc_call *call = w->call;
+
+	rpc_step_count(w, status);
+	w->finished = true;
+	set_state(w, CALL_FINISHING);
+	rpc_step_watch_close(w);
+	grpc_call_cancel_with_status(call, (grpc_status_code)rpc_grpc_status(status), w->c.why, NULL);
 }
 
 /* ---- unary calls ---- */
@@ -175,8 +210,7 @@ enum status rpc_step_unpack(struct wire_call *w)
 	return s;
 }
 
-/* By the call's owner, which lets go of it. */
-static void put_aside(struct wire_call *w, enum call_state state)
+void rpc_step_put_aside(struct wire_call *w, enum call_state state)
 {
 	grpc_call *call = w->call;
 
@@ -197,7 +231,7 @@ static void step_here(struct wire_call *w)
 	if (!w->close_begun)
 		rpc_step_watch_close(w);
 	if (w->c.resume_us)
-		put_aside(w, CALL_SLEEPING);
+		rpc_step_put_aside(w, CALL_SLEEPING);
 	else
 		rpc_step_hand_over(w, false);
 }
@@ -228,10 +262,10 @@ void rpc_step_wake(struct rpc_call *c)
 		start(w->call, NULL, 0, w, OP_POKE);
 }
 
-/* gRPC names a connection that it was handed by its descriptor. -1: not known. */
-static int peer_number(struct rpc_call *c)
+/* gRPC names a connection that it was handed by its descriptor. */
+int rpc_step_connection(struct wire_call *w)
 {
-	char *name = grpc_call_get_peer(((struct wire_call *)c)->call);
+	char *name = grpc_call_get_peer(w->call);
 	int fd;
 
 	if (!name || sscanf(name, "fd:%d", &fd) != 1)
@@ -240,10 +274,11 @@ static int peer_number(struct rpc_call *c)
 	return fd;
 }
 
-/* Of a client that is gone the number may be another's by now: what was opened for it ends, as nobody hears of it. */
+/* Of a client that is gone the number may be another's by now: what was opened for
+ * it ends, as nobody hears of it. */
 void rpc_step_peer(struct rpc_call *c, struct cache_peer *out)
 {
-	const int fd = peer_number(c);
+	const int fd = rpc_step_connection((struct wire_call *)c);
 
 	if (fd >= 0)
 		rpc_listen_peer(fd, out);
@@ -252,11 +287,12 @@ void rpc_step_peer(struct rpc_call *c, struct cache_peer *out)
 /* The role is the number's for ever. For people alone the rest is asked of who has the number now. */
 void rpc_step_who(struct rpc_call *c, struct who *out)
 {
-	const struct rpc_peers *peers = &((struct wire_call *)c)->server->peers;
-	const int fd = peer_number(c);
+	struct wire_call *w = (struct wire_call *)c;
+	const struct rpc_roles *roles = &w->server->roles;
+	const int fd = rpc_step_connection(w);
 
-	rights_identify(peers->config, fd, out);
-	out->role = fd < 0 ? ROLE_ENGINE : rpc_peers_role(peers, fd);
+	rights_identify(roles->config, fd, out);
+	out->role = fd < 0 ? ROLE_ENGINE : rpc_roles_role(roles, fd);
 }
 
 bool rpc_step_allowed(struct wire_call *w)
@@ -281,7 +317,7 @@ static void work_unary(struct wire_call *w)
 	if (s == STATUS_OK)
 		s = w->c.method->unary(&w->c, w->request, &reply);
 	if (s == STATUS_BUSY && w->c.resume_us)
-		put_aside(w, CALL_SLEEPING);
+		rpc_step_put_aside(w, CALL_SLEEPING);
 	else
 		rpc_step_finish(w, s, reply);
 }
@@ -325,7 +361,7 @@ void rpc_step_pump(struct wire_call *w, bool worker)
 		send_message(w, &out);
 		return;
 	case RPC_NEXT_WAIT:
-		put_aside(w, CALL_WAITING);
+		rpc_step_put_aside(w, CALL_WAITING);
 		return;
 	case RPC_NEXT_WORKER:
 		rpc_step_hand_over(w, true);
@@ -391,16 +427,18 @@ void rpc_step_work(struct work *work)
  * the call until then. */
 void rpc_step_hand_over(struct wire_call *w, bool may_wait)
 {
+	const char *why = "";
+
 	set_state(w, CALL_WORKING);
-	enum status s = workers_submit(w->server->daemon->workers, &w->work);
+	enum status s = workers_submit_for(w->server->daemon->workers, &w->work, w->holder, &why);
 
 	if (s == STATUS_OK)
 		return;
 	if (may_wait && s == STATUS_EXHAUSTED) {
 		w->c.resume_us = daemon_now_us() + TICK_BUSY_US;
-		put_aside(w, CALL_SLEEPING);
+		rpc_step_put_aside(w, CALL_SLEEPING);
 		return;
 	}
-	rpc_fail(&w->c, s, s == STATUS_EXHAUSTED ? "all workers are busy and their queue is full" : "shutting down");
+	rpc_fail(&w->c, s, "%s", why);
 	rpc_step_finish(w, s, NULL);
 }

@@ -7,6 +7,7 @@
 
 #include "daemon/cache.h"
 #include "daemon/deadline.h"
+#include "daemon/quota.h"
 
 enum { THREADS_MAX = 64 };
 
@@ -36,6 +37,8 @@ static struct work *take(struct workers *w)
 		w->running++;
 	}
 	pthread_mutex_unlock(&w->lock);
+	if (work && work->holder)
+		quota_give(work->holder, QUOTA_WORK, 1);
 	return work;
 }
 
@@ -146,6 +149,23 @@ enum status workers_submit(struct workers *w, struct work *work)
 		pthread_cond_signal(&w->more);
 	}
 	pthread_mutex_unlock(&w->lock);
+	return s;
+}
+
+enum status workers_submit_for(struct workers *w, struct work *work, struct quota_holder *holder, const char **why)
+{
+	enum status s = quota_take(holder, QUOTA_WORK, 1, why);
+
+	if (s)
+		return s;
+	work->holder = holder;
+	s = workers_submit(w, work);
+	if (s)
+		quota_give(holder, QUOTA_WORK, 1);
+	if (s == STATUS_EXHAUSTED)
+		*why = "too many calls that wait for a worker: the queue is full: try again later, or raise queue_max or workers";
+	else if (s)
+		*why = "shutting down";
 	return s;
 }
 

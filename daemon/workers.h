@@ -12,10 +12,12 @@
 
 #include "store/status.h"
 
+struct quota_holder;
 struct workers;
 
 struct work {
 	void (*run)(struct work *w); /* may submit `w` again, or free what it is part of */
+	struct quota_holder *holder; /* of its place in the queue, while it waits there; NULL: the daemon's own work */
 };
 
 /* threads 1 to 64. INTERNAL: a thread could not be made. */
@@ -28,6 +30,9 @@ void workers_destroy(struct workers *w);
 
 /* Any thread. EXHAUSTED: the queue is full. UNAVAILABLE: being stopped. */
 enum status workers_submit(struct workers *w, struct work *work);
+/* The same for a client, which has no more places than its share (quota.h: QUOTA_WORK). EXHAUSTED: *why says which bound. The holder stays
+ * joined until the work runs. */
+enum status workers_submit_for(struct workers *w, struct work *work, struct quota_holder *holder, const char **why);
 
 struct workers_view {
 	uint32_t queued, running, queue_max, threads;

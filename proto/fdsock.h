@@ -27,8 +27,8 @@
  *     client CALLER(token)          -> daemon WELCOME(status, attachment 0) once, first
  *     client CALL(method, request)  -> daemon REPLY(status, reply)          one at a time
  *
- * A WELCOME with EXHAUSTED: there is no room for one more such connection, or the process or the session has as many as it leaves to others; later
- * there may be.
+ * A WELCOME with EXHAUSTED: there is no room for one more such connection, or the process or its user holds its share of them; later there may
+ * be.
  *
  * A daemon that does not know the type hangs up: its clients go by gRPC. One that knows it says so in the WELCOME of an attachment; if it hangs up
  * all the same, that has another reason, and a caller may come again. The next CALL says that the reply before it was read. A caller

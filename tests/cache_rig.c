@@ -424,6 +424,23 @@ static void recount_gpus(struct cache *c, struct books *b)
 	}
 }
 
+/* What holders are charged with is what sessions hold. */
+static void recount_quota(struct cache *c)
+{
+	uint64_t held = 0, charged = quota_used(c->quota, QUOTA_PINNED);
+
+	for (uint32_t i = 0; i < c->options.sessions_max; i++)
+		held += c->sessions[i].state != SESSION_FREE ? c->sessions[i].held_bytes : 0;
+	for (int i = 0; i < DEVICES_MAX; i++)
+		charged += quota_used(c->quota, QUOTA_GPU_PINNED + i);
+	ck_assert_uint_eq(charged, held + c->read_bytes);
+	ck_assert_uint_eq(quota_used(c->quota, QUOTA_SESSIONS), c->open_sessions + c->ghosts);
+	ck_assert_uint_eq(quota_used(c->quota, QUOTA_LAYOUTS), c->pool_count);
+	ck_assert_uint_eq(quota_used(c->quota, QUOTA_LEASES), c->leases.used);
+	ck_assert_uint_eq(quota_used(c->quota, QUOTA_RESERVATIONS), c->reservations.used);
+	ck_assert_uint_eq(quota_used(c->quota, QUOTA_WATCHES), c->watch_count);
+}
+
 void rig_check_books(struct cache *c)
 {
 	struct books b = { .blocks = 0 };
@@ -458,6 +475,7 @@ void rig_check_books(struct cache *c)
 		ck_assert_uint_eq(index_count(c->index), published + b.disk_only + b.gpu_only);
 	}
 	ck_assert_uint_eq(b.reserved, c->tenant.reserved_bytes);
+	recount_quota(c);
 	/* Nothing but leases pins while no call is under way and nothing moves. */
 	if ((!c->tier || !c->tier->move_count) && (!c->vram || !c->vram->move_count))
 		ck_assert_uint_eq(b.lease_pins, b.block_pins);

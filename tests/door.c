@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 
 #include "daemon/cache_private.h"
+#include "daemon/quota.h"
 
 static void setup(void)
 {
@@ -288,31 +289,40 @@ static int lines_of(const char *event)
 
 START_TEST(connections_are_bounded)
 {
+	enum { SILENT = 40 }; /* more than the door keeps to tell them */
+	int fd[DOOR_SHARE], silent[SILENT];
 	struct fdsock_welcome w;
-	int fd[4];
 	char byte;
 
 	log_here();
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < DOOR_SHARE; i++)
 		fd[i] = greet(&w);
-	int over = dial();
+	for (int i = 0; i < 4; i++) { /* a process that comes again and again is told each time, and logged once */
+		int over = greet_any(&w);
 
-	ck_assert_int_eq(hear(over, &byte, 1, NULL), 0);
-	close(over);
-	for (int i = 0; i < 3; i++) { /* who comes again and again is logged once */
-		over = dial();
+		ck_assert_uint_eq(w.status, STATUS_EXHAUSTED);
+		ck_assert_uint_eq(w.attachment, 0);
 		ck_assert_int_eq(hear(over, &byte, 1, NULL), 0);
 		close(over);
 	}
 	until("terrace_door_refused_total", 4);
-	ck_assert_int_eq(lines_of("event=door_full connections=4 held_back=0\n"), 1);
+	ck_assert_int_eq(lines_of("event=door_full connections=4 pid="), 1);
+	ck_assert_int_eq(lines_of("reason=\"too many connections to fd_socket: process "), 1);
+	ck_assert_int_eq(lines_of(" holds 4 of 6, and the 2 free ones are kept for others: close some, or raise connections_max\""), 1);
 	ck_assert_int_eq(lines_of("event=door_full"), 1);
+	for (int i = 0; i < SILENT; i++)
+		silent[i] = dial();
+	for (int i = 0; i < SILENT; i++) { /* of those that say nothing some are closed at once, the others in time */
+		ck_assert_int_eq(hear(silent[i], &byte, 1, NULL), 0);
+		close(silent[i]);
+	}
 	close(fd[3]);
 	until("terrace_door_connections", 3);
 	fd[3] = greet(&w);
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < DOOR_SHARE; i++)
 		close(fd[i]);
 	until("terrace_door_connections", 0);
+	ck_assert_uint_eq(quota_used(cache_quota(shell.daemon.cache), QUOTA_ATTACHMENTS), 0);
 }
 END_TEST
 

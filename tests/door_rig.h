@@ -8,6 +8,7 @@
 #include "tests/shell.h"
 
 enum { NET_S = 30 }; /* ends a wait for what does not come */
+enum { DOOR_CONNECTIONS = 6, DOOR_SHARE = 4 }; /* that there may be; of these one process's */
 
 extern struct shell shell;
 extern struct door *door;
@@ -23,7 +24,9 @@ int dial(void);
 ssize_t hear_two(int fd, void *packet, size_t size, int *got);
 /* The same with one at most. got may be NULL. */
 ssize_t hear(int fd, void *packet, size_t size, int *got);
-/* Says HELLO: the socket. */
+/* Says HELLO: the socket. The status is in w. */
+int greet_any(struct fdsock_welcome *w);
+/* The same, and is welcome. */
 int greet(struct fdsock_welcome *w);
 
 double stat_of(const char *name);

@@ -16,6 +16,7 @@ terrace_python_test(e2e_limits_long test_limits.py --long) # it waits for a minu
 set_tests_properties(e2e_limits_long PROPERTIES TIMEOUT 900 LABELS long)
 terrace_python_test(e2e_scribble test_scribble.py)
 set_tests_properties(e2e_scribble PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}")
+terrace_python_test(e2e_shares test_shares.py)
 if(TARGET terracectl)
   terrace_python_test(e2e_rights test_rights.py $<TARGET_FILE:terracectl>)
   set_tests_properties(e2e_rights PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}") # other users may not enter a TMPDIR of root's

@@ -14,6 +14,7 @@
 
 #include "daemon/cache_private.h"
 #include "daemon/metrics_text.h"
+#include "daemon/quota.h"
 #include "daemon/stats.h"
 #include "tests/shell.h"
 #include "tests/sim_device.h"
@@ -280,10 +281,12 @@ static bool is_answered(int fd)
 	return poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 0) > 0;
 }
 
-/* Who takes all connections and says nothing, or a byte now and then, has them for so long. False: nobody was seen asleep meanwhile. */
+/* The clients that a process may have at a time, which say nothing, or a byte now and then, are cut when their time is up. False: nothing was seen asleep
+ * meanwhile. */
 static bool slow_ones_have_their_time(uint64_t life_us)
 {
-	int slow[METRICS_CONNECTIONS];
+	enum { SLOW = METRICS_CONNECTIONS / 2 };
+	int slow[SLOW];
 	struct asleep threads;
 	uint64_t begun;
 	bool slept;
@@ -291,24 +294,20 @@ static bool slow_ones_have_their_time(uint64_t life_us)
 	serve(life_us);
 	asleep_begin(&threads);
 	begun = daemon_now_us();
-	for (int i = 0; i < METRICS_CONNECTIONS; i++) {
+	for (int i = 0; i < SLOW; i++) {
 		slow[i] = reach();
 		if (i % 2)
 			say(slow[i], "GET /metrics HTTP/1.1\r\n");
 	}
-	const int last = reach();
-
-	say(last, "GET /healthz" REST);
 	for (int i = 0; i < 100; i++) {
 		(void)!send(slow[0], "G", 1, MSG_NOSIGNAL);
 		usleep(1000);
 	}
-	slept = asleep_within(&threads, (int)(life_us / 2000)) && !is_answered(last);
-	ck_assert_int_eq(strncmp(hear(last), "HTTP/1.1 200 ", 13), 0);
+	slept = asleep_within(&threads, (int)(life_us / 2000)) && !is_answered(slow[1]);
+	for (int i = 0; i < SLOW; i++)
+		ck_assert_str_eq(hear(slow[i]), "");
 	ck_assert_uint_ge(daemon_now_us() - begun, life_us);
 	asleep_end(&threads);
-	for (int i = 0; i < METRICS_CONNECTIONS; i++)
-		ck_assert_str_eq(hear(slow[i]), "");
 	stop();
 	return slept;
 }
@@ -325,24 +324,44 @@ START_TEST(slow_ones_are_cut)
 }
 END_TEST
 
-/* One that leaves makes room at once, though nothing else happens. */
-START_TEST(who_waits_comes_next)
+static double refused(const char *reason)
 {
-	int idle[METRICS_CONNECTIONS], waiting[3];
+	struct shell_stat w = { .name = "terrace_quota_refused_total" };
+	char labels[64];
+
+	snprintf(labels, sizeof labels, "thing=metrics_connections,reason=%s", reason);
+	w.labels = labels;
+	quota_stats(cache_quota(s.daemon.cache), shell_find_stat, &w);
+	return w.value;
+}
+
+/* However many slow connections there are, a probe is answered at once: it takes the place of the oldest of its user's, and no more than
+ * that user's share is ever taken. */
+START_TEST(a_probe_is_answered_beside_slow_ones)
+{
+	enum { SLOW = 2 * METRICS_CONNECTIONS };
+	const uint64_t share = METRICS_CONNECTIONS - METRICS_CONNECTIONS / 16;
+	int slow[SLOW];
 
 	serve(LONG_US);
-	for (int i = 0; i < METRICS_CONNECTIONS; i++)
-		idle[i] = reach();
-	for (int i = 0; i < 3; i++) {
-		waiting[i] = reach();
-		say(waiting[i], "GET /healthz" REST);
+	for (int i = 0; i < SLOW; i++) {
+		slow[i] = reach();
+		say(slow[i], i % 2 ? "GET /metrics HTTP/1.1\r\n" : "G");
 	}
-	close(idle[3]);
-	for (int i = 0; i < 3; i++)
-		ck_assert_int_eq(strncmp(hear(waiting[i]), "HTTP/1.1 200 ", 13), 0);
-	for (int i = 0; i < METRICS_CONNECTIONS; i++)
-		if (i != 3)
-			close(idle[i]);
+	for (int i = 0; i < 2 * METRICS_CONNECTIONS; i++)
+		ck_assert_int_eq(strncmp(ask("GET /healthz" REST), "HTTP/1.1 200 ", 13), 0);
+	ck_assert_uint_le(quota_used(cache_quota(s.daemon.cache), QUOTA_METRICS), share);
+	for (uint64_t i = 0; i < SLOW - share; i++)
+		ck_assert_str_eq(hear(slow[i]), ""); /* the oldest have been cut, and those alone */
+	ck_assert_double_ge(refused("user"), SLOW - share);
+	ck_assert(refused("full") == 0);
+	ck_assert_int_eq(poll(&(struct pollfd){ .fd = slow[SLOW - 1], .events = POLLIN }, 1, 0), 0);
+	for (uint64_t i = SLOW - share; i < SLOW; i++)
+		close(slow[i]);
+	for (int i = 0; quota_used(cache_quota(s.daemon.cache), QUOTA_METRICS); i++) {
+		ck_assert_int_lt(i, WAIT_MS);
+		usleep(1000);
+	}
 	stop();
 }
 END_TEST
@@ -590,7 +609,7 @@ int main(int argc, char **argv)
 	tcase_add_test(t, health);
 	tcase_add_test(t, nonsense);
 	tcase_add_test(t, slow_ones_are_cut);
-	tcase_add_test(t, who_waits_comes_next);
+	tcase_add_test(t, a_probe_is_answered_beside_slow_ones);
 	tcase_add_test(t, half_a_question);
 	tcase_add_test(t, no_descriptors);
 	tcase_add_loop_test(t, stops_at_once, 0, 2);

@@ -1,4 +1,5 @@
-/* Who gets connections for near calls when they are scarce: whatever processes and sessions do, who has none gets one while there is any. */
+/* Connections for near calls when they are scarce: a process has no more than its share (daemon/quota.h), by one session or by several, and gives all
+ * back when it ends. */
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -7,11 +8,12 @@
 
 #include "daemon/door.h"
 #include "daemon/near.h"
+#include "daemon/quota.h"
 #include "daemon/workers.h"
 #include "proto/fdsock.h"
 #include "tests/shell.h"
 
-enum { NET_S = 60, CONNECTIONS = 8, PROCESSES = 4, SESSIONS = 4, STEPS = 300 };
+enum { NET_S = 60, CONNECTIONS = 16, DOORS = 64, PROCESSES = 4, SESSIONS = 4, STEPS = 300 };
 
 static struct shell s;
 static struct door *door;
@@ -92,7 +94,7 @@ static void setup(void)
 	}
 	ck_assert_int_eq(workers_create(1, 16, &s.daemon.workers), STATUS_OK);
 	ck_assert_msg(near_create(&s.daemon, &s.daemon.near, why, sizeof why) == STATUS_OK, "%s", why);
-	ck_assert_msg(door_create(&s.daemon, s.config.fd_socket, 0600, CONNECTIONS, &door, why, sizeof why) == STATUS_OK, "%s", why);
+	ck_assert_msg(door_create(&s.daemon, s.config.fd_socket, 0600, DOORS, &door, why, sizeof why) == STATUS_OK, "%s", why);
 }
 
 static void teardown(void)
@@ -115,6 +117,7 @@ static double stat_of(const char *name, const char *labels)
 	struct shell_stat w = { name, labels, -1 };
 
 	near_stats(s.daemon.near, shell_find_stat, &w);
+	quota_stats(cache_quota(s.daemon.cache), shell_find_stat, &w);
 	return w.value;
 }
 
@@ -166,55 +169,43 @@ static void close_one(int by, uint32_t which)
 	counted();
 }
 
-static uint32_t of_session(uint8_t of)
-{
-	uint32_t n = 0;
-
-	for (int i = 0; i < PROCESSES; i++)
-		for (uint32_t j = 0; j < process[i].count; j++)
-			n += process[i].of[j] == of;
-	return n;
-}
-
-/* One that takes what it gets, by one session or by all of them, leaves half, and half of the rest is the next one's. */
+/* Whatever a process does, by one session or by all, a sixteenth is left to others of its user, and one more to other users. */
 START_TEST(one_process_leaves_room)
 {
 	for (int i = 0; i < 2 * CONNECTIONS; i++)
 		open_one(0, _i ? i % SESSIONS : 0);
-	ck_assert_uint_eq(taken(), CONNECTIONS / 2);
-	ck_assert_double_eq(stat_of("terrace_near_refused_total", "reason=share"), 3 * CONNECTIONS / 2);
+	ck_assert_uint_eq(taken(), CONNECTIONS - 2);
+	ck_assert_double_eq(stat_of("terrace_quota_refused_total", "thing=near_connections,reason=process"), CONNECTIONS + 2);
 	for (int i = 0; i < CONNECTIONS; i++)
 		open_one(1, 1);
-	ck_assert_uint_eq(process[1].count, CONNECTIONS / 4);
+	ck_assert_uint_eq(process[1].count, 1);
 	close_one(0, 1); /* if it has several, one of this session */
-	ck_assert_int_eq(open_one(1, 1), STATUS_OK);
-}
-END_TEST
-
-START_TEST(one_session_leaves_room)
-{
-	for (int i = 0; i < 2 * CONNECTIONS; i++)
-		open_one(i % 2, 0);
-	ck_assert_uint_eq(taken(), CONNECTIONS / 2);
+	ck_assert_int_eq(open_one(0, 1), STATUS_EXHAUSTED);
 	ck_assert_int_eq(open_one(2, 1), STATUS_OK);
-	ck_assert_int_eq(open_one(2, 0), STATUS_EXHAUSTED);
 }
 END_TEST
 
-/* As many as there are, if they are many: 4, 2, 1, and the last one. */
-START_TEST(all_are_taken)
+/* All processes of one user leave one to other users, and a process that is killed gives back all that it had. */
+START_TEST(one_user_leaves_room)
 {
 	for (int i = 0; i < PROCESSES * CONNECTIONS; i++)
 		open_one(i / CONNECTIONS, (uint8_t)(i / CONNECTIONS));
-	ck_assert_uint_eq(taken(), CONNECTIONS);
-	ck_assert_uint_eq(process[3].count, 1);
-	ck_assert_double_eq(stat_of("terrace_near_refused_total", "reason=full"), CONNECTIONS - 1);
-	close_one(3, 0);
-	ck_assert_int_eq(open_one(0, 0), STATUS_EXHAUSTED);
-	ck_assert_int_eq(open_one(3, 0), STATUS_EXHAUSTED);
-	ck_assert_int_eq(open_one(3, 3), STATUS_OK);
+	ck_assert_uint_eq(taken(), CONNECTIONS - 1);
+	ck_assert_double_ge(stat_of("terrace_quota_refused_total", "thing=near_connections,reason=user"), CONNECTIONS);
+	ck_assert_double_eq(stat_of("terrace_quota_refused_total", "thing=near_connections,reason=full"), 0);
+	kill(process[0].pid, SIGKILL);
+	process[0].count = 0;
+	counted();
+	while (open_one(3, 0) == STATUS_OK)
+		;
+	ck_assert_uint_eq(process[3].count, CONNECTIONS - 2 - process[1].count - process[2].count);
 }
 END_TEST
+
+static uint32_t kept(uint32_t held)
+{
+	return held < 1 ? held : 1; /* a sixteenth of CONNECTIONS */
+}
 
 /* Opened and closed at random: each is granted or refused as the rule says, and nothing is left in the books. */
 START_TEST(by_the_rule)
@@ -224,23 +215,25 @@ START_TEST(by_the_rule)
 	srand(_i + 1);
 	for (int step = 0; step < STEPS; step++) {
 		const int by = rand() % PROCESSES, of = rand() % SESSIONS;
-		const uint32_t left = CONNECTIONS - taken();
+		const uint32_t all = taken();
 
-		if (rand() % 3 == 0 && process[by].count) {
+		if (rand() % 4 == 0 && process[by].count) {
 			close_one(by, (uint32_t)rand() % process[by].count);
 			continue;
 		}
-		const bool may = process[by].count < left && of_session((uint8_t)of) < left;
+		const bool may = all < CONNECTIONS && CONNECTIONS - all - 1 >= kept(all) + kept(process[by].count);
 
 		ck_assert_int_eq(open_one(by, (uint8_t)of), may ? STATUS_OK : STATUS_EXHAUSTED);
 		refused += !may;
 	}
 	ck_assert_uint_gt(refused, STEPS / 20);
-	ck_assert_double_eq(stat_of("terrace_near_refused_total", "reason=share") + stat_of("terrace_near_refused_total", "reason=full"), refused);
+	ck_assert_double_eq(stat_of("terrace_quota_refused_total", "thing=near_connections,reason=process") +
+				    stat_of("terrace_quota_refused_total", "thing=near_connections,reason=user"),
+			    refused);
 	for (int i = 0; i < PROCESSES; i++)
 		while (process[i].count)
 			close_one(i, 0);
-	for (int i = 0; i < CONNECTIONS / 2; i++)
+	for (int i = 0; i < CONNECTIONS - 2; i++)
 		ck_assert_int_eq(open_one(0, 0), STATUS_OK);
 }
 END_TEST
@@ -255,8 +248,7 @@ int main(void)
 	tcase_set_timeout(t, 120);
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_loop_test(t, one_process_leaves_room, 0, 2);
-	tcase_add_test(t, one_session_leaves_room);
-	tcase_add_test(t, all_are_taken);
+	tcase_add_test(t, one_user_leaves_room);
 	tcase_add_loop_test(t, by_the_rule, 0, 4);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);

@@ -3,6 +3,8 @@
 #include "daemon/rpc_listen.h"
 
 #include "daemon/rpc.h"
+#include "daemon/rpc_peers.h"
+#include "daemon/rpc_roles.h"
 #include "daemon/workers.h"
 #include "tests/shell.h"
 
@@ -16,11 +18,13 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-enum { SILENT_MS = 50, SILENT_MAX = 256 };
+enum { SILENT_MS = 50, SILENT_MAX = 256, PEERS_MAX = 1024 };
 #define FOREVER_US (3600 * 1000000ull)
 
 static struct shell s;
 static struct rpc_listener *listener;
+static struct rpc_peers *peers;
+static struct rpc_roles roles;
 static atomic_int taken;
 
 static void setup(void)
@@ -33,6 +37,8 @@ static void setup(void)
 static void teardown(void)
 {
 	rpc_listen_destroy(listener);
+	rpc_peers_destroy(peers);
+	rpc_roles_fini(&roles);
 	shell_close(&s);
 }
 
@@ -49,6 +55,7 @@ static void take(void *arg, int fd)
 		getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &no_delay, &size);
 	if (no_delay && read(fd, &byte, 1) == 1 && fcntl(fd, F_GETFL) & O_NONBLOCK && fcntl(fd, F_GETFD) & FD_CLOEXEC)
 		taken++;
+	shutdown(fd, SHUT_RDWR); /* as gRPC does */
 	close(fd);
 }
 
@@ -57,7 +64,9 @@ static void start(uint64_t silent_us)
 	char why[256] = "";
 
 	ck_assert_msg(rpc_listen_create(&s.config, &listener, why, sizeof why) == STATUS_OK, "%s", why);
-	ck_assert_int_eq(rpc_listen_start(listener, silent_us, take, NULL), STATUS_OK);
+	ck_assert_int_eq(rpc_peers_create(cache_quota(s.daemon.cache), PEERS_MAX, &peers), STATUS_OK);
+	ck_assert_int_eq(rpc_roles_init(&roles, &s.config), STATUS_OK);
+	ck_assert_int_eq(rpc_listen_start(listener, peers, &roles, silent_us, take, NULL), STATUS_OK);
 }
 
 static int local(void)

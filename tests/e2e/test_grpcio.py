@@ -244,24 +244,24 @@ class Grpcio(unittest.TestCase):
                     cache.OpenSession(pb.OpenSessionRequest(layouts=[layout()]), timeout=CALL_S)
                 except grpc.RpcError as refused:
                     self.assertEqual(refused.code(), grpc.StatusCode.RESOURCE_EXHAUSTED)
-                    self.assertIn("of 60 (sessions_max) this " + word, refused.details())
+                    self.assertRegex(refused.details(), "^too many sessions: %s holds .* of 64, .*: close some, or raise sessions_max$" % word)
                     return n
             return None
 
-        with running(TERRACED, *SMALL, "--sessions-max", "60", "--listen", "127.0.0.1:0") as other:
+        with running(TERRACED, *SMALL, "--sessions-max", "64", "--listen", "127.0.0.1:0") as other:
             wait_for(lambda: "event=ready" in other.log(), CALL_S, "it is ready")
             port = re.search(r"event=ready .* port=(\d+)", other.log()).group(1)
-            self.assertEqual(opens(other.cache, "process"), 20)
+            self.assertEqual(opens(other.cache, "process %d" % os.getpid()), 56)
             another = "import sys, grpc, terrace_pb2 as pb, terrace_pb2_grpc as s; " \
                       "c = s.CacheStub(grpc.insecure_channel(sys.argv[1])); q = pb.OpenSessionRequest.FromString(sys.stdin.buffer.read()); " \
                       "c.OpenSession(q, timeout=%d)" % CALL_S
             subprocess.run([sys.executable, "-c", another, other.address], input=pb.OpenSessionRequest(layouts=[layout()]).SerializeToString(),
                            env={**os.environ, "PYTHONPATH": os.path.dirname(pb.__file__)}, check=True)
             with grpc.insecure_channel("127.0.0.1:" + port) as channel:
-                self.assertEqual(opens(terrace_pb2_grpc.CacheStub(channel), "user, or address"), 20)
+                self.assertEqual(opens(terrace_pb2_grpc.CacheStub(channel), "address 127.0.0.1"), 4)
             stats = other.stats()
-            self.assertEqual((stats["terrace_sessions"], stats["terrace_sessions_max"]), (41, 60))
-            self.assertEqual([stats["terrace_sessions_refused_total{reason=%s}" % r] for r in ("full", "user", "process")], [0, 1, 1])
+            self.assertEqual((stats["terrace_sessions"], stats["terrace_sessions_max"]), (61, 64))
+            self.assertEqual([stats["terrace_quota_refused_total{thing=sessions,reason=%s}" % r] for r in ("full", "user", "process")], [0, 1, 1])
 
     def test_a_new_start_is_a_new_epoch(self):
         with running(TERRACED, *SMALL) as other:

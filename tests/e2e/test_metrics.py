@@ -147,7 +147,7 @@ class Everything(unittest.TestCase):
         for (name, labels), row in told.items():
             kind, samples = families[name]
             self.assertEqual(kind, row["type"], name)
-            if not re.match("terrace_(rpc|uptime|advisor|graph|catalog|disk|spills|moved|dirty|worker|learned|restore|tombstones)", name):
+            if not re.match("terrace_(rpc|quota|uptime|advisor|graph|catalog|disk|spills|moved|dirty|worker|learned|restore|tombstones)", name):
                 self.assertEqual(samples[labels], row["value"], (name, labels))
         self.assertEqual(families["terrace_stored_blocks_total"][1][frozenset()], 3)
         self.assertEqual(families["terrace_build_info"][1], {frozenset({("version", said["version"])}): 1})
