@@ -76,8 +76,8 @@ void kv_encode(const struct kv_layout *l, const struct kv_geometry *g, void *blo
 	       uint32_t head, enum kv_side side, uint32_t first_token, uint32_t n, const void *src,
 	       enum kv_dtype dtype, size_t stride);
 
-/* The inverse, to the original (unrotated) domain unless `rotated`. Elements of fp16 and bf16 saturate at their largest number. V of KV_NONE is decoded as K's
- * first head_dim_v dims. */
+/* The inverse, to the original (unrotated) domain unless `rotated`. V of KV_NONE is decoded as K's
+ * first head_dim_v dims. Elements of 16 and 8 bits saturate at their type's largest number. */
 void kv_decode(const struct kv_layout *l, const struct kv_geometry *g, const void *block,
 	       uint32_t layer, uint32_t head, enum kv_side side, uint32_t first_token, uint32_t n,
 	       bool rotated, void *dst, enum kv_dtype dtype, size_t stride);

@@ -1,5 +1,6 @@
 /* The merge of partial attentions on the GPU against float64: every element and lse of a poisoned output, rows
- * without tokens, marked by either infinity, parts whose unused rows hold NaN, logarithms that are NaN, in place, odd sizes. `merge small` is for compute-sanitizer. */
+ * without tokens, marked by either infinity, parts whose unused rows hold NaN, logarithms that are NaN, in place, odd sizes.
+ * `merge small` is for compute-sanitizer. */
 #include "tests/gpu/gpu.h"
 
 constexpr uint32_t PARTS_MAX = 5;
