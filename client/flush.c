@@ -9,9 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *words(enum terrace_status status)
+static const char *words(enum terrace_status status, const char *reason)
 {
-	return status == TERRACE_UNAVAILABLE ? "the daemon has no disks, or no sound one" :
+	return reason[0]		       ? reason :
+	       status == TERRACE_UNAVAILABLE ? "the daemon has no disks, or no sound one" :
 	       status == TERRACE_EXHAUSTED   ? "the disks have no place" :
 					       terrace_status_text(status);
 }
@@ -32,7 +33,7 @@ static enum terrace_status reply_read(struct client_flushing *g, const Terrace__
 			failed = status;
 	}
 	g->answered = true;
-	return failed ? client_fail(failed, "flush: not every block is durable: %s", *reply->reason ? reply->reason : words(failed)) : TERRACE_OK;
+	return failed ? client_fail(failed, "flush: not every block is durable: %s", words(failed, reply->reason)) : TERRACE_OK;
 }
 
 enum terrace_status client_flush_read(struct client_flushing *flushing, const struct client_message *message)
