@@ -280,7 +280,7 @@ static bool is_answered(int fd)
 	return poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 0) > 0;
 }
 
-/* Who takes all connections and says nothing, or a byte now and then, has them for so long. False: nobody was seen asleep meanwhile. */
+/* Who takes all connections and says nothing, or a byte now and then, has them for so long. False: the threads were not seen asleep meanwhile. */
 static bool slow_ones_have_their_time(uint64_t life_us)
 {
 	int slow[METRICS_CONNECTIONS];
