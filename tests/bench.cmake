@@ -3,11 +3,16 @@
 add_executable(terrace-bench
   bench/main.c bench/report.c bench/child.c bench/service.c bench/redis.c bench/echo.c
   bench/rpc.c bench/lease.c bench/index.c bench/kernels.c bench/put.c bench/nvme.c bench/restart.c bench/spill.c bench/advisor.c
-  bench/vram.c bench/lists.c bench/sums.c bench/caches.c gpu/device_rig.c)
+  bench/vram.c bench/lists.c bench/sums.c bench/caches.c bench/clients.c gpu/device_rig.c)
 target_compile_options(terrace-bench PRIVATE ${TERRACE_FASTEST})
 target_link_libraries(terrace-bench
   PRIVATE terrace_static terrace_cache_seed terrace_kernels PkgConfig::GRPC Threads::Threads m ${CMAKE_DL_LIBS})
 add_dependencies(terrace-bench terraced sim_plugin sim_runtime)
+# An engine process of `clients`: by the shared library, so that LD_LIBRARY_PATH makes it one of another build (RUNPATH, not RPATH).
+add_executable(terrace-bench-client bench/clients_worker.c)
+target_link_libraries(terrace-bench-client PRIVATE terrace m)
+target_link_options(terrace-bench-client PRIVATE -Wl,--enable-new-dtags)
+add_dependencies(terrace-bench terrace-bench-client)
 
 add_test(NAME bench_runs COMMAND terrace-bench all --quick --json --terraced $<TARGET_FILE:terraced>)
 set_tests_properties(bench_runs PROPERTIES TIMEOUT 180 SKIP_RETURN_CODE 77)

@@ -20,6 +20,7 @@ struct bench_options {
 	bool busy_poll; /* daemon and client poll for BENCH_BUSY_POLL_MS before they sleep */
 	bool no_near;   /* every call by gRPC */
 	const char *terraced, *redis; /* programs */
+	const char *against; /* another build's folder, for clients; NULL: none */
 	unsigned rounds;
 	char folder[64]; /* temporary, removed at the end */
 };
@@ -43,6 +44,7 @@ int bench_vram(void);
 int bench_lists(void);
 int bench_sums(void);
 int bench_caches(void);
+int bench_clients(void);
 
 /* ---- report.c ---- */
 
@@ -57,6 +59,7 @@ struct bench_figure {
 	double target;
 	bool of_value;
 	double ratio; /* 0: value / baseline; else a better one, such as the median of paired ratios */
+	double low, high; /* the ratio's interval of 95 %; 0: not known. The goal is missed if all of it is beyond the target */
 };
 void bench_report(const struct bench_figure *figure);
 /* Figures whose target was missed so far. */
@@ -83,6 +86,8 @@ _Noreturn void bench_die(const char *format, ...) __attribute__((format(printf, 
 int bench_spawn(const char *name, const char *const *arguments);
 /* SIGTERM, and SIGKILL when that takes more than 10 s. */
 void bench_stop(int pid);
+/* Waits for a process that ends by itself. */
+void bench_wait(int pid);
 /* True if the child has ended; its log's end then stands on stderr. */
 bool bench_ended(int pid, const char *name);
 /* Makes the folder; at exit, however it comes, stops all children and removes it. */

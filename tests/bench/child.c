@@ -139,6 +139,12 @@ void bench_stop(int pid)
 	forget(pid);
 }
 
+void bench_wait(int pid)
+{
+	while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+		;
+}
+
 bool bench_ended(int pid, const char *name)
 {
 	char path[128], text[4096];

@@ -26,6 +26,7 @@ static const struct bench benches[] = {
 	{"lists", "long calls to and from a GPU against the device itself", bench_lists},
 	{"sums", "checksums of blocks in memory that no cache has", bench_sums},
 	{"caches", "copies to a GPU of what processors have just read", bench_caches},
+	{"clients", "1 to 12 engine processes that look up, lease and put; another build beside", bench_clients},
 };
 enum { BENCH_COUNT = sizeof(benches) / sizeof(benches[0]) };
 
@@ -40,6 +41,7 @@ static void print_usage(FILE *to)
 		"  --busy-poll      the daemon and its client poll for %d ms before they sleep\n"
 		"  --no-near        every call goes by gRPC\n"
 		"  --terraced PATH  the daemon to measure; without it the one of this build\n"
+		"  --against BUILD  clients: that build's daemon and library take turns with this one's\n"
 		"  --redis PATH     redis-server; without it the one in $PATH\n"
 		"Exit codes: 0 done, 1 failed or (--check) a target was missed, 2 usage, 77 the bench needs "
 		"what is not installed.\n",
@@ -80,6 +82,7 @@ static int parse(int argc, char **argv)
 		{"json", no_argument, NULL, 'j'},	 {"check", no_argument, NULL, 'c'},
 		{"quick", no_argument, NULL, 'q'},	 {"busy-poll", no_argument, NULL, 'b'},
 		{"no-near", no_argument, NULL, 'n'},
+		{"against", required_argument, NULL, 'a'},
 		{"terraced", required_argument, NULL, 't'},
 		{"redis", required_argument, NULL, 'r'}, {"list", no_argument, NULL, 'l'},
 		{"help", no_argument, NULL, 'h'},	 {0},
@@ -103,6 +106,9 @@ static int parse(int argc, char **argv)
 			break;
 		case 'n':
 			bench_options.no_near = true;
+			break;
+		case 'a':
+			bench_options.against = optarg;
 			break;
 		case 't':
 			bench_options.terraced = optarg;

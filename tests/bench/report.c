@@ -106,6 +106,8 @@ static void print_json(const struct bench_figure *f, double ratio, bool ok)
 		printf(",\"baseline\":null,\"ratio\":null");
 	else
 		printf(",\"baseline\":%.6g,\"ratio\":%.4g", f->baseline, ratio);
+	if (f->high > 0)
+		printf(",\"low\":%.4g,\"high\":%.4g", f->low, f->high);
 	if (f->goal != BENCH_NONE)
 		printf(",\"target\":%.6g,\"target_of\":\"%s\",\"bound\":\"%s\",\"ok\":%s", f->target,
 		       f->of_value ? "value" : "ratio", f->goal == BENCH_AT_MOST ? "most" : "least",
@@ -126,6 +128,8 @@ static void print_row(const struct bench_figure *f, double ratio, bool ok)
 		printf("%12s %8s  %-10s", "-", "-", f->unit);
 	else
 		printf("%12.4g %8.3f  %-10s", f->baseline, ratio, f->unit);
+	if (f->high > 0)
+		printf(" %.3f to %.3f", f->low, f->high);
 	if (f->goal != BENCH_NONE)
 		printf(" %s %s %g: %s", f->of_value ? "value" : "ratio",
 		       f->goal == BENCH_AT_MOST ? "<=" : ">=", f->target, ok ? "met" : "MISSED");
@@ -139,7 +143,10 @@ void bench_report(const struct bench_figure *figure)
 	bool ok;
 
 	f.of_value = f.of_value || isnan(f.baseline);
-	ok = met(&f, f.of_value ? f.value : ratio);
+	if (f.high > 0)
+		ok = met(&f, f.goal == BENCH_AT_MOST ? f.low : f.high);
+	else
+		ok = met(&f, f.of_value ? f.value : ratio);
 	missed += !ok;
 	if (bench_options.json)
 		print_json(&f, ratio, ok);

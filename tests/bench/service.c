@@ -9,7 +9,7 @@
 
 #include "tests/bench/bench.h"
 
-enum { START_TRIES = 2000, TIMEOUT_US = 30 * 1000 * 1000, FILL_KEYS = 64 };
+enum { START_TRIES = 2000, TIMEOUT_US = 30 * 1000 * 1000, FILL_KEYS = 64, FLAGS_MAX = 32 };
 
 void service_check(enum terrace_status status, const char *what)
 {
@@ -18,41 +18,59 @@ void service_check(enum terrace_status status, const char *what)
 }
 
 /* The socket must be there before gRPC looks: after a refusal it waits a second. */
-static void await_socket(const struct service *s, const char *socket)
+static void await_socket(int pid, const char *name, const char *terraced, const char *socket)
 {
 	const struct timespec pause = {0, 10 * 1000 * 1000};
 
 	for (int i = 0; access(socket, F_OK); i++) {
-		if (bench_ended(s->pid, "terraced"))
-			bench_die("%s did not start", bench_options.terraced);
+		if (bench_ended(pid, name))
+			bench_die("%s did not start", terraced);
 		if (i == START_TRIES)
-			bench_die("%s does not come up", bench_options.terraced);
+			bench_die("%s does not come up", terraced);
 		nanosleep(&pause, NULL);
 	}
 }
 
 /* extra: flags, ended by a NULL. */
+static int spawn(const char *name, const char *terraced, const char *host_bytes, char *address, size_t bytes, const char *const *extra)
+{
+	char data[100], socket[100];
+	const char *arguments[FLAGS_MAX] = {terraced, "--data-dir", data, "--socket", socket, "--host-bytes", host_bytes};
+	size_t n = 7;
+	int pid;
+
+	snprintf(data, sizeof(data), "%s/%s.data", bench_options.folder, name);
+	snprintf(socket, sizeof(socket), "%s/%s.sock", bench_options.folder, name);
+	snprintf(address, bytes, "unix:%s", socket);
+	for (; *extra && n + 1 < FLAGS_MAX; extra++)
+		arguments[n++] = *extra;
+	arguments[n] = NULL;
+	pid = bench_spawn(name, arguments);
+	await_socket(pid, name, terraced, socket);
+	return pid;
+}
+
+int service_spawn(const char *name, const char *terraced, const char *host_bytes, char *address, size_t bytes)
+{
+	return spawn(name, terraced, host_bytes, address, bytes, (const char *const[]){NULL});
+}
+
 static void start(struct service *s, const char *host_bytes, const char *const *extra)
 {
 	struct terrace_connect_options options = TERRACE_CONNECT_OPTIONS_INIT;
-	char data[100], socket[100], busy[32];
-	const char *arguments[26] = {bench_options.terraced, "--data-dir", data, "--socket", socket, "--host-bytes",
-				     host_bytes};
-	size_t n = 7;
+	const char *flags[FLAGS_MAX];
+	char busy[32];
+	size_t n = 0;
 
-	snprintf(data, sizeof(data), "%s/data", bench_options.folder);
-	snprintf(socket, sizeof(socket), "%s/terraced.sock", bench_options.folder);
-	snprintf(s->address, sizeof(s->address), "unix:%s", socket);
-	for (; *extra; extra++)
-		arguments[n++] = *extra;
+	for (; *extra && n + 2 < FLAGS_MAX; extra++)
+		flags[n++] = *extra;
 	if (bench_options.busy_poll) {
 		snprintf(busy, sizeof(busy), "--busy-poll=%dms", BENCH_BUSY_POLL_MS);
-		arguments[n++] = busy;
+		flags[n++] = busy;
 		options.busy_poll_us = BENCH_BUSY_POLL_MS * 1000;
 	}
-	arguments[n] = NULL;
-	s->pid = bench_spawn("terraced", arguments);
-	await_socket(s, socket);
+	flags[n] = NULL;
+	s->pid = spawn("terraced", bench_options.terraced, host_bytes, s->address, sizeof(s->address), flags);
 	options.address = s->address;
 	options.timeout_us = TIMEOUT_US;
 	options.no_near_calls = bench_options.no_near;
