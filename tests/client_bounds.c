@@ -208,7 +208,7 @@ START_TEST(too_many_calls)
 }
 END_TEST
 
-/* Nobody waits for leave that does not come: it would be longer than this test may take. */
+/* terrace_connect does not wait for leave to use a socket: the wait would be longer than this test may take. */
 static void denied_at_once(const char *address)
 {
 	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;

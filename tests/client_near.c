@@ -465,7 +465,7 @@ static void *ask_in_vain(void *arg)
 	return NULL;
 }
 
-/* Answers that come soon are looked for; for one that does not come it sleeps. Again with more time, if the machine did not let that be seen. */
+/* The caller looks for an answer that comes soon, and sleeps for one that does not come. Again with more time, if the machine did not let that be seen. */
 START_TEST(adaptive_polling)
 {
 	struct asked a = {.timeout_us = 250000};

@@ -281,8 +281,8 @@ static bool is_answered(int fd)
 	return poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 0) > 0;
 }
 
-/* The clients that a process may have at a time, which say nothing, or a byte now and then, are cut when their time is up. False: nothing was seen asleep
- * meanwhile. */
+/* Clients that say nothing, or a byte now and then, as many as a process may have at a time, are cut when their time is up. False: the threads were not seen
+ * asleep meanwhile. */
 static bool slow_ones_have_their_time(uint64_t life_us)
 {
 	enum { SLOW = METRICS_CONNECTIONS / 2 };

@@ -80,7 +80,8 @@ int ctl_run_trace(const struct ctl_args *args)
 	if (!recording && strcmp(args->words[0], "stop"))
 		return ctl_usage(args->command, "trace: 'record' or 'stop', not '%s'", args->words[0]);
 	if (args->word_count != (recording ? 2 : 1))
-		return ctl_usage(args->command, recording ? "trace record: it takes one name, that of the new file; the name is missing, or there are several" : "trace stop: it takes no name");
+		return ctl_usage(args->command, recording ? "trace record: it takes one name, that of the new file; the name is missing, or there are "
+							    "several" : "trace stop: it takes no name");
 	if (seconds && !ctl_parse_seconds(seconds, &for_us))
 		return ctl_usage(args->command, "trace: --seconds %s: not a number of seconds above 0, at most 86400", seconds);
 	if (max && (!ctl_parse_bytes(max, &max_bytes) || !max_bytes))
