@@ -84,7 +84,7 @@ static void take(void *server, int fd)
 {
 	struct rpc_server *s = server;
 
-	fd = rpc_peers_settle(&s->peers, fd);
+	fd = rpc_roles_settle(&s->roles, fd);
 	if (fd >= 0)
 		grpc_server_add_channel_from_fd(s->server, fd, s->open);
 	else
@@ -102,7 +102,7 @@ static enum status make_calls(struct rpc_server *s, uint64_t calls_max)
 	s->posted = calloc(rpc_methods_count + 1, sizeof *s->posted);
 	s->stats = calloc(rpc_methods_count + 1, sizeof *s->stats);
 	s->needed = calloc(rpc_methods_count + 1, sizeof *s->needed);
-	if (!s->calls || !s->registered || !s->posted || !s->stats || !s->needed || rpc_peers_init(&s->peers, s->daemon->config))
+	if (!s->calls || !s->registered || !s->posted || !s->stats || !s->needed || rpc_roles_init(&s->roles, s->daemon->config))
 		return STATUS_EXHAUSTED;
 	for (uint32_t m = 0; m < rpc_methods_count; m++)
 		s->needed[m] = right_role(rpc_methods[m].name);
@@ -133,7 +133,7 @@ static void free_server(struct rpc_server *s)
 	free(s->registered);
 	free(s->posted);
 	free(s->needed);
-	rpc_peers_fini(&s->peers);
+	rpc_roles_fini(&s->roles);
 	free(s->stats);
 	free(s);
 	grpc_shutdown();

@@ -25,7 +25,7 @@
 
 #include "daemon/log.h"
 #include "daemon/rpc.h"
-#include "daemon/rpc_peers.h"
+#include "daemon/rpc_roles.h"
 #include "daemon/workers.h"
 
 enum {
@@ -82,7 +82,7 @@ struct rpc_server {
 	bool thread_started;
 	void **registered;             /* a handle a method */
 	enum role *needed;             /* a role a method; unknown ones: ROLE_ENGINE */
-	struct rpc_peers peers;
+	struct rpc_roles roles;
 	struct log_again denied;
 	uint32_t *posted;              /* calls that wait for an arrival, a method; the last: unknown ones */
 	struct wire_call *calls, *pool;

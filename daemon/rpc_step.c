@@ -248,11 +248,11 @@ void rpc_step_peer(struct rpc_call *c, struct cache_peer *out)
 /* The role is the number's for ever. For people alone the rest is asked of who has the number now. */
 void rpc_step_who(struct rpc_call *c, struct who *out)
 {
-	const struct rpc_peers *peers = &((struct wire_call *)c)->server->peers;
+	const struct rpc_roles *peers = &((struct wire_call *)c)->server->roles;
 	const int fd = peer_number(c);
 
 	rights_identify(peers->config, fd, out);
-	out->role = fd < 0 ? ROLE_ENGINE : rpc_peers_role(peers, fd);
+	out->role = fd < 0 ? ROLE_ENGINE : rpc_roles_role(peers, fd);
 }
 
 bool rpc_step_allowed(struct wire_call *w)

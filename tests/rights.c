@@ -12,7 +12,7 @@
 
 #include "daemon/near_call.h"
 #include "daemon/rpc_methods.h"
-#include "daemon/rpc_peers.h"
+#include "daemon/rpc_roles.h"
 #include "health.pb-c.h"
 #include "proto/fdsock.h"
 #include "tests/shell.h"
@@ -243,14 +243,14 @@ END_TEST
 START_TEST(a_number_keeps_its_role)
 {
 	struct config c;
-	struct rpc_peers peers;
+	struct rpc_roles peers;
 	struct ends engine, admin;
 	bool of_engine[256] = { false }, of_admin[256] = { false };
 	int first, most = 0;
 	char byte;
 
 	config_defaults(&c);
-	ck_assert_int_eq(rpc_peers_init(&peers, &c), STATUS_OK);
+	ck_assert_int_eq(rpc_roles_init(&peers, &c), STATUS_OK);
 	for (int i = 0; i < 60; i++) {
 		const bool admin_first = i & 1;
 
@@ -259,14 +259,14 @@ START_TEST(a_number_keeps_its_role)
 		if (admin_first)
 			engine = by_tcp();
 		first = admin.server;
-		ck_assert_int_ge(admin.server = rpc_peers_settle(&peers, admin.server), 0);
-		ck_assert_int_ge(engine.server = rpc_peers_settle(&peers, engine.server), 0);
+		ck_assert_int_ge(admin.server = rpc_roles_settle(&peers, admin.server), 0);
+		ck_assert_int_ge(engine.server = rpc_roles_settle(&peers, engine.server), 0);
 		if (first != admin.server)
 			ck_assert(fcntl(admin.server, F_GETFD) & FD_CLOEXEC);
 		ck_assert_int_lt(admin.server, 256);
 		ck_assert_int_lt(engine.server, 256);
-		ck_assert_int_eq(rpc_peers_role(&peers, admin.server), ROLE_ADMIN);
-		ck_assert_int_eq(rpc_peers_role(&peers, engine.server), ROLE_ENGINE);
+		ck_assert_int_eq(rpc_roles_role(&peers, admin.server), ROLE_ADMIN);
+		ck_assert_int_eq(rpc_roles_role(&peers, engine.server), ROLE_ENGINE);
 		of_admin[admin.server] = of_engine[engine.server] = true;
 		most = admin.server > most ? admin.server : most;
 		most = engine.server > most ? engine.server : most;
@@ -278,9 +278,9 @@ START_TEST(a_number_keeps_its_role)
 	for (int n = 0; n < 256; n++)
 		ck_assert(!of_engine[n] || !of_admin[n]);
 	ck_assert_int_lt(most, 40); /* numbers are used again */
-	ck_assert_int_eq(rpc_peers_role(&peers, 255), ROLE_ENGINE);
-	ck_assert_int_eq(rpc_peers_role(&peers, -1), ROLE_ENGINE);
-	rpc_peers_fini(&peers);
+	ck_assert_int_eq(rpc_roles_role(&peers, 255), ROLE_ENGINE);
+	ck_assert_int_eq(rpc_roles_role(&peers, -1), ROLE_ENGINE);
+	rpc_roles_fini(&peers);
 }
 END_TEST
 
@@ -288,7 +288,7 @@ END_TEST
 START_TEST(without_a_number_it_is_closed)
 {
 	struct config c;
-	struct rpc_peers peers;
+	struct rpc_roles peers;
 	struct rlimit limit;
 	struct ends e = by_unix();
 
@@ -296,15 +296,15 @@ START_TEST(without_a_number_it_is_closed)
 	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
 	limit.rlim_cur = 64;
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-	ck_assert_int_eq(rpc_peers_init(&peers, &c), STATUS_OK);
+	ck_assert_int_eq(rpc_roles_init(&peers, &c), STATUS_OK);
 	for (uint32_t n = 0; n < peers.count; n++)
 		peers.role[n] = ROLE_ENGINE + 1;
 	peers.fresh = (int)peers.count;
-	ck_assert_int_eq(rpc_peers_settle(&peers, e.server), -1);
+	ck_assert_int_eq(rpc_roles_settle(&peers, e.server), -1);
 	ck_assert_int_eq(errno, EMFILE);
 	ck_assert_int_eq(fcntl(e.server, F_GETFD), -1);
 	close(e.client);
-	rpc_peers_fini(&peers);
+	rpc_roles_fini(&peers);
 }
 END_TEST
 

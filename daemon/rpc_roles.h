@@ -2,8 +2,8 @@
  * by. A call may be looked at when its connection is closed and the number is another's: so a number stays with its role for ever. A
  * connection that gets a number of the other role is moved to one of its own.
  */
-#ifndef TERRACE_DAEMON_RPC_PEERS_H
-#define TERRACE_DAEMON_RPC_PEERS_H
+#ifndef TERRACE_DAEMON_RPC_ROLES_H
+#define TERRACE_DAEMON_RPC_ROLES_H
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -11,7 +11,7 @@
 #include "daemon/rights.h"
 #include "store/status.h"
 
-struct rpc_peers {
+struct rpc_roles {
 	const struct config *config;
 	_Atomic uint8_t *role;         /* [count] by number: a role + 1; 0: none yet */
 	uint32_t count;
@@ -19,12 +19,12 @@ struct rpc_peers {
 };
 
 /* For all numbers that the process may have: RLIMIT_NOFILE is what it will be. EXHAUSTED: no memory. */
-enum status rpc_peers_init(struct rpc_peers *p, const struct config *c);
-void rpc_peers_fini(struct rpc_peers *p);
+enum status rpc_roles_init(struct rpc_roles *p, const struct config *c);
+void rpc_roles_fini(struct rpc_roles *p);
 /* A connection that has been accepted: the descriptor that it goes on with, perhaps another one. -1: it is closed, for want of a descriptor
  * (errno). One thread. */
-int rpc_peers_settle(struct rpc_peers *p, int fd);
-/* Of a number that rpc_peers_settle has returned. Any thread. */
-enum role rpc_peers_role(const struct rpc_peers *p, int number);
+int rpc_roles_settle(struct rpc_roles *p, int fd);
+/* Of a number that rpc_roles_settle has returned. Any thread. */
+enum role rpc_roles_role(const struct rpc_roles *p, int number);
 
 #endif

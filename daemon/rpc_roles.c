@@ -1,6 +1,6 @@
-/* See rpc_peers.h. Numbers are small and used again, the least free one first; of each role there are soon as many as it has had connections at
+/* See rpc_roles.h. Numbers are small and used again, the least free one first; of each role there are soon as many as it has had connections at
  * a time, and no new ones are wanted. */
-#include "daemon/rpc_peers.h"
+#include "daemon/rpc_roles.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,25 +10,25 @@
 
 enum { NUMBERS_MAX = 1 << 20, TRIES = 16 };
 
-enum status rpc_peers_init(struct rpc_peers *p, const struct config *c)
+enum status rpc_roles_init(struct rpc_roles *p, const struct config *c)
 {
 	struct rlimit limit;
 	uint32_t count = NUMBERS_MAX;
 
 	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < NUMBERS_MAX)
 		count = (uint32_t)limit.rlim_cur;
-	*p = (struct rpc_peers){ .config = c, .role = calloc(count, sizeof p->role[0]), .count = count };
+	*p = (struct rpc_roles){ .config = c, .role = calloc(count, sizeof p->role[0]), .count = count };
 	return p->role ? STATUS_OK : STATUS_EXHAUSTED;
 }
 
-void rpc_peers_fini(struct rpc_peers *p)
+void rpc_roles_fini(struct rpc_roles *p)
 {
 	free(p->role);
-	*p = (struct rpc_peers){ .role = NULL };
+	*p = (struct rpc_roles){ .role = NULL };
 }
 
 /* False: the number is the other role's, or beyond the table. */
-static bool take(struct rpc_peers *p, int number, enum role role)
+static bool take(struct rpc_roles *p, int number, enum role role)
 {
 	uint8_t has;
 
@@ -42,7 +42,7 @@ static bool take(struct rpc_peers *p, int number, enum role role)
 	return true;
 }
 
-int rpc_peers_settle(struct rpc_peers *p, int fd)
+int rpc_roles_settle(struct rpc_roles *p, int fd)
 {
 	int passed[TRIES + 1], n = 0, error = 0;
 	struct who who;
@@ -63,7 +63,7 @@ int rpc_peers_settle(struct rpc_peers *p, int fd)
 	return fd;
 }
 
-enum role rpc_peers_role(const struct rpc_peers *p, int number)
+enum role rpc_roles_role(const struct rpc_roles *p, int number)
 {
 	const uint8_t role = (uint32_t)number < p->count ? atomic_load_explicit(&p->role[number], memory_order_relaxed) : 0;
 
