@@ -16,7 +16,7 @@
 
 enum {
 	FILES_OTHER = 128,    /* logs, rings, the catalog, GPUs */
-	FILES_CONNECTION = 5, /* of connections_max: a socket and a pidfd each, twice, and one by gRPC */
+	FILES_CONNECTION = 6, /* of connections_max: a socket and a pidfd each, twice, and two of a connection by gRPC */
 };
 
 /* What a cgroup's file says, or `none`. */
