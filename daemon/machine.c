@@ -31,7 +31,7 @@ enum {
 	THREADS_GPU = 3,
 	THREADS_TRIED_MAX = 512,
 	FILES_LEAST = 48,     /* a daemon of one disk that is connected to by few */
-	FILES_CONNECTION = 5, /* of connections_max: a socket and a pidfd each, twice, and one by gRPC */
+	FILES_CONNECTION = 6, /* of connections_max: a socket and a pidfd each, twice, and two of a connection by gRPC */
 };
 
 uint64_t machine_memory(const char *root, char why[MACHINE_WHY_MAX])

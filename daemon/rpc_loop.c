@@ -232,6 +232,7 @@ static void begin(struct wire_call *w, uint64_t now_us)
 	w->metadata_sent = w->close_begun = w->opened = w->closed = w->finished = false;
 	atomic_store_explicit(&w->overdue, false, memory_order_relaxed);
 	w->was_cancelled = 0;
+	w->uncounted = false;
 	w->request = NULL;
 	w->granted = NULL;
 	w->progress_us = now_us;

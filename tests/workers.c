@@ -5,7 +5,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+#include "daemon/quota.h"
 
 struct job {
 	struct work work; /* first */
@@ -118,6 +121,46 @@ START_TEST(many_submitters)
 }
 END_TEST
 
+/* A process has its share of the queue, others have theirs, and a work that begins gives its place back; the daemon's own work has no share. */
+START_TEST(places_are_shared)
+{
+	enum { PLACES = 32, RESERVE = 2 };
+	static struct job jobs[2 * PLACES];
+	struct quota *q = quota_create();
+	struct quota_holder *a = quota_join(q, &(struct cache_peer){ { CACHE_PEER_UID, 7 }, 70 });
+	struct quota_holder *b = quota_join(q, &(struct cache_peer){ { CACHE_PEER_UID, 8 }, 70 });
+	struct job gatekeeper = { .work.run = run }, own = { .work.run = run };
+	const char *why = "";
+	struct workers_view v;
+	struct workers *w;
+	int n = 0;
+
+	quota_bound(q, QUOTA_WORK, PLACES);
+	ck_assert_int_eq(workers_create(1, PLACES, &w), STATUS_OK);
+	pthread_mutex_lock(&gate);
+	ck_assert_int_eq(workers_submit(w, &gatekeeper.work), STATUS_OK);
+	do
+		workers_look(w, &v);
+	while (v.running != 1);
+	for (int i = 0; i < 2 * PLACES; i++)
+		jobs[i].work.run = run;
+	while (workers_submit_for(w, &jobs[n].work, a, &why) == STATUS_OK)
+		n++;
+	ck_assert_int_eq(n, PLACES - 2 * RESERVE);
+	ck_assert_ptr_nonnull(strstr(why, "too many calls that wait for a worker: process 70 holds 28 of 32"));
+	ck_assert_int_eq(workers_submit_for(w, &jobs[n].work, b, &why), STATUS_OK);
+	ck_assert_int_eq(workers_submit_for(w, &jobs[n + 1].work, b, &why), STATUS_OK);
+	ck_assert_int_eq(workers_submit(w, &own.work), STATUS_OK);
+	ck_assert_uint_eq(quota_used(q, QUOTA_WORK), PLACES - RESERVE);
+	pthread_mutex_unlock(&gate);
+	workers_destroy(w);
+	for (int i = 0; i < n + 2; i++)
+		ck_assert_int_eq(atomic_load(&jobs[i].runs), 1);
+	ck_assert_uint_eq(quota_used(q, QUOTA_WORK), 0);
+	quota_destroy(q);
+}
+END_TEST
+
 START_TEST(bad_options)
 {
 	struct workers *w;
@@ -138,6 +181,7 @@ int main(void)
 	tcase_set_timeout(t, 30);
 	tcase_add_test(t, full_queue_refuses);
 	tcase_add_test(t, a_stop_has_a_bound);
+	tcase_add_test(t, places_are_shared);
 	tcase_add_test(t, many_submitters);
 	tcase_add_test(t, bad_options);
 	suite_add_tcase(s, t);
