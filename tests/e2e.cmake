@@ -11,6 +11,7 @@ function(terrace_python_test name script)
 endfunction()
 
 terrace_python_test(e2e_grpcio test_grpcio.py)
+terrace_python_test(e2e_old_data test_old_data.py)
 if(TARGET terracectl)
   terrace_python_test(e2e_disk test_disk.py $<TARGET_FILE:terracectl>)
   set_tests_properties(e2e_disk PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}")
