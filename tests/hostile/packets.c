@@ -178,29 +178,32 @@ static size_t make_caller(struct packets *p, struct connection *c, uint8_t *out)
 	return n;
 }
 
-static uint32_t extent(struct packets *p)
+static uint32_t extent(struct packets *p, const struct opened *of)
 {
+	const uint32_t known = of->extent_count < GRANTS_MAX ? of->extent_count : GRANTS_MAX;
+
 	const struct foreign *f = p->book.foreign;
 
 	if (p->shape == SHAPE_FOREIGN && f->extents)
 		return (uint32_t)f->extent[rng_below(&p->rng, f->extents)];
 	if (p->shape == SHAPE_WRONG)
 		return EXTENTS + (uint32_t)rng_next(&p->rng) / 2;
-	return rng_one_in(&p->rng, 8) ? FDSOCK_EXTENT_BOARD : rng_below(&p->rng, EXTENTS);
+	if (rng_one_in(&p->rng, 8))
+		return FDSOCK_EXTENT_BOARD;
+	return known && !rng_one_in(&p->rng, 8) ? of->extents[rng_below(&p->rng, known)] : rng_below(&p->rng, EXTENTS);
 }
 
 static size_t make_map(struct packets *p, struct connection *c, uint8_t *out)
 {
-	const struct fdsock_map m = { .head = head(FDSOCK_MAP), .extent = extent(p), .write = rng_below(&p->rng, 2) };
+	const struct fdsock_map m = { .head = head(FDSOCK_MAP), .extent = extent(p, c->of), .write = rng_below(&p->rng, 2) };
 
-	(void)c;
 	memcpy(out, &m, sizeof m);
 	return sizeof m;
 }
 
 static size_t make_unmapped(struct packets *p, struct connection *c, uint8_t *out)
 {
-	struct fdsock_unmapped m = { .head = head(FDSOCK_UNMAPPED), .extent = extent(p), .write = rng_below(&p->rng, 2) };
+	struct fdsock_unmapped m = { .head = head(FDSOCK_UNMAPPED), .extent = extent(p, c->of), .write = rng_below(&p->rng, 2) };
 
 	if (p->shape == SHAPE_VALID && c->mapped_count)
 		m.extent = c->mapped[--c->mapped_count];
@@ -251,9 +254,8 @@ static size_t make_offer(struct packets *p, struct connection *c, uint8_t *out)
 {
 	struct fdsock_offer m = { .head = head(FDSOCK_OFFER), .count = 1 + rng_below(&p->rng, 8) };
 
-	(void)c;
 	for (uint32_t i = 0; i < m.count; i++)
-		m.extents[i] = extent(p);
+		m.extents[i] = extent(p, c->of);
 	memcpy(out, &m, sizeof m);
 	return offsetof(struct fdsock_offer, extents) + m.count * sizeof m.extents[0];
 }
@@ -268,9 +270,8 @@ static size_t make_welcome(struct packets *p, struct connection *c, uint8_t *out
 
 static size_t make_extent(struct packets *p, struct connection *c, uint8_t *out)
 {
-	const struct fdsock_extent m = { .head = head(FDSOCK_EXTENT), .extent = extent(p), .page_bytes = 4096, .bytes = 1 << 20, .gpu = FDSOCK_NO_GPU };
+	const struct fdsock_extent m = { .head = head(FDSOCK_EXTENT), .extent = extent(p, c->of), .page_bytes = 4096, .bytes = 1 << 20, .gpu = FDSOCK_NO_GPU };
 
-	(void)c;
 	memcpy(out, &m, sizeof m);
 	return sizeof m;
 }

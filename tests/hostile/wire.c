@@ -571,16 +571,26 @@ bool reply_did_for_others(const ProtobufCMessage *reply)
 	return false;
 }
 
+static void note_places(struct opened *of, const Terrace__V1__Places *places)
+{
+	for (size_t i = 0; places && i < places->n_extent; i++)
+		if (places->extent[i] != UINT32_MAX)
+			of->extents[of->extent_count++ % GRANTS_MAX] = places->extent[i];
+}
+
 void book_note(struct opened *of, const ProtobufCMessage *reply)
 {
 	if (reply->descriptor == &terrace__v1__lease_reply__descriptor) {
 		grant(of->leases, &of->lease_count, ((const Terrace__V1__LeaseReply *)reply)->lease);
+		note_places(of, ((const Terrace__V1__LeaseReply *)reply)->places);
 	} else if (reply->descriptor == &terrace__v1__commit_reply__descriptor) {
 		grant(of->leases, &of->lease_count, ((const Terrace__V1__CommitReply *)reply)->lease);
+		note_places(of, ((const Terrace__V1__CommitReply *)reply)->places);
 	} else if (reply->descriptor == &terrace__v1__reserve_reply__descriptor) {
 		const Terrace__V1__ReserveReply *r = (const Terrace__V1__ReserveReply *)reply;
 
 		for (size_t i = 0; i < r->n_reservation; i++)
 			grant(of->reservations, &of->reservation_count, r->reservation[i]);
+		note_places(of, r->places);
 	}
 }

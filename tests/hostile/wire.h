@@ -26,6 +26,7 @@ struct opened {
 	uint64_t block_bytes[LAYOUTS];
 	uint64_t leases[GRANTS_MAX], reservations[GRANTS_MAX];
 	uint32_t lease_count, reservation_count;
+	uint32_t extents[GRANTS_MAX], extent_count; /* where what was granted lies */
 };
 
 /* Handles of others. `session` holds what the daemon shows of the sessions of others, which must not be what a call accepts. */
