@@ -314,6 +314,14 @@ static void on_receive(struct call *k)
 	receive(k);
 }
 
+/* As gRPC says it of a socket that nobody listens on. */
+static bool is_unreached(const struct call *k)
+{
+	static const char words[] = "failed to connect";
+
+	return memmem(GRPC_SLICE_START_PTR(k->details), GRPC_SLICE_LENGTH(k->details), words, sizeof words - 1) != NULL;
+}
+
 static void finish(struct call *k)
 {
 	struct calls *c = k->owner;
@@ -322,6 +330,8 @@ static void finish(struct call *k)
 	c->codes[(unsigned)k->code < CODES ? k->code : GRPC_STATUS_UNKNOWN]++;
 	if (k->code != GRPC_STATUS_OK && !words)
 		fault(&c->trail, "call %llu, %s %s: status %d without a word", (unsigned long long)k->number, k->kind->name, shape_name(k->shape), k->code);
+	if (k->code == GRPC_STATUS_UNAVAILABLE && is_unreached(k))
+		fault(&c->trail, "call %llu, %s %s: the daemon cannot be reached", (unsigned long long)k->number, k->kind->name, shape_name(k->shape));
 	if (k->code == GRPC_STATUS_DATA_LOSS || (k->code == GRPC_STATUS_INTERNAL && !k->cancelled))
 		fault(&c->trail, "call %llu, %s %s: status %d: %.*s", (unsigned long long)k->number, k->kind->name, shape_name(k->shape), k->code,
 		      (int)GRPC_SLICE_LENGTH(k->details), (const char *)GRPC_SLICE_START_PTR(k->details));

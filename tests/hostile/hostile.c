@@ -1,7 +1,7 @@
 /* A hostile client: `hostile ADDRESS --seed N --messages N [--beside] [--session N]... [--lease N]... [--reservation N]... [--attachment N]...
  * [--extent N]...`.
  *
- * Sends at least so many messages of every kind in every shape, half of them by gRPC and half over the fd socket, and prints the list of kinds
+ * Sends at least so many messages of every kind in every shape, a third of them by gRPC and the others over the fd socket, and prints the list of kinds
  * with their counts. The options with numbers are handles of others; of their sessions what the daemon shows, which no call is to accept.
  * With --beside others work at the daemon: what stops its service by right (Drain, if this process is an admin) is left out.
  * Exit status: 0; 1 the daemon did what it must not do, or a kind was not sent.
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CALLERS = 3, SOCKETS = 2, SESSIONS = CALLERS + SOCKETS };
+enum { CALLERS = 3, SOCKETS = 2, SESSIONS = CALLERS + SOCKETS, CALLS_SHARE = 3 /* a call takes longer than a packet */ };
 
 static const struct option options[] = {
 	{ "seed", required_argument, NULL, 's' },       { "messages", required_argument, NULL, 'm' },  { "beside", no_argument, NULL, 'b' },
@@ -56,7 +56,7 @@ static const char *read_options(int argc, char **argv)
 
 static void *send_packets(void *arg)
 {
-	packets_run(arg, messages / 2);
+	packets_run(arg, messages - messages / CALLS_SHARE);
 	return NULL;
 }
 
@@ -109,7 +109,7 @@ int main(int argc, char **argv)
 	p = packets_create(fd_socket, FDSOCK_HEADER, seed + 1, &sockets, keepers, SESSIONS);
 	if (pthread_create(&thread, NULL, send_packets, p))
 		abort();
-	calls_run(c, messages - messages / 2, without);
+	calls_run(c, messages / CALLS_SHARE, without);
 	pthread_join(thread, NULL);
 	empty = report(c, p);
 	packets_destroy(p);

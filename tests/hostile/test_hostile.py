@@ -172,7 +172,7 @@ def look_at(daemon, before):
 
 
 def run(options):
-    kinds = Kinds()
+    kinds, victim = Kinds(), None
     daemon = Daemon(options.terraced, env={"LD_LIBRARY_PATH": options.sim, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=16"},
                     start=False)
     daemon.flags = (*FLAGS, "--disks", os.path.join(daemon.folder, "disk") + ":32MiB")
@@ -204,6 +204,9 @@ def run(options):
         print("seed %d; the daemon's log:\n%s" % (options.seed, daemon.log()[-12000:]), flush=True)
         raise
     finally:
+        if victim and victim.process.poll() is None:
+            victim.process.kill()
+            victim.process.wait()
         if daemon.process and daemon.process.poll() is None:
             daemon.kill()
         daemon.close()
