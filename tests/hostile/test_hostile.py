@@ -24,7 +24,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "e2e"))
 from daemon import CALL_S, ROOT, Daemon, health_pb2, key, keys, layout, pb  # noqa: E402
 
 NOBODY = 65534
-ADMIN_SHARE = 0.2        # of the messages: those of the daemon's own user
+ADMIN_SHARE = 0.2        # of the messages: those of the daemon's own user,
+ADMIN_LEAST = 8000       # and so many at least, so that every kind is sent in every shape
 RUN_S = 900              # ends a run that hangs, and proves nothing
 GROWTH_MIB = 256         # of the daemon's memory, at most
 FLAGS = ("--host-bytes", "96MiB", "--extent-bytes", "1MiB", "--slab-bytes", "2MiB", "--gpus", "0", "--gpu-bytes", "16MiB", "--session-idle", "2s",
@@ -173,6 +174,7 @@ def look_at(daemon, before):
 
 def run(options):
     kinds, victim = Kinds(), None
+    of_admin = max(options.messages * ADMIN_SHARE, ADMIN_LEAST)
     daemon = Daemon(options.terraced, env={"LD_LIBRARY_PATH": options.sim, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=16"},
                     start=False)
     daemon.flags = (*FLAGS, "--disks", os.path.join(daemon.folder, "disk") + ":32MiB")
@@ -183,10 +185,10 @@ def run(options):
         victim = Victim(options.victim, daemon.address)
         before = {"descriptors": descriptors(daemon.process.pid), "rss": of_process(daemon.process.pid, "VmRSS") >> 10}
         others = ["--%s=%s" % handle for handle in victim.handles] + ["--session=" + number for number in shown_sessions(daemon)]
-        kinds.add(attack(options.hostile, daemon, options.seed, options.messages * (1 - ADMIN_SHARE), ["--beside", *others],
+        kinds.add(attack(options.hostile, daemon, options.seed, options.messages - of_admin, ["--beside", *others],
                          NOBODY if os.geteuid() == 0 else None))
         victim.end()
-        kinds.add(attack(options.hostile, daemon, options.seed + 1000, options.messages * ADMIN_SHARE, others))
+        kinds.add(attack(options.hostile, daemon, options.seed + 1000, of_admin, others))
         daemon.admin.Drain(pb.DrainRequest(undo=True), timeout=CALL_S)
         with contextlib.suppress(grpc.RpcError):
             daemon.admin.TraceStop(pb.TraceStopRequest(), timeout=CALL_S)
