@@ -45,7 +45,7 @@ def definitions():
     packets = set()
     for enum in ("fdsock_type", "fdsock_method"):
         packets |= set(re.findall(r"^\s*(FDSOCK_\w+)", re.search(r"enum %s \{(.*?)\};" % enum, text, re.S)[1], re.M))
-    return rpcs | (packets - {"FDSOCK_METHODS_END"})
+    return rpcs | {name for name in packets if not name.endswith("_END")}
 
 
 class Kinds:
@@ -135,7 +135,8 @@ def works(daemon, name):
     """A new client."""
     opened = daemon.open(layout(fingerprint=name.ljust(32)))
     data = {n: bytes([n + 1]) * opened.layouts[0].block_bytes for n in range(4)}
-    assert daemon.put(opened.session, [(key(n), data[n]) for n in data]) == [pb.OK] * 4
+    put = daemon.put(opened.session, [(key(n), data[n]) for n in data])
+    assert put == [pb.OK] * 4, put
     assert daemon.get(opened.session, keys(*data)) == {n: (pb.OK, data[n]) for n in data}
     assert list(daemon.cache.Flush(pb.FlushRequest(session=opened.session, keys=keys(*data)), timeout=CALL_S).status) == [pb.OK] * 4
     daemon.cache.CloseSession(pb.CloseSessionRequest(session=opened.session), timeout=CALL_S)

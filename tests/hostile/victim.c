@@ -17,7 +17,7 @@
 #include "client/reserve.h"
 #include "client/session.h"
 
-enum { LAYOUTS = 2, HELD = 16, RESERVED = 4, KEY_BYTES = 24, PAUSE_MS = 5, FLUSH_EVERY = 64 };
+enum { LAYOUTS = 2, HELD = 16, RESERVED = 4, ROUND = 4, KEY_BYTES = 24, PAUSE_MS = 5, FLUSH_EVERY = 64 };
 #define CALL_US 60000000ull /* ends a call that hangs */
 
 static struct terrace_client *client;
@@ -139,8 +139,8 @@ static void read_held(const uint8_t *keys)
 
 static void write_some(uint64_t number)
 {
-	enum terrace_status statuses[1], status;
-	uint8_t key[KEY_BYTES];
+	enum terrace_status statuses[ROUND], status;
+	uint8_t key[KEY_BYTES], keys[ROUND * KEY_BYTES];
 	struct terrace_lease *lease = commit(reserve(number, 2), number, 2, "commit");
 
 	terrace_release(lease);
@@ -157,7 +157,8 @@ static void write_some(uint64_t number)
 		well(status, "get of what was put");
 	if (!status)
 		check(got, number + 3, 0, "put");
-	well(terrace_delete(session, &(struct terrace_keys){ key, 1, KEY_BYTES }, CALL_US, statuses), "delete");
+	keys_of(keys, number, ROUND); /* memory is not to be full of them */
+	well(terrace_delete(session, &(struct terrace_keys){ keys, ROUND, KEY_BYTES }, CALL_US, statuses), "delete");
 }
 
 static void flush(const uint8_t *keys)
@@ -237,7 +238,7 @@ int main(int argc, char **argv)
 	kept = reserve(500, RESERVED);
 	well(terrace_watch_open(session, true, &watch), "watch_open");
 	print_handles(lease, kept);
-	for (unsigned round = 0; !input_ended(); round++, number += 10) {
+	for (unsigned round = 0; !input_ended(); round++, number += ROUND) {
 		check_lease(lease, 0, HELD, "the lease that is held");
 		read_held(keys);
 		write_some(number);
