@@ -186,8 +186,10 @@ def run(options):
         victim = Victim(options.victim, daemon.address)
         before = {"descriptors": descriptors(daemon.process.pid), "rss": of_process(daemon.process.pid, "VmRSS") >> 10}
         others = ["--%s=%s" % handle for handle in victim.handles] + ["--session=" + number for number in shown_sessions(daemon)]
-        kinds.add(attack(options.hostile, daemon, options.seed, options.messages - of_admin, ["--beside", *others],
-                         NOBODY if os.geteuid() == 0 else None))
+        user = NOBODY if os.geteuid() == 0 else None
+        said = attack(options.hostile, daemon, options.seed, options.messages - of_admin, ["--beside", *others], user)
+        assert not user or "without Admin.Drain" not in said, "another user may stop the daemon from serving"
+        kinds.add(said)
         victim.end()
         kinds.add(attack(options.hostile, daemon, options.seed + 1000, of_admin, others))
         daemon.admin.Drain(pb.DrainRequest(undo=True), timeout=CALL_S)
