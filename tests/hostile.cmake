@@ -18,5 +18,6 @@ if(TARGET sim_plugin)
   endif()
   add_test(NAME hostile COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/hostile/test_hostile.py $<TARGET_FILE:terraced> $<TARGET_FILE:hostile>
            $<TARGET_FILE:victim> ${SIM_DEVICE_FOLDER} --messages ${HOSTILE_MESSAGES})
-  set_tests_properties(hostile PROPERTIES TIMEOUT 300 PROCESSORS 2)
+  set_tests_properties(hostile PROPERTIES TIMEOUT 300 PROCESSORS 2
+                       ENVIRONMENT_MODIFICATION "${ON_DISK}") # another user may not enter a TMPDIR of root's
 endif()

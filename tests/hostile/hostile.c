@@ -1,10 +1,14 @@
-/* A hostile client: `hostile ADDRESS --seed N --messages N [--beside] [--session N]... [--lease N]... [--reservation N]... [--attachment N]...
- * [--extent N]...`.
+/* A hostile client: `hostile ADDRESS --seed N --messages N [OPTION]...`.
  *
- * Sends at least so many messages of every kind in every shape, a third of them by gRPC and the others over the fd socket, and prints the list of kinds
- * with their counts. The options with numbers are handles of others; of their sessions what the daemon shows, which no call is to accept.
- * With --beside others work at the daemon: what stops its service by right (Drain, if this process is an admin) is left out.
- * Exit status: 0; 1 the daemon did what it must not do, or a kind was not sent.
+ * Sends at least so many messages, of every kind in every shape: a third of them by gRPC, the others over the fd socket. Prints the list of kinds with
+ * their counts. Options:
+ *
+ *     --session N, --lease N, --reservation N, --attachment N, --extent N
+ *                     handles of others, as often as there are some; of a session what the daemon shows, which no call is to accept
+ *     --header FILE   another copy of proto/fdsock.h, for a user who cannot read the source
+ *     --beside        others work at the daemon: what stops its service by right (Drain, if this process is an admin) is left out
+ *
+ * Exit status: 0; 1 the daemon did what it must not do, or a kind was not sent in one of its shapes.
  */
 #include "tests/hostile/calls.h"
 #include "tests/hostile/packets.h"
@@ -21,12 +25,14 @@ enum { CALLERS = 3, SOCKETS = 2, SESSIONS = CALLERS + SOCKETS, CALLS_SHARE = 3 /
 static const struct option options[] = {
 	{ "seed", required_argument, NULL, 's' },       { "messages", required_argument, NULL, 'm' },  { "beside", no_argument, NULL, 'b' },
 	{ "session", required_argument, NULL, 'S' },    { "lease", required_argument, NULL, 'L' },     { "reservation", required_argument, NULL, 'R' },
-	{ "attachment", required_argument, NULL, 'A' }, { "extent", required_argument, NULL, 'E' },    { NULL, 0, NULL, 0 },
+	{ "attachment", required_argument, NULL, 'A' }, { "extent", required_argument, NULL, 'E' },    { "header", required_argument, NULL, 'H' },
+	{ NULL, 0, NULL, 0 },
 };
 
 static struct foreign foreign;
 static uint64_t seed = 1, messages = 100000;
 static bool beside;
+static const char *header = FDSOCK_HEADER;
 
 static void add(uint64_t *list, uint32_t *count, const char *number)
 {
@@ -43,6 +49,7 @@ static const char *read_options(int argc, char **argv)
 		case 's': seed = strtoull(optarg, NULL, 0); break;
 		case 'm': messages = strtoull(optarg, NULL, 0); break;
 		case 'b': beside = true; break;
+		case 'H': header = optarg; break;
 		case 'S': add(foreign.session, &foreign.sessions, optarg); break;
 		case 'L': add(foreign.lease, &foreign.leases, optarg); break;
 		case 'R': add(foreign.reservation, &foreign.reservations, optarg); break;
@@ -96,7 +103,7 @@ int main(int argc, char **argv)
 	unsigned empty;
 
 	if (!address) {
-		fprintf(stderr, "usage: hostile ADDRESS --seed N --messages N [--beside] [--session|--lease|--reservation|--attachment|--extent N]...\n");
+		fprintf(stderr, "usage: hostile ADDRESS --seed N --messages N [OPTION]...\n");
 		return 2;
 	}
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -106,7 +113,7 @@ int main(int argc, char **argv)
 		without = "Admin.Drain";
 		printf("without %s\n", without);
 	}
-	p = packets_create(fd_socket, FDSOCK_HEADER, seed + 1, &sockets, keepers, SESSIONS);
+	p = packets_create(fd_socket, header, seed + 1, &sockets, keepers, SESSIONS);
 	if (pthread_create(&thread, NULL, send_packets, p))
 		abort();
 	calls_run(c, messages / CALLS_SHARE, without);

@@ -270,7 +270,8 @@ static size_t make_welcome(struct packets *p, struct connection *c, uint8_t *out
 
 static size_t make_extent(struct packets *p, struct connection *c, uint8_t *out)
 {
-	const struct fdsock_extent m = { .head = head(FDSOCK_EXTENT), .extent = extent(p, c->of), .page_bytes = 4096, .bytes = 1 << 20, .gpu = FDSOCK_NO_GPU };
+	const struct fdsock_extent m = { .head = head(FDSOCK_EXTENT), .extent = extent(p, c->of), .page_bytes = 4096, .bytes = 1 << 20,
+					 .gpu = FDSOCK_NO_GPU };
 
 	memcpy(out, &m, sizeof m);
 	return sizeof m;
@@ -665,7 +666,8 @@ static void kinds_of_header(struct packets *p, const char *header)
 	}
 }
 
-struct packets *packets_create(const char *fd_socket, const char *header, uint64_t seed, const struct book *book, const int *keepers, uint32_t keeper_count)
+struct packets *packets_create(const char *fd_socket, const char *header, uint64_t seed, const struct book *book, const int *keepers,
+			       uint32_t keeper_count)
 {
 	struct packets *p = calloc(1, sizeof *p);
 
