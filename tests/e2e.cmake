@@ -17,6 +17,7 @@ set_tests_properties(e2e_limits_long PROPERTIES TIMEOUT 900 LABELS long)
 terrace_python_test(e2e_scribble test_scribble.py)
 set_tests_properties(e2e_scribble PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}")
 terrace_python_test(e2e_shares test_shares.py)
+terrace_python_test(e2e_old_data test_old_data.py)
 if(TARGET terracectl)
   terrace_python_test(e2e_rights test_rights.py $<TARGET_FILE:terracectl>)
   set_tests_properties(e2e_rights PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}") # other users may not enter a TMPDIR of root's
