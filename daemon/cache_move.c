@@ -67,7 +67,8 @@ void tier_move_enter(struct move *m, struct block *b)
 {
 	struct move **bucket = block_bucket(m->cache, b);
 
-	m->block = b;
+	if (m->block != b) /* of a spill it is known, and the disk's thread may be reading it */
+		m->block = b;
 	m->block_next = *bucket;
 	*bucket = m;
 	b->moving = true;
