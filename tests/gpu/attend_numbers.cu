@@ -9,7 +9,7 @@ namespace
 {
 
 /* One sequence that every query sees something of, one of which the first query sees nothing. */
-enum { SEQUENCES = 2, QUERIES = 2, HEADS = 2, GROUP = 4, D = 128, TOKENS = 300, SPOILED_TOKEN = 150 /* within all windows */ };
+enum { NUMBERS_SEQUENCES = 2, QUERIES = 2, NUMBERS_HEADS = 2, NUMBERS_GROUP = 4, D = 128, TOKENS = 300, SPOILED_TOKEN = 150 /* within all windows */ };
 
 struct outputs {
 	std::vector<uint8_t> out;
@@ -37,13 +37,13 @@ struct outputs {
 
 size_t row_of(uint32_t sequence, uint32_t query, uint32_t head)
 {
-	return (sequence * QUERIES + query) * HEADS * GROUP + head;
+	return (sequence * QUERIES + query) * NUMBERS_HEADS * NUMBERS_GROUP + head;
 }
 
 /* Attention over a world as it is now, into outputs of type t. */
 outputs run(const world &w, enum kv_dtype t)
 {
-	const size_t rows = (size_t)SEQUENCES * QUERIES * HEADS * GROUP;
+	const size_t rows = (size_t)NUMBERS_SEQUENCES * QUERIES * NUMBERS_HEADS * NUMBERS_GROUP;
 	struct kv_cuda_attend a;
 
 	w.shape(&a);
@@ -144,7 +144,7 @@ bool keys_spoil_rows(const world &w, const outputs &usual)
 	const outputs got = run(w, KV_DTYPE_F32);
 
 	for (size_t row = 0; row < got.lse.size(); row++) {
-		const bool sees = row < row_of(1, 0, 0) && row % (HEADS * GROUP) < GROUP;
+		const bool sees = row < row_of(1, 0, 0) && row % (NUMBERS_HEADS * NUMBERS_GROUP) < NUMBERS_GROUP;
 
 		ok = ok && (sees ? got.all_nan(KV_DTYPE_F32, row) : alike(got, usual, row) || got.empty(row));
 	}
@@ -165,7 +165,7 @@ bool values_saturate(const world &w)
 			for (int i = 0; i < D; i++)
 				v[i] = (i % 3 ? 65504.0f : 65000.0f) * (i % 5 ? 1 : -1);
 			for (uint32_t t = 0; t < size && block * size + t < TOKENS; t++)
-				for (uint32_t head = 0; head < HEADS; head++)
+				for (uint32_t head = 0; head < NUMBERS_HEADS; head++)
 					kv_encode(&w.layout, &w.geometry, bytes, world::LAYER, head, KV_SIDE_V, t, 1, v, KV_DTYPE_F32, D);
 		});
 	const outputs floats = run(w, KV_DTYPE_F32), halves = run(w, KV_DTYPE_F16), others = run(w, KV_DTYPE_BF16);
@@ -189,7 +189,7 @@ bool run_odd_numbers(enum kv_format k, enum kv_format v)
 	bool ok = true;
 
 	for (const feature_set &features : each) {
-		const test_case c = {k, v, D, HEADS, GROUP, QUERIES, 32, PLAIN, KV_DTYPE_F32, KV_DTYPE_F32, {TOKENS, 1}, features, 0};
+		const test_case c = {k, v, D, NUMBERS_HEADS, NUMBERS_GROUP, QUERIES, 32, PLAIN, KV_DTYPE_F32, KV_DTYPE_F32, {TOKENS, 1}, features, 0};
 		const world w(c);
 		const outputs usual = run(w, KV_DTYPE_F32);
 		const bool queries = queries_stay_alone(w, usual), keys = keys_spoil_rows(w, usual), values = values_saturate(w);
