@@ -351,7 +351,7 @@ START_TEST(a_folder_has_one_name)
 		{ "/x:1GiB", "/x", NULL }, { "/x/:1GiB", "/x", NULL }, { "//x//y///:1GiB", "/x/y", NULL }, { "/./x/./y/.:1GiB", "/x/y", NULL },
 		{ "/x/.y/..z:1GiB", "/x/.y/..z", NULL }, { "/x/../y:1GiB", "/x/../y", NULL }, { "/:1GiB", "/", NULL }, { "///.//:1GiB", "/", NULL },
 		{ "/x:1GiB,/x/:1GiB", NULL, "the same folder twice: name each disk once" }, { "/a/b:1GiB,/a/./b:2GiB", NULL, "the same folder twice: name each disk once" },
-		{ "x:1GiB", NULL, "a disk's folder is not an absolute path" },
+		{ "x:1GiB", NULL, "a disk's folder is not an absolute path: begin it with /" },
 	};
 	struct config_disk list[CONFIG_DISKS_MAX];
 	const char *problem;

@@ -1,5 +1,5 @@
 # The shell of the daemon. The core behind it is tested by cache.cmake.
-terrace_test(config LIBS terrace_daemon ONE_THREAD)
+terrace_test(config LIBS terrace_daemon)
 terrace_test(cgroup LIBS terrace_daemon ONE_THREAD)
 terrace_test(log_line LIBS terrace_daemon PkgConfig::JANSSON ONE_THREAD)
 terrace_test(workers LIBS terrace_daemon)
