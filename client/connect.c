@@ -3,13 +3,13 @@
  * pthread_atfork's child handler counts a process generation up; a handle remembers the one it was made in. */
 #include "client/connect.h"
 
-#include "client/after.h"
-#include "client/clock.h"
-#include "client/errand.h"
-#include "client/layout.h"
-#include "client/rpc_address.h"
-#include "client/status.h"
-#include "client/wire.h"
+#include "client/gpu/stream_thread.h"
+#include "client/value/clock.h"
+#include "client/gpu/driver_thread.h"
+#include "client/value/layout.h"
+#include "client/transport/address.h"
+#include "client/value/status.h"
+#include "client/transport/decode.h"
 #include "health.pb-c.h"
 
 #include <errno.h>

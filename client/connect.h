@@ -2,7 +2,7 @@
 #ifndef TERRACE_CLIENT_CONNECT_H
 #define TERRACE_CLIENT_CONNECT_H
 
-#include "client/near.h"
+#include "client/transport/local_calls.h"
 
 #include <stdatomic.h>
 

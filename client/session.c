@@ -1,11 +1,11 @@
 /* Sessions: opened over layouts or joined by token; the daemon's answer is checked against what this build would compute. */
 #include "client/session.h"
 
-#include "client/clock.h"
-#include "client/cuda.h"
-#include "client/layout.h"
-#include "client/status.h"
-#include "client/wire.h"
+#include "client/value/clock.h"
+#include "client/gpu/plugin.h"
+#include "client/value/layout.h"
+#include "client/value/status.h"
+#include "client/transport/decode.h"
 #include "proto/layout_message.h"
 
 #include <errno.h>

@@ -3,8 +3,8 @@
 #define TERRACE_CLIENT_SESSION_H
 
 #include "client/connect.h"
-#include "client/fds.h"
-#include "client/keys.h"
+#include "client/memory/attachment.h"
+#include "client/value/keys.h"
 #include "kernels/format.h"
 
 enum { CLIENT_WHY_MAX = 128 };

@@ -1,7 +1,7 @@
 /* What a session knows of itself. */
-#include "client/layout.h"
+#include "client/value/layout.h"
 #include "client/session.h"
-#include "client/status.h"
+#include "client/value/status.h"
 
 #include <string.h>
 

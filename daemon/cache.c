@@ -5,11 +5,11 @@
  * is still mapped, and drains extents. What may last, making an extent and unmapping one, is left to
  * cache_chores, which does it without the mutex.
  */
-#include "daemon/cache_advice_graph.h"
-#include "daemon/cache_sums.h"
-#include "daemon/cache_tier.h"
-#include "daemon/cache_vram.h"
-#include "daemon/deadline.h"
+#include "daemon/advice/graph.h"
+#include "daemon/threads/checksum_pool.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+#include "daemon/threads/deadline.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -17,7 +17,7 @@
  *
  * Life of memory. A *lease* pins blocks; a *reservation* owns unpublished slots; both belong to a session.
  * Processes *attach* to a session; to each one the daemon lends extents under a lock that the kernel drops
- * when its last mapping is gone (store/extent.h). A session that was closed, that lost its last process, or
+ * when its last mapping is gone (store/host/extent.h). A session that was closed, that lost its last process, or
  * that idles without one, is a *ghost*: nobody can call in its name any more, and its leases and
  * reservations are kept (the slots are *quarantined*) until none of its attachments holds an extent;
  * cache_attach_gone and cache_tick ask for that. So a slot is reused only after Release, Abort, or the end
@@ -26,7 +26,7 @@
  * nothing for the session's leases. Reads and puts by stream hold their memory only from _begin to _end,
  * inside the daemon, and outlive their session if they must.
  *
- * Memory moves between layouts by whole extents: see cache_room.c. EXHAUSTED of a reserve may mean that
+ * Memory moves between layouts by whole extents: see memory/evict.c. EXHAUSTED of a reserve may mean that
  * memory is being moved at that moment; a try some ticks later may succeed.
  */
 #ifndef TERRACE_DAEMON_CACHE_H
@@ -39,7 +39,7 @@
 
 #include "kernels/format.h"
 #include "store/device.h"
-#include "store/ring.h"
+#include "store/ring/ring.h"
 #include "store/slot.h"
 #include "store/status.h"
 
@@ -60,7 +60,7 @@ enum {
 	CACHE_HOST = -1,             /* no GPU */
 };
 
-/* One disk of the disk tier: a folder for slab files (store/disk.h). */
+/* One disk of the disk tier: a folder for slab files (store/slab/disk.h). */
 struct cache_disk_options {
 	const char *folder;
 	uint64_t bytes;                  /* budget */
@@ -121,7 +121,7 @@ struct cache_options {
 /* Registers nothing: the calling thread has entered already. INVALID: an option out of its bounds. What the
  * catalog knows of the disks is taken up by a thread of its own: until that is done (cache_restored) blocks
  * on disk are misses, and deletes and flushes wait. A disk that cannot be used is left out, and cache_disks says why. BUSY: another process
- * has a disk or the catalog. UNSUPPORTED, IO: the catalog cannot be opened, as in store/catalog.h; or the kernel refuses `io`. UNAVAILABLE:
+ * has a disk or the catalog. UNSUPPORTED, IO: the catalog cannot be opened, as in store/catalog/catalog.h; or the kernel refuses `io`. UNAVAILABLE:
  * disks_required. *why: good until the thread's next cache_create. */
 enum status cache_create(const struct cache_options *o, uint64_t now_us, struct cache **out,
 			 const char **why);
@@ -140,7 +140,7 @@ const char *cache_left(const struct cache *c);
 void cache_thread_enter(void);
 void cache_thread_leave(void);
 
-/* Shares of what is countable, of the cache and of what the daemon has around it (quota.h). Lives as long as the cache. */
+/* Shares of what is countable, of the cache and of what the daemon has around it (block/quota.h). Lives as long as the cache. */
 struct quota;
 struct quota *cache_quota(const struct cache *c);
 
@@ -206,7 +206,7 @@ void cache_wait_end(struct cache *c, struct cache_wait *w);
 
 /* ---- sessions ----
  *
- * A session, a lease and a reservation are named by handles: 64 random bits, known to whom they were granted (cache_handle.h). */
+ * A session, a lease and a reservation are named by handles: 64 random bits, known to whom they were granted (block/handle.h). */
 
 struct cache_session_view {
 	uint64_t id;                     /* its handle: for its holder alone, as the token is */
@@ -217,7 +217,7 @@ struct cache_session_view {
 	struct kv_layout layout[CACHE_LAYOUTS_MAX];
 };
 
-/* The other end of a connection, for its share of what is countable (quota.h). */
+/* The other end of a connection, for its share of what is countable (block/quota.h). */
 struct cache_peer {
 	uint64_t user[2];                /* an address of IPv6 or, with CACHE_PEER_UID, a uid; zeroes: not known */
 	uint64_t process;                /* its pid; 0: not known */
@@ -230,7 +230,7 @@ struct cache_peer {
 enum status cache_session_open(struct cache *c, const char *tenant, const struct kv_layout *layouts,
 			       uint32_t n, const char *engine, uint64_t now_us,
 			       struct cache_session_view *out, const char **why);
-/* The same for a process that may hold no more than its share (quota.h: EXHAUSTED): of sessions, ended ones included whose memory may still be
+/* The same for a process that may hold no more than its share (block/quota.h: EXHAUSTED): of sessions, ended ones included whose memory may still be
  * mapped; of the layouts that it brings; and of all that the session holds. NULL, and a peer that is not known: no bound but that of all. */
 enum status cache_session_open_for(struct cache *c, const struct cache_peer *peer, const char *tenant, const struct kv_layout *layouts,
 				   uint32_t n, const char *engine, uint64_t now_us, struct cache_session_view *out, const char **why);

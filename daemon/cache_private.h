@@ -15,10 +15,10 @@
 #include <stdatomic.h>
 
 #include "daemon/cache.h"
-#include "daemon/cache_handle.h"
-#include "daemon/quota.h"
+#include "daemon/block/handle.h"
+#include "daemon/block/quota.h"
 #include "eviction/policy.h"
-#include "store/host.h"
+#include "store/host/host.h"
 #include "store/index.h"
 
 enum {
@@ -171,7 +171,7 @@ struct shelf {
 	struct shelf *next, *hash_next; /* of the pool, by rising extent id; of the bucket */
 	uint8_t *base;
 	uint32_t buffer[CACHE_DISKS_MAX]; /* its registration with each disk, or RING_NONE */
-	uint64_t *device;              /* its address on each GPU (cache_vram.h), 0: none; NULL without GPUs */
+	uint64_t *device;              /* its address on each GPU (vram/vram.h), 0: none; NULL without GPUs */
 	uint32_t extent, slots;
 	uint32_t taken;                /* slots not free */
 	uint32_t held;                 /* of these: pinned or reserved, so that eviction cannot empty them */
@@ -223,7 +223,7 @@ struct block {
 	struct pool *pool;
 	struct shelf *shelf;           /* NULL: not in memory */
 	struct rack *rack;             /* NULL: not on disk */
-	struct vram_slot *vram;        /* its slots on GPUs, coming ones too (cache_vram.h); NULL: none */
+	struct vram_slot *vram;        /* its slots on GPUs, coming ones too (vram/vram.h); NULL: none */
 	uint64_t generation;           /* of its put: in the header, whatever slot that lies in */
 	uint64_t stored_us;
 	uint32_t index, take;          /* in memory: slot, and the low half of that slot's generation */
@@ -242,7 +242,7 @@ struct block {
 	uint8_t rack_known : 1;        /* its copy on disk has the header of block_header_crc(), too */
 	_Atomic uint16_t turn;         /* of its put; 0: not known. Lookups read it */
 	uint32_t memory_pins;          /* of its pins those that are of its copy in memory alone */
-	struct block *id_next;         /* of the bucket by id (cache_advice.h) */
+	struct block *id_next;         /* of the bucket by id (advice/advice.h) */
 };
 enum { BLOCK_IN_MEMORY = 1, BLOCK_ON_DISK = 2, BLOCK_ON_GPU = 4 };
 _Static_assert(sizeof(struct block) <= 216, "a million blocks are to cost at most 256 bytes each");
@@ -276,7 +276,7 @@ struct session {
 	_Atomic bool called;           /* since the last tick, by calls that bring no time */
 
 	enum session_state state;
-	uint64_t handle;               /* also when a ghost (cache_handle.h) */
+	uint64_t handle;               /* also when a ghost (block/handle.h) */
 	uint64_t number;               /* public: what people see of it */
 	uint8_t token[CACHE_TOKEN_BYTES];
 	char engine[CACHE_ENGINE_MAX + 1]; /* for people */
@@ -308,10 +308,10 @@ struct attachment {
 	uint32_t lending;              /* descriptors of extents being made outside the lock */
 	uint32_t boarding;             /* the same of its board, for which GPUs' drivers may take their time */
 	uint32_t lent_count, lent_cap;
-	uint32_t *lent;                /* extents, those with LENT_TOLD (cache_attach.c) by the process's word no more */
+	uint32_t *lent;                /* extents, those with LENT_TOLD (session/attachment.c) by the process's word no more */
 	struct written *written;       /* [written_count] host extents in which its reservations have slots */
 	uint32_t written_count, written_cap, written_at; /* the last: where it was last looked */
-	struct offers *offers;         /* NULL: it has not asked for any (cache_offer.c) */
+	struct offers *offers;         /* NULL: it has not asked for any (session/offer.c) */
 };
 
 /* Leases and reservations wait in a queue in order of birth until they are overdue. */
@@ -417,9 +417,9 @@ struct cache {
 	_Atomic uint64_t counters[COUNTER_COUNT];
 	struct index *index;
 	struct host_tier *host;
-	struct tier *tier;             /* of disks (cache_tier.h); NULL: none */
-	struct vram *vram;             /* of GPUs (cache_vram.h); NULL: none */
-	struct sums *sums;             /* threads for checksums (cache_sums.h); NULL: none */
+	struct tier *tier;             /* of disks (disk/tier.h); NULL: none */
+	struct vram *vram;             /* of GPUs (vram/vram.h); NULL: none */
+	struct sums *sums;             /* threads for checksums (threads/checksum_pool.h); NULL: none */
 	struct quota *quota;           /* who may hold how much, of this cache and of the daemon around it */
 	const struct policy_ops *policy;
 
@@ -458,8 +458,8 @@ struct cache {
 	uint64_t read_bytes;           /* that streams which read have pinned, each block as often as it is read */
 	uint64_t pinned_lost;          /* rises when a block ends, or a copy on a GPU is found bad, that may be pinned */
 	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */
-	struct damage_notes damages;   /* cache_memory.c */
-	struct advice *advice;         /* cache_advice.h */
+	struct damage_notes damages;   /* memory/check.c */
+	struct advice *advice;         /* advice/advice.h */
 	struct pool *grow;             /* room_take gave up for it: see there */
 	bool gpu_busy;                 /* so did a GPU's: see vram_room_wait */
 	void (*wake_chores)(void *arg);
@@ -488,7 +488,7 @@ const char *cache_keys_problem(const struct cache_keys *k, uint32_t layouts);
 void aging_add(struct aging_queue *q, struct aging *a, uint64_t now_us);
 void aging_remove(struct aging_queue *q, struct aging *a);
 
-/* ---- cache_pool.c ---- */
+/* ---- block/layout_pool.c ---- */
 
 /* peer: who brings it if it is new; NULL: not known. */
 enum status pool_get(struct cache *c, struct quota_holder *holder, const struct kv_layout *l, struct pool **out, const char **why);
@@ -503,7 +503,7 @@ void shelf_free(struct cache *c, struct shelf *s);
  * which it counts down; NULL with *budget 0: go on from there; NULL with some left: no more. */
 struct block *shelf_next_block(struct pool *p, uint32_t *extent, uint32_t *slot, uint32_t *budget);
 
-/* ---- cache_room.c: who makes place for whom ---- */
+/* ---- memory/evict.c: who makes place for whom ---- */
 
 /* A free slot of the pool, evicting as needed. EXHAUSTED. If that is because the pool should get another
  * extent first, which takes long, c->grow is set: undo, leave the lock, room_grow(), try again. */
@@ -554,7 +554,7 @@ void room_drain_reap(struct cache *c);
 /* Without the lock: tells attachments to let go. */
 void room_retire_flush(struct cache *c);
 
-/* ---- cache_block.c ---- */
+/* ---- block/block.c ---- */
 
 static inline struct pool *block_pool(const struct block *b)
 {
@@ -667,7 +667,7 @@ static inline void place_none(struct cache_place *out)
 	*out = (struct cache_place){ .extent = (uint32_t)CACHE_EXTENT_NONE };
 }
 
-/* ---- cache_lookup.c ---- */
+/* ---- call/lookup.c ---- */
 
 /* The longest prefix over several layouts: bit p of `valid` says whether p blocks are usable in all layouts
  * fed so far. */
@@ -701,7 +701,7 @@ struct block *block_find_again(struct cache *c, const struct block *b);
 void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
 		 struct block **found);
 
-/* ---- cache_session.c ---- */
+/* ---- session/session.c ---- */
 
 struct session *session_find(struct cache *c, uint64_t handle); /* open, or a ghost; else NULL */
 struct session *session_get(struct cache *c, uint64_t handle, const char **why); /* open ones only */
@@ -730,7 +730,7 @@ void session_ghost_try(struct cache *c, struct session *s, uint32_t *probes);
 void sessions_tick(struct cache *c, uint64_t now_us);
 void sessions_free(struct cache *c);
 
-/* ---- cache_attach.c ---- */
+/* ---- session/attachment.c ---- */
 
 struct attachment *attachment_find(struct cache *c, uint64_t number);
 /* NULL or why that is not a live attachment of the session. */
@@ -742,13 +742,13 @@ bool attachment_has_lent(const struct attachment *a, uint32_t extent);
 bool attachment_writes(struct attachment *a, uint32_t extent, bool more);
 void attachment_free(struct cache *c, struct attachment *a);
 
-/* ---- cache_offer.c ---- */
+/* ---- session/offer.c ---- */
 
 void offers_free(struct offers *o); /* NULL allowed */
 /* There is an extent more. */
 void offers_tell(const struct cache *c);
 
-/* ---- cache_lease.c ---- */
+/* ---- call/lease.c ---- */
 
 struct lease *lease_alloc(uint32_t blocks); /* NULL: no memory */
 /* Puts a block into it, pinned where it is leased: in that slot of a GPU, or in memory (NULL). pinned: a pin of the caller's, of all copies, is
@@ -769,7 +769,7 @@ uint64_t pins_free_gpu(const struct cache *c, const struct gpu *g);
 enum status lease_ask(struct cache *c, const struct session *s, const char **why);
 enum status pins_ask(struct cache *c, const struct session *s, uint64_t bytes, const struct gpu *g, uint64_t gpu_bytes, const char **why);
 
-/* ---- cache_put.c ---- */
+/* ---- call/reserve.c ---- */
 
 /* gpu NULL: in memory. BUSY with c->gpu_busy set: something makes room on the GPU. */
 enum status reservation_create(struct cache *c, struct session *s, struct gpu *gpu, struct pool *const *pools,
@@ -790,7 +790,7 @@ void reserve_count(struct cache *c, enum status s);
 /* The part that claims this ident, or NULL. */
 struct part *claim_find(struct cache *c, const struct index_ident *ident);
 
-/* ---- cache_watch.c ---- */
+/* ---- session/watch.c ---- */
 
 void watch_event(struct cache *c, const struct block *b, enum cache_watch_kind kind,
 		 enum cache_reason reason);

@@ -2,7 +2,7 @@
  *
  * A leaf: it includes nothing of the project, and anything may include it. The public enum of
  * client/include/terrace.h and the wire enum of proto/terrace.proto carry the same numbers
- * (client/status.c and daemon/rpc_reply.c assert it at compile time).
+ * (client/value/status.c and daemon/rpc/reply.c assert it at compile time).
  *
  * OK is 0. MISS, BUSY and CANCELLED are outcomes that callers branch on, not failures.
  */

@@ -1,11 +1,11 @@
 # Which files own which third-party header: `owned HEADER FILE...` (a function of tests/rules.sh).
-owned 'grpc/' daemon/rpc.c daemon/rpc_engine.h daemon/rpc_loop.c daemon/rpc_step.c client/rpc.c client/rpc_call.c client/rpc_call.h
+owned 'grpc/' daemon/rpc/server.c daemon/rpc/engine.h daemon/rpc/loop.c daemon/rpc/step.c client/transport/grpc.c client/transport/grpc_call.c client/transport/grpc_call.h
 owned 'urcu' store/index.h store/index.c
-owned 'isa-l' store/slot.c client/stream.c
-owned 'xxhash' kernels/layout_id.c store/index.c client/keys.c client/layout.c
+owned 'isa-l' store/slot.c client/call/stream.c
+owned 'xxhash' kernels/layout_id.c store/index.c client/value/keys.c client/value/layout.c
 owned 'jansson' client/ctl/output.c client/ctl/layouts.c eviction/replay/parse.c
 owned 'lzma' eviction/replay/read.c
-owned 'liburing' store/ring_uring.c
-owned 'microhttpd' daemon/metrics.c
+owned 'liburing' store/ring/uring.c
+owned 'microhttpd' daemon/http/metrics.c
 owned 'systemd/' daemon/main.c
-owned 'lmdb' store/catalog_file.h
+owned 'lmdb' store/catalog/file.h

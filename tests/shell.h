@@ -10,10 +10,10 @@
 #include <unistd.h>
 
 #include "daemon/cache.h"
-#include "daemon/config.h"
-#include "daemon/daemon.h"
-#include "daemon/log.h"
-#include "daemon/rpc_reply.h"
+#include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
+#include "daemon/process/log.h"
+#include "daemon/rpc/reply.h"
 #include "terrace.pb-c.h"
 
 struct shell {

@@ -1,15 +1,15 @@
-# A GPU that is none (sim_device.h): a plugin and a runtime by the names that are loaded, in a folder of their own, for programs that run
+# A GPU that is none (sim/device.h): a plugin and a runtime by the names that are loaded, in a folder of their own, for programs that run
 # with LD_LIBRARY_PATH=${SIM_DEVICE_FOLDER}; and the same device as a library, for tests that link it.
 set(SIM_DEVICE_FOLDER ${CMAKE_CURRENT_BINARY_DIR}/sim_device)
 
-add_library(sim_device STATIC sim_device.c sim_copy.c sim_wait.c sim_stream.c)
+add_library(sim_device STATIC sim/device.c sim/copy.c sim/wait.c sim/stream.c)
 target_link_libraries(sim_device PUBLIC Threads::Threads)
 
-add_library(sim_plugin MODULE sim_kernels.c sim_device.c sim_copy.c sim_wait.c sim_stream.c)
+add_library(sim_plugin MODULE sim/kernels.c sim/device.c sim/copy.c sim/wait.c sim/stream.c)
 target_link_libraries(sim_plugin PRIVATE terrace_kernels Threads::Threads)
 set_target_properties(sim_plugin PROPERTIES PREFIX "" OUTPUT_NAME libterrace_cuda SUFFIX .so.0
                       LIBRARY_OUTPUT_DIRECTORY ${SIM_DEVICE_FOLDER})
-add_library(sim_runtime MODULE sim_runtime.c sim_stream.c)
+add_library(sim_runtime MODULE sim/runtime.c sim/stream.c)
 target_link_libraries(sim_runtime PRIVATE Threads::Threads)
 set_target_properties(sim_runtime PROPERTIES PREFIX "" OUTPUT_NAME libcudart SUFFIX .so.13
                       LIBRARY_OUTPUT_DIRECTORY ${SIM_DEVICE_FOLDER})
@@ -40,4 +40,4 @@ target_link_libraries(two_gpus PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
 add_dependencies(two_gpus sim_plugin sim_runtime)
 add_test(NAME two_gpus_sim COMMAND two_gpus --quick)
 set_tests_properties(two_gpus_sim PROPERTIES TIMEOUT 60 ENVIRONMENT "LD_LIBRARY_PATH=${SIM_DEVICE_FOLDER};SIM_GPU_DEVICES=2")
-terrace_test(sim_faults LIBS sim_device)
+terrace_test(sim_faults SOURCES sim/faults.c LIBS sim_device)

@@ -1,7 +1,7 @@
 /* terracectl compact: disk after disk, as many calls as the daemon has something to do. */
 #include <time.h>
 
-#include "client/clock.h"
+#include "client/value/clock.h"
 #include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/disks.h"

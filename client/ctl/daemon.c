@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/clock.h"
+#include "client/value/clock.h"
 #include "client/ctl/args.h"
-#include "client/rpc_address.h"
+#include "client/transport/address.h"
 
 struct reply {
 	struct ctl_daemon *daemon;

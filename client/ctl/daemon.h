@@ -4,7 +4,7 @@
 #define TERRACE_CTL_DAEMON_H
 
 #include "client/ctl/ctl.h"
-#include "client/wire.h"
+#include "client/transport/decode.h"
 
 enum { CTL_TIMEOUT_US = 5 * 1000 * 1000 };
 

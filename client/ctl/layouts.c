@@ -9,7 +9,7 @@
 #include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/output.h"
-#include "client/layout.h"
+#include "client/value/layout.h"
 #include "kernels/format.h"
 
 /* The number fields. at: in struct terrace_layout; NO_PLACE: a version, which the library has but does not

@@ -11,7 +11,7 @@
 #include "client/ctl/keys.h"
 #include "client/ctl/layouts.h"
 #include "client/ctl/output.h"
-#include "client/layout.h"
+#include "client/value/layout.h"
 
 enum { OPTION_LAYOUT, OPTION_LAYOUTS, OPTION_TOKENS, OPTION_BLOCK_TOKENS, OPTION_SALT };
 enum { BLOCK_TOKENS_DEFAULT = 16, BLOCK_TOKENS_MAX = 256 };

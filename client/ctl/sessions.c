@@ -6,7 +6,7 @@
 #include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/layouts.h"
-#include "client/layout.h"
+#include "client/value/layout.h"
 #include "proto/layout_message.h"
 
 /* False: not a layout that this library makes: of another version. */

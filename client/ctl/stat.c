@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "client/clock.h"
+#include "client/value/clock.h"
 #include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/disks.h"

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "client/clock.h"
+#include "client/value/clock.h"
 #include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/output.h"

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/cache_advice_graph.h"
-#include "daemon/cache_seed.h"
+#include "daemon/advice/graph.h"
+#include "tests/daemon/fill.h"
 #include "tests/bench/bench.h"
 
 #ifdef TERRACE_SANITIZED

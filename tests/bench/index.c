@@ -1,6 +1,6 @@
 /* The cache at a million blocks, in this process: what a block costs in memory, and what a lookup of 64 keys
  * costs inside the daemon, without the call around it. The blocks' records are the daemon's own; only their
- * slots have no memory (daemon/cache_seed.h). The baseline of lookups is as many independent reads from
+ * slots have no memory (tests/daemon/fill.h). The baseline of lookups is as many independent reads from
  * random places of an array as large: what the machine's memory takes alone.
  */
 #include <malloc.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "daemon/cache.h"
-#include "daemon/cache_seed.h"
+#include "tests/daemon/fill.h"
 #include "tests/bench/bench.h"
 
 #ifdef TERRACE_SANITIZED

@@ -1,4 +1,4 @@
-/* The ring of a disk (store/ring.h) against fio's io_uring engine: the same file, transfer size, depth
+/* The ring of a disk (store/ring/ring.h) against fio's io_uring engine: the same file, transfer size, depth
  * and pattern, one job, O_DIRECT. The file is written once from end to end before, so that no unwritten
  * extents are measured.
  *
@@ -30,7 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "store/ring.h"
+#include "store/ring/ring.h"
 #include "tests/bench/bench.h"
 
 enum {

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "daemon/cache_tier.h"
+#include "daemon/disk/tier.h"
 #include "tests/bench/bench.h"
 
 #ifdef TERRACE_SANITIZED /* what is left would be told as leaked */

@@ -4,8 +4,8 @@
  */
 #include <stdlib.h>
 
-#include "client/clock.h"
-#include "client/wire.h"
+#include "client/value/clock.h"
+#include "client/transport/decode.h"
 #include "health.pb-c.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/echo.h"

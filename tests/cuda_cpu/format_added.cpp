@@ -1,4 +1,4 @@
-/* One format more in the table (TERRACE_TEST_FORMAT, as in tests/format_added.c): what device code is told of formats is what the table says,
+/* One format more in the table (TERRACE_TEST_FORMAT, as in tests/kernels/format_added.c): what device code is told of formats is what the table says,
  * and no launcher takes the new one for another: calls are refused, and nothing is written.
  */
 #include <stdio.h>

@@ -57,7 +57,7 @@ class Abi(unittest.TestCase):
                 field = getattr(kind, member)
                 have["%s.%s" % (name, member)] = [field.offset, field.size]
         self.assertEqual(have, want)
-        for name, kind in terrace_abi.STRUCTS.items():  # of C's the library's compiler says it (client/layout.c)
+        for name, kind in terrace_abi.STRUCTS.items():  # of C's the library's compiler says it (client/value/layout.c)
             self.assertEqual(sum(getattr(kind, member).size for member, _ in kind._fields_), ctypes.sizeof(kind), name)
 
 

@@ -1,4 +1,4 @@
-"""Shares of connections and calls, between real processes: what one process takes, and what others get beside it. The rule is in daemon/quota.h."""
+"""Shares of connections and calls, between real processes: what one process takes, and what others get beside it. The rule is in daemon/block/quota.h."""
 
 import contextlib
 import os

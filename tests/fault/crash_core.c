@@ -2,7 +2,7 @@
  *
  * A campaign is a set of folders on which life follows life, each a process of its own that first checks what the lives before it had
  * promised (crash_life.h). A life is killed at a named point (store/crash_point.h), each in its turn, or at any time; before the next
- * the catalog may be cut, zeroed or deleted, and in some campaigns the power as well: what was not synced is not there (tests/power_log.h).
+ * the catalog may be cut, zeroed or deleted, and in some campaigns the power as well: what was not synced is not there (tests/daemon/disk/power_log.h).
  * Exit code 0: every promise was kept, and every point was reached.
  */
 #include <errno.h>
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "store/crash_point.h"
-#include "store/disk.h"
+#include "store/slab/disk.h"
 #include "tests/fault/crash_life.h"
 
 enum { LIVES = 14, LIFE_MS_MAX = 300000 };

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "daemon/cache_tier.h"
+#include "daemon/disk/tier.h"
 
 enum { SLOT = 8192, CALL_KEYS = 8, WAIT_MS = 120000, SHED_MS = 60000, LOCK_MS = 30000, GRAPH_NODES = 256, ADVISOR_MS = 5 };
 

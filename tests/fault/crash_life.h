@@ -4,7 +4,7 @@
 #define TERRACE_TESTS_FAULT_CRASH_LIFE_H
 
 #include "tests/fault/crash_shadow.h"
-#include "tests/power_log.h"
+#include "tests/daemon/disk/power_log.h"
 
 struct crash_setting {
 	char root[96];                 /* with the folders disk0, disk1, catalog */

@@ -19,8 +19,8 @@
 #include <time.h>
 
 #include "client/include/terrace.h"
-#include "tests/sim_device.h"
-#include "tests/sim_stream.h"
+#include "tests/sim/device.h"
+#include "tests/sim/stream.h"
 
 enum { RUN = 16, LAYERS = 8, GPUS = 2 };
 

@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/gpu.h"
+#include "client/gpu/gpu.h"
 #include "client/session.h"
 #include "tests/fault/mixed_tally.h"
 #include "tests/fault/mixed_work.h"

@@ -18,7 +18,7 @@
 
 #include "tests/fault/mixed_work.h"
 #include "tests/gpu/driver_kernel.h"
-#include "tests/sim_device.h"
+#include "tests/sim/device.h"
 
 enum { CALL_US = 30000000, SLOTS_MAX = 1024, RUN = 16, BYTE = 0xee, PAGE = 4096, GRID = 64, THREADS = 256, BEGIN_MS = 20000, ROOM_MS = 300 };
 

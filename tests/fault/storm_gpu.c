@@ -19,8 +19,8 @@
 #include <unistd.h>
 
 #include "tests/fault/storm_blocks.h"
-#include "tests/sim_device.h"
-#include "tests/sim_stream.h"
+#include "tests/sim/device.h"
+#include "tests/sim/stream.h"
 
 enum { KEYS = 96, RUN = STORM_RUN, HEADS = 4, DIM = 128, BLOCK_TOKENS = 64, LAYERS = 8 };
 

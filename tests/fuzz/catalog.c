@@ -10,9 +10,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "store/block_record.h"
-#include "store/catalog_file.h"
-#include "store/catalog_pages.h"
+#include "store/catalog/record.h"
+#include "store/catalog/file.h"
+#include "store/catalog/pages.h"
 #include "tests/held_folder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -2,7 +2,7 @@
  * chooses the reply, the second how long the pieces are in which gRPC would have received it. The client is disconnected, so that
  * leases are given back to nobody.
  */
-#include "tests/client_view.h"
+#include "tests/client/view.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

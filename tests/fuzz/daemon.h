@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "daemon/cache.h"
-#include "daemon/config.h"
-#include "daemon/daemon.h"
-#include "daemon/log.h"
+#include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
+#include "daemon/process/log.h"
 
 struct fuzz_daemon {
 	struct config config;

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/door.h"
-#include "daemon/near_call.h"
+#include "daemon/local/socket.h"
+#include "daemon/local/packet.h"
 #include "proto/fdsock.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -2,7 +2,7 @@
  * two bytes of length and its bytes. The largest number stands for the live session's handle, which no input could guess. Whatever the stream
  * said, afterwards no reservation is left.
  */
-#include "daemon/rpc_methods.h"
+#include "daemon/rpc/methods.h"
 
 #include "tests/fuzz/daemon.h"
 

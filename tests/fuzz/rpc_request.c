@@ -2,7 +2,7 @@
  * chooses the method, and by its top bit whether the handle of a live session stands before the bytes as field 1, which no input could
  * guess. The cache is made anew now and then, so that what one input leaves does not pile up.
  */
-#include "daemon/rpc_methods.h"
+#include "daemon/rpc/methods.h"
 
 #include "tests/fuzz/daemon.h"
 

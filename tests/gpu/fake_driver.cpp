@@ -1,6 +1,6 @@
 /* CUDA's driver (kernels/cuda/driver.h) over the host's memory, so that device_memory.cu and device_copy.cu, compiled as C++, can be run by
  * the tests of every device's table where there is no GPU. What a GPU does is not shown by it; what the code around the driver does is.
- * Addresses are marked as in tests/sim_device.h; streams are those of tests/sim_stream.h, so the simulated runtime goes with it.
+ * Addresses are marked as in tests/sim/device.h; streams are those of tests/sim/stream.h, so the simulated runtime goes with it.
  * FAKE_DRIVER_LOST=N: the GPU is lost at the N-th copy. FAKE_DRIVER_BATCH=no: there is no cuMemcpyBatchAsync; refused: it says no.
  * FAKE_DRIVER_MAJOR: the compute capability; with less than 9, or 12 and more, there is no copy kernel.
  * FAKE_DRIVER_DEVICES: how many GPUs there are; memory of one is for those others that have been given access to it, and a copy that touches
@@ -28,7 +28,7 @@
 #include "kernels/cuda/device_memory.h"
 #include "tests/gpu/fake_driver.h"
 extern "C" {
-#include "tests/sim_stream.h"
+#include "tests/sim/stream.h"
 }
 
 static const uint64_t MARK = (uint64_t)1 << 62, GRANULE = 2 << 20, TOTAL = 64 << 20;

@@ -11,10 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/fds.h"
+#include "client/memory/attachment.h"
 #include "client/include/terrace.h"
-#include "client/lease.h"
-#include "client/reserve.h"
+#include "client/call/lease.h"
+#include "client/call/reserve.h"
 #include "client/session.h"
 
 enum { LAYOUTS = 2, HELD = 16, RESERVED = 4, ROUND = 4, KEY_BYTES = 24, PAUSE_MS = 5, FLUSH_EVERY = 64 };

@@ -1,0 +1,19 @@
+/* Flush: the reply's decoder, in reach of tests. */
+#ifndef TERRACE_CLIENT_CALL_FLUSH_H
+#define TERRACE_CLIENT_CALL_FLUSH_H
+
+#include "client/transport/grpc.h"
+#include "client/session.h"
+
+struct client_flushing {
+	const struct client_view *view;
+	uint32_t count;                /* statuses awaited: keys asked for, or 1 for everything */
+	bool answered;                 /* statuses are written */
+	enum terrace_status *statuses; /* [count], where to put them; may be NULL */
+};
+
+/* Reads a FlushReply. TERRACE_OK: what is there is durable; TERRACE_EXHAUSTED, TERRACE_IO, TERRACE_UNAVAILABLE: the first
+ * status that says otherwise. */
+enum terrace_status client_flush_read(struct client_flushing *flushing, const struct client_message *message);
+
+#endif

@@ -1,0 +1,18 @@
+/* Lookup: the reply's decoder, in reach of tests. */
+#ifndef TERRACE_CLIENT_CALL_LOOKUP_H
+#define TERRACE_CLIENT_CALL_LOOKUP_H
+
+#include "client/transport/grpc.h"
+#include "client/session.h"
+
+struct client_lookup {
+	const struct client_view *view;
+	uint32_t count;  /* keys asked for */
+	uint32_t prefix; /* the answer */
+	uint8_t *states; /* [count][layouts], where to put them; NULL: not wanted */
+};
+
+/* Reads a LookupReply. */
+enum terrace_status client_lookup_read(struct client_lookup *lookup, const struct client_message *message);
+
+#endif

@@ -1,0 +1,16 @@
+/* Delete, touch and report: the one decoder among them. */
+#ifndef TERRACE_CLIENT_CALL_REPORT_H
+#define TERRACE_CLIENT_CALL_REPORT_H
+
+#include "client/transport/grpc.h"
+
+struct client_deleting {
+	uint32_t count;                /* keys asked for */
+	enum terrace_status *statuses; /* [count], where to put the answer; may be NULL */
+	bool answered;                 /* statuses are written */
+};
+
+/* Reads a DeleteReply. */
+enum terrace_status client_delete_read(struct client_deleting *deleting, const struct client_message *message);
+
+#endif

@@ -1,0 +1,40 @@
+/* Reservations: slots to write in place. */
+#ifndef TERRACE_CLIENT_CALL_RESERVE_H
+#define TERRACE_CLIENT_CALL_RESERVE_H
+
+#include "client/memory/places.h"
+#include "client/transport/grpc.h"
+
+struct terrace_reservation {
+	struct client_view *view; /* with a reference */
+	unsigned generation;
+	bool open;                     /* an open block */
+	uint32_t count;                /* keys */
+	uint64_t *ids;                 /* [count] the daemon's numbers; 0: no slot */
+	enum terrace_status *statuses; /* [count] what the daemon said a key */
+	struct client_places places;
+};
+
+struct client_reserving {
+	struct client_view *view;
+	uint32_t count;
+	bool open;
+	int32_t gpu; /* -1: slots in host memory; else it has been made ready */
+	uint64_t deadline_us;
+	uint64_t call; /* its number, until there is a reply; then 0 */
+	struct terrace_reservation *reservation; /* the answer */
+};
+
+/* Reads a ReserveReply and maps what it names. Slots that cannot be used are given back. */
+enum terrace_status client_reserve_read(struct client_reserving *reserving, const struct client_message *message);
+
+/* TERRACE_OK, or why the handle cannot be used. */
+enum terrace_status client_reservation_check(const struct terrace_reservation *reservation);
+
+/* Aborts the reservation's slots at the daemon: waiting for its answer a second at most, or not at all. */
+void client_reservation_abort(struct terrace_reservation *reservation, bool wait);
+
+/* Ends the use of the mappings and frees the handle; the slots have been committed or aborted. */
+void client_reservation_free(struct terrace_reservation *reservation);
+
+#endif

@@ -1,0 +1,17 @@
+/* Warm: the reply's decoder, in reach of tests. */
+#ifndef TERRACE_CLIENT_CALL_WARM_H
+#define TERRACE_CLIENT_CALL_WARM_H
+
+#include "client/transport/grpc.h"
+#include "client/session.h"
+
+struct client_warming {
+	const struct client_view *view;
+	uint32_t count;  /* keys asked for */
+	uint32_t blocks; /* the answer */
+};
+
+/* Reads a WarmReply. */
+enum terrace_status client_warm_read(struct client_warming *warming, const struct client_message *message);
+
+#endif

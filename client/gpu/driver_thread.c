@@ -1,0 +1,210 @@
+/* See gpu/driver_thread.h. */
+#include "client/gpu/driver_thread.h"
+
+#include "client/value/clock.h"
+#include "client/gpu/gpu.h"
+#include "client/value/status.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { LOOK_MS = 10, HEARD_MAX = 64 };
+
+static struct {
+	pthread_once_t once;
+	bool works;
+	int bell; /* an eventfd */
+	atomic_bool busy;
+	pthread_mutex_t lock; /* guards what follows; never held while an errand runs */
+	pthread_cond_t ran; /* by CLOCK_MONOTONIC */
+	struct client_errand *first, **last; /* that the thread has not seen yet */
+	uint32_t fresh;       /* that have not been run */
+	bool watched;         /* GPUs are asked */
+} errands = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER, .last = &errands.first};
+
+static _Thread_local bool inside;
+
+bool client_thread_start(void *(*main)(void *))
+{
+	pthread_attr_t attributes;
+	sigset_t all, old;
+	pthread_t thread;
+	bool started;
+
+	pthread_attr_init(&attributes);
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	started = pthread_create(&thread, &attributes, main, NULL) == 0;
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attributes);
+	return started;
+}
+
+/* ---- the thread's side --------------------------------------------------------------------------------------------- */
+
+/* The less of two times; -1: none. */
+static int sooner(int ms, int other_ms)
+{
+	return ms < 0 || (other_ms >= 0 && other_ms < ms) ? other_ms : ms;
+}
+
+/* Waits until the bell is rung, or one of these can be read, or it is time. What is one too many to be heard is looked at. */
+static void wait_for(const struct client_errand *todo, bool watched)
+{
+	struct pollfd heard[1 + HEARD_MAX] = {{.fd = errands.bell, .events = POLLIN}};
+	int ms = watched ? LOOK_MS : -1;
+	uint64_t times;
+	nfds_t n = 1;
+
+	for (; todo; todo = todo->next) {
+		const bool hears = todo->fd >= 0 && n <= HEARD_MAX;
+
+		if (hears)
+			heard[n++] = (struct pollfd){.fd = todo->fd, .events = POLLIN};
+		ms = sooner(ms, !hears ? LOOK_MS : todo->until_us ? client_left_ms(todo->until_us) : -1);
+	}
+	errands.busy = false;
+	poll(heard, n, ms);
+	errands.busy = true;
+	if (heard[0].revents)
+		while (read(errands.bell, &times, sizeof(times)) < 0 && errno == EINTR)
+			;
+}
+
+/* Waits for something to do, and puts what is new behind what is to be run again. Whether GPUs are to be asked. */
+static bool errands_take(struct client_errand **todo, bool watched)
+{
+	wait_for(*todo, watched);
+	pthread_mutex_lock(&errands.lock);
+	while (*todo)
+		todo = &(*todo)->next;
+	*todo = errands.first;
+	errands.first = NULL;
+	errands.last = &errands.first;
+	watched = errands.watched;
+	pthread_mutex_unlock(&errands.lock);
+	return watched;
+}
+
+static void fresh_ran(void)
+{
+	pthread_mutex_lock(&errands.lock);
+	errands.fresh--;
+	pthread_cond_broadcast(&errands.ran);
+	pthread_mutex_unlock(&errands.lock);
+}
+
+static void errands_run(struct client_errand **todo)
+{
+	while (*todo) {
+		struct client_errand *e = *todo, *next = e->next;
+		bool fresh = !e->ran;
+
+		e->ran = true;
+		if (e->run(e))
+			*todo = next;
+		else
+			todo = &e->next;
+		if (fresh)
+			fresh_ran();
+	}
+}
+
+static void *errands_main(void *arg)
+{
+	struct client_errand *todo = NULL;
+	bool watched = false;
+
+	(void)arg;
+	inside = true;
+	for (;;) {
+		watched = errands_take(&todo, watched);
+		errands_run(&todo);
+		if (watched)
+			client_gpus_ask();
+	}
+	return NULL;
+}
+
+/* ---- the others' --------------------------------------------------------------------------------------------------- */
+
+void client_errands_wake(void)
+{
+	const uint64_t one = 1;
+
+	while (write(errands.bell, &one, sizeof(one)) < 0 && errno == EINTR)
+		;
+}
+
+static void start_once(void)
+{
+	pthread_condattr_t attributes;
+
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	pthread_cond_init(&errands.ran, &attributes);
+	pthread_condattr_destroy(&attributes);
+	errands.bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	errands.works = errands.bell >= 0 && client_thread_start(errands_main);
+}
+
+static enum terrace_status start(void)
+{
+	pthread_once(&errands.once, start_once);
+	return errands.works ? TERRACE_OK : client_fail(TERRACE_EXHAUSTED, "no thread to wait for the GPU's driver: "
+							"this process may have no more (ulimit -u)");
+}
+
+enum terrace_status client_errand_start(struct client_errand *e)
+{
+	enum terrace_status status = start();
+
+	if (status)
+		return status;
+	e->next = NULL;
+	e->fd = -1;
+	e->until_us = 0;
+	e->ran = false;
+	pthread_mutex_lock(&errands.lock);
+	*errands.last = e;
+	errands.last = &e->next;
+	errands.fresh++;
+	pthread_mutex_unlock(&errands.lock);
+	client_errands_wake();
+	return TERRACE_OK;
+}
+
+enum terrace_status client_errand_watch(bool watch)
+{
+	enum terrace_status status = start();
+
+	if (status)
+		return status;
+	pthread_mutex_lock(&errands.lock);
+	errands.watched = watch;
+	pthread_mutex_unlock(&errands.lock);
+	client_errands_wake();
+	return TERRACE_OK;
+}
+
+bool client_errands_busy(void)
+{
+	return errands.busy;
+}
+
+void client_errands_settle(uint64_t deadline_us)
+{
+	struct timespec until = client_time_of(deadline_us);
+	int waited = 0;
+
+	pthread_mutex_lock(&errands.lock);
+	while (errands.fresh && !inside && waited != ETIMEDOUT)
+		waited = pthread_cond_timedwait(&errands.ran, &errands.lock, &until);
+	pthread_mutex_unlock(&errands.lock);
+}

@@ -1,0 +1,38 @@
+/* What is done when a GPU has got somewhere: a thread of the library that streams wake, and that looks after promises (memory/progress.h). It
+ * is started with its first task and sleeps while there are none. Streams wait for what it does, and the driver may wait for streams: so it
+ * calls no function of a GPU's table, and takes no lock that is held meanwhile (gpu/driver_thread.h). */
+#ifndef TERRACE_CLIENT_GPU_STREAM_THREAD_H
+#define TERRACE_CLIENT_GPU_STREAM_THREAD_H
+
+#include "client/gpu/gpu.h"
+
+struct client_attachment;
+struct after_token;
+
+/* Embedded in what waits for a stream. */
+struct client_after {
+	struct client_after *next;
+	struct client_attachment *attachment; /* with a reference, and one of its streams */
+	struct client_gpu *gpu;
+	uint64_t late_us;                     /* absolute; 0: never late */
+	/* Once, before run, if the deadline has passed, or `given_up` says so: the stream may still be busy. NULL: neither. */
+	void (*late)(struct client_after *after, enum terrace_status status);
+	bool (*given_up)(struct client_after *after);
+	/* Once: the stream has got there, or (lost) never will, since its GPU is lost. Ends the struct. */
+	void (*run)(struct client_after *after, bool lost);
+	struct after_token *token;
+};
+
+/* Has after->run called on the thread when what is in the stream now is done. On a failure nothing will be called.
+ * TERRACE_CANCELLED: the attachment is closed. TERRACE_EXHAUSTED, TERRACE_UNAVAILABLE (the GPU is lost), TERRACE_INTERNAL. */
+enum terrace_status client_after_start(struct client_after *after, struct client_attachment *attachment,
+				       struct client_gpu *gpu, void *stream);
+
+/* Has client_board_watch called now and then, until it says that nothing is left. TERRACE_EXHAUSTED. May be called with the board's lock
+ * held. */
+enum terrace_status client_after_watch(struct client_attachment *attachment);
+
+/* True on the thread. */
+bool client_after_inside(void);
+
+#endif

@@ -1,0 +1,169 @@
+/* The end of an attachment: its memory is unmapped when nothing uses it any more, and the daemon is told.
+ *
+ * Of a GPU's memory the daemon waits for the word, or for the end of the process. So the socket stays open until all words are out, however
+ * long the daemon does not read them: with a GPU that is an errand, which tries again until the daemon has heard, or is gone. */
+#include "client/memory/attachment.h"
+
+#include "client/gpu/stream_thread.h"
+#include "client/value/clock.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Without the lock: nobody maps or uses anything any more. The table stays: a thread that is making a lease may be reading it. */
+static void memory_drop(struct client_attachment *a)
+{
+	for (uint32_t i = 0; i < a->count; i++)
+		if (a->mappings[i]->base && !(a->mappings[i]->extent == FDSOCK_EXTENT_BOARD && a->board_stays))
+			client_mapping_drop(&a->memory, a->mappings[i]);
+	client_lent_memory_fini(&a->memory);
+}
+
+/* What follows has the lock. */
+
+static bool hung_up(int socket)
+{
+	struct pollfd end = {.fd = socket, .events = POLLOUT};
+
+	return poll(&end, 1, 0) > 0 && end.revents & (POLLHUP | POLLERR);
+}
+
+/* True when all is told, or there is nobody to tell. */
+static bool told(struct client_attachment *a)
+{
+	for (; a->told < a->count && a->socket >= 0; a->told++)
+		if (a->mappings[a->told]->gpu != FDSOCK_NO_GPU && !client_fds_tell(a, a->mappings[a->told]))
+			return hung_up(a->socket);
+	return true;
+}
+
+static void end_note(struct client_attachment *a)
+{
+	if (a->socket >= 0) {
+		shutdown(a->socket, SHUT_RDWR); /* a forked child may have it open, too */
+		close(a->socket);
+	}
+	a->socket = -1;
+	a->ended = true;
+}
+
+static bool has_gpus(const struct client_attachment *a)
+{
+	bool has = a->memory.range_count > 0 || a->ahead.hears; /* who hears the socket closes it */
+
+	for (uint32_t i = 0; i < a->count; i++)
+		has = has || client_fds_of_driver(a->mappings[i]);
+	return has;
+}
+
+static bool unmapping_run(struct client_errand *errand);
+
+void client_fds_end(struct client_attachment *a)
+{
+	if (!a->closed || a->ending || a->talking || a->streams || a->ahead.apart)
+		return;
+	a->ending = true;
+	client_fds_hear_out(a);
+	if (has_gpus(a)) {
+		client_fds_hold(a);
+		a->unmapping.run = unmapping_run;
+		if (!client_errand_start(&a->unmapping))
+			return;
+		atomic_fetch_sub_explicit(&a->references, 1, memory_order_relaxed); /* the caller has one */
+	}
+	pthread_mutex_unlock(&a->lock);
+	memory_drop(a);
+	pthread_mutex_lock(&a->lock);
+	told(a);
+	end_note(a);
+}
+
+static bool unmapping_run(struct client_errand *errand)
+{
+	struct client_attachment *a = (struct client_attachment *)((char *)errand - offsetof(struct client_attachment, unmapping));
+	bool over;
+
+	if (!a->dropped)
+		memory_drop(a);
+	pthread_mutex_lock(&a->lock);
+	a->dropped = true;
+	over = told(a);
+	if (over)
+		end_note(a);
+	pthread_mutex_unlock(&a->lock);
+	if (over)
+		client_fds_drop(a);
+	return over;
+}
+
+/* With the lock. */
+static void close_begin(struct client_attachment *a)
+{
+	a->closed = true;
+	if (a->ahead.hears)
+		client_fds_hold(a); /* until it has heard of this */
+	if (a->socket >= 0)
+		shutdown(a->socket, SHUT_RD); /* wakes the thread that talks; the daemon is still told what is unmapped */
+	pthread_cond_broadcast(&a->idle);
+	a->board_stays = client_board_close(&a->board);
+}
+
+/* The thread that ends the streams' waits does not wait for itself. */
+static void close_once(struct client_attachment *a, uint64_t wait_us)
+{
+	struct timespec until = client_time_of(client_deadline_us(wait_us));
+	int waited = 0;
+
+	pthread_mutex_lock(&a->lock);
+	if (a->closed) {
+		pthread_mutex_unlock(&a->lock);
+		return;
+	}
+	close_begin(a);
+	while ((a->talking || a->streams || a->ahead.apart) && !client_after_inside() && waited != ETIMEDOUT)
+		waited = pthread_cond_timedwait(&a->idle, &a->lock, &until);
+	client_fds_end(a);
+	pthread_mutex_unlock(&a->lock);
+}
+
+void client_fds_close(struct client_attachment *a)
+{
+	close_once(a, a->close_wait_us);
+}
+
+void client_fds_hold(struct client_attachment *a)
+{
+	atomic_fetch_add_explicit(&a->references, 1, memory_order_relaxed);
+}
+
+/* The last reference closes before it goes: while it is open the thread that hears has none, and may take one. After that it has ended, or an
+ * errand has it, or that thread, whom nobody waits for: who lets go of a lease, or opens anew, has no time for a driver. */
+void client_fds_drop(struct client_attachment *a)
+{
+	unsigned n = atomic_load(&a->references);
+	bool closed = false;
+
+	do {
+		if (n == 1 && !closed) {
+			close_once(a, 0);
+			closed = true;
+			n = atomic_load(&a->references);
+		}
+	} while (!atomic_compare_exchange_weak(&a->references, &n, n - 1));
+	if (n != 1)
+		return;
+	for (uint32_t i = 0; i < a->count; i++) {
+		free(a->mappings[i]->registered);
+		free(a->mappings[i]);
+	}
+	free(a->mappings);
+	free(a->ahead.offers);
+	client_board_fini(&a->board);
+	pthread_cond_destroy(&a->idle);
+	pthread_mutex_destroy(&a->lock);
+	free(a);
+}

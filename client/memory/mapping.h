@@ -1,0 +1,85 @@
+/* One extent of the daemon's memory in this process: host memory or a GPU's, read-only or writable.
+ *
+ * An extent of host memory is mapped whole, kept from children of fork(), and registered with a GPU when something there first wants
+ * its address. An extent of a GPU's memory is imported at its place in the address range of its layout, so that extents lie side by side;
+ * its *hold*, a page of host memory, is mapped for as long. What to read and what to write have ranges of their own. */
+#ifndef TERRACE_CLIENT_MEMORY_MAPPING_H
+#define TERRACE_CLIENT_MEMORY_MAPPING_H
+
+#include "client/gpu/gpu.h"
+#include "client/value/keys.h"
+#include "client/transport/packet.h"
+
+/* What the daemon said of its memory when the session was opened: what its packets are held against. */
+struct client_lent {
+	uint32_t gpu_count;
+	struct {
+		uint8_t uuid[DEVICE_UUID_BYTES];
+		uint64_t bytes;
+	} gpus[DEVICES_MAX];
+	uint32_t layout_count;
+	uint64_t layout_ids[CLIENT_LAYOUTS_MAX];
+};
+
+struct client_mapping {
+	uint32_t extent;
+	bool writable;
+	bool retiring;  /* the daemon wants it back */
+	bool coming;    /* it is being imported, by one who uses it once: `device` is his yet */
+	bool registering; /* it is being registered with a GPU, by one who uses it once */
+	uint32_t uses;  /* leases and reservations of this process */
+	uint8_t *base;  /* of a GPU's memory: the hold. NULL: being unmapped, or the daemon has not been told yet; unchanged while in use */
+	uint64_t bytes; /* of the extent */
+	uint32_t gpu;   /* the session's number of it, or FDSOCK_NO_GPU */
+	uint64_t layout_id, at;      /* of a GPU's memory: whose it is, where in the layout's range */
+	struct device_extent device; /* of a GPU's memory */
+	uint32_t ready; /* of host memory: GPUs with which it is registered, a bit each; the owner's */
+	/* Of host memory: [DEVICES_MAX] its addresses on the session's GPUs, 0 where it is not registered; NULL: nowhere.
+	 * The owner's to free(). */
+	uint64_t *registered;
+};
+
+/* Address space for the extents of a layout on a GPU. */
+struct client_range {
+	uint64_t layout_id;
+	uint32_t gpu;
+	bool writable;
+	uint64_t address, bytes;
+};
+
+/* Where an attachment's GPU memory is. Zeroed memory will do; `lent` is set before anything else is called. */
+struct client_lent_memory {
+	struct client_lent lent;
+	struct client_gpu *_Atomic gpus[DEVICES_MAX]; /* as in `lent`; NULL: not opened yet */
+	struct client_range *ranges;                  /* whoever may map may read and add */
+	uint32_t range_count;
+};
+
+/* GPU number g of the session, opened. TERRACE_UNSUPPORTED (the daemon lends none; see client_gpu_open), TERRACE_INVALID (no such
+ * number). Any thread. */
+enum terrace_status client_lent_gpu(struct client_lent_memory *memory, uint32_t g, struct client_gpu **out);
+
+/* Maps the extent of an EXTENT packet into *mapping, whose `extent` and `writable` are set, but for a GPU's memory, whose hold alone is
+ * mapped. The packet keeps its descriptors. What the daemon says; TERRACE_INTERNAL for nonsense; TERRACE_EXHAUSTED, TERRACE_UNSUPPORTED,
+ * TERRACE_UNAVAILABLE (the GPU is lost). One thread at a time. */
+enum terrace_status client_mapping_prepare(struct client_lent_memory *memory, const struct client_packet *packet,
+					   struct client_mapping *mapping);
+
+/* Imports a GPU's memory after that, by the same packet; nothing is left to be done for host memory. Writes `device` alone. As above; if it
+ * fails, client_mapping_forget is next. Any threads, each its mapping. */
+enum terrace_status client_mapping_import(struct client_lent_memory *memory, const struct client_packet *packet,
+					  struct client_mapping *mapping);
+
+/* Unmaps what was prepared and is not to be imported. */
+void client_mapping_forget(struct client_mapping *mapping);
+
+/* Registers host memory with GPU g, if it is not. One thread at a time a mapping. */
+enum terrace_status client_mapping_register(struct client_lent_memory *memory, struct client_mapping *mapping, uint32_t g);
+
+/* Unregisters and unmaps, and leaves the words of the struct, `registered` too, to their readers. Nothing touches the memory any more. */
+void client_mapping_drop(struct client_lent_memory *memory, const struct client_mapping *mapping);
+
+/* Gives the ranges back, when no mapping is left. */
+void client_lent_memory_fini(struct client_lent_memory *memory);
+
+#endif

@@ -1,0 +1,214 @@
+/* Places: from extents and offsets of a reply to addresses, of this process and of a GPU.
+ *
+ * A reply has four parallel arrays, an entry a (key, layout), keys outer. Neighbours mostly lie in one extent, so what
+ * depends on the extent alone is kept from a layout's block before; of another extent the mappings of this handle are tried first, and only
+ * a new one goes to the table. */
+#include "client/memory/places.h"
+
+#include "client/value/status.h"
+
+#include <stdlib.h>
+
+enum { DEVICE_SLOT_ALIGN = 256 };
+
+static enum terrace_status place_fail(uint32_t key, const char *what)
+{
+	return client_fail(TERRACE_INTERNAL, "the daemon's place of key %u %s", key, what);
+}
+
+/* Where a layout's last block was, for the next: its mapping (NULL: there was none yet), and what depends on that alone. */
+struct spot {
+	const struct client_mapping *mapping;
+	uint64_t align, last; /* offsets are multiples of the one, and at most the other */
+	uint8_t *base;        /* of offset 0's block in this process; NULL: on a GPU */
+	uint64_t address;     /* the same on the GPU, if there is one */
+};
+
+/* A reply being read. */
+struct reading {
+	const struct client_placing *p;
+	struct spot spots[CLIENT_LAYOUTS_MAX]; /* a layout each, as many as there are */
+};
+
+/* NULL, or why the blocks cannot be in such memory. */
+static const char *memory_problem(const struct client_placing *p, const struct client_mapping *m)
+{
+	if (m->extent == FDSOCK_EXTENT_BOARD)
+		return "is on the board";
+	if (m->gpu == FDSOCK_NO_GPU)
+		return p->gpu >= 0 && !p->host_too ? "is in host memory, not on the GPU" : NULL;
+	return p->gpu < 0 || m->gpu != (uint32_t)p->gpu ? "is on another GPU, or on one unasked" : NULL;
+}
+
+/* The mapping of an extent, which this handle then counts as used once. */
+static enum terrace_status mapping_of(struct client_places *p, const struct client_placing *g, uint32_t extent,
+				      struct client_mapping **out)
+{
+	enum terrace_status status;
+	struct client_mapping **grown;
+
+	for (uint32_t i = 0; i < p->mapping_count; i++)
+		if (p->mappings[i]->extent == extent) {
+			*out = p->mappings[i];
+			return TERRACE_OK;
+		}
+	grown = realloc(p->mappings, (p->mapping_count + 1) * sizeof(struct client_mapping *));
+	if (!grown)
+		return client_fail(TERRACE_EXHAUSTED, "no memory for a lease");
+	p->mappings = grown;
+	status = client_fds_map(p->attachment, extent, g->writable, g->deadline_us, out);
+	if (status)
+		return status;
+	p->mappings[p->mapping_count++] = *out;
+	if (g->gpu >= 0 && (*out)->gpu == FDSOCK_NO_GPU && !memory_problem(g, *out))
+		status = client_fds_register(p->attachment, *out, (uint32_t)g->gpu, g->deadline_us);
+	return status;
+}
+
+/* Goes over to another extent. */
+static enum terrace_status spot_move(struct client_places *p, struct reading *r, uint32_t key, uint32_t l, uint32_t extent)
+{
+	const struct client_layout *layout = &r->p->view->layouts[l];
+	struct client_mapping *m;
+	enum terrace_status status = mapping_of(p, r->p, extent, &m);
+	const bool host = !status && m->gpu == FDSOCK_NO_GPU;
+	const uint64_t header = host ? KV_SLOT_ALIGN : 0, need = header + layout->geometry.block_bytes;
+	const char *problem;
+
+	if (status)
+		return status;
+	problem = memory_problem(r->p, m);
+	if (!problem && need > m->bytes)
+		problem = "is not inside its extent";
+	if (!problem && !host && m->layout_id != layout->id)
+		problem = "is in another layout's memory";
+	if (problem)
+		return place_fail(key, problem);
+	r->spots[l] = (struct spot){.mapping = m,
+				    .align = host ? (uint64_t)KV_SLOT_ALIGN : DEVICE_SLOT_ALIGN,
+				    .last = m->bytes - need,
+				    .base = host ? m->base + header : NULL};
+	if (p->addresses)
+		r->spots[l].address = (host ? m->registered[p->gpu] : m->device.address) + header;
+	return TERRACE_OK;
+}
+
+/* One entry of the arrays. An extent of none leaves the block NULL. */
+static enum terrace_status place_one(struct client_places *p, struct reading *r, uint32_t key, uint32_t l)
+{
+	const struct client_placing *g = r->p;
+	const size_t i = (size_t)key * p->layouts + l;
+	const uint32_t extent = g->reply->extent[i], tokens = g->reply->tokens[i];
+	const uint64_t offset = g->reply->offset[i];
+	const struct spot *spot = &r->spots[l];
+
+	if (extent == FDSOCK_EXTENT_NONE)
+		return TERRACE_OK;
+	if (!spot->mapping || spot->mapping->extent != extent) {
+		enum terrace_status status = spot_move(p, r, key, l, extent);
+
+		if (status)
+			return status;
+	}
+	if (offset & (spot->align - 1) || offset > spot->last)
+		return place_fail(key, "is not inside its extent");
+	if (spot->base)
+		p->blocks[i] = spot->base + offset;
+	if (p->addresses)
+		p->addresses[i] = spot->address + offset;
+	if (!g->writable && (tokens < 1 || tokens > g->view->layouts[l].layout.block_tokens))
+		return place_fail(key, "has a wrong number of tokens");
+	if (!p->tokens[key] || tokens < p->tokens[key])
+		p->tokens[key] = tokens;
+	return TERRACE_OK;
+}
+
+/* A key's blocks: in all layouts, or in none of them; windowed layouts may lack it. */
+static enum terrace_status place_key(struct client_places *p, struct reading *r, uint32_t key)
+{
+	uint32_t present = 0, missing = 0;
+
+	for (uint32_t l = 0; l < p->layouts; l++) {
+		enum terrace_status status = place_one(p, r, key, l);
+
+		if (status)
+			return status;
+		if (r->p->reply->extent[(size_t)key * p->layouts + l] != FDSOCK_EXTENT_NONE)
+			present++;
+		else if (r->p->writable || !r->p->view->layouts[l].layout.window)
+			missing++;
+	}
+	if (missing && (present || !r->p->sparse))
+		return place_fail(key, "lacks a layout");
+	return TERRACE_OK;
+}
+
+static enum terrace_status places_fill(struct client_places *p, const struct client_placing *g)
+{
+	const Terrace__V1__Places *reply = g->reply;
+	struct reading reading = {.p = g};
+	size_t entries = (size_t)p->keys * p->layouts;
+
+	if (!reply || reply->n_extent != entries || reply->n_offset != entries || reply->n_tokens != entries)
+		return client_fail(TERRACE_INTERNAL, "the daemon's places are not %zu", entries);
+	p->blocks = calloc(entries ? entries : 1, sizeof(*p->blocks));
+	p->tokens = calloc(p->keys ? p->keys : 1, sizeof(*p->tokens));
+	p->addresses = p->gpu >= 0 ? calloc(entries ? entries : 1, sizeof(*p->addresses)) : NULL;
+	if (!p->blocks || !p->tokens || (p->gpu >= 0 && !p->addresses))
+		return client_fail(TERRACE_EXHAUSTED, "no memory for a lease");
+	for (uint32_t key = 0; key < p->keys; key++) {
+		enum terrace_status status = g->wanted && !g->wanted[key] ? TERRACE_OK : place_key(p, &reading, key);
+
+		if (status)
+			return status;
+	}
+	return TERRACE_OK;
+}
+
+enum terrace_status client_places_init(struct client_places *places, const struct client_placing *placing)
+{
+	const struct client_view *view = placing->view;
+	enum terrace_status status;
+
+	*places = (struct client_places){.attachment = view->attachment,
+					 .keys = placing->keys,
+					 .layouts = view->layout_count,
+					 .gpu = placing->gpu};
+	client_fds_hold(places->attachment);
+	status = places_fill(places, placing);
+	if (status)
+		client_places_fini(places);
+	return status;
+}
+
+void client_places_fini(struct client_places *places)
+{
+	if (!places->attachment)
+		return;
+	for (uint32_t i = 0; i < places->mapping_count; i++)
+		client_fds_unmap(places->attachment, places->mappings[i]);
+	client_fds_drop(places->attachment);
+	free(places->mappings);
+	free(places->blocks);
+	free(places->addresses);
+	free(places->tokens);
+	*places = (struct client_places){0};
+}
+
+enum terrace_status client_places_addresses(const struct client_places *places, uint32_t layout, uint64_t *addresses)
+{
+	if (places->gpu < 0)
+		return client_fail(TERRACE_PRECONDITION, "addresses: the lease was not made for a GPU: set gpu in terrace_lease_options");
+	if (layout >= places->layouts || !addresses)
+		return client_fail(TERRACE_INVALID, "addresses: the session has no layout %u, or the pointer for them is NULL", layout);
+	for (uint32_t i = 0; i < places->keys; i++)
+		addresses[i] = places->addresses[(size_t)i * places->layouts + layout];
+	return TERRACE_OK;
+}
+
+void *client_places_block(const struct client_places *places, uint32_t key, uint32_t layout)
+{
+	if (key >= places->keys || layout >= places->layouts)
+		return NULL;
+	return places->blocks[(size_t)key * places->layouts + layout];
+}

@@ -1,0 +1,46 @@
+/* Where leased or reserved blocks lie in this process: addresses, and the mappings that hold them. */
+#ifndef TERRACE_CLIENT_MEMORY_PLACES_H
+#define TERRACE_CLIENT_MEMORY_PLACES_H
+
+#include "client/session.h"
+#include "terrace.pb-c.h"
+
+/* Embedded in leases and reservations. Zeroed memory is an empty one. */
+struct client_places {
+	struct client_attachment *attachment; /* with a reference */
+	uint32_t keys, layouts;
+	int32_t gpu;                          /* whose addresses these are; -1: none's */
+	void **blocks;                        /* [keys][layouts], NULL where there is none, or only a GPU has it */
+	uint64_t *addresses;                  /* [keys][layouts] on the GPU, 0 where there is none; NULL without a GPU */
+	uint32_t *tokens;                     /* [keys] valid tokens */
+	struct client_mapping **mappings;     /* each used once */
+	uint32_t mapping_count;
+};
+
+/* What a reply's places are to be. */
+struct client_placing {
+	const struct client_view *view;
+	const Terrace__V1__Places *reply;
+	uint32_t keys;
+	const uint8_t *wanted; /* a byte a key, 0: key without a block, whatever the reply says; NULL: all wanted */
+	bool sparse;           /* a key may be absent in all layouts; one layout may lack it only if it is windowed */
+	bool writable;
+	int32_t gpu;           /* -1: all are in host memory; else on that GPU of the session, which is open, */
+	bool host_too;         /* or in host memory, which is then registered with it */
+	uint64_t deadline_us;
+};
+
+/* Takes the places of blocks from a reply: checks every number of it, maps what is not mapped. TERRACE_INTERNAL for nonsense, else as
+ * client_fds_map and client_fds_register. */
+enum terrace_status client_places_init(struct client_places *places, const struct client_placing *placing);
+
+/* Ends the use of the mappings. */
+void client_places_fini(struct client_places *places);
+
+/* The GPU's addresses of all keys' blocks in a layout. TERRACE_PRECONDITION: they are not a GPU's; TERRACE_INVALID: no such layout. */
+enum terrace_status client_places_addresses(const struct client_places *places, uint32_t layout, uint64_t *addresses);
+
+/* NULL outside. */
+void *client_places_block(const struct client_places *places, uint32_t key, uint32_t layout);
+
+#endif

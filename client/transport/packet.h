@@ -1,0 +1,42 @@
+/* Packets of the fd socket, one at a time: sent, received and checked for their form. What an extent says is memory/mapping.h's to judge. */
+#ifndef TERRACE_CLIENT_TRANSPORT_PACKET_H
+#define TERRACE_CLIENT_TRANSPORT_PACKET_H
+
+#include "client/include/terrace.h"
+#include "proto/fdsock.h"
+
+struct client_packet {
+	union {
+		struct fdsock_head head;
+		struct fdsock_welcome welcome;
+		struct fdsock_extent extent;
+		struct fdsock_unmapped unmapped; /* RETIRE */
+		struct fdsock_offer offer;
+	} body;
+	int descriptors[2]; /* the first that came; -1: none */
+	bool lost;          /* some did not come: this process can have no more */
+};
+
+/* A non-blocking, close-on-exec SEQPACKET socket connected to `path`. TERRACE_UNAVAILABLE, TERRACE_DENIED, TERRACE_INVALID. */
+enum terrace_status client_packet_connect(const char *path, uint64_t deadline_us, int *out);
+
+/* Sends one packet, trying for a few milliseconds at most. False: it was not sent. */
+bool client_packet_send(int socket, const void *packet, size_t bytes);
+/* The same until the deadline. TERRACE_DEADLINE: the socket is full, since the other end reads nothing; TERRACE_UNAVAILABLE: that has gone,
+ * or this one was shut down. */
+enum terrace_status client_packet_send_until(int socket, const void *packet, size_t bytes, uint64_t deadline_us);
+
+/* The next packet, of known type and right size. deadline_us 0: without waiting, nor words of that. TERRACE_DEADLINE: none came;
+ * TERRACE_UNAVAILABLE: the other end has gone; TERRACE_INTERNAL: garbage. */
+enum terrace_status client_packet_receive(int socket, uint64_t deadline_us, struct client_packet *packet);
+
+/* Closes the packet's descriptors, if it has any. */
+void client_packet_fini(struct client_packet *packet);
+
+/* NULL if descriptor `i` is of a file of at least `bytes`: touching less would be a SIGBUS. Else what is wrong. */
+const char *client_packet_file_problem(const struct client_packet *packet, int i, uint64_t bytes);
+
+/* A status number from the socket; TERRACE_INTERNAL for one that is no failure of this version. */
+enum terrace_status client_packet_status(uint32_t number);
+
+#endif

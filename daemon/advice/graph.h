@@ -1,0 +1,146 @@
+/* The advisor: a thread that keeps the graph of blocks (eviction/graph_edges.h) and makes of it lists of what is likely to be asked
+ * for next. Blocks are named by their keys' hashes here, over all layouts.
+ *
+ * Every advisor_ms it takes the mail, makes a list for each of the last chains that were asked for, and publishes all of them
+ * by one atomic pointer; the old ones are freed after a grace period. Lists older than 2 s are not used. Without an advisor nothing is
+ * read ahead. Now and then some of the graph goes to the catalog, from where a restart takes it.
+ */
+#ifndef TERRACE_DAEMON_ADVICE_GRAPH_H
+#define TERRACE_DAEMON_ADVICE_GRAPH_H
+
+#include "daemon/advice/advice.h"
+#include "daemon/threads/await.h"
+#include "eviction/graph_edges.h"
+#include "eviction/graph_mail.h"
+#include "eviction/sketch.h"
+#include "store/catalog/catalog.h"
+
+enum {
+	LISTS_MAX = 256,               /* chains that have one */
+	LIST_NAMES = 32,               /* blocks in one */
+	LIST_SLOTS = 1024,             /* of the table by name */
+	LIST_STALE_US = 2 * 1000 * 1000,
+	LEASES_LOOKED_AT = 256,        /* of a session, by ties_lease */
+};
+
+struct advice_list {
+	uint64_t tail;                 /* 0: free */
+	uint32_t count;
+	uint64_t name[LIST_NAMES];     /* the likeliest first */
+};
+struct advice_lists {
+	struct index_record record;    /* first, never in the index: its grace period is wanted */
+	uint64_t made_us;
+	struct advice_list list[LIST_SLOTS];
+};
+
+/* A round of what policies have learned, towards the catalog. */
+struct learning {
+	bool on;
+	uint32_t at, number;           /* of the learner, of its next piece */
+	uint64_t cursor, round_us;     /* of policy_ops.keep; when it began */
+	char whom;                     /* whose cursor that is, by struct learner; 0: nobody's yet */
+	uint64_t where, what;
+};
+
+/* A walk over the catalog's table of edges, in parts. */
+struct edges_walk {
+	bool on;
+	uint32_t round;                /* the highest seen; that is swept */
+	uint32_t left;                 /* of this part */
+	bool stopped;                  /* before the end */
+	uint8_t key[CATALOG_KEY_MAX];  /* where it goes on */
+	size_t key_bytes;              /* 0: at the beginning */
+};
+
+/* A look at all nodes, in parts: see advice/graph_sync.c. */
+struct live_look {
+	bool on;
+	uint64_t dropped;              /* letters lost before it began */
+	uint32_t node;
+};
+
+struct advisor {
+	struct graph_mail *mail;       /* from those who hold the cache's lock */
+	struct mailbox sketch_mail;    /* from the workers that commit */
+	struct advice_lists *_Atomic lists;
+	_Atomic uint64_t now_us;       /* the cache's, as of the last tick */
+	_Atomic uint64_t passes, pass_us, pass_us_max, nodes, edges, kept, pieces; /* for Stats */
+	_Atomic uint64_t began_us;     /* the same, of the machine's clock: when the pass that is under way, or wants the lock, began; 0: none is */
+
+	int wake;                      /* an eventfd: somebody poked, or it is to stop */
+	atomic_bool poked, stop;
+	atomic_bool unseen;            /* blocks came or went of which no letter was written */
+	pthread_t thread;
+	struct await ended;
+	bool started;
+
+	pthread_mutex_t lock;          /* of all below */
+	struct graph_edges *graph;
+	struct sketches *sketches;
+	uint64_t recent[LISTS_MAX];    /* the ends of the last chains, a ring */
+	uint32_t recent_next;
+	uint64_t latest_us;            /* of what the graph was told */
+	/* Towards the catalog: */
+	bool loaded, edges_now;        /* the walk has come to the edges */
+	uint32_t cursor, cycle;
+	uint64_t cycle_us;
+	struct edges_walk load, sweep;
+	struct learning learning;
+	struct live_look look;
+};
+
+/* ---- advice/graph.c ---- */
+
+/* Without the lock. OK also if the options want none. */
+enum status advisor_create(struct cache *c, const char **why);
+/* Its thread, after everything else is there, unless advisor_ms is 0. */
+enum status advisor_start(struct cache *c, const char **why);
+bool advisor_stop(struct cache *c); /* as advice_stop */
+void advisor_destroy(struct cache *c);
+/* Any thread, with or without the lock: a Lookup found something on a disk, and its letter should be read now, not at the next tick. */
+void advisor_poke(struct cache *c);
+/* One pass, without the lock; the thread's work. False: it is still at what the catalog has of an earlier run. */
+bool advisor_pass(struct cache *c);
+/* With the lock: mail. */
+void advisor_request(struct cache *c, const struct request *r);
+void advisor_block(struct cache *c, const struct block *b, bool live);
+/* In a read section: the list of a chain, or NULL. */
+const struct advice_list *advisor_list(struct cache *c, const struct request *r);
+void advisor_stats(struct cache *c, cache_stat_fn *emit, void *arg);
+
+/* ---- advice/graph_sync.c ---- */
+
+/* With the advisor's lock, without the cache's, after the mail was taken up to `dropped` lost letters: some of a look at which blocks are
+ * there, if letters about them were lost. */
+void live_pass(struct cache *c, struct advisor *a, uint64_t dropped);
+
+/* ---- advice/graph_feed.c ---- */
+
+/* With the lock: a session got a lease, which is in its list. */
+void ties_lease(struct cache *c, const struct session *s, const struct lease *l);
+/* Without the lock, of one that is being committed and was sealed: takes a sketch of its keys. Some tens of us. */
+void ties_commit(struct cache *c, const struct reservation *r);
+/* With the advisor's lock: the sketches that have come. */
+void ties_pass(struct advisor *a);
+
+/* ---- advice/graph_store.c: with the advisor's lock ---- */
+
+/* Takes from the catalog some of what an earlier run left there; a->loaded: that was all. */
+void keep_load(struct cache *c, struct advisor *a);
+/* Tells the catalog of `records` nodes and edges more; UINT32_MAX: of all that are left of this round, which is the last. OK: nothing is left
+ * to be told now. BUSY: some is. EXHAUSTED, UNAVAILABLE: the catalog takes no more now, or has failed. */
+enum status keep_some(struct cache *c, struct advisor *a, uint32_t records);
+
+/* ---- advice/policy_store.c ---- */
+
+/* With the advisor's lock: so many pieces more of what policies have learned. Statuses of keep_some. */
+enum status learned_keep(struct cache *c, struct advisor *a, uint32_t pieces);
+/* The next of them is the first of a round, though the last one is not over or not long ago. */
+void learned_anew(struct advisor *a);
+/* The conversations of an earlier run, before the cache serves. */
+void learned_conversations(struct cache *c);
+/* Of a record of the table of edges: a piece that nobody has written anew for a month. */
+bool learned_is_old(const uint8_t *key, size_t key_bytes, const uint8_t *value, size_t value_bytes);
+
+#endif

@@ -1,0 +1,172 @@
+/* What ties blocks together besides their chains.
+ *
+ * *Leased together* (co_attend): two chains that one session holds under lease at the same time, neither a beginning of the other: agents
+ * that work side by side, documents that are attended together. The end of each is tied to where the other begins, which is where it leaves
+ * what they have in common: from there on the other is to be read, in its order, and prefix_share leads on. A new lease is tied to the last four
+ * of the session, both ways, by a weight of one over the session's other leases: of an engine that runs hundreds of strangers at a time next to
+ * nothing remains, and what stays together grows.
+ *
+ * *Alike* (semantic): at a commit the worker that has just summed a block up decodes some of its keys too: of the middle layer's first head,
+ * the first 64 tokens, in the rotated domain, where every dim is a random projection of the original. 64 dims of their mean go to the
+ * advisor by a mailbox without a lock; it makes a sketch of them (eviction/sketch.h) and ties the block to those that are near, both ways, by
+ * one less a tenth a bit. Of a session's layouts the first counts, blocks in host memory only.
+ */
+#include "daemon/advice/graph.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/codec.h"
+
+enum {
+	TOGETHER = 4,                  /* leases of a session that a new one is tied to */
+	SKETCH_TOKENS = 64,
+	SKETCH_WORDS = 2 + SKETCH_BITS / 8,
+	SKETCHES_A_PASS = 8192,
+	NEAR_MAX = 8,
+};
+
+/* ---- leased together ---- */
+
+static const struct block *end_of(const struct lease *l)
+{
+	return l->count ? l->block[l->count - 1] : NULL;
+}
+
+/* The end of one is in the other, at its place. */
+static bool is_beginning(const struct lease *a, const struct lease *of)
+{
+	return a->count <= of->count && of->block[a->count - 1] == end_of(a);
+}
+
+static uint64_t name_of(const struct block *b)
+{
+	return key_name(b->record.ident.key, b->record.ident.key_bytes);
+}
+
+/* Chains that have parted do not meet again. */
+static const struct block *parts_from(const struct lease *l, const struct lease *other)
+{
+	uint32_t same = 0, end = l->count < other->count ? l->count : other->count;
+
+	while (same < end) {
+		const uint32_t middle = same + (end - same) / 2;
+
+		if (l->block[middle] == other->block[middle])
+			same = middle + 1;
+		else
+			end = middle;
+	}
+	return same < l->count ? l->block[same] : end_of(l);
+}
+
+/* From the end of one to the beginning of the other. */
+static void tie(struct cache *c, const struct lease *from, const struct lease *to, float weight)
+{
+	const struct graph_mail_event e = { .now_us = c->now_us, .kind = GRAPH_MAIL_PAIR, .type = EDGE_CO_ATTEND, .count = 2,
+					    .weight = weight, .ids = { name_of(end_of(from)), name_of(parts_from(to, from)) } };
+
+	if (e.ids[0] != e.ids[1])
+		graph_mail_post(c->advice->advisor->mail, &e);
+}
+
+void ties_lease(struct cache *c, const struct session *s, const struct lease *l)
+{
+	const struct lease *held[TOGETHER];
+	uint32_t count = 0, others = 0;
+
+	if (!c->advice->advisor || !end_of(l))
+		return;
+	for (const struct lease *o = s->leases; o && others < LEASES_LOOKED_AT; o = o->next) {
+		if (o == l || !end_of(o) || is_beginning(o, l) || is_beginning(l, o))
+			continue;
+		others++;
+		if (count < TOGETHER)
+			held[count++] = o;
+	}
+	for (uint32_t i = 0; i < count; i++) {
+		tie(c, l, held[i], 1.0f / (float)others);
+		tie(c, held[i], l, 1.0f / (float)others);
+	}
+}
+
+/* ---- alike ---- */
+
+/* The mean of its keys' first 64 rotated dims, to the full range of 8 bits; false: it has none. */
+static bool keys_mean(const struct pool *p, const uint8_t *block, uint32_t tokens, int8_t out[SKETCH_BITS])
+{
+	float keys[SKETCH_TOKENS * KV_HEAD_DIM_MAX], sum[KV_HEAD_DIM_MAX] = { 0 }, most = 0;
+	const uint32_t d = p->layout.head_dim_k, n = tokens < SKETCH_TOKENS ? tokens : SKETCH_TOKENS;
+
+	if (!n || d < SKETCH_BITS || d > KV_HEAD_DIM_MAX)
+		return false;
+	kv_decode(&p->layout, &p->geometry, block, p->layout.layers / 2, 0, KV_SIDE_K, 0, n, false, keys, KV_DTYPE_F32, d);
+	for (uint32_t t = 0; t < n; t++)
+		for (uint32_t i = 0; i < d; i++)
+			sum[i] += keys[t * d + i];
+	kv_rotate(sum, d); /* is linear: once, not for each token */
+	for (uint32_t i = 0; i < SKETCH_BITS; i++) {
+		if (!isfinite(sum[i]))
+			return false;
+		most = fmaxf(most, fabsf(sum[i]));
+	}
+	if (!(most > 0))
+		return false;
+	for (uint32_t i = 0; i < SKETCH_BITS; i++)
+		out[i] = (int8_t)lrintf(127 * sum[i] / most);
+	return true;
+}
+
+void ties_commit(struct cache *c, const struct reservation *r)
+{
+	const struct block *b = r->parts ? r->part[0].block : NULL;
+	struct advisor *a = c->advice->advisor;
+	int8_t mean[SKETCH_BITS];
+	struct letter l;
+
+	if (!a || !b || !b->shelf || !keys_mean(b->pool, block_slot_at(b) + SLOT_HEADER_BYTES, r->info.tokens, mean))
+		return;
+	if (!mailbox_begin(&a->sketch_mail, SKETCH_WORDS, &l))
+		return;
+	letter_write(&a->sketch_mail, &l, 0, key_name(r->key, r->key_bytes));
+	letter_write(&a->sketch_mail, &l, 1, b->pool->layout_id);
+	for (uint32_t i = 0; i < SKETCH_BITS / 8; i++) {
+		uint64_t word;
+
+		memcpy(&word, mean + 8 * i, 8);
+		letter_write(&a->sketch_mail, &l, 2 + i, word);
+	}
+	mailbox_send(&a->sketch_mail, &l);
+}
+
+static void tie_alike(struct advisor *a, uint64_t name, uint64_t layout_id, const int8_t mean[SKETCH_BITS])
+{
+	const uint64_t bits = sketches_bits(a->sketches, layout_id, mean);
+	struct sketch_near near[NEAR_MAX];
+	uint32_t found = bits ? sketches_add(a->sketches, name, bits, near, NEAR_MAX) : 0;
+
+	for (uint32_t i = 0; i < found; i++) {
+		float weight = 1 - (float)near[i].distance / (SKETCH_NEAR + 1);
+
+		graph_edges_pair(a->graph, a->latest_us, EDGE_SEMANTIC, name, near[i].id, weight);
+		graph_edges_pair(a->graph, a->latest_us, EDGE_SEMANTIC, near[i].id, name, weight);
+	}
+}
+
+void ties_pass(struct advisor *a)
+{
+	struct letter l;
+
+	for (uint32_t n = 0; n < SKETCHES_A_PASS && mailbox_next(&a->sketch_mail, &l); n++) {
+		const uint64_t name = letter_read(&a->sketch_mail, &l, 0), layout_id = letter_read(&a->sketch_mail, &l, 1);
+		int8_t mean[SKETCH_BITS];
+
+		for (uint32_t i = 0; i < SKETCH_BITS / 8; i++) {
+			const uint64_t word = letter_read(&a->sketch_mail, &l, 2 + i);
+
+			memcpy(mean + 8 * i, &word, 8);
+		}
+		mailbox_free(&a->sketch_mail, &l);
+		tie_alike(a, name, layout_id, mean);
+	}
+}

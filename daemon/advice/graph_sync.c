@@ -1,0 +1,75 @@
+/* Which blocks of the graph are there. Letters tell of each that comes or goes; but those that a restart takes up are told of by none, and
+ * letters for which the mail had no room are lost. After that the advisor looks at all nodes, some at a pass, while new letters come. A
+ * block without a node gets none: there may be many times more blocks than nodes, and nothing is known of it.
+ */
+#include "daemon/advice/graph.h"
+#include "daemon/disk/tier.h"
+
+/* A look is for one node in one pool. */
+enum {
+	LOOKS_A_PASS = 1 << 15,        /* some ms */
+	LOOKS_A_HOLD = 512,            /* of the cache's lock */
+};
+
+static bool is_there(const struct cache *c, uint64_t name)
+{
+	for (uint32_t i = 0; i < c->pool_count; i++)
+		if (by_id_find(c, policy_id(name, c->pools[i]->layout_id)))
+			return true;
+	return false;
+}
+
+/* 1 at least. */
+static uint32_t pools_now(struct cache *c)
+{
+	uint32_t pools;
+
+	cache_lock(c);
+	pools = c->pool_count;
+	cache_unlock(c);
+	return pools ? pools : 1;
+}
+
+/* True: all have been looked at. */
+static bool look_at_nodes(struct cache *c, struct advisor *a)
+{
+	struct graph_node_record n[LOOKS_A_HOLD];
+	const uint32_t pools = pools_now(c), most = pools < LOOKS_A_HOLD ? LOOKS_A_HOLD / pools : 1;
+	bool there[LOOKS_A_HOLD], more = true;
+
+	for (uint32_t looks = 0; more && looks < LOOKS_A_PASS; looks += most * pools) {
+		uint32_t count = 0;
+
+		while (count < most && (more = graph_edges_next_node(a->graph, a->latest_us, &a->look.node, &n[count])))
+			count++;
+		cache_lock(c);
+		for (uint32_t i = 0; i < count; i++)
+			there[i] = is_there(c, n[i].id);
+		cache_unlock(c);
+		for (uint32_t i = 0; i < count; i++)
+			graph_edges_mark(a->graph, n[i].id, there[i]);
+	}
+	return !more;
+}
+
+static bool has_cause(struct cache *c, struct advisor *a, uint64_t dropped)
+{
+	bool restored;
+
+	if (dropped == a->look.dropped && !atomic_load(&a->unseen))
+		return false;
+	cache_lock(c);
+	restored = !c->tier || c->tier->restored;
+	cache_unlock(c);
+	return restored;
+}
+
+void live_pass(struct cache *c, struct advisor *a, uint64_t dropped)
+{
+	if (!a->look.on && has_cause(c, a, dropped)) {
+		atomic_store(&a->unseen, false);
+		a->look = (struct live_look){ .on = true, .dropped = dropped };
+	}
+	if (a->look.on)
+		a->look.on = !look_at_nodes(c, a);
+}

@@ -1,0 +1,333 @@
+/* Reading ahead: blocks that are on a disk alone and will be wanted are loaded, behind everything that somebody waits for, and no
+ * more than prefetch_bytes a second.
+ *
+ * What is to be loaded hangs in a bounded queue of *wishes*, each the blocks of one request:
+ *
+ *     asked      a Lookup found them: the Lease that follows will want them. What is not begun when it comes is late, and dropped
+ *     expected   the graph leads to them from what was asked for (advice/graph.h); dropped after two seconds
+ *
+ * A tick, and whoever reads the mail, begins as many loads as budget, memory and disks allow. A block that was loaded ahead is *used* when a
+ * lease has it, *late* if that lease had to wait for it all the same, and *wasted* if it leaves memory before. Until then the policy does
+ * not know it: it is kept for as long as somebody may be expected to want it, then it goes first. Of a kind of wish of which more than a
+ * quarter was wasted lately one in eight is granted, and of that the likeliest few blocks, until that is better. What became of a block is
+ * known only when its time is over: what is expected has no more blocks waiting for that than were used lately, and a few.
+ */
+#include "daemon/advice/graph.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+
+#include <string.h>
+
+enum {
+	ASKED_US = 30 * 1000 * 1000,   /* a request waits in its engine's queue no longer */
+	EXPECTED_US = 5 * 1000 * 1000,
+	WISH_US = 2 * 1000 * 1000,     /* what is expected is not begun later than that */
+	VICTIM_LOOKS = 256,
+	HOST_SHARE = 4,                /* of memory, one part of so many may hold what was loaded ahead and is not used yet */
+	TRIAL_BLOCKS = 4,              /* of a wish of a kind that is in doubt */
+};
+
+static uint64_t life_us(enum ahead_kind kind)
+{
+	return kind == AHEAD_ASKED ? ASKED_US : EXPECTED_US;
+}
+
+/* ---- what became of them ---- */
+
+void ahead_arrive(struct cache *c, struct block *b)
+{
+	struct pool *p = b->pool;
+
+	b->refused = false; /* it is asked again when it is used */
+	p->ahead_blocks++;
+	b->node.last_use_us = c->now_us;
+	b->node.uses = 0;
+	b->node.next = NULL;
+	b->node.prev = p->ahead_last;
+	if (p->ahead_last)
+		p->ahead_last->next = &b->node;
+	else
+		p->ahead = &b->node;
+	p->ahead_last = &b->node;
+}
+
+static void unlink_node(struct pool *p, struct policy_node *n)
+{
+	p->ahead_blocks--;
+	if (n->prev)
+		n->prev->next = n->next;
+	else
+		p->ahead = n->next;
+	if (n->next)
+		n->next->prev = n->prev;
+	else
+		p->ahead_last = n->prev;
+	n->prev = n->next = NULL;
+}
+
+struct block *ahead_victim(const struct cache *c, const struct pool *p, bool any)
+{
+	uint32_t looked = 0;
+
+	for (struct policy_node *n = p->ahead; n && looked < VICTIM_LOOKS; n = n->next, looked++) {
+		struct block *b = (struct block *)block_of_node(n);
+
+		if (!any && c->now_us - n->last_use_us <= life_us((enum ahead_kind)b->ahead))
+			continue;
+		if (block_memory_pins(b) == 0)
+			return b;
+	}
+	return NULL;
+}
+
+_Static_assert(COUNTER_EXPECTED_LATE - COUNTER_EXPECTED_BYTES == COUNTER_AHEAD_LATE - COUNTER_AHEAD_BYTES, "the same rows of both");
+
+static void count_bytes(struct cache *c, enum ahead_kind kind, enum counter what, uint64_t bytes)
+{
+	cache_count(c, what, bytes);
+	if (kind == AHEAD_EXPECTED)
+		cache_count(c, (enum counter)(what - COUNTER_AHEAD_BYTES + COUNTER_EXPECTED_BYTES), bytes);
+}
+
+void ahead_end(struct cache *c, struct block *b, enum counter how)
+{
+	struct ahead *a = &c->advice->ahead;
+	const enum ahead_kind kind = (enum ahead_kind)b->ahead;
+	const uint64_t bytes = b->pool->geometry.slot_bytes;
+
+	if (!b->ahead)
+		return;
+	if (b->shelf)
+		unlink_node(b->pool, &b->node);
+	a->held_bytes -= bytes;
+	count_bytes(c, kind, how, bytes);
+	b->ahead = AHEAD_NO;
+	tried_ended(&a->tried[kind], how == COUNTER_AHEAD_WASTED);
+}
+
+void ahead_wanted(struct cache *c, struct block *b)
+{
+	ahead_end(c, b, COUNTER_AHEAD_LATE);
+}
+
+/* A Lookup's Lease comes soon; to see that nobody wants what was expected takes seconds, in which memory could be filled with it. */
+static bool proves_itself(const struct ahead *a, enum ahead_kind kind)
+{
+	return kind == AHEAD_ASKED || tried_proves_itself(&a->tried[kind]);
+}
+
+/* ---- wishes ---- */
+
+static void wish_end(struct cache *c, struct ahead_wish *w)
+{
+	for (uint32_t i = 0; i < w->kept; i++) {
+		struct block *b = by_id_find(c, w->keep[i]);
+
+		if (b && b->wanted)
+			b->wanted--;
+	}
+	w->count = w->begun = w->kept = 0;
+}
+
+/* A free one, or the one that is the first to expire. */
+static struct ahead_wish *wish_take(struct cache *c)
+{
+	struct ahead *a = &c->advice->ahead;
+	struct ahead_wish *w = &a->wish[0];
+
+	for (uint32_t i = 0; i < AHEAD_WISHES; i++) {
+		if (!a->wish[i].count)
+			return &a->wish[i];
+		if (a->wish[i].until_us < w->until_us)
+			w = &a->wish[i];
+	}
+	cache_count(c, COUNTER_AHEAD_TOO_LATE, w->count - w->begun);
+	wish_end(c, w);
+	return w;
+}
+
+static void wish_add(struct ahead_wish *w, struct block *b)
+{
+	if (b && !b->shelf && !b->vram && b->rack && !b->moving && w->count < AHEAD_BLOCKS)
+		w->id[w->count++] = b->node.id;
+}
+
+/* What memory has of the request had better not go for what is loaded. */
+static void wish_keep(struct ahead_wish *w, struct block *b)
+{
+	if (!b || !b->shelf || w->kept == AHEAD_BLOCKS)
+		return;
+	b->wanted++;
+	w->keep[w->kept++] = b->node.id;
+}
+
+/* Deepest last: what is loaded when the Lease comes is a prefix. */
+static void wish_asked(struct cache *c, const struct request *r, struct ahead_wish *w,
+		       void (*add)(struct ahead_wish *, struct block *))
+{
+	for (uint32_t i = 0; i < r->present; i++)
+		for (uint32_t p = 0; p < r->layouts; p++) {
+			struct prefix_run run;
+
+			prefix_layout(&run, r->pool[p]);
+			if (i >= prefix_first(r->present, run.need))
+				add(w, by_id_find(c, policy_id(r->name[i], r->pool[p]->layout_id)));
+		}
+}
+
+static bool asked_for(const struct request *r, uint64_t name)
+{
+	for (uint32_t i = 0; i < r->count; i++)
+		if (r->name[i] == name)
+			return true;
+	return false;
+}
+
+static void wish_expected(struct cache *c, const struct request *r, struct ahead_wish *w)
+{
+	const struct advice_list *l = advisor_list(c, r);
+
+	for (uint32_t i = 0; l && i < l->count; i++)
+		for (uint32_t p = 0; p < r->layouts && !asked_for(r, l->name[i]); p++)
+			wish_add(w, by_id_find(c, policy_id(l->name[i], r->pool[p]->layout_id)));
+}
+
+static void wish_for(struct cache *c, const struct request *r, enum ahead_kind kind)
+{
+	struct ahead_wish *w = wish_take(c);
+	uint32_t most;
+
+	w->kind = kind;
+	w->whole = request_whole(r, r->count);
+	w->part = r->present ? request_whole(r, r->present) : w->whole;
+	w->until_us = c->now_us + (kind == AHEAD_ASKED ? ASKED_US : WISH_US);
+	if (kind == AHEAD_ASKED)
+		wish_asked(c, r, w, wish_add);
+	else
+		wish_expected(c, r, w);
+	most = w->count ? tried_grants(&c->advice->ahead.tried[kind], TRIAL_BLOCKS) : 0;
+	if (w->count > most) {
+		cache_count(c, COUNTER_AHEAD_DOUBTED, w->count - most);
+		w->count = most;
+	}
+	if (w->count && kind == AHEAD_ASKED)
+		wish_asked(c, r, w, wish_keep);
+}
+
+void ahead_request(struct cache *c, const struct request *r)
+{
+	if (c->vram && c->vram->ahead)
+		vram_ahead_request(c, r);
+	if (!c->tier || !c->options.prefetch_bytes || c->tier->stopping || r->kind == REQUEST_REPORT)
+		return;
+	if (r->kind == REQUEST_LOOKUP && r->present)
+		wish_for(c, r, AHEAD_ASKED);
+	wish_for(c, r, AHEAD_EXPECTED);
+}
+
+void ahead_leased(struct cache *c, const struct request *r)
+{
+	const uint64_t whole = request_whole(r, r->count);
+
+	if (c->vram && c->vram->ahead)
+		vram_ahead_leased(c, r);
+	for (uint32_t i = 0; i < AHEAD_WISHES; i++) {
+		struct ahead_wish *w = &c->advice->ahead.wish[i];
+
+		if (!w->count || w->kind != AHEAD_ASKED || (w->whole != whole && w->part != whole))
+			continue;
+		cache_count(c, COUNTER_AHEAD_TOO_LATE, w->count - w->begun);
+		wish_end(c, w);
+	}
+}
+
+/* ---- loads ---- */
+
+/* A quarter of a second's worth may be saved up, or one block. */
+static bool budget_has(struct cache *c, uint64_t bytes)
+{
+	struct ahead *a = &c->advice->ahead;
+	uint64_t rate = c->options.prefetch_bytes, most = rate / 4 > bytes ? rate / 4 : bytes;
+	uint64_t passed = c->now_us - a->budget_us;
+
+	/* What a second brings is more than may be saved. */
+	a->budget_bytes += passed < 1000000 ? rate * passed / 1000000 : rate;
+	a->budget_us = c->now_us;
+	if (a->budget_bytes > most)
+		a->budget_bytes = most;
+	return a->budget_bytes >= bytes;
+}
+
+/* Nothing is lost for it. A full pool gives up what it would give up for a put of the same block; for one that is sure to be leased, its
+ * coldest. */
+static bool deserves_room(struct cache *c, const struct block *b, enum ahead_kind kind)
+{
+	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .moved = true };
+
+	if (c->advice->ahead.held_bytes + b->pool->geometry.slot_bytes > c->options.host_bytes / HOST_SHARE)
+		return false;
+	return room_spares(c, b->pool) && (kind == AHEAD_ASKED || b->pool->free_slots > 0 || !room_keeps_out(c, b->pool, &e));
+}
+
+/* OK: begun, or not to be. BUSY: no more of this wish now. EXHAUSTED: no more of any. */
+static enum status load_ahead(struct cache *c, struct block *b, enum ahead_kind kind)
+{
+	const uint64_t bytes = b->pool->geometry.slot_bytes;
+
+	if (!proves_itself(&c->advice->ahead, kind)) {
+		cache_count(c, COUNTER_AHEAD_DOUBTED, 1);
+		return STATUS_OK;
+	}
+	if (!deserves_room(c, b, kind)) {
+		cache_count(c, COUNTER_AHEAD_NO_ROOM, 1);
+		return kind == AHEAD_ASKED ? STATUS_BUSY : STATUS_OK;
+	}
+	if (!budget_has(c, bytes)) {
+		cache_count(c, COUNTER_AHEAD_NO_BUDGET, 1);
+		return STATUS_EXHAUSTED;
+	}
+	if (load_begin(c, b, RING_AHEAD, NULL)) {
+		cache_count(c, COUNTER_AHEAD_NO_DISK, 1);
+		return STATUS_BUSY;
+	}
+	b->ahead = kind;
+	c->advice->ahead.tried[kind].open++;
+	c->advice->ahead.budget_bytes -= bytes;
+	c->advice->ahead.held_bytes += bytes;
+	count_bytes(c, kind, COUNTER_AHEAD_BYTES, bytes);
+	return STATUS_OK;
+}
+
+static enum status wish_pump(struct cache *c, struct ahead_wish *w)
+{
+	enum status s = STATUS_OK;
+
+	if (w->until_us < c->now_us) {
+		cache_count(c, COUNTER_AHEAD_TOO_LATE, w->count - w->begun);
+		wish_end(c, w);
+	}
+	while (w->begun < w->count && !s) {
+		struct block *b = by_id_find(c, w->id[w->begun]);
+
+		if (b && !b->shelf && !b->vram && b->rack && !b->moving)
+			s = load_ahead(c, b, w->kind);
+		w->begun += !s;
+	}
+	if (w->begun == w->count && w->kind != AHEAD_ASKED)
+		wish_end(c, w);
+	return s;
+}
+
+void ahead_pump(struct cache *c)
+{
+	enum status s = STATUS_OK;
+
+	if (c->vram && c->vram->ahead)
+		vram_ahead_pump(c);
+	if (!c->tier || c->tier->stopping)
+		return;
+	for (enum ahead_kind kind = AHEAD_ASKED; kind < AHEAD_KINDS; kind++)
+		for (uint32_t i = 0; i < AHEAD_WISHES && s != STATUS_EXHAUSTED; i++)
+			if (c->advice->ahead.wish[i].count && c->advice->ahead.wish[i].kind == kind)
+				s = wish_pump(c, &c->advice->ahead.wish[i]);
+}

@@ -1,0 +1,317 @@
+/* Requests, from the calls that make them to those who are told. See advice/advice.h. */
+#include "daemon/advice/graph.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+#include "eviction/table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	MAIL_WORDS = 1 << 17,
+	HEAD_WORDS = 4,                /* of a letter: then pools, then names */
+	EXPECTED_US = 30 * 1000 * 1000,
+	BYTES_A_BUCKET = 256 * 1024,   /* blocks are seldom smaller */
+	BUCKETS_MIN = 1 << 12,
+	BUCKETS_MAX = 1 << 22,
+};
+
+static uint64_t mix(uint64_t h, uint64_t word)
+{
+	h = (h ^ word) * 0x9e3779b97f4a7c15ull;
+	return h ^ h >> 29;
+}
+
+uint64_t key_name(const uint8_t *key, uint32_t key_bytes)
+{
+	uint64_t h = key_bytes, word;
+
+	for (; key_bytes >= 8; key += 8, key_bytes -= 8) {
+		memcpy(&word, key, 8);
+		h = mix(h, word);
+	}
+	word = 0;
+	memcpy(&word, key, key_bytes);
+	h = mix(h, word);
+	return h ? h : 1;
+}
+
+static uint64_t buckets_for(const struct cache_options *o)
+{
+	uint64_t bytes = o->host_bytes, n = BUCKETS_MIN;
+
+	for (uint32_t i = 0; i < o->disk_count; i++)
+		bytes += o->disks[i].bytes;
+	while (n < bytes / BYTES_A_BUCKET && n < BUCKETS_MAX)
+		n *= 2;
+	return n;
+}
+
+bool advice_create(struct cache *c)
+{
+	struct advice *a = c->advice = calloc(1, sizeof(*a));
+
+	if (!a)
+		return false;
+	a->by_id_mask = buckets_for(&c->options) - 1;
+	a->by_id = calloc(a->by_id_mask + 1, sizeof(*a->by_id));
+	a->gone = table_take(GONE_SETS, sizeof(*a->gone));
+	return a->by_id && a->gone && mailbox_init(&a->mail, MAIL_WORDS);
+}
+
+bool advice_stop(struct cache *c)
+{
+	struct cache_trace_result result;
+	const char *why;
+	bool ended;
+
+	if (!c->advice)
+		return true;
+	ended = advisor_stop(c);
+	cache_trace_stop(c, &result, &why);
+	return ended;
+}
+
+void advice_destroy(struct cache *c)
+{
+	if (!c->advice)
+		return;
+	advisor_destroy(c);
+	mailbox_fini(&c->advice->mail);
+	learned_free(c);
+	free(c->advice->by_id);
+	table_give(c->advice->gone, GONE_SETS, sizeof(*c->advice->gone));
+	free(c->advice);
+	c->advice = NULL;
+}
+
+/* ---- blocks by id ---- */
+
+static struct block **bucket_of(const struct cache *c, uint64_t id)
+{
+	return &c->advice->by_id[mix(0, id) & c->advice->by_id_mask];
+}
+
+void by_id_add(struct cache *c, struct block *b)
+{
+	struct block **bucket = bucket_of(c, b->node.id);
+
+	b->id_next = *bucket;
+	*bucket = b;
+	if (c->advice->advisor)
+		advisor_block(c, b, true);
+}
+
+void by_id_remove(struct cache *c, struct block *b)
+{
+	struct block **at = bucket_of(c, b->node.id);
+
+	while (*at != b)
+		at = &(*at)->id_next;
+	*at = b->id_next;
+	if (!b->shelf)
+		ahead_end(c, b, COUNTER_AHEAD_WASTED);
+	if (c->advice->advisor)
+		advisor_block(c, b, false);
+}
+
+struct block *by_id_find(const struct cache *c, uint64_t id)
+{
+	struct block *b = *bucket_of(c, id);
+
+	while (b && b->node.id != id)
+		b = b->id_next;
+	return b;
+}
+
+/* ---- letters ---- */
+
+void advice_ask(struct cache *c, const struct asking *q, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k)
+{
+	struct mailbox *m = &c->advice->mail;
+	struct letter l;
+
+	if (!k->count || !mailbox_begin(m, HEAD_WORDS + layouts + k->count, &l))
+		return;
+	letter_write(m, &l, 0, q->session);
+	letter_write(m, &l, 1, (uint64_t)k->count << 32 | q->present);
+	letter_write(m, &l, 2, (uint64_t)layouts << 32 | (uint64_t)q->turn << 16 | (uint64_t)q->hint << 8 | q->kind);
+	letter_write(m, &l, 3, (uint64_t)q->ttl_s << 8 | q->priority);
+	for (uint32_t i = 0; i < layouts; i++)
+		letter_write(m, &l, HEAD_WORDS + i, (uintptr_t)pools[i]);
+	for (uint32_t i = 0; i < k->count; i++)
+		letter_write(m, &l, HEAD_WORDS + layouts + i, key_name(k->bytes + (size_t)i * k->key_bytes, k->key_bytes));
+	mailbox_send(m, &l);
+}
+
+static void letter_parse(const struct mailbox *m, const struct letter *l, struct request *r)
+{
+	uint64_t counts = letter_read(m, l, 1), rest = letter_read(m, l, 2);
+
+	r->session = letter_read(m, l, 0);
+	r->count = (uint32_t)(counts >> 32);
+	r->present = (uint32_t)counts;
+	r->layouts = (uint32_t)(rest >> 32);
+	r->turn = (uint16_t)(rest >> 16);
+	r->hint = (uint8_t)(rest >> 8);
+	r->kind = (enum request_kind)(rest & 0xff);
+	r->ttl_s = (uint32_t)(letter_read(m, l, 3) >> 8);
+	r->priority = (uint8_t)letter_read(m, l, 3);
+	r->conversation = 0;
+	for (uint32_t i = 0; i < r->layouts; i++)
+		r->pool[i] = (struct pool *)(uintptr_t)letter_read(m, l, HEAD_WORDS + i);
+	for (uint32_t i = 0; i < r->count; i++)
+		r->name[i] = letter_read(m, l, HEAD_WORDS + r->layouts + i);
+}
+
+/* ---- what is one request ---- */
+
+uint64_t request_whole(const struct request *r, uint32_t count)
+{
+	return mix(r->session, r->name[count - 1]);
+}
+
+/* A Lookup is expected to be followed by a Lease of all its keys, or of those that it found, or by the same Lookup again: one
+ * request, told at the first of them. */
+static bool was_told(struct cache *c, const struct request *r)
+{
+	struct expected *e = &c->advice->expected;
+	uint64_t whole = request_whole(r, r->count);
+
+	if (r->kind == REQUEST_REPORT)
+		return false;
+	for (uint32_t i = 0; i < EXPECTED_MAX; i++) {
+		if (e->whole[i] != whole && e->part[i] != whole)
+			continue;
+		if (e->until_us[i] < c->now_us || (r->kind == REQUEST_LOOKUP && e->whole[i] != whole))
+			continue;
+		if (r->kind == REQUEST_LEASE)
+			e->whole[i] = e->part[i] = 0;
+		return true;
+	}
+	if (r->kind == REQUEST_LOOKUP) {
+		uint32_t i = e->next++ % EXPECTED_MAX;
+
+		e->whole[i] = whole;
+		e->part[i] = r->present ? request_whole(r, r->present) : 0;
+		e->until_us[i] = c->now_us + EXPECTED_US;
+	}
+	return false;
+}
+
+/* A chain that begins with all of an earlier one goes on with its conversation: the first that does. */
+static void converse(struct advice *a, struct request *r)
+{
+	struct conversation *last = &a->conversation[r->name[r->count - 1] % CONVERSATIONS];
+	uint16_t turn = 1;
+
+	for (uint32_t i = r->count; i-- > 0 && !r->conversation;) {
+		struct conversation *v = &a->conversation[r->name[i] % CONVERSATIONS];
+
+		if (v->tail != r->name[i])
+			continue;
+		r->conversation = v->number;
+		turn = v->turn < UINT16_MAX ? v->turn + 1 : v->turn;
+		if (r->kind == REQUEST_REPORT) { /* of the request before it */
+			r->turn = r->turn ? r->turn : v->turn;
+			return;
+		}
+		v->tail = 0;
+	}
+	if (r->kind == REQUEST_REPORT)
+		return;
+	if (!r->conversation)
+		r->conversation = ++a->conversations;
+	if (!r->turn)
+		r->turn = turn;
+	*last = (struct conversation){ r->name[r->count - 1], r->conversation, r->turn };
+}
+
+/* The policies of the disks on which the pool's blocks may lie. */
+static void tell_disks(struct cache *c, const struct pool *p, const struct policy_request *q)
+{
+	if (!c->tier || !c->tier->policy->request)
+		return;
+	for (uint32_t i = 0; i < c->tier->unit_count; i++)
+		for (struct disk_class *k = c->tier->units[i].classes; k; k = k->next)
+			if (k->slot_bytes == p->geometry.slot_bytes)
+				c->tier->policy->request(k->policy, q);
+}
+
+/* Those of the GPUs that the session works on: what others have is not asked for by that. */
+static void tell_gpus(struct cache *c, uint32_t gpus, const struct pool *p, const struct policy_request *q)
+{
+	for (uint32_t i = 0; c->vram && c->policy->request && i < c->vram->count; i++) {
+		const struct gpu *g = c->vram->gpu[i];
+
+		if ((gpus & 1u << i) && !g->lost && g->pools[p->number])
+			c->policy->request(g->pools[p->number]->policy, q);
+	}
+}
+
+/* Who wrote a block is known of those that are there. */
+static void roles_find(const struct cache *c, uint32_t count, const uint64_t *ids, uint8_t *roles)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		const struct block *b = by_id_find(c, ids[i]);
+
+		roles[i] = b && b->role < POLICY_ROLES ? b->role : POLICY_ROLE_UNKNOWN;
+	}
+}
+
+static void tell_pool(struct cache *c, const struct request *r, struct pool *p)
+{
+	const uint32_t gpus = session_gpus(c, r->session);
+	struct advice *a = c->advice;
+	const struct policy_request q = {
+		.now_us = c->now_us, .session = r->conversation, .ids = a->id, .count = r->count,
+		.tokens = r->count * p->layout.block_tokens, .block_tokens = p->layout.block_tokens, .turn = r->turn, .hint = r->hint,
+		.priority = r->priority, .ttl_s = r->ttl_s, .roles = a->role,
+	};
+
+	for (uint32_t i = 0; i < r->count; i++)
+		a->id[i] = policy_id(r->name[i], p->layout_id);
+	if (r->kind != REQUEST_REPORT)
+		for (uint32_t i = 0; i < r->count; i++)
+			gone_asked(c, a->id[i], gpus);
+	roles_find(c, r->count, a->id, a->role);
+	if (c->policy->request)
+		c->policy->request(p->policy, &q);
+	tell_gpus(c, gpus, p, &q);
+	tell_disks(c, p, &q);
+}
+
+static void tell(struct cache *c, struct request *r)
+{
+	if (r->kind == REQUEST_LEASE)
+		ahead_leased(c, r);
+	if (was_told(c, r)) {
+		cache_count(c, COUNTER_REQUESTS_REPEATED, 1);
+		return;
+	}
+	cache_count(c, r->kind == REQUEST_REPORT ? COUNTER_REQUESTS_HINTED : COUNTER_REQUESTS, 1);
+	converse(c->advice, r);
+	for (uint32_t i = 0; i < r->layouts; i++)
+		tell_pool(c, r, r->pool[i]);
+	if (c->advice->recorder)
+		trace_note(c, r);
+	if (c->advice->advisor) {
+		advisor_request(c, r);
+		ahead_request(c, r);
+	}
+}
+
+void advice_read(struct cache *c, uint32_t keys)
+{
+	struct mailbox *m = &c->advice->mail;
+	uint32_t read = 0;
+	struct letter l;
+
+	while (read < keys && mailbox_next(m, &l)) {
+		letter_parse(m, &l, &c->advice->request);
+		mailbox_free(m, &l);
+		read += c->advice->request.count * c->advice->request.layouts;
+		tell(c, &c->advice->request);
+	}
+	ahead_pump(c);
+}

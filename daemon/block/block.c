@@ -1,0 +1,608 @@
+/* A block's life: a slot is taken for it (unpublished), it is put in index, policy and shelf (published),
+ * it gets a copy on disk, leaves memory, comes back, and is taken out in the end: evicted, deleted or found
+ * damaged. One that is pinned at that moment is dead but keeps its slot of memory until the last pin is gone.
+ * Its struct is freed after a grace period, since lookups may still be comparing its key.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/advice/advice.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+#include "store/crash_point.h"
+
+void block_ident(const struct pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out)
+{
+	*out = (struct index_ident){
+		.layout_id = p->layout_id, .tenant = p->tenant->number, .key_bytes = key_bytes
+	};
+	memcpy(out->key, key, key_bytes);
+}
+
+void block_slot_ident(const struct pool *p, const char *tenant, const uint8_t *key, uint8_t key_bytes, struct slot_ident *out)
+{
+	*out = (struct slot_ident){
+		.tenant = tenant, .layout_id = p->layout_id, .key = key, .key_bytes = key_bytes,
+		.block_bytes = p->geometry.block_bytes, .layer_bytes = p->geometry.layer_bytes, .layers = p->layout.layers,
+	};
+}
+
+uint64_t block_id(const struct index_ident *ident)
+{
+	return policy_id(key_name(ident->key, ident->key_bytes), ident->layout_id);
+}
+
+enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, struct block **out)
+{
+	struct host_slot slot;
+	struct block *b = calloc(1, sizeof(*b));
+	enum status s;
+
+	if (!b)
+		return STATUS_EXHAUSTED;
+	b->refused = e && room_refuses(c, p, e);
+	s = room_take(c, p, &slot);
+	if (s)
+		goto fail;
+	b->shelf = shelf_get(c, p, slot.extent);
+	if (!b->shelf) {
+		host_slot_give(&slot);
+		s = STATUS_EXHAUSTED;
+		goto fail;
+	}
+	b->pool = p;
+	b->shelf->taken++;
+	b->shelf->held++;
+	p->free_slots--;
+	p->taken_lately = true;
+	b->index = slot.index;
+	b->take = (uint32_t)slot.generation;
+	b->generation = slot.generation + (c->tier ? c->tier->generation_lift : 0);
+	cache_count(c, COUNTER_REFUSED_HOST, b->refused);
+	*out = b;
+	return STATUS_OK;
+fail:
+	free(b);
+	return s;
+}
+
+void block_slot_give(struct block *b)
+{
+	const struct pool *p = b->pool;
+	const struct host_slot slot = {
+		.pool = p->host, .extent = b->shelf->extent, .index = b->index, .at = block_slot_at(b),
+		.offset = b->index * p->geometry.slot_bytes, .generation = b->take,
+	};
+
+	b->shelf->taken--;
+	if (!b->shelf->draining)
+		b->pool->free_slots++;
+	host_slot_give(&slot);
+}
+
+void block_discard(struct cache *c, struct block *b)
+{
+	(void)c;
+	if (b->shelf) {
+		b->shelf->held--;
+		block_slot_give(b);
+	}
+	vram_give(b);
+	free(b);
+}
+
+enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
+{
+	struct pool *p = block_pool(b);
+	enum status s;
+
+	b->stored_us = now_us;
+	b->node.id = block_id(&b->record.ident);
+	where_set(b, b->shelf ? BLOCK_IN_MEMORY : BLOCK_ON_GPU, true); /* before others can find it */
+	s = index_insert(c->index, &b->record, NULL);
+	if (s)
+		return s;
+	by_id_add(c, b);
+	gone_forget(c, b->node.id, false);
+	if (b->shelf) {
+		b->shelf->held--;
+		b->shelf->at[b->index] = b;
+		p->blocks++;
+		p->evictable += block_pins(b) == 0;
+		p->dirty += c->tier != NULL;
+	}
+	cache_count(c, COUNTER_STORED_BLOCKS, 1);
+	watch_event(c, b, CACHE_STORED, CACHE_REASON_NONE);
+	return STATUS_OK;
+}
+
+uint64_t ident_hash(const struct index_ident *ident, uint64_t seed)
+{
+	uint64_t h = seed ^ ident->layout_id ^ ident->key_bytes;
+
+	for (uint32_t i = 0; i < SLOT_KEY_MAX; i += 8) {
+		uint64_t word;
+
+		memcpy(&word, ident->key + i, sizeof(word));
+		h = (h ^ word) * 0x9e3779b97f4a7c15ull;
+		h ^= h >> 29;
+	}
+	return h;
+}
+
+bool ident_equal(const struct index_ident *a, const struct index_ident *b)
+{
+	return a->layout_id == b->layout_id && a->tenant == b->tenant && a->key_bytes == b->key_bytes &&
+	       !memcmp(a->key, b->key, a->key_bytes);
+}
+
+/* Refused blocks hang in a list of the pool by the links that the policy would use. */
+static void refused_add(struct cache *c, struct block *b)
+{
+	struct pool *p = b->pool;
+
+	b->node.last_use_us = c->now_us;
+	b->node.uses = 0;
+	b->node.next = NULL;
+	b->node.prev = p->refused_last;
+	if (p->refused_last)
+		p->refused_last->next = &b->node;
+	else
+		p->refused = &b->node;
+	p->refused_last = &b->node;
+}
+
+static void refused_remove(struct block *b)
+{
+	struct policy_node *n = &b->node;
+	struct pool *p = b->pool;
+
+	if (n->prev)
+		n->prev->next = n->next;
+	else
+		p->refused = n->next;
+	if (n->next)
+		n->next->prev = n->prev;
+	else
+		p->refused_last = n->prev;
+	n->prev = n->next = NULL;
+	b->refused = false;
+}
+
+void block_enter_policy(struct cache *c, struct block *b, uint64_t position)
+{
+	const struct pool *p = block_pool(b);
+	const struct policy_event e = {
+		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role,
+		.position = position / p->layout.block_tokens, .moved = b->rack || b->vram,
+	};
+
+	if (!b->shelf)
+		vram_published(c, b, position);
+	else if (b->ahead)
+		ahead_arrive(c, b);
+	else if (b->refused)
+		refused_add(c, b);
+	else
+		c->policy->insert(p->policy, &b->node, &e);
+}
+
+void block_unworthy(struct block *b, bool is)
+{
+	if (b->unworthy != is)
+		b->pool->unworthy += is ? 1 : -1;
+	b->unworthy = is;
+}
+
+void block_arrive(struct cache *c, struct block *b, const struct host_slot *slot, struct shelf *s, uint64_t position)
+{
+	block_books(b, false);
+	b->shelf = s;
+	b->index = slot->index;
+	b->take = (uint32_t)slot->generation;
+	s->at[b->index] = b;
+	b->pool->blocks++;
+	block_books(b, true);
+	b->pool->dirty += c->tier && !b->rack;
+	gone_forget(c, b->node.id, false);
+	block_enter_policy(c, b, position);
+	where_set(b, BLOCK_IN_MEMORY, true);
+	if (b->vram)
+		vram_sync(b);
+	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+}
+
+/* Out of memory's books; the slot stays taken. */
+static void leave_shelf(struct cache *c, struct block *b)
+{
+	if (b->ahead)
+		ahead_end(c, b, COUNTER_AHEAD_WASTED);
+	else if (b->refused)
+		refused_remove(b);
+	else
+		c->policy->remove(b->pool->policy, &b->node);
+	block_unworthy(b, false);
+	b->shelf->at[b->index] = NULL;
+	b->pool->blocks--;
+	where_set(b, BLOCK_IN_MEMORY, false);
+	if (c->tier && !b->rack && !b->moving)
+		b->pool->dirty--;
+}
+
+void block_depart(struct cache *c, struct block *b)
+{
+	CRASH_POINT("block_depart");
+	leave_shelf(c, b);
+	b->pool->evictable--;
+	block_slot_give(b);
+	b->shelf = NULL;
+	/* What left memory first is to leave the disk first, whether it was written there long before that or for it. */
+	if (b->rack)
+		rack_renew(c, b, 0);
+	if (b->vram)
+		vram_sync(b);
+	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+}
+
+enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uint32_t slot, uint64_t position)
+{
+	enum status s;
+
+	b->node.id = block_id(&b->record.ident);
+	where_set(b, BLOCK_ON_DISK, true);
+	s = index_insert(c->index, &b->record, NULL);
+	if (s)
+		return s;
+	by_id_add(c, b);
+	CRASH_POINT("block_adopt");
+	rack_attach(c, rack, slot, b, position);
+	watch_event(c, b, CACHE_STORED, CACHE_REASON_NONE);
+	return STATUS_OK;
+}
+
+uint64_t block_pin_bytes(const struct block *b)
+{
+	return block_memory_pins(b) == 0 ? block_pool(b)->geometry.slot_bytes : 0;
+}
+
+/* With copies on GPUs, pins of all of them, and of one alone, hold each differently: all is taken out, and counted anew. Most blocks are
+ * in memory alone: there only the first pin and the last change anything. */
+void block_books(struct block *b, bool on)
+{
+	const uint32_t memory = block_memory_pins(b), held = memory & ~INDEX_DEAD, pins = block_pins(b) & ~INDEX_DEAD;
+	const uint64_t bytes = b->pool->geometry.slot_bytes, one = on ? 1 : -1ull;
+	struct tenant *t = b->pool->tenant;
+
+	t->pinned_bytes += pins ? one * bytes : 0;
+	t->beside_bytes += pins && b->vram && !(b->shelf && held) ? one * bytes : 0;
+	if (b->shelf) {
+		b->shelf->held += held ? (uint32_t)one : 0;
+		b->pool->evictable += memory == 0 ? one : 0;
+	}
+	if (b->vram)
+		vram_books(b, held - b->memory_pins, on);
+}
+
+void block_pin_over(struct block *b, struct block *heir)
+{
+	index_unpin(&b->record);
+	index_pin(&heir->record, NULL);
+}
+
+static void pin(struct block *b)
+{
+	bool first = false;
+
+	index_pin(&b->record, &first);
+	if (!first || b->vram)
+		return;
+	b->pool->tenant->pinned_bytes += b->pool->geometry.slot_bytes;
+	if (b->shelf) {
+		b->pool->evictable--;
+		b->shelf->held++;
+	}
+}
+
+bool block_held_beyond(const struct block *b, uint32_t pins)
+{
+	return (block_memory_pins(b) & ~INDEX_DEAD) - b->memory_pins > pins;
+}
+
+void block_pin(struct block *b)
+{
+	const bool changes = b->vram && !block_held_beyond(b, 0);
+
+	if (changes)
+		block_books(b, false);
+	pin(b);
+	if (changes)
+		block_books(b, true);
+}
+
+void block_pin_on(struct block *b, struct vram_slot *copy)
+{
+	const bool changes = b->vram && !block_held_beyond(b, 0);
+
+	if (changes)
+		block_books(b, false);
+	if (copy)
+		vram_slot_pin(copy);
+	else
+		b->memory_pins++;
+	pin(b);
+	if (changes)
+		block_books(b, true);
+}
+
+void block_pin_apart(struct block *b, struct vram_slot *copy)
+{
+	if (!b->vram || !block_held_beyond(b, 1)) {
+		block_pin_on(b, copy);
+		block_unpin(b);
+	} else if (copy) {
+		vram_slot_pin(copy);
+	} else {
+		b->memory_pins++;
+	}
+}
+
+void block_free_record(struct index_record *r)
+{
+	free(block_of(r));
+}
+
+/* Of a dead one: the copies that nobody holds. With the last pin the block goes, too. */
+static void dead_give(struct block *b)
+{
+	if (b->shelf && !(block_memory_pins(b) & ~INDEX_DEAD)) {
+		block_slot_give(b);
+		b->shelf = NULL;
+	}
+	if (b->vram)
+		vram_give(b);
+	if (!(block_pins(b) & ~INDEX_DEAD))
+		index_reclaim(&b->record, block_free_record);
+}
+
+static void unpin(struct block *b, bool changes)
+{
+	uint32_t left = index_unpin(&b->record);
+
+	if (changes)
+		block_books(b, true);
+	else if (!b->vram && !(left & ~INDEX_DEAD)) {
+		b->pool->tenant->pinned_bytes -= b->pool->geometry.slot_bytes;
+		if (b->shelf)
+			b->shelf->held--;
+		if (b->shelf && !(left & INDEX_DEAD))
+			b->pool->evictable++;
+	}
+	if (left & INDEX_DEAD)
+		dead_give(b);
+	else if (b->condemned)
+		vram_give(b);
+}
+
+void block_unpin(struct block *b)
+{
+	const bool changes = b->vram && !block_held_beyond(b, 1);
+
+	if (changes)
+		block_books(b, false);
+	unpin(b, changes);
+}
+
+/* A GPU that was lost may have taken the slot, with its pins: they were all copies' from then on. */
+void block_unpin_on(struct block *b, const struct gpu *gpu)
+{
+	struct vram_slot *s = gpu ? vram_slot_of(b, gpu) : NULL;
+	const bool changes = b->vram && !block_held_beyond(b, gpu && !(s && s->pins));
+
+	if (changes)
+		block_books(b, false);
+	if (s && s->pins)
+		vram_slot_unpin(s, 1);
+	else if (!gpu)
+		b->memory_pins--;
+	unpin(b, changes);
+}
+
+/* What was on disk needs no tombstone if it was evicted: whoever evicts it overwrites its header, or drops its slab, and
+ * tells the catalog then. */
+static void leave_rack(struct cache *c, struct block *b, enum cache_reason reason)
+{
+	struct rack *r = b->rack;
+	uint32_t slot = b->rack_slot;
+
+	if (reason == CACHE_REASON_EVICTED && !b->shelf)
+		gone_note(c, b->node.id, &r->at[slot].node, GONE_DISK, r->class->unit->failed ? GONE_LOST : GONE_FULL);
+	rack_detach(c, b);
+	if (reason == CACHE_REASON_EVICTED)
+		return;
+	catalog_untell(c, &b->record.ident);
+	bury_begin(c, r, slot, b->pool, &b->record.ident, b->generation);
+}
+
+void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
+{
+	c->pinned_lost += block_pins(b) != 0;
+	block_books(b, false);
+	index_kill(&b->record);
+	by_id_remove(c, b);
+	if (b->moving)
+		spill_orphan(c, b);
+	CRASH_POINT("block_remove");
+	index_remove(c->index, &b->record);
+	if (b->shelf)
+		leave_shelf(c, b);
+	if (b->rack)
+		leave_rack(c, b, reason);
+	if (b->vram)
+		vram_removed(c, b);
+	block_books(b, true);
+	watch_event(c, b, CACHE_REMOVED, reason);
+	dead_give(b);
+}
+
+/* Its name, its place on a disk and its copies on GPUs become those of another block. */
+static void hand_over(struct cache *c, struct block *b, struct block *heir)
+{
+	heir->record.ident = b->record.ident;
+	heir->node.id = b->node.id;
+	heir->pool = b->pool;
+	heir->generation = b->generation;
+	block_header_keep(heir, block_header_crc(b));
+	heir->stored_us = b->stored_us;
+	heir->tokens = b->tokens;
+	heir->role = b->role;
+	heir->wanted = b->wanted;
+	heir->turn = b->turn;
+	if (b->rack) {
+		heir->rack = b->rack;
+		heir->rack_slot = b->rack_slot;
+		heir->rack_known = b->rack_known;
+		heir->doubted = b->doubted;
+		b->doubted = false;
+		b->rack->at[b->rack_slot].block = heir;
+		b->rack = NULL;
+		where_set(b, BLOCK_ON_DISK, false);
+		where_set(heir, BLOCK_ON_DISK, true);
+	}
+	if (b->vram) {
+		vram_hand_over(c, b, heir);
+		vram_removed(c, b);
+		where_set(heir, BLOCK_ON_GPU, vram_ready(heir));
+	}
+}
+
+static void heir_enter(struct cache *c, struct block *heir)
+{
+	enum status s;
+
+	index_read_lock();
+	s = index_insert(c->index, &heir->record, NULL);
+	index_read_unlock();
+	assert(!s);
+	(void)s;
+	by_id_add(c, heir);
+	block_books(heir, true);
+	if (heir->vram)
+		vram_sync(heir);
+	watch_event(c, heir, CACHE_MOVED, CACHE_REASON_NONE);
+}
+
+struct block *block_succeed(struct cache *c, struct block *b)
+{
+	struct block *heir = b->rack || vram_ready(b) ? calloc(1, sizeof(*heir)) : NULL;
+
+	if (!heir) {
+		block_remove(c, b, CACHE_REASON_CORRUPT);
+		return NULL;
+	}
+	c->pinned_lost++;
+	block_books(b, false);
+	index_kill(&b->record);
+	by_id_remove(c, b);
+	if (b->moving)
+		spill_orphan(c, b);
+	index_remove(c->index, &b->record);
+	leave_shelf(c, b);
+	hand_over(c, b, heir);
+	block_books(b, true);
+	if (heir->rack || heir->vram) {
+		heir_enter(c, heir);
+	} else {
+		free(heir);
+		heir = NULL;
+		watch_event(c, b, CACHE_REMOVED, CACHE_REASON_CORRUPT);
+	}
+	dead_give(b);
+	return heir;
+}
+
+/* Its use may be what the policy wanted to see; else it is only the last to go of those that were refused. */
+static void refused_use(struct cache *c, struct block *b, const struct policy_event *e)
+{
+	uint32_t uses = b->node.uses + 1;
+
+	refused_remove(b);
+	b->refused = room_keeps_out(c, b->pool, e);
+	if (b->refused) {
+		refused_add(c, b);
+		b->node.uses = uses;
+	} else {
+		c->policy->insert(b->pool->policy, &b->node, e);
+	}
+}
+
+/* In memory and on disk. */
+static void use_below(struct cache *c, struct block *b, const struct policy_event *e)
+{
+	if (b->shelf && b->ahead) {
+		ahead_end(c, b, COUNTER_AHEAD_USED);
+		b->refused = room_refuses(c, b->pool, e);
+		if (b->refused)
+			refused_add(c, b);
+		else
+			c->policy->insert(b->pool->policy, &b->node, e);
+	} else if (b->shelf && b->refused) {
+		refused_use(c, b, e);
+	} else if (b->shelf) {
+		c->policy->use(b->pool->policy, &b->node, e);
+	}
+	block_unworthy(b, false);
+	if (b->rack)
+		rack_use(c, b);
+}
+
+void block_use(struct cache *c, struct block *b)
+{
+	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
+
+	use_below(c, b, &e);
+	if (b->vram)
+		vram_used(c, b, NULL, &e);
+}
+
+void block_use_on(struct cache *c, struct block *b, const struct gpu *gpu)
+{
+	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
+
+	use_below(c, b, &e);
+	if (gpu && b->vram)
+		vram_used(c, b, gpu, &e);
+}
+
+const struct policy_node *block_node(const struct block *b)
+{
+	const struct vram_slot *s = b->vram ? vram_ready(b) : NULL;
+
+	if (b->shelf || (!s && !b->rack))
+		return &b->node;
+	return s ? &s->node : &b->rack->at[b->rack_slot].node;
+}
+
+const char *block_tiers(uint8_t where)
+{
+	static const char *const words[] = { "", "host", "disk", "host+disk", "gpu", "gpu+host", "gpu+disk", "gpu+host+disk" };
+
+	_Static_assert(BLOCK_IN_MEMORY == 1 && BLOCK_ON_DISK == 2 && BLOCK_ON_GPU == 4, "the words' order");
+	return words[where & 7];
+}
+
+void block_place_on(const struct block *b, const struct vram_slot *copy, struct cache_place *out)
+{
+	if (copy)
+		*out = (struct cache_place){ .extent = copy->shelf->extent, .tokens = b->tokens,
+					     .offset = copy->index * copy->shelf->pool->stride, .generation = b->generation };
+	else
+		block_place(b, out);
+}
+
+void block_place(const struct block *b, struct cache_place *out)
+{
+	*out = (struct cache_place){ .extent = b->shelf->extent, .tokens = b->tokens,
+				     .offset = b->index * b->pool->geometry.slot_bytes,
+				     .generation = b->generation };
+}

@@ -1,0 +1,434 @@
+/* Holders, and the rule for a grant. See block/quota.h.
+ *
+ * A holder is a process and points to its user. Both are in a table of buckets, by a hash of what names them, and are freed when the last that
+ * joined has left. One mutex guards all of it: a grant is a few additions under it.
+ */
+#include "daemon/block/quota.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUCKETS = 1024, RESERVE_PART = 16, WORDS_MAX = 200 };
+
+struct quota_user {
+	struct quota_user *next;
+	uint64_t name[2];
+	uint64_t held[QUOTA_THINGS];
+	uint32_t processes;
+};
+
+struct quota_holder {
+	struct quota *quota;
+	struct quota_holder *next;
+	struct quota_user *user;       /* NULL: not known, and without a bound of its own */
+	uint64_t process;              /* 0: not known */
+	uint64_t held[QUOTA_THINGS];
+	uint64_t joined;
+};
+
+struct quota {
+	pthread_mutex_t lock;
+	struct quota_user *users[BUCKETS];
+	struct quota_holder *holders[BUCKETS];
+	struct quota_holder unknown;
+	uint64_t max[QUOTA_THINGS], used[QUOTA_THINGS];
+	uint64_t refused[QUOTA_THINGS][QUOTA_REFUSALS];
+};
+
+/* What people call it, what they can do, and the option that raises the bound ("": none does). */
+static const struct thing {
+	const char *name, *label, *advice, *option;
+} things[QUOTA_GPU_PINNED + 1] = {
+	[QUOTA_SESSIONS] = { "sessions", "sessions", "close some", "sessions_max" },
+	[QUOTA_LAYOUTS] = { "layouts since the start", "layouts", "use fewer, or start the daemon anew", "" },
+	[QUOTA_LEASES] = { "leases", "leases", "release some", "leases_max" },
+	[QUOTA_RESERVATIONS] = { "reservations", "reservations", "commit or abort some", "" },
+	[QUOTA_WATCHES] = { "watches", "watches", "close some", "" },
+	[QUOTA_PINNED] = { "pinned bytes", "pinned_bytes", "release some leases", "pinned_share or host_bytes" },
+	[QUOTA_ATTACHMENTS] = { "connections to fd_socket", "attachments", "close some", "connections_max" },
+	[QUOTA_NEAR] = { "connections for near calls", "near_connections", "close some", "connections_max" },
+	[QUOTA_RPC] = { "gRPC connections", "rpc_connections", "close some", "connections_max" },
+	[QUOTA_METRICS] = { "metrics connections", "metrics_connections", "close some", "" },
+	[QUOTA_CALLS] = { "calls at a time", "calls", "wait for some to end", "calls_max" },
+	[QUOTA_STREAMS] = { "streams at a time", "streams", "end some", "calls_max" },
+	[QUOTA_LASTING] = { "watch calls at a time", "watch_calls", "end some", "calls_max" },
+	[QUOTA_COPIES] = { "bytes of blocks that are read by stream and not taken yet", "read_bytes", "take what has been asked for", "" },
+	[QUOTA_READS] = { "requests being received", "requests_being_received", "send them one after another", "" },
+	[QUOTA_REPLY_BYTES] = { "bytes of replies that nobody has read", "reply_bytes", "read them", "" },
+	[QUOTA_WORK] = { "calls that wait for a worker", "queue_places", "try again later", "queue_max or workers" },
+	[QUOTA_GPU_PINNED] = { "pinned bytes of a GPU", "gpu_pinned_bytes", "release some leases", "pinned_share or gpu_bytes" },
+};
+
+static const char *const refusal_words[QUOTA_REFUSALS] = { "full", "user", "process" };
+
+static const struct thing *thing_of(enum quota_thing t)
+{
+	return &things[t < QUOTA_GPU_PINNED ? t : QUOTA_GPU_PINNED];
+}
+
+/* ---- birth and death ---- */
+
+struct quota *quota_create(void)
+{
+	struct quota *q = calloc(1, sizeof(*q));
+
+	if (!q)
+		return NULL;
+	pthread_mutex_init(&q->lock, NULL);
+	q->unknown.quota = q;
+	for (int t = 0; t < QUOTA_THINGS; t++)
+		q->max[t] = UINT64_MAX;
+	return q;
+}
+
+void quota_destroy(struct quota *q)
+{
+	if (!q)
+		return;
+	for (int i = 0; i < BUCKETS; i++) {
+		for (struct quota_holder *h = q->holders[i], *next; h; h = next) {
+			next = h->next;
+			free(h);
+		}
+		for (struct quota_user *u = q->users[i], *next; u; u = next) {
+			next = u->next;
+			free(u);
+		}
+	}
+	pthread_mutex_destroy(&q->lock);
+	free(q);
+}
+
+void quota_bound(struct quota *q, enum quota_thing thing, uint64_t max)
+{
+	pthread_mutex_lock(&q->lock);
+	q->max[thing] = max;
+	pthread_mutex_unlock(&q->lock);
+}
+
+/* ---- holders ---- */
+
+static uint32_t bucket_of(const uint64_t name[2], uint64_t process)
+{
+	uint64_t x = (name[0] * 31 + name[1]) * 31 + process;
+
+	x *= 0x9e3779b97f4a7c15;
+	return (uint32_t)(x >> 32) % BUCKETS;
+}
+
+/* With the lock. NULL: no memory. */
+static struct quota_user *user_get(struct quota *q, const uint64_t name[2])
+{
+	struct quota_user **bucket = &q->users[bucket_of(name, 0)], *u = *bucket;
+
+	while (u && memcmp(u->name, name, sizeof(u->name)))
+		u = u->next;
+	if (u)
+		return u;
+	u = calloc(1, sizeof(*u));
+	if (!u)
+		return NULL;
+	memcpy(u->name, name, sizeof(u->name));
+	u->next = *bucket;
+	*bucket = u;
+	return u;
+}
+
+static void user_drop(struct quota *q, struct quota_user *u)
+{
+	struct quota_user **at = &q->users[bucket_of(u->name, 0)];
+
+	if (u->processes)
+		return;
+	while (*at != u)
+		at = &(*at)->next;
+	*at = u->next;
+	free(u);
+}
+
+/* With the lock. NULL: no memory. */
+static struct quota_holder *holder_get(struct quota *q, const struct cache_peer *peer)
+{
+	struct quota_holder **bucket = &q->holders[bucket_of(peer->user, peer->process)], *h = *bucket;
+	struct quota_user *u;
+
+	while (h && (h->process != peer->process || memcmp(h->user->name, peer->user, sizeof(peer->user))))
+		h = h->next;
+	if (h)
+		return h;
+	u = user_get(q, peer->user);
+	h = u ? calloc(1, sizeof(*h)) : NULL;
+	if (!h) {
+		if (u)
+			user_drop(q, u);
+		return NULL;
+	}
+	*h = (struct quota_holder){ .quota = q, .next = *bucket, .user = u, .process = peer->process };
+	*bucket = h;
+	u->processes++;
+	return h;
+}
+
+struct quota_holder *quota_join(struct quota *q, const struct cache_peer *peer)
+{
+	struct quota_holder *h;
+
+	if (!peer || !(peer->user[0] | peer->user[1]))
+		return &q->unknown;
+	pthread_mutex_lock(&q->lock);
+	h = holder_get(q, peer);
+	if (h)
+		h->joined++;
+	pthread_mutex_unlock(&q->lock);
+	return h;
+}
+
+struct quota_holder *quota_join_again(struct quota_holder *h)
+{
+	pthread_mutex_lock(&h->quota->lock);
+	h->joined++;
+	pthread_mutex_unlock(&h->quota->lock);
+	return h;
+}
+
+static void holder_drop(struct quota *q, struct quota_holder *h)
+{
+	struct quota_holder **at = &q->holders[bucket_of(h->user->name, h->process)];
+
+	while (*at != h)
+		at = &(*at)->next;
+	*at = h->next;
+	h->user->processes--;
+	user_drop(q, h->user);
+	free(h);
+}
+
+void quota_leave(struct quota_holder *h)
+{
+	struct quota *q = h ? h->quota : NULL;
+
+	if (!h)
+		return;
+	pthread_mutex_lock(&q->lock);
+	if (h != &q->unknown && !--h->joined)
+		holder_drop(q, h);
+	else if (h == &q->unknown && h->joined)
+		h->joined--;
+	pthread_mutex_unlock(&q->lock);
+}
+
+/* ---- the rule ---- */
+
+/* What must be left free by a grant after which so much is held, for those that hold less. The last one granted does not count: a holder that
+ * had nothing gets one. */
+static uint64_t reserve(uint64_t held, uint64_t max)
+{
+	const uint64_t most = max / RESERVE_PART + (max % RESERVE_PART > 0), before = held - 1;
+
+	return before < most ? before : most;
+}
+
+/* With the lock. n: more than 0. */
+static enum quota_refusal refusal_of(const struct quota_holder *h, enum quota_thing t, uint64_t n, uint64_t free)
+{
+	const uint64_t max = h->quota->max[t];
+	uint64_t kept;
+
+	if (n > free)
+		return QUOTA_FULL;
+	if (!h->user)
+		return QUOTA_REFUSALS;
+	kept = reserve(h->user->held[t] + n, max);
+	if (free - n < kept)
+		return QUOTA_USER;
+	return h->process && free - n < kept + reserve(h->held[t] + n, max) ? QUOTA_PROCESS : QUOTA_REFUSALS;
+}
+
+/* ---- words ---- */
+
+static void name_user(const struct quota_user *u, char *out, size_t size)
+{
+	if (u->name[0] == CACHE_PEER_UID)
+		snprintf(out, size, "user %" PRIu64, u->name[1]);
+	else if (!u->name[0])
+		snprintf(out, size, "address %u.%u.%u.%u", (unsigned)(u->name[1] >> 24 & 255), (unsigned)(u->name[1] >> 16 & 255),
+			 (unsigned)(u->name[1] >> 8 & 255), (unsigned)(u->name[1] & 255));
+	else
+		snprintf(out, size, "address %016" PRIx64 "%016" PRIx64, u->name[0], u->name[1]);
+}
+
+/* With the lock: the user that holds most of it, or NULL. Only a refusal looks at all of them. */
+static const struct quota_user *largest(const struct quota *q, enum quota_thing t)
+{
+	const struct quota_user *most = NULL;
+
+	for (int i = 0; i < BUCKETS; i++)
+		for (const struct quota_user *u = q->users[i]; u; u = u->next)
+			if (u->held[t] && (!most || u->held[t] > most->held[t]))
+				most = u;
+	return most;
+}
+
+static void say(const struct quota_holder *h, enum quota_thing t, enum quota_refusal refusal, uint64_t free, char out[WORDS_MAX])
+{
+	const struct quota_user *most = refusal == QUOTA_FULL ? largest(h->quota, t) : h->user;
+	const struct thing *w = thing_of(t);
+	const uint64_t held = refusal == QUOTA_PROCESS ? h->held[t] : most ? most->held[t] : 0;
+	char who[64] = "", rest[96];
+
+	if (refusal == QUOTA_PROCESS)
+		snprintf(who, sizeof(who), "process %" PRIu64, h->process);
+	else if (most)
+		name_user(most, who, sizeof(who));
+	snprintf(rest, sizeof(rest), "%s%s%s", w->advice, w->option[0] ? ", or raise " : "", w->option);
+	if (refusal != QUOTA_FULL)
+		snprintf(out, WORDS_MAX, "too many %s: %s holds %" PRIu64 " of %" PRIu64 ", and the %" PRIu64 " free ones are kept for others: %s",
+			 w->name, who, held, h->quota->max[t], free, rest);
+	else if (most)
+		snprintf(out, WORDS_MAX, "too many %s: %" PRIu64 " of %" PRIu64 " are free, and %s holds %" PRIu64 ": %s", w->name, free,
+			 h->quota->max[t], who, held, rest);
+	else
+		snprintf(out, WORDS_MAX, "too many %s: %" PRIu64 " of %" PRIu64 " are free: %s", w->name, free, h->quota->max[t], rest);
+}
+
+/* With the lock. */
+static enum status answer(struct quota_holder *h, enum quota_thing t, enum quota_refusal refusal, uint64_t free, const char **why)
+{
+	static _Thread_local char words[WORDS_MAX];
+
+	if (refusal == QUOTA_REFUSALS)
+		return STATUS_OK;
+	h->quota->refused[t][refusal]++;
+	if (why) {
+		say(h, t, refusal, free, words);
+		*why = words;
+	}
+	return STATUS_EXHAUSTED;
+}
+
+/* ---- grants ---- */
+
+static void charge(struct quota_holder *h, enum quota_thing t, uint64_t n)
+{
+	h->quota->used[t] += n;
+	h->held[t] += n;
+	if (h->user)
+		h->user->held[t] += n;
+}
+
+enum status quota_take(struct quota_holder *h, enum quota_thing thing, uint64_t n, const char **why)
+{
+	struct quota *q = h->quota;
+	enum status s;
+
+	pthread_mutex_lock(&q->lock);
+	const uint64_t free = q->max[thing] > q->used[thing] ? q->max[thing] - q->used[thing] : 0;
+
+	s = answer(h, thing, refusal_of(h, thing, n, free), free, why);
+	if (!s)
+		charge(h, thing, n);
+	pthread_mutex_unlock(&q->lock);
+	return s;
+}
+
+bool quota_try(struct quota_holder *h, enum quota_thing thing, uint64_t n)
+{
+	struct quota *q = h->quota;
+	bool taken;
+
+	pthread_mutex_lock(&q->lock);
+	taken = refusal_of(h, thing, n, q->max[thing] > q->used[thing] ? q->max[thing] - q->used[thing] : 0) == QUOTA_REFUSALS;
+	if (taken)
+		charge(h, thing, n);
+	pthread_mutex_unlock(&q->lock);
+	return taken;
+}
+
+enum status quota_ask(struct quota_holder *h, enum quota_thing thing, uint64_t n, uint64_t free, const char **why)
+{
+	struct quota *q = h->quota;
+	enum status s;
+
+	if (!n)
+		return STATUS_OK;
+	pthread_mutex_lock(&q->lock);
+	s = answer(h, thing, refusal_of(h, thing, n, free), free, why);
+	pthread_mutex_unlock(&q->lock);
+	return s;
+}
+
+void quota_add(struct quota_holder *h, enum quota_thing thing, uint64_t n)
+{
+	pthread_mutex_lock(&h->quota->lock);
+	charge(h, thing, n);
+	pthread_mutex_unlock(&h->quota->lock);
+}
+
+void quota_give(struct quota_holder *h, enum quota_thing thing, uint64_t n)
+{
+	pthread_mutex_lock(&h->quota->lock);
+	charge(h, thing, -n);
+	pthread_mutex_unlock(&h->quota->lock);
+}
+
+uint64_t quota_used(struct quota *q, enum quota_thing thing)
+{
+	uint64_t n;
+
+	pthread_mutex_lock(&q->lock);
+	n = q->used[thing];
+	pthread_mutex_unlock(&q->lock);
+	return n;
+}
+
+uint64_t quota_held(struct quota_holder *h, enum quota_thing thing)
+{
+	uint64_t n;
+
+	pthread_mutex_lock(&h->quota->lock);
+	n = h->held[thing];
+	pthread_mutex_unlock(&h->quota->lock);
+	return n;
+}
+
+/* ---- figures ---- */
+
+static void labels_of(int thing, char *out, size_t size)
+{
+	if (thing < QUOTA_GPU_PINNED)
+		snprintf(out, size, "thing=%s", things[thing].label);
+	else
+		snprintf(out, size, "thing=%s,gpu=%d", things[QUOTA_GPU_PINNED].label, thing - QUOTA_GPU_PINNED);
+}
+
+void quota_stats(struct quota *q, cache_stat_fn *emit, void *arg)
+{
+	uint64_t max[QUOTA_THINGS], used[QUOTA_THINGS], refused[QUOTA_THINGS][QUOTA_REFUSALS];
+	char labels[64], with_reason[96];
+
+	pthread_mutex_lock(&q->lock);
+	memcpy(max, q->max, sizeof(max));
+	memcpy(used, q->used, sizeof(used));
+	memcpy(refused, q->refused, sizeof(refused));
+	pthread_mutex_unlock(&q->lock);
+	for (int t = 0; t < QUOTA_THINGS; t++) {
+		labels_of(t, labels, sizeof(labels));
+		if (max[t] != UINT64_MAX)
+			emit(arg, "terrace_quota_held", labels, (double)used[t], false, "what processes and users hold of a countable thing");
+	}
+	for (int t = 0; t < QUOTA_THINGS; t++) {
+		labels_of(t, labels, sizeof(labels));
+		if (max[t] != UINT64_MAX)
+			emit(arg, "terrace_quota_max", labels, (double)max[t], false, "bound of that");
+	}
+	for (int t = 0; t < QUOTA_THINGS; t++)
+		for (int r = 0; r < QUOTA_REFUSALS && max[t] != UINT64_MAX; r++) {
+			labels_of(t, labels, sizeof(labels));
+			snprintf(with_reason, sizeof(with_reason), "%s,reason=%s", labels, refusal_words[r]);
+			emit(arg, "terrace_quota_refused_total", with_reason, (double)refused[t][r], true,
+			     "times that a countable thing was refused: all were taken, or the rest is kept from this user or process for others");
+		}
+}

@@ -1,0 +1,235 @@
+/* Blocks are brought to where a Lease or a Warm wants them: to memory by loads and by what comes down from GPUs, to a GPU from memory, which a
+ * disk's pass on the way. */
+#include "daemon/call/admission.h"
+#include "daemon/advice/graph.h"
+#include "daemon/disk/tier.h"
+
+enum {
+	FETCH_KEYS = 512,              /* that make place together, in a call that waits for all of its blocks, */
+	PUBLISH_KEYS = 256,            /* and, on their way to a GPU, whose copies begin together, if these are no more than a list's */
+};
+
+/* In memory, for those that it has not. */
+static void room_for_loads(struct cache *c, uint32_t n, struct block *const *block)
+{
+	uint32_t loads[POOLS_MAX] = { 0 };
+
+	for (uint32_t i = 0; i < n; i++)
+		if (block[i] && !block[i]->shelf && !block[i]->moving)
+			loads[block_pool(block[i])->number]++;
+	for (uint32_t i = 0; i < c->pool_count; i++)
+		if (loads[i])
+			room_clear(c, c->pools[i], loads[i]);
+}
+
+static void fetch_some(struct cache *c, uint32_t n, struct block **block, enum ring_priority priority, struct cache_wait *w)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (block[i] && !block[i]->shelf) {
+			ahead_wanted(c, block[i]);
+			w->shed += block_fetch(c, block[i], priority, w) != STATUS_OK;
+		}
+	}
+	if (c->vram)
+		vram_publish(c);
+}
+
+/* Pins in w's name what memory has of n blocks, then begins the loads of the others. False: all of them are in memory. */
+static bool fetch(struct cache *c, uint32_t n, struct block **block, enum ring_priority priority, struct cache_wait *w)
+{
+	uint32_t absent = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		absent += block[i] && !block[i]->shelf;
+	if (!absent)
+		return false;
+	for (uint32_t i = 0; i < n; i++)
+		if (block[i] && block[i]->shelf && !wait_pin(c, w, block[i]))
+			w->shed++;
+	for (uint32_t from = 0, to; from < n; from = to) {
+		to = n - from > FETCH_KEYS ? from + FETCH_KEYS : n;
+		room_for_loads(c, to - from, block + from);
+		fetch_some(c, to - from, block + from, priority, w);
+	}
+	return true;
+}
+
+/* Begins what brings a block to its place. */
+static enum status place_begin(struct admission *a, struct block *b, enum ring_priority priority, bool wait_end)
+{
+	struct cache *c = a->cache;
+
+	if (!b->shelf)
+		ahead_wanted(c, b);
+	if (a->want.or_host && !b->shelf && !vram_ready(b))
+		return load_begin(c, b, priority, a->wait);
+	return vram_up(c, a->want.gpu, b, priority, a->wait, wait_end, false);
+}
+
+/* On the GPU, for those of a layout that memory has. */
+static void room_for_ups(struct admission *a, uint32_t layout, uint32_t from, uint32_t to, struct block *const *block)
+{
+	struct vram_pool *vp = vram_pool_get(a->cache, a->want.gpu, a->pools[layout]);
+	uint32_t ups = 0;
+
+	for (uint32_t i = from; i < to; i++) {
+		const struct block *b = block[(size_t)i * a->layouts + layout];
+
+		ups += b && b->shelf && !vram_slot_on(b, a->want.gpu);
+	}
+	if (vp && ups)
+		vram_room_ahead(a->cache, vp, ups);
+}
+
+static void pin_all(uint32_t blocks, struct block *const *block)
+{
+	for (uint32_t i = 0; i < blocks; i++)
+		if (block[i])
+			block_pin(block[i]);
+}
+
+static void unpin_all(uint32_t blocks, struct block *const *block)
+{
+	for (uint32_t i = 0; i < blocks; i++)
+		if (block[i])
+			block_unpin(block[i]);
+}
+
+/* Of a call that waits for its end: the block's pin becomes its link's. */
+static void bring(struct admission *a, struct block *b, enum ring_priority priority)
+{
+	struct cache_wait *w = a->wait;
+
+	w->adopts = b;
+	if (!vram_placed(b, &a->want) && place_begin(a, b, priority, true) != STATUS_OK)
+		w->shed++;
+	else if (w->adopts && vram_placed(b, &a->want))
+		w->shed += !wait_pin_on(a->cache, w, b, vram_place_gpu(b, &a->want));
+	if (w->adopts)
+		block_unpin(b);
+	w->adopts = NULL;
+}
+
+/* The same on a GPU, of keys first..n, whose blocks are pinned, some without a place, for a call that waits for the end: what makes place for its
+ * first blocks, and their copies, begin before it is at its later ones. */
+static void fetch_whole(struct admission *a, uint32_t first, uint32_t n, struct block **block, enum ring_priority priority)
+{
+	uint32_t order[CACHE_LAYOUTS_MAX];
+
+	vram_order(a->pools, a->layouts, order);
+	for (uint32_t j = 0; j < a->layouts; j++) {
+		const uint32_t publish = vram_list_blocks(a->pools[order[j]], PUBLISH_KEYS);
+
+		for (uint32_t from = first, to; from < n; from = to) {
+			to = n - from > FETCH_KEYS ? from + FETCH_KEYS : n;
+			room_for_ups(a, order[j], from, to, block);
+			for (uint32_t i = from; i < to; i++) {
+				struct block *b = block[(size_t)i * a->layouts + order[j]];
+
+				if (b)
+					bring(a, b, priority);
+				if ((i + 1) % publish == 0)
+					vram_publish(a->cache);
+			}
+		}
+	}
+}
+
+/* The mover knows that more comes until all that is to come is staged. */
+static bool fetch_rest(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority)
+{
+	if (!a->coming)
+		vram_more_comes(a->want.gpu);
+	fetch_whole(a, a->ahead, n, block, priority);
+	vram_more_came(a->want.gpu);
+	a->coming = false;
+	return true;
+}
+
+/* The same for one that does not. False: each has its place by this, and they stay pinned, for the lease. Else those that have it are pinned
+ * there; the others by what brings them, so that memory that they have passed is free for the next. */
+static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority)
+{
+	const uint32_t blocks = n * a->layouts;
+	struct cache_wait *w = a->wait;
+	uint32_t refused = 0, order[CACHE_LAYOUTS_MAX];
+	bool placed = true;
+
+	vram_order(a->pools, a->layouts, order);
+	for (uint32_t j = 0; j < a->layouts; j++)
+		room_for_ups(a, j, 0, n, block);
+	for (uint32_t j = 0; j < a->layouts; j++)
+		for (uint32_t i = 0; i < n; i++) {
+			struct block *b = block[(size_t)i * a->layouts + order[j]];
+
+			if (!b || vram_placed(b, &a->want))
+				continue;
+			refused += place_begin(a, b, priority, false) != STATUS_OK;
+			placed = placed && vram_placed(b, &a->want);
+		}
+	a->pinned = placed && !refused && !w->outstanding;
+	if (a->pinned)
+		return false;
+	w->shed += refused;
+	for (uint32_t i = 0; i < blocks; i++)
+		if (block[i] && vram_placed(block[i], &a->want))
+			w->shed += !wait_pin_on(a->cache, w, block[i], vram_place_gpu(block[i], &a->want));
+	unpin_all(blocks, block);
+	if (w->outstanding)
+		vram_mark_ahead(a->want.gpu, a->want.board, vram_layers_most(a->pools, a->layouts), w);
+	return true;
+}
+
+bool bring_begin(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority, bool wait_end)
+{
+	const uint32_t blocks = n * a->layouts, ahead = a->ahead < n ? a->ahead : n;
+	uint32_t placed = 0;
+
+	if (!a->want.gpu)
+		return fetch(a->cache, blocks, block, priority, a->wait);
+	while (placed < blocks && (!block[placed] || vram_placed(block[placed], &a->want)))
+		placed++;
+	if (placed == blocks)
+		return false;
+	pin_all((n - ahead) * a->layouts, block + (size_t)ahead * a->layouts); /* making room for one must not cost another */
+	return wait_end ? fetch_rest(a, n, block, priority) : fetch_gpu(a, n, block, priority);
+}
+
+/* What has no place there yet is only to be copied. */
+static bool all_at_hand(const struct admission *a, uint32_t blocks, struct block *const *block)
+{
+	uint32_t i = 0;
+
+	while (i < blocks && block[i] && (block[i]->shelf || vram_placed(block[i], &a->want)))
+		i++;
+	return i == blocks;
+}
+
+bool bring_ahead(struct admission *a, uint32_t n, struct lease *l)
+{
+	const uint32_t blocks = n * a->layouts;
+
+	if (admit_prefix(a, n, true, l) < n || !all_at_hand(a, blocks, l->block))
+		return false;
+	a->ahead = n;
+	a->coming = true;
+	vram_more_comes(a->want.gpu);
+	pin_all(blocks, l->block);
+	fetch_whole(a, 0, n, l->block, RING_AHEAD);
+	vram_publish(a->cache);
+	return true;
+}
+
+uint32_t bring_now(struct admission *a, uint32_t n, struct block *const *block)
+{
+	const uint32_t blocks = n * a->layouts;
+	uint32_t i;
+
+	pin_all(blocks, block);
+	for (i = 0; i < blocks; i++)
+		if (block[i] && !vram_placed(block[i], &a->want) &&
+		    (vram_up(a->cache, a->want.gpu, block[i], RING_URGENT, NULL, false, true) || !vram_placed(block[i], &a->want)))
+			break;
+	unpin_all(blocks, block);
+	return i / a->layouts;
+}

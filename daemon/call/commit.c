@@ -1,0 +1,270 @@
+/* Commits: the items are marked under the lock, sealed outside of it, and published under it again, all in
+ * one hold. A lease of what is stored now is taken in that same hold, so that nothing can be evicted in
+ * between.
+ */
+#include "daemon/advice/graph.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+#include "store/crash_point.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct commit {
+	struct cache *cache;
+	uint64_t session, now_us;
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t layouts;
+	struct lease *lease;           /* NULL: none wanted, or it did not fit */
+	struct cache_place *places;
+	struct cache_leased leased;
+	struct reservation **reservation; /* [items] to publish; NULL: dealt with */
+	struct block **published;      /* [items * layouts] */
+};
+
+static enum status item_check(const struct reservation *r, const struct cache_commit_item *item,
+			      uint32_t block_tokens, struct slot_info *info)
+{
+	*info = item->info ? *item->info : r->info;
+	if (item->tokens)
+		info->tokens = item->tokens;
+	else if (!info->tokens)
+		info->tokens = r->info.tokens;
+	if (slot_info_problem(info, block_tokens))
+		return STATUS_INVALID;
+	if (!r->open)
+		return item->keep_open || item->key_bytes ? STATUS_INVALID : STATUS_OK;
+	if (info->tokens < r->info.tokens) /* an open block only grows */
+		return STATUS_INVALID;
+	if (item->keep_open)
+		return item->key_bytes ? STATUS_INVALID : STATUS_OK;
+	return item->key_bytes && item->key_bytes <= SLOT_KEY_MAX && info->tokens ? STATUS_OK
+										  : STATUS_INVALID;
+}
+
+/* *out: to seal and publish, or NULL if the item is dealt with. */
+static enum status item_begin(struct commit *m, const struct cache_commit_item *item,
+			      struct reservation **out)
+{
+	struct reservation *r = handles_find(&m->cache->reservations, item->reservation);
+	struct slot_info info;
+	enum status s;
+
+	*out = NULL;
+	if (!r || r->stream || r->session->handle != m->session)
+		return STATUS_NOT_FOUND;
+	if (r->committing)
+		return STATUS_BUSY;
+	s = item_check(r, item, m->pools[0]->layout.block_tokens, &info);
+	if (s)
+		return s;
+	r->info = info;
+	if (item->keep_open)
+		return STATUS_OK;
+	if (r->open) {
+		memcpy(r->key, item->key, item->key_bytes);
+		r->key_bytes = item->key_bytes;
+	}
+	r->committing = true;
+	*out = r;
+	return STATUS_OK;
+}
+
+static void lease_give_up(struct commit *m)
+{
+	lease_unpin(m->lease);
+	free(m->lease);
+	m->lease = NULL;
+}
+
+/* Pins what is stored under the key now; of what was stored already it is a use. In a read section. */
+static void lease_gather(struct commit *m, const struct reservation *from, struct block *const *published,
+			 struct cache_place *places)
+{
+	for (uint32_t l = 0; m->lease && l < m->layouts; l++) {
+		struct index_ident ident;
+		struct index_record *r;
+		struct block *b;
+
+		block_ident(m->pools[l], from->key, from->key_bytes, &ident);
+		r = index_find(m->cache->index, &ident);
+		if (!r)
+			continue;
+		b = block_of(r);
+		struct vram_slot *copy = vram_leasable(b, from->gpu);
+
+		if (!b->shelf && !copy) /* the winner is on disk only, or on another GPU */
+			continue;
+		if (!copy && block_pin_bytes(b) > pins_free(m->cache)) {
+			lease_give_up(m);
+			return;
+		}
+		lease_pin(m->lease, b, copy, false);
+		if (b != published[l])
+			block_use_on(m->cache, b, copy ? from->gpu : NULL);
+		block_place_on(b, copy, &places[l]);
+	}
+}
+
+/* Its blocks are pinned by now: what is free is without them. */
+static enum status commit_lease_ask(struct commit *m, const struct session *s)
+{
+	struct lease *l = m->lease;
+	uint64_t bytes = 0, gpu_bytes = 0;
+	const char *why;
+	enum status status = lease_ask(m->cache, s, &why);
+
+	for (uint32_t i = 0; i < l->count; i++)
+		*(lease_on_gpu(l)[i] ? &gpu_bytes : &bytes) += block_pool(l->block[i])->geometry.slot_bytes;
+	if (!status && bytes)
+		status = quota_ask(s->holder, QUOTA_PINNED, bytes, pins_free(m->cache) + bytes, &why);
+	if (!status && gpu_bytes)
+		status = quota_ask(s->holder, QUOTA_GPU_PINNED + l->gpu->number, gpu_bytes, pins_free_gpu(m->cache, l->gpu) + gpu_bytes, &why);
+	return status;
+}
+
+/* With the lock. */
+static void commit_lease(struct commit *m, uint32_t count)
+{
+	const char *why;
+	struct session *s = session_get(m->cache, m->session, &why);
+
+	if (m->lease && (!s || !m->lease->count || commit_lease_ask(m, s) || lease_record(m->cache, s, m->lease, m->cache->now_us)))
+		lease_give_up(m);
+	if (m->lease)
+		m->leased = (struct cache_leased){ m->lease->handle, count, m->layouts };
+}
+
+static void commit_begin_items(struct commit *m, const struct cache_commit_item *items, uint32_t count,
+			       enum status *statuses)
+{
+	cache_lock(m->cache);
+	cache_time(m->cache, m->now_us);
+	for (uint32_t i = 0; i < count; i++)
+		statuses[i] = item_begin(m, &items[i], &m->reservation[i]);
+	cache_unlock(m->cache);
+}
+
+/* All that was sealed becomes visible, in the order of the items. The policy is to hear of the deepest
+ * block of a chain first. */
+static void commit_publish(struct commit *m, uint32_t count, enum status *statuses)
+{
+	struct cache *c = m->cache;
+
+	cache_lock(c);
+	index_read_lock();
+	for (uint32_t i = 0; i < count; i++)
+		if (m->reservation[i])
+			statuses[i] = reservation_publish(c, m->reservation[i], c->now_us,
+							  &m->published[(size_t)i * m->layouts]);
+	for (uint32_t i = count; i-- > 0;)
+		for (uint32_t l = 0; m->reservation[i] && l < m->layouts; l++)
+			if (m->published[(size_t)i * m->layouts + l])
+				block_enter_policy(c, m->published[(size_t)i * m->layouts + l],
+						   m->reservation[i]->info.position);
+	for (uint32_t i = 0; i < count; i++)
+		for (uint32_t l = 0; m->reservation[i] && m->reservation[i]->gpu && l < m->layouts; l++)
+			if (m->published[(size_t)i * m->layouts + l])
+				vram_queue_down(m->published[(size_t)i * m->layouts + l], m->reservation[i]->session);
+	for (uint32_t i = count; i-- > 0;)
+		if (m->reservation[i] && m->lease)
+			lease_gather(m, m->reservation[i], &m->published[(size_t)i * m->layouts],
+				     &m->places[(size_t)i * m->layouts]);
+	for (uint32_t i = 0; i < count; i++)
+		if (m->reservation[i])
+			reservation_end(c, m->reservation[i]);
+	index_read_unlock();
+	commit_lease(m, count);
+	vram_pump(c);
+	spill_pump(c);
+	cache_unlock(c);
+}
+
+static void commit_end(struct commit *m)
+{
+	free(m->reservation);
+	free(m->published);
+}
+
+static enum status commit_begin(struct commit *m, bool want_lease, const struct cache_on *on, uint32_t count, const char **why)
+{
+	struct cache *c = m->cache;
+	enum status status = STATUS_OK;
+	struct session *s;
+
+	cache_lock(c);
+	s = session_call(c, m->session, m->now_us, why);
+	if (!s) {
+		status = STATUS_NOT_FOUND;
+	} else if (want_lease) {
+		*why = attachment_problem(c, s, on->attachment);
+		status = *why ? STATUS_PRECONDITION : STATUS_OK;
+	}
+	cache_unlock(c);
+	if (status)
+		return status;
+	*why = "no memory for the commit";
+	m->reservation = calloc(count + 1, sizeof(m->reservation[0]));
+	m->published = calloc((size_t)count * m->layouts + 1, sizeof(m->published[0]));
+	want_lease = want_lease && !cache_draining(c);
+	if (want_lease)
+		m->lease = lease_alloc(count * m->layouts);
+	if (m->lease)
+		m->lease->call = on->call;
+	if (m->reservation && m->published && (m->lease || !want_lease))
+		return STATUS_OK;
+	commit_end(m);
+	free(m->lease);
+	return STATUS_EXHAUSTED;
+}
+
+enum status cache_commit(struct cache *c, uint64_t session, const struct cache_commit_item *items,
+			 uint32_t count, bool want_lease, uint64_t attachment, uint64_t now_us,
+			 uint64_t unix_ms, enum status *statuses, struct cache_place *places,
+			 uint32_t places_max, struct cache_leased *leased, const char **why)
+{
+	const struct cache_on on = { .attachment = attachment, .gpu = CACHE_HOST };
+
+	return cache_commit_on(c, session, items, count, want_lease, &on, now_us, unix_ms, statuses, places, places_max, leased, why);
+}
+
+enum status cache_commit_on(struct cache *c, uint64_t session, const struct cache_commit_item *items, uint32_t count, bool want_lease,
+			    const struct cache_on *on, uint64_t now_us, uint64_t unix_ms, enum status *statuses,
+			    struct cache_place *places, uint32_t places_max, struct cache_leased *leased, const char **why)
+{
+	struct commit m = { .cache = c, .session = session, .now_us = now_us,
+			    .places = places, .leased = { .lease = 0 } };
+	const struct cache_keys nameless = { NULL, count, 1 };
+	enum status status;
+
+	m.layouts = m.leased.layouts = session_pools(c, session, m.pools);
+	*why = "no such session: it was never opened, or it has ended";
+	if (!m.layouts)
+		return STATUS_NOT_FOUND;
+	*why = cache_keys_problem(&nameless, m.layouts);
+	if (!*why && want_lease && (uint64_t)count * m.layouts > places_max)
+		*why = "no room for the places";
+	if (*why)
+		return STATUS_INVALID;
+	status = commit_begin(&m, want_lease, on, count, why);
+	if (status)
+		return status;
+	for (uint32_t i = 0; want_lease && i < count * m.layouts; i++)
+		place_none(&places[i]);
+	commit_begin_items(&m, items, count, statuses);
+	CRASH_POINT("commit_seal");
+	for (uint32_t i = 0; i < count; i++)
+		if (m.reservation[i]) {
+			reservation_seal(m.reservation[i], c->tenant.name, unix_ms);
+			ties_commit(c, m.reservation[i]);
+		}
+	CRASH_POINT("commit_publish");
+	commit_publish(&m, count, statuses);
+	for (uint32_t i = 0; want_lease && !m.leased.lease && i < count * m.layouts; i++)
+		place_none(&places[i]);
+	if (want_lease)
+		*leased = m.leased;
+	CRASH_POINT("commit_end");
+	commit_end(&m);
+	return STATUS_OK;
+}

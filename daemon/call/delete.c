@@ -1,0 +1,251 @@
+/* Delete: out of sight at once, in every layout; the slot comes back with the last release. With disks, the answer waits until no
+ * restart and no scan could bring the block back: for the tombstone over its header, or the write that displaces it, for a sync of the
+ * disks, and for the commit of the catalog that forgets it. Disks are synced whatever lies there now: a header may have been overwritten
+ * long ago, since the block was displaced or was a second copy, and that write still be none after a power cut. Left out are those where
+ * each such write is known to be durable (unit_unsynced).
+ *
+ * Each disk goes on by itself. If some take long the catalog is committed without them, and at the deadline the keys that do not concern
+ * them have their answer.
+ */
+#include "daemon/disk/tier.h"
+#include "store/crash_point.h"
+
+#include <time.h>
+
+enum { DELETE_NEW, DELETE_BURYING, DELETE_COMMITTING };
+
+static void join(struct cache *c, struct move *m, struct cache_wait *w)
+{
+	struct cache_wait_link *l = wait_link(c, w, NULL);
+
+	w->units |= 1u << m->unit->number;
+	w->pending |= 1u << m->unit->number;
+	if (!l) {
+		w->worst = STATUS_IO;
+		return;
+	}
+	wait_link_part(w, l, m->unit->number);
+	l->move_next = m->links;
+	m->links = l;
+}
+
+/* Headers that name the key are still to be overwritten: joins the wait for each. */
+static void join_graves(struct cache *c, const struct index_ident *ident, struct cache_wait *w)
+{
+	for (struct move *grave = NULL; w && (grave = grave_of(c, ident, grave));)
+		join(c, grave, w);
+}
+
+/* What is still being spilled, though it was removed, now or before, is buried when the spill has ended. */
+static void join_orphans(struct cache *c, const struct index_ident *ident, struct cache_wait *w)
+{
+	for (struct move *m = w ? c->tier->orphans : NULL; m; m = m->orphan_next)
+		if (ident_equal(&m->block->record.ident, ident))
+			join(c, m, w);
+}
+
+/* Disks where a write over a header of that name may not be durable yet. */
+static uint32_t unsynced_units(const struct tier *t, const struct index_ident *ident)
+{
+	uint32_t units = 0;
+
+	for (uint32_t i = 0; i < t->unit_count; i++)
+		units |= (uint32_t)unit_unsynced(&t->units[i], ident) << i;
+	return units;
+}
+
+static enum status remove_key(struct cache *c, struct pool *const *pools, uint32_t layouts,
+			      const struct cache_keys *one, struct cache_wait *w)
+{
+	struct block *found[CACHE_LAYOUTS_MAX];
+	enum status s = STATUS_MISS;
+	struct index_ident ident;
+	struct unit *u;
+
+	index_read_lock();
+	blocks_find(c, pools, layouts, one, found);
+	cache_lock(c);
+	for (uint32_t l = 0; l < layouts; l++) {
+		if (found[l] && block_live(found[l])) {
+			CRASH_POINT("delete_remove");
+			u = found[l]->rack ? found[l]->rack->class->unit : NULL;
+			block_remove(c, found[l], CACHE_REASON_DELETED);
+			cache_count(c, COUNTER_DELETED, 1);
+			if (w && u && u->failed)
+				w->worst = STATUS_IO;
+			s = STATUS_OK;
+		}
+		if (!c->tier)
+			continue;
+		c->tier->deleted = true;
+		block_ident(pools[l], one->bytes, one->key_bytes, &ident);
+		CRASH_POINT("delete_untell");
+		catalog_untell(c, &ident);
+		join_graves(c, &ident, w);
+		join_orphans(c, &ident, w);
+		if (w)
+			w->pending |= unsynced_units(c->tier, &ident);
+	}
+	cache_unlock(c);
+	index_read_unlock();
+	return s;
+}
+
+/* A disk that fails is marked on a thread of its own. Until then a crash, and the loss of the catalog, would make it trusted again, with
+ * all that is deleted now; and so would the crash alone until the catalog, whose queue may have been full, has been told. */
+static bool marks_missing(const struct tier *t)
+{
+	struct disk_view v;
+
+	for (uint32_t i = 0; i < t->unit_count; i++) {
+		if (!t->units[i].failed)
+			continue;
+		disk_look(t->units[i].disk, &v);
+		if (!v.marked || !t->units[i].banned)
+			return true;
+	}
+	return false;
+}
+
+/* One that has failed is wiped before it is used again; but what was to be buried there is not. */
+static void sync_unit(struct cache *c, struct cache_wait *w, struct unit *u)
+{
+	const bool named = w->units >> u->number & 1;
+
+	if (u->failed ? named : wait_sync(c, w, u) != STATUS_OK)
+		w->worst = STATUS_IO;
+}
+
+/* With the lock. */
+static void units_step(struct cache *c, struct cache_wait *w)
+{
+	for (uint32_t i = 0; i < c->tier->unit_count; i++) {
+		const uint32_t unit = 1u << i;
+
+		if (!(w->pending & unit) || w->of_unit[i])
+			continue;
+		if (!(w->begun & unit)) {
+			CRASH_POINT("delete_buried");
+			w->begun |= unit;
+			sync_unit(c, w, &c->tier->units[i]);
+		}
+		if (!w->of_unit[i])
+			w->pending &= ~unit;
+	}
+}
+
+static uint64_t clock_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+/* The disks that are pending take longer than a sound one. */
+static bool is_late(const struct cache *c, struct cache_wait *w)
+{
+	const uint64_t slow_us = c->options.disk_slow_ms * 1000ull;
+
+	if (!w->since_us)
+		w->since_us = clock_us();
+	w->again_us = slow_us;
+	return clock_us() - w->since_us >= slow_us;
+}
+
+/* With the lock. OK: nothing is left to wait for. */
+static enum status delete_wait(struct cache *c, struct cache_wait *w)
+{
+	units_step(c, w);
+	if (w->of_unit[WAIT_CATALOG])
+		return STATUS_BUSY;
+	if (w->pending && (w->last || !is_late(c, w)))
+		return STATUS_BUSY;
+	if (w->last && w->stage == DELETE_COMMITTING && w->committed != w->pending)
+		return STATUS_BUSY; /* there is no time for another commit */
+	w->poll = marks_missing(c->tier);
+	if (w->poll)
+		return STATUS_BUSY;
+	if (w->stage != DELETE_COMMITTING || w->committed != w->pending) {
+		CRASH_POINT("delete_synced");
+		w->stage = DELETE_COMMITTING;
+		w->committed = w->pending;
+		if (wait_catalog(c, w) == STATUS_OK)
+			return STATUS_BUSY;
+		w->worst = STATUS_IO;
+	}
+	if (w->pending)
+		return STATUS_BUSY;
+	return w->worst || c->tier->graves_lost ? STATUS_IO : STATUS_OK;
+}
+
+/* With the lock: whether a header of that name may be on one of those disks. */
+static bool may_be_there(struct cache *c, const struct index_ident *ident, uint32_t units)
+{
+	for (struct move *grave = NULL; (grave = grave_of(c, ident, grave));)
+		if (units >> grave->unit->number & 1)
+			return true;
+	for (const struct move *m = c->tier->orphans; m; m = m->orphan_next)
+		if (units >> m->unit->number & 1 && ident_equal(&m->block->record.ident, ident))
+			return true;
+	return unsynced_units(c->tier, ident) & units;
+}
+
+/* With the lock, at the deadline. False: of no key it is known that it is gone for good. */
+static bool known_in_part(struct cache *c, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k, const struct cache_wait *w,
+			  enum status *statuses)
+{
+	bool known = false;
+
+	if (w->stage != DELETE_COMMITTING || w->of_unit[WAIT_CATALOG] || w->worst || c->tier->graves_lost)
+		return false;
+	for (uint32_t i = 0; i < k->count; i++) {
+		bool open = false;
+
+		for (uint32_t l = 0; l < layouts; l++) {
+			struct index_ident ident;
+
+			block_ident(pools[l], k->bytes + (size_t)i * k->key_bytes, k->key_bytes, &ident);
+			open |= may_be_there(c, &ident, w->committed);
+		}
+		statuses[i] = open ? STATUS_DEADLINE : statuses[i];
+		known |= !open;
+	}
+	return known;
+}
+
+enum status cache_delete(struct cache *c, uint64_t session, const struct cache_keys *k, enum status *statuses,
+			 struct cache_wait *w, const char **why)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t layouts = session_pools(c, session, pools);
+	enum status status;
+
+	*why = "no such session: it was never opened, or it has ended";
+	if (!layouts)
+		return STATUS_NOT_FOUND;
+	*why = cache_keys_problem(k, layouts);
+	if (*why)
+		return STATUS_INVALID;
+	if (w && c->tier && !cache_restored(c)) {
+		w->poll = true;
+		return STATUS_BUSY;
+	}
+	for (uint32_t i = 0; i < k->count && (!w || w->stage == DELETE_NEW); i++) {
+		const struct cache_keys one = { k->bytes + (size_t)i * k->key_bytes, 1, k->key_bytes };
+
+		statuses[i] = remove_key(c, pools, layouts, &one, c->tier ? w : NULL);
+	}
+	if (!w || !c->tier)
+		return STATUS_OK;
+	*why = "the blocks are out of sight, but a disk that failed may still have them";
+	cache_lock(c);
+	w->poll = false;
+	if (w->stage == DELETE_NEW)
+		w->stage = DELETE_BURYING;
+	status = delete_wait(c, w);
+	if (status == STATUS_BUSY && w->last && known_in_part(c, pools, layouts, k, w, statuses))
+		status = STATUS_OK;
+	cache_unlock(c);
+	return status;
+}

@@ -1,0 +1,278 @@
+/* Why a block is where it is: for operators. What is in memory has a rank among the victims, and a rival, the block that would go now;
+ * what is gone left a mark for a while (advice/eviction_log.c). The same of each copy in each tier, by the tier's own policy.
+ */
+#include <string.h>
+
+#include "daemon/advice/advice.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+
+struct search {
+	const struct policy_node *node;
+	uint32_t before;               /* nodes that may go, met before it */
+	bool found;
+};
+
+static bool count_before(const struct policy_node *n, void *arg)
+{
+	struct search *s = arg;
+
+	s->found |= n == s->node;
+	s->before += !s->found && block_memory_pins(block_of_node(n)) == 0;
+	return s->found;
+}
+
+static bool note_first(const struct policy_node *n, void *first)
+{
+	*(const struct policy_node **)first = block_memory_pins(block_of_node(n)) == 0 ? n : NULL;
+	return *(const struct policy_node **)first;
+}
+
+static void explain_rank(struct cache *c, const struct block *b, struct cache_explained *out)
+{
+	struct search s = { .node = &b->node };
+
+	out->refused = b->refused;
+	if (b->refused || b->ahead || !c->policy->walk || !c->policy->walk(b->pool->policy, count_before, &s, CACHE_RANK_MAX))
+		return;
+	out->rank = s.before;
+	out->ranked = s.found;
+}
+
+static void explain_rival(struct cache *c, const struct pool *p, struct cache_explained *out)
+{
+	const struct policy_node *n = p->refused;
+	const struct block *b;
+
+	if (!n && c->policy->walk)
+		c->policy->walk(p->policy, note_first, &n, CACHE_RANK_MAX);
+	if (!n)
+		return;
+	b = block_of_node(n);
+	out->rival_bytes = b->record.ident.key_bytes;
+	memcpy(out->rival, b->record.ident.key, sizeof(out->rival));
+	out->rival_idle_ms = (c->now_us - n->last_use_us) / 1000;
+	out->rival_uses = n->uses;
+}
+
+static void explain_there(struct cache *c, const struct block *b, struct cache_explained *out)
+{
+	const struct policy_node *n = block_node(b);
+
+	out->tier = block_tier(b);
+	out->uses = n->uses;
+	out->idle_ms = (c->now_us - n->last_use_us) / 1000;
+	out->age_ms = (c->now_us - b->stored_us) / 1000;
+	out->pins = block_pins(b) & ~INDEX_DEAD;
+	out->turn = atomic_load_explicit(&((struct block *)b)->turn, memory_order_relaxed);
+	out->ahead = b->ahead;
+	out->unworthy = b->unworthy;
+	if (b->shelf)
+		explain_rank(c, b, out);
+}
+
+/* ---- tier by tier ---- */
+
+/* A policy, and what of its nodes are blocks. */
+struct judged {
+	const struct policy_ops *ops;
+	struct policy *policy;
+	const struct block *(*block_of)(const struct policy_node *n);
+	bool (*may)(const struct policy_node *n);
+	const struct policy_node *node;
+	const struct policy_node *first; /* that may go */
+	uint32_t before;               /* that may go, met before the node */
+	bool found;
+};
+
+static const struct block *block_of_rack_node(const struct policy_node *n)
+{
+	return ((const struct rack_slot *)((const char *)n - offsetof(struct rack_slot, node)))->block;
+}
+
+static bool may_leave_memory(const struct policy_node *n)
+{
+	return block_memory_pins(block_of_node(n)) == 0;
+}
+
+static bool may_leave_disk(const struct policy_node *n)
+{
+	const struct block *b = block_of_rack_node(n);
+
+	return block_pins(b) == 0 && !b->moving && !b->shelf;
+}
+
+static const struct vram_slot *slot_of_node(const struct policy_node *n)
+{
+	return (const struct vram_slot *)((const char *)n - offsetof(struct vram_slot, node));
+}
+
+static const struct block *block_of_vram_node(const struct policy_node *n)
+{
+	return slot_of_node(n)->block;
+}
+
+static bool may_leave_gpu(const struct policy_node *n)
+{
+	return vram_slot_pins(slot_of_node(n)) == 0 && vram_clean(slot_of_node(n));
+}
+
+/* Why a copy stays for now, whatever its rank. */
+static const char *kept_word(bool pinned, bool moving, bool only)
+{
+	return moving ? "moving" : pinned ? "pinned" : only ? "only" : "";
+}
+
+static bool count_judged(const struct policy_node *n, void *arg)
+{
+	struct judged *j = arg;
+	const bool may = j->may(n);
+
+	j->found |= n == j->node;
+	j->before += !j->found && may;
+	if (may && !j->first)
+		j->first = n;
+	return j->found && j->first;
+}
+
+static void tier_rival(const struct judged *j, struct cache_explained_tier *out)
+{
+	struct policy_explained seen;
+
+	if (!j->first)
+		return;
+	out->rival_bytes = j->block_of(j->first)->record.ident.key_bytes;
+	memcpy(out->rival, j->block_of(j->first)->record.ident.key, sizeof(out->rival));
+	if (j->ops->explain) {
+		j->ops->explain(j->policy, j->first, &seen);
+		out->rival_score = seen.score;
+	}
+}
+
+static void tier_score(const struct judged *j, struct cache_explained_tier *out)
+{
+	struct policy_explained seen;
+
+	if (!j->ops->explain)
+		return;
+	j->ops->explain(j->policy, j->node, &seen);
+	out->scored = true;
+	out->score = seen.score;
+	out->unit = seen.unit;
+	for (; out->features < seen.features && out->features < CACHE_FEATURES_MAX; out->features++) {
+		out->feature[out->features].name = seen.feature[out->features].name;
+		out->feature[out->features].value = seen.feature[out->features].value;
+	}
+}
+
+/* in: the policy knows the node. */
+static void explain_tier(struct cache *c, struct judged *j, const char *tier, const char *kept, bool in, struct cache_explained *into)
+{
+	struct cache_explained_tier *out = &into->at[into->tiers++];
+
+	*out = (struct cache_explained_tier){ .tier = tier, .policy = j->ops->name, .uses = j->node->uses, .unit = "", .kept = kept,
+					      .idle_ms = (c->now_us - j->node->last_use_us) / 1000 };
+	if (in)
+		tier_score(j, out);
+	if (!j->ops->walk || !j->ops->walk(j->policy, count_judged, j, CACHE_RANK_MAX))
+		return;
+	tier_rival(j, out);
+	out->ranked = j->found;
+	out->rank = j->found ? j->before : 0;
+}
+
+static void explain_on_gpu(struct cache *c, const struct vram_slot *s, struct cache_explained *out)
+{
+	const struct vram_pool *vp = s->shelf->pool;
+	struct judged gpu = { .ops = c->policy, .policy = vp->policy, .block_of = block_of_vram_node, .may = may_leave_gpu,
+			      .node = &s->node };
+
+	if (s->state != VRAM_READY || vp->gpu->lost)
+		return;
+	explain_tier(c, &gpu, "gpu", kept_word(vram_slot_pins(s), vram_falling(c, s->block), !vram_clean(s)), true, out);
+	out->at[out->tiers - 1].gpu = vp->gpu->number;
+}
+
+static void explain_tiers(struct cache *c, const struct block *b, struct cache_explained *out)
+{
+	struct judged memory = { .ops = c->policy, .policy = b->pool->policy, .block_of = block_of_node, .may = may_leave_memory,
+				 .node = &b->node };
+
+	for (const struct vram_slot *s = b->vram; s; s = s->next)
+		explain_on_gpu(c, s, out);
+	if (b->shelf)
+		explain_tier(c, &memory, "host", kept_word(block_memory_pins(b), b->moving, false), !b->refused && !b->ahead, out);
+	if (b->rack) {
+		struct judged disk = { .ops = c->tier->policy, .policy = b->rack->class->policy, .block_of = block_of_rack_node,
+				       .may = may_leave_disk, .node = &b->rack->at[b->rack_slot].node };
+
+		explain_tier(c, &disk, "disk", kept_word(block_pins(b), b->moving, b->shelf || b->vram), true, out);
+	}
+}
+
+/* The later of the two. */
+static const struct gone *gone_last(const struct cache *c, uint64_t id)
+{
+	const struct gone *below = gone_find(c, id, false), *gpu = gone_find(c, id, true);
+
+	return !gpu || (below && below->when_us > gpu->when_us) ? below : gpu;
+}
+
+static void explain_gone(struct cache *c, const struct gone *g, struct cache_explained *out)
+{
+	static const char *const tiers[GONE_TIERS] = { "host", "disk", "gpu" };
+
+	out->left = tiers[g->tier];
+	out->left_reason = gone_word((enum gone_reason)g->reason);
+	out->left_ms_ago = (c->now_us - g->when_us) / 1000;
+	out->left_idle_ms = g->idle_ms;
+	out->left_uses = g->uses;
+	out->regretted = g->regretted;
+}
+
+static bool explain_pool(struct cache *c, struct pool *p, const uint8_t *key, uint32_t key_bytes, struct cache_explained *out)
+{
+	const struct index_record *found;
+	struct index_ident ident;
+	const struct gone *g;
+
+	block_ident(p, key, key_bytes, &ident);
+	found = index_find(c->index, &ident);
+	g = gone_last(c, block_id(&ident));
+	if (!found && !g)
+		return false;
+	*out = (struct cache_explained){ .layout_id = p->layout_id, .tier = "", .left = "", .left_reason = "", .policy = c->policy->name,
+					 .id = block_id(&ident) };
+	if (found) {
+		explain_there(c, block_of((struct index_record *)found), out);
+		explain_tiers(c, block_of((struct index_record *)found), out);
+	}
+	if (g)
+		explain_gone(c, g, out);
+	explain_rival(c, p, out);
+	return true;
+}
+
+enum status cache_explain(struct cache *c, const char *tenant, uint64_t layout_id, const uint8_t *key, uint32_t key_bytes,
+			  uint64_t now_us, struct cache_explained *out, uint32_t max, uint32_t *n, const char **why)
+{
+	const struct cache_keys one = { key, 1, key_bytes };
+	uint32_t shown = 0;
+
+	*why = "unknown tenant: this version has \"default\" only";
+	if (*tenant && strcmp(tenant, c->tenant.name))
+		return STATUS_DENIED;
+	*why = cache_keys_problem(&one, 1);
+	if (*why)
+		return STATUS_INVALID;
+	index_read_lock();
+	cache_lock(c);
+	cache_time(c, now_us);
+	for (uint32_t i = 0; i < c->pool_count && shown < max; i++)
+		if (!layout_id || c->pools[i]->layout_id == layout_id)
+			shown += explain_pool(c, c->pools[i], key, key_bytes, &out[shown]);
+	cache_unlock(c);
+	index_read_unlock();
+	*n = shown;
+	return STATUS_OK;
+}

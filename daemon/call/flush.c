@@ -1,0 +1,373 @@
+/* Flush: what only memory has is written, the disks are synced, and the catalog is committed, in that order. Each step is begun for all
+ * blocks and then waited for; the caller comes back by the wait. When a disk fails meanwhile all begins anew, since what it had is to be
+ * written to those that are left, and synced there. A flush of everything ends when no block is doubted any more: scrub_pump() looks at them, this waits.
+ */
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+#include "store/crash_point.h"
+
+#include <string.h>
+
+enum { FLUSH_NEW, FLUSH_WRITING, FLUSH_SYNCING, FLUSH_COMMITTING };
+enum { WAITED_SPILLS = 256, WAITED_LOOKS = 4, WALK_SLOTS = 16384 }; /* at a time, in one flush; looked at in one step */
+
+struct flush {
+	struct cache *cache;
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t layouts;
+	const struct cache_keys *keys;
+	struct cache_wait *wait;
+	enum status refused;           /* what kept a block from being written, of those that last */
+	bool more;                     /* blocks are left that the disks did not take now */
+};
+
+/* Not where a disk has failed, or a slab is being deleted: then memory's copy is soon the only one, or there is none. Nor what a crash left, before
+ * it was looked at: a write that was cut off may have left the header and not the bytes. */
+static bool on_sound_disk(const struct block *b)
+{
+	return b->rack && !b->rack->leaving && !b->rack->class->unit->failed && !b->doubted;
+}
+
+/* It comes down first, and is then written. Nothing goes for it that this flush, or any disk, has to write yet. */
+static void flush_down(struct flush *f, struct block *b)
+{
+	enum status s = STATUS_BUSY;
+
+	if (f->wait->outstanding < WAITED_SPILLS)
+		s = f->more || f->wait->outstanding ? vram_through(f->cache, b, true, f->wait) : vram_down_soon(f->cache, b, f->wait);
+	f->more |= s == STATUS_OK || s == STATUS_BUSY;
+	if (s && s != STATUS_BUSY)
+		f->refused = f->wait->refused = s;
+}
+
+static bool on_gpus_alone(const struct block *b)
+{
+	return !b->rack && !b->shelf && b->vram;
+}
+
+static void flush_block(struct flush *f, struct block *b)
+{
+	enum status s;
+
+	if (on_sound_disk(b))
+		return;
+	if (b->rack || !b->shelf) {
+		if (b->doubted && b->rack && !b->moving && f->wait->outstanding < WAITED_LOOKS)
+			scrub_begin(f->cache, b, f->wait);
+		f->more |= b->rack != NULL;
+		return;
+	}
+	if (f->wait->outstanding >= WAITED_SPILLS) {
+		f->more = true;
+		return;
+	}
+	s = spill_begin(f->cache, b, RING_AHEAD, f->wait);
+	if (s == STATUS_UNAVAILABLE || s == STATUS_EXHAUSTED)
+		f->refused = f->wait->refused = s;
+	else if (s)
+		f->more = true;
+}
+
+static void flush_found(struct flush *f, bool on_gpus, void (*one)(struct flush *f, struct block *b))
+{
+	struct block *found[CACHE_LAYOUTS_MAX];
+
+	for (uint32_t i = 0; i < f->keys->count; i++) {
+		const struct cache_keys key = { f->keys->bytes + (size_t)i * f->keys->key_bytes, 1, f->keys->key_bytes };
+
+		blocks_find(f->cache, f->pools, f->layouts, &key, found);
+		for (uint32_t l = 0; l < f->layouts; l++)
+			if (found[l] && block_live(found[l]) && on_gpus_alone(found[l]) == on_gpus)
+				one(f, found[l]);
+	}
+}
+
+/* In a read section, with the lock. */
+static void flush_keys(struct flush *f)
+{
+	flush_found(f, false, flush_block);
+	if (f->cache->vram)
+		flush_found(f, true, flush_down);
+}
+
+/* Begins to bring down what is on GPUs alone, as far as nothing goes for it that is to be written yet. True: some is left. */
+static bool flush_settle(struct flush *f)
+{
+	struct cache_wait *w = f->wait;
+	bool left = false, waits;
+
+	for (uint32_t i = 0; f->cache->vram && i < f->layouts; i++) {
+		waits = w->outstanding || spill_hurry(f->cache, f->pools[i]);
+		left |= vram_settle(f->cache, f->pools[i], w->since_us, waits ? WAITED_SPILLS : 1, waits, w, &w->refused);
+	}
+	return left;
+}
+
+/* A walk that goes on where the step before it stopped: at a block that could not be begun, or at its bound. */
+static void flush_pools(struct flush *f)
+{
+	struct cache_wait *w = f->wait;
+	uint32_t budget = WALK_SLOTS;
+
+	/* What is on GPUs alone comes down before the walk, as it may come to where that has been, */
+	for (uint32_t i = 0; f->cache->vram && w->layout == 0 && w->extent == 0 && i < f->layouts; i++)
+		vram_settle(f->cache, f->pools[i], w->since_us, WAITED_SPILLS, true, w, &w->refused);
+	f->more = w->outstanding;
+	if (f->more)
+		return;
+	for (; w->layout < f->layouts; w->layout++, w->extent = w->slot = 0) {
+		struct block *b;
+
+		while ((b = shelf_next_block(f->pools[w->layout], &w->extent, &w->slot, &budget))) {
+			if (b->stored_us > w->since_us)
+				continue;
+			flush_block(f, b);
+			if (f->more) {
+				w->slot -= w->slot > 0;
+				return;
+			}
+		}
+		if (!budget) {
+			f->more = true;
+			return;
+		}
+	}
+	f->more = flush_settle(f); /* or after it, if memory had no place: then there is another */
+	if (f->more)
+		w->layout = w->extent = w->slot = 0;
+}
+
+/* True: something is to be waited for. */
+static bool flush_write(struct flush *f)
+{
+	CRASH_POINT("flush_write");
+	f->more = false;
+	f->refused = STATUS_OK;
+	if (f->keys)
+		flush_keys(f);
+	else
+		flush_pools(f);
+	f->wait->poll = f->more && !f->wait->outstanding;
+	return f->more || f->wait->outstanding;
+}
+
+static bool unsynced(const struct block *b)
+{
+	return b->rack && unit_unsynced(b->rack->class->unit, &b->record.ident);
+}
+
+/* In a read section. A bit for each disk that has what is flushed, and may not have it durably. */
+static uint32_t units_to_sync(struct flush *f)
+{
+	struct block *found[CACHE_LAYOUTS_MAX];
+	const struct tier *t = f->cache->tier;
+	uint32_t units = 0;
+
+	for (uint32_t i = 0; !f->keys && i < t->unit_count; i++)
+		units |= (uint32_t)(t->units[i].written > t->units[i].synced) << i;
+	for (uint32_t i = 0; f->keys && i < f->keys->count; i++) {
+		const struct cache_keys key = { f->keys->bytes + (size_t)i * f->keys->key_bytes, 1, f->keys->key_bytes };
+
+		blocks_find(f->cache, f->pools, f->layouts, &key, found);
+		for (uint32_t l = 0; l < f->layouts; l++)
+			if (found[l] && block_live(found[l]) && unsynced(found[l]))
+				units |= 1u << found[l]->rack->class->unit->number;
+	}
+	return units;
+}
+
+static bool flush_sync(struct flush *f, uint32_t units)
+{
+	struct tier *t = f->cache->tier;
+
+	for (uint32_t i = 0; i < t->unit_count; i++)
+		if (units >> i & 1 && !t->units[i].failed && wait_sync(f->cache, f->wait, &t->units[i]))
+			f->wait->worst = STATUS_IO;
+	return f->wait->outstanding;
+}
+
+/* Something takes longer than a sound disk: what is written to others is synced there meanwhile, once. */
+static void flush_beside(struct flush *f)
+{
+	struct cache_wait *w = f->wait;
+	const uint64_t slow_us = f->cache->options.disk_slow_ms * 1000ull;
+	uint32_t units;
+
+	w->again_us = slow_us;
+	if (!f->keys || w->stage != FLUSH_WRITING || f->cache->now_us - w->since_us < slow_us)
+		return;
+	units = units_to_sync(f) & ~w->begun;
+	w->begun |= units;
+	flush_sync(f, units);
+}
+
+static bool flush_commit(struct flush *f)
+{
+	const enum status s = wait_catalog(f->cache, f->wait);
+
+	if (s)
+		f->wait->worst = s == STATUS_UNAVAILABLE ? STATUS_IO : s; /* its queue is full, as it fails */
+	return f->wait->outstanding;
+}
+
+/* A bit for each. */
+static uint32_t failed_units(const struct tier *t)
+{
+	uint32_t failed = 0;
+
+	for (uint32_t i = 0; i < t->unit_count; i++)
+		failed |= (uint32_t)t->units[i].failed << i;
+	return failed;
+}
+
+static void flush_anew(struct flush *f)
+{
+	struct cache_wait *w = f->wait;
+
+	w->stage = FLUSH_WRITING;
+	w->units = failed_units(f->cache->tier);
+	w->worst = w->refused = w->uncommitted = STATUS_OK;
+	w->begun = 0;
+	w->layout = w->extent = w->slot = 0;
+}
+
+/* A failed spill is begun again on what disks are left; a failed commit is the end. */
+static enum status flush_step(struct flush *f)
+{
+	struct cache_wait *w = f->wait;
+
+	if (w->outstanding) {
+		flush_beside(f);
+		return STATUS_BUSY;
+	}
+	wait_links_drop(f->cache, w); /* what has been written need not stay */
+	if (w->stage == FLUSH_NEW)
+		w->since_us = f->cache->now_us;
+	if (w->stage == FLUSH_NEW || (w->stage == FLUSH_WRITING && w->worst) || failed_units(f->cache->tier) != w->units)
+		flush_anew(f);
+	if (w->stage == FLUSH_WRITING && flush_write(f))
+		return STATUS_BUSY;
+	if (w->stage == FLUSH_WRITING) {
+		CRASH_POINT("flush_sync");
+		w->stage = FLUSH_SYNCING;
+		w->worst = STATUS_OK;
+		if (flush_sync(f, units_to_sync(f)))
+			return STATUS_BUSY;
+	}
+	if (w->stage == FLUSH_SYNCING && !w->worst) {
+		CRASH_POINT("flush_commit");
+		w->stage = FLUSH_COMMITTING;
+		if (flush_commit(f))
+			return STATUS_BUSY;
+	}
+	return w->worst;
+}
+
+static enum status key_status(struct flush *f, const struct cache_keys *one)
+{
+	struct block *found[CACHE_LAYOUTS_MAX];
+	enum status s = STATUS_MISS;
+
+	blocks_find(f->cache, f->pools, f->layouts, one, found);
+	for (uint32_t l = 0; l < f->layouts; l++) {
+		if (!found[l] || !block_live(found[l]))
+			continue;
+		if (!on_sound_disk(found[l]))
+			return f->refused ? f->refused : STATUS_EXHAUSTED;
+		s = f->wait->worst;
+	}
+	return s;
+}
+
+/* At the deadline: each key by itself. What is synced is found again whatever the catalog has of it, as no run that did not end in order is
+ * believed to be in it. False: nothing is durable. */
+static bool flush_in_part(struct flush *f, enum status *statuses)
+{
+	const struct cache_keys *k = f->keys;
+	struct block *found[CACHE_LAYOUTS_MAX];
+	bool durable = false;
+
+	for (uint32_t i = 0; i < k->count; i++) {
+		const struct cache_keys one = { k->bytes + (size_t)i * k->key_bytes, 1, k->key_bytes };
+
+		statuses[i] = STATUS_MISS;
+		blocks_find(f->cache, f->pools, f->layouts, &one, found);
+		for (uint32_t l = 0; l < f->layouts && statuses[i] != STATUS_DEADLINE; l++)
+			if (found[l] && block_live(found[l]))
+				statuses[i] = on_sound_disk(found[l]) && !unsynced(found[l]) ? STATUS_OK : STATUS_DEADLINE;
+		durable |= statuses[i] == STATUS_OK;
+	}
+	return durable;
+}
+
+/* Of everything. What an earlier run had written, the first sync of this one has made durable, whenever it is looked at. True: some are left. */
+static bool flush_doubts(struct flush *f)
+{
+	for (uint32_t i = 0; i < f->layouts; i++)
+		f->wait->doubted += f->pools[i]->doubted;
+	if (f->wait->doubted)
+		scrub_hurry(f->cache);
+	f->wait->poll = f->wait->doubted;
+	return f->wait->doubted;
+}
+
+static enum status flush_answer(struct flush *f, enum status s, enum status *statuses)
+{
+	const struct cache_keys *k = f->keys;
+
+	CRASH_POINT("flush_answer");
+	cache_count(f->cache, COUNTER_FLUSHES, s == STATUS_OK);
+	if (!k)
+		return s ? s : f->wait->refused;
+	for (uint32_t i = 0; i < k->count; i++) {
+		const struct cache_keys one = { k->bytes + (size_t)i * k->key_bytes, 1, k->key_bytes };
+
+		statuses[i] = key_status(f, &one);
+	}
+	return STATUS_OK;
+}
+
+static const char no_disk[] = "no disk is in use";
+
+enum status cache_flush(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
+			struct cache_wait *w, enum status *statuses, const char **why)
+{
+	struct flush f = { .cache = c, .keys = k, .wait = w };
+	enum status s;
+
+	f.layouts = session_pools(c, session, f.pools);
+	*why = "no such session: it was never opened, or it has ended";
+	if (!f.layouts)
+		return STATUS_NOT_FOUND;
+	*why = k ? cache_keys_problem(k, f.layouts) : NULL;
+	if (*why)
+		return STATUS_INVALID;
+	*why = "there is no disk tier";
+	if (!c->tier)
+		return STATUS_UNAVAILABLE;
+	*why = no_disk;
+	if (!c->tier->unit_count)
+		return STATUS_UNAVAILABLE;
+	w->poll = !cache_restored(c);
+	if (w->poll)
+		return STATUS_BUSY;
+	*why = "not every block is durable";
+	index_read_lock();
+	cache_lock(c);
+	cache_time(c, now_us);
+	w->doubted = 0;
+	s = flush_step(&f);
+	if (!s && !k && !w->refused && flush_doubts(&f))
+		s = STATUS_BUSY;
+	if (s != STATUS_BUSY) {
+		if (k)
+			flush_write(&f); /* what memory still has alone, and why; nothing is begun that is waited for */
+		s = flush_answer(&f, s, statuses);
+		*why = s == STATUS_UNAVAILABLE ? no_disk : *why;
+	} else if (k && w->last && flush_in_part(&f, statuses)) {
+		s = STATUS_OK;
+	}
+	cache_unlock(c);
+	index_read_unlock();
+	return s;
+}

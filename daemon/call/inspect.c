@@ -1,0 +1,213 @@
+/* For operators: one block in detail, and the scrub. Both pin a block, check it without the lock, and let
+ * go of it again. */
+#include "daemon/memory/check.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+
+#include <string.h>
+
+enum { VERIFY_BLOCKS = 256, VERIFY_SLOTS = 16384 };
+
+static void view_common(const struct block *b, struct cache_block_view *v)
+{
+	const struct pool *p = block_pool(b);
+
+	*v = (struct cache_block_view){
+		.layout_id = p->layout_id, .generation = b->generation, .block_bytes = p->geometry.block_bytes,
+		.extent = (uint32_t)CACHE_EXTENT_NONE, .tokens = b->tokens, .layout = p->layout,
+		.tier = *block_tier(b) ? block_tier(b) : b->shelf ? "host" : "gpu",
+	};
+	if (b->shelf) {
+		v->extent = b->shelf->extent;
+		v->offset = b->index * p->geometry.slot_bytes;
+	} else if (b->vram) {
+		v->extent = b->vram->shelf->extent;
+		v->offset = b->vram->index * b->vram->shelf->pool->stride;
+	}
+}
+
+static void view_stored(const struct cache *c, const struct block *b, struct cache_block_view *v)
+{
+	view_common(b, v);
+	v->state = "stored";
+	v->pins = block_pins(b) & ~INDEX_DEAD;
+	const struct policy_node *n = block_node(b);
+
+	v->uses = n->uses;
+	v->age_ms = (c->now_us - b->stored_us) / 1000;
+	v->idle_ms = (c->now_us - n->last_use_us) / 1000;
+}
+
+/* copy: of a block that is on disk only. One that is on a GPU only is brought to memory. Without the lock. */
+static void view_header(struct cache *c, const struct block *b, const struct scrub_target *copy, struct cache_block_view *v)
+{
+	struct slot_header h = { .magic = 0 };
+
+	if (copy->disk)
+		v->checksum_ok = scrub_copy(c, b, copy, &h) == STATUS_OK;
+	else
+		v->checksum_ok = (!c->vram || vram_bring(c, (struct block *)b, false)) && memory_sound(b, &h);
+	if (copy->disk ? slot_header_problem(&h) != NULL : !slot_header_is(&h, block_header_crc(b)))
+		return;
+	v->position = h.position;
+	v->turn = h.turn;
+	v->role = h.role;
+	v->parent_bytes = h.parent_bytes;
+	memcpy(v->parent, h.parent, sizeof(v->parent));
+}
+
+static bool inspect_pool(struct cache *c, struct pool *p, const uint8_t *key, uint32_t key_bytes,
+			 struct cache_block_view *out)
+{
+	struct index_record *found;
+	struct index_ident ident;
+	struct scrub_target copy = { .disk = NULL };
+	struct block *b = NULL;
+	struct part *claim;
+	bool shown = false;
+
+	block_ident(p, key, key_bytes, &ident);
+	index_read_lock();
+	cache_lock(c);
+	found = index_find(c->index, &ident);
+	claim = found ? NULL : claim_find(c, &ident);
+	if (found) {
+		b = block_of(found);
+		view_stored(c, b, out);
+		block_pin(b);
+		if (!b->shelf && b->rack)
+			copy = scrub_target_of(b);
+		shown = true;
+	} else if (claim) {
+		view_common(claim->block, out);
+		out->state = "reserved";
+		shown = true;
+	}
+	cache_unlock(c);
+	index_read_unlock();
+	if (b) {
+		view_header(c, b, &copy, out);
+		cache_lock(c);
+		block_unpin(b);
+		cache_unlock(c);
+	}
+	return shown;
+}
+
+enum status cache_inspect(struct cache *c, const char *tenant, uint64_t layout_id, const uint8_t *key,
+			  uint32_t key_bytes, uint64_t now_us, struct cache_block_view *out, uint32_t max,
+			  uint32_t *n, const char **why)
+{
+	const struct cache_keys one = { key, 1, key_bytes };
+	uint32_t pools, shown = 0;
+
+	*why = "unknown tenant: this version has \"default\" only";
+	if (*tenant && strcmp(tenant, c->tenant.name))
+		return STATUS_DENIED;
+	*why = cache_keys_problem(&one, 1);
+	if (*why)
+		return STATUS_INVALID;
+	cache_lock(c);
+	cache_time(c, now_us);
+	pools = c->pool_count;
+	cache_unlock(c);
+	/* Pools are only ever added, at the end. */
+	for (uint32_t i = 0; i < pools && shown < max; i++)
+		if (!layout_id || c->pools[i]->layout_id == layout_id)
+			shown += inspect_pool(c, c->pools[i], key, key_bytes, &out[shown]);
+	*n = shown;
+	return STATUS_OK;
+}
+
+/* ---- scrub ---- */
+
+/* The next block from the cursor on, pinned; NULL at the end, or with *slots 0. */
+static struct block *verify_next(struct cache *c, uint64_t *cursor, uint32_t *slots)
+{
+	uint32_t pool, extent, slot;
+
+	verify_cursor_read(*cursor, &pool, &extent, &slot);
+	for (; pool < c->pool_count; pool++, extent = slot = 0) {
+		struct block *b = shelf_next_block(c->pools[pool], &extent, &slot, slots);
+
+		if (!b && *slots) /* extents of GPUs have higher ids */
+			b = vram_next_only(c, c->pools[pool], &extent, &slot, slots);
+		*cursor = verify_cursor(pool, extent, slot);
+		if (b)
+			block_pin(b);
+		if (b || !*slots)
+			return b;
+	}
+	*cursor = UINT64_MAX;
+	return NULL;
+}
+
+static void verify_block(struct cache *c, struct block *b, struct cache_verified *sum)
+{
+	struct slot_header h;
+
+	if (c->vram && !vram_bring(c, b, c->tier)) { /* it was on a GPU alone, and cannot be looked at */
+		cache_lock(c);
+		sum->unread += block_live(b);
+		block_unpin(b);
+		cache_unlock(c);
+		return;
+	}
+	const bool sound = memory_sound(b, &h);
+
+	sum->blocks++;
+	sum->bytes += block_pool(b)->geometry.block_bytes;
+	sum->corrupt += !sound;
+	cache_lock(c);
+	if (!sound && block_live(b))
+		memory_damaged(c, b, COUNTER_MEMORY_WRONG_VERIFY);
+	block_unpin(b);
+	cache_unlock(c);
+}
+
+uint64_t cache_verify_blocks(struct cache *c)
+{
+	uint64_t n = 0;
+
+	cache_lock(c);
+	for (uint32_t i = 0; i < c->pool_count; i++)
+		n += c->pools[i]->blocks + c->pools[i]->disk_blocks + vram_only_blocks(c, c->pools[i]);
+	cache_unlock(c);
+	return n;
+}
+
+uint32_t cache_layouts(struct cache *c, struct cache_layout_view *out, uint32_t max)
+{
+	uint32_t n;
+
+	cache_lock(c);
+	for (n = 0; n < c->pool_count && n < max; n++) {
+		const struct pool *p = c->pools[n];
+
+		out[n] = (struct cache_layout_view){ .layout_id = p->layout_id, .block_bytes = p->geometry.block_bytes,
+						     .host_blocks = p->blocks, .disk_blocks = p->disk_blocks,
+						     .dirty_blocks = p->dirty, .layout = p->layout };
+	}
+	cache_unlock(c);
+	return n;
+}
+
+enum status cache_verify_step(struct cache *c, uint64_t *cursor, uint64_t max_bytes,
+			      struct cache_verified *sum)
+{
+	uint64_t from = sum->bytes;
+	uint32_t slots = VERIFY_SLOTS;
+
+	for (int i = 0; i < VERIFY_BLOCKS && *cursor != UINT64_MAX && slots; i++) {
+		struct block *b;
+
+		cache_lock(c);
+		b = verify_next(c, cursor, &slots);
+		cache_unlock(c);
+		if (b)
+			verify_block(c, b, sum);
+		if (sum->bytes - from >= max_bytes)
+			break;
+	}
+	return STATUS_OK;
+}

@@ -1,0 +1,529 @@
+/* Leases. Finding is lock-free and comes first; then, in one hold of the lock, which is the one admission
+ * step: what is still alive is counted as present, the prefix is computed, the tenant's bound is checked,
+ * and the blocks are pinned. So two leases never hold half each and wait for one another.
+ *
+ * If some of the prefix is on disk only, a first step pins what memory has of it and begins the loads, both in the name of the
+ * call's wait; the lease itself is admitted by the step that finds everything in memory.
+ *
+ * On a GPU a block has its *place* when its copy is there, or is on its way in the order of the ups: then the lease need not wait
+ * for the bytes, its holder does, layer by layer, at the word of its board. What has no place gets it as a block on disk comes to
+ * memory; the step that may not wait (any more) takes what has a free slot at once.
+ *
+ * What a lease on a GPU tells the policies, its request and then its uses, changes nothing of the answer, and takes a fifth of the
+ * admission, for `graph` half of it: with `late` it is told when the reply is on its way (cache_leases_tell), but before the lease
+ * ends, before the first of its copies counts as ready, and before another lease tells of its own. Until then the blocks are pinned,
+ * so that no policy is asked about them.
+ */
+#include "daemon/call/admission.h"
+#include "daemon/advice/graph.h"
+#include "daemon/disk/tier.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct lease *lease_alloc(uint32_t blocks)
+{
+	struct lease *l = malloc(sizeof(*l) + blocks * (sizeof(l->block[0]) + 1));
+
+	if (l)
+		*l = (struct lease){ .room = blocks };
+	return l;
+}
+
+uint64_t pins_free(const struct cache *c)
+{
+	const struct tenant *t = &c->tenant;
+	/* Moves pin blocks too; that is not the tenant's doing. */
+	const uint64_t max = c->options.pinned_bytes_max + (c->tier ? c->tier->moving_bytes : 0) +
+			     (c->vram ? c->vram->moving_bytes : 0) + t->beside_bytes;
+	const uint64_t used = t->pinned_bytes + t->reserved_bytes;
+
+	return max > used ? max - used : 0;
+}
+
+enum status lease_ask(struct cache *c, const struct session *s, const char **why)
+{
+	return quota_ask(s->holder, QUOTA_LEASES, 1, c->leases.max - c->leases.used, why);
+}
+
+enum status pins_ask(struct cache *c, const struct session *s, uint64_t bytes, const struct gpu *g, uint64_t gpu_bytes, const char **why)
+{
+	enum status status = quota_ask(s->holder, QUOTA_PINNED, bytes, pins_free(c), why);
+
+	if (!status && g)
+		status = quota_ask(s->holder, QUOTA_GPU_PINNED + g->number, gpu_bytes, pins_free_gpu(c, g), why);
+	return status;
+}
+
+/* The holder has them, or (on false) has given them back. */
+static void lease_charge(const struct lease *l, bool on)
+{
+	struct quota_holder *h = l->session->holder;
+	void (*const charge)(struct quota_holder *, enum quota_thing, uint64_t) = on ? quota_add : quota_give;
+
+	charge(h, QUOTA_LEASES, 1);
+	charge(h, QUOTA_PINNED, l->bytes - l->gpu_bytes);
+	if (l->gpu)
+		charge(h, QUOTA_GPU_PINNED + l->gpu->number, l->gpu_bytes);
+}
+
+enum status lease_record(struct cache *c, struct session *s, struct lease *l, uint64_t now_us)
+{
+	l->handle = handles_give(&c->leases, &c->random, l);
+	if (!l->handle)
+		return STATUS_EXHAUSTED;
+	l->session = s;
+	l->prev = NULL;
+	l->next = s->leases;
+	if (s->leases)
+		s->leases->prev = l;
+	s->leases = l;
+	for (uint32_t i = 0; i < l->count; i++) {
+		const uint64_t bytes = block_pool(l->block[i])->geometry.slot_bytes;
+
+		l->bytes += bytes;
+		l->gpu_slots += lease_on_gpu(l)[i] != LEASE_IN_MEMORY;
+		l->gpu_bytes += lease_on_gpu(l)[i] ? bytes : 0;
+	}
+	s->held_slots += l->count;
+	s->held_bytes += l->bytes;
+	lease_charge(l, true);
+	aging_add(&c->lease_age, &l->aging, now_us);
+	cache_count(c, COUNTER_LEASES, 1);
+	cache_count(c, COUNTER_LEASED_BLOCKS, l->count);
+	return STATUS_OK;
+}
+
+void lease_pin(struct lease *l, struct block *b, struct vram_slot *copy, bool pinned)
+{
+	if (pinned)
+		block_pin_apart(b, copy);
+	else
+		block_pin_on(b, copy);
+	if (copy)
+		l->gpu = copy->shelf->pool->gpu;
+	lease_on_gpu(l)[l->count] = copy ? LEASE_ON_GPU : LEASE_IN_MEMORY;
+	l->block[l->count++] = b;
+}
+
+void lease_unpin(struct lease *l)
+{
+	for (uint32_t i = 0; i < l->count; i++)
+		block_unpin_on(l->block[i], lease_on_gpu(l)[i] ? l->gpu : NULL);
+	l->count = 0;
+}
+
+/* If that comes late, some may have been removed meanwhile. */
+static void lease_use(struct cache *c, struct lease *l)
+{
+	for (uint32_t i = l->count; i > 0; i--)
+		if (block_live(l->block[i - 1]))
+			block_use_on(c, l->block[i - 1], lease_on_gpu(l)[i - 1] == LEASE_ON_GPU ? l->gpu : NULL);
+}
+
+void late_tell(struct cache *c)
+{
+	const uint32_t count = atomic_load_explicit(&c->late_count, memory_order_relaxed);
+
+	if (!count)
+		return;
+	atomic_store_explicit(&c->late_count, 0, memory_order_relaxed);
+	index_read_lock();
+	advice_read(c, READ_A_CALL);
+	for (uint32_t i = 0; i < count; i++) {
+		lease_use(c, c->late[i]);
+		ties_lease(c, c->late[i]->session, c->late[i]);
+	}
+	index_read_unlock();
+}
+
+void cache_leases_tell(struct cache *c)
+{
+	vram_brought_told(c);
+	if (!atomic_load_explicit(&c->late_count, memory_order_relaxed))
+		return;
+	cache_lock(c);
+	late_tell(c);
+	cache_unlock(c);
+}
+
+void lease_end(struct cache *c, struct lease *l)
+{
+	struct session *s = l->session;
+
+	late_tell(c);
+	if (l->prev)
+		l->prev->next = l->next;
+	else
+		s->leases = l->next;
+	if (l->next)
+		l->next->prev = l->prev;
+	s->held_slots -= l->count;
+	s->held_bytes -= l->bytes;
+	lease_charge(l, false);
+	aging_remove(&c->lease_age, &l->aging);
+	handles_drop(&c->leases, l->handle);
+	lease_unpin(l);
+	free(l);
+}
+
+/* A live block can be leased, or, with `wait`, brought to where it can. */
+static bool usable(const struct block *b, bool wait, const struct vram_want *want)
+{
+	if (b->shelf)
+		return !want->gpu || want->may_begin || wait || vram_placed(b, want);
+	if (want->gpu && vram_placed(b, want))
+		return true;
+	return wait && (b->rack || vram_ready(b) || (want->gpu && vram_slot_on(b, want->gpu)));
+}
+
+uint32_t admit_prefix(const struct admission *a, uint32_t keys, bool wait, struct lease *l)
+{
+	struct prefix_run run;
+	struct prefix p;
+
+	prefix_begin(&p, keys);
+	for (uint32_t j = 0; j < a->layouts; j++) {
+		prefix_layout(&run, a->pools[j]);
+		for (uint32_t i = 0; i < keys; i++) {
+			struct block **b = &l->block[(size_t)i * a->layouts + j];
+
+			if (*b && !block_live(*b))
+				*b = block_find_again(a->cache, *b);
+			if (*b && !usable(*b, wait, &a->want))
+				*b = NULL;
+			prefix_feed(&p, &run, *b);
+		}
+	}
+	return prefix_longest(&p);
+}
+
+uint64_t admit_trim(struct pool *const *pools, uint32_t layouts, uint32_t n, const struct vram_want *want, struct lease *l,
+		    uint64_t *gpu_bytes)
+{
+	struct prefix_run run;
+	uint64_t bytes = 0;
+
+	*gpu_bytes = 0;
+	for (uint32_t j = 0; j < layouts; j++) {
+		prefix_layout(&run, pools[j]);
+		for (uint32_t i = 0; i < n; i++) {
+			struct block **b = &l->block[(size_t)i * layouts + j];
+
+			if (i < prefix_first(n, run.need))
+				*b = NULL;
+			if (*b && want->gpu)
+				*gpu_bytes += vram_pin_bytes(*b, want->gpu);
+			if (*b && (!want->gpu || (want->or_host && (*b)->shelf && !vram_place_gpu(*b, want))))
+				bytes += block_pin_bytes(*b);
+		}
+	}
+	return bytes;
+}
+
+/* Pins, writes the places, and packs l->block. */
+static void admit_pin(uint32_t blocks, const struct vram_want *want, bool pinned, struct lease *l, struct cache_place *places)
+{
+	for (uint32_t i = 0; i < blocks; i++) {
+		struct block *b = l->block[i];
+		struct vram_slot *copy = b ? vram_place_slot(b, want) : NULL;
+
+		if (!b) {
+			place_none(&places[i]);
+			continue;
+		}
+		lease_pin(l, b, copy, pinned);
+		block_place_on(b, copy, &places[i]);
+		if (copy && vram_used_coming(copy))
+			lease_on_gpu(l)[l->count - 1] = LEASE_COMING;
+	}
+}
+
+/* Most of what was looked for may not be there: keep no room for it. */
+static struct lease *admit_shrink(struct lease *l)
+{
+	struct lease *smaller;
+
+	memmove(&l->block[l->count], lease_on_gpu(l), l->count);
+	l->room = l->count;
+	smaller = realloc(l, sizeof(*l) + l->count * (sizeof(l->block[0]) + 1));
+	return smaller ? smaller : l;
+}
+
+/* How far the copies are that are still under way is told at the board. False: no memory. */
+static bool tell_progress(struct admission *a, const struct lease *l, struct cache_leased *out)
+{
+	struct gpu *g = a->want.gpu;
+	const struct cache_wait *w = a->wait;
+	bool coming = false, marked = w && w->marked, overtakes = true;
+	uint64_t from, to;
+	uint32_t base;
+
+	if (g)
+		vram_tail(g, &from, &to);
+	for (uint32_t i = 0; g && i < l->count; i++) {
+		const struct vram_slot *s = vram_place_slot(l->block[i], &a->want);
+
+		if (!s || s->state != VRAM_COMING)
+			continue;
+		coming = true;
+		marked = marked && s->order <= w->marked;
+		overtakes = overtakes && (s->order < from || s->order >= to);
+	}
+	if (!coming)
+		return true;
+	out->board_layers = vram_layers_most(a->pools, a->layouts);
+	if (marked)
+		base = w->mark_base;
+	else if (!vram_mark(g, a->want.board, out->board_layers, overtakes, &base))
+		return false;
+	out->board_word = g->number;
+	out->board_base = base;
+	out->board_summed = a->cache->options.gpu_verify_up;
+	return true;
+}
+
+/* The blocks of the longest prefix of the first `keys` are left in l. */
+static enum status admit_find(struct admission *a, const struct session *s, uint32_t keys, bool all, bool wait, struct lease *l, uint32_t *out,
+			      const char **why)
+{
+	struct cache *c = a->cache;
+	uint64_t bytes, gpu_bytes;
+	uint32_t n = admit_prefix(a, keys, wait, l);
+	enum status status;
+
+	*why = all ? "not every key is present" : "no prefix is present";
+	if (n == 0 || (all && n < a->keys->count)) {
+		cache_count(c, COUNTER_LEASE_MISSES, 1);
+		return STATUS_MISS;
+	}
+	bytes = admit_trim(a->pools, a->layouts, n, &a->want, l, &gpu_bytes);
+	status = lease_ask(c, s, why);
+	if (!status)
+		status = pins_ask(c, s, bytes, a->want.gpu, gpu_bytes, why);
+	if (status) {
+		cache_count(c, COUNTER_LEASE_EXHAUSTED, 1);
+		return status;
+	}
+	*out = n;
+	return STATUS_OK;
+}
+
+/* *lp may move; recorded and no longer the caller's when OK. */
+static enum status admit(struct admission *a, struct session *s, bool all, struct lease **lp, struct cache_place *places,
+			 struct cache_leased *out, const char **why)
+{
+	struct cache *c = a->cache;
+	const bool wait = (c->tier || c->vram) && wait_wanted(a->wait);
+	struct lease *l = *lp;
+	uint32_t n, fit = a->keys->count;
+	enum status status = admit_find(a, s, fit, all, wait, l, &n, why);
+
+	while (!status && a->want.gpu && !wait && (fit = bring_now(a, n, l->block)) < n) {
+		const struct cache_keys first = { a->keys->bytes, fit, a->keys->key_bytes };
+
+		blocks_find(c, a->pools, a->layouts, &first, l->block);
+		status = admit_find(a, s, fit, all, wait, l, &n, why);
+	}
+	if (status)
+		return status;
+	if (wait && bring_begin(a, n, l->block, RING_URGENT, !a->want.board))
+		return STATUS_BUSY;
+	*out = (struct cache_leased){ .blocks = n, .layouts = a->layouts };
+	admit_pin(n * a->layouts, &a->want, a->pinned, l, places);
+	*why = "no memory for the lease";
+	if (!tell_progress(a, l, out)) {
+		lease_unpin(l);
+		return STATUS_EXHAUSTED;
+	}
+	l = *lp = admit_shrink(l);
+	*why = "no random numbers from the kernel for the lease's handle";
+	if (lease_record(c, s, l, c->now_us)) { /* there is room: admit_find has looked */
+		lease_unpin(l);
+		return STATUS_EXHAUSTED;
+	}
+	out->lease = l->handle;
+	if (a->late) {
+		c->late[atomic_fetch_add_explicit(&c->late_count, 1, memory_order_relaxed)] = l;
+	} else {
+		lease_use(c, l);
+		ties_lease(c, s, l);
+	}
+	return STATUS_OK;
+}
+
+enum status admit_want(struct cache *c, const struct cache_on *on, struct vram_want *want, const char **why)
+{
+	const struct attachment *a;
+
+	*want = (struct vram_want){ .or_host = on->or_host, .may_begin = true };
+	if (on->gpu < 0)
+		return STATUS_OK;
+	want->gpu = vram_gpu(c, (uint32_t)on->gpu);
+	*why = "the daemon has no such GPU";
+	if (!want->gpu)
+		return STATUS_INVALID;
+	*why = "the GPU is lost";
+	if (want->gpu->lost && !on->or_host)
+		return STATUS_UNAVAILABLE;
+	a = attachment_find(c, on->attachment);
+	if (a && a->board && board_tells(a->board, want->gpu))
+		want->board = a->board;
+	if (want->gpu->lost)
+		want->gpu = NULL;
+	return STATUS_OK;
+}
+
+/* Once a lease: its first call. In a read section. */
+static void lease_advise(struct cache *c, uint64_t session, struct pool *const *pools, uint32_t layouts,
+		      const struct cache_keys *k, struct block *const *found)
+{
+	uint32_t n = k->count;
+	uint16_t turn;
+
+	while (n && !found[(size_t)(n - 1) * layouts])
+		n--;
+	turn = n ? atomic_load_explicit(&found[(size_t)(n - 1) * layouts]->turn, memory_order_relaxed) : 0;
+	const struct asking q = { .kind = REQUEST_LEASE, .session = session, .turn = turn_after(turn, n < k->count) };
+
+	advice_ask(c, &q, pools, layouts, k);
+}
+
+void cache_lease_comes(struct cache *c)
+{
+	vram_lease_comes(c);
+}
+
+enum status cache_lease(struct cache *c, uint64_t session, const struct cache_keys *k, bool all,
+			uint64_t attachment, uint64_t now_us, struct cache_place *places, uint32_t places_max,
+			struct cache_leased *out, struct cache_wait *w, const char **why)
+{
+	const struct cache_on host = { .attachment = attachment, .gpu = CACHE_HOST };
+
+	return cache_lease_on(c, session, k, all, &host, now_us, places, places_max, out, w, why);
+}
+
+enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache_keys *k, bool all, const struct cache_on *on,
+			   uint64_t now_us, struct cache_place *places, uint32_t places_max, struct cache_leased *out,
+			   struct cache_wait *w, const char **why)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t layouts = session_pools(c, session, pools);
+	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = k, .wait = w, .late = on->late && on->gpu >= 0 };
+	enum status status = STATUS_NOT_FOUND;
+	struct session *s;
+	struct gpu *expecting = NULL;
+	struct lease *l;
+
+	*why = "no such session: it was never opened, or it has ended";
+	if (!layouts)
+		return status;
+	*why = cache_keys_problem(k, layouts);
+	if (!*why && (uint64_t)k->count * layouts > places_max)
+		*why = "no room for the places";
+	if (*why)
+		return STATUS_INVALID;
+	*why = "the daemon is draining";
+	if (cache_draining(c))
+		return STATUS_UNAVAILABLE;
+	*why = "no memory for the lease";
+	l = lease_alloc(k->count * layouts);
+	if (!l)
+		return STATUS_EXHAUSTED;
+	l->call = on->call;
+	index_read_lock();
+	if (!w || !w->stage) {
+		expecting = vram_find(c, on->gpu, pools, layouts, k, l->block);
+		vram_lease_brings(c, on->gpu, expecting);
+		lease_advise(c, session, pools, layouts, k, l->block);
+	} else {
+		blocks_find(c, pools, layouts, k, l->block);
+	}
+	cache_lock(c);
+	s = session_call(c, session, now_us, why);
+	if (s)
+		session_on_gpu(s, on->gpu);
+	a.late &= atomic_load_explicit(&c->late_count, memory_order_relaxed) < LEASES_LATE;
+	if (!a.late) {
+		late_tell(c);
+		advice_read(c, READ_A_CALL);
+	}
+	if (s) {
+		status = STATUS_PRECONDITION;
+		*why = attachment_problem(c, s, on->attachment);
+		if (!*why)
+			status = admit_want(c, on, &a.want, why);
+		if (!status)
+			status = wait_goes_on(w) ? STATUS_BUSY : admit(&a, s, all, &l, places, out, why);
+		/* Nothing of what was begun is under way: no event would come. */
+		while (status == STATUS_BUSY && !w->outstanding) {
+			blocks_find(c, pools, layouts, k, l->block);
+			status = admit(&a, s, all, &l, places, out, why);
+		}
+	}
+	if (a.late && status)
+		advice_read(c, READ_A_CALL);
+	cache_unlock(c);
+	vram_brought(expecting);
+	index_read_unlock();
+	if (status)
+		free(l);
+	return status;
+}
+
+enum status cache_release(struct cache *c, uint64_t session, uint64_t lease)
+{
+	enum status status = STATUS_OK;
+	struct lease *l;
+
+	cache_lock(c);
+	l = handles_find(&c->leases, lease);
+	if (!l || l->session->handle != session) {
+		status = STATUS_NOT_FOUND;
+	} else {
+		atomic_store_explicit(&l->session->called, true, memory_order_relaxed);
+		lease_end(c, l);
+		cache_count(c, COUNTER_RELEASES, 1);
+	}
+	cache_unlock(c);
+	return status;
+}
+
+/* The session's next of either kind that is the call's; NULL. */
+static struct lease *lease_of_call(const struct session *s, uint64_t call)
+{
+	struct lease *l = s->leases;
+
+	while (l && l->call != call)
+		l = l->next;
+	return l;
+}
+
+static struct reservation *reservation_of_call(const struct session *s, uint64_t call)
+{
+	struct reservation *r = s->reservations;
+
+	while (r && (r->call != call || r->committing))
+		r = r->next;
+	return r;
+}
+
+void cache_recall(struct cache *c, uint64_t session, uint64_t call)
+{
+	struct reservation *r;
+	const char *why;
+	struct session *s;
+	struct lease *l;
+
+	cache_lock(c);
+	s = session_get(c, session, &why);
+	while (s && (l = lease_of_call(s, call))) {
+		lease_end(c, l);
+		cache_count(c, COUNTER_RELEASES, 1);
+	}
+	while (s && (r = reservation_of_call(s, call))) {
+		reservation_end(c, r);
+		cache_count(c, COUNTER_ABORTS, 1);
+	}
+	cache_unlock(c);
+}

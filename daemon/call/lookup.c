@@ -1,0 +1,239 @@
+/* Lookups, and the rule of prefixes.
+ *
+ * A prefix of p blocks is usable in a layout when the blocks are present that the next token attends to:
+ * all p of them, or, with a sliding window of w tokens (the next token itself included), those that cover
+ * the last w - 1 tokens before it. The answer is the longest p usable in every layout.
+ *
+ * A lookup takes no lock: it copies the session's pools, finds in a read section, and reads nothing of a
+ * record but that it is there, and in which tier.
+ */
+#include "daemon/advice/graph.h"
+
+#include <string.h>
+
+enum { FIND_BATCH = 128 };
+
+void prefix_begin(struct prefix *p, uint32_t count)
+{
+	p->count = p->limit = count;
+	memset(p->valid, 0xff, (count / 64 + 1) * sizeof(p->valid[0]));
+}
+
+void prefix_layout(struct prefix_run *r, const struct pool *pool)
+{
+	uint32_t tokens = pool->layout.block_tokens, window = pool->layout.window;
+
+	*r = (struct prefix_run){ .need = UINT32_MAX };
+	if (window)
+		r->need = (window - 1) / tokens + ((window - 1) % tokens != 0);
+}
+
+void prefix_feed(struct prefix *p, struct prefix_run *r, bool present)
+{
+	r->at++;
+	r->run = present ? r->run + 1 : 0;
+	if (r->run < r->at && r->run < r->need) {
+		p->valid[r->at / 64] &= ~(1ull << r->at % 64);
+		if (r->need == UINT32_MAX && r->at <= p->limit)
+			p->limit = r->at - 1;
+	}
+}
+
+uint32_t prefix_longest(const struct prefix *p)
+{
+	uint32_t n = p->limit;
+
+	while (n && !(p->valid[n / 64] >> n % 64 & 1))
+		n--;
+	return n;
+}
+
+static uint8_t state_of(struct index_record *r)
+{
+	uint8_t where = atomic_load_explicit(&block_of(r)->where, memory_order_relaxed);
+
+	return where & BLOCK_IN_MEMORY ? 1 : where & BLOCK_ON_GPU ? 3 : 2;
+}
+
+/* One layout of a lookup. Without states, no more is asked than the answer needs. */
+static void lookup_layout(struct cache *c, const struct pool *pool, const struct cache_keys *k,
+			  struct prefix *p, uint8_t *states, uint32_t stride)
+{
+	struct index_record *found[FIND_BATCH];
+	struct prefix_run run;
+
+	prefix_layout(&run, pool);
+	for (uint32_t at = 0; at < (states ? k->count : p->limit); at += FIND_BATCH) {
+		uint32_t left = (states ? k->count : p->limit) - at,
+			 n = left < FIND_BATCH ? left : FIND_BATCH;
+
+		index_find_many(c->index, pool->tenant->number, pool->layout_id,
+				k->bytes + (size_t)at * k->key_bytes, k->key_bytes, n, found);
+		for (uint32_t i = 0; i < n; i++) {
+			prefix_feed(p, &run, found[i]);
+			if (states)
+				states[(size_t)(at + i) * stride] = found[i] ? state_of(found[i]) : 0;
+		}
+	}
+}
+
+/* In a read section: the turn of the last block of the prefix, 0 if it is not known; and whether that is on a disk alone: ends of chains
+ * leave memory first. */
+static uint16_t turn_of(struct cache *c, const struct pool *pool, const struct cache_keys *k, uint32_t prefix, bool *on_disk)
+{
+	struct index_record *found = NULL;
+
+	if (prefix)
+		index_find_many(c->index, pool->tenant->number, pool->layout_id,
+				k->bytes + (size_t)(prefix - 1) * k->key_bytes, k->key_bytes, 1, &found);
+	*on_disk = found && atomic_load_explicit(&block_of(found)->where, memory_order_relaxed) == BLOCK_ON_DISK;
+	return found ? atomic_load_explicit(&block_of(found)->turn, memory_order_relaxed) : 0;
+}
+
+uint16_t turn_after(uint16_t turn, bool goes_on)
+{
+	return turn && goes_on && turn < UINT16_MAX ? turn + 1 : turn;
+}
+
+enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_keys *k, uint32_t *prefix,
+			 uint8_t *states, uint32_t states_max, const char **why)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t layouts = session_pools(c, session, pools);
+	struct prefix p;
+	bool on_disk;
+	uint16_t turn;
+
+	*why = "no such session: it was never opened, or it has ended";
+	if (!layouts)
+		return STATUS_NOT_FOUND;
+	*why = cache_keys_problem(k, layouts);
+	if (*why)
+		return STATUS_INVALID;
+	*why = "no room for the states";
+	if (states && (uint64_t)k->count * layouts > states_max)
+		return STATUS_INVALID;
+	prefix_begin(&p, k->count);
+	index_read_lock();
+	for (uint32_t l = 0; l < layouts; l++)
+		lookup_layout(c, pools[l], k, &p, states ? states + l : NULL, layouts);
+	*prefix = prefix_longest(&p);
+	turn = turn_of(c, pools[0], k, *prefix, &on_disk);
+	index_read_unlock();
+	const struct asking q = { .kind = REQUEST_LOOKUP, .session = session, .present = *prefix,
+				  .turn = turn_after(turn, *prefix < k->count) };
+
+	advice_ask(c, &q, pools, layouts, k);
+	if (on_disk)
+		advisor_poke(c);
+	cache_count(c, COUNTER_LOOKUPS, 1);
+	cache_count(c, COUNTER_LOOKUP_KEYS, k->count);
+	cache_count(c, COUNTER_LOOKUP_HITS, *prefix);
+	return STATUS_OK;
+}
+
+struct block *block_find_again(struct cache *c, const struct block *b)
+{
+	struct index_record *r = index_find(c->index, &b->record.ident);
+
+	return r ? block_of(r) : NULL;
+}
+
+void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
+		 struct block **found)
+{
+	struct index_record *records[FIND_BATCH];
+
+	for (uint32_t l = 0; l < layouts; l++)
+		for (uint32_t at = 0; at < k->count; at += FIND_BATCH) {
+			uint32_t n = k->count - at < FIND_BATCH ? k->count - at : FIND_BATCH;
+
+			index_find_many(c->index, pools[l]->tenant->number, pools[l]->layout_id,
+					k->bytes + (size_t)at * k->key_bytes, k->key_bytes, n, records);
+			for (uint32_t i = 0; i < n; i++) {
+				struct block *b = records[i] ? block_of(records[i]) : NULL;
+
+				found[(size_t)(at + i) * layouts + l] = b;
+				if (b)
+					block_fetch_ahead(b);
+			}
+		}
+}
+
+/* Uses of the keys in every layout; *found counts the keys that are anywhere. */
+static enum status use_keys(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
+			    uint32_t *found, const char **why)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t layouts = session_pools(c, session, pools), hits = 0;
+	struct block *blocks[CACHE_LAYOUTS_MAX];
+
+	*why = "no such session: it was never opened, or it has ended";
+	if (!layouts)
+		return STATUS_NOT_FOUND;
+	*why = cache_keys_problem(k, layouts);
+	if (*why)
+		return STATUS_INVALID;
+	index_read_lock();
+	for (uint32_t i = k->count; i > 0; i--) {
+		const struct cache_keys one = { k->bytes + (size_t)(i - 1) * k->key_bytes, 1, k->key_bytes };
+		bool hit = false;
+
+		blocks_find(c, pools, layouts, &one, blocks);
+		cache_lock(c);
+		cache_time(c, now_us);
+		for (uint32_t l = 0; l < layouts; l++)
+			if (blocks[l] && block_live(blocks[l])) {
+				block_use(c, blocks[l]);
+				hit = true;
+			}
+		cache_unlock(c);
+		hits += hit;
+	}
+	index_read_unlock();
+	cache_count(c, COUNTER_TOUCHED, hits);
+	*found = hits;
+	return STATUS_OK;
+}
+
+enum status cache_touch(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
+			uint32_t *found, const char **why)
+{
+	return use_keys(c, session, k, now_us, found, why);
+}
+
+enum status cache_report(struct cache *c, uint64_t session, const struct cache_keys *k,
+			 enum cache_event event, int32_t priority, uint64_t ttl_ms, uint64_t now_us,
+			 const char **why)
+{
+	static const enum counter counters[] = { COUNTER_EVENT_NONE, COUNTER_EVENT_TURN_END,
+						 COUNTER_EVENT_TOOL_CALL, COUNTER_EVENT_SESSION_END };
+	static const enum policy_hint hints[] = { POLICY_HINT_NONE, POLICY_HINT_TURN, POLICY_HINT_TOOL, POLICY_HINT_END };
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t found, layouts = session_pools(c, session, pools);
+	enum status s;
+
+	*why = "unknown event";
+	if ((unsigned)event >= sizeof(counters) / sizeof(counters[0]))
+		return STATUS_INVALID;
+	/* The uses that follow are told as this report's. */
+	if (layouts && !cache_keys_problem(k, layouts) && (event != CACHE_EVENT_NONE || priority || ttl_ms)) {
+		const struct asking q = {
+			.kind = REQUEST_REPORT, .session = session, .hint = hints[event],
+			.ttl_s = ttl_ms / 1000 < UINT32_MAX ? (uint32_t)((ttl_ms + 999) / 1000) : UINT32_MAX,
+			.priority = priority > 0 ? POLICY_PRIORITY_HIGH : priority < 0 ? POLICY_PRIORITY_LOW : POLICY_PRIORITY_NORMAL,
+		};
+
+		advice_ask(c, &q, pools, layouts, k);
+		index_read_lock();
+		cache_lock(c);
+		cache_time(c, now_us);
+		advice_read(c, READ_A_CALL);
+		cache_unlock(c);
+		index_read_unlock();
+	}
+	s = use_keys(c, session, k, now_us, &found, why);
+	if (!s)
+		cache_count(c, counters[event], 1);
+	return s;
+}

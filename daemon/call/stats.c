@@ -1,0 +1,190 @@
+/* Counters and gauges, by the names under which they are exported. */
+#include "daemon/advice/graph.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct counter_row {
+	const char *name, *labels, *help;
+} rows[COUNTER_COUNT] = {
+#define COUNTER_ROW(id, metric, labels_, help_) { metric, labels_, help_ },
+	COUNTER_MAP(COUNTER_ROW)
+#undef COUNTER_ROW
+};
+
+struct gauges {
+	uint64_t sessions, ghosts, attachments, leases, leases_overdue, reservations, reservations_overdue;
+	uint64_t quarantined_slots, quarantined_bytes, pinned_bytes, reserved_bytes, open_blocks;
+	uint64_t gpu_quarantined_slots, gpu_quarantined_bytes;
+	uint64_t blocks, disk_blocks, gpu_blocks, dirty, gpu_dirty, pools, drains, watches;
+};
+
+/* Of what a ghost holds, what is on GPUs. */
+static void ghost_read(const struct session *s, struct gauges *g)
+{
+	uint64_t slots = 0, bytes = 0;
+
+	for (const struct lease *l = s->leases; l; l = l->next) {
+		slots += l->gpu_slots;
+		bytes += l->gpu_bytes;
+	}
+	for (const struct reservation *r = s->reservations; r; r = r->next) {
+		slots += r->gpu ? r->slots : 0;
+		bytes += r->gpu ? r->bytes : 0;
+	}
+	g->gpu_quarantined_slots += slots;
+	g->gpu_quarantined_bytes += bytes;
+	g->quarantined_slots += s->held_slots - slots;
+	g->quarantined_bytes += s->held_bytes - bytes;
+}
+
+static void gauges_read(struct cache *c, struct gauges *g)
+{
+	*g = (struct gauges){
+		.sessions = c->open_sessions, .ghosts = c->ghosts,
+		.leases = c->leases.used, .leases_overdue = c->lease_age.overdue,
+		.reservations = c->reservations.used, .reservations_overdue = c->reservation_age.overdue,
+		.pinned_bytes = c->tenant.pinned_bytes - c->tenant.beside_bytes, .reserved_bytes = c->tenant.reserved_bytes,
+		.pools = c->pool_count, .drains = c->drain_count, .watches = c->watch_count,
+	};
+	for (uint32_t i = 0; i < c->pool_count; i++) {
+		g->blocks += c->pools[i]->blocks;
+		g->disk_blocks += c->pools[i]->disk_blocks;
+		g->dirty += c->pools[i]->dirty;
+		g->gpu_dirty += vram_only_blocks(c, c->pools[i]);
+		for (uint32_t k = 0; c->vram && k < c->vram->count; k++)
+			if (c->vram->gpu[k]->pools[i])
+				g->gpu_blocks += c->vram->gpu[k]->pools[i]->blocks;
+	}
+	for (uint32_t i = 0; i < c->options.sessions_max; i++) {
+		const struct session *s = &c->sessions[i];
+
+		if (s->state == SESSION_FREE)
+			continue;
+		g->attachments += s->attachment_count;
+		g->open_blocks += s->open_blocks;
+		if (s->state == SESSION_GHOST)
+			ghost_read(s, g);
+	}
+}
+
+/* ---- who holds what ---- */
+
+enum { HOLDERS_MAX = 64, LABELS_MAX = 160 };
+
+struct holder {
+	char labels[LABELS_MAX];
+	uint64_t bytes;
+};
+
+/* An engine's name is whatever a client said: labels get the harmless part of it. */
+static void engine_clean(const char *engine, char out[CACHE_ENGINE_MAX + 1])
+{
+	size_t n = 0;
+
+	for (; engine[n] && n < CACHE_ENGINE_MAX; n++)
+		out[n] = isalnum((unsigned char)engine[n]) || strchr("._-/", engine[n]) ? engine[n] : '_';
+	out[n] = 0;
+}
+
+static void holder_fill(const struct session *s, struct holder *h)
+{
+	char engine[CACHE_ENGINE_MAX + 1];
+
+	engine_clean(s->engine, engine);
+	snprintf(h->labels, sizeof(h->labels), "session=%" PRIu64 ",engine=%s,pid=%ld,state=%s", s->number,
+		 engine, s->attachments ? (long)s->attachments->pid : 0L,
+		 s->state == SESSION_GHOST ? "ghost" : "open");
+	h->bytes = s->held_bytes;
+}
+
+/* Sessions that hold something; of very many, the first. */
+static uint32_t holders_read(const struct cache *c, struct holder *h)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < c->options.sessions_max && n < HOLDERS_MAX; i++)
+		if (c->sessions[i].state != SESSION_FREE && c->sessions[i].held_bytes)
+			holder_fill(&c->sessions[i], &h[n++]);
+	return n;
+}
+
+void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *arg)
+{
+	struct holder holders[HOLDERS_MAX];
+	struct host_usage u;
+	struct gauges g;
+	char policy[64];
+	uint32_t held;
+
+	for (int i = 0; i < COUNTER_COUNT; i++)
+		emit(arg, rows[i].name, rows[i].labels,
+		     atomic_load_explicit(&c->counters[i], memory_order_relaxed), true, rows[i].help);
+	cache_lock(c);
+	cache_time(c, now_us);
+	gauges_read(c, &g);
+	held = holders_read(c, holders);
+	cache_unlock(c);
+	host_usage(c->host, &u);
+	snprintf(policy, sizeof(policy), "policy=%s", c->policy->name);
+
+	const struct {
+		const char *name, *labels;
+		double value;
+		const char *help;
+	} gauge[] = {
+		{ "terrace_sessions", "", g.sessions, "open sessions" },
+		{ "terrace_sessions_max", "", c->options.sessions_max, "bound of open sessions and ghosts" },
+		{ "terrace_ghost_sessions", "", g.ghosts, "ended sessions whose memory may still be mapped" },
+		{ "terrace_attachments", "", g.attachments, "processes attached to sessions" },
+		{ "terrace_leases", "", g.leases, "leases held" },
+		{ "terrace_leases_overdue", "", g.leases_overdue, "leases held past their time" },
+		{ "terrace_reservations", "", g.reservations, "reservations held" },
+		{ "terrace_reservations_overdue", "", g.reservations_overdue,
+		  "reservations held past their time" },
+		{ "terrace_open_blocks", "", g.open_blocks, "open blocks" },
+		{ "terrace_quarantined_slots", "tier=host", g.quarantined_slots, "slots held by ghosts" },
+		{ "terrace_quarantined_slots", "tier=gpu", g.gpu_quarantined_slots, "slots held by ghosts" },
+		{ "terrace_quarantined_bytes", "tier=host", g.quarantined_bytes, "bytes held by ghosts" },
+		{ "terrace_quarantined_bytes", "tier=gpu", g.gpu_quarantined_bytes, "bytes held by ghosts" },
+		{ "terrace_pinned_bytes", "tier=host", g.pinned_bytes,
+		  "bytes of blocks under a lease or being read" },
+		{ "terrace_reserved_bytes", "tier=host", g.reserved_bytes, "bytes of reserved slots" },
+		{ "terrace_pinned_bytes_max", "tier=host", c->options.pinned_bytes_max,
+		  "bound of pinned and reserved bytes" },
+		{ "terrace_blocks", "tier=host", g.blocks, "blocks stored" },
+		{ "terrace_blocks", "tier=disk", g.disk_blocks, "blocks stored" },
+		{ "terrace_blocks", "tier=gpu", g.gpu_blocks, "blocks stored" },
+		{ "terrace_dirty_blocks", "tier=host", g.dirty, "blocks that only this tier has, and are not on their way to a lower one" },
+		{ "terrace_dirty_blocks", "tier=gpu", g.gpu_dirty, "blocks that only this tier has, and are not on their way to a lower one" },
+		{ "terrace_layouts", "", g.pools, "layouts known since the start" },
+		{ "terrace_slots", "tier=host", u.slots, "slots in all extents" },
+		{ "terrace_slots_used", "tier=host", u.slots_used, "slots in use" },
+		{ "terrace_budget_bytes", "tier=host", u.budget_bytes, "memory that may be used" },
+		{ "terrace_extent_bytes", "tier=host", u.extent_bytes, "memory in extents" },
+		{ "terrace_draining_bytes", "tier=host", u.draining_bytes,
+		  "memory in extents that are being freed" },
+		{ "terrace_extents", "tier=host", u.extents, "extents" },
+		{ "terrace_draining_extents", "tier=host", g.drains, "extents that are being freed" },
+		{ "terrace_huge_pages", "tier=host", u.huge_pages, "1 if the extents are on huge pages" },
+		{ "terrace_watches", "", g.watches, "open watches" },
+		{ "terrace_policy_info", policy, 1, "the eviction policy" },
+		{ "terrace_draining", "", cache_draining(c), "1 while nothing new is admitted" },
+	};
+	for (size_t i = 0; i < sizeof(gauge) / sizeof(gauge[0]); i++)
+		emit(arg, gauge[i].name, gauge[i].labels, gauge[i].value, false, gauge[i].help);
+	for (uint32_t i = 0; i < held; i++)
+		emit(arg, CACHE_STAT_OF_SESSIONS, holders[i].labels, holders[i].bytes, false,
+		     "bytes that a session's leases and reservations hold");
+	quota_stats(c->quota, emit, arg);
+	gone_stats(c, emit, arg);
+	advisor_stats(c, emit, arg);
+	if (c->vram)
+		vram_stats(c, emit, arg);
+	if (c->tier)
+		tier_stats(c, emit, arg);
+}

@@ -1,0 +1,264 @@
+/* Puts and gets by stream: the daemon itself writes and reads. A write is a reservation that no client
+ * sees; it ends only with cache_write_end, also when its session has ended meanwhile. A read is a pin, until the block
+ * is copied: what leaves the daemon is the copy, which nobody else can write, and which is compared with the commit's sums.
+ * Copies stay until a client has taken them, so they have a bound over all reads, and each client its share of it.
+ */
+#include "daemon/advice/graph.h"
+#include "daemon/memory/check.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+
+/* The pool of layout `layout` of the session, or NULL with the status. */
+static struct pool *stream_pool(struct cache *c, uint64_t session, uint32_t layout, uint32_t key_bytes,
+				enum status *status, const char **why)
+{
+	const struct cache_keys one = { NULL, 1, key_bytes };
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t layouts = session_pools(c, session, pools);
+
+	*status = STATUS_NOT_FOUND;
+	*why = "no such session: it was never opened, or it has ended";
+	if (!layouts)
+		return NULL;
+	*status = STATUS_INVALID;
+	*why = cache_keys_problem(&one, 1);
+	if (*why)
+		return NULL;
+	*why = "the session has no such layout";
+	return layout < layouts ? pools[layout] : NULL;
+}
+
+static const char *write_refusal(enum status s)
+{
+	switch (s) {
+	case STATUS_EXISTS:
+		return "the block is stored already";
+	case STATUS_BUSY:
+		return "the block is being written by somebody else";
+	default:
+		return "no slot can be had now";
+	}
+}
+
+enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout, const uint8_t *key,
+			      uint32_t key_bytes, const struct slot_info *info, uint64_t now_us,
+			      struct cache_write *out, const char **why)
+{
+	enum status status;
+	struct pool *p = stream_pool(c, session, layout, key_bytes, &status, why);
+	struct slot_info full = { .tokens = 0 };
+	struct reservation *r;
+	struct session *s;
+	struct pool *grow;
+
+	if (!p)
+		return status;
+	if (info)
+		full = *info;
+	if (!full.tokens)
+		full.tokens = p->layout.block_tokens;
+	*why = slot_info_problem(&full, p->layout.block_tokens);
+	if (*why)
+		return STATUS_INVALID;
+	*why = "the daemon is draining";
+	if (cache_draining(c))
+		return STATUS_UNAVAILABLE;
+	do {
+		cache_lock(c);
+		s = session_call(c, session, now_us, why);
+		status = STATUS_NOT_FOUND;
+		if (s) {
+			status = reservation_create(c, s, NULL, &p, 1, key, key_bytes, &full, true, c->now_us, &r, why);
+			if (status != STATUS_EXHAUSTED)
+				*why = write_refusal(status);
+		}
+		if (!status)
+			*out = (struct cache_write){ r->handle,
+						     block_slot_at(r->part[0].block) + SLOT_HEADER_BYTES,
+						     p->geometry.block_bytes };
+		grow = room_wants(c);
+		cache_unlock(c);
+		if (grow)
+			room_grow(c, grow, 1);
+	} while (grow);
+	reserve_count(c, status);
+	room_retire_flush(c);
+	return status;
+}
+
+/* Ends the session too, if it was a ghost that only waited for this. */
+static void write_over(struct cache *c, struct reservation *r)
+{
+	struct session *s = r->session;
+	uint32_t probes = 16;
+
+	reservation_end(c, r);
+	if (s->state == SESSION_GHOST)
+		session_ghost_try(c, s, &probes);
+}
+
+/* Of one that is sealed. What was summed is what is published; what lies in the slot now need not be. */
+static bool sealed_as(const struct reservation *r, const uint32_t *crc32c)
+{
+	struct slot_header h;
+
+	return !crc32c || (memory_header(r->part[0].block, &h) && slot_block_crc(&h) == *crc32c);
+}
+
+/* crc32c: of a whole block, NULL if it is not known. */
+static enum status write_end(struct cache *c, uint64_t session, const struct cache_write *w, bool whole, const uint32_t *crc32c, uint64_t now_us,
+			     uint64_t unix_ms)
+{
+	enum status status = STATUS_CANCELLED;
+	struct block *published;
+	struct reservation *r;
+
+	cache_lock(c);
+	cache_time(c, now_us);
+	r = handles_find(&c->reservations, w->reservation);
+	if (!r || !r->stream || r->committing || r->session->handle != session) {
+		cache_unlock(c);
+		return STATUS_NOT_FOUND;
+	}
+	r->committing = true;
+	cache_unlock(c);
+	if (whole) {
+		reservation_seal(r, c->tenant.name, unix_ms);
+		whole = sealed_as(r, crc32c);
+		status = whole ? status : STATUS_CORRUPT;
+	}
+	if (whole)
+		ties_commit(c, r);
+	cache_lock(c);
+	if (whole) {
+		index_read_lock();
+		status = reservation_publish(c, r, c->now_us, &published);
+		if (published)
+			block_enter_policy(c, published, r->info.position);
+		index_read_unlock();
+	} else {
+		cache_count(c, COUNTER_ABORTS, 1);
+	}
+	write_over(c, r);
+	cache_unlock(c);
+	return status;
+}
+
+enum status cache_write_end(struct cache *c, uint64_t session, const struct cache_write *w, bool whole, uint64_t now_us, uint64_t unix_ms)
+{
+	return write_end(c, session, w, whole, NULL, now_us, unix_ms);
+}
+
+enum status cache_write_end_summed(struct cache *c, uint64_t session, const struct cache_write *w, uint32_t crc32c, uint64_t now_us,
+				   uint64_t unix_ms)
+{
+	return write_end(c, session, w, true, &crc32c, now_us, unix_ms);
+}
+
+/* With the lock: room for the copy of a block. One read alone has room for any block. */
+static enum status copy_room(struct cache *c, const struct session *s, uint64_t bytes, const char **why)
+{
+	if (quota_used(c->quota, QUOTA_COPIES))
+		return quota_take(s->holder, QUOTA_COPIES, bytes, why);
+	quota_add(s->holder, QUOTA_COPIES, bytes);
+	return STATUS_OK;
+}
+
+/* With the lock, of a block in memory. The session's holder is charged, also when the session ends meanwhile. */
+static enum status read_pin(struct cache *c, uint64_t session, struct block *b, struct cache_read *out, const char **why)
+{
+	const uint64_t bytes = b->pool->geometry.slot_bytes, copy = b->pool->geometry.block_bytes;
+	struct session *s = session_get(c, session, why);
+	enum status status = STATUS_NOT_FOUND;
+
+	if (s)
+		status = pins_ask(c, s, block_pin_bytes(b), NULL, 0, why);
+	if (!status)
+		status = copy_room(c, s, copy, why);
+	if (status)
+		return status;
+	block_pin(b);
+	block_use(c, b);
+	quota_add(s->holder, QUOTA_PINNED, bytes);
+	c->read_bytes += bytes;
+	*out = (struct cache_read){ .block = block_slot_at(b) + SLOT_HEADER_BYTES, .block_bytes = copy, .tokens = b->tokens, .pin = b,
+				    .holder = quota_join_again(s->holder), .copy_bytes = copy };
+	return STATUS_OK;
+}
+
+/* With the lock: the block itself is not needed any more. */
+static void read_unpin(struct cache *c, struct cache_read *r)
+{
+	struct block *b = r->pin;
+	const uint64_t bytes = b->pool->geometry.slot_bytes;
+
+	quota_give(r->holder, QUOTA_PINNED, bytes);
+	c->read_bytes -= bytes;
+	block_unpin(b);
+	r->pin = NULL;
+}
+
+enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout, const uint8_t *key,
+			     uint32_t key_bytes, uint64_t now_us, struct cache_read *out, struct cache_wait *w,
+			     const char **why)
+{
+	enum status status;
+	struct pool *p = stream_pool(c, session, layout, key_bytes, &status, why);
+	struct index_record *found;
+	struct index_ident ident;
+
+	if (!p)
+		return status;
+	block_ident(p, key, key_bytes, &ident);
+	*why = "no such block";
+	status = STATUS_MISS;
+	index_read_lock();
+	found = index_find(c->index, &ident);
+	if (found) {
+		struct block *b = block_of(found);
+
+		cache_lock(c);
+		cache_time(c, now_us);
+		if (!block_live(b))
+			b = block_find_again(c, b);
+		if (b && b->shelf) {
+			status = read_pin(c, session, b, out, why);
+		} else if (b && wait_goes_on(w)) {
+			status = STATUS_BUSY;
+		} else if (b && wait_wanted(w) && !block_fetch(c, b, RING_URGENT, w)) {
+			status = STATUS_BUSY;
+		}
+		cache_unlock(c);
+	}
+	index_read_unlock();
+	if (status == STATUS_BUSY || status == STATUS_EXHAUSTED)
+		return status;
+	cache_count(c, status ? COUNTER_READ_MISSES : COUNTER_READS, 1);
+	return status;
+}
+
+enum status cache_read_copy(struct cache *c, struct cache_read *r, uint8_t *to, uint32_t *crc32c)
+{
+	struct block *b = r->pin;
+	const bool sound = memory_copy(b, to, crc32c);
+
+	cache_lock(c);
+	if (!sound && block_live(b))
+		memory_damaged(c, b, COUNTER_MEMORY_WRONG_GET);
+	read_unpin(c, r);
+	cache_unlock(c);
+	return sound ? STATUS_OK : STATUS_CORRUPT;
+}
+
+void cache_read_end(struct cache *c, struct cache_read *r)
+{
+	cache_lock(c);
+	if (r->pin)
+		read_unpin(c, r);
+	if (r->holder) {
+		quota_give(r->holder, QUOTA_COPIES, r->copy_bytes);
+		quota_leave(r->holder);
+	}
+	cache_unlock(c);
+	*r = (struct cache_read){ .pin = NULL };
+}

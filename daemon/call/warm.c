@@ -1,0 +1,188 @@
+/* Warm: what a lease would find is brought to where it would want it, and nothing is held. */
+#include "daemon/call/admission.h"
+#include "daemon/disk/tier.h"
+
+#include <stdlib.h>
+
+enum {
+	AHEAD_OF = 256,                /* a call for so many keys, or more, */
+	AHEAD_SHARE = 4,               /* begins with a quarter of them before it looks for the others, */
+	AHEAD_KEYS = 256,              /* but no more than so many, */
+	AHEAD_BYTES = 32 << 20,        /* of so many bytes */
+};
+
+/* All that an earlier step began has come, and is there still: nobody need be looked for again. */
+static bool warm_came(const struct admission *a)
+{
+	const struct cache_wait *w = a->wait;
+	uint32_t there = 0;
+
+	if (!w || !w->warmed || w->shed || w->worst || w->outstanding)
+		return false;
+	/* What came to a GPU is pinned since. */
+	if (a->want.gpu && w->warmed_since == a->cache->pinned_lost)
+		return w->linked == w->warmed_links;
+	for (const struct cache_wait_link *l = w->links; l; l = l->next) {
+		if (l->next && l->next->pinned)
+			block_fetch_ahead(l->next->pinned);
+		if (!l->pinned || !block_live(l->pinned) || !vram_placed(l->pinned, &a->want))
+			return false;
+		there++;
+	}
+	return there == w->warmed_links;
+}
+
+/* One look at what was found: the keys of the prefix; BUSY if loads of some of it are under way. */
+static enum status warm_step(struct admission *a, struct lease *l, uint32_t *blocks)
+{
+	struct cache *c = a->cache;
+	struct cache_wait *w = a->wait;
+	const uint64_t since = a->ahead ? w->warmed_since : a->cache->pinned_lost;
+	const bool first = w && !w->stage, wait = (c->tier || c->vram) && wait_wanted(w);
+	uint64_t gpu_bytes;
+
+	*blocks = admit_prefix(a, a->keys->count, wait, l);
+	admit_trim(a->pools, a->layouts, *blocks, &a->want, l, &gpu_bytes);
+	if (!wait || !bring_begin(a, *blocks, l->block, RING_AHEAD, true))
+		return STATUS_OK;
+	w->warmed = first ? *blocks : 0;
+	w->warmed_links = 0;
+	w->warmed_since = since;
+	for (uint32_t i = 0; i < *blocks * a->layouts; i++)
+		w->warmed_links += l->block[i] != NULL;
+	return STATUS_BUSY;
+}
+
+/* How many of its keys: the first ones of a prefix may be nobody's in a layout with a window. */
+static uint32_t ahead_keys(const struct admission *a)
+{
+	uint64_t bytes = 0;
+	uint32_t n = a->keys->count / AHEAD_SHARE;
+
+	for (uint32_t i = 0; i < a->layouts; i++) {
+		if (a->pools[i]->layout.window)
+			return 0;
+		bytes += a->pools[i]->geometry.block_bytes;
+	}
+	if (n > AHEAD_KEYS)
+		n = AHEAD_KEYS;
+	if (n > AHEAD_BYTES / bytes)
+		n = (uint32_t)(AHEAD_BYTES / bytes);
+	return a->keys->count < AHEAD_OF ? 0 : n;
+}
+
+/* Without the lock: the first copies of a long call begin before it looks for its other blocks. How many keys it has found for that; if they have
+ * begun, the call's wait does not end until it goes on, and the mover knows that more comes. */
+static uint32_t warm_ahead(struct admission *a, uint64_t session, struct gpu *gpu, uint64_t now_us, struct lease *l)
+{
+	const struct cache_keys *k = a->keys;
+	const uint32_t more = ahead_keys(a);
+	const char *why;
+	uint32_t n = 0;
+	bool come = false;
+
+	if (!more || !a->wait || a->wait->last || a->wait->links)
+		return 0;
+	for (; !come && n < k->count / 2; n += more) { /* a prefix leaves a GPU from its end */
+		const struct cache_keys next = { k->bytes + (size_t)n * k->key_bytes, more, k->key_bytes };
+		struct block **found = l->block + (size_t)n * a->layouts;
+
+		blocks_find(a->cache, a->pools, a->layouts, &next, found);
+		come = vram_some_come(a->cache, more * a->layouts, found);
+	}
+	if (!come)
+		return n;
+	cache_lock(a->cache);
+	cache_time(a->cache, now_us);
+	a->want = (struct vram_want){ .gpu = gpu };
+	if (session_get(a->cache, session, &why) && !gpu->lost) {
+		a->wait->warmed_since = a->cache->pinned_lost;
+		a->wait->outstanding += bring_ahead(a, n, l);
+	}
+	cache_unlock(a->cache);
+	return n;
+}
+
+/* The same: finds all. The GPU whose mover expects some of them, or NULL. */
+static struct gpu *warm_begin(struct admission *a, uint64_t session, int32_t gpu, uint64_t now_us, struct lease *l)
+{
+	struct gpu *g = vram_find_last(a->cache, gpu, a->pools, a->layouts, a->keys, l->block);
+	const uint32_t found = g ? warm_ahead(a, session, g, now_us, l) : 0;
+
+	return vram_find_rest(a->cache, g, gpu, a->pools, a->layouts, a->keys, found, l->block);
+}
+
+/* Until what it has begun is to be waited for; found: what is there has just been looked for. If some of what warm_ahead has begun has failed
+ * already, all of that is waited for first. */
+static enum status warm_steps(struct admission *a, struct lease *l, bool found, uint32_t *blocks)
+{
+	struct cache_wait *w = a->wait;
+	enum status s = STATUS_BUSY;
+
+	if (warm_came(a)) {
+		*blocks = w->warmed;
+		return STATUS_OK;
+	}
+	if (a->ahead)
+		*blocks = a->ahead;
+	for (; s == STATUS_BUSY && (!wait_goes_on(w) || (a->ahead && !w->shed)); a->ahead = 0, found = false) {
+		if (!found)
+			blocks_find(a->cache, a->pools, a->layouts, a->keys, l->block);
+		s = warm_step(a, l, blocks);
+	}
+	return s;
+}
+
+enum status cache_warm(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
+		       struct cache_wait *w, uint32_t *blocks, const char **why)
+{
+	return cache_warm_on(c, session, k, CACHE_HOST, now_us, w, blocks, why);
+}
+
+enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_keys *k, int32_t gpu, uint64_t now_us,
+			  struct cache_wait *w, uint32_t *blocks, const char **why)
+{
+	const struct cache_on on = { .gpu = gpu };
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t layouts = session_pools(c, session, pools);
+	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = k, .wait = w };
+	const bool found = !w || !w->warmed;
+	struct gpu *expecting = NULL;
+	enum status status;
+	struct session *s;
+	struct lease *l;
+
+	*why = "no such session: it was never opened, or it has ended";
+	if (!layouts)
+		return STATUS_NOT_FOUND;
+	*why = cache_keys_problem(k, layouts);
+	if (*why)
+		return STATUS_INVALID;
+	*why = "no memory for the call";
+	l = lease_alloc(k->count * layouts);
+	if (!l)
+		return STATUS_EXHAUSTED;
+	index_read_lock();
+	if (!w || !w->stage)
+		expecting = warm_begin(&a, session, gpu, now_us, l);
+	else if (found)
+		blocks_find(c, pools, layouts, k, l->block);
+	cache_lock(c);
+	cache_time(c, now_us);
+	if (a.ahead)
+		w->outstanding--;
+	s = session_get(c, session, why);
+	if (s)
+		session_on_gpu(s, gpu);
+	status = admit_want(c, &on, &a.want, why);
+	a.want.may_begin = false;
+	if (!status)
+		status = warm_steps(&a, l, found, blocks);
+	if (a.coming)
+		vram_more_came(expecting);
+	cache_unlock(c);
+	vram_brought(expecting);
+	index_read_unlock();
+	free(l);
+	return status;
+}

@@ -1,0 +1,371 @@
+/* Slabs that are given up: for compaction, or because slots of another size need their bytes.
+ *
+ * What lies there and nowhere else is evicted. What memory or a GPU has too is not: whoever flushed it takes it for durable as long as it
+ * is served. So it is copied first, from memory to free slots or in the place of colder blocks, without a new slab; then the copies' disks are
+ * synced; then the blocks change racks; and only then the file is deleted. A crash at any moment finds one of the two copies whole.
+ * What finds no other place on any disk is evicted from memory and GPUs as well. What a GPU alone has beside the rack is brought down,
+ * after what was in memory is on its way, so that it costs none of that; as long as memory has no room for it the rack stays.
+ *
+ *     leaving ----- copies under way ----- all written ----- synced ----- sealed ----- slab deleted
+ *        ^               (moves)            (copied)        (left)          |
+ *        +---- no time, a disk that failed, somebody read or loaded one ----+
+ */
+#include <stdlib.h>
+#include <time.h>
+
+#include "daemon/threads/await.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+#include "store/crash_point.h"
+
+enum {
+	LOOK_SLOTS = 4096,             /* in one hold of the lock */
+	GIVE_UP_US = 500 * 1000,
+	NAP_NS = 1000 * 1000,
+	SYNC_US_MAX = 10 * 1000 * 1000,
+};
+
+static uint64_t clock_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+/* ---- which ---- */
+
+static bool rack_idle(const struct rack *r)
+{
+	for (uint32_t i = 0; i < r->slots && r->moves == 0; i++)
+		if (r->at[i].block && (block_pins(r->at[i].block) || r->at[i].block->moving))
+			return false;
+	return r->moves == 0;
+}
+
+struct rack *rack_least(const struct disk_class *k, const struct disk_class *but, bool all)
+{
+	struct rack *least = NULL;
+
+	for (; k; k = all ? k->next : NULL)
+		for (struct rack *r = k == but ? NULL : k->racks; r; r = r->next)
+			if ((!least || r->blocks < least->blocks) && !r->leaving && rack_idle(r))
+				least = r;
+	return least;
+}
+
+/* Room elsewhere in the class for what the rack has. */
+static bool rack_fits_elsewhere(const struct rack *r)
+{
+	uint64_t slots = 0;
+
+	for (const struct rack *o = r->class->racks; o; o = o->next)
+		slots += o->slots;
+	return slots - r->slots >= r->class->blocks;
+}
+
+void rack_leave(struct rack *r)
+{
+	r->leaving = true;
+	disk_slab_close(r->class->unit->disk, r->slab, true);
+}
+
+/* ---- a sync that is waited for ---- */
+
+struct sync_call {
+	struct disk_request io;        /* first */
+	struct await done;
+};
+
+static void sync_let_go(struct sync_call *y)
+{
+	if (await_let_go(&y->done))
+		free(y);
+}
+
+static void sync_done(struct disk_request *q)
+{
+	struct sync_call *y = (struct sync_call *)q;
+
+	await_answer(&y->done);
+	sync_let_go(y);
+}
+
+static bool has_failed(struct cache *c, const struct unit *u)
+{
+	bool failed;
+
+	cache_lock(c);
+	failed = u->failed;
+	cache_unlock(c);
+	return failed;
+}
+
+enum status unit_sync(struct cache *c, struct unit *u, uint64_t wait_us)
+{
+	struct sync_call *y = NULL;
+	enum status s;
+
+	if (has_failed(c, u))
+		return STATUS_OK;
+	y = calloc(1, sizeof(*y));
+	if (!y)
+		return STATUS_EXHAUSTED;
+	y->io.done = sync_done;
+	await_init(&y->done);
+	s = disk_sync(u->disk, &y->io);
+	if (s)
+		sync_let_go(y); /* the disk's hold */
+	else
+		s = await_came(&y->done, wait_us) ? y->io.ring.status : STATUS_DEADLINE;
+	sync_let_go(y);
+	return s;
+}
+
+/* ---- copies elsewhere ---- */
+
+/* Where the walk over the rack is, and what it has met in this round. */
+struct leaving {
+	struct rack *rack;
+	uint32_t slot;
+	bool busy;                     /* something is under way, or to be begun later */
+	bool stuck;                    /* no disk has another place for one that memory has */
+	bool refused;                  /* one that memory has is to be begun yet */
+	bool may_fall;                 /* in the round before none was: GPUs' may come down */
+	bool full;                     /* memory has no room for one of those */
+};
+
+/* On a GPU and in the rack, not in memory. */
+static void fall_begin(struct cache *c, struct leaving *l, struct block *b)
+{
+	const enum status s = l->may_fall && !l->full ? vram_down_soon(c, b, NULL) : STATUS_OK;
+
+	l->busy = true;
+	l->full |= s == STATUS_EXHAUSTED || s == STATUS_BUSY;
+}
+
+static void copy_begin(struct cache *c, struct leaving *l, struct block *b)
+{
+	enum status s;
+
+	if (b->moving) {
+		l->busy |= !move_of(c, b)->written;
+		return;
+	}
+	if (!b->shelf && b->vram && !l->stuck) {
+		fall_begin(c, l, b);
+		return;
+	}
+	if (!b->shelf) {
+		l->busy |= block_pins(b) != 0;
+		return;
+	}
+	s = spill_begin(c, b, RING_IDLE, NULL);
+	l->refused |= s == STATUS_BUSY || s == STATUS_MISS;
+	l->busy |= s == STATUS_OK || s == STATUS_BUSY || s == STATUS_MISS;
+	l->stuck |= s == STATUS_EXHAUSTED || s == STATUS_UNAVAILABLE;
+}
+
+/* With the lock: some slots of a round. True: the round is over. */
+static bool copies_look(struct cache *c, struct leaving *l)
+{
+	struct rack *r = l->rack;
+
+	for (uint32_t i = 0; i < LOOK_SLOTS && l->slot < r->slots; i++, l->slot++)
+		if (r->at[l->slot].block)
+			copy_begin(c, l, r->at[l->slot].block);
+	return l->slot == r->slots;
+}
+
+/* Without the lock. OK: every copy that could be begun has been written. BUSY: there was no time for that, or those that have been written
+ * must land first, as memory is full of them. */
+static enum status copies_write(struct cache *c, struct leaving *l, uint64_t until_us)
+{
+	bool over, land;
+
+	*l = (struct leaving){ .rack = l->rack };
+	do {
+		cache_lock(c);
+		CRASH_POINT("compact_look");
+		over = copies_look(c, l);
+		if (over && l->busy)
+			l->slot = 0;
+		land = over && l->full && l->rack->copied;
+		cache_unlock(c);
+		if (!over)
+			continue;
+		if (!l->busy)
+			return STATUS_OK;
+		if (land)
+			return STATUS_BUSY;
+		l->may_fall = !l->refused;
+		l->busy = l->stuck = l->refused = l->full = false;
+		nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
+	} while (clock_us() < until_us);
+	return STATUS_BUSY;
+}
+
+/* With the lock: takes the rack's copies, and says in which disks they are, a bit each. */
+static struct move *copies_take(struct rack *r, uint32_t *units)
+{
+	struct move *copied = r->copied;
+
+	*units = 0;
+	for (const struct move *m = copied; m; m = m->hungry_next)
+		*units |= 1u << m->unit->number;
+	r->copied = NULL; /* what is written from now on is not in these syncs */
+	return copied;
+}
+
+/* Without the lock: the blocks are where their copies are, once those are durable. */
+static enum status copies_land(struct cache *c, struct rack *r)
+{
+	struct tier *t = c->tier;
+	enum status s = STATUS_OK;
+	struct move *copied;
+	uint32_t units;
+
+	cache_lock(c);
+	copied = copies_take(r, &units);
+	cache_unlock(c);
+	if (!copied)
+		return STATUS_OK;
+	CRASH_POINT("compact_sync");
+	for (uint32_t i = 0; i < t->unit_count; i++) {
+		enum status one = units >> i & 1 ? unit_sync(c, &t->units[i], SYNC_US_MAX) : STATUS_OK;
+
+		s = one ? one : s;
+	}
+	CRASH_POINT("compact_synced");
+	cache_lock(c);
+	for (uint32_t i = 0; i < t->unit_count && s; i++)
+		unit_failed(c, &t->units[i]);
+	spills_land(c, copied, s);
+	cache_unlock(c);
+	return s;
+}
+
+/* With the lock. OK: nobody is at what is left in the rack, and nobody will be. */
+static enum status rack_seal(struct rack *r, bool stuck)
+{
+	if (r->moves != r->left_count || r->class->unit->failed)
+		return STATUS_BUSY;
+	for (uint32_t i = 0; i < r->slots; i++) {
+		const struct block *b = r->at[i].block;
+
+		if (b && (block_pins(b) || b->moving || ((b->shelf || b->vram) && !stuck)))
+			return STATUS_BUSY;
+	}
+	CRASH_POINT("compact_sealed");
+	r->sealed = true;
+	return STATUS_OK;
+}
+
+static enum status rack_empty(struct cache *c, struct rack *r)
+{
+	const uint64_t until_us = clock_us() + GIVE_UP_US;
+	struct leaving l = { .rack = r };
+	enum status s, landed;
+
+	do {
+		s = copies_write(c, &l, until_us);
+		landed = copies_land(c, r);
+		if (landed)
+			return landed;
+		if (!s) {
+			cache_lock(c);
+			s = rack_seal(r, l.stuck);
+			cache_unlock(c);
+		}
+	} while (s && clock_us() < until_us);
+	return s;
+}
+
+/* ---- the end ---- */
+
+/* With the lock. Copies that came too late for a sync are buried. */
+static void rack_stay(struct cache *c, struct rack *r)
+{
+	struct move *late = r->copied;
+
+	r->copied = NULL;
+	r->leaving = r->sealed = false;
+	disk_slab_close(r->class->unit->disk, r->slab, false);
+	spills_land(c, late, STATUS_CANCELLED);
+}
+
+/* Its slab is gone from the disk: so are its blocks. */
+static void blocks_give_up(struct cache *c, struct rack *r, enum counter why)
+{
+	for (uint32_t i = 0; i < r->slots; i++) {
+		struct block *b = r->at[i].block;
+
+		if (!b)
+			continue;
+		cache_count(c, why, 1);
+		cache_count(c, COUNTER_DROPPED, 1);
+		catalog_untell(c, &b->record.ident);
+		block_remove(c, b, CACHE_REASON_EVICTED);
+	}
+	CRASH_POINT("rack_given_up");
+}
+
+/* The slab goes first: then no restart can find its headers, whatever is deleted meanwhile. */
+enum status rack_give_up(struct cache *c, struct rack *r, enum counter why)
+{
+	struct disk *d = r->class->unit->disk;
+	enum status s = rack_empty(c, r);
+
+	if (!s)
+		s = disk_slab_drop(d, r->slab);
+	cache_lock(c);
+	CRASH_POINT("slab_taken_away");
+	if (s)
+		rack_stay(c, r);
+	r->gone = !s;
+	burials_release(c, r);
+	burials_feed(c);
+	if (!s)
+		blocks_give_up(c, r, why);
+	if (!s && !r->moves)
+		rack_free(c, r);
+	cache_unlock(c);
+	return s;
+}
+
+enum status cache_compact_step(struct cache *c, uint32_t disk, uint64_t bytes_max, uint64_t *freed)
+{
+	struct rack *least = NULL;
+	struct disk_slab_view v = { .slab = 0 };
+	struct disk_view view;
+	struct unit *u;
+	enum status s;
+
+	*freed = 0;
+	u = c->tier ? unit_configured(c->tier, disk) : NULL;
+	if (!u)
+		return STATUS_NOT_FOUND;
+	disk_look(u->disk, &view);
+	cache_lock(c);
+	if (view.slab_bytes_used > bytes_max)
+		least = rack_least(u->classes, NULL, true);
+	for (struct disk_class *k = u->classes; k && !least; k = k->next) {
+		least = rack_least(k, NULL, false);
+		if (least && !rack_fits_elsewhere(least))
+			least = NULL;
+	}
+	s = !c->tier->restored ? STATUS_BUSY : least ? STATUS_OK : STATUS_MISS;
+	/* A chore may have deleted the file already, and be about to say so. */
+	if (!s && (!disk_slab_next(u->disk, least->slab - 1, &v) || v.slab != least->slab))
+		s = STATUS_BUSY;
+	if (!s)
+		rack_leave(least);
+	cache_unlock(c);
+	if (s)
+		return s;
+	CRASH_POINT("compact");
+	s = rack_give_up(c, least, COUNTER_EVICTED_COMPACT);
+	if (!s)
+		*freed = v.file_bytes;
+	return s;
+}

@@ -1,0 +1,265 @@
+/* Loads: blocks that are on a disk alone come to memory.
+ *
+ * What the disk gave is checked without the lock, header and checksums, before anybody can see the block. A load that finds no memory waits
+ * for the chores to make some. Whoever wants what is being loaded joins; if he waits for it and it was begun ahead, it moves up in the disk's
+ * queue, before what nobody waits for.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/advice/advice.h"
+#include "daemon/threads/checksum_pool.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+#include "store/crash_point.h"
+
+static enum status load_read(struct move *m)
+{
+	enum status s = disk_read(m->unit->disk, tier_move_place(m), m->slot.at, (uint32_t)m->block->pool->geometry.slot_bytes,
+				  m->shelf->buffer[m->unit->number], m->priority, &m->io);
+
+	if (!s)
+		m->unit->loading++;
+	return s;
+}
+
+/* Without the lock: what the disk gave, judged. */
+static enum status load_judge(struct move *m)
+{
+	const struct index_ident *name = &m->block->record.ident;
+	enum status s = m->io.ring.status;
+	struct slot_ident ident;
+	struct slot_header h;
+
+	if (s)
+		return s;
+	block_slot_ident(m->block->pool, m->cache->tenant.name, name->key, name->key_bytes, &ident);
+	memcpy(&h, m->slot.at, sizeof(h));
+	m->position = h.position;
+	s = slot_header_match(&h, &ident, m->block->generation);
+	if (!s && m->known && h.header_crc != m->header_crc)
+		s = STATUS_CORRUPT; /* sound, but not the one that was written */
+	if (s)
+		return s;
+	m->header_crc = h.header_crc;
+	return m->for_gpu ? slot_block_check_leave(&h, (const uint8_t *)m->slot.at + SLOT_HEADER_BYTES)
+			  : slot_block_check(&h, (const uint8_t *)m->slot.at + SLOT_HEADER_BYTES);
+}
+
+static void load_give_slot(struct move *m)
+{
+	m->shelf->taken--;
+	m->shelf->held--;
+	if (!m->shelf->draining)
+		m->shelf->pool->free_slots++;
+	host_slot_give(&m->slot);
+}
+
+/* With the lock. The block's bytes are gone or wrong: so is the block. */
+static void load_lost(struct cache *c, struct move *m, enum status s)
+{
+	if (s == STATUS_CORRUPT || s == STATUS_STALE) {
+		/* Of one that was deleted meanwhile the slot may be another's by now. */
+		if (!block_live(m->block))
+			return;
+		cache_count(c, COUNTER_LOAD_CORRUPT, 1);
+		cache_count(c, COUNTER_CORRUPT, 1);
+		disk_note_corrupt(m->unit->disk, 1);
+		block_remove(c, m->block, CACHE_REASON_CORRUPT);
+	} else {
+		cache_count(c, s == STATUS_BUSY || s == STATUS_EXHAUSTED || s == STATUS_CANCELLED ? COUNTER_LOAD_SHED : COUNTER_LOAD_FAILED, 1);
+		tier_move_judge(m, s);
+	}
+}
+
+/* With the lock; frees the move. */
+static void load_end(struct cache *c, struct move *m, enum status s)
+{
+	struct block *b = m->block;
+
+	tier_move_leave(m);
+	if (!s && block_live(b)) {
+		CRASH_POINT("load_arrive");
+		m->shelf->held--;
+		rack_doubt(b, false);
+		block_header_keep(b, m->header_crc);
+		b->rack_known = b->rack != NULL;
+		block_arrive(c, b, &m->slot, m->shelf, m->position);
+		cache_count(c, COUNTER_LOADED, 1);
+		cache_count(c, COUNTER_MOVED_IN, b->pool->geometry.block_bytes);
+	} else {
+		if (m->shelf)
+			load_give_slot(m);
+		if (s)
+			load_lost(c, m, s);
+		ahead_end(c, b, COUNTER_AHEAD_WASTED);
+	}
+	if (b->awaited)
+		vram_host_came(c, b, s);
+	tier_move_tell(m, s);
+	block_unpin(b);
+	free(m);
+}
+
+/* Begun ahead, and somebody waits for it now: it goes before what nobody waits for, unless the kernel has it already. One that the disk
+ * has not been asked for yet is asked for at the new priority. */
+static void load_hurry(struct move *m, enum ring_priority priority)
+{
+	if (m->kind != MOVE_LOAD || priority >= m->priority || m->cache->tier->stopping)
+		return;
+	m->priority = priority;
+	disk_promote(m->unit->disk, &m->io, priority);
+}
+
+static void load_check(struct work *w)
+{
+	struct move *next, *m = (struct move *)((char *)w - offsetof(struct move, check));
+	struct cache *c = m->cache;
+
+	m->judged = load_judge(m);
+	CRASH_POINT("load_read");
+	if (moves_push(&c->tier->checked, m))
+		return; /* another thread is about to end it, with its own */
+	cache_lock(c);
+	for (m = moves_take(&c->tier->checked); m; m = next) {
+		next = m->checked_next;
+		m->unit->loading--;
+		load_end(c, m, m->judged);
+	}
+	spill_pump(c);
+	loads_feed(c);
+	cache_unlock(c);
+}
+
+/* A disk's thread has its ring to look after: others sum the bytes, as far as they keep up. */
+static void load_done(struct disk_request *q)
+{
+	struct move *m = (struct move *)q;
+
+	m->check.run = load_check;
+	if (m->io.ring.status || !sums_submit(m->cache, &m->check))
+		load_check(&m->check);
+}
+
+/* A slot of memory, and the read. EXHAUSTED with c->grow set: memory is to be had, but not now. */
+static enum status load_start(struct cache *c, struct move *m)
+{
+	struct block *b = m->block;
+	struct pool *p = b->pool;
+	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
+	enum status s;
+
+	b->refused = room_refuses(c, p, &e);
+	s = (m->priority == RING_URGENT && !m->spare) || m->links ? room_take(c, p, &m->slot) : room_take_spare(c, p, &m->slot);
+	if (s)
+		return s;
+	m->shelf = shelf_get(c, p, m->slot.extent);
+	if (!m->shelf) {
+		host_slot_give(&m->slot);
+		return STATUS_EXHAUSTED;
+	}
+	CRASH_POINT("load_begin");
+	m->shelf->taken++;
+	m->shelf->held++;
+	p->free_slots--;
+	p->taken_lately = true;
+	m->io.done = load_done;
+	return load_read(m);
+}
+
+static void hungry_add(struct cache *c, struct move *m)
+{
+	m->hungry_next = NULL;
+	*c->tier->hungry_end = m;
+	c->tier->hungry_end = &m->hungry_next;
+}
+
+static enum status begin(struct cache *c, struct block *b, enum ring_priority priority, bool for_gpu, bool spare, struct cache_wait *w)
+{
+	struct unit *u;
+	struct move *m;
+	enum status s;
+
+	if (b->vram && vram_falling(c, b))
+		return vram_down(c, b, spare, w);
+	if (b->moving) {
+		struct move *there = move_of(c, b);
+
+		cache_count(c, COUNTER_LOAD_JOINED, 1);
+		s = tier_move_join(there, w);
+		there->spare &= spare;
+		if (!s)
+			load_hurry(there, priority);
+		return s;
+	}
+	if (!b->rack || c->tier->stopping)
+		return STATUS_UNAVAILABLE;
+	if (b->rack->sealed)
+		return STATUS_CANCELLED;
+	u = b->rack->class->unit;
+	if (u->failed)
+		return STATUS_UNAVAILABLE;
+	m = tier_move_create(c, MOVE_LOAD, u, priority);
+	if (!m)
+		return STATUS_EXHAUSTED;
+	m->for_gpu = for_gpu;
+	m->spare = spare;
+	m->rack = b->rack;
+	m->rack_slot = b->rack_slot;
+	m->known = b->rack_known;
+	m->header_crc = block_header_crc(b);
+	tier_move_enter(m, b);
+	s = tier_move_join(m, w);
+	if (!s)
+		s = load_start(c, m);
+	if (s == STATUS_EXHAUSTED && room_wants(c)) {
+		hungry_add(c, m);
+		tier_wake(c);
+		return STATUS_OK;
+	}
+	/* Its slab is being deleted: that is no damage. */
+	if (s == STATUS_STALE)
+		s = STATUS_CANCELLED;
+	/* From the caller's own hands it is told as its answer, not as an event. */
+	if (s) {
+		struct cache_wait_link *l = m->links;
+
+		m->links = NULL;
+		if (l) {
+			l->done = true;
+			w->outstanding--;
+		}
+		load_end(c, m, s);
+	}
+	return s;
+}
+
+enum status load_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w)
+{
+	return begin(c, b, priority, false, false, w);
+}
+
+enum status load_begin_for_gpu(struct cache *c, struct block *b, enum ring_priority priority, bool spare)
+{
+	return begin(c, b, priority, true, spare, NULL);
+}
+
+void loads_feed(struct cache *c)
+{
+	struct tier *t = c->tier;
+
+	while (t->hungry) {
+		struct move *m = t->hungry;
+		enum status s = t->stopping ? STATUS_CANCELLED : block_live(m->block) ? load_start(c, m) : STATUS_STALE;
+
+		if (s == STATUS_EXHAUSTED && !m->shelf && room_wants(c)) {
+			tier_wake(c);
+			return;
+		}
+		t->hungry = m->hungry_next;
+		if (!t->hungry)
+			t->hungry_end = &t->hungry;
+		if (s)
+			load_end(c, m, s == STATUS_STALE ? STATUS_CANCELLED : s);
+	}
+}

@@ -1,0 +1,661 @@
+/* What earlier runs left on the disks is taken up, on a thread of its own, while the cache serves.
+ *
+ *   1. the catalog's layouts become pools, its blocks become blocks on disk: about a microsecond each;
+ *   2. if the last run did not end in order, or the catalog was lost, every slot's header is read as well. It may name a block whose
+ *      record was not committed any more, or be a tombstone, or another block's than the record says, or there is none: the header is the truth.
+ *      The same of a disk that was last used by another run than the one whose end the catalog tells of: another daemon's, or a later one
+ *      than the catalog's, if that was put back. (A version that notes no run on disks is seen by what its stop leaves in the catalog:
+ *      only if it used this one.);
+ *   3. slots that nobody named are free. From now on blocks may be spilled, deleted and flushed.
+ *
+ * Until 3 those calls wait: a slot that is not known to be free is not written, and a delete must meet every copy. What is found on disk wins
+ * over what was put meanwhile: it may have been flushed. Of two copies on disk the higher generation wins, the other is buried. Bytes are
+ * checked when they are loaded.
+ */
+#include "daemon/threads/await.h"
+#include "daemon/disk/tier.h"
+#include "store/crash_point.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- layouts ---- */
+
+static uint8_t *put32(uint8_t *at, uint32_t n)
+{
+	memcpy(at, &n, sizeof(n));
+	return at + sizeof(n);
+}
+
+static const uint8_t *get32(const uint8_t *at, uint32_t *n)
+{
+	memcpy(n, at, sizeof(*n));
+	return at + sizeof(*n);
+}
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are written as they lie in memory");
+_Static_assert(4 + KV_FINGERPRINT_BYTES + 14 * 4 <= LAYOUT_BYTES, "room for all fields");
+
+enum {
+	LAYOUT_FORM = 1,
+	AGAIN_NS = 100 * 1000 * 1000,
+	COMMIT_WAITS = 100,            /* each as long, for the catalog */
+};
+
+void layout_pack(const struct kv_layout *l, uint8_t out[LAYOUT_BYTES])
+{
+	const uint32_t fields[] = { l->first_layer, l->layers, l->first_head, l->heads, l->total_heads, l->head_dim_k,
+				    l->head_dim_v, l->block_tokens, l->k_format, l->v_format, l->window, l->rotation_version,
+				    l->codebook_version, l->layout_version };
+	uint8_t *at = put32(out, LAYOUT_FORM);
+
+	memset(at, 0, LAYOUT_BYTES - 4);
+	memcpy(at, l->fingerprint, KV_FINGERPRINT_BYTES);
+	at += KV_FINGERPRINT_BYTES;
+	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+		at = put32(at, fields[i]);
+}
+
+bool layout_unpack(const uint8_t *bytes, size_t n, struct kv_layout *out)
+{
+	uint32_t form, k_format, v_format;
+	const uint8_t *at;
+
+	if (n != LAYOUT_BYTES)
+		return false;
+	at = get32(bytes, &form);
+	if (form != LAYOUT_FORM)
+		return false;
+	memset(out, 0, sizeof(*out));
+	memcpy(out->fingerprint, at, KV_FINGERPRINT_BYTES);
+	at += KV_FINGERPRINT_BYTES;
+	uint32_t *const fields[] = { &out->first_layer, &out->layers, &out->first_head, &out->heads, &out->total_heads,
+				     &out->head_dim_k, &out->head_dim_v, &out->block_tokens, &k_format, &v_format,
+				     &out->window, &out->rotation_version, &out->codebook_version, &out->layout_version };
+
+	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+		at = get32(at, fields[i]);
+	out->k_format = (enum kv_format)k_format;
+	out->v_format = (enum kv_format)v_format;
+	return !kv_layout_problem(out);
+}
+
+/* ---- what the catalog is told ---- */
+
+/* Layouts that it has not heard of; pools are only ever added. */
+static void tell_layouts(struct cache *c)
+{
+	for (; c->tier->layouts_kept < c->pool_count; c->tier->layouts_kept++) {
+		const struct pool *p = c->pools[c->tier->layouts_kept];
+		struct layout_record l = { .layout_id = p->layout_id, .slot_bytes = p->geometry.slot_bytes,
+					   .layout_bytes = LAYOUT_BYTES };
+		struct record r;
+
+		layout_pack(&p->layout, l.layout);
+		if (layout_record_encode(&l, &r) ||
+		    catalog_put(c->tier->catalog, CATALOG_LAYOUTS, r.key, r.key_bytes, r.value, r.value_bytes))
+			c->tier->lagging = true;
+	}
+}
+
+static void ident_record(const struct index_ident *ident, struct block_record *out)
+{
+	*out = (struct block_record){ .layout_id = ident->layout_id, .tenant = ident->tenant, .key_bytes = ident->key_bytes };
+	memcpy(out->key, ident->key, ident->key_bytes);
+}
+
+void catalog_tell(struct cache *c, const struct block *b, const struct slot_header *h)
+{
+	const bool sound = !slot_header_problem(h);
+	struct block_record br;
+	struct record r;
+
+	tell_layouts(c);
+	ident_record(&b->record.ident, &br);
+	br.disk_id = b->rack->class->unit->id;
+	br.slab = b->rack->slab;
+	br.slot = b->rack_slot;
+	br.generation = b->generation;
+	br.slot_bytes = b->pool->geometry.slot_bytes;
+	br.tokens = b->tokens;
+	if (sound) {
+		br.stored_unix_ms = h->stored_unix_ms;
+		br.position = h->position;
+		br.turn = h->turn;
+		br.role = h->role;
+		br.parent_bytes = h->parent_bytes;
+		memcpy(br.parent, h->parent, h->parent_bytes);
+	}
+	if (block_record_encode(&br, &r) || catalog_put(c->tier->catalog, CATALOG_BLOCKS, r.key, r.key_bytes, r.value, r.value_bytes))
+		c->tier->lagging = true;
+}
+
+enum status cache_catalog_renew(struct cache *c)
+{
+	enum status s = STATUS_UNAVAILABLE;
+
+	cache_lock(c);
+	if (c->tier) {
+		s = !c->tier->restored || c->tier->renewing ? STATUS_BUSY : catalog_empty(c->tier->catalog, CATALOG_BLOCKS);
+		c->tier->renewing |= s == STATUS_OK;
+		if (s == STATUS_OK)
+			c->tier->layouts_kept = 0; /* they are told again with the first block */
+	}
+	cache_unlock(c);
+	return s;
+}
+
+void catalog_untell(struct cache *c, const struct index_ident *ident)
+{
+	struct block_record br;
+	uint8_t key[RECORD_KEY_MAX];
+	size_t n;
+
+	ident_record(ident, &br);
+	if (block_record_key(&br, key, &n) || catalog_drop(c->tier->catalog, CATALOG_BLOCKS, key, n))
+		c->tier->lagging = true;
+}
+
+/* ---- what is found ---- */
+
+/* A copy of a block on a disk, from a record or a header. */
+struct found {
+	struct index_ident ident;
+	struct pool *pool;
+	struct unit *unit;
+	struct disk_place place;
+	uint64_t generation, position, stored_unix_ms;
+	uint64_t parent;               /* its name as policies know it; 0: none */
+	uint32_t tokens;
+};
+
+struct restore {
+	struct cache *cache;
+	struct unit *unit;             /* that is being scanned */
+	uint64_t unix_ms;              /* when the restorer began, and the cache's time then */
+	uint64_t now_us;
+	const struct slot_header *header; /* from which it is found now, the truth about its slot; NULL: from a record */
+	struct restored_notes notes;
+};
+
+static uint64_t parent_id(uint64_t layout_id, const uint8_t *key, uint32_t key_bytes)
+{
+	struct index_ident parent = { .layout_id = layout_id, .key_bytes = key_bytes };
+
+	memcpy(parent.key, key, key_bytes);
+	return key_bytes ? block_id(&parent) : 0;
+}
+
+static void bury_copy(struct restore *x, const struct found *f, struct rack *r)
+{
+	CRASH_POINT("restore_bury");
+	bury_begin(x->cache, r, f->place.slot, f->pool, &f->ident, f->generation);
+}
+
+/* Whatever else has the name: true if this copy is to live. */
+static bool copy_wins(struct restore *x, const struct found *f)
+{
+	struct index_record *r = index_find(x->cache->index, &f->ident);
+	struct block *b = r ? block_of(r) : NULL;
+
+	if (!b)
+		return true;
+	/* Put meanwhile: had the copy been known, the put would have been told that it exists. What was flushed stays. */
+	if ((b->shelf || b->vram) && !b->rack) {
+		block_remove(x->cache, b, CACHE_REASON_EVICTED);
+		return true;
+	}
+	if (b->shelf || b->vram || b->moving || b->generation >= f->generation)
+		return false;
+	block_remove(x->cache, b, CACHE_REASON_DELETED);
+	return true;
+}
+
+/* A header tells that a write was begun, and whether the last run vouched for all records its mark says. */
+static void doubt(const struct restore *x, struct block *b)
+{
+	struct tier *t = x->cache->tier;
+
+	if (!x->header && b->generation > t->doubt)
+		return;
+	rack_doubt(b, true);
+	if (b->generation > t->doubt)
+		t->doubt = b->generation;
+}
+
+static struct block *found_block(const struct restore *x, const struct found *f)
+{
+	struct block *b = calloc(1, sizeof(*b));
+	uint64_t age_us = x->unix_ms > f->stored_unix_ms ? (x->unix_ms - f->stored_unix_ms) * 1000 : 0;
+
+	if (!b)
+		return NULL;
+	b->record.ident = f->ident;
+	b->pool = f->pool;
+	b->generation = f->generation;
+	b->tokens = (uint16_t)f->tokens;
+	b->stored_us = x->now_us > age_us ? x->now_us - age_us : 0;
+	return b;
+}
+
+/* In a read section, with the lock. The slot is marked. */
+static void adopt(struct restore *x, const struct found *f, struct rack *r)
+{
+	struct cache *c = x->cache;
+	struct block *b;
+
+	if (!copy_wins(x, f)) {
+		bury_copy(x, f, r);
+		return;
+	}
+	CRASH_POINT("restore_adopt");
+	b = found_block(x, f);
+	if (!b || block_adopt(c, b, r, f->place.slot, f->position)) {
+		free(b);
+		bury_copy(x, f, r);
+		return;
+	}
+	CRASH_POINT("restore_adopted");
+	doubt(x, b);
+	restored_note(&x->notes, &(struct restored){ .id = b->node.id, .parent = f->parent, .stored_ms = f->stored_unix_ms,
+						     .position = f->position, .rack = r, .slot = f->place.slot });
+	c->tier->restored_blocks++;
+	if (x->header)
+		catalog_tell(c, b, x->header);
+}
+
+/* In a read section, with the lock: a copy of the name f->ident lies in the place. */
+static void take_up(struct restore *x, const struct found *f)
+{
+	struct rack *r = rack_get(x->cache, f->unit, f->place.slab);
+	struct block *there = r && f->place.slot < r->slots ? r->at[f->place.slot].block : NULL;
+
+	if (!r || f->place.slot >= r->slots || r->class->slot_bytes != f->pool->geometry.slot_bytes) {
+		if (!x->header && (r || !unit_has_slab(f->unit, f->place.slab)))
+			lost_record(x->cache, f->unit, f->place.slab, &f->ident, r != NULL);
+		return;
+	}
+	if (there && there->generation == f->generation) {
+		if (x->header && !there->shelf)
+			doubt(x, there);
+		return; /* the record was right */
+	}
+	/* Two records of one slot: its header tells. */
+	x->cache->tier->scan |= there && !x->header;
+	if (there) {
+		catalog_untell(x->cache, &there->record.ident);
+		block_remove(x->cache, there, CACHE_REASON_EVICTED);
+	} else if (disk_slot_mark(f->unit->disk, f->place, f->pool->geometry.slot_bytes)) {
+		return; /* taken by something newer */
+	}
+	adopt(x, f, r);
+}
+
+static struct unit *unit_by_id(struct tier *t, uint64_t id)
+{
+	for (uint32_t i = 0; i < t->unit_count; i++)
+		if (t->units[i].id == id)
+			return &t->units[i];
+	return NULL;
+}
+
+static bool restorer_goes_on(const struct restore *x)
+{
+	return !atomic_load_explicit(&x->cache->tier->restorer_stop, memory_order_relaxed);
+}
+
+static void note_generation(struct cache *c, uint64_t generation)
+{
+	if (generation > c->tier->highest_generation)
+		c->tier->highest_generation = generation;
+}
+
+/* ---- from the catalog ---- */
+
+static bool on_layout(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes)
+{
+	struct restore *x = arg;
+	struct layout_record l;
+	struct kv_layout layout;
+	const char *why;
+	struct pool *p;
+
+	if (layout_record_decode(key, key_bytes, value, value_bytes, &l) || !layout_unpack(l.layout, l.layout_bytes, &layout) ||
+	    kv_layout_id(&layout) != l.layout_id)
+		return true;
+	cache_lock(x->cache);
+	CRASH_POINT("restore_layout");
+	pool_get(x->cache, quota_join(x->cache->quota, NULL), &layout, &p, &why);
+	cache_unlock(x->cache);
+	return restorer_goes_on(x);
+}
+
+static bool on_record(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes)
+{
+	struct restore *x = arg;
+	struct cache *c = x->cache;
+	struct block_record r;
+	struct found f;
+
+	if (block_record_decode(key, key_bytes, value, value_bytes, &r)) {
+		c->tier->scan = true; /* the slot that it meant is not free */
+		return true;
+	}
+	f = (struct found){ .ident = { .layout_id = r.layout_id, .tenant = r.tenant, .key_bytes = r.key_bytes },
+			    .unit = unit_by_id(c->tier, r.disk_id), .place = { r.slab, r.slot },
+			    .generation = r.generation, .position = r.position, .stored_unix_ms = r.stored_unix_ms,
+			    .tokens = r.tokens };
+	memcpy(f.ident.key, r.key, sizeof(f.ident.key));
+	f.parent = parent_id(r.layout_id, r.parent, r.parent_bytes);
+	index_read_lock();
+	cache_lock(c);
+	CRASH_POINT("restore_record");
+	note_generation(c, f.generation);
+	f.pool = r.tenant == c->tenant.number ? pool_by_id(c, r.layout_id) : NULL;
+	if (f.pool && f.unit) {
+		take_up(x, &f);
+	} else {
+		c->tier->scan |= f.unit != NULL; /* its layout is lost: the header has it */
+		c->tier->found.blocks_absent += !f.unit;
+		catalog_untell(c, &f.ident);
+	}
+	cache_unlock(c);
+	index_read_unlock();
+	return restorer_goes_on(x);
+}
+
+/* ---- from the headers ---- */
+
+static struct pool *pool_of_header(struct cache *c, const struct slot_header *h)
+{
+	struct pool *p = pool_by_id(c, h->layout_id);
+	struct kv_layout layout;
+	const char *why;
+
+	if (strcmp(h->tenant, c->tenant.name))
+		return NULL;
+	if (p || !layout_unpack(h->layout, h->layout_bytes, &layout) || kv_layout_id(&layout) != h->layout_id)
+		return p;
+	return pool_get(c, quota_join(c->quota, NULL), &layout, &p, &why) ? NULL : p;
+}
+
+/* A tombstone: what a record says lies here is dead. Other copies of the name are not: an older one was buried too, or displaced,
+ * before the delete was acknowledged, and what was put since may have a lower generation, if the catalog was lost. */
+static void on_tombstone(struct restore *x, const struct found *f)
+{
+	struct rack *r = rack_find(f->unit, f->place.slab);
+	struct block *there = r && f->place.slot < r->slots ? r->at[f->place.slot].block : NULL;
+
+	CRASH_POINT("restore_tombstone");
+	if (there && !there->moving)
+		block_remove(x->cache, there, CACHE_REASON_DELETED);
+}
+
+/* A slot without a header: a record that names it was committed, and its write was not durable when the power went. To keep the block until it is
+ * loaded would let a flush promise it. */
+static void on_none(struct restore *x, struct disk_place place)
+{
+	struct cache *c = x->cache;
+	struct rack *r;
+	struct block *there;
+
+	index_read_lock();
+	cache_lock(c);
+	r = rack_find(x->unit, place.slab);
+	there = r && place.slot < r->slots ? r->at[place.slot].block : NULL;
+	if (there && !there->moving)
+		block_remove(c, there, CACHE_REASON_CORRUPT);
+	cache_unlock(c);
+	index_read_unlock();
+}
+
+static bool on_header(struct restore *x, struct disk_place place, uint64_t slot_bytes, const struct slot_header *h)
+{
+	struct cache *c = x->cache;
+	struct found f = { .ident = { .layout_id = h->layout_id, .tenant = c->tenant.number, .key_bytes = h->key_bytes },
+			   .unit = x->unit, .place = place, .generation = h->generation, .position = h->position,
+			   .stored_unix_ms = h->stored_unix_ms, .tokens = h->tokens };
+
+	memcpy(f.ident.key, h->key, sizeof(f.ident.key));
+	f.parent = parent_id(h->layout_id, h->parent, h->parent_bytes);
+	x->header = h;
+	index_read_lock();
+	cache_lock(c);
+	CRASH_POINT("restore_header");
+	note_generation(c, f.generation);
+	f.pool = pool_of_header(c, h);
+	if (f.pool && f.pool->geometry.slot_bytes == slot_bytes) {
+		if (h->tombstone)
+			on_tombstone(x, &f);
+		else
+			take_up(x, &f);
+	}
+	cache_unlock(c);
+	index_read_unlock();
+	return restorer_goes_on(x);
+}
+
+static bool on_slot(void *arg, struct disk_place place, uint64_t slot_bytes, const struct slot_header *h)
+{
+	struct restore *x = arg;
+
+	if (h)
+		return on_header(x, place, slot_bytes, h);
+	on_none(x, place);
+	return restorer_goes_on(x);
+}
+
+/* ---- the thread ---- */
+
+static void scan_all(struct restore *x)
+{
+	struct tier *t = x->cache->tier;
+
+	for (uint32_t i = 0; i < t->unit_count && restorer_goes_on(x); i++) {
+		enum status s;
+
+		if (!t->scan && !t->units[i].scan)
+			continue;
+		x->unit = &t->units[i];
+		while ((s = disk_scan(x->unit->disk, on_slot, x, NULL)) && restorer_goes_on(x)) {
+			cache_lock(x->cache);
+			unit_failed(x->cache, x->unit);
+			cache_unlock(x->cache);
+			if (x->unit->failed)
+				break;
+			/* A slot that was not looked at is not free: for lack of memory the scan begins anew. */
+			nanosleep(&(struct timespec){ .tv_nsec = AGAIN_NS }, NULL);
+		}
+	}
+}
+
+/* With the lock. A lost catalog cannot say what generations it had promised: those to come are above all that lie on the disks. */
+static void lift_generations(struct cache *c)
+{
+	struct tier *t = c->tier;
+	struct boot_record boot = { .boots = 1, .epoch = c->epoch };
+	struct record r;
+
+	if (t->highest_generation < t->first_generation)
+		return;
+	t->generation_lift = t->highest_generation + 1 - t->first_generation;
+	boot.generation_reserved = t->highest_generation + GENERATIONS_RESERVED;
+	if (!boot_record_encode(&boot, &r))
+		catalog_put(t->catalog, CATALOG_META, r.key, r.key_bytes, r.value, r.value_bytes);
+}
+
+static uint64_t clock_us(clockid_t which)
+{
+	struct timespec t;
+
+	clock_gettime(which, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+/* The run that ended in order, and left the catalog as it is; 0: none, or of a version that did not say which. *doubt: as of its tier. */
+static uint64_t run_ended(struct catalog *catalog, uint64_t *doubt)
+{
+	uint64_t mark[2] = { 0, 0 };
+	size_t n = sizeof(mark);
+
+	if (catalog_get(catalog, CATALOG_META, "clean", 5, mark, &n) || (n != sizeof(mark[0]) && n != sizeof(mark)))
+		return 0;
+	*doubt = mark[1];
+	return mark[0];
+}
+
+/* Which disks' headers are to be read. */
+static void trust(struct tier *t)
+{
+	const uint64_t run = run_ended(t->catalog, &t->doubt);
+
+	t->scan = t->rebuild || !run;
+	for (uint32_t i = 0; i < t->unit_count; i++)
+		t->units[i].scan = disk_run(t->units[i].disk) != run;
+}
+
+/* After this one, no older word of the catalog's is true of the disks. */
+static void run_begins(const struct restore *x)
+{
+	struct tier *t = x->cache->tier;
+
+	for (uint32_t i = 0; i < t->unit_count && restorer_goes_on(x); i++)
+		if (disk_run_set(t->units[i].disk, x->cache->epoch)) {
+			cache_lock(x->cache);
+			unit_failed(x->cache, &t->units[i]);
+			cache_unlock(x->cache);
+		}
+}
+
+/* A commit that is waited for. */
+struct commit {
+	struct await done;
+	enum status status;
+};
+
+static void commit_let_go(struct commit *m)
+{
+	if (await_let_go(&m->done))
+		free(m);
+}
+
+static void committed(void *arg, enum status s)
+{
+	struct commit *m = arg;
+
+	m->status = s;
+	await_answer(&m->done);
+	commit_let_go(m);
+}
+
+enum status tier_commit(struct tier *t, bool (*goes_on)(const void *arg), const void *arg)
+{
+	struct commit *m = calloc(1, sizeof(*m));
+	enum status s;
+
+	if (!m)
+		return STATUS_EXHAUSTED;
+	await_init(&m->done);
+	s = catalog_flush(t->catalog, committed, m);
+	if (s)
+		commit_let_go(m); /* the catalog's hold */
+	for (int i = 0; !s && i < COMMIT_WAITS && (!goes_on || goes_on(arg)); i++)
+		if (await_came(&m->done, AGAIN_NS / 1000)) {
+			s = m->status;
+			commit_let_go(m);
+			return s;
+		}
+	commit_let_go(m);
+	return s ? s : STATUS_DEADLINE;
+}
+
+static bool goes_on(const void *x)
+{
+	return restorer_goes_on(x);
+}
+
+static enum status unclean_once(const struct restore *x)
+{
+	enum status s = catalog_drop(x->cache->tier->catalog, CATALOG_META, "clean", 5);
+
+	return s ? s : tier_commit(x->cache->tier, goes_on, x);
+}
+
+/* This run is not over in order before it has ended: that is on disk before anything is spilled. A catalog that does not take it is asked
+ * again, for as long as the cache serves without its disks. */
+static void unclean(const struct restore *x)
+{
+	while (restorer_goes_on(x) && unclean_once(x))
+		nanosleep(&(struct timespec){ .tv_nsec = AGAIN_NS }, NULL);
+}
+
+/* A catalog that cannot be read to its end, or has damaged records, does not say which slots are free. */
+static void read_catalog(struct restore *x)
+{
+	struct tier *t = x->cache->tier;
+	uint64_t layouts = 0, blocks = 0;
+	enum status s;
+
+	lost_return(x->cache);
+	s = catalog_walk(t->catalog, CATALOG_LAYOUTS, on_layout, x, &layouts);
+
+	t->scan |= s != STATUS_OK || layouts;
+	s = catalog_walk(t->catalog, CATALOG_BLOCKS, on_record, x, &blocks);
+	t->scan |= s != STATUS_OK || blocks;
+}
+
+static bool over_budget(struct disk *d)
+{
+	struct disk_view v;
+
+	disk_look(d, &v);
+	return v.slab_bytes_used > v.budget_bytes;
+}
+
+void *restore_main(void *arg)
+{
+	struct cache *c = arg;
+	struct tier *t = c->tier;
+	struct restore x = { .cache = c, .unix_ms = clock_us(CLOCK_REALTIME) / 1000 };
+	uint64_t began = clock_us(CLOCK_MONOTONIC);
+
+	cache_thread_enter();
+	cache_lock(c);
+	x.now_us = c->now_us;
+	cache_unlock(c);
+	CRASH_POINT("restore_begin");
+	trust(t);
+	CRASH_POINT("restore_dirty");
+	unclean(&x);
+	run_begins(&x);
+	/* One that is to stop may have left the word of the run before, which the catalog must go on to fit. */
+	if (restorer_goes_on(&x) && t->rebuild)
+		t->lagging |= catalog_empty(t->catalog, CATALOG_BLOCKS) != STATUS_OK;
+	else if (restorer_goes_on(&x))
+		read_catalog(&x);
+	lost_judge(c);
+	CRASH_POINT("restore_walked");
+	scan_all(&x);
+	CRASH_POINT("restore_scanned");
+	restored_order(c, &x.notes);
+	restored_notes_free(&x.notes);
+	cache_lock(c);
+	if (restorer_goes_on(&x)) {
+		for (uint32_t i = 0; i < t->unit_count; i++) {
+			disk_slot_free_unmarked(t->units[i].disk);
+			t->units[i].look_us = c->now_us;
+			t->units[i].over = over_budget(t->units[i].disk);
+			unit_sweep_anew(&t->units[i]); /* of one that failed meanwhile, blocks were taken up after they were given up */
+		}
+		CRASH_POINT("restore_freed");
+		lift_generations(c);
+		t->restored = true;
+		t->restored_us = clock_us(CLOCK_MONOTONIC) - began;
+		spill_pump(c);
+	}
+	cache_unlock(c);
+	cache_thread_leave();
+	await_answer(&t->restorer_end);
+	return NULL;
+}

@@ -1,0 +1,388 @@
+/* The scrub of the disks: each copy is read into memory of its own and checked like a load. Waits for the disk, so it runs on a
+ * worker, one block at a time; the pin keeps the copy from being displaced meanwhile. And what a crash left is looked at by itself.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/threads/await.h"
+#include "daemon/threads/checksum_pool.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+#include "store/crash_point.h"
+
+enum {
+	SCRUB_BLOCKS = 64,
+	SCRUB_SLOTS = 16384,
+	READ_US_MAX = 10 * 1000 * 1000,
+	LOOKS = 2,                     /* of a disk at a time */
+	LOOKS_HURRIED = 16,
+	LOOK_SLOTS = 2048,             /* searched for one, in a hold of the lock */
+	LOOK_BYTES_US = 256,           /* of a disk, a microsecond: 256 MB/s */
+	LOOK_US_MAX = 100 * 1000,      /* of which as many are saved up */
+	HURRY_US = 100 * 1000,
+};
+
+/* A read and its memory: a disk that hangs keeps that, not the worker. */
+struct scrub_read {
+	struct disk_request io;        /* first */
+	struct await done;
+	void *at;                      /* aligned */
+};
+
+static void scrub_let_go(struct scrub_read *r)
+{
+	if (!await_let_go(&r->done))
+		return;
+	free(r->at);
+	free(r);
+}
+
+static void scrub_done(struct disk_request *q)
+{
+	struct scrub_read *r = (struct scrub_read *)q;
+
+	await_answer(&r->done);
+	scrub_let_go(r);
+}
+
+static struct scrub_read *scrub_read_create(uint64_t bytes)
+{
+	struct scrub_read *r = calloc(1, sizeof(*r));
+
+	if (!r)
+		return NULL;
+	r->at = aligned_alloc(SLOT_HEADER_BYTES, bytes);
+	if (!r->at) {
+		free(r);
+		return NULL;
+	}
+	r->io.done = scrub_done;
+	await_init(&r->done);
+	return r;
+}
+
+/* Without the lock. DEADLINE: the disk has not answered in time. */
+static enum status read_wait(const struct scrub_target *t, struct scrub_read *r, uint32_t bytes)
+{
+	enum status s = disk_read(t->disk, t->place, r->at, bytes, RING_NONE, RING_IDLE, &r->io);
+
+	if (s) {
+		scrub_let_go(r); /* the disk's hold */
+		return s;
+	}
+	return await_came(&r->done, READ_US_MAX) ? r->io.ring.status : STATUS_DEADLINE;
+}
+
+enum status scrub_copy(struct cache *c, const struct block *b, const struct scrub_target *t, struct slot_header *h)
+{
+	const struct pool *p = b->pool;
+	struct slot_ident ident;
+	struct scrub_read *r = scrub_read_create(p->geometry.slot_bytes);
+	enum status s;
+
+	if (!r)
+		return STATUS_EXHAUSTED;
+	CRASH_POINT("scrub_read");
+	s = read_wait(t, r, (uint32_t)p->geometry.slot_bytes);
+	if (!s) {
+		block_slot_ident(p, c->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
+		memcpy(h, r->at, sizeof(*h));
+		s = slot_header_match(h, &ident, b->generation);
+	}
+	if (!s && t->known && h->header_crc != t->header_crc)
+		s = STATUS_CORRUPT;
+	if (!s)
+		s = slot_layers_check(r->at, 0, p->layout.layers);
+	scrub_let_go(r);
+	return s;
+}
+
+/* With the lock: the copy is gone; a block that memory or a GPU has goes on without it, and is spilled anew. */
+static void copy_lost(struct cache *c, struct block *b)
+{
+	struct rack *r = b->rack;
+	uint32_t slot = b->rack_slot;
+
+	cache_count(c, COUNTER_CORRUPT, 1);
+	disk_note_corrupt(r->class->unit->disk, 1);
+	if (!b->shelf && !vram_ready(b)) {
+		block_remove(c, b, CACHE_REASON_CORRUPT);
+		return;
+	}
+	rack_detach(c, b);
+	catalog_untell(c, &b->record.ident);
+	bury_begin(c, r, slot, b->pool, &b->record.ident, b->generation);
+}
+
+static bool same_target(const struct block *b, const struct scrub_target *t)
+{
+	const struct scrub_target now = scrub_target_of(b);
+
+	return now.disk == t->disk && now.place.slab == t->place.slab && now.place.slot == t->place.slot;
+}
+
+/* ---- looks ----
+ *
+ * After a crash the header of a slot is there, and what it promises may not be. Such blocks are doubted until somebody has read them: in the
+ * background, a bounded number of bytes a second, and as fast as the disks read while a Flush of everything waits for it. No pins: a block that
+ * is displaced meanwhile is another's then, and leases are not refused for it.
+ */
+
+/* A read in memory of its own. */
+struct scrub_look {
+	struct disk_request io;        /* first */
+	struct work check;
+	struct cache *cache;
+	struct unit *unit;
+	struct pool *pool;
+	struct index_ident ident;
+	uint64_t generation;
+	struct scrub_target target;
+	struct cache_wait_link *link;  /* NULL: nobody waits */
+	void *at;                      /* aligned */
+};
+
+static void look_free(struct scrub_look *k)
+{
+	free(k->at);
+	free(k);
+}
+
+/* Without the lock: what the disk gave, judged. */
+static enum status look_judge(const struct scrub_look *k)
+{
+	enum status s = k->io.ring.status;
+	struct slot_ident ident;
+
+	block_slot_ident(k->pool, k->cache->tenant.name, k->ident.key, k->ident.key_bytes, &ident);
+	if (!s)
+		s = slot_header_match(k->at, &ident, k->generation);
+	if (!s && k->target.known && ((const struct slot_header *)k->at)->header_crc != k->target.header_crc)
+		s = STATUS_CORRUPT;
+	return s ? s : slot_layers_check(k->at, 0, ident.layers);
+}
+
+/* With the lock: the block, if it is still where it was read. */
+static struct block *look_found(const struct scrub_look *k)
+{
+	const struct rack *r = rack_find(k->unit, k->target.place.slab);
+	struct block *b = r && !r->sealed ? r->at[k->target.place.slot].block : NULL;
+
+	return b && b->pool == k->pool && b->generation == k->generation ? b : NULL;
+}
+
+static void look_check(struct work *w)
+{
+	struct scrub_look *k = (struct scrub_look *)((char *)w - offsetof(struct scrub_look, check));
+	const enum status read = k->io.ring.status, sound = look_judge(k);
+	struct cache *c = k->cache;
+	struct block *b;
+
+	CRASH_POINT("scrub_looked");
+	cache_lock(c);
+	b = read ? NULL : look_found(k);
+	if (b && !sound)
+		rack_doubt(b, false);
+	else if (b)
+		copy_lost(c, b);
+	if (read && !c->tier->stopping)
+		unit_failed(c, k->unit);
+	if (k->link)
+		wait_link_done(c, k->link, read);
+	else
+		k->unit->looks--;
+	scrub_pump(c);
+	cache_unlock(c);
+	look_free(k);
+}
+
+static void look_done(struct disk_request *q)
+{
+	struct scrub_look *k = (struct scrub_look *)q;
+
+	k->check.run = look_check;
+	if (q->ring.status || !sums_submit(k->cache, &k->check))
+		look_check(&k->check);
+}
+
+/* NULL: no memory. */
+static struct scrub_look *look_create(struct cache *c, const struct block *b)
+{
+	struct scrub_look *k = calloc(1, sizeof(*k));
+
+	if (!k)
+		return NULL;
+	*k = (struct scrub_look){ .io = { .done = look_done }, .cache = c, .unit = b->rack->class->unit, .pool = b->pool,
+				  .ident = b->record.ident, .generation = b->generation, .target = scrub_target_of(b),
+				  .at = aligned_alloc(SLOT_HEADER_BYTES, b->pool->geometry.slot_bytes) };
+	if (k->at)
+		return k;
+	free(k);
+	return NULL;
+}
+
+/* Its end waits for the lock. */
+static enum status look_read(struct scrub_look *k, enum ring_priority priority)
+{
+	return disk_read(k->target.disk, k->target.place, k->at, (uint32_t)k->pool->geometry.slot_bytes, RING_NONE, priority, &k->io);
+}
+
+enum status scrub_begin(struct cache *c, struct block *b, struct cache_wait *w)
+{
+	struct scrub_look *k = look_create(c, b);
+	enum status s = STATUS_EXHAUSTED;
+
+	if (!k)
+		return s;
+	k->link = wait_link(c, w, NULL);
+	if (k->link)
+		s = look_read(k, RING_AHEAD);
+	if (!s)
+		return s;
+	if (k->link) {
+		k->link->done = true;
+		w->outstanding--;
+	}
+	look_free(k);
+	return s;
+}
+
+/* The next doubted one of the unit from its cursor on, looking at no more than *slots. Those on their way are passed over: what loads them checks
+ * the same bytes; and so are those whose slab is to be deleted, for which a read would be in the way. */
+static struct block *look_next(struct unit *u, uint32_t *slots)
+{
+	struct block *b;
+
+	while ((b = unit_next_block(u, &u->look, slots)) && (!b->doubted || b->moving || b->rack->leaving))
+		;
+	return b;
+}
+
+static enum status look_begin(struct cache *c, struct unit *u, const struct block *b)
+{
+	struct scrub_look *k = look_create(c, b);
+	enum status s = k ? look_read(k, RING_IDLE) : STATUS_EXHAUSTED;
+
+	if (s) {
+		if (k)
+			look_free(k);
+		return s;
+	}
+	u->looks++;
+	u->look_bytes -= (int64_t)b->pool->geometry.slot_bytes;
+	return s;
+}
+
+static void unit_look(struct cache *c, struct unit *u)
+{
+	const bool hurried = c->now_us < c->tier->hurry_until_us;
+	uint32_t slots = LOOK_SLOTS;
+	struct block *b;
+
+	while (u->looks < (hurried ? LOOKS_HURRIED : LOOKS) && (hurried || u->look_bytes > 0)) {
+		b = look_next(u, &slots);
+		if (!b && slots && !u->looks)
+			u->look = 0; /* those that were passed over, or that the disk did not give */
+		if (!b || look_begin(c, u, b))
+			return;
+	}
+}
+
+void scrub_pump(struct cache *c)
+{
+	struct tier *t = c->tier;
+
+	if (!t->restored || t->stopping)
+		return;
+	for (uint32_t i = 0; i < t->unit_count; i++) {
+		struct unit *u = &t->units[i];
+		const uint64_t passed_us = c->now_us - u->look_us;
+
+		u->look_us = c->now_us;
+		u->look_bytes += (int64_t)((passed_us < LOOK_US_MAX ? passed_us : LOOK_US_MAX) * LOOK_BYTES_US);
+		if (u->look_bytes > LOOK_US_MAX * LOOK_BYTES_US)
+			u->look_bytes = LOOK_US_MAX * LOOK_BYTES_US;
+		if (u->doubted && !u->failed)
+			unit_look(c, u);
+	}
+}
+
+void scrub_hurry(struct cache *c)
+{
+	c->tier->hurry_until_us = c->now_us + HURRY_US;
+	scrub_pump(c);
+}
+
+static enum status scrub_block(struct cache *c, struct block *b, const struct scrub_target *t, struct cache_verified *sum)
+{
+	const struct slot_header unknown = { .magic = 0 };
+	struct slot_header h;
+	enum status s = scrub_copy(c, b, t, &h);
+	bool bad = s == STATUS_CORRUPT || s == STATUS_STALE;
+
+	cache_lock(c);
+	/* One that was deleted or lost meanwhile proves nothing. */
+	const bool there = block_live(b) && b->rack && !b->rack->sealed && same_target(b, t);
+
+	bad = bad && there;
+	if (there && !s)
+		rack_doubt(b, false);
+	if (there && !bad && c->tier->renewing)
+		catalog_tell(c, b, s ? &unknown : &h);
+	if (!s || bad) {
+		sum->blocks++;
+		sum->bytes += b->pool->geometry.block_bytes;
+		sum->corrupt += bad;
+	} else if (there) {
+		sum->unread++;
+	}
+	if (bad)
+		copy_lost(c, b);
+	block_unpin(b);
+	cache_unlock(c);
+	return bad ? STATUS_OK : s;
+}
+
+/* The next block from the cursor on, pinned; NULL at the end, or with *slots 0. Those on their way are passed over: a load checks the
+ * same bytes. Those of a disk that has failed are, too, and counted. */
+static struct block *scrub_next(struct cache *c, uint64_t *cursor, uint32_t *slots, struct scrub_target *t, uint64_t *unread)
+{
+	const struct slot_header unknown = { .magic = 0 };
+	struct block *b;
+
+	while ((b = tier_next_block(c, cursor, slots)) && (b->moving || b->rack->class->unit->failed)) {
+		*unread += b->rack->class->unit->failed;
+		if (c->tier->renewing && !b->rack->class->unit->failed)
+			catalog_tell(c, b, &unknown);
+	}
+	if (b) {
+		block_pin(b);
+		*t = scrub_target_of(b);
+	} else if (*slots) {
+		*cursor = UINT64_MAX;
+		if (c->tier)
+			c->tier->renewing = false;
+	}
+	return b;
+}
+
+enum status cache_verify_disk_step(struct cache *c, uint64_t *cursor, uint64_t max_bytes, struct cache_verified *sum)
+{
+	uint64_t from = sum->bytes;
+	uint32_t slots = SCRUB_SLOTS;
+	enum status s = STATUS_OK;
+
+	for (int i = 0; i < SCRUB_BLOCKS && *cursor != UINT64_MAX && slots; i++) {
+		struct scrub_target t;
+		struct block *b;
+
+		cache_lock(c);
+		b = scrub_next(c, cursor, &slots, &t, &sum->unread);
+		cache_unlock(c);
+		if (b)
+			s = scrub_block(c, b, &t, sum);
+		if (s == STATUS_BUSY || s == STATUS_DEADLINE || sum->bytes - from >= max_bytes)
+			break;
+	}
+	return STATUS_OK;
+}

@@ -1,0 +1,490 @@
+/* The disk tier as a whole: disks and catalog are opened before anything else runs, and closed after everything else has stopped.
+ * What may last (making slab files, deleting them, registering memory) is done by the chores, on a worker, without the lock; what a disk that
+ * hangs may keep for ever, by chores of its own.
+ */
+#include "daemon/threads/checksum_pool.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+#include "store/crash_point.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+	SWEEP_SLOTS = 8192,
+	SETTLE_DOWNS = 256,
+	SETTLE_LEAST_US = 1500 * 1000, /* a full disk is tried again after a second */
+	SETTLE_FULL_US = 400 * 1000,
+	CLOSE_MS = 10000,              /* unless options say else */
+	CATALOG_CLOSE_MS = 2000,       /* its own share, whatever the disks took */
+};
+
+static const char *options_problem(const struct cache_options *o)
+{
+	if (o->disk_count > CACHE_DISKS_MAX)
+		return "too many disks";
+	if (!o->catalog_folder)
+		return "the disk tier needs a folder for its catalog";
+	if (o->disk_depth == 0 || o->disk_depth > RING_DEPTH_MAX)
+		return "disk_depth must be 1 to 1024";
+	if (o->spill_share_milli > 1000)
+		return "spill_share must be 0 to 1";
+	if (!o->disk_policy || !policy_find(o->disk_policy))
+		return "unknown eviction policy for the disks";
+	return NULL;
+}
+
+enum status tier_create(struct cache *c, const char **why)
+{
+	struct tier *t;
+	enum status s;
+
+	*why = options_problem(&c->options);
+	if (*why)
+		return STATUS_INVALID;
+	*why = "no memory for the disk tier";
+	t = c->tier = calloc(1, sizeof(*t));
+	if (!t)
+		return STATUS_EXHAUSTED;
+	await_init(&t->restorer_end);
+	t->hungry_end = &t->hungry;
+	t->unburied_end = &t->unburied;
+	t->policy = policy_find(c->options.disk_policy);
+	s = tier_open(c, why);
+	t->rebuild = c->options.rebuild || t->catalog_state == CATALOG_DAMAGED;
+	return s;
+}
+
+/* Generations are new over all runs: above what earlier ones may have reached, and above the clock, if the catalog is lost. */
+uint64_t tier_first_generation(struct cache *c)
+{
+	struct boot_record boot = { .boots = 0 };
+	uint8_t value[RECORD_VALUE_MAX];
+	size_t n = sizeof(value);
+	struct record r;
+	struct timespec t;
+	uint64_t first;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	CRASH_POINT("tier_boot");
+	first = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+	if (!catalog_get(c->tier->catalog, CATALOG_META, "boot", 4, value, &n))
+		boot_record_decode("boot", 4, value, n, &boot);
+	if (first <= boot.generation_reserved)
+		first = boot.generation_reserved + 1;
+	c->tier->first_generation = first;
+	boot = (struct boot_record){ .boots = boot.boots + 1, .generation_reserved = first + GENERATIONS_RESERVED, .epoch = c->epoch };
+	if (!boot_record_encode(&boot, &r))
+		catalog_put(c->tier->catalog, CATALOG_META, r.key, r.key_bytes, r.value, r.value_bytes);
+	for (uint32_t i = 0; i < c->tier->unit_count; i++) {
+		struct disk_record d = { .disk_id = c->tier->units[i].id };
+
+		snprintf(d.folder, sizeof(d.folder), "%s", c->tier->units[i].options->folder);
+		if (!disk_record_encode(&d, &r))
+			catalog_put(c->tier->catalog, CATALOG_SLABS, r.key, r.key_bytes, r.value, r.value_bytes);
+	}
+	return first;
+}
+
+enum status tier_start(struct cache *c, const char **why)
+{
+	struct tier *t = c->tier;
+
+	*why = "cannot start the thread that takes up the disks";
+	if (pthread_create(&t->restorer, NULL, restore_main, c))
+		return STATUS_INTERNAL;
+	t->restorer_started = true;
+	return STATUS_OK;
+}
+
+/* Reachable for those who look for lost memory. */
+static struct cache *left_behind;
+
+static uint64_t clock_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+static uint64_t us_until(uint64_t until_us)
+{
+	const uint64_t now_us = clock_us();
+
+	return until_us > now_us ? until_us - now_us : 0;
+}
+
+/* True: it runs no more. */
+static bool restorer_ends(struct tier *t, uint64_t until_us)
+{
+	atomic_store(&t->restorer_stop, true);
+	if (!t->restorer_started)
+		return true;
+	if (await_came(&t->restorer_end, us_until(until_us)))
+		return !pthread_join(t->restorer, NULL);
+	pthread_detach(t->restorer);
+	return false;
+}
+
+/* The catalog's word of an orderly stop says of every slot what is in it, and is believed: so that must be durable first. */
+static bool disks_sync(struct cache *c, uint64_t until_us)
+{
+	bool synced = true;
+
+	for (uint32_t i = 0; i < c->tier->unit_count && synced; i++)
+		synced = !unit_sync(c, &c->tier->units[i], us_until(until_us));
+	return synced;
+}
+
+/* Says of which run the catalog tells the end, and, if that was not to be had by then, up to which generation blocks are not vouched for. An older
+ * version does not take that for a mark, and reads all headers. */
+static void mark_clean(struct cache *c)
+{
+	const uint64_t mark[] = { c->epoch, c->tier->doubt };
+	uint64_t doubted = 0;
+
+	cache_lock(c);
+	for (uint32_t i = 0; i < c->tier->unit_count; i++)
+		doubted += c->tier->units[i].doubted;
+	cache_unlock(c);
+	catalog_put(c->tier->catalog, CATALOG_META, "clean", 5, mark, doubted ? sizeof(mark) : sizeof(mark[0]));
+}
+
+/* What the restorer waits for does not come: it is in one of the disks, perhaps in all. */
+static bool disks_end(struct tier *t, bool restorer_ended, uint64_t until_us)
+{
+	bool ended = restorer_ended;
+
+	for (uint32_t i = 0; i < t->unit_count; i++) {
+		if (!restorer_ended)
+			disk_leave(t->units[i].disk);
+		else if (!disk_close_by(t->units[i].disk, us_until(until_us)))
+			ended = false;
+	}
+	return ended;
+}
+
+bool tier_stop(struct cache *c, bool read)
+{
+	const uint32_t wait_ms = c->options.disk_close_ms ? c->options.disk_close_ms : CLOSE_MS;
+	const uint64_t until_us = clock_us() + wait_ms * 1000ull;
+	struct tier *t = c->tier;
+	bool restorer_ended, ended;
+
+	CRASH_POINT("tier_stop");
+	restorer_ended = restorer_ends(t, until_us);
+	cache_lock(c);
+	/* The catalog says of every header what it is. */
+	bool clean = t->restored && !t->lagging && !t->renewing && !t->move_count;
+
+	t->stopping = true;
+	loads_feed(c);
+	cache_unlock(c);
+	/* Loads that are being checked end while the disks are there; those that come now are checked on the disks' threads. */
+	sums_stop(c);
+	const bool asked = clean || (restorer_ended && t->out_count), answers = asked && disks_sync(c, until_us);
+
+	clean = clean && answers;
+	if (answers && !read)
+		tier_pardon(c);
+	ended = disks_end(t, restorer_ended, until_us);
+	if (ended) {
+		cache_lock(c);
+		burials_feed(c);
+		cache_unlock(c);
+	}
+	CRASH_POINT("clean_before");
+	if (clean && ended && !read)
+		mark_clean(c);
+	CRASH_POINT("clean_mark");
+	/* A restorer that is left may be in the catalog, too. */
+	if (!restorer_ended || read)
+		ended = false;
+	else
+		ended = catalog_close_by(t->catalog, us_until(until_us) + CATALOG_CLOSE_MS * 1000ull) && ended;
+	if (!ended) {
+		t->left_next = left_behind;
+		left_behind = c;
+	}
+	return ended;
+}
+
+void tier_destroy(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->tier->unit_count; i++)
+		racks_free(c, &c->tier->units[i]);
+	await_fini(&c->tier->restorer_end);
+	free(c->tier);
+	c->tier = NULL;
+}
+
+bool cache_restored(struct cache *c)
+{
+	bool restored = true;
+
+	cache_lock(c);
+	if (c->tier)
+		restored = c->tier->restored;
+	cache_unlock(c);
+	return restored;
+}
+
+/* ---- failure ---- */
+
+/* What the disk does not hold against itself (a lack of memory) failed the request alone: its slots are sound, and would not be
+ * wiped before they are used again. */
+void unit_failed(struct cache *c, struct unit *u)
+{
+	struct disk_view v;
+
+	disk_look(u->disk, &v);
+	if (u->failed || v.health != DISK_QUARANTINED)
+		return;
+	u->failed = true;
+	u->banned = unit_ban(c->tier, u);
+}
+
+/* Some of the blocks of a disk that failed. */
+static void unit_sweep(struct cache *c, struct unit *u)
+{
+	uint32_t budget = SWEEP_SLOTS;
+	struct block *b;
+
+	while ((b = unit_next_block(u, &u->sweep, &budget))) {
+		catalog_untell(c, &b->record.ident);
+		if (b->shelf || vram_ready(b)) {
+			rack_detach(c, b);
+			continue;
+		}
+		cache_count(c, COUNTER_EVICTED_LOST, 1);
+		cache_count(c, COUNTER_DROPPED, 1);
+		block_remove(c, b, CACHE_REASON_EVICTED);
+	}
+	CRASH_POINT("unit_swept");
+	u->swept = budget > 0;
+}
+
+void unit_sweep_anew(struct unit *u)
+{
+	u->sweep = 0;
+	u->swept = false;
+}
+
+void tier_tick(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->tier->unit_count; i++)
+		if (c->tier->units[i].failed && !c->tier->units[i].swept)
+			unit_sweep(c, &c->tier->units[i]);
+	for (uint32_t i = 0; i < c->tier->unit_count; i++) /* its queue was full then */
+		if (c->tier->units[i].failed && !c->tier->units[i].banned)
+			c->tier->units[i].banned = unit_ban(c->tier, &c->tier->units[i]);
+	burials_feed(c);
+	spill_pump(c);
+	loads_feed(c);
+	scrub_pump(c);
+}
+
+/* ---- chores ---- */
+
+static struct disk_class *class_wanting(struct tier *t)
+{
+	for (uint32_t i = 0; i < t->unit_count; i++)
+		for (struct disk_class *k = t->units[i].classes; k; k = k->next)
+			if (k->wanted && !t->units[i].failed)
+				return k;
+	return NULL;
+}
+
+static struct unit *unit_over(struct tier *t)
+{
+	for (uint32_t i = 0; i < t->unit_count; i++)
+		if (t->units[i].over && !t->units[i].failed)
+			return &t->units[i];
+	return NULL;
+}
+
+bool tier_wants(struct cache *c)
+{
+	return c->tier && (c->tier->hungry || class_wanting(c->tier) || unit_over(c->tier));
+}
+
+void tier_wake(struct cache *c)
+{
+	if (c->wake_chores)
+		c->wake_chores(c->wake_chores_arg);
+}
+
+/* Racks whose slab disk_slab_drop_free has deleted. */
+static void racks_prune(struct cache *c, struct unit *u)
+{
+	struct disk_slab_view v;
+
+	for (struct disk_class *k = u->classes; k; k = k->next)
+		for (struct rack *r = k->racks, *next; r; r = next) {
+			next = r->next;
+			if (!r->blocks && !r->moves && !r->leaving &&
+			    (!disk_slab_next(u->disk, r->slab - 1, &v) || v.slab != r->slab))
+				rack_free(c, r);
+		}
+}
+
+/* A slab for a class that wants one: new, or in the place of one of another size. Without the lock. */
+static void class_feed(struct cache *c, struct disk_class *k)
+{
+	struct disk *d = k->unit->disk;
+	enum status s = disk_slab_prepare(d, k->slot_bytes);
+	struct rack *given = NULL;
+
+	CRASH_POINT("class_feed");
+	if (s == STATUS_EXHAUSTED && !disk_slab_drop_free(d, k->slot_bytes))
+		s = disk_slab_prepare(d, k->slot_bytes);
+	if (s == STATUS_EXHAUSTED) {
+		cache_lock(c);
+		racks_prune(c, k->unit);
+		given = k->racks ? rack_colder(c, k) : rack_least(k->unit->classes, k, true);
+		CRASH_POINT("class_poorest");
+		if (given)
+			rack_leave(given);
+		cache_unlock(c);
+		if (given && !rack_give_up(c, given, COUNTER_EVICTED_DISK))
+			s = disk_slab_prepare(d, k->slot_bytes);
+	}
+	cache_lock(c);
+	k->wanted = false;
+	k->full = s != STATUS_OK;
+	k->full_us = c->now_us;
+	if (s == STATUS_UNAVAILABLE || s == STATUS_IO)
+		unit_failed(c, k->unit);
+	cache_unlock(c);
+}
+
+static bool unit_has_racks(const struct unit *u)
+{
+	const struct disk_class *k = u->classes;
+
+	while (k && !k->racks)
+		k = k->next;
+	return k;
+}
+
+/* One slab less, if it can be now; a free one, or that with the fewest blocks. Without the lock. */
+static void unit_shrink(struct cache *c, struct unit *u)
+{
+	struct disk_view v;
+	uint64_t freed;
+
+	if (disk_slab_drop_free(u->disk, 0))
+		cache_compact_step(c, u->configured, u->options->bytes, &freed);
+	disk_look(u->disk, &v);
+	cache_lock(c);
+	racks_prune(c, u);
+	unit_failed(c, u);
+	u->over = v.slab_bytes_used > v.budget_bytes && unit_has_racks(u); /* damaged slabs stay */
+	cache_unlock(c);
+}
+
+void cache_disk_chores(struct cache *c)
+{
+	struct disk_class *k;
+	struct unit *over;
+
+	if (!c->tier)
+		return;
+	cache_lock(c);
+	while ((k = class_wanting(c->tier))) {
+		cache_unlock(c);
+		class_feed(c, k);
+		cache_lock(c);
+	}
+	over = unit_over(c->tier);
+	if (over) {
+		cache_unlock(c);
+		unit_shrink(c, over);
+		cache_lock(c);
+	}
+	spill_pump(c);
+	cache_unlock(c);
+}
+
+void tier_chores(struct cache *c)
+{
+	struct pool *hungry;
+
+	cache_lock(c);
+	hungry = c->tier->hungry ? c->tier->hungry->block->pool : NULL;
+	cache_unlock(c);
+	if (hungry)
+		room_grow(c, hungry, 1);
+	cache_lock(c);
+	loads_feed(c);
+	spill_pump(c);
+	cache_unlock(c);
+}
+
+void tier_buffers_add(struct cache *c, const struct extent *e, uint32_t *buffer)
+{
+	for (uint32_t i = 0; i < CACHE_DISKS_MAX; i++)
+		buffer[i] = RING_NONE;
+	for (uint32_t i = 0; e && i < c->tier->unit_count; i++)
+		if (disk_buffer_add(c->tier->units[i].disk, e->base, e->bytes, &buffer[i]))
+			buffer[i] = RING_NONE;
+}
+
+void tier_buffers_drop(struct cache *c, const uint32_t *buffer)
+{
+	for (uint32_t i = 0; i < c->tier->unit_count; i++)
+		disk_buffer_remove(c->tier->units[i].disk, buffer[i]);
+}
+
+/* With the lock: how much is on its way to the disks, or will be; *left: blocks that GPUs alone have, and that do not come down now; *no_place:
+ * nothing is on its way, and no disk has a place. */
+static uint64_t settle_step(struct cache *c, uint64_t *left, bool *no_place)
+{
+	uint64_t dirty = 0, moves;
+
+	*left = 0;
+	*no_place = !spill_pump(c);
+	for (uint32_t i = 0; i < c->pool_count; i++) {
+		enum status refused;
+
+		dirty += c->pools[i]->dirty;
+		if (c->vram)
+			vram_settle(c, c->pools[i], UINT64_MAX, SETTLE_DOWNS, true, NULL, &refused);
+		*left += vram_only_blocks(c, c->pools[i]);
+	}
+	moves = c->tier->move_count + (c->vram ? c->vram->move_count : 0);
+	*no_place &= !moves;
+	return dirty + moves;
+}
+
+bool cache_settle(struct cache *c, uint64_t wait_us, struct cache_unsettled *unsettled)
+{
+	const uint64_t began_us = clock_us();
+	uint64_t dirty, left, passed_us = 0, place_us = 0; /* the latter: when there was one last */
+	bool no_place;
+
+	if (!c->tier)
+		return true;
+	do {
+		cache_lock(c);
+		c->tier->all = true;
+		dirty = settle_step(c, &left, &no_place);
+		cache_unlock(c);
+		if (!no_place)
+			place_us = passed_us;
+		if (!dirty || (passed_us > SETTLE_LEAST_US && passed_us - place_us > SETTLE_FULL_US))
+			break;
+		nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
+		passed_us = clock_us() - began_us;
+	} while (passed_us < wait_us);
+	cache_lock(c);
+	CRASH_POINT("settle");
+	c->tier->all = false;
+	cache_unlock(c);
+	if (unsettled && (dirty || left))
+		*unsettled = (struct cache_unsettled){ dirty + left, no_place && dirty };
+	return !dirty && !left;
+}

@@ -1,0 +1,685 @@
+/* Moves: what all have in common, spills and burials, from their beginning under the lock to their end on a disk's thread. Loads are in
+ * disk/load.c.
+ *
+ * What an end does, it does in one hold of the lock: the books, the catalog's queue, the links of those who wait, and what can be started
+ * next.
+ *
+ * A write reads the memory that engines may write. So a spill is compared with the commit's sums when the write has completed, before anything
+ * is told of it: whoever wrote to the block before or while the disk read it, and did not undo that, is found. One who did undo it in time
+ * has left a copy on disk whose own checksums are wrong: a miss when it is read.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "daemon/memory/check.h"
+#include "daemon/threads/checksum_pool.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+#include "store/crash_point.h"
+
+enum { ALONE_BYTES = 512 << 10 }; /* slots of more are checked one by one, by several threads */
+
+/* ---- who moves ---- */
+
+static struct move **block_bucket(struct cache *c, const struct block *b)
+{
+	return &c->tier->moves[((uintptr_t)b >> 6) % MOVE_BUCKETS];
+}
+
+static struct move **grave_bucket(struct cache *c, const struct index_ident *ident)
+{
+	return &c->tier->graves[ident_hash(ident, 0) % MOVE_BUCKETS];
+}
+
+struct move *move_of(struct cache *c, const struct block *b)
+{
+	struct move *m = *block_bucket(c, b);
+
+	while (m && m->block != b)
+		m = m->block_next;
+	return m;
+}
+
+struct move *grave_of(struct cache *c, const struct index_ident *ident, struct move *after)
+{
+	struct move *m = after ? after->grave_next : *grave_bucket(c, ident);
+
+	while (m && !ident_equal(&m->dead, ident))
+		m = m->grave_next;
+	return m;
+}
+
+struct move *tier_move_create(struct cache *c, enum move_kind kind, struct unit *u, enum ring_priority priority)
+{
+	struct move *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		return NULL;
+	m->cache = c;
+	m->kind = kind;
+	m->unit = u;
+	m->priority = priority;
+	return m;
+}
+
+void tier_move_enter(struct move *m, struct block *b)
+{
+	struct move **bucket = block_bucket(m->cache, b);
+
+	if (m->block != b) /* of a spill it is known, and the disk's thread may be reading it */
+		m->block = b;
+	m->block_next = *bucket;
+	*bucket = m;
+	b->moving = true;
+	block_pin(b);
+	m->cache->tier->moving_bytes += b->pool->geometry.slot_bytes;
+	m->cache->tier->move_count++;
+}
+
+void tier_move_leave(struct move *m)
+{
+	struct move **at = block_bucket(m->cache, m->block);
+
+	while (*at != m)
+		at = &(*at)->block_next;
+	*at = m->block_next;
+	m->block->moving = false;
+	m->cache->tier->moving_bytes -= m->block->pool->geometry.slot_bytes;
+	m->cache->tier->move_count--;
+}
+
+static void grave_enter(struct move *m, struct pool *p, const struct index_ident *ident, uint64_t generation)
+{
+	struct move **bucket = grave_bucket(m->cache, ident);
+
+	m->grave = true;
+	m->dead = *ident;
+	m->dead_generation = generation;
+	m->dead_pool = p;
+	m->grave_next = *bucket;
+	*bucket = m;
+}
+
+static void grave_leave(struct move *m)
+{
+	struct move **at = grave_bucket(m->cache, &m->dead);
+
+	if (!m->grave)
+		return;
+	while (*at != m)
+		at = &(*at)->grave_next;
+	*at = m->grave_next;
+	m->grave = false;
+	unit_wrote(m->unit, &m->dead);
+}
+
+enum status tier_move_join(struct move *m, struct cache_wait *w)
+{
+	struct cache_wait_link *l;
+
+	if (!w)
+		return STATUS_OK;
+	l = wait_link(m->cache, w, m->block);
+	if (!l)
+		return STATUS_EXHAUSTED;
+	l->move_next = m->links;
+	m->links = l;
+	return STATUS_OK;
+}
+
+void tier_move_tell(struct move *m, enum status s)
+{
+	struct cache_wait_link *l = m->links, *next;
+
+	m->links = NULL;
+	for (; l; l = next) {
+		next = l->move_next;
+		wait_link_done(m->cache, l, s);
+	}
+}
+
+void tier_move_judge(struct move *m, enum status s)
+{
+	if ((s == STATUS_IO || s == STATUS_UNAVAILABLE) && !m->cache->tier->stopping)
+		unit_failed(m->cache, m->unit);
+}
+
+struct disk_place tier_move_place(const struct move *m)
+{
+	return (struct disk_place){ .slab = m->rack->slab, .slot = m->rack_slot };
+}
+
+bool moves_push(struct move *_Atomic *list, struct move *m)
+{
+	struct move *before = atomic_load_explicit(list, memory_order_relaxed);
+
+	do
+		m->checked_next = before;
+	while (!atomic_compare_exchange_weak_explicit(list, &before, m, memory_order_acq_rel, memory_order_relaxed));
+	return before;
+}
+
+struct move *moves_take(struct move *_Atomic *list)
+{
+	struct move *m = atomic_exchange_explicit(list, NULL, memory_order_acquire), *first = NULL, *next;
+
+	for (; m; m = next) {
+		next = m->checked_next;
+		m->checked_next = first;
+		first = m;
+	}
+	return first;
+}
+
+/* ---- burials ---- */
+
+/* Frees the move, and with it the second name that the header may have had. */
+static void bury_end(struct cache *c, struct move *m, enum status s)
+{
+	cache_count(c, s ? COUNTER_BURY_FAILED : COUNTER_BURIED, 1);
+	m->rack->moves--;
+	c->tier->move_count--;
+	if (!s)
+		disk_slot_give(m->unit->disk, tier_move_place(m));
+	CRASH_POINT("bury_end");
+	for (struct move *next; m; m = next) {
+		next = m->also;
+		grave_leave(m);
+		tier_move_tell(m, s);
+		free(m->page);
+		free(m);
+	}
+}
+
+static void unburied_add(struct cache *c, struct move *m)
+{
+	m->hungry_next = NULL;
+	*c->tier->unburied_end = m;
+	c->tier->unburied_end = &m->hungry_next;
+}
+
+static void bury_done(struct disk_request *q)
+{
+	struct move *m = (struct move *)q;
+	struct cache *c = m->cache;
+	enum status s = q->ring.status;
+
+	CRASH_POINT("bury_done");
+	cache_lock(c);
+	tier_move_judge(m, s);
+	/* As long as the disk is sound the header must go, or a later delete of the name would not know of it: again, at the next tick. */
+	if (s && !m->unit->failed && !c->tier->stopping) {
+		unburied_add(c, m);
+	} else {
+		bury_end(c, m, s);
+		burials_feed(c);
+	}
+	cache_unlock(c);
+}
+
+/* The header that the slot has, as far as a tombstone repeats it. */
+static void dead_header(const struct cache *c, const struct move *m, struct slot_header *h)
+{
+	const struct pool *p = m->dead_pool;
+
+	*h = (struct slot_header){
+		.magic = SLOT_MAGIC, .version = SLOT_VERSION, .generation = m->dead_generation,
+		.layout_id = m->dead.layout_id, .block_bytes = p->geometry.block_bytes,
+		.layer_bytes = p->geometry.layer_bytes, .layers = p->layout.layers,
+		.tokens = p->layout.block_tokens, .key_bytes = m->dead.key_bytes,
+	};
+	memcpy(h->key, m->dead.key, m->dead.key_bytes);
+	strncpy(h->tenant, c->tenant.name, SLOT_TENANT_MAX);
+}
+
+static uint64_t unix_now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static enum status bury_submit(struct cache *c, struct move *m)
+{
+	struct slot_header h;
+
+	if (c->tier->stopping)
+		return STATUS_CANCELLED;
+	if (!m->page) {
+		m->page = aligned_alloc(SLOT_HEADER_BYTES, SLOT_HEADER_BYTES);
+		if (!m->page)
+			return STATUS_EXHAUSTED;
+		dead_header(c, m, &h);
+		slot_tombstone(m->page, &h, unix_now_ms());
+	}
+	m->io.done = bury_done;
+	return disk_tombstone(m->unit->disk, tier_move_place(m), m->page, &m->io);
+}
+
+/* False: the disk does not take it now. A slab that is being deleted takes no tombstone, and its headers are there until it is gone. */
+static bool bury_try(struct cache *c, struct move *m)
+{
+	enum status s = bury_submit(c, m);
+
+	if (!s)
+		return true;
+	if (s == STATUS_EXHAUSTED || s == STATUS_BUSY || (s == STATUS_STALE && !m->rack->gone && !m->unit->failed))
+		return false;
+	tier_move_judge(m, s);
+	bury_end(c, m, s == STATUS_STALE && m->rack->gone ? STATUS_OK : s);
+	return true;
+}
+
+void burials_feed(struct cache *c)
+{
+	struct tier *t = c->tier;
+	struct move *m = t->unburied, *next;
+
+	t->unburied = NULL;
+	t->unburied_end = &t->unburied;
+	for (; m; m = next) {
+		next = m->hungry_next;
+		if (!bury_try(c, m))
+			unburied_add(c, m);
+	}
+}
+
+/* Not before those that wait already. */
+static void bury_offer(struct cache *c, struct move *m)
+{
+	if (c->tier->unburied || !bury_try(c, m))
+		unburied_add(c, m);
+}
+
+/* m has the rack, the slot and the grave. On a disk that has failed nothing can be written: the slot stays taken, and the disk is
+ * wiped before it is used again (store/slab/disk.h). */
+static void bury_start(struct cache *c, struct move *m)
+{
+	CRASH_POINT("bury_begin");
+	m->kind = MOVE_BURY;
+	m->rack->moves++;
+	c->tier->move_count++;
+	bury_offer(c, m);
+}
+
+void burials_release(struct cache *c, struct rack *r)
+{
+	struct move *m = r->left, *next;
+
+	CRASH_POINT("burials_release");
+	r->left = NULL;
+	r->left_count = 0;
+	for (; m; m = next) {
+		next = m->hungry_next;
+		bury_offer(c, m);
+	}
+}
+
+void bury_begin(struct cache *c, struct rack *r, uint32_t slot, struct pool *p, const struct index_ident *ident,
+		uint64_t generation)
+{
+	struct move *m = tier_move_create(c, MOVE_BURY, r->class->unit, RING_URGENT);
+
+	if (!m) {
+		cache_count(c, COUNTER_BURY_FAILED, 1);
+		c->tier->graves_lost = true;
+		return;
+	}
+	m->rack = r;
+	m->rack_slot = slot;
+	CRASH_POINT("bury_enter");
+	grave_enter(m, p, ident, generation);
+	bury_start(c, m);
+}
+
+/* ---- spills ---- */
+
+void spill_orphan(struct cache *c, const struct block *b)
+{
+	struct move *m = move_of(c, b);
+
+	if (m->kind != MOVE_SPILL)
+		return;
+	m->orphan_next = c->tier->orphans;
+	c->tier->orphans = m;
+}
+
+static void orphan_leave(const struct move *m)
+{
+	struct move **at = &m->cache->tier->orphans;
+
+	while (*at && *at != m)
+		at = &(*at)->orphan_next;
+	if (*at)
+		*at = m->orphan_next;
+}
+
+/* With the lock. The block has a copy elsewhere, which is durable: it leaves its rack. The header there names it until the slab is gone. */
+static void leave_behind(struct cache *c, struct move *m)
+{
+	struct block *b = m->block;
+	struct move *old = m->old;
+	struct rack *r = old->rack;
+
+	/* The old copy may have been lost meanwhile. */
+	if (b->rack != r || b->rack_slot != old->rack_slot)
+		return;
+	CRASH_POINT("spill_leave_behind");
+	rack_detach(c, b);
+	b->pool->dirty--;
+	grave_enter(old, b->pool, &b->record.ident, b->generation);
+	r->moves++;
+	c->tier->move_count++;
+	old->hungry_next = r->left;
+	r->left = old;
+	r->left_count++;
+	m->old = NULL;
+}
+
+/* With the lock. The header was looked at beside the block, but an engine may have written to it since: then the catalog is told less. */
+static void spill_keep(struct move *m)
+{
+	struct cache *c = m->cache;
+	struct block *b = m->block;
+	struct slot_header h;
+
+	if (m->old)
+		leave_behind(c, m);
+	if (!memory_header(b, &h))
+		h = (struct slot_header){ .magic = 0 };
+	rack_attach(c, m->rack, m->rack_slot, b, h.position);
+	b->rack_known = true;
+	catalog_tell(c, b, &h);
+	cache_count(c, COUNTER_SPILLED, 1);
+	cache_count(c, COUNTER_MOVED_OUT, b->pool->geometry.block_bytes);
+}
+
+/* The catalog forgets it only now: before, a restart had better find it again. It may have been put or spilled anew meanwhile. */
+static void displaced(struct cache *c, const struct move *m)
+{
+	struct index_record *r;
+
+	CRASH_POINT("spill_displaced");
+	index_read_lock();
+	r = index_find(c->index, &m->dead);
+	if (!r || !block_of(r)->rack)
+		catalog_untell(c, &m->dead);
+	index_read_unlock();
+}
+
+/* The slot is not to stay as it is: its header names the block, or, if the write failed, perhaps what was displaced, or it is torn. A
+ * burial takes over the move's waiters. */
+static void spill_undo(struct move *m, const struct block *b, enum status s)
+{
+	struct cache *c = m->cache;
+	struct move *grave, *also = NULL;
+
+	CRASH_POINT("spill_undo");
+	if (s && !m->io.ring.started_us && !m->grave) {
+		disk_slot_give(m->unit->disk, tier_move_place(m));
+		return;
+	}
+	grave = tier_move_create(c, MOVE_BURY, m->unit, RING_URGENT);
+	if (s && m->grave)
+		also = tier_move_create(c, MOVE_BURY, m->unit, RING_URGENT);
+	if (!grave || (s && m->grave && !also)) {
+		free(grave);
+		c->tier->graves_lost = true;
+		return; /* the slot stays taken until the next start */
+	}
+	grave->rack = m->rack;
+	grave->rack_slot = m->rack_slot;
+	grave->links = m->links;
+	m->links = NULL;
+	grave_enter(grave, b->pool, &b->record.ident, b->generation);
+	if (also) {
+		const struct index_ident old = m->dead;
+
+		displaced(c, m);
+		grave_leave(m);
+		grave_enter(also, m->dead_pool, &old, m->dead_generation);
+		grave->also = also;
+	}
+	bury_start(c, grave);
+}
+
+/* What lies in the slot that a spill is about to overwrite leaves the books; its name stays in the graves until it is overwritten. */
+static void displace(struct cache *c, struct move *m, struct block *old)
+{
+	CRASH_POINT("spill_displace");
+	grave_enter(m, old->pool, &old->record.ident, old->generation);
+	cache_count(c, COUNTER_EVICTED_DISK, 1);
+	cache_count(c, COUNTER_DROPPED, 1);
+	block_remove(c, old, CACHE_REASON_EVICTED); /* memory has no copy: may_displace */
+}
+
+/* With the lock. What was written is not, or need not be, what was committed. The slot is buried, by a block that is dead or has no such copy. */
+static void spill_damaged(struct cache *c, struct block *b)
+{
+	cache_count(c, COUNTER_SPILL_FAILED, 1);
+	if (!block_live(b))
+		return;
+	b->pool->dirty += !b->rack; /* as leave_shelf wants it */
+	memory_damaged(c, b, COUNTER_MEMORY_WRONG_SPILL);
+}
+
+/* With the lock; frees the move. s: of the write, and of the sync of a copy out of a rack. */
+static void spill_end(struct move *m, enum status s)
+{
+	struct cache *c = m->cache;
+	struct block *b = m->block;
+	const bool damaged = !s && m->judged;
+
+	m->rack->moves--;
+	if (m->old)
+		m->old->rack->moves--;
+	CRASH_POINT("spill_leave");
+	tier_move_leave(m);
+	orphan_leave(m);
+	unit_wrote(m->unit, &b->record.ident);
+	if (!s && m->grave)
+		displaced(c, m);
+	if (!s && !damaged && block_live(b) && !m->unit->failed) {
+		spill_keep(m);
+		CRASH_POINT("spill_kept");
+	} else {
+		if (damaged)
+			spill_damaged(c, b);
+		if (s && s != STATUS_CANCELLED)
+			cache_count(c, COUNTER_SPILL_FAILED, 1);
+		if (!damaged && block_live(b) && !b->rack)
+			b->pool->dirty++;
+		if (!m->unit->failed && !c->tier->stopping)
+			spill_undo(m, b, s);
+	}
+	grave_leave(m);
+	tier_move_tell(m, damaged ? m->judged : s);
+	block_unpin(b);
+	vram_memory_spares(c);
+	free(m->old);
+	free(m);
+}
+
+void spills_land(struct cache *c, struct move *copied, enum status s)
+{
+	CRASH_POINT("spills_land");
+	for (struct move *next; copied; copied = next) {
+		next = copied->hungry_next;
+		spill_end(copied, s);
+	}
+	burials_feed(c);
+}
+
+/* Without the lock: whether memory still has what was committed, now that the disk has read it. */
+static void spill_judge(struct move *m)
+{
+	struct slot_header h;
+
+	if (!m->io.ring.status && !memory_sound(m->block, &h))
+		m->judged = STATUS_CORRUPT;
+}
+
+/* With the lock. */
+static void spill_over(struct cache *c, struct move *m)
+{
+	const enum status s = m->io.ring.status;
+
+	tier_move_judge(m, s);
+	m->unit->spilling--;
+	if (!s && !m->judged && m->old && m->old->rack->leaving) {
+		struct rack *r = m->old->rack;
+
+		CRASH_POINT("spill_copied");
+		m->written = true;
+		m->hungry_next = r->copied;
+		r->copied = m;
+		return;
+	}
+	/* A copy out of a rack that stays after all is not wanted. */
+	spill_end(m, !s && !m->judged && m->old ? STATUS_CANCELLED : s);
+	burials_feed(c);
+}
+
+/* Checks these, by checked_next, and ends them in one hold of the lock. */
+static void spills_over(struct cache *c, struct move *first)
+{
+	struct move *next;
+
+	for (struct move *m = first; m; m = m->checked_next)
+		spill_judge(m);
+	CRASH_POINT("spill_checked");
+	cache_lock(c);
+	for (struct move *m = first; m; m = next) {
+		next = m->checked_next;
+		spill_over(c, m);
+	}
+	spill_pump(c);
+	loads_feed(c);
+	cache_unlock(c);
+}
+
+static void spill_check(struct work *w)
+{
+	struct move *m = (struct move *)((char *)w - offsetof(struct move, check));
+
+	m->checked_next = NULL;
+	spills_over(m->cache, m);
+}
+
+static void spills_check(struct work *w)
+{
+	struct cache *c = ((struct move *)((char *)w - offsetof(struct move, check)))->cache;
+
+	spills_over(c, moves_take(&c->tier->written));
+}
+
+/* A disk's thread has its ring to look after: others sum the bytes, as far as they keep up. To wake one of them for a small block costs more than its
+ * sums: while one is on its way, what comes next is its too. */
+static void spill_done(struct disk_request *q)
+{
+	struct move *m = (struct move *)q;
+	const bool small = m->block->pool->geometry.slot_bytes <= ALONE_BYTES;
+
+	CRASH_POINT("spill_written");
+	m->check.run = small ? spills_check : spill_check;
+	if (small && moves_push(&m->cache->tier->written, m))
+		return;
+	if (!sums_submit(m->cache, &m->check))
+		m->check.run(&m->check);
+}
+
+static enum status spill_submit(struct cache *c, struct move *m, struct block *b, struct block *victim)
+{
+	const struct pool *p = b->pool;
+	enum status s;
+
+	CRASH_POINT("spill_begin");
+	m->io.done = spill_done;
+	m->block = b; /* the check may come before it is entered, but not before the lock is let go */
+	s = disk_write(m->unit->disk, tier_move_place(m), block_slot_at(b), (uint32_t)p->geometry.slot_bytes,
+		       b->shelf->buffer[m->unit->number], m->priority, &m->io);
+	if (s)
+		return s;
+	CRASH_POINT("spill_submitted");
+	/* Its end waits for the lock. */
+	if (victim)
+		displace(c, m, victim);
+	tier_move_enter(m, b);
+	if (m->old)
+		m->old->rack->moves++;
+	else
+		b->pool->dirty--;
+	m->unit->spilling++;
+	m->rack->moves++;
+	return STATUS_OK;
+}
+
+/* The burial that a copy out of a rack ends with: it must not fail for lack of memory then. */
+static bool prepare_leaving(struct cache *c, struct move *m, const struct block *b)
+{
+	m->old = tier_move_create(c, MOVE_BURY, b->rack->class->unit, RING_URGENT);
+	if (!m->old)
+		return false;
+	m->old->rack = b->rack;
+	m->old->rack_slot = b->rack_slot;
+	return true;
+}
+
+/* On one disk. */
+static enum status spill_to(struct cache *c, struct unit *u, struct block *b, enum ring_priority priority, struct move **out)
+{
+	struct move *m = tier_move_create(c, MOVE_SPILL, u, priority);
+	struct block *victim;
+	enum status s;
+
+	if (!m || (b->rack && !prepare_leaving(c, m, b))) {
+		free(m);
+		return STATUS_EXHAUSTED;
+	}
+	s = rack_take(c, u, b->pool->geometry.slot_bytes, !b->rack, &m->rack, &m->rack_slot, &victim);
+	if (!s) {
+		s = spill_submit(c, m, b, victim);
+		if (s && !victim)
+			disk_slot_give(u->disk, tier_move_place(m));
+	}
+	tier_move_judge(m, s);
+	if (s) {
+		free(m->old);
+		free(m);
+		return s;
+	}
+	*out = m;
+	return STATUS_OK;
+}
+
+enum status spill_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w)
+{
+	struct tier *t = c->tier;
+	enum status s = STATUS_UNAVAILABLE;
+	struct move *m = b->moving ? move_of(c, b) : NULL;
+
+	if (m)
+		return tier_move_join(m, w);
+	if (!t->restored)
+		return STATUS_MISS;
+	for (uint32_t i = 0; i < t->unit_count; i++) {
+		struct unit *u = &t->units[t->turn++ % t->unit_count];
+		enum status one;
+
+		if (u->failed)
+			continue;
+		/* A quarter of the depth is for those who wait. */
+		if (priority == RING_IDLE && 4 * u->spilling >= 3 * c->options.disk_depth) {
+			s = s == STATUS_UNAVAILABLE ? STATUS_BUSY : s;
+			continue;
+		}
+		one = spill_to(c, u, b, priority, &m);
+		if (!one)
+			return tier_move_join(m, w);
+		if (s == STATUS_UNAVAILABLE || one == STATUS_MISS)
+			s = one;
+	}
+	return s;
+}

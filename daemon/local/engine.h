@@ -1,0 +1,103 @@
+/* The inside of near calls, shared by local/local_calls.c (start, stop, counts, posts) and local/local_loop.c (the thread, and what workers do of a call).
+ * Nobody else includes this.
+ *
+ * One thread, one epoll. A connection is IDLE (the next CALL is awaited), WAITING (its handler said BUSY: it goes on at a time, or at its
+ * wake), or WORKING: a worker owns the call, and sends its reply. Who wants the thread to look at a connection posts it: onto a list
+ * without locks, since wakes come under the cache's lock.
+ *
+ * A reply that grants something is kept until the next packet says that it was read. If instead the caller is gone, the kernel says
+ * whether it was (a socket that is closed with unread packets resets its peer), and what it granted is undone. */
+#ifndef TERRACE_DAEMON_LOCAL_ENGINE_H
+#define TERRACE_DAEMON_LOCAL_ENGINE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "daemon/local/local_calls.h"
+#include "daemon/local/packet.h"
+#include "daemon/block/quota.h"
+#include "daemon/threads/pool.h"
+
+enum near_state { NEAR_NEW, NEAR_IDLE, NEAR_WAITING, NEAR_WORKING };
+enum near_watched { NEAR_POST, NEAR_SOCKET, NEAR_PROCESS };
+
+struct near_connection {
+	struct rpc_call c;               /* first */
+	struct work work;
+	struct near *near;
+	struct near_connection *prev, *next;  /* the ring of all */
+	struct near_connection *next_posted;
+	atomic_bool posted;              /* it is on that list */
+	atomic_bool woken;               /* c.wake came and has not been heeded */
+	atomic_bool answering;           /* the worker's reply is about to be sent, or was */
+	atomic_bool returned;            /* the worker has let go of the call */
+	atomic_uint workers;             /* that may touch it still: it is not freed before they have gone */
+	int fd, pidfd;
+	uint64_t session;
+	struct quota_holder *holder;     /* the process that connected */
+	size_t room;                     /* of a reply's packet */
+	enum near_state state;
+	bool unwatched;                  /* the socket is not in the epoll until the worker has returned */
+	bool hung_up;                    /* to be closed then */
+	bool calling;                    /* c is in use: a call is under way, or what it granted may have to be undone */
+	bool asleep;                     /* the worker's step said BUSY */
+	bool broken;                     /* the reply could not be sent */
+	bool gone;                       /* to be freed after this round of events */
+	enum fdsock_method method;
+	ProtobufCMessage *request;
+	const ProtobufCMessage *granted;
+	struct near_key {
+		enum near_watched what;
+		struct near_connection *k;
+	} socket_key, process_key;
+};
+
+struct near_method {
+	atomic_ullong by_status[STATUS_COUNT];
+	atomic_ullong us;
+};
+
+struct near {
+	const struct daemon *daemon;
+	int epoll, post;                 /* post: an eventfd */
+	struct near_key post_key;
+	pthread_t thread;
+	bool thread_started;
+	const struct rpc_method *methods[FDSOCK_METHODS_END];
+	struct near_connection all;           /* ring; its links alone are used */
+	_Atomic(struct near_connection *) posted;
+	uint64_t due_us;                 /* of the first call that waits, or earlier */
+	bool sweep;                      /* a connection is gone */
+	bool slept_for;                  /* an answer that took so long that its caller has gone to sleep is on its way */
+	uint8_t *packet;                 /* [FDSOCK_CALL_BYTES_MAX] */
+
+	atomic_uint connections, calls;
+	atomic_bool stopping;
+	atomic_ullong cancel_at_us, refused_memory, by_grpc;
+	struct near_method stats[FDSOCK_METHODS_END];
+
+	pthread_mutex_t lock;            /* what follows */
+	pthread_cond_t done_changed;
+	bool done;
+};
+
+/* ---- local/local_calls.c ---- */
+
+/* Has the thread look at k. Any thread that k is not freed under. */
+void near_post(struct near_connection *k);
+/* The same without a connection. */
+void near_ring(struct near *n);
+/* Adds a descriptor to the epoll. The key is the connection's or n's own, and is filled. */
+bool near_watch(struct near *n, int fd, uint32_t events, struct near_key *key, enum near_watched what, struct near_connection *k);
+
+/* It is closed, and in no list. */
+void near_free(struct near_connection *k);
+
+/* ---- local/local_loop.c ---- */
+
+/* The thread; ends when near_stop has been called and every connection is closed. */
+void *near_main(void *near);
+/* What a worker runs for a call. */
+void near_work(struct work *work);
+
+#endif

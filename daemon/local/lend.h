@@ -1,0 +1,36 @@
+/* The fd door's answers, and what it lends: descriptors of extents, and boards. */
+#ifndef TERRACE_DAEMON_LOCAL_LEND_H
+#define TERRACE_DAEMON_LOCAL_LEND_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "daemon/cache.h"
+#include "proto/fdsock.h"
+
+struct workers;
+
+struct door_lender {
+	struct cache *cache;
+	struct workers *workers;
+	pthread_mutex_t lock;      /* what follows */
+	pthread_cond_t ended;
+	uint32_t boards;           /* that workers have been asked to lend */
+	atomic_ullong descriptors; /* handed out */
+};
+
+void door_lender_init(struct door_lender *l, struct cache *c, struct workers *w);
+/* Waits for the boards that are being lent. Nobody asks for one any more. False: one is not by then (threads/deadline.h). */
+bool door_lender_ends(struct door_lender *l, const struct timespec *until);
+/* After door_lender_ends. */
+void door_lender_fini(struct door_lender *l);
+
+struct fdsock_head door_head(enum fdsock_type type);
+/* Sends a packet, with `fds` descriptors, at most 2, to a peer who may not read: never waits. 0, or an errno: EPIPE if he reads no more, or is
+ * gone, which is not the same: recv() tells. */
+int door_send(int to, const void *packet, size_t n, const int *fd, uint32_t fds);
+/* Answers a MAP. A board's answer comes later, from a worker, since GPUs' drivers may take their time over it. As door_send; what an answer
+ * that nobody gets would have lent is not lent. */
+int door_lend(struct door_lender *l, int to, uint64_t attachment, const struct fdsock_map *m);
+
+#endif

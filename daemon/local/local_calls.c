@@ -1,0 +1,244 @@
+/* Start, stop and counts of near calls. See local/local_calls.h, and local/engine.h for how it works inside. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
+#include "daemon/threads/deadline.h"
+#include "daemon/process/log.h"
+#include "daemon/local/engine.h"
+
+enum { SOCKET_REST = 64 }; /* of a socket's room, what no packet gets */
+
+/* ---- posts ---- */
+
+/* Nobody reads it: each write is an event of its own. */
+void near_ring(struct near *n)
+{
+	const uint64_t one = 1;
+
+	if (write(n->post, &one, sizeof one) != sizeof one)
+		log_error("near_post", LOG_NUM("errno", errno));
+}
+
+void near_post(struct near_connection *k)
+{
+	struct near *n = k->near;
+	struct near_connection *first;
+
+	if (atomic_exchange_explicit(&k->posted, true, memory_order_acq_rel))
+		return;
+	first = atomic_load_explicit(&n->posted, memory_order_relaxed);
+	do
+		k->next_posted = first;
+	while (!atomic_compare_exchange_weak_explicit(&n->posted, &first, k, memory_order_acq_rel, memory_order_relaxed));
+	if (!first)
+		near_ring(n);
+}
+
+bool near_watch(struct near *n, int fd, uint32_t events, struct near_key *key, enum near_watched what, struct near_connection *k)
+{
+	struct epoll_event e = { .events = events, .data.ptr = key };
+
+	key->what = what;
+	key->k = k;
+	return !epoll_ctl(n->epoll, EPOLL_CTL_ADD, fd, &e);
+}
+
+/* ---- the outside ---- */
+
+static enum status prepare(struct near *n)
+{
+	n->packet = malloc(FDSOCK_CALL_BYTES_MAX);
+	n->epoll = epoll_create1(EPOLL_CLOEXEC);
+	n->post = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	for (uint32_t m = 1; m < FDSOCK_METHODS_END; m++)
+		n->methods[m] = near_call_method((enum fdsock_method)m);
+	if (!n->packet)
+		return STATUS_EXHAUSTED;
+	if (n->epoll < 0 || n->post < 0 || !near_watch(n, n->post, EPOLLIN | EPOLLET, &n->post_key, NEAR_POST, NULL))
+		return STATUS_IO;
+	return pthread_create(&n->thread, NULL, near_main, n) ? STATUS_INTERNAL : STATUS_OK;
+}
+
+enum status near_create(const struct daemon *daemon, struct near **out, char *why, size_t size)
+{
+	struct near *n = calloc(1, sizeof *n);
+	enum status s;
+
+	if (!n)
+		return STATUS_EXHAUSTED;
+	n->daemon = daemon;
+	n->epoll = n->post = -1;
+	n->due_us = UINT64_MAX;
+	n->all.next = n->all.prev = &n->all;
+	pthread_mutex_init(&n->lock, NULL);
+	deadline_cond_init(&n->done_changed);
+	quota_bound(cache_quota(daemon->cache), QUOTA_NEAR, daemon->config->connections_max);
+	quota_bound(cache_quota(daemon->cache), QUOTA_WORK, daemon->config->queue_max);
+	s = prepare(n);
+	n->thread_started = s == STATUS_OK;
+	if (s == STATUS_OK) {
+		*out = n;
+	} else {
+		snprintf(why, size, "cannot start the thread of near calls: %s: raise the limit of threads (ulimit -u, TasksMax, pids.max)", strerror(errno));
+		near_destroy(n);
+	}
+	return s;
+}
+
+enum status near_admit(struct near *n, struct quota_holder *holder)
+{
+	const char *why = "";
+	enum status s;
+
+	if (!n || atomic_load(&n->stopping))
+		return STATUS_EXHAUSTED;
+	s = quota_take(holder, QUOTA_NEAR, 1, &why);
+	if (s)
+		log_debug("near_refused", LOG_TEXT("reason", why));
+	return s;
+}
+
+/* What one packet to the peer may have. */
+static size_t room_of(int fd)
+{
+	int bytes = 0;
+	socklen_t size = sizeof bytes;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, &size) || bytes < 2 * SOCKET_REST)
+		return 0;
+	return bytes - SOCKET_REST < FDSOCK_CALL_BYTES_MAX ? (size_t)bytes - SOCKET_REST : FDSOCK_CALL_BYTES_MAX;
+}
+
+static void refuse(struct near *n, int fd, int pidfd, struct quota_holder *holder)
+{
+	atomic_fetch_add_explicit(&n->refused_memory, 1, memory_order_relaxed);
+	quota_give(holder, QUOTA_NEAR, 1);
+	close(fd);
+	close(pidfd);
+}
+
+void near_take(struct near *n, int fd, int pidfd, struct quota_holder *holder, uint64_t session)
+{
+	struct near_connection *k = calloc(1, sizeof *k);
+
+	if (!k) {
+		refuse(n, fd, pidfd, holder);
+		return;
+	}
+	k->near = n;
+	k->fd = fd;
+	k->pidfd = pidfd;
+	k->session = session;
+	k->holder = quota_join_again(holder);
+	k->room = room_of(fd);
+	k->state = NEAR_NEW;
+	k->work.run = near_work;
+	atomic_fetch_add_explicit(&n->connections, 1, memory_order_relaxed);
+	near_post(k);
+}
+
+void near_free(struct near_connection *k)
+{
+	quota_give(k->holder, QUOTA_NEAR, 1);
+	quota_leave(k->holder);
+	atomic_fetch_sub_explicit(&k->near->connections, 1, memory_order_relaxed);
+	free(k);
+}
+
+void near_stop(struct near *n, uint64_t grace_us)
+{
+	if (!n)
+		return;
+	atomic_store(&n->cancel_at_us, daemon_now_us() + grace_us);
+	atomic_store(&n->stopping, true);
+	near_ring(n);
+}
+
+bool near_wait(struct near *n, uint64_t wait_us)
+{
+	const struct timespec until = deadline_in(wait_us);
+	bool done;
+
+	if (!n)
+		return true;
+	pthread_mutex_lock(&n->lock);
+	while (!n->done && pthread_cond_timedwait(&n->done_changed, &n->lock, &until) != ETIMEDOUT)
+		;
+	done = n->done;
+	pthread_mutex_unlock(&n->lock);
+	return done;
+}
+
+/* The door may have handed one over when the thread was gone. */
+static void close_posted(struct near *n)
+{
+	for (struct near_connection *k = atomic_load(&n->posted), *next; k; k = next) {
+		next = k->next_posted;
+		close(k->fd);
+		close(k->pidfd);
+		near_free(k);
+	}
+}
+
+void near_destroy(struct near *n)
+{
+	if (!n)
+		return;
+	if (n->thread_started) {
+		near_stop(n, 0);
+		pthread_join(n->thread, NULL);
+	}
+	close_posted(n);
+	if (n->epoll >= 0)
+		close(n->epoll);
+	if (n->post >= 0)
+		close(n->post);
+	pthread_cond_destroy(&n->done_changed);
+	pthread_mutex_destroy(&n->lock);
+	free(n->packet);
+	free(n);
+}
+
+static void method_stats(struct near *n, uint32_t m, cache_stat_fn *emit, void *arg)
+{
+	char labels[96];
+	unsigned long long all = 0;
+
+	for (int i = 0; i < STATUS_COUNT; i++) {
+		unsigned long long calls = atomic_load_explicit(&n->stats[m].by_status[i], memory_order_relaxed);
+
+		all += calls;
+		if (!calls)
+			continue;
+		snprintf(labels, sizeof labels, "method=%s,status=%s,way=near", n->methods[m]->name, status_name((enum status)i));
+		emit(arg, "terrace_rpc_calls_total", labels, (double)calls, true, "calls that have ended");
+	}
+	if (!all)
+		return;
+	snprintf(labels, sizeof labels, "method=%s,way=near", n->methods[m]->name);
+	emit(arg, "terrace_rpc_seconds_total", labels, (double)atomic_load_explicit(&n->stats[m].us, memory_order_relaxed) / 1e6,
+	     true, "time from a call's arrival to its answer");
+}
+
+void near_stats(struct near *n, cache_stat_fn *emit, void *arg)
+{
+	if (!n)
+		return;
+	emit(arg, "terrace_near_connections", "", atomic_load(&n->connections), false, "connections for near calls");
+	emit(arg, "terrace_near_connections_max", "", (double)n->daemon->config->connections_max, false, "bound of that");
+	emit(arg, "terrace_near_calls", "", atomic_load(&n->calls), false, "near calls under way");
+	emit(arg, "terrace_near_refused_total", "reason=memory", (double)atomic_load(&n->refused_memory), true,
+	     "connections for near calls that were not made: there was no memory");
+	emit(arg, "terrace_near_by_grpc_total", "", (double)atomic_load(&n->by_grpc), true,
+	     "near calls sent to gRPC, since their replies might be too long for a packet");
+	for (uint32_t m = 1; m < FDSOCK_METHODS_END; m++)
+		method_stats(n, m, emit, arg);
+}

@@ -1,0 +1,537 @@
+/* The near thread: packets, steps of calls, what is posted, what is overdue. See local/engine.h. */
+#include <errno.h>
+#include <linux/sockios.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
+#include "daemon/process/log.h"
+#include "daemon/process/machine.h"
+#include "daemon/local/engine.h"
+#include "proto/adaptive_poll.h"
+
+#define CALL_MOST_US 3600000000ull /* whatever a client asks for */
+
+enum { EVENTS = 64, QUEUE_FULL_US = 10000, CALLER_WAKES_US = 100 };
+
+static void on_wake(struct rpc_call *c)
+{
+	struct near_connection *k = (struct near_connection *)c;
+
+	atomic_store_explicit(&k->woken, true, memory_order_release);
+	near_post(k);
+}
+
+/* ---- the end of a call: by its owner ---- */
+
+static void count_call(struct near_connection *k, enum status status)
+{
+	struct near_method *m = &k->near->stats[k->method];
+
+	atomic_fetch_add_explicit(&m->by_status[status], 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&m->us, daemon_now_us() - k->c.began_us, memory_order_relaxed);
+	atomic_fetch_sub_explicit(&k->near->calls, 1, memory_order_relaxed);
+}
+
+static void undo(struct near_connection *k)
+{
+	if (k->granted)
+		k->c.method->undo(&k->c, k->request, k->granted);
+	k->granted = NULL;
+}
+
+/* What the call has taken is no longer needed. */
+static void release_call(struct near_connection *k)
+{
+	if (k->calling)
+		rpc_call_fini(&k->c);
+	k->calling = false;
+	k->granted = NULL;
+	k->request = NULL;
+}
+
+static bool send_reply(struct near_connection *k, uint32_t status, const void *body, size_t bytes)
+{
+	struct fdsock_reply reply = { .head = { FDSOCK_MAGIC, FDSOCK_VERSION, FDSOCK_REPLY }, .status = status };
+	struct iovec parts[] = { { &reply, sizeof reply }, { (void *)body, bytes } };
+	const struct msghdr m = { .msg_iov = parts, .msg_iovlen = 2 };
+
+	return sendmsg(k->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)(sizeof reply + bytes);
+}
+
+/* The caller's own clock has run out as well. */
+static bool too_late(const struct near_connection *k)
+{
+	return k->c.deadline_us <= daemon_now_us() || atomic_load_explicit(&k->c.cancelled, memory_order_relaxed);
+}
+
+/* Packs the reply and sends it, or says why there is none. What the call waited for may be thousands of blocks, which stay pinned until nobody waits
+ * for the reply, unless that grants something. */
+static void answer(struct near_connection *k, enum status status, const ProtobufCMessage *reply)
+{
+	const bool grants = k->c.method->undo;
+	uint8_t *body = NULL;
+	size_t bytes = 0;
+
+	if (grants)
+		rpc_wait_end(&k->c);
+	if (status == STATUS_OK && grants)
+		k->granted = reply;
+	if (k->granted && too_late(k))
+		status = atomic_load_explicit(&k->c.cancelled, memory_order_relaxed) ? STATUS_CANCELLED : STATUS_DEADLINE;
+	if (status == STATUS_CANCELLED && k->c.deadline_us <= daemon_now_us())
+		status = STATUS_DEADLINE;
+	if (status == STATUS_OK) {
+		bytes = protobuf_c_message_get_packed_size(reply);
+		body = rpc_take(&k->c, bytes);
+		if (!body)
+			status = rpc_too_big(&k->c);
+		else
+			protobuf_c_message_pack(reply, body);
+	}
+	if (status != STATUS_OK) {
+		undo(k);
+		if (!k->c.why[0])
+			rpc_fail(&k->c, status, "%s", status_text(status));
+		body = (uint8_t *)k->c.why;
+		bytes = strlen(k->c.why);
+	}
+	count_call(k, status);
+	k->broken = !send_reply(k, status, body, bytes);
+	if (k->broken)
+		undo(k);
+	if (!grants)
+		rpc_wait_end(&k->c);
+}
+
+/* ---- connections ---- */
+
+static void unwatch_socket(struct near_connection *k)
+{
+	if (!k->unwatched)
+		epoll_ctl(k->near->epoll, EPOLL_CTL_DEL, k->fd, NULL);
+	k->unwatched = true;
+}
+
+/* Whether the caller, who is gone, has left the last reply unread. Its end of the socket may live on in a child of its process. */
+static bool is_unread(const struct near_connection *k)
+{
+	int left = 0;
+	char byte;
+
+	if (!ioctl(k->fd, SIOCOUTQ, &left) && left > 0)
+		return true;
+	return recv(k->fd, &byte, sizeof byte, MSG_DONTWAIT) < 0 && errno == ECONNRESET;
+}
+
+/* Ends a connection whose call no worker has. The memory stays until the events of this round, which may name it, are done. */
+static void close_connection(struct near_connection *k)
+{
+	if (k->state == NEAR_WAITING) {
+		rpc_wait_end(&k->c);
+		count_call(k, STATUS_CANCELLED);
+	}
+	release_call(k);
+	unwatch_socket(k);
+	close(k->fd);
+	epoll_ctl(k->near->epoll, EPOLL_CTL_DEL, k->pidfd, NULL);
+	close(k->pidfd);
+	k->gone = true;
+	k->near->sweep = true;
+}
+
+/* The caller is gone, or has broken the rules. */
+static void hang_up(struct near_connection *k, bool unread)
+{
+	if (k->state != NEAR_WORKING) {
+		if (k->granted && (unread || is_unread(k)))
+			undo(k);
+		close_connection(k);
+		return;
+	}
+	atomic_store_explicit(&k->c.cancelled, true, memory_order_relaxed);
+	k->hung_up = true;
+	unwatch_socket(k);
+}
+
+static void to_idle(struct near_connection *k)
+{
+	k->state = NEAR_IDLE;
+	k->near->slept_for |= daemon_now_us() - k->c.began_us > ADAPTIVE_POLL_US_MAX;
+	if (!k->granted)
+		release_call(k);
+	if (k->hung_up)
+		hang_up(k, false);
+	else if (k->broken || atomic_load_explicit(&k->near->stopping, memory_order_relaxed))
+		close_connection(k);
+}
+
+static void take_up(struct near *n, struct near_connection *k)
+{
+	if (atomic_load(&n->stopping) || !near_watch(n, k->pidfd, EPOLLIN, &k->process_key, NEAR_PROCESS, k) ||
+	    !near_watch(n, k->fd, EPOLLIN, &k->socket_key, NEAR_SOCKET, k)) {
+		k->unwatched = true;
+		close_connection(k);
+	} else {
+		k->state = NEAR_IDLE;
+	}
+	k->next = n->all.next;
+	k->prev = &n->all;
+	k->next->prev = k;
+	n->all.next = k;
+}
+
+static void sweep(struct near *n)
+{
+	if (!n->sweep)
+		return;
+	n->sweep = false;
+	for (struct near_connection *k = n->all.next, *next; k != &n->all; k = next) {
+		next = k->next;
+		if (!k->gone)
+			continue;
+		if (atomic_load_explicit(&k->workers, memory_order_acquire) || atomic_load_explicit(&k->posted, memory_order_acquire)) {
+			n->sweep = true; /* a worker is at it, or it is still on the list */
+			continue;
+		}
+		k->prev->next = k->next;
+		k->next->prev = k->prev;
+		near_free(k);
+	}
+}
+
+/* ---- steps ---- */
+
+static void wait_until(struct near_connection *k, uint64_t resume_us)
+{
+	const uint64_t due = resume_us < k->c.deadline_us ? resume_us : k->c.deadline_us;
+
+	k->state = NEAR_WAITING;
+	k->c.resume_us = resume_us;
+	if (due < k->near->due_us)
+		k->near->due_us = due;
+}
+
+static void finish(struct near_connection *k, enum status status, const ProtobufCMessage *reply)
+{
+	answer(k, status, reply);
+	to_idle(k);
+}
+
+/* A call that has begun waits for room in the queue; a new one is refused. */
+static void hand_over(struct near_connection *k, bool may_wait)
+{
+	const char *why = "";
+	enum status s;
+
+	k->state = NEAR_WORKING;
+	if (k->c.deadline_us < k->near->due_us)
+		k->near->due_us = k->c.deadline_us;
+	atomic_fetch_add_explicit(&k->workers, 1, memory_order_relaxed);
+	s = workers_submit_for(k->near->daemon->workers, &k->work, k->holder, &why);
+	if (s == STATUS_OK)
+		return;
+	atomic_fetch_sub_explicit(&k->workers, 1, memory_order_relaxed);
+	k->state = NEAR_WAITING;
+	if (may_wait && s == STATUS_EXHAUSTED) {
+		wait_until(k, daemon_now_us() + QUEUE_FULL_US);
+		return;
+	}
+	rpc_fail(&k->c, s, "%s", why);
+	finish(k, s, NULL);
+}
+
+static void step(struct near_connection *k)
+{
+	ProtobufCMessage *reply = NULL;
+	enum status s;
+
+	k->c.resume_us = 0;
+	k->c.worker = false;
+	s = k->c.method->unary(&k->c, k->request, &reply);
+	if (s != STATUS_BUSY)
+		finish(k, s, reply);
+	else if (k->c.resume_us)
+		wait_until(k, k->c.resume_us);
+	else
+		hand_over(k, false);
+}
+
+/* On a worker. */
+void near_work(struct work *work)
+{
+	struct near_connection *k = (struct near_connection *)((char *)work - offsetof(struct near_connection, work));
+	ProtobufCMessage *reply = NULL;
+	enum status s = STATUS_CANCELLED;
+
+	k->c.now_us = daemon_now_us();
+	k->c.worker = true;
+	k->c.resume_us = 0;
+	if (!atomic_load_explicit(&k->c.cancelled, memory_order_relaxed))
+		s = k->c.method->unary(&k->c, k->request, &reply);
+	k->asleep = s == STATUS_BUSY && k->c.resume_us;
+	if (!k->asleep) {
+		atomic_store_explicit(&k->answering, true, memory_order_release);
+		answer(k, s, reply);
+	}
+	atomic_store_explicit(&k->returned, true, memory_order_release);
+	near_post(k);
+	/* A wake may have had the thread look at `returned` before that, and k be gone: this is the last touch. */
+	atomic_fetch_sub_explicit(&k->workers, 1, memory_order_release);
+}
+
+static void resume(struct near_connection *k, uint64_t now_us)
+{
+	k->c.now_us = now_us;
+	if (k->c.method->kind == RPC_INLINE)
+		step(k);
+	else
+		hand_over(k, true);
+}
+
+/* ---- packets ---- */
+
+/* Of any process: the methods that are called near are for engines. */
+static void engine_calls(struct rpc_call *c, struct who *out)
+{
+	(void)c;
+	*out = (struct who){ .role = ROLE_ENGINE };
+}
+
+static void begin(struct near_connection *k, const struct near_asked *asked, uint64_t now_us)
+{
+	struct near *n = k->near;
+	uint64_t left = asked->left_us ? asked->left_us : n->daemon->config->call_deadline_max_ms * 1000;
+	enum status s;
+
+	if (asked->method == FDSOCK_LEASE)
+		cache_lease_comes(n->daemon->cache);
+	rpc_call_init(&k->c, n->daemon, n->methods[asked->method], now_us, now_us + (left < CALL_MOST_US ? left : CALL_MOST_US));
+	k->c.wake = on_wake;
+	k->c.who = engine_calls;
+	k->calling = true;
+	k->method = asked->method;
+	k->asleep = k->broken = false;
+	atomic_store_explicit(&k->woken, false, memory_order_relaxed);
+	atomic_store_explicit(&k->answering, false, memory_order_relaxed);
+	atomic_store_explicit(&k->returned, false, memory_order_relaxed);
+	atomic_fetch_add_explicit(&n->calls, 1, memory_order_relaxed);
+	s = rpc_call_unpack(&k->c, asked->request, asked->bytes, &k->request);
+	if (s == STATUS_OK && near_call_session(k->c.method, k->request) != k->session)
+		s = rpc_fail(&k->c, STATUS_DENIED, "session: the connection is another's");
+	if (s == STATUS_OK && atomic_load(&n->stopping))
+		s = rpc_fail(&k->c, STATUS_UNAVAILABLE, "shutting down");
+	if (s != STATUS_OK) {
+		finish(k, s, NULL);
+	} else if (near_call_reply_most(n->daemon->cache, asked->method, k->request) > k->room) {
+		atomic_fetch_add_explicit(&n->by_grpc, 1, memory_order_relaxed);
+		atomic_fetch_sub_explicit(&n->calls, 1, memory_order_relaxed);
+		k->broken = !send_reply(k, FDSOCK_BY_GRPC, NULL, 0);
+		to_idle(k);
+	} else if (k->c.method->kind == RPC_INLINE) {
+		step(k);
+	} else {
+		hand_over(k, false);
+	}
+}
+
+/* Descriptors that a peer sends us are never wanted: without room for control data the kernel drops them. */
+static void on_readable(struct near_connection *k, uint64_t now_us)
+{
+	struct near *n = k->near;
+	struct near_asked asked;
+	ssize_t got;
+
+	if (k->state == NEAR_WORKING && atomic_load_explicit(&k->answering, memory_order_acquire)) {
+		unwatch_socket(k); /* the caller has its reply, and goes on: when the worker is back */
+		return;
+	}
+	if (k->state != NEAR_IDLE) { /* one at a time: it is gone, or has spoken out of turn */
+		hang_up(k, false);
+		return;
+	}
+	got = recv(k->fd, n->packet, FDSOCK_CALL_BYTES_MAX, MSG_DONTWAIT | MSG_TRUNC);
+	if (got < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (got <= 0) {
+		hang_up(k, got < 0 && errno == ECONNRESET);
+		return;
+	}
+	release_call(k); /* the reply before this packet was read */
+	if (near_call_read(n->packet, (size_t)got, &asked)) {
+		begin(k, &asked, now_us);
+	} else {
+		log_debug("near_breach", LOG_NUM("session", cache_session_number(n->daemon->cache, k->session)));
+		hang_up(k, false);
+	}
+}
+
+/* A worker has returned. */
+static void collect(struct near *n, struct near_connection *k)
+{
+	if (k->asleep && !k->hung_up) {
+		wait_until(k, k->c.resume_us);
+		if (atomic_load_explicit(&k->woken, memory_order_acquire))
+			near_post(k);
+	} else if (k->asleep) {
+		k->state = NEAR_WAITING;
+		close_connection(k);
+	} else {
+		to_idle(k);
+	}
+	if (k->unwatched && !k->gone)
+		k->unwatched = !near_watch(n, k->fd, EPOLLIN, &k->socket_key, NEAR_SOCKET, k);
+	if (k->unwatched && !k->gone) /* it would never be heard again */
+		hang_up(k, false);
+}
+
+static void on_posted(struct near *n, struct near_connection *k, uint64_t now_us)
+{
+	if (k->gone)
+		return;
+	if (k->state == NEAR_NEW)
+		take_up(n, k);
+	else if (k->state == NEAR_WORKING && atomic_exchange_explicit(&k->returned, false, memory_order_acq_rel))
+		collect(n, k);
+	else if (k->state == NEAR_WAITING && atomic_exchange_explicit(&k->woken, false, memory_order_acq_rel))
+		resume(k, now_us);
+}
+
+static void run_posted(struct near *n, uint64_t now_us)
+{
+	struct near_connection *k = atomic_exchange_explicit(&n->posted, NULL, memory_order_acquire);
+
+	while (k) {
+		struct near_connection *next = k->next_posted;
+
+		/* From here on it may be posted anew, and what was posted before is seen. */
+		atomic_exchange_explicit(&k->posted, false, memory_order_acq_rel);
+		on_posted(n, k, now_us);
+		k = next;
+	}
+}
+
+/* ---- the thread ---- */
+
+static void look_at(struct near_connection *k, uint64_t now_us, bool stopping, bool cancel)
+{
+	switch (k->state) {
+	case NEAR_IDLE:
+		if (stopping)
+			close_connection(k);
+		break;
+	case NEAR_WAITING:
+		if (cancel)
+			finish(k, rpc_fail(&k->c, STATUS_UNAVAILABLE, "shutting down"), NULL);
+		else if (k->c.deadline_us <= now_us)
+			finish(k, STATUS_DEADLINE, NULL);
+		else if (k->c.resume_us <= now_us)
+			resume(k, now_us);
+		else
+			wait_until(k, k->c.resume_us);
+		break;
+	case NEAR_WORKING:
+		if (cancel || k->c.deadline_us <= now_us)
+			atomic_store_explicit(&k->c.cancelled, true, memory_order_relaxed);
+		else if (k->c.deadline_us < k->near->due_us)
+			k->near->due_us = k->c.deadline_us;
+		break;
+	default:
+		break;
+	}
+}
+
+static void look(struct near *n, uint64_t now_us)
+{
+	const bool stopping = atomic_load(&n->stopping);
+	const uint64_t cancel_at = atomic_load(&n->cancel_at_us);
+
+	n->due_us = stopping && cancel_at > now_us ? cancel_at : UINT64_MAX;
+	for (struct near_connection *k = n->all.next; k != &n->all; k = k->next)
+		if (!k->gone)
+			look_at(k, now_us, stopping, stopping && cancel_at <= now_us);
+}
+
+static int wait_ms(const struct near *n, uint64_t poll_until_us)
+{
+	const uint64_t now = daemon_now_us();
+	uint64_t ms;
+
+	if (now < poll_until_us || n->due_us <= now)
+		return 0;
+	if (n->sweep) /* a worker that is about to go tells nobody */
+		return 1;
+	if (n->due_us == UINT64_MAX)
+		return -1;
+	ms = (n->due_us - now + 999) / 1000;
+	return ms < 1000000 ? (int)ms : 1000000;
+}
+
+/* How long the thread looks for what comes next. Whose answer has taken long has slept, and must wake up before it can ask for more: what it has
+ * waited for, mostly. */
+static uint64_t looks_us(struct near *n, const struct adaptive_poll *usual)
+{
+	const uint64_t us = adaptive_poll_us(usual);
+	const bool wakes = n->slept_for;
+
+	n->slept_for = false;
+	return wakes && us < CALLER_WAKES_US ? CALLER_WAKES_US : us;
+}
+
+static void on_event(const struct near_key *key, uint64_t now_us)
+{
+	if (key->what == NEAR_SOCKET && !key->k->gone)
+		on_readable(key->k, now_us);
+	else if (key->what == NEAR_PROCESS && !key->k->gone) {
+		epoll_ctl(key->k->near->epoll, EPOLL_CTL_DEL, key->k->pidfd, NULL);
+		hang_up(key->k, false);
+	}
+}
+
+void *near_main(void *arg)
+{
+	struct near *n = arg;
+	const uint64_t poll_us = n->daemon->config->busy_poll_ms * 1000;
+	const bool adapts = n->daemon->config->adaptive_poll && !poll_us && machine_processors("") >= ADAPTIVE_POLL_PROCESSORS;
+	struct epoll_event events[EVENTS];
+	struct adaptive_poll usual = { 0 };
+	uint64_t poll_until_us = 0, waits_since_us = daemon_now_us();
+
+	cache_thread_enter();
+	while (!atomic_load(&n->stopping) || n->all.next != &n->all || atomic_load(&n->posted)) {
+		int count = epoll_wait(n->epoll, events, EVENTS, wait_ms(n, poll_until_us));
+		const uint64_t now = daemon_now_us();
+
+		if (count > 0) {
+			poll_until_us = now + poll_us;
+			cache_called(n->daemon->cache);
+			if (adapts)
+				adaptive_poll_learn(&usual, now - waits_since_us);
+		} else if (adapts && now < poll_until_us) {
+			sched_yield();
+		}
+		for (int i = 0; i < count; i++)
+			on_event(events[i].data.ptr, now);
+		if (atomic_load_explicit(&n->posted, memory_order_relaxed))
+			run_posted(n, now);
+		if (now >= n->due_us || atomic_load_explicit(&n->stopping, memory_order_relaxed))
+			look(n, now);
+		cache_leases_tell(n->daemon->cache); /* their replies are on their way */
+		sweep(n);
+		if (adapts && count > 0) {
+			waits_since_us = daemon_now_us();
+			poll_until_us = waits_since_us + looks_us(n, &usual);
+		}
+	}
+	cache_thread_leave();
+	pthread_mutex_lock(&n->lock);
+	n->done = true;
+	pthread_cond_broadcast(&n->done_changed);
+	pthread_mutex_unlock(&n->lock);
+	return NULL;
+}

@@ -1,0 +1,27 @@
+/* What a near call says (proto/fdsock.h): its packet, its method, and how long its reply may become. No thread and no socket here. */
+#ifndef TERRACE_DAEMON_LOCAL_PACKET_H
+#define TERRACE_DAEMON_LOCAL_PACKET_H
+
+#include "daemon/rpc/call.h"
+#include "proto/fdsock.h"
+
+struct near_asked {
+	enum fdsock_method method;
+	uint64_t left_us;         /* as in struct fdsock_call */
+	const uint8_t *request;   /* packed, inside of the packet */
+	size_t bytes;
+};
+
+/* Reads a packet of n bytes (any bytes). False: it is no CALL of a method that is known. Fuzzed. */
+bool near_call_read(const void *packet, size_t n, struct near_asked *out);
+
+/* The row of the methods' table. Never NULL for what near_call_read has read. */
+const struct rpc_method *near_call_method(enum fdsock_method method);
+
+/* The session that an unpacked request names. */
+uint64_t near_call_session(const struct rpc_method *method, const ProtobufCMessage *request);
+
+/* The most bytes that the reply to it may have when packed, head and all. */
+size_t near_call_reply_most(struct cache *c, enum fdsock_method method, const ProtobufCMessage *request);
+
+#endif

@@ -1,0 +1,828 @@
+/* See local/socket.h.
+ *
+ * A connection is HELLO-less at first and is closed after HELLO_US if it stays so. Every packet is answered
+ * at once, without waiting: a peer that does not read its answers until its socket buffer is full is
+ * disconnected. Retirements come from cache_on_retire on any thread: they go through a bounded mailbox, and
+ * if that overflows they are lost, which costs time (the cache asks again) and no correctness.
+ *
+ * The tick is the door's; the chores that it finds go to workers, one lot of a kind at a time, so that nobody at the
+ * door waits for the kernel. Without descriptors to accept with, the listener rests until the next tick.
+ */
+#include "daemon/local/socket.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "daemon/process/daemon.h"
+#include "daemon/threads/deadline.h"
+#include "daemon/local/lend.h"
+#include "daemon/process/local_socket.h"
+#include "daemon/process/log.h"
+#include "daemon/local/local_calls.h"
+#include "daemon/block/quota.h"
+#include "daemon/threads/pool.h"
+#include "proto/fdsock.h"
+
+enum {
+	TICK_MS = 50,
+	HELLO_US = 2000000,
+	BACKLOG = 64,
+	MAILBOX = 256,
+	EVENTS = 64,
+	PACKETS_A_TURN = 64,       /* of one connection, before others get theirs */
+	OFFERS_A_TURN = 4,         /* packets, of one tier to one connection: a few KiB of what its socket holds */
+	REFUSED_MAX = 32,          /* connections that are kept to be told why they are refused; more are closed without a word */
+};
+
+enum watched { WATCH_STOP, WATCH_TICK, WATCH_NEWS, WATCH_LISTENER, WATCH_SOCKET, WATCH_PROCESS };
+
+struct connection {
+	struct connection *prev, *next;
+	int fd, pidfd;
+	pid_t pid;
+	uint64_t accepted_us, attachment, session; /* attachment 0: no HELLO yet; session: its handle */
+	uint64_t session_number;     /* its public number, for logs */
+	struct quota_holder *holder; /* its process */
+	bool refused;                /* it has no share left: to be told so in answer to its HELLO */
+	bool gone;                 /* to be freed after this round of events */
+	bool known;                /* the cache has the pidfd, too */
+	uint32_t ahead;            /* tiers of which it is offered extents, a bit each: GPUs by number, then host memory */
+	struct watch_key {
+		enum watched what;
+		struct connection *c;
+	} socket_key, process_key;
+};
+
+struct retirement {
+	uint64_t attachment;
+	uint32_t extent;
+};
+
+/* Chores of a kind, one lot at a time. */
+struct lot {
+	struct work work;
+	struct door *door;
+	void (*run)(struct cache *c);
+	bool under_way;            /* under the door's lock, as is: */
+	bool again;                /* some came up while they were */
+};
+enum { LOTS = 2 };                 /* memory's; disks', one of which may hang */
+
+struct door {
+	const struct daemon *daemon;
+	struct local_socket local; /* its descriptor is `listener` too */
+	int epoll, listener, timer, stop, news;
+	uint32_t connections_max;
+	pthread_t thread;
+	bool thread_started, stopping;
+	struct watch_key stop_key, tick_key, news_key, listener_key;
+	struct connection all;     /* ring; its links alone are used */
+	uint32_t count, refused_count; /* the second: of those that are to be told so */
+
+	struct door_lender lender;
+	struct lot lots[LOTS];
+	bool resting;              /* the listener is not watched */
+	struct log_again full, not_accepted, unwatched;
+
+	pthread_mutex_t lock;      /* what follows */
+	pthread_cond_t chores_done;
+	struct retirement mailbox[MAILBOX];
+	uint32_t retired;
+
+	atomic_bool offering;          /* somebody has asked for offers */
+	atomic_uint connections;
+	atomic_ullong packets, refused, releases, retire_lost, offers;
+};
+
+_Static_assert(CACHE_EXTENT_BOARD == FDSOCK_EXTENT_BOARD, "the door hands the number on");
+_Static_assert((int)DEVICES_MAX <= (int)FDSOCK_BOARD_WORDS && FDSOCK_BOARD_WORDS * sizeof(uint32_t) <= 4096, "a word a GPU, on one page");
+
+/* ---- packets ---- */
+
+int door_packet_type(const void *packet, size_t n)
+{
+	struct fdsock_head h;
+	uint32_t count;
+
+	if (n < sizeof h)
+		return 0;
+	memcpy(&h, packet, sizeof h);
+	if (h.magic != FDSOCK_MAGIC || h.version != FDSOCK_VERSION)
+		return 0;
+	switch (h.type) {
+	case FDSOCK_HELLO:
+	case FDSOCK_CALLER:
+		return n == sizeof(struct fdsock_hello) ? h.type : 0;
+	case FDSOCK_MAP:
+		return n == sizeof(struct fdsock_map) ? h.type : 0;
+	case FDSOCK_UNMAPPED:
+		return n == sizeof(struct fdsock_unmapped) ? h.type : 0;
+	case FDSOCK_AHEAD:
+		return n == sizeof(struct fdsock_ahead) ? h.type : 0;
+	case FDSOCK_RELEASE:
+		if (n < offsetof(struct fdsock_release, leases))
+			return 0;
+		memcpy(&count, (const char *)packet + offsetof(struct fdsock_release, count), sizeof count);
+		return count <= FDSOCK_LEASES_MAX &&
+				       n == offsetof(struct fdsock_release, leases) + count * sizeof(uint64_t) ?
+			       h.type :
+			       0;
+	default:
+		return 0;
+	}
+}
+
+/* ---- connections ---- */
+
+static bool watch(struct door *d, int fd, struct watch_key *key, enum watched what, struct connection *c)
+{
+	struct epoll_event e = { .events = EPOLLIN, .data.ptr = key };
+
+	key->what = what;
+	key->c = c;
+	return !epoll_ctl(d->epoll, EPOLL_CTL_ADD, fd, &e);
+}
+
+/* Ends an attachment. The memory stays until the events of this round, which may name it, are done. */
+static void hang_up(struct door *d, struct connection *c, const char *reason)
+{
+	if (c->gone)
+		return;
+	c->gone = true;
+	/* The cache may hold the pidfd still, and a worker the socket: as long as anybody does the kernel would go on telling of it, with our key. */
+	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->fd, NULL);
+	close(c->fd);
+	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->pidfd, NULL);
+	close(c->pidfd);
+	if (c->attachment) {
+		uint64_t held = 0;
+		const bool last = cache_attach_gone(d->daemon->cache, c->attachment, daemon_now_us(), &held);
+
+		log_info("detached", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session_number), LOG_TEXT("reason", reason));
+		if (last)
+			log_info("session_closed", LOG_NUM("session", c->session_number), LOG_TEXT("reason", "its last process is gone"), LOG_NUM("held_bytes", held));
+	} else {
+		log_debug("door_closed", LOG_NUM("pid", c->pid), LOG_TEXT("reason", reason));
+	}
+}
+
+static void on_readable(struct door *d, struct connection *c);
+
+static void connection_free(struct door *d, struct connection *c)
+{
+	c->prev->next = c->next;
+	c->next->prev = c->prev;
+	if (!c->refused)
+		quota_give(c->holder, QUOTA_ATTACHMENTS, 1);
+	quota_leave(c->holder);
+	d->count -= !c->refused;
+	d->refused_count -= c->refused;
+	free(c);
+}
+
+static void sweep(struct door *d, uint64_t now_us)
+{
+	for (struct connection *c = d->all.next, *next; c != &d->all; c = next) {
+		next = c->next;
+		if (!c->attachment && now_us - c->accepted_us > HELLO_US) {
+			on_readable(d, c); /* it may be there, and we be late */
+			if (!c->attachment)
+				hang_up(d, c, "no hello");
+		}
+		if (!c->gone)
+			continue;
+		connection_free(d, c);
+	}
+	atomic_store_explicit(&d->connections, d->count, memory_order_relaxed);
+}
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+
+/* The peer's process, pinned by a pidfd: the kernel's own, taken when the peer connected; before Linux 6.5
+ * opened by number. Had the process died and its number been given away before that, the socket of the dead
+ * one would mostly have hung up; if not (somebody else holds it too), the wrong process is watched, which
+ * tells us of no death that memory depends on: that is asked by locks (store/host/extent.h). */
+static int peer_process(int fd, pid_t *pid, struct cache_peer *peer)
+{
+	struct ucred cred;
+	socklen_t n = sizeof cred;
+	char byte;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) || cred.pid <= 0)
+		return -1;
+	int pidfd;
+
+	*peer = (struct cache_peer){ .user = { CACHE_PEER_UID, cred.uid }, .process = (uint64_t)cred.pid };
+	n = sizeof pidfd;
+	if (!getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &n)) {
+		*pid = cred.pid;
+		return pidfd;
+	}
+	pidfd = errno == ENOPROTOOPT ? pidfd_open(cred.pid, 0) : -1;
+	if (pidfd < 0)
+		return -1;
+	if (!recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT)) {
+		close(pidfd);
+		return -1;
+	}
+	*pid = cred.pid;
+	return pidfd;
+}
+
+static void log_not_accepted(struct door *d, int error)
+{
+	uint64_t held;
+
+	if (log_again(&d->not_accepted, daemon_now_us(), &held))
+		log_warn("door_accept", LOG_TEXT("reason", strerror(error)), LOG_NUM("held_back", held));
+}
+
+/* One that has no share left is kept for a moment, if there are not many of these, so that its HELLO is answered by a status. */
+static bool admit(struct door *d, struct connection *c, const struct cache_peer *peer)
+{
+	const char *why = "no memory";
+	uint64_t held;
+
+	c->holder = quota_join(cache_quota(d->daemon->cache), peer);
+	c->refused = !c->holder || quota_take(c->holder, QUOTA_ATTACHMENTS, 1, &why) != STATUS_OK;
+	d->refused_count += c->refused;
+	if (!c->refused)
+		return true;
+	atomic_fetch_add_explicit(&d->refused, 1, memory_order_relaxed);
+	if (log_again(&d->full, daemon_now_us(), &held))
+		log_warn("door_full", LOG_NUM("connections", d->count), LOG_NUM("pid", c->pid), LOG_TEXT("reason", why), LOG_NUM("held_back", held));
+	return c->holder && d->refused_count <= REFUSED_MAX;
+}
+
+static void accept_one(struct door *d, int fd)
+{
+	struct connection *c = calloc(1, sizeof *c);
+	struct cache_peer peer;
+
+	if (!c) {
+		atomic_fetch_add_explicit(&d->refused, 1, memory_order_relaxed);
+		close(fd);
+		return;
+	}
+	c->fd = fd;
+	c->accepted_us = daemon_now_us();
+	c->pidfd = peer_process(fd, &c->pid, &peer);
+	if (c->pidfd < 0 || !watch(d, c->pidfd, &c->process_key, WATCH_PROCESS, c) ||
+	    !watch(d, fd, &c->socket_key, WATCH_SOCKET, c)) {
+		const int error = errno;
+
+		atomic_fetch_add_explicit(&d->refused, 1, memory_order_relaxed);
+		if (error == EMFILE || error == ENFILE) /* else it is gone already */
+			log_not_accepted(d, error);
+		if (c->pidfd >= 0)
+			close(c->pidfd);
+		close(fd);
+		free(c);
+		return;
+	}
+	c->next = d->all.next;
+	c->prev = &d->all;
+	c->next->prev = c;
+	d->all.next = c;
+	if (!admit(d, c, &peer))
+		hang_up(d, c, "no share left");
+	d->count += !c->refused;
+}
+
+static void accept_all(struct door *d)
+{
+	for (int i = 0; i < BACKLOG; i++) {
+		int fd = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+		if (fd >= 0)
+			accept_one(d, fd);
+		else if (errno == EAGAIN)
+			return;
+		else if (errno != EINTR && errno != ECONNABORTED) {
+			/* Readable it stays, and would keep the thread busy for nothing. */
+			const int error = errno;
+
+			d->resting = !epoll_ctl(d->epoll, EPOLL_CTL_DEL, d->listener, NULL);
+			log_not_accepted(d, error);
+			return;
+		}
+	}
+}
+
+/* ---- requests; each returns false to hang up ---- */
+
+static bool on_hello(struct door *d, struct connection *c, const struct fdsock_hello *m)
+{
+	struct fdsock_welcome w = { .head = door_head(FDSOCK_WELCOME), .knows = FDSOCK_KNOWS_AHEAD | FDSOCK_KNOWS_CALLER };
+	const char *why = NULL;
+	enum status s;
+
+	if (c->attachment)
+		return false;
+	s = STATUS_EXHAUSTED;
+	why = "this process or user has as many connections as it may have";
+	if (!c->refused)
+		s = cache_attach(d->daemon->cache, m->token, c->pid, daemon_now_us(), &w.attachment, &w.session, &why);
+	w.status = s;
+	w.epoch = cache_epoch(d->daemon->cache);
+	if (s == STATUS_OK) {
+		c->attachment = w.attachment;
+		c->session = w.session;
+		c->session_number = cache_session_number(d->daemon->cache, w.session);
+		log_info("attached", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session_number));
+	} else {
+		w.attachment = w.session = 0;
+		log_info("attach_refused", LOG_NUM("pid", c->pid), LOG_TEXT("reason", why ? why : status_text(s)));
+	}
+	return !door_send(c->fd, &w, sizeof w, NULL, 0) && s == STATUS_OK;
+}
+
+/* The connection becomes one for near calls: no longer the door's. */
+static void give_away(struct door *d, struct connection *c, const struct cache_session_view *session)
+{
+	c->gone = true;
+	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->fd, NULL);
+	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->pidfd, NULL);
+	log_debug("caller", LOG_NUM("pid", c->pid), LOG_NUM("session", session->number));
+	near_take(d->daemon->near, c->fd, c->pidfd, c->holder, session->id);
+}
+
+static bool on_caller(struct door *d, struct connection *c, const struct fdsock_hello *m)
+{
+	struct fdsock_welcome w = { .head = door_head(FDSOCK_WELCOME), .status = STATUS_DENIED };
+	struct cache_session_view session;
+	const char *why;
+
+	if (c->attachment)
+		return false;
+	w.epoch = cache_epoch(d->daemon->cache);
+	if (cache_session_by_token(d->daemon->cache, m->token, daemon_now_us(), &session, &why) == STATUS_OK) {
+		w.status = c->refused ? STATUS_EXHAUSTED : near_admit(d->daemon->near, c->holder);
+		w.session = session.id;
+	}
+	if (door_send(c->fd, &w, sizeof w, NULL, 0) || w.status != STATUS_OK) {
+		if (w.status == STATUS_OK)
+			quota_give(c->holder, QUOTA_NEAR, 1);
+		return false;
+	}
+	give_away(d, c, &session);
+	return true;
+}
+
+/* The cache lends a GPU's memory only to a process whose end it can see. Without a descriptor for that the next MAP tries again. */
+static void make_known(struct door *d, struct connection *c)
+{
+	int pidfd = c->known ? -1 : fcntl(c->pidfd, F_DUPFD_CLOEXEC, 0);
+	uint64_t held;
+
+	if (pidfd >= 0) {
+		cache_attach_watch(d->daemon->cache, c->attachment, pidfd);
+		c->known = true;
+	} else if (!c->known && log_again(&d->unwatched, daemon_now_us(), &held)) {
+		log_warn("process_unwatched", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session_number), LOG_TEXT("reason", strerror(errno)),
+			 LOG_NUM("held_back", held));
+	}
+}
+
+/* Who closes reads no more, but has something to say yet: what he unmaps. */
+static bool is_deaf(int error)
+{
+	return error && error != EPIPE;
+}
+
+static bool on_map(struct door *d, struct connection *c, const struct fdsock_map *m)
+{
+	make_known(d, c);
+	return !is_deaf(door_lend(&d->lender, c->fd, c->attachment, m));
+}
+
+/* As the cache counts; a number that is no GPU's is none of the cache's either. */
+static int32_t tier_of(uint32_t gpu)
+{
+	return gpu == FDSOCK_NO_GPU ? CACHE_HOST : gpu < DEVICES_MAX ? (int32_t)gpu : DEVICES_MAX;
+}
+
+/* `answer`: also if there is nothing to be offered. */
+static bool offer(struct door *d, struct connection *c, uint32_t gpu, bool answer)
+{
+	struct fdsock_offer m = { .head = door_head(FDSOCK_OFFER), .gpu = gpu, .more = 1 };
+	const int32_t tier = tier_of(gpu);
+	int error = 0;
+
+	for (int i = 0; i < OFFERS_A_TURN && m.more && !error; i++) {
+		bool more;
+
+		m.count = cache_attach_offers(d->daemon->cache, c->attachment, tier, m.extents, FDSOCK_OFFERS_MAX, &more);
+		m.more = more;
+		if (m.count || (answer && i == 0))
+			error = door_send(c->fd, &m, offsetof(struct fdsock_offer, extents) + m.count * sizeof(m.extents[0]), NULL, 0);
+		atomic_fetch_add_explicit(&d->offers, error ? 0 : m.count, memory_order_relaxed);
+	}
+	return !is_deaf(error);
+}
+
+static bool on_ahead(struct door *d, struct connection *c, const struct fdsock_ahead *m)
+{
+	const int32_t tier = tier_of(m->gpu);
+
+	if (cache_attach_ahead(d->daemon->cache, c->attachment, tier) == STATUS_OK)
+		c->ahead |= 1u << (tier < 0 ? DEVICES_MAX : tier);
+	d->offering = true;
+	return offer(d, c, m->gpu, true);
+}
+
+static void send_offers(struct door *d)
+{
+	for (struct connection *c = d->all.next; c != &d->all; c = c->next)
+		for (uint32_t t = 0; t <= DEVICES_MAX && c->ahead >> t; t++)
+			if (!c->gone && c->ahead >> t & 1 && !offer(d, c, t < DEVICES_MAX ? t : FDSOCK_NO_GPU, false))
+				hang_up(d, c, "answers not read");
+}
+
+/* An extent has been made. Under the cache's lock. */
+static void news(void *door)
+{
+	const uint64_t one = 1;
+	const struct door *d = door;
+
+	if (d->offering && write(d->news, &one, sizeof one) < 0)
+		return; /* the tick looks, too */
+}
+
+static void on_news(struct door *d)
+{
+	uint64_t extents;
+
+	if (read(d->news, &extents, sizeof extents) > 0)
+		send_offers(d);
+}
+
+static bool on_release(struct door *d, struct connection *c, const struct fdsock_release *m)
+{
+	for (uint32_t i = 0; i < m->count; i++)
+		cache_release(d->daemon->cache, c->session, m->leases[i]); /* one way: nobody hears of an unknown lease */
+	atomic_fetch_add_explicit(&d->releases, m->count, memory_order_relaxed);
+	return true;
+}
+
+union packet {
+	struct fdsock_head head;
+	struct fdsock_hello hello;
+	struct fdsock_map map;
+	struct fdsock_unmapped unmapped;
+	struct fdsock_ahead ahead;
+	struct fdsock_release release;
+	char over[sizeof(struct fdsock_release) + 1]; /* so that a longer packet is seen as too long */
+};
+
+static const char *on_packet(struct door *d, struct connection *c, const union packet *p, size_t n)
+{
+	int type = door_packet_type(p, n);
+
+	atomic_fetch_add_explicit(&d->packets, 1, memory_order_relaxed);
+	if (!type)
+		return "malformed packet";
+	if (type != FDSOCK_HELLO && type != FDSOCK_CALLER && !c->attachment)
+		return "no hello first";
+	switch (type) {
+	case FDSOCK_HELLO: return on_hello(d, c, &p->hello) ? NULL : "hello refused";
+	case FDSOCK_CALLER: return on_caller(d, c, &p->hello) ? NULL : "caller refused";
+	case FDSOCK_MAP: return on_map(d, c, &p->map) ? NULL : "answers not read";
+	case FDSOCK_AHEAD: return on_ahead(d, c, &p->ahead) ? NULL : "answers not read";
+	case FDSOCK_RELEASE: return on_release(d, c, &p->release) ? NULL : "";
+	default:
+		cache_attach_unmapped(d->daemon->cache, c->attachment, p->unmapped.extent);
+		return NULL;
+	}
+}
+
+/* Descriptors that a peer sends us are never wanted: without room for control data the kernel drops them. */
+static void on_readable(struct door *d, struct connection *c)
+{
+	union packet p;
+
+	for (int i = 0; i < PACKETS_A_TURN && !c->gone; i++) {
+		ssize_t n = recv(c->fd, &p, sizeof p, MSG_DONTWAIT);
+		const char *reason = NULL;
+
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			return;
+		if (n <= 0)
+			reason = "closed";
+		else
+			reason = on_packet(d, c, &p, (size_t)n);
+		if (reason)
+			hang_up(d, c, reason);
+	}
+}
+
+/* ---- retirement ---- */
+
+static void retire(void *arg, uint64_t attachment, uint32_t extent)
+{
+	struct door *d = arg;
+
+	pthread_mutex_lock(&d->lock);
+	if (d->retired < MAILBOX)
+		d->mailbox[d->retired++] = (struct retirement){ attachment, extent };
+	else
+		atomic_fetch_add_explicit(&d->retire_lost, 1, memory_order_relaxed);
+	pthread_mutex_unlock(&d->lock);
+}
+
+static void send_retirements(struct door *d)
+{
+	struct retirement box[MAILBOX];
+	uint32_t n;
+
+	pthread_mutex_lock(&d->lock);
+	n = d->retired;
+	memcpy(box, d->mailbox, n * sizeof box[0]);
+	d->retired = 0;
+	pthread_mutex_unlock(&d->lock);
+	for (uint32_t i = 0; i < n; i++) {
+		struct fdsock_unmapped m = { .head = door_head(FDSOCK_RETIRE), .extent = box[i].extent };
+
+		for (struct connection *c = d->all.next; c != &d->all; c = c->next)
+			if (!c->gone && c->attachment == box[i].attachment && is_deaf(door_send(c->fd, &m, sizeof m, NULL, 0)))
+				hang_up(d, c, "answers not read");
+	}
+}
+
+/* ---- chores ---- */
+
+static void run_chores(struct work *work)
+{
+	struct lot *lot = (struct lot *)work;
+	struct door *d = lot->door;
+
+	lot->run(d->daemon->cache);
+	pthread_mutex_lock(&d->lock);
+	lot->under_way = lot->again && workers_submit(d->daemon->workers, work) == STATUS_OK;
+	lot->again = false;
+	pthread_cond_signal(&d->chores_done);
+	pthread_mutex_unlock(&d->lock);
+}
+
+/* If the workers have no room, the next tick asks again. From any thread, also under the cache's lock. */
+static void start_chores(void *door)
+{
+	struct door *d = door;
+
+	pthread_mutex_lock(&d->lock);
+	for (struct lot *lot = d->lots; lot < d->lots + LOTS; lot++) {
+		if (lot->under_way)
+			lot->again = true;
+		else
+			lot->under_way = workers_submit(d->daemon->workers, &lot->work) == STATUS_OK;
+	}
+	pthread_mutex_unlock(&d->lock);
+}
+
+static bool chores_under_way(const struct door *d)
+{
+	bool is = false;
+
+	for (int i = 0; i < LOTS; i++)
+		is |= d->lots[i].under_way;
+	return is;
+}
+
+static bool chores_end(struct door *d, const struct timespec *until)
+{
+	bool ended;
+
+	pthread_mutex_lock(&d->lock);
+	while (chores_under_way(d) && !pthread_cond_timedwait(&d->chores_done, &d->lock, until))
+		continue;
+	ended = !chores_under_way(d);
+	pthread_mutex_unlock(&d->lock);
+	return ended;
+}
+
+/* ---- the thread ---- */
+
+static void log_idled(const struct door *d)
+{
+	const uint64_t *sessions;
+	const uint32_t count = cache_idled(d->daemon->cache, &sessions);
+
+	for (uint32_t i = 0; i < count; i++)
+		log_info("session_closed", LOG_NUM("session", sessions[i]), LOG_TEXT("reason", "no process and no call for session_idle"));
+}
+
+static void on_tick(struct door *d)
+{
+	uint64_t expired;
+
+	if (read(d->timer, &expired, sizeof expired) < 0)
+		return;
+	if (cache_tick(d->daemon->cache, daemon_now_us()))
+		start_chores(d);
+	log_idled(d);
+	send_retirements(d);
+	send_offers(d);
+	if (d->resting)
+		d->resting = !watch(d, d->listener, &d->listener_key, WATCH_LISTENER, NULL);
+}
+
+static void on_watched(struct door *d, const struct watch_key *key)
+{
+	switch (key->what) {
+	case WATCH_STOP:
+		d->stopping = true;
+		break;
+	case WATCH_TICK:
+		on_tick(d);
+		break;
+	case WATCH_NEWS:
+		on_news(d);
+		break;
+	case WATCH_LISTENER:
+		accept_all(d);
+		break;
+	case WATCH_SOCKET:
+		on_readable(d, key->c);
+		break;
+	case WATCH_PROCESS:
+		hang_up(d, key->c, "process exited");
+	}
+}
+
+static void *door_main(void *arg)
+{
+	struct door *d = arg;
+	struct epoll_event events[EVENTS];
+
+	cache_thread_enter();
+	while (!d->stopping) {
+		int n = epoll_wait(d->epoll, events, EVENTS, -1); /* the timer is the bound */
+
+		for (int i = 0; i < n; i++) {
+			struct watch_key *key = events[i].data.ptr;
+
+			if (!key->c || !key->c->gone)
+				on_watched(d, key);
+		}
+		sweep(d, daemon_now_us());
+	}
+	for (struct connection *c = d->all.next; c != &d->all; c = c->next)
+		hang_up(d, c, "shutting down");
+	sweep(d, daemon_now_us());
+	cache_thread_leave();
+	return NULL;
+}
+
+/* ---- the outside ---- */
+
+static enum status listen_at(struct door *d, const char *path, unsigned mode, char *why, size_t size)
+{
+	const enum status s = local_socket_open(&d->local, path, SOCK_SEQPACKET, mode, BACKLOG, why, size);
+
+	d->listener = d->local.fd;
+	if (s || watch(d, d->listener, &d->listener_key, WATCH_LISTENER, NULL))
+		return s;
+	snprintf(why, size, "cannot watch %s: %s", path, strerror(errno));
+	return STATUS_IO;
+}
+
+static bool start_clock(struct door *d)
+{
+	struct itimerspec every = { { 0, TICK_MS * 1000000l }, { 0, TICK_MS * 1000000l } };
+
+	d->epoll = epoll_create1(EPOLL_CLOEXEC);
+	d->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	d->stop = eventfd(0, EFD_CLOEXEC);
+	d->news = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	return d->epoll >= 0 && d->timer >= 0 && d->stop >= 0 && d->news >= 0 && !timerfd_settime(d->timer, 0, &every, NULL) &&
+	       watch(d, d->timer, &d->tick_key, WATCH_TICK, NULL) && watch(d, d->stop, &d->stop_key, WATCH_STOP, NULL) &&
+	       watch(d, d->news, &d->news_key, WATCH_NEWS, NULL);
+}
+
+/* The cache calls it no more. */
+static void callbacks_end(struct cache *c)
+{
+	cache_on_extent(c, NULL, NULL);
+	cache_on_chores(c, NULL, NULL);
+	cache_on_retire(c, NULL, NULL);
+}
+
+enum status door_create(const struct daemon *daemon, const char *path, unsigned mode, uint32_t connections_max,
+			struct door **out, char *why, size_t size)
+{
+	struct door *d = calloc(1, sizeof *d);
+	enum status s = STATUS_OK;
+
+	if (!d)
+		return STATUS_EXHAUSTED;
+	d->daemon = daemon;
+	d->connections_max = connections_max;
+	quota_bound(cache_quota(daemon->cache), QUOTA_ATTACHMENTS, connections_max);
+	d->all.next = d->all.prev = &d->all;
+	d->epoll = d->listener = d->timer = d->stop = d->news = -1;
+	d->local = LOCAL_SOCKET_NONE;
+	d->lots[0] = (struct lot){ .work.run = run_chores, .door = d, .run = cache_chores };
+	d->lots[1] = (struct lot){ .work.run = run_chores, .door = d, .run = cache_disk_chores };
+	door_lender_init(&d->lender, daemon->cache, daemon->workers);
+	pthread_mutex_init(&d->lock, NULL);
+	deadline_cond_init(&d->chores_done);
+	if (!start_clock(d)) {
+		snprintf(why, size, "cannot make the timer of fd_socket: %s: raise the limit of descriptors (LimitNOFILE)", strerror(errno));
+		s = STATUS_IO;
+	} else if (*path) {
+		s = listen_at(d, path, mode, why, size);
+	}
+	if (s == STATUS_OK) {
+		cache_on_retire(daemon->cache, retire, d);
+		cache_on_chores(daemon->cache, start_chores, d);
+		cache_on_extent(daemon->cache, news, d);
+		if (pthread_create(&d->thread, NULL, door_main, d)) {
+			callbacks_end(daemon->cache);
+			snprintf(why, size, "cannot start the thread of fd_socket: raise the limit of threads (ulimit -u, TasksMax, pids.max)");
+			s = STATUS_INTERNAL;
+		}
+	}
+	d->thread_started = s == STATUS_OK;
+	if (s == STATUS_OK)
+		*out = d;
+	else
+		door_destroy(d);
+	return s;
+}
+
+static void thread_end(struct door *d)
+{
+	uint64_t one = 1;
+
+	if (write(d->stop, &one, sizeof one) != sizeof one)
+		log_error("door_stop", LOG_NUM("errno", errno));
+	pthread_join(d->thread, NULL);
+	d->thread_started = false;
+	callbacks_end(d->daemon->cache);
+}
+
+static void sockets_close(struct door *d)
+{
+	int *const fds[] = { &d->timer, &d->stop, &d->news, &d->epoll };
+
+	local_socket_close(&d->local);
+	d->listener = -1;
+	for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++) {
+		if (*fds[i] >= 0)
+			close(*fds[i]);
+		*fds[i] = -1;
+	}
+}
+
+bool door_stop(struct door *d, uint64_t wait_us)
+{
+	const struct timespec until = deadline_in(wait_us);
+
+	if (!d)
+		return true;
+	if (d->thread_started)
+		thread_end(d);
+	sockets_close(d);
+	return chores_end(d, &until) && door_lender_ends(&d->lender, &until);
+}
+
+void door_destroy(struct door *d)
+{
+	if (!d)
+		return;
+	door_stop(d, UINT64_MAX);
+	door_lender_fini(&d->lender);
+	pthread_cond_destroy(&d->chores_done);
+	pthread_mutex_destroy(&d->lock);
+	free(d);
+}
+
+void door_stats(struct door *d, cache_stat_fn *emit, void *arg)
+{
+	emit(arg, "terrace_door_connections", "", atomic_load(&d->connections), false, "engine processes connected");
+	emit(arg, "terrace_door_connections_max", "", d->connections_max, false, "bound of that");
+	emit(arg, "terrace_door_packets_total", "", (double)atomic_load(&d->packets), true, "packets received");
+	emit(arg, "terrace_door_refused_total", "", (double)atomic_load(&d->refused), true,
+	     "connections refused because there were too many, or no descriptor for their process");
+	emit(arg, "terrace_door_descriptors_total", "", (double)atomic_load(&d->lender.descriptors), true,
+	     "memory descriptors handed out");
+	emit(arg, "terrace_door_offers_total", "", (double)atomic_load(&d->offers), true, "extents offered to engines that map ahead");
+	emit(arg, "terrace_door_releases_total", "", (double)atomic_load(&d->releases), true, "leases given back");
+	emit(arg, "terrace_door_retirements_lost_total", "", (double)atomic_load(&d->retire_lost), true,
+	     "retirements that found the mailbox full");
+}

@@ -1,0 +1,96 @@
+/* Whether a copy in memory is still what was committed.
+ *
+ * Engines may have that memory mapped writable, and a stray write of one may come at any time after the commit: to the block, or to the header
+ * with the layers' sums in front of it. So the daemon keeps the CRC of each header itself (block_header_crc). Whoever takes bytes out of memory
+ * copies the header, compares the copy with that CRC, and compares the bytes with the sums in the copy. Nothing that stands in the slot says how
+ * much is read, or of which block it is.
+ *
+ * A copy that is found wrong is dropped, counted by who found it, and noted for the log. The block goes on with what disk and GPUs have of it
+ * (block_succeed), or is gone: a miss.
+ */
+#include "daemon/memory/check.h"
+
+#include <string.h>
+
+static const uint8_t *bytes_of(const struct block *b)
+{
+	return block_slot_at(b) + SLOT_HEADER_BYTES;
+}
+
+bool memory_header(const struct block *b, struct slot_header *h)
+{
+	memcpy(h, block_slot_at(b), sizeof(*h));
+	return slot_header_is(h, block_header_crc(b));
+}
+
+bool memory_sound(const struct block *b, struct slot_header *h)
+{
+	return memory_header(b, h) && !slot_block_check(h, bytes_of(b));
+}
+
+bool memory_copy(const struct block *b, uint8_t *to, uint32_t *crc32c)
+{
+	struct slot_header h;
+
+	if (!memory_header(b, &h) || slot_block_copy(&h, bytes_of(b), to))
+		return false;
+	*crc32c = slot_block_crc(&h);
+	return true;
+}
+
+/* The oldest notes stay: what came first tells most. */
+static void note(struct cache *c, const struct block *b, const char *finder, const struct block *heir)
+{
+	struct damage_notes *d = &c->damages;
+	struct cache_damage *n = &d->at[(d->first + d->count) % DAMAGES_MAX];
+
+	if (d->count == DAMAGES_MAX) {
+		d->untold++;
+		return;
+	}
+	*n = (struct cache_damage){ .layout_id = b->record.ident.layout_id, .key_bytes = b->record.ident.key_bytes, .finder = finder,
+				    .left = heir ? block_tier(heir) : "" };
+	memcpy(n->key, b->record.ident.key, n->key_bytes);
+	d->count++;
+}
+
+struct block *memory_damaged(struct cache *c, struct block *b, enum counter finder)
+{
+	static const struct {
+		enum counter counter;
+		const char *word;
+	} finders[] = {
+		{ COUNTER_MEMORY_WRONG_GET, "get" }, { COUNTER_MEMORY_WRONG_SPILL, "spill" },
+		{ COUNTER_MEMORY_WRONG_VERIFY, "verify" }, { COUNTER_MEMORY_WRONG_GPU, "gpu" },
+	};
+	const char *word = "";
+	struct block *heir;
+
+	for (size_t i = 0; i < sizeof(finders) / sizeof(finders[0]); i++)
+		if (finders[i].counter == finder)
+			word = finders[i].word;
+	cache_count(c, COUNTER_CORRUPT, 1);
+	cache_count(c, finder, 1);
+	heir = block_succeed(c, b);
+	note(c, b, word, heir);
+	return heir;
+}
+
+bool cache_damage_next(struct cache *c, struct cache_damage *out, uint64_t *untold)
+{
+	struct damage_notes *d = &c->damages;
+	bool any;
+
+	cache_lock(c);
+	any = d->count;
+	*untold = any ? 0 : d->untold;
+	if (any) {
+		*out = d->at[d->first];
+		d->first = (d->first + 1) % DAMAGES_MAX;
+		d->count--;
+	} else {
+		d->untold = 0;
+	}
+	cache_unlock(c);
+	return any;
+}

@@ -1,0 +1,20 @@
+/* Checks of copies in memory against what was committed, and what follows when one is wrong (memory/check.c).
+ *
+ * The block is pinned and has a copy in memory. Checks: any thread, without the lock.
+ */
+#ifndef TERRACE_DAEMON_MEMORY_CHECK_H
+#define TERRACE_DAEMON_MEMORY_CHECK_H
+
+#include "daemon/cache_private.h"
+
+/* Copies the header to *h. True: *h is the header of the commit, every byte of it. */
+bool memory_header(const struct block *b, struct slot_header *h);
+/* The same, and the bytes of the block are those of the commit. */
+bool memory_sound(const struct block *b, struct slot_header *h);
+/* Copies the bytes to `to` (the layout's block_bytes). True: what is in `to` is what was committed, and *crc32c is its sum. */
+bool memory_copy(const struct block *b, uint8_t *to, uint32_t *crc32c);
+/* With the lock, of a live block whose copy in memory was found wrong: counts it, COUNTER_MEMORY_WRONG_..., notes it for the log, drops the copy.
+ * Returns the block that has what disk and GPUs have of it, or NULL: it is gone. */
+struct block *memory_damaged(struct cache *c, struct block *b, enum counter finder);
+
+#endif

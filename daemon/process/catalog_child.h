@@ -1,0 +1,16 @@
+/* terraced as a child of itself: `terraced catalog-check FOLDER` proves a catalog before the daemon maps it (store/catalog/catalog.h).
+ * A process of its own, for a truncated file kills whoever reads it.
+ */
+#ifndef TERRACE_DAEMON_PROCESS_CATALOG_CHILD_H
+#define TERRACE_DAEMON_PROCESS_CATALOG_CHILD_H
+
+#include <stdbool.h>
+
+/* The daemon's own program, whatever has become of its path since it was started. */
+#define CATALOG_CHILD_PROGRAM "/proc/self/exe"
+
+/* True: this process is the child, and has done its work; *code is what it exits with. The first thing in main, before any
+ * thread. */
+bool catalog_child(int argc, char *const argv[], int *code);
+
+#endif

@@ -1,0 +1,142 @@
+/* Configuration: one static table (process/config.c) drives flags, environment, file, --help, the sample file and
+ * Admin.Config.
+ *
+ * An option `host_bytes` is set by the flag --host-bytes 4GiB (or --host-bytes=4GiB), the variable
+ * TERRACE_HOST_BYTES=4GiB, or the line `host_bytes = 4GiB` of the file; flags win over the environment,
+ * that over the file, that over the default. Unknown flags, unknown TERRACE_ variables, unknown or repeated names in the file, and
+ * values out of range are refused, all at once, each with its place.
+ *
+ * Units: bytes take KiB, MiB, GiB, TiB (or none); times take ms, s, m, h (a bare number is ms).
+ */
+#ifndef TERRACE_DAEMON_PROCESS_CONFIG_H
+#define TERRACE_DAEMON_PROCESS_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+#include "store/status.h"
+
+enum {
+	CONFIG_TEXT_MAX = 512,    /* of a text value, with its NUL */
+	CONFIG_OPTIONS_MAX = 64,
+	CONFIG_SOCKET_MAX = 108,  /* sun_path */
+	CONFIG_FILE_MAX = 1 << 20,
+};
+
+enum config_origin { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_ENVIRONMENT, CONFIG_FLAG };
+
+/* Choices, in the order in which the table lists their words. */
+enum config_huge { CONFIG_HUGE_AUTO, CONFIG_HUGE_OFF };
+enum config_verify { CONFIG_VERIFY_OFF, CONFIG_VERIFY_ON };
+enum config_disk_io { CONFIG_IO_AUTO, CONFIG_IO_URING, CONFIG_IO_THREADS };
+enum config_require { CONFIG_REQUIRE_NONE, CONFIG_REQUIRE_ONE, CONFIG_REQUIRE_ALL };
+enum config_catalog { CONFIG_CATALOG_KEEP, CONFIG_CATALOG_REBUILD };
+
+struct config {
+	/* In the table's order. */
+	char data_dir[CONFIG_TEXT_MAX], socket[CONFIG_TEXT_MAX], fd_socket[CONFIG_TEXT_MAX], listen[CONFIG_TEXT_MAX];
+	char metrics_address[CONFIG_TEXT_MAX], admin_group[CONFIG_TEXT_MAX];
+	char policy[CONFIG_TEXT_MAX], disks[CONFIG_TEXT_MAX], disk_policy[CONFIG_TEXT_MAX];
+	char gpus[CONFIG_TEXT_MAX], cuda_plugin[CONFIG_TEXT_MAX];
+	uint64_t gpu_bytes;
+	uint64_t socket_mode;
+	uint64_t host_bytes, extent_bytes, huge_pages;
+	uint64_t pinned_share_milli;
+	uint64_t graph_nodes, advisor_every_ms, prefetch_bytes, gpu_prefetch_bytes, gpu_verify_up;
+	uint64_t recompute_growth, slab_bytes, disk_depth, disk_slow_ms, spill_share_milli, disk_io, catalog, require_disks;
+	uint64_t sessions_max, leases_max, open_blocks_max;
+	uint64_t session_idle_ms, lease_ttl_ms, reservation_ttl_ms;
+	uint64_t watch_queue, workers, sum_threads, queue_max, calls_max, connections_max;
+	uint64_t call_deadline_max_ms, message_bytes_max, drain_timeout_ms, stop_timeout_ms, busy_poll_ms, adaptive_poll;
+	uint64_t log_level, log_format;
+
+	bool admin_gid_known;         /* admin_group is on, and is: */
+	uint64_t admin_gid;
+
+	enum config_origin origin[CONFIG_OPTIONS_MAX];
+	char file[CONFIG_TEXT_MAX];   /* that was read; empty: none */
+	bool help, version, check, print; /* --help, --version, --check-config, --print-config */
+};
+
+/* What went wrong, a line each: `PLACE: sentence`. Lines beyond the room are counted, not kept. */
+struct config_errors {
+	uint32_t count, untold; /* untold: those that are not in the text */
+	char text[4096];
+};
+
+/* Adds one: a line. */
+void config_complain(struct config_errors *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The lines, and how many more there are. */
+void config_errors_print(const struct config_errors *e, FILE *to);
+
+/* Everything from its default. */
+void config_defaults(struct config *c);
+
+/* Defaults, then the file named by --config or TERRACE_CONFIG (or default_file, if it exists), the
+ * environment, the flags; then what one option says of another (fd_socket from socket, host_bytes from the
+ * machine's memory). argv as main got it. env: as environ; may be NULL. OK, or INVALID with at least one
+ * error; *c is then not to be used, but for help, check and print. */
+enum status config_load(struct config *c, int argc, char *const argv[], char *const env[], const char *default_file,
+			struct config_errors *errors);
+
+/* Parses the bytes of a file, named `name` in errors. Fuzzed. */
+enum status config_parse(struct config *c, const char *name, const char *bytes, size_t n, struct config_errors *errors);
+
+/* Reads `name = value` lines, n bytes of them, and hands each to `take`, NUL-terminated and without blanks at their ends; or what is wrong
+ * with the line, with name and value NULL. Lines count from 1. */
+typedef void config_take_fn(void *arg, unsigned line, const char *problem, const char *name, const char *value);
+void config_lines(const char *bytes, size_t n, config_take_fn *take, void *arg);
+
+/* A size such as 512GiB, a whole number: false for anything else, or an overflow. */
+bool config_bytes(const char *value, uint64_t *out);
+bool config_count(const char *value, uint64_t *out);
+
+/* The disks that `disks` names, folder and size each: how many, at most CONFIG_DISKS_MAX. 0 with *problem NULL: off; with
+ * *problem: what is wrong with it. Fuzzed with config_parse. */
+enum { CONFIG_DISKS_MAX = 16 };
+struct config_disk {
+	char folder[CONFIG_TEXT_MAX];
+	uint64_t bytes;
+};
+uint32_t config_disks(const char *value, struct config_disk out[CONFIG_DISKS_MAX], const char **problem);
+
+/* The GPUs that `gpus` names, by number: how many, at most CONFIG_GPUS_MAX; *all: each that there is, and 0. 0 with *problem NULL and not
+ * *all: off; with *problem: what is wrong with it. Fuzzed with config_parse. */
+enum { CONFIG_GPUS_MAX = 16 };
+uint32_t config_gpus(const char *value, uint32_t out[CONFIG_GPUS_MAX], bool *all, const char **problem);
+
+/* NULL if `value` is an address that this version may listen on. Numbers only: a name could resolve to anything. */
+const char *config_listen_problem(const char *value);
+
+/* Where /metrics is served: true and *out; false with *problem NULL: off; with *problem: what is wrong with it. Numbers only, as above, and
+ * any of them. Fuzzed with config_parse. */
+struct config_socket {
+	struct sockaddr_storage address;
+	socklen_t bytes;
+	bool loopback; /* this machine alone reaches it; of a Unix socket too */
+};
+bool config_metrics(const char *value, struct config_socket *out, const char **problem);
+/* The group that `admin_group` names, or whose number it is. False: this machine has none of that name. Asks the machine's list of groups. */
+bool config_group(const char *value, uint64_t *gid);
+/* The address of `listen`: false if it is off, or not one that this version may listen on. */
+bool config_listen(const char *value, struct config_socket *out);
+
+/* Row i of the table: false past its end. value: in the form the file takes, as in force. */
+struct config_row {
+	const char *name, *help, *origin;
+	char value[CONFIG_TEXT_MAX];
+};
+bool config_row(const struct config *c, uint32_t i, struct config_row *out);
+
+void config_help(FILE *to);
+/* The sample file: every option at its default, as comments. */
+void config_sample(FILE *to);
+
+/* Of what config_load gave: the program's exit status, after it has printed what is wrong or what was asked for (1: that could not be printed);
+ * -1: the daemon is to run. */
+int config_answer(const struct config *c, enum status s, const struct config_errors *errors);
+
+#endif

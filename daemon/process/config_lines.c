@@ -1,0 +1,75 @@
+/* The lines of a configuration file. See process/config.h. Comments are lines that begin with # or ;, and what stands behind a blank and a ;. */
+#include "daemon/process/config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { LINE_MAX_BYTES = 1024 };
+
+static bool is_blank(char c)
+{
+	return c && strchr(" \t\r\v\f", c);
+}
+
+/* Takes the blanks from both ends of n bytes. */
+static const char *strip(const char *at, size_t *n)
+{
+	for (; *n && is_blank(*at); at++)
+		--*n;
+	while (*n && is_blank(at[*n - 1]))
+		--*n;
+	return at;
+}
+
+static size_t before_comment(const char *line, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (line[i] == ';' && (!i || is_blank(line[i - 1])))
+			return i;
+	return n;
+}
+
+static void take_line(const char *at, size_t n, unsigned line, config_take_fn *take, void *arg)
+{
+	char pair[LINE_MAX_BYTES];
+	const char *value;
+	size_t name = 0;
+
+	if (memchr(at, 0, n)) {
+		take(arg, line, "the line has a NUL byte: a configuration is text", NULL, NULL);
+		return;
+	}
+	at = strip(at, &n);
+	if (!n || *at == '#')
+		return;
+	n = before_comment(at, n);
+	at = strip(at, &n);
+	if (!n)
+		return;
+	while (name < n && at[name] != '=' && at[name] != ':')
+		name++;
+	if (*at == '[' || name == n || n >= sizeof pair) {
+		take(arg, line, *at == '[' ? "sections are not used: leave the line out" : name == n ? "not of the form name = value" : "the line is too long: at most 1023 bytes", NULL, NULL);
+		return;
+	}
+	n -= name + 1;
+	value = strip(at + name + 1, &n);
+	at = strip(at, &name);
+	snprintf(pair, sizeof pair, "%.*s%c%.*s", (int)name, at, 0, (int)n, value);
+	take(arg, line, NULL, pair, pair + name + 1);
+}
+
+void config_lines(const char *bytes, size_t n, config_take_fn *take, void *arg)
+{
+	static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, as some editors begin a file */
+	const char *at = bytes, *const end = bytes + n;
+
+	if (n >= sizeof mark - 1 && !memcmp(bytes, mark, sizeof mark - 1))
+		at += sizeof mark - 1;
+	for (unsigned line = 1; at < end; line++) {
+		const char *newline = memchr(at, '\n', (size_t)(end - at)), *stop = newline ? newline : end;
+
+		take_line(at, (size_t)(stop - at), line, take, arg);
+		at = newline ? newline + 1 : end;
+	}
+}

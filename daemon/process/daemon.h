@@ -1,0 +1,52 @@
+/* What the parts of the shell share: one struct, filled by main before any thread starts, read by all after
+ * that. */
+#ifndef TERRACE_DAEMON_PROCESS_DAEMON_H
+#define TERRACE_DAEMON_PROCESS_DAEMON_H
+
+#include <stdint.h>
+#include <time.h>
+
+struct cache;
+struct config;
+struct diskless;
+struct door;
+struct metrics;
+struct near;
+struct rpc_server;
+struct workers;
+
+struct daemon {
+	const struct config *config;
+	struct cache *cache;
+	struct workers *workers;
+	struct door *door;       /* NULL: no borrowing */
+	struct near *near;       /* NULL: no near calls */
+	struct rpc_server *rpc;  /* NULL while handlers run without a server, as in tests */
+	struct metrics *metrics; /* NULL: no metrics_address */
+	uint64_t started_us;
+	struct diskless *diskless; /* told of deletes; NULL while handlers run without a server */
+};
+
+/* What earlier runs remember is up to a month old, and has its time on this one's clock, which begins at zero when the machine does:
+ * at 50 days, so that such a time is never before its beginning. (2^32 ms are just under that: who counts them in 32 bits has his
+ * overflow where he had it.) */
+#define DAEMON_CLOCK_BASE_US (50ull * 24 * 3600 * 1000 * 1000)
+
+/* The one clock: monotonic microseconds. Deadlines of timers and conditions are of the kernel's own, without the base. */
+static inline uint64_t daemon_now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return DAEMON_CLOCK_BASE_US + (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+static inline uint64_t daemon_unix_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+#endif

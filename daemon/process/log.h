@@ -1,0 +1,69 @@
+/* Structured logs on stderr: one event a line, `key=value` or JSON.
+ *
+ * Only daemon/ logs, once, where a thing is handled. Prompt contents and keys never appear above debug. Any
+ * thread: a line is built on the stack and written with one write(2); lines longer than LOG_LINE_MAX are
+ * cut, still well formed. A line that cannot be written is counted.
+ */
+#ifndef TERRACE_DAEMON_PROCESS_LOG_H
+#define TERRACE_DAEMON_PROCESS_LOG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
+enum log_format { LOG_LOGFMT, LOG_JSON };
+enum { LOG_LINE_MAX = 4096 };
+
+/* One field. text NULL: the number counts, or nothing at all if name is NULL (the end of a list). */
+struct log_field {
+	const char *name; /* plain: letters, digits, underscores */
+	const char *text; /* any bytes up to the NUL; escaped */
+	int64_t number;
+};
+
+static inline struct log_field log_text(const char *name, const char *text)
+{
+	return (struct log_field){ .name = name, .text = text ? text : "" };
+}
+#define LOG_TEXT(key, value) log_text(key, value)
+#define LOG_NUM(key, value) ((struct log_field){ .name = (key), .number = (int64_t)(value) })
+
+/* Before other threads start. */
+void log_setup(enum log_level least, enum log_format format);
+bool log_on(enum log_level level);
+
+/* Lines that could not be written, as to a full file system or a pipe that nothing reads. The first line that can be written again is followed by
+ * one that says how many were lost (event=log_lost). Any thread. */
+uint64_t log_lost(void);
+
+/* fields: ended by one without a name. */
+void log_write(enum log_level level, const char *event, const struct log_field *fields);
+
+/* Of a line that a fault repeats: whether to write it now, which is once in LOG_AGAIN_US; *held then says how many were held back since. One
+ * thread, and one of these, zeroed, a line. */
+enum { LOG_AGAIN_US = 10000000 };
+struct log_again {
+	uint64_t last_us, held;
+};
+bool log_again(struct log_again *a, uint64_t now_us, uint64_t *held);
+
+#define LOG_AT(level, event, ...)                                                                  \
+	do {                                                                                       \
+		if (log_on(level))                                                                 \
+			log_write(level, event, (struct log_field[]){ __VA_ARGS__ __VA_OPT__(, ) { 0 } });     \
+	} while (0)
+#define log_debug(...) LOG_AT(LOG_DEBUG, __VA_ARGS__)
+#define log_info(...) LOG_AT(LOG_INFO, __VA_ARGS__)
+#define log_warn(...) LOG_AT(LOG_WARN, __VA_ARGS__)
+#define log_error(...) LOG_AT(LOG_ERROR, __VA_ARGS__)
+
+/* Builds a line, newline and NUL included, in out[size] (size >= 256); returns its length without the NUL.
+ * unix_us: the time it bears. */
+size_t log_line(char *out, size_t size, enum log_format format, uint64_t unix_us, enum log_level level,
+		const char *event, const struct log_field *fields);
+
+/* The character at p, and its length in UTF-8; of a byte that begins none in its shortest form, the byte itself, and 1. */
+uint32_t log_character(const unsigned char *p, size_t *length);
+
+#endif

@@ -1,0 +1,44 @@
+/* Who may call what: one table of every method and packet by the role it is for, and who has which role.
+ *
+ * A role includes those before it. Whoever reaches the metrics address has ROLE_METRICS; whoever connects to the sockets of gRPC and of memory
+ * descriptors, which socket_mode guards, has ROLE_ENGINE. ROLE_ADMIN have root, the daemon's own user and the members of the option
+ * admin_group, by what the kernel says of the peer of a Unix socket. A client over TCP has no identity, and is never an administrator.
+ */
+#ifndef TERRACE_DAEMON_PROCESS_RIGHTS_H
+#define TERRACE_DAEMON_PROCESS_RIGHTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct config;
+
+enum role { ROLE_METRICS, ROLE_ENGINE, ROLE_ADMIN, ROLES };
+
+/* name: "Cache.Lookup" of a method, "fd HELLO" of a packet that a client sends over fd_socket, "http /metrics" of a page. */
+struct right {
+	const char *name;
+	enum role role;
+	const char *only;          /* what of it the role gets; NULL: all */
+};
+extern const struct right rights[];
+extern const uint32_t rights_count;
+
+/* What is in no row is for administrators. */
+enum role right_role(const char *name);
+const char *role_word(enum role role);
+
+/* One end of a connection, as the kernel names it. */
+struct who {
+	bool named;                /* by a Unix socket; else nothing is known, as over TCP */
+	uid_t uid;
+	pid_t pid;                 /* 0: of another namespace */
+	enum role role;
+};
+/* Any thread. */
+void rights_identify(const struct config *c, int fd, struct who *out);
+/* A sentence for who is refused: what `what` needs, who the client is, and what to do. */
+void rights_refusal(const struct config *c, const char *what, const struct who *who, char *out, size_t size);
+
+#endif

@@ -1,0 +1,27 @@
+/* Which signals end the daemon in order, which one it only takes note of, and which ones it does not hear.
+ *
+ *     SIGTERM SIGINT SIGXCPU SIGPWR        an orderly stop: SIGXCPU comes when a limit on CPU time is reached, SIGPWR when the power goes
+ *     SIGHUP SIGUSR1 SIGUSR2 SIGALRM SIGIO a line in the log
+ *     SIGPIPE SIGXFSZ                      nothing: the write that they are about fails with EPIPE or EFBIG, and is handled where it is made
+ *
+ * The others keep their defaults: SIGQUIT, SIGABRT and faults leave a core, SIGPROF and SIGVTALRM are profilers', job control is the shell's.
+ */
+#ifndef TERRACE_DAEMON_PROCESS_SIGNALS_H
+#define TERRACE_DAEMON_PROCESS_SIGNALS_H
+
+#include <signal.h>
+#include <stdbool.h>
+
+/* First of all in the process: a daemon that is starting does not end by a signal that means no end. */
+void signals_spare(void);
+
+/* Before any thread: blocks, for the calling thread and those that it starts, all that signals_wait is to return, and tells which in *set. */
+void signals_block(sigset_t *set);
+
+/* The signal that came within wait_ms, or 0. One that only a line in the log is due to has been logged. */
+int signals_wait(const sigset_t *set, long wait_ms);
+
+/* Whether the daemon is to stop by it. */
+bool signals_ends(int signal);
+
+#endif

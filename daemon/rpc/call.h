@@ -1,0 +1,178 @@
+/* One call as the handlers see it: no gRPC here. A handler gets an unpacked request, answers through the
+ * call, and can be run by a test or a fuzzer from a buffer of bytes (rpc_call_handle).
+ *
+ * A call is owned by one thread at a time: the rpc thread, or the worker it was handed to. `cancelled`
+ * alone may be set from outside. Memory a handler needs comes from the call's arena and lives until the
+ * reply is packed.
+ */
+#ifndef TERRACE_DAEMON_RPC_CALL_H
+#define TERRACE_DAEMON_RPC_CALL_H
+
+#include <protobuf-c/protobuf-c.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/cache.h"
+#include "daemon/process/daemon.h"
+#include "daemon/process/rights.h"
+#include "store/status.h"
+
+enum {
+	RPC_ARENA_FIRST = 12 * 1024,   /* part of the call: enough for hot calls */
+	RPC_ARENA_MAX = 32 << 20,      /* a request that unpacks to more is refused */
+	RPC_WHY_MAX = 512,
+};
+
+/* A bump allocator; what was taken after rpc_arena_keep is freed by rpc_arena_rewind, all by rpc_arena_reset. */
+struct rpc_chunk;
+struct rpc_arena {
+	struct rpc_chunk *chunks;
+	size_t used, total;            /* of `first`; of everything */
+	struct {
+		struct rpc_chunk *chunk;
+		size_t used, chunk_used;   /* of `first`; of that chunk */
+	} kept;
+	_Alignas(16) uint8_t first[RPC_ARENA_FIRST];
+};
+/* 16-byte aligned, not zeroed; NULL beyond RPC_ARENA_MAX. */
+void *rpc_arena_take(struct rpc_arena *a, size_t bytes);
+void rpc_arena_keep(struct rpc_arena *a);
+void rpc_arena_rewind(struct rpc_arena *a);
+void rpc_arena_reset(struct rpc_arena *a);
+
+struct rpc_method;
+
+struct rpc_call {
+	const struct daemon *daemon;
+	const struct rpc_method *method;
+	uint64_t now_us;               /* when this step began */
+	uint64_t began_us, deadline_us;/* deadline: the earlier of the client's and the daemon's own bound */
+	uint64_t resume_us;            /* with BUSY, or RPC_NEXT_WAIT: when the handler wants to go on */
+	atomic_bool cancelled;         /* by the client, or overdue */
+	bool worker;                   /* this step runs on a worker: it may last */
+	char why[RPC_WHY_MAX];         /* for people, when the call as a whole fails */
+	struct cache_wait wait;        /* of a step that returned BUSY for the disks: see rpc_wait */
+	void (*peer)(struct rpc_call *c, struct cache_peer *out); /* who calls, as far as it is known; by the call's owner. NULL: nobody in particular (tests) */
+	void (*who)(struct rpc_call *c, struct who *out); /* the same for its rights. NULL: an administrator (tests) */
+	void (*wake)(struct rpc_call *c); /* runs the next step soon; any thread. NULL: nobody sleeps (tests) */
+	struct rpc_arena arena;
+	union {                        /* what a handler that returned BUSY remembers; zero at first */
+		enum status *statuses; /* of a delete, in the arena */
+		struct {
+			uint64_t cursor;       /* as the client's */
+			struct cache_verified sum;
+			bool begun, renewed;
+		} verify;
+		struct {
+			bool begun;
+			uint64_t until_us;
+		} drain;
+	} step;
+	void *stream;                  /* a streaming handler's own state (malloc) */
+};
+
+/* Takes from the arena. NULL: too much was asked for; answer with rpc_too_big(). */
+void *rpc_take(struct rpc_call *c, size_t bytes);
+void *rpc_take_zero(struct rpc_call *c, size_t count, size_t bytes);
+
+/* Notes the sentence and returns s. */
+enum status rpc_fail(struct rpc_call *c, enum status s, const char *format, ...) __attribute__((format(printf, 3, 4)));
+enum status rpc_too_big(struct rpc_call *c);
+
+/* True: an administrator calls. By the call's owner. */
+bool rpc_is_admin(struct rpc_call *c);
+/* DENIED, with a sentence that says who may, and who calls. */
+enum status rpc_denied(struct rpc_call *c, const char *what);
+
+/* The wait to hand to a function of the cache that may need the disks. Past most of the call's time it is told that this is the
+ * last try. */
+struct cache_wait *rpc_wait(struct rpc_call *c);
+/* What a step returns when such a function said BUSY: it runs again when the wait is ready, or when its time is up. What it has taken is
+ * gone then, but for what rpc_arena_keep was told of: a call may have thousands of steps. */
+enum status rpc_wait_busy(struct rpc_call *c);
+/* Ends the wait; the call's owner, before its end. */
+void rpc_wait_end(struct rpc_call *c);
+
+/* A step of a unary method. OK: *reply (in the arena) is the answer. BUSY: call again with the same request,
+ * at c->resume_us, when c->wake comes (methods of kind RPC_INLINE on the rpc thread), or, if that is 0, at once on a
+ * worker. Anything else: the call fails,
+ * with c->why. */
+typedef enum status rpc_unary_fn(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply);
+
+/* The reply of a call that was OK has not reached the client, which will never name what the reply grants:
+ * gives that back. By the call's owner; the reply is not touched after it. */
+typedef void rpc_undo_fn(struct rpc_call *c, const ProtobufCMessage *request, const ProtobufCMessage *reply);
+
+/* A server stream. open: on the rpc thread, once. next: the following message. close: exactly once after a
+ * successful open, on the rpc thread, whatever happened. */
+enum rpc_next {
+	RPC_NEXT_MESSAGE, /* *out is to be sent; next is called again once it has left */
+	RPC_NEXT_WAIT,    /* nothing now: next is called again after rpc_server_poke, or about c->resume_us if that is not 0 */
+	RPC_NEXT_WORKER,  /* heavy: call again, on a worker */
+	RPC_NEXT_END,     /* all sent */
+	RPC_NEXT_FAIL,    /* c->why; *failure is the status */
+};
+/* The message is head, then body. release(arg): exactly once, from any thread, when the body is no longer
+ * read; NULL: head alone. */
+struct rpc_out {
+	uint8_t *head;             /* arena or stream memory; copied at once */
+	size_t head_bytes;
+	const uint8_t *body;
+	size_t body_bytes;
+	void (*release)(void *arg);
+	void *arg;
+};
+struct rpc_server_stream {
+	enum status (*open)(struct rpc_call *c, const ProtobufCMessage *request);
+	enum rpc_next (*next)(struct rpc_call *c, bool worker, struct rpc_out *out, enum status *failure);
+	void (*close)(struct rpc_call *c);
+	bool endless;              /* lives as long as the client likes: no bound on its life */
+};
+
+/* Part of a received message. */
+struct rpc_span {
+	const uint8_t *at;
+	size_t bytes;
+};
+/* A client stream. All on workers but close. */
+struct rpc_client_stream {
+	enum status (*open)(struct rpc_call *c);
+	enum status (*message)(struct rpc_call *c, const struct rpc_span *spans, size_t n);
+	enum status (*end)(struct rpc_call *c, ProtobufCMessage **reply);
+	void (*close)(struct rpc_call *c);
+};
+
+enum rpc_kind { RPC_INLINE, RPC_WORKER, RPC_SERVER_STREAM, RPC_CLIENT_STREAM };
+
+struct rpc_method {
+	const char *path;          /* "/terrace.v1.Cache/Lookup" */
+	const char *name;          /* "Cache.Lookup", for metrics */
+	enum rpc_kind kind;
+	bool hot;                  /* many calls at a time are expected */
+	const ProtobufCMessageDescriptor *request;
+	rpc_unary_fn *unary;
+	rpc_undo_fn *undo;         /* NULL: the reply grants nothing */
+	const struct rpc_server_stream *out;
+	const struct rpc_client_stream *in;
+};
+
+/* The table (rpc/methods.c), and its length. */
+extern const struct rpc_method rpc_methods[];
+extern const uint32_t rpc_methods_count;
+
+/* Prepares a call, for a server or a test; arena.chunks must be NULL or left from rpc_call_fini. */
+void rpc_call_init(struct rpc_call *c, const struct daemon *d, const struct rpc_method *m, uint64_t now_us,
+		   uint64_t deadline_us);
+void rpc_call_fini(struct rpc_call *c);
+
+/* Unpacks a request with the method's descriptor into the arena. INVALID, or EXHAUSTED if it unpacks to too
+ * much. */
+enum status rpc_call_unpack(struct rpc_call *c, const uint8_t *bytes, size_t n, ProtobufCMessage **out);
+
+/* Unpacks and runs one step of a unary method, as on a worker: the whole path between bytes and reply.
+ * Fuzzed. */
+enum status rpc_call_handle(struct rpc_call *c, const uint8_t *bytes, size_t n, ProtobufCMessage **reply);
+
+#endif

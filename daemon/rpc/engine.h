@@ -1,0 +1,226 @@
+/* The inside of the gRPC server, shared by rpc/server.c (start and stop), rpc/loop.c (the thread: events, pool)
+ * and rpc/step.c (steps of a call). Nobody else includes this.
+ *
+ * One completion queue, one polling thread. Each method has a few *posted* calls that wait for an arrival;
+ * an arrival is replaced by a fresh one from a pool of fixed size. A call is a small state machine: every
+ * completion comes back with the call's address and, in the low bits, which operation it was; at most one
+ * operation besides CLOSE and POKE is under way.
+ *
+ *     POSTED -NEW-> (inline handler, may turn WORKING) -> FINISHING -FINAL-> pool
+ *                -> WORKING (a worker owns it) -> FINISHING | SLEEPING (BUSY: goes on later) | SENDING | RECEIVING
+ *     streams:      SENDING -SEND-> next message; WAITING -POKE-> next message; RECEIVING -RECV-> WORKING
+ *
+ * A worker starts the next operation itself and does not touch the call after that: the completion hands it
+ * over. `state` is stored with release before and loaded with acquire after, which is the hand-over's
+ * memory order (and what lets the thread sanitizer see it). POKE is an empty batch: the core completes it
+ * at once, from any thread, and so wakes the polling thread. Whether one is under way is a bit of the state: who puts a call aside
+ * while one is knows that it has not been heeded, and a call is not freed before it has come back.
+ */
+#ifndef TERRACE_DAEMON_RPC_ENGINE_H
+#define TERRACE_DAEMON_RPC_ENGINE_H
+
+#include <grpc/grpc.h>
+#include <grpc/slice.h>
+#include <pthread.h>
+
+#include "daemon/process/log.h"
+#include "daemon/block/quota.h"
+#include "daemon/rpc/server.h"
+#include "daemon/rpc/peers.h"
+#include "daemon/rpc/roles.h"
+#include "daemon/threads/pool.h"
+
+enum {
+	POSTS_HOT = 8,
+	POSTS_COLD = 2,
+	SPARE_CALLS = 64,              /* to refuse with, once calls_max are under way */
+	TICK_US = 100000,
+	QUIET_TICKS = 1,               /* of a stop: what the last call was answered is on its way */
+	TICK_BUSY_US = 10000,          /* while a call sleeps */
+	READ_AGAIN_US = 1000,          /* while a request waits to be received */
+};
+
+enum call_op { OP_NEW, OP_CLOSE, OP_RECV, OP_SEND, OP_FINAL, OP_POKE, OP_MASK = 7 };
+enum call_state { CALL_POSTED, CALL_WORKING, CALL_SLEEPING, CALL_SENDING, CALL_WAITING, CALL_RECEIVING, CALL_FINISHING };
+enum { CALL_POKED = 64 };              /* beside the state: an OP_POKE is under way */
+
+struct wire_call {
+	struct rpc_call c;             /* first */
+	struct work work;
+	struct rpc_server *server;
+	struct quota_holder *holder;   /* its caller */
+	bool counted, stream;          /* it has a place of QUOTA_CALLS; and of QUOTA_STREAMS */
+	bool endless;                  /* and of QUOTA_LASTING */
+	bool reading;                  /* its request is being received: a place of QUOTA_READS */
+	bool unasked;                  /* it has not been received yet, as there was no such place */
+	uint64_t reply_bytes;          /* of QUOTA_REPLY_BYTES */
+	struct wire_call *prev, *next; /* live calls; `next` alone: the pool */
+	uint32_t method;               /* index; rpc_methods_count: an unknown one */
+	atomic_uint state;             /* enum call_state, and CALL_POKED */
+	atomic_bool woken;             /* c.wake came and has not been heeded */
+	bool metadata_sent, close_begun, opened;
+	bool closed, finished;         /* CLOSE and FINAL have come back */
+	bool unsent;                   /* FINAL came back with a failure */
+	bool uncounted;                /* as INVALID: what it lacked may not have come since its client was gone */
+	atomic_bool overdue;           /* was cancelled for it */
+	uint64_t progress_us;
+	ProtobufCMessage *request;     /* of a unary call, once unpacked */
+	const ProtobufCMessage *granted; /* a reply that was sent and is to be undone if it did not arrive */
+	int was_cancelled;             /* by OP_CLOSE */
+	grpc_call *call;
+	gpr_timespec deadline;
+	grpc_metadata_array metadata;
+	grpc_call_details details;     /* of an unknown method */
+	grpc_byte_buffer *received, *sent;
+	grpc_slice why;
+	grpc_metadata mark; /* that the status is the daemon's, by its name */
+};
+_Static_assert(_Alignof(struct wire_call) > OP_MASK, "tags hold the operation in their low bits");
+
+struct method_stats {
+	atomic_ullong by_status[STATUS_COUNT];
+	atomic_ullong us;
+};
+
+struct rpc_server {
+	const struct daemon *daemon;
+	grpc_server *server;
+	grpc_completion_queue *queue;
+	struct rpc_listener *listener;
+	struct rpc_peers *peers;
+	grpc_server_credentials *open; /* what it accepts is taken with: none are asked for */
+	pthread_t thread;
+	bool thread_started;
+	void **registered;             /* a handle a method */
+	enum role *needed;             /* a role a method; unknown ones: ROLE_ENGINE */
+	struct rpc_roles roles;        /* of connections, by gRPC's numbers */
+	struct log_again denied;
+	uint32_t *posted;              /* calls that wait for an arrival, a method; the last: unknown ones */
+	struct wire_call *calls, *pool;
+	struct wire_call live;         /* ring of calls under way; only its links are used */
+	uint32_t live_count, starved;
+	uint32_t quiet_ticks;          /* in a row, of a stop: no call was under way */
+	bool was_draining, shut_down;
+	uint64_t tick_at_us;
+	_Atomic(struct rpc_deferred *) deferred;
+	struct method_stats *stats;
+	atomic_uint live_gauge;
+
+	pthread_mutex_t lock;          /* what follows */
+	pthread_cond_t done_changed;
+	bool stopping, stop_begun, done;
+	uint64_t cancel_at_us;
+};
+
+static inline void *tag_of(struct wire_call *w, enum call_op op)
+{
+	return (char *)w + op;
+}
+
+static inline void set_state(struct wire_call *w, enum call_state s)
+{
+	unsigned was = atomic_load_explicit(&w->state, memory_order_relaxed);
+
+	while (!atomic_compare_exchange_weak_explicit(&w->state, &was, (was & CALL_POKED) | s, memory_order_acq_rel, memory_order_relaxed))
+		;
+}
+
+static inline enum call_state state_of(struct wire_call *w)
+{
+	return atomic_load_explicit(&w->state, memory_order_acquire) & ~(unsigned)CALL_POKED;
+}
+
+static inline bool is_poked(struct wire_call *w)
+{
+	return atomic_load_explicit(&w->state, memory_order_acquire) & CALL_POKED;
+}
+
+/* True: the caller is to start an OP_POKE. */
+static inline bool state_poke(struct wire_call *w)
+{
+	return !(atomic_fetch_or_explicit(&w->state, CALL_POKED, memory_order_acq_rel) & CALL_POKED);
+}
+
+/* The same of a call that is put aside, and is not touched after it: the OP_POKE, or the one that is under way, finds it so. */
+static inline bool state_put_aside(struct wire_call *w, enum call_state s)
+{
+	return !(atomic_exchange_explicit(&w->state, CALL_POKED | s, memory_order_acq_rel) & CALL_POKED);
+}
+
+/* The OP_POKE has come back. */
+static inline enum call_state state_unpoke(struct wire_call *w)
+{
+	return atomic_fetch_and_explicit(&w->state, ~(unsigned)CALL_POKED, memory_order_acq_rel) & ~(unsigned)CALL_POKED;
+}
+
+static inline bool is_stream(const struct wire_call *w)
+{
+	return w->c.method && (w->c.method->out || w->c.method->in);
+}
+
+static inline bool is_endless(const struct wire_call *w)
+{
+	return w->c.method && w->c.method->out && w->c.method->out->endless;
+}
+
+static inline bool is_cancelled(struct wire_call *w)
+{
+	return atomic_load_explicit(&w->c.cancelled, memory_order_relaxed);
+}
+
+static inline void drop_buffer(grpc_byte_buffer **b)
+{
+	if (*b)
+		grpc_byte_buffer_destroy(*b);
+	*b = NULL;
+}
+
+static inline uint32_t posts_wanted(uint32_t method)
+{
+	return method < rpc_methods_count && rpc_methods[method].hot ? POSTS_HOT : POSTS_COLD;
+}
+
+/* ---- rpc/step.c: by the call's owner; each ends with the call in other hands ---- */
+
+/* Enters a state and starts the operation that it waits for; its completion hands the call on. */
+void rpc_step_start(struct wire_call *w, enum call_state state, const grpc_op *ops, size_t n, enum call_op op);
+/* Lets go of a call, which goes on when it is woken, or at c.resume_us. */
+void rpc_step_put_aside(struct wire_call *w, enum call_state state);
+/* Asks to be told when the client is gone. */
+void rpc_step_watch_close(struct wire_call *w);
+/* In the server's statistics. */
+void rpc_step_count(struct wire_call *w, enum status status);
+/* Sends what is left to send: metadata, reply, status. */
+void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMessage *reply);
+/* Ends a call that has not been admitted, with c.why. Nothing is waited for: a client that does not read would keep it, and with many of these
+ * every other client from its calls. */
+void rpc_step_refuse(struct wire_call *w, enum status status);
+/* Unpacks the request into w->request. */
+enum status rpc_step_unpack(struct wire_call *w);
+void rpc_step_inline(struct wire_call *w);
+/* The next step of a call of kind RPC_INLINE that was put aside. */
+void rpc_step_again(struct wire_call *w);
+/* What a call's `wake` is. */
+void rpc_step_wake(struct rpc_call *c);
+/* The number by which gRPC knows the connection of a call; -1: none. */
+int rpc_step_connection(struct wire_call *w);
+/* What a call's `peer` is. */
+void rpc_step_peer(struct rpc_call *c, struct cache_peer *out);
+/* What a call's `who` is. */
+void rpc_step_who(struct rpc_call *c, struct who *out);
+/* False: the call's client has no right to its method, and c->why says so. */
+bool rpc_step_allowed(struct wire_call *w);
+/* Gets and sends the next message of a server stream. */
+void rpc_step_pump(struct wire_call *w, bool worker);
+/* Waits for the next message of a client stream. */
+void rpc_step_receive(struct wire_call *w);
+/* Hands the call to a worker. A call that has begun waits for room in the queue; a new one is refused. */
+void rpc_step_hand_over(struct wire_call *w, bool may_wait);
+/* What workers run. */
+void rpc_step_work(struct work *work);
+
+/* ---- rpc/loop.c ---- */
+
+void *rpc_loop_main(void *server);
+
+#endif

@@ -1,0 +1,258 @@
+/* Stats, Inspect, Layouts, Drain, Config. */
+#include <string.h>
+
+#include "daemon/process/config.h"
+#include "daemon/process/log.h"
+#include "daemon/rpc/methods.h"
+#include "daemon/rpc/reply.h"
+#include "daemon/process/stats.h"
+#include "proto/layout_message.h"
+
+enum {
+	INSPECT_MAX = 64,
+	FAULTS_MAX = CACHE_DISKS_MAX + DEVICES_MAX,
+	LAYOUTS_MAX = 4096,           /* more than there can be */
+	DRAIN_POLL_US = 20000,
+	DRAIN_MARGIN_US = 100000,     /* before the call's own deadline: the answer must still arrive */
+};
+
+/* ---- Stats ---- */
+
+struct stats {
+	struct rpc_call *c;
+	Terrace__V1__Stat **rows;
+	size_t n;
+	bool full;
+	bool names;                    /* also who the sessions are: their engines and processes */
+};
+
+static char *keep(struct rpc_call *c, const char *text)
+{
+	size_t n = strlen(text) + 1;
+	char *copy = rpc_take(c, n);
+
+	return copy ? memcpy(copy, text, n) : NULL;
+}
+
+static void stats_row(void *arg, const char *name, const char *labels, double value, bool counter, const char *help)
+{
+	struct stats *s = arg;
+
+	if (!s->names && !strcmp(name, CACHE_STAT_OF_SESSIONS))
+		return;
+	Terrace__V1__Stat *row = s->n < STATS_MAX ? rpc_take(s->c, sizeof *row) : NULL;
+
+	if (!row) {
+		s->full = true;
+		return;
+	}
+	terrace__v1__stat__init(row);
+	row->name = keep(s->c, name);
+	row->labels = keep(s->c, labels);
+	row->value = value;
+	row->counter = counter;
+	row->help = keep(s->c, help);
+	if (row->name && row->labels && row->help)
+		s->rows[s->n++] = row;
+	else
+		s->full = true;
+}
+
+/* False: too much was asked for. */
+static bool faults_keep(struct rpc_call *c, Terrace__V1__StatsReply *r)
+{
+	struct cache_fault *faults = rpc_take(c, FAULTS_MAX * sizeof *faults);
+	const uint32_t n = faults ? cache_faults(c->daemon->cache, faults, FAULTS_MAX) : 0;
+
+	r->n_faults = n < FAULTS_MAX ? n : FAULTS_MAX;
+	r->faults = rpc_take(c, FAULTS_MAX * sizeof *r->faults);
+	for (uint32_t i = 0; r->faults && i < r->n_faults; i++)
+		r->faults[i] = rpc_text(faults[i].text);
+	return faults && r->faults;
+}
+
+enum status rpc_stats(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const struct daemon *d = c->daemon;
+	Terrace__V1__StatsReply *r = rpc_take(c, sizeof *r);
+	struct stats s = { .c = c, .rows = rpc_take(c, STATS_MAX * sizeof(Terrace__V1__Stat *)) };
+
+	(void)request;
+	if (!r || !s.rows)
+		return rpc_too_big(c);
+	s.names = rpc_is_admin(c);
+	daemon_stats(d, c->now_us, stats_row, &s);
+	if (s.full)
+		return rpc_too_big(c);
+	terrace__v1__stats_reply__init(r);
+	r->epoch = cache_epoch(d->cache);
+	r->version = (char *)TERRACE_VERSION;
+	r->state = (char *)daemon_state(d);
+	r->uptime_ms = (c->now_us - d->started_us) / 1000;
+	r->n_stats = s.n;
+	r->stats = s.rows;
+	if (!faults_keep(c, r))
+		return rpc_too_big(c);
+	*reply = &r->base;
+	return STATUS_OK;
+}
+
+/* ---- Inspect ---- */
+
+static enum status inspect_row(struct rpc_call *c, const struct cache_block_view *v, Terrace__V1__InspectBlock **out)
+{
+	Terrace__V1__InspectBlock *b = rpc_take(c, sizeof *b);
+	Terrace__V1__Layout *layout = rpc_take(c, sizeof *layout);
+
+	if (!b || !layout)
+		return rpc_too_big(c);
+	terrace__v1__inspect_block__init(b);
+	layout_message_write(&v->layout, layout);
+	b->layout_id = v->layout_id;
+	b->state = (char *)v->state;
+	b->tier = (char *)v->tier;
+	b->extent = v->extent;
+	b->offset = v->offset;
+	b->generation = v->generation;
+	b->tokens = v->tokens;
+	b->pins = v->pins;
+	b->parent = (ProtobufCBinaryData){ v->parent_bytes, (uint8_t *)v->parent };
+	b->position = v->position;
+	b->role = (Terrace__V1__Role)v->role;
+	b->turn = v->turn;
+	b->age_ms = v->age_ms;
+	b->idle_ms = v->idle_ms;
+	b->uses = v->uses;
+	b->checksum_ok = v->checksum_ok;
+	b->block_bytes = v->block_bytes;
+	b->layout = layout;
+	*out = b;
+	return STATUS_OK;
+}
+
+enum status rpc_inspect(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__InspectRequest *q = (const Terrace__V1__InspectRequest *)request;
+	Terrace__V1__InspectReply *r = rpc_take(c, sizeof *r);
+	struct cache_block_view *views = rpc_take(c, INSPECT_MAX * sizeof *views);
+	Terrace__V1__InspectBlock **rows = rpc_take(c, INSPECT_MAX * sizeof *rows);
+	const char *why = NULL;
+	uint32_t n = 0;
+	enum status s = rpc_key(c, "key", &q->key);
+
+	if (s != STATUS_OK)
+		return s;
+	if (!r || !views || !rows)
+		return rpc_too_big(c);
+	s = cache_inspect(c->daemon->cache, q->tenant, q->layout_id, q->key.data, (uint32_t)q->key.len, c->now_us,
+			  views, INSPECT_MAX, &n, &why);
+	if (s != STATUS_OK)
+		return rpc_fail_why(c, s, why);
+	for (uint32_t i = 0; i < n; i++)
+		if ((s = inspect_row(c, &views[i], &rows[i])) != STATUS_OK)
+			return s;
+	terrace__v1__inspect_reply__init(r);
+	r->n_blocks = n;
+	r->blocks = rows;
+	*reply = &r->base;
+	return STATUS_OK;
+}
+
+/* ---- Layouts ---- */
+
+enum status rpc_layouts(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	struct cache_layout_view *views = rpc_take(c, LAYOUTS_MAX * sizeof *views);
+	const uint32_t n = views ? cache_layouts(c->daemon->cache, views, LAYOUTS_MAX) : 0;
+	Terrace__V1__LayoutsReply *r = rpc_take(c, sizeof *r);
+	Terrace__V1__LayoutRow *rows = rpc_take(c, n * sizeof *rows), **list = rpc_take(c, n * sizeof *list);
+	Terrace__V1__Layout *layouts = rpc_take(c, n * sizeof *layouts);
+
+	(void)request;
+	if (!views || !r || !rows || !list || !layouts)
+		return rpc_too_big(c);
+	for (uint32_t i = 0; i < n; i++) {
+		terrace__v1__layout_row__init(&rows[i]);
+		layout_message_write(&views[i].layout, &layouts[i]);
+		rows[i].layout_id = views[i].layout_id;
+		rows[i].layout = &layouts[i];
+		rows[i].block_bytes = views[i].block_bytes;
+		rows[i].host_blocks = views[i].host_blocks;
+		rows[i].disk_blocks = views[i].disk_blocks;
+		rows[i].dirty_blocks = views[i].dirty_blocks;
+		list[i] = &rows[i];
+	}
+	terrace__v1__layouts_reply__init(r);
+	r->epoch = cache_epoch(c->daemon->cache);
+	r->n_rows = n;
+	r->rows = list;
+	*reply = &r->base;
+	return STATUS_OK;
+}
+
+/* ---- Drain ---- */
+
+enum status rpc_drain(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__DrainRequest *q = (const Terrace__V1__DrainRequest *)request;
+	struct cache_load load;
+	Terrace__V1__DrainReply *r;
+
+	if (!c->step.drain.begun) {
+		uint64_t wait = q->wait_ms < UINT64_MAX / 4000 ? q->wait_ms * 1000 : UINT64_MAX / 4;
+
+		c->step.drain.begun = true;
+		c->step.drain.until_us = c->now_us + (q->undo ? 0 : wait);
+		if (c->step.drain.until_us > c->deadline_us - DRAIN_MARGIN_US)
+			c->step.drain.until_us = c->deadline_us - DRAIN_MARGIN_US;
+		cache_drain(c->daemon->cache, !q->undo);
+		log_info(q->undo ? "drain_undone" : "drain_begun", LOG_NUM("wait_ms", q->wait_ms));
+	}
+	cache_load(c->daemon->cache, &load);
+	bool drained = !q->undo && !load.leases && !load.reservations;
+
+	if (!q->undo && !drained && c->now_us < c->step.drain.until_us) {
+		c->resume_us = c->now_us + DRAIN_POLL_US;
+		return STATUS_BUSY;
+	}
+	r = rpc_take(c, sizeof *r);
+	if (!r)
+		return rpc_too_big(c);
+	terrace__v1__drain_reply__init(r);
+	r->sessions = load.sessions;
+	r->leases = load.leases;
+	r->reservations = load.reservations;
+	r->drained = drained;
+	*reply = &r->base;
+	return STATUS_OK;
+}
+
+/* ---- Config ---- */
+
+enum status rpc_config(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	Terrace__V1__ConfigReply *r = rpc_take(c, sizeof *r);
+	Terrace__V1__ConfigRow *rows = rpc_take(c, CONFIG_OPTIONS_MAX * sizeof *rows);
+	Terrace__V1__ConfigRow **list = rpc_take(c, CONFIG_OPTIONS_MAX * sizeof *list);
+	struct config_row row;
+	uint32_t n = 0;
+
+	(void)request;
+	if (!r || !rows || !list)
+		return rpc_too_big(c);
+	for (; config_row(c->daemon->config, n, &row); n++) {
+		terrace__v1__config_row__init(&rows[n]);
+		rows[n].name = (char *)row.name;
+		rows[n].value = rpc_text(keep(c, row.value));
+		rows[n].origin = (char *)row.origin;
+		rows[n].help = (char *)row.help;
+		if (!rows[n].value)
+			return rpc_too_big(c);
+		list[n] = &rows[n];
+	}
+	terrace__v1__config_reply__init(r);
+	r->n_rows = n;
+	r->rows = list;
+	*reply = &r->base;
+	return STATUS_OK;
+}

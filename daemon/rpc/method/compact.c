@@ -1,0 +1,50 @@
+/* Compact: slab files that the blocks do not need, or that are over the budget, a few a call. */
+#include "daemon/process/log.h"
+#include "daemon/rpc/methods.h"
+#include "daemon/rpc/reply.h"
+
+enum { SLICE_US = 500000 };           /* on a worker at a time; a file takes as long as it takes */
+
+/* The wished size of a disk's files. */
+static enum status target(struct rpc_call *c, const Terrace__V1__CompactRequest *q, uint64_t *bytes)
+{
+	struct cache_disk_state disks[CACHE_DISKS_MAX];
+	const uint32_t n = cache_disks(c->daemon->cache, disks, CACHE_DISKS_MAX);
+
+	if (!n)
+		return rpc_fail(c, STATUS_UNAVAILABLE, "there is no disk tier");
+	if (q->disk >= n)
+		return rpc_fail(c, STATUS_NOT_FOUND, "disk: no number %u, there are %u", q->disk, n);
+	if (!*disks[q->disk].engine)
+		return rpc_fail(c, STATUS_UNAVAILABLE, "disk %u is not in use: %s", q->disk, disks[q->disk].why);
+	*bytes = q->max_bytes ? q->max_bytes : disks[q->disk].budget_bytes;
+	return STATUS_OK;
+}
+
+enum status rpc_compact(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__CompactRequest *q = (const Terrace__V1__CompactRequest *)request;
+	Terrace__V1__CompactReply *r = rpc_take(c, sizeof *r);
+	uint64_t bytes = 0, freed;
+	enum status s = target(c, q, &bytes);
+
+	if (s != STATUS_OK)
+		return s;
+	if (!r)
+		return rpc_too_big(c);
+	terrace__v1__compact_reply__init(r);
+	do {
+		s = cache_compact_step(c->daemon->cache, q->disk, bytes, &freed);
+		if (s == STATUS_OK) {
+			r->slabs++;
+			r->freed_bytes += freed;
+		}
+	} while (s == STATUS_OK && daemon_now_us() - c->now_us < SLICE_US);
+	if (s != STATUS_OK && s != STATUS_MISS && s != STATUS_BUSY)
+		return rpc_fail_why(c, s, NULL);
+	r->more = s != STATUS_MISS;
+	if (r->slabs)
+		log_info("disk_compacted", LOG_NUM("disk", q->disk), LOG_NUM("slabs", r->slabs), LOG_NUM("freed_bytes", r->freed_bytes));
+	*reply = &r->base;
+	return STATUS_OK;
+}

@@ -1,0 +1,191 @@
+/* Explain and Graph: why a block is where it is, and what the graph ties it to. */
+#include "daemon/rpc/methods.h"
+#include "daemon/rpc/reply.h"
+
+enum {
+	EXPLAIN_MAX = CACHE_LAYOUTS_MAX,
+	EDGES_MAX = 128,
+};
+
+/* Of a block's copies. */
+struct tier_rows {
+	Terrace__V1__ExplainTier tier[CACHE_TIERS_EXPLAINED], *list[CACHE_TIERS_EXPLAINED];
+	Terrace__V1__ExplainFeature feature[CACHE_TIERS_EXPLAINED][CACHE_FEATURES_MAX],
+		*features[CACHE_TIERS_EXPLAINED][CACHE_FEATURES_MAX];
+};
+
+static void tier_row(const struct cache_explained_tier *v, uint32_t at, struct tier_rows *rows)
+{
+	Terrace__V1__ExplainTier *t = rows->list[at] = &rows->tier[at];
+
+	terrace__v1__explain_tier__init(t);
+	t->tier = (char *)v->tier;
+	t->policy = (char *)v->policy;
+	t->gpu = v->gpu;
+	t->kept = (char *)v->kept;
+	t->idle_ms = v->idle_ms;
+	t->uses = v->uses;
+	t->ranked = v->ranked;
+	t->rank = v->rank;
+	t->rival = (ProtobufCBinaryData){ v->rival_bytes, (uint8_t *)v->rival };
+	t->scored = v->scored;
+	t->score = v->score;
+	t->rival_score = v->rival_score;
+	t->unit = (char *)v->unit;
+	for (uint32_t i = 0; i < v->features; i++) {
+		Terrace__V1__ExplainFeature *f = rows->features[at][i] = &rows->feature[at][i];
+
+		terrace__v1__explain_feature__init(f);
+		f->name = (char *)v->feature[i].name;
+		f->value = v->feature[i].value;
+	}
+	t->n_features = v->features;
+	t->features = rows->features[at];
+}
+
+static void explain_row(const struct cache_explained *v, Terrace__V1__ExplainBlock *b, struct tier_rows *rows)
+{
+	terrace__v1__explain_block__init(b);
+	b->layout_id = v->layout_id;
+	b->policy = (char *)v->policy;
+	b->tier = (char *)v->tier;
+	b->age_ms = v->age_ms;
+	b->idle_ms = v->idle_ms;
+	b->uses = v->uses;
+	b->pins = v->pins;
+	b->turn = v->turn;
+	b->refused = v->refused;
+	b->unworthy = v->unworthy;
+	b->ahead = v->ahead;
+	b->ranked = v->ranked;
+	b->rank = v->rank;
+	b->rival = (ProtobufCBinaryData){ v->rival_bytes, (uint8_t *)v->rival };
+	b->rival_idle_ms = v->rival_idle_ms;
+	b->rival_uses = v->rival_uses;
+	b->left = (char *)v->left;
+	b->left_reason = (char *)v->left_reason;
+	b->left_ms_ago = v->left_ms_ago;
+	b->left_idle_ms = v->left_idle_ms;
+	b->left_uses = v->left_uses;
+	b->regretted = v->regretted;
+	for (uint32_t i = 0; i < v->tiers; i++)
+		tier_row(&v->at[i], i, rows);
+	b->n_tiers = v->tiers;
+	b->tiers = rows->list;
+}
+
+/* Other blocks' keys are other engines', perhaps. */
+static void rivals_hide(struct cache_explained *v)
+{
+	v->rival_bytes = 0;
+	v->rival_idle_ms = v->rival_uses = 0;
+	for (uint32_t i = 0; i < v->tiers; i++) {
+		v->at[i].rival_bytes = 0;
+		v->at[i].rival_score = 0;
+	}
+}
+
+/* Over the layouts of one session: an engine's own, by its handle, or, for an administrator, that of a public number. */
+static enum status explain_session(struct rpc_call *c, const Terrace__V1__ExplainRequest *q, struct cache_explained *views, uint32_t *n)
+{
+	uint64_t ids[CACHE_LAYOUTS_MAX];
+	const uint32_t layouts = cache_session_layout_ids(c->daemon->cache, q->session, q->number, ids);
+	const bool hide = !rpc_is_admin(c);
+	const char *why = NULL;
+
+	*n = 0;
+	if (!layouts)
+		return rpc_fail(c, STATUS_NOT_FOUND, "%s: no open session has it", q->session ? "session" : "number");
+	for (uint32_t i = 0; i < layouts; i++) {
+		uint32_t got = 0;
+
+		if (q->layout_id && q->layout_id != ids[i])
+			continue;
+		enum status s = cache_explain(c->daemon->cache, q->tenant, ids[i], q->key.data, (uint32_t)q->key.len, c->now_us,
+					      &views[*n], 1, &got, &why);
+
+		if (s != STATUS_OK)
+			return rpc_fail_why(c, s, why);
+		if (got && hide)
+			rivals_hide(&views[*n]);
+		*n += got;
+	}
+	return STATUS_OK;
+}
+
+static enum status explain_views(struct rpc_call *c, const Terrace__V1__ExplainRequest *q, struct cache_explained *views, uint32_t *n)
+{
+	const char *why = NULL;
+	enum status s;
+
+	if (!q->session && !rpc_is_admin(c))
+		return rpc_denied(c, "Explain without the handle of one's session");
+	if (q->session && q->number)
+		return rpc_fail(c, STATUS_INVALID, "session and number: one of them");
+	if (q->session || q->number)
+		return explain_session(c, q, views, n);
+	s = cache_explain(c->daemon->cache, q->tenant, q->layout_id, q->key.data, (uint32_t)q->key.len, c->now_us, views,
+			  EXPLAIN_MAX, n, &why);
+	return s == STATUS_OK ? s : rpc_fail_why(c, s, why);
+}
+
+enum status rpc_explain(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__ExplainRequest *q = (const Terrace__V1__ExplainRequest *)request;
+	Terrace__V1__ExplainReply *r = rpc_take(c, sizeof *r);
+	struct cache_explained *views = rpc_take(c, EXPLAIN_MAX * sizeof *views);
+	Terrace__V1__ExplainBlock *blocks = rpc_take(c, EXPLAIN_MAX * sizeof *blocks), **rows = rpc_take(c, EXPLAIN_MAX * sizeof *rows);
+	struct tier_rows *tiers = rpc_take(c, EXPLAIN_MAX * sizeof *tiers);
+	uint32_t n = 0;
+	enum status s = rpc_key(c, "key", &q->key);
+
+	if (s != STATUS_OK)
+		return s;
+	if (!r || !views || !blocks || !rows || !tiers)
+		return rpc_too_big(c);
+	s = explain_views(c, q, views, &n);
+	if (s != STATUS_OK)
+		return s;
+	for (uint32_t i = 0; i < n; i++) {
+		explain_row(&views[i], &blocks[i], &tiers[i]);
+		rows[i] = &blocks[i];
+	}
+	terrace__v1__explain_reply__init(r);
+	r->n_blocks = n;
+	r->blocks = rows;
+	*reply = &r->base;
+	return STATUS_OK;
+}
+
+enum status rpc_graph(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__GraphRequest *q = (const Terrace__V1__GraphRequest *)request;
+	Terrace__V1__GraphReply *r = rpc_take(c, sizeof *r);
+	struct cache_graph_edge *edges = rpc_take(c, EDGES_MAX * sizeof *edges);
+	Terrace__V1__GraphEdge *out = rpc_take(c, EDGES_MAX * sizeof *out), **rows = rpc_take(c, EDGES_MAX * sizeof *rows);
+	const char *why = NULL;
+	uint32_t n = 0;
+	enum status s = rpc_key(c, "key", &q->key);
+
+	if (s != STATUS_OK)
+		return s;
+	if (!r || !edges || !out || !rows)
+		return rpc_too_big(c);
+	s = cache_graph(c->daemon->cache, q->key.data, (uint32_t)q->key.len, edges, EDGES_MAX, &n, &why);
+	if (s != STATUS_OK)
+		return rpc_fail_why(c, s, why);
+	for (uint32_t i = 0; i < n; i++) {
+		terrace__v1__graph_edge__init(&out[i]);
+		out[i].name = edges[i].name;
+		out[i].key = (ProtobufCBinaryData){ edges[i].key_bytes, edges[i].key };
+		out[i].type = (char *)edges[i].type;
+		out[i].weight = edges[i].weight;
+		out[i].tier = (char *)edges[i].tier;
+		rows[i] = &out[i];
+	}
+	terrace__v1__graph_reply__init(r);
+	r->n_edges = n;
+	r->edges = rows;
+	*reply = &r->base;
+	return STATUS_OK;
+}

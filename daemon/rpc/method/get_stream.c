@@ -1,0 +1,245 @@
+/* Get: blocks' bytes, copied out of the slots and checked.
+ *
+ * Engines may have a slot mapped writable. So a block is copied to memory of the daemon's own, the copy is compared with the commit's sums, and
+ * the copy is what is sent. A slot that was written over after its commit is dropped; the block then comes from another tier that has it, or
+ * is a miss.
+ *
+ * A message is GetChunk{header, data}. Protobuf-c would copy the data, so the frame is made by hand: a few
+ * bytes of prefix (the header as field 1, then tag and length of field 2) and behind them a piece of the
+ * copy that gRPC reads in place. The copy stays until gRPC has let go of its last piece; that
+ * may happen on any thread, so its end is deferred to the rpc thread. Looking a block up, its copy and its
+ * checksums are a worker's; the pieces after the first are not. Copies of all streams have a bound (cache_read_begin): beyond it a stream waits.
+ */
+#include <stdlib.h>
+
+#include "daemon/rpc/server.h"
+#include "daemon/rpc/methods.h"
+#include "daemon/rpc/reply.h"
+
+enum {
+	CHUNK_STANDARD = 256 * 1024,
+	CHUNK_LEAST = 4096,
+	CHUNK_MOST = 1024 * 1024,
+	ROOM_AGAIN_US = 2000,
+	TRIES_MAX = 4,           /* of a block that is found to be wrong: in memory, and in memory again as a disk or a GPU had it */
+	TAG_HEADER = 1 << 3 | 2, /* GetChunk.header, length-delimited */
+	TAG_DATA = 2 << 3 | 2,
+};
+
+/* A block's copy; lives on its own, since gRPC may hold pieces of it after the call is gone. */
+struct get_block {
+	struct rpc_deferred deferred; /* first */
+	struct cache *cache;
+	struct rpc_server *rpc;
+	struct cache_read read;
+	atomic_uint refs;             /* the stream's, and one a piece in gRPC's hands */
+	uint32_t crc32c;
+	uint8_t *bytes;               /* [read.block_bytes] */
+};
+
+struct get {
+	uint64_t session;
+	uint32_t layout, index, chunk_bytes, tries;
+	struct cache_keys keys;
+	struct get_block *block;      /* being sent; NULL between blocks */
+	uint64_t sent;
+	uint8_t head[96];
+};
+
+static void block_end(struct rpc_deferred *item)
+{
+	struct get_block *b = (struct get_block *)item;
+
+	cache_read_end(b->cache, &b->read);
+	free(b->bytes);
+	free(b);
+}
+
+static void block_drop(void *arg)
+{
+	struct get_block *b = arg;
+
+	if (atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel) == 1) {
+		b->deferred.run = block_end;
+		rpc_server_defer(b->rpc, &b->deferred);
+	}
+}
+
+static size_t put_varint(uint8_t *at, uint64_t n)
+{
+	size_t i = 0;
+
+	for (; n >= 0x80; n >>= 7)
+		at[i++] = (uint8_t)(n | 0x80);
+	at[i++] = (uint8_t)n;
+	return i;
+}
+
+static enum status get_open(struct rpc_call *c, const ProtobufCMessage *request)
+{
+	const Terrace__V1__GetRequest *q = (const Terrace__V1__GetRequest *)request;
+	struct cache_keys keys;
+	uint32_t layouts;
+	enum status s = rpc_keys(c, q->keys, true, &keys);
+
+	if (s != STATUS_OK || (s = rpc_session_layouts(c, q->session, 0, &layouts)) != STATUS_OK)
+		return s;
+	if (q->layout >= layouts)
+		return rpc_fail(c, STATUS_INVALID, "layout: index %u, the session has %u", q->layout, layouts);
+	if (q->chunk_bytes > CHUNK_MOST)
+		return rpc_fail(c, STATUS_INVALID, "chunk_bytes: %u, at most %d", q->chunk_bytes, CHUNK_MOST);
+	struct get *g = calloc(1, sizeof *g);
+
+	if (!g)
+		return rpc_too_big(c);
+	g->session = q->session;
+	g->layout = q->layout;
+	g->keys = keys;
+	g->chunk_bytes = !q->chunk_bytes	      ? CHUNK_STANDARD :
+			 q->chunk_bytes < CHUNK_LEAST ? CHUNK_LEAST :
+							q->chunk_bytes;
+	c->stream = g;
+	return STATUS_OK;
+}
+
+/* Header of key `index`, framed, into g->head. */
+static size_t frame_header(struct get *g, enum status s)
+{
+	Terrace__V1__GetHeader h = TERRACE__V1__GET_HEADER__INIT;
+	size_t n = 0;
+
+	h.index = g->index;
+	h.status = (Terrace__V1__Status)s;
+	if (s == STATUS_OK) {
+		h.tokens = g->block->read.tokens;
+		h.block_bytes = g->block->read.block_bytes;
+		h.crc32c = g->block->crc32c;
+	}
+	g->head[n++] = TAG_HEADER;
+	n += put_varint(g->head + n, terrace__v1__get_header__get_packed_size(&h));
+	return n + terrace__v1__get_header__pack(&h, g->head + n);
+}
+
+/* Adds the next piece of the block behind `n` bytes of head. */
+static void frame_piece(struct get *g, size_t n, struct rpc_out *out)
+{
+	struct get_block *b = g->block;
+	uint64_t left = b->read.block_bytes - g->sent, piece = left < g->chunk_bytes ? left : g->chunk_bytes;
+
+	g->head[n++] = TAG_DATA;
+	n += put_varint(g->head + n, piece);
+	atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
+	*out = (struct rpc_out){ g->head, n, b->bytes + g->sent, piece, block_drop, b };
+	g->sent += piece;
+	if (g->sent == b->read.block_bytes) {
+		g->block = NULL;
+		g->index++;
+		block_drop(b);
+	}
+}
+
+/* Copies the block that was found into b->bytes. Not OK: the read is over. */
+static enum status get_block_copy(struct rpc_call *c, struct get_block *b)
+{
+	enum status s;
+
+	b->cache = c->daemon->cache;
+	b->rpc = c->daemon->rpc;
+	b->bytes = malloc(b->read.block_bytes);
+	s = b->bytes ? cache_read_copy(b->cache, &b->read, b->bytes, &b->crc32c) : STATUS_EXHAUSTED;
+	if (s == STATUS_OK)
+		return s;
+	cache_read_end(b->cache, &b->read);
+	free(b->bytes);
+	return s;
+}
+
+static enum rpc_next get_block_send(struct rpc_call *c, struct get *g, struct get_block *b, struct rpc_out *out)
+{
+	rpc_wait_end(c);
+	atomic_store_explicit(&b->refs, 1, memory_order_relaxed);
+	g->block = b;
+	g->sent = 0;
+	g->tries = 0;
+	frame_piece(g, frame_header(g, STATUS_OK), out);
+	return RPC_NEXT_MESSAGE;
+}
+
+static bool is_miss(enum status s)
+{
+	return s == STATUS_MISS || s == STATUS_CORRUPT || s == STATUS_STALE;
+}
+
+/* Anything but a block. */
+static enum rpc_next get_block_none(struct rpc_call *c, struct get *g, enum status s, const char *why, struct rpc_out *out,
+				    enum status *failure)
+{
+	if (s == STATUS_BUSY) {
+		rpc_wait_busy(c);
+		return RPC_NEXT_WAIT;
+	}
+	if (s == STATUS_EXHAUSTED && !rpc_wait(c)->last) { /* clients take what is on its way to them */
+		c->resume_us = c->now_us + ROOM_AGAIN_US;
+		return RPC_NEXT_WAIT;
+	}
+	rpc_wait_end(c);
+	if (!is_miss(s)) {
+		*failure = rpc_fail_why(c, s, why);
+		return RPC_NEXT_FAIL;
+	}
+	*out = (struct rpc_out){ .head = g->head, .head_bytes = frame_header(g, STATUS_MISS) };
+	g->index++;
+	g->tries = 0;
+	return RPC_NEXT_MESSAGE;
+}
+
+/* A block that memory had wrong may be right elsewhere: from there it comes by the same way. */
+static enum rpc_next get_block_begin(struct rpc_call *c, struct get *g, struct rpc_out *out, enum status *failure)
+{
+	const uint8_t *key = g->keys.bytes + (size_t)g->index * g->keys.key_bytes;
+	struct get_block *b = calloc(1, sizeof *b);
+	const char *why = "no memory for a block";
+	enum status s;
+
+	if (!b) {
+		*failure = rpc_too_big(c);
+		return RPC_NEXT_FAIL;
+	}
+	do {
+		s = cache_read_begin(c->daemon->cache, g->session, g->layout, key, g->keys.key_bytes, c->now_us, &b->read, rpc_wait(c), &why);
+		if (s == STATUS_OK)
+			s = get_block_copy(c, b);
+	} while (s == STATUS_CORRUPT && ++g->tries < TRIES_MAX);
+	if (s == STATUS_OK)
+		return get_block_send(c, g, b, out);
+	free(b);
+	return get_block_none(c, g, s, why, out, failure);
+}
+
+static enum rpc_next get_next(struct rpc_call *c, bool worker, struct rpc_out *out, enum status *failure)
+{
+	struct get *g = c->stream;
+
+	if (g->block) {
+		frame_piece(g, 0, out);
+		return RPC_NEXT_MESSAGE;
+	}
+	if (g->index == g->keys.count)
+		return RPC_NEXT_END;
+	return worker ? get_block_begin(c, g, out, failure) : RPC_NEXT_WORKER;
+}
+
+static void get_close(struct rpc_call *c)
+{
+	struct get *g = c->stream;
+
+	if (g->block)
+		block_drop(g->block);
+	free(g);
+}
+
+const struct rpc_server_stream rpc_get_stream = {
+	.open = get_open,
+	.next = get_next,
+	.close = get_close,
+};

@@ -1,0 +1,94 @@
+/* Lease and Release. */
+#include "daemon/process/config.h"
+#include "daemon/rpc/methods.h"
+#include "daemon/rpc/reply.h"
+
+enum { CALLS_MAX = 16 }; /* each takes a look at all that the session holds */
+
+enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__LeaseRequest *q = (const Terrace__V1__LeaseRequest *)request;
+	Terrace__V1__LeaseReply *r = rpc_take(c, sizeof *r);
+	struct cache_on on = { .attachment = q->attachment, .or_host = q->gpu_or_host, .call = q->call, .late = true };
+	struct cache_leased leased = { 0 };
+	struct cache_place *places;
+	struct cache_keys keys;
+	uint32_t layouts;
+	const char *why = NULL;
+	enum status s = rpc_keys(c, q->keys, false, &keys);
+
+	if (s != STATUS_OK)
+		return s;
+	s = rpc_gpu(c, q->gpu, &on.gpu);
+	if (s != STATUS_OK)
+		return s;
+	if ((unsigned)q->mode > TERRACE__V1__LEASE_MODE__LEASE_ALL)
+		return rpc_fail(c, STATUS_INVALID, "mode: unknown mode %d", (int)q->mode);
+	s = rpc_session_layouts(c, q->session, keys.count, &layouts);
+	if (s != STATUS_OK)
+		return s;
+	places = rpc_take(c, (size_t)keys.count * layouts * sizeof *places);
+	if (!r || !places)
+		return rpc_too_big(c);
+	terrace__v1__lease_reply__init(r);
+	s = cache_lease_on(c->daemon->cache, q->session, &keys, q->mode == TERRACE__V1__LEASE_MODE__LEASE_ALL, &on, c->now_us,
+			   places, keys.count * layouts, &leased, rpc_wait(c), &why);
+	if (s == STATUS_BUSY)
+		return rpc_wait_busy(c);
+	if (s == STATUS_OK) {
+		r->lease = leased.lease;
+		r->blocks = leased.blocks;
+		r->board_word = leased.board_word;
+		r->board_base = leased.board_base;
+		r->board_layers = leased.board_layers;
+		r->board_summed = leased.board_summed;
+		r->places = rpc_places(c, places, (size_t)leased.blocks * leased.layouts);
+		if (!r->places) {
+			cache_release(c->daemon->cache, q->session, leased.lease);
+			return rpc_too_big(c);
+		}
+	} else if (s != STATUS_MISS && s != STATUS_EXHAUSTED) {
+		return rpc_fail_why(c, s, why);
+	}
+	r->epoch = cache_epoch(c->daemon->cache);
+	r->status = (Terrace__V1__Status)s;
+	r->ttl_ms = c->daemon->config->lease_ttl_ms;
+	*reply = &r->base;
+	return STATUS_OK;
+}
+
+void rpc_lease_undo(struct rpc_call *c, const ProtobufCMessage *request, const ProtobufCMessage *reply)
+{
+	const Terrace__V1__LeaseRequest *q = (const Terrace__V1__LeaseRequest *)request;
+	const Terrace__V1__LeaseReply *r = (const Terrace__V1__LeaseReply *)reply;
+
+	if (r->lease)
+		cache_release(c->daemon->cache, q->session, r->lease);
+}
+
+enum status rpc_release(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__ReleaseRequest *q = (const Terrace__V1__ReleaseRequest *)request;
+	Terrace__V1__ReleaseReply *r = rpc_take(c, sizeof *r);
+
+	/* Session 0 is the core's word for a trusted caller: never the wire's. */
+	if (!q->session)
+		return rpc_fail(c, STATUS_NOT_FOUND, "session: unknown, or closed");
+	if (q->n_leases > CACHE_KEYS_MAX || q->n_calls > CALLS_MAX)
+		return rpc_fail(c, STATUS_INVALID, "leases: %zu given, at most %d a call; calls: %zu, at most %d", q->n_leases,
+				CACHE_KEYS_MAX, q->n_calls, CALLS_MAX);
+	Terrace__V1__Status *status = rpc_take(c, q->n_leases * sizeof *status);
+
+	if (!r || !status)
+		return rpc_too_big(c);
+	for (size_t i = 0; i < q->n_leases; i++)
+		status[i] = (Terrace__V1__Status)cache_release(c->daemon->cache, q->session, q->leases[i]);
+	for (size_t i = 0; i < q->n_calls; i++)
+		if (q->calls[i])
+			cache_recall(c->daemon->cache, q->session, q->calls[i]);
+	terrace__v1__release_reply__init(r);
+	r->n_status = q->n_leases;
+	r->status = status;
+	*reply = &r->base;
+	return STATUS_OK;
+}

@@ -1,0 +1,208 @@
+/* Put by borrow: Reserve, Commit, Abort. */
+#include <string.h>
+
+#include "daemon/process/config.h"
+#include "daemon/rpc/methods.h"
+#include "daemon/rpc/reply.h"
+
+/* The infos of a Reserve: one a key, or none (*out is NULL then, but for open blocks, which they count). */
+static enum status reserve_infos(struct rpc_call *c, const Terrace__V1__ReserveRequest *q, uint32_t count,
+				 struct slot_info **out)
+{
+	struct slot_info *info = NULL;
+
+	if (q->n_info && q->n_info != count)
+		return rpc_fail(c, STATUS_INVALID, "info: %zu entries for %u keys", q->n_info, count);
+	if (q->n_info) {
+		info = rpc_take(c, count * sizeof *info);
+		if (!info)
+			return rpc_too_big(c);
+	}
+	for (uint32_t i = 0; i < q->n_info; i++) {
+		enum status s = rpc_info(c, "info", i, q->info[i], &info[i]);
+
+		if (s != STATUS_OK)
+			return s;
+	}
+	*out = info;
+	return STATUS_OK;
+}
+
+enum status rpc_reserve(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__ReserveRequest *q = (const Terrace__V1__ReserveRequest *)request;
+	struct cache_on on = { .attachment = q->attachment, .call = q->call };
+	struct cache_keys keys = { 0 };
+	struct slot_info *info = NULL;
+	uint32_t layouts = 0, n;
+	const char *why = NULL;
+	enum status s;
+
+	if (q->open && (!q->n_info || q->n_info > CACHE_KEYS_MAX))
+		return rpc_fail(c, STATUS_INVALID, "info: %zu entries, open blocks need 1 to %d", q->n_info,
+				CACHE_KEYS_MAX);
+	if (q->open)
+		keys.count = (uint32_t)q->n_info;
+	else if ((s = rpc_keys(c, q->keys, false, &keys)) != STATUS_OK)
+		return s;
+	if ((s = rpc_gpu(c, q->gpu, &on.gpu)) != STATUS_OK ||
+	    (s = rpc_session_layouts(c, q->session, keys.count, &layouts)) != STATUS_OK ||
+	    (s = reserve_infos(c, q, keys.count, &info)) != STATUS_OK)
+		return s;
+	n = keys.count * layouts;
+
+	Terrace__V1__ReserveReply *r = rpc_take(c, sizeof *r);
+	enum status *statuses = rpc_take_zero(c, keys.count, sizeof *statuses);
+	uint64_t *reservations = rpc_take_zero(c, keys.count, sizeof *reservations);
+	struct cache_place *places = rpc_take(c, n * sizeof *places);
+
+	if (!r || !statuses || !reservations || !places)
+		return rpc_too_big(c);
+	for (uint32_t i = 0; i < n; i++)
+		places[i] = (struct cache_place){ .extent = (uint32_t)CACHE_EXTENT_NONE };
+	terrace__v1__reserve_reply__init(r);
+	r->status = rpc_take(c, keys.count * sizeof *r->status); /* memory first: nothing may fail once slots are taken */
+	r->places = rpc_places(c, NULL, n);
+	if (!r->status || !r->places)
+		return rpc_too_big(c);
+	s = cache_reserve_on(c->daemon->cache, q->session, &keys, info, q->open, &on, c->worker, c->now_us, statuses,
+			     reservations, places, n, &why);
+	if (s != STATUS_OK)
+		return rpc_fail_why(c, s, why);
+	r->epoch = cache_epoch(c->daemon->cache);
+	r->n_status = keys.count;
+	r->n_reservation = keys.count;
+	r->reservation = reservations;
+	r->ttl_ms = c->daemon->config->reservation_ttl_ms;
+	for (uint32_t i = 0; i < keys.count; i++)
+		r->status[i] = (Terrace__V1__Status)statuses[i];
+	rpc_places_fill(r->places, places, n);
+	*reply = &r->base;
+	return STATUS_OK;
+}
+
+void rpc_reserve_undo(struct rpc_call *c, const ProtobufCMessage *request, const ProtobufCMessage *reply)
+{
+	const Terrace__V1__ReserveRequest *q = (const Terrace__V1__ReserveRequest *)request;
+	const Terrace__V1__ReserveReply *r = (const Terrace__V1__ReserveReply *)reply;
+
+	for (size_t i = 0; i < r->n_reservation; i++)
+		if (r->reservation[i])
+			cache_abort(c->daemon->cache, q->session, r->reservation[i]);
+}
+
+static enum status commit_item(struct rpc_call *c, size_t i, const Terrace__V1__CommitItem *in,
+			       struct cache_commit_item *out)
+{
+	struct cache_commit_item item = {
+		.reservation = in->reservation,
+		.tokens = in->tokens,
+		.key_bytes = (uint8_t)in->key.len,
+		.keep_open = in->keep_open,
+	};
+
+	if (in->key.len > SLOT_KEY_MAX)
+		return rpc_fail(c, STATUS_INVALID, "items[%zu].key: %zu bytes, at most %d", i, in->key.len,
+				SLOT_KEY_MAX);
+	if (in->tokens > KV_BLOCK_TOKENS_MAX)
+		return rpc_fail(c, STATUS_INVALID, "items[%zu].tokens: %u, at most %d", i, in->tokens,
+				KV_BLOCK_TOKENS_MAX);
+	if (in->key.len)
+		memcpy(item.key, in->key.data, in->key.len);
+	if (in->info) {
+		struct slot_info *info = rpc_take(c, sizeof *info);
+
+		if (!info)
+			return rpc_too_big(c);
+		enum status s = rpc_info(c, "items.info", i, in->info, info);
+
+		if (s != STATUS_OK)
+			return s;
+		item.info = info;
+	}
+	*out = item;
+	return STATUS_OK;
+}
+
+enum status rpc_commit(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__CommitRequest *q = (const Terrace__V1__CommitRequest *)request;
+	uint32_t layouts = 0, count = (uint32_t)q->n_items, n;
+	struct cache_leased leased = { 0 };
+	const char *why = NULL;
+	enum status s;
+
+	if (!q->n_items || q->n_items > CACHE_KEYS_MAX)
+		return rpc_fail(c, STATUS_INVALID, "items: %zu given, must be 1 to %d", q->n_items, CACHE_KEYS_MAX);
+	s = rpc_session_layouts(c, q->session, count, &layouts);
+	if (s != STATUS_OK)
+		return s;
+	n = q->lease ? count * layouts : 0;
+
+	Terrace__V1__CommitReply *r = rpc_take(c, sizeof *r);
+	struct cache_commit_item *items = rpc_take(c, count * sizeof *items);
+	enum status *statuses = rpc_take_zero(c, count, sizeof *statuses);
+	struct cache_place *places = rpc_take_zero(c, n, sizeof *places);
+
+	if (!r || !items || !statuses || !places)
+		return rpc_too_big(c);
+	for (uint32_t i = 0; i < count; i++)
+		if ((s = commit_item(c, i, q->items[i], &items[i])) != STATUS_OK)
+			return s;
+	for (uint32_t i = 0; i < n; i++)
+		places[i].extent = (uint32_t)CACHE_EXTENT_NONE;
+	terrace__v1__commit_reply__init(r);
+	r->status = rpc_take(c, count * sizeof *r->status);
+	r->places = n ? rpc_places(c, NULL, n) : NULL;
+	if (!r->status || (n && !r->places))
+		return rpc_too_big(c);
+	s = cache_commit_on(c->daemon->cache, q->session, items, count, q->lease,
+			    &(struct cache_on){ .attachment = q->attachment, .gpu = CACHE_HOST, .call = q->call }, c->now_us,
+			    daemon_unix_ms(), statuses, places, n, &leased, &why);
+	if (s != STATUS_OK)
+		return rpc_fail_why(c, s, why);
+	r->epoch = cache_epoch(c->daemon->cache);
+	r->n_status = count;
+	r->lease = leased.lease;
+	for (uint32_t i = 0; i < count; i++)
+		r->status[i] = (Terrace__V1__Status)statuses[i];
+	if (leased.lease)
+		rpc_places_fill(r->places, places, n);
+	else
+		r->places = NULL;
+	*reply = &r->base;
+	return STATUS_OK;
+}
+
+/* The commit stands: only its lease has no holder. */
+void rpc_commit_undo(struct rpc_call *c, const ProtobufCMessage *request, const ProtobufCMessage *reply)
+{
+	const Terrace__V1__CommitRequest *q = (const Terrace__V1__CommitRequest *)request;
+	const Terrace__V1__CommitReply *r = (const Terrace__V1__CommitReply *)reply;
+
+	if (r->lease)
+		cache_release(c->daemon->cache, q->session, r->lease);
+}
+
+enum status rpc_abort(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__AbortRequest *q = (const Terrace__V1__AbortRequest *)request;
+	Terrace__V1__AbortReply *r = rpc_take(c, sizeof *r);
+
+	if (!q->session)
+		return rpc_fail(c, STATUS_NOT_FOUND, "session: unknown, or closed");
+	if (q->n_reservations > CACHE_KEYS_MAX)
+		return rpc_fail(c, STATUS_INVALID, "reservations: %zu given, at most %d a call", q->n_reservations,
+				CACHE_KEYS_MAX);
+	Terrace__V1__Status *status = rpc_take(c, q->n_reservations * sizeof *status);
+
+	if (!r || !status)
+		return rpc_too_big(c);
+	for (size_t i = 0; i < q->n_reservations; i++)
+		status[i] = (Terrace__V1__Status)cache_abort(c->daemon->cache, q->session, q->reservations[i]);
+	terrace__v1__abort_reply__init(r);
+	r->n_status = q->n_reservations;
+	r->status = status;
+	*reply = &r->base;
+	return STATUS_OK;
+}

@@ -1,0 +1,149 @@
+/* OpenSession, Attach, CloseSession. */
+#include <string.h>
+
+#include "daemon/process/config.h"
+#include "daemon/process/log.h"
+#include "daemon/rpc/methods.h"
+#include "daemon/rpc/reply.h"
+#include "proto/layout_message.h"
+
+/* What engines may ask for the memory of. */
+static bool session_gpus(struct rpc_call *c, Terrace__V1__OpenSessionReply *r)
+{
+	const uint32_t count = cache_gpus(c->daemon->cache, NULL, 0);
+	struct cache_gpu_view *views = rpc_take(c, count * sizeof *views);
+	Terrace__V1__Gpu *rows = rpc_take(c, count * sizeof *rows);
+	Terrace__V1__Gpu **list = rpc_take(c, count * sizeof *list);
+
+	if (!views || !rows || !list)
+		return false;
+	r->n_gpus = count ? cache_gpus(c->daemon->cache, views, count) : 0;
+	r->gpus = list;
+	for (uint32_t i = 0; i < r->n_gpus; i++) {
+		terrace__v1__gpu__init(&rows[i]);
+		rows[i].uuid = (ProtobufCBinaryData){ sizeof views[i].uuid, views[i].uuid };
+		rows[i].bytes = views[i].bytes;
+		list[i] = &rows[i];
+	}
+	return true;
+}
+
+/* with_layouts: Attach's caller has not got them. */
+static enum status session_reply(struct rpc_call *c, const struct cache_session_view *v, bool with_layouts,
+				 ProtobufCMessage **reply)
+{
+	const struct config *config = c->daemon->config;
+	Terrace__V1__OpenSessionReply *r = rpc_take(c, sizeof *r);
+	Terrace__V1__LayoutReply *rows = rpc_take(c, v->layouts * sizeof *rows);
+	Terrace__V1__LayoutReply **row_list = rpc_take(c, v->layouts * sizeof *row_list);
+	Terrace__V1__Layout *layouts = rpc_take(c, v->layouts * sizeof *layouts);
+	Terrace__V1__Layout **layout_list = rpc_take(c, v->layouts * sizeof *layout_list);
+
+	if (!r || !rows || !row_list || !layouts || !layout_list)
+		return rpc_too_big(c);
+	terrace__v1__open_session_reply__init(r);
+	for (uint32_t i = 0; i < v->layouts; i++) {
+		terrace__v1__layout_reply__init(&rows[i]);
+		rows[i].layout_id = v->layout_id[i];
+		rows[i].block_bytes = v->block_bytes[i];
+		rows[i].slot_bytes = v->slot_bytes[i];
+		row_list[i] = &rows[i];
+		layout_message_write(&v->layout[i], &layouts[i]);
+		layout_list[i] = &layouts[i];
+	}
+	r->epoch = cache_epoch(c->daemon->cache);
+	r->session = v->id;
+	r->number = v->number;
+	r->token = (ProtobufCBinaryData){ CACHE_TOKEN_BYTES, (uint8_t *)v->token };
+	r->n_layouts = v->layouts;
+	r->layouts = row_list;
+	r->fd_socket = (char *)config->fd_socket;
+	r->idle_timeout_ms = (uint32_t)config->session_idle_ms;
+	r->n_layout_list = with_layouts ? v->layouts : 0;
+	r->layout_list = layout_list;
+	if (!session_gpus(c, r))
+		return rpc_too_big(c);
+	*reply = &r->base;
+	return STATUS_OK;
+}
+
+enum status rpc_open_session(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__OpenSessionRequest *q = (const Terrace__V1__OpenSessionRequest *)request;
+	struct cache_session_view *v = rpc_take(c, sizeof *v);
+	struct cache_peer peer = { .process = 0 };
+	struct kv_layout *layouts;
+	const char *why = NULL;
+	enum status s;
+
+	if (!q->n_layouts || q->n_layouts > CACHE_LAYOUTS_MAX)
+		return rpc_fail(c, STATUS_INVALID, "layouts: %zu given, must be 1 to %d", q->n_layouts,
+				CACHE_LAYOUTS_MAX);
+	if (strlen(q->engine) > CACHE_ENGINE_MAX)
+		return rpc_fail(c, STATUS_INVALID, "engine: longer than %d bytes", CACHE_ENGINE_MAX);
+	layouts = rpc_take(c, q->n_layouts * sizeof *layouts);
+	if (!v || !layouts)
+		return rpc_too_big(c);
+	for (size_t i = 0; i < q->n_layouts; i++) {
+		s = rpc_layout_in(c, i, q->layouts[i], &layouts[i]);
+		if (s != STATUS_OK)
+			return s;
+	}
+	if (c->peer)
+		c->peer(c, &peer);
+	s = cache_session_open_for(c->daemon->cache, &peer, q->tenant, layouts, (uint32_t)q->n_layouts, q->engine, c->now_us, v, &why);
+	if (s != STATUS_OK)
+		return rpc_fail_why(c, s, why);
+	if (q->gpu_write_back)
+		cache_session_write_back(c->daemon->cache, v->id);
+	log_info("session_opened", LOG_NUM("session", v->number), LOG_NUM("layouts", v->layouts),
+		 LOG_TEXT("engine", q->engine));
+	s = session_reply(c, v, false, reply);
+	if (s != STATUS_OK)
+		cache_session_close(c->daemon->cache, v->id, c->now_us, &why);
+	return s;
+}
+
+void rpc_open_session_undo(struct rpc_call *c, const ProtobufCMessage *request, const ProtobufCMessage *reply)
+{
+	const Terrace__V1__OpenSessionReply *r = (const Terrace__V1__OpenSessionReply *)reply;
+	const char *why;
+
+	(void)request;
+	if (cache_session_close(c->daemon->cache, r->session, daemon_now_us(), &why) == STATUS_OK)
+		log_info("session_closed", LOG_NUM("session", r->number), LOG_TEXT("reason", "its opener is gone"));
+}
+
+enum status rpc_attach(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__AttachRequest *q = (const Terrace__V1__AttachRequest *)request;
+	struct cache_session_view *v = rpc_take(c, sizeof *v);
+	const char *why = NULL;
+
+	if (!v)
+		return rpc_too_big(c);
+	if (q->token.len != CACHE_TOKEN_BYTES)
+		return rpc_fail(c, STATUS_INVALID, "token: %zu bytes, must be %d", q->token.len, CACHE_TOKEN_BYTES);
+	enum status s = cache_session_by_token(c->daemon->cache, q->token.data, c->now_us, v, &why);
+
+	return s == STATUS_OK ? session_reply(c, v, true, reply) : rpc_fail_why(c, s, why);
+}
+
+enum status rpc_close_session(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
+{
+	const Terrace__V1__CloseSessionRequest *q = (const Terrace__V1__CloseSessionRequest *)request;
+	Terrace__V1__CloseSessionReply *r = rpc_take(c, sizeof *r);
+	const char *why = NULL;
+
+	if (!r)
+		return rpc_too_big(c);
+	const uint64_t number = cache_session_number(c->daemon->cache, q->session);
+	enum status s = cache_session_close(c->daemon->cache, q->session, c->now_us, &why);
+
+	if (s != STATUS_OK)
+		return rpc_fail_why(c, s, why);
+	log_info("session_closed", LOG_NUM("session", number));
+	terrace__v1__close_session_reply__init(r);
+	*reply = &r->base;
+	return STATUS_OK;
+}

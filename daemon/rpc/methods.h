@@ -1,0 +1,40 @@
+/* The handlers, one file a request path; their contract is rpc/call.h's. */
+#ifndef TERRACE_DAEMON_RPC_METHODS_H
+#define TERRACE_DAEMON_RPC_METHODS_H
+
+#include "daemon/rpc/call.h"
+
+/* rpc/method/session.c */
+rpc_unary_fn rpc_open_session, rpc_attach, rpc_close_session;
+rpc_undo_fn rpc_open_session_undo;
+/* rpc/method/lookup.c */
+rpc_unary_fn rpc_lookup;
+/* rpc/method/lease.c */
+rpc_unary_fn rpc_lease, rpc_release;
+rpc_undo_fn rpc_lease_undo;
+/* rpc/method/put.c */
+rpc_unary_fn rpc_reserve, rpc_commit, rpc_abort;
+rpc_undo_fn rpc_reserve_undo, rpc_commit_undo;
+/* rpc/method/touch.c */
+rpc_unary_fn rpc_touch, rpc_report;
+/* rpc/method/warm.c, rpc/method/flush.c */
+rpc_unary_fn rpc_warm, rpc_flush;
+/* rpc/method/delete.c */
+rpc_unary_fn rpc_delete;
+/* rpc/method/admin.c */
+rpc_unary_fn rpc_stats, rpc_inspect, rpc_layouts, rpc_drain, rpc_config;
+/* rpc/method/explain.c */
+rpc_unary_fn rpc_explain, rpc_graph;
+/* rpc/method/trace.c */
+rpc_unary_fn rpc_trace_start, rpc_trace_stop;
+/* rpc/method/verify.c, rpc/method/compact.c */
+rpc_unary_fn rpc_verify, rpc_compact;
+/* rpc/method/health.c */
+rpc_unary_fn rpc_health_check;
+
+extern const struct rpc_client_stream rpc_put_stream;  /* rpc/method/put_stream.c */
+extern const struct rpc_server_stream rpc_get_stream;  /* rpc/method/get_stream.c */
+extern const struct rpc_server_stream rpc_watch_stream; /* rpc/method/watch.c */
+extern const struct rpc_server_stream rpc_health_watch; /* rpc/method/health.c */
+
+#endif

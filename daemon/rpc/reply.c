@@ -1,0 +1,214 @@
+/* See rpc/reply.h. The wire's enums carry the project's numbers; that they still do is asserted here. */
+#include "daemon/rpc/reply.h"
+
+#include <string.h>
+
+#include "daemon/process/log.h"
+#include "proto/layout_message.h"
+
+#define SAME(name, value, text) _Static_assert((int)TERRACE__V1__STATUS__##name == value, "wire status " #name);
+STATUS_MAP(SAME)
+#undef SAME
+#define SAME_FORMAT(wire, own) _Static_assert((int)TERRACE__V1__FORMAT__FORMAT_##wire == (int)own, "wire format " #wire);
+SAME_FORMAT(NONE, KV_NONE)
+SAME_FORMAT(FP16, KV_F16)
+SAME_FORMAT(BF16, KV_BF16)
+SAME_FORMAT(FP8, KV_FP8)
+SAME_FORMAT(INT4_PTH, KV_INT4_PTH)
+SAME_FORMAT(TQ4, KV_TQ4)
+SAME_FORMAT(TQ3, KV_TQ3)
+SAME_FORMAT(TQ2, KV_TQ2)
+#undef SAME_FORMAT
+_Static_assert((int)TERRACE__V1__EVENT__EVENT_SESSION_END == (int)CACHE_EVENT_SESSION_END, "wire event");
+_Static_assert((int)TERRACE__V1__WATCH_KIND__WATCH_SYNCED == (int)CACHE_SYNCED, "wire watch kind");
+
+/* gRPC's own numbers, fixed by its protocol. */
+enum {
+	GRPC_OK = 0,
+	GRPC_CANCELLED = 1,
+	GRPC_INVALID_ARGUMENT = 3,
+	GRPC_DEADLINE_EXCEEDED = 4,
+	GRPC_NOT_FOUND = 5,
+	GRPC_ALREADY_EXISTS = 6,
+	GRPC_PERMISSION_DENIED = 7,
+	GRPC_RESOURCE_EXHAUSTED = 8,
+	GRPC_FAILED_PRECONDITION = 9,
+	GRPC_UNIMPLEMENTED = 12,
+	GRPC_INTERNAL = 13,
+	GRPC_UNAVAILABLE = 14,
+};
+
+int rpc_grpc_status(enum status s)
+{
+	static const uint8_t map[STATUS_COUNT] = {
+		[STATUS_OK] = GRPC_OK,
+		[STATUS_MISS] = GRPC_NOT_FOUND,
+		[STATUS_BUSY] = GRPC_RESOURCE_EXHAUSTED,
+		[STATUS_CANCELLED] = GRPC_CANCELLED,
+		[STATUS_INVALID] = GRPC_INVALID_ARGUMENT,
+		[STATUS_NOT_FOUND] = GRPC_NOT_FOUND,
+		[STATUS_EXISTS] = GRPC_ALREADY_EXISTS,
+		[STATUS_EXHAUSTED] = GRPC_RESOURCE_EXHAUSTED,
+		[STATUS_DEADLINE] = GRPC_DEADLINE_EXCEEDED,
+		[STATUS_UNAVAILABLE] = GRPC_UNAVAILABLE,
+		[STATUS_PRECONDITION] = GRPC_FAILED_PRECONDITION,
+		[STATUS_DENIED] = GRPC_PERMISSION_DENIED,
+		[STATUS_CORRUPT] = GRPC_INTERNAL,
+		[STATUS_UNSUPPORTED] = GRPC_UNIMPLEMENTED,
+		[STATUS_STALE] = GRPC_FAILED_PRECONDITION,
+		[STATUS_IO] = GRPC_INTERNAL,
+		[STATUS_INTERNAL] = GRPC_INTERNAL,
+	};
+
+	return (unsigned)s < STATUS_COUNT ? map[s] : GRPC_INTERNAL;
+}
+
+enum status rpc_fail_why(struct rpc_call *c, enum status s, const char *why)
+{
+	return rpc_fail(c, s, "%s", why && *why ? why : status_text(s));
+}
+
+char *rpc_text(char *text)
+{
+	size_t length;
+
+	for (unsigned char *p = (unsigned char *)text; p && *p; p += length) {
+		log_character(p, &length);
+		if (length == 1 && *p >= 0x80)
+			*p = '?';
+	}
+	return text;
+}
+
+enum status rpc_keys(struct rpc_call *c, const Terrace__V1__Keys *keys, bool none_ok, struct cache_keys *out)
+{
+	struct cache_keys k = { .key_bytes = 1 }; /* of no keys any size will do */
+
+	if (keys && keys->keys.len) {
+		if (!keys->key_bytes || keys->key_bytes > SLOT_KEY_MAX)
+			return rpc_fail(c, STATUS_INVALID, "keys: %u bytes a key, must be 1 to %d", keys->key_bytes,
+					SLOT_KEY_MAX);
+		if (keys->keys.len % keys->key_bytes)
+			return rpc_fail(c, STATUS_INVALID, "keys: %zu bytes are no multiple of %u bytes a key",
+					keys->keys.len, keys->key_bytes);
+		if (keys->keys.len / keys->key_bytes > CACHE_KEYS_MAX)
+			return rpc_fail(c, STATUS_INVALID, "keys: %zu keys, at most %d a call",
+					keys->keys.len / keys->key_bytes, CACHE_KEYS_MAX);
+		k = (struct cache_keys){ keys->keys.data, (uint32_t)(keys->keys.len / keys->key_bytes), keys->key_bytes };
+	} else if (!none_ok) {
+		return rpc_fail(c, STATUS_INVALID, "keys: none given");
+	}
+	*out = k;
+	return STATUS_OK;
+}
+
+enum status rpc_key(struct rpc_call *c, const char *field, const ProtobufCBinaryData *key)
+{
+	if (!key->len || key->len > SLOT_KEY_MAX)
+		return rpc_fail(c, STATUS_INVALID, "%s: %zu bytes, must be 1 to %d", field, key->len, SLOT_KEY_MAX);
+	return STATUS_OK;
+}
+
+enum status rpc_session_layouts(struct rpc_call *c, uint64_t session, uint32_t count, uint32_t *layouts)
+{
+	uint32_t n = cache_session_layouts(c->daemon->cache, session);
+
+	if (!n)
+		return rpc_fail(c, STATUS_NOT_FOUND, "session: unknown, or closed");
+	if ((uint64_t)n * count > CACHE_BLOCKS_MAX)
+		return rpc_fail(c, STATUS_INVALID, "keys: %u keys in %u layouts, at most %d blocks (keys x layouts) a call", count, n,
+				CACHE_BLOCKS_MAX);
+	*layouts = n;
+	return STATUS_OK;
+}
+
+enum status rpc_gpu(struct rpc_call *c, uint32_t gpu, int32_t *out)
+{
+	if (gpu > cache_gpus(c->daemon->cache, NULL, 0))
+		return rpc_fail(c, STATUS_INVALID, "gpu: %u, the daemon lends the memory of %u", gpu,
+				cache_gpus(c->daemon->cache, NULL, 0));
+	*out = (int32_t)gpu - 1;
+	return STATUS_OK;
+}
+
+/* Who forgets it would share blocks with all who forget it, whatever their model. */
+static bool is_named(const struct kv_layout *l)
+{
+	for (size_t i = 0; i < KV_FINGERPRINT_BYTES; i++)
+		if (l->fingerprint[i])
+			return true;
+	return false;
+}
+
+enum status rpc_layout_in(struct rpc_call *c, size_t index, const Terrace__V1__Layout *in, struct kv_layout *out)
+{
+	struct kv_layout l;
+
+	if (!layout_message_read(in, &l))
+		return rpc_fail(c, STATUS_INVALID, "layouts[%zu].fingerprint: %zu bytes, must be %d", index,
+				in->fingerprint.len, KV_FINGERPRINT_BYTES);
+	if (!is_named(&l))
+		return rpc_fail(c, STATUS_INVALID, "layouts[%zu].fingerprint: not set, and it is what keeps models apart", index);
+	if ((unsigned)l.k_format >= KV_FORMAT_COUNT || (unsigned)l.v_format >= KV_FORMAT_COUNT)
+		return rpc_fail(c, STATUS_INVALID, "layouts[%zu]: unknown format", index);
+	const char *problem = kv_layout_problem(&l);
+
+	if (problem)
+		return rpc_fail(c, STATUS_INVALID, "layouts[%zu]: %s", index, problem);
+	*out = l;
+	return STATUS_OK;
+}
+
+enum status rpc_info(struct rpc_call *c, const char *field, size_t index, const Terrace__V1__BlockInfo *in,
+		     struct slot_info *out)
+{
+	struct slot_info info = {
+		.parent_bytes = (uint8_t)in->parent.len,
+		.role = (uint8_t)in->role,
+		.turn = in->turn,
+		.tokens = in->tokens,
+		.position = in->position,
+	};
+
+	if (in->parent.len > SLOT_KEY_MAX)
+		return rpc_fail(c, STATUS_INVALID, "%s[%zu].parent: %zu bytes, at most %d", field, index,
+				in->parent.len, SLOT_KEY_MAX);
+	if ((unsigned)in->role > TERRACE__V1__ROLE__ROLE_TOOL)
+		return rpc_fail(c, STATUS_INVALID, "%s[%zu].role: unknown role %d", field, index, (int)in->role);
+	if (in->tokens > KV_BLOCK_TOKENS_MAX)
+		return rpc_fail(c, STATUS_INVALID, "%s[%zu].tokens: %u, at most %d", field, index, in->tokens,
+				KV_BLOCK_TOKENS_MAX);
+	if (in->parent.len)
+		memcpy(info.parent, in->parent.data, in->parent.len);
+	*out = info;
+	return STATUS_OK;
+}
+
+Terrace__V1__Places *rpc_places(struct rpc_call *c, const struct cache_place *places, size_t n)
+{
+	Terrace__V1__Places *p = rpc_take(c, sizeof *p);
+
+	if (!p)
+		return NULL;
+	terrace__v1__places__init(p);
+	p->n_extent = p->n_offset = p->n_generation = p->n_tokens = n;
+	p->extent = rpc_take(c, n * sizeof *p->extent);
+	p->offset = rpc_take(c, n * sizeof *p->offset);
+	p->generation = rpc_take(c, n * sizeof *p->generation);
+	p->tokens = rpc_take(c, n * sizeof *p->tokens);
+	if (!p->extent || !p->offset || !p->generation || !p->tokens)
+		return NULL;
+	if (places)
+		rpc_places_fill(p, places, n);
+	return p;
+}
+
+void rpc_places_fill(Terrace__V1__Places *p, const struct cache_place *places, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		p->extent[i] = places[i].extent;
+		p->offset[i] = places[i].offset;
+		p->generation[i] = places[i].generation;
+		p->tokens[i] = places[i].tokens;
+	}
+}

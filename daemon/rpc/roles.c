@@ -1,0 +1,71 @@
+/* See rpc/roles.h. Numbers are small and used again, the least free one first; of each role there are soon as many as it has had connections at
+ * a time, and no new ones are wanted. */
+#include "daemon/rpc/roles.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum { NUMBERS_MAX = 1 << 20, TRIES = 16 };
+
+enum status rpc_roles_init(struct rpc_roles *p, const struct config *c)
+{
+	struct rlimit limit;
+	uint32_t count = NUMBERS_MAX;
+
+	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < NUMBERS_MAX)
+		count = (uint32_t)limit.rlim_cur;
+	*p = (struct rpc_roles){ .config = c, .role = calloc(count, sizeof p->role[0]), .count = count };
+	return p->role ? STATUS_OK : STATUS_EXHAUSTED;
+}
+
+void rpc_roles_fini(struct rpc_roles *p)
+{
+	free(p->role);
+	*p = (struct rpc_roles){ .role = NULL };
+}
+
+/* False: the number is the other role's, or beyond the table. */
+static bool take(struct rpc_roles *p, int number, enum role role)
+{
+	uint8_t has;
+
+	if ((uint32_t)number >= p->count)
+		return false;
+	has = atomic_load_explicit(&p->role[number], memory_order_relaxed);
+	if (has && has != role + 1)
+		return false;
+	atomic_store_explicit(&p->role[number], (uint8_t)(role + 1), memory_order_relaxed);
+	p->fresh = number < p->fresh ? p->fresh : number + 1;
+	return true;
+}
+
+int rpc_roles_settle(struct rpc_roles *p, int fd)
+{
+	int passed[TRIES + 1], n = 0, error = 0;
+	struct who who;
+
+	rights_identify(p->config, fd, &who);
+	while (!take(p, fd, who.role)) {
+		passed[n++] = fd;
+		/* Free ones of its own may lie between those of the others; at last one that none has had. */
+		fd = n > TRIES ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, n < TRIES && fd + 1 < p->fresh ? fd + 1 : p->fresh);
+		if (fd < 0) {
+			error = EMFILE;
+			break;
+		}
+	}
+	while (n > 0)
+		close(passed[--n]);
+	errno = error;
+	return fd;
+}
+
+enum role rpc_roles_role(const struct rpc_roles *p, int number)
+{
+	const uint8_t role = (uint32_t)number < p->count ? atomic_load_explicit(&p->role[number], memory_order_relaxed) : 0;
+
+	return role ? (enum role)(role - 1) : ROLE_ENGINE;
+}

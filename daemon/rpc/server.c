@@ -1,0 +1,301 @@
+/* Start, stop and counts of the gRPC server. See rpc/server.h, and rpc/engine.h for how it works inside. */
+#include "daemon/rpc/server.h"
+
+#include <errno.h>
+#include <grpc/grpc_posix.h>
+#include <grpc/grpc_security.h>
+#include <grpc/support/log.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/process/config.h"
+#include "daemon/threads/deadline.h"
+#include "daemon/process/log.h"
+#include "daemon/rpc/engine.h"
+#include "daemon/rpc/listen.h"
+#include "daemon/rpc/peers.h"
+
+enum {
+	METADATA_BYTES_MAX = 16 * 1024,
+	STREAMS_MAX = 256,             /* calls at a time of one connection; more wait in the client */
+	IDLE_MS = 300000,              /* a connection without a call for so long is closed: its client connects anew */
+	READS_MAX = 32,                /* requests that are being received, each of which may be as large as a message */
+	REPLY_BYTES_MAX = 64 << 20,    /* of replies that have not left yet */
+	LIBRARY_BYTES_LEAST = 64 << 20, /* of the library's buffers: so much, and */
+	LIBRARY_MESSAGES = 16,         /* as many of the largest messages */
+};
+
+void rpc_server_poke(struct rpc_call *c)
+{
+	rpc_step_wake(c);
+}
+
+void rpc_server_defer(struct rpc_server *s, struct rpc_deferred *item)
+{
+	if (!s) {
+		item->run(item);
+		return;
+	}
+	item->next = atomic_load_explicit(&s->deferred, memory_order_relaxed);
+	while (!atomic_compare_exchange_weak_explicit(&s->deferred, &item->next, item, memory_order_release,
+						      memory_order_relaxed))
+		;
+}
+
+static void log_from_grpc(gpr_log_func_args *a)
+{
+	if (a->severity == GPR_LOG_SEVERITY_ERROR)
+		log_warn("grpc", LOG_TEXT("message", a->message));
+	else
+		log_debug("grpc", LOG_TEXT("message", a->message));
+}
+
+static grpc_arg int_arg(const char *key, uint64_t value)
+{
+	return (grpc_arg){ .type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = (int)value };
+}
+
+/* The library's buffers have a bound of their own: what its clients send and do not finish, and what they ask for and do not read. */
+static grpc_server *make_server(const struct config *config)
+{
+	grpc_resource_quota *quota = grpc_resource_quota_create("terraced");
+	grpc_arg args[] = {
+		int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, config->message_bytes_max),
+		int_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, config->message_bytes_max),
+		int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, config->calls_max < STREAMS_MAX ? config->calls_max : STREAMS_MAX),
+		int_arg(GRPC_ARG_MAX_METADATA_SIZE, METADATA_BYTES_MAX),
+		int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 60000),
+		int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20000),
+		int_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+		int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000),
+		int_arg(GRPC_ARG_MAX_CONNECTION_IDLE_MS, IDLE_MS),
+		{ .type = GRPC_ARG_POINTER, .key = (char *)GRPC_ARG_RESOURCE_QUOTA,
+		  .value.pointer = { quota, grpc_resource_quota_arg_vtable() } },
+		int_arg(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE),
+	};
+	grpc_channel_args list = { sizeof args / sizeof args[0], args };
+	grpc_server *server;
+
+	grpc_resource_quota_resize(quota, LIBRARY_BYTES_LEAST + LIBRARY_MESSAGES * config->message_bytes_max);
+	server = grpc_server_create(&list, NULL);
+	grpc_resource_quota_unref(quota);
+	return server;
+}
+
+static bool register_methods(struct rpc_server *s)
+{
+	for (uint32_t m = 0; m < rpc_methods_count; m++) {
+		/* A request is read when its call has been admitted: gRPC would read those of all its streams at once, and wait for ever for the
+		 * rest of one. */
+		s->registered[m] = grpc_server_register_method(s->server, rpc_methods[m].path, NULL, GRPC_SRM_PAYLOAD_NONE, 0);
+		if (!s->registered[m])
+			return false;
+	}
+	return true;
+}
+
+/* A connection, on the listener's thread. */
+static void take(void *server, int fd)
+{
+	struct rpc_server *s = server;
+
+	grpc_server_add_channel_from_fd(s->server, fd, s->open);
+}
+
+static enum status make_calls(struct rpc_server *s, uint64_t calls_max)
+{
+	size_t n = calls_max + SPARE_CALLS;
+
+	for (uint32_t m = 0; m <= rpc_methods_count; m++)
+		n += posts_wanted(m);
+	s->calls = calloc(n, sizeof *s->calls);
+	s->registered = calloc(rpc_methods_count, sizeof *s->registered);
+	s->posted = calloc(rpc_methods_count + 1, sizeof *s->posted);
+	s->stats = calloc(rpc_methods_count + 1, sizeof *s->stats);
+	s->needed = calloc(rpc_methods_count + 1, sizeof *s->needed);
+	if (!s->calls || !s->registered || !s->posted || !s->stats || !s->needed || rpc_roles_init(&s->roles, s->daemon->config))
+		return STATUS_EXHAUSTED;
+	for (uint32_t m = 0; m < rpc_methods_count; m++)
+		s->needed[m] = right_role(rpc_methods[m].name);
+	for (size_t i = n; i--;) {
+		struct wire_call *w = &s->calls[i];
+
+		w->server = s;
+		w->work.run = rpc_step_work;
+		grpc_metadata_array_init(&w->metadata);
+		grpc_call_details_init(&w->details);
+		w->next = s->pool;
+		s->pool = w;
+	}
+	s->live.next = s->live.prev = &s->live;
+	return STATUS_OK;
+}
+
+static void free_server(struct rpc_server *s)
+{
+	for (struct wire_call *w = s->pool; w; w = w->next)
+		grpc_metadata_array_destroy(&w->metadata);
+	pthread_cond_destroy(&s->done_changed);
+	pthread_mutex_destroy(&s->lock);
+	rpc_listen_destroy(s->listener);
+	rpc_peers_destroy(s->peers);
+	if (s->open)
+		grpc_server_credentials_release(s->open);
+	free(s->calls);
+	free(s->registered);
+	free(s->posted);
+	free(s->needed);
+	rpc_roles_fini(&s->roles);
+	free(s->stats);
+	free(s);
+	grpc_shutdown();
+}
+
+/* Before the thread runs: there is nobody to wait for. */
+static void undo_server(struct rpc_server *s)
+{
+	rpc_listen_stop(s->listener);
+	if (s->server) {
+		grpc_server_shutdown_and_notify(s->server, s->queue, s);
+		grpc_completion_queue_next(s->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+		grpc_server_destroy(s->server);
+	}
+	if (s->queue) {
+		grpc_completion_queue_shutdown(s->queue);
+		grpc_completion_queue_next(s->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+		grpc_completion_queue_destroy(s->queue);
+	}
+	free_server(s);
+}
+
+static void quota_bounds(const struct daemon *d)
+{
+	struct quota *q = cache_quota(d->cache);
+
+	quota_bound(q, QUOTA_CALLS, d->config->calls_max);
+	quota_bound(q, QUOTA_STREAMS, d->config->calls_max / 2);
+	quota_bound(q, QUOTA_LASTING, d->config->calls_max / 4);
+	quota_bound(q, QUOTA_READS, READS_MAX);
+	quota_bound(q, QUOTA_REPLY_BYTES, REPLY_BYTES_MAX);
+	quota_bound(q, QUOTA_WORK, d->config->queue_max);
+}
+
+enum status rpc_server_create(struct daemon *d, char *why, size_t size)
+{
+	struct rpc_server *s = calloc(1, sizeof *s);
+	enum status status;
+
+	if (!s)
+		return STATUS_EXHAUSTED;
+	gpr_set_log_function(log_from_grpc);
+	grpc_init();
+	s->daemon = d;
+	quota_bounds(d);
+	pthread_mutex_init(&s->lock, NULL);
+	deadline_cond_init(&s->done_changed);
+	status = make_calls(s, d->config->calls_max);
+	if (status != STATUS_OK) {
+		snprintf(why, size, "no memory for %llu calls: set a smaller calls_max", (unsigned long long)d->config->calls_max);
+		undo_server(s);
+		return status;
+	}
+	s->open = grpc_insecure_server_credentials_create();
+	s->server = make_server(d->config);
+	s->queue = grpc_completion_queue_create_for_next(NULL);
+	grpc_server_register_completion_queue(s->server, s->queue, NULL);
+	status = register_methods(s) ? rpc_peers_create(cache_quota(d->cache), d->config->connections_max, &s->peers) : STATUS_INTERNAL;
+	if (status == STATUS_OK)
+		status = rpc_listen_create(d->config, &s->listener, why, size);
+	if (status != STATUS_OK) {
+		undo_server(s);
+		return status;
+	}
+	grpc_server_start(s->server);
+	d->rpc = s;
+	s->thread_started = !pthread_create(&s->thread, NULL, rpc_loop_main, s);
+	if (s->thread_started && rpc_listen_start(s->listener, s->peers, &s->roles, RPC_SILENT_US, take, s) == STATUS_OK)
+		return STATUS_OK;
+	d->rpc = NULL;
+	snprintf(why, size, "cannot start the threads of gRPC: raise the limit of threads (ulimit -u, TasksMax, pids.max)");
+	if (s->thread_started) {
+		rpc_server_stop(s, 0);
+		rpc_server_destroy(s);
+	} else {
+		undo_server(s);
+	}
+	return STATUS_INTERNAL;
+}
+
+int rpc_server_port(const struct rpc_server *s)
+{
+	return rpc_listen_port(s->listener);
+}
+
+void rpc_server_stop(struct rpc_server *s, uint64_t grace_us)
+{
+	pthread_mutex_lock(&s->lock);
+	bool begun = s->stop_begun;
+
+	s->stopping = s->stop_begun = true;
+	s->cancel_at_us = daemon_now_us() + grace_us;
+	pthread_mutex_unlock(&s->lock);
+	if (begun)
+		return;
+	rpc_listen_stop(s->listener);
+	grpc_server_shutdown_and_notify(s->server, s->queue, s);
+}
+
+bool rpc_server_wait(struct rpc_server *s, uint64_t wait_us)
+{
+	const struct timespec until = deadline_in(wait_us);
+
+	pthread_mutex_lock(&s->lock);
+	while (!s->done && pthread_cond_timedwait(&s->done_changed, &s->lock, &until) != ETIMEDOUT)
+		;
+	bool done = s->done;
+
+	pthread_mutex_unlock(&s->lock);
+	return done;
+}
+
+void rpc_server_destroy(struct rpc_server *s)
+{
+	if (!s)
+		return;
+	if (s->thread_started)
+		pthread_join(s->thread, NULL);
+	grpc_completion_queue_destroy(s->queue);
+	free_server(s);
+}
+
+void rpc_server_stats(struct rpc_server *s, cache_stat_fn *emit, void *arg)
+{
+	char labels[96];
+
+	emit(arg, "terrace_rpc_calls", "", atomic_load_explicit(&s->live_gauge, memory_order_relaxed), false,
+	     "calls under way");
+	emit(arg, "terrace_rpc_calls_max", "", (double)s->daemon->config->calls_max, false, "bound of that");
+	rpc_listen_stats(s->listener, emit, arg);
+	rpc_peers_stats(s->peers, emit, arg);
+	for (uint32_t m = 0; m <= rpc_methods_count; m++) {
+		const char *name = m < rpc_methods_count ? rpc_methods[m].name : "unknown";
+		unsigned long long all = 0;
+
+		for (int i = 0; i < STATUS_COUNT; i++) {
+			unsigned long long n = atomic_load_explicit(&s->stats[m].by_status[i], memory_order_relaxed);
+
+			all += n;
+			if (!n)
+				continue;
+			snprintf(labels, sizeof labels, "method=%s,status=%s", name, status_name((enum status)i));
+			emit(arg, "terrace_rpc_calls_total", labels, (double)n, true, "calls that have ended");
+		}
+		if (!all)
+			continue;
+		snprintf(labels, sizeof labels, "method=%s", name);
+		emit(arg, "terrace_rpc_seconds_total", labels,
+		     (double)atomic_load_explicit(&s->stats[m].us, memory_order_relaxed) / 1e6, true,
+		     "time from a call's arrival to its answer");
+	}
+}

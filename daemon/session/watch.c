@@ -1,0 +1,231 @@
+/* Watches: what was stored and removed, in order, for the layouts of a session.
+ *
+ * Each watch has a bounded ring, filled under the lock by whoever stores or removes. One that overflows is
+ * emptied and gets a single RESYNC. Sequence numbers are given on the way out, so they count by one.
+ *
+ * A watch that is to begin with what is there walks the shelves by place, then the racks of the disks, a few thousand slots a hold of
+ * the lock, while the ring collects what happens meanwhile. All that the walk finds is told first, then
+ * SYNCED, then the ring. The walk may tell of a block that the ring tells of again, or of one whose removal
+ * the ring tells later; but the last word on every key that changed is the ring's, and in the order in
+ * which things happened, so the set that a client keeps is right when it has read the ring. If the ring
+ * overflows meanwhile, RESYNC follows SYNCED.
+ */
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { DUMP_SLOTS = 4096 }; /* looked at in one hold of the lock */
+
+static void watch_wake(struct cache_watch *w)
+{
+	if (w->notify)
+		w->notify(w->arg);
+}
+
+static void watch_push(struct cache *c, struct cache_watch *w, const struct watch_item *item)
+{
+	bool was_empty = w->count == 0;
+
+	if (w->count == w->max) {
+		cache_count(c, COUNTER_RESYNCS, 1);
+		w->ring[w->head] = (struct watch_item){ .kind = CACHE_RESYNC };
+		w->count = 1;
+		return;
+	}
+	w->ring[(w->head + w->count++) % w->max] = *item;
+	if (was_empty)
+		watch_wake(w);
+}
+
+static void item_of(const struct block *b, enum cache_watch_kind kind, uint32_t layout, struct watch_item *out)
+{
+	*out = (struct watch_item){ .kind = kind, .layout = layout, .key_bytes = b->record.ident.key_bytes,
+				    .where = atomic_load_explicit(&b->where, memory_order_relaxed) };
+	memcpy(out->key, b->record.ident.key, sizeof(out->key));
+}
+
+void watch_event(struct cache *c, const struct block *b, enum cache_watch_kind kind, enum cache_reason reason)
+{
+	const struct pool *p = block_pool(b);
+	struct watch_item item;
+
+	if (!p->watches)
+		return;
+	item_of(b, kind, 0, &item);
+	item.reason = reason;
+	for (struct cache_watch *w = c->watches; w; w = w->next)
+		for (uint32_t l = 0; l < w->layouts && !w->ended; l++)
+			if (w->pool[l] == p) {
+				item.layout = l;
+				watch_push(c, w, &item);
+			}
+}
+
+void watch_session_ended(struct cache *c, uint64_t session)
+{
+	for (struct cache_watch *w = c->watches; w; w = w->next)
+		if (w->session == session) {
+			w->ended = true;
+			if (!w->count)
+				watch_wake(w);
+		}
+}
+
+bool watch_is_open(const struct cache *c, uint64_t session)
+{
+	const struct cache_watch *w = c->watches;
+
+	while (w && w->session != session)
+		w = w->next;
+	return w;
+}
+
+enum status cache_watch_open(struct cache *c, uint64_t session, bool from_now, void (*notify)(void *),
+			     void *arg, struct cache_watch **out, const char **why)
+{
+	enum status status = STATUS_NOT_FOUND;
+	struct cache_watch *w;
+	struct session *s;
+
+	*why = "no memory for the watch";
+	w = calloc(1, sizeof(*w) + c->options.watch_queue * sizeof(w->ring[0]));
+	if (!w)
+		return STATUS_EXHAUSTED;
+	cache_lock(c);
+	s = session_get(c, session, why);
+	if (s)
+		status = quota_take(s->holder, QUOTA_WATCHES, 1, why);
+	if (!status) {
+		w->holder = quota_join_again(s->holder);
+		w->cache = c;
+		w->session = session;
+		w->layouts = session_layouts(s);
+		w->notify = notify;
+		w->arg = arg;
+		w->dumping = !from_now;
+		w->max = c->options.watch_queue;
+		for (uint32_t l = 0; l < w->layouts; l++) {
+			w->pool[l] = session_pool(s, l);
+			w->pool[l]->watches++;
+		}
+		w->next = c->watches;
+		c->watches = w;
+		c->watch_count++;
+		atomic_store_explicit(&s->called, true, memory_order_relaxed);
+		*out = w;
+	}
+	cache_unlock(c);
+	if (status)
+		free(w);
+	return status;
+}
+
+/* Blocks that are on disk only. */
+static bool dump_disk(struct cache_watch *w, struct watch_item *item, uint32_t *budget)
+{
+	struct block *b;
+
+	while ((b = tier_next_block(w->cache, &w->dump_disk, budget))) {
+		for (uint32_t l = 0; l < w->layouts && !b->shelf; l++) { /* those that are on a GPU too are told here */
+			if (w->pool[l] != b->pool)
+				continue;
+			item_of(b, CACHE_STORED, l, item);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* One hold of the lock's worth of walking. False: neither a block found nor the end reached. */
+static bool dump_step(struct cache_watch *w, struct watch_item *item)
+{
+	uint32_t budget = DUMP_SLOTS;
+
+	for (; w->dump_layout < w->layouts; w->dump_layout++, w->dump_extent = w->dump_slot = 0) {
+		struct block *b = shelf_next_block(w->pool[w->dump_layout], &w->dump_extent, &w->dump_slot,
+						   &budget);
+
+		if (b) {
+			item_of(b, CACHE_STORED, w->dump_layout, item);
+			return true;
+		}
+		if (!budget)
+			return false;
+		/* Extents of GPUs have higher ids. */
+		b = vram_next_only(w->cache, w->pool[w->dump_layout], &w->dump_extent, &w->dump_slot, &budget);
+		if (b) {
+			item_of(b, CACHE_STORED, w->dump_layout, item);
+			return true;
+		}
+		if (!budget)
+			return false;
+	}
+	if (dump_disk(w, item, &budget))
+		return true;
+	if (!budget)
+		return false;
+	w->dumping = false;
+	*item = (struct watch_item){ .kind = CACHE_SYNCED };
+	return true;
+}
+
+static bool watch_pop(struct cache_watch *w, struct watch_item *item)
+{
+	if (!w->count)
+		return false;
+	*item = w->ring[w->head];
+	w->head = (w->head + 1) % w->max;
+	w->count--;
+	return true;
+}
+
+static void watch_tell(struct cache_watch *w, const struct watch_item *item, struct cache_watch_event *out)
+{
+	*out = (struct cache_watch_event){ .sequence = ++w->sequence,
+					   .kind = item->kind,
+					   .reason = item->reason,
+					   .tier = item->kind == CACHE_STORED || item->kind == CACHE_MOVED ? block_tiers(item->where) : "",
+					   .layout = item->layout,
+					   .key_bytes = item->key_bytes };
+	memcpy(out->key, item->key, sizeof(out->key));
+}
+
+enum status cache_watch_next(struct cache_watch *w, struct cache_watch_event *out)
+{
+	struct cache *c = w->cache;
+	struct watch_item item;
+	enum status status;
+
+	cache_lock(c);
+	if (w->dumping && !w->ended)
+		status = dump_step(w, &item) ? STATUS_OK : STATUS_BUSY;
+	else
+		status = watch_pop(w, &item) ? STATUS_OK : w->ended ? STATUS_UNAVAILABLE : STATUS_MISS;
+	if (status == STATUS_OK)
+		watch_tell(w, &item, out);
+	cache_unlock(c);
+	return status;
+}
+
+void cache_watch_close(struct cache_watch *w)
+{
+	struct cache_watch **at;
+	struct cache *c;
+
+	if (!w)
+		return;
+	c = w->cache;
+	cache_lock(c);
+	for (at = &c->watches; *at != w;)
+		at = &(*at)->next;
+	*at = w->next;
+	c->watch_count--;
+	for (uint32_t l = 0; l < w->layouts; l++)
+		w->pool[l]->watches--;
+	cache_unlock(c);
+	quota_give(w->holder, QUOTA_WATCHES, 1);
+	quota_leave(w->holder);
+	free(w);
+}

@@ -1,0 +1,30 @@
+/* Threads for checksums: of what comes down from GPUs and of what is read from disks. A few of a pool with a bounded queue, over all tiers,
+ * beside the thread that has the bytes: what the queue does not take, that thread does itself.
+ *
+ * Any thread, without the cache's lock, but for create and destroy.
+ */
+#ifndef TERRACE_DAEMON_THREADS_CHECKSUM_POOL_H
+#define TERRACE_DAEMON_THREADS_CHECKSUM_POOL_H
+
+#include "daemon/cache_private.h"
+#include "daemon/threads/pool.h"
+
+/* options.sum_threads of them; 0, or no disk and no GPU: none. False: no memory, or no threads. */
+bool sums_create(struct cache *c);
+/* Does what is queued, and ends the threads. Others may go on calling the functions below. Twice is fine. */
+void sums_stop(struct cache *c);
+void sums_destroy(struct cache *c);
+
+/* work->run on a thread of the pool. False: it is the caller's to do. */
+bool sums_submit(struct cache *c, struct work *work);
+/* one(arg, i) for each i < count, on this thread and on those of the pool that are idle; returns when all are done. */
+void sums_each(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void *arg);
+/* The same on threads of the pool alone, count > 0: over(arg) on the one that did the last. False: nothing was begun, it is the caller's to
+ * do. */
+bool sums_begin(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void (*over)(void *arg), void *arg);
+/* The same of what comes due by and by: number i not before due(arg, i), which is not far from it when it is asked. `hurry`: the caller has time to wake
+ * several threads, so that they need not wait for each other to do it. */
+bool sums_begin_due(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), bool (*due)(void *arg, uint32_t i),
+		    void (*over)(void *arg), void *arg, bool hurry);
+
+#endif

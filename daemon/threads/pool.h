@@ -1,0 +1,43 @@
+/* A few threads for what would hold up the rpc thread: checksums, copies, scrubs.
+ *
+ * The queue is bounded and never waits: a full queue is EXHAUSTED, which the caller passes on. Work is
+ * embedded in what owns it; it runs exactly once per accepted submit, on a worker thread, in the order of
+ * submission. Every thread calls cache_thread_enter().
+ */
+#ifndef TERRACE_DAEMON_THREADS_POOL_H
+#define TERRACE_DAEMON_THREADS_POOL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "store/status.h"
+
+struct quota_holder;
+struct workers;
+
+struct work {
+	void (*run)(struct work *w); /* may submit `w` again, or free what it is part of */
+	struct quota_holder *holder; /* of its place in the queue, while it waits there; NULL: the daemon's own work */
+};
+
+/* threads 1 to 64. INTERNAL: a thread could not be made. */
+enum status workers_create(uint32_t threads, uint32_t queue_max, struct workers **out);
+/* Runs what is queued and ends the threads. False: one is in a work that has not returned within wait_us; then there is workers_look left, and
+ * workers_stop again. By one thread. NULL is fine. */
+bool workers_stop(struct workers *w, uint64_t wait_us);
+/* The same, however long it takes, and frees. NULL is fine. */
+void workers_destroy(struct workers *w);
+
+/* Any thread. EXHAUSTED: the queue is full. UNAVAILABLE: being stopped. */
+enum status workers_submit(struct workers *w, struct work *work);
+/* The same for a client, which has no more places than its share (block/quota.h: QUOTA_WORK). EXHAUSTED: *why says which bound. The holder stays
+ * joined until the work runs. */
+enum status workers_submit_for(struct workers *w, struct work *work, struct quota_holder *holder, const char **why);
+
+struct workers_view {
+	uint32_t queued, running, queue_max, threads;
+	uint64_t done, refused;
+};
+void workers_look(struct workers *w, struct workers_view *out);
+
+#endif

@@ -1,0 +1,510 @@
+/* Checksums beside the copies to and from GPUs.
+ *
+ * A block's checksums, one a layer, are made when its bytes first leave a GPU, or by its put in memory, and stand in the header of each slot
+ * outside of GPUs. A GPU's copy keeps one sum over them: what comes down again is compared with that, so that bytes which went wrong on a GPU
+ * or on the bus do not get checksums of their own.
+ *
+ * Up, with gpu_verify_up, threads sum a list's layers in memory as the GPU copies them: behind it, as what a processor has just read takes the
+ * GPU longer to get, and block by block, where nobody waits for layers; but the first layer of those that somebody waits for at once. A board then has a second word for each GPU, that
+ * says how far this is. The lists that are being summed stand in the order in which they were begun, and the first of them alone moves
+ * words: so a word tells of all that stands before its mark, as the copies' does. What came to memory for the copy, from a disk or another
+ * GPU, was looked at then, and is not summed again.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/memory/check.h"
+#include "daemon/threads/checksum_pool.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+#include "store/slot.h"
+
+enum {
+	PIECE_BYTES = 64 << 10, RUN_BYTES = 128 << 10, /* of one layer of several blocks; of blocks as they lie */
+	SHORT_BYTES = 4 << 20,         /* a list of less has too few of the large pieces for the threads: it is in small ones in any case */
+	HEADERS = 16,
+	LINE = 64,
+	MOVE_AHEAD = 6, BLOCK_AHEAD = 3, /* of the one that is looked at */
+	STALL_US = 20 * 1000,          /* a layer takes a tenth of that to be copied, or the list has not begun */
+};
+
+uint32_t vram_sums_of(const void *slot, uint32_t layers)
+{
+	return slot_crc32c(0, (const uint8_t *)slot + offsetof(struct slot_header, layer_crc), layers * sizeof(uint32_t));
+}
+
+/* ---- down ---- */
+
+static bool may_be_sound(const struct vram_move *m, bool whole)
+{
+	return whole || m->slot->summed;
+}
+
+/* Whose layers' sums stand in its header, if it may be sound. Its slot's description stands still while it is pinned. `whole`: all of it has come;
+ * else it has if its sum says so. */
+static void seal(const struct cache *c, struct vram_move *m, bool whole)
+{
+	const struct vram_slot *s = m->slot;
+	const struct block *b = m->block;
+	const struct pool *p = b->pool;
+	uint8_t layout[LAYOUT_BYTES];
+	struct slot_ident ident;
+	struct slot_info info = { .parent_bytes = s->parent_bytes, .role = s->role, .turn = s->turn, .tokens = b->tokens,
+				  .position = s->position };
+
+	m->bad = !may_be_sound(m, whole);
+	if (m->bad)
+		return;
+	memcpy(info.parent, s->parent, sizeof(info.parent));
+	layout_pack(&p->layout, layout);
+	block_slot_ident(p, c->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
+	ident.layout = layout;
+	ident.layout_bytes = LAYOUT_BYTES;
+	m->header_crc = slot_seal_header(m->host.at, &ident, &info, b->generation, s->stored_unix_ms);
+	m->sums = vram_sums_of(m->host.at, ident.layers);
+	m->bad = s->summed && s->sums != m->sums;
+}
+
+/* Of each block. */
+static uint32_t seal_pieces(const struct flight *f)
+{
+	return (f->copy.parts + f->piece - 1) / f->piece;
+}
+
+/* How many in all. */
+static uint32_t seal_prepare(struct flight *f)
+{
+	f->piece = f->copy.part_bytes < RUN_BYTES ? (uint32_t)(RUN_BYTES / f->copy.part_bytes) : 1;
+	for (uint32_t k = 0; k < f->copy.count; k++)
+		atomic_init(&f->left[k], seal_pieces(f));
+	return f->copy.count * seal_pieces(f);
+}
+
+/* Some layers of one block. Who has done the last of them does the header. */
+static void seal_piece(void *arg, uint32_t i)
+{
+	struct flight *f = arg;
+	const uint32_t pieces = seal_pieces(f), k = i / pieces, first = i % pieces * f->piece, rest = f->copy.parts - first;
+	struct vram_move *m = f->each[k];
+
+	if (may_be_sound(m, !f->status))
+		slot_seal_layers(m->host.at, f->copy.part_bytes, first, rest < f->piece ? rest : f->piece);
+	if (atomic_fetch_sub_explicit(&f->left[k], 1, memory_order_acq_rel) == 1)
+		seal(f->gpu->cache, m, !f->status);
+}
+
+bool vram_flight_sums(const struct flight *f)
+{
+	return f->copy.way == DEVICE_DOWN && (!f->status || f->status == STATUS_UNAVAILABLE);
+}
+
+bool vram_flight_seal(struct flight *f, void (*ended)(void *flight))
+{
+	if (!vram_flight_sums(f))
+		return false;
+	f->sealed = true; /* by the time that anybody looks */
+	if (sums_begin(f->gpu->cache, seal_prepare(f), seal_piece, ended, f))
+		return true; /* it may be over, and gone */
+	f->sealed = false;
+	return false;
+}
+
+void vram_flight_seal_here(struct cache *c, struct flight *f)
+{
+	sums_each(c, seal_prepare(f), seal_piece, f);
+}
+
+void vram_sums_keep(struct block *b, uint32_t sums)
+{
+	for (struct vram_slot *s = b->vram; s; s = s->next) {
+		s->sums = s->summed ? s->sums : sums;
+		s->summed = true;
+	}
+}
+
+/* ---- up ---- */
+
+/* It was granted ahead of a copy that is not to be believed. */
+static bool has_failed(struct lease *l, const struct gpu *g)
+{
+	for (uint32_t i = 0; l->gpu == g && i < l->count; i++) {
+		const struct vram_slot *s = lease_on_gpu(l)[i] == LEASE_COMING ? vram_slot_of(l->block[i], g) : NULL;
+
+		if (s && s->failed)
+			return true;
+	}
+	return false;
+}
+
+/* Whose lease has one: none of its processes may believe its word. */
+static void leases_tell(const struct session *s, const struct gpu *g)
+{
+	struct lease *l = s->leases;
+
+	while (l && !has_failed(l, g))
+		l = l->next;
+	for (struct attachment *a = l ? s->attachments : NULL; a; a = a->next)
+		if (a->board)
+			board_fail(a->board, g);
+}
+
+/* What a thread has found that is not the block. */
+struct found {
+	struct vram_move *move[HEADERS];
+	uint32_t count;
+};
+
+/* Whoever has a lease of such a copy already is told, before he is told that it is there. What calls alone wait for is nobody's yet. From then on
+ * nobody gets memory's copy either, nor relies on it. */
+static void found_tell(struct found *f)
+{
+	struct gpu *g = f->count ? f->move[0]->gpu : NULL;
+	struct cache *c = g ? g->cache : NULL;
+	bool held = false;
+
+	if (!f->count)
+		return;
+	cache_thread_enter(); /* it may be the device's */
+	cache_lock(c);
+	for (uint32_t i = 0; i < f->count; i++) {
+		struct vram_move *m = f->move[i];
+
+		held |= !m->bad && m->slot->pins;
+		m->bad = m->slot->failed = true;
+	}
+	for (uint32_t i = 0; held && i < c->options.sessions_max; i++)
+		if (c->sessions[i].state != SESSION_FREE)
+			leases_tell(&c->sessions[i], g);
+	for (uint32_t i = 0; i < f->count; i++)
+		vram_up_wrong(c, f->move[i]);
+	cache_unlock(c);
+	cache_thread_leave();
+	f->count = 0;
+}
+
+static void found_add(struct found *f, struct vram_move *m)
+{
+	f->move[f->count++] = m;
+	if (f->count == HEADERS)
+		found_tell(f);
+}
+
+/* What a look at a header touches lies on one cache line behind another: the move, then its block and the GPU's slot, then the header, all of which is
+ * read. Each is asked for while those before it are looked at. (GCC leaves out calls of what does nothing else.) */
+static inline __attribute__((always_inline)) void fetch_header(struct flight *f, uint32_t k)
+{
+	const uint32_t count = f->copy.count;
+	const struct vram_move *m;
+
+	if (k + MOVE_AHEAD < count)
+		__builtin_prefetch(f->each[k + MOVE_AHEAD]);
+	if (k + BLOCK_AHEAD < count) {
+		m = f->each[k + BLOCK_AHEAD];
+		block_fetch_ahead(m->block);
+		__builtin_prefetch(&m->block->generation);
+		__builtin_prefetch(&m->slot->position, 1);
+		__builtin_prefetch(&m->slot->state, 1);
+	}
+	if (k + 1 < count) {
+		const uint8_t *slot = block_slot_at(f->each[k + 1]->block);
+
+		for (uint32_t at = 0; at < SLOT_HEADER_BYTES; at += LINE)
+			__builtin_prefetch(slot + at);
+	}
+}
+
+static const uint8_t *layer_at(const struct vram_move *m, uint32_t layer)
+{
+	return block_slot_at(m->block) + SLOT_HEADER_BYTES + layer * m->block->pool->geometry.layer_bytes;
+}
+
+static struct slot_ident ident_of(const struct vram_move *m)
+{
+	const struct block *b = m->block;
+	struct slot_ident ident;
+
+	block_slot_ident(b->pool, m->gpu->cache->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
+	return ident;
+}
+
+static void header_look(struct vram_move *m, struct found *f)
+{
+	struct slot_header h;
+
+	if (memory_header(m->block, &h))
+		vram_remember(m->slot, &h);
+	else
+		found_add(f, m);
+}
+
+/* Of what may be another block, with sums that are right. */
+static bool is_named(const struct vram_move *m)
+{
+	const struct slot_ident ident = ident_of(m);
+
+	return slot_header_names((const struct slot_header *)block_slot_at(m->block), &ident, m->block->generation);
+}
+
+/* `next`: the layer that is looked at after it, or NULL. */
+static void layer_look(struct vram_move *m, uint32_t layer, const uint8_t *next, struct found *f)
+{
+	uint32_t sum;
+
+	memcpy(&sum, block_slot_at(m->block) + offsetof(struct slot_header, layer_crc) + layer * sizeof(sum), sizeof(sum));
+	if (slot_crc32c_next(0, layer_at(m, layer), m->block->pool->geometry.layer_bytes, next) != sum || (!layer && !is_named(m)))
+		found_add(f, m);
+}
+
+/* With the lock of those being summed. The lists that are done with, which leave it. */
+static struct flight *words_move(struct gpu *g)
+{
+	struct flight *over = NULL, **end = &over, *f;
+
+	while ((f = g->summing)) {
+		if (f->mark)
+			board_summed(f->mark->board, g, f->copy.progress_base + f->layers_summed);
+		if (f->summing)
+			break;
+		g->summing = f->summing_next;
+		f->summing_next = NULL;
+		*end = f;
+		end = &f->summing_next;
+	}
+	if (!g->summing)
+		g->summing_end = &g->summing;
+	return over;
+}
+
+static void flights_end(struct flight *f)
+{
+	for (struct flight *next; f; f = next) {
+		next = f->summing_next;
+		vram_flight_part_ended(f);
+	}
+}
+
+static void summed(struct flight *f)
+{
+	struct gpu *g = f->gpu;
+	struct flight *over;
+
+	pthread_mutex_lock(&g->summing_lock);
+	f->layers_summed = f->copy.parts;
+	f->summing = false;
+	over = words_move(g);
+	pthread_mutex_unlock(&g->summing_lock);
+	flights_end(over);
+}
+
+/* All has been looked at. */
+static void looked(void *flight)
+{
+	struct flight *f = flight;
+
+	if (f->summing)
+		summed(f);
+	else
+		vram_flight_part_ended(f);
+}
+
+static void layer_summed(struct flight *f)
+{
+	struct gpu *g = f->gpu;
+
+	pthread_mutex_lock(&g->summing_lock);
+	while (f->layers_summed < f->copy.parts && !atomic_load_explicit(&f->left[f->layers_summed], memory_order_acquire))
+		f->layers_summed++;
+	if (g->summing == f && f->mark)
+		board_summed(f->mark->board, g, f->copy.progress_base + f->layers_summed);
+	pthread_mutex_unlock(&g->summing_lock);
+}
+
+static uint32_t header_pieces(const struct flight *f)
+{
+	return f->moves ? (f->copy.count + HEADERS - 1) / HEADERS : 0;
+}
+
+/* Of the layers of a list that somebody waits for, of each; of another list, of all. */
+static uint32_t layer_pieces(const struct flight *f)
+{
+	const uint32_t layers = f->mark ? f->summed_blocks : f->summed_blocks * f->copy.parts;
+
+	return (layers + f->piece - 1) / f->piece;
+}
+
+/* Headers are looked at behind the first layer's sums, which somebody may wait for and which have a glance at the names: they are a page each, a
+ * fifth of what a layer has, and count for the next layer. */
+static uint32_t header_layer(const struct flight *f)
+{
+	return f->copy.parts > 1;
+}
+
+static void look_headers(struct flight *f, uint32_t from)
+{
+	struct found found = { .count = 0 };
+
+	for (uint32_t k = from; k < from + HEADERS && k < f->copy.count; k++) {
+		fetch_header(f, k);
+		header_look(f->each[k], &found);
+	}
+	found_tell(&found);
+}
+
+static void look_layer(struct flight *f, uint32_t layer, uint32_t from)
+{
+	const uint32_t to = f->summed_blocks - from < f->piece ? f->summed_blocks : from + f->piece;
+	struct found found = { .count = 0 };
+
+	for (uint32_t k = from; k < to; k++)
+		layer_look(f->each[k], layer, k + 1 < to ? layer_at(f->each[k + 1], layer) : NULL, &found);
+	found_tell(&found);
+}
+
+/* Layers as they lie, from the one of this number on, all of a block before the next one's: memory is read faster so (terrace-bench sums). */
+static void look_run(struct flight *f, uint32_t from)
+{
+	const uint32_t layers = f->copy.parts, all = f->summed_blocks * layers, to = all - from < f->piece ? all : from + f->piece;
+	struct found found = { .count = 0 };
+
+	for (uint32_t i = from; i < to; i++)
+		layer_look(f->each[i / layers], i % layers, i + 1 < to ? layer_at(f->each[(i + 1) / layers], (i + 1) % layers) : NULL, &found);
+	found_tell(&found);
+}
+
+/* The layer that piece i of the work of a list with a mark counts for: the first layer of all blocks, from the last block on, since the GPU, which
+ * reads what a processor has just read more slowly, comes from the other end; then the headers; then the second layer of all before the third of any. */
+static uint32_t piece_layer(const struct flight *f, uint32_t i)
+{
+	const uint32_t headers = header_pieces(f), pieces = layer_pieces(f);
+
+	if (i < pieces)
+		return 0;
+	return i < pieces + headers ? header_layer(f) : (i - headers) / pieces;
+}
+
+/* Of a list that nobody waits for layer by layer. */
+static void look_unwatched(struct flight *f, uint32_t i)
+{
+	const uint32_t headers = header_pieces(f);
+
+	if (i < headers)
+		look_headers(f, i * HEADERS);
+	else
+		look_run(f, (i - headers) * f->piece);
+}
+
+static void look_watched(struct flight *f, uint32_t i)
+{
+	const uint32_t headers = header_pieces(f), pieces = layer_pieces(f), layer = piece_layer(f, i);
+
+	if (i < pieces)
+		look_layer(f, 0, (pieces - 1 - i) * f->piece);
+	else if (i < pieces + headers)
+		look_headers(f, (i - pieces) * HEADERS);
+	else
+		look_layer(f, layer, (i - headers) % pieces * f->piece);
+	if (f->summing && atomic_fetch_sub_explicit(&f->left[layer], 1, memory_order_acq_rel) == 1)
+		layer_summed(f);
+}
+
+static void look_piece(void *arg, uint32_t i)
+{
+	struct flight *f = arg;
+
+	if (f->mark)
+		look_watched(f, i);
+	else
+		look_unwatched(f, i);
+}
+
+/* Its layer has been copied; or it is the first, or a header, or none is waited for any more. */
+static bool look_due(void *arg, uint32_t i)
+{
+	struct flight *f = arg;
+	const uint32_t layer = piece_layer(f, i);
+	uint64_t now, since = 0;
+
+	if (i < layer_pieces(f) + header_pieces(f) || atomic_load_explicit(&f->all_due, memory_order_relaxed))
+		return true;
+	if (board_copied(f->mark->board, f->gpu, f->copy.progress_base + layer + 1)) {
+		if (atomic_load_explicit(&f->stalled_us, memory_order_relaxed))
+			atomic_store_explicit(&f->stalled_us, 0, memory_order_relaxed);
+		return true;
+	}
+	now = vram_clock_us();
+	if (!atomic_compare_exchange_strong(&f->stalled_us, &since, now) && now > since + STALL_US)
+		atomic_store_explicit(&f->all_due, true, memory_order_relaxed);
+	return false;
+}
+
+/* Those that are to be summed come first. */
+static void look_prepare(struct flight *f)
+{
+	const uint64_t bytes = f->copy.part_bytes, piece = f->mark || bytes * f->copy.parts * f->copy.count < SHORT_BYTES ? PIECE_BYTES : RUN_BYTES;
+	uint32_t first = 0, rest;
+
+	for (const struct vram_move *m = f->moves; m; m = m->next)
+		f->summed_blocks += f->summing && !m->checked;
+	rest = f->summed_blocks;
+	f->mixed = f->summed_blocks && f->summed_blocks < f->copy.count;
+	for (struct vram_move *m = f->mixed ? f->moves : NULL; m; m = m->next)
+		f->each[m->checked ? rest++ : first++] = m;
+	f->piece = bytes < piece ? (uint32_t)(piece / bytes) : 1;
+	for (uint32_t i = 0; f->summing && f->mark && i < f->copy.parts; i++)
+		atomic_init(&f->left[i], layer_pieces(f) + (i == header_layer(f) ? header_pieces(f) : 0));
+}
+
+void vram_flight_enter(struct flight *f)
+{
+	struct gpu *g = f->gpu;
+
+	atomic_store_explicit(&f->parts, 2, memory_order_relaxed);
+	if (!g->cache->options.gpu_verify_up)
+		return;
+	f->summing = true;
+	pthread_mutex_lock(&g->summing_lock);
+	f->summing_next = NULL;
+	*g->summing_end = f;
+	g->summing_end = &f->summing_next;
+	pthread_mutex_unlock(&g->summing_lock);
+}
+
+static uint32_t pieces_of(const struct flight *f)
+{
+	return header_pieces(f) + layer_pieces(f) * (f->mark ? f->copy.parts : 1);
+}
+
+bool vram_flight_look(struct flight *f)
+{
+	struct cache *c = f->gpu->cache;
+
+	look_prepare(f);
+	if (f->summed_blocks)
+		cache_count(c, COUNTER_GPU_UP_SUMMED, f->summed_blocks * f->copy.parts * f->copy.part_bytes);
+	return pieces_of(f) && sums_begin_due(c, pieces_of(f), look_piece, f->summing && f->mark ? look_due : NULL, looked, f,
+						f->elsewhere); /* it may be gone */
+}
+
+void vram_flight_look_here(struct flight *f)
+{
+	const uint32_t pieces = pieces_of(f);
+
+	for (uint32_t i = 0; i < pieces; i++)
+		look_piece(f, i);
+	looked(f);
+}
+
+void vram_flight_copied(struct flight *f)
+{
+	atomic_store_explicit(&f->all_due, true, memory_order_relaxed);
+	if (f->behind && f->status)
+		looked(f); /* nobody gets it */
+	else if (f->behind && !vram_flight_look(f))
+		vram_flight_look_here(f);
+}
+
+void vram_flight_part_ended(struct flight *f)
+{
+	if (atomic_fetch_sub_explicit(&f->parts, 1, memory_order_acq_rel) == 1)
+		vram_flight_ended(f);
+}

@@ -1,0 +1,744 @@
+/* The mover: a thread of each GPU that makes lists of copies from what stands in its queues, and hands them to the device, without the cache's
+ * lock, which calls hold while they still fill the queue. It alone hands lists over, so that those of one way run in the order of their queue.
+ * Ends are the keeper's (vram/vram.c).
+ *
+ * What is enqueued is the cache's until the lock is left, then the mover's, under a lock of the GPU's queues.
+ *
+ * A call that will have work for it says so before it has: the mover wakes up beside it, and looks at some counts until something comes or the
+ * call is over (vram_find, vram_brought). The counts say nothing of the queues, which are looked at with their lock.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+
+enum {
+	LIST_MAX = 8192,               /* blocks */
+	BYTES_MAX = 8 << 20,           /* of a list whose layers nobody waits for: what comes after it is done while the next is copied, */
+	DOWN_BYTES_MAX = 16 << 20, DOWN_BLOCKS = 128, /* down, where each list's sums wake their threads anew, twice as much if it is few blocks; */
+	DOWN_BYTES_MIN = 2 << 20,      /* the last ones down are short, as nothing is copied beside the last's sums */
+	FLIGHTS_MAX = 4,               /* lists under way, each way, their sums included: the next is being prepared while the first runs */
+	RETRY_NS = 1000 * 1000,
+	RETRIES_MAX = 10 * 1000,       /* a driver without memory for so long is as good as lost */
+	MARK_BYTES = DEVICE_COPY_ALIGN,
+	OVERTAKE_US = 100 * 1000,      /* so long what nobody waits for layer by layer is overtaken by what somebody does */
+	GATHERED = 8,                  /* blocks from a disk that nobody waits for layer by layer, to a list, while as many are still read; */
+	GATHERED_BYTES = 4 << 20,      /* or so many of their bytes */
+	EXPECT_US = 300,               /* what is expected comes by then, or may take its time */
+	COMES_US = 150,                /* from a lease's packet until it is known what it has to be copied */
+};
+
+static uint64_t host_address(const struct shelf *s, uint32_t index, const struct gpu *g)
+{
+	return s->device[g->number] + index * s->pool->geometry.slot_bytes + SLOT_HEADER_BYTES;
+}
+
+static struct device_pair pair_of(const struct vram_move *m)
+{
+	const struct gpu *g = m->gpu;
+
+	switch (m->way) {
+	case DEVICE_UP:
+		return (struct device_pair){ host_address(m->block->shelf, m->block->index, g), vram_address(m->slot) };
+	case DEVICE_DOWN:
+		return (struct device_pair){ vram_address(m->slot), host_address(m->shelf, m->host.index, g) };
+	default:
+		return (struct device_pair){ vram_address(m->from), vram_address(m->slot) };
+	}
+}
+
+/* So that the mover has asked for it by the time that it is at it. Only of what is staged with it: that is still there. */
+static void foretell(struct vram_queue *q, struct vram_move *m)
+{
+	struct vram_move **before = &q->lately[q->put % VRAM_AHEAD];
+
+	if (q->put++ >= VRAM_AHEAD)
+		(*before)->ahead = m;
+	*before = m;
+}
+
+/* The one behind it, in a queue or a list. */
+static struct vram_move *following(const struct vram_move *m)
+{
+	__builtin_prefetch(m->ahead);
+	return m->next;
+}
+
+void vram_enqueue(struct gpu *g, struct vram_move *m)
+{
+	struct vram_queue *q = &g->queue[m->way];
+
+	if (m->block)
+		m->pair = pair_of(m);
+	foretell(q, m);
+	m->next = NULL;
+	*q->staged_end = m;
+	q->staged_end = &m->next;
+	if (!m->block)
+		q->staged_mark = m;
+	q->staged_marks += !m->block;
+	q->staged_count++;
+	g->cache->vram->staged = true;
+}
+
+static struct flight *flight_take(struct gpu *g, enum device_way way);
+
+/* Its layers are summed as they come. */
+static bool is_summed_watched(const struct flight *f)
+{
+	return f->mark && f->gpu->cache->options.gpu_verify_up;
+}
+
+/* With the lock of the queues: there may be something to be begun. The mover may be asleep, or look on without the lock. */
+static void mover_ring(struct gpu *g)
+{
+	atomic_fetch_add_explicit(&g->rung, 1, memory_order_relaxed);
+	pthread_cond_signal(&g->mover_work);
+}
+
+static bool is_staged(const struct gpu *g)
+{
+	return g->queue[DEVICE_UP].staged || g->queue[DEVICE_DOWN].staged || g->queue[DEVICE_ACROSS].staged;
+}
+
+/* A lease that does not wait for any of the tail, nor makes it wait too long. Marks stay in their order. */
+static bool overtakes(const struct vram_queue *q)
+{
+	return q->staged_marks == 1 && q->staged_mark->overtakes && q->staged_end == &q->staged_mark->next && *q->tail &&
+	       vram_clock_us() - q->tail_us < OVERTAKE_US;
+}
+
+/* With the lock of the queues. */
+static void publish_one(struct vram_queue *q)
+{
+	if (overtakes(q)) {
+		q->staged_mark->next = *q->tail;
+		*q->tail = q->staged;
+		q->tail = &q->staged_mark->next;
+	} else {
+		if (!*q->tail || q->staged_marks)
+			q->tail_us = vram_clock_us();
+		*q->end = q->staged;
+		q->end = q->staged_end;
+		if (q->staged_marks)
+			q->tail = &q->staged_mark->next;
+	}
+	q->marks += q->staged_marks;
+	q->count += q->staged_count;
+	q->staged_marks = q->staged_count = 0;
+	q->put = 0;
+	q->staged = NULL;
+	q->staged_end = &q->staged;
+}
+
+/* With the lock of the queues. */
+static void to_look_put(struct gpu *g, struct flight *f)
+{
+	f->next = atomic_load_explicit(&g->to_look, memory_order_relaxed);
+	atomic_store_explicit(&g->to_look, f, memory_order_relaxed);
+}
+
+/* The same. NULL: there is none. */
+static struct flight *to_look_take(struct gpu *g)
+{
+	struct flight *f = atomic_load_explicit(&g->to_look, memory_order_relaxed);
+
+	if (f)
+		atomic_store_explicit(&g->to_look, f->next, memory_order_relaxed);
+	return f;
+}
+
+/* What a lease waits for, if the mover can begin it at once, is made a list here: its moves are in this processor's cache. Then the mover has it copied, and
+ * whoever has brought it wakes those that sum it, when his reply is on its way: that takes as long as the copies' first calls. */
+static void publish_up(struct gpu *g)
+{
+	struct vram_queue *q = &g->queue[DEVICE_UP];
+	const bool at_once = q->staged_marks && !q->first && !g->taken && !g->halted;
+
+	publish_one(q);
+	if (!at_once)
+		return;
+	g->taken = flight_take(g, DEVICE_UP);
+	if (!g->taken || !is_summed_watched(g->taken))
+		return;
+	g->taken->elsewhere = true;
+	to_look_put(g, g->taken);
+}
+
+/* With the lock of the queues: what has come one by one may wait for more, which comes soon; the tick rings in any case. Not what a lease waits for,
+ * nor while anybody waits for the memory that it holds. */
+static bool gathers(const struct gpu *g)
+{
+	const struct cache *c = g->cache;
+	const struct vram_queue *q = &g->queue[DEVICE_UP];
+	const struct vram_move *m = q->first;
+	uint64_t blocks = 0, bytes = 0;
+
+	if (!c->tier || g->fetching < GATHERED || g->waiting || c->vram->waiting_host || c->tier->hungry || q->marks ||
+	    g->queue[DEVICE_DOWN].first || g->queue[DEVICE_ACROSS].first)
+		return false;
+	for (; m && m->priority != RING_URGENT && blocks < GATHERED && bytes < GATHERED_BYTES; m = m->next, blocks++)
+		bytes += m->pool->geometry.block_bytes;
+	return !m && blocks < GATHERED && bytes < GATHERED_BYTES;
+}
+
+static void publish(struct gpu *g)
+{
+	pthread_mutex_lock(&g->queue_lock);
+	if (g->queue[DEVICE_UP].staged)
+		publish_up(g);
+	for (int way = DEVICE_UP + 1; way < 3; way++)
+		if (g->queue[way].staged)
+			publish_one(&g->queue[way]);
+	if (!gathers(g))
+		mover_ring(g);
+	pthread_mutex_unlock(&g->queue_lock);
+}
+
+void vram_publish(struct cache *c)
+{
+	struct vram *v = c->vram;
+
+	if (v->room_due)
+		pthread_cond_broadcast(&v->room);
+	v->room_due = false;
+	if (!v->staged)
+		return;
+	v->staged = false;
+	for (uint32_t i = 0; i < v->count; i++)
+		if (is_staged(v->gpu[i]))
+			publish(v->gpu[i]);
+}
+
+void vram_tail(struct gpu *g, uint64_t *from, uint64_t *to)
+{
+	const struct vram_queue *q = &g->queue[DEVICE_UP];
+	const struct vram_move *m = q->staged;
+
+	while (m && !m->block)
+		m = m->next;
+	*to = m ? m->slot->order : g->ups + 1;
+	pthread_mutex_lock(&g->queue_lock);
+	*from = *q->tail ? (*q->tail)->slot->order : *to;
+	pthread_mutex_unlock(&g->queue_lock);
+}
+
+bool vram_queued(struct gpu *g, enum device_way way)
+{
+	bool is = g->queue[way].staged;
+
+	pthread_mutex_lock(&g->queue_lock);
+	is |= g->queue[way].first != NULL;
+	pthread_mutex_unlock(&g->queue_lock);
+	return is;
+}
+
+static bool is_of(const struct vram_move *m, const struct gpu *g)
+{
+	return m->gpu == g || (m->from && m->from->shelf->pool->gpu == g);
+}
+
+struct vram_move *vram_queue_take(struct gpu *g, enum device_way way, const struct gpu *of)
+{
+	struct vram_queue *q = &g->queue[way];
+	struct vram_move *taken = NULL, **end = &taken, **at, *m;
+
+	vram_publish(g->cache);
+	pthread_mutex_lock(&g->queue_lock);
+	q->tail = &q->first;
+	for (at = &q->first; (m = *at);) {
+		if (!is_of(m, of)) {
+			at = &m->next;
+			q->tail = m->block ? q->tail : at;
+			continue;
+		}
+		*at = m->next;
+		q->marks -= !m->block;
+		q->count--;
+		m->next = NULL;
+		*end = m;
+		end = &m->next;
+	}
+	q->end = at;
+	pthread_mutex_unlock(&g->queue_lock);
+	return taken;
+}
+
+void vram_mover_halt(struct gpu *g, bool over)
+{
+	pthread_mutex_lock(&g->queue_lock);
+	g->halted = true;
+	g->over |= over;
+	mover_ring(g);
+	pthread_mutex_unlock(&g->queue_lock);
+}
+
+void vram_mover_wake(struct gpu *g)
+{
+	pthread_mutex_lock(&g->queue_lock);
+	mover_ring(g);
+	pthread_mutex_unlock(&g->queue_lock);
+}
+
+void vram_keeper_wake(struct gpu *g)
+{
+	pthread_mutex_lock(&g->queue_lock);
+	g->keeper_due = true;
+	pthread_cond_signal(&g->keeper_work);
+	pthread_mutex_unlock(&g->queue_lock);
+}
+
+/* What lookups may know of a block does not say on which of several GPUs it is. */
+bool vram_some_come(const struct cache *c, uint32_t count, struct block *const *found)
+{
+	const uint8_t mask = c->vram->count > 1 ? BLOCK_IN_MEMORY : BLOCK_IN_MEMORY | BLOCK_ON_GPU;
+
+	for (uint32_t i = count; i > 0; i--)
+		if (found[i - 1] && (atomic_load_explicit(&found[i - 1]->where, memory_order_relaxed) & mask) == BLOCK_IN_MEMORY)
+			return true;
+	return false;
+}
+
+/* The GPU, whose mover comes awake if some of these are to be copied there, as it seems. NULL: none. */
+static struct gpu *expect(struct cache *c, int32_t gpu, uint32_t count, struct block *const *found)
+{
+	struct gpu *g = gpu < 0 ? NULL : vram_gpu(c, (uint32_t)gpu);
+
+	if (!g || !vram_some_come(c, count, found))
+		return NULL;
+	atomic_fetch_add_explicit(&g->expected, 1, memory_order_relaxed);
+	pthread_cond_signal(&g->mover_work);
+	return g;
+}
+
+/* Of most calls whose blocks are to be copied the last one is. */
+struct gpu *vram_find_last(struct cache *c, int32_t gpu, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
+			   struct block **found)
+{
+	const struct cache_keys last = { k->bytes + (size_t)(k->count - 1) * k->key_bytes, 1, k->key_bytes };
+
+	if (gpu < 0 || k->count < 2)
+		return NULL;
+	blocks_find(c, pools, layouts, &last, found);
+	return expect(c, gpu, layouts, found);
+}
+
+struct gpu *vram_find_rest(struct cache *c, struct gpu *expecting, int32_t gpu, struct pool *const *pools, uint32_t layouts,
+			   const struct cache_keys *k, uint32_t from, struct block **found)
+{
+	const struct cache_keys rest = { k->bytes + (size_t)from * k->key_bytes, k->count - from, k->key_bytes };
+
+	blocks_find(c, pools, layouts, &rest, found + (size_t)from * layouts);
+	return expecting ? expecting : expect(c, gpu, k->count * layouts, found);
+}
+
+struct gpu *vram_find(struct cache *c, int32_t gpu, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k, struct block **found)
+{
+	return vram_find_rest(c, vram_find_last(c, gpu, pools, layouts, k, found), gpu, pools, layouts, k, 0, found);
+}
+
+void vram_brought(struct gpu *expecting)
+{
+	if (expecting)
+		atomic_fetch_add_explicit(&expecting->brought, 1, memory_order_relaxed);
+}
+
+/* Once a call that is expected to have work. */
+static void make_ready(struct gpu *g, uint32_t expected)
+{
+	if (g->readied == expected)
+		return;
+	g->readied = expected;
+	g->cache->vram->ops->ready(g->device, DEVICE_UP);
+	vram_came_back(g->cache);
+}
+
+/* Calls come one after the other, and the operator wants the mover awake for the next. */
+static bool is_stirred(struct gpu *g, uint64_t now_us)
+{
+	const uint64_t stirred_us = atomic_load_explicit(&g->stirred_us, memory_order_relaxed);
+
+	return stirred_us && now_us < stirred_us + g->cache->options.gpu_poll_us;
+}
+
+/* For what is expected until some has come, the call that was to bring it is over, or it has been waited for long enough; else for as long as calls
+ * come. */
+static bool looks_on(struct gpu *g, uint32_t brought, uint64_t since_us)
+{
+	const uint64_t now_us = vram_clock_us();
+	const bool expecting = atomic_load_explicit(&g->expected, memory_order_relaxed) != brought && g->passed != brought;
+
+	return (expecting && now_us < since_us + EXPECT_US && atomic_load_explicit(&g->brought, memory_order_relaxed) == brought) ||
+	       is_stirred(g, now_us) || now_us < atomic_load_explicit(&g->comes_until_us, memory_order_relaxed);
+}
+
+/* With the lock of the queues. Where work is expected the mover stays awake, without the lock, until some has come or the next call is over. All
+ * that it is told by this is when to look. */
+static void mover_wait(struct gpu *g)
+{
+	const uint32_t brought = atomic_load_explicit(&g->brought, memory_order_relaxed),
+		       rung = atomic_load_explicit(&g->rung, memory_order_relaxed);
+	uint64_t since_us = vram_clock_us();
+	uint32_t seen = atomic_load_explicit(&g->expected, memory_order_relaxed);
+
+	if (g->halted || !looks_on(g, brought, since_us)) {
+		atomic_store_explicit(&g->sleeps, !g->halted, memory_order_relaxed); /* else each call would wake it for nothing */
+		pthread_cond_wait(&g->mover_work, &g->queue_lock);
+		atomic_store_explicit(&g->sleeps, false, memory_order_relaxed);
+		return;
+	}
+	pthread_mutex_unlock(&g->queue_lock);
+	do {
+		const uint32_t expected = atomic_load_explicit(&g->expected, memory_order_relaxed);
+
+		if (expected != seen)
+			since_us = vram_clock_us();
+		seen = expected;
+		if (expected != atomic_load_explicit(&g->brought, memory_order_relaxed))
+			make_ready(g, expected);
+		sched_yield();
+	} while (atomic_load_explicit(&g->rung, memory_order_relaxed) == rung && looks_on(g, brought, since_us));
+	pthread_mutex_lock(&g->queue_lock);
+	if (seen != brought && atomic_load_explicit(&g->brought, memory_order_relaxed) == brought &&
+	    atomic_load_explicit(&g->rung, memory_order_relaxed) == rung && vram_clock_us() >= since_us + EXPECT_US)
+		g->passed = brought;
+}
+
+void vram_stir(struct cache *c)
+{
+	const uint64_t now_us = c->vram && c->options.gpu_poll_us ? vram_clock_us() : 0;
+
+	for (uint32_t i = 0; now_us && i < c->vram->count; i++) {
+		struct gpu *g = c->vram->gpu[i];
+
+		atomic_store_explicit(&g->stirred_us, now_us, memory_order_relaxed);
+		if (atomic_load_explicit(&g->sleeps, memory_order_relaxed))
+			pthread_cond_signal(&g->mover_work);
+	}
+}
+
+void vram_lease_brings(struct cache *c, int32_t gpu, const struct gpu *expecting)
+{
+	struct gpu *g = gpu < 0 ? NULL : vram_gpu(c, (uint32_t)gpu);
+
+	if (g)
+		atomic_store_explicit(&g->brings, expecting != NULL, memory_order_relaxed);
+}
+
+void vram_lease_comes(struct cache *c)
+{
+	for (uint32_t i = 0; c->vram && i < c->vram->count; i++) {
+		struct gpu *g = c->vram->gpu[i];
+
+		if (!atomic_load_explicit(&g->brings, memory_order_relaxed) || !atomic_load_explicit(&g->sleeps, memory_order_relaxed))
+			continue;
+		atomic_store_explicit(&g->comes_until_us, vram_clock_us() + COMES_US, memory_order_relaxed);
+		pthread_cond_signal(&g->mover_work);
+	}
+}
+
+static bool same_shape(const struct vram_move *a, const struct vram_move *b)
+{
+	const struct pool *p = a->pool, *q = b->pool;
+
+	return p == q || (p->layout.layers == q->layout.layers && p->geometry.layer_bytes == q->geometry.layer_bytes);
+}
+
+static uint32_t within(uint64_t n, uint64_t least, uint64_t most)
+{
+	return (uint32_t)(n < least ? least : n > most ? most : n);
+}
+
+/* Whether a mark stands behind blocks of the first one's shape. */
+static bool is_watched(const struct vram_queue *q, const struct vram_move *first)
+{
+	const struct vram_move *m = first;
+
+	for (uint32_t i = 0; q->marks && m && m->block && i < LIST_MAX && same_shape(m, first); i++)
+		m = following(m);
+	return q->marks && m && !m->block;
+}
+
+uint32_t vram_list_blocks(const struct pool *p, uint32_t most)
+{
+	return within(BYTES_MAX / p->geometry.block_bytes, 1, most);
+}
+
+/* Blocks of the list that begins with this one, at most. */
+static uint32_t list_max(const struct vram_queue *q, const struct vram_move *first)
+{
+	const uint64_t bytes = first->pool->geometry.block_bytes;
+	uint32_t most = vram_list_blocks(first->pool, LIST_MAX);
+
+	if (first->way == DEVICE_UP)
+		return is_watched(q, first) ? LIST_MAX : most;
+	if (first->way == DEVICE_ACROSS)
+		return LIST_MAX;
+	if (most < DOWN_BLOCKS)
+		most = within(DOWN_BYTES_MAX / bytes, 1, DOWN_BLOCKS);
+	return within(q->count / 2, within(DOWN_BYTES_MIN / bytes, 1, most), most);
+}
+
+/* What is leased from now on may not rely on these: a mark behind them would be reached without them. */
+static void moves_fail(const struct flight *f)
+{
+	for (const struct vram_move *m = f->moves; m; m = m->next)
+		m->slot->failed = true;
+	vram_marks_fail(f->gpu);
+}
+
+void vram_flight_ended(void *flight)
+{
+	struct flight *f = flight;
+	struct gpu *g = f->gpu;
+
+	vram_times_add(f);
+	pthread_mutex_lock(&g->queue_lock);
+	f->next = NULL;
+	*g->ended_end = f;
+	g->ended_end = &f->next;
+	g->queue[f->copy.way].under_way--;
+	mover_ring(g);
+	g->keeper_due = true;
+	pthread_cond_signal(&g->keeper_work);
+	pthread_mutex_unlock(&g->queue_lock);
+}
+
+static void flight_done(struct device_copy *copy, enum status s)
+{
+	struct flight *f = (struct flight *)copy;
+
+	f->status = s;
+	f->copied_us = vram_clock_us();
+	if (s && f->copy.way == DEVICE_UP) {
+		cache_lock(f->gpu->cache);
+		moves_fail(f);
+		cache_unlock(f->gpu->cache);
+	}
+	if (f->copy.way == DEVICE_UP)
+		vram_flight_copied(f);
+	if (!vram_flight_seal(f, vram_flight_ended))
+		vram_flight_part_ended(f);
+}
+
+/* How far the list is, if the mark behind it asks: else the mark gets a list of its own, that copies next to nothing. */
+static void flight_mark(struct flight *f, struct vram_move *mark)
+{
+	struct gpu *g = f->gpu;
+
+	f->mark = mark;
+	f->copy.progress = mark->board->address[g->number] + sizeof(uint32_t) * g->number;
+	f->copy.progress_base = mark->base + mark->layers - f->copy.parts;
+}
+
+static struct flight *flight_of(struct gpu *g, enum device_way way, const struct vram_move *first, uint32_t count)
+{
+	const struct pool *p = count ? first->pool : NULL;
+	const uint32_t pairs = count ? count : 1, parts = count ? p->layout.layers : 1, left = way == DEVICE_DOWN ? pairs : parts;
+	struct flight *f = malloc(sizeof(*f) + pairs * (sizeof(f->pairs[0]) + sizeof(f->each[0])) + left * sizeof(f->left[0]));
+
+	if (!f)
+		return NULL;
+	*f = (struct flight){ .gpu = g };
+	f->copy = (struct device_copy){ .pairs = f->pairs, .count = pairs, .parts = parts, .way = way, .done = flight_done,
+					.part_bytes = count ? p->geometry.layer_bytes : MARK_BYTES };
+	f->each = (struct vram_move **)&f->pairs[pairs];
+	f->left = (_Atomic uint32_t *)&f->each[pairs];
+	f->pairs[0] = (struct device_pair){ g->scratch_from, g->scratch_to.address };
+	atomic_init(&f->parts, 1);
+	return f;
+}
+
+/* Of a list of so many blocks the sums have copies to be beside when it is copied: at least half as many come next, or a call is still at it. */
+static bool much_comes(const struct gpu *g, const struct vram_move *m, uint32_t blocks)
+{
+	uint32_t come = 0;
+
+	if (atomic_load_explicit(&g->more_comes, memory_order_relaxed))
+		return true;
+	for (; m && 2 * come < blocks; m = following(m))
+		come += m->block != NULL;
+	return come && 2 * come >= blocks;
+}
+
+/* With the lock of the queues, from one of them: blocks of one shape, with the mark behind them; or a mark. NULL: nothing, or not now. */
+static struct flight *flight_take(struct gpu *g, enum device_way way)
+{
+	struct vram_queue *q = &g->queue[way];
+	struct vram_move *first = q->first, *m = first, *last = NULL;
+	struct flight *f;
+	uint32_t count = 0, most;
+
+	if (!first || q->under_way >= FLIGHTS_MAX)
+		return NULL;
+	most = first->block ? list_max(q, first) : 0;
+	for (; m && m->block && count < most && same_shape(m, first); m = following(m), count++)
+		last = m;
+	f = flight_of(g, way, first, count);
+	if (!f)
+		return NULL;
+	m = first;
+	for (uint32_t i = 0; i < count; i++, m = m->next) {
+		f->pairs[i] = m->pair;
+		f->each[i] = m;
+	}
+	if (m && !m->block && (!count || m->layers == f->copy.parts)) {
+		flight_mark(f, m);
+		q->marks--;
+		m = m->next;
+	}
+	q->count -= count + (f->mark != NULL);
+	if (count) {
+		f->moves = first;
+		last->next = NULL;
+	}
+	if (f->mark)
+		f->mark->next = NULL;
+	f->behind = way == DEVICE_UP && !f->mark && g->cache->options.gpu_verify_up && g->cache->sums && much_comes(g, m, count);
+	q->first = m;
+	if (!m)
+		q->end = &q->first;
+	if (q->tail == &q->first)
+		q->tail_us = vram_clock_us();
+	else if (!q->marks)
+		q->tail = &q->first;
+	q->under_way++;
+	atomic_fetch_add_explicit(&q->flights, 1, memory_order_release);
+	if (way == DEVICE_UP)
+		vram_flight_enter(f);
+	return f;
+}
+
+static bool is_stopping(struct cache *c)
+{
+	cache_lock(c);
+	const bool is = c->vram->stopping;
+
+	cache_unlock(c);
+	return is;
+}
+
+/* Without the lock. */
+static void flight_begin(struct gpu *g, struct flight *f)
+{
+	const struct timespec pause = { .tv_nsec = RETRY_NS };
+	const char *why = "";
+	enum status s = STATUS_EXHAUSTED;
+
+	for (int i = 0; i < RETRIES_MAX && s == STATUS_EXHAUSTED && !(i && is_stopping(g->cache)); i++) {
+		if (i)
+			nanosleep(&pause, NULL);
+		s = g->cache->vram->ops->copy(g->device, &f->copy, &why);
+		vram_came_back(g->cache);
+	}
+	if (!s)
+		return;
+	cache_lock(g->cache);
+	if (s == STATUS_EXHAUSTED || (s != STATUS_UNAVAILABLE && f->copy.way != DEVICE_ACROSS))
+		gpu_lost(g, why);
+	cache_unlock(g->cache);
+	flight_done(&f->copy, s == STATUS_EXHAUSTED ? STATUS_UNAVAILABLE : s);
+}
+
+/* What nobody has taken by the time that its copies have begun. With the lock, which it leaves. False: there is none. */
+static bool look_at_left(struct gpu *g)
+{
+	struct flight *f = to_look_take(g);
+
+	if (!f)
+		return false;
+	pthread_mutex_unlock(&g->queue_lock);
+	if (!vram_flight_look(f))
+		vram_flight_look_here(f);
+	pthread_mutex_lock(&g->queue_lock);
+	return true;
+}
+
+static void look_at_brought(struct gpu *g)
+{
+	struct flight *f;
+
+	pthread_mutex_lock(&g->queue_lock);
+	f = to_look_take(g);
+	pthread_mutex_unlock(&g->queue_lock);
+	if (!f || vram_flight_look(f))
+		return;
+	pthread_mutex_lock(&g->queue_lock); /* nobody to be woken: it is the mover's */
+	to_look_put(g, f);
+	mover_ring(g);
+	pthread_mutex_unlock(&g->queue_lock);
+}
+
+void vram_brought_told(struct cache *c)
+{
+	for (uint32_t i = 0; c->vram && c->sums && i < c->vram->count; i++)
+		if (atomic_load_explicit(&c->vram->gpu[i]->to_look, memory_order_relaxed))
+			look_at_brought(c->vram->gpu[i]);
+}
+
+/* The first layer of those that somebody waits for layer by layer is to be summed as soon as it is copied; what sums of others cost is not to
+ * keep their copies waiting. */
+static void up_begin(struct gpu *g, struct flight *f)
+{
+	const bool watched = is_summed_watched(f), elsewhere = f->elsewhere, behind = f->behind;
+	bool looked = elsewhere || (watched && vram_flight_look(f));
+
+	flight_begin(g, f); /* the list may be gone, if it was looked at */
+	if (!looked && !behind && (watched || !vram_flight_look(f)))
+		vram_flight_look_here(f);
+}
+
+/* With the lock of the queues. One that has been taken already begins in any case; else `way` is looked at first. NULL: there is none. */
+static struct flight *next_flight(struct gpu *g, uint32_t way)
+{
+	struct flight *f = g->taken;
+
+	g->taken = NULL;
+	for (uint32_t i = 0; i < 3 && !f && !g->halted; i++)
+		f = flight_take(g, (enum device_way)((way + i) % 3));
+	return f;
+}
+
+/* With the lock of the queues, which it leaves: begins one list of those that may be. `way`: of these. False: there is none. */
+static bool send_next(struct gpu *g, uint32_t *way)
+{
+	struct flight *f = next_flight(g, *way);
+
+	if (!f)
+		return false;
+	*way = f->copy.way + 1;
+	pthread_mutex_unlock(&g->queue_lock);
+	f->begun_us = vram_clock_us();
+	if (f->copy.way == DEVICE_UP)
+		up_begin(g, f);
+	else
+		flight_begin(g, f);
+	pthread_mutex_lock(&g->queue_lock);
+	return true;
+}
+
+void *gpu_mover(void *arg)
+{
+	struct gpu *g = arg;
+	struct cache *c = g->cache;
+	uint32_t way = DEVICE_UP;
+
+	cache_thread_enter();
+	pthread_mutex_lock(&g->queue_lock);
+	while (!g->over || g->taken || atomic_load_explicit(&g->to_look, memory_order_relaxed)) {
+		const bool sent = send_next(g, &way);
+
+		if (!look_at_left(g) && !sent)
+			mover_wait(g);
+	}
+	pthread_mutex_unlock(&g->queue_lock);
+	cache_lock(c);
+	vram_thread_ended(c);
+	cache_unlock(c);
+	cache_thread_leave();
+	return NULL;
+}

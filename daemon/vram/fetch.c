@@ -1,0 +1,78 @@
+/* What an up may take of memory on its way from a disk, and of its GPU. With disks nothing that is nowhere else goes for it, neither on the GPU, from
+ * where that goes down first, nor in memory, from where it is spilled. Both go by the same memory: so what has come for a GPU that is full, and waits
+ * there, takes half of it at most. A Warm waits for that as long as disks write. A lease is waited for by somebody: it waits as long as ups of its
+ * layout get their places there one soon after the other, and not for ever, and then takes whoever's place it must.
+ */
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+
+enum { PATIENCE_MS = 100, PATIENCES = 7 };
+
+static bool is_patient(const struct cache *c, const struct vram_move *m)
+{
+	const uint64_t patience_us = 1000ull * (c->options.gpu_patience_ms ? c->options.gpu_patience_ms : PATIENCE_MS);
+	const struct vram_pool *vp = m->gpu->pools[m->pool->number];
+	const uint64_t since = vp && vp->placed_us > m->waits_us ? vp->placed_us : m->waits_us;
+
+	if (m->hasty || !m->waits_us)
+		return !m->hasty;
+	const uint64_t now = vram_clock_us();
+
+	return now < since + patience_us && now < m->waits_us + PATIENCES * patience_us;
+}
+
+bool vram_only_spare(const struct cache *c, const struct vram_move *m)
+{
+	return c->tier && (m->priority != RING_URGENT || is_patient(c, m));
+}
+
+enum status vram_load(struct cache *c, const struct vram_move *m)
+{
+	return load_begin_for_gpu(c, m->block, m->priority, vram_only_spare(c, m));
+}
+
+bool vram_memory_comes_free(struct gpu *g)
+{
+	return g->fetching || vram_queued(g, DEVICE_UP) || gpu_flights(g, DEVICE_UP);
+}
+
+void vram_memory_spares(struct cache *c)
+{
+	for (uint32_t i = 0; c->vram && i < c->vram->count; i++) {
+		struct gpu *g = c->vram->gpu[i];
+
+		if (!g->waiting)
+			continue;
+		g->freed = true;
+		vram_keeper_wake(g);
+	}
+}
+
+void vram_fetched(struct cache *c, struct vram_move *m, bool is)
+{
+	if (m->fetched != is)
+		c->vram->fetched_bytes += is ? m->pool->geometry.slot_bytes : -m->pool->geometry.slot_bytes;
+	m->fetched = is;
+}
+
+bool vram_fetched_enough(struct cache *c, const struct vram_move *m)
+{
+	const uint64_t slot_bytes = m->pool->geometry.slot_bytes, bytes = c->vram->fetched_bytes + slot_bytes;
+	const struct vram_pool *vp = vram_pool_get(c, m->gpu, m->block->pool);
+	const uint64_t room = vp && vp->free_slots > 0 ? (uint64_t)vp->free_slots * slot_bytes : 0;
+
+	return vram_only_spare(c, m) && c->vram->fetched_bytes && bytes > room && bytes > c->options.host_bytes / 2;
+}
+
+bool vram_memory_short(struct cache *c, const struct vram_move *m)
+{
+	struct pool *p = m->block->pool;
+
+	return vram_only_spare(c, m) && p->grow_refused == c->room_epoch && !room_spares(c, p);
+}
+
+bool vram_memory_comes(struct cache *c, const struct vram_move *m)
+{
+	return vram_memory_comes_free(m->gpu) ||
+	       (vram_only_spare(c, m) && (c->vram->fetched_bytes || m->gpu->downs || spill_hurry(c, m->block->pool)));
+}

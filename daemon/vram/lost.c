@@ -1,0 +1,132 @@
+/* A GPU that is lost: what has not begun ends at once, what is under way when the device ends it, and the keeper sweeps up the copies that it had.
+ *
+ * A list that reads such a copy may have brought it: all of it, as the device says, or by the sum that the copy keeps. So what is nowhere else, and is
+ * read, is left to the end of that list.
+ */
+#include <stdio.h>
+
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+
+enum { SWEEP_SLOTS = 1024 };
+
+void gpu_lost(struct gpu *g, const char *why)
+{
+	if (g->lost)
+		return;
+	g->lost = true;
+	snprintf(g->why, sizeof(g->why), "%s", why && *why ? why : "the driver says so");
+	while (g->through)
+		vram_unqueue_through(g->through);
+	vram_mover_halt(g, false);
+	vram_marks_fail(g); /* those of lists under way, too, which the device may take its time to end */
+	vram_moves_fail(g->cache, g);
+	vram_keeper_wake(g);
+	pthread_cond_broadcast(&g->cache->vram->room);
+}
+
+/* ---- moves ---- */
+
+static void fail_each(struct cache *c, struct vram_move *doomed)
+{
+	for (struct vram_move *m; (m = doomed);) {
+		doomed = m->next;
+		vram_move_end(c, m, STATUS_UNAVAILABLE);
+	}
+}
+
+/* Takes the GPU's of those that wait, and ends them. Those of others that would come from it look for another copy when they go on. */
+static void fail_waiting(struct cache *c, struct vram_move **first, struct vram_move ***end, const struct gpu *g)
+{
+	struct vram_move *doomed = NULL, **doomed_end = &doomed, **at = first, *m;
+
+	while ((m = *at)) {
+		if (m->gpu != g) {
+			at = &m->next;
+			continue;
+		}
+		*at = m->next;
+		m->next = NULL;
+		*doomed_end = m;
+		doomed_end = &m->next;
+	}
+	*end = at;
+	fail_each(c, doomed);
+}
+
+void vram_moves_fail(struct cache *c, struct gpu *g)
+{
+	struct vram *v = c->vram;
+
+	fail_waiting(c, &g->waiting, &g->waiting_end, g);
+	fail_waiting(c, &v->waiting_host, &v->waiting_host_end, g);
+	for (int way = 0; way < 3; way++)
+		fail_each(c, vram_queue_take(g, (enum device_way)way, g));
+	for (uint32_t i = 0; i < v->count; i++)
+		fail_each(c, vram_queue_take(v->gpu[i], DEVICE_ACROSS, g));
+	for (uint32_t i = 0; i < VRAM_MOVE_BUCKETS; i++)
+		for (struct vram_move *m = v->moves[i], *next; m; m = next) {
+			next = m->hash_next;
+			if (m->gpu != g || m->step != STEP_HOST || m->way == DEVICE_DOWN || m->slot)
+				continue;
+			g->fetching--;
+			vram_up_end(c, m, STATUS_UNAVAILABLE);
+		}
+}
+
+/* ---- copies ---- */
+
+/* By a list that has begun. */
+static bool is_read(const struct cache *c, const struct block *b)
+{
+	const struct vram_move *m = *vram_moves_of(c, b);
+
+	while (m && (m->block != b || m->way == DEVICE_UP || m->step != STEP_QUEUED))
+		m = m->hash_next;
+	return m;
+}
+
+static bool is_left(const struct cache *c, const struct vram_slot *s)
+{
+	return !vram_clean(s) && is_read(c, s->block);
+}
+
+void vram_sweep(struct cache *c, struct gpu *g)
+{
+	uint32_t budget = SWEEP_SLOTS;
+
+	for (; g->sweep_pool < c->pool_count; g->sweep_pool++, g->sweep_extent = g->sweep_slot = 0) {
+		struct vram_pool *vp = g->pools[g->sweep_pool];
+		struct vram_slot *s;
+
+		while (vp && (s = vram_next(vp, &g->sweep_extent, &g->sweep_slot, &budget)))
+			if (!is_left(c, s))
+				vram_evict(c, s, COUNTER_EVICTED_GPU_LOST);
+		if (!budget)
+			return;
+	}
+	g->swept = true;
+}
+
+static struct vram_slot *lost_copy(const struct block *b)
+{
+	struct vram_slot *s = b->vram;
+
+	while (s && (s->state != VRAM_READY || !s->shelf->pool->gpu->lost))
+		s = s->next;
+	return s;
+}
+
+void vram_read_ended(struct cache *c, struct vram_move *m, enum status s)
+{
+	struct block *b = m->way != DEVICE_UP && block_live(m->block) && lost_copy(m->block) ? m->block : NULL;
+	struct vram_slot *lost;
+
+	if (b)
+		block_pin(b);
+	vram_move_end(c, m, s);
+	while (b && block_live(b) && (lost = lost_copy(b)) && !is_left(c, lost))
+		vram_evict(c, lost, COUNTER_EVICTED_GPU_LOST);
+	if (b)
+		block_unpin(b);
+}

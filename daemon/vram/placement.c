@@ -1,0 +1,241 @@
+/* Where a lease finds its blocks, with GPUs; the marks that tell how far copies are that it need not wait for; what brings blocks to host memory
+ * for others. */
+#include <stdlib.h>
+
+#include "daemon/threads/await.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+
+enum { BRING_US_MAX = 10 * 1000 * 1000, BRING_SPARE_US = 100 * 1000, BRING_PAUSE_NS = 2 * 1000 * 1000 };
+
+struct vram_slot *vram_place_slot(const struct block *b, const struct vram_want *want)
+{
+	struct vram_slot *s = want->gpu && b->vram ? vram_slot_on(b, want->gpu) : NULL;
+
+	if (s && (s->state == VRAM_READY || (s->state == VRAM_COMING && !s->across && !s->failed && want->board)))
+		return s;
+	return NULL;
+}
+
+bool vram_placed(const struct block *b, const struct vram_want *want)
+{
+	if (!want->gpu)
+		return b->shelf;
+	return vram_place_slot(b, want) || (want->or_host && b->shelf);
+}
+
+struct gpu *vram_place_gpu(const struct block *b, const struct vram_want *want)
+{
+	return vram_place_slot(b, want) ? want->gpu : NULL;
+}
+
+uint64_t vram_pin_bytes(const struct block *b, const struct gpu *g)
+{
+	const struct vram_slot *s = b->vram ? vram_slot_on(b, g) : NULL;
+
+	return s && s->pins ? 0 : b->pool->geometry.slot_bytes;
+}
+
+uint64_t pins_free_gpu(const struct cache *c, const struct gpu *g)
+{
+	const uint64_t max = g->budget / 1000 * c->options.gpu_pinned_milli;
+
+	return max > g->lent_bytes ? max - g->lent_bytes : 0;
+}
+
+struct vram_slot *vram_leasable(const struct block *b, const struct gpu *g)
+{
+	struct vram_slot *s = g && b->vram ? vram_slot_on(b, g) : NULL;
+
+	return s && s->state == VRAM_READY ? s : NULL;
+}
+
+void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order)
+{
+	for (uint32_t i = 0; i < layouts; i++) {
+		uint32_t at = i;
+
+		for (; at && pools[order[at - 1]]->layout.layers > pools[i]->layout.layers; at--)
+			order[at] = order[at - 1];
+		order[at] = i;
+	}
+}
+
+uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts)
+{
+	uint32_t most = 0;
+
+	for (uint32_t i = 0; i < layouts; i++)
+		if (pools[i]->layout.layers > most)
+			most = pools[i]->layout.layers;
+	return most;
+}
+
+enum status block_fetch(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w)
+{
+	if (b->vram && (vram_ready(b) || vram_falling(c, b)) && vram_down(c, b, false, w) == STATUS_OK)
+		return STATUS_OK;
+	return b->rack ? load_begin(c, b, priority, w) : STATUS_UNAVAILABLE;
+}
+
+/* ---- marks ---- */
+
+static struct vram_move *mark_create(struct gpu *g, struct board *board, uint32_t layers)
+{
+	struct vram_move *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		return NULL;
+	m->way = DEVICE_UP;
+	m->step = STEP_QUEUED;
+	m->gpu = g;
+	m->board = board;
+	m->layers = layers;
+	board->marks++;
+	return m;
+}
+
+static uint32_t mark_enqueue(struct vram_move *m)
+{
+	m->base = m->board->next[m->gpu->number];
+	m->board->next[m->gpu->number] += m->layers;
+	m->enqueued_us = vram_clock_us();
+	m->hash_next = m->gpu->marks;
+	m->gpu->marks = m;
+	vram_enqueue(m->gpu, m);
+	return m->base;
+}
+
+bool vram_mark(struct gpu *g, struct board *board, uint32_t layers, bool overtakes, uint32_t *base)
+{
+	struct vram_move *m = mark_create(g, board, layers);
+
+	if (!m)
+		return false;
+	m->overtakes = overtakes;
+	*base = mark_enqueue(m);
+	return true;
+}
+
+void vram_mark_ahead(struct gpu *g, struct board *board, uint32_t layers, struct cache_wait *w)
+{
+	w->marked = 0;
+	if (!w->mark)
+		w->mark = mark_create(g, board, layers);
+}
+
+void vram_mark_drop(struct cache_wait *w)
+{
+	if (w->mark)
+		w->mark->board->marks--;
+	free(w->mark);
+	w->mark = NULL;
+}
+
+void vram_mark_place(struct cache_wait *w)
+{
+	struct vram_move *m = w->mark;
+
+	if (m->gpu->lost || m->gpu->cache->vram->stopping || !m->gpu->ups) {
+		vram_mark_drop(w);
+		return;
+	}
+	w->mark = NULL;
+	w->marked = m->gpu->ups;
+	w->mark_base = mark_enqueue(m);
+}
+
+void vram_mark_end(struct vram_move *m, enum status s)
+{
+	struct vram_move **at = &m->gpu->marks;
+
+	while (*at != m)
+		at = &(*at)->hash_next;
+	*at = m->hash_next;
+	if (s || m->gpu->lost)
+		board_fail(m->board, m->gpu);
+	m->board->marks--;
+	free(m);
+}
+
+void vram_marks_fail(struct gpu *g)
+{
+	for (struct vram_move *m = g->marks; m; m = m->hash_next)
+		board_fail(m->board, g);
+}
+
+/* ---- for those that need it in host memory ---- */
+
+bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint32_t most, bool spare, struct cache_wait *w, enum status *refused)
+{
+	uint32_t extent = 0, slot = 0, budget = UINT32_MAX, begun = 0;
+	bool left = false;
+	struct block *b;
+
+	while (begun < most && (b = vram_next_only(c, p, &extent, &slot, &budget))) {
+		enum status s;
+
+		if (b->stored_us > since_us)
+			continue;
+		s = spare ? vram_through(c, b, true, w) : vram_down(c, b, false, w);
+		if (s == STATUS_BUSY) /* so is it for those behind it */
+			return true;
+		if (s)
+			*refused = s;
+		else
+			begun++;
+		left |= s == STATUS_OK;
+	}
+	return left;
+}
+
+enum status vram_down_soon(struct cache *c, struct block *b, struct cache_wait *w)
+{
+	const enum status s = vram_through(c, b, c->tier, w);
+
+	return s == STATUS_BUSY && !spill_hurry(c, b->pool) ? vram_down(c, b, false, w) : s;
+}
+
+static void bring_ready(void *arg)
+{
+	await_answer(arg);
+}
+
+/* Begun; BUSY: with `spare`, memory has no place now, but will have one, as disks write. */
+static enum status bring_begin(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
+{
+	enum status s = STATUS_UNAVAILABLE;
+
+	cache_lock(c);
+	if (b->shelf)
+		s = STATUS_OK;
+	else if (c->vram)
+		s = spare ? vram_through(c, b, true, w) : vram_down(c, b, false, w);
+	if (s == STATUS_BUSY && !spill_hurry(c, b->pool))
+		s = STATUS_EXHAUSTED;
+	cache_unlock(c);
+	return s;
+}
+
+bool vram_bring(struct cache *c, struct block *b, bool spare)
+{
+	const struct timespec pause = { .tv_nsec = BRING_PAUSE_NS };
+	const uint64_t until_us = vram_clock_us() + BRING_SPARE_US;
+	struct cache_wait w = { .ready = bring_ready };
+	struct await came;
+	enum status s;
+	bool there;
+
+	await_init(&came);
+	w.arg = &came;
+	while ((s = bring_begin(c, b, spare, &w)) == STATUS_BUSY && vram_clock_us() < until_us)
+		nanosleep(&pause, NULL);
+	if (s == STATUS_OK && w.links)
+		await_came(&came, BRING_US_MAX);
+	cache_wait_end(c, &w);
+	cache_lock(c);
+	there = b->shelf;
+	cache_unlock(c);
+	await_fini(&came);
+	return there;
+}

@@ -1,0 +1,232 @@
+/* The end of the VRAM tier: first its threads, by a deadline, then, when disks and catalog are closed, its memory, each call of a driver's by
+ * another.
+ *
+ * A driver that does not return has a thread in it, which nobody can end. Such a GPU is left behind, and with it the whole cache, to the
+ * end of the process. Who comes back after all, while the rest is being closed, finds things gone that it would go on with: so it
+ * stays where it is (vram_came_back).
+ */
+#include "daemon/vram/vram.h"
+
+#include "daemon/disk/tier.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "daemon/threads/deadline.h"
+
+enum { CLOSE_MS = 10 * 1000 };
+
+/* Reachable for those who look for lost memory. */
+static struct cache *left_behind;
+
+static bool is_left(struct cache *c)
+{
+	c->vram->left_next = left_behind;
+	left_behind = c;
+	return false;
+}
+
+static struct timespec close_deadline(const struct cache *c)
+{
+	return deadline_in((c->options.gpu_close_ms ? c->options.gpu_close_ms : CLOSE_MS) * 1000ull);
+}
+
+void vram_came_back(const struct cache *c)
+{
+	while (atomic_load_explicit(&c->vram->left, memory_order_relaxed))
+		pause();
+}
+
+void vram_thread_ended(struct cache *c)
+{
+	c->vram->threads--;
+	pthread_cond_broadcast(&c->vram->room);
+}
+
+/* ---- threads ---- */
+
+/* With the lock. Copies under way end; those that have not begun fail. */
+static void halt(struct cache *c)
+{
+	struct vram *v = c->vram;
+
+	v->stopping = true;
+	for (uint32_t i = 0; i < v->count; i++) {
+		vram_mover_halt(v->gpu[i], true);
+		vram_moves_fail(c, v->gpu[i]);
+		vram_keeper_wake(v->gpu[i]);
+	}
+	pthread_cond_broadcast(&v->room);
+}
+
+static void threads_join(const struct vram *v)
+{
+	for (uint32_t i = 0; i < v->count; i++) {
+		if (v->gpu[i]->mover_started)
+			pthread_join(v->gpu[i]->mover, NULL);
+		if (v->gpu[i]->keeper_started)
+			pthread_join(v->gpu[i]->keeper, NULL);
+	}
+}
+
+static void threads_detach(const struct vram *v)
+{
+	for (uint32_t i = 0; i < v->count; i++) {
+		if (v->gpu[i]->mover_started)
+			pthread_detach(v->gpu[i]->mover);
+		if (v->gpu[i]->keeper_started)
+			pthread_detach(v->gpu[i]->keeper);
+	}
+}
+
+bool vram_stop(struct cache *c, bool wait)
+{
+	const struct timespec until = close_deadline(c);
+	struct vram *v = c->vram;
+	bool ended;
+
+	cache_lock(c);
+	halt(c);
+	while (wait && v->threads && !pthread_cond_timedwait(&v->room, &c->lock, &until))
+		continue;
+	ended = wait && !v->threads;
+	atomic_store_explicit(&v->left, !ended, memory_order_relaxed);
+	cache_unlock(c);
+	if (ended) {
+		threads_join(v);
+		return true;
+	}
+	threads_detach(v);
+	return is_left(c);
+}
+
+/* ---- memory ---- */
+
+/* One thing more that a driver has let go. */
+static void gave_back(struct cache *c)
+{
+	cache_lock(c);
+	c->vram->given_back++;
+	pthread_cond_broadcast(&c->vram->room);
+	cache_unlock(c);
+}
+
+static void pools_destroy(struct cache *c, struct gpu *g)
+{
+	for (uint32_t i = 0; i < POOLS_MAX; i++) {
+		struct vram_pool *vp = g->pools[i];
+
+		if (!vp)
+			continue;
+		while (vp->shelves)
+			vram_shelf_free(vp->shelves);
+		c->policy->destroy(vp->policy);
+		free(vp);
+	}
+}
+
+static void gpu_close(struct cache *c, struct gpu *g)
+{
+	const struct device_ops *ops = c->vram->ops;
+
+	pools_destroy(c, g);
+	host_destroy(g->arena);
+	gave_back(c);
+	if (g->scratch_to.handle)
+		ops->extent_drop(g->device, &g->scratch_to);
+	if (g->scratch_range)
+		ops->range_free(g->device, g->scratch_range, g->info.granularity);
+	if (g->scratch_from)
+		ops->host_unregister(g->device, g->scratch.base);
+	gave_back(c);
+	if (g->device)
+		ops->close(g->device);
+	gave_back(c);
+}
+
+static void shelves_unregister(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->pool_count; i++)
+		for (struct shelf *s = c->pools[i]->shelves; s; s = s->next) {
+			if (s->device)
+				vram_unregister(c, s->base, s->device);
+			free(s->device);
+			s->device = NULL;
+			gave_back(c);
+		}
+}
+
+/* All that a driver may take long over, on a thread that can be left in it. */
+static void *closer_main(void *cache)
+{
+	struct cache *c = cache;
+	struct vram *v = c->vram;
+
+	for (struct board *b; (b = v->dead_boards);) {
+		v->dead_boards = b->dead_next;
+		board_destroy(c, b);
+		gave_back(c);
+	}
+	shelves_unregister(c);
+	for (uint32_t i = 0; i < v->count; i++)
+		gpu_close(c, v->gpu[i]);
+	cache_lock(c);
+	v->closed = true;
+	pthread_cond_broadcast(&v->room);
+	cache_unlock(c);
+	return NULL;
+}
+
+/* False: nothing was given back for so long. */
+static bool closer_ends(struct cache *c)
+{
+	struct vram *v = c->vram;
+	struct timespec until = close_deadline(c);
+	uint32_t given_back = 0;
+	bool ended;
+
+	cache_lock(c);
+	while (!v->closed && !pthread_cond_timedwait(&v->room, &c->lock, &until)) {
+		if (v->given_back == given_back)
+			continue;
+		given_back = v->given_back;
+		until = close_deadline(c);
+	}
+	ended = v->closed;
+	cache_unlock(c);
+	return ended;
+}
+
+static void gpu_free(struct gpu *g)
+{
+	extent_close(&g->scratch);
+	pthread_cond_destroy(&g->mover_work);
+	pthread_mutex_destroy(&g->summing_lock);
+	pthread_mutex_destroy(&g->queue_lock);
+	pthread_cond_destroy(&g->keeper_work);
+	free(g);
+}
+
+bool vram_destroy(struct cache *c)
+{
+	struct vram *v = c->vram;
+	pthread_t closer;
+
+	if (pthread_create(&closer, NULL, closer_main, c))
+		return is_left(c);
+	if (!closer_ends(c)) {
+		pthread_detach(closer);
+		return is_left(c);
+	}
+	pthread_join(closer, NULL);
+	for (uint32_t i = 0; i < v->count; i++)
+		gpu_free(v->gpu[i]);
+	vram_spares_free(v);
+	wait_spares_free(v);
+	vram_ahead_destroy(v);
+	pthread_cond_destroy(&v->room);
+	free(v);
+	c->vram = NULL;
+	return true;
+}

@@ -1,0 +1,802 @@
+/* Moves to, from and between GPUs: what each waits for, one after the other, and its end.
+ *
+ *     up:     copy in host memory (a load, a down) -> slot on the GPU -> queue -> copied -> ready
+ *     across: slot on the GPU -> queue -> copied -> ready
+ *     down:   slot of host memory -> queue -> copied -> checksums, header -> shelf, policy
+ *
+ * An up that has its slot tells those who wait for its *place*: from then on it is in the order of the ups. What comes down is sealed without
+ * the lock, before anybody can see it, by the GPU's keeper and the threads for checksums (vram/checksum.c). Bytes that are not the block's
+ * end their move, and the copy that they are of: who waits gets the block from another, or does without.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/advice/advice.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+
+enum { ENDS_A_HOLD = 128, ENDS_AHEAD = 4, THROUGH_AGAIN_US = 100 * 1000 };
+
+/* ---- who moves ---- */
+
+struct vram_move *vram_up_of(const struct cache *c, const struct block *b, const struct gpu *g)
+{
+	struct vram_move *m = *vram_moves_of(c, b);
+
+	while (m && (m->block != b || m->gpu != g || m->way == DEVICE_DOWN))
+		m = m->hash_next;
+	return m;
+}
+
+static struct vram_move *down_of(const struct cache *c, const struct block *b)
+{
+	struct vram_move *m = *vram_moves_of(c, b);
+
+	while (m && (m->block != b || m->way != DEVICE_DOWN))
+		m = m->hash_next;
+	return m;
+}
+
+bool vram_falling(struct cache *c, const struct block *b)
+{
+	return c->vram && down_of(c, b);
+}
+
+/* Moves are made by one thread and ended by another, thousands at a time: they are kept rather than freed. NULL: no memory. */
+static struct vram_move *move_alloc(struct vram *v)
+{
+	struct vram_move *m = v->spare;
+
+	if (!m)
+		return aligned_alloc(VRAM_LINE, (sizeof(*m) + VRAM_LINE - 1) / VRAM_LINE * VRAM_LINE);
+	v->spare = m->next;
+	v->spare_count--;
+	__builtin_prefetch(v->spare, 1);
+	return m;
+}
+
+static void move_free(struct vram *v, struct vram_move *m)
+{
+	if (v->spare_count == VRAM_SPARES_MAX) {
+		free(m);
+		return;
+	}
+	m->next = v->spare;
+	v->spare = m;
+	v->spare_count++;
+}
+
+void vram_spares_free(struct vram *v)
+{
+	struct vram_move *m;
+
+	while ((m = v->spare)) {
+		v->spare = m->next;
+		free(m);
+	}
+}
+
+static struct vram_move *move_create(struct cache *c, struct gpu *g, struct block *b, enum device_way way)
+{
+	struct vram_move *m = move_alloc(c->vram), **bucket = vram_moves_of(c, b);
+
+	if (!m)
+		return NULL;
+	*m = (struct vram_move){ .way = way, .gpu = g, .block = b, .pool = b->pool, .hash_next = *bucket };
+	*bucket = m;
+	block_pin(b);
+	c->vram->moving_bytes += b->pool->geometry.slot_bytes;
+	c->vram->move_count++;
+	g->downs += way == DEVICE_DOWN;
+	return m;
+}
+
+/* Of one in its place already nothing but the end is to come: its copy has come to nothing. */
+static enum status move_join(struct cache *c, struct vram_move *m, struct cache_wait *w, bool wait_end)
+{
+	struct cache_wait_link *l, **list = wait_end || m->way != DEVICE_UP || m->step == STEP_QUEUED ? &m->done : &m->placed;
+
+	if (!w)
+		return STATUS_OK;
+	l = wait_link(c, w, m->block);
+	if (!l)
+		return STATUS_EXHAUSTED;
+	l->move_next = *list;
+	*list = l;
+	return STATUS_OK;
+}
+
+static void move_tell(struct cache *c, struct cache_wait_link **list, enum status s)
+{
+	struct cache_wait_link *l = *list, *next;
+
+	*list = NULL;
+	for (; l; l = next) {
+		next = l->move_next;
+		wait_link_done(c, l, s);
+	}
+}
+
+/* Who waits needs its copy here from now on, and none in memory. */
+static void links_apart(struct cache_wait_link *l, struct gpu *g)
+{
+	for (; l; l = l->move_next)
+		wait_link_apart(l, g);
+}
+
+/* Its books are done: frees it, and may free the block. */
+static void move_leave(struct cache *c, struct vram_move *m, enum status s)
+{
+	struct vram_move **at = vram_moves_of(c, m->block);
+	struct block *b = m->block;
+
+	while (*at != m)
+		at = &(*at)->hash_next;
+	*at = m->hash_next;
+	c->vram->moving_bytes -= b->pool->geometry.slot_bytes;
+	c->vram->move_count--;
+	m->gpu->downs -= m->way == DEVICE_DOWN;
+	if (block_live(b))
+		vram_sync(b);
+	move_tell(c, &m->placed, s);
+	move_tell(c, &m->done, s);
+	block_unpin(b);
+	move_free(c->vram, m);
+	c->vram->room_due = true;
+}
+
+static void wait_in(struct vram_move ***end, struct vram_move *m, enum move_step step)
+{
+	m->step = step;
+	m->next = NULL;
+	**end = m;
+	*end = &m->next;
+}
+
+static const struct vram_move *last_waiting(const struct gpu *g)
+{
+	return g->waiting ? (const struct vram_move *)((char *)g->waiting_end - offsetof(struct vram_move, next)) : NULL;
+}
+
+/* For a slot on its GPU, or of memory on the way there: before what nobody waits for, and behind what came before it. */
+static void wait_for_room(struct vram_move *m)
+{
+	struct gpu *g = m->gpu;
+	const struct vram_move *last = last_waiting(g);
+	struct vram_move **at = &g->waiting;
+
+	m->waits_us = m->waits_us ? m->waits_us : vram_clock_us();
+	if (!last || last->priority <= m->priority) {
+		wait_in(&g->waiting_end, m, STEP_ROOM);
+		return;
+	}
+	while ((*at)->priority <= m->priority)
+		at = &(*at)->next;
+	m->step = STEP_ROOM;
+	m->next = *at;
+	*at = m;
+}
+
+/* ---- up and across ---- */
+
+static uint64_t host_address(const struct block *b, const struct gpu *g)
+{
+	const struct shelf *s = b->shelf;
+
+	return s && s->device ? s->device[g->number] : 0;
+}
+
+/* Where the bytes come from, if not from host memory. */
+static struct vram_slot *source_across(const struct vram_move *m)
+{
+	struct vram_slot *s = m->way == DEVICE_ACROSS ? vram_near(m->block, m->gpu) : NULL;
+
+	return s || m->way != DEVICE_ACROSS || m->block->shelf ? s : vram_ready(m->block);
+}
+
+/* Another GPU's copy comes faster than memory's, but not layer by layer: it is for who waits for the end. */
+static enum device_way way_of(const struct gpu *g, const struct block *b, bool wait_end)
+{
+	return b->vram && (b->shelf ? wait_end && vram_near(b, g) : vram_ready(b) != NULL) ? DEVICE_ACROSS : DEVICE_UP;
+}
+
+/* What the header said travels with the bytes; that of a copy in memory is read by the mover, beside them. */
+static void take_along(const struct vram_move *m)
+{
+	struct vram_slot *s = m->slot;
+	const struct vram_slot *from = m->from;
+
+	s->position = from->position;
+	s->stored_unix_ms = from->stored_unix_ms;
+	s->turn = from->turn;
+	s->role = from->role;
+	s->parent_bytes = from->parent_bytes;
+	memcpy(s->parent, from->parent, sizeof(s->parent));
+	s->sums = from->sums;
+	s->summed = from->summed;
+}
+
+static enum vram_need need_of(const struct cache *c, const struct vram_move *m)
+{
+	if (m->priority == RING_URGENT)
+		return vram_only_spare(c, m) ? NEED_SOON : NEED_NOW;
+	return c->tier ? NEED_SPARE : NEED_AHEAD;
+}
+
+static enum status slot_take(struct cache *c, struct vram_move *m)
+{
+	struct vram_pool *vp = vram_pool_get(c, m->gpu, m->block->pool);
+	struct host_slot slot;
+	enum status s = vp ? vram_room_take(c, vp, need_of(c, m), &slot) : STATUS_EXHAUSTED;
+
+	if (s)
+		return s;
+	m->slot = vram_attach(m->block, vp, &slot, VRAM_COMING);
+	if (!m->slot) {
+		host_slot_give(&slot);
+		return STATUS_EXHAUSTED;
+	}
+	m->slot->across = m->way == DEVICE_ACROSS;
+	vp->coming++;
+	return STATUS_OK;
+}
+
+/* If it has one, its copy has come there, or will not. */
+static void slot_leave(const struct vram_move *m)
+{
+	if (m->slot)
+		m->gpu->pools[m->block->pool->number]->coming--;
+}
+
+/* Its way begins on a disk, or on a GPU that cannot copy it across. */
+static bool needs_memory(const struct vram_move *m)
+{
+	return !m->block->shelf && !source_across(m);
+}
+
+/* Those before it wait for the same. */
+static bool stands_behind(const struct vram_move *m)
+{
+	const struct vram_move *last = last_waiting(m->gpu);
+
+	return last && last->priority <= m->priority && last->pool == m->pool && needs_memory(last);
+}
+
+/* It has to wait for memory that it may take. */
+static bool fetch_waits(struct cache *c, const struct vram_move *m)
+{
+	const struct block *b = m->block;
+
+	return !b->moving && !vram_ready(b) && (stands_behind(m) || vram_fetched_enough(c, m) || vram_memory_short(c, m));
+}
+
+static enum status fetch(struct cache *c, const struct vram_move *m)
+{
+	if (fetch_waits(c, m))
+		return STATUS_EXHAUSTED;
+	return vram_ready(m->block) ? vram_down(c, m->block, vram_only_spare(c, m), NULL) : vram_load(c, m);
+}
+
+static enum status fetch_begin(struct cache *c, struct vram_move *m)
+{
+	enum status s = fetch(c, m);
+
+	if ((s == STATUS_EXHAUSTED || (s == STATUS_BUSY && vram_memory_short(c, m))) && (stands_behind(m) || vram_memory_comes(c, m))) {
+		wait_for_room(m);
+		return STATUS_OK;
+	}
+	if ((s == STATUS_EXHAUSTED || s == STATUS_BUSY) && !m->hasty && m->priority == RING_URGENT) {
+		m->hasty = true; /* there is nothing to be waited for */
+		s = fetch(c, m);
+	}
+	if (s)
+		return s;
+	vram_fetched(c, m, true);
+	m->step = STEP_HOST;
+	m->gpu->fetching++;
+	m->block->awaited = true;
+	return STATUS_OK;
+}
+
+/* As far as it goes without waiting. OK: it waits, or is in its queue; else it is the caller's to end. */
+static enum status up_go_on(struct cache *c, struct vram_move *m)
+{
+	struct block *b = m->block;
+	enum status s;
+
+	if (m->gpu->lost || c->vram->stopping)
+		return STATUS_UNAVAILABLE;
+	if (!block_live(b))
+		return STATUS_CANCELLED;
+	m->from = source_across(m);
+	if (!m->from)
+		m->way = DEVICE_UP;
+	if (needs_memory(m))
+		return fetch_begin(c, m);
+	if (!m->from && !host_address(b, m->gpu))
+		return STATUS_EXHAUSTED; /* memory that this GPU cannot see */
+	s = slot_take(c, m);
+	if (s == STATUS_BUSY) {
+		wait_for_room(m);
+		return STATUS_OK;
+	}
+	if (s)
+		return s;
+	if (m->from)
+		take_along(m);
+	vram_fetched(c, m, false);
+	if (m->gpu->waiting || m->gpu->feeding)
+		m->slot->shelf->pool->placed_us = vram_clock_us();
+	m->step = STEP_QUEUED;
+	if (m->way == DEVICE_UP)
+		m->slot->order = ++m->gpu->ups;
+	vram_enqueue(m->gpu, m);
+	links_apart(m->placed, m->gpu);
+	move_tell(c, &m->placed, STATUS_OK);
+	return STATUS_OK;
+}
+
+void vram_up_end(struct cache *c, struct vram_move *m, enum status s)
+{
+	struct block *b = m->block;
+
+	if (!block_live(b) && !m->found) /* what is elsewhere may have gone on without it: who waits looks again */
+		s = STATUS_OK;
+	vram_fetched(c, m, false);
+	slot_leave(m);
+	if (m->slot && !s && block_live(b) && !m->gpu->lost) {
+		cache_count(c, m->way == DEVICE_UP ? COUNTER_MOVED_UP : COUNTER_MOVED_ACROSS, b->pool->geometry.block_bytes);
+		vram_ready_now(c, m->slot);
+		links_apart(m->done, m->gpu);
+		watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+	} else if (m->slot && block_live(b)) {
+		vram_detach(m->slot); /* of a dead one it goes with the last pin */
+	}
+	if (s && s != STATUS_BUSY)
+		cache_count(c, COUNTER_GPU_UP_FAILED, 1);
+	move_leave(c, m, s);
+}
+
+/* What the GPUs cannot do among themselves goes by host memory. */
+static bool again_by_host(struct cache *c, struct vram_move *m, enum status s)
+{
+	if (m->way != DEVICE_ACROSS || s == STATUS_OK || !block_live(m->block) || m->gpu->lost || c->vram->stopping)
+		return false;
+	slot_leave(m);
+	vram_detach(m->slot);
+	m->slot = NULL;
+	m->from = NULL;
+	m->way = DEVICE_UP;
+	return up_go_on(c, m) == STATUS_OK;
+}
+
+/* Somebody who cannot wait as long has joined it. */
+static void up_hurry(struct cache *c, struct vram_move *m, enum ring_priority priority)
+{
+	if (priority >= m->priority)
+		return;
+	m->priority = priority;
+	m->waits_us = 0;
+	if (m->step == STEP_HOST && m->block->moving)
+		vram_load(c, m);
+}
+
+/* It has its place in the order of the ups, and is copied or will be. */
+static bool is_placed(const struct vram_move *m)
+{
+	return m->step >= STEP_QUEUED && m->way == DEVICE_UP && !m->slot->failed;
+}
+
+enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_priority priority, struct cache_wait *w, bool wait_end,
+		    bool now)
+{
+	struct vram_slot *there = vram_slot_on(b, g);
+	struct vram_move *m;
+	enum status s;
+
+	if (there && there->state == VRAM_READY)
+		return STATUS_OK;
+	if (there && there->state == VRAM_DEAD)
+		return STATUS_UNAVAILABLE; /* it was wrong, and somebody holds it still */
+	m = vram_up_of(c, b, g);
+	if (m)
+		up_hurry(c, m, priority);
+	if (m && now)
+		return is_placed(m) ? STATUS_OK : STATUS_BUSY;
+	if (m)
+		return is_placed(m) && !wait_end ? STATUS_OK : move_join(c, m, w, wait_end);
+	if (now && !b->shelf)
+		return STATUS_BUSY;
+	m = move_create(c, g, b, way_of(g, b, wait_end));
+	if (!m)
+		return STATUS_EXHAUSTED;
+	m->priority = priority;
+	m->hasty = now;
+	s = up_go_on(c, m);
+	if (!s && (m->step < STEP_QUEUED || m->way == DEVICE_ACROSS || wait_end)) {
+		if (now) { /* nothing of it was begun but to make room */
+			struct vram_move **at = &g->waiting;
+
+			while (*at != m)
+				at = &(*at)->next;
+			*at = m->next;
+			if (!*at)
+				g->waiting_end = at;
+			s = STATUS_BUSY;
+		} else {
+			return move_join(c, m, w, wait_end);
+		}
+	}
+	if (s)
+		vram_up_end(c, m, s);
+	return s;
+}
+
+/* The next of the block's ups that wait for host memory. */
+static struct vram_move *awaiting(const struct cache *c, const struct block *b)
+{
+	struct vram_move *m = *vram_moves_of(c, b);
+
+	while (m && (m->block != b || m->way == DEVICE_DOWN || m->step != STEP_HOST || m->slot))
+		m = m->hash_next;
+	return m;
+}
+
+/* An up that goes on is in another step, or has ended: each is met once. */
+void vram_host_came(struct cache *c, struct block *b, enum status s)
+{
+	struct vram_move *m;
+
+	b->awaited = false;
+	while ((m = awaiting(c, b))) {
+		enum status one = s ? s : b->shelf ? STATUS_OK : STATUS_EXHAUSTED;
+
+		m->step = STEP_ROOM;
+		m->gpu->fetching--;
+		vram_fetched(c, m, !one);
+		if ((one == STATUS_EXHAUSTED || (one == STATUS_BUSY && vram_memory_short(c, m))) && vram_memory_comes(c, m)) {
+			wait_for_room(m);
+			continue;
+		}
+		if (one == STATUS_BUSY && m->priority == RING_URGENT && !m->hasty) { /* whoever's place it was spared: it takes that now */
+			m->hasty = m->gpu->freed = true;
+			wait_for_room(m);
+			vram_keeper_wake(m->gpu);
+			continue;
+		}
+		m->checked = !s;
+		if (!one)
+			one = up_go_on(c, m);
+		if (one)
+			vram_up_end(c, m, one);
+	}
+}
+
+/* What is full for one of those that wait is so for those behind it: memory; the GPU, for blocks of that layout (several may be full, and their
+ * blocks stand in turn), unless more of it has begun to go down. */
+void vram_feed(struct cache *c, struct gpu *g)
+{
+	struct vram_move *m = g->waiting, *next;
+	bool memory_full = false;
+
+	g->feeds++;
+	g->freed = false;
+	g->waiting = NULL;
+	g->waiting_end = &g->waiting;
+	for (; m; m = next) {
+		const uint32_t downs = g->downs, layout = m->block->pool->number;
+		enum status s;
+
+		g->feeding = (next = m->next) != NULL;
+		if (!g->lost && (needs_memory(m) ? memory_full : g->pools[layout] && g->pools[layout]->full_at == g->feeds)) {
+			wait_for_room(m);
+			continue;
+		}
+		s = up_go_on(c, m);
+		if (s)
+			vram_up_end(c, m, s);
+		else if (m->step == STEP_ROOM && needs_memory(m))
+			memory_full = true;
+		else if (m->step == STEP_ROOM && g->downs == downs)
+			g->pools[layout]->full_at = g->feeds;
+	}
+}
+
+/* ---- down ---- */
+
+static void host_slot_back(struct vram_move *m)
+{
+	if (!m->shelf)
+		return;
+	m->shelf->taken--;
+	m->shelf->held--;
+	if (!m->shelf->draining)
+		m->shelf->pool->free_slots++;
+	host_slot_give(&m->host);
+	m->shelf = NULL;
+}
+
+static enum status host_slot_get(struct cache *c, struct vram_move *m)
+{
+	struct pool *p = m->block->pool;
+	enum status s;
+
+	if (m->idle)
+		s = room_take_below(c, p, !m->spare, &m->host);
+	else
+		s = m->spare ? room_take_spare(c, p, &m->host) : room_take(c, p, &m->host);
+	if (s)
+		return s;
+	m->shelf = shelf_get(c, p, m->host.extent);
+	if (!m->shelf) {
+		host_slot_give(&m->host);
+		return STATUS_EXHAUSTED;
+	}
+	m->shelf->taken++;
+	m->shelf->held++;
+	p->free_slots--;
+	p->taken_lately = true;
+	if (m->shelf->device && m->shelf->device[m->gpu->number])
+		return STATUS_OK;
+	host_slot_back(m); /* memory that this GPU cannot see */
+	return STATUS_EXHAUSTED;
+}
+
+static enum status down_go_on(struct cache *c, struct vram_move *m)
+{
+	enum status s;
+
+	if (m->gpu->lost || c->vram->stopping)
+		return STATUS_UNAVAILABLE;
+	if (!block_live(m->block))
+		return STATUS_CANCELLED;
+	s = host_slot_get(c, m);
+	if (s == STATUS_EXHAUSTED && room_wants(c)) {
+		wait_in(&c->vram->waiting_host_end, m, STEP_ROOM);
+		vram_keeper_wake(m->gpu);
+		return STATUS_OK;
+	}
+	if (s)
+		return s;
+	m->step = STEP_QUEUED;
+	vram_enqueue(m->gpu, m);
+	return STATUS_OK;
+}
+
+/* The move ends so; who waits for the block in memory gets it from another copy, if there is one. */
+static void down_from_another(struct cache *c, struct vram_move *m, enum status s)
+{
+	const bool gone = s == STATUS_CORRUPT || m->gpu->lost; /* else the next try would be of the same copy, or come back to it */
+	struct cache_wait_link *waiting = m->done, **end;
+	struct block *b = m->block;
+	struct vram_move *down;
+
+	block_pin(b);
+	m->done = NULL;
+	move_leave(c, m, s);
+	if (!b->rack && !vram_ready(b) && s == STATUS_CORRUPT)
+		block_remove(c, b, CACHE_REASON_CORRUPT);
+	else if ((waiting || b->awaited) && gone && (b->rack || vram_ready(b)))
+		s = block_fetch(c, b, RING_URGENT, NULL);
+	else if ((waiting || b->awaited) && b->rack)
+		s = load_begin(c, b, RING_URGENT, NULL);
+	down = s ? NULL : down_of(c, b);
+	if (!s) {
+		end = down ? &down->done : &move_of(c, b)->links;
+		while (*end)
+			end = &(*end)->move_next;
+		*end = waiting;
+	} else {
+		move_tell(c, &waiting, s);
+		if (b->awaited)
+			vram_host_came(c, b, s);
+	}
+	block_unpin(b);
+}
+
+/* Its copy was not the block's any more. */
+static void down_corrupt(struct cache *c, struct vram_move *m)
+{
+	cache_count(c, COUNTER_CORRUPT, 1);
+	cache_count(c, COUNTER_GPU_DOWN_CORRUPT, 1);
+	cache_count(c, COUNTER_GPU_DOWN_FAILED, 1);
+	m->gpu->corrupt_down++;
+	if (m->slot->block == m->block) /* else the GPU is lost, and was swept meanwhile */
+		vram_condemn(c, m->slot);
+	host_slot_back(m);
+	down_from_another(c, m, STATUS_CORRUPT);
+}
+
+/* When memory can spare a place; when the driver can again, which is not asked at once. */
+static void through_again(struct vram_slot *s, enum status why)
+{
+	if (why != STATUS_BUSY)
+		s->shelf->pool->gpu->through_us = vram_clock_us() + THROUGH_AGAIN_US;
+	vram_queue_through(s);
+}
+
+static void down_end(struct cache *c, struct vram_move *m, enum status s)
+{
+	struct block *b = m->block;
+	struct vram_slot *from = m->slot;
+	const uint64_t position = from->position;
+	const bool again = s == STATUS_BUSY || (s && m->through && !from->through);
+
+	if (!s && m->bad && block_live(b)) {
+		down_corrupt(c, m);
+		return;
+	}
+	if (!s && block_live(b) && m->shelf) {
+		cache_count(c, COUNTER_MOVED_DOWN, b->pool->geometry.block_bytes);
+		m->shelf->held--;
+		vram_sums_keep(b, m->sums);
+		b->rack_known = b->rack_known && m->header_crc == block_header_crc(b);
+		block_header_keep(b, m->header_crc);
+		block_arrive(c, b, &m->host, m->shelf, position);
+	} else {
+		host_slot_back(m);
+		if (s && s != STATUS_BUSY)
+			cache_count(c, COUNTER_GPU_DOWN_FAILED, 1);
+	}
+	if (s && (m->gpu->lost || b->rack) && block_live(b) && !c->vram->stopping) {
+		down_from_another(c, m, s);
+		return;
+	}
+	if (b->awaited)
+		vram_host_came(c, b, s);
+	move_leave(c, m, s);
+	if (again && from->dirty)
+		through_again(from, s);
+}
+
+static enum status down(struct cache *c, struct block *b, bool spare, bool idle, struct cache_wait *w)
+{
+	struct vram_slot *from = vram_ready(b);
+	struct vram_move *m;
+	enum status s;
+
+	if (b->shelf)
+		return STATUS_OK;
+	m = down_of(c, b);
+	if (m) {
+		m->spare &= spare;
+		m->idle &= idle;
+		return move_join(c, m, w, true);
+	}
+	if (b->moving) /* a load: it comes from its disk */
+		return load_begin(c, b, RING_URGENT, w);
+	if (!from)
+		return STATUS_UNAVAILABLE;
+	m = move_create(c, from->shelf->pool->gpu, b, DEVICE_DOWN);
+	if (!m)
+		return STATUS_EXHAUSTED;
+	m->slot = from;
+	m->through = from->through;
+	m->spare = spare || (c->tier && c->tier->all); /* before a stop all is to be written */
+	m->idle = idle;
+	s = down_go_on(c, m);
+	if (!s) {
+		vram_sync(b);
+		return move_join(c, m, w, true);
+	}
+	down_end(c, m, s);
+	return s;
+}
+
+enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
+{
+	return down(c, b, spare, false, w);
+}
+
+enum status vram_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
+{
+	return down(c, b, spare, true, w);
+}
+
+void vram_feed_host(struct cache *c)
+{
+	struct vram *v = c->vram;
+	struct vram_move *m = v->waiting_host, *next;
+
+	v->waiting_host = NULL;
+	v->waiting_host_end = &v->waiting_host;
+	for (; m; m = next) {
+		enum status s;
+
+		next = m->next;
+		s = down_go_on(c, m);
+		if (s)
+			down_end(c, m, s);
+	}
+}
+
+/* ---- ends ---- */
+
+/* Copied from what was found to be wrong meanwhile. */
+static bool from_condemned(const struct vram_move *m)
+{
+	return m->from && m->from->state == VRAM_DEAD && block_live(m->block);
+}
+
+void vram_move_end(struct cache *c, struct vram_move *m, enum status s)
+{
+	if (!m->block) {
+		vram_mark_end(m, s);
+	} else if (m->way == DEVICE_DOWN) {
+		down_end(c, m, s);
+	} else if (m->bad) {
+		vram_up_end(c, m, STATUS_CORRUPT);
+	} else if (!s && from_condemned(m)) {
+		if (!again_by_host(c, m, STATUS_CORRUPT))
+			vram_up_end(c, m, STATUS_CORRUPT);
+	} else if (!again_by_host(c, m, s)) {
+		vram_up_end(c, m, s);
+	}
+}
+
+/* What an end looks at is mostly in another processor's cache: that of the next few is on its way. */
+static void ends_fetch(const struct cache *c, const struct flight *f, uint32_t at)
+{
+	const uint32_t moves = f->moves && !f->mixed ? f->copy.count : 0;
+	const struct vram_move *m;
+
+	if (at + 2 * ENDS_AHEAD < moves) {
+		m = f->each[at + 2 * ENDS_AHEAD];
+		__builtin_prefetch(m, 1);
+		__builtin_prefetch(&m->step, 1);
+		__builtin_prefetch(&m->done);
+	}
+	if (at + ENDS_AHEAD >= moves)
+		return;
+	m = f->each[at + ENDS_AHEAD];
+	block_fetch_ahead(m->block);
+	__builtin_prefetch(m->slot, 1);
+	__builtin_prefetch(&m->slot->block, 1);
+	__builtin_prefetch(m->done, 1);
+	gone_fetch(c, m->block->node.id, f->copy.way != DEVICE_DOWN);
+}
+
+/* With a GPU that is lost the device may not know what has come: the sums do. */
+static enum status came(const struct flight *f, const struct vram_move *m)
+{
+	return f->copy.way == DEVICE_DOWN && f->status == STATUS_UNAVAILABLE && !m->bad ? STATUS_OK : f->status;
+}
+
+void vram_flight_end(struct cache *c, struct flight *f)
+{
+	struct gpu *g = f->gpu;
+	struct vram_move *m, *next;
+	uint32_t ended = 0;
+
+	late_tell(c);
+	if (vram_flight_sums(f) && !f->sealed) {
+		cache_unlock(c);
+		vram_flight_seal_here(c, f);
+		cache_lock(c);
+	}
+	if (f->status == STATUS_UNAVAILABLE && gpu_asks(c, g))
+		gpu_lost(g, "a list of copies was lost with it");
+	for (m = f->moves; m; m = next) {
+		next = m->next;
+		ends_fetch(c, f, ended);
+		vram_read_ended(c, m, came(f, m));
+		if (++ended % ENDS_A_HOLD)
+			continue;
+		cache_unlock(c);
+		cache_lock(c);
+	}
+	if (f->mark)
+		vram_move_end(c, f->mark, f->status);
+	/* Not before: what the last of its blocks hold comes free with it, and who finds no memory waits for lists alone. */
+	atomic_fetch_sub_explicit(&g->queue[f->copy.way].flights, 1, memory_order_relaxed);
+	free(f);
+	pthread_cond_broadcast(&c->vram->room); /* who stops the tier waits for the last list */
+	vram_feed_host(c);
+	if (g->waiting) /* what has come down may go from there */
+		vram_feed(c, g);
+	vram_room_keep(c, g);
+	vram_pump(c);
+	spill_pump(c);
+	if (c->vram->ahead)
+		vram_ahead_pump(c);
+}

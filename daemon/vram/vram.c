@@ -1,0 +1,473 @@
+/* The VRAM tier as a whole: GPUs are opened before anything else runs, and closed after everything else has stopped (vram/stop.c).
+ *
+ * Each GPU has two threads. The *mover* (vram/copy_queue.c) hands lists of copies over. The *keeper*, here, does what comes after them, and
+ * all that lasts: it ends lists, which means checksums of what came down, makes extents, asks the device whether it is lost, and sweeps up after
+ * that.
+ */
+#include "daemon/vram/vram.h"
+#include "daemon/threads/deadline.h"
+#include "proto/fdsock.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { ASK_EVERY_US = 50 * 1000 };
+
+/* ---- birth ---- */
+
+static void gpu_refuse(struct gpu *g, const char *why)
+{
+	g->lost = g->swept = true;
+	snprintf(g->why, sizeof(g->why), "%s", why && *why ? why : "it cannot be opened");
+}
+
+/* For marks without a list of their own. */
+static enum status scratch_make(struct gpu *g, const struct device_ops *ops, const char **why)
+{
+	const uint64_t bytes = g->info.granularity;
+	enum status s = extent_open(&g->scratch, 0, EXTENT_PAGE_BYTES, false);
+	int fd = -1;
+
+	*why = "no memory";
+	if (!s)
+		s = ops->host_register(g->device, g->scratch.base, g->scratch.bytes, false, &g->scratch_from, why);
+	if (s) {
+		extent_close(&g->scratch);
+		return s;
+	}
+	s = ops->range_reserve(g->device, bytes, &g->scratch_range, why);
+	if (!s)
+		s = ops->extent_make(g->device, g->scratch_range, bytes, &g->scratch_to, &fd, why);
+	if (!s)
+		close(fd);
+	return s;
+}
+
+static enum status arena_make(struct gpu *g, const struct cache_options *o, const char **why)
+{
+	const struct host_options arena = {
+		.budget_bytes = g->budget, .extent_bytes = o->extent_bytes, .ops = o->device_ops, .device = g->device,
+		.first_extent_id = (g->number + 1) << VRAM_EXTENT_BITS,
+	};
+
+	*why = "its memory cannot be managed: gpu_bytes is too small, or there is no memory";
+	return host_create(&arena, &g->arena);
+}
+
+static void gpu_open(struct gpu *g, const struct cache_options *o)
+{
+	const struct device_ops *ops = o->device_ops;
+	const char *why = NULL;
+	enum status s = ops->open(o->gpus[g->number], &g->device, &why);
+
+	if (s) {
+		g->device = NULL;
+		gpu_refuse(g, why);
+		return;
+	}
+	s = ops->info(g->device, &g->info, &why);
+	g->budget = o->gpu_bytes ? o->gpu_bytes : g->info.free_bytes / 2;
+	quota_bound(g->cache->quota, QUOTA_GPU_PINNED + g->number, g->budget / 1000 * o->gpu_pinned_milli);
+	if (!s)
+		s = arena_make(g, o, &why);
+	if (!s)
+		s = scratch_make(g, ops, &why);
+	if (s)
+		gpu_refuse(g, why);
+}
+
+static struct gpu *gpu_create(struct cache *c, uint32_t number)
+{
+	struct gpu *g = calloc(1, sizeof(*g));
+
+	if (!g)
+		return NULL;
+	g->cache = c;
+	g->number = number;
+	g->passed = UINT32_MAX; /* no call has been waited for */
+	for (int way = 0; way < 3; way++) {
+		g->queue[way].end = g->queue[way].tail = &g->queue[way].first;
+		g->queue[way].staged_end = &g->queue[way].staged;
+	}
+	g->waiting_end = &g->waiting;
+	g->ended_end = &g->ended;
+	pthread_cond_init(&g->mover_work, NULL);
+	pthread_mutex_init(&g->queue_lock, NULL);
+	pthread_mutex_init(&g->summing_lock, NULL);
+	g->summing_end = &g->summing;
+	deadline_cond_init(&g->keeper_work);
+	gpu_open(g, &c->options);
+	return g;
+}
+
+static void reach_look(const struct vram *v, struct gpu *g, const struct gpu *other)
+{
+	if (g != other && g->device && other->device && v->ops->reaches(g->device, other->device))
+		g->reaches |= 1u << other->number;
+}
+
+enum status vram_create(struct cache *c, const char **why)
+{
+	const struct cache_options *o = &c->options;
+	struct vram *v;
+
+	*why = "gpu_count must be at most 16";
+	if (o->gpu_count > DEVICES_MAX)
+		return STATUS_INVALID;
+	*why = "the GPU plugin is of another version";
+	if (o->device_ops->version != DEVICE_OPS_VERSION || o->device_ops->bytes != sizeof(*o->device_ops))
+		return STATUS_INVALID;
+	*why = "no memory for the VRAM tier";
+	v = c->vram = calloc(1, sizeof(*v));
+	if (!v)
+		return STATUS_EXHAUSTED;
+	v->ops = o->device_ops;
+	v->waiting_host_end = &v->waiting_host;
+	deadline_cond_init(&v->room);
+	if (!vram_ahead_create(c))
+		return STATUS_EXHAUSTED;
+	for (; v->count < o->gpu_count; v->count++) {
+		v->gpu[v->count] = gpu_create(c, v->count);
+		if (!v->gpu[v->count])
+			return STATUS_EXHAUSTED;
+	}
+	for (uint32_t i = 0; i < v->count * v->count; i++)
+		reach_look(v, v->gpu[i / v->count], v->gpu[i % v->count]);
+	return STATUS_OK;
+}
+
+/* ---- the keeper ---- */
+
+/* The keeper leaves the lock for a call that a driver may take long over. */
+static void driver_enter(struct cache *c)
+{
+	cache_unlock(c);
+}
+
+static void driver_leave(struct cache *c)
+{
+	vram_came_back(c);
+	cache_lock(c);
+}
+
+static struct vram_pool *pool_wanting(const struct cache *c, const struct gpu *g)
+{
+	for (uint32_t i = 0; i < c->pool_count && !g->lost; i++)
+		if (g->pools[i] && g->pools[i]->wanted)
+			return g->pools[i];
+	return NULL;
+}
+
+/* With the lock, which it leaves if need be. False: there is nothing to do. */
+static bool keep_once(struct cache *c, struct gpu *g)
+{
+	struct vram_move *host = c->vram->waiting_host;
+	struct vram_pool *vp = pool_wanting(c, g);
+
+	if (vp) {
+		driver_enter(c);
+		vram_room_grow(c, vp);
+		driver_leave(c);
+		vram_feed(c, g);
+	} else if (host) {
+		struct pool *p = host->block->pool;
+
+		driver_enter(c);
+		room_grow(c, p, 1); /* which registers it with all GPUs */
+		driver_leave(c);
+		vram_feed_host(c);
+	} else if (g->freed && g->waiting) {
+		vram_feed(c, g);
+	} else if (g->lost && !g->swept) {
+		vram_sweep(c, g);
+		cache_unlock(c);
+		cache_lock(c);
+	} else {
+		return false;
+	}
+	return true;
+}
+
+static bool ended_take(struct cache *c, struct gpu *g)
+{
+	struct flight *f;
+
+	pthread_mutex_lock(&g->queue_lock);
+	f = g->ended;
+	if (f)
+		g->ended = f->next;
+	if (!g->ended)
+		g->ended_end = &g->ended;
+	pthread_mutex_unlock(&g->queue_lock);
+	if (!f)
+		return false;
+	vram_flight_end(c, f);
+	return true;
+}
+
+bool gpu_asks(struct cache *c, struct gpu *g)
+{
+	bool lost;
+
+	if (g->lost || c->vram->stopping)
+		return g->lost;
+	driver_enter(c);
+	lost = c->vram->ops->lost(g->device);
+	driver_leave(c);
+	return lost;
+}
+
+/* False: it was asked a moment ago. */
+static bool loss_look(struct cache *c, struct gpu *g)
+{
+	const uint64_t now = vram_clock_us();
+
+	if (g->lost || now - g->asked_us < ASK_EVERY_US)
+		return false;
+	g->asked_us = now;
+	if (gpu_asks(c, g))
+		gpu_lost(g, NULL);
+	return true;
+}
+
+/* With the lock, which it leaves: until there is something to do, or the device is to be asked. */
+static void keeper_wait(struct cache *c, struct gpu *g)
+{
+	const uint64_t until = vram_clock_us() + ASK_EVERY_US;
+	const struct timespec t = { .tv_sec = (time_t)(until / 1000000), .tv_nsec = (long)(until % 1000000 * 1000) };
+	const bool lost = g->lost;
+	int waited = 0;
+
+	cache_unlock(c);
+	pthread_mutex_lock(&g->queue_lock);
+	while (!g->keeper_due && !waited)
+		waited = lost ? pthread_cond_wait(&g->keeper_work, &g->queue_lock)
+			      : pthread_cond_timedwait(&g->keeper_work, &g->queue_lock, &t);
+	g->keeper_due = false;
+	pthread_mutex_unlock(&g->queue_lock);
+	cache_lock(c);
+}
+
+static void *gpu_keeper(void *arg)
+{
+	struct gpu *g = arg;
+	struct cache *c = g->cache;
+
+	cache_thread_enter();
+	cache_lock(c);
+	while (!c->vram->stopping || gpu_has_flights(g)) {
+		if (ended_take(c, g) || (!c->vram->stopping && (loss_look(c, g) || keep_once(c, g))))
+			continue;
+		keeper_wait(c, g);
+	}
+	vram_thread_ended(c);
+	cache_unlock(c);
+	cache_thread_leave();
+	return NULL;
+}
+
+static bool thread_start(struct cache *c, pthread_t *thread, void *(*main)(void *gpu), struct gpu *g)
+{
+	bool started;
+
+	cache_lock(c);
+	started = !pthread_create(thread, NULL, main, g);
+	c->vram->threads += started;
+	cache_unlock(c);
+	return started;
+}
+
+enum status vram_start(struct cache *c, const char **why)
+{
+	*why = "cannot start the threads of a GPU";
+	for (uint32_t i = 0; i < c->vram->count; i++) {
+		struct gpu *g = c->vram->gpu[i];
+
+		if (!g->arena)
+			continue;
+		g->mover_started = thread_start(c, &g->mover, gpu_mover, g);
+		g->keeper_started = g->mover_started && thread_start(c, &g->keeper, gpu_keeper, g);
+		if (!g->keeper_started)
+			return STATUS_INTERNAL;
+	}
+	return STATUS_OK;
+}
+
+/* ---- the tick, chores ---- */
+
+void vram_tick(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->vram->count; i++) {
+		struct gpu *g = c->vram->gpu[i];
+
+		if (g->lost)
+			continue;
+		vram_drain_step(c, g);
+		if (g->waiting)
+			vram_feed(c, g);
+		/* For lack of memory they may have left something undone. */
+		vram_mover_wake(g);
+		vram_keeper_wake(g);
+	}
+	vram_pump(c);
+}
+
+static struct board *board_unused(const struct vram *v)
+{
+	struct board *b = v->dead_boards;
+
+	while (b && b->marks)
+		b = b->dead_next;
+	return b;
+}
+
+bool vram_wants(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->vram->count; i++)
+		if (!c->vram->gpu[i]->lost && vram_drained(c->vram->gpu[i]))
+			return true;
+	return board_unused(c->vram);
+}
+
+static void doomed_free(struct cache *c, struct gpu *g)
+{
+	struct host_extent *doomed;
+
+	cache_lock(c);
+	const bool drained = !g->lost && vram_drained(g);
+
+	cache_unlock(c);
+	if (!drained)
+		return;
+	pthread_mutex_lock(&c->extents);
+	doomed = host_doomed_take(g->arena);
+	pthread_mutex_unlock(&c->extents);
+	host_doomed_free(g->arena, doomed);
+	vram_came_back(c);
+	cache_lock(c);
+	vram_drain_reap(c, g);
+	cache_unlock(c);
+}
+
+void vram_chores(struct cache *c)
+{
+	struct vram *v = c->vram;
+	struct board *b;
+
+	for (uint32_t i = 0; i < v->count; i++)
+		doomed_free(c, v->gpu[i]);
+	cache_lock(c);
+	while ((b = board_unused(v))) {
+		struct board **at = &v->dead_boards;
+
+		while (*at != b)
+			at = &(*at)->dead_next;
+		*at = b->dead_next;
+		cache_unlock(c);
+		board_destroy(c, b);
+		cache_lock(c);
+	}
+	cache_unlock(c);
+}
+
+/* ---- host memory ---- */
+
+static uint64_t register_with(struct cache *c, const struct gpu *g, void *memory, uint64_t bytes)
+{
+	const char *why = "";
+	uint64_t address = 0;
+
+	if (g->device && !c->vram->ops->lost(g->device) &&
+	    c->vram->ops->host_register(g->device, memory, bytes, true, &address, &why))
+		address = 0;
+	vram_came_back(c);
+	return address;
+}
+
+void vram_register(struct cache *c, const struct extent *e, uint64_t *address)
+{
+	for (uint32_t i = 0; i < DEVICES_MAX; i++)
+		address[i] = 0;
+	for (uint32_t i = 0; e && i < c->vram->count; i++)
+		address[i] = register_with(c, c->vram->gpu[i], e->base, e->bytes);
+}
+
+uint64_t *vram_addresses(struct cache *c, const struct extent *e)
+{
+	uint64_t *address = c->vram && e ? malloc(DEVICES_MAX * sizeof(*address)) : NULL;
+
+	if (address)
+		vram_register(c, e, address);
+	return address;
+}
+
+void vram_unregister(struct cache *c, void *memory, const uint64_t *address)
+{
+	for (uint32_t i = 0; i < c->vram->count; i++)
+		if (address[i] && c->vram->gpu[i]->device)
+			c->vram->ops->host_unregister(c->vram->gpu[i]->device, memory);
+	vram_came_back(c);
+}
+
+struct board *board_create(struct cache *c)
+{
+	struct board *b = calloc(1, sizeof(*b));
+
+	if (b && extent_open(&b->page, 0, EXTENT_PAGE_BYTES, false)) {
+		free(b);
+		b = NULL;
+	}
+	if (b)
+		vram_register(c, &b->page, b->address);
+	return b;
+}
+
+void board_destroy(struct cache *c, struct board *b)
+{
+	vram_unregister(c, b->page.base, b->address);
+	extent_close(&b->page);
+	free(b);
+}
+
+void board_let_go(struct cache *c, struct board *b)
+{
+	b->dead_next = c->vram->dead_boards;
+	c->vram->dead_boards = b;
+}
+
+/* A list that still ends well may have set its word back: so the last mark that ends on a lost GPU does this once more. */
+void board_fail(struct board *b, const struct gpu *g)
+{
+	_Atomic uint32_t *word = (_Atomic uint32_t *)b->page.base;
+
+	atomic_store_explicit(word + FDSOCK_BOARD_FAILED + g->number, 1, memory_order_release);
+	atomic_store_explicit(word + FDSOCK_BOARD_SUMMED + g->number, b->next[g->number], memory_order_release);
+	atomic_store_explicit(word + g->number, b->next[g->number], memory_order_release);
+}
+
+bool board_copied(const struct board *b, const struct gpu *g, uint32_t value)
+{
+	const _Atomic uint32_t *word = (const _Atomic uint32_t *)b->page.base + g->number;
+
+	return (int32_t)(atomic_load_explicit(word, memory_order_relaxed) - value) >= 0;
+}
+
+void board_summed(struct board *b, const struct gpu *g, uint32_t value)
+{
+	_Atomic uint32_t *word = (_Atomic uint32_t *)b->page.base + FDSOCK_BOARD_SUMMED + g->number;
+	uint32_t now = atomic_load_explicit(word, memory_order_relaxed);
+
+	while ((int32_t)(value - now) > 0 && !atomic_compare_exchange_weak_explicit(word, &now, value, memory_order_release, memory_order_relaxed))
+		continue;
+}
+
+bool board_tells(const struct board *b, const struct gpu *g)
+{
+	const _Atomic uint32_t *word = (const _Atomic uint32_t *)b->page.base;
+
+	return b->address[g->number] && !atomic_load_explicit(word + FDSOCK_BOARD_FAILED + g->number, memory_order_acquire);
+}

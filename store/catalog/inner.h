@@ -1,0 +1,111 @@
+/* The catalog's own struct, shared by store/catalog*.c alone.
+ *
+ * Locks, in the order in which they are taken: `map` (readers of the file share it; the catalog's
+ * thread has it alone while it moves the map), then `mutex` (queue and figures; held for a copy, never
+ * for I/O). `map` lets a reader in though that thread waits for others: else a walker whose visit reads, or
+ * wants a lock of which the holder reads, would wait for it, and it for him. */
+#ifndef TERRACE_STORE_CATALOG_INNER_H
+#define TERRACE_STORE_CATALOG_INNER_H
+
+#include <pthread.h>
+
+#include "store/catalog/catalog.h"
+#include "store/catalog/file.h"
+
+enum change_what { CHANGE_PUT, CHANGE_DROP, CHANGE_EMPTY, CHANGE_FLUSH };
+
+/* One entry of the queue, 8-byte aligned; behind it key, value and room for the checksum
+ * (change_data). */
+struct change {
+	uint32_t bytes;                 /* of the whole entry, padded */
+	uint16_t key_bytes, value_bytes;
+	uint8_t what, table;
+	uint16_t reserved;
+};
+
+static inline uint8_t *change_data(const struct change *ch)
+{
+	return (uint8_t *)(uintptr_t)(ch + 1);
+}
+
+/* A CHANGE_FLUSH: linked in its queue, so that a failure finds them without a walk. */
+struct change_flush {
+	struct change head;
+	void (*done)(void *arg, enum status s);
+	void *arg;
+	struct change_flush *next;
+};
+
+/* Room for a full queue, reserved at once, its pages taken as they are used. */
+struct change_queue {
+	uint8_t *at;
+	size_t used, applied;           /* entries before `applied` are committed */
+	struct change_flush *first, *last; /* flushes not told yet */
+};
+
+/* Of other processes' readers; the catalog's thread alone. */
+enum { CATALOG_LOOKS_KEPT = 16 };
+struct catalog_readers {
+	uint64_t every_ns, old_ns, due_ns;
+	struct catalog_look_at {
+		uint64_t ns;
+		size_t state;           /* the last commit's number */
+		uint64_t used;          /* bytes of the file */
+	} looks[CATALOG_LOOKS_KEPT], since; /* the earliest first; since: that showed the reader to see an older state */
+	uint32_t count;
+	int pid;                        /* of the reader that sees the oldest state, if that is not the last one; 0: none */
+	size_t state;
+};
+
+struct catalog {
+	char *folder;
+	int lock_fd;
+	struct catalog_options options;
+
+	pthread_rwlock_t map;
+	struct catalog_file file;       /* env NULL: it could not be opened again after a failure */
+
+	pthread_mutex_t mutex;
+	pthread_cond_t wake;
+	bool closing, flush_wanted, ended; /* ended: the thread */
+	uint64_t oldest_ns;             /* when the first change of `filling` came; 0: it is empty */
+	struct change_queue *filling;   /* callers append here */
+	struct catalog_view view;
+
+	/* The catalog's thread alone: */
+	pthread_t thread;
+	struct change_queue *draining;  /* being applied */
+	const struct change **order;    /* CATALOG_BATCH_MOST, for sorting */
+	uint64_t pages;                 /* of the tables, at the last look */
+	struct catalog_readers readers;
+	struct change_queue queues[2];
+};
+
+/* LMDB keeps at most 131072 changed pages in one transaction. While the tables have few pages a batch
+ * cannot touch more, however many its changes are. */
+enum {
+	CATALOG_BATCH_MOST = 262144,      /* changes, while the tables have at most: */
+	CATALOG_BATCH_MOST_PAGES = 81920,
+	CATALOG_BATCH_CHANGES = 65536,    /* changes, beyond */
+	CATALOG_BATCH_BYTES = 32 << 20,
+};
+
+/* Applies one batch: the front of the queue, at most the above, in one synced transaction; the map
+ * grows if it must. MDB_SUCCESS: *to is where the next one begins, and *changes what it did. Else
+ * nothing has changed. The catalog's thread. */
+int catalog_batch_apply(struct catalog *c, struct change_queue *q, size_t *to, uint64_t *changes);
+
+/* Makes the map larger, waiting for readers. MDB_MAP_FULL: it is as large as it may be. The catalog's
+ * thread. */
+int catalog_map_grow(struct catalog *c);
+
+/* Opens the file anew after LMDB has given up its environment. The catalog's thread. */
+int catalog_map_reopen(struct catalog *c);
+
+/* Clears the places of readers that are dead, and tells the view of one that holds pages back. Due at readers.due_ns. The catalog's thread. */
+void catalog_readers_look(struct catalog *c, uint64_t now_ns);
+
+/* Brings the figures of the file into the view. The catalog's thread, or before it runs. */
+void catalog_view_refresh(struct catalog *c);
+
+#endif

@@ -1,0 +1,106 @@
+/* What the catalog's tables say, record by record: the binary form of a block, and of what a restart needs besides.
+ *
+ * Numbers in values are little-endian, numbers in keys big-endian, so that records lie in the order of their numbers. Each value
+ * begins with its version. Records are read from a disk: decoding checks every size and number, and reserved bytes must be
+ * zero; nothing is written on any status but OK. Encoding checks the same.
+ *
+ *     table    key                                       value
+ *     blocks   layout id 8, tenant 4, key bytes 1..32    block_record: 64 bytes and the parent's key
+ *     layouts  layout id 8                               layout_record: 16 bytes and the owner's description
+ *     tenants  tenant's number 4                         tenant_record: 8 bytes and the name
+ *     slabs    disk id 8                                 disk_record: 8 bytes and the folder's name
+ *     meta     "boot"                                    boot_record: 32 bytes
+ *
+ * Encoders write key and value into the caller's arrays, which have the _MAX room, and set both sizes: OK, or INVALID (a member
+ * out of its bounds). Decoders: OK, CORRUPT, or UNSUPPORTED (a newer version of the record).
+ *
+ * Threads: pure functions.
+ */
+#ifndef TERRACE_STORE_CATALOG_RECORD_H
+#define TERRACE_STORE_CATALOG_RECORD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "store/slot.h"
+#include "store/status.h"
+
+enum {
+	BLOCK_RECORD_VERSION = 1, LAYOUT_RECORD_VERSION = 1, TENANT_RECORD_VERSION = 1, DISK_RECORD_VERSION = 1,
+	BOOT_RECORD_VERSION = 1,
+	RECORD_FOLDER_MAX = 1024,
+	RECORD_KEY_MAX = 12 + SLOT_KEY_MAX,    /* of every key here */
+	RECORD_VALUE_MAX = 8 + RECORD_FOLDER_MAX, /* of every value here */
+};
+
+/* The encoded form of any record. */
+struct record {
+	size_t key_bytes, value_bytes;
+	uint8_t key[RECORD_KEY_MAX];
+	uint8_t value[RECORD_VALUE_MAX];
+};
+
+/* One copy of a block on a disk. */
+struct block_record {
+	uint64_t layout_id;
+	uint32_t tenant;               /* number of the table tenants */
+	uint8_t key_bytes;             /* 1 .. SLOT_KEY_MAX */
+	uint8_t key[SLOT_KEY_MAX];     /* zeroes behind the end, after decoding */
+
+	uint64_t disk_id;
+	uint32_t slab, slot;           /* slab from 1 */
+	uint64_t generation;           /* from 1 */
+	uint64_t slot_bytes;           /* multiple of 4096, more than SLOT_HEADER_BYTES, at most SLOT_BYTES_MAX */
+	uint64_t stored_unix_ms;
+	uint64_t position;
+	uint32_t tokens;               /* from 1 */
+	uint32_t turn;
+	uint8_t role;
+	uint8_t parent_bytes;          /* 0 .. SLOT_KEY_MAX; 0: the first of its chain */
+	uint8_t parent[SLOT_KEY_MAX];  /* zeroes behind the end, after decoding */
+};
+enum status block_record_encode(const struct block_record *b, struct record *out);
+/* The key alone, as catalog_drop and catalog_get want it: layout_id, tenant and key count. */
+enum status block_record_key(const struct block_record *b, uint8_t key[RECORD_KEY_MAX], size_t *key_bytes);
+enum status block_record_decode(const void *key, size_t key_bytes, const void *value, size_t value_bytes,
+				struct block_record *out);
+
+/* What the owner needs to know a layout again; the bytes are its own. */
+struct layout_record {
+	uint64_t layout_id;
+	uint64_t slot_bytes;           /* as above */
+	uint32_t layout_bytes;         /* 0 .. SLOT_LAYOUT_MAX */
+	uint8_t layout[SLOT_LAYOUT_MAX];
+};
+enum status layout_record_encode(const struct layout_record *l, struct record *out);
+enum status layout_record_decode(const void *key, size_t key_bytes, const void *value, size_t value_bytes,
+				 struct layout_record *out);
+
+struct tenant_record {
+	uint32_t tenant;
+	char name[SLOT_TENANT_MAX + 1]; /* 1 .. SLOT_TENANT_MAX printable ASCII, no blank */
+};
+enum status tenant_record_encode(const struct tenant_record *t, struct record *out);
+enum status tenant_record_decode(const void *key, size_t key_bytes, const void *value, size_t value_bytes,
+				 struct tenant_record *out);
+
+/* Where a disk was last seen, for people: the disk's own id decides. */
+struct disk_record {
+	uint64_t disk_id;
+	char folder[RECORD_FOLDER_MAX + 1]; /* 1 .. RECORD_FOLDER_MAX bytes */
+};
+enum status disk_record_encode(const struct disk_record *d, struct record *out);
+enum status disk_record_decode(const void *key, size_t key_bytes, const void *value, size_t value_bytes,
+			       struct disk_record *out);
+
+/* What each start raises. */
+struct boot_record {
+	uint64_t boots;                /* starts so far, from 1 */
+	uint64_t generation_reserved;  /* no generation above it has been given out */
+	uint64_t epoch;                /* of the last start */
+};
+enum status boot_record_encode(const struct boot_record *b, struct record *out);
+enum status boot_record_decode(const void *key, size_t key_bytes, const void *value, size_t value_bytes,
+			       struct boot_record *out);
+
+#endif

@@ -1,0 +1,208 @@
+/* Extents: memfds with their pages taken, and locks as lifelines. How it works stands in host/extent.h.
+ *
+ * Pages are taken with MADV_POPULATE_WRITE, which reports what a later touch would have answered with
+ * SIGBUS and honours transparent huge pages; before Linux 5.14 fallocate() does it. A machine short of
+ * memory does not refuse either of them, it starts killing processes: so /proc/meminfo is asked before.
+ * (A limit of the daemon's own cgroup is not looked at: whoever sets it sets the budget too.)
+ */
+#include "store/host/extent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/memfd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* What an extent leaves of the machine's memory. */
+#define MEMORY_MARGIN_BYTES (64ull << 20)
+
+static enum status translate(int error)
+{
+	switch (error) {
+	case ENOMEM:
+	case ENOSPC:
+	case EMFILE:
+	case ENFILE:
+	case ENOLCK:
+	case EDQUOT:
+	case EFBIG: /* a limit on the size of files */
+	case EFAULT: /* MADV_POPULATE_WRITE for "this page would be SIGBUS" */
+		return STATUS_EXHAUSTED;
+	default:
+		return STATUS_IO;
+	}
+}
+
+/* The kernel's estimate of what can be taken without swapping. False if it does not tell. */
+static bool memory_available(uint64_t *bytes)
+{
+	char text[2048];
+	const char *line;
+	ssize_t n;
+	int fd = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return false;
+	n = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	if (n <= 0)
+		return false;
+	text[n] = '\0';
+	line = strstr(text, "MemAvailable:");
+	if (!line)
+		return false;
+	*bytes = strtoull(line + strlen("MemAvailable:"), NULL, 10) << 10;
+	return true;
+}
+
+/* Makes every page of the mapping present; 0 or an errno. */
+static int populate(int fd, void *base, uint64_t bytes)
+{
+	for (;;) {
+		if (madvise(base, bytes, MADV_POPULATE_WRITE) == 0)
+			return 0;
+		if (errno == EINVAL)
+			break; /* an older kernel */
+		if (errno != EINTR)
+			return errno;
+	}
+	while (fallocate(fd, 0, 0, (off_t)bytes) != 0)
+		if (errno != EINTR)
+			return errno;
+	return 0;
+}
+
+static int map(struct extent *e, int fd, uint64_t bytes, bool transparent_huge)
+{
+	void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	int error;
+
+	if (base == MAP_FAILED)
+		return errno;
+	/* Advice may be refused without harm. No cached keys and values in core dumps, none in
+	 * children. */
+	if (transparent_huge)
+		(void)madvise(base, bytes, MADV_HUGEPAGE);
+	(void)madvise(base, bytes, MADV_DONTDUMP);
+	(void)madvise(base, bytes, MADV_DONTFORK);
+	error = populate(fd, base, bytes);
+	if (error != 0) {
+		munmap(base, bytes);
+		return error;
+	}
+	e->base = base;
+	return 0;
+}
+
+/* One attempt with one page size; 0 or an errno, *e changed only on success. */
+static int attempt(struct extent *e, uint64_t bytes, bool hugetlb, bool transparent_huge)
+{
+	uint32_t page = hugetlb ? EXTENT_HUGE_PAGE_BYTES : EXTENT_PAGE_BYTES;
+	unsigned int flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+	int fd, error;
+
+	if (hugetlb)
+		flags |= MFD_HUGETLB | MFD_HUGE_2MB;
+	bytes = (bytes + page - 1) / page * page;
+	fd = memfd_create("terrace-extent", flags);
+	if (fd < 0)
+		return errno;
+	if (ftruncate(fd, (off_t)bytes) != 0 || fchmod(fd, S_IRUSR | S_IWUSR) != 0 ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+		error = errno;
+	else
+		error = map(e, fd, bytes, transparent_huge);
+	if (error != 0) {
+		close(fd);
+		return error;
+	}
+	e->fd = fd;
+	e->bytes = bytes;
+	e->page_bytes = page;
+	return 0;
+}
+
+enum status extent_open(struct extent *e, uint32_t id, uint64_t bytes, bool huge)
+{
+	uint64_t available;
+	int error;
+
+	*e = (struct extent){ .id = id, .fd = -1 };
+	if (bytes == 0 || bytes > EXTENT_BYTES_MAX) {
+		e->error = EINVAL;
+		return STATUS_INVALID;
+	}
+	if (huge && attempt(e, bytes, true, false) == 0)
+		return STATUS_OK;
+	if (memory_available(&available) && available < bytes + MEMORY_MARGIN_BYTES)
+		error = ENOMEM;
+	else
+		error = attempt(e, bytes, false, huge);
+	e->error = error;
+	return error == 0 ? STATUS_OK : translate(error);
+}
+
+void extent_close(struct extent *e)
+{
+	if (!e->base)
+		return;
+	munmap(e->base, e->bytes);
+	close(e->fd);
+	e->base = NULL;
+	e->fd = -1;
+}
+
+static struct flock byte_range(short type, uint32_t first, off_t n)
+{
+	/* l_pid stays 0: the kernel wants that for open-file-description locks. */
+	return (struct flock){ .l_type = type, .l_whence = SEEK_SET, .l_start = first, .l_len = n };
+}
+
+enum status extent_lend(struct extent *e, uint32_t attachment, bool write, int *fd)
+{
+	/* A read lock, so that the attachment's second description can have the byte too. */
+	struct flock lock = byte_range(F_RDLCK, attachment, 1);
+	char path[32];
+	int lent, error;
+
+	if (attachment < 1 || attachment > EXTENT_ATTACHMENT_MAX) {
+		e->error = EINVAL;
+		return STATUS_INVALID;
+	}
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", e->fd);
+	lent = open(path, (write ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+	if (lent < 0) {
+		e->error = error = errno;
+		return translate(error);
+	}
+	if (fcntl(lent, F_OFD_SETLK, &lock) != 0) {
+		e->error = error = errno;
+		close(lent);
+		return error == EAGAIN || error == EACCES ? STATUS_BUSY : translate(error);
+	}
+	*fd = lent;
+	return STATUS_OK;
+}
+
+/* Whether a description other than the daemon's own holds a lock in the range. */
+static bool range_held(const struct extent *e, uint32_t first, off_t n)
+{
+	struct flock lock = byte_range(F_WRLCK, first, n);
+
+	return fcntl(e->fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+bool extent_held(const struct extent *e, uint32_t attachment)
+{
+	return range_held(e, attachment, 1);
+}
+
+bool extent_held_by_any(const struct extent *e)
+{
+	return range_held(e, 0, 0); /* length 0: to the end of all offsets */
+}

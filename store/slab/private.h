@@ -1,0 +1,149 @@
+/* What the files of store/slab/disk.h share: slab/disk.c (open, close), slab/folder.c (files by name),
+ * slab/run.c, slab/absent.c, slab/slab.c (slots and slabs), slab/transfer.c, slab/health.c, slab/scan.c. Nobody else
+ * includes it.
+ *
+ * Locks: grow (one slab made or dropped at a time) before mutex. The ring's functions that wait for its
+ * thread (file and buffer, add and remove) are called without mutex, because completions take it.
+ */
+#ifndef TERRACE_STORE_SLAB_PRIVATE_H
+#define TERRACE_STORE_SLAB_PRIVATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "store/slab/disk.h"
+
+/* ---- the folder: every file by name (slab/folder.c) ---- */
+
+struct disk_folder {
+	const char *path;          /* the owner's */
+	int fd, id_fd;             /* id_fd carries the flock; -1: not open */
+	/* disk.id again, for the ring: the kernel may hold a ring's files for a while after its end, but
+	 * must not hold the lock. */
+	int sync_fd;
+	uint64_t id, wiped_id;     /* wiped_id: before it was wiped; 0: it was not */
+	bool direct;
+};
+
+/* Makes or opens the folder, takes its lock, reads disk.id, wipes a quarantined one, removes half-made
+ * slabs. On failure nothing stays open. Statuses and why of disk_open. */
+enum status disk_folder_open(struct disk_folder *f, const char *path, bool must_exist, char *why, size_t why_bytes);
+void disk_folder_close(struct disk_folder *f);
+/* Names that came or went are durable. Returns an errno. */
+int disk_folder_sync(const struct disk_folder *f);
+/* A small file's first bytes: how many there are of them; 0: it cannot be read, or there is none. */
+size_t disk_folder_read(const struct disk_folder *f, const char *name, void *at, size_t bytes);
+/* Writes them there, in place (flags: 0) or into an emptied file (O_TRUNC), and syncs it, but not its name. Returns an errno. */
+int disk_folder_write(const struct disk_folder *f, const char *name, int flags, const void *at, size_t bytes);
+/* Leaves the marker; as far as the disk allows. */
+void disk_folder_mark(const struct disk_folder *f, const char *why);
+
+/* The numbers of the slab files, rising, in an array that the caller frees; *last: the highest ever
+ * used. Returns an errno. */
+int disk_folder_slabs(const struct disk_folder *f, uint32_t **numbers, uint32_t *count, uint32_t *last);
+
+struct disk_slab_file {
+	uint32_t number, slots;
+	uint64_t slot_bytes, bytes;
+	int fd;
+	bool sparse;               /* its space is not promised */
+};
+
+/* Makes the file, durable under its name, from number, slots and slot_bytes; fills in the rest. Returns
+ * an errno; then there is no file. */
+int disk_slab_file_make(const struct disk_folder *f, struct disk_slab_file *s);
+/* Opens file s->number and fills in the rest. Returns an errno, or 0 with *problem: NULL, or a fixed
+ * sentence and only s->bytes is filled in. */
+int disk_slab_file_open(const struct disk_folder *f, struct disk_slab_file *s, const char **problem);
+/* Deletes it and closes s->fd; last: its number is the highest ever used and is to be remembered.
+ * Returns an errno. */
+int disk_slab_file_remove(const struct disk_folder *f, struct disk_slab_file *s, bool last);
+
+/* ---- slabs and slots (slab/slab.c) ---- */
+
+struct slab {
+	struct disk_slab_file file;
+	struct disk_class *class;
+	struct slab *prev, *next;  /* in the class's list while listed: not closed, not full */
+	bool listed, closed;
+	bool dirty;                /* written since the last sync, or found */
+	bool syncing;              /* of the round that runs: waiting in sync_first or with the ring */
+	uint32_t used, hint;       /* no free slot below word `hint` of taken */
+	uint32_t ring_file, under_way;
+	struct slab *sync_next;
+	struct ring_request sync;
+	struct disk *disk;
+	uint64_t *taken;           /* a bit a slot */
+	uint64_t *marked;          /* until free_unmarked, in slabs found at open; then NULL */
+};
+
+/* Slabs of one slot size. */
+struct disk_class {
+	uint64_t slot_bytes;
+	struct slab *first, *last;
+	struct disk_class *next;
+};
+
+struct disk {
+	struct disk_options options; /* folder: a copy of its own */
+	struct disk_folder folder;
+	struct ring *ring;
+	uint32_t id_file;          /* disk.id with the ring: synced when nothing else is to be */
+	pthread_mutex_t grow, mutex;
+	/* Guarded by mutex: */
+	struct slab **slabs;       /* DISK_SLABS_MAX; numbers rise */
+	uint32_t slab_count, slabs_damaged, last_number;
+	struct disk_class *classes;
+	uint64_t slab_bytes;
+	struct disk_request *requests; /* reads and writes with the ring */
+	bool left_behind;          /* disk_close_by: nobody is told of anything any more */
+	_Atomic uint32_t telling;  /* `done`s that run; raised with the mutex */
+	struct disk *left_next;
+	struct {
+		bool running;
+		struct disk_request *now, *later; /* callers of this round and of the next */
+		struct slab *first;    /* slabs of this round that are still to be given to the ring */
+		uint32_t under_way;
+		enum status status;    /* worst of the round */
+		int error;
+		struct ring_request idle;
+	} sync;
+	struct {
+		bool quarantined, marking;
+		char why[160];
+		char shortage[160];    /* the last one that kept a slab or a write from room; "" once there was some since */
+		bool shortage_in_write;
+		uint64_t grow_until_us, write_until_us; /* full until then */
+		uint64_t slow_look_us, slow_oldest_us;
+		uint64_t corrupt, refused_slow, full_events;
+		pthread_t marker;
+		atomic_bool marked;    /* the marker was left, or could not be */
+	} health;
+};
+
+/* Adopts an open file as a slab; its slots all taken (found) or all free. EXHAUSTED: no memory; the
+ * file stays the caller's. */
+enum status disk_slab_adopt(struct disk *d, const struct disk_slab_file *file, bool found);
+/* Frees every slab and closes its file; the ring has ended. */
+void disk_slabs_free(struct disk *d);
+/* The slab of that number, or NULL; mutex held. */
+struct slab *disk_slab_find(const struct disk *d, uint32_t number);
+bool disk_slot_taken(const struct slab *s, uint32_t slot);
+
+/* ---- transfers (slab/transfer.c) ---- */
+
+/* disk_read that a slow disk does not refuse. */
+enum status disk_read_patient(struct disk *d, struct disk_place p, void *at, uint32_t bytes,
+			      struct disk_request *q);
+
+/* ---- health (slab/health.c); mutex held ---- */
+
+uint64_t disk_now_us(void);
+bool disk_is_slow(struct disk *d);
+/* Notes that a transfer or a file operation failed with that errno. */
+void disk_failed(struct disk *d, int error, const char *what, uint32_t slab);
+void disk_full_grow(struct disk *d, int error, uint32_t slab);
+void disk_full_write(struct disk *d, int error, uint32_t slab);
+void disk_give_up(struct disk *d, const char *why);
+
+#endif

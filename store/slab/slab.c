@@ -1,0 +1,576 @@
+/* Slabs and their slots.
+ *
+ * A slab has one bit a slot. Slabs of a size that have free slots stand in their class's list; the
+ * first is used up before the next is touched, so that the others may run empty and be dropped. A take
+ * begins at the slab's hint, the lowest word of bits that may have a free one.
+ *
+ * Files are made and deleted under `grow`, outside the mutex that everybody takes.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "store/slab/private.h"
+#include "store/crash_point.h"
+#include "store/shortage.h"
+
+static bool bit_get(const uint64_t *bits, uint32_t i)
+{
+	return bits[i / 64] >> (i % 64) & 1;
+}
+
+static void bit_set(uint64_t *bits, uint32_t i)
+{
+	bits[i / 64] |= 1ull << (i % 64);
+}
+
+static void bit_clear(uint64_t *bits, uint32_t i)
+{
+	bits[i / 64] &= ~(1ull << (i % 64));
+}
+
+static uint32_t words(uint32_t slots)
+{
+	return slots / 64 + (slots % 64 > 0);
+}
+
+bool disk_slot_taken(const struct slab *s, uint32_t slot)
+{
+	return slot < s->file.slots && bit_get(s->taken, slot);
+}
+
+/* ---- the lists; mutex held ---- */
+
+static void list_append(struct slab *s)
+{
+	struct disk_class *c = s->class;
+
+	s->prev = c->last;
+	s->next = NULL;
+	if (c->last)
+		c->last->next = s;
+	else
+		c->first = s;
+	c->last = s;
+	s->listed = true;
+}
+
+static void list_remove(struct slab *s)
+{
+	struct disk_class *c = s->class;
+
+	if (s->prev)
+		s->prev->next = s->next;
+	else
+		c->first = s->next;
+	if (s->next)
+		s->next->prev = s->prev;
+	else
+		c->last = s->prev;
+	s->prev = s->next = NULL;
+	s->listed = false;
+}
+
+static void list_settle(struct slab *s)
+{
+	bool wanted = !s->closed && s->used < s->file.slots;
+
+	if (wanted && !s->listed)
+		list_append(s);
+	else if (!wanted && s->listed)
+		list_remove(s);
+}
+
+static struct disk_class *class_find(const struct disk *d, uint64_t slot_bytes)
+{
+	struct disk_class *c = d->classes;
+
+	while (c && c->slot_bytes != slot_bytes)
+		c = c->next;
+	return c;
+}
+
+static struct disk_class *class_get(struct disk *d, uint64_t slot_bytes)
+{
+	struct disk_class *c = class_find(d, slot_bytes);
+
+	if (c)
+		return c;
+	c = calloc(1, sizeof(*c));
+	if (c) {
+		c->slot_bytes = slot_bytes;
+		c->next = d->classes;
+		d->classes = c;
+	}
+	return c;
+}
+
+/* The place of the first slab with a number of at least `number`. */
+static uint32_t slab_place(const struct disk *d, uint32_t number)
+{
+	uint32_t low = 0, high = d->slab_count;
+
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (d->slabs[middle]->file.number < number)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+struct slab *disk_slab_find(const struct disk *d, uint32_t number)
+{
+	uint32_t place = slab_place(d, number);
+
+	return place < d->slab_count && d->slabs[place]->file.number == number ? d->slabs[place] : NULL;
+}
+
+/* ---- slabs come and go ---- */
+
+static void slab_free(struct slab *s)
+{
+	free(s->taken);
+	free(s->marked);
+	free(s);
+}
+
+static struct slab *slab_new(struct disk *d, const struct disk_slab_file *file, bool found)
+{
+	struct slab *s = calloc(1, sizeof(*s));
+	uint32_t n = words(file->slots);
+
+	if (!s)
+		return NULL;
+	s->disk = d;
+	s->file = *file;
+	s->taken = calloc(n, sizeof(*s->taken));
+	s->marked = found ? calloc(n, sizeof(*s->marked)) : NULL;
+	if (!s->taken || (found && !s->marked)) {
+		slab_free(s);
+		return NULL;
+	}
+	if (found) {
+		s->dirty = true; /* a run that was killed may have left it so */
+		memset(s->taken, 0xff, n * sizeof(*s->taken));
+		s->used = file->slots;
+		s->hint = n;
+	}
+	return s;
+}
+
+enum status disk_slab_adopt(struct disk *d, const struct disk_slab_file *file, bool found)
+{
+	struct slab *s = slab_new(d, file, found);
+	enum status status;
+
+	if (!s)
+		return STATUS_EXHAUSTED;
+	status = ring_file_add(d->ring, file->fd, &s->ring_file);
+	if (status != STATUS_OK) {
+		slab_free(s);
+		return status;
+	}
+	pthread_mutex_lock(&d->mutex);
+	s->class = class_get(d, file->slot_bytes);
+	if (s->class) {
+		assert(d->slab_count == 0 || d->slabs[d->slab_count - 1]->file.number < file->number);
+		d->slabs[d->slab_count++] = s;
+		list_settle(s);
+	}
+	pthread_mutex_unlock(&d->mutex);
+	if (s->class)
+		return STATUS_OK;
+	ring_file_remove(d->ring, s->ring_file);
+	slab_free(s);
+	return STATUS_EXHAUSTED;
+}
+
+void disk_slabs_free(struct disk *d)
+{
+	struct disk_class *c;
+
+	for (uint32_t i = 0; i < d->slab_count; i++) {
+		close(d->slabs[i]->file.fd);
+		slab_free(d->slabs[i]);
+	}
+	d->slab_count = 0;
+	while ((c = d->classes) != NULL) {
+		d->classes = c->next;
+		free(c);
+	}
+}
+
+/* How many slots the next slab of that size has, 0: none fits; mutex held. */
+static uint32_t plan_slots(const struct disk *d, uint64_t slot_bytes)
+{
+	uint64_t budget = d->options.budget_bytes, left = budget > d->slab_bytes ? budget - d->slab_bytes : 0;
+	uint64_t wished = d->options.slab_bytes, least = DISK_SLAB_HEADER_BYTES + slot_bytes, bytes;
+
+	if (least > left)
+		return 0;
+	bytes = wished < least ? least : wished;
+	if (bytes > left)
+		bytes = left;
+	bytes = (bytes - DISK_SLAB_HEADER_BYTES) / slot_bytes;
+	return bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX;
+}
+
+/* What a failure to make a slab means; mutex held. */
+static enum status grow_failed(struct disk *d, int error, uint32_t slab)
+{
+	if (shortage_is(error)) {
+		disk_full_grow(d, error, slab);
+		return STATUS_EXHAUSTED;
+	}
+	if (error == EMFILE || error == ENFILE || error == ENOMEM)
+		return STATUS_EXHAUSTED;
+	disk_failed(d, error, "making", slab);
+	return STATUS_IO;
+}
+
+/* Makes a slab; grow held. */
+static enum status slab_make(struct disk *d, uint64_t slot_bytes, uint32_t slots)
+{
+	struct disk_slab_file file = { .slots = slots, .slot_bytes = slot_bytes, .fd = -1 };
+	uint64_t bytes = DISK_SLAB_HEADER_BYTES + slots * slot_bytes;
+	enum status s = STATUS_OK;
+	int error;
+
+	pthread_mutex_lock(&d->mutex);
+	d->slab_bytes += bytes;
+	file.number = ++d->last_number;
+	pthread_mutex_unlock(&d->mutex);
+	CRASH_POINT("slab_number");
+	error = disk_slab_file_make(&d->folder, &file);
+	if (error == 0) {
+		CRASH_POINT("slab_made");
+		s = disk_slab_adopt(d, &file, false);
+		if (s != STATUS_OK)
+			error = disk_slab_file_remove(&d->folder, &file, true);
+	}
+	CRASH_POINT("slab_adopted");
+	pthread_mutex_lock(&d->mutex);
+	if (error != 0)
+		s = grow_failed(d, error, file.number);
+	else if (s == STATUS_OK)
+		d->health.shortage[0] = 0;
+	if (s != STATUS_OK)
+		d->slab_bytes -= bytes;
+	pthread_mutex_unlock(&d->mutex);
+	return s;
+}
+
+static bool size_sound(uint64_t slot_bytes)
+{
+	return slot_bytes > 0 && slot_bytes % SLOT_HEADER_BYTES == 0 && slot_bytes <= SLOT_BYTES_MAX;
+}
+
+/* OK: a slab of *slots is to be made. EXISTS: one has a free slot. Mutex held. */
+static enum status may_grow(struct disk *d, uint64_t slot_bytes, uint32_t *slots)
+{
+	const struct disk_class *c = class_find(d, slot_bytes);
+
+	if (d->health.quarantined)
+		return STATUS_UNAVAILABLE;
+	if (c && c->first)
+		return STATUS_EXISTS;
+	if (d->slab_count == DISK_SLABS_MAX || d->last_number == UINT32_MAX)
+		return STATUS_EXHAUSTED;
+	if (disk_now_us() < d->health.grow_until_us)
+		return STATUS_EXHAUSTED;
+	*slots = plan_slots(d, slot_bytes);
+	return *slots > 0 ? STATUS_OK : STATUS_EXHAUSTED;
+}
+
+enum status disk_slab_prepare(struct disk *d, uint64_t slot_bytes)
+{
+	enum status s;
+	uint32_t slots;
+
+	if (!size_sound(slot_bytes))
+		return STATUS_INVALID;
+	pthread_mutex_lock(&d->grow);
+	pthread_mutex_lock(&d->mutex);
+	s = may_grow(d, slot_bytes, &slots);
+	pthread_mutex_unlock(&d->mutex);
+	if (s == STATUS_OK)
+		s = slab_make(d, slot_bytes, slots);
+	pthread_mutex_unlock(&d->grow);
+	return s == STATUS_EXISTS ? STATUS_OK : s;
+}
+
+/* Takes a slab out of the tables, so that nobody finds it; mutex held. */
+static void slab_unlink(struct disk *d, struct slab *s)
+{
+	uint32_t place = slab_place(d, s->file.number);
+
+	s->closed = true;
+	list_settle(s);
+	memmove(&d->slabs[place], &d->slabs[place + 1], (d->slab_count - place - 1) * sizeof(*d->slabs));
+	d->slab_count--;
+}
+
+/* Deletes an unlinked slab; grow held. */
+static enum status slab_delete(struct disk *d, struct slab *s)
+{
+	int error;
+
+	CRASH_POINT("slab_delete");
+	ring_file_remove(d->ring, s->ring_file);
+	error = disk_slab_file_remove(&d->folder, &s->file, s->file.number == d->last_number);
+	pthread_mutex_lock(&d->mutex);
+	if (error == 0)
+		d->slab_bytes -= s->file.bytes;
+	else
+		disk_failed(d, error, "deleting", s->file.number);
+	pthread_mutex_unlock(&d->mutex);
+	CRASH_POINT("slab_deleted");
+	slab_free(s);
+	return error == 0 ? STATUS_OK : STATUS_IO;
+}
+
+static bool is_idle(const struct slab *s)
+{
+	return s->under_way == 0 && !s->syncing;
+}
+
+enum status disk_slab_drop(struct disk *d, uint32_t slab)
+{
+	enum status status = STATUS_OK;
+	struct slab *s;
+
+	pthread_mutex_lock(&d->grow);
+	pthread_mutex_lock(&d->mutex);
+	s = disk_slab_find(d, slab);
+	if (d->health.quarantined)
+		status = STATUS_UNAVAILABLE;
+	else if (!s)
+		status = STATUS_STALE;
+	else if (!is_idle(s))
+		status = STATUS_BUSY;
+	else
+		slab_unlink(d, s);
+	pthread_mutex_unlock(&d->mutex);
+	if (status == STATUS_OK)
+		status = slab_delete(d, s);
+	pthread_mutex_unlock(&d->grow);
+	return status;
+}
+
+/* Mutex held. */
+static struct slab *free_slab(const struct disk *d, uint64_t but_slot_bytes)
+{
+	for (uint32_t i = 0; i < d->slab_count; i++) {
+		struct slab *s = d->slabs[i];
+
+		if (s->used == 0 && s->file.slot_bytes != but_slot_bytes && is_idle(s))
+			return s;
+	}
+	return NULL;
+}
+
+enum status disk_slab_drop_free(struct disk *d, uint64_t but_slot_bytes)
+{
+	enum status status = STATUS_MISS;
+	struct slab *s = NULL;
+
+	pthread_mutex_lock(&d->grow);
+	pthread_mutex_lock(&d->mutex);
+	if (d->health.quarantined)
+		status = STATUS_UNAVAILABLE;
+	else
+		s = free_slab(d, but_slot_bytes);
+	if (s)
+		slab_unlink(d, s);
+	pthread_mutex_unlock(&d->mutex);
+	if (s)
+		status = slab_delete(d, s);
+	pthread_mutex_unlock(&d->grow);
+	return status;
+}
+
+void disk_slab_close(struct disk *d, uint32_t slab, bool closed)
+{
+	struct slab *s;
+
+	pthread_mutex_lock(&d->mutex);
+	s = disk_slab_find(d, slab);
+	if (s) {
+		CRASH_POINT("slab_close");
+		s->closed = closed;
+		list_settle(s);
+	}
+	pthread_mutex_unlock(&d->mutex);
+}
+
+bool disk_slab_next(struct disk *d, uint32_t after, struct disk_slab_view *out)
+{
+	uint32_t place;
+	bool found;
+
+	if (after == UINT32_MAX)
+		return false;
+	pthread_mutex_lock(&d->mutex);
+	place = slab_place(d, after + 1);
+	found = place < d->slab_count;
+	if (found) {
+		const struct slab *s = d->slabs[place];
+
+		*out = (struct disk_slab_view){
+			.slab = s->file.number,
+			.slots = s->file.slots,
+			.used = s->used,
+			.slot_bytes = s->file.slot_bytes,
+			.file_bytes = s->file.bytes,
+			.closed = s->closed,
+		};
+	}
+	pthread_mutex_unlock(&d->mutex);
+	return found;
+}
+
+void disk_slab_skip(struct disk *d, uint32_t slab)
+{
+	pthread_mutex_lock(&d->mutex);
+	if (d->last_number < slab)
+		d->last_number = slab;
+	pthread_mutex_unlock(&d->mutex);
+}
+
+const char *disk_slab_problem(struct disk *d, uint32_t slab)
+{
+	struct disk_slab_file file = { .number = slab, .fd = -1 };
+	const char *problem = NULL;
+	int error;
+	bool used;
+
+	pthread_mutex_lock(&d->mutex);
+	used = disk_slab_find(d, slab);
+	pthread_mutex_unlock(&d->mutex);
+	if (used)
+		return NULL;
+	error = disk_slab_file_open(&d->folder, &file, &problem);
+	if (file.fd >= 0)
+		close(file.fd);
+	if (error)
+		return error == ENOENT ? "is missing" : "cannot be opened";
+	return problem ? problem : "is one more than can be used";
+}
+
+/* ---- slots ---- */
+
+/* Takes the lowest free slot of a slab that has one; mutex held. */
+static uint32_t slot_pop(struct slab *s)
+{
+	uint32_t slot;
+
+	while (s->taken[s->hint] == UINT64_MAX)
+		s->hint++;
+	slot = s->hint * 64 + (uint32_t)__builtin_ctzll(~s->taken[s->hint]);
+	assert(slot < s->file.slots);
+	CRASH_POINT("slot_take");
+	bit_set(s->taken, slot);
+	if (s->marked)
+		bit_set(s->marked, slot);
+	s->used++;
+	list_settle(s);
+	return slot;
+}
+
+static void slot_push(struct slab *s, uint32_t slot)
+{
+	CRASH_POINT("slot_give");
+	bit_clear(s->taken, slot);
+	if (s->marked)
+		bit_clear(s->marked, slot);
+	if (slot / 64 < s->hint)
+		s->hint = slot / 64;
+	s->used--;
+	list_settle(s);
+}
+
+enum status disk_slot_take(struct disk *d, uint64_t slot_bytes, struct disk_place *out)
+{
+	enum status status = STATUS_MISS;
+	struct disk_class *c;
+
+	if (!size_sound(slot_bytes))
+		return STATUS_INVALID;
+	pthread_mutex_lock(&d->mutex);
+	c = class_find(d, slot_bytes);
+	if (d->health.quarantined) {
+		status = STATUS_UNAVAILABLE;
+	} else if (d->health.write_until_us > 0 && disk_now_us() < d->health.write_until_us) {
+		status = STATUS_EXHAUSTED;
+	} else if (c && c->first) {
+		struct slab *s = c->first;
+
+		*out = (struct disk_place){ .slab = s->file.number, .slot = slot_pop(s) };
+		status = STATUS_OK;
+	}
+	pthread_mutex_unlock(&d->mutex);
+	return status;
+}
+
+void disk_slot_give(struct disk *d, struct disk_place p)
+{
+	struct slab *s;
+	bool taken;
+
+	pthread_mutex_lock(&d->mutex);
+	s = disk_slab_find(d, p.slab);
+	taken = s && disk_slot_taken(s, p.slot);
+	assert((!s || taken) && "a slot was given back that is not taken"); /* its slab may be dropped */
+	if (taken)
+		slot_push(s, p.slot);
+	pthread_mutex_unlock(&d->mutex);
+}
+
+enum status disk_slot_mark(struct disk *d, struct disk_place p, uint64_t slot_bytes)
+{
+	enum status status = STATUS_STALE;
+	struct slab *s;
+
+	pthread_mutex_lock(&d->mutex);
+	s = disk_slab_find(d, p.slab);
+	if (s && s->marked && s->file.slot_bytes == slot_bytes && disk_slot_taken(s, p.slot)) {
+		status = bit_get(s->marked, p.slot) ? STATUS_EXISTS : STATUS_OK;
+		CRASH_POINT("slot_mark");
+		bit_set(s->marked, p.slot);
+	}
+	pthread_mutex_unlock(&d->mutex);
+	return status;
+}
+
+/* Mutex held. */
+static void free_unmarked(struct slab *s)
+{
+	uint32_t used = 0;
+
+	for (uint32_t i = 0; i < words(s->file.slots); i++)
+		used += (uint32_t)__builtin_popcountll(s->marked[i]);
+	/* Bits behind the last slot stay taken. */
+	for (uint32_t i = 0; i < s->file.slots; i++)
+		if (!bit_get(s->marked, i))
+			bit_clear(s->taken, i);
+	CRASH_POINT("slots_free");
+	free(s->marked);
+	s->marked = NULL;
+	s->used = used;
+	s->hint = 0;
+	list_settle(s);
+}
+
+void disk_slot_free_unmarked(struct disk *d)
+{
+	pthread_mutex_lock(&d->mutex);
+	for (uint32_t i = 0; i < d->slab_count; i++)
+		if (d->slabs[i]->marked)
+			free_unmarked(d->slabs[i]);
+	pthread_mutex_unlock(&d->mutex);
+}

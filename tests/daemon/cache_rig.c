@@ -1,0 +1,501 @@
+/* See daemon/cache_rig.h. */
+#include "tests/daemon/cache_rig.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+
+enum { OPENED_US = 1000000 };
+
+struct kv_layout rig_layout(uint32_t n, uint32_t window)
+{
+	return (struct kv_layout){
+		.fingerprint = { 1 }, .first_layer = n, .layers = 1, .heads = 1, .total_heads = 1,
+		.head_dim_k = 64, .head_dim_v = 64, .block_tokens = RIG_TOKENS, .k_format = KV_TQ2,
+		.v_format = KV_TQ2, .window = window, .rotation_version = KV_ROTATION_VERSION,
+		.codebook_version = KV_CODEBOOK_VERSION, .layout_version = KV_LAYOUT_VERSION,
+	};
+}
+
+struct cache_options rig_options(uint32_t slots)
+{
+	return (struct cache_options){
+		.host_bytes = (uint64_t)slots * RIG_SLOT_BYTES, .extent_bytes = 1 << 20, .policy = "lru",
+		.pinned_bytes_max = UINT64_MAX / 4, .sessions_max = 64, .leases_max = 256,
+		.open_blocks_max = 8, .session_idle_ms = 1000, .lease_ttl_ms = 1000,
+		.reservation_ttl_ms = 1000, .watch_queue = 64,
+	};
+}
+
+static void session_over(struct rig *r, const struct kv_layout *l, uint32_t layouts)
+{
+	uint64_t session;
+
+	ck_assert_int_eq(cache_session_open(r->c, "", l, layouts, "test", r->now, &r->s, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_attach(r->c, r->s.token, 1, r->now, &r->attachment, &session, &r->why),
+			 STATUS_OK);
+	ck_assert_uint_eq(session, r->s.id);
+}
+
+static void open_session(struct rig *r, uint32_t layouts)
+{
+	struct kv_layout l[CACHE_LAYOUTS_MAX];
+
+	for (uint32_t i = 0; i < layouts; i++)
+		l[i] = rig_layout(i, 0);
+	session_over(r, l, layouts);
+}
+
+static void open_cache(struct rig *r, const struct cache_options *o, uint64_t now_us)
+{
+	memset(r, 0, sizeof(*r));
+	r->now = now_us;
+	cache_thread_enter();
+	ck_assert_msg(cache_create(o, r->now, &r->c, &r->why) == STATUS_OK, "%s", r->why);
+}
+
+void rig_open_at(struct rig *r, const struct cache_options *o, uint32_t layouts, uint64_t now_us)
+{
+	open_cache(r, o, now_us);
+	open_session(r, layouts);
+}
+
+void rig_open(struct rig *r, const struct cache_options *o, uint32_t layouts)
+{
+	rig_open_at(r, o, layouts, OPENED_US);
+}
+
+void rig_open_layouts(struct rig *r, const struct cache_options *o, const struct kv_layout *layouts, uint32_t count)
+{
+	open_cache(r, o, OPENED_US);
+	session_over(r, layouts, count);
+}
+
+void rig_join(struct rig *to, struct rig *from, uint32_t layouts)
+{
+	*to = (struct rig){ .c = from->c, .now = from->now };
+	open_session(to, layouts);
+}
+
+void rig_close(struct rig *r)
+{
+	rig_check_books(r->c);
+	cache_destroy(r->c);
+	cache_thread_leave();
+}
+
+void rig_key(uint8_t *key, uint64_t n)
+{
+	uint64_t mixed = (n + 1) * 0x9e3779b97f4a7c15ull;
+
+	memcpy(key, &n, 8);
+	memcpy(key + 8, &mixed, 8);
+}
+
+struct cache_keys rig_keys(uint64_t first, uint32_t count)
+{
+	uint8_t *bytes = malloc((size_t)count * RIG_KEY_BYTES + 1);
+
+	ck_assert_ptr_nonnull(bytes);
+	for (uint32_t i = 0; i < count; i++)
+		rig_key(bytes + (size_t)i * RIG_KEY_BYTES, first + i);
+	return (struct cache_keys){ bytes, count, RIG_KEY_BYTES };
+}
+
+uint8_t *rig_block(struct rig *r, const struct cache_place *p)
+{
+	struct shelf *s;
+
+	cache_lock(r->c);
+	s = shelf_find(r->c, p->extent);
+	cache_unlock(r->c);
+	ck_assert_ptr_nonnull(s);
+	return s->base + p->offset + SLOT_HEADER_BYTES;
+}
+
+static uint64_t word_of(uint64_t n, uint32_t layout, uint64_t i)
+{
+	uint64_t x = (n * 64 + layout) * 0x9e3779b97f4a7c15ull + i * 0xbf58476d1ce4e5b9ull;
+
+	return x ^ x >> 31;
+}
+
+void rig_fill(uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layout)
+{
+	for (uint64_t i = 0; i < bytes / 8; i++) {
+		uint64_t w = word_of(n, layout, i);
+
+		memcpy(block + i * 8, &w, 8);
+	}
+}
+
+bool rig_matches(const uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layout)
+{
+	for (uint64_t i = 0; i < bytes / 8; i++) {
+		uint64_t w = word_of(n, layout, i);
+
+		if (memcmp(block + i * 8, &w, 8))
+			return false;
+	}
+	return true;
+}
+
+uint32_t rig_put(struct rig *r, uint64_t first, uint32_t count)
+{
+	uint32_t layouts = r->s.layouts, items = 0, stored = 0;
+	struct cache_keys k = rig_keys(first, count);
+	enum status *st = calloc(count, sizeof(*st));
+	uint64_t *id = calloc(count, sizeof(*id));
+	struct cache_place *p = calloc((size_t)count * layouts, sizeof(*p));
+	struct cache_commit_item *item = calloc(count, sizeof(*item));
+
+	ck_assert_int_eq(cache_reserve(r->c, r->s.id, &k, NULL, false, r->attachment, true, r->now, st, id, p,
+				       count * layouts, &r->why), STATUS_OK);
+	for (uint32_t i = 0; i < count; i++) {
+		for (uint32_t l = 0; l < layouts && st[i] == STATUS_OK; l++)
+			if (p[i * layouts + l].extent != (uint32_t)CACHE_EXTENT_NONE)
+				rig_fill(rig_block(r, &p[i * layouts + l]), r->s.block_bytes[l], first + i,
+					 l);
+		if (st[i] == STATUS_OK)
+			item[items++].reservation = id[i];
+	}
+	ck_assert_int_eq(
+		cache_commit(r->c, r->s.id, item, items, false, 0, r->now, r->now / 1000 + 1, st, NULL, 0, NULL, &r->why),
+		STATUS_OK);
+	for (uint32_t i = 0; i < items; i++)
+		stored += st[i] == STATUS_OK;
+	free((void *)k.bytes);
+	free(st);
+	free(id);
+	free(p);
+	free(item);
+	return stored;
+}
+
+uint32_t rig_prefix(struct rig *r, uint64_t first, uint32_t count)
+{
+	struct cache_keys k = rig_keys(first, count);
+	uint32_t prefix = 0;
+
+	ck_assert_int_eq(cache_lookup(r->c, r->s.id, &k, &prefix, NULL, 0, &r->why), STATUS_OK);
+	free((void *)k.bytes);
+	return prefix;
+}
+
+enum status rig_lease(struct rig *r, uint64_t first, uint32_t count, bool all, struct cache_place *places,
+		      struct cache_leased *out)
+{
+	struct cache_keys k = rig_keys(first, count);
+	enum status s = cache_lease(r->c, r->s.id, &k, all, r->attachment, r->now, places,
+				    count * r->s.layouts, out, NULL, &r->why);
+
+	free((void *)k.bytes);
+	return s;
+}
+
+struct wanted_stat {
+	const char *name, *labels;
+	double value;
+	bool found;
+};
+
+static void stat_pick(void *arg, const char *name, const char *labels, double value, bool counter,
+		      const char *help)
+{
+	struct wanted_stat *w = arg;
+
+	ck_assert(*name && *help);
+	(void)counter;
+	if (!strcmp(name, w->name) && !strcmp(labels, w->labels)) {
+		w->value = value;
+		w->found = true;
+	}
+}
+
+void rig_tick(struct cache *c, uint64_t now_us)
+{
+	if (!cache_tick(c, now_us))
+		return;
+	cache_disk_chores(c);
+	cache_chores(c);
+}
+
+double rig_stat(struct rig *r, const char *name, const char *labels)
+{
+	struct wanted_stat w = { .name = name, .labels = labels };
+
+	cache_stats(r->c, r->now, stat_pick, &w);
+	ck_assert_msg(w.found, "no stat %s %s", name, labels);
+	return w.value;
+}
+
+/* ---- books ---- */
+
+struct books {
+	uint64_t reserved, blocks, evictable;
+	uint64_t lease_pins, block_pins, disk_only, gpu_only;
+};
+
+static void recount_shelf(const struct shelf *s, struct books *b)
+{
+	uint32_t present = 0;
+
+	for (uint32_t i = 0; i < s->slots; i++) {
+		const struct block *at = s->at[i];
+
+		if (!at)
+			continue;
+		present++;
+		ck_assert(block_live(at));
+		ck_assert_uint_eq(at->index, i);
+		ck_assert_ptr_eq(at->shelf, s);
+		b->block_pins += block_pins(at);
+		b->evictable += block_memory_pins(at) == 0;
+		ck_assert_uint_le(at->memory_pins, block_pins(at));
+	}
+	ck_assert_uint_le(present, s->taken);
+	ck_assert_uint_le(s->taken, s->slots);
+	ck_assert_uint_le(s->held, s->taken);
+	b->blocks += present;
+}
+
+static void recount_session(struct session *s, struct books *b)
+{
+	uint64_t slots = 0, bytes = 0, open = 0;
+
+	for (const struct lease *l = s->leases; l; l = l->next) {
+		slots += l->count;
+		bytes += l->bytes;
+		for (uint32_t i = 0; i < l->count; i++)
+			b->lease_pins += block_live(l->block[i]);
+	}
+	for (const struct reservation *r = s->reservations; r; r = r->next) {
+		slots += r->slots;
+		bytes += r->bytes;
+		open += r->open;
+		b->reserved += r->gpu ? 0 : r->bytes;
+	}
+	ck_assert_uint_eq(s->held_slots, slots);
+	ck_assert_uint_eq(s->held_bytes, bytes);
+	ck_assert_uint_eq(s->open_blocks, open);
+}
+
+static void recount_racks(struct cache *c, struct books *b)
+{
+	uint64_t cursor = 0, on_disk = 0, dirty = 0, doubted = 0, of_pools = 0;
+	uint32_t budget = UINT32_MAX;
+	const struct block *at;
+
+	while ((at = tier_next_block(c, &cursor, &budget))) {
+		ck_assert(block_live(at));
+		ck_assert_ptr_eq(at->rack->at[at->rack_slot].block, at);
+		b->disk_only += !at->shelf;
+		b->block_pins += at->shelf ? 0 : block_pins(at);
+		doubted += at->doubted;
+		on_disk++;
+	}
+	for (uint32_t i = 0; i < c->pool_count; i++) {
+		const struct pool *p = c->pools[i];
+		uint64_t count = 0;
+
+		for (const struct shelf *s = p->shelves; s; s = s->next)
+			for (uint32_t k = 0; k < s->slots; k++)
+				count += c->tier && s->at[k] && !s->at[k]->rack && !s->at[k]->moving;
+		ck_assert_uint_eq(count, p->dirty);
+		on_disk -= p->disk_blocks;
+		of_pools += p->doubted;
+		dirty += count;
+	}
+	ck_assert_uint_eq(on_disk, 0);
+	ck_assert_uint_eq(of_pools, doubted);
+	for (uint32_t i = 0; c->tier && i < c->tier->unit_count; i++)
+		doubted -= c->tier->units[i].doubted;
+	ck_assert_uint_eq(doubted, 0);
+}
+
+/* ---- on GPUs ---- */
+
+static bool on_chain(const struct vram_slot *s)
+{
+	const struct vram_slot *at = s->block->vram;
+
+	while (at && at != s)
+		at = at->next;
+	return at;
+}
+
+struct vram_books {
+	uint64_t taken, held, lent, blocks, evictable, dirty;
+};
+
+static void recount_slot(const struct vram_slot *s, struct vram_books *v, struct books *b)
+{
+	const struct block *at = s->block;
+
+	ck_assert_int_eq(at != NULL, s->state != VRAM_FREE);
+	if (!at)
+		return;
+	v->taken++;
+	v->held += s->state == VRAM_RESERVED || vram_slot_pins(s);
+	v->lent += s->state == VRAM_RESERVED || s->pins;
+	v->dirty += s->dirty;
+	ck_assert(on_chain(s));
+	ck_assert_int_eq(block_live(at), s->state != VRAM_DEAD);
+	ck_assert_int_eq(s->dirty, s->state == VRAM_READY && !at->shelf && !at->rack && vram_ready(at) == s);
+	if (s->state != VRAM_READY)
+		return;
+	v->blocks++;
+	v->evictable += vram_slot_pins(s) == 0;
+	if (at->shelf || at->rack || vram_ready(at) != s)
+		return;
+	b->gpu_only++;
+	b->block_pins += block_pins(at);
+}
+
+static void recount_pool(const struct vram_pool *vp, uint64_t *taken, uint64_t *held_bytes, uint64_t *lent_bytes, struct books *b)
+{
+	struct vram_books all = { .taken = 0 };
+	uint64_t slots = 0, through = 0;
+	int64_t free_slots = 0;
+
+	for (const struct vram_shelf *s = vp->shelves; s; s = s->next) {
+		struct vram_books v = { .taken = 0 };
+
+		for (uint32_t i = 0; i < s->slots; i++) {
+			recount_slot(&s->at[i], &v, b);
+			through += s->at[i].through;
+		}
+		slots += s->draining ? 0 : s->slots;
+		ck_assert_uint_eq(v.taken, s->taken);
+		ck_assert_uint_eq(v.held, s->held);
+		free_slots += s->draining ? 0 : s->slots - s->taken;
+		all.blocks += v.blocks;
+		all.evictable += v.evictable;
+		all.dirty += v.dirty;
+		*taken += v.taken;
+		*held_bytes += v.held * vp->stride;
+		*lent_bytes += v.lent * vp->stride;
+	}
+	ck_assert_uint_eq(all.blocks, vp->blocks);
+	ck_assert_uint_eq(all.evictable, vp->evictable);
+	ck_assert_uint_eq(all.dirty, vp->dirty);
+	ck_assert_uint_eq(through, vp->through);
+	ck_assert_uint_eq(vp->coming, 0);
+	ck_assert_uint_eq(slots, vp->slots);
+	ck_assert_int_eq(free_slots, vp->free_slots);
+}
+
+/* Without moves. */
+/* With the lock; movers still have what is queued. */
+static void recount_queues(struct gpu *g)
+{
+	pthread_mutex_lock(&g->queue_lock);
+	for (int way = 0; way < 3; way++) {
+		uint32_t count = 0, marks = 0;
+
+		for (const struct vram_move *m = g->queue[way].first; m; m = m->next, count++)
+			marks += !m->block;
+		ck_assert_uint_eq(g->queue[way].count, count);
+		ck_assert_uint_eq(g->queue[way].marks, marks);
+	}
+	pthread_mutex_unlock(&g->queue_lock);
+}
+
+static void recount_gpus(struct cache *c, struct books *b)
+{
+	for (uint32_t i = 0; c->vram && i < c->vram->count; i++) {
+		const struct gpu *g = c->vram->gpu[i];
+		uint64_t taken = 0, held_bytes = 0, lent_bytes = 0;
+		struct host_usage u;
+
+		if (!g->arena)
+			continue;
+		for (uint32_t p = 0; p < c->pool_count; p++)
+			if (g->pools[p])
+				recount_pool(g->pools[p], &taken, &held_bytes, &lent_bytes, b);
+		host_usage(g->arena, &u);
+		ck_assert_uint_eq(u.slots_used, taken);
+		ck_assert_uint_eq(held_bytes, g->held_bytes);
+		ck_assert_uint_eq(lent_bytes, g->lent_bytes);
+		ck_assert_uint_eq(g->downs, 0);
+		ck_assert(!g->lost || g->swept || !g->keeper_started);
+	}
+}
+
+/* What holders are charged with is what sessions hold. */
+static void recount_quota(struct cache *c)
+{
+	uint64_t held = 0, charged = quota_used(c->quota, QUOTA_PINNED);
+
+	for (uint32_t i = 0; i < c->options.sessions_max; i++)
+		held += c->sessions[i].state != SESSION_FREE ? c->sessions[i].held_bytes : 0;
+	for (int i = 0; i < DEVICES_MAX; i++)
+		charged += quota_used(c->quota, QUOTA_GPU_PINNED + i);
+	ck_assert_uint_eq(charged, held + c->read_bytes);
+	ck_assert_uint_eq(quota_used(c->quota, QUOTA_SESSIONS), c->open_sessions + c->ghosts);
+	ck_assert_uint_eq(quota_used(c->quota, QUOTA_LAYOUTS), c->pool_count);
+	ck_assert_uint_eq(quota_used(c->quota, QUOTA_LEASES), c->leases.used);
+	ck_assert_uint_eq(quota_used(c->quota, QUOTA_RESERVATIONS), c->reservations.used);
+	ck_assert_uint_eq(quota_used(c->quota, QUOTA_WATCHES), c->watch_count);
+}
+
+void rig_check_books(struct cache *c)
+{
+	struct books b = { .blocks = 0 };
+	struct host_usage u;
+	uint64_t taken = 0, published = 0;
+
+	cache_lock(c);
+	for (uint32_t i = 0; i < c->pool_count; i++) {
+		uint64_t evictable = b.evictable;
+		int64_t free_slots = 0;
+
+		published += c->pools[i]->blocks;
+		for (const struct shelf *s = c->pools[i]->shelves; s; s = s->next) {
+			recount_shelf(s, &b);
+			taken += s->taken;
+			free_slots += s->draining ? 0 : s->slots - s->taken;
+		}
+		ck_assert_int_eq(free_slots, c->pools[i]->free_slots);
+		ck_assert_uint_eq(b.evictable - evictable, c->pools[i]->evictable);
+	}
+	for (uint32_t i = 0; i < c->options.sessions_max; i++)
+		if (c->sessions[i].state != SESSION_FREE)
+			recount_session(&c->sessions[i], &b);
+	host_usage(c->host, &u);
+	ck_assert_uint_eq(u.slots_used, taken);
+	ck_assert_uint_eq(b.blocks, published);
+	recount_racks(c, &b);
+	for (uint32_t i = 0; c->vram && i < c->vram->count; i++)
+		recount_queues(c->vram->gpu[i]);
+	if (!c->vram || !c->vram->move_count) {
+		recount_gpus(c, &b);
+		ck_assert_uint_eq(index_count(c->index), published + b.disk_only + b.gpu_only);
+	}
+	ck_assert_uint_eq(b.reserved, c->tenant.reserved_bytes);
+	recount_quota(c);
+	/* Nothing but leases pins while no call is under way and nothing moves. */
+	if ((!c->tier || !c->tier->move_count) && (!c->vram || !c->vram->move_count))
+		ck_assert_uint_eq(b.lease_pins, b.block_pins);
+	cache_unlock(c);
+}
+
+int rig_main(const char *name, const TTest *const *tests, size_t count)
+{
+	Suite *suite = suite_create(name);
+	TCase *tc = tcase_create(name);
+	SRunner *runner;
+	int failed;
+
+	tcase_set_timeout(tc, 120);
+	for (size_t i = 0; i < count; i++)
+		tcase_add_test(tc, tests[i]);
+	suite_add_tcase(suite, tc);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,197 @@
+/* The rule of prefixes against its plain definition, over many layouts and windows, by lookup and by lease;
+ * and bad input. */
+#include "tests/daemon/cache_rig.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEYS = 40, LAYOUTS = 5 };
+
+/* What the token at position p * RIG_TOKENS attends to, itself apart, must all be in present blocks. */
+static bool usable(const bool *present, uint32_t p, uint32_t window)
+{
+	uint32_t end = p * RIG_TOKENS, from = window == 0 || window - 1 > end ? 0 : end - (window - 1);
+
+	for (uint32_t token = from; token < end; token++)
+		if (!present[token / RIG_TOKENS])
+			return false;
+	return true;
+}
+
+static uint32_t naive(bool present[][KEYS], const uint32_t *windows, uint32_t layouts, uint32_t keys)
+{
+	for (uint32_t p = keys; p > 0; p--) {
+		bool ok = true;
+
+		for (uint32_t l = 0; l < layouts; l++)
+			ok = ok && usable(present[l], p, windows[l]);
+		if (ok)
+			return p;
+	}
+	return 0;
+}
+
+static void put_one(struct rig *r, uint32_t layout, uint64_t n)
+{
+	struct cache_write w;
+	uint8_t key[RIG_KEY_BYTES];
+
+	rig_key(key, n);
+	ck_assert_int_eq(
+		cache_write_begin(r->c, r->s.id, layout, key, sizeof(key), NULL, r->now, &w, &r->why), 0);
+	rig_fill(w.block, w.block_bytes, n, layout);
+	ck_assert_int_eq(cache_write_end(r->c, r->s.id, &w, true, r->now, 1), STATUS_OK);
+}
+
+static void check_lease(struct rig *r, const struct cache_keys *k, uint64_t first, bool present[][KEYS],
+			const uint32_t *windows, uint32_t prefix)
+{
+	struct cache_place places[KEYS * LAYOUTS];
+	struct cache_leased leased = { 0 };
+	enum status s = cache_lease(r->c, r->s.id, k, false, r->attachment, r->now, places, KEYS * LAYOUTS,
+				    &leased, NULL, &r->why);
+
+	ck_assert_int_eq(s, prefix ? STATUS_OK : STATUS_MISS);
+	for (uint32_t i = 0; i < prefix; i++)
+		for (uint32_t l = 0; l < r->s.layouts; l++) {
+			const struct cache_place *p = &places[i * r->s.layouts + l];
+			uint32_t far = prefix * RIG_TOKENS - (windows[l] ? windows[l] - 1 : 0);
+			bool wanted = windows[l] == 0 || windows[l] - 1 >= prefix * RIG_TOKENS ||
+				      (i + 1) * RIG_TOKENS > far;
+
+			ck_assert_int_eq(p->extent != (uint32_t)CACHE_EXTENT_NONE, wanted);
+			if (!wanted)
+				continue;
+			ck_assert(present[l][i]);
+			ck_assert_uint_eq(p->tokens, RIG_TOKENS);
+			ck_assert(rig_matches(rig_block(r, p), r->s.block_bytes[l], first + i, l));
+		}
+	if (prefix) {
+		ck_assert_uint_eq(leased.blocks, prefix);
+		ck_assert_int_eq(cache_release(r->c, r->s.id, leased.lease), STATUS_OK);
+	}
+}
+
+static void round_of(struct rig *r, unsigned round)
+{
+	static const uint32_t choice[] = { 0, 0, 1, 2, 16, 17, 18, 33, 100, 4096 };
+	bool present[LAYOUTS][KEYS];
+	uint32_t windows[LAYOUTS], layouts = 1 + rand() % LAYOUTS, keys = rand() % (KEYS + 1), prefix = 99,
+				   expected;
+	struct cache_keys k = rig_keys(round * 1000ull, keys);
+	struct kv_layout l[LAYOUTS];
+	uint8_t states[LAYOUTS * KEYS];
+	enum status gone[KEYS];
+	uint64_t session;
+
+	for (uint32_t i = 0; i < layouts; i++) {
+		windows[i] = choice[rand() % (sizeof(choice) / sizeof(choice[0]))];
+		l[i] = rig_layout(i, windows[i]);
+	}
+	ck_assert_int_eq(cache_session_open(r->c, "default", l, layouts, "", r->now, &r->s, &r->why),
+			 STATUS_OK);
+	ck_assert_int_eq(cache_attach(r->c, r->s.token, 1, r->now, &r->attachment, &session, &r->why),
+			 STATUS_OK);
+	for (uint32_t i = 0; i < layouts; i++) {
+		int holes = rand() % 3;
+
+		for (uint32_t n = 0; n < keys; n++) {
+			present[i][n] = holes == 0 || rand() % (holes * 12) != 0;
+			if (present[i][n])
+				put_one(r, i, round * 1000ull + n);
+		}
+	}
+	expected = naive(present, windows, layouts, keys);
+	ck_assert_int_eq(cache_lookup(r->c, r->s.id, &k, &prefix, NULL, 0, &r->why), STATUS_OK);
+	ck_assert_uint_eq(prefix, expected);
+	ck_assert_int_eq(cache_lookup(r->c, r->s.id, &k, &prefix, states, sizeof(states), &r->why),
+			 STATUS_OK);
+	ck_assert_uint_eq(prefix, expected);
+	for (uint32_t n = 0; n < keys; n++)
+		for (uint32_t i = 0; i < layouts; i++)
+			ck_assert_uint_eq(states[n * layouts + i], present[i][n]);
+	check_lease(r, &k, round * 1000ull, present, windows, expected);
+	ck_assert_int_eq(cache_delete(r->c, r->s.id, &k, gone, NULL, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_session_close(r->c, r->s.id, r->now, &r->why), STATUS_OK);
+	free((void *)k.bytes);
+}
+
+START_TEST(prefixes_are_those_of_the_definition)
+{
+	struct cache_options o = rig_options(8192);
+	struct rig r;
+
+	o.extent_bytes = 64 * RIG_SLOT_BYTES;
+	rig_open(&r, &o, 1);
+	srand(7);
+	for (unsigned i = 1; i <= RIG_ROUNDS(1500); i++)
+		round_of(&r, i);
+	rig_close(&r);
+}
+END_TEST
+
+START_TEST(bad_keys_and_sessions_are_refused)
+{
+	const struct cache_options o = rig_options(64);
+	uint8_t *bytes = calloc(CACHE_KEYS_MAX + 1, 33);
+	struct cache_keys k = { bytes, 1, 0 };
+	uint32_t prefix = 77;
+	struct rig r;
+
+	rig_open(&r, &o, 5);
+	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, NULL, 0, &r.why), STATUS_INVALID);
+	k.key_bytes = 33;
+	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, NULL, 0, &r.why), STATUS_INVALID);
+	k.key_bytes = 32;
+	k.count = CACHE_KEYS_MAX + 1;
+	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, NULL, 0, &r.why), STATUS_INVALID);
+	k.count = CACHE_KEYS_MAX; /* x 5 layouts is too much */
+	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, NULL, 0, &r.why), STATUS_INVALID);
+	k.count = 3;
+	uint8_t states[14];
+	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, states, 14, &r.why), STATUS_INVALID);
+	ck_assert_uint_eq(prefix, 77);
+	ck_assert_int_eq(cache_lookup(r.c, 0, &k, &prefix, NULL, 0, &r.why), STATUS_NOT_FOUND);
+	ck_assert_int_eq(cache_lookup(r.c, r.s.id + (1 << 20), &k, &prefix, NULL, 0, &r.why),
+			 STATUS_NOT_FOUND);
+	ck_assert_int_eq(cache_lookup(r.c, UINT64_MAX, &k, &prefix, NULL, 0, &r.why), STATUS_NOT_FOUND);
+	k.count = 0;
+	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, NULL, 0, &r.why), STATUS_OK);
+	ck_assert_uint_eq(prefix, 0);
+	rig_close(&r);
+	free(bytes);
+}
+END_TEST
+
+START_TEST(a_lookup_is_no_use_and_takes_no_lease)
+{
+	const struct cache_options o = rig_options(8);
+	struct rig r;
+	uint32_t stored = 0;
+
+	rig_open(&r, &o, 1);
+	for (uint64_t n = 0; n < 8; n++, r.now += 1000)
+		stored += rig_put(&r, n, 1);
+	ck_assert_uint_eq(stored, 8);
+	for (int i = 0; i < 10; i++)
+		ck_assert_uint_eq(rig_prefix(&r, 0, 8), 8);
+	ck_assert_double_eq(rig_stat(&r, "terrace_pinned_bytes", "tier=host"), 0);
+	/* The one looked at first is the oldest still: it goes. */
+	ck_assert_uint_eq(rig_put(&r, 100, 1), 1);
+	ck_assert_uint_eq(rig_prefix(&r, 0, 8), 0);
+	ck_assert_uint_eq(rig_prefix(&r, 1, 7), 7);
+	ck_assert_double_eq(rig_stat(&r, "terrace_lookups_total", ""), 12);
+	ck_assert_double_eq(rig_stat(&r, "terrace_lookup_keys_total", ""), 8 * 11 + 7);
+	ck_assert_double_eq(rig_stat(&r, "terrace_lookup_hits_total", ""), 80 + 7);
+	rig_close(&r);
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = { prefixes_are_those_of_the_definition,
+				       bad_keys_and_sessions_are_refused,
+				       a_lookup_is_no_use_and_takes_no_lease };
+
+	return rig_main("cache_lookup", tests, sizeof(tests) / sizeof(tests[0]));
+}

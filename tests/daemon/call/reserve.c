@@ -1,0 +1,329 @@
+/* Puts by borrow and by stream: claims, who wins, open blocks, and what a commit refuses. */
+#include "tests/daemon/cache_rig.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static enum status reserve_one(struct rig *r, uint64_t n, uint64_t *id, struct cache_place *places)
+{
+	struct cache_keys k = rig_keys(n, 1);
+	enum status st = STATUS_INTERNAL;
+
+	ck_assert_int_eq(cache_reserve(r->c, r->s.id, &k, NULL, false, r->attachment, true, r->now, &st, id, places,
+				       r->s.layouts, &r->why), STATUS_OK);
+	free((void *)k.bytes);
+	return st;
+}
+
+static enum status commit_one(struct rig *r, const struct cache_commit_item *item)
+{
+	enum status st = STATUS_INTERNAL;
+
+	ck_assert_int_eq(
+		cache_commit(r->c, r->s.id, item, 1, false, 0, r->now, 1, &st, NULL, 0, NULL, &r->why),
+		STATUS_OK);
+	return st;
+}
+
+START_TEST(two_puts_of_one_key_end_as_one_block)
+{
+	const struct cache_options o = rig_options(64);
+	struct cache_place places[2];
+	uint64_t id, other, open_id;
+	enum status st;
+	struct rig a, b;
+
+	rig_open(&a, &o, 2);
+	rig_join(&b, &a, 2);
+	ck_assert_int_eq(reserve_one(&a, 1, &id, places), STATUS_OK);
+	ck_assert_int_eq(reserve_one(&b, 1, &other, places), STATUS_BUSY);
+	ck_assert_uint_eq(other, 0);
+	ck_assert_uint_eq(rig_prefix(&a, 1, 1), 0); /* reserved is not stored */
+	/* An open block claims no key: it may be first all the same. */
+	struct cache_keys none = { NULL, 1, 0 };
+	ck_assert_int_eq(cache_reserve(b.c, b.s.id, &none, NULL, true, b.attachment, true, b.now, &st, &open_id,
+				       places, 2, &b.why),
+			 STATUS_OK);
+	ck_assert_int_eq(st, STATUS_OK);
+	for (uint32_t l = 0; l < 2; l++)
+		rig_fill(rig_block(&b, &places[l]), b.s.block_bytes[l], 1, l);
+	struct cache_commit_item item = { .reservation = open_id, .tokens = 16, .key_bytes = RIG_KEY_BYTES };
+	rig_key(item.key, 1);
+	ck_assert_int_eq(commit_one(&b, &item), STATUS_OK);
+	ck_assert_int_eq(commit_one(&a, &(struct cache_commit_item){ .reservation = id }), STATUS_EXISTS);
+	ck_assert_int_eq(commit_one(&a, &(struct cache_commit_item){ .reservation = id }), STATUS_NOT_FOUND);
+	ck_assert_int_eq(reserve_one(&a, 1, &id, places), STATUS_EXISTS);
+	ck_assert_uint_eq(rig_prefix(&a, 1, 1), 1);
+	ck_assert_double_eq(rig_stat(&a, "terrace_slots_used", "tier=host"), 2);
+	ck_assert_double_eq(rig_stat(&a, "terrace_reserved_bytes", "tier=host"), 0);
+	rig_close(&a);
+}
+END_TEST
+
+START_TEST(a_key_stored_in_some_layouts_gets_slots_in_the_others)
+{
+	const struct cache_options o = rig_options(64);
+	struct cache_place places[3];
+	struct cache_leased leased;
+	enum status st;
+	uint64_t id;
+	struct rig one, three;
+
+	rig_open(&one, &o, 1);
+	rig_join(&three, &one, 3);
+	ck_assert_uint_eq(rig_put(&one, 7, 1), 1);
+	ck_assert_int_eq(reserve_one(&three, 7, &id, places), STATUS_OK);
+	ck_assert_uint_eq(places[0].extent, (uint32_t)CACHE_EXTENT_NONE);
+	for (uint32_t l = 1; l < 3; l++)
+		rig_fill(rig_block(&three, &places[l]), three.s.block_bytes[l], 7, l);
+	const struct cache_commit_item item = { .reservation = id };
+	ck_assert_int_eq(cache_commit(three.c, three.s.id, &item, 1, true, three.attachment, three.now, 1,
+				      &st, places, 3, &leased, &three.why),
+			 STATUS_OK);
+	ck_assert_int_eq(st, STATUS_OK);
+	ck_assert_uint_ne(leased.lease, 0);
+	for (uint32_t l = 0; l < 3; l++)
+		ck_assert(rig_matches(rig_block(&three, &places[l]), three.s.block_bytes[l], 7, l));
+	ck_assert_double_eq(rig_stat(&one, "terrace_pinned_bytes", "tier=host"), 3 * RIG_SLOT_BYTES);
+	rig_close(&one);
+}
+END_TEST
+
+START_TEST(open_blocks_grow_and_are_stored)
+{
+	const struct cache_options o = rig_options(64);
+	struct cache_keys none = { NULL, 9, 0 };
+	struct cache_place places[9];
+	enum status st[9];
+	uint64_t id[9];
+	struct rig r;
+
+	rig_open(&r, &o, 1);
+	ck_assert_int_eq(
+		cache_reserve(r.c, r.s.id, &none, NULL, true, r.attachment, true, r.now, st, id, places, 9, &r.why),
+		0);
+	ck_assert_int_eq(st[7], STATUS_OK);
+	ck_assert_int_eq(st[8], STATUS_EXHAUSTED); /* the quota */
+	ck_assert_double_eq(rig_stat(&r, "terrace_open_blocks", ""), 8);
+
+	struct cache_commit_item item = { .reservation = id[0], .tokens = 3, .keep_open = true };
+	ck_assert_int_eq(commit_one(&r, &item), STATUS_OK);
+	item.tokens = 2; /* shrinking */
+	ck_assert_int_eq(commit_one(&r, &item), STATUS_INVALID);
+	item.tokens = 17;
+	ck_assert_int_eq(commit_one(&r, &item), STATUS_INVALID);
+	item.tokens = 9;
+	item.key_bytes = 4; /* a key, yet to be kept open */
+	ck_assert_int_eq(commit_one(&r, &item), STATUS_INVALID);
+	item.key_bytes = 0;
+	item.keep_open = false; /* to be stored without a key */
+	ck_assert_int_eq(commit_one(&r, &item), STATUS_INVALID);
+	item.key_bytes = 33;
+	ck_assert_int_eq(commit_one(&r, &item), STATUS_INVALID);
+	item.key_bytes = RIG_KEY_BYTES;
+	rig_key(item.key, 3);
+	rig_fill(rig_block(&r, &places[0]), r.s.block_bytes[0], 3, 0);
+	ck_assert_int_eq(commit_one(&r, &item), STATUS_OK);
+	ck_assert_uint_eq(rig_prefix(&r, 3, 1), 1);
+	ck_assert_double_eq(rig_stat(&r, "terrace_open_blocks", ""), 7);
+
+	item = (struct cache_commit_item){ .reservation = id[1], .key_bytes = 1 };
+	ck_assert_int_eq(commit_one(&r, &item), STATUS_INVALID); /* no token in it */
+	for (int i = 1; i < 8; i++)
+		ck_assert_int_eq(cache_abort(r.c, r.s.id, id[i]), STATUS_OK);
+	struct cache_read read;
+	uint8_t key[RIG_KEY_BYTES];
+	rig_key(key, 3);
+	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 0, key, sizeof(key), r.now, &read, NULL, &r.why), STATUS_OK);
+	ck_assert_uint_eq(read.tokens, 9);
+	ck_assert(rig_matches(read.block, read.block_bytes, 3, 0));
+	cache_read_end(r.c, &read);
+	cache_read_end(r.c, &read);
+	rig_close(&r);
+}
+END_TEST
+
+START_TEST(commits_are_checked)
+{
+	const struct cache_options o = rig_options(64);
+	struct slot_info info = { .tokens = 17 };
+	struct cache_keys k = rig_keys(1, 1);
+	struct cache_place place;
+	uint64_t id;
+	enum status st[2];
+	struct rig a, b;
+
+	rig_open(&a, &o, 1);
+	rig_join(&b, &a, 1);
+	ck_assert_int_eq(
+		cache_reserve(a.c, a.s.id, &k, &info, false, a.attachment, true, a.now, st, &id, &place, 1, &a.why),
+		0);
+	ck_assert_int_eq(st[0], STATUS_INVALID);
+	info = (struct slot_info){ .tokens = 5, .parent_bytes = 33 };
+	ck_assert_int_eq(
+		cache_reserve(a.c, a.s.id, &k, &info, false, a.attachment, true, a.now, st, &id, &place, 1, &a.why),
+		0);
+	ck_assert_int_eq(st[0], STATUS_INVALID);
+	info.parent_bytes = 2;
+	ck_assert_int_eq(
+		cache_reserve(a.c, a.s.id, &k, &info, false, a.attachment, true, a.now, st, &id, &place, 1, &a.why),
+		0);
+	ck_assert_int_eq(st[0], STATUS_OK);
+	ck_assert_uint_eq(place.tokens, 5);
+	ck_assert_int_eq(commit_one(&b, &(struct cache_commit_item){ .reservation = id }), STATUS_NOT_FOUND);
+	ck_assert_int_eq(commit_one(&a, &(struct cache_commit_item){ .reservation = id, .tokens = 99 }),
+			 STATUS_INVALID);
+	ck_assert_int_eq(commit_one(&a, &(struct cache_commit_item){ .reservation = 12 }), STATUS_NOT_FOUND);
+	/* The same reservation twice in a call: once is enough. */
+	const struct cache_commit_item twice[2] = { { .reservation = id, .tokens = 6 },
+						    { .reservation = id } };
+	ck_assert_int_eq(cache_commit(a.c, a.s.id, twice, 2, false, 0, a.now, 1, st, NULL, 0, NULL, &a.why),
+			 STATUS_OK);
+	ck_assert_int_eq(st[0], STATUS_OK);
+	ck_assert_int_eq(st[1], STATUS_BUSY);
+	ck_assert_int_eq(
+		cache_commit(a.c, a.s.id, twice, 2, true, 999, a.now, 1, st, &place, 1, NULL, &a.why),
+		STATUS_INVALID);
+	ck_assert_int_eq(
+		cache_commit(a.c, a.s.id, twice, 1, true, 999, a.now, 1, st, &place, 1, NULL, &a.why),
+		STATUS_PRECONDITION);
+	ck_assert_int_eq(cache_reserve(a.c, a.s.id, &k, NULL, false, 999, true, a.now, st, &id, &place, 1, &a.why),
+			 STATUS_PRECONDITION);
+	free((void *)k.bytes);
+	rig_close(&a);
+}
+END_TEST
+
+START_TEST(streams_write_and_read)
+{
+	const struct cache_options o = rig_options(64);
+	uint8_t key[RIG_KEY_BYTES];
+	struct cache_write w, v;
+	struct cache_read read;
+	uint64_t id;
+	struct cache_place places[2];
+	struct rig r;
+
+	rig_open(&r, &o, 2);
+	rig_key(key, 5);
+	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 1, key, 16, r.now, &read, NULL, &r.why), STATUS_MISS);
+	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 2, key, 16, r.now, &read, NULL, &r.why), STATUS_INVALID);
+	ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 2, key, 16, NULL, r.now, &w, &r.why), STATUS_INVALID);
+	ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 1, key, 0, NULL, r.now, &w, &r.why), STATUS_INVALID);
+	ck_assert_int_eq(cache_write_begin(r.c, 4, 1, key, 16, NULL, r.now, &w, &r.why), STATUS_NOT_FOUND);
+	ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 1, key, 16, NULL, r.now, &w, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 1, key, 16, NULL, r.now, &v, &r.why), STATUS_BUSY);
+	ck_assert_int_eq(reserve_one(&r, 5, &id, places), STATUS_BUSY);
+	ck_assert_int_eq(cache_abort(r.c, r.s.id, w.reservation),
+			 STATUS_NOT_FOUND); /* not a client's to abort */
+	ck_assert_int_eq(cache_write_end(r.c, r.s.id, &w, false, r.now, 1), STATUS_CANCELLED);
+	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 1, key, 16, r.now, &read, NULL, &r.why), STATUS_MISS);
+	ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 1, key, 16, NULL, r.now, &w, &r.why), STATUS_OK);
+	rig_fill(w.block, w.block_bytes, 5, 1);
+	/* The session ends before its put does: no harm. */
+	ck_assert_int_eq(cache_session_close(r.c, r.s.id, r.now, &r.why), STATUS_OK);
+	ck_assert_double_eq(rig_stat(&r, "terrace_ghost_sessions", ""), 1);
+	ck_assert_int_eq(cache_write_end(r.c, r.s.id, &w, true, r.now, 1), STATUS_OK);
+	ck_assert_int_eq(cache_write_end(r.c, r.s.id, &w, true, r.now, 1), STATUS_NOT_FOUND);
+	ck_assert_double_eq(rig_stat(&r, "terrace_ghost_sessions", ""), 0);
+	struct rig b;
+	rig_join(&b, &r, 2);
+	ck_assert_int_eq(cache_write_begin(b.c, b.s.id, 1, key, 16, NULL, r.now, &w, &r.why), STATUS_EXISTS);
+	ck_assert_int_eq(cache_read_begin(b.c, b.s.id, 1, key, 16, r.now, &read, NULL, &r.why), STATUS_OK);
+	ck_assert(rig_matches(read.block, read.block_bytes, 5, 1));
+	cache_read_end(b.c, &read);
+	rig_close(&r);
+}
+END_TEST
+
+/* The slots of what was committed are pinned or reserved, not both at once. */
+START_TEST(a_commit_at_the_bound_gets_its_lease)
+{
+	struct cache_options o = rig_options(64);
+	struct cache_keys k = rig_keys(1, 4);
+	struct cache_commit_item item[4] = { 0 };
+	struct cache_place places[8];
+	struct cache_leased leased;
+	enum status st[4];
+	uint64_t id[4];
+	struct rig r;
+
+	o.pinned_bytes_max = 8 * RIG_SLOT_BYTES;
+	rig_open(&r, &o, 2);
+	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, st, id, places, 8,
+				       &r.why), STATUS_OK);
+	for (int i = 0; i < 4; i++)
+		item[i].reservation = id[i];
+	ck_assert_int_eq(cache_commit(r.c, r.s.id, item, 4, true, r.attachment, r.now, 1, st, places, 8,
+				      &leased, &r.why),
+			 STATUS_OK);
+	ck_assert_uint_ne(leased.lease, 0);
+	ck_assert_uint_eq(leased.blocks, 4);
+	ck_assert_double_eq(rig_stat(&r, "terrace_pinned_bytes", "tier=host"), 8 * RIG_SLOT_BYTES);
+	ck_assert_double_eq(rig_stat(&r, "terrace_reserved_bytes", "tier=host"), 0);
+	free((void *)k.bytes);
+	rig_close(&r);
+}
+END_TEST
+
+START_TEST(overdue_reservations_keep_their_slots)
+{
+	const struct cache_options o = rig_options(8);
+	struct cache_place place;
+	uint64_t id;
+	struct rig r;
+
+	rig_open(&r, &o, 1);
+	ck_assert_int_eq(reserve_one(&r, 1, &id, &place), STATUS_OK);
+	r.now += 5000000;
+	rig_tick(r.c, r.now);
+	ck_assert_double_eq(rig_stat(&r, "terrace_reservations_overdue", ""), 1);
+	ck_assert_uint_eq(rig_put(&r, 10, 20), 7);
+	ck_assert_int_eq(commit_one(&r, &(struct cache_commit_item){ .reservation = id }), STATUS_OK);
+	ck_assert_double_eq(rig_stat(&r, "terrace_reservations_overdue", ""), 0);
+	rig_close(&r);
+}
+END_TEST
+
+/* Nothing of a call that needs an extent stays, though its first keys found room. */
+START_TEST(without_leave_to_grow_nothing_is_reserved)
+{
+	const struct cache_options o = rig_options(64); /* 8 extents of 8 slots */
+	struct cache_keys k = rig_keys(100, 4);
+	struct cache_place places[4];
+	enum status st[4];
+	uint64_t id[4];
+	struct rig r;
+
+	rig_open(&r, &o, 1);
+	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, false, r.now, st, id, places,
+				       4, &r.why),
+			 STATUS_BUSY);
+	ck_assert_double_eq(rig_stat(&r, "terrace_extents", "tier=host"), 0);
+	ck_assert_uint_eq(rig_put(&r, 0, 6), 6);
+	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, false, r.now, st, id, places,
+				       4, &r.why),
+			 STATUS_BUSY);
+	ck_assert_double_eq(rig_stat(&r, "terrace_reservations", ""), 0);
+	ck_assert_double_eq(rig_stat(&r, "terrace_reserve_keys_total", "status=ok"), 6);
+	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, st, id, places,
+				       4, &r.why),
+			 STATUS_OK);
+	ck_assert_double_eq(rig_stat(&r, "terrace_reservations", ""), 4);
+	ck_assert_double_eq(rig_stat(&r, "terrace_extents", "tier=host"), 2);
+	free((void *)k.bytes);
+	rig_close(&r);
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = {
+		two_puts_of_one_key_end_as_one_block, a_key_stored_in_some_layouts_gets_slots_in_the_others,
+		open_blocks_grow_and_are_stored, commits_are_checked, streams_write_and_read,
+		a_commit_at_the_bound_gets_its_lease, overdue_reservations_keep_their_slots,
+		without_leave_to_grow_nothing_is_reserved,
+	};
+
+	return rig_main("cache_put", tests, sizeof(tests) / sizeof(tests[0]));
+}

@@ -1,0 +1,73 @@
+/* See ../tests/daemon/fill.h. Each call makes one shelf of an extent that does not exist. */
+#include "tests/daemon/fill.h"
+
+#include <stdlib.h>
+
+#include "daemon/cache_private.h"
+
+#define SEED_EXTENT_FIRST 0x80000000u
+
+static struct shelf *seed_shelf(struct cache *c, struct pool *p, uint32_t slots)
+{
+	struct shelf *s = calloc(1, sizeof(*s) + slots * sizeof(s->at[0]));
+
+	if (!s)
+		return NULL;
+	s->pool = p;
+	s->extent = SEED_EXTENT_FIRST;
+	while (shelf_find(c, s->extent))
+		s->extent++;
+	s->slots = s->taken = s->held = slots;
+	shelf_link(c, p, s);
+	return s;
+}
+
+static enum status seed_one(struct cache *c, struct shelf *shelf, uint32_t index, const uint8_t *key,
+			    uint32_t key_bytes)
+{
+	struct block *b = calloc(1, sizeof(*b));
+	enum status s;
+
+	if (!b)
+		return STATUS_EXHAUSTED;
+	block_ident(shelf->pool, key, key_bytes, &b->record.ident);
+	atomic_init(&b->record.pins, 1);
+	b->shelf = shelf;
+	b->index = index;
+	b->generation = 1;
+	b->pool = shelf->pool;
+	b->tokens = shelf->pool->layout.block_tokens;
+	index_read_lock();
+	s = block_publish(c, b, c->now_us);
+	index_read_unlock();
+	if (s)
+		free(b);
+	else
+		block_enter_policy(c, b, 0);
+	return s;
+}
+
+enum status cache_seed(struct cache *c, uint64_t session, uint32_t layout, const struct cache_keys *k,
+		       uint64_t now_us)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	enum status s = STATUS_EXHAUSTED;
+	struct shelf *shelf;
+
+	if (layout >= session_pools(c, session, pools))
+		return STATUS_NOT_FOUND;
+	cache_lock(c);
+	cache_time(c, now_us);
+	shelf = seed_shelf(c, pools[layout], k->count);
+	if (shelf)
+		s = STATUS_OK;
+	for (uint32_t i = 0; i < k->count && !s; i++)
+		s = seed_one(c, shelf, i, k->bytes + (size_t)i * k->key_bytes, k->key_bytes);
+	cache_unlock(c);
+	return s;
+}
+
+size_t cache_seed_block_struct_bytes(void)
+{
+	return sizeof(struct block);
+}

@@ -1,0 +1,464 @@
+/* The fd door of a cache with a GPU: memory of it, boards that its driver holds up, and what is offered of both tiers. */
+#include "tests/daemon/local/socket_rig.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+
+#include "daemon/cache_private.h"
+#include "daemon/threads/pool.h"
+#include "tests/sim/device.h"
+
+/* A driver that may hold up whoever has memory registered. */
+static struct device_ops driver;
+static atomic_bool driver_shut;
+static atomic_int driver_holds;
+
+static enum status register_slowly(struct device *d, void *memory, uint64_t bytes, bool write, uint64_t *address, const char **why)
+{
+	atomic_fetch_add(&driver_holds, 1);
+	for (int ms = 0; driver_shut && ms < NET_S * 1000; ms++)
+		usleep(1000);
+	atomic_fetch_sub(&driver_holds, 1);
+	return terrace_device_ops()->host_register(d, memory, bytes, write, address, why);
+}
+
+static void setup_gpu(void)
+{
+	setenv("SIM_GPU_DEVICES", "1", 1);
+	driver = *terrace_device_ops();
+	driver.host_register = register_slowly;
+	driver_shut = false;
+	door_rig_open(&driver);
+}
+
+static void teardown(void)
+{
+	door_rig_close();
+	ck_assert_int_eq(driver_holds, 0);
+}
+
+/* The second layout's extent of the GPU that the reservation is on. */
+static uint32_t reserve_one(const struct cache_on *on)
+{
+	struct cache_keys k = { (const uint8_t *)"key1", 1, 4 };
+	struct cache_place places[2];
+	uint64_t reservation;
+	enum status status;
+	const char *why = "";
+
+	ck_assert_int_eq(cache_reserve_on(shell.daemon.cache, shell.session.id, &k, NULL, false, on, true, daemon_now_us(), &status,
+					  &reservation, places, 2, &why), STATUS_OK);
+	ck_assert_int_eq(status, STATUS_OK);
+	return places[1].extent;
+}
+
+/* A GPU's memory comes with a hold, and there is a board; without GPUs there is none. */
+START_TEST(memory_of_a_gpu)
+{
+	struct fdsock_welcome w;
+	struct fdsock_extent e;
+	int fd = greet(&w), got[2];
+	struct stat st;
+
+	struct fdsock_map m = { HEAD(FDSOCK_MAP), FDSOCK_EXTENT_BOARD, 1 };
+
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
+	ck_assert_uint_eq(e.status, STATUS_OK);
+	ck_assert_uint_eq(e.gpu, FDSOCK_NO_GPU);
+	ck_assert_uint_eq(e.bytes, FDSOCK_BOARD_WORDS * sizeof(uint32_t));
+	ck_assert_int_ge(got[0], 0);
+	ck_assert_int_eq(got[1], -1);
+	uint32_t *board = mmap(NULL, e.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, got[0], 0);
+
+	ck_assert_ptr_ne(board, MAP_FAILED);
+	ck_assert_uint_eq(board[0], 0);
+	close(got[0]);
+	m.extent = reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
+	ck_assert_uint_eq(e.status, STATUS_OK);
+	ck_assert_uint_eq(e.gpu, 0);
+	ck_assert_uint_eq(e.bytes, SIM_GRANULARITY);
+	ck_assert_uint_eq(e.layout_id, shell.session.layout_id[1]);
+	ck_assert_uint_le(e.at + e.bytes, e.range);
+	ck_assert_int_ge(got[0], 0);
+	ck_assert_int_ge(got[1], 0);
+	ck_assert_int_eq(fstat(got[0], &st), 0);
+	ck_assert_int_eq(st.st_size, 4096);
+	ck_assert_int_eq(fstat(got[1], &st), 0);
+	ck_assert_int_eq(st.st_size, SIM_GRANULARITY);
+	close(got[0]);
+	close(got[1]);
+	munmap(board, 4096);
+	close(fd);
+	until("terrace_door_connections", 0);
+}
+END_TEST
+
+static bool is_watched(uint64_t number)
+{
+	const struct attachment *a;
+
+	cache_lock(shell.daemon.cache);
+	a = attachment_find(shell.daemon.cache, number);
+	cache_unlock(shell.daemon.cache);
+	return a && a->pidfd >= 0;
+}
+
+/* When there was no descriptor to watch a process with, it gets no memory of a GPU, and the next MAP tries again. */
+START_TEST(who_borrows_of_a_gpu_is_watched)
+{
+	struct fdsock_map m = { HEAD(FDSOCK_MAP), 0, 1 };
+	struct fdsock_welcome w;
+	struct fdsock_extent e;
+	struct rlimit limit, low;
+	int fd = greet(&w), got[2];
+
+	m.extent = reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
+	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	low = (struct rlimit){ 3, limit.rlim_max };
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	ck_assert_uint_eq(e.status, STATUS_EXHAUSTED);
+	ck_assert(!is_watched(w.attachment));
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
+	ck_assert_uint_eq(e.status, STATUS_OK);
+	ck_assert(is_watched(w.attachment));
+	close(got[0]);
+	close(got[1]);
+	close(fd);
+	until("terrace_door_connections", 0);
+}
+END_TEST
+
+static uint32_t lent_to(uint64_t number)
+{
+	const struct attachment *a;
+	uint32_t n;
+
+	cache_lock(shell.daemon.cache);
+	a = attachment_find(shell.daemon.cache, number);
+	ck_assert_ptr_nonnull(a);
+	n = a->lent_count;
+	cache_unlock(shell.daemon.cache);
+	return n;
+}
+
+static void lent_becomes(uint64_t number, uint32_t n)
+{
+	const uint64_t end = daemon_now_us() + NET_S * 1000000ull;
+
+	while (lent_to(number) != n && daemon_now_us() < end)
+		usleep(1000);
+	ck_assert_uint_eq(lent_to(number), n);
+}
+
+static uint64_t cache_now_us(void)
+{
+	uint64_t now_us;
+
+	cache_lock(shell.daemon.cache);
+	now_us = shell.daemon.cache->now_us;
+	cache_unlock(shell.daemon.cache);
+	return now_us;
+}
+
+static void a_tick(void)
+{
+	const uint64_t end = daemon_now_us() + NET_S * 1000000ull, last_us = cache_now_us();
+
+	while (cache_now_us() == last_us && daemon_now_us() < end)
+		usleep(1000);
+	ck_assert_uint_ne(cache_now_us(), last_us);
+}
+
+/* ---- offers ---- */
+
+static void ask_ahead(int fd, uint32_t gpu)
+{
+	const struct fdsock_ahead a = { .head = HEAD(FDSOCK_AHEAD), .gpu = gpu };
+
+	ck_assert_int_eq(send(fd, &a, sizeof a, 0), sizeof a);
+}
+
+/* The next OFFER, of that tier: how many it offers. */
+static uint32_t hear_offer(int fd, uint32_t gpu, struct fdsock_offer *o)
+{
+	const ssize_t n = hear(fd, o, sizeof *o, NULL);
+
+	ck_assert_int_ge(n, (ssize_t)offsetof(struct fdsock_offer, extents));
+	ck_assert_uint_eq(o->head.type, FDSOCK_OFFER);
+	ck_assert_uint_eq(o->gpu, gpu);
+	ck_assert_uint_le(o->count, FDSOCK_OFFERS_MAX);
+	ck_assert_uint_eq((size_t)n, offsetof(struct fdsock_offer, extents) + o->count * sizeof o->extents[0]);
+	return o->count;
+}
+
+static bool silent(int fd)
+{
+	struct pollfd p = { fd, POLLIN, 0 };
+
+	return !poll(&p, 1, 0);
+}
+
+/* Who asks is told what there is, and what comes, once; who does not ask hears nothing. Nothing is lent by it. */
+START_TEST(extents_are_offered)
+{
+	const uint32_t wanted = _i ? FDSOCK_NO_GPU : 0;
+	struct fdsock_welcome w, other;
+	struct fdsock_offer o;
+	uint32_t extents[2], n = 0;
+	int fd = greet(&w), quiet = greet(&other), late;
+
+	ck_assert_uint_eq(w.knows, FDSOCK_KNOWS_AHEAD | FDSOCK_KNOWS_CALLER);
+	ask_ahead(fd, 7); /* which it has not */
+	ck_assert_uint_eq(hear_offer(fd, 7, &o), 0);
+	ask_ahead(fd, DEVICES_MAX);
+	ck_assert_uint_eq(hear_offer(fd, DEVICES_MAX, &o), 0);
+	ask_ahead(fd, wanted);
+	ck_assert_uint_eq(hear_offer(fd, wanted, &o), 0);
+	ck_assert_uint_eq(o.more, 0);
+	if (_i)
+		shell_store(&shell, "key1");
+	else
+		reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
+	while (n < 2) /* one a layout */
+		for (uint32_t i = 0, count = hear_offer(fd, wanted, &o); i < count; i++) {
+			ck_assert_uint_lt(n, 2);
+			extents[n++] = o.extents[i];
+		}
+	ck_assert_uint_ne(extents[0], extents[1]);
+	ck_assert_uint_eq(lent_to(w.attachment), 0);
+	for (int i = 0; i < 3; i++)
+		a_tick();
+	ck_assert(silent(fd) && silent(quiet));
+	late = greet(&other);
+	ask_ahead(late, wanted);
+	ck_assert_uint_eq(hear_offer(late, wanted, &o), 2);
+	ck_assert_uint_eq(o.more, 0);
+	ask_ahead(late, wanted); /* and what he was told, he is not told again */
+	ck_assert_uint_eq(hear_offer(late, wanted, &o), 0);
+	close(late);
+	close(quiet);
+	close(fd);
+	until("terrace_door_connections", 0);
+	ck_assert_double_eq(stat_of("terrace_door_offers_total"), 4);
+}
+END_TEST
+
+/* The door's clock; there is no other in this process. every_ms 0: it stands still. */
+static void clock_set(long every_ms)
+{
+	const struct itimerspec every = { { 0, every_ms * 1000000 }, { 0, every_ms * 1000000 } };
+	char path[32], name[32];
+	int found = 0;
+
+	for (int fd = 0; fd < 256; fd++) {
+		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+		memset(name, 0, sizeof name);
+		if (readlink(path, name, sizeof name - 1) > 0 && !strcmp(name, "anon_inode:[timerfd]"))
+			found += !timerfd_settime(fd, 0, &every, NULL);
+	}
+	ck_assert_int_eq(found, 1);
+}
+
+/* As soon as it is made, and not by the next tick: there is none. */
+START_TEST(new_extents_are_offered_at_once)
+{
+	struct fdsock_welcome w;
+	struct fdsock_offer o;
+	int fd = greet(&w);
+
+	ask_ahead(fd, FDSOCK_NO_GPU);
+	ck_assert_uint_eq(hear_offer(fd, FDSOCK_NO_GPU, &o), 0);
+	clock_set(0);
+	for (uint32_t i = 0; i < 4; i++) {
+		uint32_t extent;
+		enum status status = host_pool_prepare(shell.daemon.cache->pools[0]->host, 1000000, &extent);
+
+		ck_assert_int_eq(status, STATUS_OK);
+		cache_lock(shell.daemon.cache);
+		ck_assert_ptr_nonnull(shelf_get(shell.daemon.cache, shell.daemon.cache->pools[0], extent));
+		cache_unlock(shell.daemon.cache);
+		ck_assert_uint_eq(hear_offer(fd, FDSOCK_NO_GPU, &o), 1);
+		ck_assert_uint_eq(o.extents[0], extent);
+	}
+	clock_set(50);
+	close(fd);
+	until("terrace_door_connections", 0);
+}
+END_TEST
+
+/* What is being freed is not offered; and what is too much at a time comes in parts. */
+START_TEST(offers_come_in_parts)
+{
+	struct cache *c = shell.daemon.cache;
+	struct fdsock_welcome w;
+	uint32_t extents[2];
+	int fd = greet(&w), late;
+	struct shelf *shelf;
+	bool more;
+
+	shell_store(&shell, "key1");
+	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, CACHE_HOST, extents, 2, &more), 0);
+	ck_assert_int_eq(cache_attach_ahead(c, w.attachment, CACHE_HOST), STATUS_OK);
+	ck_assert_int_eq(cache_attach_ahead(c, w.attachment, 1), STATUS_INVALID);
+	ck_assert_int_eq(cache_attach_ahead(c, w.attachment, -7), STATUS_INVALID);
+	ck_assert_int_eq(cache_attach_ahead(c, w.attachment + 1, CACHE_HOST), STATUS_DENIED);
+	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, 1, extents, 2, &more), 0);
+	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, CACHE_HOST, extents, 1, &more), 1);
+	ck_assert(more);
+	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, CACHE_HOST, extents + 1, 1, &more), 1);
+	ck_assert(!more && extents[0] != extents[1]);
+	late = greet(&w);
+	ck_assert_int_eq(cache_attach_ahead(c, w.attachment, CACHE_HOST), STATUS_OK);
+	cache_lock(c);
+	shelf = shelf_find(c, extents[0]);
+	shelf->draining = true;
+	cache_unlock(c);
+	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, CACHE_HOST, extents, 2, &more), 1);
+	cache_lock(c);
+	ck_assert(!more && extents[0] != shelf->extent);
+	shelf->draining = false;
+	cache_unlock(c);
+	close(late);
+	close(fd);
+	until("terrace_door_connections", 0);
+}
+END_TEST
+
+/* Who closes reads no more, and may take his time with a GPU's memory: neither what is wanted back nor an answer that cannot reach him keeps what
+ * he says of it from being heard. What an answer would have lent he does not have. */
+START_TEST(who_reads_no_more_is_still_heard)
+{
+	struct fdsock_unmapped u = { .head = HEAD(FDSOCK_UNMAPPED), .write = 1 };
+	struct fdsock_map m = { HEAD(FDSOCK_MAP), 0, 1 };
+	struct drain wanted_back = { .extent = 0 };
+	struct fdsock_welcome w;
+	struct fdsock_extent e;
+	int fd = greet(&w), got[2];
+
+	u.extent = wanted_back.extent = m.extent = reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
+	ck_assert_uint_eq(e.status, STATUS_OK);
+	close(got[0]);
+	close(got[1]);
+	ck_assert_uint_eq(lent_to(w.attachment), 1);
+	ck_assert_int_eq(shutdown(fd, SHUT_RD), 0);
+	cache_lock(shell.daemon.cache);
+	room_drain_tell(shell.daemon.cache, &wanted_back);
+	cache_unlock(shell.daemon.cache);
+	for (int i = 0; i < 3; i++)
+		a_tick();
+	ck_assert_int_eq(send(fd, &u, sizeof u, MSG_NOSIGNAL), sizeof u);
+	lent_becomes(w.attachment, 0);
+	ck_assert_int_eq(send(fd, &m, sizeof m, MSG_NOSIGNAL), sizeof m);
+	until("terrace_door_packets_total", 4);
+	lent_becomes(w.attachment, 0);
+	ck_assert_double_eq(stat_of("terrace_door_connections"), 1);
+	close(fd);
+	until("terrace_door_connections", 0);
+}
+END_TEST
+
+/* Asks for a board, which the driver holds up. */
+static void board_is_held_up(int fd)
+{
+	const struct fdsock_map m = { HEAD(FDSOCK_MAP), FDSOCK_EXTENT_BOARD, 1 };
+	const uint64_t end = daemon_now_us() + NET_S * 1000000ull;
+
+	driver_shut = true;
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	while (driver_holds != 1 && daemon_now_us() < end)
+		usleep(1000);
+	ck_assert_int_eq(driver_holds, 1);
+}
+
+/* A GPU's driver that takes long over a board keeps the one who asked for it waiting, and nobody else: 0, who gets it in the end; 1, who has hung
+ * up meanwhile; 2, whose session has been closed. */
+START_TEST(a_slow_driver_keeps_no_others_waiting)
+{
+	struct fdsock_welcome w, v;
+	struct fdsock_extent e;
+	const char *why = "";
+	int fd = greet(&w), other, got = -1;
+
+	board_is_held_up(fd);
+	other = greet(&v);
+	a_tick();
+	if (_i == 1) {
+		close(fd);
+		until("terrace_door_connections", 1);
+	} else if (_i == 2) {
+		ck_assert_int_eq(cache_session_close(shell.daemon.cache, shell.session.id, daemon_now_us(), &why), STATUS_OK);
+		a_tick();
+		ck_assert_uint_eq(lent_to(w.attachment), 0); /* it lasts until its board is made */
+	}
+	driver_shut = false;
+	if (_i != 1) {
+		ck_assert_int_eq(hear(fd, &e, sizeof e, &got), sizeof e);
+		ck_assert_uint_eq(e.status, _i ? STATUS_DENIED : STATUS_OK);
+		ck_assert_int_eq(got >= 0, !_i);
+		close(fd);
+	}
+	if (got >= 0)
+		close(got);
+	close(other);
+	until("terrace_door_connections", 0);
+}
+END_TEST
+
+/* The socket is gone all the same, and so are the engines. */
+START_TEST(a_stop_while_a_board_is_lent)
+{
+	struct fdsock_welcome w;
+	int fd = greet(&w);
+
+	board_is_held_up(fd);
+	ck_assert(!door_stop(door, 50 * 1000));
+	ck_assert(!workers_stop(shell.daemon.workers, 0));
+	ck_assert_int_ne(access(shell.config.fd_socket, F_OK), 0);
+	until("terrace_door_connections", 0);
+	driver_shut = false;
+	ck_assert(door_stop(door, NET_S * 1000000ull));
+	ck_assert(workers_stop(shell.daemon.workers, NET_S * 1000000ull));
+	close(fd);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("door_gpu");
+	TCase *t = tcase_create("gpu");
+	SRunner *r;
+
+	tcase_add_checked_fixture(t, setup_gpu, teardown);
+	tcase_set_timeout(t, 100);
+	tcase_add_test(t, memory_of_a_gpu);
+	tcase_add_loop_test(t, extents_are_offered, 0, 2);
+	tcase_add_test(t, new_extents_are_offered_at_once);
+	tcase_add_test(t, offers_come_in_parts);
+	tcase_add_test(t, who_borrows_of_a_gpu_is_watched);
+	tcase_add_test(t, who_reads_no_more_is_still_heard);
+	tcase_add_loop_test(t, a_slow_driver_keeps_no_others_waiting, 0, 3);
+	tcase_add_test(t, a_stop_while_a_board_is_lent);
+	suite_add_tcase(suite, t);
+	r = srunner_create(suite);
+	srunner_run_all(r, CK_NORMAL);
+	int failed = srunner_ntests_failed(r);
+
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

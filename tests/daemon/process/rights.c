@@ -1,0 +1,338 @@
+/* Who may call what: the table has a row for each method of the .proto and each packet, the kernel says who somebody is, and a descriptor's
+ * number is of one role for ever. With --print: the table as it stands in daemon/README.md.
+ */
+#include "daemon/process/rights.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "daemon/local/packet.h"
+#include "daemon/rpc/methods.h"
+#include "daemon/rpc/roles.h"
+#include "health.pb-c.h"
+#include "proto/fdsock.h"
+#include "tests/shell.h"
+
+enum { LINE_MAX_BYTES = 8192 };
+
+static uint32_t rows_of(const char *name)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < rights_count; i++)
+		n += !strcmp(rights[i].name, name);
+	return n;
+}
+
+/* ---- the table ---- */
+
+static const struct {
+	const char *prefix;
+	const ProtobufCServiceDescriptor *service;
+} services[] = {
+	{ "Cache", &terrace__v1__cache__descriptor },
+	{ "Admin", &terrace__v1__admin__descriptor },
+	{ "Health", &grpc__health__v1__health__descriptor },
+};
+enum { SERVICES = sizeof services / sizeof services[0] };
+
+static bool is_method(const char *name)
+{
+	for (int i = 0; i < SERVICES; i++) {
+		const size_t n = strlen(services[i].prefix);
+
+		if (!strncmp(name, services[i].prefix, n) && name[n] == '.')
+			for (unsigned m = 0; m < services[i].service->n_methods; m++)
+				if (!strcmp(name + n + 1, services[i].service->methods[m].name))
+					return true;
+	}
+	return false;
+}
+
+START_TEST(every_method_has_a_row)
+{
+	char name[64];
+	uint32_t methods = 0;
+
+	for (int i = 0; i < SERVICES; i++)
+		for (unsigned m = 0; m < services[i].service->n_methods; m++, methods++) {
+			snprintf(name, sizeof name, "%s.%s", services[i].prefix, services[i].service->methods[m].name);
+			ck_assert_msg(rows_of(name) == 1, "%s has %u rows in daemon/process/rights.c, not one", name, rows_of(name));
+		}
+	ck_assert_uint_ge(methods, 30);
+	ck_assert_uint_eq(methods, rpc_methods_count);
+	for (uint32_t i = 0; i < rpc_methods_count; i++)
+		ck_assert_uint_eq(rows_of(rpc_methods[i].name), 1);
+	for (uint32_t i = 0; i < rights_count; i++)
+		if (strchr(rights[i].name, '.'))
+			ck_assert_msg(is_method(rights[i].name), "%s is no method", rights[i].name);
+}
+END_TEST
+
+/* NULL: the daemon's own. */
+static const char *const packets[FDSOCK_TYPES_END] = {
+	[FDSOCK_HELLO] = "fd HELLO", [FDSOCK_MAP] = "fd MAP",       [FDSOCK_UNMAPPED] = "fd UNMAPPED", [FDSOCK_RELEASE] = "fd RELEASE",
+	[FDSOCK_AHEAD] = "fd AHEAD", [FDSOCK_CALLER] = "fd CALLER", [FDSOCK_CALL] = "fd CALL",
+};
+static const enum fdsock_type own[] = { FDSOCK_WELCOME, FDSOCK_EXTENT, FDSOCK_RETIRE, FDSOCK_REPLY, FDSOCK_OFFER };
+
+START_TEST(every_packet_has_a_row)
+{
+	uint32_t rows = 0, named = 0;
+
+	for (int type = 1; type < FDSOCK_TYPES_END; type++) {
+		bool of_daemon = false;
+
+		for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+			of_daemon |= own[i] == (enum fdsock_type)type;
+		ck_assert_msg(of_daemon == !packets[type], "packet %d of proto/fdsock.h is in neither list of this test, or in both", type);
+		if (packets[type])
+			ck_assert_msg(rows_of(packets[type]) == 1, "%s has %u rows in daemon/process/rights.c, not one", packets[type], rows_of(packets[type]));
+		named += packets[type] != NULL;
+	}
+	for (uint32_t i = 0; i < rights_count; i++)
+		rows += !strncmp(rights[i].name, "fd ", 3);
+	ck_assert_uint_eq(rows, named);
+	ck_assert_uint_eq(rows_of("http /metrics"), 1);
+	ck_assert_uint_eq(rows_of("http /healthz"), 1);
+}
+END_TEST
+
+START_TEST(what_administers_is_for_administrators)
+{
+	static const char *const admin[] = { "Drain", "Compact", "Verify", "TraceStart", "TraceStop", "Layouts", "Config", "Inspect", "Graph" };
+	char name[64];
+
+	for (size_t i = 0; i < sizeof admin / sizeof admin[0]; i++) {
+		snprintf(name, sizeof name, "Admin.%s", admin[i]);
+		ck_assert_int_eq(right_role(name), ROLE_ADMIN);
+	}
+	for (uint32_t i = 0; i < rpc_methods_count; i++)
+		if (!strncmp(rpc_methods[i].name, "Cache.", 6))
+			ck_assert_int_eq(right_role(rpc_methods[i].name), ROLE_ENGINE);
+	/* A near caller is an engine: what can be called near is for engines. */
+	for (int m = 1; m < FDSOCK_METHODS_END; m++)
+		ck_assert_int_eq(right_role(near_call_method((enum fdsock_method)m)->name), ROLE_ENGINE);
+	ck_assert_int_eq(right_role("http /metrics"), ROLE_METRICS);
+	ck_assert_int_eq(right_role("Health.Check"), ROLE_METRICS);
+	ck_assert_int_eq(right_role("Admin.Unheard"), ROLE_ADMIN); /* in no row */
+}
+END_TEST
+
+/* A role's line of the README's table. */
+static void line_of(enum role role, char out[LINE_MAX_BYTES])
+{
+	int n = snprintf(out, LINE_MAX_BYTES, "| %s |", role_word(role));
+
+	for (uint32_t i = 0; i < rights_count; i++)
+		if (rights[i].role == role)
+			n += snprintf(out + n, (size_t)(LINE_MAX_BYTES - n), "%s `%s`%s%s%s", out[n - 1] == '|' ? "" : ",", rights[i].name,
+				      rights[i].only ? " (" : "", rights[i].only ? rights[i].only : "", rights[i].only ? ")" : "");
+	snprintf(out + n, (size_t)(LINE_MAX_BYTES - n), " |\n");
+}
+
+START_TEST(the_readme_has_the_table)
+{
+	char *line = NULL, wanted[LINE_MAX_BYTES];
+	FILE *readme = fopen(TEST_DATA "/../../daemon/README.md", "r");
+	bool found[ROLES] = { false };
+	size_t size = 0;
+
+	ck_assert_ptr_nonnull(readme);
+	while (getline(&line, &size, readme) > 0)
+		for (int role = 0; role < ROLES; role++) {
+			line_of((enum role)role, wanted);
+			found[role] |= !strcmp(line, wanted);
+		}
+	for (int role = 0; role < ROLES; role++) {
+		line_of((enum role)role, wanted);
+		ck_assert_msg(found[role], "daemon/README.md does not say what `rights --print` prints:\n%s", wanted);
+	}
+	free(line);
+	fclose(readme);
+}
+END_TEST
+
+/* ---- who ---- */
+
+struct ends {
+	int client, server;
+};
+
+static struct ends connect_to(const struct sockaddr *at, socklen_t n)
+{
+	const int listener = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct sockaddr_storage got;
+	socklen_t size = sizeof got;
+	struct ends e;
+
+	ck_assert_int_eq(bind(listener, at, n), 0);
+	ck_assert_int_eq(listen(listener, 1), 0);
+	ck_assert_int_eq(getsockname(listener, (struct sockaddr *)&got, &size), 0);
+	e.client = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	ck_assert_int_eq(connect(e.client, (struct sockaddr *)&got, size), 0);
+	e.server = accept(listener, NULL, NULL);
+	ck_assert_int_ge(e.server, 0);
+	close(listener);
+	return e;
+}
+
+static struct ends by_tcp(void)
+{
+	const struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+
+	return connect_to((const struct sockaddr *)&at, sizeof at);
+}
+
+/* By a name that no file has. */
+static struct ends by_unix(void)
+{
+	struct sockaddr_un at = { .sun_family = AF_UNIX };
+
+	return connect_to((const struct sockaddr *)&at, sizeof at.sun_family);
+}
+
+static void part(struct ends *e)
+{
+	close(e->client);
+	close(e->server);
+}
+
+START_TEST(the_kernel_says_who)
+{
+	struct config c;
+	char words[RPC_WHY_MAX];
+	struct ends e = by_unix();
+	struct who who;
+
+	config_defaults(&c);
+	rights_identify(&c, e.server, &who);
+	ck_assert(who.named);
+	ck_assert_uint_eq(who.uid, geteuid());
+	ck_assert_int_eq(who.pid, getpid());
+	ck_assert_int_eq(who.role, ROLE_ADMIN); /* the daemon's own user */
+	part(&e);
+
+	e = by_tcp();
+	rights_identify(&c, e.server, &who);
+	ck_assert(!who.named);
+	ck_assert_int_eq(who.role, ROLE_ENGINE);
+	rights_refusal(&c, "Admin.Drain", &who, words, sizeof words);
+	ck_assert_ptr_nonnull(strstr(words, "Admin.Drain is for root"));
+	ck_assert_ptr_nonnull(strstr(words, "TCP"));
+	ck_assert_ptr_nonnull(strstr(words, "use the Unix socket"));
+	part(&e);
+
+	who = (struct who){ .named = true, .uid = UINT32_MAX - 1, .pid = INT32_MAX, .role = ROLE_ENGINE };
+	rights_refusal(&c, "Explain without the handle of one's session", &who, words, sizeof words);
+	ck_assert_ptr_nonnull(strstr(words, "is uid 4294967294, process 2147483647"));
+	ck_assert_ptr_nonnull(strstr(words, "or set admin_group"));
+	ck_assert_uint_lt(strlen(words), sizeof words - 1); /* it is not cut */
+	rights_identify(&c, -1, &who);
+	ck_assert_int_eq(who.role, ROLE_ENGINE);
+}
+END_TEST
+
+/* ---- numbers ---- */
+
+/* The number that an engine had is no administrator's, whatever has been closed: a call of its may still be looked at. */
+START_TEST(a_number_keeps_its_role)
+{
+	struct config c;
+	struct rpc_roles roles;
+	struct ends engine, admin;
+	bool of_engine[256] = { false }, of_admin[256] = { false };
+	int first, most = 0;
+	char byte;
+
+	config_defaults(&c);
+	ck_assert_int_eq(rpc_roles_init(&roles, &c), STATUS_OK);
+	for (int i = 0; i < 60; i++) {
+		const bool admin_first = i & 1;
+
+		engine = admin_first ? (struct ends){ -1, -1 } : by_tcp();
+		admin = by_unix();
+		if (admin_first)
+			engine = by_tcp();
+		first = admin.server;
+		ck_assert_int_ge(admin.server = rpc_roles_settle(&roles, admin.server), 0);
+		ck_assert_int_ge(engine.server = rpc_roles_settle(&roles, engine.server), 0);
+		if (first != admin.server)
+			ck_assert(fcntl(admin.server, F_GETFD) & FD_CLOEXEC);
+		ck_assert_int_lt(admin.server, 256);
+		ck_assert_int_lt(engine.server, 256);
+		ck_assert_int_eq(rpc_roles_role(&roles, admin.server), ROLE_ADMIN);
+		ck_assert_int_eq(rpc_roles_role(&roles, engine.server), ROLE_ENGINE);
+		of_admin[admin.server] = of_engine[engine.server] = true;
+		most = admin.server > most ? admin.server : most;
+		most = engine.server > most ? engine.server : most;
+		ck_assert_int_eq(write(admin.client, "a", 1), 1); /* it is the same connection */
+		ck_assert_int_eq(read(admin.server, &byte, 1), 1);
+		part(&engine);
+		part(&admin);
+	}
+	for (int n = 0; n < 256; n++)
+		ck_assert(!of_engine[n] || !of_admin[n]);
+	ck_assert_int_lt(most, 40); /* numbers are used again */
+	ck_assert_int_eq(rpc_roles_role(&roles, 255), ROLE_ENGINE);
+	ck_assert_int_eq(rpc_roles_role(&roles, -1), ROLE_ENGINE);
+	rpc_roles_fini(&roles);
+}
+END_TEST
+
+/* Many numbers of the other role are free, and there are no others: refused, not granted. */
+START_TEST(without_a_number_it_is_closed)
+{
+	struct config c;
+	struct rpc_roles roles;
+	struct rlimit limit;
+	struct ends e = by_unix();
+
+	config_defaults(&c);
+	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	limit.rlim_cur = 64;
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	ck_assert_int_eq(rpc_roles_init(&roles, &c), STATUS_OK);
+	for (uint32_t n = 0; n < roles.count; n++)
+		roles.role[n] = ROLE_ENGINE + 1;
+	roles.fresh = (int)roles.count;
+	ck_assert_int_eq(rpc_roles_settle(&roles, e.server), -1);
+	ck_assert_int_eq(errno, EMFILE);
+	ck_assert_int_eq(fcntl(e.server, F_GETFD), -1);
+	close(e.client);
+	rpc_roles_fini(&roles);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+	const TTest *const tests[] = {
+		every_method_has_a_row, every_packet_has_a_row, what_administers_is_for_administrators, the_readme_has_the_table,
+		the_kernel_says_who, a_number_keeps_its_role, without_a_number_it_is_closed,
+	};
+	Suite *suite = suite_create("rights");
+	TCase *t = tcase_create("rights");
+	char line[LINE_MAX_BYTES];
+
+	for (int role = 0; argc > 1 && !strcmp(argv[1], "--print") && role < ROLES; role++) {
+		line_of((enum role)role, line);
+		fputs(line, stdout);
+	}
+	if (argc > 1)
+		return EXIT_SUCCESS;
+	for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++)
+		tcase_add_test(t, tests[i]);
+	suite_add_tcase(suite, t);
+
+	SRunner *r = srunner_create(suite);
+
+	srunner_run_all(r, CK_NORMAL);
+	int failed = srunner_ntests_failed(r);
+
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,683 @@
+/* One copy of a block is wrong: the others are not lost for it, whoever has the wrong one. Loops run with threads for sums (_i 1) and without, where
+ * nothing else is said. */
+#include "tests/daemon/vram/rig.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/disk/tier.h"
+#include "proto/fdsock.h"
+
+enum { SLOTS = 16 };
+
+static void open_with(struct vram_rig *v, const struct rig_disks *d, int threads)
+{
+	vr_open(v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = SLOTS, .host_slots = SLOTS, .disks = d, .spill_milli = 900,
+					       .sum_threads = 2 * (uint32_t)threads });
+	rig_restored(&v->r);
+}
+
+/* A byte in each 64 KiB of every slab. */
+static void rot(const struct rig_disks *d)
+{
+	DIR *dir = opendir(d->folder[0]);
+
+	ck_assert_ptr_nonnull(dir);
+	for (struct dirent *e; (e = readdir(dir));) {
+		char path[400];
+		uint8_t byte;
+		int fd;
+
+		snprintf(path, sizeof(path), "%s/%s", d->folder[0], e->d_name);
+		fd = strncmp(e->d_name, "slab-", 5) ? -1 : open(path, O_RDWR);
+		for (off_t at = 32 << 10; fd >= 0 && pread(fd, &byte, 1, at) == 1; at += 64 << 10) {
+			byte ^= 1;
+			ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
+		}
+		if (fd >= 0)
+			close(fd);
+	}
+	closedir(dir);
+}
+
+/* A copy on a GPU is wrong, and held; then that on the disk turns out to be wrong, too: nothing is left, and its name can be put anew. */
+START_TEST(an_engine_holds_the_last)
+{
+	struct cache_verified sum = { .blocks = 0 };
+	struct cache_place p;
+	struct cache_leased l;
+	uint64_t cursor = 0;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 192);
+	open_with(&v, &d, 1);
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 1), 1);
+	rig_quiet(&v.r);
+	vr_push_out(&v, 3 * SLOTS);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &l), STATUS_OK);
+	vr_bytes(&v, &p)[77] ^= 1;
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	vr_push_out(&v, 3 * SLOTS);
+	ck_assert_str_eq(vr_tier(&v, 0), "disk");
+	rot(&d);
+	while (cursor != UINT64_MAX)
+		ck_assert_int_eq(cache_verify_disk_step(v.r.c, &cursor, UINT64_MAX, &sum), STATUS_OK);
+	ck_assert_uint_eq(sum.corrupt, sum.blocks);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	vr_release(&v, &l);
+	vr_end(&v, &d);
+}
+END_TEST
+
+/* Its copy in memory is somebody's, who keeps what he sees; the block comes from its disk, in the same call. */
+START_TEST(wrong_in_memory_that_somebody_has)
+{
+	struct cache_place p, q;
+	struct cache_leased l, other;
+	struct rig_disks d;
+	struct vram_rig v;
+	enum status st;
+
+	vr_disks_make(&d, 1, 192);
+	open_with(&v, &d, _i);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
+	vr_bytes(&v, &p)[0] ^= 1;
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, 1), 1);
+	ck_assert_double_eq(vr_corrupt(&v, "to=gpu"), 1);
+	ck_assert_str_eq(vr_tier(&v, 0), "gpu+host+disk");
+	rig_check_books(v.r.c);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &q, &other), STATUS_OK);
+	ck_assert(vr_matches(&v, &q, 0, 0));
+	ck_assert(p.offset != q.offset || p.extent != q.extent);
+	vr_push_out(&v, 3 * SLOTS);
+	vr_bytes(&v, &p)[0] ^= 1;
+	ck_assert(vr_matches(&v, &p, 0, 0)); /* its slot is nobody else's */
+	vr_release(&v, &l);
+	vr_release(&v, &other);
+	vr_push_out(&v, 3 * SLOTS);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	vr_sound(&v);
+	rig_check_books(v.r.c);
+	ck_assert_int_eq(rig_delete(&v.r, 0, 1, &st), STATUS_OK);
+	ck_assert_str_eq(vr_tier(&v, 0), "");
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Deleted, or evicted and put anew, while he still has it. */
+START_TEST(gone_while_somebody_has_it)
+{
+	struct cache_place p;
+	struct cache_leased l;
+	struct rig_disks d;
+	struct vram_rig v;
+	enum status st;
+
+	vr_disks_make(&d, 1, 96);
+	open_with(&v, &d, 1);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
+	vr_bytes(&v, &p)[0] ^= 1;
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, 1), 1);
+	ck_assert_int_eq(rig_delete(&v.r, 0, 1, &st), STATUS_OK);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_MISS);
+	ck_assert_uint_eq(vr_put(&v, _i ? 0 : CACHE_HOST, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* The sound copy is another GPU's, which a lease has (_i 1) or nobody. */
+START_TEST(sound_on_another_gpu)
+{
+	struct cache_place p, q, there, void_p;
+	struct cache_leased l, void_l, sound_l;
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = SLOTS, .host_slots = SLOTS, .sum_threads = 2 });
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent: granted at once */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
+	rig_quiet(&v.r);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
+	if (_i)
+		ck_assert_int_eq(vr_lease(&v, 1, 0, 1, true, false, &there, &sound_l), STATUS_OK);
+	vr_bytes(&v, &p)[9] ^= 1;
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &void_p, &void_l), STATUS_OK);
+	vr_wait_layers(&v, &void_l);
+	ck_assert_uint_eq(v.board[FDSOCK_BOARD_FAILED], 1);
+	ck_assert_double_eq(vr_corrupt(&v, "to=gpu"), 1);
+	ck_assert_str_eq(vr_tier(&v, 0), "gpu");
+	rig_check_books(v.r.c);
+	vr_release(&v, &void_l);
+	if (_i) {
+		ck_assert_uint_eq(vr_warm(&v, 1, 1000, 3 * SLOTS), 0);
+		for (uint64_t n = 1000; n < 1000 + 3 * SLOTS; n++) /* nothing takes the leased slot */
+			vr_put(&v, 1, n, 1);
+		rig_quiet(&v.r); /* memory has places for what comes down */
+		ck_assert(vr_matches(&v, &there, 0, 0));
+	}
+	ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), 1);
+	if (_i)
+		vr_release(&v, &sound_l);
+	vr_release(&v, &l);
+	rig_quiet(&v.r);
+	rig_check_books(v.r.c);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_held_bytes", "gpu=0"), 0);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_held_bytes", "gpu=1"), 0);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &q, &l), STATUS_OK);
+	ck_assert(vr_matches(&v, &q, 0, 0));
+	vr_release(&v, &l);
+	vr_close(&v);
+}
+END_TEST
+
+static enum status warm_step(struct vram_rig *v, int32_t gpu, struct cache_wait *w, uint32_t *blocks)
+{
+	struct cache_keys k = rig_keys(0, 1);
+	enum status s = cache_warm_on(v->r.c, v->r.s.id, &k, gpu, v->r.now, w, blocks, &v->r.why);
+
+	free((void *)k.bytes);
+	return s;
+}
+
+static _Atomic bool gate_shut;
+
+static enum status gated_copy(struct device *d, struct device_copy *c, const char **why)
+{
+	while (gate_shut)
+		usleep(200);
+	return terrace_device_ops()->copy(d, c, why);
+}
+
+/* Two GPUs want it at once: both find it wrong, and both get the disk's, in the same calls. */
+START_TEST(wrong_for_two_gpus)
+{
+	struct device_ops ops = *terrace_device_ops();
+	_Atomic int called = 0;
+	struct cache_wait w[2] = { { .ready = vr_count, .arg = &called }, { .ready = vr_count, .arg = &called } };
+	uint32_t blocks[2] = { 0, 0 };
+	struct rig_disks d;
+	struct vram_rig v;
+
+	ops.copy = gated_copy; /* a list that nobody watches is looked at when it has begun */
+	vr_disks_make(&d, 1, 96);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = SLOTS, .host_slots = SLOTS, .disks = &d, .spill_milli = 900,
+						.sum_threads = 2 * (uint32_t)_i, .ops = &ops });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	vr_flip(&v, CACHE_HOST, 0, 5);
+	gate_shut = true;
+	for (uint32_t g = 0; g < 2; g++) {
+		ck_assert_int_eq(warm_step(&v, (int32_t)g, &w[g], &blocks[g]), STATUS_BUSY);
+		RIG_AWAIT(rig_stat(&v.r, "terrace_gpu_slots_used", g ? "gpu=1" : "gpu=0") == 1);
+	}
+	gate_shut = false;
+	for (uint32_t g = 0; g < 2; g++)
+		RIG_AWAIT(warm_step(&v, (int32_t)g, &w[g], &blocks[g]) == STATUS_OK);
+	for (uint32_t g = 0; g < 2; g++) {
+		ck_assert_uint_eq(blocks[g], 1);
+		cache_wait_end(v.r.c, &w[g]);
+		ck_assert_uint_eq(vr_read_all(&v, (int32_t)g, 0, 1), 1);
+	}
+	ck_assert_double_eq(vr_corrupt(&v, "to=gpu"), 1);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+static void until_found(struct vram_rig *v, double wrong)
+{
+	RIG_AWAIT(rig_stat(&v->r, "terrace_gpu_corrupt_blocks_total", "to=gpu") >= wrong);
+}
+
+/* Who finds it wrong in memory: a copy to another GPU, or Verify. */
+static void find(struct vram_rig *v, bool by_verify)
+{
+	struct cache_verified sum = { .blocks = 0 };
+	struct cache_leased void_l;
+	struct cache_place void_p;
+	uint64_t cursor = 0;
+
+	if (by_verify) {
+		while (!sum.corrupt) {
+			ck_assert_uint_ne(cursor, UINT64_MAX);
+			ck_assert_int_eq(cache_verify_step(v->r.c, &cursor, 1, &sum), STATUS_OK);
+		}
+		return;
+	}
+	ck_assert_int_eq(vr_lease(v, 0, 0, 1, true, false, &void_p, &void_l), STATUS_OK);
+	vr_wait_layers(v, &void_l);
+	ck_assert_uint_eq(v->board[FDSOCK_BOARD_FAILED], 1);
+	until_found(v, 1);
+	vr_release(v, &void_l);
+}
+
+/* To GPU 2, to the end: by a Warm or by a lease without a board, which is given back. */
+static enum status bring(struct vram_rig *v, const struct cache_keys *k, struct cache_wait *w, uint32_t *blocks)
+{
+	const struct cache_on on = { .attachment = v->r.attachment, .gpu = 2 };
+	struct cache_leased l;
+	struct cache_place p;
+	enum status s;
+
+	if (v->board)
+		return cache_warm_on(v->r.c, v->r.s.id, k, 2, v->r.now, w, blocks, &v->r.why);
+	s = cache_lease_on(v->r.c, v->r.s.id, k, true, &on, v->r.now, &p, 1, &l, w, &v->r.why);
+	if (!s) {
+		ck_assert(vr_on_gpu(&p, 2) && vr_matches(v, &p, 0, 0));
+		vr_release(v, &l);
+	}
+	*blocks = !s;
+	return s;
+}
+
+/* The only sound copy is on its way to a third GPU meanwhile: that goes on, of what the block is now, and who waits for it gets it. On its way it is
+ * copied (_i & 1: or waits for room), and is found wrong by a copy (_i & 2: by Verify); then the copy across ends well (_i & 4: ill, with that GPU, or _i & 8:
+ * with the sound copy's). */
+START_TEST(sound_on_its_way)
+{
+	const bool by_lease = _i == 12; /* and Verify */
+	const bool waits = _i & 1, by_verify = _i & 2 || by_lease, to_lost = _i & 4 && !by_lease, from_lost = _i & 8 && !by_lease;
+	_Atomic int called = 0;
+	struct cache_wait w = { .ready = vr_count, .arg = &called };
+	struct cache_keys k = rig_keys(0, 1);
+	struct cache_place p;
+	struct cache_leased l;
+	uint32_t blocks = 0;
+	enum status s;
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 3, .gpu_slots = SLOTS, .host_slots = 4 * SLOTS, .sum_threads = 2, .no_board = by_lease });
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent: granted at once */
+	ck_assert_uint_eq(vr_put(&v, 2, 51, 1), 1);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
+	rig_quiet(&v.r);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
+	vr_bytes(&v, &p)[9] ^= 1;
+	vr_release(&v, &l);
+	vr_hold(&v, 2, 1);
+	if (waits) /* room is there when these have come down */
+		ck_assert_uint_eq(vr_put(&v, 2, 500, SLOTS), SLOTS);
+	ck_assert_int_eq(bring(&v, &k, &w, &blocks), STATUS_BUSY);
+	find(&v, by_verify);
+	ck_assert_str_eq(vr_tier(&v, 0), "gpu");
+	ck_assert_int_eq(called, 0);
+	rig_check_books(v.r.c);
+	if (to_lost || from_lost)
+		vr_lose(&v, to_lost ? 2 : 1);
+	vr_go(&v, 2);
+	while ((s = bring(&v, &k, &w, &blocks)) == STATUS_BUSY)
+		while (!w.poll && !atomic_exchange(&called, 0))
+			nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	cache_wait_end(v.r.c, &w);
+	free((void *)k.bytes);
+	if (!to_lost && !from_lost) {
+		ck_assert_int_eq(s, STATUS_OK);
+		ck_assert_uint_eq(blocks, 1);
+		ck_assert_uint_eq(vr_read_all(&v, 2, 0, 1), 1);
+	}
+	rig_quiet(&v.r);
+	rig_check_books(v.r.c);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_held_bytes", "gpu=2"), 0);
+	if (from_lost)
+		ck_assert_uint_le(vr_read_all(&v, CACHE_HOST, 0, 1), 1); /* it may have come across before that */
+	else
+		ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+}
+END_TEST
+
+/* Begins to write key 0 to the disk, whose writes wait. */
+static void spill(struct vram_rig *v)
+{
+	struct cache_wait w = { .ready = vr_count, .arg = &(_Atomic int){ 0 } };
+	struct cache_keys k = rig_keys(0, 1);
+	enum status st;
+	bool is = false;
+
+	for (int i = 0; !is; i++) {
+		ck_assert_int_lt(i, 10000);
+		ck_assert_int_eq(cache_flush(v->r.c, v->r.s.id, &k, v->r.now, &w, &st, &v->r.why), STATUS_BUSY);
+		cache_lock(v->r.c);
+		is = v->r.c->tier->move_count;
+		cache_unlock(v->r.c);
+		rig_tick(v->r.c, v->r.now); /* makes a slab */
+	}
+	cache_wait_end(v->r.c, &w);
+	free((void *)k.bytes);
+}
+
+/* It is being written to a disk from there: what is written is not the block's copy, and a GPU's, which is sound, is written instead. */
+START_TEST(wrong_while_it_is_spilled)
+{
+	struct cache_verified sum = { .blocks = 0 };
+	struct cache_place p, q;
+	struct cache_leased l, void_l;
+	uint64_t cursor = 0;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 96);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = SLOTS, .host_slots = SLOTS, .disks = &d, .spill_milli = 1,
+						.sum_threads = 2, .io_calls = &vr_held_writes });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
+	rig_quiet(&v.r);
+	ck_assert_str_eq(vr_tier(&v, 0), "gpu+host");
+	pthread_mutex_lock(&vr_writes);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
+	vr_bytes(&v, &p)[9] ^= 1;
+	vr_release(&v, &l);
+	spill(&v);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &q, &void_l), STATUS_OK);
+	vr_wait_layers(&v, &void_l);
+	vr_release(&v, &void_l);
+	until_found(&v, 1);
+	ck_assert_str_ne(vr_tier(&v, 0), "");
+	pthread_mutex_unlock(&vr_writes);
+	rig_quiet(&v.r);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_tombstones_total", "status=ok"), 1);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	while (cursor != UINT64_MAX)
+		ck_assert_int_eq(cache_verify_disk_step(v.r.c, &cursor, UINT64_MAX, &sum), STATUS_OK);
+	ck_assert_uint_eq(sum.blocks, 2);
+	ck_assert_uint_eq(sum.corrupt, 0);
+	vr_push_out(&v, 3 * SLOTS);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Deleted while what was found wrong is still being written to a disk: that is not over before its header cannot come back. */
+START_TEST(deleted_while_it_is_spilled)
+{
+	_Atomic int called = 0;
+	struct cache_wait w = { .ready = vr_count, .arg = &called };
+	struct cache_keys k = rig_keys(0, 1);
+	struct cache_place p;
+	struct cache_leased l;
+	struct rig_disks d;
+	struct vram_rig v;
+	enum status st;
+
+	vr_disks_make(&d, 1, 96);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = SLOTS, .host_slots = SLOTS, .disks = &d, .spill_milli = 1,
+						.io_calls = &vr_held_writes });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent: what is leased comes from memory */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	if (_i) /* it goes on as that copy */
+		ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
+	vr_flip(&v, CACHE_HOST, 0, 9);
+	pthread_mutex_lock(&vr_writes);
+	spill(&v);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &l), STATUS_OK);
+	vr_release(&v, &l);
+	RIG_AWAIT(rig_stat(&v.r, "terrace_gpu_corrupt_blocks_total", "to=gpu") == 1);
+	ck_assert_int_eq(cache_delete(v.r.c, v.r.s.id, &k, &st, &w, &v.r.why), STATUS_BUSY);
+	for (int i = 0; i < 20; i++) {
+		rig_tick(v.r.c, v.r.now);
+		usleep(1000);
+		ck_assert_int_eq(cache_delete(v.r.c, v.r.s.id, &k, &st, &w, &v.r.why), STATUS_BUSY);
+	}
+	pthread_mutex_unlock(&vr_writes);
+	RIG_AWAIT(cache_delete(v.r.c, v.r.s.id, &k, &st, &w, &v.r.why) == STATUS_OK);
+	cache_wait_end(v.r.c, &w);
+	ck_assert_int_eq(st, _i ? STATUS_OK : STATUS_MISS);
+	ck_assert_double_ge(rig_stat(&v.r, "terrace_tombstones_total", "status=ok"), 1);
+	free((void *)k.bytes);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Found by Verify: the same. */
+START_TEST(verified_wrong_in_memory)
+{
+	struct cache_verified sum = { .blocks = 0 };
+	uint64_t cursor = 0;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 96);
+	open_with(&v, &d, 1);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 2), 2);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	vr_flip(&v, CACHE_HOST, 1, 3);
+	while (cursor != UINT64_MAX)
+		ck_assert_int_eq(cache_verify_step(v.r.c, &cursor, UINT64_MAX, &sum), STATUS_OK);
+	ck_assert_uint_eq(sum.corrupt, 1);
+	ck_assert_str_eq(vr_tier(&v, 1), "disk");
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 2), 2);
+	vr_sound(&v);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+static enum status spoiling_copy(struct device *d, struct device_copy *c, const char **why)
+{
+	for (uint32_t i = 0; c->way == DEVICE_UP && i < c->count; i++)
+		((uint8_t *)sim_at(c->pairs[i].from))[-SLOT_HEADER_BYTES] ^= 1;
+	return terrace_device_ops()->copy(d, c, why);
+}
+
+/* Memory that spoils whatever comes to it: who waits is told so after a few tries, and the disk's copy is as it was. */
+START_TEST(memory_that_is_bad)
+{
+	struct device_ops ops = *terrace_device_ops();
+	struct cache_place p;
+	struct cache_leased l;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	vr_disks_make(&d, 1, 96);
+	ops.copy = spoiling_copy;
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = SLOTS, .host_slots = SLOTS, .disks = &d, .spill_milli = 900,
+						.sum_threads = 2, .ops = &ops });
+	rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	if (_i)
+		ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_OK);
+	ck_assert_uint_eq(vr_warm(&v, 0, 0, 1), 0);
+	ck_assert_double_ge(vr_corrupt(&v, "to=gpu"), 2);
+	ck_assert_double_le(vr_corrupt(&v, "to=gpu"), 4);
+	ck_assert_str_eq(vr_tier(&v, 0), "disk");
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	if (_i)
+		vr_release(&v, &l);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* A copy is known to be wrong, and its list has not ended yet: who comes now and would be granted ahead waits for it, and has the block from the disk
+ * in the same call. */
+START_TEST(who_comes_when_it_is_known)
+{
+	_Atomic int called = 0;
+	struct cache_wait w = { .ready = vr_count, .arg = &called };
+	struct cache_keys k = rig_keys(0, 1);
+	struct cache_on on = { .gpu = 0 };
+	struct cache_leased wrong, l;
+	struct vram_rig v, other;
+	struct cache_place p;
+	struct rig_disks d;
+	enum status s;
+
+	vr_disks_make(&d, 1, 96);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 16, .disks = &d, .sum_threads = 2 * (uint32_t)_i });
+	rig_restored(&v.r);
+	vr_join(&other, &v, 0, "other");
+	vr_board(&other);
+	on.attachment = other.r.attachment;
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	rig_quiet(&v.r);
+	vr_flip(&v, CACHE_HOST, 0, 9);
+	vr_hold(&v, 0, 1);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &wrong), STATUS_OK);
+	RIG_AWAIT(v.board[FDSOCK_BOARD_FAILED]);
+	cache_lock(v.r.c); /* who has told of it has it for so long */
+	cache_unlock(v.r.c);
+	s = cache_lease_on(v.r.c, other.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why);
+	ck_assert_int_eq(s, STATUS_BUSY);
+	vr_go(&v, 0);
+	for (int seen = 0; s == STATUS_BUSY; seen = called) {
+		RIG_AWAIT((rig_tick(v.r.c, v.r.now), called > seen));
+		s = cache_lease_on(v.r.c, other.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why);
+	}
+	ck_assert_int_eq(s, STATUS_OK);
+	vr_wait_layers(&other, &l);
+	ck_assert(vr_matches(&v, &p, 0, 0));
+	ck_assert_uint_eq(other.board[FDSOCK_BOARD_FAILED], 0);
+	vr_release(&other, &l);
+	vr_release(&v, &wrong);
+	cache_wait_end(v.r.c, &w);
+	free((void *)k.bytes);
+	rig_quiet(&v.r);
+	rig_check_books(v.r.c);
+	munmap((void *)other.board, EXTENT_PAGE_BYTES);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Memory's copy is known to be wrong, and the list that found it has not ended: from then on nobody gets it, and the sound one, on another GPU, is the
+ * block's only one. With (_i & 2) the lease that found it is given back before that. */
+START_TEST(known_wrong_at_once)
+{
+	struct cache_leased wrong, l;
+	struct cache_place p, q;
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = SLOTS, .host_slots = 4 * SLOTS, .sum_threads = 2 * (_i & 1), .write_back = true });
+	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
+	rig_quiet(&v.r);
+	vr_flip(&v, CACHE_HOST, 0, 9);
+	vr_hold(&v, 0, 1);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &wrong), STATUS_OK);
+	RIG_AWAIT(v.board[FDSOCK_BOARD_FAILED]);
+	if (_i & 2)
+		vr_release(&v, &wrong);
+	ck_assert_str_eq(vr_tier(&v, 0), "gpu");
+	for (uint64_t n = 1000; n < 1000 + 2 * SLOTS; n++) /* nothing is lost for these */
+		ck_assert_uint_eq(vr_put(&v, 1, n, 1), 1);
+	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 1, true, false, &q, &l), STATUS_OK);
+	ck_assert(vr_matches(&v, &q, 0, 0));
+	vr_release(&v, &l);
+	vr_go(&v, 0);
+	rig_quiet(&v.r);
+	ck_assert_double_eq(vr_corrupt(&v, "to=gpu"), 1);
+	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
+	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
+	if (!(_i & 2))
+		vr_release(&v, &wrong);
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), 1);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+}
+END_TEST
+
+/* Memory's copy is found to be wrong while a call for a full GPU waits for room there, to be copied from it: the call gets the sound one (_i: from a disk,
+ * or another GPU). */
+START_TEST(found_while_it_waits_for_room)
+{
+	_Atomic int called = 0;
+	struct cache_wait w = { .ready = vr_count, .arg = &called };
+	struct cache_keys k = rig_keys(0, 1);
+	uint32_t blocks = 0;
+	struct rig_disks d;
+	struct vram_rig v;
+
+	setenv("SIM_GPU_NO_PEERS", "1", 1);
+	vr_disks_make(&d, 1, 96);
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 3, .gpu_slots = SLOTS, .host_slots = 4 * SLOTS, .disks = _i ? &d : NULL });
+	if (_i)
+		rig_restored(&v.r);
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+	if (_i)
+		ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
+	else
+		ck_assert_uint_eq(vr_read_all(&v, 1, 0, 1), 1);
+	rig_quiet(&v.r);
+	vr_flip(&v, CACHE_HOST, 0, 9);
+	vr_hold(&v, 2, 1);
+	ck_assert_uint_eq(vr_put(&v, 2, 500, SLOTS), SLOTS);
+	ck_assert_int_eq(cache_warm_on(v.r.c, v.r.s.id, &k, 2, v.r.now, &w, &blocks, &v.r.why), STATUS_BUSY);
+	find(&v, true);
+	ck_assert_int_eq(called, 0);
+	vr_go(&v, 2);
+	RIG_AWAIT((rig_tick(v.r.c, v.r.now), cache_warm_on(v.r.c, v.r.s.id, &k, 2, v.r.now, &w, &blocks, &v.r.why)) == STATUS_OK);
+	ck_assert_uint_eq(blocks, 1);
+	cache_wait_end(v.r.c, &w);
+	free((void *)k.bytes);
+	ck_assert_uint_eq(vr_read_all(&v, 2, 0, 1), 1);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("cache_vram_heir");
+	TCase *t = tcase_create("cache_vram_heir");
+	SRunner *runner;
+	int failures;
+
+	tcase_set_timeout(t, 120);
+	tcase_add_test(t, an_engine_holds_the_last);
+	tcase_add_loop_test(t, wrong_in_memory_that_somebody_has, 0, 2);
+	tcase_add_loop_test(t, gone_while_somebody_has_it, 0, 2);
+	tcase_add_loop_test(t, sound_on_another_gpu, 0, 2);
+	tcase_add_loop_test(t, wrong_for_two_gpus, 0, 2);
+	tcase_add_loop_test(t, sound_on_its_way, 0, 13);
+	tcase_add_test(t, wrong_while_it_is_spilled);
+	tcase_add_loop_test(t, deleted_while_it_is_spilled, 0, 2);
+	tcase_add_test(t, verified_wrong_in_memory);
+	tcase_add_loop_test(t, memory_that_is_bad, 0, 2);
+	tcase_add_loop_test(t, who_comes_when_it_is_known, 0, 2);
+	tcase_add_loop_test(t, known_wrong_at_once, 0, 4);
+	tcase_add_loop_test(t, found_while_it_waits_for_room, 0, 2);
+	suite_add_tcase(suite, t);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failures = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failures ? 1 : 0;
+}
