@@ -15,87 +15,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { TICK_AGINGS_MAX = 4096 };
-
-void cache_lock(struct cache *c)
-{
-	pthread_mutex_lock(&c->lock);
-}
-
-void cache_unlock(struct cache *c)
-{
-	if (c->vram)
-		vram_publish(c);
-	pthread_mutex_unlock(&c->lock);
-}
-
-void cache_called(struct cache *c)
-{
-	vram_stir(c);
-}
-
-uint64_t cache_time(struct cache *c, uint64_t now_us)
-{
-	if (now_us > c->now_us)
-		c->now_us = now_us;
-	return c->now_us;
-}
-
-const char *cache_keys_problem(const struct cache_keys *k, uint32_t layouts)
-{
-	if (k->key_bytes == 0 || k->key_bytes > SLOT_KEY_MAX)
-		return "a key has 1 to 32 bytes";
-	_Static_assert(SLOT_KEY_MAX == 32, "the words say so");
-	if (k->count > CACHE_KEYS_MAX)
-		return "at most 4096 keys a call";
-	if ((uint64_t)k->count * layouts > CACHE_BLOCKS_MAX)
-		return "at most 16384 blocks (keys times layouts) a call";
-	return NULL;
-}
-
-void aging_add(struct aging_queue *q, struct aging *a, uint64_t now_us)
-{
-	*a = (struct aging){ .prev = q->last, .since_us = now_us };
-	if (q->last)
-		q->last->next = a;
-	else
-		q->first = a;
-	q->last = a;
-}
-
-static void aging_unlink(struct aging_queue *q, struct aging *a)
-{
-	if (a->prev)
-		a->prev->next = a->next;
-	else
-		q->first = a->next;
-	if (a->next)
-		a->next->prev = a->prev;
-	else
-		q->last = a->prev;
-	a->prev = a->next = NULL;
-}
-
-void aging_remove(struct aging_queue *q, struct aging *a)
-{
-	if (a->overdue)
-		q->overdue--;
-	else
-		aging_unlink(q, a);
-}
-
-/* The overdue leave the queue and stay counted until they end. */
-static void aging_tick(struct aging_queue *q, uint64_t now_us, uint64_t ttl_us)
-{
-	for (int i = 0; i < TICK_AGINGS_MAX && q->first && now_us - q->first->since_us > ttl_us; i++) {
-		struct aging *a = q->first;
-
-		aging_unlink(q, a);
-		a->overdue = true;
-		q->overdue++;
-	}
-}
-
 static const char *options_problem(const struct cache_options *o)
 {
 	if (o->sessions_max == 0 || o->sessions_max > HANDLES_MAX)
@@ -291,21 +210,6 @@ const char *cache_left(const struct cache *c)
 	return c->left;
 }
 
-void cache_thread_enter(void)
-{
-	index_thread_enter();
-}
-
-void cache_thread_leave(void)
-{
-	index_thread_leave();
-}
-
-uint64_t cache_epoch(const struct cache *c)
-{
-	return c->epoch;
-}
-
 /* Without the lock: it takes ten microseconds for so many. */
 static void handles_restock(struct cache *c)
 {
@@ -408,24 +312,6 @@ void cache_chores(struct cache *c)
 		vram_chores(c);
 	if (c->tier)
 		tier_chores(c);
-}
-
-void cache_on_chores(struct cache *c, void (*call)(void *arg), void *arg)
-{
-	cache_lock(c);
-	c->wake_chores = call;
-	c->wake_chores_arg = arg;
-	cache_unlock(c);
-}
-
-void cache_drain(struct cache *c, bool on)
-{
-	atomic_store(&c->draining, on);
-}
-
-bool cache_draining(const struct cache *c)
-{
-	return atomic_load(&c->draining);
 }
 
 void cache_load(struct cache *c, struct cache_load *out)

@@ -798,4 +798,23 @@ void watch_session_ended(struct cache *c, uint64_t session);
 /* Somebody watches for that session. */
 bool watch_is_open(const struct cache *c, uint64_t session);
 
+/* The overdue leave the queue and stay counted until they end. */
+void aging_tick(struct aging_queue *q, uint64_t now_us, uint64_t ttl_us);
+uint64_t key_mix(uint64_t h, uint64_t word);
+enum { FIND_BATCH = 128 };
+/* The session's next of either kind that is the call's; NULL. */
+struct lease *lease_of_call(const struct session *s, uint64_t call);
+/* If that comes late, some may have been removed meanwhile. */
+void lease_use(struct cache *c, struct lease *l);
+enum { TIERS = DEVICES_MAX + 1 };
+/* How far: ids below are told of. By layout of the session, and tier. */
+struct offers {
+	uint32_t tiers;                /* asked for, a bit each */
+	uint32_t next[][TIERS];
+};
+/* The process that writes it may have the memory of its slots mapped writable from now on, or (on false) not for its sake any more. */
+void reservation_writes(struct cache *c, struct reservation *r, bool on);
+/* Everything after the last atomic field begins anew. */
+void session_reset(struct session *s);
+
 #endif

@@ -16,26 +16,6 @@ enum {
 	BUCKETS_MAX = 1 << 22,
 };
 
-static uint64_t mix(uint64_t h, uint64_t word)
-{
-	h = (h ^ word) * 0x9e3779b97f4a7c15ull;
-	return h ^ h >> 29;
-}
-
-uint64_t key_name(const uint8_t *key, uint32_t key_bytes)
-{
-	uint64_t h = key_bytes, word;
-
-	for (; key_bytes >= 8; key += 8, key_bytes -= 8) {
-		memcpy(&word, key, 8);
-		h = mix(h, word);
-	}
-	word = 0;
-	memcpy(&word, key, key_bytes);
-	h = mix(h, word);
-	return h ? h : 1;
-}
-
 static uint64_t buckets_for(const struct cache_options *o)
 {
 	uint64_t bytes = o->host_bytes, n = BUCKETS_MIN;
@@ -87,43 +67,6 @@ void advice_destroy(struct cache *c)
 
 /* ---- blocks by id ---- */
 
-static struct block **bucket_of(const struct cache *c, uint64_t id)
-{
-	return &c->advice->by_id[mix(0, id) & c->advice->by_id_mask];
-}
-
-void by_id_add(struct cache *c, struct block *b)
-{
-	struct block **bucket = bucket_of(c, b->node.id);
-
-	b->id_next = *bucket;
-	*bucket = b;
-	if (c->advice->advisor)
-		advisor_block(c, b, true);
-}
-
-void by_id_remove(struct cache *c, struct block *b)
-{
-	struct block **at = bucket_of(c, b->node.id);
-
-	while (*at != b)
-		at = &(*at)->id_next;
-	*at = b->id_next;
-	if (!b->shelf)
-		ahead_end(c, b, COUNTER_AHEAD_WASTED);
-	if (c->advice->advisor)
-		advisor_block(c, b, false);
-}
-
-struct block *by_id_find(const struct cache *c, uint64_t id)
-{
-	struct block *b = *bucket_of(c, id);
-
-	while (b && b->node.id != id)
-		b = b->id_next;
-	return b;
-}
-
 /* ---- letters ---- */
 
 void advice_ask(struct cache *c, const struct asking *q, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k)
@@ -168,7 +111,7 @@ static void letter_parse(const struct mailbox *m, const struct letter *l, struct
 
 uint64_t request_whole(const struct request *r, uint32_t count)
 {
-	return mix(r->session, r->name[count - 1]);
+	return key_mix(r->session, r->name[count - 1]);
 }
 
 /* A Lookup is expected to be followed by a Lease of all its keys, or of those that it found, or by the same Lookup again: one

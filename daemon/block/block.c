@@ -6,32 +6,10 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "daemon/advice/advice.h"
 #include "daemon/disk/tier.h"
 #include "daemon/vram/vram.h"
 #include "store/crash_point.h"
-
-void block_ident(const struct pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out)
-{
-	*out = (struct index_ident){
-		.layout_id = p->layout_id, .tenant = p->tenant->number, .key_bytes = key_bytes
-	};
-	memcpy(out->key, key, key_bytes);
-}
-
-void block_slot_ident(const struct pool *p, const char *tenant, const uint8_t *key, uint8_t key_bytes, struct slot_ident *out)
-{
-	*out = (struct slot_ident){
-		.tenant = tenant, .layout_id = p->layout_id, .key = key, .key_bytes = key_bytes,
-		.block_bytes = p->geometry.block_bytes, .layer_bytes = p->geometry.layer_bytes, .layers = p->layout.layers,
-	};
-}
-
-uint64_t block_id(const struct index_ident *ident)
-{
-	return policy_id(key_name(ident->key, ident->key_bytes), ident->layout_id);
-}
 
 enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, struct block **out)
 {
@@ -115,26 +93,6 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 	cache_count(c, COUNTER_STORED_BLOCKS, 1);
 	watch_event(c, b, CACHE_STORED, CACHE_REASON_NONE);
 	return STATUS_OK;
-}
-
-uint64_t ident_hash(const struct index_ident *ident, uint64_t seed)
-{
-	uint64_t h = seed ^ ident->layout_id ^ ident->key_bytes;
-
-	for (uint32_t i = 0; i < SLOT_KEY_MAX; i += 8) {
-		uint64_t word;
-
-		memcpy(&word, ident->key + i, sizeof(word));
-		h = (h ^ word) * 0x9e3779b97f4a7c15ull;
-		h ^= h >> 29;
-	}
-	return h;
-}
-
-bool ident_equal(const struct index_ident *a, const struct index_ident *b)
-{
-	return a->layout_id == b->layout_id && a->tenant == b->tenant && a->key_bytes == b->key_bytes &&
-	       !memcmp(a->key, b->key, a->key_bytes);
 }
 
 /* Refused blocks hang in a list of the pool by the links that the policy would use. */

@@ -21,106 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct lease *lease_alloc(uint32_t blocks)
-{
-	struct lease *l = malloc(sizeof(*l) + blocks * (sizeof(l->block[0]) + 1));
-
-	if (l)
-		*l = (struct lease){ .room = blocks };
-	return l;
-}
-
-uint64_t pins_free(const struct cache *c)
-{
-	const struct tenant *t = &c->tenant;
-	/* Moves pin blocks too; that is not the tenant's doing. */
-	const uint64_t max = c->options.pinned_bytes_max + (c->tier ? c->tier->moving_bytes : 0) +
-			     (c->vram ? c->vram->moving_bytes : 0) + t->beside_bytes;
-	const uint64_t used = t->pinned_bytes + t->reserved_bytes;
-
-	return max > used ? max - used : 0;
-}
-
-enum status lease_ask(struct cache *c, const struct session *s, const char **why)
-{
-	return quota_ask(s->holder, QUOTA_LEASES, 1, c->leases.max - c->leases.used, why);
-}
-
-enum status pins_ask(struct cache *c, const struct session *s, uint64_t bytes, const struct gpu *g, uint64_t gpu_bytes, const char **why)
-{
-	enum status status = quota_ask(s->holder, QUOTA_PINNED, bytes, pins_free(c), why);
-
-	if (!status && g)
-		status = quota_ask(s->holder, QUOTA_GPU_PINNED + g->number, gpu_bytes, pins_free_gpu(c, g), why);
-	return status;
-}
-
-/* The holder has them, or (on false) has given them back. */
-static void lease_charge(const struct lease *l, bool on)
-{
-	struct quota_holder *h = l->session->holder;
-	void (*const charge)(struct quota_holder *, enum quota_thing, uint64_t) = on ? quota_add : quota_give;
-
-	charge(h, QUOTA_LEASES, 1);
-	charge(h, QUOTA_PINNED, l->bytes - l->gpu_bytes);
-	if (l->gpu)
-		charge(h, QUOTA_GPU_PINNED + l->gpu->number, l->gpu_bytes);
-}
-
-enum status lease_record(struct cache *c, struct session *s, struct lease *l, uint64_t now_us)
-{
-	l->handle = handles_give(&c->leases, &c->random, l);
-	if (!l->handle)
-		return STATUS_EXHAUSTED;
-	l->session = s;
-	l->prev = NULL;
-	l->next = s->leases;
-	if (s->leases)
-		s->leases->prev = l;
-	s->leases = l;
-	for (uint32_t i = 0; i < l->count; i++) {
-		const uint64_t bytes = block_pool(l->block[i])->geometry.slot_bytes;
-
-		l->bytes += bytes;
-		l->gpu_slots += lease_on_gpu(l)[i] != LEASE_IN_MEMORY;
-		l->gpu_bytes += lease_on_gpu(l)[i] ? bytes : 0;
-	}
-	s->held_slots += l->count;
-	s->held_bytes += l->bytes;
-	lease_charge(l, true);
-	aging_add(&c->lease_age, &l->aging, now_us);
-	cache_count(c, COUNTER_LEASES, 1);
-	cache_count(c, COUNTER_LEASED_BLOCKS, l->count);
-	return STATUS_OK;
-}
-
-void lease_pin(struct lease *l, struct block *b, struct vram_slot *copy, bool pinned)
-{
-	if (pinned)
-		block_pin_apart(b, copy);
-	else
-		block_pin_on(b, copy);
-	if (copy)
-		l->gpu = copy->shelf->pool->gpu;
-	lease_on_gpu(l)[l->count] = copy ? LEASE_ON_GPU : LEASE_IN_MEMORY;
-	l->block[l->count++] = b;
-}
-
-void lease_unpin(struct lease *l)
-{
-	for (uint32_t i = 0; i < l->count; i++)
-		block_unpin_on(l->block[i], lease_on_gpu(l)[i] ? l->gpu : NULL);
-	l->count = 0;
-}
-
-/* If that comes late, some may have been removed meanwhile. */
-static void lease_use(struct cache *c, struct lease *l)
-{
-	for (uint32_t i = l->count; i > 0; i--)
-		if (block_live(l->block[i - 1]))
-			block_use_on(c, l->block[i - 1], lease_on_gpu(l)[i - 1] == LEASE_ON_GPU ? l->gpu : NULL);
-}
-
 void late_tell(struct cache *c)
 {
 	const uint32_t count = atomic_load_explicit(&c->late_count, memory_order_relaxed);
@@ -145,26 +45,6 @@ void cache_leases_tell(struct cache *c)
 	cache_lock(c);
 	late_tell(c);
 	cache_unlock(c);
-}
-
-void lease_end(struct cache *c, struct lease *l)
-{
-	struct session *s = l->session;
-
-	late_tell(c);
-	if (l->prev)
-		l->prev->next = l->next;
-	else
-		s->leases = l->next;
-	if (l->next)
-		l->next->prev = l->prev;
-	s->held_slots -= l->count;
-	s->held_bytes -= l->bytes;
-	lease_charge(l, false);
-	aging_remove(&c->lease_age, &l->aging);
-	handles_drop(&c->leases, l->handle);
-	lease_unpin(l);
-	free(l);
 }
 
 /* A live block can be leased, or, with `wait`, brought to where it can. */
@@ -487,16 +367,6 @@ enum status cache_release(struct cache *c, uint64_t session, uint64_t lease)
 	}
 	cache_unlock(c);
 	return status;
-}
-
-/* The session's next of either kind that is the call's; NULL. */
-static struct lease *lease_of_call(const struct session *s, uint64_t call)
-{
-	struct lease *l = s->leases;
-
-	while (l && l->call != call)
-		l = l->next;
-	return l;
 }
 
 static struct reservation *reservation_of_call(const struct session *s, uint64_t call)

@@ -11,43 +11,6 @@
 
 #include <string.h>
 
-enum { FIND_BATCH = 128 };
-
-void prefix_begin(struct prefix *p, uint32_t count)
-{
-	p->count = p->limit = count;
-	memset(p->valid, 0xff, (count / 64 + 1) * sizeof(p->valid[0]));
-}
-
-void prefix_layout(struct prefix_run *r, const struct pool *pool)
-{
-	uint32_t tokens = pool->layout.block_tokens, window = pool->layout.window;
-
-	*r = (struct prefix_run){ .need = UINT32_MAX };
-	if (window)
-		r->need = (window - 1) / tokens + ((window - 1) % tokens != 0);
-}
-
-void prefix_feed(struct prefix *p, struct prefix_run *r, bool present)
-{
-	r->at++;
-	r->run = present ? r->run + 1 : 0;
-	if (r->run < r->at && r->run < r->need) {
-		p->valid[r->at / 64] &= ~(1ull << r->at % 64);
-		if (r->need == UINT32_MAX && r->at <= p->limit)
-			p->limit = r->at - 1;
-	}
-}
-
-uint32_t prefix_longest(const struct prefix *p)
-{
-	uint32_t n = p->limit;
-
-	while (n && !(p->valid[n / 64] >> n % 64 & 1))
-		n--;
-	return n;
-}
-
 static uint8_t state_of(struct index_record *r)
 {
 	uint8_t where = atomic_load_explicit(&block_of(r)->where, memory_order_relaxed);
@@ -90,11 +53,6 @@ static uint16_t turn_of(struct cache *c, const struct pool *pool, const struct c
 	return found ? atomic_load_explicit(&block_of(found)->turn, memory_order_relaxed) : 0;
 }
 
-uint16_t turn_after(uint16_t turn, bool goes_on)
-{
-	return turn && goes_on && turn < UINT16_MAX ? turn + 1 : turn;
-}
-
 enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_keys *k, uint32_t *prefix,
 			 uint8_t *states, uint32_t states_max, const char **why)
 {
@@ -130,34 +88,6 @@ enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_k
 	cache_count(c, COUNTER_LOOKUP_KEYS, k->count);
 	cache_count(c, COUNTER_LOOKUP_HITS, *prefix);
 	return STATUS_OK;
-}
-
-struct block *block_find_again(struct cache *c, const struct block *b)
-{
-	struct index_record *r = index_find(c->index, &b->record.ident);
-
-	return r ? block_of(r) : NULL;
-}
-
-void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
-		 struct block **found)
-{
-	struct index_record *records[FIND_BATCH];
-
-	for (uint32_t l = 0; l < layouts; l++)
-		for (uint32_t at = 0; at < k->count; at += FIND_BATCH) {
-			uint32_t n = k->count - at < FIND_BATCH ? k->count - at : FIND_BATCH;
-
-			index_find_many(c->index, pools[l]->tenant->number, pools[l]->layout_id,
-					k->bytes + (size_t)at * k->key_bytes, k->key_bytes, n, records);
-			for (uint32_t i = 0; i < n; i++) {
-				struct block *b = records[i] ? block_of(records[i]) : NULL;
-
-				found[(size_t)(at + i) * layouts + l] = b;
-				if (b)
-					block_fetch_ahead(b);
-			}
-		}
 }
 
 /* Uses of the keys in every layout; *found counts the keys that are anywhere. */

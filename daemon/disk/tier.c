@@ -311,12 +311,6 @@ bool tier_wants(struct cache *c)
 	return c->tier && (c->tier->hungry || class_wanting(c->tier) || unit_over(c->tier));
 }
 
-void tier_wake(struct cache *c)
-{
-	if (c->wake_chores)
-		c->wake_chores(c->wake_chores_arg);
-}
-
 /* Racks whose slab disk_slab_drop_free has deleted. */
 static void racks_prune(struct cache *c, struct unit *u)
 {

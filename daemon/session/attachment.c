@@ -11,7 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PROBES_AT_EXIT = 256, ATTACHMENT_NUMBER_MAX = 0x7fffffff };
+enum {ATTACHMENT_NUMBER_MAX = 0x7fffffff };
+
 #define LENT_TOLD (1u << 31) /* beside an extent's number, which is smaller: its process says that it has unmapped it */
 
 struct attachment *attachment_find(struct cache *c, uint64_t number)
@@ -445,30 +446,7 @@ void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent
 	cache_unlock(c);
 }
 
-bool cache_attach_gone(struct cache *c, uint64_t attachment, uint64_t now_us, uint64_t *held_bytes)
+void offers_free(struct offers *o)
 {
-	uint32_t probes = PROBES_AT_EXIT;
-	struct attachment *a;
-	struct session *s;
-	bool last = false;
-
-	cache_lock(c);
-	cache_time(c, now_us);
-	a = attachment_find(c, attachment);
-	if (a && !a->gone) {
-		s = a->session;
-		last = s->state != SESSION_GHOST && s->attached == 1;
-		if (last && held_bytes)
-			*held_bytes = s->held_bytes;
-		a->gone = true;
-		s->attached--;
-		if (s->state == SESSION_GHOST)
-			session_ghost_try(c, s, &probes);
-		else if (s->attached == 0)
-			session_ghost(c, s);
-		else if (!attachment_holds(c, a, &probes))
-			attachment_free(c, a);
-	}
-	cache_unlock(c);
-	return last;
+	free(o);
 }

@@ -3,16 +3,7 @@
  * told, since ids of extents rise. An extent that is made out of order is not offered, and is mapped by the lease that names it.
  */
 #include <stdlib.h>
-
 #include "daemon/vram/vram.h"
-
-enum { TIERS = DEVICES_MAX + 1 }; /* the last is host memory */
-
-/* How far: ids below are told of. By layout of the session, and tier. */
-struct offers {
-	uint32_t tiers;                /* asked for, a bit each */
-	uint32_t next[][TIERS];
-};
 
 static bool is_tier(const struct cache *c, int32_t gpu)
 {
@@ -22,11 +13,6 @@ static bool is_tier(const struct cache *c, int32_t gpu)
 static uint32_t tier_of(int32_t gpu)
 {
 	return gpu < 0 ? DEVICES_MAX : (uint32_t)gpu;
-}
-
-void offers_free(struct offers *o)
-{
-	free(o);
 }
 
 enum status cache_attach_ahead(struct cache *c, uint64_t attachment, int32_t gpu)

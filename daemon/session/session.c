@@ -13,11 +13,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum {
-	PROBES_A_TICK = 1024, /* system calls */
-	PROBES_A_CALL = 256,
-};
-
 /* The one that may have this handle; NULL: none. */
 static struct session *session_at(struct cache *c, uint64_t handle)
 {
@@ -130,7 +125,7 @@ static struct session *session_slot(struct cache *c)
 }
 
 /* Everything after the last atomic field begins anew. */
-static void session_reset(struct session *s)
+void session_reset(struct session *s)
 {
 	memset(&s->state, 0, sizeof(*s) - offsetof(struct session, state));
 }
@@ -237,18 +232,6 @@ enum status cache_session_by_token(struct cache *c, const uint8_t token[CACHE_TO
 	return s ? STATUS_OK : STATUS_NOT_FOUND;
 }
 
-enum status cache_session_close(struct cache *c, uint64_t session, uint64_t now_us, const char **why)
-{
-	struct session *s;
-
-	cache_lock(c);
-	s = session_call(c, session, now_us, why);
-	if (s)
-		session_ghost(c, s);
-	cache_unlock(c);
-	return s ? STATUS_OK : STATUS_NOT_FOUND;
-}
-
 enum status cache_session_write_back(struct cache *c, uint64_t session)
 {
 	const char *why;
@@ -322,123 +305,8 @@ uint32_t session_pools(struct cache *c, uint64_t id, struct pool **pools)
 	return n;
 }
 
-void session_ghost(struct cache *c, struct session *s)
-{
-	uint32_t probes = PROBES_A_CALL;
-
-	atomic_store_explicit(&s->id, 0, memory_order_release);
-	s->state = SESSION_GHOST;
-	memset(s->token, 0, sizeof(s->token));
-	c->open_sessions--;
-	c->ghosts++;
-	cache_count(c, COUNTER_GHOSTS, 1);
-	watch_session_ended(c, s->handle);
-	session_ghost_try(c, s, &probes);
-}
-
-/* What the daemon itself is sealing or writing ends by itself. */
-static void reservations_end(struct cache *c, struct session *s)
-{
-	struct reservation *next;
-
-	for (struct reservation *r = s->reservations; r; r = next) {
-		next = r->next;
-		if (!r->committing && !r->stream)
-			reservation_end(c, r);
-	}
-}
-
-static void session_free(struct cache *c, struct session *s)
-{
-	while (s->attachments)
-		attachment_free(c, s->attachments);
-	handle_places_drop(&c->session_places, s->handle);
-	quota_give(s->holder, QUOTA_SESSIONS, 1);
-	quota_leave(s->holder);
-	session_reset(s);
-	c->ghosts--;
-}
-
-void session_ghost_try(struct cache *c, struct session *s, uint32_t *probes)
-{
-	for (struct attachment *a = s->attachments; a; a = a->next)
-		if (attachment_holds(c, a, probes))
-			return;
-	while (s->leases)
-		lease_end(c, s->leases);
-	reservations_end(c, s);
-	if (!s->reservations)
-		session_free(c, s);
-}
-
-/* Attachments that are gone and hold nothing are of no more use to an open session. */
-static void session_prune(struct cache *c, struct session *s, uint32_t *probes)
-{
-	struct attachment *next;
-
-	for (struct attachment *a = s->attachments; a; a = next) {
-		next = a->next;
-		if (a->gone && !attachment_holds(c, a, probes))
-			attachment_free(c, a);
-	}
-}
-
-/* A watch is a call that lasts. */
-static bool session_is_idle(const struct cache *c, struct session *s, uint64_t now_us)
-{
-	if (s->attached || now_us - s->last_call_us <= c->options.session_idle_ms * 1000ull)
-		return false;
-	if (!watch_is_open(c, s->handle))
-		return true;
-	s->last_call_us = now_us;
-	return false;
-}
-
-void sessions_tick(struct cache *c, uint64_t now_us)
-{
-	uint32_t probes = PROBES_A_TICK;
-
-	c->idled_count = 0;
-	for (uint32_t i = 0; i < c->options.sessions_max; i++) {
-		struct session *s = &c->sessions[(c->tick_hint + i) % c->options.sessions_max];
-
-		if (s->state == SESSION_OPEN) {
-			if (atomic_exchange_explicit(&s->called, false, memory_order_relaxed))
-				s->last_call_us = now_us;
-			session_prune(c, s, &probes);
-			if (c->idled_count < CACHE_IDLED_MAX && session_is_idle(c, s, now_us)) {
-				c->idled[c->idled_count++] = s->number;
-				session_ghost(c, s);
-			}
-		} else if (s->state == SESSION_GHOST) {
-			session_ghost_try(c, s, &probes);
-		}
-		if (probes == 0) {
-			/* Fair to the next: it goes first in the next tick. */
-			c->tick_hint = (c->tick_hint + i) % c->options.sessions_max;
-			return;
-		}
-	}
-}
-
 uint32_t cache_idled(const struct cache *c, const uint64_t **sessions)
 {
 	*sessions = c->idled;
 	return c->idled_count;
-}
-
-void sessions_free(struct cache *c)
-{
-	for (uint32_t i = 0; i < c->options.sessions_max; i++) {
-		struct session *s = &c->sessions[i];
-
-		if (s->state == SESSION_FREE)
-			continue;
-		while (s->leases)
-			lease_end(c, s->leases);
-		while (s->reservations)
-			reservation_end(c, s->reservations);
-		while (s->attachments)
-			attachment_free(c, s->attachments);
-	}
 }

@@ -202,7 +202,7 @@ static void bring_ready(void *arg)
 }
 
 /* Begun; BUSY: with `spare`, memory has no place now, but will have one, as disks write. */
-static enum status bring_begin(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
+static enum status bring_block(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
 {
 	enum status s = STATUS_UNAVAILABLE;
 
@@ -228,7 +228,7 @@ bool vram_bring(struct cache *c, struct block *b, bool spare)
 
 	await_init(&came);
 	w.arg = &came;
-	while ((s = bring_begin(c, b, spare, &w)) == STATUS_BUSY && vram_clock_us() < until_us)
+	while ((s = bring_block(c, b, spare, &w)) == STATUS_BUSY && vram_clock_us() < until_us)
 		nanosleep(&pause, NULL);
 	if (s == STATUS_OK && w.links)
 		await_came(&came, BRING_US_MAX);

@@ -8,7 +8,7 @@
 #include "proto/layout_message.h"
 
 /* What engines may ask for the memory of. */
-static bool session_gpus(struct rpc_call *c, Terrace__V1__OpenSessionReply *r)
+static bool reply_gpus(struct rpc_call *c, Terrace__V1__OpenSessionReply *r)
 {
 	const uint32_t count = cache_gpus(c->daemon->cache, NULL, 0);
 	struct cache_gpu_view *views = rpc_take(c, count * sizeof *views);
@@ -61,7 +61,7 @@ static enum status session_reply(struct rpc_call *c, const struct cache_session_
 	r->idle_timeout_ms = (uint32_t)config->session_idle_ms;
 	r->n_layout_list = with_layouts ? v->layouts : 0;
 	r->layout_list = layout_list;
-	if (!session_gpus(c, r))
+	if (!reply_gpus(c, r))
 		return rpc_too_big(c);
 	*reply = &r->base;
 	return STATUS_OK;

@@ -1,0 +1,60 @@
+/* A layout as bytes: fixed fields in a fixed order, so that a restart knows it again. */
+#include "daemon/disk/tier.h"
+#include "daemon/threads/await.h"
+#include "store/crash_point.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { LAYOUT_FORM = 1 };
+
+static uint8_t *put32(uint8_t *at, uint32_t n)
+{
+	memcpy(at, &n, sizeof(n));
+	return at + sizeof(n);
+}
+
+static const uint8_t *get32(const uint8_t *at, uint32_t *n)
+{
+	memcpy(n, at, sizeof(*n));
+	return at + sizeof(*n);
+}
+
+void layout_pack(const struct kv_layout *l, uint8_t out[LAYOUT_BYTES])
+{
+	const uint32_t fields[] = { l->first_layer, l->layers, l->first_head, l->heads, l->total_heads, l->head_dim_k,
+				    l->head_dim_v, l->block_tokens, l->k_format, l->v_format, l->window, l->rotation_version,
+				    l->codebook_version, l->layout_version };
+	uint8_t *at = put32(out, LAYOUT_FORM);
+
+	memset(at, 0, LAYOUT_BYTES - 4);
+	memcpy(at, l->fingerprint, KV_FINGERPRINT_BYTES);
+	at += KV_FINGERPRINT_BYTES;
+	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+		at = put32(at, fields[i]);
+}
+
+bool layout_unpack(const uint8_t *bytes, size_t n, struct kv_layout *out)
+{
+	uint32_t form, k_format, v_format;
+	const uint8_t *at;
+
+	if (n != LAYOUT_BYTES)
+		return false;
+	at = get32(bytes, &form);
+	if (form != LAYOUT_FORM)
+		return false;
+	memset(out, 0, sizeof(*out));
+	memcpy(out->fingerprint, at, KV_FINGERPRINT_BYTES);
+	at += KV_FINGERPRINT_BYTES;
+	uint32_t *const fields[] = { &out->first_layer, &out->layers, &out->first_head, &out->heads, &out->total_heads,
+				     &out->head_dim_k, &out->head_dim_v, &out->block_tokens, &k_format, &v_format,
+				     &out->window, &out->rotation_version, &out->codebook_version, &out->layout_version };
+
+	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+		at = get32(at, fields[i]);
+	out->k_format = (enum kv_format)k_format;
+	out->v_format = (enum kv_format)v_format;
+	return !kv_layout_problem(out);
+}

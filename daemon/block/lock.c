@@ -1,0 +1,76 @@
+/* The cache's lock, its time, its epoch, and whether it drains. */
+#include "daemon/advice/graph.h"
+#include "daemon/disk/tier.h"
+#include "daemon/threads/checksum_pool.h"
+#include "daemon/threads/deadline.h"
+#include "daemon/vram/vram.h"
+#include "store/crash_point.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+void cache_lock(struct cache *c)
+{
+	pthread_mutex_lock(&c->lock);
+}
+
+void cache_unlock(struct cache *c)
+{
+	if (c->vram)
+		vram_publish(c);
+	pthread_mutex_unlock(&c->lock);
+}
+
+void cache_called(struct cache *c)
+{
+	vram_stir(c);
+}
+
+uint64_t cache_time(struct cache *c, uint64_t now_us)
+{
+	if (now_us > c->now_us)
+		c->now_us = now_us;
+	return c->now_us;
+}
+
+void cache_thread_enter(void)
+{
+	index_thread_enter();
+}
+
+void cache_thread_leave(void)
+{
+	index_thread_leave();
+}
+
+uint64_t cache_epoch(const struct cache *c)
+{
+	return c->epoch;
+}
+
+void cache_on_chores(struct cache *c, void (*call)(void *arg), void *arg)
+{
+	cache_lock(c);
+	c->wake_chores = call;
+	c->wake_chores_arg = arg;
+	cache_unlock(c);
+}
+
+void cache_drain(struct cache *c, bool on)
+{
+	atomic_store(&c->draining, on);
+}
+
+bool cache_draining(const struct cache *c)
+{
+	return atomic_load(&c->draining);
+}
+
+void tier_wake(struct cache *c)
+{
+	if (c->wake_chores)
+		c->wake_chores(c->wake_chores_arg);
+}

@@ -1,0 +1,117 @@
+/* Leases: a pin on each block, recorded with the session, given up as one. */
+#include "daemon/advice/graph.h"
+#include "daemon/call/admission.h"
+#include "daemon/disk/tier.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct lease *lease_alloc(uint32_t blocks)
+{
+	struct lease *l = malloc(sizeof(*l) + blocks * (sizeof(l->block[0]) + 1));
+
+	if (l)
+		*l = (struct lease){ .room = blocks };
+	return l;
+}
+
+enum status lease_ask(struct cache *c, const struct session *s, const char **why)
+{
+	return quota_ask(s->holder, QUOTA_LEASES, 1, c->leases.max - c->leases.used, why);
+}
+
+/* The holder has them, or (on false) has given them back. */
+static void lease_charge(const struct lease *l, bool on)
+{
+	struct quota_holder *h = l->session->holder;
+	void (*const charge)(struct quota_holder *, enum quota_thing, uint64_t) = on ? quota_add : quota_give;
+
+	charge(h, QUOTA_LEASES, 1);
+	charge(h, QUOTA_PINNED, l->bytes - l->gpu_bytes);
+	if (l->gpu)
+		charge(h, QUOTA_GPU_PINNED + l->gpu->number, l->gpu_bytes);
+}
+
+enum status lease_record(struct cache *c, struct session *s, struct lease *l, uint64_t now_us)
+{
+	l->handle = handles_give(&c->leases, &c->random, l);
+	if (!l->handle)
+		return STATUS_EXHAUSTED;
+	l->session = s;
+	l->prev = NULL;
+	l->next = s->leases;
+	if (s->leases)
+		s->leases->prev = l;
+	s->leases = l;
+	for (uint32_t i = 0; i < l->count; i++) {
+		const uint64_t bytes = block_pool(l->block[i])->geometry.slot_bytes;
+
+		l->bytes += bytes;
+		l->gpu_slots += lease_on_gpu(l)[i] != LEASE_IN_MEMORY;
+		l->gpu_bytes += lease_on_gpu(l)[i] ? bytes : 0;
+	}
+	s->held_slots += l->count;
+	s->held_bytes += l->bytes;
+	lease_charge(l, true);
+	aging_add(&c->lease_age, &l->aging, now_us);
+	cache_count(c, COUNTER_LEASES, 1);
+	cache_count(c, COUNTER_LEASED_BLOCKS, l->count);
+	return STATUS_OK;
+}
+
+void lease_pin(struct lease *l, struct block *b, struct vram_slot *copy, bool pinned)
+{
+	if (pinned)
+		block_pin_apart(b, copy);
+	else
+		block_pin_on(b, copy);
+	if (copy)
+		l->gpu = copy->shelf->pool->gpu;
+	lease_on_gpu(l)[l->count] = copy ? LEASE_ON_GPU : LEASE_IN_MEMORY;
+	l->block[l->count++] = b;
+}
+
+void lease_unpin(struct lease *l)
+{
+	for (uint32_t i = 0; i < l->count; i++)
+		block_unpin_on(l->block[i], lease_on_gpu(l)[i] ? l->gpu : NULL);
+	l->count = 0;
+}
+
+/* If that comes late, some may have been removed meanwhile. */
+void lease_use(struct cache *c, struct lease *l)
+{
+	for (uint32_t i = l->count; i > 0; i--)
+		if (block_live(l->block[i - 1]))
+			block_use_on(c, l->block[i - 1], lease_on_gpu(l)[i - 1] == LEASE_ON_GPU ? l->gpu : NULL);
+}
+
+void lease_end(struct cache *c, struct lease *l)
+{
+	struct session *s = l->session;
+
+	late_tell(c);
+	if (l->prev)
+		l->prev->next = l->next;
+	else
+		s->leases = l->next;
+	if (l->next)
+		l->next->prev = l->prev;
+	s->held_slots -= l->count;
+	s->held_bytes -= l->bytes;
+	lease_charge(l, false);
+	aging_remove(&c->lease_age, &l->aging);
+	handles_drop(&c->leases, l->handle);
+	lease_unpin(l);
+	free(l);
+}
+
+/* The session's next of either kind that is the call's; NULL. */
+struct lease *lease_of_call(const struct session *s, uint64_t call)
+{
+	struct lease *l = s->leases;
+
+	while (l && l->call != call)
+		l = l->next;
+	return l;
+}

@@ -1,0 +1,309 @@
+/* Reserved slots. A key that is being written is claimed, so that a second writer is told BUSY; the reservation is published whole. */
+#include "daemon/disk/tier.h"
+#include "daemon/vram/vram.h"
+#include "store/crash_point.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct part **claim_bucket(struct cache *c, const struct index_ident *ident)
+{
+	return &c->claims[ident_hash(ident, c->claim_seed) % CLAIM_BUCKETS];
+}
+
+struct part *claim_find(struct cache *c, const struct index_ident *ident)
+{
+	struct part *p = *claim_bucket(c, ident);
+
+	while (p && !ident_equal(&p->block->record.ident, ident))
+		p = p->claim_next;
+	return p;
+}
+
+static void claim_add(struct cache *c, struct part *p)
+{
+	struct part **bucket = claim_bucket(c, &p->block->record.ident);
+
+	p->claim_next = *bucket;
+	*bucket = p;
+	p->claimed = true;
+}
+
+static void claim_drop(struct cache *c, struct part *p)
+{
+	struct part **at = claim_bucket(c, &p->block->record.ident);
+
+	while (*at != p)
+		at = &(*at)->claim_next;
+	*at = p->claim_next;
+	p->claimed = false;
+}
+
+const char *slot_info_problem(const struct slot_info *info, uint32_t block_tokens)
+{
+	if (info->tokens > block_tokens)
+		return "more tokens than the layout has in a block";
+	if (info->parent_bytes > SLOT_KEY_MAX)
+		return "a parent key has at most 32 bytes";
+	_Static_assert(SLOT_KEY_MAX == 32, "the words say so");
+	return NULL;
+}
+
+/* Which layouts want a slot: OK, EXISTS (none), BUSY (one is being written). In a read section. */
+static enum status key_state(struct cache *c, struct pool *const *pools, uint32_t layouts, const uint8_t *key,
+			     uint32_t key_bytes, bool *wanted, uint64_t *bytes)
+{
+	enum status s = STATUS_EXISTS;
+	struct index_ident ident;
+
+	*bytes = 0;
+	for (uint32_t l = 0; l < layouts; l++) {
+		wanted[l] = true;
+		if (key) {
+			block_ident(pools[l], key, key_bytes, &ident);
+			wanted[l] = !index_find(c->index, &ident);
+			if (wanted[l] && claim_find(c, &ident))
+				return STATUS_BUSY;
+		}
+		if (wanted[l]) {
+			*bytes += pools[l]->geometry.slot_bytes;
+			s = STATUS_OK;
+		}
+	}
+	return s;
+}
+
+static enum quota_thing pinned_where(const struct reservation *r)
+{
+	return r->gpu ? QUOTA_GPU_PINNED + r->gpu->number : QUOTA_PINNED;
+}
+
+static void reservation_link(struct cache *c, struct session *s, struct reservation *r, uint64_t now_us)
+{
+	r->session = s;
+	r->next = s->reservations;
+	if (s->reservations)
+		s->reservations->prev = r;
+	s->reservations = r;
+	s->open_blocks += r->open;
+	s->held_slots += r->slots;
+	s->held_bytes += r->bytes;
+	c->tenant.reserved_bytes += r->gpu ? 0 : r->bytes;
+	quota_add(s->holder, pinned_where(r), r->bytes);
+	aging_add(&c->reservation_age, &r->aging, now_us);
+}
+
+static enum status reservation_fill(struct cache *c, struct reservation *r, struct pool *const *pools,
+				    const bool *wanted)
+{
+	for (uint32_t l = 0; l < r->parts; l++) {
+		struct part *p = &r->part[l];
+		enum status s;
+
+		if (!wanted[l])
+			continue;
+		struct policy_event e = { .now_us = c->now_us, .tokens = r->info.tokens, .role = r->info.role,
+					  .position = r->info.position / pools[l]->layout.block_tokens };
+		struct index_ident ident;
+
+		if (!r->open) {
+			block_ident(pools[l], r->key, r->key_bytes, &ident);
+			e.id = block_id(&ident);
+		}
+		s = r->gpu ? vram_block_create(c, r->gpu, pools[l], &p->block)
+			   : block_create(c, pools[l], r->open ? NULL : &e, &p->block);
+		c->gpu_busy |= r->gpu && s == STATUS_BUSY;
+		if (s)
+			return s;
+		r->slots++;
+		r->bytes += pools[l]->geometry.slot_bytes;
+		if (!r->open) {
+			p->block->record.ident = ident;
+			claim_add(c, p);
+		}
+	}
+	return STATUS_OK;
+}
+
+static void reservation_empty(struct cache *c, struct reservation *r)
+{
+	for (uint32_t l = 0; l < r->parts; l++) {
+		struct part *p = &r->part[l];
+
+		if (p->claimed)
+			claim_drop(c, p);
+		if (p->block)
+			block_discard(c, p->block);
+		p->block = NULL;
+	}
+}
+
+/* Whether the session's holder may have one more, of so many bytes: OK takes its place among the reservations. */
+static enum status reservation_ask(struct cache *c, const struct session *s, const struct gpu *gpu, uint64_t bytes, bool open, const char **why)
+{
+	enum status status;
+
+	*why = "too many open blocks of this session: commit or abort some, or raise open_blocks_max";
+	if (open && s->open_blocks == c->options.open_blocks_max)
+		return STATUS_EXHAUSTED;
+	status = pins_ask(c, s, gpu ? 0 : bytes, gpu, bytes, why);
+	return status ? status : quota_take(s->holder, QUOTA_RESERVATIONS, 1, why);
+}
+
+enum status reservation_create(struct cache *c, struct session *s, struct gpu *gpu, struct pool *const *pools,
+			       uint32_t layouts, const uint8_t *key, uint32_t key_bytes,
+			       const struct slot_info *info, bool stream, uint64_t now_us,
+			       struct reservation **out, const char **why)
+{
+	bool wanted[CACHE_LAYOUTS_MAX];
+	struct reservation *r;
+	uint64_t bytes;
+	enum status status;
+
+	index_read_lock();
+	status = key_state(c, pools, layouts, key, key_bytes, wanted, &bytes);
+	index_read_unlock();
+	if (status)
+		return status;
+	status = reservation_ask(c, s, gpu, bytes, !key, why);
+	if (status)
+		return status;
+	*why = "no slot can be had now";
+	r = calloc(1, sizeof(*r) + layouts * sizeof(r->part[0]));
+	if (!r) {
+		quota_give(s->holder, QUOTA_RESERVATIONS, 1);
+		return STATUS_EXHAUSTED;
+	}
+	r->info = *info;
+	r->gpu = gpu;
+	r->open = !key;
+	r->stream = stream;
+	r->parts = layouts;
+	r->key_bytes = key_bytes;
+	if (key)
+		memcpy(r->key, key, key_bytes);
+	r->handle = handles_give(&c->reservations, &c->random, r);
+	status = r->handle ? reservation_fill(c, r, pools, wanted) : STATUS_EXHAUSTED;
+	if (status) {
+		reservation_empty(c, r);
+		handles_drop(&c->reservations, r->handle);
+		quota_give(s->holder, QUOTA_RESERVATIONS, 1);
+		free(r);
+		return status;
+	}
+	CRASH_POINT("reserve");
+	reservation_link(c, s, r, now_us);
+	*out = r;
+	return STATUS_OK;
+}
+
+/* The process that writes it may have the memory of its slots mapped writable from now on, or (on false) not for its sake any more. */
+void reservation_writes(struct cache *c, struct reservation *r, bool on)
+{
+	struct attachment *a = r->attachment && !r->gpu ? attachment_find(c, r->attachment) : NULL;
+
+	for (uint32_t l = 0; a && l < r->parts; l++) {
+		struct part *p = &r->part[l];
+
+		if (on && p->block && attachment_writes(a, p->block->shelf->extent, true))
+			p->written = 1 + p->block->shelf->extent;
+		else if (!on && p->written)
+			attachment_writes(a, p->written - 1, false);
+	}
+}
+
+/* It owns so much less. */
+static void reservation_shed(struct cache *c, struct reservation *r, uint32_t slots, uint64_t bytes)
+{
+	r->slots -= slots;
+	r->bytes -= bytes;
+	r->session->held_slots -= slots;
+	r->session->held_bytes -= bytes;
+	c->tenant.reserved_bytes -= r->gpu ? 0 : bytes;
+	quota_give(r->session->holder, pinned_where(r), bytes);
+}
+
+void reservation_end(struct cache *c, struct reservation *r)
+{
+	struct session *s = r->session;
+
+	if (r->prev)
+		r->prev->next = r->next;
+	else
+		s->reservations = r->next;
+	if (r->next)
+		r->next->prev = r->prev;
+	s->open_blocks -= r->open;
+	reservation_writes(c, r, false);
+	reservation_shed(c, r, r->slots, r->bytes);
+	quota_give(s->holder, QUOTA_RESERVATIONS, 1);
+	aging_remove(&c->reservation_age, &r->aging);
+	handles_drop(&c->reservations, r->handle);
+	reservation_empty(c, r);
+	free(r);
+}
+
+void reservation_seal(const struct reservation *r, const char *tenant, uint64_t unix_ms)
+{
+	for (uint32_t l = 0; l < r->parts; l++) {
+		struct block *b = r->part[l].block;
+		const struct pool *p = b ? block_pool(b) : NULL;
+
+		if (!b)
+			continue;
+		if (r->gpu) {
+			vram_remember_info(b->vram, &r->info, unix_ms);
+			continue;
+		}
+		uint8_t layout[LAYOUT_BYTES];
+		struct slot_ident ident;
+
+		layout_pack(&p->layout, layout);
+		block_slot_ident(p, tenant, r->key, r->key_bytes, &ident);
+		ident.layout = layout;
+		ident.layout_bytes = LAYOUT_BYTES;
+		block_header_keep(b, slot_seal(block_slot_at(b), &ident, &r->info, b->generation, unix_ms));
+	}
+}
+
+/* What was published is no longer the reservation's; what lost is, and goes back with it. */
+enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t now_us,
+				struct block **published)
+{
+	const bool lost = r->gpu && r->gpu->lost;
+	enum status status = lost ? STATUS_UNAVAILABLE : STATUS_EXISTS;
+
+	for (uint32_t l = 0; l < r->parts; l++) {
+		struct part *p = &r->part[l];
+
+		published[l] = NULL;
+		if (!p->block || lost)
+			continue;
+		if (p->claimed)
+			claim_drop(c, p);
+		block_ident(block_pool(p->block), r->key, r->key_bytes, &p->block->record.ident);
+		p->block->tokens = r->info.tokens;
+		p->block->role = r->info.role < POLICY_ROLES ? r->info.role : POLICY_ROLE_UNKNOWN;
+		p->block->turn = r->info.turn < UINT16_MAX ? r->info.turn : UINT16_MAX;
+		if (block_publish(c, p->block, now_us))
+			continue;
+		published[l] = p->block;
+		reservation_shed(c, r, 1, block_pool(p->block)->geometry.slot_bytes);
+		p->block = NULL;
+		status = STATUS_OK;
+	}
+	cache_count(c, status ? COUNTER_COMMIT_EXISTS : COUNTER_COMMITTED, 1);
+	return status;
+}
+
+void reserve_count(struct cache *c, enum status s)
+{
+	if (s == STATUS_OK)
+		cache_count(c, COUNTER_RESERVED, 1);
+	else if (s == STATUS_EXISTS)
+		cache_count(c, COUNTER_RESERVE_EXISTS, 1);
+	else if (s == STATUS_BUSY)
+		cache_count(c, COUNTER_RESERVE_BUSY, 1);
+	else if (s == STATUS_EXHAUSTED)
+		cache_count(c, COUNTER_RESERVE_EXHAUSTED, 1);
+}
