@@ -1,16 +1,41 @@
 /* The cache as a whole: birth, death, the tick, and what all its files share.
  *
- * One mutex guards everything that changes; the rest of the parts are in cache_*.c, one concern each. A
+ * One mutex guards everything that changes; the other parts are in the folders beside this file, one concern each. A
  * tick does in small steps what nobody waits for: it ages sessions and leases, asks whether ghosts' memory
  * is still mapped, and drains extents. What may last, making an extent and unmapping one, is left to
  * cache_chores, which does it without the mutex.
  */
-#include "daemon/advice/graph.h"
-#include "daemon/threads/checksum_pool.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
-#include "daemon/threads/deadline.h"
+#include "daemon/cache.h"
 
+#include "daemon/advice/advice.h"
+#include "daemon/advice/graph.h"
+#include "daemon/advice/policy_store.h"
+#include "daemon/advice/request.h"
+#include "daemon/block/aging.h"
+#include "daemon/block/block.h"
+#include "daemon/block/handle.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/tier.h"
+#include "daemon/memory/drain.h"
+#include "daemon/memory/evict.h"
+#include "daemon/session/end.h"
+#include "daemon/session/reservation.h"
+#include "daemon/session/watch.h"
+#include "daemon/threads/checksum_pool.h"
+#include "daemon/threads/deadline.h"
+#include "daemon/vram/stop.h"
+#include "daemon/vram/vram.h"
+#include "eviction/policy.h"
+#include "store/host/host.h"
+#include "store/index.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>

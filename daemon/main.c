@@ -1,29 +1,31 @@
 /* terraced: configuration, claims, parts started in order; a signal; drain; parts stopped in reverse (process/stop.c). */
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-#include <systemd/sd-daemon.h>
-
+#include "daemon/block/lock.h"
+#include "daemon/cache.h"
+#include "daemon/http/metrics.h"
+#include "daemon/local/local_calls.h"
+#include "daemon/local/socket.h"
 #include "daemon/process/cache_options.h"
 #include "daemon/process/catalog_child.h"
-#include "daemon/process/data_dir_lock.h"
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"
+#include "daemon/process/data_dir_lock.h"
 #include "daemon/process/disk_log.h"
 #include "daemon/process/diskless.h"
-#include "daemon/local/socket.h"
+#include "daemon/process/folders.h"
 #include "daemon/process/gpu_plugin.h"
 #include "daemon/process/log.h"
 #include "daemon/process/machine.h"
 #include "daemon/process/memory_log.h"
-#include "daemon/http/metrics.h"
-#include "daemon/local/local_calls.h"
-#include "daemon/process/folders.h"
-#include "daemon/rpc/server.h"
 #include "daemon/process/signals.h"
 #include "daemon/process/stop.h"
+#include "daemon/rpc/server.h"
 #include "daemon/threads/pool.h"
+#include "store/status.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
 
 enum { EXIT_LEFT = 3 };
 

@@ -9,11 +9,16 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
 #include "daemon/cache.h"
+#include "daemon/call/stream.h"
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
 #include "daemon/rpc/reply.h"
+#include "daemon/session/session.h"
+#include "kernels/format.h"
 #include "terrace.pb-c.h"
 
 struct shell {

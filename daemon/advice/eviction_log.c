@@ -2,7 +2,13 @@
  *
  * A copy that is asked for again within a minute is *regretted*: had it stayed, it would have been a hit, or no load.
  */
+#include "daemon/advice/eviction_log.h"
+
 #include "daemon/advice/advice.h"
+#include "daemon/block/counters.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "eviction/policy.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,14 +1,29 @@
 /* The advisor's thread, its mail and its lists. See advice/graph.h. */
 #include "daemon/advice/graph.h"
 
+#include "daemon/advice/advice.h"
+#include "daemon/advice/mailbox.h"
+#include "daemon/advice/request.h"
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/state.h"
+#include "daemon/threads/await.h"
+#include "eviction/graph_edges.h"
+#include "eviction/graph_mail.h"
+#include "eviction/sketch.h"
+#include "store/index.h"
+#include "store/status.h"
+
 #include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "daemon/disk/tier.h"
 
 enum {
 	MAIL_EVENTS = 1 << 15,

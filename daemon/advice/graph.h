@@ -8,12 +8,25 @@
 #ifndef TERRACE_DAEMON_ADVICE_GRAPH_H
 #define TERRACE_DAEMON_ADVICE_GRAPH_H
 
-#include "daemon/advice/advice.h"
+#include <stdint.h>
+
+#include "daemon/advice/mailbox.h"
+#include "daemon/advice/request.h"
+#include "daemon/block/block.h"
+#include "daemon/block/values.h"
+#include "daemon/session/lease.h"
+#include "daemon/session/reservation.h"
+#include "daemon/session/session.h"
 #include "daemon/threads/await.h"
 #include "eviction/graph_edges.h"
 #include "eviction/graph_mail.h"
 #include "eviction/sketch.h"
 #include "store/catalog/catalog.h"
+#include "store/index.h"
+#include "store/status.h"
+
+struct cache;
+struct cache_graph_edge;
 
 enum {
 	LISTS_MAX = 256,               /* chains that have one */
@@ -142,5 +155,8 @@ void learned_anew(struct advisor *a);
 void learned_conversations(struct cache *c);
 /* Of a record of the table of edges: a piece that nobody has written anew for a month. */
 bool learned_is_old(const uint8_t *key, size_t key_bytes, const uint8_t *value, size_t value_bytes);
+
+enum status cache_graph(struct cache *c, const uint8_t *key, uint32_t key_bytes, struct cache_graph_edge *out, uint32_t max,
+			uint32_t *n, const char **why);
 
 #endif

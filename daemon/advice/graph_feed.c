@@ -11,12 +11,20 @@
  * advisor by a mailbox without a lock; it makes a sketch of them (eviction/sketch.h) and ties the block to those that are near, both ways, by
  * one less a tenth a bit. Of a session's layouts the first counts, blocks in host memory only.
  */
+#include "daemon/advice/advice.h"
 #include "daemon/advice/graph.h"
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/session/lease.h"
+#include "daemon/session/reservation.h"
+#include "daemon/session/session.h"
+#include "kernels/codec.h"
+#include "store/slot.h"
 
 #include <math.h>
 #include <string.h>
-
-#include "kernels/codec.h"
 
 enum {
 	TOGETHER = 4,                  /* leases of a session that a new one is tied to */

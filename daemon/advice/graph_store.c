@@ -6,11 +6,16 @@
  * Numbers in keys are big-endian, so that nodes come before edges; in values little-endian. What a finished round has not written
  * anew, nor the one before it, is not in the graph any more: it is dropped. What cannot be read is passed over: the graph is advice.
  */
+#include "daemon/advice/graph.h"
+#include "daemon/block/lock.h"
+#include "daemon/disk/state.h"
+#include "eviction/graph_edges.h"
+#include "store/catalog/catalog.h"
+#include "store/status.h"
+
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
-
-#include "daemon/advice/graph.h"
-#include "daemon/disk/tier.h"
 
 enum {
 	VERSION = 1, NODE_KEY = 9, NODE_VALUE = 16, EDGE_KEY = 18, EDGE_VALUE = 20,

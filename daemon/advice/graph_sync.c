@@ -3,7 +3,12 @@
  * block without a node gets none: there may be many times more blocks than nodes, and nothing is known of it.
  */
 #include "daemon/advice/graph.h"
-#include "daemon/disk/tier.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/disk/state.h"
+#include "eviction/graph_edges.h"
+
+#include <stdatomic.h>
 
 /* A look is for one node in one pool. */
 enum {

@@ -2,8 +2,9 @@
  * how many they are; zero there means that it is not done yet. The reader zeroes what it gives back. So a letter that is slow
  * to be finished keeps the ones behind it waiting, and nobody else.
  */
-#include "daemon/advice/advice.h"
+#include "daemon/advice/mailbox.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 bool mailbox_init(struct mailbox *m, uint64_t count)

@@ -9,13 +9,24 @@
  * owner that has not come back for a month, at a start. All are read at the start; a policy takes its own up when it is made, before it is
  * told of anything. What it refuses is passed over: it learns that again.
  */
+#include "daemon/advice/policy_store.h"
+
+#include "daemon/advice/advice.h"
+#include "daemon/advice/graph.h"
+#include "daemon/advice/request.h"
+#include "daemon/block/lock.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "eviction/policy.h"
+#include "store/catalog/catalog.h"
+#include "store/status.h"
+
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "daemon/advice/graph.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
 
 enum {
 	VERSION = 1,

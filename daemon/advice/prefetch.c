@@ -12,9 +12,25 @@
  * quarter was wasted lately one in eight is granted, and of that the likeliest few blocks, until that is better. What became of a block is
  * known only when its time is over: what is expected has no more blocks waiting for that than were used lately, and a few.
  */
+#include "daemon/advice/prefetch.h"
+
+#include "daemon/advice/advice.h"
 #include "daemon/advice/graph.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
+#include "daemon/advice/prefetch_gpu.h"
+#include "daemon/advice/prefetch_outcome.h"
+#include "daemon/advice/request.h"
+#include "daemon/block/block.h"
+#include "daemon/block/counters.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/disk/load.h"
+#include "daemon/disk/state.h"
+#include "daemon/memory/evict.h"
+#include "daemon/memory/probation.h"
+#include "daemon/vram/state.h"
+#include "eviction/policy.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
 
 #include <string.h>
 

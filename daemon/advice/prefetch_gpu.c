@@ -8,8 +8,26 @@
  *
  * A copy that came ahead is *used* when a lease has it, *late* if that lease found it still coming, *wasted* if it is gone before, or not
  * used in half a minute. When more than a quarter is wasted lately, one wish in eight is granted. */
+#include "daemon/advice/prefetch_gpu.h"
+
+#include "daemon/advice/advice.h"
 #include "daemon/advice/graph.h"
-#include "daemon/vram/vram.h"
+#include "daemon/advice/prefetch.h"
+#include "daemon/advice/prefetch_outcome.h"
+#include "daemon/advice/request.h"
+#include "daemon/block/block.h"
+#include "daemon/block/counters.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/copy_queue.h"
+#include "daemon/vram/evict.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/transfer.h"
+#include "store/device.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,22 @@
 /* Requests, from the calls that make them to those who are told. See advice/advice.h. */
+#include "daemon/advice/request.h"
+
+#include "daemon/advice/advice.h"
+#include "daemon/advice/eviction_log.h"
 #include "daemon/advice/graph.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
+#include "daemon/advice/mailbox.h"
+#include "daemon/advice/policy_store.h"
+#include "daemon/advice/prefetch.h"
+#include "daemon/advice/trace.h"
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/state.h"
+#include "eviction/policy.h"
 #include "eviction/table.h"
 
 #include <stdlib.h>

@@ -6,8 +6,23 @@
  * of a turn, a tool call) is a line of no tokens that carries the hint and the last block of its chain, by which a replay knows
  * the chain and tells its policy the same.
  */
+#include "daemon/advice/trace.h"
+
+#include "daemon/advice/advice.h"
+#include "daemon/advice/mailbox.h"
+#include "daemon/advice/request.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/threads/deadline.h"
+#include "eviction/hash.h"
+#include "store/index.h"
+#include "store/shortage.h"
+#include "store/status.h"
+
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,11 +30,6 @@
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "daemon/advice/advice.h"
-#include "daemon/threads/deadline.h"
-#include "eviction/hash.h"
-#include "store/shortage.h"
 
 enum {
 	MAIL_WORDS = 1 << 17,

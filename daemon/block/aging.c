@@ -1,9 +1,6 @@
 /* Leases and reservations in the order of their birth. What is overdue leaves the queue, so that a tick looks at the oldest alone. */
-#include "daemon/advice/graph.h"
-#include "daemon/disk/tier.h"
-#include "daemon/threads/checksum_pool.h"
-#include "daemon/threads/deadline.h"
-#include "daemon/vram/vram.h"
+#include "daemon/block/aging.h"
+
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,13 +3,32 @@
  * damaged. One that is pinned at that moment is dead but keeps its slot of memory until the last pin is gone.
  * Its struct is freed after a grace period, since lookups may still be comparing its key.
  */
+#include "daemon/block/block.h"
+
+#include "daemon/advice/eviction_log.h"
+#include "daemon/advice/prefetch.h"
+#include "daemon/block/key.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/restore.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/transfer.h"
+#include "daemon/memory/evict.h"
+#include "daemon/session/watch.h"
+#include "daemon/vram/replace.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "eviction/policy.h"
+#include "store/crash_point.h"
+#include "store/host/host.h"
+#include "store/index.h"
+#include "store/status.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include "daemon/advice/advice.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
-#include "store/crash_point.h"
 
 enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, struct block **out)
 {

@@ -1,12 +1,15 @@
 /* Keys and idents. A prefix over several layouts is a bit for each length that is usable in all layouts fed so far. */
+#include "daemon/block/key.h"
+
 #include "daemon/advice/advice.h"
 #include "daemon/advice/graph.h"
-#include "daemon/disk/tier.h"
-#include "daemon/threads/checksum_pool.h"
-#include "daemon/threads/deadline.h"
-#include "daemon/vram/vram.h"
+#include "daemon/advice/prefetch.h"
+#include "daemon/block/block.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
 #include "eviction/table.h"
-#include "store/crash_point.h"
+#include "store/index.h"
+#include "store/slot.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* A layout as bytes: fixed fields in a fixed order, so that a restart knows it again. */
-#include "daemon/disk/tier.h"
-#include "daemon/threads/await.h"
-#include "store/crash_point.h"
+#include "daemon/block/layout_bytes.h"
+
+#include "kernels/format.h"
 
 #include <stdlib.h>
 #include <string.h>

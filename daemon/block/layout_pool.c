@@ -2,10 +2,21 @@
  * published block lies in which slot, for whoever must walk blocks by place: drains, scrubs, and a watch's
  * first look around.
  */
+#include "daemon/block/layout_pool.h"
+
+#include "daemon/advice/policy_store.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/session/offer.h"
+#include "eviction/policy.h"
+#include "kernels/format.h"
+#include "store/host/host.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#include "daemon/advice/advice.h"
 
 struct pool *pool_by_id(struct cache *c, uint64_t layout_id)
 {

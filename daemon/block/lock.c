@@ -1,11 +1,11 @@
 /* The cache's lock, its time, its epoch, and whether it drains. */
-#include "daemon/advice/graph.h"
-#include "daemon/disk/tier.h"
-#include "daemon/threads/checksum_pool.h"
-#include "daemon/threads/deadline.h"
-#include "daemon/vram/vram.h"
-#include "store/crash_point.h"
+#include "daemon/block/lock.h"
 
+#include "daemon/vram/copy_queue.h"
+#include "store/index.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,14 +19,15 @@ void cache_lock(struct cache *c)
 
 void cache_unlock(struct cache *c)
 {
-	if (c->vram)
-		vram_publish(c);
+	if (c->before_unlock)
+		c->before_unlock(c);
 	pthread_mutex_unlock(&c->lock);
 }
 
 void cache_called(struct cache *c)
 {
-	vram_stir(c);
+	if (c->on_call)
+		c->on_call(c);
 }
 
 uint64_t cache_time(struct cache *c, uint64_t now_us)

@@ -5,6 +5,9 @@
  */
 #include "daemon/block/quota.h"
 
+#include "daemon/block/values.h"
+#include "store/status.h"
+
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -28,7 +28,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/cache.h"
+#include "daemon/block/values.h"
+#include "store/device.h"
+#include "store/status.h"
 
 enum quota_thing {
 	QUOTA_SESSIONS,                /* ended ones too, as long as their memory may be mapped */

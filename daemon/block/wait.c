@@ -1,10 +1,24 @@
 /* Waits: what a call that needs the disks holds on to while it is put aside. Each thing it waits for is a link; a link may keep a
  * block pinned, so that what one load brought is still there when the last has come. */
+#include "daemon/block/wait.h"
+
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/sync.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/move_table.h"
+#include "daemon/vram/placement.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "store/catalog/catalog.h"
+#include "store/slab/disk.h"
+#include "store/status.h"
+
 #include <assert.h>
 #include <stdlib.h>
-
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
 
 /* Calls have thousands of them, which another thread gives back: they are kept rather than freed. NULL: no memory. */
 static struct cache_wait_link *link_alloc(struct vram *v)

@@ -3,7 +3,10 @@
 #ifndef TERRACE_DAEMON_CALL_ADMISSION_H
 #define TERRACE_DAEMON_CALL_ADMISSION_H
 
-#include "daemon/vram/vram.h"
+#include "daemon/session/lease.h"
+#include "daemon/vram/placement.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
 
 /* One Lease, or Warm. */
 struct admission {

@@ -1,8 +1,23 @@
 /* Blocks are brought to where a Lease or a Warm wants them: to memory by loads and by what comes down from GPUs, to a GPU from memory, which a
  * disk's pass on the way. */
+#include "daemon/advice/prefetch.h"
+#include "daemon/block/block.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
 #include "daemon/call/admission.h"
-#include "daemon/advice/graph.h"
-#include "daemon/disk/tier.h"
+#include "daemon/disk/load.h"
+#include "daemon/memory/evict.h"
+#include "daemon/session/lease.h"
+#include "daemon/vram/copy_queue.h"
+#include "daemon/vram/evict.h"
+#include "daemon/vram/placement.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/transfer.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
 
 enum {
 	FETCH_KEYS = 512,              /* that make place together, in a call that waits for all of its blocks, */

@@ -2,10 +2,29 @@
  * one hold. A lease of what is stored now is taken in that same hold, so that nothing can be evicted in
  * between.
  */
+#include "daemon/call/commit.h"
+
 #include "daemon/advice/graph.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
+#include "daemon/block/block.h"
+#include "daemon/block/handle.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/spill.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/budget.h"
+#include "daemon/session/lease.h"
+#include "daemon/session/reservation.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/evict.h"
+#include "daemon/vram/placement.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
 #include "store/crash_point.h"
+#include "store/index.h"
+#include "store/slot.h"
+#include "store/status.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,8 +7,23 @@
  * Each disk goes on by itself. If some take long the catalog is committed without them, and at the deadline the keys that do not concern
  * them have their answer.
  */
+#include "daemon/call/delete.h"
+
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/disk/restore.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"
+#include "daemon/disk/transfer.h"
+#include "daemon/session/session.h"
 #include "store/crash_point.h"
+#include "store/index.h"
+#include "store/slab/disk.h"
+#include "store/status.h"
 
 #include <time.h>
 

@@ -1,11 +1,25 @@
 /* Why a block is where it is: for operators. What is in memory has a rank among the victims, and a rival, the block that would go now;
  * what is gone left a mark for a while (advice/eviction_log.c). The same of each copy in each tier, by the tier's own policy.
  */
-#include <string.h>
+#include "daemon/call/explain.h"
 
-#include "daemon/advice/advice.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
+#include "daemon/advice/eviction_log.h"
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "daemon/vram/evict.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/transfer.h"
+#include "eviction/policy.h"
+#include "store/index.h"
+#include "store/status.h"
+
+#include <stdatomic.h>
+#include <string.h>
 
 struct search {
 	const struct policy_node *node;

@@ -1,9 +1,13 @@
 /* What the cache goes on without, in words: the reasons of "degraded". */
+#include "daemon/call/faults.h"
+
+#include "daemon/block/lock.h"
+#include "daemon/disk/state.h"
+#include "daemon/vram/state.h"
+#include "store/slab/disk.h"
+
 #include <stdarg.h>
 #include <stdio.h>
-
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
 
 struct list {
 	struct cache_fault *out;

@@ -2,9 +2,27 @@
  * blocks and then waited for; the caller comes back by the wait. When a disk fails meanwhile all begins anew, since what it had is to be
  * written to those that are left, and synced there. A flush of everything ends when no block is doubted any more: scrub_pump() looks at them, this waits.
  */
+#include "daemon/call/flush.h"
+
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/disk/scrub.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/spill.h"
+#include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
+#include "daemon/disk/transfer.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/placement.h"
+#include "daemon/vram/transfer.h"
 #include "store/crash_point.h"
+#include "store/index.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
 
 #include <string.h>
 

@@ -1,8 +1,20 @@
 /* For operators: one block in detail, and the scrub. Both pin a block, check it without the lock, and let
  * go of it again. */
+#include "daemon/call/inspect.h"
+
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/scrub.h"
 #include "daemon/memory/check.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
+#include "daemon/session/reservation.h"
+#include "daemon/vram/placement.h"
+#include "daemon/vram/slot_map.h"
+#include "store/index.h"
+#include "store/slot.h"
+#include "store/status.h"
 
 #include <string.h>
 

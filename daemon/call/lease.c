@@ -14,10 +14,32 @@
  * ends, before the first of its copies counts as ready, and before another lease tells of its own. Until then the blocks are pinned,
  * so that no policy is asked about them.
  */
-#include "daemon/call/admission.h"
-#include "daemon/advice/graph.h"
-#include "daemon/disk/tier.h"
+#include "daemon/call/lease.h"
 
+#include "daemon/advice/graph.h"
+#include "daemon/advice/request.h"
+#include "daemon/block/block.h"
+#include "daemon/block/handle.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/admission.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/budget.h"
+#include "daemon/session/lease.h"
+#include "daemon/session/reservation.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/copy_queue.h"
+#include "daemon/vram/placement.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/vram.h"
+#include "store/index.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
+
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 

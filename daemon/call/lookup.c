@@ -7,7 +7,16 @@
  * A lookup takes no lock: it copies the session's pools, finds in a read section, and reads nothing of a
  * record but that it is there, and in which tier.
  */
+#include "daemon/call/lookup.h"
+
 #include "daemon/advice/graph.h"
+#include "daemon/advice/request.h"
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "eviction/policy.h"
 
 #include <string.h>
 

@@ -8,9 +8,23 @@
  * Sealing computes checksums of all bytes, so it happens outside the lock; `committing` keeps everybody
  * else off meanwhile, the end of the session too.
  */
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
-#include "store/crash_point.h"
+#include "daemon/call/reserve.h"
+
+#include "daemon/block/block.h"
+#include "daemon/block/handle.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/memory/evict.h"
+#include "daemon/memory/grow.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/reservation.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/evict.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "store/slot.h"
+#include "store/status.h"
 
 #include <stdlib.h>
 #include <string.h>

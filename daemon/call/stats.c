@@ -1,10 +1,22 @@
 /* Counters and gauges, by the names under which they are exported. */
+#include "daemon/call/stats.h"
+
+#include "daemon/advice/eviction_log.h"
 #include "daemon/advice/graph.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
+#include "daemon/block/counters.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/stats.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/stats.h"
+#include "store/host/host.h"
 
 #include <ctype.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -3,10 +3,28 @@
  * is copied: what leaves the daemon is the copy, which nobody else can write, and which is compared with the commit's sums.
  * Copies stay until a client has taken them, so they have a bound over all reads, and each client its share of it.
  */
+#include "daemon/call/stream.h"
+
 #include "daemon/advice/graph.h"
+#include "daemon/block/block.h"
+#include "daemon/block/handle.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
 #include "daemon/memory/check.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
+#include "daemon/memory/evict.h"
+#include "daemon/memory/grow.h"
+#include "daemon/session/budget.h"
+#include "daemon/session/end.h"
+#include "daemon/session/reservation.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/placement.h"
+#include "store/index.h"
+#include "store/ring/ring.h"
+#include "store/slot.h"
+#include "store/status.h"
 
 /* The pool of layout `layout` of the session, or NULL with the status. */
 static struct pool *stream_pool(struct cache *c, uint64_t session, uint32_t layout, uint32_t key_bytes,

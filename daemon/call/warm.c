@@ -1,6 +1,20 @@
 /* Warm: what a lease would find is brought to where it would want it, and nothing is held. */
+#include "daemon/call/warm.h"
+
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
 #include "daemon/call/admission.h"
-#include "daemon/disk/tier.h"
+#include "daemon/session/lease.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/copy_queue.h"
+#include "daemon/vram/placement.h"
+#include "daemon/vram/state.h"
+#include "store/index.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
 
 #include <stdlib.h>
 

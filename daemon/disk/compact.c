@@ -10,13 +10,27 @@
  *        ^               (moves)            (copied)        (left)          |
  *        +---- no time, a disk that failed, somebody read or loaded one ----+
  */
+#include "daemon/disk/compact.h"
+
+#include "daemon/block/block.h"
+#include "daemon/block/counters.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/open.h"
+#include "daemon/disk/restore.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/tier.h"
+#include "daemon/disk/transfer.h"
+#include "daemon/threads/await.h"
+#include "daemon/vram/placement.h"
+#include "store/crash_point.h"
+#include "store/ring/ring.h"
+#include "store/slab/disk.h"
+#include "store/status.h"
+
 #include <stdlib.h>
 #include <time.h>
-
-#include "daemon/threads/await.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
-#include "store/crash_point.h"
 
 enum {
 	LOOK_SLOTS = 4096,             /* in one hold of the lock */

@@ -4,14 +4,32 @@
  * for the chores to make some. Whoever wants what is being loaded joins; if he waits for it and it was begun ahead, it moves up in the disk's
  * queue, before what nobody waits for.
  */
+#include "daemon/disk/load.h"
+
+#include "daemon/advice/prefetch.h"
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/spill.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/transfer.h"
+#include "daemon/memory/evict.h"
+#include "daemon/memory/grow.h"
+#include "daemon/threads/checksum_pool.h"
+#include "daemon/vram/transfer.h"
+#include "eviction/policy.h"
+#include "store/crash_point.h"
+#include "store/host/host.h"
+#include "store/ring/ring.h"
+#include "store/slab/disk.h"
+#include "store/slot.h"
+#include "store/status.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#include "daemon/advice/advice.h"
-#include "daemon/threads/checksum_pool.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
-#include "store/crash_point.h"
 
 static enum status load_read(struct move *m)
 {

@@ -11,7 +11,19 @@
  * Where the catalog knows a disk in a folder, and the folder has no disk.id, the disk is out as well: it is not mounted, and a new one would be made
  * on the file system of the mount point.
  */
-#include "daemon/disk/tier.h"
+#include "daemon/disk/open.h"
+
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/restore.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "daemon/process/catalog_child.h"
+#include "store/catalog/catalog.h"
+#include "store/catalog/record.h"
+#include "store/ring/ring.h"
+#include "store/slab/disk.h"
+#include "store/status.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -12,10 +12,33 @@
  * over what was put meanwhile: it may have been flushed. Of two copies on disk the higher generation wins, the other is buried. Bytes are
  * checked when they are loaded.
  */
-#include "daemon/threads/await.h"
-#include "daemon/disk/tier.h"
-#include "store/crash_point.h"
+#include "daemon/disk/restore.h"
 
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/layout_bytes.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/lost.h"
+#include "daemon/disk/restore_order.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/spill.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/tier.h"
+#include "daemon/disk/transfer.h"
+#include "daemon/threads/await.h"
+#include "kernels/format.h"
+#include "store/catalog/catalog.h"
+#include "store/catalog/record.h"
+#include "store/crash_point.h"
+#include "store/index.h"
+#include "store/slab/disk.h"
+#include "store/slot.h"
+#include "store/status.h"
+
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

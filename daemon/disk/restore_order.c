@@ -6,11 +6,17 @@
  * The catalog gives blocks in the order of their keys, which is no order at all. What is taken up is noted, and told to the
  * disks' policies anew, coldest first, when all is known and before anything is displaced.
  */
+#include "daemon/disk/restore_order.h"
+
+#include "daemon/block/block.h"
+#include "daemon/block/lock.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "store/crash_point.h"
+
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
-
-#include "daemon/disk/tier.h"
-#include "store/crash_point.h"
 
 enum { ORDER_BLOCKS = 1024, NOTES_FIRST = 1024 }; /* in one hold of the lock */
 

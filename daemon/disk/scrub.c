@@ -1,14 +1,31 @@
 /* The scrub of the disks: each copy is read into memory of its own and checked like a load. Waits for the disk, so it runs on a
  * worker, one block at a time; the pin keeps the copy from being displaced meanwhile. And what a crash left is looked at by itself.
  */
-#include <stdlib.h>
-#include <string.h>
+#include "daemon/disk/scrub.h"
 
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/disk/restore.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/tier.h"
+#include "daemon/disk/transfer.h"
 #include "daemon/threads/await.h"
 #include "daemon/threads/checksum_pool.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
+#include "daemon/threads/pool.h"
+#include "daemon/vram/slot_map.h"
 #include "store/crash_point.h"
+#include "store/index.h"
+#include "store/ring/ring.h"
+#include "store/slab/disk.h"
+#include "store/slot.h"
+#include "store/status.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 enum {
 	SCRUB_BLOCKS = 64,

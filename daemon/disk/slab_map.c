@@ -7,12 +7,21 @@
  * Slabs go from one size to another when a size has none, and when what another one would give up has been idle much longer (rack_colder):
  * else a disk that one model has filled would be closed to the next.
  */
-#include <stdlib.h>
+#include "daemon/disk/slab_map.h"
 
-#include "daemon/advice/advice.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
+#include "daemon/advice/policy_store.h"
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/disk/state.h"
+#include "daemon/memory/evict.h"
+#include "daemon/vram/slot_map.h"
+#include "eviction/policy.h"
 #include "store/crash_point.h"
+#include "store/slab/disk.h"
+#include "store/status.h"
+
+#include <stdlib.h>
 
 enum {
 	DISPLACE_SCAN = 256,

@@ -6,9 +6,21 @@
  * just used. Were that enough, the coldest would stay dirty, and either what is used would go for them, or they would be dropped.
  * What is dropped for lack of a clean victim (a slow disk, a storm of puts) is counted as shed: memory never waits for a disk.
  */
-#include "daemon/advice/advice.h"
-#include "daemon/disk/tier.h"
+#include "daemon/disk/spill.h"
+
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/transfer.h"
+#include "eviction/policy.h"
 #include "store/crash_point.h"
+#include "store/host/host.h"
+#include "store/ring/ring.h"
+#include "store/slab/disk.h"
+#include "store/status.h"
 
 enum {
 	LOOK_SLOTS = 2048,             /* at a time, in one pool */

@@ -1,5 +1,14 @@
 /* The disks' rows of Stats. */
-#include "daemon/disk/tier.h"
+#include "daemon/disk/stats.h"
+
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "store/catalog/catalog.h"
+#include "store/ring/ring.h"
+#include "store/slab/disk.h"
 
 #include <stdio.h>
 #include <string.h>

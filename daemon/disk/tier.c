@@ -2,11 +2,36 @@
  * What may last (making slab files, deleting them, registering memory) is done by the chores, on a worker, without the lock; what a disk that
  * hangs may keep for ever, by chores of its own.
  */
-#include "daemon/threads/checksum_pool.h"
 #include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
-#include "store/crash_point.h"
 
+#include "daemon/block/block.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/compact.h"
+#include "daemon/disk/load.h"
+#include "daemon/disk/open.h"
+#include "daemon/disk/restore.h"
+#include "daemon/disk/scrub.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/spill.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/transfer.h"
+#include "daemon/memory/evict.h"
+#include "daemon/threads/await.h"
+#include "daemon/threads/checksum_pool.h"
+#include "daemon/vram/placement.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "eviction/policy.h"
+#include "store/catalog/catalog.h"
+#include "store/catalog/record.h"
+#include "store/crash_point.h"
+#include "store/ring/ring.h"
+#include "store/slab/disk.h"
+#include "store/status.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,15 +8,33 @@
  * is told of it: whoever wrote to the block before or while the disk read it, and did not undo that, is found. One who did undo it in time
  * has left a copy on disk whose own checksums are wrong: a miss when it is read.
  */
+#include "daemon/disk/transfer.h"
+
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/disk/load.h"
+#include "daemon/disk/restore.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/spill.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/tier.h"
+#include "daemon/memory/check.h"
+#include "daemon/threads/checksum_pool.h"
+#include "daemon/vram/fetch.h"
+#include "store/crash_point.h"
+#include "store/index.h"
+#include "store/ring/ring.h"
+#include "store/slab/disk.h"
+#include "store/slot.h"
+#include "store/status.h"
+
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "daemon/memory/check.h"
-#include "daemon/threads/checksum_pool.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
-#include "store/crash_point.h"
 
 enum { ALONE_BYTES = 512 << 10 }; /* slots of more are checked one by one, by several threads */
 

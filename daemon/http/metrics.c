@@ -9,7 +9,22 @@
  */
 #include "daemon/http/metrics.h"
 
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/http/metrics_text.h"
+#include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
+#include "daemon/process/local_socket.h"
+#include "daemon/process/log.h"
+#include "daemon/process/stats.h"
+#include "daemon/rpc/listen.h"
+#include "daemon/threads/deadline.h"
+#include "store/status.h"
+
 #include <errno.h>
+#include <microhttpd.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -20,20 +35,8 @@
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
-
-#include <microhttpd.h>
-
-#include "daemon/cache.h"
-#include "daemon/process/config.h"
-#include "daemon/process/daemon.h"
-#include "daemon/threads/deadline.h"
-#include "daemon/process/local_socket.h"
-#include "daemon/process/log.h"
-#include "daemon/http/metrics_text.h"
-#include "daemon/block/quota.h"
-#include "daemon/rpc/listen.h"
-#include "daemon/process/stats.h"
 
 enum { REQUEST_BYTES = 8192, BACKLOG = 64, LOOK_MS = 100, NAP_MS = 10, HUNG_UP_US = 50000, SPARE = 8 };
 

@@ -1,12 +1,12 @@
 /* See http/metrics_text.h. Each metric has a text of its own, to which its samples are added as they come. */
 #include "daemon/http/metrics_text.h"
 
+#include "daemon/process/stats.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "daemon/process/stats.h"
 
 enum { FAMILIES_FIRST = 256, TEXT_FIRST = 256, NAME_MAX_BYTES = 96 };
 

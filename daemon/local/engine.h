@@ -13,9 +13,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "daemon/block/quota.h"
 #include "daemon/local/local_calls.h"
 #include "daemon/local/packet.h"
-#include "daemon/block/quota.h"
+#include "daemon/rpc/call.h"
 #include "daemon/threads/pool.h"
 
 enum near_state { NEAR_NEW, NEAR_IDLE, NEAR_WAITING, NEAR_WORKING };

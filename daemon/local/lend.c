@@ -5,15 +5,21 @@
  */
 #include "daemon/local/lend.h"
 
+#include "daemon/block/values.h"
+#include "daemon/session/attachment.h"
+#include "daemon/threads/deadline.h"
+#include "daemon/threads/pool.h"
+#include "store/status.h"
+
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
-
-#include "daemon/threads/deadline.h"
-#include "daemon/threads/pool.h"
 
 enum { BOARDS_MAX = 16 }; /* at a time: the workers have other work */
 

@@ -4,8 +4,8 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 
-#include "daemon/cache.h"
 #include "proto/fdsock.h"
 
 struct workers;

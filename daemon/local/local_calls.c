@@ -1,18 +1,28 @@
 /* Start, stop and counts of near calls. See local/local_calls.h, and local/engine.h for how it works inside. */
+#include "daemon/local/local_calls.h"
+
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/local/engine.h"
+#include "daemon/local/packet.h"
+#include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
+#include "daemon/process/log.h"
+#include "daemon/threads/deadline.h"
+#include "store/status.h"
+
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
-
-#include "daemon/process/config.h"
-#include "daemon/process/daemon.h"
-#include "daemon/threads/deadline.h"
-#include "daemon/process/log.h"
-#include "daemon/local/engine.h"
 
 enum { SOCKET_REST = 64 }; /* of a socket's room, what no packet gets */
 

@@ -11,7 +11,10 @@
 
 #include <sys/types.h>
 
-#include "daemon/cache.h"
+#include "daemon/block/values.h"
+#include "daemon/local/engine.h"
+#include "daemon/process/daemon.h"
+#include "store/status.h"
 
 struct daemon;
 struct near;

@@ -1,19 +1,29 @@
 /* The near thread: packets, steps of calls, what is posted, what is overdue. See local/engine.h. */
+#include "daemon/block/lock.h"
+#include "daemon/call/lease.h"
+#include "daemon/local/engine.h"
+#include "daemon/local/packet.h"
+#include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
+#include "daemon/process/log.h"
+#include "daemon/process/machine.h"
+#include "daemon/process/rights.h"
+#include "daemon/rpc/call.h"
+#include "daemon/session/session.h"
+#include "daemon/threads/pool.h"
+#include "proto/adaptive_poll.h"
+#include "store/status.h"
+
 #include <errno.h>
 #include <linux/sockios.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include "daemon/process/config.h"
-#include "daemon/process/daemon.h"
-#include "daemon/process/log.h"
-#include "daemon/process/machine.h"
-#include "daemon/local/engine.h"
-#include "proto/adaptive_poll.h"
 
 #define CALL_MOST_US 3600000000ull /* whatever a client asks for */
 

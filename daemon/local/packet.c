@@ -1,9 +1,11 @@
 /* See local/packet.h. */
 #include "daemon/local/packet.h"
 
-#include <string.h>
-
+#include "daemon/rpc/call.h"
+#include "daemon/session/session.h"
 #include "terrace.pb-c.h"
+
+#include <string.h>
 
 enum {
 	REPLY_REST = 256,             /* head, numbers and the fields' own bytes */

@@ -10,6 +10,28 @@
  */
 #include "daemon/local/socket.h"
 
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/call/lease.h"
+#include "daemon/disk/tier.h"
+#include "daemon/local/lend.h"
+#include "daemon/local/local_calls.h"
+#include "daemon/memory/evict.h"
+#include "daemon/process/daemon.h"
+#include "daemon/process/local_socket.h"
+#include "daemon/process/log.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/end.h"
+#include "daemon/session/offer.h"
+#include "daemon/session/session.h"
+#include "daemon/threads/deadline.h"
+#include "daemon/threads/pool.h"
+#include "proto/fdsock.h"
+#include "store/device.h"
+#include "store/status.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -24,17 +46,8 @@
 #include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
-
-#include "daemon/process/daemon.h"
-#include "daemon/threads/deadline.h"
-#include "daemon/local/lend.h"
-#include "daemon/process/local_socket.h"
-#include "daemon/process/log.h"
-#include "daemon/local/local_calls.h"
-#include "daemon/block/quota.h"
-#include "daemon/threads/pool.h"
-#include "proto/fdsock.h"
 
 enum {
 	TICK_MS = 50,

@@ -9,7 +9,9 @@
 #ifndef TERRACE_DAEMON_LOCAL_SOCKET_H
 #define TERRACE_DAEMON_LOCAL_SOCKET_H
 
-#include "daemon/cache.h"
+#include "daemon/block/values.h"
+#include "daemon/process/daemon.h"
+#include "store/status.h"
 
 struct daemon;
 struct door;

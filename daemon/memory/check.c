@@ -10,6 +10,10 @@
  */
 #include "daemon/memory/check.h"
 
+#include "daemon/block/block.h"
+#include "daemon/block/counters.h"
+#include "daemon/block/lock.h"
+
 #include <string.h>
 
 static const uint8_t *bytes_of(const struct block *b)

@@ -5,7 +5,14 @@
 #ifndef TERRACE_DAEMON_MEMORY_CHECK_H
 #define TERRACE_DAEMON_MEMORY_CHECK_H
 
-#include "daemon/cache_private.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/block/block.h"
+#include "daemon/block/counters.h"
+#include "daemon/block/values.h"
+
+struct cache;
 
 /* Copies the header to *h. True: *h is the header of the commit, every byte of it. */
 bool memory_header(const struct block *b, struct slot_header *h);
@@ -16,5 +23,16 @@ bool memory_copy(const struct block *b, uint8_t *to, uint32_t *crc32c);
 /* With the lock, of a live block whose copy in memory was found wrong: counts it, COUNTER_MEMORY_WRONG_..., notes it for the log, drops the copy.
  * Returns the block that has what disk and GPUs have of it, or NULL: it is gone. */
 struct block *memory_damaged(struct cache *c, struct block *b, enum counter finder);
+
+/* What the log is to say of copies in memory that were wrong. */
+enum { DAMAGES_MAX = 64 };
+
+struct damage_notes {
+	struct cache_damage at[DAMAGES_MAX];
+	uint32_t first, count;
+	uint64_t untold;               /* there was no room for */
+};
+
+bool cache_damage_next(struct cache *c, struct cache_damage *out, uint64_t *untold);
 
 #endif

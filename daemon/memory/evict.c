@@ -15,13 +15,33 @@
  * keep others from starting. What is nowhere else is spilled first; a disk that takes nothing so long (it hangs, or has no
  * place) is not waited for: memory is never short for a disk's sake.
  */
+#include "daemon/memory/evict.h"
+
+#include "daemon/advice/eviction_log.h"
+#include "daemon/advice/prefetch.h"
+#include "daemon/block/block.h"
+#include "daemon/block/counters.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/tier.h"
+#include "daemon/disk/transfer.h"
+#include "daemon/memory/drain.h"
+#include "daemon/session/attachment.h"
+#include "daemon/threads/deadline.h"
+#include "daemon/vram/evict.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/vram.h"
+#include "store/host/host.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
+
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "daemon/advice/advice.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
-#include "daemon/threads/deadline.h"
+#include <time.h>
 
 enum {
 	VICTIM_SCAN = 256,             /* nodes a search looks at */

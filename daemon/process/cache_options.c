@@ -1,9 +1,11 @@
 /* See process/cache_options.h. */
 #include "daemon/process/cache_options.h"
 
-#include <stdio.h>
-
+#include "daemon/block/values.h"
 #include "daemon/process/catalog_child.h"
+#include "daemon/process/config.h"
+
+#include <stdio.h>
 
 #ifdef TERRACE_SANITIZED /* AddressSanitizer is to see what else is left */
 enum { LEAVES_RECORDS = 0 };

@@ -2,7 +2,7 @@
 #ifndef TERRACE_DAEMON_PROCESS_CACHE_OPTIONS_H
 #define TERRACE_DAEMON_PROCESS_CACHE_OPTIONS_H
 
-#include "daemon/cache.h"
+#include "daemon/block/values.h"
 #include "daemon/process/config.h"
 
 /* `options` points into the rest, and into the configuration. */

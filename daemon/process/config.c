@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/process/config_values.h"
 #include "daemon/process/machine.h"
 #include "eviction/policy.h"
 
@@ -141,17 +142,6 @@ _Static_assert((int)OPTIONS <= (int)CONFIG_OPTIONS_MAX, "origin[] holds one entr
 
 static const char *const origin_words[] = { "default", "file", "environment", "flag" };
 
-struct unit {
-	const char *word;
-	uint64_t factor;
-};
-static const struct unit byte_units[] = { { "TiB", 1024 * GIB }, { "GiB", GIB }, { "MiB", MIB }, { "KiB", KIB },
-					  { "B", 1 },		 { "", 1 },	 { NULL, 0 } };
-/* Without a unit 0 alone is a time: who writes 30 means seconds. */
-static const struct unit time_units[] = { { "h", HOUR_MS }, { "m", 60000 }, { "s", 1000 }, { "ms", 1 },
-					  { "", 0 },	    { NULL, 0 } };
-static const struct unit no_units[] = { { "", 1 }, { NULL, 0 } };
-
 void config_complain(struct config_errors *e, const char *format, ...)
 {
 	size_t used = strlen(e->text);
@@ -195,29 +185,9 @@ static bool is_text(const struct option *o)
 	return o->type <= T_POLICY;
 }
 
-static const struct unit *units_of(enum type type)
+static const struct config_unit *units_of(enum type type)
 {
-	return type == T_BYTES ? byte_units : type == T_MS ? time_units : no_units;
-}
-
-/* "64MiB" -> number; false for anything but digits and a known unit, or an overflow. A unit of factor 0 is of 0 alone. */
-static bool parse_number(const char *value, const struct unit *units, uint64_t *out)
-{
-	char *end;
-
-	if (!isdigit((unsigned char)*value))
-		return false;
-	errno = 0;
-	unsigned long long n = strtoull(value, &end, 10);
-
-	if (errno)
-		return false;
-	while (*end == ' ')
-		end++;
-	for (; units->word; units++)
-		if (!strcmp(end, units->word))
-			return (units->factor || !n) && !__builtin_mul_overflow((uint64_t)n, units->factor, out);
-	return false;
+	return type == T_BYTES ? config_byte_units : type == T_MS ? config_time_units : config_no_units;
 }
 
 /* "0.75" -> 750: digits, at most three of them behind the point. */
@@ -259,16 +229,6 @@ static bool parse_choice(const char *value, const char *const *words, uint64_t *
 		}
 	}
 	return false;
-}
-
-bool config_bytes(const char *value, uint64_t *out)
-{
-	return parse_number(value, byte_units, out);
-}
-
-bool config_count(const char *value, uint64_t *out)
-{
-	return parse_number(value, no_units, out);
 }
 
 static const char *text_problem(const struct option *o, const char *value)
@@ -320,13 +280,6 @@ static const char *text_problem(const struct option *o, const char *value)
 	return NULL;
 }
 
-static void format_number(char *out, size_t size, uint64_t n, const struct unit *units)
-{
-	while (units->word[0] && (n % units->factor || !n))
-		units++;
-	snprintf(out, size, "%" PRIu64 "%s", n ? n / units->factor : 0, units->word);
-}
-
 static void format_value(char *out, size_t size, const struct option *o, uint64_t n)
 {
 	switch (o->type) {
@@ -347,7 +300,7 @@ static void format_value(char *out, size_t size, const struct option *o, uint64_
 		if (!n && !strcmp(o->standard, "auto"))
 			snprintf(out, size, "auto");
 		else
-			format_number(out, size, n, units_of(o->type));
+			config_number_text(out, size, n, units_of(o->type));
 	}
 }
 
@@ -403,7 +356,7 @@ static bool set_number(struct config *c, const struct option *o, const char *val
 	} else {
 		ok = o->type == T_MILLI ? parse_milli(value, &n) :
 		     o->type == T_MODE	? parse_mode(value, &n) :
-					  parse_number(value, units_of(o->type), &n);
+					  config_number(value, units_of(o->type), &n);
 		if (!ok)
 			config_complain(e, "%s: %s: \"%.64s\" is not %s", where, o->name, value, form_of(o));
 		else if (n < o->min || n > o->max) {

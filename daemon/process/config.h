@@ -90,10 +90,6 @@ enum status config_parse(struct config *c, const char *name, const char *bytes, 
 typedef void config_take_fn(void *arg, unsigned line, const char *problem, const char *name, const char *value);
 void config_lines(const char *bytes, size_t n, config_take_fn *take, void *arg);
 
-/* A size such as 512GiB, a whole number: false for anything else, or an overflow. */
-bool config_bytes(const char *value, uint64_t *out);
-bool config_count(const char *value, uint64_t *out);
-
 /* The disks that `disks` names, folder and size each: how many, at most CONFIG_DISKS_MAX. 0 with *problem NULL: off; with
  * *problem: what is wrong with it. Fuzzed with config_parse. */
 enum { CONFIG_DISKS_MAX = 16 };

@@ -1,5 +1,6 @@
 /* Options with a form of their own: lists of disks and of GPUs, an address, a group. See process/config.h. */
 #include "daemon/process/config.h"
+#include "daemon/process/config_values.h"
 
 #include <arpa/inet.h>
 #include <grp.h>

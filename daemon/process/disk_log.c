@@ -1,11 +1,15 @@
 /* See process/disk_log.h. */
 #include "daemon/process/disk_log.h"
 
-#include <stdio.h>
-#include <string.h>
-
+#include "daemon/advice/trace.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/stats.h"
+#include "daemon/process/gpu_log.h"
 #include "daemon/process/log.h"
 #include "store/shortage.h"
+
+#include <stdio.h>
+#include <string.h>
 
 /* Said once, at the start. */
 static bool is_unusable(const struct cache_disk_state *d)

@@ -6,6 +6,7 @@
 #ifndef TERRACE_DAEMON_PROCESS_DISK_LOG_H
 #define TERRACE_DAEMON_PROCESS_DISK_LOG_H
 
+#include "daemon/block/values.h"
 #include "daemon/process/gpu_log.h"
 
 enum {

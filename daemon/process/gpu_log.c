@@ -1,7 +1,10 @@
 /* See process/gpu_log.h. */
 #include "daemon/process/gpu_log.h"
 
+#include "daemon/block/values.h"
 #include "daemon/process/log.h"
+#include "daemon/vram/stats.h"
+#include "store/device.h"
 
 static void log_corrupt(uint32_t gpu, const char *way, uint64_t *known, uint64_t now)
 {

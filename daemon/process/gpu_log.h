@@ -3,7 +3,8 @@
 #ifndef TERRACE_DAEMON_PROCESS_GPU_LOG_H
 #define TERRACE_DAEMON_PROCESS_GPU_LOG_H
 
-#include "daemon/cache.h"
+#include "daemon/block/lock.h"
+#include "store/device.h"
 
 struct gpu_log {
 	bool begun, lost[DEVICES_MAX];

@@ -1,11 +1,15 @@
 /* See process/gpu_plugin.h. */
 #include "daemon/process/gpu_plugin.h"
 
+#include "daemon/process/cache_options.h"
+#include "daemon/process/config.h"
+#include "daemon/process/log.h"
+#include "store/device.h"
+#include "store/status.h"
+
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
-
-#include "daemon/process/log.h"
 
 #define GPU_PLUGIN_FILE "libterrace_cuda.so.0"
 

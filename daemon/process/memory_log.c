@@ -1,10 +1,13 @@
 /* See process/memory_log.h. */
 #include "daemon/process/memory_log.h"
 
+#include "daemon/block/values.h"
+#include "daemon/memory/check.h"
+#include "daemon/process/log.h"
+#include "store/slot.h"
+
 #include <inttypes.h>
 #include <stdio.h>
-
-#include "daemon/process/log.h"
 
 #define CAUSE "an engine, or another process with the memory mapped writable, wrote to it after the commit; if none can have: faulty memory"
 

@@ -4,7 +4,8 @@
 #ifndef TERRACE_DAEMON_PROCESS_MEMORY_LOG_H
 #define TERRACE_DAEMON_PROCESS_MEMORY_LOG_H
 
-#include "daemon/cache.h"
+#include "daemon/block/lock.h"
+
 
 /* Logs what has been found since the last look. One thread. */
 void memory_log_look(struct cache *c);

@@ -1,15 +1,19 @@
 /* See process/stats.h. */
 #include "daemon/process/stats.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-
-#include "daemon/process/daemon.h"
-#include "daemon/local/socket.h"
-#include "daemon/process/log.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/faults.h"
+#include "daemon/call/stats.h"
 #include "daemon/local/local_calls.h"
+#include "daemon/local/socket.h"
+#include "daemon/process/daemon.h"
+#include "daemon/process/log.h"
 #include "daemon/rpc/server.h"
 #include "daemon/threads/pool.h"
+
+#include <inttypes.h>
+#include <stdio.h>
 
 static void own_stats(const struct daemon *d, uint64_t now_us, cache_stat_fn *emit, void *arg)
 {

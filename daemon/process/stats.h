@@ -2,7 +2,8 @@
 #ifndef TERRACE_DAEMON_PROCESS_STATS_H
 #define TERRACE_DAEMON_PROCESS_STATS_H
 
-#include "daemon/cache.h"
+#include "daemon/block/values.h"
+#include "daemon/process/daemon.h"
 
 struct daemon;
 

@@ -6,17 +6,22 @@
  */
 #include "daemon/process/stop.h"
 
-#include <time.h>
-
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
 #include "daemon/cache.h"
-#include "daemon/process/config.h"
-#include "daemon/process/daemon.h"
-#include "daemon/local/socket.h"
-#include "daemon/process/log.h"
+#include "daemon/disk/stats.h"
+#include "daemon/disk/tier.h"
 #include "daemon/http/metrics.h"
 #include "daemon/local/local_calls.h"
+#include "daemon/local/socket.h"
+#include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
+#include "daemon/process/log.h"
 #include "daemon/rpc/server.h"
 #include "daemon/threads/pool.h"
+
+#include <time.h>
 
 enum { GRACE_US = 2000000, LOOK_US = 50000 };
 

@@ -1,7 +1,12 @@
 /* The arena and the way from bytes to a handler. See rpc/call.h. */
 #include "daemon/rpc/call.h"
 
+#include "daemon/block/wait.h"
+#include "daemon/process/rights.h"
+#include "store/status.h"
+
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -14,7 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/cache.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/rights.h"
 #include "store/status.h"

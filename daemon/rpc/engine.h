@@ -23,12 +23,15 @@
 #include <grpc/slice.h>
 #include <pthread.h>
 
-#include "daemon/process/log.h"
 #include "daemon/block/quota.h"
-#include "daemon/rpc/server.h"
+#include "daemon/process/log.h"
+#include "daemon/process/rights.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/peers.h"
 #include "daemon/rpc/roles.h"
+#include "daemon/rpc/server.h"
 #include "daemon/threads/pool.h"
+#include "store/status.h"
 
 enum {
 	POSTS_HOT = 8,

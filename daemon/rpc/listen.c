@@ -4,6 +4,15 @@
  */
 #include "daemon/rpc/listen.h"
 
+#include "daemon/block/values.h"
+#include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
+#include "daemon/process/local_socket.h"
+#include "daemon/process/log.h"
+#include "daemon/rpc/peers.h"
+#include "daemon/rpc/roles.h"
+#include "store/status.h"
+
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,13 +26,6 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-#include "daemon/process/config.h"
-#include "daemon/process/daemon.h"
-#include "daemon/process/local_socket.h"
-#include "daemon/process/log.h"
-#include "daemon/rpc/peers.h"
-#include "daemon/rpc/roles.h"
 
 enum { REST_MS = 50, ACCEPTS_A_TURN = 64, SILENT_MAX = 256 };
 enum { LOCAL, TCP, LISTENERS };

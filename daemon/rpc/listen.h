@@ -6,7 +6,10 @@
 #ifndef TERRACE_DAEMON_RPC_LISTEN_H
 #define TERRACE_DAEMON_RPC_LISTEN_H
 
-#include "daemon/cache.h"
+#include "daemon/block/values.h"
+#include "daemon/process/config.h"
+#include "daemon/rpc/roles.h"
+#include "store/status.h"
 
 struct config;
 struct rpc_listener;

@@ -1,12 +1,19 @@
 /* The rpc thread: what is posted, what arrives, what is overdue. See rpc/engine.h. */
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/call/lease.h"
+#include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
+#include "daemon/rpc/call.h"
+#include "daemon/rpc/engine.h"
+#include "daemon/rpc/peers.h"
+#include "store/status.h"
+
 #include <grpc/byte_buffer.h>
 #include <grpc/support/time.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
-
-#include "daemon/process/config.h"
-#include "daemon/rpc/engine.h"
-#include "daemon/rpc/methods.h"
-#include "daemon/rpc/peers.h"
 
 #define DEADLINE_MOST_US 3600000000ull /* whatever a client asks for */
 

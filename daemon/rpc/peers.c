@@ -1,6 +1,12 @@
 /* See rpc/peers.h. */
 #include "daemon/rpc/peers.h"
 
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/process/daemon.h"
+#include "daemon/process/log.h"
+#include "store/status.h"
+
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <pthread.h>
@@ -10,9 +16,6 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include "daemon/process/daemon.h"
-#include "daemon/process/log.h"
 
 enum { REFUSED_MAX = 32, EVENTS = 64, SLOTS_FIRST = 64 };
 

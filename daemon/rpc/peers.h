@@ -15,6 +15,8 @@
 #define TERRACE_DAEMON_RPC_PEERS_H
 
 #include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "store/status.h"
 
 struct rpc_peers;
 

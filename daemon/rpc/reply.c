@@ -1,10 +1,17 @@
 /* See rpc/reply.h. The wire's enums carry the project's numbers; that they still do is asserted here. */
 #include "daemon/rpc/reply.h"
 
-#include <string.h>
-
+#include "daemon/block/values.h"
 #include "daemon/process/log.h"
+#include "daemon/rpc/call.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/stats.h"
+#include "kernels/format.h"
 #include "proto/layout_message.h"
+#include "store/slot.h"
+#include "store/status.h"
+
+#include <string.h>
 
 #define SAME(name, value, text) _Static_assert((int)TERRACE__V1__STATUS__##name == value, "wire status " #name);
 STATUS_MAP(SAME)

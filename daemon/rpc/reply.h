@@ -3,6 +3,7 @@
 #define TERRACE_DAEMON_RPC_REPLY_H
 
 #include "daemon/rpc/call.h"
+#include "store/status.h"
 #include "terrace.pb-c.h"
 
 /* The number of the gRPC status that a failed call ends with. */

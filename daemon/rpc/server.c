@@ -1,20 +1,31 @@
 /* Start, stop and counts of the gRPC server. See rpc/server.h, and rpc/engine.h for how it works inside. */
 #include "daemon/rpc/server.h"
 
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
+#include "daemon/process/log.h"
+#include "daemon/process/rights.h"
+#include "daemon/rpc/call.h"
+#include "daemon/rpc/engine.h"
+#include "daemon/rpc/listen.h"
+#include "daemon/rpc/peers.h"
+#include "daemon/rpc/roles.h"
+#include "daemon/threads/deadline.h"
+#include "store/status.h"
+
 #include <errno.h>
 #include <grpc/grpc_posix.h>
 #include <grpc/grpc_security.h>
 #include <grpc/support/log.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "daemon/process/config.h"
-#include "daemon/threads/deadline.h"
-#include "daemon/process/log.h"
-#include "daemon/rpc/engine.h"
-#include "daemon/rpc/listen.h"
-#include "daemon/rpc/peers.h"
+#include <time.h>
 
 enum {
 	METADATA_BYTES_MAX = 16 * 1024,

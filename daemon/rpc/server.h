@@ -8,8 +8,10 @@
 
 #include <stdatomic.h>
 
-#include "daemon/cache.h"
+#include "daemon/block/values.h"
 #include "daemon/rpc/call.h"
+#include "daemon/rpc/engine.h"
+#include "store/status.h"
 
 struct rpc_server;
 

@@ -1,15 +1,23 @@
 /* Steps of a call: run a handler, send, receive, finish, hand over. See rpc/engine.h. */
-#include <grpc/byte_buffer.h>
-#include <grpc/slice.h>
-#include <grpc/support/alloc.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
+#include "daemon/block/quota.h"
+#include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
+#include "daemon/process/rights.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/engine.h"
 #include "daemon/rpc/listen.h"
 #include "daemon/rpc/reply.h"
+#include "daemon/rpc/roles.h"
+#include "daemon/threads/pool.h"
+#include "store/status.h"
+
+#include <grpc/byte_buffer.h>
+#include <grpc/slice.h>
+#include <grpc/support/alloc.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum { SPANS_MAX = 1024 }; /* pieces of one received message */
 enum { REPLY_COUNTED = 4096 }; /* bytes of a reply that counts */

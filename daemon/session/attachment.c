@@ -4,9 +4,20 @@
  * lent so; and as work on a GPU may outlive the process's last mapping by a little, the process must have exited too, unless it said
  * itself that it has unmapped the extent.
  */
+#include "daemon/session/attachment.h"
+
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/progress.h"
+#include "daemon/vram/state.h"
 #include "daemon/vram/vram.h"
+#include "store/host/extent.h"
+#include "store/host/host.h"
+#include "store/status.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,7 +1,14 @@
 /* Whether a lease of so many bytes still fits the share of memory that may be pinned. */
-#include "daemon/advice/graph.h"
-#include "daemon/call/admission.h"
-#include "daemon/disk/tier.h"
+#include "daemon/session/budget.h"
+
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/disk/state.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/placement.h"
+#include "daemon/vram/state.h"
+#include "store/status.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,19 @@
 /* How sessions end. A closed session's memory may still be touched by its processes, so it stays a ghost until the kernel says that they are gone. */
-#include "daemon/cache_private.h"
-#include "daemon/vram/vram.h"
+#include "daemon/session/end.h"
+
+#include "daemon/block/handle.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/lease.h"
+#include "daemon/session/reservation.h"
+#include "daemon/session/session.h"
+#include "daemon/session/watch.h"
+#include "store/status.h"
 
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>

@@ -1,7 +1,15 @@
 /* Leases: a pin on each block, recorded with the session, given up as one. */
-#include "daemon/advice/graph.h"
-#include "daemon/call/admission.h"
-#include "daemon/disk/tier.h"
+#include "daemon/session/lease.h"
+
+#include "daemon/block/aging.h"
+#include "daemon/block/block.h"
+#include "daemon/block/handle.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/call/lease.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/state.h"
+#include "store/status.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,18 @@
  * before a lease names them. Nothing is lent by it, and nothing kept for it: per layout and tier a number says how far the attachment has been
  * told, since ids of extents rise. An extent that is made out of order is not offered, and is mapped by the lease that names it.
  */
+#include "daemon/session/offer.h"
+
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "store/device.h"
+#include "store/status.h"
+
 #include <stdlib.h>
-#include "daemon/vram/vram.h"
 
 static bool is_tier(const struct cache *c, int32_t gpu)
 {

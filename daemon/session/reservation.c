@@ -1,7 +1,24 @@
 /* Reserved slots. A key that is being written is claimed, so that a second writer is told BUSY; the reservation is published whole. */
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
+#include "daemon/session/reservation.h"
+
+#include "daemon/block/aging.h"
+#include "daemon/block/block.h"
+#include "daemon/block/handle.h"
+#include "daemon/block/key.h"
+#include "daemon/block/layout_bytes.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/budget.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "eviction/policy.h"
 #include "store/crash_point.h"
+#include "store/index.h"
+#include "store/slot.h"
+#include "store/status.h"
 
 #include <stdlib.h>
 #include <string.h>

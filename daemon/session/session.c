@@ -7,8 +7,17 @@
  * When a session has ended, what it held may still be mapped by its processes: it stays in its slot as a
  * ghost until none of its attachments holds an extent.
  */
-#include "daemon/cache_private.h"
+#include "daemon/session/session.h"
 
+#include "daemon/block/handle.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "kernels/format.h"
+#include "store/status.h"
+
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>

@@ -10,9 +10,19 @@
  * which things happened, so the set that a client keeps is right when it has read the ring. If the ring
  * overflows meanwhile, RESYNC follows SYNCED.
  */
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
+#include "daemon/session/watch.h"
 
+#include "daemon/block/block.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/slot_map.h"
+#include "store/status.h"
+
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,6 +2,9 @@
  * none left, and nobody waits for it. To wake a thread takes its time: the caller asks for a few helpers, and each of them for more. */
 #include "daemon/threads/checksum_pool.h"
 
+#include "daemon/block/lock.h"
+#include "daemon/threads/pool.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>

@@ -6,7 +6,7 @@
 #ifndef TERRACE_DAEMON_THREADS_CHECKSUM_POOL_H
 #define TERRACE_DAEMON_THREADS_CHECKSUM_POOL_H
 
-#include "daemon/cache_private.h"
+#include "daemon/block/lock.h"
 #include "daemon/threads/pool.h"
 
 /* options.sum_threads of them; 0, or no disk and no GPU: none. False: no memory, or no threads. */

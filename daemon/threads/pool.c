@@ -1,13 +1,15 @@
 /* The worker threads and their ring of pointers, under one mutex. See threads/pool.h. */
 #include "daemon/threads/pool.h"
 
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/threads/deadline.h"
+#include "store/status.h"
+
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
-
-#include "daemon/cache.h"
-#include "daemon/threads/deadline.h"
-#include "daemon/block/quota.h"
+#include <time.h>
 
 enum { THREADS_MAX = 64 };
 

@@ -10,14 +10,28 @@
  * words: so a word tells of all that stands before its mark, as the copies' does. What came to memory for the copy, from a disk or another
  * GPU, was looked at then, and is not summed again.
  */
+#include "daemon/vram/checksum.h"
+
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/layout_bytes.h"
+#include "daemon/block/lock.h"
+#include "daemon/memory/check.h"
+#include "daemon/session/lease.h"
+#include "daemon/session/session.h"
+#include "daemon/threads/checksum_pool.h"
+#include "daemon/vram/copy_queue.h"
+#include "daemon/vram/replace.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/vram.h"
+#include "store/device.h"
+#include "store/slot.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "daemon/memory/check.h"
-#include "daemon/threads/checksum_pool.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
-#include "store/slot.h"
 
 enum {
 	PIECE_BYTES = 64 << 10, RUN_BYTES = 128 << 10, /* of one layer of several blocks; of blocks as they lie */

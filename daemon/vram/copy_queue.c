@@ -7,14 +7,33 @@
  * A call that will have work for it says so before it has: the mover wakes up beside it, and looks at some counts until something comes or the
  * call is over (vram_find, vram_brought). The counts say nothing of the queues, which are looked at with their lock.
  */
+#include "daemon/vram/copy_queue.h"
+
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/state.h"
+#include "daemon/vram/checksum.h"
+#include "daemon/vram/lost.h"
+#include "daemon/vram/placement.h"
+#include "daemon/vram/progress.h"
+#include "daemon/vram/queue.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/stats.h"
+#include "daemon/vram/stop.h"
+#include "store/device.h"
+#include "store/ring/ring.h"
+#include "store/slot.h"
+#include "store/status.h"
+
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
 
 enum {
 	LIST_MAX = 8192,               /* blocks */

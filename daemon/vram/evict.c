@@ -7,12 +7,31 @@
  * when less than spill_share of the GPU's slots are free or clean. Until then, and while disks write, nothing goes for it in memory that is nowhere
  * else; and never what a GPU alone has beside.
  */
-#include <errno.h>
-#include <time.h>
+#include "daemon/vram/evict.h"
 
-#include "daemon/advice/advice.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
+#include "daemon/advice/eviction_log.h"
+#include "daemon/block/block.h"
+#include "daemon/block/counters.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/spill.h"
+#include "daemon/memory/drain.h"
+#include "daemon/memory/evict.h"
+#include "daemon/session/watch.h"
+#include "daemon/vram/copy_queue.h"
+#include "daemon/vram/fetch.h"
+#include "daemon/vram/placement.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/transfer.h"
+#include "eviction/policy.h"
+#include "store/host/host.h"
+#include "store/status.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <time.h>
 
 enum {
 	VICTIM_SCAN = 256,

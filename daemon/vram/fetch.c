@@ -3,8 +3,19 @@
  * there, takes half of it at most. A Warm waits for that as long as disks write. A lease is waited for by somebody: it waits as long as ups of its
  * layout get their places there one soon after the other, and not for ever, and then takes whoever's place it must.
  */
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
+#include "daemon/vram/fetch.h"
+
+#include "daemon/block/block.h"
+#include "daemon/block/lock.h"
+#include "daemon/disk/load.h"
+#include "daemon/disk/spill.h"
+#include "daemon/memory/evict.h"
+#include "daemon/vram/copy_queue.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "store/device.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
 
 enum { PATIENCE_MS = 100, PATIENCES = 7 };
 

@@ -3,10 +3,22 @@
  * A list that reads such a copy may have brought it: all of it, as the device says, or by the sum that the copy keeps. So what is nowhere else, and is
  * read, is left to the end of that list.
  */
-#include <stdio.h>
+#include "daemon/vram/lost.h"
 
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
+#include "daemon/block/block.h"
+#include "daemon/block/lock.h"
+#include "daemon/vram/copy_queue.h"
+#include "daemon/vram/evict.h"
+#include "daemon/vram/move_table.h"
+#include "daemon/vram/placement.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/transfer.h"
+#include "store/device.h"
+#include "store/status.h"
+
+#include <pthread.h>
+#include <stdio.h>
 
 enum { SWEEP_SLOTS = 1024 };
 

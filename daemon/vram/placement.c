@@ -1,10 +1,26 @@
 /* Where a lease finds its blocks, with GPUs; the marks that tell how far copies are that it need not wait for; what brings blocks to host memory
  * for others. */
-#include <stdlib.h>
+#include "daemon/vram/placement.h"
 
+#include "daemon/block/block.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/wait.h"
+#include "daemon/disk/load.h"
+#include "daemon/disk/spill.h"
 #include "daemon/threads/await.h"
-#include "daemon/disk/tier.h"
+#include "daemon/vram/copy_queue.h"
+#include "daemon/vram/move_table.h"
+#include "daemon/vram/progress.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/transfer.h"
 #include "daemon/vram/vram.h"
+#include "store/device.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
+
+#include <stdlib.h>
+#include <time.h>
 
 enum { BRING_US_MAX = 10 * 1000 * 1000, BRING_SPARE_US = 100 * 1000, BRING_PAUSE_NS = 2 * 1000 * 1000 };
 

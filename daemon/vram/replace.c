@@ -1,9 +1,20 @@
 /* What is sound of a block whose copy in memory is not (block_succeed): its copies on GPUs become another block's, the heir's, as they are: in the
  * hands of leases, and being read. A move from one GPU to another reads nothing of memory, and goes on as the heir's. Who waited for a copy of
  * memory's gets one of the heir's. */
+#include "daemon/vram/replace.h"
+
+#include "daemon/block/block.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/wait.h"
 #include "daemon/memory/check.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
+#include "daemon/session/lease.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/transfer.h"
+#include "store/device.h"
+
+#include <pthread.h>
 
 enum { WRONG_MAX = 3 }; /* finds of an up; then a miss */
 

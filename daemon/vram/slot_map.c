@@ -1,12 +1,30 @@
 /* Slots of GPU memory, and the copies of blocks in them: the books. Nothing here waits or copies. */
+#include "daemon/vram/slot_map.h"
+
+#include "daemon/advice/eviction_log.h"
+#include "daemon/advice/policy_store.h"
+#include "daemon/advice/prefetch_gpu.h"
+#include "daemon/block/block.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/state.h"
+#include "daemon/session/offer.h"
+#include "daemon/session/session.h"
+#include "daemon/session/watch.h"
+#include "daemon/vram/checksum.h"
+#include "daemon/vram/copy_queue.h"
+#include "daemon/vram/evict.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/transfer.h"
+#include "eviction/policy.h"
+#include "store/host/host.h"
+#include "store/index.h"
+#include "store/slot.h"
+#include "store/status.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "daemon/advice/advice.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
-#include "store/slot.h"
 
 enum { STRIDE_ALIGN = 256 };
 

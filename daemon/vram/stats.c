@@ -3,8 +3,16 @@
  * Of each list that was copied its stages are added up, by what it was for: how long it stood in the queue (a lease's alone, from its admission on),
  * was copied, and was looked at after that. What a lease waits for is the three of its list.
  */
-#include "daemon/vram/vram.h"
+#include "daemon/vram/stats.h"
 
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/vram/queue.h"
+#include "daemon/vram/state.h"
+#include "store/device.h"
+#include "store/host/host.h"
+
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 

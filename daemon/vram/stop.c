@@ -5,15 +5,28 @@
  * end of the process. Who comes back after all, while the rest is being closed, finds things gone that it would go on with: so it
  * stays where it is (vram_came_back).
  */
+#include "daemon/vram/stop.h"
+
+#include "daemon/advice/prefetch_gpu.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/wait.h"
+#include "daemon/threads/deadline.h"
+#include "daemon/vram/copy_queue.h"
+#include "daemon/vram/lost.h"
+#include "daemon/vram/progress.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/transfer.h"
 #include "daemon/vram/vram.h"
+#include "store/host/extent.h"
+#include "store/host/host.h"
 
-#include "daemon/disk/tier.h"
-
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
-
-#include "daemon/threads/deadline.h"
 
 enum { CLOSE_MS = 10 * 1000 };
 
@@ -227,6 +240,7 @@ bool vram_destroy(struct cache *c)
 	vram_ahead_destroy(v);
 	pthread_cond_destroy(&v->room);
 	free(v);
+	c->before_unlock = c->on_call = NULL;
 	c->vram = NULL;
 	return true;
 }

@@ -8,12 +8,43 @@
  * the lock, before anybody can see it, by the GPU's keeper and the threads for checksums (vram/checksum.c). Bytes that are not the block's
  * end their move, and the copy that they are of: who waits gets the block from another, or does without.
  */
+#include "daemon/vram/transfer.h"
+
+#include "daemon/advice/eviction_log.h"
+#include "daemon/advice/prefetch_gpu.h"
+#include "daemon/block/block.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/lease.h"
+#include "daemon/disk/load.h"
+#include "daemon/disk/spill.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/transfer.h"
+#include "daemon/memory/evict.h"
+#include "daemon/memory/grow.h"
+#include "daemon/session/watch.h"
+#include "daemon/vram/checksum.h"
+#include "daemon/vram/copy_queue.h"
+#include "daemon/vram/evict.h"
+#include "daemon/vram/fetch.h"
+#include "daemon/vram/lost.h"
+#include "daemon/vram/move_table.h"
+#include "daemon/vram/placement.h"
+#include "daemon/vram/progress.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/vram.h"
+#include "store/device.h"
+#include "store/host/host.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "daemon/advice/advice.h"
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
 
 enum { ENDS_A_HOLD = 128, ENDS_AHEAD = 4, THROUGH_AGAIN_US = 100 * 1000 };
 

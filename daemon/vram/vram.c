@@ -5,9 +5,28 @@
  * that.
  */
 #include "daemon/vram/vram.h"
-#include "daemon/threads/deadline.h"
-#include "proto/fdsock.h"
 
+#include "daemon/advice/prefetch_gpu.h"
+#include "daemon/block/block.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/memory/evict.h"
+#include "daemon/threads/deadline.h"
+#include "daemon/vram/copy_queue.h"
+#include "daemon/vram/evict.h"
+#include "daemon/vram/lost.h"
+#include "daemon/vram/progress.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/stop.h"
+#include "daemon/vram/transfer.h"
+#include "proto/fdsock.h"
+#include "store/device.h"
+#include "store/host/extent.h"
+#include "store/host/host.h"
+#include "store/status.h"
+
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,6 +144,8 @@ enum status vram_create(struct cache *c, const char **why)
 	v = c->vram = calloc(1, sizeof(*v));
 	if (!v)
 		return STATUS_EXHAUSTED;
+	c->before_unlock = vram_publish;
+	c->on_call = vram_stir;
 	v->ops = o->device_ops;
 	v->waiting_host_end = &v->waiting_host;
 	deadline_cond_init(&v->room);

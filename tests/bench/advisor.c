@@ -1,13 +1,21 @@
 /* What the advisor costs at a million blocks: its round, with the graph full and half a second of a busy node's mail; and lookups of 64 keys
  * while it makes one round after the other, against a cache without it.
  */
+#include "daemon/advice/graph.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/call/lookup.h"
+#include "daemon/session/session.h"
+#include "kernels/format.h"
+#include "store/status.h"
+#include "tests/bench/bench.h"
+#include "tests/daemon/fill.h"
+
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "daemon/advice/graph.h"
-#include "tests/daemon/fill.h"
-#include "tests/bench/bench.h"
 
 #ifdef TERRACE_SANITIZED
 enum { BLOCKS = 1 << 14 };

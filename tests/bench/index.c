@@ -3,14 +3,20 @@
  * slots have no memory (tests/daemon/fill.h). The baseline of lookups is as many independent reads from
  * random places of an array as large: what the machine's memory takes alone.
  */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/call/lookup.h"
+#include "daemon/session/session.h"
+#include "kernels/format.h"
+#include "store/status.h"
+#include "tests/bench/bench.h"
+#include "tests/daemon/fill.h"
+
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "daemon/cache.h"
-#include "tests/daemon/fill.h"
-#include "tests/bench/bench.h"
 
 #ifdef TERRACE_SANITIZED
 enum { BLOCKS = 1 << 14 };

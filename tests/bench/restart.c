@@ -2,15 +2,31 @@
  * catalog; and how long its end takes, once all is on disk. The catalog's records and the slabs are real; the slots were never written,
  * since nobody reads a block here. The baseline of serving is a restart with no blocks.
  */
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/call/lookup.h"
+#include "daemon/disk/restore.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/tier.h"
+#include "daemon/session/session.h"
+#include "kernels/format.h"
+#include "store/catalog/catalog.h"
+#include "store/index.h"
+#include "store/slab/disk.h"
+#include "store/slot.h"
+#include "store/status.h"
+#include "tests/bench/bench.h"
+
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "daemon/disk/tier.h"
-#include "tests/bench/bench.h"
 
 #ifdef TERRACE_SANITIZED /* what is left would be told as leaked */
 enum { BLOCKS = 1 << 13, LEAVES_RECORDS = 0 };

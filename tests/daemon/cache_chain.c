@@ -1,6 +1,13 @@
 /* See daemon/cache_chain.h. */
 #include "tests/daemon/cache_chain.h"
 
+#include "daemon/block/values.h"
+#include "daemon/call/commit.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/lookup.h"
+#include "daemon/call/reserve.h"
+#include "store/status.h"
+
 #include <stdlib.h>
 
 static struct cache_keys keys_of(const uint64_t *keys, uint32_t count)

@@ -2,6 +2,7 @@
 #ifndef TERRACE_TESTS_DAEMON_CACHE_CHAIN_H
 #define TERRACE_TESTS_DAEMON_CACHE_CHAIN_H
 
+#include "daemon/block/values.h"
 #include "tests/daemon/cache_rig.h"
 
 /* Looks up, leases what is there, puts the others, releases. Returns how many keys there were. */

@@ -4,12 +4,24 @@
  * what each store's bytes must be it knows from what was written. Each version of a block has bytes of its
  * own: a stale one would show.
  */
+#include "daemon/block/values.h"
+#include "daemon/call/commit.h"
+#include "daemon/call/delete.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/lookup.h"
+#include "daemon/call/reserve.h"
+#include "daemon/call/stream.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/end.h"
+#include "daemon/session/session.h"
+#include "daemon/session/watch.h"
+#include "eviction/policy.h"
+#include "kernels/format.h"
+#include "store/status.h"
 #include "tests/daemon/cache_rig.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#include "eviction/policy.h"
 
 enum { KEYS = 64, LAYOUTS = 3, SLOTS = 96, HELD = 12, RUN = 10, VERSION_SHIFT = 20 };
 

@@ -1,11 +1,35 @@
 /* See daemon/cache_rig.h. */
 #include "tests/daemon/cache_rig.h"
 
+#include "daemon/block/block.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/call/commit.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/lookup.h"
+#include "daemon/call/reserve.h"
+#include "daemon/call/stats.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/tier.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/move_table.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "kernels/format.h"
+#include "store/device.h"
+#include "store/host/host.h"
+#include "store/index.h"
+#include "store/slot.h"
+#include "store/status.h"
+
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
 
 enum { OPENED_US = 1000000 };
 

@@ -6,7 +6,9 @@
 #include <check.h>
 #include <unistd.h>
 
-#include "daemon/cache.h"
+#include "daemon/block/values.h"
+#include "kernels/format.h"
+#include "store/status.h"
 
 enum {
 	RIG_SLOT_BYTES = 8192, /* of rig_layout's: header, 576 bytes, pad */

@@ -1,4 +1,20 @@
 /* The disk side of daemon/cache_rig.h. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/delete.h"
+#include "daemon/call/flush.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/warm.h"
+#include "daemon/disk/spill.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/tier.h"
+#include "daemon/vram/evict.h"
+#include "daemon/vram/state.h"
+#include "store/status.h"
+#include "tests/daemon/cache_rig.h"
+#include "tests/held_folder.h"
+
 #include <ftw.h>
 #include <semaphore.h>
 #include <stdio.h>
@@ -7,11 +23,6 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
-#include "tests/daemon/cache_rig.h"
-#include "tests/held_folder.h"
 
 void rig_disks_make(struct rig_disks *d, const char *base, uint32_t disks, uint32_t slots)
 {

@@ -2,9 +2,20 @@
  * evictions, a scrub and the tick going on. Whatever is read must be the bytes of its key. Most of all a
  * test for ThreadSanitizer.
  */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/commit.h"
+#include "daemon/call/delete.h"
+#include "daemon/call/inspect.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/reserve.h"
+#include "daemon/call/stream.h"
+#include "daemon/session/end.h"
+#include "store/status.h"
 #include "tests/daemon/cache_rig.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -2,17 +2,24 @@
  * what a replay says, in memory as in both tiers together; the disk's waits that reading ahead turns into hits in memory, and what it
  * wastes; and the first minute after a restart. With --long [REQUESTS]: all of the trace, with memory for 1, 5 and 10 % of its blocks, a row
  * each; with --row POLICY HOST DISK REQUESTS LEAD_US one row without a verdict (set CK_DEFAULT_TIMEOUT and CK_FORK=no to run it by hand). */
+#include "daemon/advice/graph.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/tier.h"
+#include "eviction/policy.h"
+#include "eviction/replay.h"
+#include "eviction/replay/read.h"
+#include "eviction/trace.h"
+#include "store/index.h"
+#include "tests/daemon/cache_chain.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "daemon/advice/graph.h"
-#include "daemon/disk/tier.h"
-#include "eviction/replay.h"
-#include "eviction/replay/read.h"
-#include "tests/daemon/cache_chain.h"
 
 #define START_US 1000000ull
 #define PASS_US 500000ull

@@ -1,9 +1,17 @@
 /* See ../tests/daemon/fill.h. Each call makes one shelf of an extent that does not exist. */
 #include "tests/daemon/fill.h"
 
-#include <stdlib.h>
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/session/session.h"
+#include "store/index.h"
+#include "store/status.h"
 
-#include "daemon/cache_private.h"
+#include <stdatomic.h>
+#include <stdlib.h>
 
 #define SEED_EXTENT_FIRST 0x80000000u
 

@@ -7,7 +7,11 @@
 #ifndef TERRACE_TESTS_DAEMON_FILL_H
 #define TERRACE_TESTS_DAEMON_FILL_H
 
-#include "daemon/cache.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "store/status.h"
+#include <stddef.h>
+#include <stdint.h>
 
 /* Stores the keys in one layout of the session. NOT_FOUND: no such session or layout. EXISTS: one of them
  * is there already, those before it are stored. EXHAUSTED: no memory. */

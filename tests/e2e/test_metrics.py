@@ -195,7 +195,8 @@ class Everything(unittest.TestCase):
 
     def test_alerts(self):
         text = read("deploy", "alerts.yml")
-        sources = "".join(read(part, name) for part in ("daemon", "store") for name in os.listdir(os.path.join(ROOT, part)) if name.endswith(".c"))
+        sources = "".join(read(os.path.relpath(folder, ROOT), name) for part in ("daemon", "store")
+                          for folder, _, names in os.walk(os.path.join(ROOT, part)) for name in names if name.endswith((".c", ".h")))
         families = scrape(self.port)
         expressions = re.findall(r"^ +expr: (.*)$", text, re.M)
         self.assertEqual(len(expressions), len(re.findall(r"^ +- alert: ", text, re.M)))

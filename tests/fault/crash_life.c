@@ -1,17 +1,42 @@
 /* See crash_life.h. */
 #include "tests/fault/crash_life.h"
 
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/cache.h"
+#include "daemon/call/commit.h"
+#include "daemon/call/delete.h"
+#include "daemon/call/flush.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/lookup.h"
+#include "daemon/call/reserve.h"
+#include "daemon/call/stream.h"
+#include "daemon/call/warm.h"
+#include "daemon/disk/compact.h"
+#include "daemon/disk/scrub.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/tier.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/session.h"
+#include "kernels/format.h"
+#include "store/catalog/catalog.h"
+#include "store/ring/ring.h"
+#include "store/slab/disk.h"
+#include "store/slot.h"
+#include "store/status.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "daemon/disk/tier.h"
 
 enum { SLOT = 8192, CALL_KEYS = 8, WAIT_MS = 120000, SHED_MS = 60000, LOCK_MS = 30000, GRAPH_NODES = 256, ADVISOR_MS = 5 };
 

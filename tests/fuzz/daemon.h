@@ -5,10 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
 #include "daemon/cache.h"
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
+#include "daemon/session/session.h"
+#include "kernels/format.h"
 
 struct fuzz_daemon {
 	struct config config;

@@ -1,11 +1,11 @@
 /* Any packet on the fd socket, at the door or as a near call: known and well formed, or refused. What is accepted has the length its type
  * says, and a near call's request lies inside of it. */
+#include "daemon/local/packet.h"
+#include "daemon/local/socket.h"
+#include "proto/fdsock.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#include "daemon/local/socket.h"
-#include "daemon/local/packet.h"
-#include "proto/fdsock.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

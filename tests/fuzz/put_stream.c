@@ -2,8 +2,11 @@
  * two bytes of length and its bytes. The largest number stands for the live session's handle, which no input could guess. Whatever the stream
  * said, afterwards no reservation is left.
  */
+#include "daemon/block/values.h"
+#include "daemon/process/daemon.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
-
+#include "store/status.h"
 #include "tests/fuzz/daemon.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -2,8 +2,11 @@
  * chooses the method, and by its top bit whether the handle of a live session stands before the bytes as field 1, which no input could
  * guess. The cache is made anew now and then, so that what one input leaves does not pile up.
  */
-#include "daemon/rpc/methods.h"
-
+#include "daemon/block/lock.h"
+#include "daemon/cache.h"
+#include "daemon/process/daemon.h"
+#include "daemon/rpc/call.h"
+#include "store/status.h"
 #include "tests/fuzz/daemon.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

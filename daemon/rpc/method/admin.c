@@ -1,12 +1,19 @@
 /* Stats, Inspect, Layouts, Drain, Config. */
-#include <string.h>
-
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/faults.h"
+#include "daemon/call/inspect.h"
 #include "daemon/process/config.h"
 #include "daemon/process/log.h"
+#include "daemon/process/stats.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
-#include "daemon/process/stats.h"
 #include "proto/layout_message.h"
+#include "store/device.h"
+#include "store/status.h"
+
+#include <string.h>
 
 enum {
 	INSPECT_MAX = 64,

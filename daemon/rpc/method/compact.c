@@ -1,7 +1,13 @@
 /* Compact: slab files that the blocks do not need, or that are over the budget, a few a call. */
-#include "daemon/process/log.h"
 #include "daemon/rpc/methods.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/compact.h"
+#include "daemon/disk/stats.h"
+#include "daemon/process/daemon.h"
+#include "daemon/process/log.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/reply.h"
+#include "store/status.h"
 
 enum { SLICE_US = 500000 };           /* on a worker at a time; a file takes as long as it takes */
 

@@ -1,8 +1,15 @@
 /* Delete. Clients that do not know of answers in part take any answer for the whole. */
+#include "daemon/block/values.h"
+#include "daemon/call/delete.h"
+#include "daemon/disk/stats.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/diskless.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
+#include "store/status.h"
+
+#include <stdatomic.h>
 
 static bool is_in_part(const enum status *statuses, uint32_t count)
 {

@@ -1,6 +1,12 @@
 /* Explain and Graph: why a block is where it is, and what the graph ties it to. */
+#include "daemon/advice/graph.h"
+#include "daemon/block/values.h"
+#include "daemon/call/explain.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
+#include "daemon/session/session.h"
+#include "store/status.h"
 
 enum {
 	EXPLAIN_MAX = CACHE_LAYOUTS_MAX,

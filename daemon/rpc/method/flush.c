@@ -1,6 +1,13 @@
 /* Flush: durable before the answer. */
 #include "daemon/rpc/methods.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/faults.h"
+#include "daemon/call/flush.h"
+#include "daemon/disk/stats.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/reply.h"
+#include "store/status.h"
 
 #include <inttypes.h>
 #include <stdio.h>

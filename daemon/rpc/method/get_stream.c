@@ -10,11 +10,16 @@
  * may happen on any thread, so its end is deferred to the rpc thread. Looking a block up, its copy and its
  * checksums are a worker's; the pieces after the first are not. Copies of all streams have a bound (cache_read_begin): beyond it a stream waits.
  */
-#include <stdlib.h>
-
-#include "daemon/rpc/server.h"
+#include "daemon/block/values.h"
+#include "daemon/call/stream.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
+#include "daemon/rpc/server.h"
+#include "store/status.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
 
 enum {
 	CHUNK_STANDARD = 256 * 1024,

@@ -1,12 +1,13 @@
 /* grpc.health.v1: SERVING until a drain begins, NOT_SERVING from then on. Admin goes on serving while the
  * daemon drains. */
+#include "daemon/block/lock.h"
+#include "daemon/rpc/call.h"
+#include "daemon/rpc/methods.h"
+#include "health.pb-c.h"
+#include "store/status.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#include "daemon/rpc/server.h"
-#include "daemon/rpc/methods.h"
-#include "daemon/rpc/reply.h"
-#include "health.pb-c.h"
 
 typedef Grpc__Health__V1__HealthCheckResponse__ServingStatus serving;
 #define SERVING(word) GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__##word

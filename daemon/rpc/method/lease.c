@@ -1,7 +1,13 @@
 /* Lease and Release. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/lease.h"
 #include "daemon/process/config.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
+#include "daemon/vram/vram.h"
+#include "store/status.h"
 
 enum { CALLS_MAX = 16 }; /* each takes a look at all that the session holds */
 

@@ -1,7 +1,12 @@
 /* Lookup: the hottest call. Runs on the rpc thread, takes no lock and, for ordinary sizes, no memory but
  * the call's own. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/lookup.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
+#include "store/status.h"
 
 enum status rpc_lookup(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {

@@ -1,9 +1,19 @@
 /* Put by borrow: Reserve, Commit, Abort. */
-#include <string.h>
-
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/commit.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/reserve.h"
 #include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
+#include "kernels/format.h"
+#include "store/slot.h"
+#include "store/status.h"
+
+#include <string.h>
 
 /* The infos of a Reserve: one a key, or none (*out is NULL then, but for open blocks, which they count). */
 static enum status reserve_infos(struct rpc_call *c, const Terrace__V1__ReserveRequest *q, uint32_t count,

@@ -4,12 +4,18 @@
  * over the pieces in which gRPC received it: one pass finds the header and the data and checks the framing,
  * and then the data is copied once. Everything here runs on workers but open and close.
  */
-#include <stdlib.h>
-#include <string.h>
-
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/stream.h"
+#include "daemon/process/daemon.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
 #include "store/slot.h"
+#include "store/status.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 enum {
 	HEADERS_MAX = 4096,        /* blocks a stream */

@@ -1,11 +1,19 @@
 /* OpenSession, Attach, CloseSession. */
-#include <string.h>
-
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
 #include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
+#include "daemon/session/end.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/stats.h"
 #include "proto/layout_message.h"
+#include "store/status.h"
+
+#include <string.h>
 
 /* What engines may ask for the memory of. */
 static bool reply_gpus(struct rpc_call *c, Terrace__V1__OpenSessionReply *r)

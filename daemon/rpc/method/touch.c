@@ -1,6 +1,10 @@
 /* Touch and Report: what an engine used and knows. */
+#include "daemon/block/values.h"
+#include "daemon/call/lookup.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
+#include "store/status.h"
 
 enum status rpc_touch(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {

@@ -1,16 +1,20 @@
 /* TraceStart and TraceStop: a recording goes to a new file of the daemon's own folder; a client names it, but not where it is. */
+#include "daemon/advice/trace.h"
+#include "daemon/block/values.h"
+#include "daemon/process/config.h"
+#include "daemon/process/log.h"
+#include "daemon/rpc/call.h"
+#include "daemon/rpc/methods.h"
+#include "daemon/rpc/reply.h"
+#include "store/shortage.h"
+#include "store/status.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "daemon/process/config.h"
-#include "daemon/process/log.h"
-#include "daemon/rpc/methods.h"
-#include "daemon/rpc/reply.h"
-#include "store/shortage.h"
 
 enum { NAME_MAX_BYTES = 64 };
 

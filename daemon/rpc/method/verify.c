@@ -2,9 +2,15 @@
  *
  * A client's cursor is the core's, whose highest bit is free: set, it is a disk's. 0 is the beginning and, in an answer, the end.
  */
+#include "daemon/call/inspect.h"
+#include "daemon/disk/restore.h"
+#include "daemon/disk/scrub.h"
+#include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
+#include "store/status.h"
 
 enum {
 	STEP_BYTES = 16 << 20,

@@ -1,6 +1,11 @@
 /* Warm: blocks from disk to memory, or to a GPU, ahead of their use. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/warm.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
+#include "store/status.h"
 
 enum status rpc_warm(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {

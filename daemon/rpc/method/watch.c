@@ -1,10 +1,15 @@
 /* Watch: events of the cache, one a message, in order. The cache's queue is the only one: while the client
  * does not read, events wait there, and an overflow there becomes the one RESYNC. */
-#include <stdlib.h>
-
-#include "daemon/rpc/server.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
+#include "daemon/rpc/server.h"
+#include "daemon/session/watch.h"
+#include "store/status.h"
+
+#include <stdlib.h>
 
 struct watch {
 	struct cache_watch *from;

@@ -1,12 +1,25 @@
 /* What the policies are told of requests, and what they refuse; what left, and was asked for again. */
+#include "daemon/advice/mailbox.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/commit.h"
+#include "daemon/call/explain.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/lookup.h"
+#include "daemon/call/reserve.h"
+#include "daemon/disk/state.h"
+#include "eviction/policy.h"
+#include "eviction/replay.h"
+#include "eviction/trace.h"
+#include "store/slot.h"
+#include "store/status.h"
+#include "tests/daemon/cache_chain.h"
+
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "daemon/advice/advice.h"
-#include "daemon/disk/tier.h"
-#include "eviction/replay.h"
-#include "tests/daemon/cache_chain.h"
 
 enum { SLOTS = 128 };
 

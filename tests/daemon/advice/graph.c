@@ -1,13 +1,23 @@
 /* The advisor: what it learns of requests, what is read ahead by it and how that ends, and its graph over a restart. */
+#include "daemon/advice/graph.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/commit.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/lookup.h"
+#include "daemon/call/reserve.h"
+#include "daemon/disk/state.h"
+#include "eviction/hash.h"
+#include "kernels/codec.h"
+#include "kernels/format.h"
+#include "store/catalog/catalog.h"
+#include "store/status.h"
+#include "tests/daemon/cache_chain.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "daemon/advice/graph.h"
-#include "daemon/disk/tier.h"
-#include "eviction/hash.h"
-#include "kernels/codec.h"
-#include "tests/daemon/cache_chain.h"
 
 enum { HOST = 128, DISK = 1024 };
 

@@ -1,15 +1,24 @@
 /* What the advisor keeps in the catalog, and how: in parts, with what policies have learned before all else at a stop, and of the right owner
  * though pools come while it is written. And which blocks are there, when nobody could tell it. */
+#include "daemon/advice/advice.h"
+#include "daemon/advice/graph.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/tier.h"
+#include "eviction/graph_edges.h"
+#include "eviction/graph_mail.h"
+#include "store/catalog/catalog.h"
+#include "store/status.h"
+#include "tests/daemon/cache_chain.h"
+
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "daemon/advice/graph.h"
-#include "daemon/disk/tier.h"
-#include "tests/daemon/cache_chain.h"
 
 enum { HOST = 128, DISK = 1024 };
 

@@ -1,15 +1,23 @@
 /* What the policies have learned over a restart of the cache: with memory and a disk, in the trace's time, the hits of the minutes after a
  * restart are those without one (--long); what is known of the disk's blocks is what was known; what was lost or damaged of it in the
  * catalog is learned anew. */
+#include "daemon/advice/graph.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/tier.h"
+#include "eviction/policy.h"
+#include "eviction/replay/read.h"
+#include "eviction/trace.h"
+#include "store/catalog/catalog.h"
+#include "tests/daemon/cache_chain.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "daemon/advice/graph.h"
-#include "daemon/disk/tier.h"
-#include "eviction/replay/read.h"
-#include "tests/daemon/cache_chain.h"
 
 #define START_US 1000000ull
 #define PASS_US 500000ull

@@ -1,16 +1,21 @@
 /* The recorder: what was asked of a cache, replayed, gives the same hits; a bounded file; no names. And a public trace, driven
  * through a cache, hits as the replay says. */
+#include "daemon/advice/trace.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "eviction/policy.h"
+#include "eviction/replay.h"
+#include "eviction/replay/read.h"
+#include "eviction/trace.h"
+#include "tests/daemon/cache_chain.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "daemon/advice/advice.h"
-#include "eviction/replay.h"
-#include "eviction/replay/read.h"
-#include "tests/daemon/cache_chain.h"
 
 enum { SLOTS = 256, SESSIONS = 40, TURNS = 8, CHAIN_MAX = 4 + 3 * TURNS };
 

@@ -1,12 +1,27 @@
 /* Handles: found until they are dropped, drawn anew where they cannot stand, and of use to whom they were granted alone. */
+#include "daemon/block/handle.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/commit.h"
+#include "daemon/call/delete.h"
+#include "daemon/call/flush.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/lookup.h"
+#include "daemon/call/reserve.h"
+#include "daemon/call/stats.h"
+#include "daemon/call/stream.h"
+#include "daemon/call/warm.h"
+#include "daemon/session/end.h"
+#include "daemon/session/session.h"
+#include "daemon/session/watch.h"
+#include "store/status.h"
 #include "tests/daemon/cache_rig.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "daemon/block/handle.h"
 
 enum { MANY = 5000, GUESSES = 4096 };
 

@@ -1,14 +1,17 @@
 /* What a block costs in memory besides its slot, and what a lookup costs, with many blocks in the index.
  * Times are printed, not judged: terrace-bench does that. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/call/lookup.h"
 #include "tests/daemon/cache_rig.h"
+#include "tests/daemon/fill.h"
 
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "tests/daemon/fill.h"
 
 #ifdef TERRACE_SANITIZED
 enum { BLOCKS = 1 << 14 };

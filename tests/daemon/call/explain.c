@@ -1,8 +1,11 @@
 /* Why a block is where it is. */
-#include <string.h>
-
+#include "daemon/block/values.h"
+#include "daemon/call/explain.h"
+#include "daemon/call/lease.h"
 #include "eviction/policy.h"
 #include "tests/daemon/cache_rig.h"
+
+#include <string.h>
 
 #ifdef TERRACE_SANITIZED
 enum { SLOTS = 64 };

@@ -1,4 +1,12 @@
 /* What operators see: inspection, the scrub, statistics. */
+#include "daemon/block/values.h"
+#include "daemon/call/inspect.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/lookup.h"
+#include "daemon/call/stats.h"
+#include "daemon/call/stream.h"
+#include "daemon/session/watch.h"
+#include "store/slot.h"
 #include "tests/daemon/cache_rig.h"
 
 #include <stdio.h>

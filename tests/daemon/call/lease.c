@@ -1,4 +1,10 @@
 /* Leases against eviction and deletion, and the bound of pinned bytes. */
+#include "daemon/block/values.h"
+#include "daemon/call/delete.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/lookup.h"
+#include "daemon/call/reserve.h"
+#include "store/status.h"
 #include "tests/daemon/cache_rig.h"
 
 #include <stdlib.h>

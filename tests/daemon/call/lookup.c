@@ -1,5 +1,15 @@
 /* The rule of prefixes against its plain definition, over many layouts and windows, by lookup and by lease;
  * and bad input. */
+#include "daemon/block/values.h"
+#include "daemon/call/delete.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/lookup.h"
+#include "daemon/call/stream.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/end.h"
+#include "daemon/session/session.h"
+#include "kernels/format.h"
+#include "store/status.h"
 #include "tests/daemon/cache_rig.h"
 
 #include <stdlib.h>

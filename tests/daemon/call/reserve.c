@@ -1,4 +1,11 @@
 /* Puts by borrow and by stream: claims, who wins, open blocks, and what a commit refuses. */
+#include "daemon/block/values.h"
+#include "daemon/call/commit.h"
+#include "daemon/call/reserve.h"
+#include "daemon/call/stream.h"
+#include "daemon/session/end.h"
+#include "store/slot.h"
+#include "store/status.h"
 #include "tests/daemon/cache_rig.h"
 
 #include <stdlib.h>

@@ -1,11 +1,21 @@
 /* What a start believes: catalogs that are another's or older than their disks, disks that were away, or are there twice. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/stats.h"
+#include "daemon/session/session.h"
+#include "kernels/format.h"
+#include "store/catalog/catalog.h"
+#include "store/catalog/record.h"
+#include "store/slab/disk.h"
+#include "store/status.h"
+#include "tests/daemon/cache_rig.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#include "daemon/disk/tier.h"
-#include "tests/daemon/cache_rig.h"
 
 enum { HOST = 64, DISK = 512 };
 

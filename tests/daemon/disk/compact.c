@@ -1,4 +1,18 @@
 /* Slabs that are given up, for compaction, for a smaller budget, and for slots of another size: what memory has too keeps a copy on disk all along. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/flush.h"
+#include "daemon/call/inspect.h"
+#include "daemon/disk/compact.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/stats.h"
+#include "kernels/format.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
+#include "tests/daemon/cache_rig.h"
+
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -8,9 +22,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "daemon/disk/tier.h"
-#include "tests/daemon/cache_rig.h"
 
 enum { HOST = 64, DISK = 256, SLAB = 32 };
 

@@ -1,5 +1,22 @@
 /* Disks that fail under the cache: what is lost, what is told, and how long it takes. The faults are injected where the ring asks the
  * kernel (store/ring/ring.h). */
+#include "daemon/advice/advice.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/cache.h"
+#include "daemon/call/flush.h"
+#include "daemon/disk/scrub.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/stats.h"
+#include "daemon/disk/tier.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/session.h"
+#include "kernels/format.h"
+#include "store/ring/ring.h"
+#include "store/slab/disk.h"
+#include "store/status.h"
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -12,7 +29,6 @@
 #include <unistd.h>
 
 #include "daemon/advice/graph.h"
-#include "daemon/disk/tier.h"
 #define disk_class stored_class /* the cache has one of that name, too */
 #include "store/slab/private.h"
 #undef disk_class

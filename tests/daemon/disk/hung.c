@@ -1,11 +1,24 @@
 /* One of two disks hangs: what it keeps waiting, and what not. */
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/delete.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/stats.h"
+#include "daemon/disk/tier.h"
+#include "store/index.h"
+#include "store/ring/ring.h"
+#include "store/slab/disk.h"
+#include "store/status.h"
+#include "tests/daemon/cache_rig.h"
+
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "daemon/disk/tier.h"
-#include "tests/daemon/cache_rig.h"
 
 enum { HOST = 64, DISK = 512, SLOW_MS = 50 };
 

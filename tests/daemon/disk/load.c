@@ -1,13 +1,27 @@
 /* Loads that somebody else wants too: one read for all, at the priority of the most urgent. The order of the reads is seen, and the disk held
  * up, where the ring asks the kernel (store/ring/ring.h). */
+#include "daemon/block/block.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/delete.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/stream.h"
+#include "daemon/disk/load.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/transfer.h"
+#include "store/index.h"
+#include "store/ring/ring.h"
+#include "store/slab/disk.h"
+#include "store/status.h"
+#include "tests/daemon/cache_rig.h"
+
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "daemon/disk/tier.h"
-#include "tests/daemon/cache_rig.h"
 
 enum {
 	HOST = 96, DISK = 512, AHEAD = 8, SEEN_MAX = 128,

@@ -1,12 +1,21 @@
 /* Disks that cannot be used at the start, and slab files that are gone: the cache starts without them and says so, and nothing that was deleted
  * meanwhile comes back with them. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/call/faults.h"
+#include "daemon/disk/compact.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/stats.h"
+#include "daemon/disk/tier.h"
+#include "store/slab/disk.h"
+#include "store/status.h"
+#include "tests/daemon/cache_rig.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-#include "daemon/disk/tier.h"
-#include "tests/daemon/cache_rig.h"
 
 enum { HOST = 64, DISK = 512, BLOCKS = 2 * HOST };
 

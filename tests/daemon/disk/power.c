@@ -1,16 +1,23 @@
 /* Power cuts: what the kernel, or a disk, has taken and not made durable is gone. */
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/flush.h"
+#include "store/ring/ring.h"
+#include "store/slab/disk.h"
+#include "store/slot.h"
+#include "store/status.h"
+#include "tests/daemon/cache_rig.h"
+#include "tests/daemon/disk/power_log.h"
+
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include "store/slab/disk.h"
-#include "tests/daemon/cache_rig.h"
-#include "tests/daemon/disk/power_log.h"
 
 enum { HOST = 16, DISK = 7 };
 

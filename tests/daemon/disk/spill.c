@@ -1,9 +1,20 @@
 /* What is on a disk in time, and what memory and disks then give up: what is used least, whatever has come back from a disk since. */
+#include "daemon/block/block.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/lookup.h"
+#include "daemon/disk/state.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/session.h"
+#include "eviction/policy.h"
+#include "kernels/format.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
+#include "tests/daemon/cache_rig.h"
+
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "daemon/disk/tier.h"
-#include "tests/daemon/cache_rig.h"
 
 enum { HOST = 64, SPILL_MILLI = 250 };
 

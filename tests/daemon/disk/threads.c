@@ -1,13 +1,18 @@
 /* Many threads over a small memory and small disks: everything moves all the time. A byte that is wrong, a deleted block that comes
  * back within its owner's sight, or books that do not balance at the end fail. Under ThreadSanitizer it is a search for races.
  */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/compact.h"
+#include "daemon/disk/scrub.h"
+#include "store/status.h"
+#include "tests/daemon/cache_rig.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "tests/daemon/cache_rig.h"
 
 enum { THREADS = 4, KEYS = 256, HOST = 48, DISK = 96 };
 

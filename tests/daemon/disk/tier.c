@@ -1,14 +1,27 @@
 /* The disk tier behind the cache: what memory drops is on disk, comes back whole, and survives restarts. */
+#include "daemon/advice/graph.h"
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/flush.h"
+#include "daemon/call/lease.h"
+#include "daemon/disk/restore.h"
+#include "daemon/disk/scrub.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/tier.h"
+#include "daemon/process/daemon.h"
+#include "store/slot.h"
+#include "store/status.h"
+#include "tests/daemon/cache_chain.h"
+
 #include <dirent.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#include "daemon/advice/graph.h"
-#include "daemon/disk/tier.h"
-#include "daemon/process/daemon.h"
-#include "tests/daemon/cache_chain.h"
 
 enum { HOST = 64, DISK = 512 };
 

@@ -1,7 +1,19 @@
 /* /metrics and /healthz: the text, by names and labels that want to break it; over real sockets, the methods and pages, who asks slowly, who
  * takes all connections, and the stop meanwhile. */
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
 #include "daemon/http/metrics.h"
+#include "daemon/http/metrics_text.h"
+#include "daemon/process/daemon.h"
+#include "daemon/process/log.h"
+#include "daemon/process/stats.h"
+#include "daemon/session/session.h"
+#include "kernels/format.h"
 #include "tests/asleep.h"
+#include "tests/shell.h"
+#include "tests/sim/device.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -11,13 +23,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-
-#include "daemon/cache_private.h"
-#include "daemon/http/metrics_text.h"
-#include "daemon/block/quota.h"
-#include "daemon/process/stats.h"
-#include "tests/shell.h"
-#include "tests/sim/device.h"
 
 enum { LIFE_US = 300000, LONG_US = 600000000, WAIT_MS = 60000, STOP_US = 60000000 };
 

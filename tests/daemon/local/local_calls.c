@@ -1,12 +1,19 @@
 /* Near calls against a real cache, with a GPU that is none: round trips, what packets may say, bounds, many callers. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/lease.h"
+#include "daemon/local/packet.h"
+#include "daemon/process/daemon.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/vram.h"
+#include "kernels/format.h"
+#include "tests/asleep.h"
+#include "tests/daemon/local/rig.h"
+
 #include <pthread.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
-
-#include "tests/daemon/local/rig.h"
-
-#include "tests/asleep.h"
 
 START_TEST(calls_of_each_kind)
 {

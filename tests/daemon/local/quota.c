@@ -1,17 +1,23 @@
 /* Connections for near calls when they are scarce: a process has no more than its share (daemon/block/quota.h), by one session or by several, and gives all
  * back when it ends. */
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/local/local_calls.h"
+#include "daemon/local/socket.h"
+#include "daemon/process/daemon.h"
+#include "daemon/session/session.h"
+#include "daemon/threads/pool.h"
+#include "kernels/format.h"
+#include "proto/fdsock.h"
+#include "store/status.h"
+#include "tests/shell.h"
+
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-
-#include "daemon/local/socket.h"
-#include "daemon/local/local_calls.h"
-#include "daemon/block/quota.h"
-#include "daemon/threads/pool.h"
-#include "proto/fdsock.h"
-#include "tests/shell.h"
 
 enum { NET_S = 60, CONNECTIONS = 16, DOORS = 64, PROCESSES = 4, SESSIONS = 4, STEPS = 300 };
 

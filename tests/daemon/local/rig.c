@@ -1,14 +1,18 @@
 #include "tests/daemon/local/rig.h"
 
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/local/local_calls.h"
+#include "daemon/local/socket.h"
+#include "daemon/process/daemon.h"
+#include "daemon/threads/pool.h"
+#include "tests/sim/device.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-
-#include "daemon/local/socket.h"
-#include "daemon/threads/pool.h"
-#include "tests/sim/device.h"
 
 struct shell s;
 char hold[64];

@@ -3,7 +3,6 @@
 #define TERRACE_TESTS_DAEMON_LOCAL_RIG_H
 
 #include "daemon/local/local_calls.h"
-
 #include "daemon/local/packet.h"
 #include "tests/shell.h"
 

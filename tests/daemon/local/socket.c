@@ -1,13 +1,22 @@
 /* The fd door against a real cache: the conversation of proto/fdsock.h, hostile packets, bounds, and the
  * end of processes. */
-#include "tests/daemon/local/socket_rig.h"
-
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/call/lease.h"
+#include "daemon/local/socket.h"
+#include "daemon/process/daemon.h"
+#include "daemon/session/session.h"
+#include "kernels/format.h"
 #include "tests/asleep.h"
+#include "tests/daemon/local/socket_rig.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -15,9 +24,6 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-
-#include "daemon/cache_private.h"
-#include "daemon/block/quota.h"
 
 static void setup(void)
 {

@@ -1,5 +1,21 @@
 /* The fd door of a cache with a GPU: memory of it, boards that its driver holds up, and what is offered of both tiers. */
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/reserve.h"
+#include "daemon/local/socket.h"
+#include "daemon/memory/drain.h"
+#include "daemon/memory/evict.h"
+#include "daemon/process/daemon.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/end.h"
+#include "daemon/session/offer.h"
+#include "daemon/threads/pool.h"
+#include "store/device.h"
+#include "store/host/host.h"
+#include "store/status.h"
 #include "tests/daemon/local/socket_rig.h"
+#include "tests/sim/device.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,10 +26,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
-
-#include "daemon/cache_private.h"
-#include "daemon/threads/pool.h"
-#include "tests/sim/device.h"
 
 /* A driver that may hold up whoever has memory registered. */
 static struct device_ops driver;

@@ -1,12 +1,15 @@
 /* See daemon/local/socket_rig.h. */
 #include "tests/daemon/local/socket_rig.h"
 
+#include "daemon/local/socket.h"
+#include "daemon/process/daemon.h"
+#include "daemon/process/log.h"
+#include "daemon/threads/pool.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-
-#include "daemon/threads/pool.h"
 
 struct shell shell;
 struct door *door;

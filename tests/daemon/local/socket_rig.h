@@ -3,7 +3,6 @@
 #define TERRACE_TESTS_DAEMON_LOCAL_SOCKET_RIG_H
 
 #include "daemon/local/socket.h"
-
 #include "proto/fdsock.h"
 #include "tests/shell.h"
 

@@ -1,11 +1,17 @@
 /* Near calls that wait, or that a worker has: their wakes and deadlines, callers that go away in the middle, and the stop. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/lookup.h"
+#include "daemon/call/reserve.h"
+#include "daemon/local/local_calls.h"
+#include "daemon/process/daemon.h"
+#include "store/status.h"
+#include "tests/daemon/local/rig.h"
+
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-
-#include "daemon/cache_private.h" /* to hold its lock */
-#include "tests/daemon/local/rig.h"
 
 START_TEST(a_lease_that_waits)
 {

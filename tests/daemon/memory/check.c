@@ -3,14 +3,30 @@
  * Each test that loops does so over the rows of `damages`: what a stray write may hit, from a bit of the block to a header that was made anew with
  * right checksums, which the daemon alone can tell from the one that was committed.
  */
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/commit.h"
+#include "daemon/call/inspect.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/reserve.h"
+#include "daemon/call/stream.h"
+#include "daemon/disk/compact.h"
+#include "daemon/memory/check.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/end.h"
+#include "kernels/format.h"
+#include "store/ring/ring.h"
+#include "store/slot.h"
+#include "store/status.h"
+#include "tests/daemon/cache_rig.h"
+#include "tests/daemon/scribble_rig.h"
+
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "daemon/disk/tier.h"
-#include "tests/daemon/cache_rig.h"
-#include "tests/daemon/scribble_rig.h"
 
 enum { HOST = 64, DISK = 512, HALF = RIG_TOKENS / 2 };
 

@@ -1,5 +1,14 @@
 /* Memory that moves between layouts: extents are drained, holders delay that, and are told. */
-#include "daemon/cache_private.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/call/delete.h"
+#include "daemon/call/lease.h"
+#include "daemon/memory/evict.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/session.h"
+#include "kernels/format.h"
+#include "store/status.h"
 #include "tests/daemon/cache_rig.h"
 
 #include <stdlib.h>

@@ -1,11 +1,21 @@
 /* The log of the disk tier: what stands there at the start, each change once, and nothing while nothing changes. */
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/cache.h"
+#include "daemon/call/flush.h"
+#include "daemon/disk/scrub.h"
+#include "daemon/disk/stats.h"
+#include "daemon/disk/tier.h"
+#include "daemon/process/daemon.h"
 #include "daemon/process/disk_log.h"
+#include "daemon/process/log.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
+#include "tests/shell.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
-
-#include "tests/shell.h"
 
 static struct shell s;
 static struct disk_log seen;

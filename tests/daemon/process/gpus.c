@@ -1,5 +1,27 @@
 /* From the options `gpus` and `cuda_plugin` to the cache's: what is loaded, and that the daemon goes on without, and says so if a GPU was named. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/cache.h"
+#include "daemon/call/explain.h"
+#include "daemon/call/faults.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/reserve.h"
+#include "daemon/call/stats.h"
+#include "daemon/call/stream.h"
+#include "daemon/call/warm.h"
+#include "daemon/disk/tier.h"
+#include "daemon/process/cache_options.h"
+#include "daemon/process/config.h"
+#include "daemon/process/gpu_log.h"
 #include "daemon/process/gpu_plugin.h"
+#include "daemon/process/log.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/offer.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/stats.h"
+#include "kernels/format.h"
+#include "store/status.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -7,9 +29,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include "daemon/process/gpu_log.h"
-#include "daemon/process/log.h"
 
 static struct config config;
 static struct cache_config out;

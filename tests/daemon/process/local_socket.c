@@ -1,19 +1,20 @@
 /* The path of a socket while daemons hand it over: a daemon that stops removes what is its own, in its turn, and while it still answers. */
+#include "daemon/block/lock.h"
+#include "daemon/http/metrics.h"
+#include "daemon/local/socket.h"
+#include "daemon/process/data_dir_lock.h"
 #include "daemon/process/local_socket.h"
+#include "daemon/rpc/listen.h"
+#include "daemon/threads/pool.h"
+#include "store/status.h"
+#include "tests/shell.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <fcntl.h>
-
-#include "daemon/process/data_dir_lock.h"
-#include "daemon/local/socket.h"
-#include "daemon/http/metrics.h"
-#include "daemon/rpc/listen.h"
-#include "daemon/threads/pool.h"
-#include "tests/shell.h"
 
 enum { LOOKS = 20, LOOK_US = 10000, HANDOVERS = 200, PATIENCE = 6000 };
 
@@ -21,7 +22,7 @@ static struct shell s;
 static char path[sizeof((struct sockaddr_un *)0)->sun_path];
 
 /* A part of the daemon that has a socket of its own. */
-struct part {
+struct act {
 	const char *name;
 	int type;
 	void *(*start)(void);
@@ -74,7 +75,7 @@ static void metrics_end(void *part)
 	metrics_destroy(part);
 }
 
-static const struct part parts[] = {
+static const struct act parts[] = {
 	{ "the gRPC listener", SOCK_STREAM, listener_start, listener_stop },
 	{ "the door", SOCK_SEQPACKET, door_start, door_end },
 	{ "the metrics", SOCK_STREAM, metrics_start, metrics_end },
@@ -116,7 +117,7 @@ static void teardown(void)
 
 START_TEST(a_path_comes_and_goes_with_its_part)
 {
-	const struct part *p = &parts[_i];
+	const struct act *p = &parts[_i];
 	void *part = p->start();
 
 	ck_assert(answers(p->type));
@@ -128,7 +129,7 @@ END_TEST
 /* The path was removed by hand, and another daemon has bound it since: it is that one's. */
 START_TEST(a_successor_keeps_its_path)
 {
-	const struct part *p = &parts[_i];
+	const struct act *p = &parts[_i];
 	void *first = p->start(), *second;
 
 	ck_assert_int_eq(unlink(path), 0);
@@ -141,7 +142,7 @@ START_TEST(a_successor_keeps_its_path)
 END_TEST
 
 struct stopping {
-	const struct part *part;
+	const struct act *part;
 	void *which;
 	atomic_bool ended;
 };

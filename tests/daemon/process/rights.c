@@ -1,7 +1,14 @@
 /* Who may call what: the table has a row for each method of the .proto and each packet, the kernel says who somebody is, and a descriptor's
  * number is of one role for ever. With --print: the table as it stands in daemon/README.md.
  */
+#include "daemon/local/packet.h"
+#include "daemon/process/config.h"
 #include "daemon/process/rights.h"
+#include "daemon/rpc/call.h"
+#include "daemon/rpc/roles.h"
+#include "health.pb-c.h"
+#include "proto/fdsock.h"
+#include "tests/shell.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -9,13 +16,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-
-#include "daemon/local/packet.h"
-#include "daemon/rpc/methods.h"
-#include "daemon/rpc/roles.h"
-#include "health.pb-c.h"
-#include "proto/fdsock.h"
-#include "tests/shell.h"
 
 enum { LINE_MAX_BYTES = 8192 };
 

@@ -1,17 +1,19 @@
 /* The stop while something hangs: who does not has ended before it is over, and nobody's work is cut. */
+#include "daemon/block/values.h"
+#include "daemon/local/socket.h"
 #include "daemon/process/stop.h"
+#include "daemon/threads/pool.h"
+#include "proto/fdsock.h"
+#include "store/device.h"
+#include "store/status.h"
+#include "tests/shell.h"
+#include "tests/sim/device.h"
 
 #include <check.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-
-#include "daemon/local/socket.h"
-#include "daemon/threads/pool.h"
-#include "proto/fdsock.h"
-#include "tests/shell.h"
-#include "tests/sim/device.h"
 
 /* Of a stop that leaves something behind no thread is joined. */
 __attribute__((visibility("default"))) const char *__tsan_default_options(void);

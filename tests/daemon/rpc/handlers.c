@@ -1,12 +1,22 @@
 /* The handlers without gRPC: requests that must be refused, with the words that say why; the good path of
  * each; and random bytes. */
-#include "daemon/rpc/methods.h"
-
-#include "daemon/cache_private.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/disk/tier.h"
+#include "daemon/process/daemon.h"
+#include "daemon/rpc/call.h"
+#include "daemon/rpc/reply.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/session.h"
 #include "health.pb-c.h"
+#include "kernels/format.h"
 #include "proto/layout_message.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
 #include "tests/shell.h"
 #include "tests/sim/device.h"
+
+#include <stdatomic.h>
 
 static struct shell s;
 static struct rpc_call call;

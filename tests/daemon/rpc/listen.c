@@ -1,10 +1,12 @@
 /* The sockets of gRPC's clients: where they are, who may come, what happens to those who say nothing, and without descriptors; and that the server
  * uses them. */
+#include "daemon/cache.h"
+#include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
 #include "daemon/rpc/listen.h"
-
-#include "daemon/rpc/server.h"
 #include "daemon/rpc/peers.h"
 #include "daemon/rpc/roles.h"
+#include "daemon/rpc/server.h"
 #include "daemon/threads/pool.h"
 #include "tests/shell.h"
 
@@ -13,6 +15,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>

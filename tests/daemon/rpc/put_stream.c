@@ -1,6 +1,11 @@
 /* The Put stream by hand: PutChunks cut into pieces anywhere, in any field order, broken in every way. */
+#include "daemon/block/values.h"
+#include "daemon/call/stream.h"
+#include "daemon/process/daemon.h"
+#include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
-
+#include "store/slot.h"
+#include "store/status.h"
 #include "tests/shell.h"
 
 static struct shell s;

@@ -1,20 +1,27 @@
 /* The server over a real Unix socket, with a gRPC client in the same process: round trips, streams, bounds,
  * cancellation, stopping. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/lookup.h"
+#include "daemon/call/reserve.h"
+#include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
 #include "daemon/rpc/server.h"
+#include "daemon/session/attachment.h"
+#include "daemon/threads/pool.h"
+#include "kernels/format.h"
+#include "proto/layout_message.h"
+#include "store/status.h"
+#include "tests/shell.h"
 
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
 #include <grpc/slice.h>
-
-#include "daemon/cache_private.h" /* to hold its lock */
-#include "daemon/threads/pool.h"
-#include "proto/layout_message.h"
-#include "tests/shell.h"
-
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 
 /* What ends a wait for something that does not come, and the deadline of calls that are not about theirs. */
 enum { NET_S = 60 };

@@ -3,7 +3,9 @@
 #include "daemon/rpc/engine.h"
 
 #include <check.h>
+#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 enum { ROUNDS = 50000 };

@@ -1,4 +1,11 @@
 /* What becomes of memory whose borrowers die: real processes that map real extents, killed with SIGKILL. */
+#include "daemon/block/values.h"
+#include "daemon/call/reserve.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/end.h"
+#include "daemon/session/session.h"
+#include "store/slot.h"
+#include "store/status.h"
 #include "tests/daemon/cache_rig.h"
 
 #include <signal.h>

@@ -1,6 +1,17 @@
 /* Shares of what the cache counts, one row a thing: a process that leaks, another of its user, another user; and all of it back when they end. The rule
  * itself is tested by daemon/block/quota.c. */
-#include "daemon/cache_private.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/call/reserve.h"
+#include "daemon/call/stream.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/end.h"
+#include "daemon/session/session.h"
+#include "daemon/session/watch.h"
+#include "kernels/format.h"
+#include "store/status.h"
 #include "tests/daemon/cache_rig.h"
 #include "tests/daemon/vram/rig.h"
 

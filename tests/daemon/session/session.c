@@ -1,4 +1,18 @@
 /* Sessions: what may be opened, tokens, idleness, their end; drain mode; the bounds. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/call/commit.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/lookup.h"
+#include "daemon/call/reserve.h"
+#include "daemon/call/stream.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/end.h"
+#include "daemon/session/session.h"
+#include "daemon/session/watch.h"
+#include "kernels/format.h"
+#include "store/status.h"
 #include "tests/daemon/cache_rig.h"
 
 #include <stdlib.h>

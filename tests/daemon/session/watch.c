@@ -1,4 +1,10 @@
 /* Watches: order, the first look around, overflow, and the end. */
+#include "daemon/block/values.h"
+#include "daemon/call/delete.h"
+#include "daemon/call/lookup.h"
+#include "daemon/session/end.h"
+#include "daemon/session/watch.h"
+#include "store/status.h"
 #include "tests/daemon/cache_rig.h"
 
 #include <stdlib.h>

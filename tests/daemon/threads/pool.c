@@ -1,4 +1,6 @@
 /* The worker pool: the bound of its queue, order, and that every accepted work runs exactly once. */
+#include "daemon/block/quota.h"
+#include "daemon/block/values.h"
 #include "daemon/threads/pool.h"
 
 #include <check.h>
@@ -7,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "daemon/block/quota.h"
 
 struct job {
 	struct work work; /* first */

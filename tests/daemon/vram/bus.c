@@ -1,7 +1,10 @@
 #include "tests/daemon/vram/bus.h"
 
+#include "store/status.h"
+
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <time.h>
 
 enum { WAYS = 2, WAITING = 16 }; /* more than the daemon has under way */

@@ -3,6 +3,7 @@
 #ifndef TERRACE_TESTS_DAEMON_VRAM_BUS_H
 #define TERRACE_TESTS_DAEMON_VRAM_BUS_H
 
+#include "store/status.h"
 #include "tests/daemon/vram/rig.h"
 
 /* A thread a way. One bus at a time. */

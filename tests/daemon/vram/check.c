@@ -1,13 +1,13 @@
 /* Memory that is written over after its commit, beside GPUs: what goes up to one is what was committed, and what a GPU has beside is right still. Each
  * loop runs with threads for sums (_i 1) and without.
  */
+#include "daemon/block/values.h"
+#include "store/slot.h"
+#include "store/status.h"
+#include "tests/daemon/scribble_rig.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <string.h>
-
-#include "daemon/memory/check.h"
-#include "daemon/vram/vram.h"
-#include "tests/daemon/scribble_rig.h"
 
 enum { SLOTS = 16 };
 

@@ -1,15 +1,20 @@
 /* Checksums by several threads. With --measure: how fast what comes down from a GPU is summed, by one thread and by several, in turn. */
+#include "daemon/block/values.h"
+#include "daemon/call/inspect.h"
+#include "daemon/threads/checksum_pool.h"
+#include "daemon/threads/pool.h"
+#include "kernels/format.h"
+#include "store/slot.h"
+#include "store/status.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <pthread.h>
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "daemon/threads/checksum_pool.h"
-#include "daemon/vram/vram.h"
 
 enum { THREADS = 3, ITEMS = 1000, QUEUE = 256 };
 

@@ -1,16 +1,29 @@
 /* Bytes that change on a GPU, on the way to it, or in the memory that they go up from: checksums that were made once find it, and the block
  * comes from where else it is, or is a miss. Each loop runs with threads for sums (_i 1) and without. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/faults.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/reserve.h"
+#include "daemon/threads/checksum_pool.h"
+#include "daemon/threads/pool.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/stats.h"
+#include "daemon/vram/vram.h"
+#include "proto/fdsock.h"
+#include "store/device.h"
+#include "store/host/extent.h"
+#include "store/slot.h"
+#include "store/status.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "daemon/threads/checksum_pool.h"
-#include "daemon/vram/vram.h"
-#include "proto/fdsock.h"
 
 enum { SLOTS = 16, LAYER_BYTES = VR_BLOCK_BYTES / VR_LAYERS };
 

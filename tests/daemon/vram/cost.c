@@ -4,10 +4,24 @@
  * and with cold ones, medians of ROUNDS. With --bus GB_S [BLOCKS [THREADS]]: what share of a bus that is so fast a Warm of blocks of 544 KiB gets, up
  * and down, with so many threads for sums, median and best of ROUNDS. Without: that a block of a long call
  * takes about as many steps as one of a short call. */
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/warm.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/session.h"
+#include "kernels/format.h"
+#include "store/device.h"
+#include "store/host/extent.h"
+#include "store/status.h"
+#include "tests/daemon/vram/bus.h"
 #include "tests/daemon/vram/rig.h"
+#include "tests/daemon/vram/stages.h"
+#include "tests/daemon/vram/steps.h"
 
 #include <sched.h>
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +29,6 @@
 #include <sys/pidfd.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "daemon/vram/vram.h"
-#include "tests/daemon/vram/bus.h"
-#include "tests/daemon/vram/stages.h"
-#include "tests/daemon/vram/steps.h"
 
 enum { STAGE_ROUNDS = 48, STAGE_ROUNDS_MAX = 1024, STAGE_KIB = 544, SUM_THREADS = 2, COLD_BYTES = 64 << 20 };
 enum { ROUNDS = 24, PUT_KEYS = 128, EXTENT_BYTES = 64 << 20, FEW = 256, MANY = 4096, MORE = 2 };

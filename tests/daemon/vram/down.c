@@ -1,13 +1,24 @@
 /* What comes down from GPUs to a memory that is full: before a stop, for a flush, to be written through, for room;
  * from one that is lost meanwhile. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/faults.h"
+#include "daemon/call/inspect.h"
+#include "daemon/call/lease.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/tier.h"
+#include "eviction/policy.h"
+#include "store/device.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "daemon/disk/tier.h"
 
 enum { PATIENT_MS = 60000 }; /* a busy machine is no slow disk */
 

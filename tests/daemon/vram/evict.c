@@ -1,8 +1,14 @@
 /* Who makes place on a GPU, and when: memory that goes from one layout to another for what is leased there, and slots that are free before
  * anybody asks. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/evict.h"
+#include "daemon/vram/move_table.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/transfer.h"
+#include "eviction/policy.h"
 #include "tests/daemon/vram/rig.h"
-
-#include "daemon/vram/vram.h"
 
 /* Leases eight of each in turn, a second apart, until the GPU has drained so many extents; false: it never did. */
 static bool lease_until_drained(struct vram_rig *w, uint32_t sets, double drains)

@@ -1,8 +1,27 @@
 /* GPUs that are lost, in every state of what they have; processes that die with memory of a GPU; what cannot be had. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/faults.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/reserve.h"
+#include "daemon/memory/evict.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/end.h"
+#include "daemon/vram/copy_queue.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/stats.h"
+#include "proto/fdsock.h"
+#include "store/device.h"
+#include "store/host/extent.h"
+#include "store/status.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +31,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "daemon/vram/vram.h"
-#include "proto/fdsock.h"
 
 static double lost(struct vram_rig *v, const char *gpu)
 {

@@ -1,15 +1,30 @@
 /* Leases on GPUs whose copies are under way: what the board says of the layers, and what is left when nobody waits for them any more. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/faults.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/reserve.h"
+#include "daemon/call/warm.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/state.h"
+#include "eviction/policy.h"
+#include "kernels/format.h"
+#include "store/device.h"
+#include "store/host/extent.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "daemon/vram/vram.h"
 
 static double moved(struct vram_rig *v, const char *from, const char *to)
 {

@@ -1,13 +1,18 @@
 /* Lists of copies up to a GPU: in which order leases and Warms have them, and what they took. */
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/lease.h"
+#include "daemon/vram/state.h"
+#include "store/device.h"
+#include "store/status.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "daemon/vram/vram.h"
 
 /* The lists up that the device was given, in their order: blocks, and whether a lease watches. */
 static struct {
@@ -57,7 +62,7 @@ static void came(struct vram_rig *v, const struct cache_place *p, const struct c
 	vr_release(v, l);
 }
 
-/* When a list of the Warm last began: so long after that a lease overtakes what is left of it (cache_vram_copy.c). */
+/* When a list of the Warm last began: so long after that a lease overtakes what is left of it (vram/copy_queue.c). */
 enum { OVERTAKE_US = 100 * 1000 };
 
 static uint64_t tail_us(const struct vram_rig *v)

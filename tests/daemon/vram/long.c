@@ -1,15 +1,27 @@
 /* Calls of many blocks: the copies of their first blocks begin while they are still at their later ones, so that a list can fail, a GPU be lost, or
  * the call be given up in the middle. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/delete.h"
+#include "daemon/call/reserve.h"
+#include "daemon/call/warm.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/copy_queue.h"
+#include "daemon/vram/state.h"
+#include "eviction/policy.h"
+#include "kernels/format.h"
+#include "store/device.h"
+#include "store/status.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "daemon/vram/vram.h"
 
 enum { BLOCKS = 1024, SECONDS_MAX = 10, PUT_KEYS = 128, GPU_BYTES = 8 << 20 };
 

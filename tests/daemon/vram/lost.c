@@ -1,12 +1,23 @@
 /* GPUs that are lost while what they alone have is being copied from them: what has come is kept, as far as it is known to be the block. */
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/lease.h"
+#include "daemon/memory/evict.h"
+#include "daemon/threads/checksum_pool.h"
+#include "daemon/vram/lost.h"
+#include "daemon/vram/state.h"
+#include "store/device.h"
+#include "store/index.h"
+#include "store/status.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "daemon/threads/checksum_pool.h"
-#include "daemon/vram/vram.h"
 
 enum { SLOTS = 16 };
 

@@ -1,16 +1,25 @@
 /* A cache of three tiers, or of two, driven by random operations and compared with a simple model of what each key's bytes are: whatever is
  * lost on the way is a miss, nothing is ever wrong, no slot is left behind, and the counters of copies add up. Copies are slow, so that
  * operations meet them; in some runs a GPU is lost on the way, in some copies in memory spoil. */
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/delete.h"
+#include "daemon/call/explain.h"
+#include "daemon/call/reserve.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/stats.h"
+#include "proto/fdsock.h"
+#include "store/index.h"
+#include "store/status.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
-#include "proto/fdsock.h"
 
 enum { KEYS = 72, LAYOUTS = 2, HELD = 6, RUN = 5, GPUS = 2, VERSION_SHIFT = 20, STEPS = 1500 };
 

@@ -1,7 +1,11 @@
 /* From a disk to a GPU: reads and copies go on beside each other, whichever of the two a test holds up. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "store/ring/ring.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

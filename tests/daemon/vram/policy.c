@@ -1,5 +1,12 @@
 /* What the policies of GPUs are told, and what they say of it: requests, once each, to the GPUs that a session works on; why a copy is on a
  * GPU, and why it left. */
+#include "daemon/block/values.h"
+#include "daemon/call/explain.h"
+#include "daemon/call/lease.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/session.h"
+#include "kernels/format.h"
+#include "store/status.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <stdlib.h>

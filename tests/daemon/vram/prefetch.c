@@ -1,13 +1,14 @@
 /* What is brought up to a GPU ahead of its lease: for whom, how much, into which slots, and what becomes of it. */
+#include "daemon/advice/graph.h"
+#include "daemon/block/values.h"
+#include "daemon/call/delete.h"
+#include "store/status.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "daemon/advice/graph.h"
-#include "daemon/vram/vram.h"
 
 enum { BLOCKS = 4, GPU = 0, PLENTY = 1 << 30 };
 

@@ -1,19 +1,32 @@
 /* One copy of a block is wrong: the others are not lost for it, whoever has the wrong one. Loops run with threads for sums (_i 1) and without, where
  * nothing else is said. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/delete.h"
+#include "daemon/call/flush.h"
+#include "daemon/call/inspect.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/warm.h"
+#include "daemon/disk/scrub.h"
+#include "daemon/disk/state.h"
+#include "proto/fdsock.h"
+#include "store/device.h"
+#include "store/host/extent.h"
+#include "store/slot.h"
+#include "store/status.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "daemon/disk/tier.h"
-#include "proto/fdsock.h"
 
 enum { SLOTS = 16 };
 

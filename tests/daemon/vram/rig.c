@@ -1,7 +1,31 @@
 /* See daemon/vram/rig.h. */
 #include "tests/daemon/vram/rig.h"
 
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/commit.h"
+#include "daemon/call/explain.h"
+#include "daemon/call/faults.h"
+#include "daemon/call/inspect.h"
+#include "daemon/call/lease.h"
+#include "daemon/call/lookup.h"
+#include "daemon/call/reserve.h"
+#include "daemon/call/warm.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/session.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/vram.h"
+#include "kernels/format.h"
+#include "proto/fdsock.h"
+#include "store/host/extent.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
+
+#include <pthread.h>
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +33,6 @@
 #include <sys/pidfd.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "daemon/vram/vram.h"
-#include "proto/fdsock.h"
 
 struct kv_layout vr_layout(uint32_t n)
 {

@@ -6,7 +6,10 @@
 #include <stdatomic.h>
 
 #include "daemon/threads/pool.h"
+#include "kernels/format.h"
 #include "store/ring/ring.h"
+#include "store/slot.h"
+#include "store/status.h"
 #include "tests/daemon/cache_rig.h"
 #include "tests/sim/device.h"
 

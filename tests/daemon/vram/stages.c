@@ -1,9 +1,16 @@
 #include "tests/daemon/vram/stages.h"
 
+#include "daemon/block/lock.h"
+#include "daemon/vram/checksum.h"
+#include "daemon/vram/copy_queue.h"
+#include "daemon/vram/evict.h"
+#include "daemon/vram/queue.h"
+#include "daemon/vram/transfer.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
+
 #include <stdatomic.h>
 #include <time.h>
-
-#include "daemon/vram/vram.h"
 
 static _Atomic uint64_t reached[STAGE_COUNT], begun;
 static _Thread_local uint32_t to_place;

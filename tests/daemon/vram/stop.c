@@ -1,13 +1,19 @@
 /* The end of the VRAM tier under a driver that does not answer: it has a bound, and disks and catalog are closed in order. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/session/attachment.h"
+#include "store/device.h"
+#include "store/host/extent.h"
+#include "store/status.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "daemon/vram/vram.h"
 
 enum { CLOSE_MS = 500, SLOW_CLOSE_MS = 1500 };
 

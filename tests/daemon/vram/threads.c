@@ -1,16 +1,25 @@
 /* Engines' threads beside each other, on two GPUs, memory and a disk, with the daemon's background on one more thread; the bytes of a key are
  * always the same. In one run a GPU is lost on the way. */
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/cache.h"
+#include "daemon/call/stream.h"
+#include "daemon/disk/tier.h"
+#include "daemon/session/end.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/stats.h"
+#include "proto/fdsock.h"
+#include "store/host/extent.h"
+#include "store/status.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "daemon/vram/vram.h"
-#include "proto/fdsock.h"
 
 enum { THREADS = 4, GPUS = 2, LOST = 1, KEYS = 96, RUN = 4, ROUNDS = 800 };
 

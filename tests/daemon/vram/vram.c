@@ -1,13 +1,34 @@
 /* Blocks on GPUs: put, leased, copied down and up, evicted, deleted, looked at. */
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/values.h"
+#include "daemon/call/commit.h"
+#include "daemon/call/inspect.h"
+#include "daemon/call/reserve.h"
+#include "daemon/disk/load.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/tier.h"
+#include "daemon/session/end.h"
+#include "daemon/session/watch.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "daemon/vram/transfer.h"
+#include "kernels/format.h"
+#include "store/device.h"
+#include "store/host/extent.h"
+#include "store/host/host.h"
+#include "store/index.h"
+#include "store/ring/ring.h"
+#include "store/slot.h"
+#include "store/status.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "daemon/disk/tier.h"
-#include "daemon/vram/vram.h"
 
 static double moved(struct vram_rig *v, const char *from, const char *to)
 {

@@ -1,0 +1,63 @@
+/* Requests: what a prompt asked for, told to the policies once, whichever calls it took. */
+#ifndef TERRACE_DAEMON_ADVICE_REQUEST_H
+#define TERRACE_DAEMON_ADVICE_REQUEST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/block/values.h"
+
+struct cache;
+struct pool;
+
+enum request_kind { REQUEST_LOOKUP, REQUEST_LEASE, REQUEST_REPORT };
+
+/* Which conversation ended where: an open table without chains, later ones displace earlier ones. */
+enum { CONVERSATIONS = 1 << 15 };
+
+enum { READ_A_CALL = 8192, READ_A_TICK = 16384 };
+
+#define READ_ALL UINT32_MAX
+
+/* A request that has been read. */
+struct request {
+	enum request_kind kind;
+	uint8_t hint;                  /* enum policy_hint */
+	uint8_t priority;              /* enum policy_priority */
+	uint32_t ttl_s;                /* 0: not said */
+	uint16_t turn;                 /* 0: not known */
+	uint32_t count, present;       /* keys; keys of the prefix that was there (lookups) */
+	uint32_t layouts;
+	uint64_t session;
+	uint64_t conversation;         /* a number of its own for each chain that goes on */
+	struct pool *pool[CACHE_LAYOUTS_MAX];
+	uint64_t name[CACHE_KEYS_MAX];
+};
+
+struct conversation {
+	uint64_t tail;                 /* the last key's name */
+	uint64_t number : 48, turn : 16;
+};
+
+/* What a call says of its request; the members are those of struct request. */
+struct asking {
+	enum request_kind kind;
+	uint64_t session;
+	uint32_t present, ttl_s;
+	uint16_t turn;
+	uint8_t hint, priority;
+};
+
+/* Without the lock. create before everything else; false: no memory. stop ends its threads; false: one is in the catalog, and has not come back
+ * within disk_close_ms. destroy comes after everything else. */
+bool advice_create(struct cache *c);
+bool advice_stop(struct cache *c);
+void advice_destroy(struct cache *c);
+/* Any thread, with or without the lock: leaves a letter. */
+void advice_ask(struct cache *c, const struct asking *q, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k);
+/* A number for the first `count` keys of a request of that session. */
+uint64_t request_whole(const struct request *r, uint32_t count);
+/* Reads letters of at most `keys` keys together, one letter at least. In a read section of the index. */
+void advice_read(struct cache *c, uint32_t keys);
+
+#endif

@@ -1,0 +1,187 @@
+/* A block's record and its life: created, published, pinned, removed. With the cache's lock, unless said otherwise. */
+#ifndef TERRACE_DAEMON_BLOCK_BLOCK_H
+#define TERRACE_DAEMON_BLOCK_BLOCK_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/values.h"
+#include "daemon/vram/slot_map.h"
+#include "eviction/policy.h"
+#include "store/index.h"
+#include "store/status.h"
+
+struct cache;
+struct gpu;
+struct host_slot;
+struct rack;
+
+enum { BLOCK_IN_MEMORY = 1, BLOCK_ON_DISK = 2, BLOCK_ON_GPU = 4 };
+
+/* A block: unpublished (of a reservation, in memory or on a GPU), published (in the index; in memory with shelf and policy, on disk
+ * with rack, on GPUs with slots there, or several of these) or dead (removed while pinned). What the slot's header says besides is
+ * not repeated here: a million of these should cost little. But the CRC of the header is: header and block lie in memory that engines may write. */
+struct block {
+	struct index_record record;    /* first: block_of(); its `word`: block_header_crc() */
+	struct policy_node node;       /* of memory's policy, while it is in memory */
+	struct pool *pool;
+	struct shelf *shelf;           /* NULL: not in memory */
+	struct rack *rack;             /* NULL: not on disk */
+	struct vram_slot *vram;        /* its slots on GPUs, coming ones too (vram/vram.h); NULL: none */
+	uint64_t generation;           /* of its put: in the header, whatever slot that lies in */
+	uint64_t stored_us;
+	uint32_t index, take;          /* in memory: slot, and the low half of that slot's generation */
+	uint32_t rack_slot;
+	uint16_t tokens;
+	bool moving : 1;               /* being spilled or loaded: move_of() */
+	bool refused : 1;              /* admission: in memory it is on the pool's list of those; before it is there, it will be */
+	bool unworthy : 1;             /* dirty, and no disk's policy would give up another block for it */
+	bool awaited : 1;              /* on its way to memory, and from there to a GPU */
+	bool doubted : 1;              /* on disk as a crash left it: the header is sound, its bytes have not been looked at: rack_doubt() */
+	bool condemned : 1;            /* some of its slots on GPUs is VRAM_DEAD, and held still: vram_condemn() */
+	uint8_t ahead : 2;             /* enum ahead_kind: loaded ahead of its use, which has not come yet */
+	uint8_t wanted;                /* Leases that are expected and want it, and not others' loads in its place */
+	_Atomic uint8_t where;         /* what lookups may know of it: BLOCK_IN_MEMORY | BLOCK_ON_DISK | BLOCK_ON_GPU */
+	uint8_t role : 7;              /* of its put: enum policy_role has the same numbers */
+	uint8_t rack_known : 1;        /* its copy on disk has the header of block_header_crc(), too */
+	_Atomic uint16_t turn;         /* of its put; 0: not known. Lookups read it */
+	uint32_t memory_pins;          /* of its pins those that are of its copy in memory alone */
+	struct block *id_next;         /* of the bucket by id (advice/advice.h) */
+};
+
+_Static_assert(sizeof(struct block) <= 216, "a million blocks are to cost at most 256 bytes each");
+
+/* An unpublished block with a slot. e: of what is to be put, as far as it is known, for admission; NULL: not asked. */
+enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, struct block **out);
+/* Frees an unpublished one. */
+void block_discard(struct cache *c, struct block *b);
+/* Makes it visible under its record's ident. In a read section. EXISTS: it stays unpublished. The caller
+ * then gives it to the policy, in the same hold of the lock. */
+enum status block_publish(struct cache *c, struct block *b, uint64_t now_us);
+/* position: of its first token in the sequence. Of a chain, the deepest block is told first: a cache that
+ * must evict then loses ends of prefixes. */
+void block_enter_policy(struct cache *c, struct block *b, uint64_t position);
+/* Bytes that a pin of memory's copy would add to the tenant's. */
+uint64_t block_pin_bytes(const struct block *b);
+/* A pin of all copies that it has or gets. */
+void block_pin(struct block *b);
+void block_unpin(struct block *b);
+/* Of one copy: in that slot of a GPU, or in memory (NULL). The others may go meanwhile. */
+void block_pin_on(struct block *b, struct vram_slot *copy);
+/* Whether more than so many pins of all its copies hold it: what else holds any of them then makes no difference to the books. */
+bool block_held_beyond(const struct block *b, uint32_t pins);
+/* A pin that block_pin set becomes one of that copy alone. */
+void block_pin_apart(struct block *b, struct vram_slot *copy);
+/* Of its copy on that GPU, or in memory (NULL). */
+void block_unpin_on(struct block *b, const struct gpu *gpu);
+/* A pin becomes another block's. In the hands of who has both out of the books. */
+void block_pin_over(struct block *b, struct block *heir);
+/* Takes what depends on its pins out of all books (on false), and puts it back: around a change of its copies, or of their pins. */
+void block_books(struct block *b, bool on);
+/* An unpublished or dead slot of memory goes back. */
+void block_slot_give(struct block *b);
+/* Published, on disk or a GPU: it is in memory now too, in a slot that was taken for it. */
+void block_arrive(struct cache *c, struct block *b, const struct host_slot *slot, struct shelf *s, uint64_t position);
+/* On disk or a GPU, and unpinned: its copy in memory goes. */
+void block_depart(struct cache *c, struct block *b);
+/* Its copy in memory is wrong, and somebody may have it: what it has on a disk and on GPUs is a block of its own from now on, which is
+ * returned, and this one is dead: who has a pin keeps what he sees. A lease on a GPU goes over to the new one, whose bytes it has. Without any
+ * other copy, or without memory, it is removed: NULL. */
+struct block *block_succeed(struct cache *c, struct block *b);
+/* Published anew from what a disk holds; its record, tokens, generation and time are set. In a read section. EXISTS. */
+enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uint32_t slot, uint64_t position);
+/* Takes a published block out of sight, on disk too (a tombstone is begun unless it was evicted); frees it now or at its last
+ * unpin. */
+void block_remove(struct cache *c, struct block *b, enum cache_reason reason);
+void block_use(struct cache *c, struct block *b); /* deepest first, too */
+/* It was read on that GPU; NULL: in memory. That is a use to the tiers below, too, but not to other GPUs. */
+void block_use_on(struct cache *c, struct block *b, const struct gpu *gpu);
+/* No disk is to have it, or not any more so. */
+void block_unworthy(struct block *b, bool is);
+/* In memory; in that slot of a GPU, or (NULL) in memory. */
+void block_place(const struct block *b, struct cache_place *out);
+void block_place_on(const struct block *b, const struct vram_slot *copy, struct cache_place *out);
+/* What a policy knows of a published block: memory's, else a GPU's, else a disk's. */
+const struct policy_node *block_node(const struct block *b);
+/* A fixed word of where it is: "gpu+host+disk", ... */
+const char *block_tiers(uint8_t where);
+void block_free_record(struct index_record *r);
+
+static inline struct block *block_of(struct index_record *r)
+{
+	return (struct block *)((char *)r - offsetof(struct block, record));
+}
+
+static inline const struct block *block_of_node(const struct policy_node *n)
+{
+	return (const struct block *)((const char *)n - offsetof(struct block, node));
+}
+
+/* It will be looked at soon. */
+static inline void block_fetch_ahead(const struct block *b)
+{
+	__builtin_prefetch(&b->record.pins);
+	__builtin_prefetch(&b->shelf);
+	__builtin_prefetch(&b->id_next);
+}
+
+static inline struct pool *block_pool(const struct block *b)
+{
+	return b->pool;
+}
+
+static inline uint32_t block_pins(const struct block *b)
+{
+	return atomic_load_explicit(&((struct block *)b)->record.pins, memory_order_relaxed);
+}
+
+/* What holds its copy in memory: leases there, and whoever pins all copies; INDEX_DEAD as in block_pins. */
+static inline uint32_t block_memory_pins(const struct block *b)
+{
+	return b->vram ? block_pins(b) - vram_pins(b) : block_pins(b);
+}
+
+/* Of the header of its copy in memory, once that is sealed; of one that has left memory, of the last copy there. Kept by the daemon alone: it tells
+ * whether the header, and by the header's sums the block, are still what was committed. */
+static inline uint32_t block_header_crc(const struct block *b)
+{
+	return b->record.word;
+}
+
+static inline void block_header_keep(struct block *b, uint32_t crc)
+{
+	b->record.word = crc;
+}
+
+static inline bool block_live(const struct block *b)
+{
+	return !(block_pins(b) & INDEX_DEAD);
+}
+
+static inline uint8_t *block_slot_at(const struct block *b)
+{
+	return b->shelf->base + b->index * b->pool->geometry.slot_bytes;
+}
+
+/* What lookups may know of where it is. */
+static inline void where_set(struct block *b, uint8_t bits, bool on)
+{
+	uint8_t now = atomic_load_explicit(&b->where, memory_order_relaxed);
+
+	atomic_store_explicit(&b->where, on ? now | bits : now & ~bits, memory_order_relaxed);
+}
+
+static inline const char *block_tier(const struct block *b)
+{
+	return block_tiers(atomic_load_explicit(&((struct block *)b)->where, memory_order_relaxed));
+}
+
+static inline void place_none(struct cache_place *out)
+{
+	*out = (struct cache_place){ .extent = (uint32_t)CACHE_EXTENT_NONE };
+}
+
+#endif

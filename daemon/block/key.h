@@ -1,0 +1,75 @@
+/* Keys, idents and prefixes: how a call's keys become blocks. */
+#ifndef TERRACE_DAEMON_BLOCK_KEY_H
+#define TERRACE_DAEMON_BLOCK_KEY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/block/values.h"
+
+struct block;
+struct cache;
+struct index_ident;
+struct pool;
+struct slot_ident;
+
+enum { CHUNK_KEYS = 64 }; /* keys handled in one go under the lock */
+
+enum { FIND_BATCH = 128 };
+
+/* The longest prefix over several layouts: bit p of `valid` says whether p blocks are usable in all layouts
+ * fed so far. */
+struct prefix {
+	uint32_t count;
+	uint32_t limit;                /* no longer prefix is possible */
+	uint64_t valid[CACHE_KEYS_MAX / 64 + 1];
+};
+
+struct prefix_run {
+	uint32_t need;                 /* blocks before the end that this layout wants */
+	uint32_t at, run;
+};
+
+/* Without the lock: NULL or what is wrong with the keys of a call over so many layouts. */
+const char *cache_keys_problem(const struct cache_keys *k, uint32_t layouts);
+void block_ident(const struct pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out);
+/* Without or with the lock: what the header of a slot of the pool says of such a block. *out has the caller's tenant and key. */
+void block_slot_ident(const struct pool *p, const char *tenant, const uint8_t *key, uint8_t key_bytes, struct slot_ident *out);
+/* The name that policies and the advice know a block by. */
+uint64_t block_id(const struct index_ident *ident);
+uint64_t ident_hash(const struct index_ident *ident, uint64_t seed);
+bool ident_equal(const struct index_ident *a, const struct index_ident *b);
+void prefix_begin(struct prefix *p, uint32_t count);
+void prefix_layout(struct prefix_run *r, const struct pool *pool);
+void prefix_feed(struct prefix *p, struct prefix_run *r, bool present);
+uint32_t prefix_longest(const struct prefix *p);
+/* The turn that asks for something after a block of that turn; 0: not known. */
+uint16_t turn_after(uint16_t turn, bool goes_on);
+/* With the lock, of a block that was found without it in the same read section and has ended meanwhile: who has its name now, as its heir does
+ * (block_succeed). NULL: nobody. Who looks just between the two still finds neither, and has a miss: the index has no two of a name, and to
+ * look again for all that is missing would cost every lease something, for the nanoseconds after memory was found to be bad. */
+struct block *block_find_again(struct cache *c, const struct block *b);
+/* Without the lock, in a read section: found[key * layouts + layout] = the block or NULL. */
+void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
+		 struct block **found);
+uint64_t key_mix(uint64_t h, uint64_t word);
+uint64_t key_name(const uint8_t *key, uint32_t key_bytes);
+/* Published blocks by id; of several of one id, any. */
+void by_id_add(struct cache *c, struct block *b);
+void by_id_remove(struct cache *c, struct block *b);
+struct block *by_id_find(const struct cache *c, uint64_t id);
+
+/* The first of `n` blocks that a layout of such a need uses. */
+static inline uint32_t prefix_first(uint32_t n, uint32_t need)
+{
+	return n > need ? n - need : 0;
+}
+
+static inline uint64_t policy_id(uint64_t name, uint64_t layout_id)
+{
+	uint64_t id = name ^ layout_id * 0x9e3779b97f4a7c15ull;
+
+	return id ? id : 1;
+}
+
+#endif

@@ -1,0 +1,132 @@
+/* The cache's lock, its time and its state.
+ *
+ * Locks. `lock` guards everything in struct cache but the fields marked atomic. Blocks are pinned, published, killed and evicted under it only,
+ * so its holder sees a block's state stand still. Lookups run beside it in a read section of the index and look at nothing but records. `extents`
+ * guards the life of struct extent against cache_chores, which takes drained extents out without `lock`. A thread may *try* `extents` while it
+ * holds `lock`; it never holds `extents` when it takes `lock`. A new extent is registered with disks and GPUs without `lock`, while `growing` is set.
+ *
+ * Unless a comment says otherwise, a function of the cache is called with `lock` held.
+ */
+#ifndef TERRACE_DAEMON_BLOCK_LOCK_H
+#define TERRACE_DAEMON_BLOCK_LOCK_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "daemon/block/aging.h"
+#include "daemon/block/counters.h"
+#include "daemon/block/handle.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/values.h"
+#include "daemon/memory/check.h"
+#include "daemon/memory/drain.h"
+#include "daemon/session/attachment.h"
+#include "daemon/session/lease.h"
+#include "daemon/session/reservation.h"
+
+struct advice;
+struct cache_watch;
+struct host_tier;
+struct index;
+struct policy_ops;
+struct quota;
+struct session;
+struct sums;
+struct tier;
+struct vram;
+
+struct cache {
+	struct cache_options options;
+	uint64_t epoch, claim_seed;
+	const char *left;              /* what did not answer at the end */
+	_Atomic bool draining;
+	_Atomic uint64_t counters[COUNTER_COUNT];
+	struct index *index;
+	struct host_tier *host;
+	struct tier *tier;             /* of disks (disk/tier.h); NULL: none */
+	struct vram *vram;             /* of GPUs (vram/vram.h); NULL: none */
+	void (*before_unlock)(struct cache *c); /* what is to be done before the lock is left; NULL: nothing */
+	void (*on_call)(struct cache *c); /* a call has come, without the lock; NULL: nothing is waiting for one */
+	struct sums *sums;             /* threads for checksums (threads/checksum_pool.h); NULL: none */
+	struct quota *quota;           /* who may hold how much, of this cache and of the daemon around it */
+	const struct policy_ops *policy;
+
+	pthread_mutex_t lock, extents;
+	pthread_cond_t growth;         /* somebody is done with it */
+	bool growing;
+	struct timespec growth_until;  /* so long others wait for him */
+	uint64_t now_us;               /* the latest any caller brought */
+	struct tenant tenant;          /* the only one of this version */
+	struct pool *pools[POOLS_MAX];
+	uint32_t pool_count;
+	struct shelf *shelf_hash[SHELF_BUCKETS];
+	struct session *sessions;
+	struct handle_places session_places;
+	uint64_t last_session;         /* public number */
+	uint32_t session_hint;         /* where to look for a free one */
+	uint32_t tick_hint;            /* where the last tick ran out of probes */
+	uint64_t idled[CACHE_IDLED_MAX]; /* whom it has ended for that; the ticking thread's */
+	uint32_t idled_count;
+	uint32_t open_sessions, ghosts;
+	struct attachment *attachment_hash[ATTACHMENT_BUCKETS];
+	uint32_t last_attachment, attachment_total;
+	struct handles leases, reservations;
+	struct aging_queue lease_age, reservation_age;
+	struct lease *late[LEASES_LATE]; /* leases of which the policies have not been told yet */
+	_Atomic uint32_t late_count;   /* written under the lock */
+	struct part *claims[CLAIM_BUCKETS];
+	struct cache_watch *watches;
+	uint32_t watch_count;
+
+	uint32_t ahead_hint;           /* pool at which room_ahead goes on */
+	struct pool *ahead;            /* its word to cache_chores */
+	uint32_t ahead_slots;
+	struct drain drains[DRAINS_MAX];
+	uint32_t drain_count;
+	uint64_t read_bytes;           /* that streams which read have pinned, each block as often as it is read */
+	uint64_t pinned_lost;          /* rises when a block ends, or a copy on a GPU is found bad, that may be pinned */
+	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */
+	struct damage_notes damages;   /* memory/check.c */
+	struct advice *advice;         /* advice/advice.h */
+	struct pool *grow;             /* room_take gave up for it: see there */
+	bool gpu_busy;                 /* so did a GPU's: see vram_room_wait */
+	void (*wake_chores)(void *arg);
+	void *wake_chores_arg;
+	void (*on_extent)(void *arg);  /* there is one more */
+	void *on_extent_arg;
+	struct retire *retired;        /* to tell once the lock is off */
+	uint32_t retired_count, retired_cap;
+	void (*retire)(void *arg, uint64_t attachment, uint32_t extent);
+	void *retire_arg;
+	struct handle_source random;   /* for handles */
+};
+
+/* A thread that waits long between calls need not leave: it is quiescent outside of them. */
+void cache_thread_enter(void);
+void cache_thread_leave(void);
+/* Random, new at each start, never 0. */
+uint64_t cache_epoch(const struct cache *c);
+/* call(arg): there are chores that should not wait for the next tick. From any thread, under the cache's lock. Set it
+ * before other threads call. */
+void cache_on_chores(struct cache *c, void (*call)(void *arg), void *arg);
+/* A call, or a part of one, has come: see gpu_poll_us. */
+void cache_called(struct cache *c);
+/* Draining: OpenSession, Lease, Reserve and puts by stream are refused with UNAVAILABLE; commits, reads by
+ * stream and releases go on. */
+void cache_drain(struct cache *c, bool on);
+bool cache_draining(const struct cache *c);
+void cache_lock(struct cache *c);
+void cache_unlock(struct cache *c);
+/* Notes the caller's time; never goes back. Returns it. */
+uint64_t cache_time(struct cache *c, uint64_t now_us);
+void tier_wake(struct cache *c);
+
+static inline void cache_count(struct cache *c, enum counter which, uint64_t n)
+{
+	atomic_fetch_add_explicit(&c->counters[which], n, memory_order_relaxed);
+}
+
+#endif

@@ -1,0 +1,102 @@
+/* What a call that needs a disk or a GPU holds on to while it is put aside, and the links by which ends of transfers reach it. */
+#ifndef TERRACE_DAEMON_BLOCK_WAIT_H
+#define TERRACE_DAEMON_BLOCK_WAIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/block/values.h"
+#include "store/status.h"
+
+struct block;
+struct cache;
+struct gpu;
+struct index_ident;
+struct unit;
+struct vram;
+struct vram_move;
+
+/* Whether a call may wait (again): one whose loads were shed, or that has waited often, takes what memory has. */
+enum { WAIT_ROUNDS = 4 };
+
+/* It is that disk's to end (a number), or the catalog's (WAIT_CATALOG). */
+enum { WAIT_CATALOG = CACHE_DISKS_MAX };
+
+struct cache_wait {
+	void (*ready)(void *arg);
+	void *arg;
+	bool last;
+	bool poll;
+	uint64_t again_us;             /* after BUSY, not 0: and call after so long */
+	/* The cache's: */
+	struct cache_wait_link *links;
+	uint32_t outstanding, stage, shed;
+	enum status worst, refused;
+	enum status uncommitted;       /* not OK: the catalog's word on a commit of this wait */
+	uint64_t doubted;              /* of a flush of everything that is BUSY: all is durable but so many that a crash left and nobody has read; 0: not all is */
+	uint64_t since_us;             /* of a flush: what was stored later is not its business */
+	uint32_t layout, extent, slot; /* where its walk goes on */
+	uint32_t units;                /* a bit each; of a delete: disks that had something to bury; of a flush: that had failed when it began */
+	uint32_t pending, begun;       /* the same, of a delete: disks that are to be synced yet, whose sync has begun; */
+	uint32_t committed;            /* and `pending` as its last commit began */
+	uint32_t of_unit[CACHE_DISKS_MAX + 1]; /* of `outstanding` what each disk is to end; the last: the catalog */
+	uint32_t warmed, warmed_links; /* of a Warm: its answer if all comes, and as many blocks; */
+	uint64_t warmed_since;         /* the cache's pinned_lost when it began */
+	uint32_t linked;               /* links that there are */
+	struct block *adopts;          /* pinned already, for the next link of it */
+	struct vram_move *mark;        /* of a lease on a GPU: stands behind its copies once all of them have their place; then: */
+	uint64_t marked;               /* the ups before it, 0: there is none */
+	uint32_t mark_base;
+};
+
+/* One thing that a wait waits for: a move, a sync, a commit of the catalog; and a pin it keeps. */
+struct cache_wait_link {
+	struct cache_wait *wait;       /* NULL: given up; freed when it is done */
+	struct cache_wait_link *next;  /* of the wait */
+	struct cache_wait_link *move_next;
+	struct block *pinned;
+	struct gpu *gpu;               /* apart: where; NULL: in memory */
+	bool apart;                    /* one copy of it alone is */
+	bool done;
+	bool errand;                   /* it is of a struct wait_errand */
+	uint8_t part;                  /* 1 + of_unit's index; 0: none */
+};
+
+void cache_wait_end(struct cache *c, struct cache_wait *w);
+/* A link to what `done` will be told of; NULL: no memory. pin: kept pinned until the wait ends; may be NULL. */
+struct cache_wait_link *wait_link(struct cache *c, struct cache_wait *w, struct block *pin);
+/* Its event has come. */
+void wait_link_done(struct cache *c, struct cache_wait_link *l, enum status s);
+/* A pin alone; of one copy, on that GPU or in memory (NULL). */
+bool wait_pin(struct cache *c, struct cache_wait *w, struct block *b);
+bool wait_pin_on(struct cache *c, struct cache_wait *w, struct block *b, struct gpu *gpu);
+void wait_spares_free(struct vram *v);
+void wait_link_part(struct cache_wait *w, struct cache_wait_link *l, uint32_t part);
+/* What it waits for is not told to it any more, and what it pins may go. */
+void wait_links_drop(struct cache *c, struct cache_wait *w);
+/* From now on it pins the copy on that GPU, where there is one, alone. */
+void wait_link_apart(struct cache_wait_link *l, struct gpu *gpu);
+/* It is of that block instead, of all its copies. */
+void wait_link_follow(struct cache_wait_link *l, struct block *b);
+/* The same in the hands of who has both blocks out of the books, of one that is not apart. */
+void wait_link_over(struct cache_wait_link *l, struct block *heir);
+/* Waits for a commit of all that the catalog was told; for a sync of a unit. */
+enum status wait_catalog(struct cache *c, struct cache_wait *w);
+enum status wait_sync(struct cache *c, struct cache_wait *w, struct unit *u);
+/* A header of that name on the disk has been written, or overwritten. */
+void unit_wrote(struct unit *u, const struct index_ident *ident);
+/* Such a write may not be durable there. */
+bool unit_unsynced(const struct unit *u, const struct index_ident *ident);
+
+static inline bool wait_wanted(struct cache_wait *w)
+{
+	return w && !w->last && !w->shed && w->stage++ < WAIT_ROUNDS;
+}
+
+/* What it waits for is under way, and it may go on waiting. */
+static inline bool wait_goes_on(const struct cache_wait *w)
+{
+	return w && w->outstanding && !w->last;
+}
+
+#endif

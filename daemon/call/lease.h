@@ -1,0 +1,45 @@
+/* Lease and Release. */
+#ifndef TERRACE_DAEMON_CALL_LEASE_H
+#define TERRACE_DAEMON_CALL_LEASE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "store/status.h"
+
+struct cache;
+struct cache_keys;
+struct cache_leased;
+struct cache_on;
+struct cache_place;
+struct cache_wait;
+
+/* Leases the longest prefix, or all keys or none, in one admission step. places: [places_max], at least count
+ * times layouts, keys outer; blocks * layouts of them are written, those that a window does not need without
+ * a place. attachment: a live one of the session, else PRECONDITION. MISS (nothing is present, or with `all`
+ * something is not) and EXHAUSTED (leases_max, pinned_bytes_max): nothing is held. UNAVAILABLE: draining.
+ * Blocks on disk are brought to memory first: BUSY, see cache_wait. w NULL: they count as absent. What cannot be
+ * brought (a slow disk, no memory, damage) counts as absent too. */
+enum status cache_lease(struct cache *c, uint64_t session, const struct cache_keys *k, bool all,
+			uint64_t attachment, uint64_t now_us, struct cache_place *places, uint32_t places_max,
+			struct cache_leased *out, struct cache_wait *w, const char **why);
+/* The same, on a GPU: what is not there is copied to it, from memory (to which what is on a disk comes first), or from another GPU. It is
+ * granted when each block has its place there, and the attachment's board tells how far the copies are; without a board (see
+ * cache_attach_map) when they are done. INVALID: no such GPU. UNAVAILABLE: it is lost; with or_host it is as if there were
+ * none. EXHAUSTED: gpu_pinned_milli too. */
+enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache_keys *k, bool all, const struct cache_on *on,
+			   uint64_t now_us, struct cache_place *places, uint32_t places_max, struct cache_leased *out,
+			   struct cache_wait *w, const char **why);
+/* Tells the policies what leases that were granted `late` have asked for and used. Any thread; costs nothing if there are none. They are told
+ * without it when such a lease ends, when the first of its copies has come to its GPU, and before the next that is not `late`. */
+void cache_leases_tell(struct cache *c);
+/* A lease has been asked for, and is about to be read: who begins its copies wakes up meanwhile, if the one before it had some. Any thread. */
+void cache_lease_comes(struct cache *c);
+/* NOT_FOUND: no lease of this session has that handle; another session's is as unknown as none. */
+enum status cache_release(struct cache *c, uint64_t session, uint64_t lease);
+/* Gives back the leases and the reservations that this call of the session was granted: its caller will never know of them. call: not 0. */
+void cache_recall(struct cache *c, uint64_t session, uint64_t call);
+/* What leases that were granted `late` have asked for and used is told to the policies. */
+void late_tell(struct cache *c);
+
+#endif

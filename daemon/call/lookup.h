@@ -1,0 +1,28 @@
+/* Lookup and Touch. */
+#ifndef TERRACE_DAEMON_CALL_LOOKUP_H
+#define TERRACE_DAEMON_CALL_LOOKUP_H
+
+#include <stdint.h>
+
+#include "daemon/block/values.h"
+#include "store/status.h"
+
+struct cache;
+
+/* ---- lookup and lease ---- */
+
+/* The longest prefix usable in all layouts. A windowed layout needs only the blocks that cover the last
+ * window - 1 tokens of it. states: NULL or [count * layouts], keys outer: 0 absent, 1 in memory, 2 on disk only, 3 on a GPU and
+ * not in memory. A probe: no use, no lease, no lock. */
+enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_keys *k, uint32_t *prefix,
+			 uint8_t *states, uint32_t states_max, const char **why);
+/* *found: keys that are in at least one layout. */
+enum status cache_touch(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
+			uint32_t *found, const char **why);
+/* Counts as use of the keys and counts the event. The policy is told of event, priority (above 0: high, below: low) and ttl_ms; what it
+ * makes of them is its own affair, and with lru nothing. */
+enum status cache_report(struct cache *c, uint64_t session, const struct cache_keys *k,
+			 enum cache_event event, int32_t priority, uint64_t ttl_ms, uint64_t now_us,
+			 const char **why);
+
+#endif

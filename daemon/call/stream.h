@@ -1,0 +1,35 @@
+/* Put and Get by stream. */
+#ifndef TERRACE_DAEMON_CALL_STREAM_H
+#define TERRACE_DAEMON_CALL_STREAM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "store/status.h"
+
+struct cache;
+struct cache_read;
+struct cache_wait;
+struct cache_write;
+struct slot_info;
+
+enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout, const uint8_t *key,
+			      uint32_t key_bytes, const struct slot_info *info, uint64_t now_us,
+			      struct cache_write *out, const char **why);
+/* Publishes (OK or EXISTS), or with `whole` false gives the slot back (CANCELLED). Ends the write either way,
+ * and must be called, also when the session has ended. NOT_FOUND: no such write of that session. */
+enum status cache_write_end(struct cache *c, uint64_t session, const struct cache_write *w, bool whole,
+			    uint64_t now_us, uint64_t unix_ms);
+/* The same of a whole block whose CRC-32C the caller knows: CORRUPT if what the commit sums is not that, and the slot goes back. */
+enum status cache_write_end_summed(struct cache *c, uint64_t session, const struct cache_write *w, uint32_t crc32c, uint64_t now_us,
+				   uint64_t unix_ms);
+enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout, const uint8_t *key,
+			     uint32_t key_bytes, uint64_t now_us, struct cache_read *out, struct cache_wait *w,
+			     const char **why);
+/* Copies the block to `to`, and ends the pin. OK: what is in `to` is what was committed, whatever engines write to the slot meanwhile; *crc32c is
+ * its sum. CORRUPT: the slot was written over after the commit, and memory's copy is dropped: whoever begins again gets the block from
+ * another tier, or a miss. Lasts; not on the rpc thread. */
+enum status cache_read_copy(struct cache *c, struct cache_read *r, uint8_t *to, uint32_t *crc32c);
+void cache_read_end(struct cache *c, struct cache_read *r);
+
+#endif

@@ -1,0 +1,33 @@
+/* In which order disks give up what a start has found. */
+#ifndef TERRACE_DAEMON_DISK_RESTORE_ORDER_H
+#define TERRACE_DAEMON_DISK_RESTORE_ORDER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct cache;
+struct rack;
+
+/* What was taken up, for the order in which disks give it up; the restorer's. */
+struct restored {
+	uint64_t id, parent;           /* names as policies know them; parent 0: none */
+	uint64_t stored_ms;
+	uint64_t position;             /* of its first token */
+	struct rack *rack;
+	uint32_t slot;
+};
+
+struct restored_notes {
+	struct restored *at;
+	size_t count, room;
+	bool lost;                     /* no memory for one */
+};
+
+/* With or without the lock. */
+void restored_note(struct restored_notes *n, const struct restored *one);
+/* Without the lock: tells the disks' policies of all that is still where it was noted, coldest first. */
+void restored_order(struct cache *c, struct restored_notes *n);
+void restored_notes_free(struct restored_notes *n);
+
+#endif

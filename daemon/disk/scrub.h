@@ -1,0 +1,44 @@
+/* Reads and checks copies on disks: for Verify and Inspect, and for blocks that a crash has left unverified. */
+#ifndef TERRACE_DAEMON_DISK_SCRUB_H
+#define TERRACE_DAEMON_DISK_SCRUB_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/block/block.h"
+#include "daemon/disk/slab_map.h"
+#include "store/slab/disk.h"
+#include "store/status.h"
+
+struct cache;
+struct cache_verified;
+struct cache_wait;
+struct disk;
+struct slot_header;
+
+/* Where the copy of a block was when the lock was held. */
+struct scrub_target {
+	struct disk *disk;
+	struct disk_place place;
+	bool known;                    /* header_crc is that of the header there */
+	uint32_t header_crc;
+};
+
+/* The same for the blocks on disks, read into memory of its own; waits for the disk. On a worker only. */
+enum status cache_verify_disk_step(struct cache *c, uint64_t *cursor, uint64_t max_bytes, struct cache_verified *sum);
+/* Without the lock, of a pinned block: reads and checks its copy. *h: its header, on OK. STALE, CORRUPT: it is not there. Else
+ * the disk did not give it. Waits for the disk. */
+enum status scrub_copy(struct cache *c, const struct block *b, const struct scrub_target *t, struct slot_header *h);
+/* The same by a call that waits, with the lock: one whose bytes are sound is doubted no more, and one whose bytes are wrong is removed when w hears of it. */
+enum status scrub_begin(struct cache *c, struct block *b, struct cache_wait *w);
+/* Looks at more of the doubted blocks that way, as many as may be under way and read now. */
+void scrub_pump(struct cache *c);
+/* Somebody waits for all of them, for a while from now on. */
+void scrub_hurry(struct cache *c);
+
+static inline struct scrub_target scrub_target_of(const struct block *b)
+{
+	return (struct scrub_target){ b->rack->class->unit->disk, { b->rack->slab, b->rack_slot }, b->rack_known, block_header_crc(b) };
+}
+
+#endif

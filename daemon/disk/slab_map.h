@@ -1,0 +1,139 @@
+/* Which block is in which slot of which slab, and which of them leaves a full disk. */
+#ifndef TERRACE_DAEMON_DISK_SLAB_MAP_H
+#define TERRACE_DAEMON_DISK_SLAB_MAP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/block/block.h"
+#include "daemon/block/values.h"
+#include "daemon/disk/sync.h"
+#include "eviction/policy.h"
+#include "store/status.h"
+
+struct block;
+struct cache;
+struct disk;
+struct move;
+struct policy;
+
+enum { RACK_BUCKETS = 256 };
+
+enum { CLASS_COLD = 64 };
+
+enum { RACK_CURSOR_BITS = 27 }; /* of a walk over the disks */
+
+enum { RACK_SLOTS_MAX = 1 << RACK_CURSOR_BITS }; /* more than the smallest ones in a slab of a TiB, the largest that can be configured */
+
+#define GENERATIONS_RESERVED (1ull << 32) /* at each start */
+
+struct rack_slot {
+	struct block *block;           /* NULL: none, or it is on its way in or out */
+	struct policy_node node;       /* of the class's policy, while block is set */
+};
+
+struct rack {
+	struct disk_class *class;
+	struct rack *next, *hash_next; /* of the class; of the bucket */
+	uint32_t slab, slots;
+	uint32_t blocks;
+	uint32_t moves;                /* spills into and out of it and burials in it that are under way */
+	bool leaving;                  /* its slab is to be deleted: what it has is not durable */
+	bool sealed;                   /* ... now: nothing is loaded from it any more */
+	struct move *copied;           /* spills of its blocks elsewhere: written, not synced */
+	struct move *left;             /* burials of what was there, begun when its slab is gone, or stays */
+	uint32_t left_count;
+	bool gone;                     /* its slab is deleted */
+	struct rack_slot at[];
+};
+
+struct disk_class {
+	struct unit *unit;
+	struct disk_class *next;
+	uint64_t slot_bytes;
+	struct policy *policy;
+	uint64_t policy_room;          /* slots that it was told of last */
+	struct rack *racks;
+	uint64_t slots, blocks;        /* in these */
+	bool wanted;                   /* a slab, by the chores */
+	bool full;                     /* the budget has no slab for it: displace */
+	uint64_t full_us;              /* since when */
+	uint64_t cold[CLASS_COLD], cold_us; /* ids of some that may be displaced, as of a search then */
+	uint32_t cold_at, cold_count;
+};
+
+struct unit {
+	struct disk *disk;
+	uint64_t id, wiped_id;         /* wiped_id: of what it was before this open; 0: the same */
+	uint32_t number;               /* among the units */
+	uint32_t configured;           /* among the options' disks: the number that people know it by */
+	const struct cache_disk_options *options;
+	struct disk_class *classes;
+	struct rack *rack_hash[RACK_BUCKETS];
+	uint32_t spilling, loading;    /* moves under way */
+	bool failed;                   /* its blocks are being given up */
+	bool banned;                   /* the catalog has been told */
+	bool over;                     /* its slabs take more than its budget, as an earlier run's was larger */
+	bool scan;                     /* look at its headers: the catalog's last word is not of its last run */
+	uint64_t slabs_lost, blocks_lost; /* as the catalog named them at the start */
+	uint64_t sweep;                /* where that is: rack_cursor() */
+	bool swept;
+	uint64_t doubted;              /* of its blocks; they are looked at: */
+	uint64_t look;                 /* ... where the next search for one begins: rack_cursor() */
+	uint32_t looks;                /* ... reads under way that nobody waits for */
+	int64_t look_bytes;            /* ... that may be read now, as of then: */
+	uint64_t look_us;
+	uint64_t written, synced;      /* writes of headers, numbered from 1 on, which are all those of earlier runs; so many are durable */
+	uint64_t unsynced[UNSYNCED_BUCKETS]; /* the last of them that concerns a name of the bucket: its header was written, or overwritten */
+};
+
+struct rack *rack_find(struct unit *u, uint32_t slab);
+/* Made if new. NULL: no memory, or no such slab. */
+struct rack *rack_get(struct cache *c, struct unit *u, uint32_t slab);
+void racks_free(struct cache *c, struct unit *u);
+void rack_free(struct cache *c, struct rack *r);
+struct disk_class *class_get(struct cache *c, struct unit *u, uint64_t slot_bytes); /* NULL: no memory */
+/* Block b is in that slot from now on (where, counters, policy). */
+void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b, uint64_t position);
+/* It is not any more; the slot stays taken on the disk. A block that is in memory becomes dirty. */
+void rack_detach(struct cache *c, struct block *b);
+void rack_use(struct cache *c, struct block *b);
+/* Whether the block's bytes, in its rack, are only what its header promises. */
+void rack_doubt(struct block *b, bool is);
+/* It is new to the class's policy, as if it were attached now. */
+void rack_renew(struct cache *c, struct block *b, uint64_t position);
+/* A slot for a block of that size on the unit: a free one, or that of *victim, which still lies there. MISS: wait for the
+ * chores, which make a slab; without `grow` none is made. EXHAUSTED; UNAVAILABLE. */
+enum status rack_take(struct cache *c, struct unit *u, uint64_t slot_bytes, bool grow, struct rack **rack, uint32_t *slot,
+		      struct block **victim);
+/* Where the block lies that a disk would give up for one of another size: of those that it would give up next the one that has been idle longest, and much longer
+ * than what this size would (room_much_colder); NULL: there is none. */
+struct rack *rack_colder(struct cache *c, const struct disk_class *mine);
+/* Tells policies what room their sizes have now. */
+void rack_rooms_tell(struct cache *c);
+/* Whether every disk is full, and none's policy would give the block the place of another. */
+bool rack_refuses(struct cache *c, const struct block *b);
+/* The next block on any disk from the cursor on (0: the first), looking at no more than *budget slots; NULL with *budget 0: go on;
+ * NULL with some left: no more. */
+struct block *tier_next_block(struct cache *c, uint64_t *cursor, uint32_t *budget);
+struct block *unit_next_block(struct unit *u, uint64_t *cursor, uint32_t *budget);
+
+/* On a disk, and to be had there: one that has failed gives up its blocks, some at a time. */
+static inline bool rack_serves(const struct block *b)
+{
+	return b->rack && !b->rack->class->unit->failed;
+}
+
+/* Where a walk over the disks is. */
+static inline uint64_t rack_cursor(uint32_t unit, uint32_t slab, uint32_t slot)
+{
+	_Static_assert(CACHE_DISKS_MAX <= 16, "a unit has four bits: the highest is the callers' to use");
+	return (uint64_t)unit << (32 + RACK_CURSOR_BITS) | (uint64_t)slab << RACK_CURSOR_BITS | slot;
+}
+
+static inline uint32_t rack_cursor_unit(uint64_t cursor)
+{
+	return (uint32_t)(cursor >> (32 + RACK_CURSOR_BITS));
+}
+
+#endif

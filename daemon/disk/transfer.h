@@ -1,0 +1,97 @@
+/* Transfers between memory and disks: spills, loads and tombstones, from the submit to the end. */
+#ifndef TERRACE_DAEMON_DISK_TRANSFER_H
+#define TERRACE_DAEMON_DISK_TRANSFER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/threads/pool.h"
+#include "store/host/host.h"
+#include "store/index.h"
+#include "store/ring/ring.h"
+#include "store/slab/disk.h"
+#include "store/status.h"
+
+struct block;
+struct cache;
+struct cache_wait;
+struct cache_wait_link;
+struct pool;
+struct rack;
+struct shelf;
+struct slot_header;
+struct unit;
+
+enum { MOVE_BUCKETS = 1024 };
+
+enum move_kind { MOVE_SPILL, MOVE_LOAD, MOVE_BURY };
+
+struct move {
+	struct disk_request io;        /* first */
+	struct cache *cache;
+	enum move_kind kind;
+	enum ring_priority priority;
+	struct move *block_next;       /* of the bucket by block */
+	struct move *grave_next;       /* of the bucket by name, if `grave` */
+	struct move *hungry_next;      /* loads that wait for memory; burials that the disk did not take yet */
+	struct move *orphan_next;
+	struct cache_wait_link *links;
+	struct unit *unit;
+	struct rack *rack;
+	uint32_t rack_slot;
+	struct block *block;           /* pinned; NULL: a burial */
+	struct host_slot slot;         /* of a load */
+	struct shelf *shelf;
+	bool spare;                    /* of a load: takes only what memory can spare, unless somebody else waits for it */
+	bool for_gpu;                  /* of a load: a GPU reads it next; constant */
+	bool grave;                    /* the header in the slot names `dead` until this is done */
+	struct index_ident dead;
+	uint64_t dead_generation;
+	struct pool *dead_pool;
+	struct slot_header *page;      /* of a burial */
+	struct move *also;             /* a burial's second name for the header, after a write that failed */
+	struct move *old;              /* of a spill out of a rack: the burial of the slot that the block has there */
+	bool written;                  /* ... and in rack->copied */
+	struct work check;             /* of a load, and of a spill that has been written; what it found: */
+	enum status judged;
+	bool known;                    /* of a load: header_crc is that of the header which was written there, */
+	uint32_t header_crc;           /* ... and in the end that of the one which was read */
+	uint64_t position;             /* of the block's first token */
+	struct move *checked_next;
+};
+
+struct move *move_of(struct cache *c, const struct block *b);
+/* The next move after `after` (NULL: the first) until whose end a header may name that block. */
+struct move *grave_of(struct cache *c, const struct index_ident *ident, struct move *after);
+/* It is removed while it moves: its spill, if it is one, is an orphan. */
+void spill_orphan(struct cache *c, const struct block *b);
+/* Joins the move if there is one. w may be NULL. OK: under way. BUSY, EXHAUSTED, UNAVAILABLE, MISS (a slab is being made): not now.
+ * A block in a rack that is leaving is copied to another, without a new slab: it is there when the copy was written, synced, and
+ * spills_land was called. */
+enum status spill_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
+/* Puts a tombstone on a slot that is not attached any more, whose header names (p, ident, generation); the slot is free afterwards. */
+void bury_begin(struct cache *c, struct rack *r, uint32_t slot, struct pool *p, const struct index_ident *ident,
+		uint64_t generation);
+/* Copies that were written out of a rack (of its list `copied`) have been synced (OK), or are given up. */
+void spills_land(struct cache *c, struct move *copied, enum status s);
+/* The rack's slab is gone, or stays: the slots that were left are buried. */
+void burials_release(struct cache *c, struct rack *r);
+/* Burials that waited for the disk. */
+void burials_feed(struct cache *c);
+/* What spills and loads share. create: NULL, no memory. enter: it is the block's one move, with a pin; leave: no more, and the caller unpins the
+ * block when its books are done. join: a link for w, which may be NULL; tell: to all of them. judge: what the disk's answer says of the
+ * disk. place: where its slot is. */
+struct move *tier_move_create(struct cache *c, enum move_kind kind, struct unit *u, enum ring_priority priority);
+void tier_move_enter(struct move *m, struct block *b);
+void tier_move_leave(struct move *m);
+enum status tier_move_join(struct move *m, struct cache_wait *w);
+void tier_move_tell(struct move *m, enum status s);
+void tier_move_judge(struct move *m, enum status s);
+/* Lists that need no lock. push: true if there was one before it, so that another thread is about to take both. take: all, in the order in which they
+ * came, by checked_next. */
+bool moves_push(struct move *_Atomic *list, struct move *m);
+struct move *moves_take(struct move *_Atomic *list);
+struct disk_place tier_move_place(const struct move *m);
+
+#endif

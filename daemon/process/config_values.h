@@ -1,0 +1,25 @@
+/* Values of options: numbers with units, from text and to text. Knows no option. */
+#ifndef TERRACE_DAEMON_PROCESS_CONFIG_VALUES_H
+#define TERRACE_DAEMON_PROCESS_CONFIG_VALUES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A list ends with a NULL word. A unit of factor 0 is of 0 alone. */
+struct config_unit {
+	const char *word;
+	uint64_t factor;
+};
+extern const struct config_unit config_byte_units[], config_time_units[], config_no_units[];
+
+/* "64MiB" -> number. False for anything but digits and a known unit, or an overflow. */
+bool config_number(const char *value, const struct config_unit *units, uint64_t *out);
+/* With the largest unit that divides it. */
+void config_number_text(char *out, size_t size, uint64_t n, const struct config_unit *units);
+
+/* A size such as 512GiB, a whole number: false for anything else, or an overflow. */
+bool config_bytes(const char *value, uint64_t *out);
+bool config_count(const char *value, uint64_t *out);
+
+#endif

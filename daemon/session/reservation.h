@@ -1,0 +1,68 @@
+/* Reserved slots and the keys that they claim. */
+#ifndef TERRACE_DAEMON_SESSION_RESERVATION_H
+#define TERRACE_DAEMON_SESSION_RESERVATION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/block/aging.h"
+#include "store/slot.h"
+#include "store/status.h"
+
+struct block;
+struct cache;
+struct gpu;
+struct index_ident;
+struct pool;
+struct session;
+
+enum { CLAIM_BUCKETS = 16384 };
+
+enum { RESERVATIONS_MAX = 1 << 16 };
+
+struct part {
+	struct block *block;           /* NULL: stored already when reserved, or published */
+	struct part *claim_next;
+	bool claimed;
+	uint32_t written;              /* 1 + the host extent that the reservation's attachment may map writable for it; 0: none */
+};
+
+struct reservation {
+	struct aging aging;            /* first */
+	struct reservation *prev, *next; /* of the session */
+	struct session *session;
+	uint64_t handle, bytes;
+	uint64_t call;                 /* as of a lease */
+	uint64_t attachment;           /* whose process writes it; 0: the daemon itself */
+	struct slot_info info;
+	struct gpu *gpu;               /* where its slots are; NULL: in memory */
+	bool open;                     /* without a key */
+	bool stream;                   /* written by the daemon itself */
+	bool committing;               /* being sealed outside the lock: hands off */
+	uint32_t slots, parts;
+	uint8_t key_bytes, key[SLOT_KEY_MAX];
+	struct part part[];
+};
+
+/* gpu NULL: in memory. BUSY with c->gpu_busy set: something makes room on the GPU. */
+enum status reservation_create(struct cache *c, struct session *s, struct gpu *gpu, struct pool *const *pools,
+			       uint32_t layouts, const uint8_t *key, uint32_t key_bytes,
+			       const struct slot_info *info, bool stream, uint64_t now_us,
+			       struct reservation **out, const char **why);
+void reservation_end(struct cache *c, struct reservation *r);
+/* Without the lock: writes headers and checksums of one that is `committing`. On a GPU: only notes what a header would say. */
+void reservation_seal(const struct reservation *r, const char *tenant, uint64_t unix_ms);
+/* In a read section: OK or EXISTS; UNAVAILABLE: its GPU is lost. What was published is in published[parts], else NULL; it is to enter the
+ * policy. */
+enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t now_us,
+				struct block **published);
+/* NULL, or what is wrong with it for layouts of so many tokens a block. */
+const char *slot_info_problem(const struct slot_info *info, uint32_t block_tokens);
+/* Without or with the lock. */
+void reserve_count(struct cache *c, enum status s);
+/* The part that claims this ident, or NULL. */
+struct part *claim_find(struct cache *c, const struct index_ident *ident);
+/* The process that writes it may have the memory of its slots mapped writable from now on, or (on false) not for its sake any more. */
+void reservation_writes(struct cache *c, struct reservation *r, bool on);
+
+#endif

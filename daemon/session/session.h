@@ -1,0 +1,99 @@
+/* Sessions: opened, found, noted. */
+#ifndef TERRACE_DAEMON_SESSION_SESSION_H
+#define TERRACE_DAEMON_SESSION_SESSION_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/block/values.h"
+#include "store/status.h"
+
+struct attachment;
+struct cache;
+struct kv_layout;
+struct lease;
+struct pool;
+struct quota_holder;
+struct reservation;
+
+enum session_state { SESSION_FREE, SESSION_OPEN, SESSION_GHOST };
+
+/* Atomic fields are read by lookups without the lock: a copy of pools is good if `id` was the same before
+ * and after. */
+struct session {
+	_Atomic uint64_t id;           /* its handle; 0 unless open */
+	_Atomic uint32_t layouts;
+	struct pool *_Atomic pool[CACHE_LAYOUTS_MAX];
+	_Atomic bool called;           /* since the last tick, by calls that bring no time */
+
+	enum session_state state;
+	uint64_t handle;               /* also when a ghost (block/handle.h) */
+	uint64_t number;               /* public: what people see of it */
+	uint8_t token[CACHE_TOKEN_BYTES];
+	char engine[CACHE_ENGINE_MAX + 1]; /* for people */
+	struct quota_holder *holder;   /* the process that opened it: what the session holds is charged to it */
+	uint64_t last_call_us;
+	struct attachment *attachments;
+	uint32_t attached;             /* of them live */
+	uint32_t attachment_count;
+	struct lease *leases;
+	struct reservation *reservations;
+	uint32_t open_blocks;
+	bool write_back;               /* what it puts on GPUs goes down when there is need, not at once */
+	uint32_t gpus;                 /* it has worked on, a bit each */
+	uint64_t held_slots, held_bytes; /* by its leases and reservations */
+};
+
+/* Public numbers of the sessions that the last tick has ended since they idled, CACHE_IDLED_MAX at most; the others end in later ones. By the thread that ticks. */
+uint32_t cache_idled(const struct cache *c, const uint64_t **sessions);
+/* tenant: "" or "default"; anything else is DENIED. engine: for people, cut after CACHE_ENGINE_MAX. INVALID:
+ * no layout, a bad or double one, unequal block_tokens, a block larger than the tier. EXHAUSTED: too many
+ * sessions, or layouts since the start (4096). UNAVAILABLE: draining. */
+enum status cache_session_open(struct cache *c, const char *tenant, const struct kv_layout *layouts,
+			       uint32_t n, const char *engine, uint64_t now_us,
+			       struct cache_session_view *out, const char **why);
+/* The same for a process that may hold no more than its share (block/quota.h: EXHAUSTED): of sessions, ended ones included whose memory may still be
+ * mapped; of the layouts that it brings; and of all that the session holds. NULL, and a peer that is not known: no bound but that of all. */
+enum status cache_session_open_for(struct cache *c, const struct cache_peer *peer, const char *tenant, const struct kv_layout *layouts,
+				   uint32_t n, const char *engine, uint64_t now_us, struct cache_session_view *out, const char **why);
+/* NOT_FOUND (compared in constant time). */
+enum status cache_session_by_token(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES], uint64_t now_us,
+				   struct cache_session_view *out, const char **why);
+/* What it puts on GPUs from now on is copied to host memory when a GPU needs the room, not at once. */
+enum status cache_session_write_back(struct cache *c, uint64_t session);
+/* The public number of a session that is open or a ghost; 0: there is none of that handle. */
+uint64_t cache_session_number(struct cache *c, uint64_t session);
+/* The ids of a session's layouts: how many were written; 0: no open session has that handle, or, with handle 0, that public number. */
+uint32_t cache_session_layout_ids(struct cache *c, uint64_t handle, uint64_t number, uint64_t ids[CACHE_LAYOUTS_MAX]);
+/* Number of layouts of a session, 0 if unknown. */
+uint32_t cache_session_layouts(struct cache *c, uint64_t session);
+/* Without the lock: copies an open session's pools; 0: unknown session. */
+uint32_t session_pools(struct cache *c, uint64_t id, struct pool **pools);
+struct session *session_find(struct cache *c, uint64_t handle); /* open, or a ghost; else NULL */
+struct session *session_get(struct cache *c, uint64_t handle, const char **why); /* open ones only */
+/* The same, and it notes the call. */
+struct session *session_call(struct cache *c, uint64_t id, uint64_t now_us, const char **why);
+/* A bit for each GPU that an open session has put, leased or warmed on. */
+uint32_t session_gpus(struct cache *c, uint64_t id);
+struct session *session_with_token(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES]);
+/* Everything after the last atomic field begins anew. */
+void session_reset(struct session *s);
+
+static inline struct pool *session_pool(struct session *s, uint32_t layout)
+{
+	return atomic_load_explicit(&s->pool[layout], memory_order_relaxed);
+}
+
+static inline uint32_t session_layouts(struct session *s)
+{
+	return atomic_load_explicit(&s->layouts, memory_order_relaxed);
+}
+
+/* Notes one; gpu < 0, or none that there is: nothing. */
+static inline void session_on_gpu(struct session *s, int32_t gpu)
+{
+	s->gpus |= gpu >= 0 && gpu < 32 ? 1u << gpu : 0;
+}
+
+#endif

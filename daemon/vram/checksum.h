@@ -1,0 +1,32 @@
+/* Checksums of copies to and from GPUs. */
+#ifndef TERRACE_DAEMON_VRAM_CHECKSUM_H
+#define TERRACE_DAEMON_VRAM_CHECKSUM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct block;
+struct cache;
+struct flight;
+
+/* What is kept of the checksums in a slot's header: one over all of them. */
+uint32_t vram_sums_of(const void *header, uint32_t layers);
+/* It is down, and its bytes are to be summed, as they may have come. */
+bool vram_flight_sums(const struct flight *f);
+/* Without the lock: headers and checksums of what has come down, by the threads for that; ended(f) when they are done. False: not begun. */
+bool vram_flight_seal(struct flight *f, void (*ended)(void *flight));
+/* Without the lock, on the caller's thread and those for that. */
+void vram_flight_seal_here(struct cache *c, struct flight *f);
+/* It came down: so its copies' sums are known. */
+void vram_sums_keep(struct block *b, uint32_t sums);
+/* By the mover, without the lock, in the order of the lists up: before the list is begun; then, or before, as the threads for it take their time
+ * to be woken, the look at what is copied: what headers say is kept, and layers are summed. False: no thread takes it, and it is to be done here.
+ * Of what is `behind` the end of the copies is told instead, by the device's thread. */
+void vram_flight_enter(struct flight *f);
+bool vram_flight_look(struct flight *f);
+void vram_flight_look_here(struct flight *f);
+void vram_flight_copied(struct flight *f);
+/* Without the lock: its copies, or its sums, have ended. */
+void vram_flight_part_ended(struct flight *f);
+
+#endif

@@ -1,0 +1,57 @@
+/* Lists of copies: made, begun, ended. */
+#ifndef TERRACE_DAEMON_VRAM_COPY_QUEUE_H
+#define TERRACE_DAEMON_VRAM_COPY_QUEUE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "store/device.h"
+
+struct block;
+struct cache;
+struct cache_keys;
+struct gpu;
+struct pool;
+struct vram_move;
+
+void *gpu_mover(void *gpu);
+/* A list has ended, in all its parts: the rest is the keeper's. Without the lock. */
+void vram_flight_ended(void *flight);
+void vram_enqueue(struct gpu *g, struct vram_move *m);
+/* As many blocks as a list has whose layers nobody waits for; `most` at most. */
+uint32_t vram_list_blocks(const struct pool *p, uint32_t most);
+/* What was enqueued is the movers' now, and who waits for room looks again: as the lock is left. */
+void vram_publish(struct cache *c);
+/* A mark may not overtake ups whose order is from *from on, and below *to. */
+void vram_tail(struct gpu *g, uint64_t *from, uint64_t *to);
+/* Something stands in a queue, or has been enqueued. What no longer does is among the flights, if these are looked at after it. */
+bool vram_queued(struct gpu *g, enum device_way way);
+/* Of a GPU's queue, in their order; for who ends them. */
+struct vram_move *vram_queue_take(struct gpu *g, enum device_way way, const struct gpu *of);
+/* No list begins any more; with `over` the mover ends. */
+void vram_mover_halt(struct gpu *g, bool over);
+/* Any thread. */
+void vram_mover_wake(struct gpu *g);
+void vram_keeper_wake(struct gpu *g);
+/* Without the lock, in a read section: blocks_find for a new call for that GPU (CACHE_HOST: none). If some of them are to be copied there, as it
+ * seems, its mover comes awake, and makes the device ready, while the call is still at its work, since to be woken takes as long as half of that:
+ * so the last one is looked for before the others. What this returns is told when it is over: NULL: nothing. */
+struct gpu *vram_find(struct cache *c, int32_t gpu, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k, struct block **found);
+/* The same in two steps; between them the first `from` may be found. */
+struct gpu *vram_find_last(struct cache *c, int32_t gpu, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
+			   struct block **found);
+struct gpu *vram_find_rest(struct cache *c, struct gpu *expecting, int32_t gpu, struct pool *const *pools, uint32_t layouts,
+			   const struct cache_keys *k, uint32_t from, struct block **found);
+/* Some of these seem to be in memory and not on a GPU. */
+bool vram_some_come(const struct cache *c, uint32_t count, struct block *const *found);
+void vram_brought(struct gpu *expecting);
+/* Without the lock: the caller's reply is on its way, so that there is time to wake those that sum what it has brought. */
+void vram_brought_told(struct cache *c);
+/* A call has come: with options.gpu_poll_us movers are awake for so long after it. Any thread, without the lock. */
+void vram_stir(struct cache *c);
+/* A lease on that GPU (CACHE_HOST: on none) has something to be copied, or not. */
+void vram_lease_brings(struct cache *c, int32_t gpu, const struct gpu *expecting);
+/* See cache_lease_comes. */
+void vram_lease_comes(struct cache *c);
+
+#endif

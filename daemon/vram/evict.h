@@ -1,0 +1,45 @@
+/* Room on a GPU: which copy leaves for another. */
+#ifndef TERRACE_DAEMON_VRAM_EVICT_H
+#define TERRACE_DAEMON_VRAM_EVICT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/block/counters.h"
+#include "store/status.h"
+
+struct cache;
+struct gpu;
+struct host_slot;
+struct vram_pool;
+struct vram_slot;
+
+/* Who wants a slot: somebody who waits for it, and rather waits for copies that are coming, and may go when they have come, than be refused;
+ * the same, who rather waits for what is being written to a disk, too, than that something goes that is nowhere else; somebody who can do without; and
+ * the same, where nothing that is nowhere else is to go for it, neither here nor in memory. */
+enum vram_need { NEED_NOW, NEED_SOON, NEED_AHEAD, NEED_SPARE };
+
+/* A free slot, evicting clean copies as needed. BUSY: something is under way that makes room. EXHAUSTED: nothing is. */
+enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need need, struct host_slot *out);
+/* Tells policies what room their layouts have now. */
+void vram_rooms_tell(struct cache *c);
+/* Evicts what so many slots cost at once, as far as nothing has to go down for it: taken one by one, they then lie side by side. */
+void vram_room_ahead(struct cache *c, struct vram_pool *vp, uint32_t slots);
+/* Of each layout that has all that the GPU has for it a few slots are to be free before a lease or a put asks for them. Leaves the lock. */
+void vram_room_keep(struct cache *c, struct gpu *g);
+/* A slot is free beyond those, or is made free by a copy that is elsewhere too and that nobody has used for so long. */
+bool vram_room_spare(struct cache *c, struct vram_pool *vp, uint64_t idle_us);
+/* Without the lock, of BUSY: until something came free, 20 ms at most. */
+void vram_room_wait(struct cache *c);
+/* Without the lock: makes an extent. */
+void vram_room_grow(struct cache *c, struct vram_pool *vp);
+void vram_evict(struct cache *c, struct vram_slot *s, enum counter why);
+/* A ready one is somewhere else too, so that nothing is lost with it. */
+bool vram_clean(const struct vram_slot *s);
+/* Goes down what is to, as far as bounds allow. */
+void vram_pump(struct cache *c);
+void vram_drain_step(struct cache *c, struct gpu *g);
+bool vram_drained(const struct gpu *g);
+void vram_drain_reap(struct cache *c, struct gpu *g);
+
+#endif

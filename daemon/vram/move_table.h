@@ -1,0 +1,61 @@
+/* Transfers to and from GPUs that have begun. */
+#ifndef TERRACE_DAEMON_VRAM_MOVE_TABLE_H
+#define TERRACE_DAEMON_VRAM_MOVE_TABLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "store/device.h"
+#include "store/host/host.h"
+#include "store/ring/ring.h"
+
+struct block;
+struct board;
+struct cache_wait_link;
+struct gpu;
+struct pool;
+struct shelf;
+struct vram_slot;
+
+enum { VRAM_MOVE_BUCKETS = 4096 };
+
+enum { VRAM_SPARES_MAX = 8192 };
+
+enum move_step { STEP_NEW, STEP_HOST, STEP_ROOM, STEP_QUEUED };
+
+/* The mover goes through queues that other processors have filled: what it needs of a move is on the move's first cache line, and it asks for
+ * the line of `ahead` before it comes there. */
+struct vram_move {
+	struct vram_move *next;        /* of the queue, the list or those that wait */
+	struct block *block;           /* pinned; NULL: a mark */
+	struct device_pair pair;       /* in a queue: what is to be copied */
+	const struct pool *pool;       /* the block's */
+	struct vram_move *ahead;       /* some way behind it in the queue when it was put there: a guess, not to be followed */
+	enum device_way way;
+	bool checked;                  /* up: its bytes were looked at when they came to memory for it */
+	bool fetched;                  /* up: they came there for it, or will, and it has not entered its queue: in vram->fetched_bytes */
+	struct vram_slot *slot;        /* on gpu; NULL: none yet */
+	uint32_t base, layers;         /* of a mark */
+	uint64_t enqueued_us;          /* the same */
+	bool overtakes;                /* the same: nothing that it tells of stands in the tail */
+	struct board *board;           /* the same */
+	struct gpu *gpu;               /* up, across: to; down: from */
+	struct vram_move *hash_next;   /* of the bucket by block */
+	enum ring_priority priority;   /* up: of a load for it */
+	enum move_step step;           /* waits for the block's copy in host memory; for a slot; for its turn, or is copied */
+	struct vram_slot *from;        /* across: on another GPU */
+	struct host_slot host;         /* down: to */
+	struct shelf *shelf;
+	struct cache_wait_link *placed, *done; /* who waits for its slot to be known; for its end */
+	uint32_t sums, header_crc;     /* down: of what came */
+	uint64_t waits_us;             /* up: for room, since then; 0: it has not */
+	bool hasty;                    /* up: it waits for no disk that writes */
+	uint8_t wrong;                 /* up: times that what was there to be copied was not the block */
+	bool spare;                    /* down: takes only what memory can spare */
+	bool idle;                     /* down: nobody is in a hurry for it */
+	bool through;                  /* down: of a copy that is to go down in any case */
+	bool bad;                      /* up, down: its bytes are not the block's, or, down with a GPU that was lost, not known to be */
+	bool found;                    /* up: and it was the first to find that */
+};
+
+#endif

@@ -1,0 +1,64 @@
+/* Where the blocks of a lease, a Warm or a Flush are to come from, and their fences. */
+#ifndef TERRACE_DAEMON_VRAM_PLACEMENT_H
+#define TERRACE_DAEMON_VRAM_PLACEMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "store/ring/ring.h"
+#include "store/status.h"
+
+struct block;
+struct board;
+struct cache;
+struct cache_wait;
+struct gpu;
+struct pool;
+struct vram_move;
+struct vram_slot;
+
+/* Where a call wants its blocks. */
+struct vram_want {
+	struct gpu *gpu;               /* NULL: in host memory */
+	bool or_host;
+	bool may_begin;                /* what is in memory may be begun to be brought up without waiting */
+	struct board *board;           /* NULL: copies must be there before the lease is granted */
+};
+
+uint64_t pins_free_gpu(const struct cache *c, const struct gpu *g);
+/* The block has its place: on the GPU or, with or_host, in memory. */
+bool vram_placed(const struct block *b, const struct vram_want *want);
+/* Its slot there, if what the lease's holder knows is enough to use it; the GPU then. NULL: its place is in memory, or nowhere yet. */
+struct vram_slot *vram_place_slot(const struct block *b, const struct vram_want *want);
+struct gpu *vram_place_gpu(const struct block *b, const struct vram_want *want);
+/* Bytes that a lease of it there would add to what the GPU's holders hold. */
+uint64_t vram_pin_bytes(const struct block *b, const struct gpu *g);
+/* Its slot on that GPU, if it is there whole; NULL. */
+struct vram_slot *vram_leasable(const struct block *b, const struct gpu *g);
+/* The numbers of the layouts, those with the fewest layers first. */
+void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order);
+/* Layers of the one with the most. */
+uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts);
+/* To memory, from wherever it is; as load_begin. */
+enum status block_fetch(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
+/* Begins to bring down what of the layout is on GPUs alone and was stored by then; `most` at a time. True: something is left that can
+ * come. w may be NULL. spare: as of vram_down. *refused: why something cannot. */
+bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint32_t most, bool spare, struct cache_wait *w, enum status *refused);
+/* As vram_down, for who is in no hurry: while disks write nothing that is nowhere else goes for it: BUSY. */
+enum status vram_down_soon(struct cache *c, struct block *b, struct cache_wait *w);
+/* Without the lock, on a worker: brings a pinned block to host memory; false if that cannot be done within some seconds, or, with `spare`, without that
+ * something goes that is nowhere else. */
+bool vram_bring(struct cache *c, struct block *b, bool spare);
+/* Copies up came to nothing, though the GPU is not lost: no mark that stands behind them may be believed. Before the device goes on. */
+void vram_marks_fail(struct gpu *g);
+/* Behind the ups that have begun: how far they are is told at the board's word for that GPU. overtakes: what it is to tell of is none of
+ * vram_tail's. False: no memory. */
+bool vram_mark(struct gpu *g, struct board *board, uint32_t layers, bool overtakes, uint32_t *base);
+/* The same of a call that waits for places, behind the last of them: when nothing is outstanding any more. Without memory it is left. */
+void vram_mark_ahead(struct gpu *g, struct board *board, uint32_t layers, struct cache_wait *w);
+void vram_mark_place(struct cache_wait *w);
+void vram_mark_drop(struct cache_wait *w); /* the wait ends without */
+/* Its list has ended so, or will never begin. Frees it. */
+void vram_mark_end(struct vram_move *mark, enum status s);
+
+#endif

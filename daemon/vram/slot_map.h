@@ -1,0 +1,158 @@
+/* Slots of GPU memory, and which copy is in which. */
+#ifndef TERRACE_DAEMON_VRAM_SLOT_MAP_H
+#define TERRACE_DAEMON_VRAM_SLOT_MAP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/block/layout_pool.h"
+#include "eviction/policy.h"
+#include "store/device.h"
+#include "store/host/extent.h"
+#include "store/host/host.h"
+#include "store/slot.h"
+#include "store/status.h"
+
+struct block;
+struct cache;
+struct gpu;
+struct host_pool;
+struct policy;
+struct session;
+
+enum { VRAM_EXTENT_BITS = 24 }; /* extents of GPU g have ids from (g + 1) << 24 on */
+
+enum vram_state { VRAM_FREE, VRAM_RESERVED, VRAM_COMING, VRAM_READY, VRAM_DEAD };
+
+/* Where a walk over memory, then GPUs, is: pool (12 bits), extent (29), slot (22). The highest bit is the callers' to use. */
+enum { VERIFY_EXTENT_BITS = 29, VERIFY_SLOT_BITS = 22 };
+
+struct vram_slot {
+	struct policy_node node;       /* of the pool's policy, while ready */
+	struct block *block;
+	struct vram_slot *next;        /* the block's copy on another GPU */
+	struct vram_shelf *shelf;
+	struct vram_slot *through_prev, *through_next; /* of those that are to go down: `through` */
+	uint64_t position, stored_unix_ms;
+	uint64_t order;                /* coming from memory: its number among the GPU's ups */
+	uint32_t index, take, turn;
+	uint32_t pins;                 /* of this copy alone */
+	uint32_t sums;                 /* vram_sums_of() */
+	uint8_t role, parent_bytes, parent[SLOT_KEY_MAX];
+	uint8_t state;                 /* enum vram_state */
+	bool summed;                   /* the checksums of its bytes are known: they have been elsewhere */
+	bool across;                   /* coming from another GPU: not in the order of the ups */
+	bool failed;                   /* coming: its copy came to nothing, and the move is about to end so */
+	bool dirty;                    /* counted so: see vram_sync */
+	bool through;
+	bool used;                     /* coming: a lease has it already, so it is no mere move */
+	bool ahead;                    /* came ahead of its use, and is not used yet: in the GPU's list */
+	struct vram_slot *ahead_prev, *ahead_next;
+	uint64_t ahead_us;             /* since when */
+};
+
+struct vram_shelf {
+	struct vram_pool *pool;
+	struct vram_shelf *next, *hash_next; /* of the pool, by rising extent id; of the bucket */
+	uint64_t address;              /* of its first slot, on the GPU */
+	uint32_t extent, slots;
+	uint32_t taken, held;          /* not free; of these reserved, or pinned */
+	bool draining;
+	struct vram_slot at[];
+};
+
+/* A layout's memory on one GPU. Lives as long as the cache. */
+struct vram_pool {
+	struct gpu *gpu;
+	struct pool *pool;
+	struct host_pool *arena;
+	struct policy *policy;
+	uint64_t policy_room;          /* slots that it was told of last */
+	struct vram_shelf *shelves;
+	uint32_t newest;               /* of these and of earlier ones, the highest extent id */
+	uint64_t stride;               /* bytes from slot to slot */
+	uint64_t slots;                /* on shelves that do not drain */
+	int64_t free_slots;            /* of these */
+	uint64_t blocks;               /* ready copies */
+	uint64_t evictable;            /* of these not pinned */
+	uint64_t dirty;                /* ready copies that are the block's only one, and not on their way down */
+	uint64_t through;              /* of these, that are to go down: in the GPU's list */
+	uint32_t coming;               /* moves here that have a slot */
+	uint32_t full_at;              /* of the GPU's feeds, the last one that found no slot here */
+	uint64_t placed_us;            /* when an up last got one, while others waited for the GPU */
+	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
+	uint64_t balance_us;           /* when balance last looked around for it */
+	uint64_t ahead_refused;        /* the same, at which the budget had none to be made ahead */
+	uint32_t wanted;               /* free slots, of an extent that the keeper is to make if there are fewer; 0: none */
+	bool pressed;                  /* too little of it is free or clean, as the pump has seen last */
+};
+
+/* Of its copies on GPUs, each alone. */
+__attribute__((cold)) uint32_t vram_pins(const struct block *b);
+struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct pool *p); /* made if new; NULL: no memory */
+struct vram_shelf *vram_shelf_find(const struct gpu *g, uint32_t extent);
+struct vram_shelf *vram_shelf_get(struct vram_pool *vp, uint32_t extent);        /* the same */
+void vram_shelf_free(struct vram_shelf *s);
+/* The next ready copy of the layout on that GPU, at or after (extent, slot); as shelf_next_block. */
+struct vram_slot *vram_next(struct vram_pool *vp, uint32_t *extent, uint32_t *slot, uint32_t *budget);
+/* The next block of the layout whose only copies are on GPUs. */
+struct block *vram_next_only(struct cache *c, const struct pool *p, uint32_t *extent, uint32_t *slot, uint32_t *budget);
+/* How many there are, but for those on their way down. */
+uint64_t vram_only_blocks(const struct cache *c, const struct pool *p);
+/* Its slot on that GPU, coming or ready (reserved, if it is unpublished); NULL. */
+struct vram_slot *vram_slot_on(const struct block *b, const struct gpu *g);
+/* The same, dead ones and those of lost GPUs too. */
+struct vram_slot *vram_slot_of(const struct block *b, const struct gpu *g);
+/* What holds that copy: its own pins, and those of all copies. */
+uint32_t vram_slot_pins(const struct vram_slot *s);
+/* A ready one on any GPU that is not lost; on one whose copies that GPU can have without host memory between them. */
+struct vram_slot *vram_ready(const struct block *b);
+struct vram_slot *vram_near(const struct block *b, const struct gpu *g);
+/* A slot that room gave becomes the block's. */
+struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struct host_slot *from, enum vram_state state);
+/* It is the block's no more, and free. Its move has ended. */
+void vram_detach(struct vram_slot *s);
+void vram_ready_now(struct cache *c, struct vram_slot *s);
+/* What the block's header in host memory says (a sound one), or its put said, from now on known without it. */
+void vram_remember(struct vram_slot *s, const struct slot_header *h);
+void vram_remember_info(struct vram_slot *s, const struct slot_info *info, uint64_t unix_ms);
+/* After a change of where the block is: counts it as dirty or not. */
+void vram_sync(struct block *b);
+/* The GPUs' part of block_books, `all`: pins of all its copies; it was used, on that GPU or (NULL) on all. Cold, since most blocks are on no GPU, and each passes here. */
+__attribute__((cold)) void vram_books(struct block *b, uint32_t all, bool on);
+__attribute__((cold)) void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const struct policy_event *e);
+/* The slot is told of a use while its block is coming; false: it is there, and the policy has to be told. */
+bool vram_used_coming(struct vram_slot *s);
+/* A published block is removed: its copies are dead. In the hands of who has it out of the books. */
+void vram_removed(struct cache *c, struct block *b);
+/* Out of its block's chain. */
+void vram_unchain(struct vram_slot *s);
+/* A copy, ready or coming, is known to be wrong: nobody gets it any more, and the slot is free when nobody holds it. */
+void vram_condemn(struct cache *c, struct vram_slot *s);
+/* Slots of an unpublished block, and dead ones that nobody holds, go back. */
+__attribute__((cold)) void vram_give(struct block *b);
+/* It was put on a GPU by that session, which may want it down at once. */
+void vram_queue_down(struct block *b, const struct session *s);
+void vram_queue_through(struct vram_slot *s);
+void vram_unqueue_through(struct vram_slot *s);
+/* Of an unpublished block: */
+enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, struct block **out);
+/* It has been published. */
+void vram_published(struct cache *c, struct block *b, uint64_t position);
+
+static inline uint64_t verify_cursor(uint32_t pool, uint32_t extent, uint32_t slot)
+{
+	_Static_assert(POOLS_MAX <= 1 << (63 - VERIFY_EXTENT_BITS - VERIFY_SLOT_BITS), "every pool has its number there");
+	_Static_assert((DEVICES_MAX + 1) << VRAM_EXTENT_BITS <= 1 << VERIFY_EXTENT_BITS, "and every extent");
+	_Static_assert(EXTENT_BYTES_MAX / HOST_DEVICE_SLOT_ALIGN <= 1 << VERIFY_SLOT_BITS, "and every slot of a GPU's");
+	return (uint64_t)pool << (VERIFY_EXTENT_BITS + VERIFY_SLOT_BITS) | (uint64_t)extent << VERIFY_SLOT_BITS | slot;
+}
+
+static inline void verify_cursor_read(uint64_t cursor, uint32_t *pool, uint32_t *extent, uint32_t *slot)
+{
+	*pool = (uint32_t)(cursor >> (VERIFY_EXTENT_BITS + VERIFY_SLOT_BITS));
+	*extent = (uint32_t)(cursor >> VERIFY_SLOT_BITS) & ((1u << VERIFY_EXTENT_BITS) - 1);
+	*slot = (uint32_t)cursor & ((1u << VERIFY_SLOT_BITS) - 1);
+}
+
+#endif

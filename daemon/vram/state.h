@@ -1,0 +1,184 @@
+/* The VRAM tier's state, and that of a GPU. */
+#ifndef TERRACE_DAEMON_VRAM_STATE_H
+#define TERRACE_DAEMON_VRAM_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/memory/drain.h"
+#include "daemon/vram/move_table.h"
+#include "daemon/vram/queue.h"
+#include "daemon/vram/slot_map.h"
+#include "store/device.h"
+#include "store/host/extent.h"
+
+struct block;
+struct board;
+struct cache;
+struct cache_wait_link;
+struct device;
+struct host_tier;
+struct vram_ahead;
+
+enum { VRAM_SHELF_BUCKETS = 256 };
+
+enum { VRAM_DRAINS_MAX = 4 }; /* a GPU */
+
+struct gpu {
+	struct cache *cache;
+	uint32_t number;
+	struct device *device;
+	struct device_info info;
+	struct host_tier *arena;
+	uint64_t budget;
+	uint32_t reaches;              /* other GPUs, whose copies come here without passing host memory, a bit each */
+	struct vram_pool *pools[POOLS_MAX];
+	struct vram_shelf *shelf_hash[VRAM_SHELF_BUCKETS];
+	uint64_t held_bytes;           /* of slots that are reserved or pinned */
+	uint64_t lent_bytes;           /* of these, that are reserved or have pins of their own: a share of the GPU bounds them */
+	struct vram_queue queue[3];    /* by enum device_way */
+	uint64_t ups;                  /* that have entered theirs */
+	struct vram_move *waiting, **waiting_end; /* for a slot here */
+	struct vram_move *marks;       /* in the queue of ups or under way, by hash_next */
+	struct vram_slot *through, *through_last; /* copies that are to go down, oldest first */
+	uint64_t through_us;           /* not before that, by the machine's clock */
+	uint32_t downs;                /* moves down that have begun */
+	struct vram_slot *ahead_first, *ahead_last; /* copies that came ahead, oldest first */
+	uint64_t ahead_bytes;          /* of these */
+	uint32_t fetching;             /* ups in STEP_HOST */
+	pthread_mutex_t queue_lock;    /* of the queues, of what has ended, of what mover and keeper wait for; nothing is locked in it */
+	struct flight *ended, **ended_end; /* with it */
+	bool halted, over;             /* with it: no list is made any more; the mover is to end */
+	struct flight *taken;          /* with it: made, and the mover's to begin. NULL: none */
+	_Atomic(struct flight *) to_look; /* with it: lists that are to be looked at (vram/checksum.c) beside their copies, by who has brought them or the mover */
+	bool keeper_due;               /* with it */
+	pthread_mutex_t summing_lock;  /* of the list of those being summed, and of how far they are; nothing is locked in it */
+	struct flight *summing, **summing_end;
+	uint64_t corrupt_up, corrupt_down; /* copies found so */
+	bool freed;                    /* a slot, since those that wait were looked at */
+	uint32_t feeds;                /* times that those that wait were looked at, from 1 on */
+	bool feeding;                  /* one of them is tried, and others after it, that are not in `waiting` meanwhile */
+	bool lost, swept;
+	uint64_t asked_us;             /* when last, by the machine's clock */
+	uint32_t sweep_pool, sweep_extent, sweep_slot;
+	char why[160];                 /* why it was lost */
+	struct drain drains[VRAM_DRAINS_MAX];
+	uint32_t drain_count;
+	struct extent scratch;         /* a page of host memory, and where it can be copied to: for marks alone */
+	uint64_t scratch_from, scratch_range;
+	struct device_extent scratch_to;
+	pthread_t mover, keeper;
+	bool mover_started, keeper_started;
+	_Atomic uint32_t expected, brought; /* calls that may have work for it: begun, over */
+	_Atomic uint32_t more_comes;   /* calls that have begun to fill its queue of ups, and go on to */
+	_Atomic uint32_t rung;         /* times that there may have been something to be begun */
+	_Atomic uint64_t stirred_us;   /* when a call came last, where the mover is to be awake for the next; 0: none has */
+	_Atomic bool sleeps;           /* the mover does, it seems, and may have work again */
+	_Atomic bool brings;           /* the last lease here had something to be copied: so may the next */
+	_Atomic uint64_t comes_until_us; /* one was about to come: the mover is awake so long */
+	uint32_t passed, readied;      /* the mover's: as many were over when it had waited long enough, had begun when it last made ready */
+	pthread_cond_t mover_work, keeper_work; /* with queue_lock */
+	struct list_times times[LIST_KINDS];
+};
+
+struct vram {
+	const struct device_ops *ops;
+	struct gpu *gpu[DEVICES_MAX];
+	uint32_t count;
+	struct vram_move *moves[VRAM_MOVE_BUCKETS];
+	struct vram_move *waiting_host, **waiting_host_end; /* downs that wait for a slot of host memory */
+	uint64_t moving_bytes;         /* slots that moves pin */
+	uint64_t fetched_bytes;        /* of these, slots of memory that ups have on their way from a disk, until they have one on their GPU */
+	uint32_t move_count;
+	struct vram_move *spare;       /* ended moves, for new ones */
+	uint32_t spare_count;
+	struct cache_wait_link *spare_links; /* the same of links of waits */
+	uint32_t spare_link_count;
+	bool staged;                   /* something is enqueued and not published */
+	bool room_due;                 /* who waits for `room` is to be told */
+	bool stopping;
+	uint32_t threads;              /* movers and keepers that have not ended */
+	_Atomic bool left;             /* who comes back from a driver stays there */
+	uint32_t given_back;           /* calls of drivers that vram_destroy is done with */
+	bool closed;
+	struct board *dead_boards;
+	struct vram_ahead *ahead;      /* NULL: nothing is brought up ahead */
+	struct cache *left_next;       /* of the caches whose GPUs were left behind */
+	pthread_cond_t room;           /* a slot came free somewhere, or will not */
+};
+
+static inline uint32_t gpu_flights(const struct gpu *g, enum device_way way)
+{
+	return atomic_load_explicit(&g->queue[way].flights, memory_order_acquire);
+}
+
+static inline bool gpu_has_flights(const struct gpu *g)
+{
+	return gpu_flights(g, DEVICE_UP) || gpu_flights(g, DEVICE_DOWN) || gpu_flights(g, DEVICE_ACROSS);
+}
+
+static inline uint64_t vram_clock_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+static inline struct gpu *vram_gpu(const struct cache *c, uint32_t number)
+{
+	return c->vram && number < c->vram->count ? c->vram->gpu[number] : NULL;
+}
+
+static inline struct gpu *vram_gpu_of_extent(const struct cache *c, uint32_t extent)
+{
+	return extent >> VRAM_EXTENT_BITS ? vram_gpu(c, (extent >> VRAM_EXTENT_BITS) - 1) : NULL;
+}
+
+/* A pin of that copy alone; so many go. */
+static inline void vram_slot_pin(struct vram_slot *s)
+{
+	struct vram_pool *vp = s->shelf->pool;
+
+	if (s->pins++ == 0)
+		vp->gpu->lent_bytes += vp->stride;
+}
+
+static inline void vram_slot_unpin(struct vram_slot *s, uint32_t pins)
+{
+	struct vram_pool *vp = s->shelf->pool;
+
+	s->pins -= pins;
+	if (pins && s->pins == 0)
+		vp->gpu->lent_bytes -= vp->stride;
+}
+
+static inline uint64_t vram_address(const struct vram_slot *s)
+{
+	return s->shelf->address + s->index * s->shelf->pool->stride;
+}
+
+/* The bucket in which its moves are, with others'. */
+static inline struct vram_move **vram_moves_of(const struct cache *c, const struct block *b)
+{
+	return &c->vram->moves[((uintptr_t)b >> 6) % VRAM_MOVE_BUCKETS];
+}
+
+/* A call has begun to fill the GPU's queue of ups, and goes on to; it has published all. Any thread. */
+static inline void vram_more_comes(struct gpu *g)
+{
+	atomic_fetch_add_explicit(&g->more_comes, 1, memory_order_relaxed);
+}
+
+static inline void vram_more_came(struct gpu *g)
+{
+	atomic_fetch_sub_explicit(&g->more_comes, 1, memory_order_relaxed);
+}
+
+#endif

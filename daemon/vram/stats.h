@@ -1,0 +1,17 @@
+/* The rows of Stats about GPUs. */
+#ifndef TERRACE_DAEMON_VRAM_STATS_H
+#define TERRACE_DAEMON_VRAM_STATS_H
+
+#include <stdint.h>
+
+#include "daemon/block/values.h"
+
+struct cache;
+struct flight;
+
+uint32_t cache_gpus(struct cache *c, struct cache_gpu_view *out, uint32_t max); /* max 0: how many there are */
+void vram_stats(struct cache *c, cache_stat_fn *emit, void *arg);
+/* A list has ended, in all its parts. Any thread, once a list. */
+void vram_times_add(const struct flight *f);
+
+#endif

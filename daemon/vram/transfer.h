@@ -1,0 +1,44 @@
+/* Transfers to and from GPUs, from their beginning to their end. */
+#ifndef TERRACE_DAEMON_VRAM_TRANSFER_H
+#define TERRACE_DAEMON_VRAM_TRANSFER_H
+
+#include <stdbool.h>
+
+#include "store/ring/ring.h"
+#include "store/status.h"
+
+struct block;
+struct cache;
+struct cache_wait;
+struct flight;
+struct gpu;
+struct vram;
+struct vram_move;
+
+/* Joins the move if there is one. priority: of a read from a disk, if it comes from there. w may be NULL. wait_end: until it is
+ * copied; else until it has its place in the order of the ups. OK: there, or on its way. EXHAUSTED, UNAVAILABLE. now: without
+ * waiting for anything: BUSY if it would have to. */
+enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_priority priority, struct cache_wait *w, bool wait_end,
+		    bool now);
+/* Of a block that is on a GPU and not in host memory. spare: nothing that is nowhere else goes for it: BUSY, memory has no other place. It may be
+ * told so as its end, too. */
+enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
+/* The same of what is to go down in any case, by who is in no hurry: room_take_below. */
+enum status vram_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
+/* It is being brought down. */
+bool vram_falling(struct cache *c, const struct block *b);
+/* The end of a load, whatever it was: ups that wait for it go on. */
+void vram_host_came(struct cache *c, struct block *b, enum status s);
+/* Its move to that GPU; NULL. */
+struct vram_move *vram_up_of(const struct cache *c, const struct block *b, const struct gpu *g);
+/* Moves that wait for memory, on a GPU, of the host. */
+void vram_feed(struct cache *c, struct gpu *g);
+void vram_feed_host(struct cache *c);
+/* It ends so, with who waits for it; the same of an up that has not been copied. */
+void vram_move_end(struct cache *c, struct vram_move *m, enum status s);
+void vram_up_end(struct cache *c, struct vram_move *m, enum status s);
+void vram_spares_free(struct vram *v);
+/* With the lock, which it leaves: a list has ended. */
+void vram_flight_end(struct cache *c, struct flight *f);
+
+#endif
