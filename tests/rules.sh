@@ -53,6 +53,9 @@ grep -rnE " (<|<=|>|>=) $format|$format (<|<=|>|>=) " kernels store eviction dae
 	--include='*.[ch]' --include='*.cu' --include='*.cuh' --include='*.cpp' --include='*.py' |
 	sed 's|$|   <- formats compared by the order of their numbers|' >>"$breaches"
 
+# Folders and layers: layers.py, which looks at calls too once there is a build (run.sh).
+python3 tests/layers.py source >>"$breaches" 2>&1 || [ -s "$breaches" ] || echo "tests/layers.py failed" >>"$breaches"
+
 if [ -s "$breaches" ]; then
 	cat "$breaches"
 	exit 1

@@ -151,6 +151,7 @@ export TSAN_OPTIONS="ignore_noninstrumented_modules=1 second_deadlock_stack=1"
 one rules sh tests/rules.sh
 builds_begin default asan tsan fuzz
 suite default
+one layers python3 tests/layers.py objects build/default
 suite asan
 suite tsan
 if built fuzz; then
