@@ -176,12 +176,14 @@ START_TEST(test_second_turn)
 	open_engine();
 	open_cache(&cache);
 	first = generate(&cache, prompt, prompt_count, options);
+	ck_assert_msg(cache.note.text[0] == 0, "%s", cache.note.text);
 	count = prompt_count + first.count;
 	turn = malloc(count * sizeof(*turn));
 	memcpy(turn, prompt, prompt_count * sizeof(*turn));
 	memcpy(turn + prompt_count, first.tokens, first.count * sizeof(*turn));
 	alone = generate(NULL, turn, count, options);
 	second = generate(&cache, turn, count, options);
+	ck_assert_msg(cache.note.text[0] == 0, "%s", cache.note.text);
 	ck_assert_uint_eq(second.stats.reused_tokens, (count - 1) / BLOCK * BLOCK);
 	assert_same(&alone, &second);
 	free(turn);
