@@ -145,14 +145,16 @@ START_TEST(copies_go_on_beside_reads)
 }
 END_TEST
 
-/* Of a disk that is slower than the GPU each block would be a list of its own. But what has come is copied, whatever becomes of the rest. */
-START_TEST(blocks_of_a_disk_are_copied_together)
+/* Whether the blocks of a disk that is slower than the GPU were copied in fewer lists than there are blocks. What has come is copied, whatever becomes of
+ * the rest. */
+static bool is_copied_together(void)
 {
 	enum { OTHERS = 1000, BEGIN = BLOCKS - 16 - 3 };
 	double lists, moved;
 	struct running run;
 	struct rig_disks d;
 	struct vram_rig v;
+	bool together;
 
 	prepare(&d);
 	open_on(&v, &d, BLOCKS + 16, 1);
@@ -167,10 +169,21 @@ START_TEST(blocks_of_a_disk_are_copied_together)
 	RIG_AWAIT(moved_up(&v) == moved + BEGIN * (double)VR_BLOCK_BYTES);
 	reads_left = 1000;
 	warm_end(&v, &run);
-	ck_assert_double_lt(rig_stat(&v.r, "terrace_gpu_lists_total", "gpu=0,list=up"), lists + BLOCKS * 2 / 3);
+	together = rig_stat(&v.r, "terrace_gpu_lists_total", "gpu=0,list=up") < lists + BLOCKS * 2 / 3;
 	ck_assert_uint_eq(vr_read_all(&v, 0, 0, BLOCKS), BLOCKS);
 	vr_close(&v);
 	rig_disks_remove(&d);
+	return together;
+}
+
+/* The cache waits for more blocks for a bounded time only, which a busy machine may let pass between any two: then once more. */
+START_TEST(blocks_of_a_disk_are_copied_together)
+{
+	enum { TRIES = 20 };
+	int tries = 0;
+
+	while (!is_copied_together())
+		ck_assert_int_lt(++tries, TRIES);
 }
 END_TEST
 
