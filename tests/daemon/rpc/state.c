@@ -7,11 +7,14 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
-enum { ROUNDS = 50000 };
+/* So many, or as many as a busy machine makes in that time. No round takes as long as LOST_S. */
+enum { ROUNDS = 50000, ENOUGH_S = 15, LOST_S = 40 };
 
 static struct wire_call w;
 static atomic_uint batches, work, asked;
+static atomic_bool over;
 
 /* Mostly not: the others are on their way. */
 static void give_way(void)
@@ -20,6 +23,14 @@ static void give_way(void)
 
 	if (++turns % 256 == 0)
 		sched_yield();
+}
+
+static time_t now_s(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec;
 }
 
 static void wake(void)
@@ -35,8 +46,11 @@ static void *worker(void *arg)
 	const enum call_state aside = *(const enum call_state *)arg;
 
 	for (unsigned i = 1; i <= ROUNDS; i++) {
-		while (atomic_load(&work) < i)
+		while (atomic_load(&work) < i) {
+			if (atomic_load(&over))
+				return NULL;
 			give_way();
+		}
 		atomic_fetch_add(&asked, 1);
 		for (volatile unsigned n = i % 128; n; n--) /* so that the wake comes before, then, and after */
 			;
@@ -50,8 +64,11 @@ static void *disk(void *arg)
 {
 	(void)arg;
 	for (unsigned i = 1; i <= ROUNDS; i++) {
-		while (atomic_load(&asked) < i)
+		while (atomic_load(&asked) < i) {
+			if (atomic_load(&over))
+				return NULL;
 			give_way();
+		}
 		wake();
 	}
 	return NULL;
@@ -61,14 +78,17 @@ static void *disk(void *arg)
 START_TEST(no_wake_is_lost)
 {
 	static const enum call_state aside[] = { CALL_SLEEPING, CALL_WAITING };
+	const time_t begun = now_s();
+	time_t heeded_s = begun;
 	pthread_t threads[2];
 
 	set_state(&w, CALL_WORKING);
 	atomic_store(&work, 1);
 	ck_assert(!pthread_create(&threads[0], NULL, worker, (void *)&aside[_i]));
 	ck_assert(!pthread_create(&threads[1], NULL, disk, NULL));
-	for (unsigned heeded = 0; heeded < ROUNDS;) {
+	for (unsigned heeded = 0; heeded < ROUNDS && heeded_s - begun < ENOUGH_S;) {
 		if (!atomic_load(&batches)) {
+			ck_assert_msg(now_s() - heeded_s < LOST_S, "a wake was lost after %u", heeded);
 			give_way();
 			continue;
 		}
@@ -77,9 +97,11 @@ START_TEST(no_wake_is_lost)
 		if (state_unpoke(&w) != aside[_i] || !atomic_exchange(&w.woken, false))
 			continue;
 		heeded++;
+		heeded_s = now_s();
 		set_state(&w, CALL_WORKING);
 		atomic_fetch_add(&work, 1);
 	}
+	atomic_store(&over, true);
 	for (int i = 0; i < 2; i++)
 		pthread_join(threads[i], NULL);
 }
