@@ -22,7 +22,7 @@ int ctl_failed(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The same with another exit code, which is returned: an answer that is no, or a daemon that is not there. */
 int ctl_failed_with(enum ctl_exit code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The same of a call that ended with `status`. Returns CTL_UNREACHABLE if nobody answered, else CTL_FAILED. */
+/* The same of a call that ended with `status`. Returns CTL_UNREACHABLE if no daemon answered, else CTL_FAILED. */
 int ctl_failed_status(enum terrace_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

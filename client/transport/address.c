@@ -101,7 +101,7 @@ static socklen_t unix_of(const char *path, struct sockaddr_storage *to)
 	return sizeof(*at);
 }
 
-/* A loopback host answers at once, whether somebody listens or not; a Unix socket does so in connect(). */
+/* A loopback host answers at once, with a refusal where nothing listens; a Unix socket does so in connect(). */
 static int connect_error(int s, const struct sockaddr_storage *to, socklen_t bytes)
 {
 	struct pollfd p = { .fd = s, .events = POLLOUT };

@@ -12,6 +12,7 @@ struct session;
 
 /* Bytes that may still be pinned: in memory; on that GPU. */
 uint64_t pins_free(const struct cache *c);
+/* Whether so many bytes more may be pinned for the session's holder in memory, and on that GPU (NULL: on none): OK, or EXHAUSTED and why. */
 enum status pins_ask(struct cache *c, const struct session *s, uint64_t bytes, const struct gpu *g, uint64_t gpu_bytes, const char **why);
 
 #endif

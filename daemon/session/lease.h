@@ -41,12 +41,11 @@ void lease_unpin(struct lease *l);
 /* Takes the lease over, with its pinned blocks. EXHAUSTED: too many leases; it stays the caller's. */
 enum status lease_record(struct cache *c, struct session *s, struct lease *l, uint64_t now_us);
 void lease_end(struct cache *c, struct lease *l);
-/* Whether the session's holder may have one lease more, and whether so many bytes more may be pinned for it in memory, and on a GPU (NULL:
- * none). EXHAUSTED. */
+/* Whether the session's holder may have one lease more: OK, or EXHAUSTED. */
 enum status lease_ask(struct cache *c, const struct session *s, const char **why);
 /* The session's next of either kind that is the call's; NULL. */
 struct lease *lease_of_call(const struct session *s, uint64_t call);
-/* If that comes late, some may have been removed meanwhile. */
+/* Tells the policies that the lease's blocks are used; blocks that have been removed meanwhile are passed over. */
 void lease_use(struct cache *c, struct lease *l);
 
 static inline uint8_t *lease_on_gpu(struct lease *l)
