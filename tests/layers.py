@@ -85,6 +85,8 @@ def object_symbols(build):
                 full = os.path.join(path, n)
                 inner = re.sub(r"CMakeFiles/[^/]+\.dir/", "", os.path.relpath(full, build))[:-2]
                 inner = os.path.normpath(inner.replace("__/", "../"))
+                if not os.path.isfile(os.path.join(ROOT, inner)):
+                    continue  # of a source that has moved since this folder was first built
                 defined, undefined = set(), set()
                 for line in subprocess.check_output(["nm", "--format=posix", full], text=True).split("\n"):
                     part = line.split()
