@@ -6,9 +6,9 @@
 
 #include "daemon/advice/policy_store.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
-#include "daemon/session/offer.h"
 #include "eviction/policy.h"
 #include "kernels/format.h"
 #include "store/host/host.h"
@@ -139,7 +139,7 @@ struct shelf *shelf_get(struct cache *c, struct pool *p, uint32_t extent)
 	shelf_link(c, p, s);
 	if (extent > p->newest)
 		p->newest = extent;
-	offers_tell(c);
+	observe_extent_added(c);
 	p->slots += slots;
 	p->free_slots += slots;
 	return s;
