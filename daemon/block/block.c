@@ -68,7 +68,7 @@ void block_slot_give(struct block *b)
 	const struct pool *p = b->pool;
 	const struct host_slot slot = {
 		.pool = p->host, .extent = b->shelf->extent, .index = b->index, .at = block_slot_at(b),
-		.offset = b->index * p->geometry.slot_bytes, .generation = b->take,
+		.offset = b->index * b->shelf->stride, .generation = b->take,
 	};
 
 	b->shelf->taken--;
@@ -239,7 +239,7 @@ enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uin
 
 uint64_t block_pin_bytes(const struct block *b)
 {
-	return block_memory_pins(b) == 0 ? block_pool(b)->geometry.slot_bytes : 0;
+	return block_memory_pins(b) == 0 ? block_pool(b)->geometry.need_bytes : 0;
 }
 
 /* With copies on GPUs, pins of all of them, and of one alone, hold each differently: all is taken out, and counted anew. Most blocks are
@@ -247,7 +247,7 @@ uint64_t block_pin_bytes(const struct block *b)
 void block_books(struct block *b, bool on)
 {
 	const uint32_t memory = block_memory_pins(b), held = memory & ~INDEX_DEAD, pins = block_pins(b) & ~INDEX_DEAD;
-	const uint64_t bytes = b->pool->geometry.slot_bytes, one = on ? 1 : -1ull;
+	const uint64_t bytes = b->pool->geometry.need_bytes, one = on ? 1 : -1ull;
 	struct tenant *t = b->pool->tenant;
 
 	t->pinned_bytes += pins ? one * bytes : 0;
@@ -273,7 +273,7 @@ static void pin(struct block *b)
 	index_pin(&b->record, &first);
 	if (!first || b->vram)
 		return;
-	b->pool->tenant->pinned_bytes += b->pool->geometry.slot_bytes;
+	b->pool->tenant->pinned_bytes += b->pool->geometry.need_bytes;
 	if (b->shelf) {
 		b->pool->evictable--;
 		b->shelf->held++;
@@ -348,7 +348,7 @@ static void unpin(struct block *b, bool changes)
 	if (changes)
 		block_books(b, true);
 	else if (!b->vram && !(left & ~INDEX_DEAD)) {
-		b->pool->tenant->pinned_bytes -= b->pool->geometry.slot_bytes;
+		b->pool->tenant->pinned_bytes -= b->pool->geometry.need_bytes;
 		if (b->shelf)
 			b->shelf->held--;
 		if (b->shelf && !(left & INDEX_DEAD))
@@ -580,6 +580,6 @@ void block_place_on(const struct block *b, const struct vram_slot *copy, struct 
 void block_place(const struct block *b, struct cache_place *out)
 {
 	*out = (struct cache_place){ .extent = b->shelf->extent, .tokens = b->tokens,
-				     .offset = b->index * b->pool->geometry.slot_bytes,
+				     .offset = b->index * b->shelf->stride,
 				     .generation = b->generation };
 }

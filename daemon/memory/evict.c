@@ -487,7 +487,7 @@ struct pool *room_ahead(struct cache *c, uint32_t *slots)
 	host_usage(c->host, &u);
 	for (uint32_t i = 0; i < c->pool_count; i++) {
 		struct pool *p = c->pools[c->ahead_hint++ % c->pool_count];
-		uint64_t each = p->shelves ? (uint64_t)p->shelves->slots * p->geometry.slot_bytes : 0;
+		uint64_t each = p->shelves ? (uint64_t)p->shelves->slots * p->shelves->stride : 0;
 		bool filling = p->taken_lately;
 
 		p->taken_lately = false;
@@ -518,7 +518,7 @@ static void rooms_tell(struct cache *c)
 	for (uint32_t i = 0; i < c->pool_count; i++) {
 		struct pool *p = c->pools[i];
 
-		room_tell(c->policy, p->policy, p->slots + unused / p->geometry.slot_bytes, &p->policy_room);
+		room_tell(c->policy, p->policy, p->slots + unused / p->stride, &p->policy_room);
 	}
 }
 

@@ -52,7 +52,7 @@ enum status lease_record(struct cache *c, struct session *s, struct lease *l, ui
 		s->leases->prev = l;
 	s->leases = l;
 	for (uint32_t i = 0; i < l->count; i++) {
-		const uint64_t bytes = block_pool(l->block[i])->geometry.slot_bytes;
+		const uint64_t bytes = block_pool(l->block[i])->geometry.need_bytes;
 
 		l->bytes += bytes;
 		l->gpu_slots += lease_on_gpu(l)[i] != LEASE_IN_MEMORY;

@@ -114,7 +114,7 @@ static struct vram_move *move_create(struct cache *c, struct gpu *g, struct bloc
 	*m = (struct vram_move){ .way = way, .gpu = g, .block = b, .pool = b->pool, .hash_next = *bucket };
 	*bucket = m;
 	block_pin(b);
-	c->vram->moving_bytes += b->pool->geometry.slot_bytes;
+	c->vram->moving_bytes += b->pool->geometry.need_bytes;
 	c->vram->move_count++;
 	g->downs += way == DEVICE_DOWN;
 	return m;
@@ -162,7 +162,7 @@ static void move_leave(struct cache *c, struct vram_move *m, enum status s)
 	while (*at != m)
 		at = &(*at)->hash_next;
 	*at = m->hash_next;
-	c->vram->moving_bytes -= b->pool->geometry.slot_bytes;
+	c->vram->moving_bytes -= b->pool->geometry.need_bytes;
 	c->vram->move_count--;
 	m->gpu->downs -= m->way == DEVICE_DOWN;
 	if (block_live(b))
