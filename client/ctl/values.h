@@ -1,4 +1,5 @@
-/* The forms of values on the command line. Each returns false for what is no such value, and leaves its output alone then. */
+/* The forms of values on the command line. Each returns false for what is no such value, and then leaves its output
+ * alone. */
 #ifndef TERRACE_CTL_VALUES_H
 #define TERRACE_CTL_VALUES_H
 

@@ -33,7 +33,8 @@
 
 static enum status load_read(struct move *m)
 {
-	enum status s = disk_read(m->unit->disk, tier_move_place(m), m->slot.at, (uint32_t)m->block->pool->geometry.need_bytes,
+	enum status s = disk_read(m->unit->disk, tier_move_place(m), m->slot.at,
+				  (uint32_t)m->block->pool->geometry.need_bytes,
 				  m->shelf->buffer[m->unit->number], m->priority, &m->io);
 
 	if (!s)

@@ -225,7 +225,7 @@ static void begin_received(struct wire_call *w)
 		rpc_step_hand_over(w, false);
 }
 
-/* More calls have come than may be served at a time: those that were refused live on until gRPC has written their ends. */
+/* More calls have come than may be served at a time: a refused call lives on until gRPC has written its end. */
 static bool is_flooded(const struct rpc_server *s)
 {
 	return s->live_count >= s->daemon->config->calls_max;

@@ -7,9 +7,10 @@
  * A connection beyond the share is kept for RPC_REFUSED_US, if there are not many of these, so that its first call is answered by
  * RESOURCE_EXHAUSTED with the reason; then it is cut.
  *
- * A connection is cut, too, that goes on calling while its calls are refused, RPC_REFUSALS_A_SECOND times: each refusal costs the thread that serves
- * every other client some of its time. In a flood, when many more calls have come than may be served at a time, RPC_REFUSALS_IN_FLOOD times
- * suffice: gRPC keeps some 28 KB for each call whose end has not been read.
+ * A connection is cut, too, that goes on calling while its calls are refused, RPC_REFUSALS_A_SECOND times: each
+ * refusal costs the thread that serves every other client some of its time. In a flood, when more calls have come
+ * than may be served at a time, RPC_REFUSALS_IN_FLOOD suffice: gRPC keeps some 8 KB for each call whose end has not
+ * been read.
  *
  * Threads: add and look by the listener's; holder, called_in_vain and stats by any; the others by main. */
 #ifndef TERRACE_DAEMON_RPC_PEERS_H
