@@ -2,7 +2,6 @@
 #include "daemon/block/observer.h"
 
 #include "daemon/block/lock.h"
-#include "daemon/block/views.h"
 
 #define TELL(c, news, ...) \
 	do { \
@@ -54,6 +53,11 @@ void observe_ahead_ended(struct cache *c, struct block *b, enum counter how)
 void observe_gpu_ahead_ended(struct cache *c, struct vram_slot *s, enum counter how)
 {
 	TELL(c, gpu_ahead_ended, s, how);
+}
+
+void observe_copies_failed(struct cache *c, const struct gpu *g)
+{
+	TELL(c, copies_failed, c, g);
 }
 
 void observe_extent_added(const struct cache *c)

@@ -9,6 +9,7 @@
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/disk/stats.h"
+#include "daemon/session/attachment.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"

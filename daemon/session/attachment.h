@@ -15,8 +15,6 @@ struct cache_lent;
 struct offers;
 struct session;
 
-enum { ATTACHMENT_BUCKETS = 1024 };
-
 enum { ATTACHMENTS_MAX = 256 }; /* a session */
 
 enum { LENT_MAX = 65536 }; /* extents an attachment */

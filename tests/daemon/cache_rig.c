@@ -18,6 +18,8 @@
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"
 #include "daemon/session/attachment.h"
+#include "daemon/session/lease.h"
+#include "daemon/session/reservation.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/move_table.h"
 #include "daemon/vram/slot_map.h"
