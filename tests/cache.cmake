@@ -29,6 +29,7 @@ terrace_test(cache_disk_power SOURCES daemon/disk/power.c daemon/disk/power_log.
 terrace_test(cache_disk_fault SOURCES daemon/disk/fault.c LIBS cache_rig DISK)
 terrace_test(cache_disk_hung SOURCES daemon/disk/hung.c LIBS cache_rig DISK)
 terrace_test(cache_disk_loads SOURCES daemon/disk/load.c LIBS cache_rig)
+terrace_test(cache_unwritten SOURCES daemon/block/unwritten.c LIBS cache_rig)
 terrace_test(quota SOURCES daemon/block/quota.c LIBS cache_rig)
 terrace_test(cache_cost SOURCES daemon/call/cost.c LIBS cache_rig terrace_cache_seed)
 terrace_test(cache_advice SOURCES daemon/advice/advice.c LIBS cache_rig)
