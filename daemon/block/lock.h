@@ -20,23 +20,28 @@
 #include "daemon/block/counters.h"
 #include "daemon/block/handle.h"
 #include "daemon/block/layout_pool.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
-#include "daemon/memory/check.h"
 #include "daemon/memory/drain.h"
-#include "daemon/session/attachment.h"
-#include "daemon/session/lease.h"
-#include "daemon/session/reservation.h"
 
 struct advice;
+struct attachment;
 struct cache_watch;
+struct damage_notes;
 struct host_tier;
 struct index;
+struct lease;
 struct policy_ops;
+struct observers;
+struct part;
 struct quota;
+struct retire;
 struct session;
 struct sums;
 struct tier;
 struct vram;
+
+enum { ATTACHMENT_BUCKETS = 1024, CLAIM_BUCKETS = 16384, LEASES_LATE = 16 };
 
 struct cache {
 	struct cache_options options;
@@ -48,6 +53,7 @@ struct cache {
 	struct host_tier *host;
 	struct tier *tier;             /* of disks (disk/tier.h); NULL: none */
 	struct vram *vram;             /* of GPUs (vram/vram.h); NULL: none */
+	const struct observers *observers; /* who listens to the news (block/observer.h) */
 	void (*before_unlock)(struct cache *c); /* what is to be done before the lock is left; NULL: nothing */
 	void (*on_call)(struct cache *c); /* a call has come, without the lock; NULL: nothing is waiting for one */
 	struct sums *sums;             /* threads for checksums (threads/checksum_pool.h); NULL: none */
@@ -89,7 +95,7 @@ struct cache {
 	uint64_t read_bytes;           /* that streams which read have pinned, each block as often as it is read */
 	uint64_t pinned_lost;          /* rises when a block ends, or a copy on a GPU is found bad, that may be pinned */
 	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */
-	struct damage_notes damages;   /* memory/check.c */
+	struct damage_notes *damages;  /* memory/check.c */
 	struct advice *advice;         /* advice/advice.h */
 	struct pool *grow;             /* room_take gave up for it: see there */
 	bool gpu_busy;                 /* so did a GPU's: see vram_room_wait */

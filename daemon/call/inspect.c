@@ -7,6 +7,7 @@
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/scrub.h"
 #include "daemon/memory/check.h"
 #include "daemon/session/reservation.h"
@@ -31,7 +32,7 @@ static void view_common(const struct block *b, struct cache_block_view *v)
 	};
 	if (b->shelf) {
 		v->extent = b->shelf->extent;
-		v->offset = b->index * p->geometry.slot_bytes;
+		v->offset = b->index * b->shelf->stride;
 	} else if (b->vram) {
 		v->extent = b->vram->shelf->extent;
 		v->offset = b->vram->index * b->vram->shelf->pool->stride;
