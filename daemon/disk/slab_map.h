@@ -114,9 +114,8 @@ struct rack *rack_colder(struct cache *c, const struct disk_class *mine);
 void rack_rooms_tell(struct cache *c);
 /* Whether every disk is full, and none's policy would give the block the place of another. */
 bool rack_refuses(struct cache *c, const struct block *b);
-/* The next block on any disk from the cursor on (0: the first), looking at no more than *budget slots; NULL with *budget 0: go on;
- * NULL with some left: no more. */
-struct block *tier_next_block(struct cache *c, uint64_t *cursor, uint32_t *budget);
+/* The next block on that disk from the cursor on (0: the first), looking at no more than *budget slots; NULL with
+ * *budget 0: go on; NULL with some left: no more. */
 struct block *unit_next_block(struct unit *u, uint64_t *cursor, uint32_t *budget);
 
 /* On a disk, and to be had there: one that has failed gives up its blocks, some at a time. */

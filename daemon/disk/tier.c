@@ -469,11 +469,9 @@ static uint64_t settle_step(struct cache *c, uint64_t *left, bool *no_place)
 	*left = 0;
 	*no_place = !spill_pump(c);
 	for (uint32_t i = 0; i < c->pool_count; i++) {
-		enum status refused;
-
 		dirty += c->pools[i]->dirty;
 		if (c->vram)
-			vram_settle(c, c->pools[i], UINT64_MAX, SETTLE_DOWNS, true, NULL, &refused);
+			vram_settle(c, c->pools[i], SETTLE_DOWNS);
 		*left += vram_only_blocks(c, c->pools[i]);
 	}
 	moves = c->tier->move_count + (c->vram ? c->vram->move_count : 0);

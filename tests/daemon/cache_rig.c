@@ -310,20 +310,51 @@ static void recount_session(struct session *s, struct books *b)
 	ck_assert_uint_eq(s->open_blocks, open);
 }
 
-static void recount_racks(struct cache *c, struct books *b)
+static uint64_t recount_unit(struct unit *u, struct books *b, uint64_t *doubted)
 {
-	uint64_t cursor = 0, on_disk = 0, dirty = 0, doubted = 0, of_pools = 0;
+	uint64_t cursor = 0, on_disk = 0;
 	uint32_t budget = UINT32_MAX;
 	const struct block *at;
 
-	while ((at = tier_next_block(c, &cursor, &budget))) {
+	while ((at = unit_next_block(u, &cursor, &budget))) {
 		ck_assert(block_live(at));
 		ck_assert_ptr_eq(at->rack->at[at->rack_slot].block, at);
+		ck_assert(!at->unwritten);
 		b->disk_only += !at->shelf;
 		b->block_pins += at->shelf ? 0 : block_pins(at);
-		doubted += at->doubted;
+		*doubted += at->doubted;
 		on_disk++;
 	}
+	return on_disk;
+}
+
+/* The list of what is on no disk has each such block of the layout once: what memory has of those, and what GPUs
+ * have alone. */
+static void recount_unwritten(struct pool *p)
+{
+	struct unwritten_walk w = { .list = NULL };
+	uint64_t listed = 0, in_memory = 0;
+	uint32_t budget = UINT32_MAX;
+	const struct block *at;
+
+	unwritten_walk_begin(&w, p);
+	while ((at = unwritten_walk_next(&w, &budget))) {
+		ck_assert(at->unwritten && block_live(at) && !at->rack && at->pool == p);
+		listed += at->shelf != NULL;
+	}
+	unwritten_walk_end(&w);
+	for (const struct shelf *s = p->shelves; s; s = s->next)
+		for (uint32_t k = 0; k < s->slots; k++)
+			in_memory += s->at[k] && !s->at[k]->rack;
+	ck_assert_uint_eq(listed, in_memory);
+}
+
+static void recount_racks(struct cache *c, struct books *b)
+{
+	uint64_t on_disk = 0, doubted = 0, of_pools = 0;
+
+	for (uint32_t i = 0; c->tier && i < c->tier->unit_count; i++)
+		on_disk += recount_unit(&c->tier->units[i], b, &doubted);
 	for (uint32_t i = 0; i < c->pool_count; i++) {
 		const struct pool *p = c->pools[i];
 		uint64_t count = 0;
@@ -334,7 +365,7 @@ static void recount_racks(struct cache *c, struct books *b)
 		ck_assert_uint_eq(count, p->dirty);
 		on_disk -= p->disk_blocks;
 		of_pools += p->doubted;
-		dirty += count;
+		recount_unwritten(c->pools[i]);
 	}
 	ck_assert_uint_eq(on_disk, 0);
 	ck_assert_uint_eq(of_pools, doubted);
