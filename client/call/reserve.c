@@ -6,6 +6,7 @@
 #include "client/value/layout.h"
 #include "client/call/op.h"
 #include "client/call/unanswered.h"
+#include "client/call/write_rest.h"
 #include "client/value/status.h"
 #include "client/transport/decode.h"
 
@@ -160,6 +161,7 @@ static enum terrace_status reply_read(struct client_reserving *g, const Terrace_
 										 .writable = true,
 										 .gpu = g->gpu,
 										 .deadline_us = g->deadline_us});
+	client_write_rest(g->view->attachment, &r->places);
 	if (status) {
 		client_reservation_abort(r, false);
 		client_reservation_free(r);

@@ -86,6 +86,7 @@ static void table_remove(struct client_attachment *a, struct client_mapping *m)
 
 	a->retiring -= m->retiring;
 	memmove(at, at + 1, (size_t)(a->mappings + --a->count - at) * sizeof(*at));
+	client_pages_destroy(m->pages);
 	free(m->registered);
 	free(m);
 }

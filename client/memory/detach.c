@@ -106,6 +106,8 @@ static void close_begin(struct client_attachment *a)
 	a->closed = true;
 	if (a->ahead.hears)
 		client_fds_hold(a); /* until it has heard of this */
+	if (a->tends)
+		client_fds_hold(a); /* until call/write_rest.c has */
 	if (a->socket >= 0)
 		shutdown(a->socket, SHUT_RD); /* wakes the thread that talks; the daemon is still told what is unmapped */
 	pthread_cond_broadcast(&a->idle);
@@ -157,6 +159,7 @@ void client_fds_drop(struct client_attachment *a)
 	if (n != 1)
 		return;
 	for (uint32_t i = 0; i < a->count; i++) {
+		client_pages_destroy(a->mappings[i]->pages);
 		free(a->mappings[i]->registered);
 		free(a->mappings[i]);
 	}

@@ -2,7 +2,7 @@
  *
  * A reply has four parallel arrays, an entry a (key, layout), keys outer. Neighbours mostly lie in one extent, so what
  * depends on the extent alone is kept from a layout's block before; of another extent the mappings of this handle are tried first, and only
- * a new one goes to the table. */
+ * a new one goes to the table. Slots to be written that are neighbours are made writable in one. */
 #include "client/memory/places.h"
 
 #include "client/value/status.h"
@@ -18,10 +18,11 @@ static enum terrace_status place_fail(uint32_t key, const char *what)
 
 /* Where a layout's last block was, for the next: its mapping (NULL: there was none yet), and what depends on that alone. */
 struct spot {
-	const struct client_mapping *mapping;
+	struct client_mapping *mapping;
 	uint64_t align, last; /* offsets are multiples of the one, and at most the other */
 	uint8_t *base;        /* of offset 0's block in this process; NULL: on a GPU */
 	uint64_t address;     /* the same on the GPU, if there is one */
+	uint32_t run;         /* 1 + the run of its last slot, of those to be written; 0: none */
 };
 
 /* A reply being read. */
@@ -85,12 +86,64 @@ static enum terrace_status spot_move(struct client_places *p, struct reading *r,
 	if (problem)
 		return place_fail(key, problem);
 	r->spots[l] = (struct spot){.mapping = m,
+				    .run = r->spots[l].run,
 				    .align = host ? (uint64_t)KV_SLOT_ALIGN : DEVICE_SLOT_ALIGN,
 				    .last = m->bytes - need,
 				    .base = host ? m->base + header : NULL};
 	if (p->addresses)
 		r->spots[l].address = (host ? m->registered[p->gpu] : m->device.address) + header;
 	return TERRACE_OK;
+}
+
+static enum terrace_status runs_grow(struct client_places *p)
+{
+	const uint32_t capacity = p->run_capacity ? 2 * p->run_capacity : 8;
+	struct client_run *grown;
+
+	if (p->run_count < p->run_capacity)
+		return TERRACE_OK;
+	grown = realloc(p->runs, capacity * sizeof(*grown));
+	if (!grown)
+		return client_fail(TERRACE_EXHAUSTED, "no memory for a reservation");
+	p->run_capacity = capacity;
+	p->runs = grown;
+	return TERRACE_OK;
+}
+
+/* Slots may lie up to a sixteenth further apart than they are large: what is between neighbours belongs to the first.
+ * */
+static bool run_goes_on(const struct client_run *run, const struct client_run *slot)
+{
+	const uint64_t end = run->offset + run->bytes;
+
+	return run->mapping == slot->mapping && slot->offset >= end && slot->offset - end <= slot->bytes / 16;
+}
+
+/* A slot that is to be writable, behind the last one of its layout. */
+static enum terrace_status run_add(struct client_places *p, struct spot *spot, const struct client_run *slot)
+{
+	struct client_run *last = spot->run ? &p->runs[spot->run - 1] : NULL;
+	enum terrace_status status;
+
+	if (last && run_goes_on(last, slot)) {
+		last->bytes = slot->offset + slot->bytes - last->offset;
+		return TERRACE_OK;
+	}
+	status = runs_grow(p);
+	if (status)
+		return status;
+	p->runs[p->run_count] = *slot;
+	spot->run = ++p->run_count;
+	return TERRACE_OK;
+}
+
+static enum terrace_status runs_open(struct client_places *p)
+{
+	enum terrace_status status = TERRACE_OK;
+
+	for (; p->run_writable < p->run_count && !status; p->run_writable += !status)
+		status = client_fds_write_begin(p->attachment, &p->runs[p->run_writable]);
+	return status;
 }
 
 /* One entry of the arrays. An extent of none leaves the block NULL. */
@@ -100,7 +153,7 @@ static enum terrace_status place_one(struct client_places *p, struct reading *r,
 	const size_t i = (size_t)key * p->layouts + l;
 	const uint32_t extent = g->reply->extent[i], tokens = g->reply->tokens[i];
 	const uint64_t offset = g->reply->offset[i];
-	const struct spot *spot = &r->spots[l];
+	struct spot *spot = &r->spots[l];
 
 	if (extent == FDSOCK_EXTENT_NONE)
 		return TERRACE_OK;
@@ -114,6 +167,13 @@ static enum terrace_status place_one(struct client_places *p, struct reading *r,
 		return place_fail(key, "is not inside its extent");
 	if (spot->base)
 		p->blocks[i] = spot->base + offset;
+	if (spot->base && g->writable) {
+		const struct client_run slot = {spot->mapping, offset, g->view->layouts[l].geometry.slot_bytes};
+		enum terrace_status status = run_add(p, spot, &slot);
+
+		if (status)
+			return status;
+	}
 	if (p->addresses)
 		p->addresses[i] = spot->address + offset;
 	if (!g->writable && (tokens < 1 || tokens > g->view->layouts[l].layout.block_tokens))
@@ -162,7 +222,7 @@ static enum terrace_status places_fill(struct client_places *p, const struct cli
 		if (status)
 			return status;
 	}
-	return TERRACE_OK;
+	return runs_open(p);
 }
 
 enum terrace_status client_places_init(struct client_places *places, const struct client_placing *placing)
@@ -185,10 +245,13 @@ void client_places_fini(struct client_places *places)
 {
 	if (!places->attachment)
 		return;
+	for (uint32_t i = 0; i < places->run_writable; i++)
+		client_fds_write_end(places->attachment, &places->runs[i]);
 	for (uint32_t i = 0; i < places->mapping_count; i++)
 		client_fds_unmap(places->attachment, places->mappings[i]);
 	client_fds_drop(places->attachment);
 	free(places->mappings);
+	free(places->runs);
 	free(places->blocks);
 	free(places->addresses);
 	free(places->tokens);

@@ -15,6 +15,8 @@ struct client_places {
 	uint32_t *tokens;                     /* [keys] valid tokens */
 	struct client_mapping **mappings;     /* each used once */
 	uint32_t mapping_count;
+	struct client_run *runs;              /* of a reservation: those before run_writable are writable */
+	uint32_t run_count, run_capacity, run_writable;
 };
 
 /* What a reply's places are to be. */
