@@ -6,6 +6,7 @@
  * the socket come from the daemon, yet are checked like anything from outside. */
 #include "client/memory/attachment.h"
 
+#include "client/memory/pages.h"
 #include "client/value/clock.h"
 #include "client/value/status.h"
 

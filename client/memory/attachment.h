@@ -63,7 +63,7 @@ struct client_attachment {
 	bool tends;           /* `tending` is under way */
 	struct client_ahead ahead;
 	struct client_mapping **mappings; /* by rising extent, to be read before to be written */
-	uint32_t count, capacity, retiring, told; /* retiring: of them; told: so many have been, in the end */
+	uint32_t count, capacity, retiring; /* retiring: of them */
 	uint64_t close_wait_us;         /* how long a close waits for streams and talks */
 	struct client_errand sweeping, unmapping; /* with a reference each */
 	struct client_errand tending; /* of pages that are writable; without a reference, until it is closed */
@@ -104,16 +104,6 @@ void client_fds_stream_end(struct client_attachment *attachment);
 
 /* True once the daemon's end of the socket is closed, or this one. */
 bool client_fds_gone(struct client_attachment *attachment);
-
-/* Makes the pages of reserved slots writable. The mapping is in use. As client_pages_open, and TERRACE_CANCELLED:
- * closed. */
-enum terrace_status client_fds_write_begin(struct client_attachment *attachment, const struct client_run *slots);
-/* The reservation of the slots has ended. */
-void client_fds_write_end(struct client_attachment *attachment, const struct client_run *slots);
-/* To be called every CLIENT_REST_US by one thread, once `tends` was set: closes pages that have rested, and unmaps what
- * had none for long. False, and `tends` is so: there is no mapping to be written, or *closed. If it is not, the
- * attachment may be gone. */
-bool client_fds_tend(struct client_attachment *attachment, bool *closed);
 
 /* Ends a use. A retiring extent without uses is unmapped, of a GPU by an errand. */
 void client_fds_unmap(struct client_attachment *attachment, struct client_mapping *mapping);

@@ -2,14 +2,23 @@
  *
  * A reply has four parallel arrays, an entry a (key, layout), keys outer. Neighbours mostly lie in one extent, so what
  * depends on the extent alone is kept from a layout's block before; of another extent the mappings of this handle are tried first, and only
- * a new one goes to the table. Slots to be written that are neighbours are made writable in one. */
+ * a new one goes to the table.
+ *
+ * Slots to be written are made writable, neighbours in one, and are not so for long when they have been given back
+ * (memory/pages.h). A mapping that had no writable page for ten seconds is unmapped: the kernel then tells the daemon
+ * that this process cannot write there any more. The attachment's lock guards pages; a mapping in use is mapped while
+ * the attachment is not closed. */
 #include "client/memory/places.h"
 
+#include "client/memory/pages.h"
 #include "client/value/status.h"
 
 #include <stdlib.h>
 
-enum { DEVICE_SLOT_ALIGN = 256 };
+enum {
+	DEVICE_SLOT_ALIGN = 256,
+	RESTS_MAX = 20, /* looks that find no page writable, before the mapping goes: a new one costs a fault a page */
+};
 
 static enum terrace_status place_fail(uint32_t key, const char *what)
 {
@@ -137,12 +146,47 @@ static enum terrace_status run_add(struct client_places *p, struct spot *spot, c
 	return TERRACE_OK;
 }
 
+static enum terrace_status run_open(struct client_attachment *a, const struct client_run *run)
+{
+	struct client_mapping *m = run->mapping;
+	enum terrace_status status = TERRACE_OK;
+
+	if (!m->guarded)
+		return TERRACE_OK;
+	pthread_mutex_lock(&a->lock);
+	if (a->closed)
+		status = client_fail(TERRACE_CANCELLED, "the session is closed: open another one");
+	else if (!m->pages && !(m->pages = client_pages_create(m->base, m->bytes, m->page_bytes)))
+		status = client_fail(TERRACE_EXHAUSTED, "no memory to keep another mapping of the daemon's memory");
+	if (!status)
+		status = client_pages_open(m->pages, run->offset, run->bytes);
+	if (!status)
+		m->rests = 0;
+	pthread_mutex_unlock(&a->lock);
+	return status;
+}
+
+static void run_close(struct client_attachment *a, const struct client_run *run)
+{
+	struct client_mapping *m = run->mapping;
+
+	if (!m->guarded)
+		return;
+	pthread_mutex_lock(&a->lock);
+	if (!a->closed) { /* else it is gone already */
+		client_pages_leave(m->pages, run->offset, run->bytes);
+		if (!a->tends)
+			client_pages_rest(m->pages, CLIENT_REST_NOW);
+	}
+	pthread_mutex_unlock(&a->lock);
+}
+
 static enum terrace_status runs_open(struct client_places *p)
 {
 	enum terrace_status status = TERRACE_OK;
 
 	for (; p->run_writable < p->run_count && !status; p->run_writable += !status)
-		status = client_fds_write_begin(p->attachment, &p->runs[p->run_writable]);
+		status = run_open(p->attachment, &p->runs[p->run_writable]);
 	return status;
 }
 
@@ -246,7 +290,7 @@ void client_places_fini(struct client_places *places)
 	if (!places->attachment)
 		return;
 	for (uint32_t i = 0; i < places->run_writable; i++)
-		client_fds_write_end(places->attachment, &places->runs[i]);
+		run_close(places->attachment, &places->runs[i]);
 	for (uint32_t i = 0; i < places->mapping_count; i++)
 		client_fds_unmap(places->attachment, places->mappings[i]);
 	client_fds_drop(places->attachment);
@@ -256,6 +300,46 @@ void client_places_fini(struct client_places *places)
 	free(places->addresses);
 	free(places->tokens);
 	*places = (struct client_places){0};
+}
+
+/* ---- what was written; with the attachment's lock ---- */
+
+/* Mappings in the table may have been unmapped, and wait for the daemon to be told. */
+static void mapping_tend(struct client_attachment *a, struct client_mapping *m)
+{
+	if (client_pages_rest(m->pages, CLIENT_REST_A_SECOND) || m->uses)
+		m->rests = 0;
+	else if (m->rests++ == RESTS_MAX)
+		client_fds_retire(a, m);
+}
+
+/* True: there are writable mappings. */
+static bool tend(struct client_attachment *a)
+{
+	bool any = false;
+
+	for (uint32_t i = 0; i < a->count; i++) {
+		struct client_mapping *m = a->mappings[i];
+
+		if (!m->pages || !m->base || m->retiring)
+			continue;
+		mapping_tend(a, m);
+		any = true;
+	}
+	client_fds_sweep(a);
+	return any;
+}
+
+bool client_places_tend(struct client_attachment *a, bool *closed)
+{
+	bool more;
+
+	pthread_mutex_lock(&a->lock);
+	*closed = a->closed;
+	more = !a->closed && tend(a);
+	a->tends = more;
+	pthread_mutex_unlock(&a->lock);
+	return more;
 }
 
 enum terrace_status client_places_addresses(const struct client_places *places, uint32_t layout, uint64_t *addresses)

@@ -39,6 +39,11 @@ enum terrace_status client_places_init(struct client_places *places, const struc
 /* Ends the use of the mappings. */
 void client_places_fini(struct client_places *places);
 
+/* To be called every CLIENT_REST_US (memory/pages.h) by one thread, once the attachment's `tends` was set: closes pages
+ * that have rested, and unmaps what had none for long. False, and `tends` is so: no mapping is left that was to be
+ * written, or the attachment is *closed. If it is not closed, it may be gone. */
+bool client_places_tend(struct client_attachment *attachment, bool *closed);
+
 /* The GPU's addresses of all keys' blocks in a layout. TERRACE_PRECONDITION: they are not a GPU's; TERRACE_INVALID: no such layout. */
 enum terrace_status client_places_addresses(const struct client_places *places, uint32_t layout, uint64_t *addresses);
 
