@@ -4,8 +4,8 @@
  *
  *     client HELLO(token)        -> daemon WELCOME(status, attachment)      once, first
  *     client MAP(extent, write)  -> daemon EXTENT(status, bytes) + descriptor (SCM_RIGHTS); of GPU memory two: the hold, the memory
- *     client UNMAPPED(extent)       no answer: the mapping and the descriptor are gone
- *     client RELEASE(leases)        no answer
+ *     client UNMAPPED(extent)       no answer: the mapping and the descriptor are gone; FDSOCK_EXTENT_NONE: of all
+ * extents client RELEASE(leases)        no answer
  *     daemon RETIRE(extent)         please unmap when the last lease in it is back
  *     client AHEAD(gpu)          -> daemon OFFER(extents), and more of them as there are more
  *
@@ -38,11 +38,14 @@
  *
  * The daemon takes the peer's identity from SO_PEERCRED, watches its pidfd, and hands each attachment an open file
  * description of its own on which it holds a byte-range lock: the lock disappears when the last descriptor AND the last
- * mapping of it are gone, in whatever process (forked children too). Slots of a dead engine are reused only then.
+ * mapping of it are gone, in whatever process (forked children too). A description to be written has a second byte.
+ * Slots of an engine are reused only when its byte is free and, unless it said UNMAPPED, its process has ended: work of
+ * its GPU may outlive the process's last mapping by a little. A client that ends a session and lives on says UNMAPPED
+ * before it hangs up.
  *
  * An extent of GPU memory (store/device.h) comes with a *hold*: a descriptor of one page of host memory with that lock, which the client
- * maps and keeps mapped for as long as it has the GPU's memory mapped or work of its own may touch it. Slots there are reused when the
- * hold is gone and, unless the client said UNMAPPED, the process as well: a kernel may outlive the process's last descriptor by a little.
+ * maps and keeps mapped for as long as it has the GPU's memory mapped or work of its own may touch it. Slots there are
+ * reused by the same rule, with the hold for the mapping.
  *
  * The *board* of an attachment is host memory of its own, asked for by MAP of FDSOCK_EXTENT_BOARD (writable): FDSOCK_BOARD_WORDS words of
  * 4 bytes by which the daemon tells work on a GPU how far a copy has come (LeaseReply.board_word). The client may write them too: to

@@ -6,6 +6,7 @@
  * the socket come from the daemon, yet are checked like anything from outside. */
 #include "client/memory/attachment.h"
 
+#include "client/memory/pages.h"
 #include "client/value/clock.h"
 #include "client/value/status.h"
 
@@ -86,6 +87,7 @@ static void table_remove(struct client_attachment *a, struct client_mapping *m)
 
 	a->retiring -= m->retiring;
 	memmove(at, at + 1, (size_t)(a->mappings + --a->count - at) * sizeof(*at));
+	client_pages_destroy(m->pages);
 	free(m->registered);
 	free(m);
 }

@@ -154,7 +154,9 @@ static enum terrace_status host_make(const struct client_packet *p, struct clien
 		problem = "its size is not a multiple of its page size";
 	else
 		problem = client_packet_file_problem(p, 0, e->bytes);
-	return problem ? extent_fail(e, problem) : file_map(p, 0, e->bytes, m->writable, &m->base);
+	m->guarded = m->writable && e->extent != FDSOCK_EXTENT_BOARD;
+	m->page_bytes = e->page_bytes;
+	return problem ? extent_fail(e, problem) : file_map(p, 0, e->bytes, m->writable && !m->guarded, &m->base);
 }
 
 enum terrace_status client_mapping_register(struct client_lent_memory *memory, struct client_mapping *m, uint32_t g)

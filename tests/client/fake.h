@@ -104,6 +104,8 @@ struct fake {
 	bool offers;            /* it knows AHEAD; before sessions are opened */
 	bool offers_late;       /* but answers with nothing, and that more is to come */
 	unsigned asked_ahead;
+	unsigned gpu_lent;      /* extents of the GPU that have been lent, and not said to be unmapped */
+	unsigned all_unmapped;  /* clients that said so of everything */
 	unsigned maps, unmapped, released, aborted, calls, closed_sessions, recalled;
 	uint64_t stalled_call, recalled_call; /* the numbers of the last granting call that was stalled, and recalled */
 	uint32_t warmed_gpu;    /* as the last Warm named it */

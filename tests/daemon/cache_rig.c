@@ -34,6 +34,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
 
 enum { OPENED_US = 1000000 };
 
@@ -105,6 +107,46 @@ void rig_join(struct rig *to, struct rig *from, uint32_t layouts)
 {
 	*to = (struct rig){ .c = from->c, .now = from->now };
 	open_session(to, layouts);
+}
+
+union one_fd {
+	char bytes[CMSG_SPACE(sizeof(int))];
+	struct cmsghdr head;
+};
+
+void rig_fd_send(int to, int fd)
+{
+	char byte = 0;
+	struct iovec iov = { &byte, 1 };
+	union one_fd control = { .head = { CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS } };
+	const struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)
+	};
+
+	memcpy(CMSG_DATA(&control.head), &fd, sizeof(fd));
+	ck_assert_int_eq(sendmsg(to, &m, 0), 1);
+}
+
+int rig_fd_take(int from)
+{
+	char byte;
+	struct iovec iov = { &byte, 1 };
+	union one_fd control;
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+			    .msg_controllen = sizeof(control) };
+	int fd = -1;
+
+	if (recvmsg(from, &m, 0) == 1 && CMSG_FIRSTHDR(&m))
+		memcpy(&fd, CMSG_DATA(&control.head), sizeof(fd));
+	return fd;
+}
+
+void rig_watch(struct rig *r, pid_t pid)
+{
+	const int pidfd = pidfd_open(pid, 0);
+
+	ck_assert_int_ge(pidfd, 0);
+	cache_attach_watch(r->c, r->attachment, pidfd);
 }
 
 void rig_close(struct rig *r)

@@ -143,6 +143,7 @@ START_TEST(holders_are_told_and_waited_for)
 
 	told = 0;
 	rig_open(&a, &o, 1);
+	rig_watch(&a, getpid());
 	cache_on_retire(a.c, retire, NULL);
 	ck_assert_uint_eq(rig_put(&a, 0, 8), 8);
 	ck_assert_int_eq(rig_lease(&a, 0, 8, true, place, &leased), STATUS_OK);
