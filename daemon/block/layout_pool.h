@@ -62,6 +62,7 @@ struct pool {
 	uint64_t evictable;            /* of these not pinned */
 	uint64_t disk_blocks;          /* published, on disk; some of them in memory too */
 	uint64_t doubted;              /* of these */
+	uint64_t flushed_generation;   /* what has no higher one was acknowledged by a Flush of everything */
 	uint64_t dirty;                /* in memory, not on disk and not on the way there; 0 without disks */
 	uint32_t spill_extent, spill_slot; /* where the search for them goes on */
 	uint64_t cold[POOL_COLD], cold_us; /* ids of some of them that are the coldest, as of a search then */
