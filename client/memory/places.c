@@ -90,8 +90,6 @@ static enum terrace_status spot_move(struct client_places *p, struct reading *r,
 	problem = memory_problem(r->p, m);
 	if (!problem && need > m->bytes)
 		problem = "is not inside its extent";
-	if (!problem && !host && m->layout_id != layout->id)
-		problem = "is in another layout's memory";
 	if (problem)
 		return place_fail(key, problem);
 	r->spots[l] = (struct spot){.mapping = m,
