@@ -14,12 +14,14 @@
 
 /* Largest magnitude that a format is given: beyond it values saturate, infinities too. A rotated vector of fp16
  * numbers may be head_dim times as large as they are, and its fp16 scale still holds; vLLM's INT4
- * keeps the rotated vector in fp16. */
-static float limit_of(enum kv_format f)
+ * keeps the rotated vector in fp16, or in bf16, which holds it. */
+static float limit_of(enum kv_format f, enum kv_rounding rounding)
 {
 	if (f == KV_BF16)
 		return KV_BF16_MAX;
-	return kv_format_info(f)->codes == KV_CODES_CODEBOOK ? KV_FINITE_MAX * KV_HEAD_DIM_MAX : KV_FINITE_MAX;
+	if (kv_format_info(f)->codes == KV_CODES_CODEBOOK || (kv_format_rounds(f) && rounding == KV_ROUND_BF16))
+		return KV_FINITE_MAX * KV_HEAD_DIM_MAX;
+	return KV_FINITE_MAX;
 }
 
 KV_CLONES static void clean(uint32_t d, const float *restrict x, float limit, float *restrict out)
@@ -68,12 +70,13 @@ KV_CLONES static void raw_quantise(enum kv_format f, uint32_t d, const float *re
 	}
 }
 
-void kv_quantise(enum kv_format f, uint32_t d, const float *x, uint16_t *codes, uint32_t *scale)
+void kv_quantise(enum kv_format f, enum kv_rounding rounding, uint32_t d, const float *x, uint16_t *codes,
+	uint32_t *scale)
 {
 	float finite[KV_HEAD_DIM_MAX];
 	float s;
 
-	clean(d, x, limit_of(f), finite);
+	clean(d, x, limit_of(f, rounding), finite);
 	*scale = 0;
 	switch (f) {
 	case KV_F16:
@@ -170,7 +173,13 @@ KV_CLONES static void round_to_half(uint32_t d, float *x)
 		x[i] = float_from_half(half_from_float(x[i]));
 }
 
-void kv_prepare(enum kv_format f, uint32_t d, bool rotated, const float *x, float *out)
+KV_CLONES static void round_to_bf16(uint32_t d, float *x)
+{
+	for (uint32_t i = 0; i < d; i++)
+		x[i] = float_from_bf16(bf16_from_float(x[i]));
+}
+
+void kv_prepare(enum kv_format f, enum kv_rounding rounding, uint32_t d, bool rotated, const float *x, float *out)
 {
 	if (kv_format_info(f)->rotated && !rotated) {
 		clean(d, x, KV_FINITE_MAX, out);
@@ -178,8 +187,8 @@ void kv_prepare(enum kv_format f, uint32_t d, bool rotated, const float *x, floa
 	} else {
 		memcpy(out, x, d * sizeof(*x));
 	}
-	if (f == KV_INT4_PTH)
-		round_to_half(d, out);
+	if (kv_format_rounds(f))
+		(rounding == KV_ROUND_BF16 ? round_to_bf16 : round_to_half)(d, out);
 }
 
 size_t kv_linear_bytes(enum kv_format f, uint32_t d)
@@ -222,14 +231,15 @@ void kv_linear_unpack(enum kv_format f, uint32_t d, const uint8_t *in, uint16_t 
 	*scale = s;
 }
 
-void kv_linear_encode(enum kv_format f, uint32_t d, bool rotated, const float *x, uint8_t *out)
+void kv_linear_encode(enum kv_format f, enum kv_rounding rounding, uint32_t d, bool rotated, const float *x,
+	uint8_t *out)
 {
 	float prepared[KV_HEAD_DIM_MAX];
 	uint16_t codes[KV_HEAD_DIM_MAX];
 	uint32_t scale;
 
-	kv_prepare(f, d, rotated, x, prepared);
-	kv_quantise(f, d, prepared, codes, &scale);
+	kv_prepare(f, rounding, d, rotated, x, prepared);
+	kv_quantise(f, rounding, d, prepared, codes, &scale);
 	kv_linear_pack(f, d, codes, scale, out);
 }
 

@@ -389,7 +389,15 @@ static void int4_rows(uint32_t d, uint32_t n, const struct rows *rows, uint8_t *
 	}
 }
 
-/* vLLM keeps the rotated vector in fp16; what passes it is taken as the largest. */
+/* vLLM keeps the rotated vector in the model's dtype. bf16 holds it. */
+static void bf16_rows(uint32_t d, uint32_t n, struct rows *rows)
+{
+	for (uint32_t t = 0; t < n; t++)
+		for (uint32_t i = 0; i < d; i += L)
+			floats_store(rows->x[t] + i, floats_of(words_shl(bf16_of(floats_load(rows->x[t] + i)), 16)));
+}
+
+/* What passes fp16 is taken as its largest number. */
 static void half_rows(uint32_t d, uint32_t n, struct rows *rows)
 {
 	uint16_t halves[L];
@@ -414,8 +422,9 @@ static void raw_rows(enum kv_format f, uint32_t d, uint32_t n, const struct rows
 	}
 }
 
-static void quantise(enum kv_format f, uint32_t d, uint32_t n, const void *src, enum kv_dtype dtype, size_t stride,
-		     void *codes, uint32_t *scales)
+static void quantise(enum kv_format f, enum kv_rounding rounding, uint32_t d, uint32_t n, const void *src,
+	enum kv_dtype dtype,
+		     size_t stride, void *codes, uint32_t *scales)
 {
 	struct rows rows;
 
@@ -431,7 +440,7 @@ static void quantise(enum kv_format f, uint32_t d, uint32_t n, const void *src, 
 		fp8_rows(d, n, &rows, codes, scales);
 		break;
 	case KV_INT4_PTH:
-		half_rows(d, n, &rows);
+		(rounding == KV_ROUND_BF16 ? bf16_rows : half_rows)(d, n, &rows);
 		int4_rows(d, n, &rows, codes, scales);
 		break;
 	case KV_TQ4:

@@ -77,6 +77,10 @@ const char *kv_layout_problem(const struct kv_layout *l)
 		return "codebook_version is not the one of this build, 1";
 	if (l->layout_version != KV_LAYOUT_VERSION)
 		return "layout_version is not the one of this build, 1";
+	if ((unsigned)l->int4_rounding >= KV_ROUNDING_COUNT)
+		return "int4_rounding must be 0 (fp16) or 1 (bf16)";
+	if (l->int4_rounding && !kv_format_rounds(l->k_format) && !kv_format_rounds(l->v_format))
+		return "int4_rounding is of int4_pth alone: it must be 0 where neither K nor V has that format";
 	return NULL;
 }
 

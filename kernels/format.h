@@ -49,6 +49,15 @@ enum kv_format {
 	KV_FORMAT_COUNT
 };
 
+/* What the rotated vectors of int4_pth are rounded to before they are coded: the dtype of the model, in which vLLM
+ * keeps them. Part of a layout, for it decides codes: 0, fp16, was the only one for a time, and layouts that say 0
+ * have the ids they had then. Values are on disk and on the wire: never renumber. */
+enum kv_rounding {
+	KV_ROUND_F16 = 0,
+	KV_ROUND_BF16 = 1,
+	KV_ROUNDING_COUNT
+};
+
 /* What a format's codes are. */
 enum kv_codes {
 	KV_CODES_NONE = 0,   /* there are none */
@@ -92,6 +101,12 @@ struct kv_format_info {
 /* The row of a format; NULL for a number that is not a format. */
 const struct kv_format_info *kv_format_info(enum kv_format f);
 
+/* True of the format whose rotated vectors are rounded as the layout's int4_rounding says. */
+static inline bool kv_format_rounds(enum kv_format f)
+{
+	return kv_format_info(f)->codes == KV_CODES_ZERO_POINT;
+}
+
 /* Parses a format's name ("raw16" is an alias of "fp16"). False, *out untouched, for an unknown one. */
 bool kv_format_parse(const char *name, enum kv_format *out);
 
@@ -108,14 +123,15 @@ struct kv_layout {
 	enum kv_format k_format, v_format;
 	uint32_t window;                           /* sliding window in tokens, 0 for full attention */
 	uint32_t rotation_version, codebook_version, layout_version;
+	enum kv_rounding int4_rounding;            /* KV_ROUND_F16 in layouts without int4_pth */
 };
 
 /* Checks a layout, of whatever origin. Returns NULL if it is sound, else a fixed English sentence
  * that says what is wrong with it. */
 const char *kv_layout_problem(const struct kv_layout *l);
 
-/* The 64-bit id: XXH3-64 of a canonical little-endian serialisation of every field. Equal layouts
- * have equal ids on every machine. Never 0. */
+/* The 64-bit id: XXH3-64 of a canonical little-endian serialisation of every field; int4_rounding, which came later,
+ * is left out where it is 0. Equal layouts have equal ids on every machine. Never 0. */
 uint64_t kv_layout_id(const struct kv_layout *l);
 
 /* Everything derived from a (sound) layout. All sizes in bytes. */

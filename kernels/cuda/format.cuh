@@ -43,6 +43,12 @@ FORMAT_FACT(enum kv_codes, format_codes, FACT_CODES)
 #undef FACT_CODES
 #undef FORMAT_FACT
 
+/* kv_format_rounds. */
+__host__ __device__ constexpr bool format_rounds(int f)
+{
+	return format_codes(f) == KV_CODES_ZERO_POINT;
+}
+
 /* Codes that attention multiplies as integers. */
 __host__ __device__ constexpr bool format_integer(int f)
 {

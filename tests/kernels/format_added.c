@@ -47,9 +47,9 @@ START_TEST(is_not_rotated)
 	float x[TOKENS * D], prepared[D];
 
 	vectors_make(x);
-	kv_prepare(added, D, false, x, prepared);
+	kv_prepare(added, KV_ROUND_F16, D, false, x, prepared);
 	ck_assert_mem_eq(prepared, x, sizeof(prepared));
-	kv_prepare(KV_TQ4, D, false, x, prepared);
+	kv_prepare(KV_TQ4, KV_ROUND_F16, D, false, x, prepared);
 	ck_assert(memcmp(prepared, x, sizeof(prepared)) != 0);
 }
 END_TEST
@@ -89,10 +89,10 @@ START_TEST(is_not_coded_as_another)
 	memset(rows, 0x5a, sizeof(rows));
 	memset(scales, 0x5a, sizeof(scales));
 	memset(y, 0x5a, sizeof(y));
-	kv_quantise(added, D, x, codes, &scale);
+	kv_quantise(added, KV_ROUND_F16, D, x, codes, &scale);
 	kv_dequantise(added, D, codes, 0x3c00, y);
 	if (kv_codec_lanes())
-		kv_codec_lanes()->quantise(added, D, TOKENS, x, KV_DTYPE_F32, D, rows, scales);
+		kv_codec_lanes()->quantise(added, KV_ROUND_F16, D, TOKENS, x, KV_DTYPE_F32, D, rows, scales);
 	for (int i = 0; i < D; i++)
 		ck_assert(codes[i] == 0x5a5a && ((uint8_t *)&y[i])[3] == 0x5a);
 	for (int i = 0; i < TOKENS * D; i++)
