@@ -1,6 +1,6 @@
 /* Tokens in and out of packed blocks (see codec.h), an atom's at a time: vectors become rows of codes in dim
- * order (by codec_lanes.h, or one by one where the machine has no such code), and rows.c moves these to
- * their places in the atom. */
+ * order (by codec_lanes.h, or one by one where the machine has no such code or it does not know the format), and
+ * rows.c moves these to their places in the atom. */
 #include "kernels/codec_lanes.h"
 
 #include <string.h>
@@ -136,10 +136,8 @@ static void rows_quantise(const struct side *s, uint32_t n, const void *src, enu
 	enum kv_format f = s->format;
 	uint32_t d = s->d;
 
-	if (lanes && dtype != KV_DTYPE_E4M3) {
-		lanes->quantise(f, s->rounding, d, n, src, dtype, stride, rows, scales);
+	if (lanes && dtype != KV_DTYPE_E4M3 && lanes->quantise(f, s->rounding, d, n, src, dtype, stride, rows, scales))
 		return;
-	}
 	for (uint32_t t = 0; t < n; t++) {
 		vector_load(dtype, d, src, t * stride, x);
 		kv_prepare(f, s->rounding, d, false, x, prepared);
@@ -157,10 +155,8 @@ static void rows_dequantise(enum kv_format f, uint32_t d, uint32_t n, const unio
 	float x[KV_HEAD_DIM_MAX];
 	uint16_t codes[KV_HEAD_DIM_MAX];
 
-	if (lanes) {
-		lanes->dequantise(f, d, n, rows, scales, unrotate, wide, dst, dtype, stride);
+	if (lanes && lanes->dequantise(f, d, n, rows, scales, unrotate, wide, dst, dtype, stride))
 		return;
-	}
 	for (uint32_t t = 0; t < n; t++) {
 		row_get(f, d, t, rows, codes);
 		kv_dequantise(f, d, codes, scales[t], x);

@@ -422,12 +422,31 @@ static void raw_rows(enum kv_format f, uint32_t d, uint32_t n, const struct rows
 	}
 }
 
-static void quantise(enum kv_format f, enum kv_rounding rounding, uint32_t d, uint32_t n, const void *src,
+/* Formats that this code knows. */
+static bool known(enum kv_format f)
+{
+	switch (f) {
+	case KV_F16:
+	case KV_BF16:
+	case KV_FP8:
+	case KV_INT4_PTH:
+	case KV_TQ4:
+	case KV_TQ3:
+	case KV_TQ2:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static bool quantise(enum kv_format f, enum kv_rounding rounding, uint32_t d, uint32_t n, const void *src,
 	enum kv_dtype dtype,
 		     size_t stride, void *codes, uint32_t *scales)
 {
 	struct rows rows;
 
+	if (!known(f))
+		return false;
 	load_rows(dtype, d, n, src, stride, f == KV_BF16 ? KV_BF16_MAX : KV_FINITE_MAX, &rows);
 	if (kv_format_info(f)->rotated)
 		rotate_rows(d, n, false, &rows);
@@ -448,10 +467,10 @@ static void quantise(enum kv_format f, enum kv_rounding rounding, uint32_t d, ui
 	case KV_TQ2:
 		codebook_rows(f, d, n, &rows, codes, scales);
 		break;
-	case KV_NONE:
-	case KV_FORMAT_COUNT:
+	default:
 		break;
 	}
+	return true;
 }
 
 /* ---- dequantise ---- */
@@ -499,21 +518,23 @@ static void row_values(enum kv_format f, uint32_t d, const void *codes, uint32_t
 	case KV_TQ2:
 		codebook_values(f, d, codes, scale, x);
 		break;
-	case KV_NONE:
-	case KV_FORMAT_COUNT:
+	default:
 		break;
 	}
 }
 
-static void dequantise(enum kv_format f, uint32_t d, uint32_t n, const void *rows, const uint32_t *scales,
+static bool dequantise(enum kv_format f, uint32_t d, uint32_t n, const void *rows, const uint32_t *scales,
 		       bool unrotate, uint32_t wide, void *dst, enum kv_dtype dtype, size_t stride)
 {
 	size_t code_bytes = kv_format_info(f)->code_bits == 16 ? 2 : 1;
 	struct rows x;
 
+	if (!known(f))
+		return false;
 	for (uint32_t t = 0; t < n; t++)
 		row_values(f, d, (const uint8_t *)rows + t * d * code_bytes, scales[t], x.x[t]);
 	if (unrotate)
 		rotate_rows(d, n, true, &x);
 	store_rows(dtype, wide, n, &x, dst, stride);
+	return true;
 }

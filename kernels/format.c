@@ -7,7 +7,8 @@
 #include <string.h>
 
 static const struct kv_format_info formats[KV_FORMAT_COUNT] = {
-#define ROW(format, name, code_bits, scale_bytes, rotated, codes) [format] = {name, code_bits, scale_bytes, rotated, codes},
+#define ROW(format, name, code_bits, scale_bytes, rotated, codes, codec) \
+	[format] = {name, code_bits, scale_bytes, rotated, codes},
 	KV_FORMAT_ROWS(ROW)
 #undef ROW
 };

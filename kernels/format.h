@@ -68,24 +68,30 @@ enum kv_codes {
 };
 
 #ifdef TERRACE_TEST_FORMAT
-#define KV_TEST_ROW(row) row(KV_TEST_FORMAT, "test", 4, 2, false, KV_CODES_FLOAT)
+#define KV_TEST_ROW(row) row(KV_TEST_FORMAT, "test", 4, 2, false, KV_CODES_FLOAT, test)
 #else
 #define KV_TEST_ROW(row)
 #endif
 
-/* The format table, as row(FORMAT, NAME, CODE_BITS, SCALE_BYTES, ROTATED, CODES) for each: a macro, since code for a GPU and constant
- * expressions cannot read the array of kv_format_info. Which formats share a property is asked here, never told by the order of their
- * numbers; a `switch` over formats takes none for another (in C it names all, so that the compiler tells where a new one is missing). */
-#define KV_FORMAT_ROWS(row)                                             \
-	row(KV_NONE, "none", 0, 0, false, KV_CODES_NONE)                \
-	row(KV_F16, "fp16", 16, 0, false, KV_CODES_RAW)                 \
-	row(KV_BF16, "bf16", 16, 0, false, KV_CODES_RAW)                \
-	row(KV_FP8, "fp8", 8, 2, false, KV_CODES_FLOAT)                 \
-	row(KV_INT4_PTH, "int4_pth", 4, 4, true, KV_CODES_ZERO_POINT)   \
-	row(KV_TQ4, "tq4", 4, 2, true, KV_CODES_CODEBOOK)               \
-	row(KV_TQ3, "tq3", 3, 2, true, KV_CODES_CODEBOOK)               \
-	row(KV_TQ2, "tq2", 2, 2, true, KV_CODES_CODEBOOK)               \
+/* The format table, as row(FORMAT, NAME, CODE_BITS, SCALE_BYTES, ROTATED, CODES, CODEC) for each: a macro, since code
+ * for a GPU and constant expressions cannot read the array of kv_format_info. CODEC is which kv_codec_CODEC makes codes
+ * of a vector (kernels/vector_codec.h). A format is a row and its codec; what else there is of code for single formats
+ * is faster code, which says what it knows and takes no format for another. Which formats share a property is asked
+ * here, never told by the order of their numbers. */
+#define KV_FORMAT_ROWS(row)                                                     \
+	row(KV_NONE, "none", 0, 0, false, KV_CODES_NONE, none)                  \
+	row(KV_F16, "fp16", 16, 0, false, KV_CODES_RAW, fp16)                   \
+	row(KV_BF16, "bf16", 16, 0, false, KV_CODES_RAW, bf16)                  \
+	row(KV_FP8, "fp8", 8, 2, false, KV_CODES_FLOAT, fp8)                    \
+	row(KV_INT4_PTH, "int4_pth", 4, 4, true, KV_CODES_ZERO_POINT, int4)     \
+	row(KV_TQ4, "tq4", 4, 2, true, KV_CODES_CODEBOOK, codebook)             \
+	row(KV_TQ3, "tq3", 3, 2, true, KV_CODES_CODEBOOK, codebook)             \
+	row(KV_TQ2, "tq2", 2, 2, true, KV_CODES_CODEBOOK, codebook)             \
 	KV_TEST_ROW(row)
+
+/* The names of all formats but "none", with ", " between them: a constant. */
+#define KV_FORMAT_NAME_(format, name, bits, scale, rotated, codes, codec) ", " name
+#define KV_FORMAT_NAMES (&(KV_FORMAT_ROWS(KV_FORMAT_NAME_))[sizeof(", none, ") - 1])
 
 enum kv_side { KV_SIDE_K = 0, KV_SIDE_V = 1 };
 

@@ -122,9 +122,9 @@ static int parse(const struct ctl_args *args, struct codec *c)
 	if (strcmp(verb, "encode") && strcmp(verb, "decode"))
 		return ctl_usage(args->command, "codec: encode or decode, not '%s'", verb);
 	if (!format)
-		return ctl_usage(args->command, "codec: --format is missing: fp16, bf16, fp8, int4_pth, tq4, tq3 or tq2");
+		return ctl_usage(args->command, "codec: --format is missing: one of %s", KV_FORMAT_NAMES);
 	if (!kv_format_parse(format, &c->format) || c->format == KV_NONE)
-		return ctl_usage(args->command, "codec: no format '%s': fp16, bf16, fp8, int4_pth, tq4, tq3 or tq2", format);
+		return ctl_usage(args->command, "codec: no format '%s': one of %s", format, KV_FORMAT_NAMES);
 	if (!dim)
 		return ctl_usage(args->command, "codec: --dim is missing: 64, 96, 128, 192 or 256");
 	if (!ctl_parse_uint(dim, KV_HEAD_DIM_MAX, &d) || !kv_head_dim_ok((uint32_t)d))

@@ -2,6 +2,7 @@
  * commands: the order here is theirs.
  */
 #include "client/ctl/ctl.h"
+#include "kernels/format.h"
 
 #define EXITS_DAEMON "1 the daemon refused, 2 usage, 5 no daemon or no answer in time."
 
@@ -256,7 +257,7 @@ const struct ctl_command ctl_commands[] = {
 			"written), 2 usage.",
 		.words_min = 1,
 		.words_max = 1,
-		.options = {{"format", "FORMAT", "fp16 (or raw16), bf16, fp8, int4_pth, tq4, tq3 or tq2"},
+		.options = {{"format", "FORMAT", KV_FORMAT_NAMES},
 			    {"dim", "D", "numbers a vector: 64, 96, 128, 192 or 256"},
 			    {"rotated", NULL, "the unpacked side is in the rotated domain"},
 			    {"dtype", "DTYPE", "of unpacked numbers: fp16 (if not given) or bf16"}},

@@ -119,8 +119,8 @@ enum terrace_status terrace_format_parse(const char *name, enum terrace_format *
 	if (!name || !format)
 		return client_fail(TERRACE_INVALID, "format_parse: the name or the pointer for the format is NULL");
 	if (!kv_format_parse(name, &parsed))
-		return client_fail(TERRACE_INVALID, "format_parse: \"%.32s\" is not a format: "
-				   "fp16, bf16, fp8, int4_pth, tq4, tq3 or tq2", name);
+		return client_fail(TERRACE_INVALID, "format_parse: \"%.32s\" is not a format: one of %s", name,
+			KV_FORMAT_NAMES);
 	*format = (enum terrace_format)parsed;
 	return TERRACE_OK;
 }

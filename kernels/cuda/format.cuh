@@ -19,16 +19,16 @@
 		}                                              \
 	}
 
-#define FACT_BITS(format, name, bits, scale, rotated, codes) \
+#define FACT_BITS(format, name, bits, scale, rotated, codes, codec) \
 	case format:                                         \
 		return bits;
-#define FACT_SCALE(format, name, bits, scale, rotated, codes) \
+#define FACT_SCALE(format, name, bits, scale, rotated, codes, codec) \
 	case format:                                          \
 		return scale;
-#define FACT_ROTATED(format, name, bits, scale, rotated, codes) \
+#define FACT_ROTATED(format, name, bits, scale, rotated, codes, codec) \
 	case format:                                            \
 		return rotated;
-#define FACT_CODES(format, name, bits, scale, rotated, codes) \
+#define FACT_CODES(format, name, bits, scale, rotated, codes, codec) \
 	case format:                                          \
 		return codes;
 
