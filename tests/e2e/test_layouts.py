@@ -74,13 +74,16 @@ class Layouts(unittest.TestCase):
         return a, a.fill(name, 1.5 * host_bytes, block_bytes, max(1, min(64, 4 * MIB // block_bytes)))
 
     def newcomer(self, daemon, options, keys=8):
-        """Another engine's model, whose first put has FIRST_PUT_S, and none of its others is refused either."""
+        """Another engine's model, whose first put has FIRST_PUT_S, and none of its others is refused either. It may have had to give some of its own up,
+        before it was worth a span of another's."""
         b = Engine(self, daemon)
         b("open", "b", [options])
         began = time.monotonic()
         self.assertEqual(b("put", "b", 0, 1, FIRST_PUT_S), ["OK"], "the first put, after %.3f s" % (time.monotonic() - began))
         self.assertEqual(b("put", "b", 1, keys - 1, CALL_S), ["OK"] * (keys - 1))
-        self.assertEqual(b("get", "b", 0, keys), [keys, 0, 0])
+        right, _, wrong = b("get", "b", 0, keys)
+        self.assertGreaterEqual(right, keys // 2)
+        self.assertEqual(wrong, 0)
         return b
 
 
@@ -121,13 +124,16 @@ class Short(Layouts):
             a, b = Engine(self, daemon), Engine(self, daemon)
             for engine, name in ((a, "a"), (b, "b")):
                 engine("open", name, [model(name, i + 1, first_layer=100 * i) for i in range(8)])
-            stored, kept, rounds = {"a": 0, "b": 0}, {"a": 0, "b": 0}, 800
+            stored, kept, rounds, refused = {"a": 0, "b": 0}, {"a": 0, "b": 0}, 800, []
             for n in range(rounds):
                 for engine, name in ((a, "a"), (b, "b")):
-                    stored[name] += engine("put", name, n, 1).count("OK")
+                    status = engine("put", name, n, 1)[0]
+                    stored[name] += status == "OK"
+                    if status != "OK":
+                        refused.append((name, n, status))
             for engine, name in ((a, "a"), (b, "b")):
                 kept[name] = sum(engine("lookup", name, n, 1) for n in range(rounds))
-            print(json.dumps({"two hybrids of 8 groups": {"stored": stored, "kept": kept}}), flush=True)
+            print(json.dumps({"two hybrids of 8 groups": {"stored": stored, "kept": kept, "refused": refused[:8]}}), flush=True)
             self.assertEqual(stored, {"a": rounds, "b": rounds})
             self.assertLessEqual(abs(kept["a"] - kept["b"]), max(kept.values()) / 10)
 
