@@ -7,6 +7,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,10 +15,12 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from daemon import CALL_S, running, wait_for  # noqa: E402
+from daemon import CALL_S, pb, running, wait_for  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MIB = 1 << 20
+HEADER = 4096       # of a block, in memory
+WASTE_MAX = 9.0     # % over 64 layouts
 FIRST_PUT_S = 1.0  # within which a newcomer's first put succeeds, by its own deadline
 
 
@@ -26,6 +29,15 @@ def model(name, layers=2, **over):
     options = dict(model=name, layers=layers, heads=2, head_dim=64, k_format="fp8", block_tokens=16)
     options.update(over)
     return options
+
+
+def span_bytes(stride, granule):
+    """As daemon/README.md says it: the fewest granules, at most 16 unless one slot needs more, of which the tail wastes no more than 1/32; else those
+    that waste the least."""
+    one = -(-stride // granule)
+    counts = range(one, max(one, 16) + 1)
+    fits = [n for n in counts if n * granule % stride * 32 <= n * granule]
+    return (fits[0] if fits else min(counts, key=lambda n: (n * granule % stride / n, n))) * granule
 
 
 class Engine:
@@ -100,6 +112,28 @@ class Short(Layouts):
             for i in range(64):
                 right, missing, wrong = a("get", "m%d" % i, 8, 4)
                 self.assertEqual((missing + right, wrong), (4, 0))
+
+    def test_waste_of_64_random_models(self):
+        """What of the spans' bytes is no block's: slots larger than their blocks, ends of spans, free slots. Beside it what of all memory is none."""
+        rng, budget = random.Random(23), 256 * MIB
+        models = [model("m%d" % i, rng.randint(1, 48), heads=rng.randint(1, 4), head_dim=rng.choice((64, 128))) for i in range(64)]
+        with running(TERRACED, "--host-bytes", str(budget)) as daemon:
+            a, first = Engine(self, daemon), [0] * len(models)
+            sizes = [a("open", m["model"], [m])[0] for m in models]
+            for _ in range(3):  # each as many bytes as the others, one and a half times what there is of memory
+                for i, m in enumerate(models):
+                    count = max(1, 2 * MIB // sizes[i])
+                    a("put", m["model"], first[i], count)
+                    first[i] += count
+            rows = daemon.admin.Layouts(pb.LayoutsRequest(), timeout=CALL_S).rows
+            used = sum(r.host_blocks * (r.block_bytes + HEADER) for r in rows)
+            spans = {int(k.split("class=")[1].rstrip("}")): n for k, n in daemon.stats().items() if k.startswith("terrace_spans{tier=host")}
+            in_spans = sum(n * span_bytes(stride, budget // 1024) for stride, n in spans.items())
+            self.assertGreater(in_spans, budget / 2)
+            waste = {"spans": round(100 * (1 - used / in_spans), 2), "memory": round(100 * (1 - used / budget), 2)}
+            print(json.dumps({"waste of 64 random models in 256 MiB, %": waste, "classes": len(spans), "block_bytes": [min(sizes), max(sizes)]}),
+                  flush=True)
+            self.assertLessEqual(waste["spans"], WASTE_MAX)
 
     def test_64_groups(self):
         """A hybrid of 64 KV groups of 64 sizes: a key has a block in each."""
