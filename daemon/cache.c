@@ -315,7 +315,7 @@ static void drained_buffers_drop(struct cache *c)
 void cache_chores(struct cache *c)
 {
 	struct host_extent *doomed;
-	struct pool *ahead;
+	struct memory_class *ahead;
 	uint32_t slots;
 
 	if (c->tier || c->vram)

@@ -22,7 +22,6 @@
 #include "daemon/vram/state.h"
 #include "eviction/policy.h"
 #include "store/crash_point.h"
-#include "store/host/host.h"
 #include "store/index.h"
 #include "store/status.h"
 
@@ -32,50 +31,33 @@
 
 enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, struct block **out)
 {
-	struct host_slot slot;
+	struct memory_slot slot;
 	struct block *b = calloc(1, sizeof(*b));
 	enum status s;
 
 	if (!b)
 		return STATUS_EXHAUSTED;
 	b->refused = e && room_refuses(c, p, e);
-	s = room_take(c, p, &slot);
-	if (s)
-		goto fail;
-	b->shelf = shelf_get(c, p, slot.extent);
-	if (!b->shelf) {
-		host_slot_give(&slot);
-		s = STATUS_EXHAUSTED;
-		goto fail;
+	s = room_take(c, p->class, &slot);
+	if (s) {
+		free(b);
+		return s;
 	}
+	b->shelf = slot.shelf;
 	b->pool = p;
-	b->shelf->taken++;
-	b->shelf->held++;
-	p->free_slots--;
-	p->taken_lately = true;
 	b->index = slot.index;
 	b->take = (uint32_t)slot.generation;
 	b->generation = slot.generation + (c->tier ? c->tier->generation_lift : 0);
 	cache_count(c, COUNTER_REFUSED_HOST, b->refused);
 	*out = b;
 	return STATUS_OK;
-fail:
-	free(b);
-	return s;
 }
 
 void block_slot_give(struct block *b)
 {
-	const struct pool *p = b->pool;
-	const struct host_slot slot = {
-		.pool = p->host, .extent = b->shelf->extent, .index = b->index, .at = block_slot_at(b),
-		.offset = b->index * b->shelf->stride, .generation = b->take,
-	};
+	const struct memory_slot slot = { .shelf = b->shelf, .index = b->index, .at = block_slot_at(b), .generation = b->take };
 
-	b->shelf->taken--;
-	if (!b->shelf->draining)
-		b->pool->free_slots++;
-	host_slot_give(&slot);
+	memory_slot_give(&slot);
 }
 
 void block_discard(struct cache *c, struct block *b)
@@ -106,7 +88,7 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 		b->shelf->held--;
 		b->shelf->at[b->index] = b;
 		p->blocks++;
-		p->evictable += block_pins(b) == 0;
+		p->class->evictable += block_pins(b) == 0;
 		p->dirty += c->tier != NULL;
 	}
 	cache_count(c, COUNTER_STORED_BLOCKS, 1);
@@ -114,35 +96,35 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 	return STATUS_OK;
 }
 
-/* Refused blocks hang in a list of the pool by the links that the policy would use. */
+/* Refused blocks hang in a list of the class by the links that the policy would use. */
 static void refused_add(struct cache *c, struct block *b)
 {
-	struct pool *p = b->pool;
+	struct memory_class *k = b->pool->class;
 
 	b->node.last_use_us = c->now_us;
 	b->node.uses = 0;
 	b->node.next = NULL;
-	b->node.prev = p->refused_last;
-	if (p->refused_last)
-		p->refused_last->next = &b->node;
+	b->node.prev = k->refused_last;
+	if (k->refused_last)
+		k->refused_last->next = &b->node;
 	else
-		p->refused = &b->node;
-	p->refused_last = &b->node;
+		k->refused = &b->node;
+	k->refused_last = &b->node;
 }
 
 static void refused_remove(struct block *b)
 {
 	struct policy_node *n = &b->node;
-	struct pool *p = b->pool;
+	struct memory_class *k = b->pool->class;
 
 	if (n->prev)
 		n->prev->next = n->next;
 	else
-		p->refused = n->next;
+		k->refused = n->next;
 	if (n->next)
 		n->next->prev = n->prev;
 	else
-		p->refused_last = n->prev;
+		k->refused_last = n->prev;
 	n->prev = n->next = NULL;
 	b->refused = false;
 }
@@ -162,7 +144,7 @@ void block_enter_policy(struct cache *c, struct block *b, uint64_t position)
 	else if (b->refused)
 		refused_add(c, b);
 	else
-		c->policy->insert(p->policy, &b->node, &e);
+		c->policy->insert(p->class->policy, &b->node, &e);
 }
 
 void block_unworthy(struct block *b, bool is)
@@ -172,13 +154,13 @@ void block_unworthy(struct block *b, bool is)
 	b->unworthy = is;
 }
 
-void block_arrive(struct cache *c, struct block *b, const struct host_slot *slot, struct shelf *s, uint64_t position)
+void block_arrive(struct cache *c, struct block *b, const struct memory_slot *slot, uint64_t position)
 {
 	block_books(b, false);
-	b->shelf = s;
+	b->shelf = slot->shelf;
 	b->index = slot->index;
 	b->take = (uint32_t)slot->generation;
-	s->at[b->index] = b;
+	b->shelf->at[b->index] = b;
 	b->pool->blocks++;
 	block_books(b, true);
 	b->pool->dirty += c->tier && !b->rack;
@@ -198,7 +180,7 @@ static void leave_shelf(struct cache *c, struct block *b)
 	else if (b->refused)
 		refused_remove(b);
 	else
-		c->policy->remove(b->pool->policy, &b->node);
+		c->policy->remove(b->pool->class->policy, &b->node);
 	block_unworthy(b, false);
 	b->shelf->at[b->index] = NULL;
 	b->pool->blocks--;
@@ -211,7 +193,7 @@ void block_depart(struct cache *c, struct block *b)
 {
 	CRASH_POINT("block_depart");
 	leave_shelf(c, b);
-	b->pool->evictable--;
+	b->pool->class->evictable--;
 	block_slot_give(b);
 	b->shelf = NULL;
 	/* What left memory first is to leave the disk first, whether it was written there long before that or for it. */
@@ -255,7 +237,7 @@ void block_books(struct block *b, bool on)
 	t->beside_bytes += pins && b->vram && !(b->shelf && held) ? one * bytes : 0;
 	if (b->shelf) {
 		b->shelf->held += held ? (uint32_t)one : 0;
-		b->pool->evictable += memory == 0 ? one : 0;
+		b->pool->class->evictable += memory == 0 ? one : 0;
 	}
 	if (b->vram)
 		vram_books(b, held - b->memory_pins, on);
@@ -276,7 +258,7 @@ static void pin(struct block *b)
 		return;
 	b->pool->tenant->pinned_bytes += b->pool->geometry.need_bytes;
 	if (b->shelf) {
-		b->pool->evictable--;
+		b->pool->class->evictable--;
 		b->shelf->held++;
 	}
 }
@@ -353,7 +335,7 @@ static void unpin(struct block *b, bool changes)
 		if (b->shelf)
 			b->shelf->held--;
 		if (b->shelf && !(left & INDEX_DEAD))
-			b->pool->evictable++;
+			b->pool->class->evictable++;
 	}
 	if (left & INDEX_DEAD)
 		dead_give(b);
@@ -504,12 +486,12 @@ static void refused_use(struct cache *c, struct block *b, const struct policy_ev
 	uint32_t uses = b->node.uses + 1;
 
 	refused_remove(b);
-	b->refused = room_keeps_out(c, b->pool, e);
+	b->refused = room_keeps_out(c, b->pool->class, e);
 	if (b->refused) {
 		refused_add(c, b);
 		b->node.uses = uses;
 	} else {
-		c->policy->insert(b->pool->policy, &b->node, e);
+		c->policy->insert(b->pool->class->policy, &b->node, e);
 	}
 }
 
@@ -522,11 +504,11 @@ static void use_below(struct cache *c, struct block *b, const struct policy_even
 		if (b->refused)
 			refused_add(c, b);
 		else
-			c->policy->insert(b->pool->policy, &b->node, e);
+			c->policy->insert(b->pool->class->policy, &b->node, e);
 	} else if (b->shelf && b->refused) {
 		refused_use(c, b, e);
 	} else if (b->shelf) {
-		c->policy->use(b->pool->policy, &b->node, e);
+		c->policy->use(b->pool->class->policy, &b->node, e);
 	}
 	block_unworthy(b, false);
 	if (b->rack)

@@ -62,6 +62,8 @@ struct cache {
 	struct tenant tenant;          /* the only one of this version */
 	struct pool *pools[POOLS_MAX];
 	uint32_t pool_count;
+	struct memory_class *classes[MEMORY_CLASSES_MAX]; /* of slots of host memory */
+	uint32_t class_count;
 	struct shelf *shelf_hash[SHELF_BUCKETS];
 	struct session *sessions;
 	struct handle_places session_places;
@@ -81,8 +83,8 @@ struct cache {
 	struct cache_watch *watches;
 	uint32_t watch_count;
 
-	uint32_t ahead_hint;           /* pool at which room_ahead goes on */
-	struct pool *ahead;            /* its word to cache_chores */
+	uint32_t ahead_hint;           /* class at which room_ahead goes on */
+	struct memory_class *ahead;    /* its word to cache_chores */
 	uint32_t ahead_slots;
 	struct drain drains[DRAINS_MAX];
 	uint32_t drain_count;
@@ -91,7 +93,7 @@ struct cache {
 	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */
 	struct damage_notes damages;   /* memory/check.c */
 	struct advice *advice;         /* advice/advice.h */
-	struct pool *grow;             /* room_take gave up for it: see there */
+	struct memory_class *grow;     /* room_take gave up for it: see there */
 	bool gpu_busy;                 /* so did a GPU's: see vram_room_wait */
 	void (*wake_chores)(void *arg);
 	void *wake_chores_arg;

@@ -86,7 +86,7 @@ struct reserve {
 	struct cache_place *places;
 };
 
-/* Some keys, in one hold of the lock; stops early when a pool should grow first. */
+/* Some keys, in one hold of the lock; stops early when a class should grow first. */
 static enum status reserve_chunk(struct cache *c, struct reserve *v, const char **why)
 {
 	struct session *s = session_call(c, v->session, v->now_us, why);
@@ -146,7 +146,7 @@ static enum status reserve_all(struct cache *c, struct reserve *v, bool may_grow
 	uint32_t waits = 0, done = 0;
 
 	while (v->done < v->keys->count && !status) {
-		struct pool *grow;
+		struct memory_class *grow;
 		bool busy;
 
 		cache_lock(c);
@@ -160,7 +160,7 @@ static enum status reserve_all(struct cache *c, struct reserve *v, bool may_grow
 			reserve_undo(c, v);
 		cache_unlock(c);
 		if (grow && may_grow)
-			room_grow(c, grow, 1);
+			room_grow(c, grow, v->layouts); /* all of a key's slots, or none */
 		waits = done == v->done ? waits : 0;
 		done = v->done;
 		v->exhausted |= busy && waits == GPU_WAITS_MAX;

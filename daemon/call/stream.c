@@ -67,7 +67,7 @@ enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout
 	struct slot_info full = { .tokens = 0 };
 	struct reservation *r;
 	struct session *s;
-	struct pool *grow;
+	struct memory_class *grow;
 
 	if (!p)
 		return status;

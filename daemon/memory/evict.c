@@ -1,15 +1,16 @@
 /* Who makes place for whom.
  *
- * A pool that needs a slot gets a free one, or a new extent (made outside the lock, as the kernel takes its
- * time with the pages), or evicts its own coldest block. Memory moves between pools by whole extents only:
- * when a pool has nothing to evict, or another pool's coldest block has been idle much longer than its own,
- * one extent of the other pool is *drained*: no slot of it is taken any more, its unpinned blocks are
+ * Slots belong to classes (block/memory_class.h): layouts whose blocks take the same stride share one.
+ * A class that needs a slot gets a free one, or a new extent (made outside the lock, as the kernel takes its
+ * time with the pages), or evicts its own coldest block. Memory moves between classes by whole extents only:
+ * when a class has nothing to evict, or another class's coldest block has been idle much longer than its own,
+ * one extent of the other class is *drained*: no slot of it is taken any more, its unpinned blocks are
  * evicted, pinned ones delay it, and when the last slot is back and no process maps it, it is freed. That
  * takes a while, so a caller that finds nothing now is told EXHAUSTED: try again.
  *
- * A pool that is being filled gets its next extent ahead of time, when less than a quarter of one is free,
+ * A class that is being filled gets its next extent ahead of time, when less than a quarter of one is free,
  * so that puts seldom wait for the kernel. The last extent of the budget is not given away like that: else
- * two pools could take it from one another for nothing.
+ * two classes could take it from one another for nothing.
  *
  * One drain at a time makes progress; one that only waits for its holders (5 s without an end) does not
  * keep others from starting. What is nowhere else is spilled first; a disk that takes nothing so long (it hangs, or has no
@@ -76,15 +77,15 @@ static bool may_evict(const struct policy_node *n, void *arg)
 
 /* Leases that are held for long drift to the cold end, where each search would have to pass them. They are
  * in use: the policy is told so again, and they are out of the way. */
-static struct block *victim(struct cache *c, struct pool *p, uint32_t rounds)
+static struct block *victim(struct cache *c, struct memory_class *k, uint32_t rounds)
 {
 	struct pinned met;
 
-	for (uint32_t i = 0; i < rounds && p->evictable; i++) {
+	for (uint32_t i = 0; i < rounds && k->evictable; i++) {
 		struct policy_node *n;
 
 		met.count = 0;
-		n = c->policy->victim(p->policy, may_evict, &met, VICTIM_SCAN);
+		n = c->policy->victim(k->policy, may_evict, &met, VICTIM_SCAN);
 		if (n)
 			return (struct block *)block_of_node(n);
 		while (met.count)
@@ -105,12 +106,12 @@ static bool spared(const struct block *b)
 	return elsewhere(b) || b->unworthy;
 }
 
-/* The first of the pool's refused blocks that may go. clean: and is on a disk or a GPU or not worth it, and not wanted soon. */
-static struct block *refused_victim(struct pool *p, bool clean)
+/* The first of the class's refused blocks that may go. clean: and is on a disk or a GPU or not worth it, and not wanted soon. */
+static struct block *refused_victim(struct memory_class *k, bool clean)
 {
 	uint32_t looked = 0;
 
-	for (struct policy_node *n = p->refused; n && looked < VICTIM_SCAN; n = n->next, looked++) {
+	for (struct policy_node *n = k->refused; n && looked < VICTIM_SCAN; n = n->next, looked++) {
 		struct block *b = (struct block *)block_of_node(n);
 
 		if (block_memory_pins(b) == 0 && (!clean || (spared(b) && !b->wanted)))
@@ -125,21 +126,21 @@ static bool may_leave(const struct policy_node *n, void *arg)
 	return block_memory_pins(block_of_node(n)) == 0;
 }
 
-bool room_keeps_out(struct cache *c, struct pool *p, const struct policy_event *e)
+bool room_keeps_out(struct cache *c, struct memory_class *k, const struct policy_event *e)
 {
-	struct policy_node *v = c->policy->admit ? c->policy->victim(p->policy, may_leave, NULL, VICTIM_SCAN) : NULL;
+	struct policy_node *v = c->policy->admit ? c->policy->victim(k->policy, may_leave, NULL, VICTIM_SCAN) : NULL;
 
-	return v && !c->policy->admit(p->policy, e, v);
+	return v && !c->policy->admit(k->policy, e, v);
 }
 
 bool room_refuses(struct cache *c, struct pool *p, const struct policy_event *e)
 {
 	bool refused = p->refused_us == e->now_us && e->position == p->refused_position + 1;
 
-	if (!c->policy->admit || p->free_slots > 0 || p->grow_refused != c->room_epoch)
+	if (!c->policy->admit || p->class->free_slots > 0 || p->class->grow_refused != c->room_epoch)
 		return false;
 	if (!refused)
-		refused = room_keeps_out(c, p, e);
+		refused = room_keeps_out(c, p->class, e);
 	if (refused) {
 		p->refused_us = e->now_us;
 		p->refused_position = e->position;
@@ -159,34 +160,34 @@ static bool may_depart_unwanted(const struct policy_node *n, void *arg)
 }
 
 /* What was loaded ahead for nothing, what was refused, then the coldest; of those that are elsewhere too, and not wanted soon. */
-static struct block *victim_to_spare(struct cache *c, struct pool *p)
+static struct block *victim_to_spare(struct cache *c, struct memory_class *k)
 {
-	struct block *b = ahead_victim(c, p, false);
+	struct block *b = ahead_victim(c, k, false);
 	struct policy_node *n;
 
 	if (!b)
-		b = refused_victim(p, c->tier || c->vram);
+		b = refused_victim(k, c->tier || c->vram);
 	if (b || !(c->tier || c->vram))
 		return b;
-	n = c->policy->victim(p->policy, may_depart_unwanted, NULL, CLEAN_SCAN);
+	n = c->policy->victim(k->policy, may_depart_unwanted, NULL, CLEAN_SCAN);
 	return n ? (struct block *)block_of_node(n) : NULL;
 }
 
 /* The same; if there is none, because spills have not kept up, any. */
-static struct block *victim_to_evict(struct cache *c, struct pool *p)
+static struct block *victim_to_evict(struct cache *c, struct memory_class *k)
 {
-	struct block *b = victim_to_spare(c, p);
+	struct block *b = victim_to_spare(c, k);
 	struct policy_node *n;
 
 	if (b)
 		return b;
-	n = c->tier || c->vram ? c->policy->victim(p->policy, may_depart, NULL, CLEAN_SCAN) : NULL;
+	n = c->tier || c->vram ? c->policy->victim(k->policy, may_depart, NULL, CLEAN_SCAN) : NULL;
 	if (n)
 		return (struct block *)block_of_node(n);
-	b = ahead_victim(c, p, true);
+	b = ahead_victim(c, k, true);
 	if (!b)
-		b = refused_victim(p, false);
-	return b ? b : victim(c, p, VICTIM_ROUNDS);
+		b = refused_victim(k, false);
+	return b ? b : victim(c, k, VICTIM_ROUNDS);
 }
 
 /* What a GPU alone has beside would have to come down in its turn. */
@@ -207,36 +208,36 @@ static bool may_leave_for_good(const struct policy_node *n, void *arg)
 }
 
 /* Of what was refused, then of the others. */
-static struct block *victim_for_good(struct cache *c, struct pool *p, bool (*may)(const struct policy_node *n, void *arg))
+static struct block *victim_for_good(struct cache *c, struct memory_class *k, bool (*may)(const struct policy_node *n, void *arg))
 {
-	struct policy_node *n = p->refused;
+	struct policy_node *n = k->refused;
 
 	for (uint32_t looked = 0; n && !may(n, NULL); looked++)
 		n = looked < VICTIM_SCAN ? n->next : NULL;
 	if (!n)
-		n = c->policy->victim(p->policy, may, NULL, CLEAN_SCAN);
+		n = c->policy->victim(k->policy, may, NULL, CLEAN_SCAN);
 	return n ? (struct block *)block_of_node(n) : NULL;
 }
 
 /* The same for what comes down from a GPU without anybody being in a hurry for it. */
-static struct block *victim_below(struct cache *c, struct pool *p)
+static struct block *victim_below(struct cache *c, struct memory_class *k)
 {
-	struct block *b = ahead_victim(c, p, false);
+	struct block *b = ahead_victim(c, k, false);
 
-	return b ? b : victim_for_good(c, p, may_depart_for_good);
+	return b ? b : victim_for_good(c, k, may_depart_for_good);
 }
 
 /* And if there is none, any. */
-static struct block *victim_to_drop_below(struct cache *c, struct pool *p)
+static struct block *victim_to_drop_below(struct cache *c, struct memory_class *k)
 {
-	struct block *b = victim_below(c, p);
+	struct block *b = victim_below(c, k);
 
-	return b ? b : victim_for_good(c, p, may_leave_for_good);
+	return b ? b : victim_for_good(c, k, may_leave_for_good);
 }
 
-bool room_spares(struct cache *c, struct pool *p)
+bool room_spares(struct cache *c, struct memory_class *k)
 {
-	return p->free_slots > 0 || victim_to_spare(c, p);
+	return k->free_slots > 0 || victim_to_spare(c, k);
 }
 
 static enum gone_reason gone_reason_of(enum counter why)
@@ -262,8 +263,8 @@ void room_evict(struct cache *c, struct block *b, enum counter why)
 	block_remove(c, b, CACHE_REASON_EVICTED);
 }
 
-/* Shelves of other pools compare by: empty ones first, then those with the fewest slots that cannot be
- * emptied, then whether they hold their pool's coldest block. */
+/* Shelves of other classes compare by: empty ones first, then those with the fewest slots that cannot be
+ * emptied, then whether they hold their class's coldest block. */
 static bool shelf_better(const struct shelf *a, const struct shelf *b, const struct block *coldest)
 {
 	if ((a->taken == 0) != (b->taken == 0))
@@ -273,35 +274,35 @@ static bool shelf_better(const struct shelf *a, const struct shelf *b, const str
 	return a == coldest->shelf && b != coldest->shelf;
 }
 
-static struct shelf *shelf_to_drain(struct pool *p, const struct block *coldest)
+static struct shelf *shelf_to_drain(struct memory_class *k, const struct block *coldest)
 {
 	struct shelf *best = NULL;
 
-	for (struct shelf *s = p->shelves; s; s = s->next)
+	for (struct shelf *s = k->shelves; s; s = s->next)
 		if (!s->draining && (!best || shelf_better(s, best, coldest)))
 			best = s;
 	return best;
 }
 
-/* A shelf of another pool that nobody uses at all. */
-static struct shelf *shelf_idle(struct cache *c, const struct pool *mine)
+/* A shelf of another class that nobody uses at all. */
+static struct shelf *shelf_idle(struct cache *c, const struct memory_class *mine)
 {
-	for (uint32_t i = 0; i < c->pool_count; i++)
-		for (struct shelf *s = c->pools[i]->shelves; s && c->pools[i] != mine; s = s->next)
+	for (uint32_t i = 0; i < c->class_count; i++)
+		for (struct shelf *s = c->classes[i]->shelves; s && c->classes[i] != mine; s = s->next)
 			if (!s->draining && s->taken == 0)
 				return s;
 	return NULL;
 }
 
-static struct block *coldest_elsewhere(struct cache *c, const struct pool *mine)
+static struct block *coldest_elsewhere(struct cache *c, const struct memory_class *mine)
 {
 	struct block *coldest = NULL;
 
-	for (uint32_t i = 0; i < c->pool_count; i++) {
-		struct block *b = c->pools[i] == mine ? NULL : refused_victim(c->pools[i], false);
+	for (uint32_t i = 0; i < c->class_count; i++) {
+		struct block *b = c->classes[i] == mine ? NULL : refused_victim(c->classes[i], false);
 
-		if (!b && c->pools[i] != mine)
-			b = victim(c, c->pools[i], 1);
+		if (!b && c->classes[i] != mine)
+			b = victim(c, c->classes[i], 1);
 		if (b && (!coldest || (int64_t)(b->node.last_use_us - coldest->node.last_use_us) < 0))
 			coldest = b;
 	}
@@ -329,27 +330,27 @@ static void drain_begin(struct cache *c, struct shelf *s)
 	if (host_extent_drain(c->host, s->extent))
 		return;
 	s->draining = true;
-	s->pool->slots -= s->slots;
-	s->pool->free_slots -= s->slots - s->taken;
+	s->class->slots -= s->slots;
+	s->class->free_slots -= s->slots - s->taken;
 	c->drains[c->drain_count++] = (struct drain){ .extent = s->extent, .since_us = c->now_us };
 	cache_count(c, COUNTER_DRAINS, 1);
 }
 
-/* `own`: what the pool could evict itself, or NULL. */
-static void room_balance(struct cache *c, struct pool *p, const struct block *own)
+/* `own`: what the class could evict itself, or NULL. */
+static void room_balance(struct cache *c, struct memory_class *k, const struct block *own)
 {
 	struct shelf *s;
 	struct block *other;
 
-	if (drain_in_progress(c) || (p->balance_us && c->now_us - p->balance_us < BALANCE_EVERY_US))
+	if (drain_in_progress(c) || (k->balance_us && c->now_us - k->balance_us < BALANCE_EVERY_US))
 		return;
-	p->balance_us = c->now_us;
-	s = shelf_idle(c, p);
+	k->balance_us = c->now_us;
+	s = shelf_idle(c, k);
 	if (!s) {
-		other = coldest_elsewhere(c, p);
+		other = coldest_elsewhere(c, k);
 		if (!other || (own && !room_much_colder(c, &other->node, &own->node)))
 			return;
-		s = shelf_to_drain(block_pool(other), other);
+		s = shelf_to_drain(block_pool(other)->class, other);
 	}
 	if (s) {
 		drain_begin(c, s);
@@ -357,68 +358,69 @@ static void room_balance(struct cache *c, struct pool *p, const struct block *ow
 	}
 }
 
-static enum status take(struct cache *c, struct pool *p, struct block *(*next)(struct cache *c, struct pool *p), struct host_slot *out)
+static enum status take(struct cache *c, struct memory_class *k, struct block *(*next)(struct cache *c, struct memory_class *k),
+			struct memory_slot *out)
 {
 	enum status s = STATUS_EXHAUSTED;
 	struct block *b;
 
-	if (p->free_slots > 0)
-		return host_slot_try(p->host, out) ? STATUS_EXHAUSTED : STATUS_OK;
-	if (p->grow_refused != c->room_epoch) {
-		c->grow = p;
+	if (k->free_slots > 0)
+		return memory_slot_take(c, k, out);
+	if (k->grow_refused != c->room_epoch) {
+		c->grow = k;
 		return s;
 	}
-	b = next(c, p);
-	room_balance(c, p, b);
-	/* The slot of a victim in a draining extent does not come back to the pool: take the next. */
+	b = next(c, k);
+	room_balance(c, k, b);
+	/* The slot of a victim in a draining extent does not come back to the class: take the next. */
 	for (int tries = 0; s == STATUS_EXHAUSTED && tries < SWEEP_SLOTS; tries++) {
-		b = next(c, p);
+		b = next(c, k);
 		if (!b)
 			break;
 		room_evict(c, b, COUNTER_EVICTED_FULL);
-		if (p->free_slots > 0)
-			s = host_slot_try(p->host, out) ? STATUS_EXHAUSTED : STATUS_OK;
+		if (k->free_slots > 0)
+			s = memory_slot_take(c, k, out);
 	}
 	return s;
 }
 
-enum status room_take(struct cache *c, struct pool *p, struct host_slot *out)
+enum status room_take(struct cache *c, struct memory_class *k, struct memory_slot *out)
 {
-	return take(c, p, victim_to_evict, out);
+	return take(c, k, victim_to_evict, out);
 }
 
-enum status room_take_spare(struct cache *c, struct pool *p, struct host_slot *out)
+enum status room_take_spare(struct cache *c, struct memory_class *k, struct memory_slot *out)
 {
 	enum status s = STATUS_BUSY;
 
-	if (p->grow_refused != c->room_epoch || room_spares(c, p))
-		s = take(c, p, victim_to_spare, out);
+	if (k->grow_refused != c->room_epoch || room_spares(c, k))
+		s = take(c, k, victim_to_spare, out);
 	return s == STATUS_EXHAUSTED && !c->grow ? STATUS_BUSY : s;
 }
 
-enum status room_take_below(struct cache *c, struct pool *p, bool drops, struct host_slot *out)
+enum status room_take_below(struct cache *c, struct memory_class *k, bool drops, struct memory_slot *out)
 {
-	struct block *(*next)(struct cache *c, struct pool *p) = drops ? victim_to_drop_below : victim_below;
+	struct block *(*next)(struct cache *c, struct memory_class *k) = drops ? victim_to_drop_below : victim_below;
 	enum status s = STATUS_BUSY;
 
-	if (p->free_slots > 0 || p->grow_refused != c->room_epoch || next(c, p))
-		s = take(c, p, next, out);
+	if (k->free_slots > 0 || k->grow_refused != c->room_epoch || next(c, k))
+		s = take(c, k, next, out);
 	return s == STATUS_EXHAUSTED && !c->grow ? STATUS_BUSY : s;
 }
 
-void room_clear(struct cache *c, struct pool *p, uint32_t slots)
+void room_clear(struct cache *c, struct memory_class *k, uint32_t slots)
 {
 	struct block *b;
 
-	if (p->grow_refused != c->room_epoch)
+	if (k->grow_refused != c->room_epoch)
 		return;
-	for (uint32_t tries = 0; p->free_slots < (int64_t)slots && tries < slots && (b = victim_to_spare(c, p)); tries++)
+	for (uint32_t tries = 0; k->free_slots < (int64_t)slots && tries < slots && (b = victim_to_spare(c, k)); tries++)
 		room_evict(c, b, COUNTER_EVICTED_FULL);
 }
 
-/* One at a time: two that grow one pool get the same extent, which is registered once. A driver may take its time over that, or all time: who comes
+/* One at a time: two that grow one class get the same extent, which is registered once. A driver may take its time over that, or all time: who comes
  * then does without. Without the lock. */
-static bool growth_begin(struct cache *c, struct pool *p)
+static bool growth_begin(struct cache *c, struct memory_class *k)
 {
 	struct timespec until;
 	bool begun;
@@ -432,21 +434,21 @@ static bool growth_begin(struct cache *c, struct pool *p)
 		c->growing = true;
 		c->growth_until = deadline_in(GROWTH_US);
 	} else {
-		p->grow_refused = c->room_epoch;
+		k->grow_refused = c->room_epoch;
 	}
 	cache_unlock(c);
 	return begun;
 }
 
-void room_grow(struct cache *c, struct pool *p, uint32_t slots)
+void room_grow(struct cache *c, struct memory_class *k, uint32_t slots)
 {
 	uint32_t extent, buffer[CACHE_DISKS_MAX];
-	enum status s = host_pool_prepare(p->host, slots, &extent);
+	enum status s = host_pool_prepare(k->host, slots, &extent);
 	uint64_t *device = NULL;
 	struct shelf *shelf = NULL;
 	bool known = true;
 
-	if (!growth_begin(c, p))
+	if (!growth_begin(c, k))
 		return;
 	if (!s && (c->tier || c->vram)) {
 		cache_lock(c);
@@ -459,9 +461,9 @@ void room_grow(struct cache *c, struct pool *p, uint32_t slots)
 	}
 	cache_lock(c);
 	if (!s)
-		shelf = shelf_get(c, p, extent);
+		shelf = shelf_get(c, k, extent);
 	if (!shelf)
-		p->grow_refused = c->room_epoch;
+		k->grow_refused = c->room_epoch;
 	else if (!known && c->tier && shelf->buffer[0] == RING_NONE)
 		memcpy(shelf->buffer, buffer, sizeof(buffer));
 	if (shelf && !known) {
@@ -478,25 +480,25 @@ void room_grow(struct cache *c, struct pool *p, uint32_t slots)
 	cache_unlock(c);
 }
 
-/* Looks at each pool in turn, so that none is for ever behind another. */
-struct pool *room_ahead(struct cache *c, uint32_t *slots)
+/* Looks at each class in turn, so that none is for ever behind another. */
+struct memory_class *room_ahead(struct cache *c, uint32_t *slots)
 {
 	struct host_usage u;
 
-	if (c->drain_count || !c->pool_count)
+	if (c->drain_count || !c->class_count)
 		return NULL;
 	host_usage(c->host, &u);
-	for (uint32_t i = 0; i < c->pool_count; i++) {
-		struct pool *p = c->pools[c->ahead_hint++ % c->pool_count];
-		uint64_t each = p->shelves ? (uint64_t)p->shelves->slots * p->shelves->stride : 0;
-		bool filling = p->taken_lately;
+	for (uint32_t i = 0; i < c->class_count; i++) {
+		struct memory_class *k = c->classes[c->ahead_hint++ % c->class_count];
+		uint64_t each = k->shelves ? (uint64_t)k->shelves->slots * k->stride : 0;
+		bool filling = k->taken_lately;
 
-		p->taken_lately = false;
-		if (!filling || !each || p->grow_refused == c->room_epoch || p->free_slots >= p->shelves->slots / 4 ||
+		k->taken_lately = false;
+		if (!filling || !each || k->grow_refused == c->room_epoch || k->free_slots >= k->shelves->slots / 4 ||
 		    u.budget_bytes - u.extent_bytes < 2 * each)
 			continue;
-		*slots = p->shelves->slots / 4;
-		return p;
+		*slots = k->shelves->slots / 4;
+		return k;
 	}
 	return NULL;
 }
@@ -511,15 +513,15 @@ void room_tell(const struct policy_ops *ops, struct policy *policy, uint64_t slo
 	*told = slots;
 }
 
-/* What a layout has, and may have yet: others have the rest. */
+/* What a class has, and may have yet: others have the rest. */
 static void rooms_tell(struct cache *c)
 {
 	const uint64_t unused = host_unused(c->host);
 
-	for (uint32_t i = 0; i < c->pool_count; i++) {
-		struct pool *p = c->pools[i];
+	for (uint32_t i = 0; i < c->class_count; i++) {
+		struct memory_class *k = c->classes[i];
 
-		room_tell(c->policy, p->policy, p->slots + unused / p->stride, &p->policy_room);
+		room_tell(c->policy, k->policy, k->slots + unused / k->stride, &k->policy_room);
 	}
 }
 

@@ -5,15 +5,15 @@
 #include <stddef.h>
 
 struct cache;
-struct pool;
+struct memory_class;
 
 /* Takes what room_take left in c->grow. */
-static inline struct pool *room_wants(struct cache *c)
+static inline struct memory_class *room_wants(struct cache *c)
 {
-	struct pool *p = c->grow;
+	struct memory_class *k = c->grow;
 
 	c->grow = NULL;
-	return p;
+	return k;
 }
 
 #endif

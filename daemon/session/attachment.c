@@ -277,7 +277,7 @@ static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t exte
 	if (g && g->lost)
 		return STATUS_UNAVAILABLE;
 	for (uint32_t i = 0; i < session_layouts(a->session); i++)
-		mine |= session_pool(a->session, i)->layout_id == layout_id;
+		mine |= (g ? session_pool(a->session, i)->layout_id : session_pool(a->session, i)->class->stride) == layout_id;
 	if (!mine || tenant != session_pool(a->session, 0)->tenant->number)
 		return STATUS_DENIED;
 	if (draining)

@@ -82,9 +82,18 @@ static bool list_add(struct list *l, uint32_t extent, bool draining, uint32_t *n
 
 static void of_host(const struct pool *p, uint32_t *next, struct list *l)
 {
-	for (const struct shelf *s = p->newest < *next ? NULL : p->shelves; s; s = s->next)
+	for (const struct shelf *s = p->class->newest < *next ? NULL : p->class->shelves; s; s = s->next)
 		if (!list_add(l, s->extent, s->draining, next))
 			return;
+}
+
+/* An earlier layout of the session has the same extents. */
+static bool is_repeated(struct session *s, uint32_t layout)
+{
+	for (uint32_t i = 0; i < layout; i++)
+		if (session_pool(s, i)->class == session_pool(s, layout)->class)
+			return true;
+	return false;
 }
 
 static void of_gpu(const struct vram_pool *vp, uint32_t *next, struct list *l)
@@ -110,9 +119,9 @@ uint32_t cache_attach_offers(struct cache *c, uint64_t attachment, int32_t gpu, 
 			struct pool *p = session_pool(a->session, i);
 			uint32_t *next = &a->offers->next[i][tier];
 
-			if (gpu < 0)
+			if (gpu < 0 && !is_repeated(a->session, i))
 				of_host(p, next, &l);
-			else
+			else if (gpu >= 0)
 				of_gpu(c->vram->gpu[gpu]->pools[p->number], next, &l);
 		}
 	cache_unlock(c);

@@ -160,8 +160,8 @@ static void gpu_close(struct cache *c, struct gpu *g)
 
 static void shelves_unregister(struct cache *c)
 {
-	for (uint32_t i = 0; i < c->pool_count; i++)
-		for (struct shelf *s = c->pools[i]->shelves; s; s = s->next) {
+	for (uint32_t i = 0; i < c->class_count; i++)
+		for (struct shelf *s = c->classes[i]->shelves; s; s = s->next) {
 			if (s->device)
 				vram_unregister(c, s->base, s->device);
 			free(s->device);

@@ -539,34 +539,23 @@ static void host_slot_back(struct vram_move *m)
 {
 	if (!m->shelf)
 		return;
-	m->shelf->taken--;
 	m->shelf->held--;
-	if (!m->shelf->draining)
-		m->shelf->pool->free_slots++;
-	host_slot_give(&m->host);
+	memory_slot_give(&m->host);
 	m->shelf = NULL;
 }
 
 static enum status host_slot_get(struct cache *c, struct vram_move *m)
 {
-	struct pool *p = m->block->pool;
+	struct memory_class *k = m->block->pool->class;
 	enum status s;
 
 	if (m->idle)
-		s = room_take_below(c, p, !m->spare, &m->host);
+		s = room_take_below(c, k, !m->spare, &m->host);
 	else
-		s = m->spare ? room_take_spare(c, p, &m->host) : room_take(c, p, &m->host);
+		s = m->spare ? room_take_spare(c, k, &m->host) : room_take(c, k, &m->host);
 	if (s)
 		return s;
-	m->shelf = shelf_get(c, p, m->host.extent);
-	if (!m->shelf) {
-		host_slot_give(&m->host);
-		return STATUS_EXHAUSTED;
-	}
-	m->shelf->taken++;
-	m->shelf->held++;
-	p->free_slots--;
-	p->taken_lately = true;
+	m->shelf = m->host.shelf;
 	if (m->shelf->device && m->shelf->device[m->gpu->number])
 		return STATUS_OK;
 	host_slot_back(m); /* memory that this GPU cannot see */
@@ -663,7 +652,7 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 		vram_sums_keep(b, m->sums);
 		b->rack_known = b->rack_known && m->header_crc == block_header_crc(b);
 		block_header_keep(b, m->header_crc);
-		block_arrive(c, b, &m->host, m->shelf, position);
+		block_arrive(c, b, &m->host, position);
 	} else {
 		host_slot_back(m);
 		if (s && s != STATUS_BUSY)
