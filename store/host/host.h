@@ -24,6 +24,7 @@
 
 #include "store/device.h"
 #include "store/host/extent.h"
+#include "store/host/memory.h"
 #include "store/status.h"
 
 enum {
@@ -31,7 +32,6 @@ enum {
 	HOST_GROWTH_WAIT_S = 10,
 	HOST_EXTENT_IDS = 1 << 24, /* a tier has so many at a time; then they come again */
 	HOST_DEVICE_SLOT_ALIGN = 256,
-	HOST_WHY_MAX = 160,
 };
 
 struct host_tier;
