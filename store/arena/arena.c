@@ -266,7 +266,9 @@ static struct span *span_of_taken(const struct arena *a, const struct arena_slot
 {
 	struct span *s = span_find(a, slot->extent, slot->granule);
 
-	if (!s || s->public.granule != slot->granule || s->public.class != slot->class || slot->index >= s->public.slots)
+	if (!s || s->public.granule != slot->granule || s->public.class != slot->class)
+		return NULL;
+	if (slot->index >= s->public.slots)
 		return NULL;
 	return (s->taken[slot->index / 64] >> (slot->index % 64) & 1) &&
 	       s->cell[slot->index] == (uint32_t)slot->generation ? s : NULL;

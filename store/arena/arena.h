@@ -35,7 +35,6 @@
 
 #include "store/device.h"
 #include "store/host/extent.h"
-#include "store/host/memory.h"
 #include "store/status.h"
 
 enum {
@@ -58,15 +57,16 @@ struct arena_class;
 
 struct arena_options {
 	uint64_t budget_bytes;           /* over all extents; at least 4096, or the device's granularity */
-	/* 0: by the rule: budget / 4 with one tenant, budget / 16 with more, 16 MiB to EXTENT_BYTES_MAX. Else a wish, at
-	 * most EXTENT_BYTES_MAX. Either is rounded up to granules, and never more than the budget. */
+	/* 0: by the rule: budget / 4 with one tenant, budget / 16 with more, 16 MiB to EXTENT_BYTES_MAX. Else a wish,
+	 * at most EXTENT_BYTES_MAX. Either is rounded up to granules, and never more than the budget. */
 	uint64_t extent_bytes;
-	/* 0: by the rule: budget / 1024, the power of two that is not larger, 64 KiB to 2 MiB, but no more than a sixteenth
-	 * of the budget. Else a power of two, 4096 to 1 GiB, at most the budget. Either is at least a device's granularity. */
+	/* 0: by the rule: budget / 1024, the power of two that is not larger, 64 KiB to 2 MiB, but no more than a
+	 * sixteenth of the budget. Else a power of two, 4096 to 1 GiB, at most the budget. Either is at least a
+	 * device's granularity. */
 	uint64_t granule_bytes;
 	uint32_t tenants;                /* that will share the budget; 0 for 1 */
 	bool huge_pages;                 /* of host memory */
-	uint64_t first_generation;       /* of the first take, 0 for 1: above all of earlier runs, if their slots are kept */
+	uint64_t first_generation;       /* of the first take, 0 for 1: above those of earlier runs whose slots are kept */
 	uint32_t first_extent_id;        /* of extent_ids from there on; 0 for 1 */
 	uint32_t extent_ids;             /* at least 2; 0 for ARENA_EXTENT_IDS */
 	const struct device_ops *ops;    /* NULL: host memory */
@@ -215,7 +215,7 @@ void arena_unclaim(struct arena_class *k);
 
 struct arena_growth {
 	uint32_t extent;                 /* whose pages were taken; 0: none were */
-	bool made;                       /* it is a new one, which the caller makes known: it has been in no answer before */
+	bool made;                       /* it is a new one, which the caller makes known */
 	bool ready;                      /* all its pages are there now: registering it faults in no more */
 	bool more;                       /* of arena_ahead: there is another step to take */
 };

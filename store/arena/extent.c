@@ -205,7 +205,9 @@ static struct arena_extent *extent_unready(const struct arena_tenant *t, uint32_
 	for (uint32_t i = 0; t->unready > 0 && i < a->extent_count; i++) {
 		struct arena_extent *e = a->extents[i];
 
-		if (e->tenant == t && !e->draining && e->ready < e->granules && run_before(e) + e->granules - e->ready >= n)
+		if (e->tenant != t || e->draining || e->ready == e->granules)
+			continue;
+		if (run_before(e) + e->granules - e->ready >= n)
 			return e;
 	}
 	return NULL;
@@ -300,7 +302,9 @@ static bool can_take(const struct arena_class *k)
 	struct arena_extent *e;
 	uint32_t granule;
 
-	return k->first || (k->claim.granules && arena_claim_free(k, &e, &granule)) || arena_run_find(k, false, &e, &granule);
+	if (k->first || (k->claim.granules && arena_claim_free(k, &e, &granule)))
+		return true;
+	return arena_run_find(k, false, &e, &granule);
 }
 
 enum status arena_prepare(struct arena_class *k, struct arena_growth *out)

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "store/arena/arena.h"
+#include "store/host/memory.h"
 #include "store/host/range.h"
 
 enum { ARENA_RANGE_BUDGETS = 2 };    /* a tenant's range on a device is so many: extents of two sizes find a place */

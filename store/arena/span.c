@@ -126,7 +126,9 @@ bool arena_run_find(const struct arena_class *k, bool reserve, struct arena_exte
 	for (uint32_t i = 0; i < a->extent_count && length > n; i++) {
 		struct arena_extent *e = a->extents[i];
 
-		if (e->tenant == k->tenant && !e->draining && e->free >= n && e->run_most >= n && run_in(e, n, granule, &length))
+		if (e->tenant != k->tenant || e->draining || e->free < n || e->run_most < n)
+			continue;
+		if (run_in(e, n, granule, &length))
 			*extent = e;
 	}
 	return length < UINT32_MAX;
@@ -290,9 +292,11 @@ static void coldest_search(struct arena_class *k, bool reserve, struct arena_win
 	const struct arena *a = k->arena;
 	uint32_t place = arena_extent_place(a, k->search_extent), looked = 0;
 
-	for (uint32_t i = 0; i < a->extent_count && (looked < ARENA_WINDOW_GRANULES || best->granules == 0); i++, place++) {
+	for (uint32_t i = 0; i < a->extent_count; i++, place++) {
 		const struct arena_extent *e = a->extents[place % a->extent_count];
 
+		if (looked >= ARENA_WINDOW_GRANULES && best->granules > 0)
+			break;
 		if (e->tenant != k->tenant || e->draining)
 			continue;
 		coldest_in(k, e, reserve, best);

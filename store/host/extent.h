@@ -35,6 +35,7 @@ enum {
 	EXTENT_PAGE_BYTES = 4096,
 	EXTENT_HUGE_PAGE_BYTES = 2 << 20,
 	EXTENT_BYTES_MAX = 1 << 30,       /* io_uring's limit for a registered buffer */
+	HOST_WHY_MAX = 160,               /* words of a device that did not give memory */
 };
 
 /* The highest attachment number that extent_lend takes. */

@@ -24,7 +24,6 @@
 
 #include "store/device.h"
 #include "store/host/extent.h"
-#include "store/host/memory.h"
 #include "store/status.h"
 
 enum {

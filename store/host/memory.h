@@ -12,8 +12,6 @@
 #include "store/host/extent.h"
 #include "store/status.h"
 
-enum { HOST_WHY_MAX = 160 };
-
 /* Where memory comes from. */
 struct host_source {
 	const struct device_ops *ops; /* NULL: host memory */

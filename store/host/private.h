@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "store/host/host.h"
+#include "store/host/memory.h"
 #include "store/host/range.h"
 
 struct host_extent {
