@@ -101,7 +101,7 @@ void kv_geometry_of(const struct kv_layout *l, struct kv_geometry *g)
 	n.chunk_bytes = n.atoms * n.atom_bytes;
 	n.layer_bytes = (uint64_t)l->heads * n.chunk_bytes;
 	n.block_bytes = l->layers * n.layer_bytes;
-	n.slot_bytes =
+	n.need_bytes =
 		(KV_SLOT_ALIGN + n.block_bytes + KV_SLOT_ALIGN - 1) / KV_SLOT_ALIGN * KV_SLOT_ALIGN;
 	*g = n;
 }

@@ -125,7 +125,7 @@ struct kv_geometry {
 	uint32_t k_codes_at, k_scales_at, v_codes_at, v_scales_at; /* offset in the atom */
 	uint32_t atom_bytes, chunk_bytes;
 	uint64_t layer_bytes, block_bytes;
-	uint64_t slot_bytes; /* header + block, rounded up to KV_SLOT_ALIGN */
+	uint64_t need_bytes; /* a block with its header, rounded up to KV_SLOT_ALIGN: the least a slot has */
 };
 
 void kv_geometry_of(const struct kv_layout *l, struct kv_geometry *g);

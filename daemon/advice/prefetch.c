@@ -109,7 +109,7 @@ void ahead_end(struct cache *c, struct block *b, enum counter how)
 {
 	struct ahead *a = &c->advice->ahead;
 	const enum ahead_kind kind = (enum ahead_kind)b->ahead;
-	const uint64_t bytes = b->pool->geometry.slot_bytes;
+	const uint64_t bytes = b->pool->geometry.need_bytes;
 
 	if (!b->ahead)
 		return;
@@ -280,7 +280,7 @@ static bool deserves_room(struct cache *c, const struct block *b, enum ahead_kin
 {
 	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .moved = true };
 
-	if (c->advice->ahead.held_bytes + b->pool->geometry.slot_bytes > c->options.host_bytes / HOST_SHARE)
+	if (c->advice->ahead.held_bytes + b->pool->geometry.need_bytes > c->options.host_bytes / HOST_SHARE)
 		return false;
 	return room_spares(c, b->pool) && (kind == AHEAD_ASKED || b->pool->free_slots > 0 || !room_keeps_out(c, b->pool, &e));
 }
@@ -288,7 +288,7 @@ static bool deserves_room(struct cache *c, const struct block *b, enum ahead_kin
 /* OK: begun, or not to be. BUSY: no more of this wish now. EXHAUSTED: no more of any. */
 static enum status load_ahead(struct cache *c, struct block *b, enum ahead_kind kind)
 {
-	const uint64_t bytes = b->pool->geometry.slot_bytes;
+	const uint64_t bytes = b->pool->geometry.need_bytes;
 
 	if (!proves_itself(&c->advice->ahead, kind)) {
 		cache_count(c, COUNTER_AHEAD_DOUBTED, 1);

@@ -5,18 +5,17 @@
  */
 #include "daemon/block/block.h"
 
-#include "daemon/advice/eviction_log.h"
 #include "daemon/advice/prefetch.h"
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/restore.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/memory/evict.h"
-#include "daemon/session/watch.h"
 #include "daemon/vram/replace.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
@@ -69,7 +68,7 @@ void block_slot_give(struct block *b)
 	const struct pool *p = b->pool;
 	const struct host_slot slot = {
 		.pool = p->host, .extent = b->shelf->extent, .index = b->index, .at = block_slot_at(b),
-		.offset = b->index * p->geometry.slot_bytes, .generation = b->take,
+		.offset = b->index * b->shelf->stride, .generation = b->take,
 	};
 
 	b->shelf->taken--;
@@ -101,7 +100,7 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 	if (s)
 		return s;
 	by_id_add(c, b);
-	gone_forget(c, b->node.id, false);
+	observe_came_back(c, b->node.id, false);
 	if (b->shelf) {
 		b->shelf->held--;
 		b->shelf->at[b->index] = b;
@@ -110,7 +109,7 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 		p->dirty += c->tier != NULL;
 	}
 	cache_count(c, COUNTER_STORED_BLOCKS, 1);
-	watch_event(c, b, CACHE_STORED, CACHE_REASON_NONE);
+	observe_stored(c, b);
 	return STATUS_OK;
 }
 
@@ -182,19 +181,19 @@ void block_arrive(struct cache *c, struct block *b, const struct host_slot *slot
 	b->pool->blocks++;
 	block_books(b, true);
 	b->pool->dirty += c->tier && !b->rack;
-	gone_forget(c, b->node.id, false);
+	observe_came_back(c, b->node.id, false);
 	block_enter_policy(c, b, position);
 	where_set(b, BLOCK_IN_MEMORY, true);
 	if (b->vram)
 		vram_sync(b);
-	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+	observe_moved(c, b);
 }
 
 /* Out of memory's books; the slot stays taken. */
 static void leave_shelf(struct cache *c, struct block *b)
 {
 	if (b->ahead)
-		ahead_end(c, b, COUNTER_AHEAD_WASTED);
+		observe_ahead_ended(c, b, COUNTER_AHEAD_WASTED);
 	else if (b->refused)
 		refused_remove(b);
 	else
@@ -219,7 +218,7 @@ void block_depart(struct cache *c, struct block *b)
 		rack_renew(c, b, 0);
 	if (b->vram)
 		vram_sync(b);
-	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+	observe_moved(c, b);
 }
 
 enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uint32_t slot, uint64_t position)
@@ -234,13 +233,13 @@ enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uin
 	by_id_add(c, b);
 	CRASH_POINT("block_adopt");
 	rack_attach(c, rack, slot, b, position);
-	watch_event(c, b, CACHE_STORED, CACHE_REASON_NONE);
+	observe_stored(c, b);
 	return STATUS_OK;
 }
 
 uint64_t block_pin_bytes(const struct block *b)
 {
-	return block_memory_pins(b) == 0 ? block_pool(b)->geometry.slot_bytes : 0;
+	return block_memory_pins(b) == 0 ? block_pool(b)->geometry.need_bytes : 0;
 }
 
 /* With copies on GPUs, pins of all of them, and of one alone, hold each differently: all is taken out, and counted anew. Most blocks are
@@ -248,7 +247,7 @@ uint64_t block_pin_bytes(const struct block *b)
 void block_books(struct block *b, bool on)
 {
 	const uint32_t memory = block_memory_pins(b), held = memory & ~INDEX_DEAD, pins = block_pins(b) & ~INDEX_DEAD;
-	const uint64_t bytes = b->pool->geometry.slot_bytes, one = on ? 1 : -1ull;
+	const uint64_t bytes = b->pool->geometry.need_bytes, one = on ? 1 : -1ull;
 	struct tenant *t = b->pool->tenant;
 
 	t->pinned_bytes += pins ? one * bytes : 0;
@@ -274,7 +273,7 @@ static void pin(struct block *b)
 	index_pin(&b->record, &first);
 	if (!first || b->vram)
 		return;
-	b->pool->tenant->pinned_bytes += b->pool->geometry.slot_bytes;
+	b->pool->tenant->pinned_bytes += b->pool->geometry.need_bytes;
 	if (b->shelf) {
 		b->pool->evictable--;
 		b->shelf->held++;
@@ -349,7 +348,7 @@ static void unpin(struct block *b, bool changes)
 	if (changes)
 		block_books(b, true);
 	else if (!b->vram && !(left & ~INDEX_DEAD)) {
-		b->pool->tenant->pinned_bytes -= b->pool->geometry.slot_bytes;
+		b->pool->tenant->pinned_bytes -= b->pool->geometry.need_bytes;
 		if (b->shelf)
 			b->shelf->held--;
 		if (b->shelf && !(left & INDEX_DEAD))
@@ -393,7 +392,8 @@ static void leave_rack(struct cache *c, struct block *b, enum cache_reason reaso
 	uint32_t slot = b->rack_slot;
 
 	if (reason == CACHE_REASON_EVICTED && !b->shelf)
-		gone_note(c, b->node.id, &r->at[slot].node, GONE_DISK, r->class->unit->failed ? GONE_LOST : GONE_FULL);
+		observe_left(c, b->node.id, &r->at[slot].node, GONE_DISK,
+			     r->class->unit->failed ? GONE_LOST : GONE_FULL);
 	rack_detach(c, b);
 	if (reason == CACHE_REASON_EVICTED)
 		return;
@@ -418,7 +418,7 @@ void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 	if (b->vram)
 		vram_removed(c, b);
 	block_books(b, true);
-	watch_event(c, b, CACHE_REMOVED, reason);
+	observe_removed(c, b, reason);
 	dead_give(b);
 }
 
@@ -466,7 +466,7 @@ static void heir_enter(struct cache *c, struct block *heir)
 	block_books(heir, true);
 	if (heir->vram)
 		vram_sync(heir);
-	watch_event(c, heir, CACHE_MOVED, CACHE_REASON_NONE);
+	observe_moved(c, heir);
 }
 
 struct block *block_succeed(struct cache *c, struct block *b)
@@ -492,7 +492,7 @@ struct block *block_succeed(struct cache *c, struct block *b)
 	} else {
 		free(heir);
 		heir = NULL;
-		watch_event(c, b, CACHE_REMOVED, CACHE_REASON_CORRUPT);
+		observe_removed(c, b, CACHE_REASON_CORRUPT);
 	}
 	dead_give(b);
 	return heir;
@@ -517,7 +517,7 @@ static void refused_use(struct cache *c, struct block *b, const struct policy_ev
 static void use_below(struct cache *c, struct block *b, const struct policy_event *e)
 {
 	if (b->shelf && b->ahead) {
-		ahead_end(c, b, COUNTER_AHEAD_USED);
+		observe_ahead_ended(c, b, COUNTER_AHEAD_USED);
 		b->refused = room_refuses(c, b->pool, e);
 		if (b->refused)
 			refused_add(c, b);
@@ -580,6 +580,6 @@ void block_place_on(const struct block *b, const struct vram_slot *copy, struct 
 void block_place(const struct block *b, struct cache_place *out)
 {
 	*out = (struct cache_place){ .extent = b->shelf->extent, .tokens = b->tokens,
-				     .offset = b->index * b->pool->geometry.slot_bytes,
+				     .offset = b->index * b->shelf->stride,
 				     .generation = b->generation };
 }

@@ -163,7 +163,7 @@ static inline bool block_live(const struct block *b)
 
 static inline uint8_t *block_slot_at(const struct block *b)
 {
-	return b->shelf->base + b->index * b->pool->geometry.slot_bytes;
+	return b->shelf->base + b->index * b->shelf->stride;
 }
 
 /* What lookups may know of where it is. */

@@ -6,9 +6,9 @@
 
 #include "daemon/advice/policy_store.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
-#include "daemon/session/offer.h"
 #include "eviction/policy.h"
 #include "kernels/format.h"
 #include "store/host/host.h"
@@ -44,14 +44,15 @@ static enum status pool_create(struct cache *c, struct quota_holder *holder, con
 	p->layout = *l;
 	p->layout_id = kv_layout_id(l);
 	kv_geometry_of(l, &p->geometry);
-	s = host_pool_get(c->host, p->tenant->number, p->layout_id, p->geometry.slot_bytes, &p->host);
+	p->stride = p->geometry.need_bytes;
+	s = host_pool_get(c->host, p->tenant->number, p->layout_id, p->stride, &p->host);
 	if (s) {
 		if (s == STATUS_INVALID)
 			*why = "a block of this layout is larger than the host tier";
 		goto fail;
 	}
 	s = STATUS_EXHAUSTED;
-	p->policy_room = c->options.host_bytes / p->geometry.slot_bytes;
+	p->policy_room = c->options.host_bytes / p->stride;
 	p->policy = policy_create(c->policy, p->policy_room, c->options.recompute_growth);
 	if (!p->policy)
 		goto fail;
@@ -126,12 +127,13 @@ struct shelf *shelf_get(struct cache *c, struct pool *p, uint32_t extent)
 	e = host_extent(c->host, extent);
 	if (!e)
 		return NULL;
-	slots = e->bytes / p->geometry.slot_bytes;
+	slots = e->bytes / p->stride;
 	s = calloc(1, sizeof(*s) + slots * sizeof(s->at[0]));
 	if (!s)
 		return NULL;
 	s->pool = p;
 	s->base = e->base;
+	s->stride = p->stride;
 	s->extent = extent;
 	s->slots = slots;
 	for (uint32_t i = 0; i < CACHE_DISKS_MAX; i++)
@@ -139,7 +141,7 @@ struct shelf *shelf_get(struct cache *c, struct pool *p, uint32_t extent)
 	shelf_link(c, p, s);
 	if (extent > p->newest)
 		p->newest = extent;
-	offers_tell(c);
+	observe_extent_added(c);
 	p->slots += slots;
 	p->free_slots += slots;
 	return s;

@@ -35,6 +35,7 @@ struct shelf {
 	struct pool *pool;
 	struct shelf *next, *hash_next; /* of the pool, by rising extent id; of the bucket */
 	uint8_t *base;
+	uint64_t stride;               /* bytes from slot to slot; what a block needs of a slot is geometry.need_bytes */
 	uint32_t buffer[CACHE_DISKS_MAX]; /* its registration with each disk, or RING_NONE */
 	uint64_t *device;              /* its address on each GPU (vram/vram.h), 0: none; NULL without GPUs */
 	uint32_t extent, slots;
@@ -53,6 +54,7 @@ struct pool {
 	struct kv_geometry geometry;
 	struct quota_holder *holder;   /* who brought it */
 	struct host_pool *host;
+	uint64_t stride;               /* of its shelves */
 	struct policy *policy;
 	uint64_t policy_room;          /* slots that it was told of last */
 	struct shelf *shelves;

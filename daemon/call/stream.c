@@ -185,7 +185,7 @@ static enum status copy_room(struct cache *c, const struct session *s, uint64_t 
 /* With the lock, of a block in memory. The session's holder is charged, also when the session ends meanwhile. */
 static enum status read_pin(struct cache *c, uint64_t session, struct block *b, struct cache_read *out, const char **why)
 {
-	const uint64_t bytes = b->pool->geometry.slot_bytes, copy = b->pool->geometry.block_bytes;
+	const uint64_t bytes = b->pool->geometry.need_bytes, copy = b->pool->geometry.block_bytes;
 	struct session *s = session_get(c, session, why);
 	enum status status = STATUS_NOT_FOUND;
 
@@ -208,7 +208,7 @@ static enum status read_pin(struct cache *c, uint64_t session, struct block *b, 
 static void read_unpin(struct cache *c, struct cache_read *r)
 {
 	struct block *b = r->pin;
-	const uint64_t bytes = b->pool->geometry.slot_bytes;
+	const uint64_t bytes = b->pool->geometry.need_bytes;
 
 	quota_give(r->holder, QUOTA_PINNED, bytes);
 	c->read_bytes -= bytes;

@@ -94,13 +94,13 @@ enum status scrub_copy(struct cache *c, const struct block *b, const struct scru
 {
 	const struct pool *p = b->pool;
 	struct slot_ident ident;
-	struct scrub_read *r = scrub_read_create(p->geometry.slot_bytes);
+	struct scrub_read *r = scrub_read_create(p->geometry.need_bytes);
 	enum status s;
 
 	if (!r)
 		return STATUS_EXHAUSTED;
 	CRASH_POINT("scrub_read");
-	s = read_wait(t, r, (uint32_t)p->geometry.slot_bytes);
+	s = read_wait(t, r, (uint32_t)p->geometry.need_bytes);
 	if (!s) {
 		block_slot_ident(p, c->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
 		memcpy(h, r->at, sizeof(*h));
@@ -231,7 +231,7 @@ static struct scrub_look *look_create(struct cache *c, const struct block *b)
 		return NULL;
 	*k = (struct scrub_look){ .io = { .done = look_done }, .cache = c, .unit = b->rack->class->unit, .pool = b->pool,
 				  .ident = b->record.ident, .generation = b->generation, .target = scrub_target_of(b),
-				  .at = aligned_alloc(SLOT_HEADER_BYTES, b->pool->geometry.slot_bytes) };
+				  .at = aligned_alloc(SLOT_HEADER_BYTES, b->pool->geometry.need_bytes) };
 	if (k->at)
 		return k;
 	free(k);
@@ -241,7 +241,8 @@ static struct scrub_look *look_create(struct cache *c, const struct block *b)
 /* Its end waits for the lock. */
 static enum status look_read(struct scrub_look *k, enum ring_priority priority)
 {
-	return disk_read(k->target.disk, k->target.place, k->at, (uint32_t)k->pool->geometry.slot_bytes, RING_NONE, priority, &k->io);
+	return disk_read(k->target.disk, k->target.place, k->at, (uint32_t)k->pool->geometry.need_bytes,
+				 RING_NONE, priority, &k->io);
 }
 
 enum status scrub_begin(struct cache *c, struct block *b, struct cache_wait *w)
@@ -286,7 +287,7 @@ static enum status look_begin(struct cache *c, struct unit *u, const struct bloc
 		return s;
 	}
 	u->looks++;
-	u->look_bytes -= (int64_t)b->pool->geometry.slot_bytes;
+	u->look_bytes -= (int64_t)b->pool->geometry.need_bytes;
 	return s;
 }
 

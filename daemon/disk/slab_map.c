@@ -311,7 +311,7 @@ static bool unit_refuses(struct cache *c, struct unit *u, const struct block *b,
 	struct disk_class *k = u->classes;
 	const struct policy_node *n;
 
-	while (k && k->slot_bytes != b->pool->geometry.slot_bytes)
+	while (k && k->slot_bytes != b->pool->geometry.need_bytes)
 		k = k->next;
 	if (!k || !k->full || c->now_us - k->full_us > FULL_AGAIN_US)
 		return false;

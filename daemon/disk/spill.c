@@ -32,7 +32,7 @@ enum {
 /* Slots of this pool: those that it has, and those that it could still get. */
 static uint64_t slots_of(const struct pool *p, const struct host_usage *u)
 {
-	uint64_t total = u->budget_bytes > u->extent_bytes ? (u->budget_bytes - u->extent_bytes) / p->geometry.slot_bytes : 0;
+	uint64_t total = u->budget_bytes > u->extent_bytes ? (u->budget_bytes - u->extent_bytes) / p->stride : 0;
 
 	for (const struct shelf *s = p->shelves; s; s = s->next)
 		total += s->draining ? 0 : s->slots;

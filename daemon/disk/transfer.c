@@ -91,7 +91,7 @@ void tier_move_enter(struct move *m, struct block *b)
 	*bucket = m;
 	b->moving = true;
 	block_pin(b);
-	m->cache->tier->moving_bytes += b->pool->geometry.slot_bytes;
+	m->cache->tier->moving_bytes += b->pool->geometry.need_bytes;
 	m->cache->tier->move_count++;
 }
 
@@ -103,7 +103,7 @@ void tier_move_leave(struct move *m)
 		at = &(*at)->block_next;
 	*at = m->block_next;
 	m->block->moving = false;
-	m->cache->tier->moving_bytes -= m->block->pool->geometry.slot_bytes;
+	m->cache->tier->moving_bytes -= m->block->pool->geometry.need_bytes;
 	m->cache->tier->move_count--;
 }
 
@@ -598,7 +598,7 @@ static void spills_check(struct work *w)
 static void spill_done(struct disk_request *q)
 {
 	struct move *m = (struct move *)q;
-	const bool small = m->block->pool->geometry.slot_bytes <= ALONE_BYTES;
+	const bool small = m->block->pool->geometry.need_bytes <= ALONE_BYTES;
 
 	CRASH_POINT("spill_written");
 	m->check.run = small ? spills_check : spill_check;
@@ -616,7 +616,7 @@ static enum status spill_submit(struct cache *c, struct move *m, struct block *b
 	CRASH_POINT("spill_begin");
 	m->io.done = spill_done;
 	m->block = b; /* the check may come before it is entered, but not before the lock is let go */
-	s = disk_write(m->unit->disk, tier_move_place(m), block_slot_at(b), (uint32_t)p->geometry.slot_bytes,
+	s = disk_write(m->unit->disk, tier_move_place(m), block_slot_at(b), (uint32_t)p->geometry.need_bytes,
 		       b->shelf->buffer[m->unit->number], m->priority, &m->io);
 	if (s)
 		return s;
@@ -656,7 +656,7 @@ static enum status spill_to(struct cache *c, struct unit *u, struct block *b, en
 		free(m);
 		return STATUS_EXHAUSTED;
 	}
-	s = rack_take(c, u, b->pool->geometry.slot_bytes, !b->rack, &m->rack, &m->rack_slot, &victim);
+	s = rack_take(c, u, b->pool->geometry.need_bytes, !b->rack, &m->rack, &m->rack_slot, &victim);
 	if (!s) {
 		s = spill_submit(c, m, b, victim);
 		if (s && !victim)

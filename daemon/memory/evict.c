@@ -17,19 +17,18 @@
  */
 #include "daemon/memory/evict.h"
 
-#include "daemon/advice/eviction_log.h"
 #include "daemon/advice/prefetch.h"
 #include "daemon/block/block.h"
 #include "daemon/block/counters.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/memory/drain.h"
-#include "daemon/session/attachment.h"
 #include "daemon/threads/deadline.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/slot_map.h"
@@ -253,7 +252,7 @@ void room_evict(struct cache *c, struct block *b, enum counter why)
 	else if (c->tier && !elsewhere(b))
 		why = COUNTER_EVICTED_SHED;
 	cache_count(c, why, 1);
-	gone_note(c, b->node.id, &b->node, GONE_HOST, gone_reason_of(why));
+	observe_left(c, b->node.id, &b->node, GONE_HOST, gone_reason_of(why));
 	if (elsewhere(b)) {
 		block_depart(c, b);
 		return;
@@ -488,7 +487,7 @@ struct pool *room_ahead(struct cache *c, uint32_t *slots)
 	host_usage(c->host, &u);
 	for (uint32_t i = 0; i < c->pool_count; i++) {
 		struct pool *p = c->pools[c->ahead_hint++ % c->pool_count];
-		uint64_t each = p->shelves ? (uint64_t)p->shelves->slots * p->geometry.slot_bytes : 0;
+		uint64_t each = p->shelves ? (uint64_t)p->shelves->slots * p->shelves->stride : 0;
 		bool filling = p->taken_lately;
 
 		p->taken_lately = false;
@@ -519,7 +518,7 @@ static void rooms_tell(struct cache *c)
 	for (uint32_t i = 0; i < c->pool_count; i++) {
 		struct pool *p = c->pools[i];
 
-		room_tell(c->policy, p->policy, p->slots + unused / p->geometry.slot_bytes, &p->policy_room);
+		room_tell(c->policy, p->policy, p->slots + unused / p->stride, &p->policy_room);
 	}
 }
 

@@ -5,8 +5,8 @@
 #include "daemon/block/block.h"
 #include "daemon/block/handle.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/quota.h"
-#include "daemon/call/lease.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/state.h"
 #include "store/status.h"
@@ -52,7 +52,7 @@ enum status lease_record(struct cache *c, struct session *s, struct lease *l, ui
 		s->leases->prev = l;
 	s->leases = l;
 	for (uint32_t i = 0; i < l->count; i++) {
-		const uint64_t bytes = block_pool(l->block[i])->geometry.slot_bytes;
+		const uint64_t bytes = block_pool(l->block[i])->geometry.need_bytes;
 
 		l->bytes += bytes;
 		l->gpu_slots += lease_on_gpu(l)[i] != LEASE_IN_MEMORY;
@@ -98,7 +98,7 @@ void lease_end(struct cache *c, struct lease *l)
 {
 	struct session *s = l->session;
 
-	late_tell(c);
+	observe_uses_due(c);
 	if (l->prev)
 		l->prev->next = l->next;
 	else

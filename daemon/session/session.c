@@ -94,7 +94,7 @@ static void view_fill(struct session *s, struct cache_session_view *out)
 
 		out->layout_id[i] = p->layout_id;
 		out->block_bytes[i] = p->geometry.block_bytes;
-		out->slot_bytes[i] = p->geometry.slot_bytes;
+		out->slot_bytes[i] = p->geometry.need_bytes;
 		out->layout[i] = p->layout;
 	}
 }

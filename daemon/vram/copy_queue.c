@@ -53,7 +53,7 @@ enum {
 
 static uint64_t host_address(const struct shelf *s, uint32_t index, const struct gpu *g)
 {
-	return s->device[g->number] + index * s->pool->geometry.slot_bytes + SLOT_HEADER_BYTES;
+	return s->device[g->number] + index * s->stride + SLOT_HEADER_BYTES;
 }
 
 static struct device_pair pair_of(const struct vram_move *m)

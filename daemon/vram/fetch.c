@@ -62,15 +62,15 @@ void vram_memory_spares(struct cache *c)
 void vram_fetched(struct cache *c, struct vram_move *m, bool is)
 {
 	if (m->fetched != is)
-		c->vram->fetched_bytes += is ? m->pool->geometry.slot_bytes : -m->pool->geometry.slot_bytes;
+		c->vram->fetched_bytes += is ? m->pool->geometry.need_bytes : -m->pool->geometry.need_bytes;
 	m->fetched = is;
 }
 
 bool vram_fetched_enough(struct cache *c, const struct vram_move *m)
 {
-	const uint64_t slot_bytes = m->pool->geometry.slot_bytes, bytes = c->vram->fetched_bytes + slot_bytes;
+	const uint64_t need = m->pool->geometry.need_bytes, bytes = c->vram->fetched_bytes + need;
 	const struct vram_pool *vp = vram_pool_get(c, m->gpu, m->block->pool);
-	const uint64_t room = vp && vp->free_slots > 0 ? (uint64_t)vp->free_slots * slot_bytes : 0;
+	const uint64_t room = vp && vp->free_slots > 0 ? (uint64_t)vp->free_slots * need : 0;
 
 	return vram_only_spare(c, m) && c->vram->fetched_bytes && bytes > room && bytes > c->options.host_bytes / 2;
 }

@@ -49,7 +49,7 @@ uint64_t vram_pin_bytes(const struct block *b, const struct gpu *g)
 {
 	const struct vram_slot *s = b->vram ? vram_slot_on(b, g) : NULL;
 
-	return s && s->pins ? 0 : b->pool->geometry.slot_bytes;
+	return s && s->pins ? 0 : b->pool->geometry.need_bytes;
 }
 
 uint64_t pins_free_gpu(const struct cache *c, const struct gpu *g)

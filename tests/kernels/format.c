@@ -161,9 +161,9 @@ START_TEST(geometry)
 		ck_assert_uint_eq((g.k_scales_at | g.v_codes_at | g.v_scales_at | g.atom_bytes) % 16, 0);
 		ck_assert_uint_eq(g.chunk_bytes, 2 * g.atom_bytes);
 		ck_assert_uint_eq(g.block_bytes, 8 * 2 * 2 * (uint64_t)g.atom_bytes);
-		ck_assert_uint_eq(g.slot_bytes % KV_SLOT_ALIGN, 0);
-		ck_assert_uint_ge(g.slot_bytes, g.block_bytes + KV_SLOT_ALIGN);
-		ck_assert_uint_lt(g.slot_bytes, g.block_bytes + 2 * KV_SLOT_ALIGN);
+		ck_assert_uint_eq(g.need_bytes % KV_SLOT_ALIGN, 0);
+		ck_assert_uint_ge(g.need_bytes, g.block_bytes + KV_SLOT_ALIGN);
+		ck_assert_uint_lt(g.need_bytes, g.block_bytes + 2 * KV_SLOT_ALIGN);
 		uint64_t at = 0, wrong = 0;
 
 		for (uint32_t layer = 0; layer < 8; layer++)

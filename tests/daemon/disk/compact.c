@@ -377,7 +377,7 @@ static const struct disk_class *class_of(const struct rig *r, const struct kv_la
 	struct kv_geometry g;
 
 	kv_geometry_of(l, &g);
-	while (k && k->slot_bytes != g.slot_bytes)
+	while (k && k->slot_bytes != g.need_bytes)
 		k = k->next;
 	return k;
 }

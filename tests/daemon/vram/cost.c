@@ -110,7 +110,7 @@ static void bench_open(struct bench *b, uint32_t kib, uint32_t blocks, const cha
 	c.extent_bytes = EXTENT_BYTES;
 	c.gpu_bytes = (blocks * g.block_bytes * 5 / 4 + SIM_GRANULARITY - 1) / SIM_GRANULARITY * SIM_GRANULARITY;
 	b->sets = (uint32_t)(c.gpu_bytes / g.block_bytes / blocks) + 2;
-	c.host_bytes = (b->sets + 1) * blocks * g.slot_bytes * 5 / 4 + 2 * EXTENT_BYTES;
+	c.host_bytes = (b->sets + 1) * blocks * g.need_bytes * 5 / 4 + 2 * EXTENT_BYTES;
 	c.policy = policy;
 	c.device_ops = &b->ops;
 	c.gpus = ordinals;
