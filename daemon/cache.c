@@ -8,20 +8,26 @@
 #include "daemon/cache.h"
 
 #include "daemon/advice/advice.h"
+#include "daemon/advice/eviction_log.h"
 #include "daemon/advice/graph.h"
 #include "daemon/advice/policy_store.h"
+#include "daemon/advice/prefetch.h"
+#include "daemon/advice/prefetch_gpu.h"
 #include "daemon/advice/request.h"
 #include "daemon/block/aging.h"
 #include "daemon/block/block.h"
 #include "daemon/block/handle.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/call/lease.h"
 #include "daemon/disk/tier.h"
 #include "daemon/memory/drain.h"
 #include "daemon/memory/evict.h"
 #include "daemon/session/end.h"
+#include "daemon/session/offer.h"
 #include "daemon/session/reservation.h"
 #include "daemon/session/watch.h"
 #include "daemon/threads/checksum_pool.h"
@@ -60,6 +66,21 @@ static const char *options_problem(const struct cache_options *o)
 		return "unknown eviction policy";
 	return NULL;
 }
+
+/* Who listens to which news. */
+static const struct observers observers = {
+	.stored = { watch_stored },
+	.moved = { watch_moved },
+	.removed = { watch_removed },
+	.listed = { advisor_block },
+	.left = { gone_note },
+	.soon = { gone_fetch },
+	.came_back = { gone_forget },
+	.ahead_ended = { ahead_end },
+	.gpu_ahead_ended = { vram_ahead_end },
+	.extent_added = { offers_tell },
+	.uses_due = { late_tell },
+};
 
 static bool random_bytes(void *out, size_t bytes)
 {
@@ -153,6 +174,7 @@ enum status cache_create(const struct cache_options *o, uint64_t now_us, struct 
 	if (!c)
 		return STATUS_EXHAUSTED;
 	c->options = *o;
+	c->observers = &observers;
 	c->policy = policy_find(o->policy);
 	c->options.policy = c->policy->name;
 	c->tenant = (struct tenant){ .name = "default", .number = 1 };

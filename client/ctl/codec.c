@@ -1,5 +1,7 @@
 /* terracectl codec: vectors through the CPU codec, a batch at a time, so that a stream of any length needs
  * the same memory. */
+#include "client/ctl/errors.h"
+#include "client/ctl/values.h"
 #include "kernels/codec.h"
 
 #include <errno.h>
@@ -10,7 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/ctl/args.h"
 
 enum { OPTION_FORMAT, OPTION_DIM, OPTION_ROTATED };
 enum { BATCH_VECTORS = 256 };

@@ -5,18 +5,17 @@
  */
 #include "daemon/block/block.h"
 
-#include "daemon/advice/eviction_log.h"
 #include "daemon/advice/prefetch.h"
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/restore.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/memory/evict.h"
-#include "daemon/session/watch.h"
 #include "daemon/vram/replace.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
@@ -83,7 +82,7 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 	if (s)
 		return s;
 	by_id_add(c, b);
-	gone_forget(c, b->node.id, false);
+	observe_came_back(c, b->node.id, false);
 	if (b->shelf) {
 		b->shelf->held--;
 		b->shelf->at[b->index] = b;
@@ -92,7 +91,7 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 		p->dirty += c->tier != NULL;
 	}
 	cache_count(c, COUNTER_STORED_BLOCKS, 1);
-	watch_event(c, b, CACHE_STORED, CACHE_REASON_NONE);
+	observe_stored(c, b);
 	return STATUS_OK;
 }
 
@@ -164,19 +163,19 @@ void block_arrive(struct cache *c, struct block *b, const struct memory_slot *sl
 	b->pool->blocks++;
 	block_books(b, true);
 	b->pool->dirty += c->tier && !b->rack;
-	gone_forget(c, b->node.id, false);
+	observe_came_back(c, b->node.id, false);
 	block_enter_policy(c, b, position);
 	where_set(b, BLOCK_IN_MEMORY, true);
 	if (b->vram)
 		vram_sync(b);
-	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+	observe_moved(c, b);
 }
 
 /* Out of memory's books; the slot stays taken. */
 static void leave_shelf(struct cache *c, struct block *b)
 {
 	if (b->ahead)
-		ahead_end(c, b, COUNTER_AHEAD_WASTED);
+		observe_ahead_ended(c, b, COUNTER_AHEAD_WASTED);
 	else if (b->refused)
 		refused_remove(b);
 	else
@@ -201,7 +200,7 @@ void block_depart(struct cache *c, struct block *b)
 		rack_renew(c, b, 0);
 	if (b->vram)
 		vram_sync(b);
-	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+	observe_moved(c, b);
 }
 
 enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uint32_t slot, uint64_t position)
@@ -216,7 +215,7 @@ enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uin
 	by_id_add(c, b);
 	CRASH_POINT("block_adopt");
 	rack_attach(c, rack, slot, b, position);
-	watch_event(c, b, CACHE_STORED, CACHE_REASON_NONE);
+	observe_stored(c, b);
 	return STATUS_OK;
 }
 
@@ -375,7 +374,8 @@ static void leave_rack(struct cache *c, struct block *b, enum cache_reason reaso
 	uint32_t slot = b->rack_slot;
 
 	if (reason == CACHE_REASON_EVICTED && !b->shelf)
-		gone_note(c, b->node.id, &r->at[slot].node, GONE_DISK, r->class->unit->failed ? GONE_LOST : GONE_FULL);
+		observe_left(c, b->node.id, &r->at[slot].node, GONE_DISK,
+			     r->class->unit->failed ? GONE_LOST : GONE_FULL);
 	rack_detach(c, b);
 	if (reason == CACHE_REASON_EVICTED)
 		return;
@@ -400,7 +400,7 @@ void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 	if (b->vram)
 		vram_removed(c, b);
 	block_books(b, true);
-	watch_event(c, b, CACHE_REMOVED, reason);
+	observe_removed(c, b, reason);
 	dead_give(b);
 }
 
@@ -448,7 +448,7 @@ static void heir_enter(struct cache *c, struct block *heir)
 	block_books(heir, true);
 	if (heir->vram)
 		vram_sync(heir);
-	watch_event(c, heir, CACHE_MOVED, CACHE_REASON_NONE);
+	observe_moved(c, heir);
 }
 
 struct block *block_succeed(struct cache *c, struct block *b)
@@ -474,7 +474,7 @@ struct block *block_succeed(struct cache *c, struct block *b)
 	} else {
 		free(heir);
 		heir = NULL;
-		watch_event(c, b, CACHE_REMOVED, CACHE_REASON_CORRUPT);
+		observe_removed(c, b, CACHE_REASON_CORRUPT);
 	}
 	dead_give(b);
 	return heir;
@@ -499,7 +499,7 @@ static void refused_use(struct cache *c, struct block *b, const struct policy_ev
 static void use_below(struct cache *c, struct block *b, const struct policy_event *e)
 {
 	if (b->shelf && b->ahead) {
-		ahead_end(c, b, COUNTER_AHEAD_USED);
+		observe_ahead_ended(c, b, COUNTER_AHEAD_USED);
 		b->refused = room_refuses(c, b->pool, e);
 		if (b->refused)
 			refused_add(c, b);

@@ -32,6 +32,7 @@ struct cache_watch;
 struct host_tier;
 struct index;
 struct policy_ops;
+struct observers;
 struct quota;
 struct session;
 struct sums;
@@ -48,6 +49,7 @@ struct cache {
 	struct host_tier *host;
 	struct tier *tier;             /* of disks (disk/tier.h); NULL: none */
 	struct vram *vram;             /* of GPUs (vram/vram.h); NULL: none */
+	const struct observers *observers; /* who listens to the news (block/observer.h) */
 	void (*before_unlock)(struct cache *c); /* what is to be done before the lock is left; NULL: nothing */
 	void (*on_call)(struct cache *c); /* a call has come, without the lock; NULL: nothing is waiting for one */
 	struct sums *sums;             /* threads for checksums (threads/checksum_pool.h); NULL: none */

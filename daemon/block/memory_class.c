@@ -5,6 +5,7 @@
 
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "eviction/policy.h"
 #include "store/host/host.h"
 #include "store/ring/ring.h"
@@ -130,8 +131,7 @@ struct shelf *shelf_get(struct cache *c, struct memory_class *k, uint32_t extent
 	shelf_link(c, k, s);
 	if (extent > k->newest)
 		k->newest = extent;
-	if (c->on_extent)
-		c->on_extent(c->on_extent_arg);
+	observe_extent_added(c);
 	k->slots += slots;
 	k->free_slots += slots;
 	return s;

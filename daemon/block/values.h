@@ -5,8 +5,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/process/catalog_child.h"
-#include "daemon/vram/vram.h"
 #include "kernels/format.h"
 #include "store/device.h"
 #include "store/slot.h"

@@ -6,11 +6,11 @@
  */
 #include "daemon/disk/load.h"
 
-#include "daemon/advice/prefetch.h"
 #include "daemon/block/block.h"
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/spill.h"
@@ -33,7 +33,8 @@
 
 static enum status load_read(struct move *m)
 {
-	enum status s = disk_read(m->unit->disk, tier_move_place(m), m->slot.at, (uint32_t)m->block->pool->geometry.need_bytes,
+	enum status s = disk_read(m->unit->disk, tier_move_place(m), m->slot.at,
+				  (uint32_t)m->block->pool->geometry.need_bytes,
 				  m->shelf->buffer[m->unit->number], m->priority, &m->io);
 
 	if (!s)
@@ -107,7 +108,7 @@ static void load_end(struct cache *c, struct move *m, enum status s)
 			load_give_slot(m);
 		if (s)
 			load_lost(c, m, s);
-		ahead_end(c, b, COUNTER_AHEAD_WASTED);
+		observe_ahead_ended(c, b, COUNTER_AHEAD_WASTED);
 	}
 	if (b->awaited)
 		vram_host_came(c, b, s);

@@ -241,7 +241,8 @@ static struct scrub_look *look_create(struct cache *c, const struct block *b)
 /* Its end waits for the lock. */
 static enum status look_read(struct scrub_look *k, enum ring_priority priority)
 {
-	return disk_read(k->target.disk, k->target.place, k->at, (uint32_t)k->pool->geometry.need_bytes, RING_NONE, priority, &k->io);
+	return disk_read(k->target.disk, k->target.place, k->at, (uint32_t)k->pool->geometry.need_bytes,
+				 RING_NONE, priority, &k->io);
 }
 
 enum status scrub_begin(struct cache *c, struct block *b, struct cache_wait *w)

@@ -18,19 +18,18 @@
  */
 #include "daemon/memory/evict.h"
 
-#include "daemon/advice/eviction_log.h"
 #include "daemon/advice/prefetch.h"
 #include "daemon/block/block.h"
 #include "daemon/block/counters.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/memory/drain.h"
-#include "daemon/session/attachment.h"
 #include "daemon/threads/deadline.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/slot_map.h"
@@ -254,7 +253,7 @@ void room_evict(struct cache *c, struct block *b, enum counter why)
 	else if (c->tier && !elsewhere(b))
 		why = COUNTER_EVICTED_SHED;
 	cache_count(c, why, 1);
-	gone_note(c, b->node.id, &b->node, GONE_HOST, gone_reason_of(why));
+	observe_left(c, b->node.id, &b->node, GONE_HOST, gone_reason_of(why));
 	if (elsewhere(b)) {
 		block_depart(c, b);
 		return;

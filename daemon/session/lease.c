@@ -5,8 +5,8 @@
 #include "daemon/block/block.h"
 #include "daemon/block/handle.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/quota.h"
-#include "daemon/call/lease.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/state.h"
 #include "store/status.h"
@@ -98,7 +98,7 @@ void lease_end(struct cache *c, struct lease *l)
 {
 	struct session *s = l->session;
 
-	late_tell(c);
+	observe_uses_due(c);
 	if (l->prev)
 		l->prev->next = l->next;
 	else

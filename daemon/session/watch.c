@@ -56,7 +56,7 @@ static void item_of(const struct block *b, enum cache_watch_kind kind, uint32_t 
 	memcpy(out->key, b->record.ident.key, sizeof(out->key));
 }
 
-void watch_event(struct cache *c, const struct block *b, enum cache_watch_kind kind, enum cache_reason reason)
+static void watch_event(struct cache *c, const struct block *b, enum cache_watch_kind kind, enum cache_reason reason)
 {
 	const struct pool *p = block_pool(b);
 	struct watch_item item;
@@ -71,6 +71,21 @@ void watch_event(struct cache *c, const struct block *b, enum cache_watch_kind k
 				item.layout = l;
 				watch_push(c, w, &item);
 			}
+}
+
+void watch_stored(struct cache *c, const struct block *b)
+{
+	watch_event(c, b, CACHE_STORED, CACHE_REASON_NONE);
+}
+
+void watch_moved(struct cache *c, const struct block *b)
+{
+	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+}
+
+void watch_removed(struct cache *c, const struct block *b, enum cache_reason reason)
+{
+	watch_event(c, b, CACHE_REMOVED, reason);
 }
 
 void watch_session_ended(struct cache *c, uint64_t session)

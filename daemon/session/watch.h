@@ -50,8 +50,10 @@ enum status cache_watch_open(struct cache *c, uint64_t session, bool from_now, v
 enum status cache_watch_next(struct cache_watch *w, struct cache_watch_event *out);
 /* No notify comes after it. NULL allowed. */
 void cache_watch_close(struct cache_watch *w);
-void watch_event(struct cache *c, const struct block *b, enum cache_watch_kind kind,
-		 enum cache_reason reason);
+/* Listeners of block/observer.h: an event each for the watches of the block's layout. */
+void watch_stored(struct cache *c, const struct block *b);
+void watch_moved(struct cache *c, const struct block *b);
+void watch_removed(struct cache *c, const struct block *b, enum cache_reason reason);
 void watch_session_ended(struct cache *c, uint64_t session);
 /* Somebody watches for that session. */
 bool watch_is_open(const struct cache *c, uint64_t session);

@@ -9,16 +9,15 @@
  */
 #include "daemon/vram/evict.h"
 
-#include "daemon/advice/eviction_log.h"
 #include "daemon/block/block.h"
 #include "daemon/block/counters.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/spill.h"
 #include "daemon/memory/drain.h"
 #include "daemon/memory/evict.h"
-#include "daemon/session/watch.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/fetch.h"
 #include "daemon/vram/placement.h"
@@ -127,10 +126,10 @@ void vram_evict(struct cache *c, struct vram_slot *s, enum counter why)
 	const bool clean = vram_clean(s);
 
 	cache_count(c, why, clean || !s->shelf->pool->gpu->lost); /* else all that it has on lost ones are, as it is removed */
-	gone_note(c, b->node.id, &s->node, GONE_GPU, gone_reason_of(why));
+	observe_left(c, b->node.id, &s->node, GONE_GPU, gone_reason_of(why));
 	if (clean) {
 		vram_detach(s);
-		watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+		observe_moved(c, b);
 		return;
 	}
 	cache_count(c, COUNTER_DROPPED, 1);
@@ -412,7 +411,7 @@ static void pick_look(struct pick *p)
 
 	if (p->count == p->most || vram_slot_pins(s) || !vram_clean(s))
 		return;
-	gone_fetch(p->cache, s->node.id, true);
+	observe_soon(p->cache, s->node.id, true);
 	p->slot[p->count++] = s;
 }
 

@@ -1,16 +1,13 @@
 /* Slots of GPU memory, and the copies of blocks in them: the books. Nothing here waits or copies. */
 #include "daemon/vram/slot_map.h"
 
-#include "daemon/advice/eviction_log.h"
 #include "daemon/advice/policy_store.h"
-#include "daemon/advice/prefetch_gpu.h"
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/state.h"
-#include "daemon/session/offer.h"
 #include "daemon/session/session.h"
-#include "daemon/session/watch.h"
 #include "daemon/vram/checksum.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
@@ -99,7 +96,7 @@ struct vram_shelf *vram_shelf_get(struct vram_pool *vp, uint32_t extent)
 	shelf_link_in(vp, s);
 	if (extent > vp->newest)
 		vp->newest = extent;
-	offers_tell(vp->gpu->cache);
+	observe_extent_added(vp->gpu->cache);
 	vp->slots += slots;
 	vp->free_slots += slots;
 	return s;
@@ -310,7 +307,7 @@ static void slot_free(struct vram_slot *s)
 	};
 
 	if (s->ahead)
-		vram_ahead_end(s, COUNTER_GPU_AHEAD_WASTED);
+		observe_gpu_ahead_ended(vp->gpu->cache, s, COUNTER_GPU_AHEAD_WASTED);
 	s->shelf->taken--;
 	if (!s->shelf->draining)
 		vp->free_slots++;
@@ -376,7 +373,7 @@ void vram_ready_now(struct cache *c, struct vram_slot *s)
 	s->used = false;
 	vp->blocks++;
 	c->policy->insert(vp->policy, &s->node, &e);
-	gone_forget(c, b->node.id, true);
+	observe_came_back(c, b->node.id, true);
 	where_set(b, BLOCK_ON_GPU, true);
 	vram_sync(b);
 }
@@ -411,7 +408,8 @@ void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const st
 		if (s->state == VRAM_READY)
 			c->policy->use(s->shelf->pool->policy, &s->node, e);
 		if (s->ahead && gpu)
-			vram_ahead_end(s, s->state == VRAM_READY ? COUNTER_GPU_AHEAD_USED : COUNTER_GPU_AHEAD_LATE);
+			observe_gpu_ahead_ended(c, s, s->state == VRAM_READY ? COUNTER_GPU_AHEAD_USED
+									     : COUNTER_GPU_AHEAD_LATE);
 		s->used |= s->state == VRAM_COMING;
 	}
 }
@@ -421,7 +419,7 @@ bool vram_used_coming(struct vram_slot *s)
 	if (s->state != VRAM_COMING)
 		return false;
 	if (s->ahead)
-		vram_ahead_end(s, COUNTER_GPU_AHEAD_LATE);
+		observe_gpu_ahead_ended(s->shelf->pool->gpu->cache, s, COUNTER_GPU_AHEAD_LATE);
 	s->used = true;
 	return true;
 }
@@ -451,7 +449,7 @@ void vram_condemn(struct cache *c, struct vram_slot *s)
 	block_books(b, true);
 	where_set(b, BLOCK_ON_GPU, vram_ready(b));
 	vram_sync(b);
-	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+	observe_moved(c, b);
 }
 
 void vram_give(struct block *b)

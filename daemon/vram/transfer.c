@@ -10,21 +10,19 @@
  */
 #include "daemon/vram/transfer.h"
 
-#include "daemon/advice/eviction_log.h"
 #include "daemon/advice/prefetch_gpu.h"
 #include "daemon/block/block.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
-#include "daemon/call/lease.h"
 #include "daemon/disk/load.h"
 #include "daemon/disk/spill.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/memory/evict.h"
 #include "daemon/memory/grow.h"
-#include "daemon/session/watch.h"
 #include "daemon/vram/checksum.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
@@ -379,7 +377,7 @@ void vram_up_end(struct cache *c, struct vram_move *m, enum status s)
 		cache_count(c, m->way == DEVICE_UP ? COUNTER_MOVED_UP : COUNTER_MOVED_ACROSS, b->pool->geometry.block_bytes);
 		vram_ready_now(c, m->slot);
 		links_apart(m->done, m->gpu);
-		watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+		observe_moved(c, b);
 	} else if (m->slot && block_live(b)) {
 		vram_detach(m->slot); /* of a dead one it goes with the last pin */
 	}
@@ -773,7 +771,7 @@ static void ends_fetch(const struct cache *c, const struct flight *f, uint32_t a
 	__builtin_prefetch(m->slot, 1);
 	__builtin_prefetch(&m->slot->block, 1);
 	__builtin_prefetch(m->done, 1);
-	gone_fetch(c, m->block->node.id, f->copy.way != DEVICE_DOWN);
+	observe_soon(c, m->block->node.id, f->copy.way != DEVICE_DOWN);
 }
 
 /* With a GPU that is lost the device may not know what has come: the sums do. */
@@ -788,7 +786,7 @@ void vram_flight_end(struct cache *c, struct flight *f)
 	struct vram_move *m, *next;
 	uint32_t ended = 0;
 
-	late_tell(c);
+	observe_uses_due(c);
 	if (vram_flight_sums(f) && !f->sealed) {
 		cache_unlock(c);
 		vram_flight_seal_here(c, f);
