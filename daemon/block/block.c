@@ -11,6 +11,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/restore.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"

@@ -9,6 +9,7 @@
 
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/vram/slot_map.h"
 #include "eviction/policy.h"
 #include "store/index.h"

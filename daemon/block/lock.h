@@ -20,6 +20,7 @@
 #include "daemon/block/counters.h"
 #include "daemon/block/handle.h"
 #include "daemon/block/layout_pool.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
 #include "daemon/memory/check.h"
 #include "daemon/memory/drain.h"

@@ -2,6 +2,7 @@
 #include "daemon/block/observer.h"
 
 #include "daemon/block/lock.h"
+#include "daemon/block/views.h"
 
 #define TELL(c, news, ...) \
 	do { \

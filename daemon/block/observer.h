@@ -10,6 +10,7 @@
 
 #include "daemon/block/counters.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 
 struct block;
 struct cache;

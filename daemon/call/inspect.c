@@ -7,6 +7,7 @@
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/scrub.h"
 #include "daemon/memory/check.h"
 #include "daemon/session/reservation.h"

@@ -6,7 +6,9 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/compact.h"
 #include "daemon/disk/load.h"
 #include "daemon/disk/open.h"

@@ -11,6 +11,7 @@
 #include "daemon/block/block.h"
 #include "daemon/block/counters.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 
 struct cache;
 

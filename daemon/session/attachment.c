@@ -8,6 +8,7 @@
 
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/progress.h"
 #include "daemon/vram/state.h"

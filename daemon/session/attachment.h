@@ -11,6 +11,7 @@
 
 struct board;
 struct cache;
+struct cache_lent;
 struct offers;
 struct session;
 

@@ -6,11 +6,13 @@
 #include <stdint.h>
 
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "store/slot.h"
 #include "store/status.h"
 
 struct block;
 struct cache;
+struct cache_watch_event;
 struct pool;
 struct quota_holder;
 

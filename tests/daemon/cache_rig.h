@@ -6,9 +6,13 @@
 #include <check.h>
 #include <unistd.h>
 
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "kernels/format.h"
 #include "store/status.h"
+
+struct cache_leased;
 
 enum {
 	RIG_SLOT_BYTES = 8192, /* of rig_layout's: header, 576 bytes, pad */

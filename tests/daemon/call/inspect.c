@@ -1,5 +1,7 @@
 /* What operators see: inspection, the scrub, statistics. */
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/inspect.h"
 #include "daemon/call/lease.h"
 #include "daemon/call/lookup.h"

@@ -1,6 +1,8 @@
 /* Slabs that are given up, for compaction, for a smaller budget, and for slots of another size: what memory has too keeps a copy on disk all along. */
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/flush.h"
 #include "daemon/call/inspect.h"

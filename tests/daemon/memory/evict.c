@@ -1,6 +1,8 @@
 /* Memory that moves between layouts: extents are drained, holders delay that, and are told. */
 #include "daemon/block/layout_pool.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/call/delete.h"
 #include "daemon/call/lease.h"

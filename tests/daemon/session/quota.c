@@ -1,8 +1,10 @@
 /* Shares of what the cache counts, one row a thing: a process that leaks, another of its user, another user; and all of it back when they end. The rule
  * itself is tested by daemon/block/quota.c. */
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/call/reserve.h"
 #include "daemon/call/stream.h"

@@ -1,6 +1,8 @@
 /* Sessions: what may be opened, tokens, idleness, their end; drain mode; the bounds. */
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/call/commit.h"
 #include "daemon/call/lease.h"

@@ -1,5 +1,7 @@
 /* Watches: order, the first look around, overflow, and the end. */
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/delete.h"
 #include "daemon/call/lookup.h"
 #include "daemon/session/end.h"

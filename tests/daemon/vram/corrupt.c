@@ -2,6 +2,7 @@
  * comes from where else it is, or is a miss. Each loop runs with threads for sums (_i 1) and without. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/faults.h"
 #include "daemon/call/lease.h"

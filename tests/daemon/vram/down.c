@@ -2,6 +2,7 @@
  * from one that is lost meanwhile. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/faults.h"
 #include "daemon/call/inspect.h"

@@ -2,6 +2,7 @@
  * anybody asks. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/move_table.h"

@@ -1,6 +1,7 @@
 /* GPUs that are lost, in every state of what they have; processes that die with memory of a GPU; what cannot be had. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/faults.h"
 #include "daemon/call/lease.h"

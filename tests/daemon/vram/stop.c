@@ -1,6 +1,7 @@
 /* The end of the VRAM tier under a driver that does not answer: it has a bound, and disks and catalog are closed in order. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/session/attachment.h"
 #include "store/device.h"
