@@ -283,7 +283,7 @@ static bool deserves_room(struct cache *c, const struct block *b, enum ahead_kin
 
 	if (c->advice->ahead.held_bytes + b->pool->geometry.need_bytes > c->options.host_bytes / HOST_SHARE)
 		return false;
-	return room_spares(c, k) && (kind == AHEAD_ASKED || k->free_slots > 0 || !room_keeps_out(c, k, &e));
+	return room_spares(c, k) && (kind == AHEAD_ASKED || memory_class_has_room(k) || !room_keeps_out(c, k, &e));
 }
 
 /* OK: begun, or not to be. BUSY: no more of this wish now. EXHAUSTED: no more of any. */

@@ -64,7 +64,7 @@ void block_discard(struct cache *c, struct block *b)
 {
 	(void)c;
 	if (b->shelf) {
-		b->shelf->held--;
+		span_held(b->shelf, -1);
 		block_slot_give(b);
 	}
 	vram_give(b);
@@ -85,7 +85,8 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 	by_id_add(c, b);
 	observe_came_back(c, b->node.id, false);
 	if (b->shelf) {
-		b->shelf->held--;
+		span_held(b->shelf, -1);
+		span_used(b->shelf, c->now_us);
 		b->shelf->at[b->index] = b;
 		p->blocks++;
 		p->class->evictable += block_pins(b) == 0;
@@ -236,7 +237,7 @@ void block_books(struct block *b, bool on)
 	t->pinned_bytes += pins ? one * bytes : 0;
 	t->beside_bytes += pins && b->vram && !(b->shelf && held) ? one * bytes : 0;
 	if (b->shelf) {
-		b->shelf->held += held ? (uint32_t)one : 0;
+		span_held(b->shelf, !held ? 0 : on ? 1 : -1);
 		b->pool->class->evictable += memory == 0 ? one : 0;
 	}
 	if (b->vram)
@@ -259,7 +260,7 @@ static void pin(struct block *b)
 	b->pool->tenant->pinned_bytes += b->pool->geometry.need_bytes;
 	if (b->shelf) {
 		b->pool->class->evictable--;
-		b->shelf->held++;
+		span_held(b->shelf, 1);
 	}
 }
 
@@ -333,7 +334,7 @@ static void unpin(struct block *b, bool changes)
 	else if (!b->vram && !(left & ~INDEX_DEAD)) {
 		b->pool->tenant->pinned_bytes -= b->pool->geometry.need_bytes;
 		if (b->shelf)
-			b->shelf->held--;
+			span_held(b->shelf, -1);
 		if (b->shelf && !(left & INDEX_DEAD))
 			b->pool->class->evictable++;
 	}
@@ -499,6 +500,8 @@ static void refused_use(struct cache *c, struct block *b, const struct policy_ev
 /* In memory and on disk. */
 static void use_below(struct cache *c, struct block *b, const struct policy_event *e)
 {
+	if (b->shelf)
+		span_used(b->shelf, c->now_us);
 	if (b->shelf && b->ahead) {
 		observe_ahead_ended(c, b, COUNTER_AHEAD_USED);
 		b->refused = room_refuses(c, b->pool, e);
@@ -563,6 +566,6 @@ void block_place_on(const struct block *b, const struct vram_slot *copy, struct 
 void block_place(const struct block *b, struct cache_place *out)
 {
 	*out = (struct cache_place){ .extent = b->shelf->extent, .tokens = b->tokens,
-				     .offset = b->index * b->shelf->stride,
+				     .offset = b->shelf->offset + b->index * b->shelf->stride,
 				     .generation = b->generation };
 }

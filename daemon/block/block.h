@@ -28,7 +28,7 @@ struct block {
 	struct index_record record;    /* first: block_of(); its `word`: block_header_crc() */
 	struct policy_node node;       /* of memory's policy, while it is in memory */
 	struct pool *pool;
-	struct shelf *shelf;           /* NULL: not in memory */
+	struct span_map *shelf;        /* NULL: not in memory */
 	struct rack *rack;             /* NULL: not on disk */
 	struct vram_slot *vram;        /* its slots on GPUs, coming ones too (vram/vram.h); NULL: none */
 	uint64_t generation;           /* of its put: in the header, whatever slot that lies in */

@@ -41,8 +41,8 @@ static enum status pool_create(struct cache *c, struct quota_holder *holder, con
 	kv_geometry_of(l, &p->geometry);
 	s = memory_class_get(c, p->geometry.need_bytes, &p->class, &made);
 	if (s) {
-		if (s == STATUS_INVALID)
-			*why = "a block of this layout is larger than the host tier";
+		if (s == STATUS_PRECONDITION)
+			*why = "a block of this layout is larger than an extent of memory: raise host_bytes or extent_bytes";
 		goto fail;
 	}
 	if (made)
@@ -80,22 +80,28 @@ void pools_free(struct cache *c)
 		free(c->pools[i]);
 }
 
+/* A slot's number in a walk: its place in the extent. */
+static uint32_t slot_number(const struct span_map *s, uint32_t index)
+{
+	return (uint32_t)((s->offset + index * s->stride) / KV_SLOT_ALIGN);
+}
+
 struct block *shelf_next_block(struct pool *p, uint32_t *extent, uint32_t *slot, uint32_t *budget)
 {
-	struct shelf *s = p->class->shelves;
-
-	while (s && s->extent < *extent)
-		s = s->next;
-	if (s && s->extent != *extent)
-		*slot = 0;
-	for (; s; s = s->next, *slot = 0) {
-		*extent = s->extent;
-		for (; *slot < s->slots; ++*slot) {
+	for (const struct span_map *s = p->class->spans; s; s = s->next) {
+		if (s->extent < *extent || (s->extent == *extent && slot_number(s, s->slots - 1) < *slot))
+			continue;
+		for (uint32_t i = 0; i < s->slots; i++) {
+			if (s->extent == *extent && slot_number(s, i) < *slot)
+				continue;
+			*extent = s->extent;
+			*slot = slot_number(s, i);
 			if (*budget == 0)
 				return NULL;
 			--*budget;
-			if (s->at[*slot] && s->at[*slot]->pool == p)
-				return s->at[(*slot)++];
+			++*slot;
+			if (s->at[i] && s->at[i]->pool == p)
+				return s->at[i];
 		}
 	}
 	return NULL;

@@ -1,42 +1,39 @@
-/* Classes of slots, and shelves: a shelf is one of a class's extents. Shelves know which published block lies in which slot, for whoever must
- * walk blocks by place: drains, scrubs, and a watch's first look around.
+/* Classes, spans and slots of host memory: the books. A slot is only taken from an extent that is registered with the
+ * disks and GPUs: one that another thread has just made waits for that (memory/grow.c).
  */
 #include "daemon/block/memory_class.h"
 
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
-#include "daemon/block/observer.h"
 #include "eviction/policy.h"
-#include "store/host/host.h"
-#include "store/ring/ring.h"
+#include "store/arena/arena.h"
 
 #include <stdlib.h>
 
-static struct memory_class *class_find(const struct cache *c, uint64_t stride)
+/* ---- classes ---- */
+
+static struct memory_class *class_find(const struct cache *c, const struct arena_class *arena)
 {
 	for (uint32_t i = 0; i < c->class_count; i++)
-		if (c->classes[i]->stride == stride)
+		if (c->classes[i]->arena == arena)
 			return c->classes[i];
 	return NULL;
 }
 
-static enum status class_create(struct cache *c, uint64_t stride, struct memory_class **out)
+static enum status class_create(struct cache *c, struct arena_class *arena, struct memory_class **out)
 {
-	struct memory_class *k = calloc(1, sizeof(*k));
-	enum status s = k && c->class_count < MEMORY_CLASSES_MAX ? STATUS_OK : STATUS_EXHAUSTED;
+	struct memory_class *k = c->class_count < MEMORY_CLASSES_MAX ? calloc(1, sizeof(*k)) : NULL;
 
-	if (!s)
-		s = host_pool_get(c->host, c->tenant.number, stride, stride, &k->host);
-	if (!s) {
-		k->policy_room = c->options.host_bytes / stride;
-		k->policy = policy_create(c->policy, k->policy_room, c->options.recompute_growth);
-		s = k->policy ? STATUS_OK : STATUS_EXHAUSTED;
-	}
-	if (s) {
+	if (!k)
+		return STATUS_EXHAUSTED;
+	k->arena = arena;
+	k->stride = arena_class_stride(arena);
+	k->policy_room = c->options.host_bytes / k->stride;
+	k->policy = policy_create(c->policy, k->policy_room, c->options.recompute_growth);
+	if (!k->policy) {
 		free(k);
-		return s;
+		return STATUS_EXHAUSTED;
 	}
-	k->stride = stride;
 	k->number = c->class_count;
 	c->classes[c->class_count++] = k;
 	*out = k;
@@ -45,12 +42,16 @@ static enum status class_create(struct cache *c, uint64_t stride, struct memory_
 
 enum status memory_class_get(struct cache *c, uint64_t need_bytes, struct memory_class **out, bool *made)
 {
-	struct memory_class *k = class_find(c, need_bytes);
-	enum status s = STATUS_OK;
+	struct arena_class *arena;
+	enum status s = arena_class_for(c->host, c->tenant.number, need_bytes, &arena);
+	struct memory_class *k;
 
+	if (s)
+		return s;
+	k = class_find(c, arena);
 	*made = !k;
 	if (!k)
-		s = class_create(c, need_bytes, &k);
+		s = class_create(c, arena, &k);
 	if (!s)
 		*out = k;
 	return s;
@@ -61,12 +62,20 @@ void memory_classes_free(struct cache *c)
 	for (uint32_t i = 0; i < c->class_count; i++) {
 		struct memory_class *k = c->classes[i];
 
-		while (k->shelves)
-			shelf_free(c, k->shelves);
+		for (struct span_map *s = k->spans, *next; s; s = next) {
+			next = s->next;
+			free(s);
+		}
 		c->policy->destroy(k->policy);
 		free(k);
 	}
 	c->class_count = 0;
+	for (struct memory_extent *e = c->memory_extents, *next; e; e = next) {
+		next = e->next;
+		free(e->device);
+		free(e);
+	}
+	c->memory_extents = NULL;
 }
 
 struct memory_class_sums memory_class_sums(const struct memory_class *k)
@@ -81,109 +90,113 @@ struct memory_class_sums memory_class_sums(const struct memory_class *k)
 	return sums;
 }
 
-/* ---- shelves ---- */
-
-struct shelf *shelf_find(struct cache *c, uint32_t extent)
+bool memory_class_has_room(const struct memory_class *k)
 {
-	struct shelf *s = c->shelf_hash[extent % SHELF_BUCKETS];
-
-	while (s && s->extent != extent)
-		s = s->hash_next;
-	return s;
+	return arena_can_take(k->arena);
 }
 
-/* Ids of extents rise, so a new one mostly goes last; a walk by rising id needs the order. */
-void shelf_link(struct cache *c, struct memory_class *k, struct shelf *s)
+struct memory_extent *memory_extent_find(const struct cache *c, uint32_t id)
 {
-	struct shelf **at = &k->shelves;
-	struct shelf **bucket = &c->shelf_hash[s->extent % SHELF_BUCKETS];
+	struct memory_extent *e = c->memory_extents;
 
-	while (*at && (*at)->extent < s->extent)
-		at = &(*at)->next;
-	s->next = *at;
-	*at = s;
-	s->hash_next = *bucket;
-	*bucket = s;
+	while (e && e->id != id)
+		e = e->next;
+	return e;
 }
 
-struct shelf *shelf_get(struct cache *c, struct memory_class *k, uint32_t extent)
-{
-	struct shelf *s = shelf_find(c, extent);
-	const struct extent *e;
-	uint32_t slots;
+/* ---- spans ---- */
 
-	if (s)
-		return s;
-	e = host_extent(c->host, extent);
-	if (!e)
-		return NULL;
-	slots = e->bytes / k->stride;
-	s = calloc(1, sizeof(*s) + slots * sizeof(s->at[0]));
+static bool is_before(const struct span_map *a, const struct span_map *b)
+{
+	return a->extent < b->extent || (a->extent == b->extent && a->offset < b->offset);
+}
+
+/* New spans mostly stand behind the others. */
+static void span_link(struct memory_class *k, struct span_map *s)
+{
+	struct span_map *after = k->spans_last;
+
+	while (after && is_before(s, after))
+		after = after->prev;
+	s->prev = after;
+	s->next = after ? after->next : k->spans;
+	if (s->next)
+		s->next->prev = s;
+	else
+		k->spans_last = s;
+	if (after)
+		after->next = s;
+	else
+		k->spans = s;
+}
+
+static void span_unlink(struct span_map *s)
+{
+	struct memory_class *k = s->class;
+
+	if (s->prev)
+		s->prev->next = s->next;
+	else
+		k->spans = s->next;
+	if (s->next)
+		s->next->prev = s->prev;
+	else
+		k->spans_last = s->prev;
+}
+
+/* The record of a span that was just cut; NULL: no memory, or its extent is not registered yet. */
+static struct span_map *span_make(struct cache *c, struct memory_class *k, struct arena_span *span)
+{
+	struct memory_extent *e = memory_extent_find(c, span->extent);
+	struct span_map *s = e ? calloc(1, sizeof(*s) + span->slots * sizeof(struct block *)) : NULL;
+
 	if (!s)
 		return NULL;
 	s->class = k;
-	s->base = e->base;
-	s->stride = k->stride;
-	s->extent = extent;
-	s->slots = slots;
-	for (uint32_t i = 0; i < CACHE_DISKS_MAX; i++)
-		s->buffer[i] = RING_NONE;
-	shelf_link(c, k, s);
-	if (extent > k->newest)
-		k->newest = extent;
-	observe_extent_added(c);
-	k->slots += slots;
-	k->free_slots += slots;
+	s->memory = e;
+	s->span = span;
+	s->base = span->at;
+	s->stride = span->stride;
+	s->offset = span->offset;
+	s->extent = span->extent;
+	s->slots = span->slots;
+	span->owner = s;
+	span_link(k, s);
 	return s;
-}
-
-void shelf_free(struct cache *c, struct shelf *s)
-{
-	struct shelf **at = &s->class->shelves;
-
-	while (*at != s)
-		at = &(*at)->next;
-	*at = s->next;
-	at = &c->shelf_hash[s->extent % SHELF_BUCKETS];
-	while (*at != s)
-		at = &(*at)->hash_next;
-	*at = s->hash_next;
-	free(s->device);
-	free(s);
 }
 
 /* ---- slots ---- */
 
-enum status memory_slot_take(struct cache *c, struct memory_class *k, struct memory_slot *out)
+enum status memory_slot_take(struct cache *c, struct memory_class *k, bool reserve, struct memory_slot *out)
 {
-	struct host_slot slot;
-	struct shelf *s;
+	struct arena_slot slot;
+	struct span_map *s;
 
-	if (host_slot_try(k->host, &slot))
+	if (arena_take(k->arena, reserve, &slot, NULL))
 		return STATUS_EXHAUSTED;
-	s = shelf_get(c, k, slot.extent);
+	s = slot.span->owner ? slot.span->owner : span_make(c, k, slot.span);
 	if (!s) {
-		host_slot_give(&slot);
+		arena_give(&slot, NULL);
 		return STATUS_EXHAUSTED;
 	}
 	s->taken++;
-	s->held++;
-	k->free_slots--;
-	k->taken_lately = true;
+	span_held(s, 1);
+	span_used(s, c->now_us);
 	*out = (struct memory_slot){ .shelf = s, .index = slot.index, .at = slot.at, .generation = slot.generation };
 	return STATUS_OK;
 }
 
 void memory_slot_give(const struct memory_slot *m)
 {
-	struct shelf *s = m->shelf;
-	const struct host_slot slot = {
-		.pool = s->class->host, .extent = s->extent, .index = m->index, .at = m->at, .offset = m->index * s->stride,
+	struct span_map *s = m->shelf;
+	const struct arena_slot slot = {
+		.class = s->class->arena, .span = s->span, .extent = s->extent, .granule = s->span->granule, .index = m->index,
 		.generation = m->generation,
 	};
 
 	s->taken--;
-	if (!s->draining)
-		s->class->free_slots++;
-	host_slot_give(&slot);
+	if (!arena_give(&slot, NULL))
+		return;
+	span_unlink(s);
+	free(s);
 }

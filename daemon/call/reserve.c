@@ -143,7 +143,7 @@ static void reserve_undo(struct cache *c, const struct reserve *v)
 static enum status reserve_all(struct cache *c, struct reserve *v, bool may_grow, const char **why)
 {
 	enum status status = STATUS_OK;
-	uint32_t waits = 0, done = 0;
+	uint32_t waits = 0, done = 0, vain = 0;
 
 	while (v->done < v->keys->count && !status) {
 		struct memory_class *grow;
@@ -159,8 +159,9 @@ static enum status reserve_all(struct cache *c, struct reserve *v, bool may_grow
 		if (status)
 			reserve_undo(c, v);
 		cache_unlock(c);
+		vain = done == v->done ? vain : 0;
 		if (grow && may_grow)
-			room_grow(c, grow, v->layouts); /* all of a key's slots, or none */
+			room_grow(c, grow, vain++ == ROOM_VAIN_MAX);
 		waits = done == v->done ? waits : 0;
 		done = v->done;
 		v->exhausted |= busy && waits == GPU_WAITS_MAX;

@@ -35,7 +35,7 @@ static enum status load_read(struct move *m)
 {
 	enum status s = disk_read(m->unit->disk, tier_move_place(m), m->slot.at,
 				  (uint32_t)m->block->pool->geometry.need_bytes,
-				  m->shelf->buffer[m->unit->number], m->priority, &m->io);
+				  m->shelf->memory->buffer[m->unit->number], m->priority, &m->io);
 
 	if (!s)
 		m->unit->loading++;
@@ -67,7 +67,7 @@ static enum status load_judge(struct move *m)
 
 static void load_give_slot(struct move *m)
 {
-	m->shelf->held--;
+	span_held(m->shelf, -1);
 	memory_slot_give(&m->slot);
 }
 
@@ -96,7 +96,7 @@ static void load_end(struct cache *c, struct move *m, enum status s)
 	tier_move_leave(m);
 	if (!s && block_live(b)) {
 		CRASH_POINT("load_arrive");
-		m->shelf->held--;
+		span_held(m->shelf, -1);
 		rack_doubt(b, false);
 		block_header_keep(b, m->header_crc);
 		b->rack_known = b->rack != NULL;

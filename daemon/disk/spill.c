@@ -17,7 +17,7 @@
 #include "daemon/disk/transfer.h"
 #include "eviction/policy.h"
 #include "store/crash_point.h"
-#include "store/host/host.h"
+#include "store/arena/arena.h"
 #include "store/ring/ring.h"
 #include "store/slab/disk.h"
 #include "store/status.h"
@@ -30,9 +30,12 @@ enum {
 };
 
 /* Slots of this class: those that it has, and those that it could still get. */
-static uint64_t slots_of(const struct memory_class *k, const struct host_usage *u)
+static uint64_t slots_of(const struct memory_class *k)
 {
-	return k->slots + (u->budget_bytes > u->extent_bytes ? (u->budget_bytes - u->extent_bytes) / k->stride : 0);
+	struct arena_class_usage u;
+
+	arena_class_usage(k->arena, &u);
+	return u.room;
 }
 
 /* Dirty blocks that are too many in this class. */
@@ -206,7 +209,6 @@ static bool any_sound(const struct tier *t)
 bool spill_pump(struct cache *c)
 {
 	const uint32_t first = c->tier ? c->tier->spill_first : 0;
-	struct host_usage u;
 	bool place = false;
 
 	if (!c->tier || c->tier->stopping || !c->tier->restored)
@@ -214,12 +216,11 @@ bool spill_pump(struct cache *c)
 	if (!room_for_spills(c->tier, c->options.disk_depth))
 		return any_sound(c->tier);
 	CRASH_POINT("spill_pump");
-	host_usage(c->host, &u);
 	for (uint32_t i = 0; i < c->class_count; i++) {
 		const uint32_t at = (first + i) % c->class_count;
 		struct memory_class *k = c->classes[at];
 		const struct memory_class_sums sums = memory_class_sums(k);
-		const uint64_t total = sums.dirty ? slots_of(k, &u) : 0;
+		const uint64_t total = sums.dirty ? slots_of(k) : 0;
 		const uint64_t over = sums.dirty ? excess(c, k, &sums, total) : 0, cold = sums.dirty ? coldest_wanted(c, &sums, total) : 0;
 		const uint32_t before = c->tier->move_count;
 		const enum status s = over || cold ? spill_some(c, k, over, cold) : STATUS_EXHAUSTED;

@@ -438,7 +438,7 @@ void tier_chores(struct cache *c)
 	hungry = c->tier->hungry ? c->tier->hungry->block->pool->class : NULL;
 	cache_unlock(c);
 	if (hungry)
-		room_grow(c, hungry, 1);
+		room_grow(c, hungry, false);
 	cache_lock(c);
 	loads_feed(c);
 	spill_pump(c);

@@ -19,7 +19,6 @@ struct cache_wait;
 struct cache_wait_link;
 struct pool;
 struct rack;
-struct shelf;
 struct slot_header;
 struct unit;
 
@@ -42,7 +41,7 @@ struct move {
 	uint32_t rack_slot;
 	struct block *block;           /* pinned; NULL: a burial */
 	struct memory_slot slot;         /* of a load */
-	struct shelf *shelf;
+	struct span_map *shelf;
 	bool spare;                    /* of a load: takes only what memory can spare, unless somebody else waits for it */
 	bool for_gpu;                  /* of a load: a GPU reads it next; constant */
 	bool grave;                    /* the header in the slot names `dead` until this is done */

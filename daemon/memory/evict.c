@@ -1,20 +1,17 @@
-/* Who makes place for whom.
+/* Which block leaves memory when a slot is wanted.
  *
- * Slots belong to classes (block/memory_class.h): layouts whose blocks take the same stride share one.
- * A class that needs a slot gets a free one, or a new extent (made outside the lock, as the kernel takes its
- * time with the pages), or evicts its own coldest block. Memory moves between classes by whole extents only:
- * when a class has nothing to evict, or another class's coldest block has been idle much longer than its own,
- * one extent of the other class is *drained*: no slot of it is taken any more, its unpinned blocks are
- * evicted, pinned ones delay it, and when the last slot is back and no process maps it, it is freed. That
- * takes a while, so a caller that finds nothing now is told EXHAUSTED: try again.
+ * Slots belong to classes (block/memory_class.h): layouts whose blocks need nearly the same bytes share one. A class
+ * that needs a slot gets, in this order:
  *
- * A class that is being filled gets its next extent ahead of time, when less than a quarter of one is free,
- * so that puts seldom wait for the kernel. The last extent of the budget is not given away like that: else
- * two classes could take it from one another for nothing.
+ *     a free slot of one of its spans
+ *     a slot of a new span, where enough granules side by side are free
+ *     one from pages that are taken from the kernel, outside the lock, as long as the budget has some (memory/grow.c)
+ *     the slot of its own next victim
+ *     if it has none: a span from the reserve, which only such classes get
+ *     if there is none: the coldest span of other classes, which is emptied and cut anew (memory/trade.c)
  *
- * One drain at a time makes progress; one that only waits for its holders (5 s without an end) does not
- * keep others from starting. What is nowhere else is spilled first; a disk that takes nothing so long (it hangs, or has no
- * place) is not waited for: memory is never short for a disk's sake.
+ * Once a span's worth of its own evictions, a class also looks whether another class has a span that is colder than
+ * its own next victim: that span is emptied and cut anew while the class goes on with what it has.
  */
 #include "daemon/memory/evict.h"
 
@@ -30,11 +27,12 @@
 #include "daemon/disk/tier.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/memory/drain.h"
+#include "daemon/memory/trade.h"
 #include "daemon/threads/deadline.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/vram.h"
-#include "store/host/host.h"
+#include "store/arena/arena.h"
 #include "store/ring/ring.h"
 #include "store/status.h"
 
@@ -47,13 +45,10 @@ enum {
 	VICTIM_SCAN = 256,             /* nodes a search looks at */
 	CLEAN_SCAN = 2048,             /* the same of those that are on a disk: the coldest may not be */
 	VICTIM_ROUNDS = 64,            /* searches, if all that it looked at was pinned */
-	BALANCE_EVERY_US = 100 * 1000,
 	COLDER_FACTOR = 4,             /* idle so many times as long ... */
 	COLDER_MIN_US = 10 * 1000 * 1000, /* ... and at least so much longer */
-	SWEEP_SLOTS = 4096,            /* a step */
-	DRAIN_STUCK_US = 5 * 1000 * 1000,
+	TRIES = 4096,                  /* victims whose slots do not come to the class, as another has claimed their span */
 	RETIRE_EVERY_US = 1000 * 1000,
-	GROWTH_US = 2000 * 1000,       /* a driver may keep others from it */
 	GROW_AGAIN_US = 1000 * 1000,   /* the kernel may have memory again */
 };
 
@@ -136,7 +131,7 @@ bool room_refuses(struct cache *c, struct pool *p, const struct policy_event *e)
 {
 	bool refused = p->refused_us == e->now_us && e->position == p->refused_position + 1;
 
-	if (!c->policy->admit || p->class->free_slots > 0 || p->class->grow_refused != c->room_epoch)
+	if (!c->policy->admit || p->class->grow_refused != c->room_epoch || memory_class_has_room(p->class))
 		return false;
 	if (!refused)
 		refused = room_keeps_out(c, p->class, e);
@@ -236,14 +231,14 @@ static struct block *victim_to_drop_below(struct cache *c, struct memory_class *
 
 bool room_spares(struct cache *c, struct memory_class *k)
 {
-	return k->free_slots > 0 || victim_to_spare(c, k);
+	return memory_class_has_room(k) || victim_to_spare(c, k);
 }
 
 static enum gone_reason gone_reason_of(enum counter why)
 {
 	return why == COUNTER_EVICTED_REFUSED ? GONE_REFUSED :
 	       why == COUNTER_EVICTED_SHED    ? GONE_SHED :
-	       why == COUNTER_EVICTED_DRAIN   ? GONE_DRAIN : GONE_FULL;
+	       why == COUNTER_EVICTED_TRADE   ? GONE_TRADE : GONE_FULL;
 }
 
 void room_evict(struct cache *c, struct block *b, enum counter why)
@@ -262,52 +257,6 @@ void room_evict(struct cache *c, struct block *b, enum counter why)
 	block_remove(c, b, CACHE_REASON_EVICTED);
 }
 
-/* Shelves of other classes compare by: empty ones first, then those with the fewest slots that cannot be
- * emptied, then whether they hold their class's coldest block. */
-static bool shelf_better(const struct shelf *a, const struct shelf *b, const struct block *coldest)
-{
-	if ((a->taken == 0) != (b->taken == 0))
-		return a->taken == 0;
-	if (a->held != b->held)
-		return a->held < b->held;
-	return a == coldest->shelf && b != coldest->shelf;
-}
-
-static struct shelf *shelf_to_drain(struct memory_class *k, const struct block *coldest)
-{
-	struct shelf *best = NULL;
-
-	for (struct shelf *s = k->shelves; s; s = s->next)
-		if (!s->draining && (!best || shelf_better(s, best, coldest)))
-			best = s;
-	return best;
-}
-
-/* A shelf of another class that nobody uses at all. */
-static struct shelf *shelf_idle(struct cache *c, const struct memory_class *mine)
-{
-	for (uint32_t i = 0; i < c->class_count; i++)
-		for (struct shelf *s = c->classes[i]->shelves; s && c->classes[i] != mine; s = s->next)
-			if (!s->draining && s->taken == 0)
-				return s;
-	return NULL;
-}
-
-static struct block *coldest_elsewhere(struct cache *c, const struct memory_class *mine)
-{
-	struct block *coldest = NULL;
-
-	for (uint32_t i = 0; i < c->class_count; i++) {
-		struct block *b = c->classes[i] == mine ? NULL : refused_victim(c->classes[i], false);
-
-		if (!b && c->classes[i] != mine)
-			b = victim(c, c->classes[i], 1);
-		if (b && (!coldest || (int64_t)(b->node.last_use_us - coldest->node.last_use_us) < 0))
-			coldest = b;
-	}
-	return coldest;
-}
-
 bool room_much_colder(const struct cache *c, const struct policy_node *other, const struct policy_node *own)
 {
 	uint64_t idle_other = c->now_us - other->last_use_us;
@@ -316,84 +265,48 @@ bool room_much_colder(const struct cache *c, const struct policy_node *other, co
 	return idle_other > COLDER_FACTOR * idle_own && idle_other - idle_own > COLDER_MIN_US;
 }
 
-static bool drain_in_progress(const struct cache *c)
+/* For a class that has nothing to give up itself. */
+static enum status take_newcomer(struct cache *c, struct memory_class *k, bool waits, struct memory_slot *out)
 {
-	for (uint32_t i = 0; i < c->drain_count; i++)
-		if (c->now_us - c->drains[i].since_us < DRAIN_STUCK_US)
-			return true;
-	return c->drain_count == DRAINS_MAX;
+	if (!memory_slot_take(c, k, true, out))
+		return STATUS_OK;
+	if (trade_begin(c, k, NULL) && waits)
+		c->grow = k;
+	return STATUS_EXHAUSTED;
 }
 
-static void drain_begin(struct cache *c, struct shelf *s)
-{
-	if (host_extent_drain(c->host, s->extent))
-		return;
-	s->draining = true;
-	s->class->slots -= s->slots;
-	s->class->free_slots -= s->slots - s->taken;
-	c->drains[c->drain_count++] = (struct drain){ .extent = s->extent, .since_us = c->now_us };
-	cache_count(c, COUNTER_DRAINS, 1);
-}
-
-/* `own`: what the class could evict itself, or NULL. */
-static void room_balance(struct cache *c, struct memory_class *k, const struct block *own)
-{
-	struct shelf *s;
-	struct block *other;
-
-	if (drain_in_progress(c) || (k->balance_us && c->now_us - k->balance_us < BALANCE_EVERY_US))
-		return;
-	k->balance_us = c->now_us;
-	s = shelf_idle(c, k);
-	if (!s) {
-		other = coldest_elsewhere(c, k);
-		if (!other || (own && !room_much_colder(c, &other->node, &own->node)))
-			return;
-		s = shelf_to_drain(block_pool(other)->class, other);
-	}
-	if (s) {
-		drain_begin(c, s);
-		room_drain_step(c);
-	}
-}
-
+/* waits: the caller would rather wait for another class's span to be emptied than do without. */
 static enum status take(struct cache *c, struct memory_class *k, struct block *(*next)(struct cache *c, struct memory_class *k),
-			struct memory_slot *out)
+			bool waits, struct memory_slot *out)
 {
-	enum status s = STATUS_EXHAUSTED;
 	struct block *b;
 
-	if (k->free_slots > 0)
-		return memory_slot_take(c, k, out);
+	if (!memory_slot_take(c, k, false, out))
+		return STATUS_OK;
 	if (k->grow_refused != c->room_epoch) {
 		c->grow = k;
-		return s;
+		return STATUS_EXHAUSTED;
 	}
-	b = next(c, k);
-	room_balance(c, k, b);
-	/* The slot of a victim in a draining extent does not come back to the class: take the next. */
-	for (int tries = 0; s == STATUS_EXHAUSTED && tries < SWEEP_SLOTS; tries++) {
-		b = next(c, k);
-		if (!b)
-			break;
+	for (int tries = 0; tries < TRIES && (b = next(c, k)); tries++) {
+		trade_look(c, k, b);
 		room_evict(c, b, COUNTER_EVICTED_FULL);
-		if (k->free_slots > 0)
-			s = memory_slot_take(c, k, out);
+		if (!memory_slot_take(c, k, false, out))
+			return STATUS_OK;
 	}
-	return s;
+	return k->evictable ? STATUS_EXHAUSTED : take_newcomer(c, k, waits, out);
 }
 
 enum status room_take(struct cache *c, struct memory_class *k, struct memory_slot *out)
 {
-	return take(c, k, victim_to_evict, out);
+	return take(c, k, victim_to_evict, true, out);
 }
 
 enum status room_take_spare(struct cache *c, struct memory_class *k, struct memory_slot *out)
 {
 	enum status s = STATUS_BUSY;
 
-	if (k->grow_refused != c->room_epoch || room_spares(c, k))
-		s = take(c, k, victim_to_spare, out);
+	if (k->grow_refused != c->room_epoch || !k->evictable || room_spares(c, k))
+		s = take(c, k, victim_to_spare, false, out);
 	return s == STATUS_EXHAUSTED && !c->grow ? STATUS_BUSY : s;
 }
 
@@ -402,9 +315,18 @@ enum status room_take_below(struct cache *c, struct memory_class *k, bool drops,
 	struct block *(*next)(struct cache *c, struct memory_class *k) = drops ? victim_to_drop_below : victim_below;
 	enum status s = STATUS_BUSY;
 
-	if (k->free_slots > 0 || k->grow_refused != c->room_epoch || next(c, k))
-		s = take(c, k, next, out);
+	if (k->grow_refused != c->room_epoch || !k->evictable || memory_class_has_room(k) || next(c, k))
+		s = take(c, k, next, false, out);
 	return s == STATUS_EXHAUSTED && !c->grow ? STATUS_BUSY : s;
+}
+
+/* As many slots as the class has free ones are there already. */
+static bool has_free(const struct memory_class *k, uint32_t slots)
+{
+	struct arena_class_usage u;
+
+	arena_class_usage(k->arena, &u);
+	return u.slots >= u.slots_used + slots;
 }
 
 void room_clear(struct cache *c, struct memory_class *k, uint32_t slots)
@@ -413,93 +335,8 @@ void room_clear(struct cache *c, struct memory_class *k, uint32_t slots)
 
 	if (k->grow_refused != c->room_epoch)
 		return;
-	for (uint32_t tries = 0; k->free_slots < (int64_t)slots && tries < slots && (b = victim_to_spare(c, k)); tries++)
+	for (uint32_t tries = 0; tries < slots && !has_free(k, slots) && (b = victim_to_spare(c, k)); tries++)
 		room_evict(c, b, COUNTER_EVICTED_FULL);
-}
-
-/* One at a time: two that grow one class get the same extent, which is registered once. A driver may take its time over that, or all time: who comes
- * then does without. Without the lock. */
-static bool growth_begin(struct cache *c, struct memory_class *k)
-{
-	struct timespec until;
-	bool begun;
-
-	cache_lock(c);
-	until = c->growth_until;
-	while (c->growing && !pthread_cond_timedwait(&c->growth, &c->lock, &until))
-		continue;
-	begun = !c->growing;
-	if (begun) {
-		c->growing = true;
-		c->growth_until = deadline_in(GROWTH_US);
-	} else {
-		k->grow_refused = c->room_epoch;
-	}
-	cache_unlock(c);
-	return begun;
-}
-
-void room_grow(struct cache *c, struct memory_class *k, uint32_t slots)
-{
-	uint32_t extent, buffer[CACHE_DISKS_MAX];
-	enum status s = host_pool_prepare(k->host, slots, &extent);
-	uint64_t *device = NULL;
-	struct shelf *shelf = NULL;
-	bool known = true;
-
-	if (!growth_begin(c, k))
-		return;
-	if (!s && (c->tier || c->vram)) {
-		cache_lock(c);
-		known = shelf_find(c, extent);
-		cache_unlock(c);
-		if (!known && c->tier)
-			tier_buffers_add(c, host_extent(c->host, extent), buffer);
-		if (!known)
-			device = vram_addresses(c, host_extent(c->host, extent));
-	}
-	cache_lock(c);
-	if (!s)
-		shelf = shelf_get(c, k, extent);
-	if (!shelf)
-		k->grow_refused = c->room_epoch;
-	else if (!known && c->tier && shelf->buffer[0] == RING_NONE)
-		memcpy(shelf->buffer, buffer, sizeof(buffer));
-	if (shelf && !known) {
-		shelf->device = device;
-		device = NULL;
-	}
-	cache_unlock(c);
-	if (device)
-		vram_unregister(c, host_extent(c->host, extent)->base, device);
-	free(device);
-	cache_lock(c);
-	c->growing = false;
-	pthread_cond_broadcast(&c->growth);
-	cache_unlock(c);
-}
-
-/* Looks at each class in turn, so that none is for ever behind another. */
-struct memory_class *room_ahead(struct cache *c, uint32_t *slots)
-{
-	struct host_usage u;
-
-	if (c->drain_count || !c->class_count)
-		return NULL;
-	host_usage(c->host, &u);
-	for (uint32_t i = 0; i < c->class_count; i++) {
-		struct memory_class *k = c->classes[c->ahead_hint++ % c->class_count];
-		uint64_t each = k->shelves ? (uint64_t)k->shelves->slots * k->stride : 0;
-		bool filling = k->taken_lately;
-
-		k->taken_lately = false;
-		if (!filling || !each || k->grow_refused == c->room_epoch || k->free_slots >= k->shelves->slots / 4 ||
-		    u.budget_bytes - u.extent_bytes < 2 * each)
-			continue;
-		*slots = k->shelves->slots / 4;
-		return k;
-	}
-	return NULL;
 }
 
 void room_tell(const struct policy_ops *ops, struct policy *policy, uint64_t slots, uint64_t *told)
@@ -515,12 +352,12 @@ void room_tell(const struct policy_ops *ops, struct policy *policy, uint64_t slo
 /* What a class has, and may have yet: others have the rest. */
 static void rooms_tell(struct cache *c)
 {
-	const uint64_t unused = host_unused(c->host);
-
 	for (uint32_t i = 0; i < c->class_count; i++) {
 		struct memory_class *k = c->classes[i];
+		struct arena_class_usage u;
 
-		room_tell(c->policy, k->policy, k->slots + unused / k->stride, &k->policy_room);
+		arena_class_usage(k->arena, &u);
+		room_tell(c->policy, k->policy, u.room, &k->policy_room);
 	}
 }
 
@@ -560,69 +397,6 @@ void room_drain_tell(struct cache *c, struct drain *d)
 		for (struct attachment *a = c->attachment_hash[i]; a; a = a->hash_next)
 			if (!a->gone && attachment_has_lent(a, d->extent))
 				retire_note(c, a->number, d->extent);
-}
-
-/* It is on its way to a disk, or is to be. */
-static bool spills_first(struct cache *c, const struct drain *d, struct block *b)
-{
-	enum status s;
-
-	if (!c->tier || b->rack || b->unworthy)
-		return false;
-	s = spill_begin(c, b, RING_IDLE, NULL);
-	return s == STATUS_OK || (s != STATUS_UNAVAILABLE && c->now_us - d->since_us < DRAIN_STUCK_US);
-}
-
-/* Evicts what can go; goes round again while something pinned, or on its way to disk, was left. */
-static void drain_sweep(struct cache *c, struct drain *d)
-{
-	struct shelf *s = shelf_find(c, d->extent);
-
-	if (!s || s->taken == 0)
-		return;
-	for (uint32_t n = 0; n < SWEEP_SLOTS && n < s->slots; n++, d->sweep++) {
-		struct block *b = s->at[d->sweep % s->slots];
-
-		if (!b || block_memory_pins(b) || spills_first(c, d, b))
-			continue;
-		room_evict(c, b, COUNTER_EVICTED_DRAIN);
-	}
-	d->sweep %= s->slots;
-}
-
-void room_drain_step(struct cache *c)
-{
-	for (uint32_t i = 0; i < c->drain_count; i++) {
-		drain_sweep(c, &c->drains[i]);
-		room_drain_tell(c, &c->drains[i]);
-	}
-}
-
-bool room_drained(struct cache *c)
-{
-	for (uint32_t i = 0; i < c->drain_count; i++) {
-		const struct shelf *s = shelf_find(c, c->drains[i].extent);
-
-		if (!s || s->taken == 0)
-			return true;
-	}
-	return false;
-}
-
-void room_drain_reap(struct cache *c)
-{
-	for (uint32_t i = 0; i < c->drain_count;) {
-		struct shelf *s = shelf_find(c, c->drains[i].extent);
-
-		if (host_extent(c->host, c->drains[i].extent)) {
-			i++;
-			continue;
-		}
-		if (s)
-			shelf_free(c, s);
-		c->room_epoch++;
-		c->drains[i] = c->drains[--c->drain_count];
-	}
 }
 
 void room_retire_flush(struct cache *c)

@@ -1,10 +1,12 @@
-/* New extents of memory. */
+/* Pages of memory, taken from the kernel when a class needs them, and ahead of that. */
 #ifndef TERRACE_DAEMON_MEMORY_GROW_H
 #define TERRACE_DAEMON_MEMORY_GROW_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
-struct cache;
+#include "daemon/block/lock.h"
+
 struct memory_class;
 
 /* Takes what room_take left in c->grow. */
@@ -15,5 +17,11 @@ static inline struct memory_class *room_wants(struct cache *c)
 	c->grow = NULL;
 	return k;
 }
+
+/* With the lock: whether pages should be taken ahead of need, by room_ahead. */
+bool room_wants_ahead(const struct cache *c);
+/* Without the lock: takes some, and registers a new extent with the disks and GPUs. The first call makes the first
+ * extent. */
+void room_ahead(struct cache *c);
 
 #endif

@@ -210,9 +210,9 @@ static void wait_for_room(struct vram_move *m)
 
 static uint64_t host_address(const struct block *b, const struct gpu *g)
 {
-	const struct shelf *s = b->shelf;
+	const struct span_map *s = b->shelf;
 
-	return s && s->device ? s->device[g->number] : 0;
+	return s && s->memory->device ? s->memory->device[g->number] : 0;
 }
 
 /* Where the bytes come from, if not from host memory. */
@@ -537,7 +537,7 @@ static void host_slot_back(struct vram_move *m)
 {
 	if (!m->shelf)
 		return;
-	m->shelf->held--;
+	span_held(m->shelf, -1);
 	memory_slot_give(&m->host);
 	m->shelf = NULL;
 }
@@ -554,7 +554,7 @@ static enum status host_slot_get(struct cache *c, struct vram_move *m)
 	if (s)
 		return s;
 	m->shelf = m->host.shelf;
-	if (m->shelf->device && m->shelf->device[m->gpu->number])
+	if (m->shelf->memory->device && m->shelf->memory->device[m->gpu->number])
 		return STATUS_OK;
 	host_slot_back(m); /* memory that this GPU cannot see */
 	return STATUS_EXHAUSTED;
@@ -646,7 +646,7 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 	}
 	if (!s && block_live(b) && m->shelf) {
 		cache_count(c, COUNTER_MOVED_DOWN, b->pool->geometry.block_bytes);
-		m->shelf->held--;
+		span_held(m->shelf, -1);
 		vram_sums_keep(b, m->sums);
 		b->rack_known = b->rack_known && m->header_crc == block_header_crc(b);
 		block_header_keep(b, m->header_crc);

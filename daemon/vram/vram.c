@@ -199,7 +199,7 @@ static bool keep_once(struct cache *c, struct gpu *g)
 		struct memory_class *k = host->block->pool->class;
 
 		driver_enter(c);
-		room_grow(c, k, 1); /* which registers it with all GPUs */
+		room_grow(c, k, false); /* which registers it with all GPUs */
 		driver_leave(c);
 		vram_feed_host(c);
 	} else if (g->freed && g->waiting) {

@@ -66,6 +66,7 @@ struct arena_options {
 	uint64_t granule_bytes;
 	uint32_t tenants;                /* that will share the budget; 0 for 1 */
 	bool huge_pages;                 /* of host memory */
+	bool whole_extents;              /* an extent's pages are taken when it is made, since it is registered with a GPU then */
 	uint64_t first_generation;       /* of the first take, 0 for 1: above those of earlier runs whose slots are kept */
 	uint32_t first_extent_id;        /* of extent_ids from there on; 0 for 1 */
 	uint32_t extent_ids;             /* at least 2; 0 for ARENA_EXTENT_IDS */
@@ -153,6 +154,9 @@ void arena_class_usage(struct arena_class *k, struct arena_class_usage *out);
  * for the span's record. */
 enum status arena_take(struct arena_class *k, bool reserve, struct arena_slot *out, bool *cut);
 
+/* Whether arena_take without `reserve` would find a slot now. */
+bool arena_can_take(struct arena_class *k);
+
 /* Gives a slot back. True: it was its span's last, and the span is no more; *owner (may be NULL) is what stood in its
  * `owner`, and the caller frees that. Giving back what is not taken (extent, span, class, index and generation are
  * compared) is a programmer's error: asserted, and without asserts ignored. */
@@ -231,6 +235,9 @@ enum status arena_prepare(struct arena_class *k, struct arena_growth *out);
  * theirs. OK also if there is nothing to take. Else statuses as arena_prepare, but not EXHAUSTED for want of budget;
  * BUSY: another thread is at it. */
 enum status arena_ahead(struct arena *a, uint32_t tenant, struct arena_growth *out);
+
+/* Whether arena_ahead would take pages. */
+bool arena_wants(struct arena *a, uint32_t tenant);
 
 /* Begins to drain an extent, to shrink or to give it to another tenant: no slot of it is taken any more. It is freed
  * by arena_doomed_free when its last slot is back and no process holds it. OK also if it drains already. NOT_FOUND: no

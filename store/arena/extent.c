@@ -248,7 +248,8 @@ static enum status extent_add(struct arena_tenant *t, uint64_t bytes, uint32_t n
 {
 	struct arena *a = t->arena;
 	const uint32_t granules = (uint32_t)(bytes / a->granule_bytes);
-	const uint32_t ready = a->options.ops ? granules : step_granules(a, 0, n, granules);
+	const bool whole = a->options.ops || a->options.whole_extents;
+	const uint32_t ready = whole ? granules : step_granules(a, 0, n, granules);
 	struct arena_extent *e = NULL;
 	struct host_failure failure;
 	enum status s;
@@ -307,6 +308,16 @@ static bool can_take(const struct arena_class *k)
 	return arena_run_find(k, false, &e, &granule);
 }
 
+bool arena_can_take(struct arena_class *k)
+{
+	bool can;
+
+	pthread_mutex_lock(&k->arena->mutex);
+	can = can_take(k);
+	pthread_mutex_unlock(&k->arena->mutex);
+	return can;
+}
+
 enum status arena_prepare(struct arena_class *k, struct arena_growth *out)
 {
 	struct arena *a = k->arena;
@@ -328,10 +339,26 @@ enum status arena_prepare(struct arena_class *k, struct arena_growth *out)
 	return s == STATUS_MISS ? STATUS_EXHAUSTED : s;
 }
 
+/* A whole extent takes longer than a step: it is begun when a quarter of one is left. */
 static bool wants_more(const struct arena_tenant *t)
 {
-	return t->free * t->arena->granule_bytes < ARENA_STEP_BYTES &&
+	const struct arena *a = t->arena;
+	const uint64_t least = a->options.whole_extents ? max_u64(ARENA_STEP_BYTES, a->extent_bytes / 4) : ARENA_STEP_BYTES;
+
+	return t->free * a->granule_bytes < least &&
 	       (t->unready > 0 || extent_next_bytes(t->arena, 1) > 0);
+}
+
+bool arena_wants(struct arena *a, uint32_t tenant)
+{
+	struct arena_tenant *t;
+	bool wants;
+
+	pthread_mutex_lock(&a->mutex);
+	t = arena_tenant_get(a, tenant);
+	wants = t && !t->growing && wants_more(t);
+	pthread_mutex_unlock(&a->mutex);
+	return wants;
 }
 
 enum status arena_ahead(struct arena *a, uint32_t tenant, struct arena_growth *out)
