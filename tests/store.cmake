@@ -1,5 +1,6 @@
 terrace_test(store_status SOURCES store/status.c LIBS terrace_status ONE_THREAD)
 terrace_test(store_shortage SOURCES store/shortage.c LIBS terrace_store ONE_THREAD)
+terrace_test(store_class_rule SOURCES store/class_rule.c LIBS terrace_store ONE_THREAD)
 terrace_test(store_slot SOURCES store/slot.c LIBS terrace_store ONE_THREAD)
 terrace_test(store_extent SOURCES store/host/extent.c LIBS terrace_store)
 # The same on huge pages: exits 77 (skipped) where the machine has none to give.
@@ -7,6 +8,10 @@ terrace_test(store_extent_huge SOURCES store/host/extent.c LIBS terrace_store AR
 terrace_test(store_index SOURCES store/index.c LIBS terrace_store)
 terrace_test(store_host SOURCES store/host/host.c LIBS terrace_store)
 terrace_test(store_host_device SOURCES store/host/device.c LIBS terrace_store sim_device)
+terrace_test(store_arena SOURCES store/arena/arena.c LIBS terrace_store)
+terrace_test(store_arena_class SOURCES store/arena/class.c LIBS terrace_store)
+terrace_test(store_arena_device SOURCES store/arena/device.c LIBS terrace_store sim_device)
+terrace_test(store_arena_model SOURCES store/arena/model.c TIMEOUT 300 LIBS terrace_store)
 add_library(store_ring_rig STATIC store/ring/rig.c)
 target_link_libraries(store_ring_rig PUBLIC terrace_store PkgConfig::CHECK)
 terrace_test(store_ring SOURCES store/ring/ring.c TIMEOUT 300 LIBS store_ring_rig)

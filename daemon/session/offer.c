@@ -10,10 +10,13 @@
 #include "daemon/session/session.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
+#include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/status.h"
 
 #include <stdlib.h>
+
+enum { OFFERED = 64 };
 
 static bool is_tier(const struct cache *c, int32_t gpu)
 {
@@ -80,11 +83,17 @@ static bool list_add(struct list *l, uint32_t extent, bool draining, uint32_t *n
 	return true;
 }
 
-static void of_host(const struct pool *p, uint32_t *next, struct list *l)
+/* All extents of the tenant's memory. */
+static void of_host(const struct cache *c, uint32_t *next, struct list *l)
 {
-	for (const struct shelf *s = p->newest < *next ? NULL : p->shelves; s; s = s->next)
-		if (!list_add(l, s->extent, s->draining, next))
-			return;
+	uint32_t ids[OFFERED], n;
+
+	do {
+		n = arena_extents(c->host, c->tenant.number, *next, ids, OFFERED);
+		for (uint32_t i = 0; i < n; i++)
+			if (!list_add(l, ids[i], false, next))
+				return;
+	} while (n == OFFERED);
 }
 
 static void of_gpu(const struct vram_pool *vp, uint32_t *next, struct list *l)
@@ -110,9 +119,9 @@ uint32_t cache_attach_offers(struct cache *c, uint64_t attachment, int32_t gpu, 
 			struct pool *p = session_pool(a->session, i);
 			uint32_t *next = &a->offers->next[i][tier];
 
-			if (gpu < 0)
-				of_host(p, next, &l);
-			else
+			if (gpu < 0 && i == 0)
+				of_host(c, next, &l);
+			else if (gpu >= 0)
 				of_gpu(c->vram->gpu[gpu]->pools[p->number], next, &l);
 		}
 	cache_unlock(c);
