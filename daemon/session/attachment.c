@@ -12,6 +12,7 @@
 #include "daemon/vram/progress.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/vram.h"
+#include "store/arena/arena.h"
 #include "store/host/extent.h"
 #include "store/host/host.h"
 #include "store/status.h"
@@ -139,12 +140,30 @@ static enum status lent_add(struct attachment *a, uint32_t extent)
 	return STATUS_OK;
 }
 
-/* The tier whose extent that is. */
-static struct host_tier *arena_of(const struct cache *c, uint32_t extent)
+/* Of a GPU's extent its memory; NULL: it is none. */
+static struct arena *arena_of(const struct cache *c, uint32_t extent)
 {
 	const struct gpu *g = vram_gpu_of_extent(c, extent);
 
-	return g && g->arena ? g->arena : c->host;
+	return g ? g->arena : NULL;
+}
+
+/* The extent, of a GPU's its hold; NULL: unknown. */
+static struct extent *extent_of(const struct cache *c, uint32_t extent)
+{
+	struct arena *a = arena_of(c, extent);
+
+	return a ? arena_extent(a, extent) : host_extent(c->host, extent);
+}
+
+/* layout_id: of host memory alone; a GPU's is the tenant's, for all layouts. */
+static bool owner_of(const struct cache *c, uint32_t extent, uint32_t *tenant, uint64_t *layout_id, bool *draining)
+{
+	struct arena *a = arena_of(c, extent);
+
+	*layout_id = 0;
+	return a ? arena_extent_owner(a, extent, tenant, draining)
+		 : host_extent_owner(c->host, extent, tenant, layout_id, draining);
 }
 
 /* One that is not known lives. */
@@ -165,7 +184,7 @@ static enum held extent_is_held(struct cache *c, uint32_t extent, uint32_t numbe
 
 	if (pthread_mutex_trylock(&c->extents))
 		return HELD_UNKNOWN;
-	e = host_extent(arena_of(c, extent), extent);
+	e = extent_of(c, extent);
 	if (!e || !extent_held(e, number))
 		held = HELD_NOT;
 	pthread_mutex_unlock(&c->extents);
@@ -267,12 +286,12 @@ static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t exte
 	const struct gpu *g = vram_gpu_of_extent(c, extent);
 	uint32_t tenant;
 	uint64_t layout_id;
-	bool draining, mine = false;
+	bool draining, mine = g != NULL;
 	enum status s;
 
 	if (still_open(a))
 		return STATUS_DENIED;
-	if (!host_extent_owner(arena_of(c, extent), extent, &tenant, &layout_id, &draining))
+	if (!owner_of(c, extent, &tenant, &layout_id, &draining))
 		return STATUS_NOT_FOUND;
 	if (g && g->lost)
 		return STATUS_UNAVAILABLE;
@@ -293,10 +312,10 @@ static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t exte
 }
 
 /* Of a GPU's: the memory, beside the hold. */
-static enum status lend_memory(struct host_tier *arena, uint32_t extent, struct cache_lent *out)
+static enum status lend_memory(struct arena *arena, uint32_t extent, struct cache_lent *out)
 {
-	struct host_device_extent e;
-	enum status s = host_extent_device(arena, extent, &e);
+	struct arena_device_extent e;
+	enum status s = arena_extent_device(arena, extent, &e);
 
 	if (s) {
 		close(out->fd);
@@ -312,23 +331,24 @@ static enum status lend_memory(struct host_tier *arena, uint32_t extent, struct 
 static enum status map_lend(struct cache *c, uint32_t number, uint32_t extent, bool write, struct cache_lent *out)
 {
 	const struct gpu *g = vram_gpu_of_extent(c, extent);
-	struct host_tier *arena = arena_of(c, extent);
 	enum status s = STATUS_NOT_FOUND;
+	uint32_t tenant;
+	bool draining;
 	struct extent *e;
 
 	*out = (struct cache_lent){ .fd = -1, .device_fd = -1, .gpu = g ? (int32_t)g->number : CACHE_HOST };
 	pthread_mutex_lock(&c->extents);
-	e = host_extent(arena, extent);
+	e = extent_of(c, extent);
 	if (e) {
 		s = extent_lend(e, number, write, &out->fd);
 		out->bytes = e->bytes;
 		out->page_bytes = e->page_bytes;
 	}
 	if (!s && g)
-		s = lend_memory(arena, extent, out);
+		s = lend_memory(g->arena, extent, out);
 	pthread_mutex_unlock(&c->extents);
 	if (!s)
-		host_extent_owner(arena, extent, NULL, &out->layout_id, NULL);
+		owner_of(c, extent, &tenant, &out->layout_id, &draining);
 	return s;
 }
 

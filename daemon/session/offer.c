@@ -87,10 +87,13 @@ static void of_host(const struct pool *p, uint32_t *next, struct list *l)
 			return;
 }
 
-static void of_gpu(const struct vram_pool *vp, uint32_t *next, struct list *l)
+/* All of the tenant's. */
+static void of_gpu(const struct gpu *g, uint32_t tenant, uint32_t *next, struct list *l)
 {
-	for (const struct vram_shelf *s = !vp || vp->gpu->lost || vp->newest < *next ? NULL : vp->shelves; s; s = s->next)
-		if (!list_add(l, s->extent, s->draining, next))
+	uint32_t id;
+
+	while (g->arena && !g->lost && arena_extents(g->arena, tenant, *next, &id, 1))
+		if (!list_add(l, id, false, next))
 			return;
 }
 
@@ -106,14 +109,14 @@ uint32_t cache_attach_offers(struct cache *c, uint64_t attachment, int32_t gpu, 
 	cache_lock(c);
 	a = attachment_find(c, attachment);
 	if (a && !a->gone && a->offers && a->session->state == SESSION_OPEN && a->offers->tiers >> tier & 1)
-		for (uint32_t i = 0; i < session_layouts(a->session) && !l.more; i++) {
+		for (uint32_t i = 0; i < (gpu < 0 ? session_layouts(a->session) : 1) && !l.more; i++) {
 			struct pool *p = session_pool(a->session, i);
 			uint32_t *next = &a->offers->next[i][tier];
 
 			if (gpu < 0)
 				of_host(p, next, &l);
 			else
-				of_gpu(c->vram->gpu[gpu]->pools[p->number], next, &l);
+				of_gpu(c->vram->gpu[gpu], p->tenant->number, next, &l);
 		}
 	cache_unlock(c);
 	*more = l.more;
