@@ -468,7 +468,8 @@ TERRACE_API enum terrace_status terrace_reserve_open_with(struct terrace_session
 /* Keys in the reservation. */
 TERRACE_API uint32_t terrace_reservation_count(const struct terrace_reservation *reservation);
 /* The slot of key i in layout l, block_bytes bytes, writable; NULL if key i got none, or one on a GPU. Its bytes are undefined: write
- * every token that is committed. It is writable until the commit or abort begins; a write after that may be a SIGSEGV. */
+ * every token that is committed. It is writable until the commit or abort begins; a write after that may be a SIGSEGV. The commit
+ * zeroes what is behind the valid tokens of a block that is not full. */
 TERRACE_API void *terrace_reservation_block(const struct terrace_reservation *reservation, uint32_t i, uint32_t l);
 /* A reservation on a GPU: the device address of each key's slot in layout l, addresses[terrace_reservation_count()], 256-byte aligned;
  * 0 if the key got none. They are what the `blocks` of terrace_cuda_encode want. As terrace_lease_addresses. */

@@ -24,6 +24,7 @@
 #include "daemon/vram/move_table.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
+#include "kernels/behind.h"
 #include "kernels/format.h"
 #include "store/device.h"
 #include "store/host/host.h"
@@ -210,6 +211,18 @@ bool rig_matches(const uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layo
 			return false;
 	}
 	return true;
+}
+
+bool rig_matches_to(const uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layout, uint32_t tokens)
+{
+	const struct kv_layout l = rig_layout(layout, 0);
+	uint8_t want[RIG_SLOT_BYTES];
+	struct kv_geometry g;
+
+	kv_geometry_of(&l, &g);
+	rig_fill(want, bytes, n, layout);
+	kv_zero_behind(&l, &g, want, tokens);
+	return memcmp(block, want, bytes) == 0;
 }
 
 uint32_t rig_put(struct rig *r, uint64_t first, uint32_t count)
