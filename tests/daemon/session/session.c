@@ -41,7 +41,14 @@ START_TEST(bad_sessions_are_refused)
 	l[0].layers = 512;
 	l[0].heads = l[0].total_heads = 1024; /* a block larger than the tier */
 	ck_assert_int_eq(cache_session_open(r.c, "", l, 1, "", r.now, &v, &r.why), STATUS_INVALID);
-	ck_assert_ptr_nonnull(r.why);
+	ck_assert_ptr_nonnull(strstr(r.why, "extent_bytes"));
+	l[0].layers = 128; /* and one that is larger than an extent alone */
+	l[0].heads = l[0].total_heads = 1;
+	ck_assert_int_eq(cache_session_open(r.c, "", l, 1, "", r.now, &v, &r.why), STATUS_INVALID);
+	ck_assert_ptr_nonnull(strstr(r.why, "extent_bytes"));
+	l[0].layers = 100;
+	ck_assert_int_eq(cache_session_open(r.c, "", l, 1, "", r.now, &v, &r.why), STATUS_OK);
+	v.id = 99;
 	ck_assert_uint_eq(v.id, 99);
 	rig_close(&r);
 }
@@ -67,7 +74,7 @@ START_TEST(bad_options_are_refused)
 	o.leases_max = 1 << 21;
 	ck_assert_int_eq(cache_create(&o, 1, &c, &why), STATUS_INVALID);
 	o = rig_options(64);
-	o.extent_bytes = 1;
+	o.extent_bytes = EXTENT_BYTES_MAX + 1ull;
 	ck_assert_int_ne(cache_create(&o, 1, &c, &why), STATUS_OK);
 	ck_assert_ptr_null(c);
 	cache_thread_leave();
@@ -245,7 +252,8 @@ START_TEST(draining_refuses_new_work_and_lets_old_end)
 }
 END_TEST
 
-START_TEST(extents_go_to_their_sessions_only)
+/* To any session of their tenant, whatever its layouts; and to no attachment that is not known. */
+START_TEST(extents_go_to_their_tenant)
 {
 	const struct cache_options o = rig_options(64);
 	struct kv_layout other = rig_layout(9, 0);
@@ -262,8 +270,11 @@ START_TEST(extents_go_to_their_sessions_only)
 	ck_assert_int_eq(rig_lease(&r, 0, 1, true, &place, &leased), STATUS_OK);
 	ck_assert_int_eq(cache_session_open(r.c, "", &other, 1, "", r.now, &v, &r.why), STATUS_OK);
 	ck_assert_int_eq(cache_attach(r.c, v.token, 1, r.now, &attachment, &session, &r.why), STATUS_OK);
-	ck_assert_int_eq(cache_attach_map(r.c, attachment, place.extent, false, &fd, &bytes, &page),
-			 STATUS_DENIED);
+	ck_assert_int_eq(cache_attach_map(r.c, attachment, place.extent, false, &fd, &bytes, &page), STATUS_OK);
+	close(fd);
+	fd = -1;
+	ck_assert_int_eq(cache_attach_map(r.c, attachment, place.extent, true, &fd, &bytes, &page), STATUS_PRECONDITION);
+	cache_attach_unmapped(r.c, attachment, place.extent);
 	ck_assert_int_eq(cache_attach_map(r.c, 12345, place.extent, false, &fd, &bytes, &page),
 			 STATUS_DENIED);
 	ck_assert_int_eq(cache_attach_map(r.c, r.attachment, 4711, false, &fd, &bytes, &page),
@@ -287,7 +298,7 @@ int main(void)
 	const TTest *const tests[] = {
 		bad_sessions_are_refused, bad_options_are_refused, others_join_by_token,
 		idle_sessions_end_unless_attached_or_called, tables_have_bounds,
-		draining_refuses_new_work_and_lets_old_end, extents_go_to_their_sessions_only,
+		draining_refuses_new_work_and_lets_old_end, extents_go_to_their_tenant,
 	};
 
 	return rig_main("cache_session", tests, sizeof(tests) / sizeof(tests[0]));

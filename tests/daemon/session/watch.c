@@ -170,15 +170,16 @@ END_TEST
 /* Nor does it keep the lock, or the thread that it is on, for long where there is little to find. */
 START_TEST(the_first_look_around_is_in_pieces)
 {
-	enum { SLOTS = 10000 }; /* of an extent, which is an eighth of memory at most */
-	struct cache_options o = rig_options(8 * SLOTS);
+	enum { SLOTS = 16384 }; /* of a span */
+	struct cache_options o = rig_options(2 * SLOTS);
 	struct cache_watch_event e;
 	struct cache_watch *w;
 	enum status s;
 	uint32_t pieces = 0;
 	struct rig r;
 
-	o.extent_bytes = SLOTS * RIG_SLOT_BYTES;
+	o.extent_bytes = o.granule_bytes = SLOTS * RIG_SLOT_BYTES;
+	o.host_bytes = 2 * o.granule_bytes;
 	rig_open(&r, &o, 1);
 	rig_put(&r, 1, 1);
 	ck_assert_int_eq(cache_watch_open(r.c, r.s.id, false, NULL, NULL, &w, &r.why), STATUS_OK);
@@ -189,7 +190,7 @@ START_TEST(the_first_look_around_is_in_pieces)
 	ck_assert_int_eq(s, STATUS_OK);
 	ck_assert_int_eq(e.kind, CACHE_SYNCED);
 	ck_assert_uint_eq(e.sequence, 2);
-	ck_assert_uint_eq(pieces, 2);
+	ck_assert_uint_ge(pieces, 2);
 	ck_assert_int_eq(cache_watch_next(w, &e), STATUS_MISS);
 	cache_watch_close(w);
 	rig_close(&r);
