@@ -298,7 +298,7 @@ END_TEST
 START_TEST(without_leave_to_grow_nothing_is_reserved)
 {
 	const struct cache_options o = rig_options(8192); /* 8 extents of 1024 slots, of which the start makes half */
-	struct cache_keys k = rig_keys(100, 4);
+	struct cache_keys k = rig_keys(10000, 4);
 	struct cache_place places[4];
 	enum status st[4];
 	uint64_t id[4];

@@ -785,7 +785,7 @@ START_TEST(many_calls_at_once)
 	for (int i = 0; i < CALLS; i++)
 		next_tag();
 	for (int i = 0; i < CALLS; i++) {
-		ck_assert(c[i].status == GRPC_STATUS_OK || c[i].status == GRPC_STATUS_RESOURCE_EXHAUSTED);
+		ck_assert_msg(c[i].status == GRPC_STATUS_OK || c[i].status == GRPC_STATUS_RESOURCE_EXHAUSTED, "%d", c[i].status);
 		ok += c[i].status == GRPC_STATUS_OK;
 		if (c[i].reply)
 			grpc_byte_buffer_destroy(c[i].reply);
