@@ -217,49 +217,42 @@ static struct policy_request request_of(struct cache *c, const struct request *r
 	};
 }
 
-/* What makes layouts share a policy: in memory the class, on a disk the size of their slots. */
-static bool same_in_memory(const struct pool *a, const struct pool *b)
+/* Tells a policy that several layouts may share once, of those that it has the blocks of. */
+static void tell_one(struct cache *c, const struct request *r, const struct policy_ops *ops, struct policy *policy,
+		     struct pool *const *pools, uint32_t layouts)
 {
-	return a->class == b->class;
+	const struct policy_request q = request_of(c, r, pools, layouts);
+
+	ops->request(policy, &q);
 }
 
-static bool same_on_disk(const struct pool *a, const struct pool *b)
+static void tell_memory(struct cache *c, const struct request *r)
 {
-	return a->geometry.need_bytes == b->geometry.need_bytes;
-}
+	struct pool *pools[CACHE_LAYOUTS_MAX];
 
-static void tell_memory(struct cache *c, const struct pool *p, const struct policy_request *q)
-{
-	c->policy->request(p->class->policy, q);
-}
+	for (uint32_t i = 0; i < c->class_count; i++) {
+		uint32_t n = 0;
 
-/* The policies of the disks on which the layout's blocks may lie. */
-static void tell_disks(struct cache *c, const struct pool *p, const struct policy_request *q)
-{
-	for (uint32_t i = 0; i < c->tier->unit_count; i++)
-		for (struct disk_class *k = c->tier->units[i].classes; k; k = k->next)
-			if (k->slot_bytes == p->geometry.need_bytes)
-				c->tier->policy->request(k->policy, q);
-}
-
-/* Tells each policy that several layouts of the request may share once, of all of them. */
-static void tell_shared(struct cache *c, const struct request *r, bool (*same)(const struct pool *a, const struct pool *b),
-			void (*to)(struct cache *c, const struct pool *p, const struct policy_request *q))
-{
-	for (uint32_t i = 0; i < r->layouts; i++) {
-		struct pool *pools[CACHE_LAYOUTS_MAX];
-		struct policy_request q;
-		uint32_t n = 0, before = 0;
-
-		while (before < i && !same(r->pool[before], r->pool[i]))
-			before++;
-		if (before < i) /* with that one it has been told */
-			continue;
-		for (uint32_t l = i; l < r->layouts; l++)
-			if (same(r->pool[l], r->pool[i]))
+		for (uint32_t l = 0; l < r->layouts; l++)
+			if (r->pool[l]->class == c->classes[i])
 				pools[n++] = r->pool[l];
-		q = request_of(c, r, pools, n);
-		to(c, r->pool[i], &q);
+		if (n)
+			tell_one(c, r, c->policy, c->classes[i]->policy, pools, n);
+	}
+}
+
+static void tell_disk(struct cache *c, const struct request *r, struct unit *u)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+
+	for (struct disk_class *k = u->classes; k; k = k->next) {
+		uint32_t n = 0;
+
+		for (uint32_t l = 0; l < r->layouts; l++)
+			if (class_joined(u, r->pool[l]->geometry.need_bytes) == k)
+				pools[n++] = r->pool[l];
+		if (n)
+			tell_one(c, r, c->tier->policy, k->policy, pools, n);
 	}
 }
 
@@ -293,9 +286,9 @@ static void tell_all(struct cache *c, const struct request *r)
 			tell_gpus(c, gpus, r, r->pool[i]);
 	}
 	if (c->policy->request)
-		tell_shared(c, r, same_in_memory, tell_memory);
-	if (c->tier && c->tier->policy->request)
-		tell_shared(c, r, same_on_disk, tell_disks);
+		tell_memory(c, r);
+	for (uint32_t i = 0; c->tier && c->tier->policy->request && i < c->tier->unit_count; i++)
+		tell_disk(c, r, &c->tier->units[i]);
 }
 
 static void tell(struct cache *c, struct request *r)

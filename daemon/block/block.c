@@ -10,8 +10,8 @@
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
+#include "daemon/block/unwritten.h"
 #include "daemon/block/values.h"
-#include "daemon/block/views.h"
 #include "daemon/disk/restore.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
@@ -84,6 +84,7 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 		return s;
 	by_id_add(c, b);
 	observe_came_back(c, b->node.id, false);
+	unwritten_set(b, true);
 	if (b->shelf) {
 		span_held(b->shelf, -1);
 		span_used(b->shelf, c->now_us);
@@ -395,6 +396,7 @@ void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 		spill_orphan(c, b);
 	CRASH_POINT("block_remove");
 	index_remove(c->index, &b->record);
+	unwritten_set(b, false);
 	if (b->shelf)
 		leave_shelf(c, b);
 	if (b->rack)
@@ -419,6 +421,7 @@ static void hand_over(struct cache *c, struct block *b, struct block *heir)
 	heir->role = b->role;
 	heir->wanted = b->wanted;
 	heir->turn = b->turn;
+	unwritten_inherit(b, heir);
 	if (b->rack) {
 		heir->rack = b->rack;
 		heir->rack_slot = b->rack_slot;
@@ -474,6 +477,7 @@ struct block *block_succeed(struct cache *c, struct block *b)
 	if (heir->rack || heir->vram) {
 		heir_enter(c, heir);
 	} else {
+		unwritten_set(heir, false);
 		free(heir);
 		heir = NULL;
 		observe_removed(c, b, CACHE_REASON_CORRUPT);

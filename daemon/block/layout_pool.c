@@ -53,6 +53,8 @@ static enum status pool_create(struct cache *c, struct quota_holder *holder, con
 	p->class->pools = p;
 	c->pools[c->pool_count++] = p;
 	p->holder = quota_join_again(holder); /* until the daemon ends */
+	unwritten_walk_begin(&p->spills, p);
+	unwritten_walk_begin(&p->falls, p);
 	*out = p;
 	return STATUS_OK;
 fail:
@@ -80,31 +82,4 @@ void pools_free(struct cache *c)
 	memory_classes_free(c);
 	for (uint32_t i = 0; i < c->pool_count; i++)
 		free(c->pools[i]);
-}
-
-/* A slot's number in a walk: its place in the extent. */
-static uint32_t slot_number(const struct span_map *s, uint32_t index)
-{
-	return (uint32_t)((s->offset + index * s->stride) / KV_SLOT_ALIGN);
-}
-
-struct block *shelf_next_block(struct pool *p, uint32_t *extent, uint32_t *slot, uint32_t *budget)
-{
-	for (const struct span_map *s = p->class->spans; s; s = s->next) {
-		if (s->extent < *extent || (s->extent == *extent && slot_number(s, s->slots - 1) < *slot))
-			continue;
-		for (uint32_t i = 0; i < s->slots; i++) {
-			if (s->extent == *extent && slot_number(s, i) < *slot)
-				continue;
-			*extent = s->extent;
-			*slot = slot_number(s, i);
-			if (*budget == 0)
-				return NULL;
-			--*budget;
-			++*slot;
-			if (s->at[i] && s->at[i]->pool == p)
-				return s->at[i];
-		}
-	}
-	return NULL;
 }

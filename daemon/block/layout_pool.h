@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "daemon/block/memory_class.h"
+#include "daemon/block/unwritten.h"
 #include "daemon/block/values.h"
 #include "kernels/format.h"
 #include "store/status.h"
@@ -38,8 +39,11 @@ struct pool {
 	uint64_t blocks;               /* published, in memory */
 	uint64_t disk_blocks;          /* published, on disk; some of them in memory too */
 	uint64_t doubted;              /* of these */
+	uint64_t flushed_generation;   /* what has no higher one was acknowledged by a Flush of everything */
 	uint64_t dirty;                /* in memory, not on disk and not on the way there; 0 without disks */
-	uint32_t spill_extent, spill_slot; /* where the search for them goes on */
+	struct unwritten unwritten;    /* published, on no disk: those, and what is on its way there or on GPUs alone */
+	struct unwritten_walk spills;  /* where the search for what is to be spilled goes on */
+	struct unwritten_walk falls;   /* the same for what is to come down from GPUs */
 	uint64_t unworthy;             /* of the dirty: not to be spilled */
 	uint64_t refused_us;           /* when admission refused last, and where in a chain */
 	uint32_t refused_position;
@@ -49,8 +53,5 @@ struct pool {
 enum status pool_get(struct cache *c, struct quota_holder *holder, const struct kv_layout *l, struct pool **out, const char **why);
 struct pool *pool_by_id(struct cache *c, uint64_t layout_id);
 void pools_free(struct cache *c);
-/* The next published block of the pool at or after (extent, slot), looking at no more than *budget slots,
- * which it counts down; NULL with *budget 0: go on from there; NULL with some left: no more. */
-struct block *shelf_next_block(struct pool *p, uint32_t *extent, uint32_t *slot, uint32_t *budget);
 
 #endif

@@ -1,10 +1,11 @@
 /* Which blocks are spilled, and when: in the background, so that what must leave memory is on disk already.
  *
- * A share of the host tier (spill_share) is to be free, not yet made, or *clean*: on disk too. What is missing to that is spilled: the
- * coldest, of which a search finds some from time to time; between, in the order of the slots, which is about the order of the puts. And of
- * the coldest so many as that share are to be clean, COLD_SCAN at most, whatever else is: what came back from a disk is clean too, but it was
- * just used. Were that enough, the coldest would stay dirty, and either what is used would go for them, or they would be dropped.
- * What is dropped for lack of a clean victim (a slow disk, a storm of puts) is counted as shed: memory never waits for a disk.
+ * A share of the host tier (spill_share) is to be free, not yet made, or *clean*: on disk too. What is missing to
+ * that is spilled: the coldest, of which a search finds some from time to time; between, in the order in which they
+ * were put. And of the coldest so many as that share are to be clean, COLD_SCAN at most, whatever else is: what came
+ * back from a disk is clean too, but it was just used. Were that enough, the coldest would stay dirty, and either
+ * what is used would go for them, or they would be dropped. What is dropped for lack of a clean victim (a slow disk,
+ * a storm of puts) is counted as shed: memory never waits for a disk.
  */
 #include "daemon/disk/spill.h"
 
@@ -12,6 +13,8 @@
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/unwritten.h"
+#include "daemon/disk/place.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
@@ -23,7 +26,7 @@
 #include "store/status.h"
 
 enum {
-	LOOK_SLOTS = 2048,             /* at a time, in one class */
+	LOOK_BLOCKS = 2048,             /* at a time, in one class */
 	COLD_SCAN = 2048,              /* nodes */
 	COLD_EVERY_US = 50 * 1000,
 	HURRIED = 64,                  /* spills that somebody waits for, at a time */
@@ -64,7 +67,7 @@ static uint64_t coldest_wanted(const struct cache *c, const struct memory_class_
 
 static bool spillable(const struct cache *c, const struct block *b)
 {
-	return !b->rack && !b->moving && block_live(b) && (c->tier->all || !b->unworthy);
+	return b->shelf && !b->rack && !b->moving && block_live(b) && (c->tier->all || !b->unworthy);
 }
 
 static bool gather_dirty(const struct policy_node *n, void *arg)
@@ -108,13 +111,13 @@ static struct block *coldest_dirty(struct cache *c, struct memory_class *k, uint
 	return NULL;
 }
 
-/* The next dirty block of a layout by place, from where the last search ended; NULL: a whole round, or the budget, brought none. */
-static struct block *next_by_place(struct cache *c, struct pool *p, uint32_t *budget)
+/* The next dirty block of a layout, from where the last search ended; NULL: a whole round, or the budget, brought none. */
+static struct block *next_unwritten(struct cache *c, struct pool *p, uint32_t *budget)
 {
 	bool round = false;
 
 	while (p->dirty && *budget) {
-		struct block *b = shelf_next_block(p, &p->spill_extent, &p->spill_slot, budget);
+		struct block *b = unwritten_walk_next(&p->spills, budget);
 
 		if (b && spillable(c, b))
 			return b;
@@ -122,7 +125,7 @@ static struct block *next_by_place(struct cache *c, struct pool *p, uint32_t *bu
 			break;
 		if (!b) {
 			round = true;
-			p->spill_extent = p->spill_slot = 0;
+			unwritten_walk_begin(&p->spills, p);
 		}
 	}
 	return NULL;
@@ -137,7 +140,7 @@ static struct block *next_dirty(struct cache *c, struct memory_class *k, uint32_
 		p = p->class_next;
 	first = p = p ? p : k->pools;
 	while (p && *budget) {
-		struct block *b = next_by_place(c, p, budget);
+		struct block *b = next_unwritten(c, p, budget);
 
 		k->spill_pool = p->number;
 		if (b)
@@ -153,17 +156,16 @@ static struct block *next_dirty(struct cache *c, struct memory_class *k, uint32_
 /* It was refused, and is the next one again. */
 static void look_again(struct block *b, bool is_cold)
 {
-	struct pool *p = b->pool;
-
-	p->spill_slot -= !is_cold && p->spill_slot > 0;
-	p->class->cold_at -= is_cold;
+	b->pool->class->cold_at -= is_cold;
+	if (!is_cold)
+		unwritten_walk_back(&b->pool->spills);
 }
 
 /* At most disk_depth of them: `excess` of whatever is dirty, and the dirty ones of the coldest `cold`. BUSY: the disks take no more now;
  * else what is not OK: they have no place for its blocks. */
 static enum status spill_some(struct cache *c, struct memory_class *k, uint64_t excess, uint64_t cold)
 {
-	uint32_t budget = LOOK_SLOTS, most = memory_class_sums(k).dirty ? c->options.disk_depth : 0;
+	uint32_t budget = LOOK_BLOCKS, most = memory_class_sums(k).dirty ? c->options.disk_depth : 0;
 
 	for (; most; most--) {
 		struct block *b = coldest_dirty(c, k, excess || cold > COLD_SCAN ? COLD_SCAN : (uint32_t)cold);
@@ -175,7 +177,7 @@ static enum status spill_some(struct cache *c, struct memory_class *k, uint64_t 
 		if (!b)
 			break;
 		excess -= excess > 0;
-		if (!c->tier->all && rack_refuses(c, b)) {
+		if (!c->tier->all && spot_denied(c, b)) {
 			cache_count(c, COUNTER_REFUSED_DISK, 1);
 			block_unworthy(b, true);
 			continue;

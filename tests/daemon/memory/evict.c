@@ -168,6 +168,7 @@ START_TEST(nobody_is_asked_to_unmap)
 	int fd[128];
 
 	rig_open(&a, &o, 1);
+	rig_watch(&a, getpid());
 	ck_assert_uint_eq(rig_put(&a, 0, 128), 128);
 	ck_assert_int_eq(rig_lease(&a, 0, 128, true, place, &leased), STATUS_OK);
 	for (int i = 0; i < 128; i++)
