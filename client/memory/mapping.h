@@ -2,9 +2,9 @@
  *
  * An extent of host memory is mapped whole, kept from children of fork(), and registered with a GPU when something there first wants
  * its address. One to be written is mapped to be read, but for the pages of reserved slots (memory/pages.h).
- * An extent of a GPU's memory is imported at its place in the address range of its layout, so that extents lie side by
- * side; its *hold*, a page of host memory, is mapped for as long. What to read and what to write have ranges of their
- * own. */
+ * An extent of a GPU's memory is imported at its place in a range of addresses of its tenant, so that extents lie side
+ * by side; its *hold*, a page of host memory, is mapped for as long. What to read and what to write have ranges of
+ * their own. */
 #ifndef TERRACE_CLIENT_MEMORY_MAPPING_H
 #define TERRACE_CLIENT_MEMORY_MAPPING_H
 
@@ -21,8 +21,6 @@ struct client_lent {
 		uint8_t uuid[DEVICE_UUID_BYTES];
 		uint64_t bytes;
 	} gpus[DEVICES_MAX];
-	uint32_t layout_count;
-	uint64_t layout_ids[CLIENT_LAYOUTS_MAX];
 };
 
 struct client_mapping {
@@ -39,7 +37,7 @@ struct client_mapping {
 	uint8_t *base;  /* of a GPU's memory: the hold. NULL: being unmapped, or the daemon has not been told yet; unchanged while in use */
 	uint64_t bytes; /* of the extent */
 	uint32_t gpu;   /* the session's number of it, or FDSOCK_NO_GPU */
-	uint64_t layout_id, at;      /* of a GPU's memory: whose it is, where in the layout's range */
+	uint64_t range_id, at;       /* of a GPU's memory: its range, and where in that */
 	struct device_extent device; /* of a GPU's memory */
 	uint32_t ready; /* of host memory: GPUs with which it is registered, a bit each; the owner's */
 	/* Of host memory: [DEVICES_MAX] its addresses on the session's GPUs, 0 where it is not registered; NULL: nowhere.
@@ -53,9 +51,9 @@ struct client_run {
 	uint64_t offset, bytes;
 };
 
-/* Address space for the extents of a layout on a GPU. */
+/* Address space for extents on a GPU: of one tenant, to be read or to be written. */
 struct client_range {
-	uint64_t layout_id;
+	uint64_t id;
 	uint32_t gpu;
 	bool writable;
 	uint64_t address, bytes;

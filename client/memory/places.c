@@ -90,8 +90,6 @@ static enum terrace_status spot_move(struct client_places *p, struct reading *r,
 	problem = memory_problem(r->p, m);
 	if (!problem && need > m->bytes)
 		problem = "is not inside its extent";
-	if (!problem && !host && m->layout_id != layout->id)
-		problem = "is in another layout's memory";
 	if (problem)
 		return place_fail(key, problem);
 	r->spots[l] = (struct spot){.mapping = m,
@@ -212,7 +210,7 @@ static enum terrace_status place_one(struct client_places *p, struct reading *r,
 	if (spot->base)
 		p->blocks[i] = spot->base + offset;
 	if (spot->base && g->writable) {
-		const struct client_run slot = {spot->mapping, offset, g->view->layouts[l].geometry.slot_bytes};
+		const struct client_run slot = {spot->mapping, offset, g->view->layouts[l].geometry.need_bytes};
 		enum terrace_status status = run_add(p, spot, &slot);
 
 		if (status)

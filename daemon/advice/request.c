@@ -194,7 +194,7 @@ static void tell_disks(struct cache *c, const struct pool *p, const struct polic
 		return;
 	for (uint32_t i = 0; i < c->tier->unit_count; i++)
 		for (struct disk_class *k = c->tier->units[i].classes; k; k = k->next)
-			if (k->slot_bytes == p->geometry.need_bytes)
+			if (k == class_joined(&c->tier->units[i], p->geometry.need_bytes))
 				c->tier->policy->request(k->policy, q);
 }
 

@@ -65,6 +65,7 @@ struct pool {
 	uint64_t evictable;            /* of these not pinned */
 	uint64_t disk_blocks;          /* published, on disk; some of them in memory too */
 	uint64_t doubted;              /* of these */
+	uint64_t flushed_generation;   /* what has no higher one was acknowledged by a Flush of everything */
 	uint64_t dirty;                /* in memory, not on disk and not on the way there; 0 without disks */
 	struct unwritten unwritten;    /* published, on no disk: those, and what is on its way there or on GPUs alone */
 	struct unwritten_walk spills;  /* where the search for what is to be spilled goes on */

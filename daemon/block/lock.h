@@ -102,6 +102,7 @@ struct cache {
 	void (*wake_chores)(void *arg);
 	void *wake_chores_arg;
 	void (*on_extent)(void *arg);  /* there is one more */
+	uint64_t extents_made;         /* of all tiers */
 	void *on_extent_arg;
 	struct retire *retired;        /* to tell once the lock is off */
 	uint32_t retired_count, retired_cap;

@@ -105,8 +105,8 @@ struct cache_lent {
 	int32_t gpu;                /* CACHE_HOST: host memory */
 	uint32_t page_bytes;
 	uint64_t bytes;
-	uint64_t at, range_bytes;   /* of a GPU's: place in the layout's range of addresses, and its size */
-	uint64_t layout_id;
+	uint64_t at, range_bytes;   /* of a GPU's: place in its range of addresses, and the size of that */
+	uint64_t range_id;          /* the same: which range */
 };
 
 struct cache_block_view {

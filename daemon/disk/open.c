@@ -155,7 +155,7 @@ static enum status unit_open(struct cache *c, struct unit *u, bool must_exist)
 		.folder = o->folder,
 		.must_exist = must_exist,
 		.budget_bytes = o->bytes,
-		.slab_bytes = all->slab_bytes < o->bytes ? all->slab_bytes : o->bytes,
+		.slab_bytes = disk_slab_bytes(o->bytes, all->slab_bytes, all->slab_files),
 		.slow_us = all->disk_slow_ms * 1000ull,
 		.ring = ring_of(all),
 	};

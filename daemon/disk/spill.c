@@ -14,6 +14,7 @@
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/unwritten.h"
+#include "daemon/disk/place.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
@@ -136,7 +137,7 @@ static enum status spill_some(struct cache *c, struct pool *p, uint64_t excess, 
 		}
 		if (!spillable(c, b))
 			continue;
-		if (!c->tier->all && rack_refuses(c, b)) {
+		if (!c->tier->all && spot_denied(c, b)) {
 			cache_count(c, COUNTER_REFUSED_DISK, 1);
 			block_unworthy(b, true);
 			most--;

@@ -221,7 +221,7 @@ static enum held extent_is_held(struct cache *c, struct lent *l, uint32_t number
  * unmapped it. */
 static bool lent_holds(struct cache *c, const struct attachment *a, struct lent *l)
 {
-	return extent_is_held(c, l, a->number) || (!l->told && process_lives(a));
+	return extent_is_held(c, l, a->number) || (!l->told && !a->host_only && process_lives(a));
 }
 
 /* The process has unmapped the extent, or never had it. */
@@ -323,6 +323,8 @@ static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t exte
 		return STATUS_DENIED;
 	if (!host_extent_owner(arena_of(c, extent), extent, &tenant, NULL, &draining))
 		return STATUS_NOT_FOUND;
+	if (g && a->host_only)
+		return STATUS_UNSUPPORTED;
 	if (g && g->lost)
 		return STATUS_UNAVAILABLE;
 	if (tenant != session_pool(a->session, 0)->tenant->number)
@@ -374,8 +376,8 @@ static enum status map_lend(struct cache *c, uint32_t number, uint32_t extent, b
 	if (!s && g)
 		s = lend_memory(arena, extent, out);
 	pthread_mutex_unlock(&c->extents);
-	if (!s)
-		host_extent_owner(arena, extent, NULL, &out->layout_id, NULL);
+	if (!s && g)
+		host_extent_owner(arena, extent, NULL, &out->range_id, NULL);
 	return s;
 }
 
@@ -398,6 +400,8 @@ static enum status board_lend(struct cache *c, uint64_t attachment, struct cache
 	cache_lock(c);
 	a = attachment_find(c, attachment);
 	s = still_open(a);
+	if (!s && a->host_only)
+		s = STATUS_UNSUPPORTED;
 	if (!s)
 		a->boarding++;
 	board = s ? NULL : a->board;
@@ -491,6 +495,17 @@ void cache_attach_watch(struct cache *c, uint64_t attachment, int pidfd)
 	cache_unlock(c);
 	if (pidfd >= 0)
 		close(pidfd);
+}
+
+void cache_attach_host_only(struct cache *c, uint64_t attachment)
+{
+	struct attachment *a;
+
+	cache_lock(c);
+	a = attachment_find(c, attachment);
+	if (a)
+		a->host_only = true;
+	cache_unlock(c);
 }
 
 void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent)

@@ -38,6 +38,7 @@ struct attachment {
 	int pidfd;                     /* -1: not known; nothing is lent before */
 	struct board *board;           /* NULL: none was asked for */
 	bool gone;
+	bool host_only;                /* see cache_attach_host_only() */
 	uint32_t lending;              /* descriptors of extents being made outside the lock */
 	uint32_t boarding;             /* the same of its board, for which GPUs' drivers may take their time */
 	uint32_t lent_count, lent_cap;
@@ -56,6 +57,9 @@ enum status cache_attach(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES]
 /* Its process, to tell when it has exited: slots are not reused before, unless it says that it has unmapped them. Takes
  * the descriptor over; the first counts. */
 void cache_attach_watch(struct cache *c, uint64_t attachment, int pidfd);
+/* Its library is of the version before (proto/fdsock.h): it has no memory of GPUs, nor a board (UNSUPPORTED), and does
+ * not say what it unmaps when it ends a session, so that the mapping alone counts. */
+void cache_attach_host_only(struct cache *c, uint64_t attachment);
 /* A descriptor of an extent of the session's tenant; the caller sends and closes it. DENIED (another tenant's, or the
  * attachment or its session is gone), NOT_FOUND (no such extent, or draining), EXHAUSTED (also: its process is not
  * known). write, of host memory: PRECONDITION unless the attachment has a reservation in the extent. */

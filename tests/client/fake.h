@@ -23,7 +23,8 @@
 		}                                                                                                      \
 	} while (0)
 
-enum { FAKE_BLOCKS = 64, FAKE_EXTENTS = 2, FAKE_SOCKETS = 256, FAKE_GPU_LAYOUTS = 2, FAKE_GPU_EXTENT = 1 << 24 };
+enum { FAKE_BLOCKS = 64, FAKE_EXTENTS = 2, FAKE_SOCKETS = 256, FAKE_GPU_LAYOUTS = 2 };
+enum { FAKE_GPU_EXTENT = 1 << 24, FAKE_GPU_RANGE = 77 };
 
 enum fake_fd_fault {
 	FAKE_FD_SOUND,
@@ -38,7 +39,6 @@ enum fake_fd_fault {
 	FAKE_FD_HANGS_UP,
 	/* Of a GPU's memory: */
 	FAKE_FD_GPU_UNKNOWN,     /* a number that the session has not */
-	FAKE_FD_GPU_LAYOUT,      /* a layout that the session has not */
 	FAKE_FD_GPU_ODD,         /* not at a multiple of what the GPU wants */
 	FAKE_FD_GPU_FAR,         /* past its range */
 	FAKE_FD_GPU_WRAPS,       /* so far past that it comes round */

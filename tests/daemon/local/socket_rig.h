@@ -19,6 +19,8 @@ void door_rig_open(const struct device_ops *ops);
 void door_rig_close(void);
 
 #define HEAD(kind) { FDSOCK_MAGIC, FDSOCK_VERSION, kind }
+/* What the library of the release before says. */
+#define HEAD_BEFORE(kind) { FDSOCK_MAGIC, FDSOCK_VERSION_BEFORE, kind }
 
 int dial(void);
 /* Receives one packet: its bytes, 0 at the end of the connection. got: descriptors that came along, or -1: two of them. */
