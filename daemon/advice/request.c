@@ -187,28 +187,6 @@ static void converse(struct advice *a, struct request *r)
 	*last = (struct conversation){ r->name[r->count - 1], r->conversation, r->turn };
 }
 
-/* The policies of the disks on which the pool's blocks may lie. */
-static void tell_disks(struct cache *c, const struct pool *p, const struct policy_request *q)
-{
-	if (!c->tier || !c->tier->policy->request)
-		return;
-	for (uint32_t i = 0; i < c->tier->unit_count; i++)
-		for (struct disk_class *k = c->tier->units[i].classes; k; k = k->next)
-			if (k == class_joined(&c->tier->units[i], p->geometry.need_bytes))
-				c->tier->policy->request(k->policy, q);
-}
-
-/* Those of the GPUs that the session works on: what others have is not asked for by that. */
-static void tell_gpus(struct cache *c, uint32_t gpus, const struct pool *p, const struct policy_request *q)
-{
-	for (uint32_t i = 0; c->vram && c->policy->request && i < c->vram->count; i++) {
-		const struct gpu *g = c->vram->gpu[i];
-
-		if ((gpus & 1u << i) && !g->lost && g->pools[p->number])
-			c->policy->request(g->pools[p->number]->policy, q);
-	}
-}
-
 /* Who wrote a block is known of those that are there. */
 static void roles_find(const struct cache *c, uint32_t count, const uint64_t *ids, uint8_t *roles)
 {
@@ -219,26 +197,105 @@ static void roles_find(const struct cache *c, uint32_t count, const uint64_t *id
 	}
 }
 
-static void tell_pool(struct cache *c, const struct request *r, struct pool *p)
+/* The request as a policy hears it that has the blocks of these layouts: once, with the blocks of a key side by side. A policy takes a block's
+ * place in the list for its depth, so each stands for its part of the key's tokens. */
+static struct policy_request request_of(struct cache *c, const struct request *r, struct pool *const *pools, uint32_t layouts)
+{
+	const uint32_t block_tokens = pools[0]->layout.block_tokens, most = CACHE_BLOCKS_MAX / layouts;
+	const uint32_t keys = r->count < most ? r->count : most;
+	struct advice *a = c->advice;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < keys; i++)
+		for (uint32_t l = 0; l < layouts; l++)
+			a->id[n++] = policy_id(r->name[i], pools[l]->layout_id);
+	roles_find(c, n, a->id, a->role);
+	return (struct policy_request){
+		.now_us = c->now_us, .session = r->conversation, .ids = a->id, .count = n, .tokens = r->count * block_tokens,
+		.block_tokens = block_tokens / layouts, .turn = r->turn, .hint = r->hint, .priority = r->priority, .ttl_s = r->ttl_s,
+		.roles = a->role,
+	};
+}
+
+/* What makes layouts share a policy: in memory the class, on a disk the size of their slots. */
+static bool same_in_memory(const struct pool *a, const struct pool *b)
+{
+	return a->class == b->class;
+}
+
+static bool same_on_disk(const struct pool *a, const struct pool *b)
+{
+	return a->geometry.need_bytes == b->geometry.need_bytes; /* and no others: the policies of a class hear of each need apart */
+}
+
+static void tell_memory(struct cache *c, const struct pool *p, const struct policy_request *q)
+{
+	c->policy->request(p->class->policy, q);
+}
+
+/* The policies of the disks on which the layout's blocks may lie. */
+static void tell_disks(struct cache *c, const struct pool *p, const struct policy_request *q)
+{
+	for (uint32_t i = 0; i < c->tier->unit_count; i++)
+		for (struct disk_class *k = c->tier->units[i].classes; k; k = k->next)
+			if (k == class_joined(&c->tier->units[i], p->geometry.need_bytes))
+				c->tier->policy->request(k->policy, q);
+}
+
+/* Tells each policy that several layouts of the request may share once, of all of them. */
+static void tell_shared(struct cache *c, const struct request *r, bool (*same)(const struct pool *a, const struct pool *b),
+			void (*to)(struct cache *c, const struct pool *p, const struct policy_request *q))
+{
+	for (uint32_t i = 0; i < r->layouts; i++) {
+		struct pool *pools[CACHE_LAYOUTS_MAX];
+		struct policy_request q;
+		uint32_t n = 0, before = 0;
+
+		while (before < i && !same(r->pool[before], r->pool[i]))
+			before++;
+		if (before < i) /* with that one it has been told */
+			continue;
+		for (uint32_t l = i; l < r->layouts; l++)
+			if (same(r->pool[l], r->pool[i]))
+				pools[n++] = r->pool[l];
+		q = request_of(c, r, pools, n);
+		to(c, r->pool[i], &q);
+	}
+}
+
+/* Those of the GPUs that the session works on: what others have is not asked for by that. */
+static void tell_gpus(struct cache *c, uint32_t gpus, const struct request *r, struct pool *p)
+{
+	const struct policy_request q = request_of(c, r, &p, 1);
+
+	for (uint32_t i = 0; i < c->vram->count; i++) {
+		const struct gpu *g = c->vram->gpu[i];
+
+		if ((gpus & 1u << i) && !g->lost && g->pools[p->number])
+			c->policy->request(g->pools[p->number]->policy, &q);
+	}
+}
+
+static void note_asked(struct cache *c, uint32_t gpus, const struct request *r, const struct pool *p)
+{
+	for (uint32_t i = 0; i < r->count; i++)
+		gone_asked(c, policy_id(r->name[i], p->layout_id), gpus);
+}
+
+static void tell_all(struct cache *c, const struct request *r)
 {
 	const uint32_t gpus = session_gpus(c, r->session);
-	struct advice *a = c->advice;
-	const struct policy_request q = {
-		.now_us = c->now_us, .session = r->conversation, .ids = a->id, .count = r->count,
-		.tokens = r->count * p->layout.block_tokens, .block_tokens = p->layout.block_tokens, .turn = r->turn, .hint = r->hint,
-		.priority = r->priority, .ttl_s = r->ttl_s, .roles = a->role,
-	};
 
-	for (uint32_t i = 0; i < r->count; i++)
-		a->id[i] = policy_id(r->name[i], p->layout_id);
-	if (r->kind != REQUEST_REPORT)
-		for (uint32_t i = 0; i < r->count; i++)
-			gone_asked(c, a->id[i], gpus);
-	roles_find(c, r->count, a->id, a->role);
+	for (uint32_t i = 0; i < r->layouts; i++) {
+		if (r->kind != REQUEST_REPORT)
+			note_asked(c, gpus, r, r->pool[i]);
+		if (c->vram && c->policy->request)
+			tell_gpus(c, gpus, r, r->pool[i]);
+	}
 	if (c->policy->request)
-		c->policy->request(p->policy, &q);
-	tell_gpus(c, gpus, p, &q);
-	tell_disks(c, p, &q);
+		tell_shared(c, r, same_in_memory, tell_memory);
+	if (c->tier && c->tier->policy->request)
+		tell_shared(c, r, same_on_disk, tell_disks);
 }
 
 static void tell(struct cache *c, struct request *r)
@@ -251,8 +308,7 @@ static void tell(struct cache *c, struct request *r)
 	}
 	cache_count(c, r->kind == REQUEST_REPORT ? COUNTER_REQUESTS_HINTED : COUNTER_REQUESTS, 1);
 	converse(c->advice, r);
-	for (uint32_t i = 0; i < r->layouts; i++)
-		tell_pool(c, r, r->pool[i]);
+	tell_all(c, r);
 	if (c->advice->recorder)
 		trace_note(c, r);
 	if (c->advice->advisor) {

@@ -22,7 +22,6 @@
 #include "daemon/vram/state.h"
 #include "eviction/policy.h"
 #include "store/crash_point.h"
-#include "store/host/host.h"
 #include "store/index.h"
 #include "store/status.h"
 
@@ -32,57 +31,40 @@
 
 enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, struct block **out)
 {
-	struct host_slot slot;
+	struct memory_slot slot;
 	struct block *b = calloc(1, sizeof(*b));
 	enum status s;
 
 	if (!b)
 		return STATUS_EXHAUSTED;
 	b->refused = e && room_refuses(c, p, e);
-	s = room_take(c, p, &slot);
-	if (s)
-		goto fail;
-	b->shelf = shelf_get(c, p, slot.extent);
-	if (!b->shelf) {
-		host_slot_give(&slot);
-		s = STATUS_EXHAUSTED;
-		goto fail;
+	s = room_take(c, p->class, &slot);
+	if (s) {
+		free(b);
+		return s;
 	}
+	b->shelf = slot.shelf;
 	b->pool = p;
-	b->shelf->taken++;
-	b->shelf->held++;
-	p->free_slots--;
-	p->taken_lately = true;
 	b->index = slot.index;
 	b->take = (uint32_t)slot.generation;
 	b->generation = slot.generation + (c->tier ? c->tier->generation_lift : 0);
 	cache_count(c, COUNTER_REFUSED_HOST, b->refused);
 	*out = b;
 	return STATUS_OK;
-fail:
-	free(b);
-	return s;
 }
 
 void block_slot_give(struct block *b)
 {
-	const struct pool *p = b->pool;
-	const struct host_slot slot = {
-		.pool = p->host, .extent = b->shelf->extent, .index = b->index, .at = block_slot_at(b),
-		.offset = b->index * b->shelf->stride, .generation = b->take,
-	};
+	const struct memory_slot slot = { .shelf = b->shelf, .index = b->index, .at = block_slot_at(b), .generation = b->take };
 
-	b->shelf->taken--;
-	if (!b->shelf->draining)
-		b->pool->free_slots++;
-	host_slot_give(&slot);
+	memory_slot_give(&slot);
 }
 
 void block_discard(struct cache *c, struct block *b)
 {
 	(void)c;
 	if (b->shelf) {
-		b->shelf->held--;
+		span_held(b->shelf, -1);
 		block_slot_give(b);
 	}
 	vram_give(b);
@@ -104,10 +86,11 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 	observe_came_back(c, b->node.id, false);
 	unwritten_set(b, true);
 	if (b->shelf) {
-		b->shelf->held--;
+		span_held(b->shelf, -1);
+		span_used(b->shelf, c->now_us);
 		b->shelf->at[b->index] = b;
 		p->blocks++;
-		p->evictable += block_pins(b) == 0;
+		p->class->evictable += block_pins(b) == 0;
 		p->dirty += c->tier != NULL;
 	}
 	cache_count(c, COUNTER_STORED_BLOCKS, 1);
@@ -115,35 +98,35 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 	return STATUS_OK;
 }
 
-/* Refused blocks hang in a list of the pool by the links that the policy would use. */
+/* Refused blocks hang in a list of the class by the links that the policy would use. */
 static void refused_add(struct cache *c, struct block *b)
 {
-	struct pool *p = b->pool;
+	struct memory_class *k = b->pool->class;
 
 	b->node.last_use_us = c->now_us;
 	b->node.uses = 0;
 	b->node.next = NULL;
-	b->node.prev = p->refused_last;
-	if (p->refused_last)
-		p->refused_last->next = &b->node;
+	b->node.prev = k->refused_last;
+	if (k->refused_last)
+		k->refused_last->next = &b->node;
 	else
-		p->refused = &b->node;
-	p->refused_last = &b->node;
+		k->refused = &b->node;
+	k->refused_last = &b->node;
 }
 
 static void refused_remove(struct block *b)
 {
 	struct policy_node *n = &b->node;
-	struct pool *p = b->pool;
+	struct memory_class *k = b->pool->class;
 
 	if (n->prev)
 		n->prev->next = n->next;
 	else
-		p->refused = n->next;
+		k->refused = n->next;
 	if (n->next)
 		n->next->prev = n->prev;
 	else
-		p->refused_last = n->prev;
+		k->refused_last = n->prev;
 	n->prev = n->next = NULL;
 	b->refused = false;
 }
@@ -163,7 +146,7 @@ void block_enter_policy(struct cache *c, struct block *b, uint64_t position)
 	else if (b->refused)
 		refused_add(c, b);
 	else
-		c->policy->insert(p->policy, &b->node, &e);
+		c->policy->insert(p->class->policy, &b->node, &e);
 }
 
 void block_unworthy(struct block *b, bool is)
@@ -173,13 +156,13 @@ void block_unworthy(struct block *b, bool is)
 	b->unworthy = is;
 }
 
-void block_arrive(struct cache *c, struct block *b, const struct host_slot *slot, struct shelf *s, uint64_t position)
+void block_arrive(struct cache *c, struct block *b, const struct memory_slot *slot, uint64_t position)
 {
 	block_books(b, false);
-	b->shelf = s;
+	b->shelf = slot->shelf;
 	b->index = slot->index;
 	b->take = (uint32_t)slot->generation;
-	s->at[b->index] = b;
+	b->shelf->at[b->index] = b;
 	b->pool->blocks++;
 	block_books(b, true);
 	b->pool->dirty += c->tier && !b->rack;
@@ -199,7 +182,7 @@ static void leave_shelf(struct cache *c, struct block *b)
 	else if (b->refused)
 		refused_remove(b);
 	else
-		c->policy->remove(b->pool->policy, &b->node);
+		c->policy->remove(b->pool->class->policy, &b->node);
 	block_unworthy(b, false);
 	b->shelf->at[b->index] = NULL;
 	b->pool->blocks--;
@@ -212,7 +195,7 @@ void block_depart(struct cache *c, struct block *b)
 {
 	CRASH_POINT("block_depart");
 	leave_shelf(c, b);
-	b->pool->evictable--;
+	b->pool->class->evictable--;
 	block_slot_give(b);
 	b->shelf = NULL;
 	/* What left memory first is to leave the disk first, whether it was written there long before that or for it. */
@@ -255,8 +238,8 @@ void block_books(struct block *b, bool on)
 	t->pinned_bytes += pins ? one * bytes : 0;
 	t->beside_bytes += pins && b->vram && !(b->shelf && held) ? one * bytes : 0;
 	if (b->shelf) {
-		b->shelf->held += held ? (uint32_t)one : 0;
-		b->pool->evictable += memory == 0 ? one : 0;
+		span_held(b->shelf, !held ? 0 : on ? 1 : -1);
+		b->pool->class->evictable += memory == 0 ? one : 0;
 	}
 	if (b->vram)
 		vram_books(b, held - b->memory_pins, on);
@@ -277,8 +260,8 @@ static void pin(struct block *b)
 		return;
 	b->pool->tenant->pinned_bytes += b->pool->geometry.need_bytes;
 	if (b->shelf) {
-		b->pool->evictable--;
-		b->shelf->held++;
+		b->pool->class->evictable--;
+		span_held(b->shelf, 1);
 	}
 }
 
@@ -352,9 +335,9 @@ static void unpin(struct block *b, bool changes)
 	else if (!b->vram && !(left & ~INDEX_DEAD)) {
 		b->pool->tenant->pinned_bytes -= b->pool->geometry.need_bytes;
 		if (b->shelf)
-			b->shelf->held--;
+			span_held(b->shelf, -1);
 		if (b->shelf && !(left & INDEX_DEAD))
-			b->pool->evictable++;
+			b->pool->class->evictable++;
 	}
 	if (left & INDEX_DEAD)
 		dead_give(b);
@@ -509,29 +492,31 @@ static void refused_use(struct cache *c, struct block *b, const struct policy_ev
 	uint32_t uses = b->node.uses + 1;
 
 	refused_remove(b);
-	b->refused = room_keeps_out(c, b->pool, e);
+	b->refused = room_keeps_out(c, b->pool->class, e);
 	if (b->refused) {
 		refused_add(c, b);
 		b->node.uses = uses;
 	} else {
-		c->policy->insert(b->pool->policy, &b->node, e);
+		c->policy->insert(b->pool->class->policy, &b->node, e);
 	}
 }
 
 /* In memory and on disk. */
 static void use_below(struct cache *c, struct block *b, const struct policy_event *e)
 {
+	if (b->shelf)
+		span_used(b->shelf, c->now_us);
 	if (b->shelf && b->ahead) {
 		observe_ahead_ended(c, b, COUNTER_AHEAD_USED);
 		b->refused = room_refuses(c, b->pool, e);
 		if (b->refused)
 			refused_add(c, b);
 		else
-			c->policy->insert(b->pool->policy, &b->node, e);
+			c->policy->insert(b->pool->class->policy, &b->node, e);
 	} else if (b->shelf && b->refused) {
 		refused_use(c, b, e);
 	} else if (b->shelf) {
-		c->policy->use(b->pool->policy, &b->node, e);
+		c->policy->use(b->pool->class->policy, &b->node, e);
 	}
 	block_unworthy(b, false);
 	if (b->rack)
@@ -585,6 +570,6 @@ void block_place_on(const struct block *b, const struct vram_slot *copy, struct 
 void block_place(const struct block *b, struct cache_place *out)
 {
 	*out = (struct cache_place){ .extent = b->shelf->extent, .tokens = b->tokens,
-				     .offset = b->index * b->shelf->stride,
+				     .offset = b->shelf->offset + b->index * b->shelf->stride,
 				     .generation = b->generation };
 }

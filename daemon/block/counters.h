@@ -24,7 +24,7 @@
 	X(READS, "terrace_reads_total", "status=ok", "blocks read by stream")                                \
 	X(READ_MISSES, "terrace_reads_total", "status=miss", "blocks read by stream")                        \
 	X(EVICTED_FULL, "terrace_evictions_total", "tier=host,reason=full", "blocks that left a tier")       \
-	X(EVICTED_DRAIN, "terrace_evictions_total", "tier=host,reason=drain", "blocks that left a tier")     \
+	X(EVICTED_TRADE, "terrace_evictions_total", "tier=host,reason=trade", "blocks that left a tier")     \
 	X(EVICTED_SHED, "terrace_evictions_total", "tier=host,reason=shed", "blocks that left a tier")       \
 	X(EVICTED_DISK, "terrace_evictions_total", "tier=disk,reason=full", "blocks that left a tier")       \
 	X(EVICTED_LOST, "terrace_evictions_total", "tier=disk,reason=lost", "blocks that left a tier")       \
@@ -109,6 +109,9 @@
 	X(SESSIONS, "terrace_sessions_opened_total", "", "sessions opened")                                  \
 	X(GHOSTS, "terrace_ghosts_total", "", "sessions that ended")                                         \
 	X(DRAINS, "terrace_extent_drains_total", "", "extents whose drain began")                            \
+	X(TRADES_COLDER, "terrace_span_trades_total", "tier=host,reason=colder", "spans that a class began to take from others") \
+	X(TRADES_NEED, "terrace_span_trades_total", "tier=host,reason=need", "spans that a class began to take from others") \
+	X(TRADES_GIVEN_UP, "terrace_span_trades_given_up_total", "tier=host", "of these, given up as some blocks could not go") \
 	X(RESYNCS, "terrace_watch_resyncs_total", "", "watches that fell behind")
 
 enum counter {

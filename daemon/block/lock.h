@@ -28,7 +28,6 @@ struct advice;
 struct attachment;
 struct cache_watch;
 struct damage_notes;
-struct host_tier;
 struct index;
 struct lease;
 struct policy_ops;
@@ -50,7 +49,7 @@ struct cache {
 	_Atomic bool draining;
 	_Atomic uint64_t counters[COUNTER_COUNT];
 	struct index *index;
-	struct host_tier *host;
+	struct arena *host;
 	struct tier *tier;             /* of disks (disk/tier.h); NULL: none */
 	struct vram *vram;             /* of GPUs (vram/vram.h); NULL: none */
 	const struct observers *observers; /* who listens to the news (block/observer.h) */
@@ -68,7 +67,9 @@ struct cache {
 	struct tenant tenant;          /* the only one of this version */
 	struct pool *pools[POOLS_MAX];
 	uint32_t pool_count;
-	struct shelf *shelf_hash[SHELF_BUCKETS];
+	struct memory_class *classes[MEMORY_CLASSES_MAX]; /* of slots of host memory */
+	uint32_t class_count;
+	struct memory_extent *memory_extents; /* registered */
 	struct session *sessions;
 	struct handle_places session_places;
 	uint64_t last_session;         /* public number */
@@ -87,17 +88,14 @@ struct cache {
 	struct cache_watch *watches;
 	uint32_t watch_count;
 
-	uint32_t ahead_hint;           /* pool at which room_ahead goes on */
-	struct pool *ahead;            /* its word to cache_chores */
-	uint32_t ahead_slots;
-	struct drain drains[DRAINS_MAX];
-	uint32_t drain_count;
+	uint64_t ahead_refused;        /* room_epoch at which no page was to be had ahead of need */
+	uint32_t trades;               /* classes that have a claim */
 	uint64_t read_bytes;           /* that streams which read have pinned, each block as often as it is read */
 	uint64_t pinned_lost;          /* rises when a block ends, or a copy on a GPU is found bad, that may be pinned */
 	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */
 	struct damage_notes *damages;  /* memory/check.c */
 	struct advice *advice;         /* advice/advice.h */
-	struct pool *grow;             /* room_take gave up for it: see there */
+	struct memory_class *grow;     /* room_take gave up for it: see there */
 	bool gpu_busy;                 /* so did a GPU's: see vram_room_wait */
 	void (*wake_chores)(void *arg);
 	void *wake_chores_arg;

@@ -60,7 +60,7 @@ void observe_copies_failed(struct cache *c, const struct gpu *g)
 	TELL(c, copies_failed, c, g);
 }
 
-void observe_extent_added(const struct cache *c)
+void observe_extent_added(struct cache *c)
 {
 	TELL(c, extent_added, c);
 }

@@ -43,7 +43,7 @@ struct observers {
 	 * slots are `failed`. */
 	void (*copies_failed[OBSERVERS_MAX + 1])(struct cache *c, const struct gpu *g);
 	/* A tier has one extent more. */
-	void (*extent_added[OBSERVERS_MAX + 1])(const struct cache *c);
+	void (*extent_added[OBSERVERS_MAX + 1])(struct cache *c);
 	/* Uses that a lease has put off must be told to the policies now. */
 	void (*uses_due[OBSERVERS_MAX + 1])(struct cache *c);
 };
@@ -59,7 +59,7 @@ void observe_came_back(struct cache *c, uint64_t id, bool gpu);
 void observe_ahead_ended(struct cache *c, struct block *b, enum counter how);
 void observe_gpu_ahead_ended(struct cache *c, struct vram_slot *s, enum counter how);
 void observe_copies_failed(struct cache *c, const struct gpu *g);
-void observe_extent_added(const struct cache *c);
+void observe_extent_added(struct cache *c);
 void observe_uses_due(struct cache *c);
 
 #endif

@@ -48,7 +48,7 @@ static void explain_rank(struct cache *c, const struct block *b, struct cache_ex
 	struct search s = { .node = &b->node };
 
 	out->refused = b->refused;
-	if (b->refused || b->ahead || !c->policy->walk || !c->policy->walk(b->pool->policy, count_before, &s, CACHE_RANK_MAX))
+	if (b->refused || b->ahead || !c->policy->walk || !c->policy->walk(b->pool->class->policy, count_before, &s, CACHE_RANK_MAX))
 		return;
 	out->rank = s.before;
 	out->ranked = s.found;
@@ -56,11 +56,11 @@ static void explain_rank(struct cache *c, const struct block *b, struct cache_ex
 
 static void explain_rival(struct cache *c, const struct pool *p, struct cache_explained *out)
 {
-	const struct policy_node *n = p->refused;
+	const struct policy_node *n = p->class->refused;
 	const struct block *b;
 
 	if (!n && c->policy->walk)
-		c->policy->walk(p->policy, note_first, &n, CACHE_RANK_MAX);
+		c->policy->walk(p->class->policy, note_first, &n, CACHE_RANK_MAX);
 	if (!n)
 		return;
 	b = block_of_node(n);
@@ -210,7 +210,7 @@ static void explain_on_gpu(struct cache *c, const struct vram_slot *s, struct ca
 
 static void explain_tiers(struct cache *c, const struct block *b, struct cache_explained *out)
 {
-	struct judged memory = { .ops = c->policy, .policy = b->pool->policy, .block_of = block_of_node, .may = may_leave_memory,
+	struct judged memory = { .ops = c->policy, .policy = b->pool->class->policy, .block_of = block_of_node, .may = may_leave_memory,
 				 .node = &b->node };
 
 	for (const struct vram_slot *s = b->vram; s; s = s->next)

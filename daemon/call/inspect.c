@@ -32,7 +32,7 @@ static void view_common(const struct block *b, struct cache_block_view *v)
 	};
 	if (b->shelf) {
 		v->extent = b->shelf->extent;
-		v->offset = b->index * b->shelf->stride;
+		v->offset = b->shelf->offset + b->index * b->shelf->stride;
 	} else if (b->vram) {
 		v->extent = b->vram->shelf->extent;
 		v->offset = b->vram->index * b->vram->shelf->pool->stride;

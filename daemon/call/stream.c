@@ -68,7 +68,8 @@ enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout
 	struct slot_info full = { .tokens = 0 };
 	struct reservation *r;
 	struct session *s;
-	struct pool *grow;
+	struct memory_class *grow;
+	uint32_t vain = 0;
 
 	if (!p)
 		return status;
@@ -98,7 +99,7 @@ enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout
 		grow = room_wants(c);
 		cache_unlock(c);
 		if (grow)
-			room_grow(c, grow, 1);
+			room_grow(c, grow, vain++ == ROOM_VAIN_MAX);
 	} while (grow);
 	reserve_count(c, status);
 	room_retire_flush(c);

@@ -380,13 +380,13 @@ void cache_disk_chores(struct cache *c)
 
 void tier_chores(struct cache *c)
 {
-	struct pool *hungry;
+	struct memory_class *hungry;
 
 	cache_lock(c);
-	hungry = c->tier->hungry ? c->tier->hungry->block->pool : NULL;
+	hungry = c->tier->hungry ? c->tier->hungry->block->pool->class : NULL;
 	cache_unlock(c);
 	if (hungry)
-		room_grow(c, hungry, 1);
+		room_grow(c, hungry, false);
 	cache_lock(c);
 	loads_feed(c);
 	spill_pump(c);

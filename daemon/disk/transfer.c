@@ -618,7 +618,7 @@ static enum status spill_submit(struct cache *c, struct move *m, struct block *b
 	m->io.done = spill_done;
 	m->block = b; /* the check may come before it is entered, but not before the lock is let go */
 	s = disk_write(m->unit->disk, tier_move_place(m), block_slot_at(b), (uint32_t)p->geometry.need_bytes,
-		       b->shelf->buffer[m->unit->number], m->priority, &m->io);
+		       b->shelf->memory->buffer[m->unit->number], m->priority, &m->io);
 	if (s)
 		return s;
 	CRASH_POINT("spill_submitted");

@@ -11,10 +11,13 @@
 #include "daemon/session/session.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
+#include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/status.h"
 
 #include <stdlib.h>
+
+enum { OFFERED = 64 };
 
 static bool is_tier(const struct cache *c, int32_t gpu)
 {
@@ -85,14 +88,17 @@ static void list_add(struct list *l, uint32_t extent, bool draining)
 	l->count += l->count < l->max;
 }
 
+/* All extents of the tenant's memory. */
 static void of_host(const struct cache *c, struct list *l)
 {
-	for (uint32_t i = 0; i < c->pool_count; i++) {
-		const struct pool *p = c->pools[i];
+	uint32_t ids[OFFERED], n, from = l->next;
 
-		for (const struct shelf *s = p->newest < l->next ? NULL : p->shelves; s; s = s->next)
-			list_add(l, s->extent, s->draining);
-	}
+	do {
+		n = arena_extents(c->host, c->tenant.number, from, ids, OFFERED);
+		for (uint32_t i = 0; i < n; i++)
+			list_add(l, ids[i], false);
+		from = n ? ids[n - 1] + 1 : from;
+	} while (n == OFFERED && !l->more);
 }
 
 static void of_gpu(const struct cache *c, const struct gpu *g, struct list *l)

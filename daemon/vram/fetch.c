@@ -77,9 +77,9 @@ bool vram_fetched_enough(struct cache *c, const struct vram_move *m)
 
 bool vram_memory_short(struct cache *c, const struct vram_move *m)
 {
-	struct pool *p = m->block->pool;
+	struct memory_class *k = m->block->pool->class;
 
-	return vram_only_spare(c, m) && p->grow_refused == c->room_epoch && !room_spares(c, p);
+	return vram_only_spare(c, m) && k->grow_refused == c->room_epoch && !room_spares(c, k);
 }
 
 bool vram_memory_comes(struct cache *c, const struct vram_move *m)

@@ -525,7 +525,7 @@ enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, st
 		free(b);
 		return s;
 	}
-	b->generation = host_generation(c->host) + (c->tier ? c->tier->generation_lift : 0);
+	b->generation = arena_generation(c->host) + (c->tier ? c->tier->generation_lift : 0);
 	*out = b;
 	return STATUS_OK;
 }

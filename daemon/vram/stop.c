@@ -158,16 +158,15 @@ static void gpu_close(struct cache *c, struct gpu *g)
 	gave_back(c);
 }
 
-static void shelves_unregister(struct cache *c)
+static void extents_unregister(struct cache *c)
 {
-	for (uint32_t i = 0; i < c->pool_count; i++)
-		for (struct shelf *s = c->pools[i]->shelves; s; s = s->next) {
-			if (s->device)
-				vram_unregister(c, s->base, s->device);
-			free(s->device);
-			s->device = NULL;
-			gave_back(c);
-		}
+	for (struct memory_extent *e = c->memory_extents; e; e = e->next) {
+		if (e->device)
+			vram_unregister(c, e->base, e->device);
+		free(e->device);
+		e->device = NULL;
+		gave_back(c);
+	}
 }
 
 /* All that a driver may take long over, on a thread that can be left in it. */
@@ -181,7 +180,7 @@ static void *closer_main(void *cache)
 		board_destroy(c, b);
 		gave_back(c);
 	}
-	shelves_unregister(c);
+	extents_unregister(c);
 	for (uint32_t i = 0; i < v->count; i++)
 		gpu_close(c, v->gpu[i]);
 	cache_lock(c);

@@ -210,9 +210,9 @@ static void wait_for_room(struct vram_move *m)
 
 static uint64_t host_address(const struct block *b, const struct gpu *g)
 {
-	const struct shelf *s = b->shelf;
+	const struct span_map *s = b->shelf;
 
-	return s && s->device ? s->device[g->number] : 0;
+	return s && s->memory->device ? s->memory->device[g->number] : 0;
 }
 
 /* Where the bytes come from, if not from host memory. */
@@ -537,35 +537,24 @@ static void host_slot_back(struct vram_move *m)
 {
 	if (!m->shelf)
 		return;
-	m->shelf->taken--;
-	m->shelf->held--;
-	if (!m->shelf->draining)
-		m->shelf->pool->free_slots++;
-	host_slot_give(&m->host);
+	span_held(m->shelf, -1);
+	memory_slot_give(&m->host);
 	m->shelf = NULL;
 }
 
 static enum status host_slot_get(struct cache *c, struct vram_move *m)
 {
-	struct pool *p = m->block->pool;
+	struct memory_class *k = m->block->pool->class;
 	enum status s;
 
 	if (m->idle)
-		s = room_take_below(c, p, !m->spare, &m->host);
+		s = room_take_below(c, k, !m->spare, &m->host);
 	else
-		s = m->spare ? room_take_spare(c, p, &m->host) : room_take(c, p, &m->host);
+		s = m->spare ? room_take_spare(c, k, &m->host) : room_take(c, k, &m->host);
 	if (s)
 		return s;
-	m->shelf = shelf_get(c, p, m->host.extent);
-	if (!m->shelf) {
-		host_slot_give(&m->host);
-		return STATUS_EXHAUSTED;
-	}
-	m->shelf->taken++;
-	m->shelf->held++;
-	p->free_slots--;
-	p->taken_lately = true;
-	if (m->shelf->device && m->shelf->device[m->gpu->number])
+	m->shelf = m->host.shelf;
+	if (m->shelf->memory->device && m->shelf->memory->device[m->gpu->number])
 		return STATUS_OK;
 	host_slot_back(m); /* memory that this GPU cannot see */
 	return STATUS_EXHAUSTED;
@@ -657,11 +646,11 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 	}
 	if (!s && block_live(b) && m->shelf) {
 		cache_count(c, COUNTER_MOVED_DOWN, b->pool->geometry.block_bytes);
-		m->shelf->held--;
+		span_held(m->shelf, -1);
 		vram_sums_keep(b, m->sums);
 		b->rack_known = b->rack_known && m->header_crc == block_header_crc(b);
 		block_header_keep(b, m->header_crc);
-		block_arrive(c, b, &m->host, m->shelf, position);
+		block_arrive(c, b, &m->host, position);
 	} else {
 		host_slot_back(m);
 		if (s && s != STATUS_BUSY)

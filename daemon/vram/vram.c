@@ -196,10 +196,10 @@ static bool keep_once(struct cache *c, struct gpu *g)
 		driver_leave(c);
 		vram_feed(c, g);
 	} else if (host) {
-		struct pool *p = host->block->pool;
+		struct memory_class *k = host->block->pool->class;
 
 		driver_enter(c);
-		room_grow(c, p, 1); /* which registers it with all GPUs */
+		room_grow(c, k, false); /* which registers it with all GPUs */
 		driver_leave(c);
 		vram_feed_host(c);
 	} else if (g->freed && g->waiting) {

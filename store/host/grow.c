@@ -19,7 +19,9 @@ void host_extent_free(struct host_extent *e)
 
 void host_extent_discard(struct host_extent *e)
 {
-	host_memory_close(&e->pool->tier->options, &e->memory);
+	const struct host_source source = host_source_of(&e->pool->tier->options, false);
+
+	host_memory_close(&source, &e->memory);
 	host_extent_free(e);
 }
 
@@ -61,12 +63,13 @@ static struct host_extent *extent_alloc(struct host_pool *p, uint32_t slots)
 static enum status range_reserve(struct host_pool *p, struct host_failure *f)
 {
 	struct host_tier *t = p->tier;
+	const struct host_source source = host_source_of(&t->options, false);
 	uint64_t address, bytes = host_round_up(2 * t->options.budget_bytes, t->granularity);
 	enum status s;
 
 	if (p->range.bytes)
 		return STATUS_OK;
-	s = host_memory_reserve(&t->options, bytes, &address, f);
+	s = host_memory_reserve(&source, bytes, &address, f);
 	if (s != STATUS_OK)
 		return s;
 	pthread_mutex_lock(&t->mutex);
@@ -101,6 +104,7 @@ static void place_give(struct host_pool *p, uint64_t at)
 enum status host_extent_make(struct host_pool *p, uint64_t bytes, bool huge, struct host_extent **out, struct host_failure *f)
 {
 	const struct host_options *o = &p->tier->options;
+	const struct host_source source = host_source_of(o, huge);
 	struct host_extent *e = extent_alloc(p, (uint32_t)(bytes / p->slot_bytes));
 	enum status s = STATUS_OK;
 
@@ -113,7 +117,7 @@ enum status host_extent_make(struct host_pool *p, uint64_t bytes, bool huge, str
 		host_extent_free(e);
 		return s;
 	}
-	s = host_memory_open(o, p->range.address + e->at, bytes, huge, &e->memory, f);
+	s = host_memory_open(&source, p->range.address + e->at, bytes, bytes, &e->memory, f);
 	if (s != STATUS_OK) {
 		if (o->ops)
 			place_give(p, e->at);

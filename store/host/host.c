@@ -460,8 +460,10 @@ uint32_t host_doomed_free(struct host_tier *t, struct host_extent *doomed)
 {
 	uint32_t n = 0;
 
+	const struct host_source source = host_source_of(&t->options, false);
+
 	for (struct host_extent *e = doomed; e; e = e->next)
-		host_memory_close(&t->options, &e->memory);
+		host_memory_close(&source, &e->memory);
 	pthread_mutex_lock(&t->mutex);
 	while (doomed) {
 		struct host_extent *next = doomed->next;

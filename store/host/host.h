@@ -31,7 +31,6 @@ enum {
 	HOST_GROWTH_WAIT_S = 10,
 	HOST_EXTENT_IDS = 1 << 24, /* a tier has so many at a time; then they come again */
 	HOST_DEVICE_SLOT_ALIGN = 256,
-	HOST_WHY_MAX = 160,
 };
 
 struct host_tier;

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "store/host/host.h"
 #include "store/host/memory.h"
 #include "store/host/range.h"
 
@@ -42,6 +43,11 @@ struct host_tier {
 	struct host_extent **extents;    /* ids ascend */
 	struct host_pool *pools[HOST_POOLS_MAX];
 };
+
+static inline struct host_source host_source_of(const struct host_options *o, bool huge)
+{
+	return (struct host_source){ o->ops, o->device, huge };
+}
 
 static inline uint64_t host_round_up(uint64_t bytes, uint64_t to)
 {

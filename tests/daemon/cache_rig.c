@@ -401,9 +401,9 @@ static void recount_racks(struct cache *c, struct books *b)
 		const struct pool *p = c->pools[i];
 		uint64_t count = 0;
 
-		for (const struct shelf *s = p->shelves; s; s = s->next)
+		for (const struct shelf *s = p->class->shelves; s; s = s->next)
 			for (uint32_t k = 0; k < s->slots; k++)
-				count += c->tier && s->at[k] && !s->at[k]->rack && !s->at[k]->moving;
+				count += c->tier && s->at[k] && s->at[k]->pool == p && !s->at[k]->rack && !s->at[k]->moving;
 		ck_assert_uint_eq(count, p->dirty);
 		on_disk -= p->disk_blocks;
 		of_pools += p->doubted;
@@ -549,18 +549,18 @@ void rig_check_books(struct cache *c)
 	uint64_t taken = 0, published = 0;
 
 	cache_lock(c);
-	for (uint32_t i = 0; i < c->pool_count; i++) {
+	for (uint32_t i = 0; i < c->class_count; i++) {
 		uint64_t evictable = b.evictable;
 		int64_t free_slots = 0;
 
-		published += c->pools[i]->blocks;
-		for (const struct shelf *s = c->pools[i]->shelves; s; s = s->next) {
+		published += memory_class_sums(c->classes[i]).blocks;
+		for (const struct shelf *s = c->classes[i]->shelves; s; s = s->next) {
 			recount_shelf(s, &b);
 			taken += s->taken;
 			free_slots += s->draining ? 0 : s->slots - s->taken;
 		}
-		ck_assert_int_eq(free_slots, c->pools[i]->free_slots);
-		ck_assert_uint_eq(b.evictable - evictable, c->pools[i]->evictable);
+		ck_assert_int_eq(free_slots, c->classes[i]->free_slots);
+		ck_assert_uint_eq(b.evictable - evictable, c->classes[i]->evictable);
 	}
 	for (uint32_t i = 0; i < c->options.sessions_max; i++)
 		if (c->sessions[i].state != SESSION_FREE)

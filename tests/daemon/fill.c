@@ -15,22 +15,22 @@
 
 #define SEED_EXTENT_FIRST 0x80000000u
 
-static struct shelf *seed_shelf(struct cache *c, struct pool *p, uint32_t slots)
+static struct shelf *seed_shelf(struct cache *c, struct memory_class *k, uint32_t slots)
 {
 	struct shelf *s = calloc(1, sizeof(*s) + slots * sizeof(s->at[0]));
 
 	if (!s)
 		return NULL;
-	s->pool = p;
+	s->class = k;
 	s->extent = SEED_EXTENT_FIRST;
 	while (shelf_find(c, s->extent))
 		s->extent++;
 	s->slots = s->taken = s->held = slots;
-	shelf_link(c, p, s);
+	shelf_link(c, k, s);
 	return s;
 }
 
-static enum status seed_one(struct cache *c, struct shelf *shelf, uint32_t index, const uint8_t *key,
+static enum status seed_one(struct cache *c, struct pool *p, struct shelf *shelf, uint32_t index, const uint8_t *key,
 			    uint32_t key_bytes)
 {
 	struct block *b = calloc(1, sizeof(*b));
@@ -38,13 +38,13 @@ static enum status seed_one(struct cache *c, struct shelf *shelf, uint32_t index
 
 	if (!b)
 		return STATUS_EXHAUSTED;
-	block_ident(shelf->pool, key, key_bytes, &b->record.ident);
+	block_ident(p, key, key_bytes, &b->record.ident);
 	atomic_init(&b->record.pins, 1);
 	b->shelf = shelf;
 	b->index = index;
 	b->generation = 1;
-	b->pool = shelf->pool;
-	b->tokens = shelf->pool->layout.block_tokens;
+	b->pool = p;
+	b->tokens = p->layout.block_tokens;
 	index_read_lock();
 	s = block_publish(c, b, c->now_us);
 	index_read_unlock();
@@ -66,11 +66,11 @@ enum status cache_seed(struct cache *c, uint64_t session, uint32_t layout, const
 		return STATUS_NOT_FOUND;
 	cache_lock(c);
 	cache_time(c, now_us);
-	shelf = seed_shelf(c, pools[layout], k->count);
+	shelf = seed_shelf(c, pools[layout]->class, k->count);
 	if (shelf)
 		s = STATUS_OK;
 	for (uint32_t i = 0; i < k->count && !s; i++)
-		s = seed_one(c, shelf, i, k->bytes + (size_t)i * k->key_bytes, k->key_bytes);
+		s = seed_one(c, pools[layout], shelf, i, k->bytes + (size_t)i * k->key_bytes, k->key_bytes);
 	cache_unlock(c);
 	return s;
 }

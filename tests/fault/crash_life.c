@@ -333,8 +333,8 @@ static void compare_disk(struct life *l, struct unit *u)
 
 static void compare_memory(struct life *l)
 {
-	for (uint32_t i = 0; i < l->c->pool_count; i++)
-		for (const struct shelf *s = l->c->pools[i]->shelves; s; s = s->next) {
+	for (uint32_t i = 0; i < l->c->class_count; i++)
+		for (const struct shelf *s = l->c->classes[i]->shelves; s; s = s->next) {
 			uint32_t blocks = 0;
 
 			for (uint32_t n = 0; n < s->slots; n++)

@@ -116,7 +116,7 @@ START_TEST(the_coldest_are_clean)
 	r.now += 100000;
 	rig_quiet(&r);
 	cache_lock(r.c);
-	r.c->policy->victim(r.c->pools[0]->policy, count_clean, &o, wanted);
+	r.c->policy->victim(r.c->classes[0]->policy, count_clean, &o, wanted);
 	cache_unlock(r.c);
 	ck_assert_uint_eq(o.looked, wanted);
 	ck_assert_uint_eq(o.clean, wanted);

@@ -330,11 +330,11 @@ START_TEST(new_extents_are_offered_at_once)
 	clock_set(0);
 	for (uint32_t i = 0; i < 4; i++) {
 		uint32_t extent;
-		enum status status = host_pool_prepare(shell.daemon.cache->pools[0]->host, 1000000, &extent);
+		enum status status = host_pool_prepare(shell.daemon.cache->classes[0]->host, 1000000, &extent);
 
 		ck_assert_int_eq(status, STATUS_OK);
 		cache_lock(shell.daemon.cache);
-		ck_assert_ptr_nonnull(shelf_get(shell.daemon.cache, shell.daemon.cache->pools[0], extent));
+		ck_assert_ptr_nonnull(shelf_get(shell.daemon.cache, shell.daemon.cache->classes[0], extent));
 		cache_unlock(shell.daemon.cache);
 		ck_assert_uint_eq(hear_offer(fd, FDSOCK_NO_GPU, &o), 1);
 		ck_assert_uint_eq(o.extents[0], extent);

@@ -40,13 +40,13 @@ static void retire(void *arg, uint64_t attachment, uint32_t extent)
 	told_extent = extent;
 }
 
-/* The slots that the policy of a session's layout was told of. */
+/* The slots that the policy of the class of a session's layout was told of. */
 static uint64_t room_of(const struct rig *r)
 {
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 
 	ck_assert_uint_eq(session_pools(r->c, r->s.id, pools), 1);
-	return pools[0]->policy_room;
+	return pools[0]->class->policy_room;
 }
 
 START_TEST(policies_are_told_what_others_leave)
