@@ -272,7 +272,7 @@ static void tell_gpus(struct cache *c, uint32_t gpus, const struct request *r, s
 		const struct gpu *g = c->vram->gpu[i];
 
 		if ((gpus & 1u << i) && !g->lost && g->pools[p->number])
-			c->policy->request(g->pools[p->number]->policy, &q);
+			c->policy->request(g->pools[p->number]->class->policy, &q);
 	}
 }
 

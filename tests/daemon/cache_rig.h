@@ -72,6 +72,8 @@ uint8_t *rig_block(struct rig *r, const struct cache_place *p);
 /* The bytes of block (key number, layout index): written, or compared. */
 void rig_fill(uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layout);
 bool rig_matches(const uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layout);
+/* The same of one that was put in place with so many valid tokens: what is behind them is zeroes. */
+bool rig_matches_to(const uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layout, uint32_t tokens);
 
 /* Reserve, write and commit of keys first .. first + count - 1; returns how many are stored by it. */
 uint32_t rig_put(struct rig *r, uint64_t first, uint32_t count);
