@@ -58,6 +58,7 @@ endif()
 if(TARGET terrace AND NOT TERRACE_SANITIZE)
   terrace_python_test(e2e_layouts test_layouts.py $<TARGET_FILE:terrace>)
   terrace_python_test(e2e_layouts_long test_layouts.py $<TARGET_FILE:terrace> --long)
+  set_tests_properties(e2e_layouts PROPERTIES TIMEOUT 600) # it fills memory some thirty times
   set_tests_properties(e2e_layouts_long PROPERTIES TIMEOUT 900 LABELS long)
 endif()
 
