@@ -27,7 +27,6 @@
 #include "kernels/behind.h"
 #include "kernels/format.h"
 #include "store/device.h"
-#include "store/host/host.h"
 #include "store/index.h"
 #include "store/slot.h"
 #include "store/status.h"

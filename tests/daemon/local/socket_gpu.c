@@ -13,7 +13,6 @@
 #include "daemon/session/offer.h"
 #include "daemon/threads/pool.h"
 #include "store/device.h"
-#include "store/host/host.h"
 #include "store/status.h"
 #include "tests/daemon/local/socket_rig.h"
 #include "tests/sim/device.h"
