@@ -20,13 +20,17 @@
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
+#include "daemon/block/options.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/lease.h"
 #include "daemon/disk/tier.h"
+#include "daemon/memory/check.h"
 #include "daemon/memory/drain.h"
 #include "daemon/memory/evict.h"
 #include "daemon/session/end.h"
+#include "daemon/session/lease.h"
 #include "daemon/session/offer.h"
 #include "daemon/session/reservation.h"
 #include "daemon/session/watch.h"
@@ -35,6 +39,7 @@
 #include "daemon/vram/stop.h"
 #include "daemon/vram/vram.h"
 #include "eviction/policy.h"
+#include "store/device.h"
 #include "store/host/host.h"
 #include "store/index.h"
 #include "store/ring/ring.h"
@@ -78,6 +83,7 @@ static const struct observers observers = {
 	.came_back = { gone_forget },
 	.ahead_ended = { ahead_end },
 	.gpu_ahead_ended = { vram_ahead_end },
+	.copies_failed = { leases_copies_failed },
 	.extent_added = { offers_tell },
 	.uses_due = { late_tell },
 };
@@ -122,7 +128,7 @@ static enum status create_parts(struct cache *c, const char **why)
 	if (!c->sessions)
 		return STATUS_EXHAUSTED;
 	c->quota = quota_create();
-	if (!c->quota)
+	if (!c->quota || !damage_notes_create(c))
 		return STATUS_EXHAUSTED;
 	quota_bounds(c);
 	s = handle_places_init(&c->session_places, o->sessions_max);
@@ -235,6 +241,7 @@ bool cache_destroy(struct cache *c)
 	handles_fini(&c->reservations);
 	free(c->retired);
 	free(c->sessions);
+	damage_notes_destroy(c);
 	quota_destroy(c->quota);
 	pthread_mutex_destroy(&c->extents);
 	pthread_cond_destroy(&c->growth);

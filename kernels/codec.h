@@ -42,16 +42,17 @@ int kv_rotation_sign(uint32_t d, uint32_t i);
  *   int4_pth  fp32 with the zero point in its 4 low bits:        x = (code - zero) * float(bits & ~15)
  *   tq*       fp16, ||x|| / ||values||, times half-integers:     x = value(code) * scale   (codebook.h)
  * NaN is taken as 0. What is beyond +-KV_FINITE_MAX, infinities too, saturates there (bf16: at its own largest
- * number; tq*: at 256 times KV_FINITE_MAX, for rotation makes values larger), so no code is undefined and none
- * decodes to a non-finite float. A zero vector has scale 0 and decodes to zeros
+ * number; tq* and int4_pth rounded to bf16: at 256 times KV_FINITE_MAX, for rotation makes values larger), so no
+ * code is undefined and none decodes to a non-finite float. A zero vector has scale 0 and decodes to zeros
  * (int4_pth: scale 1e-6, as in vLLM). Vectors so short that their fp16 scale is subnormal (tq4: ||x||
  * below 2.6e-3 before the rotation) lose precision, and below 1.2e-6 become zeros. */
-void kv_quantise(enum kv_format f, uint32_t d, const float *x, uint16_t *codes, uint32_t *scale);
+void kv_quantise(enum kv_format f, enum kv_rounding rounding, uint32_t d, const float *x, uint16_t *codes,
+	uint32_t *scale);
 
 /* What comes before kv_quantise: rotates x[d] to out[d] if the format wants it and `rotated` does
  * not say that it is done, after the same treatment of non-finite values; for int4_pth the rotated
- * vector is then rounded to fp16, as vLLM keeps it. */
-void kv_prepare(enum kv_format f, uint32_t d, bool rotated, const float *x, float *out);
+ * vector is then rounded, to the dtype in which vLLM keeps it. */
+void kv_prepare(enum kv_format f, enum kv_rounding rounding, uint32_t d, bool rotated, const float *x, float *out);
 
 /* The inverse: x[d] in the rotated domain for rotated formats (unnormalised H: a rotated vector is
  * sqrt(d) times as long as the original). */
@@ -65,7 +66,8 @@ void kv_dequantise(enum kv_format f, uint32_t d, const uint16_t *codes, uint32_t
 size_t kv_linear_bytes(enum kv_format f, uint32_t d);
 void kv_linear_pack(enum kv_format f, uint32_t d, const uint16_t *codes, uint32_t scale, uint8_t *out);
 void kv_linear_unpack(enum kv_format f, uint32_t d, const uint8_t *in, uint16_t *codes, uint32_t *scale);
-void kv_linear_encode(enum kv_format f, uint32_t d, bool rotated, const float *x, uint8_t *out);
+void kv_linear_encode(enum kv_format f, enum kv_rounding rounding, uint32_t d, bool rotated, const float *x,
+	uint8_t *out);
 void kv_linear_decode(enum kv_format f, uint32_t d, bool rotated, const uint8_t *in, float *x);
 
 /* Encodes `n` tokens (first_token .. first_token + n - 1 of the block) of one side of (layer, head)

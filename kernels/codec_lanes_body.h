@@ -389,7 +389,15 @@ static void int4_rows(uint32_t d, uint32_t n, const struct rows *rows, uint8_t *
 	}
 }
 
-/* vLLM keeps the rotated vector in fp16; what passes it is taken as the largest. */
+/* vLLM keeps the rotated vector in the model's dtype. bf16 holds it. */
+static void bf16_rows(uint32_t d, uint32_t n, struct rows *rows)
+{
+	for (uint32_t t = 0; t < n; t++)
+		for (uint32_t i = 0; i < d; i += L)
+			floats_store(rows->x[t] + i, floats_of(words_shl(bf16_of(floats_load(rows->x[t] + i)), 16)));
+}
+
+/* What passes fp16 is taken as its largest number. */
 static void half_rows(uint32_t d, uint32_t n, struct rows *rows)
 {
 	uint16_t halves[L];
@@ -414,11 +422,31 @@ static void raw_rows(enum kv_format f, uint32_t d, uint32_t n, const struct rows
 	}
 }
 
-static void quantise(enum kv_format f, uint32_t d, uint32_t n, const void *src, enum kv_dtype dtype, size_t stride,
-		     void *codes, uint32_t *scales)
+/* Formats that this code knows. */
+static bool known(enum kv_format f)
+{
+	switch (f) {
+	case KV_F16:
+	case KV_BF16:
+	case KV_FP8:
+	case KV_INT4_PTH:
+	case KV_TQ4:
+	case KV_TQ3:
+	case KV_TQ2:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static bool quantise(enum kv_format f, enum kv_rounding rounding, uint32_t d, uint32_t n, const void *src,
+	enum kv_dtype dtype,
+		     size_t stride, void *codes, uint32_t *scales)
 {
 	struct rows rows;
 
+	if (!known(f))
+		return false;
 	load_rows(dtype, d, n, src, stride, f == KV_BF16 ? KV_BF16_MAX : KV_FINITE_MAX, &rows);
 	if (kv_format_info(f)->rotated)
 		rotate_rows(d, n, false, &rows);
@@ -431,7 +459,7 @@ static void quantise(enum kv_format f, uint32_t d, uint32_t n, const void *src, 
 		fp8_rows(d, n, &rows, codes, scales);
 		break;
 	case KV_INT4_PTH:
-		half_rows(d, n, &rows);
+		(rounding == KV_ROUND_BF16 ? bf16_rows : half_rows)(d, n, &rows);
 		int4_rows(d, n, &rows, codes, scales);
 		break;
 	case KV_TQ4:
@@ -439,10 +467,10 @@ static void quantise(enum kv_format f, uint32_t d, uint32_t n, const void *src, 
 	case KV_TQ2:
 		codebook_rows(f, d, n, &rows, codes, scales);
 		break;
-	case KV_NONE:
-	case KV_FORMAT_COUNT:
+	default:
 		break;
 	}
+	return true;
 }
 
 /* ---- dequantise ---- */
@@ -490,21 +518,23 @@ static void row_values(enum kv_format f, uint32_t d, const void *codes, uint32_t
 	case KV_TQ2:
 		codebook_values(f, d, codes, scale, x);
 		break;
-	case KV_NONE:
-	case KV_FORMAT_COUNT:
+	default:
 		break;
 	}
 }
 
-static void dequantise(enum kv_format f, uint32_t d, uint32_t n, const void *rows, const uint32_t *scales,
+static bool dequantise(enum kv_format f, uint32_t d, uint32_t n, const void *rows, const uint32_t *scales,
 		       bool unrotate, uint32_t wide, void *dst, enum kv_dtype dtype, size_t stride)
 {
 	size_t code_bytes = kv_format_info(f)->code_bits == 16 ? 2 : 1;
 	struct rows x;
 
+	if (!known(f))
+		return false;
 	for (uint32_t t = 0; t < n; t++)
 		row_values(f, d, (const uint8_t *)rows + t * d * code_bytes, scales[t], x.x[t]);
 	if (unrotate)
 		rotate_rows(d, n, true, &x);
 	store_rows(dtype, wide, n, &x, dst, stride);
+	return true;
 }

@@ -7,7 +7,8 @@
 #include <string.h>
 
 static const struct kv_format_info formats[KV_FORMAT_COUNT] = {
-#define ROW(format, name, code_bits, scale_bytes, rotated, codes) [format] = {name, code_bits, scale_bytes, rotated, codes},
+#define ROW(format, name, code_bits, scale_bytes, rotated, codes, codec) \
+	[format] = {name, code_bits, scale_bytes, rotated, codes},
 	KV_FORMAT_ROWS(ROW)
 #undef ROW
 };
@@ -77,6 +78,10 @@ const char *kv_layout_problem(const struct kv_layout *l)
 		return "codebook_version is not the one of this build, 1";
 	if (l->layout_version != KV_LAYOUT_VERSION)
 		return "layout_version is not the one of this build, 1";
+	if ((unsigned)l->int4_rounding >= KV_ROUNDING_COUNT)
+		return "int4_rounding must be 0 (fp16) or 1 (bf16)";
+	if (l->int4_rounding && !kv_format_rounds(l->k_format) && !kv_format_rounds(l->v_format))
+		return "int4_rounding is of int4_pth alone: it must be 0 where neither K nor V has that format";
 	return NULL;
 }
 

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "kernels/places.h"
 #include "kernels/simd.h"
 
 enum { WIDTHS = 5, SIDES = 2, DIMS = 5 };
@@ -23,21 +24,12 @@ static unsigned dim_index(uint32_t d)
 	return d == 256 ? 4 : d == 192 ? 3 : d == 128 ? 2 : d == 96 ? 1 : 0;
 }
 
-/* A format that has a plane of this width, and which of its places the plane is. */
-static enum kv_format format_of_width(unsigned width, unsigned *place)
-{
-	static const enum kv_format formats[WIDTHS] = {KV_TQ3, KV_TQ2, KV_TQ4, KV_FP8, KV_F16};
-
-	*place = width == 1 ? 1 : 0;
-	return formats[width_index(width)];
-}
-
 /* Bytes are numbered by the smallest dim in them, which gives every token the same dims in byte k. */
 static void fill(struct kv_plane_order *o, unsigned width, enum kv_side side, uint32_t d)
 {
-	unsigned which;
-	enum kv_format f = format_of_width(width, &which);
-	uint32_t base = width == 1 ? KV_ATOM_TOKENS * d * 2 / 8 : 0;
+	/* A plane of 1 bit is the second one of codes of 3 bits. */
+	const unsigned bits = width == 1 ? 3 : width, which = width == 1 ? 1 : 0;
+	const uint32_t base = width == 1 ? KV_ATOM_TOKENS * d * 2 / 8 : 0;
 
 	o->bytes = d * width / 8;
 	for (uint32_t token = 0; token < KV_ATOM_TOKENS; token++) {
@@ -48,7 +40,7 @@ static void fill(struct kv_plane_order *o, unsigned width, enum kv_side side, ui
 		for (uint32_t dim = 0; dim < d; dim++) {
 			struct kv_place p[2];
 
-			kv_code_places(f, side, d, token, dim, p);
+			places_of(bits, side, d, token, dim, p);
 			for (unsigned i = which; i < which + (width == 16 ? 2 : 1); i++) {
 				uint32_t at = p[i].byte - base;
 

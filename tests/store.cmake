@@ -1,5 +1,6 @@
 terrace_test(store_status SOURCES store/status.c LIBS terrace_status ONE_THREAD)
 terrace_test(store_shortage SOURCES store/shortage.c LIBS terrace_store ONE_THREAD)
+terrace_test(store_class_rule SOURCES store/class_rule.c LIBS terrace_store ONE_THREAD)
 terrace_test(store_slot SOURCES store/slot.c LIBS terrace_store ONE_THREAD)
 terrace_test(store_extent SOURCES store/host/extent.c LIBS terrace_store)
 # The same on huge pages: exits 77 (skipped) where the machine has none to give.

@@ -113,6 +113,14 @@ enum terrace_dtype {
 	TERRACE_E4M3 = 3 /* a byte; what terrace_attend() may write, and nothing else */
 };
 
+/* The dtype of a model, in which vLLM keeps K and V once they are rotated, and to which terrace_encode() and
+ * terrace_cuda_encode() round them before they make int4_pth's codes of them. Decoding needs it not: a block of
+ * either is read alike. */
+enum terrace_rounding {
+	TERRACE_ROUND_FP16 = 0,
+	TERRACE_ROUND_BF16 = 1 /* of nearly all models */
+};
+
 /* One KV group of a model: some of its layers and KV heads, packed in given formats. */
 struct terrace_layout {
 	size_t size;             /* sizeof(struct terrace_layout) */
@@ -123,7 +131,7 @@ struct terrace_layout {
 	uint32_t block_tokens;                   /* a multiple of 16, at most 256 */
 	enum terrace_format k_format, v_format;
 	uint32_t window;                         /* sliding window in tokens, 0: full attention */
-	uint32_t reserved;
+	enum terrace_rounding int4_rounding;     /* where K or V is int4_pth the model's dtype, else 0 */
 };
 #define TERRACE_LAYOUT_INIT TERRACE_SIZED_(struct terrace_layout)
 
@@ -460,7 +468,7 @@ TERRACE_API enum terrace_status terrace_reserve_open_with(struct terrace_session
 /* Keys in the reservation. */
 TERRACE_API uint32_t terrace_reservation_count(const struct terrace_reservation *reservation);
 /* The slot of key i in layout l, block_bytes bytes, writable; NULL if key i got none, or one on a GPU. Its bytes are undefined: write
- * every token that is committed. */
+ * every token that is committed. It is writable until the commit or abort begins; a write after that may be a SIGSEGV. */
 TERRACE_API void *terrace_reservation_block(const struct terrace_reservation *reservation, uint32_t i, uint32_t l);
 /* A reservation on a GPU: the device address of each key's slot in layout l, addresses[terrace_reservation_count()], 256-byte aligned;
  * 0 if the key got none. They are what the `blocks` of terrace_cuda_encode want. As terrace_lease_addresses. */

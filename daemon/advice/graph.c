@@ -8,6 +8,7 @@
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/state.h"
 #include "daemon/threads/await.h"
 #include "eviction/graph_edges.h"

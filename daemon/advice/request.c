@@ -11,7 +11,9 @@
 #include "daemon/block/block.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/session/session.h"
@@ -192,7 +194,7 @@ static void tell_disks(struct cache *c, const struct pool *p, const struct polic
 		return;
 	for (uint32_t i = 0; i < c->tier->unit_count; i++)
 		for (struct disk_class *k = c->tier->units[i].classes; k; k = k->next)
-			if (k->slot_bytes == p->geometry.need_bytes)
+			if (k == class_joined(&c->tier->units[i], p->geometry.need_bytes))
 				c->tier->policy->request(k->policy, q);
 }
 

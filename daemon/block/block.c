@@ -10,6 +10,7 @@
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
+#include "daemon/block/unwritten.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/restore.h"
 #include "daemon/disk/slab_map.h"
@@ -101,6 +102,7 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 		return s;
 	by_id_add(c, b);
 	observe_came_back(c, b->node.id, false);
+	unwritten_set(b, true);
 	if (b->shelf) {
 		b->shelf->held--;
 		b->shelf->at[b->index] = b;
@@ -411,6 +413,7 @@ void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 		spill_orphan(c, b);
 	CRASH_POINT("block_remove");
 	index_remove(c->index, &b->record);
+	unwritten_set(b, false);
 	if (b->shelf)
 		leave_shelf(c, b);
 	if (b->rack)
@@ -435,6 +438,7 @@ static void hand_over(struct cache *c, struct block *b, struct block *heir)
 	heir->role = b->role;
 	heir->wanted = b->wanted;
 	heir->turn = b->turn;
+	unwritten_inherit(b, heir);
 	if (b->rack) {
 		heir->rack = b->rack;
 		heir->rack_slot = b->rack_slot;
@@ -490,6 +494,7 @@ struct block *block_succeed(struct cache *c, struct block *b)
 	if (heir->rack || heir->vram) {
 		heir_enter(c, heir);
 	} else {
+		unwritten_set(heir, false);
 		free(heir);
 		heir = NULL;
 		observe_removed(c, b, CACHE_REASON_CORRUPT);

@@ -45,7 +45,9 @@ struct block {
 	uint8_t ahead : 2;             /* enum ahead_kind: loaded ahead of its use, which has not come yet */
 	uint8_t wanted;                /* Leases that are expected and want it, and not others' loads in its place */
 	_Atomic uint8_t where;         /* what lookups may know of it: BLOCK_IN_MEMORY | BLOCK_ON_DISK | BLOCK_ON_GPU */
-	uint8_t role : 7;              /* of its put: enum policy_role has the same numbers */
+	uint8_t role : 5;              /* of its put: enum policy_role has the same numbers */
+	uint8_t unwritten : 1;         /* on no disk, and in the pool's list of those: unwritten_set() */
+	uint8_t flushed : 1;           /* a Flush has acknowledged it, by its key: block_flushed() */
 	uint8_t rack_known : 1;        /* its copy on disk has the header of block_header_crc(), too */
 	_Atomic uint16_t turn;         /* of its put; 0: not known. Lookups read it */
 	uint32_t memory_pins;          /* of its pins those that are of its copy in memory alone */

@@ -1,6 +1,6 @@
-/* Pools and shelves: a pool is a layout of a tenant, a shelf is one of its extents. Shelves know which
- * published block lies in which slot, for whoever must walk blocks by place: drains, scrubs, and a watch's
- * first look around.
+/* Pools and shelves: a pool is a layout of a tenant, a shelf is one of its extents. Shelves know which published
+ * block lies in which slot, for drains, which empty a place. What must see each block of a layout does not walk by
+ * place: see daemon/block/unwritten.h, and index_walk_next().
  */
 #include "daemon/block/layout_pool.h"
 
@@ -59,6 +59,8 @@ static enum status pool_create(struct cache *c, struct quota_holder *holder, con
 	learned_recall(c, &(struct learner){ 'm', 0, p->layout_id, c->policy, p->policy });
 	c->pools[c->pool_count++] = p;
 	p->holder = quota_join_again(holder); /* until the daemon ends */
+	unwritten_walk_begin(&p->spills, p);
+	unwritten_walk_begin(&p->falls, p);
 	*out = p;
 	return STATUS_OK;
 fail:
@@ -160,25 +162,4 @@ void shelf_free(struct cache *c, struct shelf *s)
 	*at = s->hash_next;
 	free(s->device);
 	free(s);
-}
-
-struct block *shelf_next_block(struct pool *p, uint32_t *extent, uint32_t *slot, uint32_t *budget)
-{
-	struct shelf *s = p->shelves;
-
-	while (s && s->extent < *extent)
-		s = s->next;
-	if (s && s->extent != *extent)
-		*slot = 0;
-	for (; s; s = s->next, *slot = 0) {
-		*extent = s->extent;
-		for (; *slot < s->slots; ++*slot) {
-			if (*budget == 0)
-				return NULL;
-			--*budget;
-			if (s->at[*slot])
-				return s->at[(*slot)++];
-		}
-	}
-	return NULL;
 }

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/block/unwritten.h"
 #include "daemon/block/values.h"
 #include "kernels/format.h"
 #include "store/status.h"
@@ -64,8 +65,11 @@ struct pool {
 	uint64_t evictable;            /* of these not pinned */
 	uint64_t disk_blocks;          /* published, on disk; some of them in memory too */
 	uint64_t doubted;              /* of these */
+	uint64_t flushed_generation;   /* what has no higher one was acknowledged by a Flush of everything */
 	uint64_t dirty;                /* in memory, not on disk and not on the way there; 0 without disks */
-	uint32_t spill_extent, spill_slot; /* where the search for them goes on */
+	struct unwritten unwritten;    /* published, on no disk: those, and what is on its way there or on GPUs alone */
+	struct unwritten_walk spills;  /* where the search for what is to be spilled goes on */
+	struct unwritten_walk falls;   /* the same for what is to come down from GPUs */
 	uint64_t cold[POOL_COLD], cold_us; /* ids of some of them that are the coldest, as of a search then */
 	uint32_t cold_at, cold_count, cold_scan; /* and how many nodes that was to look at */
 	uint64_t slots;                /* on its shelves that do not drain */
@@ -90,8 +94,5 @@ struct shelf *shelf_get(struct cache *c, struct pool *p, uint32_t extent);
 struct shelf *shelf_find(struct cache *c, uint32_t extent);
 void shelf_link(struct cache *c, struct pool *p, struct shelf *s);
 void shelf_free(struct cache *c, struct shelf *s);
-/* The next published block of the pool at or after (extent, slot), looking at no more than *budget slots,
- * which it counts down; NULL with *budget 0: go on from there; NULL with some left: no more. */
-struct block *shelf_next_block(struct pool *p, uint32_t *extent, uint32_t *slot, uint32_t *budget);
 
 #endif

@@ -20,24 +20,28 @@
 #include "daemon/block/counters.h"
 #include "daemon/block/handle.h"
 #include "daemon/block/layout_pool.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
-#include "daemon/memory/check.h"
 #include "daemon/memory/drain.h"
-#include "daemon/session/attachment.h"
-#include "daemon/session/lease.h"
-#include "daemon/session/reservation.h"
 
 struct advice;
+struct attachment;
 struct cache_watch;
+struct damage_notes;
 struct host_tier;
 struct index;
+struct lease;
 struct policy_ops;
 struct observers;
+struct part;
 struct quota;
+struct retire;
 struct session;
 struct sums;
 struct tier;
 struct vram;
+
+enum { ATTACHMENT_BUCKETS = 1024, CLAIM_BUCKETS = 16384, LEASES_LATE = 16 };
 
 struct cache {
 	struct cache_options options;
@@ -91,13 +95,14 @@ struct cache {
 	uint64_t read_bytes;           /* that streams which read have pinned, each block as often as it is read */
 	uint64_t pinned_lost;          /* rises when a block ends, or a copy on a GPU is found bad, that may be pinned */
 	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */
-	struct damage_notes damages;   /* memory/check.c */
+	struct damage_notes *damages;  /* memory/check.c */
 	struct advice *advice;         /* advice/advice.h */
 	struct pool *grow;             /* room_take gave up for it: see there */
 	bool gpu_busy;                 /* so did a GPU's: see vram_room_wait */
 	void (*wake_chores)(void *arg);
 	void *wake_chores_arg;
 	void (*on_extent)(void *arg);  /* there is one more */
+	uint64_t extents_made;         /* of all tiers */
 	void *on_extent_arg;
 	struct retire *retired;        /* to tell once the lock is off */
 	uint32_t retired_count, retired_cap;

@@ -55,7 +55,12 @@ void observe_gpu_ahead_ended(struct cache *c, struct vram_slot *s, enum counter 
 	TELL(c, gpu_ahead_ended, s, how);
 }
 
-void observe_extent_added(const struct cache *c)
+void observe_copies_failed(struct cache *c, const struct gpu *g)
+{
+	TELL(c, copies_failed, c, g);
+}
+
+void observe_extent_added(struct cache *c)
 {
 	TELL(c, extent_added, c);
 }

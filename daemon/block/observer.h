@@ -13,6 +13,7 @@
 
 struct block;
 struct cache;
+struct gpu;
 struct policy_node;
 struct vram_slot;
 
@@ -38,8 +39,11 @@ struct observers {
 	void (*ahead_ended[OBSERVERS_MAX + 1])(struct cache *c, struct block *b, enum counter how);
 	/* The same of a copy on a GPU that was made ahead: COUNTER_GPU_AHEAD_USED, _WASTED or _LATE. */
 	void (*gpu_ahead_ended[OBSERVERS_MAX + 1])(struct vram_slot *s, enum counter how);
+	/* Copies on their way to that GPU, of which leases may have been granted already, are not what was committed: their
+	 * slots are `failed`. */
+	void (*copies_failed[OBSERVERS_MAX + 1])(struct cache *c, const struct gpu *g);
 	/* A tier has one extent more. */
-	void (*extent_added[OBSERVERS_MAX + 1])(const struct cache *c);
+	void (*extent_added[OBSERVERS_MAX + 1])(struct cache *c);
 	/* Uses that a lease has put off must be told to the policies now. */
 	void (*uses_due[OBSERVERS_MAX + 1])(struct cache *c);
 };
@@ -54,7 +58,8 @@ void observe_soon(const struct cache *c, uint64_t id, bool gpu);
 void observe_came_back(struct cache *c, uint64_t id, bool gpu);
 void observe_ahead_ended(struct cache *c, struct block *b, enum counter how);
 void observe_gpu_ahead_ended(struct cache *c, struct vram_slot *s, enum counter how);
-void observe_extent_added(const struct cache *c);
+void observe_copies_failed(struct cache *c, const struct gpu *g);
+void observe_extent_added(struct cache *c);
 void observe_uses_due(struct cache *c);
 
 #endif

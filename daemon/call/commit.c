@@ -11,6 +11,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/spill.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/budget.h"

@@ -7,7 +7,9 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/stats.h"
+#include "daemon/session/attachment.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
@@ -29,6 +31,7 @@ static const struct counter_row {
 };
 
 struct gauges {
+	uint64_t writable_extents;
 	uint64_t sessions, ghosts, attachments, leases, leases_overdue, reservations, reservations_overdue;
 	uint64_t quarantined_slots, quarantined_bytes, pinned_bytes, reserved_bytes, open_blocks;
 	uint64_t gpu_quarantined_slots, gpu_quarantined_bytes;
@@ -78,6 +81,8 @@ static void gauges_read(struct cache *c, struct gauges *g)
 		if (s->state == SESSION_FREE)
 			continue;
 		g->attachments += s->attachment_count;
+		for (const struct attachment *a = s->attachments; a; a = a->next)
+			g->writable_extents += attachment_writable(a);
 		g->open_blocks += s->open_blocks;
 		if (s->state == SESSION_GHOST)
 			ghost_read(s, g);
@@ -153,6 +158,8 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 		{ "terrace_sessions_max", "", c->options.sessions_max, "bound of open sessions and ghosts" },
 		{ "terrace_ghost_sessions", "", g.ghosts, "ended sessions whose memory may still be mapped" },
 		{ "terrace_attachments", "", g.attachments, "processes attached to sessions" },
+		{ "terrace_writable_extents", "", g.writable_extents,
+		  "extents lent to be written, one for each process" },
 		{ "terrace_leases", "", g.leases, "leases held" },
 		{ "terrace_leases_overdue", "", g.leases_overdue, "leases held past their time" },
 		{ "terrace_reservations", "", g.reservations, "reservations held" },

@@ -14,6 +14,7 @@
 #include "daemon/disk/open.h"
 
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/restore.h"
 #include "daemon/disk/slab_map.h"
@@ -154,7 +155,7 @@ static enum status unit_open(struct cache *c, struct unit *u, bool must_exist)
 		.folder = o->folder,
 		.must_exist = must_exist,
 		.budget_bytes = o->bytes,
-		.slab_bytes = all->slab_bytes < o->bytes ? all->slab_bytes : o->bytes,
+		.slab_bytes = disk_slab_bytes(o->bytes, all->slab_bytes, all->slab_files),
 		.slow_us = all->disk_slow_ms * 1000ull,
 		.ring = ring_of(all),
 	};

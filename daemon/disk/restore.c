@@ -244,7 +244,7 @@ static void take_up(struct restore *x, const struct found *f)
 	struct rack *r = rack_get(x->cache, f->unit, f->place.slab);
 	struct block *there = r && f->place.slot < r->slots ? r->at[f->place.slot].block : NULL;
 
-	if (!r || f->place.slot >= r->slots || r->class->slot_bytes != f->pool->geometry.need_bytes) {
+	if (!r || f->place.slot >= r->slots || r->class->slot_bytes < f->pool->geometry.need_bytes) {
 		if (!x->header && (r || !unit_has_slab(f->unit, f->place.slab)))
 			lost_record(x->cache, f->unit, f->place.slab, &f->ident, r != NULL);
 		return;
@@ -398,7 +398,7 @@ static bool on_header(struct restore *x, struct disk_place place, uint64_t slot_
 	CRASH_POINT("restore_header");
 	note_generation(c, f.generation);
 	f.pool = pool_of_header(c, h);
-	if (f.pool && f.pool->geometry.need_bytes == slot_bytes) {
+	if (f.pool && f.pool->geometry.need_bytes <= slot_bytes) {
 		if (h->tombstone)
 			on_tombstone(x, &f);
 		else

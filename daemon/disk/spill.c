@@ -1,10 +1,11 @@
 /* Which blocks are spilled, and when: in the background, so that what must leave memory is on disk already.
  *
- * A share of the host tier (spill_share) is to be free, not yet made, or *clean*: on disk too. What is missing to that is spilled: the
- * coldest, of which a search finds some from time to time; between, in the order of the slots, which is about the order of the puts. And of
- * the coldest so many as that share are to be clean, COLD_SCAN at most, whatever else is: what came back from a disk is clean too, but it was
- * just used. Were that enough, the coldest would stay dirty, and either what is used would go for them, or they would be dropped.
- * What is dropped for lack of a clean victim (a slow disk, a storm of puts) is counted as shed: memory never waits for a disk.
+ * A share of the host tier (spill_share) is to be free, not yet made, or *clean*: on disk too. What is missing to
+ * that is spilled: the coldest, of which a search finds some from time to time; between, in the order in which they
+ * were put. And of the coldest so many as that share are to be clean, COLD_SCAN at most, whatever else is: what came
+ * back from a disk is clean too, but it was just used. Were that enough, the coldest would stay dirty, and either
+ * what is used would go for them, or they would be dropped. What is dropped for lack of a clean victim (a slow disk,
+ * a storm of puts) is counted as shed: memory never waits for a disk.
  */
 #include "daemon/disk/spill.h"
 
@@ -12,6 +13,8 @@
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/unwritten.h"
+#include "daemon/disk/place.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
@@ -23,7 +26,7 @@
 #include "store/status.h"
 
 enum {
-	LOOK_SLOTS = 2048,             /* at a time, in one pool */
+	LOOK_BLOCKS = 2048,            /* at a time, in one pool */
 	COLD_SCAN = 2048,              /* nodes */
 	COLD_EVERY_US = 50 * 1000,
 	HURRIED = 64,                  /* spills that somebody waits for, at a time */
@@ -65,7 +68,7 @@ static uint64_t coldest_wanted(const struct cache *c, const struct pool *p, uint
 
 static bool spillable(const struct cache *c, const struct block *b)
 {
-	return !b->rack && !b->moving && block_live(b) && (c->tier->all || !b->unworthy);
+	return b->shelf && !b->rack && !b->moving && block_live(b) && (c->tier->all || !b->unworthy);
 }
 
 static bool gather_dirty(const struct policy_node *n, void *arg)
@@ -103,7 +106,7 @@ static struct block *coldest_dirty(struct cache *c, struct pool *p, uint32_t sca
 	while (p->cold_at < p->cold_count) {
 		struct block *b = by_id_find(c, p->cold[p->cold_at++]);
 
-		if (b && b->shelf && b->pool == p && spillable(c, b))
+		if (b && b->pool == p && spillable(c, b))
 			return b;
 	}
 	return NULL;
@@ -113,7 +116,7 @@ static struct block *coldest_dirty(struct cache *c, struct pool *p, uint32_t sca
  * else what is not OK: they have no place for its blocks. */
 static enum status spill_some(struct cache *c, struct pool *p, uint64_t excess, uint64_t cold)
 {
-	uint32_t budget = LOOK_SLOTS, most = c->options.disk_depth;
+	uint32_t budget = LOOK_BLOCKS, most = c->options.disk_depth;
 	bool round = false;
 
 	while (most && p->dirty && budget) {
@@ -124,17 +127,17 @@ static enum status spill_some(struct cache *c, struct pool *p, uint64_t excess, 
 		if (!b && !excess)
 			break;
 		if (!b)
-			b = shelf_next_block(p, &p->spill_extent, &p->spill_slot, &budget);
+			b = unwritten_walk_next(&p->spills, &budget);
 		if (!b) {
 			if (!budget || round)
 				break;
 			round = true;
-			p->spill_extent = p->spill_slot = 0;
+			unwritten_walk_begin(&p->spills, p);
 			continue;
 		}
 		if (!spillable(c, b))
 			continue;
-		if (!c->tier->all && rack_refuses(c, b)) {
+		if (!c->tier->all && spot_denied(c, b)) {
 			cache_count(c, COUNTER_REFUSED_DISK, 1);
 			block_unworthy(b, true);
 			most--;
@@ -143,8 +146,9 @@ static enum status spill_some(struct cache *c, struct pool *p, uint64_t excess, 
 		}
 		s = spill_begin(c, b, RING_IDLE, NULL);
 		if (s) {
-			p->spill_slot -= !is_cold && p->spill_slot > 0; /* it is the next one again */
-			p->cold_at -= is_cold;
+			p->cold_at -= is_cold; /* it is the next one again */
+			if (!is_cold)
+				unwritten_walk_back(&p->spills);
 			return s;
 		}
 		most--;

@@ -16,6 +16,7 @@
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
 #include "daemon/disk/load.h"
+#include "daemon/disk/place.h"
 #include "daemon/disk/restore.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/spill.h"
@@ -645,59 +646,46 @@ static bool prepare_leaving(struct cache *c, struct move *m, const struct block 
 	return true;
 }
 
-/* On one disk. */
-static enum status spill_to(struct cache *c, struct unit *u, struct block *b, enum ring_priority priority, struct move **out)
+static enum status spill_to(struct cache *c, const struct spot *at, struct block *b, enum ring_priority priority, struct move **out)
 {
-	struct move *m = tier_move_create(c, MOVE_SPILL, u, priority);
-	struct block *victim;
-	enum status s;
+	struct move *m = tier_move_create(c, MOVE_SPILL, at->unit, priority);
+	enum status s = STATUS_EXHAUSTED;
 
-	if (!m || (b->rack && !prepare_leaving(c, m, b))) {
-		free(m);
-		return STATUS_EXHAUSTED;
+	if (m && (!b->rack || prepare_leaving(c, m, b))) {
+		m->rack = at->rack;
+		m->rack_slot = at->slot;
+		s = spill_submit(c, m, b, at->victim);
+		tier_move_judge(m, s);
 	}
-	s = rack_take(c, u, b->pool->geometry.need_bytes, !b->rack, &m->rack, &m->rack_slot, &victim);
 	if (!s) {
-		s = spill_submit(c, m, b, victim);
-		if (s && !victim)
-			disk_slot_give(u->disk, tier_move_place(m));
+		at->unit->slow_us = 0;
+		*out = m;
+		return STATUS_OK;
 	}
-	tier_move_judge(m, s);
-	if (s) {
+	if (!at->victim)
+		disk_slot_give(at->unit->disk, (struct disk_place){ .slab = at->rack->slab, .slot = at->slot });
+	if (m)
 		free(m->old);
-		free(m);
-		return s;
-	}
-	*out = m;
-	return STATUS_OK;
+	free(m);
+	return s;
 }
 
 enum status spill_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w)
 {
-	struct tier *t = c->tier;
-	enum status s = STATUS_UNAVAILABLE;
+	struct spot_search search = { .block = b, .priority = priority, .grow = !b->rack };
 	struct move *m = b->moving ? move_of(c, b) : NULL;
+	struct spot at;
+	enum status s;
 
 	if (m)
 		return tier_move_join(m, w);
-	if (!t->restored)
+	if (!c->tier->restored)
 		return STATUS_MISS;
-	for (uint32_t i = 0; i < t->unit_count; i++) {
-		struct unit *u = &t->units[t->turn++ % t->unit_count];
-		enum status one;
-
-		if (u->failed)
-			continue;
-		/* A quarter of the depth is for those who wait. */
-		if (priority == RING_IDLE && 4 * u->spilling >= 3 * c->options.disk_depth) {
-			s = s == STATUS_UNAVAILABLE ? STATUS_BUSY : s;
-			continue;
-		}
-		one = spill_to(c, u, b, priority, &m);
-		if (!one)
+	while (!(s = spot_find(c, &search, &at))) {
+		s = spill_to(c, &at, b, priority, &m);
+		if (!s)
 			return tier_move_join(m, w);
-		if (s == STATUS_UNAVAILABLE || one == STATUS_MISS)
-			s = one;
+		spot_refused(c, &search, at.unit, s);
 	}
 	return s;
 }

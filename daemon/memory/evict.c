@@ -29,6 +29,7 @@
 #include "daemon/disk/tier.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/memory/drain.h"
+#include "daemon/session/attachment.h"
 #include "daemon/threads/deadline.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/slot_map.h"

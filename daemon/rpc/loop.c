@@ -225,12 +225,6 @@ static void begin_received(struct wire_call *w)
 		rpc_step_hand_over(w, false);
 }
 
-/* More calls have come than may be served at a time: a refused call lives on until gRPC has written its end. */
-static bool is_flooded(const struct rpc_server *s)
-{
-	return s->live_count >= s->daemon->config->calls_max;
-}
-
 static void begin(struct wire_call *w, uint64_t now_us)
 {
 	struct rpc_server *s = w->server;
@@ -264,7 +258,7 @@ static void begin(struct wire_call *w, uint64_t now_us)
 		grpc_slice_unref(w->details.host);
 	}
 	if (refused) {
-		rpc_peers_called_in_vain(s->peers, rpc_step_connection(w), is_flooded(s), now_us);
+		rpc_peers_called_in_vain(s->peers, rpc_step_connection(w), now_us);
 		rpc_step_refuse(w, refused);
 	} else if (!m) {
 		rpc_fail(&w->c, STATUS_UNSUPPORTED, "no such method");

@@ -265,9 +265,8 @@ struct quota_holder *rpc_peers_holder(struct rpc_peers *p, int fd, char *why)
 	return h;
 }
 
-void rpc_peers_called_in_vain(struct rpc_peers *p, int fd, bool flood, uint64_t now_us)
+void rpc_peers_called_in_vain(struct rpc_peers *p, int fd, uint64_t now_us)
 {
-	const uint32_t most = flood ? RPC_REFUSALS_IN_FLOOD : RPC_REFUSALS_A_SECOND;
 	struct connection *k;
 
 	pthread_mutex_lock(&p->lock);
@@ -276,7 +275,7 @@ void rpc_peers_called_in_vain(struct rpc_peers *p, int fd, bool flood, uint64_t 
 		k->vain_us = now_us;
 		k->vain = 0;
 	}
-	if (k && !k->cut && ++k->vain > most) {
+	if (k && !k->cut && ++k->vain > RPC_REFUSALS_A_SECOND) {
 		p->vain_total++;
 		p->trim_us = now_us + TRIM_AFTER_US;
 		cut(p, k, "it goes on calling though its calls are refused");

@@ -8,9 +8,8 @@
  * RESOURCE_EXHAUSTED with the reason; then it is cut.
  *
  * A connection is cut, too, that goes on calling while its calls are refused, RPC_REFUSALS_A_SECOND times: each
- * refusal costs the thread that serves every other client some of its time. In a flood, when more calls have come
- * than may be served at a time, RPC_REFUSALS_IN_FLOOD suffice: gRPC keeps some 8 KB for each call whose end has not
- * been read.
+ * refusal costs the thread that serves every other client some of its time. gRPC keeps some 8 KB for each call of a client
+ * that does not acknowledge its bound of streams: two seconds after such a cut the allocator is told to give that back.
  *
  * Threads: add and look by the listener's; holder, called_in_vain and stats by any; the others by main. */
 #ifndef TERRACE_DAEMON_RPC_PEERS_H
@@ -23,7 +22,7 @@
 struct rpc_peers;
 
 enum { RPC_STALL_US = 10 * 1000 * 1000, RPC_REFUSED_US = 1000 * 1000, RPC_LOOK_US = 500 * 1000, RPC_REFUSAL_MAX = 200 };
-enum { RPC_REFUSALS_A_SECOND = 256, RPC_REFUSALS_IN_FLOOD = 16 };
+enum { RPC_REFUSALS_A_SECOND = 256 };
 
 /* For at most `max` connections. EXHAUSTED, IO. */
 enum status rpc_peers_create(struct quota *q, uint64_t max, struct rpc_peers **out);
@@ -41,8 +40,8 @@ uint64_t rpc_peers_look(struct rpc_peers *p, uint64_t now_us);
  * refused. Of a connection that has ended the number may be another's by now, to which its last calls count. */
 struct quota_holder *rpc_peers_holder(struct rpc_peers *p, int fd, char *why);
 
-/* A call of that connection has been refused for want of a share. flood: so have many others. */
-void rpc_peers_called_in_vain(struct rpc_peers *p, int fd, bool flood, uint64_t now_us);
+/* A call of that connection has been refused for want of a share. */
+void rpc_peers_called_in_vain(struct rpc_peers *p, int fd, uint64_t now_us);
 
 void rpc_peers_stats(struct rpc_peers *p, cache_stat_fn *emit, void *arg);
 

@@ -6,11 +6,14 @@
 #include <stdint.h>
 
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
+#include "store/index.h"
 #include "store/slot.h"
 #include "store/status.h"
 
 struct block;
 struct cache;
+struct cache_watch_event;
 struct pool;
 struct quota_holder;
 
@@ -33,8 +36,7 @@ struct cache_watch {
 	void *arg;
 	bool ended;                    /* the session */
 	bool dumping;                  /* telling what was there at the start; where it is: */
-	uint32_t dump_layout, dump_extent, dump_slot;
-	uint64_t dump_disk;            /* tier_next_block's cursor, after memory */
+	struct index_walk dump;
 	uint32_t head, count, max;
 	struct watch_item ring[];
 };

@@ -185,21 +185,9 @@ struct vram_slot *vram_next(struct vram_pool *vp, uint32_t *extent, uint32_t *sl
 	return NULL;
 }
 
-struct block *vram_next_only(struct cache *c, const struct pool *p, uint32_t *extent, uint32_t *slot, uint32_t *budget)
+bool vram_has_alone(const struct block *b)
 {
-	for (uint32_t i = 0; c->vram && i < c->vram->count; i++) {
-		struct vram_pool *vp = c->vram->gpu[i]->pools[p->number];
-		struct vram_slot *s;
-
-		if (c->vram->gpu[i]->lost || !vp || *extent >= (i + 2) << VRAM_EXTENT_BITS)
-			continue;
-		while ((s = vram_next(vp, extent, slot, budget)))
-			if (!s->block->shelf && !s->block->rack && s == vram_ready(s->block))
-				return s->block;
-		if (!*budget)
-			return NULL;
-	}
-	return NULL;
+	return b->vram && !b->shelf && !b->rack && vram_ready(b);
 }
 
 uint64_t vram_only_blocks(const struct cache *c, const struct pool *p)

@@ -23,9 +23,6 @@ enum { VRAM_EXTENT_BITS = 24 }; /* extents of GPU g have ids from (g + 1) << 24 
 
 enum vram_state { VRAM_FREE, VRAM_RESERVED, VRAM_COMING, VRAM_READY, VRAM_DEAD };
 
-/* Where a walk over memory, then GPUs, is: pool (12 bits), extent (29), slot (22). The highest bit is the callers' to use. */
-enum { VERIFY_EXTENT_BITS = 29, VERIFY_SLOT_BITS = 22 };
-
 struct vram_slot {
 	struct policy_node node;       /* of the class's policy, while ready */
 	struct block *block;
@@ -101,12 +98,14 @@ struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct pool *p);
 void vram_classes_free(struct cache *c, struct gpu *g);
 /* Where a slot begins in its extent. */
 uint64_t vram_offset(const struct vram_slot *s);
-/* The next ready copy of the layout on that GPU, at or after (extent, slot); as shelf_next_block. `slot` counts steps of ARENA_DEVICE_UNIT from
- * the beginning of the extent. */
+/* The next ready copy of the layout on that GPU, at or after (extent, slot), looking at no more than *budget slots,
+ * which it counts down; NULL with *budget 0: go on from there; NULL with some left: no more. `slot` counts steps of
+ * ARENA_DEVICE_UNIT from the beginning of the extent. For a GPU that is lost, to which nothing comes: elsewhere a block
+ * may move past the walk. */
 struct vram_slot *vram_next(struct vram_pool *vp, uint32_t *extent, uint32_t *slot, uint32_t *budget);
-/* The next block of the layout whose only copies are on GPUs. */
-struct block *vram_next_only(struct cache *c, const struct pool *p, uint32_t *extent, uint32_t *slot, uint32_t *budget);
-/* How many there are, but for those on their way down. */
+/* The block is on a GPU that is not lost, and neither in memory nor on a disk. */
+bool vram_has_alone(const struct block *b);
+/* How many of those the layout has, but for those on their way down. */
 uint64_t vram_only_blocks(const struct cache *c, const struct pool *p);
 /* Its slot on that GPU, coming or ready (reserved, if it is unpublished); NULL. */
 struct vram_slot *vram_slot_on(const struct block *b, const struct gpu *g);
@@ -148,20 +147,5 @@ void vram_unqueue_through(struct vram_slot *s);
 enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, struct block **out);
 /* It has been published. */
 void vram_published(struct cache *c, struct block *b, uint64_t position);
-
-static inline uint64_t verify_cursor(uint32_t pool, uint32_t extent, uint32_t slot)
-{
-	_Static_assert(POOLS_MAX <= 1 << (63 - VERIFY_EXTENT_BITS - VERIFY_SLOT_BITS), "every pool has its number there");
-	_Static_assert((DEVICES_MAX + 1) << VRAM_EXTENT_BITS <= 1 << VERIFY_EXTENT_BITS, "and every extent");
-	_Static_assert(EXTENT_BYTES_MAX / ARENA_DEVICE_UNIT <= 1 << VERIFY_SLOT_BITS, "and every slot of a GPU's");
-	return (uint64_t)pool << (VERIFY_EXTENT_BITS + VERIFY_SLOT_BITS) | (uint64_t)extent << VERIFY_SLOT_BITS | slot;
-}
-
-static inline void verify_cursor_read(uint64_t cursor, uint32_t *pool, uint32_t *extent, uint32_t *slot)
-{
-	*pool = (uint32_t)(cursor >> (VERIFY_EXTENT_BITS + VERIFY_SLOT_BITS));
-	*extent = (uint32_t)(cursor >> VERIFY_SLOT_BITS) & ((1u << VERIFY_EXTENT_BITS) - 1);
-	*slot = (uint32_t)cursor & ((1u << VERIFY_SLOT_BITS) - 1);
-}
 
 #endif

@@ -9,6 +9,7 @@
 #include "daemon/advice/prefetch_gpu.h"
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/quota.h"
 #include "daemon/memory/evict.h"
 #include "daemon/threads/deadline.h"

@@ -18,11 +18,13 @@ DEVICE float clean(float v, float limit)
 	return v == v ? v : 0;
 }
 
-__host__ __device__ constexpr float limit_of(int format)
+/* `rounding`: of formats that round. */
+__host__ __device__ constexpr float limit_of(int format, enum kv_rounding rounding = KV_ROUND_F16)
 {
 	return format == KV_BF16                                 ? KV_BF16_MAX
-	       : format_codes(format) == KV_CODES_CODEBOOK     ? FINITE_MAX * KV_HEAD_DIM_MAX
-								 : FINITE_MAX;
+	       : format_codes(format) == KV_CODES_CODEBOOK || (format_rounds(format) && rounding == KV_ROUND_BF16)
+		       ? FINITE_MAX * KV_HEAD_DIM_MAX
+		       : FINITE_MAX;
 }
 
 DEVICE float warp_max(float x)
@@ -209,9 +211,10 @@ DEVICE void prepare(const codec_args &a, const codec_side &s, size_t at, float *
 	}
 #pragma unroll
 	for (uint32_t i = 0; i < E; i++) {
-		if (FORMAT == KV_INT4_PTH)
-			own[i] = __half2float(__float2half_rn(own[i]));
-		x[ACROSS ? lane * E + i : lane + 32 * i] = clean(own[i], limit_of(FORMAT));
+		if (format_rounds(FORMAT))
+			own[i] = a.rounding == KV_ROUND_BF16 ? __bfloat162float(__float2bfloat16_rn(own[i]))
+							     : __half2float(__float2half_rn(own[i]));
+		x[ACROSS ? lane * E + i : lane + 32 * i] = clean(own[i], limit_of(FORMAT, a.rounding));
 	}
 	__syncwarp();
 }

@@ -181,16 +181,22 @@ void extent_close(struct extent *e)
 	e->fd = -1;
 }
 
-static struct flock byte_range(short type, uint32_t first, off_t n)
+static struct flock byte_range(short type, uint64_t first, off_t n)
 {
 	/* l_pid stays 0: the kernel wants that for open-file-description locks. */
-	return (struct flock){ .l_type = type, .l_whence = SEEK_SET, .l_start = first, .l_len = n };
+	return (struct flock){ .l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)first, .l_len = n };
+}
+
+/* A read lock, so that the attachment's second description can have the byte too. 0 or an errno. */
+static int byte_lock(int fd, uint64_t byte)
+{
+	struct flock lock = byte_range(F_RDLCK, byte, 1);
+
+	return fcntl(fd, F_OFD_SETLK, &lock) == 0 ? 0 : errno;
 }
 
 enum status extent_lend(struct extent *e, uint32_t attachment, bool write, int *fd)
 {
-	/* A read lock, so that the attachment's second description can have the byte too. */
-	struct flock lock = byte_range(F_RDLCK, attachment, 1);
 	char path[32];
 	int lent, error;
 
@@ -204,8 +210,11 @@ enum status extent_lend(struct extent *e, uint32_t attachment, bool write, int *
 		e->error = error = errno;
 		return translate(error);
 	}
-	if (fcntl(lent, F_OFD_SETLK, &lock) != 0) {
-		e->error = error = errno;
+	error = byte_lock(lent, attachment);
+	if (!error && write)
+		error = byte_lock(lent, EXTENT_WRITERS + attachment);
+	if (error) {
+		e->error = error;
 		close(lent);
 		return error == EAGAIN || error == EACCES ? STATUS_BUSY : translate(error);
 	}
@@ -214,7 +223,7 @@ enum status extent_lend(struct extent *e, uint32_t attachment, bool write, int *
 }
 
 /* Whether a description other than the daemon's own holds a lock in the range. */
-static bool range_held(const struct extent *e, uint32_t first, off_t n)
+static bool range_held(const struct extent *e, uint64_t first, off_t n)
 {
 	struct flock lock = byte_range(F_WRLCK, first, n);
 
@@ -229,4 +238,9 @@ bool extent_held(const struct extent *e, uint32_t attachment)
 bool extent_held_by_any(const struct extent *e)
 {
 	return range_held(e, 0, 0); /* length 0: to the end of all offsets */
+}
+
+bool extent_written(const struct extent *e, uint32_t attachment)
+{
+	return range_held(e, EXTENT_WRITERS + attachment, 1);
 }

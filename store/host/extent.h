@@ -5,7 +5,8 @@
  * open-file-description lock of one byte, at the offset of that attachment's number. The kernel
  * drops the lock when the last descriptor and the last mapping of that description are gone, in
  * whatever process: forked children and re-sent descriptors are covered. extent_held() asks for it.
- * That, not a timer or a socket, says when a dead engine's slots may be reused.
+ * That, not a timer or a socket, says when a dead engine's slots may be reused. A read-write description locks a second
+ * byte, EXTENT_WRITERS further on: extent_written() asks whether an attachment can write.
  *
  * The memfd is sealed against shrinking and growing, and its pages are taken from the kernel before
  * they are used, so that no full machine makes the daemon take SIGBUS later (holes: see below). Its
@@ -40,6 +41,8 @@ enum {
 
 /* The highest attachment number that extent_lend takes. */
 #define EXTENT_ATTACHMENT_MAX 0x80000000u
+/* Where the bytes of those begin that can write. */
+#define EXTENT_WRITERS (1ull << 32)
 
 struct extent {
 	uint32_t id;
@@ -78,5 +81,8 @@ enum status extent_lend(struct extent *e, uint32_t attachment, bool write, int *
 bool extent_held(const struct extent *e, uint32_t attachment);
 /* The same for all attachments together. */
 bool extent_held_by_any(const struct extent *e);
+/* True while any descriptor or mapping lives that was lent to the attachment to be written; also if the kernel does not
+ * say. */
+bool extent_written(const struct extent *e, uint32_t attachment);
 
 #endif

@@ -81,6 +81,7 @@ struct slab {
 struct disk_class {
 	uint64_t slot_bytes;
 	struct slab *first, *last;
+	uint32_t empty;            /* slabs without a taken slot */
 	struct disk_class *next;
 };
 
@@ -93,8 +94,10 @@ struct disk {
 	/* Guarded by mutex: */
 	struct slab **slabs;       /* DISK_SLABS_MAX; numbers rise */
 	uint32_t slab_count, slabs_damaged, last_number;
+	uint32_t empty, sparse;    /* of the slabs: without a taken slot; whose space is not promised */
 	struct disk_class *classes;
 	uint64_t slab_bytes;
+	uint64_t slots, slots_used; /* over all slabs */
 	struct disk_request *requests; /* reads and writes with the ring */
 	bool left_behind;          /* disk_close_by: nobody is told of anything any more */
 	_Atomic uint32_t telling;  /* `done`s that run; raised with the mutex */

@@ -130,6 +130,27 @@ struct slab *disk_slab_find(const struct disk *d, uint32_t number)
 	return place < d->slab_count && d->slabs[place]->file.number == number ? d->slabs[place] : NULL;
 }
 
+/* ---- the totals; mutex held ---- */
+
+static void empty_note(struct slab *s, bool is)
+{
+	const uint32_t one = is ? 1 : -1u;
+
+	s->class->empty += one;
+	s->disk->empty += one;
+}
+
+static void slab_count(struct slab *s, bool is)
+{
+	const uint64_t one = is ? 1 : -1ull;
+
+	s->disk->slots += one * s->file.slots;
+	s->disk->slots_used += one * s->used;
+	s->disk->sparse += (uint32_t)one * s->file.sparse;
+	if (s->used == 0)
+		empty_note(s, is);
+}
+
 /* ---- slabs come and go ---- */
 
 static void slab_free(struct slab *s)
@@ -180,6 +201,7 @@ enum status disk_slab_adopt(struct disk *d, const struct disk_slab_file *file, b
 	if (s->class) {
 		assert(d->slab_count == 0 || d->slabs[d->slab_count - 1]->file.number < file->number);
 		d->slabs[d->slab_count++] = s;
+		slab_count(s, true);
 		list_settle(s);
 	}
 	pthread_mutex_unlock(&d->mutex);
@@ -311,6 +333,7 @@ static void slab_unlink(struct disk *d, struct slab *s)
 
 	s->closed = true;
 	list_settle(s);
+	slab_count(s, false);
 	memmove(&d->slabs[place], &d->slabs[place + 1], (d->slab_count - place - 1) * sizeof(*d->slabs));
 	d->slab_count--;
 }
@@ -477,7 +500,9 @@ static uint32_t slot_pop(struct slab *s)
 	bit_set(s->taken, slot);
 	if (s->marked)
 		bit_set(s->marked, slot);
-	s->used++;
+	if (s->used++ == 0)
+		empty_note(s, false);
+	s->disk->slots_used++;
 	list_settle(s);
 	return slot;
 }
@@ -490,7 +515,9 @@ static void slot_push(struct slab *s, uint32_t slot)
 		bit_clear(s->marked, slot);
 	if (slot / 64 < s->hint)
 		s->hint = slot / 64;
-	s->used--;
+	if (--s->used == 0)
+		empty_note(s, true);
+	s->disk->slots_used--;
 	list_settle(s);
 }
 
@@ -531,14 +558,43 @@ void disk_slot_give(struct disk *d, struct disk_place p)
 	pthread_mutex_unlock(&d->mutex);
 }
 
-enum status disk_slot_mark(struct disk *d, struct disk_place p, uint64_t slot_bytes)
+/* Mutex held. */
+static enum disk_room room_of(struct disk *d, uint64_t slot_bytes)
+{
+	const struct disk_class *c = class_find(d, slot_bytes);
+	const uint64_t now = disk_now_us();
+
+	if (d->health.quarantined || now < d->health.write_until_us)
+		return DISK_ROOM_NONE;
+	if (c && c->first)
+		return DISK_ROOM_SLOT;
+	if (now < d->health.grow_until_us || d->last_number == UINT32_MAX)
+		return DISK_ROOM_NONE;
+	if (d->empty > (c ? c->empty : 0))
+		return DISK_ROOM_SLAB;
+	return d->slab_count < DISK_SLABS_MAX && plan_slots(d, slot_bytes) > 0 ? DISK_ROOM_SLAB : DISK_ROOM_NONE;
+}
+
+enum disk_room disk_room(struct disk *d, uint64_t slot_bytes)
+{
+	enum disk_room room;
+
+	if (!size_sound(slot_bytes))
+		return DISK_ROOM_NONE;
+	pthread_mutex_lock(&d->mutex);
+	room = room_of(d, slot_bytes);
+	pthread_mutex_unlock(&d->mutex);
+	return room;
+}
+
+enum status disk_slot_mark(struct disk *d, struct disk_place p, uint64_t bytes)
 {
 	enum status status = STATUS_STALE;
 	struct slab *s;
 
 	pthread_mutex_lock(&d->mutex);
 	s = disk_slab_find(d, p.slab);
-	if (s && s->marked && s->file.slot_bytes == slot_bytes && disk_slot_taken(s, p.slot)) {
+	if (s && s->marked && s->file.slot_bytes >= bytes && disk_slot_taken(s, p.slot)) {
 		status = bit_get(s->marked, p.slot) ? STATUS_EXISTS : STATUS_OK;
 		CRASH_POINT("slot_mark");
 		bit_set(s->marked, p.slot);
@@ -561,7 +617,9 @@ static void free_unmarked(struct slab *s)
 	CRASH_POINT("slots_free");
 	free(s->marked);
 	s->marked = NULL;
+	slab_count(s, false);
 	s->used = used;
+	slab_count(s, true);
 	s->hint = 0;
 	list_settle(s);
 }

@@ -4,8 +4,10 @@
 #include "daemon/block/block.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/call/commit.h"
 #include "daemon/call/lease.h"
@@ -16,6 +18,8 @@
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"
 #include "daemon/session/attachment.h"
+#include "daemon/session/lease.h"
+#include "daemon/session/reservation.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/move_table.h"
 #include "daemon/vram/slot_map.h"
@@ -30,6 +34,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
 
 enum { OPENED_US = 1000000 };
 
@@ -101,6 +107,46 @@ void rig_join(struct rig *to, struct rig *from, uint32_t layouts)
 {
 	*to = (struct rig){ .c = from->c, .now = from->now };
 	open_session(to, layouts);
+}
+
+union one_fd {
+	char bytes[CMSG_SPACE(sizeof(int))];
+	struct cmsghdr head;
+};
+
+void rig_fd_send(int to, int fd)
+{
+	char byte = 0;
+	struct iovec iov = { &byte, 1 };
+	union one_fd control = { .head = { CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS } };
+	const struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)
+	};
+
+	memcpy(CMSG_DATA(&control.head), &fd, sizeof(fd));
+	ck_assert_int_eq(sendmsg(to, &m, 0), 1);
+}
+
+int rig_fd_take(int from)
+{
+	char byte;
+	struct iovec iov = { &byte, 1 };
+	union one_fd control;
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+			    .msg_controllen = sizeof(control) };
+	int fd = -1;
+
+	if (recvmsg(from, &m, 0) == 1 && CMSG_FIRSTHDR(&m))
+		memcpy(&fd, CMSG_DATA(&control.head), sizeof(fd));
+	return fd;
+}
+
+void rig_watch(struct rig *r, pid_t pid)
+{
+	const int pidfd = pidfd_open(pid, 0);
+
+	ck_assert_int_ge(pidfd, 0);
+	cache_attach_watch(r->c, r->attachment, pidfd);
 }
 
 void rig_close(struct rig *r)
@@ -306,20 +352,51 @@ static void recount_session(struct session *s, struct books *b)
 	ck_assert_uint_eq(s->open_blocks, open);
 }
 
-static void recount_racks(struct cache *c, struct books *b)
+static uint64_t recount_unit(struct unit *u, struct books *b, uint64_t *doubted)
 {
-	uint64_t cursor = 0, on_disk = 0, dirty = 0, doubted = 0, of_pools = 0;
+	uint64_t cursor = 0, on_disk = 0;
 	uint32_t budget = UINT32_MAX;
 	const struct block *at;
 
-	while ((at = tier_next_block(c, &cursor, &budget))) {
+	while ((at = unit_next_block(u, &cursor, &budget))) {
 		ck_assert(block_live(at));
 		ck_assert_ptr_eq(at->rack->at[at->rack_slot].block, at);
+		ck_assert(!at->unwritten);
 		b->disk_only += !at->shelf;
 		b->block_pins += at->shelf ? 0 : block_pins(at);
-		doubted += at->doubted;
+		*doubted += at->doubted;
 		on_disk++;
 	}
+	return on_disk;
+}
+
+/* The list of what is on no disk has each such block of the layout once: what memory has of those, and what GPUs
+ * have alone. */
+static void recount_unwritten(struct pool *p)
+{
+	struct unwritten_walk w = { .list = NULL };
+	uint64_t listed = 0, in_memory = 0;
+	uint32_t budget = UINT32_MAX;
+	const struct block *at;
+
+	unwritten_walk_begin(&w, p);
+	while ((at = unwritten_walk_next(&w, &budget))) {
+		ck_assert(at->unwritten && block_live(at) && !at->rack && at->pool == p);
+		listed += at->shelf != NULL;
+	}
+	unwritten_walk_end(&w);
+	for (const struct shelf *s = p->shelves; s; s = s->next)
+		for (uint32_t k = 0; k < s->slots; k++)
+			in_memory += s->at[k] && !s->at[k]->rack;
+	ck_assert_uint_eq(listed, in_memory);
+}
+
+static void recount_racks(struct cache *c, struct books *b)
+{
+	uint64_t on_disk = 0, doubted = 0, of_pools = 0;
+
+	for (uint32_t i = 0; c->tier && i < c->tier->unit_count; i++)
+		on_disk += recount_unit(&c->tier->units[i], b, &doubted);
 	for (uint32_t i = 0; i < c->pool_count; i++) {
 		const struct pool *p = c->pools[i];
 		uint64_t count = 0;
@@ -330,7 +407,7 @@ static void recount_racks(struct cache *c, struct books *b)
 		ck_assert_uint_eq(count, p->dirty);
 		on_disk -= p->disk_blocks;
 		of_pools += p->doubted;
-		dirty += count;
+		recount_unwritten(c->pools[i]);
 	}
 	ck_assert_uint_eq(on_disk, 0);
 	ck_assert_uint_eq(of_pools, doubted);

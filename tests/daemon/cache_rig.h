@@ -6,9 +6,13 @@
 #include <check.h>
 #include <unistd.h>
 
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "kernels/format.h"
 #include "store/status.h"
+
+struct cache_leased;
 
 enum {
 	RIG_SLOT_BYTES = 8192, /* of rig_layout's: header, 576 bytes, pad */
@@ -52,6 +56,11 @@ void rig_open_layouts(struct rig *r, const struct cache_options *o, const struct
 void rig_close(struct rig *r);
 /* Another session and attachment of the same cache. */
 void rig_join(struct rig *to, struct rig *from, uint32_t layouts);
+/* The attachment is that process's, so that memory is lent to it. */
+void rig_watch(struct rig *r, pid_t pid);
+/* A descriptor to another process, by a socket; -1 if none came. */
+void rig_fd_send(int to, int fd);
+int rig_fd_take(int from);
 
 /* Key number `n`, RIG_KEY_BYTES of it. */
 void rig_key(uint8_t *key, uint64_t n);

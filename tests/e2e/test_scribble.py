@@ -22,7 +22,7 @@ from daemon import CALL_S, key, keys, layout, pb, running, terrace_pb2_grpc, wai
 import grpc  # noqa: E402
 
 HEADER = 4096
-MAGIC, VERSION, HELLO, MAP = 0x46445254, 2, 1, 3
+MAGIC, VERSION, HELLO, MAP = 0x46445254, 3, 1, 3
 LAYER_CRC, LAYERS = 208, 64  # of a slot's header: the layers' sums, and how many there are
 LAYOUT = layout(layers=4)
 

@@ -71,7 +71,7 @@ static void through(enum kv_format f, uint32_t d, const float *x, float *y)
 {
 	uint8_t bytes[2 * KV_HEAD_DIM_MAX];
 
-	kv_linear_encode(f, d, false, x, bytes);
+	kv_linear_encode(f, KV_ROUND_F16, d, false, x, bytes);
 	kv_linear_decode(f, d, false, bytes, y);
 }
 
@@ -304,7 +304,7 @@ START_TEST(length_is_kept)
 			uint32_t scale;
 
 			gaussians(d, x);
-			kv_quantise((enum kv_format)f, d, x, codes, &scale);
+			kv_quantise((enum kv_format)f, KV_ROUND_F16, d, x, codes, &scale);
 			kv_dequantise((enum kv_format)f, d, codes, scale, y);
 			ck_assert_double_eq_tol(sqrt(squares(d, y) / squares(d, x)), 1, 6e-4);
 			bool sound = true;
@@ -360,7 +360,7 @@ START_TEST(odd_input)
 				else
 					x[i] = random_bits() % 4 ? gaussian() : odd[random_bits() % 11];
 			through(format, d, x, y);
-			kv_quantise(format, d, x, codes, &scale);
+			kv_quantise(format, KV_ROUND_F16, d, x, codes, &scale);
 			kv_dequantise(format, d, codes, scale, z);
 			bool sound = true;
 
@@ -432,7 +432,7 @@ START_TEST(fp8_scale)
 		uint32_t scale;
 
 		x[5] = (float)exp((uniform() - .5) * 20) * (n % 2 ? 1 : -1);
-		kv_quantise(KV_FP8, 64, x, codes, &scale);
+		kv_quantise(KV_FP8, KV_ROUND_F16, 64, x, codes, &scale);
 		float step = kv_half_to((uint16_t)scale);
 
 		wrong += fabsf(x[5]) / step > 448 * (1 + 1e-6f) || codes[0] != 0;
@@ -589,7 +589,7 @@ START_TEST(block_equals_linear)
 		kv_decode(&l, &g, block, 0, 1, side, 0, 21, false, y, KV_DTYPE_F32, d);
 		kv_decode(&l, &g, block, 0, 1, side, 0, 21, true, rotated, KV_DTYPE_F32, d);
 		for (uint32_t token = 0; token < 21; token++) {
-			kv_linear_encode(f, d, false, x + token * d, bytes);
+			kv_linear_encode(f, KV_ROUND_F16, d, false, x + token * d, bytes);
 			kv_linear_decode(f, d, false, bytes, expected);
 			ck_assert_mem_eq(y + token * d, expected, d * sizeof(float));
 			kv_linear_decode(f, d, true, bytes, expected);
@@ -627,7 +627,7 @@ START_TEST(repack)
 		kv_encode(&l, &g, block, 1, 0, side, 3, 20, x, KV_DTYPE_F32, d);
 		kv_repack_out(&l, &g, block, 1, 0, side, 3, 20, linear);
 		for (uint32_t n = 0; n < 20; n++) {
-			kv_linear_encode(f, d, false, x + n * d, expected);
+			kv_linear_encode(f, KV_ROUND_F16, d, false, x + n * d, expected);
 			ck_assert_mem_eq(linear + n * bytes, expected, bytes);
 		}
 		kv_repack_in(&l, &g, again, 1, 0, side, 3, 20, linear);

@@ -77,6 +77,9 @@ START_TEST(layout_problems)
 		{offsetof(struct kv_layout, rotation_version), 0, "rotation_version"},
 		{offsetof(struct kv_layout, codebook_version), 2, "codebook_version"},
 		{offsetof(struct kv_layout, layout_version), 2, "layout_version"},
+		{offsetof(struct kv_layout, int4_rounding), KV_ROUND_BF16, "int4_pth alone"},
+		{offsetof(struct kv_layout, int4_rounding), 2, "int4_rounding"},
+		{offsetof(struct kv_layout, int4_rounding), UINT32_MAX, "int4_rounding"},
 	};
 	struct kv_layout l = sound();
 
@@ -93,6 +96,24 @@ START_TEST(layout_problems)
 	ck_assert_ptr_null(kv_layout_problem(&l));
 	l.head_dim_v = 192;
 	ck_assert_ptr_nonnull(kv_layout_problem(&l));
+}
+END_TEST
+
+/* What int4_pth is rounded to is of layouts that have it, on either side. */
+START_TEST(rounding_is_int4s)
+{
+	struct kv_layout l = sound();
+	uint64_t id;
+
+	l.v_format = KV_INT4_PTH;
+	id = kv_layout_id(&l);
+	ck_assert_uint_eq(id, UINT64_C(0xe92fe07554e8efcf)); /* as before there was a rounding */
+	l.int4_rounding = KV_ROUND_BF16;
+	ck_assert_ptr_null(kv_layout_problem(&l));
+	ck_assert_uint_eq(kv_layout_id(&l), UINT64_C(0xd0931ec56a020bc7));
+	l.k_format = KV_INT4_PTH;
+	l.v_format = KV_FP8;
+	ck_assert_ptr_null(kv_layout_problem(&l));
 }
 END_TEST
 
@@ -308,6 +329,7 @@ int main(void)
 
 	tcase_add_test(t, names);
 	tcase_add_test(t, layout_problems);
+	tcase_add_test(t, rounding_is_int4s);
 	tcase_add_test(t, layout_id);
 	tcase_add_test(t, atom_sizes);
 	tcase_add_test(t, geometry);

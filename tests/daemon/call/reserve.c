@@ -1,5 +1,7 @@
 /* Puts by borrow and by stream: claims, who wins, open blocks, and what a commit refuses. */
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/commit.h"
 #include "daemon/call/reserve.h"
 #include "daemon/call/stream.h"

@@ -2,7 +2,9 @@
  * up, where the ring asks the kernel (store/ring/ring.h). */
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/delete.h"
 #include "daemon/call/lease.h"

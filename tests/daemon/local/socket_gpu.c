@@ -99,7 +99,6 @@ START_TEST(memory_of_a_gpu)
 	ck_assert_uint_eq(e.status, STATUS_OK);
 	ck_assert_uint_eq(e.gpu, 0);
 	ck_assert_uint_eq(e.bytes, SIM_GRANULARITY);
-	ck_assert_uint_eq(e.layout_id, shell.session.layout_id[1]);
 	ck_assert_uint_le(e.at + e.bytes, e.range);
 	ck_assert_int_ge(got[0], 0);
 	ck_assert_int_ge(got[1], 0);
@@ -227,10 +226,11 @@ static bool silent(int fd)
 /* Who asks is told what there is, and what comes, once; who does not ask hears nothing. Nothing is lent by it. */
 START_TEST(extents_are_offered)
 {
-	const uint32_t wanted = _i ? FDSOCK_NO_GPU : 0;
+	enum { GPU_EXTENTS = 16 }; /* all of 32 MiB, which are made ahead of need */
+	const uint32_t wanted = _i ? FDSOCK_NO_GPU : 0, all = _i ? 2 : GPU_EXTENTS;
 	struct fdsock_welcome w, other;
 	struct fdsock_offer o;
-	uint32_t extents[2], n = 0;
+	uint32_t extents[GPU_EXTENTS], n = 0;
 	int fd = greet(&w), quiet = greet(&other), late;
 
 	ck_assert_uint_eq(w.knows, FDSOCK_KNOWS_AHEAD | FDSOCK_KNOWS_CALLER);
@@ -245,9 +245,9 @@ START_TEST(extents_are_offered)
 		shell_store(&shell, "key1");
 	else
 		reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
-	while (n < 2) /* one a layout */
+	while (n < all) /* of memory one a layout */
 		for (uint32_t i = 0, count = hear_offer(fd, wanted, &o); i < count; i++) {
-			ck_assert_uint_lt(n, 2);
+			ck_assert_uint_lt(n, all);
 			extents[n++] = o.extents[i];
 		}
 	ck_assert_uint_ne(extents[0], extents[1]);
@@ -257,7 +257,7 @@ START_TEST(extents_are_offered)
 	ck_assert(silent(fd) && silent(quiet));
 	late = greet(&other);
 	ask_ahead(late, wanted);
-	ck_assert_uint_eq(hear_offer(late, wanted, &o), 2);
+	ck_assert_uint_eq(hear_offer(late, wanted, &o), all);
 	ck_assert_uint_eq(o.more, 0);
 	ask_ahead(late, wanted); /* and what he was told, he is not told again */
 	ck_assert_uint_eq(hear_offer(late, wanted, &o), 0);
@@ -265,7 +265,41 @@ START_TEST(extents_are_offered)
 	close(quiet);
 	close(fd);
 	until("terrace_door_connections", 0);
-	ck_assert_double_eq(stat_of("terrace_door_offers_total"), 4);
+	ck_assert_double_eq(stat_of("terrace_door_offers_total"), 2 * all);
+}
+END_TEST
+
+/* What other sessions of the tenant have filled will hold this one's blocks, too. */
+START_TEST(extents_of_other_layouts_are_offered)
+{
+	struct fdsock_hello h = { HEAD(FDSOCK_HELLO), { 0 } };
+	const struct kv_layout layout = shell_layout(5);
+	struct cache_session_view other;
+	struct fdsock_welcome w;
+	struct fdsock_extent e;
+	struct fdsock_offer o;
+	const char *why = "";
+	int fd = dial(), got;
+
+	shell_store(&shell, "key1");
+	ck_assert_int_eq(cache_session_open(shell.daemon.cache, "", &layout, 1, "other", daemon_now_us(), &other, &why),
+			 STATUS_OK);
+	memcpy(h.token, other.token, sizeof h.token);
+	ck_assert_int_eq(send(fd, &h, sizeof h, 0), sizeof h);
+	ck_assert_int_eq(hear(fd, &w, sizeof w, NULL), sizeof w);
+	ck_assert_uint_eq(w.session, other.id);
+	ask_ahead(fd, FDSOCK_NO_GPU);
+	ck_assert_uint_eq(hear_offer(fd, FDSOCK_NO_GPU, &o), 2);
+	for (uint32_t i = 0; i < 2; i++) {
+		struct fdsock_map m = { HEAD(FDSOCK_MAP), o.extents[i], 0 };
+
+		ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+		ck_assert_int_eq(hear(fd, &e, sizeof e, &got), sizeof e);
+		ck_assert_uint_eq(e.status, STATUS_OK);
+		close(got);
+	}
+	close(fd);
+	until("terrace_door_connections", 0);
 }
 END_TEST
 
@@ -347,6 +381,32 @@ START_TEST(offers_come_in_parts)
 	close(late);
 	close(fd);
 	until("terrace_door_connections", 0);
+}
+END_TEST
+
+/* The library of the release before has none of it, whatever it asks for. */
+START_TEST(a_library_of_the_release_before_has_no_gpu)
+{
+	struct fdsock_hello h = { HEAD_BEFORE(FDSOCK_HELLO), { 0 } };
+	struct fdsock_map m = { HEAD_BEFORE(FDSOCK_MAP), FDSOCK_EXTENT_BOARD, 1 };
+	struct fdsock_welcome w;
+	struct fdsock_extent e;
+	int fd = dial(), got[2];
+
+	memcpy(h.token, shell.session.token, sizeof h.token);
+	ck_assert_int_eq(send(fd, &h, sizeof h, 0), sizeof h);
+	ck_assert_int_eq(hear(fd, &w, sizeof w, NULL), sizeof w);
+	ck_assert_uint_eq(w.status, STATUS_OK);
+	for (int i = 0; i < 2; i++) {
+		if (i)
+			m.extent = reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
+		ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+		ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
+		ck_assert_uint_eq(e.status, STATUS_UNSUPPORTED);
+		ck_assert_uint_eq(e.head.version, FDSOCK_VERSION_BEFORE);
+		ck_assert_int_eq(got[0], -1);
+	}
+	close(fd);
 }
 END_TEST
 
@@ -460,10 +520,12 @@ int main(void)
 	tcase_set_timeout(t, 100);
 	tcase_add_test(t, memory_of_a_gpu);
 	tcase_add_loop_test(t, extents_are_offered, 0, 2);
+	tcase_add_test(t, extents_of_other_layouts_are_offered);
 	tcase_add_test(t, new_extents_are_offered_at_once);
 	tcase_add_test(t, offers_come_in_parts);
 	tcase_add_test(t, who_borrows_of_a_gpu_is_watched);
 	tcase_add_test(t, who_reads_no_more_is_still_heard);
+	tcase_add_test(t, a_library_of_the_release_before_has_no_gpu);
 	tcase_add_loop_test(t, a_slow_driver_keeps_no_others_waiting, 0, 3);
 	tcase_add_test(t, a_stop_while_a_board_is_lent);
 	suite_add_tcase(suite, t);

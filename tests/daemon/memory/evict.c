@@ -1,6 +1,8 @@
 /* Memory that moves between layouts: extents are drained, holders delay that, and are told. */
 #include "daemon/block/layout_pool.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/call/delete.h"
 #include "daemon/call/lease.h"
@@ -141,6 +143,7 @@ START_TEST(holders_are_told_and_waited_for)
 
 	told = 0;
 	rig_open(&a, &o, 1);
+	rig_watch(&a, getpid());
 	cache_on_retire(a.c, retire, NULL);
 	ck_assert_uint_eq(rig_put(&a, 0, 8), 8);
 	ck_assert_int_eq(rig_lease(&a, 0, 8, true, place, &leased), STATUS_OK);

@@ -2,6 +2,7 @@
  * cancellation, stopping. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/lookup.h"
 #include "daemon/call/reserve.h"
 #include "daemon/process/config.h"

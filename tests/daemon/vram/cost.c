@@ -4,7 +4,9 @@
  * and with cold ones, medians of ROUNDS. With --bus GB_S [BLOCKS [THREADS]]: what share of a bus that is so fast a Warm of blocks of 544 KiB gets, up
  * and down, with so many threads for sums, median and best of ROUNDS. Without: that a block of a long call
  * takes about as many steps as one of a short call. */
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/lease.h"
 #include "daemon/call/warm.h"

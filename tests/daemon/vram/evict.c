@@ -1,7 +1,9 @@
 /* Who makes place on a GPU, and when: memory that goes from one layout to another for what is leased there, and slots that are free before
  * anybody asks. */
+#include "daemon/block/block.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/move_table.h"

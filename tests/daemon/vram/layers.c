@@ -1,6 +1,7 @@
 /* Leases on GPUs whose copies are under way: what the board says of the layers, and what is left when nobody waits for them any more. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/faults.h"
 #include "daemon/call/lease.h"

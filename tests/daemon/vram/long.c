@@ -1,7 +1,9 @@
 /* Calls of many blocks: the copies of their first blocks begin while they are still at their later ones, so that a list can fail, a GPU be lost, or
  * the call be given up in the middle. */
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/delete.h"
 #include "daemon/call/reserve.h"

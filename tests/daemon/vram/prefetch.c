@@ -1,6 +1,7 @@
 /* What is brought up to a GPU ahead of its lease: for whom, how much, into which slots, and what becomes of it. */
 #include "daemon/advice/graph.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/delete.h"
 #include "store/status.h"
 #include "tests/daemon/vram/rig.h"

@@ -2,7 +2,9 @@
 #include "tests/daemon/vram/rig.h"
 
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/commit.h"
 #include "daemon/call/explain.h"

@@ -13,6 +13,9 @@
 #include "tests/daemon/cache_rig.h"
 #include "tests/sim/device.h"
 
+struct cache_leased;
+struct device_ops;
+
 enum {
 	VR_LAYERS = 4,
 	VR_BLOCK_BYTES = 256 << 10,

@@ -4,6 +4,7 @@
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/commit.h"
 #include "daemon/call/inspect.h"
 #include "daemon/call/reserve.h"
@@ -492,29 +493,6 @@ START_TEST(looked_at)
 }
 END_TEST
 
-/* The largest extent has two million of the smallest blocks, which has more places than 20 bits count. */
-START_TEST(a_walk_goes_through_the_largest_extent)
-{
-	const struct kv_layout least = { .layers = 1, .heads = 1, .total_heads = 1, .head_dim_k = 64, .head_dim_v = 64, .block_tokens = KV_ATOM_TOKENS,
-					 .k_format = KV_TQ2, .v_format = KV_NONE };
-	struct kv_geometry g;
-	uint32_t pool, extent, slot, slots;
-
-	kv_geometry_of(&least, &g);
-	slots = EXTENT_BYTES_MAX / ((g.block_bytes + HOST_DEVICE_SLOT_ALIGN - 1) / HOST_DEVICE_SLOT_ALIGN * HOST_DEVICE_SLOT_ALIGN);
-	ck_assert_uint_gt(slots, 1u << 20);
-	for (uint32_t i = 0; i < 2; i++) {
-		const uint64_t cursor = verify_cursor(POOLS_MAX - 1, (DEVICES_MAX << VRAM_EXTENT_BITS) + i, slots);
-
-		ck_assert_uint_eq(cursor >> 63, 0);
-		verify_cursor_read(cursor, &pool, &extent, &slot);
-		ck_assert_uint_eq(pool, POOLS_MAX - 1);
-		ck_assert_uint_eq(extent, (DEVICES_MAX << VRAM_EXTENT_BITS) + i);
-		ck_assert_uint_eq(slot, slots);
-	}
-}
-END_TEST
-
 /* The lease of a commit is on the GPU; of a key that another wrote first, where that lies, if it can be leased. */
 START_TEST(committed_and_leased)
 {
@@ -726,7 +704,6 @@ int main(void)
 	tcase_add_test(t, a_lease_on_a_gpu_holds_the_gpu);
 	tcase_add_test(t, several_layouts_at_once);
 	tcase_add_test(t, looked_at);
-	tcase_add_test(t, a_walk_goes_through_the_largest_extent);
 	tcase_add_test(t, committed_and_leased);
 	tcase_add_test(t, an_open_block_grows_on_a_gpu);
 	tcase_add_test(t, the_holder_goes_while_it_is_copied);

@@ -201,6 +201,36 @@ START_TEST(every_descriptor_of_an_attachment_holds_it)
 }
 END_TEST
 
+START_TEST(the_kernel_tells_who_can_write)
+{
+	struct extent e = opened();
+	int reader, writer, other;
+	uint8_t *w;
+
+	ck_assert_int_eq(extent_lend(&e, 1, false, &reader), STATUS_OK);
+	ck_assert(!extent_written(&e, 1));
+	ck_assert_int_eq(extent_lend(&e, 1, true, &writer), STATUS_OK);
+	ck_assert_int_eq(extent_lend(&e, 2, false, &other), STATUS_OK);
+	ck_assert(extent_written(&e, 1));
+	ck_assert(!extent_written(&e, 2));
+	/* Whatever its mapping's pages allow: it can change that. */
+	w = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, writer, 0);
+	ck_assert_ptr_ne(w, MAP_FAILED);
+	close(writer);
+	ck_assert(extent_written(&e, 1));
+	munmap(w, BYTES);
+	ck_assert(!extent_written(&e, 1));
+	ck_assert(extent_held(&e, 1));
+	close(reader);
+	close(other);
+	ck_assert(!extent_held_by_any(&e));
+	ck_assert_int_eq(extent_lend(&e, EXTENT_ATTACHMENT_MAX, true, &writer), STATUS_OK);
+	ck_assert(extent_written(&e, EXTENT_ATTACHMENT_MAX));
+	close(writer);
+	extent_close(&e);
+}
+END_TEST
+
 START_TEST(a_mapping_holds_without_a_descriptor)
 {
 	struct extent e = opened();
@@ -413,6 +443,7 @@ static int run(void)
 	tcase_add_test(tc, a_lent_descriptor_has_the_asked_rights);
 	tcase_add_test(tc, attachment_numbers_have_bounds);
 	tcase_add_test(tc, every_descriptor_of_an_attachment_holds_it);
+	tcase_add_test(tc, the_kernel_tells_who_can_write);
 	tcase_add_test(tc, a_mapping_holds_without_a_descriptor);
 	tcase_add_test(tc, a_killed_engine_lets_go_only_with_its_last_child);
 	tcase_add_test(tc, a_child_without_the_mapping_does_not_hold);
