@@ -106,7 +106,7 @@ struct cache_options {
 	bool rebuild;                    /* distrust the catalog: make it anew from the slots' headers */
 	bool distrust_disks;             /* blocks may have been deleted while they were not in use: they are wiped */
 	uint64_t slab_bytes;             /* of a slab file at most; 0: no bound. What it takes: disk_slab_bytes() */
-	uint32_t slab_files;             /* a disk, so that descriptors suffice; 0: as many as disk_slab_bytes() likes */
+	uint32_t slab_files;             /* of a disk, so that descriptors suffice; 0: disk_slab_bytes() decides */
 	uint32_t disk_depth;             /* transfers under way, a disk */
 	uint32_t disk_slow_ms;           /* a transfer that takes longer makes its disk slow: it sheds spills */
 	uint32_t spill_share_milli;      /* keep so much of the host tier free or copied to disk */
@@ -328,6 +328,9 @@ struct cache_disk_state {
 	uint64_t blocks, budget_bytes, slab_bytes;
 	uint64_t corrupt;           /* blocks whose bytes proved wrong, in this run */
 	uint32_t slabs, slabs_damaged;
+	uint32_t slabs_room;        /* slab files that the budget has room for */
+	uint32_t sizes;             /* sizes of blocks that have a slab on it, or want one */
+	bool small;                 /* its budget has not room for a slab of each of these sizes */
 };
 
 /* The same of each GPU. */

@@ -103,6 +103,12 @@ void rig_join(struct rig *to, struct rig *from, uint32_t layouts)
 	open_session(to, layouts);
 }
 
+void rig_join_layouts(struct rig *to, struct rig *from, const struct kv_layout *layouts, uint32_t count)
+{
+	*to = (struct rig){ .c = from->c, .now = from->now };
+	session_over(to, layouts, count);
+}
+
 void rig_close(struct rig *r)
 {
 	rig_check_books(r->c);
