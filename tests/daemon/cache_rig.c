@@ -169,6 +169,12 @@ void rig_watch(struct rig *r, pid_t pid)
 	cache_attach_watch(r->c, r->attachment, pidfd);
 }
 
+void rig_join_layouts(struct rig *to, struct rig *from, const struct kv_layout *layouts, uint32_t count)
+{
+	*to = (struct rig){ .c = from->c, .now = from->now };
+	session_over(to, layouts, count);
+}
+
 void rig_close(struct rig *r)
 {
 	rig_check_books(r->c);
