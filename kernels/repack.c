@@ -5,6 +5,7 @@
 #include "kernels/codec.h"
 #include "kernels/machine.h"
 #include "kernels/order.h"
+#include "kernels/repack_atoms.h"
 #include "kernels/simd.h"
 
 #include <string.h>
@@ -95,8 +96,10 @@ KV_INLINE void span_move(const struct span *s, const struct kv_repack_atoms *cod
 		scales_move(s, TOKENS, 0, to_pages);
 	else
 		scales_move(s, s->n, s->first, to_pages);
-	if (code && s->n == TOKENS && s->d % 64 == 0)
-		(to_pages ? code->to : code->from)(s->side, s->d, s->page_codes, s->code_offset, s->codes);
+	if (code && s->n == TOKENS && s->d % 64 == 0 && to_pages)
+		(s->side == KV_SIDE_K ? code->k_to : code->v_to)(s->d, s->page_codes, s->code_offset, s->codes);
+	else if (code && s->n == TOKENS && s->d % 64 == 0)
+		(s->side == KV_SIDE_K ? code->k_from : code->v_from)(s->d, s->page_codes, s->code_offset, s->codes);
 	else
 		for (uint32_t t = 0; t < s->n; t++)
 			token_move(s, t, to_pages);

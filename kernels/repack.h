@@ -41,17 +41,4 @@ void kv_repack_from_pages(const struct kv_repack *r);
 /* Blocks to pages. Writes these tokens' codes and scales in the pages and no other byte; no page slot twice. */
 void kv_repack_to_pages(const struct kv_repack *r);
 
-/* An atom's codes of head dims that are multiples of 64, from and to the codes of its 16 tokens in pages, which are
- * `offset` bytes behind tokens[0 .. 15]. For machines with AVX2 (repack_avx2.c). */
-struct kv_repack_atoms {
-	void (*from)(enum kv_side side, uint32_t d, uint8_t *const tokens[KV_ATOM_TOKENS], ptrdiff_t offset,
-		     uint8_t *codes);
-	void (*to)(enum kv_side side, uint32_t d, uint8_t *const tokens[KV_ATOM_TOKENS], ptrdiff_t offset,
-		   uint8_t *codes);
-	/* memcpy past the caches, of multiples of 16 bytes; finish: before other threads may look. */
-	void (*stream)(uint8_t *to, const uint8_t *from, size_t bytes);
-	void (*finish)(void);
-};
-extern const struct kv_repack_atoms kv_repack_atoms_avx2;
-
 #endif

@@ -2,15 +2,16 @@
  * dims 2i and 2i + 1; kernels/places.h says what the atom's bytes hold. Nothing is moved through memory but what is
  * read and written. Built with -mavx2.
  */
-#include "kernels/repack.h"
+#include "kernels/repack_atoms.h"
 
 #if defined(__x86_64__)
 
 #include <immintrin.h>
+#include <stdbool.h>
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { TOKENS = KV_ATOM_TOKENS, CHUNK = 32 /* bytes of 64 dims */, VECTOR = 512 /* bytes of the atom for them */ };
+enum { TOKENS = 16, CHUNK = 32 /* bytes of 64 dims */, VECTOR = 512 /* bytes of the atom for them */ };
 
 INLINE __m128i load16(const uint8_t *p)
 {
@@ -208,30 +209,36 @@ static void v_to(uint8_t *const tokens[TOKENS], ptrdiff_t offset, const uint8_t 
 	}
 }
 
-static void from(enum kv_side side, uint32_t d, uint8_t *const tokens[TOKENS], ptrdiff_t offset, uint8_t *codes)
+static void all_k_from(uint32_t d, uint8_t *const tokens[TOKENS], ptrdiff_t offset, uint8_t *codes)
 {
-	uint32_t m = 0, chunks = d / 64;
+	uint32_t m = 0;
 
-	if (side == KV_SIDE_V)
-		for (; m < chunks; m++)
-			v_from(tokens, offset + m * CHUNK, codes + m * VECTOR);
-	for (; m + 1 < chunks; m += 2)
+	for (; m + 1 < d / 64; m += 2)
 		k_from(true, tokens, offset + m * CHUNK, codes + m * VECTOR);
-	if (m < chunks)
+	if (m < d / 64)
 		k_from(false, tokens, offset + m * CHUNK, codes + m * VECTOR);
 }
 
-static void to(enum kv_side side, uint32_t d, uint8_t *const tokens[TOKENS], ptrdiff_t offset, uint8_t *codes)
+static void all_k_to(uint32_t d, uint8_t *const tokens[TOKENS], ptrdiff_t offset, const uint8_t *codes)
 {
-	uint32_t m = 0, chunks = d / 64;
+	uint32_t m = 0;
 
-	if (side == KV_SIDE_V)
-		for (; m < chunks; m++)
-			v_to(tokens, offset + m * CHUNK, codes + m * VECTOR);
-	for (; m + 1 < chunks; m += 2)
+	for (; m + 1 < d / 64; m += 2)
 		k_to(true, tokens, offset + m * CHUNK, codes + m * VECTOR);
-	if (m < chunks)
+	if (m < d / 64)
 		k_to(false, tokens, offset + m * CHUNK, codes + m * VECTOR);
+}
+
+static void all_v_from(uint32_t d, uint8_t *const tokens[TOKENS], ptrdiff_t offset, uint8_t *codes)
+{
+	for (uint32_t m = 0; m < d / 64; m++)
+		v_from(tokens, offset + m * CHUNK, codes + m * VECTOR);
+}
+
+static void all_v_to(uint32_t d, uint8_t *const tokens[TOKENS], ptrdiff_t offset, const uint8_t *codes)
+{
+	for (uint32_t m = 0; m < d / 64; m++)
+		v_to(tokens, offset + m * CHUNK, codes + m * VECTOR);
 }
 
 static void stream(uint8_t *to, const uint8_t *from, size_t bytes)
@@ -245,7 +252,8 @@ static void finish(void)
 	_mm_sfence();
 }
 
-const struct kv_repack_atoms kv_repack_atoms_avx2 = {from, to, stream, finish};
+const struct kv_repack_atoms kv_repack_atoms_avx2 = {all_k_from, all_k_to, all_v_from, all_v_to,
+							      stream, finish};
 
 #else
 
