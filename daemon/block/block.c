@@ -66,6 +66,7 @@ void block_discard(struct cache *c, struct block *b)
 	if (b->shelf) {
 		span_held(b->shelf, -1);
 		block_slot_give(b);
+		b->shelf = NULL; /* it may be no more */
 	}
 	vram_give(b);
 	free(b);

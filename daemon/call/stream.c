@@ -99,7 +99,7 @@ enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout
 		grow = room_wants(c);
 		cache_unlock(c);
 		if (grow)
-			room_grow(c, grow, vain++ == ROOM_VAIN_MAX);
+			room_grow(c, grow, vain++ >= ROOM_VAIN_MAX);
 	} while (grow);
 	reserve_count(c, status);
 	room_retire_flush(c);
