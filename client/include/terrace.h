@@ -113,25 +113,33 @@ enum terrace_dtype {
 	TERRACE_E4M3 = 3 /* a byte; what terrace_attend() may write, and nothing else */
 };
 
+/* The dtype of a model, in which vLLM keeps K and V once they are rotated, and to which terrace_encode() and
+ * terrace_cuda_encode() round them before they make int4_pth's codes of them. Decoding needs it not: a block of
+ * either is read alike. */
+enum terrace_rounding {
+	TERRACE_ROUND_FP16 = 0,
+	TERRACE_ROUND_BF16 = 1 /* of nearly all models */
+};
+
 /* One KV group of a model: some of its layers and KV heads, packed in given formats. */
 struct terrace_layout {
 	size_t size;             /* sizeof(struct terrace_layout) */
 	uint8_t fingerprint[32]; /* whatever must not be mixed: model, weights revision, rope settings. A session wants it set */
 	uint32_t first_layer, layers;
 	uint32_t first_head, heads, total_heads; /* KV heads */
-	uint32_t head_dim_k, head_dim_v;         /* 64, 96, 128, 192 or 256 */
+	uint32_t head_dim_k, head_dim_v;         /* 64, 80, 96, 112, 128, 192, 256 or 512 */
 	uint32_t block_tokens;                   /* a multiple of 16, at most 256 */
 	enum terrace_format k_format, v_format;
 	uint32_t window;                         /* sliding window in tokens, 0: full attention */
-	uint32_t reserved;
+	enum terrace_rounding int4_rounding;     /* where K or V is int4_pth the model's dtype, else 0 */
 };
 #define TERRACE_LAYOUT_INIT TERRACE_SIZED_(struct terrace_layout)
 
 /* int4_pth keeps vLLM's rules, and with them a limit: its zero point is clamped to 0 .. 15, so that a vector is stored well only if its elements,
- * once rotated, lie on both sides of 0. Those of a vector whose first dim dominates all have one sign (head dims 64, 128 and 256; at 96 and 192
- * it is another direction). At d 128 the relative error is .05 as long as the first dim is at most 40 times the standard deviation of the others,
- * .43 at 100 times and .88 at 500 times, where tq4 has .09 and .02, and fp8 .003 and .0006. K and V like that want tq4, which is nearly as small,
- * or fp8. */
+ * once rotated, lie on both sides of 0. Those of a vector whose first dim dominates all have one sign (head dims 64,
+ * 128, 256 and 512; at others it is another direction). At d 128 the relative error is .05 as long as the first dim
+ * is at most 40 times the standard deviation of the others, .43 at 100 times and .88 at 500 times, where tq4 has .09
+ * and .02, and fp8 .003 and .0006. K and V like that want tq4, which is nearly as small, or fp8. */
 
 /* The name of a format ("tq4"), or NULL; and back: TERRACE_INVALID for an unknown name. */
 TERRACE_API const char *terrace_format_name(enum terrace_format format);
@@ -622,6 +630,44 @@ TERRACE_API enum terrace_status terrace_decode(const struct terrace_layout *layo
 					       uint32_t head, uint32_t first_token, uint32_t n, void *k, size_t k_stride,
 					       void *v, size_t v_stride, enum terrace_dtype dtype);
 
+/* One side (K or V) of an engine's pages of int4_pth codes. A page has page_tokens tokens, a token the layout's
+ * heads, and a head of a token head_dim / 2 bytes of codes, low nibble = even dim, and a scale of 4 bytes, an fp32
+ * with the zero point in its 4 low bits. The strides, in bytes, say where: from page to page, token to token and
+ * head to head, of any sign and alignment. vLLM's int4_per_token_head page has, a head and token, [K | scale | V |
+ * scale]: then all of K and V have the same strides, and V's addresses are head_dim_k / 2 + 4 bytes after K's. Its
+ * views of scales by themselves are arrays with strides of their own. */
+struct terrace_pages {
+	void *codes;  /* of page 0, token 0, head 0; NULL: this side is left out, and the rest of it is not looked at */
+	void *scales; /* of the same */
+	int64_t code_page, code_token, code_head;
+	int64_t scale_page, scale_token, scale_head;
+};
+
+/* A list of tokens of one layer, of all its heads. */
+struct terrace_repack_options {
+	size_t size;
+	uint32_t layer, tokens;
+	const int64_t *slots;      /* [tokens] token s % block_tokens of block s / block_tokens; negative: skipped */
+	const int64_t *page_slots; /* [tokens] token s % page_tokens of page s / page_tokens; negative: skipped */
+	void *const *blocks;       /* [block_count] each 16-byte aligned; those that no slot names may be NULL */
+	uint32_t block_count, page_tokens;
+	uint64_t page_count;
+	struct terrace_pages k, v;
+};
+#define TERRACE_REPACK_OPTIONS_INIT TERRACE_SIZED_(struct terrace_repack_options)
+
+/* Moves int4_pth codes and scales from an engine's pages into blocks, and the other way; nothing is computed, so
+ * that there and back is the identity. Each writes the bytes of the list's tokens and no other; no destination may
+ * be twice in the list, and blocks and pages must not overlap. On the calling thread, which owns blocks and pages
+ * meanwhile; nothing is kept. Lists in which 16 tokens in a row fill a group of 16 of a block are quick, wherever
+ * their pages are. Checked before anything is written: TERRACE_INVALID (a layer, slot or block that is not there),
+ * TERRACE_UNSUPPORTED (a side that is given is not int4_pth). vLLM's turboquant_* and fp8 pages hold other codes
+ * than any format here: they go through terrace_decode() and terrace_encode(). */
+TERRACE_API enum terrace_status terrace_repack_from_pages(const struct terrace_layout *layout,
+							  const struct terrace_repack_options *options);
+TERRACE_API enum terrace_status terrace_repack_to_pages(const struct terrace_layout *layout,
+							const struct terrace_repack_options *options);
+
 /* What attention does besides softmax(q k) v; all optional. With query i at position p = first_pos + i, key j at position j, query
  * head h and s = scale * q . k_j, in this order:
  *     s <- softcap * tanh(s / softcap)
@@ -683,6 +729,8 @@ TERRACE_API enum terrace_status terrace_attend(const struct terrace_layout *layo
 TERRACE_API enum terrace_status terrace_merge(uint32_t rows, uint32_t d, float *out_a, float *lse_a, const float *out_b, const float *lse_b);
 
 /* ---- packed blocks on a GPU ---------------------------------------------------------------------------------------- */
+
+/* Head dims 80, 112 and 512 are encoded and decoded on CUDA, but not attended yet: TERRACE_UNSUPPORTED. */
 
 /* The same on CUDA, straight from packed blocks in device memory or in host memory that is mapped into the device. The library itself
  * needs no CUDA: libterrace_cuda.so.0 is loaded at run time, by the first of these calls. All pointers in the options are device

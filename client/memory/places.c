@@ -212,7 +212,7 @@ static enum terrace_status place_one(struct client_places *p, struct reading *r,
 	if (spot->base)
 		p->blocks[i] = spot->base + offset;
 	if (spot->base && g->writable) {
-		const struct client_run slot = {spot->mapping, offset, g->view->layouts[l].geometry.slot_bytes};
+		const struct client_run slot = {spot->mapping, offset, g->view->layouts[l].geometry.need_bytes};
 		enum terrace_status status = run_add(p, spot, &slot);
 
 		if (status)

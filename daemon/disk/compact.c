@@ -49,20 +49,12 @@ static uint64_t clock_us(void)
 
 /* ---- which ---- */
 
-static bool rack_idle(const struct rack *r)
-{
-	for (uint32_t i = 0; i < r->slots && r->moves == 0; i++)
-		if (r->at[i].block && (block_pins(r->at[i].block) || r->at[i].block->moving))
-			return false;
-	return r->moves == 0;
-}
-
-struct rack *rack_least(const struct disk_class *k, const struct disk_class *but, bool all)
+struct rack *rack_least(const struct disk_class *k, bool all)
 {
 	struct rack *least = NULL;
 
 	for (; k; k = all ? k->next : NULL)
-		for (struct rack *r = k == but ? NULL : k->racks; r; r = r->next)
+		for (struct rack *r = k->racks; r; r = r->next)
 			if ((!least || r->blocks < least->blocks) && !r->leaving && rack_idle(r))
 				least = r;
 	return least;
@@ -362,9 +354,9 @@ enum status cache_compact_step(struct cache *c, uint32_t disk, uint64_t bytes_ma
 	disk_look(u->disk, &view);
 	cache_lock(c);
 	if (view.slab_bytes_used > bytes_max)
-		least = rack_least(u->classes, NULL, true);
+		least = rack_least(u->classes, true);
 	for (struct disk_class *k = u->classes; k && !least; k = k->next) {
-		least = rack_least(k, NULL, false);
+		least = rack_least(k, false);
 		if (least && !rack_fits_elsewhere(least))
 			least = NULL;
 	}

@@ -19,8 +19,8 @@ struct unit;
  * deleted. One slab a call: MISS when there is nothing (more) to do, BUSY when something else uses the slab now, or there was no time
  * for all copies: call again. NOT_FOUND: no such disk. Else a disk failed. Lasts, half a second and a sync: on a worker. */
 enum status cache_compact_step(struct cache *c, uint32_t disk, uint64_t bytes_max, uint64_t *freed);
-/* The idle rack with the fewest blocks; of k, or of all classes from k on but `but`. */
-struct rack *rack_least(const struct disk_class *k, const struct disk_class *but, bool all);
+/* The idle rack with the fewest blocks; of k, or of all classes from k on. */
+struct rack *rack_least(const struct disk_class *k, bool all);
 /* It is chosen: nothing new comes into it. */
 void rack_leave(struct rack *r);
 /* Without the lock, on a worker, of a rack that is leaving: copies elsewhere what memory has too, then deletes the slab with what is

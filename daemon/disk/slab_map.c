@@ -1,34 +1,22 @@
-/* Racks: whose block is in which slot of which slab, and who leaves a disk that is full.
- *
- * A slot of a disk is found for a spill in this order: a free one; one of a new slab, which the chores make, since that takes
- * the file system its time; the slot of the coldest block of the same size on that disk. That block's header is overwritten by
- * the spill itself, so displacing costs no write of its own.
- *
- * Slabs go from one size to another when a size has none, and when what another one would give up has been idle much longer (rack_colder):
- * else a disk that one model has filled would be closed to the next.
- */
+/* Racks: whose block is in which slot of which slab, what of it was flushed, and when it was used last. Which slot a
+ * block gets, and what leaves a full disk, is decided in disk/place.c. / */
 #include "daemon/disk/slab_map.h"
 
 #include "daemon/advice/policy_store.h"
 #include "daemon/block/block.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/unwritten.h"
 #include "daemon/disk/state.h"
 #include "daemon/memory/evict.h"
 #include "daemon/vram/slot_map.h"
 #include "eviction/policy.h"
+#include "store/class_rule.h"
 #include "store/crash_point.h"
 #include "store/slab/disk.h"
 #include "store/status.h"
 
 #include <stdlib.h>
-
-enum {
-	DISPLACE_SCAN = 256,
-	DISPLACE_SCAN_DEEP = 8192,     /* when all of those are in memory too; after one that found little, not before: */
-	DISPLACE_DEEP_US = 50 * 1000,
-	FULL_AGAIN_US = 1000 * 1000,   /* budget may have come free meanwhile */
-};
 
 static struct rack **bucket_of(struct unit *u, uint32_t slab)
 {
@@ -69,6 +57,59 @@ struct disk_class *class_get(struct cache *c, struct unit *u, uint64_t slot_byte
 	return k;
 }
 
+struct disk_class *class_joined(const struct unit *u, uint64_t need_bytes)
+{
+	struct disk_class *k, *found = NULL;
+	uint64_t best = 0;
+	uint32_t count = 0;
+
+	for (k = u->classes; k; k = k->next)
+		count++;
+	for (k = u->classes; k; k = k->next) {
+		const uint64_t better = class_rule_better(best, k->slot_bytes, need_bytes, count >= CLASS_RULE_MOST);
+
+		if (better != best)
+			found = k;
+		best = better;
+	}
+	return found;
+}
+
+struct disk_class *class_for(struct cache *c, struct unit *u, uint64_t need_bytes)
+{
+	struct disk_class *k = class_joined(u, need_bytes);
+
+	return k ? k : class_get(c, u, need_bytes);
+}
+
+/* Numbers of slabs rise, so a new one mostly goes last. */
+static void rack_order(struct unit *u, struct rack *r)
+{
+	struct rack **at = &u->racks;
+
+	if (u->last_rack && u->last_rack->slab < r->slab)
+		at = &u->last_rack->slab_next;
+	while (*at && (*at)->slab < r->slab)
+		at = &(*at)->slab_next;
+	r->slab_next = *at;
+	*at = r;
+	if (!r->slab_next)
+		u->last_rack = r;
+}
+
+static void rack_unorder(struct unit *u, struct rack *r)
+{
+	struct rack **at = &u->racks, *before = NULL;
+
+	while (*at != r) {
+		before = *at;
+		at = &before->slab_next;
+	}
+	*at = r->slab_next;
+	if (u->last_rack == r)
+		u->last_rack = before;
+}
+
 struct rack *rack_get(struct cache *c, struct unit *u, uint32_t slab)
 {
 	struct rack *r = rack_find(u, slab), **at;
@@ -93,6 +134,7 @@ struct rack *rack_get(struct cache *c, struct unit *u, uint32_t slab)
 	*at = r;
 	r->hash_next = *bucket_of(u, slab);
 	*bucket_of(u, slab) = r;
+	rack_order(u, r);
 	return r;
 }
 
@@ -109,6 +151,7 @@ void rack_free(struct cache *c, struct rack *r)
 	while (*at != r)
 		at = &(*at)->hash_next;
 	*at = r->hash_next;
+	rack_unorder(r->class->unit, r);
 	free(r);
 }
 
@@ -126,14 +169,23 @@ void racks_free(struct cache *c, struct unit *u)
 	u->classes = NULL;
 }
 
+bool rack_idle(const struct rack *r)
+{
+	for (uint32_t i = 0; i < r->slots && r->moves == 0; i++)
+		if (r->at[i].block && (block_pins(r->at[i].block) || r->at[i].block->moving))
+			return false;
+	return r->moves == 0;
+}
+
 static struct rack_slot *slot_of(const struct block *b)
 {
 	return &b->rack->at[b->rack_slot];
 }
 
-static const struct block *block_of_rack_node(const struct policy_node *n)
+static void rack_used(struct cache *c, const struct block *b)
 {
-	return ((const struct rack_slot *)((const char *)n - offsetof(struct rack_slot, node)))->block;
+	b->rack->newest = ++c->tier->uses;
+	b->rack->newest_us = slot_of(b)->node.last_use_us;
 }
 
 /* position: of its first token. */
@@ -145,12 +197,30 @@ static void policy_tell(struct cache *c, const struct block *b, uint64_t positio
 	};
 
 	c->tier->policy->insert(b->rack->class->policy, &slot_of(b)->node, &e);
+	rack_used(c, b);
 }
 
 void rack_renew(struct cache *c, struct block *b, uint64_t position)
 {
 	c->tier->policy->remove(b->rack->class->policy, &slot_of(b)->node);
 	policy_tell(c, b, position);
+}
+
+void rack_promise(struct rack *r, uint32_t slot)
+{
+	if (r->promised)
+		return;
+	r->promised = true;
+	r->promised_slot = slot;
+}
+
+/* From the last slot on: of a slab's blocks the first are displaced first, and what was found is to last. */
+bool rack_promised(struct rack *r)
+{
+	for (uint32_t i = r->slots; i > 0 && !r->promised; i--)
+		if (r->at[i - 1].block && block_flushed(r->at[i - 1].block))
+			rack_promise(r, i - 1);
+	return r->promised;
 }
 
 void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b, uint64_t position)
@@ -163,8 +233,15 @@ void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b
 	r->at[slot].block = b;
 	r->blocks++;
 	r->class->blocks++;
+	if (block_flushed(b))
+		rack_promise(r, slot);
+	else if (!r->promised)
+		c->tier->all_promised = false;
+	if (b->generation > c->tier->attached_generation)
+		c->tier->attached_generation = b->generation;
 	b->pool->disk_blocks++;
 	where_set(b, BLOCK_ON_DISK, true);
+	unwritten_set(b, false);
 	if (b->vram)
 		vram_sync(b);
 	policy_tell(c, b, position);
@@ -189,11 +266,14 @@ void rack_detach(struct cache *c, struct block *b)
 	c->tier->policy->remove(r->class->policy, &slot_of(b)->node);
 	CRASH_POINT("rack_detach");
 	slot_of(b)->block = NULL;
+	if (r->promised && r->promised_slot == b->rack_slot)
+		r->promised = c->tier->all_promised = false;
 	r->blocks--;
 	r->class->blocks--;
 	b->pool->disk_blocks--;
 	b->rack = NULL;
 	where_set(b, BLOCK_ON_DISK, false);
+	unwritten_set(b, block_live(b));
 	if (b->vram)
 		vram_sync(b);
 	if (b->shelf && block_live(b) && !b->moving)
@@ -206,139 +286,7 @@ void rack_use(struct cache *c, struct block *b)
 	const struct policy_event e = { .now_us = c->now_us, .id = n->id, .tokens = b->tokens, .role = b->role };
 
 	c->tier->policy->use(b->rack->class->policy, n, &e);
-}
-
-/* A block that a reader or a move holds stays. So does the copy of one that memory has: it would only have to be written again, and
- * whoever flushed it takes it for durable. */
-static bool may_displace(const struct policy_node *n, void *arg)
-{
-	const struct block *b = block_of_rack_node(n);
-
-	(void)arg;
-	return block_pins(b) == 0 && !b->moving && !b->shelf && !b->vram && !b->rack->leaving;
-}
-
-static bool gather_cold(const struct policy_node *n, void *arg)
-{
-	struct disk_class *k = arg;
-
-	if (k->cold_count < CLASS_COLD && may_displace(n, NULL))
-		k->cold[k->cold_count++] = n->id;
-	return k->cold_count == CLASS_COLD;
-}
-
-/* The coldest block that may be displaced. Where many of the coldest are in memory too, a longer search finds some for later. */
-static struct block *displaced_next(struct cache *c, struct disk_class *k)
-{
-	const struct policy_ops *p = c->tier->policy;
-	const struct policy_node *n = p->victim(k->policy, may_displace, NULL, DISPLACE_SCAN);
-
-	if (n)
-		return (struct block *)block_of_rack_node(n);
-	if (k->cold_at == k->cold_count && (k->cold_count >= CLASS_COLD / 8 || c->now_us - k->cold_us >= DISPLACE_DEEP_US)) {
-		k->cold_us = c->now_us;
-		k->cold_at = k->cold_count = 0;
-		policy_look(p, k->policy, gather_cold, k, DISPLACE_SCAN_DEEP);
-	}
-	while (k->cold_at < k->cold_count) {
-		struct block *b = by_id_find(c, k->cold[k->cold_at++]);
-
-		if (b && b->rack && b->rack->class == k && may_displace(&slot_of(b)->node, NULL))
-			return b;
-	}
-	return NULL;
-}
-
-struct rack *rack_colder(struct cache *c, const struct disk_class *mine)
-{
-	const struct policy_ops *p = c->tier->policy;
-	const struct policy_node *own = p->victim(mine->policy, may_displace, NULL, DISPLACE_SCAN), *coldest = NULL;
-
-	for (const struct disk_class *k = mine->unit->classes; k; k = k->next) {
-		const struct policy_node *n = k == mine ? NULL : p->victim(k->policy, may_displace, NULL, DISPLACE_SCAN);
-
-		if (n && (!coldest || (int64_t)(n->last_use_us - coldest->last_use_us) < 0))
-			coldest = n;
-	}
-	return coldest && room_much_colder(c, coldest, own) ? block_of_rack_node(coldest)->rack : NULL;
-}
-
-static enum status take_free(struct cache *c, struct unit *u, uint64_t slot_bytes, struct rack **rack, uint32_t *slot)
-{
-	struct disk_place place;
-	enum status s = disk_slot_take(u->disk, slot_bytes, &place);
-
-	if (s)
-		return s;
-	*rack = rack_get(c, u, place.slab);
-	if (!*rack) {
-		disk_slot_give(u->disk, place);
-		return STATUS_EXHAUSTED;
-	}
-	*slot = place.slot;
-	return STATUS_OK;
-}
-
-enum status rack_take(struct cache *c, struct unit *u, uint64_t slot_bytes, bool grow, struct rack **rack, uint32_t *slot,
-		      struct block **victim)
-{
-	struct disk_class *k = class_get(c, u, slot_bytes);
-	enum status s;
-
-	*victim = NULL;
-	if (!k)
-		return STATUS_EXHAUSTED;
-	s = take_free(c, u, slot_bytes, rack, slot);
-	if (s != STATUS_MISS)
-		return s;
-	if (grow && (!k->full || c->now_us - k->full_us > FULL_AGAIN_US)) {
-		k->wanted = true;
-		tier_wake(c);
-		return STATUS_MISS;
-	}
-	*victim = displaced_next(c, k);
-	if (!*victim)
-		return STATUS_EXHAUSTED;
-	CRASH_POINT("rack_victim");
-	*rack = (*victim)->rack;
-	*slot = (*victim)->rack_slot;
-	return STATUS_OK;
-}
-
-/* True: this disk would have to give up another block, and its policy would not. */
-static bool unit_refuses(struct cache *c, struct unit *u, const struct block *b, const struct policy_event *e)
-{
-	struct disk_class *k = u->classes;
-	const struct policy_node *n;
-
-	while (k && k->slot_bytes != b->pool->geometry.slot_bytes)
-		k = k->next;
-	if (!k || !k->full || c->now_us - k->full_us > FULL_AGAIN_US)
-		return false;
-	for (const struct rack *r = k->racks; r; r = r->next)
-		if (r->blocks + r->moves < r->slots)
-			return false;
-	n = c->tier->policy->victim(k->policy, may_displace, NULL, DISPLACE_SCAN);
-	return n && !c->tier->policy->admit(k->policy, e, n);
-}
-
-bool rack_refuses(struct cache *c, const struct block *b)
-{
-	const struct policy_event e = {
-		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role, .moved = true, /* nobody asks for it by this */
-	};
-	bool refused = false;
-
-	for (uint32_t i = 0; c->tier->policy->admit && i < c->tier->unit_count; i++) {
-		struct unit *u = &c->tier->units[i];
-
-		if (u->failed)
-			continue;
-		if (!unit_refuses(c, u, b, &e))
-			return false;
-		refused = true;
-	}
-	return refused;
+	rack_used(c, b);
 }
 
 void rack_rooms_tell(struct cache *c)
@@ -357,29 +305,23 @@ void rack_rooms_tell(struct cache *c)
 
 /* ---- walks ---- */
 
-/* Racks of all classes by rising slab. */
-static struct rack *rack_after(struct unit *u, uint64_t slab)
+static struct rack *rack_from(struct unit *u, uint32_t slab)
 {
-	struct rack *best = NULL;
+	struct rack *r = rack_find(u, slab);
 
-	for (struct disk_class *k = u->classes; k; k = k->next)
-		for (struct rack *r = k->racks; r; r = r->next)
-			if (r->slab >= slab) {
-				if (!best || r->slab < best->slab)
-					best = r;
-				break;
-			}
-	return best;
+	for (r = r ? r : u->racks; r && r->slab < slab;)
+		r = r->slab_next;
+	return r;
 }
 
 struct block *unit_next_block(struct unit *u, uint64_t *cursor, uint32_t *budget)
 {
 	uint32_t slab = (uint32_t)(*cursor >> RACK_CURSOR_BITS), slot = *cursor & (RACK_SLOTS_MAX - 1);
-	struct rack *r = rack_after(u, slab);
+	struct rack *r = rack_from(u, slab);
 
 	if (r && r->slab != slab)
 		slot = 0;
-	for (; r; r = rack_after(u, r->slab + 1ull), slot = 0) {
+	for (; r; r = r->slab_next, slot = 0) {
 		for (; slot < r->slots; slot++) {
 			*cursor = rack_cursor(u->number, r->slab, slot);
 			if (!*budget)
@@ -390,20 +332,6 @@ struct block *unit_next_block(struct unit *u, uint64_t *cursor, uint32_t *budget
 				return r->at[slot].block;
 			}
 		}
-	}
-	return NULL;
-}
-
-struct block *tier_next_block(struct cache *c, uint64_t *cursor, uint32_t *budget)
-{
-	for (uint32_t n = c->tier ? rack_cursor_unit(*cursor) : 0; c->tier && n < c->tier->unit_count; n++) {
-		struct block *b;
-
-		if (rack_cursor_unit(*cursor) != n)
-			*cursor = rack_cursor(n, 0, 0);
-		b = unit_next_block(&c->tier->units[n], cursor, budget);
-		if (b || !*budget)
-			return b;
 	}
 	return NULL;
 }

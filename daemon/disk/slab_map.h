@@ -1,4 +1,4 @@
-/* Which block is in which slot of which slab, and which of them leaves a full disk. */
+/* Which block is in which slot of which slab. */
 #ifndef TERRACE_DAEMON_DISK_SLAB_MAP_H
 #define TERRACE_DAEMON_DISK_SLAB_MAP_H
 
@@ -13,11 +13,12 @@
 
 struct block;
 struct cache;
+struct cache_disk_options;
 struct disk;
 struct move;
 struct policy;
 
-enum { RACK_BUCKETS = 256 };
+enum { RACK_BUCKETS = 1024 };
 
 enum { CLASS_COLD = 64 };
 
@@ -35,8 +36,14 @@ struct rack_slot {
 struct rack {
 	struct disk_class *class;
 	struct rack *next, *hash_next; /* of the class; of the bucket */
+	struct rack *slab_next;        /* of the unit, by rising slab */
 	uint32_t slab, slots;
 	uint32_t blocks;
+	uint64_t newest;               /* tier->uses at the last use or arrival of any of its blocks; */
+	uint64_t newest_us;            /* and when that was, modulo 2^64 */
+	bool promised;                 /* the block in promised_slot was flushed; false: see rack_promised() */
+	uint32_t promised_slot;
+	uint32_t hand;                 /* where the search for a block that may be displaced goes on */
 	uint32_t moves;                /* spills into and out of it and burials in it that are under way */
 	bool leaving;                  /* its slab is to be deleted: what it has is not durable */
 	bool sealed;                   /* ... now: nothing is loaded from it any more */
@@ -55,9 +62,12 @@ struct disk_class {
 	uint64_t policy_room;          /* slots that it was told of last */
 	struct rack *racks;
 	uint64_t slots, blocks;        /* in these */
-	bool wanted;                   /* a slab, by the chores */
-	bool full;                     /* the budget has no slab for it: displace */
-	uint64_t full_us;              /* since when */
+	bool wanted;                   /* a slab, by the chores, since: */
+	uint64_t wanted_us;
+	bool full;                     /* the chores found no slab for it, */
+	uint64_t full_us;              /* at that time: they are not asked again at once */
+	uint64_t ahead_us;             /* when there was none to be made ahead of need; 0: never */
+	uint64_t robbed_us;            /* when another class took a slab of it last; 0: none did */
 	uint64_t cold[CLASS_COLD], cold_us; /* ids of some that may be displaced, as of a search then */
 	uint32_t cold_at, cold_count;
 };
@@ -69,7 +79,9 @@ struct unit {
 	uint32_t configured;           /* among the options' disks: the number that people know it by */
 	const struct cache_disk_options *options;
 	struct disk_class *classes;
+	struct rack *racks, *last_rack; /* of all classes, by rising slab */
 	struct rack *rack_hash[RACK_BUCKETS];
+	uint64_t slow_us;              /* since when it refuses spills as it is slow; 0: it does not */
 	uint32_t spilling, loading;    /* moves under way */
 	bool failed;                   /* its blocks are being given up */
 	bool banned;                   /* the catalog has been told */
@@ -93,6 +105,12 @@ struct rack *rack_get(struct cache *c, struct unit *u, uint32_t slab);
 void racks_free(struct cache *c, struct unit *u);
 void rack_free(struct cache *c, struct rack *r);
 struct disk_class *class_get(struct cache *c, struct unit *u, uint64_t slot_bytes); /* NULL: no memory */
+/* The class that blocks of that need join on the unit (store/class_rule.h); NULL: it is to be made. */
+struct disk_class *class_joined(const struct unit *u, uint64_t need_bytes);
+/* The same, made if new; NULL: no memory. */
+struct disk_class *class_for(struct cache *c, struct unit *u, uint64_t need_bytes);
+/* Nothing moves to or from it, and no reader holds a block of it. */
+bool rack_idle(const struct rack *r);
 /* Block b is in that slot from now on (where, counters, policy). */
 void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b, uint64_t position);
 /* It is not any more; the slot stays taken on the disk. A block that is in memory becomes dirty. */
@@ -102,17 +120,17 @@ void rack_use(struct cache *c, struct block *b);
 void rack_doubt(struct block *b, bool is);
 /* It is new to the class's policy, as if it were attached now. */
 void rack_renew(struct cache *c, struct block *b, uint64_t position);
-/* A slot for a block of that size on the unit: a free one, or that of *victim, which still lies there. MISS: wait for the
- * chores, which make a slab; without `grow` none is made. EXHAUSTED; UNAVAILABLE. */
-enum status rack_take(struct cache *c, struct unit *u, uint64_t slot_bytes, bool grow, struct rack **rack, uint32_t *slot,
-		      struct block **victim);
-/* Where the block lies that a disk would give up for one of another size: of those that it would give up next the one that has been idle longest, and much longer
- * than what this size would (room_much_colder); NULL: there is none. */
-struct rack *rack_colder(struct cache *c, const struct disk_class *mine);
+/* A Flush has acknowledged the block, or is about to. */
+static inline bool block_flushed(const struct block *b)
+{
+	return b->flushed || b->generation <= b->pool->flushed_generation;
+}
+/* The block in that slot was flushed. */
+void rack_promise(struct rack *r, uint32_t slot);
+/* Whether any block of the rack was flushed. Looks at its slots only where it is not known. */
+bool rack_promised(struct rack *r);
 /* Tells policies what room their sizes have now. */
 void rack_rooms_tell(struct cache *c);
-/* Whether every disk is full, and none's policy would give the block the place of another. */
-bool rack_refuses(struct cache *c, const struct block *b);
 /* The next block on any disk from the cursor on (0: the first), looking at no more than *budget slots; NULL with *budget 0: go on;
  * NULL with some left: no more. */
 struct block *tier_next_block(struct cache *c, uint64_t *cursor, uint32_t *budget);

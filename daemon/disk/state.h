@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/threads/await.h"
@@ -47,6 +48,9 @@ struct tier {
 	uint64_t moving_bytes;         /* slots that spills and loads pin */
 	uint32_t move_count;
 	uint32_t turn;                 /* the unit that spills next */
+	uint64_t uses;                 /* of blocks on disks, and arrivals there: numbered from 1 on */
+	bool all_promised;             /* no rack is without a flushed block; false: it is to be found out */
+	uint64_t attached_generation;  /* no block on a disk has a higher one */
 	uint32_t spill_first;          /* the pool whose blocks do */
 	uint64_t first_generation;     /* of this run's takes */
 	uint64_t highest_generation;   /* seen on the disks */

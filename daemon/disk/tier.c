@@ -6,10 +6,13 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/compact.h"
 #include "daemon/disk/load.h"
 #include "daemon/disk/open.h"
+#include "daemon/disk/place.h"
 #include "daemon/disk/restore.h"
 #include "daemon/disk/scrub.h"
 #include "daemon/disk/slab_map.h"
@@ -336,59 +339,6 @@ bool tier_wants(struct cache *c)
 	return c->tier && (c->tier->hungry || class_wanting(c->tier) || unit_over(c->tier));
 }
 
-/* Racks whose slab disk_slab_drop_free has deleted. */
-static void racks_prune(struct cache *c, struct unit *u)
-{
-	struct disk_slab_view v;
-
-	for (struct disk_class *k = u->classes; k; k = k->next)
-		for (struct rack *r = k->racks, *next; r; r = next) {
-			next = r->next;
-			if (!r->blocks && !r->moves && !r->leaving &&
-			    (!disk_slab_next(u->disk, r->slab - 1, &v) || v.slab != r->slab))
-				rack_free(c, r);
-		}
-}
-
-/* A slab for a class that wants one: new, or in the place of one of another size. Without the lock. */
-static void class_feed(struct cache *c, struct disk_class *k)
-{
-	struct disk *d = k->unit->disk;
-	enum status s = disk_slab_prepare(d, k->slot_bytes);
-	struct rack *given = NULL;
-
-	CRASH_POINT("class_feed");
-	if (s == STATUS_EXHAUSTED && !disk_slab_drop_free(d, k->slot_bytes))
-		s = disk_slab_prepare(d, k->slot_bytes);
-	if (s == STATUS_EXHAUSTED) {
-		cache_lock(c);
-		racks_prune(c, k->unit);
-		given = k->racks ? rack_colder(c, k) : rack_least(k->unit->classes, k, true);
-		CRASH_POINT("class_poorest");
-		if (given)
-			rack_leave(given);
-		cache_unlock(c);
-		if (given && !rack_give_up(c, given, COUNTER_EVICTED_DISK))
-			s = disk_slab_prepare(d, k->slot_bytes);
-	}
-	cache_lock(c);
-	k->wanted = false;
-	k->full = s != STATUS_OK;
-	k->full_us = c->now_us;
-	if (s == STATUS_UNAVAILABLE || s == STATUS_IO)
-		unit_failed(c, k->unit);
-	cache_unlock(c);
-}
-
-static bool unit_has_racks(const struct unit *u)
-{
-	const struct disk_class *k = u->classes;
-
-	while (k && !k->racks)
-		k = k->next;
-	return k;
-}
-
 /* One slab less, if it can be now; a free one, or that with the fewest blocks. Without the lock. */
 static void unit_shrink(struct cache *c, struct unit *u)
 {
@@ -401,7 +351,7 @@ static void unit_shrink(struct cache *c, struct unit *u)
 	cache_lock(c);
 	racks_prune(c, u);
 	unit_failed(c, u);
-	u->over = v.slab_bytes_used > v.budget_bytes && unit_has_racks(u); /* damaged slabs stay */
+	u->over = v.slab_bytes_used > v.budget_bytes && u->racks; /* damaged slabs stay */
 	cache_unlock(c);
 }
 
@@ -415,7 +365,7 @@ void cache_disk_chores(struct cache *c)
 	cache_lock(c);
 	while ((k = class_wanting(c->tier))) {
 		cache_unlock(c);
-		class_feed(c, k);
+		place_feed(c, k);
 		cache_lock(c);
 	}
 	over = unit_over(c->tier);
@@ -430,13 +380,13 @@ void cache_disk_chores(struct cache *c)
 
 void tier_chores(struct cache *c)
 {
-	struct pool *hungry;
+	struct memory_class *hungry;
 
 	cache_lock(c);
-	hungry = c->tier->hungry ? c->tier->hungry->block->pool : NULL;
+	hungry = c->tier->hungry ? c->tier->hungry->block->pool->class : NULL;
 	cache_unlock(c);
 	if (hungry)
-		room_grow(c, hungry, 1);
+		room_grow(c, hungry, false);
 	cache_lock(c);
 	loads_feed(c);
 	spill_pump(c);
@@ -467,11 +417,9 @@ static uint64_t settle_step(struct cache *c, uint64_t *left, bool *no_place)
 	*left = 0;
 	*no_place = !spill_pump(c);
 	for (uint32_t i = 0; i < c->pool_count; i++) {
-		enum status refused;
-
 		dirty += c->pools[i]->dirty;
 		if (c->vram)
-			vram_settle(c, c->pools[i], UINT64_MAX, SETTLE_DOWNS, true, NULL, &refused);
+			vram_settle(c, c->pools[i], SETTLE_DOWNS);
 		*left += vram_only_blocks(c, c->pools[i]);
 	}
 	moves = c->tier->move_count + (c->vram ? c->vram->move_count : 0);

@@ -16,6 +16,7 @@
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
 #include "daemon/disk/load.h"
+#include "daemon/disk/place.h"
 #include "daemon/disk/restore.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/spill.h"
@@ -91,7 +92,7 @@ void tier_move_enter(struct move *m, struct block *b)
 	*bucket = m;
 	b->moving = true;
 	block_pin(b);
-	m->cache->tier->moving_bytes += b->pool->geometry.slot_bytes;
+	m->cache->tier->moving_bytes += b->pool->geometry.need_bytes;
 	m->cache->tier->move_count++;
 }
 
@@ -103,7 +104,7 @@ void tier_move_leave(struct move *m)
 		at = &(*at)->block_next;
 	*at = m->block_next;
 	m->block->moving = false;
-	m->cache->tier->moving_bytes -= m->block->pool->geometry.slot_bytes;
+	m->cache->tier->moving_bytes -= m->block->pool->geometry.need_bytes;
 	m->cache->tier->move_count--;
 }
 
@@ -468,9 +469,13 @@ static void displace(struct cache *c, struct move *m, struct block *old)
 {
 	CRASH_POINT("spill_displace");
 	grave_enter(m, old->pool, &old->record.ident, old->generation);
+	if (old->shelf) {
+		rack_detach(c, old); /* memory has it: it is dirty from now on, and comes back */
+		return;
+	}
 	cache_count(c, COUNTER_EVICTED_DISK, 1);
 	cache_count(c, COUNTER_DROPPED, 1);
-	block_remove(c, old, CACHE_REASON_EVICTED); /* memory has no copy: may_displace */
+	block_remove(c, old, CACHE_REASON_EVICTED);
 }
 
 /* With the lock. What was written is not, or need not be, what was committed. The slot is buried, by a block that is dead or has no such copy. */
@@ -598,7 +603,7 @@ static void spills_check(struct work *w)
 static void spill_done(struct disk_request *q)
 {
 	struct move *m = (struct move *)q;
-	const bool small = m->block->pool->geometry.slot_bytes <= ALONE_BYTES;
+	const bool small = m->block->pool->geometry.need_bytes <= ALONE_BYTES;
 
 	CRASH_POINT("spill_written");
 	m->check.run = small ? spills_check : spill_check;
@@ -616,8 +621,8 @@ static enum status spill_submit(struct cache *c, struct move *m, struct block *b
 	CRASH_POINT("spill_begin");
 	m->io.done = spill_done;
 	m->block = b; /* the check may come before it is entered, but not before the lock is let go */
-	s = disk_write(m->unit->disk, tier_move_place(m), block_slot_at(b), (uint32_t)p->geometry.slot_bytes,
-		       b->shelf->buffer[m->unit->number], m->priority, &m->io);
+	s = disk_write(m->unit->disk, tier_move_place(m), block_slot_at(b), (uint32_t)p->geometry.need_bytes,
+		       b->shelf->memory->buffer[m->unit->number], m->priority, &m->io);
 	if (s)
 		return s;
 	CRASH_POINT("spill_submitted");
@@ -645,59 +650,47 @@ static bool prepare_leaving(struct cache *c, struct move *m, const struct block 
 	return true;
 }
 
-/* On one disk. */
-static enum status spill_to(struct cache *c, struct unit *u, struct block *b, enum ring_priority priority, struct move **out)
+static enum status spill_to(struct cache *c, const struct spot *at, struct block *b, enum ring_priority priority,
+			    struct move **out)
 {
-	struct move *m = tier_move_create(c, MOVE_SPILL, u, priority);
-	struct block *victim;
-	enum status s;
+	struct move *m = tier_move_create(c, MOVE_SPILL, at->unit, priority);
+	enum status s = STATUS_EXHAUSTED;
 
-	if (!m || (b->rack && !prepare_leaving(c, m, b))) {
-		free(m);
-		return STATUS_EXHAUSTED;
+	if (m && (!b->rack || prepare_leaving(c, m, b))) {
+		m->rack = at->rack;
+		m->rack_slot = at->slot;
+		s = spill_submit(c, m, b, at->victim);
+		tier_move_judge(m, s);
 	}
-	s = rack_take(c, u, b->pool->geometry.slot_bytes, !b->rack, &m->rack, &m->rack_slot, &victim);
 	if (!s) {
-		s = spill_submit(c, m, b, victim);
-		if (s && !victim)
-			disk_slot_give(u->disk, tier_move_place(m));
+		at->unit->slow_us = 0;
+		*out = m;
+		return STATUS_OK;
 	}
-	tier_move_judge(m, s);
-	if (s) {
+	if (!at->victim)
+		disk_slot_give(at->unit->disk, (struct disk_place){ .slab = at->rack->slab, .slot = at->slot });
+	if (m)
 		free(m->old);
-		free(m);
-		return s;
-	}
-	*out = m;
-	return STATUS_OK;
+	free(m);
+	return s;
 }
 
 enum status spill_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w)
 {
-	struct tier *t = c->tier;
-	enum status s = STATUS_UNAVAILABLE;
+	struct spot_search search = { .block = b, .priority = priority, .grow = !b->rack };
 	struct move *m = b->moving ? move_of(c, b) : NULL;
+	struct spot at;
+	enum status s;
 
 	if (m)
 		return tier_move_join(m, w);
-	if (!t->restored)
+	if (!c->tier->restored)
 		return STATUS_MISS;
-	for (uint32_t i = 0; i < t->unit_count; i++) {
-		struct unit *u = &t->units[t->turn++ % t->unit_count];
-		enum status one;
-
-		if (u->failed)
-			continue;
-		/* A quarter of the depth is for those who wait. */
-		if (priority == RING_IDLE && 4 * u->spilling >= 3 * c->options.disk_depth) {
-			s = s == STATUS_UNAVAILABLE ? STATUS_BUSY : s;
-			continue;
-		}
-		one = spill_to(c, u, b, priority, &m);
-		if (!one)
+	while (!(s = spot_find(c, &search, &at))) {
+		s = spill_to(c, &at, b, priority, &m);
+		if (!s)
 			return tier_move_join(m, w);
-		if (s == STATUS_UNAVAILABLE || one == STATUS_MISS)
-			s = one;
+		spot_refused(c, &search, at.unit, s);
 	}
 	return s;
 }

@@ -8,12 +8,13 @@
 
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/progress.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/vram.h"
+#include "store/arena/arena.h"
 #include "store/host/extent.h"
-#include "store/host/host.h"
 #include "store/status.h"
 
 #include <poll.h>
@@ -182,12 +183,18 @@ static void lent_remove(struct attachment *a, struct lent *l)
 	memmove(l, l + 1, (size_t)(a->lent + --a->lent_count - l) * sizeof(*l));
 }
 
-/* The tier whose extent that is. */
-static struct host_tier *arena_of(const struct cache *c, uint32_t extent)
+/* The memory of which the extent is. */
+static struct arena *arena_of(const struct cache *c, uint32_t extent)
 {
 	const struct gpu *g = vram_gpu_of_extent(c, extent);
 
 	return g && g->arena ? g->arena : c->host;
+}
+
+/* What is lent of an extent, and probed. */
+static struct extent *lent_extent(const struct cache *c, uint32_t extent)
+{
+	return arena_extent(arena_of(c, extent), extent);
 }
 
 /* One that is not known lives. */
@@ -208,7 +215,7 @@ static enum held extent_is_held(struct cache *c, struct lent *l, uint32_t number
 
 	if (pthread_mutex_trylock(&c->extents))
 		return HELD_UNKNOWN;
-	e = host_extent(arena_of(c, l->extent), l->extent);
+	e = lent_extent(c, l->extent);
 	if (!e || !extent_held(e, number))
 		held = HELD_NOT;
 	l->writes = l->writes && held && extent_written(e, number);
@@ -309,27 +316,35 @@ bool attachment_writes(struct attachment *a, uint32_t extent, bool more)
 	return true;
 }
 
+/* Whether the session may have it: any extent of its tenant. DENIED, NOT_FOUND. */
+static enum status may_map(const struct cache *c, struct session *s, uint32_t extent)
+{
+	uint32_t tenant;
+	bool draining;
+
+	if (!arena_extent_owner(arena_of(c, extent), extent, &tenant, &draining))
+		return STATUS_NOT_FOUND;
+	if (tenant != session_pool(s, 0)->tenant->number)
+		return STATUS_DENIED;
+	return draining ? STATUS_NOT_FOUND : STATUS_OK;
+}
+
 /* May this attachment have this extent? Notes that it has. Memory of a GPU has one form only, which may be written. */
 static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t extent, bool write)
 {
 	struct attachment *a = attachment_find(c, attachment);
 	const struct gpu *g = vram_gpu_of_extent(c, extent);
-	uint32_t tenant;
-	bool draining;
 	enum status s;
 
 	if (still_open(a))
 		return STATUS_DENIED;
-	if (!host_extent_owner(arena_of(c, extent), extent, &tenant, NULL, &draining))
-		return STATUS_NOT_FOUND;
+	s = may_map(c, a->session, extent);
+	if (s)
+		return s;
 	if (g && a->host_only)
 		return STATUS_UNSUPPORTED;
 	if (g && g->lost)
 		return STATUS_UNAVAILABLE;
-	if (tenant != session_pool(a->session, 0)->tenant->number)
-		return STATUS_DENIED;
-	if (draining)
-		return STATUS_NOT_FOUND;
 	if (write && !g && !written_find(a, extent))
 		return STATUS_PRECONDITION;
 	if (a->pidfd < 0) /* the end of its work there would not be seen */
@@ -341,10 +356,10 @@ static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t exte
 }
 
 /* Of a GPU's: the memory, beside the hold. */
-static enum status lend_memory(struct host_tier *arena, uint32_t extent, struct cache_lent *out)
+static enum status lend_memory(struct arena *arena, uint32_t extent, struct cache_lent *out)
 {
-	struct host_device_extent e;
-	enum status s = host_extent_device(arena, extent, &e);
+	struct arena_device_extent e;
+	enum status s = arena_extent_device(arena, extent, &e);
 
 	if (s) {
 		close(out->fd);
@@ -360,23 +375,21 @@ static enum status lend_memory(struct host_tier *arena, uint32_t extent, struct 
 static enum status map_lend(struct cache *c, uint32_t number, uint32_t extent, bool write, struct cache_lent *out)
 {
 	const struct gpu *g = vram_gpu_of_extent(c, extent);
-	struct host_tier *arena = arena_of(c, extent);
 	enum status s = STATUS_NOT_FOUND;
 	struct extent *e;
 
 	*out = (struct cache_lent){ .fd = -1, .device_fd = -1, .gpu = g ? (int32_t)g->number : CACHE_HOST };
 	pthread_mutex_lock(&c->extents);
-	e = host_extent(arena, extent);
+	e = lent_extent(c, extent);
 	if (e) {
 		s = extent_lend(e, number, write, &out->fd);
 		out->bytes = e->bytes;
 		out->page_bytes = e->page_bytes;
 	}
 	if (!s && g)
-		s = lend_memory(arena, extent, out);
+		s = lend_memory(g->arena, extent, out);
 	pthread_mutex_unlock(&c->extents);
-	if (!s && g)
-		host_extent_owner(arena, extent, NULL, &out->range_id, NULL);
+	out->range_id = c->tenant.number; /* each GPU has one range a tenant */
 	return s;
 }
 

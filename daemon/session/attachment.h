@@ -11,10 +11,9 @@
 
 struct board;
 struct cache;
+struct cache_lent;
 struct offers;
 struct session;
-
-enum { ATTACHMENT_BUCKETS = 1024 };
 
 enum { ATTACHMENTS_MAX = 256 }; /* a session */
 

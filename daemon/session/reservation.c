@@ -84,7 +84,7 @@ static enum status key_state(struct cache *c, struct pool *const *pools, uint32_
 				return STATUS_BUSY;
 		}
 		if (wanted[l]) {
-			*bytes += pools[l]->geometry.slot_bytes;
+			*bytes += pools[l]->geometry.need_bytes;
 			s = STATUS_OK;
 		}
 	}
@@ -134,7 +134,7 @@ static enum status reservation_fill(struct cache *c, struct reservation *r, stru
 		if (s)
 			return s;
 		r->slots++;
-		r->bytes += pools[l]->geometry.slot_bytes;
+		r->bytes += pools[l]->geometry.need_bytes;
 		if (!r->open) {
 			p->block->record.ident = ident;
 			claim_add(c, p);
@@ -319,7 +319,7 @@ enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t
 		if (block_publish(c, p->block, now_us))
 			continue;
 		published[l] = p->block;
-		reservation_shed(c, r, 1, block_pool(p->block)->geometry.slot_bytes);
+		reservation_shed(c, r, 1, block_pool(p->block)->geometry.need_bytes);
 		p->block = NULL;
 		status = STATUS_OK;
 	}

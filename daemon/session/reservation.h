@@ -16,8 +16,6 @@ struct index_ident;
 struct pool;
 struct session;
 
-enum { CLAIM_BUCKETS = 16384 };
-
 enum { RESERVATIONS_MAX = 1 << 16 };
 
 struct part {

@@ -9,10 +9,24 @@
 #include <unistd.h>
 
 #include "store/slab/private.h"
+#include "store/slot.h"
 #include "store/crash_point.h"
 #include "store/shortage.h"
 
 enum { NAP_NS = 1000 * 1000 };
+
+uint64_t disk_slab_bytes(uint64_t budget_bytes, uint64_t most_bytes, uint32_t files)
+{
+	const uint64_t share = budget_bytes / DISK_SLABS_WISHED, many = files ? files : DISK_SLABS_ENOUGH;
+	const uint64_t least = budget_bytes / many + (budget_bytes % many > 0);
+	uint64_t bytes = share < DISK_SLAB_BYTES_LEAST ? DISK_SLAB_BYTES_LEAST : share;
+
+	if (most_bytes && bytes > most_bytes)
+		bytes = most_bytes;
+	if (bytes < least)
+		bytes = least;
+	return bytes < budget_bytes ? bytes : budget_bytes;
+}
 
 static bool options_sound(const struct disk_options *o)
 {

@@ -8,10 +8,15 @@
  *     FOLDER/run                the run that used the disk last, as its owner names it
  *     FOLDER/absent             which disks were not in use while this one was, as its owner told it
  *
- * A slab's slots have one size (a size class); slots of several layouts of that size share it. Slabs
+ * A slab's slots have one size, the stride of its class (store/class_rule.h); blocks of all layouts of that class share
+ * it. A block may be smaller than its slot: a transfer has the block's bytes and not the slot's. Slabs
  * are made when they are needed, preallocated, until the budget is used; a disk slot has the bytes of a
  * host slot (store/slot.h), so a spill is one write and a load is one read, straight from and to the
  * host tier's registered memory.
+ *
+ * A slab is of one class for its whole life. To give its bytes to another class it is deleted, and a new file with a
+ * new number is made: an old header at a new offset would bring deleted blocks back. So that every class finds a slab,
+ * slabs are small (disk_slab_bytes).
  *
  * The disk knows which slots are taken, not what is in them: whose block leaves is the caller's
  * business. The rule that keeps deleted blocks dead: *a taken slot is given back only when its header
@@ -41,8 +46,9 @@
 #include <stdint.h>
 
 #include "store/ring/ring.h"
-#include "store/slot.h"
 #include "store/status.h"
+
+struct slot_header;
 
 enum {
 	/* Of disk.id and slab headers. 1 is opened too (its slab headers have no checksum: they are
@@ -50,13 +56,23 @@ enum {
 	DISK_VERSION = 2,
 	DISK_SLABS_MAX = RING_FILES_MAX - 1, /* one is disk.id */
 	DISK_SLAB_HEADER_BYTES = 4096,
+	DISK_SLABS_WISHED = 1024,  /* of a disk: what one slab takes is the budget divided by it */
+	DISK_SLABS_AT_ONCE = 16,
+	DISK_SLABS_ENOUGH = 1536,  /* a smaller wish makes slabs so small that there are so many, not more */
 };
+#define DISK_SLAB_BYTES_LEAST (1ull << 20)
+
+/* What a slab file of a disk with that budget takes: a DISK_SLABS_WISHED-th of it and DISK_SLAB_BYTES_LEAST at
+ * least, so that a disk has more slabs than there are classes; at most most_bytes (0: no bound), as long as not more
+ * than `files` slabs come of it (0: DISK_SLABS_ENOUGH). A slab whose one slot is larger takes what that needs; slots
+ * that do not fill a slab make it smaller, by less than half: a disk has at most twice `files`. */
+uint64_t disk_slab_bytes(uint64_t budget_bytes, uint64_t most_bytes, uint32_t files);
 
 struct disk_options {
 	const char *folder;        /* made (0700) if it is missing, unless must_exist; its parent must exist */
 	bool must_exist;           /* the folder has been a disk: where its disk.id is missing, nothing is made */
 	uint64_t budget_bytes;     /* over all slab files */
-	uint64_t slab_bytes;       /* wished size of a slab file; at least one slot, at most the budget */
+	uint64_t slab_bytes;       /* wished size of a slab file: disk_slab_bytes; at most the budget */
 	uint64_t slow_us;          /* 0: never slow; looked at once a millisecond at most */
 	struct ring_options ring;
 };
@@ -110,11 +126,19 @@ enum status disk_slot_take(struct disk *d, uint64_t slot_bytes, struct disk_plac
 /* Its header has been tombstoned, or was never written (a write that failed or was cancelled before it
  * began). */
 void disk_slot_give(struct disk *d, struct disk_place p);
+/* What the disk has for a block of that class now. SLAB: no free slot, but the bytes for a slab, or a slab of another
+ * class without a block, for which disk_slab_drop_free and disk_slab_prepare are to be called. NONE: neither, or the
+ * disk is full or quarantined. It may be another as soon as it is told. *free_slots: how many of the class are free. */
+enum disk_room { DISK_ROOM_NONE, DISK_ROOM_SLAB, DISK_ROOM_SLOT };
+enum disk_room disk_room(struct disk *d, uint64_t slot_bytes, uint64_t *free_slots);
 /* Makes a slab of that size unless one has a free slot: OK. EXHAUSTED: no budget left (displace
  * something, or disk_slab_drop an empty slab of another size first) or the file system is full, or
  * DISK_SLABS_MAX, descriptors or memory are used up. IO, UNAVAILABLE (quarantined), INVALID. Lasts; one
  * at a time. */
 enum status disk_slab_prepare(struct disk *d, uint64_t slot_bytes);
+/* The same, up to `most` of them (DISK_SLABS_AT_ONCE) for the syncs of one, unless free_least slots are free; OK: at least
+ * one was made, or none was needed. */
+enum status disk_slabs_prepare(struct disk *d, uint64_t slot_bytes, uint32_t most, uint64_t free_least);
 /* Takes an entirely free slab of another size away and deletes its file, so that its bytes can be used
  * again. MISS: there is none without transfers under way. IO, UNAVAILABLE. Lasts. */
 enum status disk_slab_drop_free(struct disk *d, uint64_t but_slot_bytes);
@@ -124,9 +148,9 @@ enum status disk_slab_drop(struct disk *d, uint32_t slab);
 /* Stops (or resumes) takes from a slab, before it is emptied for disk_slab_drop. */
 void disk_slab_close(struct disk *d, uint32_t slab, bool closed);
 
-/* After opening: notes that a slot is in use. STALE: no such slab or slot, or it is of another size, or
+/* After opening: notes that a slot is in use, by so many bytes. STALE: no such slab or slot, or it is smaller, or
  * free_unmarked was called. EXISTS: marked twice, or taken since. */
-enum status disk_slot_mark(struct disk *d, struct disk_place p, uint64_t slot_bytes);
+enum status disk_slot_mark(struct disk *d, struct disk_place p, uint64_t bytes);
 /* Once, when all marks are made: every other slot is free. */
 void disk_slot_free_unmarked(struct disk *d);
 
@@ -210,6 +234,7 @@ struct disk_view {
 	uint64_t wiped_id;         /* the id that it had before; 0: not wiped */
 	bool marked;               /* quarantined, and the marker was left, or has proved impossible to leave */
 	uint64_t budget_bytes, slab_bytes_used; /* damaged slabs included */
+	uint64_t slab_bytes;       /* what a slab file takes, unless one slot takes more */
 	uint32_t slabs, slabs_damaged;
 	uint64_t slots, slots_used, corrupt, refused_slow, full_events;
 	struct ring_view ring;

@@ -159,19 +159,17 @@ void disk_look(struct disk *d, struct disk_view *out)
 	out->direct = d->folder.direct;
 	out->wiped = d->folder.wiped_id;
 	out->wiped_id = d->folder.wiped_id;
-	out->space_promised = true;
 	out->marked = atomic_load_explicit(&d->health.marked, memory_order_acquire);
 	pthread_mutex_lock(&d->mutex);
 	look_health(d, out);
 	out->budget_bytes = d->options.budget_bytes;
 	out->slab_bytes_used = d->slab_bytes;
+	out->slab_bytes = d->options.slab_bytes;
 	out->slabs = d->slab_count;
 	out->slabs_damaged = d->slabs_damaged;
-	for (uint32_t i = 0; i < d->slab_count; i++) {
-		out->slots += d->slabs[i]->file.slots;
-		out->slots_used += d->slabs[i]->used;
-		out->space_promised &= !d->slabs[i]->file.sparse;
-	}
+	out->slots = d->slots;
+	out->slots_used = d->slots_used;
+	out->space_promised = d->sparse == 0;
 	out->corrupt = d->health.corrupt;
 	out->refused_slow = d->health.refused_slow;
 	out->full_events = d->health.full_events;

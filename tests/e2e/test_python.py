@@ -107,6 +107,11 @@ class Values(unittest.TestCase):
         self.assertEqual(LAYOUT.block_bytes, 2 * 2 * 16 * 2 * (64 + 2))
         with self.assertRaisesRegex(ValueError, "head_dim"):
             terrace.Layout("x", layers=2, heads=2, head_dim=63)
+        with self.assertRaisesRegex(ValueError, "int4_rounding"):  # tq4 rounds to no dtype
+            terrace.Layout("x", layers=2, heads=2, head_dim=64, int4_bf16=True)
+        self.assertEqual(terrace.Layout("x", layers=2, heads=2, head_dim=64, k_format="int4_pth",
+            int4_bf16=True).block_bytes,
+                         2 * 2 * 16 * 2 * (32 + 4))
         with self.assertRaises(terrace.Error) as caught:
             terrace.Layout("x", layers=2, heads=2, head_dim=64, k_format="tq9")
         self.assertEqual(caught.exception.status, terrace.Status.INVALID)

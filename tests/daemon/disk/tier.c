@@ -3,7 +3,9 @@
 #include "daemon/block/block.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/flush.h"
 #include "daemon/call/lease.h"
@@ -269,7 +271,7 @@ START_TEST(test_a_walk_goes_through_the_largest_slab)
 	const size_t bytes = sizeof(struct rack) + slots * sizeof(struct rack_slot);
 	struct rack *r = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	struct disk_class k = { .racks = r };
-	struct unit u = { .number = CACHE_DISKS_MAX - 1, .classes = &k };
+	struct unit u = { .number = CACHE_DISKS_MAX - 1, .classes = &k, .racks = r };
 	struct block b[4];
 	uint64_t cursor;
 

@@ -3,6 +3,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/call/lease.h"
 #include "daemon/call/stats.h"

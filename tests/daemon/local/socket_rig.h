@@ -6,6 +6,8 @@
 #include "proto/fdsock.h"
 #include "tests/shell.h"
 
+struct device_ops;
+
 enum { NET_S = 30 }; /* ends a wait for what does not come */
 enum { DOOR_CONNECTIONS = 6, DOOR_SHARE = 4 }; /* that there may be; of these one process's */
 

@@ -4,8 +4,10 @@
  * right checksums, which the daemon alone can tell from the one that was committed.
  */
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/commit.h"
 #include "daemon/call/inspect.h"

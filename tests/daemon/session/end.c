@@ -1,5 +1,7 @@
 /* What becomes of memory whose borrowers die: real processes that map real extents, killed with SIGKILL. */
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/reserve.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/end.h"

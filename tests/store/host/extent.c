@@ -90,6 +90,35 @@ START_TEST(pages_are_taken_at_once)
 }
 END_TEST
 
+/* Of pages that are not taken at once only those that were asked for are there; the others come in steps. */
+START_TEST(pages_can_be_taken_in_steps)
+{
+	const uint64_t step = huge ? EXTENT_HUGE_PAGE_BYTES : 1 << 20, bytes = 4 * step;
+	struct extent e;
+	struct stat st;
+
+	ck_assert_int_eq(extent_open_part(&e, 7, bytes, step / 2, huge), STATUS_OK);
+	ck_assert_uint_eq(e.bytes, bytes);
+	ck_assert_int_eq(fstat(e.fd, &st), 0);
+	ck_assert_int_eq(st.st_blocks * 512, (off_t)(e.page_bytes == EXTENT_PAGE_BYTES ? step / 2 : step));
+	ck_assert_int_eq(extent_populate(&e, 0, step), STATUS_OK);
+	memset(e.base, 0x5a, step);
+	ck_assert_int_eq(extent_populate(&e, 0, 2 * step), STATUS_OK);
+	ck_assert_int_eq(e.base[step - 1], 0x5a);
+	ck_assert_int_eq(extent_populate(&e, 3 * step, 0), STATUS_OK);
+	ck_assert_int_eq(fstat(e.fd, &st), 0);
+	ck_assert_int_eq(st.st_blocks * 512, (off_t)(2 * step));
+	ck_assert_int_eq(extent_populate(&e, 2 * step, 2 * step), STATUS_OK);
+	ck_assert_int_eq(fstat(e.fd, &st), 0);
+	ck_assert_int_eq(st.st_blocks * 512, (off_t)bytes);
+	ck_assert_int_eq(extent_populate(&e, step + 1, step), STATUS_INVALID);
+	ck_assert_int_eq(extent_populate(&e, step, step - 1), STATUS_INVALID);
+	ck_assert_int_eq(extent_populate(&e, step, bytes), STATUS_INVALID);
+	ck_assert_int_eq(extent_populate(&e, 2 * bytes, step), STATUS_INVALID);
+	extent_close(&e);
+}
+END_TEST
+
 START_TEST(sizes_out_of_bounds_are_refused)
 {
 	struct extent zero = { 0 }, e;
@@ -409,6 +438,7 @@ static int run(void)
 	tcase_set_timeout(tc, 100);
 	tcase_add_test(tc, an_extent_is_whole_pages_and_sealed);
 	tcase_add_test(tc, pages_are_taken_at_once);
+	tcase_add_test(tc, pages_can_be_taken_in_steps);
 	tcase_add_test(tc, sizes_out_of_bounds_are_refused);
 	tcase_add_test(tc, a_lent_descriptor_has_the_asked_rights);
 	tcase_add_test(tc, attachment_numbers_have_bounds);

@@ -340,6 +340,125 @@ START_TEST(what_is_not_marked_becomes_free)
 }
 END_TEST
 
+/* ---- the size of slabs, and room ---- */
+
+static const struct {
+	uint64_t budget, most;
+	uint32_t files;
+	uint64_t bytes;
+} slab_sizes[] = {
+	{ 64ull << 30, 0, 0, 64 << 20 },             /* a 1024th */
+	{ 1ull << 40, 0, 0, 1 << 30 },
+	{ 512 << 20, 0, 0, 1 << 20 },                /* 1 MiB at least */
+	{ 64 << 20, 256 << 20, 0, 1 << 20 },         /* what is allowed is more than that: it does not matter */
+	{ 1 << 20, 0, 0, 1 << 20 },
+	{ 512 << 10, 0, 0, 512 << 10 },              /* never more than the budget */
+	{ 1ull << 40, 900 << 20, 0, 900 << 20 },     /* as many as it makes are allowed */
+	{ 1ull << 40, 1 << 20, 0, (1ull << 40) / 1536 + 1 }, /* that would be a million files */
+	{ 15360ull << 20, 0, 100, (15360ull << 20) / 100 + 1 }, /* descriptors for 100 */
+	{ 1 << 20, 128 << 10, 0, 128 << 10 },
+	{ UINT64_MAX, 0, 0, UINT64_MAX / 1024 },
+};
+
+START_TEST(the_size_of_a_slab)
+{
+	const uint64_t bytes = disk_slab_bytes(slab_sizes[_i].budget, slab_sizes[_i].most, slab_sizes[_i].files);
+
+	ck_assert_uint_ge(bytes + 1, slab_sizes[_i].bytes); /* rounded */
+	ck_assert_uint_le(bytes, slab_sizes[_i].bytes);
+	ck_assert_uint_le(slab_sizes[_i].budget / bytes,
+			  slab_sizes[_i].files ? slab_sizes[_i].files : DISK_SLABS_ENOUGH);
+}
+END_TEST
+
+static enum disk_room room(struct rig *r, uint64_t slot_bytes)
+{
+	uint64_t free_slots, counted = 0;
+	const enum disk_room room = disk_room(r->disk, slot_bytes, &free_slots);
+	struct disk_slab_view v = { .slab = 0 };
+
+	while (disk_slab_next(r->disk, v.slab, &v))
+		counted += v.slot_bytes == slot_bytes && !v.closed ? v.slots - v.used : 0;
+	ck_assert_uint_eq(free_slots, counted);
+	return room;
+}
+
+/* What disk_room says is what a take, or a slab that is made for it, then finds. */
+START_TEST(room_is_told_as_it_is)
+{
+	struct disk_place p[127], q;
+	struct rig r;
+
+	rig_begin(&r, rig_engines[_i], NULL);
+	r.options.budget_bytes = 4096 + 127 * 8192 + 4096 + 15 * 65536 + 4096;
+	rig_open(&r);
+	ck_assert_int_eq(room(&r, 8192), DISK_ROOM_SLAB);
+	ck_assert_int_eq(room(&r, 8191), DISK_ROOM_NONE); /* no size */
+	ck_assert_int_eq(room(&r, 4 << 20), DISK_ROOM_NONE);
+	for (int i = 0; i < 127; i++)
+		p[i] = rig_take(&r, 8192);
+	ck_assert_int_eq(room(&r, 8192), DISK_ROOM_SLAB);
+	q = rig_take(&r, 8192);
+	ck_assert_int_eq(room(&r, 8192), DISK_ROOM_SLOT);
+	ck_assert_int_eq(room(&r, 65536), DISK_ROOM_NONE);
+	/* A slab without a block is room for another size, and none for its own that is more than its slots. */
+	disk_slot_give(r.disk, q);
+	ck_assert_int_eq(room(&r, 65536), DISK_ROOM_SLAB);
+	ck_assert_int_eq(disk_slab_drop_free(r.disk, 65536), STATUS_OK);
+	rig_take(&r, 65536);
+	ck_assert_int_eq(room(&r, 65536), DISK_ROOM_SLOT);
+	ck_assert_int_eq(room(&r, 8192), DISK_ROOM_NONE);
+	disk_slot_give(r.disk, p[5]);
+	ck_assert_int_eq(room(&r, 8192), DISK_ROOM_SLOT);
+	disk_slab_close(r.disk, p[5].slab, true);
+	ck_assert_int_eq(room(&r, 8192), DISK_ROOM_NONE);
+	disk_slab_close(r.disk, p[5].slab, false);
+	/* The same of what an earlier run left, and of what it left free. */
+	rig_close(&r);
+	rig_open(&r);
+	ck_assert_int_eq(room(&r, 8192), DISK_ROOM_NONE);
+	disk_slot_free_unmarked(r.disk);
+	ck_assert_uint_eq(rig_look(&r).slots_used, 0);
+	ck_assert_int_eq(room(&r, 8192), DISK_ROOM_SLOT);
+	ck_assert_int_eq(room(&r, 4096), DISK_ROOM_SLAB);
+	while (!disk_slab_drop_free(r.disk, 0))
+		;
+	ck_assert_uint_eq(rig_look(&r).slots, 0);
+	ck_assert_int_eq(room(&r, 4096), DISK_ROOM_SLAB);
+	disk_quarantine(r.disk, "a test");
+	ck_assert_int_eq(room(&r, 4096), DISK_ROOM_NONE);
+	rig_end(&r);
+}
+END_TEST
+
+/* A block that is smaller than its class's slots: it is written, found again by a scan, marked and read. */
+START_TEST(a_block_may_be_smaller_than_its_slot)
+{
+	uint8_t *slot = rig_pages(RIG_SLOT), *back = rig_pages(RIG_SLOT);
+	const uint64_t stride = RIG_SLOT + 4096;
+	struct disk_place p, q;
+	struct rig r;
+
+	rig_begin(&r, rig_engines[_i], NULL);
+	rig_open(&r);
+	rig_block(slot, 1, 1);
+	rig_take(&r, stride);
+	p = rig_take(&r, stride);
+	ck_assert_int_eq(rig_write(&r, p, slot, RIG_SLOT), STATUS_OK);
+	rig_close(&r);
+	rig_open(&r);
+	ck_assert_int_eq(disk_slot_mark(r.disk, p, RIG_SLOT), STATUS_OK);
+	disk_slot_free_unmarked(r.disk);
+	ck_assert_int_eq(rig_read(&r, p, back, RIG_SLOT), STATUS_OK);
+	ck_assert_int_eq(rig_judge(back, 1, 1), STATUS_OK);
+	ck_assert_int_eq(disk_slot_take(r.disk, stride, &q), STATUS_OK);
+	ck_assert_uint_eq(q.slot, 0);
+	rig_end(&r);
+	free(slot);
+	free(back);
+}
+END_TEST
+
 /* ---- scans ---- */
 
 enum { SCAN_SLOTS = 10000 / SCALE, SCAN_BYTES = 8192 };
@@ -662,6 +781,9 @@ int main(void)
 	tcase_add_loop_test(tc, a_closed_slab_is_emptied_and_dropped, first, 2);
 	tcase_add_loop_test(tc, slab_numbers_are_never_used_twice, first, 2);
 	tcase_add_loop_test(tc, what_is_not_marked_becomes_free, first, 2);
+	tcase_add_loop_test(tc, the_size_of_a_slab, 0, sizeof(slab_sizes) / sizeof(slab_sizes[0]));
+	tcase_add_loop_test(tc, room_is_told_as_it_is, first, 2);
+	tcase_add_loop_test(tc, a_block_may_be_smaller_than_its_slot, first, 2);
 	tcase_add_loop_test(tc, a_scan_finds_what_is_there_and_nothing_else, first, 2);
 	tcase_add_loop_test(tc, syncs_are_merged, first, 2);
 	tcase_add_loop_test(tc, a_sync_reaches_every_written_slab, first, 2);
