@@ -71,6 +71,19 @@ def stray_engine(address):
         print("damaged", flush=True)
 
 
+def forking_engine(address):
+    """Holds a lease and a reservation, and forks a child that outlives it; says the child's number."""
+    with terrace.connect(address) as client, client.session([LAYOUT]) as session:
+        fill(session)
+        with session.lease(KEYS), session.reserve(terrace.chain(list(range(100, 164)), 16)):
+            child = os.fork()
+            if not child:
+                os.close(1)
+                signal.pause()
+            print(child, flush=True)
+            signal.pause()
+
+
 class Abi(unittest.TestCase):
     def test_structs_are_the_compilers(self):
         """Every member of every struct: one that the binding lacks, or has elsewhere, is seen."""
@@ -373,6 +386,23 @@ class WithDaemon(unittest.TestCase):
                     self.assertEqual(daemon.stats()["terrace_writable_extents"], 1)
                 wait_for(lambda: not writable_bytes(), 60, "what was aborted is not writable any more")
                 wait_for(lambda: not daemon.stats()["terrace_writable_extents"], 120, "and the daemon knows it")
+
+    def test_a_forked_child_holds_nothing_for_its_dead_parent(self):
+        """The library keeps its mappings from children, and its descriptors are closed once it has mapped them."""
+        with running(TERRACED, *SMALL) as daemon:
+            command = [sys.executable, os.path.abspath(__file__), *sys.argv[1:5], "--forks", daemon.address]
+            engine = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            child = int(engine.stdout.readline())
+            try:
+                self.assertGreater(daemon.stats()["terrace_reservations"], 0)
+                engine.kill()
+                engine.wait()
+                wait_for(lambda: not daemon.stats()["terrace_ghost_sessions"], 60, "nothing is held for it")
+                self.assertEqual(daemon.stats()["terrace_reservations"], 0)
+                os.kill(child, 0)  # it lives
+            finally:
+                engine.stdout.close()
+                os.kill(child, signal.SIGKILL)
 
     def test_a_stray_write_after_the_commit_ends_the_engine(self):
         with running(TERRACED, *SMALL) as daemon:
@@ -751,5 +781,7 @@ class Example(unittest.TestCase):
 if __name__ == "__main__":
     if sys.argv[5:6] == ["--stray"]:
         stray_engine(sys.argv[6])
+    elif sys.argv[5:6] == ["--forks"]:
+        forking_engine(sys.argv[6])
     else:
         unittest.main(argv=sys.argv[:1] + sys.argv[5:], verbosity=2)

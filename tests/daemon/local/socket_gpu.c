@@ -389,6 +389,39 @@ START_TEST(offers_come_in_parts)
 }
 END_TEST
 
+/* Of what it has not asked for, however much that is: an engine may be stopped for hours. */
+START_TEST(an_engine_that_never_reads_is_not_cut_off)
+{
+	struct cache *c = shell.daemon.cache;
+	struct drain wanted_back = { .extent = 0 };
+	struct fdsock_map m = { HEAD(FDSOCK_MAP), 0, 1 };
+	struct fdsock_welcome w;
+	struct fdsock_extent e;
+	int fd = greet(&w), got[2];
+
+	wanted_back.extent = m.extent = reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
+	ck_assert_uint_eq(e.status, STATUS_OK);
+	for (int i = 0; i < 40; i++) { /* many times what a socket takes */
+		cache_lock(c);
+		for (int n = 0; n < 100; n++) {
+			wanted_back.told_us = 0;
+			room_drain_tell(c, &wanted_back);
+		}
+		cache_unlock(c);
+		room_retire_flush(c);
+		a_tick();
+	}
+	ck_assert_double_eq(stat_of("terrace_door_connections"), 1);
+	ck_assert_uint_eq(lent_to(w.attachment), 1);
+	close(got[0]);
+	close(got[1]);
+	close(fd);
+	until("terrace_door_connections", 0);
+}
+END_TEST
+
 /* The library of the release before has none of it, whatever it asks for. */
 START_TEST(a_library_of_the_release_before_has_no_gpu)
 {
@@ -531,6 +564,7 @@ int main(void)
 	tcase_add_test(t, who_borrows_of_a_gpu_is_watched);
 	tcase_add_test(t, who_reads_no_more_is_still_heard);
 	tcase_add_test(t, a_library_of_the_release_before_has_no_gpu);
+	tcase_add_test(t, an_engine_that_never_reads_is_not_cut_off);
 	tcase_add_loop_test(t, a_slow_driver_keeps_no_others_waiting, 0, 3);
 	tcase_add_test(t, a_stop_while_a_board_is_lent);
 	suite_add_tcase(suite, t);
