@@ -114,7 +114,8 @@ struct quota *cache_quota(const struct cache *c)
 static enum status create_parts(struct cache *c, const char **why)
 {
 	const struct cache_options *o = &c->options;
-	struct arena_options host = { .budget_bytes = o->host_bytes, .extent_bytes = o->extent_bytes, .huge_pages = o->huge_pages,
+	struct arena_options host = { .budget_bytes = o->host_bytes, .extent_bytes = o->extent_bytes, .granule_bytes = o->granule_bytes,
+				      .huge_pages = o->huge_pages,
 				      .whole_extents = o->gpu_count > 0 };
 	uint64_t random[2];
 	enum status s;

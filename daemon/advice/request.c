@@ -217,62 +217,68 @@ static struct policy_request request_of(struct cache *c, const struct request *r
 	};
 }
 
-/* What makes layouts share a policy: in memory the class, on a disk the size of their slots. */
-static bool same_in_memory(const struct pool *a, const struct pool *b)
+/* Tells a policy that several layouts may share once, of those that it has the blocks of. */
+static void tell_one(struct cache *c, const struct request *r, const struct policy_ops *ops, struct policy *policy,
+		     struct pool *const *pools, uint32_t layouts)
 {
-	return a->class == b->class;
+	const struct policy_request q = request_of(c, r, pools, layouts);
+
+	ops->request(policy, &q);
 }
 
-static bool same_on_disk(const struct pool *a, const struct pool *b)
+static void tell_memory(struct cache *c, const struct request *r)
 {
-	return a->geometry.need_bytes == b->geometry.need_bytes; /* and no others: the policies of a class hear of each need apart */
-}
+	struct pool *pools[CACHE_LAYOUTS_MAX];
 
-static void tell_memory(struct cache *c, const struct pool *p, const struct policy_request *q)
-{
-	c->policy->request(p->class->policy, q);
-}
+	for (uint32_t i = 0; i < c->class_count; i++) {
+		uint32_t n = 0;
 
-/* The policies of the disks on which the layout's blocks may lie. */
-static void tell_disks(struct cache *c, const struct pool *p, const struct policy_request *q)
-{
-	for (uint32_t i = 0; i < c->tier->unit_count; i++)
-		for (struct disk_class *k = c->tier->units[i].classes; k; k = k->next)
-			if (k == class_joined(&c->tier->units[i], p->geometry.need_bytes))
-				c->tier->policy->request(k->policy, q);
-}
-
-/* Tells each policy that several layouts of the request may share once, of all of them. */
-static void tell_shared(struct cache *c, const struct request *r, bool (*same)(const struct pool *a, const struct pool *b),
-			void (*to)(struct cache *c, const struct pool *p, const struct policy_request *q))
-{
-	for (uint32_t i = 0; i < r->layouts; i++) {
-		struct pool *pools[CACHE_LAYOUTS_MAX];
-		struct policy_request q;
-		uint32_t n = 0, before = 0;
-
-		while (before < i && !same(r->pool[before], r->pool[i]))
-			before++;
-		if (before < i) /* with that one it has been told */
-			continue;
-		for (uint32_t l = i; l < r->layouts; l++)
-			if (same(r->pool[l], r->pool[i]))
+		for (uint32_t l = 0; l < r->layouts; l++)
+			if (r->pool[l]->class == c->classes[i])
 				pools[n++] = r->pool[l];
-		q = request_of(c, r, pools, n);
-		to(c, r->pool[i], &q);
+		if (n)
+			tell_one(c, r, c->policy, c->classes[i]->policy, pools, n);
 	}
 }
 
-/* Those of the GPUs that the session works on: what others have is not asked for by that. */
-static void tell_gpus(struct cache *c, uint32_t gpus, const struct request *r, struct pool *p)
+static void tell_disk(struct cache *c, const struct request *r, struct unit *u)
 {
-	const struct policy_request q = request_of(c, r, &p, 1);
+	struct pool *pools[CACHE_LAYOUTS_MAX];
 
-	for (uint32_t i = 0; i < c->vram->count; i++) {
-		const struct gpu *g = c->vram->gpu[i];
+	for (struct disk_class *k = u->classes; k; k = k->next) {
+		uint32_t n = 0;
 
-		if ((gpus & 1u << i) && !g->lost && g->pools[p->number])
-			c->policy->request(g->pools[p->number]->class->policy, &q);
+		for (uint32_t l = 0; l < r->layouts; l++)
+			if (class_joined(u, r->pool[l]->geometry.need_bytes) == k)
+				pools[n++] = r->pool[l];
+		if (n)
+			tell_one(c, r, c->tier->policy, k->policy, pools, n);
+	}
+}
+
+/* The class of the layout's copies on the GPU; NULL: it has none there. */
+static const struct vram_class *class_on(const struct gpu *g, const struct pool *p)
+{
+	const struct vram_pool *vp = g->pools[p->number];
+
+	return vp ? vp->class : NULL;
+}
+
+static void tell_gpu(struct cache *c, const struct request *r, const struct gpu *g)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+
+	for (uint32_t i = 0; i < r->layouts; i++) {
+		const struct vram_class *k = class_on(g, r->pool[i]);
+		uint32_t n = 0, first = 0;
+
+		while (first < i && class_on(g, r->pool[first]) != k)
+			first++;
+		for (uint32_t l = i; k && first == i && l < r->layouts; l++)
+			if (class_on(g, r->pool[l]) == k)
+				pools[n++] = r->pool[l];
+		if (n)
+			tell_one(c, r, c->policy, k->policy, pools, n);
 	}
 }
 
@@ -286,16 +292,16 @@ static void tell_all(struct cache *c, const struct request *r)
 {
 	const uint32_t gpus = session_gpus(c, r->session);
 
-	for (uint32_t i = 0; i < r->layouts; i++) {
-		if (r->kind != REQUEST_REPORT)
-			note_asked(c, gpus, r, r->pool[i]);
-		if (c->vram && c->policy->request)
-			tell_gpus(c, gpus, r, r->pool[i]);
-	}
+	for (uint32_t i = 0; i < r->layouts && r->kind != REQUEST_REPORT; i++)
+		note_asked(c, gpus, r, r->pool[i]);
+	/* Of the GPUs those that the session works on: what others have is not asked for by that. */
+	for (uint32_t i = 0; c->vram && c->policy->request && i < c->vram->count; i++)
+		if ((gpus & 1u << i) && !c->vram->gpu[i]->lost)
+			tell_gpu(c, r, c->vram->gpu[i]);
 	if (c->policy->request)
-		tell_shared(c, r, same_in_memory, tell_memory);
-	if (c->tier && c->tier->policy->request)
-		tell_shared(c, r, same_on_disk, tell_disks);
+		tell_memory(c, r);
+	for (uint32_t i = 0; c->tier && c->tier->policy->request && i < c->tier->unit_count; i++)
+		tell_disk(c, r, &c->tier->units[i]);
 }
 
 static void tell(struct cache *c, struct request *r)

@@ -41,8 +41,10 @@ static enum status pool_create(struct cache *c, struct quota_holder *holder, con
 	kv_geometry_of(l, &p->geometry);
 	s = memory_class_get(c, p->geometry.need_bytes, &p->class, &made);
 	if (s) {
-		if (s == STATUS_PRECONDITION)
-			*why = "a block of this layout is larger than an extent of memory: raise host_bytes or extent_bytes";
+		if (s == STATUS_PRECONDITION) {
+			*why = "a block of this layout is larger than an extent of memory: raise extent_bytes, or host_bytes";
+			s = STATUS_INVALID;
+		}
 		goto fail;
 	}
 	if (made)

@@ -90,6 +90,7 @@ struct cache {
 
 	uint64_t ahead_refused;        /* room_epoch at which no page was to be had ahead of need */
 	uint32_t trades;               /* classes that have a claim */
+	uint64_t spills_stuck_us;      /* when spills last kept a caller waiting in vain; 0: never */
 	uint64_t read_bytes;           /* that streams which read have pinned, each block as often as it is read */
 	uint64_t pinned_lost;          /* rises when a block ends, or a copy on a GPU is found bad, that may be pinned */
 	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */

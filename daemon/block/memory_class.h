@@ -29,7 +29,7 @@ struct memory_trade {
 	uint64_t since_us;             /* 0: there is none */
 	uint32_t granule;              /* where the next step goes on; in the extent */
 	uint32_t slot;
-	bool left;                     /* this round has met blocks that could not go */
+	bool spilled;                  /* spills were begun for it */
 	bool drops;                    /* blocks that are nowhere else are not waited for any more */
 };
 

@@ -19,6 +19,7 @@ struct cache_disk_options {
 struct cache_options {
 	uint64_t host_bytes;             /* budget of the host tier */
 	uint64_t extent_bytes;           /* at most 1 GiB */
+	uint64_t granule_bytes;          /* as of store/arena/arena.h; 0: by its rule */
 	bool huge_pages;
 	const char *policy;              /* a name of eviction/policy.h's table */
 	uint64_t pinned_bytes_max;       /* a tenant, pinned and reserved slots; beyond: EXHAUSTED */

@@ -26,7 +26,7 @@
 
 enum {
 	GROWTH_US = 2000 * 1000,       /* a driver may keep others from it */
-	AHEAD_STEPS = 4,               /* in one round of chores */
+	AHEAD_STEPS = 4096,            /* in one round of chores; more than one only where extents are small */
 };
 
 /* One thread at a time: an extent is registered once. A driver may take its time over that, or never return: the next

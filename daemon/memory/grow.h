@@ -20,8 +20,8 @@ static inline struct memory_class *room_wants(struct cache *c)
 
 /* With the lock: whether pages should be taken ahead of need, by room_ahead. */
 bool room_wants_ahead(const struct cache *c);
-/* Without the lock: takes some, and registers a new extent with the disks and GPUs. The first call makes the first
- * extent. */
+/* Without the lock: takes what is missing to one step's worth of free ones, and registers new extents with the disks
+ * and GPUs. The first call makes the first extent. */
 void room_ahead(struct cache *c);
 
 #endif

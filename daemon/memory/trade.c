@@ -98,13 +98,16 @@ static bool elsewhere(const struct block *b)
 }
 
 /* It is on its way to a disk, or is to be. */
-static bool spills_first(struct cache *c, const struct memory_class *k, struct block *b)
+static bool spills_first(struct cache *c, struct memory_class *k, struct block *b)
 {
 	enum status s;
 
 	if (!c->tier || k->trade.drops || b->unworthy || elsewhere(b))
 		return false;
+	if (c->spills_stuck_us && c->now_us - c->spills_stuck_us < STUCK_US)
+		return false;
 	s = spill_begin(c, b, RING_AHEAD, NULL);
+	k->trade.spilled |= s == STATUS_OK;
 	return s != STATUS_UNAVAILABLE;
 }
 
@@ -120,11 +123,7 @@ static bool span_empty(struct cache *c, struct memory_class *k, struct span_map 
 		if (!*budget)
 			return false;
 		--*budget;
-		if (b && (block_memory_pins(b) || spills_first(c, k, b))) {
-			k->trade.left = true;
-			continue;
-		}
-		if (!b)
+		if (!b || block_memory_pins(b) || spills_first(c, k, b))
 			continue;
 		room_evict(c, b, COUNTER_EVICTED_TRADE);
 		if (last) /* the span is no more */
@@ -152,7 +151,6 @@ static enum step trade_step(struct cache *c, struct memory_class *k)
 		k->trade.slot = 0;
 	}
 	k->trade.granule = w.granule;
-	k->trade.left = false;
 	return arena_claimed(k->arena, &w) && w.spans > 0 ? STEP_WAITS : STEP_DONE;
 }
 
@@ -160,6 +158,7 @@ static enum step trade_step(struct cache *c, struct memory_class *k)
 static void give_up(struct cache *c, struct memory_class *k)
 {
 	arena_unclaim(k->arena);
+	c->spills_stuck_us = k->trade.spilled ? c->now_us : c->spills_stuck_us;
 	trade_end(c, k);
 	cache_count(c, COUNTER_TRADES_GIVEN_UP, 1);
 }

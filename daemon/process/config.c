@@ -64,8 +64,8 @@ static const struct option options[] = {
 	  "where HTTP answers /metrics (Prometheus) and /healthz: HOST:PORT, as 127.0.0.1:9464 or [::1]:9464, or unix:PATH; whoever reaches it may read; off: nowhere" },
 	{ "host_bytes", T_BYTES, AT(host_bytes), "auto", MIB, 1ull << 46, NULL,
 	  "memory of the host tier; auto: a quarter of the machine's, or of what cgroups leave of it, at most 64GiB" },
-	{ "extent_bytes", T_BYTES, AT(extent_bytes), "64MiB", MIB, GIB, NULL,
-	  "size of one memory extent, the unit that is lent to engines" },
+	{ "extent_bytes", T_BYTES, AT(extent_bytes), "auto", MIB, GIB, NULL,
+	  "size of one extent of memory, the unit that engines map, and the most that a block can have; auto: a quarter of host_bytes, 16MiB to 1GiB" },
 	{ "huge_pages", T_CHOICE, AT(huge_pages), "auto", 0, 0, huge_words, "use huge pages if there are any free" },
 	{ "policy", T_POLICY, AT(policy), "lru", 0, 0, NULL, "who is evicted when memory is full" },
 	{ "pinned_share", T_MILLI, AT(pinned_share_milli), "0.75", 10, 1000, NULL,
@@ -78,8 +78,9 @@ static const struct option options[] = {
 	{ "recompute_growth", T_COUNT, AT(recompute_growth), "0", 0, UINT32_MAX, NULL,
 	  "tokens before a token that double what it costs to compute (parameters / 2 / layers / hidden size), by which graph and gdsf then weigh "
 	  "blocks; 0: to graph all cost the same" },
-	{ "slab_bytes", T_BYTES, AT(slab_bytes), "256MiB", MIB, 1024 * GIB, NULL,
-	  "size of a slab file; each holds blocks of one size" },
+	{ "slab_bytes", T_BYTES, AT(slab_bytes), "auto", MIB, 1024 * GIB, NULL,
+	  "a slab file takes so much at most; each holds blocks of one size; auto: a 1024th of its disk, 1MiB at "
+	  "least, which is what larger values mean, too" },
 	{ "disk_depth", T_COUNT, AT(disk_depth), "32", 1, 1024, NULL, "transfers under way at a time, a disk" },
 	{ "disk_slow", T_MS, AT(disk_slow_ms), "250ms", 1, HOUR_MS, NULL,
 	  "a disk whose oldest transfer takes longer is spared spills and prefetches" },
@@ -598,6 +599,18 @@ static void read_flags(struct config *c, int argc, char *const argv[], const cha
 
 /* ---- what depends on other options or on the machine ---- */
 
+/* As the arena would by itself (store/arena/arena.h); here, so that it is said and its limits are looked at. */
+static void derive_extent(struct config *c)
+{
+	if (c->extent_bytes)
+		return;
+	c->extent_bytes = c->host_bytes / 4 / MIB * MIB;
+	if (c->extent_bytes < 16 * MIB)
+		c->extent_bytes = 16 * MIB;
+	if (c->extent_bytes > GIB)
+		c->extent_bytes = GIB;
+}
+
 static void derive(struct config *c, struct config_errors *errors)
 {
 	size_t n = strlen(c->socket);
@@ -610,6 +623,7 @@ static void derive(struct config *c, struct config_errors *errors)
 		if (c->host_bytes < MIB)
 			c->host_bytes = MIB;
 	}
+	derive_extent(c);
 	if (!c->sum_threads) {
 		const uint32_t processors = machine_processors("");
 

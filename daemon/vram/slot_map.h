@@ -99,9 +99,9 @@ void vram_classes_free(struct cache *c, struct gpu *g);
 /* Where a slot begins in its extent. */
 uint64_t vram_offset(const struct vram_slot *s);
 /* The next ready copy of the layout on that GPU, at or after (extent, slot), looking at no more than *budget slots,
- * which it counts down; NULL with *budget 0: go on from there; NULL with some left: no more. For a GPU that is lost,
- * to which nothing comes: elsewhere a block may move past the walk. `slot` counts steps of ARENA_DEVICE_UNIT from the
- * beginning of the extent. */
+ * which it counts down; NULL with *budget 0: go on from there; NULL with some left: no more. `slot` counts steps of
+ * ARENA_DEVICE_UNIT from the beginning of the extent. For a GPU that is lost, to which nothing comes: elsewhere a block
+ * may move past the walk. */
 struct vram_slot *vram_next(struct vram_pool *vp, uint32_t *extent, uint32_t *slot, uint32_t *budget);
 /* The block is on a GPU that is not lost, and neither in memory nor on a disk. */
 bool vram_has_alone(const struct block *b);

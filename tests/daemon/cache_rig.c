@@ -27,7 +27,6 @@
 #include "kernels/behind.h"
 #include "kernels/format.h"
 #include "store/device.h"
-#include "store/host/host.h"
 #include "store/index.h"
 #include "store/slot.h"
 #include "store/status.h"
@@ -40,6 +39,14 @@
 
 enum { OPENED_US = 1000000 };
 
+struct kv_layout rig_layout_other(uint32_t n)
+{
+	struct kv_layout l = rig_layout(n, 0);
+
+	l.layers = 8;
+	return l;
+}
+
 struct kv_layout rig_layout(uint32_t n, uint32_t window)
 {
 	return (struct kv_layout){
@@ -50,10 +57,22 @@ struct kv_layout rig_layout(uint32_t n, uint32_t window)
 	};
 }
 
+/* With granules of RIG_GRANULE bytes a span has one slot, and all memory but the reserve (store/arena/arena.h) is slots. */
+uint64_t rig_host_bytes(uint32_t slots, uint32_t slot_bytes)
+{
+	const uint64_t granules = (uint64_t)slots * slot_bytes / RIG_GRANULE;
+	uint64_t reserve = 1;
+
+	while ((granules + reserve) / 64 > reserve)
+		reserve++;
+	return (granules + reserve) * RIG_GRANULE;
+}
+
 struct cache_options rig_options(uint32_t slots)
 {
 	return (struct cache_options){
-		.host_bytes = (uint64_t)slots * RIG_SLOT_BYTES, .extent_bytes = 1 << 20, .policy = "lru",
+		.host_bytes = rig_host_bytes(slots, RIG_SLOT_BYTES), .granule_bytes = RIG_GRANULE,
+		.extent_bytes = (slots + 7) / 8 * RIG_SLOT_BYTES, .policy = "lru",
 		.pinned_bytes_max = UINT64_MAX / 4, .sessions_max = 64, .leases_max = 256,
 		.open_blocks_max = 8, .session_idle_ms = 1000, .lease_ttl_ms = 1000,
 		.reservation_ttl_ms = 1000, .watch_queue = 64,
@@ -150,6 +169,12 @@ void rig_watch(struct rig *r, pid_t pid)
 	cache_attach_watch(r->c, r->attachment, pidfd);
 }
 
+void rig_join_layouts(struct rig *to, struct rig *from, const struct kv_layout *layouts, uint32_t count)
+{
+	*to = (struct rig){ .c = from->c, .now = from->now };
+	session_over(to, layouts, count);
+}
+
 void rig_close(struct rig *r)
 {
 	rig_check_books(r->c);
@@ -177,13 +202,13 @@ struct cache_keys rig_keys(uint64_t first, uint32_t count)
 
 uint8_t *rig_block(struct rig *r, const struct cache_place *p)
 {
-	struct shelf *s;
+	struct memory_extent *e;
 
 	cache_lock(r->c);
-	s = shelf_find(r->c, p->extent);
+	e = memory_extent_find(r->c, p->extent);
 	cache_unlock(r->c);
-	ck_assert_ptr_nonnull(s);
-	return s->base + p->offset + SLOT_HEADER_BYTES;
+	ck_assert_ptr_nonnull(e);
+	return e->base + p->offset + SLOT_HEADER_BYTES;
 }
 
 static uint64_t word_of(uint64_t n, uint32_t layout, uint64_t i)
@@ -317,11 +342,12 @@ double rig_stat(struct rig *r, const char *name, const char *labels)
 /* ---- books ---- */
 
 struct books {
+	struct arena *arena;
 	uint64_t reserved, blocks, evictable;
 	uint64_t lease_pins, block_pins, disk_only, gpu_only;
 };
 
-static void recount_shelf(const struct shelf *s, struct books *b)
+static void recount_span(const struct span_map *s, struct books *b)
 {
 	uint32_t present = 0;
 
@@ -340,7 +366,8 @@ static void recount_shelf(const struct shelf *s, struct books *b)
 	}
 	ck_assert_uint_le(present, s->taken);
 	ck_assert_uint_le(s->taken, s->slots);
-	ck_assert_uint_le(s->held, s->taken);
+	ck_assert_uint_le(s->span->held, s->taken);
+	ck_assert_uint_eq(arena_span_taken(b->arena, s->span), s->taken);
 	b->blocks += present;
 }
 
@@ -398,9 +425,9 @@ static void recount_unwritten(struct pool *p)
 		listed += at->shelf != NULL;
 	}
 	unwritten_walk_end(&w);
-	for (const struct shelf *s = p->shelves; s; s = s->next)
+	for (const struct span_map *s = p->class->spans; s; s = s->next)
 		for (uint32_t k = 0; k < s->slots; k++)
-			in_memory += s->at[k] && !s->at[k]->rack;
+			in_memory += s->at[k] && s->at[k]->pool == p && !s->at[k]->rack;
 	ck_assert_uint_eq(listed, in_memory);
 }
 
@@ -414,7 +441,7 @@ static void recount_racks(struct cache *c, struct books *b)
 		const struct pool *p = c->pools[i];
 		uint64_t count = 0;
 
-		for (const struct shelf *s = p->class->shelves; s; s = s->next)
+		for (const struct span_map *s = p->class->spans; s; s = s->next)
 			for (uint32_t k = 0; k < s->slots; k++)
 				count += c->tier && s->at[k] && s->at[k]->pool == p && !s->at[k]->rack && !s->at[k]->moving;
 		ck_assert_uint_eq(count, p->dirty);
@@ -468,7 +495,7 @@ static void recount_slot(const struct vram_slot *s, struct vram_books *v, struct
 	b->block_pins += block_pins(at);
 }
 
-static void recount_span(const struct vram_class *k, const struct vram_span *s, struct vram_books *v, struct books *b)
+static void recount_vram_span(const struct vram_class *k, const struct vram_span *s, struct vram_books *v, struct books *b)
 {
 	const struct vram_books before = *v;
 
@@ -490,7 +517,7 @@ static void recount_class(const struct vram_class *k, uint64_t *taken, uint64_t 
 	uint64_t slots = 0;
 
 	for (const struct vram_span *s = k->spans; s; s = s->next) {
-		recount_span(k, s, &v, b);
+		recount_vram_span(k, s, &v, b);
 		slots += s->place->slots;
 	}
 	*taken += v.taken;
@@ -578,28 +605,27 @@ static void recount_quota(struct cache *c)
 
 void rig_check_books(struct cache *c)
 {
-	struct books b = { .blocks = 0 };
-	struct host_usage u;
+	struct books b = { .arena = c->host };
+	struct arena_usage u;
 	uint64_t taken = 0, published = 0;
 
 	cache_lock(c);
 	for (uint32_t i = 0; i < c->class_count; i++) {
 		uint64_t evictable = b.evictable;
-		int64_t free_slots = 0;
 
 		published += memory_class_sums(c->classes[i]).blocks;
-		for (const struct shelf *s = c->classes[i]->shelves; s; s = s->next) {
-			recount_shelf(s, &b);
+		for (const struct span_map *s = c->classes[i]->spans; s; s = s->next) {
+			ck_assert_ptr_eq(s->class, c->classes[i]);
+			ck_assert_ptr_eq(s->span->owner, s);
+			recount_span(s, &b);
 			taken += s->taken;
-			free_slots += s->draining ? 0 : s->slots - s->taken;
 		}
-		ck_assert_int_eq(free_slots, c->classes[i]->free_slots);
 		ck_assert_uint_eq(b.evictable - evictable, c->classes[i]->evictable);
 	}
 	for (uint32_t i = 0; i < c->options.sessions_max; i++)
 		if (c->sessions[i].state != SESSION_FREE)
 			recount_session(&c->sessions[i], &b);
-	host_usage(c->host, &u);
+	arena_usage(c->host, &u);
 	ck_assert_uint_eq(u.slots_used, taken);
 	ck_assert_uint_eq(b.blocks, published);
 	recount_racks(c, &b);

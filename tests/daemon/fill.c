@@ -1,4 +1,4 @@
-/* See ../tests/daemon/fill.h. Each call makes one shelf of an extent that does not exist. */
+/* See ../tests/daemon/fill.h. Each call makes one span of an extent that does not exist. */
 #include "tests/daemon/fill.h"
 
 #include "daemon/block/block.h"
@@ -15,22 +15,30 @@
 
 #define SEED_EXTENT_FIRST 0x80000000u
 
-static struct shelf *seed_shelf(struct cache *c, struct memory_class *k, uint32_t slots)
+/* Its span stands behind it, and is in no arena. */
+static struct span_map *seed_span(struct memory_class *k, uint32_t slots)
 {
-	struct shelf *s = calloc(1, sizeof(*s) + slots * sizeof(s->at[0]));
+	static uint32_t extent = SEED_EXTENT_FIRST;
+	struct span_map *s = calloc(1, sizeof(*s) + slots * sizeof(s->at[0]) + sizeof(struct arena_span));
 
 	if (!s)
 		return NULL;
 	s->class = k;
-	s->extent = SEED_EXTENT_FIRST;
-	while (shelf_find(c, s->extent))
-		s->extent++;
-	s->slots = s->taken = s->held = slots;
-	shelf_link(c, k, s);
+	s->span = (struct arena_span *)&s->at[slots];
+	s->extent = extent++;
+	s->stride = k->stride;
+	s->slots = s->taken = slots;
+	span_held(s, (int)slots);
+	s->prev = k->spans_last;
+	if (s->prev)
+		s->prev->next = s;
+	else
+		k->spans = s;
+	k->spans_last = s;
 	return s;
 }
 
-static enum status seed_one(struct cache *c, struct pool *p, struct shelf *shelf, uint32_t index, const uint8_t *key,
+static enum status seed_one(struct cache *c, struct pool *p, struct span_map *shelf, uint32_t index, const uint8_t *key,
 			    uint32_t key_bytes)
 {
 	struct block *b = calloc(1, sizeof(*b));
@@ -60,13 +68,13 @@ enum status cache_seed(struct cache *c, uint64_t session, uint32_t layout, const
 {
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	enum status s = STATUS_EXHAUSTED;
-	struct shelf *shelf;
+	struct span_map *shelf;
 
 	if (layout >= session_pools(c, session, pools))
 		return STATUS_NOT_FOUND;
 	cache_lock(c);
 	cache_time(c, now_us);
-	shelf = seed_shelf(c, pools[layout]->class, k->count);
+	shelf = seed_span(pools[layout]->class, k->count);
 	if (shelf)
 		s = STATUS_OK;
 	for (uint32_t i = 0; i < k->count && !s; i++)

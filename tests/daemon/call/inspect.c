@@ -234,7 +234,7 @@ START_TEST(statistics_are_named_once)
 	ck_assert_int_gt(seen.count, 40);
 	ck_assert_double_eq(rig_stat(&r, "terrace_blocks", "tier=host"), 3);
 	ck_assert_double_eq(rig_stat(&r, "terrace_policy_info", "policy=lru"), 1);
-	ck_assert_double_eq(rig_stat(&r, "terrace_budget_bytes", "tier=host"), 64 * RIG_SLOT_BYTES);
+	ck_assert_double_eq(rig_stat(&r, "terrace_budget_bytes", "tier=host"), o.host_bytes);
 	ck_assert_double_eq(rig_stat(&r, "terrace_commits_total", "status=ok"), 3);
 	rig_close(&r);
 }

@@ -62,6 +62,8 @@ static void open_full_with(struct rig *r, struct rig_disks *d, uint32_t sum_thre
 
 	rig_disks_make(d, NULL, 1, DISK);
 	o = rig_disk_options(d, 1, HOST);
+	o.granule_bytes = o.extent_bytes = 8 * RIG_SLOT_BYTES;
+	o.host_bytes = (HOST / 8 + 1) * o.granule_bytes;
 	o.disk_depth = 1;
 	o.io_calls = &calls;
 	o.sum_threads = sum_threads;

@@ -211,11 +211,11 @@ static int note(void *arg, const struct ring_request *q, uint32_t *most)
 	return 0;
 }
 
-/* A disk takes of each layout in turn, whoever has most for it. */
+/* A disk takes of each class in turn, whoever has most for it. */
 START_TEST(layouts_take_turns)
 {
 	static const struct ring_calls calls = { .fault = note };
-	const struct kv_layout l = rig_layout(40, 0);
+	const struct kv_layout l = rig_layout_other(40);
 	struct rig other = { .why = NULL };
 	uint64_t session, others = 0;
 	struct cache_options o;

@@ -7,12 +7,12 @@
 #include "daemon/memory/drain.h"
 #include "daemon/memory/evict.h"
 #include "daemon/process/daemon.h"
+#include "daemon/memory/grow.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/end.h"
 #include "daemon/session/offer.h"
 #include "daemon/threads/pool.h"
 #include "store/device.h"
-#include "store/host/host.h"
 #include "store/status.h"
 #include "tests/daemon/local/socket_rig.h"
 #include "tests/sim/device.h"
@@ -226,10 +226,11 @@ static bool silent(int fd)
 /* Who asks is told what there is, and what comes, once; who does not ask hears nothing. Nothing is lent by it. */
 START_TEST(extents_are_offered)
 {
-	const uint32_t wanted = _i ? FDSOCK_NO_GPU : 0;
+	enum { GPU_EXTENTS = 16 }; /* all of 32 MiB, which are made ahead of need */
+	const uint32_t wanted = _i ? FDSOCK_NO_GPU : 0, all = _i ? 2 : GPU_EXTENTS;
 	struct fdsock_welcome w, other;
 	struct fdsock_offer o;
-	uint32_t extents[2], n = 0;
+	uint32_t extents[GPU_EXTENTS], n = 0;
 	int fd = greet(&w), quiet = greet(&other), late;
 
 	ck_assert_uint_eq(w.knows, FDSOCK_KNOWS_AHEAD | FDSOCK_KNOWS_CALLER);
@@ -244,9 +245,9 @@ START_TEST(extents_are_offered)
 		shell_store(&shell, "key1");
 	else
 		reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
-	while (n < 2) /* one a layout */
+	while (n < all) /* of memory one a layout */
 		for (uint32_t i = 0, count = hear_offer(fd, wanted, &o); i < count; i++) {
-			ck_assert_uint_lt(n, 2);
+			ck_assert_uint_lt(n, all);
 			extents[n++] = o.extents[i];
 		}
 	ck_assert_uint_ne(extents[0], extents[1]);
@@ -256,7 +257,7 @@ START_TEST(extents_are_offered)
 	ck_assert(silent(fd) && silent(quiet));
 	late = greet(&other);
 	ask_ahead(late, wanted);
-	ck_assert_uint_eq(hear_offer(late, wanted, &o), 2);
+	ck_assert_uint_eq(hear_offer(late, wanted, &o), all);
 	ck_assert_uint_eq(o.more, 0);
 	ask_ahead(late, wanted); /* and what he was told, he is not told again */
 	ck_assert_uint_eq(hear_offer(late, wanted, &o), 0);
@@ -264,7 +265,7 @@ START_TEST(extents_are_offered)
 	close(quiet);
 	close(fd);
 	until("terrace_door_connections", 0);
-	ck_assert_double_eq(stat_of("terrace_door_offers_total"), 4);
+	ck_assert_double_eq(stat_of("terrace_door_offers_total"), 2 * all);
 }
 END_TEST
 
@@ -321,23 +322,24 @@ static void clock_set(long every_ms)
 /* As soon as it is made, and not by the next tick: there is none. */
 START_TEST(new_extents_are_offered_at_once)
 {
+	struct cache *c = shell.daemon.cache;
 	struct fdsock_welcome w;
+	struct arena_class *k;
+	struct arena_slot slot;
 	struct fdsock_offer o;
 	int fd = greet(&w);
 
 	ask_ahead(fd, FDSOCK_NO_GPU);
-	ck_assert_uint_eq(hear_offer(fd, FDSOCK_NO_GPU, &o), 0);
+	while (hear_offer(fd, FDSOCK_NO_GPU, &o) > 0)
+		continue;
 	clock_set(0);
+	ck_assert_int_eq(arena_class_get(c->host, c->tenant.number, 1 << 20, &k), STATUS_OK);
 	for (uint32_t i = 0; i < 4; i++) {
-		uint32_t extent;
-		enum status status = host_pool_prepare(shell.daemon.cache->classes[0]->host, 1000000, &extent);
-
-		ck_assert_int_eq(status, STATUS_OK);
-		cache_lock(shell.daemon.cache);
-		ck_assert_ptr_nonnull(shelf_get(shell.daemon.cache, shell.daemon.cache->classes[0], extent));
-		cache_unlock(shell.daemon.cache);
-		ck_assert_uint_eq(hear_offer(fd, FDSOCK_NO_GPU, &o), 1);
-		ck_assert_uint_eq(o.extents[0], extent);
+		while (arena_take(k, true, &slot, NULL) == STATUS_OK)
+			continue;
+		room_ahead(c);
+		ck_assert_uint_ge(hear_offer(fd, FDSOCK_NO_GPU, &o), 1);
+		ck_assert_ptr_nonnull(arena_extent(c->host, o.extents[0]));
 	}
 	clock_set(50);
 	close(fd);
@@ -348,14 +350,16 @@ END_TEST
 /* What is being freed is not offered; and what is too much at a time comes in parts. */
 START_TEST(offers_come_in_parts)
 {
+	enum { EXTENTS = 64 };
 	struct cache *c = shell.daemon.cache;
 	struct fdsock_welcome w;
-	uint32_t extents[2];
+	uint32_t extents[EXTENTS], others[EXTENTS], n;
 	int fd = greet(&w), late;
-	struct shelf *shelf;
 	bool more;
 
-	shell_store(&shell, "key1");
+	clock_set(0);
+	room_ahead(c);
+	room_ahead(c);
 	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, CACHE_HOST, extents, 2, &more), 0);
 	ck_assert_int_eq(cache_attach_ahead(c, w.attachment, CACHE_HOST), STATUS_OK);
 	ck_assert_int_eq(cache_attach_ahead(c, w.attachment, 1), STATUS_INVALID);
@@ -364,19 +368,15 @@ START_TEST(offers_come_in_parts)
 	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, 1, extents, 2, &more), 0);
 	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, CACHE_HOST, extents, 1, &more), 1);
 	ck_assert(more);
-	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, CACHE_HOST, extents + 1, 1, &more), 1);
+	n = 1 + cache_attach_offers(c, w.attachment, CACHE_HOST, extents + 1, EXTENTS - 1, &more);
+	ck_assert_uint_gt(n, 1);
 	ck_assert(!more && extents[0] != extents[1]);
 	late = greet(&w);
 	ck_assert_int_eq(cache_attach_ahead(c, w.attachment, CACHE_HOST), STATUS_OK);
-	cache_lock(c);
-	shelf = shelf_find(c, extents[0]);
-	shelf->draining = true;
-	cache_unlock(c);
-	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, CACHE_HOST, extents, 2, &more), 1);
-	cache_lock(c);
-	ck_assert(!more && extents[0] != shelf->extent);
-	shelf->draining = false;
-	cache_unlock(c);
+	ck_assert_int_eq(arena_extent_drain(c->host, extents[0]), STATUS_OK);
+	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, CACHE_HOST, others, EXTENTS, &more), n - 1);
+	ck_assert_mem_eq(others, extents + 1, (n - 1) * sizeof(others[0]));
+	clock_set(50);
 	close(late);
 	close(fd);
 	until("terrace_door_connections", 0);

@@ -41,7 +41,14 @@ START_TEST(bad_sessions_are_refused)
 	l[0].layers = 512;
 	l[0].heads = l[0].total_heads = 1024; /* a block larger than the tier */
 	ck_assert_int_eq(cache_session_open(r.c, "", l, 1, "", r.now, &v, &r.why), STATUS_INVALID);
-	ck_assert_ptr_nonnull(r.why);
+	ck_assert_ptr_nonnull(strstr(r.why, "extent_bytes"));
+	l[0].layers = 128; /* and one that is larger than an extent alone */
+	l[0].heads = l[0].total_heads = 1;
+	ck_assert_int_eq(cache_session_open(r.c, "", l, 1, "", r.now, &v, &r.why), STATUS_INVALID);
+	ck_assert_ptr_nonnull(strstr(r.why, "extent_bytes"));
+	l[0].layers = 100;
+	ck_assert_int_eq(cache_session_open(r.c, "", l, 1, "", r.now, &v, &r.why), STATUS_OK);
+	v.id = 99;
 	ck_assert_uint_eq(v.id, 99);
 	rig_close(&r);
 }
@@ -67,7 +74,7 @@ START_TEST(bad_options_are_refused)
 	o.leases_max = 1 << 21;
 	ck_assert_int_eq(cache_create(&o, 1, &c, &why), STATUS_INVALID);
 	o = rig_options(64);
-	o.extent_bytes = 1;
+	o.extent_bytes = EXTENT_BYTES_MAX + 1ull;
 	ck_assert_int_ne(cache_create(&o, 1, &c, &why), STATUS_OK);
 	ck_assert_ptr_null(c);
 	cache_thread_leave();

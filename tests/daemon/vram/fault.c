@@ -707,8 +707,8 @@ START_TEST(leases_leave_the_reserve_to_a_newcomer)
 }
 END_TEST
 
-/* Memory that goes from one layout to another is another registration with the GPU: copies find what is there now. */
-START_TEST(memory_is_registered_anew)
+/* Slots that go from one layout to another: copies find what is there now. */
+START_TEST(slots_change_hands)
 {
 	struct vram_rig v, w;
 
@@ -728,7 +728,6 @@ START_TEST(memory_is_registered_anew)
 		ck_assert_uint_ge(vr_read_all(to, 0, first + 20, 4), 4);
 		ck_assert_uint_ge(vr_read_all(to, CACHE_HOST, first + 20, 4), 4);
 	}
-	ck_assert_double_ge(rig_stat(&v.r, "terrace_extent_drains_total", ""), 3);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_moves_failed_total", "to=gpu"), 0);
 	vr_close(&v);
 }
@@ -760,7 +759,7 @@ int main(void)
 	tcase_add_loop_test(t, a_ghost_keeps_its_slots, 0, 3);
 	tcase_add_loop_test(t, a_newcomer_gets_memory_of_an_idle_layout, 0, 2);
 	tcase_add_test(t, leases_leave_the_reserve_to_a_newcomer);
-	tcase_add_test(t, memory_is_registered_anew);
+	tcase_add_test(t, slots_change_hands);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

@@ -19,7 +19,6 @@
 #include "kernels/format.h"
 #include "store/device.h"
 #include "store/host/extent.h"
-#include "store/host/host.h"
 #include "store/index.h"
 #include "store/ring/ring.h"
 #include "store/slot.h"
