@@ -194,9 +194,6 @@ static enum terrace_status lent_read(struct client_view *view, const Terrace__V1
 		memcpy(lent->gpus[g].uuid, reply->gpus[g]->uuid.data, sizeof(lent->gpus[g].uuid));
 		lent->gpus[g].bytes = reply->gpus[g]->bytes;
 	}
-	lent->layout_count = view->layout_count;
-	for (uint32_t l = 0; l < view->layout_count; l++)
-		lent->layout_ids[l] = view->layouts[l].id;
 	return TERRACE_OK;
 }
 

@@ -2,26 +2,37 @@
  *
  * One mutex guards everything that changes; the other parts are in the folders beside this file, one concern each. A
  * tick does in small steps what nobody waits for: it ages sessions and leases, asks whether ghosts' memory
- * is still mapped, and drains extents. What may last, making an extent and unmapping one, is left to
- * cache_chores, which does it without the mutex.
+ * is still mapped. What may last, taking pages and emptying spans for another class, is left to cache_chores, which
+ * does it without the mutex.
  */
 #include "daemon/cache.h"
 
 #include "daemon/advice/advice.h"
+#include "daemon/advice/eviction_log.h"
 #include "daemon/advice/graph.h"
 #include "daemon/advice/policy_store.h"
+#include "daemon/advice/prefetch.h"
+#include "daemon/advice/prefetch_gpu.h"
 #include "daemon/advice/request.h"
 #include "daemon/block/aging.h"
 #include "daemon/block/block.h"
 #include "daemon/block/handle.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
+#include "daemon/block/options.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
+#include "daemon/call/lease.h"
 #include "daemon/disk/tier.h"
-#include "daemon/memory/drain.h"
+#include "daemon/memory/check.h"
 #include "daemon/memory/evict.h"
+#include "daemon/memory/grow.h"
+#include "daemon/memory/trade.h"
 #include "daemon/session/end.h"
+#include "daemon/session/lease.h"
+#include "daemon/session/offer.h"
 #include "daemon/session/reservation.h"
 #include "daemon/session/watch.h"
 #include "daemon/threads/checksum_pool.h"
@@ -29,7 +40,8 @@
 #include "daemon/vram/stop.h"
 #include "daemon/vram/vram.h"
 #include "eviction/policy.h"
-#include "store/host/host.h"
+#include "store/device.h"
+#include "store/arena/arena.h"
 #include "store/index.h"
 #include "store/ring/ring.h"
 #include "store/status.h"
@@ -61,6 +73,22 @@ static const char *options_problem(const struct cache_options *o)
 	return NULL;
 }
 
+/* Who listens to which news. */
+static const struct observers observers = {
+	.stored = { watch_stored },
+	.moved = { watch_moved },
+	.removed = { watch_removed },
+	.listed = { advisor_block },
+	.left = { gone_note },
+	.soon = { gone_fetch },
+	.came_back = { gone_forget },
+	.ahead_ended = { ahead_end },
+	.gpu_ahead_ended = { vram_ahead_end },
+	.copies_failed = { leases_copies_failed },
+	.extent_added = { offers_tell },
+	.uses_due = { late_tell },
+};
+
 static bool random_bytes(void *out, size_t bytes)
 {
 	return getrandom(out, bytes, 0) == (ssize_t)bytes;
@@ -86,7 +114,9 @@ struct quota *cache_quota(const struct cache *c)
 static enum status create_parts(struct cache *c, const char **why)
 {
 	const struct cache_options *o = &c->options;
-	struct host_options host = { .budget_bytes = o->host_bytes, .extent_bytes = o->extent_bytes, .huge_pages = o->huge_pages };
+	struct arena_options host = { .budget_bytes = o->host_bytes, .extent_bytes = o->extent_bytes, .granule_bytes = o->granule_bytes,
+				      .huge_pages = o->huge_pages,
+				      .whole_extents = o->gpu_count > 0 };
 	uint64_t random[2];
 	enum status s;
 
@@ -101,7 +131,7 @@ static enum status create_parts(struct cache *c, const char **why)
 	if (!c->sessions)
 		return STATUS_EXHAUSTED;
 	c->quota = quota_create();
-	if (!c->quota)
+	if (!c->quota || !damage_notes_create(c))
 		return STATUS_EXHAUSTED;
 	quota_bounds(c);
 	s = handle_places_init(&c->session_places, o->sessions_max);
@@ -128,13 +158,15 @@ static enum status create_parts(struct cache *c, const char **why)
 	if (!sums_create(c))
 		return STATUS_EXHAUSTED;
 	*why = "host memory cannot be had: set a smaller host_bytes, or huge_pages = off";
-	s = host_create(&host, &c->host);
+	s = arena_create(&host, &c->host);
 	if (!s && o->gpu_count)
 		s = vram_create(c, why);
 	if (!s && c->vram)
 		s = vram_start(c, why);
 	if (!s && c->tier)
 		s = tier_start(c, why);
+	if (!s)
+		room_ahead(c); /* the first extent; what cannot be had now is asked for again when it is needed */
 	if (!s)
 		s = advisor_start(c, why);
 	return s;
@@ -153,6 +185,7 @@ enum status cache_create(const struct cache_options *o, uint64_t now_us, struct 
 	if (!c)
 		return STATUS_EXHAUSTED;
 	c->options = *o;
+	c->observers = &observers;
 	c->policy = policy_find(o->policy);
 	c->options.policy = c->policy->name;
 	c->tenant = (struct tenant){ .name = "default", .number = 1 };
@@ -207,12 +240,13 @@ bool cache_destroy(struct cache *c)
 	pools_free(c);
 	advice_destroy(c);
 	if (c->host)
-		host_destroy(c->host);
+		arena_destroy(c->host);
 	handle_places_fini(&c->session_places);
 	handles_fini(&c->leases);
 	handles_fini(&c->reservations);
 	free(c->retired);
 	free(c->sessions);
+	damage_notes_destroy(c);
 	quota_destroy(c->quota);
 	pthread_mutex_destroy(&c->extents);
 	pthread_cond_destroy(&c->growth);
@@ -264,14 +298,11 @@ bool cache_tick(struct cache *c, uint64_t now_us)
 	aging_tick(&c->lease_age, now_us, c->options.lease_ttl_ms * 1000ull);
 	aging_tick(&c->reservation_age, now_us, c->options.reservation_ttl_ms * 1000ull);
 	room_tick(c);
-	room_drain_step(c);
 	if (c->vram)
 		vram_tick(c);
 	if (c->tier)
 		tier_tick(c);
-	if (!c->ahead)
-		c->ahead = room_ahead(c, &c->ahead_slots);
-	chores = c->ahead || room_drained(c) || tier_wants(c) || (c->vram && vram_wants(c));
+	chores = room_wants_ahead(c) || c->trades || tier_wants(c) || (c->vram && vram_wants(c));
 	handles = handle_source_wants(&c->random);
 	cache_unlock(c);
 	index_read_unlock();
@@ -281,58 +312,10 @@ bool cache_tick(struct cache *c, uint64_t now_us)
 	return chores;
 }
 
-/* Memory that is about to be unmapped must not stay registered with the disks and GPUs. No slot of it is taken: no transfer of it is
- * left. */
-static void drained_buffers_drop(struct cache *c)
-{
-	uint32_t buffers[DRAINS_MAX][CACHE_DISKS_MAX], n = 0;
-	uint64_t *device[DRAINS_MAX];
-	void *base[DRAINS_MAX];
-
-	cache_lock(c);
-	for (uint32_t i = 0; i < c->drain_count; i++) {
-		struct shelf *s = shelf_find(c, c->drains[i].extent);
-
-		if (!s || s->taken)
-			continue;
-		memcpy(buffers[n], s->buffer, sizeof(s->buffer));
-		base[n] = s->base;
-		device[n++] = s->device;
-		s->device = NULL;
-		for (uint32_t d = 0; d < CACHE_DISKS_MAX; d++)
-			s->buffer[d] = RING_NONE;
-	}
-	cache_unlock(c);
-	while (n--) {
-		if (c->tier)
-			tier_buffers_drop(c, buffers[n]);
-		if (device[n])
-			vram_unregister(c, base[n], device[n]);
-		free(device[n]);
-	}
-}
-
 void cache_chores(struct cache *c)
 {
-	struct host_extent *doomed;
-	struct pool *ahead;
-	uint32_t slots;
-
-	if (c->tier || c->vram)
-		drained_buffers_drop(c);
-	pthread_mutex_lock(&c->extents);
-	doomed = host_doomed_take(c->host);
-	pthread_mutex_unlock(&c->extents);
-	host_doomed_free(c->host, doomed);
-
-	cache_lock(c);
-	room_drain_reap(c);
-	ahead = c->ahead;
-	slots = c->ahead_slots;
-	c->ahead = NULL;
-	cache_unlock(c);
-	if (ahead)
-		room_grow(c, ahead, slots);
+	room_ahead(c);
+	trades_chores(c);
 	if (c->vram)
 		vram_chores(c);
 	if (c->tier)

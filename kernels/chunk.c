@@ -1,6 +1,6 @@
 /* Tokens in and out of packed blocks (see codec.h), an atom's at a time: vectors become rows of codes in dim
- * order (by codec_lanes.h, or one by one where the machine has no such code), and rows.c moves these to
- * their places in the atom. */
+ * order (by codec_lanes.h, or one by one where the machine has no such code or it does not know the format), and
+ * rows.c moves these to their places in the atom. */
 #include "kernels/codec_lanes.h"
 
 #include <string.h>
@@ -12,6 +12,7 @@
 /* One side of one (layer, head) of a block. */
 struct side {
 	enum kv_format format;
+	enum kv_rounding rounding;
 	enum kv_side side;
 	uint32_t d;
 	uint32_t codes_at, scales_at; /* in an atom */
@@ -20,8 +21,8 @@ struct side {
 static struct side side_of(const struct kv_layout *l, const struct kv_geometry *g, enum kv_side side)
 {
 	if (side == KV_SIDE_K)
-		return (struct side){l->k_format, side, l->head_dim_k, g->k_codes_at, g->k_scales_at};
-	return (struct side){l->v_format, side, l->head_dim_v, g->v_codes_at, g->v_scales_at};
+		return (struct side){l->k_format, l->int4_rounding, side, l->head_dim_k, g->k_codes_at, g->k_scales_at};
+	return (struct side){l->v_format, l->int4_rounding, side, l->head_dim_v, g->v_codes_at, g->v_scales_at};
 }
 
 static uint32_t scale_read(enum kv_format f, const uint8_t *scales, uint32_t token)
@@ -126,21 +127,21 @@ static void row_get(enum kv_format f, uint32_t d, uint32_t row, const union code
 		codes[i] = has_halves(f) ? rows->halves[row * d + i] : rows->bytes[row * d + i];
 }
 
-static void rows_quantise(enum kv_format f, uint32_t d, uint32_t n, const void *src, enum kv_dtype dtype,
-			  size_t stride, union code_rows *rows, uint32_t *scales)
+static void rows_quantise(const struct side *s, uint32_t n, const void *src, enum kv_dtype dtype, size_t stride,
+			  union code_rows *rows, uint32_t *scales)
 {
 	const struct kv_codec_lanes *lanes = kv_codec_lanes();
 	float x[KV_HEAD_DIM_MAX], prepared[KV_HEAD_DIM_MAX];
 	uint16_t codes[KV_HEAD_DIM_MAX];
+	enum kv_format f = s->format;
+	uint32_t d = s->d;
 
-	if (lanes && dtype != KV_DTYPE_E4M3) {
-		lanes->quantise(f, d, n, src, dtype, stride, rows, scales);
+	if (lanes && dtype != KV_DTYPE_E4M3 && lanes->quantise(f, s->rounding, d, n, src, dtype, stride, rows, scales))
 		return;
-	}
 	for (uint32_t t = 0; t < n; t++) {
 		vector_load(dtype, d, src, t * stride, x);
-		kv_prepare(f, d, false, x, prepared);
-		kv_quantise(f, d, prepared, codes, &scales[t]);
+		kv_prepare(f, s->rounding, d, false, x, prepared);
+		kv_quantise(f, s->rounding, d, prepared, codes, &scales[t]);
 		row_set(f, d, t, codes, rows);
 	}
 }
@@ -154,10 +155,8 @@ static void rows_dequantise(enum kv_format f, uint32_t d, uint32_t n, const unio
 	float x[KV_HEAD_DIM_MAX];
 	uint16_t codes[KV_HEAD_DIM_MAX];
 
-	if (lanes) {
-		lanes->dequantise(f, d, n, rows, scales, unrotate, wide, dst, dtype, stride);
+	if (lanes && lanes->dequantise(f, d, n, rows, scales, unrotate, wide, dst, dtype, stride))
 		return;
-	}
 	for (uint32_t t = 0; t < n; t++) {
 		row_get(f, d, t, rows, codes);
 		kv_dequantise(f, d, codes, scales[t], x);
@@ -183,7 +182,7 @@ void kv_encode(const struct kv_layout *l, const struct kv_geometry *g, void *blo
 		uint8_t *atom = (uint8_t *)block + kv_atom_at(g, layer, head, token);
 
 		m = n - i < KV_ATOM_TOKENS - first ? n - i : KV_ATOM_TOKENS - first;
-		rows_quantise(s.format, s.d, m, (const uint8_t *)src + i * bytes, dtype, stride, &rows, scales);
+		rows_quantise(&s, m, (const uint8_t *)src + i * bytes, dtype, stride, &rows, scales);
 		kv_rows_pack(s.format, s.side, s.d, first, m, &rows, atom + s.codes_at);
 		for (uint32_t t = 0; t < m; t++)
 			scale_write(s.format, atom + s.scales_at, first + t, scales[t]);

@@ -1,5 +1,5 @@
-/* One vector at a time: quantise, dequantise, and the linear byte form (see codec.h). chunk.c
- * places codes in blocks. */
+/* One vector at a time: quantise, dequantise, and the linear byte form (see codec.h), by the codec that the format's
+ * row names (vector_codec.h). chunk.c places codes in blocks. */
 #include "kernels/codec.h"
 
 #include <math.h>
@@ -9,17 +9,17 @@
 #include "kernels/half.h"
 #include "kernels/int4.h"
 #include "kernels/simd.h"
+#include "kernels/vector_codec.h"
 
 #define E4M3_MAX 448.0f
 
-/* Largest magnitude that a format is given: beyond it values saturate, infinities too. A rotated vector of fp16
- * numbers may be head_dim times as large as they are, and its fp16 scale still holds; vLLM's INT4
- * keeps the rotated vector in fp16. */
-static float limit_of(enum kv_format f)
+static const struct kv_vector_codec *codec_of(enum kv_format f)
 {
-	if (f == KV_BF16)
-		return KV_BF16_MAX;
-	return kv_format_info(f)->codes == KV_CODES_CODEBOOK ? KV_FINITE_MAX * KV_HEAD_DIM_MAX : KV_FINITE_MAX;
+#define CODEC(format, name, bits, scale, rotated, codes, codec) [format] = &kv_codec_##codec,
+	static const struct kv_vector_codec *const codecs[KV_FORMAT_COUNT] = {KV_FORMAT_ROWS(CODEC)};
+#undef CODEC
+
+	return codecs[f];
 }
 
 KV_CLONES static void clean(uint32_t d, const float *restrict x, float limit, float *restrict out)
@@ -41,11 +41,12 @@ static uint16_t half_not_below(float s)
 	return (uint16_t)(float_from_half(h) < s ? h + 1 : h);
 }
 
-KV_CLONES static void fp8_quantise(uint32_t d, const float *restrict x, uint16_t *restrict codes,
+KV_CLONES static void fp8_quantise(enum kv_format f, uint32_t d, const float *restrict x, uint16_t *restrict codes,
 				   uint32_t *scale)
 {
 	float largest = 0;
 
+	(void)f;
 	for (uint32_t i = 0; i < d; i++)
 		largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
 	uint16_t h = half_not_below(largest / E4M3_MAX);
@@ -56,63 +57,81 @@ KV_CLONES static void fp8_quantise(uint32_t d, const float *restrict x, uint16_t
 	*scale = h;
 }
 
-KV_CLONES static void raw_quantise(enum kv_format f, uint32_t d, const float *restrict x,
-				   uint16_t *restrict codes)
+KV_CLONES static void fp8_dequantise(enum kv_format f, uint32_t d, const uint16_t *restrict codes, uint32_t scale,
+				     float *restrict x)
 {
-	if (f == KV_F16) {
-		for (uint32_t i = 0; i < d; i++)
-			codes[i] = half_from_float(x[i]);
-	} else {
-		for (uint32_t i = 0; i < d; i++)
-			codes[i] = bf16_from_float(x[i]);
-	}
+	float step = float_from_half((uint16_t)scale);
+
+	(void)f;
+	for (uint32_t i = 0; i < d; i++)
+		x[i] = float_from_e4m3((uint8_t)codes[i]) * step;
 }
 
-void kv_quantise(enum kv_format f, uint32_t d, const float *x, uint16_t *codes, uint32_t *scale)
+KV_CLONES static void fp16_quantise(enum kv_format f, uint32_t d, const float *restrict x, uint16_t *restrict codes,
+				    uint32_t *scale)
 {
-	float finite[KV_HEAD_DIM_MAX];
-	float s;
-
-	clean(d, x, limit_of(f), finite);
+	(void)f;
+	for (uint32_t i = 0; i < d; i++)
+		codes[i] = half_from_float(x[i]);
 	*scale = 0;
-	switch (f) {
-	case KV_F16:
-	case KV_BF16:
-		raw_quantise(f, d, finite, codes);
-		break;
-	case KV_FP8:
-		fp8_quantise(d, finite, codes, scale);
-		break;
-	case KV_INT4_PTH:
-		kv_int4_quantise(d, finite, codes, scale);
-		break;
-	case KV_TQ4:
-	case KV_TQ3:
-	case KV_TQ2:
-		kv_codebook_quantise(f, d, finite, codes, &s);
-		*scale = half_saturated(s);
-		break;
-	case KV_NONE:
-	case KV_FORMAT_COUNT:
-		break;
-	}
 }
 
-KV_CLONES static void int4_dequantise(uint32_t d, const uint16_t *restrict codes, uint32_t bits,
+KV_CLONES static void fp16_dequantise(enum kv_format f, uint32_t d, const uint16_t *restrict codes, uint32_t scale,
+				      float *restrict x)
+{
+	(void)f;
+	(void)scale;
+	for (uint32_t i = 0; i < d; i++)
+		x[i] = float_from_half(codes[i]);
+}
+
+KV_CLONES static void bf16_quantise(enum kv_format f, uint32_t d, const float *restrict x, uint16_t *restrict codes,
+				    uint32_t *scale)
+{
+	(void)f;
+	for (uint32_t i = 0; i < d; i++)
+		codes[i] = bf16_from_float(x[i]);
+	*scale = 0;
+}
+
+KV_CLONES static void bf16_dequantise(enum kv_format f, uint32_t d, const uint16_t *restrict codes, uint32_t scale,
+				      float *restrict x)
+{
+	(void)f;
+	(void)scale;
+	for (uint32_t i = 0; i < d; i++)
+		x[i] = float_from_bf16(codes[i]);
+}
+
+static void int4_quantise(enum kv_format f, uint32_t d, const float *x, uint16_t *codes, uint32_t *scale)
+{
+	(void)f;
+	kv_int4_quantise(d, x, codes, scale);
+}
+
+KV_CLONES static void int4_dequantise(enum kv_format f, uint32_t d, const uint16_t *restrict codes, uint32_t bits,
 				      float *restrict x)
 {
 	float scale = float_of_bits(bits & ~15u);
 	int32_t zero = (int32_t)(bits & 15);
 
+	(void)f;
 	for (uint32_t i = 0; i < d; i++)
 		x[i] = (float)(codes[i] - zero) * scale;
 }
 
-static void codebook_dequantise(enum kv_format f, uint32_t d, const uint16_t *restrict codes,
-				float scale, float *restrict x)
+static void codebook_quantise(enum kv_format f, uint32_t d, const float *x, uint16_t *codes, uint32_t *scale)
+{
+	float s;
+
+	kv_codebook_quantise(f, d, x, codes, &s);
+	*scale = half_saturated(s);
+}
+
+static void codebook_dequantise(enum kv_format f, uint32_t d, const uint16_t *codes, uint32_t bits, float *x)
 {
 	const float *values = kv_codebook_values(f);
-	float scaled[16];
+	float scaled[16], scale = float_from_half((uint16_t)bits);
 	uint32_t n = 1u << kv_format_info(f)->code_bits;
 
 	for (uint32_t i = 0; i < n; i++)
@@ -121,47 +140,50 @@ static void codebook_dequantise(enum kv_format f, uint32_t d, const uint16_t *re
 		x[i] = scaled[codes[i] & (n - 1)];
 }
 
-KV_CLONES static void fp8_dequantise(uint32_t d, const uint16_t *restrict codes, float scale,
-				     float *restrict x)
+static void none_quantise(enum kv_format f, uint32_t d, const float *x, uint16_t *codes, uint32_t *scale)
 {
-	for (uint32_t i = 0; i < d; i++)
-		x[i] = float_from_e4m3((uint8_t)codes[i]) * scale;
+	(void)f;
+	(void)d;
+	(void)x;
+	(void)codes;
+	*scale = 0;
 }
 
-KV_CLONES static void raw_dequantise(enum kv_format f, uint32_t d, const uint16_t *restrict codes,
-				     float *restrict x)
+static void none_dequantise(enum kv_format f, uint32_t d, const uint16_t *codes, uint32_t scale, float *x)
 {
-	if (f == KV_F16) {
-		for (uint32_t i = 0; i < d; i++)
-			x[i] = float_from_half(codes[i]);
-	} else {
-		for (uint32_t i = 0; i < d; i++)
-			x[i] = float_from_bf16(codes[i]);
-	}
+	(void)f;
+	(void)d;
+	(void)codes;
+	(void)scale;
+	(void)x;
+}
+
+/* A rotated vector of fp16 numbers may be head_dim times as large as they are, and its fp16 scale still holds; vLLM's
+ * INT4 keeps the rotated vector in fp16, or in bf16, which holds it. */
+#define ROTATED_MAX (KV_FINITE_MAX * KV_HEAD_DIM_MAX)
+
+const struct kv_vector_codec
+	kv_codec_none = {{KV_FINITE_MAX, KV_FINITE_MAX}, none_quantise, none_dequantise},
+	kv_codec_fp16 = {{KV_FINITE_MAX, KV_FINITE_MAX}, fp16_quantise, fp16_dequantise},
+	kv_codec_bf16 = {{KV_BF16_MAX, KV_BF16_MAX}, bf16_quantise, bf16_dequantise},
+	kv_codec_fp8 = {{KV_FINITE_MAX, KV_FINITE_MAX}, fp8_quantise, fp8_dequantise},
+	kv_codec_int4 = {{[KV_ROUND_F16] = KV_FINITE_MAX, [KV_ROUND_BF16] = ROTATED_MAX}, int4_quantise,
+		int4_dequantise},
+	kv_codec_codebook = {{ROTATED_MAX, ROTATED_MAX}, codebook_quantise, codebook_dequantise};
+
+void kv_quantise(enum kv_format f, enum kv_rounding rounding, uint32_t d, const float *x, uint16_t *codes,
+		 uint32_t *scale)
+{
+	const struct kv_vector_codec *codec = codec_of(f);
+	float finite[KV_HEAD_DIM_MAX];
+
+	clean(d, x, codec->limit[rounding], finite);
+	codec->quantise(f, d, finite, codes, scale);
 }
 
 void kv_dequantise(enum kv_format f, uint32_t d, const uint16_t *codes, uint32_t scale, float *x)
 {
-	switch (f) {
-	case KV_F16:
-	case KV_BF16:
-		raw_dequantise(f, d, codes, x);
-		break;
-	case KV_FP8:
-		fp8_dequantise(d, codes, float_from_half((uint16_t)scale), x);
-		break;
-	case KV_INT4_PTH:
-		int4_dequantise(d, codes, scale, x);
-		break;
-	case KV_TQ4:
-	case KV_TQ3:
-	case KV_TQ2:
-		codebook_dequantise(f, d, codes, float_from_half((uint16_t)scale), x);
-		break;
-	case KV_NONE:
-	case KV_FORMAT_COUNT:
-		break;
-	}
+	codec_of(f)->dequantise(f, d, codes, scale, x);
 }
 
 KV_CLONES static void round_to_half(uint32_t d, float *x)
@@ -170,7 +192,13 @@ KV_CLONES static void round_to_half(uint32_t d, float *x)
 		x[i] = float_from_half(half_from_float(x[i]));
 }
 
-void kv_prepare(enum kv_format f, uint32_t d, bool rotated, const float *x, float *out)
+KV_CLONES static void round_to_bf16(uint32_t d, float *x)
+{
+	for (uint32_t i = 0; i < d; i++)
+		x[i] = float_from_bf16(bf16_from_float(x[i]));
+}
+
+void kv_prepare(enum kv_format f, enum kv_rounding rounding, uint32_t d, bool rotated, const float *x, float *out)
 {
 	if (kv_format_info(f)->rotated && !rotated) {
 		clean(d, x, KV_FINITE_MAX, out);
@@ -178,8 +206,8 @@ void kv_prepare(enum kv_format f, uint32_t d, bool rotated, const float *x, floa
 	} else {
 		memcpy(out, x, d * sizeof(*x));
 	}
-	if (f == KV_INT4_PTH)
-		round_to_half(d, out);
+	if (kv_format_rounds(f))
+		(rounding == KV_ROUND_BF16 ? round_to_bf16 : round_to_half)(d, out);
 }
 
 size_t kv_linear_bytes(enum kv_format f, uint32_t d)
@@ -222,14 +250,15 @@ void kv_linear_unpack(enum kv_format f, uint32_t d, const uint8_t *in, uint16_t 
 	*scale = s;
 }
 
-void kv_linear_encode(enum kv_format f, uint32_t d, bool rotated, const float *x, uint8_t *out)
+void kv_linear_encode(enum kv_format f, enum kv_rounding rounding, uint32_t d, bool rotated, const float *x,
+	uint8_t *out)
 {
 	float prepared[KV_HEAD_DIM_MAX];
 	uint16_t codes[KV_HEAD_DIM_MAX];
 	uint32_t scale;
 
-	kv_prepare(f, d, rotated, x, prepared);
-	kv_quantise(f, d, prepared, codes, &scale);
+	kv_prepare(f, rounding, d, rotated, x, prepared);
+	kv_quantise(f, rounding, d, prepared, codes, &scale);
 	kv_linear_pack(f, d, codes, scale, out);
 }
 

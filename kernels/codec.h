@@ -10,8 +10,6 @@
 
 #include "kernels/format.h"
 
-enum { KV_HEAD_DIM_MAX = 256 };
-
 #define KV_FINITE_MAX 65504.0f   /* the largest finite fp16 */
 #define KV_BF16_MAX 0x1.fep127f  /* the largest finite bf16 */
 
@@ -25,8 +23,8 @@ enum kv_dtype {
 
 size_t kv_dtype_bytes(enum kv_dtype t);
 
-/* Rotates in place: x <- H (signs * x), H the unnormalised Hadamard matrix of order d (Sylvester
- * for powers of two, H12 (x) Sylvester for 96 and 192). d is a legal head dim. */
+/* Rotates in place: x <- H (signs * x), H the unnormalised Hadamard matrix of order d (Sylvester for powers of two, H12
+ * (x) Sylvester for 96 and 192, H20 (x) Sylvester of order 4 for 80, H28 (x) that for 112). d is a legal head dim. */
 void kv_rotate(float *x, uint32_t d);
 
 /* The inverse of kv_rotate: x <- signs * (H^T x) / d. */
@@ -42,16 +40,17 @@ int kv_rotation_sign(uint32_t d, uint32_t i);
  *   int4_pth  fp32 with the zero point in its 4 low bits:        x = (code - zero) * float(bits & ~15)
  *   tq*       fp16, ||x|| / ||values||, times half-integers:     x = value(code) * scale   (codebook.h)
  * NaN is taken as 0. What is beyond +-KV_FINITE_MAX, infinities too, saturates there (bf16: at its own largest
- * number; tq*: at 256 times KV_FINITE_MAX, for rotation makes values larger), so no code is undefined and none
- * decodes to a non-finite float. A zero vector has scale 0 and decodes to zeros
+ * number; tq* and int4_pth rounded to bf16: at 512 times KV_FINITE_MAX, for rotation makes values larger), so no
+ * code is undefined and none decodes to a non-finite float. A zero vector has scale 0 and decodes to zeros
  * (int4_pth: scale 1e-6, as in vLLM). Vectors so short that their fp16 scale is subnormal (tq4: ||x||
  * below 2.6e-3 before the rotation) lose precision, and below 1.2e-6 become zeros. */
-void kv_quantise(enum kv_format f, uint32_t d, const float *x, uint16_t *codes, uint32_t *scale);
+void kv_quantise(enum kv_format f, enum kv_rounding rounding, uint32_t d, const float *x, uint16_t *codes,
+	uint32_t *scale);
 
 /* What comes before kv_quantise: rotates x[d] to out[d] if the format wants it and `rotated` does
  * not say that it is done, after the same treatment of non-finite values; for int4_pth the rotated
- * vector is then rounded to fp16, as vLLM keeps it. */
-void kv_prepare(enum kv_format f, uint32_t d, bool rotated, const float *x, float *out);
+ * vector is then rounded, to the dtype in which vLLM keeps it. */
+void kv_prepare(enum kv_format f, enum kv_rounding rounding, uint32_t d, bool rotated, const float *x, float *out);
 
 /* The inverse: x[d] in the rotated domain for rotated formats (unnormalised H: a rotated vector is
  * sqrt(d) times as long as the original). */
@@ -65,7 +64,8 @@ void kv_dequantise(enum kv_format f, uint32_t d, const uint16_t *codes, uint32_t
 size_t kv_linear_bytes(enum kv_format f, uint32_t d);
 void kv_linear_pack(enum kv_format f, uint32_t d, const uint16_t *codes, uint32_t scale, uint8_t *out);
 void kv_linear_unpack(enum kv_format f, uint32_t d, const uint8_t *in, uint16_t *codes, uint32_t *scale);
-void kv_linear_encode(enum kv_format f, uint32_t d, bool rotated, const float *x, uint8_t *out);
+void kv_linear_encode(enum kv_format f, enum kv_rounding rounding, uint32_t d, bool rotated, const float *x,
+	uint8_t *out);
 void kv_linear_decode(enum kv_format f, uint32_t d, bool rotated, const uint8_t *in, float *x);
 
 /* Encodes `n` tokens (first_token .. first_token + n - 1 of the block) of one side of (layer, head)

@@ -9,12 +9,15 @@
 #include "kernels/machine.h"
 
 struct kv_codec_lanes {
-	/* kv_prepare and kv_quantise of n vectors, `stride` elements apart: rows[n][d] of byte codes (16 bits:
+	/* Both do nothing and return false for a format that they do not know.
+	 *
+	 * kv_prepare and kv_quantise of n vectors, `stride` elements apart: rows[n][d] of byte codes (16 bits:
 	 * of halves), scales[n]. dtype is not E4M3. */
-	void (*quantise)(enum kv_format f, uint32_t d, uint32_t n, const void *src, enum kv_dtype dtype,
+	bool (*quantise)(enum kv_format f, enum kv_rounding rounding, uint32_t d, uint32_t n, const void *src,
+		enum kv_dtype dtype,
 			 size_t stride, void *rows, uint32_t *scales);
 	/* kv_dequantise, and with `unrotate` kv_unrotate, of the first `wide` dims (a multiple of 16). */
-	void (*dequantise)(enum kv_format f, uint32_t d, uint32_t n, const void *rows, const uint32_t *scales,
+	bool (*dequantise)(enum kv_format f, uint32_t d, uint32_t n, const void *rows, const uint32_t *scales,
 			   bool unrotate, uint32_t wide, void *dst, enum kv_dtype dtype, size_t stride);
 };
 

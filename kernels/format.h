@@ -29,7 +29,8 @@ enum {
 	KV_HEADS_MAX = 1024,
 	KV_LAYOUT_VERSION = 1,    /* version of the order of bytes described here */
 	KV_CODEBOOK_VERSION = 1,  /* version of the tq codebooks */
-	KV_ROTATION_VERSION = 1,  /* version of the sign vectors of the randomized Hadamard rotation */
+	KV_ROTATION_VERSION = 1,  /* version of the randomized Hadamard rotation of head dims 64, 96, 128, 192, 256 */
+	KV_ROTATION_VERSION_2 = 2, /* the same, and that of 80, 112, 512 (kv_rotation_version) */
 	KV_FINGERPRINT_BYTES = 32,
 };
 
@@ -49,6 +50,15 @@ enum kv_format {
 	KV_FORMAT_COUNT
 };
 
+/* What the rotated vectors of int4_pth are rounded to before they are coded: the dtype of the model, in which vLLM
+ * keeps them. Part of a layout, for it decides codes: 0, fp16, was the only one for a time, and layouts that say 0
+ * have the ids they had then. Values are on disk and on the wire: never renumber. */
+enum kv_rounding {
+	KV_ROUND_F16 = 0,
+	KV_ROUND_BF16 = 1,
+	KV_ROUNDING_COUNT
+};
+
 /* What a format's codes are. */
 enum kv_codes {
 	KV_CODES_NONE = 0,   /* there are none */
@@ -59,24 +69,30 @@ enum kv_codes {
 };
 
 #ifdef TERRACE_TEST_FORMAT
-#define KV_TEST_ROW(row) row(KV_TEST_FORMAT, "test", 4, 2, false, KV_CODES_FLOAT)
+#define KV_TEST_ROW(row) row(KV_TEST_FORMAT, "test", 4, 2, false, KV_CODES_FLOAT, test)
 #else
 #define KV_TEST_ROW(row)
 #endif
 
-/* The format table, as row(FORMAT, NAME, CODE_BITS, SCALE_BYTES, ROTATED, CODES) for each: a macro, since code for a GPU and constant
- * expressions cannot read the array of kv_format_info. Which formats share a property is asked here, never told by the order of their
- * numbers; a `switch` over formats takes none for another (in C it names all, so that the compiler tells where a new one is missing). */
-#define KV_FORMAT_ROWS(row)                                             \
-	row(KV_NONE, "none", 0, 0, false, KV_CODES_NONE)                \
-	row(KV_F16, "fp16", 16, 0, false, KV_CODES_RAW)                 \
-	row(KV_BF16, "bf16", 16, 0, false, KV_CODES_RAW)                \
-	row(KV_FP8, "fp8", 8, 2, false, KV_CODES_FLOAT)                 \
-	row(KV_INT4_PTH, "int4_pth", 4, 4, true, KV_CODES_ZERO_POINT)   \
-	row(KV_TQ4, "tq4", 4, 2, true, KV_CODES_CODEBOOK)               \
-	row(KV_TQ3, "tq3", 3, 2, true, KV_CODES_CODEBOOK)               \
-	row(KV_TQ2, "tq2", 2, 2, true, KV_CODES_CODEBOOK)               \
+/* The format table, as row(FORMAT, NAME, CODE_BITS, SCALE_BYTES, ROTATED, CODES, CODEC) for each: a macro, since code
+ * for a GPU and constant expressions cannot read the array of kv_format_info. CODEC is which kv_codec_CODEC makes codes
+ * of a vector (kernels/vector_codec.h). A format is a row and its codec; what else there is of code for single formats
+ * is faster code, which says what it knows and takes no format for another. Which formats share a property is asked
+ * here, never told by the order of their numbers. */
+#define KV_FORMAT_ROWS(row)                                                     \
+	row(KV_NONE, "none", 0, 0, false, KV_CODES_NONE, none)                  \
+	row(KV_F16, "fp16", 16, 0, false, KV_CODES_RAW, fp16)                   \
+	row(KV_BF16, "bf16", 16, 0, false, KV_CODES_RAW, bf16)                  \
+	row(KV_FP8, "fp8", 8, 2, false, KV_CODES_FLOAT, fp8)                    \
+	row(KV_INT4_PTH, "int4_pth", 4, 4, true, KV_CODES_ZERO_POINT, int4)     \
+	row(KV_TQ4, "tq4", 4, 2, true, KV_CODES_CODEBOOK, codebook)             \
+	row(KV_TQ3, "tq3", 3, 2, true, KV_CODES_CODEBOOK, codebook)             \
+	row(KV_TQ2, "tq2", 2, 2, true, KV_CODES_CODEBOOK, codebook)             \
 	KV_TEST_ROW(row)
+
+/* The names of all formats but "none", with ", " between them: a constant. */
+#define KV_FORMAT_NAME_(format, name, bits, scale, rotated, codes, codec) ", " name
+#define KV_FORMAT_NAMES (&(KV_FORMAT_ROWS(KV_FORMAT_NAME_))[sizeof(", none, ") - 1])
 
 enum kv_side { KV_SIDE_K = 0, KV_SIDE_V = 1 };
 
@@ -92,11 +108,32 @@ struct kv_format_info {
 /* The row of a format; NULL for a number that is not a format. */
 const struct kv_format_info *kv_format_info(enum kv_format f);
 
+/* True of the format whose rotated vectors are rounded as the layout's int4_rounding says. */
+static inline bool kv_format_rounds(enum kv_format f)
+{
+	return kv_format_info(f)->codes == KV_CODES_ZERO_POINT;
+}
+
 /* Parses a format's name ("raw16" is an alias of "fp16"). False, *out untouched, for an unknown one. */
 bool kv_format_parse(const char *name, enum kv_format *out);
 
-/* True for 64, 96, 128, 192, 256. */
+/* The head dims, as dim(D) for each, in order of size. Every one is a multiple of 16. */
+#define KV_HEAD_DIMS(dim) dim(64) dim(80) dim(96) dim(112) dim(128) dim(192) dim(256) dim(512)
+#define KV_COUNT_(d) +1
+enum { KV_HEAD_DIM_COUNT = 0 KV_HEAD_DIMS(KV_COUNT_), KV_HEAD_DIM_MAX = 512 };
+#undef KV_COUNT_
+
+/* For messages. */
+#define KV_HEAD_DIM_NAMES "64, 80, 96, 112, 128, 192, 256 or 512"
+
+/* The number of a head dim in KV_HEAD_DIMS; KV_HEAD_DIM_COUNT for what is none. */
+unsigned kv_head_dim_index(uint32_t d);
 bool kv_head_dim_ok(uint32_t d);
+
+/* The rotation version of a layout with these head dims: KV_ROTATION_VERSION_2 if one of them is 80, 112 or 512, which
+ * version 1 does not have, else KV_ROTATION_VERSION. Version 2 rotates the other dims as version 1 does, so that
+ * layouts without a new dim keep their ids. */
+uint32_t kv_rotation_version(uint32_t head_dim_k, uint32_t head_dim_v);
 
 struct kv_layout {
 	uint8_t fingerprint
@@ -107,15 +144,17 @@ struct kv_layout {
 	uint32_t block_tokens;                     /* a multiple of 16, at most KV_BLOCK_TOKENS_MAX */
 	enum kv_format k_format, v_format;
 	uint32_t window;                           /* sliding window in tokens, 0 for full attention */
-	uint32_t rotation_version, codebook_version, layout_version;
+	uint32_t rotation_version;                 /* kv_rotation_version(head_dim_k, head_dim_v) */
+	uint32_t codebook_version, layout_version;
+	enum kv_rounding int4_rounding;            /* KV_ROUND_F16 in layouts without int4_pth */
 };
 
 /* Checks a layout, of whatever origin. Returns NULL if it is sound, else a fixed English sentence
  * that says what is wrong with it. */
 const char *kv_layout_problem(const struct kv_layout *l);
 
-/* The 64-bit id: XXH3-64 of a canonical little-endian serialisation of every field. Equal layouts
- * have equal ids on every machine. Never 0. */
+/* The 64-bit id: XXH3-64 of a canonical little-endian serialisation of every field; int4_rounding, which came later,
+ * is left out where it is 0. Equal layouts have equal ids on every machine. Never 0. */
 uint64_t kv_layout_id(const struct kv_layout *l);
 
 /* Everything derived from a (sound) layout. All sizes in bytes. */
@@ -125,7 +164,7 @@ struct kv_geometry {
 	uint32_t k_codes_at, k_scales_at, v_codes_at, v_scales_at; /* offset in the atom */
 	uint32_t atom_bytes, chunk_bytes;
 	uint64_t layer_bytes, block_bytes;
-	uint64_t slot_bytes; /* header + block, rounded up to KV_SLOT_ALIGN */
+	uint64_t need_bytes; /* a block with its header, rounded up to KV_SLOT_ALIGN: the least a slot has */
 };
 
 void kv_geometry_of(const struct kv_layout *l, struct kv_geometry *g);

@@ -5,7 +5,7 @@
 #include "kernels/simd.h"
 
 /* round(x * inverse + zero), halves up, with one rounding of product and sum as a fused
- * multiply-add has: the product is exact in double for x on the fp16 grid. Clamped before the
+ * multiply-add has: the product is exact in double for x on the grid of fp16 or bf16. Clamped before the
  * fraction is cut off, so that cutting is rounding down. */
 static inline float rounded(float x, float inverse, float zero)
 {

@@ -16,7 +16,7 @@
 
 #include <stdint.h>
 
-/* Quantises x[d], finite and on the fp16 grid. */
+/* Quantises x[d], finite and on the grid of fp16 or of bf16. */
 void kv_int4_quantise(uint32_t d, const float *x, uint16_t *codes, uint32_t *bits);
 
 /* 1 / s as the GPU computes it, for a positive float whose reciprocal is normal as well. */

@@ -5,9 +5,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "kernels/places.h"
 #include "kernels/simd.h"
 
-enum { WIDTHS = 5, SIDES = 2, DIMS = 5 };
+enum { WIDTHS = 5, SIDES = 2, DIMS = KV_HEAD_DIM_COUNT };
 
 static struct kv_plane_order tables[WIDTHS][SIDES][DIMS];
 static atomic_bool ready[WIDTHS][SIDES][DIMS];
@@ -18,26 +19,12 @@ static unsigned width_index(unsigned width)
 	return width == 16 ? 4 : width == 8 ? 3 : width == 4 ? 2 : width == 2 ? 1 : 0;
 }
 
-static unsigned dim_index(uint32_t d)
-{
-	return d == 256 ? 4 : d == 192 ? 3 : d == 128 ? 2 : d == 96 ? 1 : 0;
-}
-
-/* A format that has a plane of this width, and which of its places the plane is. */
-static enum kv_format format_of_width(unsigned width, unsigned *place)
-{
-	static const enum kv_format formats[WIDTHS] = {KV_TQ3, KV_TQ2, KV_TQ4, KV_FP8, KV_F16};
-
-	*place = width == 1 ? 1 : 0;
-	return formats[width_index(width)];
-}
-
 /* Bytes are numbered by the smallest dim in them, which gives every token the same dims in byte k. */
 static void fill(struct kv_plane_order *o, unsigned width, enum kv_side side, uint32_t d)
 {
-	unsigned which;
-	enum kv_format f = format_of_width(width, &which);
-	uint32_t base = width == 1 ? KV_ATOM_TOKENS * d * 2 / 8 : 0;
+	/* A plane of 1 bit is the second one of codes of 3 bits. */
+	const unsigned bits = width == 1 ? 3 : width, which = width == 1 ? 1 : 0;
+	const uint32_t base = width == 1 ? KV_ATOM_TOKENS * d * 2 / 8 : 0;
 
 	o->bytes = d * width / 8;
 	for (uint32_t token = 0; token < KV_ATOM_TOKENS; token++) {
@@ -48,7 +35,7 @@ static void fill(struct kv_plane_order *o, unsigned width, enum kv_side side, ui
 		for (uint32_t dim = 0; dim < d; dim++) {
 			struct kv_place p[2];
 
-			kv_code_places(f, side, d, token, dim, p);
+			places_of(bits, side, d, token, dim, p);
 			for (unsigned i = which; i < which + (width == 16 ? 2 : 1); i++) {
 				uint32_t at = p[i].byte - base;
 
@@ -57,7 +44,7 @@ static void fill(struct kv_plane_order *o, unsigned width, enum kv_side side, ui
 					byte_of[at] = (uint16_t)++known;
 				}
 				o->dim[byte_of[at] - 1][width == 16 ? 0 : p[i].shift / width] =
-					(uint8_t)dim;
+					(uint16_t)dim;
 			}
 		}
 		assert(known == o->bytes);
@@ -71,7 +58,7 @@ static bool is_run(const struct kv_plane_order *o, unsigned width, uint32_t k, u
 		return false;
 	for (uint32_t i = 0; i < run; i++)
 		for (uint32_t q = 0; q < 8 / width; q++)
-			if (o->dim[k + i][q] != (uint8_t)(o->dim[k][0] + q * run + i))
+			if (o->dim[k + i][q] != o->dim[k][0] + q * run + i)
 				return false;
 	return true;
 }
@@ -122,7 +109,7 @@ static bool are_words(const struct kv_plane_order *o, unsigned width, enum kv_si
 
 const struct kv_plane_order *kv_plane_order(unsigned width, enum kv_side side, uint32_t d)
 {
-	unsigned w = width_index(width), i = dim_index(d);
+	unsigned w = width_index(width), i = kv_head_dim_index(d);
 	struct kv_plane_order *o = &tables[w][side][i];
 
 	if (!atomic_load_explicit(&ready[w][side][i], memory_order_acquire)) {

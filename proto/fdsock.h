@@ -4,21 +4,23 @@
  *
  *     client HELLO(token)        -> daemon WELCOME(status, attachment)      once, first
  *     client MAP(extent, write)  -> daemon EXTENT(status, bytes) + descriptor (SCM_RIGHTS); of GPU memory two: the hold, the memory
- *     client UNMAPPED(extent)       no answer: the mapping and the descriptor are gone
- *     client RELEASE(leases)        no answer
+ *     client UNMAPPED(extent)       no answer: the mapping and the descriptor are gone; FDSOCK_EXTENT_NONE: of all
+ * extents client RELEASE(leases)        no answer
  *     daemon RETIRE(extent)         please unmap when the last lease in it is back
  *     client AHEAD(gpu)          -> daemon OFFER(extents), and more of them as there are more
  *
  * Host memory is lent to be written (MAP with write 1) to an attachment that has a reservation in that extent, made by a Reserve that named the
- * attachment; before, the answer is PRECONDITION. What is mapped then may stay mapped, for later reservations. To be read it is lent to any
- * attachment of a session with the extent's layout. A GPU's driver exports its memory in one form, which can be written, so `write` says there only
- * how the client means to map it.
+ * attachment; before, the answer is PRECONDITION. What is mapped then may stay mapped, for later reservations, but the
+ * client keeps writable the pages of reserved slots alone. To be read it is lent to any attachment of the tenant's
+ * sessions: an extent belongs to a tenant, and holds blocks of any of its layouts. A GPU's driver exports its memory in
+ * one form, which can be written, so `write` says there only how the client means to map it.
  *
- * AHEAD asks to be told which extents of the session's layouts there are on a GPU, or in host memory, so that they can be mapped before a
- * lease names them: at once those that there are, and from then on each new one, when it has been made. An offer lends
- * nothing: what is wanted of it is asked for by MAP, which may be refused, as the extent may be draining by then. Nothing has to be mapped, and
- * what is offered too late, or never, is mapped by the lease that names it. It is for clients that read RETIRE also while they lease nothing: an
- * extent that is mapped is not freed. A daemon says in WELCOME that it knows AHEAD; another would hang up.
+ * AHEAD asks to be told which extents of the tenant there are on a GPU, or in host memory, so that they can be mapped
+ * before a lease names them: at once those that there are, and from then on each new one, when it has been made. An
+ * offer lends nothing: what is wanted of it is asked for by MAP, which may be refused, as the extent may be draining by
+ * then. Nothing has to be mapped, and what is offered too late, or never, is mapped by the lease that names it. It is
+ * for clients that read RETIRE also while they lease nothing: an extent that is mapped is not freed. A daemon says in
+ * WELCOME that it knows AHEAD; another would hang up.
  *
  * A connection whose first packet is CALLER carries *near calls* and nothing else: the requests and replies of terrace.proto, by the same
  * handlers, without gRPC's way. It makes no attachment, is served by a thread of its own, and is one session's: a request that names
@@ -38,11 +40,19 @@
  *
  * The daemon takes the peer's identity from SO_PEERCRED, watches its pidfd, and hands each attachment an open file
  * description of its own on which it holds a byte-range lock: the lock disappears when the last descriptor AND the last
- * mapping of it are gone, in whatever process (forked children too). Slots of a dead engine are reused only then.
+ * mapping of it are gone, in whatever process (forked children too). A description to be written has a second byte.
+ * Slots of an engine are reused only when its byte is free and, unless it said UNMAPPED, its process has ended: work of
+ * its GPU may outlive the process's last mapping by a little. A client that ends a session and lives on says UNMAPPED
+ * before it hangs up.
+ *
+ * A client of version 2, the library of the release before, has host memory alone, without offers or near calls; its
+ * packets are answered by its version. It maps whole extents to be written, and does not say UNMAPPED of host memory
+ * when it ends a session: of such an attachment the bytes alone tell whether slots are free. Other versions are hung up
+ * on.
  *
  * An extent of GPU memory (store/device.h) comes with a *hold*: a descriptor of one page of host memory with that lock, which the client
- * maps and keeps mapped for as long as it has the GPU's memory mapped or work of its own may touch it. Slots there are reused when the
- * hold is gone and, unless the client said UNMAPPED, the process as well: a kernel may outlive the process's last descriptor by a little.
+ * maps and keeps mapped for as long as it has the GPU's memory mapped or work of its own may touch it. Slots there are
+ * reused by the same rule, with the hold for the mapping.
  *
  * The *board* of an attachment is host memory of its own, asked for by MAP of FDSOCK_EXTENT_BOARD (writable): FDSOCK_BOARD_WORDS words of
  * 4 bytes by which the daemon tells work on a GPU how far a copy has come (LeaseReply.board_word). The client may write them too: to
@@ -60,7 +70,8 @@
 
 enum {
 	FDSOCK_MAGIC = 0x46445254, /* "TRDF" */
-	FDSOCK_VERSION = 2,
+	FDSOCK_VERSION = 3,
+	FDSOCK_VERSION_BEFORE = 2, /* the daemon speaks it, too: see below */
 	FDSOCK_LEASES_MAX = 64,
 	FDSOCK_EXTENT_NONE = 0xffffffffu,
 	FDSOCK_EXTENT_BOARD = 0xfffffffeu,
@@ -139,10 +150,10 @@ struct fdsock_extent {
 	uint64_t bytes;
 	uint32_t gpu;        /* number, as in OpenSessionReply; FDSOCK_NO_GPU: host memory */
 	uint32_t pad;
-	uint64_t at;         /* of GPU memory: bytes from the beginning of its layout's address range on that GPU, so that extents lie side by
-			      * side in the client as in the daemon */
+	uint64_t at;         /* of GPU memory: bytes from the beginning of its range of addresses on that GPU, so that
+			      * extents lie side by side in the client as in the daemon */
 	uint64_t range;      /* bytes of that range */
-	uint64_t layout_id;  /* whose range that is */
+	uint64_t range_id;   /* which of the GPU's ranges that is: a number that means nothing else */
 };
 
 /* Also RETIRE's form. */

@@ -22,6 +22,7 @@ bool layout_message_read(const Terrace__V1__Layout *in, struct kv_layout *out)
 		.rotation_version = in->rotation_version,
 		.codebook_version = in->codebook_version,
 		.layout_version = in->layout_version,
+		.int4_rounding = (enum kv_rounding)in->int4_rounding,
 	};
 	memcpy(out->fingerprint, in->fingerprint.data, KV_FINGERPRINT_BYTES);
 	return true;
@@ -45,4 +46,5 @@ void layout_message_write(const struct kv_layout *in, Terrace__V1__Layout *out)
 	out->rotation_version = in->rotation_version;
 	out->codebook_version = in->codebook_version;
 	out->layout_version = in->layout_version;
+	out->int4_rounding = in->int4_rounding;
 }

@@ -361,6 +361,52 @@ void index_find_many(struct index *x, uint32_t tenant, uint64_t layout_id, const
 	}
 }
 
+/* Nodes lie in the table in the order of their hashes with the bits reversed, whatever number of buckets there is. */
+static uint64_t reversed(uint64_t h)
+{
+	h = (h & 0x5555555555555555ull) << 1 | (h >> 1 & 0x5555555555555555ull);
+	h = (h & 0x3333333333333333ull) << 2 | (h >> 2 & 0x3333333333333333ull);
+	h = (h & 0x0f0f0f0f0f0f0f0full) << 4 | (h >> 4 & 0x0f0f0f0f0f0f0f0full);
+	return __builtin_bswap64(h);
+}
+
+static uint64_t place_of(const struct cds_lfht_node *node)
+{
+	return node->reverse_hash >> 1;
+}
+
+/* Before the first node at or behind the place. */
+static struct cds_lfht_iter iter_at(struct index *x, uint64_t place)
+{
+	const unsigned long mask = atomic_load_explicit(&x->buckets, memory_order_acquire) - 1;
+	struct cds_lfht_node *bucket = cds_lfht_mm_order.bucket_at(x->table, reversed(place << 1) & mask);
+
+	return (struct cds_lfht_iter){ .node = bucket, .next = __atomic_load_n(&bucket->next, __ATOMIC_ACQUIRE) };
+}
+
+struct index_record *index_walk_next(struct index *x, struct index_walk *w)
+{
+	struct cds_lfht_iter iter = iter_at(x, w->place);
+	uint32_t passed = 0;
+
+	for (;;) {
+		struct cds_lfht_node *node;
+
+		cds_lfht_next(x->table, &iter);
+		node = cds_lfht_iter_get_node(&iter);
+		if (!node)
+			return NULL;
+		tsan_acquire(record_of(node));
+		if (place_of(node) < w->place || !is_live(record_of(node)))
+			continue;
+		if (place_of(node) == w->place && passed++ < w->told)
+			continue;
+		w->told = place_of(node) == w->place ? w->told + 1 : 1;
+		w->place = place_of(node);
+		return record_of(node);
+	}
+}
+
 bool index_pin(struct index_record *r, bool *first)
 {
 	uint32_t word = atomic_load_explicit(&r->pins, memory_order_relaxed);

@@ -38,10 +38,20 @@ struct index_ident {
 	uint8_t key[SLOT_KEY_MAX];     /* bytes behind key_bytes are not looked at */
 };
 
+/* Of a list that the owner keeps. */
+struct index_link {
+	struct index_link *prev, *next;
+};
+
 struct index_record {
 	struct cds_lfht_node node;
-	void (*free_record)(struct index_record *); /* set by index_reclaim */
-	struct rcu_head rcu;
+	union {
+		struct index_link link; /* the owner's, until index_reclaim */
+		struct {
+			void (*free_record)(struct index_record *); /* set by index_reclaim */
+			struct rcu_head rcu;
+		};
+	};
 	struct index_ident ident;      /* not changed after index_insert */
 	_Atomic uint32_t pins;         /* pins | INDEX_DEAD */
 	uint32_t word;                 /* the owner's: it takes no room that the record would not have */
@@ -79,6 +89,25 @@ struct index_record *index_find(struct index *x, const struct index_ident *ident
  * to back; out[i] is NULL for a miss. Fetches ahead, so that a batch costs less than n finds. */
 void index_find_many(struct index *x, uint32_t tenant, uint64_t layout_id, const uint8_t *keys,
 		     uint32_t key_bytes, uint32_t n, struct index_record **out);
+
+/* A walk over all records; zeroed: at the beginning. */
+struct index_walk {
+	uint64_t place;                /* below 2^63: in the order of the hashes, which stays */
+	uint32_t told;                 /* of the live records of that place, so many */
+};
+
+/* The next live record, or NULL at the end; valid inside the caller's read section. A record that is live from the
+ * walk's beginning to its end is found once. One that is inserted meanwhile is found or not. A walk may rest as long
+ * as it likes, and go on from its place alone. */
+struct index_record *index_walk_next(struct index *x, struct index_walk *w);
+
+/* For a walk that is to go on from a number alone: the place behind the last record that was found, where one may
+ * begin; UINT64_MAX: there is none. What shares the place with that record is passed over: with 2^32 records two or
+ * so do. */
+static inline uint64_t index_walk_behind(const struct index_walk *w)
+{
+	return !w->told ? w->place : w->place < INT64_MAX ? w->place + 1 : UINT64_MAX;
+}
 
 /* Takes a pin. False if the record is dead (or has 2^31 - 1 pins). *first (may be NULL), written on
  * success: this pin was the first. */

@@ -12,6 +12,7 @@ terrace_test(client_calls SOURCES client/call/calls.c client/rig.c LIBS client_f
 terrace_test(client_async SOURCES client/call/async.c client/rig.c LIBS client_fake)
 terrace_test(client_hostile SOURCES client/hostile.c client/rig.c LIBS client_fake)
 terrace_test(client_threads SOURCES client/threads.c client/rig.c LIBS client_fake)
+terrace_test(client_pages SOURCES client/memory/pages.c client/rig.c LIBS client_fake)
 
 # Leases on a GPU, which is the simulated device.
 function(client_gpu_test name source)

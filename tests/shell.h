@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/call/stream.h"
 #include "daemon/process/config.h"
@@ -19,6 +21,7 @@
 #include "daemon/rpc/reply.h"
 #include "daemon/session/session.h"
 #include "kernels/format.h"
+#include "store/device.h"
 #include "terrace.pb-c.h"
 
 struct shell {

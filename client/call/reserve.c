@@ -1,6 +1,7 @@
 /* Reserving slots and giving them back. */
 #include "client/call/reserve.h"
 
+#include "client/memory/pages.h"
 #include "client/value/block_info.h"
 #include "client/value/clock.h"
 #include "client/value/layout.h"
@@ -9,6 +10,7 @@
 #include "client/value/status.h"
 #include "client/transport/decode.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,6 +117,42 @@ void *terrace_reservation_block(const struct terrace_reservation *reservation, u
 	return client_forked(reservation->generation) ? NULL : client_places_block(&reservation->places, i, l);
 }
 
+/* ---- writable pages: an errand (gpu/driver_thread.h); a driver's call that lasts delays it ---- */
+
+/* The errand has no reference: the attachment's close, which finds `tends` set, leaves it one. */
+static bool tending_run(struct client_errand *errand)
+{
+	struct client_attachment *a = (struct client_attachment *)((char *)errand -
+								   offsetof(struct client_attachment, tending));
+	bool closed;
+
+	if (client_now_us() < errand->until_us)
+		return false;
+	errand->fd = CLIENT_ERRAND_LATER;
+	errand->until_us = client_deadline_us(CLIENT_REST_US);
+	if (client_places_tend(a, &closed))
+		return false;
+	if (closed)
+		client_fds_drop(a);
+	return true;
+}
+
+static void tending_begin(struct client_attachment *a, const struct client_places *places)
+{
+	struct client_words words;
+
+	if (!places->run_writable)
+		return;
+	pthread_mutex_lock(&a->lock);
+	if (!a->tends && !a->closed) {
+		client_words_keep(&words);
+		a->tending.run = tending_run;
+		a->tends = !client_errand_start(&a->tending);
+		client_words_back(&words);
+	}
+	pthread_mutex_unlock(&a->lock);
+}
+
 /* ---- the reply ---------------------------------------------------------------------------------------------------- */
 
 /* Takes statuses and numbers over; wanted[i] tells which keys have a slot. */
@@ -160,6 +198,7 @@ static enum terrace_status reply_read(struct client_reserving *g, const Terrace_
 										 .writable = true,
 										 .gpu = g->gpu,
 										 .deadline_us = g->deadline_us});
+	tending_begin(g->view->attachment, &r->places);
 	if (status) {
 		client_reservation_abort(r, false);
 		client_reservation_free(r);

@@ -1,25 +1,12 @@
-/* The command line: from argv to struct ctl_args, and the forms of values. */
+/* The command line: from argv to struct ctl_args. */
 #ifndef TERRACE_CTL_ARGS_H
 #define TERRACE_CTL_ARGS_H
 
 #include "client/ctl/ctl.h"
-#include "client/ctl/errors.h"
-#include "client/include/terrace.h"
 
 /* Parses argv. -1: *args is filled and its command is to be run; else an exit code: help or the version was
  * printed (CTL_OK), or the line made no sense and stderr says why (CTL_USAGE). args->words points into argv,
  * whose order may change. */
 int ctl_args_parse(int argc, char **argv, struct ctl_args *args);
-
-/* A decimal number of at most `max`. */
-bool ctl_parse_uint(const char *text, uint64_t max, uint64_t *out);
-/* Bytes: a decimal number, then KiB, MiB, GiB, TiB or nothing. */
-bool ctl_parse_bytes(const char *text, uint64_t *out);
-/* Seconds, with decimals if wanted, more than 0 and at most a day: in microseconds. */
-bool ctl_parse_seconds(const char *text, uint64_t *out_us);
-/* 1 to TERRACE_KEY_BYTES_MAX bytes as two hex digits each. *bytes is untouched when it fails. */
-bool ctl_parse_key(const char *text, uint8_t key[TERRACE_KEY_BYTES_MAX], uint32_t *bytes);
-/* Up to 16 hex digits, an optional 0x before them. */
-bool ctl_parse_id(const char *text, uint64_t *out);
 
 #endif

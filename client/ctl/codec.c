@@ -1,5 +1,7 @@
 /* terracectl codec: vectors through the CPU codec, a batch at a time, so that a stream of any length needs
  * the same memory. */
+#include "client/ctl/errors.h"
+#include "client/ctl/values.h"
 #include "kernels/codec.h"
 
 #include <errno.h>
@@ -10,15 +12,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/ctl/args.h"
 
-enum { OPTION_FORMAT, OPTION_DIM, OPTION_ROTATED };
+enum { OPTION_FORMAT, OPTION_DIM, OPTION_ROTATED, OPTION_DTYPE };
 enum { BATCH_VECTORS = 256 };
 
 struct codec {
 	enum kv_format format;
 	uint32_t dim;
-	bool rotated, decode;
+	bool rotated, decode, bf16; /* bf16: numbers of the unpacked side are, and not fp16 */
 	size_t in_bytes, out_bytes; /* of one vector */
 };
 
@@ -27,12 +28,18 @@ static void encode_vector(const struct codec *c, const uint8_t *in, uint8_t *out
 	float x[KV_HEAD_DIM_MAX];
 
 	for (uint32_t i = 0; i < c->dim; i++)
-		x[i] = kv_half_to((uint16_t)(in[2 * i] | in[2 * i + 1] << 8));
-	kv_linear_encode(c->format, c->dim, c->rotated, x, out);
+		x[i] = (c->bf16 ? kv_bf16_to : kv_half_to)((uint16_t)(in[2 * i] | in[2 * i + 1] << 8));
+	kv_linear_encode(c->format, c->bf16 ? KV_ROUND_BF16 : KV_ROUND_F16, c->dim, c->rotated, x, out);
 }
 
-/* What a scale rounded up has pushed past the largest fp16 comes out as that. */
-#define HALF_MAX 65504.0f
+/* What passes the dtype's largest number, as by a scale that was rounded up, comes out as that. */
+static uint16_t number_of(const struct codec *c, float x)
+{
+	float limit = c->bf16 ? KV_BF16_MAX : KV_FINITE_MAX;
+
+	x = fminf(fmaxf(x, -limit), limit);
+	return c->bf16 ? kv_bf16_from(x) : kv_half_from(x);
+}
 
 static void decode_vector(const struct codec *c, const uint8_t *in, uint8_t *out)
 {
@@ -40,7 +47,7 @@ static void decode_vector(const struct codec *c, const uint8_t *in, uint8_t *out
 
 	kv_linear_decode(c->format, c->dim, c->rotated, in, x);
 	for (uint32_t i = 0; i < c->dim; i++) {
-		uint16_t h = kv_half_from(fminf(fmaxf(x[i], -HALF_MAX), HALF_MAX));
+		uint16_t h = number_of(c, x[i]);
 
 		out[2 * i] = (uint8_t)h;
 		out[2 * i + 1] = (uint8_t)(h >> 8);
@@ -109,20 +116,25 @@ static int convert(const struct codec *c, uint8_t *in, uint8_t *out)
 static int parse(const struct ctl_args *args, struct codec *c)
 {
 	const char *format = args->value[OPTION_FORMAT], *dim = args->value[OPTION_DIM],
+		*dtype = args->value[OPTION_DTYPE],
 		   *verb = args->words[0];
 	uint64_t d = 0;
 
 	if (strcmp(verb, "encode") && strcmp(verb, "decode"))
 		return ctl_usage(args->command, "codec: encode or decode, not '%s'", verb);
 	if (!format)
-		return ctl_usage(args->command, "codec: --format is missing: fp16, bf16, fp8, int4_pth, tq4, tq3 or tq2");
+		return ctl_usage(args->command, "codec: --format is missing: one of %s", KV_FORMAT_NAMES);
 	if (!kv_format_parse(format, &c->format) || c->format == KV_NONE)
-		return ctl_usage(args->command, "codec: no format '%s': fp16, bf16, fp8, int4_pth, tq4, tq3 or tq2", format);
+		return ctl_usage(args->command, "codec: no format '%s': one of %s", format, KV_FORMAT_NAMES);
 	if (!dim)
-		return ctl_usage(args->command, "codec: --dim is missing: 64, 96, 128, 192 or 256");
+		return ctl_usage(args->command, "codec: --dim is missing: " KV_HEAD_DIM_NAMES);
 	if (!ctl_parse_uint(dim, KV_HEAD_DIM_MAX, &d) || !kv_head_dim_ok((uint32_t)d))
-		return ctl_usage(args->command, "codec: --dim %s: not a head dim: 64, 96, 128, 192 or 256", dim);
+		return ctl_usage(args->command, "codec: --dim %s: not a head dim: " KV_HEAD_DIM_NAMES, dim);
+	if (dtype && strcmp(dtype, "fp16") && strcmp(dtype, "bf16"))
+		return ctl_usage(args->command, "codec: --dtype %s: not a dtype of unpacked numbers: fp16 or bf16",
+			dtype);
 	c->dim = (uint32_t)d;
+	c->bf16 = dtype && strcmp(dtype, "bf16") == 0;
 	c->rotated = args->value[OPTION_ROTATED] != NULL;
 	c->decode = verb[0] == 'd';
 	c->in_bytes = c->decode ? kv_linear_bytes(c->format, c->dim) : 2 * (size_t)c->dim;

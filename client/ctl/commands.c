@@ -2,6 +2,7 @@
  * commands: the order here is theirs.
  */
 #include "client/ctl/ctl.h"
+#include "kernels/format.h"
 
 #define EXITS_DAEMON "1 the daemon refused, 2 usage, 5 no daemon or no answer in time."
 
@@ -228,9 +229,9 @@ const struct ctl_command ctl_commands[] = {
 	},
 	{
 		.name = "codec",
-		.synopsis = "{encode|decode} --format FORMAT --dim D [--rotated] < IN > OUT",
+		.synopsis = "{encode|decode} --format FORMAT --dim D [--dtype fp16|bf16] [--rotated] < IN > OUT",
 		.summary = "pack or unpack vectors, without a daemon",
-		.text = "Encode reads vectors of D little-endian fp16 numbers and writes each one packed; "
+		.text = "Encode reads vectors of D little-endian fp16 or bf16 numbers and writes each one packed; "
 			"decode does the reverse. A packed vector is its codes in linear order, then its "
 			"scale bytes, little-endian:\n"
 			"  fp16, bf16  2 bytes a number, no scale (raw16 is fp16)\n"
@@ -241,11 +242,14 @@ const struct ctl_command ctl_commands[] = {
 			"  tq3         a stream of 3-bit fields, low bits first, fp16 scale\n"
 			"  tq2         four codes a byte from the low bits up, fp16 scale\n"
 			"int4_pth and tq* hold rotated vectors: x times a fixed sign vector, then an "
-			"unnormalised Hadamard transform. With --rotated the fp16 side is in that domain: "
+			"unnormalised Hadamard transform. With --rotated the unpacked side is in that domain: "
 			"encode takes vectors that are rotated already, decode leaves them so. The formats "
-			"that do not rotate ignore it.\n"
-			"Encoding takes NaN as 0 and infinity as the largest finite fp16, in every format; decoding "
-			"saturates there. Memory does not grow with the input.\n"
+			"that do not rotate ignore it. --dtype is the model's: int4_pth's rotated vectors are rounded "
+			"to it, "
+			"as vLLM keeps them, before they become codes.\n"
+			"Encoding takes NaN as 0 and infinity as the largest finite fp16 (format bf16: bf16), in "
+			"every format; decoding "
+			"saturates at the dtype's largest. Memory does not grow with the input.\n"
 			"Example:\n"
 			"  terracectl codec encode --format tq4 --dim 128 < k.f16 > k.tq4",
 		.exits =
@@ -253,9 +257,10 @@ const struct ctl_command ctl_commands[] = {
 			"written), 2 usage.",
 		.words_min = 1,
 		.words_max = 1,
-		.options = {{"format", "FORMAT", "fp16 (or raw16), bf16, fp8, int4_pth, tq4, tq3 or tq2"},
-			    {"dim", "D", "numbers a vector: 64, 96, 128, 192 or 256"},
-			    {"rotated", NULL, "the fp16 side is in the rotated domain"}},
+		.options = {{"format", "FORMAT", KV_FORMAT_NAMES},
+			    {"dim", "D", "numbers a vector: " KV_HEAD_DIM_NAMES},
+			    {"rotated", NULL, "the unpacked side is in the rotated domain"},
+			    {"dtype", "DTYPE", "of unpacked numbers: fp16 (if not given) or bf16"}},
 		.run = ctl_run_codec,
 	},
 	{0},

@@ -1,8 +1,9 @@
 /* terracectl compact: disk after disk, as many calls as the daemon has something to do. */
 #include <time.h>
 
+#include "client/ctl/errors.h"
+#include "client/ctl/values.h"
 #include "client/value/clock.h"
-#include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/disks.h"
 #include "client/ctl/output.h"

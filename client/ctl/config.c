@@ -3,6 +3,7 @@
 
 #include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
+#include "client/ctl/errors.h"
 #include "client/ctl/output.h"
 #include "terrace.pb-c.h"
 

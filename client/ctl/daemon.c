@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/ctl/errors.h"
 #include "client/value/clock.h"
 #include "client/ctl/args.h"
 #include "client/transport/address.h"

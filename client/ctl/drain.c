@@ -1,7 +1,8 @@
 /* terracectl drain: a call that may take long, so its deadline follows from what it is asked to do. */
-#include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
+#include "client/ctl/errors.h"
 #include "client/ctl/output.h"
+#include "client/ctl/values.h"
 #include "terrace.pb-c.h"
 
 enum { OPTION_WAIT, OPTION_UNDO };

@@ -2,9 +2,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
+#include "client/ctl/errors.h"
 #include "client/ctl/output.h"
+#include "client/ctl/values.h"
 #include "terrace.pb-c.h"
 
 enum { EXPLAIN_LAYOUT, EXPLAIN_SESSION };

@@ -1,8 +1,9 @@
 /* terracectl inspect. */
-#include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
+#include "client/ctl/errors.h"
 #include "client/ctl/layouts.h"
 #include "client/ctl/output.h"
+#include "client/ctl/values.h"
 
 enum { OPTION_LAYOUT };
 

@@ -1,12 +1,13 @@
 /* Every mistake names the word or the line it stands in. */
 #include "client/ctl/keys.h"
+#include "client/ctl/errors.h"
+#include "client/ctl/values.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/ctl/args.h"
 
 enum { KEYS_MAX = 4096, CHAIN_KEY_BYTES = 16 };
 

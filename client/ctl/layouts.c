@@ -6,9 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
+#include "client/ctl/errors.h"
 #include "client/ctl/output.h"
+#include "client/ctl/values.h"
 #include "client/value/layout.h"
 #include "kernels/format.h"
 

@@ -6,11 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
+#include "client/ctl/errors.h"
 #include "client/ctl/keys.h"
 #include "client/ctl/layouts.h"
 #include "client/ctl/output.h"
+#include "client/ctl/values.h"
 #include "client/value/layout.h"
 
 enum { OPTION_LAYOUT, OPTION_LAYOUTS, OPTION_TOKENS, OPTION_BLOCK_TOKENS, OPTION_SALT };

@@ -5,6 +5,7 @@
 
 #include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
+#include "client/ctl/errors.h"
 #include "client/ctl/layouts.h"
 #include "client/value/layout.h"
 #include "proto/layout_message.h"

@@ -7,8 +7,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "client/ctl/errors.h"
+#include "client/ctl/values.h"
 #include "client/value/clock.h"
-#include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/disks.h"
 #include "client/ctl/output.h"

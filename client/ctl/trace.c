@@ -3,9 +3,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
+#include "client/ctl/errors.h"
 #include "client/ctl/output.h"
+#include "client/ctl/values.h"
 #include "terrace.pb-c.h"
 
 enum { OPTION_SECONDS, OPTION_MAX };

@@ -3,8 +3,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "client/ctl/errors.h"
+#include "client/ctl/values.h"
 #include "client/value/clock.h"
-#include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/output.h"
 #include "terrace.pb-c.h"

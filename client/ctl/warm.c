@@ -5,6 +5,7 @@
 
 #include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
+#include "client/ctl/errors.h"
 #include "client/ctl/keys.h"
 #include "client/ctl/output.h"
 #include "client/ctl/sessions.h"

@@ -63,11 +63,11 @@ static void wait_for(const struct client_errand *todo, bool watched)
 	nfds_t n = 1;
 
 	for (; todo; todo = todo->next) {
-		const bool hears = todo->fd >= 0 && n <= HEARD_MAX;
+		const bool hears = todo->fd >= 0 && n <= HEARD_MAX, soon = !hears && todo->fd != CLIENT_ERRAND_LATER;
 
 		if (hears)
 			heard[n++] = (struct pollfd){.fd = todo->fd, .events = POLLIN};
-		ms = sooner(ms, !hears ? LOOK_MS : todo->until_us ? client_left_ms(todo->until_us) : -1);
+		ms = sooner(ms, soon ? LOOK_MS : todo->until_us ? client_left_ms(todo->until_us) : -1);
 	}
 	errands.busy = false;
 	poll(heard, n, ms);

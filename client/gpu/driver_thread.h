@@ -9,14 +9,16 @@
 
 #include "client/include/terrace.h"
 
+enum { CLIENT_ERRAND_LATER = -2 };
+
 /* Embedded in what it is about. Zeroed but for `run` will do. */
 struct client_errand {
 	struct client_errand *next;
 	/* On the thread. True: it is over, and the struct gone or its owner's again. False: once more, when `fd` can be read or, if that is
-	 * -1, some milliseconds later; perhaps earlier, too. */
+	 * -1, some milliseconds later, or, if that is CLIENT_ERRAND_LATER, at until_us; perhaps earlier, too. */
 	bool (*run)(struct client_errand *errand);
 	int fd; /* -1 at the start; run may set it. Open for as long as it is waited for, or closed by an errand */
-	uint64_t until_us; /* with an fd: run then at the latest; 0, as at the start: no such time */
+	uint64_t until_us; /* with an fd, or later: run then at the latest; 0, as at the start: no such time */
 	bool ran;
 };
 

@@ -6,6 +6,7 @@
  * the socket come from the daemon, yet are checked like anything from outside. */
 #include "client/memory/attachment.h"
 
+#include "client/memory/pages.h"
 #include "client/value/clock.h"
 #include "client/value/status.h"
 
@@ -86,6 +87,7 @@ static void table_remove(struct client_attachment *a, struct client_mapping *m)
 
 	a->retiring -= m->retiring;
 	memmove(at, at + 1, (size_t)(a->mappings + --a->count - at) * sizeof(*at));
+	client_pages_destroy(m->pages);
 	free(m->registered);
 	free(m);
 }
@@ -376,7 +378,7 @@ static bool extent_overlaps(struct client_attachment *a, const struct fdsock_ext
 	for (uint32_t i = 0; i < a->count && !overlaps; i++) {
 		const struct client_mapping *m = a->mappings[i];
 
-		overlaps = m->base && m->gpu == e->gpu && m->layout_id == e->layout_id && m->writable == writable &&
+		overlaps = m->base && m->gpu == e->gpu && m->range_id == e->range_id && m->writable == writable &&
 			   m->at < e->at + e->bytes && e->at < m->at + m->bytes;
 	}
 	pthread_mutex_unlock(&a->lock);
@@ -657,6 +659,9 @@ static enum terrace_status hello(struct client_attachment *a, const uint8_t toke
 		return client_fail(TERRACE_UNAVAILABLE, "the daemon's fd socket took nothing in the call's time: "
 				   "give it more, or see if the daemon is busy (terracectl status)");
 	status = client_packet_receive(a->socket, deadline_us, &answer);
+	if (status == TERRACE_UNAVAILABLE)
+		return client_fail(status, "the daemon has closed the fd socket: it is stopping, "
+				   "or older than this library: start the terraced that belongs to it");
 	if (status)
 		return status;
 	client_packet_fini(&answer);

@@ -60,11 +60,13 @@ struct client_attachment {
 	bool board_stays;     /* but the board */
 	bool broken;          /* the socket is of no more use */
 	bool sweep_asked;     /* `sweeping` is under way */
+	bool tends;           /* `tending` is under way */
 	struct client_ahead ahead;
 	struct client_mapping **mappings; /* by rising extent, to be read before to be written */
-	uint32_t count, capacity, retiring, told; /* retiring: of them; told: so many have been, in the end */
+	uint32_t count, capacity, retiring; /* retiring: of them */
 	uint64_t close_wait_us;         /* how long a close waits for streams and talks */
 	struct client_errand sweeping, unmapping; /* with a reference each */
+	struct client_errand tending; /* of pages that are writable; without a reference, until it is closed */
 };
 
 /* Connects to the socket and joins. With reference 1. `lent` is copied. TERRACE_UNAVAILABLE, TERRACE_DEADLINE, TERRACE_DENIED, what the

@@ -1,9 +1,10 @@
 /* The end of an attachment: its memory is unmapped when nothing uses it any more, and the daemon is told.
  *
- * Of a GPU's memory the daemon waits for the word, or for the end of the process. So the socket stays open until all words are out, however
- * long the daemon does not read them: with a GPU that is an errand, which tries again until the daemon has heard, or is gone. */
+ * The daemon waits for the word, or for the end of the process. So the socket stays open until the word is out, however
+ * long the daemon does not read: that is an errand, which tries again until the daemon has heard, or is gone. */
 #include "client/memory/attachment.h"
 
+#include "client/memory/pages.h"
 #include "client/gpu/stream_thread.h"
 #include "client/value/clock.h"
 
@@ -32,13 +33,12 @@ static bool hung_up(int socket)
 	return poll(&end, 1, 0) > 0 && end.revents & (POLLHUP | POLLERR);
 }
 
-/* True when all is told, or there is nobody to tell. */
+/* True when it is told that everything is unmapped, or nothing listens any more. */
 static bool told(struct client_attachment *a)
 {
-	for (; a->told < a->count && a->socket >= 0; a->told++)
-		if (a->mappings[a->told]->gpu != FDSOCK_NO_GPU && !client_fds_tell(a, a->mappings[a->told]))
-			return hung_up(a->socket);
-	return true;
+	static const struct client_mapping everything = {.extent = FDSOCK_EXTENT_NONE};
+
+	return a->socket < 0 || client_fds_tell(a, &everything) || hung_up(a->socket);
 }
 
 static void end_note(struct client_attachment *a)
@@ -62,24 +62,31 @@ static bool has_gpus(const struct client_attachment *a)
 
 static bool unmapping_run(struct client_errand *errand);
 
+/* False: there is no thread for it. */
+static bool unmapping_begin(struct client_attachment *a)
+{
+	client_fds_hold(a);
+	a->unmapping.run = unmapping_run;
+	if (!client_errand_start(&a->unmapping))
+		return true;
+	atomic_fetch_sub_explicit(&a->references, 1, memory_order_relaxed); /* the caller has one */
+	return false;
+}
+
 void client_fds_end(struct client_attachment *a)
 {
 	if (!a->closed || a->ending || a->talking || a->streams || a->ahead.apart)
 		return;
 	a->ending = true;
 	client_fds_hear_out(a);
-	if (has_gpus(a)) {
-		client_fds_hold(a);
-		a->unmapping.run = unmapping_run;
-		if (!client_errand_start(&a->unmapping))
-			return;
-		atomic_fetch_sub_explicit(&a->references, 1, memory_order_relaxed); /* the caller has one */
-	}
+	if (has_gpus(a) && unmapping_begin(a))
+		return;
 	pthread_mutex_unlock(&a->lock);
 	memory_drop(a);
 	pthread_mutex_lock(&a->lock);
-	told(a);
-	end_note(a);
+	a->dropped = true;
+	if (told(a) || !unmapping_begin(a))
+		end_note(a);
 }
 
 static bool unmapping_run(struct client_errand *errand)
@@ -106,6 +113,8 @@ static void close_begin(struct client_attachment *a)
 	a->closed = true;
 	if (a->ahead.hears)
 		client_fds_hold(a); /* until it has heard of this */
+	if (a->tends)
+		client_fds_hold(a); /* until client_places_tend() has */
 	if (a->socket >= 0)
 		shutdown(a->socket, SHUT_RD); /* wakes the thread that talks; the daemon is still told what is unmapped */
 	pthread_cond_broadcast(&a->idle);
@@ -157,6 +166,7 @@ void client_fds_drop(struct client_attachment *a)
 	if (n != 1)
 		return;
 	for (uint32_t i = 0; i < a->count; i++) {
+		client_pages_destroy(a->mappings[i]->pages);
 		free(a->mappings[i]->registered);
 		free(a->mappings[i]);
 	}

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PAGE_LEAST = 4096, HOLD_BYTES = 4096 };
+enum { PAGE_LEAST = 4096, HOLD_BYTES = 4096, RANGES_MAX = 4096 };
 #define EXTENT_BYTES_MAX (1ull << 40)
 #define RANGE_BYTES_MAX (1ull << 45)
 
@@ -58,21 +58,11 @@ enum terrace_status client_lent_gpu(struct client_lent_memory *memory, uint32_t 
 	return TERRACE_OK;
 }
 
-static bool layout_known(const struct client_lent *lent, uint64_t id)
-{
-	for (uint32_t i = 0; i < lent->layout_count; i++)
-		if (lent->layout_ids[i] == id)
-			return true;
-	return false;
-}
-
 /* NULL, or what is wrong with an extent of GPU memory; no sum of these numbers wraps. */
-static const char *device_problem(const struct client_lent *lent, const struct client_packet *p, uint64_t granularity)
+static const char *device_problem(const struct client_packet *p, uint64_t granularity)
 {
 	const struct fdsock_extent *e = &p->body.extent;
 
-	if (!layout_known(lent, e->layout_id))
-		return "it is of no layout of the session";
 	if (!e->bytes || e->bytes > EXTENT_BYTES_MAX || e->bytes % granularity)
 		return "its size is not a multiple of the GPU's";
 	if (!e->range || e->range > RANGE_BYTES_MAX || e->range % granularity)
@@ -84,7 +74,7 @@ static const char *device_problem(const struct client_lent *lent, const struct c
 	return NULL;
 }
 
-/* The layout's range, reserved with its first extent. */
+/* The range of the extent, reserved with its first one. */
 static enum terrace_status range_of(struct client_lent_memory *memory, const struct client_gpu *gpu,
 				    const struct fdsock_extent *e, bool writable, uint64_t *address)
 {
@@ -94,17 +84,19 @@ static enum terrace_status range_of(struct client_lent_memory *memory, const str
 
 	for (uint32_t i = 0; i < memory->range_count; i++) {
 		r = &memory->ranges[i];
-		if (r->layout_id != e->layout_id || r->gpu != e->gpu || r->writable != writable)
+		if (r->id != e->range_id || r->gpu != e->gpu || r->writable != writable)
 			continue;
 		*address = r->address;
 		return r->bytes == e->range ? TERRACE_OK : extent_fail(e, "its range has another size than before");
 	}
+	if (memory->range_count == RANGES_MAX)
+		return extent_fail(e, "there are too many ranges");
 	r = realloc(memory->ranges, (memory->range_count + 1) * sizeof(*r));
 	if (!r)
 		return client_fail(TERRACE_EXHAUSTED, "no memory for a range");
 	memory->ranges = r;
 	r += memory->range_count;
-	*r = (struct client_range){.layout_id = e->layout_id, .gpu = e->gpu, .writable = writable, .bytes = e->range};
+	*r = (struct client_range){.id = e->range_id, .gpu = e->gpu, .writable = writable, .bytes = e->range};
 	s = gpu->ops->range_reserve(gpu->device, r->bytes, &r->address, &why);
 	if (s != STATUS_OK)
 		return client_gpu_fail(s, "no address space on the GPU", why);
@@ -127,7 +119,7 @@ static enum terrace_status device_prepare(struct client_lent_memory *memory, con
 	status = client_lent_gpu(memory, e->gpu, &gpu);
 	if (status)
 		return status;
-	problem = device_problem(&memory->lent, p, gpu->granularity);
+	problem = device_problem(p, gpu->granularity);
 	if (!problem)
 		problem = client_packet_file_problem(p, 0, HOLD_BYTES);
 	if (problem)
@@ -135,7 +127,7 @@ static enum terrace_status device_prepare(struct client_lent_memory *memory, con
 	status = range_of(memory, gpu, e, m->writable, &address);
 	if (!status)
 		status = file_map(p, 0, HOLD_BYTES, false, &m->base);
-	m->layout_id = e->layout_id;
+	m->range_id = e->range_id;
 	m->at = e->at;
 	m->device.address = address + e->at;
 	return status;
@@ -154,7 +146,9 @@ static enum terrace_status host_make(const struct client_packet *p, struct clien
 		problem = "its size is not a multiple of its page size";
 	else
 		problem = client_packet_file_problem(p, 0, e->bytes);
-	return problem ? extent_fail(e, problem) : file_map(p, 0, e->bytes, m->writable, &m->base);
+	m->guarded = m->writable && e->extent != FDSOCK_EXTENT_BOARD;
+	m->page_bytes = e->page_bytes;
+	return problem ? extent_fail(e, problem) : file_map(p, 0, e->bytes, m->writable && !m->guarded, &m->base);
 }
 
 enum terrace_status client_mapping_register(struct client_lent_memory *memory, struct client_mapping *m, uint32_t g)

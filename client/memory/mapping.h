@@ -1,14 +1,18 @@
 /* One extent of the daemon's memory in this process: host memory or a GPU's, read-only or writable.
  *
  * An extent of host memory is mapped whole, kept from children of fork(), and registered with a GPU when something there first wants
- * its address. An extent of a GPU's memory is imported at its place in the address range of its layout, so that extents lie side by side;
- * its *hold*, a page of host memory, is mapped for as long. What to read and what to write have ranges of their own. */
+ * its address. One to be written is mapped to be read, but for the pages of reserved slots (memory/pages.h).
+ * An extent of a GPU's memory is imported at its place in a range of addresses of its tenant, so that extents lie side
+ * by side; its *hold*, a page of host memory, is mapped for as long. What to read and what to write have ranges of
+ * their own. */
 #ifndef TERRACE_CLIENT_MEMORY_MAPPING_H
 #define TERRACE_CLIENT_MEMORY_MAPPING_H
 
 #include "client/gpu/gpu.h"
 #include "client/value/keys.h"
 #include "client/transport/packet.h"
+
+struct client_pages;
 
 /* What the daemon said of its memory when the session was opened: what its packets are held against. */
 struct client_lent {
@@ -17,8 +21,6 @@ struct client_lent {
 		uint8_t uuid[DEVICE_UUID_BYTES];
 		uint64_t bytes;
 	} gpus[DEVICES_MAX];
-	uint32_t layout_count;
-	uint64_t layout_ids[CLIENT_LAYOUTS_MAX];
 };
 
 struct client_mapping {
@@ -28,10 +30,14 @@ struct client_mapping {
 	bool coming;    /* it is being imported, by one who uses it once: `device` is his yet */
 	bool registering; /* it is being registered with a GPU, by one who uses it once */
 	uint32_t uses;  /* leases and reservations of this process */
+	bool guarded;   /* host memory to be written: only pages of reserved slots are writable */
+	uint32_t page_bytes; /* of guarded memory */
+	uint32_t rests; /* the same: looks in a row that found no page writable (memory/places.c) */
+	struct client_pages *pages; /* the same; NULL: none has been writable yet. The owner's to destroy */
 	uint8_t *base;  /* of a GPU's memory: the hold. NULL: being unmapped, or the daemon has not been told yet; unchanged while in use */
 	uint64_t bytes; /* of the extent */
 	uint32_t gpu;   /* the session's number of it, or FDSOCK_NO_GPU */
-	uint64_t layout_id, at;      /* of a GPU's memory: whose it is, where in the layout's range */
+	uint64_t range_id, at;       /* of a GPU's memory: its range, and where in that */
 	struct device_extent device; /* of a GPU's memory */
 	uint32_t ready; /* of host memory: GPUs with which it is registered, a bit each; the owner's */
 	/* Of host memory: [DEVICES_MAX] its addresses on the session's GPUs, 0 where it is not registered; NULL: nowhere.
@@ -39,9 +45,15 @@ struct client_mapping {
 	uint64_t *registered;
 };
 
-/* Address space for the extents of a layout on a GPU. */
+/* Slots of a reservation in host memory that lie side by side, header and all. */
+struct client_run {
+	struct client_mapping *mapping;
+	uint64_t offset, bytes;
+};
+
+/* Address space for extents on a GPU: of one tenant, to be read or to be written. */
 struct client_range {
-	uint64_t layout_id;
+	uint64_t id;
 	uint32_t gpu;
 	bool writable;
 	uint64_t address, bytes;

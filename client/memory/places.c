@@ -2,14 +2,23 @@
  *
  * A reply has four parallel arrays, an entry a (key, layout), keys outer. Neighbours mostly lie in one extent, so what
  * depends on the extent alone is kept from a layout's block before; of another extent the mappings of this handle are tried first, and only
- * a new one goes to the table. */
+ * a new one goes to the table.
+ *
+ * Slots to be written are made writable, neighbours in one, and are not so for long when they have been given back
+ * (memory/pages.h). A mapping that had no writable page for ten seconds is unmapped: the kernel then tells the daemon
+ * that this process cannot write there any more. The attachment's lock guards pages; a mapping in use is mapped while
+ * the attachment is not closed. */
 #include "client/memory/places.h"
 
+#include "client/memory/pages.h"
 #include "client/value/status.h"
 
 #include <stdlib.h>
 
-enum { DEVICE_SLOT_ALIGN = 256 };
+enum {
+	DEVICE_SLOT_ALIGN = 256,
+	RESTS_MAX = 20, /* looks that find no page writable, before the mapping goes: a new one costs a fault a page */
+};
 
 static enum terrace_status place_fail(uint32_t key, const char *what)
 {
@@ -18,10 +27,11 @@ static enum terrace_status place_fail(uint32_t key, const char *what)
 
 /* Where a layout's last block was, for the next: its mapping (NULL: there was none yet), and what depends on that alone. */
 struct spot {
-	const struct client_mapping *mapping;
+	struct client_mapping *mapping;
 	uint64_t align, last; /* offsets are multiples of the one, and at most the other */
 	uint8_t *base;        /* of offset 0's block in this process; NULL: on a GPU */
 	uint64_t address;     /* the same on the GPU, if there is one */
+	uint32_t run;         /* 1 + the run of its last slot, of those to be written; 0: none */
 };
 
 /* A reply being read. */
@@ -80,17 +90,102 @@ static enum terrace_status spot_move(struct client_places *p, struct reading *r,
 	problem = memory_problem(r->p, m);
 	if (!problem && need > m->bytes)
 		problem = "is not inside its extent";
-	if (!problem && !host && m->layout_id != layout->id)
-		problem = "is in another layout's memory";
 	if (problem)
 		return place_fail(key, problem);
 	r->spots[l] = (struct spot){.mapping = m,
+				    .run = r->spots[l].run,
 				    .align = host ? (uint64_t)KV_SLOT_ALIGN : DEVICE_SLOT_ALIGN,
 				    .last = m->bytes - need,
 				    .base = host ? m->base + header : NULL};
 	if (p->addresses)
 		r->spots[l].address = (host ? m->registered[p->gpu] : m->device.address) + header;
 	return TERRACE_OK;
+}
+
+static enum terrace_status runs_grow(struct client_places *p)
+{
+	const uint32_t capacity = p->run_capacity ? 2 * p->run_capacity : 8;
+	struct client_run *grown;
+
+	if (p->run_count < p->run_capacity)
+		return TERRACE_OK;
+	grown = realloc(p->runs, capacity * sizeof(*grown));
+	if (!grown)
+		return client_fail(TERRACE_EXHAUSTED, "no memory for a reservation");
+	p->run_capacity = capacity;
+	p->runs = grown;
+	return TERRACE_OK;
+}
+
+/* Slots may lie up to a sixteenth further apart than they are large: what is between neighbours belongs to the first.
+ * */
+static bool run_goes_on(const struct client_run *run, const struct client_run *slot)
+{
+	const uint64_t end = run->offset + run->bytes;
+
+	return run->mapping == slot->mapping && slot->offset >= end && slot->offset - end <= slot->bytes / 16;
+}
+
+/* A slot that is to be writable, behind the last one of its layout. */
+static enum terrace_status run_add(struct client_places *p, struct spot *spot, const struct client_run *slot)
+{
+	struct client_run *last = spot->run ? &p->runs[spot->run - 1] : NULL;
+	enum terrace_status status;
+
+	if (last && run_goes_on(last, slot)) {
+		last->bytes = slot->offset + slot->bytes - last->offset;
+		return TERRACE_OK;
+	}
+	status = runs_grow(p);
+	if (status)
+		return status;
+	p->runs[p->run_count] = *slot;
+	spot->run = ++p->run_count;
+	return TERRACE_OK;
+}
+
+static enum terrace_status run_open(struct client_attachment *a, const struct client_run *run)
+{
+	struct client_mapping *m = run->mapping;
+	enum terrace_status status = TERRACE_OK;
+
+	if (!m->guarded)
+		return TERRACE_OK;
+	pthread_mutex_lock(&a->lock);
+	if (a->closed)
+		status = client_fail(TERRACE_CANCELLED, "the session is closed: open another one");
+	else if (!m->pages && !(m->pages = client_pages_create(m->base, m->bytes, m->page_bytes)))
+		status = client_fail(TERRACE_EXHAUSTED, "no memory to keep another mapping of the daemon's memory");
+	if (!status)
+		status = client_pages_open(m->pages, run->offset, run->bytes);
+	if (!status)
+		m->rests = 0;
+	pthread_mutex_unlock(&a->lock);
+	return status;
+}
+
+static void run_close(struct client_attachment *a, const struct client_run *run)
+{
+	struct client_mapping *m = run->mapping;
+
+	if (!m->guarded)
+		return;
+	pthread_mutex_lock(&a->lock);
+	if (!a->closed) { /* else it is gone already */
+		client_pages_leave(m->pages, run->offset, run->bytes);
+		if (!a->tends)
+			client_pages_rest(m->pages, CLIENT_REST_NOW);
+	}
+	pthread_mutex_unlock(&a->lock);
+}
+
+static enum terrace_status runs_open(struct client_places *p)
+{
+	enum terrace_status status = TERRACE_OK;
+
+	for (; p->run_writable < p->run_count && !status; p->run_writable += !status)
+		status = run_open(p->attachment, &p->runs[p->run_writable]);
+	return status;
 }
 
 /* One entry of the arrays. An extent of none leaves the block NULL. */
@@ -100,7 +195,7 @@ static enum terrace_status place_one(struct client_places *p, struct reading *r,
 	const size_t i = (size_t)key * p->layouts + l;
 	const uint32_t extent = g->reply->extent[i], tokens = g->reply->tokens[i];
 	const uint64_t offset = g->reply->offset[i];
-	const struct spot *spot = &r->spots[l];
+	struct spot *spot = &r->spots[l];
 
 	if (extent == FDSOCK_EXTENT_NONE)
 		return TERRACE_OK;
@@ -114,6 +209,13 @@ static enum terrace_status place_one(struct client_places *p, struct reading *r,
 		return place_fail(key, "is not inside its extent");
 	if (spot->base)
 		p->blocks[i] = spot->base + offset;
+	if (spot->base && g->writable) {
+		const struct client_run slot = {spot->mapping, offset, g->view->layouts[l].geometry.need_bytes};
+		enum terrace_status status = run_add(p, spot, &slot);
+
+		if (status)
+			return status;
+	}
 	if (p->addresses)
 		p->addresses[i] = spot->address + offset;
 	if (!g->writable && (tokens < 1 || tokens > g->view->layouts[l].layout.block_tokens))
@@ -162,7 +264,7 @@ static enum terrace_status places_fill(struct client_places *p, const struct cli
 		if (status)
 			return status;
 	}
-	return TERRACE_OK;
+	return runs_open(p);
 }
 
 enum terrace_status client_places_init(struct client_places *places, const struct client_placing *placing)
@@ -185,14 +287,57 @@ void client_places_fini(struct client_places *places)
 {
 	if (!places->attachment)
 		return;
+	for (uint32_t i = 0; i < places->run_writable; i++)
+		run_close(places->attachment, &places->runs[i]);
 	for (uint32_t i = 0; i < places->mapping_count; i++)
 		client_fds_unmap(places->attachment, places->mappings[i]);
 	client_fds_drop(places->attachment);
 	free(places->mappings);
+	free(places->runs);
 	free(places->blocks);
 	free(places->addresses);
 	free(places->tokens);
 	*places = (struct client_places){0};
+}
+
+/* ---- what was written; with the attachment's lock ---- */
+
+/* Mappings in the table may have been unmapped, and wait for the daemon to be told. */
+static void mapping_tend(struct client_attachment *a, struct client_mapping *m)
+{
+	if (client_pages_rest(m->pages, CLIENT_REST_A_SECOND) || m->uses)
+		m->rests = 0;
+	else if (m->rests++ == RESTS_MAX)
+		client_fds_retire(a, m);
+}
+
+/* True: there are writable mappings. */
+static bool tend(struct client_attachment *a)
+{
+	bool any = false;
+
+	for (uint32_t i = 0; i < a->count; i++) {
+		struct client_mapping *m = a->mappings[i];
+
+		if (!m->pages || !m->base || m->retiring)
+			continue;
+		mapping_tend(a, m);
+		any = true;
+	}
+	client_fds_sweep(a);
+	return any;
+}
+
+bool client_places_tend(struct client_attachment *a, bool *closed)
+{
+	bool more;
+
+	pthread_mutex_lock(&a->lock);
+	*closed = a->closed;
+	more = !a->closed && tend(a);
+	a->tends = more;
+	pthread_mutex_unlock(&a->lock);
+	return more;
 }
 
 enum terrace_status client_places_addresses(const struct client_places *places, uint32_t layout, uint64_t *addresses)

@@ -15,6 +15,8 @@ struct client_places {
 	uint32_t *tokens;                     /* [keys] valid tokens */
 	struct client_mapping **mappings;     /* each used once */
 	uint32_t mapping_count;
+	struct client_run *runs;              /* of a reservation: those before run_writable are writable */
+	uint32_t run_count, run_capacity, run_writable;
 };
 
 /* What a reply's places are to be. */
@@ -36,6 +38,11 @@ enum terrace_status client_places_init(struct client_places *places, const struc
 
 /* Ends the use of the mappings. */
 void client_places_fini(struct client_places *places);
+
+/* To be called every CLIENT_REST_US (memory/pages.h) by one thread, once the attachment's `tends` was set: closes pages
+ * that have rested, and unmaps what had none for long. False, and `tends` is so: no mapping is left that was to be
+ * written, or the attachment is *closed. If it is not closed, it may be gone. */
+bool client_places_tend(struct client_attachment *attachment, bool *closed);
 
 /* The GPU's addresses of all keys' blocks in a layout. TERRACE_PRECONDITION: they are not a GPU's; TERRACE_INVALID: no such layout. */
 enum terrace_status client_places_addresses(const struct client_places *places, uint32_t layout, uint64_t *addresses);

@@ -180,6 +180,7 @@ class Layout:
     first_layer: int = 0
     first_head: int = 0
     window: int = 0
+    int4_bf16: bool = False  # of int4_pth: the model's dtype is bf16, and not fp16
 
     def __post_init__(self):
         problem = _lib.terrace_layout_problem(self._c())
@@ -191,7 +192,9 @@ class Layout:
         out = abi.Layout(first_layer=self.first_layer, layers=self.layers, first_head=self.first_head, heads=self.heads,
                          total_heads=self.total_heads or self.heads, head_dim_k=self.head_dim,
                          head_dim_v=self.head_dim_v or self.head_dim, block_tokens=self.block_tokens,
-                         k_format=_format(self.k_format), v_format=_format(self.v_format or self.k_format), window=self.window)
+                         k_format=_format(self.k_format), v_format=_format(self.v_format or self.k_format),
+                             window=self.window,
+                         int4_rounding=int(self.int4_bf16))
         _lib.terrace_fingerprint(text, len(text), ctypes.addressof(out.fingerprint))
         return out
 

@@ -24,6 +24,8 @@ SAME(FORMAT_TQ4, KV_TQ4, FORMAT__FORMAT_TQ4);
 SAME(FORMAT_TQ3, KV_TQ3, FORMAT__FORMAT_TQ3);
 SAME(FORMAT_TQ2, KV_TQ2, FORMAT__FORMAT_TQ2);
 #undef SAME
+_Static_assert((int)TERRACE_ROUND_FP16 == (int)KV_ROUND_F16 && (int)TERRACE_ROUND_BF16 == (int)KV_ROUND_BF16,
+	"roundings");
 _Static_assert((int)TERRACE_FORMAT_TQ2 + 1 == (int)KV_FORMAT_COUNT, "every format is public");
 _Static_assert(sizeof(((struct terrace_layout *)0)->fingerprint) == KV_FINGERPRINT_BYTES, "fingerprint");
 
@@ -74,9 +76,10 @@ const char *client_layout_read(const struct terrace_layout *in, struct kv_layout
 		.k_format = (enum kv_format)l.k_format,
 		.v_format = (enum kv_format)l.v_format,
 		.window = l.window,
-		.rotation_version = KV_ROTATION_VERSION,
+		.rotation_version = kv_rotation_version(l.head_dim_k, l.head_dim_v),
 		.codebook_version = KV_CODEBOOK_VERSION,
 		.layout_version = KV_LAYOUT_VERSION,
+		.int4_rounding = (enum kv_rounding)l.int4_rounding,
 	};
 	memcpy(out->fingerprint, l.fingerprint, sizeof(out->fingerprint));
 	return kv_layout_problem(out);
@@ -97,6 +100,7 @@ void client_layout_write(const struct kv_layout *in, struct terrace_layout *out)
 		.k_format = (enum terrace_format)in->k_format,
 		.v_format = (enum terrace_format)in->v_format,
 		.window = in->window,
+		.int4_rounding = (enum terrace_rounding)in->int4_rounding,
 	};
 	memcpy(out->fingerprint, in->fingerprint, sizeof(out->fingerprint));
 }
@@ -115,8 +119,8 @@ enum terrace_status terrace_format_parse(const char *name, enum terrace_format *
 	if (!name || !format)
 		return client_fail(TERRACE_INVALID, "format_parse: the name or the pointer for the format is NULL");
 	if (!kv_format_parse(name, &parsed))
-		return client_fail(TERRACE_INVALID, "format_parse: \"%.32s\" is not a format: "
-				   "fp16, bf16, fp8, int4_pth, tq4, tq3 or tq2", name);
+		return client_fail(TERRACE_INVALID, "format_parse: \"%.32s\" is not a format: one of %s", name,
+			KV_FORMAT_NAMES);
 	*format = (enum terrace_format)parsed;
 	return TERRACE_OK;
 }

@@ -29,8 +29,8 @@ struct expected {
 struct advice {
 	struct mailbox mail;           /* written without the lock */
 	struct request request;        /* the one that is being told */
-	uint64_t id[CACHE_KEYS_MAX];   /* of its blocks in one layout, and their roles */
-	uint8_t role[CACHE_KEYS_MAX];
+	uint64_t id[CACHE_BLOCKS_MAX]; /* of its blocks in the layouts of one class, and their roles */
+	uint8_t role[CACHE_BLOCKS_MAX];
 	struct expected expected;
 	struct conversation conversation[CONVERSATIONS];
 	uint64_t conversations;

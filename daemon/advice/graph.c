@@ -8,6 +8,7 @@
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/state.h"
 #include "daemon/threads/await.h"
 #include "eviction/graph_edges.h"
@@ -105,16 +106,20 @@ void advisor_request(struct cache *c, const struct request *r)
 
 void advisor_block(struct cache *c, const struct block *b, bool live)
 {
-	const struct graph_mail_event e = {
+	struct advisor *a = c->advice->advisor;
+	struct graph_mail_event e = {
 		.now_us = c->now_us, .kind = live ? GRAPH_MAIL_LIVE : GRAPH_MAIL_GONE, .count = 1,
-		.ids = { key_name(b->record.ident.key, b->record.ident.key_bytes) },
 	};
 
+	if (!a)
+		return;
 	/* What a restart takes up comes faster than any mail is read: live_pass looks at it when all is there. */
-	if (c->tier && !c->tier->restored)
-		atomic_store(&c->advice->advisor->unseen, true);
-	else
-		graph_mail_post(c->advice->advisor->mail, &e);
+	if (c->tier && !c->tier->restored) {
+		atomic_store(&a->unseen, true);
+		return;
+	}
+	e.ids[0] = key_name(b->record.ident.key, b->record.ident.key_bytes);
+	graph_mail_post(a->mail, &e);
 }
 
 static void tell_graph(struct advisor *a, const struct graph_mail_event *e)

@@ -4,7 +4,7 @@
  *
  *     piece  'c', of whom 1, where 8, what 8, number 4        version 1, 0 3, ~0 4, unix ms 8, the piece
  *
- * Of whom: 'm' a layout's blocks in memory (0, layout), 'g' on a GPU (its number, layout), 'd' a disk's slots of a size (disk, bytes), 'k' the
+ * Of whom: 'm' a class of slots of memory (0, its stride), 'g' on a GPU (its number, layout), 'd' a disk's slots of a size (disk, bytes), 'k' the
  * conversations. Numbers in keys are big-endian. A piece that is there no more is dropped at the end of its owner's round; those of an
  * owner that has not come back for a month, at a start. All are read at the start; a policy takes its own up when it is made, before it is
  * told of anything. What it refuses is passed over: it learns that again.
@@ -119,25 +119,22 @@ static bool learner_of_disk(struct cache *c, uint32_t *n, struct learner *out)
 static bool learner_of_gpu(struct cache *c, uint32_t *n, struct learner *out)
 {
 	for (uint32_t g = 0; c->vram && g < c->vram->count; g++)
-		for (uint32_t i = 0; i < c->pool_count; i++) {
-			const struct vram_pool *vp = c->vram->gpu[g]->pools[i];
-
-			if (vp && !(*n)--) {
-				*out = (struct learner){ 'g', g, c->pools[i]->layout_id, c->policy, vp->policy };
+		for (const struct vram_class *k = c->vram->gpu[g]->classes; k; k = k->next)
+			if (!(*n)--) {
+				*out = (struct learner){ 'g', g, k->stride, c->policy, k->policy };
 				return true;
 			}
-		}
 	return false;
 }
 
 /* The n-th, in an order in which new ones may come between. */
 static bool learner_at(struct cache *c, uint32_t n, struct learner *out)
 {
-	if (n < c->pool_count) {
-		*out = (struct learner){ 'm', 0, c->pools[n]->layout_id, c->policy, c->pools[n]->policy };
+	if (n < c->class_count) {
+		*out = (struct learner){ 'm', 0, c->classes[n]->stride, c->policy, c->classes[n]->policy };
 		return true;
 	}
-	n -= c->pool_count;
+	n -= c->class_count;
 	if (n == 0) {
 		*out = (struct learner){ .whom = 'k' };
 		return true;
@@ -176,7 +173,7 @@ static enum status drop_rest(struct catalog *catalog, const struct learner *l, s
 	}
 }
 
-/* Learners are told by number, and a new pool's moves those behind it on: whose pieces are under way begins again then. */
+/* Learners are told by number, and a new class's moves those behind it on: whose pieces are under way begins again then. */
 static bool learner_next(struct cache *c, struct learning *k, struct learner *l)
 {
 	if (!learner_at(c, k->at, l))

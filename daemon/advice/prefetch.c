@@ -52,40 +52,40 @@ static uint64_t life_us(enum ahead_kind kind)
 
 void ahead_arrive(struct cache *c, struct block *b)
 {
-	struct pool *p = b->pool;
+	struct memory_class *k = b->pool->class;
 
 	b->refused = false; /* it is asked again when it is used */
-	p->ahead_blocks++;
+	k->ahead_blocks++;
 	b->node.last_use_us = c->now_us;
 	b->node.uses = 0;
 	b->node.next = NULL;
-	b->node.prev = p->ahead_last;
-	if (p->ahead_last)
-		p->ahead_last->next = &b->node;
+	b->node.prev = k->ahead_last;
+	if (k->ahead_last)
+		k->ahead_last->next = &b->node;
 	else
-		p->ahead = &b->node;
-	p->ahead_last = &b->node;
+		k->ahead = &b->node;
+	k->ahead_last = &b->node;
 }
 
-static void unlink_node(struct pool *p, struct policy_node *n)
+static void unlink_node(struct memory_class *k, struct policy_node *n)
 {
-	p->ahead_blocks--;
+	k->ahead_blocks--;
 	if (n->prev)
 		n->prev->next = n->next;
 	else
-		p->ahead = n->next;
+		k->ahead = n->next;
 	if (n->next)
 		n->next->prev = n->prev;
 	else
-		p->ahead_last = n->prev;
+		k->ahead_last = n->prev;
 	n->prev = n->next = NULL;
 }
 
-struct block *ahead_victim(const struct cache *c, const struct pool *p, bool any)
+struct block *ahead_victim(const struct cache *c, const struct memory_class *k, bool any)
 {
 	uint32_t looked = 0;
 
-	for (struct policy_node *n = p->ahead; n && looked < VICTIM_LOOKS; n = n->next, looked++) {
+	for (struct policy_node *n = k->ahead; n && looked < VICTIM_LOOKS; n = n->next, looked++) {
 		struct block *b = (struct block *)block_of_node(n);
 
 		if (!any && c->now_us - n->last_use_us <= life_us((enum ahead_kind)b->ahead))
@@ -109,12 +109,12 @@ void ahead_end(struct cache *c, struct block *b, enum counter how)
 {
 	struct ahead *a = &c->advice->ahead;
 	const enum ahead_kind kind = (enum ahead_kind)b->ahead;
-	const uint64_t bytes = b->pool->geometry.slot_bytes;
+	const uint64_t bytes = b->pool->geometry.need_bytes;
 
 	if (!b->ahead)
 		return;
 	if (b->shelf)
-		unlink_node(b->pool, &b->node);
+		unlink_node(b->pool->class, &b->node);
 	a->held_bytes -= bytes;
 	count_bytes(c, kind, how, bytes);
 	b->ahead = AHEAD_NO;
@@ -279,16 +279,17 @@ static bool budget_has(struct cache *c, uint64_t bytes)
 static bool deserves_room(struct cache *c, const struct block *b, enum ahead_kind kind)
 {
 	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .moved = true };
+	struct memory_class *k = b->pool->class;
 
-	if (c->advice->ahead.held_bytes + b->pool->geometry.slot_bytes > c->options.host_bytes / HOST_SHARE)
+	if (c->advice->ahead.held_bytes + b->pool->geometry.need_bytes > c->options.host_bytes / HOST_SHARE)
 		return false;
-	return room_spares(c, b->pool) && (kind == AHEAD_ASKED || b->pool->free_slots > 0 || !room_keeps_out(c, b->pool, &e));
+	return room_spares(c, k) && (kind == AHEAD_ASKED || memory_class_has_room(k) || !room_keeps_out(c, k, &e));
 }
 
 /* OK: begun, or not to be. BUSY: no more of this wish now. EXHAUSTED: no more of any. */
 static enum status load_ahead(struct cache *c, struct block *b, enum ahead_kind kind)
 {
-	const uint64_t bytes = b->pool->geometry.slot_bytes;
+	const uint64_t bytes = b->pool->geometry.need_bytes;
 
 	if (!proves_itself(&c->advice->ahead, kind)) {
 		cache_count(c, COUNTER_AHEAD_DOUBTED, 1);

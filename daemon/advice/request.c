@@ -11,7 +11,9 @@
 #include "daemon/block/block.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/session/session.h"
@@ -185,28 +187,6 @@ static void converse(struct advice *a, struct request *r)
 	*last = (struct conversation){ r->name[r->count - 1], r->conversation, r->turn };
 }
 
-/* The policies of the disks on which the pool's blocks may lie. */
-static void tell_disks(struct cache *c, const struct pool *p, const struct policy_request *q)
-{
-	if (!c->tier || !c->tier->policy->request)
-		return;
-	for (uint32_t i = 0; i < c->tier->unit_count; i++)
-		for (struct disk_class *k = c->tier->units[i].classes; k; k = k->next)
-			if (k == class_joined(&c->tier->units[i], p->geometry.slot_bytes))
-				c->tier->policy->request(k->policy, q);
-}
-
-/* Those of the GPUs that the session works on: what others have is not asked for by that. */
-static void tell_gpus(struct cache *c, uint32_t gpus, const struct pool *p, const struct policy_request *q)
-{
-	for (uint32_t i = 0; c->vram && c->policy->request && i < c->vram->count; i++) {
-		const struct gpu *g = c->vram->gpu[i];
-
-		if ((gpus & 1u << i) && !g->lost && g->pools[p->number])
-			c->policy->request(g->pools[p->number]->policy, q);
-	}
-}
-
 /* Who wrote a block is known of those that are there. */
 static void roles_find(const struct cache *c, uint32_t count, const uint64_t *ids, uint8_t *roles)
 {
@@ -217,26 +197,111 @@ static void roles_find(const struct cache *c, uint32_t count, const uint64_t *id
 	}
 }
 
-static void tell_pool(struct cache *c, const struct request *r, struct pool *p)
+/* The request as a policy hears it that has the blocks of these layouts: once, with the blocks of a key side by side. A policy takes a block's
+ * place in the list for its depth, so each stands for its part of the key's tokens. */
+static struct policy_request request_of(struct cache *c, const struct request *r, struct pool *const *pools, uint32_t layouts)
+{
+	const uint32_t block_tokens = pools[0]->layout.block_tokens, most = CACHE_BLOCKS_MAX / layouts;
+	const uint32_t keys = r->count < most ? r->count : most;
+	struct advice *a = c->advice;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < keys; i++)
+		for (uint32_t l = 0; l < layouts; l++)
+			a->id[n++] = policy_id(r->name[i], pools[l]->layout_id);
+	roles_find(c, n, a->id, a->role);
+	return (struct policy_request){
+		.now_us = c->now_us, .session = r->conversation, .ids = a->id, .count = n, .tokens = r->count * block_tokens,
+		.block_tokens = block_tokens / layouts, .turn = r->turn, .hint = r->hint, .priority = r->priority, .ttl_s = r->ttl_s,
+		.roles = a->role,
+	};
+}
+
+/* Tells a policy that several layouts may share once, of those that it has the blocks of. */
+static void tell_one(struct cache *c, const struct request *r, const struct policy_ops *ops, struct policy *policy,
+		     struct pool *const *pools, uint32_t layouts)
+{
+	const struct policy_request q = request_of(c, r, pools, layouts);
+
+	ops->request(policy, &q);
+}
+
+static void tell_memory(struct cache *c, const struct request *r)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+
+	for (uint32_t i = 0; i < c->class_count; i++) {
+		uint32_t n = 0;
+
+		for (uint32_t l = 0; l < r->layouts; l++)
+			if (r->pool[l]->class == c->classes[i])
+				pools[n++] = r->pool[l];
+		if (n)
+			tell_one(c, r, c->policy, c->classes[i]->policy, pools, n);
+	}
+}
+
+static void tell_disk(struct cache *c, const struct request *r, struct unit *u)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+
+	for (struct disk_class *k = u->classes; k; k = k->next) {
+		uint32_t n = 0;
+
+		for (uint32_t l = 0; l < r->layouts; l++)
+			if (class_joined(u, r->pool[l]->geometry.need_bytes) == k)
+				pools[n++] = r->pool[l];
+		if (n)
+			tell_one(c, r, c->tier->policy, k->policy, pools, n);
+	}
+}
+
+/* The class of the layout's copies on the GPU; NULL: it has none there. */
+static const struct vram_class *class_on(const struct gpu *g, const struct pool *p)
+{
+	const struct vram_pool *vp = g->pools[p->number];
+
+	return vp ? vp->class : NULL;
+}
+
+static void tell_gpu(struct cache *c, const struct request *r, const struct gpu *g)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+
+	for (uint32_t i = 0; i < r->layouts; i++) {
+		const struct vram_class *k = class_on(g, r->pool[i]);
+		uint32_t n = 0, first = 0;
+
+		while (first < i && class_on(g, r->pool[first]) != k)
+			first++;
+		for (uint32_t l = i; k && first == i && l < r->layouts; l++)
+			if (class_on(g, r->pool[l]) == k)
+				pools[n++] = r->pool[l];
+		if (n)
+			tell_one(c, r, c->policy, k->policy, pools, n);
+	}
+}
+
+static void note_asked(struct cache *c, uint32_t gpus, const struct request *r, const struct pool *p)
+{
+	for (uint32_t i = 0; i < r->count; i++)
+		gone_asked(c, policy_id(r->name[i], p->layout_id), gpus);
+}
+
+static void tell_all(struct cache *c, const struct request *r)
 {
 	const uint32_t gpus = session_gpus(c, r->session);
-	struct advice *a = c->advice;
-	const struct policy_request q = {
-		.now_us = c->now_us, .session = r->conversation, .ids = a->id, .count = r->count,
-		.tokens = r->count * p->layout.block_tokens, .block_tokens = p->layout.block_tokens, .turn = r->turn, .hint = r->hint,
-		.priority = r->priority, .ttl_s = r->ttl_s, .roles = a->role,
-	};
 
-	for (uint32_t i = 0; i < r->count; i++)
-		a->id[i] = policy_id(r->name[i], p->layout_id);
-	if (r->kind != REQUEST_REPORT)
-		for (uint32_t i = 0; i < r->count; i++)
-			gone_asked(c, a->id[i], gpus);
-	roles_find(c, r->count, a->id, a->role);
+	for (uint32_t i = 0; i < r->layouts && r->kind != REQUEST_REPORT; i++)
+		note_asked(c, gpus, r, r->pool[i]);
+	/* Of the GPUs those that the session works on: what others have is not asked for by that. */
+	for (uint32_t i = 0; c->vram && c->policy->request && i < c->vram->count; i++)
+		if ((gpus & 1u << i) && !c->vram->gpu[i]->lost)
+			tell_gpu(c, r, c->vram->gpu[i]);
 	if (c->policy->request)
-		c->policy->request(p->policy, &q);
-	tell_gpus(c, gpus, p, &q);
-	tell_disks(c, p, &q);
+		tell_memory(c, r);
+	for (uint32_t i = 0; c->tier && c->tier->policy->request && i < c->tier->unit_count; i++)
+		tell_disk(c, r, &c->tier->units[i]);
 }
 
 static void tell(struct cache *c, struct request *r)
@@ -249,8 +314,7 @@ static void tell(struct cache *c, struct request *r)
 	}
 	cache_count(c, r->kind == REQUEST_REPORT ? COUNTER_REQUESTS_HINTED : COUNTER_REQUESTS, 1);
 	converse(c->advice, r);
-	for (uint32_t i = 0; i < r->layouts; i++)
-		tell_pool(c, r, r->pool[i]);
+	tell_all(c, r);
 	if (c->advice->recorder)
 		trace_note(c, r);
 	if (c->advice->advisor) {

@@ -14,6 +14,7 @@
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/threads/deadline.h"
 #include "eviction/hash.h"
 #include "store/index.h"

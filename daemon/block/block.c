@@ -5,24 +5,23 @@
  */
 #include "daemon/block/block.h"
 
-#include "daemon/advice/eviction_log.h"
 #include "daemon/advice/prefetch.h"
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
+#include "daemon/block/unwritten.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/restore.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/memory/evict.h"
-#include "daemon/session/watch.h"
 #include "daemon/vram/replace.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "eviction/policy.h"
 #include "store/crash_point.h"
-#include "store/host/host.h"
 #include "store/index.h"
 #include "store/status.h"
 
@@ -32,58 +31,42 @@
 
 enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, struct block **out)
 {
-	struct host_slot slot;
+	struct memory_slot slot;
 	struct block *b = calloc(1, sizeof(*b));
 	enum status s;
 
 	if (!b)
 		return STATUS_EXHAUSTED;
 	b->refused = e && room_refuses(c, p, e);
-	s = room_take(c, p, &slot);
-	if (s)
-		goto fail;
-	b->shelf = shelf_get(c, p, slot.extent);
-	if (!b->shelf) {
-		host_slot_give(&slot);
-		s = STATUS_EXHAUSTED;
-		goto fail;
+	s = room_take(c, p->class, &slot);
+	if (s) {
+		free(b);
+		return s;
 	}
+	b->shelf = slot.shelf;
 	b->pool = p;
-	b->shelf->taken++;
-	b->shelf->held++;
-	p->free_slots--;
-	p->taken_lately = true;
 	b->index = slot.index;
 	b->take = (uint32_t)slot.generation;
 	b->generation = slot.generation + (c->tier ? c->tier->generation_lift : 0);
 	cache_count(c, COUNTER_REFUSED_HOST, b->refused);
 	*out = b;
 	return STATUS_OK;
-fail:
-	free(b);
-	return s;
 }
 
 void block_slot_give(struct block *b)
 {
-	const struct pool *p = b->pool;
-	const struct host_slot slot = {
-		.pool = p->host, .extent = b->shelf->extent, .index = b->index, .at = block_slot_at(b),
-		.offset = b->index * p->geometry.slot_bytes, .generation = b->take,
-	};
+	const struct memory_slot slot = { .shelf = b->shelf, .index = b->index, .at = block_slot_at(b), .generation = b->take };
 
-	b->shelf->taken--;
-	if (!b->shelf->draining)
-		b->pool->free_slots++;
-	host_slot_give(&slot);
+	memory_slot_give(&slot);
 }
 
 void block_discard(struct cache *c, struct block *b)
 {
 	(void)c;
 	if (b->shelf) {
-		b->shelf->held--;
+		span_held(b->shelf, -1);
 		block_slot_give(b);
+		b->shelf = NULL; /* the span may be no more */
 	}
 	vram_give(b);
 	free(b);
@@ -101,48 +84,50 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 	if (s)
 		return s;
 	by_id_add(c, b);
-	gone_forget(c, b->node.id, false);
+	observe_came_back(c, b->node.id, false);
+	unwritten_set(b, true);
 	if (b->shelf) {
-		b->shelf->held--;
+		span_held(b->shelf, -1);
+		span_used(b->shelf, c->now_us);
 		b->shelf->at[b->index] = b;
 		p->blocks++;
-		p->evictable += block_pins(b) == 0;
+		p->class->evictable += block_pins(b) == 0;
 		p->dirty += c->tier != NULL;
 	}
 	cache_count(c, COUNTER_STORED_BLOCKS, 1);
-	watch_event(c, b, CACHE_STORED, CACHE_REASON_NONE);
+	observe_stored(c, b);
 	return STATUS_OK;
 }
 
-/* Refused blocks hang in a list of the pool by the links that the policy would use. */
+/* Refused blocks hang in a list of the class by the links that the policy would use. */
 static void refused_add(struct cache *c, struct block *b)
 {
-	struct pool *p = b->pool;
+	struct memory_class *k = b->pool->class;
 
 	b->node.last_use_us = c->now_us;
 	b->node.uses = 0;
 	b->node.next = NULL;
-	b->node.prev = p->refused_last;
-	if (p->refused_last)
-		p->refused_last->next = &b->node;
+	b->node.prev = k->refused_last;
+	if (k->refused_last)
+		k->refused_last->next = &b->node;
 	else
-		p->refused = &b->node;
-	p->refused_last = &b->node;
+		k->refused = &b->node;
+	k->refused_last = &b->node;
 }
 
 static void refused_remove(struct block *b)
 {
 	struct policy_node *n = &b->node;
-	struct pool *p = b->pool;
+	struct memory_class *k = b->pool->class;
 
 	if (n->prev)
 		n->prev->next = n->next;
 	else
-		p->refused = n->next;
+		k->refused = n->next;
 	if (n->next)
 		n->next->prev = n->prev;
 	else
-		p->refused_last = n->prev;
+		k->refused_last = n->prev;
 	n->prev = n->next = NULL;
 	b->refused = false;
 }
@@ -162,7 +147,7 @@ void block_enter_policy(struct cache *c, struct block *b, uint64_t position)
 	else if (b->refused)
 		refused_add(c, b);
 	else
-		c->policy->insert(p->policy, &b->node, &e);
+		c->policy->insert(p->class->policy, &b->node, &e);
 }
 
 void block_unworthy(struct block *b, bool is)
@@ -172,33 +157,33 @@ void block_unworthy(struct block *b, bool is)
 	b->unworthy = is;
 }
 
-void block_arrive(struct cache *c, struct block *b, const struct host_slot *slot, struct shelf *s, uint64_t position)
+void block_arrive(struct cache *c, struct block *b, const struct memory_slot *slot, uint64_t position)
 {
 	block_books(b, false);
-	b->shelf = s;
+	b->shelf = slot->shelf;
 	b->index = slot->index;
 	b->take = (uint32_t)slot->generation;
-	s->at[b->index] = b;
+	b->shelf->at[b->index] = b;
 	b->pool->blocks++;
 	block_books(b, true);
 	b->pool->dirty += c->tier && !b->rack;
-	gone_forget(c, b->node.id, false);
+	observe_came_back(c, b->node.id, false);
 	block_enter_policy(c, b, position);
 	where_set(b, BLOCK_IN_MEMORY, true);
 	if (b->vram)
 		vram_sync(b);
-	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+	observe_moved(c, b);
 }
 
 /* Out of memory's books; the slot stays taken. */
 static void leave_shelf(struct cache *c, struct block *b)
 {
 	if (b->ahead)
-		ahead_end(c, b, COUNTER_AHEAD_WASTED);
+		observe_ahead_ended(c, b, COUNTER_AHEAD_WASTED);
 	else if (b->refused)
 		refused_remove(b);
 	else
-		c->policy->remove(b->pool->policy, &b->node);
+		c->policy->remove(b->pool->class->policy, &b->node);
 	block_unworthy(b, false);
 	b->shelf->at[b->index] = NULL;
 	b->pool->blocks--;
@@ -211,7 +196,7 @@ void block_depart(struct cache *c, struct block *b)
 {
 	CRASH_POINT("block_depart");
 	leave_shelf(c, b);
-	b->pool->evictable--;
+	b->pool->class->evictable--;
 	block_slot_give(b);
 	b->shelf = NULL;
 	/* What left memory first is to leave the disk first, whether it was written there long before that or for it. */
@@ -219,7 +204,7 @@ void block_depart(struct cache *c, struct block *b)
 		rack_renew(c, b, 0);
 	if (b->vram)
 		vram_sync(b);
-	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+	observe_moved(c, b);
 }
 
 enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uint32_t slot, uint64_t position)
@@ -234,13 +219,13 @@ enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uin
 	by_id_add(c, b);
 	CRASH_POINT("block_adopt");
 	rack_attach(c, rack, slot, b, position);
-	watch_event(c, b, CACHE_STORED, CACHE_REASON_NONE);
+	observe_stored(c, b);
 	return STATUS_OK;
 }
 
 uint64_t block_pin_bytes(const struct block *b)
 {
-	return block_memory_pins(b) == 0 ? block_pool(b)->geometry.slot_bytes : 0;
+	return block_memory_pins(b) == 0 ? block_pool(b)->geometry.need_bytes : 0;
 }
 
 /* With copies on GPUs, pins of all of them, and of one alone, hold each differently: all is taken out, and counted anew. Most blocks are
@@ -248,14 +233,14 @@ uint64_t block_pin_bytes(const struct block *b)
 void block_books(struct block *b, bool on)
 {
 	const uint32_t memory = block_memory_pins(b), held = memory & ~INDEX_DEAD, pins = block_pins(b) & ~INDEX_DEAD;
-	const uint64_t bytes = b->pool->geometry.slot_bytes, one = on ? 1 : -1ull;
+	const uint64_t bytes = b->pool->geometry.need_bytes, one = on ? 1 : -1ull;
 	struct tenant *t = b->pool->tenant;
 
 	t->pinned_bytes += pins ? one * bytes : 0;
 	t->beside_bytes += pins && b->vram && !(b->shelf && held) ? one * bytes : 0;
 	if (b->shelf) {
-		b->shelf->held += held ? (uint32_t)one : 0;
-		b->pool->evictable += memory == 0 ? one : 0;
+		span_held(b->shelf, !held ? 0 : on ? 1 : -1);
+		b->pool->class->evictable += memory == 0 ? one : 0;
 	}
 	if (b->vram)
 		vram_books(b, held - b->memory_pins, on);
@@ -274,10 +259,10 @@ static void pin(struct block *b)
 	index_pin(&b->record, &first);
 	if (!first || b->vram)
 		return;
-	b->pool->tenant->pinned_bytes += b->pool->geometry.slot_bytes;
+	b->pool->tenant->pinned_bytes += b->pool->geometry.need_bytes;
 	if (b->shelf) {
-		b->pool->evictable--;
-		b->shelf->held++;
+		b->pool->class->evictable--;
+		span_held(b->shelf, 1);
 	}
 }
 
@@ -349,11 +334,11 @@ static void unpin(struct block *b, bool changes)
 	if (changes)
 		block_books(b, true);
 	else if (!b->vram && !(left & ~INDEX_DEAD)) {
-		b->pool->tenant->pinned_bytes -= b->pool->geometry.slot_bytes;
+		b->pool->tenant->pinned_bytes -= b->pool->geometry.need_bytes;
 		if (b->shelf)
-			b->shelf->held--;
+			span_held(b->shelf, -1);
 		if (b->shelf && !(left & INDEX_DEAD))
-			b->pool->evictable++;
+			b->pool->class->evictable++;
 	}
 	if (left & INDEX_DEAD)
 		dead_give(b);
@@ -393,7 +378,8 @@ static void leave_rack(struct cache *c, struct block *b, enum cache_reason reaso
 	uint32_t slot = b->rack_slot;
 
 	if (reason == CACHE_REASON_EVICTED && !b->shelf)
-		gone_note(c, b->node.id, &r->at[slot].node, GONE_DISK, r->class->unit->failed ? GONE_LOST : GONE_FULL);
+		observe_left(c, b->node.id, &r->at[slot].node, GONE_DISK,
+			     r->class->unit->failed ? GONE_LOST : GONE_FULL);
 	rack_detach(c, b);
 	if (reason == CACHE_REASON_EVICTED)
 		return;
@@ -411,6 +397,7 @@ void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 		spill_orphan(c, b);
 	CRASH_POINT("block_remove");
 	index_remove(c->index, &b->record);
+	unwritten_set(b, false);
 	if (b->shelf)
 		leave_shelf(c, b);
 	if (b->rack)
@@ -418,7 +405,7 @@ void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 	if (b->vram)
 		vram_removed(c, b);
 	block_books(b, true);
-	watch_event(c, b, CACHE_REMOVED, reason);
+	observe_removed(c, b, reason);
 	dead_give(b);
 }
 
@@ -435,6 +422,7 @@ static void hand_over(struct cache *c, struct block *b, struct block *heir)
 	heir->role = b->role;
 	heir->wanted = b->wanted;
 	heir->turn = b->turn;
+	unwritten_inherit(b, heir);
 	if (b->rack) {
 		heir->rack = b->rack;
 		heir->rack_slot = b->rack_slot;
@@ -466,7 +454,7 @@ static void heir_enter(struct cache *c, struct block *heir)
 	block_books(heir, true);
 	if (heir->vram)
 		vram_sync(heir);
-	watch_event(c, heir, CACHE_MOVED, CACHE_REASON_NONE);
+	observe_moved(c, heir);
 }
 
 struct block *block_succeed(struct cache *c, struct block *b)
@@ -490,9 +478,10 @@ struct block *block_succeed(struct cache *c, struct block *b)
 	if (heir->rack || heir->vram) {
 		heir_enter(c, heir);
 	} else {
+		unwritten_set(heir, false);
 		free(heir);
 		heir = NULL;
-		watch_event(c, b, CACHE_REMOVED, CACHE_REASON_CORRUPT);
+		observe_removed(c, b, CACHE_REASON_CORRUPT);
 	}
 	dead_give(b);
 	return heir;
@@ -504,29 +493,31 @@ static void refused_use(struct cache *c, struct block *b, const struct policy_ev
 	uint32_t uses = b->node.uses + 1;
 
 	refused_remove(b);
-	b->refused = room_keeps_out(c, b->pool, e);
+	b->refused = room_keeps_out(c, b->pool->class, e);
 	if (b->refused) {
 		refused_add(c, b);
 		b->node.uses = uses;
 	} else {
-		c->policy->insert(b->pool->policy, &b->node, e);
+		c->policy->insert(b->pool->class->policy, &b->node, e);
 	}
 }
 
 /* In memory and on disk. */
 static void use_below(struct cache *c, struct block *b, const struct policy_event *e)
 {
+	if (b->shelf)
+		span_used(b->shelf, c->now_us);
 	if (b->shelf && b->ahead) {
-		ahead_end(c, b, COUNTER_AHEAD_USED);
+		observe_ahead_ended(c, b, COUNTER_AHEAD_USED);
 		b->refused = room_refuses(c, b->pool, e);
 		if (b->refused)
 			refused_add(c, b);
 		else
-			c->policy->insert(b->pool->policy, &b->node, e);
+			c->policy->insert(b->pool->class->policy, &b->node, e);
 	} else if (b->shelf && b->refused) {
 		refused_use(c, b, e);
 	} else if (b->shelf) {
-		c->policy->use(b->pool->policy, &b->node, e);
+		c->policy->use(b->pool->class->policy, &b->node, e);
 	}
 	block_unworthy(b, false);
 	if (b->rack)
@@ -571,8 +562,8 @@ const char *block_tiers(uint8_t where)
 void block_place_on(const struct block *b, const struct vram_slot *copy, struct cache_place *out)
 {
 	if (copy)
-		*out = (struct cache_place){ .extent = copy->shelf->extent, .tokens = b->tokens,
-					     .offset = copy->index * copy->shelf->pool->stride, .generation = b->generation };
+		*out = (struct cache_place){ .extent = copy->span->place->extent, .tokens = b->tokens,
+					     .offset = vram_offset(copy), .generation = b->generation };
 	else
 		block_place(b, out);
 }
@@ -580,6 +571,6 @@ void block_place_on(const struct block *b, const struct vram_slot *copy, struct 
 void block_place(const struct block *b, struct cache_place *out)
 {
 	*out = (struct cache_place){ .extent = b->shelf->extent, .tokens = b->tokens,
-				     .offset = b->index * b->pool->geometry.slot_bytes,
+				     .offset = b->shelf->offset + b->index * b->shelf->stride,
 				     .generation = b->generation };
 }

@@ -16,7 +16,6 @@
 
 struct cache;
 struct gpu;
-struct host_slot;
 struct rack;
 
 enum { BLOCK_IN_MEMORY = 1, BLOCK_ON_DISK = 2, BLOCK_ON_GPU = 4 };
@@ -28,7 +27,7 @@ struct block {
 	struct index_record record;    /* first: block_of(); its `word`: block_header_crc() */
 	struct policy_node node;       /* of memory's policy, while it is in memory */
 	struct pool *pool;
-	struct shelf *shelf;           /* NULL: not in memory */
+	struct span_map *shelf;        /* NULL: not in memory */
 	struct rack *rack;             /* NULL: not on disk */
 	struct vram_slot *vram;        /* its slots on GPUs, coming ones too (vram/vram.h); NULL: none */
 	uint64_t generation;           /* of its put: in the header, whatever slot that lies in */
@@ -37,7 +36,7 @@ struct block {
 	uint32_t rack_slot;
 	uint16_t tokens;
 	bool moving : 1;               /* being spilled or loaded: move_of() */
-	bool refused : 1;              /* admission: in memory it is on the pool's list of those; before it is there, it will be */
+	bool refused : 1;              /* admission: in memory it is on the class's list of those; before it is there, it will be */
 	bool unworthy : 1;             /* dirty, and no disk's policy would give up another block for it */
 	bool awaited : 1;              /* on its way to memory, and from there to a GPU */
 	bool doubted : 1;              /* on disk as a crash left it: the header is sound, its bytes have not been looked at: rack_doubt() */
@@ -45,7 +44,8 @@ struct block {
 	uint8_t ahead : 2;             /* enum ahead_kind: loaded ahead of its use, which has not come yet */
 	uint8_t wanted;                /* Leases that are expected and want it, and not others' loads in its place */
 	_Atomic uint8_t where;         /* what lookups may know of it: BLOCK_IN_MEMORY | BLOCK_ON_DISK | BLOCK_ON_GPU */
-	uint8_t role : 6;              /* of its put: enum policy_role has the same numbers */
+	uint8_t role : 5;              /* of its put: enum policy_role has the same numbers */
+	uint8_t unwritten : 1;         /* on no disk, and in the pool's list of those: unwritten_set() */
 	uint8_t flushed : 1;           /* a Flush has acknowledged it, by its key: block_flushed() */
 	uint8_t rack_known : 1;        /* its copy on disk has the header of block_header_crc(), too */
 	_Atomic uint16_t turn;         /* of its put; 0: not known. Lookups read it */
@@ -85,7 +85,7 @@ void block_books(struct block *b, bool on);
 /* An unpublished or dead slot of memory goes back. */
 void block_slot_give(struct block *b);
 /* Published, on disk or a GPU: it is in memory now too, in a slot that was taken for it. */
-void block_arrive(struct cache *c, struct block *b, const struct host_slot *slot, struct shelf *s, uint64_t position);
+void block_arrive(struct cache *c, struct block *b, const struct memory_slot *slot, uint64_t position);
 /* On disk or a GPU, and unpinned: its copy in memory goes. */
 void block_depart(struct cache *c, struct block *b);
 /* Its copy in memory is wrong, and somebody may have it: what it has on a disk and on GPUs is a block of its own from now on, which is
@@ -164,7 +164,7 @@ static inline bool block_live(const struct block *b)
 
 static inline uint8_t *block_slot_at(const struct block *b)
 {
-	return b->shelf->base + b->index * b->pool->geometry.slot_bytes;
+	return b->shelf->base + b->index * b->shelf->stride;
 }
 
 /* What lookups may know of where it is. */

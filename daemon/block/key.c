@@ -2,10 +2,9 @@
 #include "daemon/block/key.h"
 
 #include "daemon/advice/advice.h"
-#include "daemon/advice/graph.h"
-#include "daemon/advice/prefetch.h"
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/values.h"
 #include "eviction/table.h"
 #include "store/index.h"
@@ -47,8 +46,7 @@ void by_id_add(struct cache *c, struct block *b)
 
 	b->id_next = *bucket;
 	*bucket = b;
-	if (c->advice->advisor)
-		advisor_block(c, b, true);
+	observe_listed(c, b, true);
 }
 
 void by_id_remove(struct cache *c, struct block *b)
@@ -59,9 +57,8 @@ void by_id_remove(struct cache *c, struct block *b)
 		at = &(*at)->id_next;
 	*at = b->id_next;
 	if (!b->shelf)
-		ahead_end(c, b, COUNTER_AHEAD_WASTED);
-	if (c->advice->advisor)
-		advisor_block(c, b, false);
+		observe_ahead_ended(c, b, COUNTER_AHEAD_WASTED);
+	observe_listed(c, b, false);
 }
 
 struct block *by_id_find(const struct cache *c, uint64_t id)

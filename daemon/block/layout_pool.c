@@ -1,18 +1,12 @@
-/* Pools and shelves: a pool is a layout of a tenant, a shelf is one of its extents. Shelves know which
- * published block lies in which slot, for whoever must walk blocks by place: drains, scrubs, and a watch's
- * first look around.
- */
+/* Pools: a pool is a layout of a tenant. It joins a class of slots of host memory when it is made. */
 #include "daemon/block/layout_pool.h"
 
 #include "daemon/advice/policy_store.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
-#include "daemon/session/offer.h"
-#include "eviction/policy.h"
 #include "kernels/format.h"
-#include "store/host/host.h"
-#include "store/ring/ring.h"
 #include "store/status.h"
 
 #include <stdlib.h>
@@ -30,6 +24,7 @@ static enum status pool_create(struct cache *c, struct quota_holder *holder, con
 			       const char **why)
 {
 	struct pool *p;
+	bool made;
 	enum status s = quota_take(holder, QUOTA_LAYOUTS, 1, why);
 
 	if (s)
@@ -44,20 +39,22 @@ static enum status pool_create(struct cache *c, struct quota_holder *holder, con
 	p->layout = *l;
 	p->layout_id = kv_layout_id(l);
 	kv_geometry_of(l, &p->geometry);
-	s = host_pool_get(c->host, p->tenant->number, p->layout_id, p->geometry.slot_bytes, &p->host);
+	s = memory_class_get(c, p->geometry.need_bytes, &p->class, &made);
 	if (s) {
-		if (s == STATUS_INVALID)
-			*why = "a block of this layout is larger than the host tier";
+		if (s == STATUS_PRECONDITION) {
+			*why = "a block of this layout is larger than an extent of memory: raise extent_bytes, or host_bytes";
+			s = STATUS_INVALID;
+		}
 		goto fail;
 	}
-	s = STATUS_EXHAUSTED;
-	p->policy_room = c->options.host_bytes / p->geometry.slot_bytes;
-	p->policy = policy_create(c->policy, p->policy_room, c->options.recompute_growth);
-	if (!p->policy)
-		goto fail;
-	learned_recall(c, &(struct learner){ 'm', 0, p->layout_id, c->policy, p->policy });
+	if (made)
+		learned_recall(c, &(struct learner){ 'm', 0, p->class->stride, c->policy, p->class->policy });
+	p->class_next = p->class->pools;
+	p->class->pools = p;
 	c->pools[c->pool_count++] = p;
 	p->holder = quota_join_again(holder); /* until the daemon ends */
+	unwritten_walk_begin(&p->spills, p);
+	unwritten_walk_begin(&p->falls, p);
 	*out = p;
 	return STATUS_OK;
 fail:
@@ -82,101 +79,7 @@ enum status pool_get(struct cache *c, struct quota_holder *holder, const struct 
 
 void pools_free(struct cache *c)
 {
-	for (uint32_t i = 0; i < c->pool_count; i++) {
-		struct pool *p = c->pools[i];
-
-		while (p->shelves)
-			shelf_free(c, p->shelves);
-		c->policy->destroy(p->policy);
-		free(p);
-	}
-}
-
-struct shelf *shelf_find(struct cache *c, uint32_t extent)
-{
-	struct shelf *s = c->shelf_hash[extent % SHELF_BUCKETS];
-
-	while (s && s->extent != extent)
-		s = s->hash_next;
-	return s;
-}
-
-/* Ids of extents rise, so a new one mostly goes last; a walk by rising id needs the order. */
-void shelf_link(struct cache *c, struct pool *p, struct shelf *s)
-{
-	struct shelf **at = &p->shelves;
-	struct shelf **bucket = &c->shelf_hash[s->extent % SHELF_BUCKETS];
-
-	while (*at && (*at)->extent < s->extent)
-		at = &(*at)->next;
-	s->next = *at;
-	*at = s;
-	s->hash_next = *bucket;
-	*bucket = s;
-}
-
-struct shelf *shelf_get(struct cache *c, struct pool *p, uint32_t extent)
-{
-	struct shelf *s = shelf_find(c, extent);
-	const struct extent *e;
-	uint32_t slots;
-
-	if (s)
-		return s;
-	e = host_extent(c->host, extent);
-	if (!e)
-		return NULL;
-	slots = e->bytes / p->geometry.slot_bytes;
-	s = calloc(1, sizeof(*s) + slots * sizeof(s->at[0]));
-	if (!s)
-		return NULL;
-	s->pool = p;
-	s->base = e->base;
-	s->extent = extent;
-	s->slots = slots;
-	for (uint32_t i = 0; i < CACHE_DISKS_MAX; i++)
-		s->buffer[i] = RING_NONE;
-	shelf_link(c, p, s);
-	if (extent > p->newest)
-		p->newest = extent;
-	offers_tell(c);
-	p->slots += slots;
-	p->free_slots += slots;
-	return s;
-}
-
-void shelf_free(struct cache *c, struct shelf *s)
-{
-	struct shelf **at = &s->pool->shelves;
-
-	while (*at != s)
-		at = &(*at)->next;
-	*at = s->next;
-	at = &c->shelf_hash[s->extent % SHELF_BUCKETS];
-	while (*at != s)
-		at = &(*at)->hash_next;
-	*at = s->hash_next;
-	free(s->device);
-	free(s);
-}
-
-struct block *shelf_next_block(struct pool *p, uint32_t *extent, uint32_t *slot, uint32_t *budget)
-{
-	struct shelf *s = p->shelves;
-
-	while (s && s->extent < *extent)
-		s = s->next;
-	if (s && s->extent != *extent)
-		*slot = 0;
-	for (; s; s = s->next, *slot = 0) {
-		*extent = s->extent;
-		for (; *slot < s->slots; ++*slot) {
-			if (*budget == 0)
-				return NULL;
-			--*budget;
-			if (s->at[*slot])
-				return s->at[(*slot)++];
-		}
-	}
-	return NULL;
+	memory_classes_free(c);
+	for (uint32_t i = 0; i < c->pool_count; i++)
+		free(c->pools[i]);
 }

@@ -20,23 +20,27 @@
 #include "daemon/block/counters.h"
 #include "daemon/block/handle.h"
 #include "daemon/block/layout_pool.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
-#include "daemon/memory/check.h"
 #include "daemon/memory/drain.h"
-#include "daemon/session/attachment.h"
-#include "daemon/session/lease.h"
-#include "daemon/session/reservation.h"
 
 struct advice;
+struct attachment;
 struct cache_watch;
-struct host_tier;
+struct damage_notes;
 struct index;
+struct lease;
 struct policy_ops;
+struct observers;
+struct part;
 struct quota;
+struct retire;
 struct session;
 struct sums;
 struct tier;
 struct vram;
+
+enum { ATTACHMENT_BUCKETS = 1024, CLAIM_BUCKETS = 16384, LEASES_LATE = 16 };
 
 struct cache {
 	struct cache_options options;
@@ -45,9 +49,10 @@ struct cache {
 	_Atomic bool draining;
 	_Atomic uint64_t counters[COUNTER_COUNT];
 	struct index *index;
-	struct host_tier *host;
+	struct arena *host;
 	struct tier *tier;             /* of disks (disk/tier.h); NULL: none */
 	struct vram *vram;             /* of GPUs (vram/vram.h); NULL: none */
+	const struct observers *observers; /* who listens to the news (block/observer.h) */
 	void (*before_unlock)(struct cache *c); /* what is to be done before the lock is left; NULL: nothing */
 	void (*on_call)(struct cache *c); /* a call has come, without the lock; NULL: nothing is waiting for one */
 	struct sums *sums;             /* threads for checksums (threads/checksum_pool.h); NULL: none */
@@ -62,7 +67,9 @@ struct cache {
 	struct tenant tenant;          /* the only one of this version */
 	struct pool *pools[POOLS_MAX];
 	uint32_t pool_count;
-	struct shelf *shelf_hash[SHELF_BUCKETS];
+	struct memory_class *classes[MEMORY_CLASSES_MAX]; /* of slots of host memory */
+	uint32_t class_count;
+	struct memory_extent *memory_extents; /* registered */
 	struct session *sessions;
 	struct handle_places session_places;
 	uint64_t last_session;         /* public number */
@@ -81,21 +88,20 @@ struct cache {
 	struct cache_watch *watches;
 	uint32_t watch_count;
 
-	uint32_t ahead_hint;           /* pool at which room_ahead goes on */
-	struct pool *ahead;            /* its word to cache_chores */
-	uint32_t ahead_slots;
-	struct drain drains[DRAINS_MAX];
-	uint32_t drain_count;
+	uint64_t ahead_refused;        /* room_epoch at which no page was to be had ahead of need */
+	uint32_t trades;               /* classes that have a claim */
+	uint64_t spills_stuck_us;      /* when spills last kept a caller waiting in vain; 0: never */
 	uint64_t read_bytes;           /* that streams which read have pinned, each block as often as it is read */
 	uint64_t pinned_lost;          /* rises when a block ends, or a copy on a GPU is found bad, that may be pinned */
 	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */
-	struct damage_notes damages;   /* memory/check.c */
+	struct damage_notes *damages;  /* memory/check.c */
 	struct advice *advice;         /* advice/advice.h */
-	struct pool *grow;             /* room_take gave up for it: see there */
+	struct memory_class *grow;     /* room_take gave up for it: see there */
 	bool gpu_busy;                 /* so did a GPU's: see vram_room_wait */
 	void (*wake_chores)(void *arg);
 	void *wake_chores_arg;
 	void (*on_extent)(void *arg);  /* there is one more */
+	uint64_t extents_made;         /* of all tiers */
 	void *on_extent_arg;
 	struct retire *retired;        /* to tell once the lock is off */
 	uint32_t retired_count, retired_cap;

@@ -289,9 +289,10 @@ void wait_links_drop(struct cache *c, struct cache_wait *w)
 
 void cache_wait_end(struct cache *c, struct cache_wait *w)
 {
-	if (!w->links && !w->mark)
+	if (!w->links && !w->mark && !w->walk.list)
 		goto out;
 	cache_lock(c);
+	unwritten_walk_end(&w->walk);
 	vram_mark_drop(w);
 	wait_links_drop(c, w);
 	cache_unlock(c);

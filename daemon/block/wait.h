@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/block/unwritten.h"
 #include "daemon/block/values.h"
 #include "store/status.h"
 
@@ -35,7 +36,10 @@ struct cache_wait {
 	enum status uncommitted;       /* not OK: the catalog's word on a commit of this wait */
 	uint64_t doubted;              /* of a flush of everything that is BUSY: all is durable but so many that a crash left and nobody has read; 0: not all is */
 	uint64_t since_us;             /* of a flush: what was stored later is not its business */
-	uint32_t layout, extent, slot; /* where its walk goes on */
+	uint32_t layout;               /* ... where its walk goes on: in that layout, */
+	struct unwritten_walk walk;    /* ... in its list of what is on no disk; */
+	bool falls;                    /* ... of which what is on GPUs alone comes down now; the rest comes first */
+	bool again;                    /* ... something was begun, so there is to be another walk */
 	uint32_t units;                /* a bit each; of a delete: disks that had something to bury; of a flush: that had failed when it began */
 	uint32_t pending, begun;       /* the same, of a delete: disks that are to be synced yet, whose sync has begun; */
 	uint32_t committed;            /* and `pending` as its last commit began */

@@ -27,14 +27,14 @@ enum {
 /* In memory, for those that it has not. */
 static void room_for_loads(struct cache *c, uint32_t n, struct block *const *block)
 {
-	uint32_t loads[POOLS_MAX] = { 0 };
+	uint32_t loads[MEMORY_CLASSES_MAX] = { 0 };
 
 	for (uint32_t i = 0; i < n; i++)
 		if (block[i] && !block[i]->shelf && !block[i]->moving)
-			loads[block_pool(block[i])->number]++;
-	for (uint32_t i = 0; i < c->pool_count; i++)
+			loads[block_pool(block[i])->class->number]++;
+	for (uint32_t i = 0; i < c->class_count; i++)
 		if (loads[i])
-			room_clear(c, c->pools[i], loads[i]);
+			room_clear(c, c->classes[i], loads[i]);
 }
 
 static void fetch_some(struct cache *c, uint32_t n, struct block **block, enum ring_priority priority, struct cache_wait *w)
@@ -93,7 +93,7 @@ static void room_for_ups(struct admission *a, uint32_t layout, uint32_t from, ui
 		ups += b && b->shelf && !vram_slot_on(b, a->want.gpu);
 	}
 	if (vp && ups)
-		vram_room_ahead(a->cache, vp, ups);
+		vram_room_ahead(a->cache, vp->class, ups);
 }
 
 static void pin_all(uint32_t blocks, struct block *const *block)

@@ -11,6 +11,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/spill.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/budget.h"
@@ -134,7 +135,7 @@ static enum status commit_lease_ask(struct commit *m, const struct session *s)
 	enum status status = lease_ask(m->cache, s, &why);
 
 	for (uint32_t i = 0; i < l->count; i++)
-		*(lease_on_gpu(l)[i] ? &gpu_bytes : &bytes) += block_pool(l->block[i])->geometry.slot_bytes;
+		*(lease_on_gpu(l)[i] ? &gpu_bytes : &bytes) += block_pool(l->block[i])->geometry.need_bytes;
 	if (!status && bytes)
 		status = quota_ask(s->holder, QUOTA_PINNED, bytes, pins_free(m->cache) + bytes, &why);
 	if (!status && gpu_bytes)

@@ -8,6 +8,7 @@
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/vram/evict.h"
@@ -47,7 +48,7 @@ static void explain_rank(struct cache *c, const struct block *b, struct cache_ex
 	struct search s = { .node = &b->node };
 
 	out->refused = b->refused;
-	if (b->refused || b->ahead || !c->policy->walk || !c->policy->walk(b->pool->policy, count_before, &s, CACHE_RANK_MAX))
+	if (b->refused || b->ahead || !c->policy->walk || !c->policy->walk(b->pool->class->policy, count_before, &s, CACHE_RANK_MAX))
 		return;
 	out->rank = s.before;
 	out->ranked = s.found;
@@ -55,11 +56,11 @@ static void explain_rank(struct cache *c, const struct block *b, struct cache_ex
 
 static void explain_rival(struct cache *c, const struct pool *p, struct cache_explained *out)
 {
-	const struct policy_node *n = p->refused;
+	const struct policy_node *n = p->class->refused;
 	const struct block *b;
 
 	if (!n && c->policy->walk)
-		c->policy->walk(p->policy, note_first, &n, CACHE_RANK_MAX);
+		c->policy->walk(p->class->policy, note_first, &n, CACHE_RANK_MAX);
 	if (!n)
 		return;
 	b = block_of_node(n);
@@ -197,19 +198,19 @@ static void explain_tier(struct cache *c, struct judged *j, const char *tier, co
 
 static void explain_on_gpu(struct cache *c, const struct vram_slot *s, struct cache_explained *out)
 {
-	const struct vram_pool *vp = s->shelf->pool;
-	struct judged gpu = { .ops = c->policy, .policy = vp->policy, .block_of = block_of_vram_node, .may = may_leave_gpu,
+	const struct vram_class *k = s->span->class;
+	struct judged gpu = { .ops = c->policy, .policy = k->policy, .block_of = block_of_vram_node, .may = may_leave_gpu,
 			      .node = &s->node };
 
-	if (s->state != VRAM_READY || vp->gpu->lost)
+	if (s->state != VRAM_READY || k->gpu->lost)
 		return;
 	explain_tier(c, &gpu, "gpu", kept_word(vram_slot_pins(s), vram_falling(c, s->block), !vram_clean(s)), true, out);
-	out->at[out->tiers - 1].gpu = vp->gpu->number;
+	out->at[out->tiers - 1].gpu = k->gpu->number;
 }
 
 static void explain_tiers(struct cache *c, const struct block *b, struct cache_explained *out)
 {
-	struct judged memory = { .ops = c->policy, .policy = b->pool->policy, .block_of = block_of_node, .may = may_leave_memory,
+	struct judged memory = { .ops = c->policy, .policy = b->pool->class->policy, .block_of = block_of_node, .may = may_leave_memory,
 				 .node = &b->node };
 
 	for (const struct vram_slot *s = b->vram; s; s = s->next)

@@ -2,6 +2,7 @@
 #include "daemon/call/faults.h"
 
 #include "daemon/block/lock.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/state.h"
 #include "daemon/vram/state.h"
 #include "store/slab/disk.h"

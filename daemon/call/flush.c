@@ -1,6 +1,11 @@
-/* Flush: what only memory has is written, the disks are synced, and the catalog is committed, in that order. Each step is begun for all
- * blocks and then waited for; the caller comes back by the wait. When a disk fails meanwhile all begins anew, since what it had is to be
- * written to those that are left, and synced there. A flush of everything ends when no block is doubted any more: scrub_pump() looks at them, this waits.
+/* Flush: what only memory has is written, the disks are synced, and the catalog is committed, in that order. Each
+ * step is begun for all blocks and then waited for; the caller comes back by the wait. When a disk fails meanwhile
+ * all begins anew, since what it had is to be written to those that are left, and synced there.
+ *
+ * A flush of everything walks the lists of what is on no disk (block/unwritten.h), again and again until a walk
+ * finds nothing to begin. What a disk has is in no such list, but may be about to lose that copy: the flush waits
+ * for disks that have failed and for slabs that are being deleted, and, in the end, until no block is doubted any
+ * more, which scrub_pump() sees to. After all that it walks once more.
  */
 #include "daemon/call/flush.h"
 
@@ -8,6 +13,7 @@
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/unwritten.h"
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
 #include "daemon/disk/restore.h"
@@ -20,6 +26,7 @@
 #include "daemon/memory/check.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/placement.h"
+#include "daemon/vram/slot_map.h"
 #include "daemon/vram/transfer.h"
 #include "store/crash_point.h"
 #include "store/index.h"
@@ -30,7 +37,7 @@
 #include <string.h>
 
 enum { FLUSH_NEW, FLUSH_WRITING, FLUSH_SYNCING, FLUSH_COMMITTING };
-enum { WAITED_SPILLS = 256, WAITED_LOOKS = 4, WALK_SLOTS = 16384 }; /* at a time, in one flush; looked at in one step */
+enum { WAITED_SPILLS = 256, WAITED_LOOKS = 4, WALK_BLOCKS = 4096 }; /* at a time, in one flush; looked at in one step */
 
 struct flush {
 	struct cache *cache;
@@ -121,51 +128,101 @@ static void flush_keys(struct flush *f)
 		flush_found(f, true, flush_down);
 }
 
-/* Begins to bring down what is on GPUs alone, as far as nothing goes for it that is to be written yet. True: some is left. */
-static bool flush_settle(struct flush *f)
+static void walk_anew(struct flush *f)
 {
 	struct cache_wait *w = f->wait;
-	bool left = false, waits;
 
-	for (uint32_t i = 0; f->cache->vram && i < f->layouts; i++) {
-		waits = w->outstanding || spill_hurry(f->cache, f->pools[i]);
-		left |= vram_settle(f->cache, f->pools[i], w->since_us, waits ? WAITED_SPILLS : 1, waits, w, &w->refused);
-	}
-	return left;
+	w->layout = 0;
+	w->falls = w->again = false;
+	unwritten_walk_end(&w->walk);
 }
 
-/* A walk that goes on where the step before it stopped: at a block that could not be begun, or at its bound. */
+/* The next block that the walk is for. NULL with *budget 0: go on from there; NULL with some left: no more. */
+static struct block *walk_next(struct flush *f, uint32_t *budget)
+{
+	struct cache_wait *w = f->wait;
+	struct block *b;
+
+	for (; w->layout < f->layouts; w->layout++) {
+		if (!w->walk.list)
+			unwritten_walk_begin(&w->walk, f->pools[w->layout]);
+		while ((b = unwritten_walk_next(&w->walk, budget)))
+			if (b->stored_us <= w->since_us && (w->falls ? vram_has_alone(b) : b->shelf != NULL))
+				return b;
+		if (!*budget)
+			return NULL;
+		unwritten_walk_end(&w->walk);
+	}
+	return NULL;
+}
+
+/* From all layouts' beginnings to their ends: what is in memory, or else what is on GPUs alone. True: the end has
+ * been reached. */
+static bool flush_walk(struct flush *f, uint32_t *budget)
+{
+	struct cache_wait *w = f->wait;
+	struct block *b;
+
+	while ((b = walk_next(f, budget))) {
+		const uint32_t before = w->outstanding;
+
+		f->more = false;
+		if (w->falls)
+			flush_down(f, b);
+		else
+			flush_block(f, b);
+		w->again |= w->outstanding > before;
+		if (f->more && w->outstanding == before) {
+			unwritten_walk_back(&w->walk);
+			return false;
+		}
+	}
+	return w->layout == f->layouts;
+}
+
+/* Of the flush's layouts and in memory or on a GPU, on a slab that is being deleted. */
+static bool rack_has_mine(const struct flush *f, const struct rack *r)
+{
+	for (uint32_t i = 0; i < r->slots; i++)
+		for (uint32_t l = 0; r->at[i].block && l < f->layouts; l++)
+			if (r->at[i].block->pool == f->pools[l] && (r->at[i].block->shelf || r->at[i].block->vram))
+				return true;
+	return false;
+}
+
+/* A disk is about to lose copies of blocks that memory or a GPU has: they are in no list yet. */
+static bool copies_leave(const struct flush *f)
+{
+	const struct tier *t = f->cache->tier;
+
+	for (uint32_t i = 0; i < t->unit_count; i++) {
+		if (t->units[i].failed && !t->units[i].swept)
+			return true;
+		for (const struct disk_class *k = t->units[i].classes; k; k = k->next)
+			for (const struct rack *r = k->racks; r; r = r->next)
+				if (r->leaving && rack_has_mine(f, r))
+					return true;
+	}
+	return false;
+}
+
+/* A walk that goes on where the step before it stopped: at a block that could not be begun, or at its bound. What is
+ * on GPUs alone comes down after what memory has is on its way, so that nothing goes for it that is to be written
+ * yet. */
 static void flush_pools(struct flush *f)
 {
 	struct cache_wait *w = f->wait;
-	uint32_t budget = WALK_SLOTS;
+	uint32_t budget = WALK_BLOCKS;
+	bool over = flush_walk(f, &budget);
 
-	/* What is on GPUs alone comes down before the walk, as it may come to where that has been, */
-	for (uint32_t i = 0; f->cache->vram && w->layout == 0 && w->extent == 0 && i < f->layouts; i++)
-		vram_settle(f->cache, f->pools[i], w->since_us, WAITED_SPILLS, true, w, &w->refused);
-	f->more = w->outstanding;
-	if (f->more)
-		return;
-	for (; w->layout < f->layouts; w->layout++, w->extent = w->slot = 0) {
-		struct block *b;
-
-		while ((b = shelf_next_block(f->pools[w->layout], &w->extent, &w->slot, &budget))) {
-			if (b->stored_us > w->since_us)
-				continue;
-			flush_block(f, b);
-			if (f->more) {
-				w->slot -= w->slot > 0;
-				return;
-			}
-		}
-		if (!budget) {
-			f->more = true;
-			return;
-		}
+	if (over && !w->falls && f->cache->vram) {
+		w->falls = true;
+		w->layout = 0;
+		over = flush_walk(f, &budget);
 	}
-	f->more = flush_settle(f); /* or after it, if memory had no place: then there is another */
-	if (f->more)
-		w->layout = w->extent = w->slot = 0;
+	f->more = !over || w->again || copies_leave(f);
+	if (over)
+		walk_anew(f);
 }
 
 /* True: something is to be waited for. */
@@ -259,7 +316,19 @@ static void flush_anew(struct flush *f)
 	w->units = failed_units(f->cache->tier);
 	w->worst = w->refused = w->uncommitted = STATUS_OK;
 	w->begun = 0;
-	w->layout = w->extent = w->slot = 0;
+	walk_anew(f);
+}
+
+/* Of everything. What an earlier run had written, the first sync of this one has made durable, whenever it is looked
+ * at. True: some are left. */
+static bool flush_doubts(struct flush *f)
+{
+	for (uint32_t i = 0; i < f->layouts; i++)
+		f->wait->doubted += f->pools[i]->doubted;
+	if (f->wait->doubted)
+		scrub_hurry(f->cache);
+	f->wait->poll = f->wait->doubted;
+	return f->wait->doubted;
 }
 
 /* A failed spill is begun again on what disks are left; a failed commit is the end. */
@@ -294,6 +363,17 @@ static enum status flush_step(struct flush *f)
 			return STATUS_BUSY;
 	}
 	return w->worst;
+}
+
+/* Of everything: all that there was to write is durable. Meanwhile a disk may have lost a copy. */
+static enum status flush_end(struct flush *f)
+{
+	if (flush_doubts(f))
+		return STATUS_BUSY;
+	if (!flush_write(f))
+		return STATUS_OK;
+	flush_anew(f);
+	return STATUS_BUSY;
 }
 
 static enum status key_status(struct flush *f, const struct cache_keys *one)
@@ -331,17 +411,6 @@ static bool flush_in_part(struct flush *f, enum status *statuses)
 		durable |= statuses[i] == STATUS_OK;
 	}
 	return durable;
-}
-
-/* Of everything. What an earlier run had written, the first sync of this one has made durable, whenever it is looked at. True: some are left. */
-static bool flush_doubts(struct flush *f)
-{
-	for (uint32_t i = 0; i < f->layouts; i++)
-		f->wait->doubted += f->pools[i]->doubted;
-	if (f->wait->doubted)
-		scrub_hurry(f->cache);
-	f->wait->poll = f->wait->doubted;
-	return f->wait->doubted;
 }
 
 static enum status flush_answer(struct flush *f, enum status s, enum status *statuses)
@@ -390,8 +459,8 @@ enum status cache_flush(struct cache *c, uint64_t session, const struct cache_ke
 	cache_time(c, now_us);
 	w->doubted = 0;
 	s = flush_step(&f);
-	if (!s && !k && !w->refused && flush_doubts(&f))
-		s = STATUS_BUSY;
+	if (!s && !k && !w->refused)
+		s = flush_end(&f);
 	if (s != STATUS_BUSY) {
 		if (k)
 			flush_write(&f); /* what memory still has alone, and why; nothing is begun that is waited for */

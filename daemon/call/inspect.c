@@ -7,6 +7,7 @@
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/scrub.h"
 #include "daemon/memory/check.h"
 #include "daemon/session/reservation.h"
@@ -18,7 +19,7 @@
 
 #include <string.h>
 
-enum { VERIFY_BLOCKS = 256, VERIFY_SLOTS = 16384 };
+enum { VERIFY_BLOCKS = 256, VERIFY_LOOKS = 2048 };
 
 static void view_common(const struct block *b, struct cache_block_view *v)
 {
@@ -31,10 +32,10 @@ static void view_common(const struct block *b, struct cache_block_view *v)
 	};
 	if (b->shelf) {
 		v->extent = b->shelf->extent;
-		v->offset = b->index * p->geometry.slot_bytes;
+		v->offset = b->shelf->offset + b->index * b->shelf->stride;
 	} else if (b->vram) {
-		v->extent = b->vram->shelf->extent;
-		v->offset = b->vram->index * b->vram->shelf->pool->stride;
+		v->extent = b->vram->span->place->extent;
+		v->offset = vram_offset(b->vram);
 	}
 }
 
@@ -133,25 +134,20 @@ enum status cache_inspect(struct cache *c, const char *tenant, uint64_t layout_i
 
 /* ---- scrub ---- */
 
-/* The next block from the cursor on, pinned; NULL at the end, or with *slots 0. */
-static struct block *verify_next(struct cache *c, uint64_t *cursor, uint32_t *slots)
+/* The next block in memory, or on GPUs alone, pinned; NULL at the end, or with *looks 0. With the lock. */
+static struct block *verify_next(struct cache *c, struct index_walk *w, uint32_t *looks)
 {
-	uint32_t pool, extent, slot;
+	struct block *b = NULL;
+	struct index_record *r;
 
-	verify_cursor_read(*cursor, &pool, &extent, &slot);
-	for (; pool < c->pool_count; pool++, extent = slot = 0) {
-		struct block *b = shelf_next_block(c->pools[pool], &extent, &slot, slots);
-
-		if (!b && *slots) /* extents of GPUs have higher ids */
-			b = vram_next_only(c, c->pools[pool], &extent, &slot, slots);
-		*cursor = verify_cursor(pool, extent, slot);
-		if (b)
-			block_pin(b);
-		if (b || !*slots)
-			return b;
-	}
-	*cursor = UINT64_MAX;
-	return NULL;
+	index_read_lock();
+	for (; *looks && !b && (r = index_walk_next(c->index, w)); --*looks)
+		if (block_of(r)->shelf || vram_has_alone(block_of(r)))
+			b = block_of(r);
+	index_read_unlock();
+	if (b)
+		block_pin(b);
+	return b;
 }
 
 static void verify_block(struct cache *c, struct block *b, struct cache_verified *sum)
@@ -207,19 +203,20 @@ uint32_t cache_layouts(struct cache *c, struct cache_layout_view *out, uint32_t 
 enum status cache_verify_step(struct cache *c, uint64_t *cursor, uint64_t max_bytes,
 			      struct cache_verified *sum)
 {
-	uint64_t from = sum->bytes;
-	uint32_t slots = VERIFY_SLOTS;
+	struct index_walk w = { .place = *cursor };
+	const uint64_t from = sum->bytes;
+	uint32_t looks = VERIFY_LOOKS;
+	struct block *b = NULL;
 
-	for (int i = 0; i < VERIFY_BLOCKS && *cursor != UINT64_MAX && slots; i++) {
-		struct block *b;
-
+	for (int i = 0; i < VERIFY_BLOCKS && looks; i++) {
 		cache_lock(c);
-		b = verify_next(c, cursor, &slots);
+		b = verify_next(c, &w, &looks);
 		cache_unlock(c);
 		if (b)
 			verify_block(c, b, sum);
-		if (sum->bytes - from >= max_bytes)
+		if (!b || sum->bytes - from >= max_bytes)
 			break;
 	}
+	*cursor = b || !looks ? index_walk_behind(&w) : UINT64_MAX;
 	return STATUS_OK;
 }

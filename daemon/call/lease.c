@@ -23,6 +23,7 @@
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/admission.h"
 #include "daemon/session/attachment.h"

@@ -86,7 +86,7 @@ struct reserve {
 	struct cache_place *places;
 };
 
-/* Some keys, in one hold of the lock; stops early when a pool should grow first. */
+/* Some keys, in one hold of the lock; stops early when a class should grow first. */
 static enum status reserve_chunk(struct cache *c, struct reserve *v, const char **why)
 {
 	struct session *s = session_call(c, v->session, v->now_us, why);
@@ -143,10 +143,10 @@ static void reserve_undo(struct cache *c, const struct reserve *v)
 static enum status reserve_all(struct cache *c, struct reserve *v, bool may_grow, const char **why)
 {
 	enum status status = STATUS_OK;
-	uint32_t waits = 0, done = 0;
+	uint32_t waits = 0, done = 0, vain = 0;
 
 	while (v->done < v->keys->count && !status) {
-		struct pool *grow;
+		struct memory_class *grow;
 		bool busy;
 
 		cache_lock(c);
@@ -159,8 +159,9 @@ static enum status reserve_all(struct cache *c, struct reserve *v, bool may_grow
 		if (status)
 			reserve_undo(c, v);
 		cache_unlock(c);
+		vain = done == v->done ? vain : 0;
 		if (grow && may_grow)
-			room_grow(c, grow, 1);
+			room_grow(c, grow, vain++ >= ROOM_VAIN_MAX);
 		waits = done == v->done ? waits : 0;
 		done = v->done;
 		v->exhausted |= busy && waits == GPU_WAITS_MAX;

@@ -7,12 +7,14 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/stats.h"
+#include "daemon/session/attachment.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/stats.h"
-#include "store/host/host.h"
+#include "store/arena/arena.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -29,10 +31,12 @@ static const struct counter_row {
 };
 
 struct gauges {
+	uint64_t writable_extents;
 	uint64_t sessions, ghosts, attachments, leases, leases_overdue, reservations, reservations_overdue;
 	uint64_t quarantined_slots, quarantined_bytes, pinned_bytes, reserved_bytes, open_blocks;
 	uint64_t gpu_quarantined_slots, gpu_quarantined_bytes;
-	uint64_t blocks, disk_blocks, gpu_blocks, dirty, gpu_dirty, pools, drains, watches;
+	uint64_t blocks, disk_blocks, gpu_blocks, dirty, gpu_dirty, pools, watches;
+	uint32_t trades;
 };
 
 /* Of what a ghost holds, what is on GPUs. */
@@ -61,7 +65,7 @@ static void gauges_read(struct cache *c, struct gauges *g)
 		.leases = c->leases.used, .leases_overdue = c->lease_age.overdue,
 		.reservations = c->reservations.used, .reservations_overdue = c->reservation_age.overdue,
 		.pinned_bytes = c->tenant.pinned_bytes - c->tenant.beside_bytes, .reserved_bytes = c->tenant.reserved_bytes,
-		.pools = c->pool_count, .drains = c->drain_count, .watches = c->watch_count,
+		.pools = c->pool_count, .watches = c->watch_count, .trades = c->trades,
 	};
 	for (uint32_t i = 0; i < c->pool_count; i++) {
 		g->blocks += c->pools[i]->blocks;
@@ -78,6 +82,8 @@ static void gauges_read(struct cache *c, struct gauges *g)
 		if (s->state == SESSION_FREE)
 			continue;
 		g->attachments += s->attachment_count;
+		for (const struct attachment *a = s->attachments; a; a = a->next)
+			g->writable_extents += attachment_writable(a);
 		g->open_blocks += s->open_blocks;
 		if (s->state == SESSION_GHOST)
 			ghost_read(s, g);
@@ -86,7 +92,7 @@ static void gauges_read(struct cache *c, struct gauges *g)
 
 /* ---- who holds what ---- */
 
-enum { HOLDERS_MAX = 64, LABELS_MAX = 160 };
+enum { HOLDERS_MAX = 64, LABELS_MAX = 160, CLASSES_TOLD = 128 };
 
 struct holder {
 	char labels[LABELS_MAX];
@@ -114,6 +120,27 @@ static void holder_fill(const struct session *s, struct holder *h)
 	h->bytes = s->held_bytes;
 }
 
+struct class_spans {
+	char labels[64];
+	uint32_t spans;
+};
+
+/* Classes that have memory now; of very many, the first. */
+static uint32_t spans_read(const struct cache *c, struct class_spans *out)
+{
+	struct arena_class_usage u;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < c->class_count && n < CLASSES_TOLD; i++) {
+		if (!c->classes[i]->spans)
+			continue;
+		arena_class_usage(c->classes[i]->arena, &u);
+		snprintf(out[n].labels, sizeof(out[n].labels), "tier=host,class=%" PRIu64, c->classes[i]->stride);
+		out[n++].spans = u.spans;
+	}
+	return n;
+}
+
 /* Sessions that hold something; of very many, the first. */
 static uint32_t holders_read(const struct cache *c, struct holder *h)
 {
@@ -128,10 +155,11 @@ static uint32_t holders_read(const struct cache *c, struct holder *h)
 void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *arg)
 {
 	struct holder holders[HOLDERS_MAX];
-	struct host_usage u;
+	struct class_spans spans[CLASSES_TOLD];
+	struct arena_usage u;
 	struct gauges g;
 	char policy[64];
-	uint32_t held;
+	uint32_t held, classes;
 
 	for (int i = 0; i < COUNTER_COUNT; i++)
 		emit(arg, rows[i].name, rows[i].labels,
@@ -140,8 +168,9 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 	cache_time(c, now_us);
 	gauges_read(c, &g);
 	held = holders_read(c, holders);
+	classes = spans_read(c, spans);
 	cache_unlock(c);
-	host_usage(c->host, &u);
+	arena_usage(c->host, &u);
 	snprintf(policy, sizeof(policy), "policy=%s", c->policy->name);
 
 	const struct {
@@ -153,6 +182,8 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 		{ "terrace_sessions_max", "", c->options.sessions_max, "bound of open sessions and ghosts" },
 		{ "terrace_ghost_sessions", "", g.ghosts, "ended sessions whose memory may still be mapped" },
 		{ "terrace_attachments", "", g.attachments, "processes attached to sessions" },
+		{ "terrace_writable_extents", "", g.writable_extents,
+		  "extents lent to be written, one for each process" },
 		{ "terrace_leases", "", g.leases, "leases held" },
 		{ "terrace_leases_overdue", "", g.leases_overdue, "leases held past their time" },
 		{ "terrace_reservations", "", g.reservations, "reservations held" },
@@ -174,14 +205,12 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 		{ "terrace_dirty_blocks", "tier=host", g.dirty, "blocks that only this tier has, and are not on their way to a lower one" },
 		{ "terrace_dirty_blocks", "tier=gpu", g.gpu_dirty, "blocks that only this tier has, and are not on their way to a lower one" },
 		{ "terrace_layouts", "", g.pools, "layouts known since the start" },
-		{ "terrace_slots", "tier=host", u.slots, "slots in all extents" },
+		{ "terrace_slots", "tier=host", u.slots, "slots in all spans" },
 		{ "terrace_slots_used", "tier=host", u.slots_used, "slots in use" },
 		{ "terrace_budget_bytes", "tier=host", u.budget_bytes, "memory that may be used" },
 		{ "terrace_extent_bytes", "tier=host", u.extent_bytes, "memory in extents" },
-		{ "terrace_draining_bytes", "tier=host", u.draining_bytes,
-		  "memory in extents that are being freed" },
 		{ "terrace_extents", "tier=host", u.extents, "extents" },
-		{ "terrace_draining_extents", "tier=host", g.drains, "extents that are being freed" },
+		{ "terrace_span_trades", "tier=host", g.trades, "spans that are being emptied for another class" },
 		{ "terrace_huge_pages", "tier=host", u.huge_pages, "1 if the extents are on huge pages" },
 		{ "terrace_watches", "", g.watches, "open watches" },
 		{ "terrace_policy_info", policy, 1, "the eviction policy" },
@@ -189,6 +218,8 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 	};
 	for (size_t i = 0; i < sizeof(gauge) / sizeof(gauge[0]); i++)
 		emit(arg, gauge[i].name, gauge[i].labels, gauge[i].value, false, gauge[i].help);
+	for (uint32_t i = 0; i < classes; i++)
+		emit(arg, "terrace_spans", spans[i].labels, spans[i].spans, false, "spans, by the bytes from slot to slot");
 	for (uint32_t i = 0; i < held; i++)
 		emit(arg, CACHE_STAT_OF_SESSIONS, holders[i].labels, holders[i].bytes, false,
 		     "bytes that a session's leases and reservations hold");

@@ -12,6 +12,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/memory/check.h"
 #include "daemon/memory/evict.h"
@@ -67,7 +68,8 @@ enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout
 	struct slot_info full = { .tokens = 0 };
 	struct reservation *r;
 	struct session *s;
-	struct pool *grow;
+	struct memory_class *grow;
+	uint32_t vain = 0;
 
 	if (!p)
 		return status;
@@ -97,7 +99,7 @@ enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout
 		grow = room_wants(c);
 		cache_unlock(c);
 		if (grow)
-			room_grow(c, grow, 1);
+			room_grow(c, grow, vain++ >= ROOM_VAIN_MAX);
 	} while (grow);
 	reserve_count(c, status);
 	room_retire_flush(c);
@@ -185,7 +187,7 @@ static enum status copy_room(struct cache *c, const struct session *s, uint64_t 
 /* With the lock, of a block in memory. The session's holder is charged, also when the session ends meanwhile. */
 static enum status read_pin(struct cache *c, uint64_t session, struct block *b, struct cache_read *out, const char **why)
 {
-	const uint64_t bytes = b->pool->geometry.slot_bytes, copy = b->pool->geometry.block_bytes;
+	const uint64_t bytes = b->pool->geometry.need_bytes, copy = b->pool->geometry.block_bytes;
 	struct session *s = session_get(c, session, why);
 	enum status status = STATUS_NOT_FOUND;
 
@@ -208,7 +210,7 @@ static enum status read_pin(struct cache *c, uint64_t session, struct block *b, 
 static void read_unpin(struct cache *c, struct cache_read *r)
 {
 	struct block *b = r->pin;
-	const uint64_t bytes = b->pool->geometry.slot_bytes;
+	const uint64_t bytes = b->pool->geometry.need_bytes;
 
 	quota_give(r->holder, QUOTA_PINNED, bytes);
 	c->read_bytes -= bytes;

@@ -6,11 +6,11 @@
  */
 #include "daemon/disk/load.h"
 
-#include "daemon/advice/prefetch.h"
 #include "daemon/block/block.h"
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/spill.h"
@@ -22,7 +22,6 @@
 #include "daemon/vram/transfer.h"
 #include "eviction/policy.h"
 #include "store/crash_point.h"
-#include "store/host/host.h"
 #include "store/ring/ring.h"
 #include "store/slab/disk.h"
 #include "store/slot.h"
@@ -33,8 +32,9 @@
 
 static enum status load_read(struct move *m)
 {
-	enum status s = disk_read(m->unit->disk, tier_move_place(m), m->slot.at, (uint32_t)m->block->pool->geometry.slot_bytes,
-				  m->shelf->buffer[m->unit->number], m->priority, &m->io);
+	enum status s = disk_read(m->unit->disk, tier_move_place(m), m->slot.at,
+				  (uint32_t)m->block->pool->geometry.need_bytes,
+				  m->shelf->memory->buffer[m->unit->number], m->priority, &m->io);
 
 	if (!s)
 		m->unit->loading++;
@@ -66,11 +66,8 @@ static enum status load_judge(struct move *m)
 
 static void load_give_slot(struct move *m)
 {
-	m->shelf->taken--;
-	m->shelf->held--;
-	if (!m->shelf->draining)
-		m->shelf->pool->free_slots++;
-	host_slot_give(&m->slot);
+	span_held(m->shelf, -1);
+	memory_slot_give(&m->slot);
 }
 
 /* With the lock. The block's bytes are gone or wrong: so is the block. */
@@ -98,11 +95,11 @@ static void load_end(struct cache *c, struct move *m, enum status s)
 	tier_move_leave(m);
 	if (!s && block_live(b)) {
 		CRASH_POINT("load_arrive");
-		m->shelf->held--;
+		span_held(m->shelf, -1);
 		rack_doubt(b, false);
 		block_header_keep(b, m->header_crc);
 		b->rack_known = b->rack != NULL;
-		block_arrive(c, b, &m->slot, m->shelf, m->position);
+		block_arrive(c, b, &m->slot, m->position);
 		cache_count(c, COUNTER_LOADED, 1);
 		cache_count(c, COUNTER_MOVED_IN, b->pool->geometry.block_bytes);
 	} else {
@@ -110,7 +107,7 @@ static void load_end(struct cache *c, struct move *m, enum status s)
 			load_give_slot(m);
 		if (s)
 			load_lost(c, m, s);
-		ahead_end(c, b, COUNTER_AHEAD_WASTED);
+		observe_ahead_ended(c, b, COUNTER_AHEAD_WASTED);
 	}
 	if (b->awaited)
 		vram_host_came(c, b, s);
@@ -163,24 +160,16 @@ static void load_done(struct disk_request *q)
 static enum status load_start(struct cache *c, struct move *m)
 {
 	struct block *b = m->block;
-	struct pool *p = b->pool;
+	struct memory_class *k = b->pool->class;
 	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
 	enum status s;
 
-	b->refused = room_refuses(c, p, &e);
-	s = (m->priority == RING_URGENT && !m->spare) || m->links ? room_take(c, p, &m->slot) : room_take_spare(c, p, &m->slot);
+	b->refused = room_refuses(c, b->pool, &e);
+	s = (m->priority == RING_URGENT && !m->spare) || m->links ? room_take(c, k, &m->slot) : room_take_spare(c, k, &m->slot);
 	if (s)
 		return s;
-	m->shelf = shelf_get(c, p, m->slot.extent);
-	if (!m->shelf) {
-		host_slot_give(&m->slot);
-		return STATUS_EXHAUSTED;
-	}
+	m->shelf = m->slot.shelf;
 	CRASH_POINT("load_begin");
-	m->shelf->taken++;
-	m->shelf->held++;
-	p->free_slots--;
-	p->taken_lately = true;
 	m->io.done = load_done;
 	return load_read(m);
 }

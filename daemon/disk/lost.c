@@ -8,6 +8,7 @@
 
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/open.h"
 #include "daemon/disk/restore.h"
 #include "daemon/disk/slab_map.h"

@@ -14,6 +14,7 @@
 #include "daemon/disk/open.h"
 
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"

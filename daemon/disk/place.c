@@ -127,7 +127,7 @@ static enum status find_room(struct cache *c, const struct spot_search *s, struc
 
 	for (uint32_t i = 0; i < t->unit_count; i++) {
 		struct unit *u = &t->units[(first + i) % t->unit_count];
-		struct disk_class *k = is_asked(s, u) ? class_for(c, u, s->block->pool->geometry.slot_bytes) : NULL;
+		struct disk_class *k = is_asked(s, u) ? class_for(c, u, s->block->pool->geometry.need_bytes) : NULL;
 		enum disk_room room;
 		uint64_t free_slots;
 
@@ -329,7 +329,7 @@ static bool has_unpromised(struct cache *c, const struct rack_wish *w)
 static enum status find_unpromised(struct cache *c, const struct spot_search *s, struct disk_class *wants, bool own_may,
 				   struct spot *out)
 {
-	const struct rack_wish w = { .need_bytes = s->block->pool->geometry.slot_bytes, .unpromised = true };
+	const struct rack_wish w = { .need_bytes = s->block->pool->geometry.need_bytes, .unpromised = true };
 	struct rack *r = c->tier->all_promised ? NULL : oldest_after(c, &w, 0);
 
 	if (!r) {
@@ -365,7 +365,7 @@ static struct block *find_coldest(struct cache *c, const struct spot_search *s, 
 	*limited = false;
 	for (uint32_t i = 0; i < c->tier->unit_count; i++) {
 		struct unit *u = &c->tier->units[i];
-		struct disk_class *k = is_asked(s, u) ? class_for(c, u, s->block->pool->geometry.slot_bytes) : NULL;
+		struct disk_class *k = is_asked(s, u) ? class_for(c, u, s->block->pool->geometry.need_bytes) : NULL;
 
 		if (!k)
 			continue;
@@ -432,7 +432,7 @@ void spot_refused(struct cache *c, struct spot_search *s, struct unit *u, enum s
 /* True: this disk would have to give up another block, and its policy would not. */
 static bool unit_denies(struct cache *c, struct unit *u, const struct block *b, const struct policy_event *e)
 {
-	struct disk_class *k = class_joined(u, b->pool->geometry.slot_bytes);
+	struct disk_class *k = class_joined(u, b->pool->geometry.need_bytes);
 	const struct policy_node *n;
 	uint64_t free_slots;
 

@@ -61,7 +61,7 @@ static void tell_layouts(struct cache *c)
 {
 	for (; c->tier->layouts_kept < c->pool_count; c->tier->layouts_kept++) {
 		const struct pool *p = c->pools[c->tier->layouts_kept];
-		struct layout_record l = { .layout_id = p->layout_id, .slot_bytes = p->geometry.slot_bytes,
+		struct layout_record l = { .layout_id = p->layout_id, .slot_bytes = p->geometry.need_bytes,
 					   .layout_bytes = LAYOUT_BYTES };
 		struct record r;
 
@@ -90,7 +90,7 @@ void catalog_tell(struct cache *c, const struct block *b, const struct slot_head
 	br.slab = b->rack->slab;
 	br.slot = b->rack_slot;
 	br.generation = b->generation;
-	br.slot_bytes = b->pool->geometry.slot_bytes;
+	br.slot_bytes = b->pool->geometry.need_bytes;
 	br.tokens = b->tokens;
 	br.flushed = block_flushed(b);
 	if (sound) {
@@ -305,7 +305,7 @@ static void take_up(struct restore *x, const struct found *f)
 	struct rack *r = rack_get(x->cache, f->unit, f->place.slab);
 	struct block *there = r && f->place.slot < r->slots ? r->at[f->place.slot].block : NULL;
 
-	if (!r || f->place.slot >= r->slots || r->class->slot_bytes < f->pool->geometry.slot_bytes) {
+	if (!r || f->place.slot >= r->slots || r->class->slot_bytes < f->pool->geometry.need_bytes) {
 		if (!x->header && (r || !unit_has_slab(f->unit, f->place.slab)))
 			lost_record(x->cache, f->unit, f->place.slab, &f->ident, r != NULL);
 		return;
@@ -320,7 +320,7 @@ static void take_up(struct restore *x, const struct found *f)
 	if (there) {
 		catalog_untell(x->cache, &there->record.ident);
 		block_remove(x->cache, there, CACHE_REASON_EVICTED);
-	} else if (disk_slot_mark(f->unit->disk, f->place, f->pool->geometry.slot_bytes)) {
+	} else if (disk_slot_mark(f->unit->disk, f->place, f->pool->geometry.need_bytes)) {
 		return; /* taken by something newer */
 	}
 	adopt(x, f, r);
@@ -485,7 +485,7 @@ static bool on_header(struct restore *x, struct disk_place place, uint64_t slot_
 	CRASH_POINT("restore_header");
 	note_generation(c, f.generation);
 	f.pool = pool_of_header(c, h);
-	if (f.pool && f.pool->geometry.slot_bytes <= slot_bytes) {
+	if (f.pool && f.pool->geometry.need_bytes <= slot_bytes) {
 		if (h->tombstone)
 			on_tombstone(x, &f);
 		else

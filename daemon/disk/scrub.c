@@ -7,6 +7,7 @@
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/disk/restore.h"
 #include "daemon/disk/slab_map.h"
@@ -29,7 +30,7 @@
 
 enum {
 	SCRUB_BLOCKS = 64,
-	SCRUB_SLOTS = 16384,
+	SCRUB_LOOKS = 2048,
 	READ_US_MAX = 10 * 1000 * 1000,
 	LOOKS = 2,                     /* of a disk at a time */
 	LOOKS_HURRIED = 16,
@@ -94,13 +95,13 @@ enum status scrub_copy(struct cache *c, const struct block *b, const struct scru
 {
 	const struct pool *p = b->pool;
 	struct slot_ident ident;
-	struct scrub_read *r = scrub_read_create(p->geometry.slot_bytes);
+	struct scrub_read *r = scrub_read_create(p->geometry.need_bytes);
 	enum status s;
 
 	if (!r)
 		return STATUS_EXHAUSTED;
 	CRASH_POINT("scrub_read");
-	s = read_wait(t, r, (uint32_t)p->geometry.slot_bytes);
+	s = read_wait(t, r, (uint32_t)p->geometry.need_bytes);
 	if (!s) {
 		block_slot_ident(p, c->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
 		memcpy(h, r->at, sizeof(*h));
@@ -231,7 +232,7 @@ static struct scrub_look *look_create(struct cache *c, const struct block *b)
 		return NULL;
 	*k = (struct scrub_look){ .io = { .done = look_done }, .cache = c, .unit = b->rack->class->unit, .pool = b->pool,
 				  .ident = b->record.ident, .generation = b->generation, .target = scrub_target_of(b),
-				  .at = aligned_alloc(SLOT_HEADER_BYTES, b->pool->geometry.slot_bytes) };
+				  .at = aligned_alloc(SLOT_HEADER_BYTES, b->pool->geometry.need_bytes) };
 	if (k->at)
 		return k;
 	free(k);
@@ -241,7 +242,8 @@ static struct scrub_look *look_create(struct cache *c, const struct block *b)
 /* Its end waits for the lock. */
 static enum status look_read(struct scrub_look *k, enum ring_priority priority)
 {
-	return disk_read(k->target.disk, k->target.place, k->at, (uint32_t)k->pool->geometry.slot_bytes, RING_NONE, priority, &k->io);
+	return disk_read(k->target.disk, k->target.place, k->at, (uint32_t)k->pool->geometry.need_bytes,
+				 RING_NONE, priority, &k->io);
 }
 
 enum status scrub_begin(struct cache *c, struct block *b, struct cache_wait *w)
@@ -286,7 +288,7 @@ static enum status look_begin(struct cache *c, struct unit *u, const struct bloc
 		return s;
 	}
 	u->looks++;
-	u->look_bytes -= (int64_t)b->pool->geometry.slot_bytes;
+	u->look_bytes -= (int64_t)b->pool->geometry.need_bytes;
 	return s;
 }
 
@@ -360,46 +362,61 @@ static enum status scrub_block(struct cache *c, struct block *b, const struct sc
 	return bad ? STATUS_OK : s;
 }
 
-/* The next block from the cursor on, pinned; NULL at the end, or with *slots 0. Those on their way are passed over: a load checks the
- * same bytes. Those of a disk that has failed are, too, and counted. */
-static struct block *scrub_next(struct cache *c, uint64_t *cursor, uint32_t *slots, struct scrub_target *t, uint64_t *unread)
+/* Of a block on a disk: it is to be read now. One that is on its way is passed over: a load checks the same bytes.
+ * One of a disk that has failed is, too, and counted. */
+static bool scrub_wants(struct cache *c, struct block *b, uint64_t *unread)
 {
 	const struct slot_header unknown = { .magic = 0 };
-	struct block *b;
+	const bool failed = b->rack->class->unit->failed;
 
-	while ((b = tier_next_block(c, cursor, slots)) && (b->moving || b->rack->class->unit->failed)) {
-		*unread += b->rack->class->unit->failed;
-		if (c->tier->renewing && !b->rack->class->unit->failed)
-			catalog_tell(c, b, &unknown);
-	}
+	if (!failed && !b->moving)
+		return true;
+	*unread += failed;
+	if (c->tier->renewing && !failed)
+		catalog_tell(c, b, &unknown);
+	return false;
+}
+
+/* The next block on a disk, pinned; NULL at the end, or with *looks 0. With the lock. */
+static struct block *scrub_next(struct cache *c, struct index_walk *w, uint32_t *looks, struct scrub_target *t,
+				uint64_t *unread)
+{
+	struct block *b = NULL;
+	struct index_record *r;
+
+	index_read_lock();
+	for (; *looks && !b && (r = index_walk_next(c->index, w)); --*looks)
+		if (block_of(r)->rack && scrub_wants(c, block_of(r), unread))
+			b = block_of(r);
+	index_read_unlock();
 	if (b) {
 		block_pin(b);
 		*t = scrub_target_of(b);
-	} else if (*slots) {
-		*cursor = UINT64_MAX;
-		if (c->tier)
-			c->tier->renewing = false;
+	} else if (*looks && c->tier) {
+		c->tier->renewing = false;
 	}
 	return b;
 }
 
 enum status cache_verify_disk_step(struct cache *c, uint64_t *cursor, uint64_t max_bytes, struct cache_verified *sum)
 {
-	uint64_t from = sum->bytes;
-	uint32_t slots = SCRUB_SLOTS;
+	struct index_walk w = { .place = *cursor };
+	const uint64_t from = sum->bytes;
+	uint32_t looks = SCRUB_LOOKS;
 	enum status s = STATUS_OK;
+	struct block *b = NULL;
 
-	for (int i = 0; i < SCRUB_BLOCKS && *cursor != UINT64_MAX && slots; i++) {
+	for (int i = 0; i < SCRUB_BLOCKS && looks; i++) {
 		struct scrub_target t;
-		struct block *b;
 
 		cache_lock(c);
-		b = scrub_next(c, cursor, &slots, &t, &sum->unread);
+		b = scrub_next(c, &w, &looks, &t, &sum->unread);
 		cache_unlock(c);
 		if (b)
 			s = scrub_block(c, b, &t, sum);
-		if (s == STATUS_BUSY || s == STATUS_DEADLINE || sum->bytes - from >= max_bytes)
+		if (!b || s == STATUS_BUSY || s == STATUS_DEADLINE || sum->bytes - from >= max_bytes)
 			break;
 	}
+	*cursor = b || !looks ? index_walk_behind(&w) : UINT64_MAX;
 	return STATUS_OK;
 }

@@ -6,6 +6,7 @@
 #include "daemon/block/block.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/unwritten.h"
 #include "daemon/disk/state.h"
 #include "daemon/memory/evict.h"
 #include "daemon/vram/slot_map.h"
@@ -240,6 +241,7 @@ void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b
 		c->tier->attached_generation = b->generation;
 	b->pool->disk_blocks++;
 	where_set(b, BLOCK_ON_DISK, true);
+	unwritten_set(b, false);
 	if (b->vram)
 		vram_sync(b);
 	policy_tell(c, b, position);
@@ -271,6 +273,7 @@ void rack_detach(struct cache *c, struct block *b)
 	b->pool->disk_blocks--;
 	b->rack = NULL;
 	where_set(b, BLOCK_ON_DISK, false);
+	unwritten_set(b, block_live(b));
 	if (b->vram)
 		vram_sync(b);
 	if (b->shelf && block_live(b) && !b->moving)
@@ -329,20 +332,6 @@ struct block *unit_next_block(struct unit *u, uint64_t *cursor, uint32_t *budget
 				return r->at[slot].block;
 			}
 		}
-	}
-	return NULL;
-}
-
-struct block *tier_next_block(struct cache *c, uint64_t *cursor, uint32_t *budget)
-{
-	for (uint32_t n = c->tier ? rack_cursor_unit(*cursor) : 0; c->tier && n < c->tier->unit_count; n++) {
-		struct block *b;
-
-		if (rack_cursor_unit(*cursor) != n)
-			*cursor = rack_cursor(n, 0, 0);
-		b = unit_next_block(&c->tier->units[n], cursor, budget);
-		if (b || !*budget)
-			return b;
 	}
 	return NULL;
 }

@@ -13,6 +13,7 @@
 
 struct block;
 struct cache;
+struct cache_disk_options;
 struct disk;
 struct move;
 struct policy;

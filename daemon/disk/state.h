@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/threads/await.h"

@@ -3,6 +3,7 @@
 
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/disk/place.h"
 #include "daemon/disk/slab_map.h"

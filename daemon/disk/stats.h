@@ -9,6 +9,8 @@
 #include "daemon/block/values.h"
 
 struct cache;
+struct cache_catalog_state;
+struct cache_disk_state;
 struct cache_wait;
 
 uint32_t cache_disks(struct cache *c, struct cache_disk_state *out, uint32_t max);

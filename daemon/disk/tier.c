@@ -6,7 +6,9 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/compact.h"
 #include "daemon/disk/load.h"
 #include "daemon/disk/open.h"
@@ -378,13 +380,13 @@ void cache_disk_chores(struct cache *c)
 
 void tier_chores(struct cache *c)
 {
-	struct pool *hungry;
+	struct memory_class *hungry;
 
 	cache_lock(c);
-	hungry = c->tier->hungry ? c->tier->hungry->block->pool : NULL;
+	hungry = c->tier->hungry ? c->tier->hungry->block->pool->class : NULL;
 	cache_unlock(c);
 	if (hungry)
-		room_grow(c, hungry, 1);
+		room_grow(c, hungry, false);
 	cache_lock(c);
 	loads_feed(c);
 	spill_pump(c);
@@ -415,11 +417,9 @@ static uint64_t settle_step(struct cache *c, uint64_t *left, bool *no_place)
 	*left = 0;
 	*no_place = !spill_pump(c);
 	for (uint32_t i = 0; i < c->pool_count; i++) {
-		enum status refused;
-
 		dirty += c->pools[i]->dirty;
 		if (c->vram)
-			vram_settle(c, c->pools[i], UINT64_MAX, SETTLE_DOWNS, true, NULL, &refused);
+			vram_settle(c, c->pools[i], SETTLE_DOWNS);
 		*left += vram_only_blocks(c, c->pools[i]);
 	}
 	moves = c->tier->move_count + (c->vram ? c->vram->move_count : 0);

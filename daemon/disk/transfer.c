@@ -92,7 +92,7 @@ void tier_move_enter(struct move *m, struct block *b)
 	*bucket = m;
 	b->moving = true;
 	block_pin(b);
-	m->cache->tier->moving_bytes += b->pool->geometry.slot_bytes;
+	m->cache->tier->moving_bytes += b->pool->geometry.need_bytes;
 	m->cache->tier->move_count++;
 }
 
@@ -104,7 +104,7 @@ void tier_move_leave(struct move *m)
 		at = &(*at)->block_next;
 	*at = m->block_next;
 	m->block->moving = false;
-	m->cache->tier->moving_bytes -= m->block->pool->geometry.slot_bytes;
+	m->cache->tier->moving_bytes -= m->block->pool->geometry.need_bytes;
 	m->cache->tier->move_count--;
 }
 
@@ -603,7 +603,7 @@ static void spills_check(struct work *w)
 static void spill_done(struct disk_request *q)
 {
 	struct move *m = (struct move *)q;
-	const bool small = m->block->pool->geometry.slot_bytes <= ALONE_BYTES;
+	const bool small = m->block->pool->geometry.need_bytes <= ALONE_BYTES;
 
 	CRASH_POINT("spill_written");
 	m->check.run = small ? spills_check : spill_check;
@@ -621,8 +621,8 @@ static enum status spill_submit(struct cache *c, struct move *m, struct block *b
 	CRASH_POINT("spill_begin");
 	m->io.done = spill_done;
 	m->block = b; /* the check may come before it is entered, but not before the lock is let go */
-	s = disk_write(m->unit->disk, tier_move_place(m), block_slot_at(b), (uint32_t)p->geometry.slot_bytes,
-		       b->shelf->buffer[m->unit->number], m->priority, &m->io);
+	s = disk_write(m->unit->disk, tier_move_place(m), block_slot_at(b), (uint32_t)p->geometry.need_bytes,
+		       b->shelf->memory->buffer[m->unit->number], m->priority, &m->io);
 	if (s)
 		return s;
 	CRASH_POINT("spill_submitted");

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/block/memory_class.h"
 #include "daemon/threads/pool.h"
-#include "store/host/host.h"
 #include "store/index.h"
 #include "store/ring/ring.h"
 #include "store/slab/disk.h"
@@ -19,7 +19,6 @@ struct cache_wait;
 struct cache_wait_link;
 struct pool;
 struct rack;
-struct shelf;
 struct slot_header;
 struct unit;
 
@@ -41,8 +40,8 @@ struct move {
 	struct rack *rack;
 	uint32_t rack_slot;
 	struct block *block;           /* pinned; NULL: a burial */
-	struct host_slot slot;         /* of a load */
-	struct shelf *shelf;
+	struct memory_slot slot;         /* of a load */
+	struct span_map *shelf;
 	bool spare;                    /* of a load: takes only what memory can spare, unless somebody else waits for it */
 	bool for_gpu;                  /* of a load: a GPU reads it next; constant */
 	bool grave;                    /* the header in the slot names `dead` until this is done */

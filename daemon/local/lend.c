@@ -6,6 +6,7 @@
 #include "daemon/local/lend.h"
 
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/session/attachment.h"
 #include "daemon/threads/deadline.h"
 #include "daemon/threads/pool.h"
@@ -31,9 +32,9 @@ struct board_work {
 	struct fdsock_map map;
 };
 
-struct fdsock_head door_head(enum fdsock_type type)
+struct fdsock_head door_head(uint16_t version, enum fdsock_type type)
 {
-	return (struct fdsock_head){ FDSOCK_MAGIC, FDSOCK_VERSION, (uint16_t)type };
+	return (struct fdsock_head){ FDSOCK_MAGIC, version, (uint16_t)type };
 }
 
 int door_send(int to, const void *packet, size_t n, const int *fd, uint32_t fds)
@@ -64,7 +65,8 @@ int door_send(int to, const void *packet, size_t n, const int *fd, uint32_t fds)
 
 static int answer(struct door_lender *l, int to, const struct fdsock_map *m, enum status s, const struct cache_lent *lent)
 {
-	struct fdsock_extent e = { .head = door_head(FDSOCK_EXTENT), .extent = m->extent, .write = m->write != 0, .gpu = FDSOCK_NO_GPU };
+	struct fdsock_extent e = { .head = door_head(m->head.version, FDSOCK_EXTENT), .extent = m->extent,
+				   .write = m->write != 0, .gpu = FDSOCK_NO_GPU };
 	const int fds[] = { lent->fd, lent->device_fd };
 	const uint32_t count = s != STATUS_OK ? 0 : lent->device_fd < 0 ? 1 : 2;
 	int error;
@@ -76,7 +78,7 @@ static int answer(struct door_lender *l, int to, const struct fdsock_map *m, enu
 		e.gpu = lent->gpu < 0 ? FDSOCK_NO_GPU : (uint32_t)lent->gpu;
 		e.at = lent->at;
 		e.range = lent->range_bytes;
-		e.layout_id = lent->layout_id;
+		e.range_id = lent->range_id;
 	}
 	error = door_send(to, &e, sizeof e, fds, count);
 	for (uint32_t i = 0; i < count; i++)

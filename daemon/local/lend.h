@@ -25,7 +25,7 @@ bool door_lender_ends(struct door_lender *l, const struct timespec *until);
 /* After door_lender_ends. */
 void door_lender_fini(struct door_lender *l);
 
-struct fdsock_head door_head(enum fdsock_type type);
+struct fdsock_head door_head(uint16_t version, enum fdsock_type type);
 /* Sends a packet, with `fds` descriptors, at most 2, to a peer who may not read: never waits. 0, or an errno: EPIPE if he reads no more, or is
  * gone, which is not the same: recv() tells. */
 int door_send(int to, const void *packet, size_t n, const int *fd, uint32_t fds);

@@ -13,6 +13,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/call/lease.h"
 #include "daemon/disk/tier.h"
@@ -69,6 +70,7 @@ struct connection {
 	uint64_t accepted_us, attachment, session; /* attachment 0: no HELLO yet; session: its handle */
 	uint64_t session_number;     /* its public number, for logs */
 	struct quota_holder *holder; /* its process */
+	uint16_t version;            /* that it speaks; 0: it has not said anything */
 	bool refused;                /* it has no share left: to be told so in answer to its HELLO */
 	bool gone;                 /* to be freed after this round of events */
 	bool known;                /* the cache has the pidfd, too */
@@ -125,15 +127,33 @@ _Static_assert((int)DEVICES_MAX <= (int)FDSOCK_BOARD_WORDS && FDSOCK_BOARD_WORDS
 
 /* ---- packets ---- */
 
+/* What the library of the version before says. */
+static bool said_before(uint16_t type)
+{
+	return type == FDSOCK_HELLO || type == FDSOCK_MAP || type == FDSOCK_UNMAPPED || type == FDSOCK_RELEASE;
+}
+
+static int release_type(const void *packet, size_t n)
+{
+	uint32_t count;
+
+	if (n < offsetof(struct fdsock_release, leases))
+		return 0;
+	memcpy(&count, (const char *)packet + offsetof(struct fdsock_release, count), sizeof count);
+	return count <= FDSOCK_LEASES_MAX && n == offsetof(struct fdsock_release, leases) + count * sizeof(uint64_t) ?
+		       FDSOCK_RELEASE : 0;
+}
+
 int door_packet_type(const void *packet, size_t n)
 {
 	struct fdsock_head h;
-	uint32_t count;
 
 	if (n < sizeof h)
 		return 0;
 	memcpy(&h, packet, sizeof h);
-	if (h.magic != FDSOCK_MAGIC || h.version != FDSOCK_VERSION)
+	if (h.magic != FDSOCK_MAGIC)
+		return 0;
+	if (h.version != FDSOCK_VERSION && !(h.version == FDSOCK_VERSION_BEFORE && said_before(h.type)))
 		return 0;
 	switch (h.type) {
 	case FDSOCK_HELLO:
@@ -146,13 +166,7 @@ int door_packet_type(const void *packet, size_t n)
 	case FDSOCK_AHEAD:
 		return n == sizeof(struct fdsock_ahead) ? h.type : 0;
 	case FDSOCK_RELEASE:
-		if (n < offsetof(struct fdsock_release, leases))
-			return 0;
-		memcpy(&count, (const char *)packet + offsetof(struct fdsock_release, count), sizeof count);
-		return count <= FDSOCK_LEASES_MAX &&
-				       n == offsetof(struct fdsock_release, leases) + count * sizeof(uint64_t) ?
-			       h.type :
-			       0;
+		return release_type(packet, n);
 	default:
 		return 0;
 	}
@@ -339,9 +353,19 @@ static void accept_all(struct door *d)
 
 /* ---- requests; each returns false to hang up ---- */
 
+static void attach_old(struct door *d, const struct connection *c)
+{
+	cache_attach_host_only(d->daemon->cache, c->attachment);
+	log_warn("old_library", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session_number),
+		 LOG_TEXT("reason", "its libterrace is of the release before: it has host memory alone, "
+			  "and all of it writable: link the engine with the libterrace of this daemon"));
+}
+
 static bool on_hello(struct door *d, struct connection *c, const struct fdsock_hello *m)
 {
-	struct fdsock_welcome w = { .head = door_head(FDSOCK_WELCOME), .knows = FDSOCK_KNOWS_AHEAD | FDSOCK_KNOWS_CALLER };
+	const bool old = c->version == FDSOCK_VERSION_BEFORE;
+	struct fdsock_welcome w = { .head = door_head(c->version, FDSOCK_WELCOME),
+				    .knows = old ? 0 : FDSOCK_KNOWS_AHEAD | FDSOCK_KNOWS_CALLER };
 	const char *why = NULL;
 	enum status s;
 
@@ -357,6 +381,8 @@ static bool on_hello(struct door *d, struct connection *c, const struct fdsock_h
 		c->attachment = w.attachment;
 		c->session = w.session;
 		c->session_number = cache_session_number(d->daemon->cache, w.session);
+		if (old)
+			attach_old(d, c);
 		log_info("attached", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session_number));
 	} else {
 		w.attachment = w.session = 0;
@@ -377,7 +403,7 @@ static void give_away(struct door *d, struct connection *c, const struct cache_s
 
 static bool on_caller(struct door *d, struct connection *c, const struct fdsock_hello *m)
 {
-	struct fdsock_welcome w = { .head = door_head(FDSOCK_WELCOME), .status = STATUS_DENIED };
+	struct fdsock_welcome w = { .head = door_head(FDSOCK_VERSION, FDSOCK_WELCOME), .status = STATUS_DENIED };
 	struct cache_session_view session;
 	const char *why;
 
@@ -433,7 +459,7 @@ static int32_t tier_of(uint32_t gpu)
 /* `answer`: also if there is nothing to be offered. */
 static bool offer(struct door *d, struct connection *c, uint32_t gpu, bool answer)
 {
-	struct fdsock_offer m = { .head = door_head(FDSOCK_OFFER), .gpu = gpu, .more = 1 };
+	struct fdsock_offer m = { .head = door_head(FDSOCK_VERSION, FDSOCK_OFFER), .gpu = gpu, .more = 1 };
 	const int32_t tier = tier_of(gpu);
 	int error = 0;
 
@@ -508,8 +534,9 @@ static const char *on_packet(struct door *d, struct connection *c, const union p
 	int type = door_packet_type(p, n);
 
 	atomic_fetch_add_explicit(&d->packets, 1, memory_order_relaxed);
-	if (!type)
+	if (!type || (c->version && c->version != p->head.version))
 		return "malformed packet";
+	c->version = p->head.version;
 	if (type != FDSOCK_HELLO && type != FDSOCK_CALLER && !c->attachment)
 		return "no hello first";
 	switch (type) {
@@ -558,6 +585,13 @@ static void retire(void *arg, uint64_t attachment, uint32_t extent)
 	pthread_mutex_unlock(&d->lock);
 }
 
+static bool send_retirement(const struct connection *c, uint32_t extent)
+{
+	const struct fdsock_unmapped m = { .head = door_head(c->version, FDSOCK_RETIRE), .extent = extent };
+
+	return !is_deaf(door_send(c->fd, &m, sizeof m, NULL, 0));
+}
+
 static void send_retirements(struct door *d)
 {
 	struct retirement box[MAILBOX];
@@ -569,10 +603,8 @@ static void send_retirements(struct door *d)
 	d->retired = 0;
 	pthread_mutex_unlock(&d->lock);
 	for (uint32_t i = 0; i < n; i++) {
-		struct fdsock_unmapped m = { .head = door_head(FDSOCK_RETIRE), .extent = box[i].extent };
-
 		for (struct connection *c = d->all.next; c != &d->all; c = c->next)
-			if (!c->gone && c->attachment == box[i].attachment && is_deaf(door_send(c->fd, &m, sizeof m, NULL, 0)))
+			if (!c->gone && c->attachment == box[i].attachment && !send_retirement(c, box[i].extent))
 				hang_up(d, c, "answers not read");
 	}
 }

@@ -13,8 +13,16 @@
 #include "daemon/block/block.h"
 #include "daemon/block/counters.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/views.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+struct damage_notes {
+	struct cache_damage at[DAMAGES_MAX];
+	uint32_t first, count;
+	uint64_t untold;               /* there was no room for */
+};
 
 static const uint8_t *bytes_of(const struct block *b)
 {
@@ -42,10 +50,22 @@ bool memory_copy(const struct block *b, uint8_t *to, uint32_t *crc32c)
 	return true;
 }
 
+bool damage_notes_create(struct cache *c)
+{
+	c->damages = calloc(1, sizeof(*c->damages));
+	return c->damages;
+}
+
+void damage_notes_destroy(struct cache *c)
+{
+	free(c->damages);
+	c->damages = NULL;
+}
+
 /* The oldest notes stay: what came first tells most. */
 static void note(struct cache *c, const struct block *b, const char *finder, const struct block *heir)
 {
-	struct damage_notes *d = &c->damages;
+	struct damage_notes *d = c->damages;
 	struct cache_damage *n = &d->at[(d->first + d->count) % DAMAGES_MAX];
 
 	if (d->count == DAMAGES_MAX) {
@@ -82,7 +102,7 @@ struct block *memory_damaged(struct cache *c, struct block *b, enum counter find
 
 bool cache_damage_next(struct cache *c, struct cache_damage *out, uint64_t *untold)
 {
-	struct damage_notes *d = &c->damages;
+	struct damage_notes *d = c->damages;
 	bool any;
 
 	cache_lock(c);

@@ -8,11 +8,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/block/block.h"
 #include "daemon/block/counters.h"
-#include "daemon/block/values.h"
 
+struct block;
 struct cache;
+struct cache_damage;
+struct slot_header;
 
 /* Copies the header to *h. True: *h is the header of the commit, every byte of it. */
 bool memory_header(const struct block *b, struct slot_header *h);
@@ -24,15 +25,11 @@ bool memory_copy(const struct block *b, uint8_t *to, uint32_t *crc32c);
  * Returns the block that has what disk and GPUs have of it, or NULL: it is gone. */
 struct block *memory_damaged(struct cache *c, struct block *b, enum counter finder);
 
-/* What the log is to say of copies in memory that were wrong. */
-enum { DAMAGES_MAX = 64 };
+enum { DAMAGES_MAX = 64 }; /* noted at a time; the oldest stay */
 
-struct damage_notes {
-	struct cache_damage at[DAMAGES_MAX];
-	uint32_t first, count;
-	uint64_t untold;               /* there was no room for */
-};
-
+/* Room for what the log is to say of copies in memory that were wrong. False: no memory. Ends with damage_notes_destroy. */
+bool damage_notes_create(struct cache *c);
+void damage_notes_destroy(struct cache *c);
 bool cache_damage_next(struct cache *c, struct cache_damage *out, uint64_t *untold);
 
 #endif

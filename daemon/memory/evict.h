@@ -11,7 +11,8 @@
 struct block;
 struct cache;
 struct drain;
-struct host_slot;
+struct memory_class;
+struct memory_slot;
 struct policy;
 struct policy_event;
 struct policy_node;
@@ -23,44 +24,38 @@ struct pool;
  * go. Set it before other threads call. */
 void cache_on_retire(struct cache *c, void (*retire)(void *arg, uint64_t attachment, uint32_t extent),
 		     void *arg);
-/* A free slot of the pool, evicting as needed. EXHAUSTED. If that is because the pool should get another
- * extent first, which takes long, c->grow is set: undo, leave the lock, room_grow(), try again. */
-enum status room_take(struct cache *c, struct pool *p, struct host_slot *out);
+/* A free slot of the class, evicting as needed. EXHAUSTED. If that is because pages must be taken, or another class's
+ * span emptied, which takes long, c->grow is set: undo, leave the lock, room_grow(), try again. */
+enum status room_take(struct cache *c, struct memory_class *k, struct memory_slot *out);
 /* The same, but nothing goes for it that is nowhere else: BUSY. */
-enum status room_take_spare(struct cache *c, struct pool *p, struct host_slot *out);
+enum status room_take_spare(struct cache *c, struct memory_class *k, struct memory_slot *out);
 /* For what comes down from a GPU, nobody being in a hurry for it: nothing goes for it that a GPU alone has beside, and that would have to come down again; and with
  * `drops` alone what is nowhere else. Else BUSY. */
-enum status room_take_below(struct cache *c, struct pool *p, bool drops, struct host_slot *out);
+enum status room_take_below(struct cache *c, struct memory_class *k, bool drops, struct memory_slot *out);
 /* Evicts what so many slots cost at once, if nothing is lost with it: taken one by one, they then lie side by side. */
-void room_clear(struct cache *c, struct pool *p, uint32_t slots);
-/* Whether the policy would rather keep what it has than give a place to the block of this event, in a pool that is full. What
+void room_clear(struct cache *c, struct memory_class *k, uint32_t slots);
+/* Whether the policy would rather keep what it has than give a place to the block of this event, in a class that is full. What
  * follows a refused block in its chain is refused with it. */
 bool room_refuses(struct cache *c, struct pool *p, const struct policy_event *e);
 /* The same of one that is in memory, refused. */
-bool room_keeps_out(struct cache *c, struct pool *p, const struct policy_event *e);
-/* Whether the pool has a slot, or one of a block that is on a disk or a GPU too and that no call is expected to want. */
-bool room_spares(struct cache *c, struct pool *p);
-/* What a pool, or a size of slots on a disk, would give up next has been idle so much longer than what another would that its room goes there; own NULL:
+bool room_keeps_out(struct cache *c, struct memory_class *k, const struct policy_event *e);
+/* Whether the class has a slot, or one of a block that is on a disk or a GPU too and that no call is expected to want. */
+bool room_spares(struct cache *c, struct memory_class *k);
+/* What a class of memory, or of a disk, would give up next has been idle so much longer than what another would that its room goes there; own NULL:
  * that one has nothing to give up. */
 bool room_much_colder(const struct cache *c, const struct policy_node *other, const struct policy_node *own);
 /* Tells a policy of the room that its nodes have, if that is another by an eighth than *told. */
 void room_tell(const struct policy_ops *ops, struct policy *policy, uint64_t slots, uint64_t *told);
-/* Without the lock: makes an extent for the pool, if the budget has one, unless it has `slots` free slots. */
-void room_grow(struct cache *c, struct pool *p, uint32_t slots);
+/* Without the lock: takes pages for the class, or empties the span that it has claimed (memory/grow.c). It may wait a
+ * tenth of a second. vain: the caller has tried ROOM_VAIN_MAX times, and got no further: the class is to do with what
+ * it has, for a second. */
+enum { ROOM_VAIN_MAX = 64 };
+void room_grow(struct cache *c, struct memory_class *k, bool vain);
 /* Takes a victim's copy out of memory; a block that is nowhere else is gone. */
 void room_evict(struct cache *c, struct block *b, enum counter why);
-/* A pool that is being filled and should get its next extent before it waits for it, or NULL; *slots: so
- * many free ones would do. */
-struct pool *room_ahead(struct cache *c, uint32_t *slots);
-/* Something is being drained whose last slot is back. */
-bool room_drained(struct cache *c);
 void room_tick(struct cache *c);
-/* One step of every drain; notes whom to tell. */
-void room_drain_step(struct cache *c);
 /* Notes whom to tell of this drain, of whatever tier, if it is time. */
 void room_drain_tell(struct cache *c, struct drain *d);
-/* Forgets drains whose extents are gone. */
-void room_drain_reap(struct cache *c);
 /* Without the lock: tells attachments to let go. */
 void room_retire_flush(struct cache *c);
 

@@ -1,19 +1,27 @@
-/* New extents of memory. */
+/* Pages of memory, taken from the kernel when a class needs them, and ahead of that. */
 #ifndef TERRACE_DAEMON_MEMORY_GROW_H
 #define TERRACE_DAEMON_MEMORY_GROW_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
-struct cache;
-struct pool;
+#include "daemon/block/lock.h"
+
+struct memory_class;
 
 /* Takes what room_take left in c->grow. */
-static inline struct pool *room_wants(struct cache *c)
+static inline struct memory_class *room_wants(struct cache *c)
 {
-	struct pool *p = c->grow;
+	struct memory_class *k = c->grow;
 
 	c->grow = NULL;
-	return p;
+	return k;
 }
+
+/* With the lock: whether pages should be taken ahead of need, by room_ahead. */
+bool room_wants_ahead(const struct cache *c);
+/* Without the lock: takes what is missing to one step's worth of free ones, and registers new extents with the disks
+ * and GPUs. The first call makes the first extent. */
+void room_ahead(struct cache *c);
 
 #endif

@@ -1,6 +1,7 @@
 /* See process/cache_options.h. */
 #include "daemon/process/cache_options.h"
 
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
 #include "daemon/process/catalog_child.h"
 #include "daemon/process/config.h"

@@ -2,6 +2,7 @@
 #ifndef TERRACE_DAEMON_PROCESS_CACHE_OPTIONS_H
 #define TERRACE_DAEMON_PROCESS_CACHE_OPTIONS_H
 
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
 #include "daemon/process/config.h"
 

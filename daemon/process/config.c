@@ -64,8 +64,8 @@ static const struct option options[] = {
 	  "where HTTP answers /metrics (Prometheus) and /healthz: HOST:PORT, as 127.0.0.1:9464 or [::1]:9464, or unix:PATH; whoever reaches it may read; off: nowhere" },
 	{ "host_bytes", T_BYTES, AT(host_bytes), "auto", MIB, 1ull << 46, NULL,
 	  "memory of the host tier; auto: a quarter of the machine's, or of what cgroups leave of it, at most 64GiB" },
-	{ "extent_bytes", T_BYTES, AT(extent_bytes), "64MiB", MIB, GIB, NULL,
-	  "size of one memory extent, the unit that is lent to engines" },
+	{ "extent_bytes", T_BYTES, AT(extent_bytes), "auto", MIB, GIB, NULL,
+	  "size of one extent of memory, the unit that engines map, and the most that a block can have; auto: a quarter of host_bytes, 16MiB to 1GiB" },
 	{ "huge_pages", T_CHOICE, AT(huge_pages), "auto", 0, 0, huge_words, "use huge pages if there are any free" },
 	{ "policy", T_POLICY, AT(policy), "lru", 0, 0, NULL, "who is evicted when memory is full" },
 	{ "pinned_share", T_MILLI, AT(pinned_share_milli), "0.75", 10, 1000, NULL,
@@ -599,6 +599,18 @@ static void read_flags(struct config *c, int argc, char *const argv[], const cha
 
 /* ---- what depends on other options or on the machine ---- */
 
+/* As the arena would by itself (store/arena/arena.h); here, so that it is said and its limits are looked at. */
+static void derive_extent(struct config *c)
+{
+	if (c->extent_bytes)
+		return;
+	c->extent_bytes = c->host_bytes / 4 / MIB * MIB;
+	if (c->extent_bytes < 16 * MIB)
+		c->extent_bytes = 16 * MIB;
+	if (c->extent_bytes > GIB)
+		c->extent_bytes = GIB;
+}
+
 static void derive(struct config *c, struct config_errors *errors)
 {
 	size_t n = strlen(c->socket);
@@ -611,6 +623,7 @@ static void derive(struct config *c, struct config_errors *errors)
 		if (c->host_bytes < MIB)
 			c->host_bytes = MIB;
 	}
+	derive_extent(c);
 	if (!c->sum_threads) {
 		const uint32_t processors = machine_processors("");
 

@@ -3,6 +3,7 @@
 
 #include "daemon/advice/trace.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/stats.h"
 #include "daemon/process/gpu_log.h"
 #include "daemon/process/log.h"

@@ -2,6 +2,7 @@
 #include "daemon/process/gpu_log.h"
 
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/process/log.h"
 #include "daemon/vram/stats.h"
 #include "store/device.h"

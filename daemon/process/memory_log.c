@@ -2,6 +2,7 @@
 #include "daemon/process/memory_log.h"
 
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/memory/check.h"
 #include "daemon/process/log.h"
 #include "store/slot.h"

@@ -8,6 +8,7 @@
 
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/cache.h"
 #include "daemon/disk/stats.h"

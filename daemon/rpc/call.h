@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/rights.h"

@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <linux/sockios.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+enum { TRIM_AFTER_US = 2 * 1000 * 1000 };
 enum { REFUSED_MAX = 32, EVENTS = 64, SLOTS_FIRST = 64 };
 
 struct connection {
@@ -43,6 +45,7 @@ struct rpc_peers {
 	int slots;
 	uint32_t count, refused;
 	uint64_t refused_total, stalled_total, vain_total;
+	uint64_t trim_us;              /* when memory of a flood goes back to the kernel; UINT64_MAX: there was none */
 	struct log_again said, cut_said;
 };
 
@@ -54,6 +57,7 @@ enum status rpc_peers_create(struct quota *q, uint64_t max, struct rpc_peers **o
 		return STATUS_EXHAUSTED;
 	p->quota = q;
 	p->all.next = p->all.prev = &p->all;
+	p->trim_us = UINT64_MAX;
 	p->ended = epoll_create1(EPOLL_CLOEXEC);
 	pthread_mutex_init(&p->lock, NULL);
 	quota_bound(q, QUOTA_RPC, max);
@@ -221,6 +225,7 @@ static void look_at(struct rpc_peers *p, struct connection *k, uint64_t now_us)
 uint64_t rpc_peers_look(struct rpc_peers *p, uint64_t now_us)
 {
 	struct epoll_event e[EVENTS];
+	bool trim;
 	int n;
 
 	pthread_mutex_lock(&p->lock);
@@ -234,8 +239,13 @@ uint64_t rpc_peers_look(struct rpc_peers *p, uint64_t now_us)
 			look_at(p, k, now_us);
 		p->look_us = now_us + RPC_LOOK_US;
 	}
-	n = (int)p->count;
+	trim = p->trim_us <= now_us;
+	if (trim)
+		p->trim_us = UINT64_MAX;
+	n = (int)p->count + (p->trim_us != UINT64_MAX);
 	pthread_mutex_unlock(&p->lock);
+	if (trim)
+		malloc_trim(0); /* else the allocator keeps what the flood's calls took */
 	return n ? p->look_us : UINT64_MAX;
 }
 
@@ -267,6 +277,7 @@ void rpc_peers_called_in_vain(struct rpc_peers *p, int fd, uint64_t now_us)
 	}
 	if (k && !k->cut && ++k->vain > RPC_REFUSALS_A_SECOND) {
 		p->vain_total++;
+		p->trim_us = now_us + TRIM_AFTER_US;
 		cut(p, k, "it goes on calling though its calls are refused");
 	}
 	pthread_mutex_unlock(&p->lock);

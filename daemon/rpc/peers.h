@@ -7,8 +7,9 @@
  * A connection beyond the share is kept for RPC_REFUSED_US, if there are not many of these, so that its first call is answered by
  * RESOURCE_EXHAUSTED with the reason; then it is cut.
  *
- * A connection is cut, too, that goes on calling while its calls are refused, RPC_REFUSALS_A_SECOND times: each refusal costs the thread that serves
- * every other client some of its time.
+ * A connection is cut, too, that goes on calling while its calls are refused, RPC_REFUSALS_A_SECOND times: each
+ * refusal costs the thread that serves every other client some of its time. gRPC keeps some 8 KB for each call of a client
+ * that does not acknowledge its bound of streams: two seconds after such a cut the allocator is told to give that back.
  *
  * Threads: add and look by the listener's; holder, called_in_vain and stats by any; the others by main. */
 #ifndef TERRACE_DAEMON_RPC_PEERS_H

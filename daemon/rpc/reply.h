@@ -6,6 +6,9 @@
 #include "store/status.h"
 #include "terrace.pb-c.h"
 
+struct kv_layout;
+struct slot_info;
+
 /* The number of the gRPC status that a failed call ends with. */
 int rpc_grpc_status(enum status s);
 

@@ -29,7 +29,7 @@
 
 enum {
 	METADATA_BYTES_MAX = 16 * 1024,
-	STREAMS_MAX = 256,             /* calls at a time of one connection; more wait in the client */
+	STREAMS_MAX = 100,             /* calls at a time of one connection; more wait in the client */
 	IDLE_MS = 300000,              /* a connection without a call for so long is closed: its client connects anew */
 	READS_MAX = 32,                /* requests that are being received, each of which may be as large as a message */
 	REPLY_BYTES_MAX = 64 << 20,    /* of replies that have not left yet */

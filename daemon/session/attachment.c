@@ -1,19 +1,20 @@
 /* Attachments: processes that joined a session and borrow extents. Each is a number that no other gets,
  * which is also the byte it locks in the extents lent to it (store/host/extent.h): asking the kernel for that
- * lock tells whether anything of the process, or of what it forked, can still touch them. Of a GPU's memory it is the extent's hold that is
- * lent so; and as work on a GPU may outlive the process's last mapping by a little, the process must have exited too, unless it said
- * itself that it has unmapped the extent.
+ * lock tells whether anything of the process, or of what it forked, can still touch them. Of a GPU's memory it is the
+ * extent's hold that is lent so. Work of the process's GPU, also on host memory, may outlive its last mapping by a
+ * little: so the process must have exited, too, unless it said itself that it has unmapped the extent.
  */
 #include "daemon/session/attachment.h"
 
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/progress.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/vram.h"
+#include "store/arena/arena.h"
 #include "store/host/extent.h"
-#include "store/host/host.h"
 #include "store/status.h"
 
 #include <poll.h>
@@ -23,8 +24,6 @@
 #include <unistd.h>
 
 enum {ATTACHMENT_NUMBER_MAX = 0x7fffffff };
-
-#define LENT_TOLD (1u << 31) /* beside an extent's number, which is smaller: its process says that it has unmapped it */
 
 struct attachment *attachment_find(struct cache *c, uint64_t number)
 {
@@ -109,42 +108,93 @@ void attachment_free(struct cache *c, struct attachment *a)
 	free(a);
 }
 
-bool attachment_has_lent(const struct attachment *a, uint32_t extent)
+/* The first that is not before the extent. */
+static uint32_t lent_place(const struct attachment *a, uint32_t extent)
 {
-	for (uint32_t i = 0; i < a->lent_count; i++)
-		if ((a->lent[i] & ~LENT_TOLD) == extent)
-			return true;
-	return false;
+	uint32_t from = 0, to = a->lent_count;
+
+	while (from < to) {
+		const uint32_t middle = (from + to) / 2;
+
+		if (a->lent[middle].extent < extent)
+			from = middle + 1;
+		else
+			to = middle;
+	}
+	return from;
 }
 
-static enum status lent_add(struct attachment *a, uint32_t extent)
+static struct lent *lent_find(const struct attachment *a, uint32_t extent)
 {
-	for (uint32_t i = 0; i < a->lent_count; i++)
-		if ((a->lent[i] & ~LENT_TOLD) == extent) {
-			a->lent[i] = extent;
-			return STATUS_OK;
-		}
-	if (a->lent_count == LENT_MAX)
-		return STATUS_EXHAUSTED;
-	if (a->lent_count == a->lent_cap) {
-		uint32_t cap = a->lent_cap ? 2 * a->lent_cap : 8;
-		uint32_t *lent = realloc(a->lent, cap * sizeof(*lent));
+	const uint32_t i = lent_place(a, extent);
 
-		if (!lent)
+	return i < a->lent_count && a->lent[i].extent == extent ? &a->lent[i] : NULL;
+}
+
+bool attachment_has_lent(const struct attachment *a, uint32_t extent)
+{
+	return lent_find(a, extent);
+}
+
+uint32_t attachment_writable(const struct attachment *a)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < a->lent_count; i++)
+		n += a->lent[i].writes;
+	return n;
+}
+
+static bool lent_grow(struct attachment *a)
+{
+	const uint32_t cap = a->lent_cap ? 2 * a->lent_cap : 8;
+	struct lent *lent;
+
+	if (a->lent_count < a->lent_cap)
+		return true;
+	lent = a->lent_count < LENT_MAX ? realloc(a->lent, cap * sizeof(*lent)) : NULL;
+	if (!lent)
+		return false;
+	a->lent = lent;
+	a->lent_cap = cap;
+	return true;
+}
+
+static enum status lent_add(struct attachment *a, uint32_t extent, bool write)
+{
+	struct lent *l = lent_find(a, extent);
+	uint32_t i;
+
+	if (!l) {
+		if (!lent_grow(a))
 			return STATUS_EXHAUSTED;
-		a->lent = lent;
-		a->lent_cap = cap;
+		i = lent_place(a, extent);
+		l = &a->lent[i];
+		memmove(l + 1, l, (a->lent_count++ - i) * sizeof(*l));
+		*l = (struct lent){ .extent = extent };
 	}
-	a->lent[a->lent_count++] = extent;
+	l->told = false;
+	l->writes |= write;
 	return STATUS_OK;
 }
 
-/* The tier whose extent that is. */
-static struct host_tier *arena_of(const struct cache *c, uint32_t extent)
+static void lent_remove(struct attachment *a, struct lent *l)
+{
+	memmove(l, l + 1, (size_t)(a->lent + --a->lent_count - l) * sizeof(*l));
+}
+
+/* The memory of which the extent is. */
+static struct arena *arena_of(const struct cache *c, uint32_t extent)
 {
 	const struct gpu *g = vram_gpu_of_extent(c, extent);
 
 	return g && g->arena ? g->arena : c->host;
+}
+
+/* What is lent of an extent, and probed. */
+static struct extent *lent_extent(const struct cache *c, uint32_t extent)
+{
+	return arena_extent(arena_of(c, extent), extent);
 }
 
 /* One that is not known lives. */
@@ -158,42 +208,48 @@ static bool process_lives(const struct attachment *a)
 enum held { HELD_NOT, HELD, HELD_UNKNOWN };
 
 /* With the lock. Unknown: extents are being made or unmapped just now; asked again later. */
-static enum held extent_is_held(struct cache *c, uint32_t extent, uint32_t number)
+static enum held extent_is_held(struct cache *c, struct lent *l, uint32_t number)
 {
 	const struct extent *e;
 	enum held held = HELD;
 
 	if (pthread_mutex_trylock(&c->extents))
 		return HELD_UNKNOWN;
-	e = host_extent(arena_of(c, extent), extent);
+	e = lent_extent(c, l->extent);
 	if (!e || !extent_held(e, number))
 		held = HELD_NOT;
+	l->writes = l->writes && held && extent_written(e, number);
 	pthread_mutex_unlock(&c->extents);
 	return held;
 }
 
-/* What keeps an extent: the lock, or, of a GPU's, the process, unless it has said that it has unmapped it. */
-static bool lent_holds(struct cache *c, const struct attachment *a, uint32_t *lent)
+/* What keeps an extent: the lock, or the process, whose GPU may still be copying, unless it has said that it has
+ * unmapped it. */
+static bool lent_holds(struct cache *c, const struct attachment *a, struct lent *l)
 {
-	const uint32_t extent = *lent & ~LENT_TOLD;
-	enum held held = extent_is_held(c, extent, a->number);
-
-	if (held == HELD)
-		*lent = extent; /* it has another mapping of it, and will say so of that, too */
-	return held || (vram_gpu_of_extent(c, extent) && !(*lent & LENT_TOLD) && process_lives(a));
+	return extent_is_held(c, l, a->number) || (!l->told && !a->host_only && process_lives(a));
 }
 
 /* The process has unmapped the extent, or never had it. */
 static void lent_told(struct cache *c, struct attachment *a, uint32_t extent)
 {
-	for (uint32_t i = 0; !a->lending && i < a->lent_count; i++) {
-		if ((a->lent[i] & ~LENT_TOLD) != extent)
-			continue;
-		a->lent[i] = extent | LENT_TOLD;
-		if (!lent_holds(c, a, &a->lent[i]))
-			a->lent[i] = a->lent[--a->lent_count];
-		break;
-	}
+	struct lent *l = a->lending ? NULL : lent_find(a, extent);
+
+	enum held held;
+
+	if (!l)
+		return;
+	held = extent_is_held(c, l, a->number);
+	l->told = held != HELD; /* else it has another mapping of it, and will say so of that, too */
+	if (!held)
+		lent_remove(a, l);
+}
+
+/* It has unmapped everything: the kernel is asked when it is gone. */
+static void all_told(struct attachment *a)
+{
+	for (uint32_t i = 0; !a->lending && i < a->lent_count; i++)
+		a->lent[i].told = true;
 }
 
 bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes)
@@ -260,43 +316,50 @@ bool attachment_writes(struct attachment *a, uint32_t extent, bool more)
 	return true;
 }
 
+/* Whether the session may have it: any extent of its tenant. DENIED, NOT_FOUND. */
+static enum status may_map(const struct cache *c, struct session *s, uint32_t extent)
+{
+	uint32_t tenant;
+	bool draining;
+
+	if (!arena_extent_owner(arena_of(c, extent), extent, &tenant, &draining))
+		return STATUS_NOT_FOUND;
+	if (tenant != session_pool(s, 0)->tenant->number)
+		return STATUS_DENIED;
+	return draining ? STATUS_NOT_FOUND : STATUS_OK;
+}
+
 /* May this attachment have this extent? Notes that it has. Memory of a GPU has one form only, which may be written. */
 static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t extent, bool write)
 {
 	struct attachment *a = attachment_find(c, attachment);
 	const struct gpu *g = vram_gpu_of_extent(c, extent);
-	uint32_t tenant;
-	uint64_t layout_id;
-	bool draining, mine = false;
 	enum status s;
 
 	if (still_open(a))
 		return STATUS_DENIED;
-	if (!host_extent_owner(arena_of(c, extent), extent, &tenant, &layout_id, &draining))
-		return STATUS_NOT_FOUND;
+	s = may_map(c, a->session, extent);
+	if (s)
+		return s;
+	if (g && a->host_only)
+		return STATUS_UNSUPPORTED;
 	if (g && g->lost)
 		return STATUS_UNAVAILABLE;
-	for (uint32_t i = 0; i < session_layouts(a->session); i++)
-		mine |= session_pool(a->session, i)->layout_id == layout_id;
-	if (!mine || tenant != session_pool(a->session, 0)->tenant->number)
-		return STATUS_DENIED;
-	if (draining)
-		return STATUS_NOT_FOUND;
 	if (write && !g && !written_find(a, extent))
 		return STATUS_PRECONDITION;
-	if (g && a->pidfd < 0) /* nobody would see the end of its work there */
+	if (a->pidfd < 0) /* the end of its work there would not be seen */
 		return STATUS_EXHAUSTED;
-	s = lent_add(a, extent);
+	s = lent_add(a, extent, write);
 	if (!s)
 		a->lending++;
 	return s;
 }
 
 /* Of a GPU's: the memory, beside the hold. */
-static enum status lend_memory(struct host_tier *arena, uint32_t extent, struct cache_lent *out)
+static enum status lend_memory(struct arena *arena, uint32_t extent, struct cache_lent *out)
 {
-	struct host_device_extent e;
-	enum status s = host_extent_device(arena, extent, &e);
+	struct arena_device_extent e;
+	enum status s = arena_extent_device(arena, extent, &e);
 
 	if (s) {
 		close(out->fd);
@@ -312,23 +375,21 @@ static enum status lend_memory(struct host_tier *arena, uint32_t extent, struct 
 static enum status map_lend(struct cache *c, uint32_t number, uint32_t extent, bool write, struct cache_lent *out)
 {
 	const struct gpu *g = vram_gpu_of_extent(c, extent);
-	struct host_tier *arena = arena_of(c, extent);
 	enum status s = STATUS_NOT_FOUND;
 	struct extent *e;
 
 	*out = (struct cache_lent){ .fd = -1, .device_fd = -1, .gpu = g ? (int32_t)g->number : CACHE_HOST };
 	pthread_mutex_lock(&c->extents);
-	e = host_extent(arena, extent);
+	e = lent_extent(c, extent);
 	if (e) {
 		s = extent_lend(e, number, write, &out->fd);
 		out->bytes = e->bytes;
 		out->page_bytes = e->page_bytes;
 	}
 	if (!s && g)
-		s = lend_memory(arena, extent, out);
+		s = lend_memory(g->arena, extent, out);
 	pthread_mutex_unlock(&c->extents);
-	if (!s)
-		host_extent_owner(arena, extent, NULL, &out->layout_id, NULL);
+	out->range_id = c->tenant.number; /* each GPU has one range a tenant */
 	return s;
 }
 
@@ -351,6 +412,8 @@ static enum status board_lend(struct cache *c, uint64_t attachment, struct cache
 	cache_lock(c);
 	a = attachment_find(c, attachment);
 	s = still_open(a);
+	if (!s && a->host_only)
+		s = STATUS_UNSUPPORTED;
 	if (!s)
 		a->boarding++;
 	board = s ? NULL : a->board;
@@ -436,7 +499,7 @@ void cache_attach_watch(struct cache *c, uint64_t attachment, int pidfd)
 	struct attachment *a;
 
 	cache_lock(c);
-	a = c->vram ? attachment_find(c, attachment) : NULL;
+	a = attachment_find(c, attachment);
 	if (a && a->pidfd < 0) {
 		a->pidfd = pidfd;
 		pidfd = -1;
@@ -446,13 +509,26 @@ void cache_attach_watch(struct cache *c, uint64_t attachment, int pidfd)
 		close(pidfd);
 }
 
-void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent)
+void cache_attach_host_only(struct cache *c, uint64_t attachment)
 {
 	struct attachment *a;
 
 	cache_lock(c);
 	a = attachment_find(c, attachment);
 	if (a)
+		a->host_only = true;
+	cache_unlock(c);
+}
+
+void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent)
+{
+	struct attachment *a;
+
+	cache_lock(c);
+	a = attachment_find(c, attachment);
+	if (a && extent == (uint32_t)CACHE_EXTENT_NONE)
+		all_told(a);
+	else if (a)
 		lent_told(c, a, extent);
 	cache_unlock(c);
 }

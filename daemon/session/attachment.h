@@ -11,10 +11,9 @@
 
 struct board;
 struct cache;
+struct cache_lent;
 struct offers;
 struct session;
-
-enum { ATTACHMENT_BUCKETS = 1024 };
 
 enum { ATTACHMENTS_MAX = 256 }; /* a session */
 
@@ -24,18 +23,26 @@ struct written {
 	uint32_t extent, slots;
 };
 
+/* An extent that it has been lent. */
+struct lent {
+	uint32_t extent;
+	bool told;                     /* its process says that it has unmapped it */
+	bool writes;                   /* it was lent to be written, and the kernel has not said that this is over */
+};
+
 struct attachment {
 	struct attachment *next, *hash_next;
 	struct session *session;
 	uint32_t number;               /* also the byte it locks in each extent lent to it */
 	pid_t pid;                     /* for people */
-	int pidfd;                     /* -1: not known */
+	int pidfd;                     /* -1: not known; nothing is lent before */
 	struct board *board;           /* NULL: none was asked for */
 	bool gone;
+	bool host_only;                /* see cache_attach_host_only() */
 	uint32_t lending;              /* descriptors of extents being made outside the lock */
 	uint32_t boarding;             /* the same of its board, for which GPUs' drivers may take their time */
 	uint32_t lent_count, lent_cap;
-	uint32_t *lent;                /* extents, those with LENT_TOLD (session/attachment.c) by the process's word no more */
+	struct lent *lent;             /* by rising extent */
 	struct written *written;       /* [written_count] host extents in which its reservations have slots */
 	uint32_t written_count, written_cap, written_at; /* the last: where it was last looked */
 	struct offers *offers;         /* NULL: it has not asked for any (session/offer.c) */
@@ -47,16 +54,19 @@ struct attachment {
  * used twice. */
 enum status cache_attach(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES], pid_t pid, uint64_t now_us,
 			 uint64_t *attachment, uint64_t *session, const char **why);
-/* Its process, to tell when it has exited: slots on GPUs are not reused before, unless it unmapped them. Takes the descriptor over; the
- * first counts. */
+/* Its process, to tell when it has exited: slots are not reused before, unless it says that it has unmapped them. Takes
+ * the descriptor over; the first counts. */
 void cache_attach_watch(struct cache *c, uint64_t attachment, int pidfd);
-/* A descriptor of an extent of the session's layouts; the caller sends and closes it. DENIED (not of its
- * layouts, or the attachment or its session is gone), NOT_FOUND (no such extent, or draining), EXHAUSTED. write, of host memory: PRECONDITION
- * unless the attachment has a reservation in the extent. */
+/* Its library is of the version before (proto/fdsock.h): it has no memory of GPUs, nor a board (UNSUPPORTED), and does
+ * not say what it unmaps when it ends a session, so that the mapping alone counts. */
+void cache_attach_host_only(struct cache *c, uint64_t attachment);
+/* A descriptor of an extent of the session's tenant; the caller sends and closes it. DENIED (another tenant's, or the
+ * attachment or its session is gone), NOT_FOUND (no such extent, or draining), EXHAUSTED (also: its process is not
+ * known). write, of host memory: PRECONDITION unless the attachment has a reservation in the extent. */
 enum status cache_attach_map(struct cache *c, uint64_t attachment, uint32_t extent, bool write, int *fd,
 			     uint64_t *bytes, uint32_t *page_bytes);
 enum status cache_attach_lend(struct cache *c, uint64_t attachment, uint32_t extent, bool write, struct cache_lent *out);
-/* Its own word, verified with the kernel. */
+/* Its own word, verified with the kernel; CACHE_EXTENT_NONE: of all extents. */
 void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent);
 struct attachment *attachment_find(struct cache *c, uint64_t number);
 /* NULL or why that is not a live attachment of the session. */
@@ -64,6 +74,8 @@ const char *attachment_problem(struct cache *c, const struct session *s, uint64_
 /* True while it holds an extent, or may: forgets those it does not hold. */
 bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes);
 bool attachment_has_lent(const struct attachment *a, uint32_t extent);
+/* Extents that it can write, as far as the daemon knows. */
+uint32_t attachment_writable(const struct attachment *a);
 /* Its process has a slot more of that extent of host memory to write, or one less. False: no memory to note it. */
 bool attachment_writes(struct attachment *a, uint32_t extent, bool more);
 void attachment_free(struct cache *c, struct attachment *a);

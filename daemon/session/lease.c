@@ -5,10 +5,13 @@
 #include "daemon/block/block.h"
 #include "daemon/block/handle.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/quota.h"
-#include "daemon/call/lease.h"
+#include "daemon/session/attachment.h"
 #include "daemon/session/session.h"
+#include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
+#include "daemon/vram/vram.h"
 #include "store/status.h"
 
 #include <stdlib.h>
@@ -52,7 +55,7 @@ enum status lease_record(struct cache *c, struct session *s, struct lease *l, ui
 		s->leases->prev = l;
 	s->leases = l;
 	for (uint32_t i = 0; i < l->count; i++) {
-		const uint64_t bytes = block_pool(l->block[i])->geometry.slot_bytes;
+		const uint64_t bytes = block_pool(l->block[i])->geometry.need_bytes;
 
 		l->bytes += bytes;
 		l->gpu_slots += lease_on_gpu(l)[i] != LEASE_IN_MEMORY;
@@ -74,7 +77,7 @@ void lease_pin(struct lease *l, struct block *b, struct vram_slot *copy, bool pi
 	else
 		block_pin_on(b, copy);
 	if (copy)
-		l->gpu = copy->shelf->pool->gpu;
+		l->gpu = copy->pool->gpu;
 	lease_on_gpu(l)[l->count] = copy ? LEASE_ON_GPU : LEASE_IN_MEMORY;
 	l->block[l->count++] = b;
 }
@@ -98,7 +101,7 @@ void lease_end(struct cache *c, struct lease *l)
 {
 	struct session *s = l->session;
 
-	late_tell(c);
+	observe_uses_due(c);
 	if (l->prev)
 		l->prev->next = l->next;
 	else
@@ -122,4 +125,35 @@ struct lease *lease_of_call(const struct session *s, uint64_t call)
 	while (l && l->call != call)
 		l = l->next;
 	return l;
+}
+
+/* The lease was granted ahead of a copy that is not to be believed. */
+static bool has_failed(struct lease *l, const struct gpu *g)
+{
+	for (uint32_t i = 0; l->gpu == g && i < l->count; i++) {
+		const struct vram_slot *s = lease_on_gpu(l)[i] == LEASE_COMING ? vram_slot_of(l->block[i], g) : NULL;
+
+		if (s && s->failed)
+			return true;
+	}
+	return false;
+}
+
+/* None of the session's processes may believe its word of progress if one of its leases has such a copy. */
+static void session_copies_failed(const struct session *s, const struct gpu *g)
+{
+	struct lease *l = s->leases;
+
+	while (l && !has_failed(l, g))
+		l = l->next;
+	for (struct attachment *a = l ? s->attachments : NULL; a; a = a->next)
+		if (a->board)
+			board_fail(a->board, g);
+}
+
+void leases_copies_failed(struct cache *c, const struct gpu *g)
+{
+	for (uint32_t i = 0; i < c->options.sessions_max; i++)
+		if (c->sessions[i].state != SESSION_FREE)
+			session_copies_failed(&c->sessions[i], g);
 }

@@ -14,8 +14,6 @@ struct gpu;
 struct session;
 struct vram_slot;
 
-enum { LEASES_LATE = 16 };
-
 enum lease_place { LEASE_IN_MEMORY, LEASE_ON_GPU, LEASE_COMING }; /* the last on the GPU too, and its slot knows of this use */
 
 struct lease {
@@ -52,5 +50,8 @@ static inline uint8_t *lease_on_gpu(struct lease *l)
 {
 	return (uint8_t *)&l->block[l->room];
 }
+
+/* A listener of block/observer.h: processes whose leases have a failed copy on that GPU are told before the copy is there. */
+void leases_copies_failed(struct cache *c, const struct gpu *g);
 
 #endif

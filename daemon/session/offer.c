@@ -1,6 +1,7 @@
-/* Offers: which extents of its session's layouts there are, for an attachment that asked to be told, so that its process can map them
- * before a lease names them. Nothing is lent by it, and nothing kept for it: per layout and tier a number says how far the attachment has been
- * told, since ids of extents rise. An extent that is made out of order is not offered, and is mapped by the lease that names it.
+/* Offers: which extents of its tenant there are, for an attachment that asked to be told, so that its process can map
+ * them before a lease names them. Nothing is lent by it, and nothing kept for it: for each tier a number says how far
+ * the attachment has been told, since ids of extents rise. An extent that is made out of order is not offered: the
+ * lease that names it has it mapped.
  */
 #include "daemon/session/offer.h"
 
@@ -10,6 +11,7 @@
 #include "daemon/session/session.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
+#include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/status.h"
 
@@ -37,7 +39,7 @@ enum status cache_attach_ahead(struct cache *c, uint64_t attachment, int32_t gpu
 	if (!a || a->gone || a->session->state != SESSION_OPEN)
 		s = STATUS_DENIED;
 	else if (!a->offers)
-		a->offers = calloc(1, sizeof(*a->offers) + session_layouts(a->session) * sizeof(a->offers->next[0]));
+		a->offers = calloc(1, sizeof(*a->offers));
 	if (!s && !a->offers)
 		s = STATUS_EXHAUSTED;
 	if (!s)
@@ -54,68 +56,47 @@ void cache_on_extent(struct cache *c, void (*call)(void *arg), void *arg)
 	cache_unlock(c);
 }
 
-void offers_tell(const struct cache *c)
+void offers_tell(struct cache *c)
 {
+	c->extents_made++;
 	if (c->on_extent)
 		c->on_extent(c->on_extent_arg);
 }
 
-struct list {
-	uint32_t *extents, count, max;
-	bool more;
-};
-
-/* False: the list is full. */
-static bool list_add(struct list *l, uint32_t extent, bool draining, uint32_t *next)
+/* The tenant's extents from where the last offer ended, by rising id; without looking, if none has been made since the
+ * attachment had been told of all. */
+static uint32_t offers_list(const struct cache *c, struct offers *o, int32_t gpu, uint32_t *extents, uint32_t max,
+			    bool *more)
 {
-	if (extent < *next)
-		return true;
-	if (!draining && l->count == l->max) {
-		l->more = true;
-		return false;
-	}
-	if (!draining)
-		l->extents[l->count++] = extent;
-	*next = extent + 1;
-	return true;
-}
-
-static void of_host(const struct pool *p, uint32_t *next, struct list *l)
-{
-	for (const struct shelf *s = p->newest < *next ? NULL : p->shelves; s; s = s->next)
-		if (!list_add(l, s->extent, s->draining, next))
-			return;
-}
-
-static void of_gpu(const struct vram_pool *vp, uint32_t *next, struct list *l)
-{
-	for (const struct vram_shelf *s = !vp || vp->gpu->lost || vp->newest < *next ? NULL : vp->shelves; s; s = s->next)
-		if (!list_add(l, s->extent, s->draining, next))
-			return;
-}
-
-uint32_t cache_attach_offers(struct cache *c, uint64_t attachment, int32_t gpu, uint32_t *extents, uint32_t max, bool *more)
-{
-	struct list l = { extents, 0, max, false };
+	const struct gpu *g = gpu < 0 ? NULL : c->vram->gpu[gpu];
+	struct arena *a = !g ? c->host : g->lost ? NULL : g->arena;
 	const uint32_t tier = tier_of(gpu);
+	uint32_t n, one;
+
+	if (!a || o->seen[tier] == c->extents_made)
+		return 0;
+	n = arena_extents(a, c->tenant.number, o->next[tier], extents, max);
+	if (n)
+		o->next[tier] = extents[n - 1] + 1;
+	*more = n == max && arena_extents(a, c->tenant.number, o->next[tier], &one, 1);
+	if (!*more)
+		o->seen[tier] = c->extents_made;
+	return n;
+}
+
+uint32_t cache_attach_offers(struct cache *c, uint64_t attachment, int32_t gpu, uint32_t *extents, uint32_t max,
+			     bool *more)
+{
 	struct attachment *a;
+	uint32_t n = 0;
 
 	*more = false;
 	if (!is_tier(c, gpu))
 		return 0;
 	cache_lock(c);
 	a = attachment_find(c, attachment);
-	if (a && !a->gone && a->offers && a->session->state == SESSION_OPEN && a->offers->tiers >> tier & 1)
-		for (uint32_t i = 0; i < session_layouts(a->session) && !l.more; i++) {
-			struct pool *p = session_pool(a->session, i);
-			uint32_t *next = &a->offers->next[i][tier];
-
-			if (gpu < 0)
-				of_host(p, next, &l);
-			else
-				of_gpu(c->vram->gpu[gpu]->pools[p->number], next, &l);
-		}
+	if (a && !a->gone && a->offers && a->session->state == SESSION_OPEN && a->offers->tiers >> tier_of(gpu) & 1)
+		n = offers_list(c, a->offers, gpu, extents, max, more);
 	cache_unlock(c);
-	*more = l.more;
-	return l.count;
+	return n;
 }

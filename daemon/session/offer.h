@@ -12,13 +12,13 @@ struct cache;
 
 enum { TIERS = DEVICES_MAX + 1 };
 
-/* How far: ids below are told of. By layout of the session, and tier. */
 struct offers {
 	uint32_t tiers;                /* asked for, a bit each */
-	uint32_t next[][TIERS];
+	uint32_t next[TIERS];          /* it has been told of what is before */
+	uint64_t seen[TIERS];          /* cache's extents_made, when it had been told of all */
 };
 
-/* From now on it is to be offered the extents of its session's layouts on that GPU (CACHE_HOST: in host memory). INVALID: no such GPU.
+/* From now on it is to be offered its tenant's extents on that GPU (CACHE_HOST: in host memory). INVALID: no such GPU.
  * DENIED: the attachment or its session is gone. EXHAUSTED. */
 enum status cache_attach_ahead(struct cache *c, uint64_t attachment, int32_t gpu);
 /* Extents there that are to be offered and have not been, `max` at most: how many. *more: there are others. None is lent by it. */
@@ -27,6 +27,6 @@ uint32_t cache_attach_offers(struct cache *c, uint64_t attachment, int32_t gpu, 
  * more. */
 void cache_on_extent(struct cache *c, void (*call)(void *arg), void *arg);
 /* There is an extent more. */
-void offers_tell(const struct cache *c);
+void offers_tell(struct cache *c);
 
 #endif

@@ -14,6 +14,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "kernels/format.h"
 #include "store/status.h"
 
@@ -94,7 +95,7 @@ static void view_fill(struct session *s, struct cache_session_view *out)
 
 		out->layout_id[i] = p->layout_id;
 		out->block_bytes[i] = p->geometry.block_bytes;
-		out->slot_bytes[i] = p->geometry.slot_bytes;
+		out->slot_bytes[i] = p->geometry.need_bytes;
 		out->layout[i] = p->layout;
 	}
 }

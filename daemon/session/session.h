@@ -11,6 +11,7 @@
 
 struct attachment;
 struct cache;
+struct cache_session_view;
 struct kv_layout;
 struct lease;
 struct pool;

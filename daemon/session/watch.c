@@ -1,14 +1,14 @@
 /* Watches: what was stored and removed, in order, for the layouts of a session.
  *
- * Each watch has a bounded ring, filled under the lock by whoever stores or removes. One that overflows is
- * emptied and gets a single RESYNC. Sequence numbers are given on the way out, so they count by one.
+ * Each watch has a bounded ring, filled under the lock by whoever stores or removes. One that overflows is emptied
+ * and gets a single RESYNC. Sequence numbers are given on the way out, so they count by one.
  *
- * A watch that is to begin with what is there walks the shelves by place, then the racks of the disks, a few thousand slots a hold of
- * the lock, while the ring collects what happens meanwhile. All that the walk finds is told first, then
- * SYNCED, then the ring. The walk may tell of a block that the ring tells of again, or of one whose removal
- * the ring tells later; but the last word on every key that changed is the ring's, and in the order in
- * which things happened, so the set that a client keeps is right when it has read the ring. If the ring
- * overflows meanwhile, RESYNC follows SYNCED.
+ * A watch that is to begin with what is there walks the index, a few thousand blocks a hold of the lock, while the
+ * ring collects what happens meanwhile. A block keeps its place there, wherever it moves. All that the walk finds is
+ * told first, then SYNCED, then the ring. The walk may tell of a block that the ring tells of again, or of one whose
+ * removal the ring tells later; but the last word on every key that changed is the ring's, and in the order in which
+ * things happened, so the set that a client keeps is right when it has read the ring. If the ring overflows
+ * meanwhile, RESYNC follows SYNCED.
  */
 #include "daemon/session/watch.h"
 
@@ -17,16 +17,16 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
-#include "daemon/disk/slab_map.h"
+#include "daemon/block/views.h"
 #include "daemon/session/session.h"
-#include "daemon/vram/slot_map.h"
+#include "store/index.h"
 #include "store/status.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { DUMP_SLOTS = 4096 }; /* looked at in one hold of the lock */
+enum { DUMP_BLOCKS = 2048 }; /* looked at in one hold of the lock */
 
 static void watch_wake(struct cache_watch *w)
 {
@@ -56,7 +56,7 @@ static void item_of(const struct block *b, enum cache_watch_kind kind, uint32_t 
 	memcpy(out->key, b->record.ident.key, sizeof(out->key));
 }
 
-void watch_event(struct cache *c, const struct block *b, enum cache_watch_kind kind, enum cache_reason reason)
+static void watch_event(struct cache *c, const struct block *b, enum cache_watch_kind kind, enum cache_reason reason)
 {
 	const struct pool *p = block_pool(b);
 	struct watch_item item;
@@ -71,6 +71,21 @@ void watch_event(struct cache *c, const struct block *b, enum cache_watch_kind k
 				item.layout = l;
 				watch_push(c, w, &item);
 			}
+}
+
+void watch_stored(struct cache *c, const struct block *b)
+{
+	watch_event(c, b, CACHE_STORED, CACHE_REASON_NONE);
+}
+
+void watch_moved(struct cache *c, const struct block *b)
+{
+	watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+}
+
+void watch_removed(struct cache *c, const struct block *b, enum cache_reason reason)
+{
+	watch_event(c, b, CACHE_REMOVED, reason);
 }
 
 void watch_session_ended(struct cache *c, uint64_t session)
@@ -132,48 +147,39 @@ enum status cache_watch_open(struct cache *c, uint64_t session, bool from_now, v
 	return status;
 }
 
-/* Blocks that are on disk only. */
-static bool dump_disk(struct cache_watch *w, struct watch_item *item, uint32_t *budget)
+/* Which of the watch's layouts the block is of. False: none. */
+static bool layout_of(const struct cache_watch *w, const struct block *b, uint32_t *layout)
 {
-	struct block *b;
-
-	while ((b = tier_next_block(w->cache, &w->dump_disk, budget))) {
-		for (uint32_t l = 0; l < w->layouts && !b->shelf; l++) { /* those that are on a GPU too are told here */
-			if (w->pool[l] != b->pool)
-				continue;
-			item_of(b, CACHE_STORED, l, item);
+	for (*layout = 0; *layout < w->layouts; ++*layout)
+		if (w->pool[*layout] == b->pool)
 			return true;
-		}
-	}
 	return false;
+}
+
+/* The next block of the watch's layouts in the first look. NULL with *budget 0: go on from there; NULL with some
+ * left: no more. */
+static const struct block *dump_next(struct cache_watch *w, uint32_t *layout, uint32_t *budget)
+{
+	struct index_record *r = NULL;
+
+	index_read_lock();
+	for (; *budget && (r = index_walk_next(w->cache->index, &w->dump)); --*budget)
+		if (layout_of(w, block_of(r), layout))
+			break;
+	index_read_unlock(); /* the cache's lock keeps the block */
+	return r && *budget ? block_of(r) : NULL;
 }
 
 /* One hold of the lock's worth of walking. False: neither a block found nor the end reached. */
 static bool dump_step(struct cache_watch *w, struct watch_item *item)
 {
-	uint32_t budget = DUMP_SLOTS;
+	uint32_t budget = DUMP_BLOCKS, layout;
+	const struct block *b = dump_next(w, &layout, &budget);
 
-	for (; w->dump_layout < w->layouts; w->dump_layout++, w->dump_extent = w->dump_slot = 0) {
-		struct block *b = shelf_next_block(w->pool[w->dump_layout], &w->dump_extent, &w->dump_slot,
-						   &budget);
-
-		if (b) {
-			item_of(b, CACHE_STORED, w->dump_layout, item);
-			return true;
-		}
-		if (!budget)
-			return false;
-		/* Extents of GPUs have higher ids. */
-		b = vram_next_only(w->cache, w->pool[w->dump_layout], &w->dump_extent, &w->dump_slot, &budget);
-		if (b) {
-			item_of(b, CACHE_STORED, w->dump_layout, item);
-			return true;
-		}
-		if (!budget)
-			return false;
-	}
-	if (dump_disk(w, item, &budget))
+	if (b) {
+		item_of(b, CACHE_STORED, layout, item);
 		return true;
+	}
 	if (!budget)
 		return false;
 	w->dumping = false;

@@ -6,11 +6,14 @@
 #include <stdint.h>
 
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
+#include "store/index.h"
 #include "store/slot.h"
 #include "store/status.h"
 
 struct block;
 struct cache;
+struct cache_watch_event;
 struct pool;
 struct quota_holder;
 
@@ -33,8 +36,7 @@ struct cache_watch {
 	void *arg;
 	bool ended;                    /* the session */
 	bool dumping;                  /* telling what was there at the start; where it is: */
-	uint32_t dump_layout, dump_extent, dump_slot;
-	uint64_t dump_disk;            /* tier_next_block's cursor, after memory */
+	struct index_walk dump;
 	uint32_t head, count, max;
 	struct watch_item ring[];
 };
@@ -50,8 +52,10 @@ enum status cache_watch_open(struct cache *c, uint64_t session, bool from_now, v
 enum status cache_watch_next(struct cache_watch *w, struct cache_watch_event *out);
 /* No notify comes after it. NULL allowed. */
 void cache_watch_close(struct cache_watch *w);
-void watch_event(struct cache *c, const struct block *b, enum cache_watch_kind kind,
-		 enum cache_reason reason);
+/* Listeners of block/observer.h: an event each for the watches of the block's layout. */
+void watch_stored(struct cache *c, const struct block *b);
+void watch_moved(struct cache *c, const struct block *b);
+void watch_removed(struct cache *c, const struct block *b, enum cache_reason reason);
 void watch_session_ended(struct cache *c, uint64_t session);
 /* Somebody watches for that session. */
 bool watch_is_open(const struct cache *c, uint64_t session);

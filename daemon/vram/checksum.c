@@ -16,9 +16,8 @@
 #include "daemon/block/key.h"
 #include "daemon/block/layout_bytes.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/memory/check.h"
-#include "daemon/session/lease.h"
-#include "daemon/session/session.h"
 #include "daemon/threads/checksum_pool.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/replace.h"
@@ -138,30 +137,6 @@ void vram_sums_keep(struct block *b, uint32_t sums)
 
 /* ---- up ---- */
 
-/* It was granted ahead of a copy that is not to be believed. */
-static bool has_failed(struct lease *l, const struct gpu *g)
-{
-	for (uint32_t i = 0; l->gpu == g && i < l->count; i++) {
-		const struct vram_slot *s = lease_on_gpu(l)[i] == LEASE_COMING ? vram_slot_of(l->block[i], g) : NULL;
-
-		if (s && s->failed)
-			return true;
-	}
-	return false;
-}
-
-/* Whose lease has one: none of its processes may believe its word. */
-static void leases_tell(const struct session *s, const struct gpu *g)
-{
-	struct lease *l = s->leases;
-
-	while (l && !has_failed(l, g))
-		l = l->next;
-	for (struct attachment *a = l ? s->attachments : NULL; a; a = a->next)
-		if (a->board)
-			board_fail(a->board, g);
-}
-
 /* What a thread has found that is not the block. */
 struct found {
 	struct vram_move *move[HEADERS];
@@ -186,9 +161,8 @@ static void found_tell(struct found *f)
 		held |= !m->bad && m->slot->pins;
 		m->bad = m->slot->failed = true;
 	}
-	for (uint32_t i = 0; held && i < c->options.sessions_max; i++)
-		if (c->sessions[i].state != SESSION_FREE)
-			leases_tell(&c->sessions[i], g);
+	if (held)
+		observe_copies_failed(c, g);
 	for (uint32_t i = 0; i < f->count; i++)
 		vram_up_wrong(c, f->move[i]);
 	cache_unlock(c);

@@ -51,9 +51,9 @@ enum {
 	COMES_US = 150,                /* from a lease's packet until it is known what it has to be copied */
 };
 
-static uint64_t host_address(const struct shelf *s, uint32_t index, const struct gpu *g)
+static uint64_t host_address(const struct span_map *s, uint32_t index, const struct gpu *g)
 {
-	return s->device[g->number] + index * s->pool->geometry.slot_bytes + SLOT_HEADER_BYTES;
+	return s->memory->device[g->number] + s->offset + index * s->stride + SLOT_HEADER_BYTES;
 }
 
 static struct device_pair pair_of(const struct vram_move *m)
@@ -258,7 +258,7 @@ bool vram_queued(struct gpu *g, enum device_way way)
 
 static bool is_of(const struct vram_move *m, const struct gpu *g)
 {
-	return m->gpu == g || (m->from && m->from->shelf->pool->gpu == g);
+	return m->gpu == g || (m->from && m->from->pool->gpu == g);
 }
 
 struct vram_move *vram_queue_take(struct gpu *g, enum device_way way, const struct gpu *of)

@@ -11,6 +11,7 @@
 #include "daemon/disk/spill.h"
 #include "daemon/memory/evict.h"
 #include "daemon/vram/copy_queue.h"
+#include "daemon/vram/evict.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "store/device.h"
@@ -23,7 +24,7 @@ static bool is_patient(const struct cache *c, const struct vram_move *m)
 {
 	const uint64_t patience_us = 1000ull * (c->options.gpu_patience_ms ? c->options.gpu_patience_ms : PATIENCE_MS);
 	const struct vram_pool *vp = m->gpu->pools[m->pool->number];
-	const uint64_t since = vp && vp->placed_us > m->waits_us ? vp->placed_us : m->waits_us;
+	const uint64_t since = vp && vp->class->placed_us > m->waits_us ? vp->class->placed_us : m->waits_us;
 
 	if (m->hasty || !m->waits_us)
 		return !m->hasty;
@@ -62,24 +63,24 @@ void vram_memory_spares(struct cache *c)
 void vram_fetched(struct cache *c, struct vram_move *m, bool is)
 {
 	if (m->fetched != is)
-		c->vram->fetched_bytes += is ? m->pool->geometry.slot_bytes : -m->pool->geometry.slot_bytes;
+		c->vram->fetched_bytes += is ? m->pool->geometry.need_bytes : -m->pool->geometry.need_bytes;
 	m->fetched = is;
 }
 
 bool vram_fetched_enough(struct cache *c, const struct vram_move *m)
 {
-	const uint64_t slot_bytes = m->pool->geometry.slot_bytes, bytes = c->vram->fetched_bytes + slot_bytes;
+	const uint64_t need = m->pool->geometry.need_bytes, bytes = c->vram->fetched_bytes + need;
 	const struct vram_pool *vp = vram_pool_get(c, m->gpu, m->block->pool);
-	const uint64_t room = vp && vp->free_slots > 0 ? (uint64_t)vp->free_slots * slot_bytes : 0;
+	const uint64_t room = vp ? vram_room_free(vp->class) * need : 0;
 
 	return vram_only_spare(c, m) && c->vram->fetched_bytes && bytes > room && bytes > c->options.host_bytes / 2;
 }
 
 bool vram_memory_short(struct cache *c, const struct vram_move *m)
 {
-	struct pool *p = m->block->pool;
+	struct memory_class *k = m->block->pool->class;
 
-	return vram_only_spare(c, m) && p->grow_refused == c->room_epoch && !room_spares(c, p);
+	return vram_only_spare(c, m) && k->grow_refused == c->room_epoch && !room_spares(c, k);
 }
 
 bool vram_memory_comes(struct cache *c, const struct vram_move *m)

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/block/memory_class.h"
 #include "store/device.h"
-#include "store/host/host.h"
 #include "store/ring/ring.h"
 
 struct block;
@@ -14,7 +14,6 @@ struct board;
 struct cache_wait_link;
 struct gpu;
 struct pool;
-struct shelf;
 struct vram_slot;
 
 enum { VRAM_MOVE_BUCKETS = 4096 };
@@ -44,8 +43,8 @@ struct vram_move {
 	enum ring_priority priority;   /* up: of a load for it */
 	enum move_step step;           /* waits for the block's copy in host memory; for a slot; for its turn, or is copied */
 	struct vram_slot *from;        /* across: on another GPU */
-	struct host_slot host;         /* down: to */
-	struct shelf *shelf;
+	struct memory_slot host;         /* down: to */
+	struct span_map *shelf;
 	struct cache_wait_link *placed, *done; /* who waits for its slot to be known; for its end */
 	uint32_t sums, header_crc;     /* down: of what came */
 	uint64_t waits_us;             /* up: for room, since then; 0: it has not */

@@ -4,6 +4,7 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/unwritten.h"
 #include "daemon/block/wait.h"
 #include "daemon/disk/load.h"
 #include "daemon/disk/spill.h"
@@ -22,6 +23,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+enum { SETTLE_BLOCKS = 4096 }; /* looked at in one hold of the lock */
 enum { BRING_US_MAX = 10 * 1000 * 1000, BRING_SPARE_US = 100 * 1000, BRING_PAUSE_NS = 2 * 1000 * 1000 };
 
 struct vram_slot *vram_place_slot(const struct block *b, const struct vram_want *want)
@@ -49,7 +51,7 @@ uint64_t vram_pin_bytes(const struct block *b, const struct gpu *g)
 {
 	const struct vram_slot *s = b->vram ? vram_slot_on(b, g) : NULL;
 
-	return s && s->pins ? 0 : b->pool->geometry.slot_bytes;
+	return s && s->pins ? 0 : b->pool->geometry.need_bytes;
 }
 
 uint64_t pins_free_gpu(const struct cache *c, const struct gpu *g)
@@ -182,27 +184,30 @@ void vram_marks_fail(struct gpu *g)
 
 /* ---- for those that need it in host memory ---- */
 
-bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint32_t most, bool spare, struct cache_wait *w, enum status *refused)
+void vram_settle(struct cache *c, struct pool *p, uint32_t most)
 {
-	uint32_t extent = 0, slot = 0, budget = UINT32_MAX, begun = 0;
-	bool left = false;
-	struct block *b;
+	uint32_t budget = SETTLE_BLOCKS;
+	bool round = false;
 
-	while (begun < most && (b = vram_next_only(c, p, &extent, &slot, &budget))) {
-		enum status s;
+	while (most && budget) {
+		struct block *b = unwritten_walk_next(&p->falls, &budget);
+		enum status s = STATUS_OK;
 
-		if (b->stored_us > since_us)
+		if (!b && (!budget || round))
+			return;
+		if (!b) {
+			round = true;
+			unwritten_walk_begin(&p->falls, p);
 			continue;
-		s = spare ? vram_through(c, b, true, w) : vram_down(c, b, false, w);
-		if (s == STATUS_BUSY) /* so is it for those behind it */
-			return true;
-		if (s)
-			*refused = s;
-		else
-			begun++;
-		left |= s == STATUS_OK;
+		}
+		if (vram_has_alone(b))
+			s = vram_through(c, b, true, NULL);
+		most -= vram_has_alone(b) && !s;
+		if (s == STATUS_BUSY) { /* so is it for those behind it */
+			unwritten_walk_back(&p->falls);
+			return;
+		}
 	}
-	return left;
 }
 
 enum status vram_down_soon(struct cache *c, struct block *b, struct cache_wait *w)

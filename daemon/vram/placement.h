@@ -41,9 +41,9 @@ void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order);
 uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts);
 /* To memory, from wherever it is; as load_begin. */
 enum status block_fetch(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
-/* Begins to bring down what of the layout is on GPUs alone and was stored by then; `most` at a time. True: something is left that can
- * come. w may be NULL. spare: as of vram_down. *refused: why something cannot. */
-bool vram_settle(struct cache *c, const struct pool *p, uint64_t since_us, uint32_t most, bool spare, struct cache_wait *w, enum status *refused);
+/* Begins to bring down what of the layout is on GPUs alone, `most` of it at a time, as far as memory has room that
+ * costs nothing. Call again: each call looks at a few thousand blocks, and goes on where the one before stopped. */
+void vram_settle(struct cache *c, struct pool *p, uint32_t most);
 /* As vram_down, for who is in no hurry: while disks write nothing that is nowhere else goes for it: BUSY. */
 enum status vram_down_soon(struct cache *c, struct block *b, struct cache_wait *w);
 /* Without the lock, on a worker: brings a pinned block to host memory; false if that cannot be done within some seconds, or, with `spare`, without that

@@ -7,6 +7,7 @@
 #include "daemon/block/values.h"
 
 struct cache;
+struct cache_gpu_view;
 struct flight;
 
 uint32_t cache_gpus(struct cache *c, struct cache_gpu_view *out, uint32_t max); /* max 0: how many there are */

@@ -20,7 +20,6 @@
 #include "daemon/vram/transfer.h"
 #include "daemon/vram/vram.h"
 #include "store/host/extent.h"
-#include "store/host/host.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -125,26 +124,12 @@ static void gave_back(struct cache *c)
 	cache_unlock(c);
 }
 
-static void pools_destroy(struct cache *c, struct gpu *g)
-{
-	for (uint32_t i = 0; i < POOLS_MAX; i++) {
-		struct vram_pool *vp = g->pools[i];
-
-		if (!vp)
-			continue;
-		while (vp->shelves)
-			vram_shelf_free(vp->shelves);
-		c->policy->destroy(vp->policy);
-		free(vp);
-	}
-}
-
 static void gpu_close(struct cache *c, struct gpu *g)
 {
 	const struct device_ops *ops = c->vram->ops;
 
-	pools_destroy(c, g);
-	host_destroy(g->arena);
+	vram_classes_free(c, g);
+	arena_destroy(g->arena);
 	gave_back(c);
 	if (g->scratch_to.handle)
 		ops->extent_drop(g->device, &g->scratch_to);
@@ -158,16 +143,15 @@ static void gpu_close(struct cache *c, struct gpu *g)
 	gave_back(c);
 }
 
-static void shelves_unregister(struct cache *c)
+static void extents_unregister(struct cache *c)
 {
-	for (uint32_t i = 0; i < c->pool_count; i++)
-		for (struct shelf *s = c->pools[i]->shelves; s; s = s->next) {
-			if (s->device)
-				vram_unregister(c, s->base, s->device);
-			free(s->device);
-			s->device = NULL;
-			gave_back(c);
-		}
+	for (struct memory_extent *e = c->memory_extents; e; e = e->next) {
+		if (e->device)
+			vram_unregister(c, e->base, e->device);
+		free(e->device);
+		e->device = NULL;
+		gave_back(c);
+	}
 }
 
 /* All that a driver may take long over, on a thread that can be left in it. */
@@ -181,7 +165,7 @@ static void *closer_main(void *cache)
 		board_destroy(c, b);
 		gave_back(c);
 	}
-	shelves_unregister(c);
+	extents_unregister(c);
 	for (uint32_t i = 0; i < v->count; i++)
 		gpu_close(c, v->gpu[i]);
 	cache_lock(c);

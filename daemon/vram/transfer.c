@@ -10,21 +10,19 @@
  */
 #include "daemon/vram/transfer.h"
 
-#include "daemon/advice/eviction_log.h"
 #include "daemon/advice/prefetch_gpu.h"
 #include "daemon/block/block.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
-#include "daemon/call/lease.h"
 #include "daemon/disk/load.h"
 #include "daemon/disk/spill.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/memory/evict.h"
 #include "daemon/memory/grow.h"
-#include "daemon/session/watch.h"
 #include "daemon/vram/checksum.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
@@ -37,7 +35,6 @@
 #include "daemon/vram/state.h"
 #include "daemon/vram/vram.h"
 #include "store/device.h"
-#include "store/host/host.h"
 #include "store/ring/ring.h"
 #include "store/status.h"
 
@@ -116,7 +113,7 @@ static struct vram_move *move_create(struct cache *c, struct gpu *g, struct bloc
 	*m = (struct vram_move){ .way = way, .gpu = g, .block = b, .pool = b->pool, .hash_next = *bucket };
 	*bucket = m;
 	block_pin(b);
-	c->vram->moving_bytes += b->pool->geometry.slot_bytes;
+	c->vram->moving_bytes += b->pool->geometry.need_bytes;
 	c->vram->move_count++;
 	g->downs += way == DEVICE_DOWN;
 	return m;
@@ -164,7 +161,7 @@ static void move_leave(struct cache *c, struct vram_move *m, enum status s)
 	while (*at != m)
 		at = &(*at)->hash_next;
 	*at = m->hash_next;
-	c->vram->moving_bytes -= b->pool->geometry.slot_bytes;
+	c->vram->moving_bytes -= b->pool->geometry.need_bytes;
 	c->vram->move_count--;
 	m->gpu->downs -= m->way == DEVICE_DOWN;
 	if (block_live(b))
@@ -212,9 +209,9 @@ static void wait_for_room(struct vram_move *m)
 
 static uint64_t host_address(const struct block *b, const struct gpu *g)
 {
-	const struct shelf *s = b->shelf;
+	const struct span_map *s = b->shelf;
 
-	return s && s->device ? s->device[g->number] : 0;
+	return s && s->memory->device ? s->memory->device[g->number] : 0;
 }
 
 /* Where the bytes come from, if not from host memory. */
@@ -257,18 +254,18 @@ static enum vram_need need_of(const struct cache *c, const struct vram_move *m)
 static enum status slot_take(struct cache *c, struct vram_move *m)
 {
 	struct vram_pool *vp = vram_pool_get(c, m->gpu, m->block->pool);
-	struct host_slot slot;
+	struct arena_slot slot;
 	enum status s = vp ? vram_room_take(c, vp, need_of(c, m), &slot) : STATUS_EXHAUSTED;
 
 	if (s)
 		return s;
 	m->slot = vram_attach(m->block, vp, &slot, VRAM_COMING);
 	if (!m->slot) {
-		host_slot_give(&slot);
+		arena_give(&slot, NULL);
 		return STATUS_EXHAUSTED;
 	}
 	m->slot->across = m->way == DEVICE_ACROSS;
-	vp->coming++;
+	vp->class->coming++;
 	return STATUS_OK;
 }
 
@@ -276,7 +273,7 @@ static enum status slot_take(struct cache *c, struct vram_move *m)
 static void slot_leave(const struct vram_move *m)
 {
 	if (m->slot)
-		m->gpu->pools[m->block->pool->number]->coming--;
+		m->gpu->pools[m->block->pool->number]->class->coming--;
 }
 
 /* Its way begins on a disk, or on a GPU that cannot copy it across. */
@@ -357,7 +354,7 @@ static enum status up_go_on(struct cache *c, struct vram_move *m)
 		take_along(m);
 	vram_fetched(c, m, false);
 	if (m->gpu->waiting || m->gpu->feeding)
-		m->slot->shelf->pool->placed_us = vram_clock_us();
+		m->slot->span->class->placed_us = vram_clock_us();
 	m->step = STEP_QUEUED;
 	if (m->way == DEVICE_UP)
 		m->slot->order = ++m->gpu->ups;
@@ -379,7 +376,7 @@ void vram_up_end(struct cache *c, struct vram_move *m, enum status s)
 		cache_count(c, m->way == DEVICE_UP ? COUNTER_MOVED_UP : COUNTER_MOVED_ACROSS, b->pool->geometry.block_bytes);
 		vram_ready_now(c, m->slot);
 		links_apart(m->done, m->gpu);
-		watch_event(c, b, CACHE_MOVED, CACHE_REASON_NONE);
+		observe_moved(c, b);
 	} else if (m->slot && block_live(b)) {
 		vram_detach(m->slot); /* of a dead one it goes with the last pin */
 	}
@@ -516,10 +513,11 @@ void vram_feed(struct cache *c, struct gpu *g)
 	g->waiting_end = &g->waiting;
 	for (; m; m = next) {
 		const uint32_t downs = g->downs, layout = m->block->pool->number;
+		struct vram_class *k = g->pools[layout] ? g->pools[layout]->class : NULL;
 		enum status s;
 
 		g->feeding = (next = m->next) != NULL;
-		if (!g->lost && (needs_memory(m) ? memory_full : g->pools[layout] && g->pools[layout]->full_at == g->feeds)) {
+		if (!g->lost && (needs_memory(m) ? memory_full : k && k->full_at == g->feeds)) {
 			wait_for_room(m);
 			continue;
 		}
@@ -529,7 +527,7 @@ void vram_feed(struct cache *c, struct gpu *g)
 		else if (m->step == STEP_ROOM && needs_memory(m))
 			memory_full = true;
 		else if (m->step == STEP_ROOM && g->downs == downs)
-			g->pools[layout]->full_at = g->feeds;
+			g->pools[layout]->class->full_at = g->feeds;
 	}
 }
 
@@ -539,35 +537,24 @@ static void host_slot_back(struct vram_move *m)
 {
 	if (!m->shelf)
 		return;
-	m->shelf->taken--;
-	m->shelf->held--;
-	if (!m->shelf->draining)
-		m->shelf->pool->free_slots++;
-	host_slot_give(&m->host);
+	span_held(m->shelf, -1);
+	memory_slot_give(&m->host);
 	m->shelf = NULL;
 }
 
 static enum status host_slot_get(struct cache *c, struct vram_move *m)
 {
-	struct pool *p = m->block->pool;
+	struct memory_class *k = m->block->pool->class;
 	enum status s;
 
 	if (m->idle)
-		s = room_take_below(c, p, !m->spare, &m->host);
+		s = room_take_below(c, k, !m->spare, &m->host);
 	else
-		s = m->spare ? room_take_spare(c, p, &m->host) : room_take(c, p, &m->host);
+		s = m->spare ? room_take_spare(c, k, &m->host) : room_take(c, k, &m->host);
 	if (s)
 		return s;
-	m->shelf = shelf_get(c, p, m->host.extent);
-	if (!m->shelf) {
-		host_slot_give(&m->host);
-		return STATUS_EXHAUSTED;
-	}
-	m->shelf->taken++;
-	m->shelf->held++;
-	p->free_slots--;
-	p->taken_lately = true;
-	if (m->shelf->device && m->shelf->device[m->gpu->number])
+	m->shelf = m->host.shelf;
+	if (m->shelf->memory->device && m->shelf->memory->device[m->gpu->number])
 		return STATUS_OK;
 	host_slot_back(m); /* memory that this GPU cannot see */
 	return STATUS_EXHAUSTED;
@@ -642,7 +629,7 @@ static void down_corrupt(struct cache *c, struct vram_move *m)
 static void through_again(struct vram_slot *s, enum status why)
 {
 	if (why != STATUS_BUSY)
-		s->shelf->pool->gpu->through_us = vram_clock_us() + THROUGH_AGAIN_US;
+		s->pool->gpu->through_us = vram_clock_us() + THROUGH_AGAIN_US;
 	vram_queue_through(s);
 }
 
@@ -659,11 +646,11 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 	}
 	if (!s && block_live(b) && m->shelf) {
 		cache_count(c, COUNTER_MOVED_DOWN, b->pool->geometry.block_bytes);
-		m->shelf->held--;
+		span_held(m->shelf, -1);
 		vram_sums_keep(b, m->sums);
 		b->rack_known = b->rack_known && m->header_crc == block_header_crc(b);
 		block_header_keep(b, m->header_crc);
-		block_arrive(c, b, &m->host, m->shelf, position);
+		block_arrive(c, b, &m->host, position);
 	} else {
 		host_slot_back(m);
 		if (s && s != STATUS_BUSY)
@@ -698,7 +685,7 @@ static enum status down(struct cache *c, struct block *b, bool spare, bool idle,
 		return load_begin(c, b, RING_URGENT, w);
 	if (!from)
 		return STATUS_UNAVAILABLE;
-	m = move_create(c, from->shelf->pool->gpu, b, DEVICE_DOWN);
+	m = move_create(c, from->pool->gpu, b, DEVICE_DOWN);
 	if (!m)
 		return STATUS_EXHAUSTED;
 	m->slot = from;
@@ -784,7 +771,7 @@ static void ends_fetch(const struct cache *c, const struct flight *f, uint32_t a
 	__builtin_prefetch(m->slot, 1);
 	__builtin_prefetch(&m->slot->block, 1);
 	__builtin_prefetch(m->done, 1);
-	gone_fetch(c, m->block->node.id, f->copy.way != DEVICE_DOWN);
+	observe_soon(c, m->block->node.id, f->copy.way != DEVICE_DOWN);
 }
 
 /* With a GPU that is lost the device may not know what has come: the sums do. */
@@ -799,7 +786,7 @@ void vram_flight_end(struct cache *c, struct flight *f)
 	struct vram_move *m, *next;
 	uint32_t ended = 0;
 
-	late_tell(c);
+	observe_uses_due(c);
 	if (vram_flight_sums(f) && !f->sealed) {
 		cache_unlock(c);
 		vram_flight_seal_here(c, f);

@@ -25,7 +25,7 @@ bool gpu_asks(struct cache *c, struct gpu *g);
 /* Without the lock: the GPUs' addresses of an extent of host memory, DEVICES_MAX of them, 0 where it cannot be registered. */
 void vram_register(struct cache *c, const struct extent *e, uint64_t *address);
 void vram_unregister(struct cache *c, void *memory, const uint64_t *address);
-/* The same for a shelf, which frees them; NULL: no GPU, or no memory. */
+/* The same for an extent of memory, whose record frees them; NULL: no GPU, or no memory. */
 uint64_t *vram_addresses(struct cache *c, const struct extent *e);
 
 /* ---- boards: vram/vram.c ---- */

@@ -51,6 +51,7 @@ struct codec_args {
 	uint32_t tokens, heads, block_count, block_tokens, chunk_bytes, atom_bytes;
 	enum kv_dtype dtype;
 	const int64_t *rows; /* of decode; NULL: a token's row is its own number */
+	enum kv_rounding rounding;
 };
 
 /* The row that a token is decoded to; negative: none. */
@@ -158,6 +159,14 @@ static enum status codec_launch_dim(uint32_t d, enum kv_format f, const codec_wo
 	case 256:
 		return codec_launch_format<Kernel, 256>(f, w);
 #endif
+#ifdef TERRACE_CUDA_CODEC_DIMS
+	case 80:
+		return codec_launch_format<Kernel, 80>(f, w);
+	case 112:
+		return codec_launch_format<Kernel, 112>(f, w);
+	case 512:
+		return codec_launch_format<Kernel, 512>(f, w);
+#endif
 	default:
 		return STATUS_UNSUPPORTED;
 	}
@@ -192,10 +201,11 @@ static enum status codec_launch(const struct kv_cuda_codec *c, cudaStream_t stre
 	if (c->tokens == 0)
 		return STATUS_OK;
 	/* Before a side is written. */
-	if (!head_dim_built(l->head_dim_k) || (l->v_format != KV_NONE && !head_dim_built(l->head_dim_v)))
+	if (!codec_dim_built(l->head_dim_k) || (l->v_format != KV_NONE && !codec_dim_built(l->head_dim_v)))
 		return STATUS_UNSUPPORTED;
 	codec_work w = {{c->slots, c->blocks, c->layer * g->layer_bytes, c->tokens, l->heads,
-			 c->block_count, l->block_tokens, g->chunk_bytes, g->atom_bytes, c->dtype, c->rows},
+			 c->block_count, l->block_tokens, g->chunk_bytes, g->atom_bytes, c->dtype, c->rows,
+			 	l->int4_rounding},
 			{{g->k_codes_at, g->k_scales_at, c->k, c->k_stride},
 			 {g->v_codes_at, g->v_scales_at, c->v, c->v_stride}},
 			0,

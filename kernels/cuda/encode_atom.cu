@@ -135,11 +135,11 @@ __device__ __noinline__ void store_scattered(const atom_launch &l, uint32_t head
 }
 
 /* One atom's rows at `stage`, which becomes the lanes' own. */
-template <int FORMAT, enum kv_side SIDE>
+template <int FORMAT, bool BF16, enum kv_side SIDE>
 DEVICE void encode_atom(const atom_launch &l, uint32_t token, uint32_t head, uint32_t lane, uint8_t *stage,
 			uint32_t places, uint32_t signs)
 {
-	using quads = std::conditional_t<FORMAT == KV_INT4_PTH, quad_int4<SIDE>,
+	using quads = std::conditional_t<FORMAT == KV_INT4_PTH, quad_int4<SIDE, BF16>,
 					 quad_codebook<FORMAT == KV_INT4_PTH ? KV_TQ4 : FORMAT, SIDE>>;
 	const uint32_t space = shared_address(stage);
 	const codec_side &s = l.sides[SIDE];
@@ -188,7 +188,8 @@ DEVICE uint64_t row_of(const atom_launch &l, const atom_unit &u, uint32_t lane)
 	       lane % 16 * 16;
 }
 
-template <int FORMAT>
+/* BF16: int4_pth's rotated vectors are rounded to that. */
+template <int FORMAT, bool BF16>
 __global__ void __launch_bounds__(32 * encode_shape<FORMAT>::WARPS, 1)
 	encode_atoms_kernel(const __grid_constant__ atom_launch l)
 {
@@ -238,28 +239,30 @@ __global__ void __launch_bounds__(32 * encode_shape<FORMAT>::WARPS, 1)
 			async_wait<0>();
 		__syncwarp();
 		if (now.side == KV_SIDE_K)
-			encode_atom<FORMAT, KV_SIDE_K>(l, now.atom * KV_ATOM_TOKENS, now.head, lane, mine + buffer,
+			encode_atom<FORMAT, BF16, KV_SIDE_K>(l, now.atom * KV_ATOM_TOKENS, now.head, lane,
+				mine + buffer,
 						       places, signs);
 		else
-			encode_atom<FORMAT, KV_SIDE_V>(l, now.atom * KV_ATOM_TOKENS, now.head, lane, mine + buffer,
+			encode_atom<FORMAT, BF16, KV_SIDE_V>(l, now.atom * KV_ATOM_TOKENS, now.head, lane,
+				mine + buffer,
 						       places, signs);
 		__syncwarp(); /* the stage is free again */
 		buffer = STAGE - buffer;
 	}
 }
 
-template <int FORMAT> bool launch(const codec_work &w)
+template <int FORMAT, bool BF16 = false> bool launch(const codec_work &w)
 {
 	using shape = encode_shape<FORMAT>;
 	const atom_launch l = atom_launch_of<HEADS>(w);
 	const uint32_t sms = multiprocessors();
 
-	if (!sms || cudaFuncSetAttribute(encode_atoms_kernel<FORMAT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+	if (!sms || cudaFuncSetAttribute(encode_atoms_kernel<FORMAT, BF16>, cudaFuncAttributeMaxDynamicSharedMemorySize,
 					 shape::SHARED) != cudaSuccess) {
 		cudaGetLastError(); /* the device has too little; the other kernel's launch is not to be blamed for it */
 		return false;
 	}
-	launch_early(encode_atoms_kernel<FORMAT>, l.all < sms ? l.all : sms, 32 * shape::WARPS, shape::SHARED,
+	launch_early(encode_atoms_kernel<FORMAT, BF16>, l.all < sms ? l.all : sms, 32 * shape::WARPS, shape::SHARED,
 		      w.stream, l);
 	return true;
 }
@@ -270,7 +273,7 @@ bool encode_atoms(enum kv_format f, const codec_work &w)
 {
 	switch (f) {
 	case KV_INT4_PTH:
-		return launch<KV_INT4_PTH>(w);
+		return w.args.rounding == KV_ROUND_BF16 ? launch<KV_INT4_PTH, true>(w) : launch<KV_INT4_PTH>(w);
 	case KV_TQ4:
 		return launch<KV_TQ4>(w);
 	case KV_TQ3:

@@ -2,6 +2,8 @@
 #ifndef TERRACE_KERNELS_CUDA_ENCODE_CODES_CUH
 #define TERRACE_KERNELS_CUDA_ENCODE_CODES_CUH
 
+#include <type_traits>
+
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/encode_vector.cuh"
 
@@ -14,6 +16,42 @@ DEVICE uint32_t bits_of(__half2 h)
 {
 	return *(const uint32_t *)&h;
 }
+
+/* Two numbers of the dtype in which int4_pth's rotated vectors are kept: fp16, or bf16. */
+template <bool BF16> struct kept_two {
+	using type = std::conditional_t<BF16, __nv_bfloat162, __half2>;
+
+	DEVICE static type of(float a, float b)
+	{
+		if constexpr (BF16)
+			return __floats2bfloat162_rn(a, b);
+		else
+			return __floats2half2_rn(a, b);
+	}
+
+	DEVICE static type of_bits(uint32_t bits)
+	{
+		return *(const type *)&bits;
+	}
+
+	DEVICE static uint32_t bits(type two)
+	{
+		return *(const uint32_t *)&two;
+	}
+
+	DEVICE static float rounded(float x)
+	{
+		return __low2float(of(x, x));
+	}
+
+	/* The number above x, which is one of that dtype. */
+	DEVICE static float above(float x)
+	{
+		const uint32_t own = bits(of(x, x)) & 0xffff;
+
+		return __low2float(of_bits(x < 0 ? own - 1 : own + 1));
+	}
+};
 
 /* Magnitudes go by k = floor(2 |x| / step), for the thresholds are whole halves of a step. */
 template <int FORMAT> struct codebook_codes {

@@ -107,27 +107,29 @@ template <int D> DEVICE float load_clean_row(enum kv_dtype dtype, const uint8_t 
 
 /* int4_pth. Codes come from the low bits of 2^23 + code, which eight times 4 bits apart add up to the codes plus a
  * constant. */
-template <int D> struct lane_int4 {
-	__half2 h[D / 2]; /* the rotated vector, as vLLM keeps it */
+template <int D, bool BF16> struct lane_int4 {
+	using two = kept_two<BF16>;
+	typename two::type h[D / 2]; /* the rotated vector, as vLLM keeps it */
 	float inverse, zero;
 	uint32_t scale;
 
 	DEVICE void quantise(float (&x)[D])
 	{
-		__half2 low2, high2;
+		typename two::type low2, high2;
 
 #pragma unroll
 		for (int i = 0; i < D / 2; i++) {
-			h[i] = __floats2half2_rn(x[2 * i], x[2 * i + 1]);
+			h[i] = two::of(x[2 * i], x[2 * i + 1]);
 			low2 = i ? __hmin2(low2, h[i]) : h[0];
 			high2 = i ? __hmax2(high2, h[i]) : h[0];
 		}
-		if (__hisinf(__low2half(high2)) | __hisinf(__high2half(high2)) | __hisinf(__low2half(low2)) |
-		    __hisinf(__high2half(low2))) {
-			clamp(-FINITE_MAX, FINITE_MAX);
-			low2 = __hmax2(low2, __float2half2_rn(-FINITE_MAX));
-			high2 = __hmin2(high2, __float2half2_rn(FINITE_MAX));
-		}
+		if constexpr (!BF16) /* which holds any sum of D finite halves */
+			if (__hisinf(__low2half(high2)) | __hisinf(__high2half(high2)) | __hisinf(__low2half(low2)) |
+			    __hisinf(__high2half(low2))) {
+				clamp(-FINITE_MAX, FINITE_MAX);
+				low2 = __hmax2(low2, __float2half2_rn(-FINITE_MAX));
+				high2 = __hmin2(high2, __float2half2_rn(FINITE_MAX));
+			}
 		const float low = fminf(__low2float(low2), __high2float(low2)),
 			    high = fmaxf(__low2float(high2), __high2float(high2));
 		const float step = fmaxf(__fmul_rn(__fadd_rn(high, -low), 1.0f / 15.0f), 1e-6f);
@@ -145,7 +147,7 @@ template <int D> struct lane_int4 {
 
 	DEVICE void clamp(float low, float high)
 	{
-		const __half2 low2 = __float2half2_rn(low), high2 = __float2half2_rn(high);
+		const typename two::type low2 = two::of(low, low), high2 = two::of(high, high);
 
 #pragma unroll
 		for (int i = 0; i < D / 2; i++)

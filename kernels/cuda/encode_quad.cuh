@@ -162,42 +162,45 @@ DEVICE uint32_t quad_tokens(bool first, bool second)
 
 /* int4_pth. A code is floor(t + 1/2), t = x / step + zero, each rounded. 2^19 + t + 1/2 rounded down to 1/16 has it in bits 4 .. 7, 2^15 + t + 1/2
  * rounded down to 1/256 in bits 8 .. 11, and nothing in 12 .. 15. That sum is not rounded before, as the CPU's is: only where t is the number below 1/2 does that make another code. */
-template <enum kv_side SIDE> struct quad_int4 {
+template <enum kv_side SIDE, bool BF16> struct quad_int4 {
+	using two = kept_two<BF16>;
+	using pair = typename two::type;
 	static constexpr uint32_t WORDS = 4;
-	__half2 h[2][16]; /* the rotated vectors, as vLLM keeps them */
+	pair h[2][16]; /* the rotated vectors, as vLLM keeps them */
 	float inverse[2], zero[2];
 	uint32_t scale; /* of the lane's own vector, as is: */
 	bool doubtful;	/* numbers that are none or too large */
 
 	/* x in halves; the lane's lowest number and the highest, negated. */
-	DEVICE static uint32_t narrow(const float (&x)[32], __half2 (&h)[16])
+	DEVICE static uint32_t narrow(const float (&x)[32], pair (&h)[16])
 	{
-		__half2 low, high;
+		pair low, high;
 
 #pragma unroll
 		for (int i = 0; i < 16; i++) {
-			h[i] = __floats2half2_rn(x[2 * i], x[2 * i + 1]);
+			h[i] = two::of(x[2 * i], x[2 * i + 1]);
 			low = i ? __hmin2(low, h[i]) : h[0];
 			high = i ? __hmax2(high, h[i]) : h[0];
 		}
 		high = __hneg2(high);
-		return bits_of(__hmin2(half2_of(permute(bits_of(low), bits_of(high), 0x5410)),
-				       half2_of(permute(bits_of(low), bits_of(high), 0x7632))));
+		return two::bits(__hmin2(two::of_bits(permute(two::bits(low), two::bits(high), 0x5410)),
+					 two::of_bits(permute(two::bits(low), two::bits(high), 0x7632))));
 	}
 
 	DEVICE void measure(const float (&x)[2][32], uint32_t lane, uint32_t)
 	{
 		const uint32_t first = narrow(x[0], h[0]), second = narrow(x[1], h[1]);
 		uint32_t theirs, own = quad_own(lane, first, second, &theirs);
-		__half2 range = __hmin2(half2_of(own), half2_of(theirs));
+		pair range = __hmin2(two::of_bits(own), two::of_bits(theirs));
 
-		range = __hmin2(range, half2_of(__shfl_xor_sync(ALL_LANES, bits_of(range), 2)));
+		range = __hmin2(range, two::of_bits(__shfl_xor_sync(ALL_LANES, two::bits(range), 2)));
 		const float low = __low2float(range), high = -__high2float(range);
 		const float step = fmaxf(__fmul_rn(__fadd_rn(high, -low), 1.0f / 15.0f), 1e-6f),
 			    inv = reciprocal_fast(step);
 		const uint32_t point = int4_rounded(-low, inv, 0);
 
-		/* A number beyond 65504, or none, makes one beyond 60000 here: the rotated vector is that long. */
+		/* A number beyond 65504, or none, makes one beyond 60000 here: the rotated vector is that long. Of
+		 * bf16 others may be, too. */
 		doubtful = !(low > -60000.0f && high < 60000.0f);
 		scale = (__float_as_uint(step) & ~15u) | point;
 		quad_tell(lane, inv, inverse);
@@ -207,19 +210,18 @@ template <enum kv_side SIDE> struct quad_int4 {
 		if (__any_sync(ALL_LANES,
 			       !(place(low, inv, (float)point) >= 0 && place(high, inv, (float)point) < 16)))
 			clamp(lane, step);
-		/* A half whose t is the number below 1/2 is the one next to where t is 1/2. */
-		const float v = __half2float(__float2half_rn((0.5f - (float)point) * step));
+		/* A number of that dtype whose t is the number below 1/2 is the one next to where t is 1/2. */
+		const float v = two::rounded((0.5f - (float)point) * step);
 		const bool below = __fmaf_rn(v, inv, (float)point) == 0x1.fffffep-2f;
 
 		if (__any_sync(ALL_LANES, below))
 			raise(lane, v, below);
 	}
 
-	/* The next half takes the place of v, where there is one and `wanted`. */
+	/* The next number takes the place of v, where there is one and `wanted`. */
 	DEVICE void raise(uint32_t lane, float v, bool wanted)
 	{
-		const uint32_t bits = __half_as_ushort(__float2half_rn(v));
-		const float next = __half2float(__ushort_as_half((uint16_t)(v < 0 ? bits - 1 : bits + 1)));
+		const float next = two::above(v);
 		float from[2], by[2];
 
 		quad_tell(lane, v, from);
@@ -228,7 +230,8 @@ template <enum kv_side SIDE> struct quad_int4 {
 		for (int o = 0; o < 2; o++)
 #pragma unroll
 			for (int i = 0; i < 16; i++)
-				h[o][i] = __hfma2(__heq2(h[o][i], __float2half2_rn(from[o])), __float2half2_rn(by[o]), h[o][i]);
+				h[o][i] = __hfma2(__heq2(h[o][i], two::of(from[o], from[o])), two::of(by[o], by[o]),
+					h[o][i]);
 	}
 
 	DEVICE void clamp(uint32_t lane, float own)
@@ -238,8 +241,8 @@ template <enum kv_side SIDE> struct quad_int4 {
 		quad_tell(lane, own, step);
 #pragma unroll
 		for (int o = 0; o < 2; o++) {
-			const __half2 low = __float2half2_rn(-zero[o] * step[o]),
-				      high = __float2half2_rn((15 - zero[o]) * step[o]);
+			const float first = -zero[o] * step[o], last = (15 - zero[o]) * step[o];
+			const pair low = two::of(first, first), high = two::of(last, last);
 
 #pragma unroll
 			for (int i = 0; i < 16; i++)

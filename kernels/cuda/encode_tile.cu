@@ -137,7 +137,7 @@ __device__ __noinline__ void encode_again(const encode_launch &l, uint32_t tile,
 }
 
 /* One tile of rows in shared memory, both sides in one function for the arithmetic's sake. */
-template <int D, int FORMAT>
+template <int D, int FORMAT, bool BF16>
 DEVICE void encode_tile(const encode_launch &l, uint32_t tile, const tile_target &t, uint32_t side, uint32_t lane,
 			uint8_t *shared)
 {
@@ -156,7 +156,7 @@ DEVICE void encode_tile(const encode_launch &l, uint32_t tile, const tile_target
 		hadamard_lane(x);
 	}
 	if constexpr (FORMAT == KV_INT4_PTH) {
-		lane_int4<D> q;
+		lane_int4<D, BF16> q;
 
 		q.quantise(x);
 		scale = q.scale;
@@ -268,7 +268,8 @@ DEVICE int64_t slot_of(const encode_launch &l, uint32_t tile, uint32_t lane)
 	return t.there ? l.args.slots[t.token] : -1;
 }
 
-template <int D, int FORMAT>
+/* BF16: int4_pth's rotated vectors are rounded to that. */
+template <int D, int FORMAT, bool BF16>
 __global__ void __launch_bounds__(32 * WARPS, 1) encode_tiles_kernel(const __grid_constant__ encode_launch l)
 {
 	DYNAMIC_SHARED(uint8_t, shared, 16);
@@ -306,12 +307,12 @@ __global__ void __launch_bounds__(32 * WARPS, 1) encode_tiles_kernel(const __gri
 		if constexpr (format_bits(FORMAT) == 16)
 			encode_raw<D, FORMAT>(l, t, side, lane, mine + buffer * TILE_BYTES<D>);
 		else
-			encode_tile<D, FORMAT>(l, tile, t, side, lane, mine + buffer * TILE_BYTES<D>);
+			encode_tile<D, FORMAT, BF16>(l, tile, t, side, lane, mine + buffer * TILE_BYTES<D>);
 		__syncwarp(); /* the buffer is free for the tile after next */
 	}
 }
 
-template <int D, int FORMAT> bool launch(const codec_work &w)
+template <int D, int FORMAT, bool BF16 = false> bool launch(const codec_work &w)
 {
 	static_assert(D * sizeof(float) + D <= TILE_BYTES<D>,
 		      "a vector by itself fits the tile's memory");
@@ -319,12 +320,14 @@ template <int D, int FORMAT> bool launch(const codec_work &w)
 	encode_launch l = {w.args, {w.sides[0], w.sides[1]}, tile_units_of(w, 0), w.first, 0};
 
 	l.tiles = l.units.tiles * w.count;
-	if (!sms || cudaFuncSetAttribute(encode_tiles_kernel<D, FORMAT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+	if (!sms || cudaFuncSetAttribute(encode_tiles_kernel<D, FORMAT, BF16>,
+		cudaFuncAttributeMaxDynamicSharedMemorySize,
 					 SHARED_BYTES<D>) != cudaSuccess) {
 		cudaGetLastError(); /* the device has too little; the other kernel's launch is not to be blamed for it */
 		return false;
 	}
-	launch_early(encode_tiles_kernel<D, FORMAT>, l.tiles < sms ? l.tiles : sms, 32 * WARPS, SHARED_BYTES<D>, w.stream, l);
+	launch_early(encode_tiles_kernel<D, FORMAT, BF16>, l.tiles < sms ? l.tiles : sms, 32 * WARPS, SHARED_BYTES<D>,
+		w.stream, l);
 	return true;
 }
 
@@ -345,7 +348,8 @@ template <int D> bool launch_format(enum kv_format f, const codec_work &w)
 	} else {
 		switch (f) {
 		case KV_INT4_PTH:
-			return launch<D, KV_INT4_PTH>(w);
+			return w.args.rounding == KV_ROUND_BF16 ? launch<D, KV_INT4_PTH, true>(w) : launch<D,
+				KV_INT4_PTH>(w);
 		case KV_TQ4:
 			return launch<D, KV_TQ4>(w);
 		case KV_TQ3:

@@ -19,16 +19,16 @@
 		}                                              \
 	}
 
-#define FACT_BITS(format, name, bits, scale, rotated, codes) \
+#define FACT_BITS(format, name, bits, scale, rotated, codes, codec) \
 	case format:                                         \
 		return bits;
-#define FACT_SCALE(format, name, bits, scale, rotated, codes) \
+#define FACT_SCALE(format, name, bits, scale, rotated, codes, codec) \
 	case format:                                          \
 		return scale;
-#define FACT_ROTATED(format, name, bits, scale, rotated, codes) \
+#define FACT_ROTATED(format, name, bits, scale, rotated, codes, codec) \
 	case format:                                            \
 		return rotated;
-#define FACT_CODES(format, name, bits, scale, rotated, codes) \
+#define FACT_CODES(format, name, bits, scale, rotated, codes, codec) \
 	case format:                                          \
 		return codes;
 
@@ -42,6 +42,12 @@ FORMAT_FACT(enum kv_codes, format_codes, FACT_CODES)
 #undef FACT_ROTATED
 #undef FACT_CODES
 #undef FORMAT_FACT
+
+/* kv_format_rounds. */
+__host__ __device__ constexpr bool format_rounds(int f)
+{
+	return format_codes(f) == KV_CODES_ZERO_POINT;
+}
 
 /* Codes that attention multiplies as integers. */
 __host__ __device__ constexpr bool format_integer(int f)

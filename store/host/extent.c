@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What an extent leaves of the machine's memory. */
+/* What pages of extents leave of the machine's memory. */
 #define MEMORY_MARGIN_BYTES (64ull << 20)
 
 static enum status translate(int error)
@@ -60,24 +60,24 @@ static bool memory_available(uint64_t *bytes)
 	return true;
 }
 
-/* Makes every page of the mapping present; 0 or an errno. */
-static int populate(int fd, void *base, uint64_t bytes)
+/* Makes so many bytes of pages of the mapping present, from `from` on; 0 or an errno. */
+static int populate(int fd, uint8_t *base, uint64_t from, uint64_t bytes)
 {
-	for (;;) {
-		if (madvise(base, bytes, MADV_POPULATE_WRITE) == 0)
+	while (bytes > 0) {
+		if (madvise(base + from, bytes, MADV_POPULATE_WRITE) == 0)
 			return 0;
 		if (errno == EINVAL)
 			break; /* an older kernel */
 		if (errno != EINTR)
 			return errno;
 	}
-	while (fallocate(fd, 0, 0, (off_t)bytes) != 0)
+	while (bytes > 0 && fallocate(fd, 0, (off_t)from, (off_t)bytes) != 0)
 		if (errno != EINTR)
 			return errno;
 	return 0;
 }
 
-static int map(struct extent *e, int fd, uint64_t bytes, bool transparent_huge)
+static int map(struct extent *e, int fd, uint64_t bytes, uint64_t present, bool transparent_huge)
 {
 	void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	int error;
@@ -90,7 +90,7 @@ static int map(struct extent *e, int fd, uint64_t bytes, bool transparent_huge)
 		(void)madvise(base, bytes, MADV_HUGEPAGE);
 	(void)madvise(base, bytes, MADV_DONTDUMP);
 	(void)madvise(base, bytes, MADV_DONTFORK);
-	error = populate(fd, base, bytes);
+	error = populate(fd, base, 0, present);
 	if (error != 0) {
 		munmap(base, bytes);
 		return error;
@@ -100,7 +100,7 @@ static int map(struct extent *e, int fd, uint64_t bytes, bool transparent_huge)
 }
 
 /* One attempt with one page size; 0 or an errno, *e changed only on success. */
-static int attempt(struct extent *e, uint64_t bytes, bool hugetlb, bool transparent_huge)
+static int attempt(struct extent *e, uint64_t bytes, uint64_t present, bool hugetlb, bool transparent_huge)
 {
 	uint32_t page = hugetlb ? EXTENT_HUGE_PAGE_BYTES : EXTENT_PAGE_BYTES;
 	unsigned int flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
@@ -109,6 +109,7 @@ static int attempt(struct extent *e, uint64_t bytes, bool hugetlb, bool transpar
 	if (hugetlb)
 		flags |= MFD_HUGETLB | MFD_HUGE_2MB;
 	bytes = (bytes + page - 1) / page * page;
+	present = present < bytes ? (present + page - 1) / page * page : bytes;
 	fd = memfd_create("terrace-extent", flags);
 	if (fd < 0)
 		return errno;
@@ -116,7 +117,7 @@ static int attempt(struct extent *e, uint64_t bytes, bool hugetlb, bool transpar
 	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
 		error = errno;
 	else
-		error = map(e, fd, bytes, transparent_huge);
+		error = map(e, fd, bytes, present, transparent_huge);
 	if (error != 0) {
 		close(fd);
 		return error;
@@ -127,9 +128,21 @@ static int attempt(struct extent *e, uint64_t bytes, bool hugetlb, bool transpar
 	return 0;
 }
 
-enum status extent_open(struct extent *e, uint32_t id, uint64_t bytes, bool huge)
+/* The machine has not so much memory: what would then be killed is not asked. */
+static bool memory_short(uint64_t bytes)
 {
 	uint64_t available;
+
+	return memory_available(&available) && available < bytes + MEMORY_MARGIN_BYTES;
+}
+
+enum status extent_open(struct extent *e, uint32_t id, uint64_t bytes, bool huge)
+{
+	return extent_open_part(e, id, bytes, bytes, huge);
+}
+
+enum status extent_open_part(struct extent *e, uint32_t id, uint64_t bytes, uint64_t present, bool huge)
+{
 	int error;
 
 	*e = (struct extent){ .id = id, .fd = -1 };
@@ -137,12 +150,23 @@ enum status extent_open(struct extent *e, uint32_t id, uint64_t bytes, bool huge
 		e->error = EINVAL;
 		return STATUS_INVALID;
 	}
-	if (huge && attempt(e, bytes, true, false) == 0)
+	if (huge && attempt(e, bytes, present, true, false) == 0)
 		return STATUS_OK;
-	if (memory_available(&available) && available < bytes + MEMORY_MARGIN_BYTES)
-		error = ENOMEM;
-	else
-		error = attempt(e, bytes, false, huge);
+	error = memory_short(present) ? ENOMEM : attempt(e, bytes, present, false, huge);
+	e->error = error;
+	return error == 0 ? STATUS_OK : translate(error);
+}
+
+enum status extent_populate(struct extent *e, uint64_t from, uint64_t bytes)
+{
+	int error = EINVAL;
+
+	if (from > e->bytes || bytes > e->bytes - from || from % e->page_bytes || bytes % e->page_bytes) {
+		e->error = error;
+		return STATUS_INVALID;
+	}
+	/* Huge pages are the mapping's already. */
+	error = e->page_bytes == EXTENT_PAGE_BYTES && memory_short(bytes) ? ENOMEM : populate(e->fd, e->base, from, bytes);
 	e->error = error;
 	return error == 0 ? STATUS_OK : translate(error);
 }
@@ -157,16 +181,22 @@ void extent_close(struct extent *e)
 	e->fd = -1;
 }
 
-static struct flock byte_range(short type, uint32_t first, off_t n)
+static struct flock byte_range(short type, uint64_t first, off_t n)
 {
 	/* l_pid stays 0: the kernel wants that for open-file-description locks. */
-	return (struct flock){ .l_type = type, .l_whence = SEEK_SET, .l_start = first, .l_len = n };
+	return (struct flock){ .l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)first, .l_len = n };
+}
+
+/* A read lock, so that the attachment's second description can have the byte too. 0 or an errno. */
+static int byte_lock(int fd, uint64_t byte)
+{
+	struct flock lock = byte_range(F_RDLCK, byte, 1);
+
+	return fcntl(fd, F_OFD_SETLK, &lock) == 0 ? 0 : errno;
 }
 
 enum status extent_lend(struct extent *e, uint32_t attachment, bool write, int *fd)
 {
-	/* A read lock, so that the attachment's second description can have the byte too. */
-	struct flock lock = byte_range(F_RDLCK, attachment, 1);
 	char path[32];
 	int lent, error;
 
@@ -180,8 +210,11 @@ enum status extent_lend(struct extent *e, uint32_t attachment, bool write, int *
 		e->error = error = errno;
 		return translate(error);
 	}
-	if (fcntl(lent, F_OFD_SETLK, &lock) != 0) {
-		e->error = error = errno;
+	error = byte_lock(lent, attachment);
+	if (!error && write)
+		error = byte_lock(lent, EXTENT_WRITERS + attachment);
+	if (error) {
+		e->error = error;
 		close(lent);
 		return error == EAGAIN || error == EACCES ? STATUS_BUSY : translate(error);
 	}
@@ -190,7 +223,7 @@ enum status extent_lend(struct extent *e, uint32_t attachment, bool write, int *
 }
 
 /* Whether a description other than the daemon's own holds a lock in the range. */
-static bool range_held(const struct extent *e, uint32_t first, off_t n)
+static bool range_held(const struct extent *e, uint64_t first, off_t n)
 {
 	struct flock lock = byte_range(F_WRLCK, first, n);
 
@@ -205,4 +238,9 @@ bool extent_held(const struct extent *e, uint32_t attachment)
 bool extent_held_by_any(const struct extent *e)
 {
 	return range_held(e, 0, 0); /* length 0: to the end of all offsets */
+}
+
+bool extent_written(const struct extent *e, uint32_t attachment)
+{
+	return range_held(e, EXTENT_WRITERS + attachment, 1);
 }

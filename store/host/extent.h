@@ -5,10 +5,11 @@
  * open-file-description lock of one byte, at the offset of that attachment's number. The kernel
  * drops the lock when the last descriptor and the last mapping of that description are gone, in
  * whatever process: forked children and re-sent descriptors are covered. extent_held() asks for it.
- * That, not a timer or a socket, says when a dead engine's slots may be reused.
+ * That, not a timer or a socket, says when a dead engine's slots may be reused. A read-write description locks a second
+ * byte, EXTENT_WRITERS further on: extent_written() asks whether an attachment can write.
  *
- * The memfd is sealed against shrinking and growing, and its pages are taken from the kernel when
- * it is made, so that no full machine makes the daemon take SIGBUS later (holes: see below). Its
+ * The memfd is sealed against shrinking and growing, and its pages are taken from the kernel before
+ * they are used, so that no full machine makes the daemon take SIGBUS later (holes: see below). Its
  * mode is 0600: an engine of another user cannot make a writable description out of a read-only
  * one.
  *
@@ -35,10 +36,13 @@ enum {
 	EXTENT_PAGE_BYTES = 4096,
 	EXTENT_HUGE_PAGE_BYTES = 2 << 20,
 	EXTENT_BYTES_MAX = 1 << 30,       /* io_uring's limit for a registered buffer */
+	HOST_WHY_MAX = 160,               /* words of a device that did not give memory */
 };
 
 /* The highest attachment number that extent_lend takes. */
 #define EXTENT_ATTACHMENT_MAX 0x80000000u
+/* Where the bytes of those begin that can write. */
+#define EXTENT_WRITERS (1ull << 32)
 
 struct extent {
 	uint32_t id;
@@ -55,6 +59,13 @@ struct extent {
  * the errno in e->error. INVALID: no bytes, or more than EXTENT_BYTES_MAX. EXHAUSTED: no memory,
  * address space or descriptors. IO: anything else. */
 enum status extent_open(struct extent *e, uint32_t id, uint64_t bytes, bool huge);
+/* The same, but takes only the first `present` bytes of pages. The others must not be touched before extent_populate
+ * has taken them: the machine may not have them. (Huge pages are set aside for the mapping; the kernel gives them at
+ * the touch.) */
+enum status extent_open_part(struct extent *e, uint32_t id, uint64_t bytes, uint64_t present, bool huge);
+/* Takes the pages of [from, from + bytes), whole pages of the extent; those that are there stay as they are. Lasts.
+ * INVALID: no such pages. EXHAUSTED, IO: as extent_open; some may have been taken. */
+enum status extent_populate(struct extent *e, uint64_t from, uint64_t bytes);
 
 /* Unmaps and closes. Engines' mappings stay theirs: call only when !extent_held_by_any. Accepts zeroed
  * memory and a closed extent. */
@@ -70,5 +81,8 @@ enum status extent_lend(struct extent *e, uint32_t attachment, bool write, int *
 bool extent_held(const struct extent *e, uint32_t attachment);
 /* The same for all attachments together. */
 bool extent_held_by_any(const struct extent *e);
+/* True while any descriptor or mapping lives that was lent to the attachment to be written; also if the kernel does not
+ * say. */
+bool extent_written(const struct extent *e, uint32_t attachment);
 
 #endif

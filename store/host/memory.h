@@ -1,10 +1,23 @@
-/* The memory of one extent of the host tier: a memfd, or a piece of a GPU's with a page of host memory as its hold. Inside the host tier.
+/* The memory of one extent: a memfd, or a piece of a GPU's with a page of host memory as its hold. For the arena
+ * (store/arena).
  *
  * Threads: any, one at a time for each memory. */
 #ifndef TERRACE_STORE_HOST_MEMORY_H
 #define TERRACE_STORE_HOST_MEMORY_H
 
-#include "store/host/host.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "store/device.h"
+#include "store/host/extent.h"
+#include "store/status.h"
+
+/* Where memory comes from. */
+struct host_source {
+	const struct device_ops *ops; /* NULL: host memory */
+	struct device *device;        /* with ops */
+	bool huge;                    /* of host memory: on huge pages, where there are any */
+};
 
 struct host_memory {
 	struct extent extent;    /* all of it, or the hold */
@@ -19,13 +32,17 @@ struct host_failure {
 	char why[HOST_WHY_MAX];  /* the device's words, or empty */
 };
 
-/* `address`: where it goes on a device. EXHAUSTED, IO, or what the device says; *f is written then. */
-enum status host_memory_open(const struct host_options *o, uint64_t address, uint64_t bytes, bool huge, struct host_memory *m,
-			     struct host_failure *f);
+/* Memory of `bytes`, of which the first `present` have their pages: of a device's all have. `address`: where it goes
+ * on a device. EXHAUSTED, IO, or what the device says; *f is written then. */
+enum status host_memory_open(const struct host_source *from, uint64_t address, uint64_t bytes, uint64_t present,
+			     struct host_memory *m, struct host_failure *f);
+/* Takes pages of host memory: extent_populate. */
+enum status host_memory_populate(struct host_memory *m, uint64_t at, uint64_t bytes, struct host_failure *f);
 /* Lasts. */
-void host_memory_close(const struct host_options *o, struct host_memory *m);
+void host_memory_close(const struct host_source *from, struct host_memory *m);
 
 /* Address space on the device. */
-enum status host_memory_reserve(const struct host_options *o, uint64_t bytes, uint64_t *address, struct host_failure *f);
+enum status host_memory_reserve(const struct host_source *from, uint64_t bytes, uint64_t *address,
+				struct host_failure *f);
 
 #endif

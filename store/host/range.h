@@ -1,4 +1,4 @@
-/* The address range of a pool on a device, and which places of it are taken. Inside the host tier.
+/* A range of addresses on a device, and which places of it are taken. For the arena (store/arena) and the host tier.
  *
  * Threads: under the caller's lock. */
 #ifndef TERRACE_STORE_HOST_RANGE_H

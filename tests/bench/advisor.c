@@ -3,7 +3,9 @@
  */
 #include "daemon/advice/graph.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/call/lookup.h"
 #include "daemon/session/session.h"

@@ -4,7 +4,9 @@
  * random places of an array as large: what the machine's memory takes alone.
  */
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/call/lookup.h"
 #include "daemon/session/session.h"

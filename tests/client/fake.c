@@ -127,8 +127,8 @@ static void session_reply(struct fake_call *c)
 		terrace__v1__layout_reply__init(&layouts[i]);
 		layouts[i].layout_id = f->layout_ids[i] = kv_layout_id(&l);
 		layouts[i].block_bytes = f->block_bytes[i] = g.block_bytes;
-		layouts[i].slot_bytes = g.slot_bytes;
-		f->slot_bytes = g.slot_bytes > f->slot_bytes ? g.slot_bytes : f->slot_bytes;
+		layouts[i].slot_bytes = g.need_bytes;
+		f->slot_bytes = g.need_bytes > f->slot_bytes ? g.need_bytes : f->slot_bytes;
 		pointers[i] = &layouts[i];
 	}
 	reply.epoch = f->epoch;

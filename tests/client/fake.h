@@ -23,7 +23,8 @@
 		}                                                                                                      \
 	} while (0)
 
-enum { FAKE_BLOCKS = 64, FAKE_EXTENTS = 2, FAKE_SOCKETS = 256, FAKE_GPU_LAYOUTS = 2, FAKE_GPU_EXTENT = 1 << 24 };
+enum { FAKE_BLOCKS = 64, FAKE_EXTENTS = 2, FAKE_SOCKETS = 256, FAKE_GPU_LAYOUTS = 2 };
+enum { FAKE_GPU_EXTENT = 1 << 24, FAKE_GPU_RANGE = 77 };
 
 enum fake_fd_fault {
 	FAKE_FD_SOUND,
@@ -38,7 +39,6 @@ enum fake_fd_fault {
 	FAKE_FD_HANGS_UP,
 	/* Of a GPU's memory: */
 	FAKE_FD_GPU_UNKNOWN,     /* a number that the session has not */
-	FAKE_FD_GPU_LAYOUT,      /* a layout that the session has not */
 	FAKE_FD_GPU_ODD,         /* not at a multiple of what the GPU wants */
 	FAKE_FD_GPU_FAR,         /* past its range */
 	FAKE_FD_GPU_WRAPS,       /* so far past that it comes round */
@@ -104,6 +104,8 @@ struct fake {
 	bool offers;            /* it knows AHEAD; before sessions are opened */
 	bool offers_late;       /* but answers with nothing, and that more is to come */
 	unsigned asked_ahead;
+	unsigned gpu_lent;      /* extents of the GPU that have been lent, and not said to be unmapped */
+	unsigned all_unmapped;  /* clients that said so of everything */
 	unsigned maps, unmapped, released, aborted, calls, closed_sessions, recalled;
 	uint64_t stalled_call, recalled_call; /* the numbers of the last granting call that was stalled, and recalled */
 	uint32_t warmed_gpu;    /* as the last Warm named it */

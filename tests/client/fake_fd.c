@@ -58,6 +58,7 @@ static void map_answer(struct fake *f, int socket, const struct fdsock_map *map)
 		return;
 	}
 	if (f->fd_fault != FAKE_FD_REFUSES && f->gpu.ops && fake_gpu_extent(f, &e, fds, &count)) {
+		f->gpu_lent += map->extent != FDSOCK_EXTENT_BOARD;
 		packet_send(socket, &e, sizeof(e), fds, count);
 		return;
 	}
@@ -98,6 +99,19 @@ static void ahead_answer(struct fake *f, int socket, const struct fdsock_ahead *
 	packet_send(socket, &o, offsetof(struct fdsock_offer, extents) + o.count * sizeof(o.extents[0]), NULL, 0);
 }
 
+/* A client that ends says it of everything at once: of a GPU's memory that counts one by one. */
+static void unmapped_hear(struct fake *f, const struct fdsock_unmapped *u)
+{
+	if (u->extent == FDSOCK_EXTENT_NONE) {
+		f->all_unmapped++;
+		f->unmapped += f->gpu_lent;
+		f->gpu_lent = 0;
+		return;
+	}
+	f->unmapped++;
+	f->gpu_lent -= u->extent >= FAKE_GPU_EXTENT && u->extent != FDSOCK_EXTENT_BOARD;
+}
+
 static void packet_answer(struct fake *f, int socket, const void *packet, size_t bytes)
 {
 	const struct fdsock_head *head = packet;
@@ -119,7 +133,7 @@ static void packet_answer(struct fake *f, int socket, const void *packet, size_t
 		ahead_answer(f, socket, packet);
 		break;
 	case FDSOCK_UNMAPPED:
-		f->unmapped++;
+		unmapped_hear(f, packet);
 		break;
 	case FDSOCK_RELEASE:
 		f->released += ((const struct fdsock_release *)packet)->count;

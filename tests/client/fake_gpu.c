@@ -82,7 +82,6 @@ static void extent_lie(struct fake *f, struct fdsock_extent *e, int fds[2], size
 {
 	switch (f->fd_fault) {
 	case FAKE_FD_GPU_UNKNOWN: e->gpu = 1; break;
-	case FAKE_FD_GPU_LAYOUT: e->layout_id++; break;
 	case FAKE_FD_GPU_ODD: e->at += PAGE; break;
 	case FAKE_FD_GPU_FAR: e->at = e->range; break;
 	case FAKE_FD_GPU_WRAPS: e->at = 0 - (uint64_t)EXTENT_BYTES; break;
@@ -116,9 +115,9 @@ bool fake_gpu_extent(struct fake *f, struct fdsock_extent *e, int fds[2], size_t
 	fds[1] = f->gpu.memory[l][i];
 	e->bytes = EXTENT_BYTES;
 	e->gpu = 0;
-	e->at = (uint64_t)i * EXTENT_BYTES;
+	e->at = (uint64_t)n * EXTENT_BYTES;
 	e->range = f->gpu.range_bytes;
-	e->layout_id = f->layout_ids[l];
+	e->range_id = FAKE_GPU_RANGE; /* all layouts' */
 	extent_lie(f, e, fds, count);
 	return true;
 }

@@ -53,6 +53,11 @@ inline float __low2float(__nv_bfloat162 h)
 	return __bfloat162float(h.x);
 }
 
+inline float __high2float(__nv_bfloat162 h)
+{
+	return __bfloat162float(h.y);
+}
+
 inline __nv_bfloat16 __low2bfloat16(__nv_bfloat162 h)
 {
 	return h.x;
@@ -66,6 +71,39 @@ inline __nv_bfloat162 __lowhigh2highlow(__nv_bfloat162 h)
 inline __nv_bfloat162 __habs2(__nv_bfloat162 h)
 {
 	return {{(unsigned short)(h.x.bits & 0x7fff)}, {(unsigned short)(h.y.bits & 0x7fff)}};
+}
+
+inline __nv_bfloat162 __hneg2(__nv_bfloat162 h)
+{
+	return {{(unsigned short)(h.x.bits ^ 0x8000)}, {(unsigned short)(h.y.bits ^ 0x8000)}};
+}
+
+template <class F> __nv_bfloat162 cuda_cpu_each_float(__nv_bfloat162 a, __nv_bfloat162 b, F f)
+{
+	return __floats2bfloat162_rn(f(__low2float(a), __low2float(b)), f(__high2float(a), __high2float(b)));
+}
+
+/* Of a NaN and a number the number, as of halves. */
+inline __nv_bfloat162 __hmin2(__nv_bfloat162 a, __nv_bfloat162 b)
+{
+	return cuda_cpu_each_float(a, b, [](float x, float y) { return fminf(x, y); });
+}
+
+inline __nv_bfloat162 __hmax2(__nv_bfloat162 a, __nv_bfloat162 b)
+{
+	return cuda_cpu_each_float(a, b, [](float x, float y) { return fmaxf(x, y); });
+}
+
+inline __nv_bfloat162 __heq2(__nv_bfloat162 a, __nv_bfloat162 b)
+{
+	return cuda_cpu_each_float(a, b, [](float x, float y) { return x == y ? 1.0f : 0.0f; });
+}
+
+/* Rounded once as long as 24 bits hold product and sum, as where a is 0 or 1 and b a place of c. */
+inline __nv_bfloat162 __hfma2(__nv_bfloat162 a, __nv_bfloat162 b, __nv_bfloat162 c)
+{
+	return __floats2bfloat162_rn(fmaf(__low2float(a), __low2float(b), __low2float(c)),
+				     fmaf(__high2float(a), __high2float(b), __high2float(c)));
 }
 
 /* NaN if one is. */

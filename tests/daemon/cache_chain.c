@@ -2,6 +2,7 @@
 #include "tests/daemon/cache_chain.h"
 
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/commit.h"
 #include "daemon/call/lease.h"
 #include "daemon/call/lookup.h"

@@ -4,7 +4,9 @@
  * what each store's bytes must be it knows from what was written. Each version of a block has bytes of its
  * own: a stale one would show.
  */
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/commit.h"
 #include "daemon/call/delete.h"
 #include "daemon/call/lease.h"

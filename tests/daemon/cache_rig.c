@@ -4,8 +4,10 @@
 #include "daemon/block/block.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/call/commit.h"
 #include "daemon/call/lease.h"
@@ -16,13 +18,15 @@
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"
 #include "daemon/session/attachment.h"
+#include "daemon/session/lease.h"
+#include "daemon/session/reservation.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/move_table.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
+#include "kernels/behind.h"
 #include "kernels/format.h"
 #include "store/device.h"
-#include "store/host/host.h"
 #include "store/index.h"
 #include "store/slot.h"
 #include "store/status.h"
@@ -30,8 +34,18 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
 
 enum { OPENED_US = 1000000 };
+
+struct kv_layout rig_layout_other(uint32_t n)
+{
+	struct kv_layout l = rig_layout(n, 0);
+
+	l.layers = 8;
+	return l;
+}
 
 struct kv_layout rig_layout(uint32_t n, uint32_t window)
 {
@@ -43,10 +57,22 @@ struct kv_layout rig_layout(uint32_t n, uint32_t window)
 	};
 }
 
+/* With granules of RIG_GRANULE bytes a span has one slot, and all memory but the reserve (store/arena/arena.h) is slots. */
+uint64_t rig_host_bytes(uint32_t slots, uint32_t slot_bytes)
+{
+	const uint64_t granules = (uint64_t)slots * slot_bytes / RIG_GRANULE;
+	uint64_t reserve = 1;
+
+	while ((granules + reserve) / 64 > reserve)
+		reserve++;
+	return (granules + reserve) * RIG_GRANULE;
+}
+
 struct cache_options rig_options(uint32_t slots)
 {
 	return (struct cache_options){
-		.host_bytes = (uint64_t)slots * RIG_SLOT_BYTES, .extent_bytes = 1 << 20, .policy = "lru",
+		.host_bytes = rig_host_bytes(slots, RIG_SLOT_BYTES), .granule_bytes = RIG_GRANULE,
+		.extent_bytes = (slots + 7) / 8 * RIG_SLOT_BYTES, .policy = "lru",
 		.pinned_bytes_max = UINT64_MAX / 4, .sessions_max = 64, .leases_max = 256,
 		.open_blocks_max = 8, .session_idle_ms = 1000, .lease_ttl_ms = 1000,
 		.reservation_ttl_ms = 1000, .watch_queue = 64,
@@ -109,6 +135,46 @@ void rig_join_layouts(struct rig *to, struct rig *from, const struct kv_layout *
 	session_over(to, layouts, count);
 }
 
+union one_fd {
+	char bytes[CMSG_SPACE(sizeof(int))];
+	struct cmsghdr head;
+};
+
+void rig_fd_send(int to, int fd)
+{
+	char byte = 0;
+	struct iovec iov = { &byte, 1 };
+	union one_fd control = { .head = { CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS } };
+	const struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)
+	};
+
+	memcpy(CMSG_DATA(&control.head), &fd, sizeof(fd));
+	ck_assert_int_eq(sendmsg(to, &m, 0), 1);
+}
+
+int rig_fd_take(int from)
+{
+	char byte;
+	struct iovec iov = { &byte, 1 };
+	union one_fd control;
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+			    .msg_controllen = sizeof(control) };
+	int fd = -1;
+
+	if (recvmsg(from, &m, 0) == 1 && CMSG_FIRSTHDR(&m))
+		memcpy(&fd, CMSG_DATA(&control.head), sizeof(fd));
+	return fd;
+}
+
+void rig_watch(struct rig *r, pid_t pid)
+{
+	const int pidfd = pidfd_open(pid, 0);
+
+	ck_assert_int_ge(pidfd, 0);
+	cache_attach_watch(r->c, r->attachment, pidfd);
+}
+
 void rig_close(struct rig *r)
 {
 	rig_check_books(r->c);
@@ -136,13 +202,13 @@ struct cache_keys rig_keys(uint64_t first, uint32_t count)
 
 uint8_t *rig_block(struct rig *r, const struct cache_place *p)
 {
-	struct shelf *s;
+	struct memory_extent *e;
 
 	cache_lock(r->c);
-	s = shelf_find(r->c, p->extent);
+	e = memory_extent_find(r->c, p->extent);
 	cache_unlock(r->c);
-	ck_assert_ptr_nonnull(s);
-	return s->base + p->offset + SLOT_HEADER_BYTES;
+	ck_assert_ptr_nonnull(e);
+	return e->base + p->offset + SLOT_HEADER_BYTES;
 }
 
 static uint64_t word_of(uint64_t n, uint32_t layout, uint64_t i)
@@ -170,6 +236,18 @@ bool rig_matches(const uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layo
 			return false;
 	}
 	return true;
+}
+
+bool rig_matches_to(const uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layout, uint32_t tokens)
+{
+	const struct kv_layout l = rig_layout(layout, 0);
+	uint8_t want[RIG_SLOT_BYTES];
+	struct kv_geometry g;
+
+	kv_geometry_of(&l, &g);
+	rig_fill(want, bytes, n, layout);
+	kv_zero_behind(&l, &g, want, tokens);
+	return memcmp(block, want, bytes) == 0;
 }
 
 uint32_t rig_put(struct rig *r, uint64_t first, uint32_t count)
@@ -264,11 +342,12 @@ double rig_stat(struct rig *r, const char *name, const char *labels)
 /* ---- books ---- */
 
 struct books {
+	struct arena *arena;
 	uint64_t reserved, blocks, evictable;
 	uint64_t lease_pins, block_pins, disk_only, gpu_only;
 };
 
-static void recount_shelf(const struct shelf *s, struct books *b)
+static void recount_span(const struct span_map *s, struct books *b)
 {
 	uint32_t present = 0;
 
@@ -287,7 +366,8 @@ static void recount_shelf(const struct shelf *s, struct books *b)
 	}
 	ck_assert_uint_le(present, s->taken);
 	ck_assert_uint_le(s->taken, s->slots);
-	ck_assert_uint_le(s->held, s->taken);
+	ck_assert_uint_le(s->span->held, s->taken);
+	ck_assert_uint_eq(arena_span_taken(b->arena, s->span), s->taken);
 	b->blocks += present;
 }
 
@@ -312,31 +392,62 @@ static void recount_session(struct session *s, struct books *b)
 	ck_assert_uint_eq(s->open_blocks, open);
 }
 
-static void recount_racks(struct cache *c, struct books *b)
+static uint64_t recount_unit(struct unit *u, struct books *b, uint64_t *doubted)
 {
-	uint64_t cursor = 0, on_disk = 0, dirty = 0, doubted = 0, of_pools = 0;
+	uint64_t cursor = 0, on_disk = 0;
 	uint32_t budget = UINT32_MAX;
 	const struct block *at;
 
-	while ((at = tier_next_block(c, &cursor, &budget))) {
+	while ((at = unit_next_block(u, &cursor, &budget))) {
 		ck_assert(block_live(at));
 		ck_assert_ptr_eq(at->rack->at[at->rack_slot].block, at);
+		ck_assert(!at->unwritten);
 		b->disk_only += !at->shelf;
 		b->block_pins += at->shelf ? 0 : block_pins(at);
-		doubted += at->doubted;
+		*doubted += at->doubted;
 		on_disk++;
 	}
+	return on_disk;
+}
+
+/* The list of what is on no disk has each such block of the layout once: what memory has of those, and what GPUs
+ * have alone. */
+static void recount_unwritten(struct pool *p)
+{
+	struct unwritten_walk w = { .list = NULL };
+	uint64_t listed = 0, in_memory = 0;
+	uint32_t budget = UINT32_MAX;
+	const struct block *at;
+
+	unwritten_walk_begin(&w, p);
+	while ((at = unwritten_walk_next(&w, &budget))) {
+		ck_assert(at->unwritten && block_live(at) && !at->rack && at->pool == p);
+		listed += at->shelf != NULL;
+	}
+	unwritten_walk_end(&w);
+	for (const struct span_map *s = p->class->spans; s; s = s->next)
+		for (uint32_t k = 0; k < s->slots; k++)
+			in_memory += s->at[k] && s->at[k]->pool == p && !s->at[k]->rack;
+	ck_assert_uint_eq(listed, in_memory);
+}
+
+static void recount_racks(struct cache *c, struct books *b)
+{
+	uint64_t on_disk = 0, doubted = 0, of_pools = 0;
+
+	for (uint32_t i = 0; c->tier && i < c->tier->unit_count; i++)
+		on_disk += recount_unit(&c->tier->units[i], b, &doubted);
 	for (uint32_t i = 0; i < c->pool_count; i++) {
 		const struct pool *p = c->pools[i];
 		uint64_t count = 0;
 
-		for (const struct shelf *s = p->shelves; s; s = s->next)
+		for (const struct span_map *s = p->class->spans; s; s = s->next)
 			for (uint32_t k = 0; k < s->slots; k++)
-				count += c->tier && s->at[k] && !s->at[k]->rack && !s->at[k]->moving;
+				count += c->tier && s->at[k] && s->at[k]->pool == p && !s->at[k]->rack && !s->at[k]->moving;
 		ck_assert_uint_eq(count, p->dirty);
 		on_disk -= p->disk_blocks;
 		of_pools += p->doubted;
-		dirty += count;
+		recount_unwritten(c->pools[i]);
 	}
 	ck_assert_uint_eq(on_disk, 0);
 	ck_assert_uint_eq(of_pools, doubted);
@@ -357,7 +468,7 @@ static bool on_chain(const struct vram_slot *s)
 }
 
 struct vram_books {
-	uint64_t taken, held, lent, blocks, evictable, dirty;
+	uint64_t taken, held, lent, blocks, evictable, dirty, through;
 };
 
 static void recount_slot(const struct vram_slot *s, struct vram_books *v, struct books *b)
@@ -384,37 +495,58 @@ static void recount_slot(const struct vram_slot *s, struct vram_books *v, struct
 	b->block_pins += block_pins(at);
 }
 
-static void recount_pool(const struct vram_pool *vp, uint64_t *taken, uint64_t *held_bytes, uint64_t *lent_bytes, struct books *b)
+static void recount_vram_span(const struct vram_class *k, const struct vram_span *s, struct vram_books *v, struct books *b)
 {
-	struct vram_books all = { .taken = 0 };
-	uint64_t slots = 0, through = 0;
-	int64_t free_slots = 0;
+	const struct vram_books before = *v;
 
-	for (const struct vram_shelf *s = vp->shelves; s; s = s->next) {
-		struct vram_books v = { .taken = 0 };
-
-		for (uint32_t i = 0; i < s->slots; i++) {
-			recount_slot(&s->at[i], &v, b);
-			through += s->at[i].through;
-		}
-		slots += s->draining ? 0 : s->slots;
-		ck_assert_uint_eq(v.taken, s->taken);
-		ck_assert_uint_eq(v.held, s->held);
-		free_slots += s->draining ? 0 : s->slots - s->taken;
-		all.blocks += v.blocks;
-		all.evictable += v.evictable;
-		all.dirty += v.dirty;
-		*taken += v.taken;
-		*held_bytes += v.held * vp->stride;
-		*lent_bytes += v.lent * vp->stride;
+	ck_assert_ptr_eq(s->class, k);
+	ck_assert_ptr_eq(s->place->owner, s);
+	ck_assert_ptr_eq(s->place->class, k->arena);
+	for (uint32_t i = 0; i < s->place->slots; i++) {
+		recount_slot(&s->at[i], v, b);
+		v->through += s->at[i].through;
 	}
-	ck_assert_uint_eq(all.blocks, vp->blocks);
-	ck_assert_uint_eq(all.evictable, vp->evictable);
-	ck_assert_uint_eq(all.dirty, vp->dirty);
-	ck_assert_uint_eq(through, vp->through);
-	ck_assert_uint_eq(vp->coming, 0);
-	ck_assert_uint_eq(slots, vp->slots);
-	ck_assert_int_eq(free_slots, vp->free_slots);
+	ck_assert_uint_eq(v->taken - before.taken, s->taken);
+	ck_assert_uint_eq(arena_span_taken(k->gpu->arena, s->place), s->taken);
+	ck_assert_uint_eq(v->held - before.held, atomic_load(&s->place->held));
+}
+
+static void recount_class(const struct vram_class *k, uint64_t *taken, uint64_t *held_bytes, uint64_t *lent_bytes, struct books *b)
+{
+	struct vram_books v = { .taken = 0 };
+	uint64_t slots = 0;
+
+	for (const struct vram_span *s = k->spans; s; s = s->next) {
+		recount_vram_span(k, s, &v, b);
+		slots += s->place->slots;
+	}
+	*taken += v.taken;
+	*held_bytes += v.held * k->stride;
+	*lent_bytes += v.lent * k->stride;
+	ck_assert_uint_eq(v.taken, k->taken);
+	ck_assert_uint_eq(v.blocks, k->blocks);
+	ck_assert_uint_eq(v.evictable, k->evictable);
+	ck_assert_uint_eq(v.dirty, k->dirty);
+	ck_assert_uint_eq(v.through, k->through);
+	ck_assert_uint_eq(k->coming, 0);
+	ck_assert_uint_eq(slots, k->slots);
+}
+
+/* What layouts have of a class is what it has. */
+static void recount_layouts(const struct cache *c, const struct gpu *g)
+{
+	for (const struct vram_class *k = g->classes; k; k = k->next) {
+		uint64_t blocks = 0, dirty = 0;
+
+		for (uint32_t i = 0; i < c->pool_count; i++) {
+			const struct vram_pool *vp = g->pools[i];
+
+			blocks += vp && vp->class == k ? vp->blocks : 0;
+			dirty += vp && vp->class == k ? vp->dirty : 0;
+		}
+		ck_assert_uint_eq(blocks, k->blocks);
+		ck_assert_uint_eq(dirty, k->dirty);
+	}
 }
 
 /* Without moves. */
@@ -438,14 +570,14 @@ static void recount_gpus(struct cache *c, struct books *b)
 	for (uint32_t i = 0; c->vram && i < c->vram->count; i++) {
 		const struct gpu *g = c->vram->gpu[i];
 		uint64_t taken = 0, held_bytes = 0, lent_bytes = 0;
-		struct host_usage u;
+		struct arena_usage u;
 
 		if (!g->arena)
 			continue;
-		for (uint32_t p = 0; p < c->pool_count; p++)
-			if (g->pools[p])
-				recount_pool(g->pools[p], &taken, &held_bytes, &lent_bytes, b);
-		host_usage(g->arena, &u);
+		for (const struct vram_class *k = g->classes; k; k = k->next)
+			recount_class(k, &taken, &held_bytes, &lent_bytes, b);
+		recount_layouts(c, g);
+		arena_usage(g->arena, &u);
 		ck_assert_uint_eq(u.slots_used, taken);
 		ck_assert_uint_eq(held_bytes, g->held_bytes);
 		ck_assert_uint_eq(lent_bytes, g->lent_bytes);
@@ -473,28 +605,27 @@ static void recount_quota(struct cache *c)
 
 void rig_check_books(struct cache *c)
 {
-	struct books b = { .blocks = 0 };
-	struct host_usage u;
+	struct books b = { .arena = c->host };
+	struct arena_usage u;
 	uint64_t taken = 0, published = 0;
 
 	cache_lock(c);
-	for (uint32_t i = 0; i < c->pool_count; i++) {
+	for (uint32_t i = 0; i < c->class_count; i++) {
 		uint64_t evictable = b.evictable;
-		int64_t free_slots = 0;
 
-		published += c->pools[i]->blocks;
-		for (const struct shelf *s = c->pools[i]->shelves; s; s = s->next) {
-			recount_shelf(s, &b);
+		published += memory_class_sums(c->classes[i]).blocks;
+		for (const struct span_map *s = c->classes[i]->spans; s; s = s->next) {
+			ck_assert_ptr_eq(s->class, c->classes[i]);
+			ck_assert_ptr_eq(s->span->owner, s);
+			recount_span(s, &b);
 			taken += s->taken;
-			free_slots += s->draining ? 0 : s->slots - s->taken;
 		}
-		ck_assert_int_eq(free_slots, c->pools[i]->free_slots);
-		ck_assert_uint_eq(b.evictable - evictable, c->pools[i]->evictable);
+		ck_assert_uint_eq(b.evictable - evictable, c->classes[i]->evictable);
 	}
 	for (uint32_t i = 0; i < c->options.sessions_max; i++)
 		if (c->sessions[i].state != SESSION_FREE)
 			recount_session(&c->sessions[i], &b);
-	host_usage(c->host, &u);
+	arena_usage(c->host, &u);
 	ck_assert_uint_eq(u.slots_used, taken);
 	ck_assert_uint_eq(b.blocks, published);
 	recount_racks(c, &b);

@@ -6,11 +6,17 @@
 #include <check.h>
 #include <unistd.h>
 
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "kernels/format.h"
 #include "store/status.h"
 
+struct cache_leased;
+
 enum {
+	RIG_GRANULE = 4096,
+	RIG_OTHER_SLOT_BYTES = 12288,
 	RIG_SLOT_BYTES = 8192, /* of rig_layout's: header, 576 bytes, pad */
 	RIG_TOKENS = 16,
 	RIG_KEY_BYTES = 16,
@@ -42,6 +48,10 @@ struct rig {
 
 /* A layout of the smallest block there is; `n` tells them apart. */
 struct kv_layout rig_layout(uint32_t n, uint32_t window);
+/* Of another class of slots, of RIG_OTHER_SLOT_BYTES; it has the layers n to n + 7. */
+struct kv_layout rig_layout_other(uint32_t n);
+/* A budget with room for so many blocks of one class, and for what the arena keeps for newcomers. */
+uint64_t rig_host_bytes(uint32_t slots, uint32_t slot_bytes);
 struct cache_options rig_options(uint32_t slots);
 /* A cache, a session over `layouts` full-attention layouts, and an attachment. Registers the thread. */
 void rig_open(struct rig *r, const struct cache_options *o, uint32_t layouts);
@@ -54,6 +64,11 @@ void rig_close(struct rig *r);
 void rig_join(struct rig *to, struct rig *from, uint32_t layouts);
 /* The same over layouts of the test's own. */
 void rig_join_layouts(struct rig *to, struct rig *from, const struct kv_layout *layouts, uint32_t count);
+/* The attachment is that process's, so that memory is lent to it. */
+void rig_watch(struct rig *r, pid_t pid);
+/* A descriptor to another process, by a socket; -1 if none came. */
+void rig_fd_send(int to, int fd);
+int rig_fd_take(int from);
 
 /* Key number `n`, RIG_KEY_BYTES of it. */
 void rig_key(uint8_t *key, uint64_t n);
@@ -65,6 +80,8 @@ uint8_t *rig_block(struct rig *r, const struct cache_place *p);
 /* The bytes of block (key number, layout index): written, or compared. */
 void rig_fill(uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layout);
 bool rig_matches(const uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layout);
+/* The same of one that was put in place with so many valid tokens: what is behind them is zeroes. */
+bool rig_matches_to(const uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layout, uint32_t tokens);
 
 /* Reserve, write and commit of keys first .. first + count - 1; returns how many are stored by it. */
 uint32_t rig_put(struct rig *r, uint64_t first, uint32_t count);

@@ -1,6 +1,8 @@
 /* The disk side of daemon/cache_rig.h. */
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/delete.h"
 #include "daemon/call/flush.h"

@@ -3,7 +3,9 @@
  * test for ThreadSanitizer.
  */
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/commit.h"
 #include "daemon/call/delete.h"
 #include "daemon/call/inspect.h"

@@ -5,6 +5,7 @@
 #include "daemon/advice/graph.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"

@@ -1,4 +1,4 @@
-/* See ../tests/daemon/fill.h. Each call makes one shelf of an extent that does not exist. */
+/* See ../tests/daemon/fill.h. Each call makes one span of an extent that does not exist. */
 #include "tests/daemon/fill.h"
 
 #include "daemon/block/block.h"
@@ -15,22 +15,30 @@
 
 #define SEED_EXTENT_FIRST 0x80000000u
 
-static struct shelf *seed_shelf(struct cache *c, struct pool *p, uint32_t slots)
+/* Its span stands behind it, and is in no arena. */
+static struct span_map *seed_span(struct memory_class *k, uint32_t slots)
 {
-	struct shelf *s = calloc(1, sizeof(*s) + slots * sizeof(s->at[0]));
+	static uint32_t extent = SEED_EXTENT_FIRST;
+	struct span_map *s = calloc(1, sizeof(*s) + slots * sizeof(s->at[0]) + sizeof(struct arena_span));
 
 	if (!s)
 		return NULL;
-	s->pool = p;
-	s->extent = SEED_EXTENT_FIRST;
-	while (shelf_find(c, s->extent))
-		s->extent++;
-	s->slots = s->taken = s->held = slots;
-	shelf_link(c, p, s);
+	s->class = k;
+	s->span = (struct arena_span *)&s->at[slots];
+	s->extent = extent++;
+	s->stride = k->stride;
+	s->slots = s->taken = slots;
+	span_held(s, (int)slots);
+	s->prev = k->spans_last;
+	if (s->prev)
+		s->prev->next = s;
+	else
+		k->spans = s;
+	k->spans_last = s;
 	return s;
 }
 
-static enum status seed_one(struct cache *c, struct shelf *shelf, uint32_t index, const uint8_t *key,
+static enum status seed_one(struct cache *c, struct pool *p, struct span_map *shelf, uint32_t index, const uint8_t *key,
 			    uint32_t key_bytes)
 {
 	struct block *b = calloc(1, sizeof(*b));
@@ -38,13 +46,13 @@ static enum status seed_one(struct cache *c, struct shelf *shelf, uint32_t index
 
 	if (!b)
 		return STATUS_EXHAUSTED;
-	block_ident(shelf->pool, key, key_bytes, &b->record.ident);
+	block_ident(p, key, key_bytes, &b->record.ident);
 	atomic_init(&b->record.pins, 1);
 	b->shelf = shelf;
 	b->index = index;
 	b->generation = 1;
-	b->pool = shelf->pool;
-	b->tokens = shelf->pool->layout.block_tokens;
+	b->pool = p;
+	b->tokens = p->layout.block_tokens;
 	index_read_lock();
 	s = block_publish(c, b, c->now_us);
 	index_read_unlock();
@@ -60,17 +68,17 @@ enum status cache_seed(struct cache *c, uint64_t session, uint32_t layout, const
 {
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	enum status s = STATUS_EXHAUSTED;
-	struct shelf *shelf;
+	struct span_map *shelf;
 
 	if (layout >= session_pools(c, session, pools))
 		return STATUS_NOT_FOUND;
 	cache_lock(c);
 	cache_time(c, now_us);
-	shelf = seed_shelf(c, pools[layout], k->count);
+	shelf = seed_span(pools[layout]->class, k->count);
 	if (shelf)
 		s = STATUS_OK;
 	for (uint32_t i = 0; i < k->count && !s; i++)
-		s = seed_one(c, shelf, i, k->bytes + (size_t)i * k->key_bytes, k->key_bytes);
+		s = seed_one(c, pools[layout], shelf, i, k->bytes + (size_t)i * k->key_bytes, k->key_bytes);
 	cache_unlock(c);
 	return s;
 }

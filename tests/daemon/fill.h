@@ -1,7 +1,7 @@
 /* Fills a cache with blocks that have no memory, to measure the index and the lookups at a size whose slots
  * would not fit.
  *
- * Records, policy nodes and shelves are real; the slots are not. Seeded blocks are pinned for good. Looking
+ * Records, policy nodes and maps of spans are real; the slots are not. Seeded blocks are pinned for good. Looking
  * them up and leasing them is fine; reading, deleting, verifying or inspecting them is not.
  */
 #ifndef TERRACE_TESTS_DAEMON_FILL_H

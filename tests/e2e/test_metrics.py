@@ -104,7 +104,7 @@ def borrow(daemon, opened, *numbers):
     """A lease, and the socket that it lives by (proto/fdsock.h)."""
     attached = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     attached.connect(opened.fd_socket)
-    attached.send(struct.pack("=IHH16s", 0x46445254, 2, 1, opened.token))
+    attached.send(struct.pack("=IHH16s", 0x46445254, 3, 1, opened.token))
     status, attachment = struct.unpack("=8xI4x8x8xQ", attached.recv(40))
     assert status == 0
     reply = daemon.cache.Lease(pb.LeaseRequest(session=opened.session, keys=keys(*numbers), attachment=attachment), timeout=CALL_S)

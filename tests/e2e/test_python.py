@@ -5,6 +5,8 @@ import ctypes
 import gc
 import math
 import os
+import resource
+import signal
 import struct
 import subprocess
 import sys
@@ -43,6 +45,32 @@ def fill(session, keys=KEYS):
         return slots.commit()
 
 
+def mapped(rights):
+    """(first, end) of this process's mappings of the daemon's host memory that have these rights."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        lines = [line.split() for line in maps if "memfd:terrace-extent" in line]
+    return sorted(tuple(int(at, 16) for at in line[0].split("-")) for line in lines if line[1] == rights)
+
+
+def writable_bytes():
+    return sum(end - first for first, end in mapped("rw-s"))
+
+
+def stray_engine(address):
+    """Commits, and writes to a committed block when the library has taken the pages back."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with terrace.connect(address) as client, client.session([LAYOUT]) as session:
+        with session.reserve(KEYS) as slots:
+            for i in range(len(KEYS)):
+                slots.block(i)[:] = bytes_of(i)
+            at = terrace_arguments.pointer(slots.block(1))[0]
+            slots.commit()
+        wait_for(lambda: not writable_bytes(), 60, "what was committed is not writable any more")
+        print("committed", flush=True)
+        ctypes.memset(at + 9, 0xff, 1)
+        print("damaged", flush=True)
+
+
 class Abi(unittest.TestCase):
     def test_structs_are_the_compilers(self):
         """Every member of every struct: one that the binding lacks, or has elsewhere, is seen."""
@@ -66,6 +94,11 @@ class Values(unittest.TestCase):
         self.assertEqual(LAYOUT.block_bytes, 2 * 2 * 16 * 2 * (64 + 2))
         with self.assertRaisesRegex(ValueError, "head_dim"):
             terrace.Layout("x", layers=2, heads=2, head_dim=63)
+        with self.assertRaisesRegex(ValueError, "int4_rounding"):  # tq4 rounds to no dtype
+            terrace.Layout("x", layers=2, heads=2, head_dim=64, int4_bf16=True)
+        self.assertEqual(terrace.Layout("x", layers=2, heads=2, head_dim=64, k_format="int4_pth",
+            int4_bf16=True).block_bytes,
+                         2 * 2 * 16 * 2 * (32 + 4))
         with self.assertRaises(terrace.Error) as caught:
             terrace.Layout("x", layers=2, heads=2, head_dim=64, k_format="tq9")
         self.assertEqual(caught.exception.status, terrace.Status.INVALID)
@@ -322,26 +355,33 @@ class WithDaemon(unittest.TestCase):
                     streams.lease(KEYS)
                 self.assertEqual(caught.exception.status, terrace.Status.PRECONDITION)
 
-    def test_memory_is_mapped_writable_for_puts_alone(self):
-        """Who reads has nothing to write by; who puts has from the first reservation on, and keeps it."""
-        def mapped(rights):
-            with open("/proc/self/maps", encoding="utf-8") as maps:
-                lines = [line.split() for line in maps if "memfd:terrace-extent" in line]
-            return sorted(line[0] for line in lines if line[1] == rights)
+    def test_only_reserved_slots_are_writable(self):
+        """A session that reads has nothing to write by; one that puts has the pages of its slots, and not for long after."""
         with running(TERRACED, *SMALL) as daemon:
             with terrace.connect(daemon.address) as other, other.session([LAYOUT]) as writer:
                 self.assertEqual(fill(writer), [terrace.Status.OK] * len(KEYS))
-            others = mapped("rw-s")  # of the sessions that are closed
+            self.assertEqual(writable_bytes(), 0)  # it is closed
             with terrace.connect(daemon.address) as client, client.session([LAYOUT]) as session:
                 with session.lease(KEYS) as lease:
                     self.assertEqual(bytes(lease.block(0)), bytes_of(0))
-                    self.assertEqual(mapped("rw-s"), others)
+                    self.assertEqual(writable_bytes(), 0)
                     self.assertTrue(mapped("r--s"))
-                fill(session, terrace.chain(list(range(100, 164)), 16))
-                writable = mapped("rw-s")
-                self.assertGreater(len(writable), len(others))
-                fill(session, terrace.chain(list(range(200, 264)), 16))
-                self.assertEqual(mapped("rw-s"), writable)
+                slot = (LAYOUT.block_bytes + 4096 + 4095) // 4096 * 4096
+                with session.reserve(terrace.chain(list(range(100, 164)), 16)) as slots:
+                    self.assertEqual(slots.statuses, [terrace.Status.OK] * 4)
+                    self.assertEqual(writable_bytes(), 4 * slot)
+                    self.assertEqual(daemon.stats()["terrace_writable_extents"], 1)
+                wait_for(lambda: not writable_bytes(), 60, "what was aborted is not writable any more")
+                wait_for(lambda: not daemon.stats()["terrace_writable_extents"], 120, "and the daemon knows it")
+
+    def test_a_stray_write_after_the_commit_ends_the_engine(self):
+        with running(TERRACED, *SMALL) as daemon:
+            done = subprocess.run([sys.executable, os.path.abspath(__file__), *sys.argv[1:5], "--stray", daemon.address],
+                                  capture_output=True, text=True, check=False, timeout=120)
+            self.assertEqual((done.stdout, done.returncode), ("committed\n", -signal.SIGSEGV), done.stderr)
+            with terrace.connect(daemon.address) as client, client.session([LAYOUT]) as session, session.lease(KEYS) as lease:
+                self.assertEqual([bytes(lease.block(i)) for i in range(len(KEYS))], [bytes_of(i) for i in range(len(KEYS))])
+            wait_for(lambda: not daemon.stats()["terrace_ghost_sessions"], 60, "nothing is held for the dead engine")
 
     def test_near_and_by_grpc(self):
         def near(stats, method):
@@ -709,4 +749,7 @@ class Example(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1] + sys.argv[5:], verbosity=2)
+    if sys.argv[5:6] == ["--stray"]:
+        stray_engine(sys.argv[6])
+    else:
+        unittest.main(argv=sys.argv[:1] + sys.argv[5:], verbosity=2)

@@ -89,7 +89,7 @@ class Rights(unittest.TestCase):
         s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.addCleanup(s.close)
         s.connect(opened.fd_socket)
-        s.send(struct.pack("<IHH", 0x46445254, 2, 1) + opened.token)
+        s.send(struct.pack("<IHH", 0x46445254, 3, 1) + opened.token)
         attachment = struct.unpack("<IHHIIQQQ", s.recv(4096))[7]
         leased = d.cache.Lease(pb.LeaseRequest(session=opened.session, keys=keys(1), attachment=attachment), timeout=CALL_S)
         self.assertEqual(leased.status, pb.OK)

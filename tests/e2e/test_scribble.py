@@ -22,7 +22,7 @@ from daemon import CALL_S, key, keys, layout, pb, running, terrace_pb2_grpc, wai
 import grpc  # noqa: E402
 
 HEADER = 4096
-MAGIC, VERSION, HELLO, MAP = 0x46445254, 2, 1, 3
+MAGIC, VERSION, HELLO, MAP = 0x46445254, 3, 1, 3
 LAYER_CRC, LAYERS = 208, 64  # of a slot's header: the layers' sums, and how many there are
 LAYOUT = layout(layers=4)
 
@@ -63,7 +63,7 @@ class Engine:
         opened = self.cache.OpenSession(pb.OpenSessionRequest(layouts=[LAYOUT], engine="scribbler"), timeout=CALL_S)
         self.socket, attachment = attach(opened.fd_socket, opened.token)
         self.size = opened.layouts[0].block_bytes
-        infos = [pb.BlockInfo(tokens=9)] * count  # half full: what is behind is the block's all the same
+        infos = [pb.BlockInfo(tokens=16)] * count  # full: what an engine writes behind a block's tokens is zeroed
         r = self.cache.Reserve(pb.ReserveRequest(session=opened.session, keys=keys(*range(count)), info=infos, attachment=attachment),
                                timeout=CALL_S)
         assert list(r.status) == [pb.OK] * count, r.status

@@ -278,7 +278,7 @@ class Sandbox(unittest.TestCase):
         self.assertEqual(list(flushed.status), [pb.OK])
         lease, attached = borrow(d, opened, 0)
         self.addCleanup(attached.close)
-        attached.send(struct.pack("=IHHII", 0x46445254, 2, 3, lease.places.extent[0], 0))  # MAP
+        attached.send(struct.pack("=IHHII", 0x46445254, 3, 3, lease.places.extent[0], 0))  # MAP
         packet, (lent,), _, _ = socket.recv_fds(attached, 256, 4)
         self.assertEqual(struct.unpack("=8xII", packet[:16]), (pb.OK, lease.places.extent[0]))
         with mmap.mmap(lent, 0, prot=mmap.PROT_READ) as extent:

@@ -82,6 +82,11 @@ def quota(daemon, what, labels):
     return daemon.stats()["terrace_quota_%s{%s}" % (what, labels)]
 
 
+def resident_bytes(pid):
+    with open("/proc/%d/statm" % pid, encoding="ascii") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 class Shares(unittest.TestCase):
     def serves(self, daemon, session, times=20):
         for n in range(times):
@@ -132,6 +137,18 @@ class Shares(unittest.TestCase):
             self.serves(daemon, session)
             self.assertEqual(other.end(), 0)
             self.assertGreaterEqual(sum(v for k, v in daemon.stats().items() if k.startswith("terrace_rpc_connections_cut_total")), 4)
+
+    def test_a_flood_of_calls(self):
+        """Its client reads nothing and never says that it knows the bound of calls: what gRPC took for them goes back to the kernel."""
+        with running(TERRACED, *SMALL) as daemon:
+            session = daemon.open().session
+            before = resident_bytes(daemon.process.pid)
+            other = Other(daemon, 16, 1000)
+            self.addCleanup(other.kill)
+            self.serves(daemon, session)
+            wait_for(lambda: resident_bytes(daemon.process.pid) < before + (32 << 20), CALL_S, "the memory is back")
+            self.serves(daemon, session)
+            other.kill()
 
     def test_requests_that_do_not_end(self):
         """Half-sent requests are calls like others: counted, and ended when their time is up."""

@@ -3,7 +3,9 @@
 
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/cache.h"
 #include "daemon/call/commit.h"
@@ -331,14 +333,14 @@ static void compare_disk(struct life *l, struct unit *u)
 
 static void compare_memory(struct life *l)
 {
-	for (uint32_t i = 0; i < l->c->pool_count; i++)
-		for (const struct shelf *s = l->c->pools[i]->shelves; s; s = s->next) {
+	for (uint32_t i = 0; i < l->c->class_count; i++)
+		for (const struct span_map *s = l->c->classes[i]->spans; s; s = s->next) {
 			uint32_t blocks = 0;
 
 			for (uint32_t n = 0; n < s->slots; n++)
 				blocks += s->at[n] != NULL;
-			if (blocks != s->taken || s->held)
-				wrong(l, "an extent: %u slots are taken, %u held, by %u blocks", s->taken, s->held, blocks);
+			if (blocks != s->taken || s->span->held)
+				wrong(l, "a span: %u slots are taken, %u held, by %u blocks", s->taken, s->span->held, blocks);
 		}
 }
 
@@ -371,12 +373,12 @@ static void check_books(struct life *l)
 
 static uint8_t *slot_at(struct life *l, const struct cache_place *p)
 {
-	struct shelf *s;
+	const struct memory_extent *e;
 
 	cache_lock(l->c);
-	s = shelf_find(l->c, p->extent);
+	e = memory_extent_find(l->c, p->extent);
 	cache_unlock(l->c);
-	return s->base + p->offset + SLOT_HEADER_BYTES;
+	return e->base + p->offset + SLOT_HEADER_BYTES;
 }
 
 static void put(struct life *l, uint32_t class, uint32_t first, uint32_t count)

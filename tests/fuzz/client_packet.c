@@ -15,7 +15,6 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { FILE_BYTES = 64 << 10, PACKETS_MAX = 16, EXTENT = 1, GRANULARITY = 4096, PIECES_MAX = 64, WAIT_US = 10000000 };
-#define LAYOUT_ID 0x4c41594fu
 
 static int memory = -1;
 
@@ -111,8 +110,6 @@ static void lent_fill(struct client_lent_memory *lent)
 {
 	next_address = GRANULARITY;
 	lent->lent.gpu_count = 1;
-	lent->lent.layout_count = 1;
-	lent->lent.layout_ids[0] = LAYOUT_ID;
 	lent->gpus[0] = &gpu;
 }
 

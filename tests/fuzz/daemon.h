@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"

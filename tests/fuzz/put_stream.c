@@ -3,6 +3,7 @@
  * said, afterwards no reservation is left.
  */
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"

@@ -294,18 +294,26 @@ static bool check_rows(struct kv_cuda_codec c, enum kv_dtype dtype, random_sourc
 	       (c.layout->v_format == KV_NONE || v_rows.get() == spread_rows(v.get(), rows, room, v_bytes, v_pitch));
 }
 
-static bool run_case(enum kv_format kf, enum kv_format vf, uint32_t d, uint32_t dv, enum kv_dtype dtype, uint32_t tokens, enum batch batch)
+/* Of K and V. rounding: of int4_pth. */
+struct formats {
+	enum kv_format k, v;
+	enum kv_rounding rounding = KV_ROUND_F16;
+};
+
+static bool run_case(formats f, uint32_t d, uint32_t dv, enum kv_dtype dtype, uint32_t tokens, enum batch batch)
 {
-	struct kv_layout l = layout_of(kf, d, LAYERS, HEADS, BLOCK_TOKENS);
+	struct kv_layout l = layout_of(f.k, d, LAYERS, HEADS, BLOCK_TOKENS);
 	const uint32_t odd = dtype == KV_DTYPE_F32, k_gap = K_GAP + odd, v_gap = V_GAP + odd; /* of 16 bits rows in pieces of 16 bytes */
 	struct kv_geometry g;
-	random_source r(d * 64 + kf * 8 + dtype + tokens);
+	random_source r(d * 64 + f.k * 8 + dtype + tokens);
 	std::vector<int64_t> slots = batch_slots(batch, tokens, r);
 	std::vector<uint8_t> k = to_dtype(dtype, make_vectors(tokens, d, k_gap, r)),
 			     v = to_dtype(dtype, make_vectors(tokens, dv, v_gap, r));
 	std::vector<uint64_t> table(blocks_for(tokens, batch));
 
-	l.v_format = vf;
+	l.v_format = f.v;
+	l.int4_rounding = f.rounding;
+	l.rotation_version = kv_rotation_version(d, dv);
 	l.head_dim_v = dv;
 	kv_geometry_of(&l, &g);
 	std::vector<uint8_t> want(table.size() * g.block_bytes, 0xa5);
@@ -324,7 +332,7 @@ static bool run_case(enum kv_format kf, enum kv_format vf, uint32_t d, uint32_t 
 	c.blocks = table_device.data;
 	c.block_count = (uint32_t)table.size();
 	c.k = k_device.data;
-	c.v = vf == KV_NONE ? nullptr : v_device.data;
+	c.v = f.v == KV_NONE ? nullptr : v_device.data;
 	c.k_stride = HEADS * d + k_gap;
 	c.v_stride = HEADS * dv + v_gap;
 	c.dtype = dtype;
@@ -345,8 +353,10 @@ static bool run_case(enum kv_format kf, enum kv_format vf, uint32_t d, uint32_t 
 	const bool to_rows = check_rows(c, dtype == KV_DTYPE_F16 ? KV_DTYPE_BF16 : dtype == KV_DTYPE_BF16 ? KV_DTYPE_F16 : dtype, r);
 
 	ok = ok && wrong == 0 && to_rows;
-	printf("%-4s %-8s %-8s d %3u, %3u from %s, %5u tokens, %-6s: %zu of %zu bytes differ; decoded %.1e, in 16 bits %.1e%s\n",
-	       ok ? "ok" : "BAD", kv_format_info(kf)->name, kv_format_info(vf)->name, d, dv,
+	printf("%-4s %-8s %-8s%s d %3u, %3u from %s, %5u tokens, %-6s: %zu of %zu bytes differ; "
+	       "decoded %.1e, in 16 bits %.1e%s\n",
+	       ok ? "ok" : "BAD", kv_format_info(f.k)->name, kv_format_info(f.v)->name, f.rounding == KV_ROUND_BF16
+	       	? " (bf16)" : "", d, dv,
 	       dtype == KV_DTYPE_F16    ? "fp16"
 	       : dtype == KV_DTYPE_BF16 ? "bf16"
 					: "fp32",
@@ -435,7 +445,7 @@ int main(int argc, char **argv)
 	const char *size = argc > 1 ? argv[1] : "";
 	const bool least = strcmp(size, "least") == 0;
 	bool small = least || strcmp(size, "small") == 0, large = strcmp(size, "large") == 0, ok = refuses();
-	const enum kv_format mixed[][2] = {{KV_FP8, KV_TQ4}, {KV_FP8, KV_TQ3}, {KV_TQ4, KV_TQ3}};
+	const formats mixed[] = {{KV_FP8, KV_TQ4}, {KV_FP8, KV_TQ3}, {KV_TQ4, KV_TQ3}};
 	std::vector<uint32_t> dims = {128}, counts = {77, 1100};
 #ifdef TERRACE_CUDA_ALL
 	if (!small)
@@ -452,24 +462,43 @@ int main(int argc, char **argv)
 			for (int f = KV_F16; f < KV_FORMAT_COUNT; f++)
 				for (enum kv_dtype t : {KV_DTYPE_F16, KV_DTYPE_BF16, KV_DTYPE_F32})
 					if (!(small && t != KV_DTYPE_F16) && !(large && t == KV_DTYPE_F32))
-						ok = run_case((enum kv_format)f, (enum kv_format)f, d, d, t, n, OF_ATOMS) && ok;
+						ok = run_case({(enum kv_format)f, (enum kv_format)f}, d, d, t, n,
+							OF_ATOMS) && ok;
 			for (const auto &f : mixed)
-				ok = least && n != counts[0] ? ok : run_case(f[0], f[1], d, d, KV_DTYPE_F16, n, OF_ATOMS) && ok;
+				ok = least && n != counts[0] ? ok : run_case(f, d, d, KV_DTYPE_F16, n, OF_ATOMS) && ok;
+			for (enum kv_dtype t : {KV_DTYPE_BF16, KV_DTYPE_F32})
+				if (!((small || large) && t == KV_DTYPE_F32))
+					ok = run_case({KV_INT4_PTH, KV_INT4_PTH, KV_ROUND_BF16}, d, d, t, n, OF_ATOMS)
+						&& ok;
 		}
 	for (uint32_t d : dims)
 		for (int b = OF_SEQUENCES; b < BATCHES && !large; b++)
 			for (uint32_t n : {512, 1025})
 				for (int f = KV_F16; f < KV_FORMAT_COUNT; f++)
 					if ((n == (small ? 512 : 1025) || (!small && b == OF_SEQUENCES)) && !(least && OF_SEQUENCES + f % 3 != b))
-						ok = run_case((enum kv_format)f, (enum kv_format)f, d, d, n == 512 ? KV_DTYPE_F16 : KV_DTYPE_BF16, n,
+						ok = run_case({(enum kv_format)f, (enum kv_format)f}, d, d, n == 512
+							? KV_DTYPE_F16 : KV_DTYPE_BF16, n,
 							      (enum batch)b) &&
 						     ok;
+#if defined(TERRACE_CUDA_ALL) || defined(TERRACE_CUDA_CODEC_DIMS)
+	/* Dims that are coded and not attended, a warp a vector however many there are. */
+	for (uint32_t d : {80, 112, 512})
+		for (int f = KV_F16; f < KV_FORMAT_COUNT && !large; f++) {
+			const enum kv_dtype t = f % 3 ? KV_DTYPE_F16 : small ? KV_DTYPE_BF16 : KV_DTYPE_F32;
+
+			ok = run_case({(enum kv_format)f, (enum kv_format)f}, d, d, t, least ? 20 : 77, OF_ATOMS) && ok;
+			if (!least)
+				ok = run_case({(enum kv_format)f, KV_TQ3}, d, d == 80 ? 112 : 128, t, 130, OF_BOTH)
+					&& ok;
+		}
+#endif
 	/* V is a view of K; and of another head dim. */
 	for (uint32_t n : {20, 530})
-		ok = (n == 530 && least ? ok : run_case(KV_TQ4, KV_NONE, 128, 64, KV_DTYPE_F16, n, OF_ATOMS)) && ok;
+		ok = (n == 530 && least ? ok : run_case({KV_TQ4, KV_NONE}, 128, 64, KV_DTYPE_F16, n, OF_ATOMS)) && ok;
 #ifdef TERRACE_CUDA_ALL
 	for (uint32_t n : {20, 1100})
-		ok = run_case(KV_FP8, KV_TQ4, 192, 128, KV_DTYPE_BF16, n, OF_ATOMS) && run_case(KV_TQ4, KV_TQ4, 64, 128, KV_DTYPE_F16, n, OF_ATOMS) && ok;
+		ok = run_case({KV_FP8, KV_TQ4}, 192, 128, KV_DTYPE_BF16, n, OF_ATOMS) && run_case({KV_TQ4, KV_TQ4},
+			64, 128, KV_DTYPE_F16, n, OF_ATOMS) && ok;
 #endif
 	printf("codec: %s\n", ok ? "all good" : "FAILED");
 	return ok ? 0 : 1;

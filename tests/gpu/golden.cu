@@ -14,11 +14,25 @@ extern "C" {
 #include "kernels/codec.h"
 }
 
-enum { VECTORS = 376, HEADS = 4, TOKENS = VECTORS / 2 / HEADS, BLOCK_TOKENS = 16 };
+enum { HEADS = 4, BLOCK_TOKENS = 16 };
 
-/* FOLDER/NAME_D.bin, of exactly so many elements. */
+/* What vLLM was run with: the dtype of the model, in which it keeps rotated vectors. */
+struct model {
+	const char *name, *files; /* in the files' names */
+	enum kv_dtype dtype;
+	enum kv_rounding rounding;
+	uint32_t vectors;
+	uint32_t ties; /* so many of the first packed vectors are not of x */
+};
+
+static const model models[] = {
+	{"fp16", "", KV_DTYPE_F16, KV_ROUND_F16, 376, 0},
+	{"bf16", "_bf16", KV_DTYPE_BF16, KV_ROUND_BF16, 368, 4},
+};
+
+/* FOLDER/NAME[_bf16]_D.bin, of exactly so many elements. */
 template <class T>
-static std::vector<T> read_golden(const std::string &folder, const char *name, uint32_t d, size_t count)
+static std::vector<T> read_golden(const std::string &folder, const std::string &name, uint32_t d, size_t count)
 {
 	const std::string path = folder + "/" + name + "_" + std::to_string(d) + ".bin";
 	std::vector<T> data(count + 1);
@@ -39,9 +53,10 @@ static std::vector<T> read_golden(const std::string &folder, const char *name, u
 
 /* The golden tokens several times in a row, in blocks of one layer. */
 struct golden {
-	const uint32_t d, tokens;
+	const model m;
+	const uint32_t d, each, tokens; /* each: tokens of the data */
 	const size_t linear;           /* bytes of a vector as vLLM has it */
-	const std::vector<uint16_t> x; /* fp16, [K, V][TOKENS][HEADS][d] */
+	const std::vector<uint16_t> x; /* [K, V][each][HEADS][d] */
 	const std::vector<uint8_t> packed;
 	struct kv_layout layout;
 	struct kv_geometry geometry;
@@ -53,12 +68,14 @@ struct golden {
 	std::unique_ptr<device_array<int64_t>> slots;
 	struct kv_cuda_codec call;
 
-	golden(const std::string &folder, uint32_t dim, uint32_t copies)
-	    : d(dim), tokens(copies * TOKENS), linear(kv_linear_bytes(KV_INT4_PTH, d)),
-	      x(read_golden<uint16_t>(folder, "x", d, (size_t)VECTORS * d)),
-	      packed(read_golden<uint8_t>(folder, "packed", d, VECTORS * linear)),
+	golden(const std::string &folder, const model &of, uint32_t dim, uint32_t copies)
+	    : m(of), d(dim), each(m.vectors / 2 / HEADS), tokens(copies * each), linear(kv_linear_bytes(KV_INT4_PTH,
+	    	d)),
+	      x(read_golden<uint16_t>(folder, std::string("x") + m.files, d, (size_t)m.vectors * d)),
+	      packed(read_golden<uint8_t>(folder, std::string("packed") + m.files, d, m.vectors * linear)),
 	      layout(layout_of(KV_INT4_PTH, d, 1, HEADS, BLOCK_TOKENS)), places(tokens), call()
 	{
+		layout.int4_rounding = m.rounding;
 		kv_geometry_of(&layout, &geometry);
 		addresses.resize(tokens / BLOCK_TOKENS + 1);
 		nothing.assign(addresses.size() * geometry.block_bytes, 0xa5);
@@ -86,7 +103,7 @@ struct golden {
 	/* Which golden vector a token's is. */
 	size_t vector(int side, uint32_t token, uint32_t head) const
 	{
-		return ((size_t)side * TOKENS + token % TOKENS) * HEADS + head;
+		return ((size_t)side * each + token % each) * HEADS + head;
 	}
 
 	template <class Body> void each_vector(Body body) const
@@ -99,11 +116,11 @@ struct golden {
 
 	std::vector<uint16_t> side_of_x(int side) const
 	{
-		const size_t each = (size_t)TOKENS * HEADS * d;
+		const size_t all_of = (size_t)each * HEADS * d;
 		std::vector<uint16_t> all;
 
-		for (uint32_t i = 0; i < tokens / TOKENS; i++)
-			all.insert(all.end(), x.begin() + side * each, x.begin() + (side + 1) * each);
+		for (uint32_t i = 0; i < tokens / each; i++)
+			all.insert(all.end(), x.begin() + side * all_of, x.begin() + (side + 1) * all_of);
 		return all;
 	}
 };
@@ -116,7 +133,7 @@ static bool run_encode(const golden &g)
 
 	c.k = k.data;
 	c.v = v.data;
-	c.dtype = KV_DTYPE_F16;
+	c.dtype = g.m.dtype;
 	bool ok = kv_cuda_encode(&c, nullptr) == STATUS_OK;
 
 	CUDA(cudaDeviceSynchronize());
@@ -126,21 +143,22 @@ static bool run_encode(const golden &g)
 		const uint8_t *want = &g.packed[g.vector(side, token, head) * g.linear];
 
 		kv_encode(&g.layout, &g.geometry, g.block(cpu, token), 0, head, side, token % BLOCK_TOKENS, 1,
-			  &g.x[g.vector(side, token, head) * g.d], KV_DTYPE_F16, g.d);
+			  &g.x[g.vector(side, token, head) * g.d], g.m.dtype, g.d);
 		kv_repack_out(&g.layout, &g.geometry, g.block(got, token), 0, head, side, token % BLOCK_TOKENS, 1,
 			      out.data());
-		for (uint32_t i = 0; i < g.d / 2; i++)
+		for (uint32_t i = 0; g.vector(side, token, head) >= g.m.ties && i < g.d / 2; i++)
 			codes += (size_t)((out[i] & 15) != (want[i] & 15)) + (out[i] >> 4 != want[i] >> 4);
-		scales += memcmp(&out[g.d / 2], &want[g.d / 2], 4) != 0;
+		scales += g.vector(side, token, head) >= g.m.ties && memcmp(&out[g.d / 2], &want[g.d / 2], 4) != 0;
 	});
 	for (size_t i = 0; i < got.size(); i++)
 		bytes += got[i] != cpu[i];
 	const size_t vectors = (size_t)2 * g.tokens * HEADS;
 
 	ok = ok && codes * 10000 < vectors * g.d && scales * 10000 < vectors && bytes == 0;
-	printf("%-4s int4_pth d %3u, %4u tokens encoded: %zu of %zu codes and %zu of %zu scales with zero points are "
+	printf("%-4s int4_pth of %s, d %3u, %4u tokens encoded: %zu of %zu codes and %zu of %zu scales with zero "
+	       "points are "
 	       "not vLLM's; %zu bytes are not the CPU's\n",
-	       ok ? "ok" : "BAD", g.d, g.tokens, codes, vectors * g.d, scales, vectors, bytes);
+	       ok ? "ok" : "BAD", g.m.name, g.d, g.tokens, codes, vectors * g.d, scales, vectors, bytes);
 	return ok;
 }
 
@@ -182,7 +200,8 @@ static bool run_decode(const golden &g)
 	});
 	const bool ok = ran && worst < 1e-6;
 
-	printf("%-4s int4_pth d %3u, %4u tokens of vLLM's bytes decoded: off by %.1e\n", ok ? "ok" : "BAD", g.d,
+	printf("%-4s int4_pth of %s, d %3u, %4u tokens of vLLM's bytes decoded: off by %.1e\n", ok ? "ok" : "BAD",
+		g.m.name, g.d,
 	       g.tokens, worst);
 	return ok;
 }
@@ -197,13 +216,14 @@ int main(int argc, char **argv)
 #endif
 	bool ok = true;
 
-	for (uint32_t d : dims)
-		for (uint32_t copies : {1, 12}) {
-			const golden g(folder, d, copies);
+	for (const model &m : models)
+		for (uint32_t d : dims)
+			for (uint32_t copies : {1, 12}) {
+				const golden g(folder, m, d, copies);
 
-			ok = run_encode(g) && ok;
-			ok = run_decode(g) && ok;
-		}
+				ok = run_encode(g) && ok;
+				ok = run_decode(g) && ok;
+			}
 	printf("golden: %s\n", ok ? "all good" : "FAILED");
 	return ok ? 0 : 1;
 }

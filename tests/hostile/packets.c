@@ -406,14 +406,6 @@ static bool send_packet(struct packets *p, struct connection *c, const void *byt
 
 /* ---- answers ---- */
 
-static bool is_foreign(const struct packets *p, uint32_t number)
-{
-	for (uint32_t i = 0; i < p->book.foreign->extents; i++)
-		if (p->book.foreign->extent[i] == number)
-			return true;
-	return false;
-}
-
 static void close_passed(struct msghdr *m)
 {
 	for (struct cmsghdr *h = CMSG_FIRSTHDR(m); h; h = CMSG_NXTHDR(m, h)) {
@@ -432,8 +424,6 @@ static void on_extent(struct packets *p, struct connection *c, const struct fdso
 {
 	if (m->status)
 		return;
-	if (m->gpu == FDSOCK_NO_GPU && is_foreign(p, m->extent))
-		fault(&p->trail, "extent %u of another's layout is lent", m->extent);
 	if (c->mapped_count < MAPPED)
 		c->mapped[c->mapped_count++] = m->extent;
 	if (p->kind->number == FDSOCK_MAP && !p->kind->in && p->shape == SHAPE_VALID)

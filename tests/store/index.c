@@ -455,6 +455,95 @@ START_TEST(nothing_is_lost_while_the_table_grows)
 }
 END_TEST
 
+static uint64_t number_of(const struct index_record *r)
+{
+	uint64_t n;
+
+	memcpy(&n, r->ident.key, sizeof(n));
+	return n;
+}
+
+static void insert_number(struct index *x, uint64_t n)
+{
+	const struct index_ident id = ident_of(n);
+
+	ck_assert_int_eq(insert(x, item_new(&id), NULL), STATUS_OK);
+}
+
+static void remove_number(struct index *x, uint64_t n)
+{
+	const struct index_ident id = ident_of(n);
+	struct index_record *r = find(x, &id);
+
+	ck_assert_ptr_nonnull(r);
+	index_kill(r);
+	index_remove(x, r);
+	index_reclaim(r, item_free);
+}
+
+/* A walk that rests at each record finds those that stay once each, while others come and go and the table grows. */
+START_TEST(a_walk_finds_each_once)
+{
+	enum { STAY = 4000, COME = 40000 };
+	struct index *x = opened(0);
+	static uint8_t seen[STAY + COME];
+	struct index_walk w = { 0 };
+	uint64_t come = STAY, last = 0;
+
+	ck_assert_ptr_null(index_walk_next(x, &(struct index_walk){ 0 }));
+	for (uint64_t n = 0; n < STAY; n++)
+		insert_number(x, n);
+	for (;;) {
+		struct index_record *r;
+
+		index_read_lock();
+		r = index_walk_next(x, &w);
+		if (r)
+			ck_assert_uint_lt(++seen[number_of(r)], 2);
+		index_read_unlock();
+		if (!r)
+			break;
+		ck_assert_uint_ge(w.place, last);
+		ck_assert_uint_eq(w.place >> 63, 0);
+		last = w.place;
+		for (int i = 0; i < 10 && come < STAY + COME; i++, come++) {
+			insert_number(x, come);
+			if (i % 2)
+				remove_number(x, come - 1);
+		}
+	}
+	for (uint64_t n = 0; n < STAY; n++)
+		ck_assert_uint_eq(seen[n], 1);
+	ck_assert_uint_gt(index_buckets(x), 1 << 12);
+	closed(x);
+}
+END_TEST
+
+/* A dead record of the same name lies in the same place, and is passed over. */
+START_TEST(a_walk_passes_over_the_dead)
+{
+	const struct index_ident id = ident_of(7);
+	struct item *dead = item_new(&id), *live = item_new(&id);
+	struct index *x = opened(0);
+	struct index_walk w = { 0 };
+
+	ck_assert_int_eq(insert(x, dead, NULL), STATUS_OK);
+	index_kill(&dead->record);
+	ck_assert_int_eq(insert(x, live, NULL), STATUS_OK);
+	index_read_lock();
+	ck_assert_ptr_eq(index_walk_next(x, &w), &live->record);
+	ck_assert_ptr_null(index_walk_next(x, &w));
+	w = (struct index_walk){ .place = w.place };
+	ck_assert_ptr_eq(index_walk_next(x, &w), &live->record);
+	w = (struct index_walk){ .place = w.place + 1 };
+	ck_assert_ptr_null(index_walk_next(x, &w));
+	index_read_unlock();
+	index_remove(x, &dead->record);
+	index_reclaim(&dead->record, item_free);
+	closed(x);
+}
+END_TEST
+
 START_TEST(no_index_is_fine_to_destroy)
 {
 	index_destroy(NULL, item_free);
@@ -478,6 +567,8 @@ int main(void)
 	tcase_add_test(tc, threads_over_the_same_keys_leave_exact_counts);
 	tcase_add_test(tc, of_several_inserts_at_a_time_one_wins);
 	tcase_add_test(tc, nothing_is_lost_while_the_table_grows);
+	tcase_add_test(tc, a_walk_finds_each_once);
+	tcase_add_test(tc, a_walk_passes_over_the_dead);
 	tcase_add_test(tc, no_index_is_fine_to_destroy);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);

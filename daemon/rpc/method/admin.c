@@ -1,6 +1,7 @@
 /* Stats, Inspect, Layouts, Drain, Config. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/faults.h"
 #include "daemon/call/inspect.h"
 #include "daemon/process/config.h"

@@ -1,4 +1,5 @@
 /* Compact: slab files that the blocks do not need, or that are over the budget, a few a call. */
+#include "daemon/block/views.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/compact.h"

@@ -1,6 +1,7 @@
 /* Explain and Graph: why a block is where it is, and what the graph ties it to. */
 #include "daemon/advice/graph.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/explain.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"

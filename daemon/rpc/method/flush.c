@@ -1,4 +1,5 @@
 /* Flush: durable before the answer. */
+#include "daemon/block/views.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"

@@ -11,6 +11,7 @@
  * checksums are a worker's; the pieces after the first are not. Copies of all streams have a bound (cache_read_begin): beyond it a stream waits.
  */
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/stream.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"

@@ -1,6 +1,7 @@
 /* Lease and Release. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/lease.h"
 #include "daemon/process/config.h"
 #include "daemon/rpc/call.h"

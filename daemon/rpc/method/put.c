@@ -1,6 +1,7 @@
 /* Put by borrow: Reserve, Commit, Abort. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/commit.h"
 #include "daemon/call/lease.h"
 #include "daemon/call/reserve.h"

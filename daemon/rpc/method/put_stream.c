@@ -6,6 +6,7 @@
  */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/stream.h"
 #include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"

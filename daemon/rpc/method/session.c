@@ -1,6 +1,7 @@
 /* OpenSession, Attach, CloseSession. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
@@ -10,6 +11,7 @@
 #include "daemon/session/end.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/stats.h"
+#include "kernels/format.h"
 #include "proto/layout_message.h"
 #include "store/status.h"
 

@@ -2,6 +2,7 @@
  *
  * A client's cursor is the core's, whose highest bit is free: set, it is a disk's. 0 is the beginning and, in an answer, the end.
  */
+#include "daemon/block/views.h"
 #include "daemon/call/inspect.h"
 #include "daemon/disk/restore.h"
 #include "daemon/disk/scrub.h"

@@ -2,6 +2,7 @@
  * does not read, events wait there, and an overflow there becomes the one RESYNC. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"

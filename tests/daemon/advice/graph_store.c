@@ -4,6 +4,7 @@
 #include "daemon/advice/graph.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"
@@ -293,8 +294,9 @@ END_TEST
 
 /* ---- whose pieces ---- */
 
-START_TEST(a_pool_that_comes_between_changes_no_owner)
+START_TEST(a_class_that_comes_between_changes_no_owner)
 {
+	const struct kv_layout l = rig_layout_other(40);
 	struct kept k;
 	struct rig other;
 	uint64_t came;
@@ -308,8 +310,9 @@ START_TEST(a_pool_that_comes_between_changes_no_owner)
 	while (a->learning.whom != 'd' || a->learning.number < 2)
 		ck_assert_int_eq(learned_keep(k.r.c, a, 1), STATUS_BUSY);
 	pthread_mutex_unlock(&a->lock);
-	rig_join(&other, &k.r, 2);
-	came = k.r.c->pools[1]->layout_id;
+	other = (struct rig){ .c = k.r.c, .now = k.r.now };
+	ck_assert_int_eq(cache_session_open(other.c, "", &l, 1, "", other.now, &other.s, &other.why), STATUS_OK);
+	came = k.r.c->classes[1]->stride;
 	pthread_mutex_lock(&a->lock);
 	/* The one before it is in its place, and begins at its own beginning. */
 	ck_assert_int_eq(learned_keep(k.r.c, a, 1), STATUS_BUSY);
@@ -649,7 +652,7 @@ END_TEST
 int main(int argc, char **argv)
 {
 	const TTest *const tests[] = {
-		a_stop_waits_for_room_in_the_queue, nothing_of_an_earlier_round_is_left, a_pool_that_comes_between_changes_no_owner,
+		a_stop_waits_for_room_in_the_queue, nothing_of_an_earlier_round_is_left, a_class_that_comes_between_changes_no_owner,
 		a_large_graph_comes_and_goes_in_parts,
 		lost_letters_are_made_up_for, many_layouts_are_looked_at_in_more_passes, a_restart_writes_no_letters,
 		blocks_displace_nothing_that_is_known,

@@ -1,7 +1,9 @@
 /* Handles: found until they are dropped, drawn anew where they cannot stand, and of use to whom they were granted alone. */
 #include "daemon/block/handle.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/commit.h"
 #include "daemon/call/delete.h"
 #include "daemon/call/flush.h"

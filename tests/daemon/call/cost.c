@@ -1,6 +1,7 @@
 /* What a block costs in memory besides its slot, and what a lookup costs, with many blocks in the index.
  * Times are printed, not judged: terrace-bench does that. */
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
 #include "daemon/cache.h"
 #include "daemon/call/lookup.h"

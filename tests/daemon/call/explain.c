@@ -1,5 +1,7 @@
 /* Why a block is where it is. */
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/explain.h"
 #include "daemon/call/lease.h"
 #include "eviction/policy.h"

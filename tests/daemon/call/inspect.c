@@ -1,5 +1,7 @@
 /* What operators see: inspection, the scrub, statistics. */
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/inspect.h"
 #include "daemon/call/lease.h"
 #include "daemon/call/lookup.h"
@@ -127,6 +129,72 @@ START_TEST(the_scrub_finds_damage)
 }
 END_TEST
 
+enum { HOST = 16 };
+
+/* Damages memory's copy of the block, which is loaded for that if it is not there, and left there. */
+static void damage(struct rig *r, uint64_t n)
+{
+	struct cache_leased leased;
+	struct cache_place place;
+
+	ck_assert_int_eq(rig_lease_wait(r, n, 1, true, &place, &leased), STATUS_OK);
+	rig_block(r, &place)[3] ^= 1;
+	ck_assert_int_eq(cache_release(r->c, r->s.id, leased.lease), STATUS_OK);
+}
+
+static bool in_memory(struct rig *r, uint64_t n)
+{
+	uint8_t key[RIG_KEY_BYTES];
+	struct cache_block_view v;
+	uint32_t found;
+
+	rig_key(key, n);
+	ck_assert_int_eq(cache_inspect(r->c, "", 0, key, sizeof(key), r->now, &v, 1, &found, &r->why), STATUS_OK);
+	ck_assert_uint_eq(found, 1);
+	return !strncmp(v.tier, "host", 4);
+}
+
+/* Half of the blocks have been looked at, and are on the disk alone for it. Those that are left leave memory and
+ * come back before the others: each of them is looked at where it is now, and none of the others again. */
+START_TEST(the_scrub_sees_what_moves)
+{
+	struct cache_verified sum = { 0 };
+	struct cache_options o;
+	uint64_t cursor = 0;
+	bool left[HOST];
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, 4 * HOST);
+	o = rig_disk_options(&d, 1, HOST);
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	rig_put_slowly(&r, 0, HOST);
+	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
+	for (uint64_t n = 0; n < HOST; n++)
+		damage(&r, n);
+	while (sum.corrupt < HOST / 2)
+		ck_assert_int_eq(cache_verify_step(r.c, &cursor, 1, &sum), STATUS_OK);
+	for (uint64_t n = 0; n < HOST; n++)
+		left[n] = in_memory(&r, n);
+	rig_put_slowly(&r, 500, HOST);
+	for (int after = 1; after >= 0; after--)
+		for (uint64_t n = 0; n < HOST; n++)
+			if (left[n] == after)
+				damage(&r, n);
+	sum.corrupt = 0;
+	while (cursor != UINT64_MAX)
+		ck_assert_int_eq(cache_verify_step(r.c, &cursor, 1, &sum), STATUS_OK);
+	ck_assert_uint_eq(sum.corrupt, HOST / 2);
+	for (uint64_t n = 0; n < HOST; n++)
+		ck_assert_int_eq(in_memory(&r, n), !left[n]);
+	rig_quiet(&r);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 struct seen {
 	char rows[256][192];
 	int count;
@@ -166,7 +234,7 @@ START_TEST(statistics_are_named_once)
 	ck_assert_int_gt(seen.count, 40);
 	ck_assert_double_eq(rig_stat(&r, "terrace_blocks", "tier=host"), 3);
 	ck_assert_double_eq(rig_stat(&r, "terrace_policy_info", "policy=lru"), 1);
-	ck_assert_double_eq(rig_stat(&r, "terrace_budget_bytes", "tier=host"), 64 * RIG_SLOT_BYTES);
+	ck_assert_double_eq(rig_stat(&r, "terrace_budget_bytes", "tier=host"), o.host_bytes);
 	ck_assert_double_eq(rig_stat(&r, "terrace_commits_total", "status=ok"), 3);
 	rig_close(&r);
 }
@@ -174,7 +242,7 @@ END_TEST
 
 int main(void)
 {
-	const TTest *const tests[] = { inspection_shows_one_block, the_scrub_finds_damage,
+	const TTest *const tests[] = { inspection_shows_one_block, the_scrub_finds_damage, the_scrub_sees_what_moves,
 				       statistics_are_named_once };
 
 	return rig_main("cache_admin", tests, sizeof(tests) / sizeof(tests[0]));

@@ -1,5 +1,7 @@
 /* Leases against eviction and deletion, and the bound of pinned bytes. */
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/delete.h"
 #include "daemon/call/lease.h"
 #include "daemon/call/lookup.h"

@@ -1,6 +1,8 @@
 /* The rule of prefixes against its plain definition, over many layouts and windows, by lookup and by lease;
  * and bad input. */
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/delete.h"
 #include "daemon/call/lease.h"
 #include "daemon/call/lookup.h"

@@ -1,6 +1,8 @@
 /* What a start believes: catalogs that are another's or older than their disks, disks that were away, or are there twice. */
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/stats.h"

@@ -1,6 +1,8 @@
 /* Slabs that are given up, for compaction, for a smaller budget, and for slots of another size: what memory has too keeps a copy on disk all along. */
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/flush.h"
 #include "daemon/call/inspect.h"
@@ -377,7 +379,7 @@ static const struct disk_class *class_of(const struct rig *r, const struct kv_la
 	struct kv_geometry g;
 
 	kv_geometry_of(l, &g);
-	while (k && k->slot_bytes != g.slot_bytes)
+	while (k && k->slot_bytes != g.need_bytes)
 		k = k->next;
 	return k;
 }

@@ -2,7 +2,9 @@
  * up, where the ring asks the kernel (store/ring/ring.h). */
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/delete.h"
 #include "daemon/call/lease.h"
@@ -60,6 +62,8 @@ static void open_full_with(struct rig *r, struct rig_disks *d, uint32_t sum_thre
 
 	rig_disks_make(d, NULL, 1, DISK);
 	o = rig_disk_options(d, 1, HOST);
+	o.granule_bytes = o.extent_bytes = 8 * RIG_SLOT_BYTES;
+	o.host_bytes = (HOST / 8 + 1) * o.granule_bytes;
 	o.disk_depth = 1;
 	o.io_calls = &calls;
 	o.sum_threads = sum_threads;

@@ -1,7 +1,9 @@
 /* Disks that cannot be used at the start, and slab files that are gone: the cache starts without them and says so, and nothing that was deleted
  * meanwhile comes back with them. */
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/call/faults.h"
 #include "daemon/disk/compact.h"

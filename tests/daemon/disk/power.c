@@ -1,4 +1,5 @@
 /* Power cuts: what the kernel, or a disk, has taken and not made durable is gone. */
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/flush.h"

@@ -1,6 +1,7 @@
 /* What is on a disk in time, and what memory and disks then give up: what is used least, whatever has come back from a disk since. */
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
 #include "daemon/call/lookup.h"
 #include "daemon/disk/state.h"
@@ -115,7 +116,7 @@ START_TEST(the_coldest_are_clean)
 	r.now += 100000;
 	rig_quiet(&r);
 	cache_lock(r.c);
-	r.c->policy->victim(r.c->pools[0]->policy, count_clean, &o, wanted);
+	r.c->policy->victim(r.c->classes[0]->policy, count_clean, &o, wanted);
 	cache_unlock(r.c);
 	ck_assert_uint_eq(o.looked, wanted);
 	ck_assert_uint_eq(o.clean, wanted);
@@ -210,11 +211,11 @@ static int note(void *arg, const struct ring_request *q, uint32_t *most)
 	return 0;
 }
 
-/* A disk takes of each layout in turn, whoever has most for it. */
+/* A disk takes of each class in turn, whoever has most for it. */
 START_TEST(layouts_take_turns)
 {
 	static const struct ring_calls calls = { .fault = note };
-	const struct kv_layout l = rig_layout(40, 0);
+	const struct kv_layout l = rig_layout_other(40);
 	struct rig other = { .why = NULL };
 	uint64_t session, others = 0;
 	struct cache_options o;

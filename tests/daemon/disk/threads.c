@@ -2,7 +2,9 @@
  * back within its owner's sight, or books that do not balance at the end fail. Under ThreadSanitizer it is a search for races.
  */
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/compact.h"
 #include "daemon/disk/scrub.h"
 #include "store/status.h"

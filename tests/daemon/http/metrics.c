@@ -1,8 +1,10 @@
 /* /metrics and /healthz: the text, by names and labels that want to break it; over real sockets, the methods and pages, who asks slowly, who
  * takes all connections, and the stop meanwhile. */
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/http/metrics.h"
 #include "daemon/http/metrics_text.h"

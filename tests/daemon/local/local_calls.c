@@ -1,6 +1,7 @@
 /* Near calls against a real cache, with a GPU that is none: round trips, what packets may say, bounds, many callers. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/lease.h"
 #include "daemon/local/packet.h"
 #include "daemon/process/daemon.h"

@@ -2,6 +2,7 @@
  * back when it ends. */
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/local/local_calls.h"
 #include "daemon/local/socket.h"

@@ -2,6 +2,7 @@
 
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/local/local_calls.h"
 #include "daemon/local/socket.h"
 #include "daemon/process/daemon.h"

@@ -3,8 +3,10 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/call/lease.h"
+#include "daemon/call/stats.h"
 #include "daemon/local/socket.h"
 #include "daemon/process/daemon.h"
 #include "daemon/session/session.h"
@@ -107,6 +109,68 @@ START_TEST(conversation)
 }
 END_TEST
 
+static int greet_before(struct fdsock_welcome *w)
+{
+	struct fdsock_hello h = { HEAD_BEFORE(FDSOCK_HELLO), { 0 } };
+	int fd = dial();
+
+	memcpy(h.token, shell.session.token, sizeof h.token);
+	ck_assert_int_eq(send(fd, &h, sizeof h, 0), sizeof h);
+	ck_assert_int_eq(hear(fd, w, sizeof *w, NULL), sizeof *w);
+	return fd;
+}
+
+static void map_before(int fd, uint32_t extent, uint32_t write, struct fdsock_extent *e, int *got)
+{
+	const struct fdsock_map m = { HEAD_BEFORE(FDSOCK_MAP), extent, write };
+
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	ck_assert_int_eq(hear(fd, e, sizeof *e, got), sizeof *e);
+	ck_assert_uint_eq(e->head.version, FDSOCK_VERSION_BEFORE);
+}
+
+static double quarantined(void)
+{
+	struct shell_stat w = { "terrace_ghost_sessions", "", -1 };
+
+	cache_stats(shell.daemon.cache, daemon_now_us(), shell_find_stat, &w);
+	return w.value;
+}
+
+/* The library of the release before has host memory, by packets of its version, and knows of no more. It does not say
+ * what it unmaps when it hangs up: its lock alone counts. */
+START_TEST(a_library_of_the_release_before_has_host_memory)
+{
+	struct fdsock_release r = { .head = HEAD_BEFORE(FDSOCK_RELEASE), .count = 1 };
+	struct fdsock_welcome w;
+	struct fdsock_extent e;
+	int fd = greet_before(&w), got;
+	uint32_t extent;
+
+	shell_store(&shell, "key1");
+	ck_assert_uint_eq(w.status, STATUS_OK);
+	ck_assert_uint_eq(w.head.version, FDSOCK_VERSION_BEFORE);
+	ck_assert_uint_eq(w.knows, 0);
+	r.leases[0] = lease_one(w.attachment, &extent);
+	map_before(fd, extent, 0, &e, &got);
+	ck_assert_uint_eq(e.status, STATUS_OK);
+	ck_assert_uint_eq(e.gpu, FDSOCK_NO_GPU);
+	ck_assert_int_ge(got, 0);
+	ck_assert_int_eq(send(fd, &r, offsetof(struct fdsock_release, leases) + 8, 0), 24);
+	no_leases();
+	close(fd);
+	for (int i = 0; i < 3; i++) {
+		usleep(60000); /* a tick */
+		ck_assert_double_eq(quarantined(), 1);
+	}
+	close(got);
+	for (int ms = 0; quarantined(); ms += 5) {
+		ck_assert_int_lt(ms, NET_S * 1000);
+		usleep(5000);
+	}
+}
+END_TEST
+
 /* One way, so nobody hears of it: the answer to a MAP says that the packet before it has been dealt with. */
 static void release_and_wait(int fd, const uint64_t *leases, uint32_t count)
 {
@@ -202,6 +266,10 @@ static const struct {
 	{ HEAD(FDSOCK_HELLO), 24, 0 }, /* after a hello: a second one */
 	{ { FDSOCK_MAGIC + 1, FDSOCK_VERSION, FDSOCK_MAP }, 16, 0 },
 	{ { FDSOCK_MAGIC, FDSOCK_VERSION + 1, FDSOCK_MAP }, 16, 0 },
+	{ { FDSOCK_MAGIC, FDSOCK_VERSION_BEFORE - 1, FDSOCK_MAP }, 16, 0 },
+	{ HEAD_BEFORE(FDSOCK_MAP), 16, 0 }, /* another version than its hello's */
+	{ HEAD_BEFORE(FDSOCK_AHEAD), 16, 0 },
+	{ HEAD_BEFORE(FDSOCK_CALLER), 24, 0 },
 	{ HEAD(FDSOCK_RELEASE), 16, 1 },
 	{ HEAD(FDSOCK_RELEASE), 24, 0 },
 	{ HEAD(FDSOCK_RELEASE), 16, 0xffffffff },
@@ -382,7 +450,8 @@ START_TEST(random_packets_are_classified)
 
 	srand48(7);
 	for (int i = 0; i < 200000; i++) {
-		struct fdsock_head h = { FDSOCK_MAGIC, FDSOCK_VERSION, (uint16_t)(lrand48() % 10) };
+		const uint16_t version = lrand48() % 2 ? FDSOCK_VERSION : FDSOCK_VERSION_BEFORE;
+		struct fdsock_head h = { FDSOCK_MAGIC, version, (uint16_t)(lrand48() % 10) };
 		size_t n = (size_t)(lrand48() % (long)sizeof packet);
 
 		for (size_t k = 0; k < sizeof packet; k += 4)
@@ -547,6 +616,7 @@ int main(void)
 	tcase_add_checked_fixture(t, setup, door_rig_close);
 	tcase_set_timeout(t, 100);
 	tcase_add_test(t, conversation);
+	tcase_add_test(t, a_library_of_the_release_before_has_host_memory);
 	tcase_add_test(t, a_release_is_of_ones_own_leases);
 	tcase_add_test(t, without_a_gpu_there_is_no_board);
 	tcase_add_test(t, unknown_token_is_refused);

@@ -7,12 +7,12 @@
 #include "daemon/memory/drain.h"
 #include "daemon/memory/evict.h"
 #include "daemon/process/daemon.h"
+#include "daemon/memory/grow.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/end.h"
 #include "daemon/session/offer.h"
 #include "daemon/threads/pool.h"
 #include "store/device.h"
-#include "store/host/host.h"
 #include "store/status.h"
 #include "tests/daemon/local/socket_rig.h"
 #include "tests/sim/device.h"
@@ -99,7 +99,6 @@ START_TEST(memory_of_a_gpu)
 	ck_assert_uint_eq(e.status, STATUS_OK);
 	ck_assert_uint_eq(e.gpu, 0);
 	ck_assert_uint_eq(e.bytes, SIM_GRANULARITY);
-	ck_assert_uint_eq(e.layout_id, shell.session.layout_id[1]);
 	ck_assert_uint_le(e.at + e.bytes, e.range);
 	ck_assert_int_ge(got[0], 0);
 	ck_assert_int_ge(got[1], 0);
@@ -269,6 +268,40 @@ START_TEST(extents_are_offered)
 }
 END_TEST
 
+/* What other sessions of the tenant have filled will hold this one's blocks, too. */
+START_TEST(extents_of_other_layouts_are_offered)
+{
+	struct fdsock_hello h = { HEAD(FDSOCK_HELLO), { 0 } };
+	const struct kv_layout layout = shell_layout(5);
+	struct cache_session_view other;
+	struct fdsock_welcome w;
+	struct fdsock_extent e;
+	struct fdsock_offer o;
+	const char *why = "";
+	int fd = dial(), got;
+
+	shell_store(&shell, "key1");
+	ck_assert_int_eq(cache_session_open(shell.daemon.cache, "", &layout, 1, "other", daemon_now_us(), &other, &why),
+			 STATUS_OK);
+	memcpy(h.token, other.token, sizeof h.token);
+	ck_assert_int_eq(send(fd, &h, sizeof h, 0), sizeof h);
+	ck_assert_int_eq(hear(fd, &w, sizeof w, NULL), sizeof w);
+	ck_assert_uint_eq(w.session, other.id);
+	ask_ahead(fd, FDSOCK_NO_GPU);
+	ck_assert_uint_eq(hear_offer(fd, FDSOCK_NO_GPU, &o), 2);
+	for (uint32_t i = 0; i < 2; i++) {
+		struct fdsock_map m = { HEAD(FDSOCK_MAP), o.extents[i], 0 };
+
+		ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+		ck_assert_int_eq(hear(fd, &e, sizeof e, &got), sizeof e);
+		ck_assert_uint_eq(e.status, STATUS_OK);
+		close(got);
+	}
+	close(fd);
+	until("terrace_door_connections", 0);
+}
+END_TEST
+
 /* The door's clock; there is no other in this process. every_ms 0: it stands still. */
 static void clock_set(long every_ms)
 {
@@ -288,23 +321,24 @@ static void clock_set(long every_ms)
 /* As soon as it is made, and not by the next tick: there is none. */
 START_TEST(new_extents_are_offered_at_once)
 {
+	struct cache *c = shell.daemon.cache;
 	struct fdsock_welcome w;
+	struct arena_class *k;
+	struct arena_slot slot;
 	struct fdsock_offer o;
 	int fd = greet(&w);
 
 	ask_ahead(fd, FDSOCK_NO_GPU);
-	ck_assert_uint_eq(hear_offer(fd, FDSOCK_NO_GPU, &o), 0);
+	while (hear_offer(fd, FDSOCK_NO_GPU, &o) > 0)
+		continue;
 	clock_set(0);
+	ck_assert_int_eq(arena_class_get(c->host, c->tenant.number, 1 << 20, &k), STATUS_OK);
 	for (uint32_t i = 0; i < 4; i++) {
-		uint32_t extent;
-		enum status status = host_pool_prepare(shell.daemon.cache->pools[0]->host, 1000000, &extent);
-
-		ck_assert_int_eq(status, STATUS_OK);
-		cache_lock(shell.daemon.cache);
-		ck_assert_ptr_nonnull(shelf_get(shell.daemon.cache, shell.daemon.cache->pools[0], extent));
-		cache_unlock(shell.daemon.cache);
-		ck_assert_uint_eq(hear_offer(fd, FDSOCK_NO_GPU, &o), 1);
-		ck_assert_uint_eq(o.extents[0], extent);
+		while (arena_take(k, true, &slot, NULL) == STATUS_OK)
+			continue;
+		room_ahead(c);
+		ck_assert_uint_ge(hear_offer(fd, FDSOCK_NO_GPU, &o), 1);
+		ck_assert_ptr_nonnull(arena_extent(c->host, o.extents[0]));
 	}
 	clock_set(50);
 	close(fd);
@@ -315,14 +349,16 @@ END_TEST
 /* What is being freed is not offered; and what is too much at a time comes in parts. */
 START_TEST(offers_come_in_parts)
 {
+	enum { EXTENTS = 64 };
 	struct cache *c = shell.daemon.cache;
 	struct fdsock_welcome w;
-	uint32_t extents[2];
+	uint32_t extents[EXTENTS], others[EXTENTS], n;
 	int fd = greet(&w), late;
-	struct shelf *shelf;
 	bool more;
 
-	shell_store(&shell, "key1");
+	clock_set(0);
+	room_ahead(c);
+	room_ahead(c);
 	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, CACHE_HOST, extents, 2, &more), 0);
 	ck_assert_int_eq(cache_attach_ahead(c, w.attachment, CACHE_HOST), STATUS_OK);
 	ck_assert_int_eq(cache_attach_ahead(c, w.attachment, 1), STATUS_INVALID);
@@ -331,22 +367,44 @@ START_TEST(offers_come_in_parts)
 	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, 1, extents, 2, &more), 0);
 	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, CACHE_HOST, extents, 1, &more), 1);
 	ck_assert(more);
-	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, CACHE_HOST, extents + 1, 1, &more), 1);
+	n = 1 + cache_attach_offers(c, w.attachment, CACHE_HOST, extents + 1, EXTENTS - 1, &more);
+	ck_assert_uint_gt(n, 1);
 	ck_assert(!more && extents[0] != extents[1]);
 	late = greet(&w);
 	ck_assert_int_eq(cache_attach_ahead(c, w.attachment, CACHE_HOST), STATUS_OK);
-	cache_lock(c);
-	shelf = shelf_find(c, extents[0]);
-	shelf->draining = true;
-	cache_unlock(c);
-	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, CACHE_HOST, extents, 2, &more), 1);
-	cache_lock(c);
-	ck_assert(!more && extents[0] != shelf->extent);
-	shelf->draining = false;
-	cache_unlock(c);
+	ck_assert_int_eq(arena_extent_drain(c->host, extents[0]), STATUS_OK);
+	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, CACHE_HOST, others, EXTENTS, &more), n - 1);
+	ck_assert_mem_eq(others, extents + 1, (n - 1) * sizeof(others[0]));
+	clock_set(50);
 	close(late);
 	close(fd);
 	until("terrace_door_connections", 0);
+}
+END_TEST
+
+/* The library of the release before has none of it, whatever it asks for. */
+START_TEST(a_library_of_the_release_before_has_no_gpu)
+{
+	struct fdsock_hello h = { HEAD_BEFORE(FDSOCK_HELLO), { 0 } };
+	struct fdsock_map m = { HEAD_BEFORE(FDSOCK_MAP), FDSOCK_EXTENT_BOARD, 1 };
+	struct fdsock_welcome w;
+	struct fdsock_extent e;
+	int fd = dial(), got[2];
+
+	memcpy(h.token, shell.session.token, sizeof h.token);
+	ck_assert_int_eq(send(fd, &h, sizeof h, 0), sizeof h);
+	ck_assert_int_eq(hear(fd, &w, sizeof w, NULL), sizeof w);
+	ck_assert_uint_eq(w.status, STATUS_OK);
+	for (int i = 0; i < 2; i++) {
+		if (i)
+			m.extent = reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
+		ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+		ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
+		ck_assert_uint_eq(e.status, STATUS_UNSUPPORTED);
+		ck_assert_uint_eq(e.head.version, FDSOCK_VERSION_BEFORE);
+		ck_assert_int_eq(got[0], -1);
+	}
+	close(fd);
 }
 END_TEST
 
@@ -460,10 +518,12 @@ int main(void)
 	tcase_set_timeout(t, 100);
 	tcase_add_test(t, memory_of_a_gpu);
 	tcase_add_loop_test(t, extents_are_offered, 0, 2);
+	tcase_add_test(t, extents_of_other_layouts_are_offered);
 	tcase_add_test(t, new_extents_are_offered_at_once);
 	tcase_add_test(t, offers_come_in_parts);
 	tcase_add_test(t, who_borrows_of_a_gpu_is_watched);
 	tcase_add_test(t, who_reads_no_more_is_still_heard);
+	tcase_add_test(t, a_library_of_the_release_before_has_no_gpu);
 	tcase_add_loop_test(t, a_slow_driver_keeps_no_others_waiting, 0, 3);
 	tcase_add_test(t, a_stop_while_a_board_is_lent);
 	suite_add_tcase(suite, t);

@@ -6,6 +6,8 @@
 #include "proto/fdsock.h"
 #include "tests/shell.h"
 
+struct device_ops;
+
 enum { NET_S = 30 }; /* ends a wait for what does not come */
 enum { DOOR_CONNECTIONS = 6, DOOR_SHARE = 4 }; /* that there may be; of these one process's */
 
@@ -17,6 +19,8 @@ void door_rig_open(const struct device_ops *ops);
 void door_rig_close(void);
 
 #define HEAD(kind) { FDSOCK_MAGIC, FDSOCK_VERSION, kind }
+/* What the library of the release before says. */
+#define HEAD_BEFORE(kind) { FDSOCK_MAGIC, FDSOCK_VERSION_BEFORE, kind }
 
 int dial(void);
 /* Receives one packet: its bytes, 0 at the end of the connection. got: descriptors that came along, or -1: two of them. */

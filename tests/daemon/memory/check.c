@@ -4,8 +4,10 @@
  * right checksums, which the daemon alone can tell from the one that was committed.
  */
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/commit.h"
 #include "daemon/call/inspect.h"
@@ -116,7 +118,7 @@ enum { WITH_DISKS = 4 };
 
 /* ---- where it is written ---- */
 
-/* Half full blocks; what is behind their tokens is theirs all the same. */
+/* Half full blocks; the zeroes behind their tokens are theirs all the same. */
 static void put_halves(struct rig *r, uint64_t first, uint32_t count)
 {
 	struct cache_keys k = rig_keys(first, count);
@@ -176,7 +178,7 @@ static enum status get(struct rig *r, uint64_t n)
 			break;
 		s = cache_read_copy(r->c, &read, copy, &crc);
 		if (!s) {
-			ck_assert(rig_matches(copy, read.block_bytes, n, 0));
+			ck_assert(rig_matches_to(copy, read.block_bytes, n, 0, read.tokens));
 			ck_assert_uint_eq(crc, slot_crc32c(0, copy, read.block_bytes));
 		}
 		cache_read_end(r->c, &read);
@@ -247,7 +249,7 @@ START_TEST(get_sends_its_own_copy)
 	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 0, key, sizeof(key), r.now, &read, NULL, &r.why), STATUS_OK);
 	ck_assert_int_eq(cache_read_copy(r.c, &read, copy, &crc), STATUS_OK);
 	scribble(&r, 0, _i);
-	ck_assert(rig_matches(copy, read.block_bytes, 0, 0));
+	ck_assert(rig_matches_to(copy, read.block_bytes, 0, 0, read.tokens));
 	cache_read_end(r.c, &read);
 	ck_assert_int_eq(get(&r, 0), STATUS_MISS);
 	rig_close(&r);
@@ -719,6 +721,7 @@ START_TEST(memory_is_writable_with_a_reservation_there)
 	struct rig r, b;
 
 	rig_open(&r, &o, 1);
+	rig_watch(&r, getpid());
 	ck_assert_uint_eq(rig_put(&r, 9, 1), 1);
 	ck_assert_int_eq(rig_lease(&r, 9, 1, true, &place, &leased), STATUS_OK);
 	ck_assert_int_eq(map(&r, r.attachment, place.extent, false), STATUS_OK);
@@ -728,6 +731,7 @@ START_TEST(memory_is_writable_with_a_reservation_there)
 	ck_assert_int_eq(map(&r, r.attachment, place.extent, true), STATUS_OK);
 	/* Another session's process has none there. */
 	rig_join(&b, &r, 1);
+	rig_watch(&b, getpid());
 	ck_assert_int_eq(map(&b, b.attachment, place.extent, true), STATUS_PRECONDITION);
 	ck_assert_int_eq(map(&b, b.attachment, place.extent, false), STATUS_OK);
 	ck_assert_int_eq(cache_abort(r.c, r.s.id, id[0]), STATUS_OK);
@@ -755,6 +759,7 @@ START_TEST(each_extent_for_itself)
 	struct rig r;
 
 	rig_open(&r, &o, 1);
+	rig_watch(&r, getpid());
 	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, st, id, places, KEYS, &r.why), STATUS_OK);
 	for (int i = 0; i < KEYS; i++) {
 		ck_assert_int_eq(st[i], STATUS_OK);

@@ -159,7 +159,6 @@ static const struct {
 	{ "host_bytes = 4GB\n", "is not a size such as" },
 	{ "host_bytes = 18014398509481984KiB\n", "is not a size such as" },
 	{ "host_bytes = 1KiB\n", "not within 1MiB and 64TiB" },
-	{ "extent_bytes = auto\n", "is not a size" },
 	{ "lease_ttl = 5 days\n", "is not a time such as" },
 	{ "drain_timeout = 30\n", "f.conf:1: drain_timeout: \"30\" is not a time such as" },
 	{ "pinned_share = 1.5\n", "not within 0.01 and 1.0" },

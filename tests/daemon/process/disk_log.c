@@ -1,5 +1,6 @@
 /* The log of the disk tier: what stands there at the start, each change once, and nothing while nothing changes. */
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/cache.h"
 #include "daemon/call/flush.h"

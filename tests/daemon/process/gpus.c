@@ -1,6 +1,7 @@
 /* From the options `gpus` and `cuda_plugin` to the cache's: what is loaded, and that the daemon goes on without, and says so if a GPU was named. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/cache.h"
 #include "daemon/call/explain.h"

@@ -1,5 +1,6 @@
 /* The stop while something hangs: who does not has ended before it is over, and nobody's work is cut. */
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/local/socket.h"
 #include "daemon/process/stop.h"
 #include "daemon/threads/pool.h"

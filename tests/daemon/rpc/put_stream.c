@@ -1,5 +1,6 @@
 /* The Put stream by hand: PutChunks cut into pieces anywhere, in any field order, broken in every way. */
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/stream.h"
 #include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"

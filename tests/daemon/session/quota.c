@@ -1,8 +1,10 @@
 /* Shares of what the cache counts, one row a thing: a process that leaks, another of its user, another user; and all of it back when they end. The rule
  * itself is tested by daemon/block/quota.c. */
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/call/reserve.h"
 #include "daemon/call/stream.h"
@@ -310,7 +312,7 @@ START_TEST(a_gpu_is_shared_too)
 	struct vram_rig v, a, b, c;
 	uint64_t next = 0;
 
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = GPU_SLOTS, .host_slots = GPU_SLOTS + 8, .gpu_pinned_milli = 500 });
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = GPU_SLOTS, .host_slots = GPU_SLOTS + 8, .gpu_pinned_milli = 445 });
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, GPU_SLOTS), GPU_SLOTS);
 	a = gpu_client(&v, &greedy);
 	b = gpu_client(&v, &sibling);

@@ -1,6 +1,8 @@
 /* Sessions: what may be opened, tokens, idleness, their end; drain mode; the bounds. */
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/call/commit.h"
 #include "daemon/call/lease.h"
@@ -39,7 +41,14 @@ START_TEST(bad_sessions_are_refused)
 	l[0].layers = 512;
 	l[0].heads = l[0].total_heads = 1024; /* a block larger than the tier */
 	ck_assert_int_eq(cache_session_open(r.c, "", l, 1, "", r.now, &v, &r.why), STATUS_INVALID);
-	ck_assert_ptr_nonnull(r.why);
+	ck_assert_ptr_nonnull(strstr(r.why, "extent_bytes"));
+	l[0].layers = 128; /* and one that is larger than an extent alone */
+	l[0].heads = l[0].total_heads = 1;
+	ck_assert_int_eq(cache_session_open(r.c, "", l, 1, "", r.now, &v, &r.why), STATUS_INVALID);
+	ck_assert_ptr_nonnull(strstr(r.why, "extent_bytes"));
+	l[0].layers = 100;
+	ck_assert_int_eq(cache_session_open(r.c, "", l, 1, "", r.now, &v, &r.why), STATUS_OK);
+	v.id = 99;
 	ck_assert_uint_eq(v.id, 99);
 	rig_close(&r);
 }
@@ -65,7 +74,7 @@ START_TEST(bad_options_are_refused)
 	o.leases_max = 1 << 21;
 	ck_assert_int_eq(cache_create(&o, 1, &c, &why), STATUS_INVALID);
 	o = rig_options(64);
-	o.extent_bytes = 1;
+	o.extent_bytes = EXTENT_BYTES_MAX + 1ull;
 	ck_assert_int_ne(cache_create(&o, 1, &c, &why), STATUS_OK);
 	ck_assert_ptr_null(c);
 	cache_thread_leave();
@@ -243,25 +252,24 @@ START_TEST(draining_refuses_new_work_and_lets_old_end)
 }
 END_TEST
 
-START_TEST(extents_go_to_their_sessions_only)
+/* What a session of the same tenant may map has nothing to do with layouts. */
+START_TEST(extents_go_to_sessions_of_their_tenant)
 {
 	const struct cache_options o = rig_options(64);
 	struct kv_layout other = rig_layout(9, 0);
-	struct cache_session_view v;
 	struct cache_place place;
 	struct cache_leased leased;
-	uint64_t attachment, session, bytes;
+	uint64_t bytes;
 	uint32_t page;
-	struct rig r;
+	struct rig r, b;
 	int fd = -1;
 
 	rig_open(&r, &o, 1);
 	rig_put(&r, 0, 1);
 	ck_assert_int_eq(rig_lease(&r, 0, 1, true, &place, &leased), STATUS_OK);
-	ck_assert_int_eq(cache_session_open(r.c, "", &other, 1, "", r.now, &v, &r.why), STATUS_OK);
-	ck_assert_int_eq(cache_attach(r.c, v.token, 1, r.now, &attachment, &session, &r.why), STATUS_OK);
-	ck_assert_int_eq(cache_attach_map(r.c, attachment, place.extent, false, &fd, &bytes, &page),
-			 STATUS_DENIED);
+	ck_assert_int_eq(cache_attach_map(r.c, r.attachment, place.extent, false, &fd, &bytes, &page),
+			 STATUS_EXHAUSTED); /* its process is not known */
+	rig_watch(&r, getpid());
 	ck_assert_int_eq(cache_attach_map(r.c, 12345, place.extent, false, &fd, &bytes, &page),
 			 STATUS_DENIED);
 	ck_assert_int_eq(cache_attach_map(r.c, r.attachment, 4711, false, &fd, &bytes, &page),
@@ -273,8 +281,14 @@ START_TEST(extents_go_to_their_sessions_only)
 	close(fd);
 	cache_attach_unmapped(r.c, r.attachment, place.extent);
 	cache_attach_unmapped(r.c, 777, place.extent);
+	b = (struct rig){ .c = r.c, .now = r.now };
+	ck_assert_int_eq(cache_session_open(b.c, "", &other, 1, "", b.now, &b.s, &b.why), STATUS_OK);
+	ck_assert_int_eq(cache_attach(b.c, b.s.token, 1, b.now, &b.attachment, &(uint64_t){ 0 }, &b.why), STATUS_OK);
+	rig_watch(&b, getpid());
+	ck_assert_int_eq(cache_attach_map(b.c, b.attachment, place.extent, false, &fd, &bytes, &page), STATUS_OK);
+	close(fd);
 	/* Leases and reservations want an attachment of the session itself. */
-	r.attachment = attachment;
+	r.attachment = b.attachment;
 	ck_assert_int_eq(rig_lease(&r, 0, 1, true, &place, &leased), STATUS_PRECONDITION);
 	rig_close(&r);
 }
@@ -285,7 +299,7 @@ int main(void)
 	const TTest *const tests[] = {
 		bad_sessions_are_refused, bad_options_are_refused, others_join_by_token,
 		idle_sessions_end_unless_attached_or_called, tables_have_bounds,
-		draining_refuses_new_work_and_lets_old_end, extents_go_to_their_sessions_only,
+		draining_refuses_new_work_and_lets_old_end, extents_go_to_sessions_of_their_tenant,
 	};
 
 	return rig_main("cache_session", tests, sizeof(tests) / sizeof(tests[0]));

@@ -2,6 +2,7 @@
  * loop runs with threads for sums (_i 1) and without.
  */
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "store/slot.h"
 #include "store/status.h"
 #include "tests/daemon/scribble_rig.h"

@@ -1,5 +1,6 @@
 /* Checksums by several threads. With --measure: how fast what comes down from a GPU is summed, by one thread and by several, in turn. */
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/inspect.h"
 #include "daemon/threads/checksum_pool.h"
 #include "daemon/threads/pool.h"

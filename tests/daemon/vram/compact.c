@@ -1,5 +1,6 @@
 /* Slabs that are given up while GPUs have what lies there: it is brought down and keeps a copy on disk, whatever memory has room for. */
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/disk/compact.h"
 #include "store/status.h"
 #include "tests/daemon/vram/rig.h"

@@ -2,6 +2,7 @@
  * comes from where else it is, or is a miss. Each loop runs with threads for sums (_i 1) and without. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/faults.h"
 #include "daemon/call/lease.h"
@@ -20,6 +21,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>

@@ -4,7 +4,9 @@
  * and with cold ones, medians of ROUNDS. With --bus GB_S [BLOCKS [THREADS]]: what share of a bus that is so fast a Warm of blocks of 544 KiB gets, up
  * and down, with so many threads for sums, median and best of ROUNDS. Without: that a block of a long call
  * takes about as many steps as one of a short call. */
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/lease.h"
 #include "daemon/call/warm.h"
@@ -110,7 +112,7 @@ static void bench_open(struct bench *b, uint32_t kib, uint32_t blocks, const cha
 	c.extent_bytes = EXTENT_BYTES;
 	c.gpu_bytes = (blocks * g.block_bytes * 5 / 4 + SIM_GRANULARITY - 1) / SIM_GRANULARITY * SIM_GRANULARITY;
 	b->sets = (uint32_t)(c.gpu_bytes / g.block_bytes / blocks) + 2;
-	c.host_bytes = (b->sets + 1) * blocks * g.slot_bytes * 5 / 4 + 2 * EXTENT_BYTES;
+	c.host_bytes = (b->sets + 1) * blocks * g.need_bytes * 5 / 4 + 2 * EXTENT_BYTES;
 	c.policy = policy;
 	c.device_ops = &b->ops;
 	c.gpus = ordinals;

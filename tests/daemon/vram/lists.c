@@ -1,5 +1,6 @@
 /* Lists of copies up to a GPU: in which order leases and Warms have them, and what they took. */
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/lease.h"
 #include "daemon/vram/state.h"

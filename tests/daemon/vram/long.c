@@ -1,7 +1,9 @@
 /* Calls of many blocks: the copies of their first blocks begin while they are still at their later ones, so that a list can fail, a GPU be lost, or
  * the call be given up in the middle. */
 #include "daemon/block/lock.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/delete.h"
 #include "daemon/call/reserve.h"
@@ -23,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BLOCKS = 1024, SECONDS_MAX = 10, PUT_KEYS = 128, GPU_BYTES = 8 << 20 };
+enum { BLOCKS = 1024, SECONDS_MAX = 10, PUT_KEYS = 128, GPU_BYTES = (8 << 20) + SIM_GRANULARITY }; /* the reserve is a granule */
 
 struct long_rig {
 	struct vram_rig v;

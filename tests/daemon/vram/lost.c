@@ -3,6 +3,7 @@
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/lease.h"
 #include "daemon/memory/evict.h"

@@ -5,6 +5,7 @@
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/delete.h"
 #include "daemon/call/explain.h"
 #include "daemon/call/reserve.h"

@@ -1,6 +1,7 @@
 /* What the policies of GPUs are told, and what they say of it: requests, once each, to the GPUs that a session works on; why a copy is on a
  * GPU, and why it left. */
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/call/explain.h"
 #include "daemon/call/lease.h"
 #include "daemon/session/attachment.h"

@@ -2,6 +2,7 @@
  * always the same. In one run a GPU is lost on the way. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/call/stream.h"
 #include "daemon/disk/tier.h"

@@ -90,6 +90,35 @@ START_TEST(pages_are_taken_at_once)
 }
 END_TEST
 
+/* Of pages that are not taken at once only those that were asked for are there; the others come in steps. */
+START_TEST(pages_can_be_taken_in_steps)
+{
+	const uint64_t step = huge ? EXTENT_HUGE_PAGE_BYTES : 1 << 20, bytes = 4 * step;
+	struct extent e;
+	struct stat st;
+
+	ck_assert_int_eq(extent_open_part(&e, 7, bytes, step / 2, huge), STATUS_OK);
+	ck_assert_uint_eq(e.bytes, bytes);
+	ck_assert_int_eq(fstat(e.fd, &st), 0);
+	ck_assert_int_eq(st.st_blocks * 512, (off_t)(e.page_bytes == EXTENT_PAGE_BYTES ? step / 2 : step));
+	ck_assert_int_eq(extent_populate(&e, 0, step), STATUS_OK);
+	memset(e.base, 0x5a, step);
+	ck_assert_int_eq(extent_populate(&e, 0, 2 * step), STATUS_OK);
+	ck_assert_int_eq(e.base[step - 1], 0x5a);
+	ck_assert_int_eq(extent_populate(&e, 3 * step, 0), STATUS_OK);
+	ck_assert_int_eq(fstat(e.fd, &st), 0);
+	ck_assert_int_eq(st.st_blocks * 512, (off_t)(2 * step));
+	ck_assert_int_eq(extent_populate(&e, 2 * step, 2 * step), STATUS_OK);
+	ck_assert_int_eq(fstat(e.fd, &st), 0);
+	ck_assert_int_eq(st.st_blocks * 512, (off_t)bytes);
+	ck_assert_int_eq(extent_populate(&e, step + 1, step), STATUS_INVALID);
+	ck_assert_int_eq(extent_populate(&e, step, step - 1), STATUS_INVALID);
+	ck_assert_int_eq(extent_populate(&e, step, bytes), STATUS_INVALID);
+	ck_assert_int_eq(extent_populate(&e, 2 * bytes, step), STATUS_INVALID);
+	extent_close(&e);
+}
+END_TEST
+
 START_TEST(sizes_out_of_bounds_are_refused)
 {
 	struct extent zero = { 0 }, e;
@@ -168,6 +197,36 @@ START_TEST(every_descriptor_of_an_attachment_holds_it)
 	close(other);
 	ck_assert(!extent_held(&e, 2));
 	ck_assert(!extent_held_by_any(&e));
+	extent_close(&e);
+}
+END_TEST
+
+START_TEST(the_kernel_tells_who_can_write)
+{
+	struct extent e = opened();
+	int reader, writer, other;
+	uint8_t *w;
+
+	ck_assert_int_eq(extent_lend(&e, 1, false, &reader), STATUS_OK);
+	ck_assert(!extent_written(&e, 1));
+	ck_assert_int_eq(extent_lend(&e, 1, true, &writer), STATUS_OK);
+	ck_assert_int_eq(extent_lend(&e, 2, false, &other), STATUS_OK);
+	ck_assert(extent_written(&e, 1));
+	ck_assert(!extent_written(&e, 2));
+	/* Whatever its mapping's pages allow: it can change that. */
+	w = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, writer, 0);
+	ck_assert_ptr_ne(w, MAP_FAILED);
+	close(writer);
+	ck_assert(extent_written(&e, 1));
+	munmap(w, BYTES);
+	ck_assert(!extent_written(&e, 1));
+	ck_assert(extent_held(&e, 1));
+	close(reader);
+	close(other);
+	ck_assert(!extent_held_by_any(&e));
+	ck_assert_int_eq(extent_lend(&e, EXTENT_ATTACHMENT_MAX, true, &writer), STATUS_OK);
+	ck_assert(extent_written(&e, EXTENT_ATTACHMENT_MAX));
+	close(writer);
 	extent_close(&e);
 }
 END_TEST
@@ -379,10 +438,12 @@ static int run(void)
 	tcase_set_timeout(tc, 100);
 	tcase_add_test(tc, an_extent_is_whole_pages_and_sealed);
 	tcase_add_test(tc, pages_are_taken_at_once);
+	tcase_add_test(tc, pages_can_be_taken_in_steps);
 	tcase_add_test(tc, sizes_out_of_bounds_are_refused);
 	tcase_add_test(tc, a_lent_descriptor_has_the_asked_rights);
 	tcase_add_test(tc, attachment_numbers_have_bounds);
 	tcase_add_test(tc, every_descriptor_of_an_attachment_holds_it);
+	tcase_add_test(tc, the_kernel_tells_who_can_write);
 	tcase_add_test(tc, a_mapping_holds_without_a_descriptor);
 	tcase_add_test(tc, a_killed_engine_lets_go_only_with_its_last_child);
 	tcase_add_test(tc, a_child_without_the_mapping_does_not_hold);

@@ -1,0 +1,192 @@
+/* Writable pages; see memory/pages.h.
+ *
+ * Each run of writable pages is a mapping of its own to the kernel, which allows a process 65530 of them by default. So
+ * where slots lie scattered, and the runs of all of the process's memory have become many, pages are opened and closed
+ * by pieces of 2 MiB. */
+#include "client/memory/pages.h"
+
+#include "client/value/status.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+	BORDERS_MANY = 8192, /* between writable pages and others, in all memory: from there on by pieces */
+	PIECE_BYTES = 2 << 20,
+	RESTS = 3, /* calls that find a page unused before it is closed: the first comes at any time after its use */
+};
+
+/* A page's state: */
+enum { CLOSED = 0, OPEN = 1 }; /* and OPEN + n: unused at so many calls */
+
+struct client_pages {
+	uint8_t *base;
+	uint32_t page_bytes, count, open;
+	int borders;
+	uint16_t *users; /* [count] */
+	uint8_t *state;  /* [count] */
+};
+
+static atomic_int borders;
+
+struct client_pages *client_pages_create(uint8_t *base, uint64_t bytes, uint32_t page_bytes)
+{
+	const uint64_t count = bytes / page_bytes;
+	struct client_pages *p = calloc(1, sizeof(*p));
+
+	if (!p)
+		return NULL;
+	p->base = base;
+	p->page_bytes = page_bytes;
+	p->count = (uint32_t)count;
+	p->users = calloc(count, sizeof(*p->users));
+	p->state = calloc(count, sizeof(*p->state));
+	if (p->users && p->state)
+		return p;
+	client_pages_destroy(p);
+	return NULL;
+}
+
+void client_pages_destroy(struct client_pages *p)
+{
+	if (!p)
+		return;
+	atomic_fetch_sub(&borders, p->borders);
+	free(p->users);
+	free(p->state);
+	free(p);
+}
+
+/* Whether page i and the one before it differ. */
+static int border(const struct client_pages *p, uint32_t i)
+{
+	return i > 0 && i < p->count && !p->state[i - 1] != !p->state[i];
+}
+
+static void mark(struct client_pages *p, uint32_t i, uint8_t state)
+{
+	const int before = border(p, i) + border(p, i + 1);
+
+	p->open += !p->state[i];
+	p->open -= !state;
+	p->state[i] = state;
+	p->borders += border(p, i) + border(p, i + 1) - before;
+}
+
+/* The kernel's word for the pages from .. to - 1, and ours. 0 or an errno. */
+static int run_set(struct client_pages *p, uint32_t from, uint32_t to, bool writable)
+{
+	const int before = p->borders, may = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+
+	if (mprotect(p->base + (size_t)from * p->page_bytes, (size_t)(to - from) * p->page_bytes, may))
+		return errno;
+	for (uint32_t i = from; i < to; i++)
+		if (!p->state[i] == writable)
+			mark(p, i, writable ? OPEN : CLOSED);
+	atomic_fetch_add(&borders, p->borders - before);
+	return 0;
+}
+
+static uint32_t page_behind(const struct client_pages *p, uint64_t offset)
+{
+	return (uint32_t)((offset + p->page_bytes - 1) / p->page_bytes);
+}
+
+/* Pages that are opened or closed together. */
+static uint32_t unit(const struct client_pages *p)
+{
+	return atomic_load(&borders) > BORDERS_MANY && p->page_bytes < PIECE_BYTES ? PIECE_BYTES / p->page_bytes : 1;
+}
+
+static uint32_t lesser(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+static enum terrace_status run_open(struct client_pages *p, uint32_t from, uint32_t to)
+{
+	const uint32_t u = unit(p);
+	const int error = run_set(p, from / u * u, lesser((to + u - 1) / u * u, p->count), true);
+
+	if (!error)
+		return TERRACE_OK;
+	return client_fail(error == EACCES ? TERRACE_DENIED : TERRACE_EXHAUSTED, "making reserved slots writable: %s%s",
+			   strerror(error),
+			   error == ENOMEM ? ": this process has too many mappings: raise vm.max_map_count" : "");
+}
+
+enum terrace_status client_pages_open(struct client_pages *p, uint64_t offset, uint64_t bytes)
+{
+	const uint32_t first = (uint32_t)(offset / p->page_bytes), end = page_behind(p, offset + bytes);
+	enum terrace_status status = TERRACE_OK;
+
+	for (uint32_t i = first; i < end; i++)
+		if (p->users[i] == UINT16_MAX)
+			return client_fail(TERRACE_EXHAUSTED, "too many reservations in one page of memory: "
+					   "commit or abort some");
+	for (uint32_t i = first, to; i < end && !status; i = to) {
+		for (to = i + 1; to < end && !p->state[to] == !p->state[i]; to++)
+			continue;
+		if (!p->state[i])
+			status = run_open(p, i, to);
+	}
+	for (uint32_t i = first; i < end && !status; i++) {
+		p->users[i]++;
+		p->state[i] = OPEN;
+	}
+	return status;
+}
+
+void client_pages_leave(struct client_pages *p, uint64_t offset, uint64_t bytes)
+{
+	const uint32_t end = page_behind(p, offset + bytes);
+
+	for (uint32_t i = (uint32_t)(offset / p->page_bytes); i < end; i++)
+		p->users[i]--;
+}
+
+/* One more call has found it unused. */
+static void page_rest(struct client_pages *p, uint32_t i, enum client_rest how)
+{
+	if (!p->state[i] || p->users[i])
+		return;
+	if (how == CLIENT_REST_NOW)
+		p->state[i] = OPEN + RESTS;
+	else if (p->state[i] < OPEN + RESTS)
+		p->state[i]++;
+}
+
+static bool may_close(const struct client_pages *p, uint32_t i)
+{
+	return p->state[i] == OPEN + RESTS && !p->users[i];
+}
+
+/* What the kernel cannot close now, since it would have to divide a mapping, is tried again. */
+static void run_close(struct client_pages *p, uint32_t from, uint32_t to)
+{
+	const uint32_t u = unit(p);
+
+	from = (from + u - 1) / u * u;
+	if (to < p->count)
+		to = to / u * u;
+	if (from < to)
+		run_set(p, from, to, false);
+}
+
+bool client_pages_rest(struct client_pages *p, enum client_rest how)
+{
+	for (uint32_t i = 0; i < p->count && p->open; i++)
+		page_rest(p, i, how);
+	for (uint32_t i = 0, to; i < p->count && p->open; i = to) {
+		for (to = i; to < p->count && may_close(p, to); to++)
+			continue;
+		if (to > i)
+			run_close(p, i, to);
+		else
+			to = i + 1;
+	}
+	return p->open;
+}

@@ -1,0 +1,123 @@
+/* Classes of slots of host memory, the spans that are cut into them, and the extents that spans are cut from, as the
+ * cache sees them. With the cache's lock. store/arena/arena.h says what an extent, a span and a class are and has the
+ * memory; daemon/memory decides what leaves; this has the books.
+ *
+ * Layouts of one tenant whose blocks need nearly the same bytes are in one class: its free slots serve each of them,
+ * and its one eviction policy says which block of any of them leaves for another. A class lives as long as the cache.
+ */
+#ifndef TERRACE_DAEMON_BLOCK_MEMORY_CLASS_H
+#define TERRACE_DAEMON_BLOCK_MEMORY_CLASS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/block/values.h"
+#include "store/arena/arena.h"
+#include "store/status.h"
+
+struct block;
+struct cache;
+struct policy;
+struct policy_node;
+struct pool;
+
+enum { MEMORY_CLASSES_MAX = ARENA_CLASSES_MAX, CLASS_COLD_IDS = 64 };
+
+/* The class's claim on memory that other classes have (arena_claim): what stands there is being emptied. */
+struct memory_trade {
+	uint64_t since_us;             /* 0: there is none */
+	uint32_t granule;              /* where the next step goes on; in the extent */
+	uint32_t slot;
+	bool spilled;                  /* spills were begun for it */
+	bool drops;                    /* blocks that are nowhere else are not waited for any more */
+};
+
+struct memory_class {
+	uint32_t number;               /* in the cache's list */
+	uint64_t stride;               /* bytes from slot to slot */
+	struct arena_class *arena;
+	struct pool *pools;            /* the layouts in it, by class_next */
+	struct policy *policy;
+	uint64_t policy_room;          /* slots that it was told of last */
+	struct span_map *spans, *spans_last; /* by rising place */
+	uint64_t evictable;            /* published blocks in memory that are not pinned */
+	uint64_t grow_refused;         /* room_epoch at which no page was to be had for it */
+	uint64_t trade_refused;        /* room_epoch at which what others have did not help it */
+	uint32_t evicted, compare_at;  /* blocks, for slots, since its next victim was compared with what others have; when it is again */
+	struct memory_trade trade;
+	struct policy_node *ahead, *ahead_last; /* loaded ahead and not used yet, not in the policy: the oldest first */
+	uint64_t ahead_blocks;
+	struct policy_node *refused, *refused_last; /* in memory, but not in the policy: they go first, in this order */
+	uint64_t cold[CLASS_COLD_IDS], cold_us; /* ids of some dirty blocks that are the coldest, as of a search then */
+	uint32_t cold_at, cold_count, cold_scan; /* and how many nodes that was to look at */
+	uint32_t spill_pool;           /* the number of the layout in which the search for other dirty blocks goes on */
+};
+
+/* An extent that is registered with the disks and GPUs. It lives as long as the cache. */
+struct memory_extent {
+	struct memory_extent *next;    /* in the cache's list */
+	uint32_t id;
+	uint8_t *base;
+	uint32_t buffer[CACHE_DISKS_MAX]; /* its registration with each disk, or RING_NONE */
+	uint64_t *device;              /* its address on each GPU (vram/vram.h), 0: none; NULL without GPUs */
+	bool fixed;                    /* its registration with the disks has been tried */
+};
+
+/* A span: which published block is in which slot. It is made with the span, and freed when the span has ended. */
+struct span_map {
+	struct memory_class *class;
+	struct memory_extent *memory;
+	struct arena_span *span;
+	struct span_map *prev, *next;  /* of the class, by rising place */
+	uint8_t *base;                 /* of slot 0 */
+	uint64_t stride;               /* the class's: what a block needs of a slot is geometry.need_bytes */
+	uint64_t offset;               /* of slot 0 in the extent */
+	uint32_t extent, slots;
+	uint32_t taken;                /* slots not free */
+	struct block *at[];            /* NULL: free, reserved or dead */
+};
+
+/* A taken slot. */
+struct memory_slot {
+	struct span_map *shelf;
+	uint32_t index;
+	uint8_t *at;                   /* address of its first byte */
+	uint64_t generation;           /* new at each take; never 0 */
+};
+
+/* The class for a layout whose block needs so many bytes; *made: it is new, and its policy has been told of nothing.
+ * PRECONDITION: a slot would be larger than an extent. EXHAUSTED: no memory, or too many classes. */
+enum status memory_class_get(struct cache *c, uint64_t need_bytes, struct memory_class **out, bool *made);
+/* And all spans, and the records of extents. */
+void memory_classes_free(struct cache *c);
+/* Sums over its layouts: blocks that only memory has and that are on the way to no disk; of these, those that no disk
+ * is to have; all. */
+struct memory_class_sums {
+	uint64_t blocks, dirty, unworthy;
+};
+struct memory_class_sums memory_class_sums(const struct memory_class *k);
+
+struct memory_extent *memory_extent_find(const struct cache *c, uint32_t id);
+
+/* A free slot of the class, taken and held, from a span that it has or from a new one; `reserve`: one that may be cut
+ * from what is kept for classes with nothing. EXHAUSTED: nothing is free, or no memory. */
+enum status memory_slot_take(struct cache *c, struct memory_class *k, bool reserve, struct memory_slot *out);
+/* Gives it back; with the last slot of a span the span ends. The caller has counted it as held no more. */
+void memory_slot_give(const struct memory_slot *s);
+/* Whether memory_slot_take would find one, without `reserve`. */
+bool memory_class_has_room(const struct memory_class *k);
+
+/* Slots of the span that emptying it would not free: n more, or less. */
+static inline void span_held(struct span_map *s, int n)
+{
+	atomic_fetch_add_explicit(&s->span->held, (uint32_t)n, memory_order_relaxed);
+}
+
+/* One of its slots was used. */
+static inline void span_used(struct span_map *s, uint64_t now_us)
+{
+	arena_span_use(s->span, now_us);
+}
+
+#endif

@@ -1,0 +1,65 @@
+/* News of blocks, copies and extents, for the parts above that keep books of them. A part below tells the news and
+ * knows no listener; one table (daemon/cache.c) lists them. Listeners are called with the cache's lock, in the order
+ * of the table, and change nothing of the block that the news is about.
+ */
+#ifndef TERRACE_DAEMON_BLOCK_OBSERVER_H
+#define TERRACE_DAEMON_BLOCK_OBSERVER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/block/counters.h"
+#include "daemon/block/values.h"
+
+struct block;
+struct cache;
+struct gpu;
+struct policy_node;
+struct vram_slot;
+
+enum { OBSERVERS_MAX = 2 }; /* of one kind of news; a list ends with NULL */
+
+struct observers {
+	/* A block can be found under its key from now on. */
+	void (*stored[OBSERVERS_MAX + 1])(struct cache *c, const struct block *b);
+	/* A block that can be found has one copy more, or one less. */
+	void (*moved[OBSERVERS_MAX + 1])(struct cache *c, const struct block *b);
+	/* A block can be found no longer. */
+	void (*removed[OBSERVERS_MAX + 1])(struct cache *c, const struct block *b, enum cache_reason reason);
+	/* A block has joined or left the table of ids (block/key.h), before `stored` and `removed`. */
+	void (*listed[OBSERVERS_MAX + 1])(struct cache *c, const struct block *b, bool in);
+	/* A copy is about to leave a tier. n: its node in that tier's policy. */
+	void (*left[OBSERVERS_MAX + 1])(struct cache *c, uint64_t id, const struct policy_node *n, enum gone_tier tier,
+					enum gone_reason reason);
+	/* `left` or `came_back` of that id comes soon: a listener may prefetch what it will touch. */
+	void (*soon[OBSERVERS_MAX + 1])(const struct cache *c, uint64_t id, bool gpu);
+	/* There is a copy on a GPU (gpu), or in memory or on a disk, again. */
+	void (*came_back[OBSERVERS_MAX + 1])(struct cache *c, uint64_t id, bool gpu);
+	/* What became of a block that may have been loaded ahead of its use: COUNTER_AHEAD_USED, _WASTED or _LATE. */
+	void (*ahead_ended[OBSERVERS_MAX + 1])(struct cache *c, struct block *b, enum counter how);
+	/* The same of a copy on a GPU that was made ahead: COUNTER_GPU_AHEAD_USED, _WASTED or _LATE. */
+	void (*gpu_ahead_ended[OBSERVERS_MAX + 1])(struct vram_slot *s, enum counter how);
+	/* Copies on their way to that GPU, of which leases may have been granted already, are not what was committed: their
+	 * slots are `failed`. */
+	void (*copies_failed[OBSERVERS_MAX + 1])(struct cache *c, const struct gpu *g);
+	/* A tier has one extent more. */
+	void (*extent_added[OBSERVERS_MAX + 1])(struct cache *c);
+	/* Uses that a lease has put off must be told to the policies now. */
+	void (*uses_due[OBSERVERS_MAX + 1])(struct cache *c);
+};
+
+void observe_stored(struct cache *c, const struct block *b);
+void observe_moved(struct cache *c, const struct block *b);
+void observe_removed(struct cache *c, const struct block *b, enum cache_reason reason);
+void observe_listed(struct cache *c, const struct block *b, bool in);
+void observe_left(struct cache *c, uint64_t id, const struct policy_node *n, enum gone_tier tier,
+		  enum gone_reason reason);
+void observe_soon(const struct cache *c, uint64_t id, bool gpu);
+void observe_came_back(struct cache *c, uint64_t id, bool gpu);
+void observe_ahead_ended(struct cache *c, struct block *b, enum counter how);
+void observe_gpu_ahead_ended(struct cache *c, struct vram_slot *s, enum counter how);
+void observe_copies_failed(struct cache *c, const struct gpu *g);
+void observe_extent_added(struct cache *c);
+void observe_uses_due(struct cache *c);
+
+#endif

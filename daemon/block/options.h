@@ -1,0 +1,73 @@
+/* The options of a cache, as its creator gives them. */
+#ifndef TERRACE_DAEMON_BLOCK_OPTIONS_H
+#define TERRACE_DAEMON_BLOCK_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "store/device.h"
+
+struct device_ops;
+struct ring_calls;
+
+/* One disk of the disk tier: a folder for slab files (store/slab/disk.h). */
+struct cache_disk_options {
+	const char *folder;
+	uint64_t bytes;                  /* budget */
+};
+
+struct cache_options {
+	uint64_t host_bytes;             /* budget of the host tier */
+	uint64_t extent_bytes;           /* at most 1 GiB */
+	uint64_t granule_bytes;          /* as of store/arena/arena.h; 0: by its rule */
+	bool huge_pages;
+	const char *policy;              /* a name of eviction/policy.h's table */
+	uint64_t pinned_bytes_max;       /* a tenant, pinned and reserved slots; beyond: EXHAUSTED */
+	uint32_t sum_threads;            /* that compute checksums beside those of disks and GPUs; 0: none; at most 16 are used */
+	uint32_t sessions_max;           /* ghosts included; at most 1 << 20 */
+	uint32_t leases_max;             /* over all sessions; at most 1 << 20 */
+	uint32_t open_blocks_max;        /* a session */
+	uint32_t session_idle_ms;        /* no attachment and no call, nor a watch, for so long: a ghost */
+	uint32_t lease_ttl_ms;           /* after it a lease counts as overdue */
+	uint32_t reservation_ttl_ms;     /* the same for reservations */
+	uint32_t watch_queue;            /* events a watcher may lag behind before RESYNC; at most 1 << 20 */
+	bool leaves_records;             /* cache_destroy leaves what it knows of blocks to the end of the process: to free each takes a microsecond */
+
+	/* The advisor, which keeps a graph of what is asked for and expects by it what comes next. */
+	uint32_t graph_nodes;            /* blocks it remembers, some 210 bytes each; 0: no advisor */
+	uint32_t advisor_ms;             /* between two rounds; 0: no thread (tests call its rounds themselves) */
+	uint64_t prefetch_bytes;         /* a second, read ahead from disks; 0: none */
+
+	/* The disk tier. Without disks what memory cannot hold is dropped, and a restart begins with nothing. */
+	const struct cache_disk_options *disks;
+	uint32_t disk_count;             /* at most CACHE_DISKS_MAX */
+	enum cache_disks_required { CACHE_REQUIRE_NONE, CACHE_REQUIRE_ONE, CACHE_REQUIRE_ALL } disks_required; /* that can be used at the start */
+	const char *catalog_folder;      /* made if missing */
+	const char *catalog_child;       /* as catalog_options.child; NULL: a plain fork, before other threads exist */
+	bool rebuild;                    /* distrust the catalog: make it anew from the slots' headers */
+	bool distrust_disks;             /* blocks may have been deleted while they were not in use: they are wiped */
+	uint64_t slab_bytes;             /* of a slab file at most; 0: no bound. What it takes: disk_slab_bytes() */
+	uint32_t slab_files;             /* of a disk, so that descriptors suffice; 0: disk_slab_bytes() decides */
+	uint32_t disk_depth;             /* transfers under way, a disk */
+	uint32_t disk_slow_ms;           /* a transfer that takes longer makes its disk slow: it sheds spills */
+	uint32_t spill_share_milli;      /* keep so much of the host tier free or copied to disk */
+	const char *disk_policy;         /* as policy, for what leaves the disks */
+	uint32_t recompute_growth;       /* eviction/recompute.h, of the models that are served; 0: policies are not told */
+	enum cache_io { CACHE_IO_AUTO, CACHE_IO_URING, CACHE_IO_THREADS } io;
+	const struct ring_calls *io_calls; /* tests inject faults; NULL: the kernel's */
+	uint32_t disk_close_ms;          /* cache_destroy waits so long for a disk that hangs; 0: ten seconds */
+
+	/* The VRAM tier. A GPU that cannot be opened is there by its number, and lost. */
+	const struct device_ops *device_ops; /* NULL: none */
+	const uint32_t *gpus;            /* ordinals of device_ops */
+	uint32_t gpu_count;              /* 0: no VRAM tier; at most DEVICES_MAX */
+	uint64_t gpu_bytes;              /* budget of each; 0: half of what is free */
+	uint32_t gpu_pinned_milli;       /* of that, what leases and reservations may hold, and calls that wait for their copies; beyond: EXHAUSTED */
+	uint64_t gpu_prefetch_bytes;     /* a second, brought up to GPUs ahead of leases; 0: none */
+	bool gpu_verify_up;              /* what goes up from memory is summed beside the copy */
+	uint32_t gpu_patience_ms;        /* for places in memory on the way to a GPU a lease waits so long from one to the next, seven times that in all; 0: 100 */
+	uint64_t gpu_poll_us;            /* so long after a call (cache_called) the threads that begin copies up look for the next without sleeping; 0: they sleep */
+	uint32_t gpu_close_ms;           /* cache_destroy waits so long for what GPUs are asked, then for each call that gives back; 0: ten seconds */
+};
+
+#endif

@@ -1,0 +1,272 @@
+/* What the cache's calls answer: sessions, leases, blocks, disks, GPUs, and why they are as they are. */
+#ifndef TERRACE_DAEMON_BLOCK_VIEWS_H
+#define TERRACE_DAEMON_BLOCK_VIEWS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/block/values.h"
+#include "kernels/format.h"
+#include "store/device.h"
+#include "store/slot.h"
+
+struct cache;
+struct quota_holder;
+
+/* The same, also of an extent of GPU memory, which comes as two descriptors, or, of CACHE_EXTENT_BOARD, of the attachment's board.
+ * EXHAUSTED also: GPU memory, and nobody watches the attachment's process. */
+#define CACHE_EXTENT_BOARD 0xfffffffeu
+
+/* ---- administration ---- */
+
+/* Calls emit for each counter and gauge: name ("terrace_lookup_keys_total"), labels
+ * "tier=host" or "", several separated by commas; in a value a backslash stands before a comma or a backslash that belongs to it. Rows of one
+ * name are next to each other. Up to 64
+ * sessions that hold memory have a row each, with engine, pid of the process that attached last, and state.
+ * Not under the lock. */
+#define CACHE_STAT_OF_SESSIONS "terrace_session_held_bytes"
+
+/* Why a block is where it is, or is not. */
+enum { CACHE_RANK_MAX = 4096, CACHE_FEATURES_MAX = 8, CACHE_TIERS_EXPLAINED = 2 + DEVICES_MAX };
+
+/* The same of the catalog. False: there is no disk tier. */
+enum { CACHE_CATALOG_WHY_MAX = 400 };
+
+/* ---- sessions ----
+ *
+ * A session, a lease and a reservation are named by handles: 64 random bits, known to whom they were granted (block/handle.h). */
+
+struct cache_session_view {
+	uint64_t id;                     /* its handle: for its holder alone, as the token is */
+	uint64_t number;                 /* public: for logs, statistics and people; no call takes it but cache_explain */
+	uint8_t token[CACHE_TOKEN_BYTES];
+	uint32_t layouts;
+	uint64_t layout_id[CACHE_LAYOUTS_MAX], block_bytes[CACHE_LAYOUTS_MAX], slot_bytes[CACHE_LAYOUTS_MAX];
+	struct kv_layout layout[CACHE_LAYOUTS_MAX];
+};
+
+struct cache_leased {
+	uint64_t lease;
+	uint32_t blocks;      /* keys */
+	uint32_t layouts;
+	/* Copies to the GPU that are under way: layer i of all blocks is there when the word of the attachment's board has reached
+	 * board_base + i + 1; with board_summed the word behind it (FDSOCK_BOARD_SUMMED) too. 0 layers: all is there. */
+	uint32_t board_word, board_base, board_layers;
+	bool board_summed;
+};
+
+struct cache_commit_item {
+	uint64_t reservation;
+	uint32_t tokens;            /* 0: as reserved */
+	uint8_t key_bytes;          /* open blocks that become stored ones; else 0 */
+	uint8_t key[SLOT_KEY_MAX];
+	bool keep_open;             /* open blocks: only grow */
+	const struct slot_info *info; /* NULL: as reserved */
+};
+
+/* Put by stream: a slot in one layout that the daemon itself writes. EXISTS, BUSY, EXHAUSTED, INVALID,
+ * UNAVAILABLE. */
+struct cache_write {
+	uint64_t reservation;
+	uint8_t *block;             /* block_bytes to fill */
+	uint64_t block_bytes;
+};
+
+struct cache_read {
+	const uint8_t *block;       /* engines may write there: for cache_read_copy, and for tests */
+	uint64_t block_bytes;
+	uint32_t tokens;
+	void *pin;
+	struct quota_holder *holder; /* that is charged for it */
+	uint64_t copy_bytes;         /* of QUOTA_COPIES */
+};
+
+/* The next copy in memory that was found not to be what was committed, since the last call; false: none, and of *untold there was no room to tell. */
+struct cache_damage {
+	uint64_t layout_id;
+	uint8_t key_bytes, key[SLOT_KEY_MAX];
+	const char *finder;         /* a fixed word: "get", "spill", "verify", "gpu" */
+	const char *left;           /* the tiers that still have the block, as "gpu+disk"; "": it is gone */
+};
+
+struct cache_watch_event {
+	uint64_t sequence;          /* counts by one within the watch, from 1 */
+	enum cache_watch_kind kind;
+	enum cache_reason reason;
+	const char *tier;           /* of STORED and MOVED: fixed words, as in struct cache_block_view; else "" */
+	uint32_t layout;            /* index into the session's layouts */
+	uint8_t key_bytes;
+	uint8_t key[SLOT_KEY_MAX];
+};
+
+struct cache_lent {
+	int fd;                     /* of host memory; of a GPU's: the hold */
+	int device_fd;              /* of the GPU's memory; -1: host memory */
+	int32_t gpu;                /* CACHE_HOST: host memory */
+	uint32_t page_bytes;
+	uint64_t bytes;
+	uint64_t at, range_bytes;   /* of a GPU's: place in its range of addresses, and the size of that */
+	uint64_t range_id;          /* the same: which range */
+};
+
+struct cache_block_view {
+	uint64_t layout_id, offset, generation, position, age_ms, idle_ms, uses, block_bytes;
+	const char *state, *tier;   /* fixed words: "stored" or "reserved"; of "gpu", "host", "disk" those that have it, as "gpu+disk" */
+	uint32_t extent, tokens, pins, turn;
+	uint8_t role, parent_bytes, parent[SLOT_KEY_MAX];
+	bool checksum_ok;           /* of stored ones */
+	struct kv_layout layout;
+};
+
+/* One copy, as the policy of its tier sees it. */
+struct cache_explained_tier {
+	const char *tier, *policy;  /* fixed words: "gpu", "host" or "disk" */
+	uint32_t gpu;               /* of a GPU's: its number */
+	const char *kept;           /* why it stays for now, whatever its rank: "pinned", "moving", "only" (it is nowhere else, and goes down
+				     * first; on a disk: what memory or a GPU has stays there too); "": it may go */
+	uint64_t idle_ms, uses;
+	bool ranked, scored;
+	uint32_t rank;              /* ranked: blocks that would go before it, less than CACHE_RANK_MAX */
+	uint8_t rival_bytes;        /* the block that would go now; 0: none is known */
+	uint8_t rival[SLOT_KEY_MAX];
+	double score, rival_score;  /* scored: the greater stays longer, as a rule; in `unit`, fixed words */
+	const char *unit;
+	uint32_t features;
+	struct {
+		const char *name;
+		uint32_t value;
+	} feature[CACHE_FEATURES_MAX]; /* what the policy goes by */
+};
+
+struct cache_explained {
+	uint64_t layout_id, id;
+	const char *policy;         /* of memory: a fixed word */
+	const char *tier;           /* fixed words, as in struct cache_block_view; "": it is not there */
+	uint64_t age_ms, idle_ms, uses; /* of one that is there */
+	uint32_t pins, turn;
+	bool refused;               /* the policy would not have given it its place: it is among the first to go */
+	bool unworthy;              /* no disk is to have it: it is dropped when it leaves memory */
+	bool ahead;                 /* loaded ahead, and not used yet */
+	bool ranked;                /* in memory, and among the first CACHE_RANK_MAX: */
+	uint32_t rank;              /* blocks that would go before it */
+	uint8_t rival_bytes;        /* of the block that would go now; 0: none is known */
+	uint8_t rival[SLOT_KEY_MAX];
+	uint64_t rival_idle_ms, rival_uses;
+	const char *left;           /* the tier that a copy left last, "gpu", "host" or "disk", if none has come back there since; else "" */
+	const char *left_reason;    /* "full", "drain", "shed", "refused", "lost" or "compact" */
+	uint64_t left_ms_ago, left_idle_ms, left_uses;
+	bool regretted;             /* it was asked for within a minute after */
+	uint32_t tiers;
+	struct cache_explained_tier at[CACHE_TIERS_EXPLAINED]; /* its copies: on GPUs, in memory, on disk */
+};
+
+/* What the graph ties a key to: an edge an entry, of each type the strongest first. key_bytes 0: of a block that is nowhere now; its
+ * name, a hash of its key, is all that is left. UNAVAILABLE: there is no graph. Waits for the advisor's round, some milliseconds, or a second: on
+ * a worker. */
+struct cache_graph_edge {
+	uint64_t name;
+	float weight;               /* now: of what was observed, halved every half hour */
+	const char *type;           /* a fixed word: "prefix_share", "co_attend", "temporal", "semantic", or "spill_link": the key's own
+				     * copies, an entry a layout */
+	const char *tier;           /* where it is, as in struct cache_block_view; "": nowhere */
+	uint8_t key_bytes, key[SLOT_KEY_MAX];
+};
+
+/* Scrub, in steps, so that the caller can rate-limit and give up: begins with *cursor 0, checks at most 256
+ * blocks a call and stops after max_bytes, adds to *sum, sets *cursor to UINT64_MAX at the end. Damaged
+ * blocks are removed and counted. */
+struct cache_verified {
+	uint64_t blocks, bytes, corrupt;
+	uint64_t unread;                /* copies on a disk that did not give them: slow, failed, or without memory. Not in blocks */
+};
+
+/* The layouts that sessions or disks have brought, by the time of that: how many were written to out[max]. */
+struct cache_layout_view {
+	uint64_t layout_id, block_bytes;
+	uint64_t host_blocks, disk_blocks, dirty_blocks; /* in memory, on disk, in memory alone */
+	struct kv_layout layout;
+};
+
+/* What there is to tell of each disk: how many were written to out[max], in the order of the options. */
+struct cache_disk_state {
+	const char *folder;         /* as in the options */
+	const char *health;         /* a fixed word: "healthy", "full", "slow", "quarantined"; "unusable": not in use since the start */
+	const char *engine;         /* "io_uring" or "threads"; "" if it is unusable, as are all numbers */
+	const char *remedy;         /* of "unusable"; "" */
+	char why[CACHE_WHY_MAX];    /* of the health; "" */
+	char shortage[160];         /* as in struct disk_view */
+	char refusal[160];          /* why io_uring is not the engine; "" */
+	bool direct, wiped;         /* O_DIRECT is in use; its folder had been given up, and was emptied at the start */
+	uint64_t blocks, budget_bytes, slab_bytes;
+	uint64_t corrupt;           /* blocks whose bytes proved wrong, in this run */
+	uint32_t slabs, slabs_damaged;
+	uint32_t slabs_room;        /* slab files that the budget has room for */
+	uint32_t sizes;             /* sizes of blocks that have a slab on it, or want one */
+	bool small;                 /* its budget has not room for a slab of each of these sizes */
+};
+
+/* The same of each GPU. */
+struct cache_gpu_view {
+	uint8_t uuid[DEVICE_UUID_BYTES]; /* zeroes if it could not be opened */
+	char name[DEVICE_NAME_MAX];
+	uint32_t ordinal;           /* as in the options */
+	uint64_t bytes;             /* budget */
+	bool lost;                  /* until the next start */
+	char why[160];
+	char no_kernel[DEVICE_WORDS_MAX]; /* as in struct device_info */
+	uint64_t corrupt_up, corrupt_down; /* copies that were found so on their way, ever */
+};
+
+/* What the cache goes on without: GPUs that are lost, disks that have failed or could not be used at the start. A sentence each, with the number, the
+ * name and the reason, disks first: how many there are, of which out[max] are written. */
+struct cache_fault {
+	char text[CACHE_WHY_MAX + 64];
+};
+
+struct cache_catalog_state {
+	const char *found;          /* at the start, a fixed word: "sound", "none" or "damaged" */
+	char why[CACHE_CATALOG_WHY_MAX]; /* of "damaged", and then of failing */
+	bool rebuilding;            /* at the start it was made anew from the slots' headers */
+	bool failing;               /* commits fail now */
+	bool restored;              /* what earlier runs left has been taken up: so many blocks, in so long */
+	uint64_t restored_blocks, restored_us;
+	struct {
+		char folder[160];
+		const char *why;
+	} left_out[CACHE_LEFT_OUT_MAX]; /* the first of the disks that an earlier run had and this one has not, but for unusable ones */
+	uint32_t left_out_count;
+	uint64_t readers_cleared;   /* as in struct catalog_view */
+	int reader_pid;
+	uint64_t reader_us, reader_grown_bytes;
+	/* What the catalog named and could not be taken up: blocks on disks that are not in use; and blocks in slab files that are missing or damaged,
+	 * the first of which are in lost[]. */
+	uint64_t blocks_absent, blocks_lost;
+	struct cache_lost_slab {
+		uint32_t disk, slab;        /* of the options; as in the file's name */
+		uint64_t blocks;
+		const char *problem;        /* a fixed sentence about the file: "is missing" */
+		bool sure;                  /* the run before ended in order: nothing has given the slab up after the catalog's last word */
+	} lost[CACHE_LOST_SLABS_MAX];
+	uint32_t slabs_lost;
+};
+
+struct cache_trace_result {
+	uint64_t requests, blocks, bytes;
+	uint64_t dropped;           /* requests for which there was no room, or of another block size than the first */
+	int error;                  /* errno of the write that failed; 0: none */
+};
+
+/* Writes what only memory has to the disks, until all is there, wait_us are over, or the disks have no place for the rest,
+ * also when they have been tried again: before the daemon stops. False: something remained, and *unsettled (may be NULL) tells what. */
+struct cache_unsettled {
+	uint64_t blocks;            /* in memory or on GPUs alone, or not written yet */
+	bool no_place;              /* the disks are full or have failed, and nothing goes to them any more */
+};
+
+struct cache_load {
+	uint64_t sessions, ghosts, leases, reservations;
+};
+
+void cache_load(struct cache *c, struct cache_load *out);
+
+#endif

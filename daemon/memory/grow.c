@@ -1,0 +1,164 @@
+/* How memory grows: pages are taken from the kernel, and new extents are registered with the disks and GPUs. All of it
+ * outside the lock.
+ *
+ * Pages come ahead of need, in steps, from the thread that does the daemon's chores: a put seldom waits for the kernel.
+ * A disk's buffers are registered when all pages of an extent are there, since registering takes those that are not.
+ * A GPU can only copy from memory that is registered with it, so with GPUs an extent's pages are all taken when it is
+ * made, and no span is cut from it before it is registered (block/memory_class.c).
+ */
+#include "daemon/memory/grow.h"
+
+#include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
+#include "daemon/block/observer.h"
+#include "daemon/disk/tier.h"
+#include "daemon/memory/evict.h"
+#include "daemon/memory/trade.h"
+#include "daemon/threads/deadline.h"
+#include "daemon/vram/vram.h"
+#include "store/arena/arena.h"
+#include "store/ring/ring.h"
+#include "store/status.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	GROWTH_US = 2000 * 1000,       /* a driver may keep others from it */
+	AHEAD_STEPS = 4096,            /* in one round of chores; more than one only where extents are small */
+};
+
+/* One thread at a time: an extent is registered once. A driver may take its time over that, or never return: the next
+ * thread then does without. Without the lock. */
+static bool growth_begin(struct cache *c)
+{
+	struct timespec until;
+	bool begun;
+
+	cache_lock(c);
+	until = c->growth_until;
+	while (c->growing && !pthread_cond_timedwait(&c->growth, &c->lock, &until))
+		continue;
+	begun = !c->growing;
+	if (begun) {
+		c->growing = true;
+		c->growth_until = deadline_in(GROWTH_US);
+	}
+	cache_unlock(c);
+	return begun;
+}
+
+static void growth_end(struct cache *c)
+{
+	cache_lock(c);
+	c->growing = false;
+	pthread_cond_broadcast(&c->growth);
+	cache_unlock(c);
+}
+
+/* An extent that no span has been cut from yet. */
+static struct memory_extent *extent_record(struct cache *c, uint32_t id)
+{
+	const struct extent *e = arena_extent(c->host, id);
+	struct memory_extent *m = e ? calloc(1, sizeof(*m)) : NULL;
+
+	if (!m)
+		return NULL;
+	m->id = id;
+	m->base = e->base;
+	for (uint32_t i = 0; i < CACHE_DISKS_MAX; i++)
+		m->buffer[i] = RING_NONE;
+	if (c->vram)
+		m->device = vram_addresses(c, e);
+	cache_lock(c);
+	m->next = c->memory_extents;
+	c->memory_extents = m;
+	observe_extent_added(c);
+	cache_unlock(c);
+	return m;
+}
+
+/* All its pages are there. */
+static void extent_fix(struct cache *c, struct memory_extent *m)
+{
+	uint32_t buffer[CACHE_DISKS_MAX];
+
+	m->fixed = true;
+	if (!c->tier)
+		return;
+	tier_buffers_add(c, arena_extent(c->host, m->id), buffer);
+	cache_lock(c);
+	memcpy(m->buffer, buffer, sizeof(buffer));
+	cache_unlock(c);
+}
+
+/* By the thread that has begun growth, which alone adds extents. */
+static bool growth_known(struct cache *c, const struct arena_growth *g)
+{
+	struct memory_extent *m;
+
+	if (!g->extent)
+		return true;
+	m = memory_extent_find(c, g->extent);
+	if (!m)
+		m = extent_record(c, g->extent);
+	if (m && g->ready && !m->fixed)
+		extent_fix(c, m);
+	return m;
+}
+
+static bool grow(struct cache *c, struct memory_class *k)
+{
+	struct arena_growth g;
+	bool grown;
+
+	if (!growth_begin(c))
+		return false;
+	grown = !arena_prepare(k->arena, &g) && growth_known(c, &g);
+	growth_end(c);
+	return grown;
+}
+
+void room_grow(struct cache *c, struct memory_class *k, bool vain)
+{
+	bool trades, grown = true;
+
+	cache_lock(c);
+	trades = k->trade.since_us && k->grow_refused == c->room_epoch;
+	cache_unlock(c);
+	if (trades)
+		trade_finish(c, k);
+	else
+		grown = grow(c, k);
+	if (grown && !vain)
+		return;
+	cache_lock(c);
+	k->grow_refused = c->room_epoch;
+	if (vain && trades)
+		k->trade_refused = c->room_epoch;
+	cache_unlock(c);
+}
+
+bool room_wants_ahead(const struct cache *c)
+{
+	return c->ahead_refused != c->room_epoch && arena_wants(c->host, c->tenant.number);
+}
+
+void room_ahead(struct cache *c)
+{
+	struct arena_growth g = { .more = true };
+	bool grown = true;
+
+	for (uint32_t i = 0; i < AHEAD_STEPS && grown && g.more; i++) {
+		if (!growth_begin(c))
+			return;
+		grown = !arena_ahead(c->host, c->tenant.number, &g) && growth_known(c, &g);
+		growth_end(c);
+	}
+	if (grown)
+		return;
+	cache_lock(c);
+	c->ahead_refused = c->room_epoch;
+	cache_unlock(c);
+}

@@ -1,0 +1,235 @@
+/* Memory that goes from one class to another.
+ *
+ * A class claims a window (store/arena/arena.h): granules for one span of its own, where spans of other classes stand.
+ * Those spans give no slot any more. Their blocks are evicted in steps, with the lock let go between, and when the
+ * window is empty the class's next take cuts its span there. No process is asked: engines keep their tenant's memory
+ * mapped, and what a lease or a reservation holds is in no window.
+ *
+ * A window is chosen by the newest use of anything in it, so a trade never takes what is warmer than what it is
+ * compared with. What only memory has is spilled first. That is waited for, but not for ever: memory is never short for
+ * a disk's sake.
+ */
+#include "daemon/memory/trade.h"
+
+#include "daemon/block/block.h"
+#include "daemon/block/counters.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "daemon/disk/transfer.h"
+#include "daemon/memory/evict.h"
+#include "daemon/vram/slot_map.h"
+#include "store/arena/arena.h"
+#include "store/index.h"
+#include "store/ring/ring.h"
+
+#include <time.h>
+
+enum {
+	STEP_BLOCKS = 256,             /* in one hold of the lock */
+	CHORE_STEPS = 64,              /* of one trade, in one round of chores */
+	OLDER_PART = 4,                /* a window is to be older by one part in so many */
+	WAIT_US = 100 * 1000,          /* so long a caller waits for spills */
+	POLL_US = 1000,
+	STUCK_US = 5 * 1000 * 1000,    /* then a trade that no caller waits for drops what it cannot spill, or is given up */
+};
+
+enum step { STEP_DONE, STEP_MORE, STEP_WAITS };
+
+/* ---- which window ---- */
+
+/* How long nothing there has been used, at least: a use is noted in steps. */
+static uint64_t idle_of(const struct cache *c, const struct arena_window *w)
+{
+	const uint64_t used_us = (w->newest + 1ull) * ARENA_USE_STEP_US;
+
+	return c->now_us > used_us ? c->now_us - used_us : 0;
+}
+
+static bool is_older(const struct cache *c, const struct arena_window *w, const struct block *own)
+{
+	const uint64_t idle = c->now_us - own->node.last_use_us;
+
+	return idle_of(c, w) > idle + idle / OLDER_PART;
+}
+
+bool trade_begin(struct cache *c, struct memory_class *k, const struct block *own)
+{
+	struct arena_window w;
+
+	if (k->trade.since_us)
+		return true;
+	if (k->trade_refused == c->room_epoch || arena_window_find(k->arena, !own, &w) || w.spans == 0)
+		return false;
+	if ((own && !is_older(c, &w, own)) || arena_claim(k->arena, &w))
+		return false;
+	k->trade = (struct memory_trade){ .since_us = c->now_us ? c->now_us : 1, .granule = w.granule };
+	c->trades++;
+	cache_count(c, own ? COUNTER_TRADES_COLDER : COUNTER_TRADES_NEED, 1);
+	tier_wake(c);
+	return true;
+}
+
+void trade_look(struct cache *c, struct memory_class *k, const struct block *own)
+{
+	struct arena_class_usage u;
+
+	/* What admission refused, or was loaded ahead for nothing, says nothing of the class's age. */
+	if (own->refused || own->ahead || ++k->evicted < k->compare_at)
+		return;
+	arena_class_usage(k->arena, &u);
+	k->evicted = 0;
+	k->compare_at = u.span_slots;
+	trade_begin(c, k, own);
+}
+
+/* ---- emptying ---- */
+
+static void trade_end(struct cache *c, struct memory_class *k)
+{
+	c->trades -= k->trade.since_us != 0;
+	k->trade = (struct memory_trade){ 0 };
+}
+
+static bool elsewhere(const struct block *b)
+{
+	return rack_serves(b) || (b->vram && vram_ready(b));
+}
+
+/* It is on its way to a disk, or is to be. */
+static bool spills_first(struct cache *c, struct memory_class *k, struct block *b)
+{
+	enum status s;
+
+	if (!c->tier || k->trade.drops || b->unworthy || elsewhere(b))
+		return false;
+	if (c->spills_stuck_us && c->now_us - c->spills_stuck_us < STUCK_US)
+		return false;
+	s = spill_begin(c, b, RING_AHEAD, NULL);
+	k->trade.spilled |= s == STATUS_OK;
+	return s != STATUS_UNAVAILABLE;
+}
+
+/* Evicts what can go of a span, from k->trade.slot on. False: the budget ran out before its end. */
+static bool span_empty(struct cache *c, struct memory_class *k, struct span_map *s, uint32_t *budget)
+{
+	const uint32_t slots = s->slots;
+
+	for (; k->trade.slot < slots; k->trade.slot++) {
+		struct block *b = s->at[k->trade.slot];
+		const bool last = s->taken == 1;
+
+		if (!*budget)
+			return false;
+		--*budget;
+		if (!b || block_memory_pins(b) || spills_first(c, k, b))
+			continue;
+		room_evict(c, b, COUNTER_EVICTED_TRADE);
+		if (last) /* the span is no more */
+			break;
+	}
+	k->trade.slot = 0;
+	return true;
+}
+
+/* With the lock: one step of the round through the window. */
+static enum step trade_step(struct cache *c, struct memory_class *k)
+{
+	uint32_t budget = STEP_BLOCKS;
+	struct arena_window w;
+
+	if (!k->trade.since_us || !arena_claimed(k->arena, &w) || w.spans == 0)
+		return STEP_DONE;
+	while (k->trade.granule < w.granule + w.granules) {
+		struct arena_span *s = arena_span_at(c->host, w.extent, k->trade.granule);
+		const uint32_t next = s ? s->granule + s->granules : k->trade.granule + 1;
+
+		if (s && !span_empty(c, k, s->owner, &budget))
+			return STEP_MORE;
+		k->trade.granule = next;
+		k->trade.slot = 0;
+	}
+	k->trade.granule = w.granule;
+	return arena_claimed(k->arena, &w) && w.spans > 0 ? STEP_WAITS : STEP_DONE;
+}
+
+/* With the lock. */
+static void give_up(struct cache *c, struct memory_class *k)
+{
+	arena_unclaim(k->arena);
+	c->spills_stuck_us = k->trade.spilled ? c->now_us : c->spills_stuck_us;
+	trade_end(c, k);
+	cache_count(c, COUNTER_TRADES_GIVEN_UP, 1);
+}
+
+static uint64_t clock_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+static void pause_us(uint32_t us)
+{
+	nanosleep(&(struct timespec){ .tv_nsec = us * 1000L }, NULL);
+}
+
+void trade_finish(struct cache *c, struct memory_class *k)
+{
+	const uint64_t until = clock_us() + WAIT_US;
+	enum step step = STEP_MORE;
+
+	while (step != STEP_DONE) {
+		bool late = clock_us() >= until, over = false;
+
+		index_read_lock();
+		cache_lock(c);
+		step = trade_step(c, k);
+		over = step == STEP_WAITS && k->trade.drops;
+		k->trade.drops |= late || !c->tier;
+		if (over)
+			give_up(c, k);
+		else if (step == STEP_DONE)
+			trade_end(c, k);
+		cache_unlock(c);
+		index_read_unlock();
+		if (over)
+			break;
+		if (step == STEP_WAITS && !late && c->tier)
+			pause_us(POLL_US);
+	}
+}
+
+/* In one round: at most so many steps. */
+static void trade_go_on(struct cache *c, struct memory_class *k)
+{
+	enum step step = STEP_MORE;
+
+	for (uint32_t i = 0; i < CHORE_STEPS && step == STEP_MORE; i++) {
+		index_read_lock();
+		cache_lock(c);
+		step = trade_step(c, k);
+		if (step == STEP_WAITS && k->trade.drops)
+			give_up(c, k);
+		else if (step == STEP_DONE)
+			trade_end(c, k);
+		else if (c->now_us - k->trade.since_us > STUCK_US)
+			k->trade.drops = true;
+		cache_unlock(c);
+		index_read_unlock();
+	}
+}
+
+void trades_chores(struct cache *c)
+{
+	uint32_t classes;
+
+	cache_lock(c);
+	classes = c->trades ? c->class_count : 0; /* there only come more, at the end */
+	cache_unlock(c);
+	for (uint32_t i = 0; i < classes; i++)
+		if (c->classes[i]->trade.since_us)
+			trade_go_on(c, c->classes[i]);
+}

@@ -1,0 +1,24 @@
+/* Memory that goes from one class to another: the coldest spans of other classes are emptied and cut anew. */
+#ifndef TERRACE_DAEMON_MEMORY_TRADE_H
+#define TERRACE_DAEMON_MEMORY_TRADE_H
+
+#include <stdbool.h>
+
+struct block;
+struct cache;
+struct memory_class;
+
+/* With the lock. The class claims the coldest window of other classes' memory, if it has no claim yet. `own`: its next
+ * victim, and the window has to be older by a quarter; NULL: it has none, and any will do. False: it has no claim. */
+bool trade_begin(struct cache *c, struct memory_class *k, const struct block *own);
+/* With the lock: the class is about to give up this block. Once a span's worth of those it compares, and begins a trade
+ * if that is worth it. */
+void trade_look(struct cache *c, struct memory_class *k, const struct block *own);
+/* Without the lock, for a caller that waits: empties what the class has claimed. Blocks that no disk has are spilled
+ * first, where there are disks, for a tenth of a second at most; then they are dropped. A claim that cannot be emptied
+ * is given up. */
+void trade_finish(struct cache *c, struct memory_class *k);
+/* Without the lock, now and then: steps of all trades that no caller waits for. */
+void trades_chores(struct cache *c);
+
+#endif

@@ -1,0 +1,368 @@
+/* The arena over a device's memory (the simulated one): ranges and addresses, holds, the budget, and what the device
+ * refuses. What does not depend on the memory is in arena.c and model.c. */
+#include "tests/store/arena/rig.h"
+#include "tests/sim/device.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { GPU_IDS = 3 << 24 };
+
+static const struct device_ops *ops;
+static struct device *device;
+
+static void device_begin(void)
+{
+	const char *why;
+
+	ck_assert_int_eq(ops->open(0, &device, &why), STATUS_OK);
+}
+
+static struct arena *arena_of(uint64_t budget, uint64_t extent)
+{
+	return arena_with(&(struct arena_options){ .budget_bytes = budget, .extent_bytes = extent,
+						   .first_extent_id = GPU_IDS, .ops = ops, .device = device });
+}
+
+static uint64_t free_bytes(void)
+{
+	struct device_info i;
+	const char *why;
+
+	ck_assert_int_eq(ops->info(device, &i, &why), STATUS_OK);
+	return i.free_bytes;
+}
+
+static uint32_t descriptors(void)
+{
+	DIR *folder = opendir("/proc/self/fd");
+	uint32_t n = 0;
+
+	ck_assert_ptr_nonnull(folder);
+	while (readdir(folder))
+		n++;
+	closedir(folder);
+	return n;
+}
+
+static struct arena_device_extent extent_of(struct arena *a, uint32_t id)
+{
+	struct arena_device_extent e;
+
+	ck_assert_int_eq(arena_extent_device(a, id, &e), STATUS_OK);
+	ck_assert_int_eq(fcntl(e.fd, F_GETFD), FD_CLOEXEC);
+	return e;
+}
+
+static void end(struct arena *a)
+{
+	arena_destroy(a);
+	ops->close(device);
+}
+
+START_TEST(options_and_strides_have_bounds)
+{
+	struct arena_options o = { .budget_bytes = SIM_GRANULARITY - 1, .ops = ops };
+	struct arena_class *k;
+	struct arena *a;
+
+	device_begin();
+	o.device = device;
+	ck_assert_int_eq(arena_create(&o, &a), STATUS_INVALID);
+	a = arena_of(33 * MIB, 16 * MIB);
+	ck_assert_uint_eq(arena_granule_bytes(a), SIM_GRANULARITY);
+	ck_assert_int_eq(arena_class_get(a, 1, 0, &k), STATUS_INVALID);
+	ck_assert_int_eq(arena_class_get(a, 1, 4096 + 128, &k), STATUS_INVALID);
+	ck_assert_int_eq(arena_class_get(a, 1, 16 * MIB + 256, &k), STATUS_PRECONDITION);
+	ck_assert_int_eq(arena_class_get(a, 1, 16 * MIB, &k), STATUS_OK);
+	ck_assert_int_eq(arena_class_get(a, 1, 256, &k), STATUS_OK);
+	ck_assert_int_eq(arena_class_for(a, 1, 1000, &k), STATUS_OK);
+	ck_assert_uint_eq(arena_class_stride(k), 1024);
+	end(a);
+}
+END_TEST
+
+/* All classes of a tenant are in one range, extents side by side in it; another tenant has another. */
+START_TEST(a_tenant_has_one_range)
+{
+	struct arena_device_extent e[3];
+	struct arena_class *k[3];
+	struct arena_slot s, first;
+	struct arena *a;
+
+	device_begin();
+	a = arena_of(64 * MIB, 8 * MIB);
+	ck_assert_int_eq(arena_class_get(a, 1, 256 * 1000, &k[0]), STATUS_OK);
+	ck_assert_int_eq(arena_class_get(a, 1, 8 * MIB, &k[1]), STATUS_OK);
+	ck_assert_int_eq(arena_class_get(a, 2, 256 * 1000, &k[2]), STATUS_OK);
+	first = taken(k[0]);
+	s = taken(k[0]);
+	ck_assert_uint_eq(s.extent, GPU_IDS);
+	ck_assert_uint_eq(s.address, first.address + 256 * 1000);
+	ck_assert_uint_eq(s.offset, 256 * 1000);
+	ck_assert_ptr_null(s.at);
+	e[0] = extent_of(a, s.extent);
+	ck_assert_uint_eq(s.address, e[0].address + s.offset);
+	ck_assert_uint_eq(s.span->address, e[0].address);
+	s = taken(k[1]);
+	e[1] = extent_of(a, s.extent);
+	ck_assert_uint_eq(e[1].at, e[0].at + 8 * MIB);
+	ck_assert_uint_eq(e[1].address, e[0].address + 8 * MIB);
+	ck_assert_uint_eq(e[1].bytes, 8 * MIB);
+	ck_assert_uint_eq(e[1].range_bytes, e[0].range_bytes);
+	ck_assert_uint_ge(e[0].range_bytes, 64 * MIB);
+	s = taken(k[2]);
+	e[2] = extent_of(a, s.extent);
+	ck_assert_uint_eq(e[2].at, 0);
+	ck_assert(e[2].address >= e[0].address + e[0].range_bytes || e[2].address + e[2].range_bytes <= e[0].address);
+	ck_assert_uint_eq(arena_extent_size(a, s.extent), 8 * MIB);
+	for (int i = 0; i < 3; i++)
+		close(e[i].fd);
+	end(a);
+}
+END_TEST
+
+/* A budget that is no multiple of the granularity, as half of what a GPU has free may be. All of it is there at
+ * once. */
+START_TEST(the_budget_is_used_and_kept)
+{
+	struct arena_slot slots[70];
+	struct arena_class *k;
+	struct arena *a;
+	uint64_t before;
+
+	device_begin();
+	before = free_bytes();
+	a = arena_of(67 * MIB, 16 * MIB);
+	k = class_of(a, 1 * MIB);
+	ck_assert_uint_eq(take_all(k, slots, 70), 64); /* a granule is the reserve */
+	ck_assert_int_eq(arena_take(class_of(a, 2 * MIB), true, &slots[69], NULL), STATUS_OK);
+	ck_assert_uint_eq(usage_of(a).extent_bytes, 66 * MIB);
+	ck_assert_uint_eq(usage_of(a).granules_free, 0);
+	ck_assert_uint_eq(usage_of(a).open_failures, 0);
+	ck_assert_uint_eq(before - free_bytes(), 66 * MIB);
+	end(a);
+}
+END_TEST
+
+START_TEST(growth_is_whole_extents)
+{
+	struct arena_growth g;
+	struct arena *a;
+
+	device_begin();
+	a = arena_of(1024 * MIB, 0);
+	ck_assert_int_eq(arena_ahead(a, 1, &g), STATUS_OK);
+	ck_assert(g.made && g.ready && !g.more);
+	ck_assert_uint_eq(usage_of(a).granules_ready, 128);
+	end(a);
+}
+END_TEST
+
+/* An extent that is held is neither freed nor its place given to another; then both are. */
+START_TEST(holds_keep_extents)
+{
+	struct arena_device_extent later;
+	struct arena_class *k;
+	struct arena_slot s, b;
+	struct arena *a;
+	struct extent *hold;
+	uint64_t before;
+	int lent;
+
+	device_begin();
+	before = free_bytes();
+	a = arena_of(64 * MIB, 4 * MIB);
+	k = class_of(a, 4 * MIB);
+	s = taken(k);
+	hold = arena_extent(a, s.extent);
+	ck_assert_uint_eq(hold->bytes, EXTENT_PAGE_BYTES);
+	ck_assert_uint_eq(hold->id, s.extent);
+	ck_assert_int_eq(extent_lend(hold, 7, false, &lent), STATUS_OK);
+	ck_assert(arena_give(&s, NULL));
+	ck_assert_int_eq(arena_extent_drain(a, s.extent), STATUS_OK);
+	ck_assert_uint_eq(drain_poll(a), 0);
+	ck_assert_uint_eq(usage_of(a).draining_bytes, 4 * MIB);
+	b = taken(k);
+	later = extent_of(a, b.extent);
+	close(later.fd);
+	ck_assert_uint_eq(later.at, 4 * MIB);
+	close(lent);
+	ck_assert_uint_eq(drain_poll(a), 1);
+	ck_assert_ptr_null(arena_extent(a, s.extent));
+	ck_assert_int_eq(arena_extent_device(a, s.extent, &later), STATUS_NOT_FOUND);
+	ck_assert_uint_eq(before - free_bytes(), 4 * MIB);
+	b = taken(k);
+	later = extent_of(a, b.extent);
+	close(later.fd);
+	ck_assert_uint_eq(later.at, 0); /* the old place */
+	ck_assert_uint_eq(b.extent, GPU_IDS + 2); /* and a new number */
+	end(a);
+}
+END_TEST
+
+START_TEST(host_memory_is_no_device)
+{
+	struct arena *a = arena_with(&(struct arena_options){ .budget_bytes = MIB });
+	struct arena_device_extent e;
+	struct arena_slot s = taken(class_of(a, 4096));
+
+	ck_assert_uint_eq(s.address, 0);
+	ck_assert_ptr_nonnull(s.at);
+	ck_assert_int_eq(arena_extent_device(a, s.extent, &e), STATUS_NOT_FOUND);
+	arena_destroy(a);
+}
+END_TEST
+
+/* Another process's mapping sees the slots at their offsets. */
+START_TEST(extents_can_be_imported)
+{
+	struct device_extent imported;
+	struct arena_device_extent e;
+	struct device *theirs;
+	struct arena_slot s;
+	struct arena *a;
+	const char *why;
+	uint64_t range;
+
+	device_begin();
+	a = arena_of(64 * MIB, 4 * MIB);
+	s = taken(class_of(a, 256 * 1000));
+	s = taken(s.class);
+	memset(sim_at(s.address), 0x3c, 256 * 1000);
+	e = extent_of(a, s.extent);
+	ck_assert_int_eq(ops->open(0, &theirs, &why), STATUS_OK);
+	ck_assert_int_eq(ops->range_reserve(theirs, e.range_bytes, &range, &why), STATUS_OK);
+	ck_assert_int_eq(ops->extent_import(theirs, e.fd, range + e.at, e.bytes, false, &imported, &why), STATUS_OK);
+	close(e.fd);
+	ck_assert_int_eq(memcmp(sim_at(range + e.at + s.offset), sim_at(s.address), 256 * 1000), 0);
+	end(a);
+	ck_assert_uint_eq(*(uint8_t *)sim_at(range + e.at + s.offset), 0x3c); /* theirs still */
+	ops->close(theirs);
+}
+END_TEST
+
+/* The device has less than the budget says: nothing is lost by asking, what comes free is used, and the reserve is of
+ * what there is. */
+START_TEST(a_device_without_memory_is_exhausted)
+{
+	struct arena_slot slots[9], s;
+	struct arena_class *k;
+	struct arena_usage u;
+	struct arena *a;
+	uint32_t before;
+
+	setenv("SIM_GPU_FREE", "8388608", 1);
+	device_begin();
+	a = arena_of(64 * MIB, 4 * MIB);
+	k = class_of(a, 1 * MIB);
+	for (int i = 0; i < 8; i++)
+		slots[i] = taken(k);
+	before = descriptors();
+	for (int i = 0; i < 3; i++)
+		ck_assert_int_eq(slot_take(k, false, &s), STATUS_EXHAUSTED);
+	ck_assert_uint_eq(descriptors(), before);
+	u = usage_of(a);
+	ck_assert_uint_eq(u.extent_bytes, 8 * MIB);
+	ck_assert_uint_eq(u.open_failures, 3);
+	ck_assert_int_eq(u.open_error, 0);
+	ck_assert_str_ne(u.open_why, "");
+	ck_assert_uint_eq(u.reserve, 1);
+	for (int i = 6; i < 8; i++)
+		arena_give(&slots[i], NULL);
+	ck_assert_int_eq(arena_take(k, false, &s, NULL), STATUS_MISS); /* it is the last granule that there is */
+	for (int i = 6; i < 8; i++)
+		ck_assert_int_eq(arena_take(k, true, &slots[i], NULL), STATUS_OK);
+	ck_assert_int_eq(arena_extent_drain(a, slots[0].extent), STATUS_OK);
+	for (int i = 0; i < 4; i++)
+		arena_give(&slots[i], NULL);
+	ck_assert_uint_eq(drain_poll(a), 1);
+	s = taken(k);
+	ck_assert_uint_eq(s.extent, GPU_IDS + 2);
+	end(a);
+}
+END_TEST
+
+START_TEST(a_device_that_cannot_share_is_unsupported)
+{
+	struct arena_growth g;
+	struct arena_slot s;
+	struct arena *a;
+
+	setenv("SIM_GPU_NO_EXPORT", "1", 1);
+	device_begin();
+	a = arena_of(64 * MIB, 4 * MIB);
+	ck_assert_int_eq(slot_take(class_of(a, MIB), true, &s), STATUS_UNSUPPORTED);
+	ck_assert_int_eq(arena_ahead(a, 1, &g), STATUS_UNSUPPORTED);
+	ck_assert_uint_eq(usage_of(a).extent_bytes, 0);
+	ck_assert_str_ne(usage_of(a).open_why, "");
+	end(a);
+}
+END_TEST
+
+static void lose(void)
+{
+	char name[80];
+	int fd;
+
+	snprintf(name, sizeof(name), "%s.0", getenv("SIM_GPU_LOST_FILE"));
+	fd = open(name, O_WRONLY | O_CREAT, 0600);
+	ck_assert_int_ge(fd, 0);
+	close(fd);
+	ck_assert(ops->lost(device));
+	unlink(name);
+}
+
+/* What has slots goes on giving them, which harms nothing; it grows no more, drains and dies in peace. */
+START_TEST(a_lost_device_is_unavailable)
+{
+	struct arena_options o = { .budget_bytes = 64 * MIB, .ops = ops };
+	char folder[] = "/tmp/terrace-test-XXXXXX", prefix[64];
+	struct arena *a, *another;
+	struct arena_slot slots[8], s;
+	struct arena_class *k;
+
+	ck_assert_ptr_nonnull(mkdtemp(folder));
+	snprintf(prefix, sizeof(prefix), "%s/lost", folder);
+	setenv("SIM_GPU_LOST_FILE", prefix, 1);
+	device_begin();
+	o.device = device;
+	a = arena_of(64 * MIB, 4 * MIB);
+	k = class_of(a, MIB);
+	for (int i = 0; i < 8; i++)
+		slots[i] = taken(k);
+	lose();
+	rmdir(folder);
+	ck_assert_int_eq(slot_take(k, true, &s), STATUS_UNAVAILABLE);
+	ck_assert_int_eq(arena_create(&o, &another), STATUS_UNAVAILABLE);
+	arena_give(&slots[7], NULL);
+	ck_assert_int_eq(arena_take(k, false, &s, NULL), STATUS_OK);
+	ck_assert_int_eq(arena_extent_drain(a, slots[0].extent), STATUS_OK);
+	for (int i = 0; i < 4; i++)
+		arena_give(&slots[i], NULL);
+	ck_assert_uint_eq(drain_poll(a), 1);
+	end(a);
+}
+END_TEST
+
+int main(void)
+{
+	TCase *tc = tcase_create("device");
+
+	ops = terrace_device_ops();
+	tcase_add_test(tc, options_and_strides_have_bounds);
+	tcase_add_test(tc, a_tenant_has_one_range);
+	tcase_add_test(tc, the_budget_is_used_and_kept);
+	tcase_add_test(tc, growth_is_whole_extents);
+	tcase_add_test(tc, holds_keep_extents);
+	tcase_add_test(tc, host_memory_is_no_device);
+	tcase_add_test(tc, extents_can_be_imported);
+	tcase_add_test(tc, a_device_without_memory_is_exhausted);
+	tcase_add_test(tc, a_device_that_cannot_share_is_unsupported);
+	tcase_add_test(tc, a_lost_device_is_unavailable);
+	return run_cases("store_arena_device", &tc, 1);
+}
