@@ -33,13 +33,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "store/class_rule.h"
 #include "store/device.h"
 #include "store/host/extent.h"
 #include "store/status.h"
 
 enum {
 	ARENA_CLASSES_MAX = 4096,        /* in all */
-	ARENA_TENANT_CLASSES = 128,      /* of a tenant, as far as arena_class_for makes them by need alone */
+	ARENA_TENANT_CLASSES = CLASS_RULE_MOST, /* of a tenant, as far as arena_class_for makes them by need alone */
 	ARENA_EXTENT_IDS = 1 << 24,      /* an arena has so many at a time; then they come again */
 	ARENA_SPAN_GRANULES = 16,        /* the most a span has, unless one slot needs more */
 	ARENA_WINDOW_GRANULES = 8192,    /* that one search for a window looks at */
